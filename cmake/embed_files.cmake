@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+# cmake -DROOT=dir -DFILES=a,b -DOUT=embedded.cpp -P embed_files.cmake
+string(REPLACE "," ";" files "${FILES}")
+set(text "// Generated from templates/. Bytes, because a string literal's length is limited.\n#include <cstddef>\nnamespace tilewright {\n")
+set(table "")
+set(index 0)
+foreach(file ${files})
+  file(READ ${ROOT}/${file} hex HEX)
+  string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${hex}")
+  string(APPEND text "static const unsigned char f${index}[] = {${bytes}0};\n")
+  string(APPEND table "  {\"${file}\", f${index}, sizeof(f${index}) - 1},\n")
+  math(EXPR index "${index} + 1")
+endforeach()
+string(APPEND text "struct EmbeddedFile { const char* name; const unsigned char* data; std::size_t size; };\n")
+string(APPEND text "extern const EmbeddedFile kEmbedded[];\nextern const std::size_t kEmbeddedCount;\n")
+string(APPEND text "const EmbeddedFile kEmbedded[] = {\n${table}  {nullptr, nullptr, 0}};\nconst std::size_t kEmbeddedCount = ${index};\n}  // namespace tilewright\n")
+file(WRITE ${OUT} "${text}")

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a launch passes to a kernel of each operation. Standard layout and identical on the device
+// (templates/gemm/params.cuh, templates/cast/params.cuh), so that launching copies nothing twice.
+// All pointers are device pointers, 16-byte aligned.
+#pragma once
+
+#include <cstdint>
+
+#include <tilewright/format.h>
+
+namespace tilewright {
+
+struct GemmArgs {
+  Operand x;                  // [m, k], activations
+  Operand w;                  // [n, k], weights
+  void* y = nullptr;          // [m, n]
+  const void* bias = nullptr; // [n], if the problem has one
+  std::int64_t m = 0;         // tokens of this call; 0 launches nothing
+  std::int64_t ldx = 0;       // elements from one row of x to the next; 0: k. Multiple of the format's block, >= k
+  std::int64_t ldy = 0;       // elements from one row of y to the next; 0: n. >= n
+};
+
+struct CastArgs {
+  Operand x;                  // [rows, cols]
+  MutableOperand y;           // [rows, cols]; y.global is read, not written
+  std::int64_t rows = 0;      // of this call; 0 launches nothing
+};
+
+}  // namespace tilewright

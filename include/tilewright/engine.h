@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Engine: ask for a kernel by problem. Made by its user; thread-safe; several may exist. Prints nothing.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <tilewright/family.h>
+#include <tilewright/kernel.h>
+#include <tilewright/options.h>
+#include <tilewright/problem.h>
+#include <tilewright/task.h>
+#include <tilewright/tuning.h>
+
+namespace tilewright {
+
+struct Stats {
+  std::int64_t prepared = 0;      // prepare() calls
+  std::int64_t memory_hits = 0;   // of them answered from memory
+  std::int64_t compiled = 0;      // candidates handed to the compiler
+  std::int64_t cache_hits = 0;    // binaries that came out of a store
+  std::int64_t measured = 0;      // candidates timed
+  std::int64_t warnings = 0;
+  double compile_seconds = 0;
+};
+
+// One ranked candidate as `plan` shows it.
+struct Planned {
+  Candidate candidate;
+  double predicted_microseconds = 0;
+  LaunchPlan plan;
+};
+
+struct PrewarmPolicy {
+  int top = 4;         // candidates per problem and bucket
+  int jobs = 0;        // compile processes or threads; 0: one per core
+  std::function<void(std::string_view stage, int done, int total)> progress;
+};
+struct PrewarmReport {
+  int compiled = 0, skipped = 0, failed = 0;   // skipped: already stored, or the same binary as another candidate
+  double seconds = 0;                          // wall clock
+  std::vector<double> compile_seconds;         // one per compiled candidate
+  std::vector<std::string> failures;           // "sm_80 gemm ...: reason"
+};
+
+class Engine {
+ public:
+  explicit Engine(Options options = Options::from_env());
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // One object for every number of rows: each bucket (kBuckets) gets its stored choice, or the ranked first one at once.
+  // Compiles what no store has. May allocate and take seconds; never call it under stream capture (Error would_tune if
+  // anything would have to be compiled). Repeated calls for an equal problem (its rows aside) return the same object
+  // from memory. Errors: unsupported with the reason of every family; compile_failed; library_missing; driver_failed.
+  Kernel prepare(const Problem& problem, const Device& device);
+
+  // Measures and remembers. The report lists every candidate's fate. If all fail, the choice is the reference kernel.
+  TuneReport tune(const Problem& problem, const Device& device, const TunePolicy& policy = {});
+  TuneReport tune(const Task& task, const Device& device, const TunePolicy& policy = {});
+  // The stored or first-ranked choice of a caller's own task, ready to launch.
+  Kernel prepare(const Task& task, const Device& device);
+
+  // No GPU needed for these.
+  std::vector<Planned> plan(const Problem& problem, const Arch& arch) const;  // best first
+  Source emit(const Problem& problem, const Arch& arch) const;                // of the stored choice, else the first
+  Choice choose(const Problem& problem, const Device& device) const;          // what prepare() would take
+  PrewarmReport prewarm(std::span<const Problem> problems, std::span<const Arch* const> archs,
+                        const PrewarmPolicy& policy = {});
+  Task task(const Problem& problem, const Arch& arch) const;
+
+  Stats stats() const;
+  const Options& options() const;
+
+  struct Impl;
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+// A workload: one problem per line, '#' starts a comment. Throws Error (io, or invalid_argument with the line number).
+std::vector<Problem> read_workload(const std::string& path);
+
+}  // namespace tilewright

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Family: a kernel template with its knobs, its legality and the way it is written out. One folder entry in templates/,
+// one line in templates/families.cpp. Says what is legal, never what is preferred. Stateless; free-threaded.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tilewright/arch.h>
+#include <tilewright/candidate.h>
+#include <tilewright/problem.h>
+#include <tilewright/source.h>
+
+namespace tilewright {
+
+// Facts about one candidate that a cost model may use. Units in the names.
+struct Traits {
+  int tile_rows = 1, tile_cols = 1;   // of the output, per block
+  int threads = 0;                    // per block
+  int shared_bytes = 0;               // per block, static + dynamic
+  int registers = 0;                  // estimate per thread
+  double blocks = 0;                  // of the whole launch
+  double global_bytes = 0;            // read + written through L2 by the whole launch, with re-reads
+  double unique_bytes = 0;            // of device memory, each byte once
+  double bytes_in_flight = 0;         // per thread: outstanding loads
+  double mma_ops = 0;                 // operations on matrix units, padding included
+  double mma_rate = 1;                // relative to 16-bit mma.sync
+  double alu_ops = 0;                 // scalar operations, all threads
+};
+
+class Family {
+ public:
+  virtual ~Family() = default;
+  virtual std::string_view op() const = 0;     // "gemm"
+  virtual std::string_view name() const = 0;   // "mma"; unique within the operation
+  virtual std::string_view title() const = 0;  // one line for humans
+
+  // Why no candidate of this family can serve the problem; empty if some can.
+  virtual std::string why_not(const Problem& problem, const Arch& arch) const = 0;
+  // Every legal candidate, in a deterministic order. Empty iff why_not() is not.
+  virtual std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const = 0;
+  // Why a candidate (perhaps stored by an older version) is not legal; empty if it is.
+  virtual std::string illegal(const Problem& problem, const Arch& arch, const Candidate& candidate) const = 0;
+  // Precondition of both: illegal() is empty.
+  virtual Source source(const Problem& problem, const Arch& arch, const Candidate& candidate) const = 0;
+  virtual Traits traits(const Problem& problem, const Arch& arch, const Candidate& candidate) const = 0;
+};
+
+// All families of an operation, most specialized first, the reference last.
+std::span<const Family* const> families(std::string_view op);
+const Family& family(std::string_view op, std::string_view name);  // throws Error (invalid_argument)
+
+}  // namespace tilewright

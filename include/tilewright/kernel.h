@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// From text to a launch, in pieces that stand alone:
+//   Source --compile()--> Binary --Kernel--> launch()
+// compile() and Binary need no GPU. Device, Stream and Kernel do. Move-only handles; a Kernel may be launched from any
+// thread and is safe under stream capture.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <tilewright/arch.h>
+#include <tilewright/args.h>
+#include <tilewright/source.h>
+
+namespace tilewright {
+
+struct Resources {
+  int registers = 0;         // per thread
+  int shared_bytes = 0;      // static, per block
+  int spill_bytes = 0;       // stores + loads, per thread
+  int stack_bytes = 0;       // local memory frame, per thread
+  bool serialized = false;   // ptxas gave up overlapping wgmma (warning C7510..C7519)
+  friend bool operator==(const Resources&, const Resources&) = default;
+};
+
+struct Binary {
+  std::string target;             // "sm_90a"
+  std::string entry;
+  LaunchPlan plan;
+  Resources resources;
+  std::vector<std::byte> image;   // cubin
+  std::string log;                // what the compiler said, first 4096 bytes
+  double seconds = 0;             // time in the compiler; 0 when it came out of a cache
+};
+
+struct CompileOptions {
+  std::string nvrtc;              // path of libnvrtc; empty: search (docs/ecosystem in README)
+  bool compiler_cache = false;    // let NVRTC's own disk cache answer; off, so that our keys are the only cache
+};
+
+// Compiles for one target. Thread-safe. Throws CompileError; Error (library_missing) when libnvrtc cannot be used;
+// Error (compile_failed) when the entry symbol is not in the result.
+Binary compile(const Source& source, const Arch& arch, const CompileOptions& options = {});
+
+// "13.0 build 36424714" of the libnvrtc that compile() would use: part of every binary key.
+std::string compiler_version(const CompileOptions& options = {});
+
+// A CUstream of the driver API or a cudaStream_t of the runtime: the same handle. null: the legacy default stream.
+using Stream = void*;
+
+class Device {
+ public:
+  // Retains the device's primary context, which the CUDA runtime and PyTorch share. Throws Error (library_missing,
+  // invalid_argument with the ordinals that exist, driver_failed).
+  static Device open(int ordinal = 0);
+  static int count();  // 0 when there is no driver or no device; never throws
+
+  const std::string& name() const;     // "NVIDIA H200"
+  int ordinal() const;
+  int sms() const;
+  std::int64_t l2_bytes() const;
+  std::int64_t memory_bytes() const;
+  const std::string& driver_version() const;
+  const Arch& arch() const;            // nearest row of the table; Error (unsupported) in open() if none
+  void synchronize() const;            // throws Error (driver_failed)
+
+  struct Impl;
+  const std::shared_ptr<Impl>& impl() const { return impl_; }
+  explicit Device(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+ private:
+  std::shared_ptr<Impl> impl_;
+};
+
+// What a kernel's argument struct must satisfy, as data: the launcher checks it without knowing the operation.
+struct PointerRule {
+  const char* name;        // "x.data"
+  std::uint32_t offset;    // of the pointer in the argument struct
+  std::uint32_t align;     // bytes
+  bool required;           // null is an error
+};
+struct StrideRule {
+  const char* name;        // "ldx"
+  std::uint32_t offset;    // of the int64 in the argument struct; the value 0 means `least`
+  std::int64_t least;      // elements
+  std::int64_t multiple;   // elements
+};
+struct Contract {
+  std::string op;                        // "gemm"
+  std::uint32_t args_bytes = 0;          // size of the argument struct
+  std::vector<PointerRule> pointers;
+  std::vector<StrideRule> strides;
+  std::vector<std::byte> constants;      // second kernel parameter, fixed at prepare(); empty: there is none
+  std::int64_t cols = 0;                 // the launch's second extent
+};
+
+class Kernel {
+ public:
+  // A caller's own binary. Throws Error (driver_failed) if the driver refuses it, Error (invalid_argument) if its launch
+  // plan exceeds the device's limits (threads, shared memory).
+  Kernel(const Device& device, const Binary& binary);
+
+  // What Engine::prepare() assembles: binaries[by_bucket[i]] serves bucket i (see kBuckets); -1: not prepared, the
+  // nearest larger prepared bucket serves it, else the nearest smaller. Throws as above.
+  Kernel(const Device& device, std::span<const Binary> binaries, std::span<const int> by_bucket, Contract contract);
+
+  // Launch. The kernel of the bucket of args.m (args.rows) runs on `stream`; nothing is compiled, allocated or
+  // synchronized, so a call is safe under stream capture and from any thread. Zero rows launch nothing. Throws Error:
+  // invalid_argument naming the argument (null, misaligned, stride below the row, wrong operation; with
+  // `check_pointers` also host pointers and pointers of another device), driver_failed, forked.
+  void launch(Stream stream, const GemmArgs& args) const;
+  void launch(Stream stream, const CastArgs& args) const;
+  // A caller's own argument struct, what the entry function declares as its first parameter.
+  void launch(Stream stream, std::span<const std::byte> params, std::int64_t rows, std::int64_t cols) const;
+
+  void check_pointers(bool on);                     // off by default: it asks the driver about every pointer
+  const LaunchPlan& plan(std::int64_t rows) const;  // of the binary that serves `rows`
+  const Resources& resources(std::int64_t rows) const;
+
+  struct Impl;
+
+ private:
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace tilewright

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Problem: what a caller asks for, as a value with one canonical text form.
+//
+//   gemm x=q8_1 w=q4_0 y=f32 m=2 n=4096 k=14336            y[m,n] = act(alpha * sum_k x[m,k] w[n,k] + bias[n])
+//   cast x=f32 y=q8_1 rows=2 cols=14336                    y = encode(decode(x)), row by row
+//
+// Optional gemm fields, printed only when they differ from their default: `group` (k elements per scale; only a format
+// that leaves it open accepts one it does not fix itself), `global` (mul | div; required when x or w has a
+// tensor-wide scale: mul if decoded value = code * scale * global, div if it is / global), `bias` (f32 f16 bf16),
+// `act` (relu gelu gelu_tanh silu), `alpha`. Optional cast field: `encoder` (see FormatInfo::encoders).
+// Values; free-threaded.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include <tilewright/format.h>
+
+namespace tilewright {
+
+enum class Activation { none, relu, gelu, gelu_tanh, silu };
+enum class Global { none, mul, div };  // how a tensor-wide scale is applied
+
+// Limits of every problem: each extent < 2^31, each stream of each matrix < 2^47 bytes.
+struct Gemm {
+  Format x, w, y;
+  std::int64_t m = 0;  // tokens; varies at run time
+  std::int64_t n = 0;  // output features
+  std::int64_t k = 0;  // reduction
+  int group = 0;       // 0: the format's own
+  Global global = Global::none;
+  std::optional<Format> bias;  // [n]
+  Activation act = Activation::none;
+  double alpha = 1.0;
+  friend bool operator==(const Gemm&, const Gemm&) = default;
+};
+
+struct Cast {
+  Format x, y;
+  std::int64_t rows = 0, cols = 0;
+  int encoder = 0;  // index into y.info().encoders
+  friend bool operator==(const Cast&, const Cast&) = default;
+};
+
+class Problem {
+ public:
+  // Both constructors and parse() validate everything that does not depend on a device; they throw Error
+  // (invalid_argument, unsupported or too_large) naming the field.
+  Problem(Gemm gemm);
+  Problem(Cast cast);
+  static Problem parse(std::string_view text);
+
+  std::string text() const;       // canonical; parse(text()) == *this
+  std::string_view op() const;    // "gemm", "cast"
+  const Gemm* gemm() const { return std::get_if<Gemm>(&value_); }
+  const Cast* cast() const { return std::get_if<Cast>(&value_); }
+
+  std::int64_t rows() const;      // the run-time extent: m of a gemm, rows of a cast
+  std::int64_t cols() const;      // the launch's second extent: n of a gemm, cols of a cast
+  Problem with_rows(std::int64_t rows) const;
+  double min_bytes() const;       // every operand moved once
+  double ops() const;             // 2 m n k; 0 for a cast
+
+  friend bool operator==(const Problem&, const Problem&) = default;
+
+ private:
+  std::variant<Gemm, Cast> value_;
+};
+
+// Row buckets: one kernel is chosen for each. bucket_of(m) is the smallest bucket that is >= m, the last for all above.
+inline constexpr std::int64_t kBuckets[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096};
+inline constexpr int kBucketCount = 13;
+inline int bucket_index(std::int64_t rows) {
+  int i = rows <= 1 ? 0 : 64 - __builtin_clzll(static_cast<unsigned long long>(rows - 1));
+  return i < kBucketCount ? i : kBucketCount - 1;
+}
+
+}  // namespace tilewright

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Task: everything the tuner needs in order to choose a kernel, for any computation. Engine makes one from a Problem;
+// a caller makes one by hand for a kernel of his own (examples/02_your_own_kernel).
+// A Task is used by one thread at a time; its functions may be called from the tuner's compile threads concurrently.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <tilewright/candidate.h>
+#include <tilewright/kernel.h>
+#include <tilewright/source.h>
+
+namespace tilewright {
+
+// Device memory that a launch reads or writes.
+struct Buffer {
+  std::string name;       // "w.data"
+  std::size_t bytes = 0;
+  bool output = false;    // poisoned before each verified run, compared after it
+  // Fills an input with valid pseudo-random content. Deterministic in the seed. Unused for outputs.
+  std::function<void(std::span<std::byte> bytes, std::uint64_t seed)> fill;
+};
+
+struct Task {
+  std::string key;                     // what is computed, without the number of rows beyond its bucket: the choice's key
+  std::int64_t rows = 0, cols = 0;     // extents to measure at
+  std::vector<Candidate> candidates;   // best guess first; the last one is trusted to be legal everywhere
+  std::function<Source(const Candidate&)> source;
+  Contract contract;                   // for the launch; may be empty for a caller's own kernel
+
+  std::vector<Buffer> buffers;
+  // The argument struct of a launch over the given device pointers (one per buffer, in order).
+  std::function<std::vector<std::byte>(std::span<void* const> pointers, std::int64_t rows)> arguments;
+
+  // Verification at `verify_rows` rows. If `oracle` is set, that candidate runs once per seed, on the same inputs, into
+  // its own copies of the output buffers, each `oracle_scale` times larger; compare() then gets all output buffers of
+  // both, concatenated in order. Without an oracle, `oracle` bytes are empty and compare() judges alone.
+  // compare() returns an empty string for a right result, else a sentence ("y[3,17] = nan, expected 0.5 +- 0.01").
+  std::int64_t verify_rows = 0;
+  std::function<Source()> oracle;
+  std::size_t oracle_scale = 1;
+  std::function<std::string(std::span<const std::byte> got, std::span<const std::byte> oracle,
+                            std::span<const std::vector<std::byte>> inputs, std::int64_t rows)> compare;
+
+  double min_bytes = 0, ops = 0;       // for reports
+};
+
+}  // namespace tilewright

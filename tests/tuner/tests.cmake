@@ -1,0 +1,2 @@
+tilewright_test(tuner tilewright_tuner tilewright_templates tilewright_jit tilewright_cache)
+add_test(NAME tuner COMMAND test_tuner)
