@@ -12,6 +12,7 @@
 #include <tilewright/kernel.h>
 #include <tilewright/options.h>
 #include <tilewright/problem.h>
+#include <tilewright/store.h>
 #include <tilewright/task.h>
 #include <tilewright/tuning.h>
 
@@ -72,9 +73,12 @@ class Engine {
   PrewarmReport prewarm(std::span<const Problem> problems, std::span<const Arch* const> archs,
                         const PrewarmPolicy& policy = {});
   Task task(const Problem& problem, const Arch& arch) const;
+  // Why this choice: stored or ranked, the grade of fit, the keys, what every family says. Readable text, several lines.
+  std::string explain(const Problem& problem, const Arch& arch, const Device* device = nullptr) const;
 
   Stats stats() const;
   const Options& options() const;
+  Store& store();
 
   struct Impl;
 

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// Store: the cache file. Bytes and rows under keys; it knows nothing of CUDA. Format: docs/cache-format.md.
+// Thread-safe; safe between processes. Every failure is a miss: after construction no function throws for what is in
+// or around the file, and the constructor itself never throws for the file either (it degrades to memory and says so
+// through the log). Only maintenance functions that were asked to do something specific report errors.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tilewright/candidate.h>
+#include <tilewright/kernel.h>
+#include <tilewright/options.h>
+#include <tilewright/tuning.h>
+
+namespace tilewright {
+
+// A key is a list of tagged fields. Its transcript is readable ("target=sm_90a\nentry=...\n"); its hash is the SHA-256
+// of the unambiguous serialisation (each tag and value with its length). Rows keep both, and a hit compares both.
+class Key {
+ public:
+  Key& add(std::string_view tag, std::string_view value);
+  Key& add(std::string_view tag, std::int64_t value);
+  std::string transcript() const;
+  std::string hash() const;  // 64 hex digits
+  const std::vector<std::pair<std::string, std::string>>& fields() const { return fields_; }
+
+ private:
+  std::vector<std::pair<std::string, std::string>> fields_;
+};
+
+std::string sha256_hex(std::string_view bytes);
+
+struct StoredChoice {
+  std::string problem;       // canonical text with the bucket's rows
+  Candidate candidate;
+  double microseconds = 0;
+  std::string first;         // ranked first choice at that time, and its time
+  double first_microseconds = 0;
+  std::string environment;   // transcript: driver, compiler, library version, date; informative
+};
+
+struct StoreOptions {
+  std::string path;                     // empty or ":memory:": memory only
+  std::vector<std::string> shipped;     // read-only stores, searched after the user's own, first wins
+  std::int64_t cap = 512ll << 20;       // bytes of the file
+  bool allow_shared = false;
+  bool read_only = false;               // look-ups only
+  std::function<void(LogLevel, std::string_view)> log;
+};
+
+struct StoreEntry {                     // for `cache ls`
+  std::string kind;                     // "binary", "choice", "measurement", "environment"
+  std::string id;                       // hash prefix that show() accepts
+  std::string summary;
+  std::int64_t bytes = 0;
+  std::int64_t sequence = 0;            // of last use; larger is later
+  std::string layer;                    // path of the store it is in
+};
+
+struct VerifyReport {
+  std::int64_t checked = 0;
+  std::vector<std::string> damaged;     // one sentence per damaged row or structure
+};
+
+struct MergeReport {
+  std::int64_t added = 0, kept = 0, replaced = 0, refused = 0;
+};
+
+class Store {
+ public:
+  explicit Store(StoreOptions options = {});
+  ~Store();
+  Store(Store&&) noexcept;
+  Store& operator=(Store&&) noexcept;
+
+  // ---- hot path: never throws, never waits longer than one second
+  std::optional<Binary> find_binary(const Key& key);          // content hash verified; Binary::seconds is 0
+  bool put_binary(const Key& key, const Binary& binary);      // false: could not be stored
+  // A choice's key: device fields + problem. `device` separates choices of different GPUs.
+  std::optional<StoredChoice> find_choice(const Key& device, std::string_view problem);
+  std::vector<StoredChoice> choices(const Key& device, std::string_view problem_prefix);  // for neighbours
+  bool put_choice(const Key& device, const StoredChoice& choice);
+  // Every outcome ever seen for (device, problem, candidate); the latest per candidate is returned.
+  std::vector<Outcome> outcomes(const Key& device, std::string_view problem);
+  bool put_outcome(const Key& device, std::string_view problem, const Outcome& outcome, std::string_view environment);
+  // Advisory single flight between processes: true if this process should build `key`; false if another one is at it
+  // and did not finish within `wait_seconds` (<= 10), in which case build anyway. A holder that died frees its claim.
+  bool claim(const Key& key, double wait_seconds);
+  void release(const Key& key);
+  void touch_all();                                           // writes buffered use marks
+
+  bool degraded() const;                                      // memory only, although a file was asked for
+  const std::string& path() const;
+
+  // ---- maintenance; these throw Error (io, invalid_argument)
+  std::vector<StoreEntry> list() const;
+  std::string show(std::string_view id_prefix) const;         // a readable rendering of one row, JSON
+  VerifyReport verify(bool repair = false);                   // repair: damaged rows are deleted
+  std::int64_t gc(std::int64_t cap);                          // evicts, then compacts; bytes freed
+  void export_to(const std::string& path, bool with_binaries = true);   // a new file, DELETE journal, ready to ship
+  // merge: everything from another trusted store; on a conflict the faster choice (lower microseconds) wins.
+  // import: choices and outcomes only; every value range-checked; binaries are never taken.
+  MergeReport merge_from(const std::string& path, bool binaries = true);
+  MergeReport import_from(const std::string& path) { return merge_from(path, false); }
+
+  struct Impl;
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tilewright
