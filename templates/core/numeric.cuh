@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// Number conversions with one meaning everywhere: round to nearest, ties to even, denormals kept. The host bodies are the
+// reference (plain integer arithmetic); the device bodies are the hardware's `cvt`, which agrees bit for bit except for
+// the payload of a NaN, which both return as the canonical one.
+//
+// Encoders must not be fused or reassociated: the host is compiled with -ffp-contract=off, and device code that has to
+// match uses mul_rn / add_rn / div_rn, which are never contracted.
+#pragma once
+#include "core/types.cuh"
+
+namespace tw {
+
+// ---- exactly rounded float operations ------------------------------------------------------------------------------
+#if defined(__CUDA_ARCH__)
+TW_FN float add_rn(float a, float b) { return __fadd_rn(a, b); }
+TW_FN float sub_rn(float a, float b) { return __fsub_rn(a, b); }
+TW_FN float mul_rn(float a, float b) { return __fmul_rn(a, b); }
+TW_FN float div_rn(float a, float b) { return __fdiv_rn(a, b); }
+TW_FN float sqrt_rn(float a) { return __fsqrt_rn(a); }
+TW_FN float fma_rn(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+TW_FN float rint_even(float a) { return rintf(a); }
+TW_FN float trunc_zero(float a) { return truncf(a); }
+#else
+TW_FN float add_rn(float a, float b) { return a + b; }
+TW_FN float sub_rn(float a, float b) { return a - b; }
+TW_FN float mul_rn(float a, float b) { return a * b; }
+TW_FN float div_rn(float a, float b) { return a / b; }
+TW_FN float sqrt_rn(float a) { return __builtin_sqrtf(a); }
+TW_FN float fma_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+TW_FN float rint_even(float a) { return __builtin_rintf(a); }
+TW_FN float trunc_zero(float a) { return __builtin_truncf(a); }
+#endif
+TW_FN float abs_f(float a) { return bits_as<float>(bits_as<u32>(a) & 0x7fffffffu); }
+TW_FN bool is_nan(float a) { return (bits_as<u32>(a) & 0x7fffffffu) > 0x7f800000u; }
+// Half away from zero, as C's roundf: ties are exact in float, so adding a half to the magnitude's fraction is not needed.
+TW_FN float round_away(float a) {
+  const float t = trunc_zero(a);
+  const float d = sub_rn(a, t);
+  if (d >= 0.5f) return add_rn(t, 1.0f);
+  if (d <= -0.5f) return sub_rn(t, 1.0f);
+  return t;
+}
+// Float to int: NaN gives 0, out of range saturates (C leaves both undefined).
+TW_FN i32 to_int(float a) {
+  if (is_nan(a)) return 0;
+  if (a >= 2147483648.0f) return 2147483647;
+  if (a <= -2147483648.0f) return -2147483647 - 1;
+  return static_cast<i32>(a);
+}
+
+// ---- f16 -----------------------------------------------------------------------------------------------------------
+TW_FN u16 f32_to_f16_bits(float f) {
+#if defined(__CUDA_ARCH__)
+  u16 h;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));
+  return h;
+#else
+  const u32 u = bits_as<u32>(f), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
+  if (a > 0x7f800000u) return 0x7fffu;
+  if (a >= 0x477ff000u) return static_cast<u16>(sign | 0x7c00u);  // >= 65520 rounds to infinity
+  if (a < 0x38800000u) {                                          // below 2^-14: adding 0.5 aligns the subnormal's ulp
+    const float shifted = bits_as<float>(a) + 0.5f;               // rounds to a multiple of 2^-24, ties to even
+    return static_cast<u16>(sign | (bits_as<u32>(shifted) - 0x3f000000u));
+  }
+  const u32 odd = (a >> 13) & 1u;
+  return static_cast<u16>(sign | ((a - 0x38000000u + 0xfffu + odd) >> 13));
+#endif
+}
+TW_FN float f16_bits_to_f32(u16 h) {
+#if defined(__CUDA_ARCH__)
+  float f;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
+  return f;
+#else
+  const u32 sign = static_cast<u32>(h & 0x8000u) << 16, a = h & 0x7fffu;
+  if (a >= 0x7c00u) return bits_as<float>(sign | 0x7f800000u | ((a & 0x3ffu) ? 0x7fffffu : 0u));
+  if (a >= 0x400u) return bits_as<float>(sign | ((a << 13) + 0x38000000u));
+  const float magnitude = static_cast<float>(a) * 5.9604644775390625e-8f;  // 2^-24
+  return bits_as<float>(sign | bits_as<u32>(magnitude));
+#endif
+}
+
+// ---- bf16 ----------------------------------------------------------------------------------------------------------
+TW_FN u16 f32_to_bf16_bits(float f) {
+  const u32 u = bits_as<u32>(f);
+  if ((u & 0x7fffffffu) > 0x7f800000u) return 0x7fffu;
+  return static_cast<u16>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+TW_FN float bf16_bits_to_f32(u16 h) { return bits_as<float>(static_cast<u32>(h) << 16); }
+
+// ---- fp8 E4M3 (no infinity; 0x7f and 0xff are NaN; largest 448) ----------------------------------------------------
+TW_FN float e4m3_to_f32(u8 b) {
+  const u32 e = (b >> 3) & 15u, m = b & 7u, sign = static_cast<u32>(b & 0x80u) << 24;
+  if ((b & 0x7fu) == 0x7fu) return bits_as<float>(sign | 0x7fffffffu);
+  const float magnitude = e ? bits_as<float>(((e + 120u) << 23) | (m << 20)) : static_cast<float>(m) * 0.001953125f;
+  return bits_as<float>(sign | bits_as<u32>(magnitude));
+}
+// Saturating: beyond 448 and infinity give 448; NaN gives 0x7f.
+TW_FN u8 f32_to_e4m3(float f) {
+  const u32 u = bits_as<u32>(f), a = u & 0x7fffffffu;
+  const u8 sign = static_cast<u8>((u >> 24) & 0x80u);
+  if (a > 0x7f800000u) return 0x7fu;
+  if (a >= 0x43e80000u) return static_cast<u8>(sign | 0x7eu);  // >= 464 = 448 + half an ulp, and everything above
+  if (a < 0x3c800000u) {                                       // below 2^-6: ulp 2^-9; adding 2^14 aligns it
+    const float shifted = add_rn(bits_as<float>(a), 16384.0f);
+    return static_cast<u8>(sign | (bits_as<u32>(shifted) - 0x46800000u));
+  }
+  const u32 odd = (a >> 20) & 1u;
+  const u32 code = (a - 0x3c000000u + 0x7ffffu + odd) >> 20;
+  return static_cast<u8>(sign | (code > 0x7eu ? 0x7eu : code));
+}
+
+// ---- fp4 E2M1 (0 .5 1 1.5 2 3 4 6) ---------------------------------------------------------------------------------
+TW_FN float e2m1_to_f32(u32 code) {
+  const u32 e = (code >> 1) & 3u, m = code & 1u;
+  const float magnitude = e ? bits_as<float>(((e + 126u) << 23) | (m << 22)) : (m ? 0.5f : 0.0f);
+  return (code & 8u) ? -magnitude : magnitude;
+}
+// Saturating at 6; ties to the even code; NaN gives +6, as the hardware does; the sign of zero is kept.
+TW_FN u32 f32_to_e2m1(float f) {
+  if (is_nan(f)) return 7u;
+  const u32 sign = (bits_as<u32>(f) >> 28) & 8u;
+  const float a = abs_f(f);
+  const u32 code = a <= 0.25f ? 0u : a < 0.75f ? 1u : a <= 1.25f ? 2u : a < 1.75f ? 3u : a <= 2.5f ? 4u
+                 : a < 3.5f ? 5u : a <= 5.0f ? 6u : 7u;
+  return sign | code;
+}
+
+// ---- by type -------------------------------------------------------------------------------------------------------
+TW_FN float to_f32(float v) { return v; }
+TW_FN float to_f32(f16 v) { return f16_bits_to_f32(v.bits); }
+TW_FN float to_f32(bf16 v) { return bf16_bits_to_f32(v.bits); }
+template <class T> TW_FN T from_f32(float v);
+#if defined(__CUDACC__)
+template <> __device__ __forceinline__ float from_f32<float>(float v) { return v; }
+template <> __device__ __forceinline__ f16 from_f32<f16>(float v) { return {f32_to_f16_bits(v)}; }
+template <> __device__ __forceinline__ bf16 from_f32<bf16>(float v) { return {f32_to_bf16_bits(v)}; }
+#else
+template <> inline float from_f32<float>(float v) { return v; }
+template <> inline f16 from_f32<f16>(float v) { return {f32_to_f16_bits(v)}; }
+template <> inline bf16 from_f32<bf16>(float v) { return {f32_to_bf16_bits(v)}; }
+#endif
+
+}  // namespace tw

@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: Apache-2.0
+// One function per instruction. PTX appears here and in arch/ and nowhere else. Each wrapper has a host body: scalar ones
+// in place, collective ones (whatever needs the other threads) through tw::emu, which tests/emulator defines.
+#pragma once
+#include "core/numeric.cuh"
+#include "core/types.cuh"
+
+#if !defined(__CUDACC__)
+namespace tw::emu {
+struct Dim { u32 x, y, z; };
+u32 thread();                 // index within the block
+Dim block();                  // index within the grid
+u8* shared();                 // dynamic shared memory of this block, 1024-byte aligned
+void sync_block();
+void sync_warp();
+u32 shuffle_xor(u32 value, int mask);
+u32 shuffle_down(u32 value, int delta);
+// ldmatrix: each lane passes the address of one 16-byte row; `count` 8x8 matrices of 16-bit elements.
+void ldmatrix(u32* out, const void* row, int count, bool transpose);
+void cp_async(void* shared, const void* global, int bytes, int valid_bytes);  // becomes visible at the matching wait
+void cp_async_commit();
+void cp_async_wait(int pending);
+enum class Mma { f16_k8, f16_k16, bf16_k16, s8_k16_m8, s8_k32 };
+// d += a b of the warp; fragments as in the PTX manual. `d` holds floats or ints (as bits).
+void mma(Mma kind, u32* d, const u32* a, const u32* b);
+u32 cluster_rank();
+void sync_cluster();
+u32 load_cluster(const u32* shared, u32 rank);  // the same offset in the shared memory of another block of the cluster
+}  // namespace tw::emu
+#endif
+
+namespace tw {
+
+// ---- where am I ----------------------------------------------------------------------------------------------------
+#if defined(__CUDACC__)
+TW_DEVICE u32 thread_x() { return threadIdx.x; }
+TW_DEVICE u32 block_x() { return blockIdx.x; }
+TW_DEVICE u32 block_y() { return blockIdx.y; }
+TW_DEVICE u32 block_z() { return blockIdx.z; }
+TW_DEVICE u8* dynamic_shared() {
+  extern __shared__ __align__(1024) u8 tilewright_shared[];
+  return tilewright_shared;
+}
+TW_DEVICE void sync_block() { __syncthreads(); }
+TW_DEVICE void sync_warp() { __syncwarp(); }
+#else
+TW_DEVICE u32 thread_x() { return emu::thread(); }
+TW_DEVICE u32 block_x() { return emu::block().x; }
+TW_DEVICE u32 block_y() { return emu::block().y; }
+TW_DEVICE u32 block_z() { return emu::block().z; }
+TW_DEVICE u8* dynamic_shared() { return emu::shared(); }
+TW_DEVICE void sync_block() { emu::sync_block(); }
+TW_DEVICE void sync_warp() { emu::sync_warp(); }
+#endif
+
+// ---- shuffles (all 32 lanes take part) -----------------------------------------------------------------------------
+#if defined(__CUDACC__)
+TW_DEVICE u32 shuffle_xor(u32 v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
+TW_DEVICE u32 shuffle_down(u32 v, int delta) { return __shfl_down_sync(0xffffffffu, v, delta); }
+#else
+TW_DEVICE u32 shuffle_xor(u32 v, int mask) { return emu::shuffle_xor(v, mask); }
+TW_DEVICE u32 shuffle_down(u32 v, int delta) { return emu::shuffle_down(v, delta); }
+#endif
+TW_DEVICE float shuffle_xor(float v, int mask) { return bits_as<float>(shuffle_xor(bits_as<u32>(v), mask)); }
+TW_DEVICE i32 shuffle_xor(i32 v, int mask) { return static_cast<i32>(shuffle_xor(static_cast<u32>(v), mask)); }
+// Sum over groups of `width` neighbouring lanes; every lane gets it.
+template <int width> TW_DEVICE float sum_lanes(float v) {
+  TW_UNROLL for (int d = width / 2; d > 0; d /= 2) v += shuffle_xor(v, d);
+  return v;
+}
+template <int width> TW_DEVICE float max_lanes(float v) {
+  TW_UNROLL for (int d = width / 2; d > 0; d /= 2) v = max2(v, shuffle_xor(v, d));
+  return v;
+}
+
+// ---- integer ---------------------------------------------------------------------------------------------------------
+// Byte permute: result byte i is byte (selector nibble i & 7) of {b, a}; selector bit 3 replicates that byte's sign.
+TW_DEVICE u32 prmt(u32 a, u32 b, u32 selector) {
+#if defined(__CUDACC__)
+  u32 d;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(selector));
+  return d;
+#else
+  const u64 bytes = (static_cast<u64>(b) << 32) | a;
+  u32 d = 0;
+  for (int i = 0; i < 4; ++i) {
+    const u32 s = (selector >> (4 * i)) & 15u;
+    u32 byte = static_cast<u32>(bytes >> (8 * (s & 7u))) & 255u;
+    if (s & 8u) byte = (byte & 128u) ? 255u : 0u;
+    d |= byte << (8 * i);
+  }
+  return d;
+#endif
+}
+// c + sum of the four products of signed bytes.
+TW_DEVICE i32 dp4a(u32 a, u32 b, i32 c) {
+#if defined(__CUDACC__)
+  i32 d;
+  asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+#else
+  for (int i = 0; i < 4; ++i) c += static_cast<i8>(a >> (8 * i)) * static_cast<i8>(b >> (8 * i));
+  return c;
+#endif
+}
+
+// ---- packed 16-bit floats --------------------------------------------------------------------------------------------
+// lo in the low half.
+TW_DEVICE u32 pack_f16x2(float lo, float hi) {
+#if defined(__CUDACC__)
+  u32 d;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(hi), "f"(lo));
+  return d;
+#else
+  return f32_to_f16_bits(lo) | (static_cast<u32>(f32_to_f16_bits(hi)) << 16);
+#endif
+}
+TW_DEVICE u32 pack_bf16x2(float lo, float hi) {
+#if defined(__CUDACC__) && __CUDA_ARCH__ >= 800
+  u32 d;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(hi), "f"(lo));
+  return d;
+#else
+  return f32_to_bf16_bits(lo) | (static_cast<u32>(f32_to_bf16_bits(hi)) << 16);
+#endif
+}
+template <class T> TW_DEVICE u32 pack2(float lo, float hi) {
+  if constexpr (same<T, f16>) return pack_f16x2(lo, hi);
+  else return pack_bf16x2(lo, hi);
+}
+template <class T> TW_DEVICE float low_half(u32 v) {
+  if constexpr (same<T, f16>) return f16_bits_to_f32(static_cast<u16>(v));
+  else return bits_as<float>(v << 16);
+}
+template <class T> TW_DEVICE float high_half(u32 v) {
+  if constexpr (same<T, f16>) return f16_bits_to_f32(static_cast<u16>(v >> 16));
+  else return bits_as<float>(v & 0xffff0000u);
+}
+TW_DEVICE u32 sub_f16x2(u32 a, u32 b) {
+#if defined(__CUDACC__)
+  u32 d;
+  asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+#else
+  return pack_f16x2(low_half<f16>(a) - low_half<f16>(b), high_half<f16>(a) - high_half<f16>(b));
+#endif
+}
+TW_DEVICE u32 mul_f16x2(u32 a, u32 b) {
+#if defined(__CUDACC__)
+  u32 d;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+#else
+  return pack_f16x2(low_half<f16>(a) * low_half<f16>(b), high_half<f16>(a) * high_half<f16>(b));
+#endif
+}
+
+// ---- memory ----------------------------------------------------------------------------------------------------------
+// Weights and activations are read once or through L2: the non-coherent path, 16, 8, 4, 2 or 1 bytes, naturally aligned.
+TW_DEVICE u32x4 load_global16(const void* p) {
+#if defined(__CUDACC__)
+  u32x4 v;
+  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+  return v;
+#else
+  return *static_cast<const u32x4*>(p);
+#endif
+}
+// For streams that no other block reads: does not stay in L1.
+TW_DEVICE u32x4 load_stream16(const void* p) {
+#if defined(__CUDACC__)
+  u32x4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+  return v;
+#else
+  return *static_cast<const u32x4*>(p);
+#endif
+}
+TW_DEVICE u32x2 load_global8(const void* p) {
+#if defined(__CUDACC__)
+  u32x2 v;
+  asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+  return v;
+#else
+  return *static_cast<const u32x2*>(p);
+#endif
+}
+TW_DEVICE u32 load_global4(const void* p) {
+#if defined(__CUDACC__)
+  u32 v;
+  asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(v) : "l"(p));
+  return v;
+#else
+  return *static_cast<const u32*>(p);
+#endif
+}
+TW_DEVICE u16 load_global2(const void* p) {
+#if defined(__CUDACC__)
+  u16 v;
+  asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(v) : "l"(p));
+  return v;
+#else
+  return *static_cast<const u16*>(p);
+#endif
+}
+TW_DEVICE u8 load_global1(const void* p) {
+#if defined(__CUDACC__)
+  u16 v;
+  asm volatile("ld.global.nc.u8 %0, [%1];" : "=h"(v) : "l"(p));
+  return static_cast<u8>(v);
+#else
+  return *static_cast<const u8*>(p);
+#endif
+}
+// words[i] <- p, in pieces of `align` bytes (16, 8, 4 or 2). `bytes` is a multiple of align; a last half word is zero-filled.
+template <int bytes, int align> TW_DEVICE void load_words(u32* words, const u8* p) {
+  static_assert(bytes % align == 0 && (align == 16 || align == 8 || align == 4 || align == 2), "alignment");
+  if constexpr (align == 16) {
+    TW_UNROLL for (int i = 0; i < bytes / 16; ++i) {
+      const u32x4 v = load_global16(p + 16 * i);
+      words[4 * i] = v.x, words[4 * i + 1] = v.y, words[4 * i + 2] = v.z, words[4 * i + 3] = v.w;
+    }
+  } else if constexpr (align == 8) {
+    TW_UNROLL for (int i = 0; i < bytes / 8; ++i) {
+      const u32x2 v = load_global8(p + 8 * i);
+      words[2 * i] = v.x, words[2 * i + 1] = v.y;
+    }
+  } else if constexpr (align == 4) {
+    TW_UNROLL for (int i = 0; i < bytes / 4; ++i) words[i] = load_global4(p + 4 * i);
+  } else {
+    TW_UNROLL for (int i = 0; i < bytes / 4; ++i)
+      words[i] = load_global2(p + 4 * i) | (static_cast<u32>(load_global2(p + 4 * i + 2)) << 16);
+    if constexpr (bytes % 4 == 2) words[bytes / 4] = load_global2(p + bytes - 2);
+  }
+}
+
+// ---- asynchronous copies, global to shared -----------------------------------------------------------------------------
+// `bytes` is 4, 8 or 16; the rest of it beyond `valid` is zero. valid == 0 reads nothing (p must still be a valid pointer
+// value, not necessarily to memory).
+template <int bytes> TW_DEVICE void cp_async(void* shared, const void* p, int valid = bytes) {
+#if defined(__CUDACC__)
+  const u32 s = static_cast<u32>(__cvta_generic_to_shared(shared));
+  if constexpr (bytes == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(s), "l"(p), "r"(valid) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(s), "l"(p), "n"(bytes), "r"(valid) : "memory");
+#else
+  emu::cp_async(shared, p, bytes, valid);
+#endif
+}
+TW_DEVICE void cp_async_commit() {
+#if defined(__CUDACC__)
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#else
+  emu::cp_async_commit();
+#endif
+}
+// Until at most `pending` of this thread's groups are unfinished.
+template <int pending> TW_DEVICE void cp_async_wait() {
+#if defined(__CUDACC__)
+  asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+#else
+  emu::cp_async_wait(pending);
+#endif
+}
+
+// ---- matrix fragments --------------------------------------------------------------------------------------------------
+// `row`: this lane's 16-byte row; lanes 8i..8i+7 address matrix i.
+TW_DEVICE void ldmatrix_x4(u32 (&d)[4], const void* row) {
+#if defined(__CUDACC__)
+  const u32 s = static_cast<u32>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(s) : "memory");
+#else
+  emu::ldmatrix(d, row, 4, false);
+#endif
+}
+TW_DEVICE void ldmatrix_x2(u32 (&d)[2], const void* row) {
+#if defined(__CUDACC__)
+  const u32 s = static_cast<u32>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(d[0]), "=r"(d[1]) : "r"(s) : "memory");
+#else
+  emu::ldmatrix(d, row, 2, false);
+#endif
+}
+
+// d[16x8] += a[16x16] b[16x8], 16-bit floats, fp32 accumulation. Two k8 steps where the chip has no k16 shape.
+template <class T> TW_DEVICE void mma_k16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+#if defined(__CUDACC__)
+  if constexpr (same<T, bf16>) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
+  } else {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+    TW_UNROLL for (int h = 0; h < 2; ++h)
+      asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+          : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[2 * h]), "r"(a[2 * h + 1]), "r"(b[h]));
+#endif
+  }
+#else
+  u32 bits[4];
+  for (int i = 0; i < 4; ++i) bits[i] = bits_as<u32>(d[i]);
+  emu::mma(same<T, bf16> ? emu::Mma::bf16_k16 : emu::Mma::f16_k16, bits, a, b);
+  for (int i = 0; i < 4; ++i) d[i] = bits_as<float>(bits[i]);
+#endif
+}
+// d[16x8] += a[16x32] b[32x8], signed bytes. Four m8n8k16 steps where the chip has no m16n8k32 shape: there the 16x32
+// operand is the same registers, read as {rows 0-7, rows 8-15} x {k 0-15, k 16-31}.
+TW_DEVICE void mma_s8_k32(i32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+#if defined(__CUDACC__)
+#if __CUDA_ARCH__ >= 800
+  asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+  TW_UNROLL for (int r = 0; r < 2; ++r)
+    TW_UNROLL for (int h = 0; h < 2; ++h)
+      asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
+          : "+r"(d[2 * r]), "+r"(d[2 * r + 1]) : "r"(a[2 * h + r]), "r"(b[h]));
+#endif
+#else
+  u32 bits[4];
+  for (int i = 0; i < 4; ++i) bits[i] = static_cast<u32>(d[i]);
+  emu::mma(emu::Mma::s8_k32, bits, a, b);
+  for (int i = 0; i < 4; ++i) d[i] = static_cast<i32>(bits[i]);
+#endif
+}
+
+// ---- clusters (compute capability 9.0 and up) ----------------------------------------------------------------------------
+TW_DEVICE u32 cluster_rank() {
+#if defined(__CUDACC__)
+#if __CUDA_ARCH__ >= 900
+  u32 r;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+  return r;
+#else
+  return 0;
+#endif
+#else
+  return emu::cluster_rank();
+#endif
+}
+TW_DEVICE void sync_cluster() {
+#if defined(__CUDACC__)
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+#else
+  emu::sync_cluster();
+#endif
+}
+// A word of another block's shared memory, at the offset that `shared` has in this block's.
+TW_DEVICE float load_cluster(const float* shared, u32 rank) {
+#if defined(__CUDACC__)
+#if __CUDA_ARCH__ >= 900
+  const u32 s = static_cast<u32>(__cvta_generic_to_shared(shared));
+  u32 remote;
+  float v;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(s), "r"(rank));
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(remote) : "memory");
+  return v;
+#else
+  return rank == 0 ? *shared : 0.0f;
+#endif
+#else
+  return bits_as<float>(emu::load_cluster(reinterpret_cast<const u32*>(shared), rank));
+#endif
+}
+
+// ---- special functions (not exactly rounded) -----------------------------------------------------------------------------
+#if defined(__CUDACC__)
+TW_DEVICE float exp_f(float v) { return expf(v); }
+TW_DEVICE float tanh_f(float v) { return tanhf(v); }
+TW_DEVICE float erf_f(float v) { return erff(v); }
+#else
+TW_DEVICE float exp_f(float v) { return __builtin_expf(v); }
+TW_DEVICE float tanh_f(float v) { return __builtin_tanhf(v); }
+TW_DEVICE float erf_f(float v) { return __builtin_erff(v); }
+#endif
+
+}  // namespace tw

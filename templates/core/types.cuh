@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fixed-width types, vectors and the two function qualifiers. No header is included by any template: NVRTC then needs no
+// search path, and a candidate compiles in half the time.
+//
+// The same text is compiled by NVRTC, by nvcc and by a host compiler. On a host, scalar code (TW_FN) is the library's
+// reference codec; device code (TW_DEVICE) runs in the emulator of tests/emulator, which supplies the functions that are
+// declared in namespace tw::emu.
+#pragma once
+
+#if defined(__CUDACC__)
+#define TW_DEVICE static __device__ __forceinline__
+#define TW_FN static __device__ __forceinline__
+#define TW_MEMBER __device__ __forceinline__
+#define TW_GLOBAL extern "C" __global__
+#define TW_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
+#define TW_PARAM const __grid_constant__
+#define TW_UNROLL _Pragma("unroll")
+#define TW_NO_UNROLL _Pragma("unroll 1")
+#else
+#define TW_DEVICE [[maybe_unused]] static inline
+#define TW_FN [[maybe_unused]] static inline
+#define TW_MEMBER inline
+#define TW_GLOBAL extern "C"
+#define TW_BOUNDS(threads, blocks)
+#define TW_PARAM const
+#define TW_UNROLL
+#define TW_NO_UNROLL
+#endif
+
+namespace tw {
+
+using i8 = signed char;
+using u8 = unsigned char;
+using i16 = short;
+using u16 = unsigned short;
+using i32 = int;
+using u32 = unsigned int;
+using i64 = long long;
+using u64 = unsigned long long;
+static_assert(sizeof(i64) == 8 && sizeof(i32) == 4 && sizeof(i16) == 2, "LP64");
+
+struct alignas(8) u32x2 { u32 x, y; };
+struct alignas(16) u32x4 { u32 x, y, z, w; };
+
+// Raw bits of 16-bit floats; arithmetic is done in float or by the packed wrappers of ptx.cuh.
+struct f16 { u16 bits; };
+struct bf16 { u16 bits; };
+
+// The streams of one matrix (tilewright::Operand).
+struct Operand {
+  const void* data;
+  const void* scales;
+  const float* global;
+};
+struct MutableOperand {
+  void* data;
+  void* scales;
+  float* global;
+};
+
+template <class A, class B> struct same_type { static constexpr bool value = false; };
+template <class A> struct same_type<A, A> { static constexpr bool value = true; };
+template <class A, class B> constexpr bool same = same_type<A, B>::value;
+
+template <bool C, class A, class B> struct conditional { using type = A; };
+template <class A, class B> struct conditional<false, A, B> { using type = B; };
+template <bool C, class A, class B> using select = typename conditional<C, A, B>::type;
+
+constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
+TW_FN i64 ceil_div64(i64 a, i64 b) { return (a + b - 1) / b; }
+template <class T> TW_FN T min2(T a, T b) { return b < a ? b : a; }
+template <class T> TW_FN T max2(T a, T b) { return a < b ? b : a; }
+
+template <class To, class From> TW_FN To bits_as(From from) {
+  static_assert(sizeof(To) == sizeof(From), "same size");
+  To to;
+  __builtin_memcpy(&to, &from, sizeof(To));
+  return to;
+}
+
+}  // namespace tw
