@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a format file provides, and the pieces that format files share.
+//
+// struct tw::fmt::NAME (the file's stem) has
+//   kTitle, kLayout, kBlock, kBits               see tilewright::FormatInfo
+//   kDataBytes, kScaleBytes                      bytes per block in the streams `data` and `scales`
+//   kRowScale                                    `scales` holds one float per row instead
+//   kGlobal                                      there is one float for the tensor
+//   kEncoders, encoder_name(i)                   encoding rules, default first
+//   encode(x, data, scales, context, encoder)    one block, scalar; context: the global or the row's scale, else 1
+//   decode(data, scales, context, i)             element i of a block, exact in float
+//   row_scale(amax), global_scale(amax)          where they apply
+// and, if GEMM kernels may read it at full speed as a weight,
+//   kGroup                                       elements under one affine rule; 0: no fast path
+//   kCodes                                       true: a group is kGroup signed bytes, value = scale * code - offset
+//   kOffset                                      false: offset is always 0
+//   Unit<E>, load(unit, data_row, scales_row, k) E consecutive elements in registers, from element k (a multiple of E)
+//   group(unit, g, codes, scale, offset)         kCodes: group g of the unit, codes in element order
+//   values(unit, g, v)                           !kCodes: group g as floats
+//   unit_ok(E)                                   whether Unit<E> exists
+// The tensor-wide scale is left to the epilogue.
+#pragma once
+#include "core/numeric.cuh"
+#include "core/ptx.cuh"
+#include "core/types.cuh"
+
+namespace tw::fmt {
+
+// Largest power of two, at most 16, that divides `bytes`: the alignment of a run of items of that size.
+constexpr int run_alignment(int bytes) { return bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : bytes % 2 == 0 ? 2 : 1; }
+
+TW_FN u16 read16(const u8* p) { return static_cast<u16>(p[0] | (p[1] << 8)); }
+TW_FN void write16(u8* p, u16 v) {
+  p[0] = static_cast<u8>(v);
+  p[1] = static_cast<u8>(v >> 8);
+}
+
+// Four consecutive elements as the four bytes of a word, to floats.
+TW_FN float code_at(const u32* codes, int i) { return static_cast<float>(static_cast<i8>(codes[i / 4] >> (8 * (i % 4)))); }
+
+// Blocks of a two-byte scale followed by codes (18 or 34 bytes): only two-byte aligned, so every other block has its
+// codes across word boundaries. Word i of the codes of block b of a run held in `raw`, and the block's scale.
+template <int block_bytes> TW_FN u32 block_word(const u32* raw, int b, int i) {
+  const int at = block_bytes * b + 2 + 4 * i;
+  return at % 4 == 0 ? raw[at / 4] : prmt(raw[at / 4], raw[at / 4 + 1], 0x5432u);
+}
+template <int block_bytes> TW_FN float block_scale(const u32* raw, int b) {
+  const int at = block_bytes * b;
+  return f16_bits_to_f32(static_cast<u16>(at % 4 == 0 ? raw[at / 4] : raw[at / 4] >> 16));
+}
+
+// Plain floating-point elements of T.
+template <class T, int bits> struct Plain {
+  static constexpr int kLayout = 1, kBlock = 1, kBits = bits;
+  static constexpr int kDataBytes = sizeof(T), kScaleBytes = 0;
+  static constexpr bool kRowScale = false, kGlobal = false;
+  static constexpr int kEncoders = 1;
+  using Element = T;
+
+  TW_MEMBER static void encode(const float* x, u8* data, u8*, float, int) {
+    const T v = from_f32<T>(x[0]);
+    __builtin_memcpy(data, &v, sizeof(T));
+  }
+  TW_MEMBER static float decode(const u8* data, const u8*, float, int) {
+    T v;
+    __builtin_memcpy(&v, data, sizeof(T));
+    return to_f32(v);
+  }
+
+  // A unit is one group; its elements are read with one load of at most 16 bytes.
+  static constexpr int kGroup = 1;
+  static constexpr bool kCodes = false, kOffset = false;
+  static constexpr bool unit_ok(int e) { return e > 0 && (e & (e - 1)) == 0 && e * static_cast<int>(sizeof(T)) <= 16; }
+  template <int E> struct Unit { u32 raw[ceil_div(E * sizeof(T), 4)]; };
+  template <int E> TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8*, i64 k) {
+    load_words<E * sizeof(T), run_alignment(E * sizeof(T))>(u.raw, data + k * static_cast<i64>(sizeof(T)));
+  }
+  template <int E> TW_MEMBER static void values(const Unit<E>& u, int, float (&v)[E]) {
+    TW_UNROLL for (int i = 0; i < E; ++i) {
+      if constexpr (sizeof(T) == 4) v[i] = bits_as<float>(u.raw[i]);
+      else v[i] = i % 2 ? high_half<T>(u.raw[i / 2]) : low_half<T>(u.raw[i / 2]);
+    }
+  }
+};
+
+}  // namespace tw::fmt

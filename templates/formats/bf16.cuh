@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// bfloat16: the upper half of a single.
+#pragma once
+#include "core/format.cuh"
+
+namespace tw::fmt {
+
+struct bf16 : Plain<tw::bf16, 16> {
+  static constexpr const char* kTitle = "bfloat16: the upper half of a single";
+  static constexpr const char* encoder_name(int) { return "rne"; }
+};
+
+}  // namespace tw::fmt

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// FP8 E4M3 with one float scale per row: scale = amax / 448 (1 for a row of zeros), code = e4m3(x / scale), nearest even,
+// saturating; value = code * scale.
+#pragma once
+#include "core/format.cuh"
+
+namespace tw::fmt {
+
+struct e4m3_row {
+  static constexpr const char* kTitle = "FP8 E4M3, one float scale per row";
+  static constexpr int kLayout = 1, kBlock = 1, kBits = 8;
+  static constexpr int kDataBytes = 1, kScaleBytes = 0;
+  static constexpr bool kRowScale = true, kGlobal = false;
+  static constexpr int kEncoders = 1;
+  static constexpr const char* encoder_name(int) { return "amax448"; }
+  TW_MEMBER static float row_scale(float amax) { return amax > 0.0f ? div_rn(amax, 448.0f) : 1.0f; }
+
+  TW_MEMBER static void encode(const float* x, u8* data, u8*, float scale, int) { data[0] = f32_to_e4m3(div_rn(x[0], scale)); }
+  TW_MEMBER static float decode(const u8* data, const u8*, float scale, int) { return mul_rn(e4m3_to_f32(data[0]), scale); }
+
+  static constexpr int kGroup = 0;
+  static constexpr bool kCodes = false, kOffset = false;
+  static constexpr bool unit_ok(int) { return false; }
+};
+
+}  // namespace tw::fmt

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// IEEE half precision.
+#pragma once
+#include "core/format.cuh"
+
+namespace tw::fmt {
+
+struct f16 : Plain<tw::f16, 16> {
+  static constexpr const char* kTitle = "IEEE half precision";
+  static constexpr const char* encoder_name(int) { return "rne"; }
+};
+
+}  // namespace tw::fmt

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// IEEE single precision.
+#pragma once
+#include "core/format.cuh"
+
+namespace tw::fmt {
+
+struct f32 : Plain<float, 32> {
+  static constexpr const char* kTitle = "IEEE single precision";
+  static constexpr const char* encoder_name(int) { return "rne"; }
+};
+
+}  // namespace tw::fmt

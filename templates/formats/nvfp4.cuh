@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// NVFP4 in the layout of NVIDIA Model Optimizer (modelopt qtensor/nvfp4_tensor.py): 16 elements share one E4M3 scale;
+// stream `data` packs two E2M1 codes a byte, even element low; stream `scales` is one byte per 16; `global` is one float G.
+// value = code * scale * G. Encoder: G = amax / (6 * 448); scale = e4m3(clamp(block amax / (6 G), 2^-9, 448)), 1 for a
+// block of zeros; code = E2M1, nearest even, of x / (scale G).
+// A problem with global=div passes 1 / G instead, as compressed-tensors stores it.
+#pragma once
+#include "core/format.cuh"
+
+namespace tw::fmt {
+
+struct nvfp4 {
+  static constexpr const char* kTitle = "NVFP4: E2M1 codes, an E4M3 scale per 16, a float per tensor";
+  static constexpr int kLayout = 1, kBlock = 16, kBits = 4;
+  static constexpr int kDataBytes = 8, kScaleBytes = 1;
+  static constexpr bool kRowScale = false, kGlobal = true;
+  static constexpr int kEncoders = 1;
+  static constexpr const char* encoder_name(int) { return "modelopt"; }
+  TW_MEMBER static float global_scale(float amax) { return amax > 0.0f ? div_rn(amax, 2688.0f) : 1.0f; }
+
+  TW_MEMBER static void encode(const float* x, u8* data, u8* scales, float global, int) {
+    float largest = 0.0f;
+    for (int i = 0; i < 16; ++i) largest = max2(largest, abs_f(x[i]));
+    float s = div_rn(largest, mul_rn(6.0f, global));
+    s = largest == 0.0f ? 1.0f : min2(max2(s, 0.001953125f), 448.0f);
+    scales[0] = f32_to_e4m3(s);
+    const float step = mul_rn(e4m3_to_f32(scales[0]), global);
+    for (int i = 0; i < 8; ++i)
+      data[i] = static_cast<u8>(f32_to_e2m1(div_rn(x[2 * i], step)) | (f32_to_e2m1(div_rn(x[2 * i + 1], step)) << 4));
+  }
+  TW_MEMBER static float decode(const u8* data, const u8* scales, float global, int i) {
+    const u32 code = i % 2 ? data[i / 2] >> 4 : data[i / 2] & 15u;
+    return mul_rn(mul_rn(e2m1_to_f32(code), e4m3_to_f32(scales[0])), global);
+  }
+
+  static constexpr int kGroup = 16;
+  static constexpr bool kCodes = true, kOffset = false;
+  static constexpr bool unit_ok(int e) { return e == 16 || e == 32 || e == 64 || e == 128 || e == 256; }
+  template <int E> struct Unit { u32 raw[E / 8], scales[ceil_div(E, 64)]; };
+  template <int E> TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8* scales, i64 k) {
+    load_words<E / 2, run_alignment(E / 2)>(u.raw, data + k / 2);
+    if constexpr (E == 16) u.scales[0] = load_global1(scales + k / 16);
+    else load_words<E / 16, run_alignment(E / 16)>(u.scales, scales + k / 16);
+  }
+  // Twice the E2M1 value is an integer: 0 1 2 3 4 6 8 12. A permute looks four of them up at once.
+  TW_MEMBER static u32 twice(u32 nibbles) {
+    const u32 index = nibbles & 0x7777u;
+    const u32 positive = prmt(0x03020100u, 0x0c080604u, index);
+    const u32 negative = prmt(0xfdfeff00u, 0xf4f8fafcu, index);
+    const u32 mask = prmt(0x0000ff00u, 0u, (nibbles >> 3) & 0x1111u);
+    return (positive & ~mask) | (negative & mask);
+  }
+  template <int E> TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[4], float& scale, float& offset) {
+    TW_UNROLL for (int i = 0; i < 2; ++i) {
+      const u32 word = u.raw[2 * g + i];
+      codes[2 * i] = twice(word & 0xffffu);
+      codes[2 * i + 1] = twice(word >> 16);
+    }
+    scale = e4m3_to_f32(static_cast<u8>(u.scales[g / 4] >> (8 * (g % 4)))) * 0.5f;
+    offset = 0.0f;
+  }
+};
+
+}  // namespace tw::fmt

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Q4_0 as ggml defines it (ggml-common.h, ggml-quants.c): 32 elements in 18 bytes, a half-precision scale d and 16 bytes
+// of codes; byte j holds element j low and element j + 16 high; value = (code - 8) d.
+// Encoders: "ggml" (d = signed extreme / -8, half up), "amax7" (d = amax / 7, half away from zero, codes 1..15).
+// Both divide by the d that is not yet rounded to half precision.
+#pragma once
+#include "core/format.cuh"
+
+namespace tw::fmt {
+
+struct q4_0 {
+  static constexpr const char* kTitle = "ggml Q4_0: 4-bit codes, one half scale per 32";
+  static constexpr int kLayout = 1, kBlock = 32, kBits = 4;
+  static constexpr int kDataBytes = 18, kScaleBytes = 0;
+  static constexpr bool kRowScale = false, kGlobal = false;
+  static constexpr int kEncoders = 2;
+  static constexpr const char* encoder_name(int i) { return i == 0 ? "ggml" : "amax7"; }
+
+  TW_MEMBER static u32 code(float x, float inverse, int encoder) {
+    const float scaled = mul_rn(x, inverse);
+    if (encoder == 0) {
+      const i32 c = static_cast<i8>(to_int(add_rn(scaled, 8.5f)));
+      return static_cast<u32>(min2(c, 15)) & 15u;
+    }
+    return static_cast<u32>(min2(max2(to_int(round_away(scaled)), -8), 7) + 8);
+  }
+  TW_MEMBER static void encode(const float* x, u8* data, u8*, float, int encoder) {
+    float extreme = 0.0f, largest = 0.0f;
+    for (int i = 0; i < 32; ++i) {
+      const float a = abs_f(x[i]);
+      if (largest < a) largest = a, extreme = x[i];
+    }
+    const float d = encoder == 0 ? div_rn(extreme, -8.0f) : div_rn(largest, 7.0f);
+    const float inverse = d != 0.0f ? div_rn(1.0f, d) : 0.0f;
+    write16(data, f32_to_f16_bits(d));
+    for (int j = 0; j < 16; ++j)
+      data[2 + j] = static_cast<u8>(code(x[j], inverse, encoder) | (code(x[j + 16], inverse, encoder) << 4));
+  }
+  TW_MEMBER static float decode(const u8* data, const u8*, float, int i) {
+    const u32 byte = data[2 + i % 16];
+    return mul_rn(static_cast<float>(static_cast<i32>(i < 16 ? byte & 15u : byte >> 4) - 8), f16_bits_to_f32(read16(data)));
+  }
+
+  static constexpr int kGroup = 32;
+  static constexpr bool kCodes = true, kOffset = false;
+  static constexpr bool unit_ok(int e) { return e == 32 || e == 64 || e == 128 || e == 256; }
+  template <int E> struct Unit { u32 raw[ceil_div(E / 32 * 18, 4)]; };
+  template <int E> TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8*, i64 k) {
+    load_words<E / 32 * 18, run_alignment(E / 32 * 18)>(u.raw, data + k / 32 * 18);
+  }
+  // With the nibble in the upper half of a byte and its top bit flipped, the byte is 16 (code - 8).
+  template <int E> TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[8], float& scale, float& offset) {
+    TW_UNROLL for (int i = 0; i < 4; ++i) {
+      const u32 word = block_word<18>(u.raw, g, i);
+      codes[i] = ((word << 4) & 0xf0f0f0f0u) ^ 0x80808080u;
+      codes[4 + i] = (word & 0xf0f0f0f0u) ^ 0x80808080u;
+    }
+    scale = block_scale<18>(u.raw, g) * 0.0625f;
+    offset = 0.0f;
+  }
+};
+
+}  // namespace tw::fmt

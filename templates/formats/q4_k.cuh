@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// Q4_K as ggml defines it: 256 elements in 144 bytes: half-precision d and dmin, twelve bytes of 6-bit (scale, minimum)
+// pairs for eight sub-blocks of 32, then 128 bytes of codes; byte 32 p + l holds element 64 p + l low and 64 p + 32 + l
+// high; value = d scale code - dmin minimum.
+// Encoder "ggml": for each sub-block a weighted least-squares line through 21 trial scales, the float operations in the
+// order of ggml's reference, so that the bytes agree.
+#pragma once
+#include "core/format.cuh"
+
+namespace tw::fmt {
+
+struct q4_k {
+  static constexpr const char* kTitle = "ggml Q4_K: 4-bit codes, 6-bit scales and minima per 32, two halves per 256";
+  static constexpr int kLayout = 1, kBlock = 256, kBits = 4;
+  static constexpr int kDataBytes = 144, kScaleBytes = 0;
+  static constexpr bool kRowScale = false, kGlobal = false;
+  static constexpr int kEncoders = 1;
+  static constexpr const char* encoder_name(int) { return "ggml"; }
+
+  struct Line {  // x ~ scale * code - minimum
+    float scale, minimum;
+  };
+  TW_MEMBER static i32 quantize(float v, i32 top) { return max2(0, min2(top, to_int(rint_even(v)))); }
+
+  // Weighted squared error of codes against a line, in element order.
+  TW_MEMBER static float error(const float* x, const float* weight, const u8* code, float scale, float low) {
+    float total = 0.0f;
+    for (int i = 0; i < 32; ++i) {
+      const float difference = sub_rn(add_rn(mul_rn(scale, static_cast<float>(code[i])), low), x[i]);
+      total = add_rn(total, mul_rn(weight[i], mul_rn(difference, difference)));
+    }
+    return total;
+  }
+  // Codes under a trial scale and the least-squares line through them. False if the system is singular.
+  TW_MEMBER static bool fit(const float* x, const float* weight, float inverse, float low, float sum_w, float sum_x, u8* code,
+                            float& scale, float& intercept) {
+    float sum_l = 0.0f, sum_l2 = 0.0f, sum_xl = 0.0f;
+    for (int i = 0; i < 32; ++i) {
+      const i32 l = quantize(mul_rn(inverse, sub_rn(x[i], low)), 15);
+      code[i] = static_cast<u8>(l);
+      const float wl = mul_rn(weight[i], static_cast<float>(l));
+      sum_l = add_rn(sum_l, wl);
+      sum_l2 = add_rn(sum_l2, mul_rn(wl, static_cast<float>(l)));
+      sum_xl = add_rn(sum_xl, mul_rn(wl, x[i]));
+    }
+    const float determinant = sub_rn(mul_rn(sum_w, sum_l2), mul_rn(sum_l, sum_l));
+    if (!(determinant > 0.0f)) return false;
+    scale = div_rn(sub_rn(mul_rn(sum_w, sum_xl), mul_rn(sum_x, sum_l)), determinant);
+    intercept = div_rn(sub_rn(mul_rn(sum_l2, sum_x), mul_rn(sum_l, sum_xl)), determinant);
+    if (intercept > 0.0f) {
+      intercept = 0.0f;
+      scale = div_rn(sum_xl, sum_l2);
+    }
+    return true;
+  }
+  // The line of one sub-block and its codes.
+  TW_MEMBER static Line search(const float* x, u8* code) {
+    float weight[32];
+    float squares = 0.0f;
+    for (int i = 0; i < 32; ++i) squares = add_rn(squares, mul_rn(x[i], x[i]));
+    const float rms = sqrt_rn(div_rn(squares, 32.0f));
+    for (int i = 0; i < 32; ++i) weight[i] = add_rn(rms, abs_f(x[i]));
+
+    float low = x[0], high = x[0], sum_w = weight[0], sum_x = mul_rn(weight[0], x[0]);
+    for (int i = 1; i < 32; ++i) {
+      if (x[i] < low) low = x[i];
+      if (x[i] > high) high = x[i];
+      sum_w = add_rn(sum_w, weight[i]);
+      sum_x = add_rn(sum_x, mul_rn(weight[i], x[i]));
+    }
+    if (low > 0.0f) low = 0.0f;
+    if (high == low) {
+      for (int i = 0; i < 32; ++i) code[i] = 0;
+      return {0.0f, -low};
+    }
+    const float range = sub_rn(high, low);
+    const float first = div_rn(15.0f, range);
+    float scale = div_rn(1.0f, first), intercept = low;
+    for (int i = 0; i < 32; ++i) code[i] = static_cast<u8>(quantize(mul_rn(first, sub_rn(x[i], low)), 15));
+    float best = error(x, weight, code, scale, low);
+    // The codes of a trial are taken against the intercept found so far.
+    for (int step = 0; step <= 20; ++step) {
+      u8 trial[32];
+      float trial_scale, trial_low;
+      const float inverse = div_rn(add_rn(add_rn(-1.0f, mul_rn(0.1f, static_cast<float>(step))), 15.0f), sub_rn(high, intercept));
+      if (!fit(x, weight, inverse, intercept, sum_w, sum_x, trial, trial_scale, trial_low)) continue;
+      const float e = error(x, weight, trial, trial_scale, trial_low);
+      if (!(e < best)) continue;
+      for (int i = 0; i < 32; ++i) code[i] = trial[i];
+      best = e, scale = trial_scale, intercept = trial_low;
+    }
+    return {scale, -intercept};
+  }
+
+  TW_MEMBER static u32 scale_of(const u8* s, int j) {
+    return j < 4 ? s[j] & 63u : (s[j + 4] & 15u) | ((s[j - 4] >> 6) << 4);
+  }
+  TW_MEMBER static u32 minimum_of(const u8* s, int j) {
+    return j < 4 ? s[j + 4] & 63u : (s[j + 4] >> 4) | ((s[j] >> 6) << 4);
+  }
+  TW_MEMBER static void pack_scales(const Line* lines, u8* data) {
+    float top_scale = 0.0f, top_minimum = 0.0f;
+    for (int j = 0; j < 8; ++j) {
+      if (lines[j].scale > top_scale) top_scale = lines[j].scale;
+      if (lines[j].minimum > top_minimum) top_minimum = lines[j].minimum;
+    }
+    const float inverse_scale = top_scale > 0.0f ? div_rn(63.0f, top_scale) : 0.0f;
+    const float inverse_minimum = top_minimum > 0.0f ? div_rn(63.0f, top_minimum) : 0.0f;
+    write16(data, f32_to_f16_bits(div_rn(top_scale, 63.0f)));
+    write16(data + 2, f32_to_f16_bits(div_rn(top_minimum, 63.0f)));
+    u8* s = data + 4;
+    for (int j = 0; j < 8; ++j) {
+      // ggml narrows to a byte before the clamp: a negative value becomes 63.
+      const u32 ls = min2(static_cast<u32>(to_int(rint_even(mul_rn(inverse_scale, lines[j].scale)))) & 255u, 63u);
+      const u32 lm = min2(static_cast<u32>(to_int(rint_even(mul_rn(inverse_minimum, lines[j].minimum)))) & 255u, 63u);
+      if (j < 4) {
+        s[j] = static_cast<u8>(ls), s[j + 4] = static_cast<u8>(lm);
+      } else {
+        s[j + 4] = static_cast<u8>((ls & 15u) | ((lm & 15u) << 4));
+        s[j - 4] = static_cast<u8>(s[j - 4] | ((ls >> 4) << 6));
+        s[j] = static_cast<u8>(s[j] | ((lm >> 4) << 6));
+      }
+    }
+  }
+  // Codes once more, against the scale and minimum as stored. A sub-block whose stored scale is 0 keeps its first codes.
+  TW_MEMBER static void requantize(const float* x, const u8* data, int j, u8* code) {
+    const float d = mul_rn(f16_bits_to_f32(read16(data)), static_cast<float>(scale_of(data + 4, j)));
+    if (d == 0.0f) return;
+    const float m = mul_rn(f16_bits_to_f32(read16(data + 2)), static_cast<float>(minimum_of(data + 4, j)));
+    for (int i = 0; i < 32; ++i) code[i] = static_cast<u8>(quantize(div_rn(add_rn(x[i], m), d), 15));
+  }
+  TW_MEMBER static void encode(const float* x, u8* data, u8*, float, int) {
+    Line lines[8];
+    u8 code[256];
+    for (int j = 0; j < 8; ++j) lines[j] = search(x + 32 * j, code + 32 * j);
+    pack_scales(lines, data);
+    for (int j = 0; j < 8; ++j) requantize(x + 32 * j, data, j, code + 32 * j);
+    for (int p = 0; p < 4; ++p)
+      for (int l = 0; l < 32; ++l) data[16 + 32 * p + l] = static_cast<u8>(code[64 * p + l] | (code[64 * p + 32 + l] << 4));
+  }
+  TW_MEMBER static float decode(const u8* data, const u8*, float, int i) {
+    const int j = i / 32;
+    const u32 byte = data[16 + 32 * (i / 64) + i % 32];
+    const u32 code = j % 2 ? byte >> 4 : byte & 15u;
+    const float d = mul_rn(f16_bits_to_f32(read16(data)), static_cast<float>(scale_of(data + 4, j)));
+    const float m = mul_rn(f16_bits_to_f32(read16(data + 2)), static_cast<float>(minimum_of(data + 4, j)));
+    return sub_rn(mul_rn(d, static_cast<float>(code)), m);
+  }
+
+  static constexpr int kGroup = 32;
+  static constexpr bool kCodes = true, kOffset = true;
+  static constexpr bool unit_ok(int e) { return e == 64 || e == 256; }
+  // The header, and the codes of 64 (one pair of sub-blocks) or 256 elements.
+  template <int E> struct Unit {
+    u32 header[4], raw[E / 8];
+    int first;  // sub-block of the first element
+  };
+  template <int E> TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8*, i64 k) {
+    const u8* block = data + k / 256 * 144;
+    u.first = E == 256 ? 0 : static_cast<int>(k / 32 % 8);
+    load_words<16, 16>(u.header, block);
+    load_words<E / 2, 16>(u.raw, block + 16 + u.first * 16);
+  }
+  template <int E> TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[8], float& scale, float& offset) {
+    TW_UNROLL for (int i = 0; i < 8; ++i) codes[i] = (u.raw[8 * (g / 2) + i] >> (4 * (g % 2))) & 0x0f0f0f0fu;
+    // Eight 6-bit pairs in three words: all scales, then all minima, four to a word.
+    const int j = u.first + g;
+    const u32 a = u.header[1], b = u.header[2], c = u.header[3];
+    const u32 scales = j < 4 ? a & 0x3f3f3f3fu : (c & 0x0f0f0f0fu) | ((a >> 2) & 0x30303030u);
+    const u32 minima = j < 4 ? b & 0x3f3f3f3fu : ((c >> 4) & 0x0f0f0f0fu) | ((b >> 2) & 0x30303030u);
+    const int shift = 8 * (j % 4);
+    scale = low_half<tw::f16>(u.header[0]) * static_cast<float>((scales >> shift) & 255u);
+    offset = high_half<tw::f16>(u.header[0]) * static_cast<float>((minima >> shift) & 255u);
+  }
+};
+
+}  // namespace tw::fmt
