@@ -36,8 +36,13 @@ struct Planned {
 };
 
 struct PrewarmPolicy {
-  int top = 4;         // candidates per problem and bucket
+  int top = 4;         // candidates per problem, in the order in which tune() would try them
   int jobs = 0;        // compile processes or threads; 0: one per core
+  bool every_bucket = true;  // also the first choice of every other bucket, so that prepare() compiles nothing either
+  // A program that runs compile_worker_main(0, 1) when its only argument is "compile-worker". With it, and more than two
+  // jobs, compiles run in that many processes, which scale better than NVRTC's threads and survive a compiler that
+  // crashes (only its job fails). Empty: threads of this process.
+  std::string worker;
   std::function<void(std::string_view stage, int done, int total)> progress;
 };
 struct PrewarmReport {
@@ -85,6 +90,10 @@ class Engine {
  private:
   std::unique_ptr<Impl> impl_;
 };
+
+// The other end of PrewarmPolicy::worker: compiles what arrives on in_fd until it is closed, answering on out_fd.
+// Messages are length-prefixed, at most 64 MiB. Returns the process's exit status. Prints nothing.
+int compile_worker_main(int in_fd, int out_fd);
 
 // A workload: one problem per line, '#' starts a comment. Throws Error (io, or invalid_argument with the line number).
 std::vector<Problem> read_workload(const std::string& path);

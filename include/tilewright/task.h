@@ -22,6 +22,8 @@ struct Buffer {
   std::string name;       // "w.data"
   std::size_t bytes = 0;
   bool output = false;    // poisoned before each verified run, compared after it
+  std::size_t row_bytes = 0;  // if the size follows the number of rows: bytes = row_bytes * rows; else 0. Verification
+                              // then puts its canary right behind the last row of the launch
   // Fills an input with valid pseudo-random content. Deterministic in the seed. Unused for outputs.
   std::function<void(std::span<std::byte> bytes, std::uint64_t seed)> fill;
 };
@@ -46,6 +48,8 @@ struct Task {
   std::size_t oracle_scale = 1;
   std::function<std::string(std::span<const std::byte> got, std::span<const std::byte> oracle,
                             std::span<const std::vector<std::byte>> inputs, std::int64_t rows)> compare;
+  // Largest error the latest compare() saw, relative to what it permits (<= 1 for a right result). May be empty.
+  std::function<double()> worst_error;
 
   double min_bytes = 0, ops = 0;       // for reports
 };

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// What identifies a binary, a choice and a measurement. Each field has an incident behind it (a stale kernel, or a
+// winner of another GPU), so none may be dropped. Functions are free-threaded; HeaderIndex is thread-safe.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include <tilewright/arch.h>
+#include <tilewright/kernel.h>
+#include <tilewright/source.h>
+#include <tilewright/store.h>
+
+namespace tilewright::tuner {
+
+inline constexpr const char* kLibraryVersion = "0.1.0";
+
+// The headers that a source can reach. Hashing the text of all of them takes longer than a cache may, and it is the same
+// few headers every time, so what is known about one is kept.
+class HeaderIndex {
+ public:
+  struct Known {
+    std::string text;                    // compared before the rest is believed
+    std::string hash;                    // SHA-256 of text
+    std::vector<std::string> includes;   // as written, resolved against the including header's folder
+  };
+  // (name, hash) of every header reachable from source.text, sorted by name. A header that is included but absent is
+  // left to the compiler to report.
+  std::vector<std::pair<std::string, std::string>> closure(const Source& source);
+
+ private:
+  std::shared_ptr<const Known> known(const Header& header);
+
+  std::mutex mutex_;
+  std::unordered_map<std::string, std::shared_ptr<const Known>> known_;
+};
+
+// Names in #include "..." directives, in order of appearance. Comments are not parsed: a commented-out directive only
+// widens a key.
+std::vector<std::string> included_names(const std::string& text);
+
+Key binary_key(const Source& source, const Arch& arch, const std::string& compiler, HeaderIndex& headers);
+
+// A choice holds for one model of GPU and one version of the library.
+Key choice_key(const Device& device);
+// A measurement, or a failure, holds for one driver and compiler as well: either may cure what failed.
+Key outcome_key(const Device& device, const std::string& compiler);
+// What prewarm() left for a target.
+Key prewarm_key(const Arch& arch);
+
+}  // namespace tilewright::tuner

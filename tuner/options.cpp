@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// The only reader of the environment.
+#include <tilewright/options.h>
+
+#include <climits>
+#include <cstdlib>
+#include <optional>
+
+#include <fmt/format.h>
+
+namespace tilewright {
+namespace {
+
+constexpr std::size_t kLongestPath = PATH_MAX - 1;
+constexpr std::int64_t kLeastCap = 1ll << 20, kMostCap = 1ll << 40;  // 1 MiB to 1 TiB
+constexpr std::int64_t kMostJobs = 256;
+
+// Reads variables into an Options and writes one warning for each value that cannot be used.
+class Reader {
+ public:
+  explicit Reader(std::vector<std::string>& warnings) : warnings_(warnings) {}
+
+  std::optional<std::string> text(const char* name) {
+    const char* value = std::getenv(name);
+    if (!value) return std::nullopt;
+    std::string s = value;
+    if (s.empty()) return refuse(name, s, "is empty");
+    if (s.find_first_of("\n\r") != s.npos) return refuse(name, s, "contains a line break");
+    if (s.size() > kLongestPath) return refuse(name, s, fmt::format("is longer than {} bytes", kLongestPath));
+    return s;
+  }
+
+  std::optional<std::int64_t> number(const char* name, std::int64_t least, std::int64_t most) {
+    std::optional<std::string> s = text(name);
+    if (!s) return std::nullopt;
+    std::int64_t value = 0;
+    for (char c : *s) {
+      // Checked before it is multiplied, so that no input overflows.
+      if (c < '0' || c > '9' || value > most) {
+        refuse(name, *s, fmt::format("is not a number from {} to {}", least, most));
+        return std::nullopt;
+      }
+      value = value * 10 + (c - '0');
+    }
+    if (value >= least && value <= most) return value;
+    refuse(name, *s, fmt::format("is not a number from {} to {}", least, most));
+    return std::nullopt;
+  }
+
+  std::optional<bool> flag(const char* name) {
+    std::optional<std::string> s = text(name);
+    if (!s) return std::nullopt;
+    if (*s == "0" || *s == "1") return *s == "1";
+    refuse(name, *s, "is neither 0 nor 1");
+    return std::nullopt;
+  }
+
+  // XDG and HOME are not ours: unset and empty mean the same (XDG Base Directory Specification), and a relative path,
+  // which would make the cache follow the working directory, is invalid.
+  std::optional<std::string> directory(const char* name) {
+    const char* value = std::getenv(name);
+    if (!value || !*value) return std::nullopt;
+    std::optional<std::string> s = text(name);
+    if (s && s->front() != '/') return refuse(name, *s, "is not an absolute path");
+    return s;
+  }
+
+ private:
+  std::nullopt_t refuse(const char* name, const std::string& value, std::string_view why) {
+    std::string shown;
+    for (char c : value.substr(0, 60)) shown += (c == '\n' || c == '\r') ? ' ' : c;
+    if (value.size() > 60) shown += "...";
+    warnings_.push_back(fmt::format("{} = \"{}\": ignored, because it {}", name, shown, why));
+    return std::nullopt;
+  }
+
+  std::vector<std::string>& warnings_;
+};
+
+std::string default_cache(Reader& reader) {
+  constexpr std::string_view tail = "/tilewright/v1/cache.db";
+  std::string path;
+  if (auto xdg = reader.directory("XDG_CACHE_HOME")) path = *xdg + std::string(tail);
+  else if (auto home = reader.directory("HOME")) path = *home + "/.cache" + std::string(tail);
+  return path.size() > kLongestPath ? std::string() : path;
+}
+
+std::vector<std::string> split_paths(const std::string& list) {
+  std::vector<std::string> paths;
+  for (std::size_t begin = 0; begin <= list.size();) {
+    std::size_t end = std::min(list.find(':', begin), list.size());
+    if (end > begin) paths.push_back(list.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return paths;
+}
+
+}  // namespace
+
+Options Options::from_env() {
+  Options o;
+  Reader read(o.warnings);
+  if (auto v = read.text("TILEWRIGHT_CACHE")) o.cache = *v;
+  else o.cache = default_cache(read);
+  if (auto v = read.text("TILEWRIGHT_SHIPPED")) o.shipped = split_paths(*v);
+  if (auto v = read.number("TILEWRIGHT_CACHE_CAP", kLeastCap, kMostCap)) o.cache_cap = *v;
+  if (auto v = read.text("TILEWRIGHT_NVRTC")) o.nvrtc = *v;
+  if (auto v = read.text("TILEWRIGHT_DRIVER")) o.driver = *v;
+  if (auto v = read.text("TILEWRIGHT_TEMPLATES")) o.templates = *v;
+  if (auto v = read.text("TILEWRIGHT_RECORD")) o.record = *v;
+  if (auto v = read.flag("TILEWRIGHT_TUNE")) o.tune = *v;
+  if (auto v = read.number("TILEWRIGHT_JOBS", 1, kMostJobs)) o.jobs = static_cast<int>(*v);
+  if (auto v = read.flag("TILEWRIGHT_CHECK_POINTERS")) o.check_pointers = *v;
+  return o;
+}
+
+}  // namespace tilewright

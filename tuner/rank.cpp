@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/rank.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <tuple>
+
+namespace tilewright::tuner {
+namespace {
+
+constexpr double kTypicalL2 = 40e6;  // bytes, when no device says
+constexpr double kDuplicatePenalty = 0.08;  // predicted time is raised by this for each near-duplicate already taken
+
+// 1 when `have` covers `need`, have / need when it is far below, with a soft knee between: queues fill gradually.
+double saturation(double have, double need) {
+  if (need <= 0) return 1;
+  double x = have / need;
+  return x / std::pow(1 + x * x * x * x, 0.25);
+}
+
+}  // namespace
+
+DeviceModel model_of(const Arch& arch) {
+  return {double(arch.typical_sms), arch.typical_tbps,           arch.typical_mma16_tf,
+          double(arch.shared_per_sm), double(arch.threads_per_sm), kTypicalL2};
+}
+
+DeviceModel model_of(const Device& device) {
+  DeviceModel m = model_of(device.arch());
+  if (device.sms() > 0) {
+    m.mma16_tf *= device.sms() / m.sms;
+    m.sms = device.sms();
+  }
+  if (device.l2_bytes() > 0) m.l2_bytes = static_cast<double>(device.l2_bytes());
+  return m;
+}
+
+Prediction predict(const Traits& t, const DeviceModel& m, const CostConstants& c) {
+  double threads = std::max(32, t.threads);
+  double per_sm = std::min({c.blocks_per_sm, m.threads_per_sm / threads,
+                            m.shared_per_sm / (t.shared_bytes + c.shared_reserved),
+                            c.registers_per_sm / (std::max(24, t.registers) * threads)});
+  per_sm = std::max(1.0, std::floor(per_sm));
+  double blocks = std::max(1.0, t.blocks);
+  double resident = std::min(blocks, per_sm * m.sms);       // blocks at a time, whole chip
+  double busy = std::min(1.0, blocks / m.sms);              // share of SMs with any work
+  double warps = resident / (m.sms * busy) * threads / 32;  // per busy SM
+
+  Prediction p;
+  p.waves = std::ceil(blocks / (per_sm * m.sms));
+  // Little's law: bandwidth needs latency * bandwidth bytes under way.
+  double in_flight = resident * threads * std::max(4.0, t.bytes_in_flight);
+  double need = m.tbps * 1e12 * c.memory_latency_us * 1e-6;
+  double streaming = saturation(in_flight, need);
+  // The last wave is rarely full. Memory traffic evens out between blocks of different progress, so half of the loss.
+  double fill = blocks / (p.waves * per_sm * m.sms);
+  double tail = p.waves > 1 ? 1 + 0.5 * (1 / fill - 1) : 1;
+  p.memory_us = t.unique_bytes / (m.tbps * 1e6) / streaming * tail;
+  p.l2_us = t.global_bytes / (m.tbps * c.l2_ratio * 1e6) / saturation(in_flight, need * 0.5) * tail;
+
+  // The units of an SM are shared by its blocks: the SM with the most blocks ends last.
+  double rounds = std::ceil(blocks / m.sms);
+  double mma_sm = m.mma16_tf * 1e6 / m.sms * std::max(1e-3, t.mma_rate) * saturation(warps, c.mma_warps);
+  p.mma_us = t.mma_ops > 0 ? t.mma_ops / blocks * rounds / mma_sm : 0;
+  double alu_sm = c.alu_lanes * c.clock_ghz * 1e3 * saturation(warps, c.alu_warps);
+  p.alu_us = t.alu_ops > 0 ? t.alu_ops / blocks * rounds / alu_sm : 0;
+
+  std::array<double, 3> parts{std::max(p.memory_us, p.l2_us), p.mma_us, p.alu_us};
+  std::sort(parts.begin(), parts.end());
+  p.microseconds = c.launch_us + c.block_us * p.waves + parts[2] + c.overlap_loss * (parts[0] + parts[1]);
+  return p;
+}
+
+std::vector<Ranked> rank(const Problem& problem, const Arch& arch, const DeviceModel& model,
+                         const CostConstants& constants) {
+  std::vector<Ranked> all;
+  auto list = families(problem.op());
+  std::size_t fallback_from = 0;
+  for (const Family* family : list) {
+    if (family == list.back()) fallback_from = all.size();
+    for (Candidate& candidate : family->candidates(problem, arch)) {
+      Ranked r{family, std::move(candidate), {}, {}};
+      r.traits = family->traits(problem, arch, r.candidate);
+      r.prediction = predict(r.traits, model, constants);
+      all.push_back(std::move(r));
+    }
+  }
+  auto faster = [](const Ranked& a, const Ranked& b) { return a.prediction.microseconds < b.prediction.microseconds; };
+  std::stable_sort(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(fallback_from), faster);
+  std::stable_sort(all.begin() + static_cast<std::ptrdiff_t>(fallback_from), all.end(), faster);
+  return all;
+}
+
+std::vector<int> select(const std::vector<Ranked>& ranked, int most) {
+  using Tile = std::tuple<const Family*, int, int>;
+  auto tile = [&](int i) { return Tile(ranked[i].family, ranked[i].traits.tile_rows, ranked[i].traits.tile_cols); };
+  std::vector<int> open;
+  const Family* reference = ranked.empty() ? nullptr : families(ranked[0].family->op()).back();
+  for (int i = 0; i < static_cast<int>(ranked.size()); ++i)
+    if (ranked[i].family != reference) open.push_back(i);
+  if (open.empty() && !ranked.empty()) open.push_back(0);
+
+  std::vector<int> taken;
+  std::map<Tile, int> used;
+  while (!open.empty() && static_cast<int>(taken.size()) < most) {
+    auto cost = [&](int i) {
+      auto it = used.find(tile(i));
+      return ranked[i].prediction.microseconds * (1 + kDuplicatePenalty * (it == used.end() ? 0 : it->second));
+    };
+    auto best = std::min_element(open.begin(), open.end(), [&](int a, int b) { return cost(a) < cost(b); });
+    ++used[tile(*best)];
+    taken.push_back(*best);
+    open.erase(best);
+  }
+  return taken;
+}
+
+}  // namespace tilewright::tuner

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a set of timings says, when to stop taking more, and which candidate they make the winner. Pure functions.
+#pragma once
+
+#include <span>
+#include <vector>
+
+namespace tilewright::tuner {
+
+// p in [0, 1]; linear between order statistics. 0 for an empty set.
+double percentile(std::span<const double> samples, double p);
+inline double median(std::span<const double> samples) { return percentile(samples, 0.5); }
+
+struct Summary {
+  double median = 0;
+  double low = 0, high = 0;  // 20th and 80th percentile
+  double noise = 0;          // half-width of a ~95 % interval of the median, relative to it
+  int rounds = 0;
+};
+Summary summarize(std::span<const double> samples);
+
+// Indices of samples whose clock is within `tolerance` (relative) of the median clock. Clocks of 0 are unknown and
+// always kept.
+std::vector<int> steady(std::span<const double> clocks, double tolerance = 0.03);
+
+struct Rules {
+  double least_band = 0.01;   // what two runs of one kernel differ by on a quiet GPU
+  double most_band = 0.02;    // a wider band would give away more than the promised 3 % of the best
+  double noisy = 0.03;        // above this noise nothing is stored
+  double target_noise = 0.004;
+  int least_rounds = 5, most_rounds = 25;
+};
+
+// Should another round be taken of these contenders (the fastest of them and those it might be tied with)?
+bool enough(std::span<const Summary> contenders, const Rules& rules = {});
+
+// Index of the winner. candidates are in ranked order (the default first), every median > 0. -1 if empty.
+int winner(std::span<const Summary> candidates, const Rules& rules = {});
+
+}  // namespace tilewright::tuner
