@@ -33,12 +33,12 @@ struct Binary {
   LaunchPlan plan;
   Resources resources;
   std::vector<std::byte> image;   // cubin
-  std::string log;                // what the compiler said, first 4096 bytes
+  std::string log;                // warnings of the compiler, first 4096 bytes
   double seconds = 0;             // time in the compiler; 0 when it came out of a cache
 };
 
 struct CompileOptions {
-  std::string nvrtc;              // path of libnvrtc; empty: search (docs/ecosystem in README)
+  std::string nvrtc;              // path of libnvrtc; empty: search (see jit/nvrtc.h). A directory will do
   bool compiler_cache = false;    // let NVRTC's own disk cache answer; off, so that our keys are the only cache
 };
 
@@ -46,7 +46,7 @@ struct CompileOptions {
 // Error (compile_failed) when the entry symbol is not in the result.
 Binary compile(const Source& source, const Arch& arch, const CompileOptions& options = {});
 
-// "13.0 build 36424714" of the libnvrtc that compile() would use: part of every binary key.
+// "13.0 build 88" of the libnvrtc that compile() would use: part of every binary key.
 std::string compiler_version(const CompileOptions& options = {});
 
 // A CUstream of the driver API or a cudaStream_t of the runtime: the same handle. null: the legacy default stream.

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the tests of jit/ share: targets, small sources, and the real compiler. They never skip: without libnvrtc they
+// fail, because a build that cannot compile a kernel has not been tested.
+#pragma once
+
+#include <tilewright/error.h>
+#include <tilewright/kernel.h>
+
+#include <cstdlib>
+#include <functional>
+#include <string>
+
+#include "support/catch.h"
+
+namespace tilewright::test {
+
+// The libnvrtc that ./dev found; empty: the library's own search.
+inline CompileOptions real_compiler() {
+  const char* path = std::getenv("TILEWRIGHT_NVRTC");
+  return {.nvrtc = path ? path : "", .compiler_cache = false};
+}
+
+inline Arch target(const char* name, int major, int minor) {
+  Arch arch{};
+  arch.name = name;
+  arch.major = major;
+  arch.minor = minor;
+  return arch;
+}
+inline Arch sm_90a() { return target("sm_90a", 9, 0); }
+inline Arch sm_80() { return target("sm_80", 8, 0); }
+
+inline Source source_of(std::string text, std::string entry = "k") {
+  Source source;
+  source.name = "test/" + entry;
+  source.text = std::move(text);
+  source.entry = std::move(entry);
+  source.plan.threads = 32;
+  return source;
+}
+
+// Runs `action`, which must throw an Error of `code`, and gives that error.
+inline Error error_of(ErrorCode code, const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    INFO(error.what());
+    CHECK(std::string(to_string(error.code())) == to_string(code));
+    return error;
+  }
+  FAIL("expected Error " << to_string(code));
+  std::abort();
+}
+
+inline bool mentions(const Error& error, const std::string& text) {
+  return std::string(error.what()).find(text) != std::string::npos;
+}
+
+}  // namespace tilewright::test

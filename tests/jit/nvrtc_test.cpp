@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "jit/nvrtc.h"
+
+#include "jit_test.h"
+
+using namespace tilewright;
+using namespace tilewright::test;
+
+TEST_CASE("nvrtc: version with the build number, the same every time") {
+  const std::string version = compiler_version(real_compiler());
+  CHECK(version.find(" build ") != std::string::npos);
+  CHECK(version == compiler_version(real_compiler()));
+  const jit::Nvrtc& nvrtc = jit::Nvrtc::open(real_compiler().nvrtc);
+  CHECK(version.rfind(nvrtc.version_text(), 0) == 0);
+  CHECK(nvrtc.version() >= 12000);
+  CHECK_FALSE(nvrtc.archs().empty());
+}
+
+TEST_CASE("nvrtc: one object per library, however it is named") {
+  const jit::Nvrtc& nvrtc = jit::Nvrtc::open(real_compiler().nvrtc);
+  const std::string path = nvrtc.path();
+  CHECK(&jit::Nvrtc::open(path) == &nvrtc);
+  CHECK(&jit::Nvrtc::open(path.substr(0, path.rfind('/'))) == &nvrtc);
+}
+
+TEST_CASE("nvrtc: the search finds a library that is already loaded") {
+  const jit::Nvrtc& nvrtc = jit::Nvrtc::open(real_compiler().nvrtc);
+  CHECK(&jit::Nvrtc::open("") == &nvrtc);
+}
+
+TEST_CASE("row 28: libnvrtc is missing") {
+  const auto error =
+      error_of(ErrorCode::library_missing, [] { compiler_version({.nvrtc = "/nonexistent/libnvrtc.so.13"}); });
+  CHECK(mentions(error, "libnvrtc"));
+  CHECK(mentions(error, "/nonexistent/libnvrtc.so.13"));
+  const auto directory = error_of(ErrorCode::library_missing, [] { compiler_version({.nvrtc = "/usr/share"}); });
+  CHECK(mentions(directory, "/usr/share/libnvrtc.so"));
+  // Loadable, but something else.
+  const auto wrong = error_of(ErrorCode::library_missing, [] { compiler_version({.nvrtc = "libm.so.6"}); });
+  CHECK(mentions(wrong, "nvrtcVersion"));
+}
