@@ -1,1 +1,2 @@
-tilewright_test(jit tilewright_jit) add_test(NAME jit COMMAND test_jit)
+tilewright_test(jit tilewright_jit)
+add_test(NAME jit COMMAND test_jit)
