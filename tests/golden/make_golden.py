@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the golden vectors of the encoders. Independent of Tilewright: ggml's C code, the gguf package, numpy, ml_dtypes.
+
+usage: make_golden.py MODEL.safetensors GGML_GIT_DIR OUT_DIR      (see README.md beside this file)
+"""
+import struct
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+from gguf import GGMLQuantizationType as T
+from gguf import quants
+from safetensors.numpy import load_file
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "models"))
+from ggml_reference import Ggml  # noqa: E402
+
+F = np.float32
+COLS = 512
+
+
+def edge() -> np.ndarray:
+    """One kind of trouble per row. Every stored scale stays finite in fp16 except where the row says so."""
+    rng = np.random.default_rng(20261121)
+    gauss = lambda scale: (rng.standard_normal(COLS) * scale).astype(F)
+    rows = []
+    zero = gauss(1.0).reshape(-1, 32)
+    zero[::2] = 0  # zero blocks between others, for blocks of 32 and (the first half of the row) of 256
+    zero[:8] = 0
+    rows.append(zero.reshape(-1))
+    rows.append(np.repeat(F([1, -1, 0.5, -3, 7, -8, 1e-3, -1e-3, 127, -127, 0, 448, -448, 6, 0.1, -0.1]), 32))  # constant
+    ties8 = (rng.integers(-127, 127, COLS) + F(0.5)).astype(F).reshape(-1, 32)
+    ties8[:, 7] = 127  # scale exactly 1 for the 8-bit formats: every other value is a tie
+    rows.append(ties8.reshape(-1))
+    ties4 = (rng.integers(-8, 7, COLS) + F(0.5)).astype(F).reshape(-1, 32)
+    ties4[:, 0] = -8  # Q4_0: scale exactly 1, largest magnitude negative
+    rows.append(ties4.reshape(-1))
+    both = gauss(0.3).reshape(-1, 32)
+    both[::2, 5], both[::2, 19] = 2, -2    # the largest magnitude twice with both signs: the first wins
+    both[1::2, 5], both[1::2, 19] = -2, 2
+    rows.append(both.reshape(-1))
+    negative = -np.abs(gauss(0.5))
+    rows.append(negative)
+    rows.append(gauss(1e-7))                # scales denormal or zero in fp16
+    rows.append(gauss(1e-36))               # 1 / scale is still a float; smaller inputs are undefined in ggml
+    rows.append(gauss(6e4))                 # large; q8_1's sum is infinite in some blocks
+    spike = gauss(1e-2)
+    spike[::32] = 300                       # one outlier per block
+    rows.append(spike)
+    ramp = (np.arange(COLS) / 16 - 16).astype(F)
+    rows.append(ramp)
+    positive = np.abs(gauss(0.02)) + F(1)   # far from zero: K-quants' minimum is clamped
+    rows.append(positive)
+    return np.stack(rows)
+
+
+def edge_fp4() -> np.ndarray:
+    """For NVFP4: the largest magnitude is 2688, so the global scale is exactly 1 and ties can be written down."""
+    rng = np.random.default_rng(4)
+    half = F([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 6.0])
+    ties = np.concatenate([half, -half])
+    scales = F([1, 2, 0.5, 448, 0.0625, 3.5, 26, 0.015625] * 4)
+    rows = [np.concatenate([ties * s for s in scales])]
+    zero = rng.standard_normal((32, 16)).astype(F)
+    zero[::3] = 0
+    rows.append(zero.reshape(-1))
+    rows.append((rng.standard_normal(COLS) * np.repeat(F(2.0) ** np.arange(-20, 12), 16)).astype(F))  # floor of the scale
+    scale_ties = np.repeat(6 * F([1.0625, 1.1875, 1.3125, 17, 19, 30, 31, 33] * 4), 16).astype(F)  # e4m3 ties
+    scale_ties *= np.tile(F([1, -1, 0.5, -0.5]), 128)
+    rows.append(scale_ties)
+    return np.clip(np.stack(rows), -2688, 2688)
+
+
+def write(path: Path, x: np.ndarray, streams: list, decoded: np.ndarray) -> None:
+    with open(path, "wb") as f:
+        f.write(struct.pack("<II", *x.shape) + x.astype("<f4").tobytes() + struct.pack("<I", len(streams)))
+        for stream in streams:
+            data = np.ascontiguousarray(stream).tobytes()
+            f.write(struct.pack("<I", len(data)) + data)
+        f.write(decoded.astype("<f4").tobytes())
+
+
+def ggml_format(ggml: Ggml, name: str, x: np.ndarray):
+    data = ggml.encode(name, x)
+    decoded = ggml.decode(name, data, x.shape[1])
+    # A second opinion where the gguf package has one: its encoders of the legacy formats, its decoders of all.
+    kind = getattr(T, name.upper())
+    if name in ("q4_0", "q8_0"):
+        assert (quants.quantize(x, kind) == data).all(), name
+    if name != "q8_1":
+        assert np.array_equal(quants.dequantize(data, kind), decoded, equal_nan=True), name
+    return [data], decoded
+
+
+def q4_0_amax7(x: np.ndarray):
+    """d = amax / 7, codes clamp(round half away(x / unrounded d), -8, 7) + 8; the bytes are Q4_0's."""
+    b = x.reshape(-1, 32)
+    d = (np.abs(b).max(1) / F(7)).astype(F)
+    inverse = np.divide(F(1), d, out=np.zeros_like(d), where=d > 0)
+    v = (b * inverse[:, None]).astype(F)
+    q = np.clip(np.sign(v) * np.floor(np.abs(v).astype(np.float64) + 0.5), -8, 7).astype(np.int32) + 8
+    half = d.astype(np.float16)
+    data = np.concatenate([half.view(np.uint8).reshape(-1, 2), (q[:, :16] | q[:, 16:] << 4).astype(np.uint8)], 1)
+    decoded = ((q - 8).astype(F) * half.astype(F)[:, None]).astype(F)
+    return [data], decoded.reshape(x.shape)
+
+
+def nvfp4(x: np.ndarray):
+    g = F(np.abs(x).max() / F(6 * 448))
+    b = x.reshape(-1, 16)
+    wanted = (np.abs(b).max(1) / (F(6) * g)).astype(F)
+    wanted[wanted == 0] = 1
+    scale = np.clip(wanted, F(2.0 ** -9), F(448)).astype(ml_dtypes.float8_e4m3fn)
+    v = (b / (scale.astype(F) * g)[:, None]).astype(F)
+    q = np.clip(v, -6, 6).astype(ml_dtypes.float4_e2m1fn)
+    codes = q.view(np.uint8) & 15
+    data = codes[:, 0::2] | codes[:, 1::2] << 4
+    decoded = (q.astype(F) * (scale.astype(F) * g)[:, None]).astype(F)
+    return [data, scale.view(np.uint8), np.array([g], F)], decoded.reshape(x.shape)
+
+
+def e4m3(x: np.ndarray):
+    s = (np.abs(x).max(1) / F(448)).astype(F)
+    s[s == 0] = 1
+    q = np.clip((x / s[:, None]).astype(F), -448, 448).astype(ml_dtypes.float8_e4m3fn)
+    return [q.view(np.uint8), s], (q.astype(F) * s[:, None]).astype(F)
+
+
+def main(model: str, git_dir: str, out: str) -> None:
+    np.seterr(over="ignore", invalid="ignore")
+    ggml = Ggml(git_dir)
+    real = load_file(model)["encoder.layer.0.output.dense.weight"][:8, :COLS].astype(F)
+    with_zero_row = np.concatenate([edge(), np.zeros((1, COLS), F)])
+    for case, x in (("edge", edge()), ("minilm", real)):
+        for name in ("q4_0", "q8_0", "q8_1", "q4_k"):
+            input = x
+            if name == "q4_k" and case == "edge":  # ggml asserts when 15 / (max - min) is not a float
+                input = x.copy()
+                input[7] *= F(1e8)
+            write(Path(out) / f"{name}_{case}.bin", input, *ggml_format(ggml, name, input))
+        write(Path(out) / f"q4_0_amax7_{case}.bin", x, *q4_0_amax7(x))
+        fp4 = edge_fp4() if case == "edge" else x
+        write(Path(out) / f"nvfp4_{case}.bin", fp4, *nvfp4(fp4))
+        fp8 = with_zero_row if case == "edge" else x
+        write(Path(out) / f"e4m3_{case}.bin", fp8, *e4m3(fp8))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        sys.exit(__doc__)
+    main(*sys.argv[1:])
