@@ -223,9 +223,9 @@ int Program::compile(const std::vector<std::string>& options) {
 std::string Program::log() const {
   std::size_t size = 0;
   if (nvrtc_.log_size(program_, &size) != 0 || size < 2) return {};
-  std::string text(size, '\0');
+  std::string text(size + 1, '\0');
   if (nvrtc_.log(program_, text.data()) != 0) return {};
-  text.resize(size - 1);  // its size counts the final zero
+  text.resize(text.find_first_of('\0'));  // its size counts the final zeros, of which there may be several
   return text;
 }
 
