@@ -20,7 +20,7 @@ void ldmatrix(u32* out, const void* row, int count, bool transpose);
 void cp_async(void* shared, const void* global, int bytes, int valid_bytes);  // becomes visible at the matching wait
 void cp_async_commit();
 void cp_async_wait(int pending);
-enum class Mma { f16_k8, f16_k16, bf16_k16, s8_k16_m8, s8_k32 };
+enum class Mma { f16_k8, f16_k16, bf16_k8, bf16_k16, s8_k16_m8, s8_k32 };
 // d += a b of the warp; fragments as in the PTX manual. `d` holds floats or ints (as bits).
 void mma(Mma kind, u32* d, const u32* a, const u32* b);
 u32 cluster_rank();
@@ -99,8 +99,9 @@ TW_DEVICE i32 dp4a(u32 a, u32 b, i32 c) {
   asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
   return d;
 #else
-  for (int i = 0; i < 4; ++i) c += static_cast<i8>(a >> (8 * i)) * static_cast<i8>(b >> (8 * i));
-  return c;
+  u32 sum = static_cast<u32>(c);  // wraps around
+  for (int i = 0; i < 4; ++i) sum += static_cast<u32>(static_cast<i8>(a >> (8 * i)) * static_cast<i8>(b >> (8 * i)));
+  return static_cast<i32>(sum);
 #endif
 }
 

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs a kernel's real text on a CPU. A test includes the kernel's .cuh, which a host compiler sees as ordinary
+// functions, and passes a call of it to run(): every CUDA thread becomes a fiber, and the wrappers of core/ptx.cuh
+// reach the functions of tw::emu that are defined here.
+//
+// The emulator is stricter than a chip, so that what passes here is right there:
+//   - dynamic shared memory holds NaNs at the start of each block, and so does a cp_async's destination from its issue
+//     until the matching wait, which is when the bytes arrive;
+//   - a barrier needs every thread of the block, a warp collective all 32 lanes with the same operands, in the same
+//   order;
+//   - misaligned or foreign shared addresses are errors; AddressSanitizer sees the end of shared memory exactly;
+//   - `seed` chooses the order in which threads and blocks run; a missing barrier is a wrong result for some order, and
+//   a
+//     report in a ThreadSanitizer build, where each CUDA thread is a thread of its own.
+// Blocks run one after another, those of a cluster together. run() may be called from several OS threads at once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <stdexcept>
+#include <string>
+
+#include "core/ptx.cuh"
+
+namespace tw::emu {
+
+struct Launch {
+  Dim grid{1, 1, 1};
+  unsigned threads = 32;         // of a block, along x
+  unsigned cluster = 1;          // blocks along x that run together
+  std::size_t shared_bytes = 0;  // dynamic, of each block
+  std::uint64_t seed = 0;        // 0: threads in order, each as far as it gets
+};
+
+// A kernel did what CUDA forbids. The message names the block, the threads and the operation.
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Returns when all blocks have finished. Throws Error, std::invalid_argument for an impossible launch, or whatever the
+// kernel throws.
+void run(const Launch& launch, const std::function<void()>& kernel);
+
+}  // namespace tw::emu

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "emulator/fragments.h"
+
+#include <cstring>
+
+namespace tw::emu {
+namespace {
+// Within the warp, lane 4g + t holds: of A, row g (and g + 8), of B, column g, of D, row g (and g + 8) and columns 2t
+// and 2t + 1. A register holds neighbouring k: 2t, 2t + 1 of 16-bit elements, 4t .. 4t + 3 of bytes.
+float to_float(u16 bits, bool bf) { return bf ? bf16_bits_to_f32(bits) : f16_bits_to_f32(bits); }
+
+template <int k>
+void multiply_floats(Deposit* lanes, bool bf) {
+  float a[16][k], b[k][8];
+  for (int lane = 0; lane < 32; ++lane) {
+    const int g = lane / 4, t = lane % 4;
+    for (int r = 0; r < k / 4; ++r)  // A: rows g, g + 8 of the first 8 columns, then of the next 8
+      for (int half = 0; half < 2; ++half)
+        a[g + 8 * (r % 2)][8 * (r / 2) + 2 * t + half] =
+            to_float(static_cast<u16>(lanes[lane].a[r] >> (16 * half)), bf);
+    for (int r = 0; r < k / 8; ++r)
+      for (int half = 0; half < 2; ++half)
+        b[8 * r + 2 * t + half][g] = to_float(static_cast<u16>(lanes[lane].b[r] >> (16 * half)), bf);
+  }
+  for (int m = 0; m < 16; ++m) {
+    float sum[8];
+    u32* d[4];  // the lanes of row m
+    for (int t = 0; t < 4; ++t) {
+      d[t] = lanes[4 * (m % 8) + t].d + 2 * (m / 8);
+      for (int half = 0; half < 2; ++half) sum[2 * t + half] = bits_as<float>(d[t][half]);
+    }
+    for (int i = 0; i < k; ++i)
+      for (int n = 0; n < 8; ++n) sum[n] += a[m][i] * b[i][n];
+    for (int n = 0; n < 8; ++n) d[n / 2][n % 2] = bits_as<u32>(sum[n]);
+  }
+}
+
+// rows x 8 x k; sums wrap around, as without .satfinite.
+template <int rows, int k>
+void multiply_bytes(Deposit* lanes) {
+  i32 a[rows][k], b[k][8];
+  for (int lane = 0; lane < 32; ++lane) {
+    const int g = lane / 4, t = lane % 4;
+    for (int r = 0; r < rows / 8 * (k / 16); ++r)
+      for (int i = 0; i < 4; ++i)
+        a[g + 8 * (r % (rows / 8))][16 * (r / (rows / 8)) + 4 * t + i] = static_cast<i8>(lanes[lane].a[r] >> (8 * i));
+    for (int r = 0; r < k / 16; ++r)
+      for (int i = 0; i < 4; ++i) b[16 * r + 4 * t + i][g] = static_cast<i8>(lanes[lane].b[r] >> (8 * i));
+  }
+  for (int m = 0; m < rows; ++m) {
+    u32 sum[8] = {};
+    for (int i = 0; i < k; ++i)
+      for (int n = 0; n < 8; ++n) sum[n] += static_cast<u32>(a[m][i] * b[i][n]);
+    for (int n = 0; n < 8; ++n) lanes[4 * (m % 8) + n / 2].d[2 * (m / 8) + n % 2] += sum[n];
+  }
+}
+}  // namespace
+
+void load_matrices(Deposit* lanes, int count, bool transpose) {
+  for (int i = 0; i < count; ++i) {
+    u16 matrix[8][8];
+    for (int r = 0; r < 8; ++r) std::memcpy(matrix[r], lanes[8 * i + r].row, 16);
+    for (int lane = 0; lane < 32; ++lane) {
+      const int g = lane / 4, t = 2 * (lane % 4);
+      const u32 lo = transpose ? matrix[t][g] : matrix[g][t], hi = transpose ? matrix[t + 1][g] : matrix[g][t + 1];
+      lanes[lane].d[i] = lo | (hi << 16);
+    }
+  }
+}
+
+void multiply(Mma kind, Deposit* lanes) {
+  switch (kind) {
+    case Mma::f16_k8: return multiply_floats<8>(lanes, false);
+    case Mma::f16_k16: return multiply_floats<16>(lanes, false);
+    case Mma::bf16_k8: return multiply_floats<8>(lanes, true);
+    case Mma::bf16_k16: return multiply_floats<16>(lanes, true);
+    case Mma::s8_k16_m8: return multiply_bytes<8, 16>(lanes);
+    case Mma::s8_k32: return multiply_bytes<16, 32>(lanes);
+  }
+}
+
+}  // namespace tw::emu

@@ -1,0 +1,18 @@
+# The emulator that other folders' tests link to run kernels, and its own tests. Kernels view memory through several
+# types, as CUDA allows and a host compiler by default does not.
+add_library(emulator STATIC emulator/emulator.cpp emulator/fiber.cpp emulator/fragments.cpp emulator/scheduler.cpp)
+target_include_directories(emulator PUBLIC ${PROJECT_SOURCE_DIR}/templates ${CMAKE_CURRENT_SOURCE_DIR})
+target_compile_options(emulator PUBLIC -fno-strict-aliasing)
+# The switching of fibers must be fast in a debug build too.
+target_compile_options(emulator PRIVATE $<$<CONFIG:Debug>:-O1>)
+if(TILEWRIGHT_SANITIZE MATCHES "thread")
+  # To ThreadSanitizer each fiber is a thread; what the scheduler does between them is not the kernel's doing.
+  target_compile_options(emulator PRIVATE -fno-sanitize=thread)
+  target_compile_definitions(emulator PRIVATE TILEWRIGHT_EMULATOR_TSAN=1)
+endif()
+
+tilewright_test(emulator emulator)
+get_target_property(emulator_tests test_emulator SOURCES)
+list(FILTER emulator_tests EXCLUDE REGEX "/emulator/(emulator|fiber|fragments|scheduler)\\.cpp$")
+set_target_properties(test_emulator PROPERTIES SOURCES "${emulator_tests}")
+add_test(NAME emulator COMMAND test_emulator)
