@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/fill.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+namespace tilewright::tuner {
+namespace {
+
+// Encoding runs at some 100 M elements/s on one core and a 70 B layer has 470 M: a million distinct ones is enough for
+// any error that depends on values, and the scrambled repetition shows any that depends on rows.
+constexpr std::int64_t kPoolElements = 1 << 20;
+constexpr std::int64_t kLeastPoolRows = 3;
+constexpr float kLargest = 8;  // deviations; values are clamped to it, so that the global scale is known in advance
+
+// Rows and 64-element runs differ in magnitude, or a kernel that takes the wrong scale would go unnoticed.
+void random_row(Random& random, float deviation, std::span<float> row) {
+  float row_scale = std::exp2(random.uniform() * 3 - 2);
+  float run_scale = 1;
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    if (i % 64 == 0) run_scale = 0.25f + 1.5f * random.uniform();
+    row[i] = std::clamp(random.normal() * row_scale * run_scale, -kLargest, kLargest) * deviation;
+  }
+}
+
+std::int64_t item_bytes(const Content& c, const StreamSpec& s) {
+  return s.scope == Scope::block ? c.cols / c.format.block() * s.bytes : s.bytes;
+}
+
+// Order of pool rows in the matrix: a full-period walk, shifted each time round, so that neighbours differ.
+std::int64_t pool_row(std::int64_t row, std::int64_t pool) { return (row * 7 + row / pool * 3 + 1) % pool; }
+
+}  // namespace
+
+float Random::normal() {
+  // Sum of four uniforms, normalised: tails end at 3.5 deviations, which is where quantized tensors are clipped.
+  float sum = uniform() + uniform() + uniform() + uniform();
+  return (sum - 2.0f) * 1.7320508f;
+}
+
+float global_of(const Content& c) {
+  auto rule = c.format.info().global_for;
+  float global = rule ? rule(kLargest * c.deviation) : 1.0f;
+  return c.inverse_global ? 1.0f / global : global;
+}
+
+void fill_stream(const Content& c, int stream, std::uint64_t seed, std::span<std::byte> bytes) {
+  const FormatInfo& info = c.format.info();
+  const StreamSpec& spec = info.streams[static_cast<std::size_t>(stream)];
+  if (spec.scope == Scope::tensor) {
+    float global = global_of(c);
+    std::memcpy(bytes.data(), &global, std::min(bytes.size(), sizeof global));
+    return;
+  }
+  std::int64_t pool = std::min(c.rows, std::max(kLeastPoolRows, kPoolElements / std::max<std::int64_t>(1, c.cols)));
+  while (pool > 1 && pool < c.rows && pool % 7 == 0) --pool;  // 7 must walk through all of it
+  std::vector<float> values(static_cast<std::size_t>(pool * c.cols));
+  Random random(seed * 0x2545f4914f6cdd1dull + static_cast<std::uint64_t>(c.cols));
+  for (std::int64_t r = 0; r < pool; ++r)
+    random_row(random, c.deviation, std::span(values).subspan(static_cast<std::size_t>(r * c.cols), c.cols));
+
+  std::vector<std::vector<std::byte>> streams;
+  MutableOperand to;
+  float global = info.global_for ? info.global_for(kLargest * c.deviation) : 1.0f;
+  to.global = &global;
+  for (const StreamSpec& s : info.streams) {
+    streams.emplace_back(static_cast<std::size_t>(item_bytes(c, s) * (s.scope == Scope::tensor ? 1 : pool)));
+    if (s.scope == Scope::tensor) continue;
+    if (std::string_view(s.name) == "data") to.data = streams.back().data();
+    if (std::string_view(s.name) == "scales") to.scales = streams.back().data();
+  }
+  info.encode(values.data(), pool, c.cols, to, 0);
+
+  const std::vector<std::byte>& from = streams[static_cast<std::size_t>(stream)];
+  std::size_t item = static_cast<std::size_t>(item_bytes(c, spec));
+  for (std::int64_t r = 0; r < c.rows && (static_cast<std::size_t>(r) + 1) * item <= bytes.size(); ++r) {
+    std::size_t source = static_cast<std::size_t>(pool < c.rows ? pool_row(r, pool) : r) * item;
+    std::memcpy(bytes.data() + static_cast<std::size_t>(r) * item, from.data() + source, item);
+  }
+}
+
+}  // namespace tilewright::tuner

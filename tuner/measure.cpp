@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/measure.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <tilewright/error.h>
+
+#include "tuner/launch.h"
+
+namespace tilewright::tuner {
+namespace {
+
+constexpr int kMostCopies = 512;       // a tiny problem's inputs: 512 launches already walk past any L2's associativity
+constexpr int kMostLaunches = 1024;    // in one graph
+constexpr double kGraphMicroseconds = 400;  // events resolve about 0.5 us: 0.1 % of this
+constexpr double kFreeShare = 0.8;     // of the device's free memory
+constexpr std::size_t kAlign = 256;    // what the driver's allocator gives
+
+std::size_t aligned(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+}  // namespace
+
+Bench::Bench(const Task& task, const Device& device, double cold_bytes, const Binary* clock)
+    : task_(task), device_(device), stream_(device), start_(device), stop_(device) {
+  for (const Buffer& b : task.buffers) {
+    offsets_.push_back(stride_);
+    stride_ += aligned(std::max<std::size_t>(1, bytes_at(b, task.rows)));
+  }
+  stride_ = std::max(stride_, kAlign);
+  double room = kFreeShare * static_cast<double>(jit::free_memory(device)) / static_cast<double>(stride_);
+  if (room < 1)
+    throw Error(ErrorCode::too_large, "buffers", std::to_string(stride_) + " bytes",
+                "measuring needs them in the device's free memory, which has " +
+                    std::to_string(jit::free_memory(device)));
+  // An input comes round again only after cold_bytes of others: it has left the L2 by then.
+  double wanted = std::ceil(std::max(0.0, cold_bytes) / static_cast<double>(stride_)) + 1;
+  copies_ = static_cast<int>(std::clamp(wanted, 2.0, double(kMostCopies)));
+  copies_ = std::max(1, static_cast<int>(std::min(double(copies_), room)));
+  arena_ = jit::Memory(device, stride_ * static_cast<std::size_t>(copies_));
+  fill(copies_);
+  if (clock) clock_ = std::make_unique<ClockMeter>(device, *clock);
+}
+
+void Bench::fill(int copies) {
+  // Content matters: zeros run 13 % faster than random data on an H200 (power). The copies may be equal.
+  std::vector<std::byte> content(stride_);
+  for (std::size_t i = 0; i < task_.buffers.size(); ++i) {
+    const Buffer& b = task_.buffers[i];
+    if (!b.output && b.fill) b.fill(std::span(content).subspan(offsets_[i], bytes_at(b, task_.rows)), 1);
+  }
+  for (int c = 0; c < copies; ++c) arena_.upload(content, stride_ * static_cast<std::size_t>(c));
+}
+
+std::vector<void*> Bench::pointers(int copy) const {
+  std::vector<void*> p;
+  char* base = static_cast<char*>(arena_.data()) + stride_ * static_cast<std::size_t>(copy);
+  for (std::size_t offset : offsets_) p.push_back(base + offset);
+  return p;
+}
+
+int Bench::add(const Binary& binary) {
+  Entry e{kernel_of(task_, device_, binary), nullptr, 0, 0, {}, {}};
+  // The first launch loads code and grows pools; the second, on other inputs, says how long a graph will be.
+  launch_over(task_, e.kernel, stream_.get(), pointers(0), task_.rows);
+  stream_.synchronize();
+  start_.record(stream_.get());
+  launch_over(task_, e.kernel, stream_.get(), pointers(copies_ - 1), task_.rows);
+  stop_.record(stream_.get());
+  stop_.synchronize();
+  e.estimate = stop_.microseconds_since(start_);
+
+  double walk = std::max(1.0, e.estimate) * copies_;
+  int walks = static_cast<int>(std::ceil(kGraphMicroseconds / walk));
+  walks = std::clamp(walks, 1, std::max(1, kMostLaunches / copies_));
+  e.launches = walks * copies_;
+  e.graph = std::make_unique<jit::Graph>(device_, stream_, [&](Stream s) {
+    for (int i = 0; i < e.launches; ++i) launch_over(task_, e.kernel, s, pointers(i % copies_), task_.rows);
+  });
+  e.graph->launch(stream_.get());  // uploads the graph
+  stream_.synchronize();
+  entries_.push_back(std::move(e));
+  return static_cast<int>(entries_.size()) - 1;
+}
+
+double Bench::time(const Entry& e, bool watch, double* mhz) {
+  start_.record(stream_.get());
+  e.graph->launch(stream_.get());
+  stop_.record(stream_.get());
+  if (watch) clock_->record(stream_.get());
+  stream_.synchronize();
+  *mhz = watch ? clock_->mhz() : 0;
+  return stop_.microseconds_since(start_) / e.launches;
+}
+
+void Bench::round(std::span<const int> candidates) {
+  for (int index : candidates) {
+    Entry& e = entries_[static_cast<std::size_t>(index)];
+    double mhz = 0;
+    double us = time(e, clock_ != nullptr, &mhz);
+    e.samples.push_back(us);
+    e.clocks.push_back(mhz);
+  }
+}
+
+std::vector<double> Bench::samples(int candidate) const {
+  // Against the candidate's own median clock, because its power draw, and so the clock it runs at, is its own.
+  const Entry& e = entries_[static_cast<std::size_t>(candidate)];
+  std::vector<double> kept;
+  for (int i : steady(e.clocks)) kept.push_back(e.samples[static_cast<std::size_t>(i)]);
+  return kept;
+}
+
+double Bench::mhz(int candidate) const { return median(entries_[static_cast<std::size_t>(candidate)].clocks); }
+
+void Bench::forget(int candidate) {
+  entries_[static_cast<std::size_t>(candidate)].samples.clear();
+  entries_[static_cast<std::size_t>(candidate)].clocks.clear();
+}
+
+bool Bench::unsteady() const {
+  std::size_t taken = 0, kept = 0;
+  for (int i = 0; i < static_cast<int>(entries_.size()); ++i) {
+    taken += entries_[static_cast<std::size_t>(i)].samples.size();
+    kept += samples(i).size();
+  }
+  return kept * 2 < taken;
+}
+
+}  // namespace tilewright::tuner

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bench: times candidates of one task the way an application meets them: cold inputs, back to back in a CUDA graph,
+// interleaved with each other, with an eye on the SM clock. docs/measurement.md argues the method. One thread at a time.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include <tilewright/task.h>
+
+#include "jit/device.h"
+#include "tuner/clock.h"
+#include "tuner/statistics.h"
+
+namespace tilewright::tuner {
+
+class Bench {
+ public:
+  // Allocates and fills as many copies of the task's buffers as make up `cold_bytes`, at least two. `clock`: binary of
+  // clock_source(), null: the clock is not watched. Throws Error (too_large) if not even one copy fits.
+  Bench(const Task& task, const Device& device, double cold_bytes, const Binary* clock);
+
+  // Loads, warms up and records a candidate. Throws what the driver says. Returns its index.
+  int add(const Binary& binary);
+  // One pass over the given candidates: each one's graph once, in order.
+  void round(std::span<const int> candidates);
+
+  // Samples (microseconds per launch) taken at a steady clock, and what they amount to.
+  std::vector<double> samples(int candidate) const;
+  Summary summary(int candidate) const { return summarize(samples(candidate)); }
+  double mhz(int candidate) const;
+  double estimate(int candidate) const { return entries_[candidate].estimate; }  // one launch, from the warm-up
+  void forget(int candidate);         // its samples
+  bool unsteady() const;              // most samples had to be dropped for their clock
+  int copies() const { return copies_; }
+
+ private:
+  struct Entry {
+    Kernel kernel;
+    std::unique_ptr<jit::Graph> graph;
+    int launches = 0;
+    double estimate = 0;
+    std::vector<double> samples, clocks;
+  };
+  std::vector<void*> pointers(int copy) const;
+  void fill(int copies);
+  double time(const Entry& entry, bool watch, double* mhz);
+
+  const Task& task_;
+  Device device_;
+  jit::OwnedStream stream_;
+  jit::Event start_, stop_;
+  std::unique_ptr<ClockMeter> clock_;
+  jit::Memory arena_;
+  std::vector<std::size_t> offsets_;  // of each buffer in a copy
+  std::size_t stride_ = 0;            // bytes from a copy to the next
+  int copies_ = 0;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace tilewright::tuner
