@@ -3,10 +3,12 @@
 // One Driver per library path, loaded once per process and never closed. Thread-safe.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
+
+#include <tilewright/error.h>
 
 namespace tilewright::jit {
 
@@ -20,5 +22,165 @@ using CUevent = struct CUevent_st*;
 using CUgraph = struct CUgraph_st*;
 using CUgraphExec = struct CUgraphExec_st*;
 using CUdeviceptr = unsigned long long;
+
+// As in cuda.h; the layout is part of the driver's ABI.
+struct CUlaunchAttribute {
+  int id;
+  char pad[4];
+  union {
+    char bytes[64];
+    struct {
+      unsigned x, y, z;
+    } cluster;
+  } value;
+};
+static_assert(sizeof(CUlaunchAttribute) == 72 && offsetof(CUlaunchAttribute, value) == 8);
+struct CUlaunchConfig {
+  unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
+  CUstream stream;
+  CUlaunchAttribute* attributes;
+  unsigned attribute_count;
+};
+static_assert(sizeof(CUlaunchConfig) == 56 && offsetof(CUlaunchConfig, stream) == 32);
+
+// Numbers of cuda.h that the library uses.
+inline constexpr CUresult kInvalidValue = 1, kOutOfMemory = 2, kDeinitialized = 4, kNoDevice = 100,
+                          kCaptureImplicit = 906;
+inline constexpr int kClusterDimension = 4;  // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+enum DeviceAttribute {
+  kMaxThreadsPerBlock = 1,
+  kMaxGridX = 5,
+  kMaxGridY = 6,
+  kMaxGridZ = 7,
+  kRegistersPerBlock = 12,
+  kMultiprocessors = 16,
+  kL2Bytes = 38,
+  kMajor = 75,
+  kMinor = 76,
+  kSharedOptin = 97
+};
+enum FunctionAttribute {
+  kFuncMaxThreads = 0,
+  kFuncShared = 1,
+  kFuncLocal = 3,
+  kFuncRegisters = 4,
+  kFuncMaxDynamic = 8
+};
+enum PointerAttribute { kPointerMemoryType = 2, kPointerManaged = 8, kPointerOrdinal = 9 };
+inline constexpr int kMemoryTypeDevice = 2;
+
+// Finds one function: by cuGetProcAddress, which gives the version of it that these declarations mean, else by symbol.
+class Resolver {
+ public:
+  explicit Resolver(const std::string& path);  // throws Error (library_missing)
+  void* find(const char* name, const char* symbol) const;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  void* library_ = nullptr;
+  int (*get_address_)(const char*, void**, int, std::uint64_t, int*) = nullptr;
+  int version_ = 0;
+};
+
+[[noreturn]] void throw_no_function(const Resolver& resolver, const char* name);
+
+enum class Need { required, optional };
+
+template <class... A>
+struct Call {
+  // `symbol`: the exported name where it differs ("cuMemAlloc_v2").
+  Call(const Resolver& resolver, const char* name, const char* symbol = nullptr, Need need = Need::required)
+      : name(name), function(reinterpret_cast<CUresult (*)(A...)>(resolver.find(name, symbol ? symbol : name))) {
+    if (!function && need == Need::required) throw_no_function(resolver, name);
+  }
+  CUresult operator()(A... arguments) const { return function(arguments...); }
+  explicit operator bool() const { return function != nullptr; }
+
+  const char* name;
+  CUresult (*function)(A...);
+};
+
+// Counts the forks between this process and the one that loaded the library's code: a CUDA object made under another
+// count belongs to another process. A count and not a pid, because getpid() is a system call.
+const std::atomic<unsigned>& fork_count();
+
+class Driver {
+ public:
+  // Empty path: libcuda.so.1. Throws Error (library_missing).
+  static const Driver& open(const std::string& path);
+
+  const std::string& path() const { return resolve_.path(); }
+  bool forked() const { return forks_.load(std::memory_order_relaxed) != forks_at_open_; }
+
+  // Calls and throws Error (driver_failed): field = the call, value = the error's name, allowed = its text.
+  template <class... A, class... B>
+  void must(const Call<A...>& call, B... arguments) const {
+    if (const CUresult result = call(arguments...)) [[unlikely]]
+      fail(call.name, result);
+  }
+  [[noreturn]] void fail(const char* call, CUresult result, const std::string& doing = {}) const;
+
+ private:
+  Resolver resolve_;  // before the calls, which it finds
+  const std::atomic<unsigned>& forks_ = fork_count();
+  const unsigned forks_at_open_ = forks_.load();
+
+ public:
+  Call<unsigned> init{resolve_, "cuInit"};
+  Call<int*> version{resolve_, "cuDriverGetVersion"};
+  Call<CUresult, const char**> error_name{resolve_, "cuGetErrorName"};
+  Call<CUresult, const char**> error_text{resolve_, "cuGetErrorString"};
+  Call<int*> device_count{resolve_, "cuDeviceGetCount"};
+  Call<CUdevice*, int> device_get{resolve_, "cuDeviceGet"};
+  Call<char*, int, CUdevice> device_name{resolve_, "cuDeviceGetName"};
+  Call<int*, int, CUdevice> device_attribute{resolve_, "cuDeviceGetAttribute"};
+  Call<std::size_t*, CUdevice> device_memory{resolve_, "cuDeviceTotalMem", "cuDeviceTotalMem_v2"};
+  Call<CUcontext*, CUdevice> primary_retain{resolve_, "cuDevicePrimaryCtxRetain"};
+  Call<CUdevice> primary_release{resolve_, "cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxRelease_v2"};
+  Call<CUcontext*> context_current{resolve_, "cuCtxGetCurrent"};
+  Call<CUcontext> context_push{resolve_, "cuCtxPushCurrent", "cuCtxPushCurrent_v2"};
+  Call<CUcontext*> context_pop{resolve_, "cuCtxPopCurrent", "cuCtxPopCurrent_v2"};
+  Call<> context_synchronize{resolve_, "cuCtxSynchronize"};
+  Call<CUcontext, unsigned long long*> context_id{resolve_, "cuCtxGetId", nullptr, Need::optional};  // 12.0
+  Call<CUmodule*, const void*> module_load{resolve_, "cuModuleLoadData"};
+  Call<CUmodule> module_unload{resolve_, "cuModuleUnload"};
+  Call<CUfunction*, CUmodule, const char*> module_function{resolve_, "cuModuleGetFunction"};
+  Call<int*, int, CUfunction> function_attribute{resolve_, "cuFuncGetAttribute"};
+  Call<CUfunction, int, int> set_function_attribute{resolve_, "cuFuncSetAttribute"};
+  Call<CUfunction, std::size_t, std::size_t*, std::size_t*> function_parameter{resolve_, "cuFuncGetParamInfo", nullptr,
+                                                                               Need::optional};  // 12.4
+  Call<const CUlaunchConfig*, CUfunction, void**, void**> launch{resolve_, "cuLaunchKernelEx"};
+  Call<CUdeviceptr*, std::size_t> memory_allocate{resolve_, "cuMemAlloc", "cuMemAlloc_v2"};
+  Call<CUdeviceptr> memory_free{resolve_, "cuMemFree", "cuMemFree_v2"};
+  Call<CUdeviceptr, const void*, std::size_t> copy_to_device{resolve_, "cuMemcpyHtoD", "cuMemcpyHtoD_v2"};
+  Call<void*, CUdeviceptr, std::size_t> copy_to_host{resolve_, "cuMemcpyDtoH", "cuMemcpyDtoH_v2"};
+  Call<CUdeviceptr, CUdeviceptr, std::size_t> copy_on_device{resolve_, "cuMemcpyDtoD", "cuMemcpyDtoD_v2"};
+  Call<CUdeviceptr, unsigned char, std::size_t> memory_set{resolve_, "cuMemsetD8", "cuMemsetD8_v2"};
+  Call<std::size_t*, std::size_t*> memory_info{resolve_, "cuMemGetInfo", "cuMemGetInfo_v2"};
+  Call<unsigned, int*, void**, CUdeviceptr> pointer_attributes{resolve_, "cuPointerGetAttributes"};
+  Call<CUstream*, unsigned> stream_create{resolve_, "cuStreamCreate"};
+  Call<CUstream> stream_destroy{resolve_, "cuStreamDestroy", "cuStreamDestroy_v2"};
+  Call<CUstream> stream_synchronize{resolve_, "cuStreamSynchronize"};
+  Call<CUstream, int*> stream_capturing{resolve_, "cuStreamIsCapturing"};
+  Call<CUstream, int> capture_begin{resolve_, "cuStreamBeginCapture", "cuStreamBeginCapture_v2"};
+  Call<CUstream, CUgraph*> capture_end{resolve_, "cuStreamEndCapture"};
+  Call<CUgraphExec*, CUgraph, unsigned long long> graph_instantiate{resolve_, "cuGraphInstantiateWithFlags"};
+  Call<CUgraphExec, CUstream> graph_launch{resolve_, "cuGraphLaunch"};
+  Call<CUgraph> graph_destroy{resolve_, "cuGraphDestroy"};
+  Call<CUgraphExec> exec_destroy{resolve_, "cuGraphExecDestroy"};
+  Call<CUevent*, unsigned> event_create{resolve_, "cuEventCreate"};
+  Call<CUevent> event_destroy{resolve_, "cuEventDestroy", "cuEventDestroy_v2"};
+  Call<CUevent, CUstream> event_record{resolve_, "cuEventRecord"};
+  Call<CUevent> event_synchronize{resolve_, "cuEventSynchronize"};
+  Call<float*, CUevent, CUevent> event_elapsed{resolve_, "cuEventElapsedTime"};
+
+ private:
+  explicit Driver(const std::string& path) : resolve_(path) {}
+};
+
+// True if the error of a driver call means that every further call on this context (and in this process) fails too:
+// illegal addresses, launch failures, timeouts and their like.
+bool is_sticky(const Error& error);
 
 }  // namespace tilewright::jit

@@ -56,15 +56,18 @@ class Device {
  public:
   // Retains the device's primary context, which the CUDA runtime and PyTorch share. Throws Error (library_missing,
   // invalid_argument with the ordinals that exist, driver_failed).
+  // `driver`: path of libcuda (Options::driver); empty: libcuda.so.1.
   static Device open(int ordinal = 0);
+  static Device open(int ordinal, const std::string& driver);
   static int count();  // 0 when there is no driver or no device; never throws
+  static int count(const std::string& driver);
 
   const std::string& name() const;     // "NVIDIA H200"
   int ordinal() const;
   int sms() const;
   std::int64_t l2_bytes() const;
   std::int64_t memory_bytes() const;
-  const std::string& driver_version() const;
+  const std::string& driver_version() const;  // "580.82.07 (CUDA 13.0)"; the first part only where the system tells it
   const Arch& arch() const;            // nearest row of the table; Error (unsupported) in open() if none
   void synchronize() const;            // throws Error (driver_failed)
 
@@ -108,10 +111,13 @@ class Kernel {
   // nearest larger prepared bucket serves it, else the nearest smaller. Throws as above.
   Kernel(const Device& device, std::span<const Binary> binaries, std::span<const int> by_bucket, Contract contract);
 
+  // A Kernel must outlive the graphs that captured its launches: the last copy unloads the code.
+
   // Launch. The kernel of the bucket of args.m (args.rows) runs on `stream`; nothing is compiled, allocated or
   // synchronized, so a call is safe under stream capture and from any thread. Zero rows launch nothing. Throws Error:
   // invalid_argument naming the argument (null, misaligned, stride below the row, wrong operation; with
-  // `check_pointers` also host pointers and pointers of another device), driver_failed, forked.
+  // `check_pointers` also host pointers and pointers of another device), too_large (grid), driver_failed (also when the
+  // device was reset since), forked. Whatever context is current for the thread is current again afterwards.
   void launch(Stream stream, const GemmArgs& args) const;
   void launch(Stream stream, const CastArgs& args) const;
   // A caller's own argument struct, what the entry function declares as its first parameter.
