@@ -3,11 +3,12 @@
 #include "emulator/emulator.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <numeric>
 #include <vector>
 
 #include "support/catch.h"
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #include <sys/wait.h>
 #include <unistd.h>
 #endif
@@ -28,6 +29,21 @@ std::string error_of(const emu::Launch& launch, const std::function<void()>& ker
 }
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+// Whether a sanitizer ends a process that does this.
+bool dies(const std::function<void()>& action) {
+  const pid_t child = fork();
+  if (child == 0) {
+    close(1), close(2);  // the report is expected
+    action();
+    std::exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+}
+#endif
 
 void reduce_block(const float* x, float* y, bool barrier) {
   auto* partial = reinterpret_cast<float*>(dynamic_shared());
@@ -216,16 +232,29 @@ TEST_CASE("writes beyond shared memory are found", "[emulator]") {
     emu::run({{1, 1, 1}, 32, 1, 100, 0}, [] { dynamic_shared()[thread_x() == 31 ? 100 : thread_x()] = 0; });
   };
 #if defined(__SANITIZE_ADDRESS__)
-  const pid_t child = fork();
-  if (child == 0) {
-    close(2);  // the report is expected
-    overrun();
-    _exit(0);
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  CHECK_FALSE((WIFEXITED(status) && WEXITSTATUS(status) == 0));
+  CHECK(dies(overrun));
 #else
   CHECK_THROWS_AS(overrun(), emu::Error);
 #endif
 }
+
+#if defined(__SANITIZE_THREAD__)
+TEST_CASE("unordered accesses of two CUDA threads are found", "[emulator]") {
+  enum Barrier { none, warp, block };
+  const auto exchange = [](Barrier barrier, u32 with) {
+    u32 y[64];
+    emu::run({{1, 1, 1}, 64, 1, 256, 0}, [&] {
+      auto* s = reinterpret_cast<u32*>(dynamic_shared());
+      s[thread_x()] = thread_x();
+      if (barrier == warp) sync_warp();
+      if (barrier == block) sync_block();
+      y[thread_x()] = s[thread_x() ^ with];
+    });
+    if (y[3] != (3 ^ with)) std::abort();
+  };
+  CHECK_FALSE(dies([&] { exchange(block, 32); }));
+  CHECK_FALSE(dies([&] { exchange(warp, 1); }));
+  CHECK(dies([&] { exchange(warp, 32); }));
+  CHECK(dies([&] { exchange(none, 1); }));
+}
+#endif

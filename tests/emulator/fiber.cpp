@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <new>
-#include <utility>
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -95,14 +94,6 @@ Fiber::Fiber(void (*entry)(), unsigned index) {
   tsan_ = __tsan_create_fiber(0);
 #endif
 }
-
-Fiber::Fiber(Fiber&& other) noexcept
-    : context_(std::exchange(other.context_, nullptr)),
-      mapping_(std::exchange(other.mapping_, nullptr)),
-      stack_(other.stack_),
-      stack_bytes_(other.stack_bytes_),
-      fake_stack_(std::exchange(other.fake_stack_, nullptr)),
-      tsan_(std::exchange(other.tsan_, nullptr)) {}
 
 Fiber::~Fiber() {
   if (!mapping_) return;

@@ -30,8 +30,8 @@ class Fiber {
   Fiber() = default;  // the context of the OS thread itself
   // `index` only colours the stack, so that the hot frames of neighbours fall into different cache sets.
   Fiber(void (*entry)(), unsigned index);
-  Fiber(Fiber&& other) noexcept;
-  Fiber& operator=(Fiber&&) = delete;
+  Fiber(const Fiber&) = delete;  // a suspended fiber's stack refers to it
+  Fiber& operator=(const Fiber&) = delete;
   ~Fiber();
 
   // Leaves *this (which must be running) and continues `to`, until something switches back.

@@ -94,8 +94,8 @@ void Worker::run(const Launch& launch, const std::function<void()>& kernel) {
 void Worker::prepare() {
   const u32 n = launch_.threads, total = n * launch_.cluster;
   const u32 warps = (n + kWarp - 1) / kWarp;
-  fibers_.reserve(total);
-  while (fibers_.size() < total) fibers_.emplace_back(&Worker::fiber_main, static_cast<unsigned>(fibers_.size()));
+  while (fibers_.size() < total)
+    fibers_.push_back(std::make_unique<Fiber>(&Worker::fiber_main, static_cast<unsigned>(fibers_.size())));
   if (threads_.size() < total) threads_.resize(total);
   warps_.assign(static_cast<std::size_t>(warps) * launch_.cluster, Warp{});
   blocks_.assign(launch_.cluster, Block{});
@@ -136,11 +136,12 @@ void Worker::run_cluster(u32 first_block) {
     threads_[t].copies.clear();
   }
   finished_ = cluster_arrived_ = 0;
-  tsan_release(&finished_);
+  tsan_release(
+      &launch_);  // the start; finished_ stands for the end: fibers are ordered with run() and not with each other
   running_ = kNobody;
   release(0, total);
   running_ = pop();
-  main_.switch_to(fibers_[running_]);
+  main_.switch_to(*fibers_[running_]);
   tsan_acquire(&finished_);
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
   if (finished_ != total) throw Error(deadlock());
@@ -159,7 +160,7 @@ void Worker::fiber_main() {
   Fiber::entered();
   for (;;) {  // one turn per block: a finished fiber is used again
     Worker& worker = *active;
-    tsan_acquire(&worker.finished_);
+    tsan_acquire(&worker.launch_);
     try {
       (*worker.kernel_)();
     } catch (...) {
@@ -167,7 +168,7 @@ void Worker::fiber_main() {
     }
     tsan_release(&worker.finished_);
     // Outside of the handler, which has to end on the stack it began on.
-    if (worker.error_) worker.fibers_[worker.running_].switch_to(worker.main_);
+    if (worker.error_) worker.fibers_[worker.running_]->switch_to(worker.main_);
     ++worker.finished_;
     ++worker.self().block->finished;
     worker.suspend(Wait::exited);
@@ -222,9 +223,9 @@ void Worker::suspend(Wait why) {
 
 void Worker::switch_to_next() {
   const u32 from = running_;
-  if (ready_.empty()) return fibers_[from].switch_to(main_);
+  if (ready_.empty()) return fibers_[from]->switch_to(main_);
   running_ = pop();
-  if (running_ != from) fibers_[from].switch_to(fibers_[running_]);
+  if (running_ != from) fibers_[from]->switch_to(*fibers_[running_]);
 }
 
 // Threads [first, first + count) may go on. The running one just does, unless the seed asks for another order.

@@ -120,7 +120,7 @@ class Worker {
   Launch launch_;
   const std::function<void()>* kernel_ = nullptr;
   Fiber main_;
-  std::vector<Fiber> fibers_;  // by thread of the cluster, kept from run to run
+  std::vector<std::unique_ptr<Fiber>> fibers_;  // by thread of the cluster, kept from run to run
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
   std::vector<Block> blocks_;
