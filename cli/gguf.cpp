@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layout, little-endian, from offset 0:
+//   "GGUF", u32 version = 3, u64 tensors, u64 keys
+//   keys times:    string key, u32 type, value            string: u64 length, bytes
+//   tensors times: string name, u32 dims, u64 dim[dims] (fastest first), u32 type, u64 offset
+//   padding to the alignment, then the tensors' bytes; offsets count from here
+#include "cli/gguf.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <unordered_set>
+#include <utility>
+
+#include <fmt/format.h>
+#include <tilewright/error.h>
+
+namespace tilewright::cli {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the reader copies little-endian fields");
+
+// ---- the one place for arithmetic on numbers out of the file
+std::uint64_t checked_add(std::uint64_t a, std::uint64_t b, const std::string& field) {
+  std::uint64_t r = 0;
+  if (__builtin_add_overflow(a, b, &r))
+    throw Error(ErrorCode::too_large, field, fmt::format("{} + {}", a, b), "must be < 2^64");
+  return r;
+}
+std::uint64_t checked_mul(std::uint64_t a, std::uint64_t b, const std::string& field) {
+  std::uint64_t r = 0;
+  if (__builtin_mul_overflow(a, b, &r))
+    throw Error(ErrorCode::too_large, field, fmt::format("{} x {}", a, b), "must be < 2^64");
+  return r;
+}
+std::uint64_t checked_align(std::uint64_t a, std::uint64_t alignment, const std::string& field) {
+  return checked_add(a, alignment - 1, field) & ~(alignment - 1);
+}
+
+struct Type {
+  std::uint32_t id;
+  const char* name;
+  std::uint64_t block, bytes;
+  const char* format;
+};
+// Ids 4, 5, 31-33 and 36-38 were removed from ggml; their bytes have no meaning any more.
+constexpr Type kTypes[] = {
+    {0, "f32", 1, 4, "f32"},      {1, "f16", 1, 2, "f16"},        {2, "q4_0", 32, 18, "q4_0"},
+    {3, "q4_1", 32, 20, ""},      {6, "q5_0", 32, 22, ""},        {7, "q5_1", 32, 24, ""},
+    {8, "q8_0", 32, 34, "q8_0"},  {9, "q8_1", 32, 36, "q8_1"},    {10, "q2_K", 256, 84, ""},
+    {11, "q3_K", 256, 110, ""},   {12, "q4_K", 256, 144, "q4_k"}, {13, "q5_K", 256, 176, ""},
+    {14, "q6_K", 256, 210, ""},   {15, "q8_K", 256, 292, ""},     {16, "iq2_xxs", 256, 66, ""},
+    {17, "iq2_xs", 256, 74, ""},  {18, "iq3_xxs", 256, 98, ""},   {19, "iq1_s", 256, 50, ""},
+    {20, "iq4_nl", 32, 18, ""},   {21, "iq3_s", 256, 110, ""},    {22, "iq2_s", 256, 82, ""},
+    {23, "iq4_xs", 256, 136, ""}, {24, "i8", 1, 1, ""},           {25, "i16", 1, 2, ""},
+    {26, "i32", 1, 4, ""},        {27, "i64", 1, 8, ""},          {28, "f64", 1, 8, ""},
+    {29, "iq1_m", 256, 56, ""},   {30, "bf16", 1, 2, "bf16"},     {34, "tq1_0", 256, 54, ""},
+    {35, "tq2_0", 256, 66, ""},   {39, "mxfp4", 32, 17, ""},      {40, "nvfp4", 64, 36, ""},
+    {41, "q1_0", 128, 18, ""},    {42, "q2_0", 64, 18, ""},
+};
+
+const Type& type_of(std::uint32_t id, const std::string& field) {
+  for (const Type& t : kTypes)
+    if (t.id == id) return t;
+  const bool removed = id == 4 || id == 5 || (id >= 31 && id <= 33) || (id >= 36 && id <= 38);
+  throw Error(ErrorCode::invalid_argument, field, std::to_string(id),
+              removed ? "a type that was removed from GGUF; convert the model again" : "must be a type id of 0 to 42");
+}
+
+enum Kv : std::uint32_t { kU8, kI8, kU16, kI16, kU32, kI32, kF32, kBool, kString, kArray, kU64, kI64, kF64, kKvCount };
+constexpr std::array<std::uint64_t, kKvCount> kKvBytes = {1, 1, 2,  2, 4, 4, 4,
+                                                          1, 8, 12, 8, 8, 8};  // least, in the file
+
+// Text of a stranger, made fit for a message.
+std::string printable(std::string_view text) {
+  std::string out;
+  for (char c : text.substr(0, 64)) out += c >= 0x20 && c < 0x7f ? c : '?';
+  return text.size() > 64 ? out + "..." : out;
+}
+
+// Reads forward through the header; every read is checked against the end of the file first.
+class Cursor {
+ public:
+  explicit Cursor(const ByteSource& source) : source_(source) {}
+
+  std::uint64_t position() const { return position_; }
+  std::uint64_t left() const { return source_.size() - position_; }
+
+  void need(std::uint64_t count, std::uint64_t bytes_each, const std::string& field) {
+    if (checked_mul(count, bytes_each, field) > left())
+      throw Error(ErrorCode::invalid_argument, field, std::to_string(count),
+                  fmt::format("only {} bytes follow at offset {} of the file", left(), position_));
+  }
+
+  template <class T>
+  T get(const std::string& field) {
+    need(1, sizeof(T), field);
+    if (position_ < start_ || position_ + sizeof(T) > start_ + filled_) refill();
+    T value;
+    std::memcpy(&value, buffer_.data() + (position_ - start_), sizeof(T));
+    position_ += sizeof(T);
+    return value;
+  }
+
+  std::string string(std::uint64_t limit, const std::string& field) {
+    const std::uint64_t length = string_length(limit, field);
+    std::string text(static_cast<std::size_t>(length), '\0');
+    source_.read(position_, std::as_writable_bytes(std::span(text)));
+    position_ += length;
+    return text;
+  }
+
+  std::uint64_t string_length(std::uint64_t limit, const std::string& field) {
+    const auto length = get<std::uint64_t>(field);
+    if (length > limit)
+      throw Error(ErrorCode::too_large, field + " length", std::to_string(length), fmt::format("at most {}", limit));
+    need(length, 1, field);
+    return length;
+  }
+
+  void skip(std::uint64_t bytes, const std::string& field) {
+    need(bytes, 1, field);
+    position_ += bytes;
+  }
+
+ private:
+  void refill() {
+    start_ = position_;
+    filled_ = static_cast<std::size_t>(std::min<std::uint64_t>(buffer_.size(), left()));
+    source_.read(start_, std::span(buffer_).first(filled_));
+  }
+
+  const ByteSource& source_;
+  std::uint64_t position_ = 0, start_ = 0;
+  std::size_t filled_ = 0;
+  std::vector<std::byte> buffer_ = std::vector<std::byte>(64 << 10);
+};
+
+GgufArray skip_array(Cursor& in, const std::string& field) {
+  GgufArray array;
+  array.element_type = in.get<std::uint32_t>(field);
+  array.count = in.get<std::uint64_t>(field);
+  if (array.element_type >= kKvCount || array.element_type == kArray)
+    throw Error(ErrorCode::invalid_argument, field + " element type", std::to_string(array.element_type),
+                "must be 0 to 12, and not an array again (9)");
+  if (array.count > GgufLimits::kArrayCount)
+    throw Error(ErrorCode::too_large, field + " count", std::to_string(array.count), "at most 2^30");
+  in.need(array.count, kKvBytes[array.element_type], field);
+  if (array.element_type != kString) {
+    in.skip(array.count * kKvBytes[array.element_type], field);
+    return array;
+  }
+  for (std::uint64_t i = 0; i < array.count; ++i) in.skip(in.string_length(GgufLimits::kStringBytes, field), field);
+  return array;
+}
+
+GgufValue read_value(Cursor& in, std::uint32_t type, const std::string& field) {
+  switch (type) {
+    case kU8: return std::uint64_t{in.get<std::uint8_t>(field)};
+    case kI8: return std::int64_t{in.get<std::int8_t>(field)};
+    case kU16: return std::uint64_t{in.get<std::uint16_t>(field)};
+    case kI16: return std::int64_t{in.get<std::int16_t>(field)};
+    case kU32: return std::uint64_t{in.get<std::uint32_t>(field)};
+    case kI32: return std::int64_t{in.get<std::int32_t>(field)};
+    case kF32: return double{in.get<float>(field)};
+    case kU64: return in.get<std::uint64_t>(field);
+    case kI64: return in.get<std::int64_t>(field);
+    case kF64: return in.get<double>(field);
+    case kString: return in.string(GgufLimits::kStringBytes, field);
+    case kArray: return skip_array(in, field);
+    case kBool: {
+      const auto b = in.get<std::uint8_t>(field);
+      if (b > 1) throw Error(ErrorCode::invalid_argument, field, std::to_string(b), "a bool must be 0 or 1");
+      return b == 1;
+    }
+  }
+  throw Error(ErrorCode::invalid_argument, field + " type", std::to_string(type), "must be 0 to 12");
+}
+
+std::uint64_t checked_alignment(const GgufValue& value) {
+  const auto* a = std::get_if<std::uint64_t>(&value);
+  if (!a || !std::has_single_bit(*a) || *a > (1ull << 30))
+    throw Error(ErrorCode::invalid_argument, "general.alignment", a ? std::to_string(*a) : "not an unsigned integer",
+                "must be a power of two, at most 2^30");
+  return *a;
+}
+
+void read_shape(Cursor& in, GgufTensor& t, const std::string& field) {
+  const auto dims = in.get<std::uint32_t>(field + " dims");
+  if (dims < 1 || dims > GgufLimits::kDims)
+    throw Error(ErrorCode::invalid_argument, field + " dims", std::to_string(dims), "must be 1 to 4");
+  std::uint64_t elements = 1;
+  for (std::uint32_t i = 0; i < dims; ++i) {
+    const auto extent = in.get<std::uint64_t>(field + " shape");
+    if (extent < 1 || extent > static_cast<std::uint64_t>(INT64_MAX))
+      throw Error(ErrorCode::invalid_argument, fmt::format("{} shape[{}]", field, i), std::to_string(extent),
+                  "must be 1 to 2^63 - 1");
+    elements = checked_mul(elements, extent, field + " shape");
+    t.dims.push_back(static_cast<std::int64_t>(extent));
+  }
+  if (elements > static_cast<std::uint64_t>(INT64_MAX))
+    throw Error(ErrorCode::too_large, field + " shape", fmt::format("{} elements", elements), "must be < 2^63");
+  t.type = in.get<std::uint32_t>(field + " type");
+  const Type& type = type_of(t.type, field + " type");
+  t.type_name = type.name;
+  t.format = type.format;
+  if (static_cast<std::uint64_t>(t.dims[0]) % type.block)
+    throw Error(ErrorCode::invalid_argument, field + " shape[0]", std::to_string(t.dims[0]),
+                fmt::format("must be a multiple of {}, the block of {}", type.block, type.name));
+  t.bytes = checked_mul(elements / type.block, type.bytes, field + " bytes");
+}
+
+std::vector<GgufTensor> read_infos(Cursor& in, std::uint64_t count) {
+  std::vector<GgufTensor> tensors;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    GgufTensor t;
+    t.name = in.string(GgufLimits::kNameBytes, fmt::format("tensor {} name", i));
+    const std::string field = fmt::format("tensor '{}'", printable(t.name));
+    if (t.name.empty()) throw Error(ErrorCode::invalid_argument, fmt::format("tensor {} name", i), "", "is empty");
+    read_shape(in, t, field);
+    t.offset = in.get<std::uint64_t>(field + " offset");
+    tensors.push_back(std::move(t));
+  }
+  std::unordered_set<std::string_view> names;
+  for (const GgufTensor& t : tensors)
+    if (!names.insert(t.name).second)
+      throw Error(ErrorCode::invalid_argument, "tensor name", printable(t.name), "occurs twice");
+  return tensors;
+}
+
+// Turns offsets into positions in the file: aligned, inside, disjoint.
+void place(std::vector<GgufTensor>& tensors, std::uint64_t data, std::uint64_t alignment, std::uint64_t file) {
+  std::vector<const GgufTensor*> order;
+  for (GgufTensor& t : tensors) {
+    const std::string field = fmt::format("tensor '{}'", printable(t.name));
+    if (t.offset % alignment)
+      throw Error(ErrorCode::invalid_argument, field + " offset", std::to_string(t.offset),
+                  fmt::format("must be a multiple of the alignment, {}", alignment));
+    t.offset = checked_add(data, t.offset, field + " offset");
+    if (checked_add(t.offset, t.bytes, field + " end") > file)
+      throw Error(ErrorCode::invalid_argument, field + " bytes", fmt::format("{} at {}", t.bytes, t.offset),
+                  fmt::format("the file ends at {}", file));
+    order.push_back(&t);
+  }
+  std::sort(order.begin(), order.end(), [](auto* a, auto* b) { return a->offset < b->offset; });
+  for (std::size_t i = 1; i < order.size(); ++i)
+    if (order[i - 1]->offset + order[i - 1]->bytes > order[i]->offset)
+      throw Error(ErrorCode::invalid_argument, fmt::format("tensor '{}' offset", printable(order[i]->name)),
+                  std::to_string(order[i]->offset),
+                  fmt::format("overlaps '{}', which ends at {}", printable(order[i - 1]->name),
+                              order[i - 1]->offset + order[i - 1]->bytes));
+}
+
+void read_preamble(Cursor& in) {
+  const auto magic = in.get<std::uint32_t>("magic");
+  if (magic != 0x46554747)
+    throw Error(ErrorCode::invalid_argument, "magic", fmt::format("{:#010x}", magic), "a GGUF file begins with 'GGUF'");
+  const auto version = in.get<std::uint32_t>("version");
+  if (version != 3)
+    throw Error(ErrorCode::invalid_argument, "version", std::to_string(version),
+                version == 0x03000000 ? "big-endian files are not read" : "must be 3");
+}
+
+// A count that the rest of the file cannot hold is refused before anything is allocated for it.
+std::uint64_t read_count(Cursor& in, std::uint64_t limit, const char* field) {
+  const auto count = in.get<std::uint64_t>(field);
+  if (count > limit) throw Error(ErrorCode::too_large, field, std::to_string(count), fmt::format("at most {}", limit));
+  return count;
+}
+
+}  // namespace
+
+std::int64_t GgufTensor::rows() const {
+  std::int64_t n = 1;
+  for (std::size_t i = 1; i < dims.size(); ++i) n *= dims[i];
+  return n;
+}
+
+Gguf::Gguf(std::unique_ptr<ByteSource> source) : source_(std::move(source)) {
+  Cursor in(*source_);
+  read_preamble(in);
+  const std::uint64_t tensors = read_count(in, GgufLimits::kTensors, "tensor count");
+  const std::uint64_t keys = read_count(in, GgufLimits::kKeys, "key count");
+  in.need(tensors, 33, "tensor count");  // the shortest info: name of 1, one dim
+  in.need(keys, 14, "key count");        // the shortest pair: key of 1, a byte
+  for (std::uint64_t i = 0; i < keys; ++i) {
+    std::string key = in.string(GgufLimits::kKeyBytes, fmt::format("key {}", i));
+    const std::string field = fmt::format("key '{}'", printable(key));
+    if (key.empty()) throw Error(ErrorCode::invalid_argument, fmt::format("key {}", i), "", "is empty");
+    const auto type = in.get<std::uint32_t>(field);
+    GgufValue value = read_value(in, type, field);
+    if (key == "general.alignment") alignment_ = checked_alignment(value);
+    metadata_.emplace_back(std::move(key), std::move(value));
+  }
+  std::unordered_set<std::string_view> seen;
+  for (const auto& [key, value] : metadata_)
+    if (!seen.insert(key).second) throw Error(ErrorCode::invalid_argument, "key", printable(key), "occurs twice");
+  tensors_ = read_infos(in, tensors);
+  place(tensors_, checked_align(in.position(), alignment_, "data offset"), alignment_, source_->size());
+}
+
+const GgufTensor* Gguf::find(std::string_view name) const {
+  const auto it = std::find_if(tensors_.begin(), tensors_.end(), [&](const GgufTensor& t) { return t.name == name; });
+  return it == tensors_.end() ? nullptr : &*it;
+}
+
+const GgufTensor& Gguf::tensor(std::string_view name) const {
+  if (const GgufTensor* t = find(name)) return *t;
+  std::string some;
+  for (std::size_t i = 0; i < tensors_.size() && i < 16; ++i) some += (i ? ", " : "") + printable(tensors_[i].name);
+  throw Error(ErrorCode::invalid_argument, "tensor", printable(name),
+              fmt::format("the file has {} tensors: {}{}", tensors_.size(), some, tensors_.size() > 16 ? ", ..." : ""));
+}
+
+const GgufValue* Gguf::value(std::string_view key) const {
+  for (const auto& [k, v] : metadata_)
+    if (k == key) return &v;
+  return nullptr;
+}
+
+std::vector<std::byte> Gguf::read(const GgufTensor& tensor) const {
+  std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.bytes));
+  source_->read(tensor.offset, bytes);
+  return bytes;
+}
+
+}  // namespace tilewright::cli

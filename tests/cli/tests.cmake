@@ -1,0 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+if(TARGET tilewright_gguf)
+  tilewright_test(cli tilewright_gguf)
+  add_test(NAME cli COMMAND test_cli)
+endif()
