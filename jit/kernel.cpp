@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernel: loading happens in load.cpp; here is the launch path. It allocates nothing, takes no lock and builds no
+// string unless it throws.
+#include "jit/kernel.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "jit/context.h"
+
+namespace tilewright {
+namespace jit {
+namespace {
+
+template <class T>
+T load(const std::byte* args, std::uint32_t offset) {
+  T value;
+  std::memcpy(&value, args + offset, sizeof(T));
+  return value;
+}
+
+[[noreturn]] void refuse(const char* field, const std::string& value, const std::string& allowed) {
+  throw Error(ErrorCode::invalid_argument, field, value, allowed);
+}
+
+[[noreturn]] void refuse_pointer(const PointerRule& rule, const void* pointer) {
+  if (!pointer) refuse(rule.name, "null", "a device pointer is required");
+  refuse(rule.name, fmt::format("{}", pointer), fmt::format("must be a multiple of {} bytes", rule.align));
+}
+
+// Asks the driver where the pointer belongs. Memory it has never heard of is the host's.
+void check_pointer(const Device::Impl& device, const PointerRule& rule, const void* pointer) {
+  int type = 0, managed = 0, ordinal = -1;
+  int attributes[] = {kPointerMemoryType, kPointerManaged, kPointerOrdinal};
+  void* values[] = {&type, &managed, &ordinal};
+  const auto address = static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(pointer));
+  const CUresult result = device.driver->pointer_attributes(3u, attributes, values, address);
+  if (result != 0 && result != kInvalidValue) device.driver->fail("cuPointerGetAttributes", result);
+  if (managed) return;
+  if (result != 0 || type != kMemoryTypeDevice)
+    refuse(rule.name, fmt::format("{}", pointer), "is a host pointer; device memory is needed");
+  if (ordinal != device.ordinal)
+    refuse(rule.name, fmt::format("{}", pointer),
+           fmt::format("belongs to device {}; the kernel runs on device {}", ordinal, device.ordinal));
+}
+
+void check_pointers(const Kernel::Impl& kernel, const std::byte* args, bool ask) {
+  for (const PointerRule& rule : kernel.contract.pointers) {
+    const void* pointer = load<const void*>(args, rule.offset);
+    if (!pointer) {
+      if (rule.required) [[unlikely]]
+        refuse_pointer(rule, pointer);
+      continue;
+    }
+    if (reinterpret_cast<std::uintptr_t>(pointer) & (rule.align - 1)) [[unlikely]]
+      refuse_pointer(rule, pointer);
+    if (ask) [[unlikely]]
+      check_pointer(*kernel.device, rule, pointer);
+  }
+}
+
+[[noreturn]] void refuse_stride(const StrideRule& rule, std::int64_t value) {
+  refuse(rule.name, fmt::format("{}", value),
+         fmt::format("0 (dense), or at least {}{}", rule.least,
+                     rule.multiple > 1 ? fmt::format(" and a multiple of {}", rule.multiple) : ""));
+}
+
+// The arguments with every stride of 0 replaced by its meaning: `args` itself, or its copy in `room`.
+const std::byte* resolve_strides(const Contract& contract, const std::byte* args, std::byte* room) {
+  const std::byte* from = args;
+  for (const StrideRule& rule : contract.strides) {
+    const auto value = load<std::int64_t>(args, rule.offset);
+    if (value == 0) {
+      if (from != room) std::memcpy(room, args, contract.args_bytes);
+      from = room;
+      std::memcpy(room + rule.offset, &rule.least, sizeof(rule.least));
+    } else if (value < rule.least || value % rule.multiple != 0) [[unlikely]] {
+      refuse_stride(rule, value);
+    }
+  }
+  return from;
+}
+
+[[noreturn]] void refuse_grid(int axis, std::int64_t rows, std::int64_t cols, std::int64_t limit) {
+  throw Error(ErrorCode::too_large, fmt::format("grid.{}", "xyz"[axis]), fmt::format("for {} x {}", rows, cols),
+              fmt::format("at most {} blocks", limit));
+}
+
+// GridAxis::blocks(), but noticing overflow.
+unsigned blocks(const Device::Impl& device, const GridAxis& axis, int index, std::int64_t rows, std::int64_t cols) {
+  const std::uint64_t limit = device.max_grid[index];
+  std::uint64_t count = axis.fixed;
+  bool over = false;
+  if (axis.per_rows)
+    over |=
+        __builtin_mul_overflow(count, (static_cast<std::uint64_t>(rows) + axis.per_rows - 1) / axis.per_rows, &count);
+  if (axis.per_cols)
+    over |=
+        __builtin_mul_overflow(count, (static_cast<std::uint64_t>(cols) + axis.per_cols - 1) / axis.per_cols, &count);
+  if (over || count > limit) [[unlikely]]
+    refuse_grid(index, rows, cols, device.max_grid[index]);
+  return static_cast<unsigned>(count);
+}
+
+[[noreturn]] void launch_failed(const Kernel::Impl& kernel, const Loaded& loaded, const CUlaunchConfig& c,
+                                CUresult result) {
+  kernel.device->driver->fail(
+      "cuLaunchKernelEx", result,
+      fmt::format("launching {} as {} x {} x {} blocks of {} threads, cluster {}, {} bytes shared, on {}", loaded.entry,
+                  c.grid_x, c.grid_y, c.grid_z, c.block_x, loaded.plan.cluster, c.shared_bytes, kernel.device->name));
+}
+
+void launch_one(const Kernel::Impl& kernel, Stream stream, const std::byte* args, std::int64_t rows,
+                std::int64_t cols) {
+  const Device::Impl& device = *kernel.device;
+  const Loaded& loaded = *kernel.by_bucket[bucket_index(rows)];
+  const LaunchPlan& plan = loaded.plan;
+  CUlaunchConfig config;
+  config.grid_x = blocks(device, plan.x, 0, rows, cols);
+  config.grid_y = blocks(device, plan.y, 1, rows, cols);
+  config.grid_z = blocks(device, plan.z, 2, rows, cols);
+  if (config.grid_x == 0 || config.grid_y == 0 || config.grid_z == 0) return;
+  config.block_x = plan.threads;
+  config.block_y = config.block_z = 1;
+  config.shared_bytes = plan.shared_bytes;
+  config.stream = static_cast<CUstream>(stream);
+  config.attributes = nullptr;
+  config.attribute_count = 0;
+  CUlaunchAttribute attribute;
+  if (plan.cluster > 1) {
+    attribute = {};
+    attribute.id = kClusterDimension;
+    attribute.value.cluster = {plan.cluster, 1, 1};
+    config.attributes = &attribute;
+    config.attribute_count = 1;
+  }
+  // The driver takes parameters by address and copies them before it returns.
+  void* parameters[] = {const_cast<std::byte*>(args), const_cast<std::byte*>(kernel.contract.constants.data())};
+  const ContextScope scope(device);
+  if (const CUresult result = device.driver->launch(&config, loaded.function, parameters, nullptr)) [[unlikely]]
+    launch_failed(kernel, loaded, config, result);
+}
+
+[[noreturn]] void refuse_extent(const char* field, std::int64_t value) {
+  refuse(field, fmt::format("{}", value), "0 or more");
+}
+
+void launch_checked(const Kernel::Impl& kernel, Stream stream, const void* args, std::int64_t rows, std::int64_t cols) {
+  if (rows <= 0) {
+    if (rows < 0) refuse_extent("rows", rows);
+    return;
+  }
+  if (cols < 0) [[unlikely]]
+    refuse_extent("cols", cols);
+  const auto* bytes = static_cast<const std::byte*>(args);
+  const bool ask = kernel.ask_pointers.load(std::memory_order_relaxed);
+  if (ask) {
+    const ContextScope scope(*kernel.device);
+    check_pointers(kernel, bytes, true);
+  } else {
+    check_pointers(kernel, bytes, false);
+  }
+  alignas(16) std::byte room[kMaxArgumentBytes];
+  launch_one(kernel, stream, resolve_strides(kernel.contract, bytes, room), rows, cols);
+}
+
+[[noreturn]] void refuse_operation(const Kernel::Impl& kernel, const char* given) {
+  const auto& op = kernel.contract.op;
+  refuse("args", given, op.empty() ? "this kernel takes a caller's own argument struct" : "this kernel is for " + op);
+}
+
+}  // namespace
+}  // namespace jit
+
+void Kernel::launch(Stream stream, const GemmArgs& args) const {
+  if (impl_->operation != Impl::Operation::gemm) [[unlikely]]
+    jit::refuse_operation(*impl_, "GemmArgs");
+  jit::launch_checked(*impl_, stream, &args, args.m, impl_->contract.cols);
+}
+
+void Kernel::launch(Stream stream, const CastArgs& args) const {
+  if (impl_->operation != Impl::Operation::cast) [[unlikely]]
+    jit::refuse_operation(*impl_, "CastArgs");
+  jit::launch_checked(*impl_, stream, &args, args.rows, impl_->contract.cols);
+}
+
+void Kernel::launch(Stream stream, std::span<const std::byte> params, std::int64_t rows, std::int64_t cols) const {
+  // The driver copies as many bytes as the kernel declares, whatever the span has.
+  if (impl_->params_bytes != Impl::kUnknown && params.size() != impl_->params_bytes) [[unlikely]]
+    jit::refuse("params", fmt::format("{} bytes", params.size()),
+                fmt::format("the kernel's first parameter has {} bytes", impl_->params_bytes));
+  jit::launch_checked(*impl_, stream, params.data(), rows, cols);
+}
+
+void Kernel::check_pointers(bool on) { impl_->ask_pointers.store(on, std::memory_order_relaxed); }
+
+const LaunchPlan& Kernel::plan(std::int64_t rows) const { return impl_->by_bucket[bucket_index(rows)]->plan; }
+
+const Resources& Kernel::resources(std::int64_t rows) const { return impl_->by_bucket[bucket_index(rows)]->resources; }
+
+}  // namespace tilewright

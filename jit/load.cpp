@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// From binaries to a Kernel: everything that can be refused is refused before the driver sees a byte.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "jit/context.h"
+#include "jit/elf.h"
+#include "jit/kernel.h"
+
+namespace tilewright {
+namespace jit {
+namespace {
+
+constexpr int kDefaultShared = 48 << 10;  // more dynamic shared memory must be asked for, per function
+constexpr unsigned kMaxCluster = 8;       // portable limit
+
+[[noreturn]] void refuse(const std::string& field, const std::string& value, const std::string& allowed) {
+  throw Error(ErrorCode::invalid_argument, field, value, allowed);
+}
+
+void check_shared(const Device::Impl& device, std::int64_t fixed, std::int64_t dynamic) {
+  if (fixed + dynamic > device.shared_optin)
+    refuse("plan.shared_bytes", fmt::format("{} dynamic + {} static", dynamic, fixed),
+           fmt::format("{} has {} bytes per block", device.name, device.shared_optin));
+}
+
+// Registers are handed out to warps in units of 256.
+void check_registers(const Device::Impl& device, int registers, unsigned threads) {
+  const std::int64_t per_warp = (registers * 32 + 255) / 256 * 256;
+  const std::int64_t needed = per_warp * ((threads + 31) / 32);
+  if (device.registers > 0 && needed > device.registers)
+    refuse("plan.threads", fmt::format("{}", threads),
+           fmt::format("with {} registers each they need {}; {} has {} per block", registers, needed, device.name,
+                       device.registers));
+}
+
+void check_limits(const Device::Impl& device, const Binary& binary) {
+  const LaunchPlan& plan = binary.plan;
+  if (plan.threads == 0 || plan.threads > static_cast<unsigned>(device.max_threads))
+    refuse("plan.threads", fmt::format("{}", plan.threads), fmt::format("1 to {}", device.max_threads));
+  if (plan.cluster == 0 || plan.cluster > kMaxCluster || (plan.cluster > 1 && !device.arch->clusters))
+    refuse("plan.cluster", fmt::format("{}", plan.cluster), device.arch->clusters ? "1 to 8" : "this device has none");
+  check_shared(device, binary.resources.shared_bytes, plan.shared_bytes);
+  check_registers(device, binary.resources.registers, plan.threads);
+}
+
+void check_image(const Binary& binary) {
+  const std::string defect = elf_defect(binary.image);
+  if (!defect.empty()) refuse("binary.image", fmt::format("{} bytes", binary.image.size()), "not a cubin: " + defect);
+  if (!elf_has_entry(binary.image, binary.entry))
+    refuse("binary.entry", binary.entry,
+           fmt::format("not in the image, which has: {}", fmt::join(elf_entries(binary.image), ", ")));
+}
+
+int attribute(const Driver& driver, CUfunction function, FunctionAttribute which) {
+  int value = 0;
+  driver.must(driver.function_attribute, &value, static_cast<int>(which), function);
+  return value;
+}
+
+// What the driver knows better than a caller's own Binary may say. Also makes a lazily loading driver load now, since
+// the first launch may be under stream capture.
+void ask_function(Loaded& loaded) {
+  const Driver& driver = *loaded.device->driver;
+  const int shared = attribute(driver, loaded.function, kFuncShared);
+  const int registers = attribute(driver, loaded.function, kFuncRegisters);
+  const int threads = attribute(driver, loaded.function, kFuncMaxThreads);
+  if (loaded.resources == Resources{}) {
+    loaded.resources.registers = registers;
+    loaded.resources.shared_bytes = shared;
+    loaded.resources.stack_bytes = attribute(driver, loaded.function, kFuncLocal);
+  }
+  check_shared(*loaded.device, shared, loaded.plan.shared_bytes);
+  if (loaded.plan.threads > static_cast<unsigned>(threads))
+    refuse("plan.threads", fmt::format("{}", loaded.plan.threads),
+           fmt::format("{} can have at most {} (launch bounds, registers)", loaded.entry, threads));
+}
+
+void check_rules(const Contract& contract) {
+  const std::size_t size = contract.args_bytes;
+  if (size + contract.constants.size() > kMaxArgumentBytes)
+    refuse("contract.args_bytes", fmt::format("{} + {} constant", size, contract.constants.size()),
+           fmt::format("at most {}", kMaxArgumentBytes));
+  for (const auto& rule : contract.pointers)
+    if (rule.offset + sizeof(void*) > size || !std::has_single_bit(rule.align))
+      refuse(rule.name, fmt::format("offset {}, alignment {}", rule.offset, rule.align),
+             "must lie in the argument struct, aligned to a power of two");
+  for (const auto& rule : contract.strides)
+    if (rule.offset + sizeof(std::int64_t) > size || rule.multiple < 1)
+      refuse(rule.name, fmt::format("offset {}, multiple {}", rule.offset, rule.multiple),
+             "must lie in the argument struct, a multiple of at least 1");
+}
+
+// Size of the kernel's first parameter, where the driver can tell.
+std::size_t first_parameter(const Loaded& loaded) {
+  const Driver& driver = *loaded.device->driver;
+  std::size_t offset = 0, size = 0;
+  if (!driver.function_parameter) return Kernel::Impl::kUnknown;
+  const ContextScope scope(*loaded.device);
+  const CUresult result = driver.function_parameter(loaded.function, std::size_t{0}, &offset, &size);
+  return result == 0 ? size : result == kInvalidValue ? 0 : Kernel::Impl::kUnknown;
+}
+
+// Bucket i is served by its own binary, else by the nearest prepared larger one, else by the nearest smaller.
+void fill_buckets(Kernel::Impl& impl, std::span<const int> wanted) {
+  std::array<const Loaded*, kBucketCount> own{};
+  for (std::size_t i = 0; i < wanted.size(); ++i)
+    if (wanted[i] >= 0) own[i] = impl.loaded.at(wanted[i]).get();
+  const Loaded* nearest = nullptr;
+  for (int i = kBucketCount - 1; i >= 0; --i) impl.by_bucket[i] = nearest = own[i] ? own[i] : nearest;
+  for (int i = 0; i < kBucketCount; ++i) {
+    if (own[i]) nearest = own[i];
+    if (!impl.by_bucket[i]) impl.by_bucket[i] = nearest;
+  }
+}
+
+std::shared_ptr<Kernel::Impl> load_all(const Device& device, std::span<const Binary> binaries,
+                                       std::span<const int> by_bucket, Contract contract) {
+  auto impl = std::make_shared<Kernel::Impl>();
+  impl->device = device.impl();
+  check_rules(contract);
+  if (by_bucket.size() > kBucketCount)
+    refuse("by_bucket", fmt::format("{} entries", by_bucket.size()), fmt::format("at most {}", kBucketCount));
+  for (const int index : by_bucket)
+    if (index >= static_cast<int>(binaries.size()))
+      refuse("by_bucket", fmt::format("{}", index), fmt::format("there are {} binaries", binaries.size()));
+  if (std::none_of(by_bucket.begin(), by_bucket.end(), [](int i) { return i >= 0; }))
+    refuse("by_bucket", "", "at least one bucket must have a binary");
+  for (const auto& binary : binaries) impl->loaded.push_back(std::make_unique<Loaded>(impl->device, binary));
+  fill_buckets(*impl, by_bucket);
+  impl->contract = std::move(contract);
+  const Contract& rules = impl->contract;
+  using Operation = Kernel::Impl::Operation;
+  if (rules.op == "gemm" && rules.args_bytes == sizeof(GemmArgs)) impl->operation = Operation::gemm;
+  if (rules.op == "cast" && rules.args_bytes == sizeof(CastArgs)) impl->operation = Operation::cast;
+  impl->params_bytes = rules.args_bytes ? rules.args_bytes : first_parameter(*impl->loaded.front());
+  return impl;
+}
+
+}  // namespace
+
+Loaded::Loaded(std::shared_ptr<Device::Impl> on, const Binary& binary)
+    : device(std::move(on)), entry(binary.entry), plan(binary.plan), resources(binary.resources) {
+  check_limits(*device, binary);
+  check_image(binary);
+  const ContextScope scope(*device);
+  const Driver& driver = *device->driver;
+  if (const CUresult result = driver.module_load(&module, binary.image.data()))
+    driver.fail(
+        "cuModuleLoadData", result,
+        fmt::format("loading {} for {} on {} ({})", binary.entry, binary.target, device->name, device->version));
+  try {
+    driver.must(driver.module_function, &function, module, entry.c_str());
+    ask_function(*this);
+    if (plan.shared_bytes + resources.shared_bytes > static_cast<unsigned>(kDefaultShared))
+      driver.must(driver.set_function_attribute, function, static_cast<int>(kFuncMaxDynamic),
+                  static_cast<int>(plan.shared_bytes));
+  } catch (...) {
+    driver.module_unload(module);
+    throw;
+  }
+}
+
+Loaded::~Loaded() {
+  release_quietly(*device, [&](const Driver& driver) { driver.module_unload(module); });
+}
+
+}  // namespace jit
+
+Kernel::Kernel(const Device& device, const Binary& binary) {
+  const int first[] = {0};
+  impl_ = jit::load_all(device, {&binary, 1}, first, {});
+}
+
+Kernel::Kernel(const Device& device, std::span<const Binary> binaries, std::span<const int> by_bucket,
+               Contract contract)
+    : impl_(jit::load_all(device, binaries, by_bucket, std::move(contract))) {}
+
+}  // namespace tilewright
