@@ -11,43 +11,12 @@
 #include <span>
 
 #include <tilewright/kernel.h>
+#include <tilewright/memory.h>
 
 namespace tilewright::jit {
 
-class Memory {
- public:
-  Memory() = default;
-  Memory(const Device& device, std::size_t bytes);
-  Memory(Memory&&) noexcept;
-  Memory& operator=(Memory&&) noexcept;
-  ~Memory();
-  void* data() const { return data_; }
-  std::size_t size() const { return size_; }
-  void upload(std::span<const std::byte> from, std::size_t offset = 0);       // synchronous
-  void download(std::span<std::byte> to, std::size_t offset = 0) const;       // synchronous
-  void fill(unsigned char byte);                                              // whole allocation, synchronous
-  void copy_from(const Memory& other);                                        // device to device, synchronous
-
- private:
-  Device device_{nullptr};
-  void* data_ = nullptr;
-  std::size_t size_ = 0;
-};
-
-class OwnedStream {
- public:
-  explicit OwnedStream(const Device& device);
-  OwnedStream(OwnedStream&&) noexcept;
-  OwnedStream& operator=(OwnedStream&&) noexcept;
-  ~OwnedStream();
-  Stream get() const { return stream_; }
-  void synchronize() const;
-  bool capturing() const;
-
- private:
-  Device device_{nullptr};
-  Stream stream_ = nullptr;
-};
+using tilewright::Memory;
+using tilewright::OwnedStream;
 
 bool capturing(const Device& device, Stream stream);
 

@@ -6,6 +6,8 @@
 #include <span>
 #include <string_view>
 
+#include <tilewright/export.h>
+
 namespace tilewright {
 
 struct Arch {
@@ -27,13 +29,13 @@ struct Arch {
   double typical_mma16_tf;  // dense 16-bit mma.sync rate, TFLOP/s
 };
 
-std::span<const Arch> archs();
+TILEWRIGHT_EXPORT std::span<const Arch> archs();
 
 // By name ("sm_90a"). Throws Error (invalid_argument, lists the names).
-const Arch& arch(std::string_view name);
+TILEWRIGHT_EXPORT const Arch& arch(std::string_view name);
 
 // Of a device's compute capability. A chip newer than the table gets the nearest lower row of its major version
 // whose name has no feature suffix; null when there is none.
-const Arch* arch_for(int major, int minor);
+TILEWRIGHT_EXPORT const Arch* arch_for(int major, int minor);
 
 }  // namespace tilewright

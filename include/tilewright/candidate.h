@@ -9,9 +9,11 @@
 #include <utility>
 #include <vector>
 
+#include <tilewright/export.h>
+
 namespace tilewright {
 
-struct Candidate {
+struct TILEWRIGHT_EXPORT Candidate {
   std::string family;                                        // "mma"
   std::vector<std::pair<std::string, std::int64_t>> knobs;   // in the family's own order
 

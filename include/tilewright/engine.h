@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include <tilewright/export.h>
 #include <tilewright/family.h>
 #include <tilewright/kernel.h>
 #include <tilewright/options.h>
@@ -52,7 +53,7 @@ struct PrewarmReport {
   std::vector<std::string> failures;           // "sm_80 gemm ...: reason"
 };
 
-class Engine {
+class TILEWRIGHT_EXPORT Engine {
  public:
   explicit Engine(Options options = Options::from_env());
   ~Engine();
@@ -96,6 +97,6 @@ class Engine {
 int compile_worker_main(int in_fd, int out_fd);
 
 // A workload: one problem per line, '#' starts a comment. Throws Error (io, or invalid_argument with the line number).
-std::vector<Problem> read_workload(const std::string& path);
+TILEWRIGHT_EXPORT std::vector<Problem> read_workload(const std::string& path);
 
 }  // namespace tilewright

@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include <tilewright/export.h>
+
 namespace tilewright {
 
 enum class ErrorCode {
@@ -37,7 +39,7 @@ inline const char* to_string(ErrorCode code) {
   return "unknown";
 }
 
-class Error : public std::runtime_error {
+class TILEWRIGHT_EXPORT Error : public std::runtime_error {
  public:
   // message: "FIELD = VALUE: ALLOWED". `allowed` says what would have been accepted, or what to do.
   Error(ErrorCode code, std::string field, std::string value, std::string allowed)
@@ -58,7 +60,7 @@ class Error : public std::runtime_error {
 };
 
 // NVRTC rejected a source. `log` is cut to its first 4096 bytes; what() holds its first lines.
-class CompileError : public Error {
+class TILEWRIGHT_EXPORT CompileError : public Error {
  public:
   CompileError(std::string name, std::string target, std::string options, std::string source, std::string log)
       : Error(ErrorCode::compile_failed, "source " + name, target, log.substr(0, 400)),

@@ -10,6 +10,7 @@
 
 #include <tilewright/arch.h>
 #include <tilewright/candidate.h>
+#include <tilewright/export.h>
 #include <tilewright/problem.h>
 #include <tilewright/source.h>
 
@@ -30,7 +31,7 @@ struct Traits {
   double alu_ops = 0;                 // scalar operations, all threads
 };
 
-class Family {
+class TILEWRIGHT_EXPORT Family {
  public:
   virtual ~Family() = default;
   virtual std::string_view op() const = 0;     // "gemm"
@@ -49,7 +50,7 @@ class Family {
 };
 
 // All families of an operation, most specialized first, the reference last.
-std::span<const Family* const> families(std::string_view op);
-const Family& family(std::string_view op, std::string_view name);  // throws Error (invalid_argument)
+TILEWRIGHT_EXPORT std::span<const Family* const> families(std::string_view op);
+TILEWRIGHT_EXPORT const Family& family(std::string_view op, std::string_view name);  // throws Error (invalid_argument)
 
 }  // namespace tilewright

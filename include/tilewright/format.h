@@ -8,6 +8,8 @@
 #include <span>
 #include <string_view>
 
+#include <tilewright/export.h>
+
 namespace tilewright {
 
 // A matrix is stored in up to three streams of bytes. Rows are contiguous; there is no padding between them.
@@ -49,7 +51,7 @@ struct FormatInfo {
   float (*global_for)(float amax);  // the global scale for a tensor whose largest magnitude is amax; null if none
 };
 
-class Format {
+class TILEWRIGHT_EXPORT Format {
  public:
   // Throws Error (invalid_argument, names the allowed formats).
   static Format parse(std::string_view name);

@@ -14,6 +14,7 @@
 
 #include <tilewright/arch.h>
 #include <tilewright/args.h>
+#include <tilewright/export.h>
 #include <tilewright/source.h>
 
 namespace tilewright {
@@ -44,15 +45,15 @@ struct CompileOptions {
 
 // Compiles for one target. Thread-safe. Throws CompileError; Error (library_missing) when libnvrtc cannot be used;
 // Error (compile_failed) when the entry symbol is not in the result.
-Binary compile(const Source& source, const Arch& arch, const CompileOptions& options = {});
+TILEWRIGHT_EXPORT Binary compile(const Source& source, const Arch& arch, const CompileOptions& options = {});
 
 // "13.0 build 88" of the libnvrtc that compile() would use: part of every binary key.
-std::string compiler_version(const CompileOptions& options = {});
+TILEWRIGHT_EXPORT std::string compiler_version(const CompileOptions& options = {});
 
 // A CUstream of the driver API or a cudaStream_t of the runtime: the same handle. null: the legacy default stream.
 using Stream = void*;
 
-class Device {
+class TILEWRIGHT_EXPORT Device {
  public:
   // Retains the device's primary context, which the CUDA runtime and PyTorch share. Throws Error (library_missing,
   // invalid_argument with the ordinals that exist, driver_failed).
@@ -101,7 +102,7 @@ struct Contract {
   std::int64_t cols = 0;                 // the launch's second extent
 };
 
-class Kernel {
+class TILEWRIGHT_EXPORT Kernel {
  public:
   // A caller's own binary. Throws Error (driver_failed) if the driver refuses it, Error (invalid_argument) if its launch
   // plan exceeds the device's limits (threads, shared memory).

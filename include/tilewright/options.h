@@ -8,11 +8,13 @@
 #include <string_view>
 #include <vector>
 
+#include <tilewright/export.h>
+
 namespace tilewright {
 
 enum class LogLevel { error, warning, info, debug };
 
-struct Options {
+struct TILEWRIGHT_EXPORT Options {
   // Cache file. Empty: $XDG_CACHE_HOME/tilewright/v1/cache.db, else $HOME/.cache/tilewright/v1/cache.db, as found by
   // from_env(); with neither, a cache in memory. ":memory:" asks for that.
   std::string cache;

@@ -17,6 +17,7 @@
 #include <string_view>
 #include <variant>
 
+#include <tilewright/export.h>
 #include <tilewright/format.h>
 
 namespace tilewright {
@@ -45,7 +46,7 @@ struct Cast {
   friend bool operator==(const Cast&, const Cast&) = default;
 };
 
-class Problem {
+class TILEWRIGHT_EXPORT Problem {
  public:
   // Both constructors and parse() validate everything that does not depend on a device; they throw Error
   // (invalid_argument, unsupported or too_large) naming the field.

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include <tilewright/candidate.h>
+#include <tilewright/export.h>
 #include <tilewright/kernel.h>
 #include <tilewright/options.h>
 #include <tilewright/tuning.h>
@@ -23,7 +24,7 @@ namespace tilewright {
 
 // A key is a list of tagged fields. Its transcript is readable ("target=sm_90a\nentry=...\n"); its hash is the SHA-256
 // of the unambiguous serialisation (each tag and value with its length). Rows keep both, and a hit compares both.
-class Key {
+class TILEWRIGHT_EXPORT Key {
  public:
   Key& add(std::string_view tag, std::string_view value);
   Key& add(std::string_view tag, std::int64_t value);
@@ -35,7 +36,7 @@ class Key {
   std::vector<std::pair<std::string, std::string>> fields_;
 };
 
-std::string sha256_hex(std::string_view bytes);
+TILEWRIGHT_EXPORT std::string sha256_hex(std::string_view bytes);
 
 struct StoredChoice {
   std::string problem;       // canonical text with the bucket's rows
@@ -73,7 +74,7 @@ struct MergeReport {
   std::int64_t added = 0, kept = 0, replaced = 0, refused = 0;
 };
 
-class Store {
+class TILEWRIGHT_EXPORT Store {
  public:
   explicit Store(StoreOptions options = {});
   ~Store();

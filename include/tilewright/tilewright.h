@@ -3,3 +3,4 @@
 #pragma once
 
 #include <tilewright/engine.h>
+#include <tilewright/memory.h>

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <tilewright/candidate.h>
+#include <tilewright/export.h>
 #include <tilewright/kernel.h>
 
 namespace tilewright {
@@ -33,7 +34,7 @@ enum class OutcomeKind {
   wrong,        // a result beyond the bound, NaN, an unwritten element, a byte outside a buffer
   failed,       // the driver refused to load or launch it
 };
-const char* to_string(OutcomeKind kind);
+TILEWRIGHT_EXPORT const char* to_string(OutcomeKind kind);
 
 // One candidate's fate. Every one is stored, not only the winner's.
 struct Outcome {
@@ -50,7 +51,7 @@ struct Outcome {
 };
 
 enum class Grade { exact, same_bucket, neighbour, ranked };  // how well a stored choice fits a request
-const char* to_string(Grade grade);
+TILEWRIGHT_EXPORT const char* to_string(Grade grade);
 
 struct Choice {
   Candidate candidate;
