@@ -27,7 +27,7 @@
 namespace tw::fmt {
 
 // Largest power of two, at most 16, that divides `bytes`: the alignment of a run of items of that size.
-constexpr int run_alignment(int bytes) { return bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : bytes % 2 == 0 ? 2 : 1; }
+TW_FN constexpr int run_alignment(int bytes) { return bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : bytes % 2 == 0 ? 2 : 1; }
 
 TW_FN u16 read16(const u8* p) { return static_cast<u16>(p[0] | (p[1] << 8)); }
 TW_FN void write16(u8* p, u16 v) {
@@ -70,7 +70,7 @@ template <class T, int bits> struct Plain {
   // A unit is one group; its elements are read with one load of at most 16 bytes.
   static constexpr int kGroup = 1;
   static constexpr bool kCodes = false, kOffset = false;
-  static constexpr bool unit_ok(int e) { return e > 0 && (e & (e - 1)) == 0 && e * static_cast<int>(sizeof(T)) <= 16; }
+  TW_MEMBER static constexpr bool unit_ok(int e) { return e > 0 && (e & (e - 1)) == 0 && e * static_cast<int>(sizeof(T)) <= 16; }
   template <int E> struct Unit { u32 raw[ceil_div(E * sizeof(T), 4)]; };
   template <int E> TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8*, i64 k) {
     load_words<E * sizeof(T), run_alignment(E * sizeof(T))>(u.raw, data + k * static_cast<i64>(sizeof(T)));

@@ -32,21 +32,46 @@ TW_FN float trunc_zero(float a) { return __builtin_truncf(a); }
 #endif
 TW_FN float abs_f(float a) { return bits_as<float>(bits_as<u32>(a) & 0x7fffffffu); }
 TW_FN bool is_nan(float a) { return (bits_as<u32>(a) & 0x7fffffffu) > 0x7f800000u; }
-// Half away from zero, as C's roundf: ties are exact in float, so adding a half to the magnitude's fraction is not needed.
-TW_FN float round_away(float a) {
-  const float t = trunc_zero(a);
-  const float d = sub_rn(a, t);
-  if (d >= 0.5f) return add_rn(t, 1.0f);
-  if (d <= -0.5f) return sub_rn(t, 1.0f);
-  return t;
-}
-// Float to int: NaN gives 0, out of range saturates (C leaves both undefined).
+// Half away from zero, as C's roundf. 0.5 - 2^-25, the float below a half, is enough: the sum of it and a fraction of at
+// least a half rounds up to the next integer, and that of it and less never does.
+TW_FN float nudged_away(float a) { return add_rn(a, bits_as<float>((bits_as<u32>(a) & 0x80000000u) | 0x3effffffu)); }
+TW_FN float round_away(float a) { return trunc_zero(nudged_away(a)); }
+// Float to int, toward zero: NaN gives 0, out of range saturates (C leaves both undefined).
 TW_FN i32 to_int(float a) {
+#if defined(__CUDA_ARCH__)
+  i32 i;
+  asm("cvt.rzi.s32.f32 %0, %1;" : "=r"(i) : "f"(a));
+  return i;
+#else
   if (is_nan(a)) return 0;
   if (a >= 2147483648.0f) return 2147483647;
   if (a <= -2147483648.0f) return -2147483647 - 1;
   return static_cast<i32>(a);
+#endif
 }
+TW_FN i32 to_int_away(float a) { return to_int(nudged_away(a)); }
+
+// Many quotients by one positive divisor, each correctly rounded, for values of magnitude at most `largest` (a NaN is
+// allowed too). The reciprocal is rounded correctly, so two corrections of the product are enough (Markstein); nothing may
+// leave the range of normal numbers on the way, else a plain division is used. A quotient below 2^-40 may be off by an
+// ulp: who rounds it to a narrow format does not see that.
+struct Divider {
+  float divisor, reciprocal;
+  bool direct;
+  TW_MEMBER Divider(float by, float largest) {
+    constexpr float kLow = 8.673617379884035e-19f, kHigh = 1.152921504606847e18f;  // 2^-60, 2^60
+    divisor = by;
+    reciprocal = div_rn(1.0f, by);
+    direct = by >= kLow && by <= kHigh && largest <= kHigh;
+  }
+  // Precondition: direct. Otherwise div_rn(x, divisor).
+  TW_MEMBER float quotient(float x) const {
+    float q = mul_rn(x, reciprocal);
+    q = fma_rn(fma_rn(-q, divisor, x), reciprocal, q);
+    q = fma_rn(fma_rn(-q, divisor, x), reciprocal, q);
+    return bits_as<float>((bits_as<u32>(q) & 0x7fffffffu) | (bits_as<u32>(x) & 0x80000000u));  // -0 stays -0
+  }
+};
 
 // ---- f16 -----------------------------------------------------------------------------------------------------------
 TW_FN u16 f32_to_f16_bits(float f) {
@@ -90,13 +115,18 @@ TW_FN float bf16_bits_to_f32(u16 h) { return bits_as<float>(static_cast<u32>(h) 
 
 // ---- fp8 E4M3 (no infinity; 0x7f and 0xff are NaN; largest 448) ----------------------------------------------------
 TW_FN float e4m3_to_f32(u8 b) {
-  const u32 e = (b >> 3) & 15u, m = b & 7u, sign = static_cast<u32>(b & 0x80u) << 24;
-  if ((b & 0x7fu) == 0x7fu) return bits_as<float>(sign | 0x7fffffffu);
-  const float magnitude = e ? bits_as<float>(((e + 120u) << 23) | (m << 20)) : static_cast<float>(m) * 0.001953125f;
-  return bits_as<float>(sign | bits_as<u32>(magnitude));
+  // The code's fields moved to a float's, where their exponent is 120 too small, subnormal or not.
+  const float magnitude = mul_rn(bits_as<float>((b & 0x7fu) << 20), 1.329227995784916e36f);  // 2^120
+  const u32 sign = static_cast<u32>(b & 0x80u) << 24;
+  return bits_as<float>(sign | ((b & 0x7fu) == 0x7fu ? 0x7fffffffu : bits_as<u32>(magnitude)));
 }
 // Saturating: beyond 448 and infinity give 448; NaN gives 0x7f.
 TW_FN u8 f32_to_e4m3(float f) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  u16 pair;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(f));
+  return static_cast<u8>(pair);
+#else
   const u32 u = bits_as<u32>(f), a = u & 0x7fffffffu;
   const u8 sign = static_cast<u8>((u >> 24) & 0x80u);
   if (a > 0x7f800000u) return 0x7fu;
@@ -108,22 +138,22 @@ TW_FN u8 f32_to_e4m3(float f) {
   const u32 odd = (a >> 20) & 1u;
   const u32 code = (a - 0x3c000000u + 0x7ffffu + odd) >> 20;
   return static_cast<u8>(sign | (code > 0x7eu ? 0x7eu : code));
+#endif
 }
 
 // ---- fp4 E2M1 (0 .5 1 1.5 2 3 4 6) ---------------------------------------------------------------------------------
 TW_FN float e2m1_to_f32(u32 code) {
-  const u32 e = (code >> 1) & 3u, m = code & 1u;
-  const float magnitude = e ? bits_as<float>(((e + 126u) << 23) | (m << 22)) : (m ? 0.5f : 0.0f);
-  return (code & 8u) ? -magnitude : magnitude;
+  const float magnitude = mul_rn(bits_as<float>((code & 7u) << 22), 8.507059173023462e37f);  // 2^126
+  return bits_as<float>(((code & 8u) << 28) | bits_as<u32>(magnitude));
 }
 // Saturating at 6; ties to the even code; NaN gives +6, as the hardware does; the sign of zero is kept.
 TW_FN u32 f32_to_e2m1(float f) {
-  if (is_nan(f)) return 7u;
-  const u32 sign = (bits_as<u32>(f) >> 28) & 8u;
-  const float a = abs_f(f);
-  const u32 code = a <= 0.25f ? 0u : a < 0.75f ? 1u : a <= 1.25f ? 2u : a < 1.75f ? 3u : a <= 2.5f ? 4u
-                 : a < 3.5f ? 5u : a <= 5.0f ? 6u : 7u;
-  return sign | code;
+  const float a = abs_f(f) < 6.0f ? abs_f(f) : 6.0f;
+  const u32 u = bits_as<u32>(a);
+  const u32 halves = bits_as<u32>(add_rn(a, 4194304.0f)) - 0x4a800000u;  // below 2: 2^22 aligns the ulp, a half
+  const u32 above = (u + 0x1fffffu + ((u >> 22) & 1u) - 0x3f000000u) >> 22;
+  const u32 sign = is_nan(f) ? 0u : (bits_as<u32>(f) >> 28) & 8u;
+  return sign | (a < 2.0f ? halves : above);
 }
 
 // ---- by type -------------------------------------------------------------------------------------------------------

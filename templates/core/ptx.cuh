@@ -73,6 +73,27 @@ template <int width> TW_DEVICE float max_lanes(float v) {
   return v;
 }
 
+// ---- floating point ---------------------------------------------------------------------------------------------------
+// The larger; of a number and a NaN, the number.
+TW_DEVICE float max_number(float a, float b) {
+#if defined(__CUDACC__)
+  float d;
+  asm("max.f32 %0, %1, %2;" : "=f"(d) : "f"(a), "f"(b));
+  return d;
+#else
+  return is_nan(a) || a < b ? b : a;
+#endif
+}
+TW_DEVICE float min_number(float a, float b) {
+#if defined(__CUDACC__)
+  float d;
+  asm("min.f32 %0, %1, %2;" : "=f"(d) : "f"(a), "f"(b));
+  return d;
+#else
+  return is_nan(a) || b < a ? b : a;
+#endif
+}
+
 // ---- integer ---------------------------------------------------------------------------------------------------------
 // Byte permute: result byte i is byte (selector nibble i & 7) of {b, a}; selector bit 3 replicates that byte's sign.
 TW_DEVICE u32 prmt(u32 a, u32 b, u32 selector) {
@@ -125,6 +146,18 @@ TW_DEVICE u32 pack_bf16x2(float lo, float hi) {
   return f32_to_bf16_bits(lo) | (static_cast<u32>(f32_to_bf16_bits(hi)) << 16);
 #endif
 }
+// Two E4M3 codes, saturating, lo in the low byte.
+TW_DEVICE u32 pack_e4m3x2(float lo, float hi) {
+#if defined(__CUDACC__) && __CUDA_ARCH__ >= 890
+  u16 d;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(d) : "f"(hi), "f"(lo));
+  return d;
+#else
+  return f32_to_e4m3(lo) | (static_cast<u32>(f32_to_e4m3(hi)) << 8);
+#endif
+}
+// The low bytes of four words, in order.
+TW_DEVICE u32 pack_bytes(u32 a, u32 b, u32 c, u32 d) { return prmt(prmt(a, b, 0x0040u), prmt(c, d, 0x0040u), 0x5410u); }
 template <class T> TW_DEVICE u32 pack2(float lo, float hi) {
   if constexpr (same<T, f16>) return pack_f16x2(lo, hi);
   else return pack_bf16x2(lo, hi);
@@ -212,6 +245,13 @@ TW_DEVICE u8 load_global1(const void* p) {
   return static_cast<u8>(v);
 #else
   return *static_cast<const u8*>(p);
+#endif
+}
+TW_DEVICE void store_global16(void* p, u32x4 v) {
+#if defined(__CUDACC__)
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+#else
+  *static_cast<u32x4*>(p) = v;
 #endif
 }
 // words[i] <- p, in pieces of `align` bytes (16, 8, 4 or 2). `bytes` is a multiple of align; a last half word is zero-filled.
@@ -329,6 +369,24 @@ TW_DEVICE void mma_s8_k32(i32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
   for (int i = 0; i < 4; ++i) bits[i] = static_cast<u32>(d[i]);
   emu::mma(emu::Mma::s8_k32, bits, a, b);
   for (int i = 0; i < 4; ++i) d[i] = static_cast<i32>(bits[i]);
+#endif
+}
+
+// d[16x8] += a[16x16] b[16x8], signed bytes; the halves of mma_s8_k32's fragments are its fragments.
+TW_DEVICE void mma_s8_k16(i32 (&d)[4], u32 a0, u32 a1, u32 b) {
+#if defined(__CUDACC__)
+#if __CUDA_ARCH__ >= 800
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]) : "r"(a0), "r"(a1), "r"(b));
+#else
+  asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
+      : "+r"(d[0]), "+r"(d[1]) : "r"(a0), "r"(b));
+  asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
+      : "+r"(d[2]), "+r"(d[3]) : "r"(a1), "r"(b));
+#endif
+#else
+  const u32 a[4] = {a0, a1, 0u, 0u}, bb[2] = {b, 0u};
+  mma_s8_k32(d, a, bb);
 #endif
 }
 

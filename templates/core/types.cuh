@@ -66,10 +66,10 @@ template <bool C, class A, class B> struct conditional { using type = A; };
 template <class A, class B> struct conditional<false, A, B> { using type = B; };
 template <bool C, class A, class B> using select = typename conditional<C, A, B>::type;
 
-constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
+TW_FN constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 TW_FN i64 ceil_div64(i64 a, i64 b) { return (a + b - 1) / b; }
-template <class T> TW_FN T min2(T a, T b) { return b < a ? b : a; }
-template <class T> TW_FN T max2(T a, T b) { return a < b ? b : a; }
+template <class T> TW_FN constexpr T min2(T a, T b) { return b < a ? b : a; }
+template <class T> TW_FN constexpr T max2(T a, T b) { return a < b ? b : a; }
 
 template <class To, class From> TW_FN To bits_as(From from) {
   static_assert(sizeof(To) == sizeof(From), "same size");

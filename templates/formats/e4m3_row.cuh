@@ -20,7 +20,7 @@ struct e4m3_row {
 
   static constexpr int kGroup = 0;
   static constexpr bool kCodes = false, kOffset = false;
-  static constexpr bool unit_ok(int) { return false; }
+  TW_MEMBER static constexpr bool unit_ok(int) { return false; }
 };
 
 }  // namespace tw::fmt

@@ -35,7 +35,7 @@ struct nvfp4 {
 
   static constexpr int kGroup = 16;
   static constexpr bool kCodes = true, kOffset = false;
-  static constexpr bool unit_ok(int e) { return e == 16 || e == 32 || e == 64 || e == 128 || e == 256; }
+  TW_MEMBER static constexpr bool unit_ok(int e) { return e == 16 || e == 32 || e == 64 || e == 128 || e == 256; }
   template <int E> struct Unit { u32 raw[E / 8], scales[ceil_div(E, 64)]; };
   template <int E> TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8* scales, i64 k) {
     load_words<E / 2, run_alignment(E / 2)>(u.raw, data + k / 2);

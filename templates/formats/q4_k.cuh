@@ -149,7 +149,7 @@ struct q4_k {
 
   static constexpr int kGroup = 32;
   static constexpr bool kCodes = true, kOffset = true;
-  static constexpr bool unit_ok(int e) { return e == 64 || e == 256; }
+  TW_MEMBER static constexpr bool unit_ok(int e) { return e == 64 || e == 256; }
   // The header, and the codes of 64 (one pair of sub-blocks) or 256 elements.
   template <int E> struct Unit {
     u32 header[4], raw[E / 8];

@@ -38,7 +38,7 @@ struct q8_1 {
 
   static constexpr int kGroup = 32;
   static constexpr bool kCodes = true, kOffset = false;
-  static constexpr bool unit_ok(int e) { return e == 32 || e == 64 || e == 128; }
+  TW_MEMBER static constexpr bool unit_ok(int e) { return e == 32 || e == 64 || e == 128; }
   template <int E> struct Unit { u32 raw[E / 32 * 9]; };
   template <int E> TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8*, i64 k) {
     load_words<E / 32 * 36, run_alignment(E / 32 * 36)>(u.raw, data + k / 32 * 36);

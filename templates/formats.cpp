@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// The host's view of templates/formats: one FormatInfo per file of that folder, made from its struct.
+#include <tilewright/error.h>
+#include <tilewright/format.h>
+
+#include <array>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "format_includes.inc"
+
+namespace tilewright {
+namespace {
+
+template <class F>
+constexpr int kStreamCount = 1 + (F::kScaleBytes > 0 || F::kRowScale ? 1 : 0) + (F::kGlobal ? 1 : 0);
+
+template <class F>
+constexpr std::array<StreamSpec, kStreamCount<F>> streams_of() {
+  std::array<StreamSpec, kStreamCount<F>> s{};
+  int i = 0;
+  s[i++] = {"data", Scope::block, F::kDataBytes};
+  if (F::kRowScale) s[i++] = {"scales", Scope::row, 4};
+  if (F::kScaleBytes > 0) s[i++] = {"scales", Scope::block, F::kScaleBytes};
+  if (F::kGlobal) s[i++] = {"global", Scope::tensor, 4};
+  return s;
+}
+template <class F>
+constexpr std::array<const char*, F::kEncoders> encoders_of() {
+  std::array<const char*, F::kEncoders> names{};
+  for (int i = 0; i < F::kEncoders; ++i) names[i] = F::encoder_name(i);
+  return names;
+}
+template <class F>
+constexpr auto kStreams = streams_of<F>();
+template <class F>
+constexpr auto kEncoderNames = encoders_of<F>();
+
+template <class F>
+void encode(const float* src, std::int64_t rows, std::int64_t cols, MutableOperand dst, int encoder) {
+  const std::int64_t blocks = cols / F::kBlock;
+  auto* data = static_cast<tw::u8*>(dst.data);
+  auto* scales = static_cast<tw::u8*>(dst.scales);
+  float context = 1.0f;
+  if constexpr (F::kGlobal) context = *dst.global;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    if constexpr (F::kRowScale) {
+      float amax = 0.0f;
+      for (std::int64_t c = 0; c < cols; ++c) amax = tw::max2(amax, tw::abs_f(src[r * cols + c]));
+      context = F::row_scale(amax);
+      static_cast<float*>(dst.scales)[r] = context;
+    }
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      const std::int64_t at = r * blocks + b;
+      F::encode(src + at * F::kBlock, data + at * F::kDataBytes, F::kScaleBytes ? scales + at * F::kScaleBytes : nullptr,
+                context, encoder);
+    }
+  }
+}
+template <class F>
+void decode(Operand src, std::int64_t rows, std::int64_t cols, float* dst) {
+  const std::int64_t blocks = cols / F::kBlock;
+  const auto* data = static_cast<const tw::u8*>(src.data);
+  const auto* scales = static_cast<const tw::u8*>(src.scales);
+  float context = 1.0f;
+  if constexpr (F::kGlobal) context = *src.global;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    if constexpr (F::kRowScale) context = static_cast<const float*>(src.scales)[r];
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      const std::int64_t at = r * blocks + b;
+      for (int i = 0; i < F::kBlock; ++i)
+        dst[at * F::kBlock + i] =
+            F::decode(data + at * F::kDataBytes, F::kScaleBytes ? scales + at * F::kScaleBytes : nullptr, context, i);
+    }
+  }
+}
+template <class F>
+constexpr auto global_of() -> float (*)(float) {
+  if constexpr (F::kGlobal) return [](float amax) { return F::global_scale(amax); };
+  return nullptr;
+}
+
+constexpr FormatInfo kInfos[] = {
+#define FORMAT(NAME)                                                                                            \
+  {#NAME,                                                                                                       \
+   tw::fmt::NAME::kTitle,                                                                                       \
+   tw::fmt::NAME::kLayout,                                                                                      \
+   tw::fmt::NAME::kBlock,                                                                                       \
+   tw::fmt::NAME::kBits,                                                                                        \
+   kStreams<tw::fmt::NAME>,                                                                                     \
+   kEncoderNames<tw::fmt::NAME>,                                                                                \
+   &encode<tw::fmt::NAME>,                                                                                      \
+   &decode<tw::fmt::NAME>,                                                                                      \
+   global_of<tw::fmt::NAME>()},
+#include "format_list.inc"
+#undef FORMAT
+};
+
+}  // namespace
+
+std::span<const Format> Format::all() {
+  static const std::vector<Format> formats = [] {
+    std::vector<Format> list;
+    for (const FormatInfo& info : kInfos) list.push_back(Format(&info));
+    return list;
+  }();
+  return formats;
+}
+
+Format Format::parse(std::string_view name) {
+  std::string names;
+  for (Format f : all()) {
+    if (f.name() == name) return f;
+    names += names.empty() ? std::string(f.name()) : " " + std::string(f.name());
+  }
+  throw Error(ErrorCode::invalid_argument, "format", std::string(name), "one of " + names);
+}
+
+std::int64_t Format::stream_bytes(int i, std::int64_t rows, std::int64_t cols) const {
+  const StreamSpec& s = info_->streams[static_cast<std::size_t>(i)];
+  if (s.scope == Scope::tensor) return s.bytes;
+  std::int64_t items = rows;
+  if (s.scope == Scope::block && __builtin_mul_overflow(rows, cols / info_->block, &items)) items = INT64_MAX;
+  std::int64_t bytes = 0;
+  if (__builtin_mul_overflow(items, static_cast<std::int64_t>(s.bytes), &bytes))
+    throw Error(ErrorCode::too_large, "shape", std::to_string(rows) + " x " + std::to_string(cols),
+                "a matrix of less than 2^63 bytes");
+  return bytes;
+}
+
+std::int64_t Format::total_bytes(std::int64_t rows, std::int64_t cols) const {
+  std::int64_t total = 0;
+  for (std::size_t i = 0; i < info_->streams.size(); ++i) total += stream_bytes(static_cast<int>(i), rows, cols);
+  return total;
+}
+
+double Format::bits_per_element() const {
+  double bits = 0;
+  for (const StreamSpec& s : info_->streams)
+    if (s.scope == Scope::block) bits += 8.0 * s.bytes / info_->block;
+  return bits;
+}
+
+}  // namespace tilewright

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernel families of the operation gemm, and its launch contract.
+#pragma once
+
+#include <tilewright/family.h>
+#include <tilewright/kernel.h>
+
+namespace tilewright::gemm {
+
+const Family& mma();        // matrix units through mma.sync, sm_75 and up
+const Family& gemv();       // few rows: bandwidth first
+const Family& reference();  // any pair of formats
+
+Contract contract(const Gemm& gemm);
+
+// "tw::fmt::q4_0", "formats/q4_0.cuh"
+std::string format_type(Format f);
+std::string format_file(Format f);
+// Template arguments and includes that every gemm kernel needs.
+std::string epilogue_type(const Gemm& g);
+std::vector<std::string> includes_for(const Gemm& g, const char* kernel);
+
+}  // namespace tilewright::gemm

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+// Few rows of x: the time is that of reading w once. Weights go from global memory to registers in the widest accesses
+// their layout allows, several units ahead of their use; x is staged in shared memory, laid out so that the lanes of a
+// warp, which sit a whole unit apart in k, read different banks.
+//
+// A block owns kRowsPerBlock rows of w. Within a warp, LANES lanes share a row's k; WK warps split it further, and SPLIT
+// blocks of a cluster further still. Sums are formed in a fixed order: the result does not depend on timing.
+//
+//   MT     rows of x per block (grid y covers the rest)
+//   E      elements of w per unit: one thread's piece of a row
+//   R      rows of w per thread, sharing what is read of x
+//   DEPTH  units in flight per row
+//   KT     elements of k staged at a time (per block of a cluster)
+#pragma once
+#include "core/format.cuh"
+#include "gemm/epilogue.cuh"
+
+namespace tw::gemm {
+
+template <class X, class W, class Epi, int MT, int E, int LANES, int WK, int WARPS, int R, int DEPTH, int KT, int SPLIT>
+struct Gemv {
+  static constexpr int kThreads = 32 * WARPS;
+  static constexpr bool kInt = X::kCodes;  // integer products, scaled per group
+  static constexpr int kStep = LANES * WK;                         // threads along k
+  static constexpr int kRowGroups = (32 / LANES) * (WARPS / WK);   // threads along n
+  static constexpr int kRowsPerBlock = kRowGroups * R;
+  static constexpr int kGroup = W::kCodes ? W::kGroup : E;
+  static constexpr int kUnits = KT / E;                            // of a staged piece of k
+  static_assert(WARPS % WK == 0 && 32 % LANES == 0 && KT % (E * kStep * DEPTH) == 0, "knobs");
+
+  // Shared memory: [MT] rows of x, then (integers only) scales and sums per 32 elements, then partial sums.
+  using T = typename OperandOf<X, kInt>::type;
+  static constexpr int kElement = static_cast<int>(sizeof(T));
+  static constexpr int kUnitBytes = E * kElement >= 16 ? ((E * kElement / 16) | 1) * 16 : E * kElement;
+  static constexpr int kXBytes = (kUnits * kUnitBytes + 15) / 16 * 16;
+  static constexpr int kUnitScales = (E / 32) | 1;
+  static constexpr int kScaleFloats = kInt ? kUnits * kUnitScales : 0;
+  static constexpr int kSumFloats = kInt && W::kOffset ? kScaleFloats : 0;
+  static constexpr int kPartials = (WK > 1 || SPLIT > 1) ? MT * kRowsPerBlock * WK : 0;
+  static constexpr int kSharedBytes = MT * (kXBytes + 4 * (kScaleFloats + kSumFloats)) + 4 * kPartials;
+
+  struct Staged {
+    u8* x;
+    float* scales;
+    float* sums;
+    float* partials;
+  };
+  TW_MEMBER static Staged layout() {
+    u8* base = dynamic_shared();
+    float* scales = reinterpret_cast<float*>(base + MT * kXBytes);
+    float* sums = scales + MT * kScaleFloats;
+    return {base, scales, sums, sums + MT * kSumFloats};
+  }
+
+  // ---- staging x[m0 .. m0 + MT, k0 .. k0 + KT); zero beyond the matrix
+  TW_MEMBER static void stage_codes(const Staged& s, const Args& args, i64 m0, i64 k0, i64 k_end, i64 ldx) {
+    constexpr int kBlocks = KT / 32;
+    for (int t = static_cast<int>(thread_x()); t < MT * kBlocks; t += kThreads) {
+      const int m = t / kBlocks, b = t % kBlocks;
+      const i64 k = k0 + 32 * b;
+      typename X::template Unit<32> unit = {};
+      if (m0 + m < args.m && k < k_end)
+        X::template load<32>(unit, static_cast<const u8*>(args.x.data) + (m0 + m) * data_stride<X>(ldx), nullptr, k);
+      u32 codes[8];
+      float scale, offset;
+      X::template group<32>(unit, 0, codes, scale, offset);
+      u32x4* to = reinterpret_cast<u32x4*>(s.x + m * kXBytes + (32 * b / E) * kUnitBytes + (32 * b % E));
+      to[0] = {codes[0], codes[1], codes[2], codes[3]};
+      to[1] = {codes[4], codes[5], codes[6], codes[7]};
+      const int at = m * kScaleFloats + (32 * b / E) * kUnitScales + (32 * b % E) / 32;
+      s.scales[at] = scale;
+      if constexpr (W::kOffset) {
+        i32 sum = 0;
+        TW_UNROLL for (int i = 0; i < 8; ++i) sum = dp4a(codes[i], 0x01010101u, sum);
+        s.sums[at] = scale * static_cast<float>(sum);
+      }
+    }
+  }
+  TW_MEMBER static void stage_floats(const Staged& s, const Args& args, i64 m0, i64 k0, i64 k_end, i64 ldx) {
+    constexpr int kVector = min2(E, 16 / kElement);
+    constexpr int kVectors = KT / kVector;
+    for (int t = static_cast<int>(thread_x()); t < MT * kVectors; t += kThreads) {
+      const int m = t / kVectors, j = t % kVectors * kVector;
+      u32 words[4] = {};
+      if (m0 + m < args.m && k0 + j < k_end)
+        load_words<kVector * kElement, fmt::run_alignment(kVector * kElement)>(
+            words, reinterpret_cast<const u8*>(static_cast<const T*>(args.x.data) + (m0 + m) * ldx + k0 + j));
+      u8* to = s.x + m * kXBytes + (j / E) * kUnitBytes + (j % E) * kElement;
+      if constexpr (kVector * kElement == 16) *reinterpret_cast<u32x4*>(to) = {words[0], words[1], words[2], words[3]};
+      else if constexpr (kVector * kElement == 8) *reinterpret_cast<u32x2*>(to) = {words[0], words[1]};
+      else if constexpr (kVector * kElement == 4) *reinterpret_cast<u32*>(to) = words[0];
+      else *reinterpret_cast<u16*>(to) = static_cast<u16>(words[0]);
+    }
+  }
+
+  // N elements of x from shared memory.
+  template <int N> TW_MEMBER static void read_floats(const u8* from, float (&v)[N]) {
+    if constexpr (N * kElement >= 16) {
+      TW_UNROLL for (int i = 0; i < N * kElement / 16; ++i) {
+        const u32x4 q = reinterpret_cast<const u32x4*>(from)[i];
+        const u32 words[4] = {q.x, q.y, q.z, q.w};
+        TW_UNROLL for (int j = 0; j < 16 / kElement; ++j) {
+          if constexpr (kElement == 4) v[4 * i + j] = bits_as<float>(words[j]);
+          else v[8 * i + j] = j % 2 ? high_half<T>(words[j / 2]) : low_half<T>(words[j / 2]);
+        }
+      }
+    } else {
+      TW_UNROLL for (int i = 0; i < N; ++i) v[i] = to_f32(reinterpret_cast<const T*>(from)[i]);
+    }
+  }
+
+  // ---- one unit of R rows against MT rows of x
+  using Unit = typename W::template Unit<E>;
+  using Accumulators = float[MT][R];
+
+  TW_MEMBER static void multiply_codes(const Staged& s, const Unit (&w)[R], int unit, Accumulators& acc) {
+    TW_UNROLL for (int g = 0; g < E / kGroup; ++g) {
+      u32 codes[R][kGroup / 4];
+      float scale[R], offset[R];
+      TW_UNROLL for (int r = 0; r < R; ++r) W::template group<E>(w[r], g, codes[r], scale[r], offset[r]);
+      TW_UNROLL for (int m = 0; m < MT; ++m) {
+        const u32x4* x = reinterpret_cast<const u32x4*>(s.x + m * kXBytes + unit * kUnitBytes + g * kGroup);
+        const int at = m * kScaleFloats + unit * kUnitScales + g * kGroup / 32;
+        i32 sum[R] = {};
+        TW_UNROLL for (int i = 0; i < kGroup / 16; ++i) {
+          const u32x4 q = x[i];
+          TW_UNROLL for (int r = 0; r < R; ++r) {
+            sum[r] = dp4a(codes[r][4 * i], q.x, sum[r]);
+            sum[r] = dp4a(codes[r][4 * i + 1], q.y, sum[r]);
+            sum[r] = dp4a(codes[r][4 * i + 2], q.z, sum[r]);
+            sum[r] = dp4a(codes[r][4 * i + 3], q.w, sum[r]);
+          }
+        }
+        const float x_scale = s.scales[at];
+        TW_UNROLL for (int r = 0; r < R; ++r) acc[m][r] += (x_scale * scale[r]) * static_cast<float>(sum[r]);
+        if constexpr (W::kOffset) {
+          const float x_sum = s.sums[at];
+          TW_UNROLL for (int r = 0; r < R; ++r) acc[m][r] -= offset[r] * x_sum;
+        }
+      }
+    }
+  }
+  TW_MEMBER static void multiply_grouped(const Staged& s, const Unit (&w)[R], int unit, Accumulators& acc) {
+    TW_UNROLL for (int g = 0; g < E / kGroup; ++g) {
+      u32 codes[R][kGroup / 4];
+      float scale[R], offset[R];
+      TW_UNROLL for (int r = 0; r < R; ++r) W::template group<E>(w[r], g, codes[r], scale[r], offset[r]);
+      TW_UNROLL for (int m = 0; m < MT; ++m) {
+        const u8* from = s.x + m * kXBytes + unit * kUnitBytes + g * kGroup * kElement;
+        float sum[R] = {}, x_sum = 0.0f;
+        TW_UNROLL for (int i = 0; i < kGroup / 8; ++i) {
+          float x[8];
+          read_floats<8>(from + 8 * i * kElement, x);
+          TW_UNROLL for (int j = 0; j < 8; ++j) {
+            TW_UNROLL for (int r = 0; r < R; ++r) sum[r] += fmt::code_at(codes[r], 8 * i + j) * x[j];
+            if constexpr (W::kOffset) x_sum += x[j];
+          }
+        }
+        TW_UNROLL for (int r = 0; r < R; ++r) acc[m][r] += scale[r] * sum[r];
+        if constexpr (W::kOffset) {
+          TW_UNROLL for (int r = 0; r < R; ++r) acc[m][r] -= offset[r] * x_sum;
+        }
+      }
+    }
+  }
+  TW_MEMBER static void multiply_plain(const Staged& s, const Unit (&w)[R], int unit, Accumulators& acc) {
+    float v[R][E];
+    TW_UNROLL for (int r = 0; r < R; ++r) W::template values<E>(w[r], 0, v[r]);
+    TW_UNROLL for (int m = 0; m < MT; ++m) {
+      float x[E];
+      read_floats<E>(s.x + m * kXBytes + unit * kUnitBytes, x);
+      TW_UNROLL for (int r = 0; r < R; ++r)
+        TW_UNROLL for (int j = 0; j < E; ++j) acc[m][r] += v[r][j] * x[j];
+    }
+  }
+  TW_MEMBER static void multiply(const Staged& s, const Unit (&w)[R], int unit, Accumulators& acc) {
+    if constexpr (kInt) multiply_codes(s, w, unit, acc);
+    else if constexpr (W::kCodes) multiply_grouped(s, w, unit, acc);
+    else multiply_plain(s, w, unit, acc);
+  }
+
+  TW_MEMBER static void run(const Args& args, const Shape& shape) {
+    const Staged s = layout();
+    const int thread = static_cast<int>(thread_x()), lane = thread % 32, warp = thread / 32;
+    const int k_lane = lane % LANES + (warp % WK) * LANES;
+    const int row_group = lane / LANES + (warp / WK) * (32 / LANES);
+    const i64 n0 = static_cast<i64>(block_x() / SPLIT) * kRowsPerBlock + row_group;
+    const i64 m0 = static_cast<i64>(block_y()) * MT;
+    const i64 ldx = args.ldx ? args.ldx : shape.k;
+
+    // This block's part of k, in whole units.
+    const i64 units = shape.k / E, per_split = ceil_div64(units, SPLIT);
+    const i64 u_begin = SPLIT > 1 ? static_cast<i64>(cluster_rank()) * per_split : 0;
+    const i64 u_end = SPLIT > 1 ? min2(units, u_begin + per_split) : units;
+
+    const u8* data[R];
+    const u8* scales[R];
+    TW_UNROLL for (int r = 0; r < R; ++r) {
+      const i64 n = min2(n0 + r * kRowGroups, shape.n - 1);  // rows beyond the matrix read its last row and store nothing
+      data[r] = static_cast<const u8*>(args.w.data) + n * data_stride<W>(shape.k);
+      scales[r] = W::kScaleBytes ? static_cast<const u8*>(args.w.scales) + n * scale_stride<W>(shape.k) : nullptr;
+    }
+
+    Unit unit[DEPTH][R];
+    const auto load = [&](Unit(&to)[R], i64 u) {
+      if (u >= u_end) return;
+      TW_UNROLL for (int r = 0; r < R; ++r) W::template load<E>(to[r], data[r], scales[r], u * E);
+    };
+    TW_UNROLL for (int d = 0; d < DEPTH; ++d) load(unit[d], u_begin + k_lane + d * kStep);
+
+    Accumulators acc = {};
+    for (i64 u0 = u_begin; u0 < u_end; u0 += kUnits) {
+      if (u0 != u_begin) sync_block();  // the piece before is no longer read
+      if constexpr (kInt) stage_codes(s, args, m0, u0 * E, u_end * E, ldx);
+      else stage_floats(s, args, m0, u0 * E, u_end * E, ldx);
+      sync_block();
+      TW_NO_UNROLL for (int i = 0; i < kUnits; i += DEPTH * kStep) {
+        if (u0 + i >= u_end) break;
+        TW_UNROLL for (int d = 0; d < DEPTH; ++d) {
+          const int at = i + d * kStep + k_lane;
+          if (u0 + at < u_end) multiply(s, unit[d], at, acc);
+          load(unit[d], u0 + at + DEPTH * kStep);
+        }
+      }
+    }
+    reduce(args, shape, s, acc, m0, row_group, warp, lane);
+  }
+
+  TW_MEMBER static void reduce(const Args& args, const Shape& shape, const Staged& s, Accumulators& acc, i64 m0, int row_group,
+                               int warp, int lane) {
+    const float scale = tensor_scale<X, W>(args, shape);
+    const i64 ldy = args.ldy ? args.ldy : shape.n;
+    const i64 n_block = static_cast<i64>(block_x() / SPLIT) * kRowsPerBlock;
+    TW_UNROLL for (int m = 0; m < MT; ++m)
+      TW_UNROLL for (int r = 0; r < R; ++r) acc[m][r] = sum_lanes<LANES>(acc[m][r]);
+
+    if constexpr (WK == 1 && SPLIT == 1) {
+      if (lane % LANES != 0) return;
+      TW_UNROLL for (int m = 0; m < MT; ++m)
+        TW_UNROLL for (int r = 0; r < R; ++r) {
+          const i64 n = n_block + row_group + r * kRowGroups;
+          if (m0 + m < args.m && n < shape.n)
+            Epi::store(args.y, (m0 + m) * ldy + n, Epi::apply(acc[m][r], scale, args.bias, n));
+        }
+    } else {
+      // [warp along k][m][row of the block]
+      if (lane % LANES == 0) {
+        TW_UNROLL for (int m = 0; m < MT; ++m)
+          TW_UNROLL for (int r = 0; r < R; ++r)
+            s.partials[((warp % WK) * MT + m) * kRowsPerBlock + row_group + r * kRowGroups] = acc[m][r];
+      }
+      if constexpr (SPLIT > 1) sync_cluster();
+      else sync_block();
+      if (SPLIT == 1 || cluster_rank() == 0) {
+        for (int t = static_cast<int>(thread_x()); t < MT * kRowsPerBlock; t += kThreads) {
+          float total = 0.0f;
+          for (int c = 0; c < SPLIT; ++c)
+            TW_UNROLL for (int w = 0; w < WK; ++w) {
+              const float* partial = s.partials + w * MT * kRowsPerBlock + t;
+              total += SPLIT > 1 ? load_cluster(partial, static_cast<u32>(c)) : *partial;
+            }
+          const i64 m = m0 + t / kRowsPerBlock, n = n_block + t % kRowsPerBlock;
+          if (m < args.m && n < shape.n) Epi::store(args.y, m * ldy + n, Epi::apply(total, scale, args.bias, n));
+        }
+      }
+      if constexpr (SPLIT > 1) sync_cluster();  // no block leaves while another reads its partial sums
+    }
+  }
+};
+
+}  // namespace tw::gemm

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parameters of every gemm kernel: what a call passes (tilewright::GemmArgs, byte for byte) and what prepare() fixed.
+#pragma once
+#include "core/types.cuh"
+
+namespace tw::gemm {
+
+struct Args {
+  Operand x;         // [m, k]
+  Operand w;         // [n, k]
+  void* y;           // [m, n]
+  const void* bias;  // [n]
+  i64 m;
+  i64 ldx, ldy;      // elements; 0: dense
+};
+
+struct Shape {
+  i64 n, k;
+  float alpha;
+  i32 global_divides;  // the tensor-wide scales divide instead of multiplying
+};
+
+}  // namespace tw::gemm

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Any pair of formats, by their scalar decoders, summed in double precision. Slow and plain: what the tuner holds the
+// others against, and the last resort where no other kernel is legal.
+//
+// As an oracle it stores, instead of y, two dense float matrices [m, n]: the value, and the largest absolute error a
+// correct kernel may make there,
+//   bound = 1.2 |scale| (k / 4 + 64) 2^-24 sum |x w| + 2^-20 (|v| + |sum * scale| + |bias|) + u |y| + tiny,
+// the first term for fp32 accumulation in any order (k / 4 sequential additions at most; operands are exact in every
+// kernel), 1.2 for the steepest slope of the activations, the second for alpha, bias and the activation in fp32, and
+// u = 2^-24, 2^-11, 2^-8 for an f32, f16, bf16 output, with tiny = its smallest subnormal.
+#pragma once
+#include "core/format.cuh"
+#include "gemm/epilogue.cuh"
+
+namespace tw::gemm {
+
+#if defined(__CUDACC__)
+TW_DEVICE double exp_d(double v) { return exp(v); }
+TW_DEVICE double tanh_d(double v) { return tanh(v); }
+TW_DEVICE double erf_d(double v) { return erf(v); }
+#else
+TW_DEVICE double exp_d(double v) { return __builtin_exp(v); }
+TW_DEVICE double tanh_d(double v) { return __builtin_tanh(v); }
+TW_DEVICE double erf_d(double v) { return __builtin_erf(v); }
+#endif
+
+template <Act act> TW_DEVICE double activate_exactly(double v) {
+  if constexpr (act == Act::relu) return v > 0.0 || v != v ? v : 0.0;
+  if constexpr (act == Act::gelu) return 0.5 * v * (1.0 + erf_d(v * 0.70710678118654752440));
+  if constexpr (act == Act::gelu_tanh) return 0.5 * v * (1.0 + tanh_d(0.79788456080286535588 * (v + 0.044715 * v * v * v)));
+  if constexpr (act == Act::silu) return v / (1.0 + exp_d(-v));
+  return v;
+}
+
+// One row of a matrix, element by element.
+template <class F> struct Row {
+  const u8* data;
+  const u8* scales;
+  float context;
+  TW_MEMBER Row(const Operand& m, i64 row, i64 stride_elements) {
+    data = static_cast<const u8*>(m.data) + row * data_stride<F>(stride_elements);
+    scales = F::kScaleBytes ? static_cast<const u8*>(m.scales) + row * scale_stride<F>(stride_elements) : nullptr;
+    context = F::kRowScale ? static_cast<const float*>(m.scales)[row] : 1.0f;
+  }
+  TW_MEMBER float at(i64 k) const {
+    const i64 b = k / F::kBlock;
+    return F::decode(data + b * F::kDataBytes, F::kScaleBytes ? scales + b * F::kScaleBytes : nullptr, context,
+                     static_cast<int>(k % F::kBlock));
+  }
+};
+
+template <class X, class W, class Epi, bool oracle> struct Reference {
+  static constexpr int kThreads = 128, kSharedBytes = 0;
+  static constexpr int kRows = 4;  // of x per thread: a weight is decoded once for four of them
+
+  TW_MEMBER static void finish(const Args& args, const Shape& shape, i64 m, i64 n, double sum, double magnitude) {
+    const double scale = tensor_scale<X, W>(args, shape);
+    const double bias = Epi::bias_at(args.bias, n);
+    const double value = sum * scale + bias;
+    const double y = activate_exactly<Epi::kAct>(value);
+    if constexpr (!oracle) {
+      Epi::store(args.y, m * (args.ldy ? args.ldy : shape.n) + n, static_cast<float>(y));
+    } else {
+      using Y = typename Epi::Out;
+      const double u = same<Y, float> ? 5.97e-8 : same<Y, f16> ? 4.89e-4 : 3.91e-3;
+      const double tiny = same<Y, float> ? 1.5e-45 : same<Y, f16> ? 6e-8 : 1e-40;
+      const double additions = static_cast<double>(shape.k) / 4 + 64;
+      const double linear = sum * scale;
+      const double bound = 1.2 * (scale < 0 ? -scale : scale) * magnitude * additions * 5.97e-8 +
+                           9.6e-7 * ((value < 0 ? -value : value) + (linear < 0 ? -linear : linear) + (bias < 0 ? -bias : bias)) +
+                           u * (y < 0 ? -y : y) + tiny;
+      float* out = static_cast<float*>(args.y);
+      out[m * shape.n + n] = static_cast<float>(y);
+      out[(args.m + m) * shape.n + n] = static_cast<float>(bound);
+    }
+  }
+
+  TW_MEMBER static void run(const Args& args, const Shape& shape) {
+    const i64 n = static_cast<i64>(block_x()) * kThreads + thread_x();
+    const i64 m0 = static_cast<i64>(block_y()) * kRows;
+    if (n >= shape.n) return;
+    const i64 ldx = args.ldx ? args.ldx : shape.k;
+    const Row<W> w(args.w, n, shape.k);
+    const i64 last = args.m - 1;
+    const Row<X> x[kRows] = {Row<X>(args.x, m0, ldx), Row<X>(args.x, min2(m0 + 1, last), ldx),
+                             Row<X>(args.x, min2(m0 + 2, last), ldx), Row<X>(args.x, min2(m0 + 3, last), ldx)};
+    double sum[kRows] = {}, magnitude[kRows] = {};
+    for (i64 k = 0; k < shape.k; ++k) {
+      const double b = w.at(k);
+      TW_UNROLL for (int i = 0; i < kRows; ++i) {
+        const double product = static_cast<double>(x[i].at(k)) * b;
+        sum[i] += product;
+        if constexpr (oracle) magnitude[i] += product < 0 ? -product : product;
+      }
+    }
+    TW_UNROLL for (int i = 0; i < kRows; ++i)
+      if (m0 + i < args.m) finish(args, shape, m0 + i, n, sum[i], magnitude[i]);
+  }
+};
+
+}  // namespace tw::gemm

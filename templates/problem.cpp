@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tilewright/error.h>
+#include <tilewright/problem.h>
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+#include <map>
+
+namespace tilewright {
+namespace {
+
+constexpr std::int64_t kMaxExtent = (1ll << 31) - 1;
+constexpr std::int64_t kMaxBytes = 1ll << 47;
+constexpr const char* kActivations[] = {"none", "relu", "gelu", "gelu_tanh", "silu"};
+constexpr const char* kGlobals[] = {"none", "mul", "div"};
+
+Error invalid(std::string field, std::string value, std::string allowed) {
+  return Error(ErrorCode::invalid_argument, std::move(field), std::move(value), std::move(allowed));
+}
+
+void check_extent(const char* field, std::int64_t value) {
+  if (value < 0) throw invalid(field, std::to_string(value), "0 to 2147483647");
+  if (value > kMaxExtent) throw Error(ErrorCode::too_large, field, std::to_string(value), "0 to 2147483647");
+}
+void check_matrix(const char* field, Format f, std::int64_t rows, std::int64_t cols, const char* cols_field) {
+  if (cols % f.block() != 0)
+    throw invalid(cols_field, std::to_string(cols), fmt::format("a multiple of {}, the block of {}={}", f.block(), field, f.name()));
+  if (f.total_bytes(rows, cols) > kMaxBytes)
+    throw Error(ErrorCode::too_large, field, fmt::format("{} of {} x {}", f.name(), rows, cols), "at most 2^47 bytes");
+}
+bool is_plain(Format f) { return f.info().block == 1 && f.info().streams.size() == 1; }
+bool has_global(Format f) {
+  for (const StreamSpec& s : f.info().streams)
+    if (s.scope == Scope::tensor) return true;
+  return false;
+}
+
+void validate(const Gemm& g) {
+  check_extent("m", g.m);
+  check_extent("n", g.n);
+  check_extent("k", g.k);
+  if (g.n == 0 || g.k == 0) throw invalid(g.n == 0 ? "n" : "k", "0", "1 to 2147483647 (only m may be 0)");
+  check_matrix("x", g.x, g.m, g.k, "k");
+  check_matrix("w", g.w, g.n, g.k, "k");
+  if (!is_plain(g.y)) throw Error(ErrorCode::unsupported, "y", std::string(g.y.name()), "f32, f16 or bf16");
+  check_matrix("y", g.y, g.m, g.n, "n");
+  if (g.bias && !is_plain(*g.bias)) throw Error(ErrorCode::unsupported, "bias", std::string(g.bias->name()), "f32, f16 or bf16");
+  if (g.group != 0 && g.group != g.w.block())
+    throw invalid("group", std::to_string(g.group),
+                  is_plain(g.w) ? fmt::format("nothing: {} has no groups", g.w.name())
+                                : fmt::format("{} (fixed by {}) or left out", g.w.block(), g.w.name()));
+  const bool global = has_global(g.x) || has_global(g.w);
+  if (global && g.global == Global::none)
+    throw invalid("global", "none", "mul (value = code * scale * global) or div (value = code * scale / global), required by " +
+                                        std::string(has_global(g.w) ? g.w.name() : g.x.name()));
+  if (!global && g.global != Global::none) throw invalid("global", kGlobals[static_cast<int>(g.global)], "left out: no operand has a tensor-wide scale");
+  if (!std::isfinite(g.alpha)) throw invalid("alpha", fmt::format("{}", g.alpha), "a finite number");
+}
+
+void validate(const Cast& c) {
+  check_extent("rows", c.rows);
+  check_extent("cols", c.cols);
+  if (c.cols == 0) throw invalid("cols", "0", "1 to 2147483647 (only rows may be 0)");
+  check_matrix("x", c.x, c.rows, c.cols, "cols");
+  check_matrix("y", c.y, c.rows, c.cols, "cols");
+  if (!is_plain(c.x) && !is_plain(c.y))
+    throw Error(ErrorCode::unsupported, "y", std::string(c.y.name()),
+                fmt::format("f32, f16 or bf16: one side of a cast is a plain float format, and x is {}", c.x.name()));
+  if (c.encoder < 0 || c.encoder >= static_cast<int>(c.y.info().encoders.size()))
+    throw invalid("encoder", std::to_string(c.encoder), fmt::format("an encoder of {}: {}", c.y.name(), fmt::join(c.y.info().encoders, " ")));
+}
+
+// The words of a problem as field -> value, each taken once.
+class Fields {
+ public:
+  explicit Fields(std::string_view text) : text_(text) {
+    for (std::size_t at = 0; at < text.size();) {
+      const std::size_t space = text.find(' ', at);
+      const std::string_view word = text.substr(at, space - at);
+      at = space == std::string_view::npos ? text.size() : space + 1;
+      if (word.empty()) continue;
+      if (op_.empty()) {
+        op_ = word;
+        continue;
+      }
+      const std::size_t equals = word.find('=');
+      if (equals == std::string_view::npos || equals == 0)
+        throw invalid("problem", std::string(text), fmt::format("words of the form field=value; '{}' is not", word));
+      if (!values_.emplace(word.substr(0, equals), word.substr(equals + 1)).second)
+        throw invalid(std::string(word.substr(0, equals)), std::string(word.substr(equals + 1)), "given once");
+    }
+  }
+  std::string_view op() const { return op_; }
+
+  std::optional<std::string> take(const std::string& field) {
+    const auto it = values_.find(field);
+    if (it == values_.end()) return {};
+    std::string value = std::move(it->second);
+    values_.erase(it);
+    return value;
+  }
+  std::string need(const std::string& field, const char* what) {
+    auto value = take(field);
+    if (!value) throw invalid(field, "", fmt::format("required: {}", what));
+    return *value;
+  }
+  Format format(const std::string& field) { return parse_format(field, need(field, "a format")); }
+  static Format parse_format(const std::string& field, const std::string& name) {
+    try {
+      return Format::parse(name);
+    } catch (const Error& e) {
+      throw invalid(field, name, e.allowed());
+    }
+  }
+  std::int64_t integer(const std::string& field) { return parse_integer(field, need(field, "an integer")); }
+  static std::int64_t parse_integer(const std::string& field, const std::string& text) {
+    std::int64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error == std::errc::result_out_of_range) throw Error(ErrorCode::too_large, field, text, "0 to 2147483647");
+    if (error != std::errc() || end != text.data() + text.size()) throw invalid(field, text, "an integer");
+    return value;
+  }
+  template <std::size_t N>
+  int choice(const std::string& field, const char* const (&names)[N], int fallback) {
+    const auto value = take(field);
+    if (!value) return fallback;
+    for (std::size_t i = 0; i < N; ++i)
+      if (*value == names[i]) return static_cast<int>(i);
+    throw invalid(field, *value, fmt::format("one of {}", fmt::join(names, " ")));
+  }
+  void finish(const char* allowed) const {
+    if (!values_.empty()) throw invalid(values_.begin()->first, values_.begin()->second, fmt::format("no such field; {} has {}", op_, allowed));
+  }
+
+ private:
+  std::string text_, op_;
+  std::map<std::string, std::string> values_;
+};
+
+Gemm parse_gemm(Fields& f) {
+  Gemm g{.x = f.format("x"), .w = f.format("w"), .y = f.format("y"), .bias = {}};
+  g.m = f.integer("m"), g.n = f.integer("n"), g.k = f.integer("k");
+  if (const auto group = f.take("group")) g.group = static_cast<int>(Fields::parse_integer("group", *group));
+  if (g.group == g.w.block()) g.group = 0;  // canonical: what the format fixes is not repeated
+  g.global = static_cast<Global>(f.choice("global", kGlobals, 0));
+  if (const auto bias = f.take("bias")) g.bias = Fields::parse_format("bias", *bias);
+  g.act = static_cast<Activation>(f.choice("act", kActivations, 0));
+  if (const auto alpha = f.take("alpha")) {
+    const auto [end, error] = std::from_chars(alpha->data(), alpha->data() + alpha->size(), g.alpha);
+    if (error != std::errc() || end != alpha->data() + alpha->size()) throw invalid("alpha", *alpha, "a number");
+  }
+  f.finish("x w y m n k group global bias act alpha");
+  return g;
+}
+
+Cast parse_cast(Fields& f) {
+  Cast c{.x = f.format("x"), .y = f.format("y")};
+  c.rows = f.integer("rows"), c.cols = f.integer("cols");
+  if (const auto name = f.take("encoder")) {
+    c.encoder = -1;
+    const auto encoders = c.y.info().encoders;
+    for (std::size_t i = 0; i < encoders.size(); ++i)
+      if (*name == encoders[i]) c.encoder = static_cast<int>(i);
+    if (c.encoder < 0) throw invalid("encoder", *name, fmt::format("an encoder of {}: {}", c.y.name(), fmt::join(encoders, " ")));
+  }
+  f.finish("x y rows cols encoder");
+  return c;
+}
+
+}  // namespace
+
+Problem::Problem(Gemm gemm) : value_(gemm) { validate(gemm); }
+Problem::Problem(Cast cast) : value_(cast) { validate(cast); }
+
+Problem Problem::parse(std::string_view text) {
+  Fields fields(text);
+  if (fields.op() == "gemm") return Problem(parse_gemm(fields));
+  if (fields.op() == "cast") return Problem(parse_cast(fields));
+  throw invalid("operation", std::string(fields.op()), "gemm or cast");
+}
+
+std::string Problem::text() const {
+  if (const Gemm* g = gemm()) {
+    std::string s = fmt::format("gemm x={} w={} y={} m={} n={} k={}", g->x.name(), g->w.name(), g->y.name(), g->m, g->n, g->k);
+    if (g->group) s += fmt::format(" group={}", g->group);
+    if (g->global != Global::none) s += fmt::format(" global={}", kGlobals[static_cast<int>(g->global)]);
+    if (g->bias) s += fmt::format(" bias={}", g->bias->name());
+    if (g->act != Activation::none) s += fmt::format(" act={}", kActivations[static_cast<int>(g->act)]);
+    if (g->alpha != 1.0) s += fmt::format(" alpha={}", g->alpha);
+    return s;
+  }
+  const Cast* c = cast();
+  std::string s = fmt::format("cast x={} y={} rows={} cols={}", c->x.name(), c->y.name(), c->rows, c->cols);
+  if (c->encoder) s += fmt::format(" encoder={}", c->y.info().encoders[static_cast<std::size_t>(c->encoder)]);
+  return s;
+}
+
+std::string_view Problem::op() const { return gemm() ? "gemm" : "cast"; }
+std::int64_t Problem::rows() const { return gemm() ? gemm()->m : cast()->rows; }
+std::int64_t Problem::cols() const { return gemm() ? gemm()->n : cast()->cols; }
+
+Problem Problem::with_rows(std::int64_t rows) const {
+  if (const Gemm* g = gemm()) {
+    Gemm copy = *g;
+    copy.m = rows;
+    return Problem(copy);
+  }
+  Cast copy = *cast();
+  copy.rows = rows;
+  return Problem(copy);
+}
+
+double Problem::min_bytes() const {
+  if (const Gemm* g = gemm())
+    return static_cast<double>(g->x.total_bytes(g->m, g->k)) + static_cast<double>(g->w.total_bytes(g->n, g->k)) +
+           static_cast<double>(g->y.total_bytes(g->m, g->n));
+  const Cast* c = cast();
+  return static_cast<double>(c->x.total_bytes(c->rows, c->cols)) + static_cast<double>(c->y.total_bytes(c->rows, c->cols));
+}
+
+double Problem::ops() const {
+  const Gemm* g = gemm();
+  return g ? 2.0 * static_cast<double>(g->m) * static_cast<double>(g->n) * static_cast<double>(g->k) : 0.0;
+}
+
+}  // namespace tilewright

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes a kernel out: a few generated lines that include a template, name one instantiation and hold the host's plan
+// against the device's. The headers are the embedded files of templates/ that the lines reach.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tilewright/source.h>
+
+namespace tilewright {
+
+struct Specialization {
+  std::string name;                    // "gemm/mma"
+  std::vector<std::string> includes;   // "gemm/mma.cuh", "formats/q4_0.cuh"
+  std::string plan_type;               // "tw::gemm::Mma<...>": has kThreads, kSharedBytes and run(args, shape)
+  std::string space;                   // "tw::gemm": has Args and Shape
+  int blocks_per_sm = 1;               // launch bound
+  std::vector<std::string> options;
+  LaunchPlan plan;
+};
+
+// `root`: a checkout's templates folder to read instead of the embedded files (for editing kernels without a rebuild);
+// empty: embedded. Throws Error (io) if an included file does not exist.
+Source specialize(const Specialization& s, const std::string& root = {});
+
+// Used by specialize() when its root is empty; set once at start-up by Engine from Options::templates.
+struct EmbeddedFile {
+  const char* name;
+  const unsigned char* data;
+  std::size_t size;
+};
+extern const EmbeddedFile kEmbedded[];
+extern const std::size_t kEmbeddedCount;
+std::string_view embedded(std::string_view name);  // empty view if there is none
+
+// Rewrites a source's headers from a checkout's templates folder. Throws Error (io).
+Source with_templates_from(Source source, const std::string& root);
+
+}  // namespace tilewright
