@@ -94,7 +94,7 @@ class TILEWRIGHT_EXPORT Engine {
 
 // The other end of PrewarmPolicy::worker: compiles what arrives on in_fd until it is closed, answering on out_fd.
 // Messages are length-prefixed, at most 64 MiB. Returns the process's exit status. Prints nothing.
-int compile_worker_main(int in_fd, int out_fd);
+TILEWRIGHT_EXPORT int compile_worker_main(int in_fd, int out_fd);
 
 // A workload: one problem per line, '#' starts a comment. Throws Error (io, or invalid_argument with the line number).
 TILEWRIGHT_EXPORT std::vector<Problem> read_workload(const std::string& path);
