@@ -18,6 +18,14 @@
 //   group(unit, g, codes, scale, offset)         kCodes: group g of the unit, codes in element order
 //   values(unit, g, v)                           !kCodes: group g as floats
 //   unit_ok(E)                                   whether Unit<E> exists
+// and, if casts may encode it at full speed,
+//   lanes_ok(E)                                  whether encode_lanes<E> exists
+//   encode_lanes<E>(v, lane, data, scales, context, encoder)
+//                                                one block by kBlock / E neighbouring lanes (by one if E >= kBlock, which then
+//                                                encodes E / kBlock blocks), E elements each, the same bytes as encode();
+//                                                data and scales are in shared memory, the first block of a run 16-byte
+//                                                aligned. All lanes of the warp take part
+//   codes(v, scale)                              kRowScale: four one-byte codes as a word
 // The tensor-wide scale is left to the epilogue.
 #pragma once
 #include "core/numeric.cuh"
@@ -49,6 +57,19 @@ template <int block_bytes> TW_FN float block_scale(const u32* raw, int b) {
   return f16_bits_to_f32(static_cast<u16>(at % 4 == 0 ? raw[at / 4] : raw[at / 4] >> 16));
 }
 
+// Words to memory that is only two-byte aligned.
+TW_FN void write_word(u8* p, u32 w) {
+  *reinterpret_cast<u16*>(p) = static_cast<u16>(w);
+  *reinterpret_cast<u16*>(p + 2) = static_cast<u16>(w >> 16);
+}
+// The largest magnitude among the elements of `lanes` neighbouring lanes; NaNs are passed over.
+template <int lanes, int E> TW_DEVICE float largest_of(const float (&v)[E]) {
+  float largest = 0.0f;
+  TW_UNROLL for (int i = 0; i < E; ++i) largest = max_number(largest, abs_f(v[i]));
+  TW_UNROLL for (int d = lanes / 2; d > 0; d /= 2) largest = max_number(largest, shuffle_xor(largest, d));
+  return largest;
+}
+
 // Plain floating-point elements of T.
 template <class T, int bits> struct Plain {
   static constexpr int kLayout = 1, kBlock = 1, kBits = bits;
@@ -59,12 +80,24 @@ template <class T, int bits> struct Plain {
 
   TW_MEMBER static void encode(const float* x, u8* data, u8*, float, int) {
     const T v = from_f32<T>(x[0]);
-    __builtin_memcpy(data, &v, sizeof(T));
+    TW_COPY(data, &v, sizeof(T));
   }
   TW_MEMBER static float decode(const u8* data, const u8*, float, int) {
     T v;
-    __builtin_memcpy(&v, data, sizeof(T));
+    TW_COPY(&v, data, sizeof(T));
     return to_f32(v);
+  }
+
+  TW_MEMBER static constexpr bool lanes_ok(int) { return true; }
+  template <int E> TW_MEMBER static void encode_lanes(const float (&v)[E], int, u8* data, u8*, float, int) {
+    constexpr int kWords = E * sizeof(T) / 4;
+    u32 words[kWords];
+    TW_UNROLL for (int i = 0; i < kWords; ++i) {
+      if constexpr (sizeof(T) == 4) words[i] = bits_as<u32>(v[i]);
+      else words[i] = pack2<T>(v[2 * i], v[2 * i + 1]);
+    }
+    TW_UNROLL for (int i = 0; i < kWords / 2; ++i)
+      *reinterpret_cast<u32x2*>(data + 8 * i) = {words[2 * i], words[2 * i + 1]};
   }
 
   // A unit is one group; its elements are read with one load of at most 16 bytes.

@@ -129,7 +129,7 @@ TW_DEVICE i32 dp4a(u32 a, u32 b, i32 c) {
 // ---- packed 16-bit floats --------------------------------------------------------------------------------------------
 // lo in the low half.
 TW_DEVICE u32 pack_f16x2(float lo, float hi) {
-#if defined(__CUDACC__)
+#if defined(__CUDACC__) && __CUDA_ARCH__ >= 800
   u32 d;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(hi), "f"(lo));
   return d;
@@ -333,6 +333,8 @@ template <class T> TW_DEVICE void mma_k16(float (&d)[4], const u32 (&a)[4], cons
 #if __CUDA_ARCH__ >= 800
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+    static_assert(!same<T, bf16>, "bf16 matrix units begin with sm_80");
 #endif
   } else {
 #if __CUDA_ARCH__ >= 800

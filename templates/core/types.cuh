@@ -16,6 +16,7 @@
 #define TW_PARAM const __grid_constant__
 #define TW_UNROLL _Pragma("unroll")
 #define TW_NO_UNROLL _Pragma("unroll 1")
+#define TW_COPY memcpy  // NVRTC declares it by itself, and no __builtin_memcpy
 #else
 #define TW_DEVICE [[maybe_unused]] static inline
 #define TW_FN [[maybe_unused]] static inline
@@ -25,6 +26,7 @@
 #define TW_PARAM const
 #define TW_UNROLL
 #define TW_NO_UNROLL
+#define TW_COPY __builtin_memcpy
 #endif
 
 namespace tw {
@@ -74,7 +76,7 @@ template <class T> TW_FN constexpr T max2(T a, T b) { return a < b ? b : a; }
 template <class To, class From> TW_FN To bits_as(From from) {
   static_assert(sizeof(To) == sizeof(From), "same size");
   To to;
-  __builtin_memcpy(&to, &from, sizeof(To));
+  TW_COPY(&to, &from, sizeof(To));
   return to;
 }
 
