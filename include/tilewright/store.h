@@ -91,8 +91,10 @@ class TILEWRIGHT_EXPORT Store {
   // Every outcome ever seen for (device, problem, candidate); the latest per candidate is returned.
   std::vector<Outcome> outcomes(const Key& device, std::string_view problem);
   bool put_outcome(const Key& device, std::string_view problem, const Outcome& outcome, std::string_view environment);
-  // Advisory single flight between processes: true if this process should build `key`; false if another one is at it
-  // and did not finish within `wait_seconds` (<= 10), in which case build anyway. A holder that died frees its claim.
+  // Advisory single flight between processes, threads and Stores: true if this caller should build `key`; false if
+  // another one is at it and did not finish within `wait_seconds` (<= 10), in which case build anyway. After a wait,
+  // true means that the other one finished or died: look the key up again before building. Release after storing; a
+  // holder that died frees its claim.
   bool claim(const Key& key, double wait_seconds);
   void release(const Key& key);
   void touch_all();                                           // writes buffered use marks

@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cache/layer.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "cache/key.h"
+
+namespace tilewright::cache {
+namespace {
+
+constexpr std::size_t kMaxMarks = 4096;
+constexpr std::int64_t kRowOverhead = 12 << 10;  // bytes: index entries and partly filled pages of one row
+constexpr std::int64_t kMaxSequence = std::int64_t{1} << 61;
+
+ChoiceRow read_choice(Statement& rows) {
+  ChoiceRow row;
+  row.problem = rows.text(0);
+  row.candidate = rows.text(1);
+  row.microseconds = rows.real(2);
+  row.first = rows.text(3);
+  row.first_microseconds = rows.real(4);
+  row.environment = rows.text(5);
+  return row;
+}
+#define TILEWRIGHT_CHOICE_COLUMNS \
+  "c.problem,c.candidate,c.microseconds,c.first,c.first_microseconds,c.environment,c.hash"
+
+// Largest sequence number, negative if what is stored cannot be one of ours.
+std::int64_t last_sequence(Database& db) {
+  try {
+    const std::int64_t sequence = db.integer("SELECT coalesce(max(sequence),0) FROM uses");
+    return sequence > kMaxSequence ? -1 : sequence;
+  } catch (const BadValue&) {
+    return -1;
+  }
+}
+
+MeasurementRow read_measurement(Statement& rows) {
+  MeasurementRow row;
+  row.problem = rows.text(0);
+  row.candidate = rows.text(1);
+  row.kind = rows.text(2);
+  row.detail = rows.text(3);
+  row.microseconds = rows.real(4);
+  row.low = rows.real(5);
+  row.high = rows.real(6);
+  row.rounds = rows.integer(7);
+  row.error = rows.real(8);
+  row.mhz = rows.real(9);
+  row.resources = rows.text(10);
+  row.environment = rows.text(11);
+  return row;
+}
+
+}  // namespace
+
+Layer::Layer(std::unique_ptr<Database> db, std::string name, std::int64_t cap, bool writable)
+    : db_(std::move(db)), name_(std::move(name)), cap_(cap), writable_(writable) {
+  if (name_ == ":memory:") return;
+  id_ = file_id(name_);
+  wal_ = file_id(name_ + "-wal");
+  shm_ = file_id(name_ + "-shm");
+}
+
+Layer::~Layer() {
+  if (db_ == nullptr || !writable_ || marks_.empty()) return;
+  try {
+    db_->set_deadline(Clock::now() + std::chrono::milliseconds(200));
+    if (!moved()) write([] {});
+  } catch (const std::exception&) {  // the order of use is a hint
+  }
+}
+
+bool Layer::moved() const {
+  if (name_ == ":memory:") return false;
+  if (db_->moved() || !(file_id(name_) == id_)) return true;
+  // The side files of an open WAL database live as long as its last connection.
+  return wal_.exists && (!(file_id(name_ + "-wal") == wal_) || !(file_id(name_ + "-shm") == shm_));
+}
+
+void Layer::abandon() {
+  if (db_) db_->abandon();
+  (void)db_.release();
+}
+
+void Layer::note_damage(const char* table, const char* column, const std::string& id) {
+  ++damaged_;
+  damaged_rows_.emplace_back(std::string("DELETE FROM ") + table + " WHERE " + column + "=?", id);
+}
+
+void Layer::mark_used(const std::string& id) {
+  if (writable_ && (marks_.size() < kMaxMarks || marks_.count(id))) marks_[id] = ++next_mark_;
+}
+
+// ---- reading
+
+std::optional<Binary> Layer::find_binary(const Key& key) {
+  const std::string hash = key.hash();
+  try {
+    Statement row = db_->prepare("SELECT transcript,metadata,hash,image FROM binaries WHERE key=?");
+    if (!row.bind(1, hash).step()) return std::nullopt;
+    const std::string transcript = row.text(0), metadata = row.text(1), content = row.text(2);
+    const auto image = row.bytes(3);
+    Binary binary;
+    // The hash before anything else: a damaged image must not get further than this line.
+    if (binary_hash(hash, transcript, metadata, image) == content && transcript == key.transcript() &&
+        decode_metadata(metadata, binary)) {
+      binary.image.assign(image.begin(), image.end());
+      mark_used(hash);
+      return binary;
+    }
+  } catch (const BadValue&) {
+  } catch (const SqliteError& error) {
+    if (!error.capacity()) throw;  // a value beyond every limit is damage of this row
+  }
+  note_damage("binaries", "key", hash);
+  return std::nullopt;
+}
+
+std::string Layer::environment(const std::string& hash) {
+  if (hash.empty()) return {};
+  try {
+    Statement row = db_->prepare("SELECT text FROM environments WHERE hash=?");
+    if (!row.bind(1, hash).step()) return {};
+    const std::string text = row.text(0);
+    return sha256_hex(text) == hash ? text : std::string();
+  } catch (const BadValue&) {
+    return {};  // informative only
+  }
+}
+
+std::optional<StoredChoice> Layer::find_choice(const std::string& device, std::string_view problem) {
+  const std::string hash = problem_hash(device, problem);
+  try {
+    Statement rows = db_->prepare("SELECT " TILEWRIGHT_CHOICE_COLUMNS " FROM choices c WHERE c.problem=?");
+    if (!rows.bind(1, hash).step()) return std::nullopt;
+    const ChoiceRow row = read_choice(rows);
+    const auto candidate = decode_candidate(row.candidate);
+    if (rows.text(6) == row.content_hash() && row.valid() && candidate) {
+      mark_used(hash);
+      return StoredChoice{std::string(problem),        *candidate, row.microseconds, row.first, row.first_microseconds,
+                          environment(row.environment)};
+    }
+  } catch (const BadValue&) {
+  }
+  note_damage("choices", "problem", hash);
+  return std::nullopt;
+}
+
+std::vector<StoredChoice> Layer::choices(const std::string& device, std::string_view prefix) {
+  std::vector<StoredChoice> found;
+  Statement rows = db_->prepare("SELECT " TILEWRIGHT_CHOICE_COLUMNS
+                                ",p.problem,p.hash FROM problems p JOIN choices c ON c.problem=p.hash"
+                                " WHERE p.device=? AND p.problem>=? AND p.problem<? ORDER BY p.problem LIMIT ?");
+  // No UTF-8 text has a byte 0xff, so this bound is above every text with the prefix.
+  rows.bind(1, device).bind(2, prefix).bind(3, std::string(prefix) + '\xff').bind(4, std::int64_t{kMaxChoices});
+  while (rows.step()) {
+    try {
+      const ChoiceRow row = read_choice(rows);
+      const auto candidate = decode_candidate(row.candidate);
+      const std::string problem = rows.text(7);
+      if (rows.text(6) == row.content_hash() && row.problem == problem_hash(device, problem) && row.valid() &&
+          candidate) {
+        found.push_back(
+            {problem, *candidate, row.microseconds, row.first, row.first_microseconds, environment(row.environment)});
+        continue;
+      }
+    } catch (const BadValue&) {
+    }
+    ++damaged_;
+  }
+  return found;
+}
+
+std::vector<Outcome> Layer::outcomes(const std::string& device, std::string_view problem) {
+  const std::string hash = problem_hash(device, problem);
+  std::vector<Outcome> found;
+  std::set<std::string> seen;
+  Statement rows = db_->prepare(
+      "SELECT problem,candidate,kind,detail,microseconds,low,high,rounds,error,mhz,resources,environment,hash"
+      " FROM measurements WHERE problem=? ORDER BY id DESC");
+  rows.bind(1, hash);
+  while (rows.step()) {
+    try {
+      const MeasurementRow row = read_measurement(rows);
+      const std::string content = row.content_hash();
+      auto outcome = to_outcome(row);
+      if (rows.text(12) == content && outcome) {
+        if (seen.insert(row.candidate).second) found.push_back(std::move(*outcome));
+        continue;
+      }
+    } catch (const BadValue&) {
+    }
+    ++damaged_;
+  }
+  std::reverse(found.begin(), found.end());  // in the order they were seen
+  if (!found.empty()) mark_used(hash);
+  return found;
+}
+
+// ---- writing
+
+void Layer::write(const std::function<void()>& body) {
+  Transaction transaction(*db_);
+  flush_marks();
+  body();
+  transaction.commit();
+  marks_.clear();
+}
+
+void Layer::touch(const std::string& id) {
+  marks_[id] = ++next_mark_;
+  flush_marks();
+}
+
+void Layer::flush_marks() {
+  if (marks_.empty()) return;
+  std::vector<std::pair<std::int64_t, std::string>> order;
+  for (const auto& [id, mark] : marks_) order.emplace_back(mark, id);
+  std::sort(order.begin(), order.end());
+  std::int64_t sequence = last_sequence(*db_);
+  if (sequence < 0) {  // damaged; start the order anew
+    db_->exec("UPDATE uses SET sequence=0");
+    sequence = 0;
+  }
+  // The next sequence number, never a clock: a clock may be set back.
+  Statement update = db_->prepare("UPDATE uses SET sequence=? WHERE id=?");
+  Statement insert = db_->prepare("INSERT INTO uses(id,sequence) VALUES(?,?)");
+  for (const auto& [mark, id] : order) {
+    ++sequence;
+    update.bind(1, sequence).bind(2, id).run();
+    if (db_->changes() == 0) insert.bind(1, id).bind(2, sequence).run();
+  }
+  marks_.clear();
+}
+
+void Layer::insert_binary(const std::string& key, const std::string& transcript, const std::string& metadata,
+                          std::span<const std::byte> image) {
+  evict_for(static_cast<std::int64_t>(image.size() + transcript.size() + metadata.size()));
+  db_->prepare("DELETE FROM binaries WHERE key=?").bind(1, key).run();
+  db_->prepare("INSERT INTO binaries(key,transcript,metadata,image,hash) VALUES(?,?,?,?,?)")
+      .bind(1, key)
+      .bind(2, transcript)
+      .bind(3, metadata)
+      .bind(4, image)
+      .bind(5, binary_hash(key, transcript, metadata, image))
+      .run();
+  touch(key);
+}
+
+std::string Layer::insert_problem(const std::string& device, std::string_view problem) {
+  const std::string hash = problem_hash(device, problem);
+  touch(hash);  // before making room, so that what is known about this problem is the last to go
+  evict_for(static_cast<std::int64_t>(device.size() + problem.size()));
+  // A row whose text is not what its hash says is replaced.
+  db_->prepare("DELETE FROM problems WHERE hash=?1 AND NOT(device=?2 AND problem=?3)")
+      .bind(1, hash)
+      .bind(2, device)
+      .bind(3, problem)
+      .run();
+  db_->prepare("INSERT OR IGNORE INTO problems(hash,device,problem) VALUES(?,?,?)")
+      .bind(1, hash)
+      .bind(2, device)
+      .bind(3, problem)
+      .run();
+  touch(hash);
+  return hash;
+}
+
+std::string Layer::insert_environment(std::string_view text) {
+  if (text.empty()) return {};
+  const std::string hash = sha256_hex(text);
+  db_->prepare("DELETE FROM environments WHERE hash=? AND text<>?").bind(1, hash).bind(2, text).run();
+  db_->prepare("INSERT OR IGNORE INTO environments(hash,text) VALUES(?,?)").bind(1, hash).bind(2, text).run();
+  return hash;
+}
+
+void Layer::insert_choice(const ChoiceRow& row) {
+  db_->prepare("DELETE FROM choices WHERE problem=?").bind(1, row.problem).run();
+  db_->prepare(
+         "INSERT INTO choices(problem,candidate,microseconds,first,first_microseconds,environment,hash)"
+         " VALUES(?,?,?,?,?,?,?)")
+      .bind(1, row.problem)
+      .bind(2, row.candidate)
+      .bind(3, row.microseconds)
+      .bind(4, row.first)
+      .bind(5, row.first_microseconds)
+      .bind(6, row.environment)
+      .bind(7, row.content_hash())
+      .run();
+}
+
+void Layer::insert_measurement(const MeasurementRow& row) {
+  db_->prepare(
+         "INSERT INTO measurements(problem,candidate,kind,detail,microseconds,low,high,rounds,error,mhz,resources,"
+         "environment,hash) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)")
+      .bind(1, row.problem)
+      .bind(2, row.candidate)
+      .bind(3, row.kind)
+      .bind(4, row.detail)
+      .bind(5, row.microseconds)
+      .bind(6, row.low)
+      .bind(7, row.high)
+      .bind(8, row.rounds)
+      .bind(9, row.error)
+      .bind(10, row.mhz)
+      .bind(11, row.resources)
+      .bind(12, row.environment)
+      .bind(13, row.content_hash())
+      .run();
+}
+
+void Layer::drop_damaged() {
+  if (damaged_rows_.empty() || !writable_) return;
+  const auto rows = std::exchange(damaged_rows_, {});
+  try {
+    write([&] {
+      for (const auto& [sql, id] : rows) db_->prepare(sql.c_str()).bind(1, id).run();
+    });
+  } catch (const SqliteError&) {  // the next writer of the key replaces it
+  }
+}
+
+// ---- size
+
+std::int64_t Layer::file_bytes() { return db_->integer("PRAGMA page_count") * db_->integer("PRAGMA page_size"); }
+
+std::int64_t Layer::used_bytes() {
+  return file_bytes() - db_->integer("PRAGMA freelist_count") * db_->integer("PRAGMA page_size");
+}
+
+bool Layer::evict_one() {
+  Statement oldest = db_->prepare("SELECT rowid,CAST(id AS TEXT) FROM uses ORDER BY sequence LIMIT 1");
+  std::string id;
+  if (oldest.step()) {
+    const std::int64_t row = oldest.integer(0);
+    id = oldest.text(1);
+    oldest.reset();
+    db_->prepare("DELETE FROM uses WHERE rowid=?").bind(1, row).run();
+  } else {
+    // Rows that lost their place in the order go before nothing at all does.
+    Statement any = db_->prepare(
+        "SELECT CAST(key AS TEXT) FROM binaries UNION ALL SELECT CAST(hash AS TEXT) FROM problems LIMIT 1");
+    if (!any.step()) return false;
+    id = any.text(0);
+  }
+  for (const char* sql : {"DELETE FROM binaries WHERE key=?", "DELETE FROM choices WHERE problem=?",
+                          "DELETE FROM measurements WHERE problem=?", "DELETE FROM problems WHERE hash=?"}) {
+    db_->prepare(sql).bind(1, id).run();
+  }
+  return true;
+}
+
+void Layer::shrink_to(std::int64_t bytes) {
+  while (used_bytes() > bytes && evict_one()) {
+  }
+  if (used_bytes() <= bytes) return;
+  // Nothing refers to what is left.
+  for (const char* sql : {"DELETE FROM measurements", "DELETE FROM choices", "DELETE FROM environments"})
+    db_->exec(sql);
+}
+
+void Layer::evict_for(std::int64_t bytes) {
+  const std::int64_t wanted = bytes + kRowOverhead;
+  if (used_bytes() + wanted > cap_) {
+    // A little more than needed, so that a full cache does not evict on every store.
+    shrink_to(std::max<std::int64_t>(0, cap_ - cap_ / 16 - wanted));
+  }
+  // Only a lowered cap leaves a file larger than it; gc() does the same at once.
+  const std::int64_t excess = file_bytes() - cap_;
+  if (excess > 0) db_->exec("PRAGMA incremental_vacuum(256)");
+}
+
+}  // namespace tilewright::cache

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layer: one open cache database and the reading and writing of its rows. What it returns has been verified; a damaged
+// row counts in `damaged()` and is as good as absent. Throws SqliteError. Used by one thread at a time.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cache/place.h"
+#include "cache/record.h"
+#include "cache/sqlite.h"
+
+namespace tilewright::cache {
+
+class Layer {
+ public:
+  // `name`: its path, or ":memory:". `cap`: bytes of the file.
+  Layer(std::unique_ptr<Database> db, std::string name, std::int64_t cap, bool writable);
+  ~Layer();
+  Layer(const Layer&) = delete;
+  Layer& operator=(const Layer&) = delete;
+
+  Database& db() { return *db_; }
+  const std::string& name() const { return name_; }
+  bool writable() const { return writable_; }
+  void set_writable(bool writable) { writable_ = writable; }
+  // The database or one of its side files is not the one that was opened.
+  bool moved() const;
+  const FileId& id() const { return id_; }
+  void abandon();
+  void detach() { db_->detach(); }
+
+  // ---- reading
+  std::optional<Binary> find_binary(const Key& key);
+  std::optional<StoredChoice> find_choice(const std::string& device, std::string_view problem);
+  // Choices of problems that start with `prefix`, at most kMaxChoices.
+  std::vector<StoredChoice> choices(const std::string& device, std::string_view prefix);
+  std::vector<Outcome> outcomes(const std::string& device, std::string_view problem);  // latest per candidate
+  int take_damaged() { return std::exchange(damaged_, 0); }
+
+  // ---- writing. Rows are inserted inside write().
+  void write(const std::function<void()>& body);  // one transaction, with the use marks that have gathered
+  bool has_marks() const { return !marks_.empty(); }
+  bool has_room_for(std::int64_t bytes) const { return bytes <= cap_ / 2; }
+  void insert_binary(const std::string& key, const std::string& transcript, const std::string& metadata,
+                     std::span<const std::byte> image);
+  std::string insert_problem(const std::string& device, std::string_view problem);  // its hash
+  std::string insert_environment(std::string_view text);                            // its hash, empty for no text
+  void insert_choice(const ChoiceRow& row);
+  void insert_measurement(const MeasurementRow& row);
+  // Deletes the rows that turned out damaged. Best effort.
+  void drop_damaged();
+  // Evicts least recently used rows until the file's used part is at most `bytes`. Inside write().
+  void shrink_to(std::int64_t bytes);
+  std::int64_t used_bytes();
+  std::int64_t file_bytes();
+  void set_cap(std::int64_t cap) { cap_ = cap; }
+
+  static constexpr int kMaxChoices = 10000;
+
+ private:
+  void mark_used(const std::string& id);
+  void touch(const std::string& id);  // mark and write the mark, inside write()
+  void flush_marks();
+  void evict_for(std::int64_t bytes);
+  bool evict_one();
+  std::string environment(const std::string& hash);
+  void note_damage(const char* table, const char* column, const std::string& id);
+
+  std::unique_ptr<Database> db_;
+  std::string name_;
+  std::int64_t cap_;
+  bool writable_;
+  FileId id_, wal_, shm_;
+  int damaged_ = 0;
+  std::vector<std::pair<std::string, std::string>> damaged_rows_;  // DELETE statement, its parameter
+  std::map<std::string, std::int64_t> marks_;                      // id -> order of use, not yet written
+  std::int64_t next_mark_ = 0;
+};
+
+}  // namespace tilewright::cache

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+// Store's maintenance: verify, gc, export, merge. Looking at single rows is in listing.cpp.
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "cache/key.h"
+#include "cache/schema.h"
+#include "cache/store_impl.h"
+#include "cache/transfer.h"
+
+namespace tilewright {
+
+using namespace cache;
+
+namespace {
+
+// What is wrong with the row under the cursor; empty if nothing is. Column 0 is the row id.
+using RowCheck = std::string (*)(Statement& row);
+
+std::string check_binary(Statement& row) {
+  const std::string key = row.text(1), transcript = row.text(2), metadata = row.text(3);
+  const auto parsed = parse_transcript(transcript);
+  Binary binary;
+  if (binary_hash(key, transcript, metadata, row.bytes(5)) != row.text(4)) return "does not match its content hash";
+  if (!parsed || parsed->hash() != key) return "has a key that is not its transcript's hash";
+  return decode_metadata(metadata, binary) ? "" : "has metadata that cannot be read";
+}
+
+std::string check_problem(Statement& row) {
+  return problem_hash(row.text(2), row.text(3)) == row.text(1) ? "" : "does not match its hash";
+}
+
+std::string check_choice(Statement& row) {
+  const ChoiceRow choice{row.text(1), row.text(2), row.real(3), row.text(4), row.real(5), row.text(6)};
+  if (choice.content_hash() != row.text(7)) return "does not match its content hash";
+  if (!choice.valid()) return "has a value out of range";
+  return row.integer(8) != 0 ? "" : "belongs to no problem";
+}
+
+std::string check_measurement(Statement& row) {
+  const MeasurementRow m{row.text(1), row.text(2),    row.text(3), row.text(4),  row.real(5),  row.real(6),
+                         row.real(7), row.integer(8), row.real(9), row.real(10), row.text(11), row.text(12)};
+  if (m.content_hash() != row.text(13)) return "does not match its content hash";
+  if (!m.valid()) return "has a value out of range";
+  return row.integer(14) != 0 ? "" : "belongs to no problem";
+}
+
+std::string check_environment(Statement& row) {
+  return sha256_hex(row.text(2)) == row.text(1) ? "" : "does not match its hash";
+}
+
+std::string check_use(Statement& row) {
+  (void)row.text(1);
+  return row.integer(2) >= 0 ? "" : "has a negative sequence number";
+}
+
+struct TableCheck {
+  const char* table;
+  const char* one;  // the row of an id
+  RowCheck check;
+};
+// Problems before what refers to them, so that one repair is enough.
+constexpr TableCheck kTables[] = {
+    {"binaries", "SELECT rowid,key,transcript,metadata,hash,image FROM binaries WHERE rowid=?", check_binary},
+    {"problems", "SELECT rowid,hash,device,problem FROM problems WHERE rowid=?", check_problem},
+    {"choices",
+     "SELECT rowid,problem,candidate,microseconds,first,first_microseconds,environment,hash,"
+     "EXISTS(SELECT 1 FROM problems p WHERE p.hash=c.problem) FROM choices c WHERE rowid=?",
+     check_choice},
+    {"measurements",
+     "SELECT rowid,problem,candidate,kind,detail,microseconds,low,high,rounds,error,mhz,resources,environment,hash,"
+     "EXISTS(SELECT 1 FROM problems p WHERE p.hash=m.problem) FROM measurements m WHERE rowid=?",
+     check_measurement},
+    {"environments", "SELECT rowid,hash,text FROM environments WHERE rowid=?", check_environment},
+    {"uses", "SELECT rowid,id,sequence FROM uses WHERE rowid=?", check_use},
+};
+
+// Empty if the row is gone meanwhile or fine.
+std::string check_row(Database& db, const TableCheck& table, std::int64_t id) {
+  try {
+    Statement row = db.prepare(table.one);
+    return row.bind(1, id).step() ? table.check(row) : "";
+  } catch (const BadValue& error) {
+    return error.what();
+  } catch (const SqliteError& error) {
+    if (!error.capacity()) throw;
+    return "holds a value larger than any that was stored";
+  }
+}
+
+void verify_rows(Layer& layer, bool repair, VerifyReport& report) {
+  for (const TableCheck& table : kTables) {
+    std::vector<std::int64_t> damaged;
+    for (std::int64_t id : row_ids(layer.db(), fmt::format("SELECT rowid FROM {}", table.table).c_str())) {
+      ++report.checked;
+      const std::string what = check_row(layer.db(), table, id);
+      if (what.empty()) continue;
+      report.damaged.push_back(fmt::format("{}: {} row {} {}", layer.name(), table.table, id, what));
+      damaged.push_back(id);
+    }
+    if (!repair || damaged.empty()) continue;
+    layer.write([&] {
+      for (std::int64_t id : damaged) {
+        layer.db().prepare(fmt::format("DELETE FROM {} WHERE rowid=?", table.table).c_str()).bind(1, id).run();
+      }
+    });
+  }
+}
+
+// True if the tree structure is sound.
+bool verify_structure(Layer& layer, VerifyReport& report) {
+  Statement rows = layer.db().prepare("PRAGMA integrity_check(20)");
+  bool sound = true;
+  while (rows.step()) {
+    const std::string line = rows.text(0);
+    if (line == "ok") continue;
+    sound = false;
+    report.damaged.push_back(fmt::format("{}: {}", layer.name(), line));
+  }
+  return sound;
+}
+
+bool verify_layer(Layer& layer, bool repair, VerifyReport& report) {
+  try {
+    const bool sound = verify_structure(layer, report);
+    verify_rows(layer, repair && sound && layer.writable(), report);
+    return sound;
+  } catch (const SqliteError& error) {
+    if (!error.corrupt()) throw;
+    report.damaged.push_back(fmt::format("{}: {}", layer.name(), error.what()));
+    return false;
+  }
+}
+
+void check_cap(std::int64_t cap) {
+  if (cap < 0) throw Error(ErrorCode::invalid_argument, "cap", std::to_string(cap), "bytes, 0 or more");
+}
+
+// Renames without replacing what may be there.
+void publish(const std::string& from, const std::string& to) {
+  const int failed = link(from.c_str(), to.c_str()) == 0 ? 0 : errno;
+  unlink(from.c_str());
+  if (failed) throw Error(ErrorCode::io, "export", to, std::strerror(failed));
+}
+
+}  // namespace
+
+VerifyReport Store::verify(bool repair) {
+  return impl_->maintain([&] {
+    VerifyReport report;
+    if (!impl_->memory_only() && impl_->degraded_) report.damaged.push_back(impl_->reason_);
+    for (Impl::Layer* layer : impl_->layers()) {
+      if (verify_layer(*layer, repair, report) || layer != impl_->file_.get()) continue;
+      if (!repair || !layer->writable()) continue;
+      // Every row carries its own hash, so whatever can still be read may be taken over into a new file.
+      const std::string path = layer->name();
+      const FileId id = layer->id();
+      impl_->close_file(false);
+      const RenameLock lock(path + "-lock", 10);
+      const std::string kept = quarantine(path, id);
+      Impl::Layer& fresh = impl_->home();
+      if (kept.empty()) continue;
+      try {
+        Layer old(std::make_unique<Database>(kept, Database::Mode::read_only), kept, 0, false);
+        const MergeReport saved = transfer(old, fresh, {});
+        report.damaged.push_back(
+            fmt::format("{}: rebuilt with {} rows; the damaged file is {}", path, saved.added, kept));
+      } catch (const SqliteError&) {
+        report.damaged.push_back(fmt::format("{}: started anew; the damaged file is {}", path, kept));
+      }
+    }
+    return report;
+  });
+}
+
+std::int64_t Store::gc(std::int64_t cap) {
+  check_cap(cap);
+  return impl_->maintain([&] {
+    Impl::Layer& layer = impl_->home();
+    const std::int64_t before = layer.file_bytes();
+    layer.write([&] {
+      for (const char* sql : {
+               "DELETE FROM choices WHERE problem NOT IN (SELECT hash FROM problems)",
+               "DELETE FROM measurements WHERE problem NOT IN (SELECT hash FROM problems)",
+               "DELETE FROM uses WHERE id NOT IN (SELECT hash FROM problems UNION ALL SELECT key FROM binaries)",
+               "INSERT OR IGNORE INTO uses(id,sequence) SELECT hash,0 FROM problems",
+               "INSERT OR IGNORE INTO uses(id,sequence) SELECT key,0 FROM binaries",
+           }) {
+        layer.db().exec(sql);
+      }
+      layer.shrink_to(cap);
+      layer.db().exec(
+          "DELETE FROM environments WHERE hash NOT IN"
+          " (SELECT environment FROM choices UNION ALL SELECT environment FROM measurements)");
+    });
+    layer.db().exec("PRAGMA incremental_vacuum");
+    layer.db().exec("PRAGMA wal_checkpoint(TRUNCATE)");
+    return before - layer.file_bytes();
+  });
+}
+
+void Store::export_to(const std::string& path, bool with_binaries) {
+  impl_->maintain([&] {
+    const std::string target = std::filesystem::absolute(path).lexically_normal().string();
+    if (file_id(target).exists) throw Error(ErrorCode::io, "export", path, "a path where no file is yet");
+    const std::string partial = target + fmt::format(".part-{}", getpid());
+    if (mknod(partial.c_str(), S_IFREG | 0600, 0) != 0)
+      throw Error(ErrorCode::io, "export", path, std::strerror(errno));
+    try {
+      // A rollback journal: the finished file is one file, readable from a read-only directory.
+      const std::string real = std::filesystem::canonical(partial).string();
+      Layer file(std::make_unique<Database>(real, Database::Mode::read_write), real,
+                 std::numeric_limits<std::int64_t>::max() / 4, true);
+      (void)adopt(file.db());
+      TransferRules rules;
+      rules.binaries = with_binaries;
+      rules.step = [&] { impl_->be_patient(); };
+      std::vector<Impl::Layer*> own;
+      if (impl_->file_ || impl_->memory_only()) own.push_back(&impl_->home());
+      if (impl_->degraded_) own.push_back(impl_->memory_.get());
+      for (Impl::Layer* layer : own) transfer(*layer, file, rules);
+    } catch (...) {
+      for (const char* side : {"", "-journal"}) unlink((partial + side).c_str());
+      throw;
+    }
+    if (chmod(partial.c_str(), 0644) != 0) throw Error(ErrorCode::io, "export", path, std::strerror(errno));
+    publish(partial, target);
+    return true;
+  });
+}
+
+MergeReport Store::merge_from(const std::string& path, bool binaries) {
+  return impl_->maintain([&] {
+    Impl::Layer& layer = impl_->home();
+    if (!layer.writable()) throw Error(ErrorCode::io, "cache", impl_->path_, "a cache that can be written");
+    if (file_id(path).exists && layer.name() != ":memory:" && file_id(path) == layer.id()) {
+      throw Error(ErrorCode::invalid_argument, "store", path, "another file than the cache itself");
+    }
+    const auto source = open_source(path);
+    TransferRules rules;
+    rules.binaries = binaries;
+    if (!binaries) rules.most_rows = kImportRows;
+    rules.step = [&] {
+      impl_->be_patient();
+      source->db().set_deadline(Clock::time_point::max());
+    };
+    return transfer(*source, layer, rules);
+  });
+}
+
+}  // namespace tilewright

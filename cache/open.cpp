@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cache/open.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include <tilewright/error.h>
+
+#include "cache/claims.h"
+#include "cache/schema.h"
+
+namespace tilewright::cache {
+namespace {
+
+// A structural check costs 0.4 ms per MB. Above this size it is left to verify(): rows carry hashes of their own.
+constexpr std::int64_t kCheckBytes = 8 << 20;
+
+struct Damaged {
+  std::string what;
+};
+
+Opened fail(Opened opened, Trouble trouble, std::string reason) {
+  opened.layer.reset();
+  opened.trouble = trouble;
+  opened.reason = std::move(reason);
+  return opened;
+}
+
+std::string foreign(const std::string& path) {
+  return fmt::format("{} is a database of another application and is left untouched; choose another path", path);
+}
+std::string newer(const std::string& path, std::uint32_t version) {
+  return fmt::format("{} has format version {}, this library knows {}; update the library or choose another path", path,
+                     version, schema_version());
+}
+
+// Why a file must not even be opened, judged by its first bytes. A hot journal means that they are in flux.
+std::string untouchable(const std::string& path) {
+  const auto header = read_header(path);
+  if (!header || !header->sqlite || file_id(path + "-journal").exists) return {};
+  if (header->application_id != kApplicationId) return foreign(path);
+  if (header->user_version > schema_version()) return newer(path, header->user_version);
+  return {};
+}
+
+void common_settings(Database& db, Clock::time_point deadline) {
+  db.set_deadline(deadline);
+  db.exec("PRAGMA trusted_schema=0; PRAGMA cell_size_check=1; PRAGMA mmap_size=0; PRAGMA temp_store=2");
+}
+
+// `small`: cheap enough to check on every open.
+void check_structure(Database& db, bool always) {
+  const std::int64_t bytes = db.integer("PRAGMA page_count") * db.integer("PRAGMA page_size");
+  if (!always && bytes > kCheckBytes) return;
+  const std::string result = db.text("PRAGMA quick_check(1)");
+  if (result != "ok") throw Damaged{result};
+}
+
+// The pragma's answer cannot be trusted: on some file systems it says "wal" and the first access fails.
+void choose_journal(Database& db, bool wal) {
+  db.exec("PRAGMA journal_size_limit=4194304; PRAGMA synchronous=FULL");
+  try {
+    if (wal && db.text("PRAGMA journal_mode=WAL") == "wal") {
+      db.integer("SELECT count(*) FROM uses WHERE sequence<0");
+      db.exec("PRAGMA synchronous=NORMAL");  // a power failure may lose the last rows, never the file
+      return;
+    }
+    if (!wal) (void)db.text("PRAGMA journal_mode=DELETE");
+  } catch (const SqliteError& error) {
+    if (!wal) throw;
+    if (error.busy()) return;  // others are using it as it is; so do we
+    (void)db.text("PRAGMA journal_mode=DELETE");
+  }
+}
+
+std::unique_ptr<Layer> open_writable(const OpenRequest& request, const Place& place, Opened& opened) {
+  auto db = std::make_unique<Database>(place.path, Database::Mode::read_write);
+  common_settings(*db, request.deadline);
+  switch (request.read_only ? inspect(*db) : adopt(*db)) {
+    case Fit::ours: break;
+    case Fit::foreign: opened = fail(std::move(opened), Trouble::lasting, foreign(place.path)); return nullptr;
+    case Fit::newer:
+      opened = fail(std::move(opened), Trouble::lasting,
+                    newer(place.path, static_cast<std::uint32_t>(db->integer("PRAGMA user_version"))));
+      return nullptr;
+    case Fit::damaged: throw Damaged{"its schema is not ours"};
+  }
+  check_structure(*db, request.check);
+  if (request.read_only) {
+    db->exec("PRAGMA query_only=1");
+  } else {
+    choose_journal(*db, place.network == nullptr);
+  }
+  return std::make_unique<Layer>(std::move(db), place.path, request.cap, !request.read_only);
+}
+
+// A file that cannot or must not be changed.
+std::unique_ptr<Layer> open_unwritable(const OpenRequest& request, const std::string& path) {
+  const auto header = read_header(path);
+  const bool log = file_id(path + "-wal").exists, journal = file_id(path + "-journal").exists;
+  if (header && header->wal && log) throw Damaged{"it has a write-ahead log, which only a writer can read"};
+  // Without side files nobody is writing it. Otherwise locks must be taken, which a rollback-journal file allows.
+  auto db = std::make_unique<Database>(path, log || journal ? Database::Mode::read_only : Database::Mode::immutable);
+  common_settings(*db, request.deadline);
+  switch (inspect(*db)) {
+    case Fit::ours: break;
+    case Fit::foreign: throw Damaged{"it is a database of another application"};
+    case Fit::newer: throw Damaged{"its format version is not the one this library writes"};
+    case Fit::damaged: throw Damaged{"its schema is not ours"};
+  }
+  check_structure(*db, request.check);
+  return std::make_unique<Layer>(std::move(db), path, 0, false);
+}
+
+Opened attempt_unwritable(const OpenRequest& request, Opened opened) {
+  try {
+    opened.layer = open_unwritable(request, opened.path);
+    return opened;
+  } catch (const Damaged& damage) {
+    return fail(std::move(opened), Trouble::lasting, fmt::format("{} cannot be used: {}", opened.path, damage.what));
+  } catch (const SqliteError& error) {
+    return fail(std::move(opened), error.busy() ? Trouble::transient : Trouble::lasting,
+                fmt::format("{}: {}", opened.path, error.what()));
+  } catch (const BadValue& error) {
+    return fail(std::move(opened), Trouble::lasting, fmt::format("{}: {}", opened.path, error.what()));
+  }
+}
+
+// One round; `damage` says that the file has to go.
+Opened attempt_own(const OpenRequest& request, const Place& place, Opened opened, std::string& damage) {
+  try {
+    opened.layer = open_writable(request, place, opened);
+    return opened;
+  } catch (const Damaged& damaged) {
+    damage = damaged.what;
+  } catch (const BadValue& error) {
+    damage = error.what();
+  } catch (const SqliteError& error) {
+    if (error.corrupt()) {
+      damage = error.what();
+    } else {
+      return fail(std::move(opened), error.busy() ? Trouble::transient : Trouble::lasting,
+                  fmt::format("{}: {}", place.path, error.what()));
+    }
+  }
+  return fail(std::move(opened), Trouble::lasting, fmt::format("{} is damaged: {}", place.path, damage));
+}
+
+}  // namespace
+
+Opened open_own(const OpenRequest& request) {
+  Opened opened;
+  Place place = find_place(request.path, request.read_only ? Purpose::shipped : Purpose::own, request.allow_shared);
+  opened.path = place.path.empty() ? request.path : place.path;
+  opened.network = place.network;
+  if (request.read_only && !place.exists && file_id(request.path).exists == false) {
+    return fail(std::move(opened), Trouble::absent, fmt::format("{} does not exist", request.path));
+  }
+  if (!place.refusal.empty()) return fail(std::move(opened), Trouble::lasting, place.refusal);
+  if (place.network) {
+    opened.notes.emplace_back("network", fmt::format("{} is on {}: used without a write-ahead log, which is slower; a "
+                                                     "directory on a local disk is better",
+                                                     place.path, place.network));
+  }
+  for (int round = 0;; ++round) {
+    if (!place.exists && !create_file(place, request.allow_shared)) {
+      return fail(std::move(opened), Trouble::lasting, fmt::format("{} cannot be created", place.path));
+    }
+    if (place.exists && (request.read_only || !place.writable)) {
+      // An empty file is an empty cache, and stays one.
+      const auto header = read_header(place.path);
+      if (header && header->size == 0) return fail(std::move(opened), Trouble::absent, place.path + " is empty");
+    }
+    if (auto reason = untouchable(place.path); !reason.empty())
+      return fail(std::move(opened), Trouble::lasting, reason);
+    if (!place.writable) return attempt_unwritable(request, std::move(opened));
+    const FileId id = file_id(place.path);
+    std::string damage;
+    opened = attempt_own(request, place, std::move(opened), damage);
+    if (damage.empty() || request.read_only || round == 2) return opened;
+    // Two processes may have found the same damage. The second one must not rename the first one's fresh file.
+    const RenameLock lock(place.path + "-lock", 0.3);
+    const std::string kept = lock.held() ? quarantine(place.path, id) : std::string();
+    if (!kept.empty()) {
+      opened.notes.emplace_back("damaged", fmt::format("{} was damaged ({}); it is now {} and a new cache was started",
+                                                       place.path, damage, kept));
+    }
+    opened.trouble = Trouble::none;
+    opened.reason.clear();
+    place.exists = file_id(place.path).exists;
+  }
+}
+
+Opened open_shipped(const OpenRequest& request) {
+  Opened opened;
+  const Place place = find_place(request.path, Purpose::shipped, request.allow_shared);
+  opened.path = place.path.empty() ? request.path : place.path;
+  if (!place.refusal.empty()) return fail(std::move(opened), Trouble::lasting, place.refusal);
+  if (!place.exists) return fail(std::move(opened), Trouble::lasting, fmt::format("{} does not exist", place.path));
+  return attempt_unwritable(request, std::move(opened));
+}
+
+std::unique_ptr<Layer> open_memory(std::int64_t cap) {
+  auto db = std::make_unique<Database>(":memory:", Database::Mode::memory);
+  common_settings(*db, Clock::time_point::max());
+  (void)adopt(*db);
+  return std::make_unique<Layer>(std::move(db), ":memory:", cap, true);
+}
+
+std::unique_ptr<Layer> open_source(const std::string& named) {
+  std::error_code missing;
+  const std::string path = std::filesystem::canonical(named, missing).string();
+  if (missing) throw Error(ErrorCode::io, "store", named, missing.message());
+  try {
+    OpenRequest request;
+    request.path = path;
+    request.check = true;
+    const auto header = read_header(path);
+    if (!header || !(header->wal && file_id(path + "-wal").exists)) return open_unwritable(request, path);
+    // In use, perhaps by this process: take part in its locking.
+    auto db = std::make_unique<Database>(path, Database::Mode::read_write);
+    common_settings(*db, Clock::now() + std::chrono::seconds(10));
+    db->exec("PRAGMA query_only=1");
+    if (inspect(*db) != Fit::ours) throw Damaged{"it is not a cache file of this format version"};
+    check_structure(*db, true);
+    return std::make_unique<Layer>(std::move(db), path, 0, false);
+  } catch (const Damaged& damage) {
+    throw Error(ErrorCode::io, "store", path, damage.what);
+  } catch (const std::runtime_error& error) {
+    throw Error(ErrorCode::io, "store", path, error.what());
+  }
+}
+
+}  // namespace tilewright::cache

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cache/place.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+namespace tilewright::cache {
+namespace {
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+std::string parent_of(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+// Somebody else can change what is in it. `leaf`: the directory of the file itself, where the sticky bit does not help,
+// since it does not stop others from adding files.
+std::string directory_refusal(const struct stat& s, const std::string& path, bool leaf, bool allow_shared) {
+  if (s.st_uid != geteuid() && s.st_uid != 0) {
+    return fmt::format("directory {} belongs to user {}, not to user {}; choose one of your own", path, s.st_uid,
+                       geteuid());
+  }
+  if (!leaf && (s.st_mode & S_ISVTX)) return {};
+  if (s.st_mode & S_IWOTH)
+    return fmt::format("directory {} is writable by everybody; run: chmod go-w '{}'", path, path);
+  if ((s.st_mode & S_IWGRP) && !allow_shared) {
+    return fmt::format("directory {} is writable by its group; run: chmod g-w '{}', or allow a shared cache", path,
+                       path);
+  }
+  return {};
+}
+
+// Checks `directory` (absolute, resolved) and everything above it.
+std::string chain_refusal(const std::string& directory, bool allow_shared) {
+  const Descriptor leaf(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  struct stat s {};
+  if (leaf.get() < 0 || fstat(leaf.get(), &s) != 0) {
+    return fmt::format("directory {}: {}", directory, std::strerror(errno));
+  }
+  if (auto refusal = directory_refusal(s, directory, true, allow_shared); !refusal.empty()) return refusal;
+  for (std::string at = directory; at != "/";) {
+    at = parent_of(at);
+    if (lstat(at.c_str(), &s) != 0) return fmt::format("directory {}: {}", at, std::strerror(errno));
+    if (auto refusal = directory_refusal(s, at, false, allow_shared); !refusal.empty()) return refusal;
+  }
+  return {};
+}
+
+// The directory with links above it resolved. Its last component must be a directory and not a link: a link there is
+// what somebody would plant. With `create`, missing ones are made, mode 0700.
+std::string resolve_directory(const std::string& directory, bool create, std::string& refusal) {
+  struct stat s {};
+  if (lstat(directory.c_str(), &s) == 0) {
+    if (S_ISLNK(s.st_mode)) {
+      refusal = fmt::format("directory {} is a symbolic link; name the directory itself", directory);
+      return {};
+    }
+    std::unique_ptr<char, decltype(&std::free)> real(realpath(directory.c_str(), nullptr), &std::free);
+    if (real) return real.get();
+    refusal = fmt::format("directory {}: {}", directory, std::strerror(errno));
+    return {};
+  }
+  if (errno != ENOENT || !create || directory == "/") {
+    refusal = fmt::format("directory {}: {}", directory, std::strerror(errno));
+    return {};
+  }
+  // A missing parent may be reached through a link ("/home" -> "/data/home"), only the last component may not be one.
+  std::string above = parent_of(directory);
+  std::unique_ptr<char, decltype(&std::free)> real(realpath(above.c_str(), nullptr), &std::free);
+  above = real ? std::string(real.get()) : resolve_directory(above, create, refusal);
+  if (above.empty()) return {};
+  const std::string made = (above == "/" ? "" : above) + directory.substr(directory.rfind('/'));
+  if (mkdir(made.c_str(), 0700) != 0 && errno != EEXIST) {
+    refusal = fmt::format("cannot create directory {}: {}", made, std::strerror(errno));
+    return {};
+  }
+  return made;
+}
+
+std::string file_refusal(const struct stat& s, const std::string& path, bool allow_shared) {
+  if (S_ISLNK(s.st_mode)) return fmt::format("{} is a symbolic link; name the file itself", path);
+  if (!S_ISREG(s.st_mode)) return fmt::format("{} is not a regular file", path);
+  if (s.st_uid != geteuid() && s.st_uid != 0 && !allow_shared) {
+    return fmt::format("{} belongs to user {}, not to user {}; choose a file of your own", path, s.st_uid, geteuid());
+  }
+  if ((s.st_mode & S_IWOTH) || ((s.st_mode & S_IWGRP) && !allow_shared)) {
+    return fmt::format("{} is writable by others; delete it, or run: chmod go-w '{}'", path, path);
+  }
+  return {};
+}
+
+std::string absolute(const std::string& path, std::string& refusal) {
+  std::error_code error;
+  const std::string full = std::filesystem::absolute(path, error).lexically_normal().string();
+  if (error) refusal = fmt::format("{}: {}", path, error.message());
+  if (path.find('\0') != std::string::npos) refusal = "the path contains a zero byte";
+  if (full.size() >= PATH_MAX) refusal = fmt::format("the path has {} bytes, more than {}", full.size(), PATH_MAX - 1);
+  if (refusal.empty() && (full.empty() || full.back() == '/')) refusal = fmt::format("{} names a directory", path);
+  return full;
+}
+
+}  // namespace
+
+FileId file_id(const std::string& path) {
+  struct stat s {};
+  if (lstat(path.c_str(), &s) != 0) return {};
+  return {s.st_dev, s.st_ino, true};
+}
+
+const char* network_filesystem(unsigned long type) {
+  switch (type & 0xffffffff) {
+    case 0x6969: return "NFS";
+    case 0x517B: return "SMB";
+    case 0xFF534D42: return "CIFS";
+    case 0xFE534D42: return "SMB2";
+    case 0x65735546: return "FUSE";
+    case 0x01021997: return "9p";
+    case 0x0BD00BD0: return "Lustre";
+    case 0x47504653: return "GPFS";
+    case 0x00C36400: return "Ceph";
+    case 0x5346414F: return "AFS";
+    case 0x6B414653: return "AFS";
+    case 0x19830326: return "BeeGFS";
+    case 0xAAD7AAEA: return "PanFS";
+    case 0x7461636F: return "OCFS2";
+    case 0x01161970: return "GFS2";
+    default: return nullptr;
+  }
+}
+
+Place find_place(const std::string& path, Purpose purpose, bool allow_shared) {
+  Place place;
+  const std::string full = absolute(path, place.refusal);
+  if (!place.refusal.empty()) return place;
+  const std::string directory = resolve_directory(parent_of(full), purpose == Purpose::own, place.refusal);
+  if (!place.refusal.empty()) return place;
+  place.path = (directory == "/" ? "" : directory) + full.substr(full.rfind('/'));
+  place.refusal = chain_refusal(directory, allow_shared);
+  if (!place.refusal.empty()) return place;
+
+  const Descriptor dir(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  struct statfs filesystem {};
+  if (fstatfs(dir.get(), &filesystem) == 0) {
+    place.network = network_filesystem(static_cast<unsigned long>(filesystem.f_type));
+  }
+  const char* name = place.path.c_str() + place.path.rfind('/') + 1;
+  place.writable = faccessat(AT_FDCWD, directory.c_str(), W_OK | X_OK, AT_EACCESS) == 0;
+  struct stat s {};
+  if (fstatat(dir.get(), name, &s, AT_SYMLINK_NOFOLLOW) != 0) {
+    if (errno != ENOENT) place.refusal = fmt::format("{}: {}", place.path, std::strerror(errno));
+    return place;
+  }
+  place.exists = true;
+  place.refusal = file_refusal(s, place.path, allow_shared);
+  if (!place.refusal.empty()) return place;
+  if (faccessat(dir.get(), name, W_OK, AT_EACCESS) != 0) place.writable = false;
+  if (faccessat(dir.get(), name, R_OK, AT_EACCESS) != 0) {
+    place.refusal = fmt::format("{}: {}", place.path, std::strerror(errno));
+  }
+  // By name and not by descriptor: closing a descriptor of the file would drop SQLite's locks on it. The directory is
+  // ours, so nobody can exchange the name meanwhile.
+  const bool ours = purpose == Purpose::own && s.st_uid == geteuid() && !allow_shared;
+  if (ours && place.writable && (s.st_mode & 077)) (void)fchmodat(dir.get(), name, 0600, 0);
+  return place;
+}
+
+bool create_file(const Place& place, bool allow_shared) {
+  // mknod, because it makes a file without opening it; see above. The mode is set again, as umask may have cut it.
+  const mode_t mode = allow_shared ? 0660 : 0600;
+  if (mknod(place.path.c_str(), S_IFREG | mode, 0) != 0) return errno == EEXIST;
+  return chmod(place.path.c_str(), mode) == 0;
+}
+
+std::string quarantine(const std::string& path, const FileId& damaged) {
+  if (!(file_id(path) == damaged) || !damaged.exists) return {};
+  const std::string directory = parent_of(path);
+  const std::string prefix = path.substr(path.rfind('/') + 1) + ".corrupt-";
+  std::vector<std::string> older;
+  unsigned long last = 0;
+  if (DIR* dir = opendir(directory.c_str())) {
+    while (const dirent* entry = readdir(dir)) {
+      const std::string name = entry->d_name;
+      unsigned long number = 0;
+      if (name.rfind(prefix, 0) != 0) continue;
+      const auto [end, error] = std::from_chars(name.data() + prefix.size(), name.data() + name.size(), number);
+      if (error != std::errc() || end != name.data() + name.size()) continue;
+      last = std::max(last, number);
+      older.push_back(directory + '/' + name);
+    }
+    closedir(dir);
+  }
+  const std::string target = directory + '/' + prefix + std::to_string(last + 1);
+  if (rename(path.c_str(), target.c_str()) != 0) return {};
+  // A write-ahead log that stays would be taken for the new file's.
+  for (const char* side : {"-wal", "-shm", "-journal"}) unlink((path + side).c_str());
+  for (const std::string& name : older) unlink(name.c_str());
+  return target;
+}
+
+}  // namespace tilewright::cache

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cache/record.h"
+
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include "cache/key.h"
+
+namespace tilewright::cache {
+namespace {
+
+constexpr std::pair<OutcomeKind, std::string_view> kKinds[] = {
+    {OutcomeKind::measured, "measured"},         {OutcomeKind::pruned, "pruned"}, {OutcomeKind::rejected, "rejected"},
+    {OutcomeKind::not_compiled, "not_compiled"}, {OutcomeKind::wrong, "wrong"},   {OutcomeKind::failed, "failed"},
+};
+
+template <class Integer>
+bool to_integer(std::string_view text, Integer& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+// Cuts the next space-separated token off `text`.
+std::string_view token(std::string_view& text, char separator) {
+  const std::size_t end = text.find(separator);
+  const std::string_view head = text.substr(0, end);
+  text = end == std::string_view::npos ? std::string_view() : text.substr(end + 1);
+  return head;
+}
+
+std::string axis_text(const GridAxis& axis) {
+  return std::to_string(axis.fixed) + ',' + std::to_string(axis.per_rows) + ',' + std::to_string(axis.per_cols);
+}
+
+bool parse_axis(std::string_view text, GridAxis& axis) {
+  return to_integer(token(text, ','), axis.fixed) && to_integer(token(text, ','), axis.per_rows) &&
+         to_integer(token(text, ','), axis.per_cols) && text.empty();
+}
+
+bool is_time(double value) { return std::isfinite(value) && value >= 0; }
+bool is_text(const std::string& text) { return text.size() <= kMaxText; }
+
+// SQLite cannot tell -0 from 0 and keeps no NaN; a row must read back as what was hashed.
+double stored(double value) { return std::isnan(value) ? std::numeric_limits<double>::infinity() : value + 0.0; }
+
+}  // namespace
+
+std::string encode_candidate(const Candidate& candidate) {
+  if (candidate.family.empty() || candidate.knobs.size() > kMaxKnobs) return {};
+  std::string text = escape(candidate.family, " =");
+  for (const auto& [name, value] : candidate.knobs) {
+    if (name.empty() || value < std::numeric_limits<std::int32_t>::min() ||
+        value > std::numeric_limits<std::int32_t>::max()) {
+      return {};
+    }
+    text += ' ' + escape(name, " =") + '=' + std::to_string(value);
+  }
+  return is_text(text) ? text : std::string();
+}
+
+std::optional<Candidate> decode_candidate(std::string_view text) {
+  if (text.size() > kMaxText) return std::nullopt;
+  Candidate candidate;
+  const std::string_view whole = text;
+  const auto family = unescape(token(text, ' '));
+  if (!family) return std::nullopt;
+  candidate.family = *family;
+  while (!text.empty()) {
+    std::string_view value = token(text, ' ');
+    const auto name = unescape(token(value, '='));
+    std::int32_t number = 0;
+    if (!name || !to_integer(value, number)) return std::nullopt;
+    candidate.knobs.emplace_back(*name, number);
+    if (candidate.knobs.size() > kMaxKnobs) return std::nullopt;
+  }
+  // One text per candidate: anything that would be written differently was not written here.
+  if (encode_candidate(candidate) != whole) return std::nullopt;
+  return candidate;
+}
+
+std::string encode_resources(const Resources& r) {
+  return Key()
+      .add("registers", r.registers)
+      .add("shared_bytes", r.shared_bytes)
+      .add("spill_bytes", r.spill_bytes)
+      .add("stack_bytes", r.stack_bytes)
+      .add("serialized", r.serialized ? 1 : 0)
+      .transcript();
+}
+
+bool decode_resources(std::string_view text, Resources& r) {
+  const auto key = parse_transcript(text);
+  if (!key || key->fields().size() != 5) return false;
+  const auto& f = key->fields();
+  int serialized = 0;
+  const bool parsed = to_integer(f[0].second, r.registers) && to_integer(f[1].second, r.shared_bytes) &&
+                      to_integer(f[2].second, r.spill_bytes) && to_integer(f[3].second, r.stack_bytes) &&
+                      to_integer(f[4].second, serialized);
+  r.serialized = serialized != 0;
+  return parsed && r.registers >= 0 && r.shared_bytes >= 0 && r.spill_bytes >= 0 && r.stack_bytes >= 0 &&
+         encode_resources(r) == text;  // tags, order and spelling
+}
+
+std::string encode_metadata(const Binary& b) {
+  return Key()
+      .add("target", b.target)
+      .add("entry", b.entry)
+      .add("x", axis_text(b.plan.x))
+      .add("y", axis_text(b.plan.y))
+      .add("z", axis_text(b.plan.z))
+      .add("threads", b.plan.threads)
+      .add("cluster", b.plan.cluster)
+      .add("shared_bytes", b.plan.shared_bytes)
+      .add("resources", encode_resources(b.resources))
+      .add("log", b.log.substr(0, 4096))
+      .transcript();
+}
+
+bool decode_metadata(std::string_view text, Binary& b) {
+  const auto key = parse_transcript(text);
+  if (!key || key->fields().size() != 10) return false;
+  const auto& f = key->fields();
+  b.target = f[0].second;
+  b.entry = f[1].second;
+  b.log = f[9].second;
+  return parse_axis(f[2].second, b.plan.x) && parse_axis(f[3].second, b.plan.y) && parse_axis(f[4].second, b.plan.z) &&
+         to_integer(f[5].second, b.plan.threads) && to_integer(f[6].second, b.plan.cluster) &&
+         to_integer(f[7].second, b.plan.shared_bytes) && decode_resources(f[8].second, b.resources) &&
+         encode_metadata(b) == text;
+}
+
+std::string_view kind_name(OutcomeKind kind) {
+  for (const auto& [value, name] : kKinds) {
+    if (value == kind) return name;
+  }
+  return "failed";
+}
+
+std::optional<OutcomeKind> kind_named(std::string_view name) {
+  for (const auto& [value, known] : kKinds) {
+    if (known == name) return value;
+  }
+  return std::nullopt;
+}
+
+std::string problem_hash(std::string_view device_transcript, std::string_view problem) {
+  return FieldHash("tilewright problem 1").add(device_transcript).add(problem).hex();
+}
+
+std::string ChoiceRow::content_hash() const {
+  return FieldHash("tilewright choice 1")
+      .add(std::string_view(problem))
+      .add(std::string_view(candidate))
+      .add(microseconds)
+      .add(std::string_view(first))
+      .add(first_microseconds)
+      .add(std::string_view(environment))
+      .hex();
+}
+
+bool ChoiceRow::valid() const {
+  return decode_candidate(candidate) && is_time(microseconds) && is_time(first_microseconds) && is_text(first);
+}
+
+std::string MeasurementRow::content_hash() const {
+  return FieldHash("tilewright measurement 1")
+      .add(std::string_view(problem))
+      .add(std::string_view(candidate))
+      .add(std::string_view(kind))
+      .add(std::string_view(detail))
+      .add(microseconds)
+      .add(low)
+      .add(high)
+      .add(rounds)
+      .add(error)
+      .add(mhz)
+      .add(std::string_view(resources))
+      .add(std::string_view(environment))
+      .hex();
+}
+
+bool MeasurementRow::valid() const { return to_outcome(*this).has_value(); }
+
+std::optional<MeasurementRow> to_row(const Outcome& o) {
+  MeasurementRow row;
+  row.candidate = encode_candidate(o.candidate);
+  row.kind = kind_name(o.kind);
+  row.detail = o.detail.substr(0, 4096);
+  row.microseconds = stored(o.microseconds);
+  row.low = stored(o.low);
+  row.high = stored(o.high);
+  row.rounds = o.rounds;
+  row.error = stored(o.error);
+  row.mhz = stored(o.mhz);
+  row.resources = encode_resources(o.resources);
+  if (!row.valid()) return std::nullopt;
+  return row;
+}
+
+std::optional<Outcome> to_outcome(const MeasurementRow& row) {
+  const auto candidate = decode_candidate(row.candidate);
+  const auto kind = kind_named(row.kind);
+  Outcome o;
+  // An error may be infinite: that is how a wrong result with NaN in it is kept.
+  const bool ranges = is_time(row.microseconds) && is_time(row.low) && is_time(row.high) && is_time(row.mhz) &&
+                      row.error >= 0 && row.rounds >= 0 && row.rounds <= std::numeric_limits<int>::max();
+  if (!candidate || !kind || !ranges || !is_text(row.detail) || !decode_resources(row.resources, o.resources)) {
+    return std::nullopt;
+  }
+  o.candidate = *candidate;
+  o.kind = *kind;
+  o.detail = row.detail;
+  o.microseconds = row.microseconds;
+  o.low = row.low;
+  o.high = row.high;
+  o.rounds = static_cast<int>(row.rounds);
+  o.error = row.error;
+  o.mhz = row.mhz;
+  o.stored = true;
+  return o;
+}
+
+std::string binary_hash(std::string_view key, std::string_view transcript, std::string_view metadata,
+                        std::span<const std::byte> image) {
+  return FieldHash("tilewright binary 1").add(key).add(transcript).add(metadata).add(image).hex();
+}
+
+}  // namespace tilewright::cache

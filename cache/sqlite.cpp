@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cache/sqlite.h"
+
+#include <sqlite3.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+namespace tilewright::cache {
+namespace {
+
+// How many database files are open, and in which process: what SQLite's own table of file locks, which fork() copies,
+// is about.
+std::atomic<int> open_files{0};
+std::atomic<pid_t> opener{0};
+
+int on_busy(void* deadline, int attempt) {
+  if (Clock::now() >= *static_cast<const Clock::time_point*>(deadline)) return 0;
+  std::this_thread::sleep_for(std::chrono::milliseconds(attempt < 4 ? 1 : attempt < 20 ? 5 : 20));
+  return 1;
+}
+
+int on_progress(void* deadline) { return Clock::now() >= *static_cast<const Clock::time_point*>(deadline); }
+
+// A path as an SQLite URI. Every byte outside a small safe set is percent-encoded, so any path is representable.
+std::string uri(const std::string& path, const char* query) {
+  constexpr char kHex[] = "0123456789ABCDEF";
+  std::string out = path.rfind('/', 0) == 0 ? "file://" : "file:";
+  for (char c : path) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool safe = (byte < 0x80 && std::isalnum(byte)) || c == '/' || c == '.' || c == '_' || c == '-';
+    if (safe) {
+      out += c;
+    } else {
+      out += {'%', kHex[byte >> 4], kHex[byte & 15]};
+    }
+  }
+  return out + query;
+}
+
+}  // namespace
+
+SqliteError::SqliteError(int code, const std::string& message)
+    : std::runtime_error(message + " (SQLite " + std::to_string(code) + ")"), code_(code) {}
+
+bool SqliteError::busy() const {
+  const int primary = code_ & 0xff;
+  return primary == SQLITE_BUSY || primary == SQLITE_LOCKED || primary == SQLITE_INTERRUPT ||
+         primary == SQLITE_PROTOCOL;
+}
+
+bool SqliteError::corrupt() const {
+  const int primary = code_ & 0xff;
+  // ERROR: a table or column of ours is missing, which after the schema check can only be damage.
+  return primary == SQLITE_CORRUPT || primary == SQLITE_NOTADB || primary == SQLITE_ERROR || primary == SQLITE_SCHEMA ||
+         primary == SQLITE_FORMAT;
+}
+
+bool SqliteError::capacity() const {
+  const int primary = code_ & 0xff;
+  return primary == SQLITE_NOMEM || primary == SQLITE_TOOBIG;
+}
+
+// ---- Statement
+
+Statement::Statement(sqlite3* db, const char* sql) : db_(db) {
+  check(sqlite3_prepare_v2(db, sql, -1, &statement_, nullptr));
+}
+Statement::~Statement() { sqlite3_finalize(statement_); }
+Statement::Statement(Statement&& other) noexcept
+    : db_(other.db_), statement_(std::exchange(other.statement_, nullptr)) {}
+
+void Statement::check(int rc) const {
+  if (rc != SQLITE_OK) throw SqliteError(sqlite3_extended_errcode(db_), sqlite3_errmsg(db_));
+}
+
+Statement& Statement::bind(int index, std::string_view text) {
+  check(sqlite3_bind_text64(statement_, index, text.data() ? text.data() : "", text.size(), SQLITE_TRANSIENT,
+                            SQLITE_UTF8));
+  return *this;
+}
+Statement& Statement::bind(int index, std::int64_t value) {
+  check(sqlite3_bind_int64(statement_, index, value));
+  return *this;
+}
+Statement& Statement::bind(int index, double value) {
+  check(sqlite3_bind_double(statement_, index, value));
+  return *this;
+}
+Statement& Statement::bind(int index, std::span<const std::byte> bytes) {
+  // A null pointer would bind NULL; an empty image is still a blob.
+  check(sqlite3_bind_blob64(statement_, index, bytes.empty() ? "" : static_cast<const void*>(bytes.data()),
+                            bytes.size(), SQLITE_STATIC));
+  return *this;
+}
+
+bool Statement::step() {
+  const int rc = sqlite3_step(statement_);
+  if (rc == SQLITE_ROW) return true;
+  if (rc == SQLITE_DONE) return false;
+  throw SqliteError(sqlite3_extended_errcode(db_), sqlite3_errmsg(db_));
+}
+
+void Statement::run() {
+  while (step()) {
+  }
+  reset();
+}
+
+void Statement::reset() { sqlite3_reset(statement_); }
+
+void Statement::expect(int column, int type, const char* what) const {
+  if (sqlite3_column_type(statement_, column) != type) {
+    throw BadValue(std::string(sqlite3_column_name(statement_, column)) + " is not " + what);
+  }
+}
+
+std::string Statement::text(int column) const {
+  expect(column, SQLITE_TEXT, "text");
+  const auto* data = reinterpret_cast<const char*>(sqlite3_column_text(statement_, column));
+  if (data == nullptr) throw SqliteError(SQLITE_NOMEM, "out of memory");
+  return {data, static_cast<std::size_t>(sqlite3_column_bytes(statement_, column))};
+}
+
+std::int64_t Statement::integer(int column) const {
+  expect(column, SQLITE_INTEGER, "an integer");
+  return sqlite3_column_int64(statement_, column);
+}
+
+double Statement::real(int column) const {
+  expect(column, SQLITE_FLOAT, "a real number");
+  return sqlite3_column_double(statement_, column);
+}
+
+std::span<const std::byte> Statement::bytes(int column) const {
+  expect(column, SQLITE_BLOB, "a blob");
+  const void* data = sqlite3_column_blob(statement_, column);
+  return {static_cast<const std::byte*>(data), static_cast<std::size_t>(sqlite3_column_bytes(statement_, column))};
+}
+
+// ---- Database
+
+Database::Database(const std::string& path, Mode mode)
+    : deadline_(std::make_unique<Clock::time_point>(Clock::time_point::max())) {
+  int flags = SQLITE_OPEN_FULLMUTEX | SQLITE_OPEN_PRIVATECACHE;
+  std::string name = path;
+  switch (mode) {
+    case Mode::memory:
+      name = ":memory:";
+      flags |= SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_MEMORY;
+      break;
+    case Mode::read_write: flags |= SQLITE_OPEN_READWRITE; break;
+    case Mode::read_only: flags |= SQLITE_OPEN_READONLY; break;
+    case Mode::immutable: flags |= SQLITE_OPEN_READONLY; break;
+  }
+  if (mode != Mode::memory) {
+    flags |= SQLITE_OPEN_NOFOLLOW | SQLITE_OPEN_URI;
+    name = uri(path, mode == Mode::immutable ? "?immutable=1" : "");
+  }
+  const int rc = sqlite3_open_v2(name.c_str(), &db_, flags, nullptr);
+  if (rc != SQLITE_OK) {
+    const int code = db_ ? sqlite3_extended_errcode(db_) : rc;
+    const std::string message = db_ ? sqlite3_errmsg(db_) : "out of memory";
+    sqlite3_close(db_);
+    throw SqliteError(code, message);
+  }
+  if (mode != Mode::memory) {
+    counted_ = true;
+    if (open_files++ == 0) opener = getpid();
+  }
+  configure();
+}
+
+Database::~Database() {
+  if (!db_) return;
+  sqlite3_close(db_);
+  if (counted_) --open_files;
+}
+
+void Database::configure() {
+  sqlite3_extended_result_codes(db_, 1);
+  const std::pair<int, int> settings[] = {
+      {SQLITE_DBCONFIG_DEFENSIVE, 1},
+      {SQLITE_DBCONFIG_ENABLE_TRIGGER, 0},
+      {SQLITE_DBCONFIG_ENABLE_VIEW, 0},
+      {SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0},
+      {SQLITE_DBCONFIG_DQS_DML, 0},
+      {SQLITE_DBCONFIG_DQS_DDL, 0},
+      {SQLITE_DBCONFIG_WRITABLE_SCHEMA, 0},
+      {SQLITE_DBCONFIG_ENABLE_FKEY, 0},
+      {SQLITE_DBCONFIG_ENABLE_LOAD_EXTENSION, 0},
+  };
+  for (auto [option, value] : settings) sqlite3_db_config(db_, option, value, nullptr);
+  sqlite3_limit(db_, SQLITE_LIMIT_LENGTH, static_cast<int>(kMaxValueBytes));
+  sqlite3_limit(db_, SQLITE_LIMIT_ATTACHED, 1);  // VACUUM attaches its temporary database
+  sqlite3_limit(db_, SQLITE_LIMIT_TRIGGER_DEPTH, 1);
+  sqlite3_busy_handler(db_, on_busy, deadline_.get());
+  sqlite3_progress_handler(db_, 1000, on_progress, deadline_.get());
+}
+
+void Database::set_deadline(Clock::time_point deadline) { *deadline_ = deadline; }
+
+void Database::exec(const char* sql) {
+  if (sqlite3_exec(db_, sql, nullptr, nullptr, nullptr) != SQLITE_OK) {
+    throw SqliteError(sqlite3_extended_errcode(db_), sqlite3_errmsg(db_));
+  }
+}
+
+std::int64_t Database::integer(const char* sql) {
+  Statement statement = prepare(sql);
+  return statement.step() ? statement.integer(0) : 0;
+}
+
+std::string Database::text(const char* sql) {
+  Statement statement = prepare(sql);
+  return statement.step() ? statement.text(0) : "";
+}
+
+int Database::changes() const { return sqlite3_changes(db_); }
+bool Database::in_transaction() const { return !sqlite3_get_autocommit(db_); }
+
+bool Database::moved() const {
+  int moved = 0;
+  return sqlite3_file_control(db_, "main", SQLITE_FCNTL_HAS_MOVED, &moved) == SQLITE_OK && moved != 0;
+}
+
+void Database::detach() { sqlite3_db_config(db_, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr); }
+
+// ---- Transaction
+
+Transaction::Transaction(Database& db) : db_(db) { db_.exec("BEGIN IMMEDIATE"); }
+
+Transaction::~Transaction() {
+  // Some errors have already rolled back.
+  if (!db_.in_transaction()) return;
+  try {
+    db_.exec("ROLLBACK");
+  } catch (const SqliteError&) {
+  }
+}
+
+void Transaction::commit() { db_.exec("COMMIT"); }
+
+// ---- files
+
+std::optional<FileHeader> read_header(const std::string& path) {
+  sqlite3_initialize();
+  sqlite3_vfs* vfs = sqlite3_vfs_find(nullptr);
+  const auto free_name = [](char* name) { sqlite3_free_filename(name); };
+  std::unique_ptr<char, decltype(free_name)> name(
+      const_cast<char*>(sqlite3_create_filename(path.c_str(), "", "", 0, nullptr)), free_name);
+  std::unique_ptr<sqlite3_file, decltype(&std::free)> file(
+      static_cast<sqlite3_file*>(std::calloc(1, static_cast<std::size_t>(vfs->szOsFile))), &std::free);
+  if (!name || !file) return std::nullopt;
+  int flags = SQLITE_OPEN_READONLY | SQLITE_OPEN_MAIN_DB | SQLITE_OPEN_NOFOLLOW;
+  const int rc = vfs->xOpen(vfs, name.get(), file.get(), flags, &flags);
+  std::optional<FileHeader> header;
+  sqlite3_int64 size = 0;
+  unsigned char bytes[100] = {};
+  if (rc == SQLITE_OK && file->pMethods->xFileSize(file.get(), &size) == SQLITE_OK) {
+    const int read = file->pMethods->xRead(file.get(), bytes, sizeof bytes, 0);
+    if (read == SQLITE_OK || read == SQLITE_IOERR_SHORT_READ) {
+      const auto big_endian = [&](int at) {
+        return std::uint32_t{bytes[at]} << 24 | std::uint32_t{bytes[at + 1]} << 16 | std::uint32_t{bytes[at + 2]} << 8 |
+               bytes[at + 3];
+      };
+      header = FileHeader{size, std::memcmp(bytes, "SQLite format 3", 16) == 0, bytes[18] == 2, big_endian(68),
+                          big_endian(60)};
+    }
+  }
+  if (file->pMethods) file->pMethods->xClose(file.get());
+  return header;
+}
+
+bool forked_after_open() { return open_files.load() > 0 && opener.load() != getpid(); }
+
+}  // namespace tilewright::cache

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// Thin RAII over SQLite: Database, Statement, Transaction. Errors are SqliteError, a value of the wrong type BadValue;
+// neither leaves the cache folder. Used by one thread at a time.
+//
+// Every connection is hardened for files that somebody else may have written: defensive mode, no views, triggers,
+// extensions or double-quoted strings, an untrusted schema, and a length limit on every value.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+struct sqlite3;
+struct sqlite3_stmt;
+
+namespace tilewright::cache {
+
+using Clock = std::chrono::steady_clock;
+
+inline constexpr std::int64_t kMaxValueBytes = 64 << 20;  // of one value or row
+
+class SqliteError : public std::runtime_error {
+ public:
+  SqliteError(int code, const std::string& message);
+  int code() const { return code_; }  // extended result code
+  // What the caller should do about it.
+  bool busy() const;      // somebody holds a lock, or the deadline passed: try another time
+  bool corrupt() const;   // the file is not a usable database
+  bool capacity() const;  // out of memory or a value too large: says nothing about the file
+
+ private:
+  int code_;
+};
+
+// A column held another type than our schema writes: the row was damaged or planted.
+class BadValue : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+class Statement {
+ public:
+  Statement(sqlite3* db, const char* sql);
+  ~Statement();
+  Statement(Statement&& other) noexcept;
+  Statement& operator=(Statement&&) = delete;
+
+  // Parameters count from 1. Text is copied; bytes are not and must live until reset.
+  Statement& bind(int index, std::string_view text);
+  Statement& bind(int index, std::int64_t value);
+  Statement& bind(int index, double value);
+  Statement& bind(int index, std::span<const std::byte> bytes);
+  bool step();  // true: a row is there
+  void run();   // to the end, then reset
+  void reset();
+
+  // Columns count from 0. Throw BadValue for another type.
+  std::string text(int column) const;
+  std::int64_t integer(int column) const;
+  double real(int column) const;
+  std::span<const std::byte> bytes(int column) const;  // valid until the next step
+
+ private:
+  void check(int rc) const;
+  void expect(int column, int type, const char* what) const;
+
+  sqlite3* db_;
+  sqlite3_stmt* statement_ = nullptr;
+};
+
+class Database {
+ public:
+  enum class Mode {
+    memory,
+    read_write,
+    read_only,  // takes locks; sees other processes' changes
+    immutable,  // no locks, no side files: for a file that nobody writes
+  };
+  Database(const std::string& path, Mode mode);
+  ~Database();
+  Database(const Database&) = delete;
+  Database& operator=(const Database&) = delete;
+
+  // Waiting for locks and running statements ends at the deadline with a busy() error. Default: never.
+  void set_deadline(Clock::time_point deadline);
+  void exec(const char* sql);
+  Statement prepare(const char* sql) { return Statement(db_, sql); }
+  std::int64_t integer(const char* sql);  // first column of the first row, 0 without one
+  std::string text(const char* sql);
+  int changes() const;
+  bool in_transaction() const;
+  bool moved() const;  // the path does not name the open file any more
+  // Forgets the handle without closing it: after fork() it belongs to the parent.
+  void abandon() { db_ = nullptr; }
+  // Closing must not checkpoint or delete side files: they are not this file's any more.
+  void detach();
+
+ private:
+  void configure();
+
+  sqlite3* db_ = nullptr;
+  bool counted_ = false;                         // among the open files of forked_after_open()
+  std::unique_ptr<Clock::time_point> deadline_;  // on the heap: SQLite's callbacks hold its address
+};
+
+// BEGIN IMMEDIATE ... COMMIT; rolls back unless committed. Immediate, because a read that upgrades to a write fails at
+// once when somebody else wrote in between.
+class Transaction {
+ public:
+  explicit Transaction(Database& db);
+  ~Transaction();
+  Transaction(const Transaction&) = delete;
+  Transaction& operator=(const Transaction&) = delete;
+  void commit();
+
+ private:
+  Database& db_;
+};
+
+struct FileHeader {
+  std::int64_t size = 0;
+  bool sqlite = false;  // starts like a database
+  bool wal = false;
+  std::uint32_t application_id = 0;
+  std::uint32_t user_version = 0;
+};
+// The first 100 bytes of a file, nothing if it cannot be opened. Read through SQLite's VFS, because closing a
+// descriptor of our own would drop the locks that other connections of this process hold on the file.
+std::optional<FileHeader> read_header(const std::string& path);
+
+// True in a child process whose parent had a database file open at fork(). SQLite's table of file locks is inherited
+// but the locks are not, so that no database file may be opened here at all.
+bool forked_after_open();
+
+}  // namespace tilewright::cache

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// Store's state: the user's file, a memory database, the shipped stores, and what to do when one of them fails.
+// Invariant: once `degraded_`, no row is written to the file again; reading it goes on for as long as that works.
+#pragma once
+
+#include <atomic>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tilewright/error.h>
+#include <tilewright/store.h>
+
+#include "cache/claims.h"
+#include "cache/open.h"
+
+namespace tilewright {
+
+struct Store::Impl {
+  using Layer = cache::Layer;
+  using Clock = cache::Clock;
+
+  explicit Impl(StoreOptions options);
+  ~Impl();
+
+  // ---- calls
+  // Runs `body` under the lock with a deadline; `otherwise` if it cannot, or if anything at all goes wrong.
+  template <class Result, class Body>
+  Result call(Result otherwise, Body body) noexcept {
+    try {
+      if (in_child()) return otherwise;
+      const auto deadline = Clock::now() + kCallTime;
+      std::vector<Warning> warnings;
+      {
+        std::unique_lock lock(mutex_, deadline);
+        if (!lock.owns_lock()) return otherwise;
+        deadline_ = deadline;
+        try {
+          otherwise = body();
+        } catch (const std::exception& error) {
+          warn("failure", error.what());
+        }
+        warnings.swap(pending_);
+      }
+      emit(warnings);
+    } catch (...) {
+    }
+    return otherwise;
+  }
+
+  // Every store to look into, in order. A layer that fails is skipped; the file is reopened if that may help.
+  template <class Body>
+  void read(Body body) {
+    if (memory_) read_layer(*memory_, body);
+    if (open_file()) {
+      try {
+        file_->db().set_deadline(deadline_);
+        read_layer(*file_, body);
+        report_damage(*file_);
+      } catch (const cache::SqliteError& error) {
+        file_failed(error, false);
+      }
+    }
+    for (auto& layer : shipped_) {
+      try {
+        layer->db().set_deadline(deadline_);
+        read_layer(*layer, body);
+        report_damage(*layer);
+      } catch (const cache::SqliteError& error) {
+        warn("shipped", layer->name() + ": " + error.what());
+      }
+    }
+  }
+
+  // One transaction in the store that takes new rows. False if there is none.
+  bool write(const std::function<void(Layer&)>& body);
+
+  // ---- maintenance
+  // Runs `body` under the lock, patiently; SQLite's errors become Error (io).
+  template <class Body>
+  auto maintain(Body body) {
+    if (in_child())
+      throw Error(ErrorCode::forked, "cache", path_, "used in the process that opened it, not in a child");
+    std::vector<Warning> warnings;
+    const auto finish = [&](std::unique_lock<std::timed_mutex>& lock) {
+      warnings.swap(pending_);
+      lock.unlock();
+      emit(warnings);
+    };
+    std::unique_lock lock(mutex_);
+    try {
+      be_patient();
+      auto result = body();
+      finish(lock);
+      return result;
+    } catch (const std::exception& error) {
+      const auto* ours = dynamic_cast<const Error*>(&error);
+      const std::string text = error.what();
+      finish(lock);
+      if (ours) throw;
+      throw Error(ErrorCode::io, "cache", path_, text);
+    }
+  }
+  void be_patient();             // a new, generous deadline for what follows
+  Layer& home();                 // where rows go: the file, or memory if that was asked for; else throws Error (io)
+  std::vector<Layer*> layers();  // all that are open, in order of look-up
+
+  bool memory_only() const { return options_.path.empty() || options_.path == ":memory:"; }
+  bool in_child();
+  bool open_file();
+  void close_file(bool detached);
+  void degrade(const std::string& reason);
+  void warn(const std::string& kind, std::string text);
+
+  struct Warning {
+    std::string text;
+  };
+
+  StoreOptions options_;
+  std::string path_;  // resolved by the constructor, then constant
+  std::timed_mutex mutex_;
+  std::unique_ptr<Layer> file_, memory_;
+  std::vector<std::unique_ptr<Layer>> shipped_;
+  std::atomic<bool> degraded_ = false;
+  std::string reason_;  // why there is no file
+  cache::Claims claims_;
+  const pid_t pid_;
+
+ private:
+  // A call takes at most a second: this, plus what a statement may still run when the deadline passes.
+  static constexpr auto kCallTime = std::chrono::milliseconds(800);
+  static constexpr auto kPatience = std::chrono::seconds(60);
+  static constexpr auto kRetryTime = std::chrono::seconds(1);
+  static constexpr int kMaxReopens = 8;
+
+  template <class Body>
+  void read_layer(Layer& layer, Body& body) {
+    try {
+      body(layer);
+    } catch (const cache::BadValue&) {
+      warn("damaged", layer.name() + ": a damaged row was ignored");
+    }
+  }
+  void report_damage(Layer& layer);
+  bool write_to(Layer& layer, const std::function<void(Layer&)>& body);
+  void file_failed(const cache::SqliteError& error, bool writing);
+  void emit(const std::vector<Warning>& warnings);
+
+  std::atomic<bool> child_warned_{false};
+  Clock::time_point deadline_ = Clock::time_point::max();
+  Clock::time_point retry_at_ = Clock::time_point::min();
+  int reopens_ = 0;
+  bool constructed_ = false;
+  bool check_next_ = false;  // the next opening must look for structural damage
+  std::vector<Warning> pending_;
+  std::set<std::string> warned_;  // kinds
+  std::mutex log_mutex_;
+};
+
+}  // namespace tilewright
