@@ -125,8 +125,10 @@ Built Builder::build(const Source& source, const Arch& arch, const Compiler& com
     auto it = memory_.find(hash);
     if (it != memory_.end()) return {it->second, false, 0};
     auto running = running_.find(hash);
-    if (running != running_.end()) other = running->second;
-    else running_.emplace(hash, promise.get_future().share());
+    if (running != running_.end())
+      other = running->second;
+    else
+      running_.emplace(hash, promise.get_future().share());
   }
   if (other.valid()) return {other.get(), false, 0};  // rethrows the builder's error
   try {

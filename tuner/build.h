@@ -44,8 +44,8 @@ class Builder {
   std::string compiler();
 
   Key key(const Source& source, const Arch& arch) { return binary_key(source, arch, compiler(), headers_); }
-  BinaryPtr find(const Key& key);                                 // memory, then store; null: neither has it
-  Built build(const Source& source, const Arch& arch);            // throws what compile() throws
+  BinaryPtr find(const Key& key);                       // memory, then store; null: neither has it
+  Built build(const Source& source, const Arch& arch);  // throws what compile() throws
   Built build(const Source& source, const Arch& arch, const Compiler& compile);
 
   std::int64_t compiled() const { return compiled_; }

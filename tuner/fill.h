@@ -30,7 +30,7 @@ class Random {
 struct Content {
   Format format;
   std::int64_t rows = 0, cols = 0;
-  float deviation = 1;  // of the values
+  float deviation = 1;          // of the values
   bool inverse_global = false;  // the tensor-wide scale divides
 };
 

@@ -18,9 +18,9 @@ std::string grid_text(const GridAxis& a) {
 }
 
 std::string plan_text(const LaunchPlan& p) {
-  return "x=" + grid_text(p.x) + " y=" + grid_text(p.y) + " z=" + grid_text(p.z) + " threads=" +
-         std::to_string(p.threads) + " cluster=" + std::to_string(p.cluster) + " shared=" +
-         std::to_string(p.shared_bytes);
+  return "x=" + grid_text(p.x) + " y=" + grid_text(p.y) + " z=" + grid_text(p.z) +
+         " threads=" + std::to_string(p.threads) + " cluster=" + std::to_string(p.cluster) +
+         " shared=" + std::to_string(p.shared_bytes);
 }
 
 }  // namespace

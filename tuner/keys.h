@@ -18,14 +18,14 @@ namespace tilewright::tuner {
 
 inline constexpr const char* kLibraryVersion = "0.1.0";
 
-// The headers that a source can reach. Hashing the text of all of them takes longer than a cache may, and it is the same
-// few headers every time, so what is known about one is kept.
+// The headers that a source can reach. Hashing the text of all of them takes longer than a cache may, and it is the
+// same few headers every time, so what is known about one is kept.
 class HeaderIndex {
  public:
   struct Known {
-    std::string text;                    // compared before the rest is believed
-    std::string hash;                    // SHA-256 of text
-    std::vector<std::string> includes;   // as written, resolved against the including header's folder
+    std::string text;                   // compared before the rest is believed
+    std::string hash;                   // SHA-256 of text
+    std::vector<std::string> includes;  // as written, resolved against the including header's folder
   };
   // (name, hash) of every header reachable from source.text, sorted by name. A header that is included but absent is
   // left to the compiler to report.

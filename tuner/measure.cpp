@@ -11,11 +11,11 @@
 namespace tilewright::tuner {
 namespace {
 
-constexpr int kMostCopies = 512;       // a tiny problem's inputs: 512 launches already walk past any L2's associativity
-constexpr int kMostLaunches = 1024;    // in one graph
+constexpr int kMostCopies = 512;     // a tiny problem's inputs: 512 launches already walk past any L2's associativity
+constexpr int kMostLaunches = 1024;  // in one graph
 constexpr double kGraphMicroseconds = 400;  // events resolve about 0.5 us: 0.1 % of this
-constexpr double kFreeShare = 0.8;     // of the device's free memory
-constexpr std::size_t kAlign = 256;    // what the driver's allocator gives
+constexpr double kFreeShare = 0.8;          // of the device's free memory
+constexpr std::size_t kAlign = 256;         // what the driver's allocator gives
 
 std::size_t aligned(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
@@ -30,9 +30,9 @@ Bench::Bench(const Task& task, const Device& device, double cold_bytes, const Bi
   stride_ = std::max(stride_, kAlign);
   double room = kFreeShare * static_cast<double>(jit::free_memory(device)) / static_cast<double>(stride_);
   if (room < 1)
-    throw Error(ErrorCode::too_large, "buffers", std::to_string(stride_) + " bytes",
-                "measuring needs them in the device's free memory, which has " +
-                    std::to_string(jit::free_memory(device)));
+    throw Error(
+        ErrorCode::too_large, "buffers", std::to_string(stride_) + " bytes",
+        "measuring needs them in the device's free memory, which has " + std::to_string(jit::free_memory(device)));
   // An input comes round again only after cold_bytes of others: it has left the L2 by then.
   double wanted = std::ceil(std::max(0.0, cold_bytes) / static_cast<double>(stride_)) + 1;
   copies_ = static_cast<int>(std::clamp(wanted, 2.0, double(kMostCopies)));

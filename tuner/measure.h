@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bench: times candidates of one task the way an application meets them: cold inputs, back to back in a CUDA graph,
-// interleaved with each other, with an eye on the SM clock. docs/measurement.md argues the method. One thread at a time.
+// interleaved with each other, with an eye on the SM clock. docs/measurement.md argues the method. One thread at a
+// time.
 #pragma once
 
 #include <memory>
@@ -31,8 +32,8 @@ class Bench {
   Summary summary(int candidate) const { return summarize(samples(candidate)); }
   double mhz(int candidate) const;
   double estimate(int candidate) const { return entries_[candidate].estimate; }  // one launch, from the warm-up
-  void forget(int candidate);         // its samples
-  bool unsteady() const;              // most samples had to be dropped for their clock
+  void forget(int candidate);                                                    // its samples
+  bool unsteady() const;  // most samples had to be dropped for their clock
   int copies() const { return copies_; }
 
  private:

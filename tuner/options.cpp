@@ -80,8 +80,10 @@ class Reader {
 std::string default_cache(Reader& reader) {
   constexpr std::string_view tail = "/tilewright/v1/cache.db";
   std::string path;
-  if (auto xdg = reader.directory("XDG_CACHE_HOME")) path = *xdg + std::string(tail);
-  else if (auto home = reader.directory("HOME")) path = *home + "/.cache" + std::string(tail);
+  if (auto xdg = reader.directory("XDG_CACHE_HOME"))
+    path = *xdg + std::string(tail);
+  else if (auto home = reader.directory("HOME"))
+    path = *home + "/.cache" + std::string(tail);
   return path.size() > kLongestPath ? std::string() : path;
 }
 
@@ -100,8 +102,10 @@ std::vector<std::string> split_paths(const std::string& list) {
 Options Options::from_env() {
   Options o;
   Reader read(o.warnings);
-  if (auto v = read.text("TILEWRIGHT_CACHE")) o.cache = *v;
-  else o.cache = default_cache(read);
+  if (auto v = read.text("TILEWRIGHT_CACHE"))
+    o.cache = *v;
+  else
+    o.cache = default_cache(read);
   if (auto v = read.text("TILEWRIGHT_SHIPPED")) o.shipped = split_paths(*v);
   if (auto v = read.number("TILEWRIGHT_CACHE_CAP", kLeastCap, kMostCap)) o.cache_cap = *v;
   if (auto v = read.text("TILEWRIGHT_NVRTC")) o.nvrtc = *v;

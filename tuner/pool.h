@@ -37,7 +37,8 @@ class Pool {
     for (std::thread& t : threads_) t.join();
   }
 
-  template <class F> auto submit(F f) -> std::future<decltype(f())> {
+  template <class F>
+  auto submit(F f) -> std::future<decltype(f())> {
     auto job = std::make_shared<std::packaged_task<decltype(f())()>>(std::move(f));
     auto future = job->get_future();
     {

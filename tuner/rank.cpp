@@ -10,7 +10,7 @@
 namespace tilewright::tuner {
 namespace {
 
-constexpr double kTypicalL2 = 40e6;  // bytes, when no device says
+constexpr double kTypicalL2 = 40e6;         // bytes, when no device says
 constexpr double kDuplicatePenalty = 0.08;  // predicted time is raised by this for each near-duplicate already taken
 
 // 1 when `have` covers `need`, have / need when it is far below, with a soft knee between: queues fill gradually.
@@ -23,7 +23,7 @@ double saturation(double have, double need) {
 }  // namespace
 
 DeviceModel model_of(const Arch& arch) {
-  return {double(arch.typical_sms), arch.typical_tbps,           arch.typical_mma16_tf,
+  return {double(arch.typical_sms),   arch.typical_tbps,           arch.typical_mma16_tf,
           double(arch.shared_per_sm), double(arch.threads_per_sm), kTypicalL2};
 }
 
@@ -39,9 +39,9 @@ DeviceModel model_of(const Device& device) {
 
 Prediction predict(const Traits& t, const DeviceModel& m, const CostConstants& c) {
   double threads = std::max(32, t.threads);
-  double per_sm = std::min({c.blocks_per_sm, m.threads_per_sm / threads,
-                            m.shared_per_sm / (t.shared_bytes + c.shared_reserved),
-                            c.registers_per_sm / (std::max(24, t.registers) * threads)});
+  double per_sm =
+      std::min({c.blocks_per_sm, m.threads_per_sm / threads, m.shared_per_sm / (t.shared_bytes + c.shared_reserved),
+                c.registers_per_sm / (std::max(24, t.registers) * threads)});
   per_sm = std::max(1.0, std::floor(per_sm));
   double blocks = std::max(1.0, t.blocks);
   double resident = std::min(blocks, per_sm * m.sms);       // blocks at a time, whole chip

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cost model: which legal candidate is probably fast. Says what is preferred, never what is legal. Pure functions of
-// the problem, the target and the constants below, so that every process ranks alike.
+// The cost model: which legal candidate is probably fast. Says what is preferred, never what is legal. Pure functions
+// of the problem, the target and the constants below, so that every process ranks alike.
 #pragma once
 
 #include <optional>
@@ -16,9 +16,9 @@ namespace tilewright::tuner {
 // What the model knows of a chip.
 struct DeviceModel {
   double sms = 0;
-  double tbps = 0;            // device memory, TB/s
-  double mma16_tf = 0;        // dense 16-bit mma.sync, TFLOP/s of the whole chip
-  double shared_per_sm = 0;   // bytes
+  double tbps = 0;           // device memory, TB/s
+  double mma16_tf = 0;       // dense 16-bit mma.sync, TFLOP/s of the whole chip
+  double shared_per_sm = 0;  // bytes
   double threads_per_sm = 0;
   double l2_bytes = 0;
 };
@@ -27,18 +27,18 @@ DeviceModel model_of(const Device& device);  // the device's SMs and L2, the tar
 
 // Calibration. The figures are of one H200 (132 SMs, 1.98 GHz); the model needs their order of magnitude elsewhere.
 struct CostConstants {
-  double launch_us = 1.5;            // of one kernel inside a graph
-  double block_us = 0.7;             // start, first load and epilogue of a block, not overlapped with anything
-  double memory_latency_us = 1.5;    // of a load while the whole chip streams: 4.65 TB/s * 1.5 us / 132 = 53 KB per SM
-  double l2_ratio = 1.7;             // L2 bandwidth over device memory bandwidth
+  double launch_us = 1.5;          // of one kernel inside a graph
+  double block_us = 0.7;           // start, first load and epilogue of a block, not overlapped with anything
+  double memory_latency_us = 1.5;  // of a load while the whole chip streams: 4.65 TB/s * 1.5 us / 132 = 53 KB per SM
+  double l2_ratio = 1.7;           // L2 bandwidth over device memory bandwidth
   double registers_per_sm = 65536;
   double blocks_per_sm = 32;
-  double shared_reserved = 1024;     // bytes per block that the driver keeps
-  double mma_warps = 8;              // resident warps per SM that keep the matrix units busy
-  double alu_lanes = 64;             // per SM and clock, integer and conversion work
-  double alu_warps = 12;             // resident warps per SM that hide the latency of dependent scalar work
+  double shared_reserved = 1024;  // bytes per block that the driver keeps
+  double mma_warps = 8;           // resident warps per SM that keep the matrix units busy
+  double alu_lanes = 64;          // per SM and clock, integer and conversion work
+  double alu_warps = 12;          // resident warps per SM that hide the latency of dependent scalar work
   double clock_ghz = 1.75;
-  double overlap_loss = 0.15;        // share of the shorter of (memory, mma, alu) that the longest does not hide
+  double overlap_loss = 0.15;  // share of the shorter of (memory, mma, alu) that the longest does not hide
 };
 
 struct Prediction {

@@ -24,9 +24,9 @@ Summary summarize(std::span<const double> samples);
 std::vector<int> steady(std::span<const double> clocks, double tolerance = 0.03);
 
 struct Rules {
-  double least_band = 0.01;   // what two runs of one kernel differ by on a quiet GPU
-  double most_band = 0.02;    // a wider band would give away more than the promised 3 % of the best
-  double noisy = 0.03;        // above this noise nothing is stored
+  double least_band = 0.01;  // what two runs of one kernel differ by on a quiet GPU
+  double most_band = 0.02;   // a wider band would give away more than the promised 3 % of the best
+  double noisy = 0.03;       // above this noise nothing is stored
   double target_noise = 0.004;
   int least_rounds = 5, most_rounds = 25;
 };

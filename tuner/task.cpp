@@ -61,7 +61,8 @@ Operand operand(std::span<void* const> p, const Slots& s) {
   return {at(p, s.data), at(p, s.scales), static_cast<const float*>(at(p, s.global))};
 }
 
-template <class Args> std::vector<std::byte> bytes_of(const Args& args) {
+template <class Args>
+std::vector<std::byte> bytes_of(const Args& args) {
   std::vector<std::byte> bytes(sizeof args);
   std::memcpy(bytes.data(), &args, sizeof args);
   return bytes;
@@ -153,9 +154,8 @@ void describe_gemm(Task& task, const Gemm& g) {
   task.oracle_scale = (2 * sizeof(float) + element - 1) / std::max<std::size_t>(1, element);
   auto worst = std::make_shared<double>(0);
   task.compare = [y = g.y, n = g.n, worst](std::span<const std::byte> got, std::span<const std::byte> oracle,
-                                           std::span<const std::vector<std::byte>>, std::int64_t rows) {
-    return compare_gemm(y, n, got, oracle, rows, *worst);
-  };
+                                           std::span<const std::vector<std::byte>>,
+                                           std::int64_t rows) { return compare_gemm(y, n, got, oracle, rows, *worst); };
   task.worst_error = [worst] { return *worst; };
 }
 
@@ -174,9 +174,8 @@ void describe_cast(Task& task, const Cast& c) {
   for (const Buffer& b : task.buffers)
     if (b.output) outputs.emplace_back(b.name, b.row_bytes);
   task.compare = [outputs](std::span<const std::byte> got, std::span<const std::byte> oracle,
-                           std::span<const std::vector<std::byte>>, std::int64_t rows) {
-    return compare_exact(outputs, got, oracle, rows);
-  };
+                           std::span<const std::vector<std::byte>>,
+                           std::int64_t rows) { return compare_exact(outputs, got, oracle, rows); };
 }
 
 }  // namespace

@@ -137,6 +137,15 @@ std::string Verifier::changed_input(const Trial& trial) const {
   return {};
 }
 
+void Verifier::restore(Trial& trial) {
+  std::size_t input = 0;
+  for (std::size_t i = 0; i < trial.buffers.size(); ++i) {
+    if (task_.buffers[i].output) continue;
+    trial.buffers[i].memory.fill(kInputGuard);
+    trial.buffers[i].memory.upload(trial.inputs[input++], kGuard);
+  }
+}
+
 Verdict Verifier::judge(Trial& trial, const Kernel& kernel, bool twice) {
   std::string bad;
   std::vector<std::byte> got = run(trial, kernel, bad);
@@ -170,7 +179,10 @@ Verdict Verifier::check(const Binary& binary) {
     double error = 0;
     for (std::size_t i = 0; i < trials_.size(); ++i) {
       Verdict v = judge(trials_[i], *kernel, i + 1 == trials_.size());
-      if (v.kind != OutcomeKind::measured) return v;
+      if (v.kind != OutcomeKind::measured) {
+        restore(trials_[i]);  // it may have written anywhere, and the next candidate must not be blamed
+        return v;
+      }
       error = std::max(error, v.error);
     }
     return {OutcomeKind::measured, {}, error};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Verifier: no candidate wins that was not held against the reference. Two seeds, two numbers of rows, poisoned outputs,
-// canaries around every buffer, inputs unchanged, and a second run that must give the same bits. One thread at a time.
+// Verifier: no candidate wins that was not held against the reference. Two seeds, two numbers of rows, poisoned
+// outputs, canaries around every buffer, inputs unchanged, and a second run that must give the same bits. One thread at
+// a time.
 #pragma once
 
 #include <functional>
@@ -17,12 +18,13 @@ namespace tilewright::tuner {
 struct Verdict {
   OutcomeKind kind = OutcomeKind::measured;  // `measured` stands for "right, go on"; else pruned, wrong or failed
   std::string detail;
-  double error = 0;                          // largest, relative to the bound
+  double error = 0;  // largest, relative to the bound
 };
 
 class Verifier {
  public:
-  // `oracle`: binary of task.oracle(), or null if the task has none. Runs it once per seed. Throws what the driver says.
+  // `oracle`: binary of task.oracle(), or null if the task has none. Runs it once per seed. Throws what the driver
+  // says.
   Verifier(const Task& task, const Device& device, const Binary* oracle);
 
   // Throws only if the device itself has failed and nothing more can run on it.
@@ -49,6 +51,7 @@ class Verifier {
   // One launch on poisoned outputs; what they hold then. `bad`: why a canary shows that it wrote elsewhere.
   std::vector<std::byte> run(Trial& trial, const Kernel& kernel, std::string& bad);
   std::string changed_input(const Trial& trial) const;
+  void restore(Trial& trial);
   Verdict judge(Trial& trial, const Kernel& kernel, bool twice);
 
   const Task& task_;

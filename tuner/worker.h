@@ -40,8 +40,8 @@ class Worker {
   Worker& operator=(const Worker&) = delete;
   ~Worker() { stop(false); }
 
-  // Throws what compile() would; Error (io) if the program cannot be started; Error (compile_failed) if it dies, answers
-  // nonsense, or takes more than `seconds`: only this job is lost.
+  // Throws what compile() would; Error (io) if the program cannot be started; Error (compile_failed) if it dies,
+  // answers nonsense, or takes more than `seconds`: only this job is lost.
   Binary compile(const Source& source, const Arch& arch, double seconds = 120);
   pid_t pid() const { return pid_; }
 

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which candidate serves a problem: stored, a neighbour's, prewarmed, or ranked first.
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <sstream>
+
+#include <fmt/format.h>
+
+#include <tilewright/error.h>
+
+#include "templates/families.h"
+#include "tuner/engine_impl.h"
+#include "tuner/task.h"
+
+namespace tilewright {
+namespace {
+
+constexpr double kFarthest = 3;  // octaves of n * k: a tile that suits 8 times the work is no better than a guess
+
+// The part of a problem's canonical text that its neighbours share: operation, formats and rows.
+std::string shared_prefix(const Problem& problem) {
+  std::string text = problem.text();
+  for (const char* tag : {" n=", " cols="}) {
+    std::size_t at = text.find(tag);
+    if (at != text.npos) return text.substr(0, at + std::string_view(tag).size());
+  }
+  return text;
+}
+
+// Octaves between the sizes of two problems that are otherwise equal; negative if they are not.
+double distance(const Problem& a, const Problem& b) {
+  if (a.gemm() && b.gemm()) {
+    Gemm other = *b.gemm();
+    double ratio = double(a.gemm()->n) * double(a.gemm()->k) / (double(other.n) * double(other.k));
+    other.n = a.gemm()->n;
+    other.k = a.gemm()->k;
+    return other == *a.gemm() ? std::fabs(std::log2(ratio)) : -1;
+  }
+  if (a.cast() && b.cast()) {
+    Cast other = *b.cast();
+    double ratio = double(a.cast()->cols) / double(other.cols);
+    other.cols = a.cast()->cols;
+    return other == *a.cast() ? std::fabs(std::log2(ratio)) : -1;
+  }
+  return -1;
+}
+
+Candidate reference(const Problem& problem, const Arch& arch) {
+  auto all = families(problem.op()).back()->candidates(problem, arch);
+  return all.empty() ? Candidate{} : all.front();
+}
+
+}  // namespace
+
+void tuner::throw_unsupported(const Problem& problem, const Arch& arch) {
+  std::string reasons;
+  for (const Family* f : families(problem.op()))
+    reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", f->name(), f->why_not(problem, arch));
+  throw Error(ErrorCode::unsupported, "problem", problem.text() + " on " + arch.name, reasons);
+}
+
+Source Engine::Impl::source(const Problem& problem, const Arch& arch, const Candidate& candidate) const {
+  return tuner::source_of(problem, arch, candidate, options.templates);
+}
+
+std::optional<Choice> Engine::Impl::stored_choice(const Problem& problem, const Device& device) {
+  Key key = tuner::choice_key(device);
+  if (auto row = store.find_choice(key, problem.text())) {
+    std::string why = illegal(problem, device.arch(), row->candidate);
+    if (why.empty()) return Choice{row->candidate, Grade::exact, row->microseconds};
+    log(LogLevel::info,
+        fmt::format("{}: the stored choice {} is ignored: {}", problem.text(), row->candidate.text(), why));
+  }
+  return neighbour(problem, key, device.arch());
+}
+
+std::optional<Choice> Engine::Impl::neighbour(const Problem& problem, const Key& device_key, const Arch& arch) {
+  std::optional<Choice> best;
+  double nearest = kFarthest;
+  std::string nearest_text;
+  for (const StoredChoice& row : store.choices(device_key, shared_prefix(problem))) {
+    try {
+      double d = distance(problem, Problem::parse(row.problem));
+      // Equal distances are decided by the text, so that every process takes the same.
+      if (d < 0 || d > nearest || (d == nearest && best && row.problem >= nearest_text)) continue;
+      if (!illegal(problem, arch, row.candidate).empty()) continue;
+      nearest = d;
+      nearest_text = row.problem;
+      best = Choice{row.candidate, Grade::neighbour, 0};
+    } catch (const Error&) {
+      // Written by a version that knew other problems.
+    }
+  }
+  return best;
+}
+
+std::vector<Candidate> Engine::Impl::prewarmed(const Problem& problem, const Arch& arch) {
+  std::vector<Candidate> candidates;
+  auto row = store.find_choice(tuner::prewarm_key(arch), problem.text());
+  if (!row) return candidates;
+  std::istringstream lines(row->environment);
+  for (std::string line; std::getline(lines, line);) {
+    try {
+      Candidate c = Candidate::parse(line);
+      if (!illegal(problem, arch, c).empty()) continue;
+      // Only what is still there, and still what would be built: the note must not bring a compilation back.
+      if (builder.find(builder.key(source(problem, arch, c), arch))) candidates.push_back(std::move(c));
+    } catch (const Error&) {
+    }
+  }
+  return candidates;
+}
+
+void Engine::Impl::note_prewarmed(const Problem& problem, const Arch& arch, const std::vector<Candidate>& candidates) {
+  if (candidates.empty()) return;
+  StoredChoice row;
+  row.problem = problem.text();
+  row.candidate = candidates.front();
+  for (const Candidate& c : candidates) row.environment += c.text() + "\n";
+  store.put_choice(tuner::prewarm_key(arch), row);
+}
+
+std::vector<Choice> Engine::Impl::choices(const Problem& problem, const Device& device) {
+  const Arch& arch = device.arch();
+  std::vector<Choice> order;
+  auto add = [&](Choice choice) {
+    for (const Choice& c : order)
+      if (c.candidate == choice.candidate) return;
+    order.push_back(std::move(choice));
+  };
+  if (auto stored = stored_choice(problem, device)) {
+    add(*stored);
+    if (stored->grade == Grade::exact) {
+      // Measured here, so it compiled here. The reference stands by for a store from another compiler.
+      Candidate last = reference(problem, arch);
+      if (!last.family.empty()) add({std::move(last), Grade::ranked, 0});
+      return order;
+    }
+  }
+  // What a search found wrong here stays out, whether or not the search ended with a choice.
+  std::set<std::string> condemned;
+  for (const Outcome& o : store.outcomes(tuner::outcome_key(device, builder.compiler()), problem.text()))
+    if (o.kind != OutcomeKind::measured) condemned.insert(o.candidate.text());
+  for (Candidate& c : prewarmed(problem, arch)) add({std::move(c), Grade::ranked, 0});
+  auto ranked = tuner::rank(problem, arch, tuner::model_of(device));
+  if (ranked.empty()) tuner::throw_unsupported(problem, arch);
+  // Enough for the first few to spill or be refused; the reference stands behind them.
+  for (int i : tuner::select(ranked, 6)) add({ranked[static_cast<std::size_t>(i)].candidate, Grade::ranked, 0});
+  std::erase_if(order, [&](const Choice& c) { return condemned.count(c.candidate.text()) > 0; });
+  add({ranked.back().candidate, Grade::ranked, 0});
+  return order;
+}
+
+std::vector<Candidate> Engine::Impl::search_space(const Problem& problem, const Device& device,
+                                                  const TunePolicy& policy, Candidate& fallback) {
+  const Arch& arch = device.arch();
+  auto ranked = tuner::rank(problem, arch, tuner::model_of(device));
+  if (ranked.empty()) tuner::throw_unsupported(problem, arch);
+  fallback = ranked.back().candidate;
+  int most = policy.exhaustive ? static_cast<int>(ranked.size()) : policy.max_candidates;
+  std::vector<Candidate> space;
+  for (int i : tuner::select(ranked, most)) space.push_back(ranked[static_cast<std::size_t>(i)].candidate);
+  if (policy.exhaustive) return space;
+  // After a prewarm, tuning only times: what was compiled elsewhere is the space, in today's order.
+  std::vector<Candidate> ready = prewarmed(problem, arch);
+  if (ready.empty()) return space;
+  std::vector<Candidate> ordered;
+  for (const tuner::Ranked& r : ranked)
+    if (std::find(ready.begin(), ready.end(), r.candidate) != ready.end()) ordered.push_back(r.candidate);
+  if (static_cast<int>(ordered.size()) > most) ordered.resize(static_cast<std::size_t>(most));
+  return ordered.empty() ? space : ordered;
+}
+
+}  // namespace tilewright

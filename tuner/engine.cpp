@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tilewright/engine.h"
+
+#include <bit>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include <tilewright/error.h>
+
+#include "jit/context.h"
+#include "jit/device.h"
+#include "templates/families.h"
+#include "tuner/engine_impl.h"
+#include "tuner/launch.h"
+#include "tuner/search.h"
+#include "tuner/task.h"
+
+namespace tilewright {
+namespace tuner {
+namespace {
+
+std::uint64_t mix(std::uint64_t h, std::uint64_t v) {
+  h = (h ^ v) * 0x9e3779b97f4a7c15ull;
+  return h ^ (h >> 29);
+}
+std::uint64_t bits(const FormatInfo* f) { return reinterpret_cast<std::uintptr_t>(f); }
+
+void require(bool right, const char* field, std::string value, const char* allowed) {
+  if (!right) throw Error(ErrorCode::invalid_argument, field, std::move(value), allowed);
+}
+
+}  // namespace
+
+std::size_t PreparedHash::operator()(const PreparedKey& key) const {
+  std::uint64_t h = mix(static_cast<std::uint64_t>(key.ordinal) + 1, key.context);
+  if (const Gemm* g = key.problem.gemm()) {
+    h = mix(mix(mix(h, bits(&g->x.info())), bits(&g->w.info())), bits(&g->y.info()));
+    h = mix(mix(h, static_cast<std::uint64_t>(g->n)), static_cast<std::uint64_t>(g->k));
+    h = mix(h, static_cast<std::uint64_t>(g->group) * 64 + static_cast<std::uint64_t>(g->global) * 8 +
+                   static_cast<std::uint64_t>(g->act));
+    h = mix(mix(h, g->bias ? bits(&g->bias->info()) : 0), std::bit_cast<std::uint64_t>(g->alpha));
+  } else if (const Cast* c = key.problem.cast()) {
+    h = mix(mix(h, bits(&c->x.info())), bits(&c->y.info()));
+    h = mix(mix(h, static_cast<std::uint64_t>(c->cols)), static_cast<std::uint64_t>(c->encoder));
+  }
+  return h;
+}
+
+bool PreparedEqual::operator()(const PreparedKey& a, const PreparedKey& b) const {
+  if (a.ordinal != b.ordinal || a.context != b.context) return false;
+  if (const Gemm* g = a.problem.gemm(), *o = b.problem.gemm(); g && o) {
+    return g->x == o->x && g->w == o->w && g->y == o->y && g->n == o->n && g->k == o->k && g->group == o->group &&
+           g->global == o->global && g->bias == o->bias && g->act == o->act && g->alpha == o->alpha;
+  }
+  if (const Cast* c = a.problem.cast(), *o = b.problem.cast(); c && o)
+    return c->x == o->x && c->y == o->y && c->cols == o->cols && c->encoder == o->encoder;
+  return false;
+}
+
+PreparedKey prepared_key(const Problem& problem, const Device& device) {
+  return {problem, device.impl()->ordinal, device.impl()->context_id};
+}
+
+void check(const TunePolicy& p) {
+  require(p.max_candidates >= 1, "max_candidates", std::to_string(p.max_candidates), "at least 1");
+  require(std::isfinite(p.budget_seconds) && p.budget_seconds >= 0, "budget_seconds",
+          fmt::format("{}", p.budget_seconds), "seconds, 0 or more");
+  require(p.patience >= 0, "patience", std::to_string(p.patience), "0 (never stop early) or more");
+  require(p.jobs >= 0 && p.jobs <= 256, "jobs", std::to_string(p.jobs), "0 (one per core) to 256");
+  require(std::isfinite(p.cold_bytes) && p.cold_bytes >= 0, "cold_bytes", fmt::format("{}", p.cold_bytes),
+          "bytes, 0 or more");
+}
+
+void check(const PrewarmPolicy& p) {
+  require(p.top >= 1, "top", std::to_string(p.top), "at least 1");
+  require(p.jobs >= 0 && p.jobs <= 256, "jobs", std::to_string(p.jobs), "0 (one per core) to 256");
+}
+
+}  // namespace tuner
+
+namespace {
+
+StoreOptions store_options(const Options& o, tuner::Log& log) {
+  StoreOptions s;
+  s.path = o.cache;
+  s.shipped = o.shipped;
+  s.cap = o.cache_cap;
+  s.allow_shared = o.allow_shared;
+  s.log = [&log](LogLevel level, std::string_view message) { log(level, message); };
+  return s;
+}
+
+Options checked(Options o) {
+  if (o.jobs < 0 || o.jobs > 256)
+    throw Error(ErrorCode::invalid_argument, "options.jobs", std::to_string(o.jobs), "0 (one per core) to 256");
+  if (o.cache_cap < 0)
+    throw Error(ErrorCode::invalid_argument, "options.cache_cap", std::to_string(o.cache_cap), "bytes, 0 or more");
+  return o;
+}
+
+CompileOptions compile_options(const Options& o) {
+  CompileOptions c;
+  c.nvrtc = o.nvrtc;
+  return c;
+}
+
+void check_task(const Task& task) {
+  auto require = [](bool right, const char* field, const char* allowed) {
+    if (!right) throw Error(ErrorCode::invalid_argument, field, "", allowed);
+  };
+  require(!task.key.empty(), "task.key", "a text that names what is computed");
+  require(!task.candidates.empty(), "task.candidates", "at least one");
+  require(bool(task.source), "task.source", "a function");
+  require(bool(task.arguments), "task.arguments", "a function");
+  require(task.rows > 0 && task.cols >= 0, "task.rows, task.cols", "the extents to measure at");
+}
+
+}  // namespace
+
+Engine::Impl::Impl(Options given)
+    : options(checked(std::move(given))),
+      log(options.log),
+      store(store_options(options, log)),
+      builder(store, compile_options(options), log),
+      recorder(options.record, log) {
+  for (const std::string& warning : options.warnings) log.warn(warning);
+}
+
+Engine::Engine(Options options) : impl_(std::make_unique<Impl>(std::move(options))) {}
+Engine::~Engine() { impl_->store.touch_all(); }
+
+Kernel Engine::prepare(const Problem& problem, const Device& device) {
+  impl_->prepares.fetch_add(1, std::memory_order_relaxed);
+  if (impl_->recorder.on()) impl_->recorder.add(problem);
+  tuner::PreparedKey key = tuner::prepared_key(problem, device);
+  {
+    std::shared_lock lock(impl_->prepared_mutex);
+    auto it = impl_->prepared.find(key);
+    if (it != impl_->prepared.end()) {
+      impl_->memory_hits.fetch_add(1, std::memory_order_relaxed);
+      return it->second;
+    }
+  }
+  // Loading a module is no more allowed under capture than compiling one is: it would invalidate the capture.
+  if (jit::capturing(device, nullptr))
+    throw Error(ErrorCode::would_tune, "stream", "capturing", "call prepare() for this problem before the capture");
+  if (impl_->options.tune) {
+    Problem bucket = tuner::bucketed(problem);
+    if (!impl_->store.find_choice(tuner::choice_key(device), bucket.text())) tune(bucket, device);
+  }
+  Kernel kernel = impl_->assemble(problem, device);
+  std::unique_lock lock(impl_->prepared_mutex);
+  return impl_->prepared.emplace(key, kernel).first->second;  // the first of several threads wins
+}
+
+TuneReport Engine::tune(const Problem& problem, const Device& device, const TunePolicy& policy) {
+  tuner::check(policy);
+  Problem bucket = tuner::bucketed(problem);
+  tuner::SearchRequest request;
+  request.policy = policy;
+  request.candidates = impl_->search_space(bucket, device, policy, request.fallback);
+  Task task = tuner::make_task(bucket, device.arch(), request.candidates, impl_->options.templates);
+  tuner::SearchContext context{impl_->store, impl_->builder, impl_->log, impl_->measured, impl_->options.compile};
+  TuneReport report = impl_->measure_alone(context, task, device, request);
+  std::unique_lock forget(impl_->prepared_mutex);
+  impl_->prepared.erase(tuner::prepared_key(problem, device));  // the next prepare() takes the new choice
+  return report;
+}
+
+TuneReport Engine::Impl::measure_alone(tuner::SearchContext& context, const Task& task, const Device& device,
+                                       const tuner::SearchRequest& request) {
+  if (jit::capturing(device, nullptr))
+    throw Error(ErrorCode::would_tune, "stream", "capturing", "measuring cannot be part of a capture");
+  std::unique_lock lock(measuring, std::defer_lock);
+  while (!lock.try_lock_for(std::chrono::milliseconds(50)))
+    if (request.policy.cancelled && request.policy.cancelled()) {
+      TuneReport report;
+      report.key = task.key;
+      report.first = request.candidates.front();
+      report.choice = {request.candidates.front(), Grade::ranked, 0};
+      report.stopped = "cancelled";
+      return report;
+    }
+  return tuner::search(context, task, device, request);
+}
+
+TuneReport Engine::tune(const Task& task, const Device& device, const TunePolicy& policy) {
+  tuner::check(policy);
+  check_task(task);
+  tuner::SearchRequest request;
+  request.policy = policy;
+  request.candidates = task.candidates;
+  request.fallback = task.candidates.back();
+  if (!policy.exhaustive && static_cast<int>(request.candidates.size()) > policy.max_candidates)
+    request.candidates.resize(static_cast<std::size_t>(policy.max_candidates));
+  tuner::SearchContext context{impl_->store, impl_->builder, impl_->log, impl_->measured, impl_->options.compile};
+  return impl_->measure_alone(context, task, device, request);
+}
+
+Kernel Engine::prepare(const Task& task, const Device& device) {
+  check_task(task);
+  impl_->prepares.fetch_add(1, std::memory_order_relaxed);
+  std::vector<Candidate> order;
+  // A stored choice counts only while the task still offers it.
+  if (auto row = impl_->store.find_choice(tuner::choice_key(device), task.key))
+    for (const Candidate& c : task.candidates)
+      if (c == row->candidate) order.push_back(c);
+  for (const Candidate& c : task.candidates)
+    if (order.empty() || !(c == order.front())) order.push_back(c);
+  for (std::size_t i = 0;; ++i) {
+    std::vector<std::exception_ptr> errors;
+    auto built = impl_->build_all({task.source(order[i])}, device.arch(), &device, errors);
+    bool last = i + 1 == order.size();
+    if (errors[0] && last) std::rethrow_exception(errors[0]);
+    if (!errors[0] && (last || tuner::unacceptable(built[0]->resources).empty()))
+      return tuner::kernel_of(task, device, *built[0]);
+  }
+}
+
+std::vector<Planned> Engine::plan(const Problem& problem, const Arch& arch) const {
+  Problem bucket = tuner::bucketed(problem);
+  std::vector<Planned> planned;
+  for (tuner::Ranked& r : tuner::rank(bucket, arch, tuner::model_of(arch))) {
+    LaunchPlan plan = r.family->source(bucket, arch, r.candidate).plan;
+    planned.push_back({std::move(r.candidate), r.prediction.microseconds, plan});
+  }
+  if (planned.empty()) tuner::throw_unsupported(bucket, arch);
+  return planned;
+}
+
+Source Engine::emit(const Problem& problem, const Arch& arch) const {
+  Problem bucket = tuner::bucketed(problem);
+  // A choice belongs to a model of GPU: with one here, of this target, its choice; else the ranked first.
+  if (Device::count(impl_->options.driver) > 0) {
+    Device device = Device::open(0, impl_->options.driver);
+    if (&device.arch() == &arch || std::string_view(device.arch().name) == arch.name)
+      if (auto stored = impl_->stored_choice(bucket, device)) return impl_->source(bucket, arch, stored->candidate);
+  }
+  auto ranked = tuner::rank(bucket, arch, tuner::model_of(arch));
+  if (ranked.empty()) tuner::throw_unsupported(bucket, arch);
+  return impl_->source(bucket, arch, ranked.front().candidate);
+}
+
+Choice Engine::choose(const Problem& problem, const Device& device) const {
+  Problem bucket = tuner::bucketed(problem);
+  Choice choice = impl_->choices(bucket, device).front();
+  if (choice.grade == Grade::exact && !(bucket == problem)) choice.grade = Grade::same_bucket;
+  return choice;
+}
+
+Task Engine::task(const Problem& problem, const Arch& arch) const {
+  Problem bucket = tuner::bucketed(problem);
+  auto ranked = tuner::rank(bucket, arch, tuner::model_of(arch));
+  if (ranked.empty()) tuner::throw_unsupported(bucket, arch);
+  // In the order in which tune() tries them, then the rest; the reference is last in `ranked`.
+  std::vector<int> order = tuner::select(ranked, TunePolicy().max_candidates);
+  std::vector<Candidate> candidates;
+  std::vector<bool> used(ranked.size());
+  for (int i : order) {
+    used[static_cast<std::size_t>(i)] = true;
+    candidates.push_back(ranked[static_cast<std::size_t>(i)].candidate);
+  }
+  for (std::size_t i = 0; i < ranked.size(); ++i)
+    if (!used[i]) candidates.push_back(ranked[i].candidate);
+  return tuner::make_task(bucket, arch, std::move(candidates), impl_->options.templates);
+}
+
+Stats Engine::stats() const {
+  Stats s;
+  s.prepared = impl_->prepares;
+  s.memory_hits = impl_->memory_hits;
+  s.compiled = impl_->builder.compiled();
+  s.cache_hits = impl_->builder.cache_hits();
+  s.measured = impl_->measured;
+  s.warnings = impl_->log.warnings();
+  s.compile_seconds = impl_->builder.seconds();
+  return s;
+}
+
+const Options& Engine::options() const { return impl_->options; }
+Store& Engine::store() { return impl_->store; }
+
+const char* to_string(OutcomeKind kind) {
+  switch (kind) {
+    case OutcomeKind::measured: return "measured";
+    case OutcomeKind::pruned: return "pruned";
+    case OutcomeKind::rejected: return "rejected";
+    case OutcomeKind::not_compiled: return "not_compiled";
+    case OutcomeKind::wrong: return "wrong";
+    case OutcomeKind::failed: return "failed";
+  }
+  return "unknown";
+}
+
+const char* to_string(Grade grade) {
+  switch (grade) {
+    case Grade::exact: return "exact";
+    case Grade::same_bucket: return "same_bucket";
+    case Grade::neighbour: return "neighbour";
+    case Grade::ranked: return "ranked";
+  }
+  return "unknown";
+}
+
+}  // namespace tilewright

@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/search.h"
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <map>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include <tilewright/error.h>
+
+#include "tuner/measure.h"
+#include "tuner/pool.h"
+#include "tuner/verify.h"
+
+namespace tilewright::tuner {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kScreenRounds = 2;
+constexpr double kContender = 1.12;  // a screened time within this of the best goes on to the final
+constexpr std::size_t kMostContenders = 6;
+constexpr double kHopeless = 4;          // one launch that slow is not worth a round
+constexpr double kStoredHopeless = 1.3;  // a stored time that far behind the stored best is believed, not repeated
+constexpr double kImprovement = 0.01;    // less is no reason to go on
+
+// A candidate on its way through the search.
+struct Entry {
+  Outcome outcome;
+  BinaryPtr binary;
+  int bench = -1;       // index in the Bench; -1: not timed by this search
+  double screened = 0;  // microseconds, relative to the incumbent's drift
+};
+
+class Search {
+ public:
+  Search(SearchContext& context, const Task& task, const Device& device, const SearchRequest& request)
+      : context_(context),
+        task_(task),
+        device_(device),
+        request_(request),
+        policy_(request.policy),
+        choice_key_(choice_key(device)),
+        outcome_key_(outcome_key(device, context.builder.compiler())),
+        began_(Clock::now()) {}
+
+  TuneReport run();
+
+ private:
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - began_).count(); }
+  bool cancelled() const { return policy_.cancelled && policy_.cancelled(); }
+  void progress(std::string_view stage, int done, int total) const {
+    if (policy_.progress) policy_.progress(stage, done, total);
+  }
+  std::string environment() const;
+  void load_history();
+  bool answered_by_history();
+  bool settled_by_history(const Candidate& candidate, Entry& entry) const;
+  void prepare_device();
+  void walk();
+  bool stop(int tried);
+  Built wait(std::future<Built>& future);
+  void consider(const Candidate& candidate, std::future<Built>& build);
+  void screen(Entry& entry);
+  void final_rounds();
+  void decide();
+  void store(Entry& entry);
+
+  SearchContext& context_;
+  const Task& task_;
+  Device device_;
+  const SearchRequest& request_;
+  const TunePolicy& policy_;
+  const Key choice_key_, outcome_key_;
+  const Clock::time_point began_;
+
+  std::map<std::string, Outcome> history_;  // by candidate text
+  double best_stored_ = 0;
+  std::optional<Verifier> verifier_;
+  std::optional<Bench> bench_;
+  std::vector<Entry> entries_;
+  std::vector<int> finalists_;  // into entries_, ranked order
+  int incumbent_ = -1;          // into entries_: the fastest screened
+  int since_improvement_ = 0;
+  TuneReport report_;
+};
+
+std::string Search::environment() const {
+  char date[32];
+  std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  std::strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &utc);
+  Key k = outcome_key_;
+  return k.add("date", date).transcript();
+}
+
+void Search::load_history() {
+  if (policy_.retune) return;
+  for (Outcome& o : context_.store.outcomes(outcome_key_, task_.key)) {
+    if (o.kind == OutcomeKind::measured && o.microseconds > 0)
+      best_stored_ = best_stored_ > 0 ? std::min(best_stored_, o.microseconds) : o.microseconds;
+    o.stored = true;
+    history_[o.candidate.text()] = std::move(o);
+  }
+}
+
+// A stored choice answers if nothing new could beat it: every candidate has been tried before.
+bool Search::answered_by_history() {
+  if (policy_.retune) return false;
+  std::optional<StoredChoice> choice = context_.store.find_choice(choice_key_, task_.key);
+  if (!choice) return false;
+  bool known = false;
+  for (const Candidate& c : request_.candidates) known |= c == choice->candidate;
+  // Without history (a shipped choice, or another driver's) the choice is still the best there is to know.
+  for (const Candidate& c : request_.candidates)
+    if (!history_.empty() && policy_.exhaustive && !history_.count(c.text())) return false;
+  if (!known) return false;
+  report_.choice = {choice->candidate, Grade::exact, choice->microseconds};
+  for (const Candidate& c : request_.candidates) {
+    auto it = history_.find(c.text());
+    if (it != history_.end()) report_.outcomes.push_back(it->second);
+  }
+  report_.stopped = "all";
+  return true;
+}
+
+bool Search::settled_by_history(const Candidate& candidate, Entry& entry) const {
+  auto it = history_.find(candidate.text());
+  if (it == history_.end()) return false;
+  const Outcome& o = it->second;
+  // Two times of different days compare only roughly; the good ones are taken again, side by side.
+  bool good = o.kind == OutcomeKind::measured && o.microseconds <= best_stored_ * kStoredHopeless;
+  if (good) return false;
+  entry.outcome = o;
+  return true;
+}
+
+void Search::prepare_device() {
+  progress("prepare", 0, 1);
+  BinaryPtr oracle, clock;
+  if (task_.oracle) oracle = context_.builder.build(task_.oracle(), device_.arch()).binary;
+  try {
+    clock = context_.builder.build(clock_source(), device_.arch()).binary;
+  } catch (const Error& e) {
+    context_.log(LogLevel::warning, fmt::format("the SM clock is not watched: {}", e.what()));
+  }
+  verifier_.emplace(task_, device_, oracle.get());
+  bench_.emplace(task_, device_, policy_.cold_bytes, clock.get());
+  progress("prepare", 1, 1);
+}
+
+bool Search::stop(int tried) {
+  if (cancelled())
+    report_.stopped = "cancelled";
+  else if (policy_.exhaustive || tried == 0)
+    return false;
+  // At least the default is measured, however small the budget.
+  else if (incumbent_ >= 0 && seconds() > policy_.budget_seconds)
+    report_.stopped = "budget";
+  else if (policy_.patience > 0 && since_improvement_ >= policy_.patience)
+    report_.stopped = "patience";
+  return !report_.stopped.empty();
+}
+
+Built Search::wait(std::future<Built>& future) {
+  while (future.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready)
+    if (cancelled()) throw Error(ErrorCode::would_tune, "tune", "", "cancelled");
+  return future.get();
+}
+
+void Search::consider(const Candidate& candidate, std::future<Built>& build) {
+  Entry e;
+  e.outcome.candidate = candidate;
+  if (settled_by_history(candidate, e)) {
+    entries_.push_back(std::move(e));
+    return;
+  }
+  try {
+    Built built = wait(build);
+    if (built.compiled) ++report_.compiled;
+    e.binary = built.binary;
+    e.outcome.resources = e.binary->resources;
+    std::string why = unacceptable(e.outcome.resources);
+    if (!why.empty()) {
+      e.outcome.kind = OutcomeKind::rejected;
+      e.outcome.detail = why;
+    } else {
+      Verdict v = verifier_->check(*e.binary);
+      e.outcome.kind = v.kind;
+      e.outcome.detail = v.detail;
+      e.outcome.error = v.error;
+      if (v.kind == OutcomeKind::measured) screen(e);
+    }
+  } catch (const Error& error) {
+    if (cancelled()) return;  // no fate of the candidate's own
+    if (error.code() == ErrorCode::library_missing || error.code() == ErrorCode::would_tune) throw;
+    if (error.code() == ErrorCode::driver_failed) device_.synchronize();  // throws if the device is lost
+    e.outcome.kind = error.code() == ErrorCode::compile_failed ? OutcomeKind::not_compiled : OutcomeKind::failed;
+    e.outcome.detail = error.what();
+  }
+  store(e);
+  entries_.push_back(std::move(e));
+  if (entries_.back().screened <= 0) return;
+  ++since_improvement_;
+  int last = static_cast<int>(entries_.size()) - 1;
+  if (incumbent_ < 0 || entries_.back().screened < entries_[incumbent_].screened) {
+    if (incumbent_ < 0 || entries_.back().screened < entries_[incumbent_].screened * (1 - kImprovement))
+      since_improvement_ = 0;
+    incumbent_ = last;
+  }
+}
+
+// A few rounds side by side with the fastest so far. What counts is the ratio of the two, so that a GPU that warms up
+// or slows down between the first and the last candidate does not decide.
+void Search::screen(Entry& e) {
+  e.bench = bench_->add(*e.binary);
+  ++report_.measured;
+  ++context_.measured;
+  const Entry* best = incumbent_ >= 0 ? &entries_[static_cast<std::size_t>(incumbent_)] : nullptr;
+  if (best && bench_->estimate(e.bench) > kHopeless * best->screened + 20) {
+    e.screened = bench_->estimate(e.bench);
+    e.outcome.rounds = 1;
+  } else {
+    if (best) bench_->forget(best->bench);
+    std::vector<int> pair{e.bench};
+    if (best) pair.insert(pair.begin(), best->bench);
+    for (int i = 0; i < kScreenRounds; ++i) bench_->round(pair);
+    e.screened = bench_->summary(e.bench).median;
+    double now = best ? bench_->summary(best->bench).median : 0;
+    if (best && now > 0) e.screened *= best->screened / now;
+    e.outcome.rounds = kScreenRounds;
+  }
+  e.outcome.mhz = bench_->mhz(e.bench);
+  e.outcome.microseconds = e.outcome.low = e.outcome.high = e.screened;
+}
+
+void Search::walk() {
+  int total = static_cast<int>(request_.candidates.size());
+  Pool pool(context_.compile ? thread_count(policy_.jobs) : 1);
+  std::vector<std::future<Built>> builds;
+  std::vector<Candidate> open;
+  for (const Candidate& c : request_.candidates) {
+    Entry settled;
+    settled.outcome.candidate = c;
+    std::future<Built> none;
+    builds.push_back(settled_by_history(c, settled) ? std::move(none) : pool.submit([this, c] {
+      Source source = task_.source(c);
+      if (!context_.compile) {
+        BinaryPtr found = context_.builder.find(context_.builder.key(source, device_.arch()));
+        if (found) return Built{found, false, 0};
+        throw Error(ErrorCode::compile_failed, "candidate", c.text(), "not in the cache, and compiling is forbidden");
+      }
+      return context_.builder.build(source, device_.arch());
+    }));
+  }
+  prepare_device();
+  for (int i = 0; i < total && !stop(i); ++i) {
+    consider(request_.candidates[static_cast<std::size_t>(i)], builds[static_cast<std::size_t>(i)]);
+    progress("measure", i + 1, total);
+  }
+  if (report_.stopped.empty()) report_.stopped = cancelled() ? "cancelled" : "all";
+}
+
+void Search::final_rounds() {
+  if (incumbent_ < 0) return;
+  double limit = entries_[static_cast<std::size_t>(incumbent_)].screened * kContender;
+  std::vector<int> order;
+  for (int i = 0; i < static_cast<int>(entries_.size()); ++i)
+    if (entries_[i].bench >= 0 && entries_[i].screened > 0 && entries_[i].screened <= limit) order.push_back(i);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int a, int b) { return entries_[a].screened < entries_[b].screened; });
+  if (order.size() > kMostContenders) order.resize(kMostContenders);
+  std::sort(order.begin(), order.end());
+  finalists_ = order;
+  std::vector<int> bench;
+  for (int i : finalists_) {
+    bench_->forget(entries_[i].bench);
+    bench.push_back(entries_[i].bench);
+  }
+  Rules rules;
+  std::vector<Summary> now;
+  for (int round = 0; round < 2 * rules.most_rounds && !cancelled(); ++round) {
+    bench_->round(bench);
+    progress("compare", round + 1, rules.most_rounds);
+    now.clear();
+    for (int b : bench) now.push_back(bench_->summary(b));
+    if (enough(now, rules)) break;
+  }
+}
+
+void Search::decide() {
+  std::vector<Summary> finals;
+  for (int i : finalists_) {
+    Entry& e = entries_[static_cast<std::size_t>(i)];
+    Summary s = bench_->summary(e.bench);
+    finals.push_back(s);
+    if (s.median <= 0) continue;
+    e.outcome.microseconds = s.median;
+    e.outcome.low = s.low;
+    e.outcome.high = s.high;
+    e.outcome.rounds = s.rounds;
+    e.outcome.mhz = bench_->mhz(e.bench);
+    store(e);
+  }
+  int won = winner(finals);
+  if (won < 0) {
+    report_.choice = {request_.fallback, Grade::ranked, 0};
+    return;
+  }
+  const Entry& best = entries_[static_cast<std::size_t>(finalists_[static_cast<std::size_t>(won)])];
+  report_.choice = {best.outcome.candidate, Grade::exact, best.outcome.microseconds};
+  report_.noisy = finals[static_cast<std::size_t>(won)].noise > Rules().noisy || bench_->unsteady();
+  if (report_.noisy)
+    context_.log(LogLevel::warning,
+                 fmt::format("{}: timings vary by {:.1f} %, so the choice is used but not stored; is the GPU shared?",
+                             task_.key, 100 * finals[static_cast<std::size_t>(won)].noise));
+  if (report_.noisy || report_.stopped == "cancelled") return;
+  StoredChoice row;
+  row.problem = task_.key;
+  row.candidate = best.outcome.candidate;
+  row.microseconds = best.outcome.microseconds;
+  row.first = report_.first.text();
+  for (const Entry& e : entries_)
+    if (e.outcome.candidate == report_.first) row.first_microseconds = e.outcome.microseconds;
+  row.environment = environment();
+  context_.store.put_choice(choice_key_, row);
+}
+
+void Search::store(Entry& e) {
+  context_.store.put_outcome(outcome_key_, task_.key, e.outcome, environment());
+  if (e.outcome.kind != OutcomeKind::measured)
+    context_.log(LogLevel::info, fmt::format("{}: {} {}: {}", task_.key, e.outcome.candidate.text(),
+                                             to_string(e.outcome.kind), e.outcome.detail));
+}
+
+TuneReport Search::run() {
+  report_.key = task_.key;
+  report_.first = request_.candidates.front();
+  load_history();
+  if (!answered_by_history()) {
+    walk();
+    if (report_.stopped != "cancelled") final_rounds();
+    // A search that was cancelled has no final: what it knows are the screened times.
+    if (report_.stopped == "cancelled" && incumbent_ >= 0)
+      report_.choice = {entries_[incumbent_].outcome.candidate, Grade::ranked, entries_[incumbent_].screened};
+    else
+      decide();
+    if (report_.choice.candidate.family.empty()) report_.choice.candidate = request_.fallback;
+    for (Entry& e : entries_) report_.outcomes.push_back(std::move(e.outcome));
+  }
+  report_.seconds = seconds();
+  return std::move(report_);
+}
+
+}  // namespace
+
+TuneReport search(SearchContext& context, const Task& task, const Device& device, const SearchRequest& request) {
+  return Search(context, task, device, request).run();
+}
+
+}  // namespace tilewright::tuner

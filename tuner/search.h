@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Search: one task tuned on one device. Candidates compile in the background while others are verified and timed; every
+// fate is stored as it is known, so that a cancelled search loses nothing. One thread at a time.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <tilewright/task.h>
+#include <tilewright/tuning.h>
+
+#include "tuner/build.h"
+#include "tuner/log.h"
+#include "tuner/statistics.h"
+
+namespace tilewright::tuner {
+
+struct SearchContext {
+  Store& store;
+  Builder& builder;
+  Log& log;
+  std::atomic<std::int64_t>& measured;  // counts candidates timed
+  bool compile = true;                  // Options::compile
+};
+
+struct SearchRequest {
+  std::vector<Candidate> candidates;  // in the order to try; the default first. Not empty
+  Candidate fallback;                 // used, never stored, when all of them fail
+  TunePolicy policy;
+};
+
+TuneReport search(SearchContext& context, const Task& task, const Device& device, const SearchRequest& request);
+
+}  // namespace tilewright::tuner
