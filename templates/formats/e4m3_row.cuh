@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// FP8 E4M3 with one float scale per row: scale = amax / 448 (1 for a row of zeros), code = e4m3(x / scale), nearest even,
+// FP8 E4M3 with one float scale per row: scale = amax / 448 (1 if that is 0), code = e4m3(x / scale), nearest even,
 // saturating; value = code * scale.
 #pragma once
 #include "core/format.cuh"
@@ -13,10 +13,24 @@ struct e4m3_row {
   static constexpr bool kRowScale = true, kGlobal = false;
   static constexpr int kEncoders = 1;
   static constexpr const char* encoder_name(int) { return "amax448"; }
-  TW_MEMBER static float row_scale(float amax) { return amax > 0.0f ? div_rn(amax, 448.0f) : 1.0f; }
+  TW_MEMBER static float row_scale(float amax) { 
+    const float scale = div_rn(amax, 448.0f);
+    return scale > 0.0f ? scale : 1.0f;
+  }
 
   TW_MEMBER static void encode(const float* x, u8* data, u8*, float scale, int) { data[0] = f32_to_e4m3(div_rn(x[0], scale)); }
   TW_MEMBER static float decode(const u8* data, const u8*, float scale, int) { return mul_rn(e4m3_to_f32(data[0]), scale); }
+
+  TW_MEMBER static constexpr bool lanes_ok(int) { return false; }  // a row is more than a block
+  TW_MEMBER static u32 codes(const float (&v)[4], const Divider& scale) {
+    float q[4];
+    if (scale.direct) {
+      TW_UNROLL for (int i = 0; i < 4; ++i) q[i] = scale.quotient(v[i]);
+    } else {
+      TW_UNROLL for (int i = 0; i < 4; ++i) q[i] = div_rn(v[i], scale.divisor);
+    }
+    return pack_e4m3x2(q[0], q[1]) | (pack_e4m3x2(q[2], q[3]) << 16);
+  }
 
   static constexpr int kGroup = 0;
   static constexpr bool kCodes = false, kOffset = false;

@@ -33,6 +33,25 @@ struct nvfp4 {
     return mul_rn(mul_rn(e2m1_to_f32(code), e4m3_to_f32(scales[0])), global);
   }
 
+  TW_MEMBER static constexpr bool lanes_ok(int e) { return e == 4 || e == 8 || e == 16; }
+  template <int E> TW_MEMBER static void encode_lanes(const float (&v)[E], int lane, u8* data, u8* scales, float global, int) {
+    const float largest = largest_of<16 / E>(v);
+    float s = div_rn(largest, mul_rn(6.0f, global));
+    s = largest == 0.0f ? 1.0f : min2(max2(s, 0.001953125f), 448.0f);
+    const u8 stored = f32_to_e4m3(s);
+    if (lane == 0) scales[0] = stored;
+    const Divider by(mul_rn(e4m3_to_f32(stored), global), largest);
+    u32 codes[E];
+    if (by.direct) {
+      TW_UNROLL for (int i = 0; i < E; ++i) codes[i] = f32_to_e2m1(by.quotient(v[i]));
+    } else {
+      TW_UNROLL for (int i = 0; i < E; ++i) codes[i] = f32_to_e2m1(div_rn(v[i], by.divisor));
+    }
+    TW_UNROLL for (int i = 0; i < E; i += 4)
+      *reinterpret_cast<u16*>(data + E / 2 * lane + i / 2) =
+          static_cast<u16>(codes[i] | (codes[i + 1] << 4) | (codes[i + 2] << 8) | (codes[i + 3] << 12));
+  }
+
   static constexpr int kGroup = 16;
   static constexpr bool kCodes = true, kOffset = false;
   TW_MEMBER static constexpr bool unit_ok(int e) { return e == 16 || e == 32 || e == 64 || e == 128 || e == 256; }

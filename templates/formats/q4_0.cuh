@@ -22,7 +22,7 @@ struct q4_0 {
       const i32 c = static_cast<i8>(to_int(add_rn(scaled, 8.5f)));
       return static_cast<u32>(min2(c, 15)) & 15u;
     }
-    return static_cast<u32>(min2(max2(to_int(round_away(scaled)), -8), 7) + 8);
+    return static_cast<u32>(min2(max2(to_int_away(scaled), -8), 7) + 8);
   }
   TW_MEMBER static void encode(const float* x, u8* data, u8*, float, int encoder) {
     float extreme = 0.0f, largest = 0.0f;
@@ -39,6 +39,39 @@ struct q4_0 {
   TW_MEMBER static float decode(const u8* data, const u8*, float, int i) {
     const u32 byte = data[2 + i % 16];
     return mul_rn(static_cast<float>(static_cast<i32>(i < 16 ? byte & 15u : byte >> 4) - 8), f16_bits_to_f32(read16(data)));
+  }
+
+  TW_MEMBER static constexpr bool lanes_ok(int e) { return e == 4 || e == 8 || e == 16 || e == 32; }
+  // The element of largest magnitude, the first of equals.
+  template <int E> TW_MEMBER static float extreme_of(const float (&v)[E], int lane) {
+    float extreme = 0.0f;
+    TW_UNROLL for (int i = 0; i < E; ++i) extreme = abs_f(extreme) < abs_f(v[i]) ? v[i] : extreme;
+    TW_UNROLL for (int d = 1; d < 32 / E; d *= 2) {
+      const float other = shuffle_xor(extreme, d);
+      const bool equal = abs_f(other) == abs_f(extreme), later = (lane & d) == 0;
+      if (abs_f(other) > abs_f(extreme) || (equal && !later)) extreme = other;
+    }
+    return extreme;
+  }
+  template <int E> TW_MEMBER static void encode_lanes(const float (&v)[E], int lane, u8* data, u8*, float, int encoder) {
+    const float extreme = extreme_of(v, lane);
+    const float d = encoder == 0 ? div_rn(extreme, -8.0f) : div_rn(abs_f(extreme), 7.0f);
+    const float inverse = d != 0.0f ? div_rn(1.0f, d) : 0.0f;
+    if (lane == 0) *reinterpret_cast<u16*>(data) = f32_to_f16_bits(d);
+    u32 words[E / 4];
+    TW_UNROLL for (int i = 0; i < E; i += 4)
+      words[i / 4] = pack_bytes(code(v[i], inverse, encoder), code(v[i + 1], inverse, encoder),
+                                code(v[i + 2], inverse, encoder), code(v[i + 3], inverse, encoder));
+    // Elements 16 apart share a byte.
+    if constexpr (E == 32) {
+      TW_UNROLL for (int i = 0; i < 4; ++i) write_word(data + 2 + 4 * i, words[i] | (words[i + 4] << 4));
+    } else {
+      constexpr int kLow = 16 / E;  // lanes with low nibbles
+      TW_UNROLL for (int i = 0; i < E / 4; ++i) {
+        const u32 other = shuffle_xor(words[i], kLow);
+        if (lane < kLow) write_word(data + 2 + E * lane + 4 * i, words[i] | (other << 4));
+      }
+    }
   }
 
   static constexpr int kGroup = 32;

@@ -20,10 +20,22 @@ struct q8_0 {
     const float d = div_rn(largest, 127.0f);
     const float inverse = d != 0.0f ? div_rn(1.0f, d) : 0.0f;
     write16(data, f32_to_f16_bits(d));
-    for (int i = 0; i < 32; ++i) data[2 + i] = static_cast<u8>(to_int(round_away(mul_rn(x[i], inverse))));
+    for (int i = 0; i < 32; ++i) data[2 + i] = static_cast<u8>(to_int_away(mul_rn(x[i], inverse)));
   }
   TW_MEMBER static float decode(const u8* data, const u8*, float, int i) {
     return mul_rn(static_cast<float>(static_cast<i8>(data[2 + i])), f16_bits_to_f32(read16(data)));
+  }
+
+  TW_MEMBER static constexpr bool lanes_ok(int e) { return e == 4 || e == 8 || e == 16 || e == 32; }
+  template <int E> TW_MEMBER static void encode_lanes(const float (&v)[E], int lane, u8* data, u8*, float, int) {
+    const float d = div_rn(largest_of<32 / E>(v), 127.0f);
+    const float inverse = d != 0.0f ? div_rn(1.0f, d) : 0.0f;
+    if (lane == 0) *reinterpret_cast<u16*>(data) = f32_to_f16_bits(d);
+    TW_UNROLL for (int i = 0; i < E; i += 4) {
+      u32 q[4];
+      TW_UNROLL for (int j = 0; j < 4; ++j) q[j] = static_cast<u32>(to_int_away(mul_rn(v[i + j], inverse)));
+      write_word(data + 2 + E * lane + i, pack_bytes(q[0], q[1], q[2], q[3]));
+    }
   }
 
   static constexpr int kGroup = 32;

@@ -25,7 +25,7 @@ struct q8_1 {
     const float inverse = d != 0.0f ? div_rn(1.0f, d) : 0.0f;
     i32 sum = 0;
     for (int i = 0; i < 32; ++i) {
-      const i32 q = static_cast<i8>(to_int(round_away(mul_rn(x[i], inverse))));
+      const i32 q = static_cast<i8>(to_int_away(mul_rn(x[i], inverse)));
       data[4 + i] = static_cast<u8>(q);
       sum += q;
     }
@@ -34,6 +34,38 @@ struct q8_1 {
   }
   TW_MEMBER static float decode(const u8* data, const u8*, float, int i) {
     return mul_rn(static_cast<float>(static_cast<i8>(data[4 + i])), f16_bits_to_f32(read16(data)));
+  }
+
+  TW_MEMBER static constexpr bool lanes_ok(int e) { return e == 4 || e == 8 || e == 16 || e == 32; }
+  // The sum in element order: each lane in turn adds its elements to what the lane before it hands on. The last has all.
+  template <int E> TW_MEMBER static float sum_in_order(const float (&v)[E], int lane) {
+    constexpr int kLanes = 32 / E;
+    float before = 0.0f, total = 0.0f;
+    TW_UNROLL for (int step = 0; step < kLanes; ++step) {
+      total = before;
+      TW_UNROLL for (int i = 0; i < E; ++i) total = add_rn(total, v[i]);
+      if (step + 1 == kLanes) break;
+      const float handed = shuffle_xor(total, step ^ (step + 1));
+      if (lane == step + 1) before = handed;
+    }
+    return total;
+  }
+  template <int E> TW_MEMBER static void encode_lanes(const float (&v)[E], int lane, u8* data, u8*, float, int encoder) {
+    constexpr int kLanes = 32 / E;
+    const float d = div_rn(largest_of<kLanes>(v), 127.0f);
+    const float inverse = d != 0.0f ? div_rn(1.0f, d) : 0.0f;
+    i32 sum = 0;
+    TW_UNROLL for (int i = 0; i < E; i += 4) {
+      u32 q[4];
+      TW_UNROLL for (int j = 0; j < 4; ++j) q[j] = static_cast<u32>(to_int_away(mul_rn(v[i + j], inverse)));
+      const u32 word = pack_bytes(q[0], q[1], q[2], q[3]);
+      sum = dp4a(word, 0x01010101u, sum);
+      *reinterpret_cast<u32*>(data + 4 + E * lane + i) = word;
+    }
+    float s = 0.0f;
+    if (encoder == 0) s = mul_rn(static_cast<float>(sum_lanes<kLanes>(sum)), d);
+    else s = sum_in_order(v, lane);
+    if (lane == kLanes - 1) *reinterpret_cast<u32*>(data) = f32_to_f16_bits(d) | (static_cast<u32>(f32_to_f16_bits(s)) << 16);
   }
 
   static constexpr int kGroup = 32;

@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "templates/cast/cast.h"
+
+#include <fmt/format.h>
+#include <tilewright/error.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "format_includes.inc"
+#include "templates/cast/params.cuh"
+#include "templates/specialize.h"
+
+namespace tilewright::cast {
+namespace {
+
+static_assert(sizeof(tw::cast::Args) == sizeof(CastArgs) && offsetof(tw::cast::Args, y) == offsetof(CastArgs, y) &&
+              offsetof(tw::cast::Args, rows) == offsetof(CastArgs, rows));
+
+// What a kernel needs to know of a format and FormatInfo does not tell.
+struct Facts {
+  const char* name;
+  bool row_scale;
+  int data_bytes, scale_bytes;  // per block
+  unsigned lanes;               // bit e: encode_lanes<2^e> exists
+};
+template <class F>
+constexpr Facts facts_of(const char* name) {
+  unsigned lanes = 0;
+  for (int e = 2; e <= 5; ++e) lanes |= F::lanes_ok(1 << e) ? 1u << e : 0u;
+  return {name, F::kRowScale, F::kDataBytes, F::kScaleBytes, lanes};
+}
+constexpr Facts kFacts[] = {
+#define FORMAT(NAME) facts_of<tw::fmt::NAME>(#NAME),
+#include "format_list.inc"
+#undef FORMAT
+};
+const Facts& facts(Format f) {
+  return *std::find_if(std::begin(kFacts), std::end(kFacts), [&](const Facts& x) { return f.name() == x.name; });
+}
+bool is_plain(Format f) { return f.name() == "f32" || f.name() == "f16" || f.name() == "bf16"; }
+int element_bytes(Format plain) { return facts(plain).data_bytes; }
+std::string type(Format f) { return fmt::format("tw::fmt::{}", f.name()); }
+
+// Narrowing is the encoder's work, widening the decoder's.
+bool encodes(const Cast& c) { return is_plain(c.x) && (!is_plain(c.y) || element_bytes(c.y) <= element_bytes(c.x)); }
+
+double total_bytes(const Cast& c) {
+  return static_cast<double>(c.x.total_bytes(c.rows, c.cols)) + static_cast<double>(c.y.total_bytes(c.rows, c.cols));
+}
+double elements(const Cast& c) { return static_cast<double>(c.rows) * static_cast<double>(c.cols); }
+
+// At least as many blocks as a run of rows x cols elements has tiles; those too many end at once. A block stands for
+// r rows and tile / r columns, with the r that wastes least.
+GridAxis run_grid(std::int64_t tile, const Cast& c) {
+  GridAxis best;
+  std::uint64_t fewest = 0;
+  const auto consider = [&](std::int64_t r, std::int64_t cols) {
+    const GridAxis axis{1, static_cast<std::uint32_t>(r), static_cast<std::uint32_t>(cols)};
+    const std::uint64_t blocks = axis.blocks(std::max<std::int64_t>(c.rows, 1), c.cols);
+    if (fewest == 0 || blocks < fewest) best = axis, fewest = blocks;
+  };
+  if (c.cols <= tile) consider(tile / c.cols, c.cols);
+  for (std::int64_t r = 1; r <= 16 && tile % r == 0 && (r == 1 || r * 4 <= c.rows); r *= 2) consider(r, tile / r);
+  return best;
+}
+
+std::vector<std::string> includes(const Cast& c, const char* kernel) {
+  std::vector<std::string> list{kernel, fmt::format("formats/{}.cuh", c.x.name())};
+  if (c.x != c.y) list.push_back(fmt::format("formats/{}.cuh", c.y.name()));
+  return list;
+}
+
+Traits base_traits(const Cast& c, int threads, int shared_bytes, double blocks) {
+  Traits t;
+  t.threads = threads;
+  t.shared_bytes = shared_bytes;
+  t.blocks = blocks;
+  t.unique_bytes = t.global_bytes = total_bytes(c);
+  return t;
+}
+
+// Legality is membership of the list: the lists are short.
+class CastFamily : public Family {
+ public:
+  std::string_view op() const override { return "cast"; }
+  std::string why_not(const Problem& problem, const Arch&) const override {
+    return problem.cast() ? why_not(*problem.cast()) : "not a cast";
+  }
+  std::vector<Candidate> candidates(const Problem& problem, const Arch&) const override {
+    if (!problem.cast() || !why_not(*problem.cast()).empty()) return {};
+    return list(*problem.cast());
+  }
+  std::string illegal(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
+    if (std::string why = why_not(problem, arch); !why.empty()) return why;
+    const std::vector<Candidate> all = list(*problem.cast());
+    if (std::find(all.begin(), all.end(), candidate) != all.end()) return "";
+    return fmt::format("'{}' is not one of the {} candidates of cast/{} for this problem", candidate.text(), all.size(),
+                       name());
+  }
+
+ protected:
+  virtual std::string why_not(const Cast& c) const = 0;
+  virtual std::vector<Candidate> list(const Cast& c) const = 0;
+};
+
+int knob(const Candidate& c, std::string_view name) { return static_cast<int>(c.at(name)); }
+
+class Blocks final : public CastFamily {
+ public:
+  std::string_view name() const override { return "blocks"; }
+  std::string_view title() const override { return "runs of blocks, staged through shared memory"; }
+
+  Source source(const Problem& problem, const Arch&, const Candidate& candidate) const override {
+    const Cast& c = *problem.cast();
+    const Plan plan = plan_of(c, candidate);
+    Specialization s;
+    s.name = "cast/blocks";
+    s.space = "tw::cast";
+    s.includes = includes(c, encodes(c) ? "cast/encode.cuh" : "cast/decode.cuh");
+    s.plan_type =
+        encodes(c) ? fmt::format("tw::cast::Encode<{}, {}, {}, {}, {}>", type(c.x), type(c.y), plan.threads, plan.lane,
+                                 plan.passes)
+                   : fmt::format("tw::cast::Decode<{}, {}, {}, {}>", type(c.x), type(c.y), plan.threads, plan.passes);
+    s.plan.x = run_grid(plan.tile, c);
+    s.plan.threads = static_cast<std::uint32_t>(plan.threads);
+    s.plan.shared_bytes = static_cast<std::uint32_t>(plan.shared_bytes);
+    return specialize(s);
+  }
+
+  Traits traits(const Problem& problem, const Arch&, const Candidate& candidate) const override {
+    const Cast& c = *problem.cast();
+    const Plan plan = plan_of(c, candidate);
+    const GridAxis grid = run_grid(plan.tile, c);
+    Traits t = base_traits(c, plan.threads, plan.shared_bytes, static_cast<double>(grid.blocks(c.rows, c.cols)));
+    t.tile_rows = static_cast<int>(grid.per_rows);
+    t.tile_cols = static_cast<int>(grid.per_cols);
+    // Encoders hold their input in registers; decoders read the narrow side only.
+    const bool searches = c.y.name() == "q4_k";
+    t.registers = encodes(c) ? 24 + plan.lane * plan.passes * (searches ? 3 : 1) : 32;
+    t.bytes_in_flight = encodes(c) ? plan.lane * plan.passes * element_bytes(c.x)
+                                   : static_cast<double>(plan.shared_bytes) / plan.threads;
+    // Instructions per element, of which the work per block is shared by a lane's elements.
+    t.alu_ops = elements(c) * (searches ? 500.0 : encodes(c) ? 10.0 + 64.0 / plan.lane : 9.0);
+    return t;
+  }
+
+ private:
+  struct Plan {
+    int threads, lane, passes;  // lane: elements of one lane and pass
+    std::int64_t tile;          // elements
+    int shared_bytes;
+  };
+  static Plan plan_of(const Cast& c, const Candidate& candidate) {
+    Plan p{knob(candidate, "threads"), 0, knob(candidate, "passes"), 0, 0};
+    p.lane = encodes(c) ? knob(candidate, "lane") : 16 / element_bytes(c.y);
+    p.tile = static_cast<std::int64_t>(p.threads) * p.lane * p.passes;
+    const Format coded = encodes(c) ? c.y : c.x;
+    const Facts& f = facts(coded);
+    p.shared_bytes = static_cast<int>(p.tile / coded.block()) * (f.data_bytes + f.scale_bytes);
+    return p;
+  }
+
+ protected:
+  std::string why_not(const Cast& c) const override {
+    if (encodes(c) && facts(c.y).row_scale) return fmt::format("y: {} has a scale per row", c.y.name());
+    if (encodes(c) && facts(c.y).lanes == 0) return fmt::format("y: {} has no encoder for lanes", c.y.name());
+    if (!encodes(c) && !is_plain(c.y))
+      return fmt::format("y: {} from {}: one side must be a plain float", c.y.name(), c.x.name());
+    return "";
+  }
+  std::vector<Candidate> list(const Cast& c) const override {
+    std::vector<Candidate> all;
+    const auto add = [&](int threads, int lane, int passes) {
+      Candidate k{"blocks", {{"threads", threads}}};
+      if (lane) k.knobs.emplace_back("lane", lane);
+      k.knobs.emplace_back("passes", passes);
+      all.push_back(std::move(k));
+    };
+    if (!encodes(c)) {
+      for (int threads : {256, 128})
+        for (int passes : {4, 2, 8, 1}) add(threads, 0, passes);
+      return all;
+    }
+    const unsigned lanes = facts(c.y).lanes;
+    const int vector = 16 / element_bytes(c.x);
+    for (int threads : {256, 128})
+      for (int lane : {vector, 2 * vector})
+        for (int bytes : {64, 32})
+          if (const int passes = bytes / (lane * element_bytes(c.x)); passes > 0 && lanes & static_cast<unsigned>(lane))
+            add(threads, lane, passes);
+    if (all.empty())  // only a whole sub-block to a lane
+      for (int threads : {128, 64, 256}) add(threads, 1 << (std::bit_width(lanes) - 1), 1);
+    return all;
+  }
+};
+
+class Rows final : public CastFamily {
+ public:
+  std::string_view name() const override { return "rows"; }
+  std::string_view title() const override { return "whole rows in registers, for formats with a scale per row"; }
+
+  Source source(const Problem& problem, const Arch&, const Candidate& candidate) const override {
+    const Cast& c = *problem.cast();
+    const int row_threads = knob(candidate, "row_threads"), block_rows = knob(candidate, "block_rows");
+    Specialization s;
+    s.name = "cast/rows";
+    s.space = "tw::cast";
+    s.includes = includes(c, "cast/rows.cuh");
+    s.plan_type = fmt::format("tw::cast::Rows<{}, {}, {}, {}, {}, {}>", type(c.x), type(c.y), row_threads, block_rows,
+                              knob(candidate, "held"), aligned(c));
+    s.plan.x = {1, static_cast<std::uint32_t>(block_rows), 0};
+    s.plan.threads = static_cast<std::uint32_t>(row_threads * block_rows);
+    s.plan.shared_bytes = static_cast<std::uint32_t>(shared_bytes(candidate));
+    return specialize(s);
+  }
+
+  Traits traits(const Problem& problem, const Arch&, const Candidate& candidate) const override {
+    const Cast& c = *problem.cast();
+    const int row_threads = knob(candidate, "row_threads"), block_rows = knob(candidate, "block_rows");
+    const int held = knob(candidate, "held");
+    Traits t = base_traits(c, row_threads * block_rows, shared_bytes(candidate),
+                           std::max(1.0, static_cast<double>((c.rows + block_rows - 1) / block_rows)));
+    t.tile_rows = block_rows;
+    t.tile_cols = static_cast<int>(c.cols);
+    t.registers = 40 + held * 4 * element_bytes(c.x);
+    t.bytes_in_flight = static_cast<double>(held * 16 * element_bytes(c.x)) *
+                        std::min(1.0, static_cast<double>(c.cols) / (16.0 * row_threads * held));
+    const double again = std::max(0.0, static_cast<double>(c.cols) - 16.0 * row_threads * held);  // read twice
+    t.global_bytes += again * static_cast<double>(c.rows) * element_bytes(c.x);
+    t.alu_ops = elements(c) * 16 + t.blocks * t.threads * 100;
+    return t;
+  }
+
+ private:
+  static bool aligned(const Cast& c) { return c.cols % 16 == 0; }
+  static int shared_bytes(const Candidate& k) {
+    return knob(k, "row_threads") > 32 ? knob(k, "block_rows") * knob(k, "row_threads") / 32 * 4 : 0;
+  }
+
+ protected:
+  std::string why_not(const Cast& c) const override {
+    if (!is_plain(c.x) || !facts(c.y).row_scale) return fmt::format("y: {} has no scale per row", c.y.name());
+    return "";
+  }
+  // Numbers of threads that hold a row in 128 registers each (64 in the largest blocks), and that it keeps busy.
+  std::vector<Candidate> list(const Cast& c) const override {
+    std::vector<Candidate> all;
+    for (int threads : {32, 64, 128, 256, 512, 1024}) {
+      const std::int64_t step = 16 * threads;
+      const std::int64_t steps = (c.cols + (aligned(c) ? 0 : 15) + step - 1) / step;
+      const int most = (threads == 1024 ? 16 : aligned(c) ? 64 : 32) / (4 * element_bytes(c.x));
+      const auto held =
+          static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::min<std::int64_t>(steps, most))));
+      if (threads > 32 && step / 2 >= c.cols) continue;
+      if (threads < 1024 && steps > 2 * held) continue;
+      for (int rows = std::max(1, 128 / threads); rows <= std::max(1, 256 / threads); rows *= 2)
+        all.push_back({"rows", {{"row_threads", threads}, {"block_rows", rows}, {"held", held}}});
+    }
+    return all;
+  }
+};
+
+class Reference final : public CastFamily {
+ public:
+  std::string_view name() const override { return "reference"; }
+  std::string_view title() const override { return "any pair of formats by their scalar codecs"; }
+
+  Source source(const Problem& problem, const Arch&, const Candidate&) const override {
+    const Cast& c = *problem.cast();
+    Specialization s;
+    s.name = "cast/reference";
+    s.space = "tw::cast";
+    s.includes = includes(c, "cast/reference.cuh");
+    s.plan_type = fmt::format("tw::cast::Reference<{}, {}>", type(c.x), type(c.y));
+    s.plan.x = grid(c);
+    s.plan.threads = kThreads;
+    return specialize(s);
+  }
+  Traits traits(const Problem& problem, const Arch&, const Candidate&) const override {
+    const Cast& c = *problem.cast();
+    Traits t = base_traits(c, kThreads, 0, static_cast<double>(grid(c).blocks(c.rows, c.cols)));
+    t.registers = 64;
+    t.bytes_in_flight = 4;
+    t.global_bytes *= 4;  // narrow accesses
+    t.alu_ops = elements(c) * (c.y.name() == "q4_k" ? 1500 : 60);
+    return t;
+  }
+
+ private:
+  static constexpr int kThreads = 128;
+  static GridAxis grid(const Cast& c) {
+    if (facts(c.y).row_scale) return {1, kThreads, 0};
+    return run_grid(std::int64_t{kThreads} * std::max(c.x.block(), c.y.block()), c);
+  }
+
+ protected:
+  std::string why_not(const Cast&) const override { return ""; }
+  std::vector<Candidate> list(const Cast&) const override { return {{"reference", {}}}; }
+};
+
+void add_rules(std::vector<PointerRule>& rules, const char* const (&names)[3], std::size_t at, const Facts& f,
+               bool global) {
+  const auto offset = [&](std::size_t member) { return static_cast<std::uint32_t>(at + member); };
+  rules.push_back({names[0], offset(offsetof(Operand, data)), 16, true});
+  if (f.row_scale || f.scale_bytes)
+    rules.push_back({names[1], offset(offsetof(Operand, scales)), f.row_scale ? 4u : 16u, true});
+  if (global) rules.push_back({names[2], offset(offsetof(Operand, global)), 4, true});
+}
+
+}  // namespace
+
+const Family& blocks() {
+  static const Blocks family;
+  return family;
+}
+const Family& rows() {
+  static const Rows family;
+  return family;
+}
+const Family& reference() {
+  static const Reference family;
+  return family;
+}
+
+Contract contract(const Cast& cast) {
+  Contract c;
+  c.op = "cast";
+  c.args_bytes = sizeof(CastArgs);
+  c.cols = cast.cols;
+  add_rules(c.pointers, {"x.data", "x.scales", "x.global"}, offsetof(CastArgs, x), facts(cast.x),
+            cast.x.info().global_for);
+  add_rules(c.pointers, {"y.data", "y.scales", "y.global"}, offsetof(CastArgs, y), facts(cast.y),
+            cast.y.info().global_for);
+  const tw::cast::Shape shape{cast.cols, cast.encoder, 0};
+  c.constants.resize(sizeof shape);
+  std::memcpy(c.constants.data(), &shape, sizeof shape);
+  return c;
+}
+
+}  // namespace tilewright::cast

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Any pair of formats by their scalar codecs, one thread per block, or per row where a row has a scale. Slow and plain:
+// what the other kernels must equal bit for bit.
+#pragma once
+#include "cast/params.cuh"
+#include "cast/tile.cuh"
+
+namespace tw::cast {
+
+template <class X, class Y> struct Reference {
+  static constexpr int kThreads = 128, kSharedBytes = 0;
+  static constexpr int kUnit = max2(X::kBlock, Y::kBlock);  // elements that belong together; blocks are powers of two
+  static constexpr int kTile = kThreads * kUnit;
+
+  TW_MEMBER static float element(const Args& args, i64 at, float context) {
+    const i64 block = at / X::kBlock;
+    return X::decode(static_cast<const u8*>(args.x.data) + block * X::kDataBytes,
+                     static_cast<const u8*>(args.x.scales) + block * X::kScaleBytes, context, static_cast<int>(at % X::kBlock));
+  }
+  TW_MEMBER static void encode(const Args& args, const float* v, i64 at, float context, i32 encoder) {
+    const i64 block = at / Y::kBlock;
+    Y::encode(v, static_cast<u8*>(args.y.data) + block * Y::kDataBytes,
+              static_cast<u8*>(args.y.scales) + block * Y::kScaleBytes, context, encoder);
+  }
+  // Elements at .. at + kUnit of one row.
+  TW_MEMBER static void unit(const Args& args, const Shape& shape, i64 at, float x_context, float y_context) {
+    float v[kUnit];
+    for (int i = 0; i < kUnit; ++i) v[i] = element(args, at + i, x_context);
+    for (int i = 0; i < kUnit; i += Y::kBlock) encode(args, v + i, at + i, y_context, shape.encoder);
+  }
+  TW_MEMBER static float x_context(const Args& args, i64 row) {
+    if constexpr (X::kRowScale) return static_cast<const float*>(args.x.scales)[row];
+    else return tensor_scale<X>(args.x.global);
+  }
+
+  TW_MEMBER static void run(const Args& args, const Shape& shape) {
+    const i64 thread = static_cast<i64>(block_x()) * kThreads + thread_x();
+    if constexpr (Y::kRowScale) {
+      if (thread >= args.rows) return;
+      const i64 first = thread * shape.cols;
+      const float context = x_context(args, thread);
+      float amax = 0.0f;
+      for (i64 c = 0; c < shape.cols; ++c) amax = max2(amax, abs_f(element(args, first + c, context)));
+      const float scale = Y::row_scale(amax);
+      static_cast<float*>(args.y.scales)[thread] = scale;
+      for (i64 c = 0; c < shape.cols; c += kUnit) unit(args, shape, first + c, context, scale);
+    } else {
+      const i64 at = thread * kUnit;
+      if (at >= args.rows * shape.cols) return;
+      const i64 row = X::kRowScale ? at / shape.cols : 0;
+      unit(args, shape, at, x_context(args, row), tensor_scale<Y>(args.y.global));
+    }
+  }
+};
+
+}  // namespace tw::cast

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plain floats to a format of one-byte codes with a scale per row. `row_threads` threads (whole warps) share a row: they
+// read it once, keep the first `held` iterations of it in registers, agree on its largest magnitude, and encode; what
+// did not fit in registers is read again, from L2 as a rule. Elements are counted from the start of the matrix, where both
+// matrices are aligned, so that rows of any length are read and written in 16-byte pieces except at their ends.
+//
+// The vectors that a warp reads together are neighbours; lanes then exchange codes so that each has sixteen neighbouring
+// ones, and stores 16 bytes.
+#pragma once
+#include "cast/params.cuh"
+#include "cast/tile.cuh"
+
+namespace tw::cast {
+
+template <class X, class Y, int row_threads, int block_rows, int held, bool aligned> struct Rows {
+  using T = typename X::Element;
+  static constexpr int kThreads = row_threads * block_rows;
+  static constexpr int kWarps = row_threads / 32;  // of a row
+  static constexpr int kSharedBytes = kWarps > 1 ? block_rows * kWarps * 4 : 0;
+  static constexpr int kVector = 16 / sizeof(T);  // elements of one load
+  static constexpr int kLoads = 16 / kVector;     // loads of one iteration
+  static constexpr int kStep = row_threads * 16;  // elements of one iteration
+  static_assert(row_threads % 32 == 0 && Y::kRowScale && Y::kDataBytes == 1, "whole warps, one-byte codes");
+
+  // Elements of the matrix that are this row's: first <= at < end. `aligned`: both are multiples of 16.
+  struct Span { i64 first, end; };
+  // What a lane reads, or writes, in iteration i starts there; the span starts at its first multiple of 16.
+  TW_MEMBER static i64 place(const Span& row, int i, int thread, int within_warp) {
+    return row.first / 16 * 16 + static_cast<i64>(i) * kStep + thread / 32 * 512 + within_warp;
+  }
+
+  TW_MEMBER static void load(u32 (&words)[4], const T* x, const Span& row, i64 at) {
+    TW_UNROLL for (int i = 0; i < 4; ++i) words[i] = 0;
+    if (at >= row.first && at + kVector <= row.end) {
+      const u32x4 v = load_global16(x + at);
+      words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
+    } else if constexpr (!aligned) {
+      TW_UNROLL for (int i = 0; i < kVector; ++i) {
+        if (at + i < row.first || at + i >= row.end) continue;
+        if constexpr (sizeof(T) == 4) words[i] = load_global4(x + at + i);
+        else words[i / 2] |= static_cast<u32>(load_global2(x + at + i)) << (16 * (i % 2));
+      }
+    }
+  }
+  TW_MEMBER static void load_step(u32 (&words)[kLoads][4], const T* x, const Span& row, int i, int thread) {
+    TW_UNROLL for (int j = 0; j < kLoads; ++j)
+      load(words[j], x, row, place(row, i, thread, 32 * kVector * j + kVector * (thread % 32)));
+  }
+  TW_MEMBER static float largest(const u32 (&words)[kLoads][4], float so_far) {
+    TW_UNROLL for (int j = 0; j < kLoads; ++j) {
+      float v[kVector];
+      to_floats<T, kVector>(v, words[j]);
+      TW_UNROLL for (int i = 0; i < kVector; ++i) so_far = max_number(so_far, abs_f(v[i]));
+    }
+    return so_far;
+  }
+  // Over the threads of a row; every thread gets it.
+  TW_MEMBER static float largest_of_row(float v, int row, int thread) {
+    TW_UNROLL for (int d = 16; d > 0; d /= 2) v = max_number(v, shuffle_xor(v, d));
+    if constexpr (kWarps > 1) {
+      float* warps = reinterpret_cast<float*>(dynamic_shared()) + row * kWarps;
+      if (thread % 32 == 0) warps[thread / 32] = v;
+      sync_block();
+      TW_UNROLL for (int i = 0; i < kWarps; ++i) v = max_number(v, warps[i]);
+    }
+    return v;
+  }
+
+  // Lanes of a group of kLoads exchange code words: word k of lane t becomes the word of lane k for vector t.
+  TW_MEMBER static u32x4 exchange(const u32 (&codes)[4], int lane) {
+    const bool odd = lane % 2, upper = lane % 4 >= 2;
+    if constexpr (kLoads == 2) {  // codes: two words of vector 0, two of vector 1
+      const u32 a = shuffle_xor(odd ? codes[0] : codes[2], 1), b = shuffle_xor(odd ? codes[1] : codes[3], 1);
+      return odd ? u32x4{a, b, codes[2], codes[3]} : u32x4{codes[0], codes[1], a, b};
+    } else {  // one word of each of four vectors: a 4 x 4 transpose
+      const u32 a = shuffle_xor(odd ? codes[0] : codes[1], 1), b = shuffle_xor(odd ? codes[2] : codes[3], 1);
+      const u32 w0 = odd ? a : codes[0], w1 = odd ? codes[1] : a, w2 = odd ? b : codes[2], w3 = odd ? codes[3] : b;
+      const u32 c = shuffle_xor(upper ? w0 : w2, 2), d = shuffle_xor(upper ? w1 : w3, 2);
+      return upper ? u32x4{c, d, w2, w3} : u32x4{w0, w1, c, d};
+    }
+  }
+  TW_MEMBER static void store(u8* y, const Span& row, i64 at, u32x4 codes) {
+    if (at >= row.first && at + 16 <= row.end) {
+      store_global16(y + at, codes);
+    } else if constexpr (!aligned) {
+      const u32 words[4] = {codes.x, codes.y, codes.z, codes.w};
+      TW_UNROLL for (int i = 0; i < 16; ++i)
+        if (at + i >= row.first && at + i < row.end) y[at + i] = static_cast<u8>(words[i / 4] >> (8 * (i % 4)));
+    }
+  }
+  TW_MEMBER static void encode_step(const u32 (&words)[kLoads][4], const Divider& scale, u8* y, const Span& row, int i, int thread) {
+    u32 codes[4];
+    TW_UNROLL for (int j = 0; j < kLoads; ++j) {
+      float v[kVector];
+      to_floats<T, kVector>(v, words[j]);
+      TW_UNROLL for (int k = 0; k < kVector; k += 4) {
+        const float four[4] = {v[k], v[k + 1], v[k + 2], v[k + 3]};
+        codes[(kVector * j + k) / 4] = Y::codes(four, scale);
+      }
+    }
+    const int lane = thread % 32;
+    const u32x4 neighbours = exchange(codes, lane);
+    store(y, row, place(row, i, thread, 32 * kVector * (lane % kLoads) + 16 * (lane / kLoads)), neighbours);
+  }
+
+  TW_MEMBER static void run(const Args& args, const Shape& shape) {
+    const int in_block = static_cast<int>(thread_x()) / row_threads, thread = static_cast<int>(thread_x()) % row_threads;
+    const i64 index = static_cast<i64>(block_x()) * block_rows + in_block;
+    const bool real = index < args.rows;  // the others still meet at the barrier
+    const Span row{real ? index * shape.cols : 0, real ? (index + 1) * shape.cols : 0};
+    const T* x = static_cast<const T*>(args.x.data);
+    u8* y = static_cast<u8*>(args.y.data);
+    const int steps = static_cast<int>(ceil_div64(row.end - row.first / 16 * 16, kStep));
+
+    u32 kept[held][kLoads][4], more[kLoads][4];
+    TW_UNROLL for (int i = 0; i < held; ++i) load_step(kept[i], x, row, i, thread);
+    float amax = 0.0f;
+    TW_UNROLL for (int i = 0; i < held; ++i) amax = largest(kept[i], amax);
+    TW_NO_UNROLL for (int i = held; i < steps; ++i) {
+      load_step(more, x, row, i, thread);
+      amax = largest(more, amax);
+    }
+    amax = largest_of_row(amax, in_block, thread);
+    const float scale = Y::row_scale(amax);
+    if (real && thread == 0) static_cast<float*>(args.y.scales)[index] = scale;
+
+    const Divider by(scale, amax);
+    TW_UNROLL for (int i = 0; i < held; ++i)
+      if (i < steps) encode_step(kept[i], by, y, row, i, thread);
+    TW_NO_UNROLL for (int i = held; i < steps; ++i) {
+      load_step(more, x, row, i, thread);
+      encode_step(more, by, y, row, i, thread);
+    }
+  }
+};
+
+}  // namespace tw::cast
