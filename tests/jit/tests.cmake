@@ -1,2 +1,2 @@
-tilewright_test(jit tilewright_jit)
+tilewright_test(jit tilewright_jit tilewright_templates fake_cuda)
 add_test(NAME jit COMMAND test_jit)
