@@ -64,7 +64,7 @@ std::optional<Candidate> decode_candidate(std::string_view text) {
   Candidate candidate;
   const std::string_view whole = text;
   const auto family = unescape(token(text, ' '));
-  if (!family) return std::nullopt;
+  if (!family || family->empty()) return std::nullopt;
   candidate.family = *family;
   while (!text.empty()) {
     std::string_view value = token(text, ' ');

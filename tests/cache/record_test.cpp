@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cache/record.h"
+
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "scratch.h"
+#include "support/catch.h"
+
+using namespace tilewright;
+using namespace tilewright::cache;
+
+TEST_CASE("a candidate survives its text") {
+  CHECK(encode_candidate({"mma", {{"bm", 128}, {"stages", 3}}}) == "mma bm=128 stages=3");
+  for (const Candidate& c :
+       {Candidate{"reference", {}}, Candidate{"a b=c\\\n", {{"x y=", -1}, {"\x7f", 2147483647}}}}) {
+    const auto back = decode_candidate(encode_candidate(c));
+    REQUIRE(back);
+    CHECK(*back == c);
+  }
+}
+
+TEST_CASE("a candidate out of range has no text, and odd texts are no candidates") {
+  CHECK(encode_candidate({"", {}}).empty());
+  CHECK(encode_candidate({"f", {{"", 1}}}).empty());
+  CHECK(encode_candidate({"f", {{"k", std::int64_t{1} << 31}}}).empty());
+  CHECK(encode_candidate({"f", std::vector<std::pair<std::string, std::int64_t>>(65, {"k", 1})}).empty());
+  for (const char* text : {"", " ", "f ", "f  k=1", "f k", "f k=", "f k=x", "f k=2147483648", "f k=01", "f k=+1",
+                           "f =1", "f k=1 ", "f\\ k=1", "f\tk=1"}) {
+    CAPTURE(text);
+    CHECK_FALSE(decode_candidate(text));
+  }
+}
+
+TEST_CASE("a binary's metadata survives its text, and no other text is accepted") {
+  const Binary binary = scratch::binary(3);
+  const std::string text = encode_metadata(binary);
+  Binary back;
+  REQUIRE(decode_metadata(text, back));
+  back.image = binary.image;
+  CHECK(scratch::same(back, binary));
+  std::mt19937 random(5);
+  for (int trial = 0; trial < 2000; ++trial) {
+    std::string changed = text;
+    changed[random() % changed.size()] = static_cast<char>(random());
+    Binary other;
+    if (!decode_metadata(changed, other)) continue;
+    CHECK(encode_metadata(other) == changed);  // one text per value
+  }
+}
+
+TEST_CASE("an outcome survives its row, a NaN error as infinite") {
+  Outcome o = scratch::outcome(64, 12.5, OutcomeKind::wrong);
+  o.error = std::nan("");
+  o.microseconds = -0.0;
+  const auto row = to_row(o);
+  REQUIRE(row);
+  const auto back = to_outcome(*row);
+  REQUIRE(back);
+  CHECK(back->candidate == o.candidate);
+  CHECK(back->kind == o.kind);
+  CHECK(std::isinf(back->error));
+  CHECK_FALSE(std::signbit(back->microseconds));
+  CHECK(back->resources == o.resources);
+  CHECK(back->stored);
+}
+
+TEST_CASE("values out of range are refused") {
+  const double bad[] = {-1.0, std::nan(""), std::numeric_limits<double>::infinity()};
+  for (double value : bad) {
+    Outcome o = scratch::outcome(64, 1);
+    o.microseconds = value;
+    CHECK_FALSE(to_row(o));
+    ChoiceRow row{"h", "mma bm=1", value, "", 0, ""};
+    CHECK_FALSE(row.valid());
+  }
+  Outcome o = scratch::outcome(64, 1);
+  o.rounds = -1;
+  CHECK_FALSE(to_row(o));
+  o = scratch::outcome(64, 1);
+  o.resources.registers = -1;
+  CHECK_FALSE(to_row(o));
+}
+
+TEST_CASE("every field of a row is under its hash") {
+  const ChoiceRow choice{"p", "mma bm=1", 1, "f", 2, "e"};
+  for (const ChoiceRow& other :
+       {ChoiceRow{"q", "mma bm=1", 1, "f", 2, "e"}, ChoiceRow{"p", "mma bm=2", 1, "f", 2, "e"},
+        ChoiceRow{"p", "mma bm=1", 1.5, "f", 2, "e"}, ChoiceRow{"p", "mma bm=1", 1, "g", 2, "e"},
+        ChoiceRow{"p", "mma bm=1", 1, "f", 3, "e"}, ChoiceRow{"p", "mma bm=1", 1, "f", 2, ""}}) {
+    CHECK(other.content_hash() != choice.content_hash());
+  }
+}
