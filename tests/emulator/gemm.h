@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs a gemm kernel in the emulator on random matrices and holds every output to the bound that gemm/reference.cuh
+// states. The oracle here shares nothing with the kernels but the formats' scalar decoders.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "emulator/emulator.h"
+#include "gemm/gemv.cuh"
+#include "gemm/mma.cuh"
+#include "gemm/reference.cuh"
+#include "support/catch.h"
+
+namespace gemm_test {
+
+using namespace tw;
+
+// A random matrix in format F, allocated to the byte; rows are `ld` elements apart and what lies between is NaN or
+// junk.
+template <class F>
+struct Matrix {
+  i64 rows, cols, ld;
+  std::vector<u8> data, scales;
+  float global = 1.0f;
+  std::vector<float> exact;  // [rows, cols], without the tensor-wide scale
+
+  Matrix(i64 rows_, i64 cols_, i64 ld_, unsigned seed) : rows(rows_), cols(cols_), ld(ld_) {
+    const i64 data_row = gemm::data_stride<F>(ld), scale_row = gemm::scale_stride<F>(ld);
+    data.assign(static_cast<std::size_t>((rows - 1) * data_row + gemm::data_stride<F>(cols)), 0xff);
+    scales.assign(F::kRowScale || F::kScaleBytes
+                      ? static_cast<std::size_t>((rows - 1) * scale_row + gemm::scale_stride<F>(cols))
+                      : 0,
+                  0xff);
+    exact.resize(static_cast<std::size_t>(rows * cols));
+    if (F::kGlobal) global = 0.0078125f * 1.37f;
+    std::mt19937 random(seed);
+    const Pool& pool = blocks();
+    for (i64 r = 0; r < rows; ++r) {
+      if (F::kRowScale) std::memcpy(&scales[static_cast<std::size_t>(4 * r)], &kRowScale, 4);
+      for (i64 b = 0; b < cols / F::kBlock; ++b) {
+        const std::size_t pick = random() % kPool;
+        std::memcpy(&data[static_cast<std::size_t>(r * data_row + b * F::kDataBytes)], &pool.data[pick * F::kDataBytes],
+                    F::kDataBytes);
+        if (F::kScaleBytes)
+          std::memcpy(&scales[static_cast<std::size_t>(r * scale_row + b * F::kScaleBytes)],
+                      &pool.scales[pick * F::kScaleBytes], F::kScaleBytes);
+        std::copy_n(&pool.exact[pick * F::kBlock], F::kBlock,
+                    &exact[static_cast<std::size_t>(r * cols + b * F::kBlock)]);
+      }
+    }
+  }
+  Operand operand() const {
+    return {data.data(), scales.empty() ? nullptr : scales.data(), F::kGlobal ? &global : nullptr};
+  }
+
+ private:
+  static constexpr float kRowScale = 0.01f;
+  static constexpr std::size_t kPool = 61;
+  // Blocks to choose from: some encoders are slow.
+  struct Pool {
+    std::vector<u8> data, scales;
+    std::vector<float> exact;
+  };
+  static const Pool& blocks() {
+    static const Pool pool = [] {
+      Pool p{std::vector<u8>(kPool * F::kDataBytes), std::vector<u8>(kPool * std::max(F::kScaleBytes, 1)),
+             std::vector<float>(kPool * F::kBlock)};
+      std::mt19937 random(7);
+      std::normal_distribution<float> normal;
+      const float context = F::kRowScale ? kRowScale : F::kGlobal ? 0.0078125f : 1.0f;
+      for (std::size_t b = 0; b < kPool; ++b) {
+        float x[F::kBlock];
+        for (float& v : x) v = normal(random);
+        u8* scales = &p.scales[b * F::kScaleBytes];
+        F::encode(x, &p.data[b * F::kDataBytes], scales, context, 0);
+        for (int i = 0; i < F::kBlock; ++i)
+          p.exact[b * F::kBlock + static_cast<std::size_t>(i)] =
+              F::decode(&p.data[b * F::kDataBytes], scales, F::kRowScale ? kRowScale : 1.0f, i);
+      }
+      return p;
+    }();
+    return pool;
+  }
+};
+
+struct Size {
+  i64 m, n, k;
+  i64 pad_x = 0, pad_y = 0;  // elements between rows
+};
+
+// ---- how each family is launched
+template <class X, class W, class Epi, int MT, int E, int LANES, int WK, int WARPS, int R, int DEPTH, int KT, int SPLIT>
+emu::Launch launch_of(gemm::Gemv<X, W, Epi, MT, E, LANES, WK, WARPS, R, DEPTH, KT, SPLIT>*, const Size& s) {
+  using Plan = gemm::Gemv<X, W, Epi, MT, E, LANES, WK, WARPS, R, DEPTH, KT, SPLIT>;
+  return {{static_cast<u32>(ceil_div64(s.n, Plan::kRowsPerBlock)) * SPLIT, static_cast<u32>(ceil_div64(s.m, MT)), 1},
+          Plan::kThreads,
+          SPLIT,
+          Plan::kSharedBytes,
+          0};
+}
+template <class X, class W, class Epi, int BM, int BN, int BK, int WM, int WN, int ST, bool A, int EX, int EW,
+          int SPLIT>
+emu::Launch launch_of(gemm::Mma<X, W, Epi, BM, BN, BK, WM, WN, ST, A, EX, EW, SPLIT>*, const Size& s) {
+  using Plan = gemm::Mma<X, W, Epi, BM, BN, BK, WM, WN, ST, A, EX, EW, SPLIT>;
+  return {{static_cast<u32>(ceil_div64(s.n, BN) * ceil_div64(s.m, BM)) * SPLIT, 1, 1},
+          Plan::kThreads,
+          SPLIT,
+          Plan::kSharedBytes,
+          0};
+}
+template <class X, class W, class Epi, bool oracle>
+emu::Launch launch_of(gemm::Reference<X, W, Epi, oracle>*, const Size& s) {
+  return {{static_cast<u32>(ceil_div64(s.n, 128)), static_cast<u32>(ceil_div64(s.m, 4)), 1}, 128, 1, 0, 0};
+}
+
+// ---- oracle
+inline double activate(gemm::Act act, double v) {
+  switch (act) {
+    case gemm::Act::none: return v;
+    case gemm::Act::relu: return std::max(v, 0.0);
+    case gemm::Act::gelu: return v * 0.5 * std::erfc(-v / std::sqrt(2.0));
+    case gemm::Act::gelu_tanh:
+      return 0.5 * v * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (v + 0.044715 * v * v * v)));
+    case gemm::Act::silu: return v / (1 + std::exp(-v));
+  }
+  return v;
+}
+struct Expected {
+  double y, bound;
+};
+// The bound of gemm/reference.cuh, from sum x w, sum |x w|, the product of all scales and the bias.
+template <class Epi>
+Expected expect(double sum, double magnitude, double scale, double bias, i64 k) {
+  constexpr bool f32 = sizeof(typename Epi::Out) == 4, half = same<typename Epi::Out, f16>;
+  const double linear = sum * scale, value = linear + bias, y = activate(Epi::kAct, value);
+  const double u = f32 ? std::ldexp(1, -24) : half ? std::ldexp(1, -11) : std::ldexp(1, -8);
+  const double tiny = f32 ? 1.5e-45 : half ? 6e-8 : 1e-40;
+  return {y, 1.2 * std::fabs(scale) * magnitude * (static_cast<double>(k) / 4 + 64) * std::ldexp(1, -24) +
+                 std::ldexp(1, -20) * (std::fabs(value) + std::fabs(linear) + std::fabs(bias)) +
+                 u * std::fabs(y) * 1.002 + tiny};
+}
+
+template <class Bias>
+std::vector<u8> make_bias(i64 n, std::vector<double>& values) {
+  values.assign(static_cast<std::size_t>(n), 0.0);
+  std::vector<u8> bytes;
+  if constexpr (!same<Bias, gemm::NoBias>) {
+    std::mt19937 random(11);
+    std::normal_distribution<float> normal;
+    for (double& v : values) {
+      const Bias b = from_f32<Bias>(normal(random));
+      v = to_f32(b);
+      const auto* raw = reinterpret_cast<const u8*>(&b);
+      bytes.insert(bytes.end(), raw, raw + sizeof(Bias));
+    }
+  }
+  return bytes;
+}
+
+template <class Epi>
+struct BiasOf;
+template <class Y, class Bias, gemm::Act act>
+struct BiasOf<gemm::Epilogue<Y, Bias, act>> {
+  using type = Bias;
+};
+
+// One launch of Plan, a kernel for y = x w^T with X, W and Epi, compared element by element.
+template <class Plan, class X, class W, class Epi>
+void check(const Size& s, std::uint64_t seed) {
+  using Y = typename Epi::Out;
+  INFO("m " << s.m << " n " << s.n << " k " << s.k << " ldx +" << s.pad_x << " ldy +" << s.pad_y << " seed " << seed);
+  Matrix<X> x(s.m, s.k, s.k + s.pad_x, static_cast<unsigned>(seed) * 2 + 1);
+  Matrix<W> w(s.n, s.k, s.k, static_cast<unsigned>(seed) * 2 + 2);
+  const bool divides = seed % 2 == 1;
+  if (divides) x.global = 1 / x.global, w.global = 1 / w.global;
+  std::vector<double> bias;
+  const std::vector<u8> bias_bytes = make_bias<typename BiasOf<Epi>::type>(s.n, bias);
+  const i64 ldy = s.n + s.pad_y;
+  std::vector<Y> y(static_cast<std::size_t>((s.m - 1) * ldy + s.n));
+  std::memset(static_cast<void*>(y.data()), 0xa5, y.size() * sizeof(Y));
+
+  const gemm::Args args{x.operand(),
+                        w.operand(),
+                        y.data(),
+                        bias_bytes.empty() ? nullptr : bias_bytes.data(),
+                        s.m,
+                        s.pad_x ? s.k + s.pad_x : 0,
+                        s.pad_y ? ldy : 0};
+  const gemm::Shape shape{s.n, s.k, -0.75f, divides};
+  emu::Launch launch = launch_of(static_cast<Plan*>(nullptr), s);
+  launch.seed = seed;
+  emu::run(launch, [&] { Plan::run(args, shape); });
+
+  const auto apply = [&](double f, double global) { return divides ? f / global : f * global; };
+  const double scale = apply(apply(shape.alpha, x.global), w.global);
+  i64 wrong = 0;
+  double worst = 0;
+  for (i64 i = 0; i < s.m; ++i) {
+    for (i64 j = 0; j < s.n; ++j) {
+      const float* a = &x.exact[static_cast<std::size_t>(i * s.k)];
+      const float* b = &w.exact[static_cast<std::size_t>(j * s.k)];
+      double sum = 0, magnitude = 0;
+      for (i64 k = 0; k < s.k; ++k) {
+        const double product = static_cast<double>(a[k]) * b[k];
+        sum += product, magnitude += std::fabs(product);
+      }
+      const Expected e = expect<Epi>(sum, magnitude, scale, bias[static_cast<std::size_t>(j)], s.k);
+      const double error = std::fabs(static_cast<double>(to_f32(y[static_cast<std::size_t>(i * ldy + j)])) - e.y);
+      wrong += !(error <= e.bound);
+      worst = std::max(worst, error / e.bound);
+    }
+    for (i64 j = s.n; j < ldy && i + 1 < s.m; ++j) {
+      const auto* pad = reinterpret_cast<const u8*>(&y[static_cast<std::size_t>(i * ldy + j)]);
+      wrong += !std::all_of(pad, pad + sizeof(Y), [](u8 byte) { return byte == 0xa5; });
+    }
+  }
+  INFO("worst error / bound " << worst);
+  CHECK(wrong == 0);
+}
+
+constexpr i64 kRagged[] = {1, 2, 3, 5, 8, 9, 17, 33};
+
+// Every ragged m at a middling k, then the given k at m = 3; n is never a multiple of the tile.
+template <class Plan, class X, class W, class Epi>
+void check_sizes(i64 tile_n, i64 middle_k, std::initializer_list<i64> ks) {
+  std::uint64_t seed = 0;
+  const i64 block = std::max(X::kBlock, 8);
+  for (const i64 m : kRagged)
+    check<Plan, X, W, Epi>({m, m % 2 ? tile_n + 3 : tile_n - 3, middle_k, m % 3 ? 0 : block, m % 4 ? 3 : 0}, seed++);
+  for (const i64 k : ks) check<Plan, X, W, Epi>({3, 2 * tile_n + 1, k}, seed++);
+  check<Plan, X, W, Epi>({3, 1, middle_k}, seed);
+}
+
+template <class F>
+constexpr i64 round_up(i64 k, i64 unit) {
+  return (k + std::lcm<i64>(unit, F::kBlock) - 1) / std::lcm<i64>(unit, F::kBlock) * std::lcm<i64>(unit, F::kBlock);
+}
+
+using gemm::Act;
+using gemm::Epilogue;
+using gemm::NoBias;
+using PlainF32 = Epilogue<float, NoBias, Act::none>;
+
+}  // namespace gemm_test
