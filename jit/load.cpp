@@ -93,14 +93,41 @@ void check_rules(const Contract& contract) {
              "must lie in the argument struct, a multiple of at least 1");
 }
 
-// Size of the kernel's first parameter, where the driver can tell.
-std::size_t first_parameter(const Loaded& loaded) {
+// What the kernel declares must be what a launch passes: the driver reads parameters by address, as many and as long as
+// declared. Gives the size of the first one where the driver can tell.
+std::size_t check_parameters(const Loaded& loaded, const Contract& contract) {
   const Driver& driver = *loaded.device->driver;
-  std::size_t offset = 0, size = 0;
   if (!driver.function_parameter) return Kernel::Impl::kUnknown;
   const ContextScope scope(*loaded.device);
-  const CUresult result = driver.function_parameter(loaded.function, std::size_t{0}, &offset, &size);
-  return result == 0 ? size : result == kInvalidValue ? 0 : Kernel::Impl::kUnknown;
+  std::vector<std::size_t> sizes;
+  for (std::size_t offset = 0, size = 0;; sizes.push_back(size)) {
+    const CUresult result = driver.function_parameter(loaded.function, sizes.size(), &offset, &size);
+    if (result == kInvalidValue) break;
+    if (result != 0) driver.fail("cuFuncGetParamInfo", result);
+  }
+  const std::size_t constants = contract.constants.size();
+  const std::size_t allowed = constants ? 2 : 1;
+  const bool args_fit = contract.args_bytes == 0 || (!sizes.empty() && sizes[0] == contract.args_bytes);
+  if (sizes.size() > allowed || !args_fit || (constants && (sizes.size() < 2 || sizes[1] != constants)))
+    refuse("binary.entry", fmt::format("{} with parameters of {} bytes", loaded.entry, fmt::join(sizes, ", ")),
+           contract.args_bytes ? fmt::format("the launch passes {} bytes{}", contract.args_bytes,
+                                             constants ? fmt::format(" and {} constant ones", constants) : "")
+                               : "one parameter (a struct) or none");
+  return sizes.empty() ? 0 : sizes[0];
+}
+
+Kernel::Impl::Operation operation_of(const Contract& contract) {
+  using Operation = Kernel::Impl::Operation;
+  const Operation operation = contract.op == "gemm"   ? Operation::gemm
+                              : contract.op == "cast" ? Operation::cast
+                                                      : Operation::own;
+  const std::size_t size = operation == Operation::gemm   ? sizeof(GemmArgs)
+                           : operation == Operation::cast ? sizeof(CastArgs)
+                                                          : contract.args_bytes;
+  if (contract.args_bytes != size)
+    refuse("contract.args_bytes", fmt::format("{}", contract.args_bytes),
+           fmt::format("the arguments of {} have {}", contract.op, size));
+  return operation;
 }
 
 // Bucket i is served by its own binary, else by the nearest prepared larger one, else by the nearest smaller.
@@ -132,10 +159,12 @@ std::shared_ptr<Kernel::Impl> load_all(const Device& device, std::span<const Bin
   fill_buckets(*impl, by_bucket);
   impl->contract = std::move(contract);
   const Contract& rules = impl->contract;
-  using Operation = Kernel::Impl::Operation;
-  if (rules.op == "gemm" && rules.args_bytes == sizeof(GemmArgs)) impl->operation = Operation::gemm;
-  if (rules.op == "cast" && rules.args_bytes == sizeof(CastArgs)) impl->operation = Operation::cast;
-  impl->params_bytes = rules.args_bytes ? rules.args_bytes : first_parameter(*impl->loaded.front());
+  impl->operation = operation_of(rules);
+  impl->params_bytes = rules.args_bytes ? rules.args_bytes : Kernel::Impl::kUnknown;
+  for (const auto& loaded : impl->loaded) {
+    const std::size_t bytes = check_parameters(*loaded, rules);
+    if (!rules.args_bytes) impl->params_bytes = bytes;
+  }
   return impl;
 }
 

@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <thread>
+
+#include "fake_test.h"
+#include "jit/driver.h"
+#include "tilewright/problem.h"
+
+using namespace tilewright;
+using namespace tilewright::test;
+
+namespace {
+
+struct Seen {
+  int launches = 0;
+  FakeLaunch last{};
+  std::string entry;
+  GemmArgs args{};
+  std::uint64_t constant = 0;
+};
+
+void look(const FakeLaunch* launch, void* user) {
+  auto& seen = *static_cast<Seen*>(user);
+  ++seen.launches;
+  seen.last = *launch;
+  seen.entry = launch->entry;
+  if (launch->param_count > 0) std::memcpy(&seen.args, launch->params[0], sizeof(GemmArgs));
+  if (launch->param_count > 1) std::memcpy(&seen.constant, launch->params[1], sizeof(seen.constant));
+}
+
+Contract gemm_contract() {
+  Contract contract;
+  contract.op = "gemm";
+  contract.args_bytes = sizeof(GemmArgs);
+  contract.pointers = {{"x.data", offsetof(GemmArgs, x), 16, true},
+                       {"y", offsetof(GemmArgs, y), 16, true},
+                       {"bias", offsetof(GemmArgs, bias), 16, false}};
+  contract.strides = {{"ldx", offsetof(GemmArgs, ldx), 64, 32}, {"ldy", offsetof(GemmArgs, ldy), 96, 1}};
+  contract.constants.resize(8, std::byte{7});
+  contract.cols = 96;
+  return contract;
+}
+
+Binary gemm_binary(const std::string& entry = "k") {
+  Binary binary = fake_binary({sizeof(GemmArgs), 8}, entry);
+  binary.plan = {.x = {1, 16, 0}, .y = {1, 0, 32}, .z = {2, 0, 0}, .threads = 256, .cluster = 1, .shared_bytes = 64};
+  return binary;
+}
+
+// Device, a kernel with that contract, and arguments that satisfy it.
+struct GemmCase : Fake {
+  GemmCase() {
+    fake_cuda_set_launch_handler(look, &seen);
+    args.x.data = x.data();
+    args.y = y.data();
+    args.m = 33;
+  }
+  Error refused(ErrorCode code = ErrorCode::invalid_argument) {
+    const int before = seen.launches;
+    const auto error = error_of(code, [&] { kernel.launch(nullptr, args); });
+    CHECK(seen.launches == before);
+    return error;
+  }
+  static Kernel make(const Device& device) {
+    const Binary binary = gemm_binary();
+    const int first[] = {0};
+    return Kernel(device, {&binary, 1}, first, gemm_contract());
+  }
+
+  Seen seen;
+  Device device = open();
+  jit::Memory x{device, 4096}, y{device, 4096};
+  Kernel kernel = make(device);
+  GemmArgs args;
+};
+
+}  // namespace
+
+TEST_CASE("kernel: grid, block, arguments and constants arrive") {
+  GemmCase t;
+  t.kernel.launch(nullptr, t.args);
+  REQUIRE(t.seen.launches == 1);
+  CHECK(t.seen.last.grid[0] == 3);  // ceil(33 / 16)
+  CHECK(t.seen.last.grid[1] == 3);  // 96 / 32
+  CHECK(t.seen.last.grid[2] == 2);
+  CHECK(t.seen.last.block[0] == 256);
+  CHECK(t.seen.last.shared_bytes == 64);
+  CHECK(t.seen.last.cluster == 1);
+  CHECK(t.seen.args.x.data == t.x.data());
+  CHECK(t.seen.args.m == 33);
+  CHECK(t.seen.args.ldx == 64);  // dense, because it was 0
+  CHECK(t.seen.args.ldy == 96);
+  CHECK(t.args.ldx == 0);
+  CHECK(t.seen.constant == 0x0707070707070707);
+  t.args.ldx = 96;
+  t.args.ldy = 97;
+  t.kernel.launch(nullptr, t.args);
+  CHECK(t.seen.args.ldx == 96);
+  CHECK(t.seen.args.ldy == 97);
+}
+
+TEST_CASE("kernel: clusters are an attribute of the launch") {
+  GemmCase t;
+  Binary binary = fake_binary({8});
+  binary.plan.x = {1, 1, 0};
+  binary.plan.cluster = 4;
+  const Kernel kernel(t.device, binary);
+  const std::uint64_t argument = 1;
+  kernel.launch(nullptr, bytes_of(argument), 8, 1);
+  CHECK(t.seen.last.cluster == 4);
+  const auto error = error_of(ErrorCode::driver_failed, [&] { kernel.launch(nullptr, bytes_of(argument), 9, 1); });
+  CHECK(mentions(error, "cluster 4"));
+  CHECK(mentions(error, "9 x 1 x 1 blocks"));
+}
+
+TEST_CASE("row 32: null, misaligned, host and foreign pointers are refused by name") {
+  GemmCase t;
+  const GemmArgs good = t.args;
+  t.args.x.data = nullptr;
+  CHECK(t.refused().field() == "x.data");
+  t.args = good;
+  for (const int off : {1, 2, 4, 8}) {
+    t.args.y = static_cast<char*>(t.y.data()) + off;
+    CHECK(mentions(t.refused(), "multiple of 16"));
+  }
+  t.args = good;
+  alignas(16) char host[16];
+  const Device other = Fake::open(1);
+  const jit::Memory foreign(other, 64);
+  t.kernel.check_pointers(true);
+  t.args.bias = host;
+  CHECK(mentions(t.refused(), "host pointer"));
+  t.args.bias = foreign.data();
+  CHECK(mentions(t.refused(), "device 1"));
+  t.args = good;
+  CHECK_NOTHROW(t.kernel.launch(nullptr, t.args));
+  t.kernel.check_pointers(false);
+  const long asked = fake_cuda_calls("cuPointerGetAttributes");
+  CHECK_NOTHROW(t.kernel.launch(nullptr, t.args));
+  CHECK(fake_cuda_calls("cuPointerGetAttributes") == asked);
+}
+
+TEST_CASE("row 31: rows and strides of a launch") {
+  GemmCase t;
+  for (const std::int64_t ld : {63, 32, -64, 65, 100}) {
+    t.args.ldx = ld;
+    CHECK(t.refused().field() == "ldx");
+  }
+  t.args.ldx = 0;
+  t.args.ldy = 95;
+  CHECK(mentions(t.refused(), "at least 96"));
+  t.args.ldy = 0;
+  t.args.m = -1;
+  CHECK(t.refused().field() == "rows");
+  for (const std::int64_t m : {std::int64_t{1} << 36, std::int64_t{0x7fffffffffffffff}}) {
+    t.args.m = m;
+    CHECK(t.refused(ErrorCode::too_large).field() == "grid.x");
+  }
+  t.args = {};  // null pointers, but nothing to do
+  t.kernel.launch(nullptr, t.args);
+  CHECK(t.seen.launches == 0);
+}
+
+TEST_CASE("kernel: the argument struct must be the operation's") {
+  GemmCase t;
+  CastArgs cast;
+  cast.rows = 1;
+  CHECK(mentions(error_of(ErrorCode::invalid_argument, [&] { t.kernel.launch(nullptr, cast); }), "gemm"));
+  const Kernel own(t.device, fake_binary({8}));
+  CHECK(mentions(error_of(ErrorCode::invalid_argument, [&] { own.launch(nullptr, t.args); }), "GemmArgs"));
+  const std::uint32_t small = 1;
+  CHECK(
+      mentions(error_of(ErrorCode::invalid_argument, [&] { own.launch(nullptr, bytes_of(small), 1, 1); }), "8 bytes"));
+}
+
+TEST_CASE("kernel: every bucket finds its binary, or the nearest") {
+  const Fake fake;
+  const Device device = Fake::open();
+  Seen seen;
+  fake_cuda_set_launch_handler(look, &seen);
+  std::vector<Binary> binaries;
+  for (int i = 0; i < 3; ++i) {
+    binaries.push_back(fake_binary({sizeof(GemmArgs)}, "k" + std::to_string(i)));
+    binaries.back().plan.threads = 32 * (i + 1);
+  }
+  std::vector<int> table(kBucketCount, -1);
+  table[bucket_index(4)] = 0;
+  table[bucket_index(64)] = 1;
+  table[bucket_index(1024)] = 2;
+  const Kernel kernel(device, binaries, table, {});
+  auto served = [&](std::int64_t rows) {
+    GemmArgs args;
+    kernel.launch(nullptr, bytes_of(args), rows, 1);
+    CHECK(kernel.plan(rows).threads == seen.last.block[0]);
+    return seen.entry;
+  };
+  for (const std::int64_t rows : {1, 2, 3, 4}) CHECK(served(rows) == "k0");
+  for (const std::int64_t rows : {5, 8, 9, 33, 64}) CHECK(served(rows) == "k1");
+  for (const std::int64_t rows : {65, 1000, 1024, 1025, 4096, 1000000}) CHECK(served(rows) == "k2");
+}
+
+TEST_CASE("row 34: a launch is legal under stream capture") {
+  GemmCase t;
+  const jit::OwnedStream stream(t.device);
+  const jit::Graph graph(t.device, stream, [&](Stream s) { t.kernel.launch(s, t.args); });
+  t.args = {};  // the graph keeps its own copy
+  graph.launch(stream.get());
+  CHECK(t.seen.launches == 1);
+  CHECK(t.seen.args.m == 33);
+}
+
+TEST_CASE("kernel: launches under any current context and gives it back") {
+  GemmCase t;
+  const Device other = Fake::open(1);
+  for (const int current : {-1, 0, 1}) {
+    if (current >= 0) fake_cuda_push_context(current);
+    const long pushes = fake_cuda_calls("cuCtxPushCurrent");
+    CHECK_NOTHROW(t.kernel.launch(nullptr, t.args));
+    CHECK(fake_cuda_calls("cuCtxPushCurrent") - pushes == (current == 0 ? 0 : 1));
+    CHECK(fake_cuda_current_device() == current);
+    if (current >= 0) fake_cuda_pop_context();
+  }
+}
+
+TEST_CASE("row 22: a fault shows at the next call and is known to be sticky") {
+  const Fake fake;
+  const Device device = Fake::open();
+  const Kernel kernel(device, fake_binary({}));
+  fake_cuda_set_launch_handler([](const FakeLaunch* l, void*) { fake_cuda_fault(l->device, 700); }, nullptr);
+  kernel.launch(nullptr, {}, 1, 1);
+  CHECK(jit::is_sticky(error_of(ErrorCode::driver_failed, [&] { device.synchronize(); })));
+  error_of(ErrorCode::driver_failed, [&] { kernel.launch(nullptr, {}, 1, 1); });
+  fake_cuda_reset_device(0);  // the only way out
+}
+
+TEST_CASE("row 35: a kernel of a device that was reset gives an error") {
+  GemmCase t;
+  fake_cuda_reset_device(0);
+  CHECK(mentions(t.refused(ErrorCode::driver_failed), "reset"));
+  const Device again = Fake::open();
+  CHECK(mentions(t.refused(ErrorCode::driver_failed), "reset"));
+  const jit::Memory x(again, 4096), y(again, 4096);
+  t.args.x.data = x.data();
+  t.args.y = y.data();
+  CHECK_NOTHROW(GemmCase::make(again).launch(nullptr, t.args));
+  t.kernel = GemmCase::make(again);  // drops the stale one: no driver call with a dead handle
+}
+
+TEST_CASE("row 35: sixteen threads, one kernel, two devices, copies that come and go") {
+  const Fake fake;
+  static std::atomic<int> runs;
+  runs = 0;
+  fake_cuda_set_launch_handler([](const FakeLaunch*, void*) { ++runs; }, nullptr);
+  const Device devices[] = {Fake::open(0), Fake::open(1)};
+  const Kernel kernels[] = {GemmCase::make(devices[0]), GemmCase::make(devices[1])};
+  const jit::Memory memory[] = {jit::Memory(devices[0], 4096), jit::Memory(devices[1], 4096)};
+  std::atomic<int> failed{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 16; ++t)
+    threads.emplace_back([&, t] {
+      try {
+        for (int i = 0; i < 50; ++i) {
+          const int d = (t + i) % 2;
+          const jit::OwnedStream stream(devices[d]);
+          Kernel copy = i % 5 ? kernels[d] : GemmCase::make(devices[d]);
+          copy.check_pointers(i % 3 == 0);
+          GemmArgs args;
+          args.x.data = args.y = memory[d].data();
+          args.m = 1 + i * t;
+          copy.launch(i % 2 ? stream.get() : nullptr, args);
+          stream.synchronize();
+        }
+      } catch (const std::exception&) {
+        ++failed;
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  CHECK(failed == 0);
+  CHECK(runs == 800);
+}
+
+TEST_CASE("row 19: a kernel in a child of fork()") {
+  GemmCase t;
+  const pid_t child = fork();
+  if (child == 0) {
+    int code = 1;
+    try {
+      t.kernel.launch(nullptr, t.args);
+    } catch (const Error& error) {
+      code = error.code() == ErrorCode::forked ? 0 : 2;
+    }
+    _exit(code + (fake_cuda_calls("cuLaunchKernelEx") ? 4 : 0));
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  CHECK_NOTHROW(t.kernel.launch(nullptr, t.args));
+}
+
+TEST_CASE("kernel: a driver that is already shutting down is tolerated") {
+  const Fake fake;
+  {
+    const Device device = Fake::open();
+    const Kernel kernel(device, fake_binary({8}));
+    fake_cuda_fail("cuModuleUnload", 0, 4);
+    fake_cuda_fail("cuDevicePrimaryCtxRelease", 0, 4);
+  }
+  CHECK(fake_cuda_calls("cuModuleUnload") == 1);
+  fake_cuda_reset();
+}
