@@ -204,12 +204,13 @@ class Rows final : public CastFamily {
   Source source(const Problem& problem, const Arch&, const Candidate& candidate) const override {
     const Cast& c = *problem.cast();
     const int row_threads = knob(candidate, "row_threads"), block_rows = knob(candidate, "block_rows");
+    const int held = knob(candidate, "held");
     Specialization s;
     s.name = "cast/rows";
     s.space = "tw::cast";
     s.includes = includes(c, "cast/rows.cuh");
-    s.plan_type = fmt::format("tw::cast::Rows<{}, {}, {}, {}, {}, {}>", type(c.x), type(c.y), row_threads, block_rows,
-                              knob(candidate, "held"), aligned(c));
+    s.plan_type = fmt::format("tw::cast::Rows<{}, {}, {}, {}, {}, {}, {}>", type(c.x), type(c.y), row_threads,
+                              block_rows, held, steps(c, row_threads) <= held, aligned(c));
     s.plan.x = {1, static_cast<std::uint32_t>(block_rows), 0};
     s.plan.threads = static_cast<std::uint32_t>(row_threads * block_rows);
     s.plan.shared_bytes = static_cast<std::uint32_t>(shared_bytes(candidate));
@@ -235,6 +236,10 @@ class Rows final : public CastFamily {
 
  private:
   static bool aligned(const Cast& c) { return c.cols % 16 == 0; }
+  // Iterations that a row takes; an unaligned one may start anywhere within 16 elements.
+  static std::int64_t steps(const Cast& c, std::int64_t threads) {
+    return (c.cols + (aligned(c) ? 0 : 15) + 16 * threads - 1) / (16 * threads);
+  }
   static int shared_bytes(const Candidate& k) {
     return knob(k, "row_threads") > 32 ? knob(k, "block_rows") * knob(k, "row_threads") / 32 * 4 : 0;
   }
@@ -244,17 +249,16 @@ class Rows final : public CastFamily {
     if (!is_plain(c.x) || !facts(c.y).row_scale) return fmt::format("y: {} has no scale per row", c.y.name());
     return "";
   }
-  // Numbers of threads that hold a row in 128 registers each (64 in the largest blocks), and that it keeps busy.
+  // Numbers of threads that hold a row, or half of it, in half of their registers, and that a row keeps busy.
   std::vector<Candidate> list(const Cast& c) const override {
     std::vector<Candidate> all;
-    for (int threads : {32, 64, 128, 256, 512, 1024}) {
-      const std::int64_t step = 16 * threads;
-      const std::int64_t steps = (c.cols + (aligned(c) ? 0 : 15) + step - 1) / step;
+    const int largest = aligned(c) ? 1024 : 512;
+    for (int threads = 32; threads <= largest; threads *= 2) {
       const int most = (threads == 1024 ? 16 : aligned(c) ? 64 : 32) / (4 * element_bytes(c.x));
       const auto held =
-          static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::min<std::int64_t>(steps, most))));
-      if (threads > 32 && step / 2 >= c.cols) continue;
-      if (threads < 1024 && steps > 2 * held) continue;
+          static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::min<std::int64_t>(steps(c, threads), most))));
+      if (threads > 32 && 8 * threads >= c.cols) continue;
+      if (threads < largest && steps(c, threads) > 2 * held) continue;
       for (int rows = std::max(1, 128 / threads); rows <= std::max(1, 256 / threads); rows *= 2)
         all.push_back({"rows", {{"row_threads", threads}, {"block_rows", rows}, {"held", held}}});
     }

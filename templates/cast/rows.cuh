@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plain floats to a format of one-byte codes with a scale per row. `row_threads` threads (whole warps) share a row: they
 // read it once, keep the first `held` iterations of it in registers, agree on its largest magnitude, and encode; what
-// did not fit in registers is read again, from L2 as a rule. Elements are counted from the start of the matrix, where both
+// did not fit (nothing, if `whole`) is read again, from L2 as a rule. Elements are counted from the start of the matrix, where both
 // matrices are aligned, so that rows of any length are read and written in 16-byte pieces except at their ends.
 //
 // The vectors that a warp reads together are neighbours; lanes then exchange codes so that each has sixteen neighbouring
@@ -12,7 +12,7 @@
 
 namespace tw::cast {
 
-template <class X, class Y, int row_threads, int block_rows, int held, bool aligned> struct Rows {
+template <class X, class Y, int row_threads, int block_rows, int held, bool whole, bool aligned> struct Rows {
   using T = typename X::Element;
   static constexpr int kThreads = row_threads * block_rows;
   static constexpr int kWarps = row_threads / 32;  // of a row
@@ -22,29 +22,42 @@ template <class X, class Y, int row_threads, int block_rows, int held, bool alig
   static constexpr int kStep = row_threads * 16;  // elements of one iteration
   static_assert(row_threads % 32 == 0 && Y::kRowScale && Y::kDataBytes == 1, "whole warps, one-byte codes");
 
-  // Elements of the matrix that are this row's: first <= at < end. `aligned`: both are multiples of 16.
-  struct Span { i64 first, end; };
-  // What a lane reads, or writes, in iteration i starts there; the span starts at its first multiple of 16.
-  TW_MEMBER static i64 place(const Span& row, int i, int thread, int within_warp) {
-    return row.first / 16 * 16 + static_cast<i64>(i) * kStep + thread / 32 * 512 + within_warp;
-  }
+  // A thread's view of a row. Elements are numbered from the last multiple of 16 at or before the row's start; the row's
+  // are low <= at < high. `aligned`: low is 0 and high a multiple of 16. Rows are short enough for 32 bits.
+  struct Span {
+    const T* x;  // of the thread's first load
+    u8* y;       // of its first store
+    u32 load, store;  // the numbers of both
+    u32 low, high;
+    TW_MEMBER Span(const Args& args, i64 index, i64 cols, int thread) {
+      const int warp = thread / 32, lane = thread % 32;
+      const i64 first = index < args.rows ? index * cols : 0, base = first / 16 * 16;
+      load = static_cast<u32>(warp * 512 + kVector * lane);
+      store = static_cast<u32>(warp * 512 + 32 * kVector * (lane % kLoads) + 16 * (lane / kLoads));
+      x = static_cast<const T*>(args.x.data) + base + load;
+      y = static_cast<u8*>(args.y.data) + base + store;
+      low = static_cast<u32>(first - base);
+      high = index < args.rows ? low + static_cast<u32>(cols) : 0;
+    }
+  };
 
-  TW_MEMBER static void load(u32 (&words)[4], const T* x, const Span& row, i64 at) {
+  TW_MEMBER static void load(u32 (&words)[4], const Span& row, int offset) {
+    const u32 at = row.load + static_cast<u32>(offset);
+    const T* x = row.x + offset;
     TW_UNROLL for (int i = 0; i < 4; ++i) words[i] = 0;
-    if (at >= row.first && at + kVector <= row.end) {
-      const u32x4 v = load_global16(x + at);
+    if ((aligned || at >= row.low) && at + kVector <= row.high) {
+      const u32x4 v = load_global16(x);
       words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
     } else if constexpr (!aligned) {
       TW_UNROLL for (int i = 0; i < kVector; ++i) {
-        if (at + i < row.first || at + i >= row.end) continue;
-        if constexpr (sizeof(T) == 4) words[i] = load_global4(x + at + i);
-        else words[i / 2] |= static_cast<u32>(load_global2(x + at + i)) << (16 * (i % 2));
+        if (at + i < row.low || at + i >= row.high) continue;
+        if constexpr (sizeof(T) == 4) words[i] = load_global4(x + i);
+        else words[i / 2] |= static_cast<u32>(load_global2(x + i)) << (16 * (i % 2));
       }
     }
   }
-  TW_MEMBER static void load_step(u32 (&words)[kLoads][4], const T* x, const Span& row, int i, int thread) {
-    TW_UNROLL for (int j = 0; j < kLoads; ++j)
-      load(words[j], x, row, place(row, i, thread, 32 * kVector * j + kVector * (thread % 32)));
+  TW_MEMBER static void load_step(u32 (&words)[kLoads][4], const Span& row, int i) {
+    TW_UNROLL for (int j = 0; j < kLoads; ++j) load(words[j], row, i * kStep + j * 32 * kVector);
   }
   TW_MEMBER static float largest(const u32 (&words)[kLoads][4], float so_far) {
     TW_UNROLL for (int j = 0; j < kLoads; ++j) {
@@ -79,16 +92,18 @@ template <class X, class Y, int row_threads, int block_rows, int held, bool alig
       return upper ? u32x4{c, d, w2, w3} : u32x4{w0, w1, c, d};
     }
   }
-  TW_MEMBER static void store(u8* y, const Span& row, i64 at, u32x4 codes) {
-    if (at >= row.first && at + 16 <= row.end) {
-      store_global16(y + at, codes);
+  TW_MEMBER static void store(const Span& row, int offset, u32x4 codes) {
+    const u32 at = row.store + static_cast<u32>(offset);
+    u8* y = row.y + offset;
+    if ((aligned || at >= row.low) && at + 16 <= row.high) {
+      store_global16(y, codes);
     } else if constexpr (!aligned) {
       const u32 words[4] = {codes.x, codes.y, codes.z, codes.w};
       TW_UNROLL for (int i = 0; i < 16; ++i)
-        if (at + i >= row.first && at + i < row.end) y[at + i] = static_cast<u8>(words[i / 4] >> (8 * (i % 4)));
+        if (at + i >= row.low && at + i < row.high) y[i] = static_cast<u8>(words[i / 4] >> (8 * (i % 4)));
     }
   }
-  TW_MEMBER static void encode_step(const u32 (&words)[kLoads][4], const Divider& scale, u8* y, const Span& row, int i, int thread) {
+  TW_MEMBER static void encode_step(const u32 (&words)[kLoads][4], const Divider& scale, const Span& row, int i, int thread) {
     u32 codes[4];
     TW_UNROLL for (int j = 0; j < kLoads; ++j) {
       float v[kVector];
@@ -98,38 +113,33 @@ template <class X, class Y, int row_threads, int block_rows, int held, bool alig
         codes[(kVector * j + k) / 4] = Y::codes(four, scale);
       }
     }
-    const int lane = thread % 32;
-    const u32x4 neighbours = exchange(codes, lane);
-    store(y, row, place(row, i, thread, 32 * kVector * (lane % kLoads) + 16 * (lane / kLoads)), neighbours);
+    store(row, i * kStep, exchange(codes, thread % 32));
   }
 
   TW_MEMBER static void run(const Args& args, const Shape& shape) {
     const int in_block = static_cast<int>(thread_x()) / row_threads, thread = static_cast<int>(thread_x()) % row_threads;
     const i64 index = static_cast<i64>(block_x()) * block_rows + in_block;
-    const bool real = index < args.rows;  // the others still meet at the barrier
-    const Span row{real ? index * shape.cols : 0, real ? (index + 1) * shape.cols : 0};
-    const T* x = static_cast<const T*>(args.x.data);
-    u8* y = static_cast<u8*>(args.y.data);
-    const int steps = static_cast<int>(ceil_div64(row.end - row.first / 16 * 16, kStep));
+    const Span row(args, index, shape.cols, thread);  // empty beyond the last row: its threads still meet at the barrier
+    const int steps = static_cast<int>((row.high + (kStep - 1)) / kStep);
 
     u32 kept[held][kLoads][4], more[kLoads][4];
-    TW_UNROLL for (int i = 0; i < held; ++i) load_step(kept[i], x, row, i, thread);
+    TW_UNROLL for (int i = 0; i < held; ++i) load_step(kept[i], row, i);
     float amax = 0.0f;
     TW_UNROLL for (int i = 0; i < held; ++i) amax = largest(kept[i], amax);
-    TW_NO_UNROLL for (int i = held; i < steps; ++i) {
-      load_step(more, x, row, i, thread);
+    TW_NO_UNROLL for (int i = held; !whole && i < steps; ++i) {
+      load_step(more, row, i);
       amax = largest(more, amax);
     }
     amax = largest_of_row(amax, in_block, thread);
     const float scale = Y::row_scale(amax);
-    if (real && thread == 0) static_cast<float*>(args.y.scales)[index] = scale;
+    if (row.high > 0 && thread == 0) static_cast<float*>(args.y.scales)[index] = scale;
 
     const Divider by(scale, amax);
     TW_UNROLL for (int i = 0; i < held; ++i)
-      if (i < steps) encode_step(kept[i], by, y, row, i, thread);
-    TW_NO_UNROLL for (int i = held; i < steps; ++i) {
-      load_step(more, x, row, i, thread);
-      encode_step(more, by, y, row, i, thread);
+      if (i < steps) encode_step(kept[i], by, row, i, thread);
+    TW_NO_UNROLL for (int i = held; !whole && i < steps; ++i) {
+      load_step(more, row, i);
+      encode_step(more, by, row, i, thread);
     }
   }
 };
