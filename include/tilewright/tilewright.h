@@ -3,4 +3,6 @@
 #pragma once
 
 #include <tilewright/engine.h>
+#include <tilewright/error.h>
+#include <tilewright/memory.h>
 #include <tilewright/memory.h>

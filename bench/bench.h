@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The benchmarks, one function a table. Each prints its table and returns it as JSON.
+#pragma once
+
+#include <optional>
+
+#include "bench/report.h"
+
+namespace tilewright::bench {
+
+struct Settings {
+  std::string self;  // this program, for steps that need a fresh process
+  std::string cache;
+  int problems = 10;
+};
+
+Json compile_times();                                     // offline.cpp: no device needed
+Json prewarm_scaling(const Settings& settings);           // offline.cpp
+Json kernels(const Device& device);                       // kernels.cpp: gemv and mma against the device's ceilings
+Json casts(const Device& device);                         // kernels.cpp
+Json launch_costs(const Device& device);                  // host.cpp: prepare() hit, bucket choice, launch()
+Json startup(const Settings& settings, const Device& d);  // host.cpp: second process
+int startup_child(const Settings& settings);
+Json regret(const Device& device, const Settings& settings);  // regret.cpp: choice against the exhaustive best
+
+// Problems of distinct candidates for compile benchmarks.
+std::vector<Problem> compile_problems();
+
+}  // namespace tilewright::bench

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels against what the device can do, measured in the same run.
+#include <fmt/format.h>
+
+#include "bench/bench.h"
+
+namespace tilewright::bench {
+namespace {
+
+Engine fresh() {
+  Options options = Options::from_env();
+  options.cache = ":memory:";
+  return Engine(options);
+}
+
+struct Row {
+  std::string problem;
+  double target;  // of the ceiling, or TFLOP/s
+};
+
+}  // namespace
+
+Json kernels(const Device& device) {
+  Engine engine = fresh();
+  const double ceiling = read_ceiling(engine, device);
+  fmt::print("read ceiling {:.2f} TB/s\n", ceiling);
+  Json out;
+  out["read_ceiling_tbps"] = ceiling;
+  const std::vector<Row> rows = {{"gemm x=q8_1 w=q4_0 y=f32 m=1 n=4096 k=14336", 0.55},
+                                 {"gemm x=f16 w=f16 y=f16 m=1 n=4096 k=14336", 0.55},
+                                 {"gemm x=f16 w=q4_0 y=f16 m=1 n=4096 k=14336", 0},
+                                 {"gemm x=q8_1 w=q4_k y=f32 m=1 n=4096 k=14336", 0},
+                                 {"gemm x=q8_1 w=q8_0 y=f32 m=1 n=4096 k=14336", 0},
+                                 {"gemm x=f16 w=nvfp4 y=f16 m=1 n=4096 k=14336 global=mul", 0},
+                                 {"gemm x=q8_1 w=q4_0 y=f32 m=8 n=4096 k=14336", 0},
+                                 {"gemm x=q8_1 w=q4_0 y=f32 m=16 n=4096 k=14336", 0},
+                                 {"gemm x=bf16 w=bf16 y=bf16 m=4096 n=4096 k=4096", 300},
+                                 {"gemm x=f16 w=f16 y=f16 m=4096 n=4096 k=4096", 0},
+                                 {"gemm x=q8_1 w=q4_0 y=f32 m=1024 n=4096 k=14336", 0},
+                                 {"gemm x=f16 w=q4_0 y=f16 m=1024 n=4096 k=14336", 0},
+                                 {"gemm x=bf16 w=q4_k y=bf16 m=1024 n=4096 k=14336", 0}};
+  Table table({"problem", "us", "TB/s", "of ceiling", "TFLOP/s", "target", "", "choice"});
+  for (const Row& row : rows) {
+    const Problem problem = Problem::parse(row.problem);
+    TunePolicy policy;
+    policy.max_candidates = 32;
+    policy.patience = 0;
+    const TuneReport report = engine.tune(problem, device, policy);
+    const double us = report.choice.microseconds;
+    const double tbps = problem.min_bytes() / us * 1e-6, tf = problem.ops() / us * 1e-6;
+    const double reached = row.target > 1 ? tf : tbps / ceiling;
+    const std::string mark = row.target == 0 ? "" : reached >= row.target ? "pass" : "short";
+    table.row({row.problem, fmt::format("{:.1f}", us), fmt::format("{:.2f}", tbps),
+               fmt::format("{:.0f} %", 100 * tbps / ceiling), fmt::format("{:.1f}", tf),
+               row.target == 0  ? ""
+               : row.target > 1 ? fmt::format(">= {:.0f} TF", row.target)
+                                : fmt::format(">= {:.0f} %", 100 * row.target),
+               mark, report.choice.candidate.text()});
+    Json outcomes = Json::array();
+    for (const Outcome& o : report.outcomes)
+      outcomes.push_back({{"candidate", o.candidate.text()},
+                          {"kind", to_string(o.kind)},
+                          {"us", o.microseconds},
+                          {"detail", o.detail},
+                          {"registers", o.resources.registers}});
+    out["rows"].push_back({{"problem", row.problem},
+                           {"us", us},
+                           {"tbps", tbps},
+                           {"of_ceiling", tbps / ceiling},
+                           {"tflops", tf},
+                           {"target", row.target},
+                           {"mark", mark},
+                           {"choice", report.choice.candidate.text()},
+                           {"first", report.first.text()},
+                           {"outcomes", outcomes}});
+  }
+  fmt::print("{}", table.text());
+  return out;
+}
+
+Json casts(const Device& device) {
+  Engine engine = fresh();
+  const double ceiling = copy_ceiling(engine, device);
+  fmt::print("copy ceiling {:.2f} TB/s (read + write)\n", ceiling);
+  Json out;
+  out["copy_ceiling_tbps"] = ceiling;
+  Table table({"cast of 256 MB", "us", "TB/s", "of ceiling", "target", "", "choice"});
+  for (Format f : Format::all())
+    for (const char* plain : {"f32", "f16", "bf16"}) {
+      std::vector<std::pair<std::string, std::string>> pairs{{plain, std::string(f.name())}};
+      if (f.name() != plain) pairs.emplace_back(std::string(f.name()), plain);
+      for (const auto& [x, y] : pairs) {
+        if (x == y) continue;
+        // 256 MB of the plain side.
+        const long long rows = (256ll << 20) / (std::string_view(plain) == "f32" ? 4 : 2) / 14336;
+        const std::string text = fmt::format("cast x={} y={} rows={} cols=14336", x, y, rows);
+        const Problem problem = Problem::parse(text);
+        TunePolicy policy;
+        policy.patience = 0;
+        const TuneReport report = engine.tune(problem, device, policy);
+        // The bucket's rows are fewer than these: rescale by what was measured.
+        const double bytes = problem.with_rows(std::min<long long>(rows, kBuckets[kBucketCount - 1])).min_bytes();
+        const double us = report.choice.microseconds, tbps = bytes / us * 1e-6;
+        const std::string mark = tbps >= 0.6 * ceiling ? "pass" : "short";
+        table.row({text, fmt::format("{:.1f}", us), fmt::format("{:.2f}", tbps),
+                   fmt::format("{:.0f} %", 100 * tbps / ceiling), ">= 60 %", mark, report.choice.candidate.text()});
+        out["rows"].push_back({{"problem", text},
+                               {"us", us},
+                               {"tbps", tbps},
+                               {"of_ceiling", tbps / ceiling},
+                               {"mark", mark},
+                               {"choice", report.choice.candidate.text()}});
+      }
+    }
+  fmt::print("{}", table.text());
+  return out;
+}
+
+}  // namespace tilewright::bench

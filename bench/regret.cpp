@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// How good the choice is: tuned under the default policy against the exhaustive best of its space, and against itself.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "bench/bench.h"
+
+namespace tilewright::bench {
+
+Json regret(const Device& device, const Settings& settings) {
+  // None of these is a problem of bench/kernels.cpp.
+  const char* const texts[] = {
+      "gemm x=q8_1 w=q4_0 y=f32 m=1 n=6144 k=4096",     "gemm x=f16 w=f16 y=f16 m=1 n=4096 k=4096",
+      "gemm x=bf16 w=bf16 y=bf16 m=512 n=6144 k=4096",  "gemm x=q8_1 w=q4_k y=f32 m=4 n=8192 k=8192",
+      "gemm x=f16 w=q4_0 y=f16 m=16 n=6144 k=4096",     "gemm x=q8_1 w=q8_0 y=f32 m=64 n=4096 k=4096",
+      "gemm x=bf16 w=q4_0 y=bf16 m=256 n=10240 k=8192", "gemm x=f16 w=nvfp4 y=f16 m=2 n=8192 k=8192 global=mul",
+      "gemm x=f16 w=f16 y=f16 m=32 n=28672 k=4096",     "cast x=f32 y=q8_1 rows=512 cols=14336"};
+  Table table({"problem", "space", "best us", "tuned us", "regret", "again", "first-ranked", "measured"});
+  Json rows = Json::array();
+  double worst = 0, worst_again = 0;
+  std::vector<double> firsts;
+  int count = 0;
+  for (const char* text : texts) {
+    if (count++ >= settings.problems) break;
+    Options options = Options::from_env();
+    options.cache = ":memory:";
+    Engine engine(options);
+    const Problem problem = Problem::parse(text);
+    TunePolicy quick;
+    quick.retune = true;
+    const TuneReport one = engine.tune(problem, device, quick), two = engine.tune(problem, device, quick);
+    TunePolicy full = quick;
+    full.exhaustive = true;
+    const TuneReport all = engine.tune(problem, device, full);
+    // Every time of one run: the choices' times are read off the exhaustive run, not off the runs that made them.
+    const auto time_of = [&](const Candidate& c) {
+      for (const Outcome& o : all.outcomes)
+        if (o.candidate == c && o.kind == OutcomeKind::measured) return o.microseconds;
+      return 0.0;
+    };
+    double best = 1e30;
+    for (const Outcome& o : all.outcomes)
+      if (o.kind == OutcomeKind::measured && o.microseconds > 0) best = std::min(best, o.microseconds);
+    const double tuned = time_of(one.choice.candidate), again = time_of(two.choice.candidate),
+                 first = time_of(one.first);
+    worst = std::max(worst, tuned / best - 1);
+    worst_again = std::max(worst_again, std::max(tuned, again) / std::min(tuned, again) - 1);
+    firsts.push_back(first / best - 1);
+    table.row({text, fmt::format("{}", all.outcomes.size()), fmt::format("{:.2f}", best), fmt::format("{:.2f}", tuned),
+               fmt::format("{:.1f} %", 100 * (tuned / best - 1)), fmt::format("{:.1f} %", 100 * (again / tuned - 1)),
+               fmt::format("{:.1f} %", 100 * (first / best - 1)), fmt::format("{}", one.measured)});
+    Json outcomes = Json::array();
+    for (const Outcome& o : all.outcomes)
+      outcomes.push_back({{"candidate", o.candidate.text()}, {"kind", to_string(o.kind)}, {"us", o.microseconds}});
+    rows.push_back({{"problem", text},
+                    {"space", all.outcomes.size()},
+                    {"best_us", best},
+                    {"tuned_us", tuned},
+                    {"again_us", again},
+                    {"first_us", first},
+                    {"measured", one.measured},
+                    {"choice", one.choice.candidate.text()},
+                    {"outcomes", outcomes}});
+  }
+  fmt::print(
+      "{}worst regret {:.1f} % (must be <= 3 %: {}), two tunes differ by {:.1f} % at most (must be <= 3 %: {}), "
+      "first-ranked median {:.0f} %\n",
+      table.text(), 100 * worst, worst <= 0.03 ? "pass" : "short", 100 * worst_again,
+      worst_again <= 0.03 ? "pass" : "short", 100 * median(firsts));
+  return {{"worst", worst}, {"worst_again", worst_again}, {"first_ranked_median", median(firsts)}, {"rows", rows}};
+}
+
+}  // namespace tilewright::bench

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every result file says of where it came from, and a table for people.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include <tilewright/tilewright.h>
+
+namespace tilewright::bench {
+
+using Json = nlohmann::ordered_json;
+
+// Device, driver, compiler, commit (TILEWRIGHT_COMMIT) and the hash of templates/, jit/ and tuner/ this was built from.
+Json environment(const Device* device, const Options& options);
+
+// Writes {"environment": ..., "results": ...}; an empty path writes nothing. Throws Error (io).
+void write(const std::string& path, const Json& environment, const Json& results);
+
+class Table {
+ public:
+  explicit Table(std::vector<std::string> heads) : rows_{std::move(heads)} {}
+  void row(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+  std::string text() const;
+
+ private:
+  std::vector<std::vector<std::string>> rows_;
+};
+
+// Task of a hand-written kernel over plain buffers whose content does not matter; used for ceilings.
+struct Probe {
+  std::string name, text;  // entry: extern "C" __global__ void probe(uint4* out, const uint4* in, long long n)
+  std::vector<std::pair<int, int>> grids;  // blocks, threads
+  std::size_t in_bytes = 0, out_bytes = 0;
+};
+Task probe_task(const Probe& probe);
+
+// Ceilings of this device in TB/s, measured now: reads with 16-byte loads, and copies (read + write).
+double read_ceiling(Engine& engine, const Device& device);
+double copy_ceiling(Engine& engine, const Device& device);
+
+double median(std::vector<double> v);
+
+}  // namespace tilewright::bench
