@@ -112,8 +112,6 @@ std::optional<Binary> Layer::find_binary(const Key& key) {
       return binary;
     }
   } catch (const BadValue&) {
-  } catch (const SqliteError& error) {
-    if (!error.capacity()) throw;  // a value beyond every limit is damage of this row
   }
   note_damage("binaries", "key", hash);
   return std::nullopt;

@@ -89,7 +89,7 @@ std::string check_row(Database& db, const TableCheck& table, std::int64_t id) {
   } catch (const BadValue& error) {
     return error.what();
   } catch (const SqliteError& error) {
-    if (!error.capacity()) throw;
+    if (!error.too_big()) throw;
     return "holds a value larger than any that was stored";
   }
 }

@@ -39,7 +39,8 @@ std::string newer(const std::string& path, std::uint32_t version) {
 std::string untouchable(const std::string& path) {
   const auto header = read_header(path);
   if (!header || !header->sqlite || file_id(path + "-journal").exists) return {};
-  if (header->application_id != kApplicationId) return foreign(path);
+  const bool unmarked = header->application_id == 0 && header->user_version == 0 && header->pages <= 1;
+  if (header->application_id != kApplicationId && !unmarked) return foreign(path);
   if (header->user_version > schema_version()) return newer(path, header->user_version);
   return {};
 }
@@ -49,8 +50,15 @@ void common_settings(Database& db, Clock::time_point deadline) {
   db.exec("PRAGMA trusted_schema=0; PRAGMA cell_size_check=1; PRAGMA mmap_size=0; PRAGMA temp_store=2");
 }
 
-// `small`: cheap enough to check on every open.
-void check_structure(Database& db, bool always) {
+void check_structure(Database& db, const std::string& path, bool always) {
+  {
+    // SQLite itself reads a missing end as zeros. A read lock keeps others from changing the size meanwhile.
+    db.exec("BEGIN");
+    db.integer("SELECT count(*) FROM sqlite_schema");
+    const bool cut = file_size(path + "-wal") <= 0 && db.truncated();
+    db.exec("COMMIT");
+    if (cut) throw Damaged{"its end is missing"};
+  }
   const std::int64_t bytes = db.integer("PRAGMA page_count") * db.integer("PRAGMA page_size");
   if (!always && bytes > kCheckBytes) return;
   const std::string result = db.text("PRAGMA quick_check(1)");
@@ -86,7 +94,7 @@ std::unique_ptr<Layer> open_writable(const OpenRequest& request, const Place& pl
       return nullptr;
     case Fit::damaged: throw Damaged{"its schema is not ours"};
   }
-  check_structure(*db, request.check);
+  check_structure(*db, place.path, request.check);
   if (request.read_only) {
     db->exec("PRAGMA query_only=1");
   } else {
@@ -109,7 +117,7 @@ std::unique_ptr<Layer> open_unwritable(const OpenRequest& request, const std::st
     case Fit::newer: throw Damaged{"its format version is not the one this library writes"};
     case Fit::damaged: throw Damaged{"its schema is not ours"};
   }
-  check_structure(*db, request.check);
+  check_structure(*db, path, request.check);
   return std::make_unique<Layer>(std::move(db), path, 0, false);
 }
 
@@ -223,7 +231,7 @@ std::unique_ptr<Layer> open_source(const std::string& named) {
     common_settings(*db, Clock::now() + std::chrono::seconds(10));
     db->exec("PRAGMA query_only=1");
     if (inspect(*db) != Fit::ours) throw Damaged{"it is not a cache file of this format version"};
-    check_structure(*db, true);
+    check_structure(*db, path, true);
     return std::make_unique<Layer>(std::move(db), path, 0, false);
   } catch (const Damaged& damage) {
     throw Error(ErrorCode::io, "store", path, damage.what);

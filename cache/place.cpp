@@ -133,6 +133,11 @@ FileId file_id(const std::string& path) {
   return {s.st_dev, s.st_ino, true};
 }
 
+std::int64_t file_size(const std::string& path) {
+  struct stat s {};
+  return lstat(path.c_str(), &s) == 0 ? s.st_size : -1;
+}
+
 const char* network_filesystem(unsigned long type) {
   switch (type & 0xffffffff) {
     case 0x6969: return "NFS";

@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -16,7 +17,8 @@ struct FileId {
   bool exists = false;
   friend bool operator==(const FileId&, const FileId&) = default;
 };
-FileId file_id(const std::string& path);  // does not follow a link
+FileId file_id(const std::string& path);          // does not follow a link
+std::int64_t file_size(const std::string& path);  // bytes, -1 if there is none
 
 struct Place {
   std::string path;               // absolute, no links in it

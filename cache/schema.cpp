@@ -51,8 +51,15 @@ constexpr Migration kMigrations[] = {create_version_1};
 
 std::int64_t user_version(Database& db) { return db.integer("PRAGMA user_version"); }
 
+// No table, and nobody's mark: also what a process leaves that dies while it creates a file.
+bool is_empty(Database& db) {
+  return db.integer("PRAGMA page_count") <= 1 && db.integer("PRAGMA application_id") == 0 && user_version(db) == 0 &&
+         db.integer("SELECT count(*) FROM sqlite_schema") == 0;
+}
+
 void upgrade(Database& db, std::span<const Migration> steps) {
-  // Has an effect only on an empty file: pages freed by eviction can be given back later.
+  // Has an effect only on an empty file: pages freed by eviction can be given back. It writes the first page, still
+  // without our application_id, in a transaction of its own; see is_empty().
   db.exec("PRAGMA auto_vacuum=INCREMENTAL");
   Transaction transaction(db);
   // Another process may have done it while we waited for the lock.
@@ -95,7 +102,7 @@ Fit inspect(Database& db, std::span<const Migration> steps) {
 }
 
 Fit adopt(Database& db, std::span<const Migration> steps) {
-  const bool empty = db.integer("PRAGMA page_count") == 0;
+  const bool empty = is_empty(db);
   if (!empty && db.integer("PRAGMA application_id") != kApplicationId) return Fit::foreign;
   const std::int64_t version = user_version(db);
   if (version > static_cast<std::int64_t>(steps.size())) return Fit::newer;

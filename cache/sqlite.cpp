@@ -61,10 +61,8 @@ bool SqliteError::corrupt() const {
          primary == SQLITE_FORMAT;
 }
 
-bool SqliteError::capacity() const {
-  const int primary = code_ & 0xff;
-  return primary == SQLITE_NOMEM || primary == SQLITE_TOOBIG;
-}
+bool SqliteError::too_big() const { return (code_ & 0xff) == SQLITE_TOOBIG; }
+bool SqliteError::memory() const { return (code_ & 0xff) == SQLITE_NOMEM; }
 
 // ---- Statement
 
@@ -229,6 +227,16 @@ bool Database::moved() const {
   return sqlite3_file_control(db_, "main", SQLITE_FCNTL_HAS_MOVED, &moved) == SQLITE_OK && moved != 0;
 }
 
+bool Database::truncated() {
+  sqlite3_file* file = nullptr;
+  sqlite3_int64 size = 0;
+  if (sqlite3_file_control(db_, "main", SQLITE_FCNTL_FILE_POINTER, &file) != SQLITE_OK || file == nullptr ||
+      file->pMethods == nullptr || file->pMethods->xFileSize(file, &size) != SQLITE_OK) {
+    return false;
+  }
+  return size < integer("PRAGMA page_count") * integer("PRAGMA page_size");
+}
+
 void Database::detach() { sqlite3_db_config(db_, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr); }
 
 // ---- Transaction
@@ -269,8 +277,9 @@ std::optional<FileHeader> read_header(const std::string& path) {
         return std::uint32_t{bytes[at]} << 24 | std::uint32_t{bytes[at + 1]} << 16 | std::uint32_t{bytes[at + 2]} << 8 |
                bytes[at + 3];
       };
-      header = FileHeader{size, std::memcmp(bytes, "SQLite format 3", 16) == 0, bytes[18] == 2, big_endian(68),
-                          big_endian(60)};
+      header = FileHeader{size,           size >= 100 && std::memcmp(bytes, "SQLite format 3", 16) == 0,
+                          bytes[18] == 2, big_endian(68),
+                          big_endian(60), big_endian(28)};
     }
   }
   if (file->pMethods) file->pMethods->xClose(file.get());

@@ -30,9 +30,10 @@ class SqliteError : public std::runtime_error {
   SqliteError(int code, const std::string& message);
   int code() const { return code_; }  // extended result code
   // What the caller should do about it.
-  bool busy() const;      // somebody holds a lock, or the deadline passed: try another time
-  bool corrupt() const;   // the file is not a usable database
-  bool capacity() const;  // out of memory or a value too large: says nothing about the file
+  bool busy() const;     // somebody holds a lock, or the deadline passed: try another time
+  bool corrupt() const;  // the file is not a usable database
+  bool too_big() const;  // a value beyond kMaxValueBytes
+  bool memory() const;   // out of memory: says nothing about the file
 
  private:
   int code_;
@@ -95,6 +96,7 @@ class Database {
   std::string text(const char* sql);
   int changes() const;
   bool in_transaction() const;
+  bool truncated();    // the file ends before its last page. Only inside a transaction, and without a log
   bool moved() const;  // the path does not name the open file any more
   // Forgets the handle without closing it: after fork() it belongs to the parent.
   void abandon() { db_ = nullptr; }
@@ -125,10 +127,11 @@ class Transaction {
 
 struct FileHeader {
   std::int64_t size = 0;
-  bool sqlite = false;  // starts like a database
+  bool sqlite = false;  // starts with a whole database header
   bool wal = false;
   std::uint32_t application_id = 0;
   std::uint32_t user_version = 0;
+  std::uint32_t pages = 0;
 };
 // The first 100 bytes of a file, nothing if it cannot be opened. Read through SQLite's VFS, because closing a
 // descriptor of our own would drop the locks that other connections of this process hold on the file.

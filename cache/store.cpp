@@ -102,6 +102,20 @@ void Store::Impl::close_file(bool detached) {
   file_.reset();
 }
 
+// Nothing of ours writes such a file. Deleting a row of gigabytes would take many seconds, renaming the file takes
+// none.
+void Store::Impl::discard_file(const std::string& why) {
+  if (!file_) return;
+  const FileId id = file_->id();
+  const bool may_rename = file_->writable();
+  close_file(true);
+  if (!may_rename) return degrade(path_ + " cannot be used: " + why);
+  const RenameLock lock(path_ + "-lock", 0.1);
+  const std::string kept = lock.held() ? quarantine(path_, id) : std::string();
+  warn("damaged", path_ + " was damaged (" + why + "); " +
+                      (kept.empty() ? "it was replaced" : "it is now " + kept + " and a new cache was started"));
+}
+
 bool Store::Impl::open_file() {
   if (file_) return true;
   if (memory_only() || degraded_ || Clock::now() < retry_at_) return false;
@@ -140,8 +154,10 @@ void Store::Impl::file_failed(const SqliteError& error, bool writing) {
   const int primary = error.code() & 0xff;
   if (error.busy()) {
     warn("busy", path_ + " is locked by another process; going on without it: " + error.what());
-  } else if (error.capacity()) {
-    warn("capacity", path_ + ": " + error.what());
+  } else if (error.memory()) {
+    warn("memory", path_ + ": " + error.what());
+  } else if (error.too_big()) {
+    discard_file("it holds a value larger than any that was ever stored");
   } else if (error.corrupt()) {
     check_next_ = true;
     warn("corrupt", path_ + ": " + error.what());

@@ -111,6 +111,7 @@ struct Store::Impl {
   bool in_child();
   bool open_file();
   void close_file(bool detached);
+  void discard_file(const std::string& why);
   void degrade(const std::string& reason);
   void warn(const std::string& kind, std::string text);
 

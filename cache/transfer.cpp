@@ -116,7 +116,7 @@ void copy(Source source, Fate (Source::*one)(std::int64_t), std::vector<std::int
           fate = (source.*one)(ids[i]);
         } catch (const BadValue&) {
         } catch (const SqliteError& error) {
-          if (!error.capacity()) throw;
+          if (!error.too_big()) throw;
         }
         (fate == Fate::added      ? report.added
          : fate == Fate::kept     ? report.kept

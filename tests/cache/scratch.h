@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include <tilewright/error.h>
 #include <tilewright/store.h>
 
 namespace scratch {
