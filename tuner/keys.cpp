@@ -33,8 +33,8 @@ std::vector<std::string> included_names(const std::string& text) {
     std::size_t open = text.find_first_not_of(" \t", word + 7);
     if (open == text.npos || (text[open] != '"' && text[open] != '<')) continue;
     std::size_t close = text.find(text[open] == '"' ? '"' : '>', open + 1);
-    if (close == text.npos) break;
-    names.push_back(text.substr(open + 1, close - open - 1));
+    std::string name = text.substr(open + 1, close == text.npos ? close : close - open - 1);
+    if (close != text.npos && name.find('\n') == name.npos) names.push_back(std::move(name));
   }
   return names;
 }

@@ -4,14 +4,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <map>
-#include <tuple>
 
 namespace tilewright::tuner {
 namespace {
 
 constexpr double kTypicalL2 = 40e6;         // bytes, when no device says
-constexpr double kDuplicatePenalty = 0.08;  // predicted time is raised by this for each near-duplicate already taken
+// By how much the predicted time of a candidate is raised for its likeness to one already taken (1: a copy of it), and
+// for each taken one with the same tile. The model is off by about as much, so within it variety is worth more.
+constexpr double kAlikePenalty = 0.25, kTilePenalty = 0.04;
 
 // 1 when `have` covers `need`, have / need when it is far below, with a soft knee between: queues fill gradually.
 double saturation(double have, double need) {
@@ -93,26 +93,50 @@ std::vector<Ranked> rank(const Problem& problem, const Arch& arch, const DeviceM
   return all;
 }
 
+namespace {
+
+// Share of knobs with equal values; 0 across families.
+double likeness(const Ranked& a, const Ranked& b) {
+  if (a.family != b.family || a.candidate.knobs.size() != b.candidate.knobs.size()) return 0;
+  int equal = 0;
+  for (std::size_t i = 0; i < a.candidate.knobs.size(); ++i) equal += a.candidate.knobs[i] == b.candidate.knobs[i];
+  return a.candidate.knobs.empty() ? 1 : static_cast<double>(equal) / static_cast<double>(a.candidate.knobs.size());
+}
+
+bool same_tile(const Ranked& a, const Ranked& b) {
+  return a.family == b.family && a.traits.tile_rows == b.traits.tile_rows && a.traits.tile_cols == b.traits.tile_cols;
+}
+
+}  // namespace
+
 std::vector<int> select(const std::vector<Ranked>& ranked, int most) {
-  using Tile = std::tuple<const Family*, int, int>;
-  auto tile = [&](int i) { return Tile(ranked[i].family, ranked[i].traits.tile_rows, ranked[i].traits.tile_cols); };
-  std::vector<int> open;
+  struct Open {
+    int index;
+    double closest = 0;  // likeness to the most alike candidate taken
+    int tiles = 0;       // taken ones with its tile
+  };
+  std::vector<Open> open;
   const Family* reference = ranked.empty() ? nullptr : families(ranked[0].family->op()).back();
   for (int i = 0; i < static_cast<int>(ranked.size()); ++i)
-    if (ranked[i].family != reference) open.push_back(i);
-  if (open.empty() && !ranked.empty()) open.push_back(0);
+    if (ranked[static_cast<std::size_t>(i)].family != reference) open.push_back({i});
+  if (open.empty() && !ranked.empty()) open.push_back({0});
 
   std::vector<int> taken;
-  std::map<Tile, int> used;
   while (!open.empty() && static_cast<int>(taken.size()) < most) {
-    auto cost = [&](int i) {
-      auto it = used.find(tile(i));
-      return ranked[i].prediction.microseconds * (1 + kDuplicatePenalty * (it == used.end() ? 0 : it->second));
+    auto cost = [&](const Open& o) {
+      return ranked[static_cast<std::size_t>(o.index)].prediction.microseconds *
+             (1 + kAlikePenalty * o.closest + kTilePenalty * o.tiles);
     };
-    auto best = std::min_element(open.begin(), open.end(), [&](int a, int b) { return cost(a) < cost(b); });
-    ++used[tile(*best)];
-    taken.push_back(*best);
+    auto best = std::min_element(open.begin(), open.end(),
+                                 [&](const Open& a, const Open& b) { return cost(a) < cost(b); });
+    const Ranked& next = ranked[static_cast<std::size_t>(best->index)];
+    taken.push_back(best->index);
     open.erase(best);
+    for (Open& o : open) {
+      const Ranked& r = ranked[static_cast<std::size_t>(o.index)];
+      o.closest = std::max(o.closest, likeness(r, next));
+      o.tiles += same_tile(r, next);
+    }
   }
   return taken;
 }

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/keys.h"
+
+#include <set>
+
+#include "support/catch.h"
+
+using namespace tilewright;
+using namespace tilewright::tuner;
+
+namespace {
+
+Source sample() {
+  Source s;
+  s.name = "a";
+  s.entry = "k";
+  s.text = "#include \"top.cuh\"\n";
+  s.headers = {{"top.cuh", "  #  include <deep/one.cuh>\n"},
+               {"deep/one.cuh", "#include \"two.cuh\"\n#include \"absent.cuh\""},
+               {"deep/two.cuh", "#include \"top.cuh\"  // a cycle"},
+               {"unused.cuh", "x"}};
+  s.plan.threads = 32;
+  return s;
+}
+
+std::string hash(const Source& s, const char* target = "sm_90a", const char* compiler = "13.0") {
+  HeaderIndex headers;
+  return binary_key(s, arch(target), compiler, headers).hash();
+}
+
+}  // namespace
+
+TEST_CASE("the closure follows includes, wherever they are relative to", "[keys]") {
+  HeaderIndex index;
+  std::vector<std::string> names;
+  for (auto& [name, text] : index.closure(sample())) names.push_back(name);
+  CHECK(names == std::vector<std::string>{"deep/one.cuh", "deep/two.cuh", "top.cuh"});
+  CHECK(included_names("#include\n#include \"open\n#include \"a\"\n#") == std::vector<std::string>{"a"});
+}
+
+TEST_CASE("everything that changes a binary changes its key, nothing else does", "[keys]") {
+  std::set<std::string> keys{hash(sample())};
+  auto changes = [&](const char* what, auto change) {
+    Source s = sample();
+    change(s);
+    INFO(what);
+    CHECK(keys.insert(hash(s)).second);
+  };
+  changes("text", [](Source& s) { s.text += " "; });
+  changes("entry", [](Source& s) { s.entry = "j"; });
+  changes("option", [](Source& s) { s.options = {"-a", "-b"}; });
+  changes("order of options", [](Source& s) { s.options = {"-b", "-a"}; });
+  changes("plan", [](Source& s) { s.plan.shared_bytes = 1; });
+  changes("grid", [](Source& s) { s.plan.x.per_rows = 3; });
+  changes("a deep header", [](Source& s) { s.headers[2].text += " "; });
+  CHECK(keys.insert(hash(sample(), "sm_80")).second);
+  CHECK(keys.insert(hash(sample(), "sm_90a", "12.9")).second);
+
+  Source same = sample();
+  same.headers[3].text = "not reached";
+  std::swap(same.headers[0], same.headers[2]);
+  same.name = "another message";
+  CHECK(hash(same) == hash(sample()));
+}
+
+TEST_CASE("a header index notices that a header changed under its name", "[keys]") {
+  HeaderIndex index;
+  Source s = sample();
+  auto before = index.closure(s);
+  s.headers[0].text += "\n";
+  CHECK(index.closure(s) != before);
+}
+
+TEST_CASE("keys can be read", "[keys]") {
+  HeaderIndex headers;
+  std::string text = binary_key(sample(), arch("sm_90a"), "13.0 build 88", headers).transcript();
+  for (const char* part : {"target=sm_90a\n", "compiler=13.0 build 88\n", "entry=k\n", "header top.cuh=", "library="})
+    CHECK(text.find(part) != std::string::npos);
+}

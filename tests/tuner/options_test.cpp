@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows 13 and 39: what the environment may say, and what is made of the rest.
+#include <tilewright/options.h>
+
+#include <cstdlib>
+#include <map>
+
+#include "tuner/tuner_test.h"
+
+using namespace tilewright;
+
+namespace {
+
+// Replaces every variable that from_env() reads; restores them all.
+class Environment {
+ public:
+  explicit Environment(const std::map<std::string, std::string>& set) {
+    for (const char* name : kNames) {
+      const char* old = std::getenv(name);
+      if (old) saved_[name] = old;
+      ::unsetenv(name);
+    }
+    for (auto& [name, value] : set) ::setenv(name.c_str(), value.c_str(), 1);
+  }
+  ~Environment() {
+    for (const char* name : kNames) ::unsetenv(name);
+    for (auto& [name, value] : saved_) ::setenv(name.c_str(), value.c_str(), 1);
+  }
+
+ private:
+  static constexpr const char* kNames[] = {
+      "TILEWRIGHT_CACHE",  "TILEWRIGHT_SHIPPED", "TILEWRIGHT_CACHE_CAP", "TILEWRIGHT_NVRTC",
+      "TILEWRIGHT_DRIVER", "TILEWRIGHT_TUNE",    "TILEWRIGHT_TEMPLATES", "TILEWRIGHT_RECORD",
+      "TILEWRIGHT_JOBS",   "XDG_CACHE_HOME",     "HOME",                 "TILEWRIGHT_CHECK_POINTERS"};
+  std::map<std::string, std::string> saved_;
+};
+
+Options read(const std::map<std::string, std::string>& set) {
+  Environment environment(set);
+  return Options::from_env();
+}
+
+}  // namespace
+
+TEST_CASE("good values are taken", "[options]") {
+  Options o = read({{"TILEWRIGHT_CACHE", "/a/b.db"},
+                    {"TILEWRIGHT_SHIPPED", "/x.db::/y.db:"},
+                    {"TILEWRIGHT_CACHE_CAP", "1048576"},
+                    {"TILEWRIGHT_NVRTC", "/n.so"},
+                    {"TILEWRIGHT_DRIVER", "/d.so"},
+                    {"TILEWRIGHT_TEMPLATES", "/t"},
+                    {"TILEWRIGHT_RECORD", "/r.txt"},
+                    {"TILEWRIGHT_TUNE", "1"},
+                    {"TILEWRIGHT_JOBS", "256"},
+                    {"TILEWRIGHT_CHECK_POINTERS", "1"}});
+  CHECK(o.warnings.empty());
+  CHECK(o.cache == "/a/b.db");
+  CHECK(o.shipped == std::vector<std::string>{"/x.db", "/y.db"});
+  CHECK(o.cache_cap == 1 << 20);
+  CHECK(o.nvrtc == "/n.so");
+  CHECK(o.driver == "/d.so");
+  CHECK(o.templates == "/t");
+  CHECK(o.record == "/r.txt");
+  CHECK(o.tune);
+  CHECK(o.jobs == 256);
+  CHECK(o.check_pointers);
+}
+
+TEST_CASE("row 39: an unusable value is ignored with one warning that names it", "[options]") {
+  const Options defaults = read({});
+  const std::string long_path = "/" + std::string(5000, 'p');
+  for (const char* name : {"TILEWRIGHT_CACHE_CAP", "TILEWRIGHT_JOBS", "TILEWRIGHT_TUNE", "TILEWRIGHT_CHECK_POINTERS"})
+    for (const char* value : {"", "-1", "99999999999999999999999999", "many", "1\n2", "1.5", " 1", "0x10", "+1"}) {
+      INFO(name << " = " << value);
+      Options o = read({{name, value}});
+      REQUIRE(o.warnings.size() == 1);
+      CHECK(test::mentions(o.warnings[0], name));
+      CHECK(o.warnings[0].find('\n') == std::string::npos);
+      CHECK(o.cache_cap == defaults.cache_cap);
+      CHECK(o.jobs == defaults.jobs);
+      CHECK(o.tune == defaults.tune);
+    }
+  for (const char* name : {"TILEWRIGHT_CACHE", "TILEWRIGHT_SHIPPED", "TILEWRIGHT_NVRTC", "TILEWRIGHT_DRIVER",
+                           "TILEWRIGHT_TEMPLATES", "TILEWRIGHT_RECORD"})
+    for (const std::string& value : {std::string(), std::string("/a\n/b"), long_path}) {
+      INFO(name);
+      Options o = read({{name, value}});
+      REQUIRE(o.warnings.size() == 1);
+      CHECK(test::mentions(o.warnings[0], name));
+      CHECK(o.warnings[0].size() < 300);
+      CHECK(o.shipped.empty());
+      CHECK(o.record.empty());
+    }
+}
+
+TEST_CASE("row 13: where the cache is", "[options]") {
+  CHECK(read({{"XDG_CACHE_HOME", "/c"}, {"HOME", "/h"}}).cache == "/c/tilewright/v1/cache.db");
+  CHECK(read({{"HOME", "/h"}}).cache == "/h/.cache/tilewright/v1/cache.db");
+  CHECK(read({{"XDG_CACHE_HOME", ""}, {"HOME", "/h"}}).cache == "/h/.cache/tilewright/v1/cache.db");
+  CHECK(read({}).cache.empty());  // in memory: never the working directory, never /tmp
+  Options relative = read({{"XDG_CACHE_HOME", "cache"}, {"HOME", "/h"}});
+  CHECK(relative.cache == "/h/.cache/tilewright/v1/cache.db");
+  CHECK(relative.warnings.size() == 1);
+  CHECK(read({{"HOME", "relative"}}).cache.empty());
+  CHECK(read({{"HOME", "/" + std::string(4090, 'h')}}).cache.empty());
+  CHECK(read({{"HOME", "/\xff\xfe"}}).cache == "/\xff\xfe/.cache/tilewright/v1/cache.db");
+}
+
+TEST_CASE("an Engine says once what was ignored", "[options]") {
+  auto messages = std::make_shared<test::Messages>();
+  Options o = test::options("", messages);
+  o.warnings = {"TILEWRIGHT_JOBS = \"x\": ignored"};
+  Engine engine(o);
+  CHECK(messages->any("TILEWRIGHT_JOBS"));
+  CHECK(engine.stats().warnings == 1);
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/rank.h"
+
+#include <set>
+
+#include "support/catch.h"
+
+using namespace tilewright;
+using namespace tilewright::tuner;
+
+namespace {
+
+Traits streaming(double bytes, double blocks, int threads, double in_flight) {
+  Traits t;
+  t.threads = threads;
+  t.registers = 32;
+  t.blocks = blocks;
+  t.unique_bytes = t.global_bytes = bytes;
+  t.bytes_in_flight = in_flight;
+  return t;
+}
+
+}  // namespace
+
+TEST_CASE("a full chip streams at its bandwidth, an empty one does not", "[rank]") {
+  DeviceModel h200 = model_of(arch("sm_90a"));
+  double full = predict(streaming(400e6, 132 * 4, 512, 128), h200).microseconds;
+  double floor = 400e6 / (h200.tbps * 1e6);
+  CHECK(full > floor);
+  CHECK(full < 1.15 * floor);
+  CHECK(predict(streaming(400e6, 8, 512, 128), h200).microseconds > 5 * floor);
+  CHECK(predict(streaming(400e6, 132, 128, 8), h200).microseconds > 3 * floor);
+}
+
+TEST_CASE("matrix work is quantised in blocks per SM", "[rank]") {
+  DeviceModel m = model_of(arch("sm_90a"));
+  Traits t = streaming(1e6, 132, 256, 64);
+  t.mma_ops = 132 * 1e9;
+  double one = predict(t, m).mma_us;
+  t.blocks = 133;
+  t.mma_ops = 133 * 1e9;
+  CHECK(predict(t, m).mma_us == Approx(2 * one).epsilon(0.2));
+}
+
+TEST_CASE("shared memory limits what is resident", "[rank]") {
+  DeviceModel m = model_of(arch("sm_90a"));
+  Traits t = streaming(400e6, 132 * 4, 256, 32);
+  double light = predict(t, m).microseconds;
+  t.shared_bytes = 200 << 10;
+  CHECK(predict(t, m).microseconds > light);
+}
+
+TEST_CASE("ranking is complete, sorted, repeatable, with the reference last", "[rank]") {
+  for (const char* text : {"gemm x=f16 w=q4_0 y=f32 m=1 n=4096 k=14336", "gemm x=bf16 w=bf16 y=bf16 m=512 n=4096 k=4096"})
+    for (const char* name : {"sm_75", "sm_90a", "sm_120a"}) {
+      INFO(text << " on " << name);
+      Problem p = Problem::parse(text);
+      if (!families("gemm").back()->why_not(p, arch(name)).empty()) continue;
+      auto a = rank(p, arch(name), model_of(arch(name))), b = rank(p, arch(name), model_of(arch(name)));
+      REQUIRE_FALSE(a.empty());
+      CHECK(a.back().family == families("gemm").back());
+      std::set<std::string> texts;
+      for (std::size_t i = 0; i < a.size(); ++i) {
+        CHECK(a[i].candidate == b[i].candidate);
+        texts.insert(a[i].candidate.text());
+        if (i > 0 && a[i].family != families("gemm").back())
+          CHECK(a[i].prediction.microseconds >= a[i - 1].prediction.microseconds);
+      }
+      CHECK(texts.size() == a.size());
+    }
+}
+
+TEST_CASE("a selection starts with the first, is varied, and leaves the reference out", "[rank]") {
+  Problem p = Problem::parse("gemm x=bf16 w=bf16 y=bf16 m=512 n=4096 k=4096");
+  const Arch& target = arch("sm_90a");
+  auto ranked = rank(p, target, model_of(target));
+  auto some = select(ranked, 16);
+  REQUIRE(some.size() == 16);
+  CHECK(some[0] == 0);
+  std::set<std::pair<int, int>> tiles;
+  for (int i : some) {
+    tiles.insert({ranked[i].traits.tile_rows, ranked[i].traits.tile_cols});
+    CHECK(ranked[i].family != families("gemm").back());
+  }
+  CHECK(tiles.size() >= 4);
+  CHECK(std::set<int>(some.begin(), some.end()).size() == 16);
+  // What a smaller selection takes, a larger one takes first: a prewarm's top 4 are the first 4 of a search.
+  auto few = select(ranked, 4);
+  CHECK(few == std::vector<int>(some.begin(), some.begin() + 4));
+  CHECK(select(ranked, 100000).size() <= ranked.size());
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+// The search over the driver double: row 24 (wrong candidates), 25 (limits), 27 (all fail), 36 (cancelled), spills, noise,
+// history. Kernels are compiled for real and run on the host.
+#include <atomic>
+#include <chrono>
+
+#include "tuner/tuner_test.h"
+
+using namespace tilewright;
+using namespace tilewright::test;
+
+namespace {
+
+const Outcome& outcome(const TuneReport& report, int variant) {
+  for (const Outcome& o : report.outcomes)
+    if (o.candidate == toy(variant)) return o;
+  FAIL("no outcome for variant " << variant);
+  std::abort();
+}
+
+}  // namespace
+
+TEST_CASE("the fastest right candidate wins and is remembered", "[search]") {
+  TempDir dir;
+  FakeGpu gpu;
+  gpu.durations = {{0, 12}, {1, 8}, {2, 10}};
+  {
+    Engine engine(options(dir / "cache.db"));
+    TuneReport r = engine.tune(toy_task(3), gpu.device(), quick_policy());
+    CHECK(r.choice.candidate == toy(1));
+    CHECK(r.choice.grade == Grade::exact);
+    CHECK(r.choice.microseconds == Approx(8));
+    CHECK(r.first == toy(0));
+    CHECK(r.measured == 3);
+    CHECK(r.stopped == "all");
+    CHECK_FALSE(r.noisy);
+    REQUIRE(r.outcomes.size() == 3);
+    CHECK(r.outcomes[2].microseconds == Approx(10));
+    CHECK(r.outcomes[1].rounds >= 5);
+  }
+  Engine second(options(dir / "cache.db"));
+  TuneReport again = second.tune(toy_task(3), gpu.device(), quick_policy());
+  CHECK(again.choice.candidate == toy(1));
+  CHECK(again.compiled == 0);
+  CHECK(again.measured == 0);
+  CHECK(again.outcomes.size() == 3);
+  CHECK(again.outcomes[0].stored);
+  CHECK(second.stats().compiled == 0);
+}
+
+TEST_CASE("a tie keeps the default, and two tunes agree", "[search]") {
+  FakeGpu gpu;
+  gpu.durations = {{0, 10.05}, {1, 10.0}, {2, 9.98}};
+  Engine engine(options(""));
+  TunePolicy policy = quick_policy();
+  CHECK(engine.tune(toy_task(3), gpu.device(), policy).choice.candidate == toy(0));
+  policy.retune = true;
+  TuneReport again = engine.tune(toy_task(3), gpu.device(), policy);
+  CHECK(again.choice.candidate == toy(0));
+  CHECK(again.compiled == 0);
+  CHECK(again.measured == 3);
+}
+
+TEST_CASE("row 24: a wrong candidate never wins", "[search]") {
+  auto [deed, reason] = GENERATE(table<Deed, std::string>({
+      {Deed::one_wrong, "expected"},
+      {Deed::nan, "nan"},
+      {Deed::last_tile, "expected"},
+      {Deed::writes_behind, "wrote behind y"},
+      {Deed::writes_before, "wrote before y"},
+      {Deed::differs_each_run, "second run"},
+      {Deed::changes_input, "changed its input x"},
+  }));
+  FakeGpu gpu;
+  gpu.deeds[1] = deed;
+  gpu.durations = {{0, 10}, {1, 1}, {2, 9}};
+  Engine engine(options(""));
+  TuneReport r = engine.tune(toy_task(3), gpu.device(), quick_policy());
+  CHECK(outcome(r, 1).kind == OutcomeKind::wrong);
+  INFO(outcome(r, 1).detail);
+  CHECK(mentions(outcome(r, 1).detail, reason));
+  CHECK(r.choice.candidate == toy(2));
+  CHECK(outcome(r, 0).kind == OutcomeKind::measured);  // not blamed for what another wrote
+}
+
+TEST_CASE("row 27: if all fail, the fallback is used and not stored", "[search]") {
+  FakeGpu gpu;
+  for (int v = 0; v < 3; ++v) gpu.deeds[v] = Deed::nan;
+  Engine engine(options(""));
+  TuneReport r = engine.tune(toy_task(3), gpu.device(), quick_policy());
+  CHECK(r.choice.candidate == toy(2));  // a task's last one is trusted
+  CHECK(r.choice.grade == Grade::ranked);
+  CHECK(r.choice.microseconds == 0);
+  CHECK(r.measured == 0);
+  bool stored = false;
+  for (const StoreEntry& e : engine.store().list()) stored |= e.kind == "choice" && mentions(e.summary, "toy rows");
+  CHECK_FALSE(stored);
+}
+
+TEST_CASE("row 25: a launch plan beyond the device is skipped", "[search]") {
+  FakeGpu gpu;
+  Task task = toy_task(3);
+  auto source = task.source;
+  task.source = [source](const Candidate& c) {
+    Source s = source(c);
+    if (c.at("v") == 0) s.plan.shared_bytes = 10 << 20;
+    if (c.at("v") == 1) s.plan.threads = 4096;
+    return s;
+  };
+  Engine engine(options(""));
+  TuneReport r = engine.tune(task, gpu.device(), quick_policy());
+  CHECK(outcome(r, 0).kind == OutcomeKind::pruned);
+  CHECK(outcome(r, 1).kind == OutcomeKind::pruned);
+  CHECK(r.choice.candidate == toy(2));
+  CHECK(fake_cuda_violation_count() == 0);
+}
+
+TEST_CASE("a driver that refuses one module or launch costs that candidate only", "[search]") {
+  FakeGpu gpu;
+  Engine engine(options(""));
+  Task task = toy_task(2);
+  engine.tune(task, gpu.device(), quick_policy());  // everything is compiled now
+  TunePolicy policy = quick_policy();
+  policy.retune = true;
+  auto [call, code] = GENERATE(table<const char*, int>({{"cuModuleLoadData", 209}, {"cuLaunchKernelEx", 701}}));
+  fake_cuda_fail(call, 2, code);  // the first module is the clock's, the first launch variant 0's
+  TuneReport r = engine.tune(task, gpu.device(), policy);
+  int failed = 0;
+  for (const Outcome& o : r.outcomes) failed += o.kind == OutcomeKind::failed;
+  CHECK(failed == 1);
+  CHECK(r.choice.grade == Grade::exact);
+}
+
+TEST_CASE("a candidate that spills is rejected, one that does not compile is recorded", "[search]") {
+  FakeGpu gpu;
+  gpu.durations = {{0, 1}, {1, 1}, {2, 9}};
+  Task task = toy_task(3);
+  auto source = task.source;
+  task.source = [source](const Candidate& c) {
+    Source s = source(c);
+    if (c.at("v") == 1) s.text += "\n#error no such thing\n";
+    if (c.at("v") == 0) {
+      s.options.push_back("--maxrregcount=24");
+      s.text =
+          "struct A { const float* x; float* y; long long n; };\n"
+          "extern \"C\" __global__ void toy_0(const A a) {\n"
+          "  float v[64];\n"
+          "#pragma unroll\n"
+          "  for (int i = 0; i < 64; ++i) v[i] = a.x[(i * 37 + threadIdx.x) % a.n];\n"
+          "  __syncthreads();\n"
+          "  for (int r = 0; r < a.n; ++r) {\n"
+          "#pragma unroll\n"
+          "    for (int i = 0; i < 64; ++i) v[i] = v[i] * v[(i + 13) % 64] + v[(i + 7) % 64];\n"
+          "  }\n"
+          "#pragma unroll\n"
+          "  for (int i = 0; i < 64; ++i) a.y[i + threadIdx.x] = v[i];\n}\n";
+    }
+    return s;
+  };
+  Engine engine(options(""));
+  TuneReport r = engine.tune(task, gpu.device(), quick_policy());
+  CHECK(outcome(r, 0).kind == OutcomeKind::rejected);
+  CHECK(mentions(outcome(r, 0).detail, "spills"));
+  CHECK(outcome(r, 0).resources.spill_bytes > 0);
+  CHECK(outcome(r, 1).kind == OutcomeKind::not_compiled);
+  CHECK(mentions(outcome(r, 1).detail, "no such thing"));
+  CHECK(r.choice.candidate == toy(2));
+}
+
+TEST_CASE("row 36: cancelling stops within a second and keeps what was found", "[search]") {
+  TempDir dir;
+  FakeGpu gpu;
+  std::atomic<bool> stop{false};
+  std::chrono::steady_clock::time_point asked;
+  TunePolicy policy = quick_policy();
+  policy.cancelled = [&] { return stop.load(); };
+  policy.progress = [&](std::string_view stage, int done, int) {
+    if (stage == "measure" && done == 2 && !stop) {
+      asked = std::chrono::steady_clock::now();
+      stop = true;
+    }
+  };
+  Engine engine(options(dir / "cache.db"));
+  TuneReport r = engine.tune(toy_task(12), gpu.device(), policy);
+  double late = std::chrono::duration<double>(std::chrono::steady_clock::now() - asked).count();
+  CHECK(late < 1);
+  CHECK(r.stopped == "cancelled");
+  CHECK(r.measured == 2);
+  stop = false;
+  policy.progress = {};
+  TuneReport rest = engine.tune(toy_task(12), gpu.device(), policy);
+  CHECK(rest.stopped == "all");
+  CHECK(rest.outcomes.size() == 12);
+}
+
+TEST_CASE("patience and budget end a search early, the default is always measured", "[search]") {
+  FakeGpu gpu;
+  Engine engine(options(""));
+  TunePolicy policy = quick_policy();
+  SECTION("patience") {
+    policy.patience = 2;
+    TuneReport r = engine.tune(toy_task(8), gpu.device(), policy);
+    CHECK(r.stopped == "patience");
+    CHECK(r.measured == 3);
+  }
+  SECTION("budget") {
+    policy.budget_seconds = 0;
+    TuneReport r = engine.tune(toy_task(8), gpu.device(), policy);
+    CHECK(r.stopped == "budget");
+    CHECK(r.measured == 1);
+    CHECK(r.choice.candidate == toy(0));
+  }
+  SECTION("exhaustive knows neither") {
+    policy.budget_seconds = 0;
+    policy.patience = 1;
+    policy.max_candidates = 2;
+    policy.exhaustive = true;
+    CHECK(engine.tune(toy_task(5), gpu.device(), policy).measured == 5);
+  }
+}
+
+TEST_CASE("noise is reported and its choice is not stored", "[search]") {
+  FakeGpu gpu;
+  int n = 0;
+  gpu.duration_of = [&](int, int) { return ++n % 200 < 100 ? 10.0 : 30.0; };
+  auto messages = std::make_shared<Messages>();
+  Engine engine(options("", messages));
+  TuneReport r = engine.tune(toy_task(2), gpu.device(), quick_policy());
+  CHECK(r.noisy);
+  CHECK(messages->any("not stored"));
+  gpu.duration_of = {};
+  TuneReport calm = engine.tune(toy_task(2), gpu.device(), quick_policy());
+  CHECK(calm.measured > 0);
+}
+
+TEST_CASE("a lost device ends the search with the driver's error", "[search]") {
+  FakeGpu gpu;
+  gpu.deeds[1] = Deed::faults;
+  Engine engine(options(""));
+  Error e = error_of(ErrorCode::driver_failed, [&] { engine.tune(toy_task(3), gpu.device(), quick_policy()); });
+  CHECK(mentions(e.what(), "700"));
+}
+
+TEST_CASE("policies out of range are refused by name", "[search]") {
+  FakeGpu gpu;
+  Engine engine(options(""));
+  TunePolicy p = quick_policy();
+  p.max_candidates = 0;
+  CHECK(error_of(ErrorCode::invalid_argument, [&] { engine.tune(toy_task(1), gpu.device(), p); }).field() ==
+        "max_candidates");
+  p = quick_policy();
+  p.budget_seconds = -1;
+  CHECK(error_of(ErrorCode::invalid_argument, [&] { engine.tune(toy_task(1), gpu.device(), p); }).field() ==
+        "budget_seconds");
+  Task t = toy_task(1);
+  t.candidates.clear();
+  CHECK(error_of(ErrorCode::invalid_argument, [&] { engine.tune(t, gpu.device()); }).field() == "task.candidates");
+}
