@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// formats, archs, families: what the library knows. README.md's tables are these, printed with --markdown.
+#include <fmt/format.h>
+
+#include "cli/command.h"
+
+namespace tilewright::cli {
+namespace {
+
+constexpr const char* kOps[] = {"gemm", "cast"};
+
+void show(const Context& context, bool markdown, const Json& json, const Table& table) {
+  if (context.json)
+    print_json(json);
+  else
+    print(markdown ? table.markdown() : table.text());
+}
+
+const char* scope_name(Scope scope) { return scope == Scope::block ? "block" : scope == Scope::row ? "row" : "tensor"; }
+
+int run_formats(const Context& context, bool markdown) {
+  Json list = Json::array();
+  Table table({"format", "bits", "block", "streams", "encoders", "what it is"});
+  for (const Format f : Format::all()) {
+    const FormatInfo& info = f.info();
+    Json streams = Json::array(), encoders = Json::array();
+    std::string stream_text, encoder_text;
+    for (const StreamSpec& s : info.streams) {
+      streams.push_back({{"name", s.name}, {"scope", scope_name(s.scope)}, {"bytes", s.bytes}});
+      stream_text += fmt::format("{}{} {} B/{}", stream_text.empty() ? "" : ", ", s.name, s.bytes,
+                                 s.scope == Scope::block && info.block == 1 ? "element" : scope_name(s.scope));
+    }
+    for (const char* e : info.encoders) {
+      encoders.push_back(e);
+      encoder_text += (encoder_text.empty() ? "" : ", ") + std::string(e);
+    }
+    list.push_back({{"name", info.name},
+                    {"title", info.title},
+                    {"bits", info.bits},
+                    {"bits_per_element", f.bits_per_element()},
+                    {"block", info.block},
+                    {"layout_version", info.layout_version},
+                    {"streams", streams},
+                    {"encoders", encoders}});
+    table.add({info.name, fmt::format("{:g}", f.bits_per_element()), std::to_string(info.block), stream_text,
+               encoder_text.empty() ? "-" : encoder_text, info.title});
+  }
+  show(context, markdown, {{"formats", list}}, table);
+  return kOk;
+}
+
+std::string features(const Arch& a) {
+  std::string out;
+  const std::pair<bool, const char*> all[] = {{a.mma_bf16, "bf16 mma"}, {a.mma_s8_k32, "int8 mma"},
+                                              {a.cp_async, "cp.async"}, {a.mma_f8, "fp8 mma"},
+                                              {a.clusters, "clusters"}, {a.tma, "TMA"},
+                                              {a.wgmma, "wgmma"}};
+  for (const auto& [on, name] : all)
+    if (on) out += (out.empty() ? "" : ", ") + std::string(name);
+  return out;
+}
+
+Json json_of(const Arch& a) {
+  return {{"name", a.name},
+          {"compute_capability", fmt::format("{}.{}", a.major, a.minor)},
+          {"cp_async", a.cp_async},
+          {"mma_bf16", a.mma_bf16},
+          {"mma_s8_k32", a.mma_s8_k32},
+          {"mma_f8", a.mma_f8},
+          {"clusters", a.clusters},
+          {"tma", a.tma},
+          {"wgmma", a.wgmma},
+          {"shared_per_block", a.shared_per_block},
+          {"shared_per_sm", a.shared_per_sm},
+          {"threads_per_sm", a.threads_per_sm}};
+}
+
+int run_archs(const Context& context, bool markdown) {
+  Json list = Json::array(), devices = Json::array();
+  Table table({"target", "compute capability", "shared memory per block", "features"});
+  for (const Arch& a : archs()) {
+    list.push_back(json_of(a));
+    table.add({a.name, fmt::format("{}.{}", a.major, a.minor), bytes_text(a.shared_per_block), features(a)});
+  }
+  std::string lines;
+  const Options options = context.options();
+  for (int i = 0; !markdown && i < Device::count(options.driver); ++i) {
+    try {
+      const Device d = Device::open(i, options.driver);
+      devices.push_back({{"ordinal", i},
+                         {"name", d.name()},
+                         {"arch", d.arch().name},
+                         {"sms", d.sms()},
+                         {"driver", d.driver_version()}});
+      lines += fmt::format("device {}: {}, target {}, {} SMs, driver {}\n", i, d.name(), d.arch().name, d.sms(),
+                           d.driver_version());
+    } catch (const Error& e) {
+      lines += fmt::format("device {}: cannot be used: {}\n", i, e.what());
+    }
+  }
+  show(context, markdown, {{"archs", list}, {"devices", devices}}, table);
+  if (!context.json && !markdown) print(lines.empty() ? "no device in this machine" : lines);
+  return kOk;
+}
+
+int run_families(const Context& context, bool markdown) {
+  Json list = Json::array();
+  Table table({"operation", "family", "what it is"});
+  for (const char* op : kOps)
+    for (const Family* f : families(op)) {
+      list.push_back({{"op", op}, {"name", f->name()}, {"title", f->title()}});
+      table.add({op, std::string(f->name()), std::string(f->title())});
+    }
+  show(context, markdown, {{"families", list}}, table);
+  return kOk;
+}
+
+}  // namespace
+
+void add_catalogue(Context& context) {
+  const auto add = [&](const char* name, const char* help, int (*run)(const Context&, bool)) {
+    CLI::App* command = add_command(context, *context.app, name, help);
+    auto markdown = std::make_shared<bool>(false);
+    command->add_flag("--markdown", *markdown, "Print a Markdown table");
+    command->callback(
+        [&context, markdown, run] { context.action = [&context, markdown, run] { return run(context, *markdown); }; });
+  };
+  add("formats", "List the number formats", run_formats);
+  add("archs", "List the GPU targets, and this machine's devices", run_archs);
+  add("families", "List the kernel families of each operation, in the order they are asked", run_families);
+}
+
+}  // namespace tilewright::cli

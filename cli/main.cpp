@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// tilewright: the library at the command line.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+#include <string_view>
+
+#include "cli/command.h"
+
+namespace {
+
+using namespace tilewright;
+using namespace tilewright::cli;
+
+constexpr const char* kFooter =
+    "\nA PROBLEM is text, in one argument or several:\n"
+    "  gemm x=q8_1 w=q4_0 y=f32 m=2 n=4096 k=14336 [bias=f32] [act=relu|gelu|gelu_tanh|silu] [alpha=1] "
+    "[global=mul|div]\n"
+    "  cast x=f32 y=q8_1 rows=2 cols=14336\n"
+    "\nExit codes: 0 done; 1 bad argument, problem or file; 2 a result beyond its error bound; 3 damage in a cache;\n"
+    "4 the environment: no GPU, no libnvrtc, or a driver or compiler that failed.\n";
+
+int exit_code(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::invalid_argument:
+    case ErrorCode::unsupported:
+    case ErrorCode::too_large:
+    case ErrorCode::io: return kUserError;
+    default: return kEnvironment;
+  }
+}
+
+int complain(std::string_view text, int code) {
+  fmt::print(stderr, "tilewright: error: {}\n", text);
+  return code;
+}
+
+int run(Context& context, int argc, char** argv) {
+  CLI::App app("Quantized GEMM kernels by descriptor: specialized, compiled, tuned, remembered", "tilewright");
+  context.app = &app;
+  app.require_subcommand(1);
+  app.footer(kFooter);
+  app.set_version_flag("--version", TILEWRIGHT_VERSION);
+  add_catalogue(context);
+  add_plan(context);
+  add_prewarm(context);
+  add_tune(context);
+  add_run(context);
+  add_cache(context);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& e) {
+    return app.exit(e);  // --help, --version
+  } catch (const CLI::ParseError& e) {
+    complain(e.what(), kUserError);
+    fmt::print(stderr, "See tilewright --help.\n");
+    return kUserError;
+  }
+  return context.action();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc == 2 && std::string_view(argv[1]) == "compile-worker") return compile_worker_main(0, 1);
+  Context context;
+  try {
+    return run(context, argc, argv);
+  } catch (const CompileError& e) {
+    complain(e.what(), kEnvironment);
+    fmt::print(stderr, "options: {}\n{}\n", e.options(), e.log());
+    return kEnvironment;
+  } catch (const Error& e) {
+    return complain(e.what(), exit_code(e.code()));
+  } catch (const std::exception& e) {
+    return complain(e.what(), kEnvironment);
+  }
+}

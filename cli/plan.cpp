@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// plan, emit: what would compute a problem, and its source text. Neither needs a GPU or a compiler.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "cli/command.h"
+
+namespace tilewright::cli {
+namespace {
+
+struct Args {
+  ProblemArgument problem;
+  std::string arch, candidate, directory;
+  int top = 10;
+};
+
+Json knobs_json(const Candidate& c) {
+  Json knobs = Json::object();
+  for (const auto& [name, value] : c.knobs) knobs[name] = value;
+  return knobs;
+}
+
+int run_plan(const Context& context, const Args& args) {
+  Options options = context.options();
+  const Problem problem = args.problem.parse();
+  const Arch& target = arch_or_device(args.arch, options);
+  const Engine engine(std::move(options));
+  const auto plans = engine.plan(problem, target);
+  Json list = Json::array();
+  Table table({"#", "candidate", "predicted", "blocks", "threads", "shared"});
+  for (std::size_t i = 0; i < plans.size() && (args.top == 0 || i < static_cast<std::size_t>(args.top)); ++i) {
+    const Planned& p = plans[i];
+    const auto blocks = [&](const GridAxis& axis) { return axis.blocks(problem.rows(), problem.cols()); };
+    list.push_back({{"candidate", p.candidate.text()},
+                    {"family", p.candidate.family},
+                    {"knobs", knobs_json(p.candidate)},
+                    {"predicted_microseconds", p.predicted_microseconds},
+                    {"grid", {blocks(p.plan.x), blocks(p.plan.y), blocks(p.plan.z)}},
+                    {"threads", p.plan.threads},
+                    {"cluster", p.plan.cluster},
+                    {"shared_bytes", p.plan.shared_bytes}});
+    table.add({std::to_string(i + 1), p.candidate.text(), microseconds(p.predicted_microseconds),
+               fmt::format("{}x{}x{}", blocks(p.plan.x), blocks(p.plan.y), blocks(p.plan.z)),
+               std::to_string(p.plan.threads), bytes_text(p.plan.shared_bytes)});
+  }
+  if (context.json) {
+    print_json(Json{{"problem", problem.text()}, {"arch", target.name}, {"legal", plans.size()}, {"candidates", list}});
+  } else {
+    print(table.text());
+    print(fmt::format("{} legal candidates for {} on {}", plans.size(), problem.text(), target.name));
+  }
+  return kOk;
+}
+
+Source source_for(const Context& context, const Args& args) {
+  Options options = context.options();
+  const Problem problem = args.problem.parse();
+  const Arch& target = arch_or_device(args.arch, options);
+  if (args.candidate.empty()) return Engine(std::move(options)).emit(problem, target);
+  const Candidate candidate = Candidate::parse(args.candidate);
+  const Family& f = family(problem.op(), candidate.family);
+  std::string why = f.why_not(problem, target);
+  if (why.empty()) why = f.illegal(problem, target, candidate);
+  if (!why.empty()) throw Error(ErrorCode::invalid_argument, "--candidate", args.candidate, why);
+  return f.source(problem, target, candidate);
+}
+
+void write_file(const std::filesystem::path& path, const std::string& text) {
+  std::filesystem::create_directories(path.parent_path());
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  if (!file.flush()) throw Error(ErrorCode::io, "--dir", path.string(), "could not be written");
+}
+
+int run_emit(const Context& context, const Args& args) {
+  const Source source = source_for(context, args);
+  if (!args.directory.empty()) {
+    write_file(std::filesystem::path(args.directory) / "kernel.cu", source.text);
+    for (const Header& h : source.headers) write_file(std::filesystem::path(args.directory) / h.name, h.text);
+  }
+  if (context.json) {
+    Json headers = Json::array();
+    for (const Header& h : source.headers) headers.push_back({{"name", h.name}, {"text", h.text}});
+    print_json(Json{{"name", source.name},
+                    {"entry", source.entry},
+                    {"options", source.options},
+                    {"threads", source.plan.threads},
+                    {"shared_bytes", source.plan.shared_bytes},
+                    {"text", source.text},
+                    {"headers", headers}});
+  } else if (args.directory.empty()) {
+    print(source.text);
+  } else {
+    print(fmt::format("kernel.cu and {} headers written to {}", source.headers.size(), args.directory));
+  }
+  return kOk;
+}
+
+}  // namespace
+
+void add_plan(Context& context) {
+  const auto args = std::make_shared<Args>();
+  CLI::App* plan = add_command(context, *context.app, "plan", "Rank the legal candidates of a problem");
+  add_problem(plan, args->problem, true);
+  plan->add_option("--arch", args->arch, "Target, e.g. sm_90a (default: this machine's device)");
+  plan->add_option("--top", args->top, "How many to print; 0: all")->check(CLI::NonNegativeNumber);
+  plan->callback([&context, args] { context.action = [&context, args] { return run_plan(context, *args); }; });
+
+  CLI::App* emit = add_command(context, *context.app, "emit", "Print the source of the chosen kernel");
+  add_problem(emit, args->problem, true);
+  emit->add_option("--arch", args->arch, "Target, e.g. sm_90a (default: this machine's device)");
+  emit->add_option("--candidate", args->candidate, "This one instead of the chosen, as plan prints it");
+  emit->add_option("--dir", args->directory, "Write kernel.cu and every header it includes here");
+  emit->callback([&context, args] { context.action = [&context, args] { return run_emit(context, *args); }; });
+}
+
+}  // namespace tilewright::cli

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// tune: measure candidates on this machine's GPU and remember the best.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cli/command.h"
+
+namespace tilewright::cli {
+namespace {
+
+struct Args {
+  ProblemArgument problem;
+  std::string workload;
+  int device = 0;
+  TunePolicy policy;
+};
+
+Json json_of(const Outcome& o) {
+  return {{"candidate", o.candidate.text()},
+          {"kind", to_string(o.kind)},
+          {"detail", o.detail},
+          {"microseconds", o.microseconds},
+          {"low", o.low},
+          {"high", o.high},
+          {"rounds", o.rounds},
+          {"error", o.error},
+          {"mhz", o.mhz},
+          {"registers", o.resources.registers},
+          {"spill_bytes", o.resources.spill_bytes},
+          {"stored", o.stored}};
+}
+
+Json json_of(const TuneReport& r) {
+  Json outcomes = Json::array();
+  for (const Outcome& o : r.outcomes) outcomes.push_back(json_of(o));
+  return {{"problem", r.key},
+          {"choice", r.choice.candidate.text()},
+          {"grade", to_string(r.choice.grade)},
+          {"microseconds", r.choice.microseconds},
+          {"first", r.first.text()},
+          {"compiled", r.compiled},
+          {"measured", r.measured},
+          {"seconds", r.seconds},
+          {"noisy", r.noisy},
+          {"stopped", r.stopped},
+          {"outcomes", outcomes}};
+}
+
+void show(const TuneReport& r, const Problem& problem) {
+  Table table({"candidate", "outcome", "time", "spread", "error/bound"});
+  for (const Outcome& o : r.outcomes) {
+    const bool measured = o.kind == OutcomeKind::measured;
+    table.add({o.candidate.text(), measured ? (o.stored ? "measured before" : "measured") : to_string(o.kind),
+               microseconds(o.microseconds), measured ? fmt::format("{:.2f}-{:.2f}", o.low, o.high) : o.detail,
+               measured ? fmt::format("{:.2g}", o.error) : "-"});
+  }
+  print(r.key);
+  print(table.text());
+  std::string rate;
+  if (r.choice.microseconds > 0)
+    rate = fmt::format(", {:.2f} TB/s, {:.2f} TFLOP/s", problem.min_bytes() / r.choice.microseconds / 1e6,
+                       problem.ops() / r.choice.microseconds / 1e6);
+  print(fmt::format("choice: {} ({}{})\n{} compiled, {} measured in {:.1f} s, stopped by {}{}\n",
+                    r.choice.candidate.text(), microseconds(r.choice.microseconds), rate, r.compiled, r.measured,
+                    r.seconds, r.stopped, r.noisy ? "; too noisy to store" : ""));
+}
+
+int run_tune(const Context& context, Args args) {
+  if (args.problem.given() == !args.workload.empty())
+    throw Error(ErrorCode::invalid_argument, "tune", "", "give either a PROBLEM or --workload FILE");
+  std::vector<Problem> problems =
+      args.problem.given() ? std::vector<Problem>{args.problem.parse()} : read_workload(args.workload);
+  Options options = context.options();
+  const Device device = need_device(args.device, options, "tune");
+  Engine engine(std::move(options));
+  Json reports = Json::array();
+  for (const Problem& problem : problems) {
+    TuneReport report;
+    {
+      const Progress progress;
+      args.policy.progress = progress;
+      report = engine.tune(problem, device, args.policy);
+      args.policy.progress = nullptr;
+    }
+    if (context.json)
+      reports.push_back(json_of(report));
+    else
+      show(report, problem);
+  }
+  if (context.json) print_json(Json{{"device", device.name()}, {"arch", device.arch().name}, {"reports", reports}});
+  return kOk;
+}
+
+}  // namespace
+
+void add_tune(Context& context) {
+  const auto args = std::make_shared<Args>();
+  CLI::App* command = add_command(context, *context.app, "tune", "Measure candidates on the GPU and keep the best");
+  add_problem(command, args->problem, false);
+  command->add_option("--workload", args->workload, "A file of one problem per line")->type_name("FILE");
+  command->add_option("--device", args->device, "Ordinal of the GPU");
+  command->add_option("--max", args->policy.max_candidates, "Measure at most so many")->check(CLI::Range(1, 100000));
+  command->add_option("--budget", args->policy.budget_seconds, "Seconds per problem")->check(CLI::PositiveNumber);
+  command->add_option("--patience", args->policy.patience, "Stop after so many without gain; 0: never");
+  command->add_option("--jobs", args->policy.jobs, "Compiles at a time; 0: one per core")->check(CLI::Range(0, 1024));
+  command->add_flag("--exhaustive", args->policy.exhaustive, "Every legal candidate, whatever it takes");
+  command->add_flag("--retune", args->policy.retune, "Measure again what is stored");
+  command->callback([&context, args] { context.action = [&context, args] { return run_tune(context, *args); }; });
+}
+
+}  // namespace tilewright::cli
