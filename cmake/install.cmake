@@ -1,1 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
+# find_package(tilewright) and pkg-config for whoever installs us.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+set(TILEWRIGHT_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/tilewright)
+install(TARGETS tilewright EXPORT tilewright-targets
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(DIRECTORY include/tilewright DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(EXPORT tilewright-targets NAMESPACE tilewright:: DESTINATION ${TILEWRIGHT_CMAKE_DIR})
+configure_package_config_file(cmake/tilewright-config.cmake.in ${PROJECT_BINARY_DIR}/tilewright-config.cmake
+  INSTALL_DESTINATION ${TILEWRIGHT_CMAKE_DIR})
+# Before 1.0 a minor version may change the interface.
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/tilewright-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/tilewright-config.cmake ${PROJECT_BINARY_DIR}/tilewright-config-version.cmake
+  DESTINATION ${TILEWRIGHT_CMAKE_DIR})
+
+# pkg-config: what a static library needs goes to Libs.private, unless the library is static anyway.
+if(BUILD_SHARED_LIBS)
+  set(TILEWRIGHT_PC_LIBS "")
+  set(TILEWRIGHT_PC_REQUIRES_PRIVATE "sqlite3")
+  set(TILEWRIGHT_PC_REQUIRES "")
+else()
+  set(TILEWRIGHT_PC_LIBS "-pthread -ldl")
+  set(TILEWRIGHT_PC_REQUIRES_PRIVATE "")
+  set(TILEWRIGHT_PC_REQUIRES "sqlite3")
+endif()
+if(TILEWRIGHT_STATIC_DEPENDENCIES)
+  set(TILEWRIGHT_PC_REQUIRES "")
+  set(TILEWRIGHT_PC_REQUIRES_PRIVATE "")
+  set(TILEWRIGHT_PC_LIBS "${TILEWRIGHT_SQLITE_STATIC} -pthread -ldl -lm")
+endif()
+# Relative to the .pc file, so that an installed tree can be moved.
+file(RELATIVE_PATH TILEWRIGHT_PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+configure_file(cmake/tilewright.pc.in ${PROJECT_BINARY_DIR}/tilewright.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/tilewright.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/tilewright)
+
+if(TILEWRIGHT_CLI)
+  set_target_properties(tilewright_cli PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+  install(TARGETS tilewright_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()

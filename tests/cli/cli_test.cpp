@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// The built tool, as its users run it. No GPU: TILEWRIGHT_DRIVER names a file that does not exist.
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+
+#include "support/catch.h"
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+namespace {
+
+constexpr const char* kGemm = "\"gemm x=q8_1 w=q4_0 y=f32 m=4 n=384 k=1536\"";
+constexpr const char* kModel = "--model examples/models/minilm-l6-v2-tiny.gguf ";
+
+struct Ran {
+  int code = -1;
+  std::string out, err;
+  Json json() const {
+    INFO(out);
+    REQUIRE(Json::accept(out));
+    return Json::parse(out);
+  }
+};
+
+std::string slurp(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// A folder of this process alone, gone at the end.
+struct Scratch {
+  fs::path path = fs::temp_directory_path() / ("tilewright-cli-" + std::to_string(::getpid()));
+  Scratch() {
+    fs::create_directories(path);
+    ::chmod(path.c_str(), 0700);
+  }
+  ~Scratch() { fs::remove_all(path); }
+  std::string operator/(const char* name) const { return (path / name).string(); }
+};
+
+Scratch& scratch() {
+  static Scratch s;
+  return s;
+}
+
+Ran tool(const std::string& arguments) {
+  const std::string out = scratch() / "stdout", err = scratch() / "stderr";
+  const std::string command = "cd '" TILEWRIGHT_SOURCE_DIR
+                              "' && TILEWRIGHT_DRIVER=/nonexistent/libcuda.so '" TILEWRIGHT_BINARY_DIR
+                              "/bin/tilewright' " +
+                              arguments + " >'" + out + "' 2>'" + err + "' </dev/null";
+  const int status = std::system(command.c_str());
+  Ran ran{WIFEXITED(status) ? WEXITSTATUS(status) : -1, slurp(out), slurp(err)};
+  INFO(arguments << " -> " << ran.code << "\n" << ran.err);
+  CHECK(ran.code >= 0);
+  return ran;
+}
+
+void refused(const std::string& arguments, int code, const std::string& part) {
+  const Ran r = tool(arguments);
+  INFO(arguments << "\n" << r.out << r.err);
+  CHECK(r.code == code);
+  CHECK(r.out.empty());
+  CHECK(r.err.rfind("tilewright: error: ", 0) == 0);
+  CHECK(r.err.find(part) != std::string::npos);
+}
+
+std::string cache_flag(const char* name) { return " --cache '" + (scratch() / name) + "' "; }
+
+}  // namespace
+
+TEST_CASE("cli: arguments that are wrong are named and give 1") {
+  refused("", 1, "subcommand");
+  refused("nothing", 1, "");
+  refused("plan --json", 1, "problem");
+  refused("plan gemm x=q9 w=q4_0 y=f32 m=1 n=64 k=64 --arch sm_90a", 1, "q9");
+  refused(std::string("plan ") + kGemm + " --arch sm_1", 1, "sm_1");
+  refused(std::string("plan ") + kGemm, 1, "--arch");
+  refused(std::string("plan ") + kGemm + " --arch sm_90a --top -1", 1, "--top");
+  refused(std::string("emit ") + kGemm + " --arch sm_90a --candidate 'mma bm=3'", 1, "--candidate");
+  refused("prewarm --arch sm_80 --workload /nonexistent", 1, "/nonexistent");
+  refused("prewarm --arch sm_80", 1, "workload");
+  refused("tune", 1, "PROBLEM");
+  refused("cache", 1, "subcommand");
+  refused("cache ls --cache /nonexistent/cache.db", 1, "/nonexistent/cache.db");
+  refused("cache import /nonexistent/a.db" + cache_flag("import.db"), 1, "/nonexistent/a.db");
+  refused("formats --nonsense", 1, "nonsense");
+}
+
+TEST_CASE("cli: help and version") {
+  const Ran help = tool("--help");
+  CHECK(help.code == 0);
+  for (const char* part :
+       {"formats", "archs", "families", "plan", "emit", "prewarm", "tune", "run", "cache", "Exit codes"})
+    CHECK(help.out.find(part) != std::string::npos);
+  CHECK(tool("run --help").code == 0);
+  CHECK(tool("--version").code == 0);
+}
+
+TEST_CASE("cli: the catalogue") {
+  const Json formats = tool("formats --json").json();
+  CHECK(formats["formats"].size() >= 8);
+  bool q4_0 = false;
+  for (const Json& f : formats["formats"])
+    q4_0 |= f["name"] == "q4_0" && f["block"] == 32 && f["bits_per_element"] == 4.5;
+  CHECK(q4_0);
+  const Json archs = tool("archs --json").json();
+  CHECK(archs["archs"].size() >= 4);
+  CHECK(archs["devices"].empty());
+  CHECK(tool("families --json").json()["families"].size() >= 3);
+  CHECK(tool("formats --markdown").out.rfind("| format |", 0) == 0);
+}
+
+TEST_CASE("cli: plan and emit need no GPU") {
+  const Json plan = tool(std::string("plan --json --top 3 --arch sm_90a ") + kGemm).json();
+  CHECK(plan["candidates"].size() == 3);
+  CHECK(plan["candidates"][0]["threads"] > 0);
+  CHECK(plan["problem"] == "gemm x=q8_1 w=q4_0 y=f32 m=4 n=384 k=1536");
+  CHECK(tool("plan gemm x=q8_1 w=q4_0 y=f32 m=4 n=384 k=1536 --arch sm_80").code == 0);  // one word per field
+
+  const std::string candidate = plan["candidates"][1]["candidate"];
+  const Json emit = tool(std::string("emit --json --arch sm_90a ") + kGemm + " --candidate '" + candidate + "'").json();
+  CHECK(emit["text"].get<std::string>().find("#include") != std::string::npos);
+  CHECK_FALSE(emit["headers"].empty());
+  const std::string folder = scratch() / "emitted";
+  CHECK(tool(std::string("emit --arch sm_80 ") + kGemm + " --dir '" + folder + "'").code == 0);
+  CHECK(fs::exists(folder + "/kernel.cu"));
+}
+
+TEST_CASE("cli: run without a GPU computes on the CPU, says so, and checks") {
+  const std::string tensor = "--tensor blk.0.ffn_down.weight.q4_0 ";
+  const Json run = tool(std::string("run --json ") + kGemm + " " + kModel + tensor).json();
+  CHECK(run["executed_on"] == "cpu reference");
+  CHECK(run["verified"] == true);
+  CHECK(run["checked"] == 4 * 384);
+  CHECK(run["error_of_bound"] < 1);
+  const Ran text = tool(std::string("run ") + kGemm);
+  CHECK(text.code == 0);
+  CHECK(text.out.find("CPU reference") != std::string::npos);
+  CHECK(text.out.find("result   verified") != std::string::npos);
+  for (const char* problem :
+       {"\"gemm x=q8_1 w=q4_k y=f32 m=3 n=384 k=1536\" --tensor blk.0.ffn_down.weight.q4_k ",
+        "\"gemm x=f16 w=f16 y=f16 m=3 n=384 k=384 bias=f32 act=gelu\" --tensor blk.0.attn_q.weight.f16 ",
+        "\"gemm x=q8_1 w=q8_0 y=f32 m=3 n=384 k=1536\" --tensor blk.0.ffn_down.weight ",
+        "\"cast x=f32 y=q8_0 rows=384 cols=1536\" --tensor blk.0.ffn_down.weight "})
+    CHECK(tool(std::string("run --json ") + problem + kModel).json()["verified"] == true);
+
+  refused(std::string("run --device 0 ") + kGemm, 4, "device = 0");
+  refused(std::string("run --tune ") + kGemm, 4, "--tune");
+  refused(std::string("tune ") + kGemm, 4, "GPU");
+  refused(std::string("run ") + kGemm + " " + kModel, 1, "--tensor");
+  refused(std::string("run ") + kGemm + " " + kModel + "--tensor nothing", 1, "blk.0.ffn_down.weight");
+  refused(std::string("run ") + kGemm + " " + kModel + "--tensor blk.0.attn_q.weight.q4_0", 1, "384 x 384");
+  refused(std::string("run ") + kGemm + " " + kModel + "--tensor blk.0.ffn_down.weight.q8_0", 1, "q8_0");
+  refused(std::string("run ") + kGemm + " --model README.md --tensor x", 1, "magic");
+}
+
+TEST_CASE("cli: prewarm compiles once; the cache can be listed, shipped, checked and repaired") {
+  const std::string cache = cache_flag("warm.db"), shipped = scratch() / "shipped.db";
+  const std::string prewarm =
+      "prewarm --json --arch sm_80,sm_90a --top 1 --no-buckets --workload tests/readme/workload.txt" + cache;
+  const Ran ran = tool(prewarm);
+  if (ran.code == 4 && ran.err.find("nvrtc") != std::string::npos) {
+    WARN("no libnvrtc: " << ran.err);
+    return;
+  }
+  const Json first = ran.json();
+  CHECK(ran.code == 0);
+  CHECK(first["compiled"] == 2);
+  CHECK(first["failed"] == 0);
+  CHECK(first["compile_seconds"].size() == 2);
+  const Json second = tool(prewarm).json();
+  CHECK(second["compiled"] == 0);
+  CHECK(second["skipped"] == 2);
+
+  const Json list = tool("cache ls --json --kind binary" + cache).json();
+  REQUIRE(list["entries"].size() == 2);
+  CHECK(tool("cache show " + list["entries"][0]["id"].get<std::string>() + cache).json().is_object());
+  CHECK(tool("cache verify --json" + cache).json()["damaged"].empty());
+  CHECK(tool("cache gc --json" + cache).code == 0);
+  CHECK(tool(std::string("cache explain --arch sm_90a ") + kGemm + cache).code == 0);
+  CHECK(tool("cache export '" + shipped + "'" + cache).code == 0);
+  CHECK(tool("cache merge --json '" + shipped + "'" + cache_flag("other.db")).json()["added"] >= 2);
+  CHECK(tool("cache import --json '" + shipped + "'" + cache_flag("third.db")).code == 0);
+  CHECK(tool("cache ls --json --kind binary" + cache_flag("third.db")).json()["entries"].empty());  // never binaries
+}
+
+TEST_CASE("cli: a damaged cache gives 3 until it is repaired") {
+  refused("cache verify" + cache_flag("none.db"), 1, "no such file");
+  const std::string path = scratch() / "garbage.db";
+  std::ofstream(path) << std::string(8192, 'x');
+  const Ran garbage = tool("cache verify --json" + cache_flag("garbage.db"));
+  CHECK(garbage.code == 3);
+  CHECK_FALSE(garbage.json()["damaged"].empty());
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Touches every public class, so that a symbol that was not exported fails to link, and a type that was not exported
+// fails to be caught.
+#include <tilewright/tilewright.h>
+#include <cstdio>
+#include <string_view>
+
+using namespace tilewright;
+
+namespace {
+
+int failures = 0;
+
+void check(bool right, const char* what) {
+  if (right) return;
+  std::printf("failed: %s\n", what);
+  ++failures;
+}
+
+template <class F>
+void refuses(ErrorCode code, const char* what, const F& f) {
+  try {
+    f();
+    check(false, what);
+  } catch (const Error& e) {
+    check(e.code() == code, what);
+  }
+}
+
+}  // namespace
+
+int main() {
+  const Problem problem = Problem::parse("gemm x=q8_1 w=q4_0 y=f32 m=2 n=4096 k=14336");
+  check(Problem::parse(problem.text()) == problem, "a problem's text");
+  refuses(ErrorCode::invalid_argument, "a wrong problem", [] { Problem::parse("gemm x=nothing"); });
+  refuses(ErrorCode::invalid_argument, "a wrong target", [] { arch("sm_1"); });
+  check(!Format::all().empty() && !archs().empty() && !families("gemm").empty(), "the catalogue");
+
+  Options options;
+  options.cache = ":memory:";
+  Engine engine(options);
+  const auto plans = engine.plan(problem, arch("sm_90a"));
+  check(!plans.empty(), "a plan");
+  check(Candidate::parse(plans.front().candidate.text()) == plans.front().candidate, "a candidate's text");
+  check(!engine.emit(problem, arch("sm_80")).text.empty(), "a source");
+  check(family("gemm", plans.front().candidate.family).why_not(problem, arch("sm_90a")).empty(), "a family");
+  check(Key().add("a", "b").hash().size() == 64 && sha256_hex("").substr(0, 4) == "e3b0", "a hash");
+  check(Store().list().empty(), "an empty store");
+  check(std::string_view(to_string(OutcomeKind::measured)) == "measured", "an outcome's name");
+
+  check(Memory().size() == 0, "no memory");
+  const int devices = Device::count();
+  refuses(devices ? ErrorCode::invalid_argument : ErrorCode::library_missing, "a device that is not there", [&] {
+    try {
+      Device::open(1000);
+    } catch (const Error& e) {  // a driver without a device is not a missing driver
+      if (devices == 0 && e.code() == ErrorCode::invalid_argument)
+        throw Error(ErrorCode::library_missing, e.field(), e.value(), e.allowed());
+      throw;
+    }
+  });
+  std::printf("consumer: %zu candidates, %d devices, %d failures\n", plans.size(), devices, failures);
+  return failures ? 1 : 0;
+}
