@@ -125,7 +125,7 @@ static child::Work bomb_work("bomb", [](const child::Arguments& a) {
 });
 
 TEST_CASE("row 8: a zeroblob beyond every limit is a miss and is never read") {
-  Directory dir;
+  Directory dir(On::disk);
   const std::string path = make_cache(dir);
   {
     Raw ours(path);
