@@ -199,7 +199,7 @@ TEST_CASE("row 15: a lock held by a stopped process costs at most a second, then
   }
 }
 
-static child::Work lock_holder("lock holder", [](const child::Arguments& a) {
+static child::Work lock_holder("lock holder", [](const child::Arguments& a) -> int {
   Raw raw(a[0]);
   raw.exec("BEGIN EXCLUSIVE");
   write_file(a[1], "");
@@ -346,7 +346,7 @@ TEST_CASE("many threads share a store") {
 
 // ---- row 9
 
-static child::Work writer("writer", [](const child::Arguments& a) {
+static child::Work writer("writer", [](const child::Arguments& a) -> int {
   Store store(options(a[0]));
   std::mt19937 random(static_cast<unsigned>(std::stoul(a[1])));
   for (;;) {
