@@ -16,11 +16,15 @@ constexpr std::size_t kMemoryCap = 64u << 20;  // bytes of images; loaded kernel
 constexpr double kClaimSeconds = 5;            // longer than any candidate compiles
 constexpr const char* kCompilerRow = "compiler";
 
-Key compiler_key(const CompileOptions& options) {
+Key compiler_key() {
   Key key;
-  key.add("kind", "compiler").add("library", kLibraryVersion).add("nvrtc", options.nvrtc);
+  key.add("kind", "compiler").add("library", kLibraryVersion);
   return key;
 }
+
+// The row about the compiler is "version\nidentity" in the field that holds a choice's environment; an identity is
+// what was asked for, and the path, size and time of the file that was found.
+std::string identity_of(const CompileOptions& options, const std::string& file) { return options.nvrtc + "\n" + file; }
 
 // Changes whenever the file does. Empty if there is no such file.
 std::string file_identity(const std::string& path) {
@@ -43,17 +47,18 @@ Builder::Builder(Store& store, CompileOptions options, Log& log)
 std::string Builder::compiler() {
   std::lock_guard lock(compiler_mutex_);
   if (compiler_) return *compiler_;
-  // A row is "version\npath\nsize\ntime" in the field that holds a choice's environment.
-  std::optional<StoredChoice> row = store_.find_choice(compiler_key(options_), kCompilerRow);
-  std::string version, identity;
+  std::optional<StoredChoice> row = store_.find_choice(compiler_key(), kCompilerRow);
+  std::string version;
   if (row) {
-    std::size_t line = row->environment.find('\n');
-    version = row->environment.substr(0, line);
-    if (line != std::string::npos) identity = row->environment.substr(line + 1);
-    std::string path = identity.substr(0, identity.find('\n'));
-    if (!identity.empty() && file_identity(path) == identity) {
-      compiler_ = version;
-      return version;
+    std::size_t first = row->environment.find('\n'), second = row->environment.find('\n', first + 1);
+    version = row->environment.substr(0, first);
+    if (second != std::string::npos) {
+      std::string file = row->environment.substr(second + 1);
+      bool same = row->environment.substr(first + 1) == identity_of(options_, file);
+      if (same && !file.empty() && file_identity(file.substr(0, file.find('\n'))) == file) {
+        compiler_ = version;
+        return version;
+      }
     }
   }
   try {
@@ -69,13 +74,13 @@ void Builder::confirm_compiler() {
   std::lock_guard lock(compiler_mutex_);
   if (confirmed_) return;
   std::string version = compiler_version(options_);
-  std::string identity = file_identity(jit::Nvrtc::open(options_.nvrtc).path());
+  std::string identity = identity_of(options_, file_identity(jit::Nvrtc::open(options_.nvrtc).path()));
   StoredChoice row;
   row.problem = kCompilerRow;
   row.candidate.family = kCompilerRow;
   row.environment = version + "\n" + identity;
-  auto old = store_.find_choice(compiler_key(options_), kCompilerRow);
-  if (!old || old->environment != row.environment) store_.put_choice(compiler_key(options_), row);
+  auto old = store_.find_choice(compiler_key(), kCompilerRow);
+  if (!old || old->environment != row.environment) store_.put_choice(compiler_key(), row);
   compiler_ = version;
   confirmed_ = true;
 }

@@ -130,7 +130,7 @@ Engine::Impl::Impl(Options given)
 Engine::Engine(Options options) : impl_(std::make_unique<Impl>(std::move(options))) {}
 Engine::~Engine() { impl_->store.touch_all(); }
 
-Kernel Engine::prepare(const Problem& problem, const Device& device) {
+Kernel Engine::prepare(const Problem& problem, const Device& device, Stream stream) {
   impl_->prepares.fetch_add(1, std::memory_order_relaxed);
   if (impl_->recorder.on()) impl_->recorder.add(problem);
   tuner::PreparedKey key = tuner::prepared_key(problem, device);
@@ -143,7 +143,7 @@ Kernel Engine::prepare(const Problem& problem, const Device& device) {
     }
   }
   // Loading a module is no more allowed under capture than compiling one is: it would invalidate the capture.
-  if (jit::capturing(device, nullptr))
+  if (jit::capturing(device, nullptr) || (stream && jit::capturing(device, stream)))
     throw Error(ErrorCode::would_tune, "stream", "capturing", "call prepare() for this problem before the capture");
   if (impl_->options.tune) {
     Problem bucket = tuner::bucketed(problem);

@@ -29,7 +29,10 @@ struct Note {
   const Arch* arch;
   Problem problem;
   std::vector<Candidate> candidates;
+  std::vector<Candidate> spare;  // the next in order, should none of these be acceptable
 };
+
+constexpr int kSpare = 6;
 
 class Prewarm {
  public:
@@ -44,6 +47,8 @@ class Prewarm {
       }
   }
   void compile();
+  // prepare() passes over a candidate that spills: where none is left, compiles what it would take instead.
+  bool replace_unacceptable();
   PrewarmReport finish();
 
  private:
@@ -91,12 +96,17 @@ void Prewarm::want(const Problem& problem, const Arch& arch, int top) {
   if (!planned_.insert(fmt::format("{} {} {}", arch.name, top, problem.text())).second) return;
   auto ranked = tuner::rank(problem, arch, tuner::model_of(arch));
   if (ranked.empty()) tuner::throw_unsupported(problem, arch);
-  Note note{&arch, problem, {}};
-  for (int i : tuner::select(ranked, top)) {
+  Note note{&arch, problem, {}, {}};
+  for (int i : tuner::select(ranked, top + kSpare)) {
     const Candidate& c = ranked[static_cast<std::size_t>(i)].candidate;
+    if (static_cast<int>(note.candidates.size()) == top) {
+      note.spare.push_back(c);
+      continue;
+    }
     note.candidates.push_back(c);
     add(arch, problem.text() + " " + c.text(), engine_.source(problem, arch, c));
   }
+  note.spare.push_back(ranked.back().candidate);
   notes_.push_back(std::move(note));
 }
 
@@ -148,6 +158,25 @@ void Prewarm::compile() {
   for (std::thread& t : crew) t.join();
 }
 
+bool Prewarm::replace_unacceptable() {
+  jobs_.clear();
+  done_ = 0;
+  for (Note& note : notes_) {
+    bool served = note.spare.empty();
+    for (const Candidate& c : note.candidates) {
+      tuner::BinaryPtr b =
+          engine_.builder.find(engine_.builder.key(engine_.source(note.problem, *note.arch, c), *note.arch));
+      served = served || (b && tuner::unacceptable(b->resources).empty());
+    }
+    if (served) continue;
+    note.candidates.push_back(note.spare.front());
+    note.spare.erase(note.spare.begin());
+    add(*note.arch, note.problem.text() + " " + note.candidates.back().text(),
+        engine_.source(note.problem, *note.arch, note.candidates.back()));
+  }
+  return !jobs_.empty();
+}
+
 PrewarmReport Prewarm::finish() {
   // The longest list per problem wins: another line of the workload may have asked for the bucket's first only.
   std::stable_sort(notes_.begin(), notes_.end(),
@@ -167,6 +196,7 @@ PrewarmReport Engine::prewarm(std::span<const Problem> problems, std::span<const
   Prewarm prewarm(*impl_, policy);
   prewarm.plan(problems, archs);
   prewarm.compile();
+  while (prewarm.replace_unacceptable()) prewarm.compile();
   return prewarm.finish();
 }
 

@@ -8,7 +8,7 @@
 namespace tilewright::tuner {
 namespace {
 
-constexpr double kTypicalL2 = 40e6;         // bytes, when no device says
+constexpr double kTypicalL2 = 40e6;  // bytes, when no device says
 // By how much the predicted time of a candidate is raised for its likeness to one already taken (1: a copy of it), and
 // for each taken one with the same tile. The model is off by about as much, so within it variety is worth more.
 constexpr double kAlikePenalty = 0.25, kTilePenalty = 0.04;
@@ -127,8 +127,8 @@ std::vector<int> select(const std::vector<Ranked>& ranked, int most) {
       return ranked[static_cast<std::size_t>(o.index)].prediction.microseconds *
              (1 + kAlikePenalty * o.closest + kTilePenalty * o.tiles);
     };
-    auto best = std::min_element(open.begin(), open.end(),
-                                 [&](const Open& a, const Open& b) { return cost(a) < cost(b); });
+    auto best =
+        std::min_element(open.begin(), open.end(), [&](const Open& a, const Open& b) { return cost(a) < cost(b); });
     const Ranked& next = ranked[static_cast<std::size_t>(best->index)];
     taken.push_back(best->index);
     open.erase(best);

@@ -61,10 +61,10 @@ class TILEWRIGHT_EXPORT Engine {
   Engine& operator=(const Engine&) = delete;
 
   // One object for every number of rows: each bucket (kBuckets) gets its stored choice, or the ranked first one at once.
-  // Compiles what no store has. May allocate and take seconds; never call it under stream capture (Error would_tune if
-  // anything would have to be compiled). Repeated calls for an equal problem (its rows aside) return the same object
-  // from memory. Errors: unsupported with the reason of every family; compile_failed; library_missing; driver_failed.
-  Kernel prepare(const Problem& problem, const Device& device);
+  // Compiles what no store has. May allocate and take seconds. Repeated calls for an equal problem (its rows aside)
+  // return the same object from memory. Under stream capture only those are served, the first throws Error would_tune;
+  // the driver tells of a capture on a blocking stream, and of one on `stream`, the one you will launch on. Errors: unsupported with the reason of every family; compile_failed; library_missing; driver_failed.
+  Kernel prepare(const Problem& problem, const Device& device, Stream stream = nullptr);
 
   // Measures and remembers. The report lists every candidate's fate. If all fail, the choice is the reference kernel.
   TuneReport tune(const Problem& problem, const Device& device, const TunePolicy& policy = {});

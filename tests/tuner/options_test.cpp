@@ -28,10 +28,18 @@ class Environment {
   }
 
  private:
-  static constexpr const char* kNames[] = {
-      "TILEWRIGHT_CACHE",  "TILEWRIGHT_SHIPPED", "TILEWRIGHT_CACHE_CAP", "TILEWRIGHT_NVRTC",
-      "TILEWRIGHT_DRIVER", "TILEWRIGHT_TUNE",    "TILEWRIGHT_TEMPLATES", "TILEWRIGHT_RECORD",
-      "TILEWRIGHT_JOBS",   "XDG_CACHE_HOME",     "HOME",                 "TILEWRIGHT_CHECK_POINTERS"};
+  static constexpr const char* kNames[] = {"TILEWRIGHT_CACHE",
+                                           "TILEWRIGHT_SHIPPED",
+                                           "TILEWRIGHT_CACHE_CAP",
+                                           "TILEWRIGHT_NVRTC",
+                                           "TILEWRIGHT_DRIVER",
+                                           "TILEWRIGHT_TUNE",
+                                           "TILEWRIGHT_TEMPLATES",
+                                           "TILEWRIGHT_RECORD",
+                                           "TILEWRIGHT_JOBS",
+                                           "XDG_CACHE_HOME",
+                                           "HOME",
+                                           "TILEWRIGHT_CHECK_POINTERS"};
   std::map<std::string, std::string> saved_;
 };
 

@@ -51,7 +51,8 @@ TEST_CASE("shared memory limits what is resident", "[rank]") {
 }
 
 TEST_CASE("ranking is complete, sorted, repeatable, with the reference last", "[rank]") {
-  for (const char* text : {"gemm x=f16 w=q4_0 y=f32 m=1 n=4096 k=14336", "gemm x=bf16 w=bf16 y=bf16 m=512 n=4096 k=4096"})
+  for (const char* text :
+       {"gemm x=f16 w=q4_0 y=f32 m=1 n=4096 k=14336", "gemm x=bf16 w=bf16 y=bf16 m=512 n=4096 k=4096"})
     for (const char* name : {"sm_75", "sm_90a", "sm_120a"}) {
       INFO(text << " on " << name);
       Problem p = Problem::parse(text);

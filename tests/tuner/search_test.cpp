@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The search over the driver double: row 24 (wrong candidates), 25 (limits), 27 (all fail), 36 (cancelled), spills, noise,
-// history. Kernels are compiled for real and run on the host.
+// The search over the driver double: row 24 (wrong candidates), 25 (limits), 27 (all fail), 36 (cancelled), spills,
+// noise, history. Kernels are compiled for real and run on the host.
 #include <atomic>
 #include <chrono>
 

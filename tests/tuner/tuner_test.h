@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of tuner/ share: a scratch folder, options for the driver double and the real compiler, a toy task whose
-// kernels run on the host, and a launch handler that computes real gemms and casts there.
+// What the tests of tuner/ share: a scratch folder, options for the driver double and the real compiler, a toy task
+// whose kernels run on the host, and a launch handler that computes real gemms and casts there.
 #pragma once
 
 #include <tilewright/engine.h>
@@ -44,7 +44,17 @@ Error error_of(ErrorCode code, const std::function<void()>& action);
 inline bool mentions(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 // What a toy kernel does besides doubling its input.
-enum class Deed { right, one_wrong, nan, writes_behind, writes_before, differs_each_run, last_tile, changes_input, faults };
+enum class Deed {
+  right,
+  one_wrong,
+  nan,
+  writes_behind,
+  writes_before,
+  differs_each_run,
+  last_tile,
+  changes_input,
+  faults
+};
 
 // The driver double, fresh, with a launch handler. One at a time.
 class FakeGpu {
@@ -55,7 +65,7 @@ class FakeGpu {
 
   // ---- toy kernels: by the number in their entry's name
   std::map<int, Deed> deeds;
-  std::map<int, double> durations;     // microseconds; default 10
+  std::map<int, double> durations;                             // microseconds; default 10
   std::function<double(int variant, int launch)> duration_of;  // overrides the above
 
   // ---- real problems: launches are computed for this problem. The oracle's image tells it from the candidates.

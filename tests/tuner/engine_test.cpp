@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+// Engine, whole: real templates, the real compiler, the driver double, kernels computed on the host. Small problems.
+#include <chrono>
+#include <fstream>
+#include <thread>
+
+#include <tilewright/store.h>
+
+#include "jit/device.h"
+#include "tuner/build.h"
+#include "tuner/rank.h"
+#include "tuner/tuner_test.h"
+
+using namespace tilewright;
+using namespace tilewright::test;
+
+namespace {
+
+const Problem& small() {
+  static const Problem problem = Problem::parse("gemm x=f16 w=q4_0 y=f32 m=2 n=64 k=256");
+  return problem;
+}
+
+const Arch& target() { return arch("sm_90a"); }
+
+// One cache for the cases that only read what others compiled: NVRTC is most of this file's time.
+const std::string& warm_cache() {
+  static TempDir dir;
+  static const std::string path = [] {
+    Engine engine(options(dir / "warm.db"));
+    PrewarmPolicy policy;
+    policy.top = 2;
+    const Arch* targets[] = {&target()};
+    PrewarmReport r = engine.prewarm(std::span(&small(), 1), targets, policy);
+    REQUIRE(r.failed == 0);
+    return dir / "warm.db";
+  }();
+  return path;
+}
+
+// A private copy of it.
+Options warmed(const TempDir& dir, std::shared_ptr<Messages> messages = nullptr) {
+  StoreOptions from;
+  from.path = warm_cache();
+  Store(from).export_to(dir / "copy.db");
+  return options(dir / "copy.db", messages);
+}
+
+}  // namespace
+
+TEST_CASE("prepare() compiles what it needs, and a second process nothing", "[engine]") {
+  TempDir dir;
+  FakeGpu gpu;
+  {
+    Engine engine(options(dir / "c.db"));
+    engine.prepare(small(), gpu.device());
+    CHECK(engine.stats().compiled > 0);
+    CHECK(engine.stats().compiled <= kBucketCount);
+    std::int64_t once = engine.stats().compiled;
+    engine.prepare(small().with_rows(4096), gpu.device());  // rows do not matter
+    CHECK(engine.stats().compiled == once);
+    CHECK(engine.stats().memory_hits == 1);
+    CHECK(engine.stats().prepared == 2);
+  }
+  Engine second(options(dir / "c.db"));
+  second.prepare(small(), gpu.device());
+  CHECK(second.stats().compiled == 0);
+  CHECK(second.stats().cache_hits > 0);
+  CHECK(second.stats().warnings == 0);
+  CHECK(fake_cuda_violation_count() == 0);
+}
+
+TEST_CASE("prewarm, then prepare and tune compile nothing, and tuning verifies real kernels", "[engine]") {
+  TempDir dir;
+  FakeGpu gpu;
+  gpu.serve(small(), target());
+  Engine engine(warmed(dir));
+  Device device = gpu.device();
+  engine.prepare(small(), device);
+  CHECK(engine.stats().compiled == 0);
+  TuneReport r = engine.tune(small(), device, quick_policy());
+  CHECK(r.compiled == 0);
+  CHECK(engine.stats().compiled == 0);
+  CHECK(r.measured >= 1);
+  CHECK(r.choice.grade == Grade::exact);
+  for (const Outcome& o : r.outcomes) {
+    INFO(o.candidate.text() << ": " << o.detail);
+    CHECK(o.kind == OutcomeKind::measured);
+    CHECK(o.error <= 1);
+  }
+  CHECK(engine.choose(small(), device).grade == Grade::exact);
+  CHECK(engine.choose(Problem::parse("gemm x=f16 w=q4_0 y=f32 m=3 n=64 k=256"), device).grade != Grade::exact);
+
+  TunePolicy retune = quick_policy();
+  retune.retune = true;
+  CHECK(engine.tune(small(), device, retune).choice.candidate == r.choice.candidate);
+  engine.prepare(small(), device);  // with the new choice
+  CHECK(engine.stats().compiled == 0);
+}
+
+TEST_CASE("row 27: every real candidate wrong leaves the reference, for prepare() too", "[engine]") {
+  TempDir dir;
+  FakeGpu gpu;
+  gpu.serve(small(), target());
+  gpu.all_bad = true;
+  Engine engine(warmed(dir));
+  TuneReport r = engine.tune(small(), gpu.device(), quick_policy());
+  CHECK(r.choice.candidate.family == "reference");
+  CHECK(r.choice.grade == Grade::ranked);
+  for (const Outcome& o : r.outcomes) CHECK(o.kind == OutcomeKind::wrong);
+  // Nothing that was found wrong is used without another look.
+  Choice choice = engine.choose(small(), gpu.device());
+  for (const Outcome& o : r.outcomes) CHECK_FALSE(choice.candidate == o.candidate);
+}
+
+TEST_CASE("row 34: under capture a cold prepare() refuses, a warm one serves, the capture stays valid", "[engine]") {
+  TempDir dir;
+  FakeGpu gpu;
+  Engine engine(warmed(dir));
+  Device device = gpu.device();
+  jit::OwnedStream stream(device);
+  bool refused = false;
+  {
+    jit::Graph graph(device, stream, [&](Stream) {
+      try {
+        engine.prepare(small(), device, stream.get());
+      } catch (const Error& e) {
+        refused = e.code() == ErrorCode::would_tune;
+      }
+    });
+    CHECK(refused);
+  }
+  engine.prepare(small(), device);
+  jit::Graph graph(device, stream, [&](Stream) { CHECK_NOTHROW(engine.prepare(small(), device, stream.get())); });
+  graph.launch(stream.get());
+  CHECK(fake_cuda_violation_count() == 0);
+}
+
+TEST_CASE("Options::compile = false serves what is stored and refuses the rest", "[engine]") {
+  TempDir dir;
+  FakeGpu gpu;
+  Options o = warmed(dir);
+  o.compile = false;
+  Engine engine(o);
+  CHECK_NOTHROW(engine.prepare(small(), gpu.device()));
+  Error e = error_of(ErrorCode::would_tune,
+                     [&] { engine.prepare(Problem::parse("gemm x=f16 w=q8_0 y=f32 m=2 n=64 k=256"), gpu.device()); });
+  CHECK(e.field() == "options.compile");
+}
+
+TEST_CASE("row 35: threads share one Engine", "[engine]") {
+  TempDir dir;
+  FakeGpu gpu;
+  gpu.serve(small(), target());
+  Engine engine(warmed(dir));
+  Device devices[] = {gpu.device(0), gpu.device(1)};
+  std::vector<std::thread> threads;
+  std::atomic<int> failures{0};
+  for (int i = 0; i < 16; ++i)
+    threads.emplace_back([&, i] {
+      try {
+        for (int k = 0; k < 3; ++k) {
+          engine.prepare(small().with_rows(1 + i), devices[(i + k) % 2]);
+          engine.choose(small(), devices[k % 2]);
+          if (i % 8 == 0 && k == 1) engine.tune(small(), devices[i / 8], quick_policy());
+          engine.stats();
+        }
+      } catch (const std::exception&) {
+        ++failures;
+      }
+    });
+  for (auto& t : threads) t.join();
+  CHECK(failures == 0);
+  CHECK(engine.stats().compiled == 0);
+  CHECK(fake_cuda_violation_count() == 0);
+}
+
+TEST_CASE("row 35: after a device reset the same problem is prepared anew", "[engine]") {
+  TempDir dir;
+  FakeGpu gpu;
+  Engine engine(warmed(dir));
+  Kernel before = engine.prepare(small(), gpu.device());
+  fake_cuda_reset_device(0);
+  Kernel after = engine.prepare(small(), gpu.device());
+  alignas(16) std::byte somewhere[16];
+  GemmArgs args;
+  args.x.data = args.w.data = args.y = somewhere;
+  args.m = 1;
+  CHECK(mentions(error_of(ErrorCode::driver_failed, [&] { before.launch(nullptr, args); }).what(), "reset"));
+  CHECK(engine.stats().memory_hits == 0);
+  CHECK(engine.stats().compiled == 0);
+}
+
+TEST_CASE("a neighbour's choice serves a size that was never measured, if it is legal there", "[engine]") {
+  TempDir dir;
+  FakeGpu gpu;
+  Engine engine(options(dir / "c.db"));
+  Device device = gpu.device();
+  Problem near = Problem::parse("gemm x=f16 w=q4_0 y=f32 m=2 n=128 k=256");
+  auto plan = engine.plan(small(), target());
+  REQUIRE(plan.size() > 3);
+  StoredChoice row;
+  row.problem = small().text();
+  row.candidate = plan[2].candidate;  // not what ranking would take
+  row.microseconds = 3;
+  REQUIRE(engine.store().put_choice(tuner::choice_key(device), row));
+  CHECK(engine.choose(small(), device).grade == Grade::exact);
+  Choice choice = engine.choose(near, device);
+  CHECK(choice.grade == Grade::neighbour);
+  CHECK(choice.candidate == row.candidate);
+  // Another bucket, another format, or a size out of reach is no neighbour.
+  for (const char* text : {"gemm x=f16 w=q4_0 y=f32 m=64 n=64 k=256", "gemm x=f16 w=q8_0 y=f32 m=2 n=64 k=256",
+                           "gemm x=f16 w=q4_0 y=f32 m=2 n=4096 k=4096"})
+    CHECK(engine.choose(Problem::parse(text), device).grade == Grade::ranked);
+  row.candidate.knobs[0].second = 12345;  // by an older version, say
+  REQUIRE(engine.store().put_choice(tuner::choice_key(device), row));
+  CHECK(engine.choose(small(), device).grade == Grade::ranked);
+  CHECK(engine.choose(near, device).grade == Grade::ranked);
+}
+
+TEST_CASE("a shipped store answers below the user's own", "[engine]") {
+  TempDir dir;
+  FakeGpu gpu;
+  Options o = options(dir / "user.db");
+  o.shipped = {warm_cache()};
+  o.compile = false;
+  Engine engine(o);
+  engine.prepare(small(), gpu.device());
+  CHECK(engine.stats().compiled == 0);
+}
+
+TEST_CASE("Options::tune measures before it serves", "[engine]") {
+  TempDir dir;
+  FakeGpu gpu;
+  gpu.serve(small(), target());
+  Options o = warmed(dir);
+  o.tune = true;
+  Engine engine(o);
+  engine.prepare(small(), gpu.device());
+  CHECK(engine.stats().measured > 0);
+  CHECK(engine.choose(small(), gpu.device()).grade == Grade::exact);
+}
+
+TEST_CASE("problems asked for are recorded once each", "[engine]") {
+  TempDir dir;
+  FakeGpu gpu;
+  auto messages = std::make_shared<Messages>();
+  Options o = warmed(dir, messages);
+  o.record = dir / "work.txt";
+  {
+    Engine engine(o);
+    for (int i = 0; i < 3; ++i) {
+      engine.prepare(small(), gpu.device());
+      engine.prepare(small().with_rows(7), gpu.device());
+    }
+  }
+  Engine(o).prepare(small(), gpu.device());  // another process
+  std::vector<Problem> seen = read_workload(o.record);
+  REQUIRE(seen.size() == 2);
+  CHECK(seen[0] == small());
+  CHECK(seen[1] == small().with_rows(7));
+  o.record = dir / "no/such/folder.txt";
+  Engine engine(o);
+  engine.prepare(small(), gpu.device());
+  engine.prepare(small().with_rows(9), gpu.device());
+  CHECK(messages->warnings.size() == 1);
+  CHECK(messages->any("not recorded"));
+}
+
+TEST_CASE("plan, emit, task and explain need no GPU", "[engine]") {
+  fake_cuda_reset();
+  fake_cuda_set_device_count(0);
+  Engine engine(options(""));
+  auto plan = engine.plan(small(), target());
+  CHECK(plan.back().candidate.family == "reference");
+  Source source = engine.emit(small(), target());
+  CHECK_FALSE(source.text.empty());
+  CHECK(source.plan == plan[0].plan);
+  Task task = engine.task(small(), target());
+  CHECK(task.candidates.size() == plan.size());
+  CHECK(task.candidates.front() == plan[0].candidate);
+  CHECK(task.candidates.back() == plan.back().candidate);
+  std::string text = engine.explain(small(), target());
+  for (const char* part : {"choice: ", "grade: ranked", "binary key", "families:", "reference"}) {
+    INFO(part);
+    CHECK(mentions(text, part));
+  }
+  fake_cuda_reset();
+  Error wrong = error_of(ErrorCode::invalid_argument, [&] {
+    Device device = Device::open(0, TILEWRIGHT_FAKE_CUDA);
+    engine.explain(small(), arch("sm_80"), &device);
+  });
+  CHECK(wrong.field() == "arch");
+}
+
+TEST_CASE("a caller's own task is prepared from its stored choice", "[engine]") {
+  FakeGpu gpu;
+  gpu.durations = {{0, 12}, {1, 8}};
+  Engine engine(options(""));
+  Device device = gpu.device();
+  Task task = toy_task(2);
+  engine.prepare(task, device);
+  engine.tune(task, device, quick_policy());
+  Kernel kernel = engine.prepare(task, device);
+  std::vector<float> x(64, 3.0f), y(64);
+  jit::Memory dx(device, 256), dy(device, 256);
+  dx.upload(std::as_bytes(std::span(x)));
+  void* pointers[] = {dx.data(), dy.data()};
+  int ran = -1;
+  gpu.on_launch = [&](const FakeLaunch& l) { ran = std::atoi(l.entry + 4); };
+  jit::OwnedStream stream(device);
+  kernel.launch(stream.get(), task.arguments(pointers, 1), 1, 64);
+  stream.synchronize();
+  dy.download(std::as_writable_bytes(std::span(y)));
+  CHECK(ran == 1);
+  CHECK(y[5] == 6.0f);
+}
+
+TEST_CASE("a casting problem is tuned bit by bit", "[engine]") {
+  Problem problem = Problem::parse("cast x=f32 y=q8_1 rows=4 cols=256");
+  if (!families("cast").back()->why_not(problem, target()).empty()) return;
+  FakeGpu gpu;
+  gpu.serve(problem, target());
+  Engine engine(options(""));
+  TunePolicy policy = quick_policy();
+  policy.max_candidates = 2;
+  TuneReport r = engine.tune(problem, gpu.device(), policy);
+  CHECK(r.choice.grade == Grade::exact);
+}
+
+TEST_CASE("a problem nobody can serve names every family's reason", "[engine]") {
+  FakeGpu gpu;
+  FakeDevice turing{"Old", 7, 5, 40, 65536, 65536, 8ll << 30, 4 << 20};
+  fake_cuda_set_device(0, &turing);
+  Engine engine(options(""));
+  Problem bf16 = Problem::parse("gemm x=bf16 w=bf16 y=bf16 m=2 n=64 k=256");
+  auto plan = engine.plan(bf16, arch("sm_75"));  // at worst the reference
+  CHECK_FALSE(plan.empty());
+}
+
+TEST_CASE("a prepare() hit takes no more than a microsecond here", "[engine]") {
+  TempDir dir;
+  FakeGpu gpu;
+  Engine engine(warmed(dir));
+  Device device = gpu.device();
+  engine.prepare(small(), device);
+  auto begin = std::chrono::steady_clock::now();
+  constexpr int kTimes = 100000;
+  for (int i = 0; i < kTimes; ++i) engine.prepare(small(), device);
+  double ns = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin).count() / kTimes;
+  UNSCOPED_INFO(ns << " ns per hit");
+  CHECK(engine.stats().memory_hits >= kTimes);
+  WARN("prepare() hit: " << ns << " ns");
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tasks made from problems: valid content in every format, the right sizes, and a judge that lets nothing pass.
+#include <cmath>
+#include <limits>
+
+#include "tuner/fill.h"
+#include "tuner/task.h"
+#include "tuner/tuner_test.h"
+
+using namespace tilewright;
+using namespace tilewright::tuner;
+using test::mentions;
+
+namespace {
+
+Task task_of(const char* text) {
+  Engine engine(test::options(""));
+  return engine.task(Problem::parse(text), arch("sm_90a"));
+}
+
+std::span<const std::byte> bytes(const std::vector<float>& v) { return std::as_bytes(std::span(v)); }
+
+}  // namespace
+
+TEST_CASE("content decodes to finite, varied values in every format, the same for every stream", "[task]") {
+  for (Format f : Format::all()) {
+    INFO(f.name());
+    Content c{f, 40, std::int64_t(f.block()) * 8, 0.5f, false};
+    std::vector<std::vector<std::byte>> streams;
+    MutableOperand to;
+    for (int i = 0; i < static_cast<int>(f.info().streams.size()); ++i) {
+      streams.emplace_back(static_cast<std::size_t>(f.stream_bytes(i, c.rows, c.cols)));
+      fill_stream(c, i, 7, streams.back());
+      std::string_view name = f.info().streams[i].name;
+      if (name == "data") to.data = streams.back().data();
+      if (name == "scales") to.scales = streams.back().data();
+      if (name == "global") to.global = reinterpret_cast<float*>(streams.back().data());
+    }
+    std::vector<float> v(static_cast<std::size_t>(c.rows * c.cols));
+    f.info().decode(to, c.rows, c.cols, v.data());
+    double square = 0;
+    for (float x : v) {
+      REQUIRE(std::isfinite(x));
+      REQUIRE(std::fabs(x) <= 4.6f);
+      square += double(x) * x;
+    }
+    CHECK(std::sqrt(square / v.size()) > 0.1);
+    CHECK(std::sqrt(square / v.size()) < 1.5);
+    std::vector<std::byte> again(streams[0].size()), other(streams[0].size());
+    fill_stream(c, 0, 7, again);
+    fill_stream(c, 0, 8, other);
+    CHECK(again == streams[0]);
+    CHECK(other != streams[0]);
+  }
+}
+
+TEST_CASE("a large matrix repeats a pool of rows, neighbours differ", "[task]") {
+  Content c{Format::parse("f32"), 3000, 1024, 1, false};
+  std::vector<float> v(3000 * 1024);
+  fill_stream(c, 0, 1, std::as_writable_bytes(std::span(v)));
+  for (int r = 1; r < 3000; ++r) REQUIRE(std::memcmp(&v[r * 1024], &v[(r - 1) * 1024], 4096) != 0);
+  std::vector<float> part(10 * 1024);  // what a launch over fewer rows sees
+  fill_stream(c, 0, 1, std::as_writable_bytes(std::span(part)));
+  CHECK(std::memcmp(part.data(), v.data(), part.size() * 4) == 0);
+}
+
+TEST_CASE("a gemm's buffers, arguments and sizes", "[task]") {
+  Task t = task_of("gemm x=q8_1 w=nvfp4 y=f16 m=3 n=48 k=64 global=mul bias=f32");
+  CHECK(t.rows == 4);  // the bucket
+  CHECK(t.key == "gemm x=q8_1 w=nvfp4 y=f16 m=4 n=48 k=64 global=mul bias=f32");
+  std::vector<std::string> names;
+  for (const Buffer& b : t.buffers) names.push_back(b.name);
+  CHECK(names == std::vector<std::string>{"x.data", "w.data", "w.scales", "w.global", "bias.data", "y.data"});
+  CHECK(t.buffers[0].row_bytes == 72);
+  CHECK(t.buffers[1].row_bytes == 0);
+  CHECK(t.buffers[5].bytes == 4 * 48 * 2);
+  CHECK(t.buffers[5].output);
+  CHECK(t.oracle_scale == 4);
+  int dummy[6];
+  void* p[6];
+  for (int i = 0; i < 6; ++i) p[i] = &dummy[i];
+  std::vector<std::byte> raw = t.arguments(p, 3);
+  GemmArgs args;
+  REQUIRE(raw.size() == sizeof args);
+  std::memcpy(&args, raw.data(), sizeof args);
+  CHECK(args.x.data == p[0]);
+  CHECK(args.x.scales == nullptr);
+  CHECK(args.w.scales == p[2]);
+  CHECK(args.w.global == p[3]);
+  CHECK(args.bias == p[4]);
+  CHECK(args.y == p[5]);
+  CHECK(args.m == 3);
+}
+
+TEST_CASE("how many rows are verified", "[task]") {
+  auto rows = [](const char* text) { return task_of(text).verify_rows; };
+  CHECK(rows("gemm x=f16 w=f16 y=f16 m=1 n=64 k=64") == 1);
+  CHECK(rows("gemm x=f16 w=f16 y=f16 m=16 n=64 k=64") == 16);
+  CHECK(rows("gemm x=f16 w=f16 y=f16 m=100 n=64 k=64") == 65);
+  CHECK(rows("gemm x=f16 w=f16 y=f16 m=4096 n=4096 k=14336") == 257);
+  CHECK(rows("gemm x=f16 w=f16 y=f16 m=4096 n=57344 k=8192") == 129);
+}
+
+TEST_CASE("the judge of a gemm", "[task]") {
+  Task t = task_of("gemm x=f32 w=f32 y=f32 m=1 n=4 k=8");
+  float nan = std::nanf(""), inf = std::numeric_limits<float>::infinity();
+  auto judge = [&](std::vector<float> got, std::vector<float> oracle) {
+    return t.compare(bytes(got), bytes(oracle), {}, 1);
+  };
+  CHECK(judge({1, 2, 3, 4}, {1, 2, 3, 4, 0, 0, 0, 0}).empty());
+  CHECK(judge({1, 2, 3.1f, 4}, {1, 2, 3, 4, 0, 0, 0.2f, 0}).empty());
+  CHECK(t.worst_error() == Approx(0.5).epsilon(1e-3));
+  CHECK(mentions(judge({1, 2, 3.3f, 4}, {1, 2, 3, 4, 0, 0, 0.2f, 0}), "y[0,2]"));
+  CHECK_FALSE(judge({1, 2, nan, 4}, {1, 2, 3, 4, 9, 9, 9, 9}).empty());
+  CHECK_FALSE(judge({1, 2, 3, 4}, {1, 2, 3, 4, 9, nan, 9, 9}).empty());  // a bound that is NaN permits nothing
+  CHECK_FALSE(judge({1, 2, 3, 4}, {1, 2, inf, 4, 9, 9, 9, 9}).empty());
+  CHECK(judge({1, 2, inf, nan}, {1, 2, inf, nan, 9, 9, 9, 9}).empty());
+  CHECK_FALSE(judge({1, 2, -inf, 4}, {1, 2, inf, 4, 9, 9, 9, 9}).empty());
+  CHECK_FALSE(judge({1, 2, 3, 4}, {1, 2}).empty());
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// Row 26: compile workers that are missing, die, or answer nonsense; and the messages between.
+#include "tuner/worker.h"
+
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+
+#include "tuner/fill.h"
+#include "tuner/tuner_test.h"
+
+using namespace tilewright;
+using namespace tilewright::tuner;
+using test::error_of;
+
+namespace {
+
+Source sample() {
+  Source s = test::toy_task(1).source(test::toy(0));
+  s.headers = {{"a.cuh", "x"}, {"b.cuh", std::string(1000, 'y')}};
+  s.options = {"--maxrregcount=64"};
+  s.plan.y = {7, 1, 2};
+  return s;
+}
+
+CompileOptions compiler() {
+  CompileOptions c;
+  c.nvrtc = test::options("").nvrtc;
+  return c;
+}
+
+}  // namespace
+
+TEST_CASE("messages survive the way there and back", "[worker]") {
+  auto q = decode_request(encode_request(sample(), arch("sm_90a"), compiler()));
+  REQUIRE(q);
+  CHECK(q->target == "sm_90a");
+  CHECK(q->options.nvrtc == compiler().nvrtc);
+  CHECK(q->source.text == sample().text);
+  CHECK(q->source.plan == sample().plan);
+  CHECK(q->source.options == sample().options);
+  REQUIRE(q->source.headers.size() == 2);
+  CHECK(q->source.headers[1].text == sample().headers[1].text);
+
+  Binary b;
+  b.target = "sm_90a";
+  b.entry = sample().entry;
+  b.plan = sample().plan;
+  b.resources = {32, 1, 2, 3, true};
+  b.image.assign(100, std::byte{7});
+  b.log = "log";
+  b.seconds = 0.25;
+  Binary back = decode_reply(encode_reply(b), sample(), arch("sm_90a"));
+  CHECK(back.image == b.image);
+  CHECK(back.resources == b.resources);
+  CHECK(back.seconds == Approx(0.25));
+  // Of another request: it must not be stored under this one's key.
+  error_of(ErrorCode::compile_failed, [&] { decode_reply(encode_reply(b), sample(), arch("sm_80")); });
+
+  CompileError error("n", "sm_90a", "-o", "text", "line 1: bad");
+  try {
+    decode_reply(encode_reply(error), sample(), arch("sm_90a"));
+    FAIL("no error");
+  } catch (const CompileError& e) {
+    CHECK(e.log() == "line 1: bad");
+    CHECK(e.options() == "-o");
+    CHECK(e.source() == sample().text);
+  }
+  Error missing(ErrorCode::library_missing, "nvrtc", "x", "y");
+  CHECK(error_of(ErrorCode::library_missing, [&] {
+          decode_reply(encode_reply(missing), sample(), arch("sm_90a"));
+        }).field() == "nvrtc");
+}
+
+TEST_CASE("truncated and random messages are refused", "[worker]") {
+  std::string request = encode_request(sample(), arch("sm_90a"), compiler());
+  for (std::size_t n = 0; n < request.size(); ++n) CHECK_FALSE(decode_request(request.substr(0, n)));
+  CHECK_FALSE(decode_request(request + "x"));
+  Binary b;
+  b.target = "sm_90a";
+  b.entry = sample().entry;
+  b.plan = sample().plan;
+  std::string reply = encode_reply(b);
+  for (std::size_t n = 0; n < reply.size(); ++n)
+    CHECK_THROWS_AS(decode_reply(reply.substr(0, n), sample(), arch("sm_90a")), Error);
+  Random random(1);
+  for (int i = 0; i < 2000; ++i) {
+    std::string r = request, a = reply;
+    for (int k = 0; k < 4; ++k) {
+      r[random.next() % r.size()] = static_cast<char>(random.next());
+      a[random.next() % a.size()] = static_cast<char>(random.next());
+    }
+    decode_request(r);
+    try {
+      decode_reply(a, sample(), arch("sm_90a"));
+    } catch (const Error&) {
+    }
+  }
+}
+
+TEST_CASE("a worker compiles, reports errors, and is started again after it died", "[worker]") {
+  Worker worker(TILEWRIGHT_TEST_WORKER, compiler());
+  Binary there = worker.compile(sample(), arch("sm_90a"));
+  CHECK(there.image == compile(sample(), arch("sm_90a"), compiler()).image);
+  CHECK(there.plan == sample().plan);
+  Source bad = sample();
+  bad.text += "#error stop\n";
+  CHECK(
+      test::mentions(error_of(ErrorCode::compile_failed, [&] { worker.compile(bad, arch("sm_90a")); }).what(), "stop"));
+  pid_t first = worker.pid();
+  ::kill(first, SIGKILL);
+  error_of(ErrorCode::compile_failed, [&] { worker.compile(sample(), arch("sm_90a")); });
+  CHECK_FALSE(worker.compile(sample(), arch("sm_90a")).image.empty());
+  CHECK(worker.pid() != first);
+}
+
+TEST_CASE("row 26: a worker that is missing, silent or not one", "[worker]") {
+  CHECK(error_of(ErrorCode::io, [] { Worker("/nonexistent", {}).compile(sample(), arch("sm_90a")); }).field() ==
+        "worker");
+  for (const char* program : {"/bin/true", "/bin/echo"})  // exits at once; answers "compile-worker\n"
+    error_of(ErrorCode::compile_failed, [&] { Worker(program, {}).compile(sample(), arch("sm_90a"), 2); });
+  test::TempDir dir;
+  std::string sleeper = dir / "sleeper";
+  FILE* f = std::fopen(sleeper.c_str(), "w");
+  std::fputs("#!/bin/sh\nexec sleep 100\n", f);
+  std::fclose(f);
+  ::chmod(sleeper.c_str(), 0700);
+  Error late = error_of(ErrorCode::compile_failed, [&] { Worker(sleeper, {}).compile(sample(), arch("sm_90a"), 0.2); });
+  CHECK(test::mentions(late.what(), "too long"));
+}
+
+TEST_CASE("a prewarm whose workers die fails those jobs and no more", "[worker]") {
+  ::setenv("TILEWRIGHT_TEST_DIE", "1", 1);
+  Engine engine(test::options(""));
+  PrewarmPolicy policy;
+  policy.top = 1;
+  policy.jobs = 3;
+  policy.every_bucket = false;
+  policy.worker = TILEWRIGHT_TEST_WORKER;
+  Problem problem = Problem::parse("gemm x=f32 w=f32 y=f32 m=1 n=64 k=64");
+  const Arch* targets[] = {&arch("sm_90a")};
+  PrewarmReport r = engine.prewarm(std::span(&problem, 1), targets, policy);
+  ::unsetenv("TILEWRIGHT_TEST_DIE");
+  CHECK(r.compiled == 0);
+  CHECK(r.failed > 0);
+  CHECK(static_cast<int>(r.failures.size()) == r.failed);
+  r = engine.prewarm(std::span(&problem, 1), targets, policy);
+  CHECK(r.failed == 0);
+  CHECK(r.compiled > 0);
+  CHECK(static_cast<int>(r.compile_seconds.size()) == r.compiled);
+}
