@@ -254,7 +254,7 @@ class Rows final : public CastFamily {
     std::vector<Candidate> all;
     const int largest = aligned(c) ? 1024 : 512;
     for (int threads = 32; threads <= largest; threads *= 2) {
-      const int most = (threads == 1024 ? 16 : aligned(c) ? 64 : 32) / (4 * element_bytes(c.x));
+      const int most = threads == 1024 ? 4 / element_bytes(c.x) : aligned(c) ? 4 : 2;
       const auto held =
           static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::min<std::int64_t>(steps(c, threads), most))));
       if (threads > 32 && 8 * threads >= c.cols) continue;

@@ -54,12 +54,12 @@ template <class X, class Y, int threads, int passes> struct Decode {
     from_floats<T, kElements>(words, v);
     if (X::kBlock >= kElements || count >= kElements) {
       store_global16(y, {words[0], words[1], words[2], words[3]});
-      return;
-    }
-    TW_UNROLL for (int i = 0; i < kElements; ++i) {
-      if (i >= count) continue;
-      if constexpr (sizeof(T) == 4) reinterpret_cast<u32*>(y)[i] = words[i];
-      else reinterpret_cast<u16*>(y)[i] = static_cast<u16>(words[i / 2] >> (16 * (i % 2)));
+    } else if constexpr (X::kBlock < kElements) {
+      TW_UNROLL for (int i = 0; i < kElements; ++i) {
+        if (i >= count) continue;
+        if constexpr (sizeof(T) == 4) reinterpret_cast<u32*>(y)[i] = words[i];
+        else reinterpret_cast<u16*>(y)[i] = static_cast<u16>(words[i / 2] >> (16 * (i % 2)));
+      }
     }
   }
 

@@ -103,6 +103,7 @@ template <class X, class Y, int row_threads, int block_rows, int held, bool whol
         if (at + i >= row.low && at + i < row.high) y[i] = static_cast<u8>(words[i / 4] >> (8 * (i % 4)));
     }
   }
+  template <bool direct>
   TW_MEMBER static void encode_step(const u32 (&words)[kLoads][4], const Divider& scale, const Span& row, int i, int thread) {
     u32 codes[4];
     TW_UNROLL for (int j = 0; j < kLoads; ++j) {
@@ -110,7 +111,7 @@ template <class X, class Y, int row_threads, int block_rows, int held, bool whol
       to_floats<T, kVector>(v, words[j]);
       TW_UNROLL for (int k = 0; k < kVector; k += 4) {
         const float four[4] = {v[k], v[k + 1], v[k + 2], v[k + 3]};
-        codes[(kVector * j + k) / 4] = Y::codes(four, scale);
+        codes[(kVector * j + k) / 4] = Y::template codes<direct>(four, scale);
       }
     }
     store(row, i * kStep, exchange(codes, thread % 32));
@@ -135,11 +136,18 @@ template <class X, class Y, int row_threads, int block_rows, int held, bool whol
     if (row.high > 0 && thread == 0) static_cast<float*>(args.y.scales)[index] = scale;
 
     const Divider by(scale, amax);
-    TW_UNROLL for (int i = 0; i < held; ++i)
-      if (i < steps) encode_step(kept[i], by, row, i, thread);
-    TW_NO_UNROLL for (int i = held; !whole && i < steps; ++i) {
-      load_step(more, row, i);
-      encode_step(more, by, row, i, thread);
+    if (by.direct) {
+      TW_UNROLL for (int i = 0; i < held; ++i)
+        if (i < steps) encode_step<true>(kept[i], by, row, i, thread);
+      TW_NO_UNROLL for (int i = held; !whole && i < steps; ++i) {
+        load_step(more, row, i);
+        encode_step<true>(more, by, row, i, thread);
+      }
+    } else {  // rare: once in the text, and from memory
+      TW_NO_UNROLL for (int i = 0; i < steps; ++i) {
+        load_step(more, row, i);
+        encode_step<false>(more, by, row, i, thread);
+      }
     }
   }
 };

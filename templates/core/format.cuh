@@ -25,7 +25,7 @@
 //                                                encodes E / kBlock blocks), E elements each, the same bytes as encode();
 //                                                data and scales are in shared memory, the first block of a run 16-byte
 //                                                aligned. All lanes of the warp take part
-//   codes(v, scale)                              kRowScale: four one-byte codes as a word
+//   codes<direct>(v, divider)                    kRowScale: four one-byte codes as a word; direct: see Divider
 // The tensor-wide scale is left to the epilogue.
 #pragma once
 #include "core/numeric.cuh"

@@ -22,13 +22,9 @@ struct e4m3_row {
   TW_MEMBER static float decode(const u8* data, const u8*, float scale, int) { return mul_rn(e4m3_to_f32(data[0]), scale); }
 
   TW_MEMBER static constexpr bool lanes_ok(int) { return false; }  // a row is more than a block
-  TW_MEMBER static u32 codes(const float (&v)[4], const Divider& scale) {
+  template <bool direct> TW_MEMBER static u32 codes(const float (&v)[4], const Divider& scale) {
     float q[4];
-    if (scale.direct) {
-      TW_UNROLL for (int i = 0; i < 4; ++i) q[i] = scale.quotient(v[i]);
-    } else {
-      TW_UNROLL for (int i = 0; i < 4; ++i) q[i] = div_rn(v[i], scale.divisor);
-    }
+    TW_UNROLL for (int i = 0; i < 4; ++i) q[i] = direct ? scale.quotient(v[i]) : div_rn(v[i], scale.divisor);
     return pack_e4m3x2(q[0], q[1]) | (pack_e4m3x2(q[2], q[3]) << 16);
   }
 

@@ -41,11 +41,18 @@ struct nvfp4 {
     const u8 stored = f32_to_e4m3(s);
     if (lane == 0) scales[0] = stored;
     const Divider by(mul_rn(e4m3_to_f32(stored), global), largest);
-    u32 codes[E];
+    u32 codes[E] = {};
     if (by.direct) {
       TW_UNROLL for (int i = 0; i < E; ++i) codes[i] = f32_to_e2m1(by.quotient(v[i]));
     } else {
-      TW_UNROLL for (int i = 0; i < E; ++i) codes[i] = f32_to_e2m1(div_rn(v[i], by.divisor));
+      // Rare, and a division is long: one in the text, to which the elements come in turn.
+      float turn[E];
+      TW_UNROLL for (int i = 0; i < E; ++i) turn[i] = v[i];
+      TW_NO_UNROLL for (int n = 0; n < E; ++n) {
+        const u32 code = f32_to_e2m1(div_rn(turn[0], by.divisor));
+        TW_UNROLL for (int i = 0; i + 1 < E; ++i) turn[i] = turn[i + 1], codes[i] = codes[i + 1];
+        codes[E - 1] = code;
+      }
     }
     TW_UNROLL for (int i = 0; i < E; i += 4)
       *reinterpret_cast<u16*>(data + E / 2 * lane + i / 2) =

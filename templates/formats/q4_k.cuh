@@ -79,7 +79,7 @@ struct q4_k {
     for (int i = 0; i < 32; ++i) code[i] = static_cast<u8>(quantize(mul_rn(first, sub_rn(x[i], low)), 15));
     float best = error(x, weight, code, scale, low);
     // The codes of a trial are taken against the intercept found so far.
-    for (int step = 0; step <= 20; ++step) {
+    TW_NO_UNROLL for (int step = 0; step <= 20; ++step) {
       u8 trial[32];
       float trial_scale, trial_low;
       const float inverse = div_rn(add_rn(add_rn(-1.0f, mul_rn(0.1f, static_cast<float>(step))), 15.0f), sub_rn(high, intercept));
@@ -132,10 +132,10 @@ struct q4_k {
   TW_MEMBER static void encode(const float* x, u8* data, u8*, float, int) {
     Line lines[8];
     u8 code[256];
-    for (int j = 0; j < 8; ++j) lines[j] = search(x + 32 * j, code + 32 * j);
+    TW_NO_UNROLL for (int j = 0; j < 8; ++j) lines[j] = search(x + 32 * j, code + 32 * j);
     pack_scales(lines, data);
-    for (int j = 0; j < 8; ++j) requantize(x + 32 * j, data, j, code + 32 * j);
-    for (int p = 0; p < 4; ++p)
+    TW_NO_UNROLL for (int j = 0; j < 8; ++j) requantize(x + 32 * j, data, j, code + 32 * j);
+    TW_NO_UNROLL for (int p = 0; p < 4; ++p)
       for (int l = 0; l < 32; ++l) data[16 + 32 * p + l] = static_cast<u8>(code[64 * p + l] | (code[64 * p + 32 + l] << 4));
   }
   TW_MEMBER static float decode(const u8* data, const u8*, float, int i) {
