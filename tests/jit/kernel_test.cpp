@@ -27,7 +27,8 @@ void look(const FakeLaunch* launch, void* user) {
   ++seen.launches;
   seen.last = *launch;
   seen.entry = launch->entry;
-  if (launch->param_count > 0) std::memcpy(&seen.args, launch->params[0], sizeof(GemmArgs));
+  if (launch->param_count > 0 && launch->param_bytes[0] == sizeof(GemmArgs))
+    std::memcpy(&seen.args, launch->params[0], sizeof(GemmArgs));
   if (launch->param_count > 1) std::memcpy(&seen.constant, launch->params[1], sizeof(seen.constant));
 }
 

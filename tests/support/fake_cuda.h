@@ -20,8 +20,9 @@ struct FakeLaunch {
   std::size_t image_bytes;
   const char* entry;
   unsigned grid[3], block[3], cluster, shared_bytes;
-  void** params;            // addresses of the parameters, as given to the driver
-  std::size_t param_count;  // as the image declares them
+  void** params;                   // addresses of the parameters, as given to the driver
+  std::size_t param_count;         // as the image declares them
+  const std::size_t* param_bytes;  // size of each
   int device;
   void* stream;
 };

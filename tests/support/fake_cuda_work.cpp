@@ -175,6 +175,7 @@ FAKE_API cuLaunchKernelEx(const CUlaunchConfig* config, void* handle, void** par
   l.device = entry.context->device;
   l.stream = config->stream;
   l.param_count = function->info.params.size();
+  l.param_bytes = function->info.params.data();  // functions are never freed before the reset
   for (std::size_t i = 0; i < l.param_count; ++i) {
     if (!params || !params[i]) return state().violation("a declared parameter is missing", kInvalid);
     const auto* bytes = static_cast<const unsigned char*>(params[i]);
