@@ -10,9 +10,9 @@
 using namespace gemm_test;
 
 TEST_CASE("mma: bf16 activations, coded weights", "[gemm]") {
-  SECTION("q4_0") { check_mma_grouped<fmt::bf16, fmt::q4_0, 32, 64>(); }
-  SECTION("q4_k") { check_mma_grouped<fmt::bf16, fmt::q4_k, 64, 64>(); }
-  SECTION("q8_0") { check_mma_grouped<fmt::bf16, fmt::q8_0, 32, 64>(); }
-  SECTION("q8_1") { check_mma_grouped<fmt::bf16, fmt::q8_1, 32, 64>(); }
-  SECTION("nvfp4") { check_mma_grouped<fmt::bf16, fmt::nvfp4, 16, 64>(); }
+  SECTION("q4_0") { check_mma_grouped<fmt::bf16, fmt::q4_0, 32, 128>(); }
+  SECTION("q4_k") { check_mma_grouped<fmt::bf16, fmt::q4_k, 64, 128>(); }
+  SECTION("q8_0") { check_mma_grouped<fmt::bf16, fmt::q8_0, 32, 128>(); }
+  SECTION("q8_1") { check_mma_grouped<fmt::bf16, fmt::q8_1, 32, 128>(); }
+  SECTION("nvfp4") { check_mma_grouped<fmt::bf16, fmt::nvfp4, 32, 128>(); }
 }

@@ -30,23 +30,23 @@ void check_mma_plain() {
   check_mma<F, F, PlainF32, 256, 128, 32, 4, 2, 3, false, 4, 0, 1>();
 }
 
-// 16-bit x, coded w. SMALL, LARGE: units of w.
+// 16-bit x, coded w. SMALL, LARGE: what divides k, and so how wide the pieces of a row are.
 template <class X, class W, int SMALL, int LARGE>
 void check_mma_grouped() {
   using T = typename X::Element;
-  check_mma < X, W, PlainF32, 16, 64, SMALL<32 ? 32 : SMALL, 1, 4, 2, false, 8, SMALL, 1>();
+  check_mma<X, W, PlainF32, 16, 64, 64, 1, 4, 3, false, 8, SMALL, 1>();
   check_mma<X, W, Epilogue<T, float, Act::gelu>, 64, 128, 64, 2, 2, 3, true, 8, LARGE, 4>();
   check_mma<X, W, PlainF32, 16, 128, 128, 1, 8, 4, true, 8, LARGE, 8>();
-  check_mma<X, W, Epilogue<float, T, Act::none>, 128, 64, 64, 4, 2, 2, true, 8, SMALL, 1>();
+  check_mma<X, W, Epilogue<float, T, Act::none>, 128, 64, 64, 4, 2, 3, true, 8, SMALL, 1>();
 }
 
 // Signed bytes.
 template <class X, class W, int SMALL, int LARGE>
 void check_mma_codes() {
-  check_mma<X, W, PlainF32, 16, 64, 64, 1, 4, 2, false, 8, SMALL, 1>();
+  check_mma<X, W, PlainF32, 16, 64, 64, 1, 4, 3, true, 8, SMALL, 1>();
   check_mma<X, W, Epilogue<f16, float, Act::silu>, 128, 64, 128, 4, 2, 3, false, 8, LARGE, 2>();
-  check_mma<X, W, Epilogue<bf16, bf16, Act::relu>, 64, 256, 64, 2, 4, 4, false, 8, LARGE, 1>();
-  check_mma<X, W, PlainF32, 32, 128, 128, 2, 4, 2, false, 8, SMALL, 8>();
+  check_mma<X, W, Epilogue<bf16, bf16, Act::relu>, 64, 256, 64, 2, 4, 4, true, 8, LARGE, 1>();
+  check_mma<X, W, PlainF32, 32, 128, 128, 2, 4, 3, true, 8, SMALL, 8>();
 }
 
 }  // namespace gemm_test

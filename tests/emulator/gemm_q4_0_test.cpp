@@ -10,6 +10,6 @@ using namespace gemm_test;
 
 TEST_CASE("gemv and mma: q4_0 activations", "[gemm]") {
   SECTION("gemv q4_k") { check_gemv_knobs<fmt::q4_0, fmt::q4_k, 64, 256>(); }
-  SECTION("mma q4_0") { check_mma_codes<fmt::q4_0, fmt::q4_0, 32, 64>(); }
-  SECTION("mma nvfp4") { check_mma_codes<fmt::q4_0, fmt::nvfp4, 32, 64>(); }
+  SECTION("mma q4_0") { check_mma_codes<fmt::q4_0, fmt::q4_0, 32, 128>(); }
+  SECTION("mma nvfp4") { check_mma_codes<fmt::q4_0, fmt::nvfp4, 32, 128>(); }
 }
