@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // NVFP4 in the layout of NVIDIA Model Optimizer (modelopt qtensor/nvfp4_tensor.py): 16 elements share one E4M3 scale;
 // stream `data` packs two E2M1 codes a byte, even element low; stream `scales` is one byte per 16; `global` is one float G.
-// value = code * scale * G. Encoder: G = amax / (6 * 448); scale = e4m3(clamp(block amax / (6 G), 2^-9, 448)), 1 for a
+// value = code * (scale * G). Encoder: G = amax / (6 * 448); scale = e4m3(clamp(block amax / (6 G), 2^-9, 448)), 1 for a
 // block of zeros; code = E2M1, nearest even, of x / (scale G).
 // A problem with global=div passes 1 / G instead, as compressed-tensors stores it.
 #pragma once
@@ -30,7 +30,7 @@ struct nvfp4 {
   }
   TW_MEMBER static float decode(const u8* data, const u8* scales, float global, int i) {
     const u32 code = i % 2 ? data[i / 2] >> 4 : data[i / 2] & 15u;
-    return mul_rn(mul_rn(e2m1_to_f32(code), e4m3_to_f32(scales[0])), global);
+    return mul_rn(e2m1_to_f32(code), mul_rn(e4m3_to_f32(scales[0]), global));
   }
 
   TW_MEMBER static constexpr bool lanes_ok(int e) { return e == 4 || e == 8 || e == 16; }
@@ -67,6 +67,13 @@ struct nvfp4 {
     load_words<E / 2, run_alignment(E / 2)>(u.raw, data + k / 2);
     if constexpr (E == 16) u.scales[0] = load_global1(scales + k / 16);
     else load_words<E / 16, run_alignment(E / 16)>(u.scales, scales + k / 16);
+  }
+  template <int BK> TW_MEMBER static constexpr int raw_bytes() { return BK / 2; }
+  TW_MEMBER static i64 raw_offset(i64 k0, int byte) { return k0 / 2 + byte; }
+  template <int E> TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8* scales, int k, i64) {
+    load_shared_words<E / 2, run_alignment(E / 2)>(u.raw, raw + k / 2);
+    if constexpr (E == 16) u.scales[0] = scales[k / 16];
+    else load_shared_words<E / 16, run_alignment(E / 16)>(u.scales, scales + k / 16);
   }
   // Twice the E2M1 value is an integer: 0 1 2 3 4 6 8 12. A permute looks four of them up at once.
   TW_MEMBER static u32 twice(u32 nibbles) {

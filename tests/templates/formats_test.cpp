@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every format's scalar codec: against the golden vectors of its reference encoder, against its formula restated in
+// double precision, on special values, and its fast path as a weight against its decoder.
+#include <tilewright/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "format_includes.inc"
+#include "support/catch.h"
+
+using namespace tilewright;
+using tw::u32;
+using tw::u8;
+
+namespace {
+
+const float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
+
+struct Golden {
+  std::uint32_t rows = 0, cols = 0;
+  std::vector<float> input, decoded;
+  std::vector<std::vector<u8>> streams;
+};
+template <class T>
+std::vector<T> read(std::istream& in, std::size_t count) {
+  std::vector<T> v(count);
+  in.read(reinterpret_cast<char*>(v.data()), static_cast<std::streamsize>(count * sizeof(T)));
+  return v;
+}
+Golden golden(const std::string& name) {
+  std::ifstream in(std::string(TILEWRIGHT_SOURCE_DIR) + "/tests/golden/" + name + ".bin", std::ios::binary);
+  REQUIRE(in);
+  Golden g;
+  g.rows = read<std::uint32_t>(in, 1)[0], g.cols = read<std::uint32_t>(in, 1)[0];
+  g.input = read<float>(in, std::size_t{g.rows} * g.cols);
+  g.streams.resize(read<std::uint32_t>(in, 1)[0]);
+  for (auto& s : g.streams) s = read<u8>(in, read<std::uint32_t>(in, 1)[0]);
+  g.decoded = read<float>(in, g.input.size());
+  REQUIRE(in);
+  return g;
+}
+
+struct Encoded {
+  std::vector<u8> data, scales;
+  float global = 1.0f;
+  MutableOperand out() { return {data.data(), scales.data(), &global}; }
+  Operand in() const { return {data.data(), scales.data(), &global}; }
+};
+Encoded encode(Format f, const std::vector<float>& x, std::int64_t cols, int encoder = 0, float global = 1.0f) {
+  const auto rows = static_cast<std::int64_t>(x.size()) / cols;
+  Encoded e;
+  e.global = global;
+  for (std::size_t i = 0; i < f.info().streams.size(); ++i) {
+    const StreamSpec& s = f.info().streams[i];
+    if (s.scope == Scope::tensor) continue;
+    (std::string(s.name) == "data" ? e.data : e.scales)
+        .assign(static_cast<std::size_t>(f.stream_bytes(static_cast<int>(i), rows, cols)), 0xee);
+  }
+  f.info().encode(x.data(), rows, cols, e.out(), encoder);
+  return e;
+}
+std::vector<float> decode(Format f, const Encoded& e, std::size_t count, std::int64_t cols) {
+  std::vector<float> v(count);
+  f.info().decode(e.in(), static_cast<std::int64_t>(count) / cols, cols, v.data());
+  return v;
+}
+std::vector<float> round_trip(Format f, const std::vector<float>& x, std::int64_t cols, int encoder = 0,
+                              float global = 1.0f) {
+  return decode(f, encode(f, x, cols, encoder, global), x.size(), cols);
+}
+std::vector<float> gauss(std::size_t n, float scale, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0.0f, scale);
+  std::vector<float> v(n);
+  for (float& x : v) x = normal(random);
+  return v;
+}
+float largest(const std::vector<float>& x) {
+  float a = 0.0f;
+  for (float v : x) a = std::max(a, std::fabs(v));
+  return a;
+}
+// As the hardware compares: every NaN is the same.
+bool same(float a, float b) { return (std::isnan(a) && std::isnan(b)) || std::memcmp(&a, &b, 4) == 0; }
+std::ptrdiff_t first_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  for (std::size_t i = 0; i < a.size(); ++i)
+    if (!same(a[i], b[i])) return static_cast<std::ptrdiff_t>(i);
+  return -1;
+}
+template <class T>
+std::ptrdiff_t first_difference(const std::vector<T>& a, const std::vector<T>& b) {
+  if (a.size() != b.size()) return 0;
+  const auto at = std::mismatch(a.begin(), a.end(), b.begin()).first;
+  return at == a.end() ? -1 : at - a.begin();
+}
+int encoder_index(Format f, const std::string& name) {
+  const auto& list = f.info().encoders;
+  return static_cast<int>(std::find(list.begin(), list.end(), name) - list.begin());
+}
+
+}  // namespace
+
+TEST_CASE("encoders and decoders agree with their references, bit for bit", "[formats]") {
+  struct Case {
+    const char *file, *format, *encoder;
+  };
+  const Case cases[] = {{"q4_0", "q4_0", "ggml"},       {"q4_0_amax7", "q4_0", "amax7"}, {"q8_0", "q8_0", "ggml"},
+                        {"q8_1", "q8_1", "ggml"},       {"q4_k", "q4_k", "ggml"},        {"nvfp4", "nvfp4", "modelopt"},
+                        {"e4m3", "e4m3_row", "amax448"}};
+  for (const Case& c : cases)
+    for (const char* kind : {"_edge", "_minilm"}) {
+      const Golden g = golden(std::string(c.file) + kind);
+      const Format f = Format::parse(c.format);
+      float global = 1.0f;
+      if (f.info().global_for) {
+        std::memcpy(&global, g.streams.back().data(), 4);
+        CHECK(same(f.info().global_for(largest(g.input)), global));
+      }
+      const Encoded e = encode(f, g.input, g.cols, encoder_index(f, c.encoder), global);
+      INFO(c.file << kind);
+      CHECK(first_difference(e.data, g.streams[0]) == -1);
+      if (!e.scales.empty()) CHECK(first_difference(e.scales, g.streams[1]) == -1);
+      CHECK(first_difference(decode(f, e, g.input.size(), g.cols), g.decoded) == -1);
+    }
+}
+
+TEST_CASE("plain formats keep what they can hold", "[formats]") {
+  const std::vector<float> x = {0.0f, -0.0f, 1.0f, -2.5f, kInf, -kInf, kNan, 65504.0f};
+  for (const char* name : {"f32", "f16"}) CHECK(first_difference(round_trip(Format::parse(name), x, 4), x) == -1);
+  const std::vector<float> wide = {1e38f, -1.17549435e-38f, 1.0f + 1.0f / 256, 1.0f + 3.0f / 256};
+  const auto bf16 = round_trip(Format::parse("bf16"), wide, 4);
+  CHECK(bf16[0] == Approx(1e38).epsilon(1.0 / 256));
+  CHECK(same(bf16[1], wide[1]));
+  CHECK(bf16[2] == 1.0f);  // ties to even
+  CHECK(bf16[3] == 1.0f + 4.0f / 256);
+}
+
+TEST_CASE("zeros come back as zeros and constants within the format's step", "[formats]") {
+  for (Format f : Format::all())
+    for (int encoder = 0; encoder < static_cast<int>(f.info().encoders.size()); ++encoder) {
+      INFO(f.name() << " " << f.info().encoders[static_cast<std::size_t>(encoder)]);
+      for (float v : round_trip(f, std::vector<float>(512, 0.0f), 256, encoder)) CHECK(v == 0.0f);
+      for (float c : {1.0f, -3.0f, 0.1f, 1e-3f})
+        for (float v : round_trip(f, std::vector<float>(256, c), 256, encoder,
+                                  f.info().global_for ? f.info().global_for(std::fabs(c)) : 1.0f))
+          CHECK(v == Approx(c).epsilon(2e-2));
+    }
+}
+
+TEST_CASE("errors stay within half a step", "[formats]") {
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    const auto x = gauss(512, seed % 2 ? 1.0f : 0.02f, seed);
+    for (Format f : Format::all())
+      for (int encoder = 0; encoder < static_cast<int>(f.info().encoders.size()); ++encoder) {
+        const auto y = round_trip(f, x, 256, encoder, f.info().global_for ? f.info().global_for(largest(x)) : 1.0f);
+        const auto block = static_cast<std::size_t>(f.name() == "q4_k" ? 32 : std::max(f.block(), 1));
+        double worst = 0;
+        for (std::size_t b = 0; b < x.size(); b += block) {
+          double amax = 0, low = 0, high = 0;
+          for (std::size_t i = b; i < b + block; ++i)
+            amax = std::max(amax, std::fabs(double(x[i]))), low = std::min(low, double(x[i])),
+            high = std::max(high, double(x[i]));
+          // Largest error over a block's range: a step of 1/8 (and the clipped end), 1/7, 1/127, the widest E2M1 gap,
+          // ...
+          double bound = 0;
+          if (f.name() == "q4_0") bound = encoder == 0 ? amax / 8 : amax / 14;
+          if (f.name() == "q8_0" || f.name() == "q8_1") bound = amax / 254;
+          if (f.name() == "q4_k") bound = (high - low) / 15;  // a whole step: scales have six bits
+          if (f.name() == "nvfp4") bound = amax / 6 * 1.5;
+          if (f.name() == "f16") bound = amax / 2048 + 3e-8;
+          if (f.name() == "bf16") bound = amax / 256;
+          if (f.name() == "e4m3_row") bound = amax / 16 + largest(x) / 448 / 1024;
+          for (std::size_t i = b; i < b + block; ++i)
+            worst = std::max(worst, std::fabs(double(y[i]) - x[i]) - bound * 1.01 - 1e-3 * amax * (f.block() > 1));
+        }
+        INFO(f.name() << " encoder " << encoder << " seed " << seed);
+        CHECK(worst <= 0);
+      }
+  }
+}
+
+TEST_CASE("encoding what was decoded changes nothing", "[formats]") {
+  // Not so for q4_k, whose search may find another line, nor for ggml's q4_0 and nvfp4, whose extreme may have been
+  // clipped or rounded away from the end of the codes.
+  const auto x = gauss(2048, 0.5f, 3);
+  for (const char* name : {"f32", "f16", "bf16"}) {
+    const Format f = Format::parse(name);
+    const Encoded once = encode(f, x, 256);
+    CHECK(first_difference(once.data, encode(f, decode(f, once, x.size(), 256), 256).data) == -1);
+  }
+  // The largest code stays the largest, so that the scale moves by at most its last bit and the codes not at all.
+  for (const char* name : {"q8_0", "q8_1"}) {
+    const Format f = Format::parse(name);
+    const std::size_t header = f.name() == "q8_0" ? 2 : 4, bytes = 32 + header;
+    const Encoded once = encode(f, x, 256), twice = encode(f, decode(f, once, x.size(), 256), 256);
+    bool equal = true;
+    for (std::size_t i = 0; i < once.data.size(); ++i)
+      equal = equal && (i % bytes < header || once.data[i] == twice.data[i]);
+    CHECK(equal);
+  }
+  const Format fp8 = Format::parse("e4m3_row");
+  const Encoded once = encode(fp8, x, 256);
+  CHECK(first_difference(once.data, encode(fp8, decode(fp8, once, x.size(), 256), 256).data) == -1);
+}
+
+TEST_CASE("q4_0 amax7 and q8_1 sum_x follow their formulas", "[formats]") {
+  const Format q4 = Format::parse("q4_0"), q8 = Format::parse("q8_1");
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    auto x = gauss(32, std::ldexp(1.0f, static_cast<int>(seed % 21) - 10), seed);
+    if (seed % 5 == 0)
+      for (float& v : x) v = std::nearbyint(v * 2) / 2;  // ties
+    const float amax = largest(x), d = amax / 7.0f, inverse = d > 0 ? 1.0f / d : 0.0f;
+    const Encoded a = encode(q4, x, 32, encoder_index(q4, "amax7"));
+    CHECK(tw::fmt::read16(a.data.data()) == tw::f32_to_f16_bits(d));
+    for (int i = 0; i < 32; ++i) {
+      const double code = std::clamp(std::round(double(x[static_cast<std::size_t>(i)] * inverse)), -8.0, 7.0) + 8;
+      const u8 byte = a.data[static_cast<std::size_t>(2 + i % 16)];
+      CHECK((i < 16 ? byte & 15 : byte >> 4) == static_cast<int>(code));
+      CHECK(code >= 1);
+    }
+    const Encoded b = encode(q8, x, 32, encoder_index(q8, "sum_x"));
+    float sum = 0.0f;
+    for (float v : x) sum += v;
+    CHECK(tw::fmt::read16(b.data.data()) == tw::f32_to_f16_bits(amax / 127.0f));
+    CHECK(tw::fmt::read16(b.data.data() + 2) == tw::f32_to_f16_bits(sum));
+    const Encoded c = encode(q8, x, 32, encoder_index(q8, "ggml"));  // the same but for the sum
+    CHECK(std::equal(b.data.begin() + 4, b.data.end(), c.data.begin() + 4));
+  }
+}
+
+TEST_CASE("special elements when encoding", "[formats]") {
+  const auto with = [](float special) {
+    auto x = gauss(256, 1.0f, 9);
+    x[40] = special;
+    return x;
+  };
+  // A NaN has no part in a scale: the block's other elements are as without it. It is itself lost in integer codes
+  // (code 0), becomes +6 in E2M1, as in hardware, and survives in floats.
+  for (const char* name : {"q4_0", "q8_0", "nvfp4", "e4m3_row"}) {
+    const Format f = Format::parse(name);
+    auto a = round_trip(f, with(kNan), 256), b = round_trip(f, with(0.0f), 256);
+    a[40] = b[40] = 0.0f;
+    INFO(name);
+    CHECK(first_difference(a, b) == -1);
+  }
+  CHECK(round_trip(Format::parse("q8_0"), with(kNan), 256)[40] == 0.0f);
+  CHECK(round_trip(Format::parse("nvfp4"), with(kNan), 256)[40] > 0.0f);
+  CHECK(std::isnan(round_trip(Format::parse("e4m3_row"), with(kNan), 256)[40]));
+  // An infinity makes an infinite scale: its block (or row) decodes to NaN or an infinity, never to a finite number.
+  for (const char* name : {"q4_0", "q8_0", "q8_1", "e4m3_row"}) {
+    const Format f = Format::parse(name);
+    const auto y = round_trip(f, with(kInf), 256);
+    INFO(name);
+    for (std::size_t i = 32; i < 64; ++i) CHECK(!std::isfinite(y[i]));
+  }
+  // Not so in NVFP4, whose scales end at 448: the infinity is the largest number there is.
+  CHECK(round_trip(Format::parse("nvfp4"), with(-kInf), 256)[40] == -6.0f * 448.0f);
+  // Too small for the scale: zero, not NaN.
+  for (const char* name : {"q4_0", "q8_0", "q8_1", "e4m3_row"}) {
+    auto x = std::vector<float>(256, 1e-44f);
+    x[3] = 0.0f;
+    for (float v : round_trip(Format::parse(name), x, 256)) CHECK(std::fabs(v) <= 1e-40f);
+  }
+}
+
+TEST_CASE("special scales when decoding: they propagate as IEEE arithmetic says", "[formats]") {
+  const auto with_half = [](const char* name, std::uint16_t bits) {
+    const Format f = Format::parse(name);
+    Encoded e = encode(f, gauss(256, 1.0f, 2), 256);
+    tw::fmt::write16(e.data.data(), bits);
+    return decode(f, e, 256, 256);
+  };
+  for (const char* name : {"q4_0", "q8_0", "q8_1", "q4_k"}) {
+    INFO(name);
+    const std::size_t block = std::string(name) == "q4_k" ? 256 : 32;
+    const auto nan = with_half(name, 0x7e00), inf = with_half(name, 0x7c00), tiny = with_half(name, 0x0001);
+    CHECK(std::all_of(nan.begin(), nan.begin() + static_cast<std::ptrdiff_t>(block),
+                      [](float v) { return std::isnan(v); }));
+    CHECK(std::none_of(inf.begin(), inf.begin() + static_cast<std::ptrdiff_t>(block),
+                       [](float v) { return std::isfinite(v); }));
+    if (block == 32) {
+      const auto zero = with_half(name, 0x8000);
+      CHECK(std::all_of(zero.begin(), zero.begin() + 32, [](float v) { return v == 0.0f; }));
+      for (std::size_t i = 0; i < 32; ++i)
+        CHECK(tiny[i] == std::nearbyint(tiny[i] * 16777216.0f) / 16777216.0f);  // codes of 2^-24
+    }
+  }
+  const Format fp4 = Format::parse("nvfp4");
+  const auto with_e4m3 = [&](u8 scale, float global) {
+    Encoded e = encode(fp4, gauss(16, 1.0f, 2), 16);
+    e.scales[0] = scale;
+    e.global = global;
+    return decode(fp4, e, 16, 16);
+  };
+  for (float v : with_e4m3(0x7f, 1.0f)) CHECK(std::isnan(v));
+  for (float v : with_e4m3(0xff, 1.0f)) CHECK(std::isnan(v));
+  for (float v : with_e4m3(0x38, kNan)) CHECK(std::isnan(v));
+  for (float v : with_e4m3(0x00, 1.0f)) CHECK(v == 0.0f);
+  const auto plus = with_e4m3(0x38, 1.0f), minus = with_e4m3(0xb8, 1.0f), least = with_e4m3(0x01, 1.0f);
+  for (std::size_t i = 0; i < 16; ++i) {
+    CHECK(minus[i] == -plus[i]);
+    CHECK(least[i] == plus[i] * 0.001953125f);
+  }
+  const Format fp8 = Format::parse("e4m3_row");
+  Encoded e = encode(fp8, gauss(64, 1.0f, 2), 32);
+  std::memcpy(e.scales.data(), &kNan, 4);
+  const auto y = decode(fp8, e, 64, 32);
+  CHECK(std::all_of(y.begin(), y.begin() + 32, [](float v) { return std::isnan(v); }));
+  CHECK(std::none_of(y.begin() + 32, y.end(), [](float v) { return std::isnan(v); }));
+}
+
+namespace {
+
+// Elements at .. at + E of a row, read as a GEMM kernel reads them.
+template <class F, int E>
+void read_unit(const std::vector<u8>& data, const std::vector<u8>& scales, tw::i64 at, float (&v)[E]) {
+  typename F::template Unit<E> unit;
+  F::load(unit, data.data(), scales.data(), at);
+  if constexpr (F::kCodes) {
+    for (int g = 0; g < E / F::kGroup; ++g) {
+      u32 codes[F::kGroup / 4];
+      float scale, offset;
+      F::group(unit, g, codes, scale, offset);
+      for (int i = 0; i < F::kGroup; ++i) {
+        const float product = scale * tw::fmt::code_at(codes, i);
+        v[g * F::kGroup + i] = F::kOffset ? product - offset : product;
+      }
+      if (!F::kOffset) CHECK(offset == 0.0f);
+    }
+  } else {
+    F::values(unit, 0, v);
+  }
+}
+template <class F, int E>
+void check_unit(const char* name) {
+  if constexpr (F::unit_ok(E)) {
+    INFO(name << " E " << E);
+    constexpr tw::i64 cols = 4096;
+    std::mt19937 random(E);
+    std::vector<u8> data(cols / F::kBlock * F::kDataBytes), scales(cols / F::kBlock * F::kScaleBytes);
+    for (u8& b : data) b = static_cast<u8>(random());
+    for (u8& b : scales) b = static_cast<u8>(random());
+    tw::i64 wrong = -1;
+    for (tw::i64 at = 0; at < cols; at += E) {
+      float v[E];
+      read_unit<F>(data, scales, at, v);
+      for (int i = 0; i < E; ++i) {
+        const tw::i64 b = (at + i) / F::kBlock;
+        const float want = F::decode(data.data() + b * F::kDataBytes, scales.data() + b * F::kScaleBytes, 1.0f,
+                                     static_cast<int>((at + i) % F::kBlock));
+        // Codes are integers: a zero has no sign in them.
+        if (!same(v[i], want) && !(v[i] == 0.0f && want == 0.0f)) wrong = at + i;
+      }
+    }
+    CHECK(wrong == -1);
+  }
+}
+template <class F>
+int check_units(const char* name) {
+  check_unit<F, 1>(name), check_unit<F, 2>(name), check_unit<F, 4>(name), check_unit<F, 8>(name),
+      check_unit<F, 16>(name);
+  check_unit<F, 32>(name), check_unit<F, 64>(name), check_unit<F, 128>(name), check_unit<F, 256>(name);
+  int count = 0;
+  for (int e = 1; e <= 256; e *= 2) count += F::unit_ok(e);
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("the fast path of weights equals the decoder", "[formats]") {
+#define FORMAT(NAME) CHECK((check_units<tw::fmt::NAME>(#NAME) > 0) == (tw::fmt::NAME::kGroup > 0));
+#include "format_list.inc"
+#undef FORMAT
+}
