@@ -25,7 +25,7 @@ using Action = std::function<void()>;
 constexpr CUresult kOk = 0, kInvalid = 1, kNoMemory = 2, kNotInitialized = 3, kNoDevice = 100, kInvalidDevice = 101,
                    kInvalidImage = 200, kInvalidContext = 201, kNoBinary = 209, kInvalidHandle = 400, kNotFound = 500,
                    kDestroyed = 709, kCaptureUnsupported = 900, kCaptureInvalidated = 901, kCaptureWrongThread = 908,
-                   kCaptureImplicit = 906;
+                   kCaptureImplicit = 906, kClusterSize = 912;
 
 struct Context;
 

@@ -148,8 +148,9 @@ CUresult check_config(const CUlaunchConfig& config, const Function& function, un
   const std::uint64_t threads = std::uint64_t{config.block_x} * config.block_y * config.block_z;
   const bool grid = config.grid_x && config.grid_y && config.grid_z && config.grid_x <= 2147483647u &&
                     config.grid_y <= 65535 && config.grid_z <= 65535;
-  const bool good = grid && threads >= 1 && threads <= 1024 && cluster >= 1 && config.grid_x % cluster == 0 &&
-                    config.shared_bytes <= static_cast<unsigned>(function.max_dynamic);
+  const bool good =
+      grid && threads >= 1 && threads <= 1024 && config.shared_bytes <= static_cast<unsigned>(function.max_dynamic);
+  if (good && (cluster == 0 || config.grid_x % cluster != 0)) return kClusterSize;
   return good ? kOk : kInvalid;
 }
 
