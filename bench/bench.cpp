@@ -10,6 +10,7 @@
 int main(int argc, char** argv) {
   using namespace tilewright;
   using namespace tilewright::bench;
+  if (argc == 2 && std::string_view(argv[1]) == "compile-worker") return compile_worker_main(0, 1);
   CLI::App app{"Benchmarks of tilewright"};
   std::vector<std::string> what;
   std::string out, child;
@@ -22,7 +23,6 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   settings.self = argv[0];
   try {
-    if (child == "compile-worker") return compile_worker_main(0, 1);
     if (child == "startup") return startup_child(settings);
     const bool gpu = Device::count() > 0;
     if (what.empty()) what = {"compile", "prewarm", "kernels", "cast", "launch", "startup", "regret"};

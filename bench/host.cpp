@@ -43,6 +43,13 @@ struct RawLaunch {
     const auto symbol = [&](auto& f, const char* name) {
       f = reinterpret_cast<std::remove_reference_t<decltype(f)>>(dlsym(lib, name));
     };
+    int (*retain)(void**, int) = nullptr;
+    int (*make_current)(void*) = nullptr;
+    symbol(retain, "cuDevicePrimaryCtxRetain");
+    symbol(make_current, "cuCtxSetCurrent");
+    void* context = nullptr;
+    if (!retain || retain(&context, 0) || make_current(context))
+      throw Error(ErrorCode::driver_failed, "cuCtxSetCurrent", "", "the primary context made current");
     symbol(load, "cuModuleLoadData");
     symbol(get, "cuModuleGetFunction");
     symbol(set, "cuFuncSetAttribute");
@@ -137,10 +144,10 @@ Json launch_costs(const Device& device) {
 }
 
 int startup_child(const Settings& settings) {
-  const Device device = Device::open(0);  // the context is not ours to count
+  Options options = Options::from_env();
+  const Device device = Device::open(0, options.driver);  // the context is not ours to count
   device.synchronize();
   const auto start = Clock::now();
-  Options options = Options::from_env();
   options.cache = settings.cache;
   Engine engine(options);
   const Kernel kernel = engine.prepare(Problem::parse("gemm x=q8_1 w=q4_0 y=f32 m=1 n=4096 k=14336"), device);

@@ -10,8 +10,8 @@ namespace {
 constexpr int kKiB = 1024;
 
 // One row per target. Limits: CUDA programming guide, technical specifications per compute capability. Typical devices:
-// T4, A100 80GB, RTX 3090, Orin, RTX 4090, H200, B200, B300, Thor, RTX 5090, GB10; matrix rates are what mma.sync reaches,
-// which on sm_90 and sm_100 is well below the native matrix instructions.
+// T4, A100 80GB, RTX 3090, Orin, RTX 4090, H200, B200, B300, Thor, RTX 5090, GB10; matrix rates are what mma.sync
+// reaches, which on sm_90 and sm_100 is well below the native matrix instructions.
 constexpr Arch kArchs[] = {
     // name     major minor cp.async bf16 s8k32 f8 cluster tma wgmma  shared/block  shared/SM  threads/SM  SMs  TB/s  TF
     {"sm_75", 7, 5, false, false, false, false, false, false, false, 64 * kKiB, 64 * kKiB, 1024, 40, 0.30, 50},

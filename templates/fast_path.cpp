@@ -16,10 +16,25 @@ struct Entry {
 };
 
 template <class F>
+constexpr int raw_bytes(int elements) {
+  if constexpr (F::kCodes) return elements == 64 ? F::template raw_bytes<64>() : F::template raw_bytes<128>();
+  return 0 * elements;
+}
+
+template <class F>
 constexpr FastPath path_of() {
   constexpr bool plain = F::kBlock == 1 && !F::kRowScale;
-  return {plain ? F::kDataBytes : 0, F::kGroup, F::kCodes, F::kOffset, F::kGlobal,
-          [](int e) { return F::unit_ok(e); }, [](int e) { return e / F::kBlock * F::kDataBytes; }};
+  return {plain ? F::kDataBytes : 0,
+          F::kGroup,
+          F::kCodes,
+          F::kOffset,
+          F::kGlobal,
+          [](int e) { return F::unit_ok(e); },
+          [](int e) { return e * F::kDataBytes / F::kBlock; },
+          F::kBlock,
+          F::kDataBytes,
+          F::kScaleBytes,
+          &raw_bytes<F>};
 }
 
 constexpr Entry kEntries[] = {

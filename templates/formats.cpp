@@ -53,8 +53,8 @@ void encode(const float* src, std::int64_t rows, std::int64_t cols, MutableOpera
     }
     for (std::int64_t b = 0; b < blocks; ++b) {
       const std::int64_t at = r * blocks + b;
-      F::encode(src + at * F::kBlock, data + at * F::kDataBytes, F::kScaleBytes ? scales + at * F::kScaleBytes : nullptr,
-                context, encoder);
+      F::encode(src + at * F::kBlock, data + at * F::kDataBytes,
+                F::kScaleBytes ? scales + at * F::kScaleBytes : nullptr, context, encoder);
     }
   }
 }
@@ -82,16 +82,16 @@ constexpr auto global_of() -> float (*)(float) {
 }
 
 constexpr FormatInfo kInfos[] = {
-#define FORMAT(NAME)                                                                                            \
-  {#NAME,                                                                                                       \
-   tw::fmt::NAME::kTitle,                                                                                       \
-   tw::fmt::NAME::kLayout,                                                                                      \
-   tw::fmt::NAME::kBlock,                                                                                       \
-   tw::fmt::NAME::kBits,                                                                                        \
-   kStreams<tw::fmt::NAME>,                                                                                     \
-   kEncoderNames<tw::fmt::NAME>,                                                                                \
-   &encode<tw::fmt::NAME>,                                                                                      \
-   &decode<tw::fmt::NAME>,                                                                                      \
+#define FORMAT(NAME)             \
+  {#NAME,                        \
+   tw::fmt::NAME::kTitle,        \
+   tw::fmt::NAME::kLayout,       \
+   tw::fmt::NAME::kBlock,        \
+   tw::fmt::NAME::kBits,         \
+   kStreams<tw::fmt::NAME>,      \
+   kEncoderNames<tw::fmt::NAME>, \
+   &encode<tw::fmt::NAME>,       \
+   &decode<tw::fmt::NAME>,       \
    global_of<tw::fmt::NAME>()},
 #include "format_list.inc"
 #undef FORMAT

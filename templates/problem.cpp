@@ -26,7 +26,8 @@ void check_extent(const char* field, std::int64_t value) {
 }
 void check_matrix(const char* field, Format f, std::int64_t rows, std::int64_t cols, const char* cols_field) {
   if (cols % f.block() != 0)
-    throw invalid(cols_field, std::to_string(cols), fmt::format("a multiple of {}, the block of {}={}", f.block(), field, f.name()));
+    throw invalid(cols_field, std::to_string(cols),
+                  fmt::format("a multiple of {}, the block of {}={}", f.block(), field, f.name()));
   if (f.total_bytes(rows, cols) > kMaxBytes)
     throw Error(ErrorCode::too_large, field, fmt::format("{} of {} x {}", f.name(), rows, cols), "at most 2^47 bytes");
 }
@@ -46,16 +47,19 @@ void validate(const Gemm& g) {
   check_matrix("w", g.w, g.n, g.k, "k");
   if (!is_plain(g.y)) throw Error(ErrorCode::unsupported, "y", std::string(g.y.name()), "f32, f16 or bf16");
   check_matrix("y", g.y, g.m, g.n, "n");
-  if (g.bias && !is_plain(*g.bias)) throw Error(ErrorCode::unsupported, "bias", std::string(g.bias->name()), "f32, f16 or bf16");
+  if (g.bias && !is_plain(*g.bias))
+    throw Error(ErrorCode::unsupported, "bias", std::string(g.bias->name()), "f32, f16 or bf16");
   if (g.group != 0 && g.group != g.w.block())
     throw invalid("group", std::to_string(g.group),
                   is_plain(g.w) ? fmt::format("nothing: {} has no groups", g.w.name())
                                 : fmt::format("{} (fixed by {}) or left out", g.w.block(), g.w.name()));
   const bool global = has_global(g.x) || has_global(g.w);
   if (global && g.global == Global::none)
-    throw invalid("global", "none", "mul (value = code * scale * global) or div (value = code * scale / global), required by " +
-                                        std::string(has_global(g.w) ? g.w.name() : g.x.name()));
-  if (!global && g.global != Global::none) throw invalid("global", kGlobals[static_cast<int>(g.global)], "left out: no operand has a tensor-wide scale");
+    throw invalid("global", "none",
+                  "mul (value = code * scale * global) or div (value = code * scale / global), required by " +
+                      std::string(has_global(g.w) ? g.w.name() : g.x.name()));
+  if (!global && g.global != Global::none)
+    throw invalid("global", kGlobals[static_cast<int>(g.global)], "left out: no operand has a tensor-wide scale");
   if (!std::isfinite(g.alpha)) throw invalid("alpha", fmt::format("{}", g.alpha), "a finite number");
 }
 
@@ -69,7 +73,8 @@ void validate(const Cast& c) {
     throw Error(ErrorCode::unsupported, "y", std::string(c.y.name()),
                 fmt::format("f32, f16 or bf16: one side of a cast is a plain float format, and x is {}", c.x.name()));
   if (c.encoder < 0 || c.encoder >= static_cast<int>(c.y.info().encoders.size()))
-    throw invalid("encoder", std::to_string(c.encoder), fmt::format("an encoder of {}: {}", c.y.name(), fmt::join(c.y.info().encoders, " ")));
+    throw invalid("encoder", std::to_string(c.encoder),
+                  fmt::format("an encoder of {}: {}", c.y.name(), fmt::join(c.y.info().encoders, " ")));
 }
 
 // The words of a problem as field -> value, each taken once.
@@ -131,7 +136,9 @@ class Fields {
     throw invalid(field, *value, fmt::format("one of {}", fmt::join(names, " ")));
   }
   void finish(const char* allowed) const {
-    if (!values_.empty()) throw invalid(values_.begin()->first, values_.begin()->second, fmt::format("no such field; {} has {}", op_, allowed));
+    if (!values_.empty())
+      throw invalid(values_.begin()->first, values_.begin()->second,
+                    fmt::format("no such field; {} has {}", op_, allowed));
   }
 
  private:
@@ -163,7 +170,8 @@ Cast parse_cast(Fields& f) {
     const auto encoders = c.y.info().encoders;
     for (std::size_t i = 0; i < encoders.size(); ++i)
       if (*name == encoders[i]) c.encoder = static_cast<int>(i);
-    if (c.encoder < 0) throw invalid("encoder", *name, fmt::format("an encoder of {}: {}", c.y.name(), fmt::join(encoders, " ")));
+    if (c.encoder < 0)
+      throw invalid("encoder", *name, fmt::format("an encoder of {}: {}", c.y.name(), fmt::join(encoders, " ")));
   }
   f.finish("x y rows cols encoder");
   return c;
@@ -183,7 +191,8 @@ Problem Problem::parse(std::string_view text) {
 
 std::string Problem::text() const {
   if (const Gemm* g = gemm()) {
-    std::string s = fmt::format("gemm x={} w={} y={} m={} n={} k={}", g->x.name(), g->w.name(), g->y.name(), g->m, g->n, g->k);
+    std::string s =
+        fmt::format("gemm x={} w={} y={} m={} n={} k={}", g->x.name(), g->w.name(), g->y.name(), g->m, g->n, g->k);
     if (g->group) s += fmt::format(" group={}", g->group);
     if (g->global != Global::none) s += fmt::format(" global={}", kGlobals[static_cast<int>(g->global)]);
     if (g->bias) s += fmt::format(" bias={}", g->bias->name());
@@ -217,7 +226,8 @@ double Problem::min_bytes() const {
     return static_cast<double>(g->x.total_bytes(g->m, g->k)) + static_cast<double>(g->w.total_bytes(g->n, g->k)) +
            static_cast<double>(g->y.total_bytes(g->m, g->n));
   const Cast* c = cast();
-  return static_cast<double>(c->x.total_bytes(c->rows, c->cols)) + static_cast<double>(c->y.total_bytes(c->rows, c->cols));
+  return static_cast<double>(c->x.total_bytes(c->rows, c->cols)) +
+         static_cast<double>(c->y.total_bytes(c->rows, c->cols));
 }
 
 double Problem::ops() const {

@@ -12,11 +12,11 @@
 namespace tilewright {
 
 struct Specialization {
-  std::string name;                    // "gemm/mma"
-  std::vector<std::string> includes;   // "gemm/mma.cuh", "formats/q4_0.cuh"
-  std::string plan_type;               // "tw::gemm::Mma<...>": has kThreads, kSharedBytes and run(args, shape)
-  std::string space;                   // "tw::gemm": has Args and Shape
-  int blocks_per_sm = 1;               // launch bound
+  std::string name;                   // "gemm/mma"
+  std::vector<std::string> includes;  // "gemm/mma.cuh", "formats/q4_0.cuh"
+  std::string plan_type;              // "tw::gemm::Mma<...>": has kThreads, kSharedBytes and run(args, shape)
+  std::string space;                  // "tw::gemm": has Args and Shape
+  int blocks_per_sm = 1;              // launch bound
   std::vector<std::string> options;
   LaunchPlan plan;
 };

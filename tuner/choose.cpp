@@ -152,24 +152,46 @@ std::vector<Choice> Engine::Impl::choices(const Problem& problem, const Device& 
   return order;
 }
 
-std::vector<Candidate> Engine::Impl::search_space(const Problem& problem, const Device& device,
-                                                  const TunePolicy& policy, Candidate& fallback) {
+tuner::SearchRequest Engine::Impl::search_request(const Problem& problem, const Device& device,
+                                                  const TunePolicy& policy) {
   const Arch& arch = device.arch();
-  auto ranked = tuner::rank(problem, arch, tuner::model_of(device));
-  if (ranked.empty()) tuner::throw_unsupported(problem, arch);
-  fallback = ranked.back().candidate;
-  int most = policy.exhaustive ? static_cast<int>(ranked.size()) : policy.max_candidates;
-  std::vector<Candidate> space;
-  for (int i : tuner::select(ranked, most)) space.push_back(ranked[static_cast<std::size_t>(i)].candidate);
-  if (policy.exhaustive) return space;
+  auto ranked = std::make_shared<const std::vector<tuner::Ranked>>(tuner::rank(problem, arch, tuner::model_of(device)));
+  if (ranked->empty()) tuner::throw_unsupported(problem, arch);
+  tuner::SearchRequest request;
+  request.policy = policy;
+  request.fallback = ranked->back().candidate;
+  auto take = [&](int most) {
+    for (int i : tuner::select(*ranked, most))
+      request.candidates.push_back((*ranked)[static_cast<std::size_t>(i)].candidate);
+  };
+  if (policy.exhaustive) {
+    take(static_cast<int>(ranked->size()));
+    return request;
+  }
   // After a prewarm, tuning only times: what was compiled elsewhere is the space, in today's order.
   std::vector<Candidate> ready = prewarmed(problem, arch);
-  if (ready.empty()) return space;
-  std::vector<Candidate> ordered;
-  for (const tuner::Ranked& r : ranked)
-    if (std::find(ready.begin(), ready.end(), r.candidate) != ready.end()) ordered.push_back(r.candidate);
-  if (static_cast<int>(ordered.size()) > most) ordered.resize(static_cast<std::size_t>(most));
-  return ordered.empty() ? space : ordered;
+  for (const tuner::Ranked& r : *ranked)
+    if (static_cast<int>(request.candidates.size()) < policy.max_candidates &&
+        std::find(ready.begin(), ready.end(), r.candidate) != ready.end())
+      request.candidates.push_back(r.candidate);
+  if (!request.candidates.empty()) return request;
+  // Half of the measurements cover the space, the other half follows what they teach.
+  take((policy.max_candidates + 1) / 2);
+  request.refine = [ranked](const std::vector<Outcome>& outcomes, int most) {
+    std::vector<tuner::Measured> measured;
+    std::vector<int> tried;
+    for (int i = 0; i < static_cast<int>(ranked->size()); ++i)
+      for (const Outcome& o : outcomes)
+        if (o.candidate == (*ranked)[static_cast<std::size_t>(i)].candidate) {
+          tried.push_back(i);
+          if (o.kind == OutcomeKind::measured && o.microseconds > 0) measured.push_back({i, o.microseconds});
+        }
+    std::vector<Candidate> next;
+    for (int i : tuner::refine(*ranked, measured, tried, most))
+      next.push_back((*ranked)[static_cast<std::size_t>(i)].candidate);
+    return next;
+  };
+  return request;
 }
 
 }  // namespace tilewright

@@ -157,9 +157,7 @@ Kernel Engine::prepare(const Problem& problem, const Device& device, Stream stre
 TuneReport Engine::tune(const Problem& problem, const Device& device, const TunePolicy& policy) {
   tuner::check(policy);
   Problem bucket = tuner::bucketed(problem);
-  tuner::SearchRequest request;
-  request.policy = policy;
-  request.candidates = impl_->search_space(bucket, device, policy, request.fallback);
+  tuner::SearchRequest request = impl_->search_request(bucket, device, policy);
   Task task = tuner::make_task(bucket, device.arch(), request.candidates, impl_->options.templates);
   tuner::SearchContext context{impl_->store, impl_->builder, impl_->log, impl_->measured, impl_->options.compile};
   TuneReport report = impl_->measure_alone(context, task, device, request);

@@ -54,8 +54,8 @@ struct Engine::Impl {
   // What prepare() tries, in order; the reference last. Throws Error (unsupported) if there is nothing.
   std::vector<Choice> choices(const Problem& problem, const Device& device);
   // What a search tries, in order, and its fallback.
-  std::vector<Candidate> search_space(const Problem& problem, const Device& device, const TunePolicy& policy,
-                                      Candidate& fallback);
+  // What a search of this problem tries, and how it goes on from what it learns.
+  tuner::SearchRequest search_request(const Problem& problem, const Device& device, const TunePolicy& policy);
   std::vector<Candidate> prewarmed(const Problem& problem, const Arch& arch);  // what prewarm() left; may be empty
   void note_prewarmed(const Problem& problem, const Arch& arch, const std::vector<Candidate>& candidates);
   Source source(const Problem& problem, const Arch& arch, const Candidate& candidate) const;

@@ -12,6 +12,9 @@ constexpr double kTypicalL2 = 40e6;  // bytes, when no device says
 // By how much the predicted time of a candidate is raised for its likeness to one already taken (1: a copy of it), and
 // for each taken one with the same tile. The model is off by about as much, so within it variety is worth more.
 constexpr double kAlikePenalty = 0.25, kTilePenalty = 0.04;
+// refine(): weight of the mean error beside that of the measured candidates, and what a likeness to one already taken
+// in the same batch costs.
+constexpr double kPriorWeight = 0.05, kTwinPenalty = 0.1;
 
 // 1 when `have` covers `need`, have / need when it is far below, with a soft knee between: queues fill gradually.
 double saturation(double have, double need) {
@@ -62,12 +65,15 @@ Prediction predict(const Traits& t, const DeviceModel& m, const CostConstants& c
 
   // The units of an SM are shared by its blocks: the SM with the most blocks ends last.
   double rounds = std::ceil(blocks / m.sms);
-  double mma_sm = m.mma16_tf * 1e6 / m.sms * std::max(1e-3, t.mma_rate) * saturation(warps, c.mma_warps);
+  double mma_sm = m.mma16_tf * 1e6 / m.sms * std::max(1e-3, t.mma_rate) *
+                  saturation(std::min(warps, 64.0) * std::min(t.mma_in_flight, 32.0), c.mma_in_flight);
   p.mma_us = t.mma_ops > 0 ? t.mma_ops / blocks * rounds / mma_sm : 0;
-  double alu_sm = c.alu_lanes * c.clock_ghz * 1e3 * saturation(warps, c.alu_warps);
+  p.shared_us = t.shared_traffic / blocks * rounds / (c.shared_bytes_clk * c.clock_ghz * 1e3);
+  double alu_sm =
+      c.alu_lanes * c.clock_ghz * 1e3 * saturation(warps * std::min(t.alu_in_flight, c.alu_chains), c.alu_warps);
   p.alu_us = t.alu_ops > 0 ? t.alu_ops / blocks * rounds / alu_sm : 0;
 
-  std::array<double, 3> parts{std::max(p.memory_us, p.l2_us), p.mma_us, p.alu_us};
+  std::array<double, 3> parts{std::max(p.memory_us, p.l2_us), std::max(p.mma_us, p.shared_us), p.alu_us};
   std::sort(parts.begin(), parts.end());
   p.microseconds = c.launch_us + c.block_us * p.waves + parts[2] + c.overlap_loss * (parts[0] + parts[1]);
   return p;
@@ -139,6 +145,37 @@ std::vector<int> select(const std::vector<Ranked>& ranked, int most) {
     }
   }
   return taken;
+}
+
+std::vector<int> refine(const std::vector<Ranked>& ranked, const std::vector<Measured>& measured,
+                        const std::vector<int>& tried, int most) {
+  if (measured.empty() || ranked.empty()) return {};
+  auto at = [&](int i) -> const Ranked& { return ranked[static_cast<std::size_t>(i)]; };
+  auto error = [&](const Measured& m) { return std::log(m.microseconds / at(m.index).prediction.microseconds); };
+  double mean = 0;
+  for (const Measured& m : measured) mean += error(m) / static_cast<double>(measured.size());
+
+  const Family* reference = families(ranked[0].family->op()).back();
+  std::vector<std::pair<double, int>> open;  // corrected prediction, index
+  for (int i = 0; i < static_cast<int>(ranked.size()); ++i) {
+    if (at(i).family == reference || std::find(tried.begin(), tried.end(), i) != tried.end()) continue;
+    double weights = kPriorWeight, sum = kPriorWeight * mean;
+    for (const Measured& m : measured) {
+      double like = likeness(at(i), at(m.index));
+      weights += like * like;
+      sum += like * like * error(m);
+    }
+    open.emplace_back(at(i).prediction.microseconds * std::exp(sum / weights), i);
+  }
+  std::vector<int> next;
+  while (!open.empty() && static_cast<int>(next.size()) < most) {
+    auto best = std::min_element(open.begin(), open.end());
+    int taken = best->second;
+    next.push_back(taken);
+    open.erase(best);
+    for (auto& [cost, i] : open) cost *= 1 + kTwinPenalty * std::pow(likeness(at(i), at(taken)), 2);
+  }
+  return next;
 }
 
 }  // namespace tilewright::tuner

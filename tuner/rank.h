@@ -34,16 +34,18 @@ struct CostConstants {
   double registers_per_sm = 65536;
   double blocks_per_sm = 32;
   double shared_reserved = 1024;  // bytes per block that the driver keeps
-  double mma_warps = 8;           // resident warps per SM that keep the matrix units busy
+  double mma_in_flight = 64;      // independent matrix instructions per SM that keep its units busy
+  double shared_bytes_clk = 128;  // shared memory per SM and clock
   double alu_lanes = 64;          // per SM and clock, integer and conversion work
-  double alu_warps = 12;          // resident warps per SM that hide the latency of dependent scalar work
+  double alu_warps = 24;          // resident warps per SM that hide the latency of dependent scalar work
+  double alu_chains = 4;          // of a thread's independent chains, how many count as further warps
   double clock_ghz = 1.75;
   double overlap_loss = 0.15;  // share of the shorter of (memory, mma, alu) that the longest does not hide
 };
 
 struct Prediction {
   double microseconds = 0;
-  double memory_us = 0, l2_us = 0, mma_us = 0, alu_us = 0;  // each alone
+  double memory_us = 0, l2_us = 0, mma_us = 0, shared_us = 0, alu_us = 0;  // each alone
   double waves = 0;
 };
 Prediction predict(const Traits& traits, const DeviceModel& model, const CostConstants& constants = {});
@@ -64,5 +66,16 @@ std::vector<Ranked> rank(const Problem& problem, const Arch& arch, const DeviceM
 // something already taken (same family and tile) are penalised, so that the few measured ones cover the space.
 // The reference is left out unless there is nothing else.
 std::vector<int> select(const std::vector<Ranked>& ranked, int most);
+
+// What was learnt of a ranked candidate by measuring it.
+struct Measured {
+  int index = 0;  // into `ranked`
+  double microseconds = 0;
+};
+// Where to look next: indices of at most `most` candidates not yet tried, best first. The model's error on a candidate
+// is taken to be that on the measured ones like it, weighted by likeness, so that what made the fast ones fast is
+// followed into the rest of the space. `tried` holds every index that was tried, measured or not.
+std::vector<int> refine(const std::vector<Ranked>& ranked, const std::vector<Measured>& measured,
+                        const std::vector<int>& tried, int most);
 
 }  // namespace tilewright::tuner

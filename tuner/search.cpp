@@ -21,6 +21,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kScreenRounds = 2;
+constexpr int kBatch = 4;  // candidates asked for at a time once the first are through: they compile side by side
 constexpr double kContender = 1.12;  // a screened time within this of the best goes on to the final
 constexpr std::size_t kMostContenders = 6;
 constexpr double kHopeless = 4;          // one launch that slow is not worth a round
@@ -60,6 +61,8 @@ class Search {
   bool answered_by_history();
   bool settled_by_history(const Candidate& candidate, Entry& entry) const;
   void prepare_device();
+  std::future<Built> submit(Pool& pool, const Candidate& candidate);
+  std::vector<Candidate> more(int tried);
   void walk();
   bool stop(int tried);
   Built wait(std::future<Built>& future);
@@ -238,29 +241,44 @@ void Search::screen(Entry& e) {
   e.outcome.microseconds = e.outcome.low = e.outcome.high = e.screened;
 }
 
+// Submits a candidate's build, unless its fate is known.
+std::future<Built> Search::submit(Pool& pool, const Candidate& c) {
+  Entry settled;
+  if (settled_by_history(c, settled)) return {};
+  return pool.submit([this, c] {
+    Source source = task_.source(c);
+    if (!context_.compile) {
+      BinaryPtr found = context_.builder.find(context_.builder.key(source, device_.arch()));
+      if (found) return Built{found, false, 0};
+      throw Error(ErrorCode::compile_failed, "candidate", c.text(), "not in the cache, and compiling is forbidden");
+    }
+    return context_.builder.build(source, device_.arch());
+  });
+}
+
+std::vector<Candidate> Search::more(int tried) {
+  if (!request_.refine || policy_.exhaustive || tried >= policy_.max_candidates) return {};
+  std::vector<Outcome> outcomes;
+  for (const Entry& e : entries_) outcomes.push_back(e.outcome);
+  return request_.refine(outcomes, std::min(kBatch, policy_.max_candidates - tried));
+}
+
 void Search::walk() {
-  int total = static_cast<int>(request_.candidates.size());
   Pool pool(context_.compile ? thread_count(policy_.jobs) : 1);
-  std::vector<std::future<Built>> builds;
-  std::vector<Candidate> open;
-  for (const Candidate& c : request_.candidates) {
-    Entry settled;
-    settled.outcome.candidate = c;
-    std::future<Built> none;
-    builds.push_back(settled_by_history(c, settled) ? std::move(none) : pool.submit([this, c] {
-      Source source = task_.source(c);
-      if (!context_.compile) {
-        BinaryPtr found = context_.builder.find(context_.builder.key(source, device_.arch()));
-        if (found) return Built{found, false, 0};
-        throw Error(ErrorCode::compile_failed, "candidate", c.text(), "not in the cache, and compiling is forbidden");
-      }
-      return context_.builder.build(source, device_.arch());
-    }));
-  }
-  prepare_device();
-  for (int i = 0; i < total && !stop(i); ++i) {
-    consider(request_.candidates[static_cast<std::size_t>(i)], builds[static_cast<std::size_t>(i)]);
-    progress("measure", i + 1, total);
+  std::vector<Candidate> batch = request_.candidates;
+  int tried = 0;
+  bool prepared = false;
+  while (!batch.empty() && report_.stopped.empty()) {
+    std::vector<std::future<Built>> builds;
+    for (const Candidate& c : batch) builds.push_back(submit(pool, c));
+    if (!prepared) prepare_device();  // while the first ones compile
+    prepared = true;
+    int total = request_.refine && !policy_.exhaustive ? policy_.max_candidates : static_cast<int>(batch.size());
+    for (std::size_t i = 0; i < batch.size() && !stop(tried); ++i) {
+      consider(batch[i], builds[i]);
+      progress("measure", ++tried, total);
+    }
+    batch = more(tried);
   }
   if (report_.stopped.empty()) report_.stopped = cancelled() ? "cancelled" : "all";
 }

@@ -3,6 +3,7 @@
 // fate is stored as it is known, so that a cancelled search loses nothing. One thread at a time.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,9 @@ struct SearchRequest {
   std::vector<Candidate> candidates;  // in the order to try; the default first. Not empty
   Candidate fallback;                 // used, never stored, when all of them fail
   TunePolicy policy;
+  // Asked for more when `candidates` are through and fewer than policy.max_candidates were tried: what to try next,
+  // given every outcome so far. May be empty, and may answer with nothing.
+  std::function<std::vector<Candidate>(const std::vector<Outcome>& outcomes, int most)> refine;
 };
 
 TuneReport search(SearchContext& context, const Task& task, const Device& device, const SearchRequest& request);

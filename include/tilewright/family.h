@@ -28,7 +28,10 @@ struct Traits {
   double bytes_in_flight = 0;         // per thread: outstanding loads
   double mma_ops = 0;                 // operations on matrix units, padding included
   double mma_rate = 1;                // relative to 16-bit mma.sync
+  double mma_in_flight = 32;          // independent matrix instructions of a warp
+  double shared_traffic = 0;          // bytes read from and written to shared memory by the whole launch
   double alu_ops = 0;                 // scalar operations, all threads
+  double alu_in_flight = 1;           // independent chains of them in a thread
 };
 
 class TILEWRIGHT_EXPORT Family {

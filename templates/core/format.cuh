@@ -18,6 +18,9 @@
 //   group(unit, g, codes, scale, offset)         kCodes: group g of the unit, codes in element order
 //   values(unit, g, v)                           !kCodes: group g as floats
 //   unit_ok(E)                                   whether Unit<E> exists
+//   raw_bytes<BK>()                              kCodes: what a row's BK elements from k0 (a multiple of BK) take when they
+//   raw_offset(k0, byte)                         are copied as stored: how many bytes of `data`, and where each lies in the
+//   load_raw(unit, raw, scales, k, k0)           row; a unit from such a copy, k counted from k0
 // and, if casts may encode it at full speed,
 //   lanes_ok(E)                                  whether encode_lanes<E> exists
 //   encode_lanes<E>(v, lane, data, scales, context, encoder)

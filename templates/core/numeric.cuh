@@ -76,9 +76,10 @@ struct Divider {
 // ---- f16 -----------------------------------------------------------------------------------------------------------
 TW_FN u16 f32_to_f16_bits(float f) {
 #if defined(__CUDA_ARCH__)
-  u16 h;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));
-  return h;
+  // Through a 32-bit register: ptxas 13.0 stores the bytes of a 16-bit result one by one as zero and the upper byte.
+  u32 h;
+  asm("{ .reg .b16 half, zero; mov.b16 zero, 0; cvt.rn.f16.f32 half, %1; mov.b32 %0, {half, zero}; }" : "=r"(h) : "f"(f));
+  return static_cast<u16>(h);
 #else
   const u32 u = bits_as<u32>(f), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
   if (a > 0x7f800000u) return 0x7fffu;

@@ -276,6 +276,28 @@ template <int bytes, int align> TW_DEVICE void load_words(u32* words, const u8* 
   }
 }
 
+// The same from shared memory, where the compiler picks the instruction.
+template <int bytes, int align> TW_DEVICE void load_shared_words(u32* words, const u8* p) {
+  static_assert(bytes % align == 0 && (align == 16 || align == 8 || align == 4 || align == 2), "alignment");
+  if constexpr (align == 16) {
+    TW_UNROLL for (int i = 0; i < bytes / 16; ++i) {
+      const u32x4 v = reinterpret_cast<const u32x4*>(p)[i];
+      words[4 * i] = v.x, words[4 * i + 1] = v.y, words[4 * i + 2] = v.z, words[4 * i + 3] = v.w;
+    }
+  } else if constexpr (align == 8) {
+    TW_UNROLL for (int i = 0; i < bytes / 8; ++i) {
+      const u32x2 v = reinterpret_cast<const u32x2*>(p)[i];
+      words[2 * i] = v.x, words[2 * i + 1] = v.y;
+    }
+  } else if constexpr (align == 4) {
+    TW_UNROLL for (int i = 0; i < bytes / 4; ++i) words[i] = reinterpret_cast<const u32*>(p)[i];
+  } else {
+    const u16* halves = reinterpret_cast<const u16*>(p);
+    TW_UNROLL for (int i = 0; i < bytes / 4; ++i) words[i] = halves[2 * i] | (static_cast<u32>(halves[2 * i + 1]) << 16);
+    if constexpr (bytes % 4 == 2) words[bytes / 4] = halves[bytes / 2 - 1];
+  }
+}
+
 // ---- asynchronous copies, global to shared -----------------------------------------------------------------------------
 // `bytes` is 4, 8 or 16; the rest of it beyond `valid` is zero. valid == 0 reads nothing (p must still be a valid pointer
 // value, not necessarily to memory).

@@ -81,6 +81,11 @@ struct q4_0 {
   template <int E> TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8*, i64 k) {
     load_words<E / 32 * 18, run_alignment(E / 32 * 18)>(u.raw, data + k / 32 * 18);
   }
+  template <int BK> TW_MEMBER static constexpr int raw_bytes() { return BK / 32 * 18; }
+  TW_MEMBER static i64 raw_offset(i64 k0, int byte) { return k0 / 32 * 18 + byte; }
+  template <int E> TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8*, int k, i64) {
+    load_shared_words<E / 32 * 18, run_alignment(E / 32 * 18)>(u.raw, raw + k / 32 * 18);
+  }
   // With the nibble in the upper half of a byte and its top bit flipped, the byte is 16 (code - 8).
   template <int E> TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[8], float& scale, float& offset) {
     TW_UNROLL for (int i = 0; i < 4; ++i) {

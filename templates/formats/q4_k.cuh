@@ -275,6 +275,16 @@ struct q4_k {
     load_words<16, 16>(u.header, block);
     load_words<E / 2, 16>(u.raw, block + 16 + u.first * 16);
   }
+  // The header, then the codes.
+  template <int BK> TW_MEMBER static constexpr int raw_bytes() { return 16 + BK / 2; }
+  TW_MEMBER static i64 raw_offset(i64 k0, int byte) {
+    return k0 / 256 * 144 + (byte < 16 ? byte : static_cast<int>(k0 % 256) / 2 + byte);
+  }
+  template <int E> TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8*, int k, i64 k0) {
+    u.first = static_cast<int>((k0 + k) / 32 % 8);
+    load_shared_words<16, 16>(u.header, raw);
+    load_shared_words<E / 2, 16>(u.raw, raw + 16 + k / 2);
+  }
   template <int E> TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[8], float& scale, float& offset) {
     TW_UNROLL for (int i = 0; i < 8; ++i) codes[i] = (u.raw[8 * (g / 2) + i] >> (4 * (g % 2))) & 0x0f0f0f0fu;
     // Eight 6-bit pairs in three words: all scales, then all minima, four to a word.

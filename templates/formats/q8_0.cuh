@@ -45,6 +45,11 @@ struct q8_0 {
   template <int E> TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8*, i64 k) {
     load_words<E / 32 * 34, run_alignment(E / 32 * 34)>(u.raw, data + k / 32 * 34);
   }
+  template <int BK> TW_MEMBER static constexpr int raw_bytes() { return BK / 32 * 34; }
+  TW_MEMBER static i64 raw_offset(i64 k0, int byte) { return k0 / 32 * 34 + byte; }
+  template <int E> TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8*, int k, i64) {
+    load_shared_words<E / 32 * 34, run_alignment(E / 32 * 34)>(u.raw, raw + k / 32 * 34);
+  }
   template <int E> TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[8], float& scale, float& offset) {
     TW_UNROLL for (int i = 0; i < 8; ++i) codes[i] = block_word<34>(u.raw, g, i);
     scale = block_scale<34>(u.raw, g);

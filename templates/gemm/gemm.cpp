@@ -15,17 +15,25 @@ namespace tilewright::gemm {
 
 // The public struct and the device's are one layout.
 static_assert(sizeof(GemmArgs) == sizeof(tw::gemm::Args) && offsetof(GemmArgs, x) == offsetof(tw::gemm::Args, x) &&
-              offsetof(GemmArgs, w) == offsetof(tw::gemm::Args, w) && offsetof(GemmArgs, y) == offsetof(tw::gemm::Args, y) &&
-              offsetof(GemmArgs, bias) == offsetof(tw::gemm::Args, bias) && offsetof(GemmArgs, m) == offsetof(tw::gemm::Args, m) &&
-              offsetof(GemmArgs, ldx) == offsetof(tw::gemm::Args, ldx) && offsetof(GemmArgs, ldy) == offsetof(tw::gemm::Args, ldy));
+              offsetof(GemmArgs, w) == offsetof(tw::gemm::Args, w) &&
+              offsetof(GemmArgs, y) == offsetof(tw::gemm::Args, y) &&
+              offsetof(GemmArgs, bias) == offsetof(tw::gemm::Args, bias) &&
+              offsetof(GemmArgs, m) == offsetof(tw::gemm::Args, m) &&
+              offsetof(GemmArgs, ldx) == offsetof(tw::gemm::Args, ldx) &&
+              offsetof(GemmArgs, ldy) == offsetof(tw::gemm::Args, ldy));
 
 namespace {
 
 void add_operand(Contract& c, const char* const (&names)[3], std::uint32_t offset, Format f) {
   for (const StreamSpec& s : f.info().streams) {
     const bool data = std::strcmp(s.name, "data") == 0, scales = std::strcmp(s.name, "scales") == 0;
-    const std::size_t field = data ? offsetof(Operand, data) : scales ? offsetof(Operand, scales) : offsetof(Operand, global);
-    c.pointers.push_back({names[data ? 0 : scales ? 1 : 2], offset + static_cast<std::uint32_t>(field), s.scope == Scope::tensor ? 4u : 16u, true});
+    const std::size_t field = data     ? offsetof(Operand, data)
+                              : scales ? offsetof(Operand, scales)
+                                       : offsetof(Operand, global);
+    c.pointers.push_back({names[data     ? 0
+                                : scales ? 1
+                                         : 2],
+                          offset + static_cast<std::uint32_t>(field), s.scope == Scope::tensor ? 4u : 16u, true});
   }
 }
 
@@ -39,10 +47,16 @@ Contract contract(const Gemm& g) {
   add_operand(c, {"x.data", "x.scales", "x.global"}, offsetof(GemmArgs, x), g.x);
   add_operand(c, {"w.data", "w.scales", "w.global"}, offsetof(GemmArgs, w), g.w);
   c.pointers.push_back({"y", offsetof(GemmArgs, y), 16, true});
-  if (g.bias) c.pointers.push_back({"bias", offsetof(GemmArgs, bias), static_cast<std::uint32_t>(fast_path(*g.bias).element_bytes), true});
+  if (g.bias)
+    c.pointers.push_back(
+        {"bias", offsetof(GemmArgs, bias), static_cast<std::uint32_t>(fast_path(*g.bias).element_bytes), true});
   // Rows of a plain x that are whole 16-byte pieces are read as such, so they have to start on one.
   const int bytes = fast_path(g.x).element_bytes;
-  const std::int64_t multiple = bytes == 0 ? g.x.block() : g.k * bytes % 16 == 0 ? 16 / bytes : g.k * bytes % 8 == 0 ? 8 / bytes : g.k * bytes % 4 == 0 ? 4 / bytes : 1;
+  const std::int64_t multiple = bytes == 0              ? g.x.block()
+                                : g.k * bytes % 16 == 0 ? 16 / bytes
+                                : g.k * bytes % 8 == 0  ? 8 / bytes
+                                : g.k * bytes % 4 == 0  ? 4 / bytes
+                                                        : 1;
   c.strides.push_back({"ldx", offsetof(GemmArgs, ldx), g.k, multiple});
   c.strides.push_back({"ldy", offsetof(GemmArgs, ldy), g.n, 1});
   const tw::gemm::Shape shape{g.n, g.k, static_cast<float>(g.alpha), g.global == Global::div ? 1 : 0};
@@ -57,8 +71,8 @@ std::string format_file(Format f) { return fmt::format("formats/{}.cuh", f.name(
 std::string epilogue_type(const Gemm& g) {
   constexpr const char* kActs[] = {"none", "relu", "gelu", "gelu_tanh", "silu"};
   const auto element = [](Format f) { return fmt::format("{}::Element", format_type(f)); };
-  return fmt::format("tw::gemm::Epilogue<{}, {}, tw::gemm::Act::{}>", element(g.y), g.bias ? element(*g.bias) : "tw::gemm::NoBias",
-                     kActs[static_cast<int>(g.act)]);
+  return fmt::format("tw::gemm::Epilogue<{}, {}, tw::gemm::Act::{}>", element(g.y),
+                     g.bias ? element(*g.bias) : "tw::gemm::NoBias", kActs[static_cast<int>(g.act)]);
 }
 
 std::vector<std::string> includes_for(const Gemm& g, const char* kernel) {

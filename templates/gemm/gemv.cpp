@@ -12,8 +12,8 @@
 namespace tilewright::gemm {
 namespace {
 
-constexpr int kMaxRows = 8;           // beyond this the matrix units win where they can be used
-constexpr int kMaxStaged = 96 * 1024; // bytes of x per block: leaves room for two blocks on large chips
+constexpr int kMaxRows = 8;            // beyond this the matrix units win where they can be used
+constexpr int kMaxStaged = 96 * 1024;  // bytes of x per block: leaves room for two blocks on large chips
 
 struct Knobs {
   int mt, e, lanes, wk, warps, r, depth, kt, split;
@@ -23,9 +23,18 @@ struct Knobs {
     return {at("mt"), at("e"), at("lanes"), at("wk"), at("warps"), at("r"), at("depth"), at("kt"), at("split")};
   }
   Candidate candidate() const {
-    return {"gemv", {{"mt", mt}, {"e", e}, {"lanes", lanes}, {"wk", wk}, {"warps", warps}, {"r", r}, {"depth", depth}, {"kt", kt}, {"split", split}}};
+    return {"gemv",
+            {{"mt", mt},
+             {"e", e},
+             {"lanes", lanes},
+             {"wk", wk},
+             {"warps", warps},
+             {"r", r},
+             {"depth", depth},
+             {"kt", kt},
+             {"split", split}}};
   }
-  int step() const { return lanes * wk; }                                  // threads along k
+  int step() const { return lanes * wk; }  // threads along k
   int rows_per_block() const { return 32 / lanes * (warps / wk) * r; }
 };
 
@@ -45,7 +54,9 @@ class Gemv final : public EnumeratedFamily {
  public:
   std::string_view op() const override { return "gemm"; }
   std::string_view name() const override { return "gemv"; }
-  std::string_view title() const override { return "few rows: 16-byte loads, dp4a or FMA, k split over lanes, warps and clusters"; }
+  std::string_view title() const override {
+    return "few rows: 16-byte loads, dp4a or FMA, k split over lanes, warps and clusters";
+  }
 
   std::string why_not(const Problem& problem, const Arch& arch) const override {
     const Gemm* g = problem.gemm();
@@ -54,8 +65,10 @@ class Gemv final : public EnumeratedFamily {
     if (w.group == 0) return fmt::format("w={} has no fast path", g->w.name());
     if (!(x.element_bytes || (x.codes && x.unit_ok(32) && x.group == 32 && !x.offset)))
       return fmt::format("x={} is neither a plain float nor 8-bit codes in blocks of 32", g->x.name());
-    if (x.codes && !w.codes) return fmt::format("x={} needs coded weights, and w={} is plain", g->x.name(), g->w.name());
-    if (g->m > kMaxRows && mma().why_not(problem, arch).empty()) return fmt::format("m = {}: at most {} where the matrix units can be used", g->m, kMaxRows);
+    if (x.codes && !w.codes)
+      return fmt::format("x={} needs coded weights, and w={} is plain", g->x.name(), g->w.name());
+    if (g->m > kMaxRows && mma().why_not(problem, arch).empty())
+      return fmt::format("m = {}: at most {} where the matrix units can be used", g->m, kMaxRows);
     if (unit_sizes(*g).empty()) return fmt::format("k = {}: no unit of w={} divides it", g->k, g->w.name());
     return {};
   }
@@ -66,19 +79,23 @@ class Gemv final : public EnumeratedFamily {
     const FastPath &x = fast_path(g.x), &w = fast_path(g.w);
     std::vector<Candidate> out;
     const auto add = [&](Knobs k) {
-      if (k.wk > k.warps || k.step() * k.e > 2 * g.k) return;                      // most threads along k would idle
+      if (k.wk > k.warps || k.step() * k.e > 2 * g.k) return;  // most threads along k would idle
       if (k.split > 1 && (!arch.clusters || g.k / k.split < 4ll * k.step() * k.e)) return;
       if (registers(k, w) > 200) return;
+      // Unpacking is unrolled over everything in flight; beyond this a candidate takes longer than 0.4 s to compile.
+      if (w.codes && k.e * k.r * k.depth > (x.codes ? 1024 : 512)) return;
       if (!choose_piece(k, g, x, w, arch)) return;
       out.push_back(k.candidate());
     };
+    // Two warps of 16 lanes along k do what one of 32 does, so only whole warps are multiplied.
     for (int e : unit_sizes(g))
       for (int lanes : lane_counts(w))
         for (int wk : {1, 2, 4, 8})
           for (int warps : {4, 8})
             for (int r : {1, 2, 4})
-              for (int depth : {1, 2, 4})
-                for (int split : {1, 2, 4}) add({rows_tile(g.m), e, lanes, wk, warps, r, depth, 0, split});
+              for (int depth : depths(w))
+                for (int split : {1, 2})
+                  if (wk == 1 || lanes == 32) add({rows_tile(g.m), e, lanes, wk, warps, r, depth, 0, split});
     if (out.empty()) {  // tiny k: one warp's lanes along k, however few have work
       Knobs k{rows_tile(g.m), unit_sizes(g).back(), 8, 1, 4, 1, 1, 0, 1};
       if (choose_piece(k, g, x, w, arch)) out.push_back(k.candidate());
@@ -92,8 +109,9 @@ class Gemv final : public EnumeratedFamily {
     Specialization s;
     s.name = "gemm/gemv";
     s.includes = includes_for(g, "gemm/gemv.cuh");
-    s.plan_type = fmt::format("tw::gemm::Gemv<{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}>", format_type(g.x), format_type(g.w),
-                              epilogue_type(g), k.mt, k.e, k.lanes, k.wk, k.warps, k.r, k.depth, k.kt, k.split);
+    s.plan_type =
+        fmt::format("tw::gemm::Gemv<{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}>", format_type(g.x),
+                    format_type(g.w), epilogue_type(g), k.mt, k.e, k.lanes, k.wk, k.warps, k.r, k.depth, k.kt, k.split);
     s.space = "tw::gemm";
     s.plan.x = {static_cast<std::uint32_t>(k.split), 0, static_cast<std::uint32_t>(k.rows_per_block())};
     s.plan.y = {1, static_cast<std::uint32_t>(k.mt), 0};
@@ -116,7 +134,8 @@ class Gemv final : public EnumeratedFamily {
     t.blocks = row_blocks * col_blocks * k.split;
     t.unique_bytes = problem.min_bytes();
     const double x_bytes = static_cast<double>(g.x.total_bytes(g.m, g.k));
-    t.global_bytes = row_blocks * static_cast<double>(g.w.total_bytes(g.n, g.k)) + col_blocks * x_bytes + 4.0 * static_cast<double>(g.m * g.n);
+    t.global_bytes = row_blocks * static_cast<double>(g.w.total_bytes(g.n, g.k)) + col_blocks * x_bytes +
+                     4.0 * static_cast<double>(g.m * g.n);
     t.bytes_in_flight = static_cast<double>(w.unit_bytes(k.e)) * k.r * k.depth;
     // Per weight: unpacking (about 1 for codes under integer products, 2 under floats), and per row of x a quarter for
     // dp4a or one FMA and, shared by r rows, a conversion; lanes that have no unit in the last round idle.
@@ -126,6 +145,7 @@ class Gemv final : public EnumeratedFamily {
     const double rounds = static_cast<double>(g.k) / lanes_units;
     const double idle = std::max(1.0, std::ceil(rounds) / rounds);
     t.alu_ops = static_cast<double>(g.n) * static_cast<double>(g.k) * row_blocks * (unpack + per_row * k.mt) * idle;
+    t.alu_in_flight = k.mt * k.r;
     return t;
   }
 
@@ -141,7 +161,13 @@ class Gemv final : public EnumeratedFamily {
     }
     return sizes;
   }
-  static std::vector<int> lane_counts(const FastPath& w) { return w.codes ? std::vector<int>{4, 8, 16, 32} : std::vector<int>{16, 32}; }
+  static std::vector<int> lane_counts(const FastPath& w) {
+    return w.codes ? std::vector<int>{4, 8, 16, 32} : std::vector<int>{32};
+  }
+  // Units in flight: a unit of codes is many loads, one of plain elements is a single one.
+  static std::vector<int> depths(const FastPath& w) {
+    return w.codes ? std::vector<int>{1, 2} : std::vector<int>{2, 4};
+  }
 
   static int registers(const Knobs& k, const FastPath& w) {
     return w.unit_bytes(k.e) / 4 * k.r * k.depth + k.mt * k.r + (w.codes ? k.r * 8 + 16 : k.r * k.e + k.e) + 36;

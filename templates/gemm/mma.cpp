@@ -17,8 +17,8 @@ constexpr int kMinRows = 4;  // below, most of a fragment is padding
 struct Shape {  // of a block and of its warps
   int bm, bn, warps_m, warps_n;
 };
-constexpr Shape kShapes[] = {{16, 64, 1, 4},  {16, 128, 1, 4}, {16, 128, 1, 8}, {32, 64, 1, 4},  {32, 128, 1, 4},
-                             {32, 128, 2, 4}, {64, 64, 2, 2},  {64, 128, 2, 2}, {64, 128, 2, 4}, {64, 256, 2, 4},
+constexpr Shape kShapes[] = {{16, 64, 1, 4},  {16, 128, 1, 4},  {16, 128, 1, 8},  {32, 64, 1, 4},   {32, 128, 1, 4},
+                             {32, 128, 2, 4}, {64, 64, 2, 2},   {64, 128, 2, 2},  {64, 128, 2, 4},  {64, 256, 2, 4},
                              {128, 64, 4, 2}, {128, 128, 2, 2}, {128, 128, 2, 4}, {128, 256, 2, 4}, {256, 128, 4, 2}};
 
 struct Knobs {
@@ -26,38 +26,60 @@ struct Knobs {
 
   static Knobs of(const Candidate& c) {
     const auto at = [&](const char* name) { return static_cast<int>(c.at(name)); };
-    return {at("bm"), at("bn"), at("bk"), at("wm"), at("wn"), at("stages"), at("async"), at("ex"), at("ew"), at("split")};
+    return {at("bm"),     at("bn"),    at("bk"), at("wm"), at("wn"),
+            at("stages"), at("async"), at("ex"), at("ew"), at("split")};
   }
   Candidate candidate() const {
-    return {"mma", {{"bm", bm}, {"bn", bn}, {"bk", bk}, {"wm", warps_m}, {"wn", warps_n}, {"stages", stages}, {"async", async}, {"ex", ex}, {"ew", ew}, {"split", split}}};
+    return {"mma",
+            {{"bm", bm},
+             {"bn", bn},
+             {"bk", bk},
+             {"wm", warps_m},
+             {"wn", warps_n},
+             {"stages", stages},
+             {"async", async},
+             {"ex", ex},
+             {"ew", ew},
+             {"split", split}}};
   }
   int threads() const { return 32 * warps_m * warps_n; }
 };
 
+int run_alignment(int bytes) { return bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : 2; }
+
 // Mirrors Mma::kSharedBytes; the generated source asserts that they agree.
+int raw_bytes(const FastPath& f, int rows, int bk, int e) {
+  const int bytes = f.raw_bytes(bk);
+  const int piece = std::min(f.block > bk ? 16 : run_alignment(e * f.data_bytes / f.block), run_alignment(bytes));
+  const int pitch = piece == 16 ? (bytes / 16 | 1) * 16 : bytes;
+  return (rows * (pitch + bk / f.block * f.scale_bytes) + 15) / 16 * 16;
+}
 int shared_bytes(const Knobs& k, const FastPath& x, const FastPath& w) {
-  const int element = x.codes ? 1 : 2;
-  const int w_floats = w.codes ? k.bk / w.group * k.bn : 0, x_floats = x.codes ? k.bk / 32 * k.bm : 0;
-  const int stage = (k.bm + k.bn) * k.bk * element + 4 * (w_floats + x_floats) * (w.offset ? 2 : 1);
+  const int row = k.bk * (x.codes ? 1 : 2), terms = w.offset ? 2 : 1;
+  const int ring =
+      (x.codes ? raw_bytes(x, k.bm, k.bk, 32) : k.bm * row) + (w.codes ? raw_bytes(w, k.bn, k.bk, k.ew) : k.bn * row);
+  const int unpacked = (x.codes ? k.bm * row + 4 * (k.bk / 32 * k.bm) * terms : 0) +
+                       (w.codes ? k.bn * row + 4 * (k.bk / w.group * k.bn) * terms : 0);
   const int reduce = k.split > 1 ? k.bm * (k.bn + 4) * 4 : 0;
-  return std::max(k.stages * stage, reduce);
+  return std::max(k.stages * ring + 2 * unpacked, reduce);
 }
 
+// An estimate, from what the compiler gave for sm_90a.
 int registers(const Knobs& k, const FastPath& x, const FastPath& w) {
   const int mi = k.bm / k.warps_m / 16, ni = k.bn / k.warps_n / 8;
-  const int accumulators = mi * ni * 4;
   const int a = mi * 4 * (w.codes && !x.codes ? std::max(1, w.group / 16) : 1);
-  const int w_staged = w.codes ? (k.bn * k.bk / k.ew + k.threads() - 1) / k.threads() * (w.unit_bytes(k.ew) / 4 + 2)
-                               : (k.async ? 0 : k.bn * k.bk * 2 / 4 / k.threads());
-  const int x_staged = x.codes ? (k.bm * k.bk / 32 + k.threads() - 1) / k.threads() * 10 : (k.async ? 0 : k.bm * k.bk * 2 / 4 / k.threads());
-  return accumulators + a + w_staged + x_staged + 56;
+  const int staged =
+      k.async ? 0 : (x.codes ? 0 : k.bm * k.bk / 2 / k.threads()) + (w.codes ? 0 : k.bn * k.bk / 2 / k.threads());
+  return mi * ni * 4 + a + staged + (w.codes ? 84 : 64);
 }
 
 class Mma final : public EnumeratedFamily {
  public:
   std::string_view op() const override { return "gemm"; }
   std::string_view name() const override { return "mma"; }
-  std::string_view title() const override { return "matrix units through mma.sync: 16-bit floats or signed bytes, cp.async pipelines"; }
+  std::string_view title() const override {
+    return "matrix units through mma.sync: 16-bit floats or signed bytes, cp.async pipelines";
+  }
 
   std::string why_not(const Problem& problem, const Arch& arch) const override {
     const Gemm* g = problem.gemm();
@@ -68,7 +90,8 @@ class Mma final : public EnumeratedFamily {
       return fmt::format("x={} is neither a 16-bit float nor 8-bit codes in blocks of 32", g->x.name());
     if (g->x.name() == "bf16" && !arch.mma_bf16) return fmt::format("{} has no bf16 matrix instruction", arch.name);
     if (w.group == 0) return fmt::format("w={} has no fast path", g->w.name());
-    if (!w.codes && !(g->w == g->x)) return fmt::format("w={} is plain and differs from x={}", g->w.name(), g->x.name());
+    if (!w.codes && !(g->w == g->x))
+      return fmt::format("w={} is plain and differs from x={}", g->w.name(), g->x.name());
     if (w.codes && coded_unit(*g) == 0) return fmt::format("k = {}: no unit of w={} divides it", g->k, g->w.name());
     return {};
   }
@@ -77,7 +100,7 @@ class Mma final : public EnumeratedFamily {
     if (!why_not(problem, arch).empty()) return {};
     const Gemm& g = *problem.gemm();
     const FastPath &x = fast_path(g.x), &w = fast_path(g.w);
-    const int ex = plain_unit(g), async = arch.cp_async && ex == 8 && (!x.codes || !w.codes) ? 1 : 0;
+    const int ex = plain_unit(g), async = arch.cp_async && (ex == 8 || x.codes) ? 1 : 0;
     std::vector<Candidate> out;
     const auto add = [&](const Knobs& k) {
       if (shared_bytes(k, x, w) > arch.shared_per_block || registers(k, x, w) > 250) return;
@@ -85,15 +108,24 @@ class Mma final : public EnumeratedFamily {
       out.push_back(k.candidate());
     };
     for (const Shape& s : kShapes) {
-      if (s.bm > 16 && s.bm / 2 >= std::max<std::int64_t>(g.m, 1)) continue;  // more than half of the tile would be padding
-      if (s.bm * 8 < std::min<std::int64_t>(g.m, 512)) continue;              // far too small
+      if (s.bm > 16 && s.bm / 2 >= std::max<std::int64_t>(g.m, 1))
+        continue;                                                 // more than half of the tile would be padding
+      if (s.bm * 8 < std::min<std::int64_t>(g.m, 512)) continue;  // far too small
+      const std::int64_t tiles = ((g.m + s.bm - 1) / s.bm) * ((g.n + s.bn - 1) / s.bn);
       for (int bk : {32, 64, 128}) {
-        if (bk == 32 && x.codes) continue;                                  // rows of 64 bytes at least
-        if (w.codes && (bk % coded_unit(g) != 0)) continue;
+        if (bk == 32 && (w.codes || s.bm * s.bn < 128 * 128))
+          continue;  // rows of 64 bytes at least; small tiles want long ones
         if (bk == 128 && !x.codes && s.bm * s.bn > 64 * 128) continue;
         for (int stages : {2, 3, 4})
           for (int split : {1, 2, 4, 8}) {
-            if (split > 1 && s.bm * s.bn > 64 * 256) continue;
+            // Splitting k is for grids that leave the chip idle, and its sums have to fit in shared memory.
+            if (split > 1 && (s.bm * s.bn > 64 * 256 || tiles * split > 8 * arch.typical_sms)) continue;
+            if (stages == (async ? 2 : 4))
+              continue;  // copies want two stages under way; registers hold the one they need
+            // The fourth stage costs nothing where two blocks still share an SM, so the third alone is not offered
+            // there.
+            const Knobs four{s.bm, s.bn, bk, s.warps_m, s.warps_n, 4, async, ex, w.codes ? coded_unit(g) : 0, split};
+            if (stages == 3 && async && 2 * (shared_bytes(four, x, w) + 1024) <= arch.shared_per_sm) continue;
             add({s.bm, s.bn, bk, s.warps_m, s.warps_n, stages, async, ex, w.codes ? coded_unit(g) : 0, split});
           }
       }
@@ -107,11 +139,12 @@ class Mma final : public EnumeratedFamily {
     Specialization s;
     s.name = "gemm/mma";
     s.includes = includes_for(g, "gemm/mma.cuh");
-    s.plan_type = fmt::format("tw::gemm::Mma<{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}>", format_type(g.x), format_type(g.w),
-                              epilogue_type(g), k.bm, k.bn, k.bk, k.warps_m, k.warps_n, k.stages, k.async ? "true" : "false", k.ex,
-                              k.ew, k.split);
+    s.plan_type = fmt::format("tw::gemm::Mma<{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}>", format_type(g.x),
+                              format_type(g.w), epilogue_type(g), k.bm, k.bn, k.bk, k.warps_m, k.warps_n, k.stages,
+                              k.async ? "true" : "false", k.ex, k.ew, k.split);
     s.space = "tw::gemm";
-    s.plan.x = {static_cast<std::uint32_t>(k.split), static_cast<std::uint32_t>(k.bm), static_cast<std::uint32_t>(k.bn)};
+    s.plan.x = {static_cast<std::uint32_t>(k.split), static_cast<std::uint32_t>(k.bm),
+                static_cast<std::uint32_t>(k.bn)};
     s.plan.threads = static_cast<std::uint32_t>(k.threads());
     s.plan.cluster = static_cast<std::uint32_t>(k.split);
     s.plan.shared_bytes = static_cast<std::uint32_t>(shared_bytes(k, fast_path(g.x), fast_path(g.w)));
@@ -126,29 +159,43 @@ class Mma final : public EnumeratedFamily {
     t.tile_rows = k.bm, t.tile_cols = k.bn, t.threads = k.threads();
     t.shared_bytes = shared_bytes(k, x, w);
     t.registers = std::max(registers(k, x, w), 96);
-    const double tiles_m = static_cast<double>((g.m + k.bm - 1) / k.bm), tiles_n = static_cast<double>((g.n + k.bn - 1) / k.bn);
+    const double tiles_m = static_cast<double>((g.m + k.bm - 1) / k.bm),
+                 tiles_n = static_cast<double>((g.n + k.bn - 1) / k.bn);
     t.blocks = tiles_m * tiles_n * k.split;
     t.unique_bytes = problem.min_bytes();
-    t.global_bytes = tiles_m * static_cast<double>(g.w.total_bytes(g.n, g.k)) + tiles_n * static_cast<double>(g.x.total_bytes(g.m, g.k)) +
+    t.global_bytes = tiles_m * static_cast<double>(g.w.total_bytes(g.n, g.k)) +
+                     tiles_n * static_cast<double>(g.x.total_bytes(g.m, g.k)) +
                      static_cast<double>(g.y.total_bytes(g.m, g.n));
-    t.bytes_in_flight = static_cast<double>(k.stages - 1) * (static_cast<double>(w.codes ? w.unit_bytes(k.bk) : 2 * k.bk) * k.bn + 2.0 * k.bk * k.bm) / k.threads();
+    t.bytes_in_flight = static_cast<double>(k.stages - 1) *
+                        (static_cast<double>(w.codes ? w.unit_bytes(k.bk) : 2 * k.bk) * k.bn + 2.0 * k.bk * k.bm) /
+                        k.threads();
     const double padded_k = std::ceil(static_cast<double>(g.k) / k.bk) * k.bk;
     const double padded = 2.0 * tiles_m * k.bm * tiles_n * k.bn * padded_k;
     t.mma_ops = padded;
+    // Every warp reads its rows of both tiles; a tile is written once, a coded one also copied and read as stored.
+    const double element = x.codes ? 1 : 2, steps = tiles_m * tiles_n * padded_k;
+    const double read = k.warps_n * k.bm + k.warps_m * k.bn, written = k.bm + k.bn;
+    t.shared_traffic = steps * element * (read + written + (w.codes ? k.bn : 0));
+    // Splitting k leaves a tile of sums per block, written here and read, more slowly, by another block.
+    if (k.split > 1) t.shared_traffic += t.blocks * k.bm * k.bn * 4.0 * 4.0;
+    t.mma_in_flight = (k.bm / k.warps_m / 16.0) * (k.bn / k.warps_n / 8.0);
     t.mma_rate = x.codes ? (w.group == 16 ? 1.0 : 2.0) : 1.0;
     // Scaling each group's sums takes three operations per output under integers, one under floats; unpacking a weight
     // about two, once per tile of m.
     const double per_group = x.codes ? 3.0 : 1.0;
-    t.alu_ops = w.codes ? padded / 2 / w.group * per_group + tiles_m * tiles_n * k.bn * padded_k * 2.0 : padded / 2 / 256;
+    t.alu_ops =
+        w.codes ? padded / 2 / w.group * per_group + tiles_m * tiles_n * k.bn * padded_k * 2.0 : padded / 2 / 256;
     return t;
   }
 
  private:
+  // The largest power of two, at most 128, that divides k and is whole blocks of w (a larger block divides k anyway),
+  // at least 32; 0 if there is none.
   static int coded_unit(const Gemm& g) {
-    const FastPath &x = fast_path(g.x), &w = fast_path(g.w);
-    constexpr int kSizes[] = {64, 32, 16};
-    const int e = largest_unit(w, kSizes, g.k);
-    return x.codes && e < 32 ? 0 : e;
+    const FastPath& w = fast_path(g.w);
+    for (int e : {128, 64, 32})
+      if (g.k % e == 0 && (e % w.block == 0 || w.block > 128)) return e;
+    return 0;
   }
   // Elements of plain rows per access: as many as their alignment allows.
   static int plain_unit(const Gemm& g) { return g.k % 8 == 0 ? 8 : g.k % 4 == 0 ? 4 : g.k % 2 == 0 ? 2 : 1; }

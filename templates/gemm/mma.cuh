@@ -7,9 +7,9 @@
 //                                      then scaled in fp32, so that no weight is rounded
 //   x and w in codes                   signed bytes, int32 sums per group, scaled in fp32
 //
-//   ASYNC  copy plain operands with cp.async (rows start on 16 bytes)
+//   ASYNC  copy with cp.async (plain rows start on 16 bytes)
 //   EX     elements of plain x (and w) per register load where they are not copied
-//   EW     elements of coded w per unit
+//   EW     elements of coded w that divide k: the alignment of its rows
 #pragma once
 #include "gemm/tiles.cuh"
 
@@ -25,35 +25,49 @@ struct Mma {
   static constexpr int WM = BM / WARPS_M, WN = BN / WARPS_N;  // of a warp
   static constexpr int MI = WM / 16, NI = WN / 8;             // fragments of a warp
   static constexpr int kGroup = kGrouped ? W::kGroup : BK;
-  static constexpr int kWGroups = kGrouped ? BK / W::kGroup : 0, kXGroups = kInt ? BK / 32 : 0;
   static_assert(WM % 16 == 0 && WN % 16 == 0, "warp tile in whole fragments");
 
-  using XPlain = select<ASYNC, AsyncTile<T, BM, BK, kThreads>, PlainTile<X, BM, BK, EX, kThreads>>;
-  using WPlain = select<ASYNC, AsyncTile<T, BN, BK, kThreads>, PlainTile<W, BN, BK, EX, kThreads>>;
-  template <class F, bool codes, int dummy> struct XTileOf { using type = XPlain; };
-  template <class F, int dummy> struct XTileOf<F, true, dummy> { using type = CodeTile<F, T, BM, BK, 32, kThreads, true, kTerms>; };
-  template <class F, bool codes, int dummy> struct WTileOf { using type = WPlain; };
-  template <class F, int dummy> struct WTileOf<F, true, dummy> { using type = CodeTile<F, T, BN, BK, EW, kThreads, false, kTerms>; };
-  using XTile = typename XTileOf<X, kInt, 0>::type;
-  using WTile = typename WTileOf<W, kGrouped, 0>::type;
+  // An operand's way into shared memory: plain tiles lie in a ring of STAGES; codes do as stored, and two unpacked tiles
+  // take turns beside it.
+  template <class F, bool codes, int ROWS, int E, bool sums> struct Feed {
+    static constexpr bool kCoded = false;
+    using Tile = select<ASYNC, AsyncTile<T, ROWS, BK, kThreads>, PlainTile<F, ROWS, BK, EX, kThreads>>;
+    static constexpr int kRingBytes = ROWS * kRowBytes, kUnpackedBytes = 0, kFloats = 0;
+  };
+  template <class F, int ROWS, int E, bool sums> struct Feed<F, true, ROWS, E, sums> {
+    static constexpr bool kCoded = true;
+    using Tile = CodeTile<F, T, ROWS, BK, E, kThreads, ASYNC, sums, kTerms>;
+    static constexpr int kRingBytes = Tile::kRawBytes;
+    static constexpr int kFloats = BK / (sums ? 32 : F::kGroup) * ROWS;
+    static constexpr int kUnpackedBytes = ROWS * kRowBytes + 4 * kFloats * (kTerms ? 2 : 1);
+  };
+  using XFeed = Feed<X, kInt, BM, 32, true>;
+  using WFeed = Feed<W, kGrouped, BN, EW, false>;
+  static constexpr bool kCoded = XFeed::kCoded || WFeed::kCoded;
 
-  // ---- shared memory: per stage x codes, w codes, w scales (and offsets), x scales (and sums)
-  static constexpr int kXBytes = BM * kRowBytes, kWBytes = BN * kRowBytes;
-  static constexpr int kWFloats = kWGroups * BN, kXFloats = kXGroups * BM;
-  static constexpr int kStageBytes = kXBytes + kWBytes + 4 * (kWFloats + kXFloats) * (kTerms ? 2 : 1);
+  // ---- shared memory: the rings of x and w, then two unpacked tiles of each
+  static constexpr int kStageBytes = XFeed::kRingBytes + WFeed::kRingBytes;
+  static constexpr int kUnpackedBytes = XFeed::kUnpackedBytes + WFeed::kUnpackedBytes;
   static constexpr int kPad = 4;
   static constexpr int kReduceBytes = SPLIT > 1 ? BM * (BN + kPad) * 4 : 0;
-  static constexpr int kSharedBytes = STAGES * kStageBytes > kReduceBytes ? STAGES * kStageBytes : kReduceBytes;
+  static constexpr int kFeedBytes = STAGES * kStageBytes + 2 * kUnpackedBytes;
+  static constexpr int kSharedBytes = kFeedBytes > kReduceBytes ? kFeedBytes : kReduceBytes;
+  static_assert(STAGES >= (kCoded ? 3 : 2), "a coded tile is unpacked a step before its use");
 
-  TW_MEMBER static Stage x_stage(int i) {
-    u8* base = dynamic_shared() + i * kStageBytes;
-    float* floats = reinterpret_cast<float*>(base + kXBytes + kWBytes) + kWFloats * (kTerms ? 2 : 1);
-    return {base, floats, floats + kXFloats};
+  TW_MEMBER static u8* x_ring(int slot) { return dynamic_shared() + slot * kStageBytes; }
+  TW_MEMBER static u8* w_ring(int slot) { return x_ring(slot) + XFeed::kRingBytes; }
+  // The tile that the matrix units read in a step: ring slot `slot`, or unpacked tile `turn`.
+  TW_MEMBER static Stage x_stage(int slot, int turn) {
+    if constexpr (!XFeed::kCoded) return {x_ring(slot), nullptr, nullptr};
+    u8* base = dynamic_shared() + STAGES * kStageBytes + turn * kUnpackedBytes;
+    float* floats = reinterpret_cast<float*>(base + BM * kRowBytes);
+    return {base, floats, floats + XFeed::kFloats};
   }
-  TW_MEMBER static Stage w_stage(int i) {
-    u8* base = dynamic_shared() + i * kStageBytes + kXBytes;
-    float* floats = reinterpret_cast<float*>(base + kWBytes);
-    return {base, floats, floats + kWFloats};
+  TW_MEMBER static Stage w_stage(int slot, int turn) {
+    if constexpr (!WFeed::kCoded) return {w_ring(slot), nullptr, nullptr};
+    u8* base = dynamic_shared() + STAGES * kStageBytes + turn * kUnpackedBytes + XFeed::kUnpackedBytes;
+    float* floats = reinterpret_cast<float*>(base + BN * kRowBytes);
+    return {base, floats, floats + WFeed::kFloats};
   }
 
   using Accumulators = float[MI][NI][4];
@@ -71,9 +85,9 @@ struct Mma {
   }
 
   // ---- one stage, plain operands
-  TW_MEMBER static void multiply_plain(int stage, const Position& p, Accumulators& acc) {
-    const u8* x = x_stage(stage).codes;
-    const u8* w = w_stage(stage).codes;
+  TW_MEMBER static void multiply_plain(const Stage& xs, const Stage& ws, const Position& p, Accumulators& acc) {
+    const u8* x = xs.codes;
+    const u8* w = ws.codes;
     TW_UNROLL for (int s = 0; s < BK / 16; ++s) {
       u32 a[MI][4];
       TW_UNROLL for (int i = 0; i < MI; ++i) load_a(a[i], x, p.warp_m + 16 * i, 2 * s, p.lane);
@@ -104,10 +118,9 @@ struct Mma {
   }
 
   // ---- one stage, 16-bit x and coded w
-  TW_MEMBER static void multiply_grouped(int stage, const Position& p, Accumulators& acc) {
+  TW_MEMBER static void multiply_grouped(const Stage& xs, const Stage& w, const Position& p, Accumulators& acc) {
     constexpr int kSteps = kGroup / 16;
-    const u8* x = x_stage(stage).codes;
-    const Stage w = w_stage(stage);
+    const u8* x = xs.codes;
     TW_NO_UNROLL for (int g = 0; g < BK / kGroup; ++g) {
       u32 a[MI][kSteps][4];
       float term[MI][2];
@@ -143,8 +156,7 @@ struct Mma {
   }
 
   // ---- one stage, signed bytes
-  TW_MEMBER static void multiply_codes(int stage, const Position& p, Accumulators& acc) {
-    const Stage x = x_stage(stage), w = w_stage(stage);
+  TW_MEMBER static void multiply_codes(const Stage& x, const Stage& w, const Position& p, Accumulators& acc) {
     TW_NO_UNROLL for (int s = 0; s < BK / 32; ++s) {
       u32 a[MI][4];
       float x_scale[MI][2], x_term[MI][2];
@@ -191,10 +203,10 @@ struct Mma {
     TW_UNROLL for (int e = 0; e < 4; ++e) acc[e] += (x_scale[e / 2] * c.scale[e % 2]) * static_cast<float>(sum[e]);
   }
 
-  TW_MEMBER static void multiply(int stage, const Position& p, Accumulators& acc) {
-    if constexpr (kInt) multiply_codes(stage, p, acc);
-    else if constexpr (kGrouped) multiply_grouped(stage, p, acc);
-    else multiply_plain(stage, p, acc);
+  TW_MEMBER static void multiply(const Stage& x, const Stage& w, const Position& p, Accumulators& acc) {
+    if constexpr (kInt) multiply_codes(x, w, p, acc);
+    else if constexpr (kGrouped) multiply_grouped(x, w, p, acc);
+    else multiply_plain(x, w, p, acc);
   }
 
   // ---- which tile: bands of kBand tiles of m walk all of n together, so that w stays in L2
@@ -220,33 +232,45 @@ struct Mma {
     const int begin = SPLIT > 1 ? min2(steps, static_cast<int>(cluster_rank()) * per_split) : 0;
     const int end = SPLIT > 1 ? min2(steps, begin + per_split) : steps;
 
-    XTile x;
-    WTile w;
+    typename XFeed::Tile x;
+    typename WFeed::Tile w;
+    const auto fetch = [&](int step, int slot) {
+      if (step >= end) return;
+      x.fetch(xs, tile.m, static_cast<i64>(step) * BK, x_ring(slot));
+      w.fetch(ws, tile.n, static_cast<i64>(step) * BK, w_ring(slot));
+    };
+    const auto place = [&](int step, int slot) {
+      if (step >= end) return;
+      if constexpr (!XFeed::kCoded) x.place(x_ring(slot));
+      if constexpr (!WFeed::kCoded) w.place(w_ring(slot));
+    };
+    const auto unpack = [&](int step, int slot) {
+      if (step >= end) return;
+      if constexpr (XFeed::kCoded) x.unpack(x_ring(slot), static_cast<i64>(step) * BK, x_stage(slot, step & 1));
+      if constexpr (WFeed::kCoded) w.unpack(w_ring(slot), static_cast<i64>(step) * BK, w_stage(slot, step & 1));
+    };
+
     Accumulators acc = {};
     TW_UNROLL for (int s = 0; s < STAGES - 1; ++s) {
-      if (begin + s < end) {
-        x.fetch(xs, tile.m, static_cast<i64>(begin + s) * BK, x_stage(s));
-        w.fetch(ws, tile.n, static_cast<i64>(begin + s) * BK, w_stage(s));
-        x.place(x_stage(s));
-        w.place(w_stage(s));
-      }
-      if constexpr (XTile::kAsync || WTile::kAsync) cp_async_commit();
+      fetch(begin + s, s);
+      place(begin + s, s);
+      if constexpr (ASYNC) cp_async_commit();
+    }
+    if constexpr (kCoded) {
+      if constexpr (ASYNC) cp_async_wait<STAGES - 2>();
+      sync_block();
+      unpack(begin, 0);
     }
     int read = 0, write = STAGES - 1;
     TW_NO_UNROLL for (int step = begin; step < end; ++step) {
-      if constexpr (XTile::kAsync || WTile::kAsync) cp_async_wait<STAGES - 2>();
-      sync_block();  // stage `read` is complete, and stage `write` was read by all in the step before
-      const int next = step + STAGES - 1;
-      if (next < end) {
-        x.fetch(xs, tile.m, static_cast<i64>(next) * BK, x_stage(write));
-        w.fetch(ws, tile.n, static_cast<i64>(next) * BK, w_stage(write));
-      }
-      if constexpr (XTile::kAsync || WTile::kAsync) cp_async_commit();
-      multiply(read, p, acc);
-      if (next < end) {
-        x.place(x_stage(write));
-        w.place(w_stage(write));
-      }
+      // Tile `step` is complete, as stored `step + 1` too; and all are done with slot `write`, which step - 1 read.
+      if constexpr (ASYNC) cp_async_wait<kCoded ? STAGES - 3 : STAGES - 2>();
+      sync_block();
+      fetch(step + STAGES - 1, write);
+      if constexpr (ASYNC) cp_async_commit();
+      unpack(step + 1, read + 1 == STAGES ? 0 : read + 1);
+      multiply(x_stage(read, step & 1), w_stage(read, step & 1), p, acc);
+      place(step + STAGES - 1, write);
       read = read + 1 == STAGES ? 0 : read + 1;
       write = write + 1 == STAGES ? 0 : write + 1;
     }
@@ -281,7 +305,7 @@ struct Mma {
   TW_MEMBER static void reduce(const Args& args, const Shape& shape, const Tile& tile, const Position& p, Accumulators& acc) {
     constexpr int kPitch = BN + kPad;
     float* sums = reinterpret_cast<float*>(dynamic_shared());
-    if constexpr (XTile::kAsync || WTile::kAsync) cp_async_wait<0>();
+    if constexpr (ASYNC) cp_async_wait<0>();
     sync_block();  // the stages are no longer read
     TW_UNROLL for (int i = 0; i < MI; ++i)
       TW_UNROLL for (int j = 0; j < NI; ++j)

@@ -14,10 +14,10 @@ class Reference final : public EnumeratedFamily {
  public:
   std::string_view op() const override { return "gemm"; }
   std::string_view name() const override { return "reference"; }
-  std::string_view title() const override { return "any pair of formats, double accumulation; correctness before speed"; }
-  std::string why_not(const Problem& problem, const Arch&) const override {
-    return problem.gemm() ? "" : "not a gemm";
+  std::string_view title() const override {
+    return "any pair of formats, double accumulation; correctness before speed";
   }
+  std::string why_not(const Problem& problem, const Arch&) const override { return problem.gemm() ? "" : "not a gemm"; }
   std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
     if (!why_not(problem, arch).empty()) return {};
     return {{"reference", {{"oracle", 0}}}};
@@ -32,7 +32,8 @@ class Reference final : public EnumeratedFamily {
     Specialization s;
     s.name = "gemm/reference";
     s.includes = includes_for(g, "gemm/reference.cuh");
-    s.plan_type = fmt::format("tw::gemm::Reference<{}, {}, {}, {}>", format_type(g.x), format_type(g.w), epilogue_type(g), c.at("oracle") ? "true" : "false");
+    s.plan_type = fmt::format("tw::gemm::Reference<{}, {}, {}, {}>", format_type(g.x), format_type(g.w),
+                              epilogue_type(g), c.at("oracle") ? "true" : "false");
     s.space = "tw::gemm";
     s.plan.x = {1, 0, kThreads};
     s.plan.y = {1, kRows, 0};

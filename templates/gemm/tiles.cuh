@@ -4,8 +4,8 @@
 // A shared row is kRowBytes long in 16-byte chunks; chunk c of row r lies at chunk c ^ swizzle(r), so that ldmatrix, which
 // reads one chunk of eight neighbouring rows, and the stores below touch every bank once.
 //
-// Three loaders with one face:  fetch(first row, first k)  issues the reads of a tile,  place(stage)  puts what was
-// fetched into a stage. AsyncTile copies without registers: its fetch takes the stage and its place does nothing.
+// Plain elements go straight into the tile: AsyncTile copies without registers, PlainTile fetches into registers and
+// places them later. Codes take two steps, see CodeTile.
 #pragma once
 #include "core/format.cuh"
 #include "gemm/epilogue.cuh"
@@ -18,7 +18,7 @@ template <int row_bytes> TW_DEVICE int swizzled(int row, int chunk) {
   return row * row_bytes + ((chunk ^ mask) << 4);
 }
 
-// What one stage holds of one operand.
+// A tile that the matrix units can read.
 struct Stage {
   u8* codes;      // the swizzled tile
   float* scales;  // [group of the tile][row]
@@ -38,9 +38,8 @@ template <class F> TW_DEVICE Source source_of(const Operand& m, i64 rows, i64 k,
 
 // Plain 16-bit elements whose rows start on 16 bytes.
 template <class T, int ROWS, int BK, int THREADS> struct AsyncTile {
-  static constexpr bool kAsync = true;
   static constexpr int kRowBytes = BK * static_cast<int>(sizeof(T)), kChunks = kRowBytes / 16;
-  TW_MEMBER void fetch(const Source& s, i64 row0, i64 k0, const Stage& stage) {
+  TW_MEMBER void fetch(const Source& s, i64 row0, i64 k0, u8* tile) {
     TW_UNROLL for (int i = 0; i < ceil_div(ROWS * kChunks, THREADS); ++i) {
       const int t = static_cast<int>(thread_x()) + i * THREADS;
       if (ROWS * kChunks % THREADS != 0 && t >= ROWS * kChunks) break;
@@ -48,21 +47,20 @@ template <class T, int ROWS, int BK, int THREADS> struct AsyncTile {
       const i64 k = k0 + chunk * (16 / static_cast<int>(sizeof(T)));
       const bool inside = row0 + row < s.rows && k < s.k;
       const u8* from = inside ? s.data + (row0 + row) * s.data_stride + k * static_cast<i64>(sizeof(T)) : s.data;
-      cp_async<16>(stage.codes + swizzled<kRowBytes>(row, chunk), from, inside ? 16 : 0);
+      cp_async<16>(tile + swizzled<kRowBytes>(row, chunk), from, inside ? 16 : 0);
     }
   }
-  TW_MEMBER void place(const Stage&) {}
+  TW_MEMBER void place(u8*) {}
 };
 
 // Plain elements through registers, E at a time, where rows are not aligned or the chip copies nothing by itself.
 template <class F, int ROWS, int BK, int E, int THREADS> struct PlainTile {
   using T = typename F::Element;
-  static constexpr bool kAsync = false;
   static constexpr int kRowBytes = BK * static_cast<int>(sizeof(T));
   static constexpr int kPieces = BK / E, kEach = ceil_div(ROWS * kPieces, THREADS);
   typename F::template Unit<E> unit[kEach];
 
-  TW_MEMBER void fetch(const Source& s, i64 row0, i64 k0, const Stage&) {
+  TW_MEMBER void fetch(const Source& s, i64 row0, i64 k0, u8*) {
     TW_UNROLL for (int i = 0; i < kEach; ++i) {
       const int t = static_cast<int>(thread_x()) + i * THREADS;
       const int row = t / kPieces;
@@ -72,12 +70,12 @@ template <class F, int ROWS, int BK, int E, int THREADS> struct PlainTile {
         F::template load<E>(unit[i], s.data + (row0 + row) * s.data_stride, nullptr, k);
     }
   }
-  TW_MEMBER void place(const Stage& stage) {
+  TW_MEMBER void place(u8* tile) {
     TW_UNROLL for (int i = 0; i < kEach; ++i) {
       const int t = static_cast<int>(thread_x()) + i * THREADS;
       if (ROWS * kPieces % THREADS != 0 && t >= ROWS * kPieces) break;
       const int row = t / kPieces, byte = t % kPieces * E * static_cast<int>(sizeof(T));
-      u8* to = stage.codes + swizzled<kRowBytes>(row, byte / 16) + byte % 16;
+      u8* to = tile + swizzled<kRowBytes>(row, byte / 16) + byte % 16;
       const u32* raw = unit[i].raw;
       if constexpr (E * sizeof(T) == 16) *reinterpret_cast<u32x4*>(to) = {raw[0], raw[1], raw[2], raw[3]};
       else if constexpr (E * sizeof(T) == 8) *reinterpret_cast<u32x2*>(to) = {raw[0], raw[1]};
@@ -99,25 +97,62 @@ template <class T> TW_DEVICE u32x2 widen(u32 codes) {
   }
 }
 
-// Blocks of codes through registers; T is i8, or the 16-bit float that holds a code exactly. Scales stay apart.
-// Activations (kSums) store scale * sum of codes as their term, weights their offset.
-template <class F, class T, int ROWS, int BK, int E, int THREADS, bool kSums, bool kTerms> struct CodeTile {
-  static constexpr bool kAsync = false;
-  static constexpr int kRowBytes = BK * static_cast<int>(sizeof(T));
-  static constexpr int kPieces = BK / E, kEach = ceil_div(ROWS * kPieces, THREADS);
-  static constexpr int kGroup = F::kGroup, kGroups = E / kGroup;
-  typename F::template Unit<E> unit[kEach];
+// Bytes from global to shared memory as they are, in pieces of `bytes`; zero if not `inside`.
+template <int bytes, bool async> TW_DEVICE void copy_piece(u8* to, const u8* from, bool inside) {
+  if constexpr (async && bytes >= 4) {
+    cp_async<bytes>(to, from, inside ? bytes : 0);
+  } else {
+    u32 words[ceil_div(bytes, 4)] = {};
+    if (inside) load_words<bytes, bytes>(words, from);
+    if constexpr (bytes == 16) *reinterpret_cast<u32x4*>(to) = {words[0], words[1], words[2], words[3]};
+    else if constexpr (bytes == 8) *reinterpret_cast<u32x2*>(to) = {words[0], words[1]};
+    else if constexpr (bytes == 4) *reinterpret_cast<u32*>(to) = words[0];
+    else *reinterpret_cast<u16*>(to) = static_cast<u16>(words[0]);
+  }
+}
 
-  // Neighbouring threads take neighbouring rows: their shared stores then differ in the swizzle.
-  TW_MEMBER void fetch(const Source& s, i64 row0, i64 k0, const Stage&) {
-    TW_UNROLL for (int i = 0; i < kEach; ++i) {
-      const int t = static_cast<int>(thread_x()) + i * THREADS;
-      const int row = t % ROWS;
-      const i64 k = k0 + t / ROWS * E;
-      unit[i] = {};
-      if (t < ROWS * kPieces && row0 + row < s.rows && k < s.k)
-        F::template load<E>(unit[i], s.data + (row0 + row) * s.data_stride,
-                            F::kScaleBytes ? s.scales + (row0 + row) * s.scale_stride : nullptr, k);
+// Blocks of codes: copied as stored, neighbouring threads taking neighbouring bytes, and unpacked from shared memory into
+// the swizzled tile a step before it is needed. T is i8, or the 16-bit float that holds a code exactly; scales stay apart.
+// Activations (kSums) store scale * sum of codes as their term, weights their offset.
+//   E  elements of a unit that divides k: what the alignment of a row's pieces follows from
+template <class F, class T, int ROWS, int BK, int E, int THREADS, bool ASYNC, bool kSums, bool kTerms> struct CodeTile {
+  static constexpr int kRowBytes = BK * static_cast<int>(sizeof(T));
+  static constexpr int kGroup = F::kGroup;
+  // Wide units unpack at less cost, narrow ones occupy every thread.
+  static constexpr int kUnit = F::unit_ok(64) && (ROWS * BK / 64 >= THREADS || !F::unit_ok(32)) ? 64 : 32;
+  static constexpr int kUnits = BK / kUnit, kGroups = kUnit / kGroup;
+
+  // The copy of one row: its data, padded so that rows read 16 bytes at a time fall into different banks, then scales.
+  static constexpr int kBytes = F::template raw_bytes<BK>();
+  static constexpr int kAligned = fmt::run_alignment(E * F::kDataBytes / F::kBlock);
+  static constexpr int kPiece = min2(F::kBlock > BK ? 16 : kAligned, fmt::run_alignment(kBytes)), kPieces = kBytes / kPiece;
+  static constexpr int kPitch = kPiece == 16 ? (kBytes / 16 | 1) * 16 : kBytes;
+  static constexpr int kScaleBytes = F::kScaleBytes ? BK / F::kBlock * F::kScaleBytes : 0;
+  static constexpr int kScaleRun = F::kScaleBytes ? min2(E, BK) / F::kBlock * F::kScaleBytes : 2;
+  static constexpr int kScalePiece = fmt::run_alignment(kScaleRun);
+  static constexpr int kRawBytes = (ROWS * (kPitch + kScaleBytes) + 15) / 16 * 16;
+  static_assert(kScalePiece >= 2, "scales in pieces of two bytes at least");
+
+  TW_MEMBER static void fetch(const Source& s, i64 row0, i64 k0, u8* raw) {
+    // Elements beyond k are zero: a partial tile has fewer bytes of a contiguous format, and a format whose block is
+    // larger than the tile has none.
+    const i64 left = min2(static_cast<i64>(BK), s.k - k0);
+    const int valid = F::kBlock > BK ? kBytes : static_cast<int>(left / F::kBlock) * F::kDataBytes;
+    TW_NO_UNROLL for (int t = static_cast<int>(thread_x()); t < ROWS * kPieces; t += THREADS) {
+      const int row = t / kPieces, byte = t % kPieces * kPiece;
+      const bool inside = row0 + row < s.rows && byte < valid;
+      const u8* from = inside ? s.data + (row0 + row) * s.data_stride + F::raw_offset(k0, byte) : s.data;
+      copy_piece<kPiece, ASYNC>(raw + row * kPitch + byte, from, inside);
+    }
+    if constexpr (kScaleBytes > 0) {
+      constexpr int kScalePieces = kScaleBytes / kScalePiece;
+      const int valid_scales = static_cast<int>(left / F::kBlock) * F::kScaleBytes;
+      for (int t = static_cast<int>(thread_x()); t < ROWS * kScalePieces; t += THREADS) {
+        const int row = t / kScalePieces, byte = t % kScalePieces * kScalePiece;
+        const bool inside = row0 + row < s.rows && byte < valid_scales;
+        const u8* from = inside ? s.scales + (row0 + row) * s.scale_stride + k0 / F::kBlock * F::kScaleBytes + byte : s.scales;
+        copy_piece<kScalePiece, ASYNC>(raw + ROWS * kPitch + row * kScaleBytes + byte, from, inside);
+      }
     }
   }
   TW_MEMBER static void put(const Stage& stage, int row, int element, const u32 (&codes)[kGroup / 4]) {
@@ -132,17 +167,19 @@ template <class F, class T, int ROWS, int BK, int E, int THREADS, bool kSums, bo
       }
     }
   }
-  TW_MEMBER void place(const Stage& stage) {
-    TW_UNROLL for (int i = 0; i < kEach; ++i) {
-      const int t = static_cast<int>(thread_x()) + i * THREADS;
-      if (ROWS * kPieces % THREADS != 0 && t >= ROWS * kPieces) break;
-      const int row = t % ROWS, piece = t / ROWS;
+  // Neighbouring threads take neighbouring rows: their stores then differ in the swizzle.
+  TW_MEMBER static void unpack(const u8* raw, i64 k0, const Stage& stage) {
+    // Not unrolled: the registers belong to the accumulators.
+    TW_NO_UNROLL for (int t = static_cast<int>(thread_x()); t < ROWS * kUnits; t += THREADS) {
+      const int row = t % ROWS, k = t / ROWS * kUnit;
+      typename F::template Unit<kUnit> unit;
+      F::template load_raw<kUnit>(unit, raw + row * kPitch, raw + ROWS * kPitch + row * kScaleBytes, k, k0);
       TW_UNROLL for (int g = 0; g < kGroups; ++g) {
         u32 codes[kGroup / 4];
         float scale, offset;
-        F::template group<E>(unit[i], g, codes, scale, offset);
-        put(stage, row, piece * E + g * kGroup, codes);
-        const int at = (piece * kGroups + g) * ROWS + row;
+        F::template group<kUnit>(unit, g, codes, scale, offset);
+        put(stage, row, k + g * kGroup, codes);
+        const int at = (k / kGroup + g) * ROWS + row;
         stage.scales[at] = scale;
         if constexpr (kTerms && !kSums) stage.terms[at] = offset;
         if constexpr (kTerms && kSums) {
