@@ -14,6 +14,7 @@
 #include <tilewright/store.h>
 
 #include "cache/claims.h"
+#include "cache/gate.h"
 #include "cache/open.h"
 
 namespace tilewright {
@@ -84,7 +85,7 @@ struct Store::Impl {
     if (in_child())
       throw Error(ErrorCode::forked, "cache", path_, "used in the process that opened it, not in a child");
     std::vector<Warning> warnings;
-    const auto finish = [&](std::unique_lock<std::timed_mutex>& lock) {
+    const auto finish = [&](std::unique_lock<cache::Gate>& lock) {
       warnings.swap(pending_);
       lock.unlock();
       emit(warnings);
@@ -121,7 +122,7 @@ struct Store::Impl {
 
   StoreOptions options_;
   std::string path_;  // resolved by the constructor, then constant
-  std::timed_mutex mutex_;
+  cache::Gate mutex_;
   std::unique_ptr<Layer> file_, memory_;
   std::vector<std::unique_ptr<Layer>> shipped_;
   std::atomic<bool> degraded_ = false;
