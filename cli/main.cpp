@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <exception>
+#include <string>
 #include <string_view>
 
 #include "cli/command.h"
@@ -36,6 +37,16 @@ int complain(std::string_view text, int code) {
   return code;
 }
 
+// CLI11 would only say that a subcommand is required.
+void check_command(CLI::App& app, const std::string& name) {
+  std::string names;
+  for (const CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) {
+    if (command->get_name() == name) return;
+    names += (names.empty() ? "" : ", ") + command->get_name();
+  }
+  throw Error(ErrorCode::invalid_argument, "command", name, "must be one of " + names);
+}
+
 int run(Context& context, int argc, char** argv) {
   CLI::App app("Quantized GEMM kernels by descriptor: specialized, compiled, tuned, remembered", "tilewright");
   context.app = &app;
@@ -48,6 +59,7 @@ int run(Context& context, int argc, char** argv) {
   add_tune(context);
   add_run(context);
   add_cache(context);
+  if (argc > 1 && argv[1][0] != '-') check_command(app, argv[1]);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {

@@ -82,7 +82,7 @@ std::string cache_flag(const char* name) { return " --cache '" + (scratch() / na
 
 TEST_CASE("cli: arguments that are wrong are named and give 1") {
   refused("", 1, "subcommand");
-  refused("nothing", 1, "");
+  refused("nothing", 1, "command = nothing");
   refused("plan --json", 1, "problem");
   refused("plan gemm x=q9 w=q4_0 y=f32 m=1 n=64 k=64 --arch sm_90a", 1, "q9");
   refused(std::string("plan ") + kGemm + " --arch sm_1", 1, "sm_1");
@@ -177,15 +177,16 @@ TEST_CASE("cli: prewarm compiles once; the cache can be listed, shipped, checked
   }
   const Json first = ran.json();
   CHECK(ran.code == 0);
-  CHECK(first["compiled"] == 2);
+  const int compiled = first["compiled"];
+  CHECK(compiled >= 2);  // and what measuring needs
   CHECK(first["failed"] == 0);
-  CHECK(first["compile_seconds"].size() == 2);
+  CHECK(first["compile_seconds"].size() == static_cast<std::size_t>(compiled));
   const Json second = tool(prewarm).json();
   CHECK(second["compiled"] == 0);
-  CHECK(second["skipped"] == 2);
+  CHECK(second["skipped"] >= 2);
 
   const Json list = tool("cache ls --json --kind binary" + cache).json();
-  REQUIRE(list["entries"].size() == 2);
+  REQUIRE(list["entries"].size() >= 2);
   CHECK(tool("cache show " + list["entries"][0]["id"].get<std::string>() + cache).json().is_object());
   CHECK(tool("cache verify --json" + cache).json()["damaged"].empty());
   CHECK(tool("cache gc --json" + cache).code == 0);
