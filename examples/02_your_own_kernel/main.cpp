@@ -115,9 +115,11 @@ Task make_task() {
 void run() {
   const Task task = make_task();
   if (Device::count() == 0) {
-    std::printf("No GPU here; compiling for sm_90a with NVRTC %s:\n", compiler_version().c_str());
+    CompileOptions options;
+    options.nvrtc = Options::from_env().nvrtc;  // compile() itself reads no environment
+    std::printf("No GPU here; compiling for sm_90a with NVRTC %s:\n", compiler_version(options).c_str());
     for (const Candidate& c : task.candidates) {
-      const Binary b = compile(task.source(c), arch("sm_90a"));
+      const Binary b = compile(task.source(c), arch("sm_90a"), options);
       std::printf("  %-28s %3d registers, %zu bytes, %.3f s\n", c.text().c_str(), b.resources.registers, b.image.size(),
                   b.seconds);
     }

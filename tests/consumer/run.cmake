@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # cmake -DKIND=find_package|pkg_config|shared ... -P run.cmake
 function(run)
-  execute_process(COMMAND ${ARGN} RESULT_VARIABLE code)
+  execute_process(COMMAND ${ARGN} WORKING_DIRECTORY ${BINARY} RESULT_VARIABLE code)
   if(NOT code EQUAL 0)
     message(FATAL_ERROR "failed (${code}): ${ARGN}")
   endif()
