@@ -21,7 +21,7 @@ template <int words, int align> TW_DEVICE void write_words(u8* p, const u32* w) 
   }
 }
 
-// The first `count` (at most `bytes`) of a tile, by a whole block. Both sides are 16-byte aligned.
+// The first `count` (at most `bytes`) of a tile, by a whole block of 16 threads or more. Both sides are 16-byte aligned.
 template <int threads, int bytes> TW_DEVICE void tile_to_shared(u8* shared, const u8* global, int count) {
   constexpr int kVectors = ceil_div(bytes, 16 * threads);
   const int thread = static_cast<int>(thread_x());
@@ -34,7 +34,8 @@ template <int threads, int bytes> TW_DEVICE void tile_to_shared(u8* shared, cons
     const int at = 16 * (i * threads + thread);
     if (at + 16 <= count) write_shared16(shared + at, v[i]);
   }
-  for (int at = count / 16 * 16 + thread; at < count; at += threads) shared[at] = load_global1(global + at);
+  const int at = count / 16 * 16 + thread;
+  if (at < count) shared[at] = load_global1(global + at);
 }
 template <int threads, int bytes> TW_DEVICE void tile_to_global(u8* global, const u8* shared, int count) {
   const int thread = static_cast<int>(thread_x());
@@ -42,7 +43,8 @@ template <int threads, int bytes> TW_DEVICE void tile_to_global(u8* global, cons
     const int at = 16 * (i * threads + thread);
     if (at + 16 <= count) store_global16(global + at, read_shared16(shared + at));
   }
-  for (int at = count / 16 * 16 + thread; at < count; at += threads) global[at] = shared[at];
+  const int at = count / 16 * 16 + thread;
+  if (at < count) global[at] = shared[at];
 }
 
 // E elements of T from a 16-byte aligned place; those from `count` on are 0.

@@ -30,7 +30,7 @@ TW_FN float fma_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); 
 TW_FN float rint_even(float a) { return __builtin_rintf(a); }
 TW_FN float trunc_zero(float a) { return __builtin_truncf(a); }
 #endif
-TW_FN float abs_f(float a) { return bits_as<float>(bits_as<u32>(a) & 0x7fffffffu); }
+TW_FN float abs_f(float a) { return __builtin_fabsf(a); }
 TW_FN bool is_nan(float a) { return (bits_as<u32>(a) & 0x7fffffffu) > 0x7f800000u; }
 // Half away from zero, as C's roundf. 0.5 - 2^-25, the float below a half, is enough: the sum of it and a fraction of at
 // least a half rounds up to the next integer, and that of it and less never does.
@@ -64,11 +64,14 @@ struct Divider {
     reciprocal = div_rn(1.0f, by);
     direct = by >= kLow && by <= kHigh && largest <= kHigh;
   }
-  // Precondition: direct. Otherwise div_rn(x, divisor).
-  TW_MEMBER float quotient(float x) const {
+  // Both: precondition: direct. Otherwise div_rn(x, divisor).
+  TW_MEMBER float quotient_unsigned(float x) const {  // x >= 0, or the sign of a zero does not matter
     float q = mul_rn(x, reciprocal);
     q = fma_rn(fma_rn(-q, divisor, x), reciprocal, q);
-    q = fma_rn(fma_rn(-q, divisor, x), reciprocal, q);
+    return fma_rn(fma_rn(-q, divisor, x), reciprocal, q);
+  }
+  TW_MEMBER float quotient(float x) const {
+    const float q = quotient_unsigned(x);
     return bits_as<float>((bits_as<u32>(q) & 0x7fffffffu) | (bits_as<u32>(x) & 0x80000000u));  // -0 stays -0
   }
 };
@@ -147,15 +150,17 @@ TW_FN float e2m1_to_f32(u32 code) {
   const float magnitude = mul_rn(bits_as<float>((code & 7u) << 22), 8.507059173023462e37f);  // 2^126
   return bits_as<float>(((code & 8u) << 28) | bits_as<u32>(magnitude));
 }
-// Saturating at 6; ties to the even code; NaN gives +6, as the hardware does; the sign of zero is kept.
-TW_FN u32 f32_to_e2m1(float f) {
-  const float a = abs_f(f) < 6.0f ? abs_f(f) : 6.0f;
-  const u32 u = bits_as<u32>(a);
-  const u32 halves = bits_as<u32>(add_rn(a, 4194304.0f)) - 0x4a800000u;  // below 2: 2^22 aligns the ulp, a half
-  const u32 above = (u + 0x1fffffu + ((u >> 22) & 1u) - 0x3f000000u) >> 22;
-  const u32 sign = is_nan(f) ? 0u : (bits_as<u32>(f) >> 28) & 8u;
-  return sign | (a < 2.0f ? halves : above);
+// Code of a magnitude; a NaN's is that of 6.
+TW_FN u32 e2m1_magnitude(float magnitude) {
+  const float a = magnitude < 6.0f ? magnitude : 6.0f;
+  // Steps are 1/2 below 2, then 1, then 2: a power of two 22 places above the value's, at least 2^22, has that ulp.
+  const u32 align = (max2(bits_as<u32>(a), 0x3f800000u) & 0x7f800000u) + 0x0b000000u;
+  const u32 steps = bits_as<u32>(add_rn(a, bits_as<float>(align))) - align;
+  return steps + ((align - 0x4a800000u) >> 22);  // 2 and 4 are codes 4 and 6, but 2 steps of theirs
 }
+TW_FN u32 e2m1_sign(float f) { return is_nan(f) ? 0u : (bits_as<u32>(f) >> 28) & 8u; }
+// Saturating at 6; ties to the even code; NaN gives +6, as the hardware does; the sign of zero is kept.
+TW_FN u32 f32_to_e2m1(float f) { return e2m1_sign(f) | e2m1_magnitude(abs_f(f)); }
 
 // ---- by type -------------------------------------------------------------------------------------------------------
 TW_FN float to_f32(float v) { return v; }

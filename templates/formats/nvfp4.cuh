@@ -43,7 +43,7 @@ struct nvfp4 {
     const Divider by(mul_rn(e4m3_to_f32(stored), global), largest);
     u32 codes[E] = {};
     if (by.direct) {
-      TW_UNROLL for (int i = 0; i < E; ++i) codes[i] = f32_to_e2m1(by.quotient(v[i]));
+      TW_UNROLL for (int i = 0; i < E; ++i) codes[i] = e2m1_sign(v[i]) | e2m1_magnitude(by.quotient_unsigned(abs_f(v[i])));
     } else {
       // Rare, and a division is long: one in the text, to which the elements come in turn.
       float turn[E];

@@ -16,13 +16,14 @@ struct q4_0 {
   static constexpr int kEncoders = 2;
   static constexpr const char* encoder_name(int i) { return i == 0 ? "ggml" : "amax7"; }
 
-  TW_MEMBER static u32 code(float x, float inverse, int encoder) {
+  template <int encoder> TW_MEMBER static u32 code(float x, float inverse) {
     const float scaled = mul_rn(x, inverse);
-    if (encoder == 0) {
+    if constexpr (encoder == 0) {
       const i32 c = static_cast<i8>(to_int(add_rn(scaled, 8.5f)));
       return static_cast<u32>(min2(c, 15)) & 15u;
+    } else {
+      return static_cast<u32>(min2(max2(to_int_away(scaled), -8), 7) + 8);
     }
-    return static_cast<u32>(min2(max2(to_int_away(scaled), -8), 7) + 8);
   }
   TW_MEMBER static void encode(const float* x, u8* data, u8*, float, int encoder) {
     float extreme = 0.0f, largest = 0.0f;
@@ -30,11 +31,14 @@ struct q4_0 {
       const float a = abs_f(x[i]);
       if (largest < a) largest = a, extreme = x[i];
     }
-    const float d = encoder == 0 ? div_rn(extreme, -8.0f) : div_rn(largest, 7.0f);
+    const float d = encoder == 0 ? mul_rn(extreme, -0.125f) : div_rn(largest, 7.0f);
     const float inverse = d != 0.0f ? div_rn(1.0f, d) : 0.0f;
     write16(data, f32_to_f16_bits(d));
-    for (int j = 0; j < 16; ++j)
-      data[2 + j] = static_cast<u8>(code(x[j], inverse, encoder) | (code(x[j + 16], inverse, encoder) << 4));
+    for (int j = 0; j < 16; ++j) {
+      const u32 low = encoder == 0 ? code<0>(x[j], inverse) : code<1>(x[j], inverse);
+      const u32 high = encoder == 0 ? code<0>(x[j + 16], inverse) : code<1>(x[j + 16], inverse);
+      data[2 + j] = static_cast<u8>(low | (high << 4));
+    }
   }
   TW_MEMBER static float decode(const u8* data, const u8*, float, int i) {
     const u32 byte = data[2 + i % 16];
@@ -53,15 +57,19 @@ struct q4_0 {
     }
     return extreme;
   }
+  template <int encoder, int E> TW_MEMBER static void pack_codes(u32 (&words)[E / 4], const float (&v)[E], float inverse) {
+    TW_UNROLL for (int i = 0; i < E; i += 4)
+      words[i / 4] = pack_bytes(code<encoder>(v[i], inverse), code<encoder>(v[i + 1], inverse),
+                                code<encoder>(v[i + 2], inverse), code<encoder>(v[i + 3], inverse));
+  }
   template <int E> TW_MEMBER static void encode_lanes(const float (&v)[E], int lane, u8* data, u8*, float, int encoder) {
     const float extreme = extreme_of(v, lane);
-    const float d = encoder == 0 ? div_rn(extreme, -8.0f) : div_rn(abs_f(extreme), 7.0f);
+    const float d = encoder == 0 ? mul_rn(extreme, -0.125f) : div_rn(abs_f(extreme), 7.0f);
     const float inverse = d != 0.0f ? div_rn(1.0f, d) : 0.0f;
     if (lane == 0) *reinterpret_cast<u16*>(data) = f32_to_f16_bits(d);
     u32 words[E / 4];
-    TW_UNROLL for (int i = 0; i < E; i += 4)
-      words[i / 4] = pack_bytes(code(v[i], inverse, encoder), code(v[i + 1], inverse, encoder),
-                                code(v[i + 2], inverse, encoder), code(v[i + 3], inverse, encoder));
+    if (encoder == 0) pack_codes<0>(words, v, inverse);
+    else pack_codes<1>(words, v, inverse);
     // Elements 16 apart share a byte.
     if constexpr (E == 32) {
       TW_UNROLL for (int i = 0; i < 4; ++i) write_word(data + 2 + 4 * i, words[i] | (words[i + 4] << 4));
