@@ -79,7 +79,7 @@ __attribute__((target("sha,sse4.1,ssse3"))) void block_sha(std::uint32_t* state,
 
 void Sha256::block(const std::uint8_t* data) {
 #ifdef TILEWRIGHT_SHA_NI
-  if (has_sha()) return block_sha(state_.data(), data);
+  if (rounds_ == Rounds::fastest && has_sha()) return block_sha(state_.data(), data);
 #endif
   std::uint32_t w[64];
   for (int i = 0; i < 16; ++i) {

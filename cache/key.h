@@ -22,6 +22,8 @@ namespace tilewright::cache {
 // FIPS 180-4. update() any number of times, then digest() once.
 class Sha256 {
  public:
+  enum class Rounds { fastest, portable };
+  explicit Sha256(Rounds rounds = Rounds::fastest) : rounds_(rounds) {}
   void update(const void* data, std::size_t bytes);
   std::array<std::uint8_t, 32> digest();
   std::string hex();
@@ -33,6 +35,7 @@ class Sha256 {
                                          0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
   std::array<std::uint8_t, 64> buffer_{};
   std::uint64_t bytes_ = 0;
+  Rounds rounds_;
 };
 
 // SHA-256 over fields, each preceded by its length in 8 little-endian bytes: no two field lists collide by shifting
