@@ -20,6 +20,7 @@ TW_FN float sqrt_rn(float a) { return __fsqrt_rn(a); }
 TW_FN float fma_rn(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 TW_FN float rint_even(float a) { return rintf(a); }
 TW_FN float trunc_zero(float a) { return truncf(a); }
+TW_FN float abs_f(float a) { return fabsf(a); }
 #else
 TW_FN float add_rn(float a, float b) { return a + b; }
 TW_FN float sub_rn(float a, float b) { return a - b; }
@@ -29,8 +30,8 @@ TW_FN float sqrt_rn(float a) { return __builtin_sqrtf(a); }
 TW_FN float fma_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 TW_FN float rint_even(float a) { return __builtin_rintf(a); }
 TW_FN float trunc_zero(float a) { return __builtin_truncf(a); }
-#endif
 TW_FN float abs_f(float a) { return __builtin_fabsf(a); }
+#endif
 TW_FN bool is_nan(float a) { return (bits_as<u32>(a) & 0x7fffffffu) > 0x7f800000u; }
 // Half away from zero, as C's roundf. 0.5 - 2^-25, the float below a half, is enough: the sum of it and a fraction of at
 // least a half rounds up to the next integer, and that of it and less never does.
