@@ -55,7 +55,12 @@ int run_prewarm(const Context& context, Args args) {
                       report.skipped, report.failed, report.seconds,
                       sorted.empty() ? "" : fmt::format(" (median {:.2f} s per compile)", median)));
   }
-  for (const std::string& failure : report.failures) fmt::print(stderr, "tilewright: error: {}\n", failure);
+  // The first line of a few: one mistake in a template fails every candidate in the same way. --json has them whole.
+  constexpr std::size_t kShown = 5;
+  for (std::size_t i = 0; i < report.failures.size() && i < kShown; ++i)
+    fmt::print(stderr, "tilewright: error: {}\n", report.failures[i].substr(0, report.failures[i].find('\n')));
+  if (report.failures.size() > kShown)
+    fmt::print(stderr, "tilewright: error: {} more failed\n", report.failures.size() - kShown);
   return report.failed ? kEnvironment : kOk;
 }
 
