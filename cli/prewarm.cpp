@@ -51,9 +51,10 @@ int run_prewarm(const Context& context, Args args) {
                     {"compile_seconds", report.compile_seconds},
                     {"failures", report.failures}});
   } else {
-    print(fmt::format("{} compiled, {} skipped (already stored), {} failed, in {:.2f} s{}", report.compiled,
-                      report.skipped, report.failed, report.seconds,
-                      sorted.empty() ? "" : fmt::format(" (median {:.2f} s per compile)", median)));
+    print(
+        fmt::format("{} compiled, {} skipped (stored already, or the same binary as another), {} failed, in {:.2f} s{}",
+                    report.compiled, report.skipped, report.failed, report.seconds,
+                    sorted.empty() ? "" : fmt::format(" (median {:.2f} s per compile)", median)));
   }
   // The first line of a few: one mistake in a template fails every candidate in the same way. --json has them whole.
   constexpr std::size_t kShown = 5;
