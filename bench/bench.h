@@ -11,7 +11,7 @@ namespace tilewright::bench {
 struct Settings {
   std::string self;  // this program, for steps that need a fresh process
   std::string cache;
-  int problems = 10;
+  int problems = 20;
 };
 
 Json compile_times();                                     // offline.cpp: no device needed

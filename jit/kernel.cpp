@@ -148,7 +148,7 @@ void launch_one(const Kernel::Impl& kernel, Stream stream, const std::byte* args
 
 void launch_checked(const Kernel::Impl& kernel, Stream stream, const void* args, std::int64_t rows, std::int64_t cols) {
   if (rows <= 0) {
-    if (rows < 0) refuse_extent("rows", rows);
+    if (rows < 0) refuse_extent(kernel.contract.op == "gemm" ? "m" : "rows", rows);
     return;
   }
   if (cols < 0) [[unlikely]]

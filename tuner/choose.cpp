@@ -175,9 +175,9 @@ tuner::SearchRequest Engine::Impl::search_request(const Problem& problem, const 
         std::find(ready.begin(), ready.end(), r.candidate) != ready.end())
       request.candidates.push_back(r.candidate);
   if (!request.candidates.empty()) return request;
-  // Half of the measurements cover the space, the other half follows what they teach.
-  take((policy.max_candidates + 1) / 2);
-  request.refine = [ranked](const std::vector<Outcome>& outcomes, int most) {
+  // The first measurements cover the space, the others follow what they teach, the last ones close to the best.
+  take((3 * policy.max_candidates + 7) / 8);
+  request.refine = [ranked, close = 3 * policy.max_candidates / 4](const std::vector<Outcome>& outcomes, int most) {
     std::vector<tuner::Measured> measured;
     std::vector<int> tried;
     for (int i = 0; i < static_cast<int>(ranked->size()); ++i)
@@ -187,7 +187,7 @@ tuner::SearchRequest Engine::Impl::search_request(const Problem& problem, const 
           if (o.kind == OutcomeKind::measured && o.microseconds > 0) measured.push_back({i, o.microseconds});
         }
     std::vector<Candidate> next;
-    for (int i : tuner::refine(*ranked, measured, tried, most))
+    for (int i : tuner::refine(*ranked, measured, tried, most, static_cast<int>(measured.size()) >= close))
       next.push_back((*ranked)[static_cast<std::size_t>(i)].candidate);
     return next;
   };

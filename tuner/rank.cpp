@@ -15,6 +15,7 @@ constexpr double kAlikePenalty = 0.25, kTilePenalty = 0.04;
 // refine(): weight of the mean error beside that of the measured candidates, and what a likeness to one already taken
 // in the same batch costs.
 constexpr double kPriorWeight = 0.05, kTwinPenalty = 0.1;
+constexpr double kFarPenalty = 1.15;
 
 // 1 when `have` covers `need`, have / need when it is far below, with a soft knee between: queues fill gradually.
 double saturation(double have, double need) {
@@ -109,6 +110,11 @@ double likeness(const Ranked& a, const Ranked& b) {
   return a.candidate.knobs.empty() ? 1 : static_cast<double>(equal) / static_cast<double>(a.candidate.knobs.size());
 }
 
+int differing_knobs(const Ranked& a, const Ranked& b) {
+  int knobs = static_cast<int>(a.candidate.knobs.size());
+  return a.family == b.family ? knobs - static_cast<int>(std::lround(likeness(a, b) * knobs)) : knobs + 1;
+}
+
 bool same_tile(const Ranked& a, const Ranked& b) {
   return a.family == b.family && a.traits.tile_rows == b.traits.tile_rows && a.traits.tile_cols == b.traits.tile_cols;
 }
@@ -148,8 +154,10 @@ std::vector<int> select(const std::vector<Ranked>& ranked, int most) {
 }
 
 std::vector<int> refine(const std::vector<Ranked>& ranked, const std::vector<Measured>& measured,
-                        const std::vector<int>& tried, int most) {
+                        const std::vector<int>& tried, int most, bool narrow) {
   if (measured.empty() || ranked.empty()) return {};
+  auto fastest = std::min_element(measured.begin(), measured.end(),
+                                  [](const Measured& a, const Measured& b) { return a.microseconds < b.microseconds; });
   auto at = [&](int i) -> const Ranked& { return ranked[static_cast<std::size_t>(i)]; };
   auto error = [&](const Measured& m) { return std::log(m.microseconds / at(m.index).prediction.microseconds); };
   double mean = 0;
@@ -165,7 +173,8 @@ std::vector<int> refine(const std::vector<Ranked>& ranked, const std::vector<Mea
       weights += like * like;
       sum += like * like * error(m);
     }
-    open.emplace_back(at(i).prediction.microseconds * std::exp(sum / weights), i);
+    bool far = narrow && differing_knobs(at(i), at(fastest->index)) > 2;
+    open.emplace_back(at(i).prediction.microseconds * std::exp(sum / weights) * (far ? kFarPenalty : 1), i);
   }
   std::vector<int> next;
   while (!open.empty() && static_cast<int>(next.size()) < most) {

@@ -28,7 +28,7 @@ DeviceModel model_of(const Device& device);  // the device's SMs and L2, the tar
 // Calibration. The figures are of one H200 (132 SMs, 1.98 GHz); the model needs their order of magnitude elsewhere.
 struct CostConstants {
   double launch_us = 1.5;          // of one kernel inside a graph
-  double block_us = 0.7;           // start, first load and epilogue of a block, not overlapped with anything
+  double block_us = 1.5;           // start, first load and epilogue of a block, not overlapped with anything
   double memory_latency_us = 1.5;  // of a load while the whole chip streams: 4.65 TB/s * 1.5 us / 132 = 53 KB per SM
   double l2_ratio = 1.7;           // L2 bandwidth over device memory bandwidth
   double registers_per_sm = 65536;
@@ -74,8 +74,9 @@ struct Measured {
 };
 // Where to look next: indices of at most `most` candidates not yet tried, best first. The model's error on a candidate
 // is taken to be that on the measured ones like it, weighted by likeness, so that what made the fast ones fast is
-// followed into the rest of the space. `tried` holds every index that was tried, measured or not.
+// followed into the rest of the space. `tried` holds every index that was tried, measured or not. `narrow`: prefer
+// candidates that differ from the fastest in at most two knobs; for the last few.
 std::vector<int> refine(const std::vector<Ranked>& ranked, const std::vector<Measured>& measured,
-                        const std::vector<int>& tried, int most);
+                        const std::vector<int>& tried, int most, bool narrow);
 
 }  // namespace tilewright::tuner

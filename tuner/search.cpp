@@ -21,7 +21,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kScreenRounds = 2;
-constexpr int kBatch = 4;  // candidates asked for at a time once the first are through: they compile side by side
+constexpr int kBatch = 2;  // candidates asked for at a time once the first are through: few, to learn from each
 constexpr double kContender = 1.12;  // a screened time within this of the best goes on to the final
 constexpr std::size_t kMostContenders = 6;
 constexpr double kHopeless = 4;          // one launch that slow is not worth a round
@@ -257,10 +257,14 @@ std::future<Built> Search::submit(Pool& pool, const Candidate& c) {
 }
 
 std::vector<Candidate> Search::more(int tried) {
-  if (!request_.refine || policy_.exhaustive || tried >= policy_.max_candidates) return {};
+  // What spilled or was refused was not measured; there may be as many of those again, not more.
+  int measured = 0;
+  for (const Entry& e : entries_) measured += e.outcome.kind == OutcomeKind::measured;
+  int left = std::min(policy_.max_candidates - measured, 2 * policy_.max_candidates - tried);
+  if (!request_.refine || policy_.exhaustive || left <= 0) return {};
   std::vector<Outcome> outcomes;
   for (const Entry& e : entries_) outcomes.push_back(e.outcome);
-  return request_.refine(outcomes, std::min(kBatch, policy_.max_candidates - tried));
+  return request_.refine(outcomes, std::min(kBatch, left));
 }
 
 void Search::walk() {

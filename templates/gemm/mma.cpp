@@ -185,6 +185,7 @@ class Mma final : public EnumeratedFamily {
     const double per_group = x.codes ? 3.0 : 1.0;
     t.alu_ops =
         w.codes ? padded / 2 / w.group * per_group + tiles_m * tiles_n * k.bn * padded_k * 2.0 : padded / 2 / 256;
+    t.alu_in_flight = 4;  // of one fragment
     return t;
   }
 
