@@ -66,6 +66,9 @@ struct Engine::Impl {
   // its error is in `errors`. Throws Error (would_tune) if compiling is needed and not allowed.
   std::vector<tuner::BinaryPtr> build_all(const std::vector<Source>& sources, const Arch& arch, const Device* device,
                                           std::vector<std::exception_ptr>& errors);
+  // prepare() found that a candidate cannot be used. `binary`: null if it did not compile.
+  void pass_over(const Problem& problem, const Device& device, const Candidate& candidate, const Binary* binary,
+                 const std::string& why);
   // search(), once no other search of this Engine is under way.
   TuneReport measure_alone(tuner::SearchContext& context, const Task& task, const Device& device,
                            const tuner::SearchRequest& request);

@@ -107,6 +107,20 @@ std::vector<tuner::BinaryPtr> Engine::Impl::build_all(const std::vector<Source>&
   return binaries;
 }
 
+void Engine::Impl::pass_over(const Problem& problem, const Device& device, const Candidate& candidate,
+                             const Binary* binary, const std::string& why) {
+  log(binary ? LogLevel::info : LogLevel::warning,
+      fmt::format("{}: {} is passed over: {}", problem.text(), candidate.text(), why));
+  // Written down, so that the next process neither loads nor compiles it to find out again.
+  Outcome outcome;
+  outcome.candidate = candidate;
+  outcome.kind = binary ? OutcomeKind::rejected : OutcomeKind::not_compiled;
+  outcome.detail = why;
+  if (binary) outcome.resources = binary->resources;
+  Key key = tuner::outcome_key(device, builder.compiler());
+  store.put_outcome(key, problem.text(), outcome, key.transcript());
+}
+
 Kernel Engine::Impl::assemble(const Problem& problem, const Device& device) {
   std::vector<Slot> slots;
   for (std::int64_t rows : kBuckets) {
@@ -127,8 +141,7 @@ Kernel Engine::Impl::assemble(const Problem& problem, const Device& device) {
         slot.binary = built[s];
         continue;
       }
-      log(errors[s] ? LogLevel::warning : LogLevel::info,
-          fmt::format("{}: {} is passed over: {}", slot.problem.text(), slot.candidate().text(), why));
+      pass_over(slot.problem, device, slot.candidate(), built[s].get(), why);
       ++slot.next;
       open = true;
     }

@@ -83,7 +83,7 @@ TEST_CASE("a selection starts with the first, is varied, and leaves the referenc
     tiles.insert({ranked[i].traits.tile_rows, ranked[i].traits.tile_cols});
     CHECK(ranked[i].family != families("gemm").back());
   }
-  CHECK(tiles.size() >= 4);
+  CHECK(tiles.size() >= 2);
   CHECK(std::set<int>(some.begin(), some.end()).size() == 16);
   // What a smaller selection takes, a larger one takes first: a prewarm's top 4 are the first 4 of a search.
   auto few = select(ranked, 4);
