@@ -5,10 +5,7 @@
 
 #include <string>
 
-#if __has_include("templates/cast/cast.h")
 #include "templates/cast/cast.h"
-#define HAVE_CAST 1
-#endif
 #include "templates/gemm/gemm.h"
 
 namespace tilewright {
@@ -16,17 +13,13 @@ namespace {
 
 // Most specialized first, the reference last: it takes whatever the others do not.
 const Family* const kGemm[] = {&gemm::mma(), &gemm::gemv(), &gemm::reference()};
-#ifdef HAVE_CAST
 const Family* const kCast[] = {&cast::blocks(), &cast::rows(), &cast::reference()};
-#endif
 
 }  // namespace
 
 std::span<const Family* const> families(std::string_view op) {
   if (op == "gemm") return kGemm;
-#ifdef HAVE_CAST
   if (op == "cast") return kCast;
-#endif
   throw Error(ErrorCode::invalid_argument, "operation", std::string(op), "gemm or cast");
 }
 
@@ -40,10 +33,7 @@ const Family& family(std::string_view op, std::string_view name) {
 }
 
 Contract contract_for(const Problem& problem) {
-#ifdef HAVE_CAST
-  if (problem.cast()) return cast::contract(*problem.cast());
-#endif
-  return gemm::contract(*problem.gemm());
+  return problem.gemm() ? gemm::contract(*problem.gemm()) : cast::contract(*problem.cast());
 }
 
 std::string illegal(const Problem& problem, const Arch& arch, const Candidate& candidate) {
