@@ -132,7 +132,7 @@ struct Store::Impl {
 
  private:
   // A call takes at most a second: this, plus what a statement may still run when the deadline passes.
-  static constexpr auto kCallTime = std::chrono::milliseconds(800);
+  static constexpr auto kCallTime = std::chrono::milliseconds(700);
   static constexpr auto kPatience = std::chrono::seconds(60);
   static constexpr auto kRetryTime = std::chrono::seconds(1);
   static constexpr int kMaxReopens = 8;
