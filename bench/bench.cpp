@@ -23,7 +23,7 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   settings.self = argv[0];
   try {
-    if (child == "startup") return startup_child(settings);
+    if (child == "startup" || child == "startup-one") return startup_child(settings, child == "startup-one");
     const bool gpu = Device::count() > 0;
     if (what.empty()) what = {"compile", "prewarm", "kernels", "cast", "launch", "startup", "regret"};
     const Options options = Options::from_env();

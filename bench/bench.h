@@ -20,7 +20,7 @@ Json kernels(const Device& device);                       // kernels.cpp: gemv a
 Json casts(const Device& device);                         // kernels.cpp
 Json launch_costs(const Device& device);                  // host.cpp: prepare() hit, bucket choice, launch()
 Json startup(const Settings& settings, const Device& d);  // host.cpp: second process
-int startup_child(const Settings& settings);
+int startup_child(const Settings& settings, bool one);
 Json regret(const Device& device, const Settings& settings);  // regret.cpp: choice against the exhaustive best
 
 // Problems of distinct candidates for compile benchmarks.

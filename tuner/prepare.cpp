@@ -58,8 +58,6 @@ std::vector<Source> wanted(Engine::Impl& engine, const Arch& arch, std::vector<S
   return sources;
 }
 
-constexpr int kRankThreads = 4;  // for work of milliseconds; more cost more than they save
-
 Kernel join(const Device& device, const std::vector<Slot>& slots, Contract contract) {
   std::vector<Binary> binaries;
   std::vector<const Binary*> taken;
@@ -90,12 +88,9 @@ std::vector<tuner::BinaryPtr> Engine::Impl::build_all(const std::vector<Source>&
   std::vector<tuner::BinaryPtr> binaries(sources.size());
   errors.assign(sources.size(), nullptr);
   std::vector<std::size_t> missing;
-  {
-    tuner::Pool pool(std::min({tuner::thread_count(options.jobs), kRankThreads, static_cast<int>(sources.size())}));
-    std::vector<std::future<tuner::BinaryPtr>> finds;
-    for (const Source& s : sources) finds.push_back(pool.submit([&] { return builder.find(builder.key(s, arch)); }));
-    for (std::size_t i = 0; i < sources.size(); ++i)
-      if (!(binaries[i] = finds[i].get())) missing.push_back(i);
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    binaries[i] = builder.find(builder.key(sources[i], arch));
+    if (!binaries[i]) missing.push_back(i);
   }
   if (missing.empty()) return binaries;
   forbid_compiling(sources[missing.front()], device);
@@ -127,16 +122,11 @@ void Engine::Impl::pass_over(const Problem& problem, const Device& device, const
 }
 
 Kernel Engine::Impl::assemble(const Problem& problem, const Device& device) {
-  // Each bucket ranks a space of its own: side by side, since a start-up waits for it.
   std::vector<Slot> slots;
-  {
-    tuner::Pool pool(std::min(tuner::thread_count(options.jobs), kRankThreads));
-    std::vector<std::future<std::vector<Choice>>> ranked;
-    for (std::int64_t rows : kBuckets) {
-      slots.push_back({problem.with_rows(rows), {}, 0, -1, nullptr});
-      ranked.push_back(pool.submit([&, p = slots.back().problem] { return choices(p, device); }));
-    }
-    for (std::size_t i = 0; i < slots.size(); ++i) slots[i].choices = ranked[i].get();
+  for (std::int64_t rows : kBuckets) {
+    Slot slot{problem.with_rows(rows), {}, 0, -1, nullptr};
+    slot.choices = choices(slot.problem, device);
+    slots.push_back(std::move(slot));
   }
   for (bool open = true; open;) {
     open = false;

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
+#include <map>
 
 namespace tilewright::tuner {
 namespace {
@@ -134,13 +136,25 @@ std::vector<int> select(const std::vector<Ranked>& ranked, int most) {
   if (open.empty() && !ranked.empty()) open.push_back({0});
 
   std::vector<int> taken;
+  std::map<const Family*, int> heard;  // how many of each family are taken
+  for (const Open& o : open) heard[ranked[static_cast<std::size_t>(o.index)].family] = 0;
   while (!open.empty() && static_cast<int>(taken.size()) < most) {
+    // The model compares families less well than candidates of one: the second and the fifth place go to the family
+    // heard least.
+    const Family* least = nullptr;
+    if (taken.size() == 1 || taken.size() == 4)
+      for (const Open& o : open) {
+        const Family* f = ranked[static_cast<std::size_t>(o.index)].family;
+        if (!least || heard[f] < heard[least]) least = f;
+      }
     auto cost = [&](const Open& o) {
-      return ranked[static_cast<std::size_t>(o.index)].prediction.microseconds *
-             (1 + kAlikePenalty * o.closest + kTilePenalty * o.tiles);
+      const Ranked& r = ranked[static_cast<std::size_t>(o.index)];
+      if (least && r.family != least) return std::numeric_limits<double>::infinity();
+      return r.prediction.microseconds * (1 + kAlikePenalty * o.closest + kTilePenalty * o.tiles);
     };
     auto best =
         std::min_element(open.begin(), open.end(), [&](const Open& a, const Open& b) { return cost(a) < cost(b); });
+    ++heard[ranked[static_cast<std::size_t>(best->index)].family];
     const Ranked& next = ranked[static_cast<std::size_t>(best->index)];
     taken.push_back(best->index);
     open.erase(best);
@@ -155,7 +169,7 @@ std::vector<int> select(const std::vector<Ranked>& ranked, int most) {
 
 std::vector<int> refine(const std::vector<Ranked>& ranked, const std::vector<Measured>& measured,
                         const std::vector<int>& tried, int most, bool narrow) {
-  if (measured.empty() || ranked.empty()) return {};
+  if (ranked.empty()) return {};
   auto fastest = std::min_element(measured.begin(), measured.end(),
                                   [](const Measured& a, const Measured& b) { return a.microseconds < b.microseconds; });
   auto at = [&](int i) -> const Ranked& { return ranked[static_cast<std::size_t>(i)]; };
@@ -173,7 +187,7 @@ std::vector<int> refine(const std::vector<Ranked>& ranked, const std::vector<Mea
       weights += like * like;
       sum += like * like * error(m);
     }
-    bool far = narrow && differing_knobs(at(i), at(fastest->index)) > 2;
+    bool far = narrow && fastest != measured.end() && differing_knobs(at(i), at(fastest->index)) > 2;
     open.emplace_back(at(i).prediction.microseconds * std::exp(sum / weights) * (far ? kFarPenalty : 1), i);
   }
   std::vector<int> next;
