@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # cmake -DROOT=checkout -DOUT=header -P tree_hash.cmake
 # One hash over the names and contents of templates/, jit/ and tuner/: what a result measured on a device stands for.
+get_filename_component(ROOT ${ROOT} ABSOLUTE)
 set(text "")
 foreach(folder templates jit tuner)
   file(GLOB_RECURSE files RELATIVE ${ROOT} ${ROOT}/${folder}/*)
