@@ -82,7 +82,7 @@ struct Engine::Impl {
 
   std::shared_mutex prepared_mutex;
   std::unordered_map<tuner::PreparedKey, Kernel, tuner::PreparedHash, tuner::PreparedEqual> prepared;
-  std::timed_mutex measuring;  // two searches on one GPU would time each other
+  std::mutex measuring;  // two searches on one GPU would time each other
 
   std::atomic<std::int64_t> prepares{0}, memory_hits{0}, measured{0};
 };
