@@ -115,13 +115,15 @@ class Mma final : public EnumeratedFamily {
       for (int bk : {32, 64, 128}) {
         if (bk == 32 && (w.codes || s.bm * s.bn < 128 * 128))
           continue;  // rows of 64 bytes at least; small tiles want long ones
+        // Four warps of 64 x 64 spill with two more fragments of k in flight, and take half a second to compile.
+        if (bk == 64 && !w.codes && s.bm * s.bn == 128 * 128 && s.warps_m * s.warps_n == 4) continue;
         if (bk == 128 && !x.codes && s.bm * s.bn > 64 * 128) continue;
         for (int stages : {2, 3, 4})
           for (int split : {1, 2, 4, 8}) {
             // Splitting k is for grids that leave the chip idle, and its sums have to fit in shared memory.
             if (split > 1 && (s.bm * s.bn > 64 * 256 || tiles * split > 8 * arch.typical_sms)) continue;
-            if (stages == (async ? 2 : 4))
-              continue;  // copies want two stages under way; registers hold the one they need
+            // Copies want two stages under way, coded tiles are unpacked one ahead; registers hold what they need.
+            if (stages < (async || w.codes ? 3 : 2) || stages > (async ? 4 : 3)) continue;
             // The fourth stage costs nothing where two blocks still share an SM, so the third alone is not offered
             // there.
             const Knobs four{s.bm, s.bn, bk, s.warps_m, s.warps_n, 4, async, ex, w.codes ? coded_unit(g) : 0, split};

@@ -232,8 +232,8 @@ struct Mma {
     const int begin = SPLIT > 1 ? min2(steps, static_cast<int>(cluster_rank()) * per_split) : 0;
     const int end = SPLIT > 1 ? min2(steps, begin + per_split) : steps;
 
-    typename XFeed::Tile x;
-    typename WFeed::Tile w;
+    typename XFeed::Tile x{};
+    typename WFeed::Tile w{};
     const auto fetch = [&](int step, int slot) {
       if (step >= end) return;
       x.fetch(xs, tile.m, static_cast<i64>(step) * BK, x_ring(slot));
