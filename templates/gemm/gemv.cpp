@@ -83,7 +83,7 @@ class Gemv final : public EnumeratedFamily {
       if (k.split > 1 && (!arch.clusters || g.k / k.split < 4ll * k.step() * k.e)) return;
       if (registers(k, w) > 200) return;
       // Unpacking is unrolled over everything in flight; beyond this a candidate takes longer than 0.4 s to compile.
-      if (w.codes && k.e * k.r * k.depth > (x.codes ? 1024 : 512)) return;
+      if (w.codes && k.e * k.r * k.depth > (x.codes ? 1024 : 256)) return;
       if (!choose_piece(k, g, x, w, arch)) return;
       out.push_back(k.candidate());
     };

@@ -116,7 +116,7 @@ class Mma final : public EnumeratedFamily {
         if (bk == 32 && (w.codes || s.bm * s.bn < 128 * 128))
           continue;  // rows of 64 bytes at least; small tiles want long ones
         // Four warps of 64 x 64 spill with two more fragments of k in flight, and take half a second to compile.
-        if (bk == 64 && !w.codes && s.bm * s.bn == 128 * 128 && s.warps_m * s.warps_n == 4) continue;
+        if (bk == 64 && s.bm * s.bn == 128 * 128 && s.warps_m * s.warps_n == 4) continue;
         if (bk == 128 && !x.codes && s.bm * s.bn > 64 * 128) continue;
         for (int stages : {2, 3, 4})
           for (int split : {1, 2, 4, 8}) {
