@@ -155,7 +155,7 @@ TEST_CASE("row 31: rows and strides of a launch") {
   CHECK(mentions(t.refused(), "at least 96"));
   t.args.ldy = 0;
   t.args.m = -1;
-  CHECK(t.refused().field() == "rows");
+  CHECK(t.refused().field() == "m");
   for (const std::int64_t m : {std::int64_t{1} << 36, std::int64_t{0x7fffffffffffffff}}) {
     t.args.m = m;
     CHECK(t.refused(ErrorCode::too_large).field() == "grid.x");

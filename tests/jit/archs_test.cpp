@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every kernel family compiles to a cubin for every generation of chips, without a GPU: the ends and the middle of each
+// list of candidates.
+#include <cstdlib>
+#include <vector>
+
+#include <tilewright/error.h>
+#include <tilewright/family.h>
+#include <tilewright/kernel.h>
+
+#include "support/catch.h"
+
+using namespace tilewright;
+
+namespace {
+
+void compile_some(const Problem& problem, const Arch& target, const CompileOptions& options) {
+  for (const Family* family : families(problem.op())) {
+    const std::vector<Candidate> legal = family->candidates(problem, target);
+    INFO(target.name << " " << problem.text() << " " << family->name());
+    CHECK(legal.empty() == !family->why_not(problem, target).empty());
+    if (legal.empty()) continue;
+    for (std::size_t i : {std::size_t{0}, legal.size() / 2, legal.size() - 1}) {
+      INFO(legal[i].text());
+      Binary binary;
+      CHECK_NOTHROW(binary = compile(family->source(problem, target, legal[i]), target, options));
+      CHECK(!binary.image.empty());
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("every family compiles for every generation of chips", "[archs]") {
+  CompileOptions options;
+  if (const char* path = std::getenv("TILEWRIGHT_NVRTC")) options.nvrtc = path;
+  const char* target = GENERATE("sm_75", "sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a");
+  for (const char* text :
+       {"gemm x=q8_1 w=q4_0 y=f32 m=1 n=4096 k=4096", "gemm x=q8_1 w=q4_k y=f16 m=64 n=4096 k=4096 bias=f32 act=silu",
+        "gemm x=f16 w=f16 y=f16 m=512 n=4096 k=4096", "gemm x=f16 w=nvfp4 y=f16 m=16 n=4096 k=4096 global=mul",
+        "gemm x=f16 w=q8_0 y=bf16 m=7 n=33 k=96", "gemm x=f32 w=f32 y=f32 m=3 n=5 k=7",
+        "cast x=f32 y=q8_1 rows=64 cols=4096", "cast x=f16 y=e4m3_row rows=64 cols=4096",
+        "cast x=q4_0 y=f16 rows=64 cols=4096"})
+    compile_some(Problem::parse(text), arch(target), options);
+}
