@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+// What compute capability 9.0 adds (target sm_90a): transaction barriers, bulk and tensor copies, warpgroup matrix
+// instructions, register reallocation. One function per instruction, as in core/ptx.cuh; host bodies go to tw::emu.
+// Sources: PTX ISA 9.0, sections "Asynchronous Warpgroup Level Matrix Instructions", "mbarrier", "cp.async.bulk".
+#pragma once
+#include "core/ptx.cuh"
+
+namespace tw {
+
+// CUtensorMap: made by the host, read by the copy engine. Passed as a __grid_constant__ kernel parameter.
+struct alignas(64) TensorMap { u64 opaque[16]; };
+
+// Operands of a warpgroup matrix instruction. Accumulators are float, or int32 for s8.
+enum class WgmmaKind { f16, bf16, e4m3, s8 };
+constexpr int mma_k(WgmmaKind kind) { return kind == WgmmaKind::f16 || kind == WgmmaKind::bf16 ? 16 : 32; }  // 32 bytes
+
+// L2 eviction priorities of a copy (encodings that createpolicy gives for fractional policies of 1.0).
+constexpr u64 kEvictNormal = 0x1000000000000000ull, kEvictFirst = 0x12f0000000000000ull, kEvictLast = 0x14f0000000000000ull;
+
+}  // namespace tw
+
+#if !defined(__CUDACC__)
+namespace tw::emu {
+void barrier_init(u64* barrier, u32 arrivals);
+void barrier_arrive(u64* barrier, u32 transaction_bytes);     // arrive, after expecting that many more bytes
+void barrier_arrive_remote(u64* barrier, u32 rank);           // the barrier at the same offset in another block of the cluster
+bool barrier_passed(u64* barrier, u32 parity);                // yields to other threads before it answers false
+// Copies; bytes are reported to `barrier` when they arrive. mask: blocks of the cluster that get the data, at the same
+// offset of their shared memory, and whose barrier at that offset is told; 0: this block.
+void bulk_load(void* shared, const void* global, u32 bytes, u64* barrier, u32 mask);
+void tensor_load(void* shared, const TensorMap* map, i32 c0, i32 c1, u64* barrier, u32 mask);
+void fence_async();                                           // this thread's ordinary shared stores, before later async reads
+// d[64 x n] (+)= a b^T of a warpgroup, executed in order at commit. a: descriptor, or registers if `a_registers`.
+void wgmma_fence();
+void wgmma(WgmmaKind kind, int n, u32* d, const u32* a_registers, u64 a, u64 b, bool accumulate);
+void wgmma_commit();
+void wgmma_wait(int pending);
+void sync_named(u32 id, u32 threads);
+void stmatrix(void* row, const u32* in, int count, bool transpose);
+void set_registers(int count);
+void wait_prerequisite_grids();
+void launch_dependent_grids();
+}  // namespace tw::emu
+#endif
+
+namespace tw {
+
+#if defined(__CUDACC__)
+TW_DEVICE u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
+#else
+TW_DEVICE u32 shared_address(const void* p) { return static_cast<u32>(static_cast<const u8*>(p) - emu::shared()); }
+#endif
+
+// ---- transaction barriers ------------------------------------------------------------------------------------------
+TW_DEVICE void barrier_init(u64* b, u32 arrivals) {
+#if defined(__CUDACC__)
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(arrivals) : "memory");
+#else
+  emu::barrier_init(b, arrivals);
+#endif
+}
+// After the inits, before the barrier of the block or cluster that publishes them.
+TW_DEVICE void barrier_init_fence() {
+#if defined(__CUDACC__)
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+TW_DEVICE void barrier_expect(u64* b, u32 bytes) {
+#if defined(__CUDACC__)
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
+#else
+  emu::barrier_arrive(b, bytes);
+#endif
+}
+TW_DEVICE void barrier_arrive(u64* b) {
+#if defined(__CUDACC__)
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
+#else
+  emu::barrier_arrive(b, 0);
+#endif
+}
+TW_DEVICE void barrier_arrive_remote(u64* b, u32 rank) {
+#if defined(__CUDACC__)
+  asm volatile(
+      "{ .reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote]; }" ::"r"(shared_address(b)), "r"(rank) : "memory");
+#else
+  emu::barrier_arrive_remote(b, rank);
+#endif
+}
+// Until the phase of that parity has completed. Acquires what the arrivals released, in the whole cluster.
+TW_DEVICE void barrier_wait(u64* b, u32 parity) {
+#if defined(__CUDACC__)
+  asm volatile(
+      "{ .reg .pred done;\n"
+      "again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again; }" ::"r"(shared_address(b)), "r"(parity) : "memory");
+#else
+  while (!emu::barrier_passed(b, parity)) {}
+#endif
+}
+
+// ---- bulk copies, global to shared ---------------------------------------------------------------------------------
+// `bytes` and both addresses are multiples of 16.
+TW_DEVICE void bulk_load(void* shared, const void* p, u32 bytes, u64* barrier, u64 policy) {
+#if defined(__CUDACC__)
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
+               ::"r"(shared_address(shared)), "l"(p), "r"(bytes), "r"(shared_address(barrier)), "l"(policy) : "memory");
+#else
+  (void)policy;
+  emu::bulk_load(shared, p, bytes, barrier, 0);
+#endif
+}
+// A box of a two-dimensional map, from element (c0, c1), c0 along the contiguous dimension. What lies outside of the
+// matrix arrives as zero.
+TW_DEVICE void tensor_load(void* shared, const TensorMap* map, i32 c0, i32 c1, u64* barrier, u64 policy) {
+#if defined(__CUDACC__)
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;"
+      ::"r"(shared_address(shared)), "l"(map), "r"(c0), "r"(c1), "r"(shared_address(barrier)), "l"(policy) : "memory");
+#else
+  (void)policy;
+  emu::tensor_load(shared, map, c0, c1, barrier, 0);
+#endif
+}
+// The same to every block of the cluster in `mask`.
+TW_DEVICE void tensor_load_multicast(void* shared, const TensorMap* map, i32 c0, i32 c1, u64* barrier, u32 mask, u64 policy) {
+#if defined(__CUDACC__)
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint "
+      "[%0], [%1, {%2, %3}], [%4], %5, %6;"
+      ::"r"(shared_address(shared)), "l"(map), "r"(c0), "r"(c1), "r"(shared_address(barrier)), "h"(static_cast<u16>(mask)),
+        "l"(policy) : "memory");
+#else
+  (void)policy;
+  emu::tensor_load(shared, map, c0, c1, barrier, mask);
+#endif
+}
+TW_DEVICE void prefetch_map(const TensorMap* map) {
+#if defined(__CUDACC__)
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+#else
+  (void)map;
+#endif
+}
+TW_DEVICE void fence_async() {
+#if defined(__CUDACC__)
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#else
+  emu::fence_async();
+#endif
+}
+
+// ---- warpgroup matrix instructions ---------------------------------------------------------------------------------
+// Descriptor of a K-major operand in shared memory: rows of 128 bytes, swizzled by the copy engine over 128 bytes, eight
+// rows 1024 bytes apart. `shared` is 1024-byte aligned plus a multiple of 32 within the row (a step along k).
+TW_DEVICE u64 wgmma_descriptor(const void* shared) {
+  return static_cast<u64>((shared_address(shared) & 0x3ffffu) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
+}
+TW_DEVICE void wgmma_fence() {
+#if defined(__CUDACC__)
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#else
+  emu::wgmma_fence();
+#endif
+}
+TW_DEVICE void wgmma_commit() {
+#if defined(__CUDACC__)
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#else
+  emu::wgmma_commit();
+#endif
+}
+template <int pending> TW_DEVICE void wgmma_wait() {
+#if defined(__CUDACC__)
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
+#else
+  emu::wgmma_wait(pending);
+#endif
+}
+// d[64 x N] (+)= a[64 x 32 bytes] b[N x 32 bytes]^T. Thread t of the warpgroup holds rows 16 (t / 32) + t % 32 / 4 (+ 8) and
+// columns 8 j + 2 (t % 4) (+ 1): d[4 j + 2 h + c] is row half h, column c of the pair. One instruction per (kind, N) with
+// that many operands: the host writes the specialization that a kernel needs into its source (templates/gemm/wgmma.cpp).
+//   ss(d, a, b, accumulate)    both operands described
+//   rs(d, a, b, accumulate)    a in four registers: {row, k}, {row + 8, k}, {row, k + 16 bytes}, {row + 8, k + 16 bytes}
+#if defined(__CUDACC__)
+template <WgmmaKind kind, int N> struct Wgmma;
+#else
+template <WgmmaKind kind, int N> struct Wgmma {
+  using D = select<kind == WgmmaKind::s8, i32, float>;
+  static void ss(D (&d)[N / 2], u64 a, u64 b, bool accumulate) {
+    emu::wgmma(kind, N, reinterpret_cast<u32*>(d), nullptr, a, b, accumulate);
+  }
+  static void rs(D (&d)[N / 2], const u32 (&a)[4], u64 b, bool accumulate) {
+    emu::wgmma(kind, N, reinterpret_cast<u32*>(d), a, 0, b, accumulate);
+  }
+};
+#endif
+
+// ---- the rest ------------------------------------------------------------------------------------------------------
+// Registers per thread of this warpgroup from here on; all its warps take part.
+template <int count> TW_DEVICE void take_registers() {
+#if defined(__CUDACC__)
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
+#else
+  emu::set_registers(count);
+#endif
+}
+template <int count> TW_DEVICE void give_registers() {
+#if defined(__CUDACC__)
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
+#else
+  emu::set_registers(count);
+#endif
+}
+// Barrier `id` (1 to 15) among `threads` threads of the block.
+TW_DEVICE void sync_named(u32 id, u32 threads) {
+#if defined(__CUDACC__)
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+#else
+  emu::sync_named(id, threads);
+#endif
+}
+// Four 8x8 matrices of 16-bit elements, transposed: lane l passes the address of row l % 8 of matrix l / 8.
+TW_DEVICE void stmatrix_x4_transposed(void* row, const u32 (&v)[4]) {
+#if defined(__CUDACC__)
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
+               ::"r"(shared_address(row)), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
+#else
+  emu::stmatrix(row, v, 4, true);
+#endif
+}
+TW_DEVICE void stmatrix_x2_transposed(void* row, u32 v0, u32 v1) {
+#if defined(__CUDACC__)
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};"
+               ::"r"(shared_address(row)), "r"(v0), "r"(v1) : "memory");
+#else
+  const u32 v[2] = {v0, v1};
+  emu::stmatrix(row, v, 2, true);
+#endif
+}
+TW_DEVICE void wait_prerequisite_grids() {
+#if defined(__CUDACC__)
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#else
+  emu::wait_prerequisite_grids();
+#endif
+}
+TW_DEVICE void launch_dependent_grids() {
+#if defined(__CUDACC__)
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#else
+  emu::launch_dependent_grids();
+#endif
+}
+
+}  // namespace tw
