@@ -83,13 +83,34 @@ TW_DEVICE void barrier_arrive_remote(u64* b, u32 rank) {
 #if defined(__CUDACC__)
   asm volatile(
       "{ .reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [remote]; }" ::"r"(shared_address(b)), "r"(rank) : "memory");
+#else
+  emu::barrier_arrive_remote(b, rank);
+#endif
+}
+// The same, and what this thread wrote before is visible to whoever passes with barrier_wait_cluster.
+TW_DEVICE void barrier_release_remote(u64* b, u32 rank) {
+#if defined(__CUDACC__)
+  asm volatile(
+      "{ .reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1;\n"
       "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote]; }" ::"r"(shared_address(b)), "r"(rank) : "memory");
 #else
   emu::barrier_arrive_remote(b, rank);
 #endif
 }
-// Until the phase of that parity has completed. Acquires what the arrivals released, in the whole cluster.
+// Until the phase of that parity has completed.
 TW_DEVICE void barrier_wait(u64* b, u32 parity) {
+#if defined(__CUDACC__)
+  asm volatile(
+      "{ .reg .pred done;\n"
+      "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again; }" ::"r"(shared_address(b)), "r"(parity) : "memory");
+#else
+  while (!emu::barrier_passed(b, parity)) {}
+#endif
+}
+// The same, and sees what the arrivals of the whole cluster released. (The fence that this takes is why it is separate.)
+TW_DEVICE void barrier_wait_cluster(u64* b, u32 parity) {
 #if defined(__CUDACC__)
   asm volatile(
       "{ .reg .pred done;\n"

@@ -10,6 +10,7 @@ namespace tw::emu {
 struct Dim { u32 x, y, z; };
 u32 thread();                 // index within the block
 Dim block();                  // index within the grid
+Dim grid();
 u8* shared();                 // dynamic shared memory of this block, 1024-byte aligned
 void sync_block();
 void sync_warp();
@@ -37,6 +38,7 @@ TW_DEVICE u32 thread_x() { return threadIdx.x; }
 TW_DEVICE u32 block_x() { return blockIdx.x; }
 TW_DEVICE u32 block_y() { return blockIdx.y; }
 TW_DEVICE u32 block_z() { return blockIdx.z; }
+TW_DEVICE u32 grid_x() { return gridDim.x; }
 TW_DEVICE u8* dynamic_shared() {
   extern __shared__ __align__(1024) u8 tilewright_shared[];
   return tilewright_shared;
@@ -48,6 +50,7 @@ TW_DEVICE u32 thread_x() { return emu::thread(); }
 TW_DEVICE u32 block_x() { return emu::block().x; }
 TW_DEVICE u32 block_y() { return emu::block().y; }
 TW_DEVICE u32 block_z() { return emu::block().z; }
+TW_DEVICE u32 grid_x() { return emu::grid().x; }
 TW_DEVICE u8* dynamic_shared() { return emu::shared(); }
 TW_DEVICE void sync_block() { emu::sync_block(); }
 TW_DEVICE void sync_warp() { emu::sync_warp(); }

@@ -47,6 +47,7 @@ struct alignas(16) u32x4 { u32 x, y, z, w; };
 // Raw bits of 16-bit floats; arithmetic is done in float or by the packed wrappers of ptx.cuh.
 struct f16 { u16 bits; };
 struct bf16 { u16 bits; };
+struct e4m3 { u8 bits; };
 
 // The streams of one matrix (tilewright::Operand).
 struct Operand {

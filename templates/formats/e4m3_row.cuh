@@ -8,6 +8,7 @@ namespace tw::fmt {
 
 struct e4m3_row {
   static constexpr const char* kTitle = "FP8 E4M3, one float scale per row";
+  using Element = tw::e4m3;
   static constexpr int kLayout = 1, kBlock = 1, kBits = 8;
   static constexpr int kDataBytes = 1, kScaleBytes = 0;
   static constexpr bool kRowScale = true, kGlobal = false;

@@ -29,9 +29,8 @@ template <class Y, class Bias, Act act> struct Epilogue {
     if constexpr (kBias) return to_f32(static_cast<const Bias*>(bias)[n]);
     else return 0.0f;
   }
-  TW_MEMBER static float apply(float sum, float scale, const void* bias, i64 n) {
-    return activate<act>(sum * scale + bias_at(bias, n));
-  }
+  TW_MEMBER static float finish(float sum, float scale, float bias) { return activate<act>(sum * scale + bias); }
+  TW_MEMBER static float apply(float sum, float scale, const void* bias, i64 n) { return finish(sum, scale, bias_at(bias, n)); }
   TW_MEMBER static void store(void* y, i64 at, float v) { static_cast<Y*>(y)[at] = from_f32<Y>(v); }
   // Two neighbours, `at` even and y aligned to both.
   TW_MEMBER static void store_pair(void* y, i64 at, float lo, float hi) {

@@ -17,6 +17,7 @@ constexpr auto kNothing = [](Deposit*) {};
 // ---- where am I ----------------------------------------------------------------------------------------------------
 u32 thread() { return Worker::get().self().index; }
 Dim block() { return Worker::get().self().block->index; }
+Dim grid() { return Worker::get().launch().grid; }
 u8* shared() { return Worker::get().self().block->shared; }
 u32 cluster_rank() { return Worker::get().self().block->rank; }
 
