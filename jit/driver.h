@@ -32,6 +32,7 @@ struct CUlaunchAttribute {
     struct {
       unsigned x, y, z;
     } cluster;
+    int overlap;
   } value;
 };
 static_assert(sizeof(CUlaunchAttribute) == 72 && offsetof(CUlaunchAttribute, value) == 8);
@@ -42,11 +43,19 @@ struct CUlaunchConfig {
   unsigned attribute_count;
 };
 static_assert(sizeof(CUlaunchConfig) == 56 && offsetof(CUlaunchConfig, stream) == 32);
+struct alignas(128) CUtensorMap {
+  std::uint64_t opaque[16];
+};
+static_assert(sizeof(CUtensorMap) == 128);
 
 // Numbers of cuda.h that the library uses.
 inline constexpr CUresult kInvalidValue = 1, kOutOfMemory = 2, kDeinitialized = 4, kNoDevice = 100,
                           kCaptureImplicit = 906;
-inline constexpr int kClusterDimension = 4;  // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+inline constexpr int kClusterDimension = 4;     // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+inline constexpr int kStreamSerialization = 6;  // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+enum TensorMapType { kMapBytes1 = 0, kMapBytes2 = 1, kMapBytes4 = 2 };  // CU_TENSOR_MAP_DATA_TYPE_UINT8, 16, 32
+enum TensorMapSwizzle { kMapSwizzleNone = 0, kMapSwizzle32 = 1, kMapSwizzle64 = 2, kMapSwizzle128 = 3 };
+inline constexpr int kMapInterleaveNone = 0, kMapPromote256 = 3, kMapFillZero = 0;
 enum DeviceAttribute {
   kMaxThreadsPerBlock = 1,
   kMaxGridX = 5,
@@ -151,6 +160,9 @@ class Driver {
   Call<CUfunction, std::size_t, std::size_t*, std::size_t*> function_parameter{resolve_, "cuFuncGetParamInfo", nullptr,
                                                                                Need::optional};  // 12.4
   Call<const CUlaunchConfig*, CUfunction, void**, void**> launch{resolve_, "cuLaunchKernelEx"};
+  Call<CUtensorMap*, int, unsigned, void*, const std::uint64_t*, const std::uint64_t*, const unsigned*, const unsigned*,
+       int, int, int, int>
+      tensor_map{resolve_, "cuTensorMapEncodeTiled", nullptr, Need::optional};  // 12.0
   Call<CUdeviceptr*, std::size_t> memory_allocate{resolve_, "cuMemAlloc", "cuMemAlloc_v2"};
   Call<CUdeviceptr> memory_free{resolve_, "cuMemFree", "cuMemFree_v2"};
   Call<CUdeviceptr, const void*, std::size_t> copy_to_device{resolve_, "cuMemcpyHtoD", "cuMemcpyHtoD_v2"};

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "jit/context.h"
@@ -111,6 +112,41 @@ unsigned blocks(const Device::Impl& device, const GridAxis& axis, int index, std
                   c.grid_x, c.grid_y, c.grid_z, c.block_x, loaded.plan.cluster, c.shared_bytes, kernel.device->name));
 }
 
+[[noreturn]] void map_failed(const Kernel::Impl& kernel, const Loaded& loaded, const TensorMapPlan& map,
+                             const void* pointer, const std::uint64_t (&size)[2], std::uint64_t stride,
+                             CUresult result) {
+  std::string name = fmt::format("the pointer at {}", map.pointer);
+  for (const PointerRule& rule : kernel.contract.pointers)
+    if (rule.offset == map.pointer) name = rule.name;
+  kernel.device->driver->fail(
+      kernel.device->driver->tensor_map.name, result,
+      fmt::format("describing {} = {} for {}: {} rows of {} elements of {} bytes, {} bytes from one to the next, in "
+                  "boxes of {} x {}, swizzle {}; the pointer and the step must be multiples of 16 bytes",
+                  name, pointer, loaded.entry, size[1], size[0], map.element_bytes, stride, map.box_rows, map.box_inner,
+                  map.swizzle));
+}
+
+void encode_map(const Kernel::Impl& kernel, const Loaded& loaded, const TensorMapPlan& map, const std::byte* args,
+                CUtensorMap* out) {
+  constexpr std::uint64_t kTooFar = std::uint64_t{1} << 40;  // the driver refuses it; no overflow before that
+  void* pointer = load<void*>(args, map.pointer);
+  const std::uint64_t size[] = {
+      map.inner, map.rows_at == TensorMapPlan::kNone ? map.rows : load<std::uint64_t>(args, map.rows_at)};
+  const std::uint64_t step =
+      map.stride_at == TensorMapPlan::kNone ? map.inner : load<std::uint64_t>(args, map.stride_at);
+  const std::uint64_t stride[] = {std::min(step, kTooFar) * map.element_bytes};
+  const unsigned box[] = {map.box_inner, map.box_rows}, ones[] = {1, 1};
+  const int type = map.element_bytes == 1 ? kMapBytes1 : map.element_bytes == 2 ? kMapBytes2 : kMapBytes4;
+  const int swizzle = map.swizzle == 128  ? kMapSwizzle128
+                      : map.swizzle == 64 ? kMapSwizzle64
+                      : map.swizzle == 32 ? kMapSwizzle32
+                                          : kMapSwizzleNone;
+  if (const CUresult result = kernel.device->driver->tensor_map(out, type, 2u, pointer, size, stride, box, ones,
+                                                                kMapInterleaveNone, swizzle, kMapPromote256,
+                                                                kMapFillZero)) [[unlikely]]
+    map_failed(kernel, loaded, map, pointer, size, stride[0], result);
+}
+
 void launch_one(const Kernel::Impl& kernel, Stream stream, const std::byte* args, std::int64_t rows,
                 std::int64_t cols) {
   const Device::Impl& device = *kernel.device;
@@ -121,23 +157,35 @@ void launch_one(const Kernel::Impl& kernel, Stream stream, const std::byte* args
   config.grid_y = blocks(device, plan.y, 1, rows, cols);
   config.grid_z = blocks(device, plan.z, 2, rows, cols);
   if (config.grid_x == 0 || config.grid_y == 0 || config.grid_z == 0) return;
+  config.grid_x = static_cast<unsigned>(plan.resident(config.grid_x, device.sms));
   config.block_x = plan.threads;
   config.block_y = config.block_z = 1;
   config.shared_bytes = plan.shared_bytes;
   config.stream = static_cast<CUstream>(stream);
-  config.attributes = nullptr;
+  CUlaunchAttribute attributes[2];
+  config.attributes = attributes;
   config.attribute_count = 0;
-  CUlaunchAttribute attribute;
   if (plan.cluster > 1) {
-    attribute = {};
+    CUlaunchAttribute& attribute = attributes[config.attribute_count++] = {};
     attribute.id = kClusterDimension;
     attribute.value.cluster = {plan.cluster, 1, 1};
-    config.attributes = &attribute;
-    config.attribute_count = 1;
   }
-  // The driver takes parameters by address and copies them before it returns.
-  void* parameters[] = {const_cast<std::byte*>(args), const_cast<std::byte*>(kernel.contract.constants.data())};
+  if (plan.overlap) {
+    CUlaunchAttribute& attribute = attributes[config.attribute_count++] = {};
+    attribute.id = kStreamSerialization;
+    attribute.value.overlap = 1;
+  }
   const ContextScope scope(device);
+  // The driver takes parameters by address and copies them before it returns.
+  CUtensorMap maps[kMaxMaps];
+  void* parameters[2 + kMaxMaps];
+  std::size_t count = 0;
+  parameters[count++] = const_cast<std::byte*>(args);
+  if (!kernel.contract.constants.empty()) parameters[count++] = const_cast<std::byte*>(kernel.contract.constants.data());
+  for (std::uint32_t i = 0; i < plan.map_count; ++i) {
+    encode_map(kernel, loaded, plan.maps[i], args, &maps[i]);
+    parameters[count++] = &maps[i];
+  }
   if (const CUresult result = device.driver->launch(&config, loaded.function, parameters, nullptr)) [[unlikely]]
     launch_failed(kernel, loaded, config, result);
 }

@@ -19,6 +19,7 @@ namespace tilewright {
 namespace jit {
 
 inline constexpr std::size_t kMaxArgumentBytes = 4096;  // of all parameters of one kernel, as every GPU accepts
+inline constexpr std::size_t kMaxMaps = std::tuple_size_v<decltype(LaunchPlan::maps)>;
 
 struct Loaded {
   Loaded(std::shared_ptr<Device::Impl> on, const Binary& binary);

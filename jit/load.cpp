@@ -15,6 +15,7 @@ namespace {
 
 constexpr int kDefaultShared = 48 << 10;  // more dynamic shared memory must be asked for, per function
 constexpr unsigned kMaxCluster = 8;       // portable limit
+constexpr unsigned kMaxResident = 32;     // blocks that a multiprocessor can hold
 
 [[noreturn]] void refuse(const std::string& field, const std::string& value, const std::string& allowed) {
   throw Error(ErrorCode::invalid_argument, field, value, allowed);
@@ -24,6 +25,57 @@ void check_shared(const Device::Impl& device, std::int64_t fixed, std::int64_t d
   if (fixed + dynamic > device.shared_optin)
     refuse("plan.shared_bytes", fmt::format("{} dynamic + {} static", dynamic, fixed),
            fmt::format("{} has {} bytes per block", device.name, device.shared_optin));
+}
+
+// What the driver says of a tensor map, before it is asked; the pointer, rows and stride of a call it sees itself.
+void check_maps(const Device::Impl& device, const LaunchPlan& plan) {
+  constexpr std::uint64_t kMostElements = std::uint64_t{1} << 32;
+  constexpr std::uint32_t kMostInBox = 256;
+  if (plan.map_count == 0) return;
+  if (plan.map_count > kMaxMaps || !device.arch->tma)
+    refuse("plan.map_count", fmt::format("{}", plan.map_count),
+           device.arch->tma ? fmt::format("at most {}", kMaxMaps) : "this device cannot use tensor maps");
+  if (!device.driver->tensor_map)
+    throw Error(ErrorCode::library_missing, "libcuda", device.driver->path(),
+                fmt::format("has no function {}, which {} tensor maps need: a driver for CUDA 12.0 or newer is needed",
+                            device.driver->tensor_map.name, plan.map_count));
+  for (std::uint32_t i = 0; i < plan.map_count; ++i) {
+    const TensorMapPlan& map = plan.maps[i];
+    auto check = [&](bool good, const char* field, std::uint64_t value, const std::string& allowed) {
+      if (!good) refuse(fmt::format("plan.maps[{}].{}", i, field), fmt::format("{}", value), allowed);
+    };
+    const std::uint64_t bytes = map.element_bytes;
+    check(bytes == 1 || bytes == 2 || bytes == 4, "element_bytes", bytes, "1, 2 or 4");
+    check(map.inner >= 1 && map.inner <= kMostElements, "inner", map.inner, "1 to 2^32");
+    check(map.stride_at != TensorMapPlan::kNone || map.inner * bytes % 16 == 0, "inner", map.inner,
+          "dense rows must be multiples of 16 bytes");
+    check(map.rows_at != TensorMapPlan::kNone || (map.rows >= 1 && map.rows <= kMostElements), "rows", map.rows,
+          "1 to 2^32");
+    check(map.swizzle == 0 || map.swizzle == 32 || map.swizzle == 64 || map.swizzle == 128, "swizzle", map.swizzle,
+          "0, 32, 64 or 128");
+    check(map.box_inner >= 1 && map.box_inner <= kMostInBox && map.box_inner * bytes % 16 == 0, "box_inner",
+          map.box_inner, "1 to 256, a multiple of 16 bytes");
+    check(map.swizzle == 0 || map.box_inner * bytes <= map.swizzle, "box_inner", map.box_inner,
+          fmt::format("at most the {} bytes of the swizzle", map.swizzle));
+    check(map.box_rows >= 1 && map.box_rows <= kMostInBox, "box_rows", map.box_rows, "1 to 256");
+  }
+}
+
+// `size`: of the argument struct.
+void check_map_fields(const LaunchPlan& plan, std::size_t size) {
+  for (std::size_t i = 0; i < std::min<std::size_t>(plan.map_count, kMaxMaps); ++i) {
+    const TensorMapPlan& map = plan.maps[i];
+    auto check = [&](const char* field, std::uint32_t offset) {
+      if (size == Kernel::Impl::kUnknown || offset + sizeof(std::int64_t) > size)
+        refuse(fmt::format("plan.maps[{}].{}", i, field), fmt::format("{}", offset),
+               size == Kernel::Impl::kUnknown
+                   ? "this driver cannot tell the size of the argument struct; pass a Contract"
+                   : fmt::format("must lie in the argument struct of {} bytes", size));
+    };
+    check("pointer", map.pointer);
+    if (map.rows_at != TensorMapPlan::kNone) check("rows_at", map.rows_at);
+    if (map.stride_at != TensorMapPlan::kNone) check("stride_at", map.stride_at);
+  }
 }
 
 // Registers are handed out to warps in units of 256.
@@ -42,6 +94,9 @@ void check_limits(const Device::Impl& device, const Binary& binary) {
     refuse("plan.threads", fmt::format("{}", plan.threads), fmt::format("1 to {}", device.max_threads));
   if (plan.cluster == 0 || plan.cluster > kMaxCluster || (plan.cluster > 1 && !device.arch->clusters))
     refuse("plan.cluster", fmt::format("{}", plan.cluster), device.arch->clusters ? "1 to 8" : "this device has none");
+  if (plan.persistent > kMaxResident) refuse("plan.persistent", fmt::format("{}", plan.persistent), "0 to 32");
+  if (plan.overlap && !device.arch->clusters) refuse("plan.overlap", "1", "this device cannot overlap launches");
+  check_maps(device, plan);
   check_shared(device, binary.resources.shared_bytes, plan.shared_bytes);
   check_registers(device, binary.resources.registers, plan.threads);
 }
@@ -105,14 +160,20 @@ std::size_t check_parameters(const Loaded& loaded, const Contract& contract) {
     if (result == kInvalidValue) break;
     if (result != 0) driver.fail("cuFuncGetParamInfo", result);
   }
-  const std::size_t constants = contract.constants.size();
-  const std::size_t allowed = constants ? 2 : 1;
-  const bool args_fit = contract.args_bytes == 0 || (!sizes.empty() && sizes[0] == contract.args_bytes);
-  if (sizes.size() > allowed || !args_fit || (constants && (sizes.size() < 2 || sizes[1] != constants)))
+  const std::size_t constants = contract.constants.size(), maps = loaded.plan.map_count;
+  std::vector<std::size_t> passed{contract.args_bytes};
+  if (constants) passed.push_back(constants);
+  passed.resize(passed.size() + maps, sizeof(CUtensorMap));
+  if (!contract.args_bytes && !sizes.empty()) passed[0] = sizes[0];  // the caller's own struct, whatever it is
+  const bool none = sizes.empty() && passed.size() == 1 && !contract.args_bytes;
+  if (sizes != passed && !none)
     refuse("binary.entry", fmt::format("{} with parameters of {} bytes", loaded.entry, fmt::join(sizes, ", ")),
-           contract.args_bytes ? fmt::format("the launch passes {} bytes{}", contract.args_bytes,
-                                             constants ? fmt::format(" and {} constant ones", constants) : "")
-                               : "one parameter (a struct) or none");
+           fmt::format("{}{}{}",
+                       contract.args_bytes ? fmt::format("the launch passes {} bytes", contract.args_bytes)
+                       : maps              ? "the launch passes one parameter (a struct)"
+                                           : "one parameter (a struct) or none",
+                       constants ? fmt::format(" and {} constant ones", constants) : "",
+                       maps ? fmt::format(" and {} tensor maps of {}", maps, sizeof(CUtensorMap)) : ""));
   return sizes.empty() ? 0 : sizes[0];
 }
 
@@ -155,7 +216,10 @@ std::shared_ptr<Kernel::Impl> load_all(const Device& device, std::span<const Bin
       refuse("by_bucket", fmt::format("{}", index), fmt::format("there are {} binaries", binaries.size()));
   if (std::none_of(by_bucket.begin(), by_bucket.end(), [](int i) { return i >= 0; }))
     refuse("by_bucket", "", "at least one bucket must have a binary");
-  for (const auto& binary : binaries) impl->loaded.push_back(std::make_unique<Loaded>(impl->device, binary));
+  for (const auto& binary : binaries) {
+    if (contract.args_bytes) check_map_fields(binary.plan, contract.args_bytes);
+    impl->loaded.push_back(std::make_unique<Loaded>(impl->device, binary));
+  }
   fill_buckets(*impl, by_bucket);
   impl->contract = std::move(contract);
   const Contract& rules = impl->contract;
@@ -163,7 +227,9 @@ std::shared_ptr<Kernel::Impl> load_all(const Device& device, std::span<const Bin
   impl->params_bytes = rules.args_bytes ? rules.args_bytes : Kernel::Impl::kUnknown;
   for (const auto& loaded : impl->loaded) {
     const std::size_t bytes = check_parameters(*loaded, rules);
-    if (!rules.args_bytes) impl->params_bytes = bytes;
+    if (rules.args_bytes) continue;
+    check_map_fields(loaded->plan, bytes);
+    impl->params_bytes = bytes;
   }
   return impl;
 }

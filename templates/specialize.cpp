@@ -64,13 +64,20 @@ Source specialize(const Specialization& s, const std::string& root) {
   source.options = s.options;
   source.plan = s.plan;
   for (const std::string& include : s.includes) source.text += fmt::format("#include \"{}\"\n", include);
+  std::string parameters, arguments;
+  for (std::uint32_t i = 0; i < s.plan.map_count; ++i) {
+    parameters += fmt::format(", TW_PARAM tw::TensorMap map{}", i);
+    arguments += fmt::format(", &map{}", i);
+  }
+  source.text += s.prelude;
   source.text += fmt::format(
       "using Plan = {};\n"
       "static_assert(Plan::kThreads == {} && Plan::kSharedBytes == {}, \"host and device disagree\");\n"
-      "TW_GLOBAL void TW_BOUNDS({}, {}) tilewright_kernel(TW_PARAM {}::Args args, TW_PARAM {}::Shape shape) {{\n"
-      "  Plan::run(args, shape);\n"
+      "TW_GLOBAL void TW_BOUNDS({}, {}) tilewright_kernel(TW_PARAM {}::Args args, TW_PARAM {}::Shape shape{}) {{\n"
+      "  Plan::run(args, shape{});\n"
       "}}\n",
-      s.plan_type, s.plan.threads, s.plan.shared_bytes, s.plan.threads, s.blocks_per_sm, s.space, s.space);
+      s.plan_type, s.plan.threads, s.plan.shared_bytes, s.plan.threads, s.blocks_per_sm, s.space, s.space, parameters,
+      arguments);
   source.headers = closure(source.text, read_embedded);
   return root.empty() ? source : with_templates_from(std::move(source), root);
 }

@@ -14,11 +14,12 @@ namespace tilewright {
 struct Specialization {
   std::string name;                   // "gemm/mma"
   std::vector<std::string> includes;  // "gemm/mma.cuh", "formats/q4_0.cuh"
-  std::string plan_type;              // "tw::gemm::Mma<...>": has kThreads, kSharedBytes and run(args, shape)
+  std::string prelude;                // lines between the includes and the plan: what they use and no file has
+  std::string plan_type;              // "tw::gemm::Mma<...>": has kThreads, kSharedBytes, run(args, shape, maps...)
   std::string space;                  // "tw::gemm": has Args and Shape
   int blocks_per_sm = 1;              // launch bound
   std::vector<std::string> options;
-  LaunchPlan plan;
+  LaunchPlan plan;                    // its tensor maps become parameters (tw::TensorMap of arch/sm90.cuh)
 };
 
 // `root`: a checkout's templates folder to read instead of the embedded files (for editing kernels without a rebuild);

@@ -99,13 +99,15 @@ struct Contract {
   std::vector<PointerRule> pointers;
   std::vector<StrideRule> strides;
   std::vector<std::byte> constants;      // second kernel parameter, fixed at prepare(); empty: there is none
+                                         // After them come the tensor maps of the binary's LaunchPlan.
   std::int64_t cols = 0;                 // the launch's second extent
 };
 
 class TILEWRIGHT_EXPORT Kernel {
  public:
   // A caller's own binary. Throws Error (driver_failed) if the driver refuses it, Error (invalid_argument) if its launch
-  // plan exceeds the device's limits (threads, shared memory).
+  // plan exceeds the device's limits (threads, shared memory) or names a field that is not in the arguments, Error
+  // (library_missing) if it has tensor maps and the driver is too old for them.
   Kernel(const Device& device, const Binary& binary);
 
   // What Engine::prepare() assembles: binaries[by_bucket[i]] serves bucket i (see kBuckets); -1: not prepared, the
@@ -118,7 +120,7 @@ class TILEWRIGHT_EXPORT Kernel {
   // synchronized, so a call is safe under stream capture and from any thread. Zero rows launch nothing. Throws Error:
   // invalid_argument naming the argument (null, misaligned, stride below the row, wrong operation; with
   // `check_pointers` also host pointers and pointers of another device), too_large (grid), driver_failed (also when the
-  // device was reset since), forked. Whatever context is current for the thread is current again afterwards.
+  // device was reset since, or a tensor map cannot be made: a stride that is no multiple of 16 bytes), forked. Whatever context is current for the thread is current again afterwards.
   void launch(Stream stream, const GemmArgs& args) const;
   void launch(Stream stream, const CastArgs& args) const;
   // A caller's own argument struct, what the entry function declares as its first parameter.

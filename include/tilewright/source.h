@@ -3,6 +3,8 @@
 // Values; free-threaded. A Source may be written by hand: that is how a caller's own kernel enters the library.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -23,11 +25,46 @@ struct GridAxis {
   friend bool operator==(const GridAxis&, const GridAxis&) = default;
 };
 
+// A matrix of the arguments as the tensor copy engine (TMA) reads it, in boxes of box_rows x box_inner elements. Every
+// launch encodes one from that call's pointer, rows and stride. What a box has beyond the matrix arrives as zero.
+struct TensorMapPlan {
+  static constexpr std::uint32_t kNone = 0xffffffff;
+  std::uint32_t pointer = 0;          // offset in the argument struct of the pointer to the first row, 16-byte aligned
+  std::uint32_t rows_at = kNone;      // offset of an int64 count of rows; kNone: `rows`
+  std::uint64_t rows = 0;
+  std::uint32_t stride_at = kNone;    // offset of an int64 stride in elements (0 means what its StrideRule says); its
+                                      // bytes are a multiple of 16. kNone: `inner`
+  std::uint64_t inner = 0;            // elements of a row, contiguous
+  std::uint32_t element_bytes = 1;    // 1, 2 or 4
+  std::uint32_t box_inner = 0;        // elements, at most 256: a multiple of 16 bytes, at most `swizzle` of them
+  std::uint32_t box_rows = 0;         // at most 256
+  std::uint32_t swizzle = 0;          // bytes: 0 (none), 32, 64 or 128
+  friend bool operator==(const TensorMapPlan&, const TensorMapPlan&) = default;
+};
+
 struct LaunchPlan {
   GridAxis x, y, z;
   std::uint32_t threads = 0;        // per block, one-dimensional
   std::uint32_t cluster = 1;        // blocks per cluster along x
   std::uint32_t shared_bytes = 0;   // dynamic
+  // Blocks per multiprocessor of a kernel that loops over what its grid leaves out along x (see resident()); 0: a block
+  // for every place of the grid.
+  std::uint32_t persistent = 0;
+  // May begin while the kernel before it in the stream ends: it waits itself (griddepcontrol.wait) before it reads what
+  // that one wrote. Needs a target with clusters.
+  bool overlap = false;
+  // Parameters after the arguments and the constants: `const __grid_constant__ CUtensorMap`, one for each of the first
+  // map_count. The rest stay as they are. Needs a target with tma.
+  std::uint32_t map_count = 0;
+  std::array<TensorMapPlan, 2> maps = {};
+
+  // The blocks along x that are launched for a grid of `blocks` on a device of `sms` multiprocessors.
+  std::uint64_t resident(std::uint64_t blocks, int sms) const {
+    if (persistent == 0 || blocks == 0) return blocks;
+    const std::uint64_t most = std::uint64_t{persistent} * static_cast<std::uint32_t>(sms);
+    const std::uint64_t per_cluster = std::max(cluster, 1u);
+    return std::max(std::min(blocks, most) / per_cluster, std::uint64_t{1}) * per_cluster;
+  }
   friend bool operator==(const LaunchPlan&, const LaunchPlan&) = default;
 };
 
