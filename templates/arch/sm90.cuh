@@ -24,11 +24,13 @@ namespace tw::emu {
 void barrier_init(u64* barrier, u32 arrivals);
 void barrier_arrive(u64* barrier, u32 transaction_bytes);     // arrive, after expecting that many more bytes
 void barrier_arrive_remote(u64* barrier, u32 rank);           // the barrier at the same offset in another block of the cluster
-bool barrier_passed(u64* barrier, u32 parity);                // yields to other threads before it answers false
+void barrier_init_fence();
+void barrier_wait(u64* barrier, u32 parity);
 // Copies; bytes are reported to `barrier` when they arrive. mask: blocks of the cluster that get the data, at the same
 // offset of their shared memory, and whose barrier at that offset is told; 0: this block.
 void bulk_load(void* shared, const void* global, u32 bytes, u64* barrier, u32 mask);
 void tensor_load(void* shared, const TensorMap* map, i32 c0, i32 c1, u64* barrier, u32 mask);
+void store_async(void* shared, u32 value, u64* barrier, u32 rank);  // as bulk_load: a word, into one block of the cluster
 void fence_async();                                           // this thread's ordinary shared stores, before later async reads
 // d[64 x n] (+)= a b^T of a warpgroup, executed in order at commit. a: descriptor, or registers if `a_registers`.
 void wgmma_fence();
@@ -63,6 +65,8 @@ TW_DEVICE void barrier_init(u64* b, u32 arrivals) {
 TW_DEVICE void barrier_init_fence() {
 #if defined(__CUDACC__)
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#else
+  emu::barrier_init_fence();
 #endif
 }
 TW_DEVICE void barrier_expect(u64* b, u32 bytes) {
@@ -88,16 +92,6 @@ TW_DEVICE void barrier_arrive_remote(u64* b, u32 rank) {
   emu::barrier_arrive_remote(b, rank);
 #endif
 }
-// The same, and what this thread wrote before is visible to whoever passes with barrier_wait_cluster.
-TW_DEVICE void barrier_release_remote(u64* b, u32 rank) {
-#if defined(__CUDACC__)
-  asm volatile(
-      "{ .reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote]; }" ::"r"(shared_address(b)), "r"(rank) : "memory");
-#else
-  emu::barrier_arrive_remote(b, rank);
-#endif
-}
 // Until the phase of that parity has completed.
 TW_DEVICE void barrier_wait(u64* b, u32 parity) {
 #if defined(__CUDACC__)
@@ -106,18 +100,19 @@ TW_DEVICE void barrier_wait(u64* b, u32 parity) {
       "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
       "@!done bra again; }" ::"r"(shared_address(b)), "r"(parity) : "memory");
 #else
-  while (!emu::barrier_passed(b, parity)) {}
+  emu::barrier_wait(b, parity);
 #endif
 }
-// The same, and sees what the arrivals of the whole cluster released. (The fence that this takes is why it is separate.)
-TW_DEVICE void barrier_wait_cluster(u64* b, u32 parity) {
+// Stores a word into another block of the cluster, at the offset that `shared` has in this block's shared memory, and
+// tells the barrier at that offset there of four bytes. Whoever waits on that barrier sees the word.
+TW_DEVICE void store_cluster_async(float* shared, float v, u64* barrier, u32 rank) {
 #if defined(__CUDACC__)
   asm volatile(
-      "{ .reg .pred done;\n"
-      "again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again; }" ::"r"(shared_address(b)), "r"(parity) : "memory");
+      "{ .reg .b32 to, told; mapa.shared::cluster.u32 to, %0, %3; mapa.shared::cluster.u32 told, %2, %3;\n"
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [to], %1, [told]; }"
+      ::"r"(shared_address(shared)), "f"(v), "r"(shared_address(barrier)), "r"(rank) : "memory");
 #else
-  while (!emu::barrier_passed(b, parity)) {}
+  emu::store_async(shared, bits_as<u32>(v), barrier, rank);
 #endif
 }
 

@@ -21,7 +21,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "core/ptx.cuh"
+#include "arch/sm90.cuh"
 
 namespace tw::emu {
 
@@ -42,5 +42,11 @@ class Error : public std::runtime_error {
 // Returns when all blocks have finished. Throws Error, std::invalid_argument for an impossible launch, or whatever the
 // kernel throws.
 void run(const Launch& launch, const std::function<void()>& kernel);
+
+// The map of a row-major matrix of `rows` rows of `inner` elements, whose boxes of box_rows x box_inner arrive swizzled
+// over 0 (not at all), 32, 64 or 128 bytes. Throws std::invalid_argument where the driver would refuse. Only the emulator
+// can read it.
+TensorMap tensor_map(const void* base, int element_bytes, u64 inner, u64 rows, u64 row_stride_bytes, u32 box_inner,
+                     u32 box_rows, u32 swizzle_bytes);
 
 }  // namespace tw::emu

@@ -68,6 +68,19 @@ void load_matrices(Deposit* lanes, int count, bool transpose) {
   }
 }
 
+void store_matrices(const Deposit* lanes, int count, bool transpose) {
+  for (int i = 0; i < count; ++i) {
+    u16 matrix[8][8];
+    for (int lane = 0; lane < 32; ++lane) {
+      const int g = lane / 4, t = 2 * (lane % 4);
+      const u32 pair = lanes[lane].a[i];
+      (transpose ? matrix[t][g] : matrix[g][t]) = static_cast<u16>(pair);
+      (transpose ? matrix[t + 1][g] : matrix[g][t + 1]) = static_cast<u16>(pair >> 16);
+    }
+    for (int r = 0; r < 8; ++r) std::memcpy(const_cast<void*>(lanes[8 * i + r].row), matrix[r], 16);
+  }
+}
+
 void multiply(Mma kind, Deposit* lanes) {
   switch (kind) {
     case Mma::f16_k8: return multiply_floats<8>(lanes, false);

@@ -30,11 +30,6 @@ void check(const Launch& l) {
         "shared memory of " + std::to_string(l.shared_bytes) + " bytes is beyond any chip");
 }
 
-std::string place(const Block& block) {
-  return "block (" + std::to_string(block.index.x) + ", " + std::to_string(block.index.y) + ", " +
-         std::to_string(block.index.z) + ")";
-}
-
 // "0-31, 40" of ascending numbers.
 std::string ranges(const std::vector<u32>& numbers) {
   std::string text;
@@ -47,6 +42,11 @@ std::string ranges(const std::vector<u32>& numbers) {
 }
 }  // namespace
 
+std::string place(const Block& block) {
+  return "block (" + std::to_string(block.index.x) + ", " + std::to_string(block.index.y) + ", " +
+         std::to_string(block.index.z) + ")";
+}
+
 std::string describe(Collective kind, int argument) {
   switch (kind) {
     case Collective::sync_warp: return "sync_warp";
@@ -54,6 +54,14 @@ std::string describe(Collective kind, int argument) {
     case Collective::shuffle_down: return "shuffle_down by " + std::to_string(argument);
     case Collective::ldmatrix: return "ldmatrix x" + std::to_string(argument / 2) + (argument % 2 ? " trans" : "");
     case Collective::mma: return "mma kind " + std::to_string(argument);
+    case Collective::stmatrix: return "stmatrix x" + std::to_string(argument / 2) + (argument % 2 ? " trans" : "");
+    case Collective::sync_named:
+      return "sync_named " + std::to_string(argument / 2048) + " of " + std::to_string(argument % 2048);
+    case Collective::set_registers: return "set_registers to " + std::to_string(argument);
+    case Collective::wgmma_fence: return "wgmma_fence";
+    case Collective::wgmma: return "wgmma";
+    case Collective::wgmma_commit: return "wgmma_commit";
+    case Collective::wgmma_wait: return "wgmma_wait for " + std::to_string(argument);
   }
   return "?";
 }
@@ -98,6 +106,8 @@ void Worker::prepare() {
     fibers_.push_back(std::make_unique<Fiber>(&Worker::fiber_main, static_cast<unsigned>(fibers_.size())));
   if (threads_.size() < total) threads_.resize(total);
   warps_.assign(static_cast<std::size_t>(warps) * launch_.cluster, Warp{});
+  warpgroups_.clear();
+  warpgroups_.resize(static_cast<std::size_t>((n + kWarpgroup - 1) / kWarpgroup) * launch_.cluster);
   blocks_.assign(launch_.cluster, Block{});
   shared_.clear();
   for (u32 r = 0; r < launch_.cluster; ++r) {
@@ -127,6 +137,7 @@ void Worker::run_cluster(u32 first_block) {
     const u32 linear = first_block + block.rank;
     block.index = {linear % grid.x, linear / grid.x % grid.y, linear / grid.x / grid.y};
     block.arrived = block.finished = 0;
+    for (NamedBarrier& named : block.named) named = {};
     poison(block.shared, launch_.shared_bytes + kGuardBytes);
   }
   const u32 total = launch_.threads * launch_.cluster;
@@ -135,6 +146,8 @@ void Worker::run_cluster(u32 first_block) {
     threads_[t].group = 0;
     threads_[t].copies.clear();
   }
+  for (Warpgroup& warpgroup : warpgroups_) warpgroup.reset();
+  async_.reset();
   finished_ = cluster_arrived_ = 0;
   tsan_release(
       &launch_);  // the start; finished_ stands for the end: fibers are ordered with run() and not with each other
@@ -163,16 +176,25 @@ void Worker::fiber_main() {
     tsan_acquire(&worker.launch_);
     try {
       (*worker.kernel_)();
+      worker.leave();
     } catch (...) {
       worker.error_ = std::current_exception();
     }
     tsan_release(&worker.finished_);
     // Outside of the handler, which has to end on the stack it began on.
     if (worker.error_) worker.fibers_[worker.running_]->switch_to(worker.main_);
-    ++worker.finished_;
-    ++worker.self().block->finished;
     worker.suspend(Wait::exited);
   }
+}
+
+// The running thread has come to its end. A block that has come to its end must have nothing under way.
+void Worker::leave() {
+  Block& block = *self().block;
+  ++finished_;
+  if (++block.finished < launch_.threads) return;
+  async_.check_finished(block);
+  const std::size_t count = warpgroups_.size() / launch_.cluster;
+  Warpgroup::check_finished(block, launch_.threads, &warpgroups_[block.rank * count], count);
 }
 
 Warp& Worker::arrive(Collective kind, int argument, const Deposit& deposit) {
@@ -216,6 +238,67 @@ void Worker::sync_cluster() {
   tsan_acquire(&cluster_arrived_);
 }
 
+// Whole warps only: the caller has made a collective of it.
+void Worker::sync_named(u32 id, u32 threads) {
+  Block& block = *self().block;
+  NamedBarrier& named = block.named[id];
+  if (named.arrived == 0) named.threads = threads;
+  if (named.threads != threads)
+    fail("sync_named " + std::to_string(id) + " of " + std::to_string(threads) + " threads, while others wait there for " +
+         std::to_string(named.threads));
+  tsan_release(&named);
+  if (++named.arrived == threads) {
+    named.arrived = 0;
+    wake(block, Wait::named, &named);
+    step_aside();
+  } else {
+    suspend(Wait::named, &named, id);
+  }
+  tsan_acquire(&named);
+}
+
+void Worker::suspend(Wait why, const void* cause, u32 detail) {
+  self().cause = cause;
+  self().detail = detail;
+  suspend(why);
+}
+
+void Worker::wake(const Block& block, Wait why, const void* cause) {
+  const u32 first = block.rank * launch_.threads;
+  order_.clear();
+  for (u32 t = 0; t < launch_.threads; t += kWarp) order_.push_back(first + t);
+  if (launch_.seed)
+    for (std::size_t i = order_.size(); i > 1; --i) std::swap(order_[i - 1], order_[random() % i]);
+  for (std::size_t i = order_.size(); i-- > 0;) {
+    const u32 size = threads_[order_[i]].warp->size;
+    const u32 mask = launch_.seed && size == kWarp ? static_cast<u32>(random() % kWarp) : 0;
+    for (u32 lane = size; lane-- > 0;) {
+      const u32 t = order_[i] + (lane ^ mask);
+      if (threads_[t].wait != why || threads_[t].cause != cause) continue;
+      threads_[t].wait = Wait::nothing;
+      ready_.push_back(t);
+    }
+  }
+}
+
+void Worker::step_aside() {
+  if (!launch_.seed || random() % 4) return;
+  ready_.push_back(running_);
+  std::swap(ready_.back(), ready_[random() % ready_.size()]);
+  switch_to_next();
+}
+
+// Under most seeds, copies arrive in the midst of everything; otherwise nothing arrives while anybody can run.
+void Worker::deliver() {
+  static constexpr u32 kEagerness[3] = {0, 1, 8};
+  const u32 eagerness = launch_.seed ? kEagerness[launch_.seed % 3] : 0;
+  try {
+    while (async_.busy() && (ready_.empty() || random() % 16 < eagerness)) async_.deliver(*this);
+  } catch (...) {
+    error_ = std::current_exception();  // whoever runs here has nothing to do with it
+  }
+}
+
 void Worker::suspend(Wait why) {
   self().wait = why;
   switch_to_next();
@@ -223,7 +306,8 @@ void Worker::suspend(Wait why) {
 
 void Worker::switch_to_next() {
   const u32 from = running_;
-  if (ready_.empty()) return fibers_[from]->switch_to(main_);
+  if (async_.busy()) deliver();
+  if (error_ || ready_.empty()) return fibers_[from]->switch_to(main_);
   running_ = pop();
   if (running_ != from) fibers_[from]->switch_to(*fibers_[running_]);
 }
@@ -272,15 +356,22 @@ u64 Worker::random() {  // splitmix64
 
 std::string Worker::deadlock() const {
   std::string text = "divergent barrier";
+  for (const Thread& thread : threads_)
+    if (thread.wait == Wait::barrier || thread.wait == Wait::warpgroup) text = "deadlock";
   for (const Block& block : blocks_) {
     std::vector<std::pair<std::string, std::vector<u32>>> groups;
     for (u32 t = 0; t < launch_.threads; ++t) {
       const Thread& thread = threads_[block.rank * launch_.threads + t];
       const Warp& warp = *thread.warp;
-      const std::string state = thread.wait == Wait::exited    ? "have exited"
-                                : thread.wait == Wait::block   ? "wait at sync_block"
-                                : thread.wait == Wait::cluster ? "wait at sync_cluster"
-                                                               : "wait at " + describe(warp.kind, warp.argument);
+      const std::string state =
+          thread.wait == Wait::exited      ? "have exited"
+          : thread.wait == Wait::block     ? "wait at sync_block"
+          : thread.wait == Wait::cluster   ? "wait at sync_cluster"
+          : thread.wait == Wait::barrier   ? "wait at barrier_wait for parity " + std::to_string(thread.detail) + " of " +
+                                                 Async::describe(*static_cast<const Barrier*>(thread.cause))
+          : thread.wait == Wait::named     ? "wait at sync_named " + std::to_string(thread.detail)
+          : thread.wait == Wait::warpgroup ? "wait at wgmma_wait for the warpgroup's other warps"
+                                           : "wait at " + describe(warp.kind, warp.argument);
       auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == state; });
       if (group == groups.end()) group = groups.insert(group, {state, {}});
       group->second.push_back(t);
@@ -291,8 +382,17 @@ std::string Worker::deadlock() const {
   return text;
 }
 
-void Worker::fail(const std::string& what) {
-  throw Error(place(*self().block) + ", thread " + std::to_string(self().index) + ": " + what);
+std::string Worker::where() {
+  return place(*self().block) + ", thread " + std::to_string(self().index);
+}
+
+void Worker::fail(const std::string& what) { throw Error(where() + ": " + what); }
+
+Warpgroup& Worker::warpgroup() {
+  const Thread& thread = self();
+  const u32 group = thread.index / kWarpgroup;
+  if ((group + 1) * kWarpgroup > launch_.threads) fail("a warpgroup's instruction in an incomplete warpgroup");
+  return warpgroups_[thread.block->rank * (warpgroups_.size() / launch_.cluster) + group];
 }
 
 bool Worker::in_shared(const void* p, std::size_t bytes) {

@@ -13,15 +13,30 @@
 #include <string>
 #include <vector>
 
+#include "emulator/async.h"
 #include "emulator/emulator.h"
 #include "emulator/fiber.h"
+#include "emulator/warpgroup.h"
 
 namespace tw::emu {
 
 constexpr u32 kWarp = 32;
 
-enum class Collective : u8 { sync_warp, shuffle_xor, shuffle_down, ldmatrix, mma };
-enum class Wait : u8 { nothing, warp, block, cluster, exited };
+enum class Collective : u8 {
+  sync_warp,
+  shuffle_xor,
+  shuffle_down,
+  ldmatrix,
+  mma,
+  stmatrix,
+  sync_named,
+  set_registers,
+  wgmma_fence,
+  wgmma,
+  wgmma_commit,
+  wgmma_wait
+};
+enum class Wait : u8 { nothing, warp, block, cluster, barrier, named, warpgroup, exited };
 
 // What a lane brings to a collective. The pointers are to its own, suspended, stack.
 struct Deposit {
@@ -42,12 +57,19 @@ struct Warp {
   Deposit lanes[kWarp];
 };
 
+// Of sync_named.
+struct NamedBarrier {
+  u32 arrived = 0;
+  u32 threads = 0;
+};
+
 struct Block {
   Dim index{};
   u32 rank = 0;
   u32 arrived = 0;
   u32 finished = 0;
   u8* shared = nullptr;
+  NamedBarrier named[16];
 };
 
 struct Copy {
@@ -60,6 +82,8 @@ struct Thread {
   u32 index = 0;  // within the block
   u32 lane = 0;
   Wait wait = Wait::nothing;
+  const void* cause = nullptr;  // what a Wait::barrier, named or warpgroup waits for
+  u32 detail = 0;               // the parity, or the named barrier's number
   Block* block = nullptr;
   Warp* warp = nullptr;
   u32 group = 0;  // cp_async groups committed so far
@@ -94,8 +118,18 @@ class Worker {
   }
   void sync_block();
   void sync_cluster();
+  void sync_named(u32 id, u32 threads);
+
+  // Until somebody wakes those who wait so.
+  void suspend(Wait why, const void* cause, u32 detail);
+  void wake(const Block& block, Wait why, const void* cause);
+  void step_aside();  // under a seed, now and then, others go first
+  u64 random();
+  Async& async() { return async_; }
+  Warpgroup& warpgroup();  // of the running thread
 
   [[noreturn]] void fail(const std::string& what);  // Error with the running thread's place in front
+  std::string where();
   bool in_shared(const void* p, std::size_t bytes);
 
  private:
@@ -110,10 +144,11 @@ class Worker {
   Warp& arrive(Collective kind, int argument, const Deposit& deposit);
   void release(u32 first, u32 count);
   void suspend(Wait why);
+  void leave();
+  void deliver();
   void switch_to_next();
   void push_warp(u32 first, u32 count);
   u32 pop();
-  u64 random();
   std::string deadlock() const;
   void forget_fibers();
 
@@ -124,6 +159,8 @@ class Worker {
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
   std::vector<Block> blocks_;
+  std::vector<Warpgroup> warpgroups_;
+  Async async_;
   std::vector<std::unique_ptr<u8, Free>> shared_;
   std::vector<u32> ready_;
   std::vector<u32> order_;  // scratch of release()
@@ -135,6 +172,7 @@ class Worker {
 };
 
 std::string describe(Collective kind, int argument);
+std::string place(const Block& block);
 // Shared memory that nobody has written: NaN as f16, bf16 and f32, and large as bytes. `p` is even.
 void poison(void* p, std::size_t bytes);
 

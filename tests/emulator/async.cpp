@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "emulator/async.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "emulator/fiber.h"
+#include "emulator/scheduler.h"
+
+namespace tw::emu {
+namespace {
+constexpr i64 kMaxBytes = (1 << 20) - 1;  // of a phase
+constexpr u64 kMapMark = 0x50414d524f534e45u;
+
+bool aligned(const void* p, std::uintptr_t bytes) { return reinterpret_cast<std::uintptr_t>(p) % bytes == 0; }
+
+// What an initialized barrier's 8 bytes hold; a chip's are opaque too.
+u64 mark(u32 offset) { return 0x7ff7626172726965u ^ (static_cast<u64>(offset) << 16); }
+
+void require(bool legal, const std::string& what) {
+  if (!legal) throw std::invalid_argument("tensor_map: " + what);
+}
+
+struct Encoded {
+  u64 mark;
+  TensorLayout layout;
+};
+static_assert(sizeof(Encoded) <= sizeof(TensorMap));
+
+// Calls f(offset of 16 bytes in shared memory, row, byte within the row) for the whole of a box.
+template <class F>
+void for_chunks(const Transfer& t, const F& f) {
+  const u32 row_bytes = t.layout.box_inner * t.layout.element;
+  for (u32 r = 0; r < t.layout.box_rows; ++r)
+    for (u32 b = 0; b < row_bytes; b += 16) {
+      const u32 offset = t.offset + r * row_bytes + b;
+      f(t.layout.swizzle ? swizzle(offset, t.layout.swizzle) : offset, r, b);
+    }
+}
+}  // namespace
+
+TensorMap tensor_map(const void* base, int element_bytes, u64 inner, u64 rows, u64 row_stride_bytes, u32 box_inner,
+                     u32 box_rows, u32 swizzle_bytes) {
+  const auto element = static_cast<u32>(element_bytes);
+  require(base && aligned(base, 16), "the base is not 16-byte aligned");
+  require(element_bytes == 1 || element_bytes == 2 || element_bytes == 4 || element_bytes == 8,
+          "elements of " + std::to_string(element_bytes) + " bytes");
+  require(inner >= 1 && rows >= 1 && inner <= 1ull << 32 && rows <= 1ull << 32, "extents must be 1 to 2^32");
+  require(row_stride_bytes % 16 == 0 && row_stride_bytes < 1ull << 40,
+          "a row stride of " + std::to_string(row_stride_bytes) + " bytes is not a multiple of 16 below 2^40");
+  require(row_stride_bytes >= inner * element, "rows overlap");
+  require(box_inner >= 1 && box_inner <= 256 && box_rows >= 1 && box_rows <= 256, "a box is 1 to 256 each way");
+  require(swizzle_bytes == 0 || swizzle_bytes == 32 || swizzle_bytes == 64 || swizzle_bytes == 128,
+          "swizzle over " + std::to_string(swizzle_bytes) + " bytes");
+  require(box_inner * element % 16 == 0, "a box row is not a multiple of 16 bytes");
+  require(!swizzle_bytes || box_inner * element <= swizzle_bytes, "a box row is longer than the swizzle's span");
+  const Encoded encoded{kMapMark,
+                        {static_cast<const u8*>(base), inner, rows, row_stride_bytes, element, box_inner, box_rows,
+                         swizzle_bytes}};
+  TensorMap map{};
+  std::memcpy(&map, &encoded, sizeof encoded);
+  return map;
+}
+
+// ---- barriers ------------------------------------------------------------------------------------------------------
+std::string Async::describe(const Barrier& b) {
+  return "the barrier at " + std::to_string(b.offset) + " (phase " + std::to_string(b.phase) + ", " +
+         std::to_string(b.arrivals) + " of " + std::to_string(b.count) + " arrivals, " + std::to_string(b.bytes) +
+         " bytes pending)";
+}
+
+Barrier& Async::find(Worker& worker, const void* address, const char* operation) {
+  if (!worker.in_shared(address, 8)) worker.fail(std::string(operation) + ": the barrier is not in shared memory");
+  Block& own = *worker.self().block;
+  return find(worker, own, static_cast<u32>(static_cast<const u8*>(address) - own.shared), operation);
+}
+
+Barrier& Async::find(Worker& worker, Block& block, u32 offset, const char* operation) {
+  const std::string what = std::string(operation) + ": the barrier at " + std::to_string(offset) +
+                           (&block == worker.self().block ? "" : " of rank " + std::to_string(block.rank));
+  if (offset % 8) worker.fail(what + " is not 8-byte aligned");
+  const u8* address = block.shared + offset;
+  const auto found = barriers_.find(address);
+  if (found == barriers_.end()) worker.fail(what + " was not initialized");
+  tsan_read(address, 8);
+  u64 value;
+  std::memcpy(&value, address, 8);
+  if (value != mark(offset)) worker.fail(what + " was overwritten");
+  return found->second;
+}
+
+void Async::init(Worker& worker, const void* address, u32 count) {
+  Block& own = *worker.self().block;
+  if (!worker.in_shared(address, 8)) worker.fail("barrier_init: the barrier is not in shared memory");
+  if (!aligned(address, 8)) worker.fail("barrier_init: the barrier is not 8-byte aligned");
+  if (count < 1 || count > kMaxBytes) worker.fail("barrier_init for " + std::to_string(count) + " arrivals");
+  const auto offset = static_cast<u32>(static_cast<const u8*>(address) - own.shared);
+  const auto [place, fresh] = barriers_.try_emplace(own.shared + offset);
+  if (!fresh) worker.fail("barrier_init: the barrier at " + std::to_string(offset) + " is initialized already");
+  Barrier& barrier = place->second;
+  barrier.block = &own;
+  barrier.offset = offset;
+  barrier.count = count;
+  barrier.initializer = worker.self().index;
+  const u64 value = mark(offset);
+  tsan_write(own.shared + offset, 8);
+  std::memcpy(own.shared + offset, &value, 8);
+}
+
+void Async::publish(Worker& worker) {
+  for (auto& [address, barrier] : barriers_)
+    if (barrier.block == worker.self().block && barrier.initializer == worker.self().index) barrier.published = true;
+}
+
+void Async::arrive(Worker& worker, const void* address, u32 bytes) {
+  Barrier& barrier = find(worker, address, bytes ? "barrier_expect" : "barrier_arrive");
+  tsan_release(&barrier);
+  if (bytes > kMaxBytes || barrier.bytes + bytes > kMaxBytes)
+    worker.fail("barrier_expect: too many bytes for one phase of " + describe(barrier));
+  arrive(worker, barrier, bytes, "");
+  worker.step_aside();
+}
+
+void Async::arrive_remote(Worker& worker, const void* address, u32 rank) {
+  if (!worker.in_shared(address, 8)) worker.fail("barrier_arrive_remote: the barrier is not in shared memory");
+  if (rank >= worker.launch().cluster) worker.fail("barrier_arrive_remote at rank " + std::to_string(rank));
+  Block& block = worker.block_of_rank(rank);
+  if (block.finished == worker.launch().threads)
+    worker.fail("barrier_arrive_remote at rank " + std::to_string(rank) + ", which has exited");
+  const auto offset = static_cast<u32>(static_cast<const u8*>(address) - worker.self().block->shared);
+  Barrier& barrier = find(worker, block, offset, "barrier_arrive_remote");
+  if (!barrier.published) worker.fail("barrier_arrive_remote: no barrier_init_fence after the init of " + describe(barrier));
+  tsan_release(&barrier);
+  arrive(worker, barrier, 0, " of rank " + std::to_string(rank));
+  worker.step_aside();
+}
+
+void Async::arrive(Worker& worker, Barrier& barrier, u32 bytes, const std::string& who) {
+  if (barrier.arrivals == barrier.count) worker.fail("one arrival too many" + who + " at " + describe(barrier));
+  barrier.bytes += bytes;
+  ++barrier.arrivals;
+  if (barrier.arrivals == barrier.count && barrier.bytes < 0)
+    worker.fail("more bytes have arrived than expected" + who + " at " + describe(barrier));
+  complete(worker, barrier);
+}
+
+void Async::complete(Worker& worker, Barrier& barrier) {
+  if (barrier.arrivals != barrier.count || barrier.bytes != 0) return;
+  ++barrier.phase;
+  barrier.arrivals = 0;
+  worker.wake(*barrier.block, Wait::barrier, &barrier);
+}
+
+void Async::wait(Worker& worker, const void* address, u32 parity) {
+  Barrier& barrier = find(worker, address, "barrier_wait");
+  if (parity > 1) worker.fail("barrier_wait for parity " + std::to_string(parity));
+  while ((barrier.phase & 1) == parity) worker.suspend(Wait::barrier, &barrier, parity);
+  tsan_acquire(&barrier);
+}
+
+// ---- copies --------------------------------------------------------------------------------------------------------
+void Async::load(Worker& worker, void* to, const void* from, u32 bytes, const void* barrier, u32 mask) {
+  if (bytes == 0 || bytes % 16 || bytes > kMaxBytes) worker.fail("bulk_load of " + std::to_string(bytes) + " bytes");
+  if (!aligned(from, 16)) worker.fail("bulk_load from a misaligned address");
+  if (!worker.in_shared(to, bytes)) worker.fail("bulk_load to an address that is not in shared memory");
+  if (!aligned(to, 16)) worker.fail("bulk_load to a misaligned address");
+  Transfer transfer;
+  transfer.from = static_cast<const u8*>(from);
+  transfer.bytes = bytes;
+  tsan_read(from, bytes);
+  issue(worker, transfer, to, barrier, mask, "bulk_load");
+}
+
+void Async::load(Worker& worker, void* to, const TensorMap* map, i32 c0, i32 c1, const void* barrier, u32 mask) {
+  if (!aligned(map, 64)) worker.fail("tensor_load: the map is not 64-byte aligned");
+  Encoded encoded;
+  std::memcpy(&encoded, map, sizeof encoded);
+  if (encoded.mark != kMapMark) worker.fail("tensor_load: not a map that emu::tensor_map made");
+  const TensorLayout& l = encoded.layout;
+  Transfer transfer;
+  transfer.layout = l;
+  transfer.bytes = l.box_inner * l.element * l.box_rows;
+  transfer.c0 = c0, transfer.c1 = c1;
+  const u32 touched = l.swizzle ? (transfer.bytes + 127) / 128 * 128 : transfer.bytes;
+  if (!worker.in_shared(to, touched)) worker.fail("tensor_load to an address that is not in shared memory");
+  if (!aligned(to, 128)) worker.fail("tensor_load to an address that is not 128-byte aligned");
+  for (u32 r = 0; r < l.box_rows; ++r) {
+    const i64 y = static_cast<i64>(c1) + r, first = std::max<i64>(c0, 0);
+    const i64 last = std::min<i64>(static_cast<i64>(c0) + l.box_inner, static_cast<i64>(l.inner));
+    if (y >= 0 && y < static_cast<i64>(l.rows) && first < last)
+      tsan_read(l.base + static_cast<u64>(y) * l.row_stride + static_cast<u64>(first) * l.element,
+                static_cast<u64>(last - first) * l.element);
+  }
+  issue(worker, transfer, to, barrier, mask, "tensor_load");
+}
+
+void Async::issue(Worker& worker, Transfer transfer, const void* to, const void* barrier, u32 mask,
+                  const char* operation) {
+  const u32 cluster = worker.launch().cluster;
+  Block& own = *worker.self().block;
+  if (mask >> cluster) worker.fail(std::string(operation) + " to blocks that the cluster does not have");
+  if (!mask) mask = 1u << own.rank;
+  if (!worker.in_shared(barrier, 8)) worker.fail(std::string(operation) + ": the barrier is not in shared memory");
+  transfer.offset = static_cast<u32>(static_cast<const u8*>(to) - own.shared);
+  const auto barrier_offset = static_cast<u32>(static_cast<const u8*>(barrier) - own.shared);
+  transfer.issuer = worker.where() + ": " + operation;
+  for (u32 rank = 0; rank < cluster; ++rank) {
+    if (!(mask >> rank & 1)) continue;
+    Block& block = worker.block_of_rank(rank);
+    if (block.finished == worker.launch().threads)
+      worker.fail(std::string(operation) + " to rank " + std::to_string(rank) + ", which has exited");
+    transfer.block = &block;
+    transfer.barrier = &find(worker, block, barrier_offset, operation);
+    if (!transfer.barrier->published)
+      worker.fail(std::string(operation) + ": no barrier_init_fence after the init of " + describe(*transfer.barrier));
+    for (const Transfer& t : transfers_)
+      if (t.block == &block && t.offset < transfer.offset + transfer.bytes && transfer.offset < t.offset + t.bytes)
+        worker.fail(std::string(operation) + " over one that is under way, of " + t.issuer);
+    if (transfer.from) {
+      tsan_write(block.shared + transfer.offset, transfer.bytes);
+      poison(block.shared + transfer.offset, transfer.bytes);
+    } else {
+      for_chunks(transfer, [&](u32 offset, u32, u32) {
+        tsan_write(block.shared + offset, 16);
+        poison(block.shared + offset, 16);
+      });
+    }
+    tsan_release(transfer.barrier);
+    transfers_.push_back(transfer);
+  }
+  worker.step_aside();
+}
+
+void Async::deliver(Worker& worker) {
+  const std::size_t which = worker.launch().seed ? worker.random() % transfers_.size() : 0;
+  const Transfer t = transfers_[which];
+  transfers_.erase(transfers_.begin() + static_cast<std::ptrdiff_t>(which));
+  u8* shared = t.block->shared;
+  if (t.from) {
+    std::memcpy(shared + t.offset, t.from, t.bytes);
+  } else {
+    const TensorLayout& l = t.layout;
+    for_chunks(t, [&](u32 offset, u32 row, u32 byte) {
+      const i64 y = static_cast<i64>(t.c1) + row;
+      for (u32 i = 0; i < 16; i += l.element) {
+        const i64 x = static_cast<i64>(t.c0) + (byte + i) / l.element;
+        if (y >= 0 && y < static_cast<i64>(l.rows) && x >= 0 && x < static_cast<i64>(l.inner))
+          std::memcpy(shared + offset + i, l.base + static_cast<u64>(y) * l.row_stride + static_cast<u64>(x) * l.element,
+                      l.element);
+        else
+          std::memset(shared + offset + i, 0, l.element);
+      }
+    });
+  }
+  Barrier& barrier = *t.barrier;
+  barrier.bytes -= t.bytes;
+  if (barrier.bytes < -kMaxBytes || (barrier.bytes < 0 && barrier.arrivals == barrier.count))
+    throw Error(t.issuer + ": more bytes have arrived than expected at " + describe(barrier));
+  complete(worker, barrier);
+}
+
+void Async::check_finished(const Block& block) const {
+  for (const Transfer& t : transfers_)
+    if (t.block == &block)
+      throw Error(t.issuer + " is under way to rank " + std::to_string(block.rank) + ", which has exited");
+  for (const auto& [address, barrier] : barriers_) {
+    if (barrier.block != &block) continue;
+    if (barrier.bytes) throw Error(place(block) + ": the kernel ends with bytes pending at " + describe(barrier));
+    u64 value;
+    std::memcpy(&value, address, 8);
+    if (value != mark(barrier.offset)) throw Error(place(block) + ": overwritten: " + describe(barrier));
+  }
+}
+
+void Async::reset() {
+  if (!barriers_.empty()) barriers_.clear();
+  transfers_.clear();
+}
+
+}  // namespace tw::emu

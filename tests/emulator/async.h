@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Transaction barriers and the engine that copies to shared memory behind the threads' backs.
+//
+// A copy's destination holds NaNs from its issue on. Without a seed a copy arrives when nobody can run any more, in the
+// order of issue; under a seed, in any order and at any moment. What it reads, it reads when it arrives.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "arch/sm90.cuh"
+
+namespace tw::emu {
+
+class Worker;
+struct Block;
+
+struct Barrier {
+  Block* block = nullptr;
+  u32 offset = 0;  // within shared memory
+  u32 count = 0;
+  u32 arrivals = 0;  // in this phase
+  i64 bytes = 0;     // expected and not yet arrived; negative when they come first
+  u32 phase = 0;     // how many have completed
+  u32 initializer = 0;
+  bool published = false;  // by its initializer's barrier_init_fence
+};
+
+// What a TensorMap holds.
+struct TensorLayout {
+  const u8* base;
+  u64 inner, rows, row_stride;
+  u32 element, box_inner, box_rows, swizzle;
+};
+
+struct Transfer {
+  Block* block = nullptr;  // that gets it
+  u32 offset = 0;          // there
+  u32 bytes = 0;
+  Barrier* barrier = nullptr;
+  const u8* from = nullptr;  // a bulk copy, or
+  TensorLayout layout{};     // a box
+  i32 c0 = 0, c1 = 0;
+  std::string issuer;  // for messages
+};
+
+// The swizzles are functions of the address: the 16-byte chunk's number within 128 bytes is XORed with the line's.
+inline u32 swizzle(u32 offset, u32 span) { return offset ^ ((((offset >> 7) & (span / 16 - 1)) << 4)); }
+
+class Async {
+ public:
+  void init(Worker& worker, const void* address, u32 count);
+  void publish(Worker& worker);
+  void arrive(Worker& worker, const void* address, u32 bytes);
+  void arrive_remote(Worker& worker, const void* address, u32 rank);
+  void wait(Worker& worker, const void* address, u32 parity);
+  void load(Worker& worker, void* to, const void* from, u32 bytes, const void* barrier, u32 mask);
+  void load(Worker& worker, void* to, const TensorMap* map, i32 c0, i32 c1, const void* barrier, u32 mask);
+
+  bool busy() const { return !transfers_.empty(); }
+  void deliver(Worker& worker);  // one copy
+  void check_finished(const Block& block) const;
+  void reset();
+  static std::string describe(const Barrier& barrier);
+
+ private:
+  Barrier& find(Worker& worker, const void* address, const char* operation);
+  Barrier& find(Worker& worker, Block& block, u32 offset, const char* operation);
+  void arrive(Worker& worker, Barrier& barrier, u32 bytes, const std::string& who);
+  void complete(Worker& worker, Barrier& barrier);
+  void issue(Worker& worker, Transfer transfer, const void* to, const void* barrier, u32 mask, const char* operation);
+
+  std::map<const u8*, Barrier> barriers_;  // by address
+  std::vector<Transfer> transfers_;
+};
+
+}  // namespace tw::emu
