@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Symmetric 4-bit codes in groups of 128 along a row, as compressed-tensors' pack-quantized weights (pack_quantized.py)
+// pack them: the codes of a row are the nibbles of its little-endian int32 words, lowest first, each v + 8;
+// value = (code - 8) scale, one half-precision scale per group.
+// Encoder "amax7": scale = half(amax / 7); code = 8 + nearest even of x / scale, clamped to 1..15; scale 0 and codes 8
+// for zeros. (compressed-tensors itself takes amax / 7.5.)
+#pragma once
+#include "core/int4.cuh"
+
+namespace tw::fmt {
+
+struct int4_g128 : Int4Groups<128> {
+  static constexpr const char* kTitle = "4-bit codes minus 8, one half scale per 128 (compressed-tensors)";
+};
+
+}  // namespace tw::fmt
