@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// FP4 E2M1 (arXiv 2310.10537, OCP MX: 0 .5 1 1.5 2 3 4 6 and a sign) with one float scale per row: two codes a byte, even
+// element low; scale = amax / 6 (1 if that is 0), code = E2M1 of x / scale, nearest even, saturating; value = E2M1 * scale.
+#pragma once
+#include "core/row_scale.cuh"
+
+namespace tw::fmt {
+
+struct e2m1_row : RowNibbles {
+  static constexpr const char* kTitle = "FP4 E2M1, one float scale per row";
+  static constexpr const char* encoder_name(int) { return "amax6"; }
+  TW_MEMBER static float row_scale(float amax) { return scale_for(amax, 6.0f); }
+
+  TW_MEMBER static void encode(const float* x, u8* data, u8*, float scale, int) {
+    data[0] = static_cast<u8>(f32_to_e2m1(div_rn(x[0], scale)) | (f32_to_e2m1(div_rn(x[1], scale)) << 4));
+  }
+  TW_MEMBER static float decode(const u8* data, const u8*, float scale, int i) {
+    return mul_rn(e2m1_to_f32((data[0] >> (4 * i)) & 15u), scale);
+  }
+  // cast/decode.cuh counts a row's blocks as elements, and names itself by passing no scales.
+  static float decode(const u8*, decltype(nullptr), float, int) = delete;
+};
+
+}  // namespace tw::fmt

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// 4-bit codes with one float scale per row, as compressed-tensors' pack-quantized weights with strategy "channel" pack
+// them: two codes a byte, even element low; value = (code - 8) scale.
+// Encoder "amax7": scale = amax / 7 (1 if that is 0), code = 8 + nearest even of x / scale, clamped to 1..15.
+#pragma once
+#include "core/row_scale.cuh"
+
+namespace tw::fmt {
+
+struct int4_row : RowNibbles {
+  static constexpr const char* kTitle = "4-bit codes minus 8, one float scale per row";
+  static constexpr const char* encoder_name(int) { return "amax7"; }
+  TW_MEMBER static float row_scale(float amax) { return scale_for(amax, 7.0f); }
+
+  TW_MEMBER static u32 code(float steps) { return static_cast<u32>(max2(min2(to_int(rint_even(steps)), 7), -7) + 8); }
+  TW_MEMBER static void encode(const float* x, u8* data, u8*, float scale, int) {
+    data[0] = static_cast<u8>(code(div_rn(x[0], scale)) | (code(div_rn(x[1], scale)) << 4));
+  }
+  TW_MEMBER static float decode(const u8* data, const u8*, float scale, int i) {
+    return mul_rn(static_cast<float>(static_cast<i32>((data[0] >> (4 * i)) & 15u) - 8), scale);
+  }
+  // cast/decode.cuh counts a row's blocks as elements, and names itself by passing no scales.
+  static float decode(const u8*, decltype(nullptr), float, int) = delete;
+};
+
+}  // namespace tw::fmt
