@@ -13,14 +13,23 @@
 #include "cast/rows.cuh"
 #include "emulator/emulator.h"
 #include "formats/bf16.cuh"
+#include "formats/e2m1_row.cuh"
 #include "formats/e4m3_row.cuh"
 #include "formats/f16.cuh"
 #include "formats/f32.cuh"
+#include "formats/int4_g128.cuh"
+#include "formats/int4_g32.cuh"
+#include "formats/int4_g64.cuh"
+#include "formats/int4_row.cuh"
+#include "formats/int8_row.cuh"
 #include "formats/nvfp4.cuh"
 #include "formats/q4_0.cuh"
 #include "formats/q4_k.cuh"
 #include "formats/q8_0.cuh"
 #include "formats/q8_1.cuh"
+#include "formats/uint4_g128.cuh"
+#include "formats/uint4_g32.cuh"
+#include "formats/uint4_g64.cuh"
 #include "support/catch.h"
 
 using namespace tw;
@@ -190,9 +199,8 @@ void check_decode() {
   check_run<cast::Decode<X, Y, 256, 1>, X, Y>();
 }
 
-template <class X, int THREADS, int ROWS, int HELD>
+template <class X, class F, int THREADS, int ROWS, int HELD>
 void check_rows() {
-  using F = fmt::e4m3_row;
   const i64 kept = THREADS * 16 * HELD;
   unsigned seed = 40;
   for (i64 cols : {i64{1}, i64{33}, kept - 15, kept - 7, 2 * kept + 5})
@@ -236,9 +244,23 @@ TEMPLATE_TEST_CASE("decoding in blocks", "[cast]", fmt::f32, fmt::f16, fmt::bf16
 }
 
 TEMPLATE_TEST_CASE("rows with a scale", "[cast]", fmt::f32, fmt::f16, fmt::bf16) {
-  check_rows<TestType, 32, 4, 1>();
-  check_rows<TestType, 64, 2, 2>();
-  check_rows<TestType, 256, 1, 2>();
+  check_rows<TestType, fmt::e4m3_row, 32, 4, 1>();
+  check_rows<TestType, fmt::e4m3_row, 64, 2, 2>();
+  check_rows<TestType, fmt::e4m3_row, 256, 1, 2>();
+  check_rows<TestType, fmt::int8_row, 64, 2, 2>();
+}
+
+TEMPLATE_TEST_CASE("formats of weights", "[cast]", fmt::f32, fmt::f16, fmt::bf16) {
+  check_encode<TestType, fmt::int4_g32>();
+  check_encode<TestType, fmt::int4_g64>();
+  check_encode<TestType, fmt::int4_g128>();
+  check_encode<TestType, fmt::uint4_g32>();
+  check_encode<TestType, fmt::uint4_g64>();
+  check_encode<TestType, fmt::uint4_g128>();
+  check_decode<fmt::int4_g32, TestType>();
+  check_decode<fmt::int4_g128, TestType>();
+  check_decode<fmt::uint4_g64, TestType>();
+  check_decode<fmt::int8_row, TestType>();
 }
 
 TEMPLATE_TEST_CASE("the reference", "[cast]", fmt::f32, fmt::f16, fmt::bf16) {
@@ -249,6 +271,10 @@ TEMPLATE_TEST_CASE("the reference", "[cast]", fmt::f32, fmt::f16, fmt::bf16) {
   check_run<cast::Reference<fmt::q4_k, TestType>, fmt::q4_k, TestType>();
   check_run<cast::Reference<fmt::e4m3_row, TestType>, fmt::e4m3_row, TestType>();
   check_plan<cast::Reference<TestType, fmt::e4m3_row>, fmt::e4m3_row>(plain<TestType>(131, 33, 5), 2, 0, 1);
+  check_plan<cast::Reference<TestType, fmt::int4_row>, fmt::int4_row>(plain<TestType>(131, 34, 5), 2, 0, 1);
+  check_plan<cast::Reference<TestType, fmt::e2m1_row>, fmt::e2m1_row>(plain<TestType>(131, 34, 5), 2, 0, 1);
+  check_run<cast::Reference<fmt::int4_row, TestType>, fmt::int4_row, TestType>();
+  check_run<cast::Reference<fmt::e2m1_row, TestType>, fmt::e2m1_row, TestType>();
   check_plan<cast::Reference<TestType, fmt::q4_0>, fmt::q4_0>(plain<TestType>(3, 96, 5), 1, 1, 1);
   check_plan<cast::Reference<TestType, fmt::q4_k>, fmt::q4_k>(plain<TestType>(3, 768, 5), 1, 0, 1);
 }

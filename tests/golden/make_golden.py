@@ -14,7 +14,7 @@ from gguf import quants
 from safetensors.numpy import load_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "models"))
-from ggml_reference import Ggml  # noqa: E402
+from ggml_reference import FUNCTIONS, Ggml  # noqa: E402
 
 F = np.float32
 COLS = 512
@@ -127,8 +127,83 @@ def e4m3(x: np.ndarray):
     return [q.view(np.uint8), s], (q.astype(F) * s[:, None]).astype(F)
 
 
+def edge_weights() -> np.ndarray:
+    """edge(), and what the integer formats of weights stumble over. One case per row again."""
+    rng = np.random.default_rng(20261122)
+    pick = lambda low, high: (rng.integers(low, high, COLS) + F(0.5)).astype(F)
+    ties7, ties15, shifted = pick(-7, 7), pick(0, 15), pick(-5, 10)
+    ties7[::32], ties15[::32], shifted[::32], shifted[1::32] = 7, 15, -5, 10  # scale exactly 1, zero point 0 and 5
+    ties_fp4 = np.tile(F([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 6.0, -0.25, -0.75, -1.25, -1.75, -2.5, -3.5, -5.0, -6.0]), 32)
+    rows = [ties7, ties15, shifted, ties_fp4]
+    rows.append((rng.standard_normal(COLS) * 1e6).astype(F))    # scales are infinite in fp16
+    rows.append((rng.standard_normal(COLS) * 1e-41).astype(F))  # denormal floats
+    rows.append(np.zeros(COLS, F))
+    rows.append(-np.abs(ties7) - F(1))                          # 0 is not between the extremes
+    return np.concatenate([edge(), np.stack(rows)])
+
+
+def packed_nibbles(codes: np.ndarray) -> np.ndarray:
+    """codes [rows, K] -> bytes, as int32 words of eight codes, the first in the lowest bits (compressed-tensors)."""
+    words = np.zeros((codes.shape[0], codes.shape[1] // 8), np.uint32)
+    for i in range(8):
+        words |= codes[:, i::8].astype(np.uint32) << np.uint32(4 * i)
+    return words.astype("<u4").view(np.uint8)
+
+
+def int4_groups(x: np.ndarray, group: int):
+    b = x.reshape(-1, group)
+    stored = (np.abs(b).max(1) / F(7)).astype(np.float16)
+    s = stored.astype(F)[:, None]
+    good = (s > 0) & np.isfinite(s)
+    q = np.where(good, np.clip(np.rint(b / np.where(good, s, F(1))), -7, 7), 0).astype(np.int32)
+    return [packed_nibbles((q + 8).reshape(x.shape)), stored], (q.astype(F) * s).reshape(x.shape)
+
+
+def uint4_groups(x: np.ndarray, group: int):
+    b = x.reshape(-1, group)
+    low, high = np.minimum(b.min(1), F(0)), np.maximum(b.max(1), F(0))
+    stored = np.maximum((high - low) / F(15), F(2.0 ** -24)).astype(np.float16)
+    s = stored.astype(F)
+    good = np.isfinite(s)
+    zero = np.where(good, np.clip(np.rint(-low / s), 0, 15), 0).astype(np.int32).astype(F)  # no -0
+    shift = np.where(good, zero * s, 0).astype(F)
+    c = np.where(good[:, None], np.clip(np.rint((b + shift[:, None]) / s[:, None]), 0, 15), 0).astype(np.int32)
+    items = np.stack([stored, zero.astype(np.float16)], 1)
+    return [packed_nibbles(c.reshape(x.shape)), items], ((c.astype(F) - zero[:, None]) * s[:, None]).reshape(x.shape)
+
+
+def row_scale(x: np.ndarray, top: float) -> np.ndarray:
+    s = (np.abs(x).max(1) / F(top)).astype(F)
+    s[s == 0] = 1
+    return s
+
+
+def int_row(x: np.ndarray, top: int):
+    s = row_scale(x, top)
+    q = np.clip(np.rint(x / s[:, None]), -top, top).astype(np.int32)
+    data = q.astype(np.int8).view(np.uint8) if top == 127 else packed_nibbles(q + 8)
+    return [data, s], (q.astype(F) * s[:, None]).astype(F)
+
+
+def e2m1_row(x: np.ndarray):
+    s = row_scale(x, 6)
+    q = np.clip((x / s[:, None]).astype(F), -6, 6).astype(ml_dtypes.float4_e2m1fn)
+    return [packed_nibbles(q.view(np.uint8) & 15), s], (q.astype(F) * s[:, None]).astype(F)
+
+
+def weights(out: str, real: np.ndarray) -> None:
+    """One file per format: edge cases, then real weights."""
+    x = np.concatenate([edge_weights(), real[:2]])
+    for group in (32, 64, 128):
+        write(Path(out) / f"int4_g{group}.bin", x, *int4_groups(x, group))
+        write(Path(out) / f"uint4_g{group}.bin", x, *uint4_groups(x, group))
+    write(Path(out) / "int4_row.bin", x, *int_row(x, 7))
+    write(Path(out) / "int8_row.bin", x, *int_row(x, 127))
+    write(Path(out) / "e2m1_row.bin", x, *e2m1_row(x))
+
+
 def main(model: str, git_dir: str, out: str) -> None:
-    np.seterr(over="ignore", invalid="ignore")
+    np.seterr(all="ignore")
     ggml = Ggml(git_dir)
     real = load_file(model)["encoder.layer.0.output.dense.weight"][:8, :COLS].astype(F)
     with_zero_row = np.concatenate([edge(), np.zeros((1, COLS), F)])
@@ -144,6 +219,7 @@ def main(model: str, git_dir: str, out: str) -> None:
         write(Path(out) / f"nvfp4_{case}.bin", fp4, *nvfp4(fp4))
         fp8 = with_zero_row if case == "edge" else x
         write(Path(out) / f"e4m3_{case}.bin", fp8, *e4m3(fp8))
+    weights(out, real)
 
 
 if __name__ == "__main__":

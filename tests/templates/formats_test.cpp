@@ -107,6 +107,25 @@ int encoder_index(Format f, const std::string& name) {
 
 }  // namespace
 
+namespace {
+
+void check_golden(const std::string& file, const char* format, const std::string& encoder) {
+  const Golden g = golden(file);
+  const Format f = Format::parse(format);
+  float global = 1.0f;
+  if (f.info().global_for) {
+    std::memcpy(&global, g.streams.back().data(), 4);
+    CHECK(same(f.info().global_for(largest(g.input)), global));
+  }
+  const Encoded e = encode(f, g.input, g.cols, encoder_index(f, encoder), global);
+  INFO(file);
+  CHECK(first_difference(e.data, g.streams[0]) == -1);
+  if (!e.scales.empty()) CHECK(first_difference(e.scales, g.streams[1]) == -1);
+  CHECK(first_difference(decode(f, e, g.input.size(), g.cols), g.decoded) == -1);
+}
+
+}  // namespace
+
 TEST_CASE("encoders and decoders agree with their references, bit for bit", "[formats]") {
   struct Case {
     const char *file, *format, *encoder;
@@ -115,20 +134,10 @@ TEST_CASE("encoders and decoders agree with their references, bit for bit", "[fo
                         {"q8_1", "q8_1", "ggml"},       {"q4_k", "q4_k", "ggml"},        {"nvfp4", "nvfp4", "modelopt"},
                         {"e4m3", "e4m3_row", "amax448"}};
   for (const Case& c : cases)
-    for (const char* kind : {"_edge", "_minilm"}) {
-      const Golden g = golden(std::string(c.file) + kind);
-      const Format f = Format::parse(c.format);
-      float global = 1.0f;
-      if (f.info().global_for) {
-        std::memcpy(&global, g.streams.back().data(), 4);
-        CHECK(same(f.info().global_for(largest(g.input)), global));
-      }
-      const Encoded e = encode(f, g.input, g.cols, encoder_index(f, c.encoder), global);
-      INFO(c.file << kind);
-      CHECK(first_difference(e.data, g.streams[0]) == -1);
-      if (!e.scales.empty()) CHECK(first_difference(e.scales, g.streams[1]) == -1);
-      CHECK(first_difference(decode(f, e, g.input.size(), g.cols), g.decoded) == -1);
-    }
+    for (const char* kind : {"_edge", "_minilm"}) check_golden(std::string(c.file) + kind, c.format, c.encoder);
+  for (const char* name : {"e2m1_row", "int4_g128", "int4_g32", "int4_g64", "int4_row", "int8_row", "uint4_g128",
+                           "uint4_g32", "uint4_g64"})
+    check_golden(name, name, Format::parse(name).info().encoders[0]);
 }
 
 TEST_CASE("plain formats keep what they can hold", "[formats]") {
@@ -177,6 +186,10 @@ TEST_CASE("errors stay within half a step", "[formats]") {
           if (f.name() == "f16") bound = amax / 2048 + 3e-8;
           if (f.name() == "bf16") bound = amax / 256;
           if (f.name() == "e4m3_row") bound = amax / 16 + largest(x) / 448 / 1024;
+          if (f.name().starts_with("int4_")) bound = (f.name() == "int4_row" ? largest(x) : amax) / 14;
+          if (f.name().starts_with("uint4_")) bound = (high - low) / 30 * 2;  // half a step, and the zero point's half
+          if (f.name() == "int8_row") bound = largest(x) / 254;
+          if (f.name() == "e2m1_row") bound = largest(x) / 6;
           for (std::size_t i = b; i < b + block; ++i)
             worst = std::max(worst, std::fabs(double(y[i]) - x[i]) - bound * 1.01 - 1e-3 * amax * (f.block() > 1));
         }
@@ -235,6 +248,50 @@ TEST_CASE("q4_0 amax7 and q8_1 sum_x follow their formulas", "[formats]") {
   }
 }
 
+TEST_CASE("every code of the integer formats of weights decodes by its formula", "[formats]") {
+  const auto check = [](const char* name, const std::vector<u8>& data, const std::vector<u8>& scales, auto want) {
+    const Format f = Format::parse(name);
+    std::vector<float> y(data.size() * 8 / static_cast<std::size_t>(f.info().bits));
+    f.info().decode({data.data(), scales.data(), nullptr}, 1, static_cast<std::int64_t>(y.size()), y.data());
+    INFO(name);
+    int wrong = 0;
+    for (std::size_t i = 0; i < y.size(); ++i) wrong += y[i] != static_cast<float>(want(i));
+    CHECK(wrong == 0);
+  };
+  const auto floats = [](float v) {
+    std::vector<u8> bytes(4);
+    std::memcpy(bytes.data(), &v, 4);
+    return bytes;
+  };
+  std::vector<u8> data(256);  // every byte, and so every pair of codes
+  for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<u8>(i);
+  const auto nibble = [&](std::size_t i) { return double(i % 2 ? data[i / 2] >> 4 : data[i / 2] & 15); };
+  const float row = 0.3137f;
+  check("int8_row", data, floats(row), [&](std::size_t i) { return double(static_cast<signed char>(data[i])) * row; });
+  check("int4_row", data, floats(row), [&](std::size_t i) { return (nibble(i) - 8) * row; });
+  check("e2m1_row", data, floats(row), [&](std::size_t i) {
+    const double values[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6}, c = nibble(i);
+    return (c < 8 ? values[static_cast<int>(c)] : -values[static_cast<int>(c) - 8]) * double(row);
+  });
+  for (std::size_t group : {32, 64, 128}) {
+    // Scales of 2^-24 (the smallest half), 65504 (the largest) and between; zero points 0..15.
+    std::vector<u8> halves, pairs;
+    for (std::size_t i = 0; i < 512 / group; ++i) {
+      const u32 h = i == 0 ? 1u : i == 1 ? 0x7bffu : 0x2c37u + static_cast<u32>(i);
+      const u32 z = tw::f32_to_f16_bits(static_cast<float>(i));
+      for (u32 b : {h, h >> 8}) halves.push_back(static_cast<u8>(b)), pairs.push_back(static_cast<u8>(b));
+      for (u32 b : {z, z >> 8}) pairs.push_back(static_cast<u8>(b));
+    }
+    const auto scale = [&](std::size_t i) {
+      return double(tw::f16_bits_to_f32(tw::fmt::read16(&halves[i / group * 2])));
+    };
+    check(("int4_g" + std::to_string(group)).c_str(), data, halves,
+          [&](std::size_t i) { return (nibble(i) - 8) * scale(i); });
+    check(("uint4_g" + std::to_string(group)).c_str(), data, pairs,
+          [&](std::size_t i) { return (nibble(i) - double(i / group)) * scale(i); });
+  }
+}
+
 TEST_CASE("special elements when encoding", "[formats]") {
   const auto with = [](float special) {
     auto x = gauss(256, 1.0f, 9);
@@ -243,7 +300,8 @@ TEST_CASE("special elements when encoding", "[formats]") {
   };
   // A NaN has no part in a scale: the block's other elements are as without it. It is itself lost in integer codes
   // (code 0), becomes +6 in E2M1, as in hardware, and survives in floats.
-  for (const char* name : {"q4_0", "q8_0", "nvfp4", "e4m3_row"}) {
+  for (const char* name :
+       {"q4_0", "q8_0", "nvfp4", "e4m3_row", "int4_g32", "uint4_g64", "int4_row", "int8_row", "e2m1_row"}) {
     const Format f = Format::parse(name);
     auto a = round_trip(f, with(kNan), 256), b = round_trip(f, with(0.0f), 256);
     a[40] = b[40] = 0.0f;
@@ -254,7 +312,8 @@ TEST_CASE("special elements when encoding", "[formats]") {
   CHECK(round_trip(Format::parse("nvfp4"), with(kNan), 256)[40] > 0.0f);
   CHECK(std::isnan(round_trip(Format::parse("e4m3_row"), with(kNan), 256)[40]));
   // An infinity makes an infinite scale: its block (or row) decodes to NaN or an infinity, never to a finite number.
-  for (const char* name : {"q4_0", "q8_0", "q8_1", "e4m3_row"}) {
+  for (const char* name :
+       {"q4_0", "q8_0", "q8_1", "e4m3_row", "int4_g32", "uint4_g32", "int4_row", "int8_row", "e2m1_row"}) {
     const Format f = Format::parse(name);
     const auto y = round_trip(f, with(kInf), 256);
     INFO(name);
@@ -263,7 +322,8 @@ TEST_CASE("special elements when encoding", "[formats]") {
   // Not so in NVFP4, whose scales end at 448: the infinity is the largest number there is.
   CHECK(round_trip(Format::parse("nvfp4"), with(-kInf), 256)[40] == -6.0f * 448.0f);
   // Too small for the scale: zero, not NaN.
-  for (const char* name : {"q4_0", "q8_0", "q8_1", "e4m3_row"}) {
+  for (const char* name :
+       {"q4_0", "q8_0", "q8_1", "e4m3_row", "int4_g32", "uint4_g32", "int4_row", "int8_row", "e2m1_row"}) {
     auto x = std::vector<float>(256, 1e-44f);
     x[3] = 0.0f;
     for (float v : round_trip(Format::parse(name), x, 256)) CHECK(std::fabs(v) <= 1e-40f);

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Formats of weights that share their way into the kernels with those of the other tests: each is read by both
+// families, for integer and for float activations, with the narrowest and the widest pieces that its layout allows.
+#include "emulator/gemm_gemv_test.h"
+#include "emulator/gemm_mma_test.h"
+#include "formats/e2m1_row.cuh"
+#include "formats/f16.cuh"
+#include "formats/f32.cuh"
+#include "formats/int4_g128.cuh"
+#include "formats/int4_g32.cuh"
+#include "formats/int4_g64.cuh"
+#include "formats/int4_row.cuh"
+#include "formats/int8_row.cuh"
+#include "formats/q8_1.cuh"
+#include "formats/uint4_g128.cuh"
+#include "formats/uint4_g32.cuh"
+#include "formats/uint4_g64.cuh"
+
+using namespace gemm_test;
+
+namespace {
+
+template <class X, class W, int SMALL, int LARGE>
+void check_gemv_weights() {
+  check_gemv<X, W, PlainF32, 1, SMALL, 4, 1, 4, 1, 1, 1, 1>();
+  check_gemv<X, W, Epilogue<f16, float, Act::silu>, 2, LARGE, 8, 2, 8, 2, 1, 1, 2>();
+}
+// SMALL, LARGE: of k. BK: of the narrow tile.
+template <class X, class W, int SMALL, int LARGE, int BK = 64>
+void check_mma_weights() {
+  check_mma<X, W, PlainF32, 16, 64, BK, 1, 4, 3, true, 8, SMALL, 1>();
+  check_mma<X, W, Epilogue<f16, float, Act::silu>, 32, 128, 128, 2, 4, 3, false, 8, LARGE, 2>();
+}
+template <class W>
+void check_reference() {
+  using Epi = Epilogue<float, float, Act::silu>;
+  using Plan = gemm::Reference<fmt::f32, W, Epi, false>;
+  std::uint64_t seed = 0;
+  for (const i64 m : kRagged) check<Plan, fmt::f32, W, Epi>({m, m % 2 ? 130 : 1, W::kBlock * (m % 3 + 1)}, seed++);
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("gemv: formats of weights", "[gemm]", fmt::q8_1, fmt::f16) {
+  SECTION("int4_g32") { check_gemv_weights<TestType, fmt::int4_g32, 32, 256>(); }
+  SECTION("int4_g64") { check_gemv_weights<TestType, fmt::int4_g64, 64, 256>(); }
+  SECTION("int4_g128") { check_gemv_weights<TestType, fmt::int4_g128, 64, 256>(); }
+  SECTION("uint4_g32") { check_gemv_weights<TestType, fmt::uint4_g32, 32, 256>(); }
+  SECTION("uint4_g64") { check_gemv_weights<TestType, fmt::uint4_g64, 64, 128>(); }
+  SECTION("uint4_g128") { check_gemv_weights<TestType, fmt::uint4_g128, 128, 256>(); }
+}
+
+TEMPLATE_TEST_CASE("mma: formats of weights", "[gemm]", fmt::q8_1, fmt::f16) {
+  SECTION("int4_g32") { check_mma_weights<TestType, fmt::int4_g32, 32, 128>(); }
+  SECTION("int4_g64") { check_mma_weights<TestType, fmt::int4_g64, 64, 128>(); }
+  SECTION("int4_g128") { check_mma_weights<TestType, fmt::int4_g128, 128, 128, 128>(); }
+  SECTION("uint4_g32") { check_mma_weights<TestType, fmt::uint4_g32, 32, 128>(); }
+  SECTION("uint4_g64") { check_mma_weights<TestType, fmt::uint4_g64, 64, 64>(); }
+  SECTION("uint4_g128") { check_mma_weights<TestType, fmt::uint4_g128, 128, 128, 128>(); }
+}
+
+TEMPLATE_TEST_CASE("reference: formats of weights", "[gemm]", fmt::e2m1_row, fmt::int4_g128, fmt::int4_g32,
+                   fmt::int4_g64, fmt::int4_row, fmt::int8_row, fmt::uint4_g128, fmt::uint4_g32, fmt::uint4_g64) {
+  check_reference<TestType>();
+}
