@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cache/record.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -36,6 +37,36 @@ std::string axis_text(const GridAxis& axis) {
 bool parse_axis(std::string_view text, GridAxis& axis) {
   return to_integer(token(text, ','), axis.fixed) && to_integer(token(text, ','), axis.per_rows) &&
          to_integer(token(text, ','), axis.per_cols) && text.empty();
+}
+
+std::string map_text(const TensorMapPlan& map) {
+  std::string text;
+  for (const std::uint64_t value : {std::uint64_t{map.pointer}, std::uint64_t{map.rows_at}, map.rows,
+                                    std::uint64_t{map.stride_at}, map.inner, std::uint64_t{map.element_bytes},
+                                    std::uint64_t{map.box_inner}, std::uint64_t{map.box_rows}})
+    text += std::to_string(value) + ',';
+  return text + std::to_string(map.swizzle);
+}
+
+bool parse_map(std::string_view text, TensorMapPlan& map) {
+  const auto next = [&](auto& value) { return to_integer(token(text, ','), value); };
+  return next(map.pointer) && next(map.rows_at) && next(map.rows) && next(map.stride_at) && next(map.inner) &&
+         next(map.element_bytes) && next(map.box_inner) && next(map.box_rows) && next(map.swizzle) && text.empty();
+}
+
+// What only some plans have: a line each, left out where it would say nothing.
+void add_extras(Key& key, const LaunchPlan& plan) {
+  if (plan.persistent) key.add("persistent", plan.persistent);
+  if (plan.overlap) key.add("overlap", 1);
+  // More maps than there is room for have no text: the line is malformed.
+  for (std::size_t i = 0; i < std::min<std::size_t>(plan.map_count, plan.maps.size() + 1); ++i)
+    key.add("map", i < plan.maps.size() ? map_text(plan.maps[i]) : "");
+}
+
+bool parse_extra(const std::string& tag, const std::string& value, LaunchPlan& plan) {
+  if (tag == "persistent") return to_integer(value, plan.persistent);
+  if (tag == "overlap") return plan.overlap = value == "1";
+  return tag == "map" && plan.map_count < plan.maps.size() && parse_map(value, plan.maps[plan.map_count++]);
 }
 
 bool is_time(double value) { return std::isfinite(value) && value >= 0; }
@@ -103,30 +134,33 @@ bool decode_resources(std::string_view text, Resources& r) {
 }
 
 std::string encode_metadata(const Binary& b) {
-  return Key()
-      .add("target", b.target)
+  Key key;
+  key.add("target", b.target)
       .add("entry", b.entry)
       .add("x", axis_text(b.plan.x))
       .add("y", axis_text(b.plan.y))
       .add("z", axis_text(b.plan.z))
       .add("threads", b.plan.threads)
       .add("cluster", b.plan.cluster)
-      .add("shared_bytes", b.plan.shared_bytes)
-      .add("resources", encode_resources(b.resources))
-      .add("log", b.log.substr(0, 4096))
-      .transcript();
+      .add("shared_bytes", b.plan.shared_bytes);
+  add_extras(key, b.plan);
+  return key.add("resources", encode_resources(b.resources)).add("log", b.log.substr(0, 4096)).transcript();
 }
 
 bool decode_metadata(std::string_view text, Binary& b) {
   const auto key = parse_transcript(text);
-  if (!key || key->fields().size() != 10) return false;
+  if (!key || key->fields().size() < 10) return false;
   const auto& f = key->fields();
+  const std::size_t resources = f.size() - 2;
   b.target = f[0].second;
   b.entry = f[1].second;
-  b.log = f[9].second;
+  b.log = f.back().second;
+  b.plan = {};
+  for (std::size_t i = 8; i < resources; ++i)
+    if (!parse_extra(f[i].first, f[i].second, b.plan)) return false;
   return parse_axis(f[2].second, b.plan.x) && parse_axis(f[3].second, b.plan.y) && parse_axis(f[4].second, b.plan.z) &&
          to_integer(f[5].second, b.plan.threads) && to_integer(f[6].second, b.plan.cluster) &&
-         to_integer(f[7].second, b.plan.shared_bytes) && decode_resources(f[8].second, b.resources) &&
+         to_integer(f[7].second, b.plan.shared_bytes) && decode_resources(f[resources].second, b.resources) &&
          encode_metadata(b) == text;
 }
 

@@ -17,10 +17,25 @@ std::string grid_text(const GridAxis& a) {
   return std::to_string(a.fixed) + "/" + std::to_string(a.per_rows) + "/" + std::to_string(a.per_cols);
 }
 
+std::string map_text(const TensorMapPlan& m) {
+  std::string text = " map=";
+  for (std::uint64_t v : {std::uint64_t{m.pointer}, std::uint64_t{m.rows_at}, m.rows, std::uint64_t{m.stride_at},
+                          m.inner, std::uint64_t{m.element_bytes}, std::uint64_t{m.box_inner},
+                          std::uint64_t{m.box_rows}})
+    text += std::to_string(v) + "/";
+  return text + std::to_string(m.swizzle);
+}
+
 std::string plan_text(const LaunchPlan& p) {
-  return "x=" + grid_text(p.x) + " y=" + grid_text(p.y) + " z=" + grid_text(p.z) +
+  std::string text = "x=" + grid_text(p.x) + " y=" + grid_text(p.y) + " z=" + grid_text(p.z) +
          " threads=" + std::to_string(p.threads) + " cluster=" + std::to_string(p.cluster) +
          " shared=" + std::to_string(p.shared_bytes);
+  // Only where a plan has them, so that the keys of all others stay what they were.
+  if (p.persistent) text += " persistent=" + std::to_string(p.persistent);
+  if (p.overlap) text += " overlap=1";
+  if (p.map_count) text += " maps=" + std::to_string(p.map_count);
+  for (std::size_t i = 0; i < std::min<std::size_t>(p.map_count, p.maps.size()); ++i) text += map_text(p.maps[i]);
+  return text;
 }
 
 }  // namespace

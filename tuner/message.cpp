@@ -16,6 +16,10 @@ class Writer {
   void number(std::uint32_t v) {
     for (int i = 0; i < 4; ++i) out_ += static_cast<char>(v >> (8 * i));
   }
+  void number64(std::uint64_t v) {
+    number(static_cast<std::uint32_t>(v));
+    number(static_cast<std::uint32_t>(v >> 32));
+  }
   void text(std::string_view s) {
     number(static_cast<std::uint32_t>(s.size()));
     out_ += s;
@@ -25,6 +29,14 @@ class Writer {
     number(a.per_rows);
     number(a.per_cols);
   }
+  void map(const TensorMapPlan& m) {
+    number(m.pointer);
+    number(m.rows_at);
+    number64(m.rows);
+    number(m.stride_at);
+    number64(m.inner);
+    for (std::uint32_t v : {m.element_bytes, m.box_inner, m.box_rows, m.swizzle}) number(v);
+  }
   void plan(const LaunchPlan& p) {
     axis(p.x);
     axis(p.y);
@@ -32,6 +44,10 @@ class Writer {
     number(p.threads);
     number(p.cluster);
     number(p.shared_bytes);
+    number(p.persistent);
+    number(p.overlap);
+    number(p.map_count);
+    for (const TensorMapPlan& m : p.maps) map(m);
   }
   std::string take() { return std::move(out_); }
 
@@ -55,6 +71,10 @@ class Reader {
     rest_.remove_prefix(4);
     return v;
   }
+  std::uint64_t number64() {
+    std::uint64_t low = number();
+    return low | std::uint64_t{number()} << 32;
+  }
   std::string_view text() {
     std::uint32_t n = number();
     if (!ok_ || n > rest_.size()) {
@@ -72,6 +92,16 @@ class Reader {
     a.per_cols = number();
     return a;
   }
+  TensorMapPlan map() {
+    TensorMapPlan m;
+    m.pointer = number();
+    m.rows_at = number();
+    m.rows = number64();
+    m.stride_at = number();
+    m.inner = number64();
+    for (std::uint32_t* v : {&m.element_bytes, &m.box_inner, &m.box_rows, &m.swizzle}) *v = number();
+    return m;
+  }
   LaunchPlan plan() {
     LaunchPlan p;
     p.x = axis();
@@ -80,6 +110,10 @@ class Reader {
     p.threads = number();
     p.cluster = number();
     p.shared_bytes = number();
+    p.persistent = number();
+    p.overlap = number() != 0;
+    p.map_count = number();
+    for (TensorMapPlan& m : p.maps) m = map();
     return p;
   }
 
@@ -98,7 +132,7 @@ double number_of(std::string_view s) { return std::strtod(std::string(s).c_str()
 }  // namespace
 
 std::string encode_request(const Source& source, const Arch& arch, const CompileOptions& options) {
-  Writer w("TWQ1");
+  Writer w("TWQ2");
   w.text(arch.name);
   w.text(options.nvrtc);
   w.number(options.compiler_cache);
@@ -117,7 +151,7 @@ std::string encode_request(const Source& source, const Arch& arch, const Compile
 }
 
 std::optional<Request> decode_request(const std::string& body) {
-  Reader r(body, "TWQ1");
+  Reader r(body, "TWQ2");
   Request q;
   q.target = r.text();
   q.options.nvrtc = r.text();

@@ -33,20 +33,76 @@ TEST_CASE("a candidate out of range has no text, and odd texts are no candidates
   }
 }
 
+namespace {
+
+// A plan that has everything a plan can have.
+Binary full_binary() {
+  Binary binary = scratch::binary(4);
+  binary.plan.persistent = 2;
+  binary.plan.overlap = true;
+  binary.plan.map_count = 2;
+  binary.plan.maps[0] = {.pointer = 8, .rows_at = 64, .stride_at = 72, .inner = 4096, .element_bytes = 2,
+                         .box_inner = 64, .box_rows = 128, .swizzle = 128};
+  binary.plan.maps[1] = {.pointer = 24, .rows = ~std::uint64_t{0}, .inner = std::uint64_t{1} << 40,
+                         .element_bytes = 1, .box_inner = 32, .box_rows = 256, .swizzle = 32};
+  return binary;
+}
+
+}  // namespace
+
 TEST_CASE("a binary's metadata survives its text, and no other text is accepted") {
-  const Binary binary = scratch::binary(3);
-  const std::string text = encode_metadata(binary);
+  for (const Binary& binary : {scratch::binary(3), full_binary()}) {
+    const std::string text = encode_metadata(binary);
+    Binary back = full_binary();  // nothing of it stays
+    REQUIRE(decode_metadata(text, back));
+    back.image = binary.image;
+    CHECK(scratch::same(back, binary));
+    std::mt19937 random(5);
+    for (int trial = 0; trial < 2000; ++trial) {
+      std::string changed = text;
+      changed[random() % changed.size()] = static_cast<char>(random());
+      Binary other;
+      if (!decode_metadata(changed, other)) continue;
+      CHECK(encode_metadata(other) == changed);  // one text per value
+    }
+  }
+}
+
+TEST_CASE("metadata as it was before plans had extras is what a plan without them has") {
+  const std::string before =
+      "target=sm_90a\nentry=kernel_3\nx=1,128,0\ny=1,0,64\nz=2,0,0\nthreads=256\ncluster=1\nshared_bytes=49152\n"
+      "resources=registers=168\\x0ashared_bytes=1024\\x0aspill_bytes=0\\x0astack_bytes=16\\x0aserialized=0\\x0a\n"
+      "log=line one\\x0aline \"two\"\\x0a\n";
+  CHECK(encode_metadata(scratch::binary(3)) == before);
   Binary back;
-  REQUIRE(decode_metadata(text, back));
-  back.image = binary.image;
-  CHECK(scratch::same(back, binary));
-  std::mt19937 random(5);
-  for (int trial = 0; trial < 2000; ++trial) {
+  REQUIRE(decode_metadata(before, back));
+  CHECK(back.plan == scratch::binary(3).plan);
+}
+
+TEST_CASE("extras of a plan that make no sense have no text that is read") {
+  const std::string text = encode_metadata(full_binary());
+  Binary other;
+  Binary many = full_binary();
+  for (const std::uint32_t count : {3u, 0xffffffffu}) {
+    many.plan.map_count = count;
+    CHECK_FALSE(decode_metadata(encode_metadata(many), other));
+  }
+  const auto with = [&](const std::string& from, const std::string& to) {
     std::string changed = text;
-    changed[random() % changed.size()] = static_cast<char>(random());
-    Binary other;
-    if (!decode_metadata(changed, other)) continue;
-    CHECK(encode_metadata(other) == changed);  // one text per value
+    const std::size_t at = changed.find(from);
+    REQUIRE(at != std::string::npos);
+    return changed.replace(at, from.size(), to);
+  };
+  for (const auto& [from, to] : {std::pair<const char*, const char*>{"persistent=2\n", "persistent=0\n"},
+                                 {"persistent=2\n", "persistent=2\npersistent=2\n"},
+                                 {"persistent=2\noverlap=1\n", "overlap=1\npersistent=2\n"},
+                                 {"overlap=1\n", "overlap=2\n"},
+                                 {"overlap=1\n", "other=1\n"},
+                                 {"map=8,64,", "map=64,"},
+                                 {"map=8,64,", "map=8,64,0,"},
+                                 {",128,128\n", ",128,4294967296\n"}}) {
+    CAPTURE(from, to);
+    CHECK_FALSE(decode_metadata(with(from, to), other));
   }
 }
 

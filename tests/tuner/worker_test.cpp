@@ -21,6 +21,18 @@ Source sample() {
   s.headers = {{"a.cuh", "x"}, {"b.cuh", std::string(1000, 'y')}};
   s.options = {"--maxrregcount=64"};
   s.plan.y = {7, 1, 2};
+  s.plan.persistent = 3;
+  s.plan.overlap = true;
+  return s;
+}
+
+// With maps, which the compiler never looks at.
+Source mapped() {
+  Source s = sample();
+  s.plan.map_count = 2;
+  s.plan.maps[0] = {.pointer = 1, .rows_at = 2, .rows = 3, .stride_at = 4, .inner = 5, .element_bytes = 6,
+                    .box_inner = 7, .box_rows = 8, .swizzle = 9};
+  s.plan.maps[1].inner = s.plan.maps[1].rows = ~std::uint64_t{1};
   return s;
 }
 
@@ -43,9 +55,14 @@ TEST_CASE("messages survive the way there and back", "[worker]") {
   REQUIRE(q->source.headers.size() == 2);
   CHECK(q->source.headers[1].text == sample().headers[1].text);
 
+  CHECK(decode_request(encode_request(mapped(), arch("sm_90a"), compiler()))->source.plan == mapped().plan);
+
   Binary b;
   b.target = "sm_90a";
   b.entry = sample().entry;
+  b.plan = mapped().plan;
+  error_of(ErrorCode::compile_failed, [&] { decode_reply(encode_reply(b), sample(), arch("sm_90a")); });
+  CHECK(decode_reply(encode_reply(b), mapped(), arch("sm_90a")).plan == mapped().plan);
   b.plan = sample().plan;
   b.resources = {32, 1, 2, 3, true};
   b.image.assign(100, std::byte{7});
