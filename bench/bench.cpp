@@ -15,11 +15,21 @@ int main(int argc, char** argv) {
   std::vector<std::string> what;
   std::string out, child;
   Settings settings;
-  app.add_option("what", what, "compile prewarm kernels cast launch startup regret; all of them by default");
+  app.add_option("what", what, "compile prewarm kernels cast launch startup regret: all of them by default; gemm");
   app.add_option("--out", out, "result file (JSON)");
   app.add_option("--problems", settings.problems, "regret: number of problems");
   app.add_option("--child", child, "internal: run one step in this process and print its result");
-  app.add_option("--cache", settings.cache, "internal: the cache of a child");
+  app.add_option("--cache", settings.cache, "gemm: keep choices in this file; internal: the cache of a child");
+  app.add_option("--rows", settings.rows, "gemm: only rows whose label, targets or problem contain this");
+  app.add_option("--shapes", settings.shapes, "gemm: N,K;N,K;... or 'judged' for all that are judged");
+  app.add_option("--m", settings.ms, "gemm: only these m, e.g. 1,1024");
+  app.add_option("--pack", settings.pack, "gemm: ask for pack=VALUE where the weights have it");
+  app.add_option("--seconds", settings.seconds,
+                 "gemm: start nothing new after this long; what is left counts as short");
+  app.add_option("--tune-seconds", settings.tune_seconds, "gemm: tuning time of each problem");
+  app.add_option("--candidates", settings.candidates, "gemm: candidates measured per problem")
+      ->check(CLI::Range(1, 1000));
+  app.add_option("--rounds", settings.rounds, "gemm: timed replays")->check(CLI::Range(1, 1000));
   CLI11_PARSE(app, argc, argv);
   settings.self = argv[0];
   try {
@@ -40,6 +50,8 @@ int main(int argc, char** argv) {
         fmt::print("skipped: no CUDA device\n");
       else if (name == "kernels")
         results[name] = kernels(*device);
+      else if (name == "gemm")
+        results[name] = gemms(*device, settings);
       else if (name == "cast")
         results[name] = casts(*device);
       else if (name == "launch")
@@ -49,7 +61,8 @@ int main(int argc, char** argv) {
       else if (name == "regret")
         results[name] = regret(*device, settings);
       else
-        throw Error(ErrorCode::invalid_argument, "what", name, "compile prewarm kernels cast launch startup regret");
+        throw Error(ErrorCode::invalid_argument, "what", name,
+                    "compile prewarm kernels cast launch startup regret gemm");
       std::fflush(stdout);
       write(out, environment(gpu ? &*device : nullptr, options), results);
     }

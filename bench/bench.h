@@ -12,14 +12,20 @@ struct Settings {
   std::string self;  // this program, for steps that need a fresh process
   std::string cache;
   int problems = 20;
+  // gemm
+  std::string shapes, rows, ms, pack;  // as on the command line; empty: the row's own
+  double seconds = 440;                // starts nothing new after that
+  double tune_seconds = 6;             // of each problem
+  int candidates = 16, rounds = 15;
 };
 
-Json compile_times();                                     // offline.cpp: no device needed
-Json prewarm_scaling(const Settings& settings);           // offline.cpp
-Json kernels(const Device& device);                       // kernels.cpp: gemv and mma against the device's ceilings
-Json casts(const Device& device);                         // kernels.cpp
-Json launch_costs(const Device& device);                  // host.cpp: prepare() hit, bucket choice, launch()
-Json startup(const Settings& settings, const Device& d);  // host.cpp: second process
+Json compile_times();                                        // offline.cpp: no device needed
+Json prewarm_scaling(const Settings& settings);              // offline.cpp
+Json kernels(const Device& device);                          // kernels.cpp: gemv and mma against the device's ceilings
+Json casts(const Device& device);                            // kernels.cpp
+Json gemms(const Device& device, const Settings& settings);  // gemm.cpp: against cuBLASLt, as its table asks
+Json launch_costs(const Device& device);                     // host.cpp: prepare() hit, bucket choice, launch()
+Json startup(const Settings& settings, const Device& d);     // host.cpp: second process
 int startup_child(const Settings& settings, bool one);
 Json regret(const Device& device, const Settings& settings);  // regret.cpp: choice against the exhaustive best
 

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/cuda.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include <tilewright/error.h>
+
+namespace tilewright::bench {
+namespace {
+
+constexpr int kCaptureRelaxed = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED: what a library does while it launches is its own
+constexpr double kGraphMicroseconds = 2000;
+constexpr int kMostLaunches = 2048;  // in one graph
+constexpr int kMostCopies = 512;
+constexpr double kFreeShare = 0.8;
+constexpr std::size_t kAlign = 256;
+
+template <class... A>
+struct Function {
+  Function(void* library, const char* symbol)
+      : name(symbol), call(reinterpret_cast<int (*)(A...)>(dlsym(library, symbol))) {
+    if (!call) throw Error(ErrorCode::library_missing, "libcuda", symbol, "the driver has no such function");
+  }
+  void operator()(A... arguments) const {
+    if (const int result = call(arguments...))
+      throw Error(ErrorCode::driver_failed, name, fmt::format("CUDA error {}", result), "success");
+  }
+  const char* name;
+  int (*call)(A...);
+};
+
+void* open_driver(const std::string& path) {
+  void* library = dlopen(path.empty() ? "libcuda.so.1" : path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!library) throw Error(ErrorCode::library_missing, "libcuda", path, "cannot be opened");
+  return library;
+}
+
+}  // namespace
+
+struct Cuda::Driver {
+  explicit Driver(const std::string& path) : library(open_driver(path)) {}
+
+  using Address = unsigned long long;
+  void* library;
+  Function<int*, int> device_get{library, "cuDeviceGet"};
+  Function<void**, int> primary_retain{library, "cuDevicePrimaryCtxRetain"};
+  Function<int> primary_release{library, "cuDevicePrimaryCtxRelease_v2"};
+  Function<void*> context_push{library, "cuCtxPushCurrent_v2"};
+  Function<void**> context_pop{library, "cuCtxPopCurrent_v2"};
+  Function<Address, Address, std::size_t> copy{library, "cuMemcpyDtoD_v2"};
+  Function<> synchronize{library, "cuCtxSynchronize"};
+  Function<std::size_t*, std::size_t*> memory_info{library, "cuMemGetInfo_v2"};
+  Function<void*, int> capture_begin{library, "cuStreamBeginCapture_v2"};
+  Function<void*, void**> capture_end{library, "cuStreamEndCapture"};
+  Function<void**, void*, unsigned long long> instantiate{library, "cuGraphInstantiateWithFlags"};
+  Function<void*, void*> graph_launch{library, "cuGraphLaunch"};
+  Function<void*> graph_destroy{library, "cuGraphDestroy"};
+  Function<void*> exec_destroy{library, "cuGraphExecDestroy"};
+  Function<void**, unsigned> event_create{library, "cuEventCreate"};
+  Function<void*> event_destroy{library, "cuEventDestroy_v2"};
+  Function<void*, void*> event_record{library, "cuEventRecord"};
+  Function<void*> event_synchronize{library, "cuEventSynchronize"};
+  Function<float*, void*, void*> event_elapsed{library, "cuEventElapsedTime"};
+};
+
+Cuda::Cuda(const Device& device, const std::string& driver)
+    : driver_(std::make_unique<Driver>(driver)), stream_(device), ordinal_(device.ordinal()) {
+  int handle = 0;
+  void* context = nullptr;
+  driver_->device_get(&handle, ordinal_);
+  driver_->primary_retain(&context, handle);
+  driver_->context_push(context);
+  driver_->event_create(&start_, 0u);
+  driver_->event_create(&stop_, 0u);
+}
+
+Cuda::~Cuda() {
+  driver_->event_destroy.call(start_);
+  driver_->event_destroy.call(stop_);
+  void* popped = nullptr;
+  driver_->context_pop.call(&popped);
+  int handle = 0;
+  if (driver_->device_get.call(&handle, ordinal_) == 0) driver_->primary_release.call(handle);
+}
+
+void Cuda::copy(void* to, const void* from, std::size_t bytes) const {
+  driver_->copy(reinterpret_cast<Driver::Address>(to), reinterpret_cast<Driver::Address>(from), bytes);
+  driver_->synchronize();  // a copy on the device returns before it is done
+}
+
+std::size_t Cuda::free_bytes() const {
+  std::size_t free = 0, total = 0;
+  driver_->memory_info(&free, &total);
+  return free;
+}
+
+double Cuda::microseconds(const std::function<void()>& enqueue) const {
+  driver_->event_record(start_, stream());
+  enqueue();
+  driver_->event_record(stop_, stream());
+  driver_->event_synchronize(stop_);
+  float milliseconds = 0;
+  driver_->event_elapsed(&milliseconds, start_, stop_);
+  return 1000.0 * milliseconds;
+}
+
+Replay::Replay(const Cuda& cuda, int launches, const std::function<void(int)>& launch)
+    : cuda_(&cuda), launches_(launches) {
+  const Cuda::Driver& driver = cuda.driver();
+  driver.capture_begin(cuda.stream(), kCaptureRelaxed);
+  try {
+    for (int i = 0; i < launches; ++i) launch(i);
+  } catch (...) {
+    // The stream must leave capture mode whatever happened.
+    if (driver.capture_end.call(cuda.stream(), &graph_) == 0 && graph_) driver.graph_destroy.call(graph_);
+    throw;
+  }
+  driver.capture_end(cuda.stream(), &graph_);
+  if (const int result = driver.instantiate.call(&exec_, graph_, 0ull)) {
+    driver.graph_destroy.call(graph_);
+    throw Error(ErrorCode::driver_failed, driver.instantiate.name, fmt::format("CUDA error {}", result), "success");
+  }
+  driver.graph_launch(exec_, cuda.stream());  // uploads the graph
+  driver.synchronize();
+}
+
+Replay::Replay(Replay&& other) noexcept
+    : cuda_(other.cuda_),
+      graph_(std::exchange(other.graph_, nullptr)),
+      exec_(std::exchange(other.exec_, nullptr)),
+      launches_(other.launches_) {}
+
+Replay& Replay::operator=(Replay&& other) noexcept {
+  std::swap(cuda_, other.cuda_);
+  std::swap(graph_, other.graph_);
+  std::swap(exec_, other.exec_);
+  std::swap(launches_, other.launches_);
+  return *this;
+}
+
+Replay::~Replay() {
+  if (!exec_) return;
+  cuda_->driver().exec_destroy.call(exec_);
+  cuda_->driver().graph_destroy.call(graph_);
+}
+
+double Replay::time() const {
+  return cuda_->microseconds([&] { cuda_->driver().graph_launch(exec_, cuda_->stream()); }) / launches_;
+}
+
+Rotation::Rotation(const Cuda& cuda, const Device& device, std::span<const Piece> pieces, double cold_bytes) {
+  for (const Piece& p : pieces) {
+    offsets_.push_back(stride_);
+    stride_ += (std::max<std::size_t>(1, p.bytes) + kAlign - 1) / kAlign * kAlign;
+    if (p.weights) weight_bytes_ += p.bytes;
+  }
+  const double wanted = std::floor(cold_bytes / static_cast<double>(std::max<std::size_t>(1, weight_bytes_))) + 2;
+  const double room = std::floor(kFreeShare * static_cast<double>(cuda.free_bytes()) / static_cast<double>(stride_));
+  if (room < 2) throw Error(ErrorCode::too_large, "buffers", fmt::format("{} bytes", stride_), "twice that must fit");
+  copies_ = static_cast<int>(std::min({wanted, double(kMostCopies), room}));
+  arena_ = Memory(device, stride_ * static_cast<std::size_t>(copies_));
+  std::vector<std::byte> content(stride_);
+  for (std::size_t i = 0; i < pieces.size(); ++i)
+    if (pieces[i].fill) pieces[i].fill(std::span(content).subspan(offsets_[i], pieces[i].bytes));
+  arena_.upload(content, 0);
+  for (int c = 1; c < copies_; ++c)
+    cuda.copy(static_cast<char*>(arena_.data()) + stride_ * static_cast<std::size_t>(c), arena_.data(), stride_);
+}
+
+void* Rotation::at(int copy, int piece) const {
+  return static_cast<char*>(arena_.data()) + stride_ * static_cast<std::size_t>(copy) +
+         offsets_[static_cast<std::size_t>(piece)];
+}
+
+std::vector<void*> Rotation::pointers(int copy) const {
+  std::vector<void*> p;
+  for (std::size_t i = 0; i < offsets_.size(); ++i) p.push_back(at(copy, static_cast<int>(i)));
+  return p;
+}
+
+void Rotation::download(std::span<std::byte> to, int piece, std::size_t offset) const {
+  arena_.download(to, offsets_[static_cast<std::size_t>(piece)] + offset);
+}
+
+int Rotation::launches(double microseconds) const {
+  const double walk = std::max(0.5, microseconds) * copies_;
+  const int most = std::max(1, kMostLaunches / copies_);
+  return copies_ * std::clamp(static_cast<int>(std::ceil(kGraphMicroseconds / walk)), 1, most);
+}
+
+}  // namespace tilewright::bench

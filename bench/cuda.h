@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// What timing somebody else's launches beside ours takes and the public headers do not give: a current context, copies
+// on the device, a captured sequence that is replayed and timed. Own declarations of the driver API, opened at run
+// time. One thread. Functions throw Error (driver_failed, library_missing).
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <tilewright/kernel.h>
+#include <tilewright/memory.h>
+
+namespace tilewright::bench {
+
+class Cuda {
+ public:
+  // Makes the device's primary context current for this thread, which is what a library of the CUDA runtime launches
+  // on. `driver`: Options::driver.
+  Cuda(const Device& device, const std::string& driver);
+  ~Cuda();
+  Cuda(const Cuda&) = delete;
+  Cuda& operator=(const Cuda&) = delete;
+
+  Stream stream() const { return stream_.get(); }
+  void copy(void* to, const void* from, std::size_t bytes) const;  // on the device, synchronous
+  std::size_t free_bytes() const;
+  double microseconds(const std::function<void()>& enqueue) const;  // between two events around what it enqueues
+
+  struct Driver;
+  const Driver& driver() const { return *driver_; }
+
+ private:
+  std::unique_ptr<Driver> driver_;
+  OwnedStream stream_;
+  void* start_ = nullptr;
+  void* stop_ = nullptr;
+  int ordinal_ = 0;
+};
+
+// Launches captured once into a CUDA graph. launch(i) enqueues the i-th of them on cuda.stream().
+class Replay {
+ public:
+  Replay(const Cuda& cuda, int launches, const std::function<void(int)>& launch);
+  Replay(Replay&&) noexcept;
+  Replay& operator=(Replay&&) noexcept;
+  ~Replay();
+  double time() const;  // replays once; microseconds per launch
+  int launches() const { return launches_; }
+
+ private:
+  const Cuda* cuda_;
+  void* graph_ = nullptr;
+  void* exec_ = nullptr;
+  int launches_;
+};
+
+// One piece of what a launch reads or writes.
+struct Piece {
+  std::size_t bytes = 0;
+  std::function<void(std::span<std::byte>)> fill;  // empty: written by the launch
+  bool weights = false;
+};
+
+// Equal copies of some pieces, as many as make up more than `cold_bytes` of weights, at least two.
+class Rotation {
+ public:
+  Rotation(const Cuda& cuda, const Device& device, std::span<const Piece> pieces, double cold_bytes);
+  int copies() const { return copies_; }
+  std::size_t bytes() const { return arena_.size(); }
+  std::size_t weight_bytes() const { return weight_bytes_; }  // of one copy
+  void* at(int copy, int piece) const;
+  std::vector<void*> pointers(int copy) const;
+  void download(std::span<std::byte> to, int piece, std::size_t offset) const;  // of copy 0
+
+  // How many launches to capture, given the time of one: whole walks over the copies that take about two milliseconds,
+  // beside which what events resolve and the graph's own start do not show.
+  int launches(double microseconds) const;
+
+ private:
+  Memory arena_;
+  std::vector<std::size_t> offsets_;
+  std::size_t stride_ = 0, weight_bytes_ = 0;
+  int copies_ = 0;
+};
+
+}  // namespace tilewright::bench
