@@ -21,20 +21,24 @@ void require(bool legal, const std::string& what) {
   if (!legal) throw std::invalid_argument("tensor_map: " + what);
 }
 
-struct Encoded {
-  u64 mark;
-  TensorLayout layout;
-};
-static_assert(sizeof(Encoded) <= sizeof(TensorMap));
+const char* name(Transfer::What what) {
+  return what == Transfer::What::bulk     ? "bulk_load"
+         : what == Transfer::What::tensor ? "tensor_load"
+                                          : "store_cluster_async";
+}
+
+std::string issued_by(const Transfer& t) {
+  return std::string(name(t.what)) + " by " + place(*t.issuer) + ", thread " + std::to_string(t.thread);
+}
 
 // Calls f(offset of 16 bytes in shared memory, row, byte within the row) for the whole of a box.
 template <class F>
 void for_chunks(const Transfer& t, const F& f) {
-  const u32 row_bytes = t.layout.box_inner * t.layout.element;
-  for (u32 r = 0; r < t.layout.box_rows; ++r)
+  const u32 row_bytes = t.box->box_inner * t.box->element;
+  for (u32 r = 0; r < t.box->box_rows; ++r)
     for (u32 b = 0; b < row_bytes; b += 16) {
       const u32 offset = t.offset + r * row_bytes + b;
-      f(t.layout.swizzle ? swizzle(offset, t.layout.swizzle) : offset, r, b);
+      f(t.box->swizzle ? swizzle(offset, t.box->swizzle) : offset, r, b);
     }
 }
 }  // namespace
@@ -54,11 +58,11 @@ TensorMap tensor_map(const void* base, int element_bytes, u64 inner, u64 rows, u
           "swizzle over " + std::to_string(swizzle_bytes) + " bytes");
   require(box_inner * element % 16 == 0, "a box row is not a multiple of 16 bytes");
   require(!swizzle_bytes || box_inner * element <= swizzle_bytes, "a box row is longer than the swizzle's span");
-  const Encoded encoded{kMapMark,
-                        {static_cast<const u8*>(base), inner, rows, row_stride_bytes, element, box_inner, box_rows,
-                         swizzle_bytes}};
+  const Tensor tensor{kMapMark, static_cast<const u8*>(base), inner, rows, row_stride_bytes, element, box_inner,
+                      box_rows, swizzle_bytes};
   TensorMap map{};
-  std::memcpy(&map, &encoded, sizeof encoded);
+  static_assert(sizeof tensor <= sizeof map);
+  std::memcpy(&map, &tensor, sizeof tensor);
   return map;
 }
 
@@ -76,17 +80,30 @@ Barrier& Async::find(Worker& worker, const void* address, const char* operation)
 }
 
 Barrier& Async::find(Worker& worker, Block& block, u32 offset, const char* operation) {
-  const std::string what = std::string(operation) + ": the barrier at " + std::to_string(offset) +
-                           (&block == worker.self().block ? "" : " of rank " + std::to_string(block.rank));
-  if (offset % 8) worker.fail(what + " is not 8-byte aligned");
+  const auto bad = [&](const char* what) {
+    worker.fail(std::string(operation) + ": the barrier at " + std::to_string(offset) +
+                (&block == worker.self().block ? "" : " of rank " + std::to_string(block.rank)) + what);
+  };
+  if (offset % 8) bad(" is not 8-byte aligned");
   const u8* address = block.shared + offset;
   const auto found = barriers_.find(address);
-  if (found == barriers_.end()) worker.fail(what + " was not initialized");
+  if (found == barriers_.end()) bad(" was not initialized");
   tsan_read(address, 8);
   u64 value;
   std::memcpy(&value, address, 8);
-  if (value != mark(offset)) worker.fail(what + " was overwritten");
+  if (value != mark(offset)) bad(" was overwritten");
   return found->second;
+}
+
+// One that others than its block's threads use.
+Barrier& Async::find_published(Worker& worker, u32 rank, u32 offset, const char* operation) {
+  Block& block = worker.block_of_rank(rank);
+  if (block.finished == worker.launch().threads)
+    worker.fail(std::string(operation) + " to rank " + std::to_string(rank) + ", which has exited");
+  Barrier& barrier = find(worker, block, offset, operation);
+  if (!barrier.published)
+    worker.fail(std::string(operation) + ": no barrier_init_fence after the init of " + describe(barrier));
+  return barrier;
 }
 
 void Async::init(Worker& worker, const void* address, u32 count) {
@@ -114,34 +131,27 @@ void Async::publish(Worker& worker) {
 
 void Async::arrive(Worker& worker, const void* address, u32 bytes) {
   Barrier& barrier = find(worker, address, bytes ? "barrier_expect" : "barrier_arrive");
-  tsan_release(&barrier);
   if (bytes > kMaxBytes || barrier.bytes + bytes > kMaxBytes)
     worker.fail("barrier_expect: too many bytes for one phase of " + describe(barrier));
-  arrive(worker, barrier, bytes, "");
-  worker.step_aside();
+  arrive(worker, barrier, bytes);
 }
 
 void Async::arrive_remote(Worker& worker, const void* address, u32 rank) {
   if (!worker.in_shared(address, 8)) worker.fail("barrier_arrive_remote: the barrier is not in shared memory");
-  if (rank >= worker.launch().cluster) worker.fail("barrier_arrive_remote at rank " + std::to_string(rank));
-  Block& block = worker.block_of_rank(rank);
-  if (block.finished == worker.launch().threads)
-    worker.fail("barrier_arrive_remote at rank " + std::to_string(rank) + ", which has exited");
+  if (rank >= worker.launch().cluster) worker.fail("barrier_arrive_remote to rank " + std::to_string(rank));
   const auto offset = static_cast<u32>(static_cast<const u8*>(address) - worker.self().block->shared);
-  Barrier& barrier = find(worker, block, offset, "barrier_arrive_remote");
-  if (!barrier.published) worker.fail("barrier_arrive_remote: no barrier_init_fence after the init of " + describe(barrier));
-  tsan_release(&barrier);
-  arrive(worker, barrier, 0, " of rank " + std::to_string(rank));
-  worker.step_aside();
+  arrive(worker, find_published(worker, rank, offset, "barrier_arrive_remote"), 0);
 }
 
-void Async::arrive(Worker& worker, Barrier& barrier, u32 bytes, const std::string& who) {
-  if (barrier.arrivals == barrier.count) worker.fail("one arrival too many" + who + " at " + describe(barrier));
+void Async::arrive(Worker& worker, Barrier& barrier, u32 bytes) {
+  tsan_release(&barrier);
+  if (barrier.arrivals == barrier.count) worker.fail("one arrival too many at " + describe(barrier));
   barrier.bytes += bytes;
   ++barrier.arrivals;
   if (barrier.arrivals == barrier.count && barrier.bytes < 0)
-    worker.fail("more bytes have arrived than expected" + who + " at " + describe(barrier));
+    worker.fail("more bytes have arrived than expected at " + describe(barrier));
   complete(worker, barrier);
+  worker.step_aside();
 }
 
 void Async::complete(Worker& worker, Barrier& barrier) {
@@ -159,72 +169,106 @@ void Async::wait(Worker& worker, const void* address, u32 parity) {
 }
 
 // ---- copies --------------------------------------------------------------------------------------------------------
+std::vector<u8>& Async::view(const Block& block) {
+  auto& bytes = views_[&block];
+  if (bytes.size() != shared_bytes_) {
+    bytes.resize(shared_bytes_);
+    poison(bytes.data(), shared_bytes_);
+  }
+  return bytes;
+}
+
+void Async::write(const Block& block, u32 offset, const void* from, u32 bytes) {
+  u8* const seen = view(block).data() + offset;
+  if (from)
+    std::memcpy(seen, from, bytes);
+  else
+    poison(seen, bytes);
+  std::memcpy(block.shared + offset, seen, bytes);
+}
+
+void Async::fence(Worker& worker) {
+  const Block& own = *worker.self().block;
+  std::memcpy(view(own).data(), own.shared, shared_bytes_);
+}
+
+bool Async::visible(const Block& block, u32 offset, u32 bytes) {
+  return std::memcmp(view(block).data() + offset, block.shared + offset, bytes) == 0;
+}
+
 void Async::load(Worker& worker, void* to, const void* from, u32 bytes, const void* barrier, u32 mask) {
   if (bytes == 0 || bytes % 16 || bytes > kMaxBytes) worker.fail("bulk_load of " + std::to_string(bytes) + " bytes");
   if (!aligned(from, 16)) worker.fail("bulk_load from a misaligned address");
   if (!worker.in_shared(to, bytes)) worker.fail("bulk_load to an address that is not in shared memory");
   if (!aligned(to, 16)) worker.fail("bulk_load to a misaligned address");
   Transfer transfer;
+  transfer.what = Transfer::What::bulk;
   transfer.from = static_cast<const u8*>(from);
   transfer.bytes = bytes;
   tsan_read(from, bytes);
-  issue(worker, transfer, to, barrier, mask, "bulk_load");
+  issue(worker, transfer, to, barrier, mask);
 }
 
 void Async::load(Worker& worker, void* to, const TensorMap* map, i32 c0, i32 c1, const void* barrier, u32 mask) {
   if (!aligned(map, 64)) worker.fail("tensor_load: the map is not 64-byte aligned");
-  Encoded encoded;
-  std::memcpy(&encoded, map, sizeof encoded);
-  if (encoded.mark != kMapMark) worker.fail("tensor_load: not a map that emu::tensor_map made");
-  const TensorLayout& l = encoded.layout;
+  const Tensor& tensor = *reinterpret_cast<const Tensor*>(map);
+  if (tensor.mark != kMapMark) worker.fail("tensor_load: not a map that emu::tensor_map made");
   Transfer transfer;
-  transfer.layout = l;
-  transfer.bytes = l.box_inner * l.element * l.box_rows;
+  transfer.what = Transfer::What::tensor;
+  transfer.box = &tensor;
+  transfer.bytes = tensor.box_inner * tensor.element * tensor.box_rows;
   transfer.c0 = c0, transfer.c1 = c1;
-  const u32 touched = l.swizzle ? (transfer.bytes + 127) / 128 * 128 : transfer.bytes;
+  const u32 touched = tensor.swizzle ? (transfer.bytes + 127) / 128 * 128 : transfer.bytes;
   if (!worker.in_shared(to, touched)) worker.fail("tensor_load to an address that is not in shared memory");
   if (!aligned(to, 128)) worker.fail("tensor_load to an address that is not 128-byte aligned");
-  for (u32 r = 0; r < l.box_rows; ++r) {
-    const i64 y = static_cast<i64>(c1) + r, first = std::max<i64>(c0, 0);
-    const i64 last = std::min<i64>(static_cast<i64>(c0) + l.box_inner, static_cast<i64>(l.inner));
-    if (y >= 0 && y < static_cast<i64>(l.rows) && first < last)
-      tsan_read(l.base + static_cast<u64>(y) * l.row_stride + static_cast<u64>(first) * l.element,
-                static_cast<u64>(last - first) * l.element);
-  }
-  issue(worker, transfer, to, barrier, mask, "tensor_load");
+  const i64 first = std::max<i64>(c0, 0), rows = static_cast<i64>(tensor.rows);
+  const i64 last = std::min<i64>(static_cast<i64>(c0) + tensor.box_inner, static_cast<i64>(tensor.inner));
+  for (i64 y = std::max<i64>(c1, 0); y < std::min<i64>(static_cast<i64>(c1) + tensor.box_rows, rows); ++y)
+    if (first < last)
+      tsan_read(tensor.base + static_cast<u64>(y) * tensor.row_stride + static_cast<u64>(first) * tensor.element,
+                static_cast<u64>(last - first) * tensor.element);
+  issue(worker, transfer, to, barrier, mask);
 }
 
-void Async::issue(Worker& worker, Transfer transfer, const void* to, const void* barrier, u32 mask,
-                  const char* operation) {
+void Async::store(Worker& worker, void* to, u32 value, const void* barrier, u32 rank) {
+  if (!worker.in_shared(to, 4)) worker.fail("store_cluster_async to an address that is not in shared memory");
+  if (!aligned(to, 4)) worker.fail("store_cluster_async to a misaligned address");
+  if (rank >= worker.launch().cluster) worker.fail("store_cluster_async to rank " + std::to_string(rank));
+  Transfer transfer;
+  transfer.what = Transfer::What::word;
+  transfer.bytes = 4;
+  transfer.value = value;
+  issue(worker, transfer, to, barrier, 1u << rank);
+}
+
+void Async::issue(Worker& worker, Transfer transfer, const void* to, const void* barrier, u32 mask) {
+  const char* const operation = name(transfer.what);
   const u32 cluster = worker.launch().cluster;
-  Block& own = *worker.self().block;
+  const Block& own = *worker.self().block;
   if (mask >> cluster) worker.fail(std::string(operation) + " to blocks that the cluster does not have");
   if (!mask) mask = 1u << own.rank;
   if (!worker.in_shared(barrier, 8)) worker.fail(std::string(operation) + ": the barrier is not in shared memory");
-  transfer.offset = static_cast<u32>(static_cast<const u8*>(to) - own.shared);
   const auto barrier_offset = static_cast<u32>(static_cast<const u8*>(barrier) - own.shared);
-  transfer.issuer = worker.where() + ": " + operation;
+  transfer.offset = static_cast<u32>(static_cast<const u8*>(to) - own.shared);
+  transfer.issuer = &own;
+  transfer.thread = worker.self().index;
   for (u32 rank = 0; rank < cluster; ++rank) {
     if (!(mask >> rank & 1)) continue;
+    transfer.barrier = &find_published(worker, rank, barrier_offset, operation);
     Block& block = worker.block_of_rank(rank);
-    if (block.finished == worker.launch().threads)
-      worker.fail(std::string(operation) + " to rank " + std::to_string(rank) + ", which has exited");
     transfer.block = &block;
-    transfer.barrier = &find(worker, block, barrier_offset, operation);
-    if (!transfer.barrier->published)
-      worker.fail(std::string(operation) + ": no barrier_init_fence after the init of " + describe(*transfer.barrier));
-    for (const Transfer& t : transfers_)
-      if (t.block == &block && t.offset < transfer.offset + transfer.bytes && transfer.offset < t.offset + t.bytes)
-        worker.fail(std::string(operation) + " over one that is under way, of " + t.issuer);
-    if (transfer.from) {
-      tsan_write(block.shared + transfer.offset, transfer.bytes);
-      poison(block.shared + transfer.offset, transfer.bytes);
-    } else {
-      for_chunks(transfer, [&](u32 offset, u32, u32) {
-        tsan_write(block.shared + offset, 16);
-        poison(block.shared + offset, 16);
-      });
-    }
+    const auto claim = [&](u32 offset, u32 bytes) {
+      tsan_write(block.shared + offset, bytes);
+      write(block, offset, nullptr, bytes);
+    };
+    if (transfer.what == Transfer::What::tensor)
+      for_chunks(transfer, [&](u32 offset, u32, u32) { claim(offset, 16); });
+    else
+      claim(transfer.offset, transfer.bytes);
+    if (transfer.what != Transfer::What::word)
+      for (const Transfer& t : transfers_)
+        if (t.block == &block && t.offset < transfer.offset + transfer.bytes && transfer.offset < t.offset + t.bytes)
+          worker.fail(std::string(operation) + " over a " + issued_by(t) + " that is under way");
     tsan_release(transfer.barrier);
     transfers_.push_back(transfer);
   }
@@ -232,37 +276,36 @@ void Async::issue(Worker& worker, Transfer transfer, const void* to, const void*
 }
 
 void Async::deliver(Worker& worker) {
-  const std::size_t which = worker.launch().seed ? worker.random() % transfers_.size() : 0;
-  const Transfer t = transfers_[which];
-  transfers_.erase(transfers_.begin() + static_cast<std::ptrdiff_t>(which));
-  u8* shared = t.block->shared;
-  if (t.from) {
-    std::memcpy(shared + t.offset, t.from, t.bytes);
-  } else {
-    const TensorLayout& l = t.layout;
+  if (worker.launch().seed) std::swap(transfers_.front(), transfers_[worker.random() % transfers_.size()]);
+  const Transfer t = transfers_.front();
+  transfers_.pop_front();
+  if (t.what == Transfer::What::bulk) write(*t.block, t.offset, t.from, t.bytes);
+  if (t.what == Transfer::What::word) write(*t.block, t.offset, &t.value, 4);
+  if (t.what == Transfer::What::tensor) {
+    const Tensor& tensor = *t.box;
     for_chunks(t, [&](u32 offset, u32 row, u32 byte) {
+      u8 chunk[16] = {};
       const i64 y = static_cast<i64>(t.c1) + row;
-      for (u32 i = 0; i < 16; i += l.element) {
-        const i64 x = static_cast<i64>(t.c0) + (byte + i) / l.element;
-        if (y >= 0 && y < static_cast<i64>(l.rows) && x >= 0 && x < static_cast<i64>(l.inner))
-          std::memcpy(shared + offset + i, l.base + static_cast<u64>(y) * l.row_stride + static_cast<u64>(x) * l.element,
-                      l.element);
-        else
-          std::memset(shared + offset + i, 0, l.element);
+      for (u32 i = 0; i < 16; i += tensor.element) {
+        const i64 x = static_cast<i64>(t.c0) + (byte + i) / tensor.element;
+        if (y >= 0 && y < static_cast<i64>(tensor.rows) && x >= 0 && x < static_cast<i64>(tensor.inner))
+          std::memcpy(chunk + i, tensor.base + static_cast<u64>(y) * tensor.row_stride + static_cast<u64>(x) * tensor.element,
+                      tensor.element);
       }
+      write(*t.block, offset, chunk, 16);
     });
   }
   Barrier& barrier = *t.barrier;
   barrier.bytes -= t.bytes;
   if (barrier.bytes < -kMaxBytes || (barrier.bytes < 0 && barrier.arrivals == barrier.count))
-    throw Error(t.issuer + ": more bytes have arrived than expected at " + describe(barrier));
+    throw Error(issued_by(t) + ": more bytes have arrived than expected at " + describe(barrier));
   complete(worker, barrier);
 }
 
 void Async::check_finished(const Block& block) const {
   for (const Transfer& t : transfers_)
     if (t.block == &block)
-      throw Error(t.issuer + " is under way to rank " + std::to_string(block.rank) + ", which has exited");
+      throw Error(issued_by(t) + " is under way to rank " + std::to_string(block.rank) + ", which has exited");
   for (const auto& [address, barrier] : barriers_) {
     if (barrier.block != &block) continue;
     if (barrier.bytes) throw Error(place(block) + ": the kernel ends with bytes pending at " + describe(barrier));
@@ -272,9 +315,11 @@ void Async::check_finished(const Block& block) const {
   }
 }
 
-void Async::reset() {
-  if (!barriers_.empty()) barriers_.clear();
+void Async::reset(std::size_t shared_bytes) {
+  shared_bytes_ = shared_bytes;
+  barriers_.clear();
   transfers_.clear();
+  views_.clear();
 }
 
 }  // namespace tw::emu

@@ -5,6 +5,7 @@
 // order of issue; under a seed, in any order and at any moment. What it reads, it reads when it arrives.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <string>
 #include <vector>
@@ -28,21 +29,25 @@ struct Barrier {
 };
 
 // What a TensorMap holds.
-struct TensorLayout {
+struct Tensor {
+  u64 mark;
   const u8* base;
   u64 inner, rows, row_stride;
   u32 element, box_inner, box_rows, swizzle;
 };
 
 struct Transfer {
+  enum class What : u8 { bulk, tensor, word } what{};
   Block* block = nullptr;  // that gets it
   u32 offset = 0;          // there
   u32 bytes = 0;
   Barrier* barrier = nullptr;
-  const u8* from = nullptr;  // a bulk copy, or
-  TensorLayout layout{};     // a box
+  const Block* issuer = nullptr;
+  u32 thread = 0;
+  const u8* from = nullptr;    // of a bulk copy
+  const Tensor* box = nullptr;  // of a tensor copy
   i32 c0 = 0, c1 = 0;
-  std::string issuer;  // for messages
+  u32 value = 0;  // of a word
 };
 
 // The swizzles are functions of the address: the 16-byte chunk's number within 128 bytes is XORed with the line's.
@@ -58,21 +63,33 @@ class Async {
   void load(Worker& worker, void* to, const void* from, u32 bytes, const void* barrier, u32 mask);
   void load(Worker& worker, void* to, const TensorMap* map, i32 c0, i32 c1, const void* barrier, u32 mask);
 
+  void store(Worker& worker, void* to, u32 value, const void* barrier, u32 rank);
+
+  // What the engine and the matrix units see of shared memory: what the engine itself has written, and ordinary stores
+  // only after a fence. (On a chip, only those of the thread that fences.)
+  void fence(Worker& worker);
+  bool visible(const Block& block, u32 offset, u32 bytes);  // whether that is what the threads see
+
   bool busy() const { return !transfers_.empty(); }
   void deliver(Worker& worker);  // one copy
   void check_finished(const Block& block) const;
-  void reset();
+  void reset(std::size_t shared_bytes);
   static std::string describe(const Barrier& barrier);
 
  private:
   Barrier& find(Worker& worker, const void* address, const char* operation);
   Barrier& find(Worker& worker, Block& block, u32 offset, const char* operation);
-  void arrive(Worker& worker, Barrier& barrier, u32 bytes, const std::string& who);
+  Barrier& find_published(Worker& worker, u32 rank, u32 offset, const char* operation);
+  void arrive(Worker& worker, Barrier& barrier, u32 bytes);
   void complete(Worker& worker, Barrier& barrier);
-  void issue(Worker& worker, Transfer transfer, const void* to, const void* barrier, u32 mask, const char* operation);
+  void issue(Worker& worker, Transfer transfer, const void* to, const void* barrier, u32 mask);
+  void write(const Block& block, u32 offset, const void* from, u32 bytes);  // null: NaNs
+  std::vector<u8>& view(const Block& block);
 
   std::map<const u8*, Barrier> barriers_;  // by address
-  std::vector<Transfer> transfers_;
+  std::deque<Transfer> transfers_;
+  std::map<const Block*, std::vector<u8>> views_;
+  std::size_t shared_bytes_ = 0;
 };
 
 }  // namespace tw::emu

@@ -147,7 +147,7 @@ void Worker::run_cluster(u32 first_block) {
     threads_[t].copies.clear();
   }
   for (Warpgroup& warpgroup : warpgroups_) warpgroup.reset();
-  async_.reset();
+  async_.reset(launch_.shared_bytes);
   finished_ = cluster_arrived_ = 0;
   tsan_release(
       &launch_);  // the start; finished_ stands for the end: fibers are ordered with run() and not with each other

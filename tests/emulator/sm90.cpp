@@ -35,7 +35,10 @@ void bulk_load(void* shared, const void* global, u32 bytes, u64* barrier, u32 ma
 void tensor_load(void* shared, const TensorMap* map, i32 c0, i32 c1, u64* barrier, u32 mask) {
   Worker::get().async().load(Worker::get(), shared, map, c0, c1, barrier, mask);
 }
-void fence_async() { Worker::get(); }
+void store_async(void* shared, u32 value, u64* barrier, u32 rank) {
+  Worker::get().async().store(Worker::get(), shared, value, barrier, rank);
+}
+void fence_async() { Worker::get().async().fence(Worker::get()); }
 
 // ---- warpgroup matrix instructions -----------------------------------------------------------------------------------
 void wgmma_fence() {

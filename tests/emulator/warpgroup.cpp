@@ -40,11 +40,13 @@ std::vector<u8> read_operand(Worker& worker, u64 descriptor, int rows) {
   if (start % 1024 >= 128 || start % 32) bad("that starts neither at a multiple of 1024 bytes nor a step along k after it");
   if (rows > 8 && (stride == 0 || stride % 1024)) bad("whose groups of eight rows are not a multiple of 1024 bytes apart");
   std::vector<u8> bytes(static_cast<std::size_t>(rows) * kRowBytes);
-  const u8* shared = worker.self().block->shared;
+  const Block& block = *worker.self().block;
   for (u32 r = 0; r < static_cast<u32>(rows); ++r)
     for (u32 c = 0; c < kRowBytes; c += 16) {
-      const u8* p = shared + swizzle(start + r / 8 * stride + r % 8 * 128 + c, 128);
+      const u32 offset = swizzle(start + r / 8 * stride + r % 8 * 128 + c, 128);
+      const u8* p = block.shared + offset;
       if (!worker.in_shared(p, 16)) bad("that reaches beyond shared memory");
+      if (!worker.async().visible(block, offset, 16)) bad("of ordinary stores that no fence_async followed");
       tsan_read(p, 16);
       std::memcpy(&bytes[r * kRowBytes + c], p, 16);
     }
