@@ -20,7 +20,8 @@ int main(int argc, char** argv) {
   app.add_option("--problems", settings.problems, "regret: number of problems");
   app.add_option("--child", child, "internal: run one step in this process and print its result");
   app.add_option("--cache", settings.cache, "gemm: keep choices in this file; internal: the cache of a child");
-  app.add_option("--rows", settings.rows, "gemm: only rows whose label, targets or problem contain this");
+  app.add_option("--rows", settings.rows,
+                 "gemm: only rows with this in 'large|decode LABEL; TARGETS; PROBLEM'; several, by |");
   app.add_option("--shapes", settings.shapes, "gemm: N,K;N,K;... or 'judged' for all that are judged");
   app.add_option("--m", settings.ms, "gemm: only these m, e.g. 1,1024");
   app.add_option("--pack", settings.pack, "gemm: ask for pack=VALUE where the weights have it");
@@ -34,11 +35,11 @@ int main(int argc, char** argv) {
   settings.self = argv[0];
   try {
     if (child == "startup" || child == "startup-one") return startup_child(settings, child == "startup-one");
-    const bool gpu = Device::count() > 0;
-    if (what.empty()) what = {"compile", "prewarm", "kernels", "cast", "launch", "startup", "regret"};
     const Options options = Options::from_env();
+    const bool gpu = Device::count(options.driver) > 0;
+    if (what.empty()) what = {"compile", "prewarm", "kernels", "cast", "launch", "startup", "regret"};
     std::optional<Device> device;
-    if (gpu) device = Device::open(0);
+    if (gpu) device = Device::open(0, options.driver);
     Json results;
     for (const std::string& name : what) {
       fmt::print("== {}\n", name);

@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""plot.py RESULT.json... [--out docs/gemm.svg]: the rows of `bench gemm` as bars, with a mark where the target is.
+A row measured in several files is taken from the last."""
+import argparse
+import html
+import json
+from pathlib import Path
+
+LEFT, WIDTH, RIGHT, BAR, GAP = 250, 520, 190, 9, 7
+INK, FAINT, PASS, SHORT = "#24292f", "#d0d7de", "#2f81f7", "#a3acb9"
+
+# What a panel shows: its title, which rows, how a value reads.
+PANELS = [
+    ("Speed relative to cuBLASLt (higher is better)", lambda r: r["rival_us"] > 0, lambda v: f"{v:.2f}x"),
+    ("TFLOP/s (higher is better)", lambda r: r["target"] > 10, lambda v: f"{v:.0f}"),
+    ("m = 1: share of the read bandwidth (higher is better)",
+     lambda r: r["m"] == 1 and r["value"] > 0, lambda v: f"{100 * v:.0f} %"),
+    ("m = 16, 64: time over that of m = 1 (lower is better)", lambda r: r["at_most"], lambda v: f"{v:.2f}x"),
+]
+
+
+def read(paths):
+    rows, device = {}, ""
+    for path in paths:
+        result = json.loads(Path(path).read_text())
+        environment = result["environment"]
+        device = f'{environment.get("device", "no device")}, driver {environment.get("driver", "?")}'
+        if environment.get("commit"):
+            device += f', commit {environment["commit"]}'
+        for row in result["results"]["gemm"]["rows"]:
+            rows[row["label"], row["m"], row["n"], row["k"], row["group"]] = row
+    return list(rows.values()), device
+
+
+def text(x, y, words, anchor="start", color=INK, size=11, weight="normal"):
+    return (f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{color}" font-size="{size}" '
+            f'font-weight="{weight}">{html.escape(words)}</text>')
+
+
+def panel(title, rows, show, top):
+    """The panel's elements and the y below it."""
+    out = [text(8, top + 14, title, size=13, weight="bold")]
+    y = top + 26
+    most = max(max(r["value"], r["target"]) for r in rows) * 1.02
+    start = y
+    labels = []
+    for row in rows:
+        if row["label"] not in labels:
+            labels.append(row["label"])
+    for label in labels:
+        group = sorted((r for r in rows if r["label"] == label), key=lambda r: (r["m"], r["n"] * r["k"]))
+        out.append(text(LEFT - 10, y + len(group) * BAR / 2 + 4, label, "end"))
+        for r in group:
+            length = WIDTH * r["value"] / most
+            color = PASS if r["mark"] in ("pass", "-") else SHORT
+            out.append(f'<rect x="{LEFT}" y="{y}" width="{length:.1f}" height="{BAR - 2}" fill="{color}"/>')
+            if r["target"] > 0:
+                x = LEFT + WIDTH * r["target"] / most
+                out.append(f'<path d="M{x:.1f} {y - 1}v{BAR}" stroke="{INK}" stroke-width="1.6"/>')
+            reached = show(r["value"]) if r["value"] > 0 else "no result"
+            out.append(text(LEFT + WIDTH + 8, y + BAR - 2, f'{reached}   m={r["m"]} {r["n"]}x{r["k"]}', size=8.5))
+            y += BAR
+        y += GAP
+    out.insert(0, f'<path d="M{LEFT} {start - 4}V{y - GAP + 4}" stroke="{FAINT}"/>')
+    return out, y + 12
+
+
+def draw(rows, device):
+    body, y = [], 34
+    for title, belongs, show in PANELS:
+        chosen = [r for r in rows if r["us"] > 0 and belongs(r)]
+        if chosen:
+            elements, y = panel(title, chosen, show, y)
+            body += elements
+    missing = sorted({r["label"] for r in rows if r["target"] > 0 and r["us"] == 0})
+    if missing:
+        body.append(text(8, y + 10, "without a result: " + ", ".join(missing), size=10))
+        y += 22
+    width = LEFT + WIDTH + RIGHT
+    head = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{y + 8}" '
+            f'viewBox="0 0 {width} {y + 8}" font-family="system-ui, sans-serif">',
+            f'<rect width="{width}" height="{y + 8}" fill="white"/>',
+            text(8, 20, f"{device}. A mark shows the target; blue bars reach it.")]
+    return "\n".join(head + body + ["</svg>"]) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", nargs="+")
+    parser.add_argument("--out", default=str(Path(__file__).resolve().parent.parent / "docs" / "gemm.svg"))
+    arguments = parser.parse_args()
+    rows, device = read(arguments.results)
+    Path(arguments.out).write_text(draw(rows, device))
+
+
+main()
