@@ -29,7 +29,7 @@ void barrier_wait(u64* barrier, u32 parity);
 // Copies; bytes are reported to `barrier` when they arrive. mask: blocks of the cluster that get the data, at the same
 // offset of their shared memory, and whose barrier at that offset is told; 0: this block.
 void bulk_load(void* shared, const void* global, u32 bytes, u64* barrier, u32 mask);
-void tensor_load(void* shared, const TensorMap* map, i32 c0, i32 c1, u64* barrier, u32 mask);
+void tensor_load(void* shared, const TensorMap* map, i32 row, i32 panel, u64* barrier, u32 mask);
 void store_async(void* shared, u32 value, u64* barrier, u32 rank);  // as bulk_load: a word, into one block of the cluster
 void fence_async();                                           // this thread's ordinary shared stores, before later async reads
 // d[64 x n] (+)= a b^T of a warpgroup, executed in order at commit. a: descriptor, or registers if `a_registers`.
@@ -127,29 +127,29 @@ TW_DEVICE void bulk_load(void* shared, const void* p, u32 bytes, u64* barrier, u
   emu::bulk_load(shared, p, bytes, barrier, 0);
 #endif
 }
-// A box of a two-dimensional map, from element (c0, c1), c0 along the contiguous dimension. What lies outside of the
-// matrix arrives as zero.
-TW_DEVICE void tensor_load(void* shared, const TensorMap* map, i32 c0, i32 c1, u64* barrier, u64 policy) {
+// A map describes a row-major matrix, cut along its rows into panels of 128 bytes: a box is some rows of some panels, and
+// lands panel by panel, each row 128 bytes, swizzled. What lies outside of the matrix arrives as zero.
+TW_DEVICE void tensor_load(void* shared, const TensorMap* map, i32 row, i32 panel, u64* barrier, u64 policy) {
 #if defined(__CUDACC__)
   asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;"
-      ::"r"(shared_address(shared)), "l"(map), "r"(c0), "r"(c1), "r"(shared_address(barrier)), "l"(policy) : "memory");
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%6, %2, %3}], [%4], %5;"
+      ::"r"(shared_address(shared)), "l"(map), "r"(row), "r"(panel), "r"(shared_address(barrier)), "l"(policy), "r"(0) : "memory");
 #else
   (void)policy;
-  emu::tensor_load(shared, map, c0, c1, barrier, 0);
+  emu::tensor_load(shared, map, row, panel, barrier, 0);
 #endif
 }
-// The same to every block of the cluster in `mask`.
-TW_DEVICE void tensor_load_multicast(void* shared, const TensorMap* map, i32 c0, i32 c1, u64* barrier, u32 mask, u64 policy) {
+// The same to every block of the cluster in `mask`, at the same offset of its shared memory and telling its barrier.
+TW_DEVICE void tensor_load_multicast(void* shared, const TensorMap* map, i32 row, i32 panel, u64* barrier, u32 mask, u64 policy) {
 #if defined(__CUDACC__)
   asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint "
-      "[%0], [%1, {%2, %3}], [%4], %5, %6;"
-      ::"r"(shared_address(shared)), "l"(map), "r"(c0), "r"(c1), "r"(shared_address(barrier)), "h"(static_cast<u16>(mask)),
-        "l"(policy) : "memory");
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint "
+      "[%0], [%1, {%7, %2, %3}], [%4], %5, %6;"
+      ::"r"(shared_address(shared)), "l"(map), "r"(row), "r"(panel), "r"(shared_address(barrier)), "h"(static_cast<u16>(mask)),
+        "l"(policy), "r"(0) : "memory");
 #else
   (void)policy;
-  emu::tensor_load(shared, map, c0, c1, barrier, mask);
+  emu::tensor_load(shared, map, row, panel, barrier, mask);
 #endif
 }
 TW_DEVICE void prefetch_map(const TensorMap* map) {
@@ -169,10 +169,10 @@ TW_DEVICE void fence_async() {
 
 // ---- warpgroup matrix instructions ---------------------------------------------------------------------------------
 // Descriptor of a K-major operand in shared memory: rows of 128 bytes, swizzled by the copy engine over 128 bytes, eight
-// rows 1024 bytes apart. `shared` is 1024-byte aligned plus a multiple of 32 within the row (a step along k).
-TW_DEVICE u64 wgmma_descriptor(const void* shared) {
-  return static_cast<u64>((shared_address(shared) & 0x3ffffu) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
-}
+// rows 1024 bytes apart. This is its lower half; the upper one is constant. Adding n moves it by 16 n bytes: to another
+// multiple of 1024, or along the rows by 32 bytes, a step of k.
+constexpr u32 kDescriptorHigh = 0x40000040u;
+TW_DEVICE u32 wgmma_descriptor(const void* shared) { return ((shared_address(shared) & 0x3ffffu) >> 4) | (1u << 16); }
 TW_DEVICE void wgmma_fence() {
 #if defined(__CUDACC__)
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -204,14 +204,25 @@ template <WgmmaKind kind, int N> struct Wgmma;
 #else
 template <WgmmaKind kind, int N> struct Wgmma {
   using D = select<kind == WgmmaKind::s8, i32, float>;
-  static void ss(D (&d)[N / 2], u64 a, u64 b, bool accumulate) {
-    emu::wgmma(kind, N, reinterpret_cast<u32*>(d), nullptr, a, b, accumulate);
+  static u64 whole(u32 low) { return (static_cast<u64>(kDescriptorHigh) << 32) | low; }
+  static void ss(D (&d)[N / 2], u32 a, u32 b, bool accumulate) {
+    emu::wgmma(kind, N, reinterpret_cast<u32*>(d), nullptr, whole(a), whole(b), accumulate);
   }
-  static void rs(D (&d)[N / 2], const u32 (&a)[4], u64 b, bool accumulate) {
-    emu::wgmma(kind, N, reinterpret_cast<u32*>(d), a, 0, b, accumulate);
+  static void rs(D (&d)[N / 2], const u32 (&a)[4], u32 b, bool accumulate) {
+    emu::wgmma(kind, N, reinterpret_cast<u32*>(d), a, 0, whole(b), accumulate);
   }
 };
 #endif
+
+// A fragment is complete before whatever volatile instruction comes next: else ptxas may compute it between two matrix
+// instructions, and then serializes them all (C7513).
+TW_DEVICE void pin(u32 (&a)[4]) {
+#if defined(__CUDACC__)
+  asm volatile("" : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3])::"memory");
+#else
+  (void)a;
+#endif
+}
 
 // ---- the rest ------------------------------------------------------------------------------------------------------
 // Registers per thread of this warpgroup from here on; all its warps take part.

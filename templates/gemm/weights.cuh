@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// How rows of w reach the warpgroup kernel: plain ones through the copy engine into swizzled shared memory; coded ones as
+// tiles (core/tiles.cuh), which math threads unpack into the instruction's register operand.
+//
+// Both have kRegisters, kStageBytes, and for the producer bytes(), load().
+#pragma once
+#include "arch/sm90.cuh"
+#include "core/format.cuh"
+#include "core/tiles.cuh"
+#include "gemm/params.cuh"
+
+namespace tw::gemm {
+
+// Both operands alike: a tile is 64 STRIPS rows of 128 bytes per panel, swizzled.
+template <class X, int STRIPS, int PANELS> struct PlainWeights {
+  static constexpr bool kRegisters = false;
+  static constexpr float kFactor = 1.0f;
+  static constexpr int BN = 64 * STRIPS, kPanelK = 128 / static_cast<int>(sizeof(typename X::Element));
+  static constexpr int kStageBytes = PANELS * BN * 128;
+
+  TW_MEMBER static u32 bytes(const Shape&, i64, i64) { return kStageBytes; }
+  TW_MEMBER static void load(u8* to, const Args&, const Shape&, const TensorMap* map, i64 n0, i64 kb, u64* barrier, u64 policy) {
+    constexpr int kRows = BN > 256 ? BN / 2 : BN;  // of a box
+    static_assert(BN == kRows || PANELS == 1, "box");
+    TW_UNROLL for (int i = 0; i < BN / kRows; ++i)
+      tensor_load(to + i * kRows * 128, map, static_cast<i32>(n0 + i * kRows), static_cast<i32>(kb * PANELS), barrier, policy);
+  }
+};
+
+// Tiles: per strip of 64 rows, the stage's panels of codes lie together, and so do its chunks of scales.
+template <class X, class W, int STRIPS, int PANELS> struct TileWeights {
+  using Element = typename X::Element;
+  using Tile = typename W::template Tile<Element>;
+  static constexpr bool kRegisters = true;
+  static constexpr float kFactor = Tile::kFactor;
+  static constexpr int kPanelK = 128 / static_cast<int>(sizeof(Element)), BK = PANELS * kPanelK;
+  static constexpr int kTileBytes = 512 * Tile::kWords;
+  static constexpr int kChunkBytes = 64 * Tile::kScaleBytes;  // of kScaleK columns
+  static constexpr int kChunks = Tile::kScaleBytes ? max2(1, BK / Tile::kScaleK) : 0;
+  static_assert(kChunks == 0 || BK % Tile::kScaleK == 0 || Tile::kScaleK % BK == 0, "stages and scales");
+  static constexpr int kCodeBytes = STRIPS * PANELS * kTileBytes;
+  static constexpr int kStageBytes = (kCodeBytes + STRIPS * kChunks * kChunkBytes + 1023) / 1024 * 1024;
+
+  // k is whole stages (a test for panels that do not exist would serialize the matrix instructions); n is whole strips.
+  TW_MEMBER static int strips(const Shape& shape, i64 n0) {
+    return static_cast<int>(max2<i64>(0, min2<i64>(STRIPS, (shape.n - n0) / 64)));
+  }
+  TW_MEMBER static u32 bytes(const Shape& shape, i64 n0, i64) {
+    return static_cast<u32>(strips(shape, n0) * (PANELS * kTileBytes + kChunks * kChunkBytes));
+  }
+  TW_MEMBER static void load(u8* to, const Args& args, const Shape& shape, const TensorMap*, i64 n0, i64 kb, u64* barrier, u64 policy) {
+    const int count = strips(shape, n0);
+    const i64 row_tiles = shape.k / kPanelK, row_chunks = kChunks ? ceil_div64(shape.k, max2(1, Tile::kScaleK)) : 0;
+    const u8* codes = static_cast<const u8*>(args.w.data) + (n0 / 64 * row_tiles + kb * PANELS) * kTileBytes;
+    for (int s = 0; s < count; ++s)
+      bulk_load(to + s * PANELS * kTileBytes, codes + s * row_tiles * kTileBytes, PANELS * kTileBytes, barrier, policy);
+    if constexpr (kChunks > 0) {
+      const u8* scales = static_cast<const u8*>(args.w.scales) + (n0 / 64 * row_chunks + kb * BK / Tile::kScaleK) * kChunkBytes;
+      for (int s = 0; s < count; ++s)
+        bulk_load(to + kCodeBytes + s * kChunks * kChunkBytes, scales + s * row_chunks * kChunkBytes, kChunks * kChunkBytes, barrier, policy);
+    }
+  }
+
+  // This thread's words of codes of a strip's panel, and its two rows' scales.
+  TW_MEMBER static void read_codes(const u8* stage, int strip, int panel, int thread, u32 (&words)[Tile::kWords]) {
+    const u8* from = stage + (strip * PANELS + panel) * kTileBytes;
+    TW_UNROLL for (int i = 0; i < Tile::kWords / 4; ++i) {
+      const u32x4 q = *reinterpret_cast<const u32x4*>(from + i * 2048 + thread * 16);
+      words[4 * i] = q.x, words[4 * i + 1] = q.y, words[4 * i + 2] = q.z, words[4 * i + 3] = q.w;
+    }
+    constexpr int kTail = Tile::kWords % 4, kDone = Tile::kWords / 4 * 4;
+    TW_UNROLL for (int i = 0; i < kTail; ++i) words[kDone + i] = *reinterpret_cast<const u32*>(from + kDone * 512 + i * 512 + thread * 4);
+  }
+  // `panel`: counted through the whole of k.
+  TW_MEMBER static typename Tile::Scales read_scales(const u8* stage, int strip, i64 kb, int panel, int thread) {
+    if constexpr (kChunks == 0) {
+      return {};
+    } else {
+      const int within = Tile::kScaleK > BK ? 0 : panel * kPanelK / Tile::kScaleK;  // chunk of the stage
+      const int part = static_cast<int>(((kb * PANELS + panel) * kPanelK % Tile::kScaleK) / kPanelK);  // panel of the chunk
+      return Tile::scales(stage + kCodeBytes + (strip * kChunks + within) * kChunkBytes, thread / 32 * 8 + thread % 32 / 4, part);
+    }
+  }
+};
+
+template <class X, class W, int STRIPS, int PANELS> struct WeightsOf {
+  using type = select<same<X, W>, PlainWeights<X, STRIPS, PANELS>, TileWeights<X, W, STRIPS, PANELS>>;
+};
+
+}  // namespace tw::gemm

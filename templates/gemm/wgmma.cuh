@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hopper's kernel: weights are the 64-row side of the warpgroup instruction and tokens its columns, so that one text
+// serves one token as well as thousands, and weights may come from registers, where coded ones are unpacked.
+//
+// One producer warp feeds a ring of stages through the copy engine; GROUPS math warpgroups, 64 STRIPS rows of w each,
+// share the stage's tokens. Blocks are persistent: the producer runs ahead into the next tile while the last one is
+// stored. Within a cluster, blocks either share tokens (SPLIT == 1: neighbours along n, each fetches its part of x for
+// all) or split k and add up through distributed shared memory, in a fixed order.
+//
+//   BM        tokens per tile: 8 to 256
+//   STRIPS    64-row strips of w per warpgroup
+//   GROUPS    math warpgroups along n; BN = 64 STRIPS GROUPS rows of w per tile
+//   KGROUPS   math warpgroups along k: each takes its share of every stage's panels
+//   PANELS    128-byte pieces of x's rows per stage
+//   STAGES    of the ring
+//   CLUSTER   blocks per cluster
+//   SPLIT     1 or CLUSTER
+#pragma once
+#include "arch/sm90.cuh"
+#include "core/format.cuh"
+#include "gemm/epilogue.cuh"
+#include "gemm/weights.cuh"
+
+namespace tw::gemm {
+
+template <class X> struct KindOf;
+template <> struct KindOf<f16> { static constexpr WgmmaKind value = WgmmaKind::f16; };
+template <> struct KindOf<bf16> { static constexpr WgmmaKind value = WgmmaKind::bf16; };
+template <> struct KindOf<e4m3> { static constexpr WgmmaKind value = WgmmaKind::e4m3; };
+template <> struct KindOf<i8> { static constexpr WgmmaKind value = WgmmaKind::s8; };
+
+template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROUPS, int PANELS, int STAGES, int CLUSTER, int SPLIT>
+struct Warpgroups {
+  using Element = typename X::Element;
+  static constexpr WgmmaKind kKind = KindOf<Element>::value;
+  using Sum = select<kKind == WgmmaKind::s8, i32, float>;
+  using Instruction = Wgmma<kKind, BM>;
+  using Weights = typename WeightsOf<X, W, STRIPS * GROUPS, PANELS>::type;
+
+  // Many accumulators need more registers than an even share: then the producer is a warpgroup that hands its own over.
+  // (Its addresses take 72; at 56 they spill.)
+  static constexpr bool kUneven = GROUPS * KGROUPS == 2 && STRIPS * BM / 2 >= 96;
+  static constexpr int kMath = 128 * GROUPS * KGROUPS, kThreads = kMath + (kUneven ? 128 : 32);
+  static constexpr int kMathRegisters = 216, kProducerRegisters = 72;
+  static constexpr int kStripRows = 64, BN = kStripRows * STRIPS * GROUPS;
+  static constexpr int kPanelK = 128 / static_cast<int>(sizeof(Element));
+  static constexpr int BK = kPanelK * PANELS;
+  static constexpr int kSums = BM / 2;  // of a strip, per thread
+  static constexpr int kBM = BM, kCluster = CLUSTER, kSplit = SPLIT;
+  static constexpr int kShare = SPLIT > 1 ? 1 : CLUSTER;  // blocks that share x
+  static constexpr int kBoxRows = BM / kShare, kBoxPanels = kShare > 1 ? 1 : PANELS;  // of x
+  static constexpr int kParts = SPLIT * KGROUPS;  // of k, whose sums meet at the end
+  static_assert(BM % (8 * kShare) == 0 && BM <= 256 && (SPLIT == 1 || SPLIT == CLUSTER) && PANELS % KGROUPS == 0, "knobs");
+
+  // Shared memory: the ring, then what the epilogue turns around, scales of x, barriers.
+  static constexpr int kPanelBytes = BM * 128;
+  static constexpr int kXBytes = PANELS * kPanelBytes;
+  static constexpr int kStageBytes = kXBytes + Weights::kStageBytes;
+  static_assert(kStageBytes % 1024 == 0, "swizzle atoms");
+  static constexpr int kRingBytes = STAGES * kStageBytes;
+  using Y = typename Epi::Out;
+  static constexpr bool kMatrixStores = kParts == 1 && sizeof(Y) == 2;
+  static constexpr int kChunk = BM % 32 == 0 ? 32 : BM % 16 == 0 ? 16 : 8;  // tokens stored at a time
+  static constexpr int kSlice = BN / SPLIT;  // rows of w whose sums one block of the cluster completes
+  static constexpr int kSlotFloats = kParts * BM * kSlice;
+  static constexpr int kTurnBytes = kMatrixStores ? GROUPS * 2 * kChunk * 128 : kParts > 1 ? 2 * kSlotFloats * 4 : 0;
+  static constexpr int kScaleBytes = X::kRowScale ? BM * 4 : 0;
+  static constexpr int kMainBytes = kRingBytes + kTurnBytes;
+  static constexpr int kSharedBytes = kMainBytes + kScaleBytes + 16 * STAGES + (kParts > 1 ? 16 : 0);
+
+  struct Ring {
+    u8* stages;
+    u64* full;
+    u64* empty;
+    int stage = 0;
+    u32 phase = 0;
+    TW_MEMBER void advance() {
+      if (++stage == STAGES) stage = 0, phase ^= 1u;
+    }
+    TW_MEMBER u8* x() const { return stages + stage * kStageBytes; }
+    TW_MEMBER u8* w() const { return x() + kXBytes; }
+  };
+
+  // Tiles in the order in which clusters take them: bands of kBand tiles of n, along m within a band, so that what runs
+  // at one time reads few rows of either operand.
+  static constexpr int kBand = 16 / kShare;
+  struct Tiles {
+    i64 n_tiles, m_tiles, clusters, first, k_begin, k_end;
+    TW_MEMBER Tiles(const Args& args, const Shape& shape) {
+      n_tiles = ceil_div64(shape.n, BN * kShare), m_tiles = ceil_div64(args.m, BM);
+      clusters = grid_x() / CLUSTER, first = block_x() / CLUSTER;
+      const i64 blocks = ceil_div64(shape.k, BK), per = SPLIT > 1 ? ceil_div64(blocks, SPLIT) : blocks;
+      k_begin = SPLIT > 1 ? min2(blocks, per * static_cast<i64>(cluster_rank())) : 0;
+      k_end = SPLIT > 1 ? min2(blocks, k_begin + per) : blocks;
+    }
+    TW_MEMBER i64 count() const { return n_tiles * m_tiles; }
+    // First row of w of this block's tile, and first token.
+    TW_MEMBER void at(i64 tile, i64& n0, i64& m0) const {
+      const i64 band = tile / (kBand * m_tiles), within = tile - band * kBand * m_tiles;
+      const i64 width = min2(static_cast<i64>(kBand), n_tiles - band * kBand);
+      const i64 m = within / width;
+      n0 = ((band * kBand + within - m * width) * kShare + (kShare > 1 ? cluster_rank() : 0)) * BN;
+      m0 = m * BM;
+    }
+  };
+
+  // ---- producer: one thread
+  TW_MEMBER static void produce(const Args& args, const Shape& shape, const TensorMap* x_map, const TensorMap* w_map, Ring ring,
+                                const Tiles& tiles) {
+    const u32 rank = kShare > 1 ? cluster_rank() : 0;
+    // Weights that no other tile reads leave L2 to the rest.
+    const u64 w_policy = tiles.m_tiles == 1 ? kEvictFirst : kEvictNormal;
+    ring.phase = 1;  // all stages are empty
+    for (i64 tile = tiles.first; tile < tiles.count(); tile += tiles.clusters) {
+      i64 n0, m0;
+      tiles.at(tile, n0, m0);
+      for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
+        u64* full = ring.full + ring.stage;
+        barrier_wait(ring.empty + ring.stage, ring.phase);
+        barrier_expect(full, kXBytes + Weights::bytes(shape, n0, kb));
+        const i32 panel = static_cast<i32>(kb * PANELS);
+        if constexpr (kShare > 1) {
+          // Each block's rows of each panel, for all. A box is whole panels, so with several there is one copy per panel.
+          constexpr int kRows = BM / kShare;
+          TW_UNROLL for (int p = 0; p < PANELS; ++p)
+            tensor_load_multicast(ring.x() + p * kPanelBytes + rank * kRows * 128, x_map, static_cast<i32>(m0 + rank * kRows), panel + p,
+                                  full, (1u << kShare) - 1, kEvictNormal);
+        } else {
+          tensor_load(ring.x(), x_map, static_cast<i32>(m0), panel, full, kEvictNormal);
+        }
+        Weights::load(ring.w(), args, shape, w_map, n0, kb, full, w_policy);
+        ring.advance();
+      }
+    }
+    // Nobody may leave while copies or arrivals of a neighbour are still on their way here.
+    if constexpr (kShare > 1) {
+      for (int i = 0; i < STAGES; ++i) {
+        barrier_wait(ring.empty + ring.stage, ring.phase);
+        ring.advance();
+      }
+    }
+  }
+
+  // ---- math
+  using Sums = Sum[STRIPS][kSums];
+
+  // The ring's stage `s` may be filled again: every warp tells every block that writes into it.
+  TW_MEMBER static void release(const Ring& ring, int stage, int lane) {
+    if constexpr (kShare > 1) {
+      if (lane < kShare) barrier_arrive_remote(ring.empty + stage, static_cast<u32>(lane));
+    } else {
+      if (lane == 0) barrier_arrive(ring.empty + stage);
+    }
+  }
+
+  TW_MEMBER static void multiply(const Shape& shape, Ring& ring, const Tiles& tiles, Sums& sums, int thread) {
+    const int lane = thread % 32, group = thread / 128 % GROUPS, k_group = KGROUPS > 1 ? thread / (128 * GROUPS) : 0;
+    TW_UNROLL for (int s = 0; s < STRIPS; ++s)
+      TW_UNROLL for (int i = 0; i < kSums; ++i) sums[s][i] = 0;
+    const u32 x_base = wgmma_descriptor(ring.stages);
+    int previous = -1;
+    if constexpr (!Weights::kRegisters) {
+      for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
+        barrier_wait(ring.full + ring.stage, ring.phase);
+        const u32 x = x_base + ring.stage * (kStageBytes / 16), w = x + (kXBytes + group * STRIPS * kStripRows * 128) / 16;
+        wgmma_fence();
+        TW_UNROLL for (int i = 0; i < PANELS / KGROUPS; ++i) {
+          const int p = i * KGROUPS + k_group;
+          TW_UNROLL for (int step = 0; step < 4; ++step)  // 32 bytes of a row each; descriptors count in units of 16
+            TW_UNROLL for (int s = 0; s < STRIPS; ++s)
+              Instruction::ss(sums[s], w + static_cast<u32>(p * BN * 128 + s * kStripRows * 128 + step * 32) / 16,
+                              x + static_cast<u32>(p * kPanelBytes + step * 32) / 16, true);
+        }
+        wgmma_commit();
+        wgmma_wait<1>();  // the stage before is read
+        if (previous >= 0) release(ring, previous, lane);
+        previous = ring.stage;
+        ring.advance();
+      }
+    } else {
+      // A batch of steps is unpacked while the one before multiplies: a whole panel where registers allow two panels'
+      // fragments, else a step.
+      constexpr int kItems = PANELS / KGROUPS * STRIPS;
+      constexpr bool kWhole = STRIPS * kSums <= 64 && kItems % 2 == 0;
+      u32 a[kWhole ? 2 : 1][4][4];
+      for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
+        barrier_wait(ring.full + ring.stage, ring.phase);
+        TW_UNROLL for (int i = 0; i < PANELS / KGROUPS; ++i) {
+          const int p = i * KGROUPS + k_group;
+          TW_UNROLL for (int s = 0; s < STRIPS; ++s) {
+            u32 words[Weights::Tile::kWords];
+            Weights::read_codes(ring.w(), group * STRIPS + s, p, thread % 128, words);
+            const typename Weights::Tile::Scales scales = Weights::read_scales(ring.w(), group * STRIPS + s, kb, p, thread % 128);
+            const u32 x = x_base + (ring.stage * kStageBytes + p * kPanelBytes) / 16;
+            if constexpr (kWhole) {
+              u32(&batch)[4][4] = a[(i * STRIPS + s) % 2];
+              wgmma_wait<4>();  // what this batch held is read
+              if (i == 0 && s == 1 % kItems && previous >= 0) release(ring, previous, lane);
+              if (STRIPS == 1 && i == 1 && previous >= 0) release(ring, previous, lane);
+              TW_UNROLL for (int step = 0; step < 4; ++step) Weights::Tile::fragment(words, step, scales, batch[step]), pin(batch[step]);
+              TW_UNROLL for (int step = 0; step < 4; ++step) {
+                wgmma_fence();
+                Instruction::rs(sums[s], batch[step], x + step * 2, true);
+                wgmma_commit();
+              }
+            } else {
+              TW_UNROLL for (int step = 0; step < 4; ++step) {
+                wgmma_wait<3>();
+                if (i == 0 && s == 0 && step == 3 && previous >= 0) release(ring, previous, lane);
+                Weights::Tile::fragment(words, step, scales, a[0][step]);
+                wgmma_fence();
+                Instruction::rs(sums[s], a[0][step], x + step * 2, true);
+                wgmma_commit();
+              }
+            }
+          }
+        }
+        previous = ring.stage;
+        ring.advance();
+      }
+    }
+    wgmma_wait<0>();
+    if (previous >= 0) release(ring, previous, lane);
+  }
+
+  // ---- epilogue
+  struct Scaling {
+    float w[STRIPS][2], bias[STRIPS][2];  // of this thread's rows of w
+  };
+  TW_MEMBER static Scaling scaling(const Args& args, const Shape& shape, i64 n0, int thread) {
+    Scaling s;
+    const float tensor = tensor_scale<X, W>(args, shape) * Weights::kFactor;
+    TW_UNROLL for (int strip = 0; strip < STRIPS; ++strip)
+      TW_UNROLL for (int h = 0; h < 2; ++h) {
+        const i64 n = min2(n0 + row_of(thread, strip, h), shape.n - 1);
+        s.w[strip][h] = tensor;
+        if constexpr (W::kRowScale) s.w[strip][h] *= static_cast<const float*>(args.w.scales)[n];
+        s.bias[strip][h] = Epi::bias_at(args.bias, n);
+      }
+    return s;
+  }
+  // Row of w within the tile.
+  TW_MEMBER static int row_of(int thread, int strip, int h) {
+    return (thread / 128 % GROUPS * STRIPS + strip) * kStripRows + thread % 128 / 32 * 16 + thread % 32 / 4 + 8 * h;
+  }
+
+  TW_MEMBER static void store_matrices(const Args& args, const Shape& shape, u8* turn, const float* x_scales, const Sums& sums,
+                                       i64 n0, i64 m0, int thread) {
+    const int lane = thread % 32, warp = thread % 128 / 32, group = thread / 128;
+    const i64 ldy = args.ldy ? args.ldy : shape.n;
+    const bool whole = ldy % 8 == 0;
+    const Scaling scale = scaling(args, shape, n0, thread);
+    turn += group * 2 * kChunk * 128;
+    TW_UNROLL for (int s = 0; s < STRIPS; ++s)
+      TW_UNROLL for (int c = 0; c < BM / kChunk; ++c) {
+        u8* buffer = turn + (c + s) % 2 * kChunk * 128;
+        TW_UNROLL for (int j = 0; j < kChunk / 8; j += 2) {
+          u32 v[4];
+          TW_UNROLL for (int q = 0; q < 4; ++q) {  // token block j + q / 2, rows + 8 (q % 2)
+            const int b = j + q / 2, h = q % 2;
+            if (kChunk == 8 && q >= 2) break;
+            float scaled[2];
+            TW_UNROLL for (int e = 0; e < 2; ++e) {
+              float f = scale.w[s][h];
+              if constexpr (X::kRowScale) f *= x_scales[c * kChunk + 8 * b + 2 * (lane % 4) + e];
+              scaled[e] = Epi::finish(static_cast<float>(sums[s][4 * (c * kChunk / 8 + b) + 2 * h + e]), f, scale.bias[s][h]);
+            }
+            v[q] = pack2<Y>(scaled[0], scaled[1]);
+          }
+          const int matrix = lane / 8, token = 8 * (j + matrix / 2) + lane % 8, piece = 2 * warp + matrix % 2;
+          if constexpr (kChunk == 8)
+            stmatrix_x2_transposed(buffer + token % 8 * 128 + ((2 * warp + matrix % 2) ^ (token & 7)) * 16, v[0], v[1]);
+          else
+            stmatrix_x4_transposed(buffer + token * 128 + (piece ^ (token & 7)) * 16, v);
+        }
+        sync_named(1 + static_cast<u32>(group), 128);
+        TW_UNROLL for (int i = 0; i < ceil_div(kChunk * 8, 128); ++i) {
+          const int at = i * 128 + thread % 128, token = at / 8, piece = at % 8;
+          const i64 m = m0 + c * kChunk + token, n = n0 + (group * STRIPS + s) * kStripRows + 8 * piece;
+          if (at < kChunk * 8 && m < args.m && n < shape.n) {
+            const u32x4 q = *reinterpret_cast<const u32x4*>(buffer + token * 128 + (piece ^ (token & 7)) * 16);
+            u16* y = static_cast<u16*>(args.y) + m * ldy + n;
+            if (whole) {
+              store_global16(y, q);
+            } else {
+              const u32 words[4] = {q.x, q.y, q.z, q.w};
+              TW_UNROLL for (int e = 0; e < 8; ++e) y[e] = static_cast<u16>(words[e / 2] >> (16 * (e % 2)));
+            }
+          }
+        }
+      }
+    sync_named(1 + static_cast<u32>(group), 128);  // the next tile's first chunk may land where the last one is read
+  }
+
+  // Split k: every block sends each other its sums of that block's rows, and adds what it gets in the order of the parts of
+  // k. Two slots are enough without any word of "read": who has everybody's sums of one tile knows that everybody has
+  // read those of the tile before. The producers do not wait: the ring fills for the next tile meanwhile.
+  struct Exchange {
+    float* slots;      // [2][sender][token][row of the slice]
+    u64* arrived;      // [2]
+    u32 slot, phase;
+  };
+  TW_MEMBER static void store_reduced(const Args& args, const Shape& shape, Exchange& exchange, const Sums& sums, i64 n0, i64 m0,
+                                      int thread) {
+    const i64 ldy = args.ldy ? args.ldy : shape.n;
+    const int tokens = static_cast<int>(min2(static_cast<i64>(BM), args.m - m0));
+    const u32 rank = SPLIT > 1 ? cluster_rank() : 0;
+    float* slot = exchange.slots + exchange.slot * kSlotFloats;
+    u64* arrived = exchange.arrived + exchange.slot;
+    if (SPLIT > 1 && thread == 0) barrier_expect(arrived, static_cast<u32>(tokens * kSlice * kParts * 4));
+    TW_UNROLL for (int s = 0; s < STRIPS; ++s)
+      TW_UNROLL for (int i = 0; i < kSums; ++i) {
+        const int token = 8 * (i / 4) + 2 * (thread % 4) + i % 2, row = row_of(thread, s, i % 4 / 2);
+        float* to = slot + ((static_cast<int>(rank) * KGROUPS + thread / (128 * GROUPS)) * BM + token) * kSlice + row % kSlice;
+        if (token >= tokens) continue;
+        if constexpr (SPLIT == 1) *to = bits_as<float>(sums[s][i]);
+        else store_cluster_async(to, bits_as<float>(sums[s][i]), arrived, static_cast<u32>(row / kSlice));
+      }
+    const float tensor = tensor_scale<X, W>(args, shape) * Weights::kFactor;
+    if constexpr (SPLIT == 1) sync_named(8, kMath);
+    else barrier_wait(arrived, exchange.phase);
+    for (int at = thread; at < tokens * kSlice; at += kMath) {
+      const int token = at / kSlice, row = at % kSlice;
+      Sum sum = 0;
+      TW_UNROLL for (int r = 0; r < kParts; ++r) sum += bits_as<Sum>(slot[(r * BM + token) * kSlice + row]);
+      const i64 n = n0 + static_cast<int>(rank) * kSlice + row;
+      if (n >= shape.n) continue;
+      float f = tensor;
+      if constexpr (W::kRowScale) f *= static_cast<const float*>(args.w.scales)[n];
+      if constexpr (X::kRowScale) f *= static_cast<const float*>(args.x.scales)[m0 + token];
+      Epi::store(args.y, (m0 + token) * ldy + n, Epi::finish(static_cast<float>(sum), f, Epi::bias_at(args.bias, n)));
+    }
+    exchange.phase ^= exchange.slot;
+    exchange.slot ^= 1u;
+  }
+
+  TW_MEMBER static void run(const Args& args, const Shape& shape, const TensorMap* x_map, const TensorMap* w_map) {
+    u8* shared = dynamic_shared();
+    float* x_scales = reinterpret_cast<float*>(shared + kMainBytes);
+    Ring ring{shared, reinterpret_cast<u64*>(shared + kMainBytes + kScaleBytes), nullptr};
+    ring.empty = ring.full + STAGES;
+    Exchange exchange{reinterpret_cast<float*>(shared + kRingBytes), ring.empty + STAGES, 0, 0};
+    const int thread = static_cast<int>(thread_x());
+    if (thread == 0) {
+      for (int i = 0; i < STAGES; ++i) {
+        barrier_init(ring.full + i, 1);
+        barrier_init(ring.empty + i, kMath / 32 * kShare);
+      }
+      if constexpr (kParts > 1) {
+        barrier_init(exchange.arrived, 1);
+        barrier_init(exchange.arrived + 1, 1);
+      }
+      barrier_init_fence();
+      prefetch_map(x_map);
+      if (!Weights::kRegisters) prefetch_map(w_map);
+    }
+    if constexpr (CLUSTER > 1) sync_cluster();
+    else sync_block();
+    const Tiles tiles(args, shape);
+    wait_prerequisite_grids();
+
+    if (thread >= kMath) {
+      if constexpr (kUneven) give_registers<kProducerRegisters>();
+      if (thread == kMath) produce(args, shape, x_map, w_map, ring, tiles);
+    } else {
+      if constexpr (kUneven) take_registers<kMathRegisters>();
+      for (i64 tile = tiles.first; tile < tiles.count(); tile += tiles.clusters) {
+        i64 n0, m0;
+        tiles.at(tile, n0, m0);
+        Sums sums;
+        multiply(shape, ring, tiles, sums, thread);
+        if constexpr (X::kRowScale && kParts == 1) {
+          sync_named(8, kMath);
+          for (int i = thread; i < BM; i += kMath) x_scales[i] = m0 + i < args.m ? static_cast<const float*>(args.x.scales)[m0 + i] : 0.0f;
+          sync_named(8, kMath);
+        }
+        if constexpr (kParts > 1) store_reduced(args, shape, exchange, sums, n0, m0, thread);
+        else if constexpr (kMatrixStores) store_matrices(args, shape, shared + kRingBytes, x_scales, sums, n0, m0, thread);
+        else store_elements(args, shape, x_scales, sums, n0, m0, thread);
+      }
+    }
+  }
+
+  // Straight from the fragments: four-byte outputs fill half a sector from each lane group.
+  TW_MEMBER static void store_elements(const Args& args, const Shape& shape, const float* x_scales, const Sums& sums, i64 n0, i64 m0,
+                                       int thread) {
+    const i64 ldy = args.ldy ? args.ldy : shape.n;
+    const Scaling scale = scaling(args, shape, n0, thread);
+    TW_UNROLL for (int s = 0; s < STRIPS; ++s)
+      TW_UNROLL for (int i = 0; i < kSums; ++i) {
+        const int token = 8 * (i / 4) + 2 * (thread % 4) + i % 2, h = i % 4 / 2;
+        const i64 m = m0 + token, n = n0 + row_of(thread, s, h);
+        float f = scale.w[s][h];
+        if constexpr (X::kRowScale) f *= x_scales[token];
+        if (m < args.m && n < shape.n) Epi::store(args.y, m * ldy + n, Epi::finish(static_cast<float>(sums[s][i]), f, scale.bias[s][h]));
+      }
+  }
+};
+
+}  // namespace tw::gemm
