@@ -41,9 +41,9 @@ bool parse_axis(std::string_view text, GridAxis& axis) {
 
 std::string map_text(const TensorMapPlan& map) {
   std::string text;
-  for (const std::uint64_t value : {std::uint64_t{map.pointer}, std::uint64_t{map.rows_at}, map.rows,
-                                    std::uint64_t{map.stride_at}, map.inner, std::uint64_t{map.element_bytes},
-                                    std::uint64_t{map.box_inner}, std::uint64_t{map.box_rows}})
+  for (const std::uint64_t value :
+       {std::uint64_t{map.pointer}, std::uint64_t{map.rows_at}, map.rows, std::uint64_t{map.stride_at}, map.inner,
+        std::uint64_t{map.element_bytes}, std::uint64_t{map.box_inner}, std::uint64_t{map.box_rows}})
     text += std::to_string(value) + ',';
   return text + std::to_string(map.swizzle);
 }

@@ -33,17 +33,20 @@ int run_plan(const Context& context, const Args& args) {
   for (std::size_t i = 0; i < plans.size() && (args.top == 0 || i < static_cast<std::size_t>(args.top)); ++i) {
     const Planned& p = plans[i];
     const auto blocks = [&](const GridAxis& axis) { return axis.blocks(problem.rows(), problem.cols()); };
+    // A persistent grid depends on the device; without one it is that of the target's typical device.
+    const std::uint64_t x = p.plan.resident(blocks(p.plan.x), target.typical_sms);
     list.push_back({{"candidate", p.candidate.text()},
                     {"family", p.candidate.family},
                     {"knobs", knobs_json(p.candidate)},
                     {"predicted_microseconds", p.predicted_microseconds},
-                    {"grid", {blocks(p.plan.x), blocks(p.plan.y), blocks(p.plan.z)}},
+                    {"grid", {x, blocks(p.plan.y), blocks(p.plan.z)}},
                     {"threads", p.plan.threads},
                     {"cluster", p.plan.cluster},
+                    {"persistent", p.plan.persistent},
                     {"shared_bytes", p.plan.shared_bytes}});
     table.add({std::to_string(i + 1), p.candidate.text(), microseconds(p.predicted_microseconds),
-               fmt::format("{}x{}x{}", blocks(p.plan.x), blocks(p.plan.y), blocks(p.plan.z)),
-               std::to_string(p.plan.threads), bytes_text(p.plan.shared_bytes)});
+               fmt::format("{}x{}x{}", x, blocks(p.plan.y), blocks(p.plan.z)), std::to_string(p.plan.threads),
+               bytes_text(p.plan.shared_bytes)});
   }
   if (context.json) {
     print_json(Json{{"problem", problem.text()}, {"arch", target.name}, {"legal", plans.size()}, {"candidates", list}});

@@ -5,10 +5,10 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstring>
 
 #include "jit/context.h"
+#include "jit/maps.h"
 
 namespace tilewright {
 namespace jit {
@@ -112,41 +112,6 @@ unsigned blocks(const Device::Impl& device, const GridAxis& axis, int index, std
                   c.grid_x, c.grid_y, c.grid_z, c.block_x, loaded.plan.cluster, c.shared_bytes, kernel.device->name));
 }
 
-[[noreturn]] void map_failed(const Kernel::Impl& kernel, const Loaded& loaded, const TensorMapPlan& map,
-                             const void* pointer, const std::uint64_t (&size)[2], std::uint64_t stride,
-                             CUresult result) {
-  std::string name = fmt::format("the pointer at {}", map.pointer);
-  for (const PointerRule& rule : kernel.contract.pointers)
-    if (rule.offset == map.pointer) name = rule.name;
-  kernel.device->driver->fail(
-      kernel.device->driver->tensor_map.name, result,
-      fmt::format("describing {} = {} for {}: {} rows of {} elements of {} bytes, {} bytes from one to the next, in "
-                  "boxes of {} x {}, swizzle {}; the pointer and the step must be multiples of 16 bytes",
-                  name, pointer, loaded.entry, size[1], size[0], map.element_bytes, stride, map.box_rows, map.box_inner,
-                  map.swizzle));
-}
-
-void encode_map(const Kernel::Impl& kernel, const Loaded& loaded, const TensorMapPlan& map, const std::byte* args,
-                CUtensorMap* out) {
-  constexpr std::uint64_t kTooFar = std::uint64_t{1} << 40;  // the driver refuses it; no overflow before that
-  void* pointer = load<void*>(args, map.pointer);
-  const std::uint64_t size[] = {
-      map.inner, map.rows_at == TensorMapPlan::kNone ? map.rows : load<std::uint64_t>(args, map.rows_at)};
-  const std::uint64_t step =
-      map.stride_at == TensorMapPlan::kNone ? map.inner : load<std::uint64_t>(args, map.stride_at);
-  const std::uint64_t stride[] = {std::min(step, kTooFar) * map.element_bytes};
-  const unsigned box[] = {map.box_inner, map.box_rows}, ones[] = {1, 1};
-  const int type = map.element_bytes == 1 ? kMapBytes1 : map.element_bytes == 2 ? kMapBytes2 : kMapBytes4;
-  const int swizzle = map.swizzle == 128  ? kMapSwizzle128
-                      : map.swizzle == 64 ? kMapSwizzle64
-                      : map.swizzle == 32 ? kMapSwizzle32
-                                          : kMapSwizzleNone;
-  if (const CUresult result = kernel.device->driver->tensor_map(out, type, 2u, pointer, size, stride, box, ones,
-                                                                kMapInterleaveNone, swizzle, kMapPromote256,
-                                                                kMapFillZero)) [[unlikely]]
-    map_failed(kernel, loaded, map, pointer, size, stride[0], result);
-}
-
 void launch_one(const Kernel::Impl& kernel, Stream stream, const std::byte* args, std::int64_t rows,
                 std::int64_t cols) {
   const Device::Impl& device = *kernel.device;
@@ -181,7 +146,8 @@ void launch_one(const Kernel::Impl& kernel, Stream stream, const std::byte* args
   void* parameters[2 + kMaxMaps];
   std::size_t count = 0;
   parameters[count++] = const_cast<std::byte*>(args);
-  if (!kernel.contract.constants.empty()) parameters[count++] = const_cast<std::byte*>(kernel.contract.constants.data());
+  if (!kernel.contract.constants.empty())
+    parameters[count++] = const_cast<std::byte*>(kernel.contract.constants.data());
   for (std::uint32_t i = 0; i < plan.map_count; ++i) {
     encode_map(kernel, loaded, plan.maps[i], args, &maps[i]);
     parameters[count++] = &maps[i];

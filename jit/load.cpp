@@ -8,6 +8,7 @@
 #include "jit/context.h"
 #include "jit/elf.h"
 #include "jit/kernel.h"
+#include "jit/maps.h"
 
 namespace tilewright {
 namespace jit {
@@ -25,57 +26,6 @@ void check_shared(const Device::Impl& device, std::int64_t fixed, std::int64_t d
   if (fixed + dynamic > device.shared_optin)
     refuse("plan.shared_bytes", fmt::format("{} dynamic + {} static", dynamic, fixed),
            fmt::format("{} has {} bytes per block", device.name, device.shared_optin));
-}
-
-// What the driver says of a tensor map, before it is asked; the pointer, rows and stride of a call it sees itself.
-void check_maps(const Device::Impl& device, const LaunchPlan& plan) {
-  constexpr std::uint64_t kMostElements = std::uint64_t{1} << 32;
-  constexpr std::uint32_t kMostInBox = 256;
-  if (plan.map_count == 0) return;
-  if (plan.map_count > kMaxMaps || !device.arch->tma)
-    refuse("plan.map_count", fmt::format("{}", plan.map_count),
-           device.arch->tma ? fmt::format("at most {}", kMaxMaps) : "this device cannot use tensor maps");
-  if (!device.driver->tensor_map)
-    throw Error(ErrorCode::library_missing, "libcuda", device.driver->path(),
-                fmt::format("has no function {}, which {} tensor maps need: a driver for CUDA 12.0 or newer is needed",
-                            device.driver->tensor_map.name, plan.map_count));
-  for (std::uint32_t i = 0; i < plan.map_count; ++i) {
-    const TensorMapPlan& map = plan.maps[i];
-    auto check = [&](bool good, const char* field, std::uint64_t value, const std::string& allowed) {
-      if (!good) refuse(fmt::format("plan.maps[{}].{}", i, field), fmt::format("{}", value), allowed);
-    };
-    const std::uint64_t bytes = map.element_bytes;
-    check(bytes == 1 || bytes == 2 || bytes == 4, "element_bytes", bytes, "1, 2 or 4");
-    check(map.inner >= 1 && map.inner <= kMostElements, "inner", map.inner, "1 to 2^32");
-    check(map.stride_at != TensorMapPlan::kNone || map.inner * bytes % 16 == 0, "inner", map.inner,
-          "dense rows must be multiples of 16 bytes");
-    check(map.rows_at != TensorMapPlan::kNone || (map.rows >= 1 && map.rows <= kMostElements), "rows", map.rows,
-          "1 to 2^32");
-    check(map.swizzle == 0 || map.swizzle == 32 || map.swizzle == 64 || map.swizzle == 128, "swizzle", map.swizzle,
-          "0, 32, 64 or 128");
-    check(map.box_inner >= 1 && map.box_inner <= kMostInBox && map.box_inner * bytes % 16 == 0, "box_inner",
-          map.box_inner, "1 to 256, a multiple of 16 bytes");
-    check(map.swizzle == 0 || map.box_inner * bytes <= map.swizzle, "box_inner", map.box_inner,
-          fmt::format("at most the {} bytes of the swizzle", map.swizzle));
-    check(map.box_rows >= 1 && map.box_rows <= kMostInBox, "box_rows", map.box_rows, "1 to 256");
-  }
-}
-
-// `size`: of the argument struct.
-void check_map_fields(const LaunchPlan& plan, std::size_t size) {
-  for (std::size_t i = 0; i < std::min<std::size_t>(plan.map_count, kMaxMaps); ++i) {
-    const TensorMapPlan& map = plan.maps[i];
-    auto check = [&](const char* field, std::uint32_t offset) {
-      if (size == Kernel::Impl::kUnknown || offset + sizeof(std::int64_t) > size)
-        refuse(fmt::format("plan.maps[{}].{}", i, field), fmt::format("{}", offset),
-               size == Kernel::Impl::kUnknown
-                   ? "this driver cannot tell the size of the argument struct; pass a Contract"
-                   : fmt::format("must lie in the argument struct of {} bytes", size));
-    };
-    check("pointer", map.pointer);
-    if (map.rows_at != TensorMapPlan::kNone) check("rows_at", map.rows_at);
-    if (map.stride_at != TensorMapPlan::kNone) check("stride_at", map.stride_at);
-  }
 }
 
 // Registers are handed out to warps in units of 256.

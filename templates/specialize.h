@@ -19,7 +19,7 @@ struct Specialization {
   std::string space;                  // "tw::gemm": has Args and Shape
   int blocks_per_sm = 1;              // launch bound
   std::vector<std::string> options;
-  LaunchPlan plan;                    // its tensor maps become parameters (tw::TensorMap of arch/sm90.cuh)
+  LaunchPlan plan;  // its tensor maps become parameters (tw::TensorMap of arch/sm90.cuh)
 };
 
 // `root`: a checkout's templates folder to read instead of the embedded files (for editing kernels without a rebuild);

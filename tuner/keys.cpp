@@ -19,17 +19,17 @@ std::string grid_text(const GridAxis& a) {
 
 std::string map_text(const TensorMapPlan& m) {
   std::string text = " map=";
-  for (std::uint64_t v : {std::uint64_t{m.pointer}, std::uint64_t{m.rows_at}, m.rows, std::uint64_t{m.stride_at},
-                          m.inner, std::uint64_t{m.element_bytes}, std::uint64_t{m.box_inner},
-                          std::uint64_t{m.box_rows}})
+  for (std::uint64_t v :
+       {std::uint64_t{m.pointer}, std::uint64_t{m.rows_at}, m.rows, std::uint64_t{m.stride_at}, m.inner,
+        std::uint64_t{m.element_bytes}, std::uint64_t{m.box_inner}, std::uint64_t{m.box_rows}})
     text += std::to_string(v) + "/";
   return text + std::to_string(m.swizzle);
 }
 
 std::string plan_text(const LaunchPlan& p) {
   std::string text = "x=" + grid_text(p.x) + " y=" + grid_text(p.y) + " z=" + grid_text(p.z) +
-         " threads=" + std::to_string(p.threads) + " cluster=" + std::to_string(p.cluster) +
-         " shared=" + std::to_string(p.shared_bytes);
+                     " threads=" + std::to_string(p.threads) + " cluster=" + std::to_string(p.cluster) +
+                     " shared=" + std::to_string(p.shared_bytes);
   // Only where a plan has them, so that the keys of all others stay what they were.
   if (p.persistent) text += " persistent=" + std::to_string(p.persistent);
   if (p.overlap) text += " overlap=1";

@@ -41,10 +41,21 @@ Binary full_binary() {
   binary.plan.persistent = 2;
   binary.plan.overlap = true;
   binary.plan.map_count = 2;
-  binary.plan.maps[0] = {.pointer = 8, .rows_at = 64, .stride_at = 72, .inner = 4096, .element_bytes = 2,
-                         .box_inner = 64, .box_rows = 128, .swizzle = 128};
-  binary.plan.maps[1] = {.pointer = 24, .rows = ~std::uint64_t{0}, .inner = std::uint64_t{1} << 40,
-                         .element_bytes = 1, .box_inner = 32, .box_rows = 256, .swizzle = 32};
+  binary.plan.maps[0] = {.pointer = 8,
+                         .rows_at = 64,
+                         .stride_at = 72,
+                         .inner = 4096,
+                         .element_bytes = 2,
+                         .box_inner = 64,
+                         .box_rows = 128,
+                         .swizzle = 128};
+  binary.plan.maps[1] = {.pointer = 24,
+                         .rows = ~std::uint64_t{0},
+                         .inner = std::uint64_t{1} << 40,
+                         .element_bytes = 1,
+                         .box_inner = 32,
+                         .box_rows = 256,
+                         .swizzle = 32};
   return binary;
 }
 

@@ -47,6 +47,109 @@ TEST_CASE("row 25: a device without clusters") {
   CHECK(error_of(ErrorCode::invalid_argument, [&] { load(device, binary); }).field() == "plan.cluster");
 }
 
+namespace {
+
+struct MapArgs {
+  void* data;
+  std::int64_t rows, stride;
+};
+
+Binary map_binary() {
+  Binary binary = fake_binary({sizeof(MapArgs), 128, 128});
+  binary.plan.map_count = 2;
+  binary.plan.maps.fill(
+      {.pointer = 0, .rows = 8, .inner = 64, .element_bytes = 2, .box_inner = 32, .box_rows = 8, .swizzle = 64});
+  return binary;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "load: what a plan says of persistence and tensor maps is checked by name, before the driver sees the image") {
+  const Fake fake;
+  const Device device = Fake::open();
+  const int first[] = {0};
+  Contract contract;
+  contract.args_bytes = sizeof(MapArgs);
+  long own = 0;
+  auto refused = [&](auto change, const char* field) {
+    INFO(field);
+    Binary binary = map_binary();
+    change(binary.plan, binary.plan.maps[1]);
+    CHECK(error_of(ErrorCode::invalid_argument, [&] {
+            Kernel(device, {&binary, 1}, first, contract);
+          }).field() == field);
+    CHECK(fake_cuda_calls("cuModuleGetFunction") == own);  // never got that far
+    CHECK(error_of(ErrorCode::invalid_argument, [&] { load(device, binary); }).field() == field);
+    own = fake_cuda_calls("cuModuleGetFunction");  // whose size only the driver knows
+  };
+  using Plan = LaunchPlan;
+  using Map = TensorMapPlan;
+  refused([](Plan& p, Map&) { p.persistent = 33; }, "plan.persistent");
+  refused([](Plan& p, Map&) { p.map_count = 3; }, "plan.map_count");
+  refused([](Plan& p, Map&) { p.map_count = 0xffffffff; }, "plan.map_count");
+  for (const std::uint32_t value : {0, 3, 8, 256})
+    refused([&](Plan&, Map& m) { m.element_bytes = value; }, "plan.maps[1].element_bytes");
+  for (const std::uint64_t value : {std::uint64_t{0}, std::uint64_t{63}, (std::uint64_t{1} << 32) + 8})
+    refused([&](Plan&, Map& m) { m.inner = value; }, "plan.maps[1].inner");
+  for (const std::uint64_t value : {std::uint64_t{0}, (std::uint64_t{1} << 32) + 1})
+    refused([&](Plan&, Map& m) { m.rows = value; }, "plan.maps[1].rows");
+  for (const std::uint32_t value : {1u, 16u, 256u})
+    refused([&](Plan&, Map& m) { m.swizzle = value; }, "plan.maps[1].swizzle");
+  for (const std::uint32_t value : {0u, 1u, 4u, 40u, 264u, 0x80000000u})
+    refused([&](Plan&, Map& m) { m.box_inner = value; }, "plan.maps[1].box_inner");
+  for (const std::uint32_t value : {0u, 257u})
+    refused([&](Plan&, Map& m) { m.box_rows = value; }, "plan.maps[1].box_rows");
+  for (const std::uint32_t value : {17u, 24u, 0xfffffffeu}) {
+    refused([&](Plan&, Map& m) { m.pointer = value; }, "plan.maps[1].pointer");
+    refused([&](Plan&, Map& m) { m.rows_at = value; }, "plan.maps[1].rows_at");
+    refused([&](Plan&, Map& m) { m.stride_at = value; }, "plan.maps[1].stride_at");
+  }
+  Binary good = map_binary();
+  good.plan.persistent = 32;
+  good.plan.maps[1] = {
+      .pointer = 0, .rows_at = 8, .stride_at = 16, .inner = 63, .element_bytes = 1, .box_inner = 256, .box_rows = 256};
+  CHECK_NOTHROW(Kernel(device, {&good, 1}, first, contract));
+  CHECK_NOTHROW(load(device, good));
+}
+
+TEST_CASE("load: a kernel must declare the maps of its plan, and no others") {
+  const Fake fake;
+  const Device device = Fake::open();
+  for (const auto& params : std::vector<std::vector<std::size_t>>{
+           {}, {128, 128}, {24}, {24, 128}, {24, 128, 64}, {24, 128, 128, 128}, {24, 8, 128, 128}}) {
+    Binary binary = map_binary();
+    binary.image = make_image("k", 90, params);
+    const auto error = error_of(ErrorCode::invalid_argument, [&] { load(device, binary); });
+    CHECK(error.field() == "binary.entry");
+    CHECK(mentions(error, "2 tensor maps of 128"));
+  }
+  Binary without = map_binary();
+  without.plan.map_count = 0;
+  error_of(ErrorCode::invalid_argument, [&] { load(device, without); });
+}
+
+TEST_CASE("load: a device or a driver without tensor maps") {
+  const Fake fake;
+  const FakeDevice ampere = {"A100", 8, 0, 108, 166912, 65536, 1 << 30, 1 << 20};
+  fake_cuda_set_device(0, &ampere);
+  const Device old = Fake::open();
+  CHECK(error_of(ErrorCode::invalid_argument, [&] { load(old, map_binary()); }).field() == "plan.map_count");
+  Binary overlap = fake_binary({8});
+  overlap.plan.overlap = true;
+  CHECK(error_of(ErrorCode::invalid_argument, [&] { load(old, overlap); }).field() == "plan.overlap");
+  // Another spelling of the path is another driver for the library.
+  fake_cuda_set_version(11080);
+  std::string path = TILEWRIGHT_FAKE_CUDA;
+  path.insert(path.rfind('/'), "/.");
+  const Device device = Device::open(1, path);
+  const auto error = error_of(ErrorCode::library_missing, [&] { load(device, map_binary()); });
+  CHECK(mentions(error, "cuTensorMapEncodeTiled"));
+  CHECK(mentions(error, "12.0"));
+  CHECK(fake_cuda_image_count() == 0);
+  CHECK_NOTHROW(load(device, fake_binary({8})));
+}
+
 TEST_CASE("row 30: bytes that are no whole cubin never reach the driver") {
   const Fake fake;
   const Device device = Fake::open();

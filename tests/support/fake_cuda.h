@@ -20,11 +20,22 @@ struct FakeLaunch {
   std::size_t image_bytes;
   const char* entry;
   unsigned grid[3], block[3], cluster, shared_bytes;
+  bool overlap;                    // programmatic stream serialization
   void** params;                   // addresses of the parameters, as given to the driver
   std::size_t param_count;         // as the image declares them
   const std::size_t* param_bytes;  // size of each
   int device;
   void* stream;
+};
+
+// What the double writes into a CUtensorMap, so that a launch shows what was encoded.
+struct FakeTensorMap {
+  static constexpr unsigned long long kMagic = 0x70616d726f736e74;
+  unsigned long long magic, address;
+  unsigned long long size[2];  // elements of a row, rows
+  unsigned long long stride;   // bytes
+  unsigned box[2];
+  int type, swizzle, promotion;
 };
 
 extern "C" {

@@ -23,8 +23,11 @@ FAKE_API cuDriverGetVersion(int* version) {
   return entry.failed;
 }
 
-// As the driver: the plain name gives the newest version of a function.
-FAKE_API cuGetProcAddress_v2(const char* name, void** function, int, std::uint64_t, int* status) {
+extern "C" int fake_cuTensorMapEncodeTiled(void*, int, unsigned, void*, const std::uint64_t*, const std::uint64_t*,
+                                           const unsigned*, const unsigned*, int, int, int, int);
+
+// As the driver: the plain name gives the newest version of a function that is not newer than `version`.
+FAKE_API cuGetProcAddress_v2(const char* name, void** function, int version, std::uint64_t, int* status) {
   static void* const self = [] {
     Dl_info info{};
     dladdr(reinterpret_cast<void*>(&cuInit), &info);
@@ -34,6 +37,8 @@ FAKE_API cuGetProcAddress_v2(const char* name, void** function, int, std::uint64
   std::snprintf(versioned, sizeof(versioned), "%s_v2", name);
   *function = dlsym(self, versioned);
   if (!*function) *function = dlsym(self, name);
+  if (std::strcmp(name, "cuTensorMapEncodeTiled") == 0 && version >= 12000)
+    *function = reinterpret_cast<void*>(&fake_cuTensorMapEncodeTiled);
   if (status) *status = *function ? 0 : 1;
   return *function ? kOk : kNotFound;
 }

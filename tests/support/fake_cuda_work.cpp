@@ -120,6 +120,38 @@ FAKE_API cuPointerGetAttributes(unsigned count, int* attributes, void** values, 
   return kOk;
 }
 
+// What cuda.h demands of a map of rank 2 without interleaving. Exported under a name of its own, so that only
+// cuGetProcAddress finds it: an older driver (fake_cuda_set_version) does not have it.
+FAKE_API fake_cuTensorMapEncodeTiled(void* out, int type, unsigned rank, void* address, const std::uint64_t* size,
+                                     const std::uint64_t* strides, const unsigned* box, const unsigned* steps,
+                                     int interleave, int swizzle, int promotion, int fill) {
+  Entry entry("cuTensorMapEncodeTiled", kContext);
+  if (entry.failed) return entry.failed;
+  const auto base = reinterpret_cast<std::uintptr_t>(address);
+  if (reinterpret_cast<std::uintptr_t>(out) % 64 != 0) return state().violation("a misaligned tensor map", kInvalid);
+  if (rank != 2 || interleave != 0) return state().violation("a tensor map that the double does not know", kInvalid);
+  constexpr int kBytes[] = {1, 2, 4};
+  if (type < 0 || type > 2 || swizzle < 0 || swizzle > 3 || promotion < 0 || promotion > 3 || fill != 0)
+    return kInvalid;
+  const std::uint64_t bytes = kBytes[type];
+  if (!base || base % 16 != 0 || strides[0] % 16 != 0 || strides[0] >= std::uint64_t{1} << 40) return kInvalid;
+  for (int i = 0; i < 2; ++i) {
+    if (size[i] == 0 || size[i] > std::uint64_t{1} << 32) return kInvalid;
+    if (box[i] == 0 || box[i] > 256 || steps[i] == 0 || steps[i] > 8) return kInvalid;
+  }
+  if (strides[0] < size[0] * bytes || box[0] * bytes % 16 != 0) return kInvalid;
+  if (swizzle && box[0] * bytes > 16u << swizzle) return kInvalid;
+  // The driver does not know whose memory it is; a kernel that reads there faults.
+  if (const CUresult bad = check_range(entry, base, (size[1] - 1) * strides[0] + size[0] * bytes, "a tensor map"))
+    return bad;
+  const FakeTensorMap map{
+      FakeTensorMap::kMagic, base, {size[0], size[1]}, strides[0], {box[0], box[1]}, type, swizzle, promotion};
+  static_assert(sizeof(map) <= 128);
+  std::memset(out, 0, 128);
+  std::memcpy(out, &map, sizeof(map));
+  return kOk;
+}
+
 namespace {
 
 // One launch with its parameters copied, as the driver does before it returns.
@@ -163,8 +195,17 @@ FAKE_API cuLaunchKernelEx(const CUlaunchConfig* config, void* handle, void** par
   auto* function = use<Function>(entry, handle, "function", &why);
   if (!function) return why;
   unsigned cluster = 1;
-  for (unsigned i = 0; i < config->attribute_count; ++i)
-    if (config->attributes[i].id == tilewright::jit::kClusterDimension) cluster = config->attributes[i].value.cluster.x;
+  bool overlap = false;
+  for (unsigned i = 0; i < config->attribute_count; ++i) {
+    const auto& [id, pad, value] = config->attributes[i];
+    if (id == tilewright::jit::kClusterDimension) {
+      cluster = value.cluster.x;
+    } else if (id == tilewright::jit::kStreamSerialization) {
+      overlap = value.overlap != 0;
+    } else {
+      return kInvalid;
+    }
+  }
   if (const CUresult bad = check_config(*config, *function, cluster)) return bad;
   Prepared work{function, {}, {}};
   FakeLaunch& l = work.launch;
@@ -172,6 +213,7 @@ FAKE_API cuLaunchKernelEx(const CUlaunchConfig* config, void* handle, void** par
   l.grid[0] = config->grid_x, l.grid[1] = config->grid_y, l.grid[2] = config->grid_z;
   l.block[0] = config->block_x, l.block[1] = config->block_y, l.block[2] = config->block_z;
   l.cluster = cluster;
+  l.overlap = overlap;
   l.shared_bytes = config->shared_bytes;
   l.device = entry.context->device;
   l.stream = config->stream;

@@ -57,12 +57,12 @@ TEST_CASE("everything that changes a binary changes its key, nothing else does",
   changes("a map", [](Source& s) { s.plan.map_count = 1; });
   changes("two maps", [](Source& s) { s.plan.map_count = 2; });
   int fields = 0;
-  for (std::uint32_t TensorMapPlan::* field :
+  for (std::uint32_t TensorMapPlan::*field :
        {&TensorMapPlan::pointer, &TensorMapPlan::rows_at, &TensorMapPlan::stride_at, &TensorMapPlan::element_bytes,
         &TensorMapPlan::box_inner, &TensorMapPlan::box_rows, &TensorMapPlan::swizzle})
     for (int i = 0; i < 2; ++i, ++fields)
       changes("a field of a map", [&](Source& s) { s.plan.map_count = 2, s.plan.maps[i].*field = 77; });
-  for (std::uint64_t TensorMapPlan::* field : {&TensorMapPlan::rows, &TensorMapPlan::inner})
+  for (std::uint64_t TensorMapPlan::*field : {&TensorMapPlan::rows, &TensorMapPlan::inner})
     for (int i = 0; i < 2; ++i, ++fields)
       changes("a wide field of a map", [&](Source& s) { s.plan.map_count = 2, s.plan.maps[i].*field = 77; });
   CHECK(fields == 18);

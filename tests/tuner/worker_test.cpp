@@ -30,8 +30,15 @@ Source sample() {
 Source mapped() {
   Source s = sample();
   s.plan.map_count = 2;
-  s.plan.maps[0] = {.pointer = 1, .rows_at = 2, .rows = 3, .stride_at = 4, .inner = 5, .element_bytes = 6,
-                    .box_inner = 7, .box_rows = 8, .swizzle = 9};
+  s.plan.maps[0] = {.pointer = 1,
+                    .rows_at = 2,
+                    .rows = 3,
+                    .stride_at = 4,
+                    .inner = 5,
+                    .element_bytes = 6,
+                    .box_inner = 7,
+                    .box_rows = 8,
+                    .swizzle = 9};
   s.plan.maps[1].inner = s.plan.maps[1].rows = ~std::uint64_t{1};
   return s;
 }

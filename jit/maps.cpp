@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Numbers and rules: cuTensorMapEncodeTiled in cuda.h.
+#include "jit/maps.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace tilewright::jit {
+namespace {
+
+[[noreturn]] void refuse(const std::string& field, const std::string& value, const std::string& allowed) {
+  throw Error(ErrorCode::invalid_argument, field, value, allowed);
+}
+
+template <class T>
+T load(const std::byte* args, std::uint32_t offset) {
+  T value;
+  std::memcpy(&value, args + offset, sizeof(T));
+  return value;
+}
+
+[[noreturn]] void map_failed(const Kernel::Impl& kernel, const Loaded& loaded, const TensorMapPlan& map,
+                             const void* pointer, const std::uint64_t (&size)[2], std::uint64_t stride,
+                             CUresult result) {
+  std::string name = fmt::format("the pointer at {}", map.pointer);
+  for (const PointerRule& rule : kernel.contract.pointers)
+    if (rule.offset == map.pointer) name = rule.name;
+  kernel.device->driver->fail(
+      kernel.device->driver->tensor_map.name, result,
+      fmt::format("describing {} = {} for {}: {} rows of {} elements of {} bytes, {} bytes from one to the next, in "
+                  "boxes of {} x {}, swizzle {}; the pointer and the step must be multiples of 16 bytes",
+                  name, pointer, loaded.entry, size[1], size[0], map.element_bytes, stride, map.box_rows, map.box_inner,
+                  map.swizzle));
+}
+
+}  // namespace
+
+void check_maps(const Device::Impl& device, const LaunchPlan& plan) {
+  constexpr std::uint64_t kMostElements = std::uint64_t{1} << 32;
+  constexpr std::uint32_t kMostInBox = 256;
+  if (plan.map_count == 0) return;
+  if (plan.map_count > kMaxMaps || !device.arch->tma)
+    refuse("plan.map_count", fmt::format("{}", plan.map_count),
+           device.arch->tma ? fmt::format("at most {}", kMaxMaps) : "this device cannot use tensor maps");
+  if (!device.driver->tensor_map)
+    throw Error(ErrorCode::library_missing, "libcuda", device.driver->path(),
+                fmt::format("has no function {}, which {} tensor maps need: a driver for CUDA 12.0 or newer is needed",
+                            device.driver->tensor_map.name, plan.map_count));
+  for (std::uint32_t i = 0; i < plan.map_count; ++i) {
+    const TensorMapPlan& map = plan.maps[i];
+    auto check = [&](bool good, const char* field, std::uint64_t value, const std::string& allowed) {
+      if (!good) refuse(fmt::format("plan.maps[{}].{}", i, field), fmt::format("{}", value), allowed);
+    };
+    const std::uint64_t bytes = map.element_bytes;
+    check(bytes == 1 || bytes == 2 || bytes == 4, "element_bytes", bytes, "1, 2 or 4");
+    check(map.inner >= 1 && map.inner <= kMostElements, "inner", map.inner, "1 to 2^32");
+    check(map.stride_at != TensorMapPlan::kNone || map.inner * bytes % 16 == 0, "inner", map.inner,
+          "dense rows must be multiples of 16 bytes");
+    check(map.rows_at != TensorMapPlan::kNone || (map.rows >= 1 && map.rows <= kMostElements), "rows", map.rows,
+          "1 to 2^32");
+    check(map.swizzle == 0 || map.swizzle == 32 || map.swizzle == 64 || map.swizzle == 128, "swizzle", map.swizzle,
+          "0, 32, 64 or 128");
+    check(map.box_inner >= 1 && map.box_inner <= kMostInBox && map.box_inner * bytes % 16 == 0, "box_inner",
+          map.box_inner, "1 to 256, a multiple of 16 bytes");
+    check(map.swizzle == 0 || map.box_inner * bytes <= map.swizzle, "box_inner", map.box_inner,
+          fmt::format("at most the {} bytes of the swizzle", map.swizzle));
+    check(map.box_rows >= 1 && map.box_rows <= kMostInBox, "box_rows", map.box_rows, "1 to 256");
+  }
+}
+
+void check_map_fields(const LaunchPlan& plan, std::size_t size) {
+  for (std::size_t i = 0; i < std::min<std::size_t>(plan.map_count, kMaxMaps); ++i) {
+    const TensorMapPlan& map = plan.maps[i];
+    auto check = [&](const char* field, std::uint32_t offset) {
+      if (size == Kernel::Impl::kUnknown || offset + sizeof(std::int64_t) > size)
+        refuse(fmt::format("plan.maps[{}].{}", i, field), fmt::format("{}", offset),
+               size == Kernel::Impl::kUnknown
+                   ? "this driver cannot tell the size of the argument struct; pass a Contract"
+                   : fmt::format("must lie in the argument struct of {} bytes", size));
+    };
+    check("pointer", map.pointer);
+    if (map.rows_at != TensorMapPlan::kNone) check("rows_at", map.rows_at);
+    if (map.stride_at != TensorMapPlan::kNone) check("stride_at", map.stride_at);
+  }
+}
+
+void encode_map(const Kernel::Impl& kernel, const Loaded& loaded, const TensorMapPlan& map, const std::byte* args,
+                CUtensorMap* out) {
+  constexpr std::uint64_t kTooFar = std::uint64_t{1} << 40;  // the driver refuses it; no overflow before that
+  void* pointer = load<void*>(args, map.pointer);
+  const std::uint64_t size[] = {
+      map.inner, map.rows_at == TensorMapPlan::kNone ? map.rows : load<std::uint64_t>(args, map.rows_at)};
+  const std::uint64_t step =
+      map.stride_at == TensorMapPlan::kNone ? map.inner : load<std::uint64_t>(args, map.stride_at);
+  const std::uint64_t stride[] = {std::min(step, kTooFar) * map.element_bytes};
+  const unsigned box[] = {map.box_inner, map.box_rows}, ones[] = {1, 1};
+  const int type = map.element_bytes == 1 ? kMapBytes1 : map.element_bytes == 2 ? kMapBytes2 : kMapBytes4;
+  const int swizzle = map.swizzle == 128  ? kMapSwizzle128
+                      : map.swizzle == 64 ? kMapSwizzle64
+                      : map.swizzle == 32 ? kMapSwizzle32
+                                          : kMapSwizzleNone;
+  if (const CUresult result = kernel.device->driver->tensor_map(
+          out, type, 2u, pointer, size, stride, box, ones, kMapInterleaveNone, swizzle, kMapPromote256, kMapFillZero))
+      [[unlikely]]
+    map_failed(kernel, loaded, map, pointer, size, stride[0], result);
+}
+
+}  // namespace tilewright::jit

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensor maps of a launch plan: checked when a kernel is loaded, encoded by the driver at every launch.
+#pragma once
+
+#include "jit/context.h"
+#include "jit/kernel.h"
+
+namespace tilewright::jit {
+
+// All but what a call decides (its pointer, rows and stride). Throws Error: invalid_argument, library_missing.
+void check_maps(const Device::Impl& device, const LaunchPlan& plan);
+
+// `size`: of the argument struct. Throws Error (invalid_argument).
+void check_map_fields(const LaunchPlan& plan, std::size_t size);
+
+// Of arguments whose strides are resolved. Throws Error (driver_failed) with everything that the driver was told.
+void encode_map(const Kernel::Impl& kernel, const Loaded& loaded, const TensorMapPlan& map, const std::byte* args,
+                CUtensorMap* out);
+
+}  // namespace tilewright::jit
