@@ -150,7 +150,9 @@ Replay::~Replay() {
 }
 
 double Replay::time() const {
-  return cuda_->microseconds([&] { cuda_->driver().graph_launch(exec_, cuda_->stream()); }) / launches_;
+  const auto replay = [&] { cuda_->driver().graph_launch(exec_, cuda_->stream()); };
+  replay();
+  return cuda_->microseconds(replay) / launches_;
 }
 
 Rotation::Rotation(const Cuda& cuda, const Device& device, std::span<const Piece> pieces, double cold_bytes) {

@@ -48,7 +48,9 @@ class Replay {
   Replay(Replay&&) noexcept;
   Replay& operator=(Replay&&) noexcept;
   ~Replay();
-  double time() const;  // replays once; microseconds per launch
+  // Microseconds per launch. Replays twice and times the second: behind the first, the host's time to launch a graph
+  // does not show, and what ran before has left neither its heat nor its clock.
+  double time() const;
   int launches() const { return launches_; }
 
  private:
