@@ -60,6 +60,9 @@ template <int block_bytes> TW_FN float block_scale(const u32* raw, int b) {
   return f16_bits_to_f32(static_cast<u16>(at % 4 == 0 ? raw[at / 4] : raw[at / 4] >> 16));
 }
 
+// The four lowest bits of a word as bytes of 0 or 1, in order.
+TW_FN u32 bits_to_bytes(u32 bits) { return ((bits & 15u) * 0x00204081u) & 0x01010101u; }
+
 // Words to memory that is only two-byte aligned.
 TW_FN void write_word(u8* p, u32 w) {
   *reinterpret_cast<u16*>(p) = static_cast<u16>(w);
