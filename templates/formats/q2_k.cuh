@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Q2_K as ggml defines it (ggml-common.h, ggml-quants.c): 256 elements in 84 bytes: sixteen bytes with a 4-bit scale low and
+// a 4-bit minimum high, one per 16 elements, 64 bytes of codes, half-precision d and dmin; element 128 h + 32 t + l is bits
+// 2 t of byte 32 h + l of the codes; value = d scale code - dmin minimum.
+// Encoder "plain" (core/k_quants.cuh): without ggml's search.
+#pragma once
+#include "core/k_quants.cuh"
+
+namespace tw::fmt {
+
+struct q2_k {
+  static constexpr const char* kTitle = "ggml Q2_K: 2-bit codes, 4-bit scales and minima per 16, two halves per 256";
+  static constexpr int kLayout = 1, kBlock = 256, kBits = 2;
+  static constexpr int kDataBytes = 84, kScaleBytes = 0;
+  static constexpr bool kRowScale = false, kGlobal = false;
+  static constexpr int kEncoders = 1;
+  static constexpr const char* encoder_name(int) { return "plain"; }
+
+  TW_MEMBER static void encode(const float* x, u8* data, u8*, float, int) {
+    for (int i = 16; i < 80; ++i) data[i] = 0;
+    encode_with_minima<16, 3, 15>(
+        x,
+        [&](u16 d, u16 dmin, const u8* scales, const u8* minima) {
+          for (int j = 0; j < 16; ++j) data[j] = static_cast<u8>(scales[j] | (minima[j] << 4));
+          write16(data + 80, d);
+          write16(data + 82, dmin);
+        },
+        [&](int i, u32 code) {
+          u8& bits = data[16 + 32 * (i / 128) + i % 32];
+          bits = static_cast<u8>(bits | (code << (2 * (i / 32 % 4))));
+        });
+  }
+  TW_MEMBER static float decode(const u8* data, const u8*, float, int i) {
+    const u32 code = (data[16 + 32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4))) & 3u, pair = data[i / 16];
+    const float d = mul_rn(f16_bits_to_f32(read16(data + 80)), static_cast<float>(pair & 15u));
+    const float m = mul_rn(f16_bits_to_f32(read16(data + 82)), static_cast<float>(pair >> 4));
+    return sub_rn(mul_rn(d, static_cast<float>(code)), m);
+  }
+
+  TW_MEMBER static constexpr bool lanes_ok(int) { return false; }
+
+  // Offsets are not to be had for groups of 16 under integer products, so that the elements are handed out as floats.
+  static constexpr int kGroup = 16;
+  static constexpr bool kCodes = false, kOffset = false;
+  TW_MEMBER static constexpr bool unit_ok(int e) { return e == 32; }
+  template <int E> struct Unit {
+    u32 raw[8], pairs, d;
+    int shift;
+  };
+  template <int E> TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8*, i64 k) {
+    const u8* block = data + k / 256 * 84;
+    const int within = static_cast<int>(k % 256);
+    load_words<32, 4>(u.raw, block + 16 + within / 128 * 32);
+    u.pairs = load_global2(block + within / 16);
+    u.d = load_global4(block + 80);
+    u.shift = within / 32 % 4 * 2;
+  }
+  template <int E> TW_MEMBER static void values(const Unit<E>& u, int, float (&v)[E]) {
+    TW_UNROLL for (int s = 0; s < 2; ++s) {
+      const u32 pair = u.pairs >> (8 * s);
+      const float d = low_half<tw::f16>(u.d) * static_cast<float>(pair & 15u);
+      const float m = high_half<tw::f16>(u.d) * static_cast<float>((pair >> 4) & 15u);
+      TW_UNROLL for (int i = 16 * s; i < 16 * s + 16; ++i)
+        v[i] = d * static_cast<float>((u.raw[i / 4] >> (8 * (i % 4) + u.shift)) & 3u) - m;
+    }
+  }
+};
+
+}  // namespace tw::fmt

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// Q3_K as ggml defines it (ggml-common.h, ggml-quants.c): 256 elements in 110 bytes: 32 bytes of upper bits, 64 of the lower
+// two, twelve of 6-bit scales, one per 16 elements, and a half-precision d. Element 128 h + 32 t + l has bits 2 t of byte
+// 32 h + l of the lower bits and bit 4 h + t of byte l of the upper ones. Scale j: four bits are the nibble j / 8 of byte
+// j % 8, the upper two bits 2 (j / 4) of byte 8 + j % 4; 32 is subtracted. value = d (scale - 32) (code - 4).
+// Encoder "plain" (core/k_quants.cuh): the extreme of every 16 becomes code 0; the largest scale becomes -32.
+#pragma once
+#include "core/k_quants.cuh"
+
+namespace tw::fmt {
+
+struct q3_k {
+  static constexpr const char* kTitle = "ggml Q3_K: 3-bit codes, 6-bit scales per 16, one half per 256";
+  static constexpr int kLayout = 1, kBlock = 256, kBits = 3;
+  static constexpr int kDataBytes = 110, kScaleBytes = 0;
+  static constexpr bool kRowScale = false, kGlobal = false;
+  static constexpr int kEncoders = 1;
+  static constexpr const char* encoder_name(int) { return "plain"; }
+
+  TW_MEMBER static void encode(const float* x, u8* data, u8*, float, int) {
+    for (int i = 0; i < 108; ++i) data[i] = 0;
+    encode_signed<4, 32>(
+        x,
+        [&](u16 d, const i8* scales) {
+          for (int j = 0; j < 16; ++j) {
+            const u32 s = static_cast<u32>(scales[j] + 32);
+            u8& low = data[96 + j % 8];
+            u8& high = data[104 + j % 4];
+            low = static_cast<u8>(low | ((s & 15u) << (4 * (j / 8))));
+            high = static_cast<u8>(high | ((s >> 4) << (2 * (j / 4))));
+          }
+          write16(data + 108, d);
+        },
+        [&](int i, u32 code) {
+          u8& low = data[32 + 32 * (i / 128) + i % 32];
+          u8& high = data[i % 32];
+          low = static_cast<u8>(low | ((code & 3u) << (2 * (i / 32 % 4))));
+          high = static_cast<u8>(high | ((code >> 2) << (i / 32)));
+        });
+  }
+  TW_MEMBER static float decode(const u8* data, const u8*, float, int i) {
+    const int j = i / 16;
+    const u32 code = ((data[32 + 32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4))) & 3u) | (((data[i % 32] >> (i / 32)) & 1u) << 2);
+    const u32 scale = ((data[96 + j % 8] >> (4 * (j / 8))) & 15u) | (((data[104 + j % 4] >> (2 * (j / 4))) & 3u) << 4);
+    const float d = mul_rn(f16_bits_to_f32(read16(data + 108)), static_cast<float>(static_cast<i32>(scale) - 32));
+    return mul_rn(d, static_cast<float>(static_cast<i32>(code) - 4));
+  }
+
+  TW_MEMBER static constexpr bool lanes_ok(int) { return false; }
+
+  static constexpr int kGroup = 16;
+  static constexpr bool kCodes = true, kOffset = false;
+  TW_MEMBER static constexpr bool unit_ok(int e) { return e == 64 || e == 128 || e == 256; }
+  // Lower bits of whole halves of a block; everything else is the block's.
+  template <int E> struct Unit {
+    u32 low[E == 256 ? 16 : 8], high[8], scales[3], d;
+    int first;  // 32s before the first element
+  };
+  template <int E> TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8*, i64 k) {
+    const u8* block = data + k / 256 * 110;
+    u.first = E == 256 ? 0 : static_cast<int>(k / 32 % 8);
+    load_halves<E == 256 ? 64 : 32>(u.low, block + 32 + u.first / 4 * 32);
+    load_halves<32>(u.high, block);
+    load_halves<12>(u.scales, block + 96);
+    u.d = load_global2(block + 108);
+  }
+  // A half's lower bits, all upper ones, d, the scales.
+  template <int BK> TW_MEMBER static constexpr int raw_bytes() { return 78; }
+  TW_MEMBER static i64 raw_offset(i64 k0, int byte) {
+    return k0 / 256 * 110 + (byte < 32   ? 32 + static_cast<int>(k0 % 256) / 128 * 32 + byte
+                             : byte < 64 ? byte - 32
+                             : byte < 66 ? 44 + byte
+                                         : 30 + byte);
+  }
+  template <int E> TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8*, int k, i64 k0) {
+    static_assert(E == 64, "tiles are unpacked by 64");
+    u.first = static_cast<int>((k0 + k) / 32 % 8);
+    load_shared_words<32, 2>(u.low, raw);
+    load_shared_words<32, 2>(u.high, raw + 32);
+    load_shared_words<12, 2>(u.scales, raw + 66);
+    u.d = *reinterpret_cast<const u16*>(raw + 64);
+  }
+  // With a code in the upper three bits of a byte and its top bit flipped, the byte is 32 (code - 4).
+  template <int E> TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[4], float& scale, float& offset) {
+    const int part = u.first + g / 2, j = 2 * part + g % 2;
+    const int low = (E == 256 ? g / 8 * 8 : 0) + 4 * (g % 2), high = 4 * (g % 2);
+    TW_UNROLL for (int i = 0; i < 4; ++i) {
+      const u32 pairs = (u.low[low + i] >> (2 * (part % 4))) & 0x03030303u;
+      const u32 upper = (u.high[high + i] >> part) & 0x01010101u;
+      codes[i] = ((pairs << 5) | (upper << 7)) ^ 0x80808080u;
+    }
+    const u32 word = j % 8 < 4 ? u.scales[0] : u.scales[1];
+    const u32 stored = ((word >> (8 * (j % 4) + 4 * (j / 8))) & 15u) | (((u.scales[2] >> (8 * (j % 4) + 2 * (j / 4))) & 3u) << 4);
+    scale = f16_bits_to_f32(static_cast<u16>(u.d)) * static_cast<float>(static_cast<i32>(stored) - 32) * 0.03125f;
+    offset = 0.0f;
+  }
+};
+
+}  // namespace tw::fmt
