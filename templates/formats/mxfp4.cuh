@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// MXFP4 (OCP Microscaling Formats v1.0) in the plain layout of torchao (mx_tensor.py) and Model Optimizer: 32 elements
+// share one E8M0 scale X = 2^(b - 127), b = 255: NaN; stream `data` packs two E2M1 codes a byte, even element low; stream
+// `scales` is one byte per 32; value = code X. (ggml's MXFP4 orders its bytes otherwise.) A block here is two of the
+// standard's, so that a row's scales can be read two bytes at a time.
+// Encoder "floor": b - 127 = floor(log2 amax) - 2, at least -127, as section 6.3 of the standard says; elements E2M1 of
+// x / X, nearest even, saturating; b = 0 for zeros, 255 if an element is infinite.
+#pragma once
+#include "core/format.cuh"
+
+namespace tw::fmt {
+
+struct mxfp4 {
+  static constexpr const char* kTitle = "OCP MXFP4: E2M1 codes, an E8M0 scale per 32, two of them a block";
+  static constexpr int kLayout = 1, kBlock = 64, kBits = 4;
+  static constexpr int kDataBytes = 32, kScaleBytes = 2;
+  static constexpr bool kRowScale = false, kGlobal = false;
+  static constexpr int kEncoders = 1;
+  static constexpr const char* encoder_name(int) { return "floor"; }
+
+  TW_MEMBER static u8 scale_code(float amax) {
+    const i32 exponent = static_cast<i32>(bits_as<u32>(amax) >> 23);
+    return static_cast<u8>(exponent == 255 ? 255 : max2(exponent - 2, 0));
+  }
+  // 1 / X; what X = NaN leaves of an element does not matter.
+  TW_MEMBER static float inverse_of(u8 scale) { return bits_as<float>(static_cast<u32>(scale == 255 ? 0 : 254 - scale) << 23); }
+  TW_MEMBER static float scale_of(u32 code) {
+    return bits_as<float>(code == 0 ? 0x00400000u : code == 255 ? 0x7fffffffu : code << 23);
+  }
+
+  TW_MEMBER static void encode(const float* x, u8* data, u8* scales, float, int) {
+    for (int b = 0; b < 2; ++b) {
+      float largest = 0.0f;
+      for (int i = 0; i < 32; ++i) largest = max2(largest, abs_f(x[32 * b + i]));
+      scales[b] = scale_code(largest);
+      const float inverse = inverse_of(scales[b]);
+      for (int i = 16 * b; i < 16 * b + 16; ++i)
+        data[i] = static_cast<u8>(f32_to_e2m1(mul_rn(x[2 * i], inverse)) | (f32_to_e2m1(mul_rn(x[2 * i + 1], inverse)) << 4));
+    }
+  }
+  TW_MEMBER static float decode(const u8* data, const u8* scales, float, int i) {
+    const u32 code = i % 2 ? data[i / 2] >> 4 : data[i / 2] & 15u;
+    return mul_rn(e2m1_to_f32(code), scale_of(scales[i / 32]));
+  }
+
+  TW_MEMBER static constexpr bool lanes_ok(int e) { return e == 4 || e == 8 || e == 16 || e == 32; }
+  template <int E> TW_MEMBER static void encode_lanes(const float (&v)[E], int lane, u8* data, u8* scales, float, int) {
+    constexpr int kLanes = 32 / E;  // of one scale
+    const u8 scale = scale_code(largest_of<kLanes>(v));
+    if (lane % kLanes == 0) scales[lane / kLanes] = scale;
+    const float inverse = inverse_of(scale);
+    TW_UNROLL for (int i = 0; i < E; i += 4) {
+      u32 codes = 0;
+      TW_UNROLL for (int j = 0; j < 4; ++j) codes |= f32_to_e2m1(mul_rn(v[i + j], inverse)) << (4 * j);
+      *reinterpret_cast<u16*>(data + E / 2 * lane + i / 2) = static_cast<u16>(codes);
+    }
+  }
+
+  static constexpr int kGroup = 32;
+  static constexpr bool kCodes = true, kOffset = false;
+  TW_MEMBER static constexpr bool unit_ok(int e) { return e == 64 || e == 128 || e == 256; }
+  template <int E> struct Unit { u32 raw[E / 8], scales[ceil_div(E, 128)]; };
+  template <int E> TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8* scales, i64 k) {
+    load_words<E / 2, 16>(u.raw, data + k / 2);
+    load_words<E / 32, run_alignment(E / 32)>(u.scales, scales + k / 32);
+  }
+  template <int BK> TW_MEMBER static constexpr int raw_bytes() { return BK / 2; }
+  TW_MEMBER static i64 raw_offset(i64 k0, int byte) { return k0 / 2 + byte; }
+  template <int E> TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8* scales, int k, i64) {
+    load_shared_words<E / 2, 16>(u.raw, raw + k / 2);
+    load_shared_words<E / 32, run_alignment(E / 32)>(u.scales, scales + k / 32);
+  }
+  // Twice the E2M1 value is an integer: 0 1 2 3 4 6 8 12. A permute looks four of them up at once.
+  TW_MEMBER static u32 twice(u32 nibbles) {
+    const u32 index = nibbles & 0x7777u;
+    const u32 positive = prmt(0x03020100u, 0x0c080604u, index);
+    const u32 negative = prmt(0xfdfeff00u, 0xf4f8fafcu, index);
+    const u32 mask = prmt(0x0000ff00u, 0u, (nibbles >> 3) & 0x1111u);
+    return (positive & ~mask) | (negative & mask);
+  }
+  template <int E> TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[8], float& scale, float& offset) {
+    TW_UNROLL for (int i = 0; i < 4; ++i) {
+      const u32 word = u.raw[4 * g + i];
+      codes[2 * i] = twice(word & 0xffffu);
+      codes[2 * i + 1] = twice(word >> 16);
+    }
+    scale = scale_of((u.scales[g / 4] >> (8 * (g % 4))) & 255u) * 0.5f;
+    offset = 0.0f;
+  }
+};
+
+}  // namespace tw::fmt
