@@ -11,6 +11,14 @@
 #include "formats/int4_g64.cuh"
 #include "formats/int4_row.cuh"
 #include "formats/int8_row.cuh"
+#include "formats/mxfp4.cuh"
+#include "formats/q2_k.cuh"
+#include "formats/q3_k.cuh"
+#include "formats/q4_1.cuh"
+#include "formats/q5_0.cuh"
+#include "formats/q5_1.cuh"
+#include "formats/q5_k.cuh"
+#include "formats/q6_k.cuh"
 #include "formats/q8_1.cuh"
 #include "formats/uint4_g128.cuh"
 #include "formats/uint4_g32.cuh"
@@ -48,6 +56,19 @@ TEMPLATE_TEST_CASE("gemv: formats of weights", "[gemm]", fmt::q8_1, fmt::f16) {
   SECTION("uint4_g32") { check_gemv_weights<TestType, fmt::uint4_g32, 32, 256>(); }
   SECTION("uint4_g64") { check_gemv_weights<TestType, fmt::uint4_g64, 64, 128>(); }
   SECTION("uint4_g128") { check_gemv_weights<TestType, fmt::uint4_g128, 128, 256>(); }
+  SECTION("mxfp4") { check_gemv_weights<TestType, fmt::mxfp4, 64, 256>(); }
+  SECTION("q4_1") { check_gemv_weights<TestType, fmt::q4_1, 32, 256>(); }
+  SECTION("q5_0") { check_gemv_weights<TestType, fmt::q5_0, 32, 128>(); }
+  SECTION("q5_1") { check_gemv_weights<TestType, fmt::q5_1, 32, 256>(); }
+  SECTION("q5_k") { check_gemv_weights<TestType, fmt::q5_k, 64, 256>(); }
+  SECTION("q6_k") { check_gemv_weights<TestType, fmt::q6_k, 128, 256>(); }
+  SECTION("q3_k") { check_gemv_weights<TestType, fmt::q3_k, 128, 256>(); }
+}
+
+// Handed out as floats: no integer products.
+TEMPLATE_TEST_CASE("gemv: weights that only float activations take", "[gemm]", fmt::f32, fmt::f16) {
+  check_gemv<TestType, fmt::q2_k, PlainF32, 1, 32, 32, 1, 4, 1, 2, 1, 1>();
+  check_gemv<TestType, fmt::q2_k, Epilogue<f16, float, Act::silu>, 2, 32, 32, 2, 8, 2, 2, 1, 2>();
 }
 
 TEMPLATE_TEST_CASE("mma: formats of weights", "[gemm]", fmt::q8_1, fmt::f16) {
@@ -57,9 +78,17 @@ TEMPLATE_TEST_CASE("mma: formats of weights", "[gemm]", fmt::q8_1, fmt::f16) {
   SECTION("uint4_g32") { check_mma_weights<TestType, fmt::uint4_g32, 32, 128>(); }
   SECTION("uint4_g64") { check_mma_weights<TestType, fmt::uint4_g64, 64, 64>(); }
   SECTION("uint4_g128") { check_mma_weights<TestType, fmt::uint4_g128, 128, 128, 128>(); }
+  SECTION("mxfp4") { check_mma_weights<TestType, fmt::mxfp4, 64, 128>(); }
+  SECTION("q4_1") { check_mma_weights<TestType, fmt::q4_1, 32, 128>(); }
+  SECTION("q5_0") { check_mma_weights<TestType, fmt::q5_0, 32, 128>(); }
+  SECTION("q5_1") { check_mma_weights<TestType, fmt::q5_1, 32, 128>(); }
+  SECTION("q5_k") { check_mma_weights<TestType, fmt::q5_k, 64, 128>(); }
+  SECTION("q6_k") { check_mma_weights<TestType, fmt::q6_k, 64, 128>(); }
+  SECTION("q3_k") { check_mma_weights<TestType, fmt::q3_k, 64, 128>(); }
 }
 
 TEMPLATE_TEST_CASE("reference: formats of weights", "[gemm]", fmt::e2m1_row, fmt::int4_g128, fmt::int4_g32,
-                   fmt::int4_g64, fmt::int4_row, fmt::int8_row, fmt::uint4_g128, fmt::uint4_g32, fmt::uint4_g64) {
+                   fmt::int4_g64, fmt::int4_row, fmt::int8_row, fmt::mxfp4, fmt::q2_k, fmt::q3_k, fmt::q4_1, fmt::q5_0,
+                   fmt::q5_1, fmt::q5_k, fmt::q6_k, fmt::uint4_g128, fmt::uint4_g32, fmt::uint4_g64) {
   check_reference<TestType>();
 }

@@ -17,6 +17,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "model
 from ggml_reference import FUNCTIONS, Ggml  # noqa: E402
 
 F = np.float32
+FUNCTIONS.update({
+    "q4_1": ("quantize_row_q4_1_ref", "dequantize_row_q4_1", 32, 20),
+    "q5_0": ("quantize_row_q5_0_ref", "dequantize_row_q5_0", 32, 22),
+    "q5_1": ("quantize_row_q5_1_ref", "dequantize_row_q5_1", 32, 24),
+    "q2_k": ("quantize_row_q2_K_ref", "dequantize_row_q2_K", 256, 84),
+    "q3_k": ("quantize_row_q3_K_ref", "dequantize_row_q3_K", 256, 110),
+    "q5_k": ("quantize_row_q5_K_ref", "dequantize_row_q5_K", 256, 176),
+    "q6_k": ("quantize_row_q6_K_ref", "dequantize_row_q6_K", 256, 210),
+})
 COLS = 512
 
 
@@ -86,7 +95,7 @@ def ggml_format(ggml: Ggml, name: str, x: np.ndarray):
     decoded = ggml.decode(name, data, x.shape[1])
     # A second opinion where the gguf package has one: its encoders of the legacy formats, its decoders of all.
     kind = getattr(T, name.upper())
-    if name in ("q4_0", "q8_0"):
+    if name in ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0"):
         assert (quants.quantize(x, kind) == data).all(), name
     if name != "q8_1":
         assert np.array_equal(quants.dequantize(data, kind), decoded, equal_nan=True), name
@@ -191,8 +200,85 @@ def e2m1_row(x: np.ndarray):
     return [packed_nibbles(q.view(np.uint8) & 15), s], (q.astype(F) * s[:, None]).astype(F)
 
 
-def weights(out: str, real: np.ndarray) -> None:
+def mxfp4(x: np.ndarray):
+    b = x.reshape(-1, 32)
+    _, exponent = np.frexp(np.abs(b).max(1))  # amax = [0.5, 1) * 2^exponent
+    e = np.where(np.abs(b).max(1) == 0, -127, np.clip(exponent - 1 - 2, -127, 127))[:, None]
+    q = np.clip(np.ldexp(b.astype(np.float64), -e), -6, 6).astype(F).astype(ml_dtypes.float4_e2m1fn)
+    decoded = np.ldexp(q.astype(np.float64), e).astype(F)
+    return [packed_nibbles((q.view(np.uint8) & 15).reshape(x.shape)), (e + 127).astype(np.uint8)], decoded.reshape(x.shape)
+
+
+def to_int(v: np.ndarray, low: int, high: int) -> np.ndarray:
+    return np.clip(np.rint(np.where(np.isnan(v), F(0), v)), low, high).astype(np.int32)
+
+
+def plain_minima(x: np.ndarray, size: int, top: int, top_scale: int):
+    """Of each 256: half d and dmin, integer scales and minima per `size`, codes. The library's own rule, see k_quants.cuh."""
+    b = x.reshape(-1, 256 // size, size)
+    low = np.minimum(b.min(2), F(0))
+    scale, minimum = ((b.max(2) - low) / F(top)).astype(F), F(0) - low
+    halves, integers = [], []
+    for v in (scale, minimum):
+        most = v.max(1, keepdims=True)
+        halves.append((most[:, 0] / F(top_scale)).astype(np.float16))
+        integers.append(to_int(F(top_scale) * (v / most), 0, top_scale))  # 0 / 0 is taken as 0
+    step, shift = (h.astype(F)[:, None] * i.astype(F) for h, i in zip(halves, integers))
+    codes = np.where(step[..., None] > 0, to_int((b + shift[..., None]) / step[..., None], 0, top), 0)
+    return *halves, *integers, codes.reshape(-1, 256)
+
+
+def plain_signed(x: np.ndarray, half: int, top_scale: int):
+    b = x.reshape(-1, 16, 16)
+    extreme = np.take_along_axis(b, np.abs(b).argmax(2)[..., None], 2)[..., 0]
+    scale = (extreme / F(-half)).astype(F)
+    most = np.take_along_axis(scale, np.abs(scale).argmax(1)[:, None], 1)
+    d = (most[:, 0] / F(-top_scale)).astype(np.float16)
+    scales = to_int(F(-top_scale) * (scale / most), -top_scale, top_scale - 1)
+    step = d.astype(F)[:, None] * scales.astype(F)
+    codes = half + np.where(step[..., None] != 0, to_int(b / step[..., None], -half, half - 1), 0)
+    return d, scales, codes.reshape(-1, 256)
+
+
+def as_bytes(half: np.ndarray) -> np.ndarray:
+    return half.view(np.uint8).reshape(-1, 2)
+
+
+def k_quant(ggml: Ggml, name: str, x: np.ndarray):
+    """Plain encoders, the bytes put together here, decoded by ggml."""
+    if name in ("q2_k", "q5_k"):
+        d, dmin, sc, m, codes = plain_minima(x, *{"q2_k": (16, 3, 15), "q5_k": (32, 31, 63)}[name])
+    else:
+        d, sc, codes = plain_signed(x, *{"q3_k": (4, 32), "q6_k": (32, 128)}[name])
+    part = codes.reshape(-1, 2, 4, 32)  # half, quarter, element
+    two_bits = lambda v: (v[:, :, 0] | v[:, :, 1] << 2 | v[:, :, 2] << 4 | v[:, :, 3] << 6).reshape(-1, 64)
+    one_bit = lambda v: np.bitwise_or.reduce(v.reshape(-1, 8, 32) << np.arange(8)[:, None], axis=1)
+    if name == "q2_k":
+        fields = [sc | m << 4, two_bits(part), as_bytes(d), as_bytes(dmin)]
+    elif name == "q3_k":
+        s = sc + 32
+        lower = s[:, :8] & 15 | (s[:, 8:] & 15) << 4
+        upper = s[:, 0:4] >> 4 | s[:, 4:8] >> 4 << 2 | s[:, 8:12] >> 4 << 4 | s[:, 12:16] >> 4 << 6
+        fields = [one_bit(part >> 2), two_bits(part & 3), lower, upper, as_bytes(d)]
+    elif name == "q5_k":
+        pairs = codes.reshape(-1, 4, 2, 32) & 15
+        packed = [sc[:, :4] | sc[:, 4:] >> 4 << 6, m[:, :4] | m[:, 4:] >> 4 << 6, sc[:, 4:] & 15 | (m[:, 4:] & 15) << 4]
+        fields = [as_bytes(d), as_bytes(dmin), *packed, one_bit(part >> 4), (pairs[:, :, 0] | pairs[:, :, 1] << 4).reshape(-1, 128)]
+    else:
+        low = part & 15
+        nibbles = np.concatenate([low[:, :, 0] | low[:, :, 2] << 4, low[:, :, 1] | low[:, :, 3] << 4], 2).reshape(-1, 128)
+        fields = [nibbles, two_bits(part >> 4), sc & 255, as_bytes(d)]
+    data = np.concatenate([f.astype(np.uint8) for f in fields], 1).reshape(x.shape[0], -1)
+    decoded = ggml.decode(name, data, x.shape[1])
+    assert np.array_equal(quants.dequantize(data, getattr(T, name.upper())), decoded, equal_nan=True), name
+    return [data], decoded
+
+
+def weights(out: str, real: np.ndarray, ggml: Ggml) -> None:
     """One file per format: edge cases, then real weights."""
+    x = np.concatenate([edge(), real[:2]])
+    for name in ("q4_1", "q5_0", "q5_1"):
+        write(Path(out) / f"{name}.bin", x, *ggml_format(ggml, name, x))
     x = np.concatenate([edge_weights(), real[:2]])
     for group in (32, 64, 128):
         write(Path(out) / f"int4_g{group}.bin", x, *int4_groups(x, group))
@@ -200,6 +286,9 @@ def weights(out: str, real: np.ndarray) -> None:
     write(Path(out) / "int4_row.bin", x, *int_row(x, 7))
     write(Path(out) / "int8_row.bin", x, *int_row(x, 127))
     write(Path(out) / "e2m1_row.bin", x, *e2m1_row(x))
+    write(Path(out) / "mxfp4.bin", x, *mxfp4(x))
+    for name in ("q2_k", "q3_k", "q5_k", "q6_k"):
+        write(Path(out) / f"{name}.bin", x, *k_quant(ggml, name, x))
 
 
 def main(model: str, git_dir: str, out: str) -> None:
@@ -219,7 +308,7 @@ def main(model: str, git_dir: str, out: str) -> None:
         write(Path(out) / f"nvfp4_{case}.bin", fp4, *nvfp4(fp4))
         fp8 = with_zero_row if case == "edge" else x
         write(Path(out) / f"e4m3_{case}.bin", fp8, *e4m3(fp8))
-    weights(out, real)
+    weights(out, real, ggml)
 
 
 if __name__ == "__main__":

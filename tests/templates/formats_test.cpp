@@ -135,8 +135,8 @@ TEST_CASE("encoders and decoders agree with their references, bit for bit", "[fo
                         {"e4m3", "e4m3_row", "amax448"}};
   for (const Case& c : cases)
     for (const char* kind : {"_edge", "_minilm"}) check_golden(std::string(c.file) + kind, c.format, c.encoder);
-  for (const char* name : {"e2m1_row", "int4_g128", "int4_g32", "int4_g64", "int4_row", "int8_row", "uint4_g128",
-                           "uint4_g32", "uint4_g64"})
+  for (const char* name : {"e2m1_row", "int4_g128", "int4_g32", "int4_g64", "int4_row", "int8_row", "mxfp4", "q2_k",
+                           "q3_k", "q4_1", "q5_0", "q5_1", "q5_k", "q6_k", "uint4_g128", "uint4_g32", "uint4_g64"})
     check_golden(name, name, Format::parse(name).info().encoders[0]);
 }
 
@@ -156,10 +156,12 @@ TEST_CASE("zeros come back as zeros and constants within the format's step", "[f
     for (int encoder = 0; encoder < static_cast<int>(f.info().encoders.size()); ++encoder) {
       INFO(f.name() << " " << f.info().encoders[static_cast<std::size_t>(encoder)]);
       for (float v : round_trip(f, std::vector<float>(512, 0.0f), 256, encoder)) CHECK(v == 0.0f);
+      // MXFP4's scales are powers of two; a d of Q6_K for 1e-3 is four of the smallest halves.
+      const double step = f.name() == "mxfp4" ? 0.125 : f.name() == "q6_k" ? 0.03 : 0.02;
       for (float c : {1.0f, -3.0f, 0.1f, 1e-3f})
         for (float v : round_trip(f, std::vector<float>(256, c), 256, encoder,
                                   f.info().global_for ? f.info().global_for(std::fabs(c)) : 1.0f))
-          CHECK(v == Approx(c).epsilon(2e-2));
+          CHECK(v == Approx(c).epsilon(step));
     }
 }
 
@@ -169,7 +171,9 @@ TEST_CASE("errors stay within half a step", "[formats]") {
     for (Format f : Format::all())
       for (int encoder = 0; encoder < static_cast<int>(f.info().encoders.size()); ++encoder) {
         const auto y = round_trip(f, x, 256, encoder, f.info().global_for ? f.info().global_for(largest(x)) : 1.0f);
-        const auto block = static_cast<std::size_t>(f.name() == "q4_k" ? 32 : std::max(f.block(), 1));
+        // K-quants: of a sub-block; in MXFP4 a block is two groups.
+        const bool of_32 = f.name() == "q4_k" || f.name() == "q5_k" || f.name() == "mxfp4";
+        const auto block = static_cast<std::size_t>(of_32 ? 32 : f.block() == 256 ? 16 : f.block());
         double worst = 0;
         for (std::size_t b = 0; b < x.size(); b += block) {
           double amax = 0, low = 0, high = 0;
@@ -189,6 +193,15 @@ TEST_CASE("errors stay within half a step", "[formats]") {
           if (f.name().starts_with("int4_")) bound = (f.name() == "int4_row" ? largest(x) : amax) / 14;
           if (f.name().starts_with("uint4_")) bound = (high - low) / 30 * 2;  // half a step, and the zero point's half
           if (f.name() == "int8_row") bound = largest(x) / 254;
+          if (f.name() == "mxfp4") bound = amax / 4;  // 8 is clipped to 6
+          if (f.name() == "q4_1") bound = (high - low) / 30;
+          if (f.name() == "q5_0") bound = amax / 16;
+          if (f.name() == "q5_1") bound = (high - low) / 62;
+          // Half a step of the codes, and the roundings of scales and minima, whose steps are the largest sub-block's.
+          if (f.name() == "q2_k") bound = (high - low) / 6 + 3 * largest(x) / 15;
+          if (f.name() == "q3_k") bound = amax / 4 + largest(x) / 32;
+          if (f.name() == "q5_k") bound = (high - low) / 62 + 2 * largest(x) / 63;
+          if (f.name() == "q6_k") bound = amax / 32 + largest(x) / 128;
           if (f.name() == "e2m1_row") bound = largest(x) / 6;
           for (std::size_t i = b; i < b + block; ++i)
             worst = std::max(worst, std::fabs(double(y[i]) - x[i]) - bound * 1.01 - 1e-3 * amax * (f.block() > 1));
@@ -273,6 +286,13 @@ TEST_CASE("every code of the integer formats of weights decodes by its formula",
     const double values[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6}, c = nibble(i);
     return (c < 8 ? values[static_cast<int>(c)] : -values[static_cast<int>(c) - 8]) * double(row);
   });
+  std::vector<u8> exponents;  // 0 is 2^-127, a denormal; 254 is 2^127
+  for (int i = 0; i < 16; ++i)
+    exponents.push_back(static_cast<u8>(i == 0 ? 0 : i == 1 ? 1 : i == 2 ? 252 : 100 + 4 * i));
+  check("mxfp4", data, exponents, [&](std::size_t i) {
+    const double values[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6}, c = nibble(i);
+    return std::ldexp(c < 8 ? values[static_cast<int>(c)] : -values[static_cast<int>(c) - 8], exponents[i / 32] - 127);
+  });
   for (std::size_t group : {32, 64, 128}) {
     // Scales of 2^-24 (the smallest half), 65504 (the largest) and between; zero points 0..15.
     std::vector<u8> halves, pairs;
@@ -300,8 +320,8 @@ TEST_CASE("special elements when encoding", "[formats]") {
   };
   // A NaN has no part in a scale: the block's other elements are as without it. It is itself lost in integer codes
   // (code 0), becomes +6 in E2M1, as in hardware, and survives in floats.
-  for (const char* name :
-       {"q4_0", "q8_0", "nvfp4", "e4m3_row", "int4_g32", "uint4_g64", "int4_row", "int8_row", "e2m1_row"}) {
+  for (const char* name : {"q4_0", "q8_0", "nvfp4", "e4m3_row", "int4_g32", "uint4_g64", "int4_row", "int8_row",
+                           "e2m1_row", "mxfp4", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q5_k", "q6_k"}) {
     const Format f = Format::parse(name);
     auto a = round_trip(f, with(kNan), 256), b = round_trip(f, with(0.0f), 256);
     a[40] = b[40] = 0.0f;
@@ -312,8 +332,8 @@ TEST_CASE("special elements when encoding", "[formats]") {
   CHECK(round_trip(Format::parse("nvfp4"), with(kNan), 256)[40] > 0.0f);
   CHECK(std::isnan(round_trip(Format::parse("e4m3_row"), with(kNan), 256)[40]));
   // An infinity makes an infinite scale: its block (or row) decodes to NaN or an infinity, never to a finite number.
-  for (const char* name :
-       {"q4_0", "q8_0", "q8_1", "e4m3_row", "int4_g32", "uint4_g32", "int4_row", "int8_row", "e2m1_row"}) {
+  for (const char* name : {"q4_0", "q8_0", "q8_1", "e4m3_row", "int4_g32", "uint4_g32", "int4_row", "int8_row",
+                           "e2m1_row", "mxfp4", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q5_k", "q6_k"}) {
     const Format f = Format::parse(name);
     const auto y = round_trip(f, with(kInf), 256);
     INFO(name);
@@ -322,8 +342,8 @@ TEST_CASE("special elements when encoding", "[formats]") {
   // Not so in NVFP4, whose scales end at 448: the infinity is the largest number there is.
   CHECK(round_trip(Format::parse("nvfp4"), with(-kInf), 256)[40] == -6.0f * 448.0f);
   // Too small for the scale: zero, not NaN.
-  for (const char* name :
-       {"q4_0", "q8_0", "q8_1", "e4m3_row", "int4_g32", "uint4_g32", "int4_row", "int8_row", "e2m1_row"}) {
+  for (const char* name : {"q4_0", "q8_0", "q8_1", "e4m3_row", "int4_g32", "uint4_g32", "int4_row", "int8_row",
+                           "e2m1_row", "mxfp4", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q5_k", "q6_k"}) {
     auto x = std::vector<float>(256, 1e-44f);
     x[3] = 0.0f;
     for (float v : round_trip(Format::parse(name), x, 256)) CHECK(std::fabs(v) <= 1e-40f);
@@ -352,6 +372,11 @@ TEST_CASE("special scales when decoding: they propagate as IEEE arithmetic says"
         CHECK(tiny[i] == std::nearbyint(tiny[i] * 16777216.0f) / 16777216.0f);  // codes of 2^-24
     }
   }
+  const Format mx = Format::parse("mxfp4");
+  Encoded nan_scale = encode(mx, gauss(64, 1.0f, 2), 64);
+  nan_scale.scales[1] = 255;
+  const auto half = decode(mx, nan_scale, 64, 64);
+  for (std::size_t i = 0; i < 64; ++i) CHECK(std::isnan(half[i]) == (i >= 32));
   const Format fp4 = Format::parse("nvfp4");
   const auto with_e4m3 = [&](u8 scale, float global) {
     Encoded e = encode(fp4, gauss(16, 1.0f, 2), 16);
