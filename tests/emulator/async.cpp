@@ -31,20 +31,23 @@ std::string issued_by(const Transfer& t) {
   return std::string(name(t.what)) + " by " + place(*t.issuer) + ", thread " + std::to_string(t.thread);
 }
 
-// Calls f(offset of 16 bytes in shared memory, row, byte within the row) for the whole of a box.
+// Calls f(offset of 16 bytes in shared memory, where they come from) for the whole of a box; null: outside of the matrix.
 template <class F>
 void for_chunks(const Transfer& t, const F& f) {
-  const u32 row_bytes = t.box->box_inner * t.box->element;
-  for (u32 r = 0; r < t.box->box_rows; ++r)
-    for (u32 b = 0; b < row_bytes; b += 16) {
-      const u32 offset = t.offset + r * row_bytes + b;
-      f(t.box->swizzle ? swizzle(offset, t.box->swizzle) : offset, r, b);
+  const Tensor& tensor = *t.box;
+  u32 offset = t.offset;
+  for (i64 panel = t.panel; panel < static_cast<i64>(t.panel) + tensor.box_panels; ++panel)
+    for (i64 row = t.row; row < static_cast<i64>(t.row) + tensor.box_rows; ++row) {
+      const bool inside = row >= 0 && row < static_cast<i64>(tensor.rows) && panel >= 0 && panel < static_cast<i64>(tensor.panels);
+      const u8* from = inside ? tensor.base + static_cast<u64>(row) * tensor.row_stride + static_cast<u64>(panel) * tensor.row_bytes : nullptr;
+      for (u32 b = 0; b < tensor.row_bytes; b += 16, offset += 16)
+        f(tensor.swizzle ? swizzle(offset, tensor.swizzle) : offset, from ? from + b : nullptr);
     }
 }
 }  // namespace
 
 TensorMap tensor_map(const void* base, int element_bytes, u64 inner, u64 rows, u64 row_stride_bytes, u32 box_inner,
-                     u32 box_rows, u32 swizzle_bytes) {
+                     u32 box_rows, u32 swizzle_bytes, u32 box_panels) {
   const auto element = static_cast<u32>(element_bytes);
   require(base && aligned(base, 16), "the base is not 16-byte aligned");
   require(element_bytes == 1 || element_bytes == 2 || element_bytes == 4 || element_bytes == 8,
@@ -53,13 +56,16 @@ TensorMap tensor_map(const void* base, int element_bytes, u64 inner, u64 rows, u
   require(row_stride_bytes % 16 == 0 && row_stride_bytes < 1ull << 40,
           "a row stride of " + std::to_string(row_stride_bytes) + " bytes is not a multiple of 16 below 2^40");
   require(row_stride_bytes >= inner * element, "rows overlap");
-  require(box_inner >= 1 && box_inner <= 256 && box_rows >= 1 && box_rows <= 256, "a box is 1 to 256 each way");
+  require(box_inner >= 1 && box_inner <= 256 && box_rows >= 1 && box_rows <= 256 && box_panels >= 1 && box_panels <= 256,
+          "a box is 1 to 256 each way");
+  require(inner % box_inner == 0, "rows of " + std::to_string(inner) + " elements are not whole panels of " +
+                                      std::to_string(box_inner));
   require(swizzle_bytes == 0 || swizzle_bytes == 32 || swizzle_bytes == 64 || swizzle_bytes == 128,
           "swizzle over " + std::to_string(swizzle_bytes) + " bytes");
   require(box_inner * element % 16 == 0, "a box row is not a multiple of 16 bytes");
   require(!swizzle_bytes || box_inner * element <= swizzle_bytes, "a box row is longer than the swizzle's span");
-  const Tensor tensor{kMapMark, static_cast<const u8*>(base), inner, rows, row_stride_bytes, element, box_inner,
-                      box_rows, swizzle_bytes};
+  const Tensor tensor{kMapMark, static_cast<const u8*>(base), rows, inner / box_inner, row_stride_bytes,
+                      box_inner * element, box_rows, box_panels, swizzle_bytes};
   TensorMap map{};
   static_assert(sizeof tensor <= sizeof map);
   std::memcpy(&map, &tensor, sizeof tensor);
@@ -209,24 +215,21 @@ void Async::load(Worker& worker, void* to, const void* from, u32 bytes, const vo
   issue(worker, transfer, to, barrier, mask);
 }
 
-void Async::load(Worker& worker, void* to, const TensorMap* map, i32 c0, i32 c1, const void* barrier, u32 mask) {
+void Async::load(Worker& worker, void* to, const TensorMap* map, i32 row, i32 panel, const void* barrier, u32 mask) {
   if (!aligned(map, 64)) worker.fail("tensor_load: the map is not 64-byte aligned");
   const Tensor& tensor = *reinterpret_cast<const Tensor*>(map);
   if (tensor.mark != kMapMark) worker.fail("tensor_load: not a map that emu::tensor_map made");
   Transfer transfer;
   transfer.what = Transfer::What::tensor;
   transfer.box = &tensor;
-  transfer.bytes = tensor.box_inner * tensor.element * tensor.box_rows;
-  transfer.c0 = c0, transfer.c1 = c1;
+  transfer.bytes = tensor.row_bytes * tensor.box_rows * tensor.box_panels;
+  transfer.row = row, transfer.panel = panel;
   const u32 touched = tensor.swizzle ? (transfer.bytes + 127) / 128 * 128 : transfer.bytes;
   if (!worker.in_shared(to, touched)) worker.fail("tensor_load to an address that is not in shared memory");
   if (!aligned(to, 128)) worker.fail("tensor_load to an address that is not 128-byte aligned");
-  const i64 first = std::max<i64>(c0, 0), rows = static_cast<i64>(tensor.rows);
-  const i64 last = std::min<i64>(static_cast<i64>(c0) + tensor.box_inner, static_cast<i64>(tensor.inner));
-  for (i64 y = std::max<i64>(c1, 0); y < std::min<i64>(static_cast<i64>(c1) + tensor.box_rows, rows); ++y)
-    if (first < last)
-      tsan_read(tensor.base + static_cast<u64>(y) * tensor.row_stride + static_cast<u64>(first) * tensor.element,
-                static_cast<u64>(last - first) * tensor.element);
+  for_chunks(transfer, [](u32, const u8* from) {
+    if (from) tsan_read(from, 16);
+  });
   issue(worker, transfer, to, barrier, mask);
 }
 
@@ -262,7 +265,7 @@ void Async::issue(Worker& worker, Transfer transfer, const void* to, const void*
       write(block, offset, nullptr, bytes);
     };
     if (transfer.what == Transfer::What::tensor)
-      for_chunks(transfer, [&](u32 offset, u32, u32) { claim(offset, 16); });
+      for_chunks(transfer, [&](u32 offset, const u8*) { claim(offset, 16); });
     else
       claim(transfer.offset, transfer.bytes);
     if (transfer.what != Transfer::What::word)
@@ -282,18 +285,8 @@ void Async::deliver(Worker& worker) {
   if (t.what == Transfer::What::bulk) write(*t.block, t.offset, t.from, t.bytes);
   if (t.what == Transfer::What::word) write(*t.block, t.offset, &t.value, 4);
   if (t.what == Transfer::What::tensor) {
-    const Tensor& tensor = *t.box;
-    for_chunks(t, [&](u32 offset, u32 row, u32 byte) {
-      u8 chunk[16] = {};
-      const i64 y = static_cast<i64>(t.c1) + row;
-      for (u32 i = 0; i < 16; i += tensor.element) {
-        const i64 x = static_cast<i64>(t.c0) + (byte + i) / tensor.element;
-        if (y >= 0 && y < static_cast<i64>(tensor.rows) && x >= 0 && x < static_cast<i64>(tensor.inner))
-          std::memcpy(chunk + i, tensor.base + static_cast<u64>(y) * tensor.row_stride + static_cast<u64>(x) * tensor.element,
-                      tensor.element);
-      }
-      write(*t.block, offset, chunk, 16);
-    });
+    static constexpr u8 kZeros[16] = {};
+    for_chunks(t, [&](u32 offset, const u8* from) { write(*t.block, offset, from ? from : kZeros, 16); });
   }
   Barrier& barrier = *t.barrier;
   barrier.bytes -= t.bytes;

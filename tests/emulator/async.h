@@ -32,8 +32,8 @@ struct Barrier {
 struct Tensor {
   u64 mark;
   const u8* base;
-  u64 inner, rows, row_stride;
-  u32 element, box_inner, box_rows, swizzle;
+  u64 rows, panels, row_stride;
+  u32 row_bytes, box_rows, box_panels, swizzle;  // row_bytes: of a row within a panel
 };
 
 struct Transfer {
@@ -46,7 +46,7 @@ struct Transfer {
   u32 thread = 0;
   const u8* from = nullptr;    // of a bulk copy
   const Tensor* box = nullptr;  // of a tensor copy
-  i32 c0 = 0, c1 = 0;
+  i32 row = 0, panel = 0;
   u32 value = 0;  // of a word
 };
 
@@ -61,7 +61,7 @@ class Async {
   void arrive_remote(Worker& worker, const void* address, u32 rank);
   void wait(Worker& worker, const void* address, u32 parity);
   void load(Worker& worker, void* to, const void* from, u32 bytes, const void* barrier, u32 mask);
-  void load(Worker& worker, void* to, const TensorMap* map, i32 c0, i32 c1, const void* barrier, u32 mask);
+  void load(Worker& worker, void* to, const TensorMap* map, i32 row, i32 panel, const void* barrier, u32 mask);
 
   void store(Worker& worker, void* to, u32 value, const void* barrier, u32 rank);
 

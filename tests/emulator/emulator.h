@@ -43,10 +43,10 @@ class Error : public std::runtime_error {
 // kernel throws.
 void run(const Launch& launch, const std::function<void()>& kernel);
 
-// The map of a row-major matrix of `rows` rows of `inner` elements, whose boxes of box_rows x box_inner arrive swizzled
-// over 0 (not at all), 32, 64 or 128 bytes. Throws std::invalid_argument where the driver would refuse. Only the emulator
-// can read it.
+// The map of a row-major matrix of `rows` rows of `inner` elements, cut into panels of box_inner elements: boxes are
+// box_rows rows of box_panels panels, and arrive swizzled over 0 (not at all), 32, 64 or 128 bytes. Throws
+// std::invalid_argument where the driver would refuse, and for rows that are not whole panels. Only the emulator can read it.
 TensorMap tensor_map(const void* base, int element_bytes, u64 inner, u64 rows, u64 row_stride_bytes, u32 box_inner,
-                     u32 box_rows, u32 swizzle_bytes);
+                     u32 box_rows, u32 swizzle_bytes, u32 box_panels = 1);
 
 }  // namespace tw::emu

@@ -32,8 +32,8 @@ void barrier_wait(u64* barrier, u32 parity) { Worker::get().async().wait(Worker:
 void bulk_load(void* shared, const void* global, u32 bytes, u64* barrier, u32 mask) {
   Worker::get().async().load(Worker::get(), shared, global, bytes, barrier, mask);
 }
-void tensor_load(void* shared, const TensorMap* map, i32 c0, i32 c1, u64* barrier, u32 mask) {
-  Worker::get().async().load(Worker::get(), shared, map, c0, c1, barrier, mask);
+void tensor_load(void* shared, const TensorMap* map, i32 row, i32 panel, u64* barrier, u32 mask) {
+  Worker::get().async().load(Worker::get(), shared, map, row, panel, barrier, mask);
 }
 void store_async(void* shared, u32 value, u64* barrier, u32 rank) {
   Worker::get().async().store(Worker::get(), shared, value, barrier, rank);
