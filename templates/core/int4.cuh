@@ -4,6 +4,7 @@
 // per group. Int4Groups: offset binary, value = (code - 8) scale. Uint4Groups: value = (code - zero) scale.
 #pragma once
 #include "core/format.cuh"
+#include "core/tiles.cuh"
 
 namespace tw::fmt {
 
@@ -91,6 +92,14 @@ template <int group_elements> struct Int4Groups : NibbleGroups<group_elements, 2
     scale = f16_bits_to_f32(static_cast<u16>(u.items[at / 2] >> (16 * (at % 2)))) * 0.0625f;
     offset = 0.0f;
   }
+
+  struct TileBase {
+    TW_MEMBER static u32 code(const u8* block, int i) { return nibble_at(block, i); }
+    TW_MEMBER static void put_code(u8* block, int i, u32 code) { block[i / 2] |= static_cast<u8>(code << (4 * (i % 2))); }
+    TW_MEMBER static u8* item(u8*, u8* scales, i64 group) { return scales + group * 2; }
+  };
+  template <class Element> static constexpr bool kTiles = same<Element, tw::f16> || same<Element, tw::bf16>;
+  template <class Element> using Tile = ScaledTile<Element, TileBase, 4, 8, group_elements>;
 };
 
 template <int group_elements> struct Uint4Groups : NibbleGroups<group_elements, 4> {

@@ -8,6 +8,7 @@
 // dmin), and the elements' codes are taken against what is stored.
 #pragma once
 #include "core/format.cuh"
+#include "core/tiles.cuh"
 
 namespace tw::fmt {
 
@@ -86,5 +87,51 @@ template <int bytes> TW_DEVICE void load_halves(u32* words, const u8* p) {
   TW_UNROLL for (int i = 0; i < kWords; ++i) words[i] = prmt(raw[i], raw[i + 1], selector);
   if constexpr (bytes % 4 == 2) words[kWords] = prmt(raw[kWords], 0u, selector);
 }
+
+
+// Tiles of Q4_K and Q5_K against f16: both have d, dmin and twelve bytes of 6-bit scales and minima in front. A row's chunk
+// is, for each 64 columns, scale, minimum, scale, minimum as bytes, and then d and dmin.
+template <class Base, int bits> struct MinimaTile : Base {
+  static constexpr int kBits = bits, kScaleK = 256, kScaleBytes = 20;
+  static constexpr float kFactor = 1.0f;
+  static constexpr double kRounding = 1.46484375e-3;  // of |scale code| + |minimum|: scale, minimum and value are rounded
+  TW_MEMBER static u32 scale_of(const u8* s, int j) { return j < 4 ? s[j] & 63u : (s[j + 4] & 15u) | ((s[j - 4] >> 6) << 4); }
+  TW_MEMBER static u32 minimum_of(const u8* s, int j) { return j < 4 ? s[j + 4] & 63u : (s[j + 4] >> 4) | ((s[j] >> 6) << 4); }
+  TW_MEMBER static void put_scales(u8* out, const u8* data, const u8*, i64 k) {
+    const u8* block = data + k / 256 * Base::kBytes;
+    for (int j = 0; j < 8; ++j) {
+      out[2 * j] = static_cast<u8>(scale_of(block + 4, j));
+      out[2 * j + 1] = static_cast<u8>(minimum_of(block + 4, j));
+    }
+    for (int i = 0; i < 4; ++i) out[16 + i] = block[i];
+  }
+  TW_MEMBER static void take_scales(const u8* in, u8* data, u8*, i64 k) {
+    u8* block = data + k / 256 * Base::kBytes;
+    for (int i = 0; i < 4; ++i) block[i] = in[16 + i];
+    for (int j = 0; j < 4; ++j) {
+      block[4 + j] = static_cast<u8>(in[2 * j] | ((in[2 * j + 8] >> 4) << 6));
+      block[8 + j] = static_cast<u8>(in[2 * j + 1] | ((in[2 * j + 9] >> 4) << 6));
+      block[12 + j] = static_cast<u8>((in[2 * j + 8] & 15u) | ((in[2 * j + 9] & 15u) << 4));
+    }
+  }
+  struct Scales { u32 d[2][2], m[2][2]; };  // [group][row]
+  TW_MEMBER static Scales scales(const u8* chunk, int pair, int part) {
+    Scales s;
+    TW_UNROLL for (int r = 0; r < 2; ++r) {
+      const u32* row = reinterpret_cast<const u32*>(chunk + 40 * pair + 20 * r);
+      const u32 integers = row[part], d = row[4] ^ 0x80000000u;  // d, -dmin
+      TW_UNROLL for (int g = 0; g < 2; ++g) {
+        const u32 both = mul_f16x2(sub_f16x2(prmt(integers, 0x64646464u, g ? 0x4342u : 0x4140u), 0x64006400u), d);
+        s.d[g][r] = prmt(both, 0u, 0x1010u), s.m[g][r] = prmt(both, 0u, 0x3232u);
+      }
+    }
+    return s;
+  }
+  template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales& scales, u32 (&a)[4]) {
+    u32 v[4];
+    TileCodes<tw::f16, bits, 0>::pairs(w, step, v);
+    TW_UNROLL for (int r = 0; r < 4; ++r) a[r] = fma_f16x2(v[r], scales.d[step / 2][r % 2], scales.m[step / 2][r % 2]);
+  }
+};
 
 }  // namespace tw::fmt

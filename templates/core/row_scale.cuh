@@ -2,6 +2,7 @@
 // What formats with one float scale per row share.
 #pragma once
 #include "core/format.cuh"
+#include "core/tiles.cuh"
 
 namespace tw::fmt {
 
@@ -23,6 +24,17 @@ struct RowNibbles {
   static constexpr int kGroup = 0;
   static constexpr bool kCodes = false, kOffset = false;
   TW_MEMBER static constexpr bool unit_ok(int) { return false; }
+
+  // Tiles without scales: the row's is left to the epilogue.
+  struct TileBase {
+    static constexpr int kBits = 4, kScaleK = 0, kScaleBytes = 0;
+    static constexpr double kRounding = 0;
+    TW_MEMBER static u32 code(const u8* block, int i) { return (block[0] >> (4 * i)) & 15u; }
+    TW_MEMBER static void put_code(u8* block, int i, u32 code) { block[0] |= static_cast<u8>(code << (4 * i)); }
+    TW_MEMBER static void put_scales(u8*, const u8*, const u8*, i64) {}
+    TW_MEMBER static void take_scales(const u8*, u8*, u8*, i64) {}
+    struct Scales {};
+  };
 };
 
 }  // namespace tw::fmt

@@ -3,6 +3,7 @@
 // element low; scale = amax / 6 (1 if that is 0), code = E2M1 of x / scale, nearest even, saturating; value = E2M1 * scale.
 #pragma once
 #include "core/row_scale.cuh"
+#include "core/tiles.cuh"
 
 namespace tw::fmt {
 
@@ -19,6 +20,18 @@ struct e2m1_row : RowNibbles {
   }
   // cast/decode.cuh counts a row's blocks as elements, and names itself by passing no scales.
   static float decode(const u8*, decltype(nullptr), float, int) = delete;
+
+  // Against E4M3, exact: a code's fields moved to an E4M3's are 2^-6 of its value.
+  template <class Element> static constexpr bool kTiles = same<Element, tw::e4m3>;
+  template <class Element> struct Tile : RowNibbles::TileBase {
+    static constexpr float kFactor = 64.0f;
+    template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
+      TW_UNROLL for (int r = 0; r < 4; ++r) {
+        const u32 word = w[2 * step + r / 2];
+        a[r] = ((r % 2 ? word : word << 4) & 0x80808080u) | ((r % 2 ? word >> 2 : word << 2) & 0x1c1c1c1cu);
+      }
+    }
+  };
 };
 
 }  // namespace tw::fmt

@@ -4,6 +4,7 @@
 // Encoder "amax7": scale = amax / 7 (1 if that is 0), code = 8 + nearest even of x / scale, clamped to 1..15.
 #pragma once
 #include "core/row_scale.cuh"
+#include "core/tiles.cuh"
 
 namespace tw::fmt {
 
@@ -21,6 +22,18 @@ struct int4_row : RowNibbles {
   }
   // cast/decode.cuh counts a row's blocks as elements, and names itself by passing no scales.
   static float decode(const u8*, decltype(nullptr), float, int) = delete;
+
+  // Against signed bytes: a code in the upper half of a byte, its top bit flipped, is 16 (code - 8).
+  template <class Element> static constexpr bool kTiles = same<Element, tw::i8>;
+  template <class Element> struct Tile : RowNibbles::TileBase {
+    static constexpr float kFactor = 0.0625f;
+    template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
+      TW_UNROLL for (int r = 0; r < 4; ++r) {
+        const u32 word = w[2 * step + r / 2];
+        a[r] = ((r % 2 ? word : word << 4) & 0xf0f0f0f0u) ^ 0x80808080u;
+      }
+    }
+  };
 };
 
 }  // namespace tw::fmt

@@ -9,6 +9,7 @@ namespace tw::fmt {
 
 struct int8_row {
   static constexpr const char* kTitle = "8-bit codes, one float scale per row";
+  using Element = tw::i8;
   static constexpr int kLayout = 1, kBlock = 1, kBits = 8;
   static constexpr int kDataBytes = 1, kScaleBytes = 0;
   static constexpr bool kRowScale = true, kGlobal = false;

@@ -7,6 +7,7 @@
 // x / X, nearest even, saturating; b = 0 for zeros, 255 if an element is infinite.
 #pragma once
 #include "core/format.cuh"
+#include "core/tiles.cuh"
 
 namespace tw::fmt {
 
@@ -87,6 +88,33 @@ struct mxfp4 {
     scale = scale_of((u.scales[g / 4] >> (8 * (g % 4))) & 255u) * 0.5f;
     offset = 0.0f;
   }
+
+  // Exact against bf16, whose exponents reach as far as the scales'.
+  template <class Element> static constexpr bool kTiles = same<Element, tw::bf16>;
+  template <class Element> struct Tile {
+    static constexpr int kBits = 4, kScaleK = 64, kScaleBytes = 2;
+    static constexpr float kFactor = 1.0f;
+    static constexpr double kRounding = 0;
+    TW_MEMBER static u32 code(const u8* block, int i) { return (block[i / 2] >> (4 * (i % 2))) & 15u; }
+    TW_MEMBER static void put_code(u8* block, int i, u32 code) { block[i / 2] |= static_cast<u8>(code << (4 * (i % 2))); }
+    TW_MEMBER static void put_scales(u8* out, const u8*, const u8* scales, i64 k) { out[0] = scales[k / 32], out[1] = scales[k / 32 + 1]; }
+    TW_MEMBER static void take_scales(const u8* in, u8*, u8* scales, i64 k) { scales[k / 32] = in[0], scales[k / 32 + 1] = in[1]; }
+    struct Scales { u32 s[2][2]; };  // [group][row]
+    TW_MEMBER static Scales scales(const u8* chunk, int pair, int) {
+      const u32 q = *reinterpret_cast<const u32*>(chunk + 4 * pair);
+      Scales out;
+      TW_UNROLL for (int i = 0; i < 4; ++i) {
+        const float scale = scale_of((q >> (8 * i)) & 255u);
+        out.s[i % 2][i / 2] = pack_bf16x2(scale, scale);
+      }
+      return out;
+    }
+    template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales& scales, u32 (&a)[4]) {
+      TW_UNROLL for (int r = 0; r < 4; ++r)
+        a[r] = fma_bf16x2(fma_bf16x2(e2m1_pair<Element>(w[step], r), 0x7e807e80u, kNegativeZeros),  // 2^126
+                          scales.s[step / 2][r % 2], kNegativeZeros);
+    }
+  };
 };
 
 }  // namespace tw::fmt

@@ -94,37 +94,39 @@ struct nvfp4 {
     offset = 0.0f;
   }
 
-  // Against f16, exact: a code's fields moved to those of an f16 are 2^-14 of its value, and a scale times 2^7 is one, so
-  // that products lack 2^7 and are whole multiples of 2^-17.
+  // Exact. A code's fields moved to those of an f16 are 2^-14 of its value, and a scale times 2^7 is one, so that products
+  // lack 2^7 and are whole multiples of 2^-17; as a bf16 2^-126 of it, and a scale times 2^118, so that they lack 2^8.
+  template <class Element> static constexpr bool kTiles = same<Element, tw::f16> || same<Element, tw::bf16>;
   template <class Element> struct Tile {
-    static_assert(same<Element, tw::f16>, "x");
-    static constexpr int kBits = 4, kWords = 4, kScaleK = 64, kScaleBytes = 4;
-    static constexpr float kFactor = 128.0f;
+    static constexpr bool kHalf = same<Element, tw::f16>;
+    static constexpr int kBits = 4, kScaleK = 64, kScaleBytes = 4;
+    static constexpr float kFactor = kHalf ? 128.0f : 256.0f;
+    static constexpr double kRounding = 0;
     TW_MEMBER static u32 code(const u8* block, int i) { return (block[i / 2] >> (4 * (i % 2))) & 15u; }
     TW_MEMBER static void put_code(u8* block, int i, u32 code) { block[i / 2] |= static_cast<u8>(code << (4 * (i % 2))); }
     TW_MEMBER static void put_scales(u8* out, const u8*, const u8* scales, i64 k) {
-      TW_UNROLL for (int i = 0; i < 4; ++i) out[i] = scales[k / 16 + i];
+      for (int i = 0; i < 4; ++i) out[i] = scales[k / 16 + i];
     }
     TW_MEMBER static void take_scales(const u8* in, u8*, u8* scales, i64 k) {
-      TW_UNROLL for (int i = 0; i < 4; ++i) scales[k / 16 + i] = in[i];
+      for (int i = 0; i < 4; ++i) scales[k / 16 + i] = in[i];
     }
     struct Scales { u32 s[2][4]; };  // [row][group], both halves alike
-    // An E4M3 code in the upper byte of a half: its fields moved to an f16's are 2^-8 of its value.
-    TW_MEMBER static u32 scale_f16x2(u32 word, int byte) {
-      const u32 code = (word >> (8 * byte)) & 0xffu;
-      return mul_f16x2(both_halves(static_cast<u16>((code & 0x7fu) << 7)), 0x78007800u);  // 2^15
+    TW_MEMBER static u32 scale_pair(u32 word, int byte) {
+      const float scale = e4m3_to_f32(static_cast<u8>(word >> (8 * byte)));
+      const float moved = scale * (kHalf ? 128.0f : 3.3230699894622897e35f);
+      return pack2<Element>(moved, moved);
     }
     TW_MEMBER static Scales scales(const u8* chunk, int pair, int) {
       const u32x2 q = *reinterpret_cast<const u32x2*>(chunk + 8 * pair);
       Scales out;
-      TW_UNROLL for (int g = 0; g < 4; ++g) out.s[0][g] = scale_f16x2(q.x, g), out.s[1][g] = scale_f16x2(q.y, g);
+      TW_UNROLL for (int g = 0; g < 4; ++g) out.s[0][g] = scale_pair(q.x, g), out.s[1][g] = scale_pair(q.y, g);
       return out;
     }
-    TW_MEMBER static void fragment(const u32 (&words)[4], int step, const Scales& scales, u32 (&a)[4]) {
-      const u32 w = words[step];
-      const u32 magnitude[4] = {w << 9, w << 5, w << 1, w >> 3}, sign[4] = {w << 12, w << 8, w << 4, w};
-      TW_UNROLL for (int r = 0; r < 4; ++r)
-        a[r] = mul_f16x2((magnitude[r] & 0x0e000e00u) | (sign[r] & 0x80008000u), scales.s[r % 2][step]);
+    template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales& scales, u32 (&a)[4]) {
+      TW_UNROLL for (int r = 0; r < 4; ++r) {
+        const u32 v = e2m1_pair<Element>(w[step], r);
+        a[r] = kHalf ? mul_f16x2(v, scales.s[r % 2][step]) : fma_bf16x2(v, scales.s[r % 2][step], kNegativeZeros);
+      }
     }
   };
 };

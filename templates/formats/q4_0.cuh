@@ -106,30 +106,13 @@ struct q4_0 {
     offset = 0.0f;
   }
 
-  // Against f16: (code - 8) d rounded once to f16.
-  template <class Element> struct Tile {
-    static_assert(same<Element, tw::f16>, "x");
-    static constexpr int kBits = 4, kWords = 4, kScaleK = 64, kScaleBytes = 4;
-    static constexpr float kFactor = 1.0f;
+  struct TileBase {
     TW_MEMBER static u32 code(const u8* block, int i) { return (block[2 + i % 16] >> (i < 16 ? 0 : 4)) & 15u; }
     TW_MEMBER static void put_code(u8* block, int i, u32 code) { block[2 + i % 16] |= static_cast<u8>(code << (i < 16 ? 0 : 4)); }
-    TW_MEMBER static void put_scales(u8* out, const u8* data, const u8*, i64 k) {
-      TW_UNROLL for (int i = 0; i < 4; ++i) out[i] = data[(k / 32 + i / 2) * 18 + i % 2];
-    }
-    TW_MEMBER static void take_scales(const u8* in, u8* data, u8*, i64 k) {
-      TW_UNROLL for (int i = 0; i < 4; ++i) data[(k / 32 + i / 2) * 18 + i % 2] = in[i];
-    }
-    struct Scales { u32 d[2][2]; };  // [group][row], both halves alike
-    TW_MEMBER static Scales scales(const u8* chunk, int pair, int) {
-      const u32x2 q = *reinterpret_cast<const u32x2*>(chunk + 8 * pair);
-      return {{{prmt(q.x, 0u, 0x1010u), prmt(q.y, 0u, 0x1010u)}, {prmt(q.x, 0u, 0x3232u), prmt(q.y, 0u, 0x3232u)}}};
-    }
-    TW_MEMBER static void fragment(const u32 (&words)[4], int step, const Scales& scales, u32 (&a)[4]) {
-      u32 v[4];
-      signed_nibbles_f16(words[step], v);
-      TW_UNROLL for (int r = 0; r < 4; ++r) a[r] = mul_f16x2(v[r], scales.d[step / 2][r % 2]);
-    }
+    TW_MEMBER static u8* item(u8* data, u8*, i64 group) { return data + group * 18; }
   };
+  template <class Element> static constexpr bool kTiles = same<Element, tw::f16> || same<Element, tw::bf16>;
+  template <class Element> using Tile = ScaledTile<Element, TileBase, 4, 8, 32>;
 };
 
 }  // namespace tw::fmt

@@ -5,6 +5,7 @@
 // precision.
 #pragma once
 #include "core/format.cuh"
+#include "core/tiles.cuh"
 
 namespace tw::fmt {
 
@@ -61,6 +62,14 @@ struct q4_1 {
     scale = low_half<tw::f16>(u.raw[5 * g]);
     offset = -high_half<tw::f16>(u.raw[5 * g]);
   }
+
+  struct TileBase {
+    TW_MEMBER static u32 code(const u8* block, int i) { return (block[4 + i % 16] >> (i < 16 ? 0 : 4)) & 15u; }
+    TW_MEMBER static void put_code(u8* block, int i, u32 code) { block[4 + i % 16] |= static_cast<u8>(code << (i < 16 ? 0 : 4)); }
+    TW_MEMBER static u8* item(u8* data, u8*, i64 group) { return data + group * 20; }
+  };
+  template <class Element> static constexpr bool kTiles = same<Element, tw::f16>;
+  template <class Element> using Tile = AffineTile<Element, TileBase, 4, 32>;
 };
 
 }  // namespace tw::fmt

@@ -5,7 +5,8 @@
 // Encoder "ggml": for each sub-block a weighted least-squares line through 21 trial scales, the float operations in the
 // order of ggml's reference, so that the bytes agree.
 #pragma once
-#include "core/format.cuh"
+#include "core/k_quants.cuh"
+#include "core/tiles.cuh"
 
 namespace tw::fmt {
 
@@ -296,6 +297,16 @@ struct q4_k {
     scale = low_half<tw::f16>(u.header[0]) * static_cast<float>((scales >> shift) & 255u);
     offset = high_half<tw::f16>(u.header[0]) * static_cast<float>((minima >> shift) & 255u);
   }
+
+  struct TileBase {
+    static constexpr int kBytes = 144;
+    TW_MEMBER static u32 code(const u8* block, int i) { return (block[16 + 32 * (i / 64) + i % 32] >> (4 * (i / 32 % 2))) & 15u; }
+    TW_MEMBER static void put_code(u8* block, int i, u32 code) {
+      block[16 + 32 * (i / 64) + i % 32] |= static_cast<u8>(code << (4 * (i / 32 % 2)));
+    }
+  };
+  template <class Element> static constexpr bool kTiles = same<Element, tw::f16>;
+  template <class Element> using Tile = MinimaTile<TileBase, 4>;
 };
 
 }  // namespace tw::fmt

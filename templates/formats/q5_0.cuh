@@ -5,6 +5,7 @@
 // Encoder "ggml": d = signed extreme / -16; codes round half up against the d that is not yet rounded to half precision.
 #pragma once
 #include "core/format.cuh"
+#include "core/tiles.cuh"
 
 namespace tw::fmt {
 
@@ -68,6 +69,19 @@ struct q5_0 {
     scale = block_scale<22>(u.raw, g);
     offset = 0.0f;
   }
+
+  struct TileBase {
+    TW_MEMBER static u32 code(const u8* block, int i) {
+      return ((block[6 + i % 16] >> (i < 16 ? 0 : 4)) & 15u) | (((block[2 + i / 8] >> (i % 8)) & 1u) << 4);
+    }
+    TW_MEMBER static void put_code(u8* block, int i, u32 code) {
+      block[6 + i % 16] |= static_cast<u8>((code & 15u) << (i < 16 ? 0 : 4));
+      block[2 + i / 8] |= static_cast<u8>((code >> 4) << (i % 8));
+    }
+    TW_MEMBER static u8* item(u8* data, u8*, i64 group) { return data + group * 22; }
+  };
+  template <class Element> static constexpr bool kTiles = same<Element, tw::f16> || same<Element, tw::bf16>;
+  template <class Element> using Tile = ScaledTile<Element, TileBase, 5, 16, 32>;
 };
 
 }  // namespace tw::fmt

@@ -6,6 +6,7 @@
 // precision.
 #pragma once
 #include "core/format.cuh"
+#include "core/tiles.cuh"
 
 namespace tw::fmt {
 
@@ -68,6 +69,19 @@ struct q5_1 {
     scale = low_half<tw::f16>(u.raw[6 * g]);
     offset = -high_half<tw::f16>(u.raw[6 * g]);
   }
+
+  struct TileBase {
+    TW_MEMBER static u32 code(const u8* block, int i) {
+      return ((block[8 + i % 16] >> (i < 16 ? 0 : 4)) & 15u) | (((block[4 + i / 8] >> (i % 8)) & 1u) << 4);
+    }
+    TW_MEMBER static void put_code(u8* block, int i, u32 code) {
+      block[8 + i % 16] |= static_cast<u8>((code & 15u) << (i < 16 ? 0 : 4));
+      block[4 + i / 8] |= static_cast<u8>((code >> 4) << (i % 8));
+    }
+    TW_MEMBER static u8* item(u8* data, u8*, i64 group) { return data + group * 24; }
+  };
+  template <class Element> static constexpr bool kTiles = same<Element, tw::f16>;
+  template <class Element> using Tile = AffineTile<Element, TileBase, 5, 32>;
 };
 
 }  // namespace tw::fmt

@@ -6,6 +6,7 @@
 // Encoder "plain" (core/k_quants.cuh): without ggml's search.
 #pragma once
 #include "core/k_quants.cuh"
+#include "core/tiles.cuh"
 #include "formats/q4_k.cuh"
 
 namespace tw::fmt {
@@ -86,6 +87,19 @@ struct q5_k {
     scale = low_half<tw::f16>(u.header[0]) * static_cast<float>((scales >> shift) & 255u);
     offset = high_half<tw::f16>(u.header[0]) * static_cast<float>((minima >> shift) & 255u);
   }
+
+  struct TileBase {
+    static constexpr int kBytes = 176;
+    TW_MEMBER static u32 code(const u8* block, int i) {
+      return ((block[48 + 32 * (i / 64) + i % 32] >> (4 * (i / 32 % 2))) & 15u) | (((block[16 + i % 32] >> (i / 32)) & 1u) << 4);
+    }
+    TW_MEMBER static void put_code(u8* block, int i, u32 code) {
+      block[48 + 32 * (i / 64) + i % 32] |= static_cast<u8>((code & 15u) << (4 * (i / 32 % 2)));
+      block[16 + i % 32] |= static_cast<u8>((code >> 4) << (i / 32));
+    }
+  };
+  template <class Element> static constexpr bool kTiles = same<Element, tw::f16>;
+  template <class Element> using Tile = MinimaTile<TileBase, 5>;
 };
 
 }  // namespace tw::fmt

@@ -3,6 +3,7 @@
 // half away from zero against the d that is not yet rounded to half precision; value = code d.
 #pragma once
 #include "core/format.cuh"
+#include "core/tiles.cuh"
 
 namespace tw::fmt {
 
@@ -55,6 +56,14 @@ struct q8_0 {
     scale = block_scale<34>(u.raw, g);
     offset = 0.0f;
   }
+
+  struct TileBase {
+    TW_MEMBER static u32 code(const u8* block, int i) { return block[2 + i] ^ 0x80u; }
+    TW_MEMBER static void put_code(u8* block, int i, u32 code) { block[2 + i] = static_cast<u8>(code ^ 0x80u); }
+    TW_MEMBER static u8* item(u8* data, u8*, i64 group) { return data + group * 34; }
+  };
+  template <class Element> static constexpr bool kTiles = same<Element, tw::f16> || same<Element, tw::bf16>;
+  template <class Element> using Tile = ScaledTile<Element, TileBase, 8, 128, 32>;
 };
 
 }  // namespace tw::fmt

@@ -31,10 +31,11 @@ template <class X, int STRIPS, int PANELS> struct PlainWeights {
 template <class X, class W, int STRIPS, int PANELS> struct TileWeights {
   using Element = typename X::Element;
   using Tile = typename W::template Tile<Element>;
+  static constexpr int kWords = kTileWords<Tile, Element>;
   static constexpr bool kRegisters = true;
   static constexpr float kFactor = Tile::kFactor;
   static constexpr int kPanelK = 128 / static_cast<int>(sizeof(Element)), BK = PANELS * kPanelK;
-  static constexpr int kTileBytes = 512 * Tile::kWords;
+  static constexpr int kTileBytes = 512 * kWords;
   static constexpr int kChunkBytes = 64 * Tile::kScaleBytes;  // of kScaleK columns
   static constexpr int kChunks = Tile::kScaleBytes ? max2(1, BK / Tile::kScaleK) : 0;
   static_assert(kChunks == 0 || BK % Tile::kScaleK == 0 || Tile::kScaleK % BK == 0, "stages and scales");
@@ -62,13 +63,13 @@ template <class X, class W, int STRIPS, int PANELS> struct TileWeights {
   }
 
   // This thread's words of codes of a strip's panel, and its two rows' scales.
-  TW_MEMBER static void read_codes(const u8* stage, int strip, int panel, int thread, u32 (&words)[Tile::kWords]) {
+  TW_MEMBER static void read_codes(const u8* stage, int strip, int panel, int thread, u32 (&words)[kWords]) {
     const u8* from = stage + (strip * PANELS + panel) * kTileBytes;
-    TW_UNROLL for (int i = 0; i < Tile::kWords / 4; ++i) {
+    TW_UNROLL for (int i = 0; i < kWords / 4; ++i) {
       const u32x4 q = *reinterpret_cast<const u32x4*>(from + i * 2048 + thread * 16);
       words[4 * i] = q.x, words[4 * i + 1] = q.y, words[4 * i + 2] = q.z, words[4 * i + 3] = q.w;
     }
-    constexpr int kTail = Tile::kWords % 4, kDone = Tile::kWords / 4 * 4;
+    constexpr int kTail = kWords % 4, kDone = kWords / 4 * 4;
     TW_UNROLL for (int i = 0; i < kTail; ++i) words[kDone + i] = *reinterpret_cast<const u32*>(from + kDone * 512 + i * 512 + thread * 4);
   }
   // `panel`: counted through the whole of k.

@@ -188,7 +188,7 @@ struct Warpgroups {
         TW_UNROLL for (int i = 0; i < PANELS / KGROUPS; ++i) {
           const int p = i * KGROUPS + k_group;
           TW_UNROLL for (int s = 0; s < STRIPS; ++s) {
-            u32 words[Weights::Tile::kWords];
+            u32 words[Weights::kWords];
             Weights::read_codes(ring.w(), group * STRIPS + s, p, thread % 128, words);
             const typename Weights::Tile::Scales scales = Weights::read_scales(ring.w(), group * STRIPS + s, kb, p, thread % 128);
             const u32 x = x_base + (ring.stage * kStageBytes + p * kPanelBytes) / 16;

@@ -12,6 +12,7 @@ template <class W, class Element, bool inverse> struct Tiles {
   static constexpr int kThreads = 128, kSharedBytes = 0;
   static constexpr int kWidth = 4 / static_cast<int>(sizeof(Element)), kPanelK = 64 * kWidth / 2;
   using Place = TilePlace<Tile::kBits, kWidth>;
+  static constexpr int kWords = Place::kWords;
 
   // Block x: a tile; the last block of a strip of tiles does the strip's scales.
   TW_MEMBER static void run(const Args& args, const Shape& shape) {
@@ -21,28 +22,27 @@ template <class W, class Element, bool inverse> struct Tiles {
     else if constexpr (Tile::kScaleBytes > 0) scales(args, shape, strip, thread);
   }
   TW_MEMBER static void codes(const Args& args, const Shape& shape, i64 strip, i64 panel, int thread) {
-    u8* tiled = static_cast<u8*>(args.tiles.data) + (strip * (shape.k / kPanelK) + panel) * 512 * Tile::kWords;
+    u8* tiled = static_cast<u8*>(args.tiles.data) + (strip * (shape.k / kPanelK) + panel) * 512 * kWords;
     const i64 stride = shape.k / W::kBlock * W::kDataBytes;
-    u32 words[Tile::kWords] = {};
+    u32 words[kWords] = {};
     if constexpr (inverse) {
-      TW_UNROLL for (int i = 0; i < Tile::kWords; ++i) words[i] = *word_at(tiled, i, thread);
+      TW_UNROLL for (int i = 0; i < kWords; ++i) words[i] = *word_at(tiled, i, thread);
     }
     TW_UNROLL for (int step = 0; step < 4; ++step)
       TW_UNROLL for (int r = 0; r < 4; ++r)
         TW_UNROLL for (int e = 0; e < kWidth; ++e) {
           const i64 n = strip * 64 + tile_row<kWidth>(thread, r), k = panel * kPanelK + tile_column<kWidth>(thread, step, r, e);
           u8* block = static_cast<u8*>(args.w.data) + n * stride + k / W::kBlock * W::kDataBytes;
-          const int word = Place::word(step, r), shift = Place::shift(r, e);
-          if constexpr (inverse) Tile::put_code(block, static_cast<int>(k % W::kBlock), (words[word] >> shift) & ((1u << Tile::kBits) - 1));
-          else words[word] |= Tile::code(block, static_cast<int>(k % W::kBlock)) << shift;
+          if constexpr (inverse) Tile::put_code(block, static_cast<int>(k % W::kBlock), Place::take(words, step, r, e));
+          else Place::put(words, step, r, e, Tile::code(block, static_cast<int>(k % W::kBlock)));
         }
     if constexpr (!inverse) {
-      TW_UNROLL for (int i = 0; i < Tile::kWords; ++i) *word_at(tiled, i, thread) = words[i];
+      TW_UNROLL for (int i = 0; i < kWords; ++i) *word_at(tiled, i, thread) = words[i];
     }
   }
   TW_MEMBER static u32* word_at(u8* tile, int i, int thread) {
     const int plane = i / 4 * 4;
-    return reinterpret_cast<u32*>(tile) + plane * 128 + (i < Tile::kWords / 4 * 4 ? thread * 4 + i % 4 : i % 4 * 128 + thread);
+    return reinterpret_cast<u32*>(tile) + plane * 128 + (i < kWords / 4 * 4 ? thread * 4 + i % 4 : i % 4 * 128 + thread);
   }
   TW_MEMBER static void scales(const Args& args, const Shape& shape, i64 strip, int thread) {
     const i64 chunks = ceil_div64(shape.k, Tile::kScaleK);
