@@ -152,6 +152,10 @@ class Blocks final : public CastFamily {
     std::int64_t tile;          // elements
     int shared_bytes;
   };
+  // Whole tiles are copied 16 bytes at a time.
+  static bool aligned(const Facts& f, int blocks) {
+    return blocks * f.data_bytes % 16 == 0 && blocks * f.scale_bytes % 16 == 0;
+  }
   static Plan plan_of(const Cast& c, const Candidate& candidate) {
     Plan p{knob(candidate, "threads"), 0, knob(candidate, "passes"), 0, 0};
     p.lane = encodes(c) ? knob(candidate, "lane") : 16 / element_bytes(c.y);
@@ -166,6 +170,8 @@ class Blocks final : public CastFamily {
   std::string why_not(const Cast& c) const override {
     if (encodes(c) && facts(c.y).row_scale) return fmt::format("y: {} has a scale per row", c.y.name());
     if (encodes(c) && facts(c.y).lanes == 0) return fmt::format("y: {} has no encoder for lanes", c.y.name());
+    if (!encodes(c) && facts(c.x).row_scale && c.x.block() > 1)
+      return fmt::format("x: {} has a scale per row and several elements a block", c.x.name());
     if (!encodes(c) && !is_plain(c.y))
       return fmt::format("y: {} from {}: one side must be a plain float", c.y.name(), c.x.name());
     return "";
@@ -180,7 +186,9 @@ class Blocks final : public CastFamily {
     };
     if (!encodes(c)) {
       for (int threads : {256, 128})
-        for (int passes : {4, 2, 8, 1}) add(threads, 0, passes);
+        for (int passes : {4, 2, 8, 1})
+          if (const Facts& f = facts(c.x); aligned(f, threads * (16 / element_bytes(c.y)) * passes / c.x.block()))
+            add(threads, 0, passes);
       return all;
     }
     const unsigned lanes = facts(c.y).lanes;
@@ -247,6 +255,7 @@ class Rows final : public CastFamily {
  protected:
   std::string why_not(const Cast& c) const override {
     if (!is_plain(c.x) || !facts(c.y).row_scale) return fmt::format("y: {} has no scale per row", c.y.name());
+    if (c.y.block() > 1) return fmt::format("y: {} packs several codes a byte", c.y.name());
     return "";
   }
   // Numbers of threads that hold a row, or half of it, in half of their registers, and that a row keeps busy.
