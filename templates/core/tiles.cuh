@@ -97,7 +97,7 @@ template <class Element, int bits, int offset> struct TileCodes {
   }
 
  private:
-  static constexpr u32 pair(u32 half) { return half * 0x10001u; }
+  TW_MEMBER static constexpr u32 pair(u32 half) { return half * 0x10001u; }
   TW_MEMBER static void bytes(u32 first, u32 second, u32 (&v)[4]) {
     static_assert(same<Element, f16> || offset == 128, "a bf16 holds bytes around zero only");
     TW_UNROLL for (int r = 0; r < 4; ++r) {

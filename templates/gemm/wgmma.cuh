@@ -46,7 +46,7 @@ struct Warpgroups {
   static constexpr int kPanelK = 128 / static_cast<int>(sizeof(Element));
   static constexpr int BK = kPanelK * PANELS;
   static constexpr int kSums = BM / 2;  // of a strip, per thread
-  static constexpr int kBM = BM, kCluster = CLUSTER, kSplit = SPLIT;
+  static constexpr int kBM = BM, kPanels = PANELS, kCluster = CLUSTER, kSplit = SPLIT;
   static constexpr int kShare = SPLIT > 1 ? 1 : CLUSTER;  // blocks that share x
   static constexpr int kBoxRows = BM / kShare, kBoxPanels = kShare > 1 ? 1 : PANELS;  // of x
   static constexpr int kParts = SPLIT * KGROUPS;  // of k, whose sums meet at the end
