@@ -94,7 +94,7 @@ Barrier& Async::find(Worker& worker, Block& block, u32 offset, const char* opera
   const u8* address = block.shared + offset;
   const auto found = barriers_.find(address);
   if (found == barriers_.end()) bad(" was not initialized");
-  tsan_read(address, 8);
+  TsanQuiet::read(address, 8);
   u64 value;
   std::memcpy(&value, address, 8);
   if (value != mark(offset)) bad(" was overwritten");
@@ -126,7 +126,7 @@ void Async::init(Worker& worker, const void* address, u32 count) {
   barrier.count = count;
   barrier.initializer = worker.self().index;
   const u64 value = mark(offset);
-  tsan_write(own.shared + offset, 8);
+  TsanQuiet::write(own.shared + offset, 8);
   std::memcpy(own.shared + offset, &value, 8);
 }
 
@@ -157,7 +157,6 @@ void Async::arrive(Worker& worker, Barrier& barrier, u32 bytes) {
   if (barrier.arrivals == barrier.count && barrier.bytes < 0)
     worker.fail("more bytes have arrived than expected at " + describe(barrier));
   complete(worker, barrier);
-  worker.step_aside();
 }
 
 void Async::complete(Worker& worker, Barrier& barrier) {
@@ -167,11 +166,9 @@ void Async::complete(Worker& worker, Barrier& barrier) {
   worker.wake(*barrier.block, Wait::barrier, &barrier);
 }
 
-void Async::wait(Worker& worker, const void* address, u32 parity) {
-  Barrier& barrier = find(worker, address, "barrier_wait");
+Barrier& Async::waited_for(Worker& worker, const void* address, u32 parity) {
   if (parity > 1) worker.fail("barrier_wait for parity " + std::to_string(parity));
-  while ((barrier.phase & 1) == parity) worker.suspend(Wait::barrier, &barrier, parity);
-  tsan_acquire(&barrier);
+  return find(worker, address, "barrier_wait");
 }
 
 // ---- copies --------------------------------------------------------------------------------------------------------
@@ -211,7 +208,7 @@ void Async::load(Worker& worker, void* to, const void* from, u32 bytes, const vo
   transfer.what = Transfer::What::bulk;
   transfer.from = static_cast<const u8*>(from);
   transfer.bytes = bytes;
-  tsan_read(from, bytes);
+  TsanQuiet::read(from, bytes);
   issue(worker, transfer, to, barrier, mask);
 }
 
@@ -228,7 +225,7 @@ void Async::load(Worker& worker, void* to, const TensorMap* map, i32 row, i32 pa
   if (!worker.in_shared(to, touched)) worker.fail("tensor_load to an address that is not in shared memory");
   if (!aligned(to, 128)) worker.fail("tensor_load to an address that is not 128-byte aligned");
   for_chunks(transfer, [](u32, const u8* from) {
-    if (from) tsan_read(from, 16);
+    if (from) TsanQuiet::read(from, 16);
   });
   issue(worker, transfer, to, barrier, mask);
 }
@@ -261,7 +258,7 @@ void Async::issue(Worker& worker, Transfer transfer, const void* to, const void*
     Block& block = worker.block_of_rank(rank);
     transfer.block = &block;
     const auto claim = [&](u32 offset, u32 bytes) {
-      tsan_write(block.shared + offset, bytes);
+      TsanQuiet::write(block.shared + offset, bytes);
       write(block, offset, nullptr, bytes);
     };
     if (transfer.what == Transfer::What::tensor)
@@ -275,7 +272,6 @@ void Async::issue(Worker& worker, Transfer transfer, const void* to, const void*
     tsan_release(transfer.barrier);
     transfers_.push_back(transfer);
   }
-  worker.step_aside();
 }
 
 void Async::deliver(Worker& worker) {

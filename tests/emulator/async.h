@@ -53,13 +53,14 @@ struct Transfer {
 // The swizzles are functions of the address: the 16-byte chunk's number within 128 bytes is XORed with the line's.
 inline u32 swizzle(u32 offset, u32 span) { return offset ^ ((((offset >> 7) & (span / 16 - 1)) << 4)); }
 
+// Its functions are called under a TsanQuiet.
 class Async {
  public:
   void init(Worker& worker, const void* address, u32 count);
   void publish(Worker& worker);
   void arrive(Worker& worker, const void* address, u32 bytes);
   void arrive_remote(Worker& worker, const void* address, u32 rank);
-  void wait(Worker& worker, const void* address, u32 parity);
+  Barrier& waited_for(Worker& worker, const void* address, u32 parity);
   void load(Worker& worker, void* to, const void* from, u32 bytes, const void* barrier, u32 mask);
   void load(Worker& worker, void* to, const TensorMap* map, i32 row, i32 panel, const void* barrier, u32 mask);
 

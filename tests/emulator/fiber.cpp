@@ -15,6 +15,10 @@
 #include <sanitizer/tsan_interface.h>
 extern "C" void __tsan_read_range(void*, unsigned long);
 extern "C" void __tsan_write_range(void*, unsigned long);
+extern "C" void AnnotateIgnoreReadsBegin(const char*, int);
+extern "C" void AnnotateIgnoreReadsEnd(const char*, int);
+extern "C" void AnnotateIgnoreWritesBegin(const char*, int);
+extern "C" void AnnotateIgnoreWritesEnd(const char*, int);
 #endif
 #if !defined(__x86_64__)
 #define TILEWRIGHT_EMULATOR_UCONTEXT 1
@@ -102,6 +106,10 @@ Fiber::~Fiber() {
   __asan_unpoison_memory_region(stack_, kStackBytes);
 #endif
 #if TILEWRIGHT_EMULATOR_TSAN
+  // What an abandoned fiber did came before whatever the OS thread does next: a switch that synchronises says so.
+  void* const own = __tsan_get_current_fiber();
+  __tsan_switch_to_fiber(tsan_, 0);
+  __tsan_switch_to_fiber(own, 0);
   __tsan_destroy_fiber(tsan_);
 #endif
 #if defined(TILEWRIGHT_EMULATOR_UCONTEXT)
@@ -148,11 +156,34 @@ void tsan_release(void* barrier) { __tsan_release(barrier); }
 void tsan_acquire(void* barrier) { __tsan_acquire(barrier); }
 void tsan_read(const void* p, std::size_t bytes) { __tsan_read_range(const_cast<void*>(p), bytes); }
 void tsan_write(void* p, std::size_t bytes) { __tsan_write_range(p, bytes); }
+void TsanQuiet::begin() {
+  AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+  AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
+}
+void TsanQuiet::end() {
+  AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
+  AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+}
 #else
 void tsan_release(void*) {}
 void tsan_acquire(void*) {}
 void tsan_read(const void*, std::size_t) {}
 void tsan_write(void*, std::size_t) {}
+void TsanQuiet::begin() {}
+void TsanQuiet::end() {}
 #endif
+
+TsanQuiet::TsanQuiet() { begin(); }
+TsanQuiet::~TsanQuiet() { end(); }
+void TsanQuiet::read(const void* p, std::size_t bytes) {
+  end();
+  tsan_read(p, bytes);
+  begin();
+}
+void TsanQuiet::write(void* p, std::size_t bytes) {
+  end();
+  tsan_write(p, bytes);
+  begin();
+}
 
 }  // namespace tw::emu

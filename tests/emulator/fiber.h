@@ -55,4 +55,21 @@ void tsan_acquire(void* barrier);
 void tsan_read(const void* p, std::size_t bytes);
 void tsan_write(void* p, std::size_t bytes);
 
+
+// Library functions that the emulator calls meanwhile (memcpy, new, delete) say nothing of what the running fiber does.
+// Must not last beyond a switch.
+class TsanQuiet {
+ public:
+  TsanQuiet();
+  ~TsanQuiet();
+  TsanQuiet(const TsanQuiet&) = delete;
+  TsanQuiet& operator=(const TsanQuiet&) = delete;
+  static void read(const void* p, std::size_t bytes);  // tsan_read and tsan_write nevertheless
+  static void write(void* p, std::size_t bytes);
+
+ private:
+  static void begin();
+  static void end();
+};
+
 }  // namespace tw::emu

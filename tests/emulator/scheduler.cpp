@@ -192,6 +192,7 @@ void Worker::leave() {
   Block& block = *self().block;
   ++finished_;
   if (++block.finished < launch_.threads) return;
+  const TsanQuiet quiet;
   async_.check_finished(block);
   const std::size_t count = warpgroups_.size() / launch_.cluster;
   Warpgroup::check_finished(block, launch_.threads, &warpgroups_[block.rank * count], count);
@@ -292,6 +293,7 @@ void Worker::step_aside() {
 void Worker::deliver() {
   static constexpr u32 kEagerness[3] = {0, 1, 8};
   const u32 eagerness = launch_.seed ? kEagerness[launch_.seed % 3] : 0;
+  const TsanQuiet quiet;
   try {
     while (async_.busy() && (ready_.empty() || random() % 16 < eagerness)) async_.deliver(*this);
   } catch (...) {

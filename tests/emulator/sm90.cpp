@@ -17,28 +17,58 @@ void of_warpgroup(Collective kind, int argument, const Deposit& mine, const Comp
   Worker& worker = Worker::get();
   Warpgroup& group = worker.warpgroup();
   const u32 warp = worker.self().index % kWarpgroup / kWarp;
-  worker.collective(kind, argument, mine, [&](Deposit* lanes) { compute(worker, group, warp, lanes); });
+  worker.collective(kind, argument, mine, [&](Deposit* lanes) {
+    const TsanQuiet quiet;
+    compute(worker, group, warp, lanes);
+  });
+}
+
+template <class Step>
+void of_engine(const Step& step) {
+  Worker& worker = Worker::get();
+  {
+    const TsanQuiet quiet;
+    step(worker.async(), worker);
+  }
+  worker.step_aside();
 }
 }  // namespace
 
 // ---- transaction barriers and copies ---------------------------------------------------------------------------------
-void barrier_init(u64* barrier, u32 arrivals) { Worker::get().async().init(Worker::get(), barrier, arrivals); }
-void barrier_init_fence() { Worker::get().async().publish(Worker::get()); }
-void barrier_arrive(u64* barrier, u32 transaction_bytes) {
-  Worker::get().async().arrive(Worker::get(), barrier, transaction_bytes);
+void barrier_init(u64* barrier, u32 arrivals) {
+  of_engine([=](Async& engine, Worker& worker) { engine.init(worker, barrier, arrivals); });
 }
-void barrier_arrive_remote(u64* barrier, u32 rank) { Worker::get().async().arrive_remote(Worker::get(), barrier, rank); }
-void barrier_wait(u64* barrier, u32 parity) { Worker::get().async().wait(Worker::get(), barrier, parity); }
+void barrier_init_fence() {
+  of_engine([](Async& engine, Worker& worker) { engine.publish(worker); });
+}
+void barrier_arrive(u64* barrier, u32 transaction_bytes) {
+  of_engine([=](Async& engine, Worker& worker) { engine.arrive(worker, barrier, transaction_bytes); });
+}
+void barrier_arrive_remote(u64* barrier, u32 rank) {
+  of_engine([=](Async& engine, Worker& worker) { engine.arrive_remote(worker, barrier, rank); });
+}
+void barrier_wait(u64* barrier, u32 parity) {
+  Worker& worker = Worker::get();
+  Barrier* found = nullptr;
+  {
+    const TsanQuiet quiet;
+    found = &worker.async().waited_for(worker, barrier, parity);
+  }
+  while ((found->phase & 1) == parity) worker.suspend(Wait::barrier, found, parity);
+  tsan_acquire(found);
+}
 void bulk_load(void* shared, const void* global, u32 bytes, u64* barrier, u32 mask) {
-  Worker::get().async().load(Worker::get(), shared, global, bytes, barrier, mask);
+  of_engine([=](Async& engine, Worker& worker) { engine.load(worker, shared, global, bytes, barrier, mask); });
 }
 void tensor_load(void* shared, const TensorMap* map, i32 row, i32 panel, u64* barrier, u32 mask) {
-  Worker::get().async().load(Worker::get(), shared, map, row, panel, barrier, mask);
+  of_engine([=](Async& engine, Worker& worker) { engine.load(worker, shared, map, row, panel, barrier, mask); });
 }
 void store_async(void* shared, u32 value, u64* barrier, u32 rank) {
-  Worker::get().async().store(Worker::get(), shared, value, barrier, rank);
+  of_engine([=](Async& engine, Worker& worker) { engine.store(worker, shared, value, barrier, rank); });
 }
-void fence_async() { Worker::get().async().fence(Worker::get()); }
+void fence_async() {
+  of_engine([](Async& engine, Worker& worker) { engine.fence(worker); });
+}
 
 // ---- warpgroup matrix instructions -----------------------------------------------------------------------------------
 void wgmma_fence() {

@@ -47,7 +47,7 @@ std::vector<u8> read_operand(Worker& worker, u64 descriptor, int rows) {
       const u8* p = block.shared + offset;
       if (!worker.in_shared(p, 16)) bad("that reaches beyond shared memory");
       if (!worker.async().visible(block, offset, 16)) bad("of ordinary stores that no fence_async followed");
-      tsan_read(p, 16);
+      TsanQuiet::read(p, 16);
       std::memcpy(&bytes[r * kRowBytes + c], p, 16);
     }
   return bytes;
