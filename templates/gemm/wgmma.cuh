@@ -253,7 +253,7 @@ struct Warpgroups {
     turn += group * 2 * kChunk * 128;
     TW_UNROLL for (int s = 0; s < STRIPS; ++s)
       TW_UNROLL for (int c = 0; c < BM / kChunk; ++c) {
-        u8* buffer = turn + (c + s) % 2 * kChunk * 128;
+        u8* buffer = turn + (s * (BM / kChunk) + c) % 2 * kChunk * 128;
         TW_UNROLL for (int j = 0; j < kChunk / 8; j += 2) {
           u32 v[4];
           TW_UNROLL for (int q = 0; q < 4; ++q) {  // token block j + q / 2, rows + 8 (q % 2)

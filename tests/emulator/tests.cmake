@@ -22,6 +22,6 @@ if(TILEWRIGHT_SANITIZE)
   target_compile_options(test_emulator PRIVATE -O1 -g1)
 endif()
 add_test(NAME emulator COMMAND test_emulator ~[gemm])
-foreach(family gemv mma reference)  # apart, so that they run side by side
+foreach(family gemv mma reference wgmma)  # apart, so that they run side by side
   add_test(NAME emulator_${family} COMMAND test_emulator "${family}*")
 endforeach()

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "emulator/gemm_wgmma.h"
+#include "formats/bf16.cuh"
+#include "formats/e4m3_row.cuh"
+#include "formats/f16.cuh"
+#include "formats/int8_row.cuh"
+
+using namespace gemm_test;
+
+TEST_CASE("wgmma: plain operands", "[gemm]") {
+  SECTION("f16") {
+    check_warpgroups<fmt::f16, fmt::f16, Epilogue<f16, NoBias, Act::none>, 64, 1, 2, 1, 1, 3, 1, 1>();
+    check_warpgroups<fmt::f16, fmt::f16, Epilogue<float, float, Act::gelu>, 32, 2, 1, 1, 2, 2, 2, 1>();
+    check_warpgroups<fmt::f16, fmt::f16, Epilogue<f16, f16, Act::relu>, 8, 1, 1, 2, 2, 3, 2, 2>();
+  }
+  SECTION("bf16") {
+    check_warpgroups<fmt::bf16, fmt::bf16, Epilogue<bf16, bf16, Act::silu>, 128, 1, 2, 1, 1, 3, 2, 1>();
+    check_warpgroups<fmt::bf16, fmt::bf16, PlainF32, 16, 1, 1, 1, 4, 2, 4, 4>();
+    check_warpgroups<fmt::bf16, fmt::bf16, Epilogue<bf16, NoBias, Act::none>, 16, 1, 1, 2, 2, 2, 1, 1>();
+  }
+  SECTION("fp8, a scale per row on both sides") {
+    check_warpgroups<fmt::e4m3_row, fmt::e4m3_row, Epilogue<bf16, NoBias, Act::none>, 64, 1, 2, 1, 1, 3, 2, 1>();
+    check_warpgroups<fmt::e4m3_row, fmt::e4m3_row, PlainF32, 16, 1, 1, 1, 2, 2, 2, 2>();
+  }
+  SECTION("signed bytes, a scale per row on both sides") {
+    check_warpgroups<fmt::int8_row, fmt::int8_row, Epilogue<bf16, float, Act::none>, 64, 2, 1, 1, 1, 3, 1, 1>();
+    check_warpgroups<fmt::int8_row, fmt::int8_row, Epilogue<f16, NoBias, Act::none>, 32, 1, 1, 2, 2, 2, 2, 2>();
+  }
+}

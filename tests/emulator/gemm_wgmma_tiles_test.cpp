@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "emulator/gemm_wgmma.h"
+#include "formats/bf16.cuh"
+#include "formats/e2m1_row.cuh"
+#include "formats/e4m3_row.cuh"
+#include "formats/f16.cuh"
+#include "formats/int4_g128.cuh"
+#include "formats/int4_g32.cuh"
+#include "formats/int4_g64.cuh"
+#include "formats/int4_row.cuh"
+#include "formats/int8_row.cuh"
+#include "formats/mxfp4.cuh"
+#include "formats/nvfp4.cuh"
+#include "formats/q4_0.cuh"
+#include "formats/q4_1.cuh"
+#include "formats/q4_k.cuh"
+#include "formats/q5_0.cuh"
+#include "formats/q5_1.cuh"
+#include "formats/q5_k.cuh"
+#include "formats/q6_k.cuh"
+#include "formats/q8_0.cuh"
+
+using namespace gemm_test;
+
+namespace {
+
+using Half = Epilogue<f16, NoBias, Act::none>;
+using Brain = Epilogue<bf16, NoBias, Act::none>;
+
+// A step at a time, as with many tokens; whole panels; warpgroups and blocks along k.
+template <class X, class W, class Epi>
+void check_tiles() {
+  check_warpgroups<X, W, Epi, 64, 1, 1, 1, 1, 3, 1, 1>();
+  check_warpgroups<X, W, PlainF32, 16, 1, 1, 2, 4, 2, 2, 2>();
+}
+
+}  // namespace
+
+TEST_CASE("wgmma: tiles", "[gemm]") {
+  SECTION("q4_0") {
+    check_tiles<fmt::f16, fmt::q4_0, Half>();
+    check_warpgroups<fmt::bf16, fmt::q4_0, Brain, 8, 1, 1, 4, 8, 2, 1, 1>();
+    check_warpgroups<fmt::f16, fmt::q4_0, Epilogue<f16, float, Act::silu>, 32, 2, 2, 1, 1, 3, 2, 1>();
+  }
+  SECTION("q4_1") { check_tiles<fmt::f16, fmt::q4_1, Half>(); }
+  SECTION("q5_0") { check_tiles<fmt::f16, fmt::q5_0, Half>(); check_tiles<fmt::bf16, fmt::q5_0, Brain>(); }
+  SECTION("q5_1") { check_tiles<fmt::f16, fmt::q5_1, Half>(); }
+  SECTION("q8_0") { check_tiles<fmt::f16, fmt::q8_0, Half>(); check_tiles<fmt::bf16, fmt::q8_0, Brain>(); }
+  SECTION("q4_k") { check_tiles<fmt::f16, fmt::q4_k, Half>(); }
+  SECTION("q5_k") { check_tiles<fmt::f16, fmt::q5_k, Half>(); }
+  SECTION("q6_k") { check_tiles<fmt::f16, fmt::q6_k, Half>(); }
+  SECTION("nvfp4") { check_tiles<fmt::f16, fmt::nvfp4, Half>(); check_tiles<fmt::bf16, fmt::nvfp4, Brain>(); }
+  SECTION("mxfp4") { check_tiles<fmt::bf16, fmt::mxfp4, Brain>(); }
+  SECTION("int4 in groups") {
+    check_tiles<fmt::f16, fmt::int4_g128, Half>();
+    check_tiles<fmt::bf16, fmt::int4_g64, Brain>();
+    check_tiles<fmt::f16, fmt::int4_g32, Half>();
+  }
+  SECTION("a scale per row") {
+    check_tiles<fmt::int8_row, fmt::int4_row, Brain>();
+    check_tiles<fmt::e4m3_row, fmt::e2m1_row, Brain>();
+  }
+}
