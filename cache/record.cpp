@@ -42,16 +42,18 @@ bool parse_axis(std::string_view text, GridAxis& axis) {
 std::string map_text(const TensorMapPlan& map) {
   std::string text;
   for (const std::uint64_t value :
-       {std::uint64_t{map.pointer}, std::uint64_t{map.rows_at}, map.rows, std::uint64_t{map.stride_at}, map.inner,
-        std::uint64_t{map.element_bytes}, std::uint64_t{map.box_inner}, std::uint64_t{map.box_rows}})
+       {std::uint64_t{map.pointer}, std::uint64_t{map.rows_at}, map.rows, std::uint64_t{map.stride_at},
+        std::uint64_t{map.inner_at}, map.inner, std::uint64_t{map.element_bytes}, std::uint64_t{map.box_inner},
+        std::uint64_t{map.box_rows}, std::uint64_t{map.box_panels}})
     text += std::to_string(value) + ',';
   return text + std::to_string(map.swizzle);
 }
 
 bool parse_map(std::string_view text, TensorMapPlan& map) {
   const auto next = [&](auto& value) { return to_integer(token(text, ','), value); };
-  return next(map.pointer) && next(map.rows_at) && next(map.rows) && next(map.stride_at) && next(map.inner) &&
-         next(map.element_bytes) && next(map.box_inner) && next(map.box_rows) && next(map.swizzle) && text.empty();
+  return next(map.pointer) && next(map.rows_at) && next(map.rows) && next(map.stride_at) && next(map.inner_at) &&
+         next(map.inner) && next(map.element_bytes) && next(map.box_inner) && next(map.box_rows) &&
+         next(map.box_panels) && next(map.swizzle) && text.empty();
 }
 
 // What only some plans have: a line each, left out where it would say nothing.

@@ -167,7 +167,7 @@ std::shared_ptr<Kernel::Impl> load_all(const Device& device, std::span<const Bin
   if (std::none_of(by_bucket.begin(), by_bucket.end(), [](int i) { return i >= 0; }))
     refuse("by_bucket", "", "at least one bucket must have a binary");
   for (const auto& binary : binaries) {
-    if (contract.args_bytes) check_map_fields(binary.plan, contract.args_bytes);
+    if (contract.args_bytes) check_map_fields(binary.plan, contract.args_bytes, contract.constants.size());
     impl->loaded.push_back(std::make_unique<Loaded>(impl->device, binary));
   }
   fill_buckets(*impl, by_bucket);
@@ -178,7 +178,7 @@ std::shared_ptr<Kernel::Impl> load_all(const Device& device, std::span<const Bin
   for (const auto& loaded : impl->loaded) {
     const std::size_t bytes = check_parameters(*loaded, rules);
     if (rules.args_bytes) continue;
-    check_map_fields(loaded->plan, bytes);
+    check_map_fields(loaded->plan, bytes, rules.constants.size());
     impl->params_bytes = bytes;
   }
   return impl;

@@ -21,18 +21,29 @@ T load(const std::byte* args, std::uint32_t offset) {
   return value;
 }
 
-[[noreturn]] void map_failed(const Kernel::Impl& kernel, const Loaded& loaded, const TensorMapPlan& map,
-                             const void* pointer, const std::uint64_t (&size)[2], std::uint64_t stride,
-                             CUresult result) {
-  std::string name = fmt::format("the pointer at {}", map.pointer);
+// What a map's field says: `fixed`, or the int64 at an offset of the arguments or the constants.
+std::uint64_t value_of(const Kernel::Impl& kernel, const std::byte* args, std::uint32_t at, std::uint64_t fixed) {
+  if (at == TensorMapPlan::kNone) return fixed;
+  if (at < TensorMapPlan::kConstants) return load<std::uint64_t>(args, at);
+  return load<std::uint64_t>(kernel.contract.constants.data(), at - TensorMapPlan::kConstants);
+}
+
+std::string name_of(const Kernel::Impl& kernel, const TensorMapPlan& map) {
   for (const PointerRule& rule : kernel.contract.pointers)
-    if (rule.offset == map.pointer) name = rule.name;
+    if (rule.offset == map.pointer) return rule.name;
+  return fmt::format("the pointer at {}", map.pointer);
+}
+
+[[noreturn]] void map_failed(const Kernel::Impl& kernel, const Loaded& loaded, const TensorMapPlan& map,
+                             const void* pointer, std::uint64_t inner, std::uint64_t rows, std::uint64_t stride,
+                             CUresult result) {
+  const std::string panels = map.box_panels ? fmt::format(" x {} panels", map.box_panels) : "";
   kernel.device->driver->fail(
       kernel.device->driver->tensor_map.name, result,
       fmt::format("describing {} = {} for {}: {} rows of {} elements of {} bytes, {} bytes from one to the next, in "
-                  "boxes of {} x {}, swizzle {}; the pointer and the step must be multiples of 16 bytes",
-                  name, pointer, loaded.entry, size[1], size[0], map.element_bytes, stride, map.box_rows, map.box_inner,
-                  map.swizzle));
+                  "boxes of {} x {}{}, swizzle {}; the pointer and the step must be multiples of 16 bytes",
+                  name_of(kernel, map), pointer, loaded.entry, rows, inner, map.element_bytes, stride, map.box_rows,
+                  map.box_inner, panels, map.swizzle));
 }
 
 }  // namespace
@@ -55,8 +66,9 @@ void check_maps(const Device::Impl& device, const LaunchPlan& plan) {
     };
     const std::uint64_t bytes = map.element_bytes;
     check(bytes == 1 || bytes == 2 || bytes == 4, "element_bytes", bytes, "1, 2 or 4");
-    check(map.inner >= 1 && map.inner <= kMostElements, "inner", map.inner, "1 to 2^32");
-    check(map.stride_at != TensorMapPlan::kNone || map.inner * bytes % 16 == 0, "inner", map.inner,
+    const bool fixed = map.inner_at == TensorMapPlan::kNone;
+    check(!fixed || (map.inner >= 1 && map.inner <= kMostElements), "inner", map.inner, "1 to 2^32");
+    check(!fixed || map.stride_at != TensorMapPlan::kNone || map.inner * bytes % 16 == 0, "inner", map.inner,
           "dense rows must be multiples of 16 bytes");
     check(map.rows_at != TensorMapPlan::kNone || (map.rows >= 1 && map.rows <= kMostElements), "rows", map.rows,
           "1 to 2^32");
@@ -67,22 +79,30 @@ void check_maps(const Device::Impl& device, const LaunchPlan& plan) {
     check(map.swizzle == 0 || map.box_inner * bytes <= map.swizzle, "box_inner", map.box_inner,
           fmt::format("at most the {} bytes of the swizzle", map.swizzle));
     check(map.box_rows >= 1 && map.box_rows <= kMostInBox, "box_rows", map.box_rows, "1 to 256");
+    check(map.box_panels <= kMostInBox, "box_panels", map.box_panels, "0 to 256");
+    check(!fixed || !map.box_panels || map.inner % map.box_inner == 0, "inner", map.inner,
+          fmt::format("whole panels of {}", map.box_inner));
   }
 }
 
-void check_map_fields(const LaunchPlan& plan, std::size_t size) {
+void check_map_fields(const LaunchPlan& plan, std::size_t args, std::size_t constants) {
   for (std::size_t i = 0; i < std::min<std::size_t>(plan.map_count, kMaxMaps); ++i) {
     const TensorMapPlan& map = plan.maps[i];
-    auto check = [&](const char* field, std::uint32_t offset) {
+    auto check = [&](const char* field, std::uint32_t at, bool pointer = false) {
+      if (at == TensorMapPlan::kNone && !pointer) return;
+      const bool constant = at >= TensorMapPlan::kConstants && !pointer;
+      const std::uint32_t offset = constant ? at - TensorMapPlan::kConstants : at;
+      const std::size_t size = constant ? constants : args;
       if (size == Kernel::Impl::kUnknown || offset + sizeof(std::int64_t) > size)
         refuse(fmt::format("plan.maps[{}].{}", i, field), fmt::format("{}", offset),
                size == Kernel::Impl::kUnknown
                    ? "this driver cannot tell the size of the argument struct; pass a Contract"
-                   : fmt::format("must lie in the argument struct of {} bytes", size));
+                   : fmt::format("must lie in the {} of {} bytes", constant ? "constants" : "argument struct", size));
     };
-    check("pointer", map.pointer);
-    if (map.rows_at != TensorMapPlan::kNone) check("rows_at", map.rows_at);
-    if (map.stride_at != TensorMapPlan::kNone) check("stride_at", map.stride_at);
+    check("pointer", map.pointer, true);
+    check("rows_at", map.rows_at);
+    check("stride_at", map.stride_at);
+    check("inner_at", map.inner_at);
   }
 }
 
@@ -90,21 +110,25 @@ void encode_map(const Kernel::Impl& kernel, const Loaded& loaded, const TensorMa
                 CUtensorMap* out) {
   constexpr std::uint64_t kTooFar = std::uint64_t{1} << 40;  // the driver refuses it; no overflow before that
   void* pointer = load<void*>(args, map.pointer);
-  const std::uint64_t size[] = {
-      map.inner, map.rows_at == TensorMapPlan::kNone ? map.rows : load<std::uint64_t>(args, map.rows_at)};
-  const std::uint64_t step =
-      map.stride_at == TensorMapPlan::kNone ? map.inner : load<std::uint64_t>(args, map.stride_at);
-  const std::uint64_t stride[] = {std::min(step, kTooFar) * map.element_bytes};
-  const unsigned box[] = {map.box_inner, map.box_rows}, ones[] = {1, 1};
+  const std::uint64_t inner = value_of(kernel, args, map.inner_at, map.inner);
+  const std::uint64_t rows = value_of(kernel, args, map.rows_at, map.rows);
+  const std::uint64_t stride = std::min(value_of(kernel, args, map.stride_at, inner), kTooFar) * map.element_bytes;
+  const bool panels = map.box_panels != 0;
+  if (panels && inner % map.box_inner != 0) [[unlikely]]
+    refuse(name_of(kernel, map), fmt::format("rows of {} elements", inner),
+           fmt::format("{} reads them in panels of {}", loaded.entry, map.box_inner));
+  const std::uint64_t size[] = {panels ? map.box_inner : inner, rows, inner / map.box_inner};
+  const std::uint64_t steps[] = {stride, std::uint64_t{map.box_inner} * map.element_bytes};
+  const unsigned box[] = {map.box_inner, map.box_rows, map.box_panels}, ones[] = {1, 1, 1};
   const int type = map.element_bytes == 1 ? kMapBytes1 : map.element_bytes == 2 ? kMapBytes2 : kMapBytes4;
   const int swizzle = map.swizzle == 128  ? kMapSwizzle128
                       : map.swizzle == 64 ? kMapSwizzle64
                       : map.swizzle == 32 ? kMapSwizzle32
                                           : kMapSwizzleNone;
-  if (const CUresult result = kernel.device->driver->tensor_map(
-          out, type, 2u, pointer, size, stride, box, ones, kMapInterleaveNone, swizzle, kMapPromote256, kMapFillZero))
-      [[unlikely]]
-    map_failed(kernel, loaded, map, pointer, size, stride[0], result);
+  if (const CUresult result =
+          kernel.device->driver->tensor_map(out, type, panels ? 3u : 2u, pointer, size, steps, box, ones,
+                                            kMapInterleaveNone, swizzle, kMapPromote256, kMapFillZero)) [[unlikely]]
+    map_failed(kernel, loaded, map, pointer, inner, rows, stride, result);
 }
 
 }  // namespace tilewright::jit

@@ -10,10 +10,12 @@ namespace tilewright::jit {
 // All but what a call decides (its pointer, rows and stride). Throws Error: invalid_argument, library_missing.
 void check_maps(const Device::Impl& device, const LaunchPlan& plan);
 
-// `size`: of the argument struct. Throws Error (invalid_argument).
-void check_map_fields(const LaunchPlan& plan, std::size_t size);
+// Sizes of the argument struct (Kernel::Impl::kUnknown: nobody knows) and of the constants. Throws Error
+// (invalid_argument).
+void check_map_fields(const LaunchPlan& plan, std::size_t args, std::size_t constants);
 
-// Of arguments whose strides are resolved. Throws Error (driver_failed) with everything that the driver was told.
+// Of arguments whose strides are resolved. Throws Error: driver_failed, with everything that the driver was told;
+// invalid_argument, if rows are no whole panels.
 void encode_map(const Kernel::Impl& kernel, const Loaded& loaded, const TensorMapPlan& map, const std::byte* args,
                 CUtensorMap* out);
 

@@ -19,9 +19,9 @@ std::string grid_text(const GridAxis& a) {
 
 std::string map_text(const TensorMapPlan& m) {
   std::string text = " map=";
-  for (std::uint64_t v :
-       {std::uint64_t{m.pointer}, std::uint64_t{m.rows_at}, m.rows, std::uint64_t{m.stride_at}, m.inner,
-        std::uint64_t{m.element_bytes}, std::uint64_t{m.box_inner}, std::uint64_t{m.box_rows}})
+  for (std::uint64_t v : {std::uint64_t{m.pointer}, std::uint64_t{m.rows_at}, m.rows, std::uint64_t{m.stride_at},
+                          std::uint64_t{m.inner_at}, m.inner, std::uint64_t{m.element_bytes},
+                          std::uint64_t{m.box_inner}, std::uint64_t{m.box_rows}, std::uint64_t{m.box_panels}})
     text += std::to_string(v) + "/";
   return text + std::to_string(m.swizzle);
 }

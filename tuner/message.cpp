@@ -34,8 +34,9 @@ class Writer {
     number(m.rows_at);
     number64(m.rows);
     number(m.stride_at);
+    number(m.inner_at);
     number64(m.inner);
-    for (std::uint32_t v : {m.element_bytes, m.box_inner, m.box_rows, m.swizzle}) number(v);
+    for (std::uint32_t v : {m.element_bytes, m.box_inner, m.box_rows, m.box_panels, m.swizzle}) number(v);
   }
   void plan(const LaunchPlan& p) {
     axis(p.x);
@@ -98,8 +99,9 @@ class Reader {
     m.rows_at = number();
     m.rows = number64();
     m.stride_at = number();
+    m.inner_at = number();
     m.inner = number64();
-    for (std::uint32_t* v : {&m.element_bytes, &m.box_inner, &m.box_rows, &m.swizzle}) *v = number();
+    for (std::uint32_t* v : {&m.element_bytes, &m.box_inner, &m.box_rows, &m.box_panels, &m.swizzle}) *v = number();
     return m;
   }
   LaunchPlan plan() {

@@ -25,19 +25,24 @@ struct GridAxis {
   friend bool operator==(const GridAxis&, const GridAxis&) = default;
 };
 
-// A matrix of the arguments as the tensor copy engine (TMA) reads it, in boxes of box_rows x box_inner elements. Every
-// launch encodes one from that call's pointer, rows and stride. What a box has beyond the matrix arrives as zero.
+// A matrix as the tensor copy engine (TMA) reads it, in boxes of box_rows x box_inner elements. Every launch encodes one
+// from that call's pointer, rows and stride. What a box has beyond the matrix arrives as zero.
+// Without panels the map is of rank 2: {element of the row, row}. With them, of rank 3: rows are cut into panels of
+// box_inner elements, whole ones only, coordinates are {0, row, panel}, and a box lands panel by panel.
 struct TensorMapPlan {
   static constexpr std::uint32_t kNone = 0xffffffff;
+  static constexpr std::uint32_t kConstants = 0x80000000;  // kConstants + offset: a field of the constants (Contract)
   std::uint32_t pointer = 0;          // offset in the argument struct of the pointer to the first row, 16-byte aligned
   std::uint32_t rows_at = kNone;      // offset of an int64 count of rows; kNone: `rows`
   std::uint64_t rows = 0;
   std::uint32_t stride_at = kNone;    // offset of an int64 stride in elements (0 means what its StrideRule says); its
-                                      // bytes are a multiple of 16. kNone: `inner`
-  std::uint64_t inner = 0;            // elements of a row, contiguous
+                                      // bytes are a multiple of 16. kNone: rows are dense
+  std::uint32_t inner_at = kNone;     // offset of an int64 count of the elements of a row; kNone: `inner`
+  std::uint64_t inner = 0;            // contiguous
   std::uint32_t element_bytes = 1;    // 1, 2 or 4
   std::uint32_t box_inner = 0;        // elements, at most 256: a multiple of 16 bytes, at most `swizzle` of them
   std::uint32_t box_rows = 0;         // at most 256
+  std::uint32_t box_panels = 0;       // at most 256; 0: no panels
   std::uint32_t swizzle = 0;          // bytes: 0 (none), 32, 64 or 128
   friend bool operator==(const TensorMapPlan&, const TensorMapPlan&) = default;
 };

@@ -51,10 +51,12 @@ Binary full_binary() {
                          .swizzle = 128};
   binary.plan.maps[1] = {.pointer = 24,
                          .rows = ~std::uint64_t{0},
+                         .inner_at = TensorMapPlan::kConstants + 8,
                          .inner = std::uint64_t{1} << 40,
                          .element_bytes = 1,
                          .box_inner = 32,
                          .box_rows = 256,
+                         .box_panels = 4,
                          .swizzle = 32};
   return binary;
 }
@@ -111,7 +113,7 @@ TEST_CASE("extras of a plan that make no sense have no text that is read") {
                                  {"overlap=1\n", "other=1\n"},
                                  {"map=8,64,", "map=64,"},
                                  {"map=8,64,", "map=8,64,0,"},
-                                 {",128,128\n", ",128,4294967296\n"}}) {
+                                 {",128,0,128\n", ",128,0,4294967296\n"}}) {
     CAPTURE(from, to);
     CHECK_FALSE(decode_metadata(with(from, to), other));
   }

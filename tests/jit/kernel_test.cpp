@@ -230,7 +230,7 @@ TEST_CASE("kernel: tensor maps follow the arguments and constants, made of that 
   CHECK(x.address == t.address(t.x));
   CHECK(x.size[0] == 64);
   CHECK(x.size[1] == 3);
-  CHECK(x.stride == 128);  // dense: ldx was 0
+  CHECK(x.stride[0] == 128);  // dense: ldx was 0
   CHECK(x.box[0] == 64);
   CHECK(x.box[1] == 16);
   CHECK(x.type == 1);     // 16-bit
@@ -239,7 +239,7 @@ TEST_CASE("kernel: tensor maps follow the arguments and constants, made of that 
   CHECK(w.address == t.address(t.w));
   CHECK(w.size[0] == 64);
   CHECK(w.size[1] == 96);
-  CHECK(w.stride == 64);
+  CHECK(w.stride[0] == 64);
   CHECK(w.box[1] == 32);
   CHECK(w.type == 0);
   CHECK(w.swizzle == 0);
@@ -249,7 +249,7 @@ TEST_CASE("kernel: tensor maps follow the arguments and constants, made of that 
   t.args.x.data = static_cast<char*>(t.x.data()) + 16;
   t.kernel.launch(nullptr, t.args);
   CHECK(x.size[1] == 5);
-  CHECK(x.stride == 192);
+  CHECK(x.stride[0] == 192);
   CHECK(x.address == t.address(t.x) + 16);
   CHECK(w.size[1] == 96);
   t.args.m = 0;
@@ -274,7 +274,7 @@ TEST_CASE("kernel: every element and swizzle has its number; a map without const
       REQUIRE(t.maps.size() == 1);
       CHECK(t.maps[0].type == number / 4);
       CHECK(t.maps[0].swizzle == number % 4);
-      CHECK(t.maps[0].stride == 64 * bytes);
+      CHECK(t.maps[0].stride[0] == 64 * bytes);
       ++number;
     }
   }
@@ -292,7 +292,56 @@ TEST_CASE("kernel: every element and swizzle has its number; a map without const
   Kernel(t.device, binary).launch(nullptr, bytes_of(own), 1, 96);
   REQUIRE(t.maps.size() == 1);
   CHECK(t.maps[0].size[1] == 7);
-  CHECK(t.maps[0].stride == 80);
+  CHECK(t.maps[0].stride[0] == 80);
+}
+
+TEST_CASE("kernel: a map of panels, with its sizes among the constants") {
+  MapCase t;
+  struct Shape {
+    std::int64_t n, k;
+  };
+  Contract contract = gemm_contract();
+  auto made = [&](Shape shape) {
+    contract.constants.assign(bytes_of(shape).begin(), bytes_of(shape).end());
+    Binary binary = map_binary();
+    binary.image = make_image("k", 90, {sizeof(GemmArgs), sizeof(Shape), 128, 128});
+    for (TensorMapPlan& map : binary.plan.maps) {
+      map.inner_at = TensorMapPlan::kConstants + offsetof(Shape, k);
+      map.inner = 0;
+      map.element_bytes = 2;
+      map.box_inner = 16;
+      map.box_panels = 2;
+      map.swizzle = 32;
+    }
+    binary.plan.maps[1].rows_at = TensorMapPlan::kConstants + offsetof(Shape, n);
+    return t.make(binary, contract);
+  };
+  t.kernel = made({24, 64});
+  t.args.ldx = 96;
+  t.kernel.launch(nullptr, t.args);
+  REQUIRE(t.maps.size() == 2);
+  for (const FakeTensorMap& map : t.maps) {
+    CHECK(map.rank == 3);
+    CHECK(map.size[0] == 16);
+    CHECK(map.size[2] == 4);
+    CHECK(map.stride[1] == 32);
+    CHECK(map.box[0] == 16);
+    CHECK(map.box[2] == 2);
+    CHECK(map.swizzle == 1);
+  }
+  CHECK(t.maps[0].size[1] == 3);
+  CHECK(t.maps[0].stride[0] == 192);
+  CHECK(t.maps[0].box[1] == 16);
+  CHECK(t.maps[1].size[1] == 24);
+  CHECK(t.maps[1].stride[0] == 128);  // dense
+  CHECK(t.maps[1].box[1] == 32);
+  t.kernel = made({24, 40});
+  const auto error = t.refused();
+  CHECK(error.field() == "x.data");
+  CHECK(mentions(error, "40"));
+  CHECK(mentions(error, "panels of 16"));
+  t.kernel = made({0, 64});
+  CHECK(mentions(t.refused(ErrorCode::driver_failed), "0 rows of 64 elements"));
 }
 
 TEST_CASE("kernel: a captured launch keeps its maps") {

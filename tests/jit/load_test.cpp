@@ -104,7 +104,13 @@ TEST_CASE(
     refused([&](Plan&, Map& m) { m.pointer = value; }, "plan.maps[1].pointer");
     refused([&](Plan&, Map& m) { m.rows_at = value; }, "plan.maps[1].rows_at");
     refused([&](Plan&, Map& m) { m.stride_at = value; }, "plan.maps[1].stride_at");
+    refused([&](Plan&, Map& m) { m.inner_at = value; }, "plan.maps[1].inner_at");
   }
+  refused([](Plan&, Map& m) { m.pointer = Map::kConstants; }, "plan.maps[1].pointer");
+  refused([](Plan&, Map& m) { m.pointer = Map::kNone; }, "plan.maps[1].pointer");
+  refused([](Plan&, Map& m) { m.inner_at = Map::kConstants; }, "plan.maps[1].inner_at");  // there are none
+  refused([](Plan&, Map& m) { m.box_panels = 257; }, "plan.maps[1].box_panels");
+  refused([](Plan&, Map& m) { m.inner = 80, m.box_panels = 1; }, "plan.maps[1].inner");  // panels of 32
   Binary good = map_binary();
   good.plan.persistent = 32;
   good.plan.maps[1] = {

@@ -120,7 +120,7 @@ FAKE_API cuPointerGetAttributes(unsigned count, int* attributes, void** values, 
   return kOk;
 }
 
-// What cuda.h demands of a map of rank 2 without interleaving. Exported under a name of its own, so that only
+// What cuda.h demands of a map of rank 2 or 3 without interleaving. Exported under a name of its own, so that only
 // cuGetProcAddress finds it: an older driver (fake_cuda_set_version) does not have it.
 FAKE_API fake_cuTensorMapEncodeTiled(void* out, int type, unsigned rank, void* address, const std::uint64_t* size,
                                      const std::uint64_t* strides, const unsigned* box, const unsigned* steps,
@@ -129,23 +129,27 @@ FAKE_API fake_cuTensorMapEncodeTiled(void* out, int type, unsigned rank, void* a
   if (entry.failed) return entry.failed;
   const auto base = reinterpret_cast<std::uintptr_t>(address);
   if (reinterpret_cast<std::uintptr_t>(out) % 64 != 0) return state().violation("a misaligned tensor map", kInvalid);
-  if (rank != 2 || interleave != 0) return state().violation("a tensor map that the double does not know", kInvalid);
+  if (rank < 2 || rank > 3 || interleave != 0)
+    return state().violation("a tensor map that the double does not know", kInvalid);
   constexpr int kBytes[] = {1, 2, 4};
   if (type < 0 || type > 2 || swizzle < 0 || swizzle > 3 || promotion < 0 || promotion > 3 || fill != 0)
     return kInvalid;
   const std::uint64_t bytes = kBytes[type];
-  if (!base || base % 16 != 0 || strides[0] % 16 != 0 || strides[0] >= std::uint64_t{1} << 40) return kInvalid;
-  for (int i = 0; i < 2; ++i) {
+  if (!base || base % 16 != 0 || box[0] * bytes % 16 != 0) return kInvalid;
+  FakeTensorMap map{FakeTensorMap::kMagic, base, {}, {}, {}, rank, type, swizzle, promotion};
+  std::uint64_t extent = 0;
+  for (unsigned i = 0; i < rank; ++i) {
     if (size[i] == 0 || size[i] > std::uint64_t{1} << 32) return kInvalid;
     if (box[i] == 0 || box[i] > 256 || steps[i] == 0 || steps[i] > 8) return kInvalid;
+    const std::uint64_t stride = i ? strides[i - 1] : bytes;
+    if (i && (stride % 16 != 0 || stride >= std::uint64_t{1} << 40 || stride < size[0] * bytes)) return kInvalid;
+    extent += (size[i] - 1) * stride;
+    map.size[i] = size[i], map.box[i] = box[i];
+    if (i) map.stride[i - 1] = stride;
   }
-  if (strides[0] < size[0] * bytes || box[0] * bytes % 16 != 0) return kInvalid;
   if (swizzle && box[0] * bytes > 16u << swizzle) return kInvalid;
   // The driver does not know whose memory it is; a kernel that reads there faults.
-  if (const CUresult bad = check_range(entry, base, (size[1] - 1) * strides[0] + size[0] * bytes, "a tensor map"))
-    return bad;
-  const FakeTensorMap map{
-      FakeTensorMap::kMagic, base, {size[0], size[1]}, strides[0], {box[0], box[1]}, type, swizzle, promotion};
+  if (const CUresult bad = check_range(entry, base, extent + bytes, "a tensor map")) return bad;
   static_assert(sizeof(map) <= 128);
   std::memset(out, 0, 128);
   std::memcpy(out, &map, sizeof(map));

@@ -39,6 +39,8 @@ Source mapped() {
                     .box_inner = 7,
                     .box_rows = 8,
                     .swizzle = 9};
+  s.plan.maps[1].inner_at = 10;
+  s.plan.maps[1].box_panels = 11;
   s.plan.maps[1].inner = s.plan.maps[1].rows = ~std::uint64_t{1};
   return s;
 }
