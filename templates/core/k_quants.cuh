@@ -94,6 +94,7 @@ template <int bytes> TW_DEVICE void load_halves(u32* words, const u8* p) {
 template <class Base, int bits> struct MinimaTile : Base {
   static constexpr int kBits = bits, kScaleK = 256, kScaleBytes = 20;
   static constexpr float kFactor = 1.0f;
+  static constexpr bool kDeferred = false;
   static constexpr double kRounding = 1.46484375e-3;  // of |scale code| + |minimum|: scale, minimum and value are rounded
   TW_MEMBER static u32 scale_of(const u8* s, int j) { return j < 4 ? s[j] & 63u : (s[j + 4] & 15u) | ((s[j - 4] >> 6) << 4); }
   TW_MEMBER static u32 minimum_of(const u8* s, int j) { return j < 4 ? s[j + 4] & 63u : (s[j + 4] >> 4) | ((s[j] >> 6) << 4); }

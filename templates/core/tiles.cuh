@@ -14,6 +14,7 @@
 //   kBits                          of a stored code: 4, 5, 6 or 8
 //   kScaleK, kScaleBytes           columns per chunk of scales, bytes per row of one (0: no such stream)
 //   kFactor                        what unpacked values lack, given to the epilogue
+//   kDeferred                      fragments lack the scale, row_scale(scales, row) is it: one group per panel
 //   kRounding                      largest relative error of an unpacked value against its weight's parts; 0: exact
 //   code(block, i), put_code(...)  the stored form of element i of a block, and its inverse (into zeroed bits)
 //   put_scales(out, data, scales, k), take_scales(in, data, scales, k)   a row's chunk from column k, and its inverse
@@ -170,6 +171,7 @@ template <> struct PairScale<bf16> {
 template <class Element, class Base, int bits, int offset, int group> struct ScaledTile : Base {
   static constexpr int kBits = bits, kScaleK = group < 64 ? 64 : group, kGroups = kScaleK / group, kScaleBytes = 2 * kGroups;
   static constexpr float kFactor = 1.0f;
+  static constexpr bool kDeferred = false;
   static constexpr double kRounding = same<Element, f16> ? 4.8828125e-4 : 3.90625e-3;
   TW_MEMBER static void put_scales(u8* out, const u8* data, const u8* scales, i64 k) {
     for (int i = 0; i < kScaleBytes; ++i) out[i] = Base::item(const_cast<u8*>(data), const_cast<u8*>(scales), k / group + i / 2)[i % 2];
@@ -202,6 +204,7 @@ template <class Element, class Base, int bits, int group> struct AffineTile : Ba
   static_assert(group == 32, "of ggml");
   static constexpr int kBits = bits, kScaleK = 64, kScaleBytes = 8;
   static constexpr float kFactor = 1.0f;
+  static constexpr bool kDeferred = false;
   static constexpr double kRounding = 9.765625e-4;  // of |code d| + |m|, which is at most twice the largest weight of the block
   TW_MEMBER static void put_scales(u8* out, const u8* data, const u8* scales, i64 k) {
     for (int i = 0; i < kScaleBytes; ++i) out[i] = Base::item(const_cast<u8*>(data), const_cast<u8*>(scales), k / group + i / 4)[i % 4];
@@ -222,6 +225,36 @@ template <class Element, class Base, int bits, int group> struct AffineTile : Ba
     u32 v[4];
     TileCodes<Element, bits, 0>::pairs(w, step, v);
     TW_UNROLL for (int r = 0; r < 4; ++r) a[r] = fma_f16x2(v[r], scales.d[step / 2][r % 2], scales.m[step / 2][r % 2]);
+  }
+};
+
+// Against signed bytes, exact: 4-bit codes of format value = (code - 8) d with a half d per 128. A code in the upper half of
+// a byte, its top bit flipped, is 16 (code - 8).
+TW_DEVICE void signed_nibbles_i8(const u32* words, int step, u32 (&a)[4]) {
+  TW_UNROLL for (int r = 0; r < 4; ++r) {
+    const u32 word = words[2 * step + r / 2];
+    a[r] = ((r % 2 ? word : word << 4) & 0xf0f0f0f0u) ^ 0x80808080u;
+  }
+}
+template <class Base> struct DeferredTile : Base {
+  static constexpr int kBits = 4, kScaleK = 128, kScaleBytes = 2;
+  static constexpr float kFactor = 0.0625f;
+  static constexpr bool kDeferred = true;
+  static constexpr double kRounding = 0;
+  TW_MEMBER static void put_scales(u8* out, const u8* data, const u8* scales, i64 k) {
+    for (int i = 0; i < 2; ++i) out[i] = Base::item(const_cast<u8*>(data), const_cast<u8*>(scales), k / 128)[i];
+  }
+  TW_MEMBER static void take_scales(const u8* in, u8* data, u8* scales, i64 k) {
+    for (int i = 0; i < 2; ++i) Base::item(data, scales, k / 128)[i] = in[i];
+  }
+  struct Scales { float d[2]; };
+  TW_MEMBER static float row_scale(const Scales& s, int row) { return s.d[row]; }
+  TW_MEMBER static Scales scales(const u8* chunk, int pair, int) {
+    const u32 q = *reinterpret_cast<const u32*>(chunk + 4 * pair);
+    return {{low_half<f16>(q), high_half<f16>(q)}};
+  }
+  template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
+    signed_nibbles_i8(w, step, a);
   }
 };
 

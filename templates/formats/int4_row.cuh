@@ -28,10 +28,7 @@ struct int4_row : RowNibbles {
   template <class Element> struct Tile : RowNibbles::TileBase {
     static constexpr float kFactor = 0.0625f;
     template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
-      TW_UNROLL for (int r = 0; r < 4; ++r) {
-        const u32 word = w[2 * step + r / 2];
-        a[r] = ((r % 2 ? word : word << 4) & 0xf0f0f0f0u) ^ 0x80808080u;
-      }
+      signed_nibbles_i8(w, step, a);
     }
   };
 };

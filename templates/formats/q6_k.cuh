@@ -98,6 +98,7 @@ struct q6_k {
   template <class Element> struct Tile {
     static constexpr int kBits = 6, kScaleK = 256, kScaleBytes = 20;
     static constexpr float kFactor = 1.0f;
+    static constexpr bool kDeferred = false;
     static constexpr double kRounding = 9.765625e-4;  // the scale's and the value's
     TW_MEMBER static u32 code(const u8* block, int i) {
       const int h = i / 128, quarter = i / 32 % 4, l = i % 32;

@@ -13,7 +13,7 @@ namespace tw::gemm {
 
 // Both operands alike: a tile is 64 STRIPS rows of 128 bytes per panel, swizzled.
 template <class X, int STRIPS, int PANELS> struct PlainWeights {
-  static constexpr bool kRegisters = false;
+  static constexpr bool kRegisters = false, kDeferred = false;
   static constexpr float kFactor = 1.0f;
   static constexpr int BN = 64 * STRIPS, kPanelK = 128 / static_cast<int>(sizeof(typename X::Element));
   static constexpr int kStageBytes = PANELS * BN * 128;
@@ -32,7 +32,7 @@ template <class X, class W, int STRIPS, int PANELS> struct TileWeights {
   using Element = typename X::Element;
   using Tile = typename W::template Tile<Element>;
   static constexpr int kWords = kTileWords<Tile, Element>;
-  static constexpr bool kRegisters = true;
+  static constexpr bool kRegisters = true, kDeferred = Tile::kDeferred;
   static constexpr float kFactor = Tile::kFactor;
   static constexpr int kPanelK = 128 / static_cast<int>(sizeof(Element)), BK = PANELS * kPanelK;
   static constexpr int kTileBytes = 512 * kWords;

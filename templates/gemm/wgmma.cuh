@@ -33,13 +33,16 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROU
 struct Warpgroups {
   using Element = typename X::Element;
   static constexpr WgmmaKind kKind = KindOf<Element>::value;
-  using Sum = select<kKind == WgmmaKind::s8, i32, float>;
-  using Instruction = Wgmma<kKind, BM>;
   using Weights = typename WeightsOf<X, W, STRIPS * GROUPS, PANELS>::type;
+  using Product = select<kKind == WgmmaKind::s8, i32, float>;
+  // Scales of groups along k that the operand cannot hold are applied to a panel's products.
+  static constexpr bool kDeferred = Weights::kDeferred;
+  using Sum = select<kDeferred, float, Product>;
+  using Instruction = Wgmma<kKind, BM>;
 
   // Many accumulators need more registers than an even share: then the producer is a warpgroup that hands its own over.
   // (Its addresses take 72; at 56 they spill.)
-  static constexpr bool kUneven = GROUPS * KGROUPS == 2 && STRIPS * BM / 2 >= 96;
+  static constexpr bool kUneven = GROUPS * KGROUPS == 2 && STRIPS * BM / 2 * (WeightsOf<X, W, 1, PANELS>::type::kDeferred ? 2 : 1) >= 96;
   static constexpr int kMath = 128 * GROUPS * KGROUPS, kThreads = kMath + (kUneven ? 128 : 32);
   static constexpr int kMathRegisters = 216, kProducerRegisters = 72;
   static constexpr int kStripRows = 64, BN = kStripRows * STRIPS * GROUPS;
@@ -159,7 +162,10 @@ struct Warpgroups {
       TW_UNROLL for (int i = 0; i < kSums; ++i) sums[s][i] = 0;
     const u32 x_base = wgmma_descriptor(ring.stages);
     int previous = -1;
-    if constexpr (!Weights::kRegisters) {
+    if constexpr (kDeferred) {
+      multiply_deferred(ring, tiles, sums, x_base, group, k_group, thread, lane);
+      return;
+    } else if constexpr (!Weights::kRegisters) {
       for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
         barrier_wait(ring.full + ring.stage, ring.phase);
         const u32 x = x_base + ring.stage * (kStageBytes / 16), w = x + (kXBytes + group * STRIPS * kStripRows * 128) / 16;
@@ -221,6 +227,50 @@ struct Warpgroups {
     }
     wgmma_wait<0>();
     if (previous >= 0) release(ring, previous, lane);
+  }
+
+  // A panel's products are complete before its scales apply: the other warpgroup has the matrix units meanwhile. The next
+  // panel's fragments are unpacked while this one's multiply.
+  TW_MEMBER static void multiply_deferred(Ring& ring, const Tiles& tiles, Sums& sums, u32 x_base, int group, int k_group, int thread,
+                                          int lane) {
+    constexpr int kItems = PANELS / KGROUPS;
+    static_assert(STRIPS == 1 && kItems % 2 == 0, "two batches of fragments take turns");
+    if (tiles.k_begin >= tiles.k_end) return;
+    u32 a[2][4][4];
+    typename Weights::Tile::Scales scales[2];
+    Product products[kSums];
+    const auto unpack = [&](const Ring& from, i64 kb, int i, u32(&to)[4][4], typename Weights::Tile::Scales& to_scales) {
+      const int p = i * KGROUPS + k_group;
+      u32 words[Weights::kWords];
+      Weights::read_codes(from.w(), group, p, thread % 128, words);
+      to_scales = Weights::read_scales(from.w(), group, kb, p, thread % 128);
+      TW_UNROLL for (int step = 0; step < 4; ++step) {
+        Weights::Tile::fragment(words, step, to_scales, to[step]);
+        pin(to[step]);
+      }
+    };
+    barrier_wait(ring.full + ring.stage, ring.phase);
+    unpack(ring, tiles.k_begin, 0, a[0], scales[0]);
+    for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
+      TW_UNROLL for (int i = 0; i < kItems; ++i) {
+        const u32 x = x_base + (ring.stage * kStageBytes + (i * KGROUPS + k_group) * kPanelBytes) / 16;
+        wgmma_fence();
+        TW_UNROLL for (int step = 0; step < 4; ++step) Instruction::rs(products, a[i % 2][step], x + step * 2, step > 0);
+        wgmma_commit();
+        Ring next = ring;
+        i64 next_kb = kb;
+        if (i + 1 == kItems) {
+          next.advance(), ++next_kb;
+          if (next_kb < tiles.k_end) barrier_wait(next.full + next.stage, next.phase);
+        }
+        unpack(next, next_kb, (i + 1) % kItems, a[(i + 1) % 2], scales[(i + 1) % 2]);  // beyond the last: read and not used
+        wgmma_wait<0>();
+        if (i + 1 == kItems) release(ring, ring.stage, lane);
+        TW_UNROLL for (int j = 0; j < kSums; ++j)
+          sums[0][j] += Weights::Tile::row_scale(scales[i % 2], j % 4 / 2) * static_cast<float>(products[j]);
+      }
+      ring.advance();
+    }
   }
 
   // ---- epilogue

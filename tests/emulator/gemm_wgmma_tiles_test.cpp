@@ -56,6 +56,11 @@ TEST_CASE("wgmma: tiles", "[gemm]") {
     check_tiles<fmt::bf16, fmt::int4_g64, Brain>();
     check_tiles<fmt::f16, fmt::int4_g32, Half>();
   }
+  SECTION("int4 in groups against signed bytes") {
+    check_warpgroups<fmt::int8_row, fmt::int4_g128, Brain, 64, 1, 2, 1, 2, 3, 1, 1>();
+    check_warpgroups<fmt::int8_row, fmt::int4_g128, PlainF32, 16, 1, 1, 2, 4, 2, 2, 2>();
+    check_warpgroups<fmt::int8_row, fmt::int4_g128, Brain, 128, 1, 1, 1, 2, 2, 2, 1>();
+  }
   SECTION("a scale per row") {
     check_tiles<fmt::int8_row, fmt::int4_row, Brain>();
     check_tiles<fmt::e4m3_row, fmt::e2m1_row, Brain>();
