@@ -31,15 +31,16 @@ std::string issued_by(const Transfer& t) {
   return std::string(name(t.what)) + " by " + place(*t.issuer) + ", thread " + std::to_string(t.thread);
 }
 
-// Calls f(offset of 16 bytes in shared memory, where they come from) for the whole of a box; null: outside of the matrix.
+// Calls f(offset of 16 bytes in shared memory, where they come from) for the whole of a box. Null: not of the matrix.
 template <class F>
 void for_chunks(const Transfer& t, const F& f) {
   const Tensor& tensor = *t.box;
   u32 offset = t.offset;
   for (i64 panel = t.panel; panel < static_cast<i64>(t.panel) + tensor.box_panels; ++panel)
     for (i64 row = t.row; row < static_cast<i64>(t.row) + tensor.box_rows; ++row) {
-      const bool inside = row >= 0 && row < static_cast<i64>(tensor.rows) && panel >= 0 && panel < static_cast<i64>(tensor.panels);
-      const u8* from = inside ? tensor.base + static_cast<u64>(row) * tensor.row_stride + static_cast<u64>(panel) * tensor.row_bytes : nullptr;
+      const u64 r = static_cast<u64>(row), p = static_cast<u64>(panel);  // negative ones are beyond any matrix
+      const bool inside = r < tensor.rows && p < tensor.panels;
+      const u8* from = inside ? tensor.base + r * tensor.row_stride + p * tensor.row_bytes : nullptr;
       for (u32 b = 0; b < tensor.row_bytes; b += 16, offset += 16)
         f(tensor.swizzle ? swizzle(offset, tensor.swizzle) : offset, from ? from + b : nullptr);
     }
@@ -56,16 +57,16 @@ TensorMap tensor_map(const void* base, int element_bytes, u64 inner, u64 rows, u
   require(row_stride_bytes % 16 == 0 && row_stride_bytes < 1ull << 40,
           "a row stride of " + std::to_string(row_stride_bytes) + " bytes is not a multiple of 16 below 2^40");
   require(row_stride_bytes >= inner * element, "rows overlap");
-  require(box_inner >= 1 && box_inner <= 256 && box_rows >= 1 && box_rows <= 256 && box_panels >= 1 && box_panels <= 256,
-          "a box is 1 to 256 each way");
-  require(inner % box_inner == 0, "rows of " + std::to_string(inner) + " elements are not whole panels of " +
-                                      std::to_string(box_inner));
+  for (const u32 box : {box_inner, box_rows, box_panels}) require(box >= 1 && box <= 256, "a box is 1 to 256 each way");
+  require(inner % box_inner == 0,
+          "rows of " + std::to_string(inner) + " elements are not whole panels of " + std::to_string(box_inner));
   require(swizzle_bytes == 0 || swizzle_bytes == 32 || swizzle_bytes == 64 || swizzle_bytes == 128,
           "swizzle over " + std::to_string(swizzle_bytes) + " bytes");
   require(box_inner * element % 16 == 0, "a box row is not a multiple of 16 bytes");
   require(!swizzle_bytes || box_inner * element <= swizzle_bytes, "a box row is longer than the swizzle's span");
-  const Tensor tensor{kMapMark, static_cast<const u8*>(base), rows, inner / box_inner, row_stride_bytes,
-                      box_inner * element, box_rows, box_panels, swizzle_bytes};
+  const Tensor tensor{kMapMark,         static_cast<const u8*>(base), rows,     inner / box_inner,
+                      row_stride_bytes, box_inner * element,          box_rows, box_panels,
+                      swizzle_bytes};
   TensorMap map{};
   static_assert(sizeof tensor <= sizeof map);
   std::memcpy(&map, &tensor, sizeof tensor);

@@ -44,7 +44,7 @@ struct Transfer {
   Barrier* barrier = nullptr;
   const Block* issuer = nullptr;
   u32 thread = 0;
-  const u8* from = nullptr;    // of a bulk copy
+  const u8* from = nullptr;     // of a bulk copy
   const Tensor* box = nullptr;  // of a tensor copy
   i32 row = 0, panel = 0;
   u32 value = 0;  // of a word

@@ -4,14 +4,18 @@
 // reach the functions of tw::emu that are defined here.
 //
 // The emulator is stricter than a chip, so that what passes here is right there:
-//   - dynamic shared memory holds NaNs at the start of each block, and so does a cp_async's destination from its issue
-//     until the matching wait, which is when the bytes arrive;
+//   - dynamic shared memory holds NaNs at the start of each block, and so does a copy's destination from its
+//     issue until the matching wait (cp_async) or until it arrives (the copy engine: whenever the seed likes, at the
+//     latest when nobody can run), and so do the accumulators of a wgmma until the wait that retires it;
 //   - a barrier needs every thread of the block, a warp collective all 32 lanes with the same operands, in the same
-//   order;
+//     order, a warpgroup's instruction its four warps likewise;
+//   - a transaction barrier must be initialized, gets no arrival too many, and has no bytes pending at the end; nobody
+//     sends to a block that has exited; who waits for what never comes is named;
 //   - misaligned or foreign shared addresses are errors; AddressSanitizer sees the end of shared memory exactly;
+//   - operands of a wgmma that change under it, or that ordinary stores wrote without a fence_async, are errors;
 //   - `seed` chooses the order in which threads and blocks run; a missing barrier is a wrong result for some order, and
-//   a
-//     report in a ThreadSanitizer build, where each CUDA thread is a thread of its own.
+//     a report in a ThreadSanitizer build, where each CUDA thread is a thread of its own. To it a wgmma's wait orders
+//     the operands' reads in shared memory, and no lane's own accesses.
 // Blocks run one after another, those of a cluster together. run() may be called from several OS threads at once.
 #pragma once
 
@@ -45,7 +49,8 @@ void run(const Launch& launch, const std::function<void()>& kernel);
 
 // The map of a row-major matrix of `rows` rows of `inner` elements, cut into panels of box_inner elements: boxes are
 // box_rows rows of box_panels panels, and arrive swizzled over 0 (not at all), 32, 64 or 128 bytes. Throws
-// std::invalid_argument where the driver would refuse, and for rows that are not whole panels. Only the emulator can read it.
+// std::invalid_argument where the driver would refuse, and for rows that are not whole panels. Only the emulator can
+// read it.
 TensorMap tensor_map(const void* base, int element_bytes, u64 inner, u64 rows, u64 row_stride_bytes, u32 box_inner,
                      u32 box_rows, u32 swizzle_bytes, u32 box_panels = 1);
 

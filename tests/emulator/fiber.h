@@ -55,7 +55,6 @@ void tsan_acquire(void* barrier);
 void tsan_read(const void* p, std::size_t bytes);
 void tsan_write(void* p, std::size_t bytes);
 
-
 // Library functions that the emulator calls meanwhile (memcpy, new, delete) say nothing of what the running fiber does.
 // Must not last beyond a switch.
 class TsanQuiet {

@@ -245,8 +245,8 @@ void Worker::sync_named(u32 id, u32 threads) {
   NamedBarrier& named = block.named[id];
   if (named.arrived == 0) named.threads = threads;
   if (named.threads != threads)
-    fail("sync_named " + std::to_string(id) + " of " + std::to_string(threads) + " threads, while others wait there for " +
-         std::to_string(named.threads));
+    fail("sync_named " + std::to_string(id) + " of " + std::to_string(threads) +
+         " threads, while others wait there for " + std::to_string(named.threads));
   tsan_release(&named);
   if (++named.arrived == threads) {
     named.arrived = 0;
@@ -308,8 +308,11 @@ void Worker::suspend(Wait why) {
 
 void Worker::switch_to_next() {
   const u32 from = running_;
-  if (async_.busy()) deliver();
-  if (error_ || ready_.empty()) return fibers_[from]->switch_to(main_);
+  if (async_.busy()) {
+    deliver();
+    if (error_) return fibers_[from]->switch_to(main_);
+  }
+  if (ready_.empty()) return fibers_[from]->switch_to(main_);
   running_ = pop();
   if (running_ != from) fibers_[from]->switch_to(*fibers_[running_]);
 }
@@ -358,22 +361,22 @@ u64 Worker::random() {  // splitmix64
 
 std::string Worker::deadlock() const {
   std::string text = "divergent barrier";
-  for (const Thread& thread : threads_)
-    if (thread.wait == Wait::barrier || thread.wait == Wait::warpgroup) text = "deadlock";
+  for (u32 t = 0; t < launch_.threads * launch_.cluster; ++t)
+    if (threads_[t].wait == Wait::barrier || threads_[t].wait == Wait::warpgroup) text = "deadlock";
   for (const Block& block : blocks_) {
     std::vector<std::pair<std::string, std::vector<u32>>> groups;
     for (u32 t = 0; t < launch_.threads; ++t) {
       const Thread& thread = threads_[block.rank * launch_.threads + t];
       const Warp& warp = *thread.warp;
-      const std::string state =
-          thread.wait == Wait::exited      ? "have exited"
-          : thread.wait == Wait::block     ? "wait at sync_block"
-          : thread.wait == Wait::cluster   ? "wait at sync_cluster"
-          : thread.wait == Wait::barrier   ? "wait at barrier_wait for parity " + std::to_string(thread.detail) + " of " +
-                                                 Async::describe(*static_cast<const Barrier*>(thread.cause))
-          : thread.wait == Wait::named     ? "wait at sync_named " + std::to_string(thread.detail)
-          : thread.wait == Wait::warpgroup ? "wait at wgmma_wait for the warpgroup's other warps"
-                                           : "wait at " + describe(warp.kind, warp.argument);
+      const std::string state = thread.wait == Wait::exited    ? "have exited"
+                                : thread.wait == Wait::block   ? "wait at sync_block"
+                                : thread.wait == Wait::cluster ? "wait at sync_cluster"
+                                : thread.wait == Wait::barrier
+                                    ? "wait at barrier_wait for parity " + std::to_string(thread.detail) + " of " +
+                                          Async::describe(*static_cast<const Barrier*>(thread.cause))
+                                : thread.wait == Wait::named     ? "wait at sync_named " + std::to_string(thread.detail)
+                                : thread.wait == Wait::warpgroup ? "wait at wgmma_wait for the warpgroup's other warps"
+                                                                 : "wait at " + describe(warp.kind, warp.argument);
       auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == state; });
       if (group == groups.end()) group = groups.insert(group, {state, {}});
       group->second.push_back(t);
@@ -384,9 +387,7 @@ std::string Worker::deadlock() const {
   return text;
 }
 
-std::string Worker::where() {
-  return place(*self().block) + ", thread " + std::to_string(self().index);
-}
+std::string Worker::where() { return place(*self().block) + ", thread " + std::to_string(self().index); }
 
 void Worker::fail(const std::string& what) { throw Error(where() + ": " + what); }
 

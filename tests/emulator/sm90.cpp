@@ -34,7 +34,7 @@ void of_engine(const Step& step) {
 }
 }  // namespace
 
-// ---- transaction barriers and copies ---------------------------------------------------------------------------------
+// ---- transaction barriers and copies -------------------------------------------------------------------------------
 void barrier_init(u64* barrier, u32 arrivals) {
   of_engine([=](Async& engine, Worker& worker) { engine.init(worker, barrier, arrivals); });
 }
@@ -70,7 +70,7 @@ void fence_async() {
   of_engine([](Async& engine, Worker& worker) { engine.fence(worker); });
 }
 
-// ---- warpgroup matrix instructions -----------------------------------------------------------------------------------
+// ---- warpgroup matrix instructions ---------------------------------------------------------------------------------
 void wgmma_fence() {
   of_warpgroup(Collective::wgmma_fence, 0, {},
                [](Worker&, Warpgroup& group, u32 warp, const Deposit*) { group.fence(warp); });
@@ -82,9 +82,9 @@ void wgmma(WgmmaKind kind, int n, u32* d, const u32* a_registers, u64 a, u64 b, 
   mine.d = d;
   mine.a = a_registers;
   mine.row = &call;
-  of_warpgroup(
-      Collective::wgmma, 0, mine,
-      [](Worker& worker, Warpgroup& group, u32 warp, const Deposit* lanes) { group.issue(worker, warp, lanes); });
+  of_warpgroup(Collective::wgmma, 0, mine, [](Worker& worker, Warpgroup& group, u32 warp, const Deposit* lanes) {
+    group.issue(worker, warp, lanes);
+  });
 }
 
 void wgmma_commit() {
@@ -103,7 +103,7 @@ void wgmma_wait(int pending) {
   tsan_acquire(&group);
 }
 
-// ---- the rest ----------------------------------------------------------------------------------------------------------
+// ---- the rest ------------------------------------------------------------------------------------------------------
 void sync_named(u32 id, u32 threads) {
   Worker& worker = Worker::get();
   if (id < 1 || id > 15) worker.fail("sync_named " + std::to_string(id) + ", which is not 1 to 15");

@@ -62,9 +62,9 @@ bool dies(const std::function<void()>& action) {
 }
 #endif
 
-// ---- a whole kernel --------------------------------------------------------------------------------------------------
-// c[m x N] = a[m x k] b[N x k]^T: a producer warpgroup, a consumer warpgroup, and two blocks of 64 rows that load half of
-// b each, for both.
+// ---- a whole kernel ------------------------------------------------------------------------------------------------
+// c[m x N] = a[m x k] b[N x k]^T: a producer warpgroup, a consumer warpgroup, and two blocks of 64 rows that load half
+// of b each, for both.
 constexpr u32 kStages = 3;
 template <int N>
 constexpr u32 kStageBytes = (64 + (N < 8 ? 8 : N)) * 128;
@@ -148,7 +148,8 @@ struct Matrix {
     bytes = out;
     for (u32 r = 0; r < rows; ++r)
       for (u32 i = 0; i < k; ++i) {
-        const int v = kind == WgmmaKind::s8 ? static_cast<int>(random() % 256) - 128 : static_cast<int>(random() % 9) - 4;
+        const int v =
+            kind == WgmmaKind::s8 ? static_cast<int>(random() % 256) - 128 : static_cast<int>(random() % 9) - 4;
         const auto f = static_cast<float>(v);
         values[r * k + i] = v;
         const u16 half = kind == WgmmaKind::f16 ? f32_to_f16_bits(f) : f32_to_bf16_bits(f);
@@ -210,7 +211,7 @@ TEST_CASE("a pipelined product of a cluster, one operand in registers", "[emulat
   check_gemms<WgmmaKind::s8, true>();
 }
 
-// ---- transaction barriers --------------------------------------------------------------------------------------------
+// ---- transaction barriers ------------------------------------------------------------------------------------------
 TEST_CASE("a transaction barrier counts arrivals by phases", "[emulator][sm90]") {
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     std::vector<int> y;
@@ -244,7 +245,8 @@ TEST_CASE("misuse of a transaction barrier is an error", "[emulator][sm90]") {
   CHECK(has(error_of(one, [] { barrier_init(barrier_at(4), 1); }), "not 8-byte aligned"));
   CHECK(has(error_of(one, [] { barrier_init(barrier_at(252), 1); }), "not in shared memory"));
   CHECK(has(error_of(one, [] { barrier_init(barrier_at(0), 0); }), "0 arrivals"));
-  CHECK(has(error_of(one, [] { barrier_init(barrier_at(0), 1), barrier_init(barrier_at(0), 1); }), "initialized already"));
+  CHECK(has(error_of(one, [] { barrier_init(barrier_at(0), 1), barrier_init(barrier_at(0), 1); }),
+            "initialized already"));
   CHECK(has(error_of(one, [] { barrier_arrive(barrier_at(8)); }), "the barrier at 8 was not initialized"));
   CHECK(has(error_of(one, [] { barrier_wait(barrier_at(8), 0); }), "was not initialized"));
   CHECK(has(error_of(one, [] { barrier_wait(barrier_at(4), 0); }), "not 8-byte aligned"));
@@ -312,13 +314,13 @@ TEST_CASE("a deadlock names the barriers and who waits for them", "[emulator][sm
       if (thread_x() < 32) sync_named(3, 64);
     });
     CHECK(text ==
-          "deadlock: block (0, 0, 0), threads 0-31 wait at sync_named 3, threads 32-39, 41-63 have exited, threads 40 wait "
-          "at barrier_wait for parity 0 of the barrier at 8 (phase 0, 2 of 3 arrivals, 0 bytes pending)");
+          "deadlock: block (0, 0, 0), threads 0-31 wait at sync_named 3, threads 32-39, 41-63 have exited, threads 40 "
+          "wait at barrier_wait for parity 0 of the barrier at 8 (phase 0, 2 of 3 arrivals, 0 bytes pending)");
   }
   emu::run({{1, 1, 1}, 64, 1, 64, 0}, [] { sync_block(); });  // and the emulator still works
 }
 
-// ---- copies ------------------------------------------------------------------------------------------------------------
+// ---- copies --------------------------------------------------------------------------------------------------------
 TEST_CASE("a bulk copy is NaN until its barrier has passed", "[emulator][sm90]") {
   alignas(16) float x[64];
   for (int i = 0; i < 64; ++i) x[i] = static_cast<float>(i);
@@ -395,10 +397,12 @@ TEST_CASE("a tensor copy swizzles by address and fills with zeros", "[emulator][
                     if (span == 128) at ^= at / 128 % 8 * 16;
                     if (span == 64) at ^= at / 128 % 4 * 16;
                     if (span == 32) at ^= at / 128 % 2 * 16;
-                    const i32 y = row + static_cast<i32>(r), first = (panel + static_cast<i32>(p)) * static_cast<i32>(inner);
+                    const i32 y = row + static_cast<i32>(r),
+                              first = (panel + static_cast<i32>(p)) * static_cast<i32>(inner);
                     const bool inside =
                         y >= 0 && y < static_cast<i32>(kRows) && first >= 0 && first < static_cast<i32>(kInner);
-                    wrong += *reinterpret_cast<u16*>(dynamic_shared() + at) != (inside ? x[y][first + static_cast<i32>(i)] : 0);
+                    wrong += *reinterpret_cast<u16*>(dynamic_shared() + at) !=
+                             (inside ? x[y][first + static_cast<i32>(i)] : 0);
                   }
             });
             CHECK(wrong == 0);
@@ -407,7 +411,8 @@ TEST_CASE("a tensor copy swizzles by address and fills with zeros", "[emulator][
 
 TEST_CASE("impossible maps and copies are errors", "[emulator][sm90]") {
   alignas(128) static u8 x[4096];
-  const auto map = [](const void* base, int element, u64 inner, u64 rows, u64 stride, u32 box_inner, u32 box_rows, u32 span) {
+  const auto map = [](const void* base, int element, u64 inner, u64 rows, u64 stride, u32 box_inner, u32 box_rows,
+                      u32 span) {
     try {
       emu::tensor_map(base, element, inner, rows, stride, box_inner, box_rows, span);
     } catch (const std::invalid_argument& e) {
@@ -438,7 +443,8 @@ TEST_CASE("impossible maps and copies are errors", "[emulator][sm90]") {
     });
   };
   CHECK(has(tensor(&bad, 0, 4080), "not a map"));
-  CHECK(has(tensor(reinterpret_cast<const TensorMap*>(reinterpret_cast<const u8*>(&good) + 16), 0, 4080), "64-byte aligned"));
+  CHECK(has(tensor(reinterpret_cast<const TensorMap*>(reinterpret_cast<const u8*>(&good) + 16), 0, 4080),
+            "64-byte aligned"));
   CHECK(has(tensor(&good, 64, 4080), "128-byte aligned"));
   CHECK(has(tensor(&good, 3200, 4080), "not in shared memory"));
   CHECK(has(tensor(&good, 0, 4088), "was not initialized"));
@@ -466,7 +472,7 @@ TEST_CASE("impossible maps and copies are errors", "[emulator][sm90]") {
             "no barrier_init_fence"));
 }
 
-// ---- warpgroup instructions --------------------------------------------------------------------------------------------
+// ---- warpgroup instructions ----------------------------------------------------------------------------------------
 namespace {
 // Operands of 64 and 8 rows of 128 bytes, at 0 and 8192 of shared memory: the value of all is 1, as f16.
 constexpr u32 kOperands = 9 * 1024;
@@ -588,7 +594,9 @@ TEST_CASE("misuse of warpgroup instructions is an error", "[emulator][sm90]") {
     });
   };
   const u64 a = 1ull << 16 | 64ull << 32 | 1ull << 62, b = a | 8192 / 16;
-  CHECK(wgmma_error([=] { if (Ones::whole(of_a()) != a || Ones::whole(of_b()) != b) throw emu::Error("other"); }) == "");
+  CHECK(wgmma_error([=] {
+          if (Ones::whole(of_a()) != a || Ones::whole(of_b()) != b) throw emu::Error("other");
+        }) == "");
   CHECK(issue(a, b) == "");
   CHECK(issue(a + 2, b + 6) == "");
   CHECK(has(issue(a ^ 3ull << 62, b), "another swizzle"));
@@ -685,12 +693,13 @@ TEST_CASE("misuse of warpgroup instructions is an error", "[emulator][sm90]") {
               float d[8];
               wgmma_fence();
               Ones::ss(*reinterpret_cast<float(*)[4]>(d), of_a(), of_b(), false);
-              emu::wgmma(WgmmaKind::f16, 16, reinterpret_cast<u32*>(d), nullptr, Ones::whole(of_a()), Ones::whole(of_a()), true);
+              emu::wgmma(WgmmaKind::f16, 16, reinterpret_cast<u32*>(d), nullptr, Ones::whole(of_a()),
+                         Ones::whole(of_a()), true);
             }),
             "in flight in another shape"));
 }
 
-// ---- the rest ----------------------------------------------------------------------------------------------------------
+// ---- the rest ------------------------------------------------------------------------------------------------------
 TEST_CASE("named barriers hold back the threads they count", "[emulator][sm90]") {
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     u32 y[96];
@@ -713,7 +722,11 @@ TEST_CASE("named barriers hold back the threads they count", "[emulator][sm90]")
   CHECK(has(error_of(launch, [] { sync_named(1, 48); }), "48 threads"));
   CHECK(has(error_of(launch, [] { sync_named(1, 160); }), "160 threads"));
   CHECK(has(error_of(launch, [] { sync_named(1, thread_x() < 32 ? 64 : 96); }), "while others wait there for 64"));
-  CHECK(has(error_of(launch, [] { if (thread_x() < 64) sync_named(1, 96); }), "threads 0-63 wait at sync_named 1"));
+  CHECK(has(error_of(launch,
+                     [] {
+                       if (thread_x() < 64) sync_named(1, 96);
+                     }),
+            "threads 0-63 wait at sync_named 1"));
   CHECK(has(error_of(launch, [] { sync_named(1 + thread_x() % 2, 64); }), "divergent warp"));
 }
 
@@ -766,8 +779,14 @@ TEST_CASE("registers are moved between warpgroups within what a block has", "[em
   CHECK(has(moved([] { give_registers<20>(); }, [] {}), "set_registers to 20"));
   CHECK(has(moved([] { give_registers<36>(); }, [] {}), "set_registers to 36"));
   CHECK(has(moved([] {}, [] { take_registers<264>(); }), "set_registers to 264"));
-  CHECK(has(moved([] { if (thread_x() < 96) give_registers<40>(); }, [] {}), "some warps of a warpgroup only"));
-  CHECK(has(moved([] { thread_x() < 96 ? give_registers<40>() : give_registers<32>(); }, [] {}), "divergent warpgroup"));
+  CHECK(has(moved(
+                [] {
+                  if (thread_x() < 96) give_registers<40>();
+                },
+                [] {}),
+            "some warps of a warpgroup only"));
+  CHECK(
+      has(moved([] { thread_x() < 96 ? give_registers<40>() : give_registers<32>(); }, [] {}), "divergent warpgroup"));
   emu::run(launch, [] { wait_prerequisite_grids(), launch_dependent_grids(); });
 }
 

@@ -12,8 +12,6 @@ namespace {
 constexpr u32 kInFlight = 0x7fffffffu;  // NaN, and a large integer
 constexpr int kRows = 64, kRowBytes = 32;
 
-int elements(WgmmaKind kind) { return mma_k(kind); }
-
 float value_of(WgmmaKind kind, const u8* row, int i) {
   const auto half = [&] { return static_cast<u16>(row[2 * i] | row[2 * i + 1] << 8); };
   switch (kind) {
@@ -31,14 +29,15 @@ bool legal(WgmmaKind kind, int n) {
 
 // The operand's rows of 32 bytes, as the matrix units find them through a descriptor.
 std::vector<u8> read_operand(Worker& worker, u64 descriptor, int rows) {
-  const u32 start = static_cast<u32>(descriptor & 0x3fff) << 4, stride = static_cast<u32>(descriptor >> 32 & 0x3fff) << 4;
+  const u32 start = static_cast<u32>(descriptor & 0x3fff) << 4;
+  const u32 stride = static_cast<u32>(descriptor >> 32 & 0x3fff) << 4;  // of eight rows
   const auto bad = [&](const char* what) { worker.fail(std::string("wgmma: a descriptor ") + what); };
   if (descriptor >> 62 != 1) bad("of another swizzle than over 128 bytes");
   if (descriptor >> 49 & 7) bad("with a base offset");
   if (descriptor & 0x3ff1c000c000c000u & ~(7ull << 49)) bad("with bits that mean nothing");
   if ((descriptor >> 16 & 0x3fff) > 1) bad("with a leading offset, which a swizzled K-major operand does not have");
-  if (start % 1024 >= 128 || start % 32) bad("that starts neither at a multiple of 1024 bytes nor a step along k after it");
-  if (rows > 8 && (stride == 0 || stride % 1024)) bad("whose groups of eight rows are not a multiple of 1024 bytes apart");
+  if (start % 1024 >= 128 || start % 32) bad("that starts neither at 1024 bytes nor a step along k after them");
+  if (rows > 8 && (stride == 0 || stride % 1024)) bad("whose eight rows are not a multiple of 1024 bytes");
   std::vector<u8> bytes(static_cast<std::size_t>(rows) * kRowBytes);
   const Block& block = *worker.self().block;
   for (u32 r = 0; r < static_cast<u32>(rows); ++r)
@@ -164,19 +163,21 @@ void Warpgroup::retire(Worker& worker, u32 warp, int pending) {
 // Rows 16 warp to 16 warp + 15: exact products, their sum in double precision, one rounding.
 void Warpgroup::compute(Worker& worker, u32 warp, Instruction& instruction, const Part& part) {
   const WgmmaCall& call = instruction.call;
-  const int k = elements(call.kind), n = call.n;
+  const int k = mma_k(call.kind), n = call.n;
   const auto columns = static_cast<std::size_t>(n);
   if (instruction.b_values.empty()) {
     const bool changed = read_operand(worker, call.b, n) != instruction.b ||
                          (!call.registers && read_operand(worker, call.a, kRows) != instruction.a);
     if (changed)
-      worker.fail(describe(call) + ": its shared memory changed between the issue and the wait: it had not arrived, or "
-                                   "was overwritten too early");
+      worker.fail(describe(call) +
+                  ": its shared memory changed between the issue and the wait: it had not arrived, or was overwritten");
     tsan_release(this);
     instruction.b_values.resize(columns * static_cast<std::size_t>(k));
-    for (int c = 0; c < n; ++c)
+    for (int c = 0; c < n; ++c) {
+      const u8* row = &instruction.b[static_cast<std::size_t>(c) * kRowBytes];
       for (int i = 0; i < k; ++i)
-        instruction.b_values[static_cast<std::size_t>(i * n + c)] = value_of(call.kind, &instruction.b[static_cast<std::size_t>(c) * kRowBytes], i);
+        instruction.b_values[static_cast<std::size_t>(i * n + c)] = value_of(call.kind, row, i);
+    }
   }
   u8 a[16][kRowBytes];
   if (!call.registers) {

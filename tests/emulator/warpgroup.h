@@ -2,9 +2,9 @@
 // The matrix instructions of four warps, and their registers.
 //
 // An instruction only begins when the warps issue it. A warp's accumulators hold NaNs from then on, until its wait that
-// retires the last instruction on them; only there its rows are computed, from the registers as they are then. Operands in
-// shared memory are read at the issue and again at the first warp's wait, and must not have changed in between. The
-// arrays that a kernel passes as d and a must therefore outlive the wait, as registers would.
+// retires the last instruction on them; only there its rows are computed. Operands are read at the issue and again
+// there (those in shared memory, at the first warp's wait), and must not have changed in between. The arrays that a
+// kernel passes as d and a must therefore outlive the wait.
 #pragma once
 
 #include <deque>
@@ -50,7 +50,7 @@ class Warpgroup {
   struct Instruction {
     WgmmaCall call;
     std::vector<u8> a, b;         // rows of 32 bytes, as they were at the issue
-    std::vector<float> a_values, b_values;  // [row][k] and [k][column], once checked
+    std::vector<float> b_values;  // [k][column], once the bytes are known not to have changed
   };
   struct Accumulator {
     u32* lanes[32];
