@@ -15,6 +15,8 @@
 //   STAGES    of the ring
 //   CLUSTER   blocks per cluster
 //   SPLIT     1 or CLUSTER
+//   WARPS     matrix instructions of single warps instead: with few tokens it is the instructions around each product that
+//             count, and these need fewer (no descriptors, fences and waits)
 #pragma once
 #include "arch/sm90.cuh"
 #include "core/format.cuh"
@@ -29,7 +31,7 @@ template <> struct KindOf<bf16> { static constexpr WgmmaKind value = WgmmaKind::
 template <> struct KindOf<e4m3> { static constexpr WgmmaKind value = WgmmaKind::e4m3; };
 template <> struct KindOf<i8> { static constexpr WgmmaKind value = WgmmaKind::s8; };
 
-template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROUPS, int PANELS, int STAGES, int CLUSTER, int SPLIT>
+template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROUPS, int PANELS, int STAGES, int CLUSTER, int SPLIT, bool WARPS>
 struct Warpgroups {
   using Element = typename X::Element;
   static constexpr WgmmaKind kKind = KindOf<Element>::value;
@@ -38,7 +40,6 @@ struct Warpgroups {
   // Scales of groups along k that the operand cannot hold are applied to a panel's products.
   static constexpr bool kDeferred = Weights::kDeferred;
   using Sum = select<kDeferred, float, Product>;
-  using Instruction = Wgmma<kKind, BM>;
 
   // Many accumulators need more registers than an even share: then the producer is a warpgroup that hands its own over.
   // (Its addresses take 72; at 56 they spill.)
@@ -53,6 +54,7 @@ struct Warpgroups {
   static constexpr int kShare = SPLIT > 1 ? 1 : CLUSTER;  // blocks that share x
   static constexpr int kBoxRows = BM / kShare, kBoxPanels = kShare > 1 ? 1 : PANELS;  // of x
   static constexpr int kParts = SPLIT * KGROUPS;  // of k, whose sums meet at the end
+  static_assert(!WARPS || (Weights::kRegisters && kKind != WgmmaKind::e4m3 && BM <= 32), "knobs");
   static_assert(BM % (8 * kShare) == 0 && BM <= 256 && (SPLIT == 1 || SPLIT == CLUSTER) && PANELS % KGROUPS == 0, "knobs");
 
   // Shared memory: the ring, then what the epilogue turns around, scales of x, barriers.
@@ -162,7 +164,10 @@ struct Warpgroups {
       TW_UNROLL for (int i = 0; i < kSums; ++i) sums[s][i] = 0;
     const u32 x_base = wgmma_descriptor(ring.stages);
     int previous = -1;
-    if constexpr (kDeferred) {
+    if constexpr (WARPS) {
+      multiply_warps(ring, tiles, sums, group, k_group, thread, lane);
+      return;
+    } else if constexpr (kDeferred) {
       multiply_deferred(ring, tiles, sums, x_base, group, k_group, thread, lane);
       return;
     } else if constexpr (!Weights::kRegisters) {
@@ -174,7 +179,7 @@ struct Warpgroups {
           const int p = i * KGROUPS + k_group;
           TW_UNROLL for (int step = 0; step < 4; ++step)  // 32 bytes of a row each; descriptors count in units of 16
             TW_UNROLL for (int s = 0; s < STRIPS; ++s)
-              Instruction::ss(sums[s], w + static_cast<u32>(p * BN * 128 + s * kStripRows * 128 + step * 32) / 16,
+              Wgmma<kKind, BM>::ss(sums[s], w + static_cast<u32>(p * BN * 128 + s * kStripRows * 128 + step * 32) / 16,
                               x + static_cast<u32>(p * kPanelBytes + step * 32) / 16, true);
         }
         wgmma_commit();
@@ -206,7 +211,7 @@ struct Warpgroups {
               TW_UNROLL for (int step = 0; step < 4; ++step) Weights::Tile::fragment(words, step, scales, batch[step]), pin(batch[step]);
               TW_UNROLL for (int step = 0; step < 4; ++step) {
                 wgmma_fence();
-                Instruction::rs(sums[s], batch[step], x + step * 2, true);
+                Wgmma<kKind, BM>::rs(sums[s], batch[step], x + step * 2, true);
                 wgmma_commit();
               }
             } else {
@@ -215,7 +220,7 @@ struct Warpgroups {
                 if (i == 0 && s == 0 && step == 3 && previous >= 0) release(ring, previous, lane);
                 Weights::Tile::fragment(words, step, scales, a[0][step]);
                 wgmma_fence();
-                Instruction::rs(sums[s], a[0][step], x + step * 2, true);
+                Wgmma<kKind, BM>::rs(sums[s], a[0][step], x + step * 2, true);
                 wgmma_commit();
               }
             }
@@ -227,6 +232,47 @@ struct Warpgroups {
     }
     wgmma_wait<0>();
     if (previous >= 0) release(ring, previous, lane);
+  }
+
+  // Fragments are those of the warpgroup instruction, a quarter of it to a warp; x's come through ldmatrix.
+  TW_MEMBER static void multiply_warps(Ring& ring, const Tiles& tiles, Sums& sums, int group, int k_group, int thread, int lane) {
+    constexpr int kTokens = BM / 8;
+    const int row = lane % 8 * 128;
+    for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
+      barrier_wait(ring.full + ring.stage, ring.phase);
+      TW_UNROLL for (int i = 0; i < PANELS / KGROUPS; ++i) {
+        const int p = i * KGROUPS + k_group;
+        u32 b[kTokens][2][4];
+        TW_UNROLL for (int t = 0; t < kTokens; ++t)
+          TW_UNROLL for (int h = 0; h < 2; ++h)
+            ldmatrix_x4(b[t][h], ring.x() + p * kPanelBytes + t * 1024 + row + ((4 * h + lane / 8) ^ (lane % 8)) * 16);
+        TW_UNROLL for (int s = 0; s < STRIPS; ++s) {
+          u32 words[Weights::kWords];
+          Weights::read_codes(ring.w(), group * STRIPS + s, p, thread % 128, words);
+          const typename Weights::Tile::Scales scales = Weights::read_scales(ring.w(), group * STRIPS + s, kb, p, thread % 128);
+          Product products[kTokens][4];
+          TW_UNROLL for (int t = 0; t < kTokens; ++t)
+            TW_UNROLL for (int j = 0; j < 4; ++j) products[t][j] = kDeferred ? 0 : static_cast<Product>(sums[s][4 * t + j]);
+          TW_UNROLL for (int step = 0; step < 4; ++step) {
+            u32 a[4];
+            Weights::Tile::fragment(words, step, scales, a);
+            TW_UNROLL for (int t = 0; t < kTokens; ++t) {
+              const u32 pair[2] = {b[t][step / 2][step % 2 * 2], b[t][step / 2][step % 2 * 2 + 1]};
+              if constexpr (kKind == WgmmaKind::s8) mma_s8_k32(products[t], a, pair);
+              else mma_k16<Element>(products[t], a, pair);
+            }
+          }
+          TW_UNROLL for (int t = 0; t < kTokens; ++t)
+            TW_UNROLL for (int j = 0; j < 4; ++j) {
+              if constexpr (kDeferred) sums[s][4 * t + j] += Weights::Tile::row_scale(scales, j / 2) * static_cast<float>(products[t][j]);
+              else sums[s][4 * t + j] = products[t][j];
+            }
+        }
+      }
+      sync_warp();
+      release(ring, ring.stage, lane);
+      ring.advance();
+    }
   }
 
   // A panel's products are complete before its scales apply: the other warpgroup has the matrix units meanwhile. The next
@@ -255,7 +301,7 @@ struct Warpgroups {
       TW_UNROLL for (int i = 0; i < kItems; ++i) {
         const u32 x = x_base + (ring.stage * kStageBytes + (i * KGROUPS + k_group) * kPanelBytes) / 16;
         wgmma_fence();
-        TW_UNROLL for (int step = 0; step < 4; ++step) Instruction::rs(products, a[i % 2][step], x + step * 2, step > 0);
+        TW_UNROLL for (int step = 0; step < 4; ++step) Wgmma<kKind, BM>::rs(products, a[i % 2][step], x + step * 2, step > 0);
         wgmma_commit();
         Ring next = ring;
         i64 next_kb = kb;

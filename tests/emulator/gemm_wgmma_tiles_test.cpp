@@ -32,6 +32,7 @@ template <class X, class W, class Epi>
 void check_tiles() {
   check_warpgroups<X, W, Epi, 64, 1, 1, 1, 1, 3, 1, 1>();
   check_warpgroups<X, W, PlainF32, 16, 1, 1, 2, 4, 2, 2, 2>();
+  if constexpr (!same<typename X::Element, e4m3>) check_warpgroups<X, W, Epi, 8, 2, 1, 4, 4, 3, 2, 2, true>();
 }
 
 }  // namespace
@@ -60,6 +61,7 @@ TEST_CASE("wgmma: tiles", "[gemm]") {
     check_warpgroups<fmt::int8_row, fmt::int4_g128, Brain, 64, 1, 2, 1, 2, 3, 1, 1>();
     check_warpgroups<fmt::int8_row, fmt::int4_g128, PlainF32, 16, 1, 1, 2, 4, 2, 2, 2>();
     check_warpgroups<fmt::int8_row, fmt::int4_g128, Brain, 128, 1, 1, 1, 2, 2, 2, 1>();
+    check_warpgroups<fmt::int8_row, fmt::int4_g128, Brain, 16, 1, 1, 4, 4, 2, 1, 1, true>();
   }
   SECTION("a scale per row") {
     check_tiles<fmt::int8_row, fmt::int4_row, Brain>();
