@@ -3,8 +3,11 @@
 
 #include <tilewright/error.h>
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 
+#include "core/tiles.cuh"
 #include "format_includes.inc"
 
 namespace tilewright {
@@ -37,6 +40,43 @@ constexpr FastPath path_of() {
           &raw_bytes<F>};
 }
 
+// What x's elements are to a matrix instruction; 0: no operand of one.
+template <class X>
+constexpr int operand_of() {
+  if constexpr (requires { typename X::Element; }) {
+    using E = typename X::Element;
+    return tw::same<E, tw::f16> ? 1 : tw::same<E, tw::bf16> ? 2 : tw::same<E, tw::e4m3> ? 3 : tw::same<E, tw::i8> ? 4 : 0;
+  }
+  return 0;
+}
+template <class W, class E>
+constexpr TileInfo tiles_of() {
+  if constexpr (tw::has_tile<W, E>) {
+    using Tile = typename W::template Tile<E>;
+    return {tw::TiledUnit<W, E>::kPanelK, Tile::kBits, tw::kTileWords<Tile, E>, Tile::kScaleBytes ? Tile::kScaleK : 0,
+            Tile::kScaleBytes};
+  }
+  return {};
+}
+
+struct TileEntry {
+  const char* name;
+  int operand;
+  TileInfo tiles[5];  // by x's operand
+};
+template <class F>
+constexpr TileEntry tile_entry(const char* name) {
+  return {name, operand_of<F>(), {{}, tiles_of<F, tw::f16>(), tiles_of<F, tw::bf16>(), tiles_of<F, tw::e4m3>(), tiles_of<F, tw::i8>()}};
+}
+constexpr TileEntry kTiles[] = {
+#define FORMAT(NAME) tile_entry<tw::fmt::NAME>(#NAME),
+#include "format_list.inc"
+#undef FORMAT
+};
+const TileEntry& tile_entry(Format f) {
+  return *std::find_if(std::begin(kTiles), std::end(kTiles), [&](const TileEntry& e) { return f.name() == e.name; });
+}
+
 constexpr Entry kEntries[] = {
 #define FORMAT(NAME) {#NAME, path_of<tw::fmt::NAME>()},
 #include "format_list.inc"
@@ -49,6 +89,12 @@ const FastPath& fast_path(Format f) {
   for (const Entry& e : kEntries)
     if (f.name() == e.name) return e.path;
   throw Error(ErrorCode::invalid_argument, "format", std::string(f.name()), "a file of templates/formats");
+}
+
+
+const TileInfo* tile_info(Format w, Format x) {
+  const TileInfo& tiles = tile_entry(w).tiles[tile_entry(x).operand];
+  return tiles.words ? &tiles : nullptr;
 }
 
 }  // namespace tilewright

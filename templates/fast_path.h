@@ -19,4 +19,16 @@ struct FastPath {
 
 const FastPath& fast_path(Format f);
 
+inline constexpr int kTileRows = 64;
+
+// What a format's tiles for an x are like (core/tiles.cuh).
+struct TileInfo {
+  int panel_k;               // columns of a tile
+  int bits, words;           // of a stored code; of codes per thread and tile
+  int scale_k, scale_bytes;  // columns per chunk of scales, bytes per row of one; 0: no such stream
+};
+
+// Null: w has none for x.
+const TileInfo* tile_info(Format w, Format x);
+
 }  // namespace tilewright

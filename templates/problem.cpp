@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tilewright/error.h>
+#include <tilewright/pack.h>
 #include <tilewright/problem.h>
 
 #include <fmt/format.h>
@@ -8,6 +9,8 @@
 #include <cmath>
 #include <map>
 
+#include "templates/fast_path.h"
+
 namespace tilewright {
 namespace {
 
@@ -15,6 +18,7 @@ constexpr std::int64_t kMaxExtent = (1ll << 31) - 1;
 constexpr std::int64_t kMaxBytes = 1ll << 47;
 constexpr const char* kActivations[] = {"none", "relu", "gelu", "gelu_tanh", "silu"};
 constexpr const char* kGlobals[] = {"none", "mul", "div"};
+constexpr const char* kPackings[] = {"none", "tiles"};
 
 Error invalid(std::string field, std::string value, std::string allowed) {
   return Error(ErrorCode::invalid_argument, std::move(field), std::move(value), std::move(allowed));
@@ -36,6 +40,22 @@ bool has_global(Format f) {
   for (const StreamSpec& s : f.info().streams)
     if (s.scope == Scope::tensor) return true;
   return false;
+}
+
+// Whether a matrix of weights can be reordered for `x`. `field`: what asks for it.
+void check_tiles(const char* field, const char* value, Format w, Format x, std::int64_t n, std::int64_t k) {
+  const TileInfo* tiles = tile_info(w, x);
+  if (!tiles)
+    throw Error(ErrorCode::unsupported, field, value, fmt::format("w={} has no tiles for x={}", w.name(), x.name()));
+  if (n % kTileRows != 0)
+    throw invalid("n", std::to_string(n), fmt::format("a multiple of {}, the rows of a tile", kTileRows));
+  if (k % tiles->panel_k != 0)
+    throw invalid("k", std::to_string(k),
+                  fmt::format("a multiple of {}, the columns of a tile for x={}", tiles->panel_k, x.name()));
+}
+
+std::int64_t w_bytes(const Gemm& g) {
+  return packed_bytes(g, "data") + packed_bytes(g, "scales") + packed_bytes(g, "global");
 }
 
 void validate(const Gemm& g) {
@@ -60,6 +80,7 @@ void validate(const Gemm& g) {
                       std::string(has_global(g.w) ? g.w.name() : g.x.name()));
   if (!global && g.global != Global::none)
     throw invalid("global", kGlobals[static_cast<int>(g.global)], "left out: no operand has a tensor-wide scale");
+  if (g.packing == Packing::tiles) check_tiles("pack", "tiles", g.w, g.x, g.n, g.k);
   if (!std::isfinite(g.alpha)) throw invalid("alpha", fmt::format("{}", g.alpha), "a finite number");
 }
 
@@ -152,13 +173,14 @@ Gemm parse_gemm(Fields& f) {
   if (const auto group = f.take("group")) g.group = static_cast<int>(Fields::parse_integer("group", *group));
   if (g.group == g.w.block()) g.group = 0;  // canonical: what the format fixes is not repeated
   g.global = static_cast<Global>(f.choice("global", kGlobals, 0));
+  g.packing = static_cast<Packing>(f.choice("pack", kPackings, 0));
   if (const auto bias = f.take("bias")) g.bias = Fields::parse_format("bias", *bias);
   g.act = static_cast<Activation>(f.choice("act", kActivations, 0));
   if (const auto alpha = f.take("alpha")) {
     const auto [end, error] = std::from_chars(alpha->data(), alpha->data() + alpha->size(), g.alpha);
     if (error != std::errc() || end != alpha->data() + alpha->size()) throw invalid("alpha", *alpha, "a number");
   }
-  f.finish("x w y m n k group global bias act alpha");
+  f.finish("x w y m n k group global pack bias act alpha");
   return g;
 }
 
@@ -195,6 +217,7 @@ std::string Problem::text() const {
         fmt::format("gemm x={} w={} y={} m={} n={} k={}", g->x.name(), g->w.name(), g->y.name(), g->m, g->n, g->k);
     if (g->group) s += fmt::format(" group={}", g->group);
     if (g->global != Global::none) s += fmt::format(" global={}", kGlobals[static_cast<int>(g->global)]);
+    if (g->packing != Packing::none) s += fmt::format(" pack={}", kPackings[static_cast<int>(g->packing)]);
     if (g->bias) s += fmt::format(" bias={}", g->bias->name());
     if (g->act != Activation::none) s += fmt::format(" act={}", kActivations[static_cast<int>(g->act)]);
     if (g->alpha != 1.0) s += fmt::format(" alpha={}", g->alpha);
@@ -223,7 +246,7 @@ Problem Problem::with_rows(std::int64_t rows) const {
 
 double Problem::min_bytes() const {
   if (const Gemm* g = gemm())
-    return static_cast<double>(g->x.total_bytes(g->m, g->k)) + static_cast<double>(g->w.total_bytes(g->n, g->k)) +
+    return static_cast<double>(g->x.total_bytes(g->m, g->k)) + static_cast<double>(w_bytes(*g)) +
            static_cast<double>(g->y.total_bytes(g->m, g->n));
   const Cast* c = cast();
   return static_cast<double>(c->x.total_bytes(c->rows, c->cols)) +

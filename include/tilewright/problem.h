@@ -6,8 +6,8 @@
 //
 // Optional gemm fields, printed only when they differ from their default: `group` (k elements per scale; only a format
 // that leaves it open accepts one it does not fix itself), `global` (mul | div; required when x or w has a
-// tensor-wide scale: mul if decoded value = code * scale * global, div if it is / global), `bias` (f32 f16 bf16),
-// `act` (relu gelu gelu_tanh silu), `alpha`. Optional cast field: `encoder` (see FormatInfo::encoders).
+// tensor-wide scale: mul if decoded value = code * scale * global, div if it is / global), `pack` (tiles: w was reordered,
+// see tilewright/pack.h), `bias` (f32 f16 bf16), `act` (relu gelu gelu_tanh silu), `alpha`. Optional cast field: `encoder` (see FormatInfo::encoders).
 // Values; free-threaded.
 #pragma once
 
@@ -24,6 +24,7 @@ namespace tilewright {
 
 enum class Activation { none, relu, gelu, gelu_tanh, silu };
 enum class Global { none, mul, div };  // how a tensor-wide scale is applied
+enum class Packing { none, tiles };    // how w is stored: as its format says, or reordered for kernels that want that
 
 // Limits of every problem: each extent < 2^31, each stream of each matrix < 2^47 bytes.
 struct Gemm {
@@ -36,6 +37,8 @@ struct Gemm {
   std::optional<Format> bias;  // [n]
   Activation act = Activation::none;
   double alpha = 1.0;
+  // tiles: only for formats that have them for this x; n is a multiple of 64, k of 64 (16-bit x) or 128 (8-bit x).
+  Packing packing = Packing::none;
   friend bool operator==(const Gemm&, const Gemm&) = default;
 };
 

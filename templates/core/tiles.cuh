@@ -58,6 +58,57 @@ template <int width> TW_FN constexpr int tile_row(int thread, int r) { return 16
 template <int width> TW_FN constexpr int tile_column(int thread, int step, int r, int e) {
   return (8 * step + thread % 4 + 4 * (r / 2)) * width + e;
 }
+// Where word i of a thread is, in words from the tile's begin.
+template <int words> TW_FN constexpr int tile_word(int thread, int i) {
+  return i / 4 * 512 + (i < words / 4 * 4 ? thread * 4 + i % 4 : i % 4 * 128 + thread);
+}
+// Where the scales of a strip's row are, in rows from the chunk's begin.
+TW_FN constexpr int tile_slot(int row) { return row / 16 * 16 + row % 8 * 2 + row / 8 % 2; }
+
+// Whether W has tiles for x of Element; a format without kTiles has none.
+template <class...> using void_of = void;
+template <class W, class Element, class = void> struct HasTile { static constexpr bool value = false; };
+template <class W, class Element> struct HasTile<W, Element, void_of<decltype(W::template kTiles<Element>)>> {
+  static constexpr bool value = W::template kTiles<Element>;
+};
+template <class W, class Element> constexpr bool has_tile = HasTile<W, Element>::value;
+
+// A stretch of a row in W's own layout, rebuilt from tiles: whole blocks, and whole chunks of scales.
+template <class W, class Element> struct TiledUnit {
+  using Tile = typename W::template Tile<Element>;
+  static constexpr int kWidth = kTileWidth<Element>, kPanelK = 32 * kWidth, kWords = kTileWords<Tile, Element>;
+  using Place = TilePlace<Tile::kBits, kWidth>;
+  static constexpr int kColumns = max2(max2(W::kBlock, 32), Tile::kScaleBytes ? Tile::kScaleK : 0);
+  static constexpr int kBlocks = kColumns / W::kBlock;
+  static constexpr int kData = kBlocks * W::kDataBytes, kScales = kBlocks * W::kScaleBytes;
+  static_assert(kColumns % W::kBlock == 0 && (Tile::kScaleBytes == 0 || kColumns % max2(1, Tile::kScaleK) == 0), "units");
+  u8 data[kData], scales[max2(1, kScales)];
+
+  // Columns from kColumns * unit on; those beyond k are junk. Without its codes: as if they were 0.
+  template <bool codes> TW_MEMBER void read(const void* tile_data, const void* tile_scales, i64 k, i64 row, i64 unit) {
+    for (int i = 0; i < kData; ++i) data[i] = 0;
+    for (int i = 0; i < kScales; ++i) scales[i] = 0;
+    const i64 strip = row / 64, first = unit * kColumns;
+    const int in_strip = static_cast<int>(row % 64), columns = static_cast<int>(min2<i64>(kColumns, k - first));
+    if constexpr (Tile::kScaleBytes > 0) {
+      const u8* chunks = static_cast<const u8*>(tile_scales) + (strip * ceil_div64(k, Tile::kScaleK) * 64 + tile_slot(in_strip)) * Tile::kScaleBytes;
+      for (int c = 0; c < columns; c += Tile::kScaleK)
+        Tile::take_scales(chunks + (first + c) / Tile::kScaleK * (64 * Tile::kScaleBytes), data, scales, c);
+    }
+    if constexpr (codes) {
+      const u32* panels = static_cast<const u32*>(tile_data) + strip * (k / kPanelK) * (128 * kWords);
+      for (int i = 0; i < columns; ++i) {
+        const int column = static_cast<int>((first + i) % kPanelK), e = column % kWidth, p = column / kWidth, step = p / 8;
+        const int thread = in_strip / 16 * 32 + in_strip % 8 * 4 + p % 4, r = p / 4 % 2 * 2 + in_strip / 8 % 2;
+        const u32* tile = panels + (first + i) / kPanelK * (128 * kWords);
+        u32 code = (tile[tile_word<kWords>(thread, Place::word(step, r))] >> Place::shift(r, e)) & ((1u << Place::kLow) - 1);
+        if constexpr (Place::kHigh > 0)
+          code |= ((tile[tile_word<kWords>(thread, Place::high_word(step))] >> Place::high_shift(step, r, e)) & ((1u << Place::kHigh) - 1)) << Place::kLow;
+        Tile::put_code(data + i / W::kBlock * W::kDataBytes, i % W::kBlock, code);
+      }
+    }
+  }
+};
 
 // ---- pieces of fragment() --------------------------------------------------------------------------------------------
 TW_DEVICE u32 both_halves(u16 h) { return h * 0x00010001u; }

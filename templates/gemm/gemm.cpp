@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 #include <tilewright/args.h>
+#include <tilewright/pack.h>
 
 #include <cstddef>
 #include <cstring>
@@ -37,7 +38,22 @@ void add_operand(Contract& c, const char* const (&names)[3], std::uint32_t offse
   }
 }
 
+// Tiles have a stream of scales where their format keeps them beside the codes.
+void add_tiles(Contract& c, const Gemm& g) {
+  const std::uint32_t w = offsetof(GemmArgs, w);
+  c.pointers.push_back({"w.data (tiles)", w + static_cast<std::uint32_t>(offsetof(Operand, data)), 16, true});
+  if (packed_bytes(g, "scales"))
+    c.pointers.push_back({"w.scales (tiles)", w + static_cast<std::uint32_t>(offsetof(Operand, scales)), 16, true});
+  if (packed_bytes(g, "global"))
+    c.pointers.push_back({"w.global", w + static_cast<std::uint32_t>(offsetof(Operand, global)), 4, true});
+}
+
 }  // namespace
+
+std::string not_plain(const Problem& problem) {
+  const Gemm* g = problem.gemm();
+  return !g ? "not a gemm" : g->packing != Packing::none ? "w is packed as tiles" : "";
+}
 
 Contract contract(const Gemm& g) {
   Contract c;
@@ -45,7 +61,8 @@ Contract contract(const Gemm& g) {
   c.args_bytes = sizeof(GemmArgs);
   c.cols = g.n;
   add_operand(c, {"x.data", "x.scales", "x.global"}, offsetof(GemmArgs, x), g.x);
-  add_operand(c, {"w.data", "w.scales", "w.global"}, offsetof(GemmArgs, w), g.w);
+  if (g.packing == Packing::none) add_operand(c, {"w.data", "w.scales", "w.global"}, offsetof(GemmArgs, w), g.w);
+  else add_tiles(c, g);
   c.pointers.push_back({"y", offsetof(GemmArgs, y), 16, true});
   if (g.bias)
     c.pointers.push_back(

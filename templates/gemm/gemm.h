@@ -13,6 +13,9 @@ const Family& reference();  // any pair of formats
 
 Contract contract(const Gemm& gemm);
 
+// Why no kernel that reads w as its format stores it serves the problem; empty if some may.
+std::string not_plain(const Problem& problem);
+
 // "tw::fmt::q4_0", "formats/q4_0.cuh"
 std::string format_type(Format f);
 std::string format_file(Format f);

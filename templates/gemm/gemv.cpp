@@ -59,8 +59,8 @@ class Gemv final : public EnumeratedFamily {
   }
 
   std::string why_not(const Problem& problem, const Arch& arch) const override {
+    if (std::string why = not_plain(problem); !why.empty()) return why;
     const Gemm* g = problem.gemm();
-    if (!g) return "not a gemm";
     const FastPath &x = fast_path(g->x), &w = fast_path(g->w);
     if (w.group == 0) return fmt::format("w={} has no fast path", g->w.name());
     if (!(x.element_bytes || (x.codes && x.unit_ok(32) && x.group == 32 && !x.offset)))

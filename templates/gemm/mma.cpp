@@ -82,8 +82,8 @@ class Mma final : public EnumeratedFamily {
   }
 
   std::string why_not(const Problem& problem, const Arch& arch) const override {
+    if (std::string why = not_plain(problem); !why.empty()) return why;
     const Gemm* g = problem.gemm();
-    if (!g) return "not a gemm";
     const FastPath &x = fast_path(g->x), &w = fast_path(g->w);
     if (g->m < kMinRows && g->m > 0) return fmt::format("m = {}: at least {}", g->m, kMinRows);
     if (!(x.element_bytes == 2 || (x.codes && x.unit_ok(32) && x.group == 32 && !x.offset)))

@@ -7,9 +7,12 @@
 //   bound = 1.2 |scale| (k / 4 + 64) 2^-24 sum |x w| + 2^-20 (|v| + |sum * scale| + |bias|) + u |y| + tiny,
 // the first term for fp32 accumulation in any order (k / 4 sequential additions at most; operands are exact in every
 // kernel), 1.2 for the steepest slope of the activations, the second for alpha, bias and the activation in fp32, and
-// u = 2^-24, 2^-11, 2^-8 for an f32, f16, bf16 output, with tiny = its smallest subnormal.
+// u = 2^-24, 2^-11, 2^-8 for an f32, f16, bf16 output, with tiny = its smallest subnormal. Weights in tiles may be rounded
+// when they are unpacked (kRounding of core/tiles.cuh), which adds 1.2 |scale| kRounding sum |x| p; p is |w|, and where w is
+// code * step + w0 (W::kOffset) and either part may be rounded, |w| + 2 |w0| >= |code * step| + |w0|.
 #pragma once
 #include "core/format.cuh"
+#include "core/tiles.cuh"
 #include "gemm/epilogue.cuh"
 
 namespace tw::gemm {
@@ -49,11 +52,49 @@ template <class F> struct Row {
   }
 };
 
-template <class X, class W, class Epi, bool oracle> struct Reference {
+// The same from tiles: consecutive elements cost one rebuilt stretch. Without codes: what codes of 0 stand for.
+template <class F, class Element, bool codes = true> struct TiledRow {
+  using Unit = TiledUnit<F, Element>;
+  const Operand& tiles;
+  i64 row, k, held = -1;
+  float context;
+  Unit unit;
+  TW_MEMBER TiledRow(const Operand& m, i64 at_row, i64 columns) : tiles(m), row(at_row), k(columns) {
+    context = F::kRowScale ? static_cast<const float*>(m.scales)[row] : 1.0f;
+  }
+  TW_MEMBER float at(i64 at_k) {
+    if (at_k / Unit::kColumns != held)
+      held = at_k / Unit::kColumns, unit.template read<codes>(tiles.data, tiles.scales, k, row, held);
+    const int i = static_cast<int>(at_k % Unit::kColumns), b = i / F::kBlock;
+    return F::decode(unit.data + b * F::kDataBytes, F::kScaleBytes ? unit.scales + b * F::kScaleBytes : nullptr, context, i % F::kBlock);
+  }
+};
+// How a row of w is read and how far from it a correct kernel's may be, given with each element. `Tiled`: void, or the
+// Element for which w is tiled.
+template <class W, class Tiled> struct WeightRow {
+  static constexpr double kRounding = W::template Tile<Tiled>::kRounding;
+  TiledRow<W, Tiled> row;
+  TiledRow<W, Tiled, false> base;
+  TW_MEMBER WeightRow(const Operand& w, i64 n, i64 k) : row(w, n, k), base(w, n, k) {}
+  TW_MEMBER double at(i64 k) { return row.at(k); }
+  TW_MEMBER double slack(i64 k, double value) {
+    const double v = value < 0 ? -value : value, b = W::kOffset ? base.at(k) : 0.0f;
+    return kRounding * (v + 2 * (b < 0 ? -b : b));
+  }
+};
+template <class W> struct WeightRow<W, void> {
+  static constexpr double kRounding = 0;
+  Row<W> row;
+  TW_MEMBER WeightRow(const Operand& w, i64 n, i64 k) : row(w, n, k) {}
+  TW_MEMBER double at(i64 k) const { return row.at(k); }
+  TW_MEMBER double slack(i64, double) const { return 0; }
+};
+
+template <class X, class W, class Epi, bool oracle, class Tiled = void> struct Reference {
   static constexpr int kThreads = 128, kSharedBytes = 0;
   static constexpr int kRows = 4;  // of x per thread: a weight is decoded once for four of them
 
-  TW_MEMBER static void finish(const Args& args, const Shape& shape, i64 m, i64 n, double sum, double magnitude) {
+  TW_MEMBER static void finish(const Args& args, const Shape& shape, i64 m, i64 n, double sum, double magnitude, double rounded) {
     const double scale = tensor_scale<X, W>(args, shape);
     const double bias = Epi::bias_at(args.bias, n);
     const double value = sum * scale + bias;
@@ -66,7 +107,7 @@ template <class X, class W, class Epi, bool oracle> struct Reference {
       const double tiny = same<Y, float> ? 1.5e-45 : same<Y, f16> ? 6e-8 : 1e-40;
       const double additions = static_cast<double>(shape.k) / 4 + 64;
       const double linear = sum * scale;
-      const double bound = 1.2 * (scale < 0 ? -scale : scale) * magnitude * additions * 5.97e-8 +
+      const double bound = 1.2 * (scale < 0 ? -scale : scale) * (magnitude * additions * 5.97e-8 + rounded) +
                            9.6e-7 * ((value < 0 ? -value : value) + (linear < 0 ? -linear : linear) + (bias < 0 ? -bias : bias)) +
                            u * (y < 0 ? -y : y) + tiny;
       float* out = static_cast<float*>(args.y);
@@ -80,21 +121,25 @@ template <class X, class W, class Epi, bool oracle> struct Reference {
     const i64 m0 = static_cast<i64>(block_y()) * kRows;
     if (n >= shape.n) return;
     const i64 ldx = args.ldx ? args.ldx : shape.k;
-    const Row<W> w(args.w, n, shape.k);
+    using Weight = WeightRow<W, Tiled>;
+    Weight w(args.w, n, shape.k);
     const i64 last = args.m - 1;
     const Row<X> x[kRows] = {Row<X>(args.x, m0, ldx), Row<X>(args.x, min2(m0 + 1, last), ldx),
                              Row<X>(args.x, min2(m0 + 2, last), ldx), Row<X>(args.x, min2(m0 + 3, last), ldx)};
-    double sum[kRows] = {}, magnitude[kRows] = {};
+    double sum[kRows] = {}, magnitude[kRows] = {}, rounded[kRows] = {};
     for (i64 k = 0; k < shape.k; ++k) {
       const double b = w.at(k);
+      double slack = 0;
+      if constexpr (oracle && Weight::kRounding > 0) slack = w.slack(k, b);
       TW_UNROLL for (int i = 0; i < kRows; ++i) {
-        const double product = static_cast<double>(x[i].at(k)) * b;
+        const double a = x[i].at(k), product = a * b;
         sum[i] += product;
         if constexpr (oracle) magnitude[i] += product < 0 ? -product : product;
+        if constexpr (oracle && Weight::kRounding > 0) rounded[i] += (a < 0 ? -a : a) * slack;
       }
     }
     TW_UNROLL for (int i = 0; i < kRows; ++i)
-      if (m0 + i < args.m) finish(args, shape, m0 + i, n, sum[i], magnitude[i]);
+      if (m0 + i < args.m) finish(args, shape, m0 + i, n, sum[i], magnitude[i], rounded[i]);
   }
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A coded matrix to tiles (core/tiles.cuh), and back. Runs once per weight at load; a thread takes one thread's codes of a
-// tile, or one row's chunk of scales.
+// A coded matrix to tiles (core/tiles.cuh), and back. Runs once per weight at load.
+//
+// Every function below is one thread's share, so that the host can do the same by counting through them.
 #pragma once
 #include "core/tiles.cuh"
 #include "pack/params.cuh"
@@ -9,52 +10,80 @@ namespace tw::pack {
 
 template <class W, class Element, bool inverse> struct Tiles {
   using Tile = typename W::template Tile<Element>;
+  using Unit = TiledUnit<W, Element>;
+  using Place = typename Unit::Place;
   static constexpr int kThreads = 128, kSharedBytes = 0;
-  static constexpr int kWidth = 4 / static_cast<int>(sizeof(Element)), kPanelK = 64 * kWidth / 2;
-  using Place = TilePlace<Tile::kBits, kWidth>;
-  static constexpr int kWords = Place::kWords;
+  static constexpr int kWidth = Unit::kWidth, kPanelK = Unit::kPanelK, kWords = Unit::kWords;
+  static_assert(!W::kRowScale || Tile::kScaleBytes == 0, "one stream of scales");
 
-  // Block x: a tile; the last block of a strip of tiles does the strip's scales.
+  // Any number of blocks; as many as tiles are best.
   TW_MEMBER static void run(const Args& args, const Shape& shape) {
-    const i64 panels = shape.k / kPanelK, strip = block_x() / (panels + 1), panel = block_x() % (panels + 1);
-    const int thread = static_cast<int>(thread_x());
-    if (panel < panels) codes(args, shape, strip, panel, thread);
-    else if constexpr (Tile::kScaleBytes > 0) scales(args, shape, strip, thread);
-  }
-  TW_MEMBER static void codes(const Args& args, const Shape& shape, i64 strip, i64 panel, int thread) {
-    u8* tiled = static_cast<u8*>(args.tiles.data) + (strip * (shape.k / kPanelK) + panel) * 512 * kWords;
-    const i64 stride = shape.k / W::kBlock * W::kDataBytes;
-    u32 words[kWords] = {};
+    const i64 thread = static_cast<i64>(block_x()) * kThreads + thread_x(), threads = static_cast<i64>(grid_x()) * kThreads;
     if constexpr (inverse) {
-      TW_UNROLL for (int i = 0; i < kWords; ++i) words[i] = *word_at(tiled, i, thread);
+      for (i64 i = thread; i < units(shape); i += threads) unpack(args, shape, i);
+    } else {
+      for (i64 i = block_x(); i < tiles(shape); i += grid_x()) codes(args, shape, i, static_cast<int>(thread_x()));
+      for (i64 i = thread; i < scale_items(shape); i += threads) scales(args, shape, i);
     }
+    for (i64 i = thread; i < float_items(args, shape); i += threads) floats(args, i);
+  }
+
+  // ---- to tiles: the codes of one thread of a tile
+  TW_MEMBER static i64 tiles(const Shape& shape) { return shape.n / 64 * (shape.k / kPanelK); }
+  TW_MEMBER static void codes(const Args& args, const Shape& shape, i64 tile, int thread) {
+    const i64 panels = shape.k / kPanelK, strip = tile / panels, panel = tile % panels;
+    const u8* data = static_cast<const u8*>(args.w.data);
+    u32 words[kWords] = {};
     TW_UNROLL for (int step = 0; step < 4; ++step)
       TW_UNROLL for (int r = 0; r < 4; ++r)
         TW_UNROLL for (int e = 0; e < kWidth; ++e) {
           const i64 n = strip * 64 + tile_row<kWidth>(thread, r), k = panel * kPanelK + tile_column<kWidth>(thread, step, r, e);
-          u8* block = static_cast<u8*>(args.w.data) + n * stride + k / W::kBlock * W::kDataBytes;
-          if constexpr (inverse) Tile::put_code(block, static_cast<int>(k % W::kBlock), Place::take(words, step, r, e));
-          else Place::put(words, step, r, e, Tile::code(block, static_cast<int>(k % W::kBlock)));
+          const u8* block = data + (n * shape.k + k) / W::kBlock * W::kDataBytes;
+          Place::put(words, step, r, e, Tile::code(block, static_cast<int>(k % W::kBlock)));
         }
-    if constexpr (!inverse) {
-      TW_UNROLL for (int i = 0; i < kWords; ++i) *word_at(tiled, i, thread) = words[i];
+    u32* out = static_cast<u32*>(args.tiles.data) + tile * (128 * kWords);
+    TW_UNROLL for (int i = 0; i < kWords; ++i) out[tile_word<kWords>(thread, i)] = words[i];
+  }
+  // ---- a row's chunk of scales. The last of a row may reach beyond it, hence the copy.
+  TW_MEMBER static i64 scale_items(const Shape& shape) {
+    if constexpr (Tile::kScaleBytes > 0) return shape.n * ceil_div64(shape.k, Tile::kScaleK);
+    return 0;
+  }
+  TW_MEMBER static void scales(const Args& args, const Shape& shape, i64 i) {
+    if constexpr (Tile::kScaleBytes > 0) {
+      const i64 chunks = ceil_div64(shape.k, Tile::kScaleK), chunk = i / 64 % chunks;
+      const int slot = static_cast<int>(i % 64);
+      const i64 n = i / 64 / chunks * 64 + slot / 16 * 16 + slot / 2 % 8 + slot % 2 * 8;  // tile_slot()'s inverse
+      const i64 unit = chunk * Tile::kScaleK / Unit::kColumns, first = unit * Unit::kColumns;
+      const int blocks = static_cast<int>(min2<i64>(Unit::kBlocks, (shape.k - first) / W::kBlock));
+      const i64 at = (n * shape.k + first) / W::kBlock;
+      u8 data[Unit::kData] = {}, scales[max2(1, Unit::kScales)] = {}, out[Tile::kScaleBytes] = {};
+      for (int b = 0; b < blocks * W::kDataBytes; ++b) data[b] = static_cast<const u8*>(args.w.data)[at * W::kDataBytes + b];
+      for (int b = 0; b < blocks * W::kScaleBytes; ++b) scales[b] = static_cast<const u8*>(args.w.scales)[at * W::kScaleBytes + b];
+      Tile::put_scales(out, data, scales, chunk * Tile::kScaleK - first);
+      for (int b = 0; b < Tile::kScaleBytes; ++b) static_cast<u8*>(args.tiles.scales)[i * Tile::kScaleBytes + b] = out[b];
     }
   }
-  TW_MEMBER static u32* word_at(u8* tile, int i, int thread) {
-    const int plane = i / 4 * 4;
-    return reinterpret_cast<u32*>(tile) + plane * 128 + (i < kWords / 4 * 4 ? thread * 4 + i % 4 : i % 4 * 128 + thread);
+  // ---- back: a unit of W's layout belongs to one thread, since codes of several tiles share its bytes
+  TW_MEMBER static i64 units(const Shape& shape) { return shape.n * ceil_div64(shape.k, Unit::kColumns); }
+  TW_MEMBER static void unpack(const Args& args, const Shape& shape, i64 i) {
+    const i64 per_row = ceil_div64(shape.k, Unit::kColumns), n = i / per_row, unit = i % per_row, first = unit * Unit::kColumns;
+    const int blocks = static_cast<int>(min2<i64>(Unit::kBlocks, (shape.k - first) / W::kBlock));
+    const i64 at = (n * shape.k + first) / W::kBlock;
+    Unit u;
+    u.template read<true>(args.tiles.data, args.tiles.scales, shape.k, n, unit);
+    for (int b = 0; b < blocks * W::kDataBytes; ++b) static_cast<u8*>(args.w.data)[at * W::kDataBytes + b] = u.data[b];
+    for (int b = 0; b < blocks * W::kScaleBytes; ++b) static_cast<u8*>(args.w.scales)[at * W::kScaleBytes + b] = u.scales[b];
   }
-  TW_MEMBER static void scales(const Args& args, const Shape& shape, i64 strip, int thread) {
-    const i64 chunks = ceil_div64(shape.k, Tile::kScaleK);
-    const i64 data_stride = shape.k / W::kBlock * W::kDataBytes, scale_stride = shape.k / W::kBlock * W::kScaleBytes;
-    for (i64 i = thread; i < chunks * 64; i += kThreads) {
-      const i64 chunk = i / 64, slot = i % 64, n = strip * 64 + slot / 16 * 16 + slot / 2 % 8 + slot % 2 * 8;
-      u8* at = static_cast<u8*>(args.tiles.scales) + ((strip * chunks + chunk) * 64 + slot) * Tile::kScaleBytes;
-      u8* data = static_cast<u8*>(args.w.data) + n * data_stride;
-      u8* scales = W::kScaleBytes ? static_cast<u8*>(args.w.scales) + n * scale_stride : nullptr;
-      if constexpr (inverse) Tile::take_scales(at, data, scales, chunk * Tile::kScaleK);
-      else Tile::put_scales(at, data, scales, chunk * Tile::kScaleK);
-    }
+  // ---- floats that both forms have alike, scales of rows or the tensor's, where both sides have a place for them
+  TW_MEMBER static i64 float_items(const Args& args, const Shape& shape) {
+    if constexpr (W::kRowScale) return args.w.scales && args.tiles.scales ? shape.n : 0;
+    return W::kGlobal && args.w.global && args.tiles.global ? 1 : 0;
+  }
+  TW_MEMBER static void floats(const Args& args, i64 i) {
+    const MutableOperand &from = inverse ? args.tiles : args.w, &to = inverse ? args.w : args.tiles;
+    if constexpr (W::kRowScale) static_cast<float*>(to.scales)[i] = static_cast<const float*>(from.scales)[i];
+    else to.global[i] = from.global[i];
   }
 };
 

@@ -38,7 +38,9 @@ TEST_CASE("every family compiles for every generation of chips", "[archs]") {
   for (const char* text :
        {"gemm x=q8_1 w=q4_0 y=f32 m=1 n=4096 k=4096", "gemm x=q8_1 w=q4_k y=f16 m=64 n=4096 k=4096 bias=f32 act=silu",
         "gemm x=f16 w=f16 y=f16 m=512 n=4096 k=4096", "gemm x=f16 w=nvfp4 y=f16 m=16 n=4096 k=4096 global=mul",
-        "gemm x=f16 w=q8_0 y=bf16 m=7 n=33 k=96", "gemm x=f32 w=f32 y=f32 m=3 n=5 k=7",
+        "gemm x=f16 w=q8_0 y=bf16 m=7 n=33 k=96", "gemm x=f16 w=q4_0 y=f16 m=16 n=4096 k=4096 pack=tiles",
+        "gemm x=bf16 w=nvfp4 y=f16 m=16 n=4096 k=4096 global=div pack=tiles",
+        "gemm x=f16 w=q5_k y=f16 m=16 n=4096 k=4096 pack=tiles", "gemm x=f32 w=f32 y=f32 m=3 n=5 k=7",
         "cast x=f32 y=q8_1 rows=64 cols=4096", "cast x=f16 y=e4m3_row rows=64 cols=4096",
         "cast x=q4_0 y=f16 rows=64 cols=4096"})
     compile_some(Problem::parse(text), arch(target), options);
