@@ -39,8 +39,8 @@ std::size_t PreparedHash::operator()(const PreparedKey& key) const {
   if (const Gemm* g = key.problem.gemm()) {
     h = mix(mix(mix(h, bits(&g->x.info())), bits(&g->w.info())), bits(&g->y.info()));
     h = mix(mix(h, static_cast<std::uint64_t>(g->n)), static_cast<std::uint64_t>(g->k));
-    h = mix(h, static_cast<std::uint64_t>(g->group) * 64 + static_cast<std::uint64_t>(g->global) * 8 +
-                   static_cast<std::uint64_t>(g->act));
+    h = mix(h, static_cast<std::uint64_t>(g->group) * 128 + static_cast<std::uint64_t>(g->packing) * 64 +
+                   static_cast<std::uint64_t>(g->global) * 8 + static_cast<std::uint64_t>(g->act));
     h = mix(mix(h, g->bias ? bits(&g->bias->info()) : 0), std::bit_cast<std::uint64_t>(g->alpha));
   } else if (const Cast* c = key.problem.cast()) {
     h = mix(mix(h, bits(&c->x.info())), bits(&c->y.info()));
@@ -53,7 +53,7 @@ bool PreparedEqual::operator()(const PreparedKey& a, const PreparedKey& b) const
   if (a.ordinal != b.ordinal || a.context != b.context) return false;
   if (const Gemm* g = a.problem.gemm(), *o = b.problem.gemm(); g && o) {
     return g->x == o->x && g->w == o->w && g->y == o->y && g->n == o->n && g->k == o->k && g->group == o->group &&
-           g->global == o->global && g->bias == o->bias && g->act == o->act && g->alpha == o->alpha;
+           g->global == o->global && g->packing == o->packing && g->bias == o->bias && g->act == o->act && g->alpha == o->alpha;
   }
   if (const Cast* c = a.problem.cast(), *o = b.problem.cast(); c && o)
     return c->x == o->x && c->y == o->y && c->cols == o->cols && c->encoder == o->encoder;

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <vector>
 
+#include <tilewright/pack.h>
+
 namespace tilewright::tuner {
 namespace {
 
@@ -13,6 +15,7 @@ namespace {
 // any error that depends on values, and the scrambled repetition shows any that depends on rows.
 constexpr std::int64_t kPoolElements = 1 << 20;
 constexpr std::int64_t kLeastPoolRows = 3;
+constexpr std::int64_t kStripRows = 64;  // of packed weights: what may be repeated
 constexpr float kLargest = 8;  // deviations; values are clamped to it, so that the global scale is known in advance
 
 // Rows and 64-element runs differ in magnitude, or a kernel that takes the wrong scale would go unnoticed.
@@ -29,8 +32,22 @@ std::int64_t item_bytes(const Content& c, const StreamSpec& s) {
   return s.scope == Scope::block ? c.cols / c.format.block() * s.bytes : s.bytes;
 }
 
+std::int64_t pool_size(std::int64_t rows, std::int64_t cols) {
+  std::int64_t pool = std::min(rows, std::max(kLeastPoolRows, kPoolElements / std::max<std::int64_t>(1, cols)));
+  while (pool > 1 && pool < rows && pool % 7 == 0) --pool;  // 7 must walk through all of it
+  return pool;
+}
+
 // Order of pool rows in the matrix: a full-period walk, shifted each time round, so that neighbours differ.
 std::int64_t pool_row(std::int64_t row, std::int64_t pool) { return (row * 7 + row / pool * 3 + 1) % pool; }
+
+void repeat(std::span<const std::byte> from, std::int64_t pool, std::int64_t rows, std::size_t item,
+            std::span<std::byte> to) {
+  for (std::int64_t r = 0; r < rows && (static_cast<std::size_t>(r) + 1) * item <= to.size(); ++r) {
+    std::size_t source = static_cast<std::size_t>(pool < rows ? pool_row(r, pool) : r) * item;
+    std::memcpy(to.data() + static_cast<std::size_t>(r) * item, from.data() + source, item);
+  }
+}
 
 }  // namespace
 
@@ -54,8 +71,7 @@ void fill_stream(const Content& c, int stream, std::uint64_t seed, std::span<std
     std::memcpy(bytes.data(), &global, std::min(bytes.size(), sizeof global));
     return;
   }
-  std::int64_t pool = std::min(c.rows, std::max(kLeastPoolRows, kPoolElements / std::max<std::int64_t>(1, c.cols)));
-  while (pool > 1 && pool < c.rows && pool % 7 == 0) --pool;  // 7 must walk through all of it
+  const std::int64_t pool = pool_size(c.rows, c.cols);
   std::vector<float> values(static_cast<std::size_t>(pool * c.cols));
   Random random(seed * 0x2545f4914f6cdd1dull + static_cast<std::uint64_t>(c.cols));
   for (std::int64_t r = 0; r < pool; ++r)
@@ -73,12 +89,38 @@ void fill_stream(const Content& c, int stream, std::uint64_t seed, std::span<std
   }
   info.encode(values.data(), pool, c.cols, to, 0);
 
-  const std::vector<std::byte>& from = streams[static_cast<std::size_t>(stream)];
-  std::size_t item = static_cast<std::size_t>(item_bytes(c, spec));
-  for (std::int64_t r = 0; r < c.rows && (static_cast<std::size_t>(r) + 1) * item <= bytes.size(); ++r) {
-    std::size_t source = static_cast<std::size_t>(pool < c.rows ? pool_row(r, pool) : r) * item;
-    std::memcpy(bytes.data() + static_cast<std::size_t>(r) * item, from.data() + source, item);
-  }
+  repeat(streams[static_cast<std::size_t>(stream)], pool, c.rows, static_cast<std::size_t>(item_bytes(c, spec)), bytes);
+}
+
+void fill_packed(const Gemm& g, float deviation, std::string_view stream, std::uint64_t seed,
+                 std::span<std::byte> bytes) {
+  const std::int64_t strips = g.n / kStripRows, pool = pool_size(strips, kStripRows * g.k);
+  Gemm part = g;
+  part.n = pool * kStripRows;
+  const Content content{g.w, part.n, g.k, deviation, g.global == Global::div};
+  std::vector<std::vector<std::byte>> from, to;
+  const auto place = [](std::vector<std::vector<std::byte>>& streams, std::string_view name, std::int64_t size,
+                        MutableOperand& operand) -> std::span<std::byte> {
+    streams.emplace_back(static_cast<std::size_t>(size));
+    void* data = streams.back().data();
+    if (name == "data") operand.data = data;
+    if (name == "scales") operand.scales = data;
+    if (name == "global") operand.global = static_cast<float*>(data);
+    return streams.back();
+  };
+  MutableOperand plain, packed;
+  const auto& specs = g.w.info().streams;
+  for (int i = 0; i < static_cast<int>(specs.size()); ++i)
+    fill_stream(content, i, seed, place(from, specs[i].name, g.w.stream_bytes(i, part.n, g.k), plain));
+  std::span<const std::byte> wanted;
+  for (const char* name : {"data", "scales", "global"})
+    if (const std::int64_t size = packed_bytes(part, name)) {
+      std::span<std::byte> space = place(to, name, size, packed);
+      if (stream == name) wanted = space;
+    }
+  pack_weights(part, plain, packed);
+  if (stream == "global") std::memcpy(bytes.data(), wanted.data(), std::min(bytes.size(), wanted.size()));
+  else repeat(wanted, pool, strips, wanted.size() / static_cast<std::size_t>(pool), bytes);
 }
 
 }  // namespace tilewright::tuner

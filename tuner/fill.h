@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include <tilewright/format.h>
+#include <tilewright/problem.h>
 
 namespace tilewright::tuner {
 
@@ -40,5 +42,9 @@ float global_of(const Content& content);
 // Fills `bytes` with stream `stream` (index into the format's streams) of content. Streams filled with one seed belong
 // together. Only a pool of distinct rows is encoded; the matrix repeats them in a scrambled order.
 void fill_stream(const Content& content, int stream, std::uint64_t seed, std::span<std::byte> bytes);
+
+// The same for stream "data", "scales" or "global" of a packed problem's w, which repeats a pool of strips.
+void fill_packed(const Gemm& gemm, float deviation, std::string_view stream, std::uint64_t seed,
+                 std::span<std::byte> bytes);
 
 }  // namespace tilewright::tuner

@@ -10,6 +10,7 @@
 #include <tilewright/args.h>
 #include <tilewright/error.h>
 #include <tilewright/family.h>
+#include <tilewright/pack.h>
 
 #include "templates/families.h"
 #include "templates/specialize.h"
@@ -50,6 +51,24 @@ Slots add_matrix(Task& task, const std::string& name, const Content& content, bo
     int index = static_cast<int>(task.buffers.size());
     std::string_view stream = s.name;
     (stream == "data" ? slots.data : stream == "scales" ? slots.scales : slots.global) = index;
+    task.buffers.push_back(std::move(b));
+  }
+  return slots;
+}
+
+Slots add_packed(Task& task, const Gemm& g, float deviation) {
+  Slots slots;
+  for (const char* stream : {"data", "scales", "global"}) {
+    Buffer b;
+    b.name = fmt::format("w.{}", stream);
+    b.bytes = static_cast<std::size_t>(packed_bytes(g, stream));
+    if (b.bytes == 0) continue;
+    b.fill = [g, deviation, stream](std::span<std::byte> bytes, std::uint64_t seed) {
+      fill_packed(g, deviation, stream, seed, bytes);
+    };
+    const std::string_view name = stream;
+    (name == "data" ? slots.data : name == "scales" ? slots.scales : slots.global) =
+        static_cast<int>(task.buffers.size());
     task.buffers.push_back(std::move(b));
   }
   return slots;
@@ -136,7 +155,9 @@ void describe_gemm(Task& task, const Gemm& g) {
   Slots x = add_matrix(task, "x", {g.x, g.m, g.k, 1.0f, g.global == Global::div}, true, false);
   // Results near one: neither f16 overflow nor a sum below the output's resolution.
   float deviation = 1.0f / std::sqrt(static_cast<float>(g.k));
-  Slots w = add_matrix(task, "w", {g.w, g.n, g.k, deviation, g.global == Global::div}, false, false);
+  Slots w = g.packing == Packing::none
+                ? add_matrix(task, "w", {g.w, g.n, g.k, deviation, g.global == Global::div}, false, false)
+                : add_packed(task, g, deviation);
   Slots bias;
   if (g.bias) bias = add_matrix(task, "bias", {*g.bias, 1, g.n, 1.0f, false}, false, false);
   Slots y = add_matrix(task, "y", {g.y, g.m, g.n, 1.0f, false}, true, true);

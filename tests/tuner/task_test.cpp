@@ -2,6 +2,9 @@
 // Tasks made from problems: valid content in every format, the right sizes, and a judge that lets nothing pass.
 #include <cmath>
 #include <limits>
+#include <map>
+
+#include <tilewright/pack.h>
 
 #include "tuner/fill.h"
 #include "tuner/task.h"
@@ -62,6 +65,43 @@ TEST_CASE("a large matrix repeats a pool of rows, neighbours differ", "[task]") 
   std::vector<float> part(10 * 1024);  // what a launch over fewer rows sees
   fill_stream(c, 0, 1, std::as_writable_bytes(std::span(part)));
   CHECK(std::memcmp(part.data(), v.data(), part.size() * 4) == 0);
+}
+
+TEST_CASE("packed weights are the same matrix in every stream, whatever their number of rows", "[task]") {
+  for (const char* text : {"gemm x=f16 w=q4_0 y=f16 m=4 n=192 k=256 pack=tiles",
+                           "gemm x=f16 w=nvfp4 y=f16 m=4 n=12800 k=512 global=div pack=tiles"}) {
+    Task t = task_of(text);
+    const Gemm g = *Problem::parse(text).gemm();
+    std::map<std::string, std::vector<std::byte>> streams, again;
+    for (const Buffer& b : t.buffers)
+      if (b.name.starts_with("w.")) {
+        CHECK(b.bytes == static_cast<std::size_t>(packed_bytes(g, b.name.substr(2))));
+        CHECK(b.row_bytes == 0);
+        CHECK_FALSE(b.output);
+        b.fill(streams.emplace(b.name, std::vector<std::byte>(b.bytes)).first->second, 7);
+        b.fill(again.emplace(b.name, std::vector<std::byte>(b.bytes)).first->second, 7);
+      }
+    CHECK(streams == again);
+    CHECK(streams.count("w.scales") == 1);
+    CHECK(t.contract.pointers[1].name == std::string("w.data (tiles)"));
+    // Unpacked, it is as large as weights of a layer are, row by row, and no strip equals its neighbour.
+    std::vector<std::byte> data(static_cast<std::size_t>(g.w.stream_bytes(0, g.n, g.k))), scales(data.size());
+    MutableOperand plain{data.data(), scales.data(), nullptr};
+    unpack_weights(g, {streams["w.data"].data(), streams["w.scales"].data(), nullptr}, plain);
+    float global = 1;
+    if (streams.count("w.global")) std::memcpy(&global, streams["w.global"].data(), 4), global = 1 / global;
+    plain.global = &global;
+    std::vector<float> w(static_cast<std::size_t>(g.n * g.k));
+    g.w.info().decode(plain, g.n, g.k, w.data());
+    for (std::int64_t n = 0; n < g.n; ++n) {
+      double squares = 0;
+      for (std::int64_t k = 0; k < g.k; ++k) squares += std::pow(w[static_cast<std::size_t>(n * g.k + k)], 2);
+      CHECK((squares > 0.02 && squares < 20));
+    }
+    const std::size_t strip = streams["w.data"].size() / static_cast<std::size_t>(g.n / 64);
+    for (std::size_t at = strip; at < streams["w.data"].size(); at += strip)
+      CHECK(std::memcmp(&streams["w.data"][at], &streams["w.data"][at - strip], strip) != 0);
+  }
 }
 
 TEST_CASE("a gemm's buffers, arguments and sizes", "[task]") {
