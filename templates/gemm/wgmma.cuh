@@ -151,6 +151,7 @@ struct Warpgroups {
 
   // The ring's stage `s` may be filled again: every warp tells every block that writes into it.
   TW_MEMBER static void release(const Ring& ring, int stage, int lane) {
+    if constexpr (Weights::kRegisters) sync_warp();  // other lanes read codes with ordinary loads
     if constexpr (kShare > 1) {
       if (lane < kShare) barrier_arrive_remote(ring.empty + stage, static_cast<u32>(lane));
     } else {
@@ -269,7 +270,6 @@ struct Warpgroups {
             }
         }
       }
-      sync_warp();
       release(ring, ring.stage, lane);
       ring.advance();
     }
@@ -305,11 +305,11 @@ struct Warpgroups {
         wgmma_commit();
         Ring next = ring;
         i64 next_kb = kb;
-        if (i + 1 == kItems) {
+        if (i + 1 == kItems && kb + 1 < tiles.k_end) {
           next.advance(), ++next_kb;
-          if (next_kb < tiles.k_end) barrier_wait(next.full + next.stage, next.phase);
+          barrier_wait(next.full + next.stage, next.phase);
         }
-        unpack(next, next_kb, (i + 1) % kItems, a[(i + 1) % 2], scales[(i + 1) % 2]);  // beyond the last: read and not used
+        unpack(next, next_kb, (i + 1) % kItems, a[(i + 1) % 2], scales[(i + 1) % 2]);  // after the last: again, and not used
         wgmma_wait<0>();
         if (i + 1 == kItems) release(ring, ring.stage, lane);
         TW_UNROLL for (int j = 0; j < kSums; ++j)
@@ -389,8 +389,8 @@ struct Warpgroups {
   }
 
   // Split k: every block sends each other its sums of that block's rows, and adds what it gets in the order of the parts of
-  // k. Two slots are enough without any word of "read": who has everybody's sums of one tile knows that everybody has
-  // read those of the tile before. The producers do not wait: the ring fills for the next tile meanwhile.
+  // k. Two slots are enough without any word of "read": a block sends its sums of one tile when all its threads have read
+  // those of the tile before, so who has everybody's knows that. The producers do not wait: the ring fills meanwhile.
   struct Exchange {
     float* slots;      // [2][sender][token][row of the slice]
     u64* arrived;      // [2]
@@ -403,6 +403,7 @@ struct Warpgroups {
     const u32 rank = SPLIT > 1 ? cluster_rank() : 0;
     float* slot = exchange.slots + exchange.slot * kSlotFloats;
     u64* arrived = exchange.arrived + exchange.slot;
+    if constexpr (SPLIT > 1) sync_named(8, kMath);
     if (SPLIT > 1 && thread == 0) barrier_expect(arrived, static_cast<u32>(tokens * kSlice * kParts * 4));
     TW_UNROLL for (int s = 0; s < STRIPS; ++s)
       TW_UNROLL for (int i = 0; i < kSums; ++i) {
