@@ -7,6 +7,7 @@
 
 namespace tilewright::gemm {
 
+const Family& wgmma();      // Hopper's warpgroup matrix units; coded weights as tiles
 const Family& mma();        // matrix units through mma.sync, sm_75 and up
 const Family& gemv();       // few rows: bandwidth first
 const Family& reference();  // any pair of formats

@@ -431,7 +431,8 @@ struct Warpgroups {
     exchange.slot ^= 1u;
   }
 
-  TW_MEMBER static void run(const Args& args, const Shape& shape, const TensorMap* x_map, const TensorMap* w_map) {
+  // w_map: of plain weights only.
+  TW_MEMBER static void run(const Args& args, const Shape& shape, const TensorMap* x_map, const TensorMap* w_map = nullptr) {
     u8* shared = dynamic_shared();
     float* x_scales = reinterpret_cast<float*>(shared + kMainBytes);
     Ring ring{shared, reinterpret_cast<u64*>(shared + kMainBytes + kScaleBytes), nullptr};

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+// Knobs of the warpgroup kernel (wgmma.cuh), their legality and how it is written out.
+#include <fmt/format.h>
+#include <tilewright/args.h>
+
+#include <cmath>
+#include <cstddef>
+#include <optional>
+
+#include "templates/fast_path.h"
+#include "templates/gemm/gemm.h"
+#include "templates/gemm/instruction.h"
+#include "templates/gemm/params.cuh"
+#include "templates/knobs.h"
+#include "templates/specialize.h"
+
+namespace tilewright::gemm {
+namespace {
+
+using tw::WgmmaKind;
+
+constexpr int kStripRows = 64, kPanelBytes = 128, kAtom = 1024;
+constexpr int kBlockShared = 1024;   // of shared memory, reserved per block by the hardware
+constexpr int kMaxStages = 8;
+constexpr int kWholeRows = 64;       // from here on a tile has many tokens: large tiles, whole blocks per SM
+
+struct Knobs {
+  int bm, strips, groups, kgroups, panels, stages, cluster, split, warps;
+
+  static Knobs of(const Candidate& c) {
+    const auto at = [&](const char* name) { return static_cast<int>(c.at(name)); };
+    return {at("bm"), at("strips"), at("groups"), at("kgroups"), at("panels"), at("stages"), at("cluster"), at("split"), at("warps")};
+  }
+  Candidate candidate() const {
+    return {"wgmma",
+            {{"bm", bm},
+             {"strips", strips},
+             {"groups", groups},
+             {"kgroups", kgroups},
+             {"panels", panels},
+             {"stages", stages},
+             {"cluster", cluster},
+             {"split", split},
+             {"warps", warps}}};
+  }
+  int bn() const { return kStripRows * strips * groups; }
+  int share() const { return split > 1 ? 1 : cluster; }
+  int parts() const { return split * kgroups; }
+  int math() const { return 128 * groups * kgroups; }
+};
+
+struct Operands {  // what the kernel needs to know of a problem's formats
+  WgmmaKind kind;
+  int element;     // bytes of x's
+  bool row_scale;  // of x
+  const TileInfo* tiles;  // of w; null: plain
+  int y_bytes;
+
+  int panel_k() const { return kPanelBytes / element; }
+  // Scales that the operand cannot hold: a panel's products and the sums are kept apart (Tile::kDeferred).
+  bool deferred() const { return element == 1 && tiles && tiles->scale_bytes > 0; }
+};
+
+// Accumulators of a thread; where they are many, the producer is a warpgroup that hands registers over.
+int accumulators(const Knobs& k, const Operands& o) { return k.strips * k.bm / 2 * (o.deferred() ? 2 : 1); }
+bool uneven(const Knobs& k, const Operands& o) { return k.groups * k.kgroups == 2 && accumulators(k, o) >= 96; }
+int threads(const Knobs& k, const Operands& o) { return k.math() + (uneven(k, o) ? 128 : 32); }
+
+std::optional<WgmmaKind> kind_of(Format x) {
+  constexpr std::pair<std::string_view, WgmmaKind> kKinds[] = {
+      {"f16", WgmmaKind::f16}, {"bf16", WgmmaKind::bf16}, {"e4m3_row", WgmmaKind::e4m3}, {"int8_row", WgmmaKind::s8}};
+  for (const auto& [name, kind] : kKinds)
+    if (x.name() == name) return kind;
+  return std::nullopt;
+}
+
+std::optional<Operands> operands(const Gemm& g) {
+  const std::optional<WgmmaKind> kind = kind_of(g.x);
+  const TileInfo* tiles = g.packing == Packing::tiles ? tile_info(g.w, g.x) : nullptr;
+  if (!kind || (g.packing == Packing::tiles ? !tiles : !(g.w == g.x))) return std::nullopt;
+  const int element = *kind == WgmmaKind::f16 || *kind == WgmmaKind::bf16 ? 2 : 1;
+  return Operands{*kind, element, element == 1, tiles, fast_path(g.y).element_bytes};
+}
+
+// Mirror Warpgroups::kStageBytes and kSharedBytes; the generated source asserts the latter.
+int stage_bytes(const Knobs& k, const Operands& o) {
+  const int x = k.panels * k.bm * kPanelBytes;
+  if (!o.tiles) return x + k.panels * k.bn() * kPanelBytes;
+  const int bk = k.panels * o.panel_k();
+  const int chunks = o.tiles->scale_bytes ? std::max(1, bk / o.tiles->scale_k) : 0;
+  const int strips = k.strips * k.groups;
+  const int w = strips * (k.panels * 512 * o.tiles->words + chunks * kStripRows * o.tiles->scale_bytes);
+  return x + (w + kAtom - 1) / kAtom * kAtom;
+}
+int shared_bytes(const Knobs& k, const Operands& o) {
+  const int chunk = k.bm % 32 == 0 ? 32 : k.bm % 16 == 0 ? 16 : 8;
+  const int slot = k.parts() * k.bm * (k.bn() / k.split) * 4;
+  const int turn = k.parts() > 1 ? 2 * slot : o.y_bytes == 2 ? k.groups * 2 * chunk * 128 : 0;
+  return k.stages * stage_bytes(k, o) + turn + (o.row_scale ? k.bm * 4 : 0) + 16 * k.stages + (k.parts() > 1 ? 16 : 0);
+}
+
+int blocks_per_sm(const Knobs& k, const Operands& o, const Arch& arch) {
+  return 2 * (shared_bytes(k, o) + kBlockShared) <= arch.shared_per_sm && 2 * threads(k, o) <= 1024 && !uneven(k, o) ? 2 : 1;
+}
+
+// Tokens per tile: what the instruction takes, as close above m as possible (a box with rows beyond the matrix costs more
+// than one without), the largest where there are many.
+std::vector<int> tile_rows(std::int64_t m, const Operands& o) {
+  std::vector<int> all;
+  for (int bm : {8, 16, 32, 64})
+    if (m <= bm) {
+      all.push_back(bm);
+      break;
+    }
+  if (m > 32 && m <= 128) all.push_back(128);
+  if (m > 64) {
+    if (all.empty() || m > 128) all.push_back(128);
+    if (m > 128) all.push_back(o.deferred() ? 160 : 256);
+    if (m > 512 && !o.deferred()) all.push_back(192);
+  }
+  std::erase_if(all, [&](int bm) { return !wgmma_legal(o.kind, bm); });
+  return all;
+}
+
+class WarpgroupFamily final : public EnumeratedFamily {
+ public:
+  std::string_view op() const override { return "gemm"; }
+  std::string_view name() const override { return "wgmma"; }
+  std::string_view title() const override {
+    return "Hopper's warpgroup matrix units: tensor copies, persistent blocks, coded weights as tiles";
+  }
+
+  std::string why_not(const Problem& problem, const Arch& arch) const override {
+    const Gemm* g = problem.gemm();
+    if (!g) return "not a gemm";
+    if (!arch.wgmma) return fmt::format("{} has no warpgroup matrix instructions", arch.name);
+    if (!kind_of(g->x)) return fmt::format("x={} is no operand of a warpgroup matrix instruction", g->x.name());
+    if (g->packing == Packing::none && !(g->w == g->x))
+      return fmt::format("w={} differs from x={} and is not packed as tiles", g->w.name(), g->x.name());
+    const std::optional<Operands> o = operands(*g);
+    if (!o) return fmt::format("w={} has no tiles for x={}", g->w.name(), g->x.name());
+    if (g->k % o->panel_k() != 0) return fmt::format("k = {}: a multiple of {} is needed", g->k, o->panel_k());
+    if (g->n % 8 != 0) return fmt::format("n = {}: a multiple of 8 is needed", g->n);
+    return {};
+  }
+
+  std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
+    if (!why_not(problem, arch).empty()) return {};
+    const Gemm& g = *problem.gemm();
+    const Operands o = *operands(g);
+    const std::int64_t panels_of_k = g.k / o.panel_k();
+    std::vector<Candidate> out;
+    // The ring as deep as shared memory allows, for one block per SM or for two.
+    const auto add = [&](Knobs k) {
+      if (o.tiles && panels_of_k % k.panels != 0) return;  // coded stages are whole
+      if (!o.tiles && k.panels > 1 && panels_of_k < k.panels) return;
+      if (!scales_fit(k, o) || accumulators(k, o) > (o.deferred() ? 160 : 128)) return;
+      if (o.deferred() && !k.warps && (k.strips > 1 || k.panels / k.kgroups % 2 != 0)) return;
+      if (k.split > 1 && panels_of_k / k.panels < 2ll * k.split) return;
+      if (k.bm % (8 * k.share()) != 0 || (o.tiles == nullptr && k.bn() > 256 && k.panels > 1)) return;
+      int last = 0;
+      for (int blocks : {1, 2}) {
+        k.stages = kMaxStages;
+        const int limit = std::min(arch.shared_per_block, arch.shared_per_sm / blocks - kBlockShared);
+        while (k.stages > 1 && shared_bytes(k, o) > limit) --k.stages;
+        if (k.stages < 2 || k.stages == last || shared_bytes(k, o) > limit) continue;
+        if (blocks == 2 && (k.stages < 3 || 2 * threads(k, o) > 1024 || uneven(k, o) || k.bm > kWholeRows)) continue;
+        last = k.stages;
+        out.push_back(k.candidate());
+      }
+    };
+    for (int bm : tile_rows(g.m, o)) {
+      if (bm > kWholeRows) {
+        for (int panels : {1, 2})
+          for (int cluster : {1, 2}) {
+            if (cluster > 1 && g.n <= 128) continue;
+            add({bm, 1, 2, 1, panels, 0, cluster, 1, 0});
+            if (bm <= 128) add({bm, 2, 2, 1, panels, 0, cluster, 1, 0});
+          }
+        if (g.m <= 256)  // few tiles: split k
+          for (int split : {2, 4}) add({bm, 1, 2, 1, 2, 0, split, split, 0});
+        continue;
+      }
+      for (int groups : {1, 2})
+        for (int kgroups : o.tiles ? std::vector<int>{1, 2, 4} : std::vector<int>{1, 2})
+          for (int strips : {1, 2})
+            for (int panels : {2, 4, 8})
+              for (int split : {1, 2, 4})
+                for (int warps : {0, 1}) {
+                  const Knobs k{bm, strips, groups, kgroups, panels, 0, split, split, warps};
+                  if (groups * kgroups > 4 || panels % kgroups != 0) continue;
+                  if (warps && (!o.tiles || o.kind == WgmmaKind::e4m3 || bm > 16)) continue;
+                  // Batches of unpacked panels come in twos.
+                  if (o.tiles && !warps && panels / kgroups * strips % 2 != 0) continue;
+                  const std::int64_t tiles = (g.n + k.bn() - 1) / k.bn();
+                  if (split > 1 && tiles * split > 8ll * arch.typical_sms) continue;
+                  if (registers_of(k, o) * k.math() > 60 * 1024) continue;
+                  add(k);
+                }
+    }
+    return out;
+  }
+
+  Source source(const Problem& problem, const Arch& arch, const Candidate& c) const override {
+    const Gemm& g = *problem.gemm();
+    const Operands o = *operands(g);
+    const Knobs k = Knobs::of(c);
+    Specialization s;
+    s.name = "gemm/wgmma";
+    s.includes = includes_for(g, "gemm/wgmma.cuh");
+    if (!k.warps) s.prelude = wgmma_text(o.kind, k.bm);
+    s.plan_type = fmt::format("tw::gemm::Warpgroups<{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}>", format_type(g.x),
+                              format_type(g.w), epilogue_type(g), k.bm, k.strips, k.groups, k.kgroups, k.panels, k.stages,
+                              k.cluster, k.split, k.warps ? "true" : "false");
+    s.space = "tw::gemm";
+    s.blocks_per_sm = blocks_per_sm(k, o, arch);
+    LaunchPlan& p = s.plan;
+    p.x = {static_cast<std::uint32_t>(k.cluster), static_cast<std::uint32_t>(k.bm),
+           static_cast<std::uint32_t>(k.bn() * k.share())};
+    p.threads = static_cast<std::uint32_t>(threads(k, o));
+    p.cluster = static_cast<std::uint32_t>(k.cluster);
+    p.shared_bytes = static_cast<std::uint32_t>(shared_bytes(k, o));
+    p.persistent = static_cast<std::uint32_t>(s.blocks_per_sm);
+    p.map_count = o.tiles ? 1 : 2;
+    p.maps[0] = map(o, offsetof(GemmArgs, x), k.bm / k.share(), k.share() > 1 ? 1 : k.panels);
+    p.maps[0].rows_at = offsetof(GemmArgs, m);
+    p.maps[0].stride_at = offsetof(GemmArgs, ldx);
+    if (!o.tiles) {
+      p.maps[1] = map(o, offsetof(GemmArgs, w), std::min(k.bn(), 256), k.panels);
+      p.maps[1].rows_at = TensorMapPlan::kConstants + offsetof(tw::gemm::Shape, n);
+    }
+    return specialize(s);
+  }
+
+  Traits traits(const Problem& problem, const Arch& arch, const Candidate& c) const override {
+    const Gemm& g = *problem.gemm();
+    const Operands o = *operands(g);
+    const Knobs k = Knobs::of(c);
+    Traits t;
+    t.tile_rows = k.bm, t.tile_cols = k.bn(), t.threads = threads(k, o);
+    t.shared_bytes = shared_bytes(k, o);
+    t.registers = uneven(k, o) ? 168 : registers_of(k, o);
+    const double tiles_m = std::ceil(static_cast<double>(g.m) / k.bm), tiles_n = std::ceil(static_cast<double>(g.n) / k.bn());
+    t.blocks = tiles_m * tiles_n * k.split;
+    t.unique_bytes = problem.min_bytes();
+    const double w_bytes = static_cast<double>(g.w.total_bytes(g.n, g.k)), x_bytes = static_cast<double>(g.x.total_bytes(g.m, g.k));
+    t.global_bytes = tiles_m * w_bytes + tiles_n * x_bytes / k.share() + static_cast<double>(g.y.total_bytes(g.m, g.n));
+    t.bytes_in_flight = static_cast<double>(k.stages - 1) * stage_bytes(k, o) / threads(k, o);
+    t.mma_ops = 2.0 * tiles_m * k.bm * tiles_n * k.bn() * static_cast<double>(g.k);
+    t.mma_rate = (o.element == 1 ? 2.75 : 1.5) * std::min(1.0, k.bm / 64.0 + 0.25);
+    t.mma_in_flight = 32;
+    if (o.tiles) {
+      // About a dozen instructions for eight weights, and the loop's own per panel of 1024 per warp.
+      t.alu_ops = tiles_m * static_cast<double>(g.n) * static_cast<double>(g.k) * (1.7 + 1.2);
+      t.alu_in_flight = 4;
+    }
+    (void)arch;
+    return t;
+  }
+
+ private:
+  static TensorMapPlan map(const Operands& o, std::size_t pointer, int rows, int panels) {
+    TensorMapPlan m;
+    m.pointer = static_cast<std::uint32_t>(pointer);
+    m.inner_at = TensorMapPlan::kConstants + offsetof(tw::gemm::Shape, k);
+    m.element_bytes = static_cast<std::uint32_t>(o.element);
+    m.box_inner = static_cast<std::uint32_t>(o.panel_k());
+    m.box_rows = static_cast<std::uint32_t>(rows);
+    m.box_panels = static_cast<std::uint32_t>(panels);
+    m.swizzle = kPanelBytes;
+    return m;
+  }
+  // A stage's columns are whole chunks of scales, or a chunk whole stages.
+  static bool scales_fit(const Knobs& k, const Operands& o) {
+    if (!o.tiles || !o.tiles->scale_bytes) return true;
+    const int bk = k.panels * o.panel_k();
+    return bk % o.tiles->scale_k == 0 || o.tiles->scale_k % bk == 0;
+  }
+  static int registers_of(const Knobs& k, const Operands& o) { return accumulators(k, o) + (o.tiles ? 32 : 0) + 56; }
+};
+
+}  // namespace
+
+const Family& wgmma() {
+  static const WarpgroupFamily family;
+  return family;
+}
+
+}  // namespace tilewright::gemm
