@@ -82,10 +82,11 @@ std::vector<Variant> variants(std::string_view what) {
       v.push_back({"fp8 rows fast", kE4M3, kBF16, kCompute32F, kF32, true, true, true});
     }
   } else if (what == "int8") {
-    v = {{"int8 to int32", kI8, kI32, kCompute32I, kI32, false, false, false},
-         {"int8 to int8", kI8, kI8, kCompute32I, kF32, false, false, false}};
+    v = {{"int8 to int32", kI8, kI32, kCompute32I, kI32, false, false, false}};
+  } else if (what == "int8+int8") {
+    v = {{"int8 to int8", kI8, kI8, kCompute32I, kF32, false, false, false}};
   } else {
-    throw Error(ErrorCode::invalid_argument, "rival", std::string(what), "bf16 fp16 fp8 fp8+rows int8");
+    throw Error(ErrorCode::invalid_argument, "rival", std::string(what), "bf16 fp16 fp8 fp8+rows int8 int8+int8");
   }
   return v;
 }
@@ -245,7 +246,7 @@ struct Rival::Inputs {
     // Codes of e4m3 have deviations near 150; the sum of k products is to come out near one.
     pieces[kXScale] = {4, constant(0x1p-7f)};
     pieces[kWScale] = {4, constant(0x1p-7f / std::sqrt(static_cast<float>(k)))};
-    if (what == "int8") {
+    if (what.starts_with("int8")) {
       pieces[kX].fill = [](std::span<std::byte> b) { fill_int8(b, 1); };
       pieces[kW].fill = [](std::span<std::byte> b) { fill_int8(b, 2); };
       return pieces;
