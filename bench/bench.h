@@ -13,7 +13,8 @@ struct Settings {
   std::string cache;
   int problems = 20;
   // gemm
-  std::string shapes, rows, ms, pack;  // as on the command line; empty: the row's own
+  std::string pack = "tiles";
+  std::string shapes, rows, ms;  // as on the command line; empty: the row's own
   double seconds = 440;                // starts nothing new after that
   double tune_seconds = 6;             // of each problem
   int candidates = 16, rounds = 15;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <iterator>
 #include <string>
+#include <type_traits>
 
 #include "core/tiles.cuh"
 #include "format_includes.inc"
@@ -24,10 +25,17 @@ constexpr int raw_bytes(int elements) {
   return 0 * elements;
 }
 
+template <class F, class T>
+constexpr bool same_element = [] {
+  if constexpr (requires { typename F::Element; }) return std::is_same_v<typename F::Element, T>;
+  return false;
+}();
+
 template <class F>
 constexpr FastPath path_of() {
   constexpr bool plain = F::kBlock == 1 && !F::kRowScale;
-  return {plain ? F::kDataBytes : 0,
+  return {same_element<F, tw::e4m3>,
+          plain ? F::kDataBytes : 0,
           F::kGroup,
           F::kCodes,
           F::kOffset,

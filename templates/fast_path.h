@@ -7,6 +7,7 @@
 namespace tilewright {
 
 struct FastPath {
+  bool fp8;           // elements are E4M3
   int element_bytes;  // of a plain format; 0 for others
   int group;          // elements under one scale; 0: no fast path
   bool codes, offset;

@@ -19,6 +19,7 @@ constexpr std::int64_t kMaxBytes = 1ll << 47;
 constexpr const char* kActivations[] = {"none", "relu", "gelu", "gelu_tanh", "silu"};
 constexpr const char* kGlobals[] = {"none", "mul", "div"};
 constexpr const char* kPackings[] = {"none", "tiles"};
+constexpr const char* kAccumulations[] = {"full", "fast"};
 
 Error invalid(std::string field, std::string value, std::string allowed) {
   return Error(ErrorCode::invalid_argument, std::move(field), std::move(value), std::move(allowed));
@@ -80,6 +81,8 @@ void validate(const Gemm& g) {
                       std::string(has_global(g.w) ? g.w.name() : g.x.name()));
   if (!global && g.global != Global::none)
     throw invalid("global", kGlobals[static_cast<int>(g.global)], "left out: no operand has a tensor-wide scale");
+  if (g.accumulation != Accumulation::full && !fast_path(g.x).fp8)
+    throw Error(ErrorCode::unsupported, "accum", "fast", fmt::format("only for fp8, and x={}", g.x.name()));
   if (g.packing == Packing::tiles) check_tiles("pack", "tiles", g.w, g.x, g.n, g.k);
   if (!std::isfinite(g.alpha)) throw invalid("alpha", fmt::format("{}", g.alpha), "a finite number");
 }
@@ -180,7 +183,8 @@ Gemm parse_gemm(Fields& f) {
     const auto [end, error] = std::from_chars(alpha->data(), alpha->data() + alpha->size(), g.alpha);
     if (error != std::errc() || end != alpha->data() + alpha->size()) throw invalid("alpha", *alpha, "a number");
   }
-  f.finish("x w y m n k group global pack bias act alpha");
+  g.accumulation = static_cast<Accumulation>(f.choice("accum", kAccumulations, 0));
+  f.finish("x w y m n k group global pack accum bias act alpha");
   return g;
 }
 
@@ -219,6 +223,8 @@ std::string Problem::text() const {
     if (g->global != Global::none) s += fmt::format(" global={}", kGlobals[static_cast<int>(g->global)]);
     if (g->packing != Packing::none) s += fmt::format(" pack={}", kPackings[static_cast<int>(g->packing)]);
     if (g->bias) s += fmt::format(" bias={}", g->bias->name());
+    if (g->accumulation != Accumulation::full)
+      s += fmt::format(" accum={}", kAccumulations[static_cast<int>(g->accumulation)]);
     if (g->act != Activation::none) s += fmt::format(" act={}", kActivations[static_cast<int>(g->act)]);
     if (g->alpha != 1.0) s += fmt::format(" alpha={}", g->alpha);
     return s;

@@ -7,7 +7,7 @@
 // Optional gemm fields, printed only when they differ from their default: `group` (k elements per scale; only a format
 // that leaves it open accepts one it does not fix itself), `global` (mul | div; required when x or w has a
 // tensor-wide scale: mul if decoded value = code * scale * global, div if it is / global), `pack` (tiles: w was reordered,
-// see tilewright/pack.h), `bias` (f32 f16 bf16), `act` (relu gelu gelu_tanh silu), `alpha`. Optional cast field: `encoder` (see FormatInfo::encoders).
+// see tilewright/pack.h), `accum` (fast: see Accumulation), `bias` (f32 f16 bf16), `act` (relu gelu gelu_tanh silu), `alpha`. Optional cast field: `encoder` (see FormatInfo::encoders).
 // Values; free-threaded.
 #pragma once
 
@@ -24,6 +24,9 @@ namespace tilewright {
 
 enum class Activation { none, relu, gelu, gelu_tanh, silu };
 enum class Global { none, mul, div };  // how a tensor-wide scale is applied
+// How sums of fp8 products are formed. full: in single precision, but for 128 at a time. fast: by the matrix units alone,
+// which keep some 14 bits of each; what other libraries call fast accumulation.
+enum class Accumulation { full, fast };
 enum class Packing { none, tiles };    // how w is stored: as its format says, or reordered for kernels that want that
 
 // Limits of every problem: each extent < 2^31, each stream of each matrix < 2^47 bytes.
@@ -39,6 +42,7 @@ struct Gemm {
   double alpha = 1.0;
   // tiles: only for formats that have them for this x; n is a multiple of 64, k of 64 (16-bit x) or 128 (8-bit x).
   Packing packing = Packing::none;
+  Accumulation accumulation = Accumulation::full;  // fast: only where x has fp8 elements
   friend bool operator==(const Gemm&, const Gemm&) = default;
 };
 

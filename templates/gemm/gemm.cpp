@@ -76,7 +76,8 @@ Contract contract(const Gemm& g) {
                                                         : 1;
   c.strides.push_back({"ldx", offsetof(GemmArgs, ldx), g.k, multiple});
   c.strides.push_back({"ldy", offsetof(GemmArgs, ldy), g.n, 1});
-  const tw::gemm::Shape shape{g.n, g.k, static_cast<float>(g.alpha), g.global == Global::div ? 1 : 0};
+  const tw::gemm::Shape shape{g.n, g.k, static_cast<float>(g.alpha), g.global == Global::div ? 1 : 0,
+                              g.accumulation == Accumulation::fast ? 1 : 0, 0};
   c.constants.resize(sizeof(shape));
   std::memcpy(c.constants.data(), &shape, sizeof(shape));
   return c;

@@ -18,6 +18,8 @@ struct Shape {
   i64 n, k;
   float alpha;
   i32 global_divides;  // the tensor-wide scales divide instead of multiplying
+  i32 fast = 0;        // fp8 sums may be the matrix units' alone: of use to the oracle only
+  i32 unused = 0;
 };
 
 }  // namespace tw::gemm

@@ -10,8 +10,8 @@
 // u = 2^-24, 2^-11, 2^-8 for an f32, f16, bf16 output, with tiny = its smallest subnormal. Weights in tiles may be rounded
 // when they are unpacked (kRounding of core/tiles.cuh), which adds 1.2 |scale| kRounding sum |x| p; p is |w|, and where w is
 // code * step + w0 (W::kOffset) and either part may be rounded, |w| + 2 |w0| >= |code * step| + |w0|. FP8 products are added
-// by Hopper's matrix units with some 14 bits kept of each sum (DeepSeek-V3 technical report, section 3.5.2):
-// 1.2 |scale| 2^-11 sum |x w| more.
+// by Hopper's matrix units with some 14 bits kept of each sum (DeepSeek-V3 technical report, section 3.5.2), cut off and not
+// rounded: 1.2 |scale| s 2^-11 sum |x w| more, s the sums of 32 products one after another: 4, or k / 32 for accum=fast.
 #pragma once
 #include "core/format.cuh"
 #include "core/tiles.cuh"
@@ -113,7 +113,7 @@ template <class X, class W, class Epi, bool oracle, class Tiled = void> struct R
       const double tiny = same<Y, float> ? 1.5e-45 : same<Y, f16> ? 6e-8 : 1e-40;
       const double additions = static_cast<double>(shape.k) / 4 + 64;
       const double linear = sum * scale;
-      constexpr double fp8 = same<typename ElementOf<X>::type, e4m3> ? 4.8828125e-4 : 0;
+      const double fp8 = !same<typename ElementOf<X>::type, e4m3> ? 0 : 4.8828125e-4 * (shape.fast ? static_cast<double>(shape.k) / 32 : 4.0);
       const double bound = 1.2 * (scale < 0 ? -scale : scale) * (magnitude * (additions * 5.97e-8 + fp8) + rounded) +
                            9.6e-7 * ((value < 0 ? -value : value) + (linear < 0 ? -linear : linear) + (bias < 0 ? -bias : bias)) +
                            u * (y < 0 ? -y : y) + tiny;

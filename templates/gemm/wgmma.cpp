@@ -55,10 +55,12 @@ struct Operands {  // what the kernel needs to know of a problem's formats
   bool row_scale;  // of x
   const TileInfo* tiles;  // of w; null: plain
   int y_bytes;
+  bool fast;
 
   int panel_k() const { return kPanelBytes / element; }
   // Scales that the operand cannot hold: a panel's products and the sums are kept apart (Tile::kDeferred).
-  bool deferred() const { return element == 1 && tiles && tiles->scale_bytes > 0; }
+  // The same for fp8, whose matrix units sum a panel's products only, unless accum=fast.
+  bool deferred() const { return (element == 1 && tiles && tiles->scale_bytes > 0) || (kind == WgmmaKind::e4m3 && !fast); }
 };
 
 // Accumulators of a thread; where they are many, the producer is a warpgroup that hands registers over.
@@ -79,7 +81,7 @@ std::optional<Operands> operands(const Gemm& g) {
   const TileInfo* tiles = g.packing == Packing::tiles ? tile_info(g.w, g.x) : nullptr;
   if (!kind || (g.packing == Packing::tiles ? !tiles : !(g.w == g.x))) return std::nullopt;
   const int element = *kind == WgmmaKind::f16 || *kind == WgmmaKind::bf16 ? 2 : 1;
-  return Operands{*kind, element, element == 1, tiles, fast_path(g.y).element_bytes};
+  return Operands{*kind, element, element == 1, tiles, fast_path(g.y).element_bytes, g.accumulation == Accumulation::fast};
 }
 
 // Mirror Warpgroups::kStageBytes and kSharedBytes; the generated source asserts the latter.
@@ -116,7 +118,7 @@ std::vector<int> tile_rows(std::int64_t m, const Operands& o) {
   if (m > 64) {
     if (all.empty() || m > 128) all.push_back(128);
     if (m > 128) all.push_back(o.deferred() ? 160 : 256);
-    if (m > 512 && !o.deferred()) all.push_back(192);
+    if (m > 512 && !(o.deferred() && o.tiles)) all.push_back(192);
   }
   std::erase_if(all, [&](int bm) { return !wgmma_legal(o.kind, bm); });
   return all;
@@ -154,8 +156,8 @@ class WarpgroupFamily final : public EnumeratedFamily {
     const auto add = [&](Knobs k) {
       if (o.tiles && panels_of_k % k.panels != 0) return;  // coded stages are whole
       if (!o.tiles && k.panels > 1 && panels_of_k < k.panels) return;
-      if (!scales_fit(k, o) || accumulators(k, o) > (o.deferred() ? 160 : 128)) return;
-      if (o.deferred() && !k.warps && (k.strips > 1 || k.panels / k.kgroups % 2 != 0)) return;
+      if (!scales_fit(k, o) || accumulators(k, o) > (!o.deferred() ? 128 : o.tiles ? 160 : 192)) return;
+      if (o.deferred() && o.tiles && !k.warps && (k.strips > 1 || k.panels / k.kgroups % 2 != 0)) return;
       if (k.split > 1 && panels_of_k / k.panels < 2ll * k.split) return;
       if (k.bm % (8 * k.share()) != 0 || (o.tiles == nullptr && k.bn() > 256 && k.panels > 1)) return;
       int last = 0;
@@ -209,9 +211,9 @@ class WarpgroupFamily final : public EnumeratedFamily {
     s.name = "gemm/wgmma";
     s.includes = includes_for(g, "gemm/wgmma.cuh");
     if (!k.warps) s.prelude = wgmma_text(o.kind, k.bm);
-    s.plan_type = fmt::format("tw::gemm::Warpgroups<{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}>", format_type(g.x),
+    s.plan_type = fmt::format("tw::gemm::Warpgroups<{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}>", format_type(g.x),
                               format_type(g.w), epilogue_type(g), k.bm, k.strips, k.groups, k.kgroups, k.panels, k.stages,
-                              k.cluster, k.split, k.warps ? "true" : "false");
+                              k.cluster, k.split, k.warps ? "true" : "false", o.fast ? "true" : "false");
     s.space = "tw::gemm";
     s.blocks_per_sm = blocks_per_sm(k, o, arch);
     LaunchPlan& p = s.plan;

@@ -15,6 +15,7 @@
 //   STAGES    of the ring
 //   CLUSTER   blocks per cluster
 //   SPLIT     1 or CLUSTER
+//   FAST      fp8: products of all of k are summed by the matrix units, which keep some 14 bits; else those of a panel
 //   WARPS     matrix instructions of single warps instead: with few tokens it is the instructions around each product that
 //             count, and these need fewer (no descriptors, fences and waits)
 #pragma once
@@ -31,19 +32,20 @@ template <> struct KindOf<bf16> { static constexpr WgmmaKind value = WgmmaKind::
 template <> struct KindOf<e4m3> { static constexpr WgmmaKind value = WgmmaKind::e4m3; };
 template <> struct KindOf<i8> { static constexpr WgmmaKind value = WgmmaKind::s8; };
 
-template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROUPS, int PANELS, int STAGES, int CLUSTER, int SPLIT, bool WARPS>
+template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROUPS, int PANELS, int STAGES, int CLUSTER, int SPLIT, bool WARPS, bool FAST>
 struct Warpgroups {
   using Element = typename X::Element;
   static constexpr WgmmaKind kKind = KindOf<Element>::value;
   using Weights = typename WeightsOf<X, W, STRIPS * GROUPS, PANELS>::type;
   using Product = select<kKind == WgmmaKind::s8, i32, float>;
-  // Scales of groups along k that the operand cannot hold are applied to a panel's products.
-  static constexpr bool kDeferred = Weights::kDeferred;
+  // A panel's products are kept apart from the sums: scales of groups along k that the operand cannot hold apply to them,
+  // and sums in single precision are better than fp8's.
+  static constexpr bool kDeferred = Weights::kDeferred || (kKind == WgmmaKind::e4m3 && !FAST);
   using Sum = select<kDeferred, float, Product>;
 
   // Many accumulators need more registers than an even share: then the producer is a warpgroup that hands its own over.
   // (Its addresses take 72; at 56 they spill.)
-  static constexpr bool kUneven = GROUPS * KGROUPS == 2 && STRIPS * BM / 2 * (WeightsOf<X, W, 1, PANELS>::type::kDeferred ? 2 : 1) >= 96;
+  static constexpr bool kUneven = GROUPS * KGROUPS == 2 && STRIPS * BM / 2 * (kDeferred ? 2 : 1) >= 96;
   static constexpr int kMath = 128 * GROUPS * KGROUPS, kThreads = kMath + (kUneven ? 128 : 32);
   static constexpr int kMathRegisters = 216, kProducerRegisters = 72;
   static constexpr int kStripRows = 64, BN = kStripRows * STRIPS * GROUPS;
@@ -168,6 +170,9 @@ struct Warpgroups {
     if constexpr (WARPS) {
       multiply_warps(ring, tiles, sums, group, k_group, thread, lane);
       return;
+    } else if constexpr (kDeferred && !Weights::kRegisters) {
+      multiply_apart(ring, tiles, sums, x_base, group, k_group, lane);
+      return;
     } else if constexpr (kDeferred) {
       multiply_deferred(ring, tiles, sums, x_base, group, k_group, thread, lane);
       return;
@@ -265,12 +270,38 @@ struct Warpgroups {
           }
           TW_UNROLL for (int t = 0; t < kTokens; ++t)
             TW_UNROLL for (int j = 0; j < 4; ++j) {
-              if constexpr (kDeferred) sums[s][4 * t + j] += Weights::Tile::row_scale(scales, j / 2) * static_cast<float>(products[t][j]);
+              if constexpr (kDeferred) sums[s][4 * t + j] += row_scale(scales, j / 2) * static_cast<float>(products[t][j]);
               else sums[s][4 * t + j] = products[t][j];
             }
         }
       }
       release(ring, ring.stage, lane);
+      ring.advance();
+    }
+  }
+
+  template <class Scales> TW_MEMBER static float row_scale(const Scales& scales, int row) {
+    if constexpr (Weights::kDeferred) return Weights::Tile::row_scale(scales, row);
+    else return 1.0f;
+  }
+
+  // Both operands in shared memory. The matrix units are the other warpgroup's while this one adds.
+  TW_MEMBER static void multiply_apart(Ring& ring, const Tiles& tiles, Sums& sums, u32 x_base, int group, int k_group, int lane) {
+    Product products[kSums];
+    for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
+      barrier_wait(ring.full + ring.stage, ring.phase);
+      TW_UNROLL for (int i = 0; i < PANELS / KGROUPS; ++i)
+        TW_UNROLL for (int s = 0; s < STRIPS; ++s) {
+          const int p = i * KGROUPS + k_group;
+          const u32 x = x_base + (ring.stage * kStageBytes + p * kPanelBytes) / 16;
+          const u32 w = x_base + (ring.stage * kStageBytes + kXBytes + (p * BN + (group * STRIPS + s) * kStripRows) * 128) / 16;
+          wgmma_fence();
+          TW_UNROLL for (int step = 0; step < 4; ++step) Wgmma<kKind, BM>::ss(products, w + step * 2, x + step * 2, step > 0);
+          wgmma_commit();
+          wgmma_wait<0>();
+          if (i + 1 == PANELS / KGROUPS && s + 1 == STRIPS) release(ring, ring.stage, lane);
+          TW_UNROLL for (int j = 0; j < kSums; ++j) sums[s][j] += products[j];
+        }
       ring.advance();
     }
   }
@@ -313,7 +344,7 @@ struct Warpgroups {
         wgmma_wait<0>();
         if (i + 1 == kItems) release(ring, ring.stage, lane);
         TW_UNROLL for (int j = 0; j < kSums; ++j)
-          sums[0][j] += Weights::Tile::row_scale(scales[i % 2], j % 4 / 2) * static_cast<float>(products[j]);
+          sums[0][j] += row_scale(scales[i % 2], j % 4 / 2) * static_cast<float>(products[j]);
       }
       ring.advance();
     }

@@ -110,9 +110,9 @@ void check_wgmma(const Size& s, u32 grid, std::uint64_t seed) {
   CHECK(wrong == 0);
 }
 
-template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROUPS, int PANELS, int STAGES, int CLUSTER, int SPLIT, bool WARPS = false>
+template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROUPS, int PANELS, int STAGES, int CLUSTER, int SPLIT, bool WARPS = false, bool FAST = false>
 void check_warpgroups() {
-  using Plan = gemm::Warpgroups<X, W, Epi, BM, STRIPS, GROUPS, KGROUPS, PANELS, STAGES, CLUSTER, SPLIT, WARPS>;
+  using Plan = gemm::Warpgroups<X, W, Epi, BM, STRIPS, GROUPS, KGROUPS, PANELS, STAGES, CLUSTER, SPLIT, WARPS, FAST>;
   static_assert(Plan::kSharedBytes <= 227 * 1024, "the test asks for too much");
   constexpr i64 kPanel = 128 / sizeof(typename X::Element);
   constexpr bool kCoded = !same<X, W>;

@@ -21,6 +21,8 @@ TEST_CASE("wgmma: plain operands", "[gemm]") {
   SECTION("fp8, a scale per row on both sides") {
     check_warpgroups<fmt::e4m3_row, fmt::e4m3_row, Epilogue<bf16, NoBias, Act::none>, 64, 1, 2, 1, 1, 3, 2, 1>();
     check_warpgroups<fmt::e4m3_row, fmt::e4m3_row, PlainF32, 16, 1, 1, 1, 2, 2, 2, 2>();
+    check_warpgroups<fmt::e4m3_row, fmt::e4m3_row, Epilogue<f16, NoBias, Act::none>, 32, 2, 1, 2, 2, 2, 1, 1>();
+    check_warpgroups<fmt::e4m3_row, fmt::e4m3_row, Epilogue<bf16, NoBias, Act::none>, 64, 1, 2, 1, 1, 3, 2, 1, false, true>();
   }
   SECTION("signed bytes, a scale per row on both sides") {
     check_warpgroups<fmt::int8_row, fmt::int8_row, Epilogue<bf16, float, Act::none>, 64, 2, 1, 1, 1, 3, 1, 1>();
