@@ -7,7 +7,7 @@
 namespace tilewright::cli {
 namespace {
 
-constexpr const char* kOps[] = {"gemm", "cast"};
+constexpr const char* kOps[] = {"gemm", "cast", "pack"};
 
 void show(const Context& context, bool markdown, const Json& json, const Table& table) {
   if (context.json)

@@ -220,6 +220,9 @@ int run_run(const Context& context, const Args& args) {
   if (args.model.empty() != args.tensor.empty())
     throw Error(ErrorCode::invalid_argument, args.model.empty() ? "--model" : "--tensor", "", "needed with the other");
   const Gemm* g = problem.gemm();
+  if (problem.pack() || (g && g->packing != Packing::none))
+    throw Error(ErrorCode::unsupported, "problem", problem.text(),
+                "run takes gemms and casts over formats as they are stored");
   const double elements = g ? double(g->m) * double(g->k) + double(g->n) * double(g->k) + double(g->m) * double(g->n)
                             : double(problem.rows()) * double(problem.cols());
   if (elements > kMostElements)

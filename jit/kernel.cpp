@@ -199,6 +199,12 @@ void Kernel::launch(Stream stream, const CastArgs& args) const {
   jit::launch_checked(*impl_, stream, &args, args.rows, impl_->contract.cols);
 }
 
+void Kernel::launch(Stream stream, const PackArgs& args) const {
+  if (impl_->operation != Impl::Operation::pack) [[unlikely]]
+    jit::refuse_operation(*impl_, "PackArgs");
+  jit::launch_checked(*impl_, stream, &args, impl_->contract.rows, impl_->contract.cols);
+}
+
 void Kernel::launch(Stream stream, std::span<const std::byte> params, std::int64_t rows, std::int64_t cols) const {
   // The driver copies as many bytes as the kernel declares, whatever the span has.
   if (impl_->params_bytes != Impl::kUnknown && params.size() != impl_->params_bytes) [[unlikely]]

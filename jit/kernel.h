@@ -38,7 +38,7 @@ struct Loaded {
 }  // namespace jit
 
 struct Kernel::Impl {
-  enum class Operation { own, gemm, cast };
+  enum class Operation { own, gemm, cast, pack };
   static constexpr std::size_t kUnknown = ~std::size_t{0};
 
   std::shared_ptr<Device::Impl> device;

@@ -131,9 +131,11 @@ Kernel::Impl::Operation operation_of(const Contract& contract) {
   using Operation = Kernel::Impl::Operation;
   const Operation operation = contract.op == "gemm"   ? Operation::gemm
                               : contract.op == "cast" ? Operation::cast
+                              : contract.op == "pack" ? Operation::pack
                                                       : Operation::own;
   const std::size_t size = operation == Operation::gemm   ? sizeof(GemmArgs)
                            : operation == Operation::cast ? sizeof(CastArgs)
+                           : operation == Operation::pack ? sizeof(PackArgs)
                                                           : contract.args_bytes;
   if (contract.args_bytes != size)
     refuse("contract.args_bytes", fmt::format("{}", contract.args_bytes),

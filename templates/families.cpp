@@ -7,6 +7,7 @@
 
 #include "templates/cast/cast.h"
 #include "templates/gemm/gemm.h"
+#include "templates/pack/pack.h"
 
 namespace tilewright {
 namespace {
@@ -14,13 +15,15 @@ namespace {
 // Most specialized first, the reference last: it takes whatever the others do not.
 const Family* const kGemm[] = {&gemm::wgmma(), &gemm::mma(), &gemm::gemv(), &gemm::reference()};
 const Family* const kCast[] = {&cast::blocks(), &cast::rows(), &cast::reference()};
+const Family* const kPack[] = {&pack::tiles()};
 
 }  // namespace
 
 std::span<const Family* const> families(std::string_view op) {
   if (op == "gemm") return kGemm;
   if (op == "cast") return kCast;
-  throw Error(ErrorCode::invalid_argument, "operation", std::string(op), "gemm or cast");
+  if (op == "pack") return kPack;
+  throw Error(ErrorCode::invalid_argument, "operation", std::string(op), "gemm, cast or pack");
 }
 
 const Family& family(std::string_view op, std::string_view name) {
@@ -33,7 +36,9 @@ const Family& family(std::string_view op, std::string_view name) {
 }
 
 Contract contract_for(const Problem& problem) {
-  return problem.gemm() ? gemm::contract(*problem.gemm()) : cast::contract(*problem.cast());
+  if (const Gemm* g = problem.gemm()) return gemm::contract(*g);
+  if (const Pack* p = problem.pack()) return pack::contract(*p);
+  return cast::contract(*problem.cast());
 }
 
 std::string illegal(const Problem& problem, const Arch& arch, const Candidate& candidate) {

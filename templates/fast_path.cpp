@@ -53,7 +53,11 @@ template <class X>
 constexpr int operand_of() {
   if constexpr (requires { typename X::Element; }) {
     using E = typename X::Element;
-    return tw::same<E, tw::f16> ? 1 : tw::same<E, tw::bf16> ? 2 : tw::same<E, tw::e4m3> ? 3 : tw::same<E, tw::i8> ? 4 : 0;
+    return tw::same<E, tw::f16>    ? 1
+           : tw::same<E, tw::bf16> ? 2
+           : tw::same<E, tw::e4m3> ? 3
+           : tw::same<E, tw::i8>   ? 4
+                                   : 0;
   }
   return 0;
 }
@@ -74,7 +78,9 @@ struct TileEntry {
 };
 template <class F>
 constexpr TileEntry tile_entry(const char* name) {
-  return {name, operand_of<F>(), {{}, tiles_of<F, tw::f16>(), tiles_of<F, tw::bf16>(), tiles_of<F, tw::e4m3>(), tiles_of<F, tw::i8>()}};
+  return {name,
+          operand_of<F>(),
+          {{}, tiles_of<F, tw::f16>(), tiles_of<F, tw::bf16>(), tiles_of<F, tw::e4m3>(), tiles_of<F, tw::i8>()}};
 }
 constexpr TileEntry kTiles[] = {
 #define FORMAT(NAME) tile_entry<tw::fmt::NAME>(#NAME),
@@ -98,7 +104,6 @@ const FastPath& fast_path(Format f) {
     if (f.name() == e.name) return e.path;
   throw Error(ErrorCode::invalid_argument, "format", std::string(f.name()), "a file of templates/formats");
 }
-
 
 const TileInfo* tile_info(Format w, Format x) {
   const TileInfo& tiles = tile_entry(w).tiles[tile_entry(x).operand];

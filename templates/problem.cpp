@@ -20,6 +20,7 @@ constexpr const char* kActivations[] = {"none", "relu", "gelu", "gelu_tanh", "si
 constexpr const char* kGlobals[] = {"none", "mul", "div"};
 constexpr const char* kPackings[] = {"none", "tiles"};
 constexpr const char* kAccumulations[] = {"full", "fast"};
+constexpr const char* kInverse[] = {"0", "1"};
 
 Error invalid(std::string field, std::string value, std::string allowed) {
   return Error(ErrorCode::invalid_argument, std::move(field), std::move(value), std::move(allowed));
@@ -44,10 +45,11 @@ bool has_global(Format f) {
 }
 
 // Whether a matrix of weights can be reordered for `x`. `field`: what asks for it.
-void check_tiles(const char* field, const char* value, Format w, Format x, std::int64_t n, std::int64_t k) {
+void check_tiles(const char* field, std::string value, Format w, Format x, std::int64_t n, std::int64_t k) {
   const TileInfo* tiles = tile_info(w, x);
   if (!tiles)
-    throw Error(ErrorCode::unsupported, field, value, fmt::format("w={} has no tiles for x={}", w.name(), x.name()));
+    throw Error(ErrorCode::unsupported, field, std::move(value),
+                fmt::format("w={} has no tiles for x={}", w.name(), x.name()));
   if (n % kTileRows != 0)
     throw invalid("n", std::to_string(n), fmt::format("a multiple of {}, the rows of a tile", kTileRows));
   if (k % tiles->panel_k != 0)
@@ -99,6 +101,22 @@ void validate(const Cast& c) {
   if (c.encoder < 0 || c.encoder >= static_cast<int>(c.y.info().encoders.size()))
     throw invalid("encoder", std::to_string(c.encoder),
                   fmt::format("an encoder of {}: {}", c.y.name(), fmt::join(c.y.info().encoders, " ")));
+}
+
+Gemm packed_gemm(const Pack& p) {  // of which p makes the weights
+  Gemm g{.x = p.x, .w = p.w, .y = p.x, .bias = {}};
+  g.n = p.n, g.k = p.k, g.packing = Packing::tiles;
+  return g;
+}
+
+void validate(const Pack& p) {
+  check_extent("n", p.n);
+  check_extent("k", p.k);
+  if (p.n == 0 || p.k == 0) throw invalid(p.n == 0 ? "n" : "k", "0", "1 to 2147483647");
+  check_matrix("w", p.w, p.n, p.k, "k");
+  check_tiles("w", std::string(p.w.name()), p.w, p.x, p.n, p.k);
+  if (p.n / kTileRows * (p.k / tile_info(p.w, p.x)->panel_k) > kMaxExtent)
+    throw Error(ErrorCode::too_large, "n", std::to_string(p.n), "at most 2147483647 tiles");
 }
 
 // The words of a problem as field -> value, each taken once.
@@ -203,16 +221,26 @@ Cast parse_cast(Fields& f) {
   return c;
 }
 
+Pack parse_pack(Fields& f) {
+  Pack p{.w = f.format("w"), .x = f.format("x")};
+  p.n = f.integer("n"), p.k = f.integer("k");
+  p.inverse = f.choice("inverse", kInverse, 0) == 1;
+  f.finish("w x n k inverse");
+  return p;
+}
+
 }  // namespace
 
 Problem::Problem(Gemm gemm) : value_(gemm) { validate(gemm); }
 Problem::Problem(Cast cast) : value_(cast) { validate(cast); }
+Problem::Problem(Pack pack) : value_(pack) { validate(pack); }
 
 Problem Problem::parse(std::string_view text) {
   Fields fields(text);
   if (fields.op() == "gemm") return Problem(parse_gemm(fields));
   if (fields.op() == "cast") return Problem(parse_cast(fields));
-  throw invalid("operation", std::string(fields.op()), "gemm or cast");
+  if (fields.op() == "pack") return Problem(parse_pack(fields));
+  throw invalid("operation", std::string(fields.op()), "gemm, cast or pack");
 }
 
 std::string Problem::text() const {
@@ -229,15 +257,18 @@ std::string Problem::text() const {
     if (g->alpha != 1.0) s += fmt::format(" alpha={}", g->alpha);
     return s;
   }
+  if (const Pack* p = pack())
+    return fmt::format("pack w={} x={} n={} k={}{}", p->w.name(), p->x.name(), p->n, p->k,
+                       p->inverse ? " inverse=1" : "");
   const Cast* c = cast();
   std::string s = fmt::format("cast x={} y={} rows={} cols={}", c->x.name(), c->y.name(), c->rows, c->cols);
   if (c->encoder) s += fmt::format(" encoder={}", c->y.info().encoders[static_cast<std::size_t>(c->encoder)]);
   return s;
 }
 
-std::string_view Problem::op() const { return gemm() ? "gemm" : "cast"; }
-std::int64_t Problem::rows() const { return gemm() ? gemm()->m : cast()->rows; }
-std::int64_t Problem::cols() const { return gemm() ? gemm()->n : cast()->cols; }
+std::string_view Problem::op() const { return gemm() ? "gemm" : cast() ? "cast" : "pack"; }
+std::int64_t Problem::rows() const { return gemm() ? gemm()->m : cast() ? cast()->rows : pack()->n; }
+std::int64_t Problem::cols() const { return gemm() ? gemm()->n : cast() ? cast()->cols : pack()->k; }
 
 Problem Problem::with_rows(std::int64_t rows) const {
   if (const Gemm* g = gemm()) {
@@ -245,6 +276,7 @@ Problem Problem::with_rows(std::int64_t rows) const {
     copy.m = rows;
     return Problem(copy);
   }
+  if (pack()) return *this;
   Cast copy = *cast();
   copy.rows = rows;
   return Problem(copy);
@@ -254,6 +286,8 @@ double Problem::min_bytes() const {
   if (const Gemm* g = gemm())
     return static_cast<double>(g->x.total_bytes(g->m, g->k)) + static_cast<double>(w_bytes(*g)) +
            static_cast<double>(g->y.total_bytes(g->m, g->n));
+  if (const Pack* p = pack())
+    return static_cast<double>(p->w.total_bytes(p->n, p->k)) + static_cast<double>(w_bytes(packed_gemm(*p)));
   const Cast* c = cast();
   return static_cast<double>(c->x.total_bytes(c->rows, c->cols)) +
          static_cast<double>(c->y.total_bytes(c->rows, c->cols));

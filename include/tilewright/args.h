@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a launch passes to a kernel of each operation. Standard layout and identical on the device
-// (templates/gemm/params.cuh, templates/cast/params.cuh), so that launching copies nothing twice.
+// (templates/gemm/params.cuh, templates/cast/params.cuh, templates/pack/params.cuh), so that launching copies nothing twice.
 // All pointers are device pointers, 16-byte aligned.
 #pragma once
 
@@ -24,6 +24,11 @@ struct CastArgs {
   Operand x;                  // [rows, cols]
   MutableOperand y;           // [rows, cols]; y.global is read, not written
   std::int64_t rows = 0;      // of this call; 0 launches nothing
+};
+
+struct PackArgs {
+  MutableOperand w;           // [n, k], as its format stores it; read, or written by an inverse pack
+  MutableOperand tiles;       // the same matrix, packed (tilewright/pack.h). A null `global` is left alone
 };
 
 }  // namespace tilewright

@@ -101,6 +101,7 @@ struct Contract {
   std::vector<std::byte> constants;      // second kernel parameter, fixed at prepare(); empty: there is none
                                          // After them come the tensor maps of the binary's LaunchPlan.
   std::int64_t cols = 0;                 // the launch's second extent
+  std::int64_t rows = 0;                 // its first, of an operation whose arguments do not tell; else 0
 };
 
 class TILEWRIGHT_EXPORT Kernel {
@@ -123,6 +124,7 @@ class TILEWRIGHT_EXPORT Kernel {
   // device was reset since, or a tensor map cannot be made: a stride that is no multiple of 16 bytes), forked. Whatever context is current for the thread is current again afterwards.
   void launch(Stream stream, const GemmArgs& args) const;
   void launch(Stream stream, const CastArgs& args) const;
+  void launch(Stream stream, const PackArgs& args) const;
   // A caller's own argument struct, what the entry function declares as its first parameter.
   void launch(Stream stream, std::span<const std::byte> params, std::int64_t rows, std::int64_t cols) const;
 

@@ -3,11 +3,13 @@
 //
 //   gemm x=q8_1 w=q4_0 y=f32 m=2 n=4096 k=14336            y[m,n] = act(alpha * sum_k x[m,k] w[n,k] + bias[n])
 //   cast x=f32 y=q8_1 rows=2 cols=14336                    y = encode(decode(x)), row by row
+//   pack w=q4_0 x=f16 n=4096 k=14336                       w reordered, once, for gemms with this w and x and pack=tiles
 //
 // Optional gemm fields, printed only when they differ from their default: `group` (k elements per scale; only a format
 // that leaves it open accepts one it does not fix itself), `global` (mul | div; required when x or w has a
 // tensor-wide scale: mul if decoded value = code * scale * global, div if it is / global), `pack` (tiles: w was reordered,
-// see tilewright/pack.h), `accum` (fast: see Accumulation), `bias` (f32 f16 bf16), `act` (relu gelu gelu_tanh silu), `alpha`. Optional cast field: `encoder` (see FormatInfo::encoders).
+// see tilewright/pack.h), `accum` (fast: see Accumulation), `bias` (f32 f16 bf16), `act` (relu gelu gelu_tanh silu),
+// `alpha`. Optional cast field: `encoder` (see FormatInfo::encoders). Optional pack field: `inverse` (1: from tiles to w).
 // Values; free-threaded.
 #pragma once
 
@@ -53,29 +55,39 @@ struct Cast {
   friend bool operator==(const Cast&, const Cast&) = default;
 };
 
+// A weight matrix to tiles, or back. Both extents are fixed: a launch takes the whole matrix.
+struct Pack {
+  Format w, x;
+  std::int64_t n = 0, k = 0;
+  bool inverse = false;
+  friend bool operator==(const Pack&, const Pack&) = default;
+};
+
 class TILEWRIGHT_EXPORT Problem {
  public:
-  // Both constructors and parse() validate everything that does not depend on a device; they throw Error
+  // The constructors and parse() validate everything that does not depend on a device; they throw Error
   // (invalid_argument, unsupported or too_large) naming the field.
   Problem(Gemm gemm);
   Problem(Cast cast);
+  Problem(Pack pack);
   static Problem parse(std::string_view text);
 
   std::string text() const;       // canonical; parse(text()) == *this
-  std::string_view op() const;    // "gemm", "cast"
+  std::string_view op() const;    // "gemm", "cast", "pack"
   const Gemm* gemm() const { return std::get_if<Gemm>(&value_); }
   const Cast* cast() const { return std::get_if<Cast>(&value_); }
+  const Pack* pack() const { return std::get_if<Pack>(&value_); }
 
-  std::int64_t rows() const;      // the run-time extent: m of a gemm, rows of a cast
-  std::int64_t cols() const;      // the launch's second extent: n of a gemm, cols of a cast
-  Problem with_rows(std::int64_t rows) const;
+  std::int64_t rows() const;      // the run-time extent: m of a gemm, rows of a cast; n of a pack, where it is fixed
+  std::int64_t cols() const;      // the launch's second extent: n of a gemm, cols of a cast, k of a pack
+  Problem with_rows(std::int64_t rows) const;  // a pack stays as it is
   double min_bytes() const;       // every operand moved once
-  double ops() const;             // 2 m n k; 0 for a cast
+  double ops() const;             // 2 m n k; 0 for the others
 
   friend bool operator==(const Problem&, const Problem&) = default;
 
  private:
-  std::variant<Gemm, Cast> value_;
+  std::variant<Gemm, Cast, Pack> value_;
 };
 
 // Row buckets: one kernel is chosen for each. bucket_of(m) is the smallest bucket that is >= m, the last for all above.

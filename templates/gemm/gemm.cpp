@@ -61,8 +61,10 @@ Contract contract(const Gemm& g) {
   c.args_bytes = sizeof(GemmArgs);
   c.cols = g.n;
   add_operand(c, {"x.data", "x.scales", "x.global"}, offsetof(GemmArgs, x), g.x);
-  if (g.packing == Packing::none) add_operand(c, {"w.data", "w.scales", "w.global"}, offsetof(GemmArgs, w), g.w);
-  else add_tiles(c, g);
+  if (g.packing == Packing::none)
+    add_operand(c, {"w.data", "w.scales", "w.global"}, offsetof(GemmArgs, w), g.w);
+  else
+    add_tiles(c, g);
   c.pointers.push_back({"y", offsetof(GemmArgs, y), 16, true});
   if (g.bias)
     c.pointers.push_back(

@@ -56,8 +56,9 @@ void require(const void* pointer, const char* name) {
 
 template <bool inverse>
 void run(const Gemm& g, MutableOperand w, MutableOperand tiles, const char* const (&names)[4]) {
-  if (Problem(g).gemm()->packing != Packing::tiles)
+  if (g.packing != Packing::tiles)
     throw Error(ErrorCode::invalid_argument, "pack", "none", "tiles: the problem of the packed weights");
+  const Problem checked(Pack{g.w, g.x, g.n, g.k, inverse});
   Gemm plain = g;
   plain.packing = Packing::none;
   require(w.data, names[0]);

@@ -49,8 +49,13 @@ void check_tiles(const Size& s, u64 seed) {
   const std::vector<u8> bias_bytes = make_bias<typename BiasOf<Epi>::type>(s.n, bias);
   const gemm::Shape shape{s.n, s.k, -0.75f, 0};
   const auto run = [&]<class Plan>(Plan*, const Operand& from, auto& y) {
-    const gemm::Args args{x.operand(), from, y.data(), bias_bytes.empty() ? nullptr : bias_bytes.data(), s.m,
-                          s.pad_x ? s.k + s.pad_x : 0, 0};
+    const gemm::Args args{x.operand(),
+                          from,
+                          y.data(),
+                          bias_bytes.empty() ? nullptr : bias_bytes.data(),
+                          s.m,
+                          s.pad_x ? s.k + s.pad_x : 0,
+                          0};
     emu::run({{static_cast<u32>(ceil_div64(s.n, 128)), static_cast<u32>(ceil_div64(s.m, 4)), 1}, 128, 1, 0, seed},
              [&] { Plan::run(args, shape); });
   };

@@ -42,6 +42,7 @@ TEST_CASE("every family compiles for every generation of chips", "[archs]") {
         "gemm x=bf16 w=nvfp4 y=f16 m=16 n=4096 k=4096 global=div pack=tiles",
         "gemm x=f16 w=q5_k y=f16 m=16 n=4096 k=4096 pack=tiles", "gemm x=f32 w=f32 y=f32 m=3 n=5 k=7",
         "cast x=f32 y=q8_1 rows=64 cols=4096", "cast x=f16 y=e4m3_row rows=64 cols=4096",
-        "cast x=q4_0 y=f16 rows=64 cols=4096"})
+        "cast x=q4_0 y=f16 rows=64 cols=4096", "pack w=q5_k x=f16 n=4096 k=4096",
+        "pack w=nvfp4 x=bf16 n=4096 k=4096 inverse=1", "pack w=int4_row x=int8_row n=4096 k=4096"})
     compile_some(Problem::parse(text), arch(target), options);
 }

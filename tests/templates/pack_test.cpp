@@ -99,10 +99,36 @@ TEST_CASE("a problem says that its weights are packed", "[pack]") {
   CHECK(refusal("gemm x=f16 w=q4_0 y=f16 m=2 n=64 k=96 pack=tiles").field() == "k");
 }
 
+TEST_CASE("packing is an operation", "[pack]") {
+  for (const char* text : {"pack w=q4_0 x=f16 n=4096 k=14336", "pack w=nvfp4 x=bf16 n=64 k=64 inverse=1"}) {
+    const Problem p = Problem::parse(text);
+    CHECK(p.text() == text);
+    CHECK(p.op() == "pack");
+    CHECK(p.with_rows(1) == p);
+    CHECK(p == Problem(*p.pack()));
+    CHECK(p.rows() == p.pack()->n);
+    CHECK(p.cols() == p.pack()->k);
+    CHECK(p.ops() == 0);
+  }
+  CHECK(Problem::parse("pack x=f16 w=q4_0 n=64 k=64 inverse=0").text() == "pack w=q4_0 x=f16 n=64 k=64");
+  CHECK(Problem::parse("pack w=q4_0 x=f16 n=64 k=128").min_bytes() == 2.0 * 64 * 128 / 32 * 18);
+  CHECK(refusal("pack w=q4_0 x=f16 n=64 k=64 inverse=2").field() == "inverse");
+  CHECK(refusal("pack w=q4_0 x=f32 n=64 k=64").field() == "w");
+  CHECK(refusal("pack w=q4_0 x=f16 n=65 k=64").field() == "n");
+  CHECK(refusal("pack w=q4_0 x=f16 n=0 k=64").field() == "n");
+  CHECK(refusal("pack w=q4_0 x=f16 n=2147483584 k=64000 inverse=1").code() == ErrorCode::too_large);
+  std::vector<std::string> names;
+  for (const PointerRule& rule : contract_for(Problem::parse("pack w=nvfp4 x=f16 n=64 k=64")).pointers)
+    names.push_back(rule.name + std::string(rule.required ? "" : "?"));
+  CHECK(names ==
+        std::vector<std::string>{"w.data", "w.scales", "w.global?", "tiles.data", "tiles.scales", "tiles.global?"});
+}
+
 TEST_CASE("families that read formats as they are do not take tiles", "[pack]") {
   const Problem p = Problem::parse("gemm x=f16 w=q4_0 y=f16 m=16 n=64 k=64 pack=tiles");
   for (const char* target : {"sm_75", "sm_90a"}) {
-    for (const char* name : {"mma", "gemv"}) CHECK(family("gemm", name).why_not(p, arch(target)) == "w is packed as tiles");
+    for (const char* name : {"mma", "gemv"})
+      CHECK(family("gemm", name).why_not(p, arch(target)) == "w is packed as tiles");
     CHECK(family("gemm", "reference").why_not(p, arch(target)).empty());
   }
   std::vector<std::string> names;
@@ -135,7 +161,8 @@ TEST_CASE("the layout of packed q4_0", "[pack]") {
     }
   Streams tiles = tiled_streams(g);
   pack_weights(g, {rows.data(), nullptr, nullptr}, tiles.out());
-  // Thread 0, first step: rows 0 and 8, columns 0 1 and 8 9. Thread 37, last step: rows 17 and 25, columns 50 51, 58 59.
+  // Thread 0, first step: rows 0 and 8, columns 0 1 and 8 9. Thread 37, last step: rows 17 and 25, columns 50 51,
+  // 58 59.
   CHECK(tiles.data[0] == 0x19910880u);
   CHECK(tiles.data[4 * 37 + 3] == 0x6ee65dd5u);
   // Rows 0, 8, 1, 9: two scales each.
@@ -190,7 +217,8 @@ void run_kernel(const Gemm& g, Streams& rows, Streams& tiles) {
   const auto operand = [](Streams& s) { return tw::MutableOperand{s.data.data(), s.scales.data(), &s.global}; };
   const tw::pack::Args args{operand(rows), operand(tiles)};
   const tw::pack::Shape shape{g.n, g.k};
-  tw::emu::run({{static_cast<tw::u32>(Plan::tiles(shape)), 1, 1}, Plan::kThreads, 1, 0, 1}, [&] { Plan::run(args, shape); });
+  tw::emu::run({{static_cast<tw::u32>(Plan::tiles(shape)), 1, 1}, Plan::kThreads, 1, 0, 1},
+               [&] { Plan::run(args, shape); });
 }
 template <class W, class X>
 void check_kernels(const char* w, const char* x) {
