@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tilewright/engine.h"
 
+#include <algorithm>
 #include <bit>
 #include <chrono>
 #include <cmath>
@@ -13,6 +14,7 @@
 #include "jit/context.h"
 #include "jit/device.h"
 #include "templates/families.h"
+#include "templates/fast_path.h"
 #include "tuner/engine_impl.h"
 #include "tuner/launch.h"
 #include "tuner/search.h"
@@ -39,12 +41,16 @@ std::size_t PreparedHash::operator()(const PreparedKey& key) const {
   if (const Gemm* g = key.problem.gemm()) {
     h = mix(mix(mix(h, bits(&g->x.info())), bits(&g->w.info())), bits(&g->y.info()));
     h = mix(mix(h, static_cast<std::uint64_t>(g->n)), static_cast<std::uint64_t>(g->k));
-    h = mix(h, static_cast<std::uint64_t>(g->group) * 128 + static_cast<std::uint64_t>(g->packing) * 64 +
-                   static_cast<std::uint64_t>(g->global) * 8 + static_cast<std::uint64_t>(g->act));
+    h = mix(h, static_cast<std::uint64_t>(g->group) * 256 + static_cast<std::uint64_t>(g->accumulation) * 128 +
+                   static_cast<std::uint64_t>(g->packing) * 64 + static_cast<std::uint64_t>(g->global) * 8 +
+                   static_cast<std::uint64_t>(g->act));
     h = mix(mix(h, g->bias ? bits(&g->bias->info()) : 0), std::bit_cast<std::uint64_t>(g->alpha));
   } else if (const Cast* c = key.problem.cast()) {
     h = mix(mix(h, bits(&c->x.info())), bits(&c->y.info()));
     h = mix(mix(h, static_cast<std::uint64_t>(c->cols)), static_cast<std::uint64_t>(c->encoder));
+  } else if (const Pack* p = key.problem.pack()) {
+    h = mix(mix(h, bits(&p->w.info())), bits(&p->x.info()));
+    h = mix(mix(h, static_cast<std::uint64_t>(p->n)), static_cast<std::uint64_t>(p->k) * 2 + p->inverse);
   }
   return h;
 }
@@ -52,12 +58,16 @@ std::size_t PreparedHash::operator()(const PreparedKey& key) const {
 bool PreparedEqual::operator()(const PreparedKey& a, const PreparedKey& b) const {
   if (a.ordinal != b.ordinal || a.context != b.context) return false;
   if (const Gemm* g = a.problem.gemm(), *o = b.problem.gemm(); g && o) {
-    return g->x == o->x && g->w == o->w && g->y == o->y && g->n == o->n && g->k == o->k && g->group == o->group &&
-           g->global == o->global && g->packing == o->packing && g->bias == o->bias && g->act == o->act && g->alpha == o->alpha;
+    Gemm same_rows = *g;
+    same_rows.m = o->m;
+    return same_rows == *o;
   }
-  if (const Cast* c = a.problem.cast(), *o = b.problem.cast(); c && o)
-    return c->x == o->x && c->y == o->y && c->cols == o->cols && c->encoder == o->encoder;
-  return false;
+  if (const Cast* c = a.problem.cast(), *o = b.problem.cast(); c && o) {
+    Cast same_rows = *c;
+    same_rows.rows = o->rows;
+    return same_rows == *o;
+  }
+  return a.problem == b.problem;
 }
 
 PreparedKey prepared_key(const Problem& problem, const Device& device) {
@@ -217,6 +227,31 @@ Kernel Engine::prepare(const Task& task, const Device& device) {
     if (!errors[0] && (last || tuner::unacceptable(built[0]->resources).empty()))
       return tuner::kernel_of(task, device, *built[0]);
   }
+}
+
+Problem Engine::packed(const Problem& problem, const Arch& arch) const {
+  const Gemm* g = problem.gemm();
+  if (!g || g->packing != Packing::none || !tile_info(g->w, g->x)) return problem;
+  Gemm copy = *g;
+  copy.packing = Packing::tiles;
+  try {
+    const Problem packed(copy);
+    const auto served = [&](std::int64_t rows) {
+      const auto list = families("gemm");
+      return std::any_of(list.begin(), list.end() - 1,
+                         [&](const Family* f) { return f->why_not(packed.with_rows(rows), arch).empty(); });
+    };
+    return std::all_of(std::begin(kBuckets), std::end(kBuckets), served) ? packed : problem;
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::invalid_argument && e.code() != ErrorCode::unsupported) throw;
+    return problem;  // its n or k is no multiple of a tile's
+  }
+}
+
+void Engine::pack(const Gemm& packed, const Device& device, Stream stream, Operand from, MutableOperand to) {
+  tuner::require(packed.packing == Packing::tiles, "pack", "none", "tiles: see Engine::packed()");
+  const MutableOperand w{const_cast<void*>(from.data), const_cast<void*>(from.scales), const_cast<float*>(from.global)};
+  prepare(Pack{packed.w, packed.x, packed.n, packed.k, false}, device, stream).launch(stream, PackArgs{w, to});
 }
 
 std::vector<Planned> Engine::plan(const Problem& problem, const Arch& arch) const {

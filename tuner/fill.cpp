@@ -119,8 +119,10 @@ void fill_packed(const Gemm& g, float deviation, std::string_view stream, std::u
       if (stream == name) wanted = space;
     }
   pack_weights(part, plain, packed);
-  if (stream == "global") std::memcpy(bytes.data(), wanted.data(), std::min(bytes.size(), wanted.size()));
-  else repeat(wanted, pool, strips, wanted.size() / static_cast<std::size_t>(pool), bytes);
+  if (stream == "global")
+    std::memcpy(bytes.data(), wanted.data(), std::min(bytes.size(), wanted.size()));
+  else
+    repeat(wanted, pool, strips, wanted.size() / static_cast<std::size_t>(pool), bytes);
 }
 
 }  // namespace tilewright::tuner

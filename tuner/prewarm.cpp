@@ -81,7 +81,8 @@ void Prewarm::plan_one(const Problem& problem, const Arch& arch) {
   try {
     want(bucket, arch, policy_.top);
     // What measuring needs besides, so that tuning on the target compiles nothing at all.
-    add(arch, bucket.text() + " oracle", tuner::make_task(bucket, arch, {}, engine_.options.templates).oracle());
+    const Task task = tuner::make_task(bucket, arch, {}, engine_.options.templates);
+    if (task.oracle) add(arch, bucket.text() + " oracle", task.oracle());
     add(arch, "clock", tuner::clock_source());
     if (!policy_.every_bucket) return;
     for (std::int64_t rows : kBuckets)

@@ -56,19 +56,21 @@ Slots add_matrix(Task& task, const std::string& name, const Content& content, bo
   return slots;
 }
 
-Slots add_packed(Task& task, const Gemm& g, float deviation) {
+Slots add_packed(Task& task, const std::string& matrix, const Gemm& g, float deviation, bool output) {
   Slots slots;
   for (const char* stream : {"data", "scales", "global"}) {
     Buffer b;
-    b.name = fmt::format("w.{}", stream);
+    b.name = fmt::format("{}.{}", matrix, stream);
+    b.output = output;
     b.bytes = static_cast<std::size_t>(packed_bytes(g, stream));
     if (b.bytes == 0) continue;
     b.fill = [g, deviation, stream](std::span<std::byte> bytes, std::uint64_t seed) {
       fill_packed(g, deviation, stream, seed, bytes);
     };
     const std::string_view name = stream;
-    (name == "data" ? slots.data : name == "scales" ? slots.scales : slots.global) =
-        static_cast<int>(task.buffers.size());
+    (name == "data"     ? slots.data
+     : name == "scales" ? slots.scales
+                        : slots.global) = static_cast<int>(task.buffers.size());
     task.buffers.push_back(std::move(b));
   }
   return slots;
@@ -157,7 +159,7 @@ void describe_gemm(Task& task, const Gemm& g) {
   float deviation = 1.0f / std::sqrt(static_cast<float>(g.k));
   Slots w = g.packing == Packing::none
                 ? add_matrix(task, "w", {g.w, g.n, g.k, deviation, g.global == Global::div}, false, false)
-                : add_packed(task, g, deviation);
+                : add_packed(task, "w", g, deviation, false);
   Slots bias;
   if (g.bias) bias = add_matrix(task, "bias", {*g.bias, 1, g.n, 1.0f, false}, false, false);
   Slots y = add_matrix(task, "y", {g.y, g.m, g.n, 1.0f, false}, true, true);
@@ -199,6 +201,46 @@ void describe_cast(Task& task, const Cast& c) {
                            std::int64_t rows) { return compare_exact(outputs, got, oracle, rows); };
 }
 
+// Reordering is exact too, and the host's is the judge: it needs no kernel, which could be wrong in the same way.
+void describe_pack(Task& task, const Pack& p) {
+  Gemm g{.x = p.x, .w = p.w, .y = p.x, .bias = {}};
+  g.n = p.n, g.k = p.k, g.packing = Packing::tiles;
+  const float deviation = 1.0f / std::sqrt(static_cast<float>(p.k));
+  const Slots w = add_matrix(task, "w", {p.w, p.n, p.k, deviation, false}, false, p.inverse);
+  const Slots tiles = add_packed(task, "tiles", g, deviation, !p.inverse);
+  for (const int slot : {w.global, tiles.global})
+    if (slot >= 0) task.buffers[static_cast<std::size_t>(slot)].output = (slot == w.global) == p.inverse;
+  const auto operand_of = [](std::span<void* const> at_slots, const Slots& s) {
+    return MutableOperand{at(at_slots, s.data), at(at_slots, s.scales), static_cast<float*>(at(at_slots, s.global))};
+  };
+  task.arguments = [=](std::span<void* const> pointers, std::int64_t) {
+    return bytes_of(PackArgs{operand_of(pointers, w), operand_of(pointers, tiles)});
+  };
+  task.oracle = nullptr;
+  task.verify_rows = p.n;
+  std::vector<std::pair<std::string, std::size_t>> outputs;
+  std::vector<bool> is_output;
+  for (const Buffer& b : task.buffers) {
+    is_output.push_back(b.output);
+    if (b.output) outputs.emplace_back(b.name, b.bytes);
+  }
+  task.compare = [=, inverse = p.inverse](std::span<const std::byte> got, std::span<const std::byte>,
+                                          std::span<const std::vector<std::byte>> inputs, std::int64_t) {
+    std::vector<std::byte> expected(got.size());
+    std::vector<void*> pointers;
+    std::size_t at_output = 0, input = 0, output = 0;
+    for (const bool out : is_output) {
+      pointers.push_back(out ? expected.data() + at_output : const_cast<std::byte*>(inputs[input++].data()));
+      if (out) at_output += outputs[output++].second;
+    }
+    if (inverse)
+      unpack_weights(g, operand_of(pointers, tiles), operand_of(pointers, w));
+    else
+      pack_weights(g, operand_of(pointers, w), operand_of(pointers, tiles));
+    return compare_exact(outputs, got, expected, 1);
+  };
+}
+
 }  // namespace
 
 Problem bucketed(const Problem& problem) { return problem.with_rows(kBuckets[bucket_index(problem.rows())]); }
@@ -226,6 +268,7 @@ Task make_task(const Problem& asked, const Arch& arch, std::vector<Candidate> ca
   };
   if (const Gemm* g = problem.gemm()) describe_gemm(task, *g);
   if (const Cast* c = problem.cast()) describe_cast(task, *c);
+  if (const Pack* p = problem.pack()) describe_pack(task, *p);
   return task;
 }
 

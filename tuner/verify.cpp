@@ -40,7 +40,8 @@ void* Verifier::Guarded::data() const { return static_cast<char*>(memory.data())
 Verifier::Verifier(const Task& task, const Device& device, const Binary* oracle)
     : task_(task), device_(device), stream_(device) {
   std::int64_t rows = task.verify_rows > 0 ? std::min(task.verify_rows, task.rows) : task.rows;
-  std::int64_t second = task.contract.op.empty() ? rows : ragged(rows);  // a caller's kernel may know one extent only
+  // A caller's kernel may know one extent only, and some operations have but one.
+  std::int64_t second = task.contract.op.empty() || task.contract.rows ? rows : ragged(rows);
   trials_.push_back(prepare(1, rows, kPoison[0]));
   trials_.push_back(prepare(2, second, kPoison[1]));
   if (oracle)

@@ -12,6 +12,7 @@
 #include <tilewright/family.h>
 #include <tilewright/kernel.h>
 #include <tilewright/options.h>
+#include <tilewright/pack.h>
 #include <tilewright/problem.h>
 #include <tilewright/store.h>
 #include <tilewright/task.h>
@@ -65,6 +66,14 @@ class TILEWRIGHT_EXPORT Engine {
   // return the same object from memory. Under stream capture only those are served, the first throws Error would_tune;
   // the driver tells of a capture on a blocking stream, and of one on `stream`, the one you will launch on. Errors: unsupported with the reason of every family; compile_failed; library_missing; driver_failed.
   Kernel prepare(const Problem& problem, const Device& device, Stream stream = nullptr);
+
+  // The same problem with pack=tiles if kernels of this target take w so, whatever the number of rows; else the problem as
+  // it is. What to prepare and tune for weights that may be reordered once.
+  Problem packed(const Problem& problem, const Arch& arch) const;
+  // Packs w for a problem with pack=tiles on the device: once, at load, into streams of packed_bytes(). Prepares its
+  // kernel, so not first under stream capture. A null `to.global` leaves that stream to `from`'s. The inverse is a
+  // problem of its own: Pack. Weights that were not packed look the same to a kernel that wants them packed.
+  void pack(const Gemm& packed, const Device& device, Stream stream, Operand from, MutableOperand to);
 
   // Measures and remembers. The report lists every candidate's fate. If all fail, the choice is the reference kernel.
   TuneReport tune(const Problem& problem, const Device& device, const TunePolicy& policy = {});

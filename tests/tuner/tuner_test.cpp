@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tuner/tuner_test.h"
 
+#include <tilewright/pack.h>
+
 #include <stdlib.h>
 
 #include <cmath>
@@ -91,7 +93,8 @@ void FakeGpu::serve(const Problem& problem, const Arch& arch) {
   Engine engine(options(""));
   CompileOptions compiler;
   compiler.nvrtc = engine.options().nvrtc;
-  oracle_image_ = compile(engine.task(problem, arch).oracle(), arch, compiler).image;
+  oracle_image_.clear();
+  if (const auto oracle = engine.task(problem, arch).oracle) oracle_image_ = compile(oracle(), arch, compiler).image;
 }
 
 namespace {
@@ -119,6 +122,7 @@ void FakeGpu::handle(const FakeLaunch* launch, void* self) {
                 std::memcmp(launch->image, gpu->oracle_image_.data(), launch->image_bytes) == 0;
   if (const Gemm* g = gpu->problem_->gemm()) gpu->run_gemm(*launch, *g, oracle);
   if (const Cast* c = gpu->problem_->cast()) gpu->run_cast(*launch, *c);
+  if (const Pack* p = gpu->problem_->pack()) gpu->run_pack(*launch, *p);
 }
 
 void FakeGpu::run_toy(const FakeLaunch& launch, int variant) {
@@ -146,7 +150,17 @@ void FakeGpu::run_gemm(const FakeLaunch& launch, const Gemm& g, bool oracle) {
   if (!poisoned) return;
   std::vector<float> x(static_cast<std::size_t>(a.m * g.k)), w(static_cast<std::size_t>(g.n * g.k));
   g.x.info().decode(a.x, a.m, g.k, x.data());
-  g.w.info().decode(a.w, g.n, g.k, w.data());
+  std::vector<std::byte> data, scales;
+  Operand plain = a.w;
+  if (g.packing != Packing::none) {
+    Gemm stored = g;
+    stored.packing = Packing::none;
+    data.resize(static_cast<std::size_t>(packed_bytes(stored, "data")));
+    scales.resize(static_cast<std::size_t>(packed_bytes(stored, "scales")));
+    unpack_weights(g, a.w, {data.data(), scales.data(), nullptr});
+    plain.data = data.data(), plain.scales = scales.data();
+  }
+  g.w.info().decode(plain, g.n, g.k, w.data());
   std::vector<float> y(static_cast<std::size_t>(a.m * g.n)), bound(y.size());
   for (std::int64_t i = 0; i < a.m; ++i)
     for (std::int64_t j = 0; j < g.n; ++j) {
@@ -177,6 +191,17 @@ void FakeGpu::run_cast(const FakeLaunch& launch, const Cast& c) {
   std::vector<float> x(static_cast<std::size_t>(a.rows * c.cols));
   c.x.info().decode(a.x, a.rows, c.cols, x.data());
   c.y.info().encode(x.data(), a.rows, c.cols, a.y, c.encoder);
+}
+
+void FakeGpu::run_pack(const FakeLaunch& launch, const Pack& p) {
+  const auto& a = *static_cast<const PackArgs*>(launch.params[0]);
+  Gemm g{.x = p.x, .w = p.w, .y = p.x, .bias = {}};
+  g.n = p.n, g.k = p.k, g.packing = Packing::tiles;
+  if (p.inverse)
+    unpack_weights(g, a.tiles, a.w);
+  else
+    pack_weights(g, a.w, a.tiles);
+  if (all_bad) static_cast<unsigned char*>(p.inverse ? a.w.data : a.tiles.data)[100] ^= 1;
 }
 
 Candidate toy(int variant) { return {"toy", {{"v", variant}}}; }

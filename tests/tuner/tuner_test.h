@@ -82,6 +82,7 @@ class FakeGpu {
   void run_toy(const FakeLaunch& launch, int variant);
   void run_gemm(const FakeLaunch& launch, const Gemm& gemm, bool oracle);
   void run_cast(const FakeLaunch& launch, const Cast& cast);
+  void run_pack(const FakeLaunch& launch, const Pack& pack);
 
   std::unique_ptr<Problem> problem_;
   std::vector<std::byte> oracle_image_;
