@@ -224,6 +224,14 @@ TW_DEVICE void pin(u32 (&a)[4]) {
 #endif
 }
 
+// All lanes have come past what they did before the last aligned instruction. Only the emulator needs to be told; a real
+// synchronization between matrix instructions would serialize them (C7513).
+TW_DEVICE void lanes_together() {
+#if !defined(__CUDACC__)
+  sync_warp();
+#endif
+}
+
 // ---- the rest ------------------------------------------------------------------------------------------------------
 // Registers per thread of this warpgroup from here on; all its warps take part.
 template <int count> TW_DEVICE void take_registers() {

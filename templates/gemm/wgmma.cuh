@@ -153,7 +153,8 @@ struct Warpgroups {
 
   // The ring's stage `s` may be filled again: every warp tells every block that writes into it.
   TW_MEMBER static void release(const Ring& ring, int stage, int lane) {
-    if constexpr (Weights::kRegisters) sync_warp();  // other lanes read codes with ordinary loads
+    if constexpr (WARPS) sync_warp();  // other lanes read codes with ordinary loads
+    else lanes_together();
     if constexpr (kShare > 1) {
       if (lane < kShare) barrier_arrive_remote(ring.empty + stage, static_cast<u32>(lane));
     } else {
