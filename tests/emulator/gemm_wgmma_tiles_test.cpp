@@ -30,9 +30,10 @@ using Brain = Epilogue<bf16, NoBias, Act::none>;
 // A step at a time, as with many tokens; whole panels; warpgroups and blocks along k.
 template <class X, class W, class Epi>
 void check_tiles() {
-  check_warpgroups<X, W, Epi, 64, 1, 1, 1, 1, 3, 1, 1>();
+  constexpr bool kFp8 = same<typename X::Element, e4m3>;
+  check_warpgroups<X, W, Epi, 64, 1, 1, 1, 1, 3, 1, 1, false, kFp8>();
   check_warpgroups<X, W, PlainF32, 16, 1, 1, 2, 4, 2, 2, 2>();
-  if constexpr (!same<typename X::Element, e4m3>) check_warpgroups<X, W, Epi, 8, 2, 1, 4, 4, 3, 2, 2, true>();
+  if constexpr (!kFp8) check_warpgroups<X, W, Epi, 8, 2, 1, 4, 4, 3, 2, 2, true>();
 }
 
 }  // namespace
