@@ -163,6 +163,8 @@ class Driver {
   Call<CUtensorMap*, int, unsigned, void*, const std::uint64_t*, const std::uint64_t*, const unsigned*, const unsigned*,
        int, int, int, int>
       tensor_map{resolve_, "cuTensorMapEncodeTiled", nullptr, Need::optional};  // 12.0
+  Call<int*, CUfunction, const CUlaunchConfig*> active_clusters{resolve_, "cuOccupancyMaxActiveClusters", nullptr,
+                                                                Need::optional};  // 11.8
   Call<CUdeviceptr*, std::size_t> memory_allocate{resolve_, "cuMemAlloc", "cuMemAlloc_v2"};
   Call<CUdeviceptr> memory_free{resolve_, "cuMemFree", "cuMemFree_v2"};
   Call<CUdeviceptr, const void*, std::size_t> copy_to_device{resolve_, "cuMemcpyHtoD", "cuMemcpyHtoD_v2"};

@@ -123,6 +123,7 @@ void launch_one(const Kernel::Impl& kernel, Stream stream, const std::byte* args
   config.grid_z = blocks(device, plan.z, 2, rows, cols);
   if (config.grid_x == 0 || config.grid_y == 0 || config.grid_z == 0) return;
   config.grid_x = static_cast<unsigned>(plan.resident(config.grid_x, device.sms));
+  if (loaded.most_blocks && config.grid_x > loaded.most_blocks) config.grid_x = loaded.most_blocks;
   config.block_x = plan.threads;
   config.block_y = config.block_z = 1;
   config.shared_bytes = plan.shared_bytes;

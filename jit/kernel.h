@@ -33,6 +33,7 @@ struct Loaded {
   std::string entry;
   LaunchPlan plan;
   Resources resources;
+  unsigned most_blocks = 0;  // of a persistent kernel of clusters: what the chip holds at a time; 0: not known
 };
 
 }  // namespace jit

@@ -83,6 +83,27 @@ void ask_function(Loaded& loaded) {
            fmt::format("{} can have at most {} (launch bounds, registers)", loaded.entry, threads));
 }
 
+// Clusters need neighbouring multiprocessors, of which a chip has fewer than its number of them says; a persistent grid of
+// more would run in two waves.
+void ask_clusters(Loaded& loaded) {
+  const Driver& driver = *loaded.device->driver;
+  const LaunchPlan& plan = loaded.plan;
+  if (plan.persistent == 0 || plan.cluster < 2 || !driver.active_clusters) return;
+  CUlaunchAttribute attribute = {};
+  attribute.id = kClusterDimension;
+  attribute.value.cluster = {plan.cluster, 1, 1};
+  CUlaunchConfig config = {};
+  config.grid_x = plan.cluster;
+  config.grid_y = config.grid_z = config.block_y = config.block_z = 1;
+  config.block_x = plan.threads;
+  config.shared_bytes = plan.shared_bytes;
+  config.attributes = &attribute;
+  config.attribute_count = 1;
+  int clusters = 0;
+  driver.must(driver.active_clusters, &clusters, loaded.function, &config);
+  loaded.most_blocks = static_cast<unsigned>(std::max(clusters, 0)) * plan.cluster;
+}
+
 void check_rules(const Contract& contract) {
   const std::size_t size = contract.args_bytes;
   if (size + contract.constants.size() > kMaxArgumentBytes)
@@ -204,6 +225,7 @@ Loaded::Loaded(std::shared_ptr<Device::Impl> on, const Binary& binary)
     if (plan.shared_bytes + resources.shared_bytes > static_cast<unsigned>(kDefaultShared))
       driver.must(driver.set_function_attribute, function, static_cast<int>(kFuncMaxDynamic),
                   static_cast<int>(plan.shared_bytes));
+    ask_clusters(*this);
   } catch (...) {
     driver.module_unload(module);
     throw;

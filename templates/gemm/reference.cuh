@@ -113,7 +113,8 @@ template <class X, class W, class Epi, bool oracle, class Tiled = void> struct R
       const double tiny = same<Y, float> ? 1.5e-45 : same<Y, f16> ? 6e-8 : 1e-40;
       const double additions = static_cast<double>(shape.k) / 4 + 64;
       const double linear = sum * scale;
-      const double fp8 = !same<typename ElementOf<X>::type, e4m3> ? 0 : 4.8828125e-4 * (shape.fast ? static_cast<double>(shape.k) / 32 : 4.0);
+      constexpr bool kFp8 = same<typename ElementOf<X>::type, e4m3> && (same<typename ElementOf<W>::type, e4m3> || same<Tiled, e4m3>);
+      const double fp8 = !kFp8 ? 0 : 4.8828125e-4 * (shape.fast ? static_cast<double>(shape.k) / 32 : 4.0);
       const double bound = 1.2 * (scale < 0 ? -scale : scale) * (magnitude * (additions * 5.97e-8 + fp8) + rounded) +
                            9.6e-7 * ((value < 0 ? -value : value) + (linear < 0 ? -linear : linear) + (bias < 0 ? -bias : bias)) +
                            u * (y < 0 ? -y : y) + tiny;

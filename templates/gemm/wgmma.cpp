@@ -223,6 +223,7 @@ class WarpgroupFamily final : public EnumeratedFamily {
     p.cluster = static_cast<std::uint32_t>(k.cluster);
     p.shared_bytes = static_cast<std::uint32_t>(shared_bytes(k, o));
     p.persistent = static_cast<std::uint32_t>(s.blocks_per_sm);
+    p.overlap = true;
     p.map_count = o.tiles ? 1 : 2;
     p.maps[0] = map(o, offsetof(GemmArgs, x), k.bm / k.share(), k.share() > 1 ? 1 : k.panels);
     p.maps[0].rows_at = offsetof(GemmArgs, m);

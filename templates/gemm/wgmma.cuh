@@ -139,6 +139,7 @@ struct Warpgroups {
         ring.advance();
       }
     }
+    launch_dependent_grids();  // late: what comes next would compete for the memory
     // Nobody may leave while copies or arrivals of a neighbour are still on their way here.
     if constexpr (kShare > 1) {
       for (int i = 0; i < STAGES; ++i) {
