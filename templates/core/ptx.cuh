@@ -169,6 +169,16 @@ TW_DEVICE u32 pack_e4m3x2(float lo, float hi) {
   return f32_to_e4m3(lo) | (static_cast<u32>(f32_to_e4m3(hi)) << 8);
 #endif
 }
+// Both bytes of a half word, E4M3 codes, as f16, exactly.
+TW_DEVICE u32 e4m3x2_to_f16x2(u16 codes) {
+#if defined(__CUDACC__) && __CUDA_ARCH__ >= 890
+  u32 d;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(d) : "h"(codes));
+  return d;
+#else
+  return pack_f16x2(e4m3_to_f32(static_cast<u8>(codes)), e4m3_to_f32(static_cast<u8>(codes >> 8)));
+#endif
+}
 // The low bytes of four words, in order.
 TW_DEVICE u32 pack_bytes(u32 a, u32 b, u32 c, u32 d) { return prmt(prmt(a, b, 0x0040u), prmt(c, d, 0x0040u), 0x5410u); }
 template <class T> TW_DEVICE u32 pack2(float lo, float hi) {

@@ -94,13 +94,13 @@ struct nvfp4 {
     offset = 0.0f;
   }
 
-  // Exact. A code's fields moved to those of an f16 are 2^-14 of its value, and a scale times 2^7 is one, so that products
-  // lack 2^7 and are whole multiples of 2^-17; as a bf16 2^-126 of it, and a scale times 2^118, so that they lack 2^8.
+  // Exact. A code's fields moved to those of an f16 are 2^-14 of its value, so that products lack 2^14 and are whole
+  // multiples of 2^-24, which an f16 holds; as a bf16 2^-126 of it, and a scale times 2^118, so that they lack 2^8.
   template <class Element> static constexpr bool kTiles = same<Element, tw::f16> || same<Element, tw::bf16>;
   template <class Element> struct Tile {
     static constexpr bool kHalf = same<Element, tw::f16>;
     static constexpr int kBits = 4, kScaleK = 64, kScaleBytes = 4;
-    static constexpr float kFactor = kHalf ? 128.0f : 256.0f;
+    static constexpr float kFactor = kHalf ? 16384.0f : 256.0f;
     static constexpr bool kDeferred = false;
     static constexpr double kRounding = 0;
     TW_MEMBER static u32 code(const u8* block, int i) { return (block[i / 2] >> (4 * (i % 2))) & 15u; }
@@ -112,15 +112,19 @@ struct nvfp4 {
       for (int i = 0; i < 4; ++i) scales[k / 16 + i] = in[i];
     }
     struct Scales { u32 s[2][4]; };  // [row][group], both halves alike
-    TW_MEMBER static u32 scale_pair(u32 word, int byte) {
-      const float scale = e4m3_to_f32(static_cast<u8>(word >> (8 * byte)));
-      const float moved = scale * (kHalf ? 128.0f : 3.3230699894622897e35f);
-      return pack2<Element>(moved, moved);
+    TW_MEMBER static u32 scale_bf16(u32 word, int byte) {
+      const float moved = e4m3_to_f32(static_cast<u8>(word >> (8 * byte))) * 3.3230699894622897e35f;
+      return pack_bf16x2(moved, moved);
     }
     TW_MEMBER static Scales scales(const u8* chunk, int pair, int) {
       const u32x2 q = *reinterpret_cast<const u32x2*>(chunk + 8 * pair);
+      const u32 words[2] = {q.x, q.y};
       Scales out;
-      TW_UNROLL for (int g = 0; g < 4; ++g) out.s[0][g] = scale_pair(q.x, g), out.s[1][g] = scale_pair(q.y, g);
+      TW_UNROLL for (int r = 0; r < 2; ++r)
+        TW_UNROLL for (int g = 0; g < 4; ++g) {
+          if constexpr (kHalf) out.s[r][g] = prmt(e4m3x2_to_f16x2(static_cast<u16>(words[r] >> (g / 2 * 16))), 0u, g % 2 ? 0x3232u : 0x1010u);
+          else out.s[r][g] = scale_bf16(words[r], g);
+        }
       return out;
     }
     template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales& scales, u32 (&a)[4]) {
