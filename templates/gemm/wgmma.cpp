@@ -20,16 +20,17 @@ namespace {
 using tw::WgmmaKind;
 
 constexpr int kStripRows = 64, kPanelBytes = 128, kAtom = 1024;
-constexpr int kBlockShared = 1024;   // of shared memory, reserved per block by the hardware
+constexpr int kBlockShared = 1024;  // of shared memory, reserved per block by the hardware
 constexpr int kMaxStages = 8;
-constexpr int kWholeRows = 64;       // from here on a tile has many tokens: large tiles, whole blocks per SM
+constexpr int kWholeRows = 64;  // from here on a tile has many tokens: large tiles, whole blocks per SM
 
 struct Knobs {
   int bm, strips, groups, kgroups, panels, stages, cluster, split, warps;
 
   static Knobs of(const Candidate& c) {
     const auto at = [&](const char* name) { return static_cast<int>(c.at(name)); };
-    return {at("bm"), at("strips"), at("groups"), at("kgroups"), at("panels"), at("stages"), at("cluster"), at("split"), at("warps")};
+    return {at("bm"),     at("strips"),  at("groups"), at("kgroups"), at("panels"),
+            at("stages"), at("cluster"), at("split"),  at("warps")};
   }
   Candidate candidate() const {
     return {"wgmma",
@@ -51,8 +52,8 @@ struct Knobs {
 
 struct Operands {  // what the kernel needs to know of a problem's formats
   WgmmaKind kind;
-  int element;     // bytes of x's
-  bool row_scale;  // of x
+  int element;            // bytes of x's
+  bool row_scale;         // of x
   const TileInfo* tiles;  // of w; null: plain
   int y_bytes;
   bool fast;
@@ -60,7 +61,9 @@ struct Operands {  // what the kernel needs to know of a problem's formats
   int panel_k() const { return kPanelBytes / element; }
   // Scales that the operand cannot hold: a panel's products and the sums are kept apart (Tile::kDeferred).
   // The same for fp8, whose matrix units sum a panel's products only, unless accum=fast.
-  bool deferred() const { return (element == 1 && tiles && tiles->scale_bytes > 0) || (kind == WgmmaKind::e4m3 && !fast); }
+  bool deferred() const {
+    return (element == 1 && tiles && tiles->scale_bytes > 0) || (kind == WgmmaKind::e4m3 && !fast);
+  }
 };
 
 // Accumulators of a thread; where they are many, the producer is a warpgroup that hands registers over.
@@ -81,7 +84,8 @@ std::optional<Operands> operands(const Gemm& g) {
   const TileInfo* tiles = g.packing == Packing::tiles ? tile_info(g.w, g.x) : nullptr;
   if (!kind || (g.packing == Packing::tiles ? !tiles : !(g.w == g.x))) return std::nullopt;
   const int element = *kind == WgmmaKind::f16 || *kind == WgmmaKind::bf16 ? 2 : 1;
-  return Operands{*kind, element, element == 1, tiles, fast_path(g.y).element_bytes, g.accumulation == Accumulation::fast};
+  return Operands{
+      *kind, element, element == 1, tiles, fast_path(g.y).element_bytes, g.accumulation == Accumulation::fast};
 }
 
 // Mirror Warpgroups::kStageBytes and kSharedBytes; the generated source asserts the latter.
@@ -102,11 +106,13 @@ int shared_bytes(const Knobs& k, const Operands& o) {
 }
 
 int blocks_per_sm(const Knobs& k, const Operands& o, const Arch& arch) {
-  return 2 * (shared_bytes(k, o) + kBlockShared) <= arch.shared_per_sm && 2 * threads(k, o) <= 1024 && !uneven(k, o) ? 2 : 1;
+  return 2 * (shared_bytes(k, o) + kBlockShared) <= arch.shared_per_sm && 2 * threads(k, o) <= 1024 && !uneven(k, o)
+             ? 2
+             : 1;
 }
 
-// Tokens per tile: what the instruction takes, as close above m as possible (a box with rows beyond the matrix costs more
-// than one without), the largest where there are many.
+// Tokens per tile: what the instruction takes, as close above m as possible (a box with rows beyond the matrix costs
+// more than one without), the largest where there are many.
 std::vector<int> tile_rows(std::int64_t m, const Operands& o) {
   std::vector<int> all;
   for (int bm : {8, 16, 32, 64})
@@ -114,9 +120,8 @@ std::vector<int> tile_rows(std::int64_t m, const Operands& o) {
       all.push_back(bm);
       break;
     }
-  if (m > 32 && m <= 128) all.push_back(128);
   if (m > 64) {
-    if (all.empty() || m > 128) all.push_back(128);
+    all.push_back(128);
     if (m > 128) all.push_back(o.deferred() ? 160 : 256);
     if (m > 512 && !(o.deferred() && o.tiles)) all.push_back(192);
   }
@@ -179,17 +184,19 @@ class WarpgroupFamily final : public EnumeratedFamily {
             add({bm, 1, 2, 1, panels, 0, cluster, 1, 0});
             if (bm <= 128) add({bm, 2, 2, 1, panels, 0, cluster, 1, 0});
           }
-        if (g.m <= 256)  // few tiles: split k
-          for (int split : {2, 4}) add({bm, 1, 2, 1, 2, 0, split, split, 0});
+        if (g.m <= 256)  // few tiles
+          add({bm, 1, 2, 1, 2, 0, 2, 2, 0});
         continue;
       }
       for (int groups : {1, 2})
         for (int kgroups : o.tiles ? std::vector<int>{1, 2, 4} : std::vector<int>{1, 2})
           for (int strips : {1, 2})
             for (int panels : {2, 4, 8})
-              for (int split : {1, 2, 4})
+              // Clusters of four leave multiprocessors without one, and never won. What has no k split may share x.
+              for (const auto& [cluster, split] : {std::pair{1, 1}, {2, 2}, {2, 1}})
                 for (int warps : {0, 1}) {
-                  const Knobs k{bm, strips, groups, kgroups, panels, 0, split, split, warps};
+                  const Knobs k{bm, strips, groups, kgroups, panels, 0, cluster, split, warps};
+                  if (cluster > split && (bm < 32 || g.n <= k.bn())) continue;
                   if (groups * kgroups > 4 || panels % kgroups != 0) continue;
                   if (warps && (!o.tiles || o.kind == WgmmaKind::e4m3 || bm > 16)) continue;
                   // Batches of unpacked panels come in twos.
@@ -211,9 +218,10 @@ class WarpgroupFamily final : public EnumeratedFamily {
     s.name = "gemm/wgmma";
     s.includes = includes_for(g, "gemm/wgmma.cuh");
     if (!k.warps) s.prelude = wgmma_text(o.kind, k.bm);
-    s.plan_type = fmt::format("tw::gemm::Warpgroups<{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}>", format_type(g.x),
-                              format_type(g.w), epilogue_type(g), k.bm, k.strips, k.groups, k.kgroups, k.panels, k.stages,
-                              k.cluster, k.split, k.warps ? "true" : "false", o.fast ? "true" : "false");
+    s.plan_type =
+        fmt::format("tw::gemm::Warpgroups<{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}>", format_type(g.x),
+                    format_type(g.w), epilogue_type(g), k.bm, k.strips, k.groups, k.kgroups, k.panels, k.stages,
+                    k.cluster, k.split, k.warps ? "true" : "false", o.fast ? "true" : "false");
     s.space = "tw::gemm";
     s.blocks_per_sm = blocks_per_sm(k, o, arch);
     LaunchPlan& p = s.plan;
@@ -243,18 +251,29 @@ class WarpgroupFamily final : public EnumeratedFamily {
     t.tile_rows = k.bm, t.tile_cols = k.bn(), t.threads = threads(k, o);
     t.shared_bytes = shared_bytes(k, o);
     t.registers = uneven(k, o) ? 168 : registers_of(k, o);
-    const double tiles_m = std::ceil(static_cast<double>(g.m) / k.bm), tiles_n = std::ceil(static_cast<double>(g.n) / k.bn());
+    const double tiles_m = std::ceil(static_cast<double>(g.m) / k.bm),
+                 tiles_n = std::ceil(static_cast<double>(g.n) / k.bn());
     t.blocks = tiles_m * tiles_n * k.split;
     t.unique_bytes = problem.min_bytes();
-    const double w_bytes = static_cast<double>(g.w.total_bytes(g.n, g.k)), x_bytes = static_cast<double>(g.x.total_bytes(g.m, g.k));
-    t.global_bytes = tiles_m * w_bytes + tiles_n * x_bytes / k.share() + static_cast<double>(g.y.total_bytes(g.m, g.n));
+    const double w_bytes = static_cast<double>(g.w.total_bytes(g.n, g.k)),
+                 x_bytes = static_cast<double>(g.x.total_bytes(g.m, g.k));
+    t.global_bytes =
+        tiles_m * w_bytes +
+        tiles_n * x_bytes * (tiles_m * k.bm / static_cast<double>(std::max<std::int64_t>(g.m, 1))) / k.share() +
+        static_cast<double>(g.y.total_bytes(g.m, g.n));
     t.bytes_in_flight = static_cast<double>(k.stages - 1) * stage_bytes(k, o) / threads(k, o);
     t.mma_ops = 2.0 * tiles_m * k.bm * tiles_n * k.bn() * static_cast<double>(g.k);
     t.mma_rate = (o.element == 1 ? 2.75 : 1.5) * std::min(1.0, k.bm / 64.0 + 0.25);
     t.mma_in_flight = 32;
     if (o.tiles) {
-      // About a dozen instructions for eight weights, and the loop's own per panel of 1024 per warp.
-      t.alu_ops = tiles_m * static_cast<double>(g.n) * static_cast<double>(g.k) * (1.7 + 1.2);
+      // About a dozen instructions for eight weights, and the loop's own per panel; few warps and short stages wait
+      // more.
+      const double loop = k.warps ? 0.9 : 1.3;
+      const double waits = k.bm > kWholeRows ? 1.0
+                                             : (k.kgroups == 1 ? 1.25 : 1.0) * (k.panels == 2   ? 1.2
+                                                                                : k.panels == 4 ? 1.05
+                                                                                                : 1.0);
+      t.alu_ops = tiles_m * static_cast<double>(g.n) * static_cast<double>(g.k) * (1.7 + loop) * waits;
       t.alu_in_flight = 4;
     }
     (void)arch;
