@@ -152,6 +152,21 @@ TW_DEVICE void tensor_load_multicast(void* shared, const TensorMap* map, i32 row
   emu::tensor_load(shared, map, row, panel, barrier, mask);
 #endif
 }
+// Into L2 only, where what somebody still writes is seen all the same.
+TW_DEVICE void bulk_prefetch(const void* p, u32 bytes) {
+#if defined(__CUDACC__)
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
+#else
+  (void)p, (void)bytes;
+#endif
+}
+TW_DEVICE void tensor_prefetch(const TensorMap* map, i32 row, i32 panel) {
+#if defined(__CUDACC__)
+  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%3, %1, %2}];" ::"l"(map), "r"(row), "r"(panel), "r"(0) : "memory");
+#else
+  (void)map, (void)row, (void)panel;
+#endif
+}
 TW_DEVICE void prefetch_map(const TensorMap* map) {
 #if defined(__CUDACC__)
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");

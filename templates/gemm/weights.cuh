@@ -2,7 +2,7 @@
 // How rows of w reach the warpgroup kernel: plain ones through the copy engine into swizzled shared memory; coded ones as
 // tiles (core/tiles.cuh), which math threads unpack into the instruction's register operand.
 //
-// Both have kRegisters, kStageBytes, and for the producer bytes(), load().
+// Both have kRegisters, kDeferred, kStageBytes, and for the producer bytes(), load() and prefetch().
 #pragma once
 #include "arch/sm90.cuh"
 #include "core/format.cuh"
@@ -18,10 +18,15 @@ template <class X, int STRIPS, int PANELS> struct PlainWeights {
   static constexpr int BN = 64 * STRIPS, kPanelK = 128 / static_cast<int>(sizeof(typename X::Element));
   static constexpr int kStageBytes = PANELS * BN * 128;
 
+  static constexpr int kRows = BN > 256 ? BN / 2 : BN;  // of a box
+  static_assert(BN == kRows || PANELS == 1, "box");
+
   TW_MEMBER static u32 bytes(const Shape&, i64, i64) { return kStageBytes; }
+  TW_MEMBER static void prefetch(const Args&, const Shape&, const TensorMap* map, i64 n0, i64 kb) {
+    TW_UNROLL for (int i = 0; i < BN / kRows; ++i)
+      tensor_prefetch(map, static_cast<i32>(n0 + i * kRows), static_cast<i32>(kb * PANELS));
+  }
   TW_MEMBER static void load(u8* to, const Args&, const Shape&, const TensorMap* map, i64 n0, i64 kb, u64* barrier, u64 policy) {
-    constexpr int kRows = BN > 256 ? BN / 2 : BN;  // of a box
-    static_assert(BN == kRows || PANELS == 1, "box");
     TW_UNROLL for (int i = 0; i < BN / kRows; ++i)
       tensor_load(to + i * kRows * 128, map, static_cast<i32>(n0 + i * kRows), static_cast<i32>(kb * PANELS), barrier, policy);
   }
@@ -48,6 +53,11 @@ template <class X, class W, int STRIPS, int PANELS> struct TileWeights {
   }
   TW_MEMBER static u32 bytes(const Shape& shape, i64 n0, i64) {
     return static_cast<u32>(strips(shape, n0) * (PANELS * kTileBytes + kChunks * kChunkBytes));
+  }
+  TW_MEMBER static void prefetch(const Args& args, const Shape& shape, const TensorMap*, i64 n0, i64 kb) {
+    const i64 row_tiles = shape.k / kPanelK;
+    const u8* codes = static_cast<const u8*>(args.w.data) + (n0 / 64 * row_tiles + kb * PANELS) * kTileBytes;
+    for (int s = 0; s < strips(shape, n0); ++s) bulk_prefetch(codes + s * row_tiles * kTileBytes, PANELS * kTileBytes);
   }
   TW_MEMBER static void load(u8* to, const Args& args, const Shape& shape, const TensorMap*, i64 n0, i64 kb, u64* barrier, u64 policy) {
     const int count = strips(shape, n0);

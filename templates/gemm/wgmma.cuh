@@ -103,11 +103,13 @@ struct Warpgroups {
     TW_MEMBER i64 count() const { return n_tiles * m_tiles; }
     // First row of w of this block's tile, and first token.
     TW_MEMBER void at(i64 tile, i64& n0, i64& m0) const {
-      const i64 band = tile / (kBand * m_tiles), within = tile - band * kBand * m_tiles;
-      const i64 width = min2(static_cast<i64>(kBand), n_tiles - band * kBand);
-      const i64 m = within / width;
-      n0 = ((band * kBand + within - m * width) * kShare + (kShare > 1 ? cluster_rank() : 0)) * BN;
-      m0 = m * BM;
+      // There are fewer than 2^31 tiles, and divisions of words are much shorter.
+      const u32 of_band = kBand * static_cast<u32>(m_tiles), band = static_cast<u32>(tile) / of_band;
+      const u32 within = static_cast<u32>(tile) - band * of_band;
+      const u32 width = min2(static_cast<u32>(kBand), static_cast<u32>(n_tiles) - band * kBand);
+      const u32 m = within / width;
+      n0 = static_cast<i64>((band * kBand + within - m * width) * kShare + (kShare > 1 ? cluster_rank() : 0)) * BN;
+      m0 = static_cast<i64>(m) * BM;
     }
   };
 
@@ -147,6 +149,14 @@ struct Warpgroups {
         ring.advance();
       }
     }
+  }
+
+  TW_MEMBER static void prefetch(const Args& args, const Shape& shape, const TensorMap* w_map, const Tiles& tiles) {
+    if (tiles.first >= tiles.count()) return;
+    i64 n0, m0;
+    tiles.at(tiles.first, n0, m0);
+    const i64 end = min2(tiles.k_end, tiles.k_begin + STAGES);
+    for (i64 kb = tiles.k_begin; kb < end; ++kb) Weights::prefetch(args, shape, w_map, n0, kb);
   }
 
   // ---- math
@@ -488,6 +498,8 @@ struct Warpgroups {
     if constexpr (CLUSTER > 1) sync_cluster();
     else sync_block();
     const Tiles tiles(args, shape);
+    // While the kernel before this one ends, the first stages of weights come as near as L2.
+    if (thread == kMath) prefetch(args, shape, w_map, tiles);
     wait_prerequisite_grids();
 
     if (thread >= kMath) {
