@@ -22,6 +22,7 @@ using tw::WgmmaKind;
 constexpr int kStripRows = 64, kPanelBytes = 128, kAtom = 1024;
 constexpr int kBlockShared = 1024;  // of shared memory, reserved per block by the hardware
 constexpr int kMaxStages = 8;
+constexpr int kMostBytes = 131071;  // products of -128 and -128 that a 32-bit sum holds
 constexpr int kWholeRows = 64;  // from here on a tile has many tokens: large tiles, whole blocks per SM
 
 struct Knobs {
@@ -147,6 +148,10 @@ class WarpgroupFamily final : public EnumeratedFamily {
     const std::optional<Operands> o = operands(*g);
     if (!o) return fmt::format("w={} has no tiles for x={}", g->w.name(), g->x.name());
     if (g->k % o->panel_k() != 0) return fmt::format("k = {}: a multiple of {} is needed", g->k, o->panel_k());
+    if (o->deferred() && o->tiles && g->k / o->panel_k() % 2 != 0)
+      return fmt::format("k = {}: a multiple of {} is needed", g->k, 2 * o->panel_k());
+    if (o->kind == WgmmaKind::s8 && g->k > kMostBytes)
+      return fmt::format("k = {}: 32-bit sums hold {} products of bytes", g->k, kMostBytes);
     if (g->n % 8 != 0) return fmt::format("n = {}: a multiple of 8 is needed", g->n);
     return {};
   }
@@ -191,7 +196,7 @@ class WarpgroupFamily final : public EnumeratedFamily {
       for (int groups : {1, 2})
         for (int kgroups : o.tiles ? std::vector<int>{1, 2, 4} : std::vector<int>{1, 2})
           for (int strips : {1, 2})
-            for (int panels : {2, 4, 8})
+            for (int panels : panels_of_k % 2 != 0 ? std::vector<int>{1} : std::vector<int>{2, 4, 8})
               // Clusters of four leave multiprocessors without one, and never won. What has no k split may share x.
               for (const auto& [cluster, split] : {std::pair{1, 1}, {2, 2}, {2, 1}})
                 for (int warps : {0, 1}) {
