@@ -837,7 +837,7 @@ Work plan_work(Suite& s, const Pair& pair, int which) {
     if (!lists[list].empty()) picker.must(0, last ? lists[list].back() : lists[list].front());
   };
   if (one) {
-    must(0, false), must(1, false);
+    must(0, false), must(1, false), must(1, true);
     return work;
   }
   must(0, false), must(4, false), must(8, false);  // m = 1, 64, 1000: what prepare() takes
@@ -1275,14 +1275,14 @@ void one_cast_of_each(Suite& s) {
 }
 
 int run(const Request& request) {
-  if (Device::count() == 0) {
+  Options options = Options::from_env();
+  if (Device::count(options.driver) == 0) {
     fmt::print("skipped: no CUDA device\n");
     return 4;
   }
-  Options options = Options::from_env();
   options.cache = ":memory:";
   Engine engine(options);
-  const Device device = Device::open(0);
+  const Device device = Device::open(0, options.driver);
   Suite suite(engine, device, request);
   const bool quick = request.extent != Extent::full, one = request.extent == Extent::one;
   suite.group("gemm", [&] { one ? one_of_each(suite) : gemm_checks(suite, quick); });
