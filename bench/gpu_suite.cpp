@@ -7,6 +7,7 @@
 // (bench/sanitize.sh). --only: groups of gemm casts pack wgmma served arguments threads. --verbose: names before they run.
 // Exit code 0: all passed; 1: something failed; 4: no device (nothing is reported as passed).
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -580,7 +581,8 @@ class Trial {
     return args;
   }
 
-  void consult(std::int64_t rows) {
+  // Throws if the oracle's values are no numbers, unless the data may be none: nothing would be judged then.
+  void consult(std::int64_t rows, bool numbers = true) {
     const std::size_t cells = static_cast<std::size_t>(rows * gemm_.n);
     Memory out(suite_.device(), cells * 8);
     out.fill(0xff);
@@ -591,6 +593,9 @@ class Trial {
     values_.resize(cells), bounds_.resize(cells);
     out.download(std::as_writable_bytes(std::span(values_)));
     out.download(std::as_writable_bytes(std::span(bounds_)), cells * 4);
+    for (std::size_t i = 0; numbers && i < cells; ++i)
+      if (!std::isfinite(values_[i]) || !std::isfinite(bounds_[i]))
+        throw Error(ErrorCode::invalid_argument, "oracle", fmt::format("{} +- {}", values_[i], bounds_[i]), "a number");
   }
   const std::vector<float>& values() const { return values_; }
 
@@ -820,7 +825,8 @@ struct Work {
   std::vector<Pick> picks;
 };
 
-Work plan_work(Suite& s, const Pair& pair, int which) {
+// `available`: gains the values of every list.
+Work plan_work(Suite& s, const Pair& pair, int which, std::set<std::string>& available) {
   Work work{pair, {}, {}};
   const bool one = s.extent() == Extent::one;
   // Tiles are whole in both extents; the others' last panels are of a stage of their own, their last rows of a tile.
@@ -846,11 +852,16 @@ Work plan_work(Suite& s, const Pair& pair, int which) {
       pair.text(which + 1, pair.tiles ? 192 : 200, pair.tiles ? 16384 : 16384 + pair.panel(), false));
   work.cases.push_back({deep, {1, 17, 130}, {}});
   must(static_cast<std::size_t>(which) % lists.size(), true);
-  for (const auto& list : lists) picker.offer(0, list);
+  const auto offer = [&](std::size_t at, const std::vector<Candidate>& list) {
+    picker.offer(at, list);
+    for (const Candidate& c : list)
+      for (const std::string& v : values_of(c)) available.insert(v);
+  };
+  for (const auto& list : lists) offer(0, list);
   for (std::int64_t m : work.cases[1].ms) {
     const std::vector<Candidate> list = legal(s, deep, m, "wgmma");
     if (m == 1 && !list.empty()) picker.must(1, list.front());
-    picker.offer(1, list);
+    offer(1, list);
   }
   picker.cover();
   return work;
@@ -972,9 +983,9 @@ void do_work(Suite& s, Work& work, unsigned seed, std::set<std::string>& covered
       });
     }
     if (c > 0 || s.extent() == Extent::one) continue;
-    const auto every = [&](const char* what, const std::function<std::string(const Kernel&)>& body) {
+    const auto every = [&](const char* what, bool numbers, const std::function<std::string(const Kernel&)>& body) {
       s.check(fmt::format("wgmma on {}: {}", what, one.problem.text()), [&]() -> std::string {
-        trial->upload(), trial->consult(64);
+        trial->upload(), trial->consult(64, numbers);
         for (std::size_t i = 0; i < work.picks.size(); ++i)
           if (work.picks[i].problem == c && kernels[i])
             if (const std::string why = body(*kernels[i]); !why.empty())
@@ -983,14 +994,14 @@ void do_work(Suite& s, Work& work, unsigned seed, std::set<std::string>& covered
       });
     };
     const bool infinite = put_oddities(*trial);
-    every("NaN and Inf", [&](const Kernel& kernel) {
+    every("NaN and Inf", false, [&](const Kernel& kernel) {
       return trial->judge(kernel, kOddRows, 0, 0, true, [&](const auto& got, const auto& expected, const auto& bounds) {
         return judge_oddities(trial->gemm(), infinite, got, expected, bounds);
       });
     });
     for (const Hard& hard : kHard) {
       put_hard(*trial, hard, seed);
-      every(hard.name, [&](const Kernel& kernel) {
+      every(hard.name, true, [&](const Kernel& kernel) {
         const std::string why = trial->judge(kernel, 5);
         return why.empty() ? trial->judge(kernel, 64) : why;
       });
@@ -1012,8 +1023,9 @@ void wgmma_checks(Suite& s) {
   }
   Ahead ahead(jobs_of(s));
   std::vector<Work> all;
+  std::set<std::string> available, covered;
   for (std::size_t i = 0; i < pairs.size(); ++i) {
-    all.push_back(plan_work(s, pairs[i], static_cast<int>(i)));
+    all.push_back(plan_work(s, pairs[i], static_cast<int>(i), available));
     Work& work = all.back();
     std::vector<Task> tasks;
     for (Case& c : work.cases) {
@@ -1022,7 +1034,6 @@ void wgmma_checks(Suite& s) {
     }
     for (Pick& pick : work.picks) pick.kernel = ahead.submit(kernel_of(s, tasks[pick.problem], pick.candidate));
   }
-  std::set<std::string> covered;
   int rejected = 0, picks = 0;
   for (std::size_t i = 0; i < all.size(); ++i) {
     do_work(s, all[i], static_cast<unsigned>(i), covered, rejected);
@@ -1032,11 +1043,9 @@ void wgmma_checks(Suite& s) {
   if (s.extent() != Extent::full) return;
   s.check("wgmma: every knob's values were judged", [&] {
     std::string missing;
-    for (const char* v : {"bm=8", "bm=16", "bm=32", "bm=64", "bm=128", "bm=160", "bm=256", "strips=1", "strips=2",
-                          "groups=1", "groups=2", "kgroups=1", "kgroups=2", "panels=1", "panels=2", "panels=4",
-                          "panels=8", "cluster=1", "cluster=2", "split=1", "split=2", "warps=0",
-                          "warps=1"})
+    for (const std::string& v : available)
       if (!covered.count(v)) missing += fmt::format(" {}", v);
+    if (missing.empty()) fmt::print("wgmma: knobs judged: {}\n", fmt::join(covered, " "));
     return missing.empty() ? std::string() : "none of" + missing;
   });
 }
