@@ -941,7 +941,8 @@ void put_hard(Trial& t, const Hard& hard, unsigned seed) {
   t.put_w(matrix(t.gemm().n, hard.w, hard.w_peak));
 }
 
-void do_work(Suite& s, Work& work, unsigned seed, std::set<std::string>& covered, int& rejected) {
+void do_work(Suite& s, Work& work, unsigned seed, std::set<std::string>& covered, int& rejected,
+             std::string& rejections) {
   const std::int64_t step = 16 / work.pair.x.info().streams[0].bytes;  // elements of 16 bytes
   std::vector<std::optional<Kernel>> kernels(work.picks.size());
   for (std::size_t c = 0; c < work.cases.size(); ++c) {
@@ -960,6 +961,7 @@ void do_work(Suite& s, Work& work, unsigned seed, std::set<std::string>& covered
         const Kernel kernel = pick.kernel.get();
         if (!unacceptable(kernel).empty()) {
           ++rejected;
+          rejections += fmt::format("  {}: {} of {}\n", unacceptable(kernel), pick.candidate.text(), one.problem.text());
           return {};
         }
         kernels[i] = kernel;
@@ -1035,11 +1037,13 @@ void wgmma_checks(Suite& s) {
     for (Pick& pick : work.picks) pick.kernel = ahead.submit(kernel_of(s, tasks[pick.problem], pick.candidate));
   }
   int rejected = 0, picks = 0;
+  std::string rejections;
   for (std::size_t i = 0; i < all.size(); ++i) {
-    do_work(s, all[i], static_cast<unsigned>(i), covered, rejected);
+    do_work(s, all[i], static_cast<unsigned>(i), covered, rejected, rejections);
     picks += static_cast<int>(all[i].picks.size());
   }
-  fmt::print("wgmma: {} pairs of formats, {} kernels, {} of them rejected (spills or serialized)\n", all.size(), picks, rejected);
+  fmt::print("wgmma: {} pairs of formats, {} kernels, {} of them not judged, since the library would not launch them\n{}",
+             all.size(), picks, rejected, rejections);
   if (s.extent() != Extent::full) return;
   s.check("wgmma: every knob's values were judged", [&] {
     std::string missing;
