@@ -330,7 +330,14 @@ void Search::decide() {
   }
   int won = winner(finals);
   if (won < 0) {
-    report_.choice = {request_.fallback, Grade::ranked, 0};
+    // No final was steady enough to count, as on a chip at its power limit. A verified candidate's first time is still
+    // far better than the fallback; it is not stored.
+    report_.noisy = incumbent_ >= 0;
+    if (incumbent_ >= 0)
+      report_.choice = {entries_[static_cast<std::size_t>(incumbent_)].outcome.candidate, Grade::ranked,
+                        entries_[static_cast<std::size_t>(incumbent_)].screened};
+    else
+      report_.choice = {request_.fallback, Grade::ranked, 0};
     return;
   }
   const Entry& best = entries_[static_cast<std::size_t>(finalists_[static_cast<std::size_t>(won)])];
