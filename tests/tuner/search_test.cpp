@@ -256,3 +256,25 @@ TEST_CASE("policies out of range are refused by name", "[search]") {
   t.candidates.clear();
   CHECK(error_of(ErrorCode::invalid_argument, [&] { engine.tune(t, gpu.device()); }).field() == "task.candidates");
 }
+
+// As a chip at its power limit: rounds at different clocks do not count, and here no two are alike.
+TEST_CASE("finals at a clock that never settles leave the best screened candidate", "[search]") {
+  FakeGpu gpu;
+  gpu.durations = {{0, 12}, {1, 8}, {2, 10}};
+  unsigned long long launches = 0;
+  bool final_rounds = false;
+  gpu.on_launch = [&](const FakeLaunch& launch) {
+    if (std::string_view(launch.entry) != "tilewright_clock") return;
+    auto* out = *static_cast<unsigned long long**>(launch.params[0]);  // cycles, nanoseconds
+    out[1] = 20000;
+    out[0] = 20 * (final_rounds ? 100 + 170 * (launches++ * 13 % 53) : 1500);
+  };
+  TunePolicy policy = quick_policy();
+  policy.progress = [&](std::string_view stage, int done, int total) { final_rounds |= stage == "measure" && done == total; };
+  Engine engine(options(""));
+  const TuneReport r = engine.tune(toy_task(3), gpu.device(), policy);
+  CHECK(launches > 0);
+  CHECK(r.choice.candidate == toy(1));
+  CHECK(r.choice.grade == Grade::ranked);
+  CHECK(r.noisy);
+}
