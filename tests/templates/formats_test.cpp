@@ -464,3 +464,42 @@ TEST_CASE("the fast path of weights equals the decoder", "[formats]") {
 #include "format_list.inc"
 #undef FORMAT
 }
+
+// The lossy way of NVFP4 weights to fp8 units: cast to FP8 rows at load, against activations in FP8 rows.
+TEST_CASE("NVFP4 weights as FP8 rows keep the direction of a product", "[formats]") {
+  constexpr std::int64_t m = 16, n = 64, k = 4096;
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  const auto matrix = [&](std::int64_t rows, float deviation) {
+    std::vector<float> v(static_cast<std::size_t>(rows * k));
+    for (float& e : v) e = deviation * normal(random);
+    return v;
+  };
+  const auto through = [](const char* name, std::int64_t rows, const std::vector<float>& v, float global) {
+    const tilewright::Format f = tilewright::Format::parse(name);
+    std::vector<unsigned char> data(static_cast<std::size_t>(f.stream_bytes(0, rows, k)));
+    std::vector<unsigned char> scales(static_cast<std::size_t>(f.stream_bytes(1, rows, k)));
+    const tilewright::MutableOperand to{data.data(), scales.data(), &global};
+    f.info().encode(v.data(), rows, k, to, 0);
+    std::vector<float> out(v.size());
+    f.info().decode(to, rows, k, out.data());
+    return out;
+  };
+  const std::vector<float> x = matrix(m, 1.0f);
+  const std::vector<float> w = through("nvfp4", n, matrix(n, 0.02f), 0.1f / 2688.0f);
+  const std::vector<float> x8 = through("e4m3_row", m, x, 1.0f), w8 = through("e4m3_row", n, w, 1.0f);
+  double dot = 0, exact = 0, lossy = 0;
+  for (std::int64_t i = 0; i < m; ++i)
+    for (std::int64_t j = 0; j < n; ++j) {
+      double a = 0, b = 0;
+      for (std::int64_t l = 0; l < k; ++l) {
+        a += static_cast<double>(x[static_cast<std::size_t>(i * k + l)]) * w[static_cast<std::size_t>(j * k + l)];
+        b += static_cast<double>(x8[static_cast<std::size_t>(i * k + l)]) * w8[static_cast<std::size_t>(j * k + l)];
+      }
+      dot += a * b, exact += a * a, lossy += b * b;
+    }
+  const double cosine = dot / std::sqrt(exact * lossy);
+  INFO("cosine " << cosine);
+  CHECK(cosine > 0.99);
+  CHECK(cosine < 0.99999);  // it is lossy
+}
