@@ -31,8 +31,7 @@ enum class Target {
 struct Row {
   const char* group;  // the row of targets that it belongs to
   const char* label;
-  // The problem but for m, n and k. Several spellings are separated by '|'; the first that the library knows counts.
-  const char* text;
+  const char* text;   // the problem but for m, n and k; one whose formats the library does not know is a row without a kernel
   std::vector<std::int64_t> ms;
   Target target;
   double value;       // of decode: bits of a weight, which tell its size while the library does not know the format
@@ -48,14 +47,7 @@ const std::vector<Row>& rows() {
       {"fp8 rows x channels", "fp8 rows x channels", "x=e4m3_row w=e4m3_row y=bf16 accum=fast", both, ratio, 1.0, "fp8+rows"},
       // Sums in single precision, which the rival's fast accumulation gives up: not judged against it.
       {"", "fp8, full accumulation", "x=e4m3_row w=e4m3_row y=bf16", both, ratio, 0, "fp8+rows"},
-      {"fp8 128-blocks",
-       "fp8 128-blocks",
-       "x=e4m3_128 w=e4m3_128x128 y=bf16 | x=e4m3_b128 w=e4m3_b128x128 y=bf16 | x=e4m3_g128 w=e4m3_b128 y=bf16 | "
-       "x=e4m3_block w=e4m3_block y=bf16",
-       {4096},
-       ratio,
-       0.9,
-       "fp8"},
+      {"fp8 128-blocks", "fp8 128-blocks", "x=e4m3_block w=e4m3_block y=bf16", {4096}, ratio, 0.9, "fp8"},
       {"int8 to bf16", "int8 to bf16", "x=int8_row w=int8_row y=bf16", both, ratio, 1.7, "int8"},
       // What cuBLASLt does when it may round its result to eight bits, for which bf16 is no substitute: not judged.
       {"", "int8, rival rounds to int8", "x=int8_row w=int8_row y=bf16", both, ratio, 0, "int8+int8"},
@@ -112,8 +104,8 @@ const std::vector<Shape> kLarge{{10240, 8192}, {6144, 4096}, {5120, 13824}, {358
 const std::vector<Shape> kSmall{{8192, 28672}, {8192, 8192}, {57344, 8192}, {4096, 4096}, {10240, 8192}};
 
 // The one place that writes a problem.
-std::string problem_text(const std::string& spelling, Shape shape, std::int64_t m, const std::string& pack) {
-  return fmt::format("gemm {} m={} n={} k={}{}", spelling, m, shape.n, shape.k, pack.empty() ? "" : " pack=" + pack);
+std::string problem_text(const Row& row, Shape shape, std::int64_t m, const std::string& pack) {
+  return fmt::format("gemm {} m={} n={} k={}{}", row.text, m, shape.n, shape.k, pack.empty() ? "" : " pack=" + pack);
 }
 
 struct Goal {
@@ -304,7 +296,7 @@ class GemmBench {
       rival_json_ = {{"error", why}};
       return;
     }
-    rival_json_ = {{"version", library_->version()}, {"path", library_->path()}};
+    rival_json_ = {{"version", library_->version()}};
     fmt::print("cuBLASLt {} ({}), 16 elements of m=256 n=1024 k=1024 against the host's products:\n",
                library_->version(), library_->path());
     for (const char* what : {"bf16", "fp16", "fp8+rows", "int8", "int8+int8"}) {
@@ -347,15 +339,13 @@ class GemmBench {
 
   Problem problem_of(const Job& job, std::int64_t m) const {
     std::string why;
-    for (const std::string& spelling : split(job.row->text, '|'))
-      for (const std::string& pack : {settings_.pack, std::string()}) {
-        try {
-          return Problem::parse(problem_text(spelling, job.shape, m, pack));
-        } catch (const Error& e) {
-          why = e.what();
-        }
-        if (settings_.pack.empty()) break;
+    for (const std::string& pack : {settings_.pack, std::string()}) {
+      try {
+        return Problem::parse(problem_text(*job.row, job.shape, m, pack));
+      } catch (const Error& e) {
+        why = e.what();
       }
+    }
     throw Missing{"no kernel: " + why};
   }
 
@@ -498,7 +488,7 @@ class GemmBench {
 
   void missing(const Job& job, std::int64_t m, const std::string& why) {
     Measured r = result(job, m, job.row->value / 8 * static_cast<double>(job.shape.n * job.shape.k));
-    r.problem = problem_text(split(job.row->text, '|').front(), job.shape, m, "");
+    r.problem = problem_text(*job.row, job.shape, m, "");
     r.mark = "SHORT", r.note = why;
     if (r.goal.value == 0) r.mark = "-";
     add(std::move(r));

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """plot.py RESULT.json... [--out docs/gemm.svg]: the rows of `bench gemm` as bars, with a mark where the target is.
-A row measured in several files is taken from the last."""
+A row is taken from the first file that has a result for it. With --table, prints the README's table instead."""
 import argparse
 import html
 import json
+import statistics
 from pathlib import Path
 
 LEFT, WIDTH, RIGHT, BAR, GAP = 250, 520, 190, 9, 7
@@ -21,16 +22,17 @@ PANELS = [
 
 
 def read(paths):
-    rows, device = {}, ""
+    rows, device, commits = {}, "", []
     for path in paths:
         result = json.loads(Path(path).read_text())
         environment = result["environment"]
         device = f'{environment.get("device", "no device")}, driver {environment.get("driver", "?")}'
-        if environment.get("commit"):
-            device += f', commit {environment["commit"]}'
+        commits.append(environment.get("commit", "?")[:7])
         for row in result["results"]["gemm"]["rows"]:
-            rows[row["label"], row["m"], row["n"], row["k"], row["group"]] = row
-    return list(rows.values()), device
+            key = row["label"], row["m"], row["n"], row["k"], row["target_text"]
+            if key not in rows or rows[key]["us"] == 0:
+                rows[key] = row
+    return list(rows.values()), f'{device}, commit {" and ".join(commits)}'
 
 
 def text(x, y, words, anchor="start", color=INK, size=11, weight="normal"):
@@ -85,12 +87,37 @@ def draw(rows, device):
     return "\n".join(head + body + ["</svg>"]) + "\n"
 
 
+def table(rows):
+    """One line for each row of targets: worst, median and best of the values, and how many reach it."""
+    lines = ["| asked | worst | median | best | target | rows that reach it |", "|---|---|---|---|---|---|"]
+    groups = {}
+    for row in rows:
+        if row["target"] > 0:
+            groups.setdefault(row["group"], []).append(row)
+    for group, members in groups.items():
+        target, passed = members[0]["target_text"], sum(r["mark"] == "pass" for r in members)
+        values = sorted((r["value"] for r in members if r["value"] > 0), reverse=members[0]["at_most"])
+        if "%" in target:
+            show = lambda v: f"{100 * v:.0f} %"
+        else:
+            show = (lambda v: f"{v:.0f} TF") if "TF" in target else (lambda v: f"{v:.2f}x")
+        shown = [show(v) for v in (values[0], statistics.median(values), values[-1])] if values else ["–"] * 3
+        missing = len(members) - len(values)
+        lines.append(f'| {group} | {" | ".join(shown)} | {target} | {passed} of {len(members)}'
+                     f'{f", {missing} without a kernel" if missing else ""} |')
+    return "\n".join(lines)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", nargs="+")
     parser.add_argument("--out", default=str(Path(__file__).resolve().parent.parent / "docs" / "gemm.svg"))
+    parser.add_argument("--table", action="store_true")
     arguments = parser.parse_args()
     rows, device = read(arguments.results)
+    if arguments.table:
+        print(table(rows))
+        return
     Path(arguments.out).write_text(draw(rows, device))
 
 

@@ -73,7 +73,7 @@ TEST_CASE("ranking is complete, sorted, repeatable, with the reference last", "[
 
 TEST_CASE("a selection starts with the first, is varied, and leaves the reference out", "[rank]") {
   Problem p = Problem::parse("gemm x=bf16 w=bf16 y=bf16 m=512 n=4096 k=4096");
-  const Arch& target = arch("sm_90a");
+  const Arch& target = arch("sm_80");  // where no family has one tile for all that is worth taking
   auto ranked = rank(p, target, model_of(target));
   auto some = select(ranked, 16);
   REQUIRE(some.size() == 16);
@@ -83,7 +83,7 @@ TEST_CASE("a selection starts with the first, is varied, and leaves the referenc
     tiles.insert({ranked[i].traits.tile_rows, ranked[i].traits.tile_cols});
     CHECK(ranked[i].family != families("gemm").back());
   }
-  CHECK(tiles.size() >= 2);
+  CHECK(tiles.size() >= 4);
   CHECK(std::set<int>(some.begin(), some.end()).size() == 16);
   // What a smaller selection takes, a larger one takes first: a prewarm's top 4 are the first 4 of a search.
   auto few = select(ranked, 4);
