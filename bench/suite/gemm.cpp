@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of every family and format against a double-precision product formed on the host, and candidates against the
+// tuner's verifier.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <set>
+
+#include "bench/suite/matrix.h"
+#include "bench/suite/trial.h"
+
+namespace tilewright::bench {
+namespace {
+
+double activate(Activation a, double v) {
+  switch (a) {
+    case Activation::relu: return v > 0 ? v : 0;
+    case Activation::gelu: return 0.5 * v * (1 + std::erf(v * std::sqrt(0.5)));
+    case Activation::gelu_tanh: return 0.5 * v * (1 + std::tanh(std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)));
+    case Activation::silu: return v / (1 + std::exp(-v));
+    default: return v;
+  }
+}
+
+// The stated bound of templates/gemm/reference.cuh, restated.
+double bound_of(const Gemm& g, double magnitude, double linear, double bias, double y) {
+  const double u = g.y.name() == "f32" ? 5.97e-8 : g.y.name() == "f16" ? 4.89e-4 : 3.91e-3;
+  return 1.2 * std::fabs(g.alpha) * magnitude * (static_cast<double>(g.k) / 4 + 64) * 5.97e-8 +
+         9.6e-7 * (std::fabs(linear + bias) + std::fabs(linear) + std::fabs(bias)) + u * std::fabs(y) + 6e-8;
+}
+
+// One prepared kernel at several m against the host's double product.
+std::string gemm_against_host(Suite& s, const std::string& text, std::vector<std::int64_t> ms) {
+  const Problem problem = Problem::parse(text);
+  const Gemm& g = *problem.gemm();
+  const Kernel kernel = s.engine().prepare(problem, s.device());
+  const std::int64_t m_max = *std::max_element(ms.begin(), ms.end());
+  Matrix x = make(s.device(), g.x, m_max, g.k, 1), w = make(s.device(), g.w, g.n, g.k, 2, 0.1f);
+  if (g.global == Global::div)  // the same weights, their scale handed over as its reciprocal
+    for (std::size_t i = 0; i < w.device.size(); ++i)
+      if (w.device[i].data() == w.operand.global) {
+        float scale;
+        std::memcpy(&scale, w.streams[i].data(), sizeof scale);
+        scale = 1.0f / scale;
+        w.device[i].upload({reinterpret_cast<const std::byte*>(&scale), sizeof scale});
+      }
+  Matrix bias;
+  if (g.bias) bias = make(s.device(), *g.bias, 1, g.n, 3);
+  const std::size_t y_bytes = static_cast<std::size_t>(g.y.total_bytes(m_max, g.n));
+  Memory y(s.device(), y_bytes + 256);
+  OwnedStream stream(s.device());
+  for (std::int64_t m : ms) {
+    y.fill(0xff);
+    GemmArgs args;
+    args.x = x.operand, args.w = w.operand, args.y = y.data(), args.m = m;
+    args.bias = g.bias ? bias.operand.data : nullptr;
+    kernel.launch(stream.get(), args);
+    stream.synchronize();
+    std::vector<std::byte> bytes(y_bytes + 256);
+    y.download(bytes);
+    std::vector<float> got(static_cast<std::size_t>(m * g.n));
+    g.y.info().decode({bytes.data(), nullptr, nullptr}, m, g.n, got.data());
+    for (std::size_t i = static_cast<std::size_t>(g.y.total_bytes(m, g.n)); i < bytes.size(); ++i)
+      if (bytes[i] != std::byte{0xff}) return fmt::format("m={}: wrote beyond y", m);
+    for (std::int64_t i = 0; i < m; ++i)
+      for (std::int64_t j = 0; j < g.n; ++j) {
+        double sum = 0, magnitude = 0;
+        for (std::int64_t k = 0; k < g.k; ++k) {
+          const double p = static_cast<double>(x.decoded[static_cast<std::size_t>(i * g.k + k)]) *
+                           w.decoded[static_cast<std::size_t>(j * g.k + k)];
+          sum += p, magnitude += std::fabs(p);
+        }
+        const double b = g.bias ? bias.decoded[static_cast<std::size_t>(j)] : 0.0;
+        const double expected = activate(g.act, g.alpha * sum + b);
+        const double bound = bound_of(g, magnitude, g.alpha * sum, b, expected);
+        const double value = got[static_cast<std::size_t>(i * g.n + j)];
+        if (!(std::fabs(value - expected) <= bound))
+          return fmt::format("m={}: y[{},{}] = {}, expected {} +- {}", m, i, j, value, expected, bound);
+      }
+  }
+  return {};
+}
+
+// For compute-sanitizer: the first candidate of each family, at sizes that fill no tile.
+void one_of_each(Suite& s) {
+  for (const char* text : {"gemm x=f16 w=q4_0 y=f16 m=1 n=200 k=512", "gemm x=q8_1 w=q4_k y=f32 m=1 n=77 k=512",
+                           "gemm x=bf16 w=bf16 y=bf16 m=1 n=136 k=200 bias=f32 act=silu",
+                           "gemm x=f16 w=nvfp4 y=f32 m=1 n=100 k=320 global=mul"}) {
+    const Problem problem = Problem::parse(text);
+    Trial trial(s, problem, 77, oracle_of(s, s.engine().task(problem.with_rows(77), s.device().arch()))());
+    trial.fill(9), trial.upload(), trial.consult(77);
+    for (std::int64_t m : {5, 77}) {
+      const Task task = s.engine().task(problem.with_rows(m), s.device().arch());
+      std::set<std::string> met;
+      for (const Candidate& c : task.candidates)
+        if (met.insert(c.family).second)
+          s.check(fmt::format("m={} of {}: {}", m, text, c.text()), [&] { return trial.judge(kernel_of(s, task, c)(), m, 0, 1); });
+    }
+  }
+}
+
+}  // namespace
+
+void gemm_checks(Suite& s) {
+  if (s.extent() == Extent::one) return one_of_each(s);
+  const std::vector<std::pair<std::string, std::string>> pairs = {
+      {"f32", "f32"},   {"f16", "f16"},   {"bf16", "bf16"},         {"f32", "f16"},    {"f16", "bf16"},
+      {"q8_1", "q4_0"}, {"q8_1", "q8_0"}, {"q8_1", "q4_k"},         {"q8_1", "nvfp4"}, {"q8_0", "q4_0"},
+      {"f16", "q4_0"},  {"f16", "q8_0"},  {"f16", "q4_k"},          {"f16", "nvfp4"},  {"bf16", "q4_0"},
+      {"bf16", "q8_0"}, {"bf16", "q4_k"}, {"bf16", "nvfp4"},        {"f32", "q4_0"},   {"f32", "q4_k"},
+      {"f32", "nvfp4"}, {"f32", "q8_0"},  {"e4m3_row", "e4m3_row"}, {"q4_k", "q8_0"},  {"nvfp4", "nvfp4"}};
+  for (const auto& [x, w] : pairs) {
+    const bool global = x == "nvfp4" || w == "nvfp4";
+    const int block = std::max(Format::parse(x).block(), Format::parse(w).block());
+    for (const auto& [n, blocks] : std::vector<std::pair<int, int>>{{37, 1}, {128, 5}, {200, 8}}) {
+      const int k = block == 1 ? blocks * 129 : block * blocks;
+      const std::string text =
+          fmt::format("gemm x={} w={} y=f32 m=1 n={} k={}{}", x, w, n, k, global ? " global=mul" : "");
+      s.check(text, [&] { return gemm_against_host(s, text, {1, 2, 3, 5, 8, 13, 16, 33, 70}); });
+    }
+  }
+  for (const char* epilogue : {"y=f16 bias=f16 act=gelu", "y=bf16 bias=f32 act=silu", "y=f32 bias=bf16 act=relu",
+                               "y=f16 act=gelu_tanh alpha=0.5"}) {
+    std::string fields = epilogue;
+    const std::size_t space = fields.find(' ');
+    const std::string text =
+        fmt::format("gemm x=f16 w=q4_0 {} m=1 n=100 k=512{}", fields.substr(0, space), fields.substr(space));
+    s.check(text, [&] { return gemm_against_host(s, text, {1, 4, 17, 40}); });
+  }
+  const std::string divided = "gemm x=f16 w=nvfp4 y=f32 m=1 n=40 k=64 global=div";
+  s.check(divided, [&] { return gemm_against_host(s, divided, {1, 20}); });
+  const int most = s.extent() == Extent::quick ? 4 : 24;
+  for (const char* formats :
+       {"x=q8_1 w=q4_0 y=f32", "x=q8_1 w=q4_k y=f32", "x=q8_1 w=q8_0 y=f16", "x=q8_1 w=nvfp4 y=bf16 global=mul",
+        "x=f16 w=f16 y=f16", "x=bf16 w=bf16 y=bf16", "x=f16 w=q4_0 y=f16", "x=bf16 w=q4_k y=bf16",
+        "x=f16 w=nvfp4 y=f16 global=mul", "x=f32 w=f32 y=f32"}) {
+    std::string f = formats, global;
+    if (const auto at = f.find(" global"); at != std::string::npos) global = f.substr(at), f = f.substr(0, at);
+    for (const char* shape :
+         {"m=1 n=1000 k=4096", "m=7 n=555 k=2304", "m=16 n=4096 k=1024", "m=100 n=384 k=1536", "m=600 n=1100 k=768"}) {
+      const std::string text = fmt::format("gemm {} {}{}", f, shape, global);
+      s.check("candidates of " + text, [&] { return candidates_verify(s, text, most); });
+    }
+  }
+}
+
+}  // namespace tilewright::bench

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "bench/suite/matrix.h"
+
+namespace tilewright::bench {
+
+Operand operand_over(Format f, const std::function<void*(int)>& pointer) {
+  Operand o;
+  for (std::size_t i = 0; i < f.info().streams.size(); ++i) {
+    const std::string_view name = f.info().streams[i].name;
+    if (name == "data")
+      o.data = pointer(static_cast<int>(i));
+    else if (name == "scales")
+      o.scales = pointer(static_cast<int>(i));
+    else
+      o.global = static_cast<const float*>(pointer(static_cast<int>(i)));
+  }
+  return o;
+}
+
+Matrix make(const Device& device, Format f, std::int64_t rows, std::int64_t cols, unsigned seed, float spread) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0.0f, spread);
+  std::vector<float> values(static_cast<std::size_t>(rows * cols));
+  float amax = 0;
+  for (float& v : values) v = normal(random), amax = std::max(amax, std::fabs(v));
+  Matrix m;
+  for (std::size_t i = 0; i < f.info().streams.size(); ++i)
+    m.streams.emplace_back(static_cast<std::size_t>(f.stream_bytes(static_cast<int>(i), rows, cols)));
+  const Operand host = operand_over(f, [&](int i) { return m.streams[static_cast<std::size_t>(i)].data(); });
+  const MutableOperand writable{const_cast<void*>(host.data), const_cast<void*>(host.scales),
+                                const_cast<float*>(host.global)};
+  if (f.info().global_for) *writable.global = f.info().global_for(amax);
+  f.info().encode(values.data(), rows, cols, writable, 0);
+  m.decoded.resize(values.size());
+  f.info().decode(host, rows, cols, m.decoded.data());
+  for (const auto& s : m.streams) {
+    m.device.emplace_back(device, s.size() + 16);
+    m.device.back().upload(s);
+  }
+  m.operand = operand_over(f, [&](int i) { return m.device[static_cast<std::size_t>(i)].data(); });
+  return m;
+}
+
+}  // namespace tilewright::bench

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// Weights packed to tiles and back, byte for byte, and one packed copy under kernels of many m.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <set>
+
+#include "bench/suite/pairs.h"
+#include "bench/suite/trial.h"
+
+namespace tilewright::bench {
+namespace {
+
+// Weights to tiles on the device against the host, byte for byte, and back. Every byte is random: none may be lost.
+std::string pack_against_host(Suite& s, const Pack& forth) {
+  Gemm g{.x = forth.x, .w = forth.w, .y = forth.x, .bias = {}};
+  g.n = forth.n, g.k = forth.k, g.packing = Packing::tiles;
+  std::mt19937 random(11);
+  struct Streams {
+    std::vector<std::vector<std::byte>> host;
+    std::vector<Memory> device;
+    MutableOperand on_host, on_device;
+  } w, tiles, back;
+  Gemm stored = g;
+  stored.packing = Packing::none;
+  const auto place = [&](Streams& to, const Gemm& of, bool fill) {
+    to.host.reserve(3), to.device.reserve(3);
+    for (const char* name : {"data", "scales", "global"}) {
+      const auto bytes = static_cast<std::size_t>(packed_bytes(of, name));
+      if (bytes == 0) continue;
+      to.host.emplace_back(bytes);
+      if (fill) std::generate(to.host.back().begin(), to.host.back().end(), [&] { return static_cast<std::byte>(random() >> 8); });
+      to.device.emplace_back(s.device(), bytes + 64);
+      to.device.back().fill(0xa5);
+      if (fill) to.device.back().upload(to.host.back());
+      const auto set = [&](MutableOperand& o, void* at) {
+        (*name == 'd' ? o.data : *name == 's' ? o.scales : reinterpret_cast<void*&>(o.global)) = at;
+      };
+      set(to.on_host, to.host.back().data()), set(to.on_device, to.device.back().data());
+    }
+  };
+  place(w, stored, true), place(tiles, g, false), place(back, stored, false);
+  const auto differs = [](const Streams& expected, const Streams& got, const char* what) -> std::string {
+    for (std::size_t i = 0; i < expected.host.size(); ++i) {
+      std::vector<std::byte> bytes(expected.host[i].size() + 64);
+      got.device[i].download(bytes);
+      for (std::size_t b = 0; b < bytes.size(); ++b) {
+        const std::byte want = b < expected.host[i].size() ? expected.host[i][b] : std::byte{0xa5};
+        if (bytes[b] != want)
+          return fmt::format("{} stream {} byte {} of {} is {:02x}, expected {:02x}", what, i, b, expected.host[i].size(),
+                             static_cast<int>(bytes[b]), static_cast<int>(want));
+      }
+    }
+    return {};
+  };
+  pack_weights(g, w.on_host, tiles.on_host);
+  OwnedStream stream(s.device());
+  s.engine().pack(g, s.device(), stream.get(), w.on_device, tiles.on_device);
+  stream.synchronize();
+  if (const std::string why = differs(tiles, tiles, "packed"); !why.empty()) return why;
+  Pack inverse = forth;
+  inverse.inverse = true;
+  s.engine().prepare(inverse, s.device()).launch(stream.get(), PackArgs{back.on_device, tiles.on_device});
+  stream.synchronize();
+  if (const std::string why = differs(w, back, "unpacked"); !why.empty()) return why;
+  return differs(tiles, tiles, "after unpacking, packed");
+}
+
+}  // namespace
+
+void pack_checks(Suite& s) {
+  Ahead ahead(jobs_of(s));
+  struct Item {
+    Pack pack;
+    std::vector<std::future<Kernel>> kernels;
+  };
+  std::vector<Item> items;
+  std::set<std::string> met;
+  // Asked of the problem itself: packing needs no warpgroup instructions.
+  for (Format x : Format::all())
+    for (Format w : Format::all()) {
+      std::int64_t step = std::lcm<std::int64_t>(w.block(), 128 / std::max(1, x.info().streams[0].bytes));
+      if (x.block() != 1) continue;
+      Pack pack{w, x, 192, 3 * step};
+      try {
+        const Problem problem(pack);
+      } catch (const Error&) {
+        continue;  // no tiles for this x
+      }
+      if (s.extent() == Extent::one && !met.insert(std::string(x.name())).second) continue;
+      for (const auto& [n, k] : std::vector<std::pair<std::int64_t, std::int64_t>>{{192, 3 * step}, {64, 5 * 2048 / step * step}}) {
+        pack.n = n, pack.k = k;
+        Item item{pack, {}};
+        for (bool inverse : {false, true}) {
+          Pack one = pack;
+          one.inverse = inverse;
+          item.kernels.push_back(ahead.submit([&s, one] { return s.engine().prepare(one, s.device()); }));
+        }
+        items.push_back(std::move(item));
+      }
+    }
+  for (Item& item : items)
+    s.check(fmt::format("{} and back", Problem(item.pack).text()), [&] {
+      for (auto& kernel : item.kernels) kernel.wait();
+      return pack_against_host(s, item.pack);
+    });
+}
+
+// One packed copy, made on the device, under one prepared kernel at many m; the oracle of the packed problem against that
+// of the same weights as stored.
+void served_checks(Suite& s) {
+  if (!s.device().arch().wgmma) return;
+  std::vector<Pair> pairs = wgmma_pairs(s);
+  std::set<std::string> met;
+  std::erase_if(pairs, [&](const Pair& p) {
+    const bool first = p.tiles && !p.fast && met.insert(std::string(p.x.name())).second;
+    return !first && !(p.tiles && p.x.name() == "f16" && (p.w.name() == "q4_k" || p.w.name() == "nvfp4"));
+  });
+  Ahead ahead(jobs_of(s));
+  struct Item {
+    Problem packed, plain;
+    std::future<Kernel> kernel, packed_oracle, plain_oracle;
+  };
+  constexpr std::int64_t kRows = 300;
+  std::vector<Item> items;
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    Pair stored = pairs[i];
+    stored.tiles = false;
+    const Problem plain = Problem::parse(stored.text(static_cast<int>(i), 576, kWholeK, true));
+    const Problem packed = s.engine().packed(plain, s.device().arch());
+    Item item{packed, plain, {}, {}, {}};
+    item.kernel = ahead.submit([&s, packed] { return s.engine().prepare(packed, s.device()); });
+    item.packed_oracle = ahead.submit(oracle_of(s, s.engine().task(packed.with_rows(kRows), s.device().arch())));
+    item.plain_oracle = ahead.submit(oracle_of(s, s.engine().task(plain.with_rows(kRows), s.device().arch())));
+    items.push_back(std::move(item));
+  }
+  for (Item& item : items)
+    s.check("one packed copy for every m: " + item.packed.text(), [&]() -> std::string {
+      Trial plain(s, item.plain, kRows, item.plain_oracle.get()), packed(s, item.packed, kRows, item.packed_oracle.get());
+      const Kernel kernel = item.kernel.get();
+      plain.fill(5), packed.fill(5);
+      plain.upload(), packed.upload();
+      const Operand from = plain.arguments(1).w, to = packed.arguments(1).w;
+      s.engine().pack(packed.gemm(), s.device(), packed.stream(), from,
+                      {const_cast<void*>(to.data), const_cast<void*>(to.scales), const_cast<float*>(to.global)});
+      packed.synchronize();
+      packed.adopt();
+      plain.consult(kRows), packed.consult(kRows);
+      for (std::size_t i = 0; i < plain.values().size(); ++i) {
+        const float a = plain.values()[i], b = packed.values()[i];
+        if (!(std::fabs(a - b) <= 1e-5f * std::fabs(a) + 1e-12f))
+          return fmt::format("value {}: {} of the weights as stored, {} of the packed ones", i, a, b);
+      }
+      for (std::int64_t m : {1, 5, 64, 300, 5})
+        if (const std::string why = packed.judge(kernel, m); !why.empty()) return why;
+      return packed.unchanged();
+    });
+}
+
+}  // namespace tilewright::bench

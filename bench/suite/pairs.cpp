@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "bench/suite/pairs.h"
+
+namespace tilewright::bench {
+namespace {
+
+bool global_of(Format f) {
+  return std::any_of(f.info().streams.begin(), f.info().streams.end(),
+                     [](const StreamSpec& s) { return s.scope == Scope::tensor; });
+}
+
+}  // namespace
+
+std::string Pair::text(int which, std::int64_t n, std::int64_t k, bool epilogue) const {
+  constexpr const char* kY[] = {"f16", "f32", "bf16"};
+  constexpr const char* kBias[] = {"", " bias=f32", "", " bias=f16", " bias=bf16"};
+  constexpr const char* kAct[] = {"", " act=silu", " act=relu", " act=gelu", "", " act=gelu_tanh", ""};
+  return fmt::format("gemm x={} w={} y={} m=1 n={} k={}{}{}{}{}{}{}", x.name(), w.name(), kY[which % 3], n, k,
+                     global_of(w) ? which % 2 ? " global=div" : " global=mul" : "", tiles ? " pack=tiles" : "",
+                     fast ? " accum=fast" : "", epilogue ? kBias[which % 5] : "", epilogue ? kAct[which % 7] : "",
+                     epilogue && which % 4 == 3 ? " alpha=0.5" : "");
+}
+
+std::vector<Pair> wgmma_pairs(Suite& s) {
+  std::vector<Pair> pairs;
+  for (const char* name : {"f16", "bf16", "int8_row", "e4m3_row"}) {
+    const Format x = Format::parse(name);
+    const auto add = [&](Pair pair) {
+      pairs.push_back(pair);
+      pair.fast = true;
+      if (x.name() == "e4m3_row") pairs.push_back(pair);
+    };
+    add({x, x});
+    for (Format w : Format::all()) {
+      if (w == x) continue;
+      const Pair pair{x, w};
+      const Problem packed = s.engine().packed(Problem::parse(pair.text(0, 64, kWholeK, false)), s.device().arch());
+      if (packed.gemm()->packing == Packing::tiles) add({x, w, true});
+    }
+  }
+  return pairs;
+}
+
+std::vector<Candidate> legal(Suite& s, const Problem& problem, std::int64_t m, std::string_view family) {
+  std::vector<Candidate> all = s.engine().task(problem.with_rows(m), s.device().arch()).candidates;
+  std::erase_if(all, [&](const Candidate& c) { return c.family != family; });
+  return all;
+}
+
+}  // namespace tilewright::bench

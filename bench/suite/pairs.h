@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// The pairs of formats that meet in a warpgroup kernel, and its candidates.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bench/suite/suite.h"
+
+namespace tilewright::bench {
+
+// Formats that meet in a warpgroup kernel.
+struct Pair {
+  Format x, w;
+  bool tiles = false, fast = false;
+  // A problem, whose m is to be replaced. `which` turns through the kinds of output and epilogue.
+  std::string text(int which, std::int64_t n, std::int64_t k, bool epilogue) const;
+  int panel() const { return 128 / x.info().streams[0].bytes; }  // columns of 128 bytes
+  std::string name() const { return fmt::format("{} x {}{}", x.name(), w.name(), fast ? " fast" : ""); }
+};
+
+constexpr std::int64_t kWholeK = 2048;  // a multiple of every block, of a tile and of a stage
+
+// Every format that has tiles, found by asking, and for what it has them.
+std::vector<Pair> wgmma_pairs(Suite& s);
+
+// The family's candidates at m, best first.
+std::vector<Candidate> legal(Suite& s, const Problem& problem, std::int64_t m, std::string_view family);
+
+}  // namespace tilewright::bench

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run of the GPU suite was asked for, and what it collects.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "bench/report.h"
+
+namespace tilewright::bench {
+
+struct Result {
+  std::string name, status, detail;  // "passed", "failed"
+};
+
+enum class Extent { full, quick, one };
+
+struct Request {
+  std::string out;
+  Extent extent = Extent::full;
+  std::set<std::string> only;  // groups; empty: all
+  bool verbose = false;
+};
+
+class Suite {
+ public:
+  Suite(Engine& engine, const Device& device, const Request& request)
+      : engine_(engine), device_(device), request_(request) {}
+
+  void group(const std::string& name, const std::function<void()>& body) {
+    if (!request_.only.empty() && !request_.only.count(name)) return;
+    const std::size_t before = results_.size();
+    const auto began = std::chrono::steady_clock::now();
+    // What a group prepares before its checks may throw as well.
+    try {
+      body();
+    } catch (const std::exception& e) {
+      check(name, [&] { return fmt::format("threw: {}", e.what()); });
+    }
+    fmt::print("{}: {} checks in {:.1f} s\n", name, results_.size() - before,
+               std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
+    std::fflush(stdout);
+  }
+  void check(const std::string& name, const std::function<std::string()>& body) {
+    if (request_.verbose) fmt::print("{}\n", name), std::fflush(stdout);
+    std::string why;
+    try {
+      why = body();
+    } catch (const std::exception& e) {
+      why = fmt::format("threw: {}", e.what());
+    }
+    results_.push_back({name, why.empty() ? "passed" : "failed", why});
+    if (!why.empty()) fmt::print("FAILED {}: {}\n", name, why);
+  }
+  const std::vector<Result>& results() const { return results_; }
+  Engine& engine() { return engine_; }
+  const Device& device() const { return device_; }
+  Extent extent() const { return request_.extent; }
+
+ private:
+  Engine& engine_;
+  Device device_;
+  const Request& request_;
+  std::vector<Result> results_;
+};
+
+// The groups, one file each: every check names itself and its case.
+void gemm_checks(Suite& s);      // gemm.cpp
+void cast_checks(Suite& s);      // casts.cpp
+void pack_checks(Suite& s);      // pack.cpp
+void served_checks(Suite& s);    // pack.cpp
+void wgmma_checks(Suite& s);     // wgmma.cpp
+void argument_checks(Suite& s);  // arguments.cpp
+void thread_checks(Suite& s);    // arguments.cpp
+
+}  // namespace tilewright::bench

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <span>
+#include <thread>
+
+#include "bench/suite/matrix.h"
+#include "bench/suite/trial.h"
+
+namespace tilewright::bench {
+
+int jobs_of(Suite& s) {
+  if (const int asked = s.engine().options().jobs) return asked;
+  return std::min(16, static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+}
+
+std::function<Kernel()> kernel_of(Suite& s, const Task& task, const Candidate& candidate) {
+  return [&s, one = task, candidate]() mutable {
+    one.candidates = {candidate};
+    return s.engine().prepare(one, s.device());
+  };
+}
+std::function<Kernel()> oracle_of(Suite& s, const Task& task) {
+  return [&s, one = task]() mutable {
+    one.source = [oracle = one.oracle](const Candidate&) { return oracle(); };
+    one.candidates = {Candidate{"oracle", {}}};
+    return s.engine().prepare(one, s.device());
+  };
+}
+
+std::string unacceptable(const Kernel& kernel) {
+  const Resources& r = kernel.resources(1);
+  return r.spill_bytes > 0 ? "spills" : r.serialized ? "serialized" : "";
+}
+
+Trial::Trial(Suite& s, const Problem& problem, std::int64_t rows, Kernel oracle)
+    : suite_(s),
+      gemm_(*problem.gemm()),
+      task_(s.engine().task(problem.with_rows(rows), s.device().arch())),
+      rows_(rows),
+      oracle_(std::move(oracle)),
+      stream_(s.device()) {
+  for (const Buffer& b : task_.buffers) {
+    content_.emplace_back(b.output ? 0 : b.bytes);
+    memory_.emplace_back(s.device(), b.output ? 1 : b.bytes + 2 * kGuard);
+    memory_.back().fill(static_cast<unsigned char>(kInputGuard));
+  }
+  y_ = Memory(s.device(), 2 * kGuard + static_cast<std::size_t>(rows * (gemm_.n + kMostPad)) * 4);
+}
+
+void Trial::fill(std::uint64_t seed) {
+  for (std::size_t i = 0; i < content_.size(); ++i)
+    if (!task_.buffers[i].output && task_.buffers[i].fill) task_.buffers[i].fill(content_[i], seed);
+}
+
+void Trial::upload() {
+  for (std::size_t i = 0; i < content_.size(); ++i)
+    if (!content_[i].empty()) memory_[i].upload(content_[i], kGuard);
+}
+
+void Trial::adopt() {
+  for (std::size_t i = 0; i < content_.size(); ++i)
+    if (!content_[i].empty()) memory_[i].download(content_[i], kGuard);
+}
+
+void Trial::put(const std::string& name, const std::vector<std::byte>& bytes) {
+  std::vector<std::byte>& to = content(name);
+  std::copy_n(bytes.begin(), std::min(bytes.size(), to.size()), to.begin());
+}
+
+void Trial::put_x(const std::vector<float>& values, std::int64_t rows) {
+  std::vector<std::vector<std::byte>> streams;
+  const MutableOperand to = streams_of(gemm_.x, rows, gemm_.k, streams);
+  gemm_.x.info().encode(values.data(), rows, gemm_.k, to, 0);
+  for (std::size_t i = 0; i < streams.size(); ++i)
+    put(fmt::format("x.{}", gemm_.x.info().streams[i].name), streams[i]);
+}
+
+void Trial::put_w(const std::vector<float>& values) {
+  std::vector<std::vector<std::byte>> streams, packed;
+  const MutableOperand plain = streams_of(gemm_.w, gemm_.n, gemm_.k, streams);
+  float amax = 0;
+  for (float v : values) amax = std::max(amax, std::fabs(v));
+  if (gemm_.w.info().global_for) *plain.global = gemm_.w.info().global_for(amax);
+  gemm_.w.info().encode(values.data(), gemm_.n, gemm_.k, plain, 0);
+  if (gemm_.packing == Packing::none) {
+    if (gemm_.global == Global::div) *plain.global = 1 / *plain.global;
+    for (std::size_t i = 0; i < streams.size(); ++i)
+      put(fmt::format("w.{}", gemm_.w.info().streams[i].name), streams[i]);
+    return;
+  }
+  packed.reserve(3);
+  MutableOperand tiles;
+  for (const char* name : {"data", "scales", "global"}) {
+    packed.emplace_back(static_cast<std::size_t>(packed_bytes(gemm_, name)));
+    void* at = packed.back().empty() ? nullptr : packed.back().data();
+    (*name == 'd' ? tiles.data : *name == 's' ? tiles.scales : reinterpret_cast<void*&>(tiles.global)) = at;
+  }
+  pack_weights(gemm_, plain, tiles);
+  if (gemm_.global == Global::div && tiles.global) *tiles.global = 1 / *tiles.global;
+  std::size_t i = 0;
+  for (const char* name : {"w.data", "w.scales", "w.global"}) {
+    if (has(name)) put(name, packed[i]);
+    ++i;
+  }
+}
+
+GemmArgs Trial::arguments(std::int64_t m) {
+  std::vector<void*> pointers;
+  for (std::size_t i = 0; i < memory_.size(); ++i)
+    pointers.push_back(static_cast<char*>(task_.buffers[i].output ? y_.data() : memory_[i].data()) + kGuard);
+  GemmArgs args;
+  const std::vector<std::byte> bytes = task_.arguments(pointers, m);
+  std::memcpy(&args, bytes.data(), sizeof args);
+  return args;
+}
+
+void Trial::consult(std::int64_t rows, bool numbers) {
+  const std::size_t cells = static_cast<std::size_t>(rows * gemm_.n);
+  Memory out(suite_.device(), cells * 8);
+  out.fill(0xff);
+  GemmArgs args = arguments(rows);
+  args.y = out.data();
+  oracle_.launch(stream_.get(), args);
+  stream_.synchronize();
+  values_.resize(cells), bounds_.resize(cells);
+  out.download(std::as_writable_bytes(std::span(values_)));
+  out.download(std::as_writable_bytes(std::span(bounds_)), cells * 4);
+  for (std::size_t i = 0; numbers && i < cells; ++i)
+    if (!std::isfinite(values_[i]) || !std::isfinite(bounds_[i]))
+      throw Error(ErrorCode::invalid_argument, "oracle", fmt::format("{} +- {}", values_[i], bounds_[i]), "a number");
+}
+
+std::string Trial::judge(const Kernel& kernel, std::int64_t m, std::int64_t pad_x, std::int64_t pad_y,
+                  bool twice, const Judge& own) {
+  const std::size_t element = static_cast<std::size_t>(gemm_.y.stream_bytes(0, 1, 1));
+  const std::size_t row = static_cast<std::size_t>(gemm_.n) * element;
+  const std::size_t stride = static_cast<std::size_t>(gemm_.n + pad_y) * element;
+  const std::size_t used = static_cast<std::size_t>(m - 1) * stride + row;
+  GemmArgs args = arguments(m);
+  Memory padded;
+  if (pad_x) {
+    padded = pad(m, pad_x);
+    args.x.data = padded.data();
+    args.ldx = gemm_.k + pad_x;
+  }
+  if (pad_y) args.ldy = gemm_.n + pad_y;
+  const std::string at = fmt::format("m={}{}{}", m, pad_x ? fmt::format(" ldx=k+{}", pad_x) : "",
+                                     pad_y ? fmt::format(" ldy=n+{}", pad_y) : "");
+  std::vector<std::byte> whole(used + 2 * kGuard), got(static_cast<std::size_t>(m) * row), first;
+  for (int run = 0; run < (twice ? 2 : 1); ++run) {
+    const std::byte poison = run ? std::byte{0x5a} : std::byte{0xff};
+    y_.fill(static_cast<unsigned char>(poison));
+    kernel.launch(stream_.get(), args);
+    stream_.synchronize();
+    y_.download(whole);
+    const auto untouched = [&](std::size_t begin, std::size_t end) {
+      return std::all_of(whole.begin() + static_cast<std::ptrdiff_t>(begin),
+                         whole.begin() + static_cast<std::ptrdiff_t>(end), [&](std::byte b) { return b == poison; });
+    };
+    if (!untouched(0, kGuard)) return at + ": wrote before y";
+    if (!untouched(kGuard + used, whole.size())) return at + ": wrote behind y";
+    for (std::int64_t r = 0; r < m; ++r) {
+      const std::size_t from = kGuard + static_cast<std::size_t>(r) * stride;
+      std::memcpy(got.data() + static_cast<std::size_t>(r) * row, whole.data() + from, row);
+      if (r + 1 < m && !untouched(from + row, from + stride)) return fmt::format("{}: wrote between rows {} and {}", at, r, r + 1);
+    }
+    if (run == 0) {
+      const std::string why = compare(got, m, own);
+      if (!why.empty()) return fmt::format("{}: {}", at, why);
+      first = got;
+    } else if (got != first) {
+      return at + ": a second run on the same inputs differs";
+    }
+  }
+  return {};
+}
+
+std::string Trial::unchanged() {
+  std::vector<std::byte> now;
+  for (std::size_t i = 0; i < content_.size(); ++i) {
+    if (content_[i].empty()) continue;
+    now.resize(content_[i].size() + 2 * kGuard);
+    memory_[i].download(now);
+    for (std::size_t b = 0; b < now.size(); ++b) {
+      const bool inside = b >= kGuard && b < kGuard + content_[i].size();
+      if (now[b] != (inside ? content_[i][b - kGuard] : kInputGuard))
+        return fmt::format("changed its input {} or bytes beside it", task_.buffers[i].name);
+    }
+  }
+  return {};
+}
+
+std::size_t Trial::index(std::string_view name) const {
+  for (std::size_t i = 0; i < task_.buffers.size(); ++i)
+    if (task_.buffers[i].name == name) return i;
+  throw Error(ErrorCode::invalid_argument, "buffer", std::string(name), "one of the task's");
+}
+
+MutableOperand Trial::streams_of(Format f, std::int64_t rows, std::int64_t cols,
+                                 std::vector<std::vector<std::byte>>& streams) {
+  for (std::size_t i = 0; i < f.info().streams.size(); ++i)
+    streams.emplace_back(static_cast<std::size_t>(f.stream_bytes(static_cast<int>(i), rows, cols)));
+  const Operand o = operand_over(f, [&](int i) { return streams[static_cast<std::size_t>(i)].data(); });
+  return {const_cast<void*>(o.data), const_cast<void*>(o.scales), const_cast<float*>(o.global)};
+}
+
+Memory Trial::pad(std::int64_t m, std::int64_t by) {
+  const std::size_t row = static_cast<std::size_t>(gemm_.x.stream_bytes(0, 1, gemm_.k));
+  const std::size_t stride = static_cast<std::size_t>(gemm_.x.stream_bytes(0, 1, gemm_.k + by));
+  std::vector<std::byte> bytes(static_cast<std::size_t>(m) * stride, std::byte{0xff});
+  const std::vector<std::byte>& x = content("x.data");
+  for (std::size_t r = 0; r < static_cast<std::size_t>(m); ++r) std::memcpy(bytes.data() + r * stride, x.data() + r * row, row);
+  Memory out(suite_.device(), bytes.size());
+  out.upload(bytes);
+  return out;
+}
+
+std::string Trial::compare(const std::vector<std::byte>& got, std::int64_t m, const Judge& own) {
+  const std::size_t cells = static_cast<std::size_t>(m * gemm_.n);
+  if (values_.size() < cells) return "the oracle was not asked for so many rows";
+  if (own) {
+    std::vector<float> decoded(cells);
+    gemm_.y.info().decode({got.data(), nullptr, nullptr}, m, gemm_.n, decoded.data());
+    return own(decoded, values_, bounds_);
+  }
+  std::vector<std::byte> expected(cells * 8);
+  std::memcpy(expected.data(), values_.data(), cells * 4);
+  std::memcpy(expected.data() + cells * 4, bounds_.data(), cells * 4);
+  return task_.compare(got, expected, {}, m);
+}
+
+std::string candidates_verify(Suite& s, const std::string& text, int most) {
+  const Problem problem = Problem::parse(text);
+  Task task = s.engine().task(problem, s.device().arch());
+  // A spread over the ranked list, so that every region of the space is met.
+  std::vector<Candidate> sample;
+  const std::size_t n = task.candidates.size(), step = std::max<std::size_t>(1, n / static_cast<std::size_t>(most));
+  for (std::size_t i = 0; i < n; i += step) sample.push_back(task.candidates[i]);
+  task.candidates = sample;
+  TunePolicy policy;
+  policy.exhaustive = policy.retune = true;
+  policy.cold_bytes = 1e6;
+  const TuneReport report = s.engine().tune(task, s.device(), policy);
+  int measured = 0;
+  for (const Outcome& o : report.outcomes) {
+    if (o.kind == OutcomeKind::wrong || o.kind == OutcomeKind::failed || o.kind == OutcomeKind::not_compiled)
+      return fmt::format("{}: {}: {}", o.candidate.text(), to_string(o.kind), o.detail);
+    measured += o.kind == OutcomeKind::measured;
+  }
+  return measured ? "" : "no candidate was measured";
+}
+
+}  // namespace tilewright::bench
