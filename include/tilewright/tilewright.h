@@ -4,5 +4,6 @@
 
 #include <tilewright/engine.h>
 #include <tilewright/error.h>
+#include <tilewright/import.h>
 #include <tilewright/memory.h>
 #include <tilewright/memory.h>

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// GPTQ, as AutoGPTQ writes it (auto_gptq/nn_modules/qlinear/qlinear_cuda_old.py: buffers and pack(); g_idx in
+// qlinear_cuda.py), and GPTQModel's second version, which differs in the zero points (gptqmodel/utils/model.py,
+// convert_gptq_v1_to_v2_format_module).
+//
+// Version 1 stores zero - 1. GPTQModel takes 0x11111111 from each word of qzeros when it writes and adds it when it
+// reads. The same here, modulo 2^32: exact for every word so written, also where a zero point is 0 and borrows from the
+// next; readers that add 1 to each nibble read such words wrongly. Where no zero point is 0 nothing borrows, and all
+// agree.
+#include "templates/checkpoint/layout.h"
+
+namespace tilewright::checkpoint {
+namespace {
+
+constexpr int kInOrder[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+
+Extents codes_extents(std::int64_t n, std::int64_t k) { return {k / 8, n}; }
+Extents zeros_extents(std::int64_t n, std::int64_t groups) { return {groups, n / 8}; }
+
+void read_codes(const std::byte* from, std::int64_t n, std::int64_t k, const Strip<std::uint8_t>& to) {
+  for (std::int64_t word = 0; word < k / 8; ++word)
+    for (std::int64_t row = 0; row < to.rows; ++row)
+      unpack_nibbles(load<std::uint32_t>(from, word * n + to.first + row), to.codes + row * to.pitch + 8 * word);
+}
+void write_codes(const Strip<const std::uint8_t>& from, std::int64_t n, std::int64_t k, std::byte* to) {
+  for (std::int64_t word = 0; word < k / 8; ++word)
+    for (std::int64_t row = 0; row < from.rows; ++row)
+      store(to, word * n + from.first + row, pack_nibbles(from.codes + row * from.pitch + 8 * word));
+}
+
+template <std::uint32_t reduced>
+constexpr Layout layout(const char* name) {
+  return {.name = name,
+          .codes = "qweight",
+          .zeros = "qzeros",
+          .scales = "scales",
+          .g_idx = "g_idx",
+          .codes_shape = "k / 8, n",
+          .zeros_shape = "k / group, n / 8",
+          .scales_shape = "k / group, n",
+          .codes_extents = codes_extents,
+          .zeros_extents = zeros_extents,
+          .zeros_optional = false,
+          .scales_by_group = true,
+          .g_idx_always = true,
+          .g_idx_negative = false,
+          .n_multiple = 8,
+          .read_codes = read_codes,
+          .write_codes = write_codes,
+          .read_zeros = [](const std::byte* from, std::int64_t n, std::int64_t groups,
+                           std::uint8_t* to) { checkpoint::read_zeros(from, n, groups, kInOrder, reduced, to); },
+          .write_zeros = [](const std::uint8_t* from, std::int64_t n, std::int64_t groups,
+                            std::byte* to) { checkpoint::write_zeros(from, n, groups, kInOrder, reduced, to); }};
+}
+
+}  // namespace
+
+constinit const Layout kGptq = layout<0x11111111u>("gptq");
+constinit const Layout kGptqV2 = layout<0>("gptq_v2");
+
+}  // namespace tilewright::checkpoint

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoint tensors as other libraries pack them, and the weights that they say: make_checkpoints.py OUT_DIR
+
+Needs the standard library only. Bytes are put together from the definitions in the libraries' sources, see README.md.
+"""
+import random
+import struct
+import sys
+from pathlib import Path
+
+GPTQ, GPTQ_V2, AWQ, COMPRESSED_TENSORS = range(4)
+F16, BF16 = 1, 2
+
+
+def half(v: float) -> bytes:
+    return struct.pack("<e", v)
+
+
+def bfloat(v: float) -> bytes:
+    return struct.pack("<f", v)[2:]
+
+
+def rounded(v: float, kind: int) -> float:
+    if kind == F16:
+        return struct.unpack("<e", half(v))[0]
+    return struct.unpack("<f", b"\0\0" + bfloat(v))[0]  # cut off: any bf16 will do
+
+
+def words(values: list) -> bytes:
+    return struct.pack(f"<{len(values)}I", *values)
+
+
+def word(nibbles: list) -> int:
+    return sum(v << 4 * i for i, v in enumerate(nibbles))
+
+
+class Weight:
+    """q[n][k] and zeros[n][groups] of 0..15, scales[n][groups], group_of[k]."""
+
+    def __init__(self, seed: int, n: int, k: int, group: int, kind: int, zeros=None, act_order=False):
+        rng = random.Random(seed)
+        self.n, self.k, self.group, self.kind = n, k, group, kind
+        groups = k // group
+        self.q = [[rng.randrange(16) for _ in range(k)] for _ in range(n)]
+        self.zeros = [[rng.choice(zeros) if zeros else 8 for _ in range(groups)] for _ in range(n)]
+        self.scales = [[rounded(rng.uniform(1e-4, 0.05) * rng.choice([1, 1, -1, 100]), kind) for _ in range(groups)]
+                       for _ in range(n)]
+        self.group_of = [i // group for i in range(k)]
+        if act_order:
+            rng.shuffle(self.group_of)
+
+    def decoded(self) -> bytes:
+        values = [(self.q[r][c] - self.zeros[r][g]) * self.scales[r][g]
+                  for r in range(self.n) for c, g in enumerate(self.group_of)]
+        return struct.pack(f"<{len(values)}f", *values)
+
+    def scale_bytes(self, by_group: bool) -> tuple:
+        groups = self.k // self.group
+        at = [(r, g) for g in range(groups) for r in range(self.n)] if by_group else \
+             [(r, g) for r in range(self.n) for g in range(groups)]
+        data = b"".join((half if self.kind == F16 else bfloat)(self.scales[r][g]) for r, g in at)
+        return ((groups, self.n) if by_group else (self.n, groups)) + (data,)
+
+    def g_idx(self) -> tuple:
+        return 1, self.k, struct.pack(f"<{self.k}i", *self.group_of)
+
+
+NONE = (0, 0, b"")
+
+
+def gptq(w: Weight, version: int, g_idx: bool) -> list:
+    groups = w.k // w.group
+    codes = [word([w.q[c][8 * r + i] for i in range(8)]) for r in range(w.k // 8) for c in range(w.n)]
+    zeros = [word([w.zeros[8 * c + i][g] for i in range(8)]) for g in range(groups) for c in range(w.n // 8)]
+    if version == 1:  # GPTQModel's arithmetic; AutoGPTQ's where both are defined
+        zeros = [(z - 0x11111111) % 2**32 for z in zeros]
+        for at, z in enumerate(zeros):
+            row = [w.zeros[8 * (at % (w.n // 8)) + i][at // (w.n // 8)] for i in range(8)]
+            assert 0 in row or z == word([v - 1 for v in row])
+    return [(w.k // 8, w.n, words(codes)), (groups, w.n // 8, words(zeros)), w.scale_bytes(True),
+            w.g_idx() if g_idx else NONE]
+
+
+def awq(w: Weight) -> list:
+    order = [0, 2, 4, 6, 1, 3, 5, 7]
+    groups = w.k // w.group
+    codes = [word([w.q[8 * c + o][r] for o in order]) for r in range(w.k) for c in range(w.n // 8)]
+    zeros = [word([w.zeros[8 * c + o][g] for o in order]) for g in range(groups) for c in range(w.n // 8)]
+    return [(w.k, w.n // 8, words(codes)), (groups, w.n // 8, words(zeros)), w.scale_bytes(True), NONE]
+
+
+def compressed_tensors(w: Weight, symmetric: bool, g_idx: bool) -> list:
+    groups = w.k // w.group
+    signed = [[v - 8 for v in row] for row in w.q]  # -8..7, stored plus 8
+    codes = [word([signed[r][8 * c + i] + 8 for i in range(8)]) for r in range(w.n) for c in range(w.k // 8)]
+    tall = (w.n + 7) // 8
+    zeros = [word([w.zeros[8 * r + i][g] if 8 * r + i < w.n else 0 for i in range(8)])
+             for r in range(tall) for g in range(groups)]
+    return [(w.n, w.k // 8, words(codes)), NONE if symmetric else (tall, groups, words(zeros)), w.scale_bytes(False),
+            w.g_idx() if g_idx else NONE]
+
+
+def write(path: Path, packing: int, w: Weight, tensors: list) -> None:
+    data = struct.pack("<5I", packing, w.n, w.k, w.group, w.kind)
+    for rows, cols, stored in tensors:
+        data += struct.pack("<3I", rows, cols, len(stored)) + stored
+    path.write_bytes(data + w.decoded())
+
+
+def main(out: Path) -> None:
+    any_zero = list(range(16))
+    w = Weight(1, 16, 128, 32, F16, zeros=any_zero)
+    write(out / "checkpoint_gptq.bin", GPTQ, w, gptq(w, 1, True))
+    w = Weight(2, 16, 128, 32, F16, zeros=any_zero[1:], act_order=True)
+    write(out / "checkpoint_gptq_act_order.bin", GPTQ, w, gptq(w, 1, True))
+    w = Weight(3, 8, 256, 128, BF16)
+    write(out / "checkpoint_gptq_v2.bin", GPTQ_V2, w, gptq(w, 2, False))
+    w = Weight(4, 24, 128, 64, F16, zeros=any_zero)
+    write(out / "checkpoint_awq.bin", AWQ, w, awq(w))
+    w = Weight(5, 12, 96, 32, BF16)
+    write(out / "checkpoint_compressed_tensors.bin", COMPRESSED_TENSORS, w, compressed_tensors(w, True, False))
+    w = Weight(6, 12, 128, 64, F16, zeros=any_zero, act_order=True)
+    write(out / "checkpoint_compressed_tensors_act_order.bin", COMPRESSED_TENSORS, w,
+          compressed_tensors(w, False, True))
+    w = Weight(7, 5, 72, 72, BF16)
+    write(out / "checkpoint_compressed_tensors_channel.bin", COMPRESSED_TENSORS, w, compressed_tensors(w, True, False))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    main(Path(sys.argv[1]))
