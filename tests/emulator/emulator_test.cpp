@@ -1,50 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Threads, barriers, shuffles, asynchronous copies and clusters of the emulator, and what it refuses.
-#include "emulator/emulator.h"
+#include "emulator/emulator_test.h"
 
 #include <algorithm>
 #include <cstdlib>
 #include <numeric>
 #include <vector>
 
-#include "support/catch.h"
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#include <sys/wait.h>
-#include <unistd.h>
-#endif
-
-using namespace tw;
+using namespace emulator_test;
 
 namespace {
-constexpr std::uint64_t kSeeds = 8;
-
-// The message of the Error that `kernel` ends with.
-std::string error_of(const emu::Launch& launch, const std::function<void()>& kernel) {
-  try {
-    emu::run(launch, kernel);
-  } catch (const emu::Error& e) {
-    return e.what();
-  }
-  return "";
-}
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-// Whether a sanitizer ends a process that does this.
-bool dies(const std::function<void()>& action) {
-  const pid_t child = fork();
-  if (child == 0) {
-    close(1), close(2);  // the report is expected
-    action();
-    std::exit(0);
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
-}
-#endif
-
 void reduce_block(const float* x, float* y, bool barrier) {
   auto* partial = reinterpret_cast<float*>(dynamic_shared());
   const float sum = sum_lanes<32>(x[block_x() * 128 + thread_x()]);
