@@ -84,30 +84,7 @@ void check_wgmma(const Size& s, u32 grid, std::uint64_t seed) {
   emu::run(launch, [&] { Plan::run(args, shape, &x_map, &w_map); });
 
   const double scale = divides ? shape.alpha / w.global : shape.alpha * w.global;
-  i64 wrong = 0;
-  double worst = 0;
-  for (i64 i = 0; i < s.m; ++i) {
-    for (i64 j = 0; j < s.n; ++j) {
-      const float* a = &x.exact[static_cast<std::size_t>(i * s.k)];
-      const float* b = &w.exact[static_cast<std::size_t>(j * s.k)];
-      double sum = 0, magnitude = 0;
-      for (i64 k = 0; k < s.k; ++k) {
-        const double product = static_cast<double>(a[k]) * b[k];
-        sum += product, magnitude += std::fabs(product);
-      }
-      const Expected e = expect<Epi>(sum, magnitude, scale, bias[static_cast<std::size_t>(j)], s.k);
-      const double bound = e.bound + 1.2 * std::fabs(scale) * rounding_of<X, W>(a, b, s.k);
-      const double error = std::fabs(static_cast<double>(to_f32(y[static_cast<std::size_t>(i * ldy + j)])) - e.y);
-      wrong += !(error <= bound);
-      worst = std::max(worst, error / bound);
-    }
-    for (i64 j = s.n; j < ldy && i + 1 < s.m; ++j) {
-      const auto* pad = reinterpret_cast<const u8*>(&y[static_cast<std::size_t>(i * ldy + j)]);
-      wrong += !std::all_of(pad, pad + sizeof(Y), [](u8 byte) { return byte == 0xa5; });
-    }
-  }
-  INFO("worst error / bound " << worst);
-  CHECK(wrong == 0);
+  compare<Epi>(s, x.exact, w.exact, bias, scale, y, ldy, rounding_of<X, W>);
 }
 
 template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROUPS, int PANELS, int STAGES, int CLUSTER, int SPLIT, bool WARPS = false, bool FAST = false>
