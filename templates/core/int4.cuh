@@ -98,10 +98,9 @@ template <int group_elements> struct Int4Groups : NibbleGroups<group_elements, 2
     TW_MEMBER static void put_code(u8* block, int i, u32 code) { block[i / 2] |= static_cast<u8>(code << (4 * (i % 2))); }
     TW_MEMBER static u8* item(u8*, u8* scales, i64 group) { return scales + group * 2; }
   };
-  template <class Element> static constexpr bool kTiles =
-      same<Element, tw::f16> || same<Element, tw::bf16> || (same<Element, tw::i8> && group_elements == 128);
+  template <class Element> static constexpr bool kTiles = sizeof(Element) == 2 || (sizeof(Element) == 1 && group_elements == 128);
   template <class Element>
-  using Tile = select<same<Element, tw::i8>, DeferredTile<TileBase>, ScaledTile<Element, TileBase, 4, 8, group_elements>>;
+  using Tile = select<sizeof(Element) == 1, DeferredTile<Element, TileBase>, ScaledTile<Element, TileBase, 4, 8, group_elements>>;
 };
 
 template <int group_elements> struct Uint4Groups : NibbleGroups<group_elements, 4> {

@@ -279,17 +279,45 @@ template <class Element, class Base, int bits, int group> struct AffineTile : Ba
   }
 };
 
-// Against signed bytes, exact: 4-bit codes of format value = (code - 8) d with a half d per 128. A code in the upper half of
-// a byte, its top bit flipped, is 16 (code - 8).
-TW_DEVICE void signed_nibbles_i8(const u32* words, int step, u32 (&a)[4]) {
-  TW_UNROLL for (int r = 0; r < 4; ++r) {
-    const u32 word = words[2 * step + r / 2];
-    a[r] = ((r % 2 ? word : word << 4) & 0xf0f0f0f0u) ^ 0x80808080u;
-  }
-}
-template <class Base> struct DeferredTile : Base {
-  static constexpr int kBits = 4, kScaleK = 128, kScaleBytes = 2;
+// Codes 0 .. 15 that stand for -8 .. 7, against 8-bit x, exact. stored(), code(): what a tile holds, and its inverse.
+template <class Element> struct SignedNibbles;
+template <> struct SignedNibbles<i8> {
   static constexpr float kFactor = 0.0625f;
+  TW_MEMBER static u32 stored(u32 code) { return code; }
+  TW_MEMBER static u32 code(u32 stored) { return stored; }
+  // A code in the upper half of a byte, its top bit flipped, is 16 (code - 8).
+  template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, u32 (&a)[4]) {
+    TW_UNROLL for (int r = 0; r < 4; ++r) {
+      const u32 word = w[2 * step + r / 2];
+      a[r] = ((r % 2 ? word : word << 4) & 0xf0f0f0f0u) ^ 0x80808080u;
+    }
+  }
+};
+template <> struct SignedNibbles<e4m3> {
+  static constexpr float kFactor = 256.0f;
+  // E4M3 codes count in steps of 2^-9 up to 16, so that 2 |v| is one, and 2^-8 of |v|. Stored are the sign s in the lowest
+  // bit and |v| - s above it: that nibble + 0x81 s is 2 |v| with the sign on top.
+  TW_MEMBER static u32 stored(u32 code) { return code < 8 ? 2 * (7 - code) + 1 : 2 * (code - 8); }
+  TW_MEMBER static u32 code(u32 stored) { return stored % 2 ? 7 - stored / 2 : 8 + stored / 2; }
+  template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, u32 (&a)[4]) {
+    TW_UNROLL for (int r = 0; r < 4; ++r) {
+      const u32 word = r % 2 ? w[2 * step + r / 2] >> 4 : w[2 * step + r / 2];
+      a[r] = (word & 0x0f0f0f0fu) + (word & 0x01010101u) * 0x81u;
+    }
+  }
+};
+// Base: code(), put_code() of SignedNibbles' codes.
+template <class Element, class Base> struct SignedNibblesTile : Base {
+  static constexpr float kFactor = SignedNibbles<Element>::kFactor;
+  TW_MEMBER static u32 code(const u8* block, int i) { return SignedNibbles<Element>::stored(Base::code(block, i)); }
+  TW_MEMBER static void put_code(u8* block, int i, u32 stored) { Base::put_code(block, i, SignedNibbles<Element>::code(stored)); }
+  template <int words, class Scales> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
+    SignedNibbles<Element>::fragment(w, step, a);
+  }
+};
+// The same with a half d per 128 codes.
+template <class Element, class Base> struct DeferredTile : SignedNibblesTile<Element, Base> {
+  static constexpr int kBits = 4, kScaleK = 128, kScaleBytes = 2;
   static constexpr bool kDeferred = true;
   static constexpr double kRounding = 0;
   TW_MEMBER static void put_scales(u8* out, const u8* data, const u8* scales, i64 k) {
@@ -303,9 +331,6 @@ template <class Base> struct DeferredTile : Base {
   TW_MEMBER static Scales scales(const u8* chunk, int pair, int) {
     const u32 q = *reinterpret_cast<const u32*>(chunk + 4 * pair);
     return {{low_half<f16>(q), high_half<f16>(q)}};
-  }
-  template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
-    signed_nibbles_i8(w, step, a);
   }
 };
 

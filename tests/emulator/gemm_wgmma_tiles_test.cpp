@@ -64,8 +64,14 @@ TEST_CASE("wgmma: tiles", "[gemm]") {
     check_warpgroups<fmt::int8_row, fmt::int4_g128, Brain, 128, 1, 1, 1, 2, 2, 2, 1>();
     check_warpgroups<fmt::int8_row, fmt::int4_g128, Brain, 16, 1, 1, 4, 4, 2, 1, 1, true>();
   }
+  SECTION("int4 in groups against E4M3") {
+    check_warpgroups<fmt::e4m3_row, fmt::int4_g128, Brain, 64, 1, 2, 1, 2, 3, 1, 1>();
+    check_warpgroups<fmt::e4m3_row, fmt::int4_g128, PlainF32, 16, 1, 1, 2, 4, 2, 2, 2>();
+    check_warpgroups<fmt::e4m3_row, fmt::int4_g128, Brain, 128, 1, 1, 1, 2, 2, 2, 1, false, true>();
+  }
   SECTION("a scale per row") {
     check_tiles<fmt::int8_row, fmt::int4_row, Brain>();
+    check_tiles<fmt::e4m3_row, fmt::int4_row, Brain>();
     check_tiles<fmt::e4m3_row, fmt::e2m1_row, Brain>();
   }
 }
