@@ -130,8 +130,8 @@ template <class Base, int bits> struct MinimaTile : Base {
   }
   template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales& scales, u32 (&a)[4]) {
     u32 v[4];
-    TileCodes<tw::f16, bits, 0>::pairs(w, step, v);
-    TW_UNROLL for (int r = 0; r < 4; ++r) a[r] = fma_f16x2(v[r], scales.d[step / 2][r % 2], scales.m[step / 2][r % 2]);
+    TileCodes<tw::f16, bits>::template pairs<0>(w, step, v);
+    TW_UNROLL for (int r = 0; r < 4; ++r) a[r] = fma2<tw::f16>(v[r], scales.d[step / 2][r % 2], scales.m[step / 2][r % 2]);
   }
 };
 

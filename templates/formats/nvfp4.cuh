@@ -130,7 +130,7 @@ struct nvfp4 {
     template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales& scales, u32 (&a)[4]) {
       TW_UNROLL for (int r = 0; r < 4; ++r) {
         const u32 v = e2m1_pair<Element>(w[step], r);
-        a[r] = kHalf ? mul_f16x2(v, scales.s[r % 2][step]) : fma_bf16x2(v, scales.s[r % 2][step], kNegativeZeros);
+        a[r] = kHalf ? mul_f16x2(v, scales.s[r % 2][step]) : fma2<tw::bf16>(v, scales.s[r % 2][step], kNegativeZeros);
       }
     }
   };

@@ -132,7 +132,7 @@ struct q6_k {
     }
     template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales& scales, u32 (&a)[4]) {
       u32 v[4];
-      TileCodes<tw::f16, 6, 32>::pairs(w, step, v);
+      TileCodes<tw::f16, 6>::pairs<32>(w, step, v);
       TW_UNROLL for (int r = 0; r < 4; ++r) a[r] = mul_f16x2(v[r], prmt(scales.s[r % 2][step / 2], 0u, step % 2 ? 0x3232u : 0x1010u));
     }
   };
