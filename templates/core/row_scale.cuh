@@ -28,7 +28,7 @@ struct RowNibbles {
   // Tiles without scales: the row's is left to the epilogue.
   struct TileBase {
     static constexpr int kBits = 4, kScaleK = 0, kScaleBytes = 0;
-    static constexpr bool kDeferred = false;
+    static constexpr bool kDeferred = false, kOffset = false;
     static constexpr double kRounding = 0;
     TW_MEMBER static u32 code(const u8* block, int i) { return (block[0] >> (4 * i)) & 15u; }
     TW_MEMBER static void put_code(u8* block, int i, u32 code) { block[0] |= static_cast<u8>(code << (4 * i)); }

@@ -16,6 +16,7 @@
 //   kFactor                        what unpacked values lack, given to the epilogue
 //   kDeferred                      fragments lack the scale, row_scale(scales, row) is it: one group per panel
 //   kRounding                      largest relative error of an unpacked value against its weight's parts; 0: exact
+//   kOffset                        those are code * step and what code 0 stands for; false: the weight itself
 //   code(block, i), put_code(...)  the stored form of element i of a block, and its inverse (into zeroed bits)
 //   put_scales(out, data, scales, k), take_scales(in, data, scales, k)   a row's chunk from column k, and its inverse
 //   Scales, scales(chunk, pair, part) two rows' scales in registers: rows 2 pair and 2 pair + 1 of a chunk, for its panel `part`
@@ -223,7 +224,7 @@ template <class Base, int group, int bytes> struct ItemTile : Base {
 template <class Element, class Base, int bits, int offset, int group> struct ScaledTile : ItemTile<Base, group, 2> {
   static constexpr int kBits = bits, kGroups = ItemTile<Base, group, 2>::kGroups;
   static constexpr float kFactor = 1.0f;
-  static constexpr bool kDeferred = false;
+  static constexpr bool kDeferred = false, kOffset = false;
   static constexpr double kRounding = kRoundedOnce<Element>;
   struct Scales { PairScale<Element> d[kGroups][2]; };  // [group of the panel][row]
   TW_MEMBER static Scales scales(const u8* chunk, int pair, int) {
@@ -282,7 +283,7 @@ template <class Element> struct ZeroPoint {
 template <class Element, class Base, int bits, int group, template <class> class Rule> struct AffineTile : ItemTile<Base, group, 4> {
   static constexpr int kBits = bits, kGroups = ItemTile<Base, group, 4>::kGroups;
   static constexpr float kFactor = 1.0f;
-  static constexpr bool kDeferred = false;
+  static constexpr bool kDeferred = false, kOffset = true;
   static constexpr double kRounding = kRoundedOnce<Element>;  // m as well
   struct Scales { Affine<Element> of[kGroups][2]; };  // [group of the panel][row]
   TW_MEMBER static Scales scales(const u8* chunk, int pair, int) {
@@ -341,7 +342,7 @@ template <class Element, class Base> struct SignedNibblesTile : Base {
 // The same with a half d per 128 codes.
 template <class Element, class Base> struct DeferredTile : ItemTile<SignedNibblesTile<Element, Base>, 128, 2> {
   static constexpr int kBits = 4;
-  static constexpr bool kDeferred = true;
+  static constexpr bool kDeferred = true, kOffset = false;
   static constexpr double kRounding = 0;
   struct Scales { float d[2]; };
   TW_MEMBER static float row_scale(const Scales& s, int row) { return s.d[row]; }

@@ -94,7 +94,7 @@ struct mxfp4 {
   template <class Element> struct Tile {
     static constexpr int kBits = 4, kScaleK = 64, kScaleBytes = 2;
     static constexpr float kFactor = 1.0f;
-    static constexpr bool kDeferred = false;
+    static constexpr bool kDeferred = false, kOffset = false;
     static constexpr double kRounding = 0;
     TW_MEMBER static u32 code(const u8* block, int i) { return (block[i / 2] >> (4 * (i % 2))) & 15u; }
     TW_MEMBER static void put_code(u8* block, int i, u32 code) { block[i / 2] |= static_cast<u8>(code << (4 * (i % 2))); }

@@ -98,7 +98,7 @@ void check(Rows<W>& w) {
             const u8 *block = w.block(row, k), *block_scales = w.block_scales(row, k);
             const double exact = W::decode(block, block_scales, 1.0f, i);
             double parts = std::fabs(exact);
-            if constexpr (W::kOffset) {
+            if constexpr (Tile::kOffset) {
               u8 base[W::kDataBytes], codes[W::kDataBytes] = {};
               std::memcpy(base, block, sizeof(base));
               for (int j = 0; j < W::kBlock; ++j) Tile::put_code(codes, j, Tile::code(block, j));
@@ -136,6 +136,20 @@ TEST_CASE("fragments unpacked from tiles are the weights", "[tiles]") {
 #define FORMAT(NAME) check_format<tw::fmt::NAME>(#NAME);
 #include "format_list.inc"
 #undef FORMAT
+}
+
+// Zero points that are no integers of four bits: the claim holds for any.
+TEST_CASE("fragments unpacked from tiles: zero points", "[tiles]") {
+  Rows<fmt::uint4_g64> rows(128);
+  fill<fmt::uint4_g64, fmt::uint4_g64::Tile<f16>>(rows, 2);
+  std::mt19937 random(3);
+  std::uniform_real_distribution<float> unit(-1, 1);
+  for (float most : {1.0f, 16.0f, 100.0f, 3000.0f}) {
+    INFO("up to " << most);
+    for (std::size_t i = 2; i < rows.scales.size(); i += 4) fmt::write16(&rows.scales[i], f32_to_f16_bits(most * unit(random)));
+    check<fmt::uint4_g64, f16>(rows);
+    check<fmt::uint4_g64, bf16>(rows);
+  }
 }
 
 TEST_CASE("integers of four bits as E4M3", "[tiles]") {
