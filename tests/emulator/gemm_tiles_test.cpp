@@ -28,7 +28,8 @@ double base_of(const Matrix<W>& w, i64 row, i64 k) {
   u8 copy[W::kDataBytes], codes[W::kDataBytes] = {};
   for (int i = 0; i < W::kBlock; ++i) Tile::put_code(codes, i, Tile::code(block, i));
   for (int b = 0; b < W::kDataBytes; ++b) copy[b] = block[b] & static_cast<u8>(~codes[b]);
-  const u8* scales = W::kScaleBytes ? &w.scales[static_cast<std::size_t>((row * w.cols + k) / W::kBlock * W::kScaleBytes)] : nullptr;
+  const auto at = static_cast<std::size_t>((row * w.cols + k) / W::kBlock * W::kScaleBytes);
+  const u8* scales = W::kScaleBytes ? &w.scales[at] : nullptr;
   return W::decode(copy, scales, 1.0f, static_cast<int>(k % W::kBlock));
 }
 

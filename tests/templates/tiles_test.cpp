@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the threads of a kernel unpack from tiles: for every pair that has them, each fragment's elements are the weights
-// that the scalar decoder gives, as near as the tile claims.
+// What the threads of a kernel unpack from tiles: for every pair that has them, each fragment's elements are the
+// weights that the scalar decoder gives, as near as the tile claims.
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -57,7 +57,7 @@ void fill(Rows<W>& w, unsigned seed) {
 
 template <class Element>
 double element(const u32 (&a)[4], int r, int e) {
-  if constexpr (sizeof(Element) == 2) return static_cast<double>(e ? high_half<Element>(a[r]) : low_half<Element>(a[r]));
+  if constexpr (sizeof(Element) == 2) return e ? high_half<Element>(a[r]) : low_half<Element>(a[r]);
   const u8 byte = static_cast<u8>(a[r] >> (8 * e));
   return same<Element, i8> ? static_cast<i8>(byte) : static_cast<double>(e4m3_to_f32(byte));
 }
@@ -79,12 +79,14 @@ void check(Rows<W>& w) {
   for (i64 panel = 0; panel < Pack::tiles(shape); ++panel)
     for (int thread = 0; thread < 128; ++thread) {
       u32 words[kWords];
-      for (int i = 0; i < kWords; ++i) words[i] = data[static_cast<std::size_t>(panel * 128 * kWords + tile_word<kWords>(thread, i))];
+      for (int i = 0; i < kWords; ++i)
+        words[i] = data[static_cast<std::size_t>(panel * 128 * kWords + tile_word<kWords>(thread, i))];
       typename Tile::Scales of_rows{};
       if constexpr (Tile::kScaleBytes > 0) {
         const i64 first = panel * Pack::kPanelK;
         const u8* chunk = reinterpret_cast<const u8*>(scales.data()) + first / Tile::kScaleK * 64 * Tile::kScaleBytes;
-        of_rows = Tile::scales(chunk, thread / 32 * 8 + thread % 32 / 4, static_cast<int>(first % Tile::kScaleK / Pack::kPanelK));
+        const int part = static_cast<int>(first % Tile::kScaleK / Pack::kPanelK);
+        of_rows = Tile::scales(chunk, thread / 32 * 8 + thread % 32 / 4, part);
       }
       for (int step = 0; step < 4; ++step) {
         u32 a[4];
@@ -93,7 +95,8 @@ void check(Rows<W>& w) {
           for (int e = 0; e < kWidth; ++e) {
             double value = element<Element>(a, r, e) * Tile::kFactor;
             if constexpr (Tile::kDeferred) value *= Tile::row_scale(of_rows, r % 2);
-            const i64 row = tile_row<kWidth>(thread, r), k = panel * Pack::kPanelK + tile_column<kWidth>(thread, step, r, e);
+            const i64 row = tile_row<kWidth>(thread, r);
+            const i64 k = panel * Pack::kPanelK + tile_column<kWidth>(thread, step, r, e);
             const int i = static_cast<int>(k % W::kBlock);
             const u8 *block = w.block(row, k), *block_scales = w.block_scales(row, k);
             const double exact = W::decode(block, block_scales, 1.0f, i);
@@ -146,7 +149,8 @@ TEST_CASE("fragments unpacked from tiles: zero points", "[tiles]") {
   std::uniform_real_distribution<float> unit(-1, 1);
   for (float most : {1.0f, 16.0f, 100.0f, 3000.0f}) {
     INFO("up to " << most);
-    for (std::size_t i = 2; i < rows.scales.size(); i += 4) fmt::write16(&rows.scales[i], f32_to_f16_bits(most * unit(random)));
+    for (std::size_t i = 2; i < rows.scales.size(); i += 4)
+      fmt::write16(&rows.scales[i], f32_to_f16_bits(most * unit(random)));
     check<fmt::uint4_g64, f16>(rows);
     check<fmt::uint4_g64, bf16>(rows);
   }
@@ -161,7 +165,7 @@ TEST_CASE("integers of four bits as E4M3", "[tiles]") {
     SignedNibbles<e4m3>::fragment(words, 0, a);
     for (int r = 0; r < 4; ++r) {
       CHECK(a[r] == (a[0] & 255u) * 0x01010101u);
-      CHECK(e4m3_to_f32(static_cast<u8>(a[r])) * SignedNibbles<e4m3>::kFactor == static_cast<float>(static_cast<i32>(code) - 8));
+      CHECK(e4m3_to_f32(static_cast<u8>(a[r])) * SignedNibbles<e4m3>::kFactor == static_cast<float>(code) - 8.0f);
     }
   }
 }
