@@ -65,7 +65,9 @@ const std::vector<Row>& rows() {
       {"block formats x 16-bit", "mxfp4 x bf16", "x=bf16 w=mxfp4 y=bf16", {1024}, ratio, 0.75, "bf16"},
       {"q4_0 x q8_1, faithful", "q4_0 x q8_1", "x=q8_1 w=q4_0 y=f32", {1024}, teraflops, 350, ""},
       {"int4-g128 x fp8 or int8", "int4-g128 x int8", "x=int8_row w=int4_g128 y=bf16", both, ratio, 0.8, "fp8"},
+      {"int4-g128 x fp8 or int8", "int4-g128 x fp8", "x=e4m3_row w=int4_g128 y=bf16", both, ratio, 0.8, "fp8"},
       {"int4 or e2m1 per channel x fp8", "int4 rows x int8", "x=int8_row w=int4_row y=bf16", both, ratio, 0.97, "fp8"},
+      {"int4 or e2m1 per channel x fp8", "int4 rows x fp8", "x=e4m3_row w=int4_row y=bf16 accum=fast", both, ratio, 0.97, "fp8"},
       {"int4 or e2m1 per channel x fp8", "e2m1 rows x fp8", "x=e4m3_row w=e2m1_row y=bf16 accum=fast", both, ratio, 0.97, "fp8"},
       // Lossy: NVFP4 weights cast to fp8 rows at load, so the kernel is that of fp8 rows x channels.
       {"nvfp4 x fp8, lossy", "nvfp4 as fp8 rows x fp8", "x=e4m3_row w=e4m3_row y=bf16 accum=fast", {1024}, ratio, 0.9, "fp8"},
@@ -81,6 +83,7 @@ const std::vector<Row>& rows() {
       {"", "int8 to bf16", "x=int8_row w=int8_row y=bf16", decoded, decode, 8, ""},
       {"", "int4-g128 x f16", "x=f16 w=int4_g128 y=f16", decoded, decode, 4.125, ""},
       {"", "int4-g128 x int8", "x=int8_row w=int4_g128 y=bf16", decoded, decode, 4.125, ""},
+      {"", "int4-g128 x fp8", "x=e4m3_row w=int4_g128 y=bf16", decoded, decode, 4.125, ""},
       {"", "q5_k x f16", "x=f16 w=q5_k y=f16", decoded, decode, 5.5, ""},
       {"", "q6_k x f16", "x=f16 w=q6_k y=f16", decoded, decode, 6.5625, ""},
       {"", "q4_1 x f16", "x=f16 w=q4_1 y=f16", decoded, decode, 5, ""},

@@ -20,10 +20,10 @@ TW_DEVICE void nibble_bytes_signed(u32 word, u32& first, u32& second) {
 }
 TW_FN u32 nibble_at(const u8* data, int i) { return i % 2 ? data[i / 2] >> 4 : data[i / 2] & 15u; }
 
-// What both have in common. item: bytes of an item of `scales`.
-template <int group_elements, int item> struct NibbleGroups {
+// What both have in common. item_bytes: of an item of `scales`.
+template <int group_elements, int item_bytes> struct NibbleGroups {
   static constexpr int kLayout = 1, kBlock = group_elements, kBits = 4;
-  static constexpr int kDataBytes = group_elements / 2, kScaleBytes = item;
+  static constexpr int kDataBytes = group_elements / 2, kScaleBytes = item_bytes;
   static constexpr bool kRowScale = false, kGlobal = false;
 
   TW_MEMBER static constexpr bool lanes_ok(int e) { return e == 4 || e == 8 || e == 16 || e == 32; }
@@ -38,10 +38,10 @@ template <int group_elements, int item> struct NibbleGroups {
   static constexpr bool kCodes = true;
   TW_MEMBER static constexpr bool unit_ok(int e) { return e == 32 || e == 64 || e == 128 || e == 256; }
   template <int E> static constexpr int kItems = E < group_elements ? 1 : E / group_elements;
-  template <int E> struct Unit { u32 raw[E / 8], items[ceil_div(kItems<E> * item, 4)]; };
+  template <int E> struct Unit { u32 raw[E / 8], items[ceil_div(kItems<E> * item_bytes, 4)]; };
   template <int E> TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8* scales, i64 k) {
     load_words<E / 2, 16>(u.raw, data + k / 2);
-    load_words<kItems<E> * item, run_alignment(kItems<E> * item)>(u.items, scales + k / group_elements * item);
+    load_words<kItems<E> * item_bytes, run_alignment(kItems<E> * item_bytes)>(u.items, scales + k / group_elements * item_bytes);
   }
   // A tile of the mma family is copied with its scales in whole groups: one that is shorter than a group is not to be
   // had, so it asks for more shared memory than there is.
@@ -49,8 +49,14 @@ template <int group_elements, int item> struct NibbleGroups {
   TW_MEMBER static i64 raw_offset(i64 k0, int byte) { return k0 / 2 + byte; }
   template <int E> TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8* scales, int k, i64) {
     load_shared_words<E / 2, 16>(u.raw, raw + k / 2);
-    load_shared_words<kItems<E> * item, run_alignment(kItems<E> * item)>(u.items, scales + k / group_elements * item);
+    load_shared_words<kItems<E> * item_bytes, run_alignment(kItems<E> * item_bytes)>(u.items, scales + k / group_elements * item_bytes);
   }
+
+  struct TileBase {
+    TW_MEMBER static u32 code(const u8* block, int i) { return nibble_at(block, i); }
+    TW_MEMBER static void put_code(u8* block, int i, u32 code) { block[i / 2] |= static_cast<u8>(code << (4 * (i % 2))); }
+    TW_MEMBER static u8* item(u8*, u8* scales, i64 group) { return scales + group * kScaleBytes; }
+  };
 };
 
 template <int group_elements> struct Int4Groups : NibbleGroups<group_elements, 2> {
@@ -93,15 +99,11 @@ template <int group_elements> struct Int4Groups : NibbleGroups<group_elements, 2
     offset = 0.0f;
   }
 
-  struct TileBase {
-    TW_MEMBER static u32 code(const u8* block, int i) { return nibble_at(block, i); }
-    TW_MEMBER static void put_code(u8* block, int i, u32 code) { block[i / 2] |= static_cast<u8>(code << (4 * (i % 2))); }
-    TW_MEMBER static u8* item(u8*, u8* scales, i64 group) { return scales + group * 2; }
-  };
-  template <class Element> static constexpr bool kTiles =
-      same<Element, tw::f16> || same<Element, tw::bf16> || (same<Element, tw::i8> && group_elements == 128);
+  using typename Base::TileBase;
+  template <class Element> static constexpr bool kTiles = sizeof(Element) == 2 || (sizeof(Element) == 1 && group_elements == 128);
   template <class Element>
-  using Tile = select<same<Element, tw::i8>, DeferredTile<TileBase>, ScaledTile<Element, TileBase, 4, 8, group_elements>>;
+  using Tile = select<sizeof(Element) == 1, DeferredTile<Element, TileBase>,
+                      ScaledTile<Element, TileBase, 4, 8, group_elements>>;
 };
 
 template <int group_elements> struct Uint4Groups : NibbleGroups<group_elements, 4> {
@@ -166,6 +168,9 @@ template <int group_elements> struct Uint4Groups : NibbleGroups<group_elements, 
     scale = low_half<tw::f16>(rule);
     offset = scale * high_half<tw::f16>(rule);
   }
+
+  template <class Element> static constexpr bool kTiles = sizeof(Element) == 2;
+  template <class Element> using Tile = AffineTile<Element, typename Base::TileBase, 4, group_elements, ZeroPoint>;
 };
 
 }  // namespace tw::fmt

@@ -88,18 +88,39 @@ template <int bytes> TW_DEVICE void load_halves(u32* words, const u8* p) {
   if constexpr (bytes % 4 == 2) words[kWords] = prmt(raw[kWords], 0u, selector);
 }
 
+// A row's step and minimum as tiles need them: `integers`, scale and minimum as halves, times d and -dmin, halves too.
+// Rounded for f16, as is the value then; of bf16 the weight alone is.
+template <class Element> TW_DEVICE Affine<Element> line_of(u32 integers, u32 d) {
+  if constexpr (same<Element, tw::f16>) {
+    const u32 both = mul_f16x2(integers, d);
+    return {PairScale<tw::f16>::of(both, 0), spread(both, 1), 0};
+  } else {
+    const float minimum = high_half<tw::f16>(integers) * high_half<tw::f16>(d);
+    return {PairScale<tw::bf16>::of(low_half<tw::f16>(integers) * low_half<tw::f16>(d)), pack_bf16x2(minimum, minimum), 0};
+  }
+}
+template <class Element> constexpr double kLineRounding = same<Element, tw::f16> ? 1.46484375e-3 : kRoundedOnce<Element>;
 
-// Tiles of Q4_K and Q5_K against f16: both have d, dmin and twelve bytes of 6-bit scales and minima in front. A row's chunk
-// is, for each 64 columns, scale, minimum, scale, minimum as bytes, and then d and dmin.
-template <class Base, int bits> struct MinimaTile : Base {
+// Tiles of Q4_K and Q5_K: both have d, dmin and twelve bytes of 6-bit scales and minima in front, and nibbles last. A row's
+// chunk is, for each 64 columns, scale, minimum, scale, minimum as bytes, and then d and dmin.
+template <class Element, int bits> struct MinimaTile {
   static constexpr int kBits = bits, kScaleK = 256, kScaleBytes = 20;
+  static constexpr int kNibbles = bits == 4 ? 16 : 48, kBytes = kNibbles + 128;  // where they begin in a block; of a block
   static constexpr float kFactor = 1.0f;
-  static constexpr bool kDeferred = false;
-  static constexpr double kRounding = 1.46484375e-3;  // of |scale code| + |minimum|: scale, minimum and value are rounded
+  static constexpr bool kDeferred = false, kOffset = true;
+  static constexpr double kRounding = kLineRounding<Element>;
+  TW_MEMBER static u32 code(const u8* block, int i) {
+    const u32 low = (block[kNibbles + 32 * (i / 64) + i % 32] >> (4 * (i / 32 % 2))) & 15u;
+    return bits == 4 ? low : low | (((block[16 + i % 32] >> (i / 32)) & 1u) << 4);
+  }
+  TW_MEMBER static void put_code(u8* block, int i, u32 code) {
+    block[kNibbles + 32 * (i / 64) + i % 32] |= static_cast<u8>((code & 15u) << (4 * (i / 32 % 2)));
+    if constexpr (bits == 5) block[16 + i % 32] |= static_cast<u8>((code >> 4) << (i / 32));
+  }
   TW_MEMBER static u32 scale_of(const u8* s, int j) { return j < 4 ? s[j] & 63u : (s[j + 4] & 15u) | ((s[j - 4] >> 6) << 4); }
   TW_MEMBER static u32 minimum_of(const u8* s, int j) { return j < 4 ? s[j + 4] & 63u : (s[j + 4] >> 4) | ((s[j] >> 6) << 4); }
   TW_MEMBER static void put_scales(u8* out, const u8* data, const u8*, i64 k) {
-    const u8* block = data + k / 256 * Base::kBytes;
+    const u8* block = data + k / 256 * kBytes;
     for (int j = 0; j < 8; ++j) {
       out[2 * j] = static_cast<u8>(scale_of(block + 4, j));
       out[2 * j + 1] = static_cast<u8>(minimum_of(block + 4, j));
@@ -107,7 +128,7 @@ template <class Base, int bits> struct MinimaTile : Base {
     for (int i = 0; i < 4; ++i) out[16 + i] = block[i];
   }
   TW_MEMBER static void take_scales(const u8* in, u8* data, u8*, i64 k) {
-    u8* block = data + k / 256 * Base::kBytes;
+    u8* block = data + k / 256 * kBytes;
     for (int i = 0; i < 4; ++i) block[i] = in[16 + i];
     for (int j = 0; j < 4; ++j) {
       block[4 + j] = static_cast<u8>(in[2 * j] | ((in[2 * j + 8] >> 4) << 6));
@@ -115,23 +136,65 @@ template <class Base, int bits> struct MinimaTile : Base {
       block[12 + j] = static_cast<u8>((in[2 * j + 8] & 15u) | ((in[2 * j + 9] & 15u) << 4));
     }
   }
-  struct Scales { u32 d[2][2], m[2][2]; };  // [group][row]
+  struct Scales { Affine<Element> of[2][2]; };  // [group][row]
   TW_MEMBER static Scales scales(const u8* chunk, int pair, int part) {
     Scales s;
     TW_UNROLL for (int r = 0; r < 2; ++r) {
       const u32* row = reinterpret_cast<const u32*>(chunk + 40 * pair + 20 * r);
-      const u32 integers = row[part], d = row[4] ^ 0x80000000u;  // d, -dmin
       TW_UNROLL for (int g = 0; g < 2; ++g) {
-        const u32 both = mul_f16x2(sub_f16x2(prmt(integers, 0x64646464u, g ? 0x4342u : 0x4140u), 0x64006400u), d);
-        s.d[g][r] = prmt(both, 0u, 0x1010u), s.m[g][r] = prmt(both, 0u, 0x3232u);
+        const u32 integers = sub_f16x2(prmt(row[part], 0x64646464u, g ? 0x4342u : 0x4140u), 0x64006400u);
+        s.of[g][r] = line_of<Element>(integers, row[4] ^ 0x80000000u);
       }
     }
     return s;
   }
   template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales& scales, u32 (&a)[4]) {
     u32 v[4];
-    TileCodes<tw::f16, bits, 0>::pairs(w, step, v);
-    TW_UNROLL for (int r = 0; r < 4; ++r) a[r] = fma_f16x2(v[r], scales.d[step / 2][r % 2], scales.m[step / 2][r % 2]);
+    TileCodes<Element, bits>::template pairs<0>(w, step, v);
+    TW_UNROLL for (int r = 0; r < 4; ++r) a[r] = scales.of[step / 2][r % 2].d.times(v[r], scales.of[step / 2][r % 2].m);
+  }
+};
+
+// Tiles of Q3_K and Q6_K: value = d scale (code - offset), sixteen scales that fit signed bytes and a half d. A row's chunk
+// is those, and two bytes of padding. Base: code(), put_code(), scale(block, j), put_scale(block, j, scale), kBytes of a
+// block and kD, where its d is.
+template <class Element, class Base, int bits, int offset> struct SixteensTile : Base {
+  static constexpr int kBits = bits, kScaleK = 256, kScaleBytes = 20;
+  static constexpr float kFactor = 1.0f;
+  static constexpr bool kDeferred = false, kOffset = false;
+  // For f16 the scale is rounded, and then the value; for bf16 the value alone.
+  static constexpr double kRounding = same<Element, tw::f16> ? 9.765625e-4 : kRoundedOnce<Element>;
+  TW_MEMBER static void put_scales(u8* out, const u8* data, const u8*, i64 k) {
+    const u8* block = data + k / 256 * Base::kBytes;
+    for (int j = 0; j < 16; ++j) out[j] = static_cast<u8>(Base::scale(block, j));
+    out[16] = block[Base::kD], out[17] = block[Base::kD + 1];
+    out[18] = out[19] = 0;
+  }
+  TW_MEMBER static void take_scales(const u8* in, u8* data, u8*, i64 k) {
+    u8* block = data + k / 256 * Base::kBytes;
+    for (int j = 0; j < 16; ++j) Base::put_scale(block, j, static_cast<i8>(in[j]));
+    block[Base::kD] = in[16], block[Base::kD + 1] = in[17];
+  }
+  struct Scales { PairScale<Element> d[4][2]; };  // [group][row]
+  TW_MEMBER static Scales scales(const u8* chunk, int pair, int part) {
+    Scales s;
+    TW_UNROLL for (int r = 0; r < 2; ++r) {
+      const u32* row = reinterpret_cast<const u32*>(chunk + 40 * pair + 20 * r);
+      const u32 bytes = row[part] ^ 0x80808080u, d = spread(row[4], 0);
+      TW_UNROLL for (int g = 0; g < 4; g += 2) {
+        const u32 integers = sub_f16x2(prmt(bytes, 0x64646464u, g ? 0x4342u : 0x4140u), 0x64806480u);
+        TW_UNROLL for (int h = 0; h < 2; ++h) {
+          if constexpr (same<Element, tw::f16>) s.d[g + h][r] = PairScale<tw::f16>::of(mul_f16x2(integers, d), h);
+          else s.d[g + h][r] = PairScale<tw::bf16>::of((h ? high_half<tw::f16>(integers) : low_half<tw::f16>(integers)) * low_half<tw::f16>(d));
+        }
+      }
+    }
+    return s;
+  }
+  template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales& scales, u32 (&a)[4]) {
+    u32 v[4];
+    TileCodes<Element, bits>::template pairs<offset>(w, step, v);
+    TW_UNROLL for (int r = 0; r < 4; ++r) a[r] = scales.d[step][r % 2].times(v[r]);
   }
 };
 

@@ -211,6 +211,19 @@ TW_DEVICE u32 mul_f16x2(u32 a, u32 b) {
   return pack_f16x2(low_half<f16>(a) * low_half<f16>(b), high_half<f16>(a) * high_half<f16>(b));
 #endif
 }
+// a b + c, rounded once.
+template <class T> TW_DEVICE u32 fma2(u32 a, u32 b, u32 c) {
+#if defined(__CUDACC__)
+  u32 d;
+  if constexpr (same<T, f16>) asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  else asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+#else
+  // Through a double, which holds the sum unless c is far from the product: rounded twice only near ties.
+  const auto fma = [](float x, float y, float z) { return static_cast<float>(static_cast<double>(x) * y + z); };
+  return pack2<T>(fma(low_half<T>(a), low_half<T>(b), low_half<T>(c)), fma(high_half<T>(a), high_half<T>(b), high_half<T>(c)));
+#endif
+}
 
 // ---- memory ----------------------------------------------------------------------------------------------------------
 // Weights and activations are read once or through L2: the non-coherent path, 16, 8, 4, 2 or 1 bytes, naturally aligned.

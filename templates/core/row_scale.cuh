@@ -12,23 +12,26 @@ TW_FN float scale_for(float amax, float top) {
   return scale > 0.0f ? scale : 1.0f;
 }
 
-// Two 4-bit codes a byte, even element low.
-struct RowNibbles {
-  static constexpr int kLayout = 1, kBlock = 2, kBits = 4;
+// A byte of `block` codes at a time.
+template <int block> struct RowCodes {
+  static constexpr int kLayout = 1, kBlock = block, kBits = 8 / block;
   static constexpr int kDataBytes = 1, kScaleBytes = 0;
   static constexpr bool kRowScale = true, kGlobal = false;
   static constexpr int kEncoders = 1;
 
   TW_MEMBER static constexpr bool lanes_ok(int) { return false; }  // a row is more than a block
-  // Kernels do not carry a scale per row beside packed codes.
+  // Kernels do not carry a scale per row beside codes as they are stored.
   static constexpr int kGroup = 0;
   static constexpr bool kCodes = false, kOffset = false;
   TW_MEMBER static constexpr bool unit_ok(int) { return false; }
+};
 
+// Two 4-bit codes a byte, even element low.
+struct RowNibbles : RowCodes<2> {
   // Tiles without scales: the row's is left to the epilogue.
   struct TileBase {
     static constexpr int kBits = 4, kScaleK = 0, kScaleBytes = 0;
-    static constexpr bool kDeferred = false;
+    static constexpr bool kDeferred = false, kOffset = false;
     static constexpr double kRounding = 0;
     TW_MEMBER static u32 code(const u8* block, int i) { return (block[0] >> (4 * i)) & 15u; }
     TW_MEMBER static void put_code(u8* block, int i, u32 code) { block[0] |= static_cast<u8>(code << (4 * i)); }

@@ -11,11 +11,12 @@
 //
 // A coded format takes part if it has a template `Tile<Element>`, Element being x's (f16, bf16, e4m3 or i8), and
 // kTiles<Element> says for which, with
-//   kBits                          of a stored code: 4, 5, 6 or 8
+//   kBits                          of a stored code: 2, 3, 4, 5, 6 or 8
 //   kScaleK, kScaleBytes           columns per chunk of scales, bytes per row of one (0: no such stream)
 //   kFactor                        what unpacked values lack, given to the epilogue
 //   kDeferred                      fragments lack the scale, row_scale(scales, row) is it: one group per panel
 //   kRounding                      largest relative error of an unpacked value against its weight's parts; 0: exact
+//   kOffset                        those are code * step and what code 0 stands for; false: the weight itself
 //   code(block, i), put_code(...)  the stored form of element i of a block, and its inverse (into zeroed bits)
 //   put_scales(out, data, scales, k), take_scales(in, data, scales, k)   a row's chunk from column k, and its inverse
 //   Scales, scales(chunk, pair, part) two rows' scales in registers: rows 2 pair and 2 pair + 1 of a chunk, for its panel `part`
@@ -25,16 +26,18 @@
 
 namespace tw {
 
-// Where an element's code is: word of the thread, and the shift within it. Of 5- and 6-bit codes the lower four bits are
-// placed as 4-bit codes, and the others in words behind, the two elements of a 16-bit pair in different halves.
+// Where an element's code is: word of the thread, and the shift within it. Codes of 3, 5 and 6 bits are placed as their
+// lower 2 or 4 bits, and the others in words behind. The two elements of a 16-bit pair are in different halves of a word.
 template <int bits, int width> struct TilePlace {
-  static constexpr int kLow = bits == 8 ? 8 : 4, kHigh = bits - kLow;
+  static constexpr int kLow = bits == 8 ? 8 : bits >= 4 ? 4 : 2, kHigh = bits - kLow;
   static constexpr int kLowWords = kLow * width / 2, kWords = kLowWords + kHigh * width / 2;
-  static_assert(kHigh == 0 || width == 2, "codes of five and six bits are for 16-bit x");
+  static_assert(bits == 8 || bits == 4 || width == 2, "other codes are for 16-bit x");
   TW_MEMBER static constexpr int word(int step, int r) {
+    if (kLow == 2) return step / 2;
     return kLow == 4 ? (width == 2 ? step : 2 * step + r / 2) : width == 2 ? 2 * step + r / 2 : 4 * step + r;
   }
-  TW_MEMBER static constexpr int shift(int r, int e) {
+  TW_MEMBER static constexpr int shift(int step, int r, int e) {
+    if (kLow == 2) return 2 * (4 * (step % 2) + r) + 16 * e;
     return kLow == 4 ? (width == 2 ? 4 * (r + 4 * e) : 4 * (2 * e + r % 2)) : width == 2 ? 8 * (2 * (r % 2) + e) : 8 * e;
   }
   TW_MEMBER static constexpr int high_word(int step) { return kLowWords + (kHigh == 2 ? step / 2 : 0); }
@@ -42,13 +45,8 @@ template <int bits, int width> struct TilePlace {
     return (kHigh == 2 ? 2 * (4 * (step % 2) + r) : 4 * step + r) + 16 * e;
   }
   TW_MEMBER static void put(u32* words, int step, int r, int e, u32 code) {
-    words[word(step, r)] |= (code & ((1u << kLow) - 1)) << shift(r, e);
+    words[word(step, r)] |= (code & ((1u << kLow) - 1)) << shift(step, r, e);
     if constexpr (kHigh > 0) words[high_word(step)] |= (code >> kLow) << high_shift(step, r, e);
-  }
-  TW_MEMBER static u32 take(const u32* words, int step, int r, int e) {
-    u32 code = (words[word(step, r)] >> shift(r, e)) & ((1u << kLow) - 1);
-    if constexpr (kHigh > 0) code |= ((words[high_word(step)] >> high_shift(step, r, e)) & ((1u << kHigh) - 1)) << kLow;
-    return code;
   }
 };
 template <class Element> constexpr int kTileWidth = 4 / static_cast<int>(sizeof(Element));
@@ -101,7 +99,7 @@ template <class W, class Element> struct TiledUnit {
         const int column = static_cast<int>((first + i) % kPanelK), e = column % kWidth, p = column / kWidth, step = p / 8;
         const int thread = in_strip / 16 * 32 + in_strip % 8 * 4 + p % 4, r = p / 4 % 2 * 2 + in_strip / 8 % 2;
         const u32* tile = panels + (first + i) / kPanelK * (128 * kWords);
-        u32 code = (tile[tile_word<kWords>(thread, Place::word(step, r))] >> Place::shift(r, e)) & ((1u << Place::kLow) - 1);
+        u32 code = (tile[tile_word<kWords>(thread, Place::word(step, r))] >> Place::shift(step, r, e)) & ((1u << Place::kLow) - 1);
         if constexpr (Place::kHigh > 0)
           code |= ((tile[tile_word<kWords>(thread, Place::high_word(step))] >> Place::high_shift(step, r, e)) & ((1u << Place::kHigh) - 1)) << Place::kLow;
         Tile::put_code(data + i / W::kBlock * W::kDataBytes, i % W::kBlock, code);
@@ -111,83 +109,70 @@ template <class W, class Element> struct TiledUnit {
 };
 
 // ---- pieces of fragment() --------------------------------------------------------------------------------------------
-TW_DEVICE u32 both_halves(u16 h) { return h * 0x00010001u; }
-// a b + c on both halves, rounded once.
-TW_DEVICE u32 fma_f16x2(u32 a, u32 b, u32 c) {
-#if defined(__CUDACC__)
-  u32 d;
-  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
-  return d;
-#else
-  return f32_to_f16_bits(static_cast<float>(static_cast<double>(low_half<f16>(a)) * low_half<f16>(b) + low_half<f16>(c))) |
-         (static_cast<u32>(f32_to_f16_bits(static_cast<float>(static_cast<double>(high_half<f16>(a)) * high_half<f16>(b) + high_half<f16>(c)))) << 16);
-#endif
-}
-TW_DEVICE u32 fma_bf16x2(u32 a, u32 b, u32 c) {
-#if defined(__CUDACC__)
-  u32 d;
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
-  return d;
-#else
-  const auto fma = [](float x, float y, float z) {
-    return f32_to_bf16_bits(static_cast<float>(static_cast<double>(x) * y + z));  // both fit a double: rounded twice only in ties
-  };
-  return fma(low_half<bf16>(a), low_half<bf16>(b), low_half<bf16>(c)) |
-         (static_cast<u32>(fma(high_half<bf16>(a), high_half<bf16>(b), high_half<bf16>(c))) << 16);
-#endif
-}
 constexpr u32 kNegativeZeros = 0x80008000u;  // a b + -0 is a b, zeros and their signs included
+TW_DEVICE u32 spread(u32 word, int half) { return prmt(word, 0u, half ? 0x3232u : 0x1010u); }  // one half, twice
 
-// Codes of a step as pairs of 16-bit floats, minus `offset`, exact. Or-ed into the mantissa of 1024 (of 128 for bf16) a
-// code is added to it; in f16 one nibble further up, 16 times the code.
-template <class Element, int bits, int offset> struct TileCodes {
+// Codes of a step as pairs of 16-bit floats, minus an offset, exact. Or-ed into the mantissa of 1024 (of 128 for bf16) a
+// code is added to it; in f16, if it stays b bits further up, 2^b times the code.
+template <class Element, int bits> struct TileCodes {
   using Place = TilePlace<bits, 2>;
-  TW_MEMBER static void pairs(const u32* words, int step, u32 (&v)[4]) {
-    if constexpr (bits == 8) bytes(words[2 * step], words[2 * step + 1], v);
-    else if constexpr (same<Element, f16>) nibbles_f16(words, step, v);
-    else nibbles_bf16(words, step, v);
+  template <int offset> TW_MEMBER static void pairs(const u32* words, int step, u32 (&v)[4]) {
+    if constexpr (bits == 8) {
+      bytes<offset>(words[2 * step], words[2 * step + 1], v);
+    } else {
+      v[0] = pair<0>(words, step, less<0>(offset)), v[1] = pair<1>(words, step, less<1>(offset));
+      v[2] = pair<2>(words, step, less<2>(offset)), v[3] = pair<3>(words, step, less<3>(offset));
+    }
+  }
+  // Each of the two rows with an offset of its own, as ZeroPoint gives it.
+  TW_MEMBER static void pairs(const u32* words, int step, u32 first, u32 second, u32 (&v)[4]) {
+    static_assert(Place::kLow == 4, "rows differ in where their codes are");
+    v[0] = pair<0>(words, step, first), v[1] = pair<1>(words, step, second);
+    v[2] = pair<2>(words, step, first), v[3] = pair<3>(words, step, second);
   }
 
  private:
-  TW_MEMBER static constexpr u32 pair(u32 half) { return half * 0x10001u; }
-  TW_MEMBER static void bytes(u32 first, u32 second, u32 (&v)[4]) {
-    static_assert(same<Element, f16> || offset == 128, "a bf16 holds bytes around zero only");
-    TW_UNROLL for (int r = 0; r < 4; ++r) {
-      const u32 word = r < 2 ? first : second;
-      if constexpr (same<Element, f16>) {
-        v[r] = sub_f16x2(prmt(word, 0x64646464u, r % 2 ? 0x4342u : 0x4140u), pair(0x6400u + offset));
-      } else {
-        // 128 + the lower seven bits; the top bit decides whether 256 or 128 is taken off.
-        const u32 both = prmt(word, 0u, r % 2 ? 0x4342u : 0x4140u);
-        v[r] = fma_bf16x2(mask_or<0x007f007fu, 0x43004300u>(both), 0x3f803f80u, minus(both & 0x00800080u));
-      }
-    }
+  static constexpr bool kHalf = same<Element, f16>;
+  TW_MEMBER static constexpr u32 twice(u32 half) { return half * 0x10001u; }
+  // Where the codes of register r are in the mantissa: f16 has room enough to save shifts.
+  TW_MEMBER static constexpr int up(int r) { return !kHalf ? 0 : Place::kLow == 4 ? 4 * (r % 2) : 2 * r; }
+  // 1024 + offset where the code is not moved up, else -(2^(10 - up) + offset); of bf16 -(128 + offset).
+  template <int r> TW_MEMBER static constexpr u32 less(int offset) {
+    if (!kHalf) return twice(0xc300u + static_cast<u32>(offset));
+    return twice(up(r) == 0 ? 0x6400u + static_cast<u32>(offset) : 0x8000u + ((25u - up(r)) << 10) + (static_cast<u32>(offset) << up(r)));
   }
-  TW_MEMBER static u32 minus(u32 top) { return (top ^ 0x00800080u) | 0xc300c300u; }  // -128, or with one exponent more -256
+  template <int r> TW_MEMBER static u32 pair(const u32* words, int step, u32 offset) {
+    constexpr int kUp = up(r);
+    const u32 low = words[Place::word(step, r)] >> (Place::shift(step, r, 0) - kUp);
+    const u32 v = mask_or<twice(((1u << Place::kLow) - 1) << kUp), twice(kHalf ? 0x6400u : 0x4300u)>(low) |
+                  high(words, step, r, kUp + Place::kLow);
+    if constexpr (!kHalf) return fma2<bf16>(v, twice(0x3f80u), offset);
+    else if constexpr (kUp == 0) return sub_f16x2(v, offset);
+    else return fma2<f16>(v, twice((15u - kUp) << 10), offset);
+  }
   TW_MEMBER static u32 high(const u32* words, int step, int r, int to) {  // the upper bits of both codes, moved to bit `to`
     if constexpr (Place::kHigh == 0) {
       return 0;
     } else {
       const u32 word = words[Place::high_word(step)];
       const int from = Place::high_shift(step, r, 0);
-      return (from > to ? word >> (from - to) : word << (to - from)) & pair(((1u << Place::kHigh) - 1) << to);
+      return (from > to ? word >> (from - to) : word << (to - from)) & twice(((1u << Place::kHigh) - 1) << to);
     }
   }
-  TW_MEMBER static void nibbles_f16(const u32* words, int step, u32 (&v)[4]) {
-    const u32 word = words[step], next = word >> 8;
+  template <int offset> TW_MEMBER static void bytes(u32 first, u32 second, u32 (&v)[4]) {
+    static_assert(kHalf || offset == 128, "a bf16 holds bytes around zero only");
     TW_UNROLL for (int r = 0; r < 4; ++r) {
-      if (r % 2 == 0)
-        v[r] = sub_f16x2(mask_or<0x000f000fu, 0x64006400u>(r ? next : word) | high(words, step, r, 4), pair(0x6400u + offset));
-      else  // / 16 - 64 - offset
-        v[r] = fma_f16x2(mask_or<0x00f000f0u, 0x64006400u>(r == 3 ? next : word) | high(words, step, r, 8), 0x2c002c00u,
-                         pair(0xd400u + 16 * offset));
+      const u32 word = r < 2 ? first : second;
+      if constexpr (kHalf) {
+        v[r] = sub_f16x2(prmt(word, 0x64646464u, r % 2 ? 0x4342u : 0x4140u), twice(0x6400u + offset));
+      } else {
+        // 128 + the lower seven bits; the top bit decides whether 256 or 128 is taken off.
+        const u32 both = prmt(word, 0u, r % 2 ? 0x4342u : 0x4140u);
+        v[r] = fma2<bf16>(mask_or<0x007f007fu, 0x43004300u>(both), 0x3f803f80u, minus(both & 0x00800080u));
+      }
     }
   }
-  TW_MEMBER static void nibbles_bf16(const u32* words, int step, u32 (&v)[4]) {
-    TW_UNROLL for (int r = 0; r < 4; ++r)
-      v[r] = fma_bf16x2(mask_or<0x000f000fu, 0x43004300u>(words[step] >> (4 * r)) | high(words, step, r, 4), 0x3f803f80u,
-                        pair(0xc300u + offset));
-  }
+  TW_MEMBER static u32 minus(u32 top) { return (top ^ 0x00800080u) | 0xc300c300u; }  // -128, or with one exponent more -256
 };
 
 // Pair r of a word's E2M1 codes, their fields moved to those of a 16-bit float: 2^-14 of the value in f16, 2^-126 in bf16.
@@ -204,35 +189,45 @@ template <class Element> TW_DEVICE u32 e2m1_pair(u32 word, int r) {
 template <class Element> struct PairScale;
 template <> struct PairScale<f16> {
   u32 whole;
-  TW_MEMBER static PairScale of(u32 word, int half) { return {prmt(word, 0u, half ? 0x3232u : 0x1010u)}; }
+  TW_MEMBER static PairScale of(u32 word, int half) { return {spread(word, half)}; }
   TW_MEMBER u32 times(u32 v) const { return mul_f16x2(v, whole); }
+  TW_MEMBER u32 times(u32 v, u32 plus) const { return fma2<f16>(v, whole, plus); }
 };
 template <> struct PairScale<bf16> {
   u32 most, rest;
-  TW_MEMBER static PairScale of(u32 word, int half) {
-    const float d = half ? high_half<f16>(word) : low_half<f16>(word);
+  TW_MEMBER static PairScale of(float d) {
     const float top = bits_as<float>(bits_as<u32>(d) & 0xffff0000u);
     return {pack_bf16x2(top, top), pack_bf16x2(d - top, d - top)};
   }
-  TW_MEMBER u32 times(u32 v) const { return fma_bf16x2(v, most, fma_bf16x2(v, rest, kNegativeZeros)); }
+  TW_MEMBER static PairScale of(u32 word, int half) { return of(half ? high_half<f16>(word) : low_half<f16>(word)); }
+  TW_MEMBER u32 times(u32 v) const { return times(v, kNegativeZeros); }
+  TW_MEMBER u32 times(u32 v, u32 plus) const { return fma2<bf16>(v, most, fma2<bf16>(v, rest, plus)); }
 };
+// Of a weight rounded once; of bf16 the second product too, which is 2^-7 of the first.
+template <class Element> constexpr double kRoundedOnce = same<Element, f16> ? 4.8828125e-4 : 3.94e-3;
 
-// Tiles of formats with value = (code - offset) d, d a half per `group` elements: items of a chunk are those halves.
-// Base: code(), put_code(), item(data, scales, g): the address of group g's scale.
-template <class Element, class Base, int bits, int offset, int group> struct ScaledTile : Base {
-  static constexpr int kBits = bits, kScaleK = group < 64 ? 64 : group, kGroups = kScaleK / group, kScaleBytes = 2 * kGroups;
-  static constexpr float kFactor = 1.0f;
-  static constexpr bool kDeferred = false;
-  static constexpr double kRounding = same<Element, f16> ? 4.8828125e-4 : 3.90625e-3;
+// Chunks of scales that are items of the format, `bytes` per `group` elements. Base: code(), put_code(), and
+// item(data, scales, g), the address of group g's.
+template <class Base, int group, int bytes> struct ItemTile : Base {
+  static constexpr int kScaleK = group < 64 ? 64 : group, kGroups = kScaleK / group, kScaleBytes = bytes * kGroups;
+  static_assert(kGroups <= 2, "32 elements at least");
   TW_MEMBER static void put_scales(u8* out, const u8* data, const u8* scales, i64 k) {
-    for (int i = 0; i < kScaleBytes; ++i) out[i] = Base::item(const_cast<u8*>(data), const_cast<u8*>(scales), k / group + i / 2)[i % 2];
+    for (int i = 0; i < kScaleBytes; ++i)
+      out[i] = Base::item(const_cast<u8*>(data), const_cast<u8*>(scales), k / group + i / bytes)[i % bytes];
   }
   TW_MEMBER static void take_scales(const u8* in, u8* data, u8* scales, i64 k) {
-    for (int i = 0; i < kScaleBytes; ++i) Base::item(data, scales, k / group + i / 2)[i % 2] = in[i];
+    for (int i = 0; i < kScaleBytes; ++i) Base::item(data, scales, k / group + i / bytes)[i % bytes] = in[i];
   }
-  struct Scales { PairScale<Element> d[kGroups == 2 ? 2 : 1][2]; };  // [group of the panel][row]
+};
+
+// Tiles of formats with value = (code - offset) d, d a half per `group` elements.
+template <class Element, class Base, int bits, int offset, int group> struct ScaledTile : ItemTile<Base, group, 2> {
+  static constexpr int kBits = bits, kGroups = ItemTile<Base, group, 2>::kGroups;
+  static constexpr float kFactor = 1.0f;
+  static constexpr bool kDeferred = false, kOffset = false;
+  static constexpr double kRounding = kRoundedOnce<Element>;
+  struct Scales { PairScale<Element> d[kGroups][2]; };  // [group of the panel][row]
   TW_MEMBER static Scales scales(const u8* chunk, int pair, int) {
-    static_assert(kGroups <= 2, "32 elements at least");
     Scales s;
     if constexpr (kGroups == 2) {
       const u32x2 q = *reinterpret_cast<const u32x2*>(chunk + 8 * pair);
@@ -245,67 +240,115 @@ template <class Element, class Base, int bits, int offset, int group> struct Sca
   }
   template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales& scales, u32 (&a)[4]) {
     u32 v[4];
-    TileCodes<Element, bits, offset>::pairs(w, step, v);
-    TW_UNROLL for (int r = 0; r < 4; ++r) a[r] = scales.d[kGroups == 2 ? step / 2 : 0][r % 2].times(v[r]);
+    TileCodes<Element, bits>::template pairs<offset>(w, step, v);
+    TW_UNROLL for (int r = 0; r < 4; ++r) a[r] = scales.d[step * kGroups / 4][r % 2].times(v[r]);
   }
 };
 
-// The same with value = code d + m, f16 only: a chunk's items are d and m, the product and sum rounded once.
-template <class Element, class Base, int bits, int group> struct AffineTile : Base {
-  static_assert(group == 32, "of ggml");
-  static constexpr int kBits = bits, kScaleK = 64, kScaleBytes = 8;
+// What AffineTile does to a row's codes: (code - z) d + m, z as TileCodes wants it.
+template <class Element> struct Affine {
+  PairScale<Element> d;
+  u32 m, z;
+};
+// value = code d + m. `item`: d low, m high.
+template <class Element> struct Minimum {
+  static constexpr bool kZero = false;
+  TW_MEMBER static Affine<Element> of(u32 item, int) {
+    u32 m = spread(item, 1);
+    if constexpr (same<Element, bf16>) m = pack_bf16x2(high_half<f16>(item), high_half<f16>(item));
+    return {PairScale<Element>::of(item, 0), m, 0};
+  }
+};
+// value = (code - z) d. `item`: d low, z high. An integer is taken off the code, exactly; of any other z what that leaves,
+// times d, is m.
+template <class Element> struct ZeroPoint {
+  static constexpr bool kZero = true;
+  TW_MEMBER static Affine<Element> of(u32 item, int row) {
+    const PairScale<Element> d = PairScale<Element>::of(item, 0);
+    if constexpr (same<Element, f16>) {
+      constexpr u32 k1024 = 0x64006400u, kMinus1024 = 0xe400e400u, kMinus64 = 0xd400d400u;
+      const u32 z = spread(item, 1);
+      const u32 less = row ? sub_f16x2(kMinus64, z) : sub_f16x2(z, kMinus1024);
+      const u32 taken = row ? sub_f16x2(kMinus64, less) : sub_f16x2(less, k1024);
+      return {d, d.times(sub_f16x2(taken, z)), less};
+    } else {
+      const float z = high_half<f16>(item);
+      const u32 less = pack_bf16x2(-128.0f - z, -128.0f - z);
+      const float m = (-128.0f - low_half<bf16>(less) - z) * low_half<f16>(item);
+      return {d, pack_bf16x2(m, m), less};
+    }
+  }
+};
+// Tiles of formats with two halves per `group` elements that Rule<Element> knows the meaning of.
+template <class Element, class Base, int bits, int group, template <class> class Rule> struct AffineTile : ItemTile<Base, group, 4> {
+  static constexpr int kBits = bits, kGroups = ItemTile<Base, group, 4>::kGroups;
   static constexpr float kFactor = 1.0f;
-  static constexpr bool kDeferred = false;
-  static constexpr double kRounding = 9.765625e-4;  // of |code d| + |m|, which is at most twice the largest weight of the block
-  TW_MEMBER static void put_scales(u8* out, const u8* data, const u8* scales, i64 k) {
-    for (int i = 0; i < kScaleBytes; ++i) out[i] = Base::item(const_cast<u8*>(data), const_cast<u8*>(scales), k / group + i / 4)[i % 4];
-  }
-  TW_MEMBER static void take_scales(const u8* in, u8* data, u8* scales, i64 k) {
-    for (int i = 0; i < kScaleBytes; ++i) Base::item(data, scales, k / group + i / 4)[i % 4] = in[i];
-  }
-  struct Scales { u32 d[2][2], m[2][2]; };  // [group][row]
+  static constexpr bool kDeferred = false, kOffset = true;
+  static constexpr double kRounding = kRoundedOnce<Element>;  // m as well
+  struct Scales { Affine<Element> of[kGroups][2]; };  // [group of the panel][row]
   TW_MEMBER static Scales scales(const u8* chunk, int pair, int) {
-    const u32x4 q = *reinterpret_cast<const u32x4*>(chunk + 16 * pair);
-    const u32 words[2][2] = {{q.x, q.z}, {q.y, q.w}};
+    u32 items[2 * kGroups];  // of the first row, of the second
+    load_shared_words<8 * kGroups, 8 * kGroups>(items, chunk + 8 * kGroups * pair);
     Scales s;
-    TW_UNROLL for (int g = 0; g < 2; ++g)
-      TW_UNROLL for (int r = 0; r < 2; ++r) s.d[g][r] = prmt(words[g][r], 0u, 0x1010u), s.m[g][r] = prmt(words[g][r], 0u, 0x3232u);
+    TW_UNROLL for (int g = 0; g < kGroups; ++g)
+      TW_UNROLL for (int r = 0; r < 2; ++r) s.of[g][r] = Rule<Element>::of(items[kGroups * r + g], r);
     return s;
   }
   template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales& scales, u32 (&a)[4]) {
+    const Affine<Element>(&rows)[2] = scales.of[step * kGroups / 4];
     u32 v[4];
-    TileCodes<Element, bits, 0>::pairs(w, step, v);
-    TW_UNROLL for (int r = 0; r < 4; ++r) a[r] = fma_f16x2(v[r], scales.d[step / 2][r % 2], scales.m[step / 2][r % 2]);
+    if constexpr (Rule<Element>::kZero) TileCodes<Element, bits>::pairs(w, step, rows[0].z, rows[1].z, v);
+    else TileCodes<Element, bits>::template pairs<0>(w, step, v);
+    TW_UNROLL for (int r = 0; r < 4; ++r) a[r] = rows[r % 2].d.times(v[r], rows[r % 2].m);
   }
 };
 
-// Against signed bytes, exact: 4-bit codes of format value = (code - 8) d with a half d per 128. A code in the upper half of
-// a byte, its top bit flipped, is 16 (code - 8).
-TW_DEVICE void signed_nibbles_i8(const u32* words, int step, u32 (&a)[4]) {
-  TW_UNROLL for (int r = 0; r < 4; ++r) {
-    const u32 word = words[2 * step + r / 2];
-    a[r] = ((r % 2 ? word : word << 4) & 0xf0f0f0f0u) ^ 0x80808080u;
-  }
-}
-template <class Base> struct DeferredTile : Base {
-  static constexpr int kBits = 4, kScaleK = 128, kScaleBytes = 2;
+// Codes 0 .. 15 that stand for -8 .. 7, against 8-bit x, exact. stored(), code(): what a tile holds, and its inverse.
+template <class Element> struct SignedNibbles;
+template <> struct SignedNibbles<i8> {
   static constexpr float kFactor = 0.0625f;
-  static constexpr bool kDeferred = true;
+  TW_MEMBER static u32 stored(u32 code) { return code; }
+  TW_MEMBER static u32 code(u32 stored) { return stored; }
+  // A code in the upper half of a byte, its top bit flipped, is 16 (code - 8).
+  template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, u32 (&a)[4]) {
+    TW_UNROLL for (int r = 0; r < 4; ++r) {
+      const u32 word = w[2 * step + r / 2];
+      a[r] = ((r % 2 ? word : word << 4) & 0xf0f0f0f0u) ^ 0x80808080u;
+    }
+  }
+};
+template <> struct SignedNibbles<e4m3> {
+  static constexpr float kFactor = 256.0f;
+  // E4M3 codes count in steps of 2^-9 up to 16, so that 2 |v| is one, and 2^-8 of |v|. Stored are the sign s in the lowest
+  // bit and |v| - s above it: that nibble + 0x81 s is 2 |v| with the sign on top.
+  TW_MEMBER static u32 stored(u32 code) { return code < 8 ? 2 * (7 - code) + 1 : 2 * (code - 8); }
+  TW_MEMBER static u32 code(u32 stored) { return stored % 2 ? 7 - stored / 2 : 8 + stored / 2; }
+  template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, u32 (&a)[4]) {
+    TW_UNROLL for (int r = 0; r < 4; ++r) {
+      const u32 word = r % 2 ? w[2 * step + r / 2] >> 4 : w[2 * step + r / 2];
+      a[r] = (word & 0x0f0f0f0fu) + (word & 0x01010101u) * 0x81u;
+    }
+  }
+};
+// Base: code(), put_code() of SignedNibbles' codes.
+template <class Element, class Base> struct SignedNibblesTile : Base {
+  static constexpr float kFactor = SignedNibbles<Element>::kFactor;
+  TW_MEMBER static u32 code(const u8* block, int i) { return SignedNibbles<Element>::stored(Base::code(block, i)); }
+  TW_MEMBER static void put_code(u8* block, int i, u32 stored) { Base::put_code(block, i, SignedNibbles<Element>::code(stored)); }
+  template <int words, class Scales> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
+    SignedNibbles<Element>::fragment(w, step, a);
+  }
+};
+// The same with a half d per 128 codes.
+template <class Element, class Base> struct DeferredTile : ItemTile<SignedNibblesTile<Element, Base>, 128, 2> {
+  static constexpr int kBits = 4;
+  static constexpr bool kDeferred = true, kOffset = false;
   static constexpr double kRounding = 0;
-  TW_MEMBER static void put_scales(u8* out, const u8* data, const u8* scales, i64 k) {
-    for (int i = 0; i < 2; ++i) out[i] = Base::item(const_cast<u8*>(data), const_cast<u8*>(scales), k / 128)[i];
-  }
-  TW_MEMBER static void take_scales(const u8* in, u8* data, u8* scales, i64 k) {
-    for (int i = 0; i < 2; ++i) Base::item(data, scales, k / 128)[i] = in[i];
-  }
   struct Scales { float d[2]; };
   TW_MEMBER static float row_scale(const Scales& s, int row) { return s.d[row]; }
   TW_MEMBER static Scales scales(const u8* chunk, int pair, int) {
     const u32 q = *reinterpret_cast<const u32*>(chunk + 4 * pair);
     return {{low_half<f16>(q), high_half<f16>(q)}};
-  }
-  template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
-    signed_nibbles_i8(w, step, a);
   }
 };
 

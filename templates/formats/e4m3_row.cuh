@@ -2,36 +2,24 @@
 // FP8 E4M3 with one float scale per row: scale = amax / 448 (1 if that is 0), code = e4m3(x / scale), nearest even,
 // saturating; value = code * scale.
 #pragma once
-#include "core/format.cuh"
+#include "core/row_scale.cuh"
 
 namespace tw::fmt {
 
-struct e4m3_row {
+struct e4m3_row : RowCodes<1> {
   static constexpr const char* kTitle = "FP8 E4M3, one float scale per row";
   using Element = tw::e4m3;
-  static constexpr int kLayout = 1, kBlock = 1, kBits = 8;
-  static constexpr int kDataBytes = 1, kScaleBytes = 0;
-  static constexpr bool kRowScale = true, kGlobal = false;
-  static constexpr int kEncoders = 1;
   static constexpr const char* encoder_name(int) { return "amax448"; }
-  TW_MEMBER static float row_scale(float amax) { 
-    const float scale = div_rn(amax, 448.0f);
-    return scale > 0.0f ? scale : 1.0f;
-  }
+  TW_MEMBER static float row_scale(float amax) { return scale_for(amax, 448.0f); }
 
   TW_MEMBER static void encode(const float* x, u8* data, u8*, float scale, int) { data[0] = f32_to_e4m3(div_rn(x[0], scale)); }
   TW_MEMBER static float decode(const u8* data, const u8*, float scale, int) { return mul_rn(e4m3_to_f32(data[0]), scale); }
 
-  TW_MEMBER static constexpr bool lanes_ok(int) { return false; }  // a row is more than a block
   template <bool direct> TW_MEMBER static u32 codes(const float (&v)[4], const Divider& scale) {
     float q[4];
     TW_UNROLL for (int i = 0; i < 4; ++i) q[i] = direct ? scale.quotient(v[i]) : div_rn(v[i], scale.divisor);
     return pack_e4m3x2(q[0], q[1]) | (pack_e4m3x2(q[2], q[3]) << 16);
   }
-
-  static constexpr int kGroup = 0;
-  static constexpr bool kCodes = false, kOffset = false;
-  TW_MEMBER static constexpr bool unit_ok(int) { return false; }
 };
 
 }  // namespace tw::fmt

@@ -23,14 +23,8 @@ struct int4_row : RowNibbles {
   // cast/decode.cuh counts a row's blocks as elements, and names itself by passing no scales.
   static float decode(const u8*, decltype(nullptr), float, int) = delete;
 
-  // Against signed bytes: a code in the upper half of a byte, its top bit flipped, is 16 (code - 8).
-  template <class Element> static constexpr bool kTiles = same<Element, tw::i8>;
-  template <class Element> struct Tile : RowNibbles::TileBase {
-    static constexpr float kFactor = 0.0625f;
-    template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
-      signed_nibbles_i8(w, step, a);
-    }
-  };
+  template <class Element> static constexpr bool kTiles = same<Element, tw::i8> || same<Element, tw::e4m3>;
+  template <class Element> using Tile = SignedNibblesTile<Element, RowNibbles::TileBase>;
 };
 
 }  // namespace tw::fmt

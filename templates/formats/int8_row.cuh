@@ -7,13 +7,9 @@
 
 namespace tw::fmt {
 
-struct int8_row {
+struct int8_row : RowCodes<1> {
   static constexpr const char* kTitle = "8-bit codes, one float scale per row";
   using Element = tw::i8;
-  static constexpr int kLayout = 1, kBlock = 1, kBits = 8;
-  static constexpr int kDataBytes = 1, kScaleBytes = 0;
-  static constexpr bool kRowScale = true, kGlobal = false;
-  static constexpr int kEncoders = 1;
   static constexpr const char* encoder_name(int) { return "amax127"; }
   TW_MEMBER static float row_scale(float amax) { return scale_for(amax, 127.0f); }
 
@@ -25,16 +21,11 @@ struct int8_row {
     return mul_rn(static_cast<float>(static_cast<i8>(data[0])), scale);
   }
 
-  TW_MEMBER static constexpr bool lanes_ok(int) { return false; }  // a row is more than a block
   template <bool direct> TW_MEMBER static u32 codes(const float (&v)[4], const Divider& scale) {
     u32 q[4];
     TW_UNROLL for (int i = 0; i < 4; ++i) q[i] = code(direct ? scale.quotient_unsigned(v[i]) : div_rn(v[i], scale.divisor));
     return pack_bytes(q[0], q[1], q[2], q[3]);
   }
-
-  static constexpr int kGroup = 0;
-  static constexpr bool kCodes = false, kOffset = false;
-  TW_MEMBER static constexpr bool unit_ok(int) { return false; }
 };
 
 }  // namespace tw::fmt

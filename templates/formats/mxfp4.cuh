@@ -94,7 +94,7 @@ struct mxfp4 {
   template <class Element> struct Tile {
     static constexpr int kBits = 4, kScaleK = 64, kScaleBytes = 2;
     static constexpr float kFactor = 1.0f;
-    static constexpr bool kDeferred = false;
+    static constexpr bool kDeferred = false, kOffset = false;
     static constexpr double kRounding = 0;
     TW_MEMBER static u32 code(const u8* block, int i) { return (block[i / 2] >> (4 * (i % 2))) & 15u; }
     TW_MEMBER static void put_code(u8* block, int i, u32 code) { block[i / 2] |= static_cast<u8>(code << (4 * (i % 2))); }
@@ -112,7 +112,7 @@ struct mxfp4 {
     }
     template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales& scales, u32 (&a)[4]) {
       TW_UNROLL for (int r = 0; r < 4; ++r)
-        a[r] = fma_bf16x2(fma_bf16x2(e2m1_pair<Element>(w[step], r), 0x7e807e80u, kNegativeZeros),  // 2^126
+        a[r] = fma2<tw::bf16>(fma2<tw::bf16>(e2m1_pair<Element>(w[step], r), 0x7e807e80u, kNegativeZeros),  // 2^126
                           scales.s[step / 2][r % 2], kNegativeZeros);
     }
   };

@@ -101,7 +101,7 @@ struct nvfp4 {
     static constexpr bool kHalf = same<Element, tw::f16>;
     static constexpr int kBits = 4, kScaleK = 64, kScaleBytes = 4;
     static constexpr float kFactor = kHalf ? 16384.0f : 256.0f;
-    static constexpr bool kDeferred = false;
+    static constexpr bool kDeferred = false, kOffset = false;
     static constexpr double kRounding = 0;
     TW_MEMBER static u32 code(const u8* block, int i) { return (block[i / 2] >> (4 * (i % 2))) & 15u; }
     TW_MEMBER static void put_code(u8* block, int i, u32 code) { block[i / 2] |= static_cast<u8>(code << (4 * (i % 2))); }
@@ -130,7 +130,7 @@ struct nvfp4 {
     template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales& scales, u32 (&a)[4]) {
       TW_UNROLL for (int r = 0; r < 4; ++r) {
         const u32 v = e2m1_pair<Element>(w[step], r);
-        a[r] = kHalf ? mul_f16x2(v, scales.s[r % 2][step]) : fma_bf16x2(v, scales.s[r % 2][step], kNegativeZeros);
+        a[r] = kHalf ? mul_f16x2(v, scales.s[r % 2][step]) : fma2<tw::bf16>(v, scales.s[r % 2][step], kNegativeZeros);
       }
     }
   };

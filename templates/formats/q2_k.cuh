@@ -64,6 +64,44 @@ struct q2_k {
         v[i] = d * static_cast<float>((u.raw[i / 4] >> (8 * (i % 4) + u.shift)) & 3u) - m;
     }
   }
+
+  // A row's chunk is its sixteen bytes of scales and minima, d and dmin.
+  template <class Element> static constexpr bool kTiles = sizeof(Element) == 2;
+  template <class Element> struct Tile {
+    static constexpr int kBits = 2, kScaleK = 256, kScaleBytes = 20;
+    static constexpr float kFactor = 1.0f;
+    static constexpr bool kDeferred = false, kOffset = true;
+    static constexpr double kRounding = kLineRounding<Element>;
+    TW_MEMBER static u32 code(const u8* block, int i) { return (block[16 + 32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4))) & 3u; }
+    TW_MEMBER static void put_code(u8* block, int i, u32 code) {
+      block[16 + 32 * (i / 128) + i % 32] |= static_cast<u8>(code << (2 * (i / 32 % 4)));
+    }
+    TW_MEMBER static int place(int i) { return i < 16 ? i : 64 + i; }  // in a block, of a chunk's byte
+    TW_MEMBER static void put_scales(u8* out, const u8* data, const u8*, i64 k) {
+      for (int i = 0; i < 20; ++i) out[i] = data[k / 256 * 84 + place(i)];
+    }
+    TW_MEMBER static void take_scales(const u8* in, u8* data, u8*, i64 k) {
+      for (int i = 0; i < 20; ++i) data[k / 256 * 84 + place(i)] = in[i];
+    }
+    struct Scales { Affine<Element> of[4][2]; };  // [group][row]
+    TW_MEMBER static Scales scales(const u8* chunk, int pair, int part) {
+      Scales s;
+      TW_UNROLL for (int r = 0; r < 2; ++r) {
+        const u32* row = reinterpret_cast<const u32*>(chunk + 40 * pair + 20 * r);
+        TW_UNROLL for (u32 g = 0; g < 4; ++g) {
+          // Below 1024 the scale, in the lower nibble; below 64, sixteen times finer, the minimum.
+          const u32 both = prmt(row[part], 0x00005464u, 0x5040u + 0x0101u * g) & 0xfff0ff0fu;
+          s.of[g][r] = line_of<Element>(sub_f16x2(both, 0x54006400u), row[4] ^ 0x80000000u);
+        }
+      }
+      return s;
+    }
+    template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales& scales, u32 (&a)[4]) {
+      u32 v[4];
+      TileCodes<Element, 2>::template pairs<0>(w, step, v);
+      TW_UNROLL for (int r = 0; r < 4; ++r) a[r] = scales.of[step][r % 2].d.times(v[r], scales.of[step][r % 2].m);
+    }
+  };
 };
 
 }  // namespace tw::fmt

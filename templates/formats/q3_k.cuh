@@ -17,33 +17,40 @@ struct q3_k {
   static constexpr int kEncoders = 1;
   static constexpr const char* encoder_name(int) { return "plain"; }
 
+  // Element i's code and the j-th scale minus 32; the others put them where bits are zero.
+  struct TileBase {
+    static constexpr int kBytes = 110, kD = 108;
+    TW_MEMBER static u32 code(const u8* block, int i) {
+      return ((block[32 + 32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4))) & 3u) | (((block[i % 32] >> (i / 32)) & 1u) << 2);
+    }
+    TW_MEMBER static void put_code(u8* block, int i, u32 code) {
+      block[32 + 32 * (i / 128) + i % 32] |= static_cast<u8>((code & 3u) << (2 * (i / 32 % 4)));
+      block[i % 32] |= static_cast<u8>((code >> 2) << (i / 32));
+    }
+    TW_MEMBER static i8 scale(const u8* block, int j) {
+      const u32 low = (block[96 + j % 8] >> (4 * (j / 8))) & 15u, high = (block[104 + j % 4] >> (2 * (j / 4))) & 3u;
+      return static_cast<i8>(static_cast<i32>(low | (high << 4)) - 32);
+    }
+    TW_MEMBER static void put_scale(u8* block, int j, i8 scale) {
+      const u32 stored = static_cast<u32>(scale + 32);
+      block[96 + j % 8] |= static_cast<u8>((stored & 15u) << (4 * (j / 8)));
+      block[104 + j % 4] |= static_cast<u8>((stored >> 4) << (2 * (j / 4)));
+    }
+  };
+
   TW_MEMBER static void encode(const float* x, u8* data, u8*, float, int) {
     for (int i = 0; i < 108; ++i) data[i] = 0;
     encode_signed<4, 32>(
         x,
         [&](u16 d, const i8* scales) {
-          for (int j = 0; j < 16; ++j) {
-            const u32 s = static_cast<u32>(scales[j] + 32);
-            u8& low = data[96 + j % 8];
-            u8& high = data[104 + j % 4];
-            low = static_cast<u8>(low | ((s & 15u) << (4 * (j / 8))));
-            high = static_cast<u8>(high | ((s >> 4) << (2 * (j / 4))));
-          }
+          for (int j = 0; j < 16; ++j) TileBase::put_scale(data, j, scales[j]);
           write16(data + 108, d);
         },
-        [&](int i, u32 code) {
-          u8& low = data[32 + 32 * (i / 128) + i % 32];
-          u8& high = data[i % 32];
-          low = static_cast<u8>(low | ((code & 3u) << (2 * (i / 32 % 4))));
-          high = static_cast<u8>(high | ((code >> 2) << (i / 32)));
-        });
+        [&](int i, u32 code) { TileBase::put_code(data, i, code); });
   }
   TW_MEMBER static float decode(const u8* data, const u8*, float, int i) {
-    const int j = i / 16;
-    const u32 code = ((data[32 + 32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4))) & 3u) | (((data[i % 32] >> (i / 32)) & 1u) << 2);
-    const u32 scale = ((data[96 + j % 8] >> (4 * (j / 8))) & 15u) | (((data[104 + j % 4] >> (2 * (j / 4))) & 3u) << 4);
-    const float d = mul_rn(f16_bits_to_f32(read16(data + 108)), static_cast<float>(static_cast<i32>(scale) - 32));
-    return mul_rn(d, static_cast<float>(static_cast<i32>(code) - 4));
+    const float d = mul_rn(f16_bits_to_f32(read16(data + 108)), static_cast<float>(TileBase::scale(data, i / 16)));
+    return mul_rn(d, static_cast<float>(static_cast<i32>(TileBase::code(data, i)) - 4));
   }
 
   TW_MEMBER static constexpr bool lanes_ok(int) { return false; }
@@ -94,6 +101,9 @@ struct q3_k {
     scale = f16_bits_to_f32(static_cast<u16>(u.d)) * static_cast<float>(static_cast<i32>(stored) - 32) * 0.03125f;
     offset = 0.0f;
   }
+
+  template <class Element> static constexpr bool kTiles = sizeof(Element) == 2;
+  template <class Element> using Tile = SixteensTile<Element, TileBase, 3, 4>;
 };
 
 }  // namespace tw::fmt

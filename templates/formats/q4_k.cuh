@@ -298,15 +298,8 @@ struct q4_k {
     offset = high_half<tw::f16>(u.header[0]) * static_cast<float>((minima >> shift) & 255u);
   }
 
-  struct TileBase {
-    static constexpr int kBytes = 144;
-    TW_MEMBER static u32 code(const u8* block, int i) { return (block[16 + 32 * (i / 64) + i % 32] >> (4 * (i / 32 % 2))) & 15u; }
-    TW_MEMBER static void put_code(u8* block, int i, u32 code) {
-      block[16 + 32 * (i / 64) + i % 32] |= static_cast<u8>(code << (4 * (i / 32 % 2)));
-    }
-  };
-  template <class Element> static constexpr bool kTiles = same<Element, tw::f16>;
-  template <class Element> using Tile = MinimaTile<TileBase, 4>;
+  template <class Element> static constexpr bool kTiles = sizeof(Element) == 2;
+  template <class Element> using Tile = MinimaTile<Element, 4>;
 };
 
 }  // namespace tw::fmt

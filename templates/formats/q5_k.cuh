@@ -88,18 +88,8 @@ struct q5_k {
     offset = high_half<tw::f16>(u.header[0]) * static_cast<float>((minima >> shift) & 255u);
   }
 
-  struct TileBase {
-    static constexpr int kBytes = 176;
-    TW_MEMBER static u32 code(const u8* block, int i) {
-      return ((block[48 + 32 * (i / 64) + i % 32] >> (4 * (i / 32 % 2))) & 15u) | (((block[16 + i % 32] >> (i / 32)) & 1u) << 4);
-    }
-    TW_MEMBER static void put_code(u8* block, int i, u32 code) {
-      block[48 + 32 * (i / 64) + i % 32] |= static_cast<u8>((code & 15u) << (4 * (i / 32 % 2)));
-      block[16 + i % 32] |= static_cast<u8>((code >> 4) << (i / 32));
-    }
-  };
-  template <class Element> static constexpr bool kTiles = same<Element, tw::f16>;
-  template <class Element> using Tile = MinimaTile<TileBase, 5>;
+  template <class Element> static constexpr bool kTiles = sizeof(Element) == 2;
+  template <class Element> using Tile = MinimaTile<Element, 5>;
 };
 
 }  // namespace tw::fmt

@@ -93,13 +93,8 @@ struct q6_k {
     offset = 0.0f;
   }
 
-  // Against f16. A row's chunk is its sixteen scales, d and two bytes of padding.
-  template <class Element> static constexpr bool kTiles = same<Element, tw::f16>;
-  template <class Element> struct Tile {
-    static constexpr int kBits = 6, kScaleK = 256, kScaleBytes = 20;
-    static constexpr float kFactor = 1.0f;
-    static constexpr bool kDeferred = false;
-    static constexpr double kRounding = 9.765625e-4;  // the scale's and the value's
+  struct TileBase {
+    static constexpr int kBytes = 210, kD = 208;
     TW_MEMBER static u32 code(const u8* block, int i) {
       const int h = i / 128, quarter = i / 32 % 4, l = i % 32;
       return ((block[64 * h + 32 * (quarter % 2) + l] >> (4 * (quarter / 2))) & 15u) |
@@ -110,32 +105,11 @@ struct q6_k {
       block[64 * h + 32 * (quarter % 2) + l] |= static_cast<u8>((code & 15u) << (4 * (quarter / 2)));
       block[128 + 32 * h + l] |= static_cast<u8>((code >> 4) << (2 * quarter));
     }
-    TW_MEMBER static void put_scales(u8* out, const u8* data, const u8*, i64 k) {
-      const u8* block = data + k / 256 * 210;
-      for (int i = 0; i < 18; ++i) out[i] = block[192 + i];
-      out[18] = out[19] = 0;
-    }
-    TW_MEMBER static void take_scales(const u8* in, u8* data, u8*, i64 k) {
-      u8* block = data + k / 256 * 210;
-      for (int i = 0; i < 18; ++i) block[192 + i] = in[i];
-    }
-    struct Scales { u32 s[2][2]; };  // [row][pair of groups]
-    TW_MEMBER static Scales scales(const u8* chunk, int pair, int part) {
-      Scales out;
-      TW_UNROLL for (int r = 0; r < 2; ++r) {
-        const u32* row = reinterpret_cast<const u32*>(chunk + 40 * pair + 20 * r);
-        const u32 integers = row[part] ^ 0x80808080u, d = prmt(row[4], 0u, 0x1010u);
-        TW_UNROLL for (int g = 0; g < 2; ++g)
-          out.s[r][g] = mul_f16x2(sub_f16x2(prmt(integers, 0x64646464u, g ? 0x4342u : 0x4140u), 0x64806480u), d);
-      }
-      return out;
-    }
-    template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales& scales, u32 (&a)[4]) {
-      u32 v[4];
-      TileCodes<tw::f16, 6, 32>::pairs(w, step, v);
-      TW_UNROLL for (int r = 0; r < 4; ++r) a[r] = mul_f16x2(v[r], prmt(scales.s[r % 2][step / 2], 0u, step % 2 ? 0x3232u : 0x1010u));
-    }
+    TW_MEMBER static i8 scale(const u8* block, int j) { return static_cast<i8>(block[192 + j]); }
+    TW_MEMBER static void put_scale(u8* block, int j, i8 scale) { block[192 + j] = static_cast<u8>(scale); }
   };
+  template <class Element> static constexpr bool kTiles = sizeof(Element) == 2;
+  template <class Element> using Tile = SixteensTile<Element, TileBase, 6, 32>;
 };
 
 }  // namespace tw::fmt

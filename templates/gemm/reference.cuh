@@ -9,7 +9,7 @@
 // kernel), 1.2 for the steepest slope of the activations, the second for alpha, bias and the activation in fp32, and
 // u = 2^-24, 2^-11, 2^-8 for an f32, f16, bf16 output, with tiny = its smallest subnormal. Weights in tiles may be rounded
 // when they are unpacked (kRounding of core/tiles.cuh), which adds 1.2 |scale| kRounding sum |x| p; p is |w|, and where w is
-// code * step + w0 (W::kOffset) and either part may be rounded, |w| + 2 |w0| >= |code * step| + |w0|. FP8 products are added
+// code * step + w0 (Tile::kOffset) and either part may be rounded, |w| + 2 |w0| >= |code * step| + |w0|. FP8 products are added
 // by Hopper's matrix units with some 14 bits kept of each sum (DeepSeek-V3 technical report, section 3.5.2), cut off and not
 // rounded: 1.2 |scale| s 2^-11 sum |x w| more, s the sums of 32 products one after another: 4, or k / 32 for accum=fast.
 #pragma once
@@ -74,13 +74,14 @@ template <class F, class Element, bool codes = true> struct TiledRow {
 // How a row of w is read and how far from it a correct kernel's may be, given with each element. `Tiled`: void, or the
 // Element for which w is tiled.
 template <class W, class Tiled> struct WeightRow {
-  static constexpr double kRounding = W::template Tile<Tiled>::kRounding;
+  using Tile = typename W::template Tile<Tiled>;
+  static constexpr double kRounding = Tile::kRounding;
   TiledRow<W, Tiled> row;
   TiledRow<W, Tiled, false> base;
   TW_MEMBER WeightRow(const Operand& w, i64 n, i64 k) : row(w, n, k), base(w, n, k) {}
   TW_MEMBER double at(i64 k) { return row.at(k); }
   TW_MEMBER double slack(i64 k, double value) {
-    const double v = value < 0 ? -value : value, b = W::kOffset ? base.at(k) : 0.0f;
+    const double v = value < 0 ? -value : value, b = Tile::kOffset ? base.at(k) : 0.0f;
     return kRounding * (v + 2 * (b < 0 ? -b : b));
   }
 };

@@ -8,10 +8,13 @@
 #include "formats/int8_row.cuh"
 #include "formats/mxfp4.cuh"
 #include "formats/nvfp4.cuh"
+#include "formats/q2_k.cuh"
+#include "formats/q3_k.cuh"
 #include "formats/q4_0.cuh"
 #include "formats/q4_1.cuh"
 #include "formats/q5_k.cuh"
 #include "formats/q6_k.cuh"
+#include "formats/uint4_g128.cuh"
 #include "pack/tiles.cuh"
 
 using namespace gemm_test;
@@ -25,7 +28,9 @@ double base_of(const Matrix<W>& w, i64 row, i64 k) {
   u8 copy[W::kDataBytes], codes[W::kDataBytes] = {};
   for (int i = 0; i < W::kBlock; ++i) Tile::put_code(codes, i, Tile::code(block, i));
   for (int b = 0; b < W::kDataBytes; ++b) copy[b] = block[b] & static_cast<u8>(~codes[b]);
-  return W::decode(copy, static_cast<const u8*>(nullptr), 1.0f, static_cast<int>(k % W::kBlock));
+  const auto at = static_cast<std::size_t>((row * w.cols + k) / W::kBlock * W::kScaleBytes);
+  const u8* scales = W::kScaleBytes ? &w.scales[at] : nullptr;
+  return W::decode(copy, scales, 1.0f, static_cast<int>(k % W::kBlock));
 }
 
 template <class X, class W, class Epi>
@@ -76,7 +81,7 @@ void check_tiles(const Size& s, u64 seed) {
       double parts = 0;
       for (i64 k = 0; k < s.k; ++k) {
         double part = std::fabs(w.exact[static_cast<std::size_t>(j * s.k + k)]);
-        if (W::kOffset) part += 2 * std::fabs(base_of<W, Tile>(w, j, k));
+        if (Tile::kOffset) part += 2 * std::fabs(base_of<W, Tile>(w, j, k));
         parts += std::fabs(static_cast<double>(x.exact[static_cast<std::size_t>(i * s.k + k)])) * part;
       }
       const double scale = 0.75 * x.global * w.global, more = 1.2 * scale * parts * Tile::kRounding;
@@ -98,4 +103,7 @@ TEST_CASE("reference: weights in tiles", "[gemm]") {
   check_tiles<fmt::f16, fmt::q5_k, PlainF32>({3, 64, 512}, 7);
   check_tiles<fmt::f16, fmt::q6_k, PlainF32>({3, 64, 256}, 8);
   check_tiles<fmt::int8_row, fmt::int4_row, PlainF32>({3, 128, 256}, 9);
+  check_tiles<fmt::bf16, fmt::uint4_g128, PlainF32>({3, 64, 256}, 10);
+  check_tiles<fmt::bf16, fmt::q2_k, PlainF32>({3, 64, 512}, 11);
+  check_tiles<fmt::f16, fmt::q3_k, PlainF32>({3, 64, 256}, 12);
 }

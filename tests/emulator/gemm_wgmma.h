@@ -40,7 +40,7 @@ double rounding_of(const float* x, const float* w, i64 k) {
     using Tile = typename W::template Tile<typename X::Element>;
     double largest = 0, sum = 0;
     for (i64 i = 0; i < k; ++i) largest = std::max(largest, std::fabs(static_cast<double>(w[i])));
-    for (i64 i = 0; i < k; ++i) sum += std::fabs(static_cast<double>(x[i])) * (W::kOffset ? 2 * largest : std::fabs(static_cast<double>(w[i])));
+    for (i64 i = 0; i < k; ++i) sum += std::fabs(static_cast<double>(x[i])) * (Tile::kOffset ? 2 * largest : std::fabs(static_cast<double>(w[i])));
     return sum * Tile::kRounding;
   }
 }

@@ -11,6 +11,8 @@
 #include "formats/int8_row.cuh"
 #include "formats/mxfp4.cuh"
 #include "formats/nvfp4.cuh"
+#include "formats/q2_k.cuh"
+#include "formats/q3_k.cuh"
 #include "formats/q4_0.cuh"
 #include "formats/q4_1.cuh"
 #include "formats/q4_k.cuh"
@@ -19,6 +21,9 @@
 #include "formats/q5_k.cuh"
 #include "formats/q6_k.cuh"
 #include "formats/q8_0.cuh"
+#include "formats/uint4_g128.cuh"
+#include "formats/uint4_g32.cuh"
+#include "formats/uint4_g64.cuh"
 
 using namespace gemm_test;
 
@@ -44,12 +49,14 @@ TEST_CASE("wgmma: tiles", "[gemm]") {
     check_warpgroups<fmt::bf16, fmt::q4_0, Brain, 8, 1, 1, 4, 8, 2, 1, 1>();
     check_warpgroups<fmt::f16, fmt::q4_0, Epilogue<f16, float, Act::silu>, 32, 2, 2, 1, 1, 3, 2, 1>();
   }
-  SECTION("q4_1") { check_tiles<fmt::f16, fmt::q4_1, Half>(); }
+  SECTION("q4_1") { check_tiles<fmt::f16, fmt::q4_1, Half>(); check_tiles<fmt::bf16, fmt::q4_1, Brain>(); }
   SECTION("q5_0") { check_tiles<fmt::f16, fmt::q5_0, Half>(); check_tiles<fmt::bf16, fmt::q5_0, Brain>(); }
   SECTION("q5_1") { check_tiles<fmt::f16, fmt::q5_1, Half>(); }
   SECTION("q8_0") { check_tiles<fmt::f16, fmt::q8_0, Half>(); check_tiles<fmt::bf16, fmt::q8_0, Brain>(); }
+  SECTION("q2_k") { check_tiles<fmt::f16, fmt::q2_k, Half>(); }
+  SECTION("q3_k") { check_tiles<fmt::f16, fmt::q3_k, Half>(); check_tiles<fmt::bf16, fmt::q3_k, Brain>(); }
   SECTION("q4_k") { check_tiles<fmt::f16, fmt::q4_k, Half>(); }
-  SECTION("q5_k") { check_tiles<fmt::f16, fmt::q5_k, Half>(); }
+  SECTION("q5_k") { check_tiles<fmt::f16, fmt::q5_k, Half>(); check_tiles<fmt::bf16, fmt::q5_k, Brain>(); }
   SECTION("q6_k") { check_tiles<fmt::f16, fmt::q6_k, Half>(); }
   SECTION("nvfp4") { check_tiles<fmt::f16, fmt::nvfp4, Half>(); check_tiles<fmt::bf16, fmt::nvfp4, Brain>(); }
   SECTION("mxfp4") { check_tiles<fmt::bf16, fmt::mxfp4, Brain>(); }
@@ -58,14 +65,25 @@ TEST_CASE("wgmma: tiles", "[gemm]") {
     check_tiles<fmt::bf16, fmt::int4_g64, Brain>();
     check_tiles<fmt::f16, fmt::int4_g32, Half>();
   }
+  SECTION("int4 in groups with zero points") {
+    check_tiles<fmt::f16, fmt::uint4_g128, Half>();
+    check_tiles<fmt::bf16, fmt::uint4_g64, Brain>();
+    check_tiles<fmt::f16, fmt::uint4_g32, Half>();
+  }
   SECTION("int4 in groups against signed bytes") {
     check_warpgroups<fmt::int8_row, fmt::int4_g128, Brain, 64, 1, 2, 1, 2, 3, 1, 1>();
     check_warpgroups<fmt::int8_row, fmt::int4_g128, PlainF32, 16, 1, 1, 2, 4, 2, 2, 2>();
     check_warpgroups<fmt::int8_row, fmt::int4_g128, Brain, 128, 1, 1, 1, 2, 2, 2, 1>();
     check_warpgroups<fmt::int8_row, fmt::int4_g128, Brain, 16, 1, 1, 4, 4, 2, 1, 1, true>();
   }
+  SECTION("int4 in groups against E4M3") {
+    check_warpgroups<fmt::e4m3_row, fmt::int4_g128, Brain, 64, 1, 2, 1, 2, 3, 1, 1>();
+    check_warpgroups<fmt::e4m3_row, fmt::int4_g128, PlainF32, 16, 1, 1, 2, 4, 2, 2, 2>();
+    check_warpgroups<fmt::e4m3_row, fmt::int4_g128, Brain, 128, 1, 1, 1, 2, 2, 2, 1, false, true>();
+  }
   SECTION("a scale per row") {
     check_tiles<fmt::int8_row, fmt::int4_row, Brain>();
+    check_tiles<fmt::e4m3_row, fmt::int4_row, Brain>();
     check_tiles<fmt::e4m3_row, fmt::e2m1_row, Brain>();
   }
 }
