@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // FP8 with a float scale per 128 columns of a row (e4m3_g128) or of 128 rows (e4m3_b128): the warpgroup kernel multiplies a
 // panel's products by them when it adds the products up, a panel being 128 columns too. They come straight from global
-// memory while the products are made: a cache line of them is 32 panels', so nearly all are in L1.
+// memory: a cache line of them is 32 panels', so most come from L1.
 #pragma once
 #include "core/format.cuh"
 
@@ -17,8 +17,8 @@ struct ScaledRows {
 };
 
 // What one thread of a warpgroup needs. X is the operand whose rows are columns of the instruction, BM of them in a tile; W
-// the one of strips of 64 rows; a stage has PANELS. An operand without such scales costs nothing.
-template <class X, class W, int BM, int STRIPS, int PANELS> struct BlockScales {
+// the one of strips of 64 rows. An operand without such scales costs nothing.
+template <class X, class W, int BM, int STRIPS> struct BlockScales {
   static constexpr bool kOfX = BlockScaled<X>::value, kOfW = BlockScaled<W>::value, kAny = kOfX || kOfW;
   static constexpr int kRowsX = fmt::scale_rows<X>, kRowsW = fmt::scale_rows<W>;
   static_assert((kRowsX == 1 || (kRowsX % 64 == 0 && BM % 64 == 0)) && (kRowsW == 1 || kRowsW % 64 == 0), "64 rows share one scale");
@@ -26,12 +26,12 @@ template <class X, class W, int BM, int STRIPS, int PANELS> struct BlockScales {
   static constexpr int kX = !kOfX ? 0 : kSharedX > 1 ? ceil_div(BM, kSharedX) : BM / 4;
   static constexpr int kW = !kOfW ? 0 : kRowsW > 1 ? 1 : 2;  // of a strip
 
-  // Of a panel and a strip. Product i of a thread is that of column 8 (i / 4) + i % 2 and row 8 (i % 4 / 2), counted from
+  // Of a panel. Product i of a thread is that of column 8 (i / 4) + i % 2 and row 8 (i % 4 / 2), counted from
   // the thread's first.
   struct Factors {
-    float x[max2(1, kX)], w[max2(1, kW)];
-    TW_MEMBER float of(int i) const {
-      const float of_w = kW == 0 ? 1.0f : w[kW == 1 ? 0 : i % 4 / 2];
+    float x[max2(1, kX)], w[STRIPS][max2(1, kW)];
+    TW_MEMBER float of(int strip, int i) const {
+      const float of_w = kW == 0 ? 1.0f : w[strip][kW == 1 ? 0 : i % 4 / 2];
       return kX == 0 ? of_w : of_w * x[kSharedX > 1 ? i / 4 * 8 / kSharedX : i / 4 * 2 + i % 2];
     }
   };
@@ -53,12 +53,13 @@ template <class X, class W, int BM, int STRIPS, int PANELS> struct BlockScales {
         TW_UNROLL for (int h = 0; h < kW; ++h) w_at[s][h] = offset<kRowsW>(of_w, row + 64 * s + 8 * h);
     }
   }
-  // A stage's last panels may not exist; their products are zero.
-  TW_MEMBER Factors at(i64 panel, int strip) const {
+  // A panel that does not exist has no products, or zeros.
+  TW_MEMBER Factors at(i64 panel) const {
     Factors f;
-    const u32 p = PANELS > 1 ? min2(static_cast<u32>(panel), last) : static_cast<u32>(panel);
+    const u32 p = min2(static_cast<u32>(panel), last);
     TW_UNROLL for (int i = 0; i < kX; ++i) f.x[i] = x[x_at[i] + p];
-    TW_UNROLL for (int h = 0; h < kW; ++h) f.w[h] = w[w_at[strip][h] + p];
+    TW_UNROLL for (int s = 0; s < STRIPS; ++s)
+      TW_UNROLL for (int h = 0; h < kW; ++h) f.w[s][h] = w[w_at[s][h] + p];
     return f;
   }
 

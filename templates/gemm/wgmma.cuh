@@ -45,7 +45,7 @@ struct Warpgroups {
   // and sums in single precision are better than fp8's.
   static constexpr bool kDeferred = Weights::kDeferred || (kKind == WgmmaKind::e4m3 && !FAST);
   using Sum = select<kDeferred, float, Product>;
-  using Scales = BlockScales<X, W, BM, STRIPS, PANELS>;
+  using Scales = BlockScales<X, W, BM, STRIPS>;
 
   // Many accumulators need more registers than an even share: then the producer is a warpgroup that hands its own over.
   // (Its addresses take 72; at 56 they spill. TURNED, whose loops are the shortest, they fit into 40.)
@@ -311,13 +311,19 @@ struct Warpgroups {
   TW_MEMBER static void multiply_apart(Ring& ring, const Tiles& tiles, const Scales& scales, Sums& sums, u32 x_base, int group,
                                        int k_group, int lane) {
     Product products[kSums];
+    typename Scales::Factors factors, next;
+    if constexpr (Scales::kAny && TURNED) next = scales.at(0);
     for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
       barrier_wait(ring.full + ring.stage, ring.phase);
       TW_UNROLL for (int i = 0; i < PANELS / KGROUPS; ++i)
         TW_UNROLL for (int s = 0; s < STRIPS; ++s) {
           const int p = i * KGROUPS + k_group;
-          typename Scales::Factors factors;
-          if constexpr (Scales::kAny) factors = scales.at(kb * PANELS + p, s);
+          // From L2 they may come later than a panel's products; where registers allow, they are fetched a panel ahead.
+          if constexpr (Scales::kAny && TURNED) {
+            if (s == 0) factors = next, next = scales.at(kb * PANELS + p + 1);
+          } else if constexpr (Scales::kAny) {
+            if (s == 0) factors = scales.at(kb * PANELS + p);
+          }
           const u32 x = x_base + (ring.stage * kStageBytes + p * kPanelBytes) / 16;
           const u32 w = x_base + (ring.stage * kStageBytes + kXBytes + (p * BN + (group * STRIPS + s) * kStripRows) * 128) / 16;
           wgmma_fence();
@@ -326,7 +332,7 @@ struct Warpgroups {
           wgmma_wait<0>();
           if (i + 1 == PANELS / KGROUPS && s + 1 == STRIPS) release(ring, ring.stage, lane);
           TW_UNROLL for (int j = 0; j < kSums; ++j) {
-            if constexpr (Scales::kAny) sums[s][j] += factors.of(j) * products[j];
+            if constexpr (Scales::kAny) sums[s][j] += factors.of(s, j) * products[j];
             else sums[s][j] += products[j];
           }
         }
