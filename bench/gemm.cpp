@@ -47,7 +47,7 @@ const std::vector<Row>& rows() {
       {"fp8 rows x channels", "fp8 rows x channels", "x=e4m3_row w=e4m3_row y=bf16 accum=fast", both, ratio, 1.0, "fp8+rows"},
       // Sums in single precision, which the rival's fast accumulation gives up: not judged against it.
       {"", "fp8, full accumulation", "x=e4m3_row w=e4m3_row y=bf16", both, ratio, 0, "fp8+rows"},
-      {"fp8 128-blocks", "fp8 128-blocks", "x=e4m3_block w=e4m3_block y=bf16", {4096}, ratio, 0.9, "fp8"},
+      {"fp8 128-blocks", "fp8 128-blocks", "x=e4m3_g128 w=e4m3_b128 y=bf16", {4096}, ratio, 0.9, "fp8"},
       {"int8 to bf16", "int8 to bf16", "x=int8_row w=int8_row y=bf16", both, ratio, 1.7, "int8"},
       // What cuBLASLt does when it may round its result to eight bits, for which bf16 is no substitute: not judged.
       {"", "int8, rival rounds to int8", "x=int8_row w=int8_row y=bf16", both, ratio, 0, "int8+int8"},

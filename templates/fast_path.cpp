@@ -45,6 +45,7 @@ constexpr FastPath path_of() {
           F::kBlock,
           F::kDataBytes,
           F::kScaleBytes,
+          tw::fmt::scale_rows<F>,
           &raw_bytes<F>};
 }
 

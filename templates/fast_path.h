@@ -15,6 +15,7 @@ struct FastPath {
   bool (*unit_ok)(int elements);
   int (*unit_bytes)(int elements);  // of the data stream
   int block, data_bytes, scale_bytes;
+  int scale_rows;                  // that share a scale
   int (*raw_bytes)(int elements);  // codes: of the data of 64 or 128 elements copied as stored
 };
 

@@ -3,6 +3,7 @@
 #include <tilewright/error.h>
 #include <tilewright/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <string>
@@ -22,7 +23,7 @@ constexpr std::array<StreamSpec, kStreamCount<F>> streams_of() {
   int i = 0;
   s[i++] = {"data", Scope::block, F::kDataBytes};
   if (F::kRowScale) s[i++] = {"scales", Scope::row, 4};
-  if (F::kScaleBytes > 0) s[i++] = {"scales", Scope::block, F::kScaleBytes};
+  if (F::kScaleBytes > 0) s[i++] = {"scales", Scope::block, F::kScaleBytes, tw::fmt::scale_rows<F>};
   if (F::kGlobal) s[i++] = {"global", Scope::tensor, 4};
   return s;
 }
@@ -44,7 +45,16 @@ void encode(const float* src, std::int64_t rows, std::int64_t cols, MutableOpera
   auto* scales = static_cast<tw::u8*>(dst.scales);
   float context = 1.0f;
   if constexpr (F::kGlobal) context = *dst.global;
+  constexpr std::int64_t kRows = tw::fmt::scale_rows<F>;
   for (std::int64_t r = 0; r < rows; ++r) {
+    if constexpr (kRows > 1) {
+      for (std::int64_t b = 0; r % kRows == 0 && b < blocks; ++b) {
+        float amax = 0.0f;
+        for (std::int64_t i = r; i < std::min(rows, r + kRows); ++i)
+          for (int j = 0; j < F::kBlock; ++j) amax = tw::max2(amax, tw::abs_f(src[i * cols + b * F::kBlock + j]));
+        F::write_scale(scales + (r / kRows * blocks + b) * F::kScaleBytes, F::scale_for(amax));
+      }
+    }
     if constexpr (F::kRowScale) {
       float amax = 0.0f;
       for (std::int64_t c = 0; c < cols; ++c) amax = tw::max2(amax, tw::abs_f(src[r * cols + c]));
@@ -54,7 +64,7 @@ void encode(const float* src, std::int64_t rows, std::int64_t cols, MutableOpera
     for (std::int64_t b = 0; b < blocks; ++b) {
       const std::int64_t at = r * blocks + b;
       F::encode(src + at * F::kBlock, data + at * F::kDataBytes,
-                F::kScaleBytes ? scales + at * F::kScaleBytes : nullptr, context, encoder);
+                F::kScaleBytes ? scales + (r / kRows * blocks + b) * F::kScaleBytes : nullptr, context, encoder);
     }
   }
 }
@@ -68,10 +78,10 @@ void decode(Operand src, std::int64_t rows, std::int64_t cols, float* dst) {
   for (std::int64_t r = 0; r < rows; ++r) {
     if constexpr (F::kRowScale) context = static_cast<const float*>(src.scales)[r];
     for (std::int64_t b = 0; b < blocks; ++b) {
-      const std::int64_t at = r * blocks + b;
+      const std::int64_t at = r * blocks + b, scale = r / tw::fmt::scale_rows<F> * blocks + b;
       for (int i = 0; i < F::kBlock; ++i)
-        dst[at * F::kBlock + i] =
-            F::decode(data + at * F::kDataBytes, F::kScaleBytes ? scales + at * F::kScaleBytes : nullptr, context, i);
+        dst[at * F::kBlock + i] = F::decode(
+            data + at * F::kDataBytes, F::kScaleBytes ? scales + scale * F::kScaleBytes : nullptr, context, i);
     }
   }
 }
@@ -120,8 +130,8 @@ Format Format::parse(std::string_view name) {
 std::int64_t Format::stream_bytes(int i, std::int64_t rows, std::int64_t cols) const {
   const StreamSpec& s = info_->streams[static_cast<std::size_t>(i)];
   if (s.scope == Scope::tensor) return s.bytes;
-  std::int64_t items = rows;
-  if (s.scope == Scope::block && __builtin_mul_overflow(rows, cols / info_->block, &items)) items = INT64_MAX;
+  std::int64_t items = rows / s.rows + (rows % s.rows != 0);
+  if (s.scope == Scope::block && __builtin_mul_overflow(items, cols / info_->block, &items)) items = INT64_MAX;
   std::int64_t bytes = 0;
   if (__builtin_mul_overflow(items, static_cast<std::int64_t>(s.bytes), &bytes))
     throw Error(ErrorCode::too_large, "shape", std::to_string(rows) + " x " + std::to_string(cols),
@@ -138,7 +148,7 @@ std::int64_t Format::total_bytes(std::int64_t rows, std::int64_t cols) const {
 double Format::bits_per_element() const {
   double bits = 0;
   for (const StreamSpec& s : info_->streams)
-    if (s.scope == Scope::block) bits += 8.0 * s.bytes / info_->block;
+    if (s.scope == Scope::block) bits += 8.0 * s.bytes / info_->block / s.rows;
   return bits;
 }
 

@@ -44,6 +44,14 @@ bool has_global(Format f) {
   return false;
 }
 
+// Formats of weights: rows that share scales cannot come one by one.
+void check_rows_apart(const char* field, Format f) {
+  for (const StreamSpec& s : f.info().streams)
+    if (s.rows > 1)
+      throw Error(ErrorCode::unsupported, field, std::string(f.name()),
+                  fmt::format("a format whose rows stand alone: in {} {} rows share a scale", f.name(), s.rows));
+}
+
 // Whether a matrix of weights can be reordered for `x`. `field`: what asks for it.
 void check_tiles(const char* field, std::string value, Format w, Format x, std::int64_t n, std::int64_t k) {
   const TileInfo* tiles = tile_info(w, x);
@@ -67,6 +75,7 @@ void validate(const Gemm& g) {
   check_extent("k", g.k);
   if (g.n == 0 || g.k == 0) throw invalid(g.n == 0 ? "n" : "k", "0", "1 to 2147483647 (only m may be 0)");
   check_matrix("x", g.x, g.m, g.k, "k");
+  check_rows_apart("x", g.x);
   check_matrix("w", g.w, g.n, g.k, "k");
   if (!is_plain(g.y)) throw Error(ErrorCode::unsupported, "y", std::string(g.y.name()), "f32, f16 or bf16");
   check_matrix("y", g.y, g.m, g.n, "n");
@@ -85,6 +94,12 @@ void validate(const Gemm& g) {
     throw invalid("global", kGlobals[static_cast<int>(g.global)], "left out: no operand has a tensor-wide scale");
   if (g.accumulation != Accumulation::full && !fast_path(g.x).fp8)
     throw Error(ErrorCode::unsupported, "accum", "fast", fmt::format("only for fp8, and x={}", g.x.name()));
+  if (g.accumulation != Accumulation::full)
+    for (const auto& [field, f] : {std::pair{"x", g.x}, std::pair{"w", g.w}})
+      if (fast_path(f).fp8 && f.block() > 1)
+        throw Error(ErrorCode::unsupported, "accum", "fast",
+                    fmt::format("only for fp8 with scales of whole rows, and {}={} has one per {} columns", field,
+                                f.name(), f.block()));
   if (g.packing == Packing::tiles) check_tiles("pack", "tiles", g.w, g.x, g.n, g.k);
   if (!std::isfinite(g.alpha)) throw invalid("alpha", fmt::format("{}", g.alpha), "a finite number");
 }
@@ -95,6 +110,7 @@ void validate(const Cast& c) {
   if (c.cols == 0) throw invalid("cols", "0", "1 to 2147483647 (only rows may be 0)");
   check_matrix("x", c.x, c.rows, c.cols, "cols");
   check_matrix("y", c.y, c.rows, c.cols, "cols");
+  check_rows_apart("y", c.y);
   if (!is_plain(c.x) && !is_plain(c.y))
     throw Error(ErrorCode::unsupported, "y", std::string(c.y.name()),
                 fmt::format("f32, f16 or bf16: one side of a cast is a plain float format, and x is {}", c.x.name()));

@@ -28,8 +28,11 @@ void random_row(Random& random, float deviation, std::span<float> row) {
   }
 }
 
-std::int64_t item_bytes(const Content& c, const StreamSpec& s) {
-  return s.scope == Scope::block ? c.cols / c.format.block() * s.bytes : s.bytes;
+// Rows that share scales are repeated together.
+std::int64_t unit_rows(Format f) {
+  std::int64_t rows = 1;
+  for (const StreamSpec& s : f.info().streams) rows = std::max<std::int64_t>(rows, s.rows);
+  return rows;
 }
 
 std::int64_t pool_size(std::int64_t rows, std::int64_t cols) {
@@ -43,9 +46,10 @@ std::int64_t pool_row(std::int64_t row, std::int64_t pool) { return (row * 7 + r
 
 void repeat(std::span<const std::byte> from, std::int64_t pool, std::int64_t rows, std::size_t item,
             std::span<std::byte> to) {
-  for (std::int64_t r = 0; r < rows && (static_cast<std::size_t>(r) + 1) * item <= to.size(); ++r) {
-    std::size_t source = static_cast<std::size_t>(pool < rows ? pool_row(r, pool) : r) * item;
-    std::memcpy(to.data() + static_cast<std::size_t>(r) * item, from.data() + source, item);
+  for (std::int64_t r = 0; r < rows && static_cast<std::size_t>(r) * item < to.size(); ++r) {
+    const std::size_t source = static_cast<std::size_t>(pool < rows ? pool_row(r, pool) : r) * item;
+    const std::size_t at = static_cast<std::size_t>(r) * item;
+    std::memcpy(to.data() + at, from.data() + source, std::min(item, to.size() - at));
   }
 }
 
@@ -71,25 +75,28 @@ void fill_stream(const Content& c, int stream, std::uint64_t seed, std::span<std
     std::memcpy(bytes.data(), &global, std::min(bytes.size(), sizeof global));
     return;
   }
-  const std::int64_t pool = pool_size(c.rows, c.cols);
-  std::vector<float> values(static_cast<std::size_t>(pool * c.cols));
+  const std::int64_t unit = unit_rows(c.format), units = (c.rows + unit - 1) / unit;
+  const std::int64_t pool = pool_size(units, unit * c.cols), rows = pool * unit;
+  std::vector<float> values(static_cast<std::size_t>(rows * c.cols));
   Random random(seed * 0x2545f4914f6cdd1dull + static_cast<std::uint64_t>(c.cols));
-  for (std::int64_t r = 0; r < pool; ++r)
+  for (std::int64_t r = 0; r < rows; ++r)
     random_row(random, c.deviation, std::span(values).subspan(static_cast<std::size_t>(r * c.cols), c.cols));
 
   std::vector<std::vector<std::byte>> streams;
   MutableOperand to;
   float global = info.global_for ? info.global_for(kLargest * c.deviation) : 1.0f;
   to.global = &global;
-  for (const StreamSpec& s : info.streams) {
-    streams.emplace_back(static_cast<std::size_t>(item_bytes(c, s) * (s.scope == Scope::tensor ? 1 : pool)));
+  for (int i = 0; i < static_cast<int>(info.streams.size()); ++i) {
+    const StreamSpec& s = info.streams[static_cast<std::size_t>(i)];
+    streams.emplace_back(static_cast<std::size_t>(c.format.stream_bytes(i, rows, c.cols)));
     if (s.scope == Scope::tensor) continue;
     if (std::string_view(s.name) == "data") to.data = streams.back().data();
     if (std::string_view(s.name) == "scales") to.scales = streams.back().data();
   }
-  info.encode(values.data(), pool, c.cols, to, 0);
+  info.encode(values.data(), rows, c.cols, to, 0);
 
-  repeat(streams[static_cast<std::size_t>(stream)], pool, c.rows, static_cast<std::size_t>(item_bytes(c, spec)), bytes);
+  repeat(streams[static_cast<std::size_t>(stream)], pool, units,
+         static_cast<std::size_t>(c.format.stream_bytes(stream, unit, c.cols)), bytes);
 }
 
 void fill_packed(const Gemm& g, float deviation, std::string_view stream, std::uint64_t seed,

@@ -45,7 +45,7 @@ Slots add_matrix(Task& task, const std::string& name, const Content& content, bo
     b.name = name + "." + s.name;
     b.bytes = static_cast<std::size_t>(content.format.stream_bytes(i, content.rows, content.cols));
     b.output = output && s.scope != Scope::tensor;  // a global scale is an input of every kernel
-    if (follows_rows && s.scope != Scope::tensor)
+    if (follows_rows && s.scope != Scope::tensor && s.rows == 1)
       b.row_bytes = static_cast<std::size_t>(content.format.stream_bytes(i, 1, content.cols));
     b.fill = [content, i](std::span<std::byte> bytes, std::uint64_t seed) { fill_stream(content, i, seed, bytes); };
     int index = static_cast<int>(task.buffers.size());

@@ -110,7 +110,8 @@ void gemm_checks(Suite& s) {
       {"q8_1", "q4_0"}, {"q8_1", "q8_0"}, {"q8_1", "q4_k"},         {"q8_1", "nvfp4"}, {"q8_0", "q4_0"},
       {"f16", "q4_0"},  {"f16", "q8_0"},  {"f16", "q4_k"},          {"f16", "nvfp4"},  {"bf16", "q4_0"},
       {"bf16", "q8_0"}, {"bf16", "q4_k"}, {"bf16", "nvfp4"},        {"f32", "q4_0"},   {"f32", "q4_k"},
-      {"f32", "nvfp4"}, {"f32", "q8_0"},  {"e4m3_row", "e4m3_row"}, {"q4_k", "q8_0"},  {"nvfp4", "nvfp4"}};
+      {"f32", "nvfp4"}, {"f32", "q8_0"},  {"e4m3_row", "e4m3_row"}, {"q4_k", "q8_0"},  {"nvfp4", "nvfp4"},
+      {"f16", "e4m3_b128"}, {"e4m3_g128", "e4m3_b128"}};
   for (const auto& [x, w] : pairs) {
     const bool global = x == "nvfp4" || w == "nvfp4";
     const int block = std::max(Format::parse(x).block(), Format::parse(w).block());

@@ -26,22 +26,19 @@ std::string Pair::text(int which, std::int64_t n, std::int64_t k, bool epilogue)
 }
 
 std::vector<Pair> wgmma_pairs(Suite& s) {
-  std::vector<Pair> pairs;
-  for (const char* name : {"f16", "bf16", "int8_row", "e4m3_row"}) {
-    const Format x = Format::parse(name);
-    const auto add = [&](Pair pair) {
-      pairs.push_back(pair);
-      pair.fast = true;
-      if (x.name() == "e4m3_row") pairs.push_back(pair);
-    };
-    add({x, x});
-    for (Format w : Format::all()) {
-      if (w == x) continue;
-      const Pair pair{x, w};
-      const Problem packed = s.engine().packed(Problem::parse(pair.text(0, 64, kWholeK, false)), s.device().arch());
-      if (packed.gemm()->packing == Packing::tiles) add({x, w, true});
+  const auto served = [&](const Pair& pair) {
+    try {
+      return !legal(s, Problem::parse(pair.text(0, 64, kWholeK, false)), 1, "wgmma").empty();
+    } catch (const Error&) {
+      return false;  // no such problem: what is stated of x or w forbids it
     }
-  }
+  };
+  std::vector<Pair> pairs;
+  for (const char* name : {"f16", "bf16", "int8_row", "e4m3_row", "e4m3_g128"})
+    for (Format w : Format::all())
+      for (const bool tiles : {false, true})
+        for (const bool fast : {false, true})
+          if (const Pair pair{Format::parse(name), w, tiles, fast}; served(pair)) pairs.push_back(pair);
   return pairs;
 }
 

@@ -19,13 +19,14 @@ struct Pair {
   bool tiles = false, fast = false;
   // A problem, whose m is to be replaced. `which` turns through the kinds of output and epilogue.
   std::string text(int which, std::int64_t n, std::int64_t k, bool epilogue) const;
-  int panel() const { return 128 / x.info().streams[0].bytes; }  // columns of 128 bytes
+  int element() const { return x.info().streams[0].bytes / x.block(); }  // bytes of one of x
+  int panel() const { return 128 / element(); }                           // columns of 128 bytes
   std::string name() const { return fmt::format("{} x {}{}", x.name(), w.name(), fast ? " fast" : ""); }
 };
 
 constexpr std::int64_t kWholeK = 2048;  // a multiple of every block, of a tile and of a stage
 
-// Every format that has tiles, found by asking, and for what it has them.
+// Every pair, as stored or as tiles, found by asking.
 std::vector<Pair> wgmma_pairs(Suite& s);
 
 // The family's candidates at m, best first.

@@ -141,10 +141,14 @@ std::string Trial::judge(const Kernel& kernel, std::int64_t m, std::int64_t pad_
   const std::size_t stride = static_cast<std::size_t>(gemm_.n + pad_y) * element;
   const std::size_t used = static_cast<std::size_t>(m - 1) * stride + row;
   GemmArgs args = arguments(m);
-  Memory padded;
+  Memory padded, padded_scales;
   if (pad_x) {
-    padded = pad(m, pad_x);
+    padded = pad(0, m, pad_x);
     args.x.data = padded.data();
+    if (const auto& streams = gemm_.x.info().streams; streams.size() > 1 && streams[1].scope == Scope::block) {
+      padded_scales = pad(1, m, pad_x);
+      args.x.scales = padded_scales.data();
+    }
     args.ldx = gemm_.k + pad_x;
   }
   if (pad_y) args.ldy = gemm_.n + pad_y;
@@ -208,11 +212,11 @@ MutableOperand Trial::streams_of(Format f, std::int64_t rows, std::int64_t cols,
   return {const_cast<void*>(o.data), const_cast<void*>(o.scales), const_cast<float*>(o.global)};
 }
 
-Memory Trial::pad(std::int64_t m, std::int64_t by) {
-  const std::size_t row = static_cast<std::size_t>(gemm_.x.stream_bytes(0, 1, gemm_.k));
-  const std::size_t stride = static_cast<std::size_t>(gemm_.x.stream_bytes(0, 1, gemm_.k + by));
+Memory Trial::pad(int stream, std::int64_t m, std::int64_t by) {
+  const std::size_t row = static_cast<std::size_t>(gemm_.x.stream_bytes(stream, 1, gemm_.k));
+  const std::size_t stride = static_cast<std::size_t>(gemm_.x.stream_bytes(stream, 1, gemm_.k + by));
   std::vector<std::byte> bytes(static_cast<std::size_t>(m) * stride, std::byte{0xff});
-  const std::vector<std::byte>& x = content("x.data");
+  const std::vector<std::byte>& x = content(stream == 0 ? "x.data" : "x.scales");
   for (std::size_t r = 0; r < static_cast<std::size_t>(m); ++r) std::memcpy(bytes.data() + r * stride, x.data() + r * row, row);
   Memory out(suite_.device(), bytes.size());
   out.upload(bytes);

@@ -134,7 +134,7 @@ bool put_oddities(Trial& t) {
     poke("x.scales", 1, 4, 0x7fc00000u), poke("x.scales", kOddRows - 1, 4, 0x7fc00000u);
     return false;
   }
-  const int bytes = t.gemm().x.info().streams[0].bytes;
+  const int bytes = t.gemm().x.info().streams[0].bytes / t.gemm().x.block();
   const std::uint32_t nan = x == "f16" ? 0x7e00u : x == "bf16" ? 0x7fc0u : 0x7fu;
   poke("x.data", k + k / 2 + 3, bytes, nan);
   poke("x.data", kOddRows * k - 1, bytes, nan);
@@ -197,7 +197,8 @@ void put_hard(Trial& t, const Hard& hard, unsigned seed) {
 
 void do_work(Suite& s, Work& work, unsigned seed, std::set<std::string>& covered, int& rejected,
              std::string& rejections) {
-  const std::int64_t step = 16 / work.pair.x.info().streams[0].bytes;  // elements of 16 bytes
+  // Elements of 16 bytes, or a block.
+  const std::int64_t step = std::max(16 / work.pair.element(), work.pair.x.block());
   std::vector<std::optional<Kernel>> kernels(work.picks.size());
   for (std::size_t c = 0; c < work.cases.size(); ++c) {
     Case& one = work.cases[c];

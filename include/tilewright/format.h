@@ -19,6 +19,7 @@ struct StreamSpec {
   const char* name = nullptr;  // "data", "scales", "global"
   Scope scope = Scope::block;
   int bytes = 0;  // of one item
+  int rows = 1;   // that share an item, counted from the first row; the last ones may be fewer
 };
 
 // Pointers to the streams of one matrix; a stream that the format does not have is null.

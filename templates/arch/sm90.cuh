@@ -280,6 +280,15 @@ TW_DEVICE void stmatrix_x4_transposed(void* row, const u32 (&v)[4]) {
   emu::stmatrix(row, v, 4, true);
 #endif
 }
+// The same, not transposed.
+TW_DEVICE void stmatrix_x4(void* row, const u32 (&v)[4]) {
+#if defined(__CUDACC__)
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+               ::"r"(shared_address(row)), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
+#else
+  emu::stmatrix(row, v, 4, false);
+#endif
+}
 TW_DEVICE void stmatrix_x2_transposed(void* row, u32 v0, u32 v1) {
 #if defined(__CUDACC__)
   asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};"

@@ -23,13 +23,14 @@ struct Facts {
   const char* name;
   bool row_scale;
   int data_bytes, scale_bytes;  // per block
+  int scale_rows;               // that share a scale
   unsigned lanes;               // bit e: encode_lanes<2^e> exists
 };
 template <class F>
 constexpr Facts facts_of(const char* name) {
   unsigned lanes = 0;
   for (int e = 2; e <= 5; ++e) lanes |= F::lanes_ok(1 << e) ? 1u << e : 0u;
-  return {name, F::kRowScale, F::kDataBytes, F::kScaleBytes, lanes};
+  return {name, F::kRowScale, F::kDataBytes, F::kScaleBytes, tw::fmt::scale_rows<F>, lanes};
 }
 constexpr Facts kFacts[] = {
 #define FORMAT(NAME) facts_of<tw::fmt::NAME>(#NAME),
@@ -172,6 +173,8 @@ class Blocks final : public CastFamily {
     if (encodes(c) && facts(c.y).lanes == 0) return fmt::format("y: {} has no encoder for lanes", c.y.name());
     if (!encodes(c) && facts(c.x).row_scale && c.x.block() > 1)
       return fmt::format("x: {} has a scale per row and several elements a block", c.x.name());
+    if (!encodes(c) && facts(c.x).scale_rows > 1)
+      return fmt::format("x: {} has scales for {} rows", c.x.name(), facts(c.x).scale_rows);
     if (!encodes(c) && !is_plain(c.y))
       return fmt::format("y: {} from {}: one side must be a plain float", c.y.name(), c.x.name());
     return "";

@@ -12,10 +12,13 @@ template <class X, class Y> struct Reference {
   static constexpr int kUnit = max2(X::kBlock, Y::kBlock);  // elements that belong together; blocks are powers of two
   static constexpr int kTile = kThreads * kUnit;
 
-  TW_MEMBER static float element(const Args& args, i64 at, float context) {
+  TW_MEMBER static float element(const Args& args, const Shape& shape, i64 at, float context) {
     const i64 block = at / X::kBlock;
+    i64 item = block;  // of scales
+    if constexpr (fmt::scale_rows<X> > 1)
+      item = at / shape.cols / fmt::scale_rows<X> * (shape.cols / X::kBlock) + at % shape.cols / X::kBlock;
     return X::decode(static_cast<const u8*>(args.x.data) + block * X::kDataBytes,
-                     static_cast<const u8*>(args.x.scales) + block * X::kScaleBytes, context, static_cast<int>(at % X::kBlock));
+                     static_cast<const u8*>(args.x.scales) + item * X::kScaleBytes, context, static_cast<int>(at % X::kBlock));
   }
   TW_MEMBER static void encode(const Args& args, const float* v, i64 at, float context, i32 encoder) {
     const i64 block = at / Y::kBlock;
@@ -25,7 +28,7 @@ template <class X, class Y> struct Reference {
   // Elements at .. at + kUnit of one row.
   TW_MEMBER static void unit(const Args& args, const Shape& shape, i64 at, float x_context, float y_context) {
     float v[kUnit];
-    for (int i = 0; i < kUnit; ++i) v[i] = element(args, at + i, x_context);
+    for (int i = 0; i < kUnit; ++i) v[i] = element(args, shape, at + i, x_context);
     for (int i = 0; i < kUnit; i += Y::kBlock) encode(args, v + i, at + i, y_context, shape.encoder);
   }
   TW_MEMBER static float x_context(const Args& args, i64 row) {
@@ -40,7 +43,7 @@ template <class X, class Y> struct Reference {
       const i64 first = thread * shape.cols;
       const float context = x_context(args, thread);
       float amax = 0.0f;
-      for (i64 c = 0; c < shape.cols; ++c) amax = max2(amax, abs_f(element(args, first + c, context)));
+      for (i64 c = 0; c < shape.cols; ++c) amax = max2(amax, abs_f(element(args, shape, first + c, context)));
       const float scale = Y::row_scale(amax);
       static_cast<float*>(args.y.scales)[thread] = scale;
       for (i64 c = 0; c < shape.cols; c += kUnit) unit(args, shape, first + c, context, scale);

@@ -6,10 +6,12 @@
 //   kDataBytes, kScaleBytes                      bytes per block in the streams `data` and `scales`
 //   kRowScale                                    `scales` holds one float per row instead
 //   kGlobal                                      there is one float for the tensor
+//   kScaleRows                                   may be left out, for 1: rows that share the items of `scales` (scale_rows<F>)
 //   kEncoders, encoder_name(i)                   encoding rules, default first
 //   encode(x, data, scales, context, encoder)    one block, scalar; context: the global or the row's scale, else 1
 //   decode(data, scales, context, i)             element i of a block, exact in float
 //   row_scale(amax), global_scale(amax)          where they apply
+//   scale_for(amax), write_scale(scales, scale)  kScaleRows > 1: of a block of that many rows; encode() finds it written
 // and, if GEMM kernels may read it at full speed as a weight,
 //   kGroup                                       elements under one affine rule; 0: no fast path
 //   kCodes                                       true: a group is kGroup signed bytes, value = scale * code - offset
@@ -36,6 +38,11 @@
 #include "core/types.cuh"
 
 namespace tw::fmt {
+
+// Rows that share the items of `scales`.
+template <class F, class = void> struct ScaleRows { static constexpr int value = 1; };
+template <class F> struct ScaleRows<F, void_of<decltype(F::kScaleRows)>> { static constexpr int value = F::kScaleRows; };
+template <class F> constexpr int scale_rows = ScaleRows<F>::value;
 
 // Largest power of two, at most 16, that divides `bytes`: the alignment of a run of items of that size.
 TW_FN constexpr int run_alignment(int bytes) { return bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : bytes % 2 == 0 ? 2 : 1; }

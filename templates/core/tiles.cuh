@@ -64,7 +64,6 @@ template <int words> TW_FN constexpr int tile_word(int thread, int i) {
 TW_FN constexpr int tile_slot(int row) { return row / 16 * 16 + row % 8 * 2 + row / 8 % 2; }
 
 // Whether W has tiles for x of Element; a format without kTiles has none.
-template <class...> using void_of = void;
 template <class W, class Element, class = void> struct HasTile { static constexpr bool value = false; };
 template <class W, class Element> struct HasTile<W, Element, void_of<decltype(W::template kTiles<Element>)>> {
   static constexpr bool value = W::template kTiles<Element>;

@@ -61,6 +61,7 @@ struct MutableOperand {
   float* global;
 };
 
+template <class...> using void_of = void;
 template <class A, class B> struct same_type { static constexpr bool value = false; };
 template <class A> struct same_type<A, A> { static constexpr bool value = true; };
 template <class A, class B> constexpr bool same = same_type<A, B>::value;

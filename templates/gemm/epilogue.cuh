@@ -51,7 +51,7 @@ template <class X, class W> TW_DEVICE float tensor_scale(const Args& args, const
 template <class X, bool codes> struct OperandOf { using type = typename X::Element; };
 template <class X> struct OperandOf<X, true> { using type = i8; };
 
-// Bytes from one row of a format's stream to the next.
+// Bytes from one row of a format's stream to the next; of scales that scale_rows rows share, to the next rows' that do.
 template <class F> TW_DEVICE i64 data_stride(i64 cols) { return cols / F::kBlock * F::kDataBytes; }
 template <class F> TW_DEVICE i64 scale_stride(i64 cols) { return F::kRowScale ? 4 : cols / F::kBlock * F::kScaleBytes; }
 

@@ -44,7 +44,7 @@ template <class F> struct Row {
   float context;
   TW_MEMBER Row(const Operand& m, i64 row, i64 stride_elements) {
     data = static_cast<const u8*>(m.data) + row * data_stride<F>(stride_elements);
-    scales = F::kScaleBytes ? static_cast<const u8*>(m.scales) + row * scale_stride<F>(stride_elements) : nullptr;
+    scales = F::kScaleBytes ? static_cast<const u8*>(m.scales) + row / fmt::scale_rows<F> * scale_stride<F>(stride_elements) : nullptr;
     context = F::kRowScale ? static_cast<const float*>(m.scales)[row] : 1.0f;
   }
   TW_MEMBER float at(i64 k) const {
@@ -93,9 +93,8 @@ template <class W> struct WeightRow<W, void> {
   TW_MEMBER double slack(i64, double) const { return 0; }
 };
 
-template <class...> using Void = void;
 template <class F, class = void> struct ElementOf { using type = void; };
-template <class F> struct ElementOf<F, Void<typename F::Element>> { using type = typename F::Element; };
+template <class F> struct ElementOf<F, void_of<typename F::Element>> { using type = typename F::Element; };
 
 template <class X, class W, class Epi, bool oracle, class Tiled = void> struct Reference {
   static constexpr int kThreads = 128, kSharedBytes = 0;

@@ -27,23 +27,26 @@ constexpr int kWholeRows = 64;  // from here on a tile has many tokens: large ti
 
 struct Knobs {
   int bm, strips, groups, kgroups, panels, stages, cluster, split, warps;
+  int turned = 0;  // the two sides change places: bm is then of w's rows and bn of tokens. Written only where it is 1
 
   static Knobs of(const Candidate& c) {
     const auto at = [&](const char* name) { return static_cast<int>(c.at(name)); };
     return {at("bm"),     at("strips"),  at("groups"), at("kgroups"), at("panels"),
-            at("stages"), at("cluster"), at("split"),  at("warps")};
+            at("stages"), at("cluster"), at("split"),  at("warps"),   c.knobs.back().first == "turned"};
   }
   Candidate candidate() const {
-    return {"wgmma",
-            {{"bm", bm},
-             {"strips", strips},
-             {"groups", groups},
-             {"kgroups", kgroups},
-             {"panels", panels},
-             {"stages", stages},
-             {"cluster", cluster},
-             {"split", split},
-             {"warps", warps}}};
+    Candidate c{"wgmma",
+                {{"bm", bm},
+                 {"strips", strips},
+                 {"groups", groups},
+                 {"kgroups", kgroups},
+                 {"panels", panels},
+                 {"stages", stages},
+                 {"cluster", cluster},
+                 {"split", split},
+                 {"warps", warps}}};
+    if (turned) c.knobs.emplace_back("turned", 1);
+    return c;
   }
   int bn() const { return kStripRows * strips * groups; }
   int share() const { return split > 1 ? 1 : cluster; }
@@ -58,6 +61,7 @@ struct Operands {  // what the kernel needs to know of a problem's formats
   const TileInfo* tiles;  // of w; null: plain
   int y_bytes;
   bool fast;
+  bool blocks;            // w has scales of blocks, and x may (gemm/block_scales.cuh)
 
   int panel_k() const { return kPanelBytes / element; }
   // Scales that the operand cannot hold: a panel's products and the sums are kept apart (Tile::kDeferred).
@@ -68,13 +72,17 @@ struct Operands {  // what the kernel needs to know of a problem's formats
 };
 
 // Accumulators of a thread; where they are many, the producer is a warpgroup that hands registers over.
-int accumulators(const Knobs& k, const Operands& o) { return k.strips * k.bm / 2 * (o.deferred() ? 2 : 1); }
+int accumulators(const Knobs& k, const Operands& o) { return (k.strips + (o.deferred() ? 1 : 0)) * k.bm / 2; }
 bool uneven(const Knobs& k, const Operands& o) { return k.groups * k.kgroups == 2 && accumulators(k, o) >= 96; }
 int threads(const Knobs& k, const Operands& o) { return k.math() + (uneven(k, o) ? 128 : 32); }
 
 std::optional<WgmmaKind> kind_of(Format x) {
   constexpr std::pair<std::string_view, WgmmaKind> kKinds[] = {
-      {"f16", WgmmaKind::f16}, {"bf16", WgmmaKind::bf16}, {"e4m3_row", WgmmaKind::e4m3}, {"int8_row", WgmmaKind::s8}};
+      {"f16", WgmmaKind::f16},
+      {"bf16", WgmmaKind::bf16},
+      {"e4m3_row", WgmmaKind::e4m3},
+      {"e4m3_g128", WgmmaKind::e4m3},
+      {"int8_row", WgmmaKind::s8}};
   for (const auto& [name, kind] : kKinds)
     if (x.name() == name) return kind;
   return std::nullopt;
@@ -83,10 +91,18 @@ std::optional<WgmmaKind> kind_of(Format x) {
 std::optional<Operands> operands(const Gemm& g) {
   const std::optional<WgmmaKind> kind = kind_of(g.x);
   const TileInfo* tiles = g.packing == Packing::tiles ? tile_info(g.w, g.x) : nullptr;
-  if (!kind || (g.packing == Packing::tiles ? !tiles : !(g.w == g.x))) return std::nullopt;
+  // Weights in blocks of rows cost one factor for a strip; in groups along each row they would cost one for each product.
+  const bool x_blocks = g.x.block() > 1, w_blocks = fast_path(g.w).fp8 && fast_path(g.w).scale_rows > 1;
+  const bool plain = w_blocks ? kind == WgmmaKind::e4m3 : g.w == g.x && !x_blocks;
+  if (!kind || (g.packing == Packing::tiles ? !tiles || x_blocks : !plain)) return std::nullopt;
   const int element = *kind == WgmmaKind::f16 || *kind == WgmmaKind::bf16 ? 2 : 1;
-  return Operands{
-      *kind, element, element == 1, tiles, fast_path(g.y).element_bytes, g.accumulation == Accumulation::fast};
+  return Operands{*kind,
+                  element,
+                  element == 1 && !x_blocks,
+                  tiles,
+                  fast_path(g.y).element_bytes,
+                  g.accumulation == Accumulation::fast,
+                  w_blocks && !tiles};
 }
 
 // Mirror Warpgroups::kStageBytes and kSharedBytes; the generated source asserts the latter.
@@ -102,8 +118,12 @@ int stage_bytes(const Knobs& k, const Operands& o) {
 int shared_bytes(const Knobs& k, const Operands& o) {
   const int chunk = k.bm % 32 == 0 ? 32 : k.bm % 16 == 0 ? 16 : 8;
   const int slot = k.parts() * k.bm * (k.bn() / k.split) * 4;
-  const int turn = k.parts() > 1 ? 2 * slot : o.y_bytes == 2 ? k.groups * 2 * chunk * 128 : 0;
-  return k.stages * stage_bytes(k, o) + turn + (o.row_scale ? k.bm * 4 : 0) + 16 * k.stages + (k.parts() > 1 ? 16 : 0);
+  const int turn = k.parts() > 1      ? 2 * slot
+                   : o.y_bytes != 2   ? 0
+                   : k.turned         ? k.groups * 8192
+                                      : k.groups * 2 * chunk * 128;
+  return k.stages * stage_bytes(k, o) + turn + (o.row_scale && !k.turned ? k.bm * 4 : 0) + 16 * k.stages +
+         (k.parts() > 1 ? 16 : 0);
 }
 
 int blocks_per_sm(const Knobs& k, const Operands& o, const Arch& arch) {
@@ -115,6 +135,7 @@ int blocks_per_sm(const Knobs& k, const Operands& o, const Arch& arch) {
 // Tokens per tile: what the instruction takes, as close above m as possible (a box with rows beyond the matrix costs
 // more than one without), the largest where there are many.
 std::vector<int> tile_rows(std::int64_t m, const Operands& o) {
+  if (m > kWholeRows && o.blocks) return {128, 192, 64};  // turned: of w's rows
   std::vector<int> all;
   for (int bm : {8, 16, 32, 64})
     if (m <= bm) {
@@ -143,9 +164,9 @@ class WarpgroupFamily final : public EnumeratedFamily {
     if (!g) return "not a gemm";
     if (!arch.wgmma) return fmt::format("{} has no warpgroup matrix instructions", arch.name);
     if (!kind_of(g->x)) return fmt::format("x={} is no operand of a warpgroup matrix instruction", g->x.name());
-    if (g->packing == Packing::none && !(g->w == g->x))
-      return fmt::format("w={} differs from x={} and is not packed as tiles", g->w.name(), g->x.name());
     const std::optional<Operands> o = operands(*g);
+    if (!o && g->packing == Packing::none)
+      return fmt::format("w={} does not go with x={} unless it is packed as tiles", g->w.name(), g->x.name());
     if (!o) return fmt::format("w={} has no tiles for x={}", g->w.name(), g->x.name());
     if (g->k % o->panel_k() != 0) return fmt::format("k = {}: a multiple of {} is needed", g->k, o->panel_k());
     if (o->deferred() && o->tiles && g->k / o->panel_k() % 2 != 0)
@@ -176,18 +197,27 @@ class WarpgroupFamily final : public EnumeratedFamily {
         const int limit = std::min(arch.shared_per_block, arch.shared_per_sm / blocks - kBlockShared);
         while (k.stages > 1 && shared_bytes(k, o) > limit) --k.stages;
         if (k.stages < 2 || k.stages == last || shared_bytes(k, o) > limit) continue;
-        if (blocks == 2 && (k.stages < 3 || 2 * threads(k, o) > 1024 || uneven(k, o) || k.bm > kWholeRows)) continue;
+        if (blocks == 2 && (k.stages < 3 || 2 * threads(k, o) > 1024 || uneven(k, o) || k.bm > kWholeRows || k.turned))
+          continue;
         last = k.stages;
         out.push_back(k.candidate());
       }
     };
     for (int bm : tile_rows(g.m, o)) {
+      if (g.m > kWholeRows && o.blocks) {
+        for (int cluster : {1, 2}) {
+          if (cluster > 1 && g.m <= 128) continue;
+          add({bm, 1, 2, 1, 1, 0, cluster, 1, 0, 1});
+          if (bm <= 128) add({bm, 2, 2, 1, 1, 0, cluster, 1, 0, 1});
+        }
+        continue;
+      }
       if (bm > kWholeRows) {
         for (int panels : {1, 2})
           for (int cluster : {1, 2}) {
             if (cluster > 1 && g.n <= 128) continue;
             add({bm, 1, 2, 1, panels, 0, cluster, 1, 0});
-            if (bm <= 128) add({bm, 2, 2, 1, panels, 0, cluster, 1, 0});
+            if (bm <= 128 && (panels == 1 || !o.deferred())) add({bm, 2, 2, 1, panels, 0, cluster, 1, 0});
           }
         if (g.m <= 256)  // few tiles
           add({bm, 1, 2, 1, 2, 0, 2, 2, 0});
@@ -209,6 +239,7 @@ class WarpgroupFamily final : public EnumeratedFamily {
                   const std::int64_t tiles = (g.n + k.bn() - 1) / k.bn();
                   if (split > 1 && tiles * split > 8ll * arch.typical_sms) continue;
                   if (registers_of(k, o) * k.math() > 60 * 1024) continue;
+                  if (g.x.block() > 1 && k.math() > 256 && bm > 16) continue;  // each column has its own scale
                   add(k);
                 }
     }
@@ -223,28 +254,28 @@ class WarpgroupFamily final : public EnumeratedFamily {
     s.name = "gemm/wgmma";
     s.includes = includes_for(g, "gemm/wgmma.cuh");
     if (!k.warps) s.prelude = wgmma_text(o.kind, k.bm);
-    s.plan_type =
-        fmt::format("tw::gemm::Warpgroups<{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}>", format_type(g.x),
-                    format_type(g.w), epilogue_type(g), k.bm, k.strips, k.groups, k.kgroups, k.panels, k.stages,
-                    k.cluster, k.split, k.warps ? "true" : "false", o.fast ? "true" : "false");
+    s.plan_type = fmt::format("tw::gemm::Warpgroups<{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}{}>",
+                              format_type(k.turned ? g.w : g.x), format_type(k.turned ? g.x : g.w), epilogue_type(g), k.bm,
+                              k.strips, k.groups, k.kgroups, k.panels, k.stages, k.cluster, k.split,
+                              k.warps ? "true" : "false", o.fast ? "true" : "false", k.turned ? ", true" : "");
     s.space = "tw::gemm";
     s.blocks_per_sm = blocks_per_sm(k, o, arch);
     LaunchPlan& p = s.plan;
     p.x = {static_cast<std::uint32_t>(k.cluster), static_cast<std::uint32_t>(k.bm),
            static_cast<std::uint32_t>(k.bn() * k.share())};
+    if (k.turned) std::swap(p.x.per_rows, p.x.per_cols);
     p.threads = static_cast<std::uint32_t>(threads(k, o));
     p.cluster = static_cast<std::uint32_t>(k.cluster);
     p.shared_bytes = static_cast<std::uint32_t>(shared_bytes(k, o));
     p.persistent = static_cast<std::uint32_t>(s.blocks_per_sm);
     p.overlap = true;
     p.map_count = o.tiles ? 1 : 2;
-    p.maps[0] = map(o, offsetof(GemmArgs, x), k.bm / k.share(), k.share() > 1 ? 1 : k.panels);
-    p.maps[0].rows_at = offsetof(GemmArgs, m);
-    p.maps[0].stride_at = offsetof(GemmArgs, ldx);
-    if (!o.tiles) {
-      p.maps[1] = map(o, offsetof(GemmArgs, w), std::min(k.bn(), 256), k.panels);
-      p.maps[1].rows_at = TensorMapPlan::kConstants + offsetof(tw::gemm::Shape, n);
-    }
+    p.maps[0] = map(o, k.bm / k.share(), k.share() > 1 ? 1 : k.panels);
+    if (!o.tiles) p.maps[1] = map(o, std::min(k.bn(), 256), k.panels);
+    TensorMapPlan &x = p.maps[k.turned ? 1 : 0], &w = p.maps[k.turned ? 0 : 1];
+    x.pointer = offsetof(GemmArgs, x), x.rows_at = offsetof(GemmArgs, m), x.stride_at = offsetof(GemmArgs, ldx);
+    if (!o.tiles)
+      w.pointer = offsetof(GemmArgs, w), w.rows_at = TensorMapPlan::kConstants + offsetof(tw::gemm::Shape, n);
     return specialize(s);
   }
 
@@ -254,20 +285,22 @@ class WarpgroupFamily final : public EnumeratedFamily {
     const Knobs k = Knobs::of(c);
     Traits t;
     t.tile_rows = k.bm, t.tile_cols = k.bn(), t.threads = threads(k, o);
+    if (k.turned) std::swap(t.tile_rows, t.tile_cols);
     t.shared_bytes = shared_bytes(k, o);
     t.registers = uneven(k, o) ? 168 : registers_of(k, o);
-    const double tiles_m = std::ceil(static_cast<double>(g.m) / k.bm),
-                 tiles_n = std::ceil(static_cast<double>(g.n) / k.bn());
+    const double tiles_m = std::ceil(static_cast<double>(g.m) / t.tile_rows),
+                 tiles_n = std::ceil(static_cast<double>(g.n) / t.tile_cols);
     t.blocks = tiles_m * tiles_n * k.split;
     t.unique_bytes = problem.min_bytes();
     const double w_bytes = static_cast<double>(g.w.total_bytes(g.n, g.k)),
                  x_bytes = static_cast<double>(g.x.total_bytes(g.m, g.k));
-    t.global_bytes =
-        tiles_m * w_bytes +
-        tiles_n * x_bytes * (tiles_m * k.bm / static_cast<double>(std::max<std::int64_t>(g.m, 1))) / k.share() +
-        static_cast<double>(g.y.total_bytes(g.m, g.n));
+    t.global_bytes = tiles_m * w_bytes / (k.turned ? k.share() : 1) +
+                     tiles_n * x_bytes *
+                         (tiles_m * t.tile_rows / static_cast<double>(std::max<std::int64_t>(g.m, 1))) /
+                         (k.turned ? 1 : k.share()) +
+                     static_cast<double>(g.y.total_bytes(g.m, g.n));
     t.bytes_in_flight = static_cast<double>(k.stages - 1) * stage_bytes(k, o) / threads(k, o);
-    t.mma_ops = 2.0 * tiles_m * k.bm * tiles_n * k.bn() * static_cast<double>(g.k);
+    t.mma_ops = 2.0 * tiles_m * tiles_n * k.bm * k.bn() * static_cast<double>(g.k);
     t.mma_rate = (o.element == 1 ? 2.75 : 1.5) * std::min(1.0, k.bm / 64.0 + 0.25);
     t.mma_in_flight = 32;
     if (o.tiles) {
@@ -286,9 +319,8 @@ class WarpgroupFamily final : public EnumeratedFamily {
   }
 
  private:
-  static TensorMapPlan map(const Operands& o, std::size_t pointer, int rows, int panels) {
+  static TensorMapPlan map(const Operands& o, int rows, int panels) {
     TensorMapPlan m;
-    m.pointer = static_cast<std::uint32_t>(pointer);
     m.inner_at = TensorMapPlan::kConstants + offsetof(tw::gemm::Shape, k);
     m.element_bytes = static_cast<std::uint32_t>(o.element);
     m.box_inner = static_cast<std::uint32_t>(o.panel_k());

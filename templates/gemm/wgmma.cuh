@@ -18,9 +18,12 @@
 //   FAST      fp8: products of all of k are summed by the matrix units, which keep some 14 bits; else those of a panel
 //   WARPS     matrix instructions of single warps instead: with few tokens it is the instructions around each product that
 //             count, and these need fewer (no descriptors, fences and waits)
+//   TURNED    X is w's format and W x's: tokens are the 64-row side. With scales of blocks and many tokens, a thread then
+//             has two tokens' to read for a panel instead of BM / 4
 #pragma once
 #include "arch/sm90.cuh"
 #include "core/format.cuh"
+#include "gemm/block_scales.cuh"
 #include "gemm/epilogue.cuh"
 #include "gemm/weights.cuh"
 
@@ -32,7 +35,7 @@ template <> struct KindOf<bf16> { static constexpr WgmmaKind value = WgmmaKind::
 template <> struct KindOf<e4m3> { static constexpr WgmmaKind value = WgmmaKind::e4m3; };
 template <> struct KindOf<i8> { static constexpr WgmmaKind value = WgmmaKind::s8; };
 
-template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROUPS, int PANELS, int STAGES, int CLUSTER, int SPLIT, bool WARPS, bool FAST>
+template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROUPS, int PANELS, int STAGES, int CLUSTER, int SPLIT, bool WARPS, bool FAST, bool TURNED = false>
 struct Warpgroups {
   using Element = typename X::Element;
   static constexpr WgmmaKind kKind = KindOf<Element>::value;
@@ -42,21 +45,24 @@ struct Warpgroups {
   // and sums in single precision are better than fp8's.
   static constexpr bool kDeferred = Weights::kDeferred || (kKind == WgmmaKind::e4m3 && !FAST);
   using Sum = select<kDeferred, float, Product>;
+  using Scales = BlockScales<X, W, BM, STRIPS>;
 
   // Many accumulators need more registers than an even share: then the producer is a warpgroup that hands its own over.
-  // (Its addresses take 72; at 56 they spill.)
-  static constexpr bool kUneven = GROUPS * KGROUPS == 2 && STRIPS * BM / 2 * (kDeferred ? 2 : 1) >= 96;
+  // (Its addresses take 72; at 56 they spill. TURNED, whose loops are the shortest, they fit into 40.)
+  static constexpr bool kUneven = GROUPS * KGROUPS == 2 && (STRIPS + (kDeferred ? 1 : 0)) * BM / 2 >= 96;
   static constexpr int kMath = 128 * GROUPS * KGROUPS, kThreads = kMath + (kUneven ? 128 : 32);
-  static constexpr int kMathRegisters = 216, kProducerRegisters = 72;
+  static constexpr int kMathRegisters = TURNED ? 232 : 216, kProducerRegisters = TURNED ? 40 : 72;
   static constexpr int kStripRows = 64, BN = kStripRows * STRIPS * GROUPS;
   static constexpr int kPanelK = 128 / static_cast<int>(sizeof(Element));
   static constexpr int BK = kPanelK * PANELS;
   static constexpr int kSums = BM / 2;  // of a strip, per thread
   static constexpr int kBM = BM, kPanels = PANELS, kCluster = CLUSTER, kSplit = SPLIT;
+  static constexpr bool kTurned = TURNED;
   static constexpr int kShare = SPLIT > 1 ? 1 : CLUSTER;  // blocks that share x
   static constexpr int kBoxRows = BM / kShare, kBoxPanels = kShare > 1 ? 1 : PANELS;  // of x
   static constexpr int kParts = SPLIT * KGROUPS;  // of k, whose sums meet at the end
   static_assert(!WARPS || (Weights::kRegisters && kKind != WgmmaKind::e4m3 && BM <= 32), "knobs");
+  static_assert(!Scales::kAny || (kDeferred && !Weights::kRegisters), "scales of blocks");
   static_assert(BM % (8 * kShare) == 0 && BM <= 256 && (SPLIT == 1 || SPLIT == CLUSTER) && PANELS % KGROUPS == 0, "knobs");
 
   // Shared memory: the ring, then what the epilogue turns around, scales of x, barriers.
@@ -66,11 +72,15 @@ struct Warpgroups {
   static_assert(kStageBytes % 1024 == 0, "swizzle atoms");
   static constexpr int kRingBytes = STAGES * kStageBytes;
   using Y = typename Epi::Out;
+  static_assert(!TURNED || (SPLIT * KGROUPS == 1 && BM % 64 == 0), "knobs");
   static constexpr bool kMatrixStores = kParts == 1 && sizeof(Y) == 2;
   static constexpr int kChunk = BM % 32 == 0 ? 32 : BM % 16 == 0 ? 16 : 8;  // tokens stored at a time
   static constexpr int kSlice = BN / SPLIT;  // rows of w whose sums one block of the cluster completes
   static constexpr int kSlotFloats = kParts * BM * kSlice;
-  static constexpr int kTurnBytes = kMatrixStores ? GROUPS * 2 * kChunk * 128 : kParts > 1 ? 2 * kSlotFloats * 4 : 0;
+  static constexpr int kTurnBytes = TURNED && sizeof(Y) == 2 ? GROUPS * 4 * 2048
+                                    : kMatrixStores          ? GROUPS * 2 * kChunk * 128
+                                    : kParts > 1             ? 2 * kSlotFloats * 4
+                                                             : 0;
   static constexpr int kScaleBytes = X::kRowScale ? BM * 4 : 0;
   static constexpr int kMainBytes = kRingBytes + kTurnBytes;
   static constexpr int kSharedBytes = kMainBytes + kScaleBytes + 16 * STAGES + (kParts > 1 ? 16 : 0);
@@ -173,7 +183,7 @@ struct Warpgroups {
     }
   }
 
-  TW_MEMBER static void multiply(const Shape& shape, Ring& ring, const Tiles& tiles, Sums& sums, int thread) {
+  TW_MEMBER static void multiply(Ring& ring, const Tiles& tiles, const Scales& scales, Sums& sums, int thread) {
     const int lane = thread % 32, group = thread / 128 % GROUPS, k_group = KGROUPS > 1 ? thread / (128 * GROUPS) : 0;
     TW_UNROLL for (int s = 0; s < STRIPS; ++s)
       TW_UNROLL for (int i = 0; i < kSums; ++i) sums[s][i] = 0;
@@ -183,7 +193,7 @@ struct Warpgroups {
       multiply_warps(ring, tiles, sums, group, k_group, thread, lane);
       return;
     } else if constexpr (kDeferred && !Weights::kRegisters) {
-      multiply_apart(ring, tiles, sums, x_base, group, k_group, lane);
+      multiply_apart(ring, tiles, scales, sums, x_base, group, k_group, lane);
       return;
     } else if constexpr (kDeferred) {
       multiply_deferred(ring, tiles, sums, x_base, group, k_group, thread, lane);
@@ -298,13 +308,22 @@ struct Warpgroups {
   }
 
   // Both operands in shared memory. The matrix units are the other warpgroup's while this one adds.
-  TW_MEMBER static void multiply_apart(Ring& ring, const Tiles& tiles, Sums& sums, u32 x_base, int group, int k_group, int lane) {
+  TW_MEMBER static void multiply_apart(Ring& ring, const Tiles& tiles, const Scales& scales, Sums& sums, u32 x_base, int group,
+                                       int k_group, int lane) {
     Product products[kSums];
+    typename Scales::Factors factors, next;
+    if constexpr (Scales::kAny && TURNED) next = scales.at(0);
     for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
       barrier_wait(ring.full + ring.stage, ring.phase);
       TW_UNROLL for (int i = 0; i < PANELS / KGROUPS; ++i)
         TW_UNROLL for (int s = 0; s < STRIPS; ++s) {
           const int p = i * KGROUPS + k_group;
+          // From L2 they may come later than a panel's products; where registers allow, they are fetched a panel ahead.
+          if constexpr (Scales::kAny && TURNED) {
+            if (s == 0) factors = next, next = scales.at(kb * PANELS + p + 1);
+          } else if constexpr (Scales::kAny) {
+            if (s == 0) factors = scales.at(kb * PANELS + p);
+          }
           const u32 x = x_base + (ring.stage * kStageBytes + p * kPanelBytes) / 16;
           const u32 w = x_base + (ring.stage * kStageBytes + kXBytes + (p * BN + (group * STRIPS + s) * kStripRows) * 128) / 16;
           wgmma_fence();
@@ -312,7 +331,10 @@ struct Warpgroups {
           wgmma_commit();
           wgmma_wait<0>();
           if (i + 1 == PANELS / KGROUPS && s + 1 == STRIPS) release(ring, ring.stage, lane);
-          TW_UNROLL for (int j = 0; j < kSums; ++j) sums[s][j] += products[j];
+          TW_UNROLL for (int j = 0; j < kSums; ++j) {
+            if constexpr (Scales::kAny) sums[s][j] += factors.of(s, j) * products[j];
+            else sums[s][j] += products[j];
+          }
         }
       ring.advance();
     }
@@ -417,14 +439,7 @@ struct Warpgroups {
           const int at = i * 128 + thread % 128, token = at / 8, piece = at % 8;
           const i64 m = m0 + c * kChunk + token, n = n0 + (group * STRIPS + s) * kStripRows + 8 * piece;
           if (at < kChunk * 8 && m < args.m && n < shape.n) {
-            const u32x4 q = *reinterpret_cast<const u32x4*>(buffer + token * 128 + (piece ^ (token & 7)) * 16);
-            u16* y = static_cast<u16*>(args.y) + m * ldy + n;
-            if (whole) {
-              store_global16(y, q);
-            } else {
-              const u32 words[4] = {q.x, q.y, q.z, q.w};
-              TW_UNROLL for (int e = 0; e < 8; ++e) y[e] = static_cast<u16>(words[e / 2] >> (16 * (e % 2)));
-            }
+            store_eight(static_cast<u16*>(args.y) + m * ldy + n, *reinterpret_cast<const u32x4*>(buffer + token * 128 + (piece ^ (token & 7)) * 16), whole);
           }
         }
       }
@@ -474,8 +489,23 @@ struct Warpgroups {
     exchange.slot ^= 1u;
   }
 
-  // w_map: of plain weights only.
+  TW_MEMBER static Scales scales_of(const Args& args, const Shape& shape, i64 n0, i64 m0, int thread) {
+    const i64 ldx = args.ldx ? args.ldx : shape.k;
+    return {{args.x.scales, args.m, TURNED ? shape.k : ldx, m0}, {args.w.scales, shape.n, TURNED ? ldx : shape.k, n0},
+            shape.k, 2 * (thread % 4), row_of(thread, 0, 0)};
+  }
+
+  // w_map: of plain weights only. TURNED: from here on x is called w, and w x.
   TW_MEMBER static void run(const Args& args, const Shape& shape, const TensorMap* x_map, const TensorMap* w_map = nullptr) {
+    if constexpr (TURNED) {
+      Shape turned = shape;
+      turned.n = args.m;
+      work({args.w, args.x, args.y, args.bias, shape.n, args.ldx, args.ldy}, turned, x_map, w_map);
+    } else {
+      work(args, shape, x_map, w_map);
+    }
+  }
+  TW_MEMBER static void work(const Args& args, const Shape& shape, const TensorMap* x_map, const TensorMap* w_map) {
     u8* shared = dynamic_shared();
     float* x_scales = reinterpret_cast<float*>(shared + kMainBytes);
     Ring ring{shared, reinterpret_cast<u64*>(shared + kMainBytes + kScaleBytes), nullptr};
@@ -499,7 +529,7 @@ struct Warpgroups {
     else sync_block();
     const Tiles tiles(args, shape);
     // While the kernel before this one ends, the first stages of weights come as near as L2.
-    if (thread == kMath) prefetch(args, shape, w_map, tiles);
+    if (!TURNED && thread == kMath) prefetch(args, shape, w_map, tiles);
     wait_prerequisite_grids();
 
     if (thread >= kMath) {
@@ -511,16 +541,69 @@ struct Warpgroups {
         i64 n0, m0;
         tiles.at(tile, n0, m0);
         Sums sums;
-        multiply(shape, ring, tiles, sums, thread);
+        multiply(ring, tiles, scales_of(args, shape, n0, m0, thread), sums, thread);
         if constexpr (X::kRowScale && kParts == 1) {
           sync_named(8, kMath);
           for (int i = thread; i < BM; i += kMath) x_scales[i] = m0 + i < args.m ? static_cast<const float*>(args.x.scales)[m0 + i] : 0.0f;
           sync_named(8, kMath);
         }
         if constexpr (kParts > 1) store_reduced(args, shape, exchange, sums, n0, m0, thread);
+        else if constexpr (TURNED) store_turned(args, shape, shared + kRingBytes, sums, n0, m0, thread);
         else if constexpr (kMatrixStores) store_matrices(args, shape, shared + kRingBytes, x_scales, sums, n0, m0, thread);
         else store_elements(args, shape, x_scales, sums, n0, m0, thread);
       }
+    }
+  }
+
+  // TURNED: a row of a strip is a piece of one of y, and a warp's sixteen are its own business.
+  TW_MEMBER static void store_turned(const Args& args, const Shape& shape, u8* turn, const Sums& sums, i64 n0, i64 m0, int thread) {
+    const i64 tokens = shape.n, features = args.m, ldy = args.ldy ? args.ldy : features;
+    const int lane = thread % 32;
+    const float tensor = tensor_scale<X, W>(args, shape);
+    turn += thread / 32 * 2048;
+    TW_UNROLL for (int s = 0; s < STRIPS; ++s) {
+      float scale[2];
+      TW_UNROLL for (int h = 0; h < 2; ++h) {
+        scale[h] = tensor;
+        if constexpr (W::kRowScale) scale[h] *= static_cast<const float*>(args.w.scales)[min2(n0 + row_of(thread, s, h), tokens - 1)];
+      }
+      TW_UNROLL for (int c = 0; c < BM / 64; ++c) {
+        TW_UNROLL for (int j = 0; j < 8; j += 2) {
+          u32 v[4];
+          TW_UNROLL for (int q = 0; q < 4; ++q) {  // columns 8 (j + q / 2) ..., rows + 8 (q % 2)
+            float out[2];
+            TW_UNROLL for (int e = 0; e < 2; ++e) {
+              const i64 n = m0 + c * 64 + 8 * (j + q / 2) + 2 * (lane % 4) + e, m = n0 + row_of(thread, s, q % 2);
+              const float bias = Epi::bias_at(args.bias, min2(n, features - 1));
+              out[e] = Epi::finish(static_cast<float>(sums[s][4 * (8 * c + j + q / 2) + 2 * (q % 2) + e]), scale[q % 2], bias);
+              if (sizeof(Y) == 4 && m < tokens && n < features) Epi::store(args.y, m * ldy + n, out[e]);
+            }
+            if constexpr (sizeof(Y) == 2) v[q] = pack2<Y>(out[0], out[1]);
+          }
+          if constexpr (sizeof(Y) == 2) {
+            const int row = lane % 16;
+            stmatrix_x4(turn + row * 128 + ((j + lane / 16) ^ (row & 7)) * 16, v);
+          }
+        }
+        if constexpr (sizeof(Y) == 2) {
+          sync_warp();
+          TW_UNROLL for (int i = 0; i < 4; ++i) {
+            const int row = 4 * i + lane / 8, piece = lane % 8;
+            const i64 m = n0 + row_of(thread / 32 * 32, s, 0) + row, n = m0 + c * 64 + 8 * piece;
+            if (m >= tokens || n >= features) continue;
+            store_eight(static_cast<u16*>(args.y) + m * ldy + n, *reinterpret_cast<const u32x4*>(turn + row * 128 + (piece ^ (row & 7)) * 16), ldy % 8 == 0);
+          }
+          sync_warp();
+        }
+      }
+    }
+  }
+  TW_MEMBER static void store_eight(u16* y, const u32x4& q, bool whole) {
+    if (whole) {
+      store_global16(y, q);
+    } else {
+      const u32 words[4] = {q.x, q.y, q.z, q.w};
+      TW_UNROLL for (int e = 0; e < 8; ++e) y[e] = static_cast<u16>(words[e / 2] >> (16 * (e % 2)));
     }
   }
 

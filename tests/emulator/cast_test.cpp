@@ -14,6 +14,8 @@
 #include "emulator/emulator.h"
 #include "formats/bf16.cuh"
 #include "formats/e2m1_row.cuh"
+#include "formats/e4m3_b128.cuh"
+#include "formats/e4m3_g128.cuh"
 #include "formats/e4m3_row.cuh"
 #include "formats/f16.cuh"
 #include "formats/f32.cuh"
@@ -48,12 +50,13 @@ constexpr float kGlobal = 0.0173f;
 
 template <class F>
 struct Matrix {
+  static constexpr i64 kScaleRows = fmt::scale_rows<F>;
   i64 rows, cols;
   std::vector<u8> data, scales;
   float global = kGlobal;
   Matrix(i64 r, i64 c) : rows(r), cols(c) {
     data.assign(static_cast<std::size_t>(r * c / F::kBlock * F::kDataBytes), 0xa5);
-    scales.assign(static_cast<std::size_t>(F::kRowScale ? 4 * r : r * c / F::kBlock * F::kScaleBytes), 0xa5);
+    scales.assign(static_cast<std::size_t>(F::kRowScale ? 4 * r : ceil_div64(r, kScaleRows) * (c / F::kBlock) * F::kScaleBytes), 0xa5);
   }
   Operand in() const { return {data.data(), scales.data(), &global}; }
   MutableOperand out() { return {data.data(), scales.data(), &global}; }
@@ -66,8 +69,8 @@ struct Matrix {
     return F::kGlobal ? global : 1.0f;
   }
   float at(i64 i) const {
-    const i64 b = i / F::kBlock;
-    return F::decode(data.data() + b * F::kDataBytes, scales.data() + b * F::kScaleBytes, context(i / cols),
+    const i64 b = i / F::kBlock, scale = i / cols / kScaleRows * (cols / F::kBlock) + i % cols / F::kBlock;
+    return F::decode(data.data() + b * F::kDataBytes, scales.data() + scale * F::kScaleBytes, context(i / cols),
                      static_cast<int>(i % F::kBlock));
   }
 };
@@ -279,6 +282,13 @@ TEMPLATE_TEST_CASE("formats of weights", "[cast]", fmt::f32, fmt::f16, fmt::bf16
   check_decode<fmt::q3_k, TestType>();
   check_decode<fmt::q5_k, TestType>();
   check_decode<fmt::q6_k, TestType>();
+}
+
+TEMPLATE_TEST_CASE("FP8 with scales of blocks", "[cast]", fmt::f32, fmt::f16, fmt::bf16) {
+  check_encode<TestType, fmt::e4m3_g128>();
+  check_decode<fmt::e4m3_g128, TestType>();
+  check_run<cast::Reference<TestType, fmt::e4m3_g128>, TestType, fmt::e4m3_g128>();
+  check_run<cast::Reference<fmt::e4m3_b128, TestType>, fmt::e4m3_b128, TestType>();
 }
 
 TEMPLATE_TEST_CASE("the reference", "[cast]", fmt::f32, fmt::f16, fmt::bf16) {

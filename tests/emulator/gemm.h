@@ -33,7 +33,7 @@ struct Matrix {
     const i64 data_row = gemm::data_stride<F>(ld), scale_row = gemm::scale_stride<F>(ld);
     data.assign(static_cast<std::size_t>((rows - 1) * data_row + gemm::data_stride<F>(cols)), 0xff);
     scales.assign(F::kRowScale || F::kScaleBytes
-                      ? static_cast<std::size_t>((rows - 1) * scale_row + gemm::scale_stride<F>(cols))
+                      ? static_cast<std::size_t>((rows - 1) / kScaleRows * scale_row + gemm::scale_stride<F>(cols))
                       : 0,
                   0xff);
     exact.resize(static_cast<std::size_t>(rows * cols));
@@ -44,13 +44,15 @@ struct Matrix {
       if (F::kRowScale) std::memcpy(&scales[static_cast<std::size_t>(4 * r)], &kRowScale, 4);
       for (i64 b = 0; b < cols / F::kBlock; ++b) {
         const std::size_t pick = random() % kPool;
+        u8* scale = scales.data() + r / kScaleRows * scale_row + b * F::kScaleBytes;
         std::memcpy(&data[static_cast<std::size_t>(r * data_row + b * F::kDataBytes)], &pool.data[pick * F::kDataBytes],
                     F::kDataBytes);
-        if (F::kScaleBytes)
-          std::memcpy(&scales[static_cast<std::size_t>(r * scale_row + b * F::kScaleBytes)],
-                      &pool.scales[pick * F::kScaleBytes], F::kScaleBytes);
-        std::copy_n(&pool.exact[pick * F::kBlock], F::kBlock,
-                    &exact[static_cast<std::size_t>(r * cols + b * F::kBlock)]);
+        if (F::kScaleBytes && r % kScaleRows == 0)
+          std::memcpy(scale, &pool.scales[pick * F::kScaleBytes], F::kScaleBytes);
+        for (int i = 0; i < F::kBlock; ++i)
+          exact[static_cast<std::size_t>(r * cols + b * F::kBlock + i)] =
+              kScaleRows > 1 ? F::decode(&pool.data[pick * F::kDataBytes], scale, 1.0f, i)
+                             : pool.exact[pick * F::kBlock + static_cast<std::size_t>(i)];
       }
     }
   }
@@ -60,6 +62,7 @@ struct Matrix {
 
  private:
   static constexpr float kRowScale = 0.01f;
+  static constexpr i64 kScaleRows = fmt::scale_rows<F>;
   static constexpr std::size_t kPool = 61;
   // Blocks to choose from: some encoders are slow.
   struct Pool {
@@ -77,6 +80,7 @@ struct Matrix {
         float x[F::kBlock];
         for (float& v : x) v = normal(random);
         u8* scales = &p.scales[b * F::kScaleBytes];
+        if constexpr (kScaleRows > 1) F::write_scale(scales, F::scale_for(1.0f + normal(random) * 0.25f));
         F::encode(x, &p.data[b * F::kDataBytes], scales, context, 0);
         for (int i = 0; i < F::kBlock; ++i)
           p.exact[b * F::kBlock + static_cast<std::size_t>(i)] =

@@ -2,6 +2,8 @@
 // The reference kernel over every pair of formats, and the values and bounds that it gives the tuner as an oracle.
 #include "emulator/gemm.h"
 #include "formats/bf16.cuh"
+#include "formats/e4m3_b128.cuh"
+#include "formats/e4m3_g128.cuh"
 #include "formats/e4m3_row.cuh"
 #include "formats/f16.cuh"
 #include "formats/f32.cuh"
@@ -78,6 +80,11 @@ TEST_CASE("reference: every pair of formats", "[gemm]") {
   SECTION("q8_1") { check_row<fmt::q8_1>(); }
   SECTION("nvfp4") { check_row<fmt::nvfp4>(); }
   SECTION("e4m3_row") { check_row<fmt::e4m3_row>(); }
+  SECTION("scales of blocks") {
+    check_pair<fmt::e4m3_g128, fmt::e4m3_b128>();
+    check_pair<fmt::f16, fmt::e4m3_b128>();
+    check_pair<fmt::e4m3_g128, fmt::e4m3_g128>();
+  }
 }
 
 TEST_CASE("reference: values and bounds as an oracle", "[gemm]") {

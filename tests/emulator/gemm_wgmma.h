@@ -34,7 +34,7 @@ Tiles<W> pack(const Matrix<W>& w) {
 // difference of, which are at most twice the largest weight of its row.
 template <class X, class W>
 double rounding_of(const float* x, const float* w, i64 k) {
-  if constexpr (same<X, W>) {
+  if constexpr (gemm::plain_pair<X, W>) {
     return 0;
   } else {
     using Tile = typename W::template Tile<typename X::Element>;
@@ -63,7 +63,7 @@ void check_wgmma(const Size& s, u32 grid, std::uint64_t seed) {
 
   Operand operand = w.operand();
   Tiles<W> tiles;
-  if constexpr (!same<X, W>) {
+  if constexpr (!gemm::plain_pair<X, W>) {
     tiles = pack<W, Element>(w);
     operand.data = tiles.data.data();
     if (!W::kRowScale) operand.scales = tiles.scales.data();
@@ -72,31 +72,35 @@ void check_wgmma(const Size& s, u32 grid, std::uint64_t seed) {
                         s.pad_x ? s.k + s.pad_x : 0, s.pad_y ? ldy : 0};
   const gemm::Shape shape{s.n, s.k, -0.75f, divides};
   constexpr int kBytes = sizeof(Element), kPanel = 128 / kBytes;
-  const TensorMap x_map = emu::tensor_map(x.data.data(), kBytes, static_cast<u64>(s.k), static_cast<u64>(s.m),
-                                          static_cast<u64>((s.k + s.pad_x) * kBytes), kPanel, Plan::kBoxRows, 128, Plan::kBoxPanels);
-  TensorMap w_map{};
-  if constexpr (same<X, W>)
-    w_map = emu::tensor_map(w.data.data(), kBytes, static_cast<u64>(s.k), static_cast<u64>(s.n), static_cast<u64>(s.k * kBytes),
-                            kPanel, std::min(Plan::BN, 256), 128, Plan::kPanels);
-  const u32 places = static_cast<u32>(ceil_div64(s.n, Plan::BN * Plan::kShare) * ceil_div64(s.m, Plan::kBM)) * Plan::kCluster;
+  const auto map_of = [&](const auto& matrix, bool columns) {
+    return emu::tensor_map(matrix.data.data(), kBytes, static_cast<u64>(s.k), static_cast<u64>(matrix.rows), static_cast<u64>(matrix.ld * kBytes),
+                           kPanel, columns ? Plan::kBoxRows : std::min(Plan::BN, 256), 128, columns ? Plan::kBoxPanels : Plan::kPanels);
+  };
+  TensorMap columns_map{}, rows_map{};
+  if constexpr (Plan::kTurned) columns_map = map_of(w, true), rows_map = map_of(x, false);
+  else columns_map = map_of(x, true);
+  if constexpr (!Plan::kTurned && gemm::plain_pair<X, W>) rows_map = map_of(w, false);
+  const i64 columns = Plan::kTurned ? s.n : s.m, rows = Plan::kTurned ? s.m : s.n;
+  const u32 places = static_cast<u32>(ceil_div64(rows, Plan::BN * Plan::kShare) * ceil_div64(columns, Plan::kBM)) * Plan::kCluster;
   emu::Launch launch{{std::min(places, grid / Plan::kCluster * Plan::kCluster), 1, 1}, Plan::kThreads, Plan::kCluster,
                      Plan::kSharedBytes, seed};
-  emu::run(launch, [&] { Plan::run(args, shape, &x_map, &w_map); });
+  emu::run(launch, [&] { Plan::run(args, shape, &columns_map, &rows_map); });
 
   const double scale = divides ? shape.alpha / w.global : shape.alpha * w.global;
   compare<Epi>(s, x.exact, w.exact, bias, scale, y, ldy, rounding_of<X, W>);
 }
 
-template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROUPS, int PANELS, int STAGES, int CLUSTER, int SPLIT, bool WARPS = false, bool FAST = false>
+template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROUPS, int PANELS, int STAGES, int CLUSTER, int SPLIT, bool WARPS = false, bool FAST = false, bool TURNED = false>
 void check_warpgroups() {
-  using Plan = gemm::Warpgroups<X, W, Epi, BM, STRIPS, GROUPS, KGROUPS, PANELS, STAGES, CLUSTER, SPLIT, WARPS, FAST>;
+  using Plan = gemm::Warpgroups<tw::select<TURNED, W, X>, tw::select<TURNED, X, W>, Epi, BM, STRIPS, GROUPS, KGROUPS, PANELS, STAGES, CLUSTER, SPLIT,
+                                WARPS, FAST, TURNED>;
   static_assert(Plan::kSharedBytes <= 227 * 1024, "the test asks for too much");
   constexpr i64 kPanel = 128 / sizeof(typename X::Element);
-  constexpr bool kCoded = !same<X, W>;
+  constexpr bool kCoded = !gemm::plain_pair<X, W>;
   // Coded weights come in whole strips and stages; plain ones in whole panels and eights of rows.
   const i64 step = kCoded ? std::lcm<i64>(kPanel * PANELS, W::kBlock) : kPanel;
   const i64 ragged = kCoded ? Plan::BN + 64 : Plan::BN + 24;
-  const i64 pad = 16 / static_cast<i64>(sizeof(typename X::Element));
+  const i64 pad = std::max<i64>(X::kBlock, 16 / static_cast<i64>(sizeof(typename X::Element)));
   std::uint64_t seed = 0;
   check_wgmma<Plan, X, W, Epi>({1, ragged, step * 3, 0, 0}, 8, seed++);
   check_wgmma<Plan, X, W, Epi>({BM - 3, Plan::BN, step * (STAGES + 2), pad, 3}, 8, seed++);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "emulator/gemm_wgmma.h"
 #include "formats/bf16.cuh"
+#include "formats/e4m3_b128.cuh"
+#include "formats/e4m3_g128.cuh"
 #include "formats/e4m3_row.cuh"
 #include "formats/f16.cuh"
 #include "formats/int8_row.cuh"
@@ -23,6 +25,20 @@ TEST_CASE("wgmma: plain operands", "[gemm]") {
     check_warpgroups<fmt::e4m3_row, fmt::e4m3_row, PlainF32, 16, 1, 1, 1, 2, 2, 2, 2>();
     check_warpgroups<fmt::e4m3_row, fmt::e4m3_row, Epilogue<f16, NoBias, Act::none>, 32, 2, 1, 2, 2, 2, 1, 1>();
     check_warpgroups<fmt::e4m3_row, fmt::e4m3_row, Epilogue<bf16, NoBias, Act::none>, 64, 1, 2, 1, 1, 3, 2, 1, false, true>();
+  }
+  SECTION("fp8, x in groups of 128, w in blocks of 128 x 128") {
+    check_warpgroups<fmt::e4m3_g128, fmt::e4m3_b128, Epilogue<bf16, NoBias, Act::none>, 8, 1, 1, 1, 2, 3, 2, 2>();
+    check_warpgroups<fmt::e4m3_g128, fmt::e4m3_b128, Epilogue<f16, f16, Act::silu>, 64, 2, 1, 2, 2, 2, 1, 1>();
+    check_warpgroups<fmt::e4m3_g128, fmt::e4m3_b128, PlainF32, 16, 1, 2, 1, 1, 2, 2, 1>();
+  }
+  SECTION("fp8, scales of blocks and many tokens") {
+    check_warpgroups<fmt::e4m3_g128, fmt::e4m3_b128, Epilogue<bf16, bf16, Act::gelu>, 64, 1, 2, 1, 1, 3, 2, 1, false, false, true>();
+    check_warpgroups<fmt::e4m3_g128, fmt::e4m3_b128, Epilogue<bf16, NoBias, Act::none>, 128, 2, 1, 1, 2, 2, 1, 1, false, false, true>();
+    check_warpgroups<fmt::e4m3_g128, fmt::e4m3_b128, PlainF32, 192, 1, 1, 1, 1, 2, 1, 1, false, false, true>();
+  }
+  SECTION("fp8, x with a scale per row, w in blocks of 128 x 128") {
+    check_warpgroups<fmt::e4m3_row, fmt::e4m3_b128, Epilogue<bf16, float, Act::none>, 32, 1, 1, 1, 2, 2, 1, 1>();
+    check_warpgroups<fmt::e4m3_row, fmt::e4m3_b128, Epilogue<f16, NoBias, Act::none>, 64, 2, 2, 1, 1, 2, 1, 1, false, false, true>();
   }
   SECTION("signed bytes, a scale per row on both sides") {
     check_warpgroups<fmt::int8_row, fmt::int8_row, Epilogue<bf16, float, Act::none>, 64, 2, 1, 1, 1, 3, 1, 1>();

@@ -136,6 +136,16 @@ def e4m3(x: np.ndarray):
     return [q.view(np.uint8), s], (q.astype(F) * s[:, None]).astype(F)
 
 
+def e4m3_blocks(x: np.ndarray, rows: int):
+    """One scale per `rows` rows and 128 columns; the last rows may be fewer."""
+    s = np.stack([np.abs(x[r:r + rows]).max(0).reshape(-1, 128).max(1) for r in range(0, x.shape[0], rows)]) / F(448)
+    s = s.astype(F)
+    s[s == 0] = 1
+    each = np.repeat(np.repeat(s, rows, 0)[:x.shape[0]], 128, 1)
+    q = np.clip((x / each).astype(F), -448, 448).astype(ml_dtypes.float8_e4m3fn)
+    return [q.view(np.uint8), s], (q.astype(F) * each).astype(F)
+
+
 def edge_weights() -> np.ndarray:
     """edge(), and what the integer formats of weights stumble over. One case per row again."""
     rng = np.random.default_rng(20261122)
@@ -287,6 +297,11 @@ def weights(out: str, real: np.ndarray, ggml: Ggml) -> None:
     write(Path(out) / "int8_row.bin", x, *int_row(x, 127))
     write(Path(out) / "e2m1_row.bin", x, *e2m1_row(x))
     write(Path(out) / "mxfp4.bin", x, *mxfp4(x))
+    write(Path(out) / "e4m3_g128.bin", x, *e4m3_blocks(x, 1))
+    tall = np.concatenate([np.tile(real, (16, 1)), edge()[:6]])[:, :256]  # two blocks of rows, the last of six
+    tall[:128] *= (F(2.0) ** -(np.arange(128, dtype=F) % 9))[:, None]
+    tall[128:, 128:] = 0
+    write(Path(out) / "e4m3_b128.bin", tall, *e4m3_blocks(tall, 128))
     for name in ("q2_k", "q3_k", "q5_k", "q6_k"):
         write(Path(out) / f"{name}.bin", x, *k_quant(ggml, name, x))
 

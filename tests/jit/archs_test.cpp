@@ -41,6 +41,8 @@ TEST_CASE("every family compiles for every generation of chips", "[archs]") {
         "gemm x=f16 w=q8_0 y=bf16 m=7 n=33 k=96", "gemm x=f16 w=q4_0 y=f16 m=16 n=4096 k=4096 pack=tiles",
         "gemm x=bf16 w=nvfp4 y=f16 m=16 n=4096 k=4096 global=div pack=tiles",
         "gemm x=f16 w=q5_k y=f16 m=16 n=4096 k=4096 pack=tiles", "gemm x=f32 w=f32 y=f32 m=3 n=5 k=7",
+        "gemm x=e4m3_g128 w=e4m3_b128 y=bf16 m=16 n=4096 k=4096",
+        "gemm x=e4m3_g128 w=e4m3_b128 y=f16 m=512 n=4096 k=4096 bias=f16 act=gelu", "cast x=f16 y=e4m3_g128 rows=64 cols=4096",
         "cast x=f32 y=q8_1 rows=64 cols=4096", "cast x=f16 y=e4m3_row rows=64 cols=4096",
         "cast x=q4_0 y=f16 rows=64 cols=4096", "pack w=q5_k x=f16 n=4096 k=4096",
         "pack w=nvfp4 x=bf16 n=4096 k=4096 inverse=1", "pack w=int4_row x=int8_row n=4096 k=4096"})

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every format's scalar codec: against the golden vectors of its reference encoder, against its formula restated in
 // double precision, on special values, and its fast path as a weight against its decoder.
+#include <tilewright/error.h>
 #include <tilewright/format.h>
+#include <tilewright/problem.h>
 
 #include <algorithm>
 #include <cmath>
@@ -135,7 +137,7 @@ TEST_CASE("encoders and decoders agree with their references, bit for bit", "[fo
                         {"e4m3", "e4m3_row", "amax448"}};
   for (const Case& c : cases)
     for (const char* kind : {"_edge", "_minilm"}) check_golden(std::string(c.file) + kind, c.format, c.encoder);
-  for (const char* name : {"e2m1_row", "int4_g128", "int4_g32", "int4_g64", "int4_row", "int8_row", "mxfp4", "q2_k",
+  for (const char* name : {"e2m1_row", "e4m3_b128", "e4m3_g128", "int4_g128", "int4_g32", "int4_g64", "int4_row", "int8_row", "mxfp4", "q2_k",
                            "q3_k", "q4_1", "q5_0", "q5_1", "q5_k", "q6_k", "uint4_g128", "uint4_g32", "uint4_g64"})
     check_golden(name, name, Format::parse(name).info().encoders[0]);
 }
@@ -189,7 +191,8 @@ TEST_CASE("errors stay within half a step", "[formats]") {
           if (f.name() == "nvfp4") bound = amax / 6 * 1.5;
           if (f.name() == "f16") bound = amax / 2048 + 3e-8;
           if (f.name() == "bf16") bound = amax / 256;
-          if (f.name() == "e4m3_row") bound = amax / 16 + largest(x) / 448 / 1024;
+          if (f.name().starts_with("e4m3_"))
+            bound = (f.name() == "e4m3_b128" ? largest(x) : amax) / 16 + largest(x) / 448 / 1024;
           if (f.name().starts_with("int4_")) bound = (f.name() == "int4_row" ? largest(x) : amax) / 14;
           if (f.name().starts_with("uint4_")) bound = (high - low) / 30 * 2;  // half a step, and the zero point's half
           if (f.name() == "int8_row") bound = largest(x) / 254;
@@ -234,6 +237,57 @@ TEST_CASE("encoding what was decoded changes nothing", "[formats]") {
   const Format fp8 = Format::parse("e4m3_row");
   const Encoded once = encode(fp8, x, 256);
   CHECK(first_difference(once.data, encode(fp8, decode(fp8, once, x.size(), 256), 256).data) == -1);
+}
+
+TEST_CASE("e4m3_b128: 128 rows share scales, the last ones fewer", "[formats]") {
+  const Format f = Format::parse("e4m3_b128");
+  const std::int64_t rows = 131, cols = 256;
+  CHECK(f.stream_bytes(0, rows, cols) == rows * cols);
+  CHECK(f.stream_bytes(1, rows, cols) == 2 * 2 * 4);
+  CHECK(f.stream_bytes(1, 128, cols) == 2 * 4);
+  CHECK(f.stream_bytes(1, 0, cols) == 0);
+  CHECK(f.bits_per_element() == Approx(8 + 32.0 / (128 * 128)));
+  auto x = gauss(static_cast<std::size_t>(rows * cols), 1.0f, 5);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const auto row = static_cast<std::int64_t>(i) / cols, col = static_cast<std::int64_t>(i) % cols;
+    if (row >= 128) x[i] = col < 128 ? x[i] * 1e-3f : 0.0f;
+  }
+  x[57 * 256 + 200] = -44.8f, x[130 * 256 + 3] = 4.48f;  // the largest of the second and of the third block
+  const Encoded e = encode(f, x, cols);
+  float scales[4];
+  std::memcpy(scales, e.scales.data(), sizeof scales);
+  CHECK(scales[1] == Approx(0.1));
+  CHECK(scales[2] == Approx(0.01));
+  CHECK(scales[3] == 1.0f);  // of zeros
+  const auto y = decode(f, e, x.size(), cols);
+  CHECK(y[57 * 256 + 200] == Approx(-44.8));
+  CHECK(y[130 * 256 + 3] == Approx(4.48));
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const float scale = scales[i / 256 / 128 * 2 + i % 256 / 128];
+    REQUIRE(y[i] == tw::e4m3_to_f32(e.data[i]) * scale);
+    REQUIRE(std::fabs(y[i] - x[i]) <= std::fabs(x[i]) / 16 + scale / 1024);
+  }
+}
+
+TEST_CASE("what problems say of scales that rows share", "[formats]") {
+  struct Case {
+    const char *text, *field, *value, *allowed;
+  };
+  for (const Case& c : {Case{"gemm x=e4m3_b128 w=e4m3_b128 y=f16 m=4 n=64 k=128", "x", "e4m3_b128", "128 rows share a scale"},
+                        Case{"cast x=f32 y=e4m3_b128 rows=128 cols=128", "y", "e4m3_b128", "128 rows share a scale"},
+                        Case{"gemm x=e4m3_g128 w=e4m3_b128 y=f16 m=4 n=64 k=192", "k", "192", "a multiple of 128"},
+                        Case{"gemm x=e4m3_row w=e4m3_b128 y=f16 m=4 n=64 k=128 accum=fast", "accum", "fast", "w=e4m3_b128"}}) {
+    INFO(c.text);
+    try {
+      (void)Problem::parse(c.text);
+      FAIL("no error");
+    } catch (const Error& e) {
+      CHECK(e.field() == c.field);
+      CHECK(e.value() == c.value);
+      CHECK(e.allowed().find(c.allowed) != std::string::npos);
+    }
+  }
+  CHECK_NOTHROW(Problem::parse("cast x=e4m3_b128 y=f32 rows=130 cols=256"));
 }
 
 TEST_CASE("q4_0 amax7 and q8_1 sum_x follow their formulas", "[formats]") {

@@ -67,6 +67,24 @@ TEST_CASE("a large matrix repeats a pool of rows, neighbours differ", "[task]") 
   CHECK(std::memcmp(part.data(), v.data(), part.size() * 4) == 0);
 }
 
+TEST_CASE("rows that share scales are repeated together", "[task]") {
+  const Content c{Format::parse("e4m3_b128"), 1000, 4096, 1, false};  // eight bands of rows out of a pool of three
+  std::vector<unsigned char> data(static_cast<std::size_t>(c.format.stream_bytes(0, c.rows, c.cols)));
+  std::vector<float> scales(static_cast<std::size_t>(c.format.stream_bytes(1, c.rows, c.cols)) / 4), v(data.size());
+  CHECK(scales.size() == 8 * 32);
+  fill_stream(c, 0, 3, std::as_writable_bytes(std::span(data)));
+  fill_stream(c, 1, 3, std::as_writable_bytes(std::span(scales)));
+  for (float s : scales) CHECK((s > 1e-3f && s < 0.1f));  // the last band's are whole too
+  for (std::size_t b = 1; b < 8; ++b) CHECK(!std::equal(&scales[32 * b], &scales[32 * b] + 32, &scales[32 * (b - 1)]));
+  c.format.info().decode({data.data(), scales.data(), nullptr}, c.rows, c.cols, v.data());
+  for (std::size_t block = 0; block < 32; ++block) {  // each band's largest code is 448, so its scales are its own
+    float largest = 0;
+    for (std::size_t r = 0; r < 128; ++r)
+      for (std::size_t i = 0; i < 128; ++i) largest = std::max(largest, std::fabs(v[(r + 128) * 4096 + block * 128 + i]));
+    CHECK(largest == Approx(448 * scales[32 + block]));
+  }
+}
+
 TEST_CASE("packed weights are the same matrix in every stream, whatever their number of rows", "[task]") {
   for (const char* text : {"gemm x=f16 w=q4_0 y=f16 m=4 n=192 k=256 pack=tiles",
                            "gemm x=f16 w=nvfp4 y=f16 m=4 n=12800 k=512 global=div pack=tiles"}) {

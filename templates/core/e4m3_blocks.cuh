@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// What formats of E4M3 codes with a float scale per 128 columns share. The stream `data` is one code a byte; scale =
+// amax / 448 (1 if that is 0), code = e4m3(x / scale), nearest even, saturating; value = code * scale.
+#pragma once
+#include "core/format.cuh"
+
+namespace tw::fmt {
+
+struct E4m3Blocks {
+  using Element = tw::e4m3;
+  static constexpr int kLayout = 1, kBlock = 128, kBits = 8;
+  static constexpr int kDataBytes = 128, kScaleBytes = 4;
+  static constexpr bool kRowScale = false, kGlobal = false;
+  static constexpr int kEncoders = 1;
+  static constexpr const char* encoder_name(int) { return "amax448"; }
+
+  TW_MEMBER static float scale_for(float amax) {
+    const float scale = div_rn(amax, 448.0f);
+    return scale > 0.0f ? scale : 1.0f;
+  }
+  TW_MEMBER static float read_scale(const u8* scales) {
+    float scale;
+    TW_COPY(&scale, scales, 4);
+    return scale;
+  }
+  TW_MEMBER static void write_scale(u8* scales, float scale) { TW_COPY(scales, &scale, 4); }
+  TW_MEMBER static void encode_with(const float* x, u8* data, float scale) {
+    for (int i = 0; i < kBlock; ++i) data[i] = f32_to_e4m3(div_rn(x[i], scale));
+  }
+  TW_MEMBER static float decode(const u8* data, const u8* scales, float, int i) {
+    return mul_rn(e4m3_to_f32(data[i]), read_scale(scales));
+  }
+
+  // Matrix units read such a matrix, or the reference does.
+  static constexpr int kGroup = 0;
+  static constexpr bool kCodes = false, kOffset = false;
+  TW_MEMBER static constexpr bool unit_ok(int) { return false; }
+};
+
+}  // namespace tw::fmt

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// FP8 with a float scale per 128 columns of a row (e4m3_g128) or of 128 rows (e4m3_b128): the warpgroup kernel multiplies a
+// panel's products by them when it adds the products up, a panel being 128 columns too. They come straight from global
+// memory: a cache line of them is 32 panels', so most come from L1.
+#pragma once
+#include "core/format.cuh"
+
+namespace tw::gemm {
+
+template <class F, class = void> struct BlockScaled { static constexpr bool value = false; };
+template <class F> struct BlockScaled<F, void_of<typename F::Element>> { static constexpr bool value = F::kScaleBytes > 0; };
+
+// Of a matrix whose scales they are: rows in all, elements from one to the next, the first of the tile.
+struct ScaledRows {
+  const void* scales;
+  i64 count, stride, first;
+};
+
+// What one thread of a warpgroup needs. X is the operand whose rows are columns of the instruction, BM of them in a tile; W
+// the one of strips of 64 rows. An operand without such scales costs nothing.
+template <class X, class W, int BM, int STRIPS> struct BlockScales {
+  static constexpr bool kOfX = BlockScaled<X>::value, kOfW = BlockScaled<W>::value, kAny = kOfX || kOfW;
+  static constexpr int kRowsX = fmt::scale_rows<X>, kRowsW = fmt::scale_rows<W>;
+  static_assert((kRowsX == 1 || (kRowsX % 64 == 0 && BM % 64 == 0)) && (kRowsW == 1 || kRowsW % 64 == 0), "64 rows share one scale");
+  static constexpr int kSharedX = kRowsX > 1 ? (BM % kRowsX == 0 ? kRowsX : 64) : 1;  // columns of a tile under one scale
+  static constexpr int kX = !kOfX ? 0 : kSharedX > 1 ? ceil_div(BM, kSharedX) : BM / 4;
+  static constexpr int kW = !kOfW ? 0 : kRowsW > 1 ? 1 : 2;  // of a strip
+
+  // Of a panel. Product i of a thread is that of column 8 (i / 4) + i % 2 and row 8 (i % 4 / 2), counted from
+  // the thread's first.
+  struct Factors {
+    float x[max2(1, kX)], w[STRIPS][max2(1, kW)];
+    TW_MEMBER float of(int strip, int i) const {
+      const float of_w = kW == 0 ? 1.0f : w[strip][kW == 1 ? 0 : i % 4 / 2];
+      return kX == 0 ? of_w : of_w * x[kSharedX > 1 ? i / 4 * 8 / kSharedX : i / 4 * 2 + i % 2];
+    }
+  };
+
+  const float *x = nullptr, *w = nullptr;  // of the tile's first row
+  u32 x_at[max2(1, kX)], w_at[STRIPS][max2(1, kW)];  // from there; there are fewer than 2^24 panels
+  u32 last = 0;  // panel
+
+  // row, column: this thread's first within the tile.
+  TW_MEMBER BlockScales(const ScaledRows& of_x, const ScaledRows& of_w, i64 k, int column, int row) {
+    last = static_cast<u32>(k / 128 - 1);
+    if constexpr (kOfX) {
+      x = begin<kRowsX>(of_x);
+      TW_UNROLL for (int i = 0; i < kX; ++i) x_at[i] = offset<kRowsX>(of_x, kSharedX > 1 ? kSharedX * i : column + i / 2 * 8 + i % 2);
+    }
+    if constexpr (kOfW) {
+      w = begin<kRowsW>(of_w);
+      TW_UNROLL for (int s = 0; s < STRIPS; ++s)
+        TW_UNROLL for (int h = 0; h < kW; ++h) w_at[s][h] = offset<kRowsW>(of_w, row + 64 * s + 8 * h);
+    }
+  }
+  // A panel that does not exist has no products, or zeros.
+  TW_MEMBER Factors at(i64 panel) const {
+    Factors f;
+    const u32 p = min2(static_cast<u32>(panel), last);
+    TW_UNROLL for (int i = 0; i < kX; ++i) f.x[i] = x[x_at[i] + p];
+    TW_UNROLL for (int s = 0; s < STRIPS; ++s)
+      TW_UNROLL for (int h = 0; h < kW; ++h) f.w[s][h] = w[w_at[s][h] + p];
+    return f;
+  }
+
+ private:
+  template <int shared> TW_MEMBER static i64 item(const ScaledRows& m, i64 row) { return min2(row, m.count - 1) / shared; }
+  template <int shared> TW_MEMBER static const float* begin(const ScaledRows& m) {
+    return static_cast<const float*>(m.scales) + item<shared>(m, m.first) * (m.stride / 128);
+  }
+  template <int shared> TW_MEMBER static u32 offset(const ScaledRows& m, int row) {
+    return static_cast<u32>((item<shared>(m, m.first + row) - item<shared>(m, m.first)) * (m.stride / 128));
+  }
+};
+
+}  // namespace tw::gemm
