@@ -7,7 +7,7 @@
 #include "arch/sm90.cuh"
 #include "core/format.cuh"
 #include "core/tiles.cuh"
-#include "gemm/params.cuh"
+#include "gemm/epilogue.cuh"
 
 namespace tw::gemm {
 
@@ -94,8 +94,9 @@ template <class X, class W, int STRIPS, int PANELS> struct TileWeights {
   }
 };
 
+// w may have scales of its own, or none, where x has: those are the epilogue's.
 template <class X, class W, int STRIPS, int PANELS> struct WeightsOf {
-  using type = select<same<X, W>, PlainWeights<X, STRIPS, PANELS>, TileWeights<X, W, STRIPS, PANELS>>;
+  using type = select<same<element_of<X>, element_of<W>>, PlainWeights<X, STRIPS, PANELS>, TileWeights<X, W, STRIPS, PANELS>>;
 };
 
 }  // namespace tw::gemm

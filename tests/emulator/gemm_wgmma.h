@@ -34,7 +34,7 @@ Tiles<W> pack(const Matrix<W>& w) {
 // difference of, which are at most twice the largest weight of its row.
 template <class X, class W>
 double rounding_of(const float* x, const float* w, i64 k) {
-  if constexpr (same<X, W>) {
+  if constexpr (same<gemm::element_of<X>, gemm::element_of<W>>) {
     return 0;
   } else {
     using Tile = typename W::template Tile<typename X::Element>;
@@ -46,68 +46,39 @@ double rounding_of(const float* x, const float* w, i64 k) {
 }
 
 // grid: blocks at most, so that some take several tiles.
-template <class Plan, class X, class W, class Epi>
-void check_wgmma(const Size& s, u32 grid, std::uint64_t seed) {
-  using Y = typename Epi::Out;
-  using Element = typename X::Element;
-  INFO("m " << s.m << " n " << s.n << " k " << s.k << " ldx +" << s.pad_x << " ldy +" << s.pad_y << " grid " << grid << " seed " << seed);
-  Matrix<X> x(s.m, s.k, s.k + s.pad_x, static_cast<unsigned>(seed) * 2 + 1);
-  Matrix<W> w(s.n, s.k, s.k, static_cast<unsigned>(seed) * 2 + 2);
-  const bool divides = seed % 2 == 1;
-  if (divides) w.global = 1 / w.global;
-  std::vector<double> bias;
-  const std::vector<u8> bias_bytes = make_bias<typename BiasOf<Epi>::type>(s.n, bias);
-  const i64 ldy = s.n + s.pad_y;
-  std::vector<Y> y(static_cast<std::size_t>((s.m - 1) * ldy + s.n));
-  std::memset(static_cast<void*>(y.data()), 0xa5, y.size() * sizeof(Y));
-
-  Operand operand = w.operand();
-  Tiles<W> tiles;
-  if constexpr (!same<X, W>) {
-    tiles = pack<W, Element>(w);
-    operand.data = tiles.data.data();
-    if (!W::kRowScale) operand.scales = tiles.scales.data();
-  }
-  const gemm::Args args{x.operand(), operand, y.data(), bias_bytes.empty() ? nullptr : bias_bytes.data(), s.m,
-                        s.pad_x ? s.k + s.pad_x : 0, s.pad_y ? ldy : 0};
-  const gemm::Shape shape{s.n, s.k, -0.75f, divides};
-  constexpr int kBytes = sizeof(Element), kPanel = 128 / kBytes;
-  const TensorMap x_map = emu::tensor_map(x.data.data(), kBytes, static_cast<u64>(s.k), static_cast<u64>(s.m),
-                                          static_cast<u64>((s.k + s.pad_x) * kBytes), kPanel, Plan::kBoxRows, 128, Plan::kBoxPanels);
+template <class Plan, class X, class W>
+void launch_wgmma(const gemm::Args& args, const gemm::Shape& shape, const Matrix<X>& x, const Matrix<W>& w, u32 grid,
+                  std::uint64_t seed) {
+  constexpr int kBytes = sizeof(typename X::Element), kPanel = 128 / kBytes;
+  const TensorMap x_map = emu::tensor_map(x.data.data(), kBytes, static_cast<u64>(x.cols), static_cast<u64>(x.rows),
+                                          static_cast<u64>(x.ld * kBytes), kPanel, Plan::kBoxRows, 128, Plan::kBoxPanels);
   TensorMap w_map{};
-  if constexpr (same<X, W>)
-    w_map = emu::tensor_map(w.data.data(), kBytes, static_cast<u64>(s.k), static_cast<u64>(s.n), static_cast<u64>(s.k * kBytes),
-                            kPanel, std::min(Plan::BN, 256), 128, Plan::kPanels);
-  const u32 places = static_cast<u32>(ceil_div64(s.n, Plan::BN * Plan::kShare) * ceil_div64(s.m, Plan::kBM)) * Plan::kCluster;
+  if constexpr (!Plan::Weights::kRegisters)
+    w_map = emu::tensor_map(w.data.data(), kBytes, static_cast<u64>(w.cols), static_cast<u64>(w.rows),
+                            static_cast<u64>(w.cols * kBytes), kPanel, std::min(Plan::BN, 256), 128, Plan::kPanels);
+  const u32 places = static_cast<u32>(ceil_div64(w.rows, Plan::BN * Plan::kShare) * ceil_div64(x.rows, Plan::kBM)) * Plan::kCluster;
   emu::Launch launch{{std::min(places, grid / Plan::kCluster * Plan::kCluster), 1, 1}, Plan::kThreads, Plan::kCluster,
                      Plan::kSharedBytes, seed};
   emu::run(launch, [&] { Plan::run(args, shape, &x_map, &w_map); });
+}
 
-  const double scale = divides ? shape.alpha / w.global : shape.alpha * w.global;
-  i64 wrong = 0;
-  double worst = 0;
-  for (i64 i = 0; i < s.m; ++i) {
-    for (i64 j = 0; j < s.n; ++j) {
-      const float* a = &x.exact[static_cast<std::size_t>(i * s.k)];
-      const float* b = &w.exact[static_cast<std::size_t>(j * s.k)];
-      double sum = 0, magnitude = 0;
-      for (i64 k = 0; k < s.k; ++k) {
-        const double product = static_cast<double>(a[k]) * b[k];
-        sum += product, magnitude += std::fabs(product);
-      }
-      const Expected e = expect<Epi>(sum, magnitude, scale, bias[static_cast<std::size_t>(j)], s.k);
-      const double bound = e.bound + 1.2 * std::fabs(scale) * rounding_of<X, W>(a, b, s.k);
-      const double error = std::fabs(static_cast<double>(to_f32(y[static_cast<std::size_t>(i * ldy + j)])) - e.y);
-      wrong += !(error <= bound);
-      worst = std::max(worst, error / bound);
-    }
-    for (i64 j = s.n; j < ldy && i + 1 < s.m; ++j) {
-      const auto* pad = reinterpret_cast<const u8*>(&y[static_cast<std::size_t>(i * ldy + j)]);
-      wrong += !std::all_of(pad, pad + sizeof(Y), [](u8 byte) { return byte == 0xa5; });
-    }
+template <class Plan, class X, class W, class Epi>
+void check_wgmma(const Size& s, u32 grid, std::uint64_t seed) {
+  INFO("m " << s.m << " n " << s.n << " k " << s.k << " ldx +" << s.pad_x << " ldy +" << s.pad_y << " grid " << grid << " seed " << seed);
+  Matrix<X> x(s.m, s.k, s.k + s.pad_x, static_cast<unsigned>(seed) * 2 + 1);
+  Matrix<W> w(s.n, s.k, s.k, static_cast<unsigned>(seed) * 2 + 2);
+  Output<X, W, Epi> out(s, seed);
+  if (out.divides) w.global = 1 / w.global;
+  Operand operand = w.operand();
+  Tiles<W> tiles;
+  if constexpr (Plan::Weights::kRegisters) {
+    tiles = pack<W, typename X::Element>(w);
+    operand.data = tiles.data.data();
+    if (!W::kRowScale) operand.scales = tiles.scales.data();
   }
-  INFO("worst error / bound " << worst);
-  CHECK(wrong == 0);
+  launch_wgmma<Plan>(out.args(x.operand(), operand), out.shape, x, w, grid, seed);
+  out.compare(x.exact, w.exact, out.divides ? out.shape.alpha / w.global : out.shape.alpha * w.global,
+              [&](const float* a, const float* b) { return rounding_of<X, W>(a, b, s.k); });
 }
 
 template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROUPS, int PANELS, int STAGES, int CLUSTER, int SPLIT, bool WARPS = false, bool FAST = false>
@@ -115,7 +86,7 @@ void check_warpgroups() {
   using Plan = gemm::Warpgroups<X, W, Epi, BM, STRIPS, GROUPS, KGROUPS, PANELS, STAGES, CLUSTER, SPLIT, WARPS, FAST>;
   static_assert(Plan::kSharedBytes <= 227 * 1024, "the test asks for too much");
   constexpr i64 kPanel = 128 / sizeof(typename X::Element);
-  constexpr bool kCoded = !same<X, W>;
+  constexpr bool kCoded = Plan::Weights::kRegisters;
   // Coded weights come in whole strips and stages; plain ones in whole panels and eights of rows.
   const i64 step = kCoded ? std::lcm<i64>(kPanel * PANELS, W::kBlock) : kPanel;
   const i64 ragged = kCoded ? Plan::BN + 64 : Plan::BN + 24;
