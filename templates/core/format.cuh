@@ -132,4 +132,26 @@ template <class T, int bits> struct Plain {
   }
 };
 
+// The same under one float for the tensor: value = element * global.
+template <class Elements> struct TensorScaled : Elements {
+  static constexpr bool kGlobal = true;
+  TW_MEMBER static void encode(const float* x, u8* data, u8* scales, float global, int encoder) {
+    const float steps = div_rn(x[0], global);
+    Elements::encode(&steps, data, scales, 1.0f, encoder);
+  }
+  TW_MEMBER static float decode(const u8* data, const u8* scales, float global, int i) {
+    return mul_rn(Elements::decode(data, scales, 1.0f, i), global);
+  }
+  template <int E> TW_MEMBER static void encode_lanes(const float (&v)[E], int lane, u8* data, u8* scales, float global, int encoder) {
+    float steps[E];
+    TW_UNROLL for (int i = 0; i < E; ++i) steps[i] = div_rn(v[i], global);
+    Elements::template encode_lanes<E>(steps, lane, data, scales, 1.0f, encoder);
+  }
+  // 1 for a tensor of zeros.
+  TW_MEMBER static float scale_for(float amax, float top) {
+    const float scale = div_rn(amax, top);
+    return scale > 0.0f ? scale : 1.0f;
+  }
+};
+
 }  // namespace tw::fmt

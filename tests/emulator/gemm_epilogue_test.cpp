@@ -9,12 +9,14 @@
 #include "formats/bf16.cuh"
 #include "formats/e4m3.cuh"
 #include "formats/e4m3_row.cuh"
+#include "formats/e4m3_tensor.cuh"
 #include "formats/e5m2.cuh"
 #include "formats/f16.cuh"
 #include "formats/f32.cuh"
 #include "formats/int4_row.cuh"
 #include "formats/int8.cuh"
 #include "formats/int8_row.cuh"
+#include "formats/int8_tensor.cuh"
 #include "formats/q4_0.cuh"
 
 using namespace gemm_test;
@@ -48,6 +50,7 @@ TEST_CASE("gemv: epilogues and operands without scales", "[gemm]") {
     check_gemv<fmt::e5m2, fmt::e4m3, PlainF32, 2, 2, 32, 1, 4, 1, 2, 1, 1>();
     check_gemv<fmt::f16, fmt::e4m3, PlainF32, 4, 8, 32, 1, 4, 1, 2, 1, 1>();
     check_gemv<fmt::e4m3, fmt::q4_0, PlainF32, 2, 64, 8, 1, 4, 1, 1, 1, 1>();
+    check_gemv<fmt::int8_tensor, fmt::int8_tensor, PlainF32, 2, 8, 32, 1, 4, 1, 2, 1, 1>();
   }
 }
 
@@ -83,6 +86,7 @@ TEST_CASE("wgmma: epilogues and operands without scales", "[gemm]") {
     check_warpgroups<fmt::int8, fmt::int8, Epilogue<bf16, NoBias, Act::none>, 32, 1, 2, 1, 1, 3, 1, 1>();
     check_warpgroups<fmt::int8_row, fmt::int8, Epilogue<bf16, NoBias, Act::none>, 32, 1, 1, 1, 1, 3, 1, 1>();
     check_warpgroups<fmt::e4m3, fmt::e4m3, Epilogue<bf16, NoBias, Act::none>, 32, 1, 1, 1, 1, 3, 1, 1>();
+    check_warpgroups<fmt::e4m3, fmt::e4m3_tensor, ToI8, 16, 1, 1, 1, 2, 2, 1, 1>();
     check_warpgroups<fmt::e4m3, fmt::e4m3_row, PlainF32, 16, 1, 1, 1, 2, 2, 1, 1, false, true>();
     check_warpgroups<fmt::e5m2, fmt::e5m2, Epilogue<f16, NoBias, Act::none>, 64, 1, 2, 1, 1, 3, 2, 1>();
     check_warpgroups<fmt::e5m2, fmt::e5m2, PlainF32, 16, 1, 1, 2, 2, 2, 1, 1, false, true>();

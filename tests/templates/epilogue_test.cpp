@@ -40,7 +40,8 @@ TEST_CASE("epilogue fields have one text, and none at their defaults", "[problem
        {"gemm x=f16 w=f16 y=f16" + kShape + " act=silu alpha=0.5 c=f16 beta=-0.25", "gemm x=f16 w=q4_0 y=f32" + kShape + " c=bf16",
         "gemm x=e4m3 w=e4m3 y=e5m2" + kShape + " accum=fast alpha=0.001 y_scale=0.125",
         "gemm x=int8 w=int8 y=int8" + kShape + " bias=f32 alpha=0.01 c=f32 y_scale=2.5",
-        "gemm x=int8 w=int8 y=int32" + kShape + " bias=int32", "gemm x=int8_row w=int8 y=bf16" + kShape}) {
+        "gemm x=int8 w=int8 y=int32" + kShape + " bias=int32", "gemm x=int8_row w=int8 y=bf16" + kShape,
+        "gemm x=e4m3_tensor w=e4m3_tensor y=bf16" + kShape + " global=div accum=fast"}) {
     const Problem p = Problem::parse(text);
     CHECK(p.text() == text);
     CHECK(Problem::parse(p.text()) == p);
@@ -69,6 +70,8 @@ TEST_CASE("what an epilogue cannot be is refused by field and value", "[problem]
   refused("x=f16 w=f16 y=int32", "x", "f16");
   refused("x=int8 w=q4_0 y=int32", "w", "q4_0");
   refused("x=int8_row w=int8_row y=int32", "x", "int8_row");
+  refused("x=int8_tensor w=int8 y=int32 global=mul", "x", "int8_tensor");
+  refused("x=e4m3_tensor w=e4m3 y=bf16", "global", "none");
   refused("x=int8 w=int8 y=int32 alpha=0.5", "alpha", "0.5");
   refused("x=int8 w=int8 y=int32 act=relu", "act", "relu");
   refused("x=int8 w=int8 y=int32 bias=f32", "bias", "f32");

@@ -229,6 +229,9 @@ TEST_CASE("errors stay within half a step", "[formats]") {
           if (f.name() == "nvfp4") bound = amax / 6 * 1.5;
           if (f.name() == "f16") bound = amax / 2048 + 3e-8;
           if (f.name() == "bf16") bound = amax / 256;
+          if (f.name() == "e4m3_tensor") bound = amax / 16 + largest(x) / 448 / 1024;
+          if (f.name() == "e5m2_tensor") bound = amax / 8;
+          if (f.name() == "int8_tensor") bound = largest(x) / 254;
           if (f.name() == "e4m3_row") bound = amax / 16 + largest(x) / 448 / 1024;
           if (f.name().starts_with("int4_")) bound = (f.name() == "int4_row" ? largest(x) : amax) / 14;
           if (f.name().starts_with("uint4_")) bound = (high - low) / 30 * 2;  // half a step, and the zero point's half
