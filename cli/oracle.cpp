@@ -46,11 +46,22 @@ std::vector<std::int64_t> spread(std::int64_t extent, std::int64_t count) {
   return at;
 }
 
-// Unit roundoff and smallest step of an output format.
-std::pair<double, double> resolution(Format y) {
+// What rounding to an output format costs, and where it saturates.
+struct Resolution {
+  double unit, tiny, least = -std::numeric_limits<double>::infinity(), most = std::numeric_limits<double>::infinity();
+};
+Resolution resolution(Format y) {
   if (y.name() == "f16") return {4.89e-4, 6e-8};
   if (y.name() == "bf16") return {3.91e-3, 1e-40};
+  if (y.name() == "e4m3") return {0.0626, 0.00196, -448, 448};
+  if (y.name() == "e5m2") return {0.1251, 1.53e-5, -57344, 57344};
+  if (y.name() == "int8") return {0, 0.5001, -128, 127};
+  if (y.name() == "int32") return {5.97e-8, 0.25};
   return {5.97e-8, 1.5e-45};
+}
+
+double residual_at(const Gemm& g, const HostMatrix* c, std::int64_t row, std::int64_t col) {
+  return c ? g.beta * c->values[static_cast<std::size_t>(row * g.n + col)] : 0;
 }
 
 }  // namespace
@@ -130,9 +141,13 @@ Sample choose_sample(std::int64_t m, std::int64_t n, std::int64_t k) {
 }
 
 std::vector<Expected> gemm_oracle(const Gemm& g, const HostMatrix& x, const HostMatrix& w, const HostMatrix* bias,
-                                  const Sample& sample) {
+                                  const HostMatrix* added, const Sample& sample) {
   std::vector<Expected> out(static_cast<std::size_t>(sample.size()));
-  const auto [unit, tiny] = resolution(g.y);
+  const Resolution stored = resolution(g.y);
+  const bool exact = g.y.name() == "int32";
+  const auto is_fp8 = [](Format f) { return f.name().starts_with("e4m3") || f.name().starts_with("e5m2"); };
+  const double fp8 = !is_fp8(g.x) || !is_fp8(g.w) ? 0
+                     : 4.8828125e-4 * (g.accumulation == Accumulation::fast ? static_cast<double>(g.k) / 32 : 4.0);
   parallel(sample.cols.size(), [&](std::size_t c) {
     const float* wr = w.values.data() + sample.cols[c] * g.k;
     for (std::size_t r = 0; r < sample.rows.size(); ++r) {
@@ -144,18 +159,23 @@ std::vector<Expected> gemm_oracle(const Gemm& g, const HostMatrix& x, const Host
         magnitude += std::fabs(product);
       }
       const double b = bias ? bias->values[static_cast<std::size_t>(sample.cols[c])] : 0;
-      const double linear = g.alpha * sum, value = linear + b, y = activate(g.act, value);
+      const double residual = residual_at(g, added, sample.rows[r], sample.cols[c]);
+      const double linear = g.alpha * sum, value = linear + b;
+      const double y = (activate(g.act, value) + residual) / g.y_scale;
       const double additions = static_cast<double>(g.k) / 4 + 64;
-      out[r * sample.cols.size() + c] = {y, 1.2 * std::fabs(g.alpha) * magnitude * additions * 5.97e-8 +
-                                                9.6e-7 * (std::fabs(value) + std::fabs(linear) + std::fabs(b)) +
-                                                unit * std::fabs(y) + tiny};
+      double before = 1.2 * std::fabs(g.alpha) * magnitude * (additions * 5.97e-8 + fp8) +
+                      9.6e-7 * (std::fabs(value) + std::fabs(linear) + std::fabs(b) + std::fabs(residual));
+      if (g.y_scale != 1.0) before = before / g.y_scale + 9.6e-7 * std::fabs(y);
+      if (exact) before = 0;
+      const double clamped = std::clamp(y, stored.least, stored.most);
+      out[r * sample.cols.size() + c] = {clamped, before + stored.unit * (std::fabs(clamped) + before) + stored.tiny};
     }
   });
   return out;
 }
 
 std::vector<float> gemm_on_cpu(const Gemm& g, const HostMatrix& x, const HostMatrix& w, const HostMatrix* bias,
-                               const Sample& sample) {
+                               const HostMatrix* added, const Sample& sample) {
   std::vector<float> out(static_cast<std::size_t>(sample.size()));
   parallel(sample.cols.size(), [&](std::size_t c) {
     const float* wr = w.values.data() + sample.cols[c] * g.k;
@@ -166,7 +186,9 @@ std::vector<float> gemm_on_cpu(const Gemm& g, const HostMatrix& x, const HostMat
       const float sum =
           ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
       const float b = bias ? bias->values[static_cast<std::size_t>(sample.cols[c])] : 0;
-      out[r * sample.cols.size() + c] = static_cast<float>(activate(g.act, static_cast<float>(g.alpha) * sum + b));
+      const double y = activate(g.act, static_cast<float>(g.alpha) * sum + b) +
+                       residual_at(g, added, sample.rows[r], sample.cols[c]);
+      out[r * sample.cols.size() + c] = static_cast<float>(y / g.y_scale);
     }
   });
   return encoded(g.y, 1, sample.size(), std::move(out)).values;

@@ -39,12 +39,12 @@ struct Expected {
   double value = 0;
   double bound = 0;  // largest error that a right fp32 kernel may make: templates/gemm/reference.cuh
 };
-// Row-major over the sample. `bias` may be null.
+// Row-major over the sample. `bias` and `added` (c) may be null.
 std::vector<Expected> gemm_oracle(const Gemm& gemm, const HostMatrix& x, const HostMatrix& w, const HostMatrix* bias,
-                                  const Sample& sample);
+                                  const HostMatrix* added, const Sample& sample);
 // The same outputs in fp32, rounded to y's format: what stands in for a kernel where there is no GPU.
 std::vector<float> gemm_on_cpu(const Gemm& gemm, const HostMatrix& x, const HostMatrix& w, const HostMatrix* bias,
-                               const Sample& sample);
+                               const HostMatrix* added, const Sample& sample);
 
 struct Verdict {
   double largest = 0;   // absolute error

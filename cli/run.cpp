@@ -106,13 +106,19 @@ Kernel prepared(Engine& engine, const Args& args, const Problem& problem, const 
 void run_gemm(const Context& context, const Args& args, const Problem& problem, const std::optional<Device>& device,
               Result& result) {
   const Gemm& g = *problem.gemm();
-  HostMatrix x = encoded(g.x, g.m, g.k, random_values(g.m * g.k, 1, args.seed));
+  // Of integers without a scale, as many codes as there are.
+  const auto deviation = [](Format f, float wanted) {
+    return f.name() == "int8" || f.name() == "int32" ? 40.0f : f.name() == "e4m3" ? std::max(wanted, 0.125f) : wanted;
+  };
+  HostMatrix x = encoded(g.x, g.m, g.k, random_values(g.m * g.k, deviation(g.x, 1), args.seed));
   HostMatrix w =
       args.model.empty()
-          ? encoded(g.w, g.n, g.k, random_values(g.n * g.k, 1 / std::sqrt(static_cast<float>(g.k)), args.seed + 1))
+          ? encoded(g.w, g.n, g.k, random_values(g.n * g.k, deviation(g.w, 1 / std::sqrt(static_cast<float>(g.k))), args.seed + 1))
           : from_model(Gguf::open(args.model), args.tensor, g.w, g.n, g.k);
   std::optional<HostMatrix> bias;
-  if (g.bias) bias = encoded(*g.bias, 1, g.n, random_values(g.n, 1, args.seed + 2));
+  if (g.bias) bias = encoded(*g.bias, 1, g.n, random_values(g.n, deviation(*g.bias, 1), args.seed + 2));
+  std::optional<HostMatrix> c;
+  if (g.c) c = encoded(*g.c, g.m, g.n, random_values(g.m * g.n, 1, args.seed + 3));
   result.weights = args.model.empty() ? "random" : w.origin + " of " + args.model;
   const Sample sample = choose_sample(g.m, g.n, g.k);
   std::vector<float> got;
@@ -124,7 +130,10 @@ void run_gemm(const Context& context, const Args& args, const Problem& problem, 
     const DeviceMatrix dy(*device, y, false);
     std::optional<DeviceMatrix> db;
     if (bias) db.emplace(*device, *bias, true);
+    std::optional<DeviceMatrix> dc;
+    if (c) dc.emplace(*device, *c, true);
     GemmArgs launch{dx.operand, dw.operand, dy.operand.data, db ? db->operand.data : nullptr, g.m, 0, 0};
+    if (dc) launch.c = dc->operand.data;
     const OwnedStream stream(*device);
     kernel.launch(stream.get(), launch);
     stream.synchronize();
@@ -135,10 +144,10 @@ void run_gemm(const Context& context, const Args& args, const Problem& problem, 
     result.stats = engine.stats();
   } else {
     const auto start = Clock::now();
-    got = gemm_on_cpu(g, x, w, bias ? &*bias : nullptr, sample);
+    got = gemm_on_cpu(g, x, w, bias ? &*bias : nullptr, c ? &*c : nullptr, sample);
     result.microseconds = microseconds_since(start);
   }
-  const Verdict verdict = judge(gemm_oracle(g, x, w, bias ? &*bias : nullptr, sample), got, sample);
+  const Verdict verdict = judge(gemm_oracle(g, x, w, bias ? &*bias : nullptr, c ? &*c : nullptr, sample), got, sample);
   result.checked = sample.size();
   result.outputs = g.m * g.n;
   result.largest = verdict.largest;

@@ -83,6 +83,35 @@ const std::byte* resolve_strides(const Contract& contract, const std::byte* args
   return from;
 }
 
+[[noreturn]] void refuse_overlap(const OverlapRule& rule, const void* pointer) {
+  refuse(rule.name, fmt::format("{}", pointer),
+         fmt::format("must not overlap {}{}", rule.written,
+                     rule.in_place ? fmt::format(", unless it is {} itself, with its stride", rule.written) : ""));
+}
+
+// Precondition: strides are resolved, rows > 0.
+void check_overlap(const OverlapRule& rule, const std::byte* args, std::int64_t rows) {
+  using Wide = unsigned __int128;
+  struct Matrix {
+    Wide begin, row, stride, bytes;
+  };
+  const auto matrix = [&](const MatrixRule& m) {
+    const Wide element = static_cast<std::uint64_t>(m.element_bytes), row = static_cast<std::uint64_t>(m.cols) * element;
+    const Wide stride = static_cast<std::uint64_t>(load<std::int64_t>(args, m.stride)) * element;
+    return Matrix{reinterpret_cast<std::uintptr_t>(load<const void*>(args, m.pointer)), row, stride,
+                  static_cast<std::uint64_t>(rows - 1) * stride + row};
+  };
+  const Matrix in = matrix(rule.in), out = matrix(rule.out);
+  if (rule.in_place && in.begin == out.begin && in.stride == out.stride) return;
+  if (in.begin + in.bytes <= out.begin || out.begin + out.bytes <= in.begin) return;
+  if (in.stride == out.stride) {  // side by side in one wider matrix
+    const bool first = in.begin < out.begin;
+    const Wide by = (first ? out.begin - in.begin : in.begin - out.begin) % in.stride;
+    if (by >= (first ? in : out).row && in.stride - by >= (first ? out : in).row) return;
+  }
+  refuse_overlap(rule, load<const void*>(args, rule.in.pointer));
+}
+
 [[noreturn]] void refuse_grid(int axis, std::int64_t rows, std::int64_t cols, std::int64_t limit) {
   throw Error(ErrorCode::too_large, fmt::format("grid.{}", "xyz"[axis]), fmt::format("for {} x {}", rows, cols),
               fmt::format("at most {} blocks", limit));
@@ -177,7 +206,9 @@ void launch_checked(const Kernel::Impl& kernel, Stream stream, const void* args,
     check_pointers(kernel, bytes, false);
   }
   alignas(16) std::byte room[kMaxArgumentBytes];
-  launch_one(kernel, stream, resolve_strides(kernel.contract, bytes, room), rows, cols);
+  const std::byte* resolved = resolve_strides(kernel.contract, bytes, room);
+  if (kernel.contract.overlap) check_overlap(*kernel.contract.overlap, resolved, rows);
+  launch_one(kernel, stream, resolved, rows, cols);
 }
 
 [[noreturn]] void refuse_operation(const Kernel::Impl& kernel, const char* given) {

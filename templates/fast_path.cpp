@@ -25,17 +25,28 @@ constexpr int raw_bytes(int elements) {
   return 0 * elements;
 }
 
-template <class F, class T>
-constexpr bool same_element = [] {
-  if constexpr (requires { typename F::Element; }) return std::is_same_v<typename F::Element, T>;
-  return false;
-}();
+template <class F>
+constexpr Element element_of() {
+  if constexpr (requires { typename F::Element; }) {
+    using E = typename F::Element;
+    return tw::same<E, float>      ? Element::f32
+           : tw::same<E, tw::f16>  ? Element::f16
+           : tw::same<E, tw::bf16> ? Element::bf16
+           : tw::same<E, tw::e4m3> ? Element::e4m3
+           : tw::same<E, tw::e5m2> ? Element::e5m2
+           : tw::same<E, tw::i8>   ? Element::i8
+           : tw::same<E, tw::i32>  ? Element::i32
+                                   : Element::none;
+  }
+  return Element::none;
+}
 
 template <class F>
 constexpr FastPath path_of() {
   constexpr bool plain = F::kBlock == 1 && !F::kRowScale;
-  return {same_element<F, tw::e4m3>,
+  return {element_of<F>(),
           plain ? F::kDataBytes : 0,
+          F::kRowScale,
           F::kGroup,
           F::kCodes,
           F::kOffset,
@@ -49,19 +60,6 @@ constexpr FastPath path_of() {
           &raw_bytes<F>};
 }
 
-// What x's elements are to a matrix instruction; 0: no operand of one.
-template <class X>
-constexpr int operand_of() {
-  if constexpr (requires { typename X::Element; }) {
-    using E = typename X::Element;
-    return tw::same<E, tw::f16>    ? 1
-           : tw::same<E, tw::bf16> ? 2
-           : tw::same<E, tw::e4m3> ? 3
-           : tw::same<E, tw::i8>   ? 4
-                                   : 0;
-  }
-  return 0;
-}
 template <class W, class E>
 constexpr TileInfo tiles_of() {
   if constexpr (tw::has_tile<W, E>) {
@@ -74,14 +72,14 @@ constexpr TileInfo tiles_of() {
 
 struct TileEntry {
   const char* name;
-  int operand;
-  TileInfo tiles[5];  // by x's operand
+  Element element;
+  TileInfo tiles[8];  // by x's element
 };
 template <class F>
 constexpr TileEntry tile_entry(const char* name) {
   return {name,
-          operand_of<F>(),
-          {{}, tiles_of<F, tw::f16>(), tiles_of<F, tw::bf16>(), tiles_of<F, tw::e4m3>(), tiles_of<F, tw::i8>()}};
+          element_of<F>(),
+          {{}, {}, tiles_of<F, tw::f16>(), tiles_of<F, tw::bf16>(), tiles_of<F, tw::e4m3>(), {}, tiles_of<F, tw::i8>(), {}}};
 }
 constexpr TileEntry kTiles[] = {
 #define FORMAT(NAME) tile_entry<tw::fmt::NAME>(#NAME),
@@ -107,7 +105,7 @@ const FastPath& fast_path(Format f) {
 }
 
 const TileInfo* tile_info(Format w, Format x) {
-  const TileInfo& tiles = tile_entry(w).tiles[tile_entry(x).operand];
+  const TileInfo& tiles = tile_entry(w).tiles[static_cast<std::size_t>(tile_entry(x).element)];
   return tiles.words ? &tiles : nullptr;
 }
 

@@ -6,9 +6,14 @@
 
 namespace tilewright {
 
+// The type of a format's elements where each is stored by itself, with or without a scale per row.
+enum class Element { none, f32, f16, bf16, e4m3, e5m2, i8, i32 };
+inline bool is_fp8(Element e) { return e == Element::e4m3 || e == Element::e5m2; }
+
 struct FastPath {
-  bool fp8;           // elements are E4M3
-  int element_bytes;  // of a plain format; 0 for others
+  Element element;
+  int element_bytes;  // of a plain format: no scales either; 0 for others
+  bool row_scale;
   int group;          // elements under one scale; 0: no fast path
   bool codes, offset;
   bool global;
@@ -22,6 +27,7 @@ struct FastPath {
 const FastPath& fast_path(Format f);
 
 inline constexpr int kTileRows = 64;
+inline constexpr int kMostBytes = 131071;  // products of -128 and -128 that a 32-bit sum holds
 
 // What a format's tiles for an x are like (core/tiles.cuh).
 struct TileInfo {

@@ -38,6 +38,10 @@ void check_matrix(const char* field, Format f, std::int64_t rows, std::int64_t c
     throw Error(ErrorCode::too_large, field, fmt::format("{} of {} x {}", f.name(), rows, cols), "at most 2^47 bytes");
 }
 bool is_plain(Format f) { return f.info().block == 1 && f.info().streams.size() == 1; }
+bool is_float(Format f) {  // a plain one of 16 bits at least
+  const Element e = fast_path(f).element;
+  return is_plain(f) && (e == Element::f32 || e == Element::f16 || e == Element::bf16);
+}
 bool has_global(Format f) {
   for (const StreamSpec& s : f.info().streams)
     if (s.scope == Scope::tensor) return true;
@@ -69,6 +73,44 @@ std::int64_t w_bytes(const Gemm& g) {
   return packed_bytes(g, "data") + packed_bytes(g, "scales") + packed_bytes(g, "global");
 }
 
+// Sums of bytes as they are.
+void check_exact(const Gemm& g) {
+  for (const auto& [field, f] : {std::pair{"x", g.x}, std::pair{"w", g.w}})
+    if (!is_plain(f) || fast_path(f).element != Element::i8)
+      throw Error(ErrorCode::unsupported, field, std::string(f.name()), "int8: y=int32 is for exact sums of integers");
+  if (g.k > kMostBytes)
+    throw Error(ErrorCode::too_large, "k", std::to_string(g.k),
+                fmt::format("at most {}, the products of bytes that y=int32 holds", kMostBytes));
+  if (g.alpha != 1.0) throw invalid("alpha", fmt::format("{}", g.alpha), "1: y=int32 is exact");
+  if (g.act != Activation::none)
+    throw invalid("act", kActivations[static_cast<int>(g.act)], "none: y=int32 is exact");
+  if (g.bias && fast_path(*g.bias).element != Element::i32)
+    throw Error(ErrorCode::unsupported, "bias", std::string(g.bias->name()), "int32, as y is");
+  if (g.c) throw Error(ErrorCode::unsupported, "c", std::string(g.c->name()), "left out: y=int32 is exact");
+}
+
+void check_epilogue(const Gemm& g) {
+  const Element y = fast_path(g.y).element;
+  if (y == Element::i32) {
+    check_exact(g);
+  } else {
+    if (g.bias && !is_float(*g.bias))
+      throw Error(ErrorCode::unsupported, "bias", std::string(g.bias->name()), "f32, f16 or bf16");
+    if (g.c && !is_float(*g.c))
+      throw Error(ErrorCode::unsupported, "c", std::string(g.c->name()), "f32, f16 or bf16");
+  }
+  if (g.c) check_matrix("c", *g.c, g.m, g.n, "n");
+  if (!g.c && g.beta != 1.0) throw invalid("beta", fmt::format("{}", g.beta), "left out: there is no c");
+  if (!std::isfinite(static_cast<float>(g.beta)) || static_cast<float>(g.beta) == 0.0f)
+    throw invalid("beta", fmt::format("{}", g.beta), "a finite number other than 0 (of 0, leave c out)");
+  if (g.y_scale != 1.0 && fast_path(g.y).element_bytes != 1)
+    throw invalid("y_scale", fmt::format("{}", g.y_scale),
+                  fmt::format("left out: y={} is not int8, e4m3 or e5m2", g.y.name()));
+  const auto factor = static_cast<float>(1.0 / g.y_scale);
+  if (!(g.y_scale > 0) || !std::isfinite(factor) || factor == 0.0f)
+    throw invalid("y_scale", fmt::format("{}", g.y_scale), "a positive number that single precision holds");
+}
+
 void validate(const Gemm& g) {
   check_extent("m", g.m);
   check_extent("n", g.n);
@@ -77,10 +119,13 @@ void validate(const Gemm& g) {
   check_matrix("x", g.x, g.m, g.k, "k");
   check_rows_apart("x", g.x);
   check_matrix("w", g.w, g.n, g.k, "k");
-  if (!is_plain(g.y)) throw Error(ErrorCode::unsupported, "y", std::string(g.y.name()), "f32, f16 or bf16");
+  for (const auto& [field, f] : {std::pair{"x", g.x}, std::pair{"w", g.w}})
+    if (fast_path(f).element == Element::i32)
+      throw Error(ErrorCode::unsupported, field, std::string(f.name()), "any format but int32, which is an output's");
+  if (!is_plain(g.y))
+    throw Error(ErrorCode::unsupported, "y", std::string(g.y.name()), "f32, f16, bf16, int8, int32, e4m3 or e5m2");
   check_matrix("y", g.y, g.m, g.n, "n");
-  if (g.bias && !is_plain(*g.bias))
-    throw Error(ErrorCode::unsupported, "bias", std::string(g.bias->name()), "f32, f16 or bf16");
+  check_epilogue(g);
   if (g.group != 0 && g.group != g.w.block())
     throw invalid("group", std::to_string(g.group),
                   is_plain(g.w) ? fmt::format("nothing: {} has no groups", g.w.name())
@@ -92,11 +137,11 @@ void validate(const Gemm& g) {
                       std::string(has_global(g.w) ? g.w.name() : g.x.name()));
   if (!global && g.global != Global::none)
     throw invalid("global", kGlobals[static_cast<int>(g.global)], "left out: no operand has a tensor-wide scale");
-  if (g.accumulation != Accumulation::full && !fast_path(g.x).fp8)
+  if (g.accumulation != Accumulation::full && !is_fp8(fast_path(g.x).element))
     throw Error(ErrorCode::unsupported, "accum", "fast", fmt::format("only for fp8, and x={}", g.x.name()));
   if (g.accumulation != Accumulation::full)
     for (const auto& [field, f] : {std::pair{"x", g.x}, std::pair{"w", g.w}})
-      if (fast_path(f).fp8 && f.block() > 1)
+      if (is_fp8(fast_path(f).element) && f.block() > 1)
         throw Error(ErrorCode::unsupported, "accum", "fast",
                     fmt::format("only for fp8 with scales of whole rows, and {}={} has one per {} columns", field,
                                 f.name(), f.block()));
@@ -111,7 +156,7 @@ void validate(const Cast& c) {
   check_matrix("x", c.x, c.rows, c.cols, "cols");
   check_matrix("y", c.y, c.rows, c.cols, "cols");
   check_rows_apart("y", c.y);
-  if (!is_plain(c.x) && !is_plain(c.y))
+  if (!is_float(c.x) && !is_float(c.y))
     throw Error(ErrorCode::unsupported, "y", std::string(c.y.name()),
                 fmt::format("f32, f16 or bf16: one side of a cast is a plain float format, and x is {}", c.x.name()));
   if (c.encoder < 0 || c.encoder >= static_cast<int>(c.y.info().encoders.size()))
@@ -185,6 +230,12 @@ class Fields {
     if (error != std::errc() || end != text.data() + text.size()) throw invalid(field, text, "an integer");
     return value;
   }
+  void number(const std::string& field, double& value) {
+    const auto text = take(field);
+    if (!text) return;
+    const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
+    if (error != std::errc() || end != text->data() + text->size()) throw invalid(field, *text, "a number");
+  }
   template <std::size_t N>
   int choice(const std::string& field, const char* const (&names)[N], int fallback) {
     const auto value = take(field);
@@ -213,12 +264,12 @@ Gemm parse_gemm(Fields& f) {
   g.packing = static_cast<Packing>(f.choice("pack", kPackings, 0));
   if (const auto bias = f.take("bias")) g.bias = Fields::parse_format("bias", *bias);
   g.act = static_cast<Activation>(f.choice("act", kActivations, 0));
-  if (const auto alpha = f.take("alpha")) {
-    const auto [end, error] = std::from_chars(alpha->data(), alpha->data() + alpha->size(), g.alpha);
-    if (error != std::errc() || end != alpha->data() + alpha->size()) throw invalid("alpha", *alpha, "a number");
-  }
+  f.number("alpha", g.alpha);
+  if (const auto c = f.take("c")) g.c = Fields::parse_format("c", *c);
+  f.number("beta", g.beta);
+  f.number("y_scale", g.y_scale);
   g.accumulation = static_cast<Accumulation>(f.choice("accum", kAccumulations, 0));
-  f.finish("x w y m n k group global pack accum bias act alpha");
+  f.finish("x w y m n k group global pack accum bias act alpha c beta y_scale");
   return g;
 }
 
@@ -271,6 +322,9 @@ std::string Problem::text() const {
       s += fmt::format(" accum={}", kAccumulations[static_cast<int>(g->accumulation)]);
     if (g->act != Activation::none) s += fmt::format(" act={}", kActivations[static_cast<int>(g->act)]);
     if (g->alpha != 1.0) s += fmt::format(" alpha={}", g->alpha);
+    if (g->c) s += fmt::format(" c={}", g->c->name());
+    if (g->beta != 1.0) s += fmt::format(" beta={}", g->beta);
+    if (g->y_scale != 1.0) s += fmt::format(" y_scale={}", g->y_scale);
     return s;
   }
   if (const Pack* p = pack())
@@ -301,7 +355,8 @@ Problem Problem::with_rows(std::int64_t rows) const {
 double Problem::min_bytes() const {
   if (const Gemm* g = gemm())
     return static_cast<double>(g->x.total_bytes(g->m, g->k)) + static_cast<double>(w_bytes(*g)) +
-           static_cast<double>(g->y.total_bytes(g->m, g->n));
+           static_cast<double>(g->y.total_bytes(g->m, g->n)) +
+           (g->c ? static_cast<double>(g->c->total_bytes(g->m, g->n)) : 0.0);
   if (const Pack* p = pack())
     return static_cast<double>(p->w.total_bytes(p->n, p->k)) + static_cast<double>(w_bytes(packed_gemm(*p)));
   const Cast* c = cast();

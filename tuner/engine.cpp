@@ -45,6 +45,8 @@ std::size_t PreparedHash::operator()(const PreparedKey& key) const {
                    static_cast<std::uint64_t>(g->packing) * 64 + static_cast<std::uint64_t>(g->global) * 8 +
                    static_cast<std::uint64_t>(g->act));
     h = mix(mix(h, g->bias ? bits(&g->bias->info()) : 0), std::bit_cast<std::uint64_t>(g->alpha));
+    if (g->c) h = mix(mix(h, bits(&g->c->info())), std::bit_cast<std::uint64_t>(g->beta));
+    if (g->y_scale != 1.0) h = mix(h, std::bit_cast<std::uint64_t>(g->y_scale));
   } else if (const Cast* c = key.problem.cast()) {
     h = mix(mix(h, bits(&c->x.info())), bits(&c->y.info()));
     h = mix(mix(h, static_cast<std::uint64_t>(c->cols)), static_cast<std::uint64_t>(c->encoder));

@@ -83,6 +83,32 @@ std::string gemm_against_host(Suite& s, const std::string& text, std::vector<std
   return {};
 }
 
+// c as y itself gives the bytes that c apart from y gives.
+std::string in_place(Suite& s, const std::string& text) {
+  const Problem problem = Problem::parse(text);
+  const Gemm& g = *problem.gemm();
+  const Kernel kernel = s.engine().prepare(problem, s.device());
+  constexpr std::int64_t kMost = 600;
+  Matrix x = make(s.device(), g.x, kMost, g.k, 1), w = make(s.device(), g.w, g.n, g.k, 2, 0.1f), c = make(s.device(), *g.c, kMost, g.n, 3);
+  const auto bytes = static_cast<std::size_t>(g.y.total_bytes(kMost, g.n));
+  Memory apart(s.device(), bytes);
+  OwnedStream stream(s.device());
+  for (std::int64_t m : {1, 5, 16, 77, 600}) {
+    GemmArgs args;
+    args.x = x.operand, args.w = w.operand, args.c = c.operand.data, args.y = apart.data(), args.m = m;
+    kernel.launch(stream.get(), args);
+    Memory both(s.device(), bytes);
+    both.upload(c.streams[0]);
+    args.c = args.y = both.data();
+    kernel.launch(stream.get(), args);
+    stream.synchronize();
+    std::vector<std::byte> expected(static_cast<std::size_t>(g.y.total_bytes(m, g.n))), got(expected.size());
+    apart.download(expected), both.download(got);
+    if (got != expected) return fmt::format("m={}: c in place gives other results", m);
+  }
+  return {};
+}
+
 // For compute-sanitizer: the first candidate of each family, at sizes that fill no tile.
 void one_of_each(Suite& s) {
   for (const char* text : {"gemm x=f16 w=q4_0 y=f16 m=1 n=200 k=512", "gemm x=q8_1 w=q4_k y=f32 m=1 n=77 k=512",
@@ -130,13 +156,19 @@ void gemm_checks(Suite& s) {
         fmt::format("gemm x=f16 w=q4_0 {} m=1 n=100 k=512{}", fields.substr(0, space), fields.substr(space));
     s.check(text, [&] { return gemm_against_host(s, text, {1, 4, 17, 40}); });
   }
+  for (const char* text : {"gemm x=f16 w=f16 y=f16 m=1 n=1000 k=1024 c=f16", "gemm x=bf16 w=q4_0 y=f32 m=1 n=264 k=512 act=silu c=f32 beta=-0.5",
+                           "gemm x=e4m3 w=e4m3 y=bf16 m=1 n=1000 k=1024 c=bf16"})
+    s.check(std::string("in place, ") + text, [&] { return in_place(s, text); });
   const std::string divided = "gemm x=f16 w=nvfp4 y=f32 m=1 n=40 k=64 global=div";
   s.check(divided, [&] { return gemm_against_host(s, divided, {1, 20}); });
   const int most = s.extent() == Extent::quick ? 4 : 24;
   for (const char* formats :
        {"x=q8_1 w=q4_0 y=f32", "x=q8_1 w=q4_k y=f32", "x=q8_1 w=q8_0 y=f16", "x=q8_1 w=nvfp4 y=bf16 global=mul",
         "x=f16 w=f16 y=f16", "x=bf16 w=bf16 y=bf16", "x=f16 w=q4_0 y=f16", "x=bf16 w=q4_k y=bf16",
-        "x=f16 w=nvfp4 y=f16 global=mul", "x=f32 w=f32 y=f32"}) {
+        "x=f16 w=nvfp4 y=f16 global=mul", "x=f32 w=f32 y=f32", "x=int8 w=int8 y=int32 bias=int32",
+        "x=int8 w=int8 y=bf16 alpha=0.001", "x=int8 w=int8_row y=int8 alpha=0.01 y_scale=0.5", "x=e4m3 w=e4m3 y=bf16",
+        "x=e5m2 w=e5m2 y=f32", "x=e4m3_row w=e4m3 y=e4m3 accum=fast alpha=0.1 y_scale=0.01", "x=f16 w=f16 y=e5m2 act=silu",
+        "x=bf16 w=bf16 y=bf16 c=bf16 beta=0.5", "x=bf16 w=q4_0 y=int8 c=f32 bias=f32 y_scale=0.02"}) {
     std::string f = formats, global;
     if (const auto at = f.find(" global"); at != std::string::npos) global = f.substr(at), f = f.substr(0, at);
     for (const char* shape :

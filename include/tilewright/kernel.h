@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -93,11 +94,26 @@ struct StrideRule {
   std::int64_t least;      // elements
   std::int64_t multiple;   // elements
 };
+// A matrix that is read and one that is written: their rows do not overlap, or, if `in_place`, they are one matrix. They may
+// lie side by side in a wider one, with one stride.
+struct MatrixRule {
+  std::uint32_t pointer;   // offsets in the argument struct: of the pointer, and of the int64 stride, which has a StrideRule
+  std::uint32_t stride;
+  std::int64_t cols;       // of each row
+  int element_bytes;
+};
+struct OverlapRule {
+  const char* name;        // of the one that is read: "c"
+  const char* written;     // "y"
+  MatrixRule in, out;
+  bool in_place;
+};
 struct Contract {
   std::string op;                        // "gemm"
   std::uint32_t args_bytes = 0;          // size of the argument struct
   std::vector<PointerRule> pointers;
   std::vector<StrideRule> strides;
+  std::optional<OverlapRule> overlap;
   std::vector<std::byte> constants;      // second kernel parameter, fixed at prepare(); empty: there is none
                                          // After them come the tensor maps of the binary's LaunchPlan.
   std::int64_t cols = 0;                 // the launch's second extent

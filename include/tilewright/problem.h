@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Problem: what a caller asks for, as a value with one canonical text form.
 //
-//   gemm x=q8_1 w=q4_0 y=f32 m=2 n=4096 k=14336            y[m,n] = act(alpha * sum_k x[m,k] w[n,k] + bias[n])
+//   gemm x=q8_1 w=q4_0 y=f32 m=2 n=4096 k=14336            y[m,n] = act(alpha * sum_k x[m,k] w[n,k] + bias[n]) + beta * c[m,n]
 //   cast x=f32 y=q8_1 rows=2 cols=14336                    y = encode(decode(x)), row by row
 //   pack w=q4_0 x=f16 n=4096 k=14336                       w reordered, once, for gemms with this w and x and pack=tiles
 //
 // Optional gemm fields, printed only when they differ from their default: `group` (k elements per scale; only a format
 // that leaves it open accepts one it does not fix itself), `global` (mul | div; required when x or w has a
 // tensor-wide scale: mul if decoded value = code * scale * global, div if it is / global), `pack` (tiles: w was reordered,
-// see tilewright/pack.h), `accum` (fast: see Accumulation), `bias` (f32 f16 bf16), `act` (relu gelu gelu_tanh silu),
-// `alpha`. Optional cast field: `encoder` (see FormatInfo::encoders). Optional pack field: `inverse` (1: from tiles to w).
+// see tilewright/pack.h), `accum` (fast: see Accumulation), `bias` (f32 f16 bf16; of y=int32 int32), `act` (relu gelu gelu_tanh
+// silu), `alpha`, `c` (f32 f16 bf16: a matrix that is added, a residual) with `beta`, and for y of int8, e4m3 or e5m2
+// `y_scale`, by which results are divided before they are rounded to nearest even, saturating. y=int32 is for x=int8 w=int8,
+// exact, with none of these but `bias`. Optional cast field: `encoder` (see FormatInfo::encoders). Optional pack field: `inverse` (1: from tiles to w).
 // Values; free-threaded.
 #pragma once
 
@@ -45,6 +47,9 @@ struct Gemm {
   // tiles: only for formats that have them for this x; n is a multiple of 64, k of 64 (16-bit x) or 128 (8-bit x).
   Packing packing = Packing::none;
   Accumulation accumulation = Accumulation::full;  // fast: only where x has fp8 elements
+  std::optional<Format> c = {};  // [m, n]
+  double beta = 1.0;             // of c
+  double y_scale = 1.0;          // what a one of y stands for
   friend bool operator==(const Gemm&, const Gemm&) = default;
 };
 

@@ -83,7 +83,12 @@ template <int lanes, int E> TW_DEVICE float largest_of(const float (&v)[E]) {
   return largest;
 }
 
-// Plain floating-point elements of T.
+// Element i of one-byte elements in words.
+template <class T> TW_FN float byte_at(const u32* words, int i) {
+  return to_f32(bits_as<T>(static_cast<u8>(words[i / 4] >> (8 * (i % 4)))));
+}
+
+// Elements of T, without a scale.
 template <class T, int bits> struct Plain {
   static constexpr int kLayout = 1, kBlock = 1, kBits = bits;
   static constexpr int kDataBytes = sizeof(T), kScaleBytes = 0;
@@ -101,13 +106,14 @@ template <class T, int bits> struct Plain {
     return to_f32(v);
   }
 
-  TW_MEMBER static constexpr bool lanes_ok(int) { return true; }
+  TW_MEMBER static constexpr bool lanes_ok(int e) { return e * static_cast<int>(sizeof(T)) >= 8; }
   template <int E> TW_MEMBER static void encode_lanes(const float (&v)[E], int, u8* data, u8*, float, int) {
     constexpr int kWords = E * sizeof(T) / 4;
     u32 words[kWords];
     TW_UNROLL for (int i = 0; i < kWords; ++i) {
-      if constexpr (sizeof(T) == 4) words[i] = bits_as<u32>(v[i]);
-      else words[i] = pack2<T>(v[2 * i], v[2 * i + 1]);
+      if constexpr (sizeof(T) == 4) words[i] = bits_as<u32>(from_f32<T>(v[i]));
+      else if constexpr (sizeof(T) == 2) words[i] = pack2<T>(v[2 * i], v[2 * i + 1]);
+      else words[i] = pack2<T>(v[4 * i], v[4 * i + 1]) | (pack2<T>(v[4 * i + 2], v[4 * i + 3]) << 16);
     }
     TW_UNROLL for (int i = 0; i < kWords / 2; ++i)
       *reinterpret_cast<u32x2*>(data + 8 * i) = {words[2 * i], words[2 * i + 1]};
@@ -116,16 +122,42 @@ template <class T, int bits> struct Plain {
   // A unit is one group; its elements are read with one load of at most 16 bytes.
   static constexpr int kGroup = 1;
   static constexpr bool kCodes = false, kOffset = false;
-  TW_MEMBER static constexpr bool unit_ok(int e) { return e > 0 && (e & (e - 1)) == 0 && e * static_cast<int>(sizeof(T)) <= 16; }
+  TW_MEMBER static constexpr bool unit_ok(int e) {
+    const int bytes = e * static_cast<int>(sizeof(T));
+    return e > 0 && (e & (e - 1)) == 0 && bytes >= 2 && bytes <= 16;
+  }
   template <int E> struct Unit { u32 raw[ceil_div(E * sizeof(T), 4)]; };
   template <int E> TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8*, i64 k) {
     load_words<E * sizeof(T), run_alignment(E * sizeof(T))>(u.raw, data + k * static_cast<i64>(sizeof(T)));
   }
   template <int E> TW_MEMBER static void values(const Unit<E>& u, int, float (&v)[E]) {
     TW_UNROLL for (int i = 0; i < E; ++i) {
-      if constexpr (sizeof(T) == 4) v[i] = bits_as<float>(u.raw[i]);
-      else v[i] = i % 2 ? high_half<T>(u.raw[i / 2]) : low_half<T>(u.raw[i / 2]);
+      if constexpr (sizeof(T) == 4) v[i] = to_f32(bits_as<T>(u.raw[i]));
+      else if constexpr (sizeof(T) == 2) v[i] = i % 2 ? high_half<T>(u.raw[i / 2]) : low_half<T>(u.raw[i / 2]);
+      else v[i] = byte_at<T>(u.raw, i);
     }
+  }
+};
+
+// The same under one float for the tensor: value = element * global.
+template <class Elements> struct TensorScaled : Elements {
+  static constexpr bool kGlobal = true;
+  TW_MEMBER static void encode(const float* x, u8* data, u8* scales, float global, int encoder) {
+    const float steps = div_rn(x[0], global);
+    Elements::encode(&steps, data, scales, 1.0f, encoder);
+  }
+  TW_MEMBER static float decode(const u8* data, const u8* scales, float global, int i) {
+    return mul_rn(Elements::decode(data, scales, 1.0f, i), global);
+  }
+  template <int E> TW_MEMBER static void encode_lanes(const float (&v)[E], int lane, u8* data, u8* scales, float global, int encoder) {
+    float steps[E];
+    TW_UNROLL for (int i = 0; i < E; ++i) steps[i] = div_rn(v[i], global);
+    Elements::template encode_lanes<E>(steps, lane, data, scales, 1.0f, encoder);
+  }
+  // 1 for a tensor of zeros.
+  TW_MEMBER static float scale_for(float amax, float top) {
+    const float scale = div_rn(amax, top);
+    return scale > 0.0f ? scale : 1.0f;
   }
 };
 

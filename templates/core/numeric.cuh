@@ -146,6 +146,33 @@ TW_FN u8 f32_to_e4m3(float f) {
 #endif
 }
 
+// ---- fp8 E5M2 (an f16 without its lower byte; largest finite number 57344) ------------------------------------------
+TW_FN float e5m2_to_f32(u8 b) { return f16_bits_to_f32(static_cast<u16>(b << 8)); }
+// Saturating: beyond 57344 and infinity give 57344; NaN gives 0x7f.
+TW_FN u8 f32_to_e5m2(float f) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  u16 pair;
+  asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(f));
+  return static_cast<u8>(pair);
+#else
+  const u32 u = bits_as<u32>(f), a = u & 0x7fffffffu;
+  const u8 sign = static_cast<u8>((u >> 24) & 0x80u);
+  if (a > 0x7f800000u) return 0x7fu;
+  if (a >= 0x47600000u) return static_cast<u8>(sign | 0x7bu);  // 57344 and everything above
+  if (a < 0x38800000u) {                                       // below 2^-14: ulp 2^-16; adding 2^7 aligns it
+    const float shifted = add_rn(bits_as<float>(a), 128.0f);
+    return static_cast<u8>(sign | (bits_as<u32>(shifted) - 0x43000000u));
+  }
+  const u32 odd = (a >> 21) & 1u;
+  return static_cast<u8>(sign | ((a - 0x38000000u + 0xfffffu + odd) >> 21));
+#endif
+}
+
+// ---- integers ------------------------------------------------------------------------------------------------------
+// Nearest even, saturating; NaN gives 0.
+TW_FN i32 f32_to_i32(float f) { return to_int(rint_even(f)); }
+TW_FN i8 f32_to_i8(float f) { return static_cast<i8>(max2(min2(f32_to_i32(f), 127), -128)); }
+
 // ---- fp4 E2M1 (0 .5 1 1.5 2 3 4 6) ---------------------------------------------------------------------------------
 TW_FN float e2m1_to_f32(u32 code) {
   const float magnitude = mul_rn(bits_as<float>((code & 7u) << 22), 8.507059173023462e37f);  // 2^126
@@ -167,15 +194,27 @@ TW_FN u32 f32_to_e2m1(float f) { return e2m1_sign(f) | e2m1_magnitude(abs_f(f));
 TW_FN float to_f32(float v) { return v; }
 TW_FN float to_f32(f16 v) { return f16_bits_to_f32(v.bits); }
 TW_FN float to_f32(bf16 v) { return bf16_bits_to_f32(v.bits); }
+TW_FN float to_f32(e4m3 v) { return e4m3_to_f32(v.bits); }
+TW_FN float to_f32(e5m2 v) { return e5m2_to_f32(v.bits); }
+TW_FN float to_f32(i8 v) { return static_cast<float>(v); }
+TW_FN float to_f32(i32 v) { return static_cast<float>(v); }
 template <class T> TW_FN T from_f32(float v);
 #if defined(__CUDACC__)
 template <> __device__ __forceinline__ float from_f32<float>(float v) { return v; }
 template <> __device__ __forceinline__ f16 from_f32<f16>(float v) { return {f32_to_f16_bits(v)}; }
 template <> __device__ __forceinline__ bf16 from_f32<bf16>(float v) { return {f32_to_bf16_bits(v)}; }
+template <> __device__ __forceinline__ e4m3 from_f32<e4m3>(float v) { return {f32_to_e4m3(v)}; }
+template <> __device__ __forceinline__ e5m2 from_f32<e5m2>(float v) { return {f32_to_e5m2(v)}; }
+template <> __device__ __forceinline__ i8 from_f32<i8>(float v) { return f32_to_i8(v); }
+template <> __device__ __forceinline__ i32 from_f32<i32>(float v) { return f32_to_i32(v); }
 #else
 template <> inline float from_f32<float>(float v) { return v; }
 template <> inline f16 from_f32<f16>(float v) { return {f32_to_f16_bits(v)}; }
 template <> inline bf16 from_f32<bf16>(float v) { return {f32_to_bf16_bits(v)}; }
+template <> inline e4m3 from_f32<e4m3>(float v) { return {f32_to_e4m3(v)}; }
+template <> inline e5m2 from_f32<e5m2>(float v) { return {f32_to_e5m2(v)}; }
+template <> inline i8 from_f32<i8>(float v) { return f32_to_i8(v); }
+template <> inline i32 from_f32<i32>(float v) { return f32_to_i32(v); }
 #endif
 
 }  // namespace tw

@@ -21,7 +21,7 @@ void ldmatrix(u32* out, const void* row, int count, bool transpose);
 void cp_async(void* shared, const void* global, int bytes, int valid_bytes);  // becomes visible at the matching wait
 void cp_async_commit();
 void cp_async_wait(int pending);
-enum class Mma { f16_k8, f16_k16, bf16_k8, bf16_k16, s8_k16_m8, s8_k32 };
+enum class Mma { f16_k8, f16_k16, bf16_k8, bf16_k16, s8_k16_m8, s8_k32, e4m3_k32, e5m2_k32 };
 // d += a b of the warp; fragments as in the PTX manual. `d` holds floats or ints (as bits).
 void mma(Mma kind, u32* d, const u32* a, const u32* b);
 u32 cluster_rank();
@@ -67,7 +67,7 @@ TW_DEVICE u32 shuffle_down(u32 v, int delta) { return emu::shuffle_down(v, delta
 TW_DEVICE float shuffle_xor(float v, int mask) { return bits_as<float>(shuffle_xor(bits_as<u32>(v), mask)); }
 TW_DEVICE i32 shuffle_xor(i32 v, int mask) { return static_cast<i32>(shuffle_xor(static_cast<u32>(v), mask)); }
 // Sum over groups of `width` neighbouring lanes; every lane gets it.
-template <int width> TW_DEVICE float sum_lanes(float v) {
+template <int width, class T> TW_DEVICE T sum_lanes(T v) {
   TW_UNROLL for (int d = width / 2; d > 0; d /= 2) v += shuffle_xor(v, d);
   return v;
 }
@@ -179,11 +179,24 @@ TW_DEVICE u32 e4m3x2_to_f16x2(u16 codes) {
   return pack_f16x2(e4m3_to_f32(static_cast<u8>(codes)), e4m3_to_f32(static_cast<u8>(codes >> 8)));
 #endif
 }
+TW_DEVICE u32 pack_e5m2x2(float lo, float hi) {
+#if defined(__CUDACC__) && __CUDA_ARCH__ >= 890
+  u16 d;
+  asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(d) : "f"(hi), "f"(lo));
+  return d;
+#else
+  return f32_to_e5m2(lo) | (static_cast<u32>(f32_to_e5m2(hi)) << 8);
+#endif
+}
 // The low bytes of four words, in order.
 TW_DEVICE u32 pack_bytes(u32 a, u32 b, u32 c, u32 d) { return prmt(prmt(a, b, 0x0040u), prmt(c, d, 0x0040u), 0x5410u); }
+// Two elements of at most 16 bits, lo in the low bits.
 template <class T> TW_DEVICE u32 pack2(float lo, float hi) {
   if constexpr (same<T, f16>) return pack_f16x2(lo, hi);
-  else return pack_bf16x2(lo, hi);
+  else if constexpr (same<T, bf16>) return pack_bf16x2(lo, hi);
+  else if constexpr (same<T, e4m3>) return pack_e4m3x2(lo, hi);
+  else if constexpr (same<T, e5m2>) return pack_e5m2x2(lo, hi);
+  else return (static_cast<u32>(f32_to_i8(lo)) & 255u) | ((static_cast<u32>(f32_to_i8(hi)) & 255u) << 8);
 }
 template <class T> TW_DEVICE float low_half(u32 v) {
   if constexpr (same<T, f16>) return f16_bits_to_f32(static_cast<u16>(v));
@@ -430,6 +443,29 @@ TW_DEVICE void mma_s8_k32(i32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
   emu::mma(emu::Mma::s8_k32, bits, a, b);
   for (int i = 0; i < 4; ++i) d[i] = static_cast<i32>(bits[i]);
 #endif
+}
+
+// d[16x8] += a[16x32] b[32x8], fp8 of one kind. The units keep fewer bits of a sum than single precision has.
+template <class T> TW_DEVICE void mma_f8_k32(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+#if defined(__CUDACC__)
+  if constexpr (same<T, e4m3>)
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  else
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e5m2.e5m2.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+  u32 bits[4];
+  for (int i = 0; i < 4; ++i) bits[i] = bits_as<u32>(d[i]);
+  emu::mma(same<T, e4m3> ? emu::Mma::e4m3_k32 : emu::Mma::e5m2_k32, bits, a, b);
+  for (int i = 0; i < 4; ++i) d[i] = bits_as<float>(bits[i]);
+#endif
+}
+// A step of 32 bytes of both operands, whatever their elements are.
+template <class T, class Sum> TW_DEVICE void mma_step(Sum (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+  if constexpr (sizeof(T) == 2) mma_k16<T>(d, a, b);
+  else if constexpr (same<T, i8>) mma_s8_k32(d, a, b);
+  else mma_f8_k32<T>(d, a, b);
 }
 
 // d[16x8] += a[16x16] b[16x8], signed bytes; the halves of mma_s8_k32's fragments are its fragments.

@@ -48,6 +48,7 @@ struct alignas(16) u32x4 { u32 x, y, z, w; };
 struct f16 { u16 bits; };
 struct bf16 { u16 bits; };
 struct e4m3 { u8 bits; };
+struct e5m2 { u8 bits; };
 
 // The streams of one matrix (tilewright::Operand).
 struct Operand {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From an accumulator to a stored element: y = act(alpha * sum + bias), and the tensor-wide scales.
+// From an accumulator to a stored element: y = (act(alpha * sum + bias) + beta * c) / y_scale, and the tensor-wide scales.
+// Of integers, y = sum + bias, which wraps around.
 #pragma once
 #include "core/ptx.cuh"
 #include "gemm/params.cuh"
@@ -18,26 +19,61 @@ template <Act act> TW_DEVICE float activate(float v) {
 }
 
 struct NoBias {};
+struct NoC {};
 
-// Y, Bias: float, f16, bf16 (Bias also NoBias).
-template <class Y, class Bias, Act act> struct Epilogue {
+// Y: float, f16, bf16, e4m3, e5m2, i8, or i32, which takes sums of integers only. Bias: float, f16, bf16 or NoBias; of an
+// i32 Y, i32 or NoBias. C: float, f16, bf16 or NoC.
+template <class Y, class Bias, Act act, class C = NoC> struct Epilogue {
   using Out = Y;
+  using Residual = C;
   static constexpr Act kAct = act;
-  static constexpr bool kBias = !same<Bias, NoBias>;
+  static constexpr bool kBias = !same<Bias, NoBias>, kC = !same<C, NoC>;
+  static constexpr bool kExact = same<Y, i32>;      // integers throughout
+  static constexpr bool kQuantized = sizeof(Y) == 1;  // y has a scale
+  static_assert(!kExact || (act == Act::none && !kC && (!kBias || same<Bias, i32>)), "sum + bias is all that is exact");
+  using Value = select<kExact, i32, float>;
 
-  TW_MEMBER static float bias_at(const void* bias, i64 n) {
-    if constexpr (kBias) return to_f32(static_cast<const Bias*>(bias)[n]);
-    else return 0.0f;
+  TW_MEMBER static Value bias_at(const void* bias, i64 n) {
+    if constexpr (!kBias) return 0;
+    else if constexpr (kExact) return static_cast<const Bias*>(bias)[n];
+    else return to_f32(static_cast<const Bias*>(bias)[n]);
   }
-  TW_MEMBER static float finish(float sum, float scale, float bias) { return activate<act>(sum * scale + bias); }
-  TW_MEMBER static float apply(float sum, float scale, const void* bias, i64 n) { return finish(sum, scale, bias_at(bias, n)); }
-  TW_MEMBER static void store(void* y, i64 at, float v) { static_cast<Y*>(y)[at] = from_f32<Y>(v); }
+  // c may be y: an element is read once, before it is stored.
+  TW_MEMBER static float c_at(const Args& args, const Shape& shape, i64 m, i64 n) {
+    if (m >= args.m || n >= shape.n) return 0.0f;
+    return to_f32(static_cast<const C*>(args.c)[m * (args.ldc ? args.ldc : shape.n) + n]);
+  }
+  // The element of row m and column n, which may lie beyond the matrix. `scale`: all that sum is to be multiplied with.
+  template <class Sum> TW_MEMBER static Value finish(const Args& args, const Shape& shape, i64 m, i64 n, Sum sum, float scale, Value bias) {
+    if constexpr (kExact) {
+      static_assert(same<Sum, i32>, "exact sums");
+      return static_cast<i32>(static_cast<u32>(sum) + static_cast<u32>(bias));
+    } else {
+      float v = activate<act>(static_cast<float>(sum) * scale + bias);
+      if constexpr (kC) v += shape.beta * c_at(args, shape, m, n);
+      if constexpr (kQuantized) v *= shape.y_factor;
+      return v;
+    }
+  }
+  template <class Sum> TW_MEMBER static Value apply(const Args& args, const Shape& shape, i64 m, i64 n, Sum sum, float scale) {
+    return finish(args, shape, m, n, sum, scale, bias_at(args.bias, n));
+  }
+  TW_MEMBER static void store(void* y, i64 at, Value v) {
+    if constexpr (kExact) static_cast<Y*>(y)[at] = v;
+    else static_cast<Y*>(y)[at] = from_f32<Y>(v);
+  }
   // Two neighbours, `at` even and y aligned to both.
-  TW_MEMBER static void store_pair(void* y, i64 at, float lo, float hi) {
+  TW_MEMBER static void store_pair(void* y, i64 at, Value lo, Value hi) {
     if constexpr (sizeof(Y) == 4) *reinterpret_cast<u32x2*>(static_cast<Y*>(y) + at) = {bits_as<u32>(lo), bits_as<u32>(hi)};
-    else *reinterpret_cast<u32*>(static_cast<Y*>(y) + at) = pack2<Y>(lo, hi);
+    else if constexpr (sizeof(Y) == 2) *reinterpret_cast<u32*>(static_cast<Y*>(y) + at) = pack2<Y>(lo, hi);
+    else *reinterpret_cast<u16*>(static_cast<Y*>(y) + at) = static_cast<u16>(pack2<Y>(lo, hi));
   }
 };
+
+// The type of a format's elements where each is stored by itself, else void.
+template <class F, class = void> struct ElementOf { using type = void; };
+template <class F> struct ElementOf<F, void_of<typename F::Element>> { using type = typename F::Element; };
+template <class F> using element_of = typename ElementOf<F>::type;
 
 // alpha and the tensor-wide scales of both operands in one factor.
 template <class X, class W> TW_DEVICE float tensor_scale(const Args& args, const Shape& shape) {

@@ -6,6 +6,7 @@
 #include <tilewright/args.h>
 #include <tilewright/pack.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 
@@ -21,7 +22,9 @@ static_assert(sizeof(GemmArgs) == sizeof(tw::gemm::Args) && offsetof(GemmArgs, x
               offsetof(GemmArgs, bias) == offsetof(tw::gemm::Args, bias) &&
               offsetof(GemmArgs, m) == offsetof(tw::gemm::Args, m) &&
               offsetof(GemmArgs, ldx) == offsetof(tw::gemm::Args, ldx) &&
-              offsetof(GemmArgs, ldy) == offsetof(tw::gemm::Args, ldy));
+              offsetof(GemmArgs, ldy) == offsetof(tw::gemm::Args, ldy) &&
+              offsetof(GemmArgs, c) == offsetof(tw::gemm::Args, c) &&
+              offsetof(GemmArgs, ldc) == offsetof(tw::gemm::Args, ldc));
 
 namespace {
 
@@ -75,11 +78,23 @@ Contract contract(const Gemm& g) {
                                 : g.k * bytes % 16 == 0 ? 16 / bytes
                                 : g.k * bytes % 8 == 0  ? 8 / bytes
                                 : g.k * bytes % 4 == 0  ? 4 / bytes
+                                : g.k * bytes % 2 == 0  ? std::max(2 / bytes, 1)
                                                         : 1;
   c.strides.push_back({"ldx", offsetof(GemmArgs, ldx), g.k, multiple});
   c.strides.push_back({"ldy", offsetof(GemmArgs, ldy), g.n, 1});
+  if (g.c) {
+    c.pointers.push_back({"c", offsetof(GemmArgs, c), 16, true});
+    c.strides.push_back({"ldc", offsetof(GemmArgs, ldc), g.n, 1});
+    const auto matrix = [&](std::size_t pointer, std::size_t stride, Format f) {
+      return MatrixRule{static_cast<std::uint32_t>(pointer), static_cast<std::uint32_t>(stride), g.n,
+                        fast_path(f).element_bytes};
+    };
+    c.overlap = OverlapRule{"c", "y", matrix(offsetof(GemmArgs, c), offsetof(GemmArgs, ldc), *g.c),
+                            matrix(offsetof(GemmArgs, y), offsetof(GemmArgs, ldy), g.y), *g.c == g.y};
+  }
   const tw::gemm::Shape shape{g.n, g.k, static_cast<float>(g.alpha), g.global == Global::div ? 1 : 0,
-                              g.accumulation == Accumulation::fast ? 1 : 0, 0};
+                              g.accumulation == Accumulation::fast ? 1 : 0, static_cast<float>(g.beta),
+                              static_cast<float>(1.0 / g.y_scale)};
   c.constants.resize(sizeof(shape));
   std::memcpy(c.constants.data(), &shape, sizeof(shape));
   return c;
@@ -91,8 +106,9 @@ std::string format_file(Format f) { return fmt::format("formats/{}.cuh", f.name(
 std::string epilogue_type(const Gemm& g) {
   constexpr const char* kActs[] = {"none", "relu", "gelu", "gelu_tanh", "silu"};
   const auto element = [](Format f) { return fmt::format("{}::Element", format_type(f)); };
-  return fmt::format("tw::gemm::Epilogue<{}, {}, tw::gemm::Act::{}>", element(g.y),
-                     g.bias ? element(*g.bias) : "tw::gemm::NoBias", kActs[static_cast<int>(g.act)]);
+  return fmt::format("tw::gemm::Epilogue<{}, {}, tw::gemm::Act::{}{}>", element(g.y),
+                     g.bias ? element(*g.bias) : "tw::gemm::NoBias", kActs[static_cast<int>(g.act)],
+                     g.c ? ", " + element(*g.c) : "");
 }
 
 std::vector<std::string> includes_for(const Gemm& g, const char* kernel) {
@@ -106,6 +122,7 @@ std::vector<std::string> includes_for(const Gemm& g, const char* kernel) {
   add(g.w);
   add(g.y);
   if (g.bias) add(*g.bias);
+  if (g.c) add(*g.c);
   return names;
 }
 

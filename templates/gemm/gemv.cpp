@@ -64,7 +64,7 @@ class Gemv final : public EnumeratedFamily {
     const FastPath &x = fast_path(g->x), &w = fast_path(g->w);
     if (w.group == 0) return fmt::format("w={} has no fast path", g->w.name());
     if (!(x.element_bytes || (x.codes && x.unit_ok(32) && x.group == 32 && !x.offset)))
-      return fmt::format("x={} is neither a plain float nor 8-bit codes in blocks of 32", g->x.name());
+      return fmt::format("x={} is neither plain nor 8-bit codes in blocks of 32", g->x.name());
     if (x.codes && !w.codes)
       return fmt::format("x={} needs coded weights, and w={} is plain", g->x.name(), g->w.name());
     if (g->m > kMaxRows && mma().why_not(problem, arch).empty())
@@ -139,8 +139,11 @@ class Gemv final : public EnumeratedFamily {
     t.bytes_in_flight = static_cast<double>(w.unit_bytes(k.e)) * k.r * k.depth;
     // Per weight: unpacking (about 1 for codes under integer products, 2 under floats), and per row of x a quarter for
     // dp4a or one FMA and, shared by r rows, a conversion; lanes that have no unit in the last round idle.
-    const double per_row = x.codes ? 0.4 : 1.0 + (x.element_bytes == 2 ? 1.0 : 0.5) / k.r;
-    const double unpack = w.codes ? (x.codes ? 1.0 : 2.0) : (w.element_bytes == 2 ? 1.0 : 0.25);
+    // Bytes by bytes need no unpacking; as floats they, and fp8, need more than halves.
+    const bool bytes = x.element == Element::i8 && w.element == Element::i8;
+    const auto widen = [](const FastPath& f, double none) { return f.element_bytes == 1 ? 3.0 : f.element_bytes == 2 ? 1.0 : none; };
+    const double per_row = x.codes || bytes ? 0.4 : 1.0 + widen(x, 0.5) / k.r;
+    const double unpack = bytes ? 0.25 : w.codes ? (x.codes ? 1.0 : 2.0) : widen(w, 0.25);
     const double lanes_units = static_cast<double>(k.step()) * k.split * k.e;
     const double rounds = static_cast<double>(g.k) / lanes_units;
     const double idle = std::max(1.0, std::ceil(rounds) / rounds);

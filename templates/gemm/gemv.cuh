@@ -21,6 +21,8 @@ template <class X, class W, class Epi, int MT, int E, int LANES, int WK, int WAR
 struct Gemv {
   static constexpr int kThreads = 32 * WARPS;
   static constexpr bool kInt = X::kCodes;  // integer products, scaled per group
+  static constexpr bool kBytes = same<element_of<X>, i8> && same<element_of<W>, i8>;  // and exact sums of them
+  using Sum = select<kBytes, i32, float>;
   static constexpr int kStep = LANES * WK;                         // threads along k
   static constexpr int kRowGroups = (32 / LANES) * (WARPS / WK);   // threads along n
   static constexpr int kRowsPerBlock = kRowGroups * R;
@@ -101,7 +103,8 @@ struct Gemv {
         const u32 words[4] = {q.x, q.y, q.z, q.w};
         TW_UNROLL for (int j = 0; j < 16 / kElement; ++j) {
           if constexpr (kElement == 4) v[4 * i + j] = bits_as<float>(words[j]);
-          else v[8 * i + j] = j % 2 ? high_half<T>(words[j / 2]) : low_half<T>(words[j / 2]);
+          else if constexpr (kElement == 2) v[8 * i + j] = j % 2 ? high_half<T>(words[j / 2]) : low_half<T>(words[j / 2]);
+          else v[16 * i + j] = fmt::byte_at<T>(words, j);
         }
       }
     } else {
@@ -111,7 +114,7 @@ struct Gemv {
 
   // ---- one unit of R rows against MT rows of x
   using Unit = typename W::template Unit<E>;
-  using Accumulators = float[MT][R];
+  using Accumulators = Sum[MT][R];
 
   TW_MEMBER static void multiply_codes(const Staged& s, const Unit (&w)[R], int unit, Accumulators& acc) {
     TW_UNROLL for (int g = 0; g < E / kGroup; ++g) {
@@ -173,8 +176,20 @@ struct Gemv {
         TW_UNROLL for (int j = 0; j < E; ++j) acc[m][r] += v[r][j] * x[j];
     }
   }
+  // Signed bytes, two at least.
+  TW_MEMBER static void multiply_bytes(const Staged& s, const Unit (&w)[R], int unit, Accumulators& acc) {
+    TW_UNROLL for (int m = 0; m < MT; ++m) {
+      u32 x[ceil_div(E, 4)];
+      const u8* from = s.x + m * kXBytes + unit * kUnitBytes;
+      if constexpr (E == 2) x[0] = *reinterpret_cast<const u16*>(from);
+      else load_shared_words<E, E>(x, from);
+      TW_UNROLL for (int r = 0; r < R; ++r)
+        TW_UNROLL for (int i = 0; i < ceil_div(E, 4); ++i) acc[m][r] = dp4a(w[r].raw[i], x[i], acc[m][r]);
+    }
+  }
   TW_MEMBER static void multiply(const Staged& s, const Unit (&w)[R], int unit, Accumulators& acc) {
-    if constexpr (kInt) multiply_codes(s, w, unit, acc);
+    if constexpr (kBytes) multiply_bytes(s, w, unit, acc);
+    else if constexpr (kInt) multiply_codes(s, w, unit, acc);
     else if constexpr (W::kCodes) multiply_grouped(s, w, unit, acc);
     else multiply_plain(s, w, unit, acc);
   }
@@ -240,27 +255,27 @@ struct Gemv {
         TW_UNROLL for (int r = 0; r < R; ++r) {
           const i64 n = n_block + row_group + r * kRowGroups;
           if (m0 + m < args.m && n < shape.n)
-            Epi::store(args.y, (m0 + m) * ldy + n, Epi::apply(acc[m][r], scale, args.bias, n));
+            Epi::store(args.y, (m0 + m) * ldy + n, Epi::apply(args, shape, m0 + m, n, acc[m][r], scale));
         }
     } else {
       // [warp along k][m][row of the block]
       if (lane % LANES == 0) {
         TW_UNROLL for (int m = 0; m < MT; ++m)
           TW_UNROLL for (int r = 0; r < R; ++r)
-            s.partials[((warp % WK) * MT + m) * kRowsPerBlock + row_group + r * kRowGroups] = acc[m][r];
+            s.partials[((warp % WK) * MT + m) * kRowsPerBlock + row_group + r * kRowGroups] = bits_as<float>(acc[m][r]);
       }
       if constexpr (SPLIT > 1) sync_cluster();
       else sync_block();
       if (SPLIT == 1 || cluster_rank() == 0) {
         for (int t = static_cast<int>(thread_x()); t < MT * kRowsPerBlock; t += kThreads) {
-          float total = 0.0f;
+          Sum total = 0;
           for (int c = 0; c < SPLIT; ++c)
             TW_UNROLL for (int w = 0; w < WK; ++w) {
               const float* partial = s.partials + w * MT * kRowsPerBlock + t;
-              total += SPLIT > 1 ? load_cluster(partial, static_cast<u32>(c)) : *partial;
+              total += bits_as<Sum>(SPLIT > 1 ? load_cluster(partial, static_cast<u32>(c)) : *partial);
             }
           const i64 m = m0 + t / kRowsPerBlock, n = n_block + t % kRowsPerBlock;
-          if (m < args.m && n < shape.n) Epi::store(args.y, m * ldy + n, Epi::apply(total, scale, args.bias, n));
+          if (m < args.m && n < shape.n) Epi::store(args.y, m * ldy + n, Epi::apply(args, shape, m, n, total, scale));
         }
       }
       if constexpr (SPLIT > 1) sync_cluster();  // no block leaves while another reads its partial sums

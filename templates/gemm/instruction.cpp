@@ -17,6 +17,7 @@ Spelling spelling(tw::WgmmaKind kind) {
     case tw::WgmmaKind::f16: return {"f16", "f32.f16.f16", {", 1, 1, 0, 0", ", 1, 1, 0"}};
     case tw::WgmmaKind::bf16: return {"bf16", "f32.bf16.bf16", {", 1, 1, 0, 0", ", 1, 1, 0"}};
     case tw::WgmmaKind::e4m3: return {"e4m3", "f32.e4m3.e4m3", {", 1, 1", ", 1, 1"}};
+    case tw::WgmmaKind::e5m2: return {"e5m2", "f32.e5m2.e5m2", {", 1, 1", ", 1, 1"}};
     case tw::WgmmaKind::s8: break;
   }
   return {"s8", "s32.s8.s8", {"", ""}};

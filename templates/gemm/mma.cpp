@@ -54,8 +54,9 @@ int raw_bytes(const FastPath& f, int rows, int bk, int e) {
   const int pitch = piece == 16 ? (bytes / 16 | 1) * 16 : bytes;
   return (rows * (pitch + bk / f.block * f.scale_bytes) + 15) / 16 * 16;
 }
+int element_bytes(const FastPath& x) { return x.codes ? 1 : x.element_bytes; }  // in the tile
 int shared_bytes(const Knobs& k, const FastPath& x, const FastPath& w) {
-  const int row = k.bk * (x.codes ? 1 : 2), terms = w.offset ? 2 : 1;
+  const int row = k.bk * element_bytes(x), terms = w.offset ? 2 : 1;
   const int ring =
       (x.codes ? raw_bytes(x, k.bm, k.bk, 32) : k.bm * row) + (w.codes ? raw_bytes(w, k.bn, k.bk, k.ew) : k.bn * row);
   const int unpacked = (x.codes ? k.bm * row + 4 * (k.bk / 32 * k.bm) * terms : 0) +
@@ -69,7 +70,8 @@ int registers(const Knobs& k, const FastPath& x, const FastPath& w) {
   const int mi = k.bm / k.warps_m / 16, ni = k.bn / k.warps_n / 8;
   const int a = mi * 4 * (w.codes && !x.codes ? std::max(1, w.group / 16) : 1);
   const int staged =
-      k.async ? 0 : (x.codes ? 0 : k.bm * k.bk / 2 / k.threads()) + (w.codes ? 0 : k.bn * k.bk / 2 / k.threads());
+      k.async ? 0
+              : ((x.codes ? 0 : k.bm) + (w.codes ? 0 : k.bn)) * k.bk * element_bytes(x) / 4 / k.threads();
   return mi * ni * 4 + a + staged + (w.codes ? 84 : 64);
 }
 
@@ -78,7 +80,7 @@ class Mma final : public EnumeratedFamily {
   std::string_view op() const override { return "gemm"; }
   std::string_view name() const override { return "mma"; }
   std::string_view title() const override {
-    return "matrix units through mma.sync: 16-bit floats or signed bytes, cp.async pipelines";
+    return "matrix units through mma.sync: 16-bit floats, fp8 or signed bytes, cp.async pipelines";
   }
 
   std::string why_not(const Problem& problem, const Arch& arch) const override {
@@ -86,8 +88,12 @@ class Mma final : public EnumeratedFamily {
     const Gemm* g = problem.gemm();
     const FastPath &x = fast_path(g->x), &w = fast_path(g->w);
     if (g->m < kMinRows && g->m > 0) return fmt::format("m = {}: at least {}", g->m, kMinRows);
-    if (!(x.element_bytes == 2 || (x.codes && x.unit_ok(32) && x.group == 32 && !x.offset)))
-      return fmt::format("x={} is neither a 16-bit float nor 8-bit codes in blocks of 32", g->x.name());
+    const bool bytes = x.element_bytes == 1;
+    if (!(x.element_bytes == 2 || bytes || (x.codes && x.unit_ok(32) && x.group == 32 && !x.offset)))
+      return fmt::format("x={} is no float of 16 or 8 bits, no byte, and no 8-bit codes in blocks of 32", g->x.name());
+    if (is_fp8(x.element) && !arch.mma_f8) return fmt::format("{} has no fp8 mma.sync of its own", arch.name);
+    if (bytes && w.codes) return fmt::format("w={} is coded and x={} has no scales", g->w.name(), g->x.name());
+    if (bytes && g->k % 2 != 0) return fmt::format("k = {}: a multiple of 2 is needed", g->k);
     if (g->x.name() == "bf16" && !arch.mma_bf16) return fmt::format("{} has no bf16 matrix instruction", arch.name);
     if (w.group == 0) return fmt::format("w={} has no fast path", g->w.name());
     if (!w.codes && !(g->w == g->x))
@@ -100,7 +106,7 @@ class Mma final : public EnumeratedFamily {
     if (!why_not(problem, arch).empty()) return {};
     const Gemm& g = *problem.gemm();
     const FastPath &x = fast_path(g.x), &w = fast_path(g.w);
-    const int ex = plain_unit(g), async = arch.cp_async && (ex == 8 || x.codes) ? 1 : 0;
+    const int ex = plain_unit(g), async = arch.cp_async && (ex * x.element_bytes == 16 || x.codes) ? 1 : 0;
     std::vector<Candidate> out;
     const auto add = [&](const Knobs& k) {
       if (shared_bytes(k, x, w) > arch.shared_per_block || registers(k, x, w) > 250) return;
@@ -113,11 +119,12 @@ class Mma final : public EnumeratedFamily {
       if (s.bm * 8 < std::min<std::int64_t>(g.m, 512)) continue;  // far too small
       const std::int64_t tiles = ((g.m + s.bm - 1) / s.bm) * ((g.n + s.bn - 1) / s.bn);
       for (int bk : {32, 64, 128}) {
-        if (bk == 32 && (w.codes || s.bm * s.bn < 128 * 128))
-          continue;  // rows of 64 bytes at least; small tiles want long ones
+        const int steps = x.element_bytes == 1 ? bk / 32 : bk / 16;  // of the matrix instruction, plain operands
+        if (steps == 1) continue;  // rows of 64 bytes at least
+        if (steps == 2 && (w.codes || s.bm * s.bn < 128 * 128)) continue;  // small tiles want long ones
         // Four warps of 64 x 64 spill with two more fragments of k in flight, and take half a second to compile.
-        if (bk == 64 && s.bm * s.bn == 128 * 128 && s.warps_m * s.warps_n == 4) continue;
-        if (bk == 128 && !x.codes && s.bm * s.bn > 64 * 128) continue;
+        if (steps == 4 && s.bm * s.bn == 128 * 128 && s.warps_m * s.warps_n == 4) continue;
+        if (steps == 8 && !x.codes && s.bm * s.bn > 64 * 128) continue;
         for (int stages : {2, 3, 4})
           for (int split : {1, 2, 4, 8}) {
             // Splitting k is for grids that leave the chip idle, and its sums have to fit in shared memory.
@@ -169,19 +176,20 @@ class Mma final : public EnumeratedFamily {
                      tiles_n * static_cast<double>(g.x.total_bytes(g.m, g.k)) +
                      static_cast<double>(g.y.total_bytes(g.m, g.n));
     t.bytes_in_flight = static_cast<double>(k.stages - 1) *
-                        (static_cast<double>(w.codes ? w.unit_bytes(k.bk) : 2 * k.bk) * k.bn + 2.0 * k.bk * k.bm) /
+                        (static_cast<double>(w.codes ? w.unit_bytes(k.bk) : element_bytes(x) * k.bk) * k.bn +
+                         (x.codes ? 2.0 : x.element_bytes) * k.bk * k.bm) /
                         k.threads();
     const double padded_k = std::ceil(static_cast<double>(g.k) / k.bk) * k.bk;
     const double padded = 2.0 * tiles_m * k.bm * tiles_n * k.bn * padded_k;
     t.mma_ops = padded;
     // Every warp reads its rows of both tiles; a tile is written once, a coded one also copied and read as stored.
-    const double element = x.codes ? 1 : 2, steps = tiles_m * tiles_n * padded_k;
+    const double element = element_bytes(x), steps = tiles_m * tiles_n * padded_k;
     const double read = k.warps_n * k.bm + k.warps_m * k.bn, written = k.bm + k.bn;
     t.shared_traffic = steps * element * (read + written + (w.codes ? k.bn : 0));
     // Splitting k leaves a tile of sums per block, written here and read, more slowly, by another block.
     if (k.split > 1) t.shared_traffic += t.blocks * k.bm * k.bn * 4.0 * 4.0;
     t.mma_in_flight = (k.bm / k.warps_m / 16.0) * (k.bn / k.warps_n / 8.0);
-    t.mma_rate = x.codes ? (w.group == 16 ? 1.0 : 2.0) : 1.0;
+    t.mma_rate = element_bytes(x) == 1 && !(w.codes && w.group == 16) ? 2.0 : 1.0;
     // Scaling each group's sums takes three operations per output under integers, one under floats; unpacking a weight
     // about two, once per tile of m.
     const double per_group = x.codes ? 3.0 : 1.0;
@@ -201,7 +209,10 @@ class Mma final : public EnumeratedFamily {
     return 0;
   }
   // Elements of plain rows per access: as many as their alignment allows.
-  static int plain_unit(const Gemm& g) { return g.k % 8 == 0 ? 8 : g.k % 4 == 0 ? 4 : g.k % 2 == 0 ? 2 : 1; }
+  static int plain_unit(const Gemm& g) {
+    if (fast_path(g.x).element_bytes == 1 && g.k % 16 == 0) return 16;
+    return g.k % 8 == 0 ? 8 : g.k % 4 == 0 ? 4 : g.k % 2 == 0 ? 2 : 1;
+  }
 };
 
 }  // namespace

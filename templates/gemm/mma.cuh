@@ -2,7 +2,8 @@
 // Matrix units through mma.sync, from sm_75 on. A block computes BM x BN of y; WARPS_M x WARPS_N warps share it; tiles of
 // BK elements of k pass through STAGES buffers in shared memory; SPLIT blocks of a cluster share a tile's k.
 //
-//   x and w plain, one 16-bit type     accumulate in place
+//   x and w plain, one type            accumulate in place; fp8 per stage, and the stages' sums in fp32, since the units keep
+//                                      fewer bits
 //   x 16-bit, w in codes               codes become 16-bit floats exactly; each group's products are summed apart and
 //                                      then scaled in fp32, so that no weight is rounded
 //   x and w in codes                   signed bytes, int32 sums per group, scaled in fp32
@@ -20,6 +21,9 @@ template <class X, class W, class Epi, int BM, int BN, int BK, int WARPS_M, int 
 struct Mma {
   static constexpr bool kInt = X::kCodes, kGrouped = W::kCodes, kTerms = W::kOffset;
   using T = typename OperandOf<X, kInt>::type;
+  // Of plain x and w, of one type: sums of bytes are exact, and each stage's of fp8 is formed apart.
+  static constexpr bool kApart = !kInt && sizeof(T) == 1 && !same<T, i8>;
+  using Sum = select<!kInt && same<T, i8>, i32, float>;
   static constexpr int kThreads = 32 * WARPS_M * WARPS_N;
   static constexpr int kRowBytes = BK * static_cast<int>(sizeof(T));
   static constexpr int WM = BM / WARPS_M, WN = BN / WARPS_N;  // of a warp
@@ -70,7 +74,7 @@ struct Mma {
     return {base, floats, floats + WFeed::kFloats};
   }
 
-  using Accumulators = float[MI][NI][4];
+  using Accumulators = Sum[MI][NI][4];
   struct Position {
     int lane, warp_m, warp_n;  // of the warp's tile within the block's: rows and columns
   };
@@ -88,7 +92,7 @@ struct Mma {
   TW_MEMBER static void multiply_plain(const Stage& xs, const Stage& ws, const Position& p, Accumulators& acc) {
     const u8* x = xs.codes;
     const u8* w = ws.codes;
-    TW_UNROLL for (int s = 0; s < BK / 16; ++s) {
+    TW_UNROLL for (int s = 0; s < kRowBytes / 32; ++s) {
       u32 a[MI][4];
       TW_UNROLL for (int i = 0; i < MI; ++i) load_a(a[i], x, p.warp_m + 16 * i, 2 * s, p.lane);
       TW_UNROLL for (int j = 0; j < NI / 2; ++j) {
@@ -96,9 +100,30 @@ struct Mma {
         load_b(b, w, p.warp_n + 16 * j, 2 * s, p.lane);
         const u32 b0[2] = {b[0], b[1]}, b1[2] = {b[2], b[3]};
         TW_UNROLL for (int i = 0; i < MI; ++i) {
-          mma_k16<T>(acc[i][2 * j], a[i], b0);
-          mma_k16<T>(acc[i][2 * j + 1], a[i], b1);
+          mma_step<T>(acc[i][2 * j], a[i], b0);
+          mma_step<T>(acc[i][2 * j + 1], a[i], b1);
         }
+      }
+    }
+  }
+  TW_MEMBER static void multiply_apart(const Stage& xs, const Stage& ws, const Position& p, Accumulators& acc) {
+    constexpr int kSteps = kRowBytes / 32;
+    static_assert(kSteps <= 4, "128 products at a time");
+    TW_UNROLL for (int j = 0; j < NI / 2; ++j) {
+      u32 b[kSteps][4];
+      TW_UNROLL for (int s = 0; s < kSteps; ++s) load_b(b[s], ws.codes, p.warp_n + 16 * j, 2 * s, p.lane);
+      TW_UNROLL for (int i = 0; i < MI; ++i) {
+        float sum[2][4] = {};
+        TW_UNROLL for (int s = 0; s < kSteps; ++s) {
+          u32 a[4];
+          load_a(a, xs.codes, p.warp_m + 16 * i, 2 * s, p.lane);
+          TW_UNROLL for (int h = 0; h < 2; ++h) {
+            const u32 bb[2] = {b[s][2 * h], b[s][2 * h + 1]};
+            mma_step<T>(sum[h], a, bb);
+          }
+        }
+        TW_UNROLL for (int h = 0; h < 2; ++h)
+          TW_UNROLL for (int e = 0; e < 4; ++e) acc[i][2 * j + h][e] += sum[h][e];
       }
     }
   }
@@ -206,6 +231,7 @@ struct Mma {
   TW_MEMBER static void multiply(const Stage& x, const Stage& w, const Position& p, Accumulators& acc) {
     if constexpr (kInt) multiply_codes(x, w, p, acc);
     else if constexpr (kGrouped) multiply_grouped(x, w, p, acc);
+    else if constexpr (kApart) multiply_apart(x, w, p, acc);
     else multiply_plain(x, w, p, acc);
   }
 
@@ -290,12 +316,13 @@ struct Mma {
         TW_UNROLL for (int j = 0; j < NI; ++j) {
           const i64 n = tile.n + p.warp_n + 8 * j + 2 * (p.lane % 4);
           if (n >= shape.n) continue;
-          const float lo = Epi::apply(acc[i][j][2 * h], scale, args.bias, n);
+          const auto lo = Epi::apply(args, shape, m, n, acc[i][j][2 * h], scale);
           if (pairs) {
-            Epi::store_pair(args.y, m * ldy + n, lo, Epi::apply(acc[i][j][2 * h + 1], scale, args.bias, n + 1));
+            Epi::store_pair(args.y, m * ldy + n, lo, Epi::apply(args, shape, m, n + 1, acc[i][j][2 * h + 1], scale));
           } else {
             Epi::store(args.y, m * ldy + n, lo);
-            if (n + 1 < shape.n) Epi::store(args.y, m * ldy + n + 1, Epi::apply(acc[i][j][2 * h + 1], scale, args.bias, n + 1));
+            if (n + 1 < shape.n)
+              Epi::store(args.y, m * ldy + n + 1, Epi::apply(args, shape, m, n + 1, acc[i][j][2 * h + 1], scale));
           }
         }
       }
@@ -310,7 +337,8 @@ struct Mma {
     TW_UNROLL for (int i = 0; i < MI; ++i)
       TW_UNROLL for (int j = 0; j < NI; ++j)
         TW_UNROLL for (int e = 0; e < 4; ++e)
-          sums[(p.warp_m + 16 * i + 8 * (e / 2) + p.lane / 4) * kPitch + p.warp_n + 8 * j + 2 * (p.lane % 4) + e % 2] = acc[i][j][e];
+          sums[(p.warp_m + 16 * i + 8 * (e / 2) + p.lane / 4) * kPitch + p.warp_n + 8 * j + 2 * (p.lane % 4) + e % 2] =
+              bits_as<float>(acc[i][j][e]);
     sync_cluster();
     const float scale = tensor_scale<X, W>(args, shape);
     const i64 ldy = args.ldy ? args.ldy : shape.n;
@@ -320,9 +348,10 @@ struct Mma {
       const int row = first + t / BN, column = t % BN;
       const i64 m = tile.m + row, n = tile.n + column;
       if (row >= BM || m >= args.m || n >= shape.n) continue;
-      float total = 0.0f;
-      TW_UNROLL for (int c = 0; c < SPLIT; ++c) total += load_cluster(sums + row * kPitch + column, static_cast<u32>(c));
-      Epi::store(args.y, m * ldy + n, Epi::apply(total, scale, args.bias, n));
+      Sum total = 0;
+      TW_UNROLL for (int c = 0; c < SPLIT; ++c)
+        total += bits_as<Sum>(load_cluster(sums + row * kPitch + column, static_cast<u32>(c)));
+      Epi::store(args.y, m * ldy + n, Epi::apply(args, shape, m, n, total, scale));
     }
     sync_cluster();  // no block leaves while another reads its sums
   }

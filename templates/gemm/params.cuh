@@ -12,6 +12,8 @@ struct Args {
   const void* bias;  // [n]
   i64 m;
   i64 ldx, ldy;      // elements; 0: dense
+  const void* c = nullptr;  // [m, n]
+  i64 ldc = 0;
 };
 
 struct Shape {
@@ -19,6 +21,8 @@ struct Shape {
   float alpha;
   i32 global_divides;  // the tensor-wide scales divide instead of multiplying
   i32 fast = 0;        // fp8 sums may be the matrix units' alone: of use to the oracle only
+  float beta = 1;      // of c
+  float y_factor = 1;  // 1 / y_scale
   i32 unused = 0;
 };
 

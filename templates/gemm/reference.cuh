@@ -4,10 +4,14 @@
 //
 // As an oracle it stores, instead of y, two dense float matrices [m, n]: the value, and the largest absolute error a
 // correct kernel may make there,
-//   bound = 1.2 |scale| (k / 4 + 64) 2^-24 sum |x w| + 2^-20 (|v| + |sum * scale| + |bias|) + u |y| + tiny,
+//   b = 1.2 |scale| (k / 4 + 64) 2^-24 sum |x w| + 2^-20 (|v| + |sum * scale| + |bias| + |beta c|)
+//   bound = b + u (|y| + b) + tiny,
 // the first term for fp32 accumulation in any order (k / 4 sequential additions at most; operands are exact in every
-// kernel), 1.2 for the steepest slope of the activations, the second for alpha, bias and the activation in fp32, and
-// u = 2^-24, 2^-11, 2^-8 for an f32, f16, bf16 output, with tiny = its smallest subnormal. Weights in tiles may be rounded
+// kernel), 1.2 for the steepest slope of the activations, the second for alpha, bias, the activation and c in fp32, and
+// u = 2^-24, 2^-11, 2^-8, 2^-4, 2^-3 for an f32, f16, bf16, e4m3, e5m2 output, with tiny = its smallest subnormal; for int8
+// u = 0 and tiny = 1/2. Where y has a scale, b is divided by it, with 2^-20 |y| for doing so, and the value is clamped to what
+// y holds: clamping moves no two values apart. int32 is exact: the bound is less than 1, and 2^-24 |y| for the value as a
+// float. Weights in tiles may be rounded
 // when they are unpacked (kRounding of core/tiles.cuh), which adds 1.2 |scale| kRounding sum |x| p; p is |w|, and where w is
 // code * step + w0 (Tile::kOffset) and either part may be rounded, |w| + 2 |w0| >= |code * step| + |w0|. FP8 products are added
 // by Hopper's matrix units with some 14 bits kept of each sum (DeepSeek-V3 technical report, section 3.5.2), cut off and not
@@ -93,31 +97,53 @@ template <class W> struct WeightRow<W, void> {
   TW_MEMBER double slack(i64, double) const { return 0; }
 };
 
-template <class F, class = void> struct ElementOf { using type = void; };
-template <class F> struct ElementOf<F, void_of<typename F::Element>> { using type = typename F::Element; };
+// What rounding to Y costs; and where it saturates, which only one-byte types do.
+struct Rounding {
+  double relative, absolute, least = 0, most = 0;
+};
+template <class Y> TW_FN constexpr Rounding rounding_of() {
+  return same<Y, float>  ? Rounding{5.97e-8, 1.5e-45}
+         : same<Y, f16>  ? Rounding{4.89e-4, 6e-8}
+         : same<Y, bf16> ? Rounding{3.91e-3, 1e-40}
+         : same<Y, e4m3> ? Rounding{0.0626, 0.00196, -448, 448}
+         : same<Y, e5m2> ? Rounding{0.1251, 1.53e-5, -57344, 57344}
+         : same<Y, i8>   ? Rounding{0, 0.5001, -128, 127}
+                         : Rounding{5.97e-8, 0.25};
+}
+TW_FN constexpr double magnitude_of(double v) { return v < 0 ? -v : v; }
 
 template <class X, class W, class Epi, bool oracle, class Tiled = void> struct Reference {
   static constexpr int kThreads = 128, kSharedBytes = 0;
   static constexpr int kRows = 4;  // of x per thread: a weight is decoded once for four of them
 
   TW_MEMBER static void finish(const Args& args, const Shape& shape, i64 m, i64 n, double sum, double magnitude, double rounded) {
+    using Y = typename Epi::Out;
     const double scale = tensor_scale<X, W>(args, shape);
     const double bias = Epi::bias_at(args.bias, n);
     const double value = sum * scale + bias;
-    const double y = activate_exactly<Epi::kAct>(value);
+    double y = activate_exactly<Epi::kAct>(value), added = 0;
+    if constexpr (Epi::kC) added = static_cast<double>(shape.beta) * Epi::c_at(args, shape, m, n);
+    y += added;
+    if constexpr (Epi::kQuantized) y *= shape.y_factor;
+    if constexpr (Epi::kExact) y = Epi::finish(args, shape, m, n, static_cast<i32>(sum), 1.0f, Epi::bias_at(args.bias, n));
     if constexpr (!oracle) {
-      Epi::store(args.y, m * (args.ldy ? args.ldy : shape.n) + n, static_cast<float>(y));
+      Epi::store(args.y, m * (args.ldy ? args.ldy : shape.n) + n, static_cast<typename Epi::Value>(y));
     } else {
-      using Y = typename Epi::Out;
-      const double u = same<Y, float> ? 5.97e-8 : same<Y, f16> ? 4.89e-4 : 3.91e-3;
-      const double tiny = same<Y, float> ? 1.5e-45 : same<Y, f16> ? 6e-8 : 1e-40;
+      constexpr Rounding kY = rounding_of<Y>();
       const double additions = static_cast<double>(shape.k) / 4 + 64;
       const double linear = sum * scale;
-      constexpr bool kFp8 = same<typename ElementOf<X>::type, e4m3> && (same<typename ElementOf<W>::type, e4m3> || same<Tiled, e4m3>);
+      using A = element_of<X>;
+      constexpr bool kFp8 = (same<A, e4m3> || same<A, e5m2>) && (same<element_of<W>, A> || same<Tiled, A>);
       const double fp8 = !kFp8 ? 0 : 4.8828125e-4 * (shape.fast ? static_cast<double>(shape.k) / 32 : 4.0);
-      const double bound = 1.2 * (scale < 0 ? -scale : scale) * (magnitude * (additions * 5.97e-8 + fp8) + rounded) +
-                           9.6e-7 * ((value < 0 ? -value : value) + (linear < 0 ? -linear : linear) + (bias < 0 ? -bias : bias)) +
-                           u * (y < 0 ? -y : y) + tiny;
+      double before = 1.2 * magnitude_of(scale) * (magnitude * (additions * 5.97e-8 + fp8) + rounded) +
+                      9.6e-7 * (magnitude_of(value) + magnitude_of(linear) + magnitude_of(bias) + magnitude_of(added));
+      if constexpr (Epi::kExact) before = 0;
+      if constexpr (Epi::kQuantized) {
+        before = before * magnitude_of(shape.y_factor) + 9.6e-7 * magnitude_of(y);
+        if (same<Y, i8> && y != y) y = before = 0;  // what a NaN is stored as
+        y = y > kY.most ? kY.most : y < kY.least ? kY.least : y;
+      }
+      const double bound = before + kY.relative * (magnitude_of(y) + before) + kY.absolute;
       float* out = static_cast<float*>(args.y);
       out[m * shape.n + n] = static_cast<float>(y);
       out[(args.m + m) * shape.n + n] = static_cast<float>(bound);

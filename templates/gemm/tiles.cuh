@@ -36,7 +36,7 @@ template <class F> TW_DEVICE Source source_of(const Operand& m, i64 rows, i64 k,
   return {static_cast<const u8*>(m.data), static_cast<const u8*>(m.scales), data_stride<F>(ld), scale_stride<F>(ld), rows, k};
 }
 
-// Plain 16-bit elements whose rows start on 16 bytes.
+// Plain elements whose rows start on 16 bytes.
 template <class T, int ROWS, int BK, int THREADS> struct AsyncTile {
   static constexpr int kRowBytes = BK * static_cast<int>(sizeof(T)), kChunks = kRowBytes / 16;
   TW_MEMBER void fetch(const Source& s, i64 row0, i64 k0, u8* tile) {

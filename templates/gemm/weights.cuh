@@ -7,7 +7,7 @@
 #include "arch/sm90.cuh"
 #include "core/format.cuh"
 #include "core/tiles.cuh"
-#include "gemm/params.cuh"
+#include "gemm/epilogue.cuh"
 
 namespace tw::gemm {
 
@@ -95,11 +95,7 @@ template <class X, class W, int STRIPS, int PANELS> struct TileWeights {
 };
 
 // Both operands as they are: of one element, whatever their scales are.
-template <class X, class W, class = void> struct PlainPair { static constexpr bool value = false; };
-template <class X, class W> struct PlainPair<X, W, void_of<typename W::Element>> {
-  static constexpr bool value = same<typename X::Element, typename W::Element>;
-};
-template <class X, class W> constexpr bool plain_pair = PlainPair<X, W>::value;
+template <class X, class W> constexpr bool plain_pair = same<element_of<X>, element_of<W>>;
 
 template <class X, class W, int STRIPS, int PANELS> struct WeightsOf {
   using type = select<plain_pair<X, W>, PlainWeights<X, STRIPS, PANELS>, TileWeights<X, W, STRIPS, PANELS>>;

@@ -22,7 +22,6 @@ using tw::WgmmaKind;
 constexpr int kStripRows = 64, kPanelBytes = 128, kAtom = 1024;
 constexpr int kBlockShared = 1024;  // of shared memory, reserved per block by the hardware
 constexpr int kMaxStages = 8;
-constexpr int kMostBytes = 131071;  // products of -128 and -128 that a 32-bit sum holds
 constexpr int kWholeRows = 64;  // from here on a tile has many tokens: large tiles, whole blocks per SM
 
 struct Knobs {
@@ -67,7 +66,7 @@ struct Operands {  // what the kernel needs to know of a problem's formats
   // Scales that the operand cannot hold: a panel's products and the sums are kept apart (Tile::kDeferred).
   // The same for fp8, whose matrix units sum a panel's products only, unless accum=fast.
   bool deferred() const {
-    return (element == 1 && tiles && tiles->scale_bytes > 0) || (kind == WgmmaKind::e4m3 && !fast);
+    return (element == 1 && tiles && tiles->scale_bytes > 0) || (is_fp8(kind) && !fast);
   }
 };
 
@@ -77,32 +76,35 @@ bool uneven(const Knobs& k, const Operands& o) { return k.groups * k.kgroups == 
 int threads(const Knobs& k, const Operands& o) { return k.math() + (uneven(k, o) ? 128 : 32); }
 
 std::optional<WgmmaKind> kind_of(Format x) {
-  constexpr std::pair<std::string_view, WgmmaKind> kKinds[] = {
-      {"f16", WgmmaKind::f16},
-      {"bf16", WgmmaKind::bf16},
-      {"e4m3_row", WgmmaKind::e4m3},
-      {"e4m3_g128", WgmmaKind::e4m3},
-      {"int8_row", WgmmaKind::s8}};
-  for (const auto& [name, kind] : kKinds)
-    if (x.name() == name) return kind;
-  return std::nullopt;
+  switch (fast_path(x).element) {
+    case Element::f16: return WgmmaKind::f16;
+    case Element::bf16: return WgmmaKind::bf16;
+    case Element::e4m3: return WgmmaKind::e4m3;
+    case Element::e5m2: return WgmmaKind::e5m2;
+    case Element::i8: return WgmmaKind::s8;
+    default: return std::nullopt;
+  }
+}
+// Scales of blocks of rows: one factor for a strip. (In groups along each row they would cost one for each product.)
+bool blocks(Format w) { return is_fp8(fast_path(w).element) && fast_path(w).scale_rows > 1; }
+// w is rows of x's elements; either may have a scale per row beside them.
+bool plain(const Gemm& g) {
+  return g.packing == Packing::none && fast_path(g.w).element == fast_path(g.x).element &&
+         (blocks(g.w) || (g.x.block() == 1 && g.w.block() == 1));
 }
 
 std::optional<Operands> operands(const Gemm& g) {
   const std::optional<WgmmaKind> kind = kind_of(g.x);
   const TileInfo* tiles = g.packing == Packing::tiles ? tile_info(g.w, g.x) : nullptr;
-  // Weights in blocks of rows cost one factor for a strip; in groups along each row they would cost one for each product.
-  const bool x_blocks = g.x.block() > 1, w_blocks = fast_path(g.w).fp8 && fast_path(g.w).scale_rows > 1;
-  const bool plain = w_blocks ? kind == WgmmaKind::e4m3 : g.w == g.x && !x_blocks;
-  if (!kind || (g.packing == Packing::tiles ? !tiles || x_blocks : !plain)) return std::nullopt;
+  if (!kind || !(tiles ? g.x.block() == 1 : plain(g))) return std::nullopt;
   const int element = *kind == WgmmaKind::f16 || *kind == WgmmaKind::bf16 ? 2 : 1;
   return Operands{*kind,
                   element,
-                  element == 1 && !x_blocks,
+                  fast_path(g.x).row_scale,
                   tiles,
                   fast_path(g.y).element_bytes,
                   g.accumulation == Accumulation::fast,
-                  w_blocks && !tiles};
+                  !tiles && blocks(g.w)};
 }
 
 // Mirror Warpgroups::kStageBytes and kSharedBytes; the generated source asserts the latter.
@@ -233,7 +235,7 @@ class WarpgroupFamily final : public EnumeratedFamily {
                   const Knobs k{bm, strips, groups, kgroups, panels, 0, cluster, split, warps};
                   if (cluster > split && (bm < 32 || g.n <= k.bn())) continue;
                   if (groups * kgroups > 4 || panels % kgroups != 0) continue;
-                  if (warps && (!o.tiles || o.kind == WgmmaKind::e4m3 || bm > 16)) continue;
+                  if (warps && (!o.tiles || is_fp8(o.kind) || bm > 16)) continue;
                   // Batches of unpacked panels come in twos.
                   if (o.tiles && !warps && panels / kgroups * strips % 2 != 0) continue;
                   const std::int64_t tiles = (g.n + k.bn() - 1) / k.bn();

@@ -33,6 +33,7 @@ template <class X> struct KindOf;
 template <> struct KindOf<f16> { static constexpr WgmmaKind value = WgmmaKind::f16; };
 template <> struct KindOf<bf16> { static constexpr WgmmaKind value = WgmmaKind::bf16; };
 template <> struct KindOf<e4m3> { static constexpr WgmmaKind value = WgmmaKind::e4m3; };
+template <> struct KindOf<e5m2> { static constexpr WgmmaKind value = WgmmaKind::e5m2; };
 template <> struct KindOf<i8> { static constexpr WgmmaKind value = WgmmaKind::s8; };
 
 template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROUPS, int PANELS, int STAGES, int CLUSTER, int SPLIT, bool WARPS, bool FAST, bool TURNED = false>
@@ -43,7 +44,7 @@ struct Warpgroups {
   using Product = select<kKind == WgmmaKind::s8, i32, float>;
   // A panel's products are kept apart from the sums: scales of groups along k that the operand cannot hold apply to them,
   // and sums in single precision are better than fp8's.
-  static constexpr bool kDeferred = Weights::kDeferred || (kKind == WgmmaKind::e4m3 && !FAST);
+  static constexpr bool kDeferred = Weights::kDeferred || (is_fp8(kKind) && !FAST);
   using Sum = select<kDeferred, float, Product>;
   using Scales = BlockScales<X, W, BM, STRIPS>;
 
@@ -61,7 +62,7 @@ struct Warpgroups {
   static constexpr int kShare = SPLIT > 1 ? 1 : CLUSTER;  // blocks that share x
   static constexpr int kBoxRows = BM / kShare, kBoxPanels = kShare > 1 ? 1 : PANELS;  // of x
   static constexpr int kParts = SPLIT * KGROUPS;  // of k, whose sums meet at the end
-  static_assert(!WARPS || (Weights::kRegisters && kKind != WgmmaKind::e4m3 && BM <= 32), "knobs");
+  static_assert(!WARPS || (Weights::kRegisters && !is_fp8(kKind) && BM <= 32), "knobs");
   static_assert(!Scales::kAny || (kDeferred && !Weights::kRegisters), "scales of blocks");
   static_assert(BM % (8 * kShare) == 0 && BM <= 256 && (SPLIT == 1 || SPLIT == CLUSTER) && PANELS % KGROUPS == 0, "knobs");
 
@@ -386,7 +387,8 @@ struct Warpgroups {
 
   // ---- epilogue
   struct Scaling {
-    float w[STRIPS][2], bias[STRIPS][2];  // of this thread's rows of w
+    float w[STRIPS][2];  // of this thread's rows of w
+    typename Epi::Value bias[STRIPS][2];
   };
   TW_MEMBER static Scaling scaling(const Args& args, const Shape& shape, i64 n0, int thread) {
     Scaling s;
@@ -422,9 +424,11 @@ struct Warpgroups {
             if (kChunk == 8 && q >= 2) break;
             float scaled[2];
             TW_UNROLL for (int e = 0; e < 2; ++e) {
+              const int token = c * kChunk + 8 * b + 2 * (lane % 4) + e;
               float f = scale.w[s][h];
-              if constexpr (X::kRowScale) f *= x_scales[c * kChunk + 8 * b + 2 * (lane % 4) + e];
-              scaled[e] = Epi::finish(static_cast<float>(sums[s][4 * (c * kChunk / 8 + b) + 2 * h + e]), f, scale.bias[s][h]);
+              if constexpr (X::kRowScale) f *= x_scales[token];
+              scaled[e] = Epi::finish(args, shape, m0 + token, n0 + row_of(thread, s, h),
+                                      sums[s][4 * (c * kChunk / 8 + b) + 2 * h + e], f, scale.bias[s][h]);
             }
             v[q] = pack2<Y>(scaled[0], scaled[1]);
           }
@@ -483,7 +487,7 @@ struct Warpgroups {
       float f = tensor;
       if constexpr (W::kRowScale) f *= static_cast<const float*>(args.w.scales)[n];
       if constexpr (X::kRowScale) f *= static_cast<const float*>(args.x.scales)[m0 + token];
-      Epi::store(args.y, (m0 + token) * ldy + n, Epi::finish(static_cast<float>(sum), f, Epi::bias_at(args.bias, n)));
+      Epi::store(args.y, (m0 + token) * ldy + n, Epi::apply(args, shape, m0 + token, n, sum, f));
     }
     exchange.phase ^= exchange.slot;
     exchange.slot ^= 1u;
@@ -500,7 +504,7 @@ struct Warpgroups {
     if constexpr (TURNED) {
       Shape turned = shape;
       turned.n = args.m;
-      work({args.w, args.x, args.y, args.bias, shape.n, args.ldx, args.ldy}, turned, x_map, w_map);
+      work({args.w, args.x, args.y, args.bias, shape.n, args.ldx, args.ldy, args.c, args.ldc}, turned, x_map, w_map);
     } else {
       work(args, shape, x_map, w_map);
     }
@@ -560,6 +564,10 @@ struct Warpgroups {
     const i64 tokens = shape.n, features = args.m, ldy = args.ldy ? args.ldy : features;
     const int lane = thread % 32;
     const float tensor = tensor_scale<X, W>(args, shape);
+    // As the epilogue knows them.
+    Args straight = args;
+    Shape whole = shape;
+    straight.m = tokens, whole.n = features;
     turn += thread / 32 * 2048;
     TW_UNROLL for (int s = 0; s < STRIPS; ++s) {
       float scale[2];
@@ -571,12 +579,12 @@ struct Warpgroups {
         TW_UNROLL for (int j = 0; j < 8; j += 2) {
           u32 v[4];
           TW_UNROLL for (int q = 0; q < 4; ++q) {  // columns 8 (j + q / 2) ..., rows + 8 (q % 2)
-            float out[2];
+            typename Epi::Value out[2];
             TW_UNROLL for (int e = 0; e < 2; ++e) {
               const i64 n = m0 + c * 64 + 8 * (j + q / 2) + 2 * (lane % 4) + e, m = n0 + row_of(thread, s, q % 2);
-              const float bias = Epi::bias_at(args.bias, min2(n, features - 1));
-              out[e] = Epi::finish(static_cast<float>(sums[s][4 * (8 * c + j + q / 2) + 2 * (q % 2) + e]), scale[q % 2], bias);
-              if (sizeof(Y) == 4 && m < tokens && n < features) Epi::store(args.y, m * ldy + n, out[e]);
+              out[e] = Epi::finish(straight, whole, m, n, sums[s][4 * (8 * c + j + q / 2) + 2 * (q % 2) + e], scale[q % 2],
+                                   Epi::bias_at(args.bias, min2(n, features - 1)));
+              if (sizeof(Y) != 2 && m < tokens && n < features) Epi::store(args.y, m * ldy + n, out[e]);
             }
             if constexpr (sizeof(Y) == 2) v[q] = pack2<Y>(out[0], out[1]);
           }
@@ -618,7 +626,8 @@ struct Warpgroups {
         const i64 m = m0 + token, n = n0 + row_of(thread, s, h);
         float f = scale.w[s][h];
         if constexpr (X::kRowScale) f *= x_scales[token];
-        if (m < args.m && n < shape.n) Epi::store(args.y, m * ldy + n, Epi::finish(static_cast<float>(sums[s][i]), f, scale.bias[s][h]));
+        if (m < args.m && n < shape.n)
+          Epi::store(args.y, m * ldy + n, Epi::finish(args, shape, m, n, sums[s][i], f, scale.bias[s][h]));
       }
   }
 };

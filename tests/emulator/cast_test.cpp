@@ -13,17 +13,24 @@
 #include "cast/rows.cuh"
 #include "emulator/emulator.h"
 #include "formats/bf16.cuh"
+#include "formats/e4m3.cuh"
 #include "formats/e2m1_row.cuh"
 #include "formats/e4m3_b128.cuh"
 #include "formats/e4m3_g128.cuh"
 #include "formats/e4m3_row.cuh"
+#include "formats/e4m3_tensor.cuh"
+#include "formats/e5m2.cuh"
+#include "formats/e5m2_tensor.cuh"
 #include "formats/f16.cuh"
 #include "formats/f32.cuh"
 #include "formats/int4_g128.cuh"
 #include "formats/int4_g32.cuh"
 #include "formats/int4_g64.cuh"
 #include "formats/int4_row.cuh"
+#include "formats/int32.cuh"
+#include "formats/int8.cuh"
 #include "formats/int8_row.cuh"
+#include "formats/int8_tensor.cuh"
 #include "formats/mxfp4.cuh"
 #include "formats/nvfp4.cuh"
 #include "formats/q2_k.cuh"
@@ -289,6 +296,16 @@ TEMPLATE_TEST_CASE("FP8 with scales of blocks", "[cast]", fmt::f32, fmt::f16, fm
   check_decode<fmt::e4m3_g128, TestType>();
   check_run<cast::Reference<TestType, fmt::e4m3_g128>, TestType, fmt::e4m3_g128>();
   check_run<cast::Reference<fmt::e4m3_b128, TestType>, fmt::e4m3_b128, TestType>();
+}
+
+TEMPLATE_TEST_CASE("bytes and integers without a scale, or one for all", "[cast]", fmt::f32, fmt::f16, fmt::bf16) {
+  check_encode<TestType, fmt::e4m3>();
+  check_encode<TestType, fmt::e5m2_tensor>();
+  check_encode<TestType, fmt::int8>();
+  check_encode<TestType, fmt::int32>();
+  check_decode<fmt::e5m2, TestType>();
+  check_decode<fmt::e4m3_tensor, TestType>();
+  check_decode<fmt::int8_tensor, TestType>();
 }
 
 TEMPLATE_TEST_CASE("the reference", "[cast]", fmt::f32, fmt::f16, fmt::bf16) {

@@ -35,6 +35,26 @@ void multiply_floats(Deposit* lanes, bool bf) {
   }
 }
 
+// 16 x 8 x 32 of fp8.
+void multiply_f8(Deposit* lanes, float (*decode)(u8)) {
+  float a[16][32], b[32][8];
+  for (int lane = 0; lane < 32; ++lane) {
+    const int g = lane / 4, t = lane % 4;
+    for (int r = 0; r < 4; ++r)
+      for (int i = 0; i < 4; ++i)
+        a[g + 8 * (r % 2)][16 * (r / 2) + 4 * t + i] = decode(static_cast<u8>(lanes[lane].a[r] >> (8 * i)));
+    for (int r = 0; r < 2; ++r)
+      for (int i = 0; i < 4; ++i) b[16 * r + 4 * t + i][g] = decode(static_cast<u8>(lanes[lane].b[r] >> (8 * i)));
+  }
+  for (int m = 0; m < 16; ++m)
+    for (int n = 0; n < 8; ++n) {
+      u32& d = lanes[4 * (m % 8) + n / 2].d[2 * (m / 8) + n % 2];
+      double sum = bits_as<float>(d);
+      for (int i = 0; i < 32; ++i) sum += static_cast<double>(a[m][i]) * b[i][n];
+      d = bits_as<u32>(static_cast<float>(sum));
+    }
+}
+
 // rows x 8 x k; sums wrap around, as without .satfinite.
 template <int rows, int k>
 void multiply_bytes(Deposit* lanes) {
@@ -89,6 +109,8 @@ void multiply(Mma kind, Deposit* lanes) {
     case Mma::bf16_k16: return multiply_floats<16>(lanes, true);
     case Mma::s8_k16_m8: return multiply_bytes<8, 16>(lanes);
     case Mma::s8_k32: return multiply_bytes<16, 32>(lanes);
+    case Mma::e4m3_k32: return multiply_f8(lanes, e4m3_to_f32);
+    case Mma::e5m2_k32: return multiply_f8(lanes, e5m2_to_f32);
   }
 }
 

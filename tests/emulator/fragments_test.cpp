@@ -77,13 +77,15 @@ const Shape kByte16{emu::Mma::s8_k16_m8,
 // Runs one mma on matrices of small integers, which every kind represents exactly; a[m][k], b[k][8], d[m][8].
 void check_mma(const Shape& s, emu::Mma kind, u32 seed) {
   std::mt19937 random(seed);
+  const bool fp8 = kind == emu::Mma::e4m3_k32 || kind == emu::Mma::e5m2_k32;
   std::vector<int> a(static_cast<std::size_t>(s.m * s.k)), b(static_cast<std::size_t>(s.k * 8)),
       d(static_cast<std::size_t>(s.m * 8));
   for (auto* v : {&a, &b, &d})
-    for (int& x : *v) x = static_cast<int>(random() % 255) - 127;
-  const bool bytes = s.bits == 8, bf = kind == emu::Mma::bf16_k8 || kind == emu::Mma::bf16_k16;
+    for (int& x : *v) x = fp8 ? static_cast<int>(random() % 17) - 8 : static_cast<int>(random() % 255) - 127;
+  const bool bytes = s.bits == 8 && !fp8, bf = kind == emu::Mma::bf16_k8 || kind == emu::Mma::bf16_k16;
   const auto encode = [&](int x) -> u32 {
     const auto f = static_cast<float>(x);
+    if (fp8) return kind == emu::Mma::e4m3_k32 ? f32_to_e4m3(f) : f32_to_e5m2(f);
     return bytes ? static_cast<u8>(x) : bf ? f32_to_bf16_bits(f) : f32_to_f16_bits(f);
   };
   const int per_word = 32 / s.bits, words_a = s.m * s.k / 32 / per_word, words_b = s.k * 8 / 32 / per_word;
@@ -128,6 +130,8 @@ TEST_CASE("mma of every kind is a matrix product", "[emulator]") {
     check_mma(kK16, emu::Mma::f16_k16, seed);
     check_mma(kK16, emu::Mma::bf16_k16, seed);
     check_mma(kByte32, emu::Mma::s8_k32, seed);
+    check_mma(kByte32, emu::Mma::e4m3_k32, seed);
+    check_mma(kByte32, emu::Mma::e5m2_k32, seed);
     check_mma(kByte16, emu::Mma::s8_k16_m8, seed);
   }
 }

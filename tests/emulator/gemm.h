@@ -64,6 +64,7 @@ struct Matrix {
   static constexpr float kRowScale = 0.01f;
   static constexpr i64 kScaleRows = fmt::scale_rows<F>;
   static constexpr std::size_t kPool = 61;
+  static constexpr bool kInteger = same<gemm::element_of<F>, i8> && !F::kRowScale;
   // Blocks to choose from: some encoders are slow.
   struct Pool {
     std::vector<u8> data, scales;
@@ -78,7 +79,8 @@ struct Matrix {
       const float context = F::kRowScale ? kRowScale : F::kGlobal ? 0.0078125f : 1.0f;
       for (std::size_t b = 0; b < kPool; ++b) {
         float x[F::kBlock];
-        for (float& v : x) v = normal(random);
+        for (float& v : x) v = normal(random) * (kInteger ? 40.0f : 1.0f);
+        if (kInteger && b < 2) x[0] = b ? 127.0f : -128.0f;
         u8* scales = &p.scales[b * F::kScaleBytes];
         if constexpr (kScaleRows > 1) F::write_scale(scales, F::scale_for(1.0f + normal(random) * 0.25f));
         F::encode(x, &p.data[b * F::kDataBytes], scales, context, 0);
@@ -137,16 +139,33 @@ inline double activate(gemm::Act act, double v) {
 struct Expected {
   double y, bound;
 };
-// The bound of gemm/reference.cuh, from sum x w, sum |x w|, the product of all scales and the bias.
+// What rounding to Y costs, and where it saturates.
+struct Store {
+  double u, tiny, least = -INFINITY, most = INFINITY;
+};
+template <class Y>
+Store store_of() {
+  if (same<Y, float>) return {std::ldexp(1, -24), 1.5e-45};
+  if (same<Y, f16>) return {std::ldexp(1, -11), 6e-8};
+  if (same<Y, bf16>) return {std::ldexp(1, -8), 1e-40};
+  if (same<Y, e4m3>) return {std::ldexp(1, -4), std::ldexp(1, -9), -448, 448};
+  if (same<Y, e5m2>) return {std::ldexp(1, -3), std::ldexp(1, -16), -57344, 57344};
+  if (same<Y, i8>) return {0, 0.5, -128, 127};
+  return {0, 0};
+}
+// The bound of gemm/reference.cuh, from sum x w, sum |x w|, the product of all scales, the bias, beta c, 1 / y_scale and how
+// far sums may be off besides.
 template <class Epi>
-Expected expect(double sum, double magnitude, double scale, double bias, i64 k) {
-  constexpr bool f32 = sizeof(typename Epi::Out) == 4, half = same<typename Epi::Out, f16>;
-  const double linear = sum * scale, value = linear + bias, y = activate(Epi::kAct, value);
-  const double u = f32 ? std::ldexp(1, -24) : half ? std::ldexp(1, -11) : std::ldexp(1, -8);
-  const double tiny = f32 ? 1.5e-45 : half ? 6e-8 : 1e-40;
-  return {y, 1.2 * std::fabs(scale) * magnitude * (static_cast<double>(k) / 4 + 64) * std::ldexp(1, -24) +
-                 std::ldexp(1, -20) * (std::fabs(value) + std::fabs(linear) + std::fabs(bias)) +
-                 u * std::fabs(y) * 1.002 + tiny};
+Expected expect(double sum, double magnitude, double scale, double bias, i64 k, double added = 0, double factor = 1,
+                double rounded = 0) {
+  if (Epi::kExact) return {sum + bias, 0};
+  const Store store = store_of<typename Epi::Out>();
+  const double linear = sum * scale, value = linear + bias, y = (activate(Epi::kAct, value) + added) * factor;
+  double before = 1.2 * std::fabs(scale) * (magnitude * (static_cast<double>(k) / 4 + 64) * std::ldexp(1, -24) + rounded) +
+                  std::ldexp(1, -20) * (std::fabs(value) + std::fabs(linear) + std::fabs(bias) + std::fabs(added));
+  if (Epi::kQuantized) before = before * factor + std::ldexp(1, -20) * std::fabs(y);
+  const double stored = std::clamp(y, store.least, store.most);
+  return {stored, before + store.u * 1.002 * (std::fabs(stored) + before) + store.tiny};
 }
 
 template <class Bias>
@@ -155,7 +174,7 @@ std::vector<u8> make_bias(i64 n, std::vector<double>& values) {
   std::vector<u8> bytes;
   if constexpr (!same<Bias, gemm::NoBias>) {
     std::mt19937 random(11);
-    std::normal_distribution<float> normal;
+    std::normal_distribution<float> normal(0.0f, same<Bias, i32> ? 1e6f : 1.0f);
     for (double& v : values) {
       const Bias b = from_f32<Bias>(normal(random));
       v = to_f32(b);
@@ -168,73 +187,109 @@ std::vector<u8> make_bias(i64 n, std::vector<double>& values) {
 
 template <class Epi>
 struct BiasOf;
-template <class Y, class Bias, gemm::Act act>
-struct BiasOf<gemm::Epilogue<Y, Bias, act>> {
+template <class Y, class Bias, gemm::Act act, class C>
+struct BiasOf<gemm::Epilogue<Y, Bias, act, C>> {
   using type = Bias;
 };
 
-// Every element of y against the oracle, and what is between its rows, which must still be 0xa5. x, w: exact values;
-// scale: the product of all scales; rounding: what a kernel adds to the bound by rounding weights, from a row of each.
-template <class Epi>
-void compare(const Size& s, const std::vector<float>& x, const std::vector<float>& w, const std::vector<double>& bias,
-             double scale, const std::vector<typename Epi::Out>& y, i64 ldy,
-             double (*rounding)(const float* x, const float* w, i64 k) = nullptr) {
-  i64 wrong = 0;
-  double worst = 0;
-  for (i64 i = 0; i < s.m; ++i) {
-    for (i64 j = 0; j < s.n; ++j) {
-      const float* a = &x[static_cast<std::size_t>(i * s.k)];
-      const float* b = &w[static_cast<std::size_t>(j * s.k)];
-      double sum = 0, magnitude = 0;
-      for (i64 k = 0; k < s.k; ++k) {
-        const double product = static_cast<double>(a[k]) * b[k];
-        sum += product, magnitude += std::fabs(product);
-      }
-      const Expected e = expect<Epi>(sum, magnitude, scale, bias[static_cast<std::size_t>(j)], s.k);
-      const double bound = e.bound + (rounding ? 1.2 * std::fabs(scale) * rounding(a, b, s.k) : 0.0);
-      const double error = std::fabs(static_cast<double>(to_f32(y[static_cast<std::size_t>(i * ldy + j)])) - e.y);
-      wrong += !(error <= bound);
-      worst = std::max(worst, error / bound);
-    }
-    for (i64 j = s.n; j < ldy && i + 1 < s.m; ++j) {
-      const auto* pad = reinterpret_cast<const u8*>(&y[static_cast<std::size_t>(i * ldy + j)]);
-      wrong += !std::all_of(pad, pad + sizeof *y.data(), [](u8 byte) { return byte == 0xa5; });
+template <class T>
+double value_of(T v) {
+  if constexpr (same<T, i32>) return v;
+  else return to_f32(v);
+}
+
+// y, and what else the epilogue reads. c is y itself, every other time that their types are the same.
+template <class X, class W, class Epi>
+struct Output {
+  using Y = typename Epi::Out;
+  using C = typename Epi::Residual;
+  Size s;
+  i64 ldy, ldc;
+  bool divides, in_place;
+  gemm::Shape shape;
+  std::vector<double> bias, c_values;
+  std::vector<u8> bias_bytes;
+  std::vector<Y> y;
+  std::vector<C> c;
+
+  Output(const Size& size, std::uint64_t seed)
+      : s(size), ldy(s.n + s.pad_y), ldc(s.n + s.pad_y), divides(seed % 2 == 1), in_place(same<C, Y> && divides) {
+    constexpr bool kBytes = same<gemm::element_of<X>, i8> && same<gemm::element_of<W>, i8> && !X::kRowScale;
+    shape = {s.n, s.k, Epi::kExact ? 1.0f : kBytes ? -0.75f / 1024 : -0.75f, divides};
+    if (Epi::kC) shape.beta = 0.625f;
+    // Some of the results saturate.
+    if (Epi::kQuantized) shape.y_factor = same<Y, i8> ? 11.0f : same<Y, e4m3> ? 27.0f : 3500.0f;
+    bias_bytes = make_bias<typename BiasOf<Epi>::type>(s.n, bias);
+    y.resize(static_cast<std::size_t>((s.m - 1) * ldy + s.n));
+    std::memset(static_cast<void*>(y.data()), 0xa5, y.size() * sizeof(Y));
+    c_values.resize(static_cast<std::size_t>(s.m * s.n));
+    if constexpr (Epi::kC) {
+      if (!in_place && s.pad_y) ldc += 5;
+      c.resize(static_cast<std::size_t>((s.m - 1) * ldc + s.n));
+      std::memset(static_cast<void*>(c.data()), 0xff, c.size() * sizeof(C));
+      std::mt19937 random(13);
+      std::normal_distribution<float> normal(0.0f, 3.0f);
+      for (i64 i = 0; i < s.m; ++i)
+        for (i64 j = 0; j < s.n; ++j) {
+          const C v = from_f32<C>(normal(random));
+          c_values[static_cast<std::size_t>(i * s.n + j)] = to_f32(v);
+          c[static_cast<std::size_t>(i * ldc + j)] = v;
+          if constexpr (same<C, Y>)
+            if (in_place) y[static_cast<std::size_t>(i * ldy + j)] = v;
+        }
     }
   }
-  INFO("worst error / bound " << worst);
-  CHECK(wrong == 0);
-}
+  gemm::Args args(Operand x, Operand w) {
+    gemm::Args a{x, w, y.data(), bias_bytes.empty() ? nullptr : bias_bytes.data(), s.m, s.pad_x ? s.k + s.pad_x : 0,
+                 s.pad_y ? ldy : 0};
+    if (Epi::kC) a.c = in_place ? static_cast<const void*>(y.data()) : c.data(), a.ldc = s.pad_y ? ldc : 0;
+    return a;
+  }
+  // x, w: [m, k] and [n, k]; `rounded(i, j)`: how far a sum may be off besides.
+  template <class Rounded>
+  void compare(const std::vector<float>& x, const std::vector<float>& w, double scale, const Rounded& rounded) const {
+    i64 wrong = 0;
+    double worst = 0;
+    for (i64 i = 0; i < s.m; ++i) {
+      for (i64 j = 0; j < s.n; ++j) {
+        const float* a = &x[static_cast<std::size_t>(i * s.k)];
+        const float* b = &w[static_cast<std::size_t>(j * s.k)];
+        double sum = 0, magnitude = 0;
+        for (i64 k = 0; k < s.k; ++k) {
+          const double product = static_cast<double>(a[k]) * b[k];
+          sum += product, magnitude += std::fabs(product);
+        }
+        const Expected e = expect<Epi>(sum, magnitude, scale, bias[static_cast<std::size_t>(j)], s.k,
+                                       static_cast<double>(shape.beta) * c_values[static_cast<std::size_t>(i * s.n + j)],
+                                       shape.y_factor, rounded(a, b));
+        const double error = std::fabs(value_of(y[static_cast<std::size_t>(i * ldy + j)]) - e.y);
+        wrong += !(error <= e.bound);
+        if (e.bound > 0) worst = std::max(worst, error / e.bound);
+      }
+      for (i64 j = s.n; j < ldy && i + 1 < s.m; ++j) {
+        const auto* pad = reinterpret_cast<const u8*>(&y[static_cast<std::size_t>(i * ldy + j)]);
+        wrong += !std::all_of(pad, pad + sizeof(Y), [](u8 byte) { return byte == 0xa5; });
+      }
+    }
+    INFO("worst error / bound " << worst);
+    CHECK(wrong == 0);
+  }
+};
 
 // One launch of Plan, a kernel for y = x w^T with X, W and Epi, compared element by element.
 template <class Plan, class X, class W, class Epi>
 void check(const Size& s, std::uint64_t seed) {
-  using Y = typename Epi::Out;
   INFO("m " << s.m << " n " << s.n << " k " << s.k << " ldx +" << s.pad_x << " ldy +" << s.pad_y << " seed " << seed);
   Matrix<X> x(s.m, s.k, s.k + s.pad_x, static_cast<unsigned>(seed) * 2 + 1);
   Matrix<W> w(s.n, s.k, s.k, static_cast<unsigned>(seed) * 2 + 2);
-  const bool divides = seed % 2 == 1;
-  if (divides) x.global = 1 / x.global, w.global = 1 / w.global;
-  std::vector<double> bias;
-  const std::vector<u8> bias_bytes = make_bias<typename BiasOf<Epi>::type>(s.n, bias);
-  const i64 ldy = s.n + s.pad_y;
-  std::vector<Y> y(static_cast<std::size_t>((s.m - 1) * ldy + s.n));
-  std::memset(static_cast<void*>(y.data()), 0xa5, y.size() * sizeof(Y));
-
-  const gemm::Args args{x.operand(),
-                        w.operand(),
-                        y.data(),
-                        bias_bytes.empty() ? nullptr : bias_bytes.data(),
-                        s.m,
-                        s.pad_x ? s.k + s.pad_x : 0,
-                        s.pad_y ? ldy : 0};
-  const gemm::Shape shape{s.n, s.k, -0.75f, divides};
+  Output<X, W, Epi> out(s, seed);
+  if (out.divides) x.global = 1 / x.global, w.global = 1 / w.global;
+  const gemm::Args args = out.args(x.operand(), w.operand());
   emu::Launch launch = launch_of(static_cast<Plan*>(nullptr), s);
   launch.seed = seed;
-  emu::run(launch, [&] { Plan::run(args, shape); });
-
-  const auto apply = [&](double f, double global) { return divides ? f / global : f * global; };
-  const double scale = apply(apply(shape.alpha, x.global), w.global);
-  compare<Epi>(s, x.exact, w.exact, bias, scale, y, ldy);
+  emu::run(launch, [&] { Plan::run(args, out.shape); });
+  const auto apply = [&](double f, double global) { return out.divides ? f / global : f * global; };
+  out.compare(x.exact, w.exact, apply(apply(out.shape.alpha, x.global), w.global), [](const float*, const float*) { return 0.0; });
 }
 
 constexpr i64 kRagged[] = {1, 2, 3, 5, 8, 9, 17, 33};
@@ -243,7 +298,7 @@ constexpr i64 kRagged[] = {1, 2, 3, 5, 8, 9, 17, 33};
 template <class Plan, class X, class W, class Epi>
 void check_sizes(i64 tile_n, i64 middle_k, std::initializer_list<i64> ks) {
   std::uint64_t seed = 0;
-  const i64 block = std::max(X::kBlock, 8);
+  const i64 block = std::max(X::kBlock, X::kBlock == 1 && X::kDataBytes == 1 ? 16 : 8);
   for (const i64 m : kRagged)
     check<Plan, X, W, Epi>({m, m % 2 ? tile_n + 3 : tile_n - 3, middle_k, m % 3 ? 0 : block, m % 4 ? 3 : 0}, seed++);
   for (const i64 k : ks) check<Plan, X, W, Epi>({3, 2 * tile_n + 1, k}, seed++);

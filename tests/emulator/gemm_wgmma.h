@@ -46,48 +46,42 @@ double rounding_of(const float* x, const float* w, i64 k) {
 }
 
 // grid: blocks at most, so that some take several tiles.
-template <class Plan, class X, class W, class Epi>
-void check_wgmma(const Size& s, u32 grid, std::uint64_t seed) {
-  using Y = typename Epi::Out;
-  using Element = typename X::Element;
-  INFO("m " << s.m << " n " << s.n << " k " << s.k << " ldx +" << s.pad_x << " ldy +" << s.pad_y << " grid " << grid << " seed " << seed);
-  Matrix<X> x(s.m, s.k, s.k + s.pad_x, static_cast<unsigned>(seed) * 2 + 1);
-  Matrix<W> w(s.n, s.k, s.k, static_cast<unsigned>(seed) * 2 + 2);
-  const bool divides = seed % 2 == 1;
-  if (divides) w.global = 1 / w.global;
-  std::vector<double> bias;
-  const std::vector<u8> bias_bytes = make_bias<typename BiasOf<Epi>::type>(s.n, bias);
-  const i64 ldy = s.n + s.pad_y;
-  std::vector<Y> y(static_cast<std::size_t>((s.m - 1) * ldy + s.n));
-  std::memset(static_cast<void*>(y.data()), 0xa5, y.size() * sizeof(Y));
-
-  Operand operand = w.operand();
-  Tiles<W> tiles;
-  if constexpr (!gemm::plain_pair<X, W>) {
-    tiles = pack<W, Element>(w);
-    operand.data = tiles.data.data();
-    if (!W::kRowScale) operand.scales = tiles.scales.data();
-  }
-  const gemm::Args args{x.operand(), operand, y.data(), bias_bytes.empty() ? nullptr : bias_bytes.data(), s.m,
-                        s.pad_x ? s.k + s.pad_x : 0, s.pad_y ? ldy : 0};
-  const gemm::Shape shape{s.n, s.k, -0.75f, divides};
-  constexpr int kBytes = sizeof(Element), kPanel = 128 / kBytes;
+template <class Plan, class X, class W>
+void launch_wgmma(const gemm::Args& args, const gemm::Shape& shape, const Matrix<X>& x, const Matrix<W>& w, u32 grid,
+                  std::uint64_t seed) {
+  constexpr int kBytes = sizeof(typename X::Element), kPanel = 128 / kBytes;
   const auto map_of = [&](const auto& matrix, bool columns) {
-    return emu::tensor_map(matrix.data.data(), kBytes, static_cast<u64>(s.k), static_cast<u64>(matrix.rows), static_cast<u64>(matrix.ld * kBytes),
+    return emu::tensor_map(matrix.data.data(), kBytes, static_cast<u64>(matrix.cols), static_cast<u64>(matrix.rows), static_cast<u64>(matrix.ld * kBytes),
                            kPanel, columns ? Plan::kBoxRows : std::min(Plan::BN, 256), 128, columns ? Plan::kBoxPanels : Plan::kPanels);
   };
   TensorMap columns_map{}, rows_map{};
   if constexpr (Plan::kTurned) columns_map = map_of(w, true), rows_map = map_of(x, false);
   else columns_map = map_of(x, true);
   if constexpr (!Plan::kTurned && gemm::plain_pair<X, W>) rows_map = map_of(w, false);
-  const i64 columns = Plan::kTurned ? s.n : s.m, rows = Plan::kTurned ? s.m : s.n;
+  const i64 columns = Plan::kTurned ? w.rows : x.rows, rows = Plan::kTurned ? x.rows : w.rows;
   const u32 places = static_cast<u32>(ceil_div64(rows, Plan::BN * Plan::kShare) * ceil_div64(columns, Plan::kBM)) * Plan::kCluster;
   emu::Launch launch{{std::min(places, grid / Plan::kCluster * Plan::kCluster), 1, 1}, Plan::kThreads, Plan::kCluster,
                      Plan::kSharedBytes, seed};
   emu::run(launch, [&] { Plan::run(args, shape, &columns_map, &rows_map); });
+}
 
-  const double scale = divides ? shape.alpha / w.global : shape.alpha * w.global;
-  compare<Epi>(s, x.exact, w.exact, bias, scale, y, ldy, rounding_of<X, W>);
+template <class Plan, class X, class W, class Epi>
+void check_wgmma(const Size& s, u32 grid, std::uint64_t seed) {
+  INFO("m " << s.m << " n " << s.n << " k " << s.k << " ldx +" << s.pad_x << " ldy +" << s.pad_y << " grid " << grid << " seed " << seed);
+  Matrix<X> x(s.m, s.k, s.k + s.pad_x, static_cast<unsigned>(seed) * 2 + 1);
+  Matrix<W> w(s.n, s.k, s.k, static_cast<unsigned>(seed) * 2 + 2);
+  Output<X, W, Epi> out(s, seed);
+  if (out.divides) w.global = 1 / w.global;
+  Operand operand = w.operand();
+  Tiles<W> tiles;
+  if constexpr (!gemm::plain_pair<X, W>) {
+    tiles = pack<W, typename X::Element>(w);
+    operand.data = tiles.data.data();
+    if (!W::kRowScale) operand.scales = tiles.scales.data();
+  }
+  launch_wgmma<Plan>(out.args(x.operand(), operand), out.shape, x, w, grid, seed);
+  out.compare(x.exact, w.exact, out.divides ? out.shape.alpha / w.global : out.shape.alpha * w.global,
+              [&](const float* a, const float* b) { return rounding_of<X, W>(a, b, s.k); });
 }
 
 template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROUPS, int PANELS, int STAGES, int CLUSTER, int SPLIT, bool WARPS = false, bool FAST = false, bool TURNED = false>

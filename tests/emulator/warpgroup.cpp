@@ -18,6 +18,7 @@ float value_of(WgmmaKind kind, const u8* row, int i) {
     case WgmmaKind::f16: return f16_bits_to_f32(half());
     case WgmmaKind::bf16: return bf16_bits_to_f32(half());
     case WgmmaKind::e4m3: return e4m3_to_f32(row[i]);
+    case WgmmaKind::e5m2: return e5m2_to_f32(row[i]);
     case WgmmaKind::s8: return static_cast<float>(static_cast<i8>(row[i]));
   }
   return 0;
@@ -54,7 +55,7 @@ std::vector<u8> read_operand(Worker& worker, u64 descriptor, int rows) {
 }  // namespace
 
 std::string describe(const WgmmaCall& call) {
-  static const char* const kNames[] = {"f16", "bf16", "e4m3", "s8"};
+  static const char* const kNames[] = {"f16", "bf16", "e4m3", "e5m2", "s8"};
   const auto operand = [](u64 d) { return "[" + std::to_string((d & 0x3fff) << 4) + "]"; };
   return std::string("wgmma ") + kNames[static_cast<int>(call.kind)] + " n" + std::to_string(call.n) + " " +
          (call.registers ? "registers" : operand(call.a)) + " " + operand(call.b) +

@@ -104,7 +104,9 @@ struct Matrix {
         if (kind == WgmmaKind::f16 || kind == WgmmaKind::bf16)
           std::memcpy(out + r * stride + 2 * i, &half, 2);
         else
-          out[r * stride + i] = kind == WgmmaKind::s8 ? static_cast<u8>(v) : f32_to_e4m3(f);
+          out[r * stride + i] = kind == WgmmaKind::s8     ? static_cast<u8>(v)
+                               : kind == WgmmaKind::e4m3 ? f32_to_e4m3(f)
+                                                         : f32_to_e5m2(f);
       }
   }
 };
@@ -149,6 +151,7 @@ TEST_CASE("a pipelined product of a cluster, both operands in shared memory", "[
   check_gemms<WgmmaKind::f16, false>();
   check_gemms<WgmmaKind::bf16, false>();
   check_gemms<WgmmaKind::e4m3, false>();
+  check_gemms<WgmmaKind::e5m2, false>();
   check_gemms<WgmmaKind::s8, false>();
 }
 

@@ -104,6 +104,58 @@ TEST_CASE("kernel: grid, block, arguments and constants arrive") {
   CHECK(t.seen.args.ldy == 97);
 }
 
+TEST_CASE("kernel: c is apart from y, or y itself") {
+  GemmCase t;
+  Contract contract = gemm_contract();
+  contract.pointers.push_back({"c", offsetof(GemmArgs, c), 16, true});
+  contract.strides.push_back({"ldc", offsetof(GemmArgs, ldc), 96, 1});
+  const auto at = [](std::size_t pointer, std::size_t stride) {
+    return MatrixRule{static_cast<std::uint32_t>(pointer), static_cast<std::uint32_t>(stride), 96, 2};
+  };
+  contract.overlap = OverlapRule{"c", "y", at(offsetof(GemmArgs, c), offsetof(GemmArgs, ldc)),
+                                 at(offsetof(GemmArgs, y), offsetof(GemmArgs, ldy)), true};
+  const int first[] = {0};
+  const Binary binary = gemm_binary();
+  const auto use = [&] { t.kernel = Kernel(t.device, {&binary, 1}, first, contract); };
+  use();
+  const jit::Memory space(t.device, 64 * 1024);
+  char* const base = static_cast<char*>(space.data());
+  constexpr std::int64_t kRow = 192, kRows = 33;  // bytes; gemm_contract() has 96 columns
+  t.args.y = base + 8192;
+  const auto with = [&](std::int64_t offset, std::int64_t ldc, std::int64_t ldy) {
+    t.args.c = base + 8192 + offset, t.args.ldc = ldc, t.args.ldy = ldy;
+  };
+  const auto accepted = [&](std::int64_t offset, std::int64_t ldc, std::int64_t ldy) {
+    with(offset, ldc, ldy);
+    CHECK_NOTHROW(t.kernel.launch(nullptr, t.args));
+  };
+  const auto overlaps = [&](std::int64_t offset, std::int64_t ldc, std::int64_t ldy) {
+    INFO(offset << ' ' << ldc << ' ' << ldy);
+    with(offset, ldc, ldy);
+    const Error e = t.refused();
+    CHECK(e.field() == "c");
+    CHECK(mentions(e, "overlap"));
+  };
+  accepted(0, 0, 0);  // in place
+  CHECK(t.seen.args.ldc == 96);
+  accepted(0, 200, 200);
+  accepted(kRow * kRows, 0, 0), accepted(-kRow * kRows, 0, 0);
+  accepted(kRow, 192, 192), accepted(-kRow, 192, 192);  // halves of rows of 192
+  overlaps(0, 0, 200), overlaps(0, 200, 0);
+  overlaps(kRow * kRows - 16, 0, 0), overlaps(16 - kRow * kRows, 0, 0);
+  overlaps(16, 0, 0), overlaps(kRow, 0, 0);
+  overlaps(kRow - 16, 192, 192), overlaps(kRow, 191, 191), overlaps(kRow, 192, 193);
+  with(8, 0, 0);
+  CHECK(mentions(t.refused(), "multiple of 16"));
+  t.args.c = nullptr;
+  CHECK(t.refused().field() == "c");
+  with(kRow * kRows, 95, 0);
+  CHECK(t.refused().field() == "ldc");
+  contract.overlap->in_place = false;
+  use();
+  overlaps(0, 0, 0);
+}
+
 TEST_CASE("kernel: clusters are an attribute of the launch") {
   GemmCase t;
   Binary binary = fake_binary({8});

@@ -121,6 +121,34 @@ TEST_CASE("f32 to f16 and bf16 rounds to nearest even", "[numeric]") {
   CHECK(f32_to_bf16_bits(bits_as<float>(0x7f800001u)) == 0x7fff);  // a NaN whose payload would be rounded away
 }
 
+TEST_CASE("all e5m2 codes decode and encode, to nearest even and saturating", "[numeric]") {
+  for (u32 c = 0; c < 256; ++c) {
+    const float f = e5m2_to_f32(static_cast<u8>(c));
+    const u32 magnitude = c & 0x7f;
+    CHECK(is_nan(f) == (magnitude > 0x7c));
+    CHECK((std::fabs(f) == kInfinity) == (magnitude == 0x7c));
+    if (magnitude < 0x7c) CHECK(std::fabs(f) == value_of(magnitude, 2, 15));
+    if (magnitude <= 0x7c) CHECK(std::signbit(f) == (c >= 128));
+    CHECK(f32_to_e5m2(f) == (magnitude > 0x7c ? 0x7f : magnitude == 0x7c ? c - 1 : c));
+  }
+  CHECK(mismatches(Nearest(0x7b, 2, 15, true), 0x80, 14, f32_to_e5m2) == 0);
+  CHECK(f32_to_e5m2(-kNan) == 0x7f);
+}
+
+TEST_CASE("floats to integers round to nearest even and saturate", "[numeric]") {
+  for (int i = -300; i <= 300; ++i)
+    for (float fraction : {0.0f, 0.25f, 0.5f, 0.75f}) {
+      const float f = static_cast<float>(i) + fraction;
+      CHECK(f32_to_i8(f) == std::clamp(std::nearbyint(f), -128.0f, 127.0f));
+      CHECK(f32_to_i32(f) == static_cast<int>(std::nearbyint(f)));
+    }
+  CHECK(f32_to_i8(kInfinity) == 127);
+  CHECK(f32_to_i8(-kInfinity) == -128);
+  CHECK(f32_to_i8(kNan) == 0);
+  CHECK(f32_to_i32(3e9f) == 2147483647);
+  CHECK(f32_to_i32(-3e9f) == -2147483647 - 1);
+}
+
 TEST_CASE("all e4m3 codes decode and encode", "[numeric]") {
   for (u32 c = 0; c < 256; ++c) {
     const float f = e4m3_to_f32(static_cast<u8>(c));

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// 32-bit integers: exact sums of products of bytes, and what is added to them. Decoded to the nearest float; encoded
+// nearest even, saturating; NaN gives 0.
+#pragma once
+#include "core/format.cuh"
+
+namespace tw::fmt {
+
+struct int32 : Plain<tw::i32, 32> {
+  static constexpr const char* kTitle = "32-bit integers";
+  static constexpr const char* encoder_name(int) { return "rne"; }
+};
+
+}  // namespace tw::fmt

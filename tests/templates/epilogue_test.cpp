@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a gemm's text says of its epilogue and of operands without scales, and which families take them.
+#include <tilewright/error.h>
+#include <tilewright/family.h>
+#include <tilewright/problem.h>
+
+#include <optional>
+#include <string>
+
+#include "support/catch.h"
+#include "templates/families.h"
+
+using namespace tilewright;
+
+namespace {
+
+Error refusal(const std::string& text) {
+  try {
+    Problem::parse(text);
+  } catch (const Error& e) {
+    return e;
+  }
+  FAIL("accepted: " << text);
+  return Error(ErrorCode::invalid_argument, "", "", "");
+}
+const std::string kShape = " m=16 n=128 k=256";
+
+// The first family that takes a problem.
+std::string taken_by(const std::string& text, const char* target) {
+  const Problem p = Problem::parse(text);
+  for (const Family* f : families("gemm"))
+    if (f->why_not(p, arch(target)).empty()) return std::string(f->name());
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("epilogue fields have one text, and none at their defaults", "[problem]") {
+  for (const std::string& text :
+       {"gemm x=f16 w=f16 y=f16" + kShape + " act=silu alpha=0.5 c=f16 beta=-0.25", "gemm x=f16 w=q4_0 y=f32" + kShape + " c=bf16",
+        "gemm x=e4m3 w=e4m3 y=e5m2" + kShape + " accum=fast alpha=0.001 y_scale=0.125",
+        "gemm x=int8 w=int8 y=int8" + kShape + " bias=f32 alpha=0.01 c=f32 y_scale=2.5",
+        "gemm x=int8 w=int8 y=int32" + kShape + " bias=int32", "gemm x=int8_row w=int8 y=bf16" + kShape,
+        "gemm x=e4m3_tensor w=e4m3_tensor y=bf16" + kShape + " global=div accum=fast"}) {
+    const Problem p = Problem::parse(text);
+    CHECK(p.text() == text);
+    CHECK(Problem::parse(p.text()) == p);
+    CHECK(p.with_rows(3).gemm()->c == p.gemm()->c);
+    CHECK(p.with_rows(3).gemm()->y_scale == p.gemm()->y_scale);
+  }
+  const std::string plain = "gemm x=f16 w=f16 y=f16" + kShape;
+  CHECK(Problem::parse(plain + " y_scale=1 beta=1").text() == plain);
+  CHECK(Problem::parse(plain + " c=f16 beta=1").text() == plain + " c=f16");
+  CHECK_FALSE(Problem::parse(plain) == Problem::parse(plain + " c=f16"));
+  CHECK(Problem::parse(plain + " c=f32").min_bytes() - Problem::parse(plain).min_bytes() == 16 * 128 * 4);
+}
+
+TEST_CASE("what an epilogue cannot be is refused by field and value", "[problem]") {
+  const auto refused = [](const std::string& text, const char* field, const char* value) {
+    const Error e = refusal("gemm " + text + kShape);
+    INFO(text << ": " << e.what());
+    CHECK(e.field() == field);
+    CHECK(e.value() == value);
+    CHECK(!e.allowed().empty());
+  };
+  refused("x=f16 w=f16 y=q4_0", "y", "q4_0");
+  refused("x=f16 w=f16 y=e4m3_row", "y", "e4m3_row");
+  refused("x=int32 w=f16 y=f16", "x", "int32");
+  refused("x=int8 w=int32 y=f16", "w", "int32");
+  refused("x=f16 w=f16 y=int32", "x", "f16");
+  refused("x=int8 w=q4_0 y=int32", "w", "q4_0");
+  refused("x=int8_row w=int8_row y=int32", "x", "int8_row");
+  refused("x=int8_tensor w=int8 y=int32 global=mul", "x", "int8_tensor");
+  refused("x=e4m3_tensor w=e4m3 y=bf16", "global", "none");
+  refused("x=int8 w=int8 y=int32 alpha=0.5", "alpha", "0.5");
+  refused("x=int8 w=int8 y=int32 act=relu", "act", "relu");
+  refused("x=int8 w=int8 y=int32 bias=f32", "bias", "f32");
+  refused("x=int8 w=int8 y=int32 c=f32", "c", "f32");
+  refused("x=int8 w=int8 y=int32 y_scale=2", "y_scale", "2");
+  refused("x=int8 w=int8 y=bf16 bias=int32", "bias", "int32");
+  refused("x=f16 w=f16 y=f16 bias=e4m3", "bias", "e4m3");
+  refused("x=f16 w=f16 y=f16 bias=q8_0", "bias", "q8_0");
+  refused("x=f16 w=f16 y=f16 c=int8", "c", "int8");
+  refused("x=f16 w=f16 y=f16 c=f17", "c", "f17");
+  refused("x=f16 w=f16 y=f16 beta=2", "beta", "2");
+  refused("x=f16 w=f16 y=f16 c=f16 beta=0", "beta", "0");
+  refused("x=f16 w=f16 y=f16 c=f16 beta=nan", "beta", "nan");
+  refused("x=f16 w=f16 y=f16 c=f16 beta=1e300", "beta", "1e+300");
+  refused("x=f16 w=f16 y=f16 y_scale=2", "y_scale", "2");
+  refused("x=f16 w=f16 y=int8 y_scale=0", "y_scale", "0");
+  refused("x=f16 w=f16 y=int8 y_scale=-1", "y_scale", "-1");
+  refused("x=f16 w=f16 y=e4m3 y_scale=inf", "y_scale", "inf");
+  refused("x=f16 w=f16 y=e4m3 y_scale=two", "y_scale", "two");
+  refused("x=int8 w=int8 y=int8 accum=fast", "accum", "fast");
+  CHECK(refusal("gemm x=int8 w=int8 y=int32 m=1 n=8 k=131072").code() == ErrorCode::too_large);
+  CHECK_NOTHROW(Problem::parse("gemm x=int8 w=int8 y=int32 m=1 n=8 k=131071"));
+  CHECK(refusal("cast x=e4m3 y=int8 rows=1 cols=8").field() == "y");
+}
+
+TEST_CASE("operands without scales are taken where units for them are", "[problem]") {
+  const std::string shape = " m=64 n=128 k=256", few = " m=1 n=128 k=256";
+  for (const char* pair : {"x=e4m3 w=e4m3", "x=e5m2 w=e5m2", "x=int8 w=int8", "x=e4m3_row w=e4m3", "x=int8 w=int8_row"}) {
+    INFO(pair);
+    CHECK(taken_by(std::string("gemm ") + pair + " y=bf16" + shape, "sm_90a") == "wgmma");
+  }
+  CHECK(taken_by("gemm x=int8 w=int8 y=int32" + shape, "sm_90a") == "wgmma");
+  CHECK(taken_by("gemm x=int8 w=int8 y=int32" + shape, "sm_75") == "mma");
+  CHECK(taken_by("gemm x=int8 w=int8 y=int32" + few, "sm_75") == "gemv");
+  CHECK(taken_by("gemm x=e4m3 w=e4m3 y=e4m3" + shape, "sm_89") == "mma");
+  CHECK(taken_by("gemm x=e5m2 w=e5m2 y=f16" + shape, "sm_120a") == "mma");
+  CHECK(taken_by("gemm x=e4m3 w=e4m3 y=e4m3" + shape, "sm_80") == "gemv");
+  CHECK(taken_by("gemm x=e4m3 w=e5m2 y=f16" + few, "sm_90a") == "gemv");
+  CHECK(taken_by("gemm x=int8 w=int8 y=int32 m=64 n=127 k=255", "sm_90a") == "reference");
+}
+
+TEST_CASE("a contract says what c may be", "[problem]") {
+  const Contract with = contract_for(Problem::parse("gemm x=f16 w=f16 y=f16" + kShape + " c=f16"));
+  REQUIRE(with.overlap);
+  CHECK(with.overlap->in_place);
+  CHECK_FALSE(contract_for(Problem::parse("gemm x=f16 w=f16 y=f16" + kShape + " c=f32")).overlap->in_place);
+  CHECK_FALSE(contract_for(Problem::parse("gemm x=f16 w=f16 y=f16" + kShape)).overlap);
+  CHECK(std::string(with.pointers.back().name) == "c");
+  CHECK(std::string(with.strides.back().name) == "ldc");
+}
