@@ -34,7 +34,7 @@ std::vector<Pair> wgmma_pairs(Suite& s) {
     }
   };
   std::vector<Pair> pairs;
-  for (const char* name : {"f16", "bf16", "int8_row", "e4m3_row", "e4m3_g128"})
+  for (const char* name : {"f16", "bf16", "int8", "int8_row", "e4m3", "e5m2", "e4m3_row", "e4m3_g128"})
     for (Format w : Format::all())
       for (const bool tiles : {false, true})
         for (const bool fast : {false, true})

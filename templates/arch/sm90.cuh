@@ -249,6 +249,14 @@ TW_DEVICE void lanes_together() {
 }
 
 // ---- the rest ------------------------------------------------------------------------------------------------------
+// What is equal in all lanes of a warp, and known as such to the compiler, which then keeps what follows from it once.
+TW_DEVICE int uniform(int v) {
+#if defined(__CUDACC__)
+  return __shfl_sync(0xffffffffu, v, 0);
+#else
+  return v;
+#endif
+}
 // Registers per thread of this warpgroup from here on; all its warps take part.
 template <int count> TW_DEVICE void take_registers() {
 #if defined(__CUDACC__)

@@ -100,7 +100,8 @@ template <int group_elements> struct Int4Groups : NibbleGroups<group_elements, 2
   }
 
   using typename Base::TileBase;
-  template <class Element> static constexpr bool kTiles = sizeof(Element) == 2 || (sizeof(Element) == 1 && group_elements == 128);
+  template <class Element>
+  static constexpr bool kTiles = sizeof(Element) == 2 || (group_elements == 128 && (same<Element, tw::i8> || same<Element, tw::e4m3>));
   template <class Element>
   using Tile = select<sizeof(Element) == 1, DeferredTile<Element, TileBase>,
                       ScaledTile<Element, TileBase, 4, 8, group_elements>>;

@@ -50,7 +50,8 @@ struct Knobs {
   int bn() const { return kStripRows * strips * groups; }
   int share() const { return split > 1 ? 1 : cluster; }
   int parts() const { return split * kgroups; }
-  int math() const { return 128 * groups * kgroups; }
+  int math_groups() const { return groups * kgroups; }
+  int math() const { return 128 * math_groups(); }
 };
 
 struct Operands {  // what the kernel needs to know of a problem's formats
@@ -72,8 +73,15 @@ struct Operands {  // what the kernel needs to know of a problem's formats
 
 // Accumulators of a thread; where they are many, the producer is a warpgroup that hands registers over.
 int accumulators(const Knobs& k, const Operands& o) { return (k.strips + (o.deferred() ? 1 : 0)) * k.bm / 2; }
-bool uneven(const Knobs& k, const Operands& o) { return k.groups * k.kgroups == 2 && accumulators(k, o) >= 96; }
+bool uneven(const Knobs& k, const Operands& o) {
+  return k.math_groups() == 3 || (k.math_groups() == 2 && accumulators(k, o) >= 96);
+}
 int threads(const Knobs& k, const Operands& o) { return k.math() + (uneven(k, o) ? 128 : 32); }
+// As many as do not spill.
+int most_accumulators(const Knobs& k, const Operands& o) {
+  if (k.math_groups() == 3) return o.tiles ? 64 : o.row_scale ? 72 : 88;
+  return !o.deferred() ? 128 : o.tiles ? 160 : 192;
+}
 
 std::optional<WgmmaKind> kind_of(Format x) {
   switch (fast_path(x).element) {
@@ -124,7 +132,7 @@ int shared_bytes(const Knobs& k, const Operands& o) {
                    : o.y_bytes != 2   ? 0
                    : k.turned         ? k.groups * 8192
                                       : k.groups * 2 * chunk * 128;
-  return k.stages * stage_bytes(k, o) + turn + (o.row_scale && !k.turned ? k.bm * 4 : 0) + 16 * k.stages +
+  return k.stages * stage_bytes(k, o) + turn + (o.row_scale && !k.turned ? k.math_groups() * k.bm * 4 : 0) + 16 * k.stages +
          (k.parts() > 1 ? 16 : 0);
 }
 
@@ -134,22 +142,39 @@ int blocks_per_sm(const Knobs& k, const Operands& o, const Arch& arch) {
              : 1;
 }
 
-// Tokens per tile: what the instruction takes, as close above m as possible (a box with rows beyond the matrix costs
-// more than one without), the largest where there are many.
-std::vector<int> tile_rows(std::int64_t m, const Operands& o) {
-  if (m > kWholeRows && o.blocks) return {128, 192, 64};  // turned: of w's rows
-  std::vector<int> all;
-  for (int bm : {8, 16, 32, 64})
-    if (m <= bm) {
-      all.push_back(bm);
-      break;
+// Tokens per tile where they are few: what the instruction takes, as close above m as possible (a box with rows beyond the
+// matrix costs more than one without).
+int few_rows(std::int64_t m) {
+  int bm = 8;
+  while (bm < m) bm *= 2;
+  return bm;
+}
+
+// Tiles of many tokens. Their number is rarely a multiple of the chip's multiprocessors, and what the last wave leaves idle
+// is most of what can be lost; so bm is what divides m into about equal tiles, for those counts of tiles that fill the
+// waves best. What a tile costs besides its products counts as that of kTileCost results.
+struct Tile {
+  int bm, strips, groups;
+  double cost;  // of all, in results of one multiprocessor
+};
+constexpr double kTileCost = 3000;
+constexpr std::size_t kTilesOffered = 6;
+
+std::vector<Tile> large_tiles(const Gemm& g, const Operands& o, const Arch& arch) {
+  const auto ceil_div = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
+  std::vector<Tile> all;
+  for (const auto& [strips, groups] : {std::pair{1, 2}, {2, 2}, {1, 3}}) {
+    for (int bm = 256; bm > kWholeRows; bm -= 16) {
+      const Knobs k{bm, strips, groups, 1, 1, 2, 1, 1, 0};
+      const std::int64_t tiles_m = ceil_div(g.m, bm), tiles_n = ceil_div(g.n, k.bn());
+      const bool least = bm - 16 <= kWholeRows || ceil_div(g.m, bm - 16) > tiles_m;  // with which as few tiles do
+      if (!least || !wgmma_legal(o.kind, bm) || accumulators(k, o) > most_accumulators(k, o)) continue;
+      const double waves = static_cast<double>(ceil_div(tiles_m * tiles_n, arch.typical_sms));
+      all.push_back({bm, strips, groups, waves * (bm * k.bn() + kTileCost)});
     }
-  if (m > 64) {
-    all.push_back(128);
-    if (m > 128) all.push_back(o.deferred() ? 160 : 256);
-    if (m > 512 && !(o.deferred() && o.tiles)) all.push_back(192);
   }
-  std::erase_if(all, [&](int bm) { return !wgmma_legal(o.kind, bm); });
+  std::stable_sort(all.begin(), all.end(), [](const Tile& a, const Tile& b) { return a.cost < b.cost; });
+  all.resize(std::min(all.size(), kTilesOffered));
   return all;
 }
 
@@ -189,7 +214,7 @@ class WarpgroupFamily final : public EnumeratedFamily {
     const auto add = [&](Knobs k) {
       if (o.tiles && panels_of_k % k.panels != 0) return;  // coded stages are whole
       if (!o.tiles && k.panels > 1 && panels_of_k < k.panels) return;
-      if (!scales_fit(k, o) || accumulators(k, o) > (!o.deferred() ? 128 : o.tiles ? 160 : 192)) return;
+      if (!scales_fit(k, o) || !wgmma_legal(o.kind, k.bm) || accumulators(k, o) > most_accumulators(k, o)) return;
       if (o.deferred() && o.tiles && !k.warps && (k.strips > 1 || k.panels / k.kgroups % 2 != 0)) return;
       if (k.split > 1 && panels_of_k / k.panels < 2ll * k.split) return;
       if (k.bm % (8 * k.share()) != 0 || (o.tiles == nullptr && k.bn() > 256 && k.panels > 1)) return;
@@ -205,46 +230,46 @@ class WarpgroupFamily final : public EnumeratedFamily {
         out.push_back(k.candidate());
       }
     };
-    for (int bm : tile_rows(g.m, o)) {
-      if (g.m > kWholeRows && o.blocks) {
-        for (int cluster : {1, 2}) {
-          if (cluster > 1 && g.m <= 128) continue;
-          add({bm, 1, 2, 1, 1, 0, cluster, 1, 0, 1});
-          if (bm <= 128) add({bm, 2, 2, 1, 1, 0, cluster, 1, 0, 1});
-        }
-        continue;
-      }
-      if (bm > kWholeRows) {
-        for (int panels : {1, 2})
-          for (int cluster : {1, 2}) {
-            if (cluster > 1 && g.n <= 128) continue;
-            add({bm, 1, 2, 1, panels, 0, cluster, 1, 0});
-            if (bm <= 128 && (panels == 1 || !o.deferred())) add({bm, 2, 2, 1, panels, 0, cluster, 1, 0});
-          }
-        if (g.m <= 256)  // few tiles
-          add({bm, 1, 2, 1, 2, 0, 2, 2, 0});
-        continue;
-      }
-      for (int groups : {1, 2})
-        for (int kgroups : o.tiles ? std::vector<int>{1, 2, 4} : std::vector<int>{1, 2})
-          for (int strips : {1, 2})
-            for (int panels : panels_of_k % 2 != 0 ? std::vector<int>{1} : std::vector<int>{2, 4, 8})
-              // Clusters of four leave multiprocessors without one, and never won. What has no k split may share x.
-              for (const auto& [cluster, split] : {std::pair{1, 1}, {2, 2}, {2, 1}})
-                for (int warps : {0, 1}) {
-                  const Knobs k{bm, strips, groups, kgroups, panels, 0, cluster, split, warps};
-                  if (cluster > split && (bm < 32 || g.n <= k.bn())) continue;
-                  if (groups * kgroups > 4 || panels % kgroups != 0) continue;
-                  if (warps && (!o.tiles || is_fp8(o.kind) || bm > 16)) continue;
-                  // Batches of unpacked panels come in twos.
-                  if (o.tiles && !warps && panels / kgroups * strips % 2 != 0) continue;
-                  const std::int64_t tiles = (g.n + k.bn() - 1) / k.bn();
-                  if (split > 1 && tiles * split > 8ll * arch.typical_sms) continue;
-                  if (registers_of(k, o) * k.math() > 60 * 1024) continue;
-                  if (g.x.block() > 1 && k.math() > 256 && bm > 16) continue;  // each column has its own scale
-                  add(k);
-                }
+    if (g.m > kWholeRows && o.blocks) {  // turned: bm of w's rows
+      for (int bm : {128, 192, 64})
+        for (int strips : {1, 2})
+          for (int cluster : {1, 2})
+            if ((strips == 1 || bm <= 128) && (cluster == 1 || g.m > 128)) add({bm, strips, 2, 1, 1, 0, cluster, 1, 0, 1});
+      return out;
     }
+    if (g.m > kWholeRows) {
+      for (const Tile& t : large_tiles(g, o, arch))
+        for (int panels : {1, 2})
+          for (int cluster : {1, 2})
+            if (cluster == 1 || g.n > kStripRows * t.strips * t.groups)
+              add({t.bm, t.strips, t.groups, 1, panels, 0, cluster, 1, 0});
+      for (int bm : {64, 128})
+        for (int kgroups : {1, 2}) {  // few tiles: k is split
+          const Knobs k{bm, 1, 2 / kgroups, kgroups, 2 * kgroups, 0, 2, 2, 0};
+          if ((g.m + bm - 1) / bm * ((g.n + k.bn() - 1) / k.bn()) <= arch.typical_sms) add(k);
+        }
+      return out;
+    }
+    const int bm = few_rows(g.m);
+    for (int groups : {1, 2})
+      for (int kgroups : o.tiles ? std::vector<int>{1, 2, 4} : std::vector<int>{1, 2})
+        for (int strips : {1, 2})
+          for (int panels : panels_of_k % 2 != 0 ? std::vector<int>{1} : std::vector<int>{2, 4, 8})
+            // Clusters of four leave multiprocessors without one, and never won. What has no k split may share x.
+            for (const auto& [cluster, split] : {std::pair{1, 1}, {2, 2}, {2, 1}})
+              for (int warps : {0, 1}) {
+                const Knobs k{bm, strips, groups, kgroups, panels, 0, cluster, split, warps};
+                if (cluster > split && (bm < 32 || g.n <= k.bn())) continue;
+                if (groups * kgroups > 4 || panels % kgroups != 0) continue;
+                if (warps && (!o.tiles || is_fp8(o.kind) || bm > 16)) continue;
+                // Batches of unpacked panels come in twos.
+                if (o.tiles && !warps && panels / kgroups * strips % 2 != 0) continue;
+                const std::int64_t tiles = (g.n + k.bn() - 1) / k.bn();
+                if (split > 1 && tiles * split > 8ll * arch.typical_sms) continue;
+                if (registers_of(k, o) * k.math() > 60 * 1024) continue;
+                if (g.x.block() > 1 && k.math() > 256 && bm > 16) continue;  // each column has its own scale
+                add(k);
+              }
     return out;
   }
 
@@ -289,7 +314,7 @@ class WarpgroupFamily final : public EnumeratedFamily {
     t.tile_rows = k.bm, t.tile_cols = k.bn(), t.threads = threads(k, o);
     if (k.turned) std::swap(t.tile_rows, t.tile_cols);
     t.shared_bytes = shared_bytes(k, o);
-    t.registers = uneven(k, o) ? 168 : registers_of(k, o);
+    t.registers = uneven(k, o) ? 65536 / threads(k, o) : registers_of(k, o);
     const double tiles_m = std::ceil(static_cast<double>(g.m) / t.tile_rows),
                  tiles_n = std::ceil(static_cast<double>(g.n) / t.tile_cols);
     t.blocks = tiles_m * tiles_n * k.split;

@@ -50,9 +50,10 @@ struct Warpgroups {
 
   // Many accumulators need more registers than an even share: then the producer is a warpgroup that hands its own over.
   // (Its addresses take 72; at 56 they spill. TURNED, whose loops are the shortest, they fit into 40.)
-  static constexpr bool kUneven = GROUPS * KGROUPS == 2 && (STRIPS + (kDeferred ? 1 : 0)) * BM / 2 >= 96;
+  static constexpr bool kThree = GROUPS * KGROUPS == 3;
+  static constexpr bool kUneven = kThree || (GROUPS * KGROUPS == 2 && (STRIPS + (kDeferred ? 1 : 0)) * BM / 2 >= 96);
   static constexpr int kMath = 128 * GROUPS * KGROUPS, kThreads = kMath + (kUneven ? 128 : 32);
-  static constexpr int kMathRegisters = TURNED ? 232 : 216, kProducerRegisters = TURNED ? 40 : 72;
+  static constexpr int kMathRegisters = kThree ? 144 : TURNED ? 232 : 216, kProducerRegisters = kThree ? 80 : TURNED ? 40 : 72;
   static constexpr int kStripRows = 64, BN = kStripRows * STRIPS * GROUPS;
   static constexpr int kPanelK = 128 / static_cast<int>(sizeof(Element));
   static constexpr int BK = kPanelK * PANELS;
@@ -82,7 +83,7 @@ struct Warpgroups {
                                     : kMatrixStores          ? GROUPS * 2 * kChunk * 128
                                     : kParts > 1             ? 2 * kSlotFloats * 4
                                                              : 0;
-  static constexpr int kScaleBytes = X::kRowScale ? BM * 4 : 0;
+  static constexpr int kScaleBytes = X::kRowScale ? GROUPS * KGROUPS * BM * 4 : 0;  // a copy for each warpgroup
   static constexpr int kMainBytes = kRingBytes + kTurnBytes;
   static constexpr int kSharedBytes = kMainBytes + kScaleBytes + 16 * STAGES + (kParts > 1 ? 16 : 0);
 
@@ -99,8 +100,8 @@ struct Warpgroups {
     TW_MEMBER u8* w() const { return x() + kXBytes; }
   };
 
-  // Tiles in the order in which clusters take them: bands of kBand tiles of n, along m within a band, so that what runs
-  // at one time reads few rows of either operand.
+  // Tiles in the order in which clusters take them: bands of kBand tiles of n, along m within a band, to and fro, so that
+  // what runs at one time reads few rows of either operand, and those of x that were read last come first.
   static constexpr int kBand = 16 / kShare;
   struct Tiles {
     i64 n_tiles, m_tiles, clusters, first, k_begin, k_end;
@@ -118,8 +119,8 @@ struct Warpgroups {
       const u32 of_band = kBand * static_cast<u32>(m_tiles), band = static_cast<u32>(tile) / of_band;
       const u32 within = static_cast<u32>(tile) - band * of_band;
       const u32 width = min2(static_cast<u32>(kBand), static_cast<u32>(n_tiles) - band * kBand);
-      const u32 m = within / width;
-      n0 = static_cast<i64>((band * kBand + within - m * width) * kShare + (kShare > 1 ? cluster_rank() : 0)) * BN;
+      const u32 turn = within / width, m = band % 2 ? static_cast<u32>(m_tiles) - 1 - turn : turn;
+      n0 = static_cast<i64>((band * kBand + within - turn * width) * kShare + (kShare > 1 ? cluster_rank() : 0)) * BN;
       m0 = static_cast<i64>(m) * BM;
     }
   };
@@ -185,7 +186,8 @@ struct Warpgroups {
   }
 
   TW_MEMBER static void multiply(Ring& ring, const Tiles& tiles, const Scales& scales, Sums& sums, int thread) {
-    const int lane = thread % 32, group = thread / 128 % GROUPS, k_group = KGROUPS > 1 ? thread / (128 * GROUPS) : 0;
+    const int lane = thread % 32, warpgroup = uniform(thread / 128);
+    const int group = warpgroup % GROUPS, k_group = KGROUPS > 1 ? warpgroup / GROUPS : 0;
     TW_UNROLL for (int s = 0; s < STRIPS; ++s)
       TW_UNROLL for (int i = 0; i < kSums; ++i) sums[s][i] = 0;
     const u32 x_base = wgmma_descriptor(ring.stages);
@@ -402,17 +404,36 @@ struct Warpgroups {
       }
     return s;
   }
+  // Of the tile's rows of x, on their way from global to shared memory.
+  struct ColumnScales {
+    static constexpr int kOwn = X::kRowScale ? ceil_div(BM, 128) : 0;
+    float own[max2(1, kOwn)];
+    TW_MEMBER ColumnScales(const Args& args, i64 m0, int thread) {
+      TW_UNROLL for (int i = 0; i < kOwn; ++i) {
+        const int at = i * 128 + thread % 128;
+        own[i] = at < BM && m0 + at < args.m ? static_cast<const float*>(args.x.scales)[m0 + at] : 0.0f;
+      }
+    }
+    TW_MEMBER void share(float* to, int thread) const {
+      if constexpr (kOwn > 0) {
+        const u32 barrier = 1 + static_cast<u32>(thread / 128);
+        sync_named(barrier, 128);  // all have read those of the last tile
+        TW_UNROLL for (int i = 0; i < kOwn; ++i)
+          if (i * 128 + thread % 128 < BM) to[i * 128 + thread % 128] = own[i];
+        sync_named(barrier, 128);
+      }
+    }
+  };
   // Row of w within the tile.
   TW_MEMBER static int row_of(int thread, int strip, int h) {
     return (thread / 128 % GROUPS * STRIPS + strip) * kStripRows + thread % 128 / 32 * 16 + thread % 32 / 4 + 8 * h;
   }
 
-  TW_MEMBER static void store_matrices(const Args& args, const Shape& shape, u8* turn, const float* x_scales, const Sums& sums,
-                                       i64 n0, i64 m0, int thread) {
+  TW_MEMBER static void store_matrices(const Args& args, const Shape& shape, u8* turn, const float* x_scales, const Scaling& scale,
+                                       const Sums& sums, i64 n0, i64 m0, int thread) {
     const int lane = thread % 32, warp = thread % 128 / 32, group = thread / 128;
     const i64 ldy = args.ldy ? args.ldy : shape.n;
     const bool whole = ldy % 8 == 0;
-    const Scaling scale = scaling(args, shape, n0, thread);
     turn += group * 2 * kChunk * 128;
     TW_UNROLL for (int s = 0; s < STRIPS; ++s)
       TW_UNROLL for (int c = 0; c < BM / kChunk; ++c) {
@@ -545,16 +566,25 @@ struct Warpgroups {
         i64 n0, m0;
         tiles.at(tile, n0, m0);
         Sums sums;
-        multiply(ring, tiles, scales_of(args, shape, n0, m0, thread), sums, thread);
-        if constexpr (X::kRowScale && kParts == 1) {
-          sync_named(8, kMath);
-          for (int i = thread; i < BM; i += kMath) x_scales[i] = m0 + i < args.m ? static_cast<const float*>(args.x.scales)[m0 + i] : 0.0f;
-          sync_named(8, kMath);
+        const Scales scales = scales_of(args, shape, n0, m0, thread);
+        if constexpr (kParts > 1) {
+          multiply(ring, tiles, scales, sums, thread);
+          store_reduced(args, shape, exchange, sums, n0, m0, thread);
+        } else if constexpr (TURNED) {
+          multiply(ring, tiles, scales, sums, thread);
+          store_turned(args, shape, shared + kRingBytes, sums, n0, m0, thread);
+        } else {
+          // What the epilogue reads takes long to come, so it is asked for before, where registers allow. Warpgroups do not
+          // wait for each other: while one stores, another has the matrix units.
+          if constexpr (kDeferred) multiply(ring, tiles, scales, sums, thread);
+          const Scaling scale = scaling(args, shape, n0, thread);
+          const ColumnScales column_scales(args, m0, thread);
+          if constexpr (!kDeferred) multiply(ring, tiles, scales, sums, thread);
+          float* own = x_scales + thread / 128 * BM;
+          column_scales.share(own, thread);
+          if constexpr (kMatrixStores) store_matrices(args, shape, shared + kRingBytes, own, scale, sums, n0, m0, thread);
+          else store_elements(args, shape, own, scale, sums, n0, m0, thread);
         }
-        if constexpr (kParts > 1) store_reduced(args, shape, exchange, sums, n0, m0, thread);
-        else if constexpr (TURNED) store_turned(args, shape, shared + kRingBytes, sums, n0, m0, thread);
-        else if constexpr (kMatrixStores) store_matrices(args, shape, shared + kRingBytes, x_scales, sums, n0, m0, thread);
-        else store_elements(args, shape, x_scales, sums, n0, m0, thread);
       }
     }
   }
@@ -616,10 +646,9 @@ struct Warpgroups {
   }
 
   // Straight from the fragments: four-byte outputs fill half a sector from each lane group.
-  TW_MEMBER static void store_elements(const Args& args, const Shape& shape, const float* x_scales, const Sums& sums, i64 n0, i64 m0,
-                                       int thread) {
+  TW_MEMBER static void store_elements(const Args& args, const Shape& shape, const float* x_scales, const Scaling& scale,
+                                       const Sums& sums, i64 n0, i64 m0, int thread) {
     const i64 ldy = args.ldy ? args.ldy : shape.n;
-    const Scaling scale = scaling(args, shape, n0, thread);
     TW_UNROLL for (int s = 0; s < STRIPS; ++s)
       TW_UNROLL for (int i = 0; i < kSums; ++i) {
         const int token = 8 * (i / 4) + 2 * (thread % 4) + i % 2, h = i % 4 / 2;
