@@ -24,10 +24,13 @@ double activate(Activation a, double v) {
   }
 }
 
+bool is_fp8(Format f) { return f.name().starts_with("e4m3") || f.name().starts_with("e5m2"); }
+
 // The stated bound of templates/gemm/reference.cuh, restated.
 double bound_of(const Gemm& g, double magnitude, double linear, double bias, double y) {
   const double u = g.y.name() == "f32" ? 5.97e-8 : g.y.name() == "f16" ? 4.89e-4 : 3.91e-3;
-  return 1.2 * std::fabs(g.alpha) * magnitude * (static_cast<double>(g.k) / 4 + 64) * 5.97e-8 +
+  const double units = is_fp8(g.x) ? 4 * 9.765625e-4 : 0;  // what fp8's matrix units cut off
+  return 1.2 * std::fabs(g.alpha) * magnitude * (units + (static_cast<double>(g.k) / 4 + 64) * 5.97e-8) +
          9.6e-7 * (std::fabs(linear + bias) + std::fabs(linear) + std::fabs(bias)) + u * std::fabs(y) + 6e-8;
 }
 
