@@ -17,11 +17,13 @@ TEST_CASE("wgmma: plain operands", "[gemm]") {
   }
   SECTION("bf16") {
     check_warpgroups<fmt::bf16, fmt::bf16, Epilogue<bf16, bf16, Act::silu>, 128, 1, 2, 1, 1, 3, 2, 1>();
+    check_warpgroups<fmt::bf16, fmt::bf16, Epilogue<bf16, float, Act::none>, 80, 1, 3, 1, 1, 3, 1, 1>();
     check_warpgroups<fmt::bf16, fmt::bf16, PlainF32, 16, 1, 1, 1, 4, 2, 4, 4>();
     check_warpgroups<fmt::bf16, fmt::bf16, Epilogue<bf16, NoBias, Act::none>, 16, 1, 1, 2, 2, 2, 1, 1>();
   }
   SECTION("fp8, a scale per row on both sides") {
     check_warpgroups<fmt::e4m3_row, fmt::e4m3_row, Epilogue<bf16, NoBias, Act::none>, 64, 1, 2, 1, 1, 3, 2, 1>();
+    check_warpgroups<fmt::e4m3_row, fmt::e4m3_row, Epilogue<bf16, NoBias, Act::none>, 144, 1, 3, 1, 1, 2, 2, 1, false, true>();
     check_warpgroups<fmt::e4m3_row, fmt::e4m3_row, PlainF32, 16, 1, 1, 1, 2, 2, 2, 2>();
     check_warpgroups<fmt::e4m3_row, fmt::e4m3_row, Epilogue<f16, NoBias, Act::none>, 32, 2, 1, 2, 2, 2, 1, 1>();
     check_warpgroups<fmt::e4m3_row, fmt::e4m3_row, Epilogue<bf16, NoBias, Act::none>, 64, 1, 2, 1, 1, 3, 2, 1, false, true>();
