@@ -100,8 +100,8 @@ struct Warpgroups {
     TW_MEMBER u8* w() const { return x() + kXBytes; }
   };
 
-  // Tiles in the order in which clusters take them: bands of kBand tiles of n, along m within a band, to and fro, so that
-  // what runs at one time reads few rows of either operand, and those of x that were read last come first.
+  // Tiles in the order in which clusters take them: bands of kBand tiles of n, along m within a band, so that what runs
+  // at one time reads few rows of either operand.
   static constexpr int kBand = 16 / kShare;
   struct Tiles {
     i64 n_tiles, m_tiles, clusters, first, k_begin, k_end;
@@ -119,8 +119,8 @@ struct Warpgroups {
       const u32 of_band = kBand * static_cast<u32>(m_tiles), band = static_cast<u32>(tile) / of_band;
       const u32 within = static_cast<u32>(tile) - band * of_band;
       const u32 width = min2(static_cast<u32>(kBand), static_cast<u32>(n_tiles) - band * kBand);
-      const u32 turn = within / width, m = band % 2 ? static_cast<u32>(m_tiles) - 1 - turn : turn;
-      n0 = static_cast<i64>((band * kBand + within - turn * width) * kShare + (kShare > 1 ? cluster_rank() : 0)) * BN;
+      const u32 m = within / width;
+      n0 = static_cast<i64>((band * kBand + within - m * width) * kShare + (kShare > 1 ? cluster_rank() : 0)) * BN;
       m0 = static_cast<i64>(m) * BM;
     }
   };
@@ -404,22 +404,27 @@ struct Warpgroups {
       }
     return s;
   }
-  // Of the tile's rows of x, on their way from global to shared memory.
+  // A scale of x; 0 beyond the matrix.
+  TW_MEMBER static float column_scale(const Args& args, i64 m) {
+    return m < args.m ? static_cast<const float*>(args.x.scales)[m] : 0.0f;
+  }
+  // Those of the tile's rows of x, on their way through a warpgroup's registers to its copy of them in shared memory.
   struct ColumnScales {
-    static constexpr int kOwn = X::kRowScale ? ceil_div(BM, 128) : 0;
+    static constexpr int kOwn = X::kRowScale && !kDeferred ? ceil_div(BM, 128) : 0;
     float own[max2(1, kOwn)];
     TW_MEMBER ColumnScales(const Args& args, i64 m0, int thread) {
-      TW_UNROLL for (int i = 0; i < kOwn; ++i) {
-        const int at = i * 128 + thread % 128;
-        own[i] = at < BM && m0 + at < args.m ? static_cast<const float*>(args.x.scales)[m0 + at] : 0.0f;
-      }
+      TW_UNROLL for (int i = 0; i < kOwn; ++i) own[i] = column_scale(args, m0 + i * 128 + thread % 128);
     }
-    TW_MEMBER void share(float* to, int thread) const {
-      if constexpr (kOwn > 0) {
+    TW_MEMBER void share(const Args& args, i64 m0, float* to, int thread) const {
+      if constexpr (X::kRowScale) {
         const u32 barrier = 1 + static_cast<u32>(thread / 128);
         sync_named(barrier, 128);  // all have read those of the last tile
-        TW_UNROLL for (int i = 0; i < kOwn; ++i)
-          if (i * 128 + thread % 128 < BM) to[i * 128 + thread % 128] = own[i];
+        if constexpr (kOwn == 0) {
+          for (int i = thread % 128; i < BM; i += 128) to[i] = column_scale(args, m0 + i);  // no registers to spare
+        } else {
+          TW_UNROLL for (int i = 0; i < kOwn; ++i)
+            if (i * 128 + thread % 128 < BM) to[i * 128 + thread % 128] = own[i];
+        }
         sync_named(barrier, 128);
       }
     }
@@ -581,7 +586,7 @@ struct Warpgroups {
           const ColumnScales column_scales(args, m0, thread);
           if constexpr (!kDeferred) multiply(ring, tiles, scales, sums, thread);
           float* own = x_scales + thread / 128 * BM;
-          column_scales.share(own, thread);
+          column_scales.share(args, m0, own, thread);
           if constexpr (kMatrixStores) store_matrices(args, shape, shared + kRingBytes, own, scale, sums, n0, m0, thread);
           else store_elements(args, shape, own, scale, sums, n0, m0, thread);
         }
