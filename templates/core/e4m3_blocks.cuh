@@ -14,10 +14,7 @@ struct E4m3Blocks {
   static constexpr int kEncoders = 1;
   static constexpr const char* encoder_name(int) { return "amax448"; }
 
-  TW_MEMBER static float scale_for(float amax) {
-    const float scale = div_rn(amax, 448.0f);
-    return scale > 0.0f ? scale : 1.0f;
-  }
+  TW_MEMBER static float scale_for(float amax) { return fmt::scale_for(amax, 448.0f); }
   TW_MEMBER static float read_scale(const u8* scales) {
     float scale;
     TW_COPY(&scale, scales, 4);

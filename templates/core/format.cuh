@@ -75,6 +75,18 @@ TW_FN void write_word(u8* p, u32 w) {
   *reinterpret_cast<u16*>(p) = static_cast<u16>(w);
   *reinterpret_cast<u16*>(p + 2) = static_cast<u16>(w >> 16);
 }
+// amax / top, 1 where all that it scales is zero.
+TW_FN float scale_for(float amax, float top) {
+  const float scale = div_rn(amax, top);
+  return scale > 0.0f ? scale : 1.0f;
+}
+// Four E4M3 codes of v / scale as a word; direct: see Divider.
+template <bool direct> TW_DEVICE u32 e4m3_codes(const float* v, const Divider& scale) {
+  float q[4];
+  TW_UNROLL for (int i = 0; i < 4; ++i) q[i] = direct ? scale.quotient(v[i]) : div_rn(v[i], scale.divisor);
+  return pack_e4m3x2(q[0], q[1]) | (pack_e4m3x2(q[2], q[3]) << 16);
+}
+
 // The largest magnitude among the elements of `lanes` neighbouring lanes; NaNs are passed over.
 template <int lanes, int E> TW_DEVICE float largest_of(const float (&v)[E]) {
   float largest = 0.0f;
@@ -153,11 +165,6 @@ template <class Elements> struct TensorScaled : Elements {
     float steps[E];
     TW_UNROLL for (int i = 0; i < E; ++i) steps[i] = div_rn(v[i], global);
     Elements::template encode_lanes<E>(steps, lane, data, scales, 1.0f, encoder);
-  }
-  // 1 for a tensor of zeros.
-  TW_MEMBER static float scale_for(float amax, float top) {
-    const float scale = div_rn(amax, top);
-    return scale > 0.0f ? scale : 1.0f;
   }
 };
 

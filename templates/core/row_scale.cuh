@@ -6,12 +6,6 @@
 
 namespace tw::fmt {
 
-// scale = amax / top, 1 for a row of zeros.
-TW_FN float scale_for(float amax, float top) {
-  const float scale = div_rn(amax, top);
-  return scale > 0.0f ? scale : 1.0f;
-}
-
 // A byte of `block` codes at a time.
 template <int block> struct RowCodes {
   static constexpr int kLayout = 1, kBlock = block, kBits = 8 / block;

@@ -23,11 +23,9 @@ struct e4m3_g128 : E4m3Blocks {
     const Divider by(scale, amax);
     u32 codes[E / 4];
     if (by.direct) {
-      TW_UNROLL for (int i = 0; i < E; i += 4)
-        codes[i / 4] = pack_e4m3x2(by.quotient(v[i]), by.quotient(v[i + 1])) | (pack_e4m3x2(by.quotient(v[i + 2]), by.quotient(v[i + 3])) << 16);
+      TW_UNROLL for (int i = 0; i < E / 4; ++i) codes[i] = e4m3_codes<true>(v + 4 * i, by);
     } else {
-      TW_UNROLL for (int i = 0; i < E; i += 4)
-        codes[i / 4] = pack_e4m3x2(div_rn(v[i], scale), div_rn(v[i + 1], scale)) | (pack_e4m3x2(div_rn(v[i + 2], scale), div_rn(v[i + 3], scale)) << 16);
+      TW_UNROLL for (int i = 0; i < E / 4; ++i) codes[i] = e4m3_codes<false>(v + 4 * i, by);
     }
     TW_UNROLL for (int i = 0; i < E / 4; ++i) *reinterpret_cast<u32*>(data + E * lane + 4 * i) = codes[i];
   }

@@ -16,9 +16,7 @@ struct e4m3_row : RowCodes<1> {
   TW_MEMBER static float decode(const u8* data, const u8*, float scale, int) { return mul_rn(e4m3_to_f32(data[0]), scale); }
 
   template <bool direct> TW_MEMBER static u32 codes(const float (&v)[4], const Divider& scale) {
-    float q[4];
-    TW_UNROLL for (int i = 0; i < 4; ++i) q[i] = direct ? scale.quotient(v[i]) : div_rn(v[i], scale.divisor);
-    return pack_e4m3x2(q[0], q[1]) | (pack_e4m3x2(q[2], q[3]) << 16);
+    return e4m3_codes<direct>(v, scale);
   }
 };
 

@@ -8,21 +8,13 @@
 #include <string>
 
 #include "support/catch.h"
+#include "support/refusal.h"
 #include "templates/families.h"
 
 using namespace tilewright;
 
 namespace {
 
-Error refusal(const std::string& text) {
-  try {
-    Problem::parse(text);
-  } catch (const Error& e) {
-    return e;
-  }
-  FAIL("accepted: " << text);
-  return Error(ErrorCode::invalid_argument, "", "", "");
-}
 const std::string kShape = " m=16 n=128 k=256";
 
 // The first family that takes a problem.

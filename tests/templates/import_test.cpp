@@ -16,6 +16,7 @@
 
 #include "core/numeric.cuh"
 #include "support/catch.h"
+#include "support/refusal.h"
 
 using namespace tilewright;
 
@@ -184,17 +185,6 @@ struct Random {
   }
   Random(const Random&) = delete;
 };
-
-template <class Action>
-Error refusal(Action&& action) {
-  try {
-    action();
-  } catch (const Error& e) {
-    return e;
-  }
-  FAIL("accepted");
-  std::abort();
-}
 
 }  // namespace
 

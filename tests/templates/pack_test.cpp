@@ -13,22 +13,13 @@
 #include "format_includes.inc"
 #include "pack/tiles.cuh"
 #include "support/catch.h"
+#include "support/refusal.h"
 #include "templates/families.h"
 #include "templates/fast_path.h"
 
 using namespace tilewright;
 
 namespace {
-
-Error refusal(const std::string& text) {
-  try {
-    Problem::parse(text);
-  } catch (const Error& e) {
-    return e;
-  }
-  FAIL("accepted: " << text);
-  std::abort();
-}
 
 // Streams of an n x k matrix, either form. Scales of rows are floats like any others: bytes are all that counts.
 struct Streams {

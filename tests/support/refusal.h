@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Error that something is refused with; the test fails where it is not.
+#pragma once
+
+#include <tilewright/error.h>
+#include <tilewright/problem.h>
+
+#include <concepts>
+#include <cstdlib>
+#include <string>
+
+#include "support/catch.h"
+
+template <std::invocable Action>
+tilewright::Error refusal(Action&& action) {
+  try {
+    action();
+  } catch (const tilewright::Error& e) {
+    return e;
+  }
+  FAIL("accepted");
+  std::abort();
+}
+
+// Of a problem's text.
+inline tilewright::Error refusal(const std::string& text) {
+  INFO(text);
+  return refusal([&] { tilewright::Problem::parse(text); });
+}
