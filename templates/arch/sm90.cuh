@@ -39,6 +39,7 @@ void wgmma(WgmmaKind kind, int n, u32* d, const u32* a_registers, u64 a, u64 b, 
 void wgmma_commit();
 void wgmma_wait(int pending);
 void sync_named(u32 id, u32 threads);
+void arrive_named(u32 id, u32 threads);
 void stmatrix(void* row, const u32* in, int count, bool transpose);
 void set_registers(int count);
 void wait_prerequisite_grids();
@@ -278,6 +279,14 @@ TW_DEVICE void sync_named(u32 id, u32 threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 #else
   emu::sync_named(id, threads);
+#endif
+}
+// The same without waiting: `threads` counts those that wait and those that arrive.
+TW_DEVICE void arrive_named(u32 id, u32 threads) {
+#if defined(__CUDACC__)
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+#else
+  emu::arrive_named(id, threads);
 #endif
 }
 // Four 8x8 matrices of 16-bit elements, transposed: lane l passes the address of row l % 8 of matrix l / 8.

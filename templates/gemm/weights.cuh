@@ -88,7 +88,8 @@ template <class X, class W, int STRIPS, int PANELS> struct TileWeights {
       return {};
     } else {
       const int within = Tile::kScaleK > BK ? 0 : panel * kPanelK / Tile::kScaleK;  // chunk of the stage
-      const int part = static_cast<int>(((kb * PANELS + panel) * kPanelK % Tile::kScaleK) / kPanelK);  // panel of the chunk
+      constexpr u32 kOfChunk = max2(1, Tile::kScaleK / kPanelK);                     // panels
+      const int part = static_cast<int>((static_cast<u32>(kb) * PANELS + static_cast<u32>(panel)) % kOfChunk);
       return Tile::scales(stage + kCodeBytes + (strip * kChunks + within) * kChunkBytes, thread / 32 * 8 + thread % 32 / 4, part);
     }
   }

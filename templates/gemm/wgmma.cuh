@@ -223,39 +223,43 @@ struct Warpgroups {
       }
     } else {
       // A batch of steps is unpacked while the one before multiplies: a whole panel where registers allow two panels'
-      // fragments, else a step.
+      // fragments, else a step. Its codes have been read from shared memory one panel before.
       constexpr int kItems = PANELS / KGROUPS * STRIPS;
       constexpr bool kWhole = STRIPS * kSums <= 64 && kItems % 2 == 0;
       u32 a[kWhole ? 2 : 1][4][4];
+      u32 words[2][Weights::kWords];
+      typename Weights::Tile::Scales scales[2];
       for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
         barrier_wait(ring.full + ring.stage, ring.phase);
-        TW_UNROLL for (int i = 0; i < PANELS / KGROUPS; ++i) {
-          const int p = i * KGROUPS + k_group;
-          TW_UNROLL for (int s = 0; s < STRIPS; ++s) {
-            u32 words[Weights::kWords];
-            Weights::read_codes(ring.w(), group * STRIPS + s, p, thread % 128, words);
-            const typename Weights::Tile::Scales scales = Weights::read_scales(ring.w(), group * STRIPS + s, kb, p, thread % 128);
-            const u32 x = x_base + (ring.stage * kStageBytes + p * kPanelBytes) / 16;
-            if constexpr (kWhole) {
-              u32(&batch)[4][4] = a[(i * STRIPS + s) % 2];
-              wgmma_wait<4>();  // what this batch held is read
-              if (i == 0 && s == 1 % kItems && previous >= 0) release(ring, previous, lane);
-              if (STRIPS == 1 && i == 1 && previous >= 0) release(ring, previous, lane);
-              TW_UNROLL for (int step = 0; step < 4; ++step) Weights::Tile::fragment(words, step, scales, batch[step]), pin(batch[step]);
-              TW_UNROLL for (int step = 0; step < 4; ++step) {
-                wgmma_fence();
-                Wgmma<kKind, BM>::rs(sums[s], batch[step], x + step * 2, true);
-                wgmma_commit();
-              }
-            } else {
-              TW_UNROLL for (int step = 0; step < 4; ++step) {
-                wgmma_wait<3>();
-                if (i == 0 && s == 0 && step == 3 && previous >= 0) release(ring, previous, lane);
-                Weights::Tile::fragment(words, step, scales, a[0][step]);
-                wgmma_fence();
-                Wgmma<kKind, BM>::rs(sums[s], a[0][step], x + step * 2, true);
-                wgmma_commit();
-              }
+        const auto read = [&](int item) {
+          const int p = item / STRIPS * KGROUPS + k_group, strip = group * STRIPS + item % STRIPS;
+          Weights::read_codes(ring.w(), strip, p, thread % 128, words[item % 2]);
+          scales[item % 2] = Weights::read_scales(ring.w(), strip, kb, p, thread % 128);
+        };
+        read(0);
+        TW_UNROLL for (int item = 0; item < kItems; ++item) {
+          const int p = item / STRIPS * KGROUPS + k_group, s = item % STRIPS;
+          const u32 x = x_base + (ring.stage * kStageBytes + p * kPanelBytes) / 16;
+          if (item + 1 < kItems) read(item + 1);
+          if constexpr (kWhole) {
+            u32(&batch)[4][4] = a[item % 2];
+            wgmma_wait<4>();  // what this batch held is read
+            if (item == 1 && previous >= 0) release(ring, previous, lane);
+            TW_UNROLL for (int step = 0; step < 4; ++step)
+              Weights::Tile::fragment(words[item % 2], step, scales[item % 2], batch[step]), pin(batch[step]);
+            TW_UNROLL for (int step = 0; step < 4; ++step) {
+              wgmma_fence();
+              Wgmma<kKind, BM>::rs(sums[s], batch[step], x + step * 2, true);
+              wgmma_commit();
+            }
+          } else {
+            TW_UNROLL for (int step = 0; step < 4; ++step) {
+              wgmma_wait<3>();
+              if (item == 0 && step == 3 && previous >= 0) release(ring, previous, lane);
+              Weights::Tile::fragment(words[item % 2], step, scales[item % 2], a[0][step]);
+              wgmma_fence();
+              Wgmma<kKind, BM>::rs(sums[s], a[0][step], x + step * 2, true);
+              wgmma_commit();
             }
           }
         }
@@ -315,34 +319,56 @@ struct Warpgroups {
   // Both operands in shared memory. The matrix units are the other warpgroup's while this one adds.
   TW_MEMBER static void multiply_apart(Ring& ring, const Tiles& tiles, const Scales& scales, Sums& sums, u32 x_base, int group,
                                        int k_group, int lane) {
+    // Scales come from L2 and later than a panel's products: where registers allow, they are fetched a panel ahead, into one
+    // set of registers while the other is used. Stages of one panel are therefore taken in twos.
+    constexpr bool kAhead = Scales::kAny && TURNED;
+    constexpr int kItems = PANELS / KGROUPS, kStages = kAhead ? 1 + kItems % 2 : 1;
     Product products[kSums];
-    typename Scales::Factors factors, next;
-    if constexpr (Scales::kAny && TURNED) next = scales.at(0);
-    for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
-      barrier_wait(ring.full + ring.stage, ring.phase);
-      TW_UNROLL for (int i = 0; i < PANELS / KGROUPS; ++i)
-        TW_UNROLL for (int s = 0; s < STRIPS; ++s) {
-          const int p = i * KGROUPS + k_group;
-          // From L2 they may come later than a panel's products; where registers allow, they are fetched a panel ahead.
-          if constexpr (Scales::kAny && TURNED) {
-            if (s == 0) factors = next, next = scales.at(kb * PANELS + p + 1);
-          } else if constexpr (Scales::kAny) {
-            if (s == 0) factors = scales.at(kb * PANELS + p);
+    typename Scales::Factors factors[2];
+    if constexpr (kAhead) factors[0] = scales.at(tiles.k_begin * PANELS);
+    for (i64 first = tiles.k_begin; first < tiles.k_end; first += kStages)
+      TW_UNROLL for (int stage = 0; stage < kStages; ++stage) {
+        const i64 kb = first + stage;
+        if (stage > 0 && kb == tiles.k_end) break;
+        barrier_wait(ring.full + ring.stage, ring.phase);
+        TW_UNROLL for (int i = 0; i < kItems; ++i)
+          TW_UNROLL for (int s = 0; s < STRIPS; ++s) {
+            const int p = i * KGROUPS + k_group, set = kAhead ? (stage * kItems + i) % 2 : 0;
+            if constexpr (Scales::kAny && !kAhead) {
+              if (s == 0) factors[0] = scales.at(kb * PANELS + p);
+            }
+            const u32 x = x_base + (ring.stage * kStageBytes + p * kPanelBytes) / 16;
+            const u32 w = x_base + (ring.stage * kStageBytes + kXBytes + (p * BN + (group * STRIPS + s) * kStripRows) * 128) / 16;
+            await_turn(group, k_group);
+            wgmma_fence();
+            TW_UNROLL for (int step = 0; step < 4; ++step) Wgmma<kKind, BM>::ss(products, w + step * 2, x + step * 2, step > 0);
+            wgmma_commit();
+            pass_turn(group, k_group);
+            if constexpr (kAhead) {
+              if (s == 0) factors[1 - set] = scales.at(kb * PANELS + p + 1);
+            }
+            wgmma_wait<0>();
+            if (i + 1 == kItems && s + 1 == STRIPS) release(ring, ring.stage, lane);
+            TW_UNROLL for (int j = 0; j < kSums; ++j) {
+              if constexpr (Scales::kAny) sums[s][j] += factors[set].of(s, j) * products[j];
+              else sums[s][j] += products[j];
+            }
           }
-          const u32 x = x_base + (ring.stage * kStageBytes + p * kPanelBytes) / 16;
-          const u32 w = x_base + (ring.stage * kStageBytes + kXBytes + (p * BN + (group * STRIPS + s) * kStripRows) * 128) / 16;
-          wgmma_fence();
-          TW_UNROLL for (int step = 0; step < 4; ++step) Wgmma<kKind, BM>::ss(products, w + step * 2, x + step * 2, step > 0);
-          wgmma_commit();
-          wgmma_wait<0>();
-          if (i + 1 == PANELS / KGROUPS && s + 1 == STRIPS) release(ring, ring.stage, lane);
-          TW_UNROLL for (int j = 0; j < kSums; ++j) {
-            if constexpr (Scales::kAny) sums[s][j] += factors.of(s, j) * products[j];
-            else sums[s][j] += products[j];
-          }
-        }
-      ring.advance();
-    }
+        ring.advance();
+      }
+  }
+
+  // Warpgroups whose products are kept apart take turns with the matrix units: one adds while another multiplies. Left to
+  // themselves they multiply at the same time, and then all add.
+  // (Two strips of many tokens without scales have no register left for it.)
+  static constexpr bool kTurns =
+      kDeferred && !Weights::kRegisters && BM > 64 && GROUPS * KGROUPS > 1 && (STRIPS == 1 || TURNED);
+  static constexpr u32 kTurnBarrier = 9;  // and those after it, one for each warpgroup
+  TW_MEMBER static void await_turn(int group, int k_group) {
+    if constexpr (kTurns) sync_named(kTurnBarrier + static_cast<u32>(k_group * GROUPS + group), 256);
+  }
+  TW_MEMBER static void pass_turn(int group, int k_group) {
+    if constexpr (kTurns) arrive_named(kTurnBarrier + static_cast<u32>((k_group * GROUPS + group + 1) % (GROUPS * KGROUPS)), 256);
   }
 
   // A panel's products are complete before its scales apply: the other warpgroup has the matrix units meanwhile. The next
@@ -438,6 +464,7 @@ struct Warpgroups {
       if (thread == kMath) produce(args, shape, x_map, w_map, ring, tiles);
     } else {
       if constexpr (kUneven) take_registers<kMathRegisters>();
+      if (kTurns && thread / 128 == GROUPS * KGROUPS - 1) pass_turn(GROUPS - 1, KGROUPS - 1);  // the first turn is the first warpgroup's
       for (i64 tile = tiles.first; tile < tiles.count(); tile += tiles.clusters) {
         i64 n0, m0;
         tiles.at(tile, n0, m0);

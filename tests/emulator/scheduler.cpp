@@ -55,6 +55,8 @@ std::string describe(Collective kind, int argument) {
     case Collective::ldmatrix: return "ldmatrix x" + std::to_string(argument / 2) + (argument % 2 ? " trans" : "");
     case Collective::mma: return "mma kind " + std::to_string(argument);
     case Collective::stmatrix: return "stmatrix x" + std::to_string(argument / 2) + (argument % 2 ? " trans" : "");
+    case Collective::arrive_named:
+      return "arrive_named " + std::to_string(argument / 2048) + " of " + std::to_string(argument % 2048);
     case Collective::sync_named:
       return "sync_named " + std::to_string(argument / 2048) + " of " + std::to_string(argument % 2048);
     case Collective::set_registers: return "set_registers to " + std::to_string(argument);
@@ -240,7 +242,7 @@ void Worker::sync_cluster() {
 }
 
 // Whole warps only: the caller has made a collective of it.
-void Worker::sync_named(u32 id, u32 threads) {
+void Worker::sync_named(u32 id, u32 threads, bool wait) {
   Block& block = *self().block;
   NamedBarrier& named = block.named[id];
   if (named.arrived == 0) named.threads = threads;
@@ -252,10 +254,10 @@ void Worker::sync_named(u32 id, u32 threads) {
     named.arrived = 0;
     wake(block, Wait::named, &named);
     step_aside();
-  } else {
+  } else if (wait) {
     suspend(Wait::named, &named, id);
   }
-  tsan_acquire(&named);
+  if (wait) tsan_acquire(&named);
 }
 
 void Worker::suspend(Wait why, const void* cause, u32 detail) {

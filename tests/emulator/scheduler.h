@@ -30,6 +30,7 @@ enum class Collective : u8 {
   mma,
   stmatrix,
   sync_named,
+  arrive_named,
   set_registers,
   wgmma_fence,
   wgmma,
@@ -57,7 +58,7 @@ struct Warp {
   Deposit lanes[kWarp];
 };
 
-// Of sync_named.
+// Of sync_named and arrive_named.
 struct NamedBarrier {
   u32 arrived = 0;
   u32 threads = 0;
@@ -118,7 +119,7 @@ class Worker {
   }
   void sync_block();
   void sync_cluster();
-  void sync_named(u32 id, u32 threads);
+  void sync_named(u32 id, u32 threads, bool wait);
 
   // Until somebody wakes those who wait so.
   void suspend(Wait why, const void* cause, u32 detail);

@@ -104,14 +104,20 @@ void wgmma_wait(int pending) {
 }
 
 // ---- the rest ------------------------------------------------------------------------------------------------------
-void sync_named(u32 id, u32 threads) {
+namespace {
+void come_to_named(u32 id, u32 threads, bool wait) {
+  const std::string name = wait ? "sync_named " : "arrive_named ";
   Worker& worker = Worker::get();
-  if (id < 1 || id > 15) worker.fail("sync_named " + std::to_string(id) + ", which is not 1 to 15");
+  if (id < 1 || id > 15) worker.fail(name + std::to_string(id) + ", which is not 1 to 15");
   if (threads == 0 || threads % kWarp || threads > worker.launch().threads)
-    worker.fail("sync_named of " + std::to_string(threads) + " threads");
-  worker.collective(Collective::sync_named, static_cast<int>(id * 2048 + threads), {}, [](Deposit*) {});
-  worker.sync_named(id, threads);
+    worker.fail(name + "of " + std::to_string(threads) + " threads");
+  worker.collective(wait ? Collective::sync_named : Collective::arrive_named, static_cast<int>(id * 2048 + threads), {},
+                    [](Deposit*) {});
+  worker.sync_named(id, threads, wait);
 }
+}  // namespace
+void sync_named(u32 id, u32 threads) { come_to_named(id, threads, true); }
+void arrive_named(u32 id, u32 threads) { come_to_named(id, threads, false); }
 
 void stmatrix(void* row, const u32* in, int count, bool transpose) {
   Worker& worker = Worker::get();

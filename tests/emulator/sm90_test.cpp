@@ -286,7 +286,21 @@ TEST_CASE("named barriers hold back the threads they count", "[emulator][sm90]")
     });
     for (u32 t = 32; t < 128; ++t) CHECK(y[t - 32] == 159 - t + 2);
   }
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {  // who arrives does not wait; two warps take turns
+    u32 y[16], at = 0;
+    emu::run({{1, 1, 1}, 64, 1, 0, seed}, [&] {
+      const u32 own = thread_x() / 32;
+      if (own == 1) arrive_named(5, 64);
+      for (u32 i = 0; i < 8; ++i) {
+        sync_named(5 + own, 64);
+        if (thread_x() % 32 == 0) y[at++] = own;
+        arrive_named(6 - own, 64);
+      }
+    });
+    for (u32 i = 0; i < 16; ++i) CHECK(y[i] == i % 2);
+  }
   const emu::Launch launch{{1, 1, 1}, 128, 1, 0, 0};
+  CHECK(has(error_of(launch, [] { arrive_named(0, 128); }), "arrive_named 0"));
   CHECK(has(error_of(launch, [] { sync_named(0, 128); }), "sync_named 0"));
   CHECK(has(error_of(launch, [] { sync_named(16, 128); }), "sync_named 16"));
   CHECK(has(error_of(launch, [] { sync_named(1, 48); }), "48 threads"));
