@@ -43,9 +43,8 @@ constexpr Element element_of() {
 
 template <class F>
 constexpr FastPath path_of() {
-  constexpr bool plain = F::kBlock == 1 && !F::kRowScale;
   return {element_of<F>(),
-          plain ? F::kDataBytes : 0,
+          element_of<F>() == Element::none ? 0 : F::kDataBytes / F::kBlock,
           F::kRowScale,
           F::kGroup,
           F::kCodes,

@@ -6,15 +6,15 @@
 
 namespace tilewright {
 
-// The type of a format's elements where each is stored by itself, with or without a scale per row.
+// The type of a format's elements where each is stored by itself, whatever scales there are beside.
 enum class Element { none, f32, f16, bf16, e4m3, e5m2, i8, i32 };
 inline bool is_fp8(Element e) { return e == Element::e4m3 || e == Element::e5m2; }
 
 struct FastPath {
   Element element;
-  int element_bytes;  // of a plain format: no scales either; 0 for others
+  int element_bytes;  // of such an element; 0: there are none
   bool row_scale;
-  int group;          // elements under one scale; 0: no fast path
+  int group;          // elements under one scale; 0: no units of one thread
   bool codes, offset;
   bool global;
   bool (*unit_ok)(int elements);

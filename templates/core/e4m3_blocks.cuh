@@ -28,7 +28,7 @@ struct E4m3Blocks {
     return mul_rn(e4m3_to_f32(data[i]), read_scale(scales));
   }
 
-  // Matrix units read such a matrix, or the reference does.
+  // Matrix units read such a matrix, or the reference does: there are no units of one thread.
   static constexpr int kGroup = 0;
   static constexpr bool kCodes = false, kOffset = false;
   TW_MEMBER static constexpr bool unit_ok(int) { return false; }

@@ -6,22 +6,25 @@
 
 namespace tw::fmt {
 
-// A byte of `block` codes at a time.
-template <int block> struct RowCodes {
-  static constexpr int kLayout = 1, kBlock = block, kBits = 8 / block;
+// One-byte elements. Kernels read them as if there were no scale: a row's is the epilogue's.
+template <class T> struct RowElements : Plain<T, 8> {
+  static constexpr bool kRowScale = true;
+  TW_MEMBER static constexpr bool lanes_ok(int) { return false; }  // a row is more than a block
+};
+
+// Two 4-bit codes a byte, even element low.
+struct RowNibbles {
+  static constexpr int kLayout = 1, kBlock = 2, kBits = 4;
   static constexpr int kDataBytes = 1, kScaleBytes = 0;
   static constexpr bool kRowScale = true, kGlobal = false;
   static constexpr int kEncoders = 1;
 
   TW_MEMBER static constexpr bool lanes_ok(int) { return false; }  // a row is more than a block
-  // Kernels do not carry a scale per row beside codes as they are stored.
+  // Kernels take them as tiles only.
   static constexpr int kGroup = 0;
   static constexpr bool kCodes = false, kOffset = false;
   TW_MEMBER static constexpr bool unit_ok(int) { return false; }
-};
 
-// Two 4-bit codes a byte, even element low.
-struct RowNibbles : RowCodes<2> {
   // Tiles without scales: the row's is left to the epilogue.
   struct TileBase {
     static constexpr int kBits = 4, kScaleK = 0, kScaleBytes = 0;

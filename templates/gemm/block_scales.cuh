@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// FP8 with a float scale per 128 columns of a row (e4m3_g128) or of 128 rows (e4m3_b128): the warpgroup kernel multiplies a
-// panel's products by them when it adds the products up, a panel being 128 columns too. They come straight from global
-// memory: a cache line of them is 32 panels', so most come from L1.
+// FP8 with a float scale per 128 columns of a row (e4m3_g128) or of 128 rows (e4m3_b128): kernels multiply a panel's products
+// by them when they add the products up, a panel being 128 columns too. They come straight from global memory: a cache line
+// of them is 32 panels', so most come from L1.
 #pragma once
 #include "core/format.cuh"
 
@@ -16,13 +16,13 @@ struct ScaledRows {
   i64 count, stride, first;
 };
 
-// What one thread of a warpgroup needs. X is the operand whose rows are columns of the instruction, BM of them in a tile; W
-// the one of strips of 64 rows. An operand without such scales costs nothing.
-template <class X, class W, int BM, int STRIPS> struct BlockScales {
+// What one thread needs. X is the operand whose rows are columns of the instruction, BM of them in a tile; W the one of
+// strips, of HEIGHT rows for a warpgroup's or a warp's instruction. An operand without such scales costs nothing.
+template <class X, class W, int BM, int STRIPS, int HEIGHT = 64> struct BlockScales {
   static constexpr bool kOfX = BlockScaled<X>::value, kOfW = BlockScaled<W>::value, kAny = kOfX || kOfW;
   static constexpr int kRowsX = fmt::scale_rows<X>, kRowsW = fmt::scale_rows<W>;
-  static_assert((kRowsX == 1 || (kRowsX % 64 == 0 && BM % 64 == 0)) && (kRowsW == 1 || kRowsW % 64 == 0), "64 rows share one scale");
-  static constexpr int kSharedX = kRowsX > 1 ? (BM % kRowsX == 0 ? kRowsX : 64) : 1;  // columns of a tile under one scale
+  static_assert((kRowsX == 1 || (kRowsX % 64 == 0 && (BM % 64 == 0 || 64 % BM == 0))) && (kRowsW == 1 || kRowsW % 64 == 0), "64 rows share one scale");
+  static constexpr int kSharedX = kRowsX == 1 ? 1 : BM % kRowsX == 0 ? kRowsX : min2(BM, 64);  // columns of a tile under one scale
   static constexpr int kX = !kOfX ? 0 : kSharedX > 1 ? ceil_div(BM, kSharedX) : BM / 4;
   static constexpr int kW = !kOfW ? 0 : kRowsW > 1 ? 1 : 2;  // of a strip
 
@@ -50,7 +50,7 @@ template <class X, class W, int BM, int STRIPS> struct BlockScales {
     if constexpr (kOfW) {
       w = begin<kRowsW>(of_w);
       TW_UNROLL for (int s = 0; s < STRIPS; ++s)
-        TW_UNROLL for (int h = 0; h < kW; ++h) w_at[s][h] = offset<kRowsW>(of_w, row + 64 * s + 8 * h);
+        TW_UNROLL for (int h = 0; h < kW; ++h) w_at[s][h] = offset<kRowsW>(of_w, row + HEIGHT * s + 8 * h);
     }
   }
   // A panel that does not exist has no products, or zeros.

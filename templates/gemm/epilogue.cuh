@@ -83,6 +83,12 @@ template <class X, class W> TW_DEVICE float tensor_scale(const Args& args, const
   return s;
 }
 
+// A row's scale, 1 where the format has none.
+template <class F> TW_DEVICE float row_scale(const Operand& m, i64 row) {
+  if constexpr (F::kRowScale) return static_cast<const float*>(m.scales)[row];
+  else return 1.0f;
+}
+
 // What the multipliers take: signed bytes for coded operands, else the elements themselves.
 template <class X, bool codes> struct OperandOf { using type = typename X::Element; };
 template <class X> struct OperandOf<X, true> { using type = i8; };

@@ -63,10 +63,10 @@ class Gemv final : public EnumeratedFamily {
     const Gemm* g = problem.gemm();
     const FastPath &x = fast_path(g->x), &w = fast_path(g->w);
     if (w.group == 0) return fmt::format("w={} has no fast path", g->w.name());
-    if (!(x.element_bytes || (x.codes && x.unit_ok(32) && x.group == 32 && !x.offset)))
-      return fmt::format("x={} is neither plain nor 8-bit codes in blocks of 32", g->x.name());
+    if (!((x.element_bytes && x.block == 1) || (x.codes && x.unit_ok(32) && x.group == 32 && !x.offset)))
+      return fmt::format("x={} is neither elements without scales of blocks nor 8-bit codes in blocks of 32", g->x.name());
     if (x.codes && !w.codes)
-      return fmt::format("x={} needs coded weights, and w={} is plain", g->x.name(), g->w.name());
+      return fmt::format("x={} needs coded weights, and w={} has none", g->x.name(), g->w.name());
     if (g->m > kMaxRows && mma().why_not(problem, arch).empty())
       return fmt::format("m = {}: at most {} where the matrix units can be used", g->m, kMaxRows);
     if (unit_sizes(*g).empty()) return fmt::format("k = {}: no unit of w={} divides it", g->k, g->w.name());

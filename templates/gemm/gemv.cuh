@@ -241,10 +241,13 @@ struct Gemv {
     reduce(args, shape, s, acc, m0, row_group, warp, lane);
   }
 
+  TW_MEMBER static void store(const Args& args, const Shape& shape, i64 m, i64 n, Sum sum, float scale) {
+    const float scaled = scale * row_scale<X>(args.x, m) * row_scale<W>(args.w, n);
+    Epi::store(args.y, m * (args.ldy ? args.ldy : shape.n) + n, Epi::apply(args, shape, m, n, sum, scaled));
+  }
   TW_MEMBER static void reduce(const Args& args, const Shape& shape, const Staged& s, Accumulators& acc, i64 m0, int row_group,
                                int warp, int lane) {
     const float scale = tensor_scale<X, W>(args, shape);
-    const i64 ldy = args.ldy ? args.ldy : shape.n;
     const i64 n_block = static_cast<i64>(block_x() / SPLIT) * kRowsPerBlock;
     TW_UNROLL for (int m = 0; m < MT; ++m)
       TW_UNROLL for (int r = 0; r < R; ++r) acc[m][r] = sum_lanes<LANES>(acc[m][r]);
@@ -255,7 +258,7 @@ struct Gemv {
         TW_UNROLL for (int r = 0; r < R; ++r) {
           const i64 n = n_block + row_group + r * kRowGroups;
           if (m0 + m < args.m && n < shape.n)
-            Epi::store(args.y, (m0 + m) * ldy + n, Epi::apply(args, shape, m0 + m, n, acc[m][r], scale));
+            store(args, shape, m0 + m, n, acc[m][r], scale);
         }
     } else {
       // [warp along k][m][row of the block]
@@ -275,7 +278,7 @@ struct Gemv {
               total += bits_as<Sum>(SPLIT > 1 ? load_cluster(partial, static_cast<u32>(c)) : *partial);
             }
           const i64 m = m0 + t / kRowsPerBlock, n = n_block + t % kRowsPerBlock;
-          if (m < args.m && n < shape.n) Epi::store(args.y, m * ldy + n, Epi::apply(args, shape, m, n, total, scale));
+          if (m < args.m && n < shape.n) store(args, shape, m, n, total, scale);
         }
       }
       if constexpr (SPLIT > 1) sync_cluster();  // no block leaves while another reads its partial sums

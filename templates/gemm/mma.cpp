@@ -65,6 +65,14 @@ int shared_bytes(const Knobs& k, const FastPath& x, const FastPath& w) {
   return std::max(k.stages * ring + 2 * unpacked, reduce);
 }
 
+// Of elements with scales of 128 columns.
+bool block_scaled(const FastPath& f) { return f.element_bytes && f.block > 1; }
+bool block_scaled(const FastPath& x, const FastPath& w) { return block_scaled(x) || block_scaled(w); }
+// A thread's sums that leave registers for a stage's scales, and for where they are: of w one, or two for each eight columns.
+int most_sums(const FastPath& x, const FastPath& w) {
+  return block_scaled(w) && w.scale_rows == 1 ? 32 : block_scaled(x, w) ? 64 : 128;
+}
+
 // An estimate, from what the compiler gave for sm_90a.
 int registers(const Knobs& k, const FastPath& x, const FastPath& w) {
   const int mi = k.bm / k.warps_m / 16, ni = k.bn / k.warps_n / 8;
@@ -88,16 +96,18 @@ class Mma final : public EnumeratedFamily {
     const Gemm* g = problem.gemm();
     const FastPath &x = fast_path(g->x), &w = fast_path(g->w);
     if (g->m < kMinRows && g->m > 0) return fmt::format("m = {}: at least {}", g->m, kMinRows);
-    const bool bytes = x.element_bytes == 1;
+    const bool bytes = x.element_bytes == 1;  // whatever their scales are
     if (!(x.element_bytes == 2 || bytes || (x.codes && x.unit_ok(32) && x.group == 32 && !x.offset)))
       return fmt::format("x={} is no float of 16 or 8 bits, no byte, and no 8-bit codes in blocks of 32", g->x.name());
     if (is_fp8(x.element) && !arch.mma_f8) return fmt::format("{} has no fp8 mma.sync of its own", arch.name);
-    if (bytes && w.codes) return fmt::format("w={} is coded and x={} has no scales", g->w.name(), g->x.name());
+    if (bytes && w.codes)
+      return fmt::format("w={} is coded and x={} is neither 16-bit floats nor 8-bit codes in blocks of 32", g->w.name(),
+                         g->x.name());
     if (bytes && g->k % 2 != 0) return fmt::format("k = {}: a multiple of 2 is needed", g->k);
     if (g->x.name() == "bf16" && !arch.mma_bf16) return fmt::format("{} has no bf16 matrix instruction", arch.name);
-    if (w.group == 0) return fmt::format("w={} has no fast path", g->w.name());
-    if (!w.codes && !(g->w == g->x))
-      return fmt::format("w={} is plain and differs from x={}", g->w.name(), g->x.name());
+    if (!w.codes && !w.element_bytes) return fmt::format("w={} has no fast path", g->w.name());
+    if (!w.codes && w.element != x.element)
+      return fmt::format("w={} has other elements than x={}", g->w.name(), g->x.name());
     if (w.codes && coded_unit(*g) == 0) return fmt::format("k = {}: no unit of w={} divides it", g->k, g->w.name());
     return {};
   }
@@ -114,11 +124,13 @@ class Mma final : public EnumeratedFamily {
       out.push_back(k.candidate());
     };
     for (const Shape& s : kShapes) {
+      if (s.bm * s.bn / (32 * s.warps_m * s.warps_n) > most_sums(x, w)) continue;
       if (s.bm > 16 && s.bm / 2 >= std::max<std::int64_t>(g.m, 1))
         continue;                                                 // more than half of the tile would be padding
       if (s.bm * 8 < std::min<std::int64_t>(g.m, 512)) continue;  // far too small
       const std::int64_t tiles = ((g.m + s.bm - 1) / s.bm) * ((g.n + s.bn - 1) / s.bn);
       for (int bk : {32, 64, 128}) {
+        if (block_scaled(x, w) && bk != 128) continue;  // a stage has one scale
         const int steps = x.element_bytes == 1 ? bk / 32 : bk / 16;  // of the matrix instruction, plain operands
         if (steps == 1) continue;  // rows of 64 bytes at least
         if (steps == 2 && (w.codes || s.bm * s.bn < 128 * 128)) continue;  // small tiles want long ones

@@ -3,7 +3,8 @@
 // BK elements of k pass through STAGES buffers in shared memory; SPLIT blocks of a cluster share a tile's k.
 //
 //   x and w plain, one type            accumulate in place; fp8 per stage, and the stages' sums in fp32, since the units keep
-//                                      fewer bits
+//                                      fewer bits. Scales of rows are the epilogue's; those of 128 columns are applied to a
+//                                      stage's sums, which then are of 128 columns too (gemm/block_scales.cuh)
 //   x 16-bit, w in codes               codes become 16-bit floats exactly; each group's products are summed apart and
 //                                      then scaled in fp32, so that no weight is rounded
 //   x and w in codes                   signed bytes, int32 sums per group, scaled in fp32
@@ -12,6 +13,7 @@
 //   EX     elements of plain x (and w) per register load where they are not copied
 //   EW     elements of coded w that divide k: the alignment of its rows
 #pragma once
+#include "gemm/block_scales.cuh"
 #include "gemm/tiles.cuh"
 
 namespace tw::gemm {
@@ -22,20 +24,23 @@ struct Mma {
   static constexpr bool kInt = X::kCodes, kGrouped = W::kCodes, kTerms = W::kOffset;
   using T = typename OperandOf<X, kInt>::type;
   // Of plain x and w, of one type: sums of bytes are exact, and each stage's of fp8 is formed apart.
-  static constexpr bool kApart = !kInt && sizeof(T) == 1 && !same<T, i8>;
-  using Sum = select<!kInt && same<T, i8>, i32, float>;
+  static constexpr bool kBytes = !kInt && same<T, i8>, kApart = !kInt && sizeof(T) == 1 && !kBytes;
+  using Sum = select<kBytes, i32, float>;
   static constexpr int kThreads = 32 * WARPS_M * WARPS_N;
   static constexpr int kRowBytes = BK * static_cast<int>(sizeof(T));
   static constexpr int WM = BM / WARPS_M, WN = BN / WARPS_N;  // of a warp
   static constexpr int MI = WM / 16, NI = WN / 8;             // fragments of a warp
   static constexpr int kGroup = kGrouped ? W::kGroup : BK;
   static_assert(WM % 16 == 0 && WN % 16 == 0, "warp tile in whole fragments");
+  using Scales = BlockScales<W, X, WN, MI, 16>;  // of the warp's tile
+  using Factors = typename Scales::Factors;
+  static_assert(!Scales::kAny || (kApart && BK == 128), "a stage has one scale");
 
   // An operand's way into shared memory: plain tiles lie in a ring of STAGES; codes do as stored, and two unpacked tiles
   // take turns beside it.
   template <class F, bool codes, int ROWS, int E, bool sums> struct Feed {
     static constexpr bool kCoded = false;
-    using Tile = select<ASYNC, AsyncTile<T, ROWS, BK, kThreads>, PlainTile<F, ROWS, BK, EX, kThreads>>;
+    using Tile = select<ASYNC, AsyncTile<T, ROWS, BK, kThreads>, PlainTile<T, ROWS, BK, EX, kThreads>>;
     static constexpr int kRingBytes = ROWS * kRowBytes, kUnpackedBytes = 0, kFloats = 0;
   };
   template <class F, int ROWS, int E, bool sums> struct Feed<F, true, ROWS, E, sums> {
@@ -106,7 +111,7 @@ struct Mma {
       }
     }
   }
-  TW_MEMBER static void multiply_apart(const Stage& xs, const Stage& ws, const Position& p, Accumulators& acc) {
+  TW_MEMBER static void multiply_apart(const Stage& xs, const Stage& ws, const Position& p, const Factors& factors, Accumulators& acc) {
     constexpr int kSteps = kRowBytes / 32;
     static_assert(kSteps <= 4, "128 products at a time");
     TW_UNROLL for (int j = 0; j < NI / 2; ++j) {
@@ -123,7 +128,10 @@ struct Mma {
           }
         }
         TW_UNROLL for (int h = 0; h < 2; ++h)
-          TW_UNROLL for (int e = 0; e < 4; ++e) acc[i][2 * j + h][e] += sum[h][e];
+          TW_UNROLL for (int e = 0; e < 4; ++e) {
+            if constexpr (Scales::kAny) acc[i][2 * j + h][e] += factors.of(i, 4 * (2 * j + h) + e) * sum[h][e];
+            else acc[i][2 * j + h][e] += sum[h][e];
+          }
       }
     }
   }
@@ -228,10 +236,10 @@ struct Mma {
     TW_UNROLL for (int e = 0; e < 4; ++e) acc[e] += (x_scale[e / 2] * c.scale[e % 2]) * static_cast<float>(sum[e]);
   }
 
-  TW_MEMBER static void multiply(const Stage& x, const Stage& w, const Position& p, Accumulators& acc) {
+  TW_MEMBER static void multiply(const Stage& x, const Stage& w, const Position& p, const Factors& factors, Accumulators& acc) {
     if constexpr (kInt) multiply_codes(x, w, p, acc);
     else if constexpr (kGrouped) multiply_grouped(x, w, p, acc);
-    else if constexpr (kApart) multiply_apart(x, w, p, acc);
+    else if constexpr (kApart) multiply_apart(x, w, p, factors, acc);
     else multiply_plain(x, w, p, acc);
   }
 
@@ -276,6 +284,8 @@ struct Mma {
       if constexpr (WFeed::kCoded) w.unpack(w_ring(slot), static_cast<i64>(step) * BK, w_stage(slot, step & 1));
     };
 
+    const Scales scales({args.w.scales, shape.n, shape.k, tile.n + p.warp_n}, {args.x.scales, args.m, ldx, tile.m + p.warp_m}, shape.k,
+                        2 * (p.lane % 4), p.lane / 4);
     Accumulators acc = {};
     TW_UNROLL for (int s = 0; s < STAGES - 1; ++s) {
       fetch(begin + s, s);
@@ -289,13 +299,15 @@ struct Mma {
     }
     int read = 0, write = STAGES - 1;
     TW_NO_UNROLL for (int step = begin; step < end; ++step) {
+      Factors factors;
+      if constexpr (Scales::kAny) factors = scales.at(step);  // they arrive while others are waited for
       // Tile `step` is complete, as stored `step + 1` too; and all are done with slot `write`, which step - 1 read.
       if constexpr (ASYNC) cp_async_wait<kCoded ? STAGES - 3 : STAGES - 2>();
       sync_block();
       fetch(step + STAGES - 1, write);
       if constexpr (ASYNC) cp_async_commit();
       unpack(step + 1, read + 1 == STAGES ? 0 : read + 1);
-      multiply(x_stage(read, step & 1), w_stage(read, step & 1), p, acc);
+      multiply(x_stage(read, step & 1), w_stage(read, step & 1), p, factors, acc);
       place(step + STAGES - 1, write);
       read = read + 1 == STAGES ? 0 : read + 1;
       write = write + 1 == STAGES ? 0 : write + 1;
@@ -313,16 +325,17 @@ struct Mma {
       TW_UNROLL for (int h = 0; h < 2; ++h) {
         const i64 m = tile.m + p.warp_m + 16 * i + 8 * h + p.lane / 4;
         if (m >= args.m) continue;
+        const float x_scale = scale * row_scale<X>(args.x, m);
+        const auto finished = [&](i64 n, Sum sum) { return Epi::apply(args, shape, m, n, sum, x_scale * row_scale<W>(args.w, n)); };
         TW_UNROLL for (int j = 0; j < NI; ++j) {
           const i64 n = tile.n + p.warp_n + 8 * j + 2 * (p.lane % 4);
           if (n >= shape.n) continue;
-          const auto lo = Epi::apply(args, shape, m, n, acc[i][j][2 * h], scale);
+          const auto lo = finished(n, acc[i][j][2 * h]);
           if (pairs) {
-            Epi::store_pair(args.y, m * ldy + n, lo, Epi::apply(args, shape, m, n + 1, acc[i][j][2 * h + 1], scale));
+            Epi::store_pair(args.y, m * ldy + n, lo, finished(n + 1, acc[i][j][2 * h + 1]));
           } else {
             Epi::store(args.y, m * ldy + n, lo);
-            if (n + 1 < shape.n)
-              Epi::store(args.y, m * ldy + n + 1, Epi::apply(args, shape, m, n + 1, acc[i][j][2 * h + 1], scale));
+            if (n + 1 < shape.n) Epi::store(args.y, m * ldy + n + 1, finished(n + 1, acc[i][j][2 * h + 1]));
           }
         }
       }
@@ -351,7 +364,8 @@ struct Mma {
       Sum total = 0;
       TW_UNROLL for (int c = 0; c < SPLIT; ++c)
         total += bits_as<Sum>(load_cluster(sums + row * kPitch + column, static_cast<u32>(c)));
-      Epi::store(args.y, m * ldy + n, Epi::apply(args, shape, m, n, total, scale));
+      const float scaled = scale * row_scale<X>(args.x, m) * row_scale<W>(args.w, n);
+      Epi::store(args.y, m * ldy + n, Epi::apply(args, shape, m, n, total, scaled));
     }
     sync_cluster();  // no block leaves while another reads its sums
   }

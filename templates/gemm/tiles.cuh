@@ -40,22 +40,25 @@ template <class F> TW_DEVICE Source source_of(const Operand& m, i64 rows, i64 k,
 template <class T, int ROWS, int BK, int THREADS> struct AsyncTile {
   static constexpr int kRowBytes = BK * static_cast<int>(sizeof(T)), kChunks = kRowBytes / 16;
   TW_MEMBER void fetch(const Source& s, i64 row0, i64 k0, u8* tile) {
+    static_assert(THREADS % kChunks == 0, "a thread's chunks are below each other");
+    const int first = static_cast<int>(thread_x()) / kChunks, chunk = static_cast<int>(thread_x()) % kChunks;
+    const i64 k = k0 + chunk * (16 / static_cast<int>(sizeof(T)));
+    // Of a chunk beyond the matrix nothing is read.
+    const u8* from = s.data + (row0 + first) * s.data_stride + k * static_cast<i64>(sizeof(T));
+    const int left = k < s.k ? static_cast<int>(min2<i64>(ROWS, s.rows - row0)) : 0;
     TW_UNROLL for (int i = 0; i < ceil_div(ROWS * kChunks, THREADS); ++i) {
-      const int t = static_cast<int>(thread_x()) + i * THREADS;
-      if (ROWS * kChunks % THREADS != 0 && t >= ROWS * kChunks) break;
-      const int row = t / kChunks, chunk = t % kChunks;
-      const i64 k = k0 + chunk * (16 / static_cast<int>(sizeof(T)));
-      const bool inside = row0 + row < s.rows && k < s.k;
-      const u8* from = inside ? s.data + (row0 + row) * s.data_stride + k * static_cast<i64>(sizeof(T)) : s.data;
-      cp_async<16>(tile + swizzled<kRowBytes>(row, chunk), from, inside ? 16 : 0);
+      const int row = first + i * (THREADS / kChunks);
+      if (ROWS * kChunks % THREADS != 0 && row >= ROWS) break;
+      cp_async<16>(tile + swizzled<kRowBytes>(row, chunk), from, row < left ? 16 : 0);
+      from += THREADS / kChunks * s.data_stride;
     }
   }
   TW_MEMBER void place(u8*) {}
 };
 
 // Plain elements through registers, E at a time, where rows are not aligned or the chip copies nothing by itself.
-template <class F, int ROWS, int BK, int E, int THREADS> struct PlainTile {
-  using T = typename F::Element;
+template <class T, int ROWS, int BK, int E, int THREADS> struct PlainTile {
+  using F = fmt::Plain<T, 8 * static_cast<int>(sizeof(T))>;
   static constexpr int kRowBytes = BK * static_cast<int>(sizeof(T));
   static constexpr int kPieces = BK / E, kEach = ceil_div(ROWS * kPieces, THREADS);
   typename F::template Unit<E> unit[kEach];

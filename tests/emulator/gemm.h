@@ -41,7 +41,8 @@ struct Matrix {
     std::mt19937 random(seed);
     const Pool& pool = blocks();
     for (i64 r = 0; r < rows; ++r) {
-      if (F::kRowScale) std::memcpy(&scales[static_cast<std::size_t>(4 * r)], &kRowScale, 4);
+      const float row_scale = kRowScale * (1.0f + 0.25f * static_cast<float>(r % 7));
+      if (F::kRowScale) std::memcpy(&scales[static_cast<std::size_t>(4 * r)], &row_scale, 4);
       for (i64 b = 0; b < cols / F::kBlock; ++b) {
         const std::size_t pick = random() % kPool;
         u8* scale = scales.data() + r / kScaleRows * scale_row + b * F::kScaleBytes;
@@ -51,8 +52,9 @@ struct Matrix {
           std::memcpy(scale, &pool.scales[pick * F::kScaleBytes], F::kScaleBytes);
         for (int i = 0; i < F::kBlock; ++i)
           exact[static_cast<std::size_t>(r * cols + b * F::kBlock + i)] =
-              kScaleRows > 1 ? F::decode(&pool.data[pick * F::kDataBytes], scale, 1.0f, i)
-                             : pool.exact[pick * F::kBlock + static_cast<std::size_t>(i)];
+              kScaleRows > 1 || F::kRowScale
+                  ? F::decode(&pool.data[pick * F::kDataBytes], scale, F::kRowScale ? row_scale : 1.0f, i)
+                  : pool.exact[pick * F::kBlock + static_cast<std::size_t>(i)];
       }
     }
   }
@@ -86,7 +88,7 @@ struct Matrix {
         F::encode(x, &p.data[b * F::kDataBytes], scales, context, 0);
         for (int i = 0; i < F::kBlock; ++i)
           p.exact[b * F::kBlock + static_cast<std::size_t>(i)] =
-              F::decode(&p.data[b * F::kDataBytes], scales, F::kRowScale ? kRowScale : 1.0f, i);
+              F::decode(&p.data[b * F::kDataBytes], scales, 1.0f, i);
       }
       return p;
     }();

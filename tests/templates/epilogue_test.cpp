@@ -103,6 +103,26 @@ TEST_CASE("operands without scales are taken where units for them are", "[proble
   CHECK(taken_by("gemm x=e4m3 w=e4m3 y=e4m3" + shape, "sm_80") == "gemv");
   CHECK(taken_by("gemm x=e4m3 w=e5m2 y=f16" + few, "sm_90a") == "gemv");
   CHECK(taken_by("gemm x=int8 w=int8 y=int32 m=64 n=127 k=255", "sm_90a") == "reference");
+  // Their scales are the epilogue's.
+  CHECK(taken_by("gemm x=int8_row w=int8_row y=bf16" + shape, "sm_75") == "mma");
+  CHECK(taken_by("gemm x=int8 w=int8_row y=bf16" + shape, "sm_80") == "mma");
+  CHECK(taken_by("gemm x=e4m3_row w=e4m3_row y=bf16" + shape, "sm_89") == "mma");
+  CHECK(taken_by("gemm x=e4m3_row w=e4m3_row y=bf16" + few, "sm_89") == "gemv");
+  CHECK(taken_by("gemm x=f16 w=int8_row y=bf16" + few, "sm_75") == "gemv");
+}
+
+TEST_CASE("fp8 with scales of 128 columns has units where fp8 has", "[problem]") {
+  for (const char* pair : {"x=e4m3_g128 w=e4m3_b128 y=bf16", "x=e4m3_g128 w=e4m3_g128 y=bf16", "x=e4m3_row w=e4m3_b128 y=bf16",
+                           "x=e4m3_g128 w=e4m3_row y=bf16", "x=e4m3_tensor w=e4m3_b128 y=bf16 global=mul"}) {
+    INFO(pair);
+    const std::string text = std::string("gemm ") + pair + " m=64 n=130 k=256";
+    CHECK(taken_by(text, "sm_120a") == "mma");
+    CHECK(taken_by(text, "sm_80") == "reference");
+  }
+  const auto why = [](const char* text, const char* target) { return family("gemm", "mma").why_not(Problem::parse(text), arch(target)); };
+  CHECK(why("gemm x=e4m3_g128 w=int4_g128 y=bf16 m=64 n=128 k=256", "sm_120a").find("w=int4_g128 is coded") == 0);
+  CHECK(why("gemm x=e4m3_g128 w=int8_row y=bf16 m=64 n=128 k=256", "sm_120a") == "w=int8_row has other elements than x=e4m3_g128");
+  CHECK(why("gemm x=e4m3_g128 w=e4m3_b128 y=bf16 m=64 n=128 k=256", "sm_90a") == "sm_90a has no fp8 mma.sync of its own");
 }
 
 TEST_CASE("a contract says what c may be", "[problem]") {
