@@ -258,6 +258,14 @@ TW_DEVICE int uniform(int v) {
   return v;
 #endif
 }
+// The same value, but what follows from it is computed from here on: the compiler takes no addresses out of the loop over
+// tiles, where they would keep registers from the sums.
+TW_DEVICE int from_here(int v) {
+#if defined(__CUDACC__)
+  asm volatile("" : "+r"(v));
+#endif
+  return v;
+}
 // Registers per thread of this warpgroup from here on; all its warps take part.
 template <int count> TW_DEVICE void take_registers() {
 #if defined(__CUDACC__)
@@ -289,31 +297,29 @@ TW_DEVICE void arrive_named(u32 id, u32 threads) {
   emu::arrive_named(id, threads);
 #endif
 }
-// Four 8x8 matrices of 16-bit elements, transposed: lane l passes the address of row l % 8 of matrix l / 8.
-TW_DEVICE void stmatrix_x4_transposed(void* row, const u32 (&v)[4]) {
+// `count` 8x8 matrices of 16-bit elements, transposed: lane l passes the address of row l % 8 of matrix l / 8.
+template <int count> TW_DEVICE void stmatrix_transposed(void* row, const u32 (&v)[count]) {
+  static_assert(count == 1 || count == 2 || count == 4, "one instruction");
 #if defined(__CUDACC__)
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
-               ::"r"(shared_address(row)), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
+  const u32 s = shared_address(row);
+  if constexpr (count == 1)
+    asm volatile("stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%0], {%1};" ::"r"(s), "r"(v[0]) : "memory");
+  else if constexpr (count == 2)
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(s), "r"(v[0]), "r"(v[1]) : "memory");
+  else
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
+                 ::"r"(s), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
 #else
-  emu::stmatrix(row, v, 4, true);
+  emu::stmatrix(row, v, count, true);
 #endif
 }
-// The same, not transposed.
+// Four, not transposed.
 TW_DEVICE void stmatrix_x4(void* row, const u32 (&v)[4]) {
 #if defined(__CUDACC__)
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
                ::"r"(shared_address(row)), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
 #else
   emu::stmatrix(row, v, 4, false);
-#endif
-}
-TW_DEVICE void stmatrix_x2_transposed(void* row, u32 v0, u32 v1) {
-#if defined(__CUDACC__)
-  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};"
-               ::"r"(shared_address(row)), "r"(v0), "r"(v1) : "memory");
-#else
-  const u32 v[2] = {v0, v1};
-  emu::stmatrix(row, v, 2, true);
 #endif
 }
 TW_DEVICE void wait_prerequisite_grids() {

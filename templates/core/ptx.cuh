@@ -378,6 +378,13 @@ template <int pending> TW_DEVICE void cp_async_wait() {
 }
 
 // ---- matrix fragments --------------------------------------------------------------------------------------------------
+// Where chunk c of 16 bytes of row r lies, so that one chunk of eight neighbouring rows, which ldmatrix and stmatrix take,
+// touches every bank once.
+template <int row_bytes> TW_DEVICE int swizzled(int row, int chunk) {
+  static_assert(row_bytes == 64 || row_bytes % 128 == 0, "row of 4 chunks or of multiples of 8");
+  const int mask = row_bytes == 64 ? (row >> 1) & 3 : row & 7;
+  return row * row_bytes + ((chunk ^ mask) << 4);
+}
 // `row`: this lane's 16-byte row; lanes 8i..8i+7 address matrix i.
 TW_DEVICE void ldmatrix_x4(u32 (&d)[4], const void* row) {
 #if defined(__CUDACC__)
@@ -394,6 +401,20 @@ TW_DEVICE void ldmatrix_x2(u32 (&d)[2], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(d[0]), "=r"(d[1]) : "r"(s) : "memory");
 #else
   emu::ldmatrix(d, row, 2, false);
+#endif
+}
+// `count` matrices, each transposed.
+template <int count> TW_DEVICE void ldmatrix_transposed(u32 (&d)[count], const void* row) {
+  static_assert(count == 2 || count == 4, "one instruction");
+#if defined(__CUDACC__)
+  const u32 s = static_cast<u32>(__cvta_generic_to_shared(row));
+  if constexpr (count == 2)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];" : "=r"(d[0]), "=r"(d[1]) : "r"(s) : "memory");
+  else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(s) : "memory");
+#else
+  emu::ldmatrix(d, row, count, true);
 #endif
 }
 

@@ -39,24 +39,25 @@ template <class Y, class Bias, Act act, class C = NoC> struct Epilogue {
     else return to_f32(static_cast<const Bias*>(bias)[n]);
   }
   // c may be y: an element is read once, before it is stored.
+  // The element of row m and column n, which may lie beyond the matrix.
   TW_MEMBER static float c_at(const Args& args, const Shape& shape, i64 m, i64 n) {
-    if (m >= args.m || n >= shape.n) return 0.0f;
-    return to_f32(static_cast<const C*>(args.c)[m * (args.ldc ? args.ldc : shape.n) + n]);
+    if constexpr (!kC) return 0.0f;
+    else return m >= args.m || n >= shape.n ? 0.0f : to_f32(static_cast<const C*>(args.c)[m * (args.ldc ? args.ldc : shape.n) + n]);
   }
-  // The element of row m and column n, which may lie beyond the matrix. `scale`: all that sum is to be multiplied with.
-  template <class Sum> TW_MEMBER static Value finish(const Args& args, const Shape& shape, i64 m, i64 n, Sum sum, float scale, Value bias) {
+  // `scale`: all that sum is to be multiplied with.
+  template <class Sum> TW_MEMBER static Value finish(const Shape& shape, Sum sum, float scale, Value bias, float c) {
     if constexpr (kExact) {
       static_assert(same<Sum, i32>, "exact sums");
       return static_cast<i32>(static_cast<u32>(sum) + static_cast<u32>(bias));
     } else {
       float v = activate<act>(static_cast<float>(sum) * scale + bias);
-      if constexpr (kC) v += shape.beta * c_at(args, shape, m, n);
+      if constexpr (kC) v += shape.beta * c;
       if constexpr (kQuantized) v *= shape.y_factor;
       return v;
     }
   }
   template <class Sum> TW_MEMBER static Value apply(const Args& args, const Shape& shape, i64 m, i64 n, Sum sum, float scale) {
-    return finish(args, shape, m, n, sum, scale, bias_at(args.bias, n));
+    return finish(shape, sum, scale, bias_at(args.bias, n), c_at(args, shape, m, n));
   }
   TW_MEMBER static void store(void* y, i64 at, Value v) {
     if constexpr (kExact) static_cast<Y*>(y)[at] = v;

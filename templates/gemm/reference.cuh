@@ -125,7 +125,7 @@ template <class X, class W, class Epi, bool oracle, class Tiled = void> struct R
     if constexpr (Epi::kC) added = static_cast<double>(shape.beta) * Epi::c_at(args, shape, m, n);
     y += added;
     if constexpr (Epi::kQuantized) y *= shape.y_factor;
-    if constexpr (Epi::kExact) y = Epi::finish(args, shape, m, n, static_cast<i32>(sum), 1.0f, Epi::bias_at(args.bias, n));
+    if constexpr (Epi::kExact) y = Epi::finish(shape, static_cast<i32>(sum), 1.0f, Epi::bias_at(args.bias, n), 0.0f);
     if constexpr (!oracle) {
       Epi::store(args.y, m * (args.ldy ? args.ldy : shape.n) + n, static_cast<typename Epi::Value>(y));
     } else {

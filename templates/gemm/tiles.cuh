@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How tiles of x and w get from global memory into shared memory, as rows of BK operand elements.
 //
-// A shared row is kRowBytes long in 16-byte chunks; chunk c of row r lies at chunk c ^ swizzle(r), so that ldmatrix, which
-// reads one chunk of eight neighbouring rows, and the stores below touch every bank once.
+// A shared row is kRowBytes long in 16-byte chunks, which lie as swizzled() says, so that the stores below touch every bank
+// once too.
 //
 // Plain elements go straight into the tile: AsyncTile copies without registers, PlainTile fetches into registers and
 // places them later. Codes take two steps, see CodeTile.
@@ -11,12 +11,6 @@
 #include "gemm/epilogue.cuh"
 
 namespace tw::gemm {
-
-template <int row_bytes> TW_DEVICE int swizzled(int row, int chunk) {
-  static_assert(row_bytes == 64 || row_bytes % 128 == 0, "row of 4 chunks or of multiples of 8");
-  const int mask = row_bytes == 64 ? (row >> 1) & 3 : row & 7;
-  return row * row_bytes + ((chunk ^ mask) << 4);
-}
 
 // A tile that the matrix units can read.
 struct Stage {

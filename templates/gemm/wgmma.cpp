@@ -59,7 +59,7 @@ struct Operands {  // what the kernel needs to know of a problem's formats
   int element;            // bytes of x's
   bool row_scale;         // of x
   const TileInfo* tiles;  // of w; null: plain
-  int y_bytes;
+  int y_bytes, c_bytes;   // of elements; 0: no c
   bool fast;
   bool blocks;            // w has scales of blocks, and x may (gemm/block_scales.cuh)
 
@@ -111,6 +111,7 @@ std::optional<Operands> operands(const Gemm& g) {
                   fast_path(g.x).row_scale,
                   tiles,
                   fast_path(g.y).element_bytes,
+                  g.c ? fast_path(*g.c).element_bytes : 0,
                   g.accumulation == Accumulation::fast,
                   !tiles && blocks(g.w)};
 }
@@ -126,12 +127,14 @@ int stage_bytes(const Knobs& k, const Operands& o) {
   return x + (w + kAtom - 1) / kAtom * kAtom;
 }
 int shared_bytes(const Knobs& k, const Operands& o) {
-  const int chunk = k.bm % 32 == 0 ? 32 : k.bm % 16 == 0 ? 16 : 8;
   const int slot = k.parts() * k.bm * (k.bn() / k.split) * 4;
-  const int turn = k.parts() > 1      ? 2 * slot
-                   : o.y_bytes != 2   ? 0
-                   : k.turned         ? k.groups * 8192
-                                      : k.groups * 2 * chunk * 128;
+  // Outlet, and TurnedOutlet, whose four-byte elements are not turned around.
+  const int tokens = k.bm % 32 == 0 && std::max(o.y_bytes, o.c_bytes) <= 2 ? 32 : k.bm % 16 == 0 ? 16 : 8;
+  const bool in_place = o.c_bytes == 0 || o.c_bytes == o.y_bytes;
+  const int outlet = 2 * tokens * 64 * (o.y_bytes + (in_place ? 0 : o.c_bytes));
+  const int y = o.y_bytes == 4 ? 0 : o.y_bytes;
+  const int turned_outlet = 4 * 16 * 64 * (o.c_bytes ? 2 : 1) * (in_place ? std::max(y, o.c_bytes) : y + o.c_bytes);
+  const int turn = k.parts() > 1 ? 2 * slot : k.groups * (k.turned ? turned_outlet : outlet);
   return k.stages * stage_bytes(k, o) + turn + (o.row_scale && !k.turned ? k.math_groups() * k.bm * 4 : 0) + 16 * k.stages +
          (k.parts() > 1 ? 16 : 0);
 }

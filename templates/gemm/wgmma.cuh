@@ -76,14 +76,9 @@ struct Warpgroups {
   static constexpr int kRingBytes = STAGES * kStageBytes;
   using Y = typename Epi::Out;
   static_assert(!TURNED || (SPLIT * KGROUPS == 1 && BM % 64 == 0), "knobs");
-  static constexpr bool kMatrixStores = kParts == 1 && sizeof(Y) == 2;
-  static constexpr int kChunk = BM % 32 == 0 ? 32 : BM % 16 == 0 ? 16 : 8;  // tokens stored at a time
   static constexpr int kSlice = BN / SPLIT;  // rows of w whose sums one block of the cluster completes
   static constexpr int kSlotFloats = kParts * BM * kSlice;
-  static constexpr int kTurnBytes = TURNED && sizeof(Y) == 2 ? GROUPS * 4 * 2048
-                                    : kMatrixStores          ? GROUPS * 2 * kChunk * 128
-                                    : kParts > 1             ? 2 * kSlotFloats * 4
-                                                             : 0;
+  static constexpr int kTurnBytes = kParts > 1 ? 2 * kSlotFloats * 4 : TURNED ? GROUPS * 4 * TurnedOutlet<Epi>::kBytes : GROUPS * Outlet<Epi, BM>::kBytes;
   static constexpr int kScaleBytes = X::kRowScale ? GROUPS * KGROUPS * BM * 4 : 0;  // a copy for each warpgroup
   static constexpr int kMainBytes = kRingBytes + kTurnBytes;
   static constexpr int kSharedBytes = kMainBytes + kScaleBytes + 16 * STAGES + (kParts > 1 ? 16 : 0);
@@ -479,14 +474,14 @@ struct Warpgroups {
         } else {
           // What the epilogue reads takes long to come, so it is asked for before, where registers allow. Warpgroups do not
           // wait for each other: while one stores, another has the matrix units.
+          Stores::prepare(args, shape, shared + kRingBytes, n0, m0, thread);
           if constexpr (kDeferred) multiply(ring, tiles, scales, sums, thread);
           const typename Stores::Scaling scale = Stores::scaling(args, shape, n0, thread);
           const typename Stores::ColumnScales column_scales(args, m0, thread);
           if constexpr (!kDeferred) multiply(ring, tiles, scales, sums, thread);
           float* own = x_scales + thread / 128 * BM;
           column_scales.share(args, m0, own, thread);
-          if constexpr (kMatrixStores) Stores::store_matrices(args, shape, shared + kRingBytes, own, scale, sums, n0, m0, thread);
-          else Stores::store_elements(args, shape, own, scale, sums, n0, m0, thread);
+          Stores::store_tile(args, shape, shared + kRingBytes, own, scale, sums, n0, m0, thread);
         }
       }
     }

@@ -1,11 +1,169 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the warpgroup kernel's sums leave: scaled, through the epilogue, turned around where y's elements are two bytes, added up
-// where k was split. P is the kernel (wgmma.cuh), whose tile and shared memory these are.
+// How the warpgroup kernel's sums leave: scaled, through the epilogue, turned around on their way through shared memory so that
+// y is written and c read sixteen bytes at a time, added up where k was split. P is the kernel (wgmma.cuh), whose tile and
+// shared memory these are.
 #pragma once
 #include "arch/sm90.cuh"
 #include "gemm/epilogue.cuh"
 
 namespace tw::gemm {
+
+// ROWS rows of 64 elements of y or c on their way through shared memory, which THREADS threads fill and empty: sixteen bytes at
+// a time, or element by element where the matrix' rows do not start on as many.
+template <class T, int ROWS, int THREADS> struct Rows {
+  static constexpr int kRowBytes = 64 * static_cast<int>(sizeof(T)), kPieces = kRowBytes / 16, kElements = 64 / kPieces;
+  static constexpr int kBytes = ROWS * kRowBytes;
+
+  // visit(row, piece) of all that are a thread's.
+  template <class Visit> TW_MEMBER static void pieces(int thread, const Visit& visit) {
+    TW_UNROLL for (int i = 0; i < ceil_div(ROWS * kPieces, THREADS); ++i) {
+      const int at = i * THREADS + thread % THREADS;
+      if (ROWS * kPieces % THREADS == 0 || at < ROWS * kPieces) visit(at / kPieces, at % kPieces);
+    }
+  }
+  // visit(row, element), rolled up: it is rarely needed.
+  template <class Visit> TW_MEMBER static void elements(int thread, const Visit& visit) {
+    TW_NO_UNROLL for (int at = thread % THREADS; at < ROWS * 64; at += THREADS) visit(at / 64, at % 64);
+  }
+  // Sixteen one-byte elements lie with their halves interleaved.
+  TW_MEMBER static u32x4 piece(const u8* rows, int row, int at) {
+    const u32x4 q = *reinterpret_cast<const u32x4*>(rows + swizzled<kRowBytes>(row, at));
+    if constexpr (sizeof(T) == 1) return {prmt(q.x, q.y, 0x6420u), prmt(q.z, q.w, 0x6420u), prmt(q.x, q.y, 0x7531u), prmt(q.z, q.w, 0x7531u)};
+    else return q;
+  }
+  template <class Bytes> TW_MEMBER static auto element(Bytes* rows, int row, int at) {
+    const int i = at % kElements, place = sizeof(T) == 1 ? i % 8 * 2 + i / 8 : i;
+    return reinterpret_cast<select<same<Bytes, u8>, T, const T>*>(rows + swizzled<kRowBytes>(row, at / kElements)) + place;
+  }
+  // To row m0, column n0 of y, m by n, whose rows are ldy elements apart.
+  TW_MEMBER static void store(const u8* rows, void* y, i64 ldy, i64 m0, i64 n0, i64 m, i64 n, int thread) {
+    T* to = static_cast<T*>(y) + m0 * ldy + n0;
+    const i64 below = m - m0, right = n - n0;
+    if ((ldy | n) % kElements == 0) {
+      pieces(thread, [&](int row, int at) {
+        if (row < below && at * kElements < right) store_global16(to + row * ldy + at * kElements, piece(rows, row, at));
+      });
+    } else {
+      elements(thread, [&](int row, int at) {
+        if (row < below && at < right) to[row * ldy + at] = *element(rows, row, at);
+      });
+    }
+  }
+  // The reverse, asynchronously; what is beyond the matrix is zero. n is whole pieces.
+  TW_MEMBER static void fetch(u8* rows, const void* c, i64 ldc, i64 m0, i64 n0, i64 m, i64 n, int thread) {
+    const T* from = static_cast<const T*>(c);
+    if (ldc % kElements == 0) {
+      pieces(thread, [&](int row, int at) {
+        const bool inside = m0 + row < m && n0 + at * kElements < n;
+        cp_async<16>(rows + swizzled<kRowBytes>(row, at), from + (inside ? (m0 + row) * ldc + n0 + at * kElements : 0), inside ? 16 : 0);
+      });
+      cp_async_commit();
+    } else {
+      elements(thread, [&](int row, int at) {
+        *element(rows, row, at) = m0 + row < m && n0 + at < n ? from[(m0 + row) * ldc + n0 + at] : T{};
+      });
+    }
+  }
+};
+
+// A warpgroup's share of TOKENS tokens. Its threads' fragments are those of the matrix instruction: of block b of eight tokens,
+// row half h and e, thread t has token 8 b + 2 (t % 4) + e and element 16 (t / 32) + 8 h + t % 32 / 4.
+template <class T, int TOKENS> struct Chunk : Rows<T, TOKENS, 128> {
+  static constexpr int kRowBytes = Rows<T, TOKENS, 128>::kRowBytes;
+  // Fragments of blocks b to b + B - 1.
+  template <int B, class Value> TW_MEMBER static void put(u8* chunk, int b, const Value (&v)[B][2][2], int thread) {
+    const int lane = thread % 32, warp = thread % 128 / 32;
+    if constexpr (sizeof(T) == 1) {
+      u32 bits[B];
+      TW_UNROLL for (int i = 0; i < B; ++i) bits[i] = pack2<T>(v[i][0][0], v[i][1][0]) | (pack2<T>(v[i][0][1], v[i][1][1]) << 16);
+      stmatrix_transposed(chunk + swizzled<kRowBytes>((8 * b + lane) % TOKENS, warp), bits);
+    } else if constexpr (sizeof(T) == 2) {
+      u32 bits[2 * B];
+      TW_UNROLL for (int i = 0; i < 2 * B; ++i) bits[i] = pack2<T>(v[i / 2][i % 2][0], v[i / 2][i % 2][1]);
+      stmatrix_transposed(chunk + matrix_row(b, lane, warp), bits);
+    } else {
+      each<B>(b, lane, warp, [&](int i, int h, int e, int at) { *reinterpret_cast<u32*>(chunk + at) = bits_as<u32>(v[i][h][e]); });
+    }
+  }
+  template <int B> TW_MEMBER static void take(const u8* chunk, int b, float (&v)[B][2][2], int thread) {
+    static_assert(sizeof(T) >= 2, "one-byte elements only leave");
+    const int lane = thread % 32, warp = thread % 128 / 32;
+    if constexpr (sizeof(T) == 2) {
+      constexpr int kAtOnce = B == 1 ? 1 : 2;
+      TW_UNROLL for (int i = 0; i < B; i += kAtOnce) {
+        u32 bits[2 * kAtOnce];
+        ldmatrix_transposed(bits, chunk + matrix_row(b + i, lane, warp));
+        TW_UNROLL for (int q = 0; q < 2 * kAtOnce; ++q)
+          v[i + q / 2][q % 2][0] = low_half<T>(bits[q]), v[i + q / 2][q % 2][1] = high_half<T>(bits[q]);
+      }
+    } else {
+      each<B>(b, lane, warp, [&](int i, int h, int e, int at) { v[i][h][e] = *reinterpret_cast<const float*>(chunk + at); });
+    }
+  }
+
+ private:
+  // The row that a lane passes for the matrices (block, half) (b, 0), (b, 1), (b + 1, 0), (b + 1, 1).
+  TW_MEMBER static int matrix_row(int b, int lane, int warp) {
+    return swizzled<kRowBytes>((8 * (b + lane / 16) + lane % 8) % TOKENS, 2 * warp + lane / 8 % 2);
+  }
+  template <int B, class Visit> TW_MEMBER static void each(int b, int lane, int warp, const Visit& visit) {
+    TW_UNROLL for (int i = 0; i < B; ++i)
+      TW_UNROLL for (int h = 0; h < 2; ++h)
+        TW_UNROLL for (int e = 0; e < 2; ++e)
+          visit(i, h, e, swizzled<kRowBytes>(8 * (b + i) + 2 * (lane % 4) + e, 4 * warp + 2 * h + lane / 16) + lane / 4 % 4 * 4);
+  }
+};
+
+// How a warpgroup's tile leaves: in chunks of tokens, which take turns between two buffers. c comes the same way, into y's
+// place where its elements are as large.
+template <class Epi, int BM> struct Outlet {
+  using Y = typename Epi::Out;
+  using C = select<Epi::kC, typename Epi::Residual, Y>;
+  static constexpr int kTokens = BM % 32 == 0 && sizeof(Y) <= 2 && sizeof(C) <= 2 ? 32 : BM % 16 == 0 ? 16 : 8;
+  static constexpr int kBlocks = min2(kTokens / 8, 4 / static_cast<int>(sizeof(Y)));  // of tokens put at a time
+  using Result = Chunk<Y, kTokens>;
+  using Addend = Chunk<C, kTokens>;
+  static constexpr int kAddendAt = sizeof(C) == sizeof(Y) ? 0 : Result::kBytes;
+  static constexpr int kBuffer = kAddendAt == 0 ? Result::kBytes : kAddendAt + Addend::kBytes;
+  static constexpr int kBytes = 2 * kBuffer;
+};
+
+// Where the sides have changed places, a warp has sixteen rows of 64 elements to itself. Four-byte elements leave as they are;
+// c comes as above.
+template <class Epi> struct TurnedOutlet {
+  using Y = typename Epi::Out;
+  using C = select<Epi::kC, typename Epi::Residual, Y>;
+  using Result = Rows<Y, 16, 32>;
+  using Addend = Rows<C, 16, 32>;
+  static constexpr int kBlocks = 4 / static_cast<int>(sizeof(Y));  // of eight columns that are put at a time
+  static constexpr int kResult = sizeof(Y) == 4 ? 0 : Result::kBytes, kAddendAt = sizeof(C) == sizeof(Y) ? 0 : kResult;
+  static constexpr int kBuffer = max2(kResult, Epi::kC ? kAddendAt + Addend::kBytes : 0);
+  static constexpr int kBytes = (Epi::kC ? 2 : 1) * kBuffer;
+
+  template <class Value> TW_MEMBER static void put(u8* rows, int b, const Value (&v)[kBlocks][2][2], int lane) {
+    u32 bits[4];
+    TW_UNROLL for (int i = 0; i < 4; ++i) {
+      const int h = i % 2;
+      if constexpr (sizeof(Y) == 2) bits[i] = pack2<Y>(v[i / 2][h][0], v[i / 2][h][1]);
+      else bits[i] = pack2<Y>(v[i / 2 * 2][h][0], v[i / 2 * 2 + 1][h][0]) | (pack2<Y>(v[i / 2 * 2][h][1], v[i / 2 * 2 + 1][h][1]) << 16);
+    }
+    stmatrix_x4(rows + swizzled<Result::kRowBytes>(lane % 16, 2 * b / kBlocks + lane / 16), bits);
+  }
+  TW_MEMBER static void take(const u8* rows, int b, float (&v)[kBlocks][2][2], int lane) {
+    TW_UNROLL for (int i = 0; i < kBlocks; ++i) {
+      if constexpr (sizeof(C) == 2) {
+        u32 bits[2];
+        ldmatrix_x2(bits, rows + swizzled<Addend::kRowBytes>(lane % 16, b + i));
+        TW_UNROLL for (int h = 0; h < 2; ++h) v[i][h][0] = low_half<C>(bits[h]), v[i][h][1] = high_half<C>(bits[h]);
+      } else {
+        TW_UNROLL for (int h = 0; h < 2; ++h) {
+          const u8* pair = rows + swizzled<Addend::kRowBytes>(lane / 4 + 8 * h, 2 * (b + i) + lane % 4 / 2) + lane % 2 * 8;
+          v[i][h][0] = reinterpret_cast<const float*>(pair)[0], v[i][h][1] = reinterpret_cast<const float*>(pair)[1];
+        }
+      }
+    }
+  }
+};
 
 template <class X, class W, class Epi, class P> struct WarpgroupStores {
   using Y = typename Epi::Out;
@@ -13,7 +171,7 @@ template <class X, class W, class Epi, class P> struct WarpgroupStores {
   using Sums = typename P::Sums;
   static constexpr int BM = P::kBM, STRIPS = P::kStrips, GROUPS = P::kGroups, KGROUPS = P::kKGroups, SPLIT = P::kSplit;
   static constexpr int kStripRows = P::kStripRows, kSums = P::kSums, kMath = P::kMath, kParts = P::kParts;
-  static constexpr int kChunk = P::kChunk, kSlice = P::kSlice, kSlotFloats = P::kSlotFloats;
+  static constexpr int kSlice = P::kSlice, kSlotFloats = P::kSlotFloats;
   static constexpr float kFactor = P::Weights::kFactor;
 
   struct Scaling {
@@ -62,46 +220,59 @@ template <class X, class W, class Epi, class P> struct WarpgroupStores {
     return (thread / 128 % GROUPS * STRIPS + strip) * kStripRows + thread % 128 / 32 * 16 + thread % 32 / 4 + 8 * h;
   }
 
-  TW_MEMBER static void store_matrices(const Args& args, const Shape& shape, u8* turn, const float* x_scales, const Scaling& scale,
-                                       const Sums& sums, i64 n0, i64 m0, int thread) {
-    const int lane = thread % 32, warp = thread % 128 / 32, group = thread / 128;
+  // ---- whole tiles
+  using Chunks = Outlet<Epi, BM>;
+  static constexpr int kChunks = BM / Chunks::kTokens;  // of a strip
+
+  TW_MEMBER static u8* buffer(u8* turn, int i, int thread) {
+    return turn + thread / 128 * Chunks::kBytes + i % 2 * Chunks::kBuffer;
+  }
+  // Asks for chunk i's c. The buffer is free: its last reader has passed a barrier since.
+  TW_MEMBER static void fetch_c(const Args& args, const Shape& shape, u8* turn, i64 n0, i64 m0, int i, int thread) {
+    if constexpr (Epi::kC) {
+      using Addend = typename Chunks::Addend;
+      Addend::fetch(buffer(turn, i, thread) + Chunks::kAddendAt, args.c, args.ldc ? args.ldc : shape.n, m0 + i % kChunks * Chunks::kTokens,
+                    n0 + (thread / 128 * STRIPS + i / kChunks) * kStripRows, args.m, shape.n, thread);
+    }
+  }
+  // Of the first chunk: before the products, which take long enough.
+  TW_MEMBER static void prepare(const Args& args, const Shape& shape, u8* turn, i64 n0, i64 m0, int thread) {
+    fetch_c(args, shape, turn, n0, m0, 0, from_here(thread));
+  }
+  TW_MEMBER static void store_tile(const Args& args, const Shape& shape, u8* turn, const float* x_scales, const Scaling& scale,
+                                   const Sums& sums, i64 n0, i64 m0, int thread) {
+    thread = from_here(thread);
+    constexpr int kTokens = Chunks::kTokens, kBlocks = Chunks::kBlocks;
+    using Result = typename Chunks::Result;
+    const u32 barrier = 1 + static_cast<u32>(thread / 128);
     const i64 ldy = args.ldy ? args.ldy : shape.n;
-    const bool whole = ldy % 8 == 0;
-    turn += group * 2 * kChunk * 128;
     TW_UNROLL for (int s = 0; s < STRIPS; ++s)
-      TW_UNROLL for (int c = 0; c < BM / kChunk; ++c) {
-        u8* buffer = turn + (s * (BM / kChunk) + c) % 2 * kChunk * 128;
-        TW_UNROLL for (int j = 0; j < kChunk / 8; j += 2) {
-          u32 v[4];
-          TW_UNROLL for (int q = 0; q < 4; ++q) {  // token block j + q / 2, rows + 8 (q % 2)
-            const int b = j + q / 2, h = q % 2;
-            if (kChunk == 8 && q >= 2) break;
-            float scaled[2];
-            TW_UNROLL for (int e = 0; e < 2; ++e) {
-              const int token = c * kChunk + 8 * b + 2 * (lane % 4) + e;
-              float f = scale.w[s][h];
-              if constexpr (X::kRowScale) f *= x_scales[token];
-              scaled[e] = Epi::finish(args, shape, m0 + token, n0 + row_of(thread, s, h),
-                                      sums[s][4 * (c * kChunk / 8 + b) + 2 * h + e], f, scale.bias[s][h]);
-            }
-            v[q] = pack2<Y>(scaled[0], scaled[1]);
-          }
-          const int matrix = lane / 8, token = 8 * (j + matrix / 2) + lane % 8, piece = 2 * warp + matrix % 2;
-          if constexpr (kChunk == 8)
-            stmatrix_x2_transposed(buffer + token % 8 * 128 + ((2 * warp + matrix % 2) ^ (token & 7)) * 16, v[0], v[1]);
-          else
-            stmatrix_x4_transposed(buffer + token * 128 + (piece ^ (token & 7)) * 16, v);
+      TW_UNROLL for (int c = 0; c < kChunks; ++c) {
+        const int i = s * kChunks + c;
+        u8* chunk = buffer(turn, i, thread);
+        if constexpr (Epi::kC) {
+          cp_async_wait<0>();
+          sync_named(barrier, 128);  // and the chunk before has left the other buffer
+          if (i + 1 < STRIPS * kChunks) fetch_c(args, shape, turn, n0, m0, i + 1, thread);
         }
-        sync_named(1 + static_cast<u32>(group), 128);
-        TW_UNROLL for (int i = 0; i < ceil_div(kChunk * 8, 128); ++i) {
-          const int at = i * 128 + thread % 128, token = at / 8, piece = at % 8;
-          const i64 m = m0 + c * kChunk + token, n = n0 + (group * STRIPS + s) * kStripRows + 8 * piece;
-          if (at < kChunk * 8 && m < args.m && n < shape.n) {
-            store_eight(static_cast<u16*>(args.y) + m * ldy + n, *reinterpret_cast<const u32x4*>(buffer + token * 128 + (piece ^ (token & 7)) * 16), whole);
-          }
+        TW_UNROLL for (int b = 0; b < kTokens / 8; b += kBlocks) {
+          float added[kBlocks][2][2] = {};
+          if constexpr (Epi::kC) Chunks::Addend::take(chunk + Chunks::kAddendAt, b, added, thread);
+          typename Epi::Value v[kBlocks][2][2];
+          TW_UNROLL for (int j = 0; j < kBlocks; ++j)
+            TW_UNROLL for (int h = 0; h < 2; ++h)
+              TW_UNROLL for (int e = 0; e < 2; ++e) {
+                const int token = c * kTokens + 8 * (b + j) + 2 * (thread % 4) + e;
+                float f = scale.w[s][h];
+                if constexpr (X::kRowScale) f *= x_scales[token];
+                v[j][h][e] = Epi::finish(shape, sums[s][4 * (c * kTokens / 8 + b + j) + 2 * h + e], f, scale.bias[s][h], added[j][h][e]);
+              }
+          Result::put(chunk, b, v, thread);
         }
+        sync_named(barrier, 128);
+        Result::store(chunk, args.y, ldy, m0 + c * kTokens, n0 + (thread / 128 * STRIPS + s) * kStripRows, args.m, shape.n, thread);
       }
-    sync_named(1 + static_cast<u32>(group), 128);  // the next tile's first chunk may land where the last one is read
+    sync_named(barrier, 128);  // the next tile's first chunk may land where the last one is read
   }
 
   // Split k: every block sends each other its sums of that block's rows, and adds what it gets in the order of the parts of
@@ -147,75 +318,65 @@ template <class X, class W, class Epi, class P> struct WarpgroupStores {
     exchange.slot ^= 1u;
   }
 
-  // TURNED: a row of a strip is a piece of one of y, and a warp's sixteen are its own business.
+  // ---- TURNED: a row of a strip is a piece of one of y, and a warp's sixteen are its own business.
   TW_MEMBER static void store_turned(const Args& args, const Shape& shape, u8* turn, const Sums& sums, i64 n0, i64 m0, int thread) {
+    thread = from_here(thread);
+    using Turned = TurnedOutlet<Epi>;
+    constexpr int kBlocks = Turned::kBlocks, kPieces = BM / 64;  // of a row
     const i64 tokens = shape.n, features = args.m, ldy = args.ldy ? args.ldy : features;
     const int lane = thread % 32;
     const float tensor = tensor_scale<X, W>(args, shape);
-    // As the epilogue knows them.
-    Args straight = args;
-    Shape whole = shape;
-    straight.m = tokens, whole.n = features;
-    turn += thread / 32 * 2048;
+    turn += thread / 32 * Turned::kBytes;
+    const auto row_at = [&](int i) { return n0 + row_of(thread / 32 * 32, i / kPieces, 0); };
+    const auto fetch = [&](int i) {
+      if constexpr (Epi::kC)
+        Turned::Addend::fetch(turn + i % 2 * Turned::kBuffer + Turned::kAddendAt, args.c, args.ldc ? args.ldc : features, row_at(i),
+                              m0 + i % kPieces * 64, tokens, features, lane);
+    };
+    fetch(0);
     TW_UNROLL for (int s = 0; s < STRIPS; ++s) {
       float scale[2];
       TW_UNROLL for (int h = 0; h < 2; ++h) {
         scale[h] = tensor;
         if constexpr (W::kRowScale) scale[h] *= static_cast<const float*>(args.w.scales)[min2(n0 + row_of(thread, s, h), tokens - 1)];
       }
-      TW_UNROLL for (int c = 0; c < BM / 64; ++c) {
-        TW_UNROLL for (int j = 0; j < 8; j += 2) {
-          u32 v[4];
-          TW_UNROLL for (int q = 0; q < 4; ++q) {  // columns 8 (j + q / 2) ..., rows + 8 (q % 2)
-            typename Epi::Value out[2];
-            TW_UNROLL for (int e = 0; e < 2; ++e) {
-              const i64 n = m0 + c * 64 + 8 * (j + q / 2) + 2 * (lane % 4) + e, m = n0 + row_of(thread, s, q % 2);
-              out[e] = Epi::finish(straight, whole, m, n, sums[s][4 * (8 * c + j + q / 2) + 2 * (q % 2) + e], scale[q % 2],
-                                   Epi::bias_at(args.bias, min2(n, features - 1)));
-              if (sizeof(Y) != 2 && m < tokens && n < features) Epi::store(args.y, m * ldy + n, out[e]);
+      TW_UNROLL for (int c = 0; c < kPieces; ++c) {
+        const int i = s * kPieces + c;
+        u8* rows = turn + (Epi::kC ? i % 2 * Turned::kBuffer : 0);
+        if constexpr (Epi::kC) {
+          cp_async_wait<0>();
+          sync_warp();
+          if (i + 1 < STRIPS * kPieces) fetch(i + 1);
+        }
+        TW_UNROLL for (int b = 0; b < 8; b += kBlocks) {
+          float added[kBlocks][2][2] = {};
+          if constexpr (Epi::kC) Turned::take(rows + Turned::kAddendAt, b, added, lane);
+          typename Epi::Value v[kBlocks][2][2];
+          TW_UNROLL for (int j = 0; j < kBlocks; ++j)
+            TW_UNROLL for (int h = 0; h < 2; ++h)
+              TW_UNROLL for (int e = 0; e < 2; ++e) {
+                const i64 n = m0 + c * 64 + 8 * (b + j) + 2 * (lane % 4) + e;
+                v[j][h][e] = Epi::finish(shape, sums[s][4 * (8 * c + b + j) + 2 * h + e], scale[h],
+                                         Epi::bias_at(args.bias, min2(n, features - 1)), added[j][h][e]);
+              }
+          if constexpr (sizeof(Y) <= 2) {
+            Turned::put(rows, b, v, lane);
+          } else {
+            TW_UNROLL for (int h = 0; h < 2; ++h) {
+              const i64 m = n0 + row_of(thread, s, h), n = m0 + c * 64 + 8 * b + 2 * (lane % 4);
+              if (m >= tokens || n >= features) continue;  // features are even
+              if (ldy % 2 == 0) Epi::store_pair(args.y, m * ldy + n, v[0][h][0], v[0][h][1]);
+              else Epi::store(args.y, m * ldy + n, v[0][h][0]), Epi::store(args.y, m * ldy + n + 1, v[0][h][1]);
             }
-            if constexpr (sizeof(Y) == 2) v[q] = pack2<Y>(out[0], out[1]);
-          }
-          if constexpr (sizeof(Y) == 2) {
-            const int row = lane % 16;
-            stmatrix_x4(turn + row * 128 + ((j + lane / 16) ^ (row & 7)) * 16, v);
           }
         }
-        if constexpr (sizeof(Y) == 2) {
-          sync_warp();
-          TW_UNROLL for (int i = 0; i < 4; ++i) {
-            const int row = 4 * i + lane / 8, piece = lane % 8;
-            const i64 m = n0 + row_of(thread / 32 * 32, s, 0) + row, n = m0 + c * 64 + 8 * piece;
-            if (m >= tokens || n >= features) continue;
-            store_eight(static_cast<u16*>(args.y) + m * ldy + n, *reinterpret_cast<const u32x4*>(turn + row * 128 + (piece ^ (row & 7)) * 16), ldy % 8 == 0);
-          }
+        sync_warp();
+        if constexpr (sizeof(Y) <= 2) {
+          Turned::Result::store(rows, args.y, ldy, row_at(i), m0 + c * 64, tokens, features, lane);
           sync_warp();
         }
       }
     }
-  }
-  TW_MEMBER static void store_eight(u16* y, const u32x4& q, bool whole) {
-    if (whole) {
-      store_global16(y, q);
-    } else {
-      const u32 words[4] = {q.x, q.y, q.z, q.w};
-      TW_UNROLL for (int e = 0; e < 8; ++e) y[e] = static_cast<u16>(words[e / 2] >> (16 * (e % 2)));
-    }
-  }
-
-  // Straight from the fragments: four-byte outputs fill half a sector from each lane group.
-  TW_MEMBER static void store_elements(const Args& args, const Shape& shape, const float* x_scales, const Scaling& scale,
-                                       const Sums& sums, i64 n0, i64 m0, int thread) {
-    const i64 ldy = args.ldy ? args.ldy : shape.n;
-    TW_UNROLL for (int s = 0; s < STRIPS; ++s)
-      TW_UNROLL for (int i = 0; i < kSums; ++i) {
-        const int token = 8 * (i / 4) + 2 * (thread % 4) + i % 2, h = i % 4 / 2;
-        const i64 m = m0 + token, n = n0 + row_of(thread, s, h);
-        float f = scale.w[s][h];
-        if constexpr (X::kRowScale) f *= x_scales[token];
-        if (m < args.m && n < shape.n)
-          Epi::store(args.y, m * ldy + n, Epi::finish(args, shape, m, n, sums[s][i], f, scale.bias[s][h]));
-      }
   }
 };
 

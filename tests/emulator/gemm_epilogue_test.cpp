@@ -8,6 +8,8 @@
 #include "emulator/gemm_wgmma.h"
 #include "formats/bf16.cuh"
 #include "formats/e4m3.cuh"
+#include "formats/e4m3_b128.cuh"
+#include "formats/e4m3_g128.cuh"
 #include "formats/e4m3_row.cuh"
 #include "formats/e4m3_tensor.cuh"
 #include "formats/e5m2.cuh"
@@ -79,6 +81,27 @@ TEST_CASE("wgmma: epilogues and operands without scales", "[gemm]") {
     check_warpgroups<fmt::f16, fmt::f16, InPlaceF16, 8, 1, 1, 2, 2, 3, 2, 2>();
     check_warpgroups<fmt::f16, fmt::q4_0, InPlaceF32, 16, 1, 2, 1, 2, 3, 1, 1>();
     check_warpgroups<fmt::e4m3_row, fmt::e4m3_row, ToE4m3, 32, 1, 1, 1, 2, 2, 1, 1>();
+  }
+  SECTION("chunks of tokens: each size of y beside each of c, over 32, 16 and 8 tokens") {
+    check_warpgroups<fmt::f16, fmt::f16, ToE4m3, 8, 1, 1, 1, 1, 2, 1, 1>();
+    check_warpgroups<fmt::f16, fmt::f16, ToE5m2, 8, 1, 2, 1, 1, 2, 1, 1>();
+    check_warpgroups<fmt::f16, fmt::f16, ToI8, 80, 1, 1, 1, 1, 2, 1, 1>();
+    check_warpgroups<fmt::e4m3_row, fmt::e4m3_row, ToI8, 64, 2, 1, 1, 1, 2, 1, 1>();
+    check_warpgroups<fmt::f16, fmt::f16, InPlaceF16, 32, 2, 1, 1, 1, 2, 1, 1>();
+    check_warpgroups<fmt::f16, fmt::f16, InPlaceF16, 48, 1, 1, 1, 1, 2, 1, 1>();
+    check_warpgroups<fmt::f16, fmt::f16, InPlaceF16, 8, 1, 1, 1, 1, 2, 1, 1>();
+    check_warpgroups<fmt::f16, fmt::f16, InPlaceF32, 32, 2, 1, 1, 1, 2, 1, 1>();
+    check_warpgroups<fmt::f16, fmt::f16, InPlaceF32, 8, 1, 1, 1, 1, 2, 1, 1>();
+    check_warpgroups<fmt::f16, fmt::f16, Epilogue<f16, NoBias, Act::none, float>, 32, 1, 1, 1, 1, 2, 1, 1>();
+    check_warpgroups<fmt::f16, fmt::f16, Epilogue<float, NoBias, Act::none, bf16>, 32, 1, 1, 1, 1, 2, 1, 1>();
+  }
+  SECTION("the sides changed places") {
+    check_warpgroups<fmt::e4m3_g128, fmt::e4m3_b128, ToE4m3, 64, 1, 1, 1, 1, 2, 1, 1, false, false, true>();
+    check_warpgroups<fmt::e4m3_g128, fmt::e4m3_b128, ToI8, 64, 2, 1, 1, 1, 2, 1, 1, false, false, true>();
+    check_warpgroups<fmt::e4m3_g128, fmt::e4m3_b128, ToE5m2, 128, 1, 1, 1, 1, 2, 1, 1, false, false, true>();
+    check_warpgroups<fmt::e4m3_g128, fmt::e4m3_b128, InPlaceF16, 128, 2, 1, 1, 1, 2, 1, 1, false, false, true>();
+    check_warpgroups<fmt::e4m3_row, fmt::e4m3_b128, InPlaceF32, 64, 1, 2, 1, 1, 2, 1, 1, false, false, true>();
+    check_warpgroups<fmt::e4m3_g128, fmt::e4m3_b128, Epilogue<f16, NoBias, Act::none, float>, 64, 1, 1, 1, 1, 2, 1, 1, false, false, true>();
   }
   SECTION("operands") {
     check_warpgroups<fmt::int8, fmt::int8, ToI32, 64, 1, 1, 1, 1, 3, 1, 1>();

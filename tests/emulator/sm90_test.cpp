@@ -323,13 +323,14 @@ TEST_CASE("stmatrix is the reverse of ldmatrix", "[emulator][sm90]") {
       u8* own = dynamic_shared() + 16 * lane;
       u32 v[4];  // element (r, c) of matrix i is 100 i + 8 r + c, and a register holds (row, column), (row, column + 1)
       for (u32 i = 0; i < 4; ++i) v[i] = (100 * i + 8 * row + column) | (100 * i + 8 * row + column + 1) << 16;
-      stmatrix_x4_transposed(own, v);
+      stmatrix_transposed(own, v);
       sync_warp();
       if (lane == 0) std::memcpy(x4, dynamic_shared(), sizeof x4);
-      emu::ldmatrix(back[lane], own, 4, true);
+      ldmatrix_transposed(back[lane], own);
       for (u32 i = 0; i < 4; ++i) back[lane][i] -= v[i];
       sync_warp();
-      stmatrix_x2_transposed(own, v[2], v[3]);
+      const u32 last[2] = {v[2], v[3]};
+      stmatrix_transposed(own, last);
       sync_warp();
       if (lane == 0) std::memcpy(x2, dynamic_shared(), sizeof x2);
       sync_warp();
@@ -347,8 +348,8 @@ TEST_CASE("stmatrix is the reverse of ldmatrix", "[emulator][sm90]") {
         }
   }
   const emu::Launch launch{{1, 1, 1}, 32, 1, 512, 0};
-  CHECK(has(error_of(launch, [] { stmatrix_x2_transposed(dynamic_shared() + 8, 0, 0); }), "16-byte aligned"));
-  CHECK(has(error_of(launch, [] { stmatrix_x2_transposed(dynamic_shared() + 512, 0, 0); }), "not in shared memory"));
+  CHECK(has(error_of(launch, [] { stmatrix_transposed(dynamic_shared() + 8, {0, 0}); }), "16-byte aligned"));
+  CHECK(has(error_of(launch, [] { stmatrix_transposed(dynamic_shared() + 512, {0}); }), "not in shared memory"));
 }
 
 #if defined(__SANITIZE_THREAD__)
