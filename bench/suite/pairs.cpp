@@ -20,7 +20,7 @@ std::string Pair::text(int which, std::int64_t n, std::int64_t k, bool epilogue)
   constexpr const char* kBias[] = {"", " bias=f32", "", " bias=f16", " bias=bf16"};
   constexpr const char* kAct[] = {"", " act=silu", " act=relu", " act=gelu", "", " act=gelu_tanh", ""};
   return fmt::format("gemm x={} w={} y={} m=1 n={} k={}{}{}{}{}{}{}", x.name(), w.name(), kY[which % 3], n, k,
-                     global_of(w) ? which % 2 ? " global=div" : " global=mul" : "", tiles ? " pack=tiles" : "",
+                     global_of(w) || global_of(x) ? which % 2 ? " global=div" : " global=mul" : "", tiles ? " pack=tiles" : "",
                      fast ? " accum=fast" : "", epilogue ? kBias[which % 5] : "", epilogue ? kAct[which % 7] : "",
                      epilogue && which % 4 == 3 ? " alpha=0.5" : "");
 }
@@ -34,11 +34,11 @@ std::vector<Pair> wgmma_pairs(Suite& s) {
     }
   };
   std::vector<Pair> pairs;
-  for (const char* name : {"f16", "bf16", "int8", "int8_row", "e4m3", "e5m2", "e4m3_row", "e4m3_g128"})
+  for (Format x : Format::all())
     for (Format w : Format::all())
       for (const bool tiles : {false, true})
         for (const bool fast : {false, true})
-          if (const Pair pair{Format::parse(name), w, tiles, fast}; served(pair)) pairs.push_back(pair);
+          if (const Pair pair{x, w, tiles, fast}; served(pair)) pairs.push_back(pair);
   return pairs;
 }
 

@@ -71,10 +71,23 @@ void Trial::put(const std::string& name, const std::vector<std::byte>& bytes) {
   std::copy_n(bytes.begin(), std::min(bytes.size(), to.size()), to.begin());
 }
 
+namespace {
+
+// A tensor-wide scale, where the format has one, follows from the values.
+void encode(Format f, const std::vector<float>& values, std::int64_t rows, std::int64_t cols, const MutableOperand& to) {
+  float amax = 0;
+  for (float v : values) amax = std::max(amax, std::fabs(v));
+  if (f.info().global_for) *to.global = f.info().global_for(amax);
+  f.info().encode(values.data(), rows, cols, to, 0);
+}
+
+}  // namespace
+
 void Trial::put_x(const std::vector<float>& values, std::int64_t rows) {
   std::vector<std::vector<std::byte>> streams;
   const MutableOperand to = streams_of(gemm_.x, rows, gemm_.k, streams);
-  gemm_.x.info().encode(values.data(), rows, gemm_.k, to, 0);
+  encode(gemm_.x, values, rows, gemm_.k, to);
+  if (gemm_.global == Global::div && to.global) *to.global = 1 / *to.global;
   for (std::size_t i = 0; i < streams.size(); ++i)
     put(fmt::format("x.{}", gemm_.x.info().streams[i].name), streams[i]);
 }
@@ -82,10 +95,7 @@ void Trial::put_x(const std::vector<float>& values, std::int64_t rows) {
 void Trial::put_w(const std::vector<float>& values) {
   std::vector<std::vector<std::byte>> streams, packed;
   const MutableOperand plain = streams_of(gemm_.w, gemm_.n, gemm_.k, streams);
-  float amax = 0;
-  for (float v : values) amax = std::max(amax, std::fabs(v));
-  if (gemm_.w.info().global_for) *plain.global = gemm_.w.info().global_for(amax);
-  gemm_.w.info().encode(values.data(), gemm_.n, gemm_.k, plain, 0);
+  encode(gemm_.w, values, gemm_.n, gemm_.k, plain);
   if (gemm_.packing == Packing::none) {
     if (gemm_.global == Global::div) *plain.global = 1 / *plain.global;
     for (std::size_t i = 0; i < streams.size(); ++i)

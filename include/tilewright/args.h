@@ -16,7 +16,8 @@ struct GemmArgs {
   void* y = nullptr;          // [m, n]
   const void* bias = nullptr; // [n], if the problem has one
   std::int64_t m = 0;         // tokens of this call; 0 launches nothing
-  std::int64_t ldx = 0;       // elements from one row of x to the next; 0: k. Multiple of the format's block, >= k
+  std::int64_t ldx = 0;       // elements from one row of x to the next; 0: k. Multiple of the format's block, >= k; rows
+                              // of elements that are whole pieces of 16 bytes start on 16 bytes
   std::int64_t ldy = 0;       // elements from one row of y to the next; 0: n. >= n
   const void* c = nullptr;    // [m, n], if the problem has one: apart from y, or, where formats and strides agree, y itself
   std::int64_t ldc = 0;       // elements from one row of c to the next; 0: n. >= n

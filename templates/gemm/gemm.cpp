@@ -72,9 +72,10 @@ Contract contract(const Gemm& g) {
   if (g.bias)
     c.pointers.push_back(
         {"bias", offsetof(GemmArgs, bias), static_cast<std::uint32_t>(fast_path(*g.bias).element_bytes), true});
-  // Rows of elements that are whole 16-byte pieces are read as such, so they have to start on one.
-  const int bytes = fast_path(g.x).element_bytes;
-  const std::int64_t multiple = bytes == 0 || g.x.block() > 1 ? g.x.block()
+  // Rows of elements, with a scale per row or without, that are whole 16-byte pieces are read as such, so they have to start on
+  // one.
+  const int bytes = g.x.block() == 1 ? fast_path(g.x).data_bytes : 0;
+  const std::int64_t multiple = bytes == 0              ? g.x.block()
                                 : g.k * bytes % 16 == 0 ? 16 / bytes
                                 : g.k * bytes % 8 == 0  ? 8 / bytes
                                 : g.k * bytes % 4 == 0  ? 4 / bytes

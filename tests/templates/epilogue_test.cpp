@@ -134,3 +134,19 @@ TEST_CASE("a contract says what c may be", "[problem]") {
   CHECK(std::string(with.pointers.back().name) == "c");
   CHECK(std::string(with.strides.back().name) == "ldc");
 }
+
+TEST_CASE("rows of x that are read in pieces of 16 bytes start on one, whatever scales they have", "[problem]") {
+  const std::pair<const char*, std::int64_t> multiples[] = {
+      {"x=f16 w=f16", 8},           {"x=e4m3 w=e4m3", 16},         {"x=e4m3_row w=e4m3_row", 16}, {"x=int8_row w=int8_row", 16},
+      {"x=e5m2 w=e5m2", 16},        {"x=e4m3_tensor w=e4m3_tensor global=mul", 16},
+      {"x=e4m3_g128 w=e4m3_b128", 128}};
+  for (const auto& [formats, multiple] : multiples) {
+    INFO(formats);
+    std::string text = formats, global;
+    if (const auto at = text.find(" global"); at != std::string::npos) global = text.substr(at), text = text.substr(0, at);
+    const Contract contract = contract_for(Problem::parse("gemm " + text + " y=f32" + kShape + global));
+    CHECK(contract.strides[0].name == std::string("ldx"));
+    CHECK(contract.strides[0].multiple == multiple);
+    CHECK(contract.pointers[0].align == 16);
+  }
+}
