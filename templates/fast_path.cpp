@@ -45,7 +45,8 @@ template <class F>
 constexpr FastPath path_of() {
   return {element_of<F>(),
           element_of<F>() == Element::none ? 0 : F::kDataBytes / F::kBlock,
-          F::kRowScale,
+          tw::fmt::row_bytes<F>,
+          tw::fmt::has_zero_point<F>,
           F::kGroup,
           F::kCodes,
           F::kOffset,

@@ -13,7 +13,8 @@ inline bool is_fp8(Element e) { return e == Element::e4m3 || e == Element::e5m2;
 struct FastPath {
   Element element;
   int element_bytes;  // of such an element; 0: there are none
-  bool row_scale;
+  int row_bytes;      // of what `scales` holds of a row; 0: nothing
+  bool zero_point;    // as well as a scale
   int group;          // elements under one scale; 0: no units of one thread
   bool codes, offset;
   bool global;
@@ -27,7 +28,8 @@ struct FastPath {
 const FastPath& fast_path(Format f);
 
 inline constexpr int kTileRows = 64;
-inline constexpr int kMostBytes = 131071;  // products of -128 and -128 that a 32-bit sum holds
+inline constexpr int kMostBytes = 131071;   // products of -128 and -128 that a 32-bit sum holds
+inline constexpr int kMostCentred = 33025;  // and of 255 and 255, bytes less their zero points
 
 // What a format's tiles for an x are like (core/tiles.cuh).
 struct TileInfo {

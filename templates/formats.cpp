@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,7 @@ constexpr std::array<StreamSpec, kStreamCount<F>> streams_of() {
   std::array<StreamSpec, kStreamCount<F>> s{};
   int i = 0;
   s[i++] = {"data", Scope::block, F::kDataBytes};
-  if (F::kRowScale) s[i++] = {"scales", Scope::row, 4};
+  if (F::kRowScale) s[i++] = {"scales", Scope::row, tw::fmt::row_bytes<F>};
   if (F::kScaleBytes > 0) s[i++] = {"scales", Scope::block, F::kScaleBytes, tw::fmt::scale_rows<F>};
   if (F::kGlobal) s[i++] = {"global", Scope::tensor, 4};
   return s;
@@ -43,7 +44,7 @@ void encode(const float* src, std::int64_t rows, std::int64_t cols, MutableOpera
   const std::int64_t blocks = cols / F::kBlock;
   auto* data = static_cast<tw::u8*>(dst.data);
   auto* scales = static_cast<tw::u8*>(dst.scales);
-  float context = 1.0f;
+  tw::fmt::row_item<F> context{1.0f};
   if constexpr (F::kGlobal) context = *dst.global;
   constexpr std::int64_t kRows = tw::fmt::scale_rows<F>;
   for (std::int64_t r = 0; r < rows; ++r) {
@@ -56,16 +57,17 @@ void encode(const float* src, std::int64_t rows, std::int64_t cols, MutableOpera
       }
     }
     if constexpr (F::kRowScale) {
-      float amax = 0.0f;
-      for (std::int64_t c = 0; c < cols; ++c) amax = tw::max2(amax, tw::abs_f(src[r * cols + c]));
-      context = F::row_scale(amax);
-      static_cast<float*>(dst.scales)[r] = context;
+      tw::fmt::Extent<F> extent;
+      for (std::int64_t c = 0; c < cols; ++c) extent.add(src[r * cols + c]);
+      context = extent.item();
     }
     for (std::int64_t b = 0; b < blocks; ++b) {
       const std::int64_t at = r * blocks + b;
       F::encode(src + at * F::kBlock, data + at * F::kDataBytes,
                 F::kScaleBytes ? scales + (r / kRows * blocks + b) * F::kScaleBytes : nullptr, context, encoder);
+      if constexpr (tw::fmt::has_zero_point<F>) context.sum += static_cast<signed char>(data[at]);
     }
+    if constexpr (F::kRowScale) std::memcpy(scales + r * tw::fmt::row_bytes<F>, &context, sizeof(context));
   }
 }
 template <class F>
@@ -73,10 +75,10 @@ void decode(Operand src, std::int64_t rows, std::int64_t cols, float* dst) {
   const std::int64_t blocks = cols / F::kBlock;
   const auto* data = static_cast<const tw::u8*>(src.data);
   const auto* scales = static_cast<const tw::u8*>(src.scales);
-  float context = 1.0f;
+  tw::fmt::row_item<F> context{1.0f};
   if constexpr (F::kGlobal) context = *src.global;
   for (std::int64_t r = 0; r < rows; ++r) {
-    if constexpr (F::kRowScale) context = static_cast<const float*>(src.scales)[r];
+    if constexpr (F::kRowScale) std::memcpy(&context, scales + r * tw::fmt::row_bytes<F>, sizeof(context));
     for (std::int64_t b = 0; b < blocks; ++b) {
       const std::int64_t at = r * blocks + b, scale = r / tw::fmt::scale_rows<F> * blocks + b;
       for (int i = 0; i < F::kBlock; ++i)

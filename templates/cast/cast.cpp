@@ -21,7 +21,8 @@ static_assert(sizeof(tw::cast::Args) == sizeof(CastArgs) && offsetof(tw::cast::A
 // What a kernel needs to know of a format and FormatInfo does not tell.
 struct Facts {
   const char* name;
-  bool row_scale;
+  int row_bytes;  // of what `scales` holds of a row; 0: nothing
+  bool zero_point;
   int data_bytes, scale_bytes;  // per block
   int scale_rows;               // that share a scale
   unsigned lanes;               // bit e: encode_lanes<2^e> exists
@@ -30,7 +31,7 @@ template <class F>
 constexpr Facts facts_of(const char* name) {
   unsigned lanes = 0;
   for (int e = 2; e <= 5; ++e) lanes |= F::lanes_ok(1 << e) ? 1u << e : 0u;
-  return {name, F::kRowScale, F::kDataBytes, F::kScaleBytes, tw::fmt::scale_rows<F>, lanes};
+  return {name, tw::fmt::row_bytes<F>, tw::fmt::has_zero_point<F>, F::kDataBytes, F::kScaleBytes, tw::fmt::scale_rows<F>, lanes};
 }
 constexpr Facts kFacts[] = {
 #define FORMAT(NAME) facts_of<tw::fmt::NAME>(#NAME),
@@ -169,9 +170,9 @@ class Blocks final : public CastFamily {
 
  protected:
   std::string why_not(const Cast& c) const override {
-    if (encodes(c) && facts(c.y).row_scale) return fmt::format("y: {} has a scale per row", c.y.name());
+    if (encodes(c) && facts(c.y).row_bytes) return fmt::format("y: {} has a scale per row", c.y.name());
     if (encodes(c) && facts(c.y).lanes == 0) return fmt::format("y: {} has no encoder for lanes", c.y.name());
-    if (!encodes(c) && facts(c.x).row_scale && c.x.block() > 1)
+    if (!encodes(c) && facts(c.x).row_bytes && c.x.block() > 1)
       return fmt::format("x: {} has a scale per row and several elements a block", c.x.name());
     if (!encodes(c) && facts(c.x).scale_rows > 1)
       return fmt::format("x: {} has scales for {} rows", c.x.name(), facts(c.x).scale_rows);
@@ -224,7 +225,7 @@ class Rows final : public CastFamily {
                               block_rows, held, steps(c, row_threads) <= held, aligned(c));
     s.plan.x = {1, static_cast<std::uint32_t>(block_rows), 0};
     s.plan.threads = static_cast<std::uint32_t>(row_threads * block_rows);
-    s.plan.shared_bytes = static_cast<std::uint32_t>(shared_bytes(candidate));
+    s.plan.shared_bytes = static_cast<std::uint32_t>(shared_bytes(c, candidate));
     return specialize(s);
   }
 
@@ -232,7 +233,7 @@ class Rows final : public CastFamily {
     const Cast& c = *problem.cast();
     const int row_threads = knob(candidate, "row_threads"), block_rows = knob(candidate, "block_rows");
     const int held = knob(candidate, "held");
-    Traits t = base_traits(c, row_threads * block_rows, shared_bytes(candidate),
+    Traits t = base_traits(c, row_threads * block_rows, shared_bytes(c, candidate),
                            std::max(1.0, static_cast<double>((c.rows + block_rows - 1) / block_rows)));
     t.tile_rows = block_rows;
     t.tile_cols = static_cast<int>(c.cols);
@@ -251,13 +252,15 @@ class Rows final : public CastFamily {
   static std::int64_t steps(const Cast& c, std::int64_t threads) {
     return (c.cols + (aligned(c) ? 0 : 15) + 16 * threads - 1) / (16 * threads);
   }
-  static int shared_bytes(const Candidate& k) {
-    return knob(k, "row_threads") > 32 ? knob(k, "block_rows") * knob(k, "row_threads") / 32 * 4 : 0;
+  // Mirrors Rows::kSharedBytes; the generated source asserts that they agree.
+  static int shared_bytes(const Cast& c, const Candidate& k) {
+    const int words = facts(c.y).zero_point ? 3 : 1;  // two extremes and a sum of codes
+    return knob(k, "row_threads") > 32 ? knob(k, "block_rows") * knob(k, "row_threads") / 32 * 4 * words : 0;
   }
 
  protected:
   std::string why_not(const Cast& c) const override {
-    if (!is_plain(c.x) || !facts(c.y).row_scale) return fmt::format("y: {} has no scale per row", c.y.name());
+    if (!is_plain(c.x) || !facts(c.y).row_bytes) return fmt::format("y: {} has no scale per row", c.y.name());
     if (c.y.block() > 1) return fmt::format("y: {} packs several codes a byte", c.y.name());
     return "";
   }
@@ -307,7 +310,7 @@ class Reference final : public CastFamily {
  private:
   static constexpr int kThreads = 128;
   static GridAxis grid(const Cast& c) {
-    if (facts(c.y).row_scale) return {1, kThreads, 0};
+    if (facts(c.y).row_bytes) return {1, kThreads, 0};
     return run_grid(std::int64_t{kThreads} * std::max(c.x.block(), c.y.block()), c);
   }
 
@@ -320,8 +323,8 @@ void add_rules(std::vector<PointerRule>& rules, const char* const (&names)[3], s
                bool global) {
   const auto offset = [&](std::size_t member) { return static_cast<std::uint32_t>(at + member); };
   rules.push_back({names[0], offset(offsetof(Operand, data)), 16, true});
-  if (f.row_scale || f.scale_bytes)
-    rules.push_back({names[1], offset(offsetof(Operand, scales)), f.row_scale ? 4u : 16u, true});
+  if (f.row_bytes || f.scale_bytes)
+    rules.push_back({names[1], offset(offsetof(Operand, scales)), f.row_bytes ? static_cast<std::uint32_t>(f.row_bytes) : 16u, true});
   if (global) rules.push_back({names[2], offset(offsetof(Operand, global)), 4, true});
 }
 

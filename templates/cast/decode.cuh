@@ -19,17 +19,17 @@ template <class X, class Y, int threads, int passes> struct Decode {
 
   // Scales of the rows that a tile crosses: a thread's elements belong to one row, or to several if rows are short.
   struct RowScales {
-    const float* scales;
+    const fmt::row_item<X>* scales;
     u32 col, cols;  // of the thread's first element
     TW_MEMBER RowScales(const Args& args, const Shape& shape, i64 first_row, u32 col_in_first) {
       cols = static_cast<u32>(shape.cols);
       col = col_in_first % cols;
-      scales = static_cast<const float*>(args.x.scales) + first_row + col_in_first / cols;
+      scales = static_cast<const fmt::row_item<X>*>(args.x.scales) + first_row + col_in_first / cols;
     }
-    TW_MEMBER float next() {
-      const float scale = *scales;
+    TW_MEMBER fmt::row_item<X> next() {
+      const fmt::row_item<X> item = *scales;
       if (++col == cols) col = 0, ++scales;
-      return scale;
+      return item;
     }
   };
 
@@ -42,7 +42,7 @@ template <class X, class Y, int threads, int passes> struct Decode {
   }
   TW_MEMBER static void decode_rows(float (&v)[kElements], const u8* shared, int at, int count, RowScales row) {
     const bool one_row = row.col + kElements <= row.cols;
-    float context = *row.scales;
+    fmt::row_item<X> context = *row.scales;
     TW_UNROLL for (int i = 0; i < kElements; ++i) {
       if (!one_row && i < count) context = row.next();
       v[i] = X::decode(shared + (at + i) * X::kDataBytes, nullptr, context, 0);

@@ -12,7 +12,7 @@ template <class X, class Y> struct Reference {
   static constexpr int kUnit = max2(X::kBlock, Y::kBlock);  // elements that belong together; blocks are powers of two
   static constexpr int kTile = kThreads * kUnit;
 
-  TW_MEMBER static float element(const Args& args, const Shape& shape, i64 at, float context) {
+  TW_MEMBER static float element(const Args& args, const Shape& shape, i64 at, const fmt::row_item<X>& context) {
     const i64 block = at / X::kBlock;
     i64 item = block;  // of scales
     if constexpr (fmt::scale_rows<X> > 1)
@@ -20,19 +20,20 @@ template <class X, class Y> struct Reference {
     return X::decode(static_cast<const u8*>(args.x.data) + block * X::kDataBytes,
                      static_cast<const u8*>(args.x.scales) + item * X::kScaleBytes, context, static_cast<int>(at % X::kBlock));
   }
-  TW_MEMBER static void encode(const Args& args, const float* v, i64 at, float context, i32 encoder) {
+  TW_MEMBER static void encode(const Args& args, const float* v, i64 at, const fmt::row_item<Y>& context, i32 encoder) {
     const i64 block = at / Y::kBlock;
     Y::encode(v, static_cast<u8*>(args.y.data) + block * Y::kDataBytes,
               static_cast<u8*>(args.y.scales) + block * Y::kScaleBytes, context, encoder);
   }
   // Elements at .. at + kUnit of one row.
-  TW_MEMBER static void unit(const Args& args, const Shape& shape, i64 at, float x_context, float y_context) {
+  TW_MEMBER static void unit(const Args& args, const Shape& shape, i64 at, const fmt::row_item<X>& x_context,
+                             const fmt::row_item<Y>& y_context) {
     float v[kUnit];
     for (int i = 0; i < kUnit; ++i) v[i] = element(args, shape, at + i, x_context);
     for (int i = 0; i < kUnit; i += Y::kBlock) encode(args, v + i, at + i, y_context, shape.encoder);
   }
-  TW_MEMBER static float x_context(const Args& args, i64 row) {
-    if constexpr (X::kRowScale) return static_cast<const float*>(args.x.scales)[row];
+  TW_MEMBER static fmt::row_item<X> x_context(const Args& args, i64 row) {
+    if constexpr (X::kRowScale) return fmt::row_item_at<X>(args.x.scales, row);
     else return tensor_scale<X>(args.x.global);
   }
 
@@ -41,12 +42,14 @@ template <class X, class Y> struct Reference {
     if constexpr (Y::kRowScale) {
       if (thread >= args.rows) return;
       const i64 first = thread * shape.cols;
-      const float context = x_context(args, thread);
-      float amax = 0.0f;
-      for (i64 c = 0; c < shape.cols; ++c) amax = max2(amax, abs_f(element(args, shape, first + c, context)));
-      const float scale = Y::row_scale(amax);
-      static_cast<float*>(args.y.scales)[thread] = scale;
-      for (i64 c = 0; c < shape.cols; c += kUnit) unit(args, shape, first + c, context, scale);
+      const fmt::row_item<X> context = x_context(args, thread);
+      fmt::Extent<Y> extent;
+      for (i64 c = 0; c < shape.cols; ++c) extent.add(element(args, shape, first + c, context));
+      fmt::row_item<Y> item = extent.item();
+      for (i64 c = 0; c < shape.cols; c += kUnit) unit(args, shape, first + c, context, item);
+      if constexpr (fmt::has_zero_point<Y>)
+        for (i64 c = 0; c < shape.cols; ++c) item.sum += static_cast<const i8*>(args.y.data)[first + c];
+      static_cast<fmt::row_item<Y>*>(args.y.scales)[thread] = item;
     } else {
       const i64 at = thread * kUnit;
       if (at >= args.rows * shape.cols) return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plain floats to a format of one-byte codes with a scale per row. `row_threads` threads (whole warps) share a row: they
-// read it once, keep the first `held` iterations of it in registers, agree on its largest magnitude, and encode; what
-// did not fit (nothing, if `whole`) is read again, from L2 as a rule. Elements are counted from the start of the matrix, where both
+// read it once, keep the first `held` iterations of it in registers, agree on its largest magnitude (or its extremes, where
+// there is a zero point, and in the end the sum of its codes), and encode; what did not fit (nothing, if `whole`) is read again, from L2 as a rule. Elements are counted from the start of the matrix, where both
 // matrices are aligned, so that rows of any length are read and written in 16-byte pieces except at their ends.
 //
 // The vectors that a warp reads together are neighbours; lanes then exchange codes so that each has sixteen neighbouring
@@ -16,7 +16,11 @@ template <class X, class Y, int row_threads, int block_rows, int held, bool whol
   using T = typename X::Element;
   static constexpr int kThreads = row_threads * block_rows;
   static constexpr int kWarps = row_threads / 32;  // of a row
-  static constexpr int kSharedBytes = kWarps > 1 ? block_rows * kWarps * 4 : 0;
+  static constexpr bool kZeroPoint = fmt::has_zero_point<Y>;
+  static constexpr int kWords = kZeroPoint ? 3 : 1;  // that a warp tells the others: extremes, the sum of codes
+  static constexpr int kSharedBytes = kWarps > 1 ? block_rows * kWarps * 4 * kWords : 0;
+  using Extent = fmt::Extent<Y>;
+  using Item = fmt::row_item<Y>;
   static constexpr int kVector = 16 / sizeof(T);  // elements of one load
   static constexpr int kLoads = 16 / kVector;     // loads of one iteration
   static constexpr int kStep = row_threads * 16;  // elements of one iteration
@@ -59,24 +63,39 @@ template <class X, class Y, int row_threads, int block_rows, int held, bool whol
   TW_MEMBER static void load_step(u32 (&words)[kLoads][4], const Span& row, int i) {
     TW_UNROLL for (int j = 0; j < kLoads; ++j) load(words[j], row, i * kStep + j * 32 * kVector);
   }
-  TW_MEMBER static float largest(const u32 (&words)[kLoads][4], float so_far) {
+  TW_MEMBER static void add(Extent& extent, const u32 (&words)[kLoads][4]) {
     TW_UNROLL for (int j = 0; j < kLoads; ++j) {
       float v[kVector];
       to_floats<T, kVector>(v, words[j]);
-      TW_UNROLL for (int i = 0; i < kVector; ++i) so_far = max_number(so_far, abs_f(v[i]));
+      TW_UNROLL for (int i = 0; i < kVector; ++i) extent.add(v[i]);
     }
-    return so_far;
+  }
+  // The words of a row's warps.
+  template <class V> TW_MEMBER static V* of_warps(int word, int row) {
+    return reinterpret_cast<V*>(dynamic_shared()) + (word * block_rows + row) * kWarps;
   }
   // Over the threads of a row; every thread gets it.
-  TW_MEMBER static float largest_of_row(float v, int row, int thread) {
-    TW_UNROLL for (int d = 16; d > 0; d /= 2) v = max_number(v, shuffle_xor(v, d));
+  TW_MEMBER static void join(Extent& extent, int row, int thread) {
+    TW_UNROLL for (int e = 0; e < Extent::kFloats; ++e)
+      TW_UNROLL for (int d = 16; d > 0; d /= 2) extent.of[e] = max_number(extent.of[e], shuffle_xor(extent.of[e], d));
     if constexpr (kWarps > 1) {
-      float* warps = reinterpret_cast<float*>(dynamic_shared()) + row * kWarps;
-      if (thread % 32 == 0) warps[thread / 32] = v;
+      TW_UNROLL for (int e = 0; e < Extent::kFloats; ++e)
+        if (thread % 32 == 0) of_warps<float>(e, row)[thread / 32] = extent.of[e];
       sync_block();
-      TW_UNROLL for (int i = 0; i < kWarps; ++i) v = max_number(v, warps[i]);
+      TW_UNROLL for (int e = 0; e < Extent::kFloats; ++e)
+        TW_UNROLL for (int i = 0; i < kWarps; ++i) extent.of[e] = max_number(extent.of[e], of_warps<float>(e, row)[i]);
     }
-    return v;
+  }
+  TW_MEMBER static i32 sum_of_row(i32 sum, int row, int thread) {
+    sum = sum_lanes<32>(sum);
+    if constexpr (kWarps > 1) {
+      i32* warps = of_warps<i32>(Extent::kFloats, row);
+      if (thread % 32 == 0) warps[thread / 32] = sum;
+      sync_block();
+      sum = 0;
+      TW_UNROLL for (int i = 0; i < kWarps; ++i) sum += warps[i];
+    }
+    return sum;
   }
 
   // Lanes of a group of kLoads exchange code words: word k of lane t becomes the word of lane k for vector t.
@@ -104,14 +123,16 @@ template <class X, class Y, int row_threads, int block_rows, int held, bool whol
     }
   }
   template <bool direct>
-  TW_MEMBER static void encode_step(const u32 (&words)[kLoads][4], const Divider& scale, const Span& row, int i, int thread) {
+  TW_MEMBER static void encode_step(const u32 (&words)[kLoads][4], const Divider& scale, const Span& row, int i, int thread, Item& item) {
     u32 codes[4];
     TW_UNROLL for (int j = 0; j < kLoads; ++j) {
       float v[kVector];
       to_floats<T, kVector>(v, words[j]);
       TW_UNROLL for (int k = 0; k < kVector; k += 4) {
         const float four[4] = {v[k], v[k + 1], v[k + 2], v[k + 3]};
-        codes[(kVector * j + k) / 4] = Y::template codes<direct>(four, scale);
+        const u32 word = Y::template codes<direct>(four, scale, item);
+        if constexpr (kZeroPoint) item.sum = dp4a(word, 0x01010101u, item.sum);
+        codes[(kVector * j + k) / 4] = word;
       }
     }
     store(row, i * kStep, exchange(codes, thread % 32));
@@ -125,30 +146,32 @@ template <class X, class Y, int row_threads, int block_rows, int held, bool whol
 
     u32 kept[held][kLoads][4], more[kLoads][4];
     TW_UNROLL for (int i = 0; i < held; ++i) load_step(kept[i], row, i);
-    float amax = 0.0f;
-    TW_UNROLL for (int i = 0; i < held; ++i) amax = largest(kept[i], amax);
+    Extent extent;
+    TW_UNROLL for (int i = 0; i < held; ++i) add(extent, kept[i]);
     TW_NO_UNROLL for (int i = held; !whole && i < steps; ++i) {
       load_step(more, row, i);
-      amax = largest(more, amax);
+      add(extent, more);
     }
-    amax = largest_of_row(amax, in_block, thread);
-    const float scale = Y::row_scale(amax);
-    if (row.high > 0 && thread == 0) static_cast<float*>(args.y.scales)[index] = scale;
+    join(extent, in_block, thread);
+    Item item = extent.item();
 
-    const Divider by(scale, amax);
+    const Divider by(fmt::scale_of(item), extent.largest());
     if (by.direct) {
       TW_UNROLL for (int i = 0; i < held; ++i)
-        if (i < steps) encode_step<true>(kept[i], by, row, i, thread);
+        if (i < steps) encode_step<true>(kept[i], by, row, i, thread, item);
       TW_NO_UNROLL for (int i = held; !whole && i < steps; ++i) {
         load_step(more, row, i);
-        encode_step<true>(more, by, row, i, thread);
+        encode_step<true>(more, by, row, i, thread, item);
       }
     } else {  // rare: once in the text, and from memory
       TW_NO_UNROLL for (int i = 0; i < steps; ++i) {
         load_step(more, row, i);
-        encode_step<false>(more, by, row, i, thread);
+        encode_step<false>(more, by, row, i, thread, item);
       }
     }
+    if constexpr (kZeroPoint)  // beyond the row's ends there were zeros
+      item.sum = sum_of_row(item.sum, in_block, thread) - item.zero * (steps * kStep - static_cast<int>(shape.cols));
+    if (row.high > 0 && thread == 0) static_cast<Item*>(args.y.scales)[index] = item;
   }
 };
 

@@ -4,13 +4,15 @@
 // struct tw::fmt::NAME (the file's stem) has
 //   kTitle, kLayout, kBlock, kBits               see tilewright::FormatInfo
 //   kDataBytes, kScaleBytes                      bytes per block in the streams `data` and `scales`
-//   kRowScale                                    `scales` holds one float per row instead
+//   kRowScale                                    `scales` holds one item per row instead: a float, or what RowItem says
+//   RowItem                                      may be left out, for float: ZeroPointItem (row_item<F>)
 //   kGlobal                                      there is one float for the tensor
 //   kScaleRows                                   may be left out, for 1: rows that share the items of `scales` (scale_rows<F>)
 //   kEncoders, encoder_name(i)                   encoding rules, default first
-//   encode(x, data, scales, context, encoder)    one block, scalar; context: the global or the row's scale, else 1
+//   encode(x, data, scales, context, encoder)    one block, scalar; context: the global or the row's item, else 1
 //   decode(data, scales, context, i)             element i of a block, exact in float
 //   row_scale(amax), global_scale(amax)          where they apply
+//   row_item(most, below)                        RowItem: the row's but for the sum; of the largest of v and of -v, 0 at least
 //   scale_for(amax), write_scale(scales, scale)  kScaleRows > 1: of a block of that many rows; encode() finds it written
 // and, if GEMM kernels may read it at full speed as a weight,
 //   kGroup                                       elements under one affine rule; 0: no fast path
@@ -30,7 +32,7 @@
 //                                                encodes E / kBlock blocks), E elements each, the same bytes as encode();
 //                                                data and scales are in shared memory, the first block of a run 16-byte
 //                                                aligned. All lanes of the warp take part
-//   codes<direct>(v, divider)                    kRowScale: four one-byte codes as a word; direct: see Divider
+//   codes<direct>(v, divider, item)              kRowScale: four one-byte codes as a word; direct: see Divider
 // The tensor-wide scale is left to the epilogue.
 #pragma once
 #include "core/numeric.cuh"
@@ -43,6 +45,45 @@ namespace tw::fmt {
 template <class F, class = void> struct ScaleRows { static constexpr int value = 1; };
 template <class F> struct ScaleRows<F, void_of<decltype(F::kScaleRows)>> { static constexpr int value = F::kScaleRows; };
 template <class F> constexpr int scale_rows = ScaleRows<F>::value;
+
+// What `scales` holds of a row with a zero point (-128 to 127): value = (code - zero) * scale. `sum`, of the row's codes, is
+// there so that kernels may multiply codes as they are: sum (x - zx)(w - zw) = sum x w - zx sum w - zw sum x + k zx zw.
+struct alignas(16) ZeroPointItem {
+  float scale = 0;
+  i32 zero = 0, sum = 0, unused = 0;
+};
+template <class F, class = void> struct RowItemOf { using type = float; };
+template <class F> struct RowItemOf<F, void_of<typename F::RowItem>> { using type = typename F::RowItem; };
+template <class F> using row_item = typename RowItemOf<F>::type;
+template <class F> constexpr bool has_zero_point = same<row_item<F>, ZeroPointItem>;
+template <class F> constexpr int row_bytes = F::kRowScale ? static_cast<int>(sizeof(row_item<F>)) : 0;
+
+TW_FN float scale_of(float item) { return item; }
+TW_FN float scale_of(const ZeroPointItem& item) { return item.scale; }
+TW_FN float scaled_by(float factor, float item) { return factor * item; }
+TW_FN ZeroPointItem scaled_by(float factor, const ZeroPointItem& item) { return {factor * item.scale, item.zero, item.sum, 0}; }
+
+// Of row `row`; 1 where there are no such scales.
+template <class F> TW_FN row_item<F> row_item_at(const void* scales, i64 row) {
+  if constexpr (F::kRowScale) return static_cast<const row_item<F>*>(scales)[row];
+  else return 1.0f;
+}
+
+// What a row's item is made from: the largest magnitude; with a zero point the largest of v and of -v. None is less than 0, and
+// NaNs are passed over.
+template <class F> struct Extent {
+  static constexpr int kFloats = has_zero_point<F> ? 2 : 1;
+  float of[kFloats] = {};
+  TW_MEMBER void add(float v) {
+    of[0] = max_number(of[0], kFloats == 1 ? abs_f(v) : v);
+    if constexpr (kFloats == 2) of[1] = max_number(of[1], -v);
+  }
+  TW_MEMBER float largest() const { return kFloats == 1 ? of[0] : max2(of[0], of[kFloats - 1]); }
+  TW_MEMBER row_item<F> item() const {
+    if constexpr (has_zero_point<F>) return F::row_item(of[0], of[1]);
+    else return F::row_scale(of[0]);
+  }
+};
 
 // Largest power of two, at most 16, that divides `bytes`: the alignment of a run of items of that size.
 TW_FN constexpr int run_alignment(int bytes) { return bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : bytes % 2 == 0 ? 2 : 1; }

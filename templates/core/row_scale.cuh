@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What formats with one float scale per row share.
+// What formats with one item of scales per row share.
 #pragma once
 #include "core/format.cuh"
 #include "core/tiles.cuh"

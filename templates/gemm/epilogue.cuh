@@ -2,6 +2,7 @@
 // From an accumulator to a stored element: y = (act(alpha * sum + bias) + beta * c) / y_scale, and the tensor-wide scales.
 // Of integers, y = sum + bias, which wraps around.
 #pragma once
+#include "core/format.cuh"
 #include "core/ptx.cuh"
 #include "gemm/params.cuh"
 
@@ -84,10 +85,18 @@ template <class X, class W> TW_DEVICE float tensor_scale(const Args& args, const
   return s;
 }
 
-// A row's scale, 1 where the format has none.
-template <class F> TW_DEVICE float row_scale(const Operand& m, i64 row) {
-  if constexpr (F::kRowScale) return static_cast<const float*>(m.scales)[row];
-  else return 1.0f;
+// What the epilogue needs of a row of x and of one of w, whose sum counts what zero points of x take off: sum - k zero.
+template <class X> TW_DEVICE fmt::row_item<X> x_item(const Args& args, i64 m) { return fmt::row_item_at<X>(args.x.scales, m); }
+template <class W> TW_DEVICE fmt::row_item<W> w_item(const Args& args, i64 n, i64 k) {
+  fmt::row_item<W> item = fmt::row_item_at<W>(args.w.scales, n);
+  if constexpr (fmt::has_zero_point<W>) item.sum -= static_cast<i32>(k) * item.zero;
+  return item;
+}
+// Sums of codes to sums of what they stand for. What is between may wrap around.
+template <class Sum> TW_DEVICE Sum centred(Sum sum, float, float) { return sum; }
+TW_DEVICE i32 centred(i32 sum, const fmt::ZeroPointItem& x, const fmt::ZeroPointItem& w) {
+  const u32 taken = static_cast<u32>(x.zero) * static_cast<u32>(w.sum) + static_cast<u32>(w.zero) * static_cast<u32>(x.sum);
+  return static_cast<i32>(static_cast<u32>(sum) - taken);
 }
 
 // What the multipliers take: signed bytes for coded operands, else the elements themselves.
@@ -96,6 +105,6 @@ template <class X> struct OperandOf<X, true> { using type = i8; };
 
 // Bytes from one row of a format's stream to the next; of scales that scale_rows rows share, to the next rows' that do.
 template <class F> TW_DEVICE i64 data_stride(i64 cols) { return cols / F::kBlock * F::kDataBytes; }
-template <class F> TW_DEVICE i64 scale_stride(i64 cols) { return F::kRowScale ? 4 : cols / F::kBlock * F::kScaleBytes; }
+template <class F> TW_DEVICE i64 scale_stride(i64 cols) { return F::kRowScale ? fmt::row_bytes<F> : cols / F::kBlock * F::kScaleBytes; }
 
 }  // namespace tw::gemm

@@ -58,6 +58,18 @@ std::string not_plain(const Problem& problem) {
   return !g ? "not a gemm" : g->packing != Packing::none ? "w is packed as tiles" : "";
 }
 
+std::string no_sums(const Gemm& g) {
+  const FastPath &x = fast_path(g.x), &w = fast_path(g.w);
+  if (x.zero_point != w.zero_point)
+    return fmt::format("{0}={1} has zero points, and {2}={3} no sums of its rows, which these need: {1} on both sides has",
+                       x.zero_point ? "x" : "w", x.zero_point ? g.x.name() : g.w.name(), x.zero_point ? "w" : "x",
+                       x.zero_point ? g.w.name() : g.x.name());
+  const bool sums = x.element == Element::i8 && (w.element == Element::i8 || g.packing == Packing::tiles);
+  const int most = x.zero_point ? kMostCentred : kMostBytes;
+  if (!sums || g.k <= most) return {};
+  return fmt::format("k = {}: 32-bit sums hold {} products of bytes{}", g.k, most, x.zero_point ? " with zero points" : "");
+}
+
 Contract contract(const Gemm& g) {
   Contract c;
   c.op = "gemm";

@@ -17,6 +17,9 @@ Contract contract(const Gemm& gemm);
 // Why no kernel that reads w as its format stores it serves the problem; empty if some may.
 std::string not_plain(const Problem& problem);
 
+// Why 32-bit sums of these bytes are not enough, or not possible; empty if they are, or are not needed.
+std::string no_sums(const Gemm& g);
+
 // "tw::fmt::q4_0", "formats/q4_0.cuh"
 std::string format_type(Format f);
 std::string format_file(Format f);

@@ -69,6 +69,7 @@ class Gemv final : public EnumeratedFamily {
       return fmt::format("x={} needs coded weights, and w={} has none", g->x.name(), g->w.name());
     if (g->m > kMaxRows && mma().why_not(problem, arch).empty())
       return fmt::format("m = {}: at most {} where the matrix units can be used", g->m, kMaxRows);
+    if (std::string why = no_sums(*g); !why.empty()) return why;
     if (unit_sizes(*g).empty()) return fmt::format("k = {}: no unit of w={} divides it", g->k, g->w.name());
     return {};
   }

@@ -242,8 +242,10 @@ struct Gemv {
   }
 
   TW_MEMBER static void store(const Args& args, const Shape& shape, i64 m, i64 n, Sum sum, float scale) {
-    const float scaled = scale * row_scale<X>(args.x, m) * row_scale<W>(args.w, n);
-    Epi::store(args.y, m * (args.ldy ? args.ldy : shape.n) + n, Epi::apply(args, shape, m, n, sum, scaled));
+    const fmt::row_item<X> of_x = x_item<X>(args, m);
+    const fmt::row_item<W> of_w = w_item<W>(args, n, shape.k);
+    const float scaled = scale * fmt::scale_of(of_x) * fmt::scale_of(of_w);
+    Epi::store(args.y, m * (args.ldy ? args.ldy : shape.n) + n, Epi::apply(args, shape, m, n, centred(sum, of_x, of_w), scaled));
   }
   TW_MEMBER static void reduce(const Args& args, const Shape& shape, const Staged& s, Accumulators& acc, i64 m0, int row_group,
                                int warp, int lane) {

@@ -108,6 +108,7 @@ class Mma final : public EnumeratedFamily {
     if (!w.codes && !w.element_bytes) return fmt::format("w={} has no fast path", g->w.name());
     if (!w.codes && w.element != x.element)
       return fmt::format("w={} has other elements than x={}", g->w.name(), g->x.name());
+    if (std::string why = no_sums(*g); !why.empty()) return why;
     if (w.codes && coded_unit(*g) == 0) return fmt::format("k = {}: no unit of w={} divides it", g->k, g->w.name());
     return {};
   }

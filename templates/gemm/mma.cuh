@@ -325,8 +325,11 @@ struct Mma {
       TW_UNROLL for (int h = 0; h < 2; ++h) {
         const i64 m = tile.m + p.warp_m + 16 * i + 8 * h + p.lane / 4;
         if (m >= args.m) continue;
-        const float x_scale = scale * row_scale<X>(args.x, m);
-        const auto finished = [&](i64 n, Sum sum) { return Epi::apply(args, shape, m, n, sum, x_scale * row_scale<W>(args.w, n)); };
+        const fmt::row_item<X> of_x = x_item<X>(args, m);
+        const auto finished = [&](i64 n, Sum sum) {
+          const fmt::row_item<W> of_w = w_item<W>(args, n, shape.k);
+          return Epi::apply(args, shape, m, n, centred(sum, of_x, of_w), scale * fmt::scale_of(of_x) * fmt::scale_of(of_w));
+        };
         TW_UNROLL for (int j = 0; j < NI; ++j) {
           const i64 n = tile.n + p.warp_n + 8 * j + 2 * (p.lane % 4);
           if (n >= shape.n) continue;
@@ -364,8 +367,10 @@ struct Mma {
       Sum total = 0;
       TW_UNROLL for (int c = 0; c < SPLIT; ++c)
         total += bits_as<Sum>(load_cluster(sums + row * kPitch + column, static_cast<u32>(c)));
-      const float scaled = scale * row_scale<X>(args.x, m) * row_scale<W>(args.w, n);
-      Epi::store(args.y, m * ldy + n, Epi::apply(args, shape, m, n, total, scaled));
+      const fmt::row_item<X> of_x = x_item<X>(args, m);
+      const fmt::row_item<W> of_w = w_item<W>(args, n, shape.k);
+      const float scaled = scale * fmt::scale_of(of_x) * fmt::scale_of(of_w);
+      Epi::store(args.y, m * ldy + n, Epi::apply(args, shape, m, n, centred(total, of_x, of_w), scaled));
     }
     sync_cluster();  // no block leaves while another reads its sums
   }

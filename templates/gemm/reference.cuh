@@ -45,11 +45,11 @@ template <Act act> TW_DEVICE double activate_exactly(double v) {
 template <class F> struct Row {
   const u8* data;
   const u8* scales;
-  float context;
+  fmt::row_item<F> context;
   TW_MEMBER Row(const Operand& m, i64 row, i64 stride_elements) {
     data = static_cast<const u8*>(m.data) + row * data_stride<F>(stride_elements);
     scales = F::kScaleBytes ? static_cast<const u8*>(m.scales) + row / fmt::scale_rows<F> * scale_stride<F>(stride_elements) : nullptr;
-    context = F::kRowScale ? static_cast<const float*>(m.scales)[row] : 1.0f;
+    context = fmt::row_item_at<F>(m.scales, row);
   }
   TW_MEMBER float at(i64 k) const {
     const i64 b = k / F::kBlock;
@@ -63,10 +63,10 @@ template <class F, class Element, bool codes = true> struct TiledRow {
   using Unit = TiledUnit<F, Element>;
   const Operand& tiles;
   i64 row, k, held = -1;
-  float context;
+  fmt::row_item<F> context;
   Unit unit;
   TW_MEMBER TiledRow(const Operand& m, i64 at_row, i64 columns) : tiles(m), row(at_row), k(columns) {
-    context = F::kRowScale ? static_cast<const float*>(m.scales)[row] : 1.0f;
+    context = fmt::row_item_at<F>(m.scales, row);
   }
   TW_MEMBER float at(i64 at_k) {
     if (at_k / Unit::kColumns != held)

@@ -57,7 +57,7 @@ struct Knobs {
 struct Operands {  // what the kernel needs to know of a problem's formats
   WgmmaKind kind;
   int element;            // bytes of x's
-  bool row_scale;         // of x
+  int row_bytes;          // of what x has for each row; 0: nothing
   const TileInfo* tiles;  // of w; null: plain
   int y_bytes, c_bytes;   // of elements; 0: no c
   bool fast;
@@ -79,7 +79,7 @@ bool uneven(const Knobs& k, const Operands& o) {
 int threads(const Knobs& k, const Operands& o) { return k.math() + (uneven(k, o) ? 128 : 32); }
 // As many as do not spill.
 int most_accumulators(const Knobs& k, const Operands& o) {
-  if (k.math_groups() == 3) return o.tiles ? 64 : o.row_scale ? 72 : 88;
+  if (k.math_groups() == 3) return o.tiles ? 64 : o.row_bytes > 4 ? 0 : o.row_bytes ? 72 : 88;
   return !o.deferred() ? 128 : o.tiles ? 160 : 192;
 }
 
@@ -108,7 +108,7 @@ std::optional<Operands> operands(const Gemm& g) {
   const int element = *kind == WgmmaKind::f16 || *kind == WgmmaKind::bf16 ? 2 : 1;
   return Operands{*kind,
                   element,
-                  fast_path(g.x).row_scale,
+                  fast_path(g.x).row_bytes,
                   tiles,
                   fast_path(g.y).element_bytes,
                   g.c ? fast_path(*g.c).element_bytes : 0,
@@ -135,7 +135,7 @@ int shared_bytes(const Knobs& k, const Operands& o) {
   const int y = o.y_bytes == 4 ? 0 : o.y_bytes;
   const int turned_outlet = 4 * 16 * 64 * (o.c_bytes ? 2 : 1) * (in_place ? std::max(y, o.c_bytes) : y + o.c_bytes);
   const int turn = k.parts() > 1 ? 2 * slot : k.groups * (k.turned ? turned_outlet : outlet);
-  return k.stages * stage_bytes(k, o) + turn + (o.row_scale && !k.turned ? k.math_groups() * k.bm * 4 : 0) + 16 * k.stages +
+  return k.stages * stage_bytes(k, o) + turn + (k.turned ? 0 : k.math_groups() * k.bm * o.row_bytes) + 16 * k.stages +
          (k.parts() > 1 ? 16 : 0);
 }
 
@@ -201,8 +201,7 @@ class WarpgroupFamily final : public EnumeratedFamily {
     if (g->k % o->panel_k() != 0) return fmt::format("k = {}: a multiple of {} is needed", g->k, o->panel_k());
     if (o->deferred() && o->tiles && g->k / o->panel_k() % 2 != 0)
       return fmt::format("k = {}: a multiple of {} is needed", g->k, 2 * o->panel_k());
-    if (o->kind == WgmmaKind::s8 && g->k > kMostBytes)
-      return fmt::format("k = {}: 32-bit sums hold {} products of bytes", g->k, kMostBytes);
+    if (std::string why = no_sums(*g); !why.empty()) return why;
     if (g->n % 8 != 0) return fmt::format("n = {}: a multiple of 8 is needed", g->n);
     return {};
   }

@@ -79,7 +79,7 @@ struct Warpgroups {
   static constexpr int kSlice = BN / SPLIT;  // rows of w whose sums one block of the cluster completes
   static constexpr int kSlotFloats = kParts * BM * kSlice;
   static constexpr int kTurnBytes = kParts > 1 ? 2 * kSlotFloats * 4 : TURNED ? GROUPS * 4 * TurnedOutlet<Epi>::kBytes : GROUPS * Outlet<Epi, BM>::kBytes;
-  static constexpr int kScaleBytes = X::kRowScale ? GROUPS * KGROUPS * BM * 4 : 0;  // a copy for each warpgroup
+  static constexpr int kScaleBytes = GROUPS * KGROUPS * BM * fmt::row_bytes<X>;  // a copy for each warpgroup
   static constexpr int kMainBytes = kRingBytes + kTurnBytes;
   static constexpr int kSharedBytes = kMainBytes + kScaleBytes + 16 * STAGES + (kParts > 1 ? 16 : 0);
 
@@ -429,7 +429,7 @@ struct Warpgroups {
   }
   TW_MEMBER static void work(const Args& args, const Shape& shape, const TensorMap* x_map, const TensorMap* w_map) {
     u8* shared = dynamic_shared();
-    float* x_scales = reinterpret_cast<float*>(shared + kMainBytes);
+    auto* x_scales = reinterpret_cast<fmt::row_item<X>*>(shared + kMainBytes);
     Ring ring{shared, reinterpret_cast<u64*>(shared + kMainBytes + kScaleBytes), nullptr};
     ring.empty = ring.full + STAGES;
     typename Stores::Exchange exchange{reinterpret_cast<float*>(shared + kRingBytes), ring.empty + STAGES, 0, 0};
@@ -479,7 +479,7 @@ struct Warpgroups {
           const typename Stores::Scaling scale = Stores::scaling(args, shape, n0, thread);
           const typename Stores::ColumnScales column_scales(args, m0, thread);
           if constexpr (!kDeferred) multiply(ring, tiles, scales, sums, thread);
-          float* own = x_scales + thread / 128 * BM;
+          fmt::row_item<X>* own = x_scales + thread / 128 * BM;
           column_scales.share(args, m0, own, thread);
           Stores::store_tile(args, shape, shared + kRingBytes, own, scale, sums, n0, m0, thread);
         }

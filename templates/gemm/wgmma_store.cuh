@@ -175,7 +175,7 @@ template <class X, class W, class Epi, class P> struct WarpgroupStores {
   static constexpr float kFactor = P::Weights::kFactor;
 
   struct Scaling {
-    float w[STRIPS][2];  // of this thread's rows of w
+    fmt::row_item<W> w[STRIPS][2];  // of this thread's rows of w, times the tensor's
     typename Epi::Value bias[STRIPS][2];
   };
   TW_MEMBER static Scaling scaling(const Args& args, const Shape& shape, i64 n0, int thread) {
@@ -184,24 +184,26 @@ template <class X, class W, class Epi, class P> struct WarpgroupStores {
     TW_UNROLL for (int strip = 0; strip < STRIPS; ++strip)
       TW_UNROLL for (int h = 0; h < 2; ++h) {
         const i64 n = min2(n0 + row_of(thread, strip, h), shape.n - 1);
-        s.w[strip][h] = tensor;
-        if constexpr (W::kRowScale) s.w[strip][h] *= static_cast<const float*>(args.w.scales)[n];
+        s.w[strip][h] = fmt::scaled_by(tensor, w_item<W>(args, n, shape.k));
         s.bias[strip][h] = Epi::bias_at(args.bias, n);
       }
     return s;
   }
   // A scale of x; 0 beyond the matrix.
-  TW_MEMBER static float column_scale(const Args& args, i64 m) {
-    return m < args.m ? static_cast<const float*>(args.x.scales)[m] : 0.0f;
+  using Column = fmt::row_item<X>;
+  TW_MEMBER static Column column_scale(const Args& args, i64 m) { return m < args.m ? x_item<X>(args, m) : Column{}; }
+  TW_MEMBER static Column column_of(const Column* shared, int token) {
+    if constexpr (X::kRowScale) return shared[token];
+    else return 1.0f;
   }
   // Those of the tile's rows of x, on their way through a warpgroup's registers to its copy of them in shared memory.
   struct ColumnScales {
-    static constexpr int kOwn = X::kRowScale && !P::kDeferred ? ceil_div(BM, 128) : 0;
-    float own[max2(1, kOwn)];
+    static constexpr int kOwn = X::kRowScale && sizeof(Column) == 4 && !P::kDeferred ? ceil_div(BM, 128) : 0;
+    Column own[max2(1, kOwn)];
     TW_MEMBER ColumnScales(const Args& args, i64 m0, int thread) {
       TW_UNROLL for (int i = 0; i < kOwn; ++i) own[i] = column_scale(args, m0 + i * 128 + thread % 128);
     }
-    TW_MEMBER void share(const Args& args, i64 m0, float* to, int thread) const {
+    TW_MEMBER void share(const Args& args, i64 m0, Column* to, int thread) const {
       if constexpr (X::kRowScale) {
         const u32 barrier = 1 + static_cast<u32>(thread / 128);
         sync_named(barrier, 128);  // all have read those of the last tile
@@ -239,7 +241,7 @@ template <class X, class W, class Epi, class P> struct WarpgroupStores {
   TW_MEMBER static void prepare(const Args& args, const Shape& shape, u8* turn, i64 n0, i64 m0, int thread) {
     fetch_c(args, shape, turn, n0, m0, 0, from_here(thread));
   }
-  TW_MEMBER static void store_tile(const Args& args, const Shape& shape, u8* turn, const float* x_scales, const Scaling& scale,
+  TW_MEMBER static void store_tile(const Args& args, const Shape& shape, u8* turn, const Column* x_scales, const Scaling& scale,
                                    const Sums& sums, i64 n0, i64 m0, int thread) {
     thread = from_here(thread);
     constexpr int kTokens = Chunks::kTokens, kBlocks = Chunks::kBlocks;
@@ -263,9 +265,9 @@ template <class X, class W, class Epi, class P> struct WarpgroupStores {
             TW_UNROLL for (int h = 0; h < 2; ++h)
               TW_UNROLL for (int e = 0; e < 2; ++e) {
                 const int token = c * kTokens + 8 * (b + j) + 2 * (thread % 4) + e;
-                float f = scale.w[s][h];
-                if constexpr (X::kRowScale) f *= x_scales[token];
-                v[j][h][e] = Epi::finish(shape, sums[s][4 * (c * kTokens / 8 + b + j) + 2 * h + e], f, scale.bias[s][h], added[j][h][e]);
+                const Column column = column_of(x_scales, token);
+                v[j][h][e] = Epi::finish(shape, centred(sums[s][4 * (c * kTokens / 8 + b + j) + 2 * h + e], column, scale.w[s][h]),
+                                         fmt::scale_of(scale.w[s][h]) * fmt::scale_of(column), scale.bias[s][h], added[j][h][e]);
               }
           Result::put(chunk, b, v, thread);
         }
@@ -309,10 +311,10 @@ template <class X, class W, class Epi, class P> struct WarpgroupStores {
       TW_UNROLL for (int r = 0; r < kParts; ++r) sum += bits_as<Sum>(slot[(r * BM + token) * kSlice + row]);
       const i64 n = n0 + static_cast<int>(rank) * kSlice + row;
       if (n >= shape.n) continue;
-      float f = tensor;
-      if constexpr (W::kRowScale) f *= static_cast<const float*>(args.w.scales)[n];
-      if constexpr (X::kRowScale) f *= static_cast<const float*>(args.x.scales)[m0 + token];
-      Epi::store(args.y, (m0 + token) * ldy + n, Epi::apply(args, shape, m0 + token, n, sum, f));
+      const fmt::row_item<W> of_w = w_item<W>(args, n, shape.k);
+      const Column of_x = x_item<X>(args, m0 + token);
+      const float f = tensor * fmt::scale_of(of_w) * fmt::scale_of(of_x);
+      Epi::store(args.y, (m0 + token) * ldy + n, Epi::apply(args, shape, m0 + token, n, centred(sum, of_x, of_w), f));
     }
     exchange.phase ^= exchange.slot;
     exchange.slot ^= 1u;
@@ -338,7 +340,7 @@ template <class X, class W, class Epi, class P> struct WarpgroupStores {
       float scale[2];
       TW_UNROLL for (int h = 0; h < 2; ++h) {
         scale[h] = tensor;
-        if constexpr (W::kRowScale) scale[h] *= static_cast<const float*>(args.w.scales)[min2(n0 + row_of(thread, s, h), tokens - 1)];
+        scale[h] *= fmt::scale_of(fmt::row_item_at<W>(args.w.scales, min2(n0 + row_of(thread, s, h), tokens - 1)));
       }
       TW_UNROLL for (int c = 0; c < kPieces; ++c) {
         const int i = s * kPieces + c;

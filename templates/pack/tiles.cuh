@@ -3,6 +3,7 @@
 //
 // Every function below is one thread's share, so that the host can do the same by counting through them.
 #pragma once
+#include "core/format.cuh"
 #include "core/tiles.cuh"
 #include "pack/params.cuh"
 
@@ -82,7 +83,7 @@ template <class W, class Element, bool inverse> struct Tiles {
   }
   TW_MEMBER static void floats(const Args& args, i64 i) {
     const MutableOperand &from = inverse ? args.tiles : args.w, &to = inverse ? args.w : args.tiles;
-    if constexpr (W::kRowScale) static_cast<float*>(to.scales)[i] = static_cast<const float*>(from.scales)[i];
+    if constexpr (W::kRowScale) static_cast<fmt::row_item<W>*>(to.scales)[i] = fmt::row_item_at<W>(from.scales, i);
     else to.global[i] = from.global[i];
   }
 };

@@ -29,6 +29,7 @@
 #include "formats/int4_row.cuh"
 #include "formats/int32.cuh"
 #include "formats/int8.cuh"
+#include "formats/int8_asym_row.cuh"
 #include "formats/int8_row.cuh"
 #include "formats/int8_tensor.cuh"
 #include "formats/mxfp4.cuh"
@@ -63,17 +64,14 @@ struct Matrix {
   float global = kGlobal;
   Matrix(i64 r, i64 c) : rows(r), cols(c) {
     data.assign(static_cast<std::size_t>(r * c / F::kBlock * F::kDataBytes), 0xa5);
-    scales.assign(static_cast<std::size_t>(F::kRowScale ? 4 * r : ceil_div64(r, kScaleRows) * (c / F::kBlock) * F::kScaleBytes), 0xa5);
+    scales.assign(static_cast<std::size_t>(F::kRowScale ? fmt::row_bytes<F> * r : ceil_div64(r, kScaleRows) * (c / F::kBlock) * F::kScaleBytes), 0xa5);
   }
   Operand in() const { return {data.data(), scales.data(), &global}; }
   MutableOperand out() { return {data.data(), scales.data(), &global}; }
-  float context(i64 row) const {
-    if constexpr (F::kRowScale) {
-      float s;
-      std::memcpy(&s, &scales[static_cast<std::size_t>(4 * row)], 4);
-      return s;
-    }
-    return F::kGlobal ? global : 1.0f;
+  fmt::row_item<F> context(i64 row) const {
+    fmt::row_item<F> item{F::kGlobal ? global : 1.0f};
+    if constexpr (F::kRowScale) std::memcpy(&item, &scales[static_cast<std::size_t>(row * fmt::row_bytes<F>)], sizeof(item));
+    return item;
   }
   float at(i64 i) const {
     const i64 b = i / F::kBlock, scale = i / cols / kScaleRows * (cols / F::kBlock) + i % cols / F::kBlock;
@@ -89,18 +87,23 @@ Matrix<Y> convert(const Matrix<X>& x, int encoder) {
   std::vector<float> v(static_cast<std::size_t>(x.rows * x.cols));
   for (std::size_t i = 0; i < v.size(); ++i) v[i] = x.at(static_cast<i64>(i));
   for (i64 r = 0; r < x.rows; ++r) {
-    float context = Y::kGlobal ? y.global : 1.0f;
+    fmt::row_item<Y> context{Y::kGlobal ? y.global : 1.0f};
     if constexpr (Y::kRowScale) {
-      float amax = 0.0f;
-      for (i64 c = 0; c < x.cols; ++c) amax = max2(amax, abs_f(v[static_cast<std::size_t>(r * x.cols + c)]));
-      context = Y::row_scale(amax);
-      std::memcpy(&y.scales[static_cast<std::size_t>(4 * r)], &context, 4);
+      float most = 0.0f, below = 0.0f;
+      for (i64 c = 0; c < x.cols; ++c) {
+        const float f = v[static_cast<std::size_t>(r * x.cols + c)];
+        most = max2(most, f), below = max2(below, -f);
+      }
+      if constexpr (fmt::has_zero_point<Y>) context = Y::row_item(most, below);
+      else context = Y::row_scale(max2(most, below));
     }
     for (i64 c = 0; c < x.cols; c += Y::kBlock) {
       const i64 at = r * x.cols + c, b = at / Y::kBlock;
       Y::encode(&v[static_cast<std::size_t>(at)], y.data.data() + b * Y::kDataBytes,
                 y.scales.data() + b * Y::kScaleBytes, context, encoder);
+      if constexpr (fmt::has_zero_point<Y>) context.sum += static_cast<i8>(y.data[static_cast<std::size_t>(at)]);
     }
+    if constexpr (Y::kRowScale) std::memcpy(&y.scales[static_cast<std::size_t>(r * fmt::row_bytes<Y>)], &context, sizeof(context));
   }
   return y;
 }
@@ -145,8 +148,9 @@ Matrix<X> junk(i64 rows, i64 cols, unsigned seed) {
   for (u8& b : x.data) b = static_cast<u8>(random());
   for (u8& b : x.scales) b = static_cast<u8>(random());
   for (i64 r = 0; X::kRowScale && r < rows; ++r) {
-    const float s = 0.01f * static_cast<float>(r + 1);
-    std::memcpy(&x.scales[static_cast<std::size_t>(4 * r)], &s, 4);
+    fmt::row_item<X> item{0.01f * static_cast<float>(r + 1)};
+    if constexpr (fmt::has_zero_point<X>) item.zero = static_cast<i32>(r * 29 % 256) - 128;
+    std::memcpy(&x.scales[static_cast<std::size_t>(r * fmt::row_bytes<X>)], &item, sizeof(item));
   }
   return x;
 }
@@ -267,6 +271,8 @@ TEMPLATE_TEST_CASE("rows with a scale", "[cast]", fmt::f32, fmt::f16, fmt::bf16)
   check_rows<TestType, fmt::e4m3_row, 64, 2, 2>();
   check_rows<TestType, fmt::e4m3_row, 256, 1, 2>();
   check_rows<TestType, fmt::int8_row, 64, 2, 2>();
+  check_rows<TestType, fmt::int8_asym_row, 32, 4, 1>();
+  check_rows<TestType, fmt::int8_asym_row, 64, 2, 2>();
 }
 
 TEMPLATE_TEST_CASE("formats of weights", "[cast]", fmt::f32, fmt::f16, fmt::bf16) {
@@ -280,6 +286,7 @@ TEMPLATE_TEST_CASE("formats of weights", "[cast]", fmt::f32, fmt::f16, fmt::bf16
   check_decode<fmt::int4_g128, TestType>();
   check_decode<fmt::uint4_g64, TestType>();
   check_decode<fmt::int8_row, TestType>();
+  check_decode<fmt::int8_asym_row, TestType>();
   check_encode<TestType, fmt::mxfp4>();
   check_decode<fmt::mxfp4, TestType>();
   check_decode<fmt::q4_1, TestType>();
@@ -316,6 +323,8 @@ TEMPLATE_TEST_CASE("the reference", "[cast]", fmt::f32, fmt::f16, fmt::bf16) {
   check_run<cast::Reference<fmt::q4_k, TestType>, fmt::q4_k, TestType>();
   check_run<cast::Reference<fmt::e4m3_row, TestType>, fmt::e4m3_row, TestType>();
   check_plan<cast::Reference<TestType, fmt::e4m3_row>, fmt::e4m3_row>(plain<TestType>(131, 33, 5), 2, 0, 1);
+  check_plan<cast::Reference<TestType, fmt::int8_asym_row>, fmt::int8_asym_row>(plain<TestType>(131, 33, 5), 2, 0, 1);
+  check_run<cast::Reference<fmt::int8_asym_row, TestType>, fmt::int8_asym_row, TestType>();
   check_plan<cast::Reference<TestType, fmt::int4_row>, fmt::int4_row>(plain<TestType>(131, 34, 5), 2, 0, 1);
   check_plan<cast::Reference<TestType, fmt::e2m1_row>, fmt::e2m1_row>(plain<TestType>(131, 34, 5), 2, 0, 1);
   check_run<cast::Reference<fmt::int4_row, TestType>, fmt::int4_row, TestType>();

@@ -41,8 +41,8 @@ struct Matrix {
     std::mt19937 random(seed);
     const Pool& pool = blocks();
     for (i64 r = 0; r < rows; ++r) {
-      const float row_scale = kRowScale * (1.0f + 0.25f * static_cast<float>(r % 7));
-      if (F::kRowScale) std::memcpy(&scales[static_cast<std::size_t>(4 * r)], &row_scale, 4);
+      fmt::row_item<F> item = F::kRowScale ? row_item(1.0f + 0.25f * static_cast<float>(r % 7)) : fmt::row_item<F>{1.0f};
+      if constexpr (fmt::has_zero_point<F>) item.zero = static_cast<i32>(r * 37 % 256) - 128;
       for (i64 b = 0; b < cols / F::kBlock; ++b) {
         const std::size_t pick = random() % kPool;
         u8* scale = scales.data() + r / kScaleRows * scale_row + b * F::kScaleBytes;
@@ -53,9 +53,11 @@ struct Matrix {
         for (int i = 0; i < F::kBlock; ++i)
           exact[static_cast<std::size_t>(r * cols + b * F::kBlock + i)] =
               kScaleRows > 1 || F::kRowScale
-                  ? F::decode(&pool.data[pick * F::kDataBytes], scale, F::kRowScale ? row_scale : 1.0f, i)
+                  ? F::decode(&pool.data[pick * F::kDataBytes], scale, item, i)
                   : pool.exact[pick * F::kBlock + static_cast<std::size_t>(i)];
+        if constexpr (fmt::has_zero_point<F>) item.sum += static_cast<i8>(pool.data[pick]);
       }
+      if constexpr (F::kRowScale) std::memcpy(&scales[static_cast<std::size_t>(r * scale_row)], &item, sizeof(item));
     }
   }
   Operand operand() const {
@@ -63,7 +65,7 @@ struct Matrix {
   }
 
  private:
-  static constexpr float kRowScale = 0.01f;
+  static fmt::row_item<F> row_item(float factor) { return {0.01f * factor}; }
   static constexpr i64 kScaleRows = fmt::scale_rows<F>;
   static constexpr std::size_t kPool = 61;
   static constexpr bool kInteger = same<gemm::element_of<F>, i8> && !F::kRowScale;
@@ -78,7 +80,7 @@ struct Matrix {
              std::vector<float>(kPool * F::kBlock)};
       std::mt19937 random(7);
       std::normal_distribution<float> normal;
-      const float context = F::kRowScale ? kRowScale : F::kGlobal ? 0.0078125f : 1.0f;
+      const fmt::row_item<F> context = F::kRowScale ? row_item(1.0f) : fmt::row_item<F>{F::kGlobal ? 0.0078125f : 1.0f};
       for (std::size_t b = 0; b < kPool; ++b) {
         float x[F::kBlock];
         for (float& v : x) v = normal(random) * (kInteger ? 40.0f : 1.0f);
@@ -88,7 +90,7 @@ struct Matrix {
         F::encode(x, &p.data[b * F::kDataBytes], scales, context, 0);
         for (int i = 0; i < F::kBlock; ++i)
           p.exact[b * F::kBlock + static_cast<std::size_t>(i)] =
-              F::decode(&p.data[b * F::kDataBytes], scales, 1.0f, i);
+              F::decode(&p.data[b * F::kDataBytes], scales, fmt::row_item<F>{1.0f}, i);
       }
       return p;
     }();

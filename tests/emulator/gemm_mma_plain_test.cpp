@@ -7,6 +7,7 @@
 #include "formats/e4m3_row.cuh"
 #include "formats/f16.cuh"
 #include "formats/int8.cuh"
+#include "formats/int8_asym_row.cuh"
 #include "formats/int8_row.cuh"
 
 using namespace gemm_test;
@@ -18,6 +19,10 @@ TEST_CASE("mma: plain operands", "[gemm]") {
     check_mma<fmt::int8_row, fmt::int8_row, PlainF32, 16, 64, 64, 1, 4, 2, false, 2, 0, 1>();
     check_mma<fmt::int8_row, fmt::int8_row, Epilogue<bf16, float, Act::relu>, 64, 128, 128, 2, 4, 3, true, 16, 0, 2>();
     check_mma<fmt::int8, fmt::int8_row, Epilogue<f16, NoBias, Act::none>, 32, 64, 64, 1, 4, 3, false, 8, 0, 1>();
+  }
+  SECTION("signed bytes, a scale and a zero point per row") {
+    check_mma<fmt::int8_asym_row, fmt::int8_asym_row, PlainF32, 16, 64, 64, 1, 4, 2, false, 2, 0, 1>();
+    check_mma<fmt::int8_asym_row, fmt::int8_asym_row, Epilogue<bf16, float, Act::silu>, 64, 64, 128, 2, 2, 3, true, 16, 0, 2>();
   }
   SECTION("fp8, a scale per row") {
     check_mma<fmt::e4m3_row, fmt::e4m3_row, Epilogue<bf16, f16, Act::gelu>, 32, 128, 128, 2, 4, 3, true, 16, 0, 4>();

@@ -7,6 +7,7 @@
 #include "formats/e4m3_row.cuh"
 #include "formats/f16.cuh"
 #include "formats/f32.cuh"
+#include "formats/int8_asym_row.cuh"
 #include "formats/nvfp4.cuh"
 #include "formats/q4_0.cuh"
 #include "formats/q4_k.cuh"
@@ -80,6 +81,11 @@ TEST_CASE("reference: every pair of formats", "[gemm]") {
   SECTION("q8_1") { check_row<fmt::q8_1>(); }
   SECTION("nvfp4") { check_row<fmt::nvfp4>(); }
   SECTION("e4m3_row") { check_row<fmt::e4m3_row>(); }
+  SECTION("zero points") {
+    check_pair<fmt::int8_asym_row, fmt::int8_asym_row>();
+    check_pair<fmt::int8_asym_row, fmt::q4_0>();
+    check_pair<fmt::f16, fmt::int8_asym_row>();
+  }
   SECTION("scales of blocks") {
     check_pair<fmt::e4m3_g128, fmt::e4m3_b128>();
     check_pair<fmt::f16, fmt::e4m3_b128>();
@@ -93,4 +99,5 @@ TEST_CASE("reference: values and bounds as an oracle", "[gemm]") {
   check_oracle<fmt::bf16, fmt::nvfp4, Epilogue<bf16, bf16, Act::silu>>(48);
   check_oracle<fmt::q8_1, fmt::q4_0, Epilogue<float, f16, Act::gelu_tanh>>(1024);
   check_oracle<fmt::e4m3_row, fmt::q8_0, Epilogue<float, NoBias, Act::relu>>(96);
+  check_oracle<fmt::int8_asym_row, fmt::int8_asym_row, PlainF32>(99);
 }

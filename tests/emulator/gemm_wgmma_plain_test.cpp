@@ -5,6 +5,7 @@
 #include "formats/e4m3_g128.cuh"
 #include "formats/e4m3_row.cuh"
 #include "formats/f16.cuh"
+#include "formats/int8_asym_row.cuh"
 #include "formats/int8_row.cuh"
 
 using namespace gemm_test;
@@ -45,5 +46,12 @@ TEST_CASE("wgmma: plain operands", "[gemm]") {
   SECTION("signed bytes, a scale per row on both sides") {
     check_warpgroups<fmt::int8_row, fmt::int8_row, Epilogue<bf16, float, Act::none>, 64, 2, 1, 1, 1, 3, 1, 1>();
     check_warpgroups<fmt::int8_row, fmt::int8_row, Epilogue<f16, NoBias, Act::none>, 32, 1, 1, 2, 2, 2, 2, 2>();
+  }
+  SECTION("signed bytes, a scale and a zero point per row") {
+    using X = fmt::int8_asym_row;
+    check_warpgroups<X, X, Epilogue<bf16, float, Act::none>, 64, 2, 1, 1, 1, 3, 1, 1>();
+    check_warpgroups<X, X, Epilogue<f16, NoBias, Act::none>, 96, 1, 2, 1, 1, 3, 2, 1>();
+    check_warpgroups<X, X, Epilogue<float, NoBias, Act::gelu>, 16, 1, 2, 1, 1, 2, 2, 1>();
+    check_warpgroups<X, X, Epilogue<f16, NoBias, Act::none>, 32, 1, 1, 2, 2, 2, 2, 2>();
   }
 }

@@ -204,6 +204,18 @@ def int_row(x: np.ndarray, top: int):
     return [data, s], (q.astype(F) * s[:, None]).astype(F)
 
 
+def int8_asym_row(x: np.ndarray):
+    low, high = np.minimum(x.min(1), F(0)), np.maximum(x.max(1), F(0))
+    s = ((high - low) / F(255)).astype(F)
+    s[s == 0] = 1
+    zero = np.clip(np.rint(-low / s), 0, 255).astype(np.int32)
+    unsigned = np.clip(np.rint(x / s[:, None]) + zero[:, None], 0, 255).astype(np.int32)
+    codes = (unsigned - 128).astype(np.int8)
+    items = np.zeros(len(x), [("scale", F), ("zero", np.int32), ("sum", np.int32), ("unused", np.int32)])
+    items["scale"], items["zero"], items["sum"] = s, zero - 128, codes.sum(1, dtype=np.int32)
+    return [codes.view(np.uint8), items], ((unsigned - zero[:, None]).astype(F) * s[:, None]).astype(F)
+
+
 def e2m1_row(x: np.ndarray):
     s = row_scale(x, 6)
     q = np.clip((x / s[:, None]).astype(F), -6, 6).astype(ml_dtypes.float4_e2m1fn)
@@ -295,6 +307,7 @@ def weights(out: str, real: np.ndarray, ggml: Ggml) -> None:
         write(Path(out) / f"uint4_g{group}.bin", x, *uint4_groups(x, group))
     write(Path(out) / "int4_row.bin", x, *int_row(x, 7))
     write(Path(out) / "int8_row.bin", x, *int_row(x, 127))
+    write(Path(out) / "int8_asym_row.bin", x, *int8_asym_row(x))
     write(Path(out) / "e2m1_row.bin", x, *e2m1_row(x))
     write(Path(out) / "mxfp4.bin", x, *mxfp4(x))
     write(Path(out) / "e4m3_g128.bin", x, *e4m3_blocks(x, 1))

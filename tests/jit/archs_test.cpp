@@ -44,6 +44,7 @@ TEST_CASE("every family compiles for every generation of chips", "[archs]") {
         "gemm x=e4m3 w=e4m3 y=e4m3 m=64 n=4096 k=4096 c=bf16", "gemm x=e5m2 w=e5m2 y=f16 m=512 n=4096 k=4096 c=f16",
         "gemm x=f16 w=q5_k y=f16 m=16 n=4096 k=4096 pack=tiles", "gemm x=f32 w=f32 y=f32 m=3 n=5 k=7",
         "gemm x=e4m3_g128 w=e4m3_b128 y=bf16 m=16 n=4096 k=4096", "gemm x=int8_row w=int8_row y=bf16 m=64 n=4096 k=4096",
+        "gemm x=int8_asym_row w=int8_asym_row y=bf16 m=64 n=4096 k=4096", "cast x=f16 y=int8_asym_row rows=64 cols=4096",
         "gemm x=e4m3_row w=e4m3_row y=bf16 m=7 n=4096 k=4096", "gemm x=e4m3_g128 w=e4m3_g128 y=f32 m=64 n=4096 k=4096",
         "gemm x=e4m3_g128 w=e4m3_b128 y=f16 m=512 n=4096 k=4096 bias=f16 act=gelu", "cast x=f16 y=e4m3_g128 rows=64 cols=4096",
         "cast x=f32 y=q8_1 rows=64 cols=4096", "cast x=f16 y=e4m3_row rows=64 cols=4096",

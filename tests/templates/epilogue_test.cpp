@@ -111,6 +111,29 @@ TEST_CASE("operands without scales are taken where units for them are", "[proble
   CHECK(taken_by("gemm x=f16 w=int8_row y=bf16" + few, "sm_75") == "gemv");
 }
 
+TEST_CASE("bytes with zero points: on both sides, and no longer than their sums", "[problem]") {
+  const std::string pair = "gemm x=int8_asym_row w=int8_asym_row y=bf16 n=128";
+  CHECK(taken_by(pair + " m=64 k=256", "sm_90a") == "wgmma");
+  CHECK(taken_by(pair + " m=64 k=256", "sm_75") == "mma");
+  CHECK(taken_by(pair + " m=1 k=256", "sm_75") == "gemv");
+  CHECK(taken_by(pair + " m=64 k=32896", "sm_90a") == "wgmma");
+  CHECK(taken_by(pair + " m=64 k=33024", "sm_90a") == "wgmma");
+  CHECK(taken_by(pair + " m=64 k=33152", "sm_90a") == "reference");
+  for (const char* name : {"wgmma", "mma", "gemv"}) {
+    INFO(name);
+    const auto why = [&](const std::string& formats, const char* k = "256") {
+      return family("gemm", name).why_not(Problem::parse("gemm " + formats + " y=bf16 m=4 n=128 k=" + k), arch("sm_90a"));
+    };
+    CHECK(why("x=int8_asym_row w=int8_asym_row", "33152") == "k = 33152: 32-bit sums hold 33025 products of bytes with zero points");
+    CHECK(why("x=int8_row w=int8_row", "131072") == "k = 131072: 32-bit sums hold 131071 products of bytes");
+    CHECK(why("x=int8_asym_row w=int8_row") ==
+          "x=int8_asym_row has zero points, and w=int8_row no sums of its rows, which these need: int8_asym_row on both sides has");
+    CHECK(why("x=int8 w=int8_asym_row").find("w=int8_asym_row has zero points, and x=int8 no sums") == 0);
+  }
+  CHECK(taken_by("gemm x=int8_asym_row w=int4_row y=bf16 m=64 n=128 k=256 pack=tiles", "sm_90a") == "reference");
+  CHECK(taken_by("gemm x=f16 w=int8_asym_row y=bf16 m=1 n=128 k=256", "sm_90a") == "reference");
+}
+
 TEST_CASE("fp8 with scales of 128 columns has units where fp8 has", "[problem]") {
   for (const char* pair : {"x=e4m3_g128 w=e4m3_b128 y=bf16", "x=e4m3_g128 w=e4m3_g128 y=bf16", "x=e4m3_row w=e4m3_b128 y=bf16",
                            "x=e4m3_g128 w=e4m3_row y=bf16", "x=e4m3_tensor w=e4m3_b128 y=bf16 global=mul"}) {

@@ -137,7 +137,7 @@ TEST_CASE("encoders and decoders agree with their references, bit for bit", "[fo
                         {"e4m3", "e4m3_row", "amax448"}};
   for (const Case& c : cases)
     for (const char* kind : {"_edge", "_minilm"}) check_golden(std::string(c.file) + kind, c.format, c.encoder);
-  for (const char* name : {"e2m1_row", "e4m3_b128", "e4m3_g128", "int4_g128", "int4_g32", "int4_g64", "int4_row", "int8_row", "mxfp4", "q2_k",
+  for (const char* name : {"e2m1_row", "e4m3_b128", "e4m3_g128", "int4_g128", "int4_g32", "int4_g64", "int4_row", "int8_asym_row", "int8_row", "mxfp4", "q2_k",
                            "q3_k", "q4_1", "q5_0", "q5_1", "q5_k", "q6_k", "uint4_g128", "uint4_g32", "uint4_g64"})
     check_golden(name, name, Format::parse(name).info().encoders[0]);
 }
@@ -239,6 +239,7 @@ TEST_CASE("errors stay within half a step", "[formats]") {
           if (f.name().starts_with("int4_")) bound = (f.name() == "int4_row" ? largest(x) : amax) / 14;
           if (f.name().starts_with("uint4_")) bound = (high - low) / 30 * 2;  // half a step, and the zero point's half
           if (f.name() == "int8_row") bound = largest(x) / 254;
+          if (f.name() == "int8_asym_row") bound = 2 * largest(x) / 255;  // half a step, and the zero point's half
           if (f.name() == "mxfp4") bound = amax / 4;  // 8 is clipped to 6
           if (f.name() == "q4_1") bound = (high - low) / 30;
           if (f.name() == "q5_0") bound = amax / 16;
@@ -378,6 +379,10 @@ TEST_CASE("every code of the integer formats of weights decodes by its formula",
   const auto nibble = [&](std::size_t i) { return double(i % 2 ? data[i / 2] >> 4 : data[i / 2] & 15); };
   const float row = 0.3137f;
   check("int8_row", data, floats(row), [&](std::size_t i) { return double(static_cast<signed char>(data[i])) * row; });
+  std::vector<u8> item(16);
+  const int zero = -77;
+  std::memcpy(item.data(), &row, 4), std::memcpy(item.data() + 4, &zero, 4);
+  check("int8_asym_row", data, item, [&](std::size_t i) { return double(static_cast<signed char>(data[i]) - zero) * row; });
   check("int4_row", data, floats(row), [&](std::size_t i) { return (nibble(i) - 8) * row; });
   check("e2m1_row", data, floats(row), [&](std::size_t i) {
     const double values[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6}, c = nibble(i);
@@ -409,6 +414,32 @@ TEST_CASE("every code of the integer formats of weights decodes by its formula",
   }
 }
 
+TEST_CASE("int8_asym_row: a row's item is its scale, its zero point and the sum of its codes", "[formats]") {
+  const Format f = Format::parse("int8_asym_row");
+  const std::int64_t cols = 259;
+  for (unsigned seed = 0; seed < 40; ++seed) {
+    std::vector<float> x = gauss(static_cast<std::size_t>(2 * cols), 1.0f, seed);
+    for (std::size_t i = 0; i < static_cast<std::size_t>(cols); ++i) x[i] += static_cast<float>(seed) - 20.0f;  // zero at either end, too
+    const Encoded e = encode(f, x, cols);
+    const std::vector<float> y = decode(f, e, x.size(), cols);
+    for (std::size_t r = 0; r < 2; ++r) {
+      float scale = 0;
+      std::int32_t rest[3];
+      std::memcpy(&scale, &e.scales[16 * r], 4), std::memcpy(rest, &e.scales[16 * r + 4], 12);
+      std::int32_t sum = 0;
+      double worst = 0;
+      for (std::size_t i = r * cols; i < (r + 1) * cols; ++i)
+        sum += static_cast<signed char>(e.data[i]), worst = std::max(worst, std::fabs(double(y[i]) - x[i]));
+      CHECK(scale > 0);
+      CHECK(rest[0] >= -128);
+      CHECK(rest[0] <= 127);
+      CHECK(rest[1] == sum);
+      CHECK(rest[2] == 0);
+      CHECK(worst <= 1.001 * scale);
+    }
+  }
+}
+
 TEST_CASE("special elements when encoding", "[formats]") {
   const auto with = [](float special) {
     auto x = gauss(256, 1.0f, 9);
@@ -417,7 +448,7 @@ TEST_CASE("special elements when encoding", "[formats]") {
   };
   // A NaN has no part in a scale: the block's other elements are as without it. It is itself lost in integer codes
   // (code 0), becomes +6 in E2M1, as in hardware, and survives in floats.
-  for (const char* name : {"q4_0", "q8_0", "nvfp4", "e4m3_row", "int4_g32", "uint4_g64", "int4_row", "int8_row",
+  for (const char* name : {"q4_0", "q8_0", "nvfp4", "e4m3_row", "int4_g32", "uint4_g64", "int4_row", "int8_row", "int8_asym_row",
                            "e2m1_row", "mxfp4", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q5_k", "q6_k"}) {
     const Format f = Format::parse(name);
     auto a = round_trip(f, with(kNan), 256), b = round_trip(f, with(0.0f), 256);
@@ -429,7 +460,7 @@ TEST_CASE("special elements when encoding", "[formats]") {
   CHECK(round_trip(Format::parse("nvfp4"), with(kNan), 256)[40] > 0.0f);
   CHECK(std::isnan(round_trip(Format::parse("e4m3_row"), with(kNan), 256)[40]));
   // An infinity makes an infinite scale: its block (or row) decodes to NaN or an infinity, never to a finite number.
-  for (const char* name : {"q4_0", "q8_0", "q8_1", "e4m3_row", "int4_g32", "uint4_g32", "int4_row", "int8_row",
+  for (const char* name : {"q4_0", "q8_0", "q8_1", "e4m3_row", "int4_g32", "uint4_g32", "int4_row", "int8_row", "int8_asym_row",
                            "e2m1_row", "mxfp4", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q5_k", "q6_k"}) {
     const Format f = Format::parse(name);
     const auto y = round_trip(f, with(kInf), 256);
@@ -439,7 +470,7 @@ TEST_CASE("special elements when encoding", "[formats]") {
   // Not so in NVFP4, whose scales end at 448: the infinity is the largest number there is.
   CHECK(round_trip(Format::parse("nvfp4"), with(-kInf), 256)[40] == -6.0f * 448.0f);
   // Too small for the scale: zero, not NaN.
-  for (const char* name : {"q4_0", "q8_0", "q8_1", "e4m3_row", "int4_g32", "uint4_g32", "int4_row", "int8_row",
+  for (const char* name : {"q4_0", "q8_0", "q8_1", "e4m3_row", "int4_g32", "uint4_g32", "int4_row", "int8_row", "int8_asym_row",
                            "e2m1_row", "mxfp4", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q5_k", "q6_k"}) {
     auto x = std::vector<float>(256, 1e-44f);
     x[3] = 0.0f;
@@ -535,7 +566,7 @@ void check_unit(const char* name) {
       read_unit<F>(data, scales, at, v);
       for (int i = 0; i < E; ++i) {
         const tw::i64 b = (at + i) / F::kBlock;
-        const float want = F::decode(data.data() + b * F::kDataBytes, scales.data() + b * F::kScaleBytes, 1.0f,
+        const float want = F::decode(data.data() + b * F::kDataBytes, scales.data() + b * F::kScaleBytes, tw::fmt::row_item<F>{1.0f},
                                      static_cast<int>((at + i) % F::kBlock));
         // Codes are integers: a zero has no sign in them.
         if (!same(v[i], want) && !(v[i] == 0.0f && want == 0.0f)) wrong = at + i;
