@@ -46,14 +46,19 @@ std::string map_text(const TensorMapPlan& map) {
         std::uint64_t{map.inner_at}, map.inner, std::uint64_t{map.element_bytes}, std::uint64_t{map.box_inner},
         std::uint64_t{map.box_rows}, std::uint64_t{map.box_panels}})
     text += std::to_string(value) + ',';
-  return text + std::to_string(map.swizzle);
+  text += std::to_string(map.swizzle);
+  if (map.block != 1 || map.block_elements != 1)
+    text += ',' + std::to_string(map.block) + ',' + std::to_string(map.block_elements);
+  return text;
 }
 
 bool parse_map(std::string_view text, TensorMapPlan& map) {
   const auto next = [&](auto& value) { return to_integer(token(text, ','), value); };
+  const std::string whole(text);
   return next(map.pointer) && next(map.rows_at) && next(map.rows) && next(map.stride_at) && next(map.inner_at) &&
          next(map.inner) && next(map.element_bytes) && next(map.box_inner) && next(map.box_rows) &&
-         next(map.box_panels) && next(map.swizzle) && text.empty();
+         next(map.box_panels) && next(map.swizzle) &&
+         (text.empty() || (next(map.block) && next(map.block_elements))) && map_text(map) == whole;
 }
 
 // What only some plans have: a line each, left out where it would say nothing.

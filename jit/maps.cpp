@@ -50,7 +50,7 @@ std::string name_of(const Kernel::Impl& kernel, const TensorMapPlan& map) {
 
 void check_maps(const Device::Impl& device, const LaunchPlan& plan) {
   constexpr std::uint64_t kMostElements = std::uint64_t{1} << 32;
-  constexpr std::uint32_t kMostInBox = 256;
+  constexpr std::uint32_t kMostInBox = 256, kMostInBlock = 65536;
   if (plan.map_count == 0) return;
   if (plan.map_count > kMaxMaps || !device.arch->tma)
     refuse("plan.map_count", fmt::format("{}", plan.map_count),
@@ -79,6 +79,8 @@ void check_maps(const Device::Impl& device, const LaunchPlan& plan) {
     check(map.swizzle == 0 || map.box_inner * bytes <= map.swizzle, "box_inner", map.box_inner,
           fmt::format("at most the {} bytes of the swizzle", map.swizzle));
     check(map.box_rows >= 1 && map.box_rows <= kMostInBox, "box_rows", map.box_rows, "1 to 256");
+    check(map.block >= 1 && map.block <= kMostInBlock, "block", map.block, "1 to 65536");
+    check(map.block_elements >= 1 && map.block_elements <= kMostInBlock, "block_elements", map.block_elements, "1 to 65536");
     check(map.box_panels <= kMostInBox, "box_panels", map.box_panels, "0 to 256");
     check(!fixed || !map.box_panels || map.inner % map.box_inner == 0, "inner", map.inner,
           fmt::format("whole panels of {}", map.box_inner));
@@ -110,9 +112,13 @@ void encode_map(const Kernel::Impl& kernel, const Loaded& loaded, const TensorMa
                 CUtensorMap* out) {
   constexpr std::uint64_t kTooFar = std::uint64_t{1} << 40;  // the driver refuses it; no overflow before that
   void* pointer = load<void*>(args, map.pointer);
-  const std::uint64_t inner = value_of(kernel, args, map.inner_at, map.inner);
+  const auto elements = [&](std::uint32_t at) {
+    return std::min(value_of(kernel, args, at, 0), kTooFar) / map.block * map.block_elements;
+  };
+  constexpr std::uint32_t kNone = TensorMapPlan::kNone;
+  const std::uint64_t inner = map.inner_at == kNone ? map.inner : elements(map.inner_at);
   const std::uint64_t rows = value_of(kernel, args, map.rows_at, map.rows);
-  const std::uint64_t stride = std::min(value_of(kernel, args, map.stride_at, inner), kTooFar) * map.element_bytes;
+  const std::uint64_t stride = std::min(map.stride_at == kNone ? inner : elements(map.stride_at), kTooFar) * map.element_bytes;
   const bool panels = map.box_panels != 0;
   if (panels && inner % map.box_inner != 0) [[unlikely]]
     refuse(name_of(kernel, map), fmt::format("rows of {} elements", inner),

@@ -23,7 +23,10 @@ std::string map_text(const TensorMapPlan& m) {
                           std::uint64_t{m.inner_at}, m.inner, std::uint64_t{m.element_bytes},
                           std::uint64_t{m.box_inner}, std::uint64_t{m.box_rows}, std::uint64_t{m.box_panels}})
     text += std::to_string(v) + "/";
-  return text + std::to_string(m.swizzle);
+  text += std::to_string(m.swizzle);
+  if (m.block != 1 || m.block_elements != 1)
+    text += "/" + std::to_string(m.block) + "/" + std::to_string(m.block_elements);
+  return text;
 }
 
 std::string plan_text(const LaunchPlan& p) {

@@ -36,7 +36,8 @@ class Writer {
     number(m.stride_at);
     number(m.inner_at);
     number64(m.inner);
-    for (std::uint32_t v : {m.element_bytes, m.box_inner, m.box_rows, m.box_panels, m.swizzle}) number(v);
+    for (std::uint32_t v : {m.block, m.block_elements, m.element_bytes, m.box_inner, m.box_rows, m.box_panels, m.swizzle})
+      number(v);
   }
   void plan(const LaunchPlan& p) {
     axis(p.x);
@@ -101,7 +102,8 @@ class Reader {
     m.stride_at = number();
     m.inner_at = number();
     m.inner = number64();
-    for (std::uint32_t* v : {&m.element_bytes, &m.box_inner, &m.box_rows, &m.box_panels, &m.swizzle}) *v = number();
+    for (std::uint32_t* v : {&m.block, &m.block_elements, &m.element_bytes, &m.box_inner, &m.box_rows, &m.box_panels, &m.swizzle})
+      *v = number();
     return m;
   }
   LaunchPlan plan() {
@@ -134,7 +136,7 @@ double number_of(std::string_view s) { return std::strtod(std::string(s).c_str()
 }  // namespace
 
 std::string encode_request(const Source& source, const Arch& arch, const CompileOptions& options) {
-  Writer w("TWQ2");
+  Writer w("TWQ3");
   w.text(arch.name);
   w.text(options.nvrtc);
   w.number(options.compiler_cache);
@@ -153,7 +155,7 @@ std::string encode_request(const Source& source, const Arch& arch, const Compile
 }
 
 std::optional<Request> decode_request(const std::string& body) {
-  Reader r(body, "TWQ2");
+  Reader r(body, "TWQ3");
   Request q;
   q.target = r.text();
   q.options.nvrtc = r.text();

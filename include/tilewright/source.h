@@ -39,6 +39,9 @@ struct TensorMapPlan {
                                       // bytes are a multiple of 16. kNone: rows are dense
   std::uint32_t inner_at = kNone;     // offset of an int64 count of the elements of a row; kNone: `inner`
   std::uint64_t inner = 0;            // contiguous
+  // Where rows are blocks of a coded format, what inner_at and stride_at find counts the format's elements, of which
+  // `block` are stored as `block_elements` of the map's. A row is whole blocks.
+  std::uint32_t block = 1, block_elements = 1;
   std::uint32_t element_bytes = 1;    // 1, 2 or 4
   std::uint32_t box_inner = 0;        // elements, at most 256: a multiple of 16 bytes, at most `swizzle` of them
   std::uint32_t box_rows = 0;         // at most 256

@@ -53,6 +53,8 @@ Binary full_binary() {
                          .rows = ~std::uint64_t{0},
                          .inner_at = TensorMapPlan::kConstants + 8,
                          .inner = std::uint64_t{1} << 40,
+                         .block = 32,
+                         .block_elements = 9,
                          .element_bytes = 1,
                          .box_inner = 32,
                          .box_rows = 256,

@@ -396,6 +396,27 @@ TEST_CASE("kernel: a map of panels, with its sizes among the constants") {
   CHECK(mentions(t.refused(ErrorCode::driver_failed), "0 rows of 64 elements"));
 }
 
+TEST_CASE("kernel: a map of rows that are blocks of a coded format") {
+  MapCase t;
+  Contract contract = gemm_contract();
+  const std::int64_t k = 64;
+  contract.constants.assign(bytes_of(k).begin(), bytes_of(k).end());
+  Binary binary = map_binary();
+  TensorMapPlan& map = binary.plan.maps[0];
+  map.inner_at = TensorMapPlan::kConstants;  // 32 elements as six words
+  map.block = 32, map.block_elements = 6;
+  map.element_bytes = 4, map.box_inner = 12, map.box_panels = 1, map.swizzle = 0;
+  t.kernel = t.make(binary, contract);
+  t.kernel.launch(nullptr, t.args);
+  REQUIRE(t.maps.size() == 2);
+  CHECK(t.maps[0].size[0] == 12);
+  CHECK(t.maps[0].size[2] == 1);
+  CHECK(t.maps[0].stride[0] == 48);
+  t.args.ldx = 128;
+  t.kernel.launch(nullptr, t.args);
+  CHECK(t.maps[0].stride[0] == 96);
+}
+
 TEST_CASE("kernel: a captured launch keeps its maps") {
   MapCase t;
   const jit::OwnedStream stream(t.device);

@@ -110,6 +110,10 @@ TEST_CASE(
   refused([](Plan&, Map& m) { m.pointer = Map::kNone; }, "plan.maps[1].pointer");
   refused([](Plan&, Map& m) { m.inner_at = Map::kConstants; }, "plan.maps[1].inner_at");  // there are none
   refused([](Plan&, Map& m) { m.box_panels = 257; }, "plan.maps[1].box_panels");
+  for (const std::uint32_t value : {0u, 65537u}) {
+    refused([&](Plan&, Map& m) { m.block = value; }, "plan.maps[1].block");
+    refused([&](Plan&, Map& m) { m.block_elements = value; }, "plan.maps[1].block_elements");
+  }
   refused([](Plan&, Map& m) { m.inner = 80, m.box_panels = 1; }, "plan.maps[1].inner");  // panels of 32
   Binary good = map_binary();
   good.plan.persistent = 32;
