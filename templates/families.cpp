@@ -13,7 +13,7 @@ namespace tilewright {
 namespace {
 
 // Most specialized first, the reference last: it takes whatever the others do not.
-const Family* const kGemm[] = {&gemm::wgmma(), &gemm::mma(), &gemm::gemv(), &gemm::reference()};
+const Family* const kGemm[] = {&gemm::wgmma(), &gemm::wgmma_codes(), &gemm::mma(), &gemm::gemv(), &gemm::reference()};
 const Family* const kCast[] = {&cast::blocks(), &cast::rows(), &cast::reference()};
 const Family* const kPack[] = {&pack::tiles()};
 

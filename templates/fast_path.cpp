@@ -4,6 +4,7 @@
 #include <tilewright/error.h>
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <string>
 #include <type_traits>
@@ -70,16 +71,30 @@ constexpr TileInfo tiles_of() {
   return {};
 }
 
+// What w's tiles may be for (core/tiles.cuh), and by its number here which of them they are for an x.
+template <class... E>
+struct TileElements {
+  template <class X>
+  static constexpr int number() {
+    int at = 0;
+    const bool found = ((tw::same<E, tw::tile_element<X>> || (++at, false)) || ...);
+    return found ? at : -1;
+  }
+  template <class W>
+  static constexpr std::array<TileInfo, sizeof...(E)> all() {
+    return {tiles_of<W, E>()...};
+  }
+};
+using Tiled = TileElements<tw::f16, tw::bf16, tw::e4m3, tw::i8, tw::Codes>;
+
 struct TileEntry {
   const char* name;
-  Element element;
-  TileInfo tiles[8];  // by x's element
+  int as_x;  // -1: none
+  decltype(Tiled::all<tw::fmt::f16>()) as_w;
 };
 template <class F>
 constexpr TileEntry tile_entry(const char* name) {
-  return {name,
-          element_of<F>(),
-          {{}, {}, tiles_of<F, tw::f16>(), tiles_of<F, tw::bf16>(), tiles_of<F, tw::e4m3>(), {}, tiles_of<F, tw::i8>(), {}}};
+  return {name, Tiled::number<F>(), Tiled::all<F>()};
 }
 constexpr TileEntry kTiles[] = {
 #define FORMAT(NAME) tile_entry<tw::fmt::NAME>(#NAME),
@@ -105,7 +120,9 @@ const FastPath& fast_path(Format f) {
 }
 
 const TileInfo* tile_info(Format w, Format x) {
-  const TileInfo& tiles = tile_entry(w).tiles[static_cast<std::size_t>(tile_entry(x).element)];
+  const int number = tile_entry(x).as_x;
+  if (number < 0) return nullptr;
+  const TileInfo& tiles = tile_entry(w).as_w[static_cast<std::size_t>(number)];
   return tiles.words ? &tiles : nullptr;
 }
 

@@ -82,8 +82,7 @@ void pack_checks(Suite& s) {
   // Asked of the problem itself: packing needs no warpgroup instructions.
   for (Format x : Format::all())
     for (Format w : Format::all()) {
-      std::int64_t step = std::lcm<std::int64_t>(w.block(), 128 / std::max(1, x.info().streams[0].bytes));
-      if (x.block() != 1) continue;
+      std::int64_t step = std::lcm<std::int64_t>(w.block(), 128 / std::max(1, x.info().streams[0].bytes / x.block()));
       Pack pack{w, x, 192, 3 * step};
       try {
         const Problem problem(pack);

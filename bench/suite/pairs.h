@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +22,8 @@ struct Pair {
   std::string text(int which, std::int64_t n, std::int64_t k, bool epilogue) const;
   int element() const { return x.info().streams[0].bytes / x.block(); }  // bytes of one of x
   int panel() const { return 128 / element(); }                           // columns of 128 bytes
+  // Elements that a row of x may be longer than k by multiples of: 16 bytes, of whole blocks.
+  std::int64_t step() const { return x.block() * (16 / std::gcd(16, x.info().streams[0].bytes)); }
   std::string name() const { return fmt::format("{} x {}{}", x.name(), w.name(), fast ? " fast" : ""); }
 };
 
@@ -29,7 +32,7 @@ constexpr std::int64_t kWholeK = 2048;  // a multiple of every block, of a tile 
 // Every pair, as stored or as tiles, found by asking.
 std::vector<Pair> wgmma_pairs(Suite& s);
 
-// The family's candidates at m, best first.
+// Candidates at m of the families whose names begin with `family`, best first.
 std::vector<Candidate> legal(Suite& s, const Problem& problem, std::int64_t m, std::string_view family);
 
 }  // namespace tilewright::bench

@@ -9,12 +9,12 @@
 // Fragment of step s (of four): register r of thread t holds row 16 (t / 32) + t % 32 / 4 + 8 (r % 2) and `width`
 // elements (2 or 4 to a word) from k = 2 width (4 s) ... : column (8 s + t % 4 + 4 (r / 2)) * width of the panel.
 //
-// A coded format takes part if it has a template `Tile<Element>`, Element being x's (f16, bf16, e4m3 or i8), and
-// kTiles<Element> says for which, with
+// A coded format takes part if it has a template `Tile<Element>`, Element being x's (tile_element<X>: f16, bf16, e4m3, i8
+// or Codes), and kTiles<Element> says for which, with
 //   kBits                          of a stored code: 2, 3, 4, 5, 6 or 8
 //   kScaleK, kScaleBytes           columns per chunk of scales, bytes per row of one (0: no such stream)
 //   kFactor                        what unpacked values lack, given to the epilogue
-//   kDeferred                      fragments lack the scale, row_scale(scales, row) is it: one group per panel
+//   kDeferred                      fragments lack the scale, row_scale(scales, row, step) is it
 //   kRounding                      largest relative error of an unpacked value against its weight's parts; 0: exact
 //   kOffset                        those are code * step and what code 0 stands for; false: the weight itself
 //   code(block, i), put_code(...)  the stored form of element i of a block, and its inverse (into zeroed bits)
@@ -25,6 +25,14 @@
 #include "core/ptx.cuh"
 
 namespace tw {
+
+// In place of an element, of x in blocks of codes with a scale: fragments are w's codes as 16-bit floats, integers, and its
+// scales are applied to each group's products. The tiles themselves are those for f16.
+struct Codes {};
+template <class X, class = void> struct TileElementOf { using type = void; };
+template <class X> struct TileElementOf<X, void_of<typename X::Element>> { using type = typename X::Element; };
+template <class X> struct TileElementOf<X, void_of<typename X::TileElement>> { using type = typename X::TileElement; };
+template <class X> using tile_element = typename TileElementOf<X>::type;
 
 // Where an element's code is: word of the thread, and the shift within it. Codes of 3, 5 and 6 bits are placed as their
 // lower 2 or 4 bits, and the others in words behind. The two elements of a 16-bit pair are in different halves of a word.
@@ -50,6 +58,7 @@ template <int bits, int width> struct TilePlace {
   }
 };
 template <class Element> constexpr int kTileWidth = 4 / static_cast<int>(sizeof(Element));
+template <> constexpr int kTileWidth<Codes> = 2;
 template <class Tile, class Element> constexpr int kTileWords = TilePlace<Tile::kBits, kTileWidth<Element>>::kWords;
 // Row within the strip and column within the panel.
 template <int width> TW_FN constexpr int tile_row(int thread, int r) { return 16 * (thread / 32) + thread % 32 / 4 + 8 * (r % 2); }
@@ -244,6 +253,30 @@ template <class Element, class Base, int bits, int offset, int group> struct Sca
   }
 };
 
+// The same as integers, exact, d apart.
+template <class Base, int bits, int offset, int group> struct ScaledTile<Codes, Base, bits, offset, group> : ItemTile<Base, group, 2> {
+  static constexpr int kBits = bits, kGroups = ItemTile<Base, group, 2>::kGroups;
+  static constexpr float kFactor = 1.0f;
+  static constexpr bool kDeferred = true, kOffset = false;
+  static constexpr double kRounding = 0;
+  struct Scales { u32 d[2]; };  // of a row, for each group of the panel
+  TW_MEMBER static float row_scale(const Scales& s, int row, int step) {
+    return step * kGroups / 4 ? high_half<f16>(s.d[row]) : low_half<f16>(s.d[row]);
+  }
+  TW_MEMBER static Scales scales(const u8* chunk, int pair, int) {
+    if constexpr (kGroups == 2) {
+      const u32x2 q = *reinterpret_cast<const u32x2*>(chunk + 8 * pair);
+      return {{q.x, q.y}};
+    } else {
+      const u32 q = *reinterpret_cast<const u32*>(chunk + 4 * pair);
+      return {{q, q >> 16}};
+    }
+  }
+  template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
+    TileCodes<f16, bits>::template pairs<offset>(w, step, a);
+  }
+};
+
 // What AffineTile does to a row's codes: (code - z) d + m, z as TileCodes wants it.
 template <class Element> struct Affine {
   PairScale<Element> d;
@@ -344,7 +377,7 @@ template <class Element, class Base> struct DeferredTile : ItemTile<SignedNibble
   static constexpr bool kDeferred = true, kOffset = false;
   static constexpr double kRounding = 0;
   struct Scales { float d[2]; };
-  TW_MEMBER static float row_scale(const Scales& s, int row) { return s.d[row]; }
+  TW_MEMBER static float row_scale(const Scales& s, int row, int = 0) { return s.d[row]; }
   TW_MEMBER static Scales scales(const u8* chunk, int pair, int) {
     const u32 q = *reinterpret_cast<const u32*>(chunk + 4 * pair);
     return {{low_half<f16>(q), high_half<f16>(q)}};

@@ -62,7 +62,7 @@ struct q8_0 {
     TW_MEMBER static void put_code(u8* block, int i, u32 code) { block[2 + i] = static_cast<u8>(code ^ 0x80u); }
     TW_MEMBER static u8* item(u8* data, u8*, i64 group) { return data + group * 34; }
   };
-  template <class Element> static constexpr bool kTiles = sizeof(Element) == 2;
+  template <class Element> static constexpr bool kTiles = sizeof(Element) == 2 || same<Element, Codes>;
   template <class Element> using Tile = ScaledTile<Element, TileBase, 8, 128, 32>;
 };
 

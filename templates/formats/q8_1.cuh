@@ -4,6 +4,7 @@
 // the inputs, in element order. No kernel here reads s: sums of codes are formed exactly, in integers.
 #pragma once
 #include "core/format.cuh"
+#include "core/tiles.cuh"
 
 namespace tw::fmt {
 
@@ -68,6 +69,7 @@ struct q8_1 {
     if (lane == kLanes - 1) *reinterpret_cast<u32*>(data) = f32_to_f16_bits(d) | (static_cast<u32>(f32_to_f16_bits(s)) << 16);
   }
 
+  using TileElement = Codes;
   static constexpr int kGroup = 32;
   static constexpr bool kCodes = true, kOffset = false;
   TW_MEMBER static constexpr bool unit_ok(int e) { return e == 32 || e == 64 || e == 128; }

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <numeric>
 
 #include "templates/fast_path.h"
 #include "templates/gemm/params.cuh"
@@ -87,7 +88,9 @@ Contract contract(const Gemm& g) {
   // Rows of elements, with a scale per row or without, that are whole 16-byte pieces are read as such, so they have to start on
   // one.
   const int bytes = g.x.block() == 1 ? fast_path(g.x).data_bytes : 0;
-  const std::int64_t multiple = bytes == 0              ? g.x.block()
+  // So do those of a coded x where w is tiles, since the copy engine reads them.
+  const std::int64_t row_blocks = g.packing == Packing::tiles && g.x.block() > 1 ? 16 / std::gcd(16, fast_path(g.x).data_bytes) : 1;
+  const std::int64_t multiple = bytes == 0              ? g.x.block() * row_blocks
                                 : g.k * bytes % 16 == 0 ? 16 / bytes
                                 : g.k * bytes % 8 == 0  ? 8 / bytes
                                 : g.k * bytes % 4 == 0  ? 4 / bytes

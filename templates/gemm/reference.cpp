@@ -34,7 +34,7 @@ class Reference final : public EnumeratedFamily {
     s.includes = includes_for(g, "gemm/reference.cuh");
     s.plan_type = fmt::format("tw::gemm::Reference<{}, {}, {}, {}{}>", format_type(g.x), format_type(g.w),
                               epilogue_type(g), c.at("oracle") ? "true" : "false",
-                              g.packing == Packing::tiles ? fmt::format(", {}::Element", format_type(g.x)) : "");
+                              g.packing == Packing::tiles ? fmt::format(", tw::tile_element<{}>", format_type(g.x)) : "");
     s.space = "tw::gemm";
     s.plan.x = {1, 0, kThreads};
     s.plan.y = {1, kRows, 0};

@@ -34,12 +34,12 @@ template <class X, int STRIPS, int PANELS> struct PlainWeights {
 
 // Tiles: per strip of 64 rows, the stage's panels of codes lie together, and so do its chunks of scales.
 template <class X, class W, int STRIPS, int PANELS> struct TileWeights {
-  using Element = typename X::Element;
+  using Element = tile_element<X>;
   using Tile = typename W::template Tile<Element>;
   static constexpr int kWords = kTileWords<Tile, Element>;
   static constexpr bool kRegisters = true, kDeferred = Tile::kDeferred;
   static constexpr float kFactor = Tile::kFactor;
-  static constexpr int kPanelK = 128 / static_cast<int>(sizeof(Element)), BK = PANELS * kPanelK;
+  static constexpr int kPanelK = 32 * kTileWidth<Element>, BK = PANELS * kPanelK;
   static constexpr int kTileBytes = 512 * kWords;
   static constexpr int kChunkBytes = 64 * Tile::kScaleBytes;  // of kScaleK columns
   static constexpr int kChunks = Tile::kScaleBytes ? max2(1, BK / Tile::kScaleK) : 0;

@@ -10,6 +10,7 @@
 #include "templates/fast_path.h"
 #include "templates/gemm/gemm.h"
 #include "templates/gemm/instruction.h"
+#include "templates/gemm/outlet.cuh"
 #include "templates/gemm/params.cuh"
 #include "templates/knobs.h"
 #include "templates/specialize.h"
@@ -128,13 +129,9 @@ int stage_bytes(const Knobs& k, const Operands& o) {
 }
 int shared_bytes(const Knobs& k, const Operands& o) {
   const int slot = k.parts() * k.bm * (k.bn() / k.split) * 4;
-  // Outlet, and TurnedOutlet, whose four-byte elements are not turned around.
-  const int tokens = k.bm % 32 == 0 && std::max(o.y_bytes, o.c_bytes) <= 2 ? 32 : k.bm % 16 == 0 ? 16 : 8;
-  const bool in_place = o.c_bytes == 0 || o.c_bytes == o.y_bytes;
-  const int outlet = 2 * tokens * 64 * (o.y_bytes + (in_place ? 0 : o.c_bytes));
-  const int y = o.y_bytes == 4 ? 0 : o.y_bytes;
-  const int turned_outlet = 4 * 16 * 64 * (o.c_bytes ? 2 : 1) * (in_place ? std::max(y, o.c_bytes) : y + o.c_bytes);
-  const int turn = k.parts() > 1 ? 2 * slot : k.groups * (k.turned ? turned_outlet : outlet);
+  const int turn = k.parts() > 1 ? 2 * slot
+                   : k.turned  ? 4 * k.groups * tw::gemm::turned_outlet_bytes(o.y_bytes, o.c_bytes)
+                                      : k.groups * tw::gemm::outlet_bytes(k.bm, o.y_bytes, o.c_bytes);
   return k.stages * stage_bytes(k, o) + turn + (k.turned ? 0 : k.math_groups() * k.bm * o.row_bytes) + 16 * k.stages +
          (k.parts() > 1 ? 16 : 0);
 }

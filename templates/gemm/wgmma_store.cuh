@@ -5,6 +5,7 @@
 #pragma once
 #include "arch/sm90.cuh"
 #include "gemm/epilogue.cuh"
+#include "gemm/outlet.cuh"
 
 namespace tw::gemm {
 
@@ -119,13 +120,13 @@ template <class T, int TOKENS> struct Chunk : Rows<T, TOKENS, 128> {
 template <class Epi, int BM> struct Outlet {
   using Y = typename Epi::Out;
   using C = select<Epi::kC, typename Epi::Residual, Y>;
-  static constexpr int kTokens = BM % 32 == 0 && sizeof(Y) <= 2 && sizeof(C) <= 2 ? 32 : BM % 16 == 0 ? 16 : 8;
+  static constexpr int kYBytes = sizeof(Y), kCBytes = Epi::kC ? sizeof(C) : 0;
+  static constexpr int kTokens = outlet_tokens(BM, kYBytes, kCBytes);
   static constexpr int kBlocks = min2(kTokens / 8, 4 / static_cast<int>(sizeof(Y)));  // of tokens put at a time
   using Result = Chunk<Y, kTokens>;
   using Addend = Chunk<C, kTokens>;
   static constexpr int kAddendAt = sizeof(C) == sizeof(Y) ? 0 : Result::kBytes;
-  static constexpr int kBuffer = kAddendAt == 0 ? Result::kBytes : kAddendAt + Addend::kBytes;
-  static constexpr int kBytes = 2 * kBuffer;
+  static constexpr int kBytes = outlet_bytes(BM, kYBytes, kCBytes), kBuffer = kBytes / 2;
 };
 
 // Where the sides have changed places, a warp has sixteen rows of 64 elements to itself. Four-byte elements leave as they are;
@@ -137,8 +138,7 @@ template <class Epi> struct TurnedOutlet {
   using Addend = Rows<C, 16, 32>;
   static constexpr int kBlocks = 4 / static_cast<int>(sizeof(Y));  // of eight columns that are put at a time
   static constexpr int kResult = sizeof(Y) == 4 ? 0 : Result::kBytes, kAddendAt = sizeof(C) == sizeof(Y) ? 0 : kResult;
-  static constexpr int kBuffer = max2(kResult, Epi::kC ? kAddendAt + Addend::kBytes : 0);
-  static constexpr int kBytes = (Epi::kC ? 2 : 1) * kBuffer;
+  static constexpr int kBytes = turned_outlet_bytes(sizeof(Y), Epi::kC ? sizeof(C) : 0), kBuffer = kBytes / (Epi::kC ? 2 : 1);
 
   template <class Value> TW_MEMBER static void put(u8* rows, int b, const Value (&v)[kBlocks][2][2], int lane) {
     u32 bits[4];

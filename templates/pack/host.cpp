@@ -29,8 +29,9 @@ void run(const tw::pack::Args& args, const tw::pack::Shape& shape) {
 
 template <class W, class X, bool inverse>
 constexpr Run run_of() {
-  if constexpr (requires { typename X::Element; })
-    if constexpr (tw::has_tile<W, typename X::Element>) return &run<W, typename X::Element, inverse>;
+  using Element = tw::tile_element<X>;
+  if constexpr (!tw::same<Element, void>)
+    if constexpr (tw::has_tile<W, Element>) return &run<W, Element, inverse>;
   return nullptr;
 }
 template <class W, bool inverse>

@@ -57,6 +57,7 @@ void fill(Rows<W>& w, unsigned seed) {
 
 template <class Element>
 double element(const u32 (&a)[4], int r, int e) {
+  if constexpr (same<Element, Codes>) return element<f16>(a, r, e);
   if constexpr (sizeof(Element) == 2) return e ? high_half<Element>(a[r]) : low_half<Element>(a[r]);
   const u8 byte = static_cast<u8>(a[r] >> (8 * e));
   return same<Element, i8> ? static_cast<i8>(byte) : static_cast<double>(e4m3_to_f32(byte));
@@ -94,7 +95,7 @@ void check(Rows<W>& w) {
         for (int r = 0; r < 4; ++r)
           for (int e = 0; e < kWidth; ++e) {
             double value = element<Element>(a, r, e) * Tile::kFactor;
-            if constexpr (Tile::kDeferred) value *= Tile::row_scale(of_rows, r % 2);
+            if constexpr (Tile::kDeferred) value *= Tile::row_scale(of_rows, r % 2, step);
             const i64 row = tile_row<kWidth>(thread, r);
             const i64 k = panel * Pack::kPanelK + tile_column<kWidth>(thread, step, r, e);
             const int i = static_cast<int>(k % W::kBlock);
@@ -131,6 +132,7 @@ void check_format(const char* w) {
   check_pair<W, bf16>(w, "bf16");
   check_pair<W, e4m3>(w, "e4m3");
   check_pair<W, i8>(w, "i8");
+  check_pair<W, Codes>(w, "codes");
 }
 
 }  // namespace

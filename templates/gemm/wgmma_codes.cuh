@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hopper's kernel for codes by codes: x in blocks of 32 signed bytes under a scale, w as tiles of integers under scales of
+// their own, faithful to integer arithmetic. Bytes and nibbles are integers that f16 holds, and so are sums of 32 of their
+// products in single precision; hence f16 matrix instructions give exact integers, as floats already, where those of bytes
+// would leave a conversion for every result. What remains of a group is y += (scale of w * scale of x) * sum.
+//
+// As in wgmma.cuh weights are the 64-row side and come from registers. A tensor map knows no f16 in x's blocks, so the
+// producer is a whole warpgroup: the copy engine brings rows of blocks as they are stored, its threads write their codes as
+// swizzled rows of f16, and their scales in the order in which math threads want them.
+//
+//   BM        tokens per tile
+//   STRIPS    64-row strips of w per math warpgroup
+//   GROUPS    math warpgroups, along n
+//   PIECES    of the tile's tokens: a matrix instruction has BM / PIECES columns, and the results of two are held at a time,
+//             those of one being scaled while the units make the other's
+//   STAGES    of 128 columns of k, in the ring
+//   SPLIT     blocks of a cluster that split k
+#pragma once
+#include "arch/sm90.cuh"
+#include "core/format.cuh"
+#include "gemm/epilogue.cuh"
+#include "gemm/tiles.cuh"
+#include "gemm/weights.cuh"
+#include "gemm/wgmma_store.cuh"
+
+namespace tw::gemm {
+
+template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECES, int STAGES, int SPLIT> struct WarpgroupCodes {
+  static constexpr int kPanels = 2, kPanelK = 64, BK = kPanels * kPanelK, kGroup = 32, kStageGroups = BK / kGroup;
+  using Weights = TileWeights<X, W, STRIPS * GROUPS, kPanels>;
+  using Tile = typename Weights::Tile;
+  static_assert(X::kCodes && X::kGroup == kGroup && X::kBlock == kGroup && !X::kOffset && !W::kOffset && Weights::kDeferred, "formats");
+
+  static constexpr int kMath = 128 * GROUPS, kThreads = kMath + 128;
+  // x's elements that a producer's thread widens at a time. Where it is a whole row's, it needs more registers.
+  static constexpr int kUnit = BM % 128 == 0 ? 128 : BM >= 64 ? 64 : 32;
+  static constexpr bool kUneven = GROUPS == 2;  // the producer hands registers over
+  static constexpr int kMathRegisters = kUnit == 128 ? 216 : 224, kProducerRegisters = kUnit == 128 ? 72 : 56;
+
+  // What WarpgroupStores asks for.
+  using Sum = float;
+  static constexpr int kBM = BM, kStrips = STRIPS, kGroups = GROUPS, kKGroups = 1, kSplit = SPLIT, kParts = SPLIT;
+  static constexpr int kStripRows = 64, BN = kStripRows * STRIPS * GROUPS, kSums = BM / 2;
+  static constexpr bool kDeferred = true;
+  static constexpr int kSlice = BN / SPLIT, kSlotFloats = kParts * BM * kSlice;
+  using Sums = Sum[STRIPS][kSums];
+  using Stores = WarpgroupStores<X, W, Epi, WarpgroupCodes>;
+
+  // ---- shared memory: the ring of operands, x's scales beside it, blocks of x as stored, what the epilogue turns, barriers
+  static constexpr int kPanelBytes = BM * 128, kXBytes = kPanels * kPanelBytes;
+  static constexpr int kStageBytes = kXBytes + Weights::kStageBytes;
+  static_assert(kStageBytes % 1024 == 0, "swizzle atoms");
+  static constexpr int kRowBytes = X::template raw_bytes<BK>(), kRawBytes = BM * kRowBytes, kRawStages = 2;
+  static_assert(kRowBytes % 16 == 0 && kRawBytes % 128 == 0, "boxes of the copy engine");
+  static constexpr int kScalesBytes = kStageGroups * BM * 4;
+  static constexpr int kScalesAt = STAGES * kStageBytes, kRawAt = kScalesAt + STAGES * kScalesBytes, kTurnAt = kRawAt + kRawStages * kRawBytes;
+  static constexpr int kTurnBytes = kParts > 1 ? 2 * kSlotFloats * 4 : GROUPS * Outlet<Epi, BM>::kBytes;
+  static constexpr int kBarriersAt = kTurnAt + kTurnBytes;
+  static constexpr int kSharedBytes = kBarriersAt + 16 * STAGES + 8 * kRawStages + (kParts > 1 ? 16 : 0);
+
+  // Of a piece.
+  static constexpr int kColumns = BM / PIECES, kResults = kColumns / 2, kItems = STRIPS * PIECES;
+  static_assert(BM % 16 == 0 && kColumns % 16 == 0 && BM <= 256 && (SPLIT == 1 || BN % SPLIT == 0), "knobs");
+
+  struct Ring {
+    u8* shared;
+    u64 *full, *empty;
+    int stage = 0;
+    u32 phase = 0;
+    TW_MEMBER void advance() {
+      if (++stage == STAGES) stage = 0, phase ^= 1u;
+    }
+    TW_MEMBER u8* x() const { return shared + stage * kStageBytes; }
+    TW_MEMBER u8* w() const { return x() + kXBytes; }
+    TW_MEMBER float* scales(int group) const {
+      return reinterpret_cast<float*>(shared + kScalesAt + stage * kScalesBytes) + group * BM;
+    }
+  };
+  // Where a token's scale is among those of a group: a math thread has tokens 8 j + 2 (lane % 4) and the next, and reads
+  // those of two j at once.
+  TW_MEMBER static int scale_slot(int token) {
+    return token / 16 * 16 + token % 8 / 2 * 4 + token / 8 % 2 * 2 + token % 2;
+  }
+
+  // Tiles in bands of kBand tiles of n, along m within a band: what runs at one time reads few rows of either operand.
+  static constexpr int kBand = 16;
+  struct Tiles {
+    i64 n_tiles, m_tiles, clusters, first, k_begin, k_end;
+    TW_MEMBER Tiles(const Args& args, const Shape& shape) {
+      n_tiles = ceil_div64(shape.n, BN), m_tiles = ceil_div64(args.m, BM);
+      clusters = grid_x() / SPLIT, first = block_x() / SPLIT;
+      const i64 blocks = shape.k / BK, per = ceil_div64(blocks, SPLIT);
+      k_begin = SPLIT > 1 ? min2(blocks, per * static_cast<i64>(cluster_rank())) : 0;
+      k_end = min2(blocks, k_begin + per);
+    }
+    TW_MEMBER i64 count() const { return n_tiles * m_tiles; }
+    TW_MEMBER void at(i64 tile, i64& n0, i64& m0) const {
+      const u32 of_band = kBand * static_cast<u32>(m_tiles), band = static_cast<u32>(tile) / of_band;
+      const u32 within = static_cast<u32>(tile) - band * of_band;
+      const u32 width = min2(static_cast<u32>(kBand), static_cast<u32>(n_tiles) - band * kBand), m = within / width;
+      n0 = static_cast<i64>(band * kBand + within - m * width) * BN;
+      m0 = static_cast<i64>(m) * BM;
+    }
+  };
+
+  // ---- producer: a warpgroup
+  static constexpr u32 kProducers = 9;  // their barrier
+  static constexpr int kRawLoader = 0, kWeightLoader = 96;
+
+  // Rows of blocks on their way into shared memory, some stages ahead; one thread's.
+  struct Ahead {
+    i64 tile, kb, m0;
+    TW_MEMBER Ahead(const Tiles& tiles) : tile(tiles.first), kb(tiles.k_begin) { locate(tiles); }
+    TW_MEMBER void locate(const Tiles& tiles) {
+      i64 n0;
+      tiles.at(tile, n0, m0);
+    }
+    TW_MEMBER void fetch(const Tiles& tiles, const TensorMap* map, u8* to, u64* full) {
+      if (tile >= tiles.count()) return;
+      barrier_expect(full, kRawBytes);
+      tensor_load(to, map, static_cast<i32>(m0), static_cast<i32>(kb), full, kEvictNormal);
+      if (++kb == tiles.k_end) {
+        kb = tiles.k_begin, tile += tiles.clusters;
+        locate(tiles);
+      }
+    }
+  };
+
+  // Neighbouring threads take neighbouring rows: 144 bytes apart their reads fall into different banks, and their writes
+  // differ in the swizzle.
+  TW_MEMBER static void widen_rows(const u8* raw, const Ring& ring, int thread) {
+    constexpr int kUnits = BM * (BK / kUnit);
+    TW_NO_UNROLL for (int i = 0; i < ceil_div(kUnits, 128); ++i) {
+      const int at = i * 128 + thread, row = at % BM, first = at / BM * (kUnit / kGroup);
+      if (kUnits % 128 != 0 && at >= kUnits) break;
+      typename X::template Unit<kUnit> unit;
+      X::template load_raw<kUnit>(unit, raw + row * kRowBytes, nullptr, first * kGroup, 0);
+      TW_UNROLL for (int g = 0; g < kUnit / kGroup; ++g) {
+        u32 codes[8];
+        float scale, offset;
+        X::template group<kUnit>(unit, g, codes, scale, offset);
+        u8* panel = ring.x() + (first + g) / 2 * kPanelBytes;
+        TW_UNROLL for (int c = 0; c < 4; ++c) {
+          const u32x2 low = widen<f16>(codes[2 * c]), high = widen<f16>(codes[2 * c + 1]);
+          *reinterpret_cast<u32x4*>(panel + swizzled<128>(row, (first + g) % 2 * 4 + c)) = {low.x, low.y, high.x, high.y};
+        }
+        ring.scales(first + g)[scale_slot(row)] = scale;
+      }
+    }
+  }
+
+  TW_MEMBER static void produce(const Args& args, const Shape& shape, const TensorMap* x_map, Ring ring, u64* raw_full, const Tiles& tiles,
+                                int thread) {
+    u8* const raw = ring.shared + kRawAt;
+    // Weights that no other tile reads leave L2 to the rest.
+    const u64 w_policy = tiles.m_tiles == 1 ? kEvictFirst : kEvictNormal;
+    if (tiles.k_begin < tiles.k_end) {
+      Ahead ahead(tiles);
+      if (thread == kRawLoader)
+        for (int i = 0; i < kRawStages; ++i) ahead.fetch(tiles, x_map, raw + i * kRawBytes, raw_full + i);
+      int slot = 0;
+      u32 raw_phase = 0;
+      ring.phase = 1;  // all stages are empty
+      for (i64 tile = tiles.first; tile < tiles.count(); tile += tiles.clusters) {
+        i64 n0, m0;
+        tiles.at(tile, n0, m0);
+        for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
+          u64* full = ring.full + ring.stage;
+          barrier_wait(ring.empty + ring.stage, ring.phase);
+          if (thread == kWeightLoader) {
+            barrier_expect(full, Weights::bytes(shape, n0, kb));
+            Weights::load(ring.w(), args, shape, nullptr, n0, kb, full, w_policy);
+          }
+          barrier_wait(raw_full + slot, raw_phase);
+          widen_rows(raw + slot * kRawBytes, ring, thread);
+          fence_async();
+          sync_named(kProducers, 128);
+          if (thread == kRawLoader) {
+            barrier_arrive(full);
+            ahead.fetch(tiles, x_map, raw + slot * kRawBytes, raw_full + slot);
+          }
+          if (++slot == kRawStages) slot = 0, raw_phase ^= 1u;
+          ring.advance();
+        }
+      }
+    }
+    if (thread == 0) launch_dependent_grids();  // late: what comes next would compete for the memory
+  }
+
+  TW_MEMBER static void prefetch(const Args& args, const Shape& shape, const Tiles& tiles) {
+    if (tiles.first >= tiles.count()) return;
+    i64 n0, m0;
+    tiles.at(tiles.first, n0, m0);
+    const i64 end = min2(tiles.k_end, tiles.k_begin + STAGES);
+    for (i64 kb = tiles.k_begin; kb < end; ++kb) Weights::prefetch(args, shape, nullptr, n0, kb);
+  }
+
+  // ---- math
+  TW_MEMBER static void release(const Ring& ring, int lane) {
+    lanes_together();
+    if (lane == 0) barrier_arrive(ring.empty + ring.stage);
+  }
+
+  // A group's fragments of this thread, two steps of each strip, and its rows' scales.
+  struct Fragments {
+    u32 a[STRIPS][2][4];
+    float scale[STRIPS][2];
+  };
+  // What a group leaves for the next one of its panel.
+  struct Panel {
+    u32 words[STRIPS][Weights::kWords];
+    typename Tile::Scales scales[STRIPS];
+  };
+  TW_MEMBER static void unpack(const Ring& ring, i64 kb, int g, int group, int thread, Panel& panel, Fragments& to) {
+    TW_UNROLL for (int s = 0; s < STRIPS; ++s) {
+      if (g % 2 == 0) {
+        Weights::read_codes(ring.w(), group * STRIPS + s, g / 2, thread, panel.words[s]);
+        panel.scales[s] = Weights::read_scales(ring.w(), group * STRIPS + s, kb, g / 2, thread);
+      }
+      TW_UNROLL for (int step = 0; step < 2; ++step) {
+        Tile::fragment(panel.words[s], g % 2 * 2 + step, panel.scales[s], to.a[s][step]);
+        pin(to.a[s][step]);
+      }
+      TW_UNROLL for (int row = 0; row < 2; ++row) to.scale[s][row] = Tile::row_scale(panel.scales[s], row, g % 2 * 2);
+    }
+  }
+  // Item i of a group is piece i / STRIPS by strip i % STRIPS.
+  TW_MEMBER static void multiply_item(u32 x_base, int stage, int g, int item, Fragments& w, float (&products)[kResults]) {
+    const u32 x = x_base + static_cast<u32>(stage * kStageBytes + g / 2 * kPanelBytes + item / STRIPS * kColumns * 128 + g % 2 * 64) / 16;
+    wgmma_fence();
+    TW_UNROLL for (int step = 0; step < 2; ++step)
+      Wgmma<WgmmaKind::f16, kColumns>::rs(products, w.a[item % STRIPS][step], x + 2 * step, step > 0);
+    wgmma_commit();
+  }
+
+  TW_MEMBER static void multiply(Ring& ring, const Tiles& tiles, Sums& sums, int thread) {
+    const int lane = thread % 32, group = uniform(thread / 128);
+    TW_UNROLL for (int s = 0; s < STRIPS; ++s)
+      TW_UNROLL for (int i = 0; i < kSums; ++i) sums[s][i] = 0;
+    if (tiles.k_begin >= tiles.k_end) return;
+    const u32 x_base = wgmma_descriptor(ring.shared);
+    Fragments w[2];  // of a group and of the next
+    float products[2][kResults];
+    Panel panel;
+    barrier_wait(ring.full + ring.stage, ring.phase);
+    unpack(ring, tiles.k_begin, 0, group, thread % 128, panel, w[0]);
+    for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
+      // Nothing is in flight from one stage to the next: ptxas serializes what it cannot follow around the loop (C7514).
+      multiply_item(x_base, ring.stage, 0, 0, w[0], products[0]);
+      const bool last = kb + 1 == tiles.k_end;
+      Ring next = ring;
+      TW_UNROLL for (int g = 0; g < kStageGroups; ++g) {
+        const bool ends = g + 1 == kStageGroups;
+        if (ends && !last) {
+          next.advance();
+          barrier_wait(next.full + next.stage, next.phase);
+        }
+        // After the last stage's last group: its first again, and not used.
+        unpack(ends ? next : ring, ends && !last ? kb + 1 : kb, (g + 1) % kStageGroups, group, thread % 128, panel, w[(g + 1) % 2]);
+        float factors[kColumns / 4];  // x's scales
+        TW_UNROLL for (int i = 0; i < kItems; ++i) {
+          const int n = g * kItems + i, piece = i / STRIPS, s = i % STRIPS;
+          if (i + 1 < kItems) multiply_item(x_base, ring.stage, g, i + 1, w[g % 2], products[(n + 1) % 2]);
+          else if (!ends) multiply_item(x_base, ring.stage, g + 1, 0, w[(g + 1) % 2], products[(n + 1) % 2]);
+          if (s == 0) load_factors(factors, ring.scales(g) + piece * kColumns + lane % 4 * 4);
+          if (i + 1 < kItems || !ends) wgmma_wait<1>();
+          else wgmma_wait<0>();
+          TW_UNROLL for (int j = 0; j < kResults; ++j)
+            sums[s][piece * kResults + j] += (w[g % 2].scale[s][j % 4 / 2] * factors[j / 4 * 2 + j % 2]) * products[n % 2][j];
+        }
+      }
+      release(ring, lane);
+      ring.advance();
+    }
+  }
+  // Four floats of every sixteen.
+  TW_MEMBER static void load_factors(float (&to)[kColumns / 4], const float* from) {
+    TW_UNROLL for (int i = 0; i < kColumns / 16; ++i) {
+      const u32x4 q = *reinterpret_cast<const u32x4*>(from + 16 * i);
+      to[4 * i] = bits_as<float>(q.x), to[4 * i + 1] = bits_as<float>(q.y), to[4 * i + 2] = bits_as<float>(q.z), to[4 * i + 3] = bits_as<float>(q.w);
+    }
+  }
+
+  // ---- the whole
+  TW_MEMBER static void run(const Args& args, const Shape& shape, const TensorMap* x_map) {
+    u8* shared = dynamic_shared();
+    Ring ring{shared, reinterpret_cast<u64*>(shared + kBarriersAt), nullptr};
+    ring.empty = ring.full + STAGES;
+    u64* raw_full = ring.empty + STAGES;
+    typename Stores::Exchange exchange{reinterpret_cast<float*>(shared + kTurnAt), raw_full + kRawStages, 0, 0};
+    const int thread = static_cast<int>(thread_x());
+    if (thread == 0) {
+      for (int i = 0; i < STAGES; ++i) {
+        barrier_init(ring.full + i, 2);  // the producer's threads, of which one speaks for all, and who loads weights
+        barrier_init(ring.empty + i, kMath / 32);
+      }
+      for (int i = 0; i < kRawStages; ++i) barrier_init(raw_full + i, 1);
+      if constexpr (kParts > 1) {
+        barrier_init(exchange.arrived, 1);
+        barrier_init(exchange.arrived + 1, 1);
+      }
+      barrier_init_fence();
+      prefetch_map(x_map);
+    }
+    if constexpr (SPLIT > 1) sync_cluster();
+    else sync_block();
+    const Tiles tiles(args, shape);
+    // While the kernel before this one ends, the first stages of weights come as near as L2.
+    if (thread == kMath) prefetch(args, shape, tiles);
+    wait_prerequisite_grids();
+
+    if (thread >= kMath) {
+      if constexpr (kUneven) give_registers<kProducerRegisters>();
+      produce(args, shape, x_map, ring, raw_full, tiles, thread - kMath);
+    } else {
+      if constexpr (kUneven) take_registers<kMathRegisters>();
+      for (i64 tile = tiles.first; tile < tiles.count(); tile += tiles.clusters) {
+        i64 n0, m0;
+        tiles.at(tile, n0, m0);
+        Sums sums;
+        if constexpr (kParts == 1) Stores::prepare(args, shape, shared + kTurnAt, n0, m0, thread);
+        multiply(ring, tiles, sums, thread);
+        if constexpr (kParts > 1) {
+          Stores::store_reduced(args, shape, exchange, sums, n0, m0, thread);
+        } else {
+          const typename Stores::Scaling scale = Stores::scaling(args, shape, n0, thread);
+          Stores::store_tile(args, shape, shared + kTurnAt, nullptr, scale, sums, n0, m0, thread);
+        }
+      }
+    }
+  }
+};
+
+}  // namespace tw::gemm

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Codes by codes on Hopper: what is refused and why, what is offered, how x's rows are described to the copy engine.
+#include <tilewright/arch.h>
+#include <tilewright/family.h>
+#include <tilewright/kernel.h>
+#include <tilewright/pack.h>
+
+#include <string>
+#include <vector>
+
+#include "support/catch.h"
+#include "templates/families.h"
+
+using namespace tilewright;
+
+namespace {
+
+const Arch& hopper() { return arch("sm_90a"); }
+std::string why_not(const std::string& text, const Arch& target = hopper()) {
+  return family("gemm", "wgmma_codes").why_not(Problem::parse("gemm " + text), target);
+}
+
+}  // namespace
+
+TEST_CASE("wgmma_codes: what it takes, and why not the rest", "[codes]") {
+  const std::string shape = " y=f32 m=64 n=128 k=256";
+  for (const char* w : {"q4_0", "q5_0", "q8_0"}) CHECK(why_not(std::string("x=q8_1 pack=tiles w=") + w + shape).empty());
+  CHECK(why_not("x=q8_1 w=q4_0 pack=tiles" + shape, arch("sm_100a")) == "sm_100a has no warpgroup matrix instructions");
+  CHECK(why_not("x=q8_1 w=q4_0" + shape) == "w=q4_0 is not packed as tiles");
+  CHECK(why_not("x=f16 w=q4_0 pack=tiles" + shape) ==
+        "x=f16 is no format of signed bytes in blocks of 32, whose rows the copy engine can read");
+  CHECK(why_not("x=q8_0 w=q4_0" + shape) ==
+        "x=q8_0 is no format of signed bytes in blocks of 32, whose rows the copy engine can read");
+  CHECK(why_not("x=q8_1 w=q4_0 pack=tiles y=f32 m=64 n=128 k=192") == "k = 192: a multiple of 128 is needed");
+  CHECK(family("gemm", "wgmma").why_not(Problem::parse("gemm x=q8_1 w=q4_0 pack=tiles" + shape), hopper()) ==
+        "x=q8_1 is no operand of a warpgroup matrix instruction");
+}
+
+TEST_CASE("wgmma_codes: every m has candidates that fit", "[codes]") {
+  const Family& codes = family("gemm", "wgmma_codes");
+  for (const char* y : {"f32", "bf16"})
+    for (const char* w : {"q4_0", "q8_0"})
+      for (std::int64_t m : {1, 16, 17, 64, 65, 1000, 4096})
+        for (std::int64_t k : {128, 8192}) {
+          const Problem problem = Problem::parse(std::string("gemm x=q8_1 pack=tiles m=1 n=4096 w=") + w + " y=" + y +
+                                                 " k=" + std::to_string(k)).with_rows(m);
+          const std::vector<Candidate> all = codes.candidates(problem, hopper());
+          CHECK_FALSE(all.empty());
+          for (const Candidate& c : all) {
+            INFO(problem.text() << " " << c.text());
+            CHECK(codes.illegal(problem, hopper(), c).empty());
+            const LaunchPlan plan = codes.source(problem, hopper(), c).plan;
+            CHECK(plan.shared_bytes <= static_cast<std::uint32_t>(hopper().shared_per_block));
+            CHECK(plan.maps[0].box_inner * plan.maps[0].element_bytes == 144);  // a stage's four blocks
+            CHECK(plan.maps[0].box_rows == static_cast<std::uint32_t>(c.at("bm")));
+          }
+        }
+}
+
+TEST_CASE("tiles for q8_1 are those for f16", "[codes]") {
+  Gemm g{.x = Format::parse("f16"), .w = Format::parse("q4_0"), .y = Format::parse("f32"), .bias = {}};
+  g.m = 1, g.n = 64, g.k = 128, g.packing = Packing::tiles;
+  std::vector<std::uint32_t> rows(64 * 72 / 4), data[2], scales[2];
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<std::uint32_t>(i) * 2654435761u;
+  for (int i = 0; i < 2; ++i, g.x = Format::parse("q8_1")) {
+    data[i].resize(static_cast<std::size_t>(packed_bytes(g, "data") / 4));
+    scales[i].resize(static_cast<std::size_t>(packed_bytes(g, "scales") / 4));
+    pack_weights(g, {rows.data(), nullptr, nullptr}, {data[i].data(), scales[i].data(), nullptr});
+  }
+  CHECK(data[0] == data[1]);
+  CHECK(scales[0] == scales[1]);
+}
+
+TEST_CASE("rows of x that the copy engine reads are steps of 16 bytes apart", "[codes]") {
+  const auto multiple = [](const std::string& text) { return contract_for(Problem::parse(text)).strides[0].multiple; };
+  CHECK(multiple("gemm x=q8_1 w=q4_0 y=f32 m=2 n=128 k=256 pack=tiles") == 128);
+  CHECK(multiple("gemm x=q8_1 w=q4_0 y=f32 m=2 n=128 k=256") == 32);
+  CHECK(multiple("gemm x=f16 w=q4_0 y=f32 m=2 n=128 k=256 pack=tiles") == 8);
+}
