@@ -83,21 +83,22 @@ int Bench::add(const Binary& binary) {
   return static_cast<int>(entries_.size()) - 1;
 }
 
-double Bench::time(const Entry& e, bool watch, double* mhz) {
+double Bench::time(const Entry& e, bool loaded, double* mhz) {
+  if (loaded) e.graph->launch(stream_.get());
   start_.record(stream_.get());
   e.graph->launch(stream_.get());
   stop_.record(stream_.get());
-  if (watch) clock_->record(stream_.get());
+  if (clock_) clock_->record(stream_.get());
   stream_.synchronize();
-  *mhz = watch ? clock_->mhz() : 0;
+  *mhz = clock_ ? clock_->mhz() : 0;
   return stop_.microseconds_since(start_) / e.launches;
 }
 
-void Bench::round(std::span<const int> candidates) {
+void Bench::round(std::span<const int> candidates, bool loaded) {
   for (int index : candidates) {
     Entry& e = entries_[static_cast<std::size_t>(index)];
     double mhz = 0;
-    double us = time(e, clock_ != nullptr, &mhz);
+    double us = time(e, loaded, &mhz);
     e.samples.push_back(us);
     e.clocks.push_back(mhz);
   }

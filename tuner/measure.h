@@ -24,8 +24,9 @@ class Bench {
 
   // Loads, warms up and records a candidate. Throws what the driver says. Returns its index.
   int add(const Binary& binary);
-  // One pass over the given candidates: each one's graph once, in order.
-  void round(std::span<const int> candidates);
+  // One pass over the given candidates, in order: each one's graph once, or, `loaded`, twice in a row, of which the second
+  // counts. Then the chip has the clock that the candidate's own work leaves it, where power limits it.
+  void round(std::span<const int> candidates, bool loaded = false);
 
   // Samples (microseconds per launch) taken at a steady clock, and what they amount to.
   std::vector<double> samples(int candidate) const;
@@ -46,7 +47,7 @@ class Bench {
   };
   std::vector<void*> pointers(int copy) const;
   void fill(int copies);
-  double time(const Entry& entry, bool watch, double* mhz);
+  double time(const Entry& entry, bool loaded, double* mhz);
 
   const Task& task_;
   Device device_;

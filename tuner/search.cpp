@@ -20,7 +20,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kScreenRounds = 2;
+constexpr int kScreenRounds = 2, kWarmRounds = 3;
 constexpr int kBatch = 2;  // candidates asked for at a time once the first are through: few, to learn from each
 constexpr double kContender = 1.12;  // a screened time within this of the best goes on to the final
 constexpr std::size_t kMostContenders = 6;
@@ -299,14 +299,15 @@ void Search::final_rounds() {
   std::sort(order.begin(), order.end());
   finalists_ = order;
   std::vector<int> bench;
-  for (int i : finalists_) {
-    bench_->forget(entries_[i].bench);
-    bench.push_back(entries_[i].bench);
-  }
+  for (int i : finalists_) bench.push_back(entries_[i].bench);
+  // Whoever wins will run in a row, on a chip that has reached the clock which power leaves it; a search leaves it idle between
+  // two candidates, and then those win that are fast on a cold chip.
+  for (int i = 0; i < kWarmRounds; ++i) bench_->round(bench, true);
+  for (int b : bench) bench_->forget(b);
   Rules rules;
   std::vector<Summary> now;
   for (int round = 0; round < 2 * rules.most_rounds && !cancelled(); ++round) {
-    bench_->round(bench);
+    bench_->round(bench, true);
     progress("compare", round + 1, rules.most_rounds);
     now.clear();
     for (int b : bench) now.push_back(bench_->summary(b));
