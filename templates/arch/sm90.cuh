@@ -118,6 +118,29 @@ TW_DEVICE void store_cluster_async(float* shared, float v, u64* barrier, u32 ran
 #endif
 }
 
+// The same to a place and a barrier that were looked up once. (Vectors of words would be fewer instructions, but sums that are
+// passed as one can no longer stay where matrix instructions want them: C7511.)
+struct ClusterAddress {
+#if defined(__CUDACC__)
+  u32 at;
+  TW_MEMBER ClusterAddress(const void* shared, u32 rank) {
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(shared)), "r"(rank));
+  }
+#else
+  void* shared;
+  u32 rank;
+  ClusterAddress(void* shared_, u32 rank_) : shared(shared_), rank(rank_) {}
+#endif
+};
+TW_DEVICE void store_cluster_async(const ClusterAddress& place, u32 bytes, float v, const ClusterAddress& barrier) {
+#if defined(__CUDACC__)
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(place.at + bytes), "f"(v), "r"(barrier.at)
+               : "memory");
+#else
+  emu::store_async(static_cast<u8*>(place.shared) + bytes, bits_as<u32>(v), static_cast<u64*>(barrier.shared), place.rank);
+#endif
+}
+
 // ---- bulk copies, global to shared ---------------------------------------------------------------------------------
 // `bytes` and both addresses are multiples of 16.
 TW_DEVICE void bulk_load(void* shared, const void* p, u32 bytes, u64* barrier, u64 policy) {

@@ -27,12 +27,15 @@ constexpr int kWholeRows = 64;  // from here on a tile has many tokens: large ti
 
 struct Knobs {
   int bm, strips, groups, kgroups, panels, stages, cluster, split, warps;
-  int turned = 0;  // the two sides change places: bm is then of w's rows and bn of tokens. Written only where it is 1
+  // Written only where they are 1:
+  int turned = 0;  // the two sides change places: bm is then of w's rows and bn of tokens
+  int tail = 0;    // tiles of the last round are shared by the blocks of a cluster
 
   static Knobs of(const Candidate& c) {
     const auto at = [&](const char* name) { return static_cast<int>(c.at(name)); };
-    return {at("bm"),     at("strips"),  at("groups"), at("kgroups"), at("panels"),
-            at("stages"), at("cluster"), at("split"),  at("warps"),   c.knobs.back().first == "turned"};
+    const std::string& last = c.knobs.back().first;
+    return {at("bm"),     at("strips"),  at("groups"), at("kgroups"),    at("panels"),  at("stages"),
+            at("cluster"), at("split"), at("warps"),  last == "turned", last == "tail"};
   }
   Candidate candidate() const {
     Candidate c{"wgmma",
@@ -46,6 +49,7 @@ struct Knobs {
                  {"split", split},
                  {"warps", warps}}};
     if (turned) c.knobs.emplace_back("turned", 1);
+    if (tail) c.knobs.emplace_back("tail", 1);
     return c;
   }
   int bn() const { return kStripRows * strips * groups; }
@@ -75,7 +79,7 @@ struct Operands {  // what the kernel needs to know of a problem's formats
 // Accumulators of a thread; where they are many, the producer is a warpgroup that hands registers over.
 int accumulators(const Knobs& k, const Operands& o) { return (k.strips + (o.deferred() ? 1 : 0)) * k.bm / 2; }
 bool uneven(const Knobs& k, const Operands& o) {
-  return k.math_groups() == 3 || (k.math_groups() == 2 && accumulators(k, o) >= 96);
+  return k.math_groups() == 3 || (k.math_groups() == 2 && accumulators(k, o) >= (o.tiles ? 80 : 96));
 }
 int threads(const Knobs& k, const Operands& o) { return k.math() + (uneven(k, o) ? 128 : 32); }
 // As many as do not spill.
@@ -133,7 +137,7 @@ int shared_bytes(const Knobs& k, const Operands& o) {
                    : k.turned  ? 4 * k.groups * tw::gemm::turned_outlet_bytes(o.y_bytes, o.c_bytes)
                                       : k.groups * tw::gemm::outlet_bytes(k.bm, o.y_bytes, o.c_bytes);
   return k.stages * stage_bytes(k, o) + turn + (k.turned ? 0 : k.math_groups() * k.bm * o.row_bytes) + 16 * k.stages +
-         (k.parts() > 1 ? 16 : 0);
+         (k.parts() > 1 || k.tail ? 16 : 0);
 }
 
 int blocks_per_sm(const Knobs& k, const Operands& o, const Arch& arch) {
@@ -155,10 +159,11 @@ int few_rows(std::int64_t m) {
 // waves best. What a tile costs besides its products counts as that of kTileCost results.
 struct Tile {
   int bm, strips, groups;
+  bool tail;    // half a round is enough for the last ones, since two blocks share each
   double cost;  // of all, in results of one multiprocessor
 };
 constexpr double kTileCost = 3000;
-constexpr std::size_t kTilesOffered = 6;
+constexpr std::size_t kTilesOffered = 8;
 
 std::vector<Tile> large_tiles(const Gemm& g, const Operands& o, const Arch& arch) {
   const auto ceil_div = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
@@ -169,8 +174,11 @@ std::vector<Tile> large_tiles(const Gemm& g, const Operands& o, const Arch& arch
       const std::int64_t tiles_m = ceil_div(g.m, bm), tiles_n = ceil_div(g.n, k.bn());
       const bool least = bm - 16 <= kWholeRows || ceil_div(g.m, bm - 16) > tiles_m;  // with which as few tiles do
       if (!least || !wgmma_legal(o.kind, bm) || accumulators(k, o) > most_accumulators(k, o)) continue;
-      const double waves = static_cast<double>(ceil_div(tiles_m * tiles_n, arch.typical_sms));
-      all.push_back({bm, strips, groups, waves * (bm * k.bn() + kTileCost)});
+      const std::int64_t clusters = arch.typical_sms / 2, pairs = tiles_m * ceil_div(tiles_n, 2), left = pairs % clusters;
+      const bool tail = groups == 2 && tiles_n > 1 && left > 0 && 2 * left <= clusters;
+      const double waves = tail ? static_cast<double>(pairs / clusters) + 0.5
+                                : static_cast<double>(ceil_div(tiles_m * tiles_n, arch.typical_sms));
+      all.push_back({bm, strips, groups, tail, waves * (bm * k.bn() + kTileCost)});
     }
   }
   std::stable_sort(all.begin(), all.end(), [](const Tile& a, const Tile& b) { return a.cost < b.cost; });
@@ -211,12 +219,13 @@ class WarpgroupFamily final : public EnumeratedFamily {
     std::vector<Candidate> out;
     // The ring as deep as shared memory allows, for one block per SM or for two.
     const auto add = [&](Knobs k) {
-      if (o.tiles && panels_of_k % k.panels != 0) return;  // coded stages are whole
-      if (!o.tiles && k.panels > 1 && panels_of_k < k.panels) return;
-      if (!scales_fit(k, o) || !wgmma_legal(o.kind, k.bm) || accumulators(k, o) > most_accumulators(k, o)) return;
-      if (o.deferred() && o.tiles && !k.warps && (k.strips > 1 || k.panels / k.kgroups % 2 != 0)) return;
-      if (k.split > 1 && panels_of_k / k.panels < 2ll * k.split) return;
-      if (k.bm % (8 * k.share()) != 0 || (o.tiles == nullptr && k.bn() > 256 && k.panels > 1)) return;
+      const std::size_t before = out.size();
+      if (o.tiles && panels_of_k % k.panels != 0) return false;  // coded stages are whole
+      if (!o.tiles && k.panels > 1 && panels_of_k < k.panels) return false;
+      if (!scales_fit(k, o) || !wgmma_legal(o.kind, k.bm) || accumulators(k, o) > most_accumulators(k, o)) return false;
+      if (o.deferred() && o.tiles && !k.warps && (k.strips > 1 || k.panels / k.kgroups % 2 != 0)) return false;
+      if (k.split > 1 && panels_of_k / k.panels < 2ll * k.split) return false;
+      if (k.bm % (8 * k.share()) != 0 || (o.tiles == nullptr && k.bn() > 256 && k.panels > 1)) return false;
       int last = 0;
       for (int blocks : {1, 2}) {
         k.stages = kMaxStages;
@@ -228,6 +237,7 @@ class WarpgroupFamily final : public EnumeratedFamily {
         last = k.stages;
         out.push_back(k.candidate());
       }
+      return out.size() > before;
     };
     if (g.m > kWholeRows && o.blocks) {  // turned: bm of w's rows
       for (int bm : {128, 192, 64})
@@ -238,10 +248,16 @@ class WarpgroupFamily final : public EnumeratedFamily {
     }
     if (g.m > kWholeRows) {
       for (const Tile& t : large_tiles(g, o, arch))
-        for (int panels : {1, 2})
-          for (int cluster : {1, 2})
-            if (cluster == 1 || g.n > kStripRows * t.strips * t.groups)
-              add({t.bm, t.strips, t.groups, 1, panels, 0, cluster, 1, 0});
+        for (int cluster : {1, 2}) {
+          if (t.tail ? cluster == 1 : cluster == 2 && g.n <= kStripRows * t.strips * t.groups) continue;
+          const auto with = [&](int panels) { return Knobs{t.bm, t.strips, t.groups, 1, panels, 0, cluster, 1, 0, 0, t.tail}; };
+          // Two panels a stage are fewer instructions around each. That tells where codes are unpacked or products kept apart,
+          // but two stages are too few.
+          Knobs three = with(2);
+          three.stages = 3;
+          const bool two_panels = (o.tiles || o.deferred()) && shared_bytes(three, o) <= arch.shared_per_block;
+          if (!(two_panels && add(with(2))) && !add(with(1))) add(with(2));
+        }
       for (int bm : {64, 128})
         for (int kgroups : {1, 2}) {  // few tiles: k is split
           const Knobs k{bm, 1, 2 / kgroups, kgroups, 2 * kgroups, 0, 2, 2, 0};
@@ -250,25 +266,29 @@ class WarpgroupFamily final : public EnumeratedFamily {
       return out;
     }
     const int bm = few_rows(g.m);
+    // Codes are multiplied by single warps where those may, and then several panels at a time; with more tokens by warpgroups
+    // side by side, unless their products are kept apart.
+    const int warps = o.tiles && !is_fp8(o.kind) && bm <= 16;
+    const int least_panels = panels_of_k % 2 != 0 ? 1 : warps && panels_of_k % 4 == 0 ? 4 : 2;
+    const int most_panels = panels_of_k % 2 != 0 ? 1 : 8;
+    const int most_kgroups = !o.tiles ? 2 : o.deferred() || bm <= 16 ? 4 : 1;
     for (int groups : {1, 2})
-      for (int kgroups : o.tiles ? std::vector<int>{1, 2, 4} : std::vector<int>{1, 2})
+      for (int kgroups = 1; kgroups <= most_kgroups; kgroups *= 2)
         for (int strips : {1, 2})
-          for (int panels : panels_of_k % 2 != 0 ? std::vector<int>{1} : std::vector<int>{2, 4, 8})
+          for (int panels = least_panels; panels <= most_panels; panels *= 2)
             // Clusters of four leave multiprocessors without one, and never won. What has no k split may share x.
-            for (const auto& [cluster, split] : {std::pair{1, 1}, {2, 2}, {2, 1}})
-              for (int warps : {0, 1}) {
-                const Knobs k{bm, strips, groups, kgroups, panels, 0, cluster, split, warps};
-                if (cluster > split && (bm < 32 || g.n <= k.bn())) continue;
-                if (groups * kgroups > 4 || panels % kgroups != 0) continue;
-                if (warps && (!o.tiles || is_fp8(o.kind) || bm > 16)) continue;
-                // Batches of unpacked panels come in twos.
-                if (o.tiles && !warps && panels / kgroups * strips % 2 != 0) continue;
-                const std::int64_t tiles = (g.n + k.bn() - 1) / k.bn();
-                if (split > 1 && tiles * split > 8ll * arch.typical_sms) continue;
-                if (registers_of(k, o) * k.math() > 60 * 1024) continue;
-                if (g.x.block() > 1 && k.math() > 256 && bm > 16) continue;  // each column has its own scale
-                add(k);
-              }
+            for (const auto& [cluster, split] : {std::pair{1, 1}, {2, 2}, {2, 1}}) {
+              const Knobs k{bm, strips, groups, kgroups, panels, 0, cluster, split, warps};
+              if (cluster > split && (bm < 32 || g.n <= k.bn())) continue;
+              if (groups * kgroups > 4 || panels % kgroups != 0) continue;
+              // Batches of unpacked panels come in twos.
+              if (o.tiles && !warps && panels / kgroups * strips % 2 != 0) continue;
+              const std::int64_t tiles = (g.n + k.bn() - 1) / k.bn();
+              if (split > 1 && tiles * split > 8ll * arch.typical_sms) continue;
+              if (registers_of(k, o) * k.math() > 60 * 1024) continue;
+              if (g.x.block() > 1 && k.math() > 256 && bm > 16) continue;  // each column has its own scale
+              add(k);
+            }
     return out;
   }
 
@@ -280,14 +300,15 @@ class WarpgroupFamily final : public EnumeratedFamily {
     s.name = "gemm/wgmma";
     s.includes = includes_for(g, "gemm/wgmma.cuh");
     if (!k.warps) s.prelude = wgmma_text(o.kind, k.bm);
-    s.plan_type = fmt::format("tw::gemm::Warpgroups<{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}{}>",
+    s.plan_type = fmt::format("tw::gemm::Warpgroups<{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}>",
                               format_type(k.turned ? g.w : g.x), format_type(k.turned ? g.x : g.w), epilogue_type(g), k.bm,
                               k.strips, k.groups, k.kgroups, k.panels, k.stages, k.cluster, k.split,
-                              k.warps ? "true" : "false", o.fast ? "true" : "false", k.turned ? ", true" : "");
+                              k.warps != 0, o.fast, k.turned != 0, k.tail != 0);
     s.space = "tw::gemm";
     s.blocks_per_sm = blocks_per_sm(k, o, arch);
     LaunchPlan& p = s.plan;
-    p.x = {static_cast<std::uint32_t>(k.cluster), static_cast<std::uint32_t>(k.bm),
+    // A tail may have twice as many blocks as tiles.
+    p.x = {static_cast<std::uint32_t>(k.cluster << k.tail), static_cast<std::uint32_t>(k.bm),
            static_cast<std::uint32_t>(k.bn() * k.share())};
     if (k.turned) std::swap(p.x.per_rows, p.x.per_cols);
     p.threads = static_cast<std::uint32_t>(threads(k, o));
@@ -316,7 +337,7 @@ class WarpgroupFamily final : public EnumeratedFamily {
     t.registers = uneven(k, o) ? 65536 / threads(k, o) : registers_of(k, o);
     const double tiles_m = std::ceil(static_cast<double>(g.m) / t.tile_rows),
                  tiles_n = std::ceil(static_cast<double>(g.n) / t.tile_cols);
-    t.blocks = tiles_m * tiles_n * k.split;
+    t.blocks = tiles_m * tiles_n * k.split * (1 + k.tail);  // halves of tiles, if need be
     t.unique_bytes = problem.min_bytes();
     const double w_bytes = static_cast<double>(g.w.total_bytes(g.n, g.k)),
                  x_bytes = static_cast<double>(g.x.total_bytes(g.m, g.k));

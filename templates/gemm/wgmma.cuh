@@ -20,6 +20,8 @@
 //             count, and these need fewer (no descriptors, fences and waits)
 //   TURNED    X is w's format and W x's: tokens are the 64-row side. With scales of blocks and many tokens, a thread then
 //             has two tokens' to read for a panel instead of BM / 4
+//   TAIL      where the last round has tiles for half of the multiprocessors or fewer, a cluster takes one and splits its k:
+//             each block sends the other the sums of one warpgroup, and completes its own
 #pragma once
 #include "arch/sm90.cuh"
 #include "core/format.cuh"
@@ -37,7 +39,7 @@ template <> struct KindOf<e4m3> { static constexpr WgmmaKind value = WgmmaKind::
 template <> struct KindOf<e5m2> { static constexpr WgmmaKind value = WgmmaKind::e5m2; };
 template <> struct KindOf<i8> { static constexpr WgmmaKind value = WgmmaKind::s8; };
 
-template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROUPS, int PANELS, int STAGES, int CLUSTER, int SPLIT, bool WARPS, bool FAST, bool TURNED = false>
+template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROUPS, int PANELS, int STAGES, int CLUSTER, int SPLIT, bool WARPS, bool FAST, bool TURNED, bool TAIL>
 struct Warpgroups {
   using Element = typename X::Element;
   static constexpr WgmmaKind kKind = KindOf<Element>::value;
@@ -52,7 +54,7 @@ struct Warpgroups {
   // Many accumulators need more registers than an even share: then the producer is a warpgroup that hands its own over.
   // (Its addresses take 72; at 56 they spill. TURNED, whose loops are the shortest, they fit into 40.)
   static constexpr bool kThree = GROUPS * KGROUPS == 3;
-  static constexpr bool kUneven = kThree || (GROUPS * KGROUPS == 2 && (STRIPS + (kDeferred ? 1 : 0)) * BM / 2 >= 96);
+  static constexpr bool kUneven = kThree || (GROUPS * KGROUPS == 2 && (STRIPS + (kDeferred ? 1 : 0)) * BM / 2 >= (Weights::kRegisters ? 80 : 96));
   static constexpr int kMath = 128 * GROUPS * KGROUPS, kThreads = kMath + (kUneven ? 128 : 32);
   static constexpr int kMathRegisters = kThree ? 144 : TURNED ? 232 : 216, kProducerRegisters = kThree ? 80 : TURNED ? 40 : 72;
   static constexpr int kStripRows = 64, BN = kStripRows * STRIPS * GROUPS;
@@ -60,7 +62,7 @@ struct Warpgroups {
   static constexpr int BK = kPanelK * PANELS;
   static constexpr int kSums = BM / 2;  // of a strip, per thread
   static constexpr int kBM = BM, kStrips = STRIPS, kGroups = GROUPS, kKGroups = KGROUPS, kPanels = PANELS, kCluster = CLUSTER, kSplit = SPLIT;
-  static constexpr bool kTurned = TURNED;
+  static constexpr bool kTurned = TURNED, kTail = TAIL;
   static constexpr int kShare = SPLIT > 1 ? 1 : CLUSTER;  // blocks that share x
   static constexpr int kBoxRows = BM / kShare, kBoxPanels = kShare > 1 ? 1 : PANELS;  // of x
   static constexpr int kParts = SPLIT * KGROUPS;  // of k, whose sums meet at the end
@@ -76,12 +78,13 @@ struct Warpgroups {
   static constexpr int kRingBytes = STAGES * kStageBytes;
   using Y = typename Epi::Out;
   static_assert(!TURNED || (SPLIT * KGROUPS == 1 && BM % 64 == 0), "knobs");
+  static_assert(!TAIL || (kShare == 2 && GROUPS == 2 && KGROUPS == 1 && !TURNED), "two blocks of two warpgroups");
   static constexpr int kSlice = BN / SPLIT;  // rows of w whose sums one block of the cluster completes
   static constexpr int kSlotFloats = kParts * BM * kSlice;
   static constexpr int kTurnBytes = kParts > 1 ? 2 * kSlotFloats * 4 : TURNED ? GROUPS * 4 * TurnedOutlet<Epi>::kBytes : GROUPS * Outlet<Epi, BM>::kBytes;
   static constexpr int kScaleBytes = GROUPS * KGROUPS * BM * fmt::row_bytes<X>;  // a copy for each warpgroup
   static constexpr int kMainBytes = kRingBytes + kTurnBytes;
-  static constexpr int kSharedBytes = kMainBytes + kScaleBytes + 16 * STAGES + (kParts > 1 ? 16 : 0);
+  static constexpr int kSharedBytes = kMainBytes + kScaleBytes + 16 * STAGES + (kParts > 1 || TAIL ? 16 : 0);
 
   struct Ring {
     u8* stages;
@@ -101,36 +104,58 @@ struct Warpgroups {
   static constexpr int kBand = 16 / kShare;
   struct Tiles {
     i64 n_tiles, m_tiles, clusters, first, k_begin, k_end;
+    i64 whole;  // TAIL: places below this one are tiles side by side, one for each block; from here on one for a cluster
     TW_MEMBER Tiles(const Args& args, const Shape& shape) {
       n_tiles = ceil_div64(shape.n, BN * kShare), m_tiles = ceil_div64(args.m, BM);
       clusters = grid_x() / CLUSTER, first = block_x() / CLUSTER;
       const i64 blocks = ceil_div64(shape.k, BK), per = SPLIT > 1 ? ceil_div64(blocks, SPLIT) : blocks;
       k_begin = SPLIT > 1 ? min2(blocks, per * static_cast<i64>(cluster_rank())) : 0;
       k_end = SPLIT > 1 ? min2(blocks, k_begin + per) : blocks;
+      whole = n_tiles * m_tiles;
+      if constexpr (TAIL) {
+        const i64 left = whole % clusters;
+        if (2 * left <= clusters) whole -= left;
+      }
     }
-    TW_MEMBER i64 count() const { return n_tiles * m_tiles; }
+    // Places, of which cluster i takes i, i + clusters, ...
+    TW_MEMBER i64 count() const { return TAIL ? 2 * n_tiles * m_tiles - whole : n_tiles * m_tiles; }
+    TW_MEMBER bool shared(i64 place) const { return TAIL && place >= whole; }
+    // From here on k is this block's part. Parts are equal: where there is a middle, both load it, and the first multiplies.
+    // Returns whether this block is to pass over its first.
+    TW_MEMBER bool share_k() {
+      const bool second = cluster_rank() == 1, middle = k_end % 2 != 0;
+      const i64 part = (k_end + 1) / 2;
+      if (second) k_begin = k_end - part;
+      else k_end = part;
+      return second && middle;
+    }
     // First row of w of this block's tile, and first token.
-    TW_MEMBER void at(i64 tile, i64& n0, i64& m0) const {
+    TW_MEMBER void at(i64 place, i64& n0, i64& m0) const {
+      i64 tile = place;
+      u32 rank = kShare > 1 ? cluster_rank() : 0;
+      if (shared(place)) tile = whole + (place - whole) / 2, rank = static_cast<u32>(place - whole) % 2;
       // There are fewer than 2^31 tiles, and divisions of words are much shorter.
       const u32 of_band = kBand * static_cast<u32>(m_tiles), band = static_cast<u32>(tile) / of_band;
       const u32 within = static_cast<u32>(tile) - band * of_band;
       const u32 width = min2(static_cast<u32>(kBand), static_cast<u32>(n_tiles) - band * kBand);
       const u32 m = within / width;
-      n0 = static_cast<i64>((band * kBand + within - m * width) * kShare + (kShare > 1 ? cluster_rank() : 0)) * BN;
+      n0 = static_cast<i64>((band * kBand + within - m * width) * kShare + rank) * BN;
       m0 = static_cast<i64>(m) * BM;
     }
   };
 
   // ---- producer: one thread
   TW_MEMBER static void produce(const Args& args, const Shape& shape, const TensorMap* x_map, const TensorMap* w_map, Ring ring,
-                                const Tiles& tiles) {
+                                Tiles tiles) {
     const u32 rank = kShare > 1 ? cluster_rank() : 0;
     // Weights that no other tile reads leave L2 to the rest.
     const u64 w_policy = tiles.m_tiles == 1 ? kEvictFirst : kEvictNormal;
     ring.phase = 1;  // all stages are empty
-    for (i64 tile = tiles.first; tile < tiles.count(); tile += tiles.clusters) {
+    for (i64 place = tiles.first; place < tiles.count(); place += tiles.clusters) {
       i64 n0, m0;
-      tiles.at(tile, n0, m0);
+      tiles.at(place, n0, m0);
+      const bool shared = tiles.shared(place);
+      if (shared) tiles.share_k();
       for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
         u64* full = ring.full + ring.stage;
         barrier_wait(ring.empty + ring.stage, ring.phase);
@@ -139,9 +164,14 @@ struct Warpgroups {
         if constexpr (kShare > 1) {
           // Each block's rows of each panel, for all. A box is whole panels, so with several there is one copy per panel.
           constexpr int kRows = BM / kShare;
-          TW_UNROLL for (int p = 0; p < PANELS; ++p)
-            tensor_load_multicast(ring.x() + p * kPanelBytes + rank * kRows * 128, x_map, static_cast<i32>(m0 + rank * kRows), panel + p,
-                                  full, (1u << kShare) - 1, kEvictNormal);
+          if (shared) {
+            TW_NO_UNROLL for (int i = 0; i < PANELS * kShare; ++i)
+              tensor_load(ring.x() + i * kRows * 128, x_map, static_cast<i32>(m0 + i % kShare * kRows), panel + i / kShare, full, kEvictNormal);
+          } else {
+            TW_UNROLL for (int p = 0; p < PANELS; ++p)
+              tensor_load_multicast(ring.x() + p * kPanelBytes + rank * kRows * 128, x_map, static_cast<i32>(m0 + rank * kRows), panel + p,
+                                    full, (1u << kShare) - 1, kEvictNormal);
+          }
         } else {
           tensor_load(ring.x(), x_map, static_cast<i32>(m0), panel, full, kEvictNormal);
         }
@@ -159,10 +189,11 @@ struct Warpgroups {
     }
   }
 
-  TW_MEMBER static void prefetch(const Args& args, const Shape& shape, const TensorMap* w_map, const Tiles& tiles) {
+  TW_MEMBER static void prefetch(const Args& args, const Shape& shape, const TensorMap* w_map, Tiles tiles) {
     if (tiles.first >= tiles.count()) return;
     i64 n0, m0;
     tiles.at(tiles.first, n0, m0);
+    if (tiles.shared(tiles.first)) tiles.share_k();
     const i64 end = min2(tiles.k_end, tiles.k_begin + STAGES);
     for (i64 kb = tiles.k_begin; kb < end; ++kb) Weights::prefetch(args, shape, w_map, n0, kb);
   }
@@ -433,6 +464,7 @@ struct Warpgroups {
     Ring ring{shared, reinterpret_cast<u64*>(shared + kMainBytes + kScaleBytes), nullptr};
     ring.empty = ring.full + STAGES;
     typename Stores::Exchange exchange{reinterpret_cast<float*>(shared + kRingBytes), ring.empty + STAGES, 0, 0};
+    u64 *neighbour_done = ring.empty + STAGES, *arrived = neighbour_done + 1;  // TAIL
     const int thread = static_cast<int>(thread_x());
     if (thread == 0) {
       for (int i = 0; i < STAGES; ++i) {
@@ -443,13 +475,17 @@ struct Warpgroups {
         barrier_init(exchange.arrived, 1);
         barrier_init(exchange.arrived + 1, 1);
       }
+      if constexpr (TAIL) {
+        barrier_init(neighbour_done, kMath / 32);
+        barrier_init(arrived, 1);
+      }
       barrier_init_fence();
       prefetch_map(x_map);
       if (!Weights::kRegisters) prefetch_map(w_map);
     }
     if constexpr (CLUSTER > 1) sync_cluster();
     else sync_block();
-    const Tiles tiles(args, shape);
+    Tiles tiles(args, shape);
     // While the kernel before this one ends, the first stages of weights come as near as L2.
     if (!TURNED && thread == kMath) prefetch(args, shape, w_map, tiles);
     wait_prerequisite_grids();
@@ -460,9 +496,15 @@ struct Warpgroups {
     } else {
       if constexpr (kUneven) take_registers<kMathRegisters>();
       if (kTurns && thread / 128 == GROUPS * KGROUPS - 1) pass_turn(GROUPS - 1, KGROUPS - 1);  // the first turn is the first warpgroup's
-      for (i64 tile = tiles.first; tile < tiles.count(); tile += tiles.clusters) {
+      for (i64 place = tiles.first; place < tiles.count(); place += tiles.clusters) {
         i64 n0, m0;
-        tiles.at(tile, n0, m0);
+        tiles.at(place, n0, m0);
+        const bool shared_tile = tiles.shared(place), completes = !shared_tile || static_cast<u32>(thread) / 128 == cluster_rank();
+        if (shared_tile && tiles.share_k()) {
+          barrier_wait(ring.full + ring.stage, ring.phase);
+          release(ring, ring.stage, thread % 32);
+          ring.advance(), ++tiles.k_begin;
+        }
         Sums sums;
         const Scales scales = scales_of(args, shape, n0, m0, thread);
         if constexpr (kParts > 1) {
@@ -474,14 +516,17 @@ struct Warpgroups {
         } else {
           // What the epilogue reads takes long to come, so it is asked for before, where registers allow. Warpgroups do not
           // wait for each other: while one stores, another has the matrix units.
-          Stores::prepare(args, shape, shared + kRingBytes, n0, m0, thread);
+          if (completes) Stores::prepare(args, shape, shared + kRingBytes, n0, m0, thread);
           if constexpr (kDeferred) multiply(ring, tiles, scales, sums, thread);
           const typename Stores::Scaling scale = Stores::scaling(args, shape, n0, thread);
           const typename Stores::ColumnScales column_scales(args, m0, thread);
           if constexpr (!kDeferred) multiply(ring, tiles, scales, sums, thread);
+          const u32* others = nullptr;
+          if (shared_tile) others = Stores::exchange(shared, neighbour_done, arrived, sums, completes, thread);
+          if (!completes) break;  // it was the last place
           fmt::row_item<X>* own = x_scales + thread / 128 * BM;
           column_scales.share(args, m0, own, thread);
-          Stores::store_tile(args, shape, shared + kRingBytes, own, scale, sums, n0, m0, thread);
+          Stores::store_tile(args, shape, shared + kRingBytes, own, scale, sums, others, n0, m0, thread);
         }
       }
     }

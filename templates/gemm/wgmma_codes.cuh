@@ -41,7 +41,7 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
   using Sum = float;
   static constexpr int kBM = BM, kStrips = STRIPS, kGroups = GROUPS, kKGroups = 1, kSplit = SPLIT, kParts = SPLIT;
   static constexpr int kStripRows = 64, BN = kStripRows * STRIPS * GROUPS, kSums = BM / 2;
-  static constexpr bool kDeferred = true;
+  static constexpr bool kDeferred = true, kTail = false;
   static constexpr int kSlice = BN / SPLIT, kSlotFloats = kParts * BM * kSlice;
   using Sums = Sum[STRIPS][kSums];
   using Stores = WarpgroupStores<X, W, Epi, WarpgroupCodes>;
@@ -324,7 +324,7 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
           Stores::store_reduced(args, shape, exchange, sums, n0, m0, thread);
         } else {
           const typename Stores::Scaling scale = Stores::scaling(args, shape, n0, thread);
-          Stores::store_tile(args, shape, shared + kTurnAt, nullptr, scale, sums, n0, m0, thread);
+          Stores::store_tile(args, shape, shared + kTurnAt, nullptr, scale, sums, nullptr, n0, m0, thread);
         }
       }
     }

@@ -242,7 +242,7 @@ template <class X, class W, class Epi, class P> struct WarpgroupStores {
     fetch_c(args, shape, turn, n0, m0, 0, from_here(thread));
   }
   TW_MEMBER static void store_tile(const Args& args, const Shape& shape, u8* turn, const Column* x_scales, const Scaling& scale,
-                                   const Sums& sums, i64 n0, i64 m0, int thread) {
+                                   const Sums& sums, const u32* others, i64 n0, i64 m0, int thread) {
     thread = from_here(thread);
     constexpr int kTokens = Chunks::kTokens, kBlocks = Chunks::kBlocks;
     using Result = typename Chunks::Result;
@@ -261,14 +261,17 @@ template <class X, class W, class Epi, class P> struct WarpgroupStores {
           float added[kBlocks][2][2] = {};
           if constexpr (Epi::kC) Chunks::Addend::take(chunk + Chunks::kAddendAt, b, added, thread);
           typename Epi::Value v[kBlocks][2][2];
-          TW_UNROLL for (int j = 0; j < kBlocks; ++j)
+          TW_UNROLL for (int j = 0; j < kBlocks; ++j) {
+            Sum sum[4];
+            whole(sum, sums, s, c * kTokens / 8 + b + j, others);
             TW_UNROLL for (int h = 0; h < 2; ++h)
               TW_UNROLL for (int e = 0; e < 2; ++e) {
                 const int token = c * kTokens + 8 * (b + j) + 2 * (thread % 4) + e;
                 const Column column = column_of(x_scales, token);
-                v[j][h][e] = Epi::finish(shape, centred(sums[s][4 * (c * kTokens / 8 + b + j) + 2 * h + e], column, scale.w[s][h]),
+                v[j][h][e] = Epi::finish(shape, centred(sum[2 * h + e], column, scale.w[s][h]),
                                          fmt::scale_of(scale.w[s][h]) * fmt::scale_of(column), scale.bias[s][h], added[j][h][e]);
               }
+          }
           Result::put(chunk, b, v, thread);
         }
         sync_named(barrier, 128);
@@ -318,6 +321,35 @@ template <class X, class W, class Epi, class P> struct WarpgroupStores {
     }
     exchange.phase ^= exchange.slot;
     exchange.slot ^= 1u;
+  }
+
+  // ---- TAIL: two blocks have a tile's sums over their parts of k. What one warpgroup of each has goes to the other block, whose
+  // same warpgroup adds it to its own as it stores them. Sums pass through the ring there, once all there have done with it.
+  TW_MEMBER static const u32* exchange(u8* ring, u64* neighbour_done, u64* arrived, const Sums& sums, bool completes, int thread) {
+    constexpr u32 kBytes = STRIPS * kSums * 128 * 4;
+    static_assert(kBytes <= P::kRingBytes, "the ring holds what one warpgroup sends");
+    const u32 neighbour = 1u - cluster_rank();
+    u32* place = reinterpret_cast<u32*>(ring) + thread % 128;  // words of a warp side by side: apart they take 30 us
+    lanes_together();
+    if (thread % 32 == 0) barrier_arrive_remote(neighbour_done, neighbour);
+    if (completes) {
+      if (thread % 128 == 0) barrier_expect(arrived, kBytes);
+      barrier_wait(arrived, 0);
+    } else {
+      barrier_wait(neighbour_done, 0);
+      const ClusterAddress to(place, neighbour), told(arrived, neighbour);
+      TW_UNROLL for (int s = 0; s < STRIPS; ++s)
+        TW_UNROLL for (int i = 0; i < kSums; ++i)
+          store_cluster_async(to, static_cast<u32>((s * kSums + i) * 512), bits_as<float>(sums[s][i]), told);
+    }
+    return place;
+  }
+  // Four sums of this thread, with the neighbour's if there are any.
+  TW_MEMBER static void whole(Sum (&to)[4], const Sums& sums, int s, int i, const u32* others) {
+    TW_UNROLL for (int j = 0; j < 4; ++j) {
+      to[j] = sums[s][4 * i + j];
+      if (P::kTail && others) to[j] += bits_as<Sum>(others[(s * kSums + 4 * i + j) * 128]);
+    }
   }
 
   // ---- TURNED: a row of a strip is a piece of one of y, and a warp's sixteen are its own business.

@@ -59,7 +59,7 @@ void launch_wgmma(const gemm::Args& args, const gemm::Shape& shape, const Matrix
   else columns_map = map_of(x, true);
   if constexpr (!Plan::kTurned && gemm::plain_pair<X, W>) rows_map = map_of(w, false);
   const i64 columns = Plan::kTurned ? w.rows : x.rows, rows = Plan::kTurned ? x.rows : w.rows;
-  const u32 places = static_cast<u32>(ceil_div64(rows, Plan::BN * Plan::kShare) * ceil_div64(columns, Plan::kBM)) * Plan::kCluster;
+  const u32 places = static_cast<u32>(ceil_div64(rows, Plan::BN * Plan::kShare) * ceil_div64(columns, Plan::kBM)) * Plan::kCluster * (1 + Plan::kTail);
   emu::Launch launch{{std::min(places, grid / Plan::kCluster * Plan::kCluster), 1, 1}, Plan::kThreads, Plan::kCluster,
                      Plan::kSharedBytes, seed};
   emu::run(launch, [&] { Plan::run(args, shape, &columns_map, &rows_map); });
@@ -84,10 +84,10 @@ void check_wgmma(const Size& s, u32 grid, std::uint64_t seed) {
               [&](const float* a, const float* b) { return rounding_of<X, W>(a, b, s.k); });
 }
 
-template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROUPS, int PANELS, int STAGES, int CLUSTER, int SPLIT, bool WARPS = false, bool FAST = false, bool TURNED = false>
+template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROUPS, int PANELS, int STAGES, int CLUSTER, int SPLIT, bool WARPS = false, bool FAST = false, bool TURNED = false, bool TAIL = false>
 void check_warpgroups() {
   using Plan = gemm::Warpgroups<tw::select<TURNED, W, X>, tw::select<TURNED, X, W>, Epi, BM, STRIPS, GROUPS, KGROUPS, PANELS, STAGES, CLUSTER, SPLIT,
-                                WARPS, FAST, TURNED>;
+                                WARPS, FAST, TURNED, TAIL>;
   static_assert(Plan::kSharedBytes <= 227 * 1024, "the test asks for too much");
   constexpr i64 kPanel = 128 / sizeof(typename X::Element);
   constexpr bool kCoded = !gemm::plain_pair<X, W>;

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the warpgroup family offers for many tokens and few: tiles that fill the last round, knobs that have won.
+#include <tilewright/arch.h>
+#include <tilewright/family.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "support/catch.h"
+
+using namespace tilewright;
+
+namespace {
+
+const Arch& hopper() { return arch("sm_90a"); }
+std::vector<Candidate> offered(const std::string& text) {
+  return family("gemm", "wgmma").candidates(Problem::parse("gemm " + text), hopper());
+}
+bool has(const Candidate& c, const std::string& knob) { return c.text().find(knob) != std::string::npos; }
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+TEST_CASE("wgmma: a tail is offered where half a round holds the last tiles", "[wgmma]") {
+  const std::int64_t clusters = hopper().typical_sms / 2;
+  bool some = false;
+  for (const char* formats : {"x=bf16 w=bf16 y=bf16", "x=f16 w=q4_0 y=f16 pack=tiles", "x=e4m3_row w=e4m3_row y=bf16"})
+    for (std::int64_t m : {65, 300, 1024, 4096})
+      for (std::int64_t n : {64, 128, 192, 3584, 5120, 6144, 8192, 10240})
+        for (const Candidate& c : offered(std::string(formats) + " k=4096 m=" + std::to_string(m) + " n=" + std::to_string(n))) {
+          INFO(c.text() << " m " << m << " n " << n);
+          if (c.at("split") > 1) continue;
+          const std::int64_t bn = 64 * c.at("strips") * c.at("groups"), tiles_n = ceil_div(n, bn);
+          const std::int64_t left = ceil_div(m, c.at("bm")) * ceil_div(tiles_n, 2) % clusters;
+          const bool fits = c.at("groups") == 2 && tiles_n > 1 && left > 0 && 2 * left <= clusters;
+          CHECK(has(c, "tail=1") == fits);
+          if (has(c, "tail=1")) CHECK(c.at("cluster") == 2);
+          some |= fits;
+        }
+  CHECK(some);
+}
+
+TEST_CASE("wgmma: a tail launches up to two blocks for each tile", "[wgmma]") {
+  const Problem problem = Problem::parse("gemm x=bf16 w=bf16 y=bf16 m=256 n=2048 k=4096");
+  for (const Candidate& c : family("gemm", "wgmma").candidates(problem, hopper())) {
+    const LaunchPlan plan = family("gemm", "wgmma").source(problem, hopper(), c).plan;
+    const std::int64_t bn = 64 * c.at("strips") * c.at("groups"), share = c.at("split") > 1 ? 1 : c.at("cluster");
+    const std::int64_t places = ceil_div(256, c.at("bm")) * ceil_div(2048, bn * share) * c.at("cluster");
+    INFO(c.text());
+    CHECK(plan.x.blocks(256, 2048) == static_cast<std::uint64_t>(places * (has(c, "tail=1") ? 2 : 1)));
+  }
+}
+
+TEST_CASE("wgmma: coded weights and few tokens", "[wgmma]") {
+  for (std::int64_t m : {1, 16, 17, 64})
+    for (const char* formats : {"x=f16 w=q4_k y=f16", "x=int8 w=int4_g128 y=f16", "x=e4m3 w=int4_g128 y=f16"}) {
+      const std::vector<Candidate> all = offered(std::string(formats) + " pack=tiles n=4096 k=8192 m=" + std::to_string(m));
+      CHECK_FALSE(all.empty());
+      const bool fp8 = std::string(formats).find("e4m3") != std::string::npos, f16 = std::string(formats).find("x=f16") == 0;
+      for (const Candidate& c : all) {
+        INFO(c.text() << " " << formats);
+        CHECK(c.at("bm") >= m);
+        if (fp8 || m > 16) CHECK(c.at("warps") == 0);
+        else CHECK(c.at("warps") == 1);
+        if (f16 && m > 16) CHECK(c.at("kgroups") == 1);
+      }
+    }
+}
