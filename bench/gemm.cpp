@@ -340,10 +340,15 @@ class GemmBench {
     return rivals_.back().second.get();
   }
 
+  // Many tokens: packed if there is a way. Few: as Engine::packed says, which has all numbers of rows in mind.
   Problem problem_of(const Job& job, std::int64_t m) const {
     std::string why;
     for (const std::string& pack : {settings_.pack, std::string()}) {
       try {
+        if (m <= kFewTokens && !pack.empty()) {
+          const Problem plain = Problem::parse(problem_text(*job.row, job.shape, m, ""));
+          if (engine_.packed(plain, device_.arch()) == plain) continue;
+        }
         return Problem::parse(problem_text(*job.row, job.shape, m, pack));
       } catch (const Error& e) {
         why = e.what();
@@ -597,6 +602,7 @@ class GemmBench {
   }
 
   static constexpr double kColdBytes = 4e8;
+  static constexpr std::int64_t kFewTokens = 64;
   static constexpr int kWarmRounds = 2;
 
   const Settings& settings_;

@@ -129,7 +129,7 @@ void served_checks(Suite& s) {
     Pair stored = pairs[i];
     stored.tiles = false;
     const Problem plain = Problem::parse(stored.text(static_cast<int>(i), 576, kWholeK, true));
-    const Problem packed = s.engine().packed(plain, s.device().arch());
+    const Problem packed = Problem::parse(pairs[i].text(static_cast<int>(i), 576, kWholeK, true));
     Item item{packed, plain, {}, {}, {}};
     item.kernel = ahead.submit([&s, packed] { return s.engine().prepare(packed, s.device()); });
     item.packed_oracle = ahead.submit(oracle_of(s, s.engine().task(packed.with_rows(kRows), s.device().arch())));
