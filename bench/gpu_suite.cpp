@@ -2,9 +2,10 @@
 // The GPU suite: what CI cannot run. Every family and format on odd shapes against a double-precision product formed on
 // the host, candidates against the tuner's verifier, casts and packed weights bit for bit, the warpgroup kernels of every
 // pair of formats at ragged shapes and on hard data, threads, bad arguments.
-//   tilewright_gpu_suite [--out FILE] [--quick | --one] [--only GROUP,...] [--verbose]
+//   tilewright_gpu_suite [--out FILE] [--quick | --one] [--only GROUP,...] [--cache FILE] [--verbose]
 // --quick: fewer candidates. --one: one configuration of each family at odd sizes, for compute-sanitizer
-// (bench/sanitize.sh). --only: groups of gemm casts pack wgmma served arguments threads. --verbose: names before they run.
+// (bench/sanitize.sh). --only: groups of gemm casts pack wgmma served arguments threads. --cache: a file that
+// keeps compiled kernels from one run to the next, memory otherwise. --verbose: names before they run.
 // Exit code 0: all passed; 1: something failed; 4: no device (nothing is reported as passed).
 #include <fmt/format.h>
 
@@ -21,7 +22,7 @@ int run(const Request& request) {
     fmt::print("skipped: no CUDA device\n");
     return 4;
   }
-  options.cache = ":memory:";
+  options.cache = request.cache.empty() ? ":memory:" : request.cache;
   Engine engine(options);
   const Device device = Device::open(0, options.driver);
   Suite suite(engine, device, request);
@@ -58,6 +59,8 @@ int main(int argc, char** argv) {
     const std::string_view word = argv[i];
     if (word == "--out" && i + 1 < argc) {
       request.out = argv[++i];
+    } else if (word == "--cache" && i + 1 < argc) {
+      request.cache = argv[++i];
     } else if (word == "--only" && i + 1 < argc) {
       const std::string list = argv[++i];
       for (std::size_t at = 0; at <= list.size();) {

@@ -102,9 +102,11 @@ def table(rows):
         else:
             show = (lambda v: f"{v:.0f} TF") if "TF" in target else (lambda v: f"{v:.2f}x")
         shown = [show(v) for v in (values[0], statistics.median(values), values[-1])] if values else ["–"] * 3
-        missing = len(members) - len(values)
+        without = [r for r in members if r["value"] == 0]
+        late = sum("out of time" in r["note"] for r in without)
         lines.append(f'| {group} | {" | ".join(shown)} | {target} | {passed} of {len(members)}'
-                     f'{f", {missing} without a kernel" if missing else ""} |')
+                     f'{f", {late} not run" if late else ""}'
+                     f'{f", {len(without) - late} without a kernel" if len(without) > late else ""} |')
     return "\n".join(lines)
 
 

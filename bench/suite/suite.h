@@ -22,7 +22,7 @@ struct Result {
 enum class Extent { full, quick, one };
 
 struct Request {
-  std::string out;
+  std::string out, cache;
   Extent extent = Extent::full;
   std::set<std::string> only;  // groups; empty: all
   bool verbose = false;

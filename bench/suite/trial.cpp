@@ -97,7 +97,7 @@ void Trial::put_w(const std::vector<float>& values) {
   const MutableOperand plain = streams_of(gemm_.w, gemm_.n, gemm_.k, streams);
   encode(gemm_.w, values, gemm_.n, gemm_.k, plain);
   if (gemm_.packing == Packing::none) {
-    if (gemm_.global == Global::div) *plain.global = 1 / *plain.global;
+    if (gemm_.global == Global::div && plain.global) *plain.global = 1 / *plain.global;
     for (std::size_t i = 0; i < streams.size(); ++i)
       put(fmt::format("w.{}", gemm_.w.info().streams[i].name), streams[i]);
     return;
