@@ -34,11 +34,9 @@ double bound_of(const Gemm& g, double magnitude, double linear, double bias, dou
          9.6e-7 * (std::fabs(linear + bias) + std::fabs(linear) + std::fabs(bias)) + u * std::fabs(y) + 6e-8;
 }
 
-// One prepared kernel at several m against the host's double product.
-std::string gemm_against_host(Suite& s, const std::string& text, std::vector<std::int64_t> ms) {
-  const Problem problem = Problem::parse(text);
+// A kernel at several m against the host's double product.
+std::string gemm_against_host(Suite& s, const Problem& problem, const Kernel& kernel, const std::vector<std::int64_t>& ms) {
   const Gemm& g = *problem.gemm();
-  const Kernel kernel = s.engine().prepare(problem, s.device());
   const std::int64_t m_max = *std::max_element(ms.begin(), ms.end());
   Matrix x = make(s.device(), g.x, m_max, g.k, 1), w = make(s.device(), g.w, g.n, g.k, 2, 0.1f);
   if (g.global == Global::div)  // the same weights, their scale handed over as its reciprocal
@@ -87,10 +85,8 @@ std::string gemm_against_host(Suite& s, const std::string& text, std::vector<std
 }
 
 // c as y itself gives the bytes that c apart from y gives.
-std::string in_place(Suite& s, const std::string& text) {
-  const Problem problem = Problem::parse(text);
+std::string in_place(Suite& s, const Problem& problem, const Kernel& kernel) {
   const Gemm& g = *problem.gemm();
-  const Kernel kernel = s.engine().prepare(problem, s.device());
   constexpr std::int64_t kMost = 600;
   Matrix x = make(s.device(), g.x, kMost, g.k, 1), w = make(s.device(), g.w, g.n, g.k, 2, 0.1f), c = make(s.device(), *g.c, kMost, g.n, 3);
   const auto bytes = static_cast<std::size_t>(g.y.total_bytes(kMost, g.n));
@@ -141,6 +137,20 @@ void gemm_checks(Suite& s) {
       {"bf16", "q8_0"}, {"bf16", "q4_k"}, {"bf16", "nvfp4"},        {"f32", "q4_0"},   {"f32", "q4_k"},
       {"f32", "nvfp4"}, {"f32", "q8_0"},  {"e4m3_row", "e4m3_row"}, {"q4_k", "q8_0"},  {"nvfp4", "nvfp4"},
       {"f16", "e4m3_b128"}, {"e4m3_g128", "e4m3_b128"}};
+  // Every problem is prepared ahead of its turn: thirteen buckets take seconds.
+  struct Item {
+    std::string name;
+    Problem problem;
+    std::vector<std::int64_t> ms;  // none: c in place
+    std::future<Kernel> kernel;
+  };
+  std::vector<Item> items;
+  Ahead ahead(jobs_of(s));
+  const auto add = [&](const std::string& text, std::vector<std::int64_t> ms) {
+    const Problem problem = Problem::parse(text);
+    items.push_back({(ms.empty() ? "in place, " : "") + text, problem, std::move(ms),
+                     ahead.submit([&s, problem] { return s.engine().prepare(problem, s.device()); })});
+  };
   for (const auto& [x, w] : pairs) {
     const bool global = x == "nvfp4" || w == "nvfp4";
     const int block = std::max(Format::parse(x).block(), Format::parse(w).block());
@@ -148,7 +158,7 @@ void gemm_checks(Suite& s) {
       const int k = block == 1 ? blocks * 129 : block * blocks;
       const std::string text =
           fmt::format("gemm x={} w={} y=f32 m=1 n={} k={}{}", x, w, n, k, global ? " global=mul" : "");
-      s.check(text, [&] { return gemm_against_host(s, text, {1, 2, 3, 5, 8, 13, 16, 33, 70}); });
+      add(text, {1, 2, 3, 5, 8, 13, 16, 33, 70});
     }
   }
   for (const char* epilogue : {"y=f16 bias=f16 act=gelu", "y=bf16 bias=f32 act=silu", "y=f32 bias=bf16 act=relu",
@@ -157,13 +167,17 @@ void gemm_checks(Suite& s) {
     const std::size_t space = fields.find(' ');
     const std::string text =
         fmt::format("gemm x=f16 w=q4_0 {} m=1 n=100 k=512{}", fields.substr(0, space), fields.substr(space));
-    s.check(text, [&] { return gemm_against_host(s, text, {1, 4, 17, 40}); });
+    add(text, {1, 4, 17, 40});
   }
   for (const char* text : {"gemm x=f16 w=f16 y=f16 m=1 n=1000 k=1024 c=f16", "gemm x=bf16 w=q4_0 y=f32 m=1 n=264 k=512 act=silu c=f32 beta=-0.5",
                            "gemm x=e4m3 w=e4m3 y=bf16 m=1 n=1000 k=1024 c=bf16"})
-    s.check(std::string("in place, ") + text, [&] { return in_place(s, text); });
-  const std::string divided = "gemm x=f16 w=nvfp4 y=f32 m=1 n=40 k=64 global=div";
-  s.check(divided, [&] { return gemm_against_host(s, divided, {1, 20}); });
+    add(text, {});
+  add("gemm x=f16 w=nvfp4 y=f32 m=1 n=40 k=64 global=div", {1, 20});
+  for (Item& item : items)
+    s.check(item.name, [&] {
+      const Kernel kernel = item.kernel.get();
+      return item.ms.empty() ? in_place(s, item.problem, kernel) : gemm_against_host(s, item.problem, kernel, item.ms);
+    });
   const int most = s.extent() == Extent::quick ? 4 : 24;
   for (const char* formats :
        {"x=q8_1 w=q4_0 y=f32", "x=q8_1 w=q4_k y=f32", "x=q8_1 w=q8_0 y=f16", "x=q8_1 w=nvfp4 y=bf16 global=mul",
