@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every format's scalar codec: against the golden vectors of its reference encoder, against its formula restated in
-// double precision, on special values, and its fast path as a weight against its decoder.
+// Every format's scalar codec: against the golden vectors of its reference encoder, and against its formula restated in
+// double precision.
 #include <tilewright/error.h>
 #include <tilewright/format.h>
 #include <tilewright/problem.h>
@@ -15,15 +15,12 @@
 #include <vector>
 
 #include "format_includes.inc"
+#include "formats_test.h"
 #include "support/catch.h"
 
-using namespace tilewright;
-using tw::u32;
-using tw::u8;
+using namespace formats_test;
 
 namespace {
-
-const float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
 
 struct Golden {
   std::uint32_t rows = 0, cols = 0;
@@ -49,67 +46,10 @@ Golden golden(const std::string& name) {
   return g;
 }
 
-struct Encoded {
-  std::vector<u8> data, scales;
-  float global = 1.0f;
-  MutableOperand out() { return {data.data(), scales.data(), &global}; }
-  Operand in() const { return {data.data(), scales.data(), &global}; }
-};
-Encoded encode(Format f, const std::vector<float>& x, std::int64_t cols, int encoder = 0, float global = 1.0f) {
-  const auto rows = static_cast<std::int64_t>(x.size()) / cols;
-  Encoded e;
-  e.global = global;
-  for (std::size_t i = 0; i < f.info().streams.size(); ++i) {
-    const StreamSpec& s = f.info().streams[i];
-    if (s.scope == Scope::tensor) continue;
-    (std::string(s.name) == "data" ? e.data : e.scales)
-        .assign(static_cast<std::size_t>(f.stream_bytes(static_cast<int>(i), rows, cols)), 0xee);
-  }
-  f.info().encode(x.data(), rows, cols, e.out(), encoder);
-  return e;
-}
-std::vector<float> decode(Format f, const Encoded& e, std::size_t count, std::int64_t cols) {
-  std::vector<float> v(count);
-  f.info().decode(e.in(), static_cast<std::int64_t>(count) / cols, cols, v.data());
-  return v;
-}
-std::vector<float> round_trip(Format f, const std::vector<float>& x, std::int64_t cols, int encoder = 0,
-                              float global = 1.0f) {
-  return decode(f, encode(f, x, cols, encoder, global), x.size(), cols);
-}
-std::vector<float> gauss(std::size_t n, float scale, unsigned seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal(0.0f, scale);
-  std::vector<float> v(n);
-  for (float& x : v) x = normal(random);
-  return v;
-}
-float largest(const std::vector<float>& x) {
-  float a = 0.0f;
-  for (float v : x) a = std::max(a, std::fabs(v));
-  return a;
-}
-// As the hardware compares: every NaN is the same.
-bool same(float a, float b) { return (std::isnan(a) && std::isnan(b)) || std::memcmp(&a, &b, 4) == 0; }
-std::ptrdiff_t first_difference(const std::vector<float>& a, const std::vector<float>& b) {
-  for (std::size_t i = 0; i < a.size(); ++i)
-    if (!same(a[i], b[i])) return static_cast<std::ptrdiff_t>(i);
-  return -1;
-}
-template <class T>
-std::ptrdiff_t first_difference(const std::vector<T>& a, const std::vector<T>& b) {
-  if (a.size() != b.size()) return 0;
-  const auto at = std::mismatch(a.begin(), a.end(), b.begin()).first;
-  return at == a.end() ? -1 : at - a.begin();
-}
 int encoder_index(Format f, const std::string& name) {
   const auto& list = f.info().encoders;
   return static_cast<int>(std::find(list.begin(), list.end(), name) - list.begin());
 }
-
-}  // namespace
-
-namespace {
 
 void check_golden(const std::string& file, const char* format, const std::string& encoder) {
   const Golden g = golden(file);
@@ -440,160 +380,6 @@ TEST_CASE("int8_asym_row: a row's item is its scale, its zero point and the sum 
   }
 }
 
-TEST_CASE("special elements when encoding", "[formats]") {
-  const auto with = [](float special) {
-    auto x = gauss(256, 1.0f, 9);
-    x[40] = special;
-    return x;
-  };
-  // A NaN has no part in a scale: the block's other elements are as without it. It is itself lost in integer codes
-  // (code 0), becomes +6 in E2M1, as in hardware, and survives in floats.
-  for (const char* name : {"q4_0", "q8_0", "nvfp4", "e4m3_row", "int4_g32", "uint4_g64", "int4_row", "int8_row", "int8_asym_row",
-                           "e2m1_row", "mxfp4", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q5_k", "q6_k"}) {
-    const Format f = Format::parse(name);
-    auto a = round_trip(f, with(kNan), 256), b = round_trip(f, with(0.0f), 256);
-    a[40] = b[40] = 0.0f;
-    INFO(name);
-    CHECK(first_difference(a, b) == -1);
-  }
-  CHECK(round_trip(Format::parse("q8_0"), with(kNan), 256)[40] == 0.0f);
-  CHECK(round_trip(Format::parse("nvfp4"), with(kNan), 256)[40] > 0.0f);
-  CHECK(std::isnan(round_trip(Format::parse("e4m3_row"), with(kNan), 256)[40]));
-  // An infinity makes an infinite scale: its block (or row) decodes to NaN or an infinity, never to a finite number.
-  for (const char* name : {"q4_0", "q8_0", "q8_1", "e4m3_row", "int4_g32", "uint4_g32", "int4_row", "int8_row", "int8_asym_row",
-                           "e2m1_row", "mxfp4", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q5_k", "q6_k"}) {
-    const Format f = Format::parse(name);
-    const auto y = round_trip(f, with(kInf), 256);
-    INFO(name);
-    for (std::size_t i = 32; i < 64; ++i) CHECK(!std::isfinite(y[i]));
-  }
-  // Not so in NVFP4, whose scales end at 448: the infinity is the largest number there is.
-  CHECK(round_trip(Format::parse("nvfp4"), with(-kInf), 256)[40] == -6.0f * 448.0f);
-  // Too small for the scale: zero, not NaN.
-  for (const char* name : {"q4_0", "q8_0", "q8_1", "e4m3_row", "int4_g32", "uint4_g32", "int4_row", "int8_row", "int8_asym_row",
-                           "e2m1_row", "mxfp4", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q5_k", "q6_k"}) {
-    auto x = std::vector<float>(256, 1e-44f);
-    x[3] = 0.0f;
-    for (float v : round_trip(Format::parse(name), x, 256)) CHECK(std::fabs(v) <= 1e-40f);
-  }
-}
-
-TEST_CASE("special scales when decoding: they propagate as IEEE arithmetic says", "[formats]") {
-  const auto with_half = [](const char* name, std::uint16_t bits) {
-    const Format f = Format::parse(name);
-    Encoded e = encode(f, gauss(256, 1.0f, 2), 256);
-    tw::fmt::write16(e.data.data(), bits);
-    return decode(f, e, 256, 256);
-  };
-  for (const char* name : {"q4_0", "q8_0", "q8_1", "q4_k"}) {
-    INFO(name);
-    const std::size_t block = std::string(name) == "q4_k" ? 256 : 32;
-    const auto nan = with_half(name, 0x7e00), inf = with_half(name, 0x7c00), tiny = with_half(name, 0x0001);
-    CHECK(std::all_of(nan.begin(), nan.begin() + static_cast<std::ptrdiff_t>(block),
-                      [](float v) { return std::isnan(v); }));
-    CHECK(std::none_of(inf.begin(), inf.begin() + static_cast<std::ptrdiff_t>(block),
-                       [](float v) { return std::isfinite(v); }));
-    if (block == 32) {
-      const auto zero = with_half(name, 0x8000);
-      CHECK(std::all_of(zero.begin(), zero.begin() + 32, [](float v) { return v == 0.0f; }));
-      for (std::size_t i = 0; i < 32; ++i)
-        CHECK(tiny[i] == std::nearbyint(tiny[i] * 16777216.0f) / 16777216.0f);  // codes of 2^-24
-    }
-  }
-  const Format mx = Format::parse("mxfp4");
-  Encoded nan_scale = encode(mx, gauss(64, 1.0f, 2), 64);
-  nan_scale.scales[1] = 255;
-  const auto half = decode(mx, nan_scale, 64, 64);
-  for (std::size_t i = 0; i < 64; ++i) CHECK(std::isnan(half[i]) == (i >= 32));
-  const Format fp4 = Format::parse("nvfp4");
-  const auto with_e4m3 = [&](u8 scale, float global) {
-    Encoded e = encode(fp4, gauss(16, 1.0f, 2), 16);
-    e.scales[0] = scale;
-    e.global = global;
-    return decode(fp4, e, 16, 16);
-  };
-  for (float v : with_e4m3(0x7f, 1.0f)) CHECK(std::isnan(v));
-  for (float v : with_e4m3(0xff, 1.0f)) CHECK(std::isnan(v));
-  for (float v : with_e4m3(0x38, kNan)) CHECK(std::isnan(v));
-  for (float v : with_e4m3(0x00, 1.0f)) CHECK(v == 0.0f);
-  const auto plus = with_e4m3(0x38, 1.0f), minus = with_e4m3(0xb8, 1.0f), least = with_e4m3(0x01, 1.0f);
-  for (std::size_t i = 0; i < 16; ++i) {
-    CHECK(minus[i] == -plus[i]);
-    CHECK(least[i] == plus[i] * 0.001953125f);
-  }
-  const Format fp8 = Format::parse("e4m3_row");
-  Encoded e = encode(fp8, gauss(64, 1.0f, 2), 32);
-  std::memcpy(e.scales.data(), &kNan, 4);
-  const auto y = decode(fp8, e, 64, 32);
-  CHECK(std::all_of(y.begin(), y.begin() + 32, [](float v) { return std::isnan(v); }));
-  CHECK(std::none_of(y.begin() + 32, y.end(), [](float v) { return std::isnan(v); }));
-}
-
-namespace {
-
-// Elements at .. at + E of a row, read as a GEMM kernel reads them.
-template <class F, int E>
-void read_unit(const std::vector<u8>& data, const std::vector<u8>& scales, tw::i64 at, float (&v)[E]) {
-  typename F::template Unit<E> unit;
-  F::load(unit, data.data(), scales.data(), at);
-  if constexpr (F::kCodes) {
-    for (int g = 0; g < E / F::kGroup; ++g) {
-      u32 codes[F::kGroup / 4];
-      float scale, offset;
-      F::group(unit, g, codes, scale, offset);
-      for (int i = 0; i < F::kGroup; ++i) {
-        const float product = scale * tw::fmt::code_at(codes, i);
-        v[g * F::kGroup + i] = F::kOffset ? product - offset : product;
-      }
-      if (!F::kOffset) CHECK(offset == 0.0f);
-    }
-  } else {
-    F::values(unit, 0, v);
-  }
-}
-template <class F, int E>
-void check_unit(const char* name) {
-  if constexpr (F::unit_ok(E)) {
-    INFO(name << " E " << E);
-    constexpr tw::i64 cols = 4096;
-    std::mt19937 random(E);
-    std::vector<u8> data(cols / F::kBlock * F::kDataBytes), scales(cols / F::kBlock * F::kScaleBytes);
-    for (u8& b : data) b = static_cast<u8>(random());
-    for (u8& b : scales) b = static_cast<u8>(random());
-    tw::i64 wrong = -1;
-    for (tw::i64 at = 0; at < cols; at += E) {
-      float v[E];
-      read_unit<F>(data, scales, at, v);
-      for (int i = 0; i < E; ++i) {
-        const tw::i64 b = (at + i) / F::kBlock;
-        const float want = F::decode(data.data() + b * F::kDataBytes, scales.data() + b * F::kScaleBytes, tw::fmt::row_item<F>{1.0f},
-                                     static_cast<int>((at + i) % F::kBlock));
-        // Codes are integers: a zero has no sign in them.
-        if (!same(v[i], want) && !(v[i] == 0.0f && want == 0.0f)) wrong = at + i;
-      }
-    }
-    CHECK(wrong == -1);
-  }
-}
-template <class F>
-int check_units(const char* name) {
-  check_unit<F, 1>(name), check_unit<F, 2>(name), check_unit<F, 4>(name), check_unit<F, 8>(name),
-      check_unit<F, 16>(name);
-  check_unit<F, 32>(name), check_unit<F, 64>(name), check_unit<F, 128>(name), check_unit<F, 256>(name);
-  int count = 0;
-  for (int e = 1; e <= 256; e *= 2) count += F::unit_ok(e);
-  return count;
-}
-
-}  // namespace
-
-TEST_CASE("the fast path of weights equals the decoder", "[formats]") {
-#define FORMAT(NAME) CHECK((check_units<tw::fmt::NAME>(#NAME) > 0) == (tw::fmt::NAME::kGroup > 0));
-#include "format_list.inc"
-#undef FORMAT
-}
-
-// The lossy way of NVFP4 weights to fp8 units: cast to FP8 rows at load, against activations in FP8 rows.
 TEST_CASE("NVFP4 weights as FP8 rows keep the direction of a product", "[formats]") {
   constexpr std::int64_t m = 16, n = 64, k = 4096;
   std::mt19937 random(3);
