@@ -105,21 +105,7 @@ TW_DEVICE void barrier_wait(u64* b, u32 parity) {
   emu::barrier_wait(b, parity);
 #endif
 }
-// Stores a word into another block of the cluster, at the offset that `shared` has in this block's shared memory, and
-// tells the barrier at that offset there of four bytes. Whoever waits on that barrier sees the word.
-TW_DEVICE void store_cluster_async(float* shared, float v, u64* barrier, u32 rank) {
-#if defined(__CUDACC__)
-  asm volatile(
-      "{ .reg .b32 to, told; mapa.shared::cluster.u32 to, %0, %3; mapa.shared::cluster.u32 told, %2, %3;\n"
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [to], %1, [told]; }"
-      ::"r"(shared_address(shared)), "f"(v), "r"(shared_address(barrier)), "r"(rank) : "memory");
-#else
-  emu::store_async(shared, bits_as<u32>(v), barrier, rank);
-#endif
-}
-
-// The same to a place and a barrier that were looked up once. (Vectors of words would be fewer instructions, but sums that are
-// passed as one can no longer stay where matrix instructions want them: C7511.)
+// A place in the shared memory of another block of the cluster: at the offset that `shared` has in this block's.
 struct ClusterAddress {
 #if defined(__CUDACC__)
   u32 at;
@@ -132,6 +118,9 @@ struct ClusterAddress {
   ClusterAddress(void* shared_, u32 rank_) : shared(shared_), rank(rank_) {}
 #endif
 };
+// Stores a word `bytes` behind a place, and tells a barrier of the same block of four bytes. Whoever waits on that barrier sees
+// the word. (Vectors of words would be fewer instructions, but sums that are passed as one can no longer stay where matrix
+// instructions want them: C7511.)
 TW_DEVICE void store_cluster_async(const ClusterAddress& place, u32 bytes, float v, const ClusterAddress& barrier) {
 #if defined(__CUDACC__)
   asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(place.at + bytes), "f"(v), "r"(barrier.at)
@@ -139,6 +128,9 @@ TW_DEVICE void store_cluster_async(const ClusterAddress& place, u32 bytes, float
 #else
   emu::store_async(static_cast<u8*>(place.shared) + bytes, bits_as<u32>(v), static_cast<u64*>(barrier.shared), place.rank);
 #endif
+}
+TW_DEVICE void store_cluster_async(float* shared, float v, u64* barrier, u32 rank) {
+  store_cluster_async(ClusterAddress(shared, rank), 0, v, ClusterAddress(barrier, rank));
 }
 
 // ---- bulk copies, global to shared ---------------------------------------------------------------------------------

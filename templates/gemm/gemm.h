@@ -7,11 +7,11 @@
 
 namespace tilewright::gemm {
 
-const Family& wgmma();      // Hopper's warpgroup matrix units; coded weights as tiles
+const Family& wgmma();        // Hopper's warpgroup matrix units; coded weights as tiles
 const Family& wgmma_codes();  // the same, codes by codes with exact sums of groups
-const Family& mma();        // matrix units through mma.sync, sm_75 and up
-const Family& gemv();       // few rows: bandwidth first
-const Family& reference();  // any pair of formats
+const Family& mma();          // matrix units through mma.sync, sm_75 and up
+const Family& gemv();         // few rows: bandwidth first
+const Family& reference();    // any pair of formats
 
 Contract contract(const Gemm& gemm);
 

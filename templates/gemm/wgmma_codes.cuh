@@ -18,6 +18,7 @@
 #pragma once
 #include "arch/sm90.cuh"
 #include "core/format.cuh"
+#include "gemm/cluster_tiles.cuh"
 #include "gemm/epilogue.cuh"
 #include "gemm/tiles.cuh"
 #include "gemm/weights.cuh"
@@ -82,26 +83,7 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
     return token / 16 * 16 + token % 8 / 2 * 4 + token / 8 % 2 * 2 + token % 2;
   }
 
-  // Tiles in bands of kBand tiles of n, along m within a band: what runs at one time reads few rows of either operand.
-  static constexpr int kBand = 16;
-  struct Tiles {
-    i64 n_tiles, m_tiles, clusters, first, k_begin, k_end;
-    TW_MEMBER Tiles(const Args& args, const Shape& shape) {
-      n_tiles = ceil_div64(shape.n, BN), m_tiles = ceil_div64(args.m, BM);
-      clusters = grid_x() / SPLIT, first = block_x() / SPLIT;
-      const i64 blocks = shape.k / BK, per = ceil_div64(blocks, SPLIT);
-      k_begin = SPLIT > 1 ? min2(blocks, per * static_cast<i64>(cluster_rank())) : 0;
-      k_end = min2(blocks, k_begin + per);
-    }
-    TW_MEMBER i64 count() const { return n_tiles * m_tiles; }
-    TW_MEMBER void at(i64 tile, i64& n0, i64& m0) const {
-      const u32 of_band = kBand * static_cast<u32>(m_tiles), band = static_cast<u32>(tile) / of_band;
-      const u32 within = static_cast<u32>(tile) - band * of_band;
-      const u32 width = min2(static_cast<u32>(kBand), static_cast<u32>(n_tiles) - band * kBand), m = within / width;
-      n0 = static_cast<i64>(band * kBand + within - m * width) * BN;
-      m0 = static_cast<i64>(m) * BM;
-    }
-  };
+  using Tiles = ClusterTiles<BM, BN, BK, 1, SPLIT, SPLIT, false>;
 
   // ---- producer: a warpgroup
   static constexpr u32 kProducers = 9;  // their barrier

@@ -100,6 +100,8 @@ void check_warpgroups() {
   check_wgmma<Plan, X, W, Epi>({BM - 3, Plan::BN, step * (STAGES + 2), pad, 3}, 8, seed++);
   check_wgmma<Plan, X, W, Epi>({BM + 5, ragged, step, X::kRowScale ? 0 : pad, 8}, 4, seed++);
   check_wgmma<Plan, X, W, Epi>({2 * BM + 1, 2 * ragged - (kCoded ? 0 : 16), step * 2, 0, 0}, Plan::kCluster, seed++);
+  // Two clusters, three pairs of tiles: a round of whole tiles, then two that are shared, their k of an odd number of stages.
+  if constexpr (TAIL) check_wgmma<Plan, X, W, Epi>({2 * BM + 1, 2 * Plan::BN, step * (STAGES + 2), 0, 0}, 2 * Plan::kCluster, seed++);
 }
 
 }  // namespace gemm_test

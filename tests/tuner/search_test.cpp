@@ -278,3 +278,27 @@ TEST_CASE("finals at a clock that never settles leave the best screened candidat
   CHECK(r.choice.grade == Grade::ranked);
   CHECK(r.noisy);
 }
+
+// As a chip at its power limit: one candidate is the fastest for the first graph in a row, not for the next.
+TEST_CASE("finals are timed under load", "[search]") {
+  FakeGpu gpu;
+  bool final_rounds = false;
+  int last = -1, in_a_row = 0, graph = 0;  // launches; `graph`: of the last one screened
+  gpu.duration_of = [&](int variant, int) {
+    in_a_row = variant == last ? in_a_row + 1 : 1;
+    last = variant;
+    if (variant != 1) return variant == 0 ? 12.0 : 10.0;
+    return final_rounds && in_a_row > 1.5 * graph ? 15.0 : 9.9;
+  };
+  gpu.on_launch = [&](const FakeLaunch& launch) {
+    if (std::string_view(launch.entry) != "tilewright_clock") return;  // after each graph that counts
+    if (!final_rounds) graph = in_a_row;
+    last = -1;
+  };
+  TunePolicy policy = quick_policy();
+  policy.progress = [&](std::string_view stage, int done, int total) { final_rounds |= stage == "measure" && done == total; };
+  Engine engine(options(""));
+  const TuneReport r = engine.tune(toy_task(3), gpu.device(), policy);
+  CHECK(graph > 10);
+  CHECK(r.choice.candidate == toy(2));
+}
