@@ -21,6 +21,7 @@
 //   put_scales(out, data, scales, k), take_scales(in, data, scales, k)   a row's chunk from column k, and its inverse
 //   Scales, scales(chunk, pair, part) two rows' scales in registers: rows 2 pair and 2 pair + 1 of a chunk, for its panel `part`
 //   fragment(words, step, scales, a)
+//   Apart                          the same stored codes and scales as a tile with kDeferred, if there is one
 #pragma once
 #include "core/ptx.cuh"
 
@@ -228,12 +229,37 @@ template <class Base, int group, int bytes> struct ItemTile : Base {
   }
 };
 
-// Tiles of formats with value = (code - offset) d, d a half per `group` elements.
+// Tiles of formats with value = (code - offset) d, d a half per `group` elements: integers, exact, d apart.
+template <class Element, class Base, int bits, int offset, int group> struct ScaledIntegers : ItemTile<Base, group, 2> {
+  static constexpr int kBits = bits, kGroups = ItemTile<Base, group, 2>::kGroups;
+  static constexpr float kFactor = 1.0f;
+  static constexpr bool kDeferred = true, kOffset = false;
+  static constexpr double kRounding = 0;
+  struct Scales { u32 d[2]; };  // of a row, for each group of the panel
+  TW_MEMBER static float row_scale(const Scales& s, int row, int step) {
+    return step * kGroups / 4 ? high_half<f16>(s.d[row]) : low_half<f16>(s.d[row]);
+  }
+  TW_MEMBER static Scales scales(const u8* chunk, int pair, int) {
+    if constexpr (kGroups == 2) {
+      const u32x2 q = *reinterpret_cast<const u32x2*>(chunk + 8 * pair);
+      return {{q.x, q.y}};
+    } else {
+      const u32 q = *reinterpret_cast<const u32*>(chunk + 4 * pair);
+      return {{q, q >> 16}};
+    }
+  }
+  template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
+    TileCodes<Element, bits>::template pairs<offset>(w, step, a);
+  }
+};
+
+// The same as weights, rounded.
 template <class Element, class Base, int bits, int offset, int group> struct ScaledTile : ItemTile<Base, group, 2> {
   static constexpr int kBits = bits, kGroups = ItemTile<Base, group, 2>::kGroups;
   static constexpr float kFactor = 1.0f;
   static constexpr bool kDeferred = false, kOffset = false;
   static constexpr double kRounding = kRoundedOnce<Element>;
+  using Apart = ScaledIntegers<Element, Base, bits, offset, group>;
   struct Scales { PairScale<Element> d[kGroups][2]; };  // [group of the panel][row]
   TW_MEMBER static Scales scales(const u8* chunk, int pair, int) {
     Scales s;
@@ -253,29 +279,11 @@ template <class Element, class Base, int bits, int offset, int group> struct Sca
   }
 };
 
-// The same as integers, exact, d apart.
-template <class Base, int bits, int offset, int group> struct ScaledTile<Codes, Base, bits, offset, group> : ItemTile<Base, group, 2> {
-  static constexpr int kBits = bits, kGroups = ItemTile<Base, group, 2>::kGroups;
-  static constexpr float kFactor = 1.0f;
-  static constexpr bool kDeferred = true, kOffset = false;
-  static constexpr double kRounding = 0;
-  struct Scales { u32 d[2]; };  // of a row, for each group of the panel
-  TW_MEMBER static float row_scale(const Scales& s, int row, int step) {
-    return step * kGroups / 4 ? high_half<f16>(s.d[row]) : low_half<f16>(s.d[row]);
-  }
-  TW_MEMBER static Scales scales(const u8* chunk, int pair, int) {
-    if constexpr (kGroups == 2) {
-      const u32x2 q = *reinterpret_cast<const u32x2*>(chunk + 8 * pair);
-      return {{q.x, q.y}};
-    } else {
-      const u32 q = *reinterpret_cast<const u32*>(chunk + 4 * pair);
-      return {{q, q >> 16}};
-    }
-  }
-  template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
-    TileCodes<f16, bits>::template pairs<offset>(w, step, a);
-  }
-};
+template <class Base, int bits, int offset, int group> struct ScaledTile<Codes, Base, bits, offset, group> : ScaledIntegers<f16, Base, bits, offset, group> {};
+
+// How a tile is unpacked where products are few: scales then apply to sums of a group's, which are fewer than its weights.
+template <class Tile, class = void> struct ApartOf { using type = Tile; };
+template <class Tile> struct ApartOf<Tile, void_of<typename Tile::Apart>> { using type = typename Tile::Apart; };
 
 // What AffineTile does to a row's codes: (code - z) d + m, z as TileCodes wants it.
 template <class Element> struct Affine {

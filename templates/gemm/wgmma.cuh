@@ -44,7 +44,7 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROU
 struct Warpgroups {
   using Element = typename X::Element;
   static constexpr WgmmaKind kKind = KindOf<Element>::value;
-  using Weights = typename WeightsOf<X, W, STRIPS * GROUPS, PANELS>::type;
+  using Weights = typename WeightsOf<X, W, STRIPS * GROUPS, PANELS, WARPS>::type;
   using Product = select<kKind == WgmmaKind::s8, i32, float>;
   // A panel's products are kept apart from the sums: scales of groups along k that the operand cannot hold apply to them,
   // and sums in single precision are better than fp8's.
@@ -271,10 +271,7 @@ struct Warpgroups {
           u32 words[Weights::kWords];
           Weights::read_codes(ring.w(), group * STRIPS + s, p, thread % 128, words);
           const typename Weights::Tile::Scales scales = Weights::read_scales(ring.w(), group * STRIPS + s, kb, p, thread % 128);
-          Product products[kTokens][4];
-          TW_UNROLL for (int t = 0; t < kTokens; ++t)
-            TW_UNROLL for (int j = 0; j < 4; ++j) products[t][j] = kDeferred ? 0 : static_cast<Product>(sums[s][4 * t + j]);
-          TW_UNROLL for (int step = 0; step < 4; ++step) {
+          const auto multiply_step = [&](int step, Product(&products)[kTokens][4]) {
             u32 a[4];
             Weights::Tile::fragment(words, step, scales, a);
             TW_UNROLL for (int t = 0; t < kTokens; ++t) {
@@ -282,12 +279,24 @@ struct Warpgroups {
               if constexpr (kKind == WgmmaKind::s8) mma_s8_k32(products[t], a, pair);
               else mma_k16<Element>(products[t], a, pair);
             }
-          }
-          TW_UNROLL for (int t = 0; t < kTokens; ++t)
-            TW_UNROLL for (int j = 0; j < 4; ++j) {
-              if constexpr (kDeferred) sums[s][4 * t + j] += row_scale(scales, j / 2) * static_cast<float>(products[t][j]);
-              else sums[s][4 * t + j] = products[t][j];
+          };
+          if constexpr (kDeferred) {
+            constexpr int kGroups = Weights::Tile::kGroups, kSteps = 4 / kGroups;  // of a panel, and steps of each
+            TW_UNROLL for (int g = 0; g < kGroups; ++g) {
+              Product products[kTokens][4] = {};
+              TW_UNROLL for (int step = g * kSteps; step < (g + 1) * kSteps; ++step) multiply_step(step, products);
+              TW_UNROLL for (int t = 0; t < kTokens; ++t)
+                TW_UNROLL for (int j = 0; j < 4; ++j)
+                  sums[s][4 * t + j] += Weights::Tile::row_scale(scales, j / 2, g * kSteps) * static_cast<float>(products[t][j]);
             }
+          } else {
+            Product products[kTokens][4];
+            TW_UNROLL for (int t = 0; t < kTokens; ++t)
+              TW_UNROLL for (int j = 0; j < 4; ++j) products[t][j] = static_cast<Product>(sums[s][4 * t + j]);
+            TW_UNROLL for (int step = 0; step < 4; ++step) multiply_step(step, products);
+            TW_UNROLL for (int t = 0; t < kTokens; ++t)
+              TW_UNROLL for (int j = 0; j < 4; ++j) sums[s][4 * t + j] = products[t][j];
+          }
         }
       }
       release(ring, ring.stage, lane);
