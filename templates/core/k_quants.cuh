@@ -101,14 +101,19 @@ template <class Element> TW_DEVICE Affine<Element> line_of(u32 integers, u32 d) 
 }
 template <class Element> constexpr double kLineRounding = same<Element, tw::f16> ? 1.46484375e-3 : kRoundedOnce<Element>;
 
+// Bytes of a word, less an offset, times a half, exactly: a byte in the mantissa of 2^15 is added to it.
+struct ByteTimes {
+  float d, less;
+  TW_MEMBER static ByteTimes of(float d, int offset = 0) { return {d, static_cast<float>(-32768 - offset) * d}; }
+  TW_MEMBER float at(u32 word, u32 i) const { return fma_rn(bits_as<float>(prmt(word, 0x47000000u, 0x7404u + 16u * i)), d, less); }
+};
+
 // Tiles of Q4_K and Q5_K: both have d, dmin and twelve bytes of 6-bit scales and minima in front, and nibbles last. A row's
 // chunk is, for each 64 columns, scale, minimum, scale, minimum as bytes, and then d and dmin.
-template <class Element, int bits> struct MinimaTile {
-  static constexpr int kBits = bits, kScaleK = 256, kScaleBytes = 20;
+template <int bits> struct MinimaBase {
+  static constexpr int kScaleK = 256, kScaleBytes = 20, kGroups = 2;
+  static constexpr bool kOffset = true;
   static constexpr int kNibbles = bits == 4 ? 16 : 48, kBytes = kNibbles + 128;  // where they begin in a block; of a block
-  static constexpr float kFactor = 1.0f;
-  static constexpr bool kDeferred = false, kOffset = true;
-  static constexpr double kRounding = kLineRounding<Element>;
   TW_MEMBER static u32 code(const u8* block, int i) {
     const u32 low = (block[kNibbles + 32 * (i / 64) + i % 32] >> (4 * (i / 32 % 2))) & 15u;
     return bits == 4 ? low : low | (((block[16 + i % 32] >> (i / 32)) & 1u) << 4);
@@ -136,6 +141,27 @@ template <class Element, int bits> struct MinimaTile {
       block[12 + j] = static_cast<u8>((in[2 * j + 8] & 15u) | ((in[2 * j + 9] & 15u) << 4));
     }
   }
+};
+template <int bits> struct MinimaApart : MinimaBase<bits>, Integers<tw::bf16, bits, 0> {
+  struct Scales { float d[2][2], m[2][2]; };  // [group][row]
+  TW_MEMBER static Scales scales(const u8* chunk, int pair, int part) {
+    Scales s;
+    TW_UNROLL for (int r = 0; r < 2; ++r) {
+      const u32* row = reinterpret_cast<const u32*>(chunk + 40 * pair + 20 * r);
+      const ByteTimes d = ByteTimes::of(low_half<tw::f16>(row[4])), m = ByteTimes::of(-high_half<tw::f16>(row[4]));
+      TW_UNROLL for (u32 g = 0; g < 2; ++g) s.d[g][r] = d.at(row[part], 2 * g), s.m[g][r] = m.at(row[part], 2 * g + 1);
+    }
+    return s;
+  }
+  TW_MEMBER static float row_scale(const Scales& s, int row, int step) { return s.d[step / 2][row]; }
+  TW_MEMBER static float row_minimum(const Scales& s, int row, int step) { return s.m[step / 2][row]; }
+};
+template <class Element, int bits> struct MinimaTile : MinimaBase<bits> {
+  using Apart = ApartForBf16<Element, MinimaApart<bits>, MinimaTile>;
+  static constexpr int kBits = bits;
+  static constexpr float kFactor = 1.0f;
+  static constexpr bool kDeferred = false;
+  static constexpr double kRounding = kLineRounding<Element>;
   struct Scales { Affine<Element> of[2][2]; };  // [group][row]
   TW_MEMBER static Scales scales(const u8* chunk, int pair, int part) {
     Scales s;
@@ -158,12 +184,9 @@ template <class Element, int bits> struct MinimaTile {
 // Tiles of Q3_K and Q6_K: value = d scale (code - offset), sixteen scales that fit signed bytes and a half d. A row's chunk
 // is those, and two bytes of padding. Base: code(), put_code(), scale(block, j), put_scale(block, j, scale), kBytes of a
 // block and kD, where its d is.
-template <class Element, class Base, int bits, int offset> struct SixteensTile : Base {
-  static constexpr int kBits = bits, kScaleK = 256, kScaleBytes = 20;
-  static constexpr float kFactor = 1.0f;
-  static constexpr bool kDeferred = false, kOffset = false;
-  // For f16 the scale is rounded, and then the value; for bf16 the value alone.
-  static constexpr double kRounding = same<Element, tw::f16> ? 9.765625e-4 : kRoundedOnce<Element>;
+template <class Base> struct SixteensBase : Base {
+  static constexpr int kScaleK = 256, kScaleBytes = 20, kGroups = 4;
+  static constexpr bool kOffset = false;
   TW_MEMBER static void put_scales(u8* out, const u8* data, const u8*, i64 k) {
     const u8* block = data + k / 256 * Base::kBytes;
     for (int j = 0; j < 16; ++j) out[j] = static_cast<u8>(Base::scale(block, j));
@@ -175,6 +198,27 @@ template <class Element, class Base, int bits, int offset> struct SixteensTile :
     for (int j = 0; j < 16; ++j) Base::put_scale(block, j, static_cast<i8>(in[j]));
     block[Base::kD] = in[16], block[Base::kD + 1] = in[17];
   }
+};
+template <class Base, int bits, int offset> struct SixteensApart : SixteensBase<Base>, Integers<tw::bf16, bits, offset> {
+  struct Scales { float d[4][2]; };  // [group][row]
+  TW_MEMBER static Scales scales(const u8* chunk, int pair, int part) {
+    Scales s;
+    TW_UNROLL for (int r = 0; r < 2; ++r) {
+      const u32* row = reinterpret_cast<const u32*>(chunk + 40 * pair + 20 * r);
+      const ByteTimes d = ByteTimes::of(low_half<tw::f16>(row[4]), 128);
+      TW_UNROLL for (u32 g = 0; g < 4; ++g) s.d[g][r] = d.at(row[part] ^ 0x80808080u, g);
+    }
+    return s;
+  }
+  TW_MEMBER static float row_scale(const Scales& s, int row, int step) { return s.d[step][row]; }
+};
+template <class Element, class Base, int bits, int offset> struct SixteensTile : SixteensBase<Base> {
+  using Apart = ApartForBf16<Element, SixteensApart<Base, bits, offset>, SixteensTile>;
+  static constexpr int kBits = bits;
+  static constexpr float kFactor = 1.0f;
+  static constexpr bool kDeferred = false;
+  // For f16 the scale is rounded, and then the value; for bf16 the value alone.
+  static constexpr double kRounding = same<Element, tw::f16> ? 9.765625e-4 : kRoundedOnce<Element>;
   struct Scales { PairScale<Element> d[4][2]; };  // [group][row]
   TW_MEMBER static Scales scales(const u8* chunk, int pair, int part) {
     Scales s;

@@ -21,7 +21,10 @@
 //   put_scales(out, data, scales, k), take_scales(in, data, scales, k)   a row's chunk from column k, and its inverse
 //   Scales, scales(chunk, pair, part) two rows' scales in registers: rows 2 pair and 2 pair + 1 of a chunk, for its panel `part`
 //   fragment(words, step, scales, a)
-//   Apart                          the same stored codes and scales as a tile with kDeferred, if there is one
+//   Apart                          the same stored codes and scales as a tile with kDeferred, within kRounding too, which is fewer
+//                                  instructions where tokens are few; none, or the tile itself: there is no such
+// and with both kDeferred and kOffset, where fragments lack a minimum too:
+//   row_minimum(scales, row, step) it, which sums of x are to be multiplied by
 #pragma once
 #include "core/ptx.cuh"
 
@@ -192,6 +195,9 @@ template <class Element> TW_DEVICE u32 e2m1_pair(u32 word, int r) {
   return ((word << sign) & 0x80008000u) | magnitude;
 }
 
+// The values themselves.
+TW_DEVICE u32 e2m1_values(u32 word, int r) { return fma2<bf16>(e2m1_pair<bf16>(word, r), 0x7e807e80u, kNegativeZeros); }  // 2^126
+
 // A 16-bit float pair of scales for multiplying TileCodes. f16: as it is. bf16 cannot hold eleven bits, but its product
 // with a code is rounded once all the same: the scale is taken apart into eight bits and the rest, whose product with up
 // to five bits is exact.
@@ -229,11 +235,21 @@ template <class Base, int group, int bytes> struct ItemTile : Base {
   }
 };
 
-// Tiles of formats with value = (code - offset) d, d a half per `group` elements: integers, exact, d apart.
-template <class Element, class Base, int bits, int offset, int group> struct ScaledIntegers : ItemTile<Base, group, 2> {
-  static constexpr int kBits = bits, kGroups = ItemTile<Base, group, 2>::kGroups;
+// Fragments that are integers, exact: code - offset.
+template <class Element, int bits, int offset> struct Integers {
+  static constexpr int kBits = bits;
   static constexpr float kFactor = 1.0f;
-  static constexpr bool kDeferred = true, kOffset = false;
+  static constexpr bool kDeferred = true;
+  template <int words, class Scales> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
+    TileCodes<Element, bits>::template pairs<offset>(w, step, a);
+  }
+};
+
+// Tiles of formats with value = (code - offset) d, d a half per `group` elements: integers, exact, d apart.
+template <class Element, class Base, int bits, int offset, int group>
+struct ScaledIntegers : ItemTile<Base, group, 2>, Integers<Element, bits, offset> {
+  static constexpr int kGroups = ItemTile<Base, group, 2>::kGroups;
+  static constexpr bool kOffset = false;
   static constexpr double kRounding = 0;
   struct Scales { u32 d[2]; };  // of a row, for each group of the panel
   TW_MEMBER static float row_scale(const Scales& s, int row, int step) {
@@ -247,9 +263,6 @@ template <class Element, class Base, int bits, int offset, int group> struct Sca
       const u32 q = *reinterpret_cast<const u32*>(chunk + 4 * pair);
       return {{q, q >> 16}};
     }
-  }
-  template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
-    TileCodes<Element, bits>::template pairs<offset>(w, step, a);
   }
 };
 
@@ -281,9 +294,19 @@ template <class Element, class Base, int bits, int offset, int group> struct Sca
 
 template <class Base, int bits, int offset, int group> struct ScaledTile<Codes, Base, bits, offset, group> : ScaledIntegers<f16, Base, bits, offset, group> {};
 
-// How a tile is unpacked where products are few: scales then apply to sums of a group's, which are fewer than its weights.
-template <class Tile, class = void> struct ApartOf { using type = Tile; };
-template <class Tile> struct ApartOf<Tile, void_of<typename Tile::Apart>> { using type = typename Tile::Apart; };
+// Sums of x that a panel needs.
+template <class Tile, bool = Tile::kDeferred && Tile::kOffset> constexpr int x_groups = 0;
+template <class Tile> constexpr int x_groups<Tile, true> = Tile::kGroups;
+
+// How a tile is unpacked for so many tokens: with few, sums of a group's products are fewer than its weights. But sums of x take
+// registers, and products of their own.
+template <class Tile, int tokens, class = void> struct ApartOf { using type = Tile; };
+template <class Tile, int tokens> struct ApartOf<Tile, tokens, void_of<typename Tile::Apart>> {
+  using type = select<(x_groups<typename Tile::Apart> * tokens <= 32), typename Tile::Apart, Tile>;
+};
+// To apply minima and scales of 16 to sums pays for bf16, whose weights take them in two operations; for f16, where it is one, it
+// does not.
+template <class Element, class Apart, class Tile> using ApartForBf16 = select<same<Element, bf16>, Apart, Tile>;
 
 // What AffineTile does to a row's codes: (code - z) d + m, z as TileCodes wants it.
 template <class Element> struct Affine {
@@ -298,6 +321,7 @@ template <class Element> struct Minimum {
     if constexpr (same<Element, bf16>) m = pack_bf16x2(high_half<f16>(item), high_half<f16>(item));
     return {PairScale<Element>::of(item, 0), m, 0};
   }
+  TW_MEMBER static float minimum(u32 item) { return high_half<f16>(item); }
 };
 // value = (code - z) d. `item`: d low, z high. An integer is taken off the code, exactly; of any other z what that leaves,
 // times d, is m.
@@ -318,9 +342,25 @@ template <class Element> struct ZeroPoint {
       return {d, pack_bf16x2(m, m), less};
     }
   }
+  TW_MEMBER static float minimum(u32 item) { return -low_half<f16>(item) * high_half<f16>(item); }
 };
-// Tiles of formats with two halves per `group` elements that Rule<Element> knows the meaning of.
+// Tiles of formats with two halves per `group` elements that Rule<Element> knows the meaning of: apart, and as weights.
+template <class Base, int bits, int group, template <class> class Rule>
+struct AffineApart : ItemTile<Base, group, 4>, Integers<bf16, bits, 0> {
+  static constexpr int kGroups = ItemTile<Base, group, 4>::kGroups;
+  static constexpr bool kOffset = true;
+  struct Scales { u32 items[2 * kGroups]; };  // of the first row, of the second
+  TW_MEMBER static Scales scales(const u8* chunk, int pair, int) {
+    Scales s;
+    load_shared_words<8 * kGroups, 8 * kGroups>(s.items, chunk + 8 * kGroups * pair);
+    return s;
+  }
+  TW_MEMBER static u32 item(const Scales& s, int row, int step) { return s.items[kGroups * row + step * kGroups / 4]; }
+  TW_MEMBER static float row_scale(const Scales& s, int row, int step) { return low_half<f16>(item(s, row, step)); }
+  TW_MEMBER static float row_minimum(const Scales& s, int row, int step) { return Rule<bf16>::minimum(item(s, row, step)); }
+};
 template <class Element, class Base, int bits, int group, template <class> class Rule> struct AffineTile : ItemTile<Base, group, 4> {
+  using Apart = ApartForBf16<Element, AffineApart<Base, bits, group, Rule>, AffineTile>;
   static constexpr int kBits = bits, kGroups = ItemTile<Base, group, 4>::kGroups;
   static constexpr float kFactor = 1.0f;
   static constexpr bool kDeferred = false, kOffset = true;

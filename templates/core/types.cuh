@@ -15,6 +15,8 @@
 #define TW_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
 #define TW_PARAM const __grid_constant__
 #define TW_UNROLL _Pragma("unroll")
+#define TW_PRAGMA(text) _Pragma(#text)
+#define TW_UNROLL_BY(count) TW_PRAGMA(unroll count)
 #define TW_NO_UNROLL _Pragma("unroll 1")
 #define TW_COPY memcpy  // NVRTC declares it by itself, and no __builtin_memcpy
 #else
@@ -25,6 +27,7 @@
 #define TW_BOUNDS(threads, blocks)
 #define TW_PARAM const
 #define TW_UNROLL
+#define TW_UNROLL_BY(count)
 #define TW_NO_UNROLL
 #define TW_COPY __builtin_memcpy
 #endif

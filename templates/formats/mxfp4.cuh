@@ -100,8 +100,6 @@ struct mxfp4 {
     TW_MEMBER static void put_code(u8* block, int i, u32 code) { block[i / 2] |= static_cast<u8>(code << (4 * (i % 2))); }
     TW_MEMBER static void put_scales(u8* out, const u8*, const u8* scales, i64 k) { out[0] = scales[k / 32], out[1] = scales[k / 32 + 1]; }
     TW_MEMBER static void take_scales(const u8* in, u8*, u8* scales, i64 k) { scales[k / 32] = in[0], scales[k / 32 + 1] = in[1]; }
-    // Of register r, without the scale.
-    TW_MEMBER static u32 pair(u32 word, int r) { return fma2<tw::bf16>(e2m1_pair<tw::bf16>(word, r), 0x7e807e80u, kNegativeZeros); }  // 2^126
   };
   struct ApartTile : TileBase {
     static constexpr bool kDeferred = true;
@@ -109,7 +107,7 @@ struct mxfp4 {
     TW_MEMBER static Scales scales(const u8* chunk, int pair, int) { return {*reinterpret_cast<const u32*>(chunk + 4 * pair)}; }
     TW_MEMBER static float row_scale(const Scales& s, int row, int step) { return scale_of((s.codes >> (8 * (2 * row + step / 2))) & 255u); }
     template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
-      TW_UNROLL for (int r = 0; r < 4; ++r) a[r] = TileBase::pair(w[step], r);
+      TW_UNROLL for (int r = 0; r < 4; ++r) a[r] = e2m1_values(w[step], r);
     }
   };
   template <class Element> struct Tile : TileBase {
@@ -127,7 +125,7 @@ struct mxfp4 {
     }
     template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales& scales, u32 (&a)[4]) {
       TW_UNROLL for (int r = 0; r < 4; ++r)
-        a[r] = fma2<tw::bf16>(TileBase::pair(w[step], r), scales.s[step / 2][r % 2], kNegativeZeros);
+        a[r] = fma2<tw::bf16>(e2m1_values(w[step], r), scales.s[step / 2][r % 2], kNegativeZeros);
     }
   };
 };

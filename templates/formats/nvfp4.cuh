@@ -97,11 +97,9 @@ struct nvfp4 {
   // Exact. A code's fields moved to those of an f16 are 2^-14 of its value, so that products lack 2^14 and are whole
   // multiples of 2^-24, which an f16 holds; as a bf16 2^-126 of it, and a scale times 2^118, so that they lack 2^8.
   template <class Element> static constexpr bool kTiles = same<Element, tw::f16> || same<Element, tw::bf16>;
-  template <class Element> struct Tile {
-    static constexpr bool kHalf = same<Element, tw::f16>;
+  struct TileBase {
     static constexpr int kBits = 4, kScaleK = 64, kScaleBytes = 4;
-    static constexpr float kFactor = kHalf ? 16384.0f : 256.0f;
-    static constexpr bool kDeferred = false, kOffset = false;
+    static constexpr bool kOffset = false;
     static constexpr double kRounding = 0;
     TW_MEMBER static u32 code(const u8* block, int i) { return (block[i / 2] >> (4 * (i % 2))) & 15u; }
     TW_MEMBER static void put_code(u8* block, int i, u32 code) { block[i / 2] |= static_cast<u8>(code << (4 * (i % 2))); }
@@ -111,6 +109,32 @@ struct nvfp4 {
     TW_MEMBER static void take_scales(const u8* in, u8*, u8* scales, i64 k) {
       for (int i = 0; i < 4; ++i) scales[k / 16 + i] = in[i];
     }
+  };
+  struct ApartTile : TileBase {
+    static constexpr int kGroups = 4;
+    static constexpr float kFactor = 1.0f;
+    static constexpr bool kDeferred = true;
+    struct Scales { u32 s[2][2]; };  // [row][pair of groups]
+    TW_MEMBER static Scales scales(const u8* chunk, int pair, int) {
+      const u32x2 q = *reinterpret_cast<const u32x2*>(chunk + 8 * pair);
+      const u32 words[2] = {q.x, q.y};
+      Scales out;
+      TW_UNROLL for (int i = 0; i < 4; ++i) out.s[i / 2][i % 2] = e4m3x2_to_f16x2(static_cast<u16>(words[i / 2] >> (16 * (i % 2))));
+      return out;
+    }
+    TW_MEMBER static float row_scale(const Scales& s, int row, int step) {
+      const u32 both = s.s[row][step / 2];
+      return step % 2 ? high_half<tw::f16>(both) : low_half<tw::f16>(both);
+    }
+    template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
+      TW_UNROLL for (int r = 0; r < 4; ++r) a[r] = e2m1_values(w[step], r);
+    }
+  };
+  template <class Element> struct Tile : TileBase {
+    using Apart = ApartForBf16<Element, ApartTile, Tile>;
+    static constexpr bool kHalf = same<Element, tw::f16>;
+    static constexpr float kFactor = kHalf ? 16384.0f : 256.0f;
+    static constexpr bool kDeferred = false;
     struct Scales { u32 s[2][4]; };  // [row][group], both halves alike
     TW_MEMBER static u32 scale_bf16(u32 word, int byte) {
       const float moved = e4m3_to_f32(static_cast<u8>(word >> (8 * byte))) * 3.3230699894622897e35f;

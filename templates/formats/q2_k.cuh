@@ -67,11 +67,9 @@ struct q2_k {
 
   // A row's chunk is its sixteen bytes of scales and minima, d and dmin.
   template <class Element> static constexpr bool kTiles = sizeof(Element) == 2;
-  template <class Element> struct Tile {
-    static constexpr int kBits = 2, kScaleK = 256, kScaleBytes = 20;
-    static constexpr float kFactor = 1.0f;
-    static constexpr bool kDeferred = false, kOffset = true;
-    static constexpr double kRounding = kLineRounding<Element>;
+  struct TileBase {
+    static constexpr int kScaleK = 256, kScaleBytes = 20, kGroups = 4;
+    static constexpr bool kOffset = true;
     TW_MEMBER static u32 code(const u8* block, int i) { return (block[16 + 32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4))) & 3u; }
     TW_MEMBER static void put_code(u8* block, int i, u32 code) {
       block[16 + 32 * (i / 128) + i % 32] |= static_cast<u8>(code << (2 * (i / 32 % 4)));
@@ -83,6 +81,28 @@ struct q2_k {
     TW_MEMBER static void take_scales(const u8* in, u8* data, u8*, i64 k) {
       for (int i = 0; i < 20; ++i) data[k / 256 * 84 + place(i)] = in[i];
     }
+  };
+  struct ApartTile : TileBase, Integers<tw::bf16, 2, 0> {
+    struct Scales { float d[4][2], m[4][2]; };  // [group][row]
+    TW_MEMBER static Scales scales(const u8* chunk, int pair, int part) {
+      Scales s;
+      TW_UNROLL for (int r = 0; r < 2; ++r) {
+        const u32* row = reinterpret_cast<const u32*>(chunk + 40 * pair + 20 * r);
+        const u32 low = row[part] & 0x0f0f0f0fu, high = row[part] & 0xf0f0f0f0u;
+        const ByteTimes d = ByteTimes::of(low_half<tw::f16>(row[4])), m = ByteTimes::of(-0.0625f * high_half<tw::f16>(row[4]));
+        TW_UNROLL for (u32 g = 0; g < 4; ++g) s.d[g][r] = d.at(low, g), s.m[g][r] = m.at(high, g);
+      }
+      return s;
+    }
+    TW_MEMBER static float row_scale(const Scales& s, int row, int step) { return s.d[step][row]; }
+    TW_MEMBER static float row_minimum(const Scales& s, int row, int step) { return s.m[step][row]; }
+  };
+  template <class Element> struct Tile : TileBase {
+    using Apart = ApartForBf16<Element, ApartTile, Tile>;
+    static constexpr int kBits = 2;
+    static constexpr float kFactor = 1.0f;
+    static constexpr bool kDeferred = false;
+    static constexpr double kRounding = kLineRounding<Element>;
     struct Scales { Affine<Element> of[4][2]; };  // [group][row]
     TW_MEMBER static Scales scales(const u8* chunk, int pair, int part) {
       Scales s;

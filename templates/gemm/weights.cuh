@@ -32,12 +32,12 @@ template <class X, int STRIPS, int PANELS> struct PlainWeights {
   }
 };
 
-// Tiles: per strip of 64 rows, the stage's panels of codes lie together, and so do its chunks of scales. APART: scales are left to
-// the sums of groups where the format can do so.
-template <class X, class W, int STRIPS, int PANELS, bool APART = false> struct TileWeights {
+// Tiles: per strip of 64 rows, the stage's panels of codes lie together, and so do its chunks of scales. TOKENS: how
+// many a kernel multiplies that can leave scales to sums of groups; 0: one that cannot.
+template <class X, class W, int STRIPS, int PANELS, int TOKENS = 0> struct TileWeights {
   using Element = tile_element<X>;
   using Stored = typename W::template Tile<Element>;
-  using Tile = select<APART, typename ApartOf<Stored>::type, Stored>;
+  using Tile = select<(TOKENS > 0), typename ApartOf<Stored, TOKENS>::type, Stored>;
   static constexpr int kWords = kTileWords<Tile, Element>;
   static constexpr bool kRegisters = true, kDeferred = Tile::kDeferred;
   static constexpr float kFactor = Tile::kFactor;
@@ -100,8 +100,8 @@ template <class X, class W, int STRIPS, int PANELS, bool APART = false> struct T
 // Both operands as they are: of one element, whatever their scales are.
 template <class X, class W> constexpr bool plain_pair = same<element_of<X>, element_of<W>>;
 
-template <class X, class W, int STRIPS, int PANELS, bool APART> struct WeightsOf {
-  using type = select<plain_pair<X, W>, PlainWeights<X, STRIPS, PANELS>, TileWeights<X, W, STRIPS, PANELS, APART>>;
+template <class X, class W, int STRIPS, int PANELS, int TOKENS> struct WeightsOf {
+  using type = select<plain_pair<X, W>, PlainWeights<X, STRIPS, PANELS>, TileWeights<X, W, STRIPS, PANELS, TOKENS>>;
 };
 
 }  // namespace tw::gemm

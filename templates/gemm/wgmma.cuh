@@ -44,7 +44,7 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROU
 struct Warpgroups {
   using Element = typename X::Element;
   static constexpr WgmmaKind kKind = KindOf<Element>::value;
-  using Weights = typename WeightsOf<X, W, STRIPS * GROUPS, PANELS, WARPS>::type;
+  using Weights = typename WeightsOf<X, W, STRIPS * GROUPS, PANELS, WARPS ? BM : 0>::type;
   using Product = select<kKind == WgmmaKind::s8, i32, float>;
   // A panel's products are kept apart from the sums: scales of groups along k that the operand cannot hold apply to them,
   // and sums in single precision are better than fp8's.
@@ -257,43 +257,57 @@ struct Warpgroups {
 
   // Fragments are those of the warpgroup instruction, a quarter of it to a warp; x's come through ldmatrix.
   TW_MEMBER static void multiply_warps(Ring& ring, const Tiles& tiles, Sums& sums, int group, int k_group, int thread, int lane) {
+    using Tile = typename Weights::Tile;
     constexpr int kTokens = BM / 8;
+    constexpr int kXGroups = x_groups<Tile>;
+    [[maybe_unused]] constexpr int kAtOnce = kXGroups > 0 ? 2 / STRIPS : PANELS / KGROUPS;  // with more in flight registers run out
     const int row = lane % 8 * 128;
     for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
       barrier_wait(ring.full + ring.stage, ring.phase);
-      TW_UNROLL for (int i = 0; i < PANELS / KGROUPS; ++i) {
+      TW_UNROLL_BY(kAtOnce) for (int i = 0; i < PANELS / KGROUPS; ++i) {
         const int p = i * KGROUPS + k_group;
         u32 b[kTokens][2][4];
         TW_UNROLL for (int t = 0; t < kTokens; ++t)
           TW_UNROLL for (int h = 0; h < 2; ++h)
             ldmatrix_x4(b[t][h], ring.x() + p * kPanelBytes + t * 1024 + row + ((4 * h + lane / 8) ^ (lane % 8)) * 16);
+        const auto multiply_step = [&](int step, const u32(&a)[4], Product(&products)[kTokens][4]) {
+          TW_UNROLL for (int t = 0; t < kTokens; ++t) {
+            const u32 pair[2] = {b[t][step / 2][step % 2 * 2], b[t][step / 2][step % 2 * 2 + 1]};
+            if constexpr (kKind == WgmmaKind::s8) mma_s8_k32(products[t], a, pair);
+            else mma_k16<Element>(products[t], a, pair);
+          }
+        };
+        Product x_sums[max2(1, kXGroups)][kTokens][4] = {};  // the same for all rows
+        if constexpr (kXGroups > 0) {
+          static_assert(same<Element, bf16>, "ones");
+          constexpr u32 kOnes[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
+          TW_UNROLL for (int step = 0; step < 4; ++step) multiply_step(step, kOnes, x_sums[step * kXGroups / 4]);
+        }
         TW_UNROLL for (int s = 0; s < STRIPS; ++s) {
           u32 words[Weights::kWords];
           Weights::read_codes(ring.w(), group * STRIPS + s, p, thread % 128, words);
-          const typename Weights::Tile::Scales scales = Weights::read_scales(ring.w(), group * STRIPS + s, kb, p, thread % 128);
-          const auto multiply_step = [&](int step, Product(&products)[kTokens][4]) {
+          const typename Tile::Scales scales = Weights::read_scales(ring.w(), group * STRIPS + s, kb, p, thread % 128);
+          const auto multiply_weights = [&](int step, Product(&products)[kTokens][4]) {
             u32 a[4];
-            Weights::Tile::fragment(words, step, scales, a);
-            TW_UNROLL for (int t = 0; t < kTokens; ++t) {
-              const u32 pair[2] = {b[t][step / 2][step % 2 * 2], b[t][step / 2][step % 2 * 2 + 1]};
-              if constexpr (kKind == WgmmaKind::s8) mma_s8_k32(products[t], a, pair);
-              else mma_k16<Element>(products[t], a, pair);
-            }
+            Tile::fragment(words, step, scales, a);
+            multiply_step(step, a, products);
           };
           if constexpr (kDeferred) {
-            constexpr int kGroups = Weights::Tile::kGroups, kSteps = 4 / kGroups;  // of a panel, and steps of each
+            constexpr int kGroups = Tile::kGroups, kSteps = 4 / kGroups;  // of a panel, and steps of each
             TW_UNROLL for (int g = 0; g < kGroups; ++g) {
               Product products[kTokens][4] = {};
-              TW_UNROLL for (int step = g * kSteps; step < (g + 1) * kSteps; ++step) multiply_step(step, products);
+              TW_UNROLL for (int step = g * kSteps; step < (g + 1) * kSteps; ++step) multiply_weights(step, products);
               TW_UNROLL for (int t = 0; t < kTokens; ++t)
-                TW_UNROLL for (int j = 0; j < 4; ++j)
-                  sums[s][4 * t + j] += Weights::Tile::row_scale(scales, j / 2, g * kSteps) * static_cast<float>(products[t][j]);
+                TW_UNROLL for (int j = 0; j < 4; ++j) {
+                  if constexpr (kXGroups > 0) sums[s][4 * t + j] += Tile::row_minimum(scales, j / 2, g * kSteps) * x_sums[g][t][j];
+                  sums[s][4 * t + j] += Tile::row_scale(scales, j / 2, g * kSteps) * static_cast<float>(products[t][j]);
+                }
             }
           } else {
             Product products[kTokens][4];
             TW_UNROLL for (int t = 0; t < kTokens; ++t)
               TW_UNROLL for (int j = 0; j < 4; ++j) products[t][j] = static_cast<Product>(sums[s][4 * t + j]);
-            TW_UNROLL for (int step = 0; step < 4; ++step) multiply_step(step, products);
+            TW_UNROLL for (int step = 0; step < 4; ++step) multiply_weights(step, products);
             TW_UNROLL for (int t = 0; t < kTokens; ++t)
               TW_UNROLL for (int j = 0; j < 4; ++j) sums[s][4 * t + j] = products[t][j];
           }

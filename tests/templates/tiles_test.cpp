@@ -63,8 +63,9 @@ double element(const u32 (&a)[4], int r, int e) {
   return same<Element, i8> ? static_cast<i8>(byte) : static_cast<double>(e4m3_to_f32(byte));
 }
 
-template <class W, class Element>
-void check(Rows<W>& w) {
+// Unpacked: the tile, or its Apart, which keeps the same promise.
+template <class W, class Element, class Unpacked>
+void check_unpacked(Rows<W>& w) {
   using Tile = typename W::template Tile<Element>;
   using Pack = pack::Tiles<W, Element, false>;
   constexpr int kWidth = kTileWidth<Element>, kWords = Pack::kWords;
@@ -82,20 +83,21 @@ void check(Rows<W>& w) {
       u32 words[kWords];
       for (int i = 0; i < kWords; ++i)
         words[i] = data[static_cast<std::size_t>(panel * 128 * kWords + tile_word<kWords>(thread, i))];
-      typename Tile::Scales of_rows{};
+      typename Unpacked::Scales of_rows{};
       if constexpr (Tile::kScaleBytes > 0) {
         const i64 first = panel * Pack::kPanelK;
         const u8* chunk = reinterpret_cast<const u8*>(scales.data()) + first / Tile::kScaleK * 64 * Tile::kScaleBytes;
         const int part = static_cast<int>(first % Tile::kScaleK / Pack::kPanelK);
-        of_rows = Tile::scales(chunk, thread / 32 * 8 + thread % 32 / 4, part);
+        of_rows = Unpacked::scales(chunk, thread / 32 * 8 + thread % 32 / 4, part);
       }
       for (int step = 0; step < 4; ++step) {
         u32 a[4];
-        Tile::fragment(words, step, of_rows, a);
+        Unpacked::fragment(words, step, of_rows, a);
         for (int r = 0; r < 4; ++r)
           for (int e = 0; e < kWidth; ++e) {
-            double value = element<Element>(a, r, e) * Tile::kFactor;
-            if constexpr (Tile::kDeferred) value *= Tile::row_scale(of_rows, r % 2, step);
+            double value = element<Element>(a, r, e) * Unpacked::kFactor;
+            if constexpr (Unpacked::kDeferred) value *= Unpacked::row_scale(of_rows, r % 2, step);
+            if constexpr (x_groups<Unpacked> > 0) value += Unpacked::row_minimum(of_rows, r % 2, step);
             const i64 row = tile_row<kWidth>(thread, r);
             const i64 k = panel * Pack::kPanelK + tile_column<kWidth>(thread, step, r, e);
             const int i = static_cast<int>(k % W::kBlock);
@@ -114,6 +116,13 @@ void check(Rows<W>& w) {
       }
     }
   CHECK(wrong == 0);
+}
+template <class W, class Element>
+void check(Rows<W>& w) {
+  using Tile = typename W::template Tile<Element>;
+  check_unpacked<W, Element, Tile>(w);
+  using Apart = typename ApartOf<Tile, 1>::type;
+  if constexpr (!same<Apart, Tile>) check_unpacked<W, Element, Apart>(w);
 }
 
 template <class W, class Element>
