@@ -156,16 +156,21 @@ double Replay::time() const {
 }
 
 Rotation::Rotation(const Cuda& cuda, const Device& device, std::span<const Piece> pieces, double cold_bytes) {
+  std::size_t scratch = 0;
   for (const Piece& p : pieces) {
-    offsets_.push_back(stride_);
-    stride_ += (std::max<std::size_t>(1, p.bytes) + kAlign - 1) / kAlign * kAlign;
+    std::size_t& end = p.scratch ? scratch : stride_;
+    offsets_.push_back(end);
+    scratch_.push_back(p.scratch);
+    end += (std::max<std::size_t>(1, p.bytes) + kAlign - 1) / kAlign * kAlign;
     if (p.weights) weight_bytes_ += p.bytes;
   }
   const double wanted = std::floor(cold_bytes / static_cast<double>(std::max<std::size_t>(1, weight_bytes_))) + 2;
-  const double room = std::floor(kFreeShare * static_cast<double>(cuda.free_bytes()) / static_cast<double>(stride_));
+  const double room = std::floor((kFreeShare * static_cast<double>(cuda.free_bytes()) - static_cast<double>(scratch)) /
+                                 static_cast<double>(stride_));
   if (room < 2) throw Error(ErrorCode::too_large, "buffers", fmt::format("{} bytes", stride_), "twice that must fit");
   copies_ = static_cast<int>(std::min({wanted, double(kMostCopies), room}));
-  arena_ = Memory(device, stride_ * static_cast<std::size_t>(copies_));
+  arena_ = Memory(device, stride_ * static_cast<std::size_t>(copies_) + scratch);
+  if (scratch) arena_.upload(std::vector<std::byte>(scratch), stride_ * static_cast<std::size_t>(copies_));
   std::vector<std::byte> content(stride_);
   for (std::size_t i = 0; i < pieces.size(); ++i)
     if (pieces[i].fill) pieces[i].fill(std::span(content).subspan(offsets_[i], pieces[i].bytes));
@@ -175,7 +180,8 @@ Rotation::Rotation(const Cuda& cuda, const Device& device, std::span<const Piece
 }
 
 void* Rotation::at(int copy, int piece) const {
-  return static_cast<char*>(arena_.data()) + stride_ * static_cast<std::size_t>(copy) +
+  const int place = scratch_[static_cast<std::size_t>(piece)] ? copies_ : copy;
+  return static_cast<char*>(arena_.data()) + stride_ * static_cast<std::size_t>(place) +
          offsets_[static_cast<std::size_t>(piece)];
 }
 

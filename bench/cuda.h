@@ -65,6 +65,7 @@ struct Piece {
   std::size_t bytes = 0;
   std::function<void(std::span<std::byte>)> fill;  // empty: written by the launch
   bool weights = false;
+  bool scratch = false;  // one for all copies, zero at first
 };
 
 // Equal copies of some pieces, as many as make up more than `cold_bytes` of weights, at least two.
@@ -85,6 +86,7 @@ class Rotation {
  private:
   Memory arena_;
   std::vector<std::size_t> offsets_;
+  std::vector<bool> scratch_;
   std::size_t stride_ = 0, weight_bytes_ = 0;
   int copies_ = 0;
 };

@@ -215,7 +215,7 @@ class GemmBench {
       Piece p;
       p.bytes = b.row_bytes ? b.row_bytes * static_cast<std::size_t>(largest.rows) : b.bytes;
       if (!b.output && b.fill) p.fill = [fill = b.fill](std::span<std::byte> bytes) { fill(bytes, 1); };
-      p.weights = b.name.starts_with("w.");
+      p.weights = b.name.starts_with("w."), p.scratch = b.scratch;
       pieces.push_back(std::move(p));
     }
     const Rotation rotation(*cuda_, device_, pieces, kColdBytes);

@@ -32,6 +32,8 @@ struct Shape {
   friend auto operator<=>(const Shape&, const Shape&) = default;
 };
 
+constexpr std::size_t kProblemWorkspace = 32u << 20;  // half of what the rival is given
+
 // The one place that writes a problem.
 std::string problem_text(const Row& row, Shape shape, std::int64_t m, const std::string& pack);
 

@@ -145,6 +145,7 @@ void validate(const Gemm& g) {
         throw Error(ErrorCode::unsupported, "accum", "fast",
                     fmt::format("only for fp8 with scales of whole rows, and {}={} has one per {} columns", field,
                                 f.name(), f.block()));
+  check_extent("workspace", g.workspace);
   if (g.packing == Packing::tiles) check_tiles("pack", "tiles", g.w, g.x, g.n, g.k);
   if (!std::isfinite(g.alpha)) throw invalid("alpha", fmt::format("{}", g.alpha), "a finite number");
 }
@@ -268,8 +269,9 @@ Gemm parse_gemm(Fields& f) {
   if (const auto c = f.take("c")) g.c = Fields::parse_format("c", *c);
   f.number("beta", g.beta);
   f.number("y_scale", g.y_scale);
+  if (const auto bytes = f.take("workspace")) g.workspace = Fields::parse_integer("workspace", *bytes);
   g.accumulation = static_cast<Accumulation>(f.choice("accum", kAccumulations, 0));
-  f.finish("x w y m n k group global pack accum bias act alpha c beta y_scale");
+  f.finish("x w y m n k group global pack accum bias act alpha c beta y_scale workspace");
   return g;
 }
 
@@ -325,6 +327,7 @@ std::string Problem::text() const {
     if (g->c) s += fmt::format(" c={}", g->c->name());
     if (g->beta != 1.0) s += fmt::format(" beta={}", g->beta);
     if (g->y_scale != 1.0) s += fmt::format(" y_scale={}", g->y_scale);
+    if (g->workspace) s += fmt::format(" workspace={}", g->workspace);
     return s;
   }
   if (const Pack* p = pack())

@@ -23,22 +23,26 @@ std::size_t aligned(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * 
 
 Bench::Bench(const Task& task, const Device& device, double cold_bytes, const Binary* clock)
     : task_(task), device_(device), stream_(device), start_(device), stop_(device) {
+  std::size_t scratch = 0;
   for (const Buffer& b : task.buffers) {
-    offsets_.push_back(stride_);
-    stride_ += aligned(std::max<std::size_t>(1, bytes_at(b, task.rows)));
+    std::size_t& end = b.scratch ? scratch : stride_;
+    offsets_.push_back(end);
+    end += aligned(std::max<std::size_t>(1, bytes_at(b, task.rows)));
   }
   stride_ = std::max(stride_, kAlign);
-  double room = kFreeShare * static_cast<double>(jit::free_memory(device)) / static_cast<double>(stride_);
+  double room = (kFreeShare * static_cast<double>(jit::free_memory(device)) - static_cast<double>(scratch)) /
+                static_cast<double>(stride_);
   if (room < 1)
     throw Error(
-        ErrorCode::too_large, "buffers", std::to_string(stride_) + " bytes",
+        ErrorCode::too_large, "buffers", std::to_string(stride_ + scratch) + " bytes",
         "measuring needs them in the device's free memory, which has " + std::to_string(jit::free_memory(device)));
   // An input comes round again only after cold_bytes of others: it has left the L2 by then.
   double wanted = std::ceil(std::max(0.0, cold_bytes) / static_cast<double>(stride_)) + 1;
   copies_ = static_cast<int>(std::clamp(wanted, 2.0, double(kMostCopies)));
   copies_ = std::max(1, static_cast<int>(std::min(double(copies_), room)));
-  arena_ = jit::Memory(device, stride_ * static_cast<std::size_t>(copies_));
+  arena_ = jit::Memory(device, stride_ * static_cast<std::size_t>(copies_) + scratch);
   fill(copies_);
+  if (scratch) arena_.upload(std::vector<std::byte>(scratch), stride_ * static_cast<std::size_t>(copies_));
   if (clock) clock_ = std::make_unique<ClockMeter>(device, *clock);
 }
 
@@ -47,15 +51,17 @@ void Bench::fill(int copies) {
   std::vector<std::byte> content(stride_);
   for (std::size_t i = 0; i < task_.buffers.size(); ++i) {
     const Buffer& b = task_.buffers[i];
-    if (!b.output && b.fill) b.fill(std::span(content).subspan(offsets_[i], bytes_at(b, task_.rows)), 1);
+    if (!b.output && !b.scratch && b.fill) b.fill(std::span(content).subspan(offsets_[i], bytes_at(b, task_.rows)), 1);
   }
   for (int c = 0; c < copies; ++c) arena_.upload(content, stride_ * static_cast<std::size_t>(c));
 }
 
 std::vector<void*> Bench::pointers(int copy) const {
   std::vector<void*> p;
-  char* base = static_cast<char*>(arena_.data()) + stride_ * static_cast<std::size_t>(copy);
-  for (std::size_t offset : offsets_) p.push_back(base + offset);
+  for (std::size_t i = 0; i < offsets_.size(); ++i) {
+    const int place = task_.buffers[i].scratch ? copies_ : copy;
+    p.push_back(static_cast<char*>(arena_.data()) + stride_ * static_cast<std::size_t>(place) + offsets_[i]);
+  }
   return p;
 }
 

@@ -55,7 +55,7 @@ class Bench {
   jit::Event start_, stop_;
   std::unique_ptr<ClockMeter> clock_;
   jit::Memory arena_;
-  std::vector<std::size_t> offsets_;  // of each buffer in a copy
+  std::vector<std::size_t> offsets_;  // of each buffer in a copy; of scratch, behind all copies
   std::size_t stride_ = 0;            // bytes from a copy to the next
   int copies_ = 0;
   std::vector<Entry> entries_;

@@ -181,6 +181,11 @@ void describe_gemm(Task& task, const Gemm& g) {
   Slots c;
   if (g.c) c = add_matrix(task, "c", {*g.c, g.m, g.n, 1.0f, false}, true, false);
   Slots y = add_matrix(task, "y", {g.y, g.m, g.n, 1.0f, false}, true, true);
+  int workspace = -1;
+  if (g.workspace) {
+    workspace = static_cast<int>(task.buffers.size());
+    task.buffers.push_back({.name = "workspace", .bytes = static_cast<std::size_t>(g.workspace), .fill = {}, .scratch = true});
+  }
   task.arguments = [=](std::span<void* const> p, std::int64_t rows) {
     GemmArgs args;
     args.c = at(p, c.data);
@@ -189,6 +194,7 @@ void describe_gemm(Task& task, const Gemm& g) {
     args.bias = at(p, bias.data);
     args.y = at(p, y.data);
     args.m = rows;
+    args.workspace = at(p, workspace);
     return bytes_of(args);
   };
   task.verify_rows = verify_rows_of(g.m, static_cast<double>(g.n) * static_cast<double>(g.k));

@@ -200,6 +200,7 @@ std::string Trial::unchanged() {
     now.resize(content_[i].size() + 2 * kGuard);
     memory_[i].download(now);
     for (std::size_t b = 0; b < now.size(); ++b) {
+      if (b == kGuard && task_.buffers[i].scratch) b += content_[i].size();
       const bool inside = b >= kGuard && b < kGuard + content_[i].size();
       if (now[b] != (inside ? content_[i][b - kGuard] : kInputGuard))
         return fmt::format("changed its input {} or bytes beside it", task_.buffers[i].name);

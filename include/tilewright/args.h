@@ -21,6 +21,8 @@ struct GemmArgs {
   std::int64_t ldy = 0;       // elements from one row of y to the next; 0: n. >= n
   const void* c = nullptr;    // [m, n], if the problem has one: apart from y, or, where formats and strides agree, y itself
   std::int64_t ldc = 0;       // elements from one row of c to the next; 0: n. >= n
+  void* workspace = nullptr;  // Gemm::workspace bytes that no other launch uses meanwhile. Zero when first used; every launch
+                              // leaves it fit for the next, of any problem
 };
 
 struct CastArgs {

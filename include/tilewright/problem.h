@@ -50,6 +50,9 @@ struct Gemm {
   std::optional<Format> c = {};  // [m, n]
   double beta = 1.0;             // of c
   double y_scale = 1.0;          // what a one of y stands for
+  // Bytes of device memory that each launch may use besides (GemmArgs::workspace), so that kernels are considered whose blocks
+  // share tiles through it. 0: none. 32 MiB are enough for all of them on a chip of 132 multiprocessors.
+  std::int64_t workspace = 0;
   friend bool operator==(const Gemm&, const Gemm&) = default;
 };
 

@@ -26,6 +26,8 @@ struct Buffer {
                               // then puts its canary right behind the last row of the launch
   // Fills an input with valid pseudo-random content. Deterministic in the seed. Unused for outputs.
   std::function<void(std::span<std::byte> bytes, std::uint64_t seed)> fill;
+  // Neither input nor output: zero before the first launch, then the kernels'. One for all launches, which follow each other.
+  bool scratch = false;
 };
 
 struct Task {

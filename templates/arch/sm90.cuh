@@ -199,6 +199,13 @@ TW_DEVICE void fence_async() {
 #endif
 }
 
+// What this thread knows of through ordinary accesses to global memory, before later copies from there.
+TW_DEVICE void fence_async_global() {
+#if defined(__CUDACC__)
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+#endif
+}
+
 // ---- warpgroup matrix instructions ---------------------------------------------------------------------------------
 // Descriptor of a K-major operand in shared memory: rows of 128 bytes, swizzled by the copy engine over 128 bytes, eight
 // rows 1024 bytes apart. This is its lower half; the upper one is constant. Adding n moves it by 16 n bytes: to another

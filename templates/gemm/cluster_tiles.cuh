@@ -4,47 +4,97 @@
 //
 //   SHARE     blocks of a cluster that take neighbouring tiles of n at once
 //   SPLIT     1, or CLUSTER: blocks that share a tile, each with its part of k
-//   TAIL      where the last round has tiles for half of the clusters or fewer, a cluster takes one tile and splits its k (SHARE 2)
+//   TAIL      of gemm/tail.cuh
 #pragma once
 #include "core/ptx.cuh"
 #include "gemm/params.cuh"
+#include "gemm/tail.cuh"
 
 namespace tw::gemm {
 
-template <int BM, int BN, int BK, int SHARE, int CLUSTER, int SPLIT, bool TAIL> struct ClusterTiles {
+template <int BM, int BN, int BK, int SHARE, int CLUSTER, int SPLIT, int TAIL> struct ClusterTiles {
   // Bands of tiles of n, along m within a band, so that what runs at one time reads few rows of either operand.
   static constexpr int kBand = 16 / SHARE;
-  i64 n_tiles, m_tiles, clusters, first, k_begin, k_end;
-  i64 whole;  // TAIL: places below this one are tiles side by side, one for each block; from here on one for a cluster
-  TW_MEMBER ClusterTiles(const Args& args, const Shape& shape) {
+  i64 n_tiles, m_tiles, clusters, place, k_begin, k_end;
+  i64 whole;  // places below this one are tiles side by side, one for each block; those from here on are shared
+  bool part = false;  // what next() gave is part of a tile
+  bool skip = false;  // and its first stage is loaded, but the other block multiplies it (kClusterTail)
+
+  // A cluster's share of the stages of shared tiles, in order.
+  struct Share {
+    u32 tile, k, left;  // the next piece's tile, counted from `whole`, and first stage; stages left
+  };
+  Share share = {};
+  u32 stages, quota;  // of a tile; of a share
+
+  // kStreamK: slots for the sums of parts, of a cluster's tiles each; parts of one tile at most.
+  TW_MEMBER ClusterTiles(const Args& args, const Shape& shape, i64 slots = 0, int most_parts = 2) {
     n_tiles = ceil_div64(shape.n, BN * SHARE), m_tiles = ceil_div64(args.m, BM);
-    clusters = grid_x() / CLUSTER, first = block_x() / CLUSTER;
-    const i64 blocks = ceil_div64(shape.k, BK), per = SPLIT > 1 ? ceil_div64(blocks, SPLIT) : blocks;
-    k_begin = SPLIT > 1 ? min2(blocks, per * static_cast<i64>(cluster_rank())) : 0;
-    k_end = SPLIT > 1 ? min2(blocks, k_begin + per) : blocks;
+    clusters = grid_x() / CLUSTER, place = block_x() / CLUSTER;
+    const i64 all = ceil_div64(shape.k, BK), per = SPLIT > 1 ? ceil_div64(all, SPLIT) : all;
+    k_begin = SPLIT > 1 ? min2(all, per * static_cast<i64>(cluster_rank())) : 0;
+    k_end = SPLIT > 1 ? min2(all, k_begin + per) : all;
     whole = n_tiles * m_tiles;
-    if constexpr (TAIL) {
-      const i64 left = whole % clusters;
+    [[maybe_unused]] const i64 left = whole % clusters;
+    if constexpr (TAIL == kClusterTail) {
       if (2 * left <= clusters) whole -= left;
     }
+    if constexpr (TAIL == kStreamK) {
+      const i64 shares = min2(clusters, slots - left);
+      stages = static_cast<u32>(all);
+      if (left > 0 && shares > left && left * all < 1ll << 31) {
+        whole -= left;
+        const u32 of_all = static_cast<u32>(left) * stages, parts = static_cast<u32>(most_parts) - 1;
+        quota = max2((of_all - 1) / static_cast<u32>(shares) + 1, (stages - 1) / parts + 1);
+        share = share_of(static_cast<u32>(place));
+      }
+    }
   }
-  // Places, of which cluster i takes i, i + clusters, ...
-  TW_MEMBER i64 count() const { return TAIL ? 2 * n_tiles * m_tiles - whole : n_tiles * m_tiles; }
-  TW_MEMBER bool shared(i64 place) const { return TAIL && place >= whole; }
-  // From here on k is this block's part. Parts are equal: where there is a middle, both load it, and the first multiplies.
-  // Returns whether this block is to pass over its first.
-  TW_MEMBER bool share_k() {
-    const bool second = cluster_rank() == 1, middle = k_end % 2 != 0;
-    const i64 part = (k_end + 1) / 2;
-    if (second) k_begin = k_end - part;
-    else k_end = part;
-    return second && middle;
+  TW_MEMBER Share share_of(u32 cluster) const {
+    const u32 all = static_cast<u32>(n_tiles * m_tiles - whole) * stages, from = min2(all, quota * cluster), tile = from / stages;
+    return {tile, from - tile * stages, min2(quota, all - from)};
   }
-  // First row of w of this block's tile, and first token.
-  TW_MEMBER void at(i64 place, i64& n0, i64& m0) const {
-    i64 tile = place;
-    u32 rank = SHARE > 1 ? cluster_rank() : 0;
-    if (shared(place)) tile = whole + (place - whole) / 2, rank = static_cast<u32>(place - whole) % 2;
+  // The stages of a share's next piece from its k on, which is taken off it.
+  TW_MEMBER u32 take(Share& from) const {
+    const u32 count = min2(from.left, stages - from.k);
+    from.left -= count, from.k = 0, ++from.tile;
+    return count;
+  }
+
+  // The next piece: first row of w and token of this block's tile; k_begin and k_end where they change. False: there is none.
+  TW_MEMBER bool next(i64& n0, i64& m0) {
+    if constexpr (TAIL == kStreamK) {
+      if (share.left > 0 && place + clusters >= whole) {  // a whole tile is left for later, if there is any
+        k_begin = share.k, locate(whole + share.tile, own_rank(), n0, m0);
+        const u32 count = take(share);
+        k_end = k_begin + count, part = count < stages;
+        return true;
+      }
+      k_begin = 0, k_end = stages, part = false;
+    }
+    if (place < whole) {
+      locate(place, own_rank(), n0, m0);
+      place += clusters;
+      return true;
+    }
+    if constexpr (TAIL == kClusterTail) {
+      const i64 tile = whole + (place - whole) / 2;
+      if (tile < n_tiles * m_tiles) {
+        locate(tile, static_cast<u32>(place - whole) % 2, n0, m0);
+        place += clusters;
+        // Parts are equal: where there is a middle, both load it, and the first multiplies.
+        const bool second = cluster_rank() == 1;
+        const i64 half = (k_end + 1) / 2;
+        part = true, skip = second && k_end % 2 != 0;
+        if (second) k_begin = k_end - half;
+        else k_end = half;
+        return true;
+      }
+    }
+    return false;
+  }
+  TW_MEMBER static u32 own_rank() { return SHARE > 1 ? cluster_rank() : 0; }
+  TW_MEMBER void locate(i64 tile, u32 rank, i64& n0, i64& m0) const {
     // There are fewer than 2^31 tiles, and divisions of words are much shorter.
     const u32 of_band = kBand * static_cast<u32>(m_tiles), band = static_cast<u32>(tile) / of_band;
     const u32 within = static_cast<u32>(tile) - band * of_band;

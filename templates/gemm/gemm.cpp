@@ -25,7 +25,8 @@ static_assert(sizeof(GemmArgs) == sizeof(tw::gemm::Args) && offsetof(GemmArgs, x
               offsetof(GemmArgs, ldx) == offsetof(tw::gemm::Args, ldx) &&
               offsetof(GemmArgs, ldy) == offsetof(tw::gemm::Args, ldy) &&
               offsetof(GemmArgs, c) == offsetof(tw::gemm::Args, c) &&
-              offsetof(GemmArgs, ldc) == offsetof(tw::gemm::Args, ldc));
+              offsetof(GemmArgs, ldc) == offsetof(tw::gemm::Args, ldc) &&
+              offsetof(GemmArgs, workspace) == offsetof(tw::gemm::Args, workspace));
 
 namespace {
 
@@ -108,9 +109,10 @@ Contract contract(const Gemm& g) {
     c.overlap = OverlapRule{"c", "y", matrix(offsetof(GemmArgs, c), offsetof(GemmArgs, ldc), *g.c),
                             matrix(offsetof(GemmArgs, y), offsetof(GemmArgs, ldy), g.y), *g.c == g.y};
   }
+  if (g.workspace) c.pointers.push_back({"workspace", offsetof(GemmArgs, workspace), 16, true});
   const tw::gemm::Shape shape{g.n, g.k, static_cast<float>(g.alpha), g.global == Global::div ? 1 : 0,
                               g.accumulation == Accumulation::fast ? 1 : 0, static_cast<float>(g.beta),
-                              static_cast<float>(1.0 / g.y_scale)};
+                              static_cast<float>(1.0 / g.y_scale), 0, g.workspace};
   c.constants.resize(sizeof(shape));
   std::memcpy(c.constants.data(), &shape, sizeof(shape));
   return c;

@@ -14,6 +14,7 @@ struct Args {
   i64 ldx, ldy;      // elements; 0: dense
   const void* c = nullptr;  // [m, n]
   i64 ldc = 0;
+  void* workspace = nullptr;
 };
 
 struct Shape {
@@ -24,6 +25,7 @@ struct Shape {
   float beta = 1;      // of c
   float y_factor = 1;  // 1 / y_scale
   i32 unused = 0;
+  i64 workspace = 0;   // bytes
 };
 
 }  // namespace tw::gemm

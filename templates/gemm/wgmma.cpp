@@ -12,6 +12,7 @@
 #include "templates/gemm/instruction.h"
 #include "templates/gemm/outlet.cuh"
 #include "templates/gemm/params.cuh"
+#include "templates/gemm/tail.cuh"
 #include "templates/knobs.h"
 #include "templates/specialize.h"
 
@@ -29,13 +30,13 @@ struct Knobs {
   int bm, strips, groups, kgroups, panels, stages, cluster, split, warps;
   // Written only where they are 1:
   int turned = 0;  // the two sides change places: bm is then of w's rows and bn of tokens
-  int tail = 0;    // tiles of the last round are shared by the blocks of a cluster
+  int tail = 0;    // what becomes of the last round's tiles (gemm/tail.cuh)
 
   static Knobs of(const Candidate& c) {
     const auto at = [&](const char* name) { return static_cast<int>(c.at(name)); };
-    const std::string& last = c.knobs.back().first;
+    const auto& [last, value] = c.knobs.back();
     return {at("bm"),     at("strips"),  at("groups"), at("kgroups"),    at("panels"),  at("stages"),
-            at("cluster"), at("split"), at("warps"),  last == "turned", last == "tail"};
+            at("cluster"), at("split"), at("warps"),  last == "turned", last == "tail" ? static_cast<int>(value) : 0};
   }
   Candidate candidate() const {
     Candidate c{"wgmma",
@@ -49,7 +50,7 @@ struct Knobs {
                  {"split", split},
                  {"warps", warps}}};
     if (turned) c.knobs.emplace_back("turned", 1);
-    if (tail) c.knobs.emplace_back("tail", 1);
+    if (tail) c.knobs.emplace_back("tail", tail);
     return c;
   }
   int bn() const { return kStripRows * strips * groups; }
@@ -137,7 +138,7 @@ int shared_bytes(const Knobs& k, const Operands& o) {
                    : k.turned  ? 4 * k.groups * tw::gemm::turned_outlet_bytes(o.y_bytes, o.c_bytes)
                                       : k.groups * tw::gemm::outlet_bytes(k.bm, o.y_bytes, o.c_bytes);
   return k.stages * stage_bytes(k, o) + turn + (k.turned ? 0 : k.math_groups() * k.bm * o.row_bytes) + 16 * k.stages +
-         (k.parts() > 1 || k.tail ? 16 : 0);
+         (k.tail == tw::gemm::kStreamK ? 16 * k.groups : k.parts() > 1 || k.tail ? 16 : 0);
 }
 
 int blocks_per_sm(const Knobs& k, const Operands& o, const Arch& arch) {
@@ -159,10 +160,16 @@ int few_rows(std::int64_t m) {
 // waves best. What a tile costs besides its products counts as that of kTileCost results.
 struct Tile {
   int bm, strips, groups;
-  bool tail;    // half a round is enough for the last ones, since two blocks share each
+  int tail;     // of gemm/tail.cuh
   double cost;  // of all, in results of one multiprocessor
 };
 constexpr double kTileCost = 3000;
+constexpr double kPartsCost = 0.1;  // of putting down and adding up, in rounds
+// Whether the workspace has room for the sums of `left` tiles that `clusters` clusters share.
+bool has_slots(const Gemm& g, const Knobs& k, std::int64_t left, std::int64_t clusters) {
+  const std::int64_t slot = tw::gemm::stream_k_slot_bytes(k.cluster, k.bm, k.bn());
+  return left > 0 && g.workspace >= tw::gemm::kStreamKWordBytes + (left + std::min(clusters, 2 * left)) * slot;
+}
 constexpr std::size_t kTilesOffered = 8;
 
 std::vector<Tile> large_tiles(const Gemm& g, const Operands& o, const Arch& arch) {
@@ -170,15 +177,17 @@ std::vector<Tile> large_tiles(const Gemm& g, const Operands& o, const Arch& arch
   std::vector<Tile> all;
   for (const auto& [strips, groups] : {std::pair{1, 2}, {2, 2}, {1, 3}}) {
     for (int bm = 256; bm > kWholeRows; bm -= 16) {
-      const Knobs k{bm, strips, groups, 1, 1, 2, 1, 1, 0};
+      const Knobs k{bm, strips, groups, 1, 1, 2, 2, 1, 0};
       const std::int64_t tiles_m = ceil_div(g.m, bm), tiles_n = ceil_div(g.n, k.bn());
       const bool least = bm - 16 <= kWholeRows || ceil_div(g.m, bm - 16) > tiles_m;  // with which as few tiles do
       if (!least || !wgmma_legal(o.kind, bm) || accumulators(k, o) > most_accumulators(k, o)) continue;
       const std::int64_t clusters = arch.typical_sms / 2, pairs = tiles_m * ceil_div(tiles_n, 2), left = pairs % clusters;
-      const bool tail = groups == 2 && tiles_n > 1 && left > 0 && 2 * left <= clusters;
-      const double waves = tail ? static_cast<double>(pairs / clusters) + 0.5
-                                : static_cast<double>(ceil_div(tiles_m * tiles_n, arch.typical_sms));
-      all.push_back({bm, strips, groups, tail, waves * (bm * k.bn() + kTileCost)});
+      const auto add = [&](int tail, double waves) { all.push_back({bm, strips, groups, tail, waves * (bm * k.bn() + kTileCost)}); };
+      const bool two = groups == 2 && tiles_n > 1, half = left > 0 && 2 * left <= clusters;
+      if (two && half) add(tw::gemm::kClusterTail, static_cast<double>(pairs / clusters) + 0.5);
+      else add(tw::gemm::kNoTail, static_cast<double>(ceil_div(tiles_m * tiles_n, arch.typical_sms)));
+      if (two && has_slots(g, k, left, clusters))
+        add(tw::gemm::kStreamK, static_cast<double>(pairs) / static_cast<double>(clusters) + kPartsCost);
     }
   }
   std::stable_sort(all.begin(), all.end(), [](const Tile& a, const Tile& b) { return a.cost < b.cost; });
@@ -288,6 +297,11 @@ class WarpgroupFamily final : public EnumeratedFamily {
               if (registers_of(k, o) * k.math() > 60 * 1024) continue;
               if (g.x.block() > 1 && k.math() > 256 && bm > 16) continue;  // each column has its own scale
               add(k);
+              const std::int64_t blocks = arch.typical_sms;
+              if (bm < 32 || cluster > 1 || kgroups > 1 || warps || !has_slots(g, k, tiles % blocks, blocks)) continue;
+              Knobs shared = k;
+              shared.tail = tw::gemm::kStreamK;
+              add(shared);
             }
     return out;
   }
@@ -303,12 +317,13 @@ class WarpgroupFamily final : public EnumeratedFamily {
     s.plan_type = fmt::format("tw::gemm::Warpgroups<{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}>",
                               format_type(k.turned ? g.w : g.x), format_type(k.turned ? g.x : g.w), epilogue_type(g), k.bm,
                               k.strips, k.groups, k.kgroups, k.panels, k.stages, k.cluster, k.split,
-                              k.warps != 0, o.fast, k.turned != 0, k.tail != 0);
+                              k.warps != 0, o.fast, k.turned != 0, k.tail);
     s.space = "tw::gemm";
     s.blocks_per_sm = blocks_per_sm(k, o, arch);
     LaunchPlan& p = s.plan;
-    // A tail may have twice as many blocks as tiles.
-    p.x = {static_cast<std::uint32_t>(k.cluster << k.tail), static_cast<std::uint32_t>(k.bm),
+    // Of as many blocks as have a part of it.
+    const int parts = k.tail == tw::gemm::kStreamK ? tw::gemm::kMostParts : k.tail == tw::gemm::kClusterTail ? 2 : 1;
+    p.x = {static_cast<std::uint32_t>(k.cluster * parts), static_cast<std::uint32_t>(k.bm),
            static_cast<std::uint32_t>(k.bn() * k.share())};
     if (k.turned) std::swap(p.x.per_rows, p.x.per_cols);
     p.threads = static_cast<std::uint32_t>(threads(k, o));
@@ -337,7 +352,9 @@ class WarpgroupFamily final : public EnumeratedFamily {
     t.registers = uneven(k, o) ? 65536 / threads(k, o) : registers_of(k, o);
     const double tiles_m = std::ceil(static_cast<double>(g.m) / t.tile_rows),
                  tiles_n = std::ceil(static_cast<double>(g.n) / t.tile_cols);
-    t.blocks = tiles_m * tiles_n * k.split * (1 + k.tail);  // halves of tiles, if need be
+    t.blocks = tiles_m * tiles_n * k.split;
+    if (k.tail == tw::gemm::kClusterTail) t.blocks *= 2;  // halves of tiles, if need be
+    if (k.tail == tw::gemm::kStreamK) t.blocks = std::ceil(t.blocks / arch.typical_sms) * arch.typical_sms;  // equal shares
     t.unique_bytes = problem.min_bytes();
     const double w_bytes = static_cast<double>(g.w.total_bytes(g.n, g.k)),
                  x_bytes = static_cast<double>(g.x.total_bytes(g.m, g.k));
@@ -361,7 +378,6 @@ class WarpgroupFamily final : public EnumeratedFamily {
       t.alu_ops = tiles_m * static_cast<double>(g.n) * static_cast<double>(g.k) * (1.7 + loop) * waits;
       t.alu_in_flight = 4;
     }
-    (void)arch;
     return t;
   }
 

@@ -20,14 +20,14 @@
 //             count, and these need fewer (no descriptors, fences and waits)
 //   TURNED    X is w's format and W x's: tokens are the 64-row side. With scales of blocks and many tokens, a thread then
 //             has two tokens' to read for a panel instead of BM / 4
-//   TAIL      where the last round has tiles for half of the multiprocessors or fewer, a cluster takes one and splits its k:
-//             each block sends the other the sums of one warpgroup, and completes its own
+//   TAIL      of gemm/tail.cuh. kClusterTail: each block sends the other the sums of one warpgroup, and completes its own
 #pragma once
 #include "arch/sm90.cuh"
 #include "core/format.cuh"
 #include "gemm/block_scales.cuh"
 #include "gemm/cluster_tiles.cuh"
 #include "gemm/epilogue.cuh"
+#include "gemm/stream_k.cuh"
 #include "gemm/weights.cuh"
 #include "gemm/wgmma_store.cuh"
 
@@ -40,7 +40,7 @@ template <> struct KindOf<e4m3> { static constexpr WgmmaKind value = WgmmaKind::
 template <> struct KindOf<e5m2> { static constexpr WgmmaKind value = WgmmaKind::e5m2; };
 template <> struct KindOf<i8> { static constexpr WgmmaKind value = WgmmaKind::s8; };
 
-template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROUPS, int PANELS, int STAGES, int CLUSTER, int SPLIT, bool WARPS, bool FAST, bool TURNED, bool TAIL>
+template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROUPS, int PANELS, int STAGES, int CLUSTER, int SPLIT, bool WARPS, bool FAST, bool TURNED, int TAIL>
 struct Warpgroups {
   using Element = typename X::Element;
   static constexpr WgmmaKind kKind = KindOf<Element>::value;
@@ -63,7 +63,8 @@ struct Warpgroups {
   static constexpr int BK = kPanelK * PANELS;
   static constexpr int kSums = BM / 2;  // of a strip, per thread
   static constexpr int kBM = BM, kStrips = STRIPS, kGroups = GROUPS, kKGroups = KGROUPS, kPanels = PANELS, kCluster = CLUSTER, kSplit = SPLIT;
-  static constexpr bool kTurned = TURNED, kTail = TAIL;
+  static constexpr bool kTurned = TURNED;
+  static constexpr int kTail = TAIL;
   static constexpr int kShare = SPLIT > 1 ? 1 : CLUSTER;  // blocks that share x
   static constexpr int kBoxRows = BM / kShare, kBoxPanels = kShare > 1 ? 1 : PANELS;  // of x
   static constexpr int kParts = SPLIT * KGROUPS;  // of k, whose sums meet at the end
@@ -79,13 +80,14 @@ struct Warpgroups {
   static constexpr int kRingBytes = STAGES * kStageBytes;
   using Y = typename Epi::Out;
   static_assert(!TURNED || (SPLIT * KGROUPS == 1 && BM % 64 == 0), "knobs");
-  static_assert(!TAIL || (kShare == 2 && GROUPS == 2 && KGROUPS == 1 && !TURNED), "two blocks of two warpgroups");
+  static_assert(TAIL != kClusterTail || (kShare == 2 && GROUPS == 2), "two blocks of two warpgroups");
+  static_assert(TAIL == kNoTail || (kParts == 1 && !TURNED), "whole sums of each warpgroup");
   static constexpr int kSlice = BN / SPLIT;  // rows of w whose sums one block of the cluster completes
   static constexpr int kSlotFloats = kParts * BM * kSlice;
   static constexpr int kTurnBytes = kParts > 1 ? 2 * kSlotFloats * 4 : TURNED ? GROUPS * 4 * TurnedOutlet<Epi>::kBytes : GROUPS * Outlet<Epi, BM>::kBytes;
   static constexpr int kScaleBytes = GROUPS * KGROUPS * BM * fmt::row_bytes<X>;  // a copy for each warpgroup
   static constexpr int kMainBytes = kRingBytes + kTurnBytes;
-  static constexpr int kSharedBytes = kMainBytes + kScaleBytes + 16 * STAGES + (kParts > 1 || TAIL ? 16 : 0);
+  static constexpr int kSharedBytes = kMainBytes + kScaleBytes + 16 * STAGES + (TAIL == kStreamK ? 16 * GROUPS : kParts > 1 || TAIL != kNoTail ? 16 : 0);
 
   struct Ring {
     u8* stages;
@@ -101,6 +103,7 @@ struct Warpgroups {
   };
 
   using Tiles = ClusterTiles<BM, BN, BK, kShare, CLUSTER, SPLIT, TAIL>;
+  using Parts = StreamK<Sum, STRIPS, kSums, GROUPS, CLUSTER, kRingBytes>;
 
   // ---- producer: one thread
   TW_MEMBER static void produce(const Args& args, const Shape& shape, const TensorMap* x_map, const TensorMap* w_map, Ring ring,
@@ -109,11 +112,9 @@ struct Warpgroups {
     // Weights that no other tile reads leave L2 to the rest.
     const u64 w_policy = tiles.m_tiles == 1 ? kEvictFirst : kEvictNormal;
     ring.phase = 1;  // all stages are empty
-    for (i64 place = tiles.first; place < tiles.count(); place += tiles.clusters) {
-      i64 n0, m0;
-      tiles.at(place, n0, m0);
-      const bool shared = tiles.shared(place);
-      if (shared) tiles.share_k();
+    i64 n0, m0;
+    while (tiles.next(n0, m0)) {
+      const bool alone = TAIL == kClusterTail && tiles.part;  // blocks have the same tokens, but different stages
       for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
         u64* full = ring.full + ring.stage;
         barrier_wait(ring.empty + ring.stage, ring.phase);
@@ -122,7 +123,7 @@ struct Warpgroups {
         if constexpr (kShare > 1) {
           // Each block's rows of each panel, for all. A box is whole panels, so with several there is one copy per panel.
           constexpr int kRows = BM / kShare;
-          if (shared) {
+          if (alone) {
             TW_NO_UNROLL for (int i = 0; i < PANELS * kShare; ++i)
               tensor_load(ring.x() + i * kRows * 128, x_map, static_cast<i32>(m0 + i % kShare * kRows), panel + i / kShare, full, kEvictNormal);
           } else {
@@ -148,10 +149,8 @@ struct Warpgroups {
   }
 
   TW_MEMBER static void prefetch(const Args& args, const Shape& shape, const TensorMap* w_map, Tiles tiles) {
-    if (tiles.first >= tiles.count()) return;
     i64 n0, m0;
-    tiles.at(tiles.first, n0, m0);
-    if (tiles.shared(tiles.first)) tiles.share_k();
+    if (!tiles.next(n0, m0)) return;
     const i64 end = min2(tiles.k_end, tiles.k_begin + STAGES);
     for (i64 kb = tiles.k_begin; kb < end; ++kb) Weights::prefetch(args, shape, w_map, n0, kb);
   }
@@ -429,6 +428,11 @@ struct Warpgroups {
             shape.k, 2 * (thread % 4), Stores::row_of(thread, 0, 0)};
   }
 
+  TW_MEMBER static Tiles tiles_of(const Args& args, const Shape& shape) {
+    if constexpr (TAIL == kStreamK) return Tiles(args, shape, Parts::slots(shape), Parts::kPartsLimit);
+    else return Tiles(args, shape);
+  }
+
   // w_map: of plain weights only. TURNED: from here on x is called w, and w x.
   TW_MEMBER static void run(const Args& args, const Shape& shape, const TensorMap* x_map, const TensorMap* w_map = nullptr) {
     if constexpr (TURNED) {
@@ -445,7 +449,7 @@ struct Warpgroups {
     Ring ring{shared, reinterpret_cast<u64*>(shared + kMainBytes + kScaleBytes), nullptr};
     ring.empty = ring.full + STAGES;
     typename Stores::Exchange exchange{reinterpret_cast<float*>(shared + kRingBytes), ring.empty + STAGES, 0, 0};
-    u64 *neighbour_done = ring.empty + STAGES, *arrived = neighbour_done + 1;  // TAIL
+    u64 *neighbour_done = ring.empty + STAGES, *arrived = neighbour_done + 1;  // kClusterTail
     const int thread = static_cast<int>(thread_x());
     if (thread == 0) {
       for (int i = 0; i < STAGES; ++i) {
@@ -456,17 +460,19 @@ struct Warpgroups {
         barrier_init(exchange.arrived, 1);
         barrier_init(exchange.arrived + 1, 1);
       }
-      if constexpr (TAIL) {
+      if constexpr (TAIL == kClusterTail) {
         barrier_init(neighbour_done, kMath / 32);
         barrier_init(arrived, 1);
       }
+      if constexpr (TAIL == kStreamK)
+        for (int i = 0; i < GROUPS; ++i) barrier_init(ring.empty + STAGES + i, 1);
       barrier_init_fence();
       prefetch_map(x_map);
       if (!Weights::kRegisters) prefetch_map(w_map);
     }
     if constexpr (CLUSTER > 1) sync_cluster();
     else sync_block();
-    Tiles tiles(args, shape);
+    Tiles tiles = tiles_of(args, shape);
     // While the kernel before this one ends, the first stages of weights come as near as L2.
     if (!TURNED && thread == kMath) prefetch(args, shape, w_map, tiles);
     wait_prerequisite_grids();
@@ -477,11 +483,11 @@ struct Warpgroups {
     } else {
       if constexpr (kUneven) take_registers<kMathRegisters>();
       if (kTurns && thread / 128 == GROUPS * KGROUPS - 1) pass_turn(GROUPS - 1, KGROUPS - 1);  // the first turn is the first warpgroup's
-      for (i64 place = tiles.first; place < tiles.count(); place += tiles.clusters) {
-        i64 n0, m0;
-        tiles.at(place, n0, m0);
-        const bool shared_tile = tiles.shared(place), completes = !shared_tile || static_cast<u32>(thread) / 128 == cluster_rank();
-        if (shared_tile && tiles.share_k()) {
+      Parts parts{static_cast<u8*>(args.workspace), ring.empty + STAGES};
+      i64 n0, m0;
+      while (tiles.next(n0, m0)) {
+        const bool completes = !tiles.part || (TAIL == kClusterTail && static_cast<u32>(thread) / 128 == cluster_rank());
+        if (TAIL == kClusterTail && tiles.skip) {
           barrier_wait(ring.full + ring.stage, ring.phase);
           release(ring, ring.stage, thread % 32);
           ring.advance(), ++tiles.k_begin;
@@ -503,12 +509,32 @@ struct Warpgroups {
           const typename Stores::ColumnScales column_scales(args, m0, thread);
           if constexpr (!kDeferred) multiply(ring, tiles, scales, sums, thread);
           const u32* others = nullptr;
-          if (shared_tile) others = Stores::exchange(shared, neighbour_done, arrived, sums, completes, thread);
-          if (!completes) break;  // it was the last place
+          if constexpr (TAIL == kStreamK) {
+            parts.tell(tiles, thread);
+            if (tiles.part) {
+              parts.put(tiles, sums, thread);
+              continue;
+            }
+          }
+          if constexpr (TAIL == kClusterTail) {
+            if (tiles.part) others = Stores::exchange(shared, neighbour_done, arrived, sums, completes, thread);
+            if (!completes) break;  // it was the last piece
+          }
           fmt::row_item<X>* own = x_scales + thread / 128 * BM;
           column_scales.share(args, m0, own, thread);
           Stores::store_tile(args, shape, shared + kRingBytes, own, scale, sums, others, n0, m0, thread);
         }
+      }
+      if constexpr (TAIL == kStreamK) {
+        fmt::row_item<X>* own = x_scales + thread / 128 * BM;
+        parts.combine(
+            tiles, shared, thread, [&](i64 tile_m) {
+              const typename Stores::ColumnScales scales(args, tile_m, thread);
+              scales.share(args, tile_m, own, thread);
+            },
+            [&](int unit, const Sum(&sum)[4], int row, int token, i64 tile_n, i64 tile_m) {
+              Stores::store_unit(args, shape, own, unit, sum, row, token, tile_n, tile_m, thread);
+            });
       }
     }
   }

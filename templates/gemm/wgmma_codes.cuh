@@ -83,7 +83,7 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
     return token / 16 * 16 + token % 8 / 2 * 4 + token / 8 % 2 * 2 + token % 2;
   }
 
-  using Tiles = ClusterTiles<BM, BN, BK, 1, SPLIT, SPLIT, false>;
+  using Tiles = ClusterTiles<BM, BN, BK, 1, SPLIT, SPLIT, kNoTail>;
 
   // ---- producer: a warpgroup
   static constexpr u32 kProducers = 9;  // their barrier
@@ -91,20 +91,19 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
 
   // Rows of blocks on their way into shared memory, some stages ahead; one thread's.
   struct Ahead {
-    i64 tile, kb, m0;
-    TW_MEMBER Ahead(const Tiles& tiles) : tile(tiles.first), kb(tiles.k_begin) { locate(tiles); }
-    TW_MEMBER void locate(const Tiles& tiles) {
+    Tiles tiles;
+    i64 kb, m0;
+    bool more;
+    TW_MEMBER Ahead(const Tiles& all) : tiles(all) { advance(); }
+    TW_MEMBER void advance() {
       i64 n0;
-      tiles.at(tile, n0, m0);
+      more = tiles.next(n0, m0), kb = tiles.k_begin;
     }
-    TW_MEMBER void fetch(const Tiles& tiles, const TensorMap* map, u8* to, u64* full) {
-      if (tile >= tiles.count()) return;
+    TW_MEMBER void fetch(const TensorMap* map, u8* to, u64* full) {
+      if (!more) return;
       barrier_expect(full, kRawBytes);
       tensor_load(to, map, static_cast<i32>(m0), static_cast<i32>(kb), full, kEvictNormal);
-      if (++kb == tiles.k_end) {
-        kb = tiles.k_begin, tile += tiles.clusters;
-        locate(tiles);
-      }
+      if (++kb == tiles.k_end) advance();
     }
   };
 
@@ -131,7 +130,7 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
     }
   }
 
-  TW_MEMBER static void produce(const Args& args, const Shape& shape, const TensorMap* x_map, Ring ring, u64* raw_full, const Tiles& tiles,
+  TW_MEMBER static void produce(const Args& args, const Shape& shape, const TensorMap* x_map, Ring ring, u64* raw_full, Tiles tiles,
                                 int thread) {
     u8* const raw = ring.shared + kRawAt;
     // Weights that no other tile reads leave L2 to the rest.
@@ -139,13 +138,12 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
     if (tiles.k_begin < tiles.k_end) {
       Ahead ahead(tiles);
       if (thread == kRawLoader)
-        for (int i = 0; i < kRawStages; ++i) ahead.fetch(tiles, x_map, raw + i * kRawBytes, raw_full + i);
+        for (int i = 0; i < kRawStages; ++i) ahead.fetch(x_map, raw + i * kRawBytes, raw_full + i);
       int slot = 0;
       u32 raw_phase = 0;
       ring.phase = 1;  // all stages are empty
-      for (i64 tile = tiles.first; tile < tiles.count(); tile += tiles.clusters) {
-        i64 n0, m0;
-        tiles.at(tile, n0, m0);
+      i64 n0, m0;
+      while (tiles.next(n0, m0)) {
         for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
           u64* full = ring.full + ring.stage;
           barrier_wait(ring.empty + ring.stage, ring.phase);
@@ -159,7 +157,7 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
           sync_named(kProducers, 128);
           if (thread == kRawLoader) {
             barrier_arrive(full);
-            ahead.fetch(tiles, x_map, raw + slot * kRawBytes, raw_full + slot);
+            ahead.fetch(x_map, raw + slot * kRawBytes, raw_full + slot);
           }
           if (++slot == kRawStages) slot = 0, raw_phase ^= 1u;
           ring.advance();
@@ -169,10 +167,9 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
     if (thread == 0) launch_dependent_grids();  // late: what comes next would compete for the memory
   }
 
-  TW_MEMBER static void prefetch(const Args& args, const Shape& shape, const Tiles& tiles) {
-    if (tiles.first >= tiles.count()) return;
+  TW_MEMBER static void prefetch(const Args& args, const Shape& shape, Tiles tiles) {
     i64 n0, m0;
-    tiles.at(tiles.first, n0, m0);
+    if (!tiles.next(n0, m0)) return;
     const i64 end = min2(tiles.k_end, tiles.k_begin + STAGES);
     for (i64 kb = tiles.k_begin; kb < end; ++kb) Weights::prefetch(args, shape, nullptr, n0, kb);
   }
@@ -286,7 +283,7 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
     }
     if constexpr (SPLIT > 1) sync_cluster();
     else sync_block();
-    const Tiles tiles(args, shape);
+    Tiles tiles(args, shape);
     // While the kernel before this one ends, the first stages of weights come as near as L2.
     if (thread == kMath) prefetch(args, shape, tiles);
     wait_prerequisite_grids();
@@ -296,9 +293,8 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
       produce(args, shape, x_map, ring, raw_full, tiles, thread - kMath);
     } else {
       if constexpr (kUneven) take_registers<kMathRegisters>();
-      for (i64 tile = tiles.first; tile < tiles.count(); tile += tiles.clusters) {
-        i64 n0, m0;
-        tiles.at(tile, n0, m0);
+      i64 n0, m0;
+      while (tiles.next(n0, m0)) {
         Sums sums;
         if constexpr (kParts == 1) Stores::prepare(args, shape, shared + kTurnAt, n0, m0, thread);
         multiply(ring, tiles, sums, thread);

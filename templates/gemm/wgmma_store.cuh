@@ -6,6 +6,7 @@
 #include "arch/sm90.cuh"
 #include "gemm/epilogue.cuh"
 #include "gemm/outlet.cuh"
+#include "gemm/tail.cuh"
 
 namespace tw::gemm {
 
@@ -323,7 +324,7 @@ template <class X, class W, class Epi, class P> struct WarpgroupStores {
     exchange.slot ^= 1u;
   }
 
-  // ---- TAIL: two blocks have a tile's sums over their parts of k. What one warpgroup of each has goes to the other block, whose
+  // ---- kClusterTail: two blocks have a tile's sums over their parts of k. What one warpgroup of each has goes to the other block, whose
   // same warpgroup adds it to its own as it stores them. Sums pass through the ring there, once all there have done with it.
   TW_MEMBER static const u32* exchange(u8* ring, u64* neighbour_done, u64* arrived, const Sums& sums, bool completes, int thread) {
     constexpr u32 kBytes = STRIPS * kSums * 128 * 4;
@@ -348,7 +349,26 @@ template <class X, class W, class Epi, class P> struct WarpgroupStores {
   TW_MEMBER static void whole(Sum (&to)[4], const Sums& sums, int s, int i, const u32* others) {
     TW_UNROLL for (int j = 0; j < 4; ++j) {
       to[j] = sums[s][4 * i + j];
-      if (P::kTail && others) to[j] += bits_as<Sum>(others[(s * kSums + 4 * i + j) * 128]);
+      if (P::kTail == kClusterTail && others) to[j] += bits_as<Sum>(others[(s * kSums + 4 * i + j) * 128]);
+    }
+  }
+
+  // ---- kStreamK: of eight tokens of a strip, whose sums were made in parts, four of one row.
+  TW_MEMBER static void store_unit(const Args& args, const Shape& shape, const Column* x_scales, int unit, const Sum (&sum)[4], int row,
+                                   int token, i64 n0, i64 m0, int thread) {
+    const i64 n = n0 + (thread / 128 * STRIPS + unit / (kSums / 4)) * kStripRows + row, ldy = args.ldy ? args.ldy : shape.n;
+    if (n >= shape.n) return;
+    const fmt::row_item<W> of_w = w_item<W>(args, n, shape.k);
+    const float f = tensor_scale<X, W>(args, shape) * kFactor * fmt::scale_of(of_w);
+    const typename Epi::Value bias = Epi::bias_at(args.bias, n);
+    token += unit % (kSums / 4) * 8;
+    const int left = static_cast<int>(min2<i64>(args.m - m0 - token, 7));  // tokens
+    i64 at = (m0 + token) * ldy + n;
+    TW_UNROLL for (int i = 0; i < 4; ++i, at += 2 * ldy) {
+      if (2 * i >= left) return;
+      const Column of_x = column_of(x_scales, token + 2 * i);
+      const float c = Epi::c_at(args, shape, m0 + token + 2 * i, n);
+      Epi::store(args.y, at, Epi::finish(shape, centred(sum[i], of_x, of_w), f * fmt::scale_of(of_x), bias, c));
     }
   }
 

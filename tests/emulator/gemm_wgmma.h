@@ -8,6 +8,9 @@
 
 namespace gemm_test {
 
+using gemm::kClusterTail;
+using gemm::kStreamK;
+
 template <class W>
 struct Tiles {
   std::vector<u8> data, scales;
@@ -59,7 +62,7 @@ void launch_wgmma(const gemm::Args& args, const gemm::Shape& shape, const Matrix
   else columns_map = map_of(x, true);
   if constexpr (!Plan::kTurned && gemm::plain_pair<X, W>) rows_map = map_of(w, false);
   const i64 columns = Plan::kTurned ? w.rows : x.rows, rows = Plan::kTurned ? x.rows : w.rows;
-  const u32 places = static_cast<u32>(ceil_div64(rows, Plan::BN * Plan::kShare) * ceil_div64(columns, Plan::kBM)) * Plan::kCluster * (1 + Plan::kTail);
+  const u32 places = static_cast<u32>(ceil_div64(rows, Plan::BN * Plan::kShare) * ceil_div64(columns, Plan::kBM)) * Plan::kCluster * (Plan::kTail == gemm::kNoTail ? 1 : Plan::kTail == kClusterTail ? 2 : 15);
   emu::Launch launch{{std::min(places, grid / Plan::kCluster * Plan::kCluster), 1, 1}, Plan::kThreads, Plan::kCluster,
                      Plan::kSharedBytes, seed};
   emu::run(launch, [&] { Plan::run(args, shape, &columns_map, &rows_map); });
@@ -79,12 +82,21 @@ void check_wgmma(const Size& s, u32 grid, std::uint64_t seed) {
     operand.data = tiles.data.data();
     if (!W::kRowScale) operand.scales = tiles.scales.data();
   }
-  launch_wgmma<Plan>(out.args(x.operand(), operand), out.shape, x, w, grid, seed);
+  gemm::Args args = out.args(x.operand(), operand);
+  std::vector<u8> workspace;
+  if (Plan::kTail == kStreamK) {
+    workspace.resize(gemm::kStreamKWordBytes + static_cast<std::size_t>(2 * grid * Plan::Parts::kSlotBytes));
+    std::fill(workspace.begin() + gemm::kStreamKWordBytes, workspace.end(), u8{0xff});
+    out.shape.workspace = static_cast<i64>(workspace.size());
+    args.workspace = workspace.data();
+  }
+  launch_wgmma<Plan>(args, out.shape, x, w, grid, seed);
+  CHECK(std::all_of(workspace.begin(), workspace.begin() + std::min<std::ptrdiff_t>(gemm::kStreamKWordBytes, std::ssize(workspace)), [](u8 b) { return b == 0; }));
   out.compare(x.exact, w.exact, out.divides ? out.shape.alpha / w.global : out.shape.alpha * w.global,
               [&](const float* a, const float* b) { return rounding_of<X, W>(a, b, s.k); });
 }
 
-template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROUPS, int PANELS, int STAGES, int CLUSTER, int SPLIT, bool WARPS = false, bool FAST = false, bool TURNED = false, bool TAIL = false>
+template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROUPS, int PANELS, int STAGES, int CLUSTER, int SPLIT, bool WARPS = false, bool FAST = false, bool TURNED = false, int TAIL = gemm::kNoTail>
 void check_warpgroups() {
   using Plan = gemm::Warpgroups<tw::select<TURNED, W, X>, tw::select<TURNED, X, W>, Epi, BM, STRIPS, GROUPS, KGROUPS, PANELS, STAGES, CLUSTER, SPLIT,
                                 WARPS, FAST, TURNED, TAIL>;
@@ -101,7 +113,12 @@ void check_warpgroups() {
   check_wgmma<Plan, X, W, Epi>({BM + 5, ragged, step, X::kRowScale ? 0 : pad, 8}, 4, seed++);
   check_wgmma<Plan, X, W, Epi>({2 * BM + 1, 2 * ragged - (kCoded ? 0 : 16), step * 2, 0, 0}, Plan::kCluster, seed++);
   // Two clusters, three pairs of tiles: a round of whole tiles, then two that are shared, their k of an odd number of stages.
-  if constexpr (TAIL) check_wgmma<Plan, X, W, Epi>({2 * BM + 1, 2 * Plan::BN, step * (STAGES + 2), 0, 0}, 2 * Plan::kCluster, seed++);
+  if constexpr (TAIL == kClusterTail) check_wgmma<Plan, X, W, Epi>({2 * BM + 1, 2 * Plan::BN, step * (STAGES + 2), 0, 0}, 2 * Plan::kCluster, seed++);
+  if constexpr (TAIL == kStreamK) {
+    check_wgmma<Plan, X, W, Epi>({BM + 5, 2 * Plan::BN * Plan::kShare, step * 7, 0, 0}, 3 * Plan::kCluster, seed++);  // 3 clusters, 4 tiles
+    check_wgmma<Plan, X, W, Epi>({BM, Plan::BN * Plan::kShare, step * 33, pad, 3}, 40 * Plan::kCluster, seed++);      // a tile for all
+    check_wgmma<Plan, X, W, Epi>({BM + 1, 5 * Plan::BN * Plan::kShare, step * 5, 0, 0}, 7 * Plan::kCluster, seed++);  // 7 clusters, 10 tiles
+  }
 }
 
 }  // namespace gemm_test

@@ -44,10 +44,16 @@ TEST_CASE("wgmma: plain operands", "[gemm]") {
     check_warpgroups<fmt::e4m3_row, fmt::e4m3_b128, Epilogue<f16, NoBias, Act::none>, 64, 2, 2, 1, 1, 2, 1, 1, false, false, true>();
   }
   SECTION("tiles of the last round, shared by two blocks") {
-    check_warpgroups<fmt::bf16, fmt::bf16, Epilogue<bf16, bf16, Act::silu>, 64, 1, 2, 1, 1, 3, 2, 1, false, false, false, true>();
-    check_warpgroups<fmt::f16, fmt::f16, PlainF32, 16, 2, 2, 1, 2, 3, 2, 1, false, false, false, true>();
-    check_warpgroups<fmt::e4m3_row, fmt::e4m3_row, Epilogue<bf16, NoBias, Act::none>, 96, 1, 2, 1, 1, 3, 2, 1, false, false, false, true>();
-    check_warpgroups<fmt::int8_row, fmt::int8_row, Epilogue<bf16, float, Act::none>, 32, 2, 2, 1, 1, 3, 2, 1, false, false, false, true>();
+    check_warpgroups<fmt::bf16, fmt::bf16, Epilogue<bf16, bf16, Act::silu>, 64, 1, 2, 1, 1, 3, 2, 1, false, false, false, kClusterTail>();
+    check_warpgroups<fmt::f16, fmt::f16, PlainF32, 16, 2, 2, 1, 2, 3, 2, 1, false, false, false, kClusterTail>();
+    check_warpgroups<fmt::e4m3_row, fmt::e4m3_row, Epilogue<bf16, NoBias, Act::none>, 96, 1, 2, 1, 1, 3, 2, 1, false, false, false, kClusterTail>();
+    check_warpgroups<fmt::int8_row, fmt::int8_row, Epilogue<bf16, float, Act::none>, 32, 2, 2, 1, 1, 3, 2, 1, false, false, false, kClusterTail>();
+  }
+  SECTION("Stream-K: tiles of the last round, shared by all blocks") {
+    check_warpgroups<fmt::bf16, fmt::bf16, Epilogue<bf16, bf16, Act::silu, bf16>, 64, 1, 2, 1, 1, 3, 2, 1, false, false, false, kStreamK>();
+    check_warpgroups<fmt::f16, fmt::f16, PlainF32, 16, 2, 1, 1, 2, 3, 1, 1, false, false, false, kStreamK>();
+    check_warpgroups<fmt::e4m3_row, fmt::e4m3_row, Epilogue<bf16, NoBias, Act::none>, 96, 1, 3, 1, 1, 2, 2, 1, false, false, false, kStreamK>();
+    check_warpgroups<fmt::int8_row, fmt::int8_row, Epilogue<bf16, float, Act::none>, 32, 2, 2, 1, 1, 3, 2, 1, false, false, false, kStreamK>();
   }
   SECTION("signed bytes, a scale per row on both sides") {
     check_warpgroups<fmt::int8_row, fmt::int8_row, Epilogue<bf16, float, Act::none>, 64, 2, 1, 1, 1, 3, 1, 1>();

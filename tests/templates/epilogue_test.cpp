@@ -29,7 +29,7 @@ std::string taken_by(const std::string& text, const char* target) {
 
 TEST_CASE("epilogue fields have one text, and none at their defaults", "[problem]") {
   for (const std::string& text :
-       {"gemm x=f16 w=f16 y=f16" + kShape + " act=silu alpha=0.5 c=f16 beta=-0.25", "gemm x=f16 w=q4_0 y=f32" + kShape + " c=bf16",
+       {"gemm x=f16 w=f16 y=f16" + kShape + " act=silu alpha=0.5 c=f16 beta=-0.25", "gemm x=f16 w=q4_0 y=f32" + kShape + " c=bf16 workspace=1048576",
         "gemm x=e4m3 w=e4m3 y=e5m2" + kShape + " accum=fast alpha=0.001 y_scale=0.125",
         "gemm x=int8 w=int8 y=int8" + kShape + " bias=f32 alpha=0.01 c=f32 y_scale=2.5",
         "gemm x=int8 w=int8 y=int32" + kShape + " bias=int32", "gemm x=int8_row w=int8 y=bf16" + kShape,
@@ -39,9 +39,10 @@ TEST_CASE("epilogue fields have one text, and none at their defaults", "[problem
     CHECK(Problem::parse(p.text()) == p);
     CHECK(p.with_rows(3).gemm()->c == p.gemm()->c);
     CHECK(p.with_rows(3).gemm()->y_scale == p.gemm()->y_scale);
+    CHECK(p.with_rows(3).gemm()->workspace == p.gemm()->workspace);
   }
   const std::string plain = "gemm x=f16 w=f16 y=f16" + kShape;
-  CHECK(Problem::parse(plain + " y_scale=1 beta=1").text() == plain);
+  CHECK(Problem::parse(plain + " y_scale=1 beta=1 workspace=0").text() == plain);
   CHECK(Problem::parse(plain + " c=f16 beta=1").text() == plain + " c=f16");
   CHECK_FALSE(Problem::parse(plain) == Problem::parse(plain + " c=f16"));
   CHECK(Problem::parse(plain + " c=f32").min_bytes() - Problem::parse(plain).min_bytes() == 16 * 128 * 4);
@@ -83,6 +84,9 @@ TEST_CASE("what an epilogue cannot be is refused by field and value", "[problem]
   refused("x=f16 w=f16 y=int8 y_scale=-1", "y_scale", "-1");
   refused("x=f16 w=f16 y=e4m3 y_scale=inf", "y_scale", "inf");
   refused("x=f16 w=f16 y=e4m3 y_scale=two", "y_scale", "two");
+  refused("x=f16 w=f16 y=f16 workspace=-1", "workspace", "-1");
+  refused("x=f16 w=f16 y=f16 workspace=2147483648", "workspace", "2147483648");
+  refused("x=f16 w=f16 y=f16 workspace=1MB", "workspace", "1MB");
   refused("x=int8 w=int8 y=int8 accum=fast", "accum", "fast");
   CHECK(refusal("gemm x=int8 w=int8 y=int32 m=1 n=8 k=131072").code() == ErrorCode::too_large);
   CHECK_NOTHROW(Problem::parse("gemm x=int8 w=int8 y=int32 m=1 n=8 k=131071"));
@@ -156,6 +160,22 @@ TEST_CASE("a contract says what c may be", "[problem]") {
   CHECK_FALSE(contract_for(Problem::parse("gemm x=f16 w=f16 y=f16" + kShape)).overlap);
   CHECK(std::string(with.pointers.back().name) == "c");
   CHECK(std::string(with.strides.back().name) == "ldc");
+}
+
+TEST_CASE("a contract asks for the workspace that a problem names", "[problem]") {
+  const std::string plain = "gemm x=f16 w=f16 y=f16" + kShape;
+  const auto rules = [](const std::string& text) {
+    int found = 0;
+    for (const PointerRule& rule : contract_for(Problem::parse(text)).pointers)
+      if (std::string(rule.name) == "workspace") {
+        ++found;
+        CHECK(rule.offset == offsetof(GemmArgs, workspace));
+        CHECK(rule.required);
+      }
+    return found;
+  };
+  CHECK(rules(plain) == 0);
+  CHECK(rules(plain + " workspace=65536") == 1);
 }
 
 TEST_CASE("rows of x that are read in pieces of 16 bytes start on one, whatever scales they have", "[problem]") {

@@ -3,6 +3,7 @@
 #include <tilewright/arch.h>
 #include <tilewright/family.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -50,6 +51,33 @@ TEST_CASE("wgmma: a tail launches up to two blocks for each tile", "[wgmma]") {
     INFO(c.text());
     CHECK(plan.x.blocks(256, 2048) == static_cast<std::uint64_t>(places * (has(c, "tail=1") ? 2 : 1)));
   }
+}
+
+TEST_CASE("wgmma: Stream-K is offered where the last round is not full and the workspace holds its sums", "[wgmma]") {
+  const std::int64_t sms = hopper().typical_sms;
+  int some = 0;
+  for (const char* formats : {"x=bf16 w=bf16 y=bf16", "x=f16 w=q4_0 y=f16 pack=tiles", "x=e4m3_row w=e4m3_row y=bf16"})
+    for (std::int64_t m : {1, 40, 64, 300, 1024})
+      for (std::int64_t n : {64, 1024, 3584, 5120, 8448, 10240})
+        for (std::int64_t workspace : {0ll, 65536ll, 4ll << 20, 32ll << 20}) {
+          const std::string text = std::string(formats) + " k=4096 m=" + std::to_string(m) + " n=" + std::to_string(n) + " workspace=" + std::to_string(workspace);
+          const Problem problem = Problem::parse("gemm " + text);
+          for (const Candidate& c : offered(text)) {
+            if (!has(c, "tail=2")) continue;
+            INFO(c.text() << " of " << text);
+            ++some;
+            const std::int64_t bn = 64 * c.at("strips") * c.at("groups"), share = c.at("cluster");
+            const std::int64_t tiles = ceil_div(m, c.at("bm")) * ceil_div(ceil_div(n, bn), share), left = tiles % (sms / share);
+            CHECK(c.at("split") == 1);
+            CHECK(c.at("kgroups") == 1);
+            CHECK(left > 0);
+            // Words, then a slot for each part: of all clusters, and one more for every tile that begins within a share.
+            CHECK(workspace >= 16384 + (left + std::min(sms / share, 2 * left)) * share * c.at("bm") * bn * 4);
+            const LaunchPlan plan = family("gemm", "wgmma").source(problem, hopper(), c).plan;
+            CHECK(plan.x.blocks(m, n) >= static_cast<std::uint64_t>(std::min(sms / share * share, 15 * tiles * share)));
+          }
+        }
+  CHECK(some > 100);
 }
 
 TEST_CASE("wgmma: coded weights and few tokens", "[wgmma]") {

@@ -150,6 +150,25 @@ TEST_CASE("a gemm's buffers, arguments and sizes", "[task]") {
   CHECK(args.m == 3);
 }
 
+TEST_CASE("a workspace is scratch, neither filled nor compared", "[task]") {
+  Task t = task_of("gemm x=f16 w=f16 y=f16 m=3 n=48 k=64 workspace=65536");
+  const Buffer& b = t.buffers.back();
+  CHECK(b.name == "workspace");
+  CHECK(b.bytes == 65536);
+  CHECK(b.scratch);
+  CHECK_FALSE(b.output);
+  CHECK_FALSE(b.fill);
+  std::vector<std::byte> place(t.buffers.size());
+  std::vector<void*> p;
+  for (std::byte& at : place) p.push_back(&at);
+  GemmArgs args;
+  const std::vector<std::byte> raw = t.arguments(p, 3);
+  REQUIRE(raw.size() == sizeof args);
+  std::memcpy(&args, raw.data(), sizeof args);
+  CHECK(args.workspace == p.back());
+  for (const Buffer& other : task_of("gemm x=f16 w=f16 y=f16 m=3 n=48 k=64").buffers) CHECK_FALSE(other.scratch);
+}
+
 TEST_CASE("how many rows are verified", "[task]") {
   auto rows = [](const char* text) { return task_of(text).verify_rows; };
   CHECK(rows("gemm x=f16 w=f16 y=f16 m=1 n=64 k=64") == 1);
