@@ -17,7 +17,7 @@ struct Settings {
   std::string shapes, rows, ms;  // as on the command line; empty: the row's own
   double seconds = 440;                // starts nothing new after that
   double tune_seconds = 6;             // of each problem
-  int candidates = 16, rounds = 15;
+  int candidates = 16, rounds = 11;
 };
 
 Json compile_times();                                        // offline.cpp: no device needed

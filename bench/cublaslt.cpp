@@ -54,7 +54,6 @@ using Preference = void*;
 
 constexpr std::size_t kWorkspaceBytes = 64u << 20;
 constexpr int kAlgorithms = 32;  // asked of the heuristic
-constexpr int kScreenReplays = 3;
 constexpr std::size_t kFinalists = 2;  // of each variant, timed in every round
 constexpr double kClose = 1.05;        // of the fastest, to be a finalist
 // Of |y| + the norm of its products: tells a wrong scale or type, not a rounding. Fast accumulation keeps some 14 bits
@@ -461,9 +460,8 @@ Rival::Rival(const CublasLt& library, const Cuda& cuda, const Device& device, co
           if (const int status = plan->launch(algorithm, i % rotation.copies(), cuda.stream()))
             throw Error(ErrorCode::driver_failed, "cublasLtMatmul", fmt::format("status {}", status), "success");
         });
-        double best = INFINITY;
-        for (int r = 0; r < kScreenReplays; ++r) best = std::min(best, replay.time());
-        timed.push_back({best, std::move(replay), error});
+        const double us = replay.time();
+        timed.push_back({us, std::move(replay), error});
         std::sort(timed.begin(), timed.end(),
                   [](const Timed& p, const Timed& q) { return p.microseconds < q.microseconds; });
         if (timed.size() > kFinalists) timed.pop_back();

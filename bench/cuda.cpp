@@ -14,7 +14,7 @@ namespace tilewright::bench {
 namespace {
 
 constexpr int kCaptureRelaxed = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED: what a library does while it launches is its own
-constexpr double kGraphMicroseconds = 2000;
+constexpr double kGraphMicroseconds = 2000, kSettleMicroseconds = 10000;
 constexpr int kMostLaunches = 2048;  // in one graph
 constexpr int kMostCopies = 512;
 constexpr double kFreeShare = 0.8;
@@ -151,7 +151,8 @@ Replay::~Replay() {
 
 double Replay::time() const {
   const auto replay = [&] { cuda_->driver().graph_launch(exec_, cuda_->stream()); };
-  replay();
+  const double once = std::max(1.0, cuda_->microseconds(replay));
+  for (double settled = once; settled < kSettleMicroseconds; settled += once) replay();
   return cuda_->microseconds(replay) / launches_;
 }
 

@@ -48,8 +48,8 @@ class Replay {
   Replay(Replay&&) noexcept;
   Replay& operator=(Replay&&) noexcept;
   ~Replay();
-  // Microseconds per launch. Replays twice and times the second: behind the first, the host's time to launch a graph
-  // does not show, and what ran before has left neither its heat nor its clock.
+  // Microseconds per launch, of one replay behind others that take some 10 ms: the host's time to launch a graph does not show,
+  // and the chip's clock, where power limits it, is what this work leaves and not what ran before.
   double time() const;
   int launches() const { return launches_; }
 
