@@ -134,6 +134,12 @@ void run_gemm(const Context& context, const Args& args, const Problem& problem, 
     if (c) dc.emplace(*device, *c, true);
     GemmArgs launch{dx.operand, dw.operand, dy.operand.data, db ? db->operand.data : nullptr, g.m, 0, 0};
     if (dc) launch.c = dc->operand.data;
+    std::optional<Memory> workspace;
+    if (g.workspace) {
+      workspace.emplace(*device, static_cast<std::size_t>(g.workspace));
+      workspace->fill(0);
+      launch.workspace = workspace->data();
+    }
     const OwnedStream stream(*device);
     kernel.launch(stream.get(), launch);
     stream.synchronize();

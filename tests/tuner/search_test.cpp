@@ -3,6 +3,7 @@
 // noise, history. Kernels are compiled for real and run on the host.
 #include <atomic>
 #include <chrono>
+#include <set>
 
 #include "tuner/tuner_test.h"
 
@@ -46,6 +47,37 @@ TEST_CASE("the fastest right candidate wins and is remembered", "[search]") {
   CHECK(again.outcomes.size() == 3);
   CHECK(again.outcomes[0].stored);
   CHECK(second.stats().compiled == 0);
+}
+
+TEST_CASE("scratch is zero at first, one for all timed launches, and the kernels' to write", "[search]") {
+  constexpr std::size_t kBytes = 4096;
+  for (const bool beyond : {false, true}) {
+    FakeGpu gpu;
+    Engine engine(options(""));
+    Task task = toy_task(2);
+    task.buffers.push_back({.name = "scratch", .bytes = kBytes, .fill = {}, .scratch = true});
+    std::set<void*> inputs, scratch;
+    bool zero = true;
+    task.arguments = [&, plain = task.arguments](std::span<void* const> p, std::int64_t rows) {
+      auto* bytes = static_cast<unsigned char*>(p[2]);  // the double's device memory is the host's
+      if (scratch.insert(p[2]).second)
+        for (std::size_t i = 0; i < kBytes; ++i) zero &= bytes[i] == 0;
+      inputs.insert(p[0]);
+      bytes[0] = bytes[kBytes - 1] = 7;
+      if (beyond) bytes[kBytes] = 7;
+      return plain(p.first(2), rows);
+    };
+    const TuneReport r = engine.tune(task, gpu.device(), quick_policy());
+    CHECK(zero);
+    if (beyond) {
+      CHECK(outcome(r, 0).kind == OutcomeKind::wrong);
+      CHECK(mentions(outcome(r, 0).detail, "input scratch or bytes beside it"));
+    } else {
+      CHECK(r.measured == 2);
+      CHECK(scratch.size() == 3);  // of either verified run, and of all timed ones
+      CHECK(inputs.size() > 3);
+    }
+  }
 }
 
 TEST_CASE("a tie keeps the default, and two tunes agree", "[search]") {
