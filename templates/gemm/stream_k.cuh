@@ -90,6 +90,7 @@ template <class Sum, int STRIPS, int SUMS, int GROUPS, int CLUSTER, int RING> st
     static_assert(kPartsLimit > 2, "a ring too small");
     thread = from_here(thread);
     tell(tiles, thread);
+    sync(thread);  // pieces come back by different threads, none before it was told
     int piece = 0;
     pieces(tiles, [&](u32 tile, u32 first_stage) {
       if (thread % 128 == 32 * piece++) come_back(owners_of(tiles, tile), word(tile, thread), slices(first_stage, thread));

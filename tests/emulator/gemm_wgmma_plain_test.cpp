@@ -55,6 +55,10 @@ TEST_CASE("wgmma: plain operands", "[gemm]") {
     check_warpgroups<fmt::e4m3_row, fmt::e4m3_row, Epilogue<bf16, NoBias, Act::none>, 96, 1, 3, 1, 1, 2, 2, 1, false, false, false, kStreamK>();
     check_warpgroups<fmt::int8_row, fmt::int8_row, Epilogue<bf16, float, Act::none>, 32, 2, 2, 1, 1, 3, 2, 1, false, false, false, kStreamK>();
   }
+  SECTION("Stream-K: in many orders, with shares of two tiles and nothing else to do") {
+    using Plan = gemm::Warpgroups<fmt::f16, fmt::f16, PlainF32, 16, 1, 1, 1, 1, 2, 1, 1, false, false, false, kStreamK>;
+    for (std::uint64_t seed = 100; seed < 160; ++seed) check_wgmma<Plan, fmt::f16, fmt::f16, PlainF32>({16, 4 * Plan::BN, 64 * 7, 0, 0}, 6, seed);
+  }
   SECTION("signed bytes, a scale per row on both sides") {
     check_warpgroups<fmt::int8_row, fmt::int8_row, Epilogue<bf16, float, Act::none>, 64, 2, 1, 1, 1, 3, 1, 1>();
     check_warpgroups<fmt::int8_row, fmt::int8_row, Epilogue<f16, NoBias, Act::none>, 32, 1, 1, 2, 2, 2, 2, 2>();
