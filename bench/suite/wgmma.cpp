@@ -151,6 +151,7 @@ bool put_oddities(Trial& t, bool& infinite) {
   if (infinite) poke("x.data", 2 * k + 5, bytes, x == "f16" ? 0x7c00u : 0x7f80u);
   return true;
 }
+// To the nearest that f holds.
 float rounded(Format f, float v) {
   std::byte code[4];
   f.info().encode(&v, 1, 1, {code, nullptr, nullptr}, 0);

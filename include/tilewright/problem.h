@@ -11,7 +11,8 @@
 // see tilewright/pack.h), `accum` (fast: see Accumulation), `bias` (f32 f16 bf16; of y=int32 int32), `act` (relu gelu gelu_tanh
 // silu), `alpha`, `c` (f32 f16 bf16: a matrix that is added, a residual) with `beta`, and for y of int8, e4m3 or e5m2
 // `y_scale`, by which results are divided before they are rounded to nearest even, saturating; `workspace` (bytes, see Gemm).
-// y=int32 is for x=int8 w=int8, exact, with none of these but `bias` and `workspace`. Optional cast field: `encoder` (see FormatInfo::encoders). Optional pack field: `inverse` (1: from tiles to w).
+// y=int32 is for x=int8 w=int8, exact, with none of these but `bias` and `workspace`. Optional cast field: `encoder` (see
+// FormatInfo::encoders). Optional pack field: `inverse` (1: from tiles to w).
 // Values; free-threaded.
 #pragma once
 
@@ -51,7 +52,7 @@ struct Gemm {
   double beta = 1.0;             // of c
   double y_scale = 1.0;          // what a one of y stands for
   // Bytes of device memory that each launch may use besides (GemmArgs::workspace), so that kernels are considered whose blocks
-  // share tiles through it. 0: none. 32 MiB are enough for all of them on a chip of 132 multiprocessors.
+  // share tiles through it. 0: none. 33 MiB are enough for all of them on a chip of 132 multiprocessors.
   std::int64_t workspace = 0;
   friend bool operator==(const Gemm&, const Gemm&) = default;
 };

@@ -133,6 +133,35 @@ TW_DEVICE void store_cluster_async(float* shared, float v, u64* barrier, u32 ran
   store_cluster_async(ClusterAddress(shared, rank), 0, v, ClusterAddress(barrier, rank));
 }
 
+// ---- between blocks ------------------------------------------------------------------------------------------------
+TW_DEVICE u32 load_relaxed(const u32* p) {
+#if defined(__CUDACC__)
+  u32 v;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+#else
+  return __atomic_load_n(p, __ATOMIC_RELAXED);
+#endif
+}
+// Returns what was there. Orders this thread's later accesses behind it and, with `release`, earlier ones before it: its own, and
+// those that it knows of through a barrier.
+template <bool release> TW_DEVICE u32 add_global(u32* p, u32 v) {
+#if defined(__CUDACC__)
+  u32 before;
+  if constexpr (release) asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(v) : "memory");
+  else asm volatile("atom.acquire.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(v) : "memory");
+  return before;
+#else
+  return __atomic_fetch_add(p, v, release ? __ATOMIC_ACQ_REL : __ATOMIC_ACQUIRE);
+#endif
+}
+// Some 100 ns of nothing.
+TW_DEVICE void pause() {
+#if defined(__CUDACC__)
+  asm volatile("nanosleep.u32 100;" ::: "memory");
+#endif
+}
+
 // ---- bulk copies, global to shared ---------------------------------------------------------------------------------
 // `bytes` and both addresses are multiples of 16.
 TW_DEVICE void bulk_load(void* shared, const void* p, u32 bytes, u64* barrier, u64 policy) {

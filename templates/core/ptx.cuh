@@ -303,42 +303,6 @@ TW_DEVICE void store_global16(void* p, u32x4 v) {
   *static_cast<u32x4*>(p) = v;
 #endif
 }
-// ---- between blocks --------------------------------------------------------------------------------------------------
-TW_DEVICE u32 load_relaxed(const u32* p) {
-#if defined(__CUDACC__)
-  u32 v;
-  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-  return v;
-#else
-  return __atomic_load_n(p, __ATOMIC_RELAXED);
-#endif
-}
-// Returns what was there. Orders this thread's accesses, and those it knows of through a barrier, before and after it.
-TW_DEVICE u32 add_global(u32* p, u32 v) {
-#if defined(__CUDACC__)
-  u32 before;
-  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(v) : "memory");
-  return before;
-#else
-  return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL);
-#endif
-}
-TW_DEVICE u32 add_acquire(u32* p, u32 v) {  // the same, but orders later accesses only
-#if defined(__CUDACC__)
-  u32 before;
-  asm volatile("atom.acquire.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(v) : "memory");
-  return before;
-#else
-  return __atomic_fetch_add(p, v, __ATOMIC_ACQUIRE);
-#endif
-}
-// Some 100 ns of nothing.
-TW_DEVICE void pause() {
-#if defined(__CUDACC__)
-  asm volatile("nanosleep.u32 100;" ::: "memory");
-#endif
-}
-
 // words[i] <- p, in pieces of `align` bytes (16, 8, 4 or 2). `bytes` is a multiple of align; a last half word is zero-filled.
 template <int bytes, int align> TW_DEVICE void load_words(u32* words, const u8* p) {
   static_assert(bytes % align == 0 && (align == 16 || align == 8 || align == 4 || align == 2), "alignment");

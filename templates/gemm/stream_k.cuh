@@ -16,11 +16,11 @@
 namespace tw::gemm {
 
 // Of a warpgroup's thread, STRIPS strips of SUMS sums; GROUPS warpgroups in each of CLUSTER blocks.
-// RING bytes of shared memory are free at the end.
+// RING bytes of shared memory are free once all is multiplied.
 template <class Sum, int STRIPS, int SUMS, int GROUPS, int CLUSTER, int RING> struct StreamK {
   static constexpr int kUnits = STRIPS * SUMS / 4;  // of eight tokens of a strip
   static constexpr i64 kSlotBytes = stream_k_slot_bytes(CLUSTER, 2 * SUMS, 64 * STRIPS * GROUPS);
-  static constexpr i64 kMostTiles = kStreamKWordBytes / (4 * CLUSTER * GROUPS);
+  static constexpr i64 kMostTiles = kStreamKWordBytes / (4 * CLUSTER * GROUPS);  // that have words; a tile has more slots than one
   static constexpr int kUnitBytes = 2048, kBufferUnits = RING / (GROUPS * kUnitBytes);
   static constexpr int kPartsLimit = min2(kMostParts, kBufferUnits);
   static constexpr u32 kReturned = 1u << 8, kSlice = 1u << 16;  // in a word
@@ -75,7 +75,7 @@ template <class Sum, int STRIPS, int SUMS, int GROUPS, int CLUSTER, int RING> st
     thread = from_here(thread);
     sync(thread);
     if (thread % 128 == 0) {
-      const u32 tile = static_cast<u32>(untold), before = add_global(word(tile, thread), 1);
+      const u32 tile = static_cast<u32>(untold), before = add_global<true>(word(tile, thread), 1);
       const bool last = before % kReturned + 1 == owners_of(tiles, tile).count;
       slices(own_cluster() * tiles.quota > tile * tiles.stages ? 1 : 0, thread) = last ? before / kSlice : 0;
     }
@@ -132,7 +132,7 @@ template <class Sum, int STRIPS, int SUMS, int GROUPS, int CLUSTER, int RING> st
   TW_MEMBER static void come_back(const Owners& owners, u32* word, u32& slices) {
     const u32 own = own_cluster() - owners.first;
     TW_NO_UNROLL for (int i = 0; i < kPolls && load_relaxed(word) % kReturned != owners.count; ++i) pause();
-    const u32 before = add_acquire(word, kReturned + (kSlice << own));
+    const u32 before = add_global<false>(word, kReturned + (kSlice << own));
     if (before % kReturned == owners.count) slices |= 1u << own;
     if (before / kReturned % 256 + 1 == owners.count) *word = 0;
   }
