@@ -30,6 +30,8 @@ int main(int argc, char** argv) {
   app.add_option("--tune-seconds", settings.tune_seconds, "gemm: tuning time of each problem");
   app.add_option("--candidates", settings.candidates, "gemm: candidates measured per problem")
       ->check(CLI::Range(1, 1000));
+  app.add_option("--sustained", settings.sustained,
+                 "gemm: also time many tokens in a row for so many seconds, at the clock that power then leaves");
   app.add_option("--rounds", settings.rounds, "gemm: timed replays")->check(CLI::Range(1, 1000));
   CLI11_PARSE(app, argc, argv);
   settings.self = argv[0];

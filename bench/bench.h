@@ -18,6 +18,7 @@ struct Settings {
   double seconds = 440;                // starts nothing new after that
   double tune_seconds = 6;             // of each problem
   int candidates = 16, rounds = 11;
+  double sustained = 0;  // seconds in a row of each kernel that has a rival, besides; 0: none
 };
 
 Json compile_times();                                        // offline.cpp: no device needed

@@ -475,7 +475,7 @@ Rival::Rival(const CublasLt& library, const Cuda& cuda, const Device& device, co
         notes_.push_back(fmt::format("{}: an algorithm is off by {:.3g} and was left out", v.name, worst_error));
       for (Timed& t : timed)
         if (t.microseconds <= kClose * timed.front().microseconds)
-          times_.push_back({v.name, tried, t.error, {}, std::move(t.replay)});
+          times_.push_back({v.name, tried, t.error, {}, 0, std::move(t.replay)});
       plans_.push_back(std::move(plan));
     } catch (const Error& e) {
       if (e.code() != ErrorCode::unsupported) throw;

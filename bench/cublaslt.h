@@ -42,6 +42,7 @@ struct RivalTime {
   int algorithms = 0;           // timed
   double error = 0;             // worst of a handful of elements, relative to the sum's typical size
   std::vector<double> samples;  // microseconds per launch, one a round
+  double sustained = 0;         // the same in a row
   Replay replay;
 };
 

@@ -5,7 +5,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <thread>
 #include <utility>
 
 #include <tilewright/error.h>
@@ -14,7 +16,8 @@ namespace tilewright::bench {
 namespace {
 
 constexpr int kCaptureRelaxed = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED: what a library does while it launches is its own
-constexpr double kGraphMicroseconds = 2000, kSettleMicroseconds = 10000;
+constexpr double kGraphMicroseconds = 2000;
+constexpr double kRestShare = 2;  // of a sample's work: the chip then draws on average less than half of what it may
 constexpr int kMostLaunches = 2048;  // in one graph
 constexpr int kMostCopies = 512;
 constexpr double kFreeShare = 0.8;
@@ -151,9 +154,23 @@ Replay::~Replay() {
 
 double Replay::time() const {
   const auto replay = [&] { cuda_->driver().graph_launch(exec_, cuda_->stream()); };
-  const double once = std::max(1.0, cuda_->microseconds(replay));
-  for (double settled = once; settled < kSettleMicroseconds; settled += once) replay();
-  return cuda_->microseconds(replay) / launches_;
+  replay();
+  const double us = cuda_->microseconds(replay);
+  std::this_thread::sleep_for(std::chrono::duration<double, std::micro>(2 * kRestShare * us));
+  return us / launches_;
+}
+
+double Replay::sustained(double seconds) const {
+  using Clock = std::chrono::steady_clock;
+  const auto replay = [&] { cuda_->driver().graph_launch(exec_, cuda_->stream()); };
+  const auto begin = Clock::now();
+  double sum = 0;
+  int count = 0;
+  for (double at = 0; at < seconds || count == 0; at = std::chrono::duration<double>(Clock::now() - begin).count()) {
+    const double us = cuda_->microseconds(replay);
+    if (at >= seconds / 2) sum += us, ++count;
+  }
+  return sum / count / launches_;
 }
 
 Rotation::Rotation(const Cuda& cuda, const Device& device, std::span<const Piece> pieces, double cold_bytes) {

@@ -48,9 +48,11 @@ class Replay {
   Replay(Replay&&) noexcept;
   Replay& operator=(Replay&&) noexcept;
   ~Replay();
-  // Microseconds per launch, of one replay behind others that take some 10 ms: the host's time to launch a graph does not show,
-  // and the chip's clock, where power limits it, is what this work leaves and not what ran before.
+  // Microseconds per launch on a chip that has rested, so that its power controller lowers no clock for what ran before. Of the
+  // second of two replays: the host's time to launch a graph does not show.
   double time() const;
+  // The same in a row for so long that the controller has settled: an average over the second half.
+  double sustained(double seconds) const;
   int launches() const { return launches_; }
 
  private:
