@@ -156,10 +156,10 @@ int few_rows(std::int64_t m) {
 }
 
 // Tiles of many tokens. Their number is rarely a multiple of the chip's multiprocessors, and what the last wave leaves idle
-// is most of what can be lost; so bm is what divides m into about equal tiles, for those counts of tiles that fill the
-// waves best. What a tile costs besides its products counts as that of kTileCost results.
+// is most of what can be lost; so bm is what divides m (turned: n, where operands are plain) into about equal tiles, for those
+// counts of tiles that fill the waves best. What a tile costs besides its products counts as that of kTileCost results.
 struct Tile {
-  int bm, strips, groups;
+  int bm, strips, groups, turned;
   int tail;     // of gemm/tail.cuh
   double cost;  // of all, in results of one multiprocessor
 };
@@ -175,20 +175,25 @@ constexpr std::size_t kTilesOffered = 8;
 std::vector<Tile> large_tiles(const Gemm& g, const Operands& o, const Arch& arch) {
   const auto ceil_div = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
   std::vector<Tile> all;
-  for (const auto& [strips, groups] : {std::pair{1, 2}, {2, 2}, {1, 3}}) {
-    for (int bm = 256; bm > kWholeRows; bm -= 16) {
-      const Knobs k{bm, strips, groups, 1, 1, 2, 2, 1, 0};
-      const std::int64_t tiles_m = ceil_div(g.m, bm), tiles_n = ceil_div(g.n, k.bn());
-      const bool least = bm - 16 <= kWholeRows || ceil_div(g.m, bm - 16) > tiles_m;  // with which as few tiles do
+  const auto tiles = [&](int strips, int groups, int turned, int step) {
+    const std::int64_t along = turned ? g.n : g.m, across = turned ? g.m : g.n;  // of bm and of bn
+    for (int bm = 256; bm > kWholeRows; bm -= step) {
+      const Knobs k{bm, strips, groups, 1, 1, 2, 2, 1, 0, turned};
+      const std::int64_t tiles_m = ceil_div(along, bm), tiles_n = ceil_div(across, k.bn());
+      const bool least = bm - step <= kWholeRows || ceil_div(along, bm - step) > tiles_m;  // with which as few tiles do
       if (!least || !wgmma_legal(o.kind, bm) || accumulators(k, o) > most_accumulators(k, o)) continue;
       const std::int64_t clusters = arch.typical_sms / 2, pairs = tiles_m * ceil_div(tiles_n, 2), left = pairs % clusters;
-      const auto add = [&](int tail, double waves) { all.push_back({bm, strips, groups, tail, waves * (bm * k.bn() + kTileCost)}); };
-      const bool two = groups == 2 && tiles_n > 1, half = left > 0 && 2 * left <= clusters;
+      const auto add = [&](int tail, double waves) { all.push_back({bm, strips, groups, turned, tail, waves * (bm * k.bn() + kTileCost)}); };
+      const bool two = groups == 2 && tiles_n > 1 && !turned, half = left > 0 && 2 * left <= clusters;
       if (two && half) add(tw::gemm::kClusterTail, static_cast<double>(pairs / clusters) + 0.5);
       else add(tw::gemm::kNoTail, static_cast<double>(ceil_div(tiles_m * tiles_n, arch.typical_sms)));
       if (two && has_slots(g, k, left, clusters))
         add(tw::gemm::kStreamK, static_cast<double>(pairs) / static_cast<double>(clusters) + kPartsCost);
     }
+  };
+  for (const auto& [strips, groups] : {std::pair{1, 2}, {2, 2}, {1, 3}}) {
+    tiles(strips, groups, 0, 16);
+    if (!o.tiles && o.row_bytes <= 4) tiles(strips, groups, 1, 32);  // 32 columns of bytes leave at a time
   }
   std::stable_sort(all.begin(), all.end(), [](const Tile& a, const Tile& b) { return a.cost < b.cost; });
   all.resize(std::min(all.size(), kTilesOffered));
@@ -258,8 +263,8 @@ class WarpgroupFamily final : public EnumeratedFamily {
     if (g.m > kWholeRows) {
       for (const Tile& t : large_tiles(g, o, arch))
         for (int cluster : {1, 2}) {
-          if (t.tail ? cluster == 1 : cluster == 2 && g.n <= kStripRows * t.strips * t.groups) continue;
-          const auto with = [&](int panels) { return Knobs{t.bm, t.strips, t.groups, 1, panels, 0, cluster, 1, 0, 0, t.tail}; };
+          if (t.tail ? cluster == 1 : cluster == 2 && (t.turned ? g.m : g.n) <= kStripRows * t.strips * t.groups) continue;
+          const auto with = [&](int panels) { return Knobs{t.bm, t.strips, t.groups, 1, panels, 0, cluster, 1, 0, t.turned, t.tail}; };
           // Two panels a stage are fewer instructions around each. That tells where codes are unpacked or products kept apart,
           // but two stages are too few.
           Knobs three = with(2);

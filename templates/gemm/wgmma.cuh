@@ -18,8 +18,8 @@
 //   FAST      fp8: products of all of k are summed by the matrix units, which keep some 14 bits; else those of a panel
 //   WARPS     matrix instructions of single warps instead: with few tokens it is the instructions around each product that
 //             count, and these need fewer (no descriptors, fences and waits)
-//   TURNED    X is w's format and W x's: tokens are the 64-row side. With scales of blocks and many tokens, a thread then
-//             has two tokens' to read for a panel instead of BM / 4
+//   TURNED    X is w's format and W x's: tokens are the 64-row side, and BM rows of w. Other tiles then fill the last round; and
+//             with scales of blocks and many tokens a thread has two tokens' to read for a panel instead of BM / 4
 //   TAIL      of gemm/tail.cuh. kClusterTail: each block sends the other the sums of one warpgroup, and completes its own
 #pragma once
 #include "arch/sm90.cuh"
@@ -79,13 +79,13 @@ struct Warpgroups {
   static_assert(kStageBytes % 1024 == 0, "swizzle atoms");
   static constexpr int kRingBytes = STAGES * kStageBytes;
   using Y = typename Epi::Out;
-  static_assert(!TURNED || (SPLIT * KGROUPS == 1 && BM % 64 == 0), "knobs");
+  static_assert(!TURNED || SPLIT * KGROUPS == 1, "knobs");
   static_assert(TAIL != kClusterTail || (kShare == 2 && GROUPS == 2), "two blocks of two warpgroups");
   static_assert(TAIL == kNoTail || (kParts == 1 && !TURNED), "whole sums of each warpgroup");
   static constexpr int kSlice = BN / SPLIT;  // rows of w whose sums one block of the cluster completes
   static constexpr int kSlotFloats = kParts * BM * kSlice;
   static constexpr int kTurnBytes = kParts > 1 ? 2 * kSlotFloats * 4 : TURNED ? GROUPS * 4 * TurnedOutlet<Epi>::kBytes : GROUPS * Outlet<Epi, BM>::kBytes;
-  static constexpr int kScaleBytes = GROUPS * KGROUPS * BM * fmt::row_bytes<X>;  // a copy for each warpgroup
+  static constexpr int kScaleBytes = TURNED ? 0 : GROUPS * KGROUPS * BM * fmt::row_bytes<X>;  // a copy for each warpgroup
   static constexpr int kMainBytes = kRingBytes + kTurnBytes;
   static constexpr int kSharedBytes = kMainBytes + kScaleBytes + 16 * STAGES + (TAIL == kStreamK ? 16 * GROUPS : kParts > 1 || TAIL != kNoTail ? 16 : 0);
 

@@ -376,8 +376,9 @@ template <class X, class W, class Epi, class P> struct WarpgroupStores {
   TW_MEMBER static void store_turned(const Args& args, const Shape& shape, u8* turn, const Sums& sums, i64 n0, i64 m0, int thread) {
     thread = from_here(thread);
     using Turned = TurnedOutlet<Epi>;
-    constexpr int kBlocks = Turned::kBlocks, kPieces = BM / 64;  // of a row
-    const i64 tokens = shape.n, features = args.m, ldy = args.ldy ? args.ldy : features;
+    constexpr int kBlocks = Turned::kBlocks, kPieces = ceil_div(BM, 64);  // of a row
+    static_assert(BM % (8 * kBlocks) == 0 && !fmt::has_zero_point<X> && !fmt::has_zero_point<W>, "turned");
+    const i64 tokens = shape.n, features = args.m, ldy = args.ldy ? args.ldy : features, end = min2(features, m0 + BM);
     const int lane = thread % 32;
     const float tensor = tensor_scale<X, W>(args, shape);
     turn += thread / 32 * Turned::kBytes;
@@ -385,7 +386,7 @@ template <class X, class W, class Epi, class P> struct WarpgroupStores {
     const auto fetch = [&](int i) {
       if constexpr (Epi::kC)
         Turned::Addend::fetch(turn + i % 2 * Turned::kBuffer + Turned::kAddendAt, args.c, args.ldc ? args.ldc : features, row_at(i),
-                              m0 + i % kPieces * 64, tokens, features, lane);
+                              m0 + i % kPieces * 64, tokens, end, lane);
     };
     fetch(0);
     TW_UNROLL for (int s = 0; s < STRIPS; ++s) {
@@ -402,7 +403,7 @@ template <class X, class W, class Epi, class P> struct WarpgroupStores {
           sync_warp();
           if (i + 1 < STRIPS * kPieces) fetch(i + 1);
         }
-        TW_UNROLL for (int b = 0; b < 8; b += kBlocks) {
+        TW_UNROLL for (int b = 0; b < min2(8, BM / 8 - 8 * c); b += kBlocks) {
           float added[kBlocks][2][2] = {};
           if constexpr (Epi::kC) Turned::take(rows + Turned::kAddendAt, b, added, lane);
           typename Epi::Value v[kBlocks][2][2];
@@ -410,8 +411,10 @@ template <class X, class W, class Epi, class P> struct WarpgroupStores {
             TW_UNROLL for (int h = 0; h < 2; ++h)
               TW_UNROLL for (int e = 0; e < 2; ++e) {
                 const i64 n = m0 + c * 64 + 8 * (b + j) + 2 * (lane % 4) + e;
-                v[j][h][e] = Epi::finish(shape, sums[s][4 * (8 * c + b + j) + 2 * h + e], scale[h],
-                                         Epi::bias_at(args.bias, min2(n, features - 1)), added[j][h][e]);
+                const i64 column = min2(n, features - 1);
+                v[j][h][e] = Epi::finish(shape, sums[s][4 * (8 * c + b + j) + 2 * h + e],
+                                         scale[h] * fmt::scale_of(fmt::row_item_at<X>(args.x.scales, column)),
+                                         Epi::bias_at(args.bias, column), added[j][h][e]);
               }
           if constexpr (sizeof(Y) <= 2) {
             Turned::put(rows, b, v, lane);
@@ -426,7 +429,7 @@ template <class X, class W, class Epi, class P> struct WarpgroupStores {
         }
         sync_warp();
         if constexpr (sizeof(Y) <= 2) {
-          Turned::Result::store(rows, args.y, ldy, row_at(i), m0 + c * 64, tokens, features, lane);
+          Turned::Result::store(rows, args.y, ldy, row_at(i), m0 + c * 64, tokens, end, lane);
           sync_warp();
         }
       }
