@@ -86,7 +86,8 @@ int threads(const Knobs& k, const Operands& o) { return k.math() + (uneven(k, o)
 // As many as do not spill.
 int most_accumulators(const Knobs& k, const Operands& o) {
   if (k.math_groups() == 3) return o.tiles ? 64 : o.row_bytes > 4 ? 0 : o.row_bytes ? 72 : 88;
-  return !o.deferred() ? 128 : o.tiles ? 160 : 192;
+  if (o.tiles) return o.deferred() ? 160 : 128;
+  return o.deferred() || k.turned ? 192 : 176;
 }
 
 std::optional<WgmmaKind> kind_of(Format x) {
