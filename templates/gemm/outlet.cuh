@@ -25,4 +25,10 @@ TW_FN constexpr int turned_outlet_bytes(int y_bytes, int c_bytes) {
   return 16 * kOutletColumns * (c_bytes == 0 ? y : 2 * (own ? y + own : c_bytes));
 }
 
+// A shelf: whole tiles of y that wait in shared memory while warps which multiply nothing store them. It is made of pieces of
+// sixteen rows of y and 64 columns, and has room for tiles of `columns` by `rows` of the matrix instructions.
+TW_FN constexpr int shelf_bytes(int columns, int rows, bool turned, int y_bytes) {
+  return (turned ? (columns + 63) / 64 * 64 : columns) * rows * y_bytes;
+}
+
 }  // namespace tw::gemm

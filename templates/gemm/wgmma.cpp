@@ -23,7 +23,8 @@ using tw::WgmmaKind;
 
 constexpr int kStripRows = 64, kPanelBytes = 128, kAtom = 1024;
 constexpr int kBlockShared = 1024;  // of shared memory, reserved per block by the hardware
-constexpr int kMaxStages = 8;
+constexpr int kMaxStages = 8, kShelfStages = 3;
+constexpr int kSharedLimit = 227 * 1024;  // of a block, on every chip with these instructions
 constexpr int kWholeRows = 64;  // from here on a tile has many tokens: large tiles, whole blocks per SM
 
 struct Knobs {
@@ -133,14 +134,24 @@ int stage_bytes(const Knobs& k, const Operands& o) {
   const int w = strips * (k.panels * 512 * o.tiles->words + chunks * kStripRows * o.tiles->scale_bytes);
   return x + (w + kAtom - 1) / kAtom * kAtom;
 }
-int shared_bytes(const Knobs& k, const Operands& o) {
+int shared_bytes(const Knobs& k, const Operands& o, bool shelf) {
   const int slot = k.parts() * k.bm * (k.bn() / k.split) * 4;
-  const int turn = k.parts() > 1 ? 2 * slot
-                   : k.turned  ? 4 * k.groups * tw::gemm::turned_outlet_bytes(o.y_bytes, o.c_bytes)
-                                      : k.groups * tw::gemm::outlet_bytes(k.bm, o.y_bytes, o.c_bytes);
+  const int turn = shelf           ? tw::gemm::shelf_bytes(k.bm, k.bn(), k.turned, o.y_bytes)
+                   : k.parts() > 1 ? 2 * slot
+                   : k.turned      ? 4 * k.groups * tw::gemm::turned_outlet_bytes(o.y_bytes, o.c_bytes)
+                                   : k.groups * tw::gemm::outlet_bytes(k.bm, o.y_bytes, o.c_bytes);
   return k.stages * stage_bytes(k, o) + turn + (k.turned ? 0 : k.math_groups() * k.bm * o.row_bytes) + 16 * k.stages +
-         (k.tail == tw::gemm::kStreamK ? 16 * k.groups : k.parts() > 1 || k.tail ? 16 : 0);
+         (k.tail == tw::gemm::kStreamK || shelf ? 16 * k.groups : k.parts() > 1 || k.tail ? 16 : 0);
 }
+// Whether whole tiles wait for being stored: where warps are idle, and a ring deep enough remains. (Warpgroups that keep products
+// apart are not in step, so that one multiplies while the other stores anyway.)
+bool has_shelf(const Knobs& k, const Operands& o) {
+  if (!uneven(k, o) || o.deferred() || k.parts() > 1 || k.tail || o.c_bytes || o.y_bytes > 2) return false;
+  Knobs least = k;
+  least.stages = kShelfStages;
+  return shared_bytes(least, o, true) <= kSharedLimit;
+}
+int shared_bytes(const Knobs& k, const Operands& o) { return shared_bytes(k, o, has_shelf(k, o)); }
 
 int blocks_per_sm(const Knobs& k, const Operands& o, const Arch& arch) {
   return 2 * (shared_bytes(k, o) + kBlockShared) <= arch.shared_per_sm && 2 * threads(k, o) <= 1024 && !uneven(k, o)
@@ -320,10 +331,10 @@ class WarpgroupFamily final : public EnumeratedFamily {
     s.name = "gemm/wgmma";
     s.includes = includes_for(g, "gemm/wgmma.cuh");
     if (!k.warps) s.prelude = wgmma_text(o.kind, k.bm);
-    s.plan_type = fmt::format("tw::gemm::Warpgroups<{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}>",
+    s.plan_type = fmt::format("tw::gemm::Warpgroups<{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}>",
                               format_type(k.turned ? g.w : g.x), format_type(k.turned ? g.x : g.w), epilogue_type(g), k.bm,
                               k.strips, k.groups, k.kgroups, k.panels, k.stages, k.cluster, k.split,
-                              k.warps != 0, o.fast, k.turned != 0, k.tail);
+                              k.warps != 0, o.fast, k.turned != 0, k.tail, has_shelf(k, o));
     s.space = "tw::gemm";
     s.blocks_per_sm = blocks_per_sm(k, o, arch);
     LaunchPlan& p = s.plan;

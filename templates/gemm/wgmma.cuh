@@ -21,6 +21,8 @@
 //   TURNED    X is w's format and W x's: tokens are the 64-row side, and BM rows of w. Other tiles then fill the last round; and
 //             with scales of blocks and many tokens a thread has two tokens' to read for a panel instead of BM / 4
 //   TAIL      of gemm/tail.cuh. kClusterTail: each block sends the other the sums of one warpgroup, and completes its own
+//   SHELF     a finished tile is left on a shelf in shared memory, from which the warps beside the producer store it: the next
+//             tile's products need not wait until the memory has taken it
 #pragma once
 #include "arch/sm90.cuh"
 #include "core/format.cuh"
@@ -40,7 +42,7 @@ template <> struct KindOf<e4m3> { static constexpr WgmmaKind value = WgmmaKind::
 template <> struct KindOf<e5m2> { static constexpr WgmmaKind value = WgmmaKind::e5m2; };
 template <> struct KindOf<i8> { static constexpr WgmmaKind value = WgmmaKind::s8; };
 
-template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROUPS, int PANELS, int STAGES, int CLUSTER, int SPLIT, bool WARPS, bool FAST, bool TURNED, int TAIL>
+template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROUPS, int PANELS, int STAGES, int CLUSTER, int SPLIT, bool WARPS, bool FAST, bool TURNED, int TAIL, bool SHELF = false>
 struct Warpgroups {
   using Element = typename X::Element;
   static constexpr WgmmaKind kKind = KindOf<Element>::value;
@@ -53,17 +55,18 @@ struct Warpgroups {
   using Scales = BlockScales<X, W, BM, STRIPS>;
 
   // Many accumulators need more registers than an even share: then the producer is a warpgroup that hands its own over.
-  // (Its addresses take 72; at 56 they spill. TURNED, whose loops are the shortest, they fit into 40.)
+  // (Its addresses take 72; at 56 they spill. kShort, whose loops are the shortest, they fit into 40.)
   static constexpr bool kThree = GROUPS * KGROUPS == 3;
   static constexpr bool kUneven = kThree || (GROUPS * KGROUPS == 2 && (STRIPS + (kDeferred ? 1 : 0)) * BM / 2 >= (Weights::kRegisters ? 80 : 96));
   static constexpr int kMath = 128 * GROUPS * KGROUPS, kThreads = kMath + (kUneven ? 128 : 32);
-  static constexpr int kMathRegisters = kThree ? 144 : TURNED ? 232 : 216, kProducerRegisters = kThree ? 80 : TURNED ? 40 : 72;
+  static constexpr bool kShort = TURNED && !SHELF;
+  static constexpr int kMathRegisters = kThree ? 144 : kShort ? 232 : 216, kProducerRegisters = kThree ? 80 : kShort ? 40 : 72;
   static constexpr int kStripRows = 64, BN = kStripRows * STRIPS * GROUPS;
   static constexpr int kPanelK = 128 / static_cast<int>(sizeof(Element));
   static constexpr int BK = kPanelK * PANELS;
   static constexpr int kSums = BM / 2;  // of a strip, per thread
   static constexpr int kBM = BM, kStrips = STRIPS, kGroups = GROUPS, kKGroups = KGROUPS, kPanels = PANELS, kCluster = CLUSTER, kSplit = SPLIT;
-  static constexpr bool kTurned = TURNED;
+  static constexpr bool kTurned = TURNED, kShelf = SHELF;
   static constexpr int kTail = TAIL;
   static constexpr int kShare = SPLIT > 1 ? 1 : CLUSTER;  // blocks that share x
   static constexpr int kBoxRows = BM / kShare, kBoxPanels = kShare > 1 ? 1 : PANELS;  // of x
@@ -84,10 +87,11 @@ struct Warpgroups {
   static_assert(TAIL == kNoTail || (kParts == 1 && !TURNED), "whole sums of each warpgroup");
   static constexpr int kSlice = BN / SPLIT;  // rows of w whose sums one block of the cluster completes
   static constexpr int kSlotFloats = kParts * BM * kSlice;
-  static constexpr int kTurnBytes = kParts > 1 ? 2 * kSlotFloats * 4 : TURNED ? GROUPS * 4 * TurnedOutlet<Epi>::kBytes : GROUPS * Outlet<Epi, BM>::kBytes;
+  static_assert(!SHELF || (kUneven && kParts == 1 && TAIL == kNoTail && !Epi::kC && sizeof(Y) <= 2), "whole tiles, and idle warps");
+  static constexpr int kTurnBytes = SHELF ? shelf_bytes(BM, BN, TURNED, sizeof(Y)) : kParts > 1 ? 2 * kSlotFloats * 4 : TURNED ? GROUPS * 4 * TurnedOutlet<Epi>::kBytes : GROUPS * Outlet<Epi, BM>::kBytes;
   static constexpr int kScaleBytes = TURNED ? 0 : GROUPS * KGROUPS * BM * fmt::row_bytes<X>;  // a copy for each warpgroup
   static constexpr int kMainBytes = kRingBytes + kTurnBytes;
-  static constexpr int kSharedBytes = kMainBytes + kScaleBytes + 16 * STAGES + (TAIL == kStreamK ? 16 * GROUPS : kParts > 1 || TAIL != kNoTail ? 16 : 0);
+  static constexpr int kSharedBytes = kMainBytes + kScaleBytes + 16 * STAGES + (TAIL == kStreamK || SHELF ? 16 * GROUPS : kParts > 1 || TAIL != kNoTail ? 16 : 0);
 
   struct Ring {
     u8* stages;
@@ -155,9 +159,34 @@ struct Warpgroups {
     for (i64 kb = tiles.k_begin; kb < end; ++kb) Weights::prefetch(args, shape, w_map, n0, kb);
   }
 
-  // ---- math
   using Sums = Sum[STRIPS][kSums];
   using Stores = WarpgroupStores<X, W, Epi, Warpgroups>;
+
+  // ---- SHELF: a warpgroup's part of it, which is full when its four warps say so, and empty when the storing warps do.
+  static constexpr int kStorers = 3;  // warps
+  struct Shelf {
+    u8* tiles;
+    u64 *full, *empty;  // of each group
+    u32 phase = 0;
+    TW_MEMBER u8* part(int group) const { return tiles + group * (kTurnBytes / GROUPS); }
+    // By a warp of math, before it puts something down, and after; by a storing warp, the other way round.
+    TW_MEMBER void await_empty(int group) const { barrier_wait(empty + group, phase ^ 1u); }
+    TW_MEMBER void await_full(int group) const { barrier_wait(full + group, phase); }
+    TW_MEMBER static void tell(u64* barrier, int lane) {
+      sync_warp();
+      if (lane == 0) barrier_arrive(barrier);
+    }
+  };
+  TW_MEMBER static void store(const Args& args, const Shape& shape, Shelf shelf, Tiles tiles, int warp, int lane) {
+    for (i64 n0, m0; tiles.next(n0, m0); shelf.phase ^= 1u)
+      TW_NO_UNROLL for (int group = 0; group < GROUPS; ++group) {
+        shelf.await_full(group);
+        Stores::store_shelf(args, shape, shelf.part(group), group, n0, m0, warp, lane);
+        Shelf::tell(shelf.empty + group, lane);
+      }
+  }
+
+  // ---- math
 
   // The ring's stage `s` may be filled again: every warp tells every block that writes into it.
   TW_MEMBER static void release(const Ring& ring, int stage, int lane) {
@@ -421,6 +450,14 @@ struct Warpgroups {
     }
   }
 
+  // put(where) leaves a tile in what a warpgroup has of shared memory besides the ring.
+  template <class Put> TW_MEMBER static void place(Shelf& shelf, int thread, const Put& put) {
+    const int group = thread / 128;
+    if constexpr (SHELF) shelf.await_empty(group);
+    put(shelf.part(group));
+    if constexpr (SHELF) Shelf::tell(shelf.full + group, thread % 32), shelf.phase ^= 1u;
+  }
+
   // ---- the whole
   TW_MEMBER static Scales scales_of(const Args& args, const Shape& shape, i64 n0, i64 m0, int thread) {
     const i64 ldx = args.ldx ? args.ldx : shape.k;
@@ -450,6 +487,7 @@ struct Warpgroups {
     ring.empty = ring.full + STAGES;
     typename Stores::Exchange exchange{reinterpret_cast<float*>(shared + kRingBytes), ring.empty + STAGES, 0, 0};
     u64 *neighbour_done = ring.empty + STAGES, *arrived = neighbour_done + 1;  // kClusterTail
+    Shelf shelf{shared + kRingBytes, ring.empty + STAGES, ring.empty + STAGES + GROUPS};
     const int thread = static_cast<int>(thread_x());
     if (thread == 0) {
       for (int i = 0; i < STAGES; ++i) {
@@ -466,6 +504,8 @@ struct Warpgroups {
       }
       if constexpr (TAIL == kStreamK)
         for (int i = 0; i < GROUPS; ++i) barrier_init(ring.empty + STAGES + i, 1);
+      if constexpr (SHELF)
+        for (int i = 0; i < GROUPS; ++i) barrier_init(shelf.full + i, 4), barrier_init(shelf.empty + i, kStorers);
       barrier_init_fence();
       prefetch_map(x_map);
       if (!Weights::kRegisters) prefetch_map(w_map);
@@ -480,6 +520,7 @@ struct Warpgroups {
     if (thread >= kMath) {
       if constexpr (kUneven) give_registers<kProducerRegisters>();
       if (thread == kMath) produce(args, shape, x_map, w_map, ring, tiles);
+      if (SHELF && thread >= kMath + 32) store(args, shape, shelf, tiles, (thread - kMath) / 32 - 1, thread % 32);
     } else {
       if constexpr (kUneven) take_registers<kMathRegisters>();
       if (kTurns && thread / 128 == GROUPS * KGROUPS - 1) pass_turn(GROUPS - 1, KGROUPS - 1);  // the first turn is the first warpgroup's
@@ -499,11 +540,11 @@ struct Warpgroups {
           Stores::store_reduced(args, shape, exchange, sums, n0, m0, thread);
         } else if constexpr (TURNED) {
           multiply(ring, tiles, scales, sums, thread);
-          Stores::store_turned(args, shape, shared + kRingBytes, sums, n0, m0, thread);
+          place(shelf, thread, [&](u8* to) { Stores::store_turned(args, shape, to, sums, n0, m0, thread); });
         } else {
           // What the epilogue reads takes long to come, so it is asked for before, where registers allow. Warpgroups do not
           // wait for each other: while one stores, another has the matrix units.
-          if (completes) Stores::prepare(args, shape, shared + kRingBytes, n0, m0, thread);
+          if (completes) Stores::prepare(args, shape, shelf.part(thread / 128), n0, m0, thread);
           if constexpr (kDeferred) multiply(ring, tiles, scales, sums, thread);
           const typename Stores::Scaling scale = Stores::scaling(args, shape, n0, thread);
           const typename Stores::ColumnScales column_scales(args, m0, thread);
@@ -522,7 +563,7 @@ struct Warpgroups {
           }
           fmt::row_item<X>* own = x_scales + thread / 128 * BM;
           column_scales.share(args, m0, own, thread);
-          Stores::store_tile(args, shape, shared + kRingBytes, own, scale, sums, others, n0, m0, thread);
+          place(shelf, thread, [&](u8* to) { Stores::store_tile(args, shape, to, own, scale, sums, others, n0, m0, thread); });
         }
       }
       if constexpr (TAIL == kStreamK) {

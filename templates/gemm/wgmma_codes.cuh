@@ -42,7 +42,7 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
   using Sum = float;
   static constexpr int kBM = BM, kStrips = STRIPS, kGroups = GROUPS, kKGroups = 1, kSplit = SPLIT, kParts = SPLIT;
   static constexpr int kStripRows = 64, BN = kStripRows * STRIPS * GROUPS, kSums = BM / 2;
-  static constexpr bool kDeferred = true, kTail = false;
+  static constexpr bool kDeferred = true, kTail = false, kShelf = false;
   static constexpr int kSlice = BN / SPLIT, kSlotFloats = kParts * BM * kSlice;
   using Sums = Sum[STRIPS][kSums];
   using Stores = WarpgroupStores<X, W, Epi, WarpgroupCodes>;
@@ -296,13 +296,14 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
       i64 n0, m0;
       while (tiles.next(n0, m0)) {
         Sums sums;
-        if constexpr (kParts == 1) Stores::prepare(args, shape, shared + kTurnAt, n0, m0, thread);
+        [[maybe_unused]] u8* turn = shared + kTurnAt + thread / 128 * (kTurnBytes / GROUPS);
+        if constexpr (kParts == 1) Stores::prepare(args, shape, turn, n0, m0, thread);
         multiply(ring, tiles, sums, thread);
         if constexpr (kParts > 1) {
           Stores::store_reduced(args, shape, exchange, sums, n0, m0, thread);
         } else {
           const typename Stores::Scaling scale = Stores::scaling(args, shape, n0, thread);
-          Stores::store_tile(args, shape, shared + kTurnAt, nullptr, scale, sums, nullptr, n0, m0, thread);
+          Stores::store_tile(args, shape, turn, nullptr, scale, sums, nullptr, n0, m0, thread);
         }
       }
     }

@@ -227,14 +227,13 @@ template <class X, class W, class Epi, class P> struct WarpgroupStores {
   using Chunks = Outlet<Epi, BM>;
   static constexpr int kChunks = BM / Chunks::kTokens;  // of a strip
 
-  TW_MEMBER static u8* buffer(u8* turn, int i, int thread) {
-    return turn + thread / 128 * Chunks::kBytes + i % 2 * Chunks::kBuffer;
-  }
+  // `turn`: of this warpgroup.
+  TW_MEMBER static u8* buffer(u8* turn, int i) { return turn + (P::kShelf ? i * Chunks::Result::kBytes : i % 2 * Chunks::kBuffer); }
   // Asks for chunk i's c. The buffer is free: its last reader has passed a barrier since.
   TW_MEMBER static void fetch_c(const Args& args, const Shape& shape, u8* turn, i64 n0, i64 m0, int i, int thread) {
     if constexpr (Epi::kC) {
       using Addend = typename Chunks::Addend;
-      Addend::fetch(buffer(turn, i, thread) + Chunks::kAddendAt, args.c, args.ldc ? args.ldc : shape.n, m0 + i % kChunks * Chunks::kTokens,
+      Addend::fetch(buffer(turn, i) + Chunks::kAddendAt, args.c, args.ldc ? args.ldc : shape.n, m0 + i % kChunks * Chunks::kTokens,
                     n0 + (thread / 128 * STRIPS + i / kChunks) * kStripRows, args.m, shape.n, thread);
     }
   }
@@ -252,7 +251,7 @@ template <class X, class W, class Epi, class P> struct WarpgroupStores {
     TW_UNROLL for (int s = 0; s < STRIPS; ++s)
       TW_UNROLL for (int c = 0; c < kChunks; ++c) {
         const int i = s * kChunks + c;
-        u8* chunk = buffer(turn, i, thread);
+        u8* chunk = buffer(turn, i);
         if constexpr (Epi::kC) {
           cp_async_wait<0>();
           sync_named(barrier, 128);  // and the chunk before has left the other buffer
@@ -275,10 +274,11 @@ template <class X, class W, class Epi, class P> struct WarpgroupStores {
           }
           Result::put(chunk, b, v, thread);
         }
+        if constexpr (P::kShelf) continue;
         sync_named(barrier, 128);
         Result::store(chunk, args.y, ldy, m0 + c * kTokens, n0 + (thread / 128 * STRIPS + s) * kStripRows, args.m, shape.n, thread);
       }
-    sync_named(barrier, 128);  // the next tile's first chunk may land where the last one is read
+    if constexpr (!P::kShelf) sync_named(barrier, 128);  // the next tile's first chunk may land where the last one is read
   }
 
   // Split k: every block sends each other its sums of that block's rows, and adds what it gets in the order of the parts of
@@ -381,7 +381,7 @@ template <class X, class W, class Epi, class P> struct WarpgroupStores {
     const i64 tokens = shape.n, features = args.m, ldy = args.ldy ? args.ldy : features, end = min2(features, m0 + BM);
     const int lane = thread % 32;
     const float tensor = tensor_scale<X, W>(args, shape);
-    turn += thread / 32 * Turned::kBytes;
+    turn += thread % 128 / 32 * (P::kShelf ? STRIPS * kPieces * Turned::Result::kBytes : Turned::kBytes);
     const auto row_at = [&](int i) { return n0 + row_of(thread / 32 * 32, i / kPieces, 0); };
     const auto fetch = [&](int i) {
       if constexpr (Epi::kC)
@@ -397,7 +397,7 @@ template <class X, class W, class Epi, class P> struct WarpgroupStores {
       }
       TW_UNROLL for (int c = 0; c < kPieces; ++c) {
         const int i = s * kPieces + c;
-        u8* rows = turn + (Epi::kC ? i % 2 * Turned::kBuffer : 0);
+        u8* rows = turn + (P::kShelf ? i * Turned::Result::kBytes : Epi::kC ? i % 2 * Turned::kBuffer : 0);
         if constexpr (Epi::kC) {
           cp_async_wait<0>();
           sync_warp();
@@ -427,12 +427,30 @@ template <class X, class W, class Epi, class P> struct WarpgroupStores {
             }
           }
         }
+        if constexpr (P::kShelf) continue;
         sync_warp();
         if constexpr (sizeof(Y) <= 2) {
           Turned::Result::store(rows, args.y, ldy, row_at(i), m0 + c * 64, tokens, end, lane);
           sync_warp();
         }
       }
+    }
+  }
+
+  // ---- SHELF: one of the storing warps takes its share of a warpgroup's tile from there.
+  TW_MEMBER static void store_shelf(const Args& args, const Shape& shape, const u8* shelf, int group, i64 n0, i64 m0, int warp, int lane) {
+    using Piece = Rows<Y, 16, 32>;
+    constexpr int kAcross = P::kTurned ? ceil_div(BM, 64) : BM / 16;  // pieces of a strip, or of a warp's sixteen rows of it
+    constexpr int kPieces = STRIPS * kAcross * (P::kTurned ? 4 : 1);
+    const i64 first = n0 + group * STRIPS * kStripRows;
+    const i64 rows = P::kTurned ? shape.n : args.m, columns = P::kTurned ? args.m : shape.n, ldy = args.ldy ? args.ldy : columns;
+    TW_NO_UNROLL for (int i = warp; i < kPieces; i += P::kStorers) {
+      const int strip = i / kAcross % STRIPS, at = i % kAcross;
+      const u8* piece = shelf + i * Piece::kBytes;
+      if constexpr (P::kTurned)
+        Piece::store(piece, args.y, ldy, first + strip * kStripRows + i / kAcross / STRIPS * 16, m0 + at * 64, rows, min2(columns, m0 + BM), lane);
+      else
+        Piece::store(piece, args.y, ldy, m0 + at * 16, first + strip * kStripRows, rows, columns, lane);
     }
   }
 };

@@ -96,10 +96,10 @@ void check_wgmma(const Size& s, u32 grid, std::uint64_t seed) {
               [&](const float* a, const float* b) { return rounding_of<X, W>(a, b, s.k); });
 }
 
-template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROUPS, int PANELS, int STAGES, int CLUSTER, int SPLIT, bool WARPS = false, bool FAST = false, bool TURNED = false, int TAIL = gemm::kNoTail>
+template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROUPS, int PANELS, int STAGES, int CLUSTER, int SPLIT, bool WARPS = false, bool FAST = false, bool TURNED = false, int TAIL = gemm::kNoTail, bool SHELF = false>
 void check_warpgroups() {
   using Plan = gemm::Warpgroups<tw::select<TURNED, W, X>, tw::select<TURNED, X, W>, Epi, BM, STRIPS, GROUPS, KGROUPS, PANELS, STAGES, CLUSTER, SPLIT,
-                                WARPS, FAST, TURNED, TAIL>;
+                                WARPS, FAST, TURNED, TAIL, SHELF>;
   static_assert(Plan::kSharedBytes <= 227 * 1024, "the test asks for too much");
   constexpr i64 kPanel = 128 / sizeof(typename X::Element);
   constexpr bool kCoded = !gemm::plain_pair<X, W>;

@@ -50,6 +50,19 @@ TEST_CASE("wgmma: plain operands", "[gemm]") {
     check_warpgroups<fmt::e4m3_row, fmt::e4m3_row, Epilogue<f16, float, Act::none>, 96, 1, 3, 1, 1, 2, 1, 1, false, false, true>();
     check_warpgroups<fmt::int8_row, fmt::int8_row, Epilogue<e4m3, NoBias, Act::none>, 160, 1, 2, 1, 1, 3, 2, 1, false, false, true>();
   }
+  SECTION("a shelf, from which idle warps store") {
+    check_warpgroups<fmt::bf16, fmt::bf16, Epilogue<bf16, bf16, Act::silu>, 192, 1, 2, 1, 1, 3, 2, 1, false, false, false, gemm::kNoTail, true>();
+    check_warpgroups<fmt::f16, fmt::f16, Epilogue<f16, NoBias, Act::none>, 112, 2, 2, 1, 1, 2, 1, 1, false, false, false, gemm::kNoTail, true>();
+    check_warpgroups<fmt::e4m3_row, fmt::e4m3_row, Epilogue<bf16, NoBias, Act::none>, 96, 1, 3, 1, 1, 3, 1, 1, false, true, false, gemm::kNoTail, true>();
+    check_warpgroups<fmt::e4m3_row, fmt::e4m3_row, Epilogue<e4m3, float, Act::none>, 192, 1, 2, 1, 1, 2, 2, 1, false, true, false, gemm::kNoTail, true>();
+    check_warpgroups<fmt::int8_asym_row, fmt::int8_asym_row, Epilogue<f16, NoBias, Act::none>, 192, 1, 2, 1, 1, 3, 2, 1, false, false, false, gemm::kNoTail, true>();
+  }
+  SECTION("the same, tokens being the 64-row side") {
+    check_warpgroups<fmt::bf16, fmt::bf16, Epilogue<bf16, float, Act::gelu>, 224, 1, 2, 1, 1, 2, 2, 1, false, false, true, gemm::kNoTail, true>();
+    check_warpgroups<fmt::int8_row, fmt::int8_row, Epilogue<i8, NoBias, Act::none>, 96, 2, 2, 1, 1, 3, 1, 1, false, false, true, gemm::kNoTail, true>();
+    check_warpgroups<fmt::e4m3_g128, fmt::e4m3_b128, Epilogue<bf16, NoBias, Act::none>, 128, 1, 2, 1, 1, 3, 2, 1, false, false, true, gemm::kNoTail, true>();
+    check_warpgroups<fmt::f16, fmt::f16, Epilogue<f16, NoBias, Act::none>, 96, 1, 3, 1, 1, 3, 1, 1, false, false, true, gemm::kNoTail, true>();
+  }
   SECTION("tiles of the last round, shared by two blocks") {
     check_warpgroups<fmt::bf16, fmt::bf16, Epilogue<bf16, bf16, Act::silu>, 64, 1, 2, 1, 1, 3, 2, 1, false, false, false, kClusterTail>();
     check_warpgroups<fmt::f16, fmt::f16, PlainF32, 16, 2, 2, 1, 2, 3, 2, 1, false, false, false, kClusterTail>();

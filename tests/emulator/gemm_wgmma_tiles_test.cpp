@@ -49,6 +49,10 @@ TEST_CASE("wgmma: tiles", "[gemm]") {
     check_warpgroups<fmt::bf16, fmt::q4_0, Brain, 8, 1, 1, 4, 8, 2, 1, 1>();
     check_warpgroups<fmt::f16, fmt::q4_0, Epilogue<f16, float, Act::silu>, 32, 2, 2, 1, 1, 3, 2, 1>();
   }
+  SECTION("a shelf, from which idle warps store") {
+    check_warpgroups<fmt::bf16, fmt::int4_g128, Brain, 176, 1, 2, 1, 1, 3, 2, 1, false, false, false, gemm::kNoTail, true>();
+    check_warpgroups<fmt::f16, fmt::q4_0, Epilogue<f16, float, Act::silu>, 96, 2, 2, 1, 1, 3, 1, 1, false, false, false, gemm::kNoTail, true>();
+  }
   SECTION("q4_1") { check_tiles<fmt::f16, fmt::q4_1, Half>(); check_tiles<fmt::bf16, fmt::q4_1, Brain>(); }
   SECTION("q5_0") { check_tiles<fmt::f16, fmt::q5_0, Half>(); check_tiles<fmt::bf16, fmt::q5_0, Brain>(); }
   SECTION("q5_1") { check_tiles<fmt::f16, fmt::q5_1, Half>(); }

@@ -32,6 +32,10 @@ TEST_CASE("wgmma: a tail is offered where half a round holds the last tiles", "[
         for (const Candidate& c : offered(std::string(formats) + " k=4096 m=" + std::to_string(m) + " n=" + std::to_string(n))) {
           INFO(c.text() << " m " << m << " n " << n);
           if (c.at("split") > 1) continue;
+          if (has(c, "turned=1")) {
+            CHECK_FALSE(has(c, "tail"));
+            continue;
+          }
           const std::int64_t bn = 64 * c.at("strips") * c.at("groups"), tiles_n = ceil_div(n, bn);
           const std::int64_t left = ceil_div(m, c.at("bm")) * ceil_div(tiles_n, 2) % clusters;
           const bool fits = c.at("groups") == 2 && tiles_n > 1 && left > 0 && 2 * left <= clusters;
@@ -47,7 +51,8 @@ TEST_CASE("wgmma: a tail launches up to two blocks for each tile", "[wgmma]") {
   for (const Candidate& c : family("gemm", "wgmma").candidates(problem, hopper())) {
     const LaunchPlan plan = family("gemm", "wgmma").source(problem, hopper(), c).plan;
     const std::int64_t bn = 64 * c.at("strips") * c.at("groups"), share = c.at("split") > 1 ? 1 : c.at("cluster");
-    const std::int64_t places = ceil_div(256, c.at("bm")) * ceil_div(2048, bn * share) * c.at("cluster");
+    const bool turned = has(c, "turned=1");
+    const std::int64_t places = ceil_div(turned ? 2048 : 256, c.at("bm")) * ceil_div(turned ? 256 : 2048, bn * share) * c.at("cluster");
     INFO(c.text());
     CHECK(plan.x.blocks(256, 2048) == static_cast<std::uint64_t>(places * (has(c, "tail=1") ? 2 : 1)));
   }
@@ -78,6 +83,49 @@ TEST_CASE("wgmma: Stream-K is offered where the last round is not full and the w
           }
         }
   CHECK(some > 100);
+}
+
+TEST_CASE("wgmma: sides change places where operands are plain and have no zero points", "[wgmma]") {
+  const auto turned = [](const std::string& text) {
+    std::vector<Candidate> found = offered(text);
+    std::erase_if(found, [](const Candidate& c) { return !has(c, "turned=1"); });
+    return found;
+  };
+  // 32 x 4 tiles of 160 rows of w and 256 tokens are a round of 132; no tile of 64-row strips of w comes as near.
+  const std::vector<Candidate> all = turned("x=f16 w=f16 y=f16 m=1024 n=5120 k=4096");
+  CHECK(std::any_of(all.begin(), all.end(), [](const Candidate& c) { return c.at("bm") == 160 && c.at("strips") * c.at("groups") == 4; }));
+  for (const Candidate& c : all) {
+    INFO(c.text());
+    CHECK(c.at("bm") % 32 == 0);
+    const LaunchPlan plan = family("gemm", "wgmma").source(Problem::parse("gemm x=f16 w=f16 y=f16 m=1024 n=5120 k=4096"), hopper(), c).plan;
+    CHECK(plan.x.per_cols == static_cast<std::uint32_t>(c.at("bm")));
+    CHECK(plan.maps[1].box_rows == static_cast<std::uint32_t>(std::min<std::int64_t>(256, 64 * c.at("strips") * c.at("groups"))));
+  }
+  CHECK_FALSE(turned("x=e4m3_row w=e4m3_row y=bf16 m=1024 n=5120 k=4096").empty());
+  CHECK(turned("x=int8_asym_row w=int8_asym_row y=bf16 m=1024 n=5120 k=4096").empty());
+  CHECK(turned("x=f16 w=q4_0 y=f16 pack=tiles m=1024 n=5120 k=4096").empty());
+  CHECK(turned("x=f16 w=f16 y=f16 m=64 n=5120 k=4096").empty());
+}
+
+TEST_CASE("wgmma: whole tiles wait in shared memory where there is room, and nobody who needs it otherwise", "[wgmma]") {
+  const auto shelf = [](const std::string& text, const std::string& knobs) {
+    for (const Candidate& c : offered(text))
+      if (has(c, knobs)) return family("gemm", "wgmma").source(Problem::parse("gemm " + text), hopper(), c).text.find(", true>") != std::string::npos;
+    FAIL(text << " has no " << knobs);
+    return false;
+  };
+  const std::string shape = " m=4096 n=8192 k=4096";
+  CHECK(shelf("x=e4m3_row w=e4m3_row y=bf16 accum=fast" + shape, "bm=256 strips=1 groups=2"));
+  CHECK(shelf("x=bf16 w=int4_g128 y=bf16 pack=tiles" + shape, "bm=256 strips=1 groups=2"));
+  CHECK_FALSE(shelf("x=bf16 w=bf16 y=f32" + shape, "bm=256 strips=1 groups=2"));
+  CHECK_FALSE(shelf("x=bf16 w=bf16 y=bf16 c=bf16" + shape, "bm=256 strips=1 groups=2"));
+  CHECK_FALSE(shelf("x=e4m3_row w=int4_g128 y=bf16 pack=tiles" + shape, "bm=160 strips=1 groups=2"));  // products kept apart
+  CHECK_FALSE(shelf("x=bf16 w=bf16 y=bf16 m=1024 n=5120 k=4096", "bm=160 strips=2 groups=2"));         // two stages would remain
+  for (const char* formats : {"x=e4m3_row w=e4m3_row y=bf16", "x=bf16 w=bf16 y=bf16", "x=f16 w=q4_k y=f16 pack=tiles", "x=int8_row w=int8_row y=int8 y_scale=0.5"})
+    for (const Candidate& c : offered(formats + shape)) {
+      INFO(c.text());
+      CHECK(family("gemm", "wgmma").source(Problem::parse("gemm " + (formats + shape)), hopper(), c).plan.shared_bytes <= 227 * 1024);
+    }
 }
 
 TEST_CASE("wgmma: coded weights and few tokens", "[wgmma]") {
