@@ -300,8 +300,7 @@ void Search::final_rounds() {
   finalists_ = order;
   std::vector<int> bench;
   for (int i : finalists_) bench.push_back(entries_[i].bench);
-  // Whoever wins will run in a row, on a chip that has reached the clock which power leaves it; a search leaves it idle between
-  // two candidates, and then those win that are fast on a cold chip.
+  // A search leaves the chip idle between two candidates, and the first launches behind an idle time are slower: they do not count.
   for (int i = 0; i < kWarmRounds; ++i) bench_->round(bench, true);
   for (int b : bench) bench_->forget(b);
   Rules rules;
