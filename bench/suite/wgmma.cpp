@@ -119,6 +119,18 @@ Work plan_work(Suite& s, const Pair& pair, int which, std::set<std::string>& ava
     offer(1, list);
   }
   picker.cover();
+  // Blocks that take more than one tile, and leave finished ones on a shelf (no y of four bytes).
+  if (pair.tiles) return work;  // whose weights take long to encode, and whose tiles end in the same way
+  const Problem wide = Problem::parse(pair.text(which + (which % 3 == 1), 8200, 4 * pair.panel(), true));
+  const std::vector<Candidate> list = legal(s, wide, 1000, "wgmma");
+  work.cases.push_back({wide, {130, 1000}, {}});
+  for (const char* knob : {"bm", "turned"}) {  // the first that has it, and no tail
+    const auto has = [](const Candidate& c, std::string_view name) {
+      return std::any_of(c.knobs.begin(), c.knobs.end(), [&](const auto& k) { return k.first == name; });
+    };
+    const auto found = std::find_if(list.begin(), list.end(), [&](const Candidate& c) { return has(c, knob) && !has(c, "tail") && c.at("split") == 1; });
+    if (found != list.end()) picker.must(2, *found);
+  }
   return work;
 }
 
