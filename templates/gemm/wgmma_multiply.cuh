@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the warpgroup kernel multiplies: a part of k of one tile, stage by stage, into a thread's sums. P is the kernel (wgmma.cuh),
+// whose ring and tile these are. Four ways, by where weights come from and whether scales apply to products:
+//   multiply           by warpgroups, sums in the matrix units: plain weights from shared memory, coded ones unpacked into registers
+//   multiply_warps     WARPS: coded weights by single warps
+//   multiply_apart     plain weights, a panel's products added up outside the matrix units
+//   multiply_deferred  the same of coded ones
+#pragma once
+#include "arch/sm90.cuh"
+#include "core/tiles.cuh"
+
+namespace tw::gemm {
+
+template <class X, class P> struct WarpgroupProducts {
+  using Element = typename X::Element;
+  using Product = typename P::Product;
+  using Weights = typename P::Weights;
+  using Scales = typename P::Scales;
+  using Ring = typename P::Ring;
+  using Tiles = typename P::Tiles;
+  using Sums = typename P::Sums;
+  static constexpr WgmmaKind kKind = P::kKind;
+  static constexpr int BM = P::kBM, BN = P::BN, STRIPS = P::kStrips, GROUPS = P::kGroups, KGROUPS = P::kKGroups, PANELS = P::kPanels;
+  static constexpr int kStripRows = P::kStripRows, kSums = P::kSums;
+  static constexpr int kPanelBytes = P::kPanelBytes, kXBytes = P::kXBytes, kStageBytes = P::kStageBytes;
+  static constexpr bool TURNED = P::kTurned, kDeferred = P::kDeferred;
+
+  TW_MEMBER static void multiply(Ring& ring, const Tiles& tiles, const Scales& scales, Sums& sums, int thread) {
+    const int lane = thread % 32, warpgroup = uniform(thread / 128);
+    const int group = warpgroup % GROUPS, k_group = KGROUPS > 1 ? warpgroup / GROUPS : 0;
+    TW_UNROLL for (int s = 0; s < STRIPS; ++s)
+      TW_UNROLL for (int i = 0; i < kSums; ++i) sums[s][i] = 0;
+    const u32 x_base = wgmma_descriptor(ring.stages);
+    int previous = -1;
+    if constexpr (P::kWarps) {
+      multiply_warps(ring, tiles, sums, group, k_group, thread, lane);
+      return;
+    } else if constexpr (kDeferred && !Weights::kRegisters) {
+      multiply_apart(ring, tiles, scales, sums, x_base, group, k_group, lane);
+      return;
+    } else if constexpr (kDeferred) {
+      multiply_deferred(ring, tiles, sums, x_base, group, k_group, thread, lane);
+      return;
+    } else if constexpr (!Weights::kRegisters) {
+      for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
+        barrier_wait(ring.full + ring.stage, ring.phase);
+        const u32 x = x_base + ring.stage * (kStageBytes / 16), w = x + (kXBytes + group * STRIPS * kStripRows * 128) / 16;
+        wgmma_fence();
+        TW_UNROLL for (int i = 0; i < PANELS / KGROUPS; ++i) {
+          const int p = i * KGROUPS + k_group;
+          TW_UNROLL for (int step = 0; step < 4; ++step)  // 32 bytes of a row each; descriptors count in units of 16
+            TW_UNROLL for (int s = 0; s < STRIPS; ++s)
+              Wgmma<kKind, BM>::ss(sums[s], w + static_cast<u32>(p * BN * 128 + s * kStripRows * 128 + step * 32) / 16,
+                              x + static_cast<u32>(p * kPanelBytes + step * 32) / 16, true);
+        }
+        wgmma_commit();
+        wgmma_wait<1>();  // the stage before is read
+        if (previous >= 0) P::release(ring, previous, lane);
+        previous = ring.stage;
+        ring.advance();
+      }
+    } else {
+      // A batch of steps is unpacked while the one before multiplies: a whole panel where registers allow two panels'
+      // fragments, else a step. Its codes have been read from shared memory one panel before.
+      constexpr int kItems = PANELS / KGROUPS * STRIPS;
+      constexpr bool kWhole = STRIPS * kSums <= 64 && kItems % 2 == 0;
+      u32 a[kWhole ? 2 : 1][4][4];
+      u32 words[2][Weights::kWords];
+      typename Weights::Tile::Scales scales[2];
+      for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
+        barrier_wait(ring.full + ring.stage, ring.phase);
+        const auto read = [&](int item) {
+          const int p = item / STRIPS * KGROUPS + k_group, strip = group * STRIPS + item % STRIPS;
+          Weights::read_codes(ring.w(), strip, p, thread % 128, words[item % 2]);
+          scales[item % 2] = Weights::read_scales(ring.w(), strip, kb, p, thread % 128);
+        };
+        read(0);
+        TW_UNROLL for (int item = 0; item < kItems; ++item) {
+          const int p = item / STRIPS * KGROUPS + k_group, s = item % STRIPS;
+          const u32 x = x_base + (ring.stage * kStageBytes + p * kPanelBytes) / 16;
+          if (item + 1 < kItems) read(item + 1);
+          if constexpr (kWhole) {
+            u32(&batch)[4][4] = a[item % 2];
+            wgmma_wait<4>();  // what this batch held is read
+            if (item == 1 && previous >= 0) P::release(ring, previous, lane);
+            TW_UNROLL for (int step = 0; step < 4; ++step)
+              Weights::Tile::fragment(words[item % 2], step, scales[item % 2], batch[step]), pin(batch[step]);
+            TW_UNROLL for (int step = 0; step < 4; ++step) {
+              wgmma_fence();
+              Wgmma<kKind, BM>::rs(sums[s], batch[step], x + step * 2, true);
+              wgmma_commit();
+            }
+          } else {
+            TW_UNROLL for (int step = 0; step < 4; ++step) {
+              wgmma_wait<3>();
+              if (item == 0 && step == 3 && previous >= 0) P::release(ring, previous, lane);
+              Weights::Tile::fragment(words[item % 2], step, scales[item % 2], a[0][step]);
+              wgmma_fence();
+              Wgmma<kKind, BM>::rs(sums[s], a[0][step], x + step * 2, true);
+              wgmma_commit();
+            }
+          }
+        }
+        previous = ring.stage;
+        ring.advance();
+      }
+    }
+    wgmma_wait<0>();
+    if (previous >= 0) P::release(ring, previous, lane);
+  }
+
+  // Fragments are those of the warpgroup instruction, a quarter of it to a warp; x's come through ldmatrix.
+  TW_MEMBER static void multiply_warps(Ring& ring, const Tiles& tiles, Sums& sums, int group, int k_group, int thread, int lane) {
+    using Tile = typename Weights::Tile;
+    constexpr int kTokens = BM / 8;
+    constexpr int kXGroups = x_groups<Tile>;
+    [[maybe_unused]] constexpr int kAtOnce = kXGroups > 0 ? 2 / STRIPS : PANELS / KGROUPS;  // with more in flight registers run out
+    const int row = lane % 8 * 128;
+    for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
+      barrier_wait(ring.full + ring.stage, ring.phase);
+      TW_UNROLL_BY(kAtOnce) for (int i = 0; i < PANELS / KGROUPS; ++i) {
+        const int p = i * KGROUPS + k_group;
+        u32 b[kTokens][2][4];
+        TW_UNROLL for (int t = 0; t < kTokens; ++t)
+          TW_UNROLL for (int h = 0; h < 2; ++h)
+            ldmatrix_x4(b[t][h], ring.x() + p * kPanelBytes + t * 1024 + row + ((4 * h + lane / 8) ^ (lane % 8)) * 16);
+        const auto multiply_step = [&](int step, const u32(&a)[4], Product(&products)[kTokens][4]) {
+          TW_UNROLL for (int t = 0; t < kTokens; ++t) {
+            const u32 pair[2] = {b[t][step / 2][step % 2 * 2], b[t][step / 2][step % 2 * 2 + 1]};
+            if constexpr (kKind == WgmmaKind::s8) mma_s8_k32(products[t], a, pair);
+            else mma_k16<Element>(products[t], a, pair);
+          }
+        };
+        Product x_sums[max2(1, kXGroups)][kTokens][4] = {};  // the same for all rows
+        if constexpr (kXGroups > 0) {
+          static_assert(same<Element, bf16>, "ones");
+          constexpr u32 kOnes[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
+          TW_UNROLL for (int step = 0; step < 4; ++step) multiply_step(step, kOnes, x_sums[step * kXGroups / 4]);
+        }
+        TW_UNROLL for (int s = 0; s < STRIPS; ++s) {
+          u32 words[Weights::kWords];
+          Weights::read_codes(ring.w(), group * STRIPS + s, p, thread % 128, words);
+          const typename Tile::Scales scales = Weights::read_scales(ring.w(), group * STRIPS + s, kb, p, thread % 128);
+          const auto multiply_weights = [&](int step, Product(&products)[kTokens][4]) {
+            u32 a[4];
+            Tile::fragment(words, step, scales, a);
+            multiply_step(step, a, products);
+          };
+          if constexpr (kDeferred) {
+            constexpr int kGroups = Tile::kGroups, kSteps = 4 / kGroups;  // of a panel, and steps of each
+            TW_UNROLL for (int g = 0; g < kGroups; ++g) {
+              Product products[kTokens][4] = {};
+              TW_UNROLL for (int step = g * kSteps; step < (g + 1) * kSteps; ++step) multiply_weights(step, products);
+              TW_UNROLL for (int t = 0; t < kTokens; ++t)
+                TW_UNROLL for (int j = 0; j < 4; ++j) {
+                  if constexpr (kXGroups > 0) sums[s][4 * t + j] += Tile::row_minimum(scales, j / 2, g * kSteps) * x_sums[g][t][j];
+                  sums[s][4 * t + j] += Tile::row_scale(scales, j / 2, g * kSteps) * static_cast<float>(products[t][j]);
+                }
+            }
+          } else {
+            Product products[kTokens][4];
+            TW_UNROLL for (int t = 0; t < kTokens; ++t)
+              TW_UNROLL for (int j = 0; j < 4; ++j) products[t][j] = static_cast<Product>(sums[s][4 * t + j]);
+            TW_UNROLL for (int step = 0; step < 4; ++step) multiply_weights(step, products);
+            TW_UNROLL for (int t = 0; t < kTokens; ++t)
+              TW_UNROLL for (int j = 0; j < 4; ++j) sums[s][4 * t + j] = products[t][j];
+          }
+        }
+      }
+      P::release(ring, ring.stage, lane);
+      ring.advance();
+    }
+  }
+
+  template <class Scales> TW_MEMBER static float row_scale(const Scales& scales, int row) {
+    if constexpr (Weights::kDeferred) return Weights::Tile::row_scale(scales, row);
+    else return 1.0f;
+  }
+
+  // Both operands in shared memory. The matrix units are the other warpgroup's while this one adds.
+  TW_MEMBER static void multiply_apart(Ring& ring, const Tiles& tiles, const Scales& scales, Sums& sums, u32 x_base, int group,
+                                       int k_group, int lane) {
+    // Scales come from L2 and later than a panel's products: where registers allow, they are fetched a panel ahead, into one
+    // set of registers while the other is used. Stages of one panel are therefore taken in twos.
+    constexpr bool kAhead = Scales::kAny && TURNED;
+    constexpr int kItems = PANELS / KGROUPS, kStages = kAhead ? 1 + kItems % 2 : 1;
+    Product products[kSums];
+    typename Scales::Factors factors[2];
+    if constexpr (kAhead) factors[0] = scales.at(tiles.k_begin * PANELS);
+    for (i64 first = tiles.k_begin; first < tiles.k_end; first += kStages)
+      TW_UNROLL for (int stage = 0; stage < kStages; ++stage) {
+        const i64 kb = first + stage;
+        if (stage > 0 && kb == tiles.k_end) break;
+        barrier_wait(ring.full + ring.stage, ring.phase);
+        TW_UNROLL for (int i = 0; i < kItems; ++i)
+          TW_UNROLL for (int s = 0; s < STRIPS; ++s) {
+            const int p = i * KGROUPS + k_group, set = kAhead ? (stage * kItems + i) % 2 : 0;
+            if constexpr (Scales::kAny && !kAhead) {
+              if (s == 0) factors[0] = scales.at(kb * PANELS + p);
+            }
+            const u32 x = x_base + (ring.stage * kStageBytes + p * kPanelBytes) / 16;
+            const u32 w = x_base + (ring.stage * kStageBytes + kXBytes + (p * BN + (group * STRIPS + s) * kStripRows) * 128) / 16;
+            await_turn(group, k_group);
+            wgmma_fence();
+            TW_UNROLL for (int step = 0; step < 4; ++step) Wgmma<kKind, BM>::ss(products, w + step * 2, x + step * 2, step > 0);
+            wgmma_commit();
+            pass_turn(group, k_group);
+            if constexpr (kAhead) {
+              if (s == 0) factors[1 - set] = scales.at(kb * PANELS + p + 1);
+            }
+            wgmma_wait<0>();
+            if (i + 1 == kItems && s + 1 == STRIPS) P::release(ring, ring.stage, lane);
+            TW_UNROLL for (int j = 0; j < kSums; ++j) {
+              if constexpr (Scales::kAny) sums[s][j] += factors[set].of(s, j) * products[j];
+              else sums[s][j] += products[j];
+            }
+          }
+        ring.advance();
+      }
+  }
+
+  // Warpgroups whose products are kept apart take turns with the matrix units: one adds while another multiplies. Left to
+  // themselves they multiply at the same time, and then all add.
+  // (Two strips of many tokens without scales have no register left for it.)
+  static constexpr bool kTurns =
+      kDeferred && !Weights::kRegisters && BM > 64 && GROUPS * KGROUPS > 1 && (STRIPS == 1 || TURNED);
+  static constexpr u32 kTurnBarrier = 9;  // and those after it, one for each warpgroup
+  TW_MEMBER static void await_turn(int group, int k_group) {
+    if constexpr (kTurns) sync_named(kTurnBarrier + static_cast<u32>(k_group * GROUPS + group), 256);
+  }
+  TW_MEMBER static void pass_turn(int group, int k_group) {
+    if constexpr (kTurns) arrive_named(kTurnBarrier + static_cast<u32>((k_group * GROUPS + group + 1) % (GROUPS * KGROUPS)), 256);
+  }
+
+  // A panel's products are complete before its scales apply: the other warpgroup has the matrix units meanwhile. The next
+  // panel's fragments are unpacked while this one's multiply.
+  TW_MEMBER static void multiply_deferred(Ring& ring, const Tiles& tiles, Sums& sums, u32 x_base, int group, int k_group, int thread,
+                                          int lane) {
+    constexpr int kItems = PANELS / KGROUPS;
+    static_assert(STRIPS == 1 && kItems % 2 == 0, "two batches of fragments take turns");
+    if (tiles.k_begin >= tiles.k_end) return;
+    u32 a[2][4][4];
+    typename Weights::Tile::Scales scales[2];
+    Product products[kSums];
+    const auto unpack = [&](const Ring& from, i64 kb, int i, u32(&to)[4][4], typename Weights::Tile::Scales& to_scales) {
+      const int p = i * KGROUPS + k_group;
+      u32 words[Weights::kWords];
+      Weights::read_codes(from.w(), group, p, thread % 128, words);
+      to_scales = Weights::read_scales(from.w(), group, kb, p, thread % 128);
+      TW_UNROLL for (int step = 0; step < 4; ++step) {
+        Weights::Tile::fragment(words, step, to_scales, to[step]);
+        pin(to[step]);
+      }
+    };
+    barrier_wait(ring.full + ring.stage, ring.phase);
+    unpack(ring, tiles.k_begin, 0, a[0], scales[0]);
+    for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
+      TW_UNROLL for (int i = 0; i < kItems; ++i) {
+        const u32 x = x_base + (ring.stage * kStageBytes + (i * KGROUPS + k_group) * kPanelBytes) / 16;
+        wgmma_fence();
+        TW_UNROLL for (int step = 0; step < 4; ++step) Wgmma<kKind, BM>::rs(products, a[i % 2][step], x + step * 2, step > 0);
+        wgmma_commit();
+        Ring next = ring;
+        i64 next_kb = kb;
+        if (i + 1 == kItems && kb + 1 < tiles.k_end) {
+          next.advance(), ++next_kb;
+          barrier_wait(next.full + next.stage, next.phase);
+        }
+        unpack(next, next_kb, (i + 1) % kItems, a[(i + 1) % 2], scales[(i + 1) % 2]);  // after the last: again, and not used
+        wgmma_wait<0>();
+        if (i + 1 == kItems) P::release(ring, ring.stage, lane);
+        TW_UNROLL for (int j = 0; j < kSums; ++j)
+          sums[0][j] += row_scale(scales[i % 2], j % 4 / 2) * static_cast<float>(products[j]);
+      }
+      ring.advance();
+    }
+  }
+};
+
+}  // namespace tw::gemm
