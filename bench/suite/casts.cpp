@@ -10,10 +10,9 @@
 namespace tilewright::bench {
 namespace {
 
-std::string cast_against_host(Suite& s, const std::string& text) {
+std::string cast_against_host(Suite& s, const std::string& text, const Kernel& kernel) {
   const Problem problem = Problem::parse(text);
   const Cast& c = *problem.cast();
-  const Kernel kernel = s.engine().prepare(problem, s.device());
   Matrix x = make(s.device(), c.x, c.rows, c.cols, 7, 3.0f);
   std::vector<std::vector<std::byte>> expected;
   for (std::size_t i = 0; i < c.y.info().streams.size(); ++i)
@@ -62,13 +61,19 @@ void one_cast_of_each(Suite& s) {
   for (const char* text : {"cast x=f32 y=q8_1 rows=5 cols=352", "cast x=bf16 y=q4_k rows=3 cols=768",
                            "cast x=f16 y=nvfp4 rows=5 cols=112", "cast x=f32 y=e4m3_row rows=5 cols=259",
                            "cast x=q4_0 y=f16 rows=7 cols=352"})
-    s.check(text, [&] { return cast_against_host(s, text); });
+    s.check(text, [&] { return cast_against_host(s, text, s.engine().prepare(Problem::parse(text), s.device())); });
 }
 
 }  // namespace
 
 void cast_checks(Suite& s) {
   if (s.extent() == Extent::one) return one_cast_of_each(s);
+  // Compiled ahead of their turn: they are many.
+  std::vector<std::pair<std::string, std::future<Kernel>>> casts;
+  Ahead ahead(jobs_of(s));
+  const auto add = [&](const std::string& text) {
+    casts.emplace_back(text, ahead.submit([&s, text] { return s.engine().prepare(Problem::parse(text), s.device()); }));
+  };
   for (Format a : Format::all())
     for (const char* plain : {"f32", "f16", "bf16"})
       for (const auto& [rows, blocks] : std::vector<std::pair<int, int>>{{1, 1}, {3, 7}, {130, 33}}) {
@@ -77,12 +82,13 @@ void cast_checks(Suite& s) {
           const std::string to = fmt::format(
               "cast x={} y={} rows={} cols={}{}", plain, a.name(), rows, cols,
               encoder ? fmt::format(" encoder={}", a.info().encoders[static_cast<std::size_t>(encoder)]) : "");
-          s.check(to, [&] { return cast_against_host(s, to); });
+          add(to);
         }
         if (a.name() == plain) continue;
-        const std::string from = fmt::format("cast x={} y={} rows={} cols={}", a.name(), plain, rows, cols);
-        s.check(from, [&] { return cast_against_host(s, from); });
+        add(fmt::format("cast x={} y={} rows={} cols={}", a.name(), plain, rows, cols));
       }
+  for (auto& [text, kernel] : casts)
+    s.check(text, [&] { return cast_against_host(s, text, kernel.get()); });
   for (const char* y : {"q8_1", "q4_0", "q4_k", "nvfp4", "e4m3_row", "e4m3_g128", "bf16"}) {
     const std::string text = fmt::format("cast x=f32 y={} rows=65 cols=2304", y);
     s.check("candidates of " + text, [&] { return candidates_verify(s, text, s.extent() == Extent::quick ? 4 : 24); });
