@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kCaptureRelaxed = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED: what a library does while it launches is its own
 constexpr double kGraphMicroseconds = 2000;
-constexpr double kRestShare = 2;  // of a sample's work: the chip then draws on average less than half of what it may
+constexpr double kRestShare = 2;  // of a sample's work (docs/measurement.md, Rested)
 constexpr int kMostLaunches = 2048;  // in one graph
 constexpr int kMostCopies = 512;
 constexpr double kFreeShare = 0.8;
@@ -152,22 +152,25 @@ Replay::~Replay() {
   cuda_->driver().graph_destroy.call(graph_);
 }
 
+double Replay::once() const {
+  return cuda_->microseconds([&] { enqueue(); });
+}
+void Replay::enqueue() const { cuda_->driver().graph_launch(exec_, cuda_->stream()); }
+
 double Replay::time() const {
-  const auto replay = [&] { cuda_->driver().graph_launch(exec_, cuda_->stream()); };
-  replay();
-  const double us = cuda_->microseconds(replay);
+  enqueue();
+  const double us = once();
   std::this_thread::sleep_for(std::chrono::duration<double, std::micro>(2 * kRestShare * us));
   return us / launches_;
 }
 
 double Replay::sustained(double seconds) const {
   using Clock = std::chrono::steady_clock;
-  const auto replay = [&] { cuda_->driver().graph_launch(exec_, cuda_->stream()); };
   const auto begin = Clock::now();
   double sum = 0;
   int count = 0;
   for (double at = 0; at < seconds || count == 0; at = std::chrono::duration<double>(Clock::now() - begin).count()) {
-    const double us = cuda_->microseconds(replay);
+    const double us = once();
     if (at >= seconds / 2) sum += us, ++count;
   }
   return sum / count / launches_;

@@ -56,6 +56,8 @@ class Replay {
   int launches() const { return launches_; }
 
  private:
+  void enqueue() const;
+  double once() const;  // microseconds of a replay
   const Cuda* cuda_;
   void* graph_ = nullptr;
   void* exec_ = nullptr;

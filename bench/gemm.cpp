@@ -348,7 +348,7 @@ class GemmBench {
                  : by_bytes ? fmt::format("{:.2f} TB/s", r.tbps)
                             : fmt::format("{:.0f} TF", r.tflops),
                  r.rival_us > 0 ? fmt::format("{:.1f}", r.rival_us) : "", r.rival, show(r),
-                 r.sustained_us > 0 ? fmt::format("{:.3f}x", r.rival_sustained_us / r.sustained_us) : "", r.goal.text, r.mark,
+                 r.sustained_us > 0 && r.rival_sustained_us > 0 ? fmt::format("{:.3f}x", r.rival_sustained_us / r.sustained_us) : "", r.goal.text, r.mark,
                  r.us > 0 && r.note.empty() ? r.choice : r.note.substr(0, 100)});
       json["rows"].push_back({{"group", r.goal.group},
                               {"label", r.row->label},

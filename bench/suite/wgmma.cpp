@@ -124,11 +124,13 @@ Work plan_work(Suite& s, const Pair& pair, int which, std::set<std::string>& ava
   const Problem wide = Problem::parse(pair.text(which + (which % 3 == 1), 8200, 4 * pair.panel(), true));
   const std::vector<Candidate> list = legal(s, wide, 1000, "wgmma");
   work.cases.push_back({wide, {130, 1000}, {}});
-  for (const char* knob : {"bm", "turned"}) {  // the first that has it, and no tail
-    const auto has = [](const Candidate& c, std::string_view name) {
-      return std::any_of(c.knobs.begin(), c.knobs.end(), [&](const auto& k) { return k.first == name; });
-    };
-    const auto found = std::find_if(list.begin(), list.end(), [&](const Candidate& c) { return has(c, knob) && !has(c, "tail") && c.at("split") == 1; });
+  const auto has = [](const Candidate& c, std::string_view name) {
+    return std::any_of(c.knobs.begin(), c.knobs.end(), [&](const auto& knob) { return knob.first == name; });
+  };
+  for (const bool turned : {false, true}) {
+    const auto found = std::find_if(list.begin(), list.end(), [&](const Candidate& c) {
+      return has(c, "turned") == turned && !has(c, "tail") && c.at("split") == 1;
+    });
     if (found != list.end()) picker.must(2, *found);
   }
   return work;

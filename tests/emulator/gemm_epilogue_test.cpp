@@ -188,7 +188,7 @@ void check_special_everywhere() {
     of(static_cast<gemm::Mma<fmt::f16, fmt::f16, Epi, 16, 64, 64, 1, 4, 3, true, 8, 0, 1>*>(nullptr), args, shape);
   });
   check_special<Epi>([&](const gemm::Args& args, const gemm::Shape& shape, const auto& x, const auto& w) {
-    launch_wgmma<gemm::Warpgroups<fmt::f16, fmt::f16, Epi, 8, 1, 1, 1, 1, 3, 1, 1, false, false, false, false>>(args, shape, x, w, 2, 1);
+    launch_wgmma<gemm::Warpgroups<fmt::f16, fmt::f16, Epi, 8, 1, 1, 1, 1, 3, 1, 1, false, false, false, gemm::kNoTail>>(args, shape, x, w, 2, 1);
   });
   check_special<Epi>([&](const gemm::Args& args, const gemm::Shape& shape, const auto&, const auto&) {
     of(static_cast<gemm::Reference<fmt::f16, fmt::f16, Epi, false>*>(nullptr), args, shape);

@@ -18,7 +18,7 @@ using namespace gemm_test;
 namespace {
 
 template <class X, class W, int BM, int STRIPS>
-using Plan = gemm::Warpgroups<X, W, PlainF32, BM, STRIPS, 1, 2, 8, 2, 1, 1, true, false, false, false>;
+using Plan = gemm::Warpgroups<X, W, PlainF32, BM, STRIPS, 1, 2, 8, 2, 1, 1, true, false, false, gemm::kNoTail>;
 
 // From one token to as many as a tile holds, and one more.
 template <class X, class W, int BM, int STRIPS>
