@@ -35,17 +35,17 @@ int run(const Request& request) {
     suite.group("arguments", [&] { argument_checks(suite); });
     suite.group("threads", [&] { thread_checks(suite); });
   }
-  int failed = 0;
+  int failed = 0, skipped = 0;
   Json rows = Json::array();
   for (const Result& r : suite.results()) {
-    failed += r.status == "failed";
+    failed += r.status == "failed", skipped += r.status == "skipped";
     rows.push_back({{"name", r.name}, {"status", r.status}, {"detail", r.detail}});
   }
   if (suite.results().empty()) throw Error(ErrorCode::invalid_argument, "--only", "", "groups, see the head of bench/gpu_suite.cpp");
   const Json env = environment(&device, options);
   write(request.out, env, rows);
-  fmt::print("{} passed, {} failed on {} (driver {}, compiler {}, tree {})\n",
-             suite.results().size() - static_cast<std::size_t>(failed), failed, device.name(), device.driver_version(),
+  fmt::print("{} passed, {} failed, {} skipped on {} (driver {}, compiler {}, tree {})\n",
+             static_cast<int>(suite.results().size()) - failed - skipped, failed, skipped, device.name(), device.driver_version(),
              env["compiler"].get<std::string>(), env["tree_hash"].get<std::string>().substr(0, 12));
   return failed ? 1 : 0;
 }

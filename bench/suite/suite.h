@@ -15,8 +15,12 @@
 
 namespace tilewright::bench {
 
+// Thrown by a check that has nothing to judge.
+struct Skipped {
+  std::string why;
+};
 struct Result {
-  std::string name, status, detail;  // "passed", "failed"
+  std::string name, status, detail;  // "passed", "failed", "skipped"
 };
 
 enum class Extent { full, quick, one };
@@ -52,6 +56,9 @@ class Suite {
     std::string why;
     try {
       why = body();
+    } catch (const Skipped& skipped) {
+      results_.push_back({name, "skipped", skipped.why});
+      return;
     } catch (const std::exception& e) {
       why = fmt::format("threw: {}", e.what());
     }

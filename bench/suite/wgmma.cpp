@@ -118,15 +118,22 @@ Work plan_work(Suite& s, const Pair& pair, int which, std::set<std::string>& ava
     if (m == 1 && !list.empty()) picker.must(1, list.front());
     offer(1, list);
   }
-  picker.cover();
-  // Blocks that take more than one tile, and leave finished ones on a shelf (no y of four bytes).
-  if (pair.tiles) return work;  // whose weights take long to encode, and whose tiles end in the same way
-  const Problem wide = Problem::parse(pair.text(which + (which % 3 == 1), 8200, 4 * pair.panel(), true));
-  const std::vector<Candidate> list = legal(s, wide, 1000, "wgmma");
-  work.cases.push_back({wide, {130, 1000}, {}});
   const auto has = [](const Candidate& c, std::string_view name) {
     return std::any_of(c.knobs.begin(), c.knobs.end(), [&](const auto& knob) { return knob.first == name; });
   };
+  // Few sums in parts.
+  const auto must_share = [&](std::size_t at, const std::vector<Candidate>& list) {
+    const auto found = std::find_if(list.begin(), list.end(), [&](const Candidate& c) { return has(c, "tail") && c.at("kgroups") > 1; });
+    if (found != list.end()) picker.must(at, *found);
+  };
+  must_share(0, lists[static_cast<std::size_t>(which) % 3]);
+  picker.cover();
+  // Blocks that take more than one tile, and leave finished ones on a shelf (no y of four bytes).
+  if (pair.tiles) return work;  // whose weights take long to encode, and whose tiles end in the same way
+  const Problem wide = Problem::parse(pair.text(which + (which % 3 == 1), 8840, 4 * pair.panel(), true) + " workspace=16777216");
+  work.cases.push_back({wide, {16, 130, 1000}, {}});
+  must_share(2, legal(s, wide, 16, "wgmma"));
+  const std::vector<Candidate> list = legal(s, wide, 1000, "wgmma");
   for (const bool turned : {false, true}) {
     const auto found = std::find_if(list.begin(), list.end(), [&](const Candidate& c) {
       return has(c, "turned") == turned && !has(c, "tail") && c.at("split") == 1;
@@ -249,7 +256,7 @@ void do_work(Suite& s, Work& work, unsigned seed, std::set<std::string>& covered
         if (!unacceptable(kernel).empty()) {
           ++rejected;
           rejections += fmt::format("  {}: {} of {}\n", unacceptable(kernel), pick.candidate.text(), one.problem.text());
-          return {};
+          throw Skipped{fmt::format("{}: the library would not launch it", unacceptable(kernel))};
         }
         kernels[i] = kernel;
         for (std::int64_t m : one.ms) {
