@@ -300,7 +300,7 @@ void Search::final_rounds() {
   finalists_ = order;
   std::vector<int> bench;
   for (int i : finalists_) bench.push_back(entries_[i].bench);
-  // A search leaves the chip idle between two candidates, and the first launches behind an idle time are slower: they do not count.
+  // What was screened ran at another rhythm: the first rounds do not count.
   for (int i = 0; i < kWarmRounds; ++i) bench_->round(bench, true);
   for (int b : bench) bench_->forget(b);
   Rules rules;

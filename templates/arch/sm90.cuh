@@ -3,6 +3,7 @@
 // instructions, register reallocation. One function per instruction, as in core/ptx.cuh; host bodies go to tw::emu.
 // Sources: PTX ISA 9.0, sections "Asynchronous Warpgroup Level Matrix Instructions", "mbarrier", "cp.async.bulk".
 #pragma once
+#include "core/fragments.cuh"
 #include "core/ptx.cuh"
 
 namespace tw {
@@ -42,8 +43,6 @@ void sync_named(u32 id, u32 threads);
 void arrive_named(u32 id, u32 threads);
 void stmatrix(void* row, const u32* in, int count, bool transpose);
 void set_registers(int count);
-void wait_prerequisite_grids();
-void launch_dependent_grids();
 }  // namespace tw::emu
 #endif
 
@@ -371,20 +370,6 @@ TW_DEVICE void stmatrix_x4(void* row, const u32 (&v)[4]) {
                ::"r"(shared_address(row)), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
 #else
   emu::stmatrix(row, v, 4, false);
-#endif
-}
-TW_DEVICE void wait_prerequisite_grids() {
-#if defined(__CUDACC__)
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#else
-  emu::wait_prerequisite_grids();
-#endif
-}
-TW_DEVICE void launch_dependent_grids() {
-#if defined(__CUDACC__)
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#else
-  emu::launch_dependent_grids();
 #endif
 }
 

@@ -88,14 +88,14 @@ template <int bytes> TW_DEVICE void load_halves(u32* words, const u8* p) {
   if constexpr (bytes % 4 == 2) words[kWords] = prmt(raw[kWords], 0u, selector);
 }
 
-// A row's step and minimum as tiles need them: `integers`, scale and minimum as halves, times d and -dmin, halves too.
-// Rounded for f16, as is the value then; of bf16 the weight alone is.
+// A row's step and minimum as tiles need them: `integers`, scale and minimum as halves, times d and dmin, halves too, and the minimum
+// taken off. Rounded for f16, as is the value then; of bf16 the weight alone is.
 template <class Element> TW_DEVICE Affine<Element> line_of(u32 integers, u32 d) {
   if constexpr (same<Element, tw::f16>) {
     const u32 both = mul_f16x2(integers, d);
-    return {PairScale<tw::f16>::of(both, 0), spread(both, 1), 0};
+    return {PairScale<tw::f16>::of(both, 0), neg_f16x2(spread(both, 1)), 0};
   } else {
-    const float minimum = high_half<tw::f16>(integers) * high_half<tw::f16>(d);
+    const float minimum = -high_half<tw::f16>(integers) * high_half<tw::f16>(d);
     return {PairScale<tw::bf16>::of(low_half<tw::f16>(integers) * low_half<tw::f16>(d)), pack_bf16x2(minimum, minimum), 0};
   }
 }
@@ -169,7 +169,7 @@ template <class Element, int bits> struct MinimaTile : MinimaBase<bits> {
       const u32* row = reinterpret_cast<const u32*>(chunk + 40 * pair + 20 * r);
       TW_UNROLL for (int g = 0; g < 2; ++g) {
         const u32 integers = sub_f16x2(prmt(row[part], 0x64646464u, g ? 0x4342u : 0x4140u), 0x64006400u);
-        s.of[g][r] = line_of<Element>(integers, row[4] ^ 0x80000000u);
+        s.of[g][r] = line_of<Element>(integers, row[4]);
       }
     }
     return s;

@@ -16,17 +16,14 @@ void sync_block();
 void sync_warp();
 u32 shuffle_xor(u32 value, int mask);
 u32 shuffle_down(u32 value, int delta);
-// ldmatrix: each lane passes the address of one 16-byte row; `count` 8x8 matrices of 16-bit elements.
-void ldmatrix(u32* out, const void* row, int count, bool transpose);
 void cp_async(void* shared, const void* global, int bytes, int valid_bytes);  // becomes visible at the matching wait
 void cp_async_commit();
 void cp_async_wait(int pending);
-enum class Mma { f16_k8, f16_k16, bf16_k8, bf16_k16, s8_k16_m8, s8_k32, e4m3_k32, e5m2_k32 };
-// d += a b of the warp; fragments as in the PTX manual. `d` holds floats or ints (as bits).
-void mma(Mma kind, u32* d, const u32* a, const u32* b);
 u32 cluster_rank();
 void sync_cluster();
 u32 load_cluster(const u32* shared, u32 rank);  // the same offset in the shared memory of another block of the cluster
+void wait_prerequisite_grids();
+void launch_dependent_grids();
 }  // namespace tw::emu
 #endif
 
@@ -215,6 +212,26 @@ TW_DEVICE u32 sub_f16x2(u32 a, u32 b) {
   return pack_f16x2(low_half<f16>(a) - low_half<f16>(b), high_half<f16>(a) - high_half<f16>(b));
 #endif
 }
+// One half of a word, twice. As moves, not as a permute: an operation on halves then reads it where it is.
+TW_DEVICE u32 spread(u32 word, int half) {
+#if defined(__CUDACC__)
+  u32 d;
+  if (half) asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {high, high}; }" : "=r"(d) : "r"(word));
+  else asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {low, low}; }" : "=r"(d) : "r"(word));
+  return d;
+#else
+  return prmt(word, 0u, half ? 0x3232u : 0x1010u);
+#endif
+}
+TW_DEVICE u32 neg_f16x2(u32 a) {
+#if defined(__CUDACC__)
+  u32 d;
+  asm("neg.f16x2 %0, %1;" : "=r"(d) : "r"(a));
+  return d;
+#else
+  return a ^ 0x80008000u;
+#endif
+}
 TW_DEVICE u32 mul_f16x2(u32 a, u32 b) {
 #if defined(__CUDACC__)
   u32 d;
@@ -377,136 +394,6 @@ template <int pending> TW_DEVICE void cp_async_wait() {
 #endif
 }
 
-// ---- matrix fragments --------------------------------------------------------------------------------------------------
-// Where chunk c of 16 bytes of row r lies, so that one chunk of eight neighbouring rows, which ldmatrix and stmatrix take,
-// touches every bank once.
-template <int row_bytes> TW_DEVICE int swizzled(int row, int chunk) {
-  static_assert(row_bytes == 64 || row_bytes % 128 == 0, "row of 4 chunks or of multiples of 8");
-  const int mask = row_bytes == 64 ? (row >> 1) & 3 : row & 7;
-  return row * row_bytes + ((chunk ^ mask) << 4);
-}
-// `row`: this lane's 16-byte row; lanes 8i..8i+7 address matrix i.
-TW_DEVICE void ldmatrix_x4(u32 (&d)[4], const void* row) {
-#if defined(__CUDACC__)
-  const u32 s = static_cast<u32>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(s) : "memory");
-#else
-  emu::ldmatrix(d, row, 4, false);
-#endif
-}
-TW_DEVICE void ldmatrix_x2(u32 (&d)[2], const void* row) {
-#if defined(__CUDACC__)
-  const u32 s = static_cast<u32>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(d[0]), "=r"(d[1]) : "r"(s) : "memory");
-#else
-  emu::ldmatrix(d, row, 2, false);
-#endif
-}
-// `count` matrices, each transposed.
-template <int count> TW_DEVICE void ldmatrix_transposed(u32 (&d)[count], const void* row) {
-  static_assert(count == 2 || count == 4, "one instruction");
-#if defined(__CUDACC__)
-  const u32 s = static_cast<u32>(__cvta_generic_to_shared(row));
-  if constexpr (count == 2)
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];" : "=r"(d[0]), "=r"(d[1]) : "r"(s) : "memory");
-  else
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(s) : "memory");
-#else
-  emu::ldmatrix(d, row, count, true);
-#endif
-}
-
-// d[16x8] += a[16x16] b[16x8], 16-bit floats, fp32 accumulation. Two k8 steps where the chip has no k16 shape.
-template <class T> TW_DEVICE void mma_k16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
-#if defined(__CUDACC__)
-  if constexpr (same<T, bf16>) {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-#else
-    static_assert(!same<T, bf16>, "bf16 matrix units begin with sm_80");
-#endif
-  } else {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-#else
-    TW_UNROLL for (int h = 0; h < 2; ++h)
-      asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-          : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[2 * h]), "r"(a[2 * h + 1]), "r"(b[h]));
-#endif
-  }
-#else
-  u32 bits[4];
-  for (int i = 0; i < 4; ++i) bits[i] = bits_as<u32>(d[i]);
-  emu::mma(same<T, bf16> ? emu::Mma::bf16_k16 : emu::Mma::f16_k16, bits, a, b);
-  for (int i = 0; i < 4; ++i) d[i] = bits_as<float>(bits[i]);
-#endif
-}
-// d[16x8] += a[16x32] b[32x8], signed bytes. Four m8n8k16 steps where the chip has no m16n8k32 shape: there the 16x32
-// operand is the same registers, read as {rows 0-7, rows 8-15} x {k 0-15, k 16-31}.
-TW_DEVICE void mma_s8_k32(i32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
-#if defined(__CUDACC__)
-#if __CUDA_ARCH__ >= 800
-  asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-#else
-  TW_UNROLL for (int r = 0; r < 2; ++r)
-    TW_UNROLL for (int h = 0; h < 2; ++h)
-      asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
-          : "+r"(d[2 * r]), "+r"(d[2 * r + 1]) : "r"(a[2 * h + r]), "r"(b[h]));
-#endif
-#else
-  u32 bits[4];
-  for (int i = 0; i < 4; ++i) bits[i] = static_cast<u32>(d[i]);
-  emu::mma(emu::Mma::s8_k32, bits, a, b);
-  for (int i = 0; i < 4; ++i) d[i] = static_cast<i32>(bits[i]);
-#endif
-}
-
-// d[16x8] += a[16x32] b[32x8], fp8 of one kind. The units keep fewer bits of a sum than single precision has.
-template <class T> TW_DEVICE void mma_f8_k32(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
-#if defined(__CUDACC__)
-  if constexpr (same<T, e4m3>)
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-  else
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e5m2.e5m2.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-#else
-  u32 bits[4];
-  for (int i = 0; i < 4; ++i) bits[i] = bits_as<u32>(d[i]);
-  emu::mma(same<T, e4m3> ? emu::Mma::e4m3_k32 : emu::Mma::e5m2_k32, bits, a, b);
-  for (int i = 0; i < 4; ++i) d[i] = bits_as<float>(bits[i]);
-#endif
-}
-// A step of 32 bytes of both operands, whatever their elements are.
-template <class T, class Sum> TW_DEVICE void mma_step(Sum (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
-  if constexpr (sizeof(T) == 2) mma_k16<T>(d, a, b);
-  else if constexpr (same<T, i8>) mma_s8_k32(d, a, b);
-  else mma_f8_k32<T>(d, a, b);
-}
-
-// d[16x8] += a[16x16] b[16x8], signed bytes; the halves of mma_s8_k32's fragments are its fragments.
-TW_DEVICE void mma_s8_k16(i32 (&d)[4], u32 a0, u32 a1, u32 b) {
-#if defined(__CUDACC__)
-#if __CUDA_ARCH__ >= 800
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]) : "r"(a0), "r"(a1), "r"(b));
-#else
-  asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
-      : "+r"(d[0]), "+r"(d[1]) : "r"(a0), "r"(b));
-  asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
-      : "+r"(d[2]), "+r"(d[3]) : "r"(a1), "r"(b));
-#endif
-#else
-  const u32 a[4] = {a0, a1, 0u, 0u}, bb[2] = {b, 0u};
-  mma_s8_k32(d, a, bb);
-#endif
-}
-
 // ---- clusters (compute capability 9.0 and up) ----------------------------------------------------------------------------
 TW_DEVICE u32 cluster_rank() {
 #if defined(__CUDACC__)
@@ -545,6 +432,28 @@ TW_DEVICE float load_cluster(const float* shared, u32 rank) {
 #endif
 #else
   return bits_as<float>(emu::load_cluster(reinterpret_cast<const u32*>(shared), rank));
+#endif
+}
+
+// ---- what is before and after this kernel (compute capability 9.0 and up; elsewhere kernels do not overlap) ---------------
+// Until the kernels before this one are complete, and what they wrote is there.
+TW_DEVICE void wait_prerequisite_grids() {
+#if defined(__CUDACC__)
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+#else
+  emu::wait_prerequisite_grids();
+#endif
+}
+// Once all blocks have, blocks of the kernel behind this one may start.
+TW_DEVICE void launch_dependent_grids() {
+#if defined(__CUDACC__)
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+#else
+  emu::launch_dependent_grids();
 #endif
 }
 

@@ -17,6 +17,7 @@
 //   kDeferred                      fragments lack the scale, row_scale(scales, row, step) is it
 //   kRounding                      largest relative error of an unpacked value against its weight's parts; 0: exact
 //   kOffset                        those are code * step and what code 0 stands for; false: the weight itself
+//   Place                          where they are, if not as TilePlace has them
 //   code(block, i), put_code(...)  the stored form of element i of a block, and its inverse (into zeroed bits)
 //   put_scales(out, data, scales, k), take_scales(in, data, scales, k)   a row's chunk from column k, and its inverse
 //   Scales, scales(chunk, pair, part) two rows' scales in registers: rows 2 pair and 2 pair + 1 of a chunk, for its panel `part`
@@ -53,17 +54,52 @@ template <int bits, int width> struct TilePlace {
     return kLow == 4 ? (width == 2 ? 4 * (r + 4 * e) : 4 * (2 * e + r % 2)) : width == 2 ? 8 * (2 * (r % 2) + e) : 8 * e;
   }
   TW_MEMBER static constexpr int high_word(int step) { return kLowWords + (kHigh == 2 ? step / 2 : 0); }
+  // Those of registers that share a shift of the lower bits are as far from each other as these, for one shift to do here too.
   TW_MEMBER static constexpr int high_shift(int step, int r, int e) {
-    return (kHigh == 2 ? 2 * (4 * (step % 2) + r) : 4 * step + r) + 16 * e;
+    if (kLow == 2) return step % 2 + 8 * (step / 2) + 2 * r + 16 * e;
+    const int pair = (2 * step + r / 2) % (8 / kHigh);  // of registers
+    return pair % (4 / kHigh) * kHigh + 8 * (pair / (4 / kHigh)) + 4 * (r % 2) + 16 * e;
   }
   TW_MEMBER static void put(u32* words, int step, int r, int e, u32 code) {
     words[word(step, r)] |= (code & ((1u << kLow) - 1)) << shift(step, r, e);
     if constexpr (kHigh > 0) words[high_word(step)] |= (code >> kLow) << high_shift(step, r, e);
   }
+  // at(i): word i of the thread.
+  template <class At> TW_MEMBER static u32 get(const At& at, int step, int r, int e) {
+    u32 code = (at(word(step, r)) >> shift(step, r, e)) & ((1u << kLow) - 1);
+    if constexpr (kHigh > 0) code |= ((at(high_word(step)) >> high_shift(step, r, e)) & ((1u << kHigh) - 1)) << kLow;
+    return code;
+  }
 };
+// The same of E2M1 codes for 16-bit x, so that few operations move magnitude and sign to those of a float: a shift of both, or a
+// product that shifts them by different amounts, and what else it makes is masked out.
+template <class Element> struct E2m1Place {
+  static constexpr bool kHalf = same<Element, f16>;
+  static constexpr int kWords = 4, kTo = kHalf ? 9 : 6;  // where a float's magnitude begins
+  TW_MEMBER static constexpr int magnitude(int r) { return !kHalf && r == 3 ? 9 : kTo - 3 * r; }
+  TW_MEMBER static constexpr int sign(int r) { return r < 2 ? 15 - 3 * r : kHalf ? 16 - r : 11 + r; }
+  TW_MEMBER static void put(u32* words, int step, int r, int e, u32 code) {
+    words[step] |= ((code & 7u) << magnitude(r) | (code >> 3) << sign(r)) << (16 * e);
+  }
+  template <class At> TW_MEMBER static u32 get(const At& at, int step, int r, int e) {
+    const u32 half = at(step) >> (16 * e);
+    return (half >> magnitude(r) & 7u) | (half >> sign(r) & 1u) << 3;
+  }
+  // A pair as floats: 2^-14 of the values in f16, 2^-126 in bf16.
+  TW_MEMBER static u32 pair(u32 word, int r) {
+    const int up = kTo - magnitude(r), sign_up = 15 - sign(r);
+    const u32 mask = (0x8000u | 7u << kTo) * 0x10001u;
+    if (up == sign_up) return (word << up) & mask;
+    if (up < 0) return ((word >> -up) & mask & 0x7fff7fffu) | ((word << sign_up) & 0x80008000u);
+    return (word & (7u << magnitude(r) | 1u << sign(r)) * 0x10001u) * (1u << up | 1u << sign_up) & mask;
+  }
+};
+// Tile::Place, or of codes whose bits lie together.
+template <class Tile, int width, class = void> struct TilePlaceOf { using type = TilePlace<Tile::kBits, width>; };
+template <class Tile, int width> struct TilePlaceOf<Tile, width, void_of<typename Tile::Place>> { using type = typename Tile::Place; };
 template <class Element> constexpr int kTileWidth = 4 / static_cast<int>(sizeof(Element));
 template <> constexpr int kTileWidth<Codes> = 2;
-template <class Tile, class Element> constexpr int kTileWords = TilePlace<Tile::kBits, kTileWidth<Element>>::kWords;
+template <class Tile, class Element> constexpr int kTileWords = TilePlaceOf<Tile, kTileWidth<Element>>::type::kWords;
 // Row within the strip and column within the panel.
 template <int width> TW_FN constexpr int tile_row(int thread, int r) { return 16 * (thread / 32) + thread % 32 / 4 + 8 * (r % 2); }
 template <int width> TW_FN constexpr int tile_column(int thread, int step, int r, int e) {
@@ -87,7 +123,7 @@ template <class W, class Element> constexpr bool has_tile = HasTile<W, Element>:
 template <class W, class Element> struct TiledUnit {
   using Tile = typename W::template Tile<Element>;
   static constexpr int kWidth = kTileWidth<Element>, kPanelK = 32 * kWidth, kWords = kTileWords<Tile, Element>;
-  using Place = TilePlace<Tile::kBits, kWidth>;
+  using Place = typename TilePlaceOf<Tile, kWidth>::type;
   static constexpr int kColumns = max2(max2(W::kBlock, 32), Tile::kScaleBytes ? Tile::kScaleK : 0);
   static constexpr int kBlocks = kColumns / W::kBlock;
   static constexpr int kData = kBlocks * W::kDataBytes, kScales = kBlocks * W::kScaleBytes;
@@ -111,9 +147,7 @@ template <class W, class Element> struct TiledUnit {
         const int column = static_cast<int>((first + i) % kPanelK), e = column % kWidth, p = column / kWidth, step = p / 8;
         const int thread = in_strip / 16 * 32 + in_strip % 8 * 4 + p % 4, r = p / 4 % 2 * 2 + in_strip / 8 % 2;
         const u32* tile = panels + (first + i) / kPanelK * (128 * kWords);
-        u32 code = (tile[tile_word<kWords>(thread, Place::word(step, r))] >> Place::shift(step, r, e)) & ((1u << Place::kLow) - 1);
-        if constexpr (Place::kHigh > 0)
-          code |= ((tile[tile_word<kWords>(thread, Place::high_word(step))] >> Place::high_shift(step, r, e)) & ((1u << Place::kHigh) - 1)) << Place::kLow;
+        const u32 code = Place::get([&](int word) { return tile[tile_word<kWords>(thread, word)]; }, step, r, e);
         Tile::put_code(data + i / W::kBlock * W::kDataBytes, i % W::kBlock, code);
       }
     }
@@ -122,7 +156,6 @@ template <class W, class Element> struct TiledUnit {
 
 // ---- pieces of fragment() --------------------------------------------------------------------------------------------
 constexpr u32 kNegativeZeros = 0x80008000u;  // a b + -0 is a b, zeros and their signs included
-TW_DEVICE u32 spread(u32 word, int half) { return prmt(word, 0u, half ? 0x3232u : 0x1010u); }  // one half, twice
 
 // Codes of a step as pairs of 16-bit floats, minus an offset, exact. Or-ed into the mantissa of 1024 (of 128 for bf16) a
 // code is added to it; in f16, if it stays b bits further up, 2^b times the code.
@@ -187,16 +220,8 @@ template <class Element, int bits> struct TileCodes {
   TW_MEMBER static u32 minus(u32 top) { return (top ^ 0x00800080u) | 0xc300c300u; }  // -128, or with one exponent more -256
 };
 
-// Pair r of a word's E2M1 codes, their fields moved to those of a 16-bit float: 2^-14 of the value in f16, 2^-126 in bf16.
-template <class Element> TW_DEVICE u32 e2m1_pair(u32 word, int r) {
-  constexpr int kTo = same<Element, f16> ? 9 : 6;  // of the lowest bit
-  const int up = kTo - 4 * r, sign = 12 - 4 * r;
-  const u32 magnitude = (up >= 0 ? word << up : word >> -up) & (0x00070007u << kTo);
-  return ((word << sign) & 0x80008000u) | magnitude;
-}
-
-// The values themselves.
-TW_DEVICE u32 e2m1_values(u32 word, int r) { return fma2<bf16>(e2m1_pair<bf16>(word, r), 0x7e807e80u, kNegativeZeros); }  // 2^126
+// The values of a pair of E2M1 codes.
+TW_DEVICE u32 e2m1_values(u32 word, int r) { return fma2<bf16>(E2m1Place<bf16>::pair(word, r), 0x7e807e80u, kNegativeZeros); }  // 2^126
 
 // A 16-bit float pair of scales for multiplying TileCodes. f16: as it is. bf16 cannot hold eleven bits, but its product
 // with a code is rounded once all the same: the scale is taken apart into eight bits and the rest, whose product with up

@@ -13,7 +13,7 @@ namespace tw::fmt {
 
 struct mxfp4 {
   static constexpr const char* kTitle = "OCP MXFP4: E2M1 codes, an E8M0 scale per 32, two of them a block";
-  static constexpr int kLayout = 1, kBlock = 64, kBits = 4;
+  static constexpr int kLayout = 2, kBlock = 64, kBits = 4;
   static constexpr int kDataBytes = 32, kScaleBytes = 2;
   static constexpr bool kRowScale = false, kGlobal = false;
   static constexpr int kEncoders = 1;
@@ -25,8 +25,10 @@ struct mxfp4 {
   }
   // 1 / X; what X = NaN leaves of an element does not matter.
   TW_MEMBER static float inverse_of(u8 scale) { return bits_as<float>(static_cast<u32>(scale == 255 ? 0 : 254 - scale) << 23); }
+  // 2^(code - 127), and NaN for 255: an infinity plus 0 times itself.
   TW_MEMBER static float scale_of(u32 code) {
-    return bits_as<float>(code == 0 ? 0x00400000u : code == 255 ? 0x7fffffffu : code << 23);
+    const float v = bits_as<float>(max2(code << 23, 0x00400000u));
+    return fma_rn(v, 0.0f, v);
   }
 
   TW_MEMBER static void encode(const float* x, u8* data, u8* scales, float, int) {
@@ -92,6 +94,7 @@ struct mxfp4 {
   // Exact against bf16, whose exponents reach as far as the scales'.
   template <class Element> static constexpr bool kTiles = same<Element, tw::bf16>;
   struct TileBase {
+    using Place = E2m1Place<tw::bf16>;
     static constexpr int kBits = 4, kScaleK = 64, kScaleBytes = 2, kGroups = 2;
     static constexpr float kFactor = 1.0f;
     static constexpr bool kOffset = false;

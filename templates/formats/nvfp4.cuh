@@ -12,7 +12,7 @@ namespace tw::fmt {
 
 struct nvfp4 {
   static constexpr const char* kTitle = "NVFP4: E2M1 codes, an E4M3 scale per 16, a float per tensor";
-  static constexpr int kLayout = 1, kBlock = 16, kBits = 4;
+  static constexpr int kLayout = 2, kBlock = 16, kBits = 4;
   static constexpr int kDataBytes = 8, kScaleBytes = 1;
   static constexpr bool kRowScale = false, kGlobal = true;
   static constexpr int kEncoders = 1;
@@ -111,6 +111,7 @@ struct nvfp4 {
     }
   };
   struct ApartTile : TileBase {
+    using Place = E2m1Place<tw::bf16>;
     static constexpr int kGroups = 4;
     static constexpr float kFactor = 1.0f;
     static constexpr bool kDeferred = true;
@@ -131,6 +132,7 @@ struct nvfp4 {
     }
   };
   template <class Element> struct Tile : TileBase {
+    using Place = E2m1Place<Element>;
     using Apart = ApartForBf16<Element, ApartTile, Tile>;
     static constexpr bool kHalf = same<Element, tw::f16>;
     static constexpr float kFactor = kHalf ? 16384.0f : 256.0f;
@@ -146,14 +148,14 @@ struct nvfp4 {
       Scales out;
       TW_UNROLL for (int r = 0; r < 2; ++r)
         TW_UNROLL for (int g = 0; g < 4; ++g) {
-          if constexpr (kHalf) out.s[r][g] = prmt(e4m3x2_to_f16x2(static_cast<u16>(words[r] >> (g / 2 * 16))), 0u, g % 2 ? 0x3232u : 0x1010u);
+          if constexpr (kHalf) out.s[r][g] = spread(e4m3x2_to_f16x2(static_cast<u16>(words[r] >> (g / 2 * 16))), g % 2);
           else out.s[r][g] = scale_bf16(words[r], g);
         }
       return out;
     }
     template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales& scales, u32 (&a)[4]) {
       TW_UNROLL for (int r = 0; r < 4; ++r) {
-        const u32 v = e2m1_pair<Element>(w[step], r);
+        const u32 v = Place::pair(w[step], r);
         a[r] = kHalf ? mul_f16x2(v, scales.s[r % 2][step]) : fma2<tw::bf16>(v, scales.s[r % 2][step], kNegativeZeros);
       }
     }

@@ -111,7 +111,7 @@ struct q2_k {
         TW_UNROLL for (u32 g = 0; g < 4; ++g) {
           // Below 1024 the scale, in the lower nibble; below 64, sixteen times finer, the minimum.
           const u32 both = prmt(row[part], 0x00005464u, 0x5040u + 0x0101u * g) & 0xfff0ff0fu;
-          s.of[g][r] = line_of<Element>(sub_f16x2(both, 0x54006400u), row[4] ^ 0x80000000u);
+          s.of[g][r] = line_of<Element>(sub_f16x2(both, 0x54006400u), row[4]);
         }
       }
       return s;

@@ -11,7 +11,7 @@ namespace tw::fmt {
 
 struct q3_k {
   static constexpr const char* kTitle = "ggml Q3_K: 3-bit codes, 6-bit scales per 16, one half per 256";
-  static constexpr int kLayout = 1, kBlock = 256, kBits = 3;
+  static constexpr int kLayout = 2, kBlock = 256, kBits = 3;
   static constexpr int kDataBytes = 110, kScaleBytes = 0;
   static constexpr bool kRowScale = false, kGlobal = false;
   static constexpr int kEncoders = 1;

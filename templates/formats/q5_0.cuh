@@ -11,7 +11,7 @@ namespace tw::fmt {
 
 struct q5_0 {
   static constexpr const char* kTitle = "ggml Q5_0: 5-bit codes, one half scale per 32";
-  static constexpr int kLayout = 1, kBlock = 32, kBits = 5;
+  static constexpr int kLayout = 2, kBlock = 32, kBits = 5;
   static constexpr int kDataBytes = 22, kScaleBytes = 0;
   static constexpr bool kRowScale = false, kGlobal = false;
   static constexpr int kEncoders = 1;

@@ -12,7 +12,7 @@ namespace tw::fmt {
 
 struct q5_1 {
   static constexpr const char* kTitle = "ggml Q5_1: 5-bit codes, half scale and minimum per 32";
-  static constexpr int kLayout = 1, kBlock = 32, kBits = 5;
+  static constexpr int kLayout = 2, kBlock = 32, kBits = 5;
   static constexpr int kDataBytes = 24, kScaleBytes = 0;
   static constexpr bool kRowScale = false, kGlobal = false;
   static constexpr int kEncoders = 1;

@@ -13,7 +13,7 @@ namespace tw::fmt {
 
 struct q5_k {
   static constexpr const char* kTitle = "ggml Q5_K: 5-bit codes, 6-bit scales and minima per 32, two halves per 256";
-  static constexpr int kLayout = 1, kBlock = 256, kBits = 5;
+  static constexpr int kLayout = 2, kBlock = 256, kBits = 5;
   static constexpr int kDataBytes = 176, kScaleBytes = 0;
   static constexpr bool kRowScale = false, kGlobal = false;
   static constexpr int kEncoders = 1;

@@ -13,7 +13,7 @@ namespace tw::fmt {
 
 struct q6_k {
   static constexpr const char* kTitle = "ggml Q6_K: 6-bit codes, 8-bit scales per 16, one half per 256";
-  static constexpr int kLayout = 1, kBlock = 256, kBits = 6;
+  static constexpr int kLayout = 2, kBlock = 256, kBits = 6;
   static constexpr int kDataBytes = 210, kScaleBytes = 0;
   static constexpr bool kRowScale = false, kGlobal = false;
   static constexpr int kEncoders = 1;

@@ -104,7 +104,7 @@ class Gemv final : public EnumeratedFamily {
     return out;
   }
 
-  Source source(const Problem& problem, const Arch&, const Candidate& c) const override {
+  Source source(const Problem& problem, const Arch& arch, const Candidate& c) const override {
     const Gemm& g = *problem.gemm();
     const Knobs k = Knobs::of(c);
     Specialization s;
@@ -118,6 +118,7 @@ class Gemv final : public EnumeratedFamily {
     s.plan.y = {1, static_cast<std::uint32_t>(k.mt), 0};
     s.plan.threads = static_cast<std::uint32_t>(32 * k.warps);
     s.plan.cluster = static_cast<std::uint32_t>(k.split);
+    s.plan.overlap = arch.clusters;  // archs with one have the other
     s.plan.shared_bytes = static_cast<std::uint32_t>(shared_bytes(k, fast_path(g.x), fast_path(g.w)));
     return specialize(s);
   }

@@ -216,6 +216,8 @@ struct Gemv {
       scales[r] = W::kScaleBytes ? static_cast<const u8*>(args.w.scales) + n * scale_stride<W>(shape.k) : nullptr;
     }
 
+    wait_prerequisite_grids();
+
     Unit unit[DEPTH][R];
     const auto load = [&](Unit(&to)[R], i64 u) {
       if (u >= u_end) return;
@@ -238,6 +240,7 @@ struct Gemv {
         }
       }
     }
+    launch_dependent_grids();  // late: what comes next would compete for the memory
     reduce(args, shape, s, acc, m0, row_group, warp, lane);
   }
 

@@ -13,6 +13,7 @@
 //   EX     elements of plain x (and w) per register load where they are not copied
 //   EW     elements of coded w that divide k: the alignment of its rows
 #pragma once
+#include "core/fragments.cuh"
 #include "gemm/block_scales.cuh"
 #include "gemm/tiles.cuh"
 

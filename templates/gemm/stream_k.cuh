@@ -15,6 +15,15 @@
 
 namespace tw::gemm {
 
+// Which clusters have parts of a shared tile.
+struct Owners {
+  u32 first, count;
+};
+template <class Tiles> TW_DEVICE Owners owners_of(const Tiles& tiles, u32 tile) {
+  const u32 first = tile * tiles.stages / tiles.quota, last = (tile * tiles.stages + tiles.stages - 1) / tiles.quota;
+  return {first, last - first + 1};
+}
+
 // Of a warpgroup's thread, STRIPS strips of SUMS sums; GROUPS warpgroups in each of CLUSTER blocks.
 // RING bytes of shared memory are free once all is multiplied.
 template <class Sum, int STRIPS, int SUMS, int GROUPS, int CLUSTER, int RING> struct StreamK {
@@ -37,14 +46,6 @@ template <class Sum, int STRIPS, int SUMS, int GROUPS, int CLUSTER, int RING> st
     return shape.workspace < kStreamKWordBytes ? 0 : min2((shape.workspace - kStreamKWordBytes) / kSlotBytes, kMostTiles);
   }
 
-  // Which clusters have parts of a shared tile.
-  struct Owners {
-    u32 first, count;
-  };
-  template <class Tiles> TW_MEMBER static Owners owners_of(const Tiles& tiles, u32 tile) {
-    const u32 first = tile * tiles.stages / tiles.quota, last = (tile * tiles.stages + tiles.stages - 1) / tiles.quota;
-    return {first, last - first + 1};
-  }
   TW_MEMBER i64 place(i64 of, int thread) const {  // of a warpgroup's, in a list with GROUPS for each block
     return (of * CLUSTER + (CLUSTER > 1 ? cluster_rank() : 0)) * GROUPS + thread / 128;
   }
@@ -162,6 +163,55 @@ template <class Sum, int STRIPS, int SUMS, int GROUPS, int CLUSTER, int RING> st
         }
       TW_UNROLL for (int i = 0; i < kAtOnce; ++i)
         if (first + i < units) store(unit + first + i, sums[i], row, token);
+    }
+  }
+};
+
+// The same of a block's few sums, BM tokens by BN rows, which its threads have added up among themselves. Whoever put a tile's last
+// part down adds all of them up when it has nothing else to do.
+template <class Sum, int BM, int BN> struct StreamKFew {
+  static constexpr i64 kSlotBytes = stream_k_slot_bytes(1, BM, BN), kMostTiles = kStreamKWordBytes / 4;
+  static constexpr int kPartsLimit = kMostParts;
+
+  u8* workspace;
+  int count = 0;          // parts put down: the end of one tile and the begin of another at most
+  bool last[2] = {};      // thread 0: nobody else's is missing
+
+  TW_MEMBER static i64 slots(const Shape& shape) {
+    return shape.workspace < kStreamKWordBytes ? 0 : min2((shape.workspace - kStreamKWordBytes) / kSlotBytes, kMostTiles);
+  }
+  TW_MEMBER Sum* sums_of(u32 block, u32 tile) const {
+    return reinterpret_cast<Sum*>(workspace + kStreamKWordBytes + (block + tile) * kSlotBytes);
+  }
+  // All `threads` of the block have put down what they have of a tile.
+  template <class Tiles> TW_MEMBER void tell(const Tiles& tiles, u32 tile, int thread, int threads) {
+    sync_named(8, static_cast<u32>(threads));
+    if (thread == 0) {
+      u32* word = reinterpret_cast<u32*>(workspace) + tile;
+      const bool all = add_global<true>(word, 1) + 1 == owners_of(tiles, tile).count;
+      if (all) *word = 0;
+      last[count > 0] = all;
+    }
+    ++count;
+  }
+  // store(at, sum, n0, m0) of the tiles that this block completes; `told`: two words of shared memory.
+  template <class Tiles, class Store> TW_MEMBER void combine(const Tiles& tiles, u32* told, int thread, int threads, const Store& store) const {
+    if (count == 0) return;
+    sync_named(8, static_cast<u32>(threads));
+    if (thread == 0) told[0] = last[0], told[1] = last[1];
+    sync_named(8, static_cast<u32>(threads));
+    auto share = tiles.share_of(block_x());
+    TW_NO_UNROLL for (int piece = 0; share.left > 0;) {
+      const u32 tile = share.tile;
+      if (tiles.take(share) == tiles.stages || told[piece++] == 0) continue;
+      const Owners owners = owners_of(tiles, tile);
+      i64 n0, m0;
+      tiles.locate(tiles.whole + tile, 0, n0, m0);
+      for (int at = thread; at < BM * BN; at += threads) {
+        Sum sum = 0;
+        for (u32 c = 0; c < owners.count; ++c) sum += sums_of(owners.first + c, tile)[at];
+        store(at, sum, n0, m0);
+      }
     }
   }
 };

@@ -143,10 +143,10 @@ int shared_bytes(const Knobs& k, const Operands& o, bool shelf) {
   return k.stages * stage_bytes(k, o) + turn + (k.turned ? 0 : k.math_groups() * k.bm * o.row_bytes) + 16 * k.stages +
          (k.tail == tw::gemm::kStreamK || shelf ? 16 * k.groups : k.parts() > 1 || k.tail ? 16 : 0);
 }
-// Whether whole tiles wait for being stored: where warps are idle, and a ring deep enough remains. (Warpgroups that keep products
-// apart are not in step, so that one multiplies while the other stores anyway.)
+// Whether whole tiles wait for being stored: where warps are idle, and a ring deep enough remains. (Coded weights with two strips would
+// lose the fourth stage. Warpgroups that keep products apart are not in step, so that one multiplies while the other stores anyway.)
 bool has_shelf(const Knobs& k, const Operands& o) {
-  if (!uneven(k, o) || o.deferred() || k.parts() > 1 || k.tail || o.c_bytes || o.y_bytes > 2) return false;
+  if (!uneven(k, o) || o.deferred() || k.parts() > 1 || k.tail || o.c_bytes || o.y_bytes > 2 || (o.tiles && k.strips > 1)) return false;
   Knobs least = k;
   least.stages = kShelfStages;
   return shared_bytes(least, o, true) <= kSharedLimit;
@@ -315,7 +315,8 @@ class WarpgroupFamily final : public EnumeratedFamily {
               if (g.x.block() > 1 && k.math() > 256 && bm > 16) continue;  // each column has its own scale
               add(k);
               const std::int64_t blocks = arch.typical_sms;
-              if (bm < 32 || cluster > 1 || kgroups > 1 || warps || !has_slots(g, k, tiles % blocks, blocks)) continue;
+              // Sums in parts are those of warpgroups, or few enough for a block to add its own up first.
+              if ((bm < 32) != (kgroups > 1) || cluster > 1 || !has_slots(g, k, tiles % blocks, blocks)) continue;
               Knobs shared = k;
               shared.tail = tw::gemm::kStreamK;
               add(shared);

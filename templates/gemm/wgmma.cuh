@@ -85,7 +85,8 @@ struct Warpgroups {
   using Y = typename Epi::Out;
   static_assert(!TURNED || SPLIT * KGROUPS == 1, "knobs");
   static_assert(TAIL != kClusterTail || (kShare == 2 && GROUPS == 2), "two blocks of two warpgroups");
-  static_assert(TAIL == kNoTail || (kParts == 1 && !TURNED), "whole sums of each warpgroup");
+  static_assert(TAIL == kNoTail || !TURNED, "knobs");
+  static_assert(TAIL == kNoTail || kParts == 1 || (TAIL == kStreamK && CLUSTER == 1), "whole sums of each warpgroup, or of a block");
   static constexpr int kSlice = BN / SPLIT;  // rows of w whose sums one block of the cluster completes
   static constexpr int kSlotFloats = kParts * BM * kSlice;
   static_assert(!SHELF || (kUneven && kParts == 1 && TAIL == kNoTail && !Epi::kC && sizeof(Y) <= 2), "whole tiles, and idle warps");
@@ -108,7 +109,7 @@ struct Warpgroups {
   };
 
   using Tiles = ClusterTiles<BM, BN, BK, kShare, CLUSTER, SPLIT, TAIL>;
-  using Parts = StreamK<Sum, STRIPS, kSums, GROUPS, CLUSTER, kRingBytes>;
+  using Parts = select<(kParts > 1), StreamKFew<Sum, BM, BN>, StreamK<Sum, STRIPS, kSums, GROUPS, CLUSTER, kRingBytes>>;
 
   // ---- producer: one thread
   TW_MEMBER static void produce(const Args& args, const Shape& shape, const TensorMap* x_map, const TensorMap* w_map, Ring ring,
@@ -252,7 +253,7 @@ struct Warpgroups {
         barrier_init(neighbour_done, kMath / 32);
         barrier_init(arrived, 1);
       }
-      if constexpr (TAIL == kStreamK)
+      if constexpr (TAIL == kStreamK && kParts == 1)
         for (int i = 0; i < GROUPS; ++i) barrier_init(ring.empty + STAGES + i, 1);
       if constexpr (SHELF)
         for (int i = 0; i < GROUPS; ++i) barrier_init(shelf.full + i, 4), barrier_init(shelf.empty + i, kStorers);
@@ -274,7 +275,9 @@ struct Warpgroups {
     } else {
       if constexpr (kUneven) take_registers<kMathRegisters>();
       if (Products::kTurns && thread / 128 == GROUPS * KGROUPS - 1) Products::pass_turn(GROUPS - 1, KGROUPS - 1);  // the first turn is the first warpgroup's
-      Parts parts{static_cast<u8*>(args.workspace), ring.empty + STAGES};
+      Parts parts;
+      if constexpr (kParts > 1) parts.workspace = static_cast<u8*>(args.workspace);
+      else parts = {static_cast<u8*>(args.workspace), ring.empty + STAGES};
       i64 n0, m0;
       while (tiles.next(n0, m0)) {
         const bool completes = !tiles.part || (TAIL == kClusterTail && static_cast<u32>(thread) / 128 == cluster_rank());
@@ -287,7 +290,14 @@ struct Warpgroups {
         const Scales scales = scales_of(args, shape, n0, m0, thread);
         if constexpr (kParts > 1) {
           Products::multiply(ring, tiles, scales, sums, thread);
-          Stores::store_reduced(args, shape, exchange, sums, n0, m0, thread);
+          Sum* part = nullptr;
+          if constexpr (TAIL == kStreamK) {
+            if (tiles.part) part = parts.sums_of(block_x(), tiles.share.tile - 1);
+          }
+          Stores::store_reduced(args, shape, exchange, sums, n0, m0, thread, part);
+          if constexpr (TAIL == kStreamK) {
+            if (part) parts.tell(tiles, tiles.share.tile - 1, thread, kMath);
+          }
         } else if constexpr (TURNED) {
           Products::multiply(ring, tiles, scales, sums, thread);
           place(shelf, thread, [&](u8* to) { Stores::store_turned(args, shape, to, sums, n0, m0, thread); });
@@ -316,7 +326,10 @@ struct Warpgroups {
           place(shelf, thread, [&](u8* to) { Stores::store_tile(args, shape, to, own, scale, sums, others, n0, m0, thread); });
         }
       }
-      if constexpr (TAIL == kStreamK) {
+      if constexpr (TAIL == kStreamK && kParts > 1) {
+        parts.combine(tiles, reinterpret_cast<u32*>(exchange.slots), thread, kMath,
+                      [&](int at, Sum sum, i64 tile_n, i64 tile_m) { Stores::store_sum(args, shape, at, sum, tile_n, tile_m); });
+      } else if constexpr (TAIL == kStreamK) {
         fmt::row_item<X>* own = x_scales + thread / 128 * BM;
         parts.combine(
             tiles, shared, thread, [&](i64 tile_m) {

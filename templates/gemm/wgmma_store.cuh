@@ -6,6 +6,7 @@
 #include "arch/sm90.cuh"
 #include "gemm/epilogue.cuh"
 #include "gemm/outlet.cuh"
+#include "gemm/stream_k.cuh"
 #include "gemm/tail.cuh"
 
 namespace tw::gemm {
@@ -151,17 +152,23 @@ template <class Epi> struct TurnedOutlet {
     stmatrix_x4(rows + swizzled<Result::kRowBytes>(lane % 16, 2 * b / kBlocks + lane / 16), bits);
   }
   TW_MEMBER static void take(const u8* rows, int b, float (&v)[kBlocks][2][2], int lane) {
-    TW_UNROLL for (int i = 0; i < kBlocks; ++i) {
-      if constexpr (sizeof(C) == 2) {
-        u32 bits[2];
-        ldmatrix_x2(bits, rows + swizzled<Addend::kRowBytes>(lane % 16, b + i));
-        TW_UNROLL for (int h = 0; h < 2; ++h) v[i][h][0] = low_half<C>(bits[h]), v[i][h][1] = high_half<C>(bits[h]);
-      } else {
+    if constexpr (sizeof(C) == 2) {
+      // Each lane passes the row that it passes to put(), which may overwrite it.
+      constexpr int kAtOnce = min2(2, kBlocks);
+      TW_UNROLL for (int i = 0; i < kBlocks; i += kAtOnce) {
+        u32 bits[2 * kAtOnce];
+        const u8* row = rows + swizzled<Addend::kRowBytes>(lane % 16, b + i + lane / 16 % kAtOnce);
+        if constexpr (kAtOnce == 2) ldmatrix_x4(bits, row);
+        else ldmatrix_x2(bits, row);
+        TW_UNROLL for (int q = 0; q < 2 * kAtOnce; ++q)
+          v[i + q / 2][q % 2][0] = low_half<C>(bits[q]), v[i + q / 2][q % 2][1] = high_half<C>(bits[q]);
+      }
+    } else {
+      TW_UNROLL for (int i = 0; i < kBlocks; ++i)
         TW_UNROLL for (int h = 0; h < 2; ++h) {
           const u8* pair = rows + swizzled<Addend::kRowBytes>(lane / 4 + 8 * h, 2 * (b + i) + lane % 4 / 2) + lane % 2 * 8;
           v[i][h][0] = reinterpret_cast<const float*>(pair)[0], v[i][h][1] = reinterpret_cast<const float*>(pair)[1];
         }
-      }
     }
   }
 };
@@ -289,9 +296,9 @@ template <class X, class W, class Epi, class P> struct WarpgroupStores {
     u64* arrived;      // [2]
     u32 slot, phase;
   };
-  TW_MEMBER static void store_reduced(const Args& args, const Shape& shape, Exchange& exchange, const Sums& sums, i64 n0, i64 m0,
-                                      int thread) {
-    const i64 ldy = args.ldy ? args.ldy : shape.n;
+  // part: not whole sums, which go there (StreamKFew).
+  TW_MEMBER static void store_reduced(const Args& args, const Shape& shape, Exchange& exchange, const Sums& sums, i64 n0, i64 m0, int thread,
+                                      Sum* part = nullptr) {
     const int tokens = static_cast<int>(min2(static_cast<i64>(BM), args.m - m0));
     const u32 rank = SPLIT > 1 ? cluster_rank() : 0;
     float* slot = exchange.slots + exchange.slot * kSlotFloats;
@@ -306,22 +313,25 @@ template <class X, class W, class Epi, class P> struct WarpgroupStores {
         if constexpr (SPLIT == 1) *to = bits_as<float>(sums[s][i]);
         else store_cluster_async(to, bits_as<float>(sums[s][i]), arrived, static_cast<u32>(row / kSlice));
       }
-    const float tensor = tensor_scale<X, W>(args, shape) * kFactor;
     if constexpr (SPLIT == 1) sync_named(8, kMath);
     else barrier_wait(arrived, exchange.phase);
     for (int at = thread; at < tokens * kSlice; at += kMath) {
-      const int token = at / kSlice, row = at % kSlice;
       Sum sum = 0;
-      TW_UNROLL for (int r = 0; r < kParts; ++r) sum += bits_as<Sum>(slot[(r * BM + token) * kSlice + row]);
-      const i64 n = n0 + static_cast<int>(rank) * kSlice + row;
-      if (n >= shape.n) continue;
-      const fmt::row_item<W> of_w = w_item<W>(args, n, shape.k);
-      const Column of_x = x_item<X>(args, m0 + token);
-      const float f = tensor * fmt::scale_of(of_w) * fmt::scale_of(of_x);
-      Epi::store(args.y, (m0 + token) * ldy + n, Epi::apply(args, shape, m0 + token, n, centred(sum, of_x, of_w), f));
+      TW_UNROLL for (int r = 0; r < kParts; ++r) sum += bits_as<Sum>(slot[(r * BM + at / kSlice) * kSlice + at % kSlice]);
+      if (P::kTail == kStreamK && part) part[at] = sum;
+      else store_sum(args, shape, at, sum, n0 + static_cast<int>(rank) * kSlice, m0);
     }
     exchange.phase ^= exchange.slot;
     exchange.slot ^= 1u;
+  }
+  // Sum `at` of those: token at / kSlice.
+  TW_MEMBER static void store_sum(const Args& args, const Shape& shape, int at, Sum sum, i64 n0, i64 m0) {
+    const i64 n = n0 + at % kSlice, m = m0 + at / kSlice;
+    if (n >= shape.n || m >= args.m) return;
+    const fmt::row_item<W> of_w = w_item<W>(args, n, shape.k);
+    const Column of_x = x_item<X>(args, m);
+    const float f = tensor_scale<X, W>(args, shape) * kFactor * fmt::scale_of(of_w) * fmt::scale_of(of_x);
+    Epi::store(args.y, m * (args.ldy ? args.ldy : shape.n) + n, Epi::apply(args, shape, m, n, centred(sum, of_x, of_w), f));
   }
 
   // ---- kClusterTail: two blocks have a tile's sums over their parts of k. What one warpgroup of each has goes to the other block, whose

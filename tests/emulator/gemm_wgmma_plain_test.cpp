@@ -44,7 +44,7 @@ TEST_CASE("wgmma: plain operands", "[gemm]") {
     check_warpgroups<fmt::e4m3_row, fmt::e4m3_b128, Epilogue<f16, NoBias, Act::none>, 64, 2, 2, 1, 1, 2, 1, 1, false, false, true>();
   }
   SECTION("many tokens, which are the 64-row side") {
-    check_warpgroups<fmt::f16, fmt::f16, Epilogue<f16, f16, Act::silu, float>, 160, 1, 2, 1, 1, 3, 2, 1, false, false, true>();
+    check_warpgroups<fmt::f16, fmt::f16, Epilogue<f16, f16, Act::silu, f16>, 160, 1, 2, 1, 1, 3, 2, 1, false, false, true>();
     check_warpgroups<fmt::bf16, fmt::bf16, PlainF32, 96, 2, 1, 1, 1, 2, 1, 1, false, false, true>();
     check_warpgroups<fmt::e4m3_row, fmt::e4m3_row, Epilogue<bf16, NoBias, Act::none>, 224, 1, 2, 1, 1, 2, 2, 1, false, true, true>();
     check_warpgroups<fmt::e4m3_row, fmt::e4m3_row, Epilogue<f16, float, Act::none>, 96, 1, 3, 1, 1, 2, 1, 1, false, false, true>();
@@ -78,6 +78,8 @@ TEST_CASE("wgmma: plain operands", "[gemm]") {
   SECTION("Stream-K: in many orders, with shares of two tiles and nothing else to do") {
     using Plan = gemm::Warpgroups<fmt::f16, fmt::f16, PlainF32, 16, 1, 1, 1, 1, 2, 1, 1, false, false, false, kStreamK>;
     for (std::uint64_t seed = 100; seed < 160; ++seed) check_wgmma<Plan, fmt::f16, fmt::f16, PlainF32>({16, 4 * Plan::BN, 64 * 7, 0, 0}, 6, seed);
+    using Few = gemm::Warpgroups<fmt::f16, fmt::f16, PlainF32, 8, 1, 1, 2, 2, 2, 1, 1, false, false, false, kStreamK>;
+    for (std::uint64_t seed = 200; seed < 240; ++seed) check_wgmma<Few, fmt::f16, fmt::f16, PlainF32>({7, 4 * Few::BN, 128 * 7, 0, 0}, 6, seed);
   }
   SECTION("signed bytes, a scale per row on both sides") {
     check_warpgroups<fmt::int8_row, fmt::int8_row, Epilogue<bf16, float, Act::none>, 64, 2, 1, 1, 1, 3, 1, 1>();

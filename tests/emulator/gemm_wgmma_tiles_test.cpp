@@ -89,6 +89,10 @@ TEST_CASE("wgmma: tiles", "[gemm]") {
     check_warpgroups<fmt::f16, fmt::q4_k, Half, 64, 1, 2, 1, 2, 2, 1, 1, false, false, false, kStreamK>();
     check_warpgroups<fmt::bf16, fmt::int4_g128, Brain, 128, 1, 2, 1, 2, 2, 2, 1, false, false, false, kStreamK>();
     check_warpgroups<fmt::e4m3_row, fmt::int4_g128, Brain, 64, 1, 2, 1, 2, 3, 1, 1, false, false, false, kStreamK>();
+    // A block's few sums.
+    check_warpgroups<fmt::f16, fmt::q4_k, Half, 8, 1, 1, 2, 4, 3, 1, 1, true, false, false, kStreamK>();
+    check_warpgroups<fmt::bf16, fmt::int4_g128, PlainF32, 16, 2, 1, 2, 4, 2, 1, 1, true, false, false, kStreamK>();
+    check_warpgroups<fmt::int8_row, fmt::int8_row, Brain, 8, 1, 2, 2, 2, 2, 1, 1, false, false, false, kStreamK>();
   }
   SECTION("a scale per row") {
     check_tiles<fmt::int8_row, fmt::int4_row, Brain>();

@@ -59,6 +59,9 @@ TEST_CASE("packed halves keep their places and round once", "[ptx]") {
   CHECK(high_half<f16>(0xc0003c00) == -2.0f);
   CHECK(low_half<bf16>(0xc0003f80) == 1.0f);
   CHECK(high_half<bf16>(0xc0003f80) == -2.0f);
+  CHECK(spread(0xc0003c00, 0) == 0x3c003c00);
+  CHECK(spread(0xc0003c00, 1) == 0xc000c000);
+  CHECK(neg_f16x2(0xc0003c00) == 0x4000bc00);
   // A product or a difference of two f16 rounded through float is rounded once: float has more than twice the bits.
   std::mt19937 random(3);
   for (int i = 0; i < 100000; ++i) {

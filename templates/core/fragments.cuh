@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// A warp's matrix instructions, and the loads and places of their fragments in shared memory. One function per instruction, as in
+// core/ptx.cuh.
+#pragma once
+#include "core/ptx.cuh"
+
+#if !defined(__CUDACC__)
+namespace tw::emu {
+// ldmatrix: each lane passes the address of one 16-byte row; `count` 8x8 matrices of 16-bit elements.
+void ldmatrix(u32* out, const void* row, int count, bool transpose);
+enum class Mma { f16_k8, f16_k16, bf16_k8, bf16_k16, s8_k16_m8, s8_k32, e4m3_k32, e5m2_k32 };
+// d += a b of the warp; fragments as in the PTX manual. `d` holds floats or ints (as bits).
+void mma(Mma kind, u32* d, const u32* a, const u32* b);
+}  // namespace tw::emu
+#endif
+
+namespace tw {
+
+// Where chunk c of 16 bytes of row r lies, so that one chunk of eight neighbouring rows, which ldmatrix and stmatrix take,
+// touches every bank once.
+template <int row_bytes> TW_DEVICE int swizzled(int row, int chunk) {
+  static_assert(row_bytes == 64 || row_bytes % 128 == 0, "row of 4 chunks or of multiples of 8");
+  const int mask = row_bytes == 64 ? (row >> 1) & 3 : row & 7;
+  return row * row_bytes + ((chunk ^ mask) << 4);
+}
+// `row`: this lane's 16-byte row; lanes 8i..8i+7 address matrix i.
+TW_DEVICE void ldmatrix_x4(u32 (&d)[4], const void* row) {
+#if defined(__CUDACC__)
+  const u32 s = static_cast<u32>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(s) : "memory");
+#else
+  emu::ldmatrix(d, row, 4, false);
+#endif
+}
+TW_DEVICE void ldmatrix_x2(u32 (&d)[2], const void* row) {
+#if defined(__CUDACC__)
+  const u32 s = static_cast<u32>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(d[0]), "=r"(d[1]) : "r"(s) : "memory");
+#else
+  emu::ldmatrix(d, row, 2, false);
+#endif
+}
+// `count` matrices, each transposed.
+template <int count> TW_DEVICE void ldmatrix_transposed(u32 (&d)[count], const void* row) {
+  static_assert(count == 2 || count == 4, "one instruction");
+#if defined(__CUDACC__)
+  const u32 s = static_cast<u32>(__cvta_generic_to_shared(row));
+  if constexpr (count == 2)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];" : "=r"(d[0]), "=r"(d[1]) : "r"(s) : "memory");
+  else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(s) : "memory");
+#else
+  emu::ldmatrix(d, row, count, true);
+#endif
+}
+
+// d[16x8] += a[16x16] b[16x8], 16-bit floats, fp32 accumulation. Two k8 steps where the chip has no k16 shape.
+template <class T> TW_DEVICE void mma_k16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+#if defined(__CUDACC__)
+  if constexpr (same<T, bf16>) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+    static_assert(!same<T, bf16>, "bf16 matrix units begin with sm_80");
+#endif
+  } else {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+    TW_UNROLL for (int h = 0; h < 2; ++h)
+      asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+          : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[2 * h]), "r"(a[2 * h + 1]), "r"(b[h]));
+#endif
+  }
+#else
+  u32 bits[4];
+  for (int i = 0; i < 4; ++i) bits[i] = bits_as<u32>(d[i]);
+  emu::mma(same<T, bf16> ? emu::Mma::bf16_k16 : emu::Mma::f16_k16, bits, a, b);
+  for (int i = 0; i < 4; ++i) d[i] = bits_as<float>(bits[i]);
+#endif
+}
+// d[16x8] += a[16x32] b[32x8], signed bytes. Four m8n8k16 steps where the chip has no m16n8k32 shape: there the 16x32
+// operand is the same registers, read as {rows 0-7, rows 8-15} x {k 0-15, k 16-31}.
+TW_DEVICE void mma_s8_k32(i32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+#if defined(__CUDACC__)
+#if __CUDA_ARCH__ >= 800
+  asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+  TW_UNROLL for (int r = 0; r < 2; ++r)
+    TW_UNROLL for (int h = 0; h < 2; ++h)
+      asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
+          : "+r"(d[2 * r]), "+r"(d[2 * r + 1]) : "r"(a[2 * h + r]), "r"(b[h]));
+#endif
+#else
+  u32 bits[4];
+  for (int i = 0; i < 4; ++i) bits[i] = static_cast<u32>(d[i]);
+  emu::mma(emu::Mma::s8_k32, bits, a, b);
+  for (int i = 0; i < 4; ++i) d[i] = static_cast<i32>(bits[i]);
+#endif
+}
+
+// d[16x8] += a[16x32] b[32x8], fp8 of one kind. The units keep fewer bits of a sum than single precision has.
+template <class T> TW_DEVICE void mma_f8_k32(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+#if defined(__CUDACC__)
+  if constexpr (same<T, e4m3>)
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  else
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e5m2.e5m2.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+  u32 bits[4];
+  for (int i = 0; i < 4; ++i) bits[i] = bits_as<u32>(d[i]);
+  emu::mma(same<T, e4m3> ? emu::Mma::e4m3_k32 : emu::Mma::e5m2_k32, bits, a, b);
+  for (int i = 0; i < 4; ++i) d[i] = bits_as<float>(bits[i]);
+#endif
+}
+// A step of 32 bytes of both operands, whatever their elements are.
+template <class T, class Sum> TW_DEVICE void mma_step(Sum (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+  if constexpr (sizeof(T) == 2) mma_k16<T>(d, a, b);
+  else if constexpr (same<T, i8>) mma_s8_k32(d, a, b);
+  else mma_f8_k32<T>(d, a, b);
+}
+
+// d[16x8] += a[16x16] b[16x8], signed bytes; the halves of mma_s8_k32's fragments are its fragments.
+TW_DEVICE void mma_s8_k16(i32 (&d)[4], u32 a0, u32 a1, u32 b) {
+#if defined(__CUDACC__)
+#if __CUDA_ARCH__ >= 800
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]) : "r"(a0), "r"(a1), "r"(b));
+#else
+  asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
+      : "+r"(d[0]), "+r"(d[1]) : "r"(a0), "r"(b));
+  asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
+      : "+r"(d[2]), "+r"(d[3]) : "r"(a1), "r"(b));
+#endif
+#else
+  const u32 a[4] = {a0, a1, 0u, 0u}, bb[2] = {b, 0u};
+  mma_s8_k32(d, a, bb);
+#endif
+}
+
+}  // namespace tw
