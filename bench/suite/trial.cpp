@@ -248,14 +248,27 @@ std::string Trial::compare(const std::vector<std::byte>& got, std::int64_t m, co
   return task_.compare(got, expected, {}, m);
 }
 
-std::string candidates_verify(Suite& s, const std::string& text, int most) {
-  const Problem problem = Problem::parse(text);
-  Task task = s.engine().task(problem, s.device().arch());
-  // A spread over the ranked list, so that every region of the space is met.
+namespace {
+
+// With a spread over the ranked list, so that every region of the space is met.
+Task sample_of(Suite& s, const std::string& text, int most) {
+  Task task = s.engine().task(Problem::parse(text), s.device().arch());
   std::vector<Candidate> sample;
   const std::size_t n = task.candidates.size(), step = std::max<std::size_t>(1, n / static_cast<std::size_t>(most));
   for (std::size_t i = 0; i < n; i += step) sample.push_back(task.candidates[i]);
   task.candidates = sample;
+  return task;
+}
+
+}  // namespace
+
+void compile_sample(Suite& s, const std::string& text, int most, Ahead& ahead) {
+  const Task task = sample_of(s, text, most);
+  for (const Candidate& c : task.candidates) ahead.submit(kernel_of(s, task, c));
+}
+
+std::string candidates_verify(Suite& s, const std::string& text, int most) {
+  const Task task = sample_of(s, text, most);
   TunePolicy policy;
   policy.exhaustive = policy.retune = true;
   policy.cold_bytes = 1e6;

@@ -140,7 +140,8 @@ class Trial {
   std::vector<float> values_, bounds_;  // of as many rows as the oracle was asked for
 };
 
-// The tuner's own judge over a sample of candidates: none may be wrong or fail.
+// The tuner's own judge over a sample of candidates: none may be wrong or fail. Ahead of that, their binaries may be made.
 std::string candidates_verify(Suite& s, const std::string& text, int most);
+void compile_sample(Suite& s, const std::string& text, int most, Ahead& ahead);
 
 }  // namespace tilewright::bench

@@ -177,6 +177,10 @@ struct Tile {
 };
 constexpr double kTileCost = 3000;
 constexpr double kPartsCost = 0.1;  // of putting down and adding up, in rounds
+constexpr double kFilled = 0.8;     // of rounds
+double fill(std::int64_t tiles, std::int64_t blocks) {
+  return static_cast<double>(tiles) / static_cast<double>((tiles + blocks - 1) / blocks * blocks);
+}
 // Whether the workspace has room for the sums of `left` tiles that `clusters` clusters share.
 bool has_slots(const Gemm& g, const Knobs& k, std::int64_t left, std::int64_t clusters) {
   const std::int64_t slot = tw::gemm::stream_k_slot_bytes(k.cluster, k.bm, k.bn());
@@ -315,8 +319,11 @@ class WarpgroupFamily final : public EnumeratedFamily {
               if (g.x.block() > 1 && k.math() > 256 && bm > 16) continue;  // each column has its own scale
               add(k);
               const std::int64_t blocks = arch.typical_sms;
-              // Sums in parts are those of warpgroups, or few enough for a block to add its own up first.
-              if ((bm < 32) != (kgroups > 1) || cluster > 1 || !has_slots(g, k, tiles % blocks, blocks)) continue;
+              if (cluster > 1 || !has_slots(g, k, tiles % blocks, blocks)) continue;
+              // Sums in parts are those of warpgroups; or few enough for a block to add its own up first, which pays where neither
+              // one part of k nor two fill the rounds.
+              const bool few = bm < 32 && kgroups == 2 && std::max(fill(tiles, blocks), fill(2 * tiles, blocks)) < kFilled;
+              if (!few && (bm < 32 || kgroups > 1)) continue;
               Knobs shared = k;
               shared.tail = tw::gemm::kStreamK;
               add(shared);
