@@ -6,7 +6,7 @@
 // --quick: fewer candidates. --one: one configuration of each family at odd sizes, for compute-sanitizer
 // (bench/sanitize.sh). --only: groups of gemm casts pack wgmma served arguments threads. --cache: a file that
 // keeps compiled kernels from one run to the next, memory otherwise. --verbose: names before they run.
-// Exit code 0: all passed; 1: something failed; 4: no device (nothing is reported as passed).
+// Exit code 0: nothing failed; 1: something did; 4: no device (nothing is reported as passed).
 #include <fmt/format.h>
 
 #include <algorithm>

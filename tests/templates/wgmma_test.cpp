@@ -85,6 +85,17 @@ TEST_CASE("wgmma: Stream-K is offered where the last round is not full and the w
   CHECK(some > 100);
 }
 
+TEST_CASE("wgmma: few tokens share the last round where neither one part of k nor two fill the rounds", "[wgmma]") {
+  const auto shared = [](std::int64_t n) {
+    const std::vector<Candidate> all = offered("x=f16 w=q4_k y=f16 pack=tiles m=1 k=8192 workspace=33554432 n=" + std::to_string(n));
+    return std::any_of(all.begin(), all.end(), [](const Candidate& c) { return has(c, "tail=2") && c.at("strips") * c.at("groups") == 1; });
+  };
+  CHECK(shared(5120));         // 80 strips on 132 multiprocessors, or 160 halves
+  CHECK_FALSE(shared(8192));   // 128
+  CHECK_FALSE(shared(4096));   // 64, or 128 halves
+  CHECK_FALSE(shared(10240));  // 160, or 320 halves: 0.81 of three rounds
+}
+
 TEST_CASE("wgmma: sides change places where operands are plain and have no zero points", "[wgmma]") {
   const auto turned = [](const std::string& text) {
     std::vector<Candidate> found = offered(text);
