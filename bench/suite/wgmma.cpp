@@ -121,10 +121,13 @@ Work plan_work(Suite& s, const Pair& pair, int which, std::set<std::string>& ava
   const auto has = [](const Candidate& c, std::string_view name) {
     return std::any_of(c.knobs.begin(), c.knobs.end(), [&](const auto& knob) { return knob.first == name; });
   };
-  // Few sums in parts.
+  // Few sums in parts; of the smallest tiles, so that blocks may have whole ones too.
   const auto must_share = [&](std::size_t at, const std::vector<Candidate>& list) {
-    const auto found = std::find_if(list.begin(), list.end(), [&](const Candidate& c) { return has(c, "tail") && c.at("kgroups") > 1; });
-    if (found != list.end()) picker.must(at, *found);
+    const Candidate* smallest = nullptr;
+    const auto strips = [](const Candidate& c) { return c.at("strips") * c.at("groups"); };
+    for (const Candidate& c : list)
+      if (has(c, "tail") && c.at("kgroups") > 1 && (!smallest || strips(c) < strips(*smallest))) smallest = &c;
+    if (smallest) picker.must(at, *smallest);
   };
   must_share(0, lists[static_cast<std::size_t>(which) % 3]);
   picker.cover();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "emulator/gemm_gemv_test.h"
+#include "emulator/grids.h"
 #include "formats/f16.cuh"
 #include "formats/nvfp4.cuh"
 #include "formats/q4_0.cuh"
@@ -15,4 +16,19 @@ TEST_CASE("gemv: f16 activations, coded weights", "[gemm]") {
   SECTION("q8_0") { check_gemv_knobs<fmt::f16, fmt::q8_0, 32, 128>(); }
   SECTION("q8_1") { check_gemv_knobs<fmt::f16, fmt::q8_1, 64, 128>(); }
   SECTION("nvfp4") { check_gemv_knobs<fmt::f16, fmt::nvfp4, 16, 256>(); }
+}
+
+TEST_CASE("gemv: x is read once the kernel before has written it", "[gemm]") {
+  using Plan = gemm::Gemv<fmt::f16, fmt::q4_0, PlainF32, 2, 32, 8, 1, 2, 2, 1, 256, 1>;
+  const Size s{2, Plan::kRowsPerBlock + 3, 512, 0, 0};
+  Matrix<fmt::f16> x(s.m, s.k, s.k, 1);
+  Matrix<fmt::q4_0> w(s.n, s.k, s.k, 2);
+  Output<fmt::f16, fmt::q4_0, PlainF32> out(s, 0);
+  const auto later = x.data;
+  std::fill(x.data.begin(), x.data.end(), u8{0xff});  // NaN
+  emu::written_before([&] { std::copy(later.begin(), later.end(), x.data.begin()); });
+  const gemm::Args args = out.args(x.operand(), w.operand());
+  emu::run(launch_of(static_cast<Plan*>(nullptr), s), [&] { Plan::run(args, out.shape); });
+  CHECK(emu::written());
+  out.compare(x.exact, w.exact, out.shape.alpha, [](const float*, const float*) { return 0.0; });
 }

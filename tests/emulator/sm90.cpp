@@ -141,7 +141,4 @@ void set_registers(int count) {
   });
 }
 
-void wait_prerequisite_grids() { Worker::get(); }
-void launch_dependent_grids() { Worker::get(); }
-
 }  // namespace tw::emu
