@@ -109,7 +109,7 @@ std::vector<Shape> shapes_of(const std::string& text) {
 }  // namespace
 
 std::string problem_text(const Row& row, Shape shape, std::int64_t m, const std::string& pack) {
-  return fmt::format("gemm {} m={} n={} k={}{} workspace={}", row.text, m, shape.n, shape.k,
+  return fmt::format("gemm {} m={} n={} k={}{} workspace={} weights=constant", row.text, m, shape.n, shape.k,
                      pack.empty() ? "" : " pack=" + pack, kProblemWorkspace);
 }
 

@@ -20,6 +20,7 @@ constexpr const char* kActivations[] = {"none", "relu", "gelu", "gelu_tanh", "si
 constexpr const char* kGlobals[] = {"none", "mul", "div"};
 constexpr const char* kPackings[] = {"none", "tiles"};
 constexpr const char* kAccumulations[] = {"full", "fast"};
+constexpr const char* kWeights[] = {"variable", "constant"};
 constexpr const char* kInverse[] = {"0", "1"};
 
 Error invalid(std::string field, std::string value, std::string allowed) {
@@ -270,8 +271,9 @@ Gemm parse_gemm(Fields& f) {
   f.number("beta", g.beta);
   f.number("y_scale", g.y_scale);
   if (const auto bytes = f.take("workspace")) g.workspace = Fields::parse_integer("workspace", *bytes);
+  g.constant_weights = f.choice("weights", kWeights, 0) == 1;
   g.accumulation = static_cast<Accumulation>(f.choice("accum", kAccumulations, 0));
-  f.finish("x w y m n k group global pack accum bias act alpha c beta y_scale workspace");
+  f.finish("x w y m n k group global pack accum bias act alpha c beta y_scale workspace weights");
   return g;
 }
 
@@ -328,6 +330,7 @@ std::string Problem::text() const {
     if (g->beta != 1.0) s += fmt::format(" beta={}", g->beta);
     if (g->y_scale != 1.0) s += fmt::format(" y_scale={}", g->y_scale);
     if (g->workspace) s += fmt::format(" workspace={}", g->workspace);
+    if (g->constant_weights) s += " weights=constant";
     return s;
   }
   if (const Pack* p = pack())

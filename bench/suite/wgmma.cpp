@@ -89,7 +89,7 @@ Work plan_work(Suite& s, const Pair& pair, int which, std::set<std::string>& ava
   const std::vector<std::int64_t> ms =
       one ? std::vector<std::int64_t>{3, 77} : std::vector<std::int64_t>{1, 3, 16, 17, 64, 77, 130, 257, 1000};
   // The workspace is for Stream-K.
-  const Problem problem = Problem::parse(pair.text(which, n, k, true) + " workspace=16777216");
+  const Problem problem = Problem::parse(pair.text(which, n, k, true) + " workspace=16777216" + (which % 2 ? " weights=constant" : ""));
   work.cases.push_back({problem, ms, {}});
   Picker picker(work.picks, static_cast<unsigned>(which));
   std::vector<std::vector<Candidate>> lists;

@@ -10,7 +10,8 @@
 // tensor-wide scale: mul if decoded value = code * scale * global, div if it is / global), `pack` (tiles: w was reordered,
 // see tilewright/pack.h), `accum` (fast: see Accumulation), `bias` (f32 f16 bf16; of y=int32 int32), `act` (relu gelu gelu_tanh
 // silu), `alpha`, `c` (f32 f16 bf16: a matrix that is added, a residual) with `beta`, and for y of int8, e4m3 or e5m2
-// `y_scale`, by which results are divided before they are rounded to nearest even, saturating; `workspace` (bytes, see Gemm).
+// `y_scale`, by which results are divided before they are rounded to nearest even, saturating; `workspace` (bytes, see Gemm);
+// `weights` (constant: see Gemm).
 // y=int32 is for x=int8 w=int8, exact, with none of these but `bias` and `workspace`. Optional cast field: `encoder` (see
 // FormatInfo::encoders). Optional pack field: `inverse` (1: from tiles to w).
 // Values; free-threaded.
@@ -54,6 +55,9 @@ struct Gemm {
   // Bytes of device memory that each launch may use besides (GemmArgs::workspace), so that kernels are considered whose blocks
   // share tiles through it. 0: none. 33 MiB are enough for all of them on a chip of 132 multiprocessors.
   std::int64_t workspace = 0;
+  // Whether all of w (its scales and zero points too) is complete, for good, when a launch is enqueued: work that wrote it has been
+  // waited for, and none that writes it comes later. A launch may then read w while the one before it in the stream still runs.
+  bool constant_weights = false;
   friend bool operator==(const Gemm&, const Gemm&) = default;
 };
 

@@ -33,6 +33,27 @@ TW_DEVICE void ldmatrix_x4(u32 (&d)[4], const void* row) {
   emu::ldmatrix(d, row, 4, false);
 #endif
 }
+// Rows at constant distances from one place, whose address stays in a register: left to itself the compiler adds each row's up anew.
+class SharedRows {
+#if defined(__CUDACC__)
+  u32 at_;
+
+ public:
+  TW_MEMBER explicit SharedRows(const void* first) : at_(static_cast<u32>(__cvta_generic_to_shared(first))) {
+    asm("" : "+r"(at_));
+  }
+  TW_MEMBER void ldmatrix_x4(u32 (&d)[4], int bytes) const {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(at_ + bytes) : "memory");
+  }
+#else
+  const u8* at_;
+
+ public:
+  explicit SharedRows(const void* first) : at_(static_cast<const u8*>(first)) {}
+  void ldmatrix_x4(u32 (&d)[4], int bytes) const { tw::ldmatrix_x4(d, at_ + bytes); }
+#endif
+};
 TW_DEVICE void ldmatrix_x2(u32 (&d)[2], const void* row) {
 #if defined(__CUDACC__)
   const u32 s = static_cast<u32>(__cvta_generic_to_shared(row));

@@ -112,7 +112,7 @@ Contract contract(const Gemm& g) {
   if (g.workspace) c.pointers.push_back({"workspace", offsetof(GemmArgs, workspace), 16, true});
   const tw::gemm::Shape shape{g.n, g.k, static_cast<float>(g.alpha), g.global == Global::div ? 1 : 0,
                               g.accumulation == Accumulation::fast ? 1 : 0, static_cast<float>(g.beta),
-                              static_cast<float>(1.0 / g.y_scale), 0, g.workspace};
+                              static_cast<float>(1.0 / g.y_scale), g.constant_weights ? 1 : 0, g.workspace};
   c.constants.resize(sizeof(shape));
   std::memcpy(c.constants.data(), &shape, sizeof(shape));
   return c;

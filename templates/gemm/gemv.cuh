@@ -216,14 +216,15 @@ struct Gemv {
       scales[r] = W::kScaleBytes ? static_cast<const u8*>(args.w.scales) + n * scale_stride<W>(shape.k) : nullptr;
     }
 
-    wait_prerequisite_grids();
-
+    if (!shape.constant_weights) wait_prerequisite_grids();
     Unit unit[DEPTH][R];
     const auto load = [&](Unit(&to)[R], i64 u) {
       if (u >= u_end) return;
       TW_UNROLL for (int r = 0; r < R; ++r) W::template load<E>(to[r], data[r], scales[r], u * E);
     };
     TW_UNROLL for (int d = 0; d < DEPTH; ++d) load(unit[d], u_begin + k_lane + d * kStep);
+    wait_prerequisite_grids();
+    if (shape.constant_weights) launch_dependent_grids();
 
     Accumulators acc = {};
     for (i64 u0 = u_begin; u0 < u_end; u0 += kUnits) {
@@ -240,7 +241,7 @@ struct Gemv {
         }
       }
     }
-    launch_dependent_grids();  // late: what comes next would compete for the memory
+    launch_dependent_grids();  // late: blocks that may read nothing yet would only be in the way
     reduce(args, shape, s, acc, m0, row_group, warp, lane);
   }
 

@@ -24,7 +24,7 @@ struct Shape {
   i32 fast = 0;        // fp8 sums may be the matrix units' alone: of use to the oracle only
   float beta = 1;      // of c
   float y_factor = 1;  // 1 / y_scale
-  i32 unused = 0;
+  i32 constant_weights = 0;  // w may be read before the kernels in front of this one are complete
   i64 workspace = 0;   // bytes
 };
 

@@ -172,6 +172,7 @@ template <class Sum, int STRIPS, int SUMS, int GROUPS, int CLUSTER, int RING> st
 template <class Sum, int BM, int BN> struct StreamKFew {
   static constexpr i64 kSlotBytes = stream_k_slot_bytes(1, BM, BN), kMostTiles = kStreamKWordBytes / 4;
   static constexpr int kPartsLimit = kMostParts;
+  static constexpr u32 kAtOnce = 4;  // parts of a sum, whose loads wait together
 
   u8* workspace;
   int count = 0;          // parts put down: the end of one tile and the begin of another at most
@@ -195,7 +196,7 @@ template <class Sum, int BM, int BN> struct StreamKFew {
     ++count;
   }
   // store(at, sum, n0, m0) of the tiles that this block completes; `told`: two words of shared memory.
-  template <class Tiles, class Store> TW_MEMBER void combine(const Tiles& tiles, u32* told, int thread, int threads, const Store& store) const {
+  template <class Tiles, class Store> TW_MEMBER void combine(const Tiles& tiles, i64 m, u32* told, int thread, int threads, const Store& store) const {
     if (count == 0) return;
     sync_named(8, static_cast<u32>(threads));
     if (thread == 0) told[0] = last[0], told[1] = last[1];
@@ -207,9 +208,15 @@ template <class Sum, int BM, int BN> struct StreamKFew {
       const Owners owners = owners_of(tiles, tile);
       i64 n0, m0;
       tiles.locate(tiles.whole + tile, 0, n0, m0);
-      for (int at = thread; at < BM * BN; at += threads) {
+      const int sums = static_cast<int>(min2<i64>(BM, m - m0)) * BN;
+      for (int at = thread; at < sums; at += threads) {
         Sum sum = 0;
-        for (u32 c = 0; c < owners.count; ++c) sum += sums_of(owners.first + c, tile)[at];
+        for (u32 first = 0; first < owners.count; first += kAtOnce) {
+          Sum part[kAtOnce] = {};
+          TW_UNROLL for (u32 c = 0; c < kAtOnce; ++c)
+            if (first + c < owners.count) part[c] = sums_of(owners.first + first + c, tile)[at];
+          TW_UNROLL for (u32 c = 0; c < kAtOnce; ++c) sum += part[c];
+        }
         store(at, sum, n0, m0);
       }
     }

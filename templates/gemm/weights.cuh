@@ -74,9 +74,11 @@ template <class X, class W, int STRIPS, int PANELS, int TOKENS = 0> struct TileW
     }
   }
 
-  // This thread's words of codes of a strip's panel, and its two rows' scales.
-  TW_MEMBER static void read_codes(const u8* stage, int strip, int panel, int thread, u32 (&words)[kWords]) {
-    const u8* from = stage + (strip * PANELS + panel) * kTileBytes;
+  // This thread's words of codes of a strip's panel, and its two rows' scales. Warpgroups that split a stage's k have ITEMS panels of it
+  // each; `panel` is of those of number `k_group`. (Known where the loop over it is unrolled: addresses are a register and a constant.)
+  template <int ITEMS = PANELS>
+  TW_MEMBER static void read_codes(const u8* stage, int strip, int k_group, int panel, int thread, u32 (&words)[kWords]) {
+    const u8* from = stage + k_group * (ITEMS * kTileBytes) + (strip * PANELS + panel) * kTileBytes;
     TW_UNROLL for (int i = 0; i < kWords / 4; ++i) {
       const u32x4 q = *reinterpret_cast<const u32x4*>(from + i * 2048 + thread * 16);
       words[4 * i] = q.x, words[4 * i + 1] = q.y, words[4 * i + 2] = q.z, words[4 * i + 3] = q.w;
@@ -84,15 +86,18 @@ template <class X, class W, int STRIPS, int PANELS, int TOKENS = 0> struct TileW
     constexpr int kTail = kWords % 4, kDone = kWords / 4 * 4;
     TW_UNROLL for (int i = 0; i < kTail; ++i) words[kDone + i] = *reinterpret_cast<const u32*>(from + kDone * 512 + i * 512 + thread * 4);
   }
-  // `panel`: counted through the whole of k.
-  TW_MEMBER static typename Tile::Scales read_scales(const u8* stage, int strip, i64 kb, int panel, int thread) {
+  template <int ITEMS = PANELS>
+  TW_MEMBER static typename Tile::Scales read_scales(const u8* stage, int strip, i64 kb, int k_group, int panel, int thread) {
     if constexpr (kChunks == 0) {
       return {};
     } else {
-      const int within = Tile::kScaleK > BK ? 0 : panel * kPanelK / Tile::kScaleK;  // chunk of the stage
-      constexpr u32 kOfChunk = max2(1, Tile::kScaleK / kPanelK);                     // panels
-      const int part = static_cast<int>((static_cast<u32>(kb) * PANELS + static_cast<u32>(panel)) % kOfChunk);
-      return Tile::scales(stage + kCodeBytes + (strip * kChunks + within) * kChunkBytes, thread / 32 * 8 + thread % 32 / 4, part);
+      constexpr u32 kOfChunk = max2(1, Tile::kScaleK / kPanelK);  // panels
+      constexpr bool kWhole = ITEMS % kOfChunk == 0;              // chunks of a warpgroup
+      const u32 first = static_cast<u32>(k_group) * ITEMS, place = static_cast<u32>(panel) + (kWhole ? 0 : first);
+      const u8* chunks = stage + kCodeBytes + strip * kChunks * kChunkBytes + (kWhole ? first * kPanelK / Tile::kScaleK * kChunkBytes : 0);
+      const u32 chunk = Tile::kScaleK > BK ? 0 : place * kPanelK / Tile::kScaleK;
+      const u32 part = (static_cast<u32>(kb) * PANELS + place) % kOfChunk;
+      return Tile::scales(chunks + chunk * kChunkBytes, thread / 32 * 8 + thread % 32 / 4, static_cast<int>(part));
     }
   }
 };

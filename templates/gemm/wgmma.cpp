@@ -262,7 +262,8 @@ class WarpgroupFamily final : public EnumeratedFamily {
         const int limit = std::min(arch.shared_per_block, arch.shared_per_sm / blocks - kBlockShared);
         while (k.stages > 1 && shared_bytes(k, o) > limit) --k.stages;
         if (k.stages < 2 || k.stages == last || shared_bytes(k, o) > limit) continue;
-        if (blocks == 2 && (k.stages < 3 || 2 * threads(k, o) > 1024 || uneven(k, o) || k.bm > kWholeRows || k.turned))
+        const int least = k.panels < 8 || k.tail ? 3 : 2;  // two of eight panels hold as much as four of four
+        if (blocks == 2 && (k.stages < least || 2 * threads(k, o) > 1024 || uneven(k, o) || k.bm > kWholeRows || k.turned))
           continue;
         last = k.stages;
         out.push_back(k.candidate());

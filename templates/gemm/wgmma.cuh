@@ -112,19 +112,27 @@ struct Warpgroups {
   using Parts = select<(kParts > 1), StreamKFew<Sum, BM, BN>, StreamK<Sum, STRIPS, kSums, GROUPS, CLUSTER, kRingBytes>>;
 
   // ---- producer: one thread
+  // Few tokens: what a launch begins with weighs most. Where weights are constant, the next one's blocks come as soon as there is room
+  // for them, and load theirs while this one still runs.
+  static constexpr bool kFew = BM <= 64 && !TURNED;
   TW_MEMBER static void produce(const Args& args, const Shape& shape, const TensorMap* x_map, const TensorMap* w_map, Ring ring,
-                                Tiles tiles) {
+                                Tiles tiles, int begun) {
+    if (kFew && shape.constant_weights) launch_dependent_grids();
     const u32 rank = kShare > 1 ? cluster_rank() : 0;
-    // Weights that no other tile reads leave L2 to the rest.
-    const u64 w_policy = tiles.m_tiles == 1 ? kEvictFirst : kEvictNormal;
+    const u64 w_policy = weight_policy(tiles);
     ring.phase = 1;  // all stages are empty
     i64 n0, m0;
     while (tiles.next(n0, m0)) {
       const bool alone = TAIL == kClusterTail && tiles.part;  // blocks have the same tokens, but different stages
       for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
         u64* full = ring.full + ring.stage;
-        barrier_wait(ring.empty + ring.stage, ring.phase);
-        barrier_expect(full, kXBytes + Weights::bytes(shape, n0, kb));
+        const bool fresh = !kFew || begun == 0;
+        if (!fresh) {
+          --begun;
+        } else {
+          barrier_wait(ring.empty + ring.stage, ring.phase);
+          barrier_expect(full, kXBytes + Weights::bytes(shape, n0, kb));
+        }
         const i32 panel = static_cast<i32>(kb * PANELS);
         if constexpr (kShare > 1) {
           // Each block's rows of each panel, for all. A box is whole panels, so with several there is one copy per panel.
@@ -140,7 +148,7 @@ struct Warpgroups {
         } else {
           tensor_load(ring.x(), x_map, static_cast<i32>(m0), panel, full, kEvictNormal);
         }
-        Weights::load(ring.w(), args, shape, w_map, n0, kb, full, w_policy);
+        if (fresh) Weights::load(ring.w(), args, shape, w_map, n0, kb, full, w_policy);
         ring.advance();
       }
     }
@@ -154,11 +162,26 @@ struct Warpgroups {
     }
   }
 
-  TW_MEMBER static void prefetch(const Args& args, const Shape& shape, const TensorMap* w_map, Tiles tiles) {
+  // Weights that no other tile reads leave L2 to the rest.
+  TW_MEMBER static u64 weight_policy(const Tiles& tiles) { return tiles.m_tiles == 1 ? kEvictFirst : kEvictNormal; }
+
+  // While the kernel before this one ends, the first tile's first stages of weights come as near as L2, or, where they are constant and
+  // tokens few, into the ring. How many stages of it they fill.
+  TW_MEMBER static int begin(const Args& args, const Shape& shape, const TensorMap* w_map, Ring ring, Tiles tiles) {
     i64 n0, m0;
-    if (!tiles.next(n0, m0)) return;
+    if (TURNED || !tiles.next(n0, m0)) return 0;
+    const bool early = kFew && shape.constant_weights;
     const i64 end = min2(tiles.k_end, tiles.k_begin + STAGES);
-    for (i64 kb = tiles.k_begin; kb < end; ++kb) Weights::prefetch(args, shape, w_map, n0, kb);
+    for (i64 kb = tiles.k_begin; kb < end; ++kb) {
+      if (!early) {
+        Weights::prefetch(args, shape, w_map, n0, kb);
+        continue;
+      }
+      barrier_expect(ring.full + ring.stage, kXBytes + Weights::bytes(shape, n0, kb));
+      Weights::load(ring.w(), args, shape, w_map, n0, kb, ring.full + ring.stage, weight_policy(tiles));
+      ring.advance();
+    }
+    return early ? static_cast<int>(end - tiles.k_begin) : 0;
   }
 
   using Sums = Sum[STRIPS][kSums];
@@ -264,13 +287,12 @@ struct Warpgroups {
     if constexpr (CLUSTER > 1) sync_cluster();
     else sync_block();
     Tiles tiles = tiles_of(args, shape);
-    // While the kernel before this one ends, the first stages of weights come as near as L2.
-    if (!TURNED && thread == kMath) prefetch(args, shape, w_map, tiles);
+    const int begun = thread == kMath ? begin(args, shape, w_map, ring, tiles) : 0;
     wait_prerequisite_grids();
 
     if (thread >= kMath) {
       if constexpr (kUneven) give_registers<kProducerRegisters>();
-      if (thread == kMath) produce(args, shape, x_map, w_map, ring, tiles);
+      if (thread == kMath) produce(args, shape, x_map, w_map, ring, tiles, begun);
       if (SHELF && thread >= kMath + 32) store(args, shape, shelf, tiles, (thread - kMath) / 32 - 1, thread % 32);
     } else {
       if constexpr (kUneven) take_registers<kMathRegisters>();
@@ -327,7 +349,7 @@ struct Warpgroups {
         }
       }
       if constexpr (TAIL == kStreamK && kParts > 1) {
-        parts.combine(tiles, reinterpret_cast<u32*>(exchange.slots), thread, kMath,
+        parts.combine(tiles, args.m, reinterpret_cast<u32*>(exchange.slots), thread, kMath,
                       [&](int at, Sum sum, i64 tile_n, i64 tile_m) { Stores::store_sum(args, shape, at, sum, tile_n, tile_m); });
       } else if constexpr (TAIL == kStreamK) {
         fmt::row_item<X>* own = x_scales + thread / 128 * BM;

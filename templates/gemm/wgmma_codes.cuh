@@ -193,8 +193,8 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
   TW_MEMBER static void unpack(const Ring& ring, i64 kb, int g, int group, int thread, Panel& panel, Fragments& to) {
     TW_UNROLL for (int s = 0; s < STRIPS; ++s) {
       if (g % 2 == 0) {
-        Weights::read_codes(ring.w(), group * STRIPS + s, g / 2, thread, panel.words[s]);
-        panel.scales[s] = Weights::read_scales(ring.w(), group * STRIPS + s, kb, g / 2, thread);
+        Weights::read_codes(ring.w(), group * STRIPS + s, 0, g / 2, thread, panel.words[s]);
+        panel.scales[s] = Weights::read_scales(ring.w(), group * STRIPS + s, kb, 0, g / 2, thread);
       }
       TW_UNROLL for (int step = 0; step < 2; ++step) {
         Tile::fragment(panel.words[s], g % 2 * 2 + step, panel.scales[s], to.a[s][step]);

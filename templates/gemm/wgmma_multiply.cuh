@@ -22,6 +22,7 @@ template <class X, class P> struct WarpgroupProducts {
   static constexpr WgmmaKind kKind = P::kKind;
   static constexpr int BM = P::kBM, BN = P::BN, STRIPS = P::kStrips, GROUPS = P::kGroups, KGROUPS = P::kKGroups, PANELS = P::kPanels;
   static constexpr int kStripRows = P::kStripRows, kSums = P::kSums;
+  static constexpr int kItems = PANELS / KGROUPS;  // of a stage's panels a warpgroup's: those from k_group * kItems on
   static constexpr int kPanelBytes = P::kPanelBytes, kXBytes = P::kXBytes, kStageBytes = P::kStageBytes;
   static constexpr bool TURNED = P::kTurned, kDeferred = P::kDeferred;
 
@@ -46,8 +47,8 @@ template <class X, class P> struct WarpgroupProducts {
         barrier_wait(ring.full + ring.stage, ring.phase);
         const u32 x = x_base + ring.stage * (kStageBytes / 16), w = x + (kXBytes + group * STRIPS * kStripRows * 128) / 16;
         wgmma_fence();
-        TW_UNROLL for (int i = 0; i < PANELS / KGROUPS; ++i) {
-          const int p = i * KGROUPS + k_group;
+        TW_UNROLL for (int i = 0; i < kItems; ++i) {
+          const int p = k_group * kItems + i;
           TW_UNROLL for (int step = 0; step < 4; ++step)  // 32 bytes of a row each; descriptors count in units of 16
             TW_UNROLL for (int s = 0; s < STRIPS; ++s)
               Wgmma<kKind, BM>::ss(sums[s], w + static_cast<u32>(p * BN * 128 + s * kStripRows * 128 + step * 32) / 16,
@@ -62,23 +63,23 @@ template <class X, class P> struct WarpgroupProducts {
     } else {
       // A batch of steps is unpacked while the one before multiplies: a whole panel where registers allow two panels'
       // fragments, else a step. Its codes have been read from shared memory one panel before.
-      constexpr int kItems = PANELS / KGROUPS * STRIPS;
-      constexpr bool kWhole = STRIPS * kSums <= 64 && kItems % 2 == 0;
+      constexpr int kBatches = kItems * STRIPS;
+      constexpr bool kWhole = STRIPS * kSums <= 64 && kBatches % 2 == 0;
       u32 a[kWhole ? 2 : 1][4][4];
       u32 words[2][Weights::kWords];
       typename Weights::Tile::Scales scales[2];
       for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
         barrier_wait(ring.full + ring.stage, ring.phase);
         const auto read = [&](int item) {
-          const int p = item / STRIPS * KGROUPS + k_group, strip = group * STRIPS + item % STRIPS;
-          Weights::read_codes(ring.w(), strip, p, thread % 128, words[item % 2]);
-          scales[item % 2] = Weights::read_scales(ring.w(), strip, kb, p, thread % 128);
+          const int i = item / STRIPS, strip = group * STRIPS + item % STRIPS;
+          Weights::template read_codes<kItems>(ring.w(), strip, k_group, i, thread % 128, words[item % 2]);
+          scales[item % 2] = Weights::template read_scales<kItems>(ring.w(), strip, kb, k_group, i, thread % 128);
         };
         read(0);
-        TW_UNROLL for (int item = 0; item < kItems; ++item) {
-          const int p = item / STRIPS * KGROUPS + k_group, s = item % STRIPS;
+        TW_UNROLL for (int item = 0; item < kBatches; ++item) {
+          const int p = k_group * kItems + item / STRIPS, s = item % STRIPS;
           const u32 x = x_base + (ring.stage * kStageBytes + p * kPanelBytes) / 16;
-          if (item + 1 < kItems) read(item + 1);
+          if (item + 1 < kBatches) read(item + 1);
           if constexpr (kWhole) {
             u32(&batch)[4][4] = a[item % 2];
             wgmma_wait<4>();  // what this batch held is read
@@ -114,16 +115,19 @@ template <class X, class P> struct WarpgroupProducts {
     using Tile = typename Weights::Tile;
     constexpr int kTokens = BM / 8;
     constexpr int kXGroups = x_groups<Tile>;
-    [[maybe_unused]] constexpr int kAtOnce = kXGroups > 0 ? 2 / STRIPS : PANELS / KGROUPS;  // with more in flight registers run out
-    const int row = lane % 8 * 128;
+    [[maybe_unused]] constexpr int kAtOnce = kXGroups > 0 ? 2 / STRIPS : kItems;  // with more in flight registers run out
+    // Of this lane's pieces of x, the two of a panel.
+    const u8* const own = ring.stages + k_group * (kItems * kPanelBytes) + lane % 8 * 128;
+    const u8* const pieces[2] = {own + ((lane / 8) ^ (lane % 8)) * 16, own + ((4 + lane / 8) ^ (lane % 8)) * 16};
     for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
       barrier_wait(ring.full + ring.stage, ring.phase);
-      TW_UNROLL_BY(kAtOnce) for (int i = 0; i < PANELS / KGROUPS; ++i) {
-        const int p = i * KGROUPS + k_group;
+      const int stage = ring.stage * kStageBytes;
+      const SharedRows rows[2] = {SharedRows(pieces[0] + stage), SharedRows(pieces[1] + stage)};
+      TW_UNROLL_BY(kAtOnce) for (int i = 0; i < kItems; ++i) {
         u32 b[kTokens][2][4];
         TW_UNROLL for (int t = 0; t < kTokens; ++t)
           TW_UNROLL for (int h = 0; h < 2; ++h)
-            ldmatrix_x4(b[t][h], ring.x() + p * kPanelBytes + t * 1024 + row + ((4 * h + lane / 8) ^ (lane % 8)) * 16);
+            rows[h].ldmatrix_x4(b[t][h], i * kPanelBytes + t * 1024);
         const auto multiply_step = [&](int step, const u32(&a)[4], Product(&products)[kTokens][4]) {
           TW_UNROLL for (int t = 0; t < kTokens; ++t) {
             const u32 pair[2] = {b[t][step / 2][step % 2 * 2], b[t][step / 2][step % 2 * 2 + 1]};
@@ -139,8 +143,8 @@ template <class X, class P> struct WarpgroupProducts {
         }
         TW_UNROLL for (int s = 0; s < STRIPS; ++s) {
           u32 words[Weights::kWords];
-          Weights::read_codes(ring.w(), group * STRIPS + s, p, thread % 128, words);
-          const typename Tile::Scales scales = Weights::read_scales(ring.w(), group * STRIPS + s, kb, p, thread % 128);
+          Weights::template read_codes<kItems>(ring.w(), group * STRIPS + s, k_group, i, thread % 128, words);
+          const typename Tile::Scales scales = Weights::template read_scales<kItems>(ring.w(), group * STRIPS + s, kb, k_group, i, thread % 128);
           const auto multiply_weights = [&](int step, Product(&products)[kTokens][4]) {
             u32 a[4];
             Tile::fragment(words, step, scales, a);
@@ -183,7 +187,7 @@ template <class X, class P> struct WarpgroupProducts {
     // Scales come from L2 and later than a panel's products: where registers allow, they are fetched a panel ahead, into one
     // set of registers while the other is used. Stages of one panel are therefore taken in twos.
     constexpr bool kAhead = Scales::kAny && TURNED;
-    constexpr int kItems = PANELS / KGROUPS, kStages = kAhead ? 1 + kItems % 2 : 1;
+    constexpr int kStages = kAhead ? 1 + kItems % 2 : 1;
     Product products[kSums];
     typename Scales::Factors factors[2];
     if constexpr (kAhead) factors[0] = scales.at(tiles.k_begin * PANELS);
@@ -194,7 +198,7 @@ template <class X, class P> struct WarpgroupProducts {
         barrier_wait(ring.full + ring.stage, ring.phase);
         TW_UNROLL for (int i = 0; i < kItems; ++i)
           TW_UNROLL for (int s = 0; s < STRIPS; ++s) {
-            const int p = i * KGROUPS + k_group, set = kAhead ? (stage * kItems + i) % 2 : 0;
+            const int p = k_group * kItems + i, set = kAhead ? (stage * kItems + i) % 2 : 0;
             if constexpr (Scales::kAny && !kAhead) {
               if (s == 0) factors[0] = scales.at(kb * PANELS + p);
             }
@@ -236,17 +240,15 @@ template <class X, class P> struct WarpgroupProducts {
   // panel's fragments are unpacked while this one's multiply.
   TW_MEMBER static void multiply_deferred(Ring& ring, const Tiles& tiles, Sums& sums, u32 x_base, int group, int k_group, int thread,
                                           int lane) {
-    constexpr int kItems = PANELS / KGROUPS;
     static_assert(STRIPS == 1 && kItems % 2 == 0, "two batches of fragments take turns");
     if (tiles.k_begin >= tiles.k_end) return;
     u32 a[2][4][4];
     typename Weights::Tile::Scales scales[2];
     Product products[kSums];
     const auto unpack = [&](const Ring& from, i64 kb, int i, u32(&to)[4][4], typename Weights::Tile::Scales& to_scales) {
-      const int p = i * KGROUPS + k_group;
       u32 words[Weights::kWords];
-      Weights::read_codes(from.w(), group, p, thread % 128, words);
-      to_scales = Weights::read_scales(from.w(), group, kb, p, thread % 128);
+      Weights::template read_codes<kItems>(from.w(), group, k_group, i, thread % 128, words);
+      to_scales = Weights::template read_scales<kItems>(from.w(), group, kb, k_group, i, thread % 128);
       TW_UNROLL for (int step = 0; step < 4; ++step) {
         Weights::Tile::fragment(words, step, to_scales, to[step]);
         pin(to[step]);
@@ -256,7 +258,7 @@ template <class X, class P> struct WarpgroupProducts {
     unpack(ring, tiles.k_begin, 0, a[0], scales[0]);
     for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
       TW_UNROLL for (int i = 0; i < kItems; ++i) {
-        const u32 x = x_base + (ring.stage * kStageBytes + (i * KGROUPS + k_group) * kPanelBytes) / 16;
+        const u32 x = x_base + (ring.stage * kStageBytes + (k_group * kItems + i) * kPanelBytes) / 16;
         wgmma_fence();
         TW_UNROLL for (int step = 0; step < 4; ++step) Wgmma<kKind, BM>::rs(products, a[i % 2][step], x + step * 2, step > 0);
         wgmma_commit();

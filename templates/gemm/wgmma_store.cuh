@@ -6,7 +6,6 @@
 #include "arch/sm90.cuh"
 #include "gemm/epilogue.cuh"
 #include "gemm/outlet.cuh"
-#include "gemm/stream_k.cuh"
 #include "gemm/tail.cuh"
 
 namespace tw::gemm {

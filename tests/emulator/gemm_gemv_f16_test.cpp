@@ -18,17 +18,19 @@ TEST_CASE("gemv: f16 activations, coded weights", "[gemm]") {
   SECTION("nvfp4") { check_gemv_knobs<fmt::f16, fmt::nvfp4, 16, 256>(); }
 }
 
-TEST_CASE("gemv: x is read once the kernel before has written it", "[gemm]") {
+TEST_CASE("gemv: x, and w unless it is constant, are read once the kernel before has written them", "[gemm]") {
   using Plan = gemm::Gemv<fmt::f16, fmt::q4_0, PlainF32, 2, 32, 8, 1, 2, 2, 1, 256, 1>;
   const Size s{2, Plan::kRowsPerBlock + 3, 512, 0, 0};
-  Matrix<fmt::f16> x(s.m, s.k, s.k, 1);
-  Matrix<fmt::q4_0> w(s.n, s.k, s.k, 2);
-  Output<fmt::f16, fmt::q4_0, PlainF32> out(s, 0);
-  const auto later = x.data;
-  std::fill(x.data.begin(), x.data.end(), u8{0xff});  // NaN
-  emu::written_before([&] { std::copy(later.begin(), later.end(), x.data.begin()); });
-  const gemm::Args args = out.args(x.operand(), w.operand());
-  emu::run(launch_of(static_cast<Plan*>(nullptr), s), [&] { Plan::run(args, out.shape); });
-  CHECK(emu::written());
-  out.compare(x.exact, w.exact, out.shape.alpha, [](const float*, const float*) { return 0.0; });
+  for (const bool constant : {false, true}) {
+    Matrix<fmt::f16> x(s.m, s.k, s.k, 1);
+    Matrix<fmt::q4_0> w(s.n, s.k, s.k, 2);
+    Output<fmt::f16, fmt::q4_0, PlainF32> out(s, 0);
+    out.shape.constant_weights = constant;
+    if (constant) emu::written_before({&x.data});
+    else emu::written_before({&x.data, &w.data});
+    const gemm::Args args = out.args(x.operand(), w.operand());
+    emu::run(launch_of(static_cast<Plan*>(nullptr), s), [&] { Plan::run(args, out.shape); });
+    CHECK(emu::written());
+    out.compare(x.exact, w.exact, out.shape.alpha, [](const float*, const float*) { return 0.0; });
+  }
 }

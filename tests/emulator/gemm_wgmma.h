@@ -3,6 +3,7 @@
 #pragma once
 
 #include "emulator/gemm.h"
+#include "emulator/grids.h"
 #include "gemm/wgmma.cuh"
 #include "pack/tiles.cuh"
 
@@ -68,6 +69,9 @@ void launch_wgmma(const gemm::Args& args, const gemm::Shape& shape, const Matrix
   emu::run(launch, [&] { Plan::run(args, shape, &columns_map, &rows_map); });
 }
 
+// Every other time.
+inline bool constant_weights(std::uint64_t seed) { return seed % 4 == 1 || seed % 4 == 2; }
+
 template <class Plan, class X, class W, class Epi>
 void check_wgmma(const Size& s, u32 grid, std::uint64_t seed) {
   INFO("m " << s.m << " n " << s.n << " k " << s.k << " ldx +" << s.pad_x << " ldy +" << s.pad_y << " grid " << grid << " seed " << seed);
@@ -90,7 +94,12 @@ void check_wgmma(const Size& s, u32 grid, std::uint64_t seed) {
     out.shape.workspace = static_cast<i64>(workspace.size());
     args.workspace = workspace.data();
   }
+  out.shape.constant_weights = constant_weights(seed);
+  std::vector<u8>& w_data = tiles.data.empty() ? w.data : tiles.data;
+  if (out.shape.constant_weights) emu::written_before({&x.data});
+  else emu::written_before({&x.data, &w_data, &tiles.scales});
   launch_wgmma<Plan>(args, out.shape, x, w, grid, seed);
+  CHECK(emu::written());
   if (Plan::kTail == kStreamK) CHECK(std::all_of(workspace.begin(), workspace.begin() + gemm::kStreamKWordBytes, [](u8 b) { return b == 0; }));
   out.compare(x.exact, w.exact, out.divides ? out.shape.alpha / w.global : out.shape.alpha * w.global,
               [&](const float* a, const float* b) { return rounding_of<X, W>(a, b, s.k); });

@@ -13,17 +13,21 @@ namespace {
 template <class Plan, class X, class W, class Epi>
 void check_once(const Size& s, u32 grid, std::uint64_t seed) {
   INFO("m " << s.m << " n " << s.n << " k " << s.k << " ldx +" << s.pad_x << " ldy +" << s.pad_y << " grid " << grid << " seed " << seed);
-  const Matrix<X> x(s.m, s.k, s.k + s.pad_x, static_cast<unsigned>(seed) * 2 + 1);
+  Matrix<X> x(s.m, s.k, s.k + s.pad_x, static_cast<unsigned>(seed) * 2 + 1);
   const Matrix<W> w(s.n, s.k, s.k, static_cast<unsigned>(seed) * 2 + 2);
   Output<X, W, Epi> out(s, seed);
-  const Tiles<W> tiles = pack<W, tile_element<X>>(w);
+  Tiles<W> tiles = pack<W, tile_element<X>>(w);
   const gemm::Args args = out.args(x.operand(), {tiles.data.data(), tiles.scales.data(), nullptr});
   const auto words = [](i64 columns) { return static_cast<u64>(columns / X::kBlock * X::kDataBytes / 4); };
   const TensorMap map = emu::tensor_map(x.data.data(), 4, words(s.k), static_cast<u64>(s.m), 4 * words(s.k + s.pad_x),
                                         static_cast<u32>(words(Plan::BK)), Plan::kBM, 0, 1);
   const u32 places = static_cast<u32>(ceil_div64(s.n, Plan::BN) * ceil_div64(s.m, Plan::kBM)) * Plan::kSplit;
+  out.shape.constant_weights = constant_weights(seed);
+  if (out.shape.constant_weights) emu::written_before({&x.data});
+  else emu::written_before({&x.data, &tiles.data, &tiles.scales});
   emu::run({{std::min(places, grid / Plan::kSplit * Plan::kSplit), 1, 1}, Plan::kThreads, Plan::kSplit, Plan::kSharedBytes, seed},
            [&] { Plan::run(args, out.shape, &map); });
+  CHECK(emu::written());
   out.compare(x.exact, w.exact, out.shape.alpha, [](const float*, const float*) { return 0.0; });
 }
 

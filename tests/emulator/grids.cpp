@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "emulator/grids.h"
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
 
@@ -16,6 +17,16 @@ std::function<void()> pending;
 void written_before(std::function<void()> write) {
   std::lock_guard lock(mutex);
   pending = std::move(write);
+}
+void written_before(std::initializer_list<std::vector<u8>*> bytes) {
+  std::vector<std::pair<std::vector<u8>*, std::vector<u8>>> later;
+  for (std::vector<u8>* b : bytes) {
+    later.emplace_back(b, *b);
+    std::fill(b->begin(), b->end(), u8{0xff});
+  }
+  written_before([later] {
+    for (const auto& [to, from] : later) std::copy(from.begin(), from.end(), to->begin());  // where it was: kernels have its address
+  });
 }
 bool written() {
   std::lock_guard lock(mutex);

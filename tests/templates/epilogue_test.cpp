@@ -29,7 +29,7 @@ std::string taken_by(const std::string& text, const char* target) {
 
 TEST_CASE("epilogue fields have one text, and none at their defaults", "[problem]") {
   for (const std::string& text :
-       {"gemm x=f16 w=f16 y=f16" + kShape + " act=silu alpha=0.5 c=f16 beta=-0.25", "gemm x=f16 w=q4_0 y=f32" + kShape + " c=bf16 workspace=1048576",
+       {"gemm x=f16 w=f16 y=f16" + kShape + " act=silu alpha=0.5 c=f16 beta=-0.25", "gemm x=f16 w=q4_0 y=f32" + kShape + " c=bf16 workspace=1048576 weights=constant",
         "gemm x=e4m3 w=e4m3 y=e5m2" + kShape + " accum=fast alpha=0.001 y_scale=0.125",
         "gemm x=int8 w=int8 y=int8" + kShape + " bias=f32 alpha=0.01 c=f32 y_scale=2.5",
         "gemm x=int8 w=int8 y=int32" + kShape + " bias=int32", "gemm x=int8_row w=int8 y=bf16" + kShape,
@@ -40,9 +40,10 @@ TEST_CASE("epilogue fields have one text, and none at their defaults", "[problem
     CHECK(p.with_rows(3).gemm()->c == p.gemm()->c);
     CHECK(p.with_rows(3).gemm()->y_scale == p.gemm()->y_scale);
     CHECK(p.with_rows(3).gemm()->workspace == p.gemm()->workspace);
+    CHECK(p.with_rows(3).gemm()->constant_weights == p.gemm()->constant_weights);
   }
   const std::string plain = "gemm x=f16 w=f16 y=f16" + kShape;
-  CHECK(Problem::parse(plain + " y_scale=1 beta=1 workspace=0").text() == plain);
+  CHECK(Problem::parse(plain + " y_scale=1 beta=1 workspace=0 weights=variable").text() == plain);
   CHECK(Problem::parse(plain + " c=f16 beta=1").text() == plain + " c=f16");
   CHECK_FALSE(Problem::parse(plain) == Problem::parse(plain + " c=f16"));
   CHECK(Problem::parse(plain + " c=f32").min_bytes() - Problem::parse(plain).min_bytes() == 16 * 128 * 4);
@@ -87,6 +88,7 @@ TEST_CASE("what an epilogue cannot be is refused by field and value", "[problem]
   refused("x=f16 w=f16 y=f16 workspace=-1", "workspace", "-1");
   refused("x=f16 w=f16 y=f16 workspace=2147483648", "workspace", "2147483648");
   refused("x=f16 w=f16 y=f16 workspace=1MB", "workspace", "1MB");
+  refused("x=f16 w=f16 y=f16 weights=const", "weights", "const");
   refused("x=int8 w=int8 y=int8 accum=fast", "accum", "fast");
   CHECK(refusal("gemm x=int8 w=int8 y=int32 m=1 n=8 k=131072").code() == ErrorCode::too_large);
   CHECK_NOTHROW(Problem::parse("gemm x=int8 w=int8 y=int32 m=1 n=8 k=131071"));
