@@ -18,6 +18,7 @@ int main(int argc, char** argv) {
   app.add_option("what", what, "compile prewarm kernels cast launch startup regret: all of them by default; gemm");
   app.add_option("--out", out, "result file (JSON)");
   app.add_option("--problems", settings.problems, "regret: number of problems");
+  app.add_option("--skip", settings.skip, "regret: leave out so many of the first (10: those that the model was fitted on)");
   app.add_option("--child", child, "internal: run one step in this process and print its result");
   app.add_option("--cache", settings.cache, "gemm: keep choices in this file; internal: the cache of a child");
   app.add_option("--rows", settings.rows,
@@ -26,7 +27,7 @@ int main(int argc, char** argv) {
   app.add_option("--m", settings.ms, "gemm: only these m, e.g. 1,1024");
   app.add_option("--pack", settings.pack, "gemm: ask for pack=VALUE where the weights have it");
   app.add_option("--seconds", settings.seconds,
-                 "gemm: start nothing new after this long; what is left counts as short");
+                 "gemm, regret: start nothing new after this long; what is left counts as short");
   app.add_option("--tune-seconds", settings.tune_seconds, "gemm: tuning time of each problem");
   app.add_option("--candidates", settings.candidates, "gemm: candidates measured per problem")
       ->check(CLI::Range(1, 1000));

@@ -11,7 +11,7 @@ namespace tilewright::bench {
 struct Settings {
   std::string self;  // this program, for steps that need a fresh process
   std::string cache;
-  int problems = 40;
+  int problems = 40, skip = 0;
   // gemm
   std::string pack = "tiles";
   std::string shapes, rows, ms;  // as on the command line; empty: the row's own

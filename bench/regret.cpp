@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "bench/bench.h"
 
@@ -46,8 +47,10 @@ Json regret(const Device& device, const Settings& settings) {
   int unseen = 0, near = 0;  // of the others, within 3 %
   std::vector<double> firsts;
   int count = 0;
+  const auto began = std::chrono::steady_clock::now();
   for (const char* text : texts) {
-    if (count++ >= settings.problems) break;
+    if (count++ >= settings.problems || std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count() > settings.seconds) break;
+    if (count <= settings.skip) continue;
     Options options = Options::from_env();
     options.cache = ":memory:";
     Engine engine(options);
@@ -91,15 +94,17 @@ Json regret(const Device& device, const Settings& settings) {
                     {"outcomes", outcomes}});
   }
   const auto mark = [](double v) { return v <= 0.03 ? "pass" : "short"; };
-  fmt::print(
-      "{}worst regret {:.1f} % on the problems the model was fitted on, {:.1f} % on others (must be <= 3 %: {}, {}; {} "
-      "of {} are); "
-      "two tunes "
-      "differ by {:.1f} % at most (must be <= 3 %: {}); first-ranked median {:.0f} %\n",
-      table.text(), 100 * worst[0], 100 * worst[1], mark(worst[0]), mark(worst[1]), near, unseen, 100 * worst_again,
-      mark(worst_again), 100 * median(firsts));
-  return {{"worst_fitted", worst[0]},
-          {"worst_unseen", worst[1]},
+  const int known = static_cast<int>(rows.size()) - unseen;
+  const auto said = [&](int problems, double v) {
+    return problems ? fmt::format("{:.1f} % ({})", 100 * v, mark(v)) : std::string("not measured");
+  };
+  fmt::print("{}worst regret, which must be <= 3 %: on the {} problems the model was fitted on {}, on {} others {}, {} of which are within it; "
+             "two tunes differ by {:.1f} % at most (must be <= 3 %: {}); first-ranked median {:.0f} %\n",
+             table.text(), known, said(known, worst[0]), unseen, said(unseen, worst[1]), near, 100 * worst_again, mark(worst_again),
+             100 * median(firsts));
+  const auto number = [](int problems, double v) { return problems ? Json(v) : Json(); };
+  return {{"worst_fitted", number(known, worst[0])},
+          {"worst_unseen", number(unseen, worst[1])},
           {"unseen", unseen},
           {"unseen_within_3_percent", near},
           {"worst_again", worst_again},

@@ -12,7 +12,7 @@
 // silu), `alpha`, `c` (f32 f16 bf16: a matrix that is added, a residual) with `beta`, and for y of int8, e4m3 or e5m2
 // `y_scale`, by which results are divided before they are rounded to nearest even, saturating; `workspace` (bytes, see Gemm);
 // `weights` (constant: see Gemm).
-// y=int32 is for x=int8 w=int8, exact, with none of these but `bias` and `workspace`. Optional cast field: `encoder` (see
+// y=int32 is for x=int8 w=int8, exact, with none of these but `bias`, `workspace` and `weights`. Optional cast field: `encoder` (see
 // FormatInfo::encoders). Optional pack field: `inverse` (1: from tiles to w).
 // Values; free-threaded.
 #pragma once
