@@ -4,12 +4,14 @@
 #include <tilewright/family.h>
 #include <tilewright/problem.h>
 
+#include <cstring>
 #include <optional>
 #include <string>
 
 #include "support/catch.h"
 #include "support/refusal.h"
 #include "templates/families.h"
+#include "templates/gemm/params.cuh"
 
 using namespace tilewright;
 
@@ -178,6 +180,19 @@ TEST_CASE("a contract asks for the workspace that a problem names", "[problem]")
   };
   CHECK(rules(plain) == 0);
   CHECK(rules(plain + " workspace=65536") == 1);
+}
+
+TEST_CASE("a contract passes on that weights are constant", "[problem]") {
+  const std::string plain = "gemm x=f16 w=f16 y=f16" + kShape;
+  const auto passed = [](const std::string& text) {
+    tw::gemm::Shape shape{};
+    const Contract c = contract_for(Problem::parse(text));
+    REQUIRE(c.constants.size() == sizeof shape);
+    std::memcpy(&shape, c.constants.data(), sizeof shape);
+    return shape.constant_weights;
+  };
+  CHECK(passed(plain) == 0);
+  CHECK(passed(plain + " weights=constant") == 1);
 }
 
 TEST_CASE("rows of x that are read in pieces of 16 bytes start on one, whatever scales they have", "[problem]") {

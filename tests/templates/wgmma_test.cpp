@@ -96,6 +96,37 @@ TEST_CASE("wgmma: few tokens share the last round where neither one part of k no
   CHECK_FALSE(shared(10240));  // 160, or 320 halves: 0.81 of three rounds
 }
 
+TEST_CASE("wgmma: two blocks share a multiprocessor with two stages each where those are of eight panels", "[wgmma]") {
+  bool some = false;
+  for (const Candidate& c : offered("x=f16 w=nvfp4 y=f16 pack=tiles m=16 n=8192 k=8192 global=mul")) {
+    INFO(c.text());
+    const Problem problem = Problem::parse("gemm x=f16 w=nvfp4 y=f16 pack=tiles m=16 n=8192 k=8192 global=mul");
+    const LaunchPlan plan = family("gemm", "wgmma").source(problem, hopper(), c).plan;
+    if (plan.persistent != 2) continue;
+    CHECK(2 * (plan.shared_bytes + 1024) <= static_cast<std::uint32_t>(hopper().shared_per_sm));
+    CHECK((c.at("stages") >= 3 || c.at("panels") == 8));
+    some |= c.at("stages") == 2;
+  }
+  CHECK(some);
+}
+
+TEST_CASE("constant weights are a constant of the launch: candidates and their texts are the same", "[wgmma]") {
+  for (const char* text : {"gemm x=f16 w=q4_0 y=f16 m=1 n=4096 k=4096 pack=tiles", "gemm x=f16 w=f16 y=f16 m=1 n=4096 k=4096"}) {
+    const Problem variable = Problem::parse(text), constant = Problem::parse(text + std::string(" weights=constant"));
+    CHECK_FALSE(variable == constant);
+    CHECK(variable.min_bytes() == constant.min_bytes());
+    for (const char* name : {"wgmma", "gemv"}) {
+      const Family& f = family("gemm", name);
+      const std::vector<Candidate> all = f.candidates(variable, hopper());
+      CHECK(all == f.candidates(constant, hopper()));
+      if (all.empty()) continue;
+      const Source a = f.source(variable, hopper(), all.front()), b = f.source(constant, hopper(), all.front());
+      CHECK(a.text == b.text);
+      CHECK(a.plan == b.plan);
+    }
+  }
+}
+
 TEST_CASE("wgmma: sides change places where operands are plain and have no zero points", "[wgmma]") {
   const auto turned = [](const std::string& text) {
     std::vector<Candidate> found = offered(text);
