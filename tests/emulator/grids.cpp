@@ -33,11 +33,12 @@ bool written() {
   return !pending;
 }
 
-void wait_prerequisite_grids() {
-  Worker::get();
+void write() {
   std::lock_guard lock(mutex);
-  if (const auto write = std::exchange(pending, {})) write();
+  if (const auto last = std::exchange(pending, {})) last();
 }
+
+void wait_prerequisite_grids() { Worker::get().await_grids(); }
 void launch_dependent_grids() { Worker::get(); }
 
 }  // namespace tw::emu

@@ -9,10 +9,11 @@
 
 namespace tw::emu {
 
-// write() is called when a thread first waits for what came before (wait_prerequisite_grids): whoever reads earlier does not see
-// it. True is returned by written() once it was.
+// write() is what the kernel before does last: once a thread waits for it (wait_prerequisite_grids), and not while any other can run or
+// a copy is under way. Whoever reads earlier does not see it. written(): it was called, or there is none.
 void written_before(std::function<void()> write);
 bool written();
+void write();  // by the scheduler
 // Of bytes that stay 0xff (of floats: NaN) until then.
 void written_before(std::initializer_list<std::vector<u8>*> bytes);
 

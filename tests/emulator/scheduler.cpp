@@ -6,6 +6,8 @@
 #include <numeric>
 #include <utility>
 
+#include "emulator/grids.h"
+
 namespace tw::emu {
 namespace {
 // AddressSanitizer finds an overrun at the access; other builds find it after the block, in these bytes.
@@ -150,7 +152,7 @@ void Worker::run_cluster(u32 first_block) {
   }
   for (Warpgroup& warpgroup : warpgroups_) warpgroup.reset();
   async_.reset(launch_.shared_bytes);
-  finished_ = cluster_arrived_ = 0;
+  finished_ = cluster_arrived_ = grids_awaited_ = 0;
   tsan_release(
       &launch_);  // the start; finished_ stands for the end: fibers are ordered with run() and not with each other
   running_ = kNobody;
@@ -260,6 +262,14 @@ void Worker::sync_named(u32 id, u32 threads, bool wait) {
   if (wait) tsan_acquire(&named);
 }
 
+void Worker::await_grids() {
+  if (!written()) {
+    ++grids_awaited_;
+    suspend(Wait::grids, nullptr, 0);
+  }
+  tsan_acquire(&grids_awaited_);
+}
+
 void Worker::suspend(Wait why, const void* cause, u32 detail) {
   self().cause = cause;
   self().detail = detail;
@@ -313,6 +323,12 @@ void Worker::switch_to_next() {
   if (async_.busy()) {
     deliver();
     if (error_) return fibers_[from]->switch_to(main_);
+  }
+  if (ready_.empty() && grids_awaited_) {
+    grids_awaited_ = 0;
+    write();
+    tsan_release(&grids_awaited_);
+    for (const Block& block : blocks_) wake(block, Wait::grids, nullptr);
   }
   if (ready_.empty()) return fibers_[from]->switch_to(main_);
   running_ = pop();
@@ -373,6 +389,7 @@ std::string Worker::deadlock() const {
       const std::string state = thread.wait == Wait::exited    ? "have exited"
                                 : thread.wait == Wait::block   ? "wait at sync_block"
                                 : thread.wait == Wait::cluster ? "wait at sync_cluster"
+                                : thread.wait == Wait::grids   ? "wait at wait_prerequisite_grids"
                                 : thread.wait == Wait::barrier
                                     ? "wait at barrier_wait for parity " + std::to_string(thread.detail) + " of " +
                                           Async::describe(*static_cast<const Barrier*>(thread.cause))

@@ -37,7 +37,7 @@ enum class Collective : u8 {
   wgmma_commit,
   wgmma_wait
 };
-enum class Wait : u8 { nothing, warp, block, cluster, barrier, named, warpgroup, exited };
+enum class Wait : u8 { nothing, warp, block, cluster, barrier, named, warpgroup, grids, exited };
 
 // What a lane brings to a collective. The pointers are to its own, suspended, stack.
 struct Deposit {
@@ -120,6 +120,7 @@ class Worker {
   void sync_block();
   void sync_cluster();
   void sync_named(u32 id, u32 threads, bool wait);
+  void await_grids();  // emulator/grids.h
 
   // Until somebody wakes those who wait so.
   void suspend(Wait why, const void* cause, u32 detail);
@@ -168,6 +169,7 @@ class Worker {
   u32 running_ = 0;
   u32 finished_ = 0;
   u32 cluster_arrived_ = 0;
+  u32 grids_awaited_ = 0;  // by threads
   u64 random_ = 0;
   std::exception_ptr error_;
 };

@@ -1,7 +1,7 @@
 # The emulator that other folders' tests link to run kernels, and its own tests. Kernels view memory through several
 # types, as CUDA allows and a host compiler by default does not.
 add_library(emulator STATIC emulator/async.cpp emulator/emulator.cpp emulator/fiber.cpp emulator/fragments.cpp
-  emulator/scheduler.cpp emulator/sm90.cpp emulator/warpgroup.cpp)
+  emulator/grids.cpp emulator/scheduler.cpp emulator/sm90.cpp emulator/warpgroup.cpp)
 target_include_directories(emulator PUBLIC ${PROJECT_SOURCE_DIR}/templates ${CMAKE_CURRENT_SOURCE_DIR})
 # Units of k that a thread does not own stay uninitialized and unread, which the compiler cannot see.
 target_compile_options(emulator PUBLIC -fno-strict-aliasing -Wno-maybe-uninitialized)
@@ -15,7 +15,7 @@ endif()
 
 tilewright_test(emulator emulator)
 get_target_property(emulator_tests test_emulator SOURCES)
-list(FILTER emulator_tests EXCLUDE REGEX "/emulator/(async|emulator|fiber|fragments|scheduler|sm90|warpgroup)\\.cpp$")
+list(FILTER emulator_tests EXCLUDE REGEX "/emulator/(async|emulator|fiber|fragments|grids|scheduler|sm90|warpgroup)\\.cpp$")
 set_target_properties(test_emulator PROPERTIES SOURCES "${emulator_tests}")
 if(TILEWRIGHT_SANITIZE)
   # Halves the time to compile some two hundred instrumented kernels; line numbers stay.
