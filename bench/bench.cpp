@@ -27,7 +27,7 @@ int main(int argc, char** argv) {
   app.add_option("--m", settings.ms, "gemm: only these m, e.g. 1,1024");
   app.add_option("--pack", settings.pack, "gemm: ask for pack=VALUE where the weights have it");
   app.add_option("--seconds", settings.seconds,
-                 "gemm, regret: start nothing new after this long; what is left counts as short");
+                 "gemm, regret: start nothing new after this long; rows of gemm that are left count as short");
   app.add_option("--tune-seconds", settings.tune_seconds, "gemm: tuning time of each problem");
   app.add_option("--candidates", settings.candidates, "gemm: candidates measured per problem")
       ->check(CLI::Range(1, 1000));

@@ -11,31 +11,26 @@
 namespace tw::emu {
 namespace {
 std::mutex mutex;
-std::function<void()> pending;
+std::vector<std::pair<std::vector<u8>*, std::vector<u8>>> pending;  // where, and what
 }  // namespace
 
-void written_before(std::function<void()> write) {
-  std::lock_guard lock(mutex);
-  pending = std::move(write);
-}
 void written_before(std::initializer_list<std::vector<u8>*> bytes) {
-  std::vector<std::pair<std::vector<u8>*, std::vector<u8>>> later;
+  std::lock_guard lock(mutex);
+  pending.clear();
   for (std::vector<u8>* b : bytes) {
-    later.emplace_back(b, *b);
+    pending.emplace_back(b, *b);
     std::fill(b->begin(), b->end(), u8{0xff});
   }
-  written_before([later] {
-    for (const auto& [to, from] : later) std::copy(from.begin(), from.end(), to->begin());  // where it was: kernels have its address
-  });
 }
 bool written() {
   std::lock_guard lock(mutex);
-  return !pending;
+  return pending.empty();
 }
 
 void write() {
   std::lock_guard lock(mutex);
-  if (const auto last = std::exchange(pending, {})) last();
+  for (const auto& [to, from] : pending) std::copy(from.begin(), from.end(), to->begin());  // in place: kernels have its address
+  pending.clear();
 }
 
 void wait_prerequisite_grids() { Worker::get().await_grids(); }

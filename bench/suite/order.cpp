@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "bench/suite/pairs.h"
@@ -18,15 +19,17 @@ constexpr int kOfFamily = 4;  // candidates
 class Chain {
  public:
   Chain(Suite& s, const Task& task) : task_(task), stream_(s.device()) {
+    std::vector<std::byte> first;
     for (const Buffer& b : task.buffers) {
       std::vector<std::byte> content(std::max<std::size_t>(b.bytes, 1));
       if (b.fill && !b.output) b.fill(content, 5);
       memory_.emplace_back(s.device(), content.size());
       memory_.back().upload(content);
-      if (b.name == "x.data") row_bytes_ = content.size(), first_ = content;
+      if (b.name == "x.data") first = content;
     }
-    for (int i = 0; i <= kLaunches; ++i) steps_.emplace_back(s.device(), row_bytes_);
-    steps_[0].upload(first_);
+    bytes_ = first.size();
+    for (int i = 0; i <= kLaunches; ++i) steps_.emplace_back(s.device(), bytes_);
+    steps_[0].upload(first);
   }
 
   // What the launches leave, waited for one by one or not before the last.
@@ -44,7 +47,7 @@ class Chain {
     stream_.synchronize();
     std::vector<std::vector<std::byte>> all;
     for (int i = 1; i <= kLaunches; ++i) {
-      all.emplace_back(row_bytes_);
+      all.emplace_back(bytes_);
       steps_[static_cast<std::size_t>(i)].download(all.back());
     }
     return all;
@@ -54,17 +57,19 @@ class Chain {
   const Task& task_;
   OwnedStream stream_;
   std::vector<Memory> memory_, steps_;
-  std::vector<std::byte> first_;
-  std::size_t row_bytes_ = 0;
+  std::size_t bytes_ = 0;  // of x, and of y
 };
 
-std::string in_a_row(Suite& s, const Task& task, const Kernel& kernel) {
+std::string in_a_row(Suite& s, const Task& task, Format y, const Kernel& kernel) {
   if (const std::string why = unacceptable(kernel); !why.empty()) throw Skipped{why};
   Chain chain(s, task);
   const std::vector<std::vector<std::byte>> expected = chain.run(kernel, true);
   // Else nothing would be told apart: values that have died out, or grown beyond what y holds.
-  const auto [least, most] = std::minmax_element(expected.back().begin(), expected.back().end());
-  if (*least == *most) return "the last y is all of one byte";
+  std::vector<float> last(static_cast<std::size_t>(task.rows * task.cols));
+  y.info().decode({expected.back().data(), nullptr, nullptr}, task.rows, task.cols, last.data());
+  const auto [least, most] = std::minmax_element(last.begin(), last.end());
+  if (!std::all_of(last.begin(), last.end(), [](float v) { return std::isfinite(v); }) || *least == *most)
+    return "the last y is not of different numbers";
   for (int round = 0; round < kRounds; ++round) {
     const std::vector<std::vector<std::byte>> got = chain.run(kernel, false);
     for (int i = 0; i < kLaunches; ++i)
@@ -79,6 +84,7 @@ void order_checks(Suite& s) {
   struct Item {
     std::string name;
     Task task;
+    Format y;
     std::future<Kernel> kernel;
   };
   std::vector<Item> items;
@@ -95,9 +101,9 @@ void order_checks(Suite& s) {
           std::map<std::string, int> met;
           for (const Candidate& c : legal(s, problem, m, ""))
             if (c.family != "reference" && met[c.family]++ < (quick ? 1 : kOfFamily))
-              items.push_back({fmt::format("in a row, {}: {}", problem.text(), c.text()), task, ahead.submit(kernel_of(s, task, c))});
+              items.push_back({fmt::format("in a row, {}: {}", problem.text(), c.text()), task, problem.gemm()->y, ahead.submit(kernel_of(s, task, c))});
         }
-  for (Item& item : items) s.check(item.name, [&] { return in_a_row(s, item.task, item.kernel.get()); });
+  for (Item& item : items) s.check(item.name, [&] { return in_a_row(s, item.task, item.y, item.kernel.get()); });
 }
 
 }  // namespace tilewright::bench
