@@ -142,7 +142,8 @@ template <int bits> struct MinimaBase {
     }
   }
 };
-template <int bits> struct MinimaApart : MinimaBase<bits>, Integers<tw::bf16, bits, 0> {
+template <class Element, int bits> struct MinimaApart : MinimaBase<bits>, Integers<Element, bits, 0> {
+  static constexpr double kRounding = kApartRounding;
   struct Scales { float d[2][2], m[2][2]; };  // [group][row]
   TW_MEMBER static Scales scales(const u8* chunk, int pair, int part) {
     Scales s;
@@ -157,7 +158,7 @@ template <int bits> struct MinimaApart : MinimaBase<bits>, Integers<tw::bf16, bi
   TW_MEMBER static float row_minimum(const Scales& s, int row, int step) { return s.m[step / 2][row]; }
 };
 template <class Element, int bits> struct MinimaTile : MinimaBase<bits> {
-  using Apart = ApartForBf16<Element, MinimaApart<bits>, MinimaTile>;
+  using Apart = ApartForBf16<Element, MinimaApart<tw::bf16, bits>, MinimaTile>;
   static constexpr int kBits = bits;
   static constexpr float kFactor = 1.0f;
   static constexpr bool kDeferred = false;
@@ -180,6 +181,8 @@ template <class Element, int bits> struct MinimaTile : MinimaBase<bits> {
     TW_UNROLL for (int r = 0; r < 4; ++r) a[r] = scales.of[step / 2][r % 2].d.times(v[r], scales.of[step / 2][r % 2].m);
   }
 };
+
+template <int bits> struct MinimaTile<Codes, bits> : CodesTile<MinimaApart<tw::f16, bits>, bits, 0> {};
 
 // Tiles of Q3_K and Q6_K: value = d scale (code - offset), sixteen scales that fit signed bytes and a half d. A row's chunk
 // is those, and two bytes of padding. Base: code(), put_code(), scale(block, j), put_scale(block, j, scale), kBytes of a

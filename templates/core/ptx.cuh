@@ -123,6 +123,16 @@ template <u32 mask, u32 bits> TW_DEVICE u32 mask_or(u32 a) {
   return (a & mask) | bits;
 #endif
 }
+// (a & mask) ^ bits, likewise.
+template <u32 mask, u32 bits> TW_DEVICE u32 mask_xor(u32 a) {
+#if defined(__CUDACC__)
+  u32 d;
+  asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(d) : "r"(a), "n"(mask), "n"(bits));
+  return d;
+#else
+  return (a & mask) ^ bits;
+#endif
+}
 // c + sum of the four products of signed bytes.
 TW_DEVICE i32 dp4a(u32 a, u32 b, i32 c) {
 #if defined(__CUDACC__)

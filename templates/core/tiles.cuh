@@ -260,6 +260,9 @@ template <class Base, int group, int bytes> struct ItemTile : Base {
   }
 };
 
+// Where a minimum is apart, its sum and that of codes may cancel: what single precision rounds of either.
+constexpr double kApartRounding = 3.814697265625e-6;
+
 // Fragments that are integers, exact: code - offset.
 template <class Element, int bits, int offset> struct Integers {
   static constexpr int kBits = bits;
@@ -317,8 +320,6 @@ template <class Element, class Base, int bits, int offset, int group> struct Sca
   }
 };
 
-template <class Base, int bits, int offset, int group> struct ScaledTile<Codes, Base, bits, offset, group> : ScaledIntegers<f16, Base, bits, offset, group> {};
-
 // Sums of x that a panel needs.
 template <class Tile, bool = Tile::kDeferred && Tile::kOffset> constexpr int x_groups = 0;
 template <class Tile> constexpr int x_groups<Tile, true> = Tile::kGroups;
@@ -370,10 +371,11 @@ template <class Element> struct ZeroPoint {
   TW_MEMBER static float minimum(u32 item) { return -low_half<f16>(item) * high_half<f16>(item); }
 };
 // Tiles of formats with two halves per `group` elements that Rule<Element> knows the meaning of: apart, and as weights.
-template <class Base, int bits, int group, template <class> class Rule>
-struct AffineApart : ItemTile<Base, group, 4>, Integers<bf16, bits, 0> {
+template <class Element, class Base, int bits, int group, template <class> class Rule>
+struct AffineApart : ItemTile<Base, group, 4>, Integers<Element, bits, 0> {
   static constexpr int kGroups = ItemTile<Base, group, 4>::kGroups;
   static constexpr bool kOffset = true;
+  static constexpr double kRounding = kApartRounding;
   struct Scales { u32 items[2 * kGroups]; };  // of the first row, of the second
   TW_MEMBER static Scales scales(const u8* chunk, int pair, int) {
     Scales s;
@@ -385,7 +387,7 @@ struct AffineApart : ItemTile<Base, group, 4>, Integers<bf16, bits, 0> {
   TW_MEMBER static float row_minimum(const Scales& s, int row, int step) { return Rule<bf16>::minimum(item(s, row, step)); }
 };
 template <class Element, class Base, int bits, int group, template <class> class Rule> struct AffineTile : ItemTile<Base, group, 4> {
-  using Apart = ApartForBf16<Element, AffineApart<Base, bits, group, Rule>, AffineTile>;
+  using Apart = ApartForBf16<Element, AffineApart<bf16, Base, bits, group, Rule>, AffineTile>;
   static constexpr int kBits = bits, kGroups = ItemTile<Base, group, 4>::kGroups;
   static constexpr float kFactor = 1.0f;
   static constexpr bool kDeferred = false, kOffset = true;
@@ -456,5 +458,42 @@ template <class Element, class Base> struct DeferredTile : ItemTile<SignedNibble
     return {{low_half<f16>(q), high_half<f16>(q)}};
   }
 };
+
+// Against bytes: 32 columns, a group of q8_1's, are one step of a matrix instruction of bytes, as which a thread takes the codes of two
+// steps. In what order is left to it, if x has the same: a register is four codes of a row, of columns 2 (t % 4), the next, and those
+// eight further, and kOrder brings x's pairs of these into the same order (prmt). kFactor: what values less the offset lack.
+template <int bits, int offset> struct TileBytes {
+  using Place = TilePlace<bits, 2>;
+  static constexpr bool kHigh = bits == 4 && offset == 8;  // codes in the upper halves of bytes
+  static constexpr u32 kOrder = bits == 8 ? 0x5410u : 0x5140u;
+  static constexpr float kFactor = kHigh ? 0.0625f : 1.0f;
+  static_assert(bits == 8 ? offset == 128 : offset == 0 || offset == 1 << (bits - 1), "bytes with a sign");
+  template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int group, u32 (&a)[4]) {
+    TW_UNROLL for (int r = 0; r < 4; ++r) {
+      const int step = 2 * group + r / 2, row = r % 2;
+      const u32 word = w[Place::word(step, row)];
+      if constexpr (bits == 8) a[r] = prmt(word, w[Place::word(step, 2)], row ? 0x7632u : 0x5410u) ^ 0x80808080u;
+      else if constexpr (kHigh) a[r] = mask_xor<0xf0f0f0f0u, 0x80808080u>(row ? word : word << 4);
+      else a[r] = (word >> (4 * row)) & 0x0f0f0f0fu;
+      if constexpr (bits == 5) {
+        const u32 high = w[Place::high_word(step)];
+        const u32 near = high >> Place::high_shift(step, row, 0), far = high >> Place::high_shift(step, row + 2, 0);
+        a[r] |= (near & 0x00010001u) << 4 | (far & 0x00010001u) << 12;
+        if (offset) a[r] = (a[r] + 0x70707070u) ^ 0x80808080u;  // less 16: no sum has a carry
+      }
+    }
+  }
+};
+// Tile: one with kDeferred for f16, which Codes take too; with few tokens as bytes.
+template <class Tile, int bits, int offset> struct CodesTile : Tile {
+  struct Apart : Tile {
+    using Bytes = TileBytes<bits, offset>;
+    static constexpr float kFactor = Bytes::kFactor;
+  };
+};
+template <class Base, int bits, int offset, int group>
+struct ScaledTile<Codes, Base, bits, offset, group> : CodesTile<ScaledIntegers<f16, Base, bits, offset, group>, bits, offset> {};
+template <class Base, int bits, int group, template <class> class Rule>
+struct AffineTile<Codes, Base, bits, group, Rule> : CodesTile<AffineApart<f16, Base, bits, group, Rule>, bits, 0> {};
 
 }  // namespace tw

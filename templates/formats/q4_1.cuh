@@ -68,7 +68,7 @@ struct q4_1 {
     TW_MEMBER static void put_code(u8* block, int i, u32 code) { block[4 + i % 16] |= static_cast<u8>(code << (i < 16 ? 0 : 4)); }
     TW_MEMBER static u8* item(u8* data, u8*, i64 group) { return data + group * 20; }
   };
-  template <class Element> static constexpr bool kTiles = sizeof(Element) == 2;
+  template <class Element> static constexpr bool kTiles = sizeof(Element) == 2 || same<Element, Codes>;
   template <class Element> using Tile = AffineTile<Element, TileBase, 4, 32, Minimum>;
 };
 

@@ -298,7 +298,7 @@ struct q4_k {
     offset = high_half<tw::f16>(u.header[0]) * static_cast<float>((minima >> shift) & 255u);
   }
 
-  template <class Element> static constexpr bool kTiles = sizeof(Element) == 2;
+  template <class Element> static constexpr bool kTiles = sizeof(Element) == 2 || same<Element, Codes>;
   template <class Element> using Tile = MinimaTile<Element, 4>;
 };
 

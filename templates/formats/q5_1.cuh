@@ -80,7 +80,7 @@ struct q5_1 {
     }
     TW_MEMBER static u8* item(u8* data, u8*, i64 group) { return data + group * 24; }
   };
-  template <class Element> static constexpr bool kTiles = sizeof(Element) == 2;
+  template <class Element> static constexpr bool kTiles = sizeof(Element) == 2 || same<Element, Codes>;
   template <class Element> using Tile = AffineTile<Element, TileBase, 5, 32, Minimum>;
 };
 

@@ -70,6 +70,7 @@ struct q8_1 {
   }
 
   using TileElement = Codes;
+  static constexpr int kCodesAt = 4;  // in a block, after the scale and the sum
   static constexpr int kGroup = 32;
   static constexpr bool kCodes = true, kOffset = false;
   TW_MEMBER static constexpr bool unit_ok(int e) { return e == 32 || e == 64 || e == 128; }

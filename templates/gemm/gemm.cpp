@@ -72,6 +72,25 @@ std::string no_sums(const Gemm& g) {
   return fmt::format("k = {}: 32-bit sums hold {} products of bytes{}", g.k, most, x.zero_point ? " with zero points" : "");
 }
 
+bool blocks_of_bytes(Format x) {
+  const FastPath& f = fast_path(x);
+  return f.codes && f.group == kGroup && f.block == kGroup && !f.offset && f.scale_bytes == 0 && !f.row_bytes &&
+         f.raw_bytes(kPieceK) % 16 == 0;
+}
+// In words: a map's elements are no longer than those of a matrix.
+TensorMapPlan blocks_map(Format x, int rows, int pieces) {
+  const FastPath& f = fast_path(x);
+  TensorMapPlan map;
+  map.pointer = offsetof(GemmArgs, x), map.rows_at = offsetof(GemmArgs, m), map.stride_at = offsetof(GemmArgs, ldx);
+  map.inner_at = TensorMapPlan::kConstants + offsetof(tw::gemm::Shape, k);
+  map.block = static_cast<std::uint32_t>(f.block), map.block_elements = static_cast<std::uint32_t>(f.data_bytes / 4);
+  map.element_bytes = 4;
+  map.box_inner = static_cast<std::uint32_t>(f.raw_bytes(kPieceK) / 4);
+  map.box_rows = static_cast<std::uint32_t>(rows);
+  map.box_panels = static_cast<std::uint32_t>(pieces);
+  return map;
+}
+
 Contract contract(const Gemm& g) {
   Contract c;
   c.op = "gemm";

@@ -18,6 +18,12 @@ Contract contract(const Gemm& gemm);
 // Why no kernel that reads w as its format stores it serves the problem; empty if some may.
 std::string not_plain(const Problem& problem);
 
+// Codes by codes on Hopper. x's blocks are of kGroup signed bytes, and its rows whole pieces for the copy engine, as which kPieceK
+// columns of them lie in shared memory as they are stored.
+inline constexpr int kGroup = 32, kPieceK = 128;
+bool blocks_of_bytes(Format x);
+TensorMapPlan blocks_map(Format x, int rows, int pieces);
+
 // Why 32-bit sums of these bytes are not enough, or not possible; empty if they are, or are not needed.
 std::string no_sums(const Gemm& g);
 

@@ -37,7 +37,7 @@ template <class X, int STRIPS, int PANELS> struct PlainWeights {
 template <class X, class W, int STRIPS, int PANELS, int TOKENS = 0> struct TileWeights {
   using Element = tile_element<X>;
   using Stored = typename W::template Tile<Element>;
-  using Tile = select<(TOKENS > 0), typename ApartOf<Stored, TOKENS>::type, Stored>;
+  using Tile = select<(TOKENS > 0), typename ApartOf<Stored, same<Element, Codes> ? 1 : TOKENS>::type, Stored>;
   static constexpr int kWords = kTileWords<Tile, Element>;
   static constexpr bool kRegisters = true, kDeferred = Tile::kDeferred;
   static constexpr float kFactor = Tile::kFactor;
@@ -102,8 +102,8 @@ template <class X, class W, int STRIPS, int PANELS, int TOKENS = 0> struct TileW
   }
 };
 
-// Both operands as they are: of one element, whatever their scales are.
-template <class X, class W> constexpr bool plain_pair = same<element_of<X>, element_of<W>>;
+// Both operands as they are: of one element, whatever their scales are. (Codes are of none.)
+template <class X, class W> constexpr bool plain_pair = same<element_of<X>, element_of<W>> && !same<element_of<X>, void>;
 
 template <class X, class W, int STRIPS, int PANELS, int TOKENS> struct WeightsOf {
   using type = select<plain_pair<X, W>, PlainWeights<X, STRIPS, PANELS>, TileWeights<X, W, STRIPS, PANELS, TOKENS>>;

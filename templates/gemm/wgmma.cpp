@@ -26,6 +26,7 @@ constexpr int kBlockShared = 1024;  // of shared memory, reserved per block by t
 constexpr int kMaxStages = 8, kShelfStages = 3;
 constexpr int kSharedLimit = 227 * 1024;  // of a block, on every chip with these instructions
 constexpr int kWholeRows = 64;  // from here on a tile has many tokens: large tiles, whole blocks per SM
+constexpr int kTogether = 2;    // panels of x's blocks that are a piece
 
 struct Knobs {
   int bm, strips, groups, kgroups, panels, stages, cluster, split, warps;
@@ -69,8 +70,10 @@ struct Operands {  // what the kernel needs to know of a problem's formats
   int y_bytes, c_bytes;   // of elements; 0: no c
   bool fast;
   bool blocks;            // w has scales of blocks, and x may (gemm/block_scales.cuh)
+  bool codes;             // x is blocks of bytes with scales
+  int row_panel;          // bytes of a row of x and a panel, in shared memory
 
-  int panel_k() const { return kPanelBytes / element; }
+  int panel_k() const { return tiles ? tiles->panel_k : kPanelBytes / element; }
   // Scales that the operand cannot hold: a panel's products and the sums are kept apart (Tile::kDeferred).
   // The same for fp8, whose matrix units sum a panel's products only, unless accum=fast.
   bool deferred() const {
@@ -79,7 +82,7 @@ struct Operands {  // what the kernel needs to know of a problem's formats
 };
 
 // Accumulators of a thread; where they are many, the producer is a warpgroup that hands registers over.
-int accumulators(const Knobs& k, const Operands& o) { return (k.strips + (o.deferred() ? 1 : 0)) * k.bm / 2; }
+int accumulators(const Knobs& k, const Operands& o) { return (k.strips + (o.deferred() && !k.warps ? 1 : 0)) * k.bm / 2; }
 bool uneven(const Knobs& k, const Operands& o) {
   return k.math_groups() == 3 || (k.math_groups() == 2 && accumulators(k, o) >= (o.tiles ? 80 : 96));
 }
@@ -98,7 +101,7 @@ std::optional<WgmmaKind> kind_of(Format x) {
     case Element::e4m3: return WgmmaKind::e4m3;
     case Element::e5m2: return WgmmaKind::e5m2;
     case Element::i8: return WgmmaKind::s8;
-    default: return std::nullopt;
+    default: return blocks_of_bytes(x) ? std::optional(WgmmaKind::s8) : std::nullopt;
   }
 }
 // Scales of blocks of rows: one factor for a strip. (In groups along each row they would cost one for each product.)
@@ -112,7 +115,8 @@ bool plain(const Gemm& g) {
 std::optional<Operands> operands(const Gemm& g) {
   const std::optional<WgmmaKind> kind = kind_of(g.x);
   const TileInfo* tiles = g.packing == Packing::tiles ? tile_info(g.w, g.x) : nullptr;
-  if (!kind || !(tiles ? g.x.block() == 1 : plain(g))) return std::nullopt;
+  const bool codes = blocks_of_bytes(g.x);
+  if (!kind || !(tiles ? g.x.block() == 1 || codes : plain(g))) return std::nullopt;
   const int element = *kind == WgmmaKind::f16 || *kind == WgmmaKind::bf16 ? 2 : 1;
   return Operands{*kind,
                   element,
@@ -121,12 +125,14 @@ std::optional<Operands> operands(const Gemm& g) {
                   fast_path(g.y).element_bytes,
                   g.c ? fast_path(*g.c).element_bytes : 0,
                   g.accumulation == Accumulation::fast,
-                  !tiles && blocks(g.w)};
+                  !tiles && blocks(g.w),
+                  codes,
+                  codes ? fast_path(g.x).raw_bytes(kPieceK) / kTogether : kPanelBytes};
 }
 
 // Mirror Warpgroups::kStageBytes and kSharedBytes; the generated source asserts the latter.
 int stage_bytes(const Knobs& k, const Operands& o) {
-  const int x = k.panels * k.bm * kPanelBytes;
+  const int x = k.panels * k.bm * o.row_panel;
   if (!o.tiles) return x + k.panels * k.bn() * kPanelBytes;
   const int bk = k.panels * o.panel_k();
   const int chunks = o.tiles->scale_bytes ? std::max(1, bk / o.tiles->scale_k) : 0;
@@ -234,6 +240,7 @@ class WarpgroupFamily final : public EnumeratedFamily {
       return fmt::format("w={} does not go with x={} unless it is packed as tiles", g->w.name(), g->x.name());
     if (!o) return fmt::format("w={} has no tiles for x={}", g->w.name(), g->x.name());
     if (g->k % o->panel_k() != 0) return fmt::format("k = {}: a multiple of {} is needed", g->k, o->panel_k());
+    if (o->codes && g->m > kWholeRows) return fmt::format("m = {}: of x={} {} tokens at most", g->m, g->x.name(), kWholeRows);
     if (o->deferred() && o->tiles && g->k / o->panel_k() % 2 != 0)
       return fmt::format("k = {}: a multiple of {} is needed", g->k, 2 * o->panel_k());
     if (std::string why = no_sums(*g); !why.empty()) return why;
@@ -299,7 +306,7 @@ class WarpgroupFamily final : public EnumeratedFamily {
     const int bm = few_rows(g.m);
     // Codes are multiplied by single warps where those may, and then several panels at a time; with more tokens by warpgroups
     // side by side, unless their products are kept apart.
-    const int warps = o.tiles && !is_fp8(o.kind) && bm <= 16;
+    const int warps = o.codes || (o.tiles && !is_fp8(o.kind) && bm <= 16);
     const int least_panels = panels_of_k % 2 != 0 ? 1 : warps && panels_of_k % 4 == 0 ? 4 : 2;
     const int most_panels = panels_of_k % 2 != 0 ? 1 : 8;
     const int most_kgroups = !o.tiles ? 2 : o.deferred() || bm <= 16 ? 4 : 1;
@@ -314,6 +321,7 @@ class WarpgroupFamily final : public EnumeratedFamily {
               if (groups * kgroups > 4 || panels % kgroups != 0) continue;
               // Batches of unpacked panels come in twos.
               if (o.tiles && !warps && panels / kgroups * strips % 2 != 0) continue;
+              if (o.codes && panels / kgroups % kTogether != 0) continue;
               const std::int64_t tiles = (g.n + k.bn() - 1) / k.bn();
               if (split > 1 && tiles * split > 8ll * arch.typical_sms) continue;
               if (registers_of(k, o) * k.math() > 60 * 1024) continue;
@@ -358,7 +366,8 @@ class WarpgroupFamily final : public EnumeratedFamily {
     p.persistent = static_cast<std::uint32_t>(s.blocks_per_sm);
     p.overlap = true;
     p.map_count = o.tiles ? 1 : 2;
-    p.maps[0] = map(o, k.bm / k.share(), k.share() > 1 ? 1 : k.panels);
+    if (o.codes) p.maps[0] = blocks_map(g.x, k.bm / k.share(), k.share() > 1 ? 1 : k.panels / kTogether);
+    else p.maps[0] = map(o, k.bm / k.share(), k.share() > 1 ? 1 : k.panels);
     if (!o.tiles) p.maps[1] = map(o, std::min(k.bn(), 256), k.panels);
     TensorMapPlan &x = p.maps[k.turned ? 1 : 0], &w = p.maps[k.turned ? 0 : 1];
     x.pointer = offsetof(GemmArgs, x), x.rows_at = offsetof(GemmArgs, m), x.stride_at = offsetof(GemmArgs, ldx);
@@ -401,7 +410,9 @@ class WarpgroupFamily final : public EnumeratedFamily {
                                              : (k.kgroups == 1 ? 1.25 : 1.0) * (k.panels == 2   ? 1.2
                                                                                 : k.panels == 4 ? 1.05
                                                                                                 : 1.0);
-      t.alu_ops = tiles_m * static_cast<double>(g.n) * static_cast<double>(g.k) * (1.7 + loop) * waits;
+      // Codes by codes: as many instructions for eight tokens as for weights, those that read x shared by strips.
+      const double each = o.codes ? 0.7 + k.bm / 8.0 * (fast_path(g.w).offset ? 1.1 : 0.75) + k.bm / 8.0 * 0.65 / k.strips : 1.7 + loop;
+      t.alu_ops = tiles_m * static_cast<double>(g.n) * static_cast<double>(g.k) * each * waits;
       t.alu_in_flight = 4;
     }
     return t;

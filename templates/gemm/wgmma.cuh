@@ -42,10 +42,18 @@ template <> struct KindOf<bf16> { static constexpr WgmmaKind value = WgmmaKind::
 template <> struct KindOf<e4m3> { static constexpr WgmmaKind value = WgmmaKind::e4m3; };
 template <> struct KindOf<e5m2> { static constexpr WgmmaKind value = WgmmaKind::e5m2; };
 template <> struct KindOf<i8> { static constexpr WgmmaKind value = WgmmaKind::s8; };
+template <> struct KindOf<Codes> { static constexpr WgmmaKind value = WgmmaKind::s8; };
+
+// Of a row of x in shared memory: a swizzled panel, or two panels of blocks as they are stored, whose rows fall into different banks.
+template <class X> TW_FN constexpr int x_row_bytes() {
+  if constexpr (same<tile_element<X>, Codes>) return X::template raw_bytes<128>();
+  else return 128;
+}
 
 template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROUPS, int PANELS, int STAGES, int CLUSTER, int SPLIT, bool WARPS, bool FAST, bool TURNED, int TAIL, bool SHELF = false>
 struct Warpgroups {
-  using Element = typename X::Element;
+  using Element = tile_element<X>;
+  static constexpr bool kCodes = same<Element, Codes>;  // blocks of bytes with scales
   static constexpr WgmmaKind kKind = KindOf<Element>::value;
   using Weights = typename WeightsOf<X, W, STRIPS * GROUPS, PANELS, WARPS ? BM : 0>::type;
   using Product = select<kKind == WgmmaKind::s8, i32, float>;
@@ -58,29 +66,32 @@ struct Warpgroups {
   // Many accumulators need more registers than an even share: then the producer is a warpgroup that hands its own over.
   // (Its addresses take 72; at 56 they spill. kShort, whose loops are the shortest, they fit into 40.)
   static constexpr bool kThree = GROUPS * KGROUPS == 3;
-  static constexpr bool kUneven = kThree || (GROUPS * KGROUPS == 2 && (STRIPS + (kDeferred ? 1 : 0)) * BM / 2 >= (Weights::kRegisters ? 80 : 96));
+  static constexpr bool kUneven = kThree || (GROUPS * KGROUPS == 2 && (STRIPS + (kDeferred && !WARPS ? 1 : 0)) * BM / 2 >= (Weights::kRegisters ? 80 : 96));
   static constexpr int kMath = 128 * GROUPS * KGROUPS, kThreads = kMath + (kUneven ? 128 : 32);
   static constexpr bool kShort = TURNED && !SHELF;
   static constexpr int kMathRegisters = kThree ? 144 : kShort ? 232 : 216, kProducerRegisters = kThree ? 80 : kShort ? 40 : 72;
   static constexpr int kStripRows = 64, BN = kStripRows * STRIPS * GROUPS;
-  static constexpr int kPanelK = 128 / static_cast<int>(sizeof(Element));
+  static constexpr int kPanelK = Weights::kPanelK;
   static constexpr int BK = kPanelK * PANELS;
   static constexpr int kSums = BM / 2;  // of a strip, per thread
   static constexpr int kBM = BM, kStrips = STRIPS, kGroups = GROUPS, kKGroups = KGROUPS, kPanels = PANELS, kCluster = CLUSTER, kSplit = SPLIT;
   static constexpr bool kWarps = WARPS, kTurned = TURNED, kShelf = SHELF;
   static constexpr int kTail = TAIL;
+  static constexpr int kTogether = kCodes ? 2 : 1;  // panels whose pieces of a row of x lie side by side: a box's
   static constexpr int kShare = SPLIT > 1 ? 1 : CLUSTER;  // blocks that share x
-  static constexpr int kBoxRows = BM / kShare, kBoxPanels = kShare > 1 ? 1 : PANELS;  // of x
+  static constexpr int kBoxRows = BM / kShare, kBoxPanels = kShare > 1 ? 1 : PANELS / kTogether;  // of x
   static constexpr int kParts = SPLIT * KGROUPS;  // of k, whose sums meet at the end
-  static_assert(!WARPS || (Weights::kRegisters && !is_fp8(kKind) && BM <= 32), "knobs");
+  static_assert(!WARPS || (Weights::kRegisters && !is_fp8(kKind) && (kCodes || BM <= 32)), "knobs");
+  static_assert(!kCodes || (WARPS && Weights::kDeferred && PANELS / KGROUPS % kTogether == 0), "knobs");
   static_assert(!Scales::kAny || (kDeferred && !Weights::kRegisters), "scales of blocks");
   static_assert(BM % (8 * kShare) == 0 && BM <= 256 && (SPLIT == 1 || SPLIT == CLUSTER) && PANELS % KGROUPS == 0, "knobs");
 
   // Shared memory: the ring, then what the epilogue turns around, scales of x, barriers.
-  static constexpr int kPanelBytes = BM * 128;
+  static constexpr int kRowBytes = x_row_bytes<X>();  // of a box
+  static constexpr int kPanelBytes = BM * kRowBytes / kTogether;
   static constexpr int kXBytes = PANELS * kPanelBytes;
   static constexpr int kStageBytes = kXBytes + Weights::kStageBytes;
-  static_assert(kStageBytes % 1024 == 0, "swizzle atoms");
+  static_assert(kStageBytes % (kCodes ? 128 : 1024) == 0, "swizzle atoms");
   static constexpr int kRingBytes = STAGES * kStageBytes;
   using Y = typename Epi::Out;
   static_assert(!TURNED || SPLIT * KGROUPS == 1, "knobs");
@@ -133,16 +144,16 @@ struct Warpgroups {
           barrier_wait(ring.empty + ring.stage, ring.phase);
           barrier_expect(full, kXBytes + Weights::bytes(shape, n0, kb));
         }
-        const i32 panel = static_cast<i32>(kb * PANELS);
+        const i32 panel = static_cast<i32>(kb * (PANELS / kTogether));
         if constexpr (kShare > 1) {
           // Each block's rows of each panel, for all. A box is whole panels, so with several there is one copy per panel.
           constexpr int kRows = BM / kShare;
           if (alone) {
-            TW_NO_UNROLL for (int i = 0; i < PANELS * kShare; ++i)
-              tensor_load(ring.x() + i * kRows * 128, x_map, static_cast<i32>(m0 + i % kShare * kRows), panel + i / kShare, full, kEvictNormal);
+            TW_NO_UNROLL for (int i = 0; i < PANELS / kTogether * kShare; ++i)
+              tensor_load(ring.x() + i * kRows * kRowBytes, x_map, static_cast<i32>(m0 + i % kShare * kRows), panel + i / kShare, full, kEvictNormal);
           } else {
-            TW_UNROLL for (int p = 0; p < PANELS; ++p)
-              tensor_load_multicast(ring.x() + p * kPanelBytes + rank * kRows * 128, x_map, static_cast<i32>(m0 + rank * kRows), panel + p,
+            TW_UNROLL for (int p = 0; p < PANELS / kTogether; ++p)
+              tensor_load_multicast(ring.x() + (p * BM + rank * kRows) * kRowBytes, x_map, static_cast<i32>(m0 + rank * kRows), panel + p,
                                     full, (1u << kShare) - 1, kEvictNormal);
           }
         } else {

@@ -18,44 +18,36 @@
 namespace tilewright::gemm {
 namespace {
 
-constexpr int kStripRows = 64, kPanels = 2, kStageK = 128, kGroup = 32, kAtom = 1024, kRawStages = 2;
+constexpr int kStripRows = 64, kPanels = 2, kStageK = kPieceK, kAtom = 1024, kRawStages = 2;
 constexpr int kMaxStages = 8;
-constexpr int kWholeRows = 64;  // from here on a tile has many tokens, and k is not split
+constexpr int kFewTokens = 64;  // as many are wgmma's
 
 struct Knobs {
-  int bm, strips, groups, pieces, stages, split;
+  int bm, strips, groups, pieces, stages;
 
   static Knobs of(const Candidate& c) {
     const auto at = [&](const char* name) { return static_cast<int>(c.at(name)); };
-    return {at("bm"), at("strips"), at("groups"), at("pieces"), at("stages"), at("split")};
+    return {at("bm"), at("strips"), at("groups"), at("pieces"), at("stages")};
   }
   Candidate candidate() const {
     return {"wgmma_codes",
-            {{"bm", bm}, {"strips", strips}, {"groups", groups}, {"pieces", pieces}, {"stages", stages}, {"split", split}}};
+            {{"bm", bm}, {"strips", strips}, {"groups", groups}, {"pieces", pieces}, {"stages", stages}}};
   }
   int bn() const { return kStripRows * strips * groups; }
   int math() const { return 128 * groups; }
   int threads() const { return math() + 128; }
 };
 
-// x's blocks are of 32 signed bytes, and rows of them whole pieces for the copy engine.
-bool blocks_of_bytes(Format x) {
-  const FastPath& f = fast_path(x);
-  return f.codes && f.group == kGroup && f.block == kGroup && !f.offset && f.scale_bytes == 0 && !f.row_bytes &&
-         f.raw_bytes(kStageK) % 16 == 0;
-}
-
 // Mirror WarpgroupCodes::kStageBytes and kSharedBytes; the generated source asserts the latter.
-int stage_bytes(const Knobs& k, const TileInfo& tiles) {
+int stage_bytes(const Knobs& k, const Gemm& g) {
+  const TileInfo& tiles = *tile_info(g.w, g.x);
   const int chunks = std::max(1, kStageK / tiles.scale_k);
   const int w = k.strips * k.groups * (kPanels * 512 * tiles.words + chunks * kStripRows * tiles.scale_bytes);
-  return kPanels * k.bm * 128 + (w + kAtom - 1) / kAtom * kAtom + kStageK / kGroup * k.bm * 4;
+  return kPanels * k.bm * 128 + (w + kAtom - 1) / kAtom * kAtom + kStageK / kGroup * k.bm * (fast_path(g.w).offset ? 8 : 4);
 }
 int shared_bytes(const Knobs& k, const Gemm& g) {
-  const int turn = k.split > 1 ? 2 * k.bm * k.bn() * 4
-                               : k.groups * tw::gemm::outlet_bytes(k.bm, fast_path(g.y).element_bytes, g.c ? fast_path(*g.c).element_bytes : 0);
-  return k.stages * stage_bytes(k, *tile_info(g.w, g.x)) + kRawStages * k.bm * fast_path(g.x).raw_bytes(kStageK) + turn +
-         16 * k.stages + 8 * kRawStages + (k.split > 1 ? 16 : 0);
+  const int turn = k.groups * tw::gemm::outlet_bytes(k.bm, fast_path(g.y).element_bytes, g.c ? fast_path(*g.c).element_bytes : 0);
+  return k.stages * stage_bytes(k, g) + kRawStages * k.bm * fast_path(g.x).raw_bytes(kStageK) + turn + 16 * k.stages + 8 * kRawStages;
 }
 
 class WarpgroupCodesFamily final : public EnumeratedFamily {
@@ -75,6 +67,7 @@ class WarpgroupCodesFamily final : public EnumeratedFamily {
     if (g->packing == Packing::none) return fmt::format("w={} is not packed as tiles", g->w.name());
     if (!tile_info(g->w, g->x)) return fmt::format("w={} has no tiles for x={}", g->w.name(), g->x.name());
     if (g->k % kStageK != 0) return fmt::format("k = {}: a multiple of {} is needed", g->k, kStageK);
+    if (g->m <= kFewTokens) return fmt::format("m = {}: more than {} are needed", g->m, kFewTokens);
     return {};
   }
 
@@ -83,55 +76,33 @@ class WarpgroupCodesFamily final : public EnumeratedFamily {
     const Gemm& g = *problem.gemm();
     std::vector<Candidate> out;
     const auto add = [&](Knobs k) {
-      if (k.split > 1 && g.k / kStageK < 2ll * k.split) return;
       k.stages = kMaxStages;
       while (k.stages > 1 && shared_bytes(k, g) > arch.shared_per_block) --k.stages;
       if (k.stages >= 2) out.push_back(k.candidate());
     };
-    if (g.m > kWholeRows) {
-      for (const auto& [bm, strips, groups, pieces] : kLarge)
-        if (!g.c || strips == 1 || bm * strips <= 128) add({bm, strips, groups, pieces, 0, 1});  // the others spill with c
-      return out;
-    }
-    int bm = 16;
-    while (bm < g.m) bm *= 2;
-    for (const auto& [strips, groups] : {std::pair{1, 2}, {2, 2}, {1, 4}})
-      for (int split : {1, 2, 4}) {
-        if (groups == 4 && bm > 16) continue;  // spills
-        Knobs k{bm, strips, groups, bm == 64 ? 2 : 1, 0, split};
-        if (split == 1 || (g.n + k.bn() - 1) / k.bn() * split <= 8ll * arch.typical_sms) add(k);
-      }
+    for (const auto& [bm, strips, groups, pieces] : kLarge)
+      if (!g.c || strips == 1 || bm * strips <= 128) add({bm, strips, groups, pieces, 0});  // the others spill with c
     return out;
   }
 
   Source source(const Problem& problem, const Arch&, const Candidate& c) const override {
     const Gemm& g = *problem.gemm();
     const Knobs k = Knobs::of(c);
-    const FastPath& x = fast_path(g.x);
     Specialization s;
     s.name = "gemm/wgmma_codes";
     s.includes = includes_for(g, "gemm/wgmma_codes.cuh");
     s.prelude = wgmma_text(tw::WgmmaKind::f16, k.bm / k.pieces);
-    s.plan_type = fmt::format("tw::gemm::WarpgroupCodes<{}, {}, {}, {}, {}, {}, {}, {}, {}>", format_type(g.x),
-                              format_type(g.w), epilogue_type(g), k.bm, k.strips, k.groups, k.pieces, k.stages, k.split);
+    s.plan_type = fmt::format("tw::gemm::WarpgroupCodes<{}, {}, {}, {}, {}, {}, {}, {}>", format_type(g.x),
+                              format_type(g.w), epilogue_type(g), k.bm, k.strips, k.groups, k.pieces, k.stages);
     s.space = "tw::gemm";
     LaunchPlan& p = s.plan;
-    p.x = {static_cast<std::uint32_t>(k.split), static_cast<std::uint32_t>(k.bm), static_cast<std::uint32_t>(k.bn())};
+    p.x = {1, static_cast<std::uint32_t>(k.bm), static_cast<std::uint32_t>(k.bn())};
     p.threads = static_cast<std::uint32_t>(k.threads());
-    p.cluster = static_cast<std::uint32_t>(k.split);
     p.shared_bytes = static_cast<std::uint32_t>(shared_bytes(k, g));
     p.persistent = 1;
     p.overlap = true;
     p.map_count = 1;
-    // Rows of blocks, a stage's as they are stored, in words.
-    TensorMapPlan& map = p.maps[0];
-    map.pointer = offsetof(GemmArgs, x), map.rows_at = offsetof(GemmArgs, m), map.stride_at = offsetof(GemmArgs, ldx);
-    map.inner_at = TensorMapPlan::kConstants + offsetof(tw::gemm::Shape, k);
-    map.block = static_cast<std::uint32_t>(x.block), map.block_elements = static_cast<std::uint32_t>(x.data_bytes / 4);
-    map.element_bytes = 4;
-    map.box_inner = static_cast<std::uint32_t>(x.raw_bytes(kStageK) / 4);
-    map.box_rows = static_cast<std::uint32_t>(k.bm);
-    map.box_panels = 1;
+    p.maps[0] = blocks_map(g.x, k.bm, 1);
     return specialize(s);
   }
 
@@ -143,18 +114,18 @@ class WarpgroupCodesFamily final : public EnumeratedFamily {
     t.shared_bytes = shared_bytes(k, g);
     t.registers = 65536 / k.threads();
     const double tiles_m = std::ceil(static_cast<double>(g.m) / k.bm), tiles_n = std::ceil(static_cast<double>(g.n) / k.bn());
-    t.blocks = tiles_m * tiles_n * k.split;
+    t.blocks = tiles_m * tiles_n;
     t.unique_bytes = problem.min_bytes();
     t.global_bytes = tiles_m * static_cast<double>(g.w.total_bytes(g.n, g.k)) +
                      tiles_n * tiles_m * k.bm * static_cast<double>(g.x.total_bytes(1, g.k)) +
                      static_cast<double>(g.y.total_bytes(g.m, g.n));
-    t.bytes_in_flight = static_cast<double>(k.stages - 1) * stage_bytes(k, *tile_info(g.w, g.x)) / k.threads();
+    t.bytes_in_flight = static_cast<double>(k.stages - 1) * stage_bytes(k, g) / k.threads();
     const double products = tiles_m * tiles_n * k.bm * k.bn() * static_cast<double>(g.k);
     t.mma_ops = 2.0 * products;
     t.mma_rate = 1.5 * std::min(1.0, k.bm / 64.0 + 0.25);
     t.mma_in_flight = 32;
-    // Two operations for a group's result; three for two weights or two of x's codes.
-    t.alu_ops = 2.0 * products / kGroup +
+    // Two operations for a group's result, three with a minimum; three for two weights or two of x's codes.
+    t.alu_ops = (fast_path(g.w).offset ? 3.0 : 2.0) * products / kGroup +
                 1.5 * tiles_m * tiles_n * static_cast<double>(g.k) * (k.bn() + k.bm);
     t.alu_in_flight = 4;
     return t;
@@ -166,7 +137,7 @@ class WarpgroupCodesFamily final : public EnumeratedFamily {
     int bm, strips, groups, pieces;
   };
   static constexpr Large kLarge[] = {{128, 1, 2, 2}, {192, 1, 2, 4}, {160, 1, 2, 5}, {96, 2, 2, 3},
-                                     {64, 2, 2, 1},  {96, 1, 2, 2}};
+                                     {64, 2, 2, 1},  {64, 2, 2, 2},  {96, 1, 2, 2}};
 };
 
 }  // namespace

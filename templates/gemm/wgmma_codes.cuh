@@ -2,7 +2,8 @@
 // Hopper's kernel for codes by codes: x in blocks of 32 signed bytes under a scale, w as tiles of integers under scales of
 // their own, faithful to integer arithmetic. Bytes and nibbles are integers that f16 holds, and so are sums of 32 of their
 // products in single precision; hence f16 matrix instructions give exact integers, as floats already, where those of bytes
-// would leave a conversion for every result. What remains of a group is y += (scale of w * scale of x) * sum.
+// would leave a conversion for every result. What remains of a group is y += (scale of w * scale of x) * sum, and where w has minima
+// y += minimum * (scale of x * sum of its codes). Many tokens: few are wgmma.cuh's.
 //
 // As in wgmma.cuh weights are the 64-row side and come from registers. A tensor map knows no f16 in x's blocks, so the
 // producer is a whole warpgroup: the copy engine brings rows of blocks as they are stored, its threads write their codes as
@@ -14,7 +15,6 @@
 //   PIECES    of the tile's tokens: a matrix instruction has BM / PIECES columns, and the results of two are held at a time,
 //             those of one being scaled while the units make the other's
 //   STAGES    of 128 columns of k, in the ring
-//   SPLIT     blocks of a cluster that split k
 #pragma once
 #include "arch/sm90.cuh"
 #include "core/format.cuh"
@@ -26,24 +26,24 @@
 
 namespace tw::gemm {
 
-template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECES, int STAGES, int SPLIT> struct WarpgroupCodes {
+template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECES, int STAGES> struct WarpgroupCodes {
   static constexpr int kPanels = 2, kPanelK = 64, BK = kPanels * kPanelK, kGroup = 32, kStageGroups = BK / kGroup;
   using Weights = TileWeights<X, W, STRIPS * GROUPS, kPanels>;
   using Tile = typename Weights::Tile;
-  static_assert(X::kCodes && X::kGroup == kGroup && X::kBlock == kGroup && !X::kOffset && !W::kOffset && Weights::kDeferred, "formats");
+  static_assert(X::kCodes && X::kGroup == kGroup && X::kBlock == kGroup && !X::kOffset && Weights::kDeferred, "formats");
 
   static constexpr int kMath = 128 * GROUPS, kThreads = kMath + 128;
   // x's elements that a producer's thread widens at a time. Where it is a whole row's, it needs more registers.
-  static constexpr int kUnit = BM % 128 == 0 ? 128 : BM >= 64 ? 64 : 32;
+  static constexpr int kUnit = BM % 128 == 0 ? 128 : 64;
   static constexpr bool kUneven = GROUPS == 2;  // the producer hands registers over
   static constexpr int kMathRegisters = kUnit == 128 ? 216 : 224, kProducerRegisters = kUnit == 128 ? 72 : 56;
 
   // What WarpgroupStores asks for.
   using Sum = float;
-  static constexpr int kBM = BM, kStrips = STRIPS, kGroups = GROUPS, kKGroups = 1, kSplit = SPLIT, kParts = SPLIT;
+  static constexpr int kBM = BM, kStrips = STRIPS, kGroups = GROUPS, kKGroups = 1, kSplit = 1, kParts = 1;
   static constexpr int kStripRows = 64, BN = kStripRows * STRIPS * GROUPS, kSums = BM / 2;
   static constexpr bool kDeferred = true, kTail = false, kShelf = false;
-  static constexpr int kSlice = BN / SPLIT, kSlotFloats = kParts * BM * kSlice;
+  static constexpr int kSlice = BN, kSlotFloats = 0;
   using Sums = Sum[STRIPS][kSums];
   using Stores = WarpgroupStores<X, W, Epi, WarpgroupCodes>;
 
@@ -53,15 +53,17 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
   static_assert(kStageBytes % 1024 == 0, "swizzle atoms");
   static constexpr int kRowBytes = X::template raw_bytes<BK>(), kRawBytes = BM * kRowBytes, kRawStages = 2;
   static_assert(kRowBytes % 16 == 0 && kRawBytes % 128 == 0, "boxes of the copy engine");
-  static constexpr int kScalesBytes = kStageGroups * BM * 4;
+  static constexpr bool kMinima = Tile::kOffset;
+  static constexpr int kFactors = kMinima ? 2 : 1;  // of x's groups: scales, and those times sums of codes
+  static constexpr int kScalesBytes = kFactors * kStageGroups * BM * 4;
   static constexpr int kScalesAt = STAGES * kStageBytes, kRawAt = kScalesAt + STAGES * kScalesBytes, kTurnAt = kRawAt + kRawStages * kRawBytes;
-  static constexpr int kTurnBytes = kParts > 1 ? 2 * kSlotFloats * 4 : GROUPS * Outlet<Epi, BM>::kBytes;
+  static constexpr int kTurnBytes = GROUPS * Outlet<Epi, BM>::kBytes;
   static constexpr int kBarriersAt = kTurnAt + kTurnBytes;
-  static constexpr int kSharedBytes = kBarriersAt + 16 * STAGES + 8 * kRawStages + (kParts > 1 ? 16 : 0);
+  static constexpr int kSharedBytes = kBarriersAt + 16 * STAGES + 8 * kRawStages;
 
   // Of a piece.
   static constexpr int kColumns = BM / PIECES, kResults = kColumns / 2, kItems = STRIPS * PIECES;
-  static_assert(BM % 16 == 0 && kColumns % 16 == 0 && BM <= 256 && (SPLIT == 1 || BN % SPLIT == 0), "knobs");
+  static_assert(BM % 16 == 0 && kColumns % 16 == 0 && BM <= 256, "knobs");
 
   struct Ring {
     u8* shared;
@@ -76,6 +78,7 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
     TW_MEMBER float* scales(int group) const {
       return reinterpret_cast<float*>(shared + kScalesAt + stage * kScalesBytes) + group * BM;
     }
+    TW_MEMBER float* sums(int group) const { return scales(kStageGroups + group); }
   };
   // Where a token's scale is among those of a group: a math thread has tokens 8 j + 2 (lane % 4) and the next, and reads
   // those of two j at once.
@@ -83,7 +86,7 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
     return token / 16 * 16 + token % 8 / 2 * 4 + token / 8 % 2 * 2 + token % 2;
   }
 
-  using Tiles = ClusterTiles<BM, BN, BK, 1, SPLIT, SPLIT, kNoTail>;
+  using Tiles = ClusterTiles<BM, BN, BK, 1, 1, 1, kNoTail>;
 
   // ---- producer: a warpgroup
   static constexpr u32 kProducers = 9;  // their barrier
@@ -126,6 +129,11 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
           *reinterpret_cast<u32x4*>(panel + swizzled<128>(row, (first + g) % 2 * 4 + c)) = {low.x, low.y, high.x, high.y};
         }
         ring.scales(first + g)[scale_slot(row)] = scale;
+        if constexpr (kMinima) {
+          i32 sum = 0;
+          TW_UNROLL for (int i = 0; i < 8; ++i) sum = dp4a(codes[i], 0x01010101u, sum);
+          ring.sums(first + g)[scale_slot(row)] = scale * static_cast<float>(sum);
+        }
       }
     }
   }
@@ -180,10 +188,10 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
     if (lane == 0) barrier_arrive(ring.empty + ring.stage);
   }
 
-  // A group's fragments of this thread, two steps of each strip, and its rows' scales.
+  // A group's fragments of this thread, two steps of each strip, and its rows' scales and minima.
   struct Fragments {
     u32 a[STRIPS][2][4];
-    float scale[STRIPS][2];
+    float scale[STRIPS][2], minimum[STRIPS][2];
   };
   // What a group leaves for the next one of its panel.
   struct Panel {
@@ -200,7 +208,10 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
         Tile::fragment(panel.words[s], g % 2 * 2 + step, panel.scales[s], to.a[s][step]);
         pin(to.a[s][step]);
       }
-      TW_UNROLL for (int row = 0; row < 2; ++row) to.scale[s][row] = Tile::row_scale(panel.scales[s], row, g % 2 * 2);
+      TW_UNROLL for (int row = 0; row < 2; ++row) {
+        to.scale[s][row] = Tile::row_scale(panel.scales[s], row, g % 2 * 2);
+        if constexpr (kMinima) to.minimum[s][row] = Tile::row_minimum(panel.scales[s], row, g % 2 * 2);
+      }
     }
   }
   // Item i of a group is piece i / STRIPS by strip i % STRIPS.
@@ -236,16 +247,19 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
         }
         // After the last stage's last group: its first again, and not used.
         unpack(ends ? next : ring, ends && !last ? kb + 1 : kb, (g + 1) % kStageGroups, group, thread % 128, panel, w[(g + 1) % 2]);
-        float factors[kColumns / 4];  // x's scales
+        float factors[kColumns / 4], sums_of_x[kColumns / 4];
         TW_UNROLL for (int i = 0; i < kItems; ++i) {
           const int n = g * kItems + i, piece = i / STRIPS, s = i % STRIPS;
           if (i + 1 < kItems) multiply_item(x_base, ring.stage, g, i + 1, w[g % 2], products[(n + 1) % 2]);
           else if (!ends) multiply_item(x_base, ring.stage, g + 1, 0, w[(g + 1) % 2], products[(n + 1) % 2]);
           if (s == 0) load_factors(factors, ring.scales(g) + piece * kColumns + lane % 4 * 4);
+          if (kMinima && s == 0) load_factors(sums_of_x, ring.sums(g) + piece * kColumns + lane % 4 * 4);
           if (i + 1 < kItems || !ends) wgmma_wait<1>();
           else wgmma_wait<0>();
-          TW_UNROLL for (int j = 0; j < kResults; ++j)
+          TW_UNROLL for (int j = 0; j < kResults; ++j) {
             sums[s][piece * kResults + j] += (w[g % 2].scale[s][j % 4 / 2] * factors[j / 4 * 2 + j % 2]) * products[n % 2][j];
+            if constexpr (kMinima) sums[s][piece * kResults + j] += w[g % 2].minimum[s][j % 4 / 2] * sums_of_x[j / 4 * 2 + j % 2];
+          }
         }
       }
       release(ring, lane);
@@ -266,7 +280,6 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
     Ring ring{shared, reinterpret_cast<u64*>(shared + kBarriersAt), nullptr};
     ring.empty = ring.full + STAGES;
     u64* raw_full = ring.empty + STAGES;
-    typename Stores::Exchange exchange{reinterpret_cast<float*>(shared + kTurnAt), raw_full + kRawStages, 0, 0};
     const int thread = static_cast<int>(thread_x());
     if (thread == 0) {
       for (int i = 0; i < STAGES; ++i) {
@@ -274,15 +287,10 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
         barrier_init(ring.empty + i, kMath / 32);
       }
       for (int i = 0; i < kRawStages; ++i) barrier_init(raw_full + i, 1);
-      if constexpr (kParts > 1) {
-        barrier_init(exchange.arrived, 1);
-        barrier_init(exchange.arrived + 1, 1);
-      }
       barrier_init_fence();
       prefetch_map(x_map);
     }
-    if constexpr (SPLIT > 1) sync_cluster();
-    else sync_block();
+    sync_block();
     Tiles tiles(args, shape);
     // While the kernel before this one ends, the first stages of weights come as near as L2.
     if (thread == kMath) prefetch(args, shape, tiles);
@@ -296,15 +304,11 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
       i64 n0, m0;
       while (tiles.next(n0, m0)) {
         Sums sums;
-        [[maybe_unused]] u8* turn = shared + kTurnAt + thread / 128 * (kTurnBytes / GROUPS);
-        if constexpr (kParts == 1) Stores::prepare(args, shape, turn, n0, m0, thread);
+        u8* turn = shared + kTurnAt + thread / 128 * (kTurnBytes / GROUPS);
+        Stores::prepare(args, shape, turn, n0, m0, thread);
         multiply(ring, tiles, sums, thread);
-        if constexpr (kParts > 1) {
-          Stores::store_reduced(args, shape, exchange, sums, n0, m0, thread);
-        } else {
-          const typename Stores::Scaling scale = Stores::scaling(args, shape, n0, thread);
-          Stores::store_tile(args, shape, turn, nullptr, scale, sums, nullptr, n0, m0, thread);
-        }
+        const typename Stores::Scaling scale = Stores::scaling(args, shape, n0, thread);
+        Stores::store_tile(args, shape, turn, nullptr, scale, sums, nullptr, n0, m0, thread);
       }
     }
   }

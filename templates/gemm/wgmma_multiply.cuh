@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the warpgroup kernel multiplies: a part of k of one tile, stage by stage, into a thread's sums. P is the kernel (wgmma.cuh),
-// whose ring and tile these are. Four ways, by where weights come from and whether scales apply to products:
+// whose ring and tile these are. Five ways, by where weights come from and whether scales apply to products:
 //   multiply           by warpgroups, sums in the matrix units: plain weights from shared memory, coded ones unpacked into registers
 //   multiply_warps     WARPS: coded weights by single warps
+//   multiply_codes     the same where x is codes too, in blocks with scales
 //   multiply_apart     plain weights, a panel's products added up outside the matrix units
 //   multiply_deferred  the same of coded ones
 #pragma once
@@ -12,7 +13,7 @@
 namespace tw::gemm {
 
 template <class X, class P> struct WarpgroupProducts {
-  using Element = typename X::Element;
+  using Element = tile_element<X>;
   using Product = typename P::Product;
   using Weights = typename P::Weights;
   using Scales = typename P::Scales;
@@ -33,7 +34,10 @@ template <class X, class P> struct WarpgroupProducts {
       TW_UNROLL for (int i = 0; i < kSums; ++i) sums[s][i] = 0;
     const u32 x_base = wgmma_descriptor(ring.stages);
     int previous = -1;
-    if constexpr (P::kWarps) {
+    if constexpr (P::kCodes) {
+      multiply_codes(ring, tiles, sums, group, k_group, thread, lane);
+      return;
+    } else if constexpr (P::kWarps) {
       multiply_warps(ring, tiles, sums, group, k_group, thread, lane);
       return;
     } else if constexpr (kDeferred && !Weights::kRegisters) {
@@ -175,6 +179,62 @@ template <class X, class P> struct WarpgroupProducts {
       ring.advance();
     }
   }
+
+  // Codes by codes: a group's products are exact integers, to which the scales of both sides apply. x's blocks are read as they are
+  // stored, two panels of a row together; a lane has token lane / 4's codes and, of products, tokens 2 (lane % 4) and the next.
+  TW_MEMBER static void multiply_codes(Ring& ring, const Tiles& tiles, Sums& sums, int group, int k_group, int thread, int lane) {
+    using Tile = typename Weights::Tile;
+    constexpr int kRowBytes = P::kRowBytes, kTogether = P::kTogether, kGroups = 2, kBlock = X::kDataBytes;  // of a panel; bytes of a group
+    static_assert(kRowBytes == kTogether * kGroups * kBlock && Tile::kGroups <= kGroups, "blocks of 32");
+    const u8* const own = ring.stages + k_group * (kItems * kPanelBytes);
+    const u8 *const codes = own + lane / 4 * kRowBytes + X::kCodesAt + lane % 4 * 2, *const scales_of_x = own + lane % 4 * 2 * kRowBytes;
+    for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
+      barrier_wait(ring.full + ring.stage, ring.phase);
+      const int stage = ring.stage * kStageBytes;
+      TW_UNROLL_BY(kTogether) for (int i = 0; i < kItems; ++i) {
+        const int panel = stage + i / kTogether * (kTogether * kPanelBytes) + i % kTogether * (kGroups * kBlock);
+        u32 words[STRIPS][Weights::kWords];
+        typename Tile::Scales scales[STRIPS];
+        TW_UNROLL for (int s = 0; s < STRIPS; ++s) {
+          Weights::template read_codes<kItems>(ring.w(), group * STRIPS + s, k_group, i, thread % 128, words[s]);
+          scales[s] = Weights::template read_scales<kItems>(ring.w(), group * STRIPS + s, kb, k_group, i, thread % 128);
+        }
+        TW_UNROLL for (int g = 0; g < kGroups; ++g) {
+          u32 a[STRIPS][4];
+          float of_w[STRIPS][2];
+          TW_UNROLL for (int s = 0; s < STRIPS; ++s) {
+            Tile::Bytes::fragment(words[s], g, a[s]);
+            TW_UNROLL for (int row = 0; row < 2; ++row) of_w[s][row] = Tile::row_scale(scales[s], row, 2 * g);
+          }
+          TW_UNROLL for (int t = 0; t < BM / 8; ++t) {
+            const int at = panel + g * kBlock + t * 8 * kRowBytes;
+            u32 b[2];
+            TW_UNROLL for (int h = 0; h < 2; ++h) b[h] = prmt(read_pair(codes + at + 16 * h), read_pair(codes + at + 16 * h + 8), Tile::Bytes::kOrder);
+            float of_x[2];
+            TW_UNROLL for (int token = 0; token < 2; ++token) of_x[token] = low_half<f16>(read_pair(scales_of_x + at + token * kRowBytes));
+            float sum_of_x[2];
+            if constexpr (Tile::kOffset) {
+              constexpr u32 kOnes[4] = {0x01010101u, 0x01010101u, 0x01010101u, 0x01010101u};
+              i32 codes_of_x[4] = {};  // the same for all rows
+              mma_s8_k32(codes_of_x, kOnes, b);
+              TW_UNROLL for (int token = 0; token < 2; ++token) sum_of_x[token] = of_x[token] * static_cast<float>(codes_of_x[token]);
+            }
+            TW_UNROLL for (int s = 0; s < STRIPS; ++s) {
+              i32 products[4] = {};
+              mma_s8_k32(products, a[s], b);
+              TW_UNROLL for (int j = 0; j < 4; ++j)
+                sums[s][4 * t + j] += (of_w[s][j / 2] * of_x[j % 2]) * static_cast<float>(products[j]);
+              if constexpr (Tile::kOffset)
+                TW_UNROLL for (int j = 0; j < 4; ++j) sums[s][4 * t + j] += Tile::row_minimum(scales[s], j / 2, 2 * g) * sum_of_x[j % 2];
+            }
+          }
+        }
+      }
+      P::release(ring, ring.stage, lane);
+      ring.advance();
+    }
+  }
+  TW_MEMBER static u32 read_pair(const u8* at) { return *reinterpret_cast<const u16*>(at); }
 
   template <class Scales> TW_MEMBER static float row_scale(const Scales& scales, int row) {
     if constexpr (Weights::kDeferred) return Weights::Tile::row_scale(scales, row);

@@ -41,7 +41,7 @@ double rounding_of(const float* x, const float* w, i64 k) {
   if constexpr (gemm::plain_pair<X, W>) {
     return 0;
   } else {
-    using Tile = typename W::template Tile<typename X::Element>;
+    using Tile = typename W::template Tile<tile_element<X>>;
     double largest = 0, sum = 0;
     for (i64 i = 0; i < k; ++i) largest = std::max(largest, std::fabs(static_cast<double>(w[i])));
     for (i64 i = 0; i < k; ++i) sum += std::fabs(static_cast<double>(x[i])) * (Tile::kOffset ? 2 * largest : std::fabs(static_cast<double>(w[i])));
@@ -49,17 +49,26 @@ double rounding_of(const float* x, const float* w, i64 k) {
   }
 }
 
+// Rows of x's blocks as the copy engine reads them, in words: boxes of 128 columns.
+template <class X>
+TensorMap blocks_map(const Matrix<X>& x, int rows, int pieces) {
+  const auto words = [](i64 columns) { return static_cast<u64>(columns / X::kBlock * X::kDataBytes / 4); };
+  return emu::tensor_map(x.data.data(), 4, words(x.cols), static_cast<u64>(x.rows), 4 * words(x.ld), static_cast<u32>(words(128)),
+                         static_cast<u32>(rows), 0, static_cast<u32>(pieces));
+}
+
 // grid: blocks at most, so that some take several tiles.
 template <class Plan, class X, class W>
 void launch_wgmma(const gemm::Args& args, const gemm::Shape& shape, const Matrix<X>& x, const Matrix<W>& w, u32 grid,
                   std::uint64_t seed) {
-  constexpr int kBytes = sizeof(typename X::Element), kPanel = 128 / kBytes;
+  constexpr int kBytes = sizeof(tile_element<X>), kPanel = 128 / kBytes;
   const auto map_of = [&](const auto& matrix, bool columns) {
     return emu::tensor_map(matrix.data.data(), kBytes, static_cast<u64>(matrix.cols), static_cast<u64>(matrix.rows), static_cast<u64>(matrix.ld * kBytes),
                            kPanel, columns ? Plan::kBoxRows : std::min(Plan::BN, 256), 128, columns ? Plan::kBoxPanels : Plan::kPanels);
   };
   TensorMap columns_map{}, rows_map{};
   if constexpr (Plan::kTurned) columns_map = map_of(w, true), rows_map = map_of(x, false);
+  else if constexpr (Plan::kCodes) columns_map = blocks_map(x, Plan::kBoxRows, Plan::kBoxPanels);
   else columns_map = map_of(x, true);
   if constexpr (!Plan::kTurned && gemm::plain_pair<X, W>) rows_map = map_of(w, false);
   const i64 columns = Plan::kTurned ? w.rows : x.rows, rows = Plan::kTurned ? x.rows : w.rows;
@@ -82,7 +91,7 @@ void check_wgmma(const Size& s, u32 grid, std::uint64_t seed) {
   Operand operand = w.operand();
   Tiles<W> tiles;
   if constexpr (!gemm::plain_pair<X, W>) {
-    tiles = pack<W, typename X::Element>(w);
+    tiles = pack<W, tile_element<X>>(w);
     operand.data = tiles.data.data();
     if (!W::kRowScale) operand.scales = tiles.scales.data();
   }
@@ -110,12 +119,12 @@ void check_warpgroups() {
   using Plan = gemm::Warpgroups<tw::select<TURNED, W, X>, tw::select<TURNED, X, W>, Epi, BM, STRIPS, GROUPS, KGROUPS, PANELS, STAGES, CLUSTER, SPLIT,
                                 WARPS, FAST, TURNED, TAIL, SHELF>;
   static_assert(Plan::kSharedBytes <= 227 * 1024, "the test asks for too much");
-  constexpr i64 kPanel = 128 / sizeof(typename X::Element);
+  constexpr i64 kPanel = Plan::kPanelK;
   constexpr bool kCoded = !gemm::plain_pair<X, W>;
   // Coded weights come in whole strips and stages; plain ones in whole panels and eights of rows.
   const i64 step = kCoded ? std::lcm<i64>(kPanel * PANELS, W::kBlock) : kPanel;
   const i64 ragged = kCoded ? Plan::BN + 64 : Plan::BN + 24;
-  const i64 pad = std::max<i64>(X::kBlock, 16 / static_cast<i64>(sizeof(typename X::Element)));
+  const i64 pad = Plan::kCodes ? 4 * X::kBlock : std::max<i64>(X::kBlock, 16 / static_cast<i64>(sizeof(tile_element<X>)));
   std::uint64_t seed = 0;
   check_wgmma<Plan, X, W, Epi>({1, ragged, step * 3, 0, 0}, 8, seed++);
   check_wgmma<Plan, X, W, Epi>({BM - 3, Plan::BN, step * (STAGES + 2), pad, 3}, 8, seed++);

@@ -63,6 +63,19 @@ double element(const u32 (&a)[4], int r, int e) {
   return same<Element, i8> ? static_cast<i8>(byte) : static_cast<double>(e4m3_to_f32(byte));
 }
 
+// Those of two steps as bytes: element e of register r, in the order that x's bytes are brought into.
+template <class Unpacked>
+double byte_of(const u32 (&a)[4], int step, int r, int e) {
+  const u32 place = static_cast<u32>(r / 2 * 4 + e);
+  for (int j = 0; j < 4; ++j)
+    if (((Unpacked::Bytes::kOrder >> (4 * j)) & 15u) == place) return static_cast<i8>(a[r % 2 + 2 * (step % 2)] >> (8 * j));
+  return NAN;
+}
+template <class T, class = void>
+constexpr bool as_bytes = false;
+template <class T>
+constexpr bool as_bytes<T, void_of<typename T::Bytes>> = true;
+
 // Unpacked: the tile, or its Apart, which keeps the same promise.
 template <class W, class Element, class Unpacked>
 void check_unpacked(Rows<W>& w) {
@@ -92,10 +105,13 @@ void check_unpacked(Rows<W>& w) {
       }
       for (int step = 0; step < 4; ++step) {
         u32 a[4];
-        Unpacked::fragment(words, step, of_rows, a);
+        if constexpr (as_bytes<Unpacked>) Unpacked::Bytes::fragment(words, step / 2, a);
+        else Unpacked::fragment(words, step, of_rows, a);
         for (int r = 0; r < 4; ++r)
           for (int e = 0; e < kWidth; ++e) {
-            double value = element<Element>(a, r, e) * Unpacked::kFactor;
+            double value;
+            if constexpr (as_bytes<Unpacked>) value = byte_of<Unpacked>(a, step, r, e) * Unpacked::kFactor;
+            else value = element<Element>(a, r, e) * Unpacked::kFactor;
             if constexpr (Unpacked::kDeferred) value *= Unpacked::row_scale(of_rows, r % 2, step);
             if constexpr (x_groups<Unpacked> > 0) value += Unpacked::row_minimum(of_rows, r % 2, step);
             const i64 row = tile_row<kWidth>(thread, r);

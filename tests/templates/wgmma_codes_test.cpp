@@ -23,27 +23,35 @@ std::string why_not(const std::string& text, const Arch& target = hopper()) {
 }  // namespace
 
 TEST_CASE("wgmma_codes: what it takes, and why not the rest", "[codes]") {
-  const std::string shape = " y=f32 m=64 n=128 k=256";
-  for (const char* w : {"q4_0", "q5_0", "q8_0"}) CHECK(why_not(std::string("x=q8_1 pack=tiles w=") + w + shape).empty());
+  const std::string shape = " y=f32 m=65 n=128 k=256";
+  for (const char* w : {"q4_0", "q5_0", "q8_0", "q4_1", "q5_1", "q4_k", "q5_k"}) CHECK(why_not(std::string("x=q8_1 pack=tiles w=") + w + shape).empty());
   CHECK(why_not("x=q8_1 w=q4_0 pack=tiles" + shape, arch("sm_100a")) == "sm_100a has no warpgroup matrix instructions");
   CHECK(why_not("x=q8_1 w=q4_0" + shape) == "w=q4_0 is not packed as tiles");
   CHECK(why_not("x=f16 w=q4_0 pack=tiles" + shape) ==
         "x=f16 is no format of signed bytes in blocks of 32, whose rows the copy engine can read");
   CHECK(why_not("x=q8_0 w=q4_0" + shape) ==
         "x=q8_0 is no format of signed bytes in blocks of 32, whose rows the copy engine can read");
-  CHECK(why_not("x=q8_1 w=q4_0 pack=tiles y=f32 m=64 n=128 k=192") == "k = 192: a multiple of 128 is needed");
-  CHECK(family("gemm", "wgmma").why_not(Problem::parse("gemm x=q8_1 w=q4_0 pack=tiles" + shape), hopper()) ==
-        "x=q8_1 is no operand of a warpgroup matrix instruction");
+  CHECK(why_not("x=q8_1 w=q4_0 pack=tiles y=f32 m=65 n=128 k=192") == "k = 192: a multiple of 128 is needed");
+  // Few tokens are the other's.
+  const auto others = [](const std::string& text) { return family("gemm", "wgmma").why_not(Problem::parse("gemm " + text), hopper()); };
+  CHECK(why_not("x=q8_1 w=q4_0 pack=tiles y=f32 m=64 n=128 k=256") == "m = 64: more than 64 are needed");
+  CHECK(others("x=q8_1 w=q4_0 pack=tiles y=f32 m=64 n=128 k=256").empty());
+  CHECK(others("x=q8_1 w=q4_0 pack=tiles" + shape) == "m = 65: of x=q8_1 64 tokens at most");
+  CHECK(others("x=q8_1 w=q4_0 pack=tiles y=f32 m=64 n=128 k=192") == "k = 192: a multiple of 128 is needed");
+  CHECK(others("x=q8_1 w=q4_0 y=f32 m=64 n=128 k=256") == "w=q4_0 does not go with x=q8_1 unless it is packed as tiles");
+  // Blocks of fp8 with scales are not codes.
+  CHECK(others("x=e4m3_g128 w=e4m3_b128 y=bf16 m=64 n=128 k=256").empty());
+  CHECK(others("x=q8_0 w=q4_0 y=f32 m=64 n=128 k=256") == "x=q8_0 is no operand of a warpgroup matrix instruction");
 }
 
 TEST_CASE("wgmma_codes: every m has candidates that fit", "[codes]") {
-  const Family& codes = family("gemm", "wgmma_codes");
   for (const char* y : {"f32", "bf16"})
-    for (const char* w : {"q4_0", "q8_0"})
+    for (const char* w : {"q4_0", "q8_0", "q4_k"})
       for (std::int64_t m : {1, 16, 17, 64, 65, 1000, 4096})
-        for (std::int64_t k : {128, 8192}) {
+        for (std::int64_t k : {256, 8192}) {
           const Problem problem = Problem::parse(std::string("gemm x=q8_1 pack=tiles m=1 n=4096 w=") + w + " y=" + y +
                                                  " k=" + std::to_string(k)).with_rows(m);
+          const Family& codes = family("gemm", m > 64 ? "wgmma_codes" : "wgmma");
           const std::vector<Candidate> all = codes.candidates(problem, hopper());
           CHECK_FALSE(all.empty());
           for (const Candidate& c : all) {
@@ -51,8 +59,9 @@ TEST_CASE("wgmma_codes: every m has candidates that fit", "[codes]") {
             CHECK(codes.illegal(problem, hopper(), c).empty());
             const LaunchPlan plan = codes.source(problem, hopper(), c).plan;
             CHECK(plan.shared_bytes <= static_cast<std::uint32_t>(hopper().shared_per_block));
-            CHECK(plan.maps[0].box_inner * plan.maps[0].element_bytes == 144);  // a stage's four blocks
-            CHECK(plan.maps[0].box_rows == static_cast<std::uint32_t>(c.at("bm")));
+            CHECK(plan.maps[0].box_inner * plan.maps[0].element_bytes == 144);  // four blocks
+            const bool shared = m <= 64 && c.at("cluster") > c.at("split");
+            CHECK(plan.maps[0].box_rows == static_cast<std::uint32_t>(c.at("bm")) / (shared ? 2 : 1));
           }
         }
 }
