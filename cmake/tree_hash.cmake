@@ -1,6 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-# cmake -DROOT=checkout -DOUT=header -P tree_hash.cmake
+# cmake -DROOT=checkout [-DOUT=header] -P tree_hash.cmake
 # One hash over the names and contents of templates/, jit/ and tuner/: what a result measured on a device stands for.
+if(NOT CMAKE_SCRIPT_MODE_FILE)
+  # Included: a target that writes `header` with every build. (A file that is gone makes nothing newer, so that no dependency would tell.)
+  function(tilewright_tree_hash target root header)
+    add_custom_target(${target} COMMAND ${CMAKE_COMMAND} -DROOT=${root} -DOUT=${header} -P ${CMAKE_CURRENT_FUNCTION_LIST_FILE}
+      BYPRODUCTS ${header} VERBATIM)
+  endfunction()
+  return()
+endif()
 get_filename_component(ROOT ${ROOT} ABSOLUTE)
 set(text "")
 foreach(folder templates jit tuner)

@@ -48,7 +48,8 @@ TEST_CASE("wgmma_codes: every m has candidates that fit", "[codes]") {
   for (const char* y : {"f32", "bf16"})
     for (const char* w : {"q4_0", "q8_0", "q4_k"})
       for (std::int64_t m : {1, 16, 17, 64, 65, 1000, 4096})
-        for (std::int64_t k : {256, 8192}) {
+        for (std::int64_t k : {128, 256, 384, 8192}) {
+          if (k % Format::parse(w).block() != 0) continue;
           const Problem problem = Problem::parse(std::string("gemm x=q8_1 pack=tiles m=1 n=4096 w=") + w + " y=" + y +
                                                  " k=" + std::to_string(k)).with_rows(m);
           const Family& codes = family("gemm", m > 64 ? "wgmma_codes" : "wgmma");

@@ -1,20 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-# cmake -DSOURCE=checkout -DWORK=folder -P tree_hash.cmake: the hash of a tree follows a file that comes, changes and goes, and the
-# header it is written to is touched only when it does.
+# cmake -DSOURCE=checkout -DWORK=folder -DGENERATOR=name -P tree_hash.cmake: built again, the hash of a tree follows a file that comes,
+# changes and goes, and the header it is written to is touched only when it does.
 file(REMOVE_RECURSE ${WORK})
+set(header ${WORK}/hash.h)
+function(run)
+  execute_process(COMMAND ${CMAKE_COMMAND} ${ARGN} OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+endfunction()
 function(hash_of out)
-  execute_process(COMMAND ${CMAKE_COMMAND} -DROOT=${WORK} -DOUT=${WORK}/hash.h -P ${SOURCE}/cmake/tree_hash.cmake COMMAND_ERROR_IS_FATAL ANY)
-  file(READ ${WORK}/hash.h text)
-  file(TIMESTAMP ${WORK}/hash.h time "%s")
+  run(--build ${WORK}/build --target hash)
+  file(READ ${header} text)
+  file(TIMESTAMP ${header} time "%s")
   set(${out} "${text}" PARENT_SCOPE)
   set(written ${time} PARENT_SCOPE)
 endfunction()
 
 file(WRITE ${WORK}/templates/gemm/a.cuh "a")
 file(WRITE ${WORK}/tuner/b.cpp "b")
+file(WRITE ${WORK}/CMakeLists.txt "cmake_minimum_required(VERSION 3.24)\nproject(hashed LANGUAGES NONE)\n\
+include(${SOURCE}/cmake/tree_hash.cmake)\ntilewright_tree_hash(hash ${WORK} ${header})\n")
+run(-S ${WORK} -B ${WORK}/build -G ${GENERATOR})
 hash_of(first)
 set(when ${written})
-execute_process(COMMAND ${CMAKE_COMMAND} -E sleep 1.1)
+run(-E sleep 1.1)
 hash_of(again)
 if(NOT first STREQUAL again OR NOT when EQUAL written)
   message(FATAL_ERROR "the same tree: ${first} at ${when}, ${again} at ${written}")
