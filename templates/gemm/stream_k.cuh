@@ -143,7 +143,7 @@ template <class Sum, int STRIPS, int SUMS, int GROUPS, int CLUSTER, int RING> st
     u64* barrier = arrived + thread / 128;
     fence_async_global();
     barrier_expect(barrier, bytes * owners.count);
-    for (u32 c = 0; c < owners.count; ++c)
+    TW_NO_UNROLL for (u32 c = 0; c < owners.count; ++c)
       bulk_load(buffer + c * bytes, sums_of(owners.first + c, tile, thread) + unit * 512, bytes, barrier, kEvictFirst);
   }
   // A thread reads what four threads had in one register: one row's sums of four tokens. A warp has 32 rows of each of them, so

@@ -91,7 +91,7 @@ struct Warpgroups {
   static constexpr int kPanelBytes = BM * kRowBytes / kTogether;
   static constexpr int kXBytes = PANELS * kPanelBytes;
   static constexpr int kStageBytes = kXBytes + Weights::kStageBytes;
-  static_assert(kStageBytes % (kCodes ? 128 : 1024) == 0, "swizzle atoms");
+  static_assert(kStageBytes % (kCodes ? 128 : 1024) == 0, "what the copy engine fills, swizzled or as stored");
   static constexpr int kRingBytes = STAGES * kStageBytes;
   using Y = typename Epi::Out;
   static_assert(!TURNED || SPLIT * KGROUPS == 1, "knobs");
@@ -135,7 +135,7 @@ struct Warpgroups {
     i64 n0, m0;
     while (tiles.next(n0, m0)) {
       const bool alone = TAIL == kClusterTail && tiles.part;  // blocks have the same tokens, but different stages
-      for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
+      TW_NO_UNROLL for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
         u64* full = ring.full + ring.stage;
         const bool fresh = !kFew || begun == 0;
         if (!fresh) {
@@ -166,7 +166,7 @@ struct Warpgroups {
     launch_dependent_grids();  // late: what comes next would compete for the memory
     // Nobody may leave while copies or arrivals of a neighbour are still on their way here.
     if constexpr (kShare > 1) {
-      for (int i = 0; i < STAGES; ++i) {
+      TW_NO_UNROLL for (int i = 0; i < STAGES; ++i) {
         barrier_wait(ring.empty + ring.stage, ring.phase);
         ring.advance();
       }
@@ -183,7 +183,7 @@ struct Warpgroups {
     if (TURNED || !tiles.next(n0, m0)) return 0;
     const bool early = kFew && shape.constant_weights;
     const i64 end = min2(tiles.k_end, tiles.k_begin + STAGES);
-    for (i64 kb = tiles.k_begin; kb < end; ++kb) {
+    TW_NO_UNROLL for (i64 kb = tiles.k_begin; kb < end; ++kb) {
       if (!early) {
         Weights::prefetch(args, shape, w_map, n0, kb);
         continue;
@@ -275,7 +275,7 @@ struct Warpgroups {
     Shelf shelf{shared + kRingBytes, ring.empty + STAGES, ring.empty + STAGES + GROUPS};
     const int thread = static_cast<int>(thread_x());
     if (thread == 0) {
-      for (int i = 0; i < STAGES; ++i) {
+      TW_NO_UNROLL for (int i = 0; i < STAGES; ++i) {
         barrier_init(ring.full + i, 1);
         barrier_init(ring.empty + i, kMath / 32 * kShare);
       }

@@ -47,7 +47,7 @@ template <class X, class P> struct WarpgroupProducts {
       multiply_deferred(ring, tiles, sums, x_base, group, k_group, thread, lane);
       return;
     } else if constexpr (!Weights::kRegisters) {
-      for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
+      TW_NO_UNROLL for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
         barrier_wait(ring.full + ring.stage, ring.phase);
         const u32 x = x_base + ring.stage * (kStageBytes / 16), w = x + (kXBytes + group * STRIPS * kStripRows * 128) / 16;
         wgmma_fence();
