@@ -91,24 +91,36 @@ struct mxfp4 {
     offset = 0.0f;
   }
 
-  // Exact against bf16, whose exponents reach as far as the scales'.
+  // Exact against bf16, whose exponents reach as far as the scales'. A tile has scales as bf16, a byte more for each, so that a
+  // scale is one operation: where tokens are few it is operations that count.
   template <class Element> static constexpr bool kTiles = same<Element, tw::bf16>;
   struct TileBase {
     using Place = E2m1Place<tw::bf16>;
-    static constexpr int kBits = 4, kScaleK = 64, kScaleBytes = 2, kGroups = 2;
+    static constexpr int kBits = 4, kScaleK = 64, kScaleBytes = 4, kGroups = 2;
     static constexpr float kFactor = 1.0f;
     static constexpr bool kOffset = false;
     static constexpr double kRounding = 0;
     TW_MEMBER static u32 code(const u8* block, int i) { return (block[i / 2] >> (4 * (i % 2))) & 15u; }
     TW_MEMBER static void put_code(u8* block, int i, u32 code) { block[i / 2] |= static_cast<u8>(code << (4 * (i % 2))); }
-    TW_MEMBER static void put_scales(u8* out, const u8*, const u8* scales, i64 k) { out[0] = scales[k / 32], out[1] = scales[k / 32 + 1]; }
-    TW_MEMBER static void take_scales(const u8* in, u8*, u8* scales, i64 k) { scales[k / 32] = in[0], scales[k / 32 + 1] = in[1]; }
+    // 2^(code - 127), the first of them below the normal ones, and a NaN: the code is bits 7 to 14 again.
+    TW_MEMBER static u16 scale_bits(u32 code) { return static_cast<u16>(code << 7 | (code == 0 || code == 255 ? 0x40u : 0u)); }
+    TW_MEMBER static void put_scales(u8* out, const u8*, const u8* scales, i64 k) {
+      for (int g = 0; g < 2; ++g) write16(out + 2 * g, scale_bits(scales[k / 32 + g]));
+    }
+    TW_MEMBER static void take_scales(const u8* in, u8*, u8* scales, i64 k) {
+      for (int g = 0; g < 2; ++g) scales[k / 32 + g] = static_cast<u8>(read16(in + 2 * g) >> 7);
+    }
+    struct Scales { u32 rows[2]; };  // two groups' each
+    TW_MEMBER static Scales scales(const u8* chunk, int pair, int) {
+      const u32x2 q = *reinterpret_cast<const u32x2*>(chunk + 8 * pair);
+      return {{q.x, q.y}};
+    }
   };
   struct ApartTile : TileBase {
     static constexpr bool kDeferred = true;
-    struct Scales { u32 codes; };  // of the first row's groups, of the second's
-    TW_MEMBER static Scales scales(const u8* chunk, int pair, int) { return {*reinterpret_cast<const u32*>(chunk + 4 * pair)}; }
-    TW_MEMBER static float row_scale(const Scales& s, int row, int step) { return scale_of((s.codes >> (8 * (2 * row + step / 2))) & 255u); }
+    TW_MEMBER static float row_scale(const Scales& s, int row, int step) {
+      return bits_as<float>(step < 2 ? s.rows[row] << 16 : s.rows[row] & 0xffff0000u);
+    }
     template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
       TW_UNROLL for (int r = 0; r < 4; ++r) a[r] = e2m1_values(w[step], r);
     }
@@ -116,19 +128,10 @@ struct mxfp4 {
   template <class Element> struct Tile : TileBase {
     using Apart = ApartTile;
     static constexpr bool kDeferred = false;
-    struct Scales { u32 s[2][2]; };  // [group][row]
-    TW_MEMBER static Scales scales(const u8* chunk, int pair, int) {
-      const u32 q = *reinterpret_cast<const u32*>(chunk + 4 * pair);
-      Scales out;
-      TW_UNROLL for (int i = 0; i < 4; ++i) {
-        const float scale = scale_of((q >> (8 * i)) & 255u);
-        out.s[i % 2][i / 2] = pack_bf16x2(scale, scale);
-      }
-      return out;
-    }
     template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales& scales, u32 (&a)[4]) {
-      TW_UNROLL for (int r = 0; r < 4; ++r)
-        a[r] = fma2<tw::bf16>(e2m1_values(w[step], r), scales.s[step / 2][r % 2], kNegativeZeros);
+      u32 of_group[2];
+      TW_UNROLL for (int row = 0; row < 2; ++row) of_group[row] = prmt(scales.rows[row], 0u, step < 2 ? 0x1010u : 0x3232u);
+      TW_UNROLL for (int r = 0; r < 4; ++r) a[r] = fma2<tw::bf16>(e2m1_values(w[step], r), of_group[r % 2], kNegativeZeros);
     }
   };
 };

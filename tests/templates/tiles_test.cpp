@@ -196,3 +196,33 @@ TEST_CASE("integers of four bits as E4M3", "[tiles]") {
     }
   }
 }
+
+// Every scale there is: the least lies below bf16's normal numbers, the last is a NaN.
+TEST_CASE("MXFP4's scales in a tile are bf16", "[tiles]") {
+  using W = fmt::mxfp4;
+  using Tile = W::Tile<bf16>;
+  for (u32 code = 0; code < 256; ++code) {
+    INFO("scale " << code);
+    const u8 scales[2] = {static_cast<u8>(code), static_cast<u8>(255 - code)};
+    alignas(8) u8 chunk[2 * Tile::kScaleBytes] = {};
+    u8 back[2] = {};
+    Tile::put_scales(chunk + Tile::kScaleBytes, nullptr, scales, 0);  // of the second row
+    Tile::take_scales(chunk + Tile::kScaleBytes, nullptr, back, 0);
+    CHECK((back[0] == scales[0] && back[1] == scales[1]));
+    const Tile::Scales of_rows = Tile::scales(chunk, 0, 0);
+    u32 words[Tile::Place::kWords] = {};
+    for (int step = 0; step < 4; ++step)
+      for (int r = 0; r < 4; ++r)
+        for (int e = 0; e < 2; ++e) Tile::Place::put(words, step, r, e, 2);  // 1
+    for (int step = 0; step < 4; ++step) {
+      u8 one[W::kDataBytes] = {};
+      Tile::put_code(one, step * 16, 2);
+      const float exact = W::decode(one, scales, 1.0f, step * 16);
+      CHECK(std::isnan(exact) == (scales[step / 2] == 255));
+      u32 a[4];
+      Tile::fragment(words, step, of_rows, a);
+      for (const float got : {Tile::Apart::row_scale(of_rows, 1, step), low_half<bf16>(a[1]), high_half<bf16>(a[3])})
+        CHECK((got == exact || (std::isnan(got) && std::isnan(exact))));
+    }
+  }
+}
