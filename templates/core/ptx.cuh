@@ -113,17 +113,7 @@ TW_DEVICE u32 prmt(u32 a, u32 b, u32 selector) {
   return d;
 #endif
 }
-// (a & mask) | bits, in one instruction (from the plain expression the compiler makes two).
-template <u32 mask, u32 bits> TW_DEVICE u32 mask_or(u32 a) {
-#if defined(__CUDACC__)
-  u32 d;
-  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(a), "n"(mask), "n"(bits));
-  return d;
-#else
-  return (a & mask) | bits;
-#endif
-}
-// (a & mask) ^ bits, likewise.
+// (a & mask) ^ bits, in one instruction (from the plain expression the compiler makes two). Bits beyond the mask are set so.
 template <u32 mask, u32 bits> TW_DEVICE u32 mask_xor(u32 a) {
 #if defined(__CUDACC__)
   u32 d;

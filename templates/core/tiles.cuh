@@ -189,7 +189,7 @@ template <class Element, int bits> struct TileCodes {
   template <int r> TW_MEMBER static u32 pair(const u32* words, int step, u32 offset) {
     constexpr int kUp = up(r);
     const u32 low = words[Place::word(step, r)] >> (Place::shift(step, r, 0) - kUp);
-    const u32 v = mask_or<twice(((1u << Place::kLow) - 1) << kUp), twice(kHalf ? 0x6400u : 0x4300u)>(low) |
+    const u32 v = mask_xor<twice(((1u << Place::kLow) - 1) << kUp), twice(kHalf ? 0x6400u : 0x4300u)>(low) |
                   high(words, step, r, kUp + Place::kLow);
     if constexpr (!kHalf) return fma2<bf16>(v, twice(0x3f80u), offset);
     else if constexpr (kUp == 0) return sub_f16x2(v, offset);
@@ -213,7 +213,7 @@ template <class Element, int bits> struct TileCodes {
       } else {
         // 128 + the lower seven bits; the top bit decides whether 256 or 128 is taken off.
         const u32 both = prmt(word, 0u, r % 2 ? 0x4342u : 0x4140u);
-        v[r] = fma2<bf16>(mask_or<0x007f007fu, 0x43004300u>(both), 0x3f803f80u, minus(both & 0x00800080u));
+        v[r] = fma2<bf16>(mask_xor<0x007f007fu, 0x43004300u>(both), 0x3f803f80u, minus(both & 0x00800080u));
       }
     }
   }

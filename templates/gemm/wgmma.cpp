@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Knobs of the warpgroup kernel (wgmma.cuh), their legality and how it is written out.
 #include <fmt/format.h>
+#include <tilewright/arch.h>
 #include <tilewright/args.h>
 
 #include <cmath>
@@ -24,8 +25,6 @@ using tw::WgmmaKind;
 constexpr int kStripRows = 64, kPanelBytes = 128, kAtom = 1024;
 constexpr int kBlockShared = 1024;  // of shared memory, reserved per block by the hardware
 constexpr int kMaxStages = 8, kShelfStages = 3;
-constexpr int kSharedLimit = 227 * 1024;  // of a block, on every chip with these instructions
-constexpr int kWholeRows = 64;  // from here on a tile has many tokens: large tiles, whole blocks per SM
 constexpr int kTogether = 2;    // panels of x's blocks that are a piece
 
 struct Knobs {
@@ -155,7 +154,8 @@ bool has_shelf(const Knobs& k, const Operands& o) {
   if (!uneven(k, o) || o.deferred() || k.parts() > 1 || k.tail || o.c_bytes || o.y_bytes > 2 || (o.tiles && k.strips > 1)) return false;
   Knobs least = k;
   least.stages = kShelfStages;
-  return shared_bytes(least, o, true) <= kSharedLimit;
+  static const int limit = arch("sm_90a").shared_per_block;  // as on every chip with these instructions
+  return shared_bytes(least, o, true) <= limit;
 }
 int shared_bytes(const Knobs& k, const Operands& o) { return shared_bytes(k, o, has_shelf(k, o)); }
 
@@ -199,10 +199,10 @@ std::vector<Tile> large_tiles(const Gemm& g, const Operands& o, const Arch& arch
   std::vector<Tile> all;
   const auto tiles = [&](int strips, int groups, int turned, int step) {
     const std::int64_t along = turned ? g.n : g.m, across = turned ? g.m : g.n;  // of bm and of bn
-    for (int bm = 256; bm > kWholeRows; bm -= step) {
+    for (int bm = 256; bm > kFewTokens; bm -= step) {
       const Knobs k{bm, strips, groups, 1, 1, 2, 2, 1, 0, turned};
       const std::int64_t tiles_m = ceil_div(along, bm), tiles_n = ceil_div(across, k.bn());
-      const bool least = bm - step <= kWholeRows || ceil_div(along, bm - step) > tiles_m;  // with which as few tiles do
+      const bool least = bm - step <= kFewTokens || ceil_div(along, bm - step) > tiles_m;  // with which as few tiles do
       if (!least || !wgmma_legal(o.kind, bm) || accumulators(k, o) > most_accumulators(k, o)) continue;
       const std::int64_t clusters = arch.typical_sms / 2, pairs = tiles_m * ceil_div(tiles_n, 2), left = pairs % clusters;
       const auto add = [&](int tail, double waves) { all.push_back({bm, strips, groups, turned, tail, waves * (bm * k.bn() + kTileCost)}); };
@@ -240,7 +240,7 @@ class WarpgroupFamily final : public EnumeratedFamily {
       return fmt::format("w={} does not go with x={} unless it is packed as tiles", g->w.name(), g->x.name());
     if (!o) return fmt::format("w={} has no tiles for x={}", g->w.name(), g->x.name());
     if (g->k % o->panel_k() != 0) return fmt::format("k = {}: a multiple of {} is needed", g->k, o->panel_k());
-    if (o->codes && g->m > kWholeRows) return fmt::format("m = {}: of x={} {} tokens at most", g->m, g->x.name(), kWholeRows);
+    if (o->codes && g->m > kFewTokens) return fmt::format("m = {}: of x={} {} tokens at most", g->m, g->x.name(), kFewTokens);
     if (o->deferred() && o->tiles && g->k / o->panel_k() % 2 != 0)
       return fmt::format("k = {}: a multiple of {} is needed", g->k, 2 * o->panel_k());
     if (std::string why = no_sums(*g); !why.empty()) return why;
@@ -270,21 +270,21 @@ class WarpgroupFamily final : public EnumeratedFamily {
         while (k.stages > 1 && shared_bytes(k, o) > limit) --k.stages;
         if (k.stages < 2 || k.stages == last || shared_bytes(k, o) > limit) continue;
         const int least = k.panels < 8 || k.tail ? 3 : 2;  // two of eight panels hold as much as four of four
-        if (blocks == 2 && (k.stages < least || 2 * threads(k, o) > 1024 || uneven(k, o) || k.bm > kWholeRows || k.turned))
+        if (blocks == 2 && (k.stages < least || 2 * threads(k, o) > 1024 || uneven(k, o) || k.bm > kFewTokens || k.turned))
           continue;
         last = k.stages;
         out.push_back(k.candidate());
       }
       return out.size() > before;
     };
-    if (g.m > kWholeRows && o.blocks) {  // turned: bm of w's rows
+    if (g.m > kFewTokens && o.blocks) {  // turned: bm of w's rows
       for (int bm : {128, 192, 64})
         for (int strips : {1, 2})
           for (int cluster : {1, 2})
             if ((strips == 1 || bm <= 128) && (cluster == 1 || g.m > 128)) add({bm, strips, 2, 1, 1, 0, cluster, 1, 0, 1});
       return out;
     }
-    if (g.m > kWholeRows) {
+    if (g.m > kFewTokens) {
       for (const Tile& t : large_tiles(g, o, arch))
         for (int cluster : {1, 2}) {
           if (t.tail ? cluster == 1 : cluster == 2 && (t.turned ? g.m : g.n) <= kStripRows * t.strips * t.groups) continue;
@@ -366,8 +366,11 @@ class WarpgroupFamily final : public EnumeratedFamily {
     p.persistent = static_cast<std::uint32_t>(s.blocks_per_sm);
     p.overlap = true;
     p.map_count = o.tiles ? 1 : 2;
-    if (o.codes) p.maps[0] = blocks_map(g.x, k.bm / k.share(), k.share() > 1 ? 1 : k.panels / kTogether);
-    else p.maps[0] = map(o, k.bm / k.share(), k.share() > 1 ? 1 : k.panels);
+    if (o.codes) {
+      p.maps[0] = blocks_map(g.x, k.bm / k.share(), k.share() > 1 ? 1 : k.panels / kTogether);
+      return specialize(s);
+    }
+    p.maps[0] = map(o, k.bm / k.share(), k.share() > 1 ? 1 : k.panels);
     if (!o.tiles) p.maps[1] = map(o, std::min(k.bn(), 256), k.panels);
     TensorMapPlan &x = p.maps[k.turned ? 1 : 0], &w = p.maps[k.turned ? 0 : 1];
     x.pointer = offsetof(GemmArgs, x), x.rows_at = offsetof(GemmArgs, m), x.stride_at = offsetof(GemmArgs, ldx);
@@ -406,10 +409,11 @@ class WarpgroupFamily final : public EnumeratedFamily {
       // About a dozen instructions for eight weights, and the loop's own per panel; few warps and short stages wait
       // more.
       const double loop = k.warps ? 0.9 : 1.3;
-      const double waits = k.bm > kWholeRows ? 1.0
-                                             : (k.kgroups == 1 ? 1.25 : 1.0) * (k.panels == 2   ? 1.2
-                                                                                : k.panels == 4 ? 1.05
-                                                                                                : 1.0);
+      double waits = 1;
+      if (k.bm <= kFewTokens) {
+        const double along_k = k.kgroups == 4 ? 1.1 : k.kgroups == 1 && !k.warps ? 1.25 : 1.0;
+        waits = along_k * (k.panels == 2 ? 1.2 : k.panels == 4 ? 1.05 : 1.0);
+      }
       // Codes by codes: as many instructions for eight tokens as for weights, those that read x shared by strips.
       const double each = o.codes ? 0.7 + k.bm / 8.0 * (fast_path(g.w).offset ? 1.1 : 0.75) + k.bm / 8.0 * 0.65 / k.strips : 1.7 + loop;
       t.alu_ops = tiles_m * static_cast<double>(g.n) * static_cast<double>(g.k) * each * waits;

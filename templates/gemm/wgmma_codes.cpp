@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
 
 #include "templates/fast_path.h"
 #include "templates/gemm/gemm.h"
@@ -20,7 +19,6 @@ namespace {
 
 constexpr int kStripRows = 64, kPanels = 2, kStageK = kPieceK, kAtom = 1024, kRawStages = 2;
 constexpr int kMaxStages = 8;
-constexpr int kFewTokens = 64;  // as many are wgmma's
 
 struct Knobs {
   int bm, strips, groups, pieces, stages;
