@@ -159,10 +159,11 @@ bool has_shelf(const Knobs& k, const Operands& o) {
 }
 int shared_bytes(const Knobs& k, const Operands& o) { return shared_bytes(k, o, has_shelf(k, o)); }
 
+// Of blocks with one warpgroup of single warps, three win where tokens are 9 to 16 or numbers of tiles are odd; four never did.
+int most_blocks(const Knobs& k) { return k.warps && k.math_groups() == 1 ? 3 : 2; }
 int blocks_per_sm(const Knobs& k, const Operands& o, const Arch& arch) {
-  return 2 * (shared_bytes(k, o) + kBlockShared) <= arch.shared_per_sm && 2 * threads(k, o) <= 1024 && !uneven(k, o)
-             ? 2
-             : 1;
+  if (uneven(k, o)) return 1;
+  return std::max(1, std::min({arch.shared_per_sm / (shared_bytes(k, o) + kBlockShared), 1024 / threads(k, o), most_blocks(k)}));
 }
 
 // Tokens per tile where they are few: what the instruction takes, as close above m as possible (a box with rows beyond the
@@ -254,7 +255,7 @@ class WarpgroupFamily final : public EnumeratedFamily {
     const Operands o = *operands(g);
     const std::int64_t panels_of_k = g.k / o.panel_k();
     std::vector<Candidate> out;
-    // The ring as deep as shared memory allows, for one block per SM or for two.
+    // The ring as deep as shared memory allows, for one block per SM or for more.
     const auto add = [&](Knobs k) {
       const std::size_t before = out.size();
       if (o.tiles && panels_of_k % k.panels != 0) return false;  // coded stages are whole
@@ -264,13 +265,14 @@ class WarpgroupFamily final : public EnumeratedFamily {
       if (k.split > 1 && panels_of_k / k.panels < 2ll * k.split) return false;
       if (k.bm % (8 * k.share()) != 0 || (o.tiles == nullptr && k.bn() > 256 && k.panels > 1)) return false;
       int last = 0;
-      for (int blocks : {1, 2}) {
+      for (int blocks = 1; blocks <= most_blocks(k); ++blocks) {
         k.stages = kMaxStages;
         const int limit = std::min(arch.shared_per_block, arch.shared_per_sm / blocks - kBlockShared);
         while (k.stages > 1 && shared_bytes(k, o) > limit) --k.stages;
         if (k.stages < 2 || k.stages == last || shared_bytes(k, o) > limit) continue;
+        if (k.warps && blocks * k.math_groups() * k.strips < 2) continue;  // too few instructions that do not wait for each other
         const int least = k.panels < 8 || k.tail ? 3 : 2;  // two of eight panels hold as much as four of four
-        if (blocks == 2 && (k.stages < least || 2 * threads(k, o) > 1024 || uneven(k, o) || k.bm > kFewTokens || k.turned))
+        if (blocks > 1 && (k.stages < least || blocks * threads(k, o) > 1024 || uneven(k, o) || k.bm > kFewTokens || k.turned))
           continue;
         last = k.stages;
         out.push_back(k.candidate());
@@ -309,7 +311,7 @@ class WarpgroupFamily final : public EnumeratedFamily {
     const int warps = o.codes || (o.tiles && !is_fp8(o.kind) && bm <= 16);
     const int least_panels = panels_of_k % 2 != 0 ? 1 : warps && panels_of_k % 4 == 0 ? 4 : 2;
     const int most_panels = panels_of_k % 2 != 0 ? 1 : 8;
-    const int most_kgroups = !o.tiles ? 2 : o.deferred() || bm <= 16 ? 4 : 1;
+    const int most_kgroups = !o.tiles || (warps && o.element == 2) ? 2 : warps || o.deferred() ? 4 : 1;
     for (int groups : {1, 2})
       for (int kgroups = 1; kgroups <= most_kgroups; kgroups *= 2)
         for (int strips : {1, 2})
@@ -412,10 +414,13 @@ class WarpgroupFamily final : public EnumeratedFamily {
       double waits = 1;
       if (k.bm <= kFewTokens) {
         const double along_k = k.kgroups == 4 ? 1.1 : k.kgroups == 1 && !k.warps ? 1.25 : 1.0;
-        waits = along_k * (k.panels == 2 ? 1.2 : k.panels == 4 ? 1.05 : 1.0);
+        waits = along_k * (k.panels == 2 ? 1.2 : k.panels == 4 ? 1.05 : 1.0) * (k.warps && k.tail ? 1.2 : 1.0);
       }
-      // Codes by codes: as many instructions for eight tokens as for weights, those that read x shared by strips.
-      const double each = o.codes ? 0.7 + k.bm / 8.0 * (fast_path(g.w).offset ? 1.1 : 0.75) + k.bm / 8.0 * 0.65 / k.strips : 1.7 + loop;
+      // Single warps read x themselves, for all their strips at once. Codes by codes: as many instructions for eight tokens as for weights.
+      const double eights = k.bm / 8.0;  // of tokens
+      const double each = o.codes   ? 0.7 + eights * (fast_path(g.w).offset ? 1.1 : 0.75) + eights * 0.65 / k.strips
+                          : k.warps ? 1.7 + loop + (eights - 1) * 0.8 / k.strips
+                                    : 1.7 + loop;
       t.alu_ops = tiles_m * static_cast<double>(g.n) * static_cast<double>(g.k) * each * waits;
       t.alu_in_flight = 4;
     }
