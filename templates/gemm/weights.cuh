@@ -59,17 +59,17 @@ template <class X, class W, int STRIPS, int PANELS, int TOKENS = 0> struct TileW
   TW_MEMBER static void prefetch(const Args& args, const Shape& shape, const TensorMap*, i64 n0, i64 kb) {
     const i64 row_tiles = shape.k / kPanelK;
     const u8* codes = static_cast<const u8*>(args.w.data) + (n0 / 64 * row_tiles + kb * PANELS) * kTileBytes;
-    TW_NO_UNROLL for (int s = 0; s < strips(shape, n0); ++s) bulk_prefetch(codes + s * row_tiles * kTileBytes, PANELS * kTileBytes);
+    for (int s = 0; s < strips(shape, n0); ++s) bulk_prefetch(codes + s * row_tiles * kTileBytes, PANELS * kTileBytes);
   }
   TW_MEMBER static void load(u8* to, const Args& args, const Shape& shape, const TensorMap*, i64 n0, i64 kb, u64* barrier, u64 policy) {
     const int count = strips(shape, n0);
     const i64 row_tiles = shape.k / kPanelK, row_chunks = kChunks ? ceil_div64(shape.k, max2(1, Tile::kScaleK)) : 0;
     const u8* codes = static_cast<const u8*>(args.w.data) + (n0 / 64 * row_tiles + kb * PANELS) * kTileBytes;
-    TW_NO_UNROLL for (int s = 0; s < count; ++s)
+    for (int s = 0; s < count; ++s)
       bulk_load(to + s * PANELS * kTileBytes, codes + s * row_tiles * kTileBytes, PANELS * kTileBytes, barrier, policy);
     if constexpr (kChunks > 0) {
       const u8* scales = static_cast<const u8*>(args.w.scales) + (n0 / 64 * row_chunks + kb * BK / Tile::kScaleK) * kChunkBytes;
-      TW_NO_UNROLL for (int s = 0; s < count; ++s)
+      for (int s = 0; s < count; ++s)
         bulk_load(to + kCodeBytes + s * kChunks * kChunkBytes, scales + s * row_chunks * kChunkBytes, kChunks * kChunkBytes, barrier, policy);
     }
   }

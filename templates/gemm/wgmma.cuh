@@ -135,7 +135,7 @@ struct Warpgroups {
     i64 n0, m0;
     while (tiles.next(n0, m0)) {
       const bool alone = TAIL == kClusterTail && tiles.part;  // blocks have the same tokens, but different stages
-      TW_NO_UNROLL for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
+      for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
         u64* full = ring.full + ring.stage;
         const bool fresh = !kFew || begun == 0;
         if (!fresh) {
