@@ -259,7 +259,7 @@ class GemmBench {
       for (RivalTime& t : other->times()) t.sustained = t.replay.sustained(settings_.sustained);
       std::this_thread::sleep_for(kRecovery);
     }
-    for (Ours& o : all) conclude(job, o, all.front(), static_cast<double>(rotation.weight_bytes()), other, no_rival);
+    for (Ours& o : all) conclude(job, o, all.front(), other, no_rival);
   }
 
   static Measured result(const Job& job, std::int64_t m, double weight_bytes) {
@@ -268,11 +268,12 @@ class GemmBench {
     return r;
   }
 
-  void conclude(const Job& job, const Ours& o, const Ours& first, double weight_bytes, Rival* other,
-                const std::string& no_rival) {
+  void conclude(const Job& job, const Ours& o, const Ours& first, Rival* other, const std::string& no_rival) {
+    const Problem problem = Problem::parse(o.text);
+    // Of w's own format: what a packing adds to it is read too, but is nobody's gain.
+    const double weight_bytes = static_cast<double>(problem.gemm()->w.total_bytes(problem.gemm()->n, problem.gemm()->k));
     Measured r = result(job, o.m, weight_bytes);
     r.problem = o.text;
-    const Problem problem = Problem::parse(o.text);
     r.us = median(o.samples), r.low = percentile(o.samples, 0.2), r.high = percentile(o.samples, 0.8);
     r.weight_bytes = weight_bytes;
     r.tflops = problem.ops() / r.us * 1e-6, r.tbps = problem.min_bytes() / r.us * 1e-6;
