@@ -270,13 +270,15 @@ class GemmBench {
 
   void conclude(const Job& job, const Ours& o, const Ours& first, Rival* other, const std::string& no_rival) {
     const Problem problem = Problem::parse(o.text);
-    // Of w's own format: what a packing adds to it is read too, but is nobody's gain.
-    const double weight_bytes = static_cast<double>(problem.gemm()->w.total_bytes(problem.gemm()->n, problem.gemm()->k));
+    // Bytes are w's own format's: what a packing adds is read too, but is nobody's gain.
+    Gemm stored = *problem.gemm();
+    stored.packing = Packing::none;
+    const double weight_bytes = static_cast<double>(stored.w.total_bytes(stored.n, stored.k));
     Measured r = result(job, o.m, weight_bytes);
     r.problem = o.text;
     r.us = median(o.samples), r.low = percentile(o.samples, 0.2), r.high = percentile(o.samples, 0.8);
     r.weight_bytes = weight_bytes;
-    r.tflops = problem.ops() / r.us * 1e-6, r.tbps = problem.min_bytes() / r.us * 1e-6;
+    r.tflops = problem.ops() / r.us * 1e-6, r.tbps = Problem(stored).min_bytes() / r.us * 1e-6;
     r.choice = o.report.choice.candidate.text(), r.first = o.report.first.text(), r.tune_seconds = o.report.seconds;
     for (const Outcome& c : o.report.outcomes)
       r.outcomes.push_back({{"candidate", c.candidate.text()},

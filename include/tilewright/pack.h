@@ -5,7 +5,7 @@
 // Streams of a packed w:
 //   data    the codes in tiles of 64 rows: as many bytes as they have bits
 //   scales  what the format keeps beside its codes, in the order of the tiles; also for formats whose blocks hold their
-//           scales. A format with a float per row keeps that stream as it is
+//           scales. A format with a float per row keeps that stream as it is; mxfp4's are bf16 here, a byte more each
 //   global  as it is
 #pragma once
 
