@@ -177,15 +177,15 @@ double Replay::sustained(double seconds) const {
 }
 
 Rotation::Rotation(const Cuda& cuda, const Device& device, std::span<const Piece> pieces, double cold_bytes) {
-  std::size_t scratch = 0;
+  std::size_t scratch = 0, weight_bytes = 0;
   for (const Piece& p : pieces) {
     std::size_t& end = p.scratch ? scratch : stride_;
     offsets_.push_back(end);
     scratch_.push_back(p.scratch);
     end += (std::max<std::size_t>(1, p.bytes) + kAlign - 1) / kAlign * kAlign;
-    if (p.weights) weight_bytes_ += p.bytes;
+    if (p.weights) weight_bytes += p.bytes;
   }
-  const double wanted = std::floor(cold_bytes / static_cast<double>(std::max<std::size_t>(1, weight_bytes_))) + 2;
+  const double wanted = std::floor(cold_bytes / static_cast<double>(std::max<std::size_t>(1, weight_bytes))) + 2;
   const double room = std::floor((kFreeShare * static_cast<double>(cuda.free_bytes()) - static_cast<double>(scratch)) /
                                  static_cast<double>(stride_));
   if (room < 2) throw Error(ErrorCode::too_large, "buffers", fmt::format("{} bytes", stride_), "twice that must fit");

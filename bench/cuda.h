@@ -78,7 +78,6 @@ class Rotation {
   Rotation(const Cuda& cuda, const Device& device, std::span<const Piece> pieces, double cold_bytes);
   int copies() const { return copies_; }
   std::size_t bytes() const { return arena_.size(); }
-  std::size_t weight_bytes() const { return weight_bytes_; }  // of one copy
   void* at(int copy, int piece) const;
   std::vector<void*> pointers(int copy) const;
   void download(std::span<std::byte> to, int piece, std::size_t offset) const;  // of copy 0
@@ -91,7 +90,7 @@ class Rotation {
   Memory arena_;
   std::vector<std::size_t> offsets_;
   std::vector<bool> scratch_;
-  std::size_t stride_ = 0, weight_bytes_ = 0;
+  std::size_t stride_ = 0;
   int copies_ = 0;
 };
 

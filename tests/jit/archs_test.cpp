@@ -8,17 +8,12 @@
 #include <tilewright/family.h>
 #include <tilewright/kernel.h>
 
+#include "jit_test.h"
 #include "support/catch.h"
 
 using namespace tilewright;
 
 namespace {
-
-CompileOptions from_env() {
-  CompileOptions options;
-  if (const char* path = std::getenv("TILEWRIGHT_NVRTC")) options.nvrtc = path;
-  return options;
-}
 
 void compile_some(const Problem& problem, const Arch& target, const CompileOptions& options) {
   for (const Family* family : families(problem.op())) {
@@ -38,7 +33,8 @@ void compile_some(const Problem& problem, const Arch& target, const CompileOptio
 }  // namespace
 
 TEST_CASE("every family compiles for every generation of chips", "[archs]") {
-  const CompileOptions options = from_env();
+  CompileOptions options;
+  if (const char* path = std::getenv("TILEWRIGHT_NVRTC")) options.nvrtc = path;
   const char* target = GENERATE("sm_75", "sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a");
   for (const char* text :
        {"gemm x=q8_1 w=q4_0 y=f32 m=1 n=4096 k=4096", "gemm x=q8_1 w=q4_k y=f16 m=64 n=4096 k=4096 bias=f32 act=silu",
@@ -82,7 +78,7 @@ TEST_CASE("Hopper's largest tiles neither spill nor serialize their matrix instr
   for (const auto& tile : tiles) {
     INFO(tile.problem << " by " << tile.candidate);
     const Source source = family("gemm", "wgmma").source(Problem::parse(tile.problem), hopper, Candidate::parse(tile.candidate));
-    const Binary binary = compile(source, hopper, from_env());
+    const Binary binary = compile(source, hopper, test::real_compiler());
     CHECK(binary.resources.spill_bytes == 0);
     CHECK_FALSE(binary.resources.serialized);
   }
