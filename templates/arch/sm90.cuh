@@ -291,6 +291,17 @@ TW_DEVICE void pin(u32 (&a)[4]) {
 #endif
 }
 
+// A fragment is complete before whatever comes next, for ptxas too, to which pin() says nothing: it would compute what is only used
+// after a wait after that wait. So a store that never happens reads it; `never` is false, which the compiler must not know.
+TW_DEVICE void complete(const u32 (&a)[4], bool never, const void* shared) {
+#if defined(__CUDACC__)
+  if (never)
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(shared)), "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]) : "memory");
+#else
+  (void)a, (void)never, (void)shared;
+#endif
+}
+
 // All lanes have come past what they did before the last aligned instruction. Only the emulator needs to be told; a real
 // synchronization between matrix instructions would serialize them (C7513).
 TW_DEVICE void lanes_together() {

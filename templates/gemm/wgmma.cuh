@@ -63,13 +63,20 @@ struct Warpgroups {
   using Sum = select<kDeferred, float, Product>;
   using Scales = BlockScales<X, W, BM, STRIPS>;
 
+  // Few tokens: what a launch begins with weighs most. Where weights are constant, the next one's blocks come as soon as there is room
+  // for them, and load theirs while this one still runs.
+  static constexpr bool kFew = BM <= 64 && !TURNED;
+
   // Many accumulators need more registers than an even share: then the producer is a warpgroup that hands its own over.
-  // (Its addresses take 72; at 56 they spill. kShort, whose loops are the shortest, they fit into 40.)
+  // (Its addresses take 72; where less is left for them, the pairs of formats and tiles were looked through for spills.)
   static constexpr bool kThree = GROUPS * KGROUPS == 3;
   static constexpr bool kUneven = kThree || (GROUPS * KGROUPS == 2 && (STRIPS + (kDeferred && !WARPS ? 1 : 0)) * BM / 2 >= (Weights::kRegisters ? 80 : 96));
   static constexpr int kMath = 128 * GROUPS * KGROUPS, kThreads = kMath + (kUneven ? 128 : 32);
   static constexpr bool kShort = TURNED && !SHELF;
-  static constexpr int kMathRegisters = kThree ? 144 : kShort ? 232 : 216, kProducerRegisters = kThree ? 80 : kShort ? 40 : 72;
+  // Sums of bytes are converted before they are added up: a panel's fragments are complete before the last one's products are.
+  static constexpr bool kAhead = kDeferred && Weights::kRegisters && kKind == WgmmaKind::s8 && !kFew;
+  static constexpr int kMathRegisters = kThree ? 144 : kShort || (kAhead && BM > 144) ? 232 : kAhead ? 224 : 216;
+  static constexpr int kProducerRegisters = 65536 / kThreads / 8 * 8 * (kThreads / 128) - GROUPS * KGROUPS * kMathRegisters;
   static constexpr int kStripRows = 64, BN = kStripRows * STRIPS * GROUPS;
   static constexpr int kPanelK = Weights::kPanelK;
   static constexpr int BK = kPanelK * PANELS;
@@ -123,9 +130,6 @@ struct Warpgroups {
   using Parts = select<(kParts > 1), StreamKFew<Sum, BM, BN>, StreamK<Sum, STRIPS, kSums, GROUPS, CLUSTER, kRingBytes>>;
 
   // ---- producer: one thread
-  // Few tokens: what a launch begins with weighs most. Where weights are constant, the next one's blocks come as soon as there is room
-  // for them, and load theirs while this one still runs.
-  static constexpr bool kFew = BM <= 64 && !TURNED;
   TW_MEMBER static void produce(const Args& args, const Shape& shape, const TensorMap* x_map, const TensorMap* w_map, Ring ring,
                                 Tiles tiles, int begun) {
     if (kFew && shape.constant_weights) launch_dependent_grids();

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the warpgroup kernel multiplies: a part of k of one tile, stage by stage, into a thread's sums. P is the kernel (wgmma.cuh),
-// whose ring and tile these are. Five ways, by where weights come from and whether scales apply to products:
-//   multiply           by warpgroups, sums in the matrix units: plain weights from shared memory, coded ones unpacked into registers
+// whose ring and tile these are. Six ways, by where weights come from and whether scales apply to products:
+//   multiply_plain     by warpgroups, sums in the matrix units, both operands from shared memory
+//   multiply_unpacked  the same of coded weights, unpacked into registers
 //   multiply_warps     WARPS: coded weights by single warps
 //   multiply_codes     the same where x is codes too, in blocks with scales
 //   multiply_apart     plain weights, a panel's products added up outside the matrix units
@@ -33,82 +34,91 @@ template <class X, class P> struct WarpgroupProducts {
     TW_UNROLL for (int s = 0; s < STRIPS; ++s)
       TW_UNROLL for (int i = 0; i < kSums; ++i) sums[s][i] = 0;
     const u32 x_base = wgmma_descriptor(ring.stages);
+    if constexpr (P::kCodes) multiply_codes(ring, tiles, sums, group, k_group, thread, lane);
+    else if constexpr (P::kWarps) multiply_warps(ring, tiles, sums, group, k_group, thread, lane);
+    else if constexpr (kDeferred && !Weights::kRegisters) multiply_apart(ring, tiles, scales, sums, x_base, group, k_group, lane);
+    else if constexpr (kDeferred) multiply_deferred(ring, tiles, sums, x_base, group, k_group, thread, lane);
+    else if constexpr (Weights::kRegisters) multiply_unpacked(ring, tiles, sums, x_base, group, k_group, thread, lane);
+    else multiply_plain(ring, tiles, sums, x_base, group, k_group, lane);
+  }
+
+  // Descriptors count in units of 16 bytes. Known to be equal in a warp, they are not moved from its threads' registers one by one. (Where
+  // tokens are many, the compiler knows.)
+  TW_MEMBER static u32 stage_of(u32 base, const Ring& ring) {
+    const int at = static_cast<int>(base) + ring.stage * (kStageBytes / 16);
+    return static_cast<u32>(P::kFew ? uniform(at) : at);
+  }
+  static constexpr u32 kPanel = kPanelBytes / 16;
+
+  TW_MEMBER static void multiply_plain(Ring& ring, const Tiles& tiles, Sums& sums, u32 x_base, int group, int k_group, int lane) {
     int previous = -1;
-    if constexpr (P::kCodes) {
-      multiply_codes(ring, tiles, sums, group, k_group, thread, lane);
-      return;
-    } else if constexpr (P::kWarps) {
-      multiply_warps(ring, tiles, sums, group, k_group, thread, lane);
-      return;
-    } else if constexpr (kDeferred && !Weights::kRegisters) {
-      multiply_apart(ring, tiles, scales, sums, x_base, group, k_group, lane);
-      return;
-    } else if constexpr (kDeferred) {
-      multiply_deferred(ring, tiles, sums, x_base, group, k_group, thread, lane);
-      return;
-    } else if constexpr (!Weights::kRegisters) {
-      TW_NO_UNROLL for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
-        barrier_wait(ring.full + ring.stage, ring.phase);
-        const u32 x = x_base + ring.stage * (kStageBytes / 16), w = x + (kXBytes + group * STRIPS * kStripRows * 128) / 16;
-        wgmma_fence();
-        TW_UNROLL for (int i = 0; i < kItems; ++i) {
-          const int p = k_group * kItems + i;
-          TW_UNROLL for (int step = 0; step < 4; ++step)  // 32 bytes of a row each; descriptors count in units of 16
-            TW_UNROLL for (int s = 0; s < STRIPS; ++s)
-              Wgmma<kKind, BM>::ss(sums[s], w + static_cast<u32>(p * BN * 128 + s * kStripRows * 128 + step * 32) / 16,
-                              x + static_cast<u32>(p * kPanelBytes + step * 32) / 16, true);
-        }
-        wgmma_commit();
-        wgmma_wait<1>();  // the stage before is read
-        if (previous >= 0) P::release(ring, previous, lane);
-        previous = ring.stage;
-        ring.advance();
+    TW_NO_UNROLL for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
+      const u32 x = stage_of(x_base, ring), w = x + kXBytes / 16 + group * STRIPS * kStripRows * 8;
+      barrier_wait(ring.full + ring.stage, ring.phase);
+      wgmma_fence();
+      TW_UNROLL for (int i = 0; i < kItems; ++i) {
+        const int p = k_group * kItems + i;
+        TW_UNROLL for (int step = 0; step < 4; ++step)  // 32 bytes of a row each
+          TW_UNROLL for (int s = 0; s < STRIPS; ++s)
+            Wgmma<kKind, BM>::ss(sums[s], w + static_cast<u32>(p * BN * 128 + s * kStripRows * 128 + step * 32) / 16,
+                            x + static_cast<u32>(p * kPanelBytes + step * 32) / 16, true);
       }
-    } else {
-      // A batch of steps is unpacked while the one before multiplies: a whole panel where registers allow two panels'
-      // fragments, else a step. Its codes have been read from shared memory one panel before.
-      constexpr int kBatches = kItems * STRIPS;
-      constexpr bool kWhole = STRIPS * kSums <= 64 && kBatches % 2 == 0;
-      u32 a[kWhole ? 2 : 1][4][4];
-      u32 words[2][Weights::kWords];
-      typename Weights::Tile::Scales scales[2];
-      for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
-        barrier_wait(ring.full + ring.stage, ring.phase);
-        const auto read = [&](int item) {
-          const int i = item / STRIPS, strip = group * STRIPS + item % STRIPS;
-          Weights::template read_codes<kItems>(ring.w(), strip, k_group, i, thread % 128, words[item % 2]);
-          scales[item % 2] = Weights::template read_scales<kItems>(ring.w(), strip, kb, k_group, i, thread % 128);
-        };
-        read(0);
-        TW_UNROLL for (int item = 0; item < kBatches; ++item) {
-          const int p = k_group * kItems + item / STRIPS, s = item % STRIPS;
-          const u32 x = x_base + (ring.stage * kStageBytes + p * kPanelBytes) / 16;
-          if (item + 1 < kBatches) read(item + 1);
-          if constexpr (kWhole) {
-            u32(&batch)[4][4] = a[item % 2];
-            wgmma_wait<4>();  // what this batch held is read
-            if (item == 1 && previous >= 0) P::release(ring, previous, lane);
-            TW_UNROLL for (int step = 0; step < 4; ++step)
-              Weights::Tile::fragment(words[item % 2], step, scales[item % 2], batch[step]), pin(batch[step]);
-            TW_UNROLL for (int step = 0; step < 4; ++step) {
-              wgmma_fence();
-              Wgmma<kKind, BM>::rs(sums[s], batch[step], x + step * 2, true);
-              wgmma_commit();
-            }
-          } else {
-            TW_UNROLL for (int step = 0; step < 4; ++step) {
-              wgmma_wait<3>();
-              if (item == 0 && step == 3 && previous >= 0) P::release(ring, previous, lane);
-              Weights::Tile::fragment(words[item % 2], step, scales[item % 2], a[0][step]);
-              wgmma_fence();
-              Wgmma<kKind, BM>::rs(sums[s], a[0][step], x + step * 2, true);
-              wgmma_commit();
-            }
+      wgmma_commit();
+      wgmma_wait<1>();  // the stage before is read
+      if (previous >= 0) P::release(ring, previous, lane);
+      previous = ring.stage;
+      ring.advance();
+    }
+    wgmma_wait<0>();
+    if (previous >= 0) P::release(ring, previous, lane);
+  }
+
+  // A batch of steps is unpacked while the one before multiplies: a whole panel where registers allow two panels' fragments, else
+  // a step. Its codes have been read from shared memory one panel before.
+  TW_MEMBER static void multiply_unpacked(Ring& ring, const Tiles& tiles, Sums& sums, u32 x_base, int group, int k_group, int thread, int lane) {
+    constexpr int kBatches = kItems * STRIPS;
+    constexpr bool kWhole = STRIPS * kSums <= 64 && kBatches % 2 == 0;
+    u32 a[kWhole ? 2 : 1][4][4];  // until the last wait: products read it
+    u32 words[2][Weights::kWords];
+    typename Weights::Tile::Scales scales[2];
+    int previous = -1;
+    for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
+      const u32 x_stage = stage_of(x_base, ring);
+      barrier_wait(ring.full + ring.stage, ring.phase);
+      const auto read = [&](int item) {
+        const int i = item / STRIPS, strip = group * STRIPS + item % STRIPS;
+        Weights::template read_codes<kItems>(ring.w(), strip, k_group, i, thread % 128, words[item % 2]);
+        scales[item % 2] = Weights::template read_scales<kItems>(ring.w(), strip, kb, k_group, i, thread % 128);
+      };
+      read(0);
+      TW_UNROLL for (int item = 0; item < kBatches; ++item) {
+        const int p = k_group * kItems + item / STRIPS, s = item % STRIPS;
+        const u32 x = x_stage + p * kPanel;
+        if (item + 1 < kBatches) read(item + 1);
+        if constexpr (kWhole) {
+          u32(&batch)[4][4] = a[item % 2];
+          wgmma_wait<4>();  // what this batch held is read
+          if (item == 1 && previous >= 0) P::release(ring, previous, lane);
+          TW_UNROLL for (int step = 0; step < 4; ++step)
+            Weights::Tile::fragment(words[item % 2], step, scales[item % 2], batch[step]), pin(batch[step]);
+          TW_UNROLL for (int step = 0; step < 4; ++step) {
+            wgmma_fence();
+            Wgmma<kKind, BM>::rs(sums[s], batch[step], x + step * 2, true);
+            wgmma_commit();
+          }
+        } else {
+          TW_UNROLL for (int step = 0; step < 4; ++step) {
+            wgmma_wait<3>();
+            if (item == 0 && step == 3 && previous >= 0) P::release(ring, previous, lane);
+            Weights::Tile::fragment(words[item % 2], step, scales[item % 2], a[0][step]);
+            wgmma_fence();
+            Wgmma<kKind, BM>::rs(sums[s], a[0][step], x + step * 2, true);
+            wgmma_commit();
           }
         }
-        previous = ring.stage;
-        ring.advance();
       }
+      previous = ring.stage;
+      ring.advance();
     }
     wgmma_wait<0>();
     if (previous >= 0) P::release(ring, previous, lane);
@@ -256,14 +266,14 @@ template <class X, class P> struct WarpgroupProducts {
         const i64 kb = first + stage;
         if (stage > 0 && kb == tiles.k_end) break;
         barrier_wait(ring.full + ring.stage, ring.phase);
+        const u32 at = stage_of(x_base, ring);
         TW_UNROLL for (int i = 0; i < kItems; ++i)
           TW_UNROLL for (int s = 0; s < STRIPS; ++s) {
             const int p = k_group * kItems + i, set = kAhead ? (stage * kItems + i) % 2 : 0;
             if constexpr (Scales::kAny && !kAhead) {
               if (s == 0) factors[0] = scales.at(kb * PANELS + p);
             }
-            const u32 x = x_base + (ring.stage * kStageBytes + p * kPanelBytes) / 16;
-            const u32 w = x_base + (ring.stage * kStageBytes + kXBytes + (p * BN + (group * STRIPS + s) * kStripRows) * 128) / 16;
+            const u32 x = at + p * kPanel, w = at + kXBytes / 16 + (p * BN + (group * STRIPS + s) * kStripRows) * 8;
             await_turn(group, k_group);
             wgmma_fence();
             TW_UNROLL for (int step = 0; step < 4; ++step) Wgmma<kKind, BM>::ss(products, w + step * 2, x + step * 2, step > 0);
@@ -317,8 +327,9 @@ template <class X, class P> struct WarpgroupProducts {
     barrier_wait(ring.full + ring.stage, ring.phase);
     unpack(ring, tiles.k_begin, 0, a[0], scales[0]);
     for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
+      const u32 x_stage = stage_of(x_base, ring) + k_group * kItems * kPanel;
       TW_UNROLL for (int i = 0; i < kItems; ++i) {
-        const u32 x = x_base + (ring.stage * kStageBytes + (k_group * kItems + i) * kPanelBytes) / 16;
+        const u32 x = P::kFew ? x_stage + i * kPanel : x_base + (ring.stage * kStageBytes + (k_group * kItems + i) * kPanelBytes) / 16;
         wgmma_fence();
         TW_UNROLL for (int step = 0; step < 4; ++step) Wgmma<kKind, BM>::rs(products, a[i % 2][step], x + step * 2, step > 0);
         wgmma_commit();
@@ -329,6 +340,8 @@ template <class X, class P> struct WarpgroupProducts {
           barrier_wait(next.full + next.stage, next.phase);
         }
         unpack(next, next_kb, (i + 1) % kItems, a[(i + 1) % 2], scales[(i + 1) % 2]);  // after the last: again, and not used
+        if constexpr (P::kAhead)
+          TW_UNROLL for (int step = 0; step < 4; ++step) complete(a[(i + 1) % 2][step], static_cast<i32>(kb) < 0, ring.stages);
         wgmma_wait<0>();
         if (i + 1 == kItems) P::release(ring, ring.stage, lane);
         TW_UNROLL for (int j = 0; j < kSums; ++j)
