@@ -18,7 +18,7 @@ Contract contract(const Gemm& gemm);
 // Why no kernel that reads w as its format stores it serves the problem; empty if some may.
 std::string not_plain(const Problem& problem);
 
-// Up to here tokens are few on Hopper: one tile has them all, small enough for two blocks per multiprocessor. Codes by codes are
+// Up to here tokens are few on Hopper: one tile has them all, small enough for several blocks per multiprocessor. Codes by codes are
 // wgmma's then, and wgmma_codes' with more.
 inline constexpr int kFewTokens = 64;
 

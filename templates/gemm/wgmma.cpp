@@ -55,6 +55,7 @@ struct Knobs {
     return c;
   }
   int bn() const { return kStripRows * strips * groups; }
+  int columns() const { return std::max(bm, 8); }  // of the matrix instruction
   int share() const { return split > 1 ? 1 : cluster; }
   int parts() const { return split * kgroups; }
   int math_groups() const { return groups * kgroups; }
@@ -81,7 +82,7 @@ struct Operands {  // what the kernel needs to know of a problem's formats
 };
 
 // Accumulators of a thread; where they are many, the producer is a warpgroup that hands registers over.
-int accumulators(const Knobs& k, const Operands& o) { return (k.strips + (o.deferred() && !k.warps ? 1 : 0)) * k.bm / 2; }
+int accumulators(const Knobs& k, const Operands& o) { return (k.strips + (o.deferred() && !k.warps ? 1 : 0)) * k.columns() / 2; }
 bool uneven(const Knobs& k, const Operands& o) {
   return k.math_groups() == 3 || (k.math_groups() == 2 && accumulators(k, o) >= (o.tiles ? 80 : 96));
 }
@@ -140,12 +141,12 @@ int stage_bytes(const Knobs& k, const Operands& o) {
   return x + (w + kAtom - 1) / kAtom * kAtom;
 }
 int shared_bytes(const Knobs& k, const Operands& o, bool shelf) {
-  const int slot = k.parts() * k.bm * (k.bn() / k.split) * 4;
+  const int slot = k.parts() * k.columns() * (k.bn() / k.split) * 4;
   const int turn = shelf           ? tw::gemm::shelf_bytes(k.bm, k.bn(), k.turned, o.y_bytes)
                    : k.parts() > 1 ? 2 * slot
                    : k.turned      ? 4 * k.groups * tw::gemm::turned_outlet_bytes(o.y_bytes, o.c_bytes)
-                                   : k.groups * tw::gemm::outlet_bytes(k.bm, o.y_bytes, o.c_bytes);
-  return k.stages * stage_bytes(k, o) + turn + (k.turned ? 0 : k.math_groups() * k.bm * o.row_bytes) + 16 * k.stages +
+                                   : k.groups * tw::gemm::outlet_bytes(k.columns(), o.y_bytes, o.c_bytes);
+  return k.stages * stage_bytes(k, o) + turn + (k.turned ? 0 : k.math_groups() * k.columns() * o.row_bytes) + 16 * k.stages +
          (k.tail == tw::gemm::kStreamK || shelf ? 16 * k.groups : k.parts() > 1 || k.tail ? 16 : 0);
 }
 // Whether whole tiles wait for being stored: where warps are idle, and a ring deep enough remains. (Coded weights with two strips would
@@ -167,8 +168,9 @@ int blocks_per_sm(const Knobs& k, const Operands& o, const Arch& arch) {
 }
 
 // Tokens per tile where they are few: what the instruction takes, as close above m as possible (a box with rows beyond the
-// matrix costs more than one without).
-int few_rows(std::int64_t m) {
+// matrix costs more than one without); of one token single warps read the only row for all columns.
+int few_rows(std::int64_t m, bool one) {
+  if (m == 1 && one) return 1;
   int bm = 8;
   while (bm < m) bm *= 2;
   return bm;
@@ -260,10 +262,10 @@ class WarpgroupFamily final : public EnumeratedFamily {
       const std::size_t before = out.size();
       if (o.tiles && panels_of_k % k.panels != 0) return false;  // coded stages are whole
       if (!o.tiles && k.panels > 1 && panels_of_k < k.panels) return false;
-      if (!scales_fit(k, o) || !wgmma_legal(o.kind, k.bm) || accumulators(k, o) > most_accumulators(k, o)) return false;
+      if (!scales_fit(k, o) || !wgmma_legal(o.kind, k.columns()) || accumulators(k, o) > most_accumulators(k, o)) return false;
       if (o.deferred() && o.tiles && !k.warps && (k.strips > 1 || k.panels / k.kgroups % 2 != 0)) return false;
       if (k.split > 1 && panels_of_k / k.panels < 2ll * k.split) return false;
-      if (k.bm % (8 * k.share()) != 0 || (o.tiles == nullptr && k.bn() > 256 && k.panels > 1)) return false;
+      if (k.columns() % (8 * k.share()) != 0 || (o.tiles == nullptr && k.bn() > 256 && k.panels > 1)) return false;
       int last = 0;
       for (int blocks = 1; blocks <= most_blocks(k); ++blocks) {
         k.stages = kMaxStages;
@@ -271,6 +273,8 @@ class WarpgroupFamily final : public EnumeratedFamily {
         while (k.stages > 1 && shared_bytes(k, o) > limit) --k.stages;
         if (k.stages < 2 || k.stages == last || shared_bytes(k, o) > limit) continue;
         if (k.warps && blocks * k.math_groups() * k.strips < 2) continue;  // too few instructions that do not wait for each other
+        // Room for three where two of a launch are enough: some multiprocessors get three and others one.
+        if (blocks > 2 && (g.m + k.bm - 1) / k.bm * ((g.n + k.bn() - 1) / k.bn()) * k.split <= 2ll * arch.typical_sms) continue;
         const int least = k.panels < 8 || k.tail ? 3 : 2;  // two of eight panels hold as much as four of four
         if (blocks > 1 && (k.stages < least || blocks * threads(k, o) > 1024 || uneven(k, o) || k.bm > kFewTokens || k.turned))
           continue;
@@ -305,10 +309,10 @@ class WarpgroupFamily final : public EnumeratedFamily {
         }
       return out;
     }
-    const int bm = few_rows(g.m);
     // Codes are multiplied by single warps where those may, and then several panels at a time; with more tokens by warpgroups
     // side by side, unless their products are kept apart.
-    const int warps = o.codes || (o.tiles && !is_fp8(o.kind) && bm <= 16);
+    const int warps = o.codes || (o.tiles && !is_fp8(o.kind) && g.m <= 16);
+    const int bm = few_rows(g.m, warps && !o.codes);
     const int least_panels = panels_of_k % 2 != 0 ? 1 : warps && panels_of_k % 4 == 0 ? 4 : 2;
     const int most_panels = panels_of_k % 2 != 0 ? 1 : 8;
     const int most_kgroups = !o.tiles || (warps && o.element == 2) ? 2 : warps || o.deferred() ? 4 : 1;
@@ -373,6 +377,7 @@ class WarpgroupFamily final : public EnumeratedFamily {
       return specialize(s);
     }
     p.maps[0] = map(o, k.bm / k.share(), k.share() > 1 ? 1 : k.panels);
+    if (k.bm == 1) p.maps[0].swizzle = 0;
     if (!o.tiles) p.maps[1] = map(o, std::min(k.bn(), 256), k.panels);
     TensorMapPlan &x = p.maps[k.turned ? 1 : 0], &w = p.maps[k.turned ? 0 : 1];
     x.pointer = offsetof(GemmArgs, x), x.rows_at = offsetof(GemmArgs, m), x.stride_at = offsetof(GemmArgs, ldx);
@@ -404,8 +409,8 @@ class WarpgroupFamily final : public EnumeratedFamily {
                          (k.turned ? 1 : k.share()) +
                      static_cast<double>(g.y.total_bytes(g.m, g.n));
     t.bytes_in_flight = static_cast<double>(k.stages - 1) * stage_bytes(k, o) / threads(k, o);
-    t.mma_ops = 2.0 * tiles_m * tiles_n * k.bm * k.bn() * static_cast<double>(g.k);
-    t.mma_rate = (o.element == 1 ? 2.75 : 1.5) * std::min(1.0, k.bm / 64.0 + 0.25);
+    t.mma_ops = 2.0 * tiles_m * tiles_n * k.columns() * k.bn() * static_cast<double>(g.k);
+    t.mma_rate = (o.element == 1 ? 2.75 : 1.5) * std::min(1.0, k.columns() / 64.0 + 0.25);
     t.mma_in_flight = 32;
     if (o.tiles) {
       // About a dozen instructions for eight weights, and the loop's own per panel; few warps and short stages wait
@@ -414,10 +419,10 @@ class WarpgroupFamily final : public EnumeratedFamily {
       double waits = 1;
       if (k.bm <= kFewTokens) {
         const double along_k = k.kgroups == 4 ? 1.1 : k.kgroups == 1 && !k.warps ? 1.25 : 1.0;
-        waits = along_k * (k.panels == 2 ? 1.2 : k.panels == 4 ? 1.05 : 1.0) * (k.warps && k.tail ? 1.2 : 1.0);
+        waits = along_k * (k.panels == 2 ? 1.2 : k.panels == 4 ? 1.05 : 1.0) * (k.warps && k.tail ? 1.5 : 1.0);
       }
       // Single warps read x themselves, for all their strips at once. Codes by codes: as many instructions for eight tokens as for weights.
-      const double eights = k.bm / 8.0;  // of tokens
+      const double eights = k.columns() / 8.0;  // of tokens
       const double each = o.codes   ? 0.7 + eights * (fast_path(g.w).offset ? 1.1 : 0.75) + eights * 0.65 / k.strips
                           : k.warps ? 1.7 + loop + (eights - 1) * 0.8 / k.strips
                                     : 1.7 + loop;

@@ -7,7 +7,8 @@
 // stored. Within a cluster, blocks either share tokens (SPLIT == 1: neighbours along n, each fetches its part of x for
 // all) or split k and add up through distributed shared memory, in a fixed order.
 //
-//   BM        tokens per tile: 8 to 256
+//   BM        tokens per tile: 8 to 256; or 1, whose row of x is in shared memory once, as it is, and stands for all columns of the matrix
+//             instruction (boxes with rows beyond the matrix cost more than others)
 //   STRIPS    64-row strips of w per warpgroup
 //   GROUPS    math warpgroups along n; BN = 64 STRIPS GROUPS rows of w per tile
 //   KGROUPS   math warpgroups along k: each takes its share of every stage's panels
@@ -55,7 +56,8 @@ struct Warpgroups {
   using Element = tile_element<X>;
   static constexpr bool kCodes = same<Element, Codes>;  // blocks of bytes with scales
   static constexpr WgmmaKind kKind = KindOf<Element>::value;
-  using Weights = typename WeightsOf<X, W, STRIPS * GROUPS, PANELS, WARPS ? BM : 0>::type;
+  static constexpr int kColumns = max2(BM, 8);  // of the matrix instruction
+  using Weights = typename WeightsOf<X, W, STRIPS * GROUPS, PANELS, WARPS ? kColumns : 0>::type;
   using Product = select<kKind == WgmmaKind::s8, i32, float>;
   // A panel's products are kept apart from the sums: scales of groups along k that the operand cannot hold apply to them,
   // and sums in single precision are better than fp8's.
@@ -80,7 +82,7 @@ struct Warpgroups {
   static constexpr int kStripRows = 64, BN = kStripRows * STRIPS * GROUPS;
   static constexpr int kPanelK = Weights::kPanelK;
   static constexpr int BK = kPanelK * PANELS;
-  static constexpr int kSums = BM / 2;  // of a strip, per thread
+  static constexpr int kSums = kColumns / 2;  // of a strip, per thread
   static constexpr int kBM = BM, kStrips = STRIPS, kGroups = GROUPS, kKGroups = KGROUPS, kPanels = PANELS, kCluster = CLUSTER, kSplit = SPLIT;
   static constexpr bool kWarps = WARPS, kTurned = TURNED, kShelf = SHELF;
   static constexpr int kTail = TAIL;
@@ -91,14 +93,15 @@ struct Warpgroups {
   static_assert(!WARPS || (Weights::kRegisters && !is_fp8(kKind) && (kCodes || BM <= 32)), "knobs");
   static_assert(!kCodes || (WARPS && Weights::kDeferred && PANELS / KGROUPS % kTogether == 0), "knobs");
   static_assert(!Scales::kAny || (kDeferred && !Weights::kRegisters), "scales of blocks");
-  static_assert(BM % (8 * kShare) == 0 && BM <= 256 && (SPLIT == 1 || SPLIT == CLUSTER) && PANELS % KGROUPS == 0, "knobs");
+  static_assert(BM == 1 ? WARPS && !kCodes && kShare == 1 : BM % (8 * kShare) == 0, "knobs");
+  static_assert(BM <= 256 && (SPLIT == 1 || SPLIT == CLUSTER) && PANELS % KGROUPS == 0, "knobs");
 
   // Shared memory: the ring, then what the epilogue turns around, scales of x, barriers.
   static constexpr int kRowBytes = x_row_bytes<X>();  // of a box
   static constexpr int kPanelBytes = BM * kRowBytes / kTogether;
   static constexpr int kXBytes = PANELS * kPanelBytes;
   static constexpr int kStageBytes = kXBytes + Weights::kStageBytes;
-  static_assert(kStageBytes % (kCodes ? 128 : 1024) == 0, "what the copy engine fills, swizzled or as stored");
+  static_assert(kStageBytes % (kCodes || BM == 1 ? 128 : 1024) == 0, "what the copy engine fills, swizzled or as stored");
   static constexpr int kRingBytes = STAGES * kStageBytes;
   using Y = typename Epi::Out;
   static_assert(!TURNED || SPLIT * KGROUPS == 1, "knobs");
@@ -106,10 +109,10 @@ struct Warpgroups {
   static_assert(TAIL == kNoTail || !TURNED, "knobs");
   static_assert(TAIL == kNoTail || kParts == 1 || (TAIL == kStreamK && CLUSTER == 1), "whole sums of each warpgroup, or of a block");
   static constexpr int kSlice = BN / SPLIT;  // rows of w whose sums one block of the cluster completes
-  static constexpr int kSlotFloats = kParts * BM * kSlice;
+  static constexpr int kSlotFloats = kParts * kColumns * kSlice;
   static_assert(!SHELF || (kUneven && kParts == 1 && TAIL == kNoTail && !Epi::kC && sizeof(Y) <= 2), "whole tiles, and idle warps");
-  static constexpr int kTurnBytes = SHELF ? shelf_bytes(BM, BN, TURNED, sizeof(Y)) : kParts > 1 ? 2 * kSlotFloats * 4 : TURNED ? GROUPS * 4 * TurnedOutlet<Epi>::kBytes : GROUPS * Outlet<Epi, BM>::kBytes;
-  static constexpr int kScaleBytes = TURNED ? 0 : GROUPS * KGROUPS * BM * fmt::row_bytes<X>;  // a copy for each warpgroup
+  static constexpr int kTurnBytes = SHELF ? shelf_bytes(BM, BN, TURNED, sizeof(Y)) : kParts > 1 ? 2 * kSlotFloats * 4 : TURNED ? GROUPS * 4 * TurnedOutlet<Epi>::kBytes : GROUPS * Outlet<Epi, kColumns>::kBytes;
+  static constexpr int kScaleBytes = TURNED ? 0 : GROUPS * KGROUPS * kColumns * fmt::row_bytes<X>;  // a copy for each warpgroup
   static constexpr int kMainBytes = kRingBytes + kTurnBytes;
   static constexpr int kSharedBytes = kMainBytes + kScaleBytes + 16 * STAGES + (TAIL == kStreamK || SHELF ? 16 * GROUPS : kParts > 1 || TAIL != kNoTail ? 16 : 0);
 
@@ -358,7 +361,7 @@ struct Warpgroups {
             if (tiles.part) others = Stores::exchange(shared, neighbour_done, arrived, sums, completes, thread);
             if (!completes) break;  // it was the last piece
           }
-          fmt::row_item<X>* own = x_scales + thread / 128 * BM;
+          fmt::row_item<X>* own = x_scales + thread / 128 * kColumns;
           column_scales.share(args, m0, own, thread);
           place(shelf, thread, [&](u8* to) { Stores::store_tile(args, shape, to, own, scale, sums, others, n0, m0, thread); });
         }
@@ -367,7 +370,7 @@ struct Warpgroups {
         parts.combine(tiles, args.m, reinterpret_cast<u32*>(exchange.slots), thread, kMath,
                       [&](int at, Sum sum, i64 tile_n, i64 tile_m) { Stores::store_sum(args, shape, at, sum, tile_n, tile_m); });
       } else if constexpr (TAIL == kStreamK) {
-        fmt::row_item<X>* own = x_scales + thread / 128 * BM;
+        fmt::row_item<X>* own = x_scales + thread / 128 * kColumns;
         parts.combine(
             tiles, shared, thread, [&](i64 tile_m) {
               const typename Stores::ColumnScales scales(args, tile_m, thread);

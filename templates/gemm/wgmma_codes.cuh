@@ -40,7 +40,7 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
 
   // What WarpgroupStores asks for.
   using Sum = float;
-  static constexpr int kBM = BM, kStrips = STRIPS, kGroups = GROUPS, kKGroups = 1, kSplit = 1, kParts = 1;
+  static constexpr int kBM = BM, kColumns = BM, kStrips = STRIPS, kGroups = GROUPS, kKGroups = 1, kSplit = 1, kParts = 1;
   static constexpr int kStripRows = 64, BN = kStripRows * STRIPS * GROUPS, kSums = BM / 2;
   static constexpr bool kDeferred = true, kTail = false, kShelf = false;
   static constexpr int kSlice = BN, kSlotFloats = 0;
@@ -62,8 +62,8 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
   static constexpr int kSharedBytes = kBarriersAt + 16 * STAGES + 8 * kRawStages;
 
   // Of a piece.
-  static constexpr int kColumns = BM / PIECES, kResults = kColumns / 2, kItems = STRIPS * PIECES;
-  static_assert(BM % 16 == 0 && kColumns % 16 == 0 && BM <= 256, "knobs");
+  static constexpr int kPieceColumns = BM / PIECES, kResults = kPieceColumns / 2, kItems = STRIPS * PIECES;
+  static_assert(BM % 16 == 0 && kPieceColumns % 16 == 0 && BM <= 256, "knobs");
 
   struct Ring {
     u8* shared;
@@ -216,10 +216,10 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
   }
   // Item i of a group is piece i / STRIPS by strip i % STRIPS.
   TW_MEMBER static void multiply_item(u32 x_base, int stage, int g, int item, Fragments& w, float (&products)[kResults]) {
-    const u32 x = x_base + static_cast<u32>(stage * kStageBytes + g / 2 * kPanelBytes + item / STRIPS * kColumns * 128 + g % 2 * 64) / 16;
+    const u32 x = x_base + static_cast<u32>(stage * kStageBytes + g / 2 * kPanelBytes + item / STRIPS * kPieceColumns * 128 + g % 2 * 64) / 16;
     wgmma_fence();
     TW_UNROLL for (int step = 0; step < 2; ++step)
-      Wgmma<WgmmaKind::f16, kColumns>::rs(products, w.a[item % STRIPS][step], x + 2 * step, step > 0);
+      Wgmma<WgmmaKind::f16, kPieceColumns>::rs(products, w.a[item % STRIPS][step], x + 2 * step, step > 0);
     wgmma_commit();
   }
 
@@ -247,13 +247,13 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
         }
         // After the last stage's last group: its first again, and not used.
         unpack(ends ? next : ring, ends && !last ? kb + 1 : kb, (g + 1) % kStageGroups, group, thread % 128, panel, w[(g + 1) % 2]);
-        float factors[kColumns / 4], sums_of_x[kColumns / 4];
+        float factors[kPieceColumns / 4], sums_of_x[kPieceColumns / 4];
         TW_UNROLL for (int i = 0; i < kItems; ++i) {
           const int n = g * kItems + i, piece = i / STRIPS, s = i % STRIPS;
           if (i + 1 < kItems) multiply_item(x_base, ring.stage, g, i + 1, w[g % 2], products[(n + 1) % 2]);
           else if (!ends) multiply_item(x_base, ring.stage, g + 1, 0, w[(g + 1) % 2], products[(n + 1) % 2]);
-          if (s == 0) load_factors(factors, ring.scales(g) + piece * kColumns + lane % 4 * 4);
-          if (kMinima && s == 0) load_factors(sums_of_x, ring.sums(g) + piece * kColumns + lane % 4 * 4);
+          if (s == 0) load_factors(factors, ring.scales(g) + piece * kPieceColumns + lane % 4 * 4);
+          if (kMinima && s == 0) load_factors(sums_of_x, ring.sums(g) + piece * kPieceColumns + lane % 4 * 4);
           if (i + 1 < kItems || !ends) wgmma_wait<1>();
           else wgmma_wait<0>();
           TW_UNROLL for (int j = 0; j < kResults; ++j) {
@@ -267,8 +267,8 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
     }
   }
   // Four floats of every sixteen.
-  TW_MEMBER static void load_factors(float (&to)[kColumns / 4], const float* from) {
-    TW_UNROLL for (int i = 0; i < kColumns / 16; ++i) {
+  TW_MEMBER static void load_factors(float (&to)[kPieceColumns / 4], const float* from) {
+    TW_UNROLL for (int i = 0; i < kPieceColumns / 16; ++i) {
       const u32x4 q = *reinterpret_cast<const u32x4*>(from + 16 * i);
       to[4 * i] = bits_as<float>(q.x), to[4 * i + 1] = bits_as<float>(q.y), to[4 * i + 2] = bits_as<float>(q.z), to[4 * i + 3] = bits_as<float>(q.w);
     }

@@ -176,7 +176,7 @@ template <class X, class W, class Epi, class P> struct WarpgroupStores {
   using Y = typename Epi::Out;
   using Sum = typename P::Sum;
   using Sums = typename P::Sums;
-  static constexpr int BM = P::kBM, STRIPS = P::kStrips, GROUPS = P::kGroups, KGROUPS = P::kKGroups, SPLIT = P::kSplit;
+  static constexpr int BM = P::kColumns, STRIPS = P::kStrips, GROUPS = P::kGroups, KGROUPS = P::kKGroups, SPLIT = P::kSplit;
   static constexpr int kStripRows = P::kStripRows, kSums = P::kSums, kMath = P::kMath, kParts = P::kParts;
   static constexpr int kSlice = P::kSlice, kSlotFloats = P::kSlotFloats;
   static constexpr float kFactor = P::Weights::kFactor;
@@ -253,7 +253,7 @@ template <class X, class W, class Epi, class P> struct WarpgroupStores {
     constexpr int kTokens = Chunks::kTokens, kBlocks = Chunks::kBlocks;
     using Result = typename Chunks::Result;
     const u32 barrier = 1 + static_cast<u32>(thread / 128);
-    const i64 ldy = args.ldy ? args.ldy : shape.n;
+    const i64 ldy = args.ldy ? args.ldy : shape.n, end = P::kBM == 1 ? m0 + 1 : args.m;
     TW_UNROLL for (int s = 0; s < STRIPS; ++s)
       TW_UNROLL for (int c = 0; c < kChunks; ++c) {
         const int i = s * kChunks + c;
@@ -282,7 +282,7 @@ template <class X, class W, class Epi, class P> struct WarpgroupStores {
         }
         if constexpr (P::kShelf) continue;
         sync_named(barrier, 128);
-        Result::store(chunk, args.y, ldy, m0 + c * kTokens, n0 + (thread / 128 * STRIPS + s) * kStripRows, args.m, shape.n, thread);
+        Result::store(chunk, args.y, ldy, m0 + c * kTokens, n0 + (thread / 128 * STRIPS + s) * kStripRows, end, shape.n, thread);
       }
     if constexpr (!P::kShelf) sync_named(barrier, 128);  // the next tile's first chunk may land where the last one is read
   }
@@ -298,7 +298,7 @@ template <class X, class W, class Epi, class P> struct WarpgroupStores {
   // part: not whole sums, which go there (StreamKFew).
   TW_MEMBER static void store_reduced(const Args& args, const Shape& shape, Exchange& exchange, const Sums& sums, i64 n0, i64 m0, int thread,
                                       Sum* part = nullptr) {
-    const int tokens = static_cast<int>(min2(static_cast<i64>(BM), args.m - m0));
+    const int tokens = static_cast<int>(min2(static_cast<i64>(P::kBM), args.m - m0));
     const u32 rank = SPLIT > 1 ? cluster_rank() : 0;
     float* slot = exchange.slots + exchange.slot * kSlotFloats;
     u64* arrived = exchange.arrived + exchange.slot;

@@ -64,7 +64,7 @@ void launch_wgmma(const gemm::Args& args, const gemm::Shape& shape, const Matrix
   constexpr int kBytes = sizeof(tile_element<X>), kPanel = 128 / kBytes;
   const auto map_of = [&](const auto& matrix, bool columns) {
     return emu::tensor_map(matrix.data.data(), kBytes, static_cast<u64>(matrix.cols), static_cast<u64>(matrix.rows), static_cast<u64>(matrix.ld * kBytes),
-                           kPanel, columns ? Plan::kBoxRows : std::min(Plan::BN, 256), 128, columns ? Plan::kBoxPanels : Plan::kPanels);
+                           kPanel, columns ? Plan::kBoxRows : std::min(Plan::BN, 256), columns && Plan::kBM == 1 ? 0 : 128, columns ? Plan::kBoxPanels : Plan::kPanels);
   };
   TensorMap columns_map{}, rows_map{};
   if constexpr (Plan::kTurned) columns_map = map_of(w, true), rows_map = map_of(x, false);
@@ -127,7 +127,7 @@ void check_warpgroups() {
   const i64 pad = Plan::kCodes ? 4 * X::kBlock : std::max<i64>(X::kBlock, 16 / static_cast<i64>(sizeof(tile_element<X>)));
   std::uint64_t seed = 0;
   check_wgmma<Plan, X, W, Epi>({1, ragged, step * 3, 0, 0}, 8, seed++);
-  check_wgmma<Plan, X, W, Epi>({BM - 3, Plan::BN, step * (STAGES + 2), pad, 3}, 8, seed++);
+  check_wgmma<Plan, X, W, Epi>({std::max(1, BM - 3), Plan::BN, step * (STAGES + 2), pad, 3}, 8, seed++);
   check_wgmma<Plan, X, W, Epi>({BM + 5, ragged, step, X::kRowScale ? 0 : pad, 8}, 4, seed++);
   check_wgmma<Plan, X, W, Epi>({2 * BM + 1, 2 * ragged - (kCoded ? 0 : 16), step * 2, 0, 0}, Plan::kCluster, seed++);
   // Two clusters, three pairs of tiles: a round of whole tiles, then two that are shared, their k of an odd number of stages.

@@ -94,6 +94,14 @@ TEST_CASE("wgmma: tiles", "[gemm]") {
     check_warpgroups<fmt::bf16, fmt::int4_g128, PlainF32, 16, 2, 1, 2, 4, 2, 1, 1, true, false, false, kStreamK>();
     check_warpgroups<fmt::int8_row, fmt::int8_row, Brain, 8, 1, 2, 2, 2, 2, 1, 1, false, false, false, kStreamK>();
   }
+  SECTION("one token") {
+    check_warpgroups<fmt::f16, fmt::q4_0, Half, 1, 1, 1, 1, 4, 3, 1, 1, true>();
+    check_warpgroups<fmt::bf16, fmt::mxfp4, Brain, 1, 2, 1, 2, 8, 2, 1, 1, true>();
+    check_warpgroups<fmt::f16, fmt::int4_g128, Epilogue<f16, float, Act::silu>, 1, 1, 2, 1, 4, 2, 2, 2, true>();
+    check_warpgroups<fmt::int8_row, fmt::int4_g128, Brain, 1, 1, 1, 4, 8, 2, 1, 1, true>();
+    check_warpgroups<fmt::int8_row, fmt::int4_row, PlainF32, 1, 1, 2, 1, 4, 2, 1, 1, true>();
+    check_warpgroups<fmt::f16, fmt::q4_k, Half, 1, 1, 1, 2, 4, 3, 1, 1, true, false, false, kStreamK>();
+  }
   SECTION("a scale per row") {
     check_tiles<fmt::int8_row, fmt::int4_row, Brain>();
     check_tiles<fmt::e4m3_row, fmt::int4_row, Brain>();

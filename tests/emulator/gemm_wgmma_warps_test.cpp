@@ -29,6 +29,7 @@ void check_tokens() {
 }
 template <class X, class W>
 void check_tokens() {
+  check_tokens<X, W, 1, 1>();
   check_tokens<X, W, 8, 1>();
   check_tokens<X, W, 16, 2>();
 }

@@ -73,6 +73,10 @@ TEST_CASE("Hopper's largest tiles neither spill nor serialize their matrix instr
        "wgmma bm=256 strips=1 groups=2 kgroups=1 panels=1 stages=5 cluster=2 split=1 warps=0"},
       {"gemm x=e4m3_row w=int4_g128 y=bf16 m=4096 n=5120 k=13824 pack=tiles",
        "wgmma bm=160 strips=1 groups=2 kgroups=1 panels=2 stages=3 cluster=2 split=1 warps=0"},
+      {"gemm x=int8_row w=int4_g128 y=bf16 m=4096 n=6144 k=4096 pack=tiles workspace=33554432",
+       "wgmma bm=160 strips=1 groups=2 kgroups=1 panels=2 stages=3 cluster=2 split=1 warps=0 tail=2"},
+      {"gemm x=f16 w=q4_k y=f16 m=64 n=8192 k=28672 pack=tiles workspace=33554432",
+       "wgmma bm=64 strips=2 groups=2 kgroups=1 panels=4 stages=3 cluster=1 split=1 warps=0 tail=2"},
   };
   const Arch& hopper = arch("sm_90a");
   for (const auto& tile : tiles) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the warpgroup family offers for many tokens and few: tiles that fill the last round, knobs that have won.
+#include <fmt/format.h>
 #include <tilewright/arch.h>
 #include <tilewright/family.h>
 
@@ -108,6 +109,35 @@ TEST_CASE("wgmma: two blocks share a multiprocessor with two stages each where t
     some |= c.at("stages") == 2;
   }
   CHECK(some);
+}
+
+TEST_CASE("wgmma: three blocks share a multiprocessor where a launch has more than two for each", "[wgmma]") {
+  const auto three = [](std::int64_t n) {
+    const std::string text = "x=f16 w=q4_k y=f16 pack=tiles m=1 k=8192 n=" + std::to_string(n);
+    const std::vector<Candidate> all = offered(text);
+    return std::any_of(all.begin(), all.end(), [&](const Candidate& c) {
+      return family("gemm", "wgmma").source(Problem::parse("gemm " + text), hopper(), c).plan.persistent == 3;
+    });
+  };
+  CHECK_FALSE(three(8192));  // 256 halves of strips on 132 multiprocessors
+  CHECK(three(10240));       // 320
+}
+
+TEST_CASE("wgmma: one token has one row of x in shared memory", "[wgmma]") {
+  for (const char* formats : {"x=f16 w=q4_0 y=f16", "x=int8_row w=int4_g128 y=bf16", "x=e4m3_row w=int4_g128 y=bf16"})
+    for (int m : {1, 2}) {
+      const std::string text = fmt::format("{} pack=tiles m={} n=4096 k=4096", formats, m);
+      const std::vector<Candidate> all = offered(text);
+      REQUIRE(!all.empty());
+      for (const Candidate& c : all) {
+        INFO(text << " by " << c.text());
+        const LaunchPlan plan = family("gemm", "wgmma").source(Problem::parse("gemm " + text), hopper(), c).plan;
+        const bool one = m == 1 && c.at("warps") == 1;  // warpgroup instructions read whole eights of rows
+        CHECK(plan.maps[0].box_rows == (one ? 1u : 8u));
+        CHECK(plan.maps[0].swizzle == (one ? 0u : 128u));
+        CHECK(plan.x.per_rows == (one ? 1u : 8u));
+      }
+    }
 }
 
 TEST_CASE("constant weights are a constant of the launch: candidates and their texts are the same", "[wgmma]") {
