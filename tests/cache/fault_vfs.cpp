@@ -37,7 +37,14 @@ int fault(Operation operation) {
   if (const int code = fault(operation)) return code; \
   return real(f)->pMethods->call
 
-int read(sqlite3_file* f, void* p, int n, sqlite3_int64 at) { FORWARD(kRead, xRead)(real(f), p, n, at); }
+int read(sqlite3_file* f, void* p, int n, sqlite3_int64 at) {
+  if (const int code = fault(kRead)) {
+    // What a short read did not reach is zeros: SQLite goes on with them, and would with whatever the buffer held.
+    if (code == SQLITE_IOERR_SHORT_READ) std::memset(p, 0, static_cast<std::size_t>(n));
+    return code;
+  }
+  return real(f)->pMethods->xRead(real(f), p, n, at);
+}
 int write(sqlite3_file* f, const void* p, int n, sqlite3_int64 at) { FORWARD(kWrite, xWrite)(real(f), p, n, at); }
 int truncate(sqlite3_file* f, sqlite3_int64 size) { FORWARD(kTruncate, xTruncate)(real(f), size); }
 int sync(sqlite3_file* f, int flags) { FORWARD(kSync, xSync)(real(f), flags); }
