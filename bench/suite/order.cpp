@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Launches that follow each other, each with the y of the one before as its x: blocks of the next begin while those before it run
+// Launches that follow each other, each with the y of the one before, or its begin, as its x: blocks of the next begin while those before it run
 // (LaunchPlan::overlap) and may read weights by then, but nothing else.
 #include <fmt/format.h>
 
@@ -26,8 +26,8 @@ class Chain {
       memory_.emplace_back(s.device(), content.size());
       memory_.back().upload(content);
       if (b.name == "x.data") first = content;
+      if (b.name == "x.data" || b.output) bytes_ = std::max(bytes_, content.size());
     }
-    bytes_ = first.size();
     for (int i = 0; i <= kLaunches; ++i) steps_.emplace_back(s.device(), bytes_);
     steps_[0].upload(first);
   }
@@ -57,7 +57,7 @@ class Chain {
   const Task& task_;
   OwnedStream stream_;
   std::vector<Memory> memory_, steps_;
-  std::size_t bytes_ = 0;  // of x, and of y
+  std::size_t bytes_ = 0;  // of x and of y
 };
 
 std::string in_a_row(Suite& s, const Task& task, Format y, const Kernel& kernel) {
@@ -103,6 +103,15 @@ void order_checks(Suite& s) {
             if (c.family != "reference" && met[c.family]++ < (quick ? 1 : kOfFamily))
               items.push_back({fmt::format("in a row, {}: {}", problem.text(), c.text()), task, problem.gemm()->y, ahead.submit(kernel_of(s, task, c))});
         }
+  // Tiles from a queue, whose word in the workspace each launch has to find as the one before it leaves it. A row of x is a row's begin.
+  for (const char* formats : {"x=f16 w=q4_0 y=f16", "x=bf16 w=int4_g128 y=bf16"}) {
+    const Problem problem = Problem::parse(fmt::format("gemm {} m=1 n={} k=1024 pack=tiles workspace=33554432 weights=constant", formats, 64 * 272));
+    const Task task = s.engine().task(problem, s.device().arch());
+    int met = 0;
+    for (const Candidate& c : legal(s, problem, 1, "wgmma"))
+      if (queued(c) && met++ < (quick ? 1 : kOfFamily))
+        items.push_back({fmt::format("in a row, {}: {}", problem.text(), c.text()), task, problem.gemm()->y, ahead.submit(kernel_of(s, task, c))});
+  }
   for (Item& item : items) s.check(item.name, [&] { return in_a_row(s, item.task, item.y, item.kernel.get()); });
 }
 

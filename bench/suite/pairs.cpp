@@ -8,6 +8,8 @@
 namespace tilewright::bench {
 namespace {
 
+constexpr int kQueue = 3;  // what the kernel calls so
+
 bool global_of(Format f) {
   return std::any_of(f.info().streams.begin(), f.info().streams.end(),
                      [](const StreamSpec& s) { return s.scope == Scope::tensor; });
@@ -46,6 +48,10 @@ std::vector<Candidate> legal(Suite& s, const Problem& problem, std::int64_t m, s
   std::vector<Candidate> all = s.engine().task(problem.with_rows(m), s.device().arch()).candidates;
   std::erase_if(all, [&](const Candidate& c) { return !c.family.starts_with(family); });
   return all;
+}
+
+bool queued(const Candidate& c) {
+  return std::any_of(c.knobs.begin(), c.knobs.end(), [](const auto& knob) { return knob.first == "tail" && knob.second == kQueue; });
 }
 
 }  // namespace tilewright::bench

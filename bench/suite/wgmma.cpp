@@ -131,8 +131,20 @@ Work plan_work(Suite& s, const Pair& pair, int which, std::set<std::string>& ava
   };
   must_share(0, lists[static_cast<std::size_t>(which) % 3]);
   picker.cover();
+  if (pair.tiles) {
+    // Tiles from a queue: more than two rounds of them, of formats that do not take long to encode.
+    if (pair.w.name() != "q4_0" && pair.w.name() != "int4_g128") return work;
+    const Problem many = Problem::parse(pair.text(which, 64 * 272, 1024, true) + " workspace=16777216" + (which % 2 ? "" : " weights=constant"));
+    work.cases.push_back({many, {1, 13, 16}, {}});
+    for (std::int64_t m : work.cases[2].ms) {
+      const std::vector<Candidate> list = legal(s, many, m, "wgmma");
+      const auto first = std::find_if(list.begin(), list.end(), queued);
+      const auto last = std::find_if(list.rbegin(), list.rend(), queued);
+      if (first != list.end()) picker.must(2, *first), picker.must(2, *last);
+    }
+    return work;
+  }
   // Blocks that take more than one tile, and leave finished ones on a shelf (no y of four bytes).
-  if (pair.tiles) return work;  // whose weights take long to encode, and whose tiles end in the same way
   const Problem wide = Problem::parse(pair.text(which + (which % 3 == 1), 8840, 4 * pair.panel(), true) + " workspace=16777216");
   work.cases.push_back({wide, {16, 130, 1000}, {}});
   must_share(2, legal(s, wide, 16, "wgmma"));

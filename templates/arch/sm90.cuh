@@ -154,6 +154,16 @@ template <bool release> TW_DEVICE u32 add_global(u32* p, u32 v) {
   return __atomic_fetch_add(p, v, release ? __ATOMIC_ACQ_REL : __ATOMIC_ACQUIRE);
 #endif
 }
+// The same without any order.
+TW_DEVICE u32 add_relaxed(u32* p, u32 v) {
+#if defined(__CUDACC__)
+  u32 before;
+  asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(v) : "memory");
+  return before;
+#else
+  return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
+#endif
+}
 // Some 100 ns of nothing.
 TW_DEVICE void pause() {
 #if defined(__CUDACC__)

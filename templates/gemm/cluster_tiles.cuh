@@ -6,7 +6,7 @@
 //   SPLIT     1, or CLUSTER: blocks that share a tile, each with its part of k
 //   TAIL      of gemm/tail.cuh
 #pragma once
-#include "core/ptx.cuh"
+#include "arch/sm90.cuh"
 #include "gemm/params.cuh"
 #include "gemm/tail.cuh"
 
@@ -92,6 +92,26 @@ template <int BM, int BN, int BK, int SHARE, int CLUSTER, int SPLIT, int TAIL> s
       }
     }
     return false;
+  }
+  // kQueue, for the producer: the first tile is that of the block's place, and ask() is to be called once in each. As late as the answer
+  // allows, since a tile goes to who asks first and not to who is ready first. Blocks ask once for every tile there is, as the last
+  // answer that each gets is that there is none: who asks last clears the word.
+  u32 asked = 0;
+  bool first = true;
+  TW_MEMBER void ask(u32* word) { asked = add_relaxed(word, 1); }
+  TW_MEMBER bool take(u32* word, i64& n0, i64& m0) {
+    if (!first) {
+      place = clusters + asked;
+      if (asked + 1 == static_cast<u32>(whole)) *word = 0;
+    }
+    if (!locate(place, n0, m0)) return false;
+    first = false;
+    return true;
+  }
+  // False: there is no such tile.
+  TW_MEMBER bool locate(i64 tile, i64& n0, i64& m0) const {
+    if (tile < whole) locate(tile, 0, n0, m0);
+    return tile < whole;
   }
   TW_MEMBER static u32 own_rank() { return SHARE > 1 ? cluster_rank() : 0; }
   TW_MEMBER void locate(i64 tile, u32 rank, i64& n0, i64& m0) const {

@@ -11,9 +11,12 @@ constexpr int kClusterTail = 1;
 // Stream-K: their stages, one tile's after the other's, go to the clusters in equal shares, which come first. Sums of parts of a
 // tile meet in the caller's workspace (gemm/stream_k.cuh).
 constexpr int kStreamK = 2;
+// Of few tokens: a block takes its tiles from a queue that all share, but for its first: a word at the begin of the caller's workspace
+// counts them (gemm/cluster_tiles.cuh). Then multiprocessors end together, whichever blocks they got. Clusters are of one.
+constexpr int kQueue = 3;
 
 constexpr int kMostParts = 15;            // of a tile: as many as a word of stream_k.cuh has bits for
-constexpr int kStreamKWordBytes = 16384;  // at the workspace's begin
+constexpr int kStreamKWordBytes = 16384;  // at the workspace's begin; zeros, whenever a kernel begins
 
 // What a cluster puts down of a part: single-precision sums of its blocks' tiles.
 TW_FN constexpr i64 stream_k_slot_bytes(int cluster, int bm, int bn) { return static_cast<i64>(cluster) * bm * bn * 4; }

@@ -147,7 +147,8 @@ int shared_bytes(const Knobs& k, const Operands& o, bool shelf) {
                    : k.turned      ? 4 * k.groups * tw::gemm::turned_outlet_bytes(o.y_bytes, o.c_bytes)
                                    : k.groups * tw::gemm::outlet_bytes(k.columns(), o.y_bytes, o.c_bytes);
   return k.stages * stage_bytes(k, o) + turn + (k.turned ? 0 : k.math_groups() * k.columns() * o.row_bytes) + 16 * k.stages +
-         (k.tail == tw::gemm::kStreamK || shelf ? 16 * k.groups : k.parts() > 1 || k.tail ? 16 : 0);
+         (k.tail == tw::gemm::kStreamK || shelf ? 16 * k.groups : k.parts() > 1 || k.tail == tw::gemm::kClusterTail ? 16 : 0) +
+         (k.tail == tw::gemm::kQueue ? 4 * k.stages : 0);
 }
 // Whether whole tiles wait for being stored: where warps are idle, and a ring deep enough remains. (Coded weights with two strips would
 // lose the fourth stage. Warpgroups that keep products apart are not in step, so that one multiplies while the other stores anyway.)
@@ -266,19 +267,24 @@ class WarpgroupFamily final : public EnumeratedFamily {
       if (o.deferred() && o.tiles && !k.warps && (k.strips > 1 || k.panels / k.kgroups % 2 != 0)) return false;
       if (k.split > 1 && panels_of_k / k.panels < 2ll * k.split) return false;
       if (k.columns() % (8 * k.share()) != 0 || (o.tiles == nullptr && k.bn() > 256 && k.panels > 1)) return false;
+      const std::int64_t blocks_at_all = (g.m + k.bm - 1) / k.bm * ((g.n + k.bn() - 1) / k.bn()) * k.split;
+      const bool queues = k.warps && k.cluster == 1 && !k.tail && g.workspace >= tw::gemm::kStreamKWordBytes;
       int last = 0;
       for (int blocks = 1; blocks <= most_blocks(k); ++blocks) {
+        if (queues) k.tail = tw::gemm::kQueue;
         k.stages = kMaxStages;
         const int limit = std::min(arch.shared_per_block, arch.shared_per_sm / blocks - kBlockShared);
         while (k.stages > 1 && shared_bytes(k, o) > limit) --k.stages;
         if (k.stages < 2 || k.stages == last || shared_bytes(k, o) > limit) continue;
         if (k.warps && blocks * k.math_groups() * k.strips < 2) continue;  // too few instructions that do not wait for each other
-        // Room for three where two of a launch are enough: some multiprocessors get three and others one.
-        if (blocks > 2 && (g.m + k.bm - 1) / k.bm * ((g.n + k.bn() - 1) / k.bn()) * k.split <= 2ll * arch.typical_sms) continue;
-        const int least = k.panels < 8 || k.tail ? 3 : 2;  // two of eight panels hold as much as four of four
+        if (blocks > 2 && blocks_at_all <= 2ll * arch.typical_sms) continue;  // room for three where two of a launch are enough
+        const int least = k.panels < 8 || (k.tail && !queues) ? 3 : 2;  // two of eight panels hold as much as four of four
         if (blocks > 1 && (k.stages < least || blocks * threads(k, o) > 1024 || uneven(k, o) || k.bm > kFewTokens || k.turned))
           continue;
         last = k.stages;
+        // With more than two rounds it tells that a multiprocessor's blocks may all have had one tile more than another's. (Warpgroup
+        // instructions, one block to a multiprocessor, won nothing.)
+        if (queues && blocks_at_all <= 2ll * blocks_per_sm(k, o, arch) * arch.typical_sms) k.tail = tw::gemm::kNoTail;
         out.push_back(k.candidate());
       }
       return out.size() > before;
@@ -419,7 +425,8 @@ class WarpgroupFamily final : public EnumeratedFamily {
       double waits = 1;
       if (k.bm <= kFewTokens) {
         const double along_k = k.kgroups == 4 ? 1.1 : k.kgroups == 1 && !k.warps ? 1.25 : 1.0;
-        waits = along_k * (k.panels == 2 ? 1.2 : k.panels == 4 ? 1.05 : 1.0) * (k.warps && k.tail ? 1.5 : 1.0);
+        const double tail = !k.warps ? 1.0 : k.tail == tw::gemm::kStreamK ? 1.5 : k.tail == tw::gemm::kQueue ? 0.9 : 1.0;
+        waits = along_k * (k.panels == 2 ? 1.2 : k.panels == 4 ? 1.05 : 1.0) * tail;
       }
       // Single warps read x themselves, for all their strips at once. Codes by codes: as many instructions for eight tokens as for weights.
       const double eights = k.columns() / 8.0;  // of tokens

@@ -107,19 +107,21 @@ struct Warpgroups {
   static_assert(!TURNED || SPLIT * KGROUPS == 1, "knobs");
   static_assert(TAIL != kClusterTail || (kShare == 2 && GROUPS == 2), "two blocks of two warpgroups");
   static_assert(TAIL == kNoTail || !TURNED, "knobs");
-  static_assert(TAIL == kNoTail || kParts == 1 || (TAIL == kStreamK && CLUSTER == 1), "whole sums of each warpgroup, or of a block");
+  static_assert(TAIL == kNoTail || kParts == 1 || (TAIL != kClusterTail && CLUSTER == 1), "whole sums of each warpgroup, or of a block");
+  static_assert(TAIL != kQueue || (kFew && CLUSTER == 1), "knobs");
   static constexpr int kSlice = BN / SPLIT;  // rows of w whose sums one block of the cluster completes
   static constexpr int kSlotFloats = kParts * kColumns * kSlice;
   static_assert(!SHELF || (kUneven && kParts == 1 && TAIL == kNoTail && !Epi::kC && sizeof(Y) <= 2), "whole tiles, and idle warps");
   static constexpr int kTurnBytes = SHELF ? shelf_bytes(BM, BN, TURNED, sizeof(Y)) : kParts > 1 ? 2 * kSlotFloats * 4 : TURNED ? GROUPS * 4 * TurnedOutlet<Epi>::kBytes : GROUPS * Outlet<Epi, kColumns>::kBytes;
   static constexpr int kScaleBytes = TURNED ? 0 : GROUPS * KGROUPS * kColumns * fmt::row_bytes<X>;  // a copy for each warpgroup
   static constexpr int kMainBytes = kRingBytes + kTurnBytes;
-  static constexpr int kSharedBytes = kMainBytes + kScaleBytes + 16 * STAGES + (TAIL == kStreamK || SHELF ? 16 * GROUPS : kParts > 1 || TAIL != kNoTail ? 16 : 0);
+  static constexpr int kSharedBytes = kMainBytes + kScaleBytes + 16 * STAGES + (TAIL == kStreamK || SHELF ? 16 * GROUPS : kParts > 1 || TAIL == kClusterTail ? 16 : 0) + (TAIL == kQueue ? 4 * STAGES : 0);
 
   struct Ring {
     u8* stages;
     u64* full;
     u64* empty;
+    u32* tiles = nullptr;  // kQueue: the number of the tile that begins with a stage
     int stage = 0;
     u32 phase = 0;
     TW_MEMBER void advance() {
@@ -140,15 +142,17 @@ struct Warpgroups {
     const u64 w_policy = weight_policy(tiles);
     ring.phase = 1;  // all stages are empty
     i64 n0, m0;
-    while (tiles.next(n0, m0)) {
+    while (TAIL == kQueue ? tiles.take(static_cast<u32*>(args.workspace), n0, m0) : tiles.next(n0, m0)) {
       const bool alone = TAIL == kClusterTail && tiles.part;  // blocks have the same tokens, but different stages
       for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
         u64* full = ring.full + ring.stage;
+        if (TAIL == kQueue && kb + 1 == tiles.k_end) tiles.ask(static_cast<u32*>(args.workspace));
         const bool fresh = !kFew || begun == 0;
         if (!fresh) {
           --begun;
         } else {
           barrier_wait(ring.empty + ring.stage, ring.phase);
+          if (TAIL == kQueue && kb == tiles.k_begin) ring.tiles[ring.stage] = static_cast<u32>(tiles.place);
           barrier_expect(full, kXBytes + Weights::bytes(shape, n0, kb));
         }
         const i32 panel = static_cast<i32>(kb * (PANELS / kTogether));
@@ -171,6 +175,11 @@ struct Warpgroups {
       }
     }
     launch_dependent_grids();  // late: what comes next would compete for the memory
+    if (TAIL == kQueue && !tiles.first) {  // a stage without data, which says that no tile begins with it
+      barrier_wait(ring.empty + ring.stage, ring.phase);
+      ring.tiles[ring.stage] = static_cast<u32>(tiles.place);
+      barrier_arrive(ring.full + ring.stage);
+    }
     // Nobody may leave while copies or arrivals of a neighbour are still on their way here.
     if constexpr (kShare > 1) {
       TW_NO_UNROLL for (int i = 0; i < STAGES; ++i) {
@@ -189,7 +198,9 @@ struct Warpgroups {
     i64 n0, m0;
     if (TURNED || !tiles.next(n0, m0)) return 0;
     const bool early = kFew && shape.constant_weights;
-    const i64 end = min2(tiles.k_end, tiles.k_begin + STAGES);
+    // Two thirds of it where a launch has a tile for each block only: what the launch before loads meanwhile is all of its own.
+    const i64 begun = early && tiles.whole <= tiles.clusters ? (2 * STAGES + 1) / 3 : STAGES;
+    const i64 end = min2(tiles.k_end, tiles.k_begin + begun);
     TW_NO_UNROLL for (i64 kb = tiles.k_begin; kb < end; ++kb) {
       if (!early) {
         Weights::prefetch(args, shape, w_map, n0, kb);
@@ -262,6 +273,20 @@ struct Warpgroups {
     else return Tiles(args, shape);
   }
 
+  // The next tile, for math threads.
+  TW_MEMBER static bool next(Tiles& tiles, const Ring& ring, i64& n0, i64& m0) {
+    if constexpr (TAIL == kQueue) {
+      if (!tiles.first) {
+        barrier_wait(ring.full + ring.stage, ring.phase);
+        tiles.place = ring.tiles[ring.stage];
+      }
+      tiles.first = false;
+      return tiles.locate(tiles.place, n0, m0);
+    } else {
+      return tiles.next(n0, m0);
+    }
+  }
+
   // w_map: of plain weights only. TURNED: from here on x is called w, and w x.
   TW_MEMBER static void run(const Args& args, const Shape& shape, const TensorMap* x_map, const TensorMap* w_map = nullptr) {
     if constexpr (TURNED) {
@@ -279,6 +304,7 @@ struct Warpgroups {
     ring.empty = ring.full + STAGES;
     typename Stores::Exchange exchange{reinterpret_cast<float*>(shared + kRingBytes), ring.empty + STAGES, 0, 0};
     u64 *neighbour_done = ring.empty + STAGES, *arrived = neighbour_done + 1;  // kClusterTail
+    if constexpr (TAIL == kQueue) ring.tiles = reinterpret_cast<u32*>(shared + kSharedBytes) - STAGES;
     Shelf shelf{shared + kRingBytes, ring.empty + STAGES, ring.empty + STAGES + GROUPS};
     const int thread = static_cast<int>(thread_x());
     if (thread == 0) {
@@ -319,7 +345,7 @@ struct Warpgroups {
       if constexpr (kParts > 1) parts.workspace = static_cast<u8*>(args.workspace);
       else parts = {static_cast<u8*>(args.workspace), ring.empty + STAGES};
       i64 n0, m0;
-      while (tiles.next(n0, m0)) {
+      while (next(tiles, ring, n0, m0)) {
         const bool completes = !tiles.part || (TAIL == kClusterTail && static_cast<u32>(thread) / 128 == cluster_rank());
         if (TAIL == kClusterTail && tiles.skip) {
           barrier_wait(ring.full + ring.stage, ring.phase);

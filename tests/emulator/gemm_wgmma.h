@@ -10,6 +10,7 @@
 namespace gemm_test {
 
 using gemm::kClusterTail;
+using gemm::kQueue;
 using gemm::kStreamK;
 
 template <class W>
@@ -72,7 +73,7 @@ void launch_wgmma(const gemm::Args& args, const gemm::Shape& shape, const Matrix
   else columns_map = map_of(x, true);
   if constexpr (!Plan::kTurned && gemm::plain_pair<X, W>) rows_map = map_of(w, false);
   const i64 columns = Plan::kTurned ? w.rows : x.rows, rows = Plan::kTurned ? x.rows : w.rows;
-  const u32 places = static_cast<u32>(ceil_div64(rows, Plan::BN * Plan::kShare) * ceil_div64(columns, Plan::kBM)) * Plan::kCluster * (Plan::kTail == gemm::kNoTail ? 1 : Plan::kTail == kClusterTail ? 2 : 15);
+  const u32 places = static_cast<u32>(ceil_div64(rows, Plan::BN * Plan::kShare) * ceil_div64(columns, Plan::kBM)) * Plan::kCluster * (Plan::kTail == kClusterTail ? 2 : Plan::kTail == kStreamK ? 15 : 1);
   emu::Launch launch{{std::min(places, grid / Plan::kCluster * Plan::kCluster), 1, 1}, Plan::kThreads, Plan::kCluster,
                      Plan::kSharedBytes, seed};
   emu::run(launch, [&] { Plan::run(args, shape, &columns_map, &rows_map); });
@@ -97,8 +98,8 @@ void check_wgmma(const Size& s, u32 grid, std::uint64_t seed) {
   }
   gemm::Args args = out.args(x.operand(), operand);
   std::vector<u8> workspace;
-  if (Plan::kTail == kStreamK) {
-    workspace.resize(gemm::kStreamKWordBytes + static_cast<std::size_t>(2 * grid * Plan::Parts::kSlotBytes));
+  if (Plan::kTail == kStreamK || Plan::kTail == kQueue) {
+    workspace.resize(gemm::kStreamKWordBytes + (Plan::kTail == kStreamK ? static_cast<std::size_t>(2 * grid * Plan::Parts::kSlotBytes) : 0));
     std::fill(workspace.begin() + gemm::kStreamKWordBytes, workspace.end(), u8{0xff});
     out.shape.workspace = static_cast<i64>(workspace.size());
     args.workspace = workspace.data();
@@ -109,7 +110,7 @@ void check_wgmma(const Size& s, u32 grid, std::uint64_t seed) {
   else emu::written_before({&x.data, &w_data, &tiles.scales});
   launch_wgmma<Plan>(args, out.shape, x, w, grid, seed);
   CHECK(emu::written());
-  if (Plan::kTail == kStreamK) CHECK(std::all_of(workspace.begin(), workspace.begin() + gemm::kStreamKWordBytes, [](u8 b) { return b == 0; }));
+  CHECK(std::all_of(workspace.begin(), workspace.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(workspace.size(), gemm::kStreamKWordBytes)), [](u8 b) { return b == 0; }));
   out.compare(x.exact, w.exact, out.divides ? out.shape.alpha / w.global : out.shape.alpha * w.global,
               [&](const float* a, const float* b) { return rounding_of<X, W>(a, b, s.k); });
 }
@@ -136,6 +137,10 @@ void check_warpgroups() {
     check_wgmma<Plan, X, W, Epi>({BM + 5, 2 * Plan::BN * Plan::kShare, step * 7, 0, 0}, 3 * Plan::kCluster, seed++);  // 3 clusters, 4 tiles
     check_wgmma<Plan, X, W, Epi>({BM, Plan::BN * Plan::kShare, step * 33, pad, 3}, 40 * Plan::kCluster, seed++);      // a tile for all
     check_wgmma<Plan, X, W, Epi>({BM + 1, 5 * Plan::BN * Plan::kShare, step * 5, 0, 0}, 7 * Plan::kCluster, seed++);  // 7 clusters, 10 tiles
+  }
+  if constexpr (TAIL == kQueue) {
+    check_wgmma<Plan, X, W, Epi>({BM, 7 * Plan::BN, step * (STAGES + 1), pad, 3}, 3, seed++);
+    check_wgmma<Plan, X, W, Epi>({BM, 8 * Plan::BN + 64, step, 0, 0}, 2, seed++);  // tiles of one stage
   }
 }
 

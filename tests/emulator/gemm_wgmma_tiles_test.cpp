@@ -94,6 +94,15 @@ TEST_CASE("wgmma: tiles", "[gemm]") {
     check_warpgroups<fmt::bf16, fmt::int4_g128, PlainF32, 16, 2, 1, 2, 4, 2, 1, 1, true, false, false, kStreamK>();
     check_warpgroups<fmt::int8_row, fmt::int8_row, Brain, 8, 1, 2, 2, 2, 2, 1, 1, false, false, false, kStreamK>();
   }
+  SECTION("tiles from a queue") {
+    check_warpgroups<fmt::f16, fmt::q4_0, Half, 16, 1, 1, 1, 4, 3, 1, 1, true, false, false, kQueue>();
+    check_warpgroups<fmt::bf16, fmt::mxfp4, Brain, 1, 1, 1, 2, 4, 2, 1, 1, true, false, false, kQueue>();
+    check_warpgroups<fmt::int8_row, fmt::int4_g128, Epilogue<bf16, float, Act::silu>, 8, 2, 2, 1, 4, 2, 1, 1, true, false, false, kQueue>();
+  }
+  SECTION("tiles from a queue, in many orders") {
+    using Plan = gemm::Warpgroups<fmt::f16, fmt::q4_0, Half, 8, 1, 1, 1, 4, 2, 1, 1, true, false, false, kQueue>;
+    for (std::uint64_t seed = 300; seed < 340; ++seed) check_wgmma<Plan, fmt::f16, fmt::q4_0, Half>({7, 9 * Plan::BN, 256 * static_cast<i64>(1 + seed % 3), 0, 0}, 4, seed);
+  }
   SECTION("one token") {
     check_warpgroups<fmt::f16, fmt::q4_0, Half, 1, 1, 1, 1, 4, 3, 1, 1, true>();
     check_warpgroups<fmt::bf16, fmt::mxfp4, Brain, 1, 2, 1, 2, 8, 2, 1, 1, true>();

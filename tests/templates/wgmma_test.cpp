@@ -86,6 +86,30 @@ TEST_CASE("wgmma: Stream-K is offered where the last round is not full and the w
   CHECK(some > 100);
 }
 
+TEST_CASE("wgmma: tiles of single warps come from a queue where they are more than two rounds", "[wgmma]") {
+  const std::int64_t sms = hopper().typical_sms;
+  int some = 0;
+  for (const char* formats : {"x=f16 w=q4_0 y=f16 pack=tiles", "x=int8_row w=int4_g128 y=bf16 pack=tiles", "x=f16 w=f16 y=f16"})
+    for (std::int64_t m : {1, 16, 64, 200})
+      for (std::int64_t n : {64 * 132, 28672, 57344})
+        for (std::int64_t workspace : {0, 16383, 16384, 32 << 20}) {
+          const std::string text = std::string(formats) + " k=4096 m=" + std::to_string(m) + " n=" + std::to_string(n) + " workspace=" + std::to_string(workspace);
+          for (const Candidate& c : offered(text)) {
+            if (has(c, "turned") || c.at("warps") == 0) {
+              CHECK_FALSE(has(c, "tail=3"));
+              continue;
+            }
+            INFO(c.text() << " of " << text);
+            const LaunchPlan plan = family("gemm", "wgmma").source(Problem::parse("gemm " + text), hopper(), c).plan;
+            const std::int64_t tiles = ceil_div(n, 64 * c.at("strips") * c.at("groups"));
+            if (has(c, "tail=3")) CHECK((workspace >= 16384 && c.at("cluster") == 1 && tiles > 2 * sms));
+            else if (workspace >= 16384 && c.at("cluster") == 1 && !has(c, "tail")) CHECK(tiles <= 2 * sms * static_cast<std::int64_t>(plan.persistent));
+            some += has(c, "tail=3");
+          }
+        }
+  CHECK(some > 20);
+}
+
 TEST_CASE("wgmma: few tokens share the last round where neither one part of k nor two fill the rounds", "[wgmma]") {
   const auto shared = [](std::int64_t n) {
     const std::vector<Candidate> all = offered("x=f16 w=q4_k y=f16 pack=tiles m=1 k=8192 workspace=33554432 n=" + std::to_string(n));
