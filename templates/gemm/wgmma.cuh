@@ -198,8 +198,8 @@ struct Warpgroups {
     i64 n0, m0;
     if (TURNED || !tiles.next(n0, m0)) return 0;
     const bool early = kFew && shape.constant_weights;
-    // Two thirds of it where a launch has a tile for each block only: what the launch before loads meanwhile is all of its own.
-    const i64 begun = early && tiles.whole <= tiles.clusters ? (2 * STAGES + 1) / 3 : STAGES;
+    // Two thirds of it where a launch has a tile for each block only, but not of three stages: as times are (docs/measurement-log.md).
+    const i64 begun = early && STAGES != 3 && tiles.whole <= tiles.clusters ? (2 * STAGES + 1) / 3 : STAGES;
     const i64 end = min2(tiles.k_end, tiles.k_begin + begun);
     TW_NO_UNROLL for (i64 kb = tiles.k_begin; kb < end; ++kb) {
       if (!early) {
