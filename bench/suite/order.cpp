@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Launches that follow each other, each with the y of the one before, or its begin, as its x: blocks of the next begin while those before it run
-// (LaunchPlan::overlap) and may read weights by then, but nothing else.
+// Launches that follow each other, each with the y of the one before, or its begin, as its x: blocks of the next begin while those
+// before it run (LaunchPlan::overlap) and may read weights by then, but nothing else.
 #include <fmt/format.h>
 
 #include <algorithm>
