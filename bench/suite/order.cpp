@@ -57,7 +57,7 @@ class Chain {
   const Task& task_;
   OwnedStream stream_;
   std::vector<Memory> memory_, steps_;
-  std::size_t bytes_ = 0;  // of x and of y
+  std::size_t bytes_ = 0;  // of x or of y, whichever has more
 };
 
 std::string in_a_row(Suite& s, const Task& task, Format y, const Kernel& kernel) {
@@ -103,7 +103,7 @@ void order_checks(Suite& s) {
             if (c.family != "reference" && met[c.family]++ < (quick ? 1 : kOfFamily))
               items.push_back({fmt::format("in a row, {}: {}", problem.text(), c.text()), task, problem.gemm()->y, ahead.submit(kernel_of(s, task, c))});
         }
-  // Tiles from a queue, whose word in the workspace each launch has to find as the one before it leaves it. A row of x is a row's begin.
+  // Tiles from a queue, whose word in the workspace each launch has to find as the one before it leaves it. One token, so that the begin of y is an x.
   for (const char* formats : {"x=f16 w=q4_0 y=f16", "x=bf16 w=int4_g128 y=bf16"}) {
     const Problem problem = Problem::parse(fmt::format("gemm {} m=1 n={} k=1024 pack=tiles workspace=33554432 weights=constant", formats, 64 * 272));
     const Task task = s.engine().task(problem, s.device().arch());

@@ -56,7 +56,8 @@ TEST_CASE("every family compiles for every generation of chips", "[archs]") {
 }
 
 // Tiles with as many sums as fit, which a change far from them may push over: one that spills is refused, and what is chosen in its
-// place is up to 14 % slower. The last one takes its tiles from a queue.
+// place is up to 14 % slower. The last one is small: it takes its tiles from a queue, for which no problem of the test above has rows
+// enough.
 TEST_CASE("Hopper's largest tiles neither spill nor serialize their matrix instructions", "[archs]") {
   const struct {
     const char *problem, *candidate;
