@@ -16,8 +16,9 @@ constexpr double kTypicalL2 = 40e6;  // bytes, when no device says
 constexpr double kAlikePenalty = 0.25, kTilePenalty = 0.04;
 // refine(): weight of the mean error beside that of the measured candidates, and what a likeness to one already taken
 // in the same batch costs.
-constexpr double kPriorWeight = 0.05, kTwinPenalty = 0.1;
+constexpr double kPriorWeight = 0.05, kTwinPenalty = 0.05;
 constexpr double kFarPenalty = 1.15;
+constexpr double kTailLoss = 0.1;  // of the bandwidth that an idle multiprocessor could have had
 
 // 1 when `have` covers `need`, have / need when it is far below, with a soft knee between: queues fill gradually.
 double saturation(double have, double need) {
@@ -60,9 +61,9 @@ Prediction predict(const Traits& t, const DeviceModel& m, const CostConstants& c
   double in_flight = resident * threads * std::max(4.0, t.bytes_in_flight);
   double need = m.tbps * 1e12 * c.memory_latency_us * 1e-6;
   double streaming = saturation(in_flight, need);
-  // The last wave is rarely full. Memory traffic evens out between blocks of different progress, so half of the loss.
+  // The last wave is rarely full, but its blocks have the memory to themselves.
   double fill = blocks / (p.waves * per_sm * m.sms);
-  double tail = p.waves > 1 ? 1 + 0.5 * (1 / fill - 1) : 1;
+  double tail = p.waves > 1 ? 1 + kTailLoss * (1 / fill - 1) : 1;
   p.memory_us = t.unique_bytes / (m.tbps * 1e6) / streaming * tail;
   p.l2_us = t.global_bytes / (m.tbps * c.l2_ratio * 1e6) / saturation(in_flight, need * 0.5) * tail;
 
