@@ -142,6 +142,13 @@ TW_DEVICE u32 load_relaxed(const u32* p) {
   return __atomic_load_n(p, __ATOMIC_RELAXED);
 #endif
 }
+TW_DEVICE void store_relaxed(u32* p, u32 v) {
+#if defined(__CUDACC__)
+  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+#else
+  __atomic_store_n(p, v, __ATOMIC_RELAXED);
+#endif
+}
 // Returns what was there. Orders this thread's later accesses behind it and, with `release`, earlier ones before it: its own, and
 // those that it knows of through a barrier.
 template <bool release> TW_DEVICE u32 add_global(u32* p, u32 v) {

@@ -15,8 +15,9 @@ namespace tw::gemm {
 template <int BM, int BN, int BK, int SHARE, int CLUSTER, int SPLIT, int TAIL> struct ClusterTiles {
   // Bands of tiles of n, along m within a band, so that what runs at one time reads few rows of either operand.
   static constexpr int kBand = 16 / SHARE;
-  i64 n_tiles, m_tiles, clusters, place, k_begin, k_end;
-  i64 whole;  // places below this one are tiles side by side, one for each block; those from here on are shared
+  // There are fewer than 2^31 tiles, and stages of one.
+  u32 n_tiles, m_tiles, clusters, place, k_begin, k_end;
+  u32 whole;  // places below this one are tiles side by side, one for each block; those from here on are shared
   bool part = false;  // what next() gave is part of a tile
   bool skip = false;  // and its first stage is loaded, but the other block multiplies it (kClusterTail)
 
@@ -29,29 +30,29 @@ template <int BM, int BN, int BK, int SHARE, int CLUSTER, int SPLIT, int TAIL> s
 
   // kStreamK: slots for the sums of parts, of a cluster's tiles each; parts of one tile at most.
   TW_MEMBER ClusterTiles(const Args& args, const Shape& shape, i64 slots = 0, int most_parts = 2) {
-    n_tiles = ceil_div64(shape.n, BN * SHARE), m_tiles = ceil_div64(args.m, BM);
+    n_tiles = static_cast<u32>(ceil_div64(shape.n, BN * SHARE)), m_tiles = static_cast<u32>(ceil_div64(args.m, BM));
     clusters = grid_x() / CLUSTER, place = block_x() / CLUSTER;
-    const i64 all = ceil_div64(shape.k, BK), per = SPLIT > 1 ? ceil_div64(all, SPLIT) : all;
-    k_begin = SPLIT > 1 ? min2(all, per * static_cast<i64>(cluster_rank())) : 0;
+    const u32 all = static_cast<u32>(ceil_div64(shape.k, BK)), per = (all + SPLIT - 1) / SPLIT;
+    k_begin = SPLIT > 1 ? min2(all, per * cluster_rank()) : 0;
     k_end = SPLIT > 1 ? min2(all, k_begin + per) : all;
     whole = n_tiles * m_tiles;
-    [[maybe_unused]] const i64 left = whole % clusters;
+    [[maybe_unused]] const u32 left = whole % clusters;
     if constexpr (TAIL == kClusterTail) {
       if (2 * left <= clusters) whole -= left;
     }
     if constexpr (TAIL == kStreamK) {
-      const i64 shares = min2(clusters, slots - left);
-      stages = static_cast<u32>(all);
-      if (left > 0 && shares > left && left * all < 1ll << 31) {
+      const i64 shares = min2<i64>(clusters, slots - left);
+      stages = all;
+      if (left > 0 && shares > left && static_cast<i64>(left) * all < 1ll << 31) {
         whole -= left;
-        const u32 of_all = static_cast<u32>(left) * stages, parts = static_cast<u32>(most_parts) - 1;
+        const u32 of_all = left * stages, parts = static_cast<u32>(most_parts) - 1;
         quota = max2((of_all - 1) / static_cast<u32>(shares) + 1, (stages - 1) / parts + 1);
-        share = share_of(static_cast<u32>(place));
+        share = share_of(place);
       }
     }
   }
   TW_MEMBER Share share_of(u32 cluster) const {
-    const u32 all = static_cast<u32>(n_tiles * m_tiles - whole) * stages, from = min2(all, quota * cluster), tile = from / stages;
+    const u32 all = (n_tiles * m_tiles - whole) * stages, from = min2(all, quota * cluster), tile = from / stages;
     return {tile, from - tile * stages, min2(quota, all - from)};
   }
   // The stages of a share's next piece from its k on, which is taken off it.
@@ -78,13 +79,13 @@ template <int BM, int BN, int BK, int SHARE, int CLUSTER, int SPLIT, int TAIL> s
       return true;
     }
     if constexpr (TAIL == kClusterTail) {
-      const i64 tile = whole + (place - whole) / 2;
+      const u32 tile = whole + (place - whole) / 2;
       if (tile < n_tiles * m_tiles) {
-        locate(tile, static_cast<u32>(place - whole) % 2, n0, m0);
+        locate(tile, (place - whole) % 2, n0, m0);
         place += clusters;
         // Parts are equal: where there is a middle, both load it, and the first multiplies.
         const bool second = cluster_rank() == 1;
-        const i64 half = (k_end + 1) / 2;
+        const u32 half = (k_end + 1) / 2;
         part = true, skip = second && k_end % 2 != 0;
         if (second) k_begin = k_end - half;
         else k_end = half;
@@ -102,23 +103,22 @@ template <int BM, int BN, int BK, int SHARE, int CLUSTER, int SPLIT, int TAIL> s
   TW_MEMBER bool take(u32* word, i64& n0, i64& m0) {
     if (!first) {
       place = clusters + asked;
-      if (asked + 1 == static_cast<u32>(whole)) *word = 0;
+      if (asked + 1 == whole) store_relaxed(word, 0);
     }
     if (!locate(place, n0, m0)) return false;
     first = false;
     return true;
   }
   // False: there is no such tile.
-  TW_MEMBER bool locate(i64 tile, i64& n0, i64& m0) const {
+  TW_MEMBER bool locate(u32 tile, i64& n0, i64& m0) const {
     if (tile < whole) locate(tile, 0, n0, m0);
     return tile < whole;
   }
   TW_MEMBER static u32 own_rank() { return SHARE > 1 ? cluster_rank() : 0; }
-  TW_MEMBER void locate(i64 tile, u32 rank, i64& n0, i64& m0) const {
-    // There are fewer than 2^31 tiles, and divisions of words are much shorter.
-    const u32 of_band = kBand * static_cast<u32>(m_tiles), band = static_cast<u32>(tile) / of_band;
-    const u32 within = static_cast<u32>(tile) - band * of_band;
-    const u32 width = min2(static_cast<u32>(kBand), static_cast<u32>(n_tiles) - band * kBand);
+  TW_MEMBER void locate(u32 tile, u32 rank, i64& n0, i64& m0) const {
+    const u32 of_band = kBand * m_tiles, band = tile / of_band;
+    const u32 within = tile - band * of_band;
+    const u32 width = min2(static_cast<u32>(kBand), n_tiles - band * kBand);
     const u32 m = within / width;
     n0 = static_cast<i64>((band * kBand + within - m * width) * SHARE + rank) * BN;
     m0 = static_cast<i64>(m) * BM;

@@ -29,7 +29,7 @@ template <class Tiles> TW_DEVICE Owners owners_of(const Tiles& tiles, u32 tile) 
 template <class Sum, int STRIPS, int SUMS, int GROUPS, int CLUSTER, int RING> struct StreamK {
   static constexpr int kUnits = STRIPS * SUMS / 4;  // of eight tokens of a strip
   static constexpr i64 kSlotBytes = stream_k_slot_bytes(CLUSTER, 2 * SUMS, 64 * STRIPS * GROUPS);
-  static constexpr i64 kMostTiles = kStreamKWordBytes / (4 * CLUSTER * GROUPS);  // that have words; a tile has more slots than one
+  static constexpr i64 kMostTiles = kTailWordBytes / (4 * CLUSTER * GROUPS);  // that have words; a tile has more slots than one
   static constexpr int kUnitBytes = 2048, kBufferUnits = RING / (GROUPS * kUnitBytes);
   static constexpr int kPartsLimit = min2(kMostParts, kBufferUnits);
   static constexpr u32 kReturned = 1u << 8, kSlice = 1u << 16;  // in a word
@@ -43,7 +43,7 @@ template <class Sum, int STRIPS, int SUMS, int GROUPS, int CLUSTER, int RING> st
 
   // How many the workspace has room for.
   TW_MEMBER static i64 slots(const Shape& shape) {
-    return shape.workspace < kStreamKWordBytes ? 0 : min2((shape.workspace - kStreamKWordBytes) / kSlotBytes, kMostTiles);
+    return shape.workspace < kTailWordBytes ? 0 : min2((shape.workspace - kTailWordBytes) / kSlotBytes, kMostTiles);
   }
 
   TW_MEMBER i64 place(i64 of, int thread) const {  // of a warpgroup's, in a list with GROUPS for each block
@@ -52,7 +52,7 @@ template <class Sum, int STRIPS, int SUMS, int GROUPS, int CLUSTER, int RING> st
   TW_MEMBER u32* word(u32 tile, int thread) const { return reinterpret_cast<u32*>(workspace) + place(tile, thread); }
   // A cluster has one part of a tile, and its next one is of the next tile: so the sum of their numbers is a part's alone.
   TW_MEMBER Sum* sums_of(u32 cluster, u32 tile, int thread) const {
-    return reinterpret_cast<Sum*>(workspace + kStreamKWordBytes) + place(cluster + tile, thread) * (kUnits * 512);
+    return reinterpret_cast<Sum*>(workspace + kTailWordBytes) + place(cluster + tile, thread) * (kUnits * 512);
   }
   // Slices that this warpgroup is to add up.
   TW_MEMBER u32& slices(u32 first_stage, int thread) const {
@@ -135,7 +135,7 @@ template <class Sum, int STRIPS, int SUMS, int GROUPS, int CLUSTER, int RING> st
     TW_NO_UNROLL for (int i = 0; i < kPolls && load_relaxed(word) % kReturned != owners.count; ++i) pause();
     const u32 before = add_global<false>(word, kReturned + (kSlice << own));
     if (before % kReturned == owners.count) slices |= 1u << own;
-    if (before / kReturned % 256 + 1 == owners.count) *word = 0;
+    if (before / kReturned % 256 + 1 == owners.count) store_relaxed(word, 0);
   }
   // Asks for these units of all parts, one part's after the other's.
   TW_MEMBER void fetch(const Owners& owners, u32 tile, int unit, int units, u8* buffer, int thread) const {
@@ -170,7 +170,7 @@ template <class Sum, int STRIPS, int SUMS, int GROUPS, int CLUSTER, int RING> st
 // The same of a block's few sums, BM tokens by BN rows, which its threads have added up among themselves. Whoever put a tile's last
 // part down adds all of them up when it has nothing else to do.
 template <class Sum, int BM, int BN> struct StreamKFew {
-  static constexpr i64 kSlotBytes = stream_k_slot_bytes(1, BM, BN), kMostTiles = kStreamKWordBytes / 4;
+  static constexpr i64 kSlotBytes = stream_k_slot_bytes(1, BM, BN), kMostTiles = kTailWordBytes / 4;
   static constexpr int kPartsLimit = kMostParts;
   static constexpr u32 kAtOnce = 4;  // parts of a sum, whose loads wait together
 
@@ -179,10 +179,10 @@ template <class Sum, int BM, int BN> struct StreamKFew {
   bool last[2] = {};      // thread 0: nobody else's is missing
 
   TW_MEMBER static i64 slots(const Shape& shape) {
-    return shape.workspace < kStreamKWordBytes ? 0 : min2((shape.workspace - kStreamKWordBytes) / kSlotBytes, kMostTiles);
+    return shape.workspace < kTailWordBytes ? 0 : min2((shape.workspace - kTailWordBytes) / kSlotBytes, kMostTiles);
   }
   TW_MEMBER Sum* sums_of(u32 block, u32 tile) const {
-    return reinterpret_cast<Sum*>(workspace + kStreamKWordBytes + (block + tile) * kSlotBytes);
+    return reinterpret_cast<Sum*>(workspace + kTailWordBytes + (block + tile) * kSlotBytes);
   }
   // All `threads` of the block have put down what they have of a tile.
   template <class Tiles> TW_MEMBER void tell(const Tiles& tiles, u32 tile, int thread, int threads) {
@@ -190,7 +190,7 @@ template <class Sum, int BM, int BN> struct StreamKFew {
     if (thread == 0) {
       u32* word = reinterpret_cast<u32*>(workspace) + tile;
       const bool all = add_global<true>(word, 1) + 1 == owners_of(tiles, tile).count;
-      if (all) *word = 0;
+      if (all) store_relaxed(word, 0);
       last[count > 0] = all;
     }
     ++count;

@@ -16,7 +16,7 @@ constexpr int kStreamK = 2;
 constexpr int kQueue = 3;
 
 constexpr int kMostParts = 15;            // of a tile: as many as a word of stream_k.cuh has bits for
-constexpr int kStreamKWordBytes = 16384;  // at the workspace's begin; zeros, whenever a kernel begins
+constexpr int kTailWordBytes = 16384;     // of kStreamK and kQueue, at the workspace's begin; zeros, whenever a kernel begins
 
 // What a cluster puts down of a part: single-precision sums of its blocks' tiles.
 TW_FN constexpr i64 stream_k_slot_bytes(int cluster, int bm, int bn) { return static_cast<i64>(cluster) * bm * bn * 4; }

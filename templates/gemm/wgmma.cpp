@@ -90,7 +90,7 @@ int threads(const Knobs& k, const Operands& o) { return k.math() + (uneven(k, o)
 // As many as do not spill.
 int most_accumulators(const Knobs& k, const Operands& o) {
   if (k.math_groups() == 3) return o.tiles ? 64 : o.row_bytes > 4 ? 0 : o.row_bytes ? 72 : 88;
-  if (o.tiles) return o.deferred() ? 160 : 128;
+  if (o.tiles) return !o.deferred() ? 128 : o.kind == WgmmaKind::s8 ? 160 : 176;
   return o.deferred() || k.turned ? 192 : 176;
 }
 
@@ -194,9 +194,9 @@ double fill(std::int64_t tiles, std::int64_t blocks) {
 // Whether the workspace has room for the sums of `left` tiles that `clusters` clusters share.
 bool has_slots(const Gemm& g, const Knobs& k, std::int64_t left, std::int64_t clusters) {
   const std::int64_t slot = tw::gemm::stream_k_slot_bytes(k.cluster, k.bm, k.bn());
-  return left > 0 && g.workspace >= tw::gemm::kStreamKWordBytes + (left + std::min(clusters, 2 * left)) * slot;
+  return left > 0 && g.workspace >= tw::gemm::kTailWordBytes + (left + std::min(clusters, 2 * left)) * slot;
 }
-constexpr std::size_t kTilesOffered = 8;
+constexpr std::size_t kTilesOffered = 8, kApartOffered = 12;  // of products kept apart, whose tiles have more ways to end
 
 std::vector<Tile> large_tiles(const Gemm& g, const Operands& o, const Arch& arch) {
   const auto ceil_div = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
@@ -211,8 +211,10 @@ std::vector<Tile> large_tiles(const Gemm& g, const Operands& o, const Arch& arch
       const std::int64_t clusters = arch.typical_sms / 2, pairs = tiles_m * ceil_div(tiles_n, 2), left = pairs % clusters;
       const auto add = [&](int tail, double waves) { all.push_back({bm, strips, groups, turned, tail, waves * (bm * k.bn() + kTileCost)}); };
       const bool two = groups == 2 && tiles_n > 1 && !turned, half = left > 0 && 2 * left <= clusters;
-      if (two && half) add(tw::gemm::kClusterTail, static_cast<double>(pairs / clusters) + 0.5);
-      else add(tw::gemm::kNoTail, static_cast<double>(ceil_div(tiles_m * tiles_n, arch.typical_sms)));
+      const double rounds = static_cast<double>(ceil_div(tiles_m * tiles_n, arch.typical_sms));
+      // (Of products kept apart its code is what ptxas orders better, by some 5 %, whether or not a round is shared.)
+      if (two && (half || (o.tiles && o.deferred()))) add(tw::gemm::kClusterTail, half ? static_cast<double>(pairs / clusters) + 0.5 : rounds);
+      if (!two || !half) add(tw::gemm::kNoTail, rounds);
       if (two && has_slots(g, k, left, clusters))
         add(tw::gemm::kStreamK, static_cast<double>(pairs) / static_cast<double>(clusters) + kPartsCost);
     }
@@ -222,7 +224,7 @@ std::vector<Tile> large_tiles(const Gemm& g, const Operands& o, const Arch& arch
     if (!o.tiles && o.row_bytes <= 4) tiles(strips, groups, 1, 32);  // 32 columns of bytes leave at a time
   }
   std::stable_sort(all.begin(), all.end(), [](const Tile& a, const Tile& b) { return a.cost < b.cost; });
-  all.resize(std::min(all.size(), kTilesOffered));
+  all.resize(std::min(all.size(), o.tiles && o.deferred() ? kApartOffered : kTilesOffered));
   return all;
 }
 
@@ -259,7 +261,7 @@ class WarpgroupFamily final : public EnumeratedFamily {
     const std::int64_t panels_of_k = g.k / o.panel_k();
     std::vector<Candidate> out;
     // The ring as deep as shared memory allows, for one block per SM or for more.
-    const auto add = [&](Knobs k) {
+    const auto add = [&](const Knobs& k) {
       const std::size_t before = out.size();
       if (o.tiles && panels_of_k % k.panels != 0) return false;  // coded stages are whole
       if (!o.tiles && k.panels > 1 && panels_of_k < k.panels) return false;
@@ -268,24 +270,29 @@ class WarpgroupFamily final : public EnumeratedFamily {
       if (k.split > 1 && panels_of_k / k.panels < 2ll * k.split) return false;
       if (k.columns() % (8 * k.share()) != 0 || (o.tiles == nullptr && k.bn() > 256 && k.panels > 1)) return false;
       const std::int64_t blocks_at_all = (g.m + k.bm - 1) / k.bm * ((g.n + k.bn() - 1) / k.bn()) * k.split;
-      const bool queues = k.warps && k.cluster == 1 && !k.tail && g.workspace >= tw::gemm::kStreamKWordBytes;
+      const bool may_queue = k.warps && k.cluster == 1 && !k.tail && g.workspace >= tw::gemm::kTailWordBytes;
       int last = 0;
       for (int blocks = 1; blocks <= most_blocks(k); ++blocks) {
-        if (queues) k.tail = tw::gemm::kQueue;
-        k.stages = kMaxStages;
         const int limit = std::min(arch.shared_per_block, arch.shared_per_sm / blocks - kBlockShared);
-        while (k.stages > 1 && shared_bytes(k, o) > limit) --k.stages;
-        if (k.stages < 2 || k.stages == last || shared_bytes(k, o) > limit) continue;
-        if (k.warps && blocks * k.math_groups() * k.strips < 2) continue;  // too few instructions that do not wait for each other
-        if (blocks > 2 && blocks_at_all <= 2ll * arch.typical_sms) continue;  // room for three where two of a launch are enough
-        const int least = k.panels < 8 || (k.tail && !queues) ? 3 : 2;  // two of eight panels hold as much as four of four
-        if (blocks > 1 && (k.stages < least || blocks * threads(k, o) > 1024 || uneven(k, o) || k.bm > kFewTokens || k.turned))
-          continue;
-        last = k.stages;
+        const auto deepest = [&](int tail) {
+          Knobs deep = k;
+          deep.tail = tail, deep.stages = kMaxStages;
+          while (deep.stages > 1 && shared_bytes(deep, o) > limit) --deep.stages;
+          return deep;
+        };
+        Knobs deep = deepest(k.tail);
         // With more than two rounds it tells that a multiprocessor's blocks may all have had one tile more than another's. (Warpgroup
         // instructions, one block to a multiprocessor, won nothing.)
-        if (queues && blocks_at_all <= 2ll * blocks_per_sm(k, o, arch) * arch.typical_sms) k.tail = tw::gemm::kNoTail;
-        out.push_back(k.candidate());
+        if (may_queue && blocks_at_all > 2ll * blocks_per_sm(deep, o, arch) * arch.typical_sms) deep = deepest(tw::gemm::kQueue);
+        if (deep.stages < 2 || deep.stages == last || shared_bytes(deep, o) > limit) continue;
+        if (k.warps && blocks * k.math_groups() * k.strips < 2) continue;  // too few instructions that do not wait for each other
+        // Room for three where two of a launch are enough is the next launch's, if there is something that it may begin with.
+        if (blocks > 2 && blocks_at_all <= 2ll * arch.typical_sms && !g.constant_weights) continue;
+        const int least = k.panels < 8 || k.tail ? 3 : 2;  // two of eight panels hold as much as four of four
+        if (blocks > 1 && (deep.stages < least || blocks * threads(k, o) > 1024 || uneven(k, o) || k.bm > kFewTokens || k.turned))
+          continue;
+        last = deep.stages;
+        out.push_back(deep.candidate());
       }
       return out.size() > before;
     };

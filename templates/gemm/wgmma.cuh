@@ -75,9 +75,12 @@ struct Warpgroups {
   static constexpr bool kUneven = kThree || (GROUPS * KGROUPS == 2 && (STRIPS + (kDeferred && !WARPS ? 1 : 0)) * BM / 2 >= (Weights::kRegisters ? 80 : 96));
   static constexpr int kMath = 128 * GROUPS * KGROUPS, kThreads = kMath + (kUneven ? 128 : 32);
   static constexpr bool kShort = TURNED && !SHELF;
-  // Sums of bytes are converted before they are added up: a panel's fragments are complete before the last one's products are.
-  static constexpr bool kAhead = kDeferred && Weights::kRegisters && kKind == WgmmaKind::s8 && !kFew;
-  static constexpr int kMathRegisters = kThree ? 144 : kShort || (kAhead && BM > 144) ? 232 : kAhead ? 224 : 216;
+  // Sums of bytes are converted before they are added up: a panel's fragments are complete before the last one's products are. Of FP8
+  // that pays where they are most and Stream-K has them in parts.
+  static constexpr bool kApart = kDeferred && Weights::kRegisters && !kFew;
+  static constexpr bool kAhead = kApart && (kKind == WgmmaKind::s8 || (BM > 160 && TAIL == kStreamK));
+  static constexpr bool kMost = kShort || (kApart && BM > 144 && (kAhead || TAIL != kStreamK));
+  static constexpr int kMathRegisters = kThree ? 144 : kMost ? 232 : kAhead ? 224 : 216;
   static constexpr int kProducerRegisters = 65536 / kThreads / 8 * 8 * (kThreads / 128) - GROUPS * KGROUPS * kMathRegisters;
   static constexpr int kStripRows = 64, BN = kStripRows * STRIPS * GROUPS;
   static constexpr int kPanelK = Weights::kPanelK;
@@ -144,7 +147,7 @@ struct Warpgroups {
     i64 n0, m0;
     while (TAIL == kQueue ? tiles.take(static_cast<u32*>(args.workspace), n0, m0) : tiles.next(n0, m0)) {
       const bool alone = TAIL == kClusterTail && tiles.part;  // blocks have the same tokens, but different stages
-      for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
+      for (u32 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
         u64* full = ring.full + ring.stage;
         if (TAIL == kQueue && kb + 1 == tiles.k_end) tiles.ask(static_cast<u32*>(args.workspace));
         const bool fresh = !kFew || begun == 0;
@@ -152,7 +155,7 @@ struct Warpgroups {
           --begun;
         } else {
           barrier_wait(ring.empty + ring.stage, ring.phase);
-          if (TAIL == kQueue && kb == tiles.k_begin) ring.tiles[ring.stage] = static_cast<u32>(tiles.place);
+          if (TAIL == kQueue && kb == tiles.k_begin) ring.tiles[ring.stage] = tiles.place;
           barrier_expect(full, kXBytes + Weights::bytes(shape, n0, kb));
         }
         const i32 panel = static_cast<i32>(kb * (PANELS / kTogether));
@@ -177,7 +180,7 @@ struct Warpgroups {
     launch_dependent_grids();  // late: what comes next would compete for the memory
     if (TAIL == kQueue && !tiles.first) {  // a stage without data, which says that no tile begins with it
       barrier_wait(ring.empty + ring.stage, ring.phase);
-      ring.tiles[ring.stage] = static_cast<u32>(tiles.place);
+      ring.tiles[ring.stage] = tiles.place;
       barrier_arrive(ring.full + ring.stage);
     }
     // Nobody may leave while copies or arrivals of a neighbour are still on their way here.
@@ -199,9 +202,9 @@ struct Warpgroups {
     if (TURNED || !tiles.next(n0, m0)) return 0;
     const bool early = kFew && shape.constant_weights;
     // Two thirds of it where a launch has a tile for each block only, but not of three stages: as times are (docs/measurement-log.md).
-    const i64 begun = early && STAGES != 3 && tiles.whole <= tiles.clusters ? (2 * STAGES + 1) / 3 : STAGES;
-    const i64 end = min2(tiles.k_end, tiles.k_begin + begun);
-    TW_NO_UNROLL for (i64 kb = tiles.k_begin; kb < end; ++kb) {
+    const u32 begun = early && STAGES != 3 && tiles.whole <= tiles.clusters ? (2 * STAGES + 1) / 3 : STAGES;
+    const u32 end = min2(tiles.k_end, tiles.k_begin + begun);
+    TW_NO_UNROLL for (u32 kb = tiles.k_begin; kb < end; ++kb) {
       if (!early) {
         Weights::prefetch(args, shape, w_map, n0, kb);
         continue;

@@ -95,7 +95,8 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
   // Rows of blocks on their way into shared memory, some stages ahead; one thread's.
   struct Ahead {
     Tiles tiles;
-    i64 kb, m0;
+    u32 kb;
+    i64 m0;
     bool more;
     TW_MEMBER Ahead(const Tiles& all) : tiles(all) { advance(); }
     TW_MEMBER void advance() {
@@ -152,7 +153,7 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
       ring.phase = 1;  // all stages are empty
       i64 n0, m0;
       while (tiles.next(n0, m0)) {
-        for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
+        for (u32 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
           u64* full = ring.full + ring.stage;
           barrier_wait(ring.empty + ring.stage, ring.phase);
           if (thread == kWeightLoader) {
@@ -178,8 +179,8 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
   TW_MEMBER static void prefetch(const Args& args, const Shape& shape, Tiles tiles) {
     i64 n0, m0;
     if (!tiles.next(n0, m0)) return;
-    const i64 end = min2(tiles.k_end, tiles.k_begin + STAGES);
-    for (i64 kb = tiles.k_begin; kb < end; ++kb) Weights::prefetch(args, shape, nullptr, n0, kb);
+    const u32 end = min2(tiles.k_end, tiles.k_begin + STAGES);
+    for (u32 kb = tiles.k_begin; kb < end; ++kb) Weights::prefetch(args, shape, nullptr, n0, kb);
   }
 
   // ---- math
@@ -198,7 +199,7 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
     u32 words[STRIPS][Weights::kWords];
     typename Tile::Scales scales[STRIPS];
   };
-  TW_MEMBER static void unpack(const Ring& ring, i64 kb, int g, int group, int thread, Panel& panel, Fragments& to) {
+  TW_MEMBER static void unpack(const Ring& ring, u32 kb, int g, int group, int thread, Panel& panel, Fragments& to) {
     TW_UNROLL for (int s = 0; s < STRIPS; ++s) {
       if (g % 2 == 0) {
         Weights::read_codes(ring.w(), group * STRIPS + s, 0, g / 2, thread, panel.words[s]);
@@ -234,7 +235,7 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
     Panel panel;
     barrier_wait(ring.full + ring.stage, ring.phase);
     unpack(ring, tiles.k_begin, 0, group, thread % 128, panel, w[0]);
-    for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
+    for (u32 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
       // Nothing is in flight from one stage to the next: ptxas serializes what it cannot follow around the loop (C7514).
       multiply_item(x_base, ring.stage, 0, 0, w[0], products[0]);
       const bool last = kb + 1 == tiles.k_end;

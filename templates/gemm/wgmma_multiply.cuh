@@ -52,7 +52,7 @@ template <class X, class P> struct WarpgroupProducts {
 
   TW_MEMBER static void multiply_plain(Ring& ring, const Tiles& tiles, Sums& sums, u32 x_base, int group, int k_group, int lane) {
     int previous = -1;
-    TW_NO_UNROLL for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
+    TW_NO_UNROLL for (u32 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
       const u32 x = stage_of(x_base, ring), w = x + kXBytes / 16 + group * STRIPS * kStripRows * 8;
       barrier_wait(ring.full + ring.stage, ring.phase);
       wgmma_fence();
@@ -82,7 +82,7 @@ template <class X, class P> struct WarpgroupProducts {
     u32 words[2][Weights::kWords];
     typename Weights::Tile::Scales scales[2];
     int previous = -1;
-    for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
+    for (u32 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
       const u32 x_stage = stage_of(x_base, ring);
       barrier_wait(ring.full + ring.stage, ring.phase);
       const auto read = [&](int item) {
@@ -134,7 +134,7 @@ template <class X, class P> struct WarpgroupProducts {
     const int row = P::kBM == 1 ? 0 : lane % 8;
     const u8* const own = ring.stages + k_group * (kItems * kPanelBytes) + row * 128;
     const u8* const pieces[2] = {own + ((lane / 8) ^ row) * 16, own + ((4 + lane / 8) ^ row) * 16};
-    for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
+    for (u32 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
       barrier_wait(ring.full + ring.stage, ring.phase);
       const int stage = ring.stage * kStageBytes;
       const SharedRows rows[2] = {SharedRows(pieces[0] + stage), SharedRows(pieces[1] + stage)};
@@ -199,7 +199,7 @@ template <class X, class P> struct WarpgroupProducts {
     static_assert(kRowBytes == kTogether * kGroups * kBlock && Tile::kGroups <= kGroups, "blocks of 32");
     const u8* const own = ring.stages + k_group * (kItems * kPanelBytes);
     const u8 *const codes = own + lane / 4 * kRowBytes + X::kCodesAt + lane % 4 * 2, *const scales_of_x = own + lane % 4 * 2 * kRowBytes;
-    for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
+    for (u32 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
       barrier_wait(ring.full + ring.stage, ring.phase);
       const int stage = ring.stage * kStageBytes;
       TW_UNROLL_BY(kTogether) for (int i = 0; i < kItems; ++i) {
@@ -262,9 +262,9 @@ template <class X, class P> struct WarpgroupProducts {
     Product products[kSums];
     typename Scales::Factors factors[2];
     if constexpr (kAhead) factors[0] = scales.at(tiles.k_begin * PANELS);
-    for (i64 first = tiles.k_begin; first < tiles.k_end; first += kStages)
+    for (u32 first = tiles.k_begin; first < tiles.k_end; first += kStages)
       TW_UNROLL for (int stage = 0; stage < kStages; ++stage) {
-        const i64 kb = first + stage;
+        const u32 kb = first + stage;
         if (stage > 0 && kb == tiles.k_end) break;
         barrier_wait(ring.full + ring.stage, ring.phase);
         const u32 at = stage_of(x_base, ring);
@@ -316,7 +316,7 @@ template <class X, class P> struct WarpgroupProducts {
     u32 a[2][4][4];
     typename Weights::Tile::Scales scales[2];
     Product products[kSums];
-    const auto unpack = [&](const Ring& from, i64 kb, int i, u32(&to)[4][4], typename Weights::Tile::Scales& to_scales) {
+    const auto unpack = [&](const Ring& from, u32 kb, int i, u32(&to)[4][4], typename Weights::Tile::Scales& to_scales) {
       u32 words[Weights::kWords];
       Weights::template read_codes<kItems>(from.w(), group, k_group, i, thread % 128, words);
       to_scales = Weights::template read_scales<kItems>(from.w(), group, kb, k_group, i, thread % 128);
@@ -327,7 +327,7 @@ template <class X, class P> struct WarpgroupProducts {
     };
     barrier_wait(ring.full + ring.stage, ring.phase);
     unpack(ring, tiles.k_begin, 0, a[0], scales[0]);
-    for (i64 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
+    for (u32 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
       const u32 x_stage = stage_of(x_base, ring) + k_group * kItems * kPanel;
       TW_UNROLL for (int i = 0; i < kItems; ++i) {
         // (Where tokens are many, the long way: ptxas orders the loop after it so that what is fastest takes up to 6 % less.)
@@ -336,7 +336,7 @@ template <class X, class P> struct WarpgroupProducts {
         TW_UNROLL for (int step = 0; step < 4; ++step) Wgmma<kKind, BM>::rs(products, a[i % 2][step], x + step * 2, step > 0);
         wgmma_commit();
         Ring next = ring;
-        i64 next_kb = kb;
+        u32 next_kb = kb;
         if (i + 1 == kItems && kb + 1 < tiles.k_end) {
           next.advance(), ++next_kb;
           barrier_wait(next.full + next.stage, next.phase);

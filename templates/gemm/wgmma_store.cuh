@@ -436,8 +436,8 @@ template <class X, class W, class Epi, class P> struct WarpgroupStores {
             }
           }
         }
+        sync_warp();  // also so that not all scales of a tile are read before the first is used
         if constexpr (P::kShelf) continue;
-        sync_warp();
         if constexpr (sizeof(Y) <= 2) {
           Turned::Result::store(rows, args.y, ldy, row_at(i), m0 + c * 64, tokens, end, lane);
           sync_warp();

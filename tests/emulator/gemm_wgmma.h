@@ -99,8 +99,8 @@ void check_wgmma(const Size& s, u32 grid, std::uint64_t seed) {
   gemm::Args args = out.args(x.operand(), operand);
   std::vector<u8> workspace;
   if (Plan::kTail == kStreamK || Plan::kTail == kQueue) {  // words, and slots if sums meet there
-    workspace.resize(gemm::kStreamKWordBytes + (Plan::kTail == kStreamK ? static_cast<std::size_t>(2 * grid * Plan::Parts::kSlotBytes) : 0));
-    std::fill(workspace.begin() + gemm::kStreamKWordBytes, workspace.end(), u8{0xff});
+    workspace.resize(gemm::kTailWordBytes + (Plan::kTail == kStreamK ? static_cast<std::size_t>(2 * grid * Plan::Parts::kSlotBytes) : 0));
+    std::fill(workspace.begin() + gemm::kTailWordBytes, workspace.end(), u8{0xff});
     out.shape.workspace = static_cast<i64>(workspace.size());
     args.workspace = workspace.data();
   }
@@ -110,7 +110,7 @@ void check_wgmma(const Size& s, u32 grid, std::uint64_t seed) {
   else emu::written_before({&x.data, &w_data, &tiles.scales});
   launch_wgmma<Plan>(args, out.shape, x, w, grid, seed);
   CHECK(emu::written());
-  if (!workspace.empty()) CHECK(std::all_of(workspace.begin(), workspace.begin() + gemm::kStreamKWordBytes, [](u8 b) { return b == 0; }));
+  if (!workspace.empty()) CHECK(std::all_of(workspace.begin(), workspace.begin() + gemm::kTailWordBytes, [](u8 b) { return b == 0; }));
   out.compare(x.exact, w.exact, out.divides ? out.shape.alpha / w.global : out.shape.alpha * w.global,
               [&](const float* a, const float* b) { return rounding_of<X, W>(a, b, s.k); });
 }
