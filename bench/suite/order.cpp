@@ -104,14 +104,16 @@ void order_checks(Suite& s) {
               items.push_back({fmt::format("in a row, {}: {}", problem.text(), c.text()), task, problem.gemm()->y, ahead.submit(kernel_of(s, task, c))});
         }
   // Tiles from a queue, whose word in the workspace each launch has to find as the one before it leaves it. One token, so that the begin of y is an x.
-  for (const char* formats : {"x=f16 w=q4_0 y=f16", "x=bf16 w=int4_g128 y=bf16"}) {
-    const Problem problem = Problem::parse(fmt::format("gemm {} m=1 n={} k=1024 pack=tiles workspace=33554432 weights=constant", formats, 64 * 272));
-    const Task task = s.engine().task(problem, s.device().arch());
-    int met = 0;
-    for (const Candidate& c : legal(s, problem, 1, "wgmma"))
-      if (queued(c) && met++ < (quick ? 1 : kOfFamily))
-        items.push_back({fmt::format("in a row, {}: {}", problem.text(), c.text()), task, problem.gemm()->y, ahead.submit(kernel_of(s, task, c))});
-  }
+  for (const char* formats : {"x=f16 w=q4_0 y=f16", "x=bf16 w=int4_g128 y=bf16"})
+    for (int tiles : {272, 816}) {  // for one block to a multiprocessor; for up to three
+      if (quick && tiles > 272) continue;
+      const Problem problem = Problem::parse(fmt::format("gemm {} m=1 n={} k=1024 pack=tiles workspace=33554432 weights=constant", formats, 64 * tiles));
+      const Task task = s.engine().task(problem, s.device().arch());
+      int met = 0;
+      for (const Candidate& c : legal(s, problem, 1, "wgmma"))
+        if (queued(c) && met++ < (quick ? 1 : kOfFamily))
+          items.push_back({fmt::format("in a row, {}: {}", problem.text(), c.text()), task, problem.gemm()->y, ahead.submit(kernel_of(s, task, c))});
+    }
   for (Item& item : items) s.check(item.name, [&] { return in_a_row(s, item.task, item.y, item.kernel.get()); });
 }
 

@@ -132,9 +132,10 @@ Work plan_work(Suite& s, const Pair& pair, int which, std::set<std::string>& ava
   must_share(0, lists[static_cast<std::size_t>(which) % 3]);
   picker.cover();
   if (pair.tiles) {
-    // Tiles from a queue: more than two rounds of them, of formats that do not take long to encode.
+    // Tiles from a queue: more than two rounds of them, of one block to a multiprocessor or of three, and of formats that do not take long
+    // to encode.
     if (pair.w.name() != "q4_0" && pair.w.name() != "int4_g128") return work;
-    const Problem many = Problem::parse(pair.text(which, 64 * 272, 1024, true) + " workspace=16777216" + (which % 2 ? "" : " weights=constant"));
+    const Problem many = Problem::parse(pair.text(which, which % 3 == 2 ? 64 * 816 : 64 * 272, 1024, true) + " workspace=16777216" + (which % 2 ? "" : " weights=constant"));
     work.cases.push_back({many, {1, 13, 16}, {}});
     for (std::int64_t m : work.cases[2].ms) {
       const std::vector<Candidate> list = legal(s, many, m, "wgmma");
