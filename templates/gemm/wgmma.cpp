@@ -286,8 +286,7 @@ class WarpgroupFamily final : public EnumeratedFamily {
         if (may_queue && blocks_at_all > 2ll * blocks_per_sm(deep, o, arch) * arch.typical_sms) deep = deepest(tw::gemm::kQueue);
         if (deep.stages < 2 || deep.stages == last || shared_bytes(deep, o) > limit) continue;
         if (k.warps && blocks * k.math_groups() * k.strips < 2) continue;  // too few instructions that do not wait for each other
-        // Room for three where two of a launch are enough is the next launch's, if there is something that it may begin with.
-        if (blocks > 2 && blocks_at_all <= 2ll * arch.typical_sms && !g.constant_weights) continue;
+        if (blocks > 2 && blocks_at_all <= 2ll * arch.typical_sms) continue;  // room for three where two of a launch are enough
         const int least = k.panels < 8 || k.tail ? 3 : 2;  // two of eight panels hold as much as four of four
         if (blocks > 1 && (deep.stages < least || blocks * threads(k, o) > 1024 || uneven(k, o) || k.bm > kFewTokens || k.turned))
           continue;

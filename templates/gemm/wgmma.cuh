@@ -201,8 +201,10 @@ struct Warpgroups {
     i64 n0, m0;
     if (TURNED || !tiles.next(n0, m0)) return 0;
     const bool early = kFew && shape.constant_weights;
-    // Two thirds of it where a launch has a tile for each block only, but not of three stages: as times are (docs/measurement-log.md).
-    const u32 begun = early && STAGES != 3 && tiles.whole <= tiles.clusters ? (2 * STAGES + 1) / 3 : STAGES;
+    // Where a launch has a tile for each block only, what the kernel before it still loads comes first: two thirds of the ring then, or
+    // with more than eight tokens, that keep it longer, eight panels (docs/measurement-log.md).
+    constexpr int kBegun = WARPS && BM > 8 ? min2(max2(1, 8 / PANELS), STAGES) : (2 * STAGES + 1) / 3;
+    const u32 begun = early && tiles.whole <= tiles.clusters ? kBegun : STAGES;
     const u32 end = min2(tiles.k_end, tiles.k_begin + begun);
     TW_NO_UNROLL for (u32 kb = tiles.k_begin; kb < end; ++kb) {
       if (!early) {

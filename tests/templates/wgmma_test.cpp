@@ -164,7 +164,7 @@ TEST_CASE("wgmma: one token has one row of x in shared memory", "[wgmma]") {
     }
 }
 
-TEST_CASE("constant weights are a constant of the launch: candidates' texts are the same, and none is missing", "[wgmma]") {
+TEST_CASE("constant weights are a constant of the launch: candidates and their texts are the same", "[wgmma]") {
   for (const char* text : {"gemm x=f16 w=q4_0 y=f16 m=1 n=4096 k=4096 pack=tiles", "gemm x=f16 w=f16 y=f16 m=1 n=4096 k=4096"}) {
     const Problem variable = Problem::parse(text), constant = Problem::parse(text + std::string(" weights=constant"));
     CHECK_FALSE(variable == constant);
@@ -172,8 +172,7 @@ TEST_CASE("constant weights are a constant of the launch: candidates' texts are 
     for (const char* name : {"wgmma", "gemv"}) {
       const Family& f = family("gemm", name);
       const std::vector<Candidate> all = f.candidates(variable, hopper());
-      const std::vector<Candidate> with = f.candidates(constant, hopper());
-      CHECK(std::all_of(all.begin(), all.end(), [&](const Candidate& c) { return std::count(with.begin(), with.end(), c) == 1; }));
+      CHECK(all == f.candidates(constant, hopper()));
       if (all.empty()) continue;
       const Source a = f.source(variable, hopper(), all.front()), b = f.source(constant, hopper(), all.front());
       CHECK(a.text == b.text);
