@@ -47,6 +47,7 @@ TEST_CASE("wgmma: tiles", "[gemm]") {
   SECTION("q4_0") {
     check_tiles<fmt::f16, fmt::q4_0, Half>();
     check_warpgroups<fmt::bf16, fmt::q4_0, Brain, 8, 1, 1, 4, 8, 2, 1, 1>();
+    check_warpgroups<fmt::f16, fmt::q4_0, Half, 16, 1, 1, 1, 2, 3, 1, 1, true>();  // eight panels, begun early, are more than the ring
     check_warpgroups<fmt::f16, fmt::q4_0, Epilogue<f16, float, Act::silu>, 32, 2, 2, 1, 1, 3, 2, 1>();
   }
   SECTION("a shelf, from which idle warps store") {
@@ -84,6 +85,7 @@ TEST_CASE("wgmma: tiles", "[gemm]") {
     check_warpgroups<fmt::e4m3_row, fmt::int4_g128, Brain, 64, 1, 2, 1, 2, 3, 1, 1>();
     check_warpgroups<fmt::e4m3_row, fmt::int4_g128, PlainF32, 16, 1, 1, 2, 4, 2, 2, 2>();
     check_warpgroups<fmt::e4m3_row, fmt::int4_g128, Brain, 128, 1, 1, 1, 2, 2, 2, 1, false, true>();
+    check_warpgroups<fmt::e4m3_row, fmt::int4_g128, Brain, 176, 1, 2, 1, 2, 2, 2, 1, false, false, false, kStreamK>();  // fragments ahead
   }
   SECTION("Stream-K") {
     check_warpgroups<fmt::f16, fmt::q4_k, Half, 64, 1, 2, 1, 2, 2, 1, 1, false, false, false, kStreamK>();
