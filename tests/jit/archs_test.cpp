@@ -66,6 +66,8 @@ TEST_CASE("Hopper's largest tiles neither spill nor serialize their matrix instr
        "wgmma bm=160 strips=2 groups=2 kgroups=1 panels=1 stages=4 cluster=1 split=1 warps=0 turned=1"},
       {"gemm x=int8_row w=int8_row y=bf16 m=1024 n=3584 k=18944",
        "wgmma bm=224 strips=1 groups=2 kgroups=1 panels=1 stages=3 cluster=1 split=1 warps=0 turned=1"},
+      {"gemm x=int8_row w=int8_row y=bf16 m=1024 n=3584 k=18944",
+       "wgmma bm=256 strips=1 groups=2 kgroups=1 panels=1 stages=3 cluster=1 split=1 warps=0 turned=1"},
       {"gemm x=bf16 w=bf16 y=bf16 m=1024 n=6144 k=4096",
        "wgmma bm=192 strips=2 groups=2 kgroups=1 panels=1 stages=3 cluster=2 split=1 warps=0 turned=1"},
       {"gemm x=e4m3_row w=int4_row y=bf16 m=1024 n=6144 k=4096 accum=fast pack=tiles",
