@@ -68,8 +68,7 @@ class TILEWRIGHT_EXPORT Engine {
   Kernel prepare(const Problem& problem, const Device& device, Stream stream = nullptr);
 
   // The same problem with pack=tiles if kernels of this target take w so, whatever the number of rows; else the problem as
-  // it is. What to prepare and tune for weights that may be reordered once. x=q8_1 stays as it is too: with pack=tiles
-  // several tokens are faster, but one is slower.
+  // it is. What to prepare and tune for weights that may be reordered once.
   Problem packed(const Problem& problem, const Arch& arch) const;
   // Packs w for a problem with pack=tiles on the device: once, at load, into streams of packed_bytes(). Prepares its
   // kernel, so not first under stream capture. A null `to.global` leaves that stream to `from`'s. The inverse is a

@@ -26,6 +26,7 @@ constexpr int kStripRows = 64, kPanelBytes = 128, kAtom = 1024;
 constexpr int kBlockShared = 1024;  // of shared memory, reserved per block by the hardware
 constexpr int kMaxStages = 8, kShelfStages = 3;
 constexpr int kTogether = 2;    // panels of x's blocks that are a piece
+constexpr int kTaken = 4;       // panels of one token's that are multiplied at a time
 
 struct Knobs {
   int bm, strips, groups, kgroups, panels, stages, cluster, split, warps;
@@ -132,7 +133,7 @@ std::optional<Operands> operands(const Gemm& g) {
 
 // Mirror Warpgroups::kStageBytes and kSharedBytes; the generated source asserts the latter.
 int stage_bytes(const Knobs& k, const Operands& o) {
-  const int x = k.panels * k.bm * o.row_panel;
+  const int x = (k.panels * k.bm * o.row_panel + 127) / 128 * 128;
   if (!o.tiles) return x + k.panels * k.bn() * kPanelBytes;
   const int bk = k.panels * o.panel_k();
   const int chunks = o.tiles->scale_bytes ? std::max(1, bk / o.tiles->scale_k) : 0;
@@ -324,7 +325,7 @@ class WarpgroupFamily final : public EnumeratedFamily {
     // Codes are multiplied by single warps where those may, and then several panels at a time; with more tokens by warpgroups
     // side by side, unless their products are kept apart.
     const int warps = o.codes || (o.tiles && !is_fp8(o.kind) && g.m <= 16);
-    const int bm = few_rows(g.m, warps && !o.codes);
+    const int bm = few_rows(g.m, warps && (!o.codes || panels_of_k % kTaken == 0));
     const int least_panels = panels_of_k % 2 != 0 ? 1 : warps && panels_of_k % 4 == 0 ? 4 : 2;
     const int most_panels = panels_of_k % 2 != 0 ? 1 : 8;
     const int most_kgroups = !o.tiles || (warps && o.element == 2) ? 2 : warps || o.deferred() ? 4 : 1;
@@ -339,7 +340,7 @@ class WarpgroupFamily final : public EnumeratedFamily {
               if (groups * kgroups > 4 || panels % kgroups != 0) continue;
               // Batches of unpacked panels come in twos.
               if (o.tiles && !warps && panels / kgroups * strips % 2 != 0) continue;
-              if (o.codes && panels / kgroups % kTogether != 0) continue;
+              if (o.codes && panels / kgroups % (bm == 1 ? kTaken : kTogether) != 0) continue;
               const std::int64_t tiles = (g.n + k.bn() - 1) / k.bn();
               if (split > 1 && tiles * split > 8ll * arch.typical_sms) continue;
               if (registers_of(k, o) * k.math() > 60 * 1024) continue;
@@ -434,9 +435,11 @@ class WarpgroupFamily final : public EnumeratedFamily {
         const double tail = !k.warps ? 1.0 : k.tail == tw::gemm::kStreamK ? 1.5 : k.tail == tw::gemm::kQueue ? 0.9 : 1.0;
         waits = along_k * (k.panels == 2 ? 1.2 : k.panels == 4 ? 1.05 : 1.0) * tail;
       }
-      // Single warps read x themselves, for all their strips at once. Codes by codes: as many instructions for eight tokens as for weights.
+      // Single warps read x themselves, for all their strips at once. Codes by codes: as many instructions for eight tokens as for weights;
+      // of one token half of those.
       const double eights = k.columns() / 8.0;  // of tokens
-      const double each = o.codes   ? 0.7 + eights * (fast_path(g.w).offset ? 1.1 : 0.75) + eights * 0.65 / k.strips
+      const double each = o.codes && k.bm == 1 ? (fast_path(g.w).offset ? 1.2 : 1.0)
+                          : o.codes ? 0.7 + eights * (fast_path(g.w).offset ? 1.1 : 0.75) + eights * 0.65 / k.strips
                           : k.warps ? 1.7 + loop + (eights - 1) * 0.8 / k.strips
                                     : 1.7 + loop;
       t.alu_ops = tiles_m * static_cast<double>(g.n) * static_cast<double>(g.k) * each * waits;

@@ -96,13 +96,13 @@ struct Warpgroups {
   static_assert(!WARPS || (Weights::kRegisters && !is_fp8(kKind) && (kCodes || BM <= 32)), "knobs");
   static_assert(!kCodes || (WARPS && Weights::kDeferred && PANELS / KGROUPS % kTogether == 0), "knobs");
   static_assert(!Scales::kAny || (kDeferred && !Weights::kRegisters), "scales of blocks");
-  static_assert(BM == 1 ? WARPS && !kCodes && kShare == 1 : BM % (8 * kShare) == 0, "knobs");
+  static_assert(BM == 1 ? WARPS && kShare == 1 : BM % (8 * kShare) == 0, "knobs");
   static_assert(BM <= 256 && (SPLIT == 1 || SPLIT == CLUSTER) && PANELS % KGROUPS == 0, "knobs");
 
   // Shared memory: the ring, then what the epilogue turns around, scales of x, barriers.
   static constexpr int kRowBytes = x_row_bytes<X>();  // of a box
   static constexpr int kPanelBytes = BM * kRowBytes / kTogether;
-  static constexpr int kXBytes = PANELS * kPanelBytes;
+  static constexpr int kXCopied = PANELS * kPanelBytes, kXBytes = (kXCopied + 127) / 128 * 128;
   static constexpr int kStageBytes = kXBytes + Weights::kStageBytes;
   static_assert(kStageBytes % (kCodes || BM == 1 ? 128 : 1024) == 0, "what the copy engine fills, swizzled or as stored");
   static constexpr int kRingBytes = STAGES * kStageBytes;
@@ -156,7 +156,7 @@ struct Warpgroups {
         } else {
           barrier_wait(ring.empty + ring.stage, ring.phase);
           if (TAIL == kQueue && kb == tiles.k_begin) ring.tiles[ring.stage] = tiles.place;
-          barrier_expect(full, kXBytes + Weights::bytes(shape, n0, kb));
+          barrier_expect(full, kXCopied + Weights::bytes(shape, n0, kb));
         }
         const i32 panel = static_cast<i32>(kb * (PANELS / kTogether));
         if constexpr (kShare > 1) {
@@ -211,7 +211,7 @@ struct Warpgroups {
         Weights::prefetch(args, shape, w_map, n0, kb);
         continue;
       }
-      barrier_expect(ring.full + ring.stage, kXBytes + Weights::bytes(shape, n0, kb));
+      barrier_expect(ring.full + ring.stage, kXCopied + Weights::bytes(shape, n0, kb));
       Weights::load(ring.w(), args, shape, w_map, n0, kb, ring.full + ring.stage, weight_policy(tiles));
       ring.advance();
     }

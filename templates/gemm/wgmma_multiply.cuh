@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the warpgroup kernel multiplies: a part of k of one tile, stage by stage, into a thread's sums. P is the kernel (wgmma.cuh),
-// whose ring and tile these are. Six ways, by where weights come from and whether scales apply to products:
+// whose ring and tile these are. Seven ways, by where weights come from and whether scales apply to products:
 //   multiply_plain     by warpgroups, sums in the matrix units, both operands from shared memory
 //   multiply_unpacked  the same of coded weights, unpacked into registers
 //   multiply_warps     WARPS: coded weights by single warps
-//   multiply_codes     the same where x is codes too, in blocks with scales
+//   multiply_codes     the same where x is codes too, in blocks with scales; multiply_row: of one token
 //   multiply_apart     plain weights, a panel's products added up outside the matrix units
 //   multiply_deferred  the same of coded ones
 #pragma once
@@ -34,7 +34,8 @@ template <class X, class P> struct WarpgroupProducts {
     TW_UNROLL for (int s = 0; s < STRIPS; ++s)
       TW_UNROLL for (int i = 0; i < kSums; ++i) sums[s][i] = 0;
     const u32 x_base = wgmma_descriptor(ring.stages);
-    if constexpr (P::kCodes) multiply_codes(ring, tiles, sums, group, k_group, thread, lane);
+    if constexpr (P::kCodes && P::kBM == 1) multiply_row(ring, tiles, sums, group, k_group, thread, lane);
+    else if constexpr (P::kCodes) multiply_codes(ring, tiles, sums, group, k_group, thread, lane);
     else if constexpr (P::kWarps) multiply_warps(ring, tiles, sums, group, k_group, thread, lane);
     else if constexpr (kDeferred && !Weights::kRegisters) multiply_apart(ring, tiles, scales, sums, x_base, group, k_group, lane);
     else if constexpr (kDeferred) multiply_deferred(ring, tiles, sums, x_base, group, k_group, thread, lane);
@@ -244,6 +245,67 @@ template <class X, class P> struct WarpgroupProducts {
       P::release(ring, ring.stage, lane);
       ring.advance();
     }
+  }
+
+  // The same of one token, whose groups take the place of tokens: of eight groups in turn each is multiplied by its part of x in one
+  // column and zeros in the others, so that products of all come to lie side by side, and scales apply to eight groups at once.
+  TW_MEMBER static void multiply_row(Ring& ring, const Tiles& tiles, Sums& sums, int group, int k_group, int thread, int lane) {
+    using Tile = typename Weights::Tile;
+    constexpr int kGroups = 2, kBlock = X::kDataBytes, kTaken = 4;  // of a panel; bytes of a group; panels at a time
+    static_assert(P::kRowBytes == P::kTogether * kGroups * kBlock && Tile::kGroups <= kGroups, "blocks of 32");
+    static_assert(kItems % kTaken == 0, "knobs");
+    const int column = lane / 4, pair = lane % 4;  // this lane's codes of x are column's, its products those of groups 2 pair and the next
+    const u8* const own = ring.stages + k_group * (kItems * kPanelBytes);
+    const u8 *const codes = own + column * kBlock + X::kCodesAt + pair * 2, *const scales_of_x = own + pair * kGroups * kBlock;
+    for (u32 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
+      barrier_wait(ring.full + ring.stage, ring.phase);
+      const int stage = ring.stage * kStageBytes;
+      TW_UNROLL for (int first = 0; first < kItems; first += kTaken) {
+        const int at = stage + first * kPanelBytes;
+        u32 b[2];
+        TW_UNROLL for (int h = 0; h < 2; ++h) b[h] = prmt(read_pair(codes + at + 16 * h), read_pair(codes + at + 16 * h + 8), Tile::Bytes::kOrder);
+        i32 products[STRIPS][4] = {}, codes_of_x[4] = {};  // the latter the same for all rows
+        TW_UNROLL for (int i = 0; i < kTaken; ++i) {
+          u32 words[STRIPS][Weights::kWords];
+          TW_UNROLL for (int s = 0; s < STRIPS; ++s)
+            Weights::template read_codes<kItems>(ring.w(), group * STRIPS + s, k_group, first + i, thread % 128, words[s]);
+          TW_UNROLL for (int g = 0; g < kGroups; ++g) {
+            const bool own_column = column == i * kGroups + g;
+            const u32 only[2] = {own_column ? b[0] : 0u, own_column ? b[1] : 0u};
+            TW_UNROLL for (int s = 0; s < STRIPS; ++s) {
+              u32 a[4];
+              Tile::Bytes::fragment(words[s], g, a);
+              mma_s8_k32(products[s], a, only);
+            }
+            if constexpr (Tile::kOffset) {
+              constexpr u32 kOnes[4] = {0x01010101u, 0x01010101u, 0x01010101u, 0x01010101u};
+              mma_s8_k32(codes_of_x, kOnes, only);
+            }
+          }
+        }
+        float of_x[kGroups];
+        TW_UNROLL for (int g = 0; g < kGroups; ++g) of_x[g] = low_half<f16>(read_pair(scales_of_x + at + g * kBlock));
+        TW_UNROLL for (int s = 0; s < STRIPS; ++s) {
+          const typename Tile::Scales scales = Weights::template read_scales<kItems>(ring.w(), group * STRIPS + s, kb, k_group, first + pair, thread % 128);
+          TW_UNROLL for (int j = 0; j < 4; ++j) {
+            const int row = j / 2, g = j % 2;
+            sums[s][j] += (Tile::row_scale(scales, row, 2 * g) * of_x[g]) * static_cast<float>(products[s][j]);
+            if constexpr (Tile::kOffset)
+              sums[s][j] += Tile::row_minimum(scales, row, 2 * g) * (of_x[g] * static_cast<float>(codes_of_x[j]));
+          }
+        }
+      }
+      P::release(ring, ring.stage, lane);
+      ring.advance();
+    }
+    // Of all columns, the token's.
+    TW_UNROLL for (int s = 0; s < STRIPS; ++s)
+      TW_UNROLL for (int row = 0; row < 2; ++row) {
+        float sum = sums[s][2 * row] + sums[s][2 * row + 1];
+        sum += shuffle_xor(sum, 1);
+        sum += shuffle_xor(sum, 2);
+        sums[s][2 * row] = sums[s][2 * row + 1] = sum;
+      }
   }
   TW_MEMBER static u32 read_pair(const u8* at) { return *reinterpret_cast<const u16*>(at); }
 

@@ -88,3 +88,20 @@ TEST_CASE("wgmma: few tokens of q8_1 by tiles of codes", "[gemm]") {
   }
   SECTION("q5_k") { check_warpgroups<X, fmt::q5_k, PlainF32, 32, 1, 2, 1, 4, 2, 2, 1, true>(); }
 }
+
+TEST_CASE("wgmma: one token of q8_1 by tiles of codes", "[gemm]") {
+  using X = fmt::q8_1;
+  SECTION("q4_0") {
+    check_warpgroups<X, fmt::q4_0, PlainF32, 1, 1, 1, 2, 8, 2, 2, 2, true>();
+    check_warpgroups<X, fmt::q4_0, Epilogue<f16, float, Act::silu>, 1, 2, 1, 1, 4, 3, 1, 1, true>();
+    check_warpgroups<X, fmt::q4_0, Epilogue<bf16, NoBias, Act::none, bf16>, 1, 1, 2, 1, 8, 2, 1, 1, true>();
+    check_warpgroups<X, fmt::q4_0, PlainF32, 1, 1, 1, 2, 8, 2, 1, 1, true, false, false, kStreamK>();
+    check_warpgroups<X, fmt::q4_0, PlainF32, 1, 2, 1, 1, 4, 2, 1, 1, true, false, false, kQueue>();
+  }
+  SECTION("q5_0") { check_warpgroups<X, fmt::q5_0, PlainF32, 1, 2, 1, 2, 8, 2, 1, 1, true>(); }
+  SECTION("q8_0") { check_warpgroups<X, fmt::q8_0, Epilogue<bf16, bf16, Act::gelu>, 1, 1, 1, 1, 4, 2, 2, 2, true>(); }
+  SECTION("q4_1") { check_warpgroups<X, fmt::q4_1, PlainF32, 1, 1, 1, 2, 8, 2, 2, 2, true>(); }
+  SECTION("q5_1") { check_warpgroups<X, fmt::q5_1, PlainF32, 1, 1, 2, 1, 4, 3, 1, 1, true>(); }
+  SECTION("q4_k") { check_warpgroups<X, fmt::q4_k, PlainF32, 1, 2, 1, 2, 8, 2, 2, 2, true>(); }
+  SECTION("q5_k") { check_warpgroups<X, fmt::q5_k, Epilogue<f16, float, Act::silu>, 1, 1, 2, 1, 4, 2, 1, 1, true>(); }
+}

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Codes by codes on Hopper: what is refused and why, what is offered, how x's rows are described to the copy engine.
+#include <fmt/format.h>
 #include <tilewright/arch.h>
 #include <tilewright/family.h>
 #include <tilewright/kernel.h>
 #include <tilewright/pack.h>
 
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "support/catch.h"
@@ -42,6 +44,19 @@ TEST_CASE("wgmma_codes: what it takes, and why not the rest", "[codes]") {
   // Blocks of fp8 with scales are not codes.
   CHECK(others("x=e4m3_g128 w=e4m3_b128 y=bf16 m=64 n=128 k=256").empty());
   CHECK(others("x=q8_0 w=q4_0 y=f32 m=64 n=128 k=256") == "x=q8_0 is no operand of a warpgroup matrix instruction");
+}
+
+TEST_CASE("wgmma: one token of q8_1 takes k by eight groups where it can", "[codes]") {
+  for (const auto& [m, k, bm] : {std::tuple{1, 4096, 1}, {1, 4096 + 128, 8}, {2, 4096, 8}}) {
+    const Problem problem = Problem::parse(fmt::format("gemm x=q8_1 w=q4_0 y=f32 pack=tiles m={} n=4096 k={}", m, k));
+    const std::vector<Candidate> all = family("gemm", "wgmma").candidates(problem, hopper());
+    REQUIRE(!all.empty());
+    for (const Candidate& c : all) {
+      INFO(problem.text() << " " << c.text());
+      CHECK(c.at("bm") == bm);
+      if (bm == 1) CHECK(c.at("panels") / c.at("kgroups") % 4 == 0);
+    }
+  }
 }
 
 TEST_CASE("wgmma_codes: every m has candidates that fit", "[codes]") {
