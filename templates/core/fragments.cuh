@@ -124,6 +124,17 @@ TW_DEVICE void mma_s8_k32(i32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
   for (int i = 0; i < 4; ++i) d[i] = static_cast<i32>(bits[i]);
 #endif
 }
+// d[16x8] = c[16x8] + a[16x32] b[32x8], the same.
+TW_DEVICE void mma_s8_k32(i32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2], const i32 (&c)[4]) {
+#if defined(__CUDACC__) && __CUDA_ARCH__ >= 800
+  asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
+      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]));
+#else
+  TW_UNROLL for (int i = 0; i < 4; ++i) d[i] = c[i];
+  mma_s8_k32(d, a, b);
+#endif
+}
 
 // d[16x8] += a[16x32] b[32x8], fp8 of one kind. The units keep fewer bits of a sum than single precision has.
 template <class T> TW_DEVICE void mma_f8_k32(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {

@@ -439,7 +439,7 @@ class WarpgroupFamily final : public EnumeratedFamily {
       // of one token half of those.
       const double eights = k.columns() / 8.0;  // of tokens
       const double each = o.codes && k.bm == 1 ? (fast_path(g.w).offset ? 1.2 : 1.0)
-                          : o.codes ? 0.7 + eights * (fast_path(g.w).offset ? 1.1 : 0.75) + eights * 0.65 / k.strips
+                          : o.codes ? 0.7 + eights * (fast_path(g.w).offset ? 1.0 : 0.6) + eights * 0.5 / k.strips
                           : k.warps ? 1.7 + loop + (eights - 1) * 0.8 / k.strips
                                     : 1.7 + loop;
       t.alu_ops = tiles_m * static_cast<double>(g.n) * static_cast<double>(g.k) * each * waits;

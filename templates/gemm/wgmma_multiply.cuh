@@ -200,6 +200,12 @@ template <class X, class P> struct WarpgroupProducts {
     static_assert(kRowBytes == kTogether * kGroups * kBlock && Tile::kGroups <= kGroups, "blocks of 32");
     const u8* const own = ring.stages + k_group * (kItems * kPanelBytes);
     const u8 *const codes = own + lane / 4 * kRowBytes + X::kCodesAt + lane % 4 * 2, *const scales_of_x = own + lane % 4 * 2 * kRowBytes;
+    // Added to 1.5 2^23, whose mantissa ends with the units, a sum of products (at most 2^20) is a float's bits: times a scale, less
+    // what that makes of 1.5 2^23, which is exact as well, it is rounded once, and no conversion is needed. (Zeros that ptxas does not
+    // know to be such keep it from moving four constants before each product.)
+    constexpr float kUnits = 12582912.0f;
+    i32 none[4];
+    TW_UNROLL for (int j = 0; j < 4; ++j) none[j] = bits_as<i32>(kUnits) + static_cast<i32>(tiles.k_end >> (28 + j));
     for (u32 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
       barrier_wait(ring.full + ring.stage, ring.phase);
       const int stage = ring.stage * kStageBytes;
@@ -213,10 +219,10 @@ template <class X, class P> struct WarpgroupProducts {
         }
         TW_UNROLL for (int g = 0; g < kGroups; ++g) {
           u32 a[STRIPS][4];
-          float of_w[STRIPS][2];
+          float of_w[STRIPS][2], less[STRIPS][2];
           TW_UNROLL for (int s = 0; s < STRIPS; ++s) {
             Tile::Bytes::fragment(words[s], g, a[s]);
-            TW_UNROLL for (int row = 0; row < 2; ++row) of_w[s][row] = Tile::row_scale(scales[s], row, 2 * g);
+            TW_UNROLL for (int row = 0; row < 2; ++row) of_w[s][row] = Tile::row_scale(scales[s], row, 2 * g), less[s][row] = -kUnits * of_w[s][row];
           }
           TW_UNROLL for (int t = 0; t < BM / 8; ++t) {
             const int at = panel + g * kBlock + t * 8 * kRowBytes;
@@ -232,10 +238,10 @@ template <class X, class P> struct WarpgroupProducts {
               TW_UNROLL for (int token = 0; token < 2; ++token) sum_of_x[token] = of_x[token] * static_cast<float>(codes_of_x[token]);
             }
             TW_UNROLL for (int s = 0; s < STRIPS; ++s) {
-              i32 products[4] = {};
-              mma_s8_k32(products, a[s], b);
+              i32 products[4];
+              mma_s8_k32(products, a[s], b, none);
               TW_UNROLL for (int j = 0; j < 4; ++j)
-                sums[s][4 * t + j] += (of_w[s][j / 2] * of_x[j % 2]) * static_cast<float>(products[j]);
+                sums[s][4 * t + j] += fma_rn(bits_as<float>(products[j]), of_w[s][j / 2], less[s][j / 2]) * of_x[j % 2];
               if constexpr (Tile::kOffset)
                 TW_UNROLL for (int j = 0; j < 4; ++j) sums[s][4 * t + j] += Tile::row_minimum(scales[s], j / 2, 2 * g) * sum_of_x[j % 2];
             }
