@@ -51,6 +51,7 @@ constexpr FastPath path_of() {
           F::kGroup,
           F::kCodes,
           F::kOffset,
+          F::kBits,
           F::kGlobal,
           [](int e) { return F::unit_ok(e); },
           [](int e) { return e * F::kDataBytes / F::kBlock; },

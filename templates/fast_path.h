@@ -17,6 +17,7 @@ struct FastPath {
   bool zero_point;    // as well as a scale
   int group;          // elements under one scale; 0: no units of one thread
   bool codes, offset;
+  int bits;           // of a code
   bool global;
   bool (*unit_ok)(int elements);
   int (*unit_bytes)(int elements);  // of the data stream

@@ -181,7 +181,8 @@ void gemm_checks(Suite& s) {
         "x=f16 w=nvfp4 y=f16 global=mul", "x=f32 w=f32 y=f32", "x=int8 w=int8 y=int32 bias=int32",
         "x=int8 w=int8 y=bf16 alpha=0.001", "x=int8 w=int8_row y=int8 alpha=0.01 y_scale=0.5", "x=e4m3 w=e4m3 y=bf16",
         "x=e5m2 w=e5m2 y=f32", "x=e4m3_row w=e4m3 y=e4m3 accum=fast alpha=0.1 y_scale=0.01", "x=f16 w=f16 y=e5m2 act=silu",
-        "x=bf16 w=bf16 y=bf16 c=bf16 beta=0.5", "x=bf16 w=q4_0 y=int8 c=f32 bias=f32 y_scale=0.02"}) {
+        "x=int8_row w=q4_k y=bf16", "x=int8_row w=nvfp4 y=f16 global=mul", "x=int8_row w=int4_row y=f32", "x=f16 w=e4m3_row y=f16",
+        "x=bf16 w=e2m1_row y=f32", "x=bf16 w=bf16 y=bf16 c=bf16 beta=0.5", "x=bf16 w=q4_0 y=int8 c=f32 bias=f32 y_scale=0.02"}) {
     std::string f = formats, global;
     if (const auto at = f.find(" global"); at != std::string::npos) global = f.substr(at), f = f.substr(0, at);
     for (const char* shape :

@@ -62,7 +62,7 @@ struct CheckpointWeight {
 };
 
 // Formats that hold this weight, best first. Symmetric means that every zero point is 8, or that there are none.
-//   int4_row                 symmetric, one group a row; for 8-bit x. With 16-bit x take the next
+//   int4_row                 symmetric, one group a row
 //   int4_g128 _g64 _g32      symmetric, where the format's group divides the checkpoint's, whose scales are repeated
 //   uint4_g128 _g64 _g32     the same, whatever the zero points
 // Throws Error (unsupported) if bits or group have no format, (invalid_argument) if a tensor is missing or is not what

@@ -177,4 +177,14 @@ TW_DEVICE void mma_s8_k16(i32 (&d)[4], u32 a0, u32 a1, u32 b) {
 #endif
 }
 
+// The same of 16 columns, bytes: half of a step's fragments.
+template <class T, class Sum> TW_DEVICE void mma_half_step(Sum (&d)[4], u32 a0, u32 a1, u32 b) {
+  if constexpr (same<T, i8>) {
+    mma_s8_k16(d, a0, a1, b);
+  } else {  // there is no such shape
+    const u32 a[4] = {a0, a1, 0u, 0u}, bb[2] = {b, 0u};
+    mma_f8_k32<T>(d, a, bb);
+  }
+}
+
 }  // namespace tw

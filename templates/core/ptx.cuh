@@ -166,6 +166,16 @@ TW_DEVICE u32 pack_e4m3x2(float lo, float hi) {
   return f32_to_e4m3(lo) | (static_cast<u32>(f32_to_e4m3(hi)) << 8);
 #endif
 }
+// A pair of f16 as two E4M3 codes, saturating, in the low half of a word.
+TW_DEVICE u32 f16x2_to_e4m3x2(u32 halves) {
+#if defined(__CUDACC__) && __CUDA_ARCH__ >= 890
+  u16 d;
+  asm("cvt.rn.satfinite.e4m3x2.f16x2 %0, %1;" : "=h"(d) : "r"(halves));
+  return d;
+#else
+  return f32_to_e4m3(f16_bits_to_f32(static_cast<u16>(halves))) | static_cast<u32>(f32_to_e4m3(f16_bits_to_f32(static_cast<u16>(halves >> 16)))) << 8;
+#endif
+}
 // Both bytes of a half word, E4M3 codes, as f16, exactly.
 TW_DEVICE u32 e4m3x2_to_f16x2(u16 codes) {
 #if defined(__CUDACC__) && __CUDA_ARCH__ >= 890
@@ -202,6 +212,15 @@ template <class T> TW_DEVICE float low_half(u32 v) {
 template <class T> TW_DEVICE float high_half(u32 v) {
   if constexpr (same<T, f16>) return f16_bits_to_f32(static_cast<u16>(v >> 16));
   else return bits_as<float>(v & 0xffff0000u);
+}
+// Bytes 2 `half` and the next of a word, fp8 of kind T, as 16-bit floats To, exactly.
+template <class To, class T> TW_DEVICE u32 widen_fp8x2(u32 word, int half) {
+  static_assert(same<T, e4m3> || same<T, e5m2>, "fp8");
+  u32 v;
+  if constexpr (same<T, e4m3>) v = e4m3x2_to_f16x2(static_cast<u16>(word >> (16 * half)));
+  else v = prmt(word, 0u, half ? 0x3424u : 0x1404u);  // the upper bytes of halves
+  if constexpr (same<To, f16>) return v;
+  else return pack_bf16x2(low_half<f16>(v), high_half<f16>(v));
 }
 TW_DEVICE u32 sub_f16x2(u32 a, u32 b) {
 #if defined(__CUDACC__)

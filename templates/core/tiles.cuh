@@ -154,6 +154,16 @@ template <class W, class Element> struct TiledUnit {
   }
 };
 
+// Tiles without scales: a row's or the tensor's are left to the epilogue.
+struct UnscaledTile {
+  static constexpr int kScaleK = 0, kScaleBytes = 0;
+  static constexpr bool kDeferred = false, kOffset = false;
+  static constexpr double kRounding = 0;
+  TW_MEMBER static void put_scales(u8*, const u8*, const u8*, i64) {}
+  TW_MEMBER static void take_scales(const u8*, u8*, u8*, i64) {}
+  struct Scales {};
+};
+
 // ---- pieces of fragment() --------------------------------------------------------------------------------------------
 constexpr u32 kNegativeZeros = 0x80008000u;  // a b + -0 is a b, zeros and their signs included
 
@@ -222,6 +232,29 @@ template <class Element, int bits> struct TileCodes {
 
 // The values of a pair of E2M1 codes.
 TW_DEVICE u32 e2m1_values(u32 word, int r) { return fma2<bf16>(E2m1Place<bf16>::pair(word, r), 0x7e807e80u, kNegativeZeros); }  // 2^126
+
+// Elements of one byte against 16-bit x, exact. Of a signed byte the top bit is stored flipped.
+template <class T, class Element> struct ByteTile : UnscaledTile {
+  static constexpr int kBits = 8;
+  static constexpr float kFactor = 1.0f;
+  static constexpr u32 kFlip = same<T, i8> ? 0x80u : 0u;
+  TW_MEMBER static u32 code(const u8* block, int i) { return block[i] ^ kFlip; }
+  TW_MEMBER static void put_code(u8* block, int i, u32 code) { block[i] = static_cast<u8>(code ^ kFlip); }
+  template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
+    if constexpr (same<T, i8>) {
+      TileCodes<Element, 8>::template pairs<128>(w, step, a);
+    } else {
+      TW_UNROLL for (int r = 0; r < 4; ++r) a[r] = widen_fp8x2<Element, T>(w[2 * step + r / 2], r % 2);
+    }
+  }
+};
+// Four-bit codes less 8 against 16-bit x, exact. Base: code(), put_code().
+template <class Element, class Base> struct NibbleIntegersTile : Base {
+  static constexpr float kFactor = 1.0f;
+  template <int words, class Scales> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
+    TileCodes<Element, 4>::template pairs<8>(w, step, a);
+  }
+};
 
 // A 16-bit float pair of scales for multiplying TileCodes. f16: as it is. bf16 cannot hold eleven bits, but its product
 // with a code is rounded once all the same: the scale is taken apart into eight bits and the rest, whose product with up

@@ -2,12 +2,18 @@
 // FP4 E2M1 (arXiv 2310.10537, OCP MX: 0 .5 1 1.5 2 3 4 6 and a sign) with one float scale per row: two codes a byte, even
 // element low; scale = amax / 6 (1 if that is 0), code = E2M1 of x / scale, nearest even, saturating; value = E2M1 * scale.
 #pragma once
+#include "core/e2m1.cuh"
 #include "core/row_scale.cuh"
 #include "core/tiles.cuh"
 
 namespace tw::fmt {
 
-struct e2m1_row : RowNibbles {
+struct E2m1Row {
+  static constexpr float kStep = 0.5f;
+  TW_MEMBER static void bytes(u32 word, u32& first, u32& second) { e2m1_bytes(word, first, second); }
+};
+
+struct e2m1_row : RowNibbles<E2m1Row> {
   static constexpr const char* kTitle = "FP4 E2M1, one float scale per row";
   static constexpr const char* encoder_name(int) { return "amax6"; }
   TW_MEMBER static float row_scale(float amax) { return scale_for(amax, 6.0f); }
@@ -21,9 +27,9 @@ struct e2m1_row : RowNibbles {
   // cast/decode.cuh counts a row's blocks as elements, and names itself by passing no scales.
   static float decode(const u8*, decltype(nullptr), float, int) = delete;
 
-  // Against E4M3, exact: a code's fields moved to an E4M3's are 2^-6 of its value.
-  template <class Element> static constexpr bool kTiles = same<Element, tw::e4m3>;
-  template <class Element> struct Tile : RowNibbles::TileBase {
+  // Exact. A code's fields moved to an E4M3's are 2^-6 of its value; to an f16's 2^-14.
+  template <class Element> static constexpr bool kTiles = sizeof(Element) == 2 || same<Element, tw::e4m3>;
+  struct BytesTile : TileBase {
     static constexpr float kFactor = 64.0f;
     template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
       TW_UNROLL for (int r = 0; r < 4; ++r) {
@@ -32,6 +38,14 @@ struct e2m1_row : RowNibbles {
       }
     }
   };
+  template <class Element> struct FloatsTile : TileBase {
+    using Place = E2m1Place<Element>;
+    static constexpr float kFactor = Place::kHalf ? 16384.0f : 1.0f;
+    template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
+      TW_UNROLL for (int r = 0; r < 4; ++r) a[r] = Place::kHalf ? Place::pair(w[step], r) : e2m1_values(w[step], r);
+    }
+  };
+  template <class Element> using Tile = select<sizeof(Element) == 2, FloatsTile<Element>, BytesTile>;
 };
 
 }  // namespace tw::fmt

@@ -2,11 +2,11 @@
 // FP8 E4M3 without a scale of its own: that is a gemm's alpha (of x and w) or y_scale. Nearest even, saturating at 448; NaN
 // stays one.
 #pragma once
-#include "core/format.cuh"
+#include "core/byte_elements.cuh"
 
 namespace tw::fmt {
 
-struct e4m3 : Plain<tw::e4m3, 8> {
+struct e4m3 : ByteElements<tw::e4m3> {
   static constexpr const char* kTitle = "FP8 E4M3, no scale";
   static constexpr const char* encoder_name(int) { return "rne"; }
 };

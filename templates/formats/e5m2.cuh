@@ -2,11 +2,11 @@
 // FP8 E5M2 without a scale of its own: that is a gemm's alpha (of x and w) or y_scale. Nearest even, saturating at 57344, so
 // that an infinity is never encoded, but decoded; NaN stays one.
 #pragma once
-#include "core/format.cuh"
+#include "core/byte_elements.cuh"
 
 namespace tw::fmt {
 
-struct e5m2 : Plain<tw::e5m2, 8> {
+struct e5m2 : ByteElements<tw::e5m2> {
   static constexpr const char* kTitle = "FP8 E5M2, no scale";
   static constexpr const char* encoder_name(int) { return "rne"; }
 };

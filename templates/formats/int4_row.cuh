@@ -3,12 +3,18 @@
 // them: two codes a byte, even element low; value = (code - 8) scale.
 // Encoder "amax7": scale = amax / 7 (1 if that is 0), code = 8 + nearest even of x / scale, clamped to 1..15.
 #pragma once
+#include "core/int4.cuh"
 #include "core/row_scale.cuh"
 #include "core/tiles.cuh"
 
 namespace tw::fmt {
 
-struct int4_row : RowNibbles {
+struct Int4Row {
+  static constexpr float kStep = 0.0625f;
+  TW_MEMBER static void bytes(u32 word, u32& first, u32& second) { nibble_bytes_signed(word, first, second); }
+};
+
+struct int4_row : RowNibbles<Int4Row> {
   static constexpr const char* kTitle = "4-bit codes minus 8, one float scale per row";
   static constexpr const char* encoder_name(int) { return "amax7"; }
   TW_MEMBER static float row_scale(float amax) { return scale_for(amax, 7.0f); }
@@ -23,8 +29,9 @@ struct int4_row : RowNibbles {
   // cast/decode.cuh counts a row's blocks as elements, and names itself by passing no scales.
   static float decode(const u8*, decltype(nullptr), float, int) = delete;
 
-  template <class Element> static constexpr bool kTiles = same<Element, tw::i8> || same<Element, tw::e4m3>;
-  template <class Element> using Tile = SignedNibblesTile<Element, RowNibbles::TileBase>;
+  template <class Element> static constexpr bool kTiles = sizeof(Element) == 2 || same<Element, tw::i8> || same<Element, tw::e4m3>;
+  template <class Element>
+  using Tile = select<sizeof(Element) == 2, NibbleIntegersTile<Element, TileBase>, SignedNibblesTile<Element, TileBase>>;
 };
 
 }  // namespace tw::fmt

@@ -2,11 +2,11 @@
 // Signed bytes without a scale of its own: that is a gemm's alpha (of x and w) or y_scale. Nearest even, saturating at -128
 // and 127; NaN gives 0.
 #pragma once
-#include "core/format.cuh"
+#include "core/byte_elements.cuh"
 
 namespace tw::fmt {
 
-struct int8 : Plain<tw::i8, 8> {
+struct int8 : ByteElements<tw::i8> {
   static constexpr const char* kTitle = "signed bytes, no scale";
   static constexpr const char* encoder_name(int) { return "rne"; }
 };

@@ -2,11 +2,11 @@
 // Signed bytes with one float scale G for the tensor, read from device memory: G = amax / 127 (1 if that is 0), element =
 // nearest even of x / G, saturating; value = element * G.
 #pragma once
-#include "core/format.cuh"
+#include "core/byte_elements.cuh"
 
 namespace tw::fmt {
 
-struct int8_tensor : TensorScaled<Plain<tw::i8, 8>> {
+struct int8_tensor : TensorScaled<ByteElements<tw::i8>> {
   static constexpr const char* kTitle = "8-bit codes, one float scale per tensor";
   static constexpr const char* encoder_name(int) { return "amax127"; }
   TW_MEMBER static float global_scale(float amax) { return scale_for(amax, 127.0f); }

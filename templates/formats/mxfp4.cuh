@@ -6,6 +6,7 @@
 // Encoder "floor": b - 127 = floor(log2 amax) - 2, at least -127, as section 6.3 of the standard says; elements E2M1 of
 // x / X, nearest even, saturating; b = 0 for zeros, 255 if an element is infinite.
 #pragma once
+#include "core/e2m1.cuh"
 #include "core/format.cuh"
 #include "core/tiles.cuh"
 
@@ -73,20 +74,8 @@ struct mxfp4 {
     load_shared_words<E / 2, 16>(u.raw, raw + k / 2);
     load_shared_words<E / 32, run_alignment(E / 32)>(u.scales, scales + k / 32);
   }
-  // Twice the E2M1 value is an integer: 0 1 2 3 4 6 8 12. A permute looks four of them up at once.
-  TW_MEMBER static u32 twice(u32 nibbles) {
-    const u32 index = nibbles & 0x7777u;
-    const u32 positive = prmt(0x03020100u, 0x0c080604u, index);
-    const u32 negative = prmt(0xfdfeff00u, 0xf4f8fafcu, index);
-    const u32 mask = prmt(0x0000ff00u, 0u, (nibbles >> 3) & 0x1111u);
-    return (positive & ~mask) | (negative & mask);
-  }
   template <int E> TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[8], float& scale, float& offset) {
-    TW_UNROLL for (int i = 0; i < 4; ++i) {
-      const u32 word = u.raw[4 * g + i];
-      codes[2 * i] = twice(word & 0xffffu);
-      codes[2 * i + 1] = twice(word >> 16);
-    }
+    TW_UNROLL for (int i = 0; i < 4; ++i) e2m1_bytes(u.raw[4 * g + i], codes[2 * i], codes[2 * i + 1]);
     scale = scale_of((u.scales[g / 4] >> (8 * (g % 4))) & 255u) * 0.5f;
     offset = 0.0f;
   }

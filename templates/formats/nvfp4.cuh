@@ -5,6 +5,7 @@
 // block of zeros; code = E2M1, nearest even, of x / (scale G).
 // A problem with global=div passes 1 / G instead, as compressed-tensors stores it.
 #pragma once
+#include "core/e2m1.cuh"
 #include "core/format.cuh"
 #include "core/tiles.cuh"
 
@@ -76,20 +77,8 @@ struct nvfp4 {
     if constexpr (E == 16) u.scales[0] = scales[k / 16];
     else load_shared_words<E / 16, run_alignment(E / 16)>(u.scales, scales + k / 16);
   }
-  // Twice the E2M1 value is an integer: 0 1 2 3 4 6 8 12. A permute looks four of them up at once.
-  TW_MEMBER static u32 twice(u32 nibbles) {
-    const u32 index = nibbles & 0x7777u;
-    const u32 positive = prmt(0x03020100u, 0x0c080604u, index);
-    const u32 negative = prmt(0xfdfeff00u, 0xf4f8fafcu, index);
-    const u32 mask = prmt(0x0000ff00u, 0u, (nibbles >> 3) & 0x1111u);
-    return (positive & ~mask) | (negative & mask);
-  }
   template <int E> TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[4], float& scale, float& offset) {
-    TW_UNROLL for (int i = 0; i < 2; ++i) {
-      const u32 word = u.raw[2 * g + i];
-      codes[2 * i] = twice(word & 0xffffu);
-      codes[2 * i + 1] = twice(word >> 16);
-    }
+    TW_UNROLL for (int i = 0; i < 2; ++i) e2m1_bytes(u.raw[2 * g + i], codes[2 * i], codes[2 * i + 1]);
     scale = e4m3_to_f32(static_cast<u8>(u.scales[g / 4] >> (8 * (g % 4)))) * 0.5f;
     offset = 0.0f;
   }

@@ -73,14 +73,16 @@ int most_sums(const FastPath& x, const FastPath& w) {
   return block_scaled(w) && w.scale_rows == 1 ? 32 : block_scaled(x, w) ? 64 : 128;
 }
 
+// Bytes that 16-bit x meets: they go through registers, which widen them.
+bool widened(const FastPath& x, const FastPath& w) { return x.element_bytes == 2 && w.element_bytes == 1; }
+
 // An estimate, from what the compiler gave for sm_90a.
 int registers(const Knobs& k, const FastPath& x, const FastPath& w) {
   const int mi = k.bm / k.warps_m / 16, ni = k.bn / k.warps_n / 8;
   const int a = mi * 4 * (w.codes && !x.codes ? std::max(1, w.group / 16) : 1);
-  const int staged =
-      k.async ? 0
-              : ((x.codes ? 0 : k.bm) + (w.codes ? 0 : k.bn)) * k.bk * element_bytes(x) / 4 / k.threads();
-  return mi * ni * 4 + a + staged + (w.codes ? 84 : 64);
+  const int staged = (x.codes || k.async ? 0 : k.bm * k.bk * element_bytes(x)) +
+                     (w.codes ? 0 : widened(x, w) ? k.bn * k.bk : k.async ? 0 : k.bn * k.bk * element_bytes(x));
+  return mi * ni * 4 + a + staged / 4 / k.threads() + (w.codes ? 84 : 64);
 }
 
 class Mma final : public EnumeratedFamily {
@@ -100,13 +102,13 @@ class Mma final : public EnumeratedFamily {
     if (!(x.element_bytes == 2 || bytes || (x.codes && x.unit_ok(32) && x.group == 32 && !x.offset)))
       return fmt::format("x={} is no float of 16 or 8 bits, no byte, and no 8-bit codes in blocks of 32", g->x.name());
     if (is_fp8(x.element) && !arch.mma_f8) return fmt::format("{} has no fp8 mma.sync of its own", arch.name);
-    if (bytes && w.codes)
-      return fmt::format("w={} is coded and x={} is neither 16-bit floats nor 8-bit codes in blocks of 32", g->w.name(),
-                         g->x.name());
-    if (bytes && g->k % 2 != 0) return fmt::format("k = {}: a multiple of 2 is needed", g->k);
+    if (bytes && w.codes && (x.block > 1 || (x.element != Element::i8 && (x.element != Element::e4m3 || w.bits != 4))))
+      return fmt::format("w={} is coded and x={} is neither floats of 16 bits nor signed bytes, nor E4M3 that codes of 4 bits are too",
+                         g->w.name(), g->x.name());
+    if ((bytes || widened(x, w)) && g->k % 2 != 0) return fmt::format("k = {}: a multiple of 2 is needed", g->k);
     if (g->x.name() == "bf16" && !arch.mma_bf16) return fmt::format("{} has no bf16 matrix instruction", arch.name);
     if (!w.codes && !w.element_bytes) return fmt::format("w={} has no fast path", g->w.name());
-    if (!w.codes && w.element != x.element)
+    if (!w.codes && w.element != x.element && !(widened(x, w) && w.block == 1))
       return fmt::format("w={} has other elements than x={}", g->w.name(), g->x.name());
     if (std::string why = no_sums(*g); !why.empty()) return why;
     if (w.codes && coded_unit(*g) == 0) return fmt::format("k = {}: no unit of w={} divides it", g->k, g->w.name());

@@ -5,8 +5,10 @@
 //   x and w plain, one type            accumulate in place; fp8 per stage, and the stages' sums in fp32, since the units keep
 //                                      fewer bits. Scales of rows are the epilogue's; those of 128 columns are applied to a
 //                                      stage's sums, which then are of 128 columns too (gemm/block_scales.cuh)
+//   x 16-bit, w of bytes               w is widened on its way into shared memory, exactly
 //   x 16-bit, w in codes               codes become 16-bit floats exactly; each group's products are summed apart and
 //                                      then scaled in fp32, so that no weight is rounded
+//   x of bytes, w in codes             the same by bytes: signed, int32 sums of a group, or E4M3, which codes of 4 bits are exactly
 //   x and w in codes                   signed bytes, int32 sums per group, scaled in fp32
 //
 //   ASYNC  copy with cp.async (plain rows start on 16 bytes)
@@ -25,7 +27,7 @@ struct Mma {
   static constexpr bool kInt = X::kCodes, kGrouped = W::kCodes, kTerms = W::kOffset;
   using T = typename OperandOf<X, kInt>::type;
   // Of plain x and w, of one type: sums of bytes are exact, and each stage's of fp8 is formed apart.
-  static constexpr bool kBytes = !kInt && same<T, i8>, kApart = !kInt && sizeof(T) == 1 && !kBytes;
+  static constexpr bool kBytes = !kGrouped && same<T, i8>, kApart = !kGrouped && sizeof(T) == 1 && !kBytes;
   using Sum = select<kBytes, i32, float>;
   static constexpr int kThreads = 32 * WARPS_M * WARPS_N;
   static constexpr int kRowBytes = BK * static_cast<int>(sizeof(T));
@@ -40,8 +42,9 @@ struct Mma {
   // An operand's way into shared memory: plain tiles lie in a ring of STAGES; codes do as stored, and two unpacked tiles
   // take turns beside it.
   template <class F, bool codes, int ROWS, int E, bool sums> struct Feed {
-    static constexpr bool kCoded = false;
-    using Tile = select<ASYNC, AsyncTile<T, ROWS, BK, kThreads>, PlainTile<T, ROWS, BK, EX, kThreads>>;
+    static constexpr bool kCoded = false, kWidened = !same<typename F::Element, T>;
+    using Tile = select<kWidened, WidenedTile<T, typename F::Element, ROWS, BK, EX, kThreads>,
+                        select<ASYNC, AsyncTile<T, ROWS, BK, kThreads>, PlainTile<T, ROWS, BK, EX, kThreads>>>;
     static constexpr int kRingBytes = ROWS * kRowBytes, kUnpackedBytes = 0, kFloats = 0;
   };
   template <class F, int ROWS, int E, bool sums> struct Feed<F, true, ROWS, E, sums> {
@@ -189,18 +192,25 @@ struct Mma {
     }
   }
 
-  // ---- one stage, signed bytes
-  TW_MEMBER static void multiply_codes(const Stage& x, const Stage& w, const Position& p, Accumulators& acc) {
+  // ---- one stage, bytes and coded w. Plain x has no scales here, and its sums, which offsets of w need, are products with ones.
+  using GroupSum = select<same<T, i8>, i32, float>;
+  TW_MEMBER static void multiply_bytes(const Stage& x, const Stage& w, const Position& p, Accumulators& acc) {
     TW_NO_UNROLL for (int s = 0; s < BK / 32; ++s) {
       u32 a[MI][4];
       float x_scale[MI][2], x_term[MI][2];
       TW_UNROLL for (int i = 0; i < MI; ++i) {
         const int row = p.warp_m + 16 * i;
         load_a(a[i], x.codes, row, 2 * s, p.lane);
+        GroupSum sum[4] = {};
+        if constexpr (!kInt && kTerms) {
+          constexpr u32 kOnes = same<T, i8> ? 0x01010101u : 0x38383838u;
+          const u32 ones[2] = {kOnes, kOnes};
+          mma_step<T>(sum, a[i], ones);
+        }
         TW_UNROLL for (int h = 0; h < 2; ++h) {
           const int at = s * BM + row + p.lane / 4 + 8 * h;
-          x_scale[i][h] = x.scales[at];
-          if constexpr (kTerms) x_term[i][h] = x.terms[at];
+          x_scale[i][h] = kInt ? x.scales[at] : 1.0f;
+          if constexpr (kTerms) x_term[i][h] = kInt ? x.terms[at] : static_cast<float>(sum[2 * h]);
         }
       }
       TW_UNROLL for (int j = 0; j < NI / 2; ++j) {
@@ -212,33 +222,34 @@ struct Mma {
           if constexpr (kGroup == 32) {
             const Columns c = columns_at(w, s, column);
             TW_UNROLL for (int i = 0; i < MI; ++i) {
-              i32 sum[4] = {};
-              mma_s8_k32(sum, a[i], bb);
-              add_codes(acc[i][2 * j + h], sum, c, x_scale[i]);
+              GroupSum sum[4] = {};
+              mma_step<T>(sum, a[i], bb);
+              add_scaled(acc[i][2 * j + h], sum, c, x_scale[i]);
               if constexpr (kTerms) {
                 TW_UNROLL for (int e = 0; e < 4; ++e) acc[i][2 * j + h][e] -= c.offset[e % 2] * x_term[i][e / 2];
               }
             }
           } else {  // two groups of 16 in the 32 elements
+            static_assert(!kTerms, "offsets of groups of 32");
             const Columns c0 = columns_at(w, 2 * s, column), c1 = columns_at(w, 2 * s + 1, column);
             TW_UNROLL for (int i = 0; i < MI; ++i) {
-              i32 sum0[4] = {}, sum1[4] = {};
-              mma_s8_k16(sum0, a[i][0], a[i][1], bb[0]);
-              mma_s8_k16(sum1, a[i][2], a[i][3], bb[1]);
-              add_codes(acc[i][2 * j + h], sum0, c0, x_scale[i]);
-              add_codes(acc[i][2 * j + h], sum1, c1, x_scale[i]);
+              GroupSum sum0[4] = {}, sum1[4] = {};
+              mma_half_step<T>(sum0, a[i][0], a[i][1], bb[0]);
+              mma_half_step<T>(sum1, a[i][2], a[i][3], bb[1]);
+              add_scaled(acc[i][2 * j + h], sum0, c0, x_scale[i]);
+              add_scaled(acc[i][2 * j + h], sum1, c1, x_scale[i]);
             }
           }
         }
       }
     }
   }
-  TW_MEMBER static void add_codes(float (&acc)[4], const i32 (&sum)[4], const Columns& c, const float (&x_scale)[2]) {
+  TW_MEMBER static void add_scaled(float (&acc)[4], const GroupSum (&sum)[4], const Columns& c, const float (&x_scale)[2]) {
     TW_UNROLL for (int e = 0; e < 4; ++e) acc[e] += (x_scale[e / 2] * c.scale[e % 2]) * static_cast<float>(sum[e]);
   }
 
   TW_MEMBER static void multiply(const Stage& x, const Stage& w, const Position& p, const Factors& factors, Accumulators& acc) {
-    if constexpr (kInt) multiply_codes(x, w, p, acc);
+    if constexpr (kGrouped && sizeof(T) == 1) multiply_bytes(x, w, p, acc);
     else if constexpr (kGrouped) multiply_grouped(x, w, p, acc);
     else if constexpr (kApart) multiply_apart(x, w, p, factors, acc);
     else multiply_plain(x, w, p, acc);

@@ -94,6 +94,43 @@ template <class T> TW_DEVICE u32x2 widen(u32 codes) {
   }
 }
 
+// Signed bytes of at most four significant bits to E4M3 of the same value, exactly.
+TW_DEVICE u32 e4m3_of(u32 codes) {
+  const u32x2 halves = widen<f16>(codes);
+  return f16x2_to_e4m3x2(halves.x) | f16x2_to_e4m3x2(halves.y) << 16;
+}
+
+// Plain elements of one byte, of From, as 16-bit floats T, exactly: through registers, E at a time.
+template <class T, class From, int ROWS, int BK, int E, int THREADS> struct WidenedTile : PlainTile<From, ROWS, BK, E, THREADS> {
+  using Base = PlainTile<From, ROWS, BK, E, THREADS>;
+  static constexpr int kRowBytes = BK * static_cast<int>(sizeof(T));
+  TW_MEMBER static u32x2 four(u32 word) {
+    if constexpr (same<From, i8>) return widen<T>(word);
+    else return {widen_fp8x2<T, From>(word, 0), widen_fp8x2<T, From>(word, 1)};
+  }
+  TW_MEMBER void place(u8* tile) {
+    TW_UNROLL for (int i = 0; i < Base::kEach; ++i) {
+      const int t = static_cast<int>(thread_x()) + i * THREADS;
+      if (ROWS * Base::kPieces % THREADS != 0 && t >= ROWS * Base::kPieces) break;
+      const int row = t / Base::kPieces, byte = t % Base::kPieces * E * static_cast<int>(sizeof(T));
+      const u32* raw = this->unit[i].raw;
+      const auto to = [&](int chunk) { return tile + swizzled<kRowBytes>(row, byte / 16 + chunk) + byte % 16; };
+      if constexpr (E >= 8) {
+        TW_UNROLL for (int j = 0; j < E / 8; ++j) {
+          const u32x2 lo = four(raw[2 * j]), hi = four(raw[2 * j + 1]);
+          *reinterpret_cast<u32x4*>(to(j)) = {lo.x, lo.y, hi.x, hi.y};
+        }
+      } else if constexpr (E == 4) {
+        *reinterpret_cast<u32x2*>(to(0)) = four(raw[0]);
+      } else if constexpr (E == 2) {
+        *reinterpret_cast<u32*>(to(0)) = four(raw[0]).x;
+      } else {
+        *reinterpret_cast<u16*>(to(0)) = static_cast<u16>(four(raw[0]).x);
+      }
+    }
+  }
+};
+
 // Bytes from global to shared memory as they are, in pieces of `bytes`; zero if not `inside`.
 template <int bytes, bool async> TW_DEVICE void copy_piece(u8* to, const u8* from, bool inside) {
   if constexpr (async && bytes >= 4) {
@@ -109,7 +146,7 @@ template <int bytes, bool async> TW_DEVICE void copy_piece(u8* to, const u8* fro
 }
 
 // Blocks of codes: copied as stored, neighbouring threads taking neighbouring bytes, and unpacked from shared memory into
-// the swizzled tile a step before it is needed. T is i8, or the 16-bit float that holds a code exactly; scales stay apart.
+// the swizzled tile a step before it is needed. T is i8, or a float that holds a code exactly; scales stay apart.
 // Activations (kSums) store scale * sum of codes as their term, weights their offset.
 //   E  elements of a unit that divides k: what the alignment of a row's pieces follows from
 template <class F, class T, int ROWS, int BK, int E, int THREADS, bool ASYNC, bool kSums, bool kTerms> struct CodeTile {
@@ -153,10 +190,11 @@ template <class F, class T, int ROWS, int BK, int E, int THREADS, bool ASYNC, bo
     }
   }
   TW_MEMBER static void put(const Stage& stage, int row, int element, const u32 (&codes)[kGroup / 4]) {
-    if constexpr (same<T, i8>) {
+    if constexpr (sizeof(T) == 1) {
+      const auto byte = [](u32 four) { return same<T, i8> ? four : e4m3_of(four); };
       TW_UNROLL for (int i = 0; i < kGroup / 16; ++i)
-        *reinterpret_cast<u32x4*>(stage.codes + swizzled<kRowBytes>(row, element / 16 + i)) = {codes[4 * i], codes[4 * i + 1],
-                                                                                              codes[4 * i + 2], codes[4 * i + 3]};
+        *reinterpret_cast<u32x4*>(stage.codes + swizzled<kRowBytes>(row, element / 16 + i)) = {
+            byte(codes[4 * i]), byte(codes[4 * i + 1]), byte(codes[4 * i + 2]), byte(codes[4 * i + 3])};
     } else {
       TW_UNROLL for (int i = 0; i < kGroup / 8; ++i) {
         const u32x2 lo = widen<T>(codes[2 * i]), hi = widen<T>(codes[2 * i + 1]);

@@ -2,12 +2,15 @@
 #include "emulator/gemm_wgmma.h"
 #include "formats/bf16.cuh"
 #include "formats/e2m1_row.cuh"
+#include "formats/e4m3.cuh"
 #include "formats/e4m3_row.cuh"
+#include "formats/e5m2_tensor.cuh"
 #include "formats/f16.cuh"
 #include "formats/int4_g128.cuh"
 #include "formats/int4_g32.cuh"
 #include "formats/int4_g64.cuh"
 #include "formats/int4_row.cuh"
+#include "formats/int8.cuh"
 #include "formats/int8_row.cuh"
 #include "formats/mxfp4.cuh"
 #include "formats/nvfp4.cuh"
@@ -117,5 +120,14 @@ TEST_CASE("wgmma: tiles", "[gemm]") {
     check_tiles<fmt::int8_row, fmt::int4_row, Brain>();
     check_tiles<fmt::e4m3_row, fmt::int4_row, Brain>();
     check_tiles<fmt::e4m3_row, fmt::e2m1_row, Brain>();
+    check_tiles<fmt::f16, fmt::int4_row, Half>();
+    check_tiles<fmt::bf16, fmt::e2m1_row, Brain>();
+    check_tiles<fmt::f16, fmt::e4m3_row, Half>();
+    check_tiles<fmt::bf16, fmt::int8_row, Brain>();
+  }
+  SECTION("bytes without scales of rows") {
+    check_tiles<fmt::bf16, fmt::e4m3, Brain>();
+    check_tiles<fmt::f16, fmt::e5m2_tensor, Half>();
+    check_tiles<fmt::f16, fmt::int8, Half>();
   }
 }

@@ -127,7 +127,8 @@ void check_unpacked(Rows<W>& w) {
               for (int b = 0; b < W::kDataBytes; ++b) base[b] &= static_cast<u8>(~codes[b]);
               parts += 2 * std::fabs(static_cast<double>(W::decode(base, block_scales, 1.0f, i)));
             }
-            wrong += !(std::fabs(value - exact) <= Tile::kRounding * parts);
+            const bool alike = std::isnan(exact) ? std::isnan(value) : value == exact;  // infinities too
+            wrong += !(alike || std::fabs(value - exact) <= Tile::kRounding * parts);
           }
       }
     }

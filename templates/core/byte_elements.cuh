@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// Elements of one byte, T: fp8 or signed. As weights of 16-bit x they are tiles too.
+#pragma once
+#include "core/format.cuh"
+#include "core/tiles.cuh"
+
+namespace tw::fmt {
+
+template <class T> struct ByteElements : Plain<T, 8> {
+  template <class Element> static constexpr bool kTiles = sizeof(Element) == 2;
+  template <class Element> using Tile = ByteTile<T, Element>;
+};
+
+}  // namespace tw::fmt
