@@ -54,6 +54,7 @@ std::string features(const Arch& a) {
   std::string out;
   const std::pair<bool, const char*> all[] = {{a.mma_bf16, "bf16 mma"}, {a.mma_s8_k32, "int8 mma"},
                                               {a.cp_async, "cp.async"}, {a.mma_f8, "fp8 mma"},
+                                              {a.mma_scaled, "block-scaled mma"},
                                               {a.clusters, "clusters"}, {a.tma, "TMA"},
                                               {a.wgmma, "wgmma"}};
   for (const auto& [on, name] : all)
@@ -68,20 +69,23 @@ Json json_of(const Arch& a) {
           {"mma_bf16", a.mma_bf16},
           {"mma_s8_k32", a.mma_s8_k32},
           {"mma_f8", a.mma_f8},
+          {"mma_scaled", a.mma_scaled},
           {"clusters", a.clusters},
           {"tma", a.tma},
           {"wgmma", a.wgmma},
           {"shared_per_block", a.shared_per_block},
           {"shared_per_sm", a.shared_per_sm},
-          {"threads_per_sm", a.threads_per_sm}};
+          {"threads_per_sm", a.threads_per_sm},
+          {"run_on", a.run_on ? Json(a.run_on) : Json()}};
 }
 
 int run_archs(const Context& context, bool markdown) {
   Json list = Json::array(), devices = Json::array();
-  Table table({"target", "compute capability", "shared memory per block", "features"});
+  Table table({"target", "compute capability", "shared memory per block", "features", "kernels have run on"});
   for (const Arch& a : archs()) {
     list.push_back(json_of(a));
-    table.add({a.name, fmt::format("{}.{}", a.major, a.minor), bytes_text(a.shared_per_block), features(a)});
+    table.add({a.name, fmt::format("{}.{}", a.major, a.minor), bytes_text(a.shared_per_block), features(a),
+               a.run_on ? a.run_on : "compiled, not run on hardware"});
   }
   std::string lines;
   const Options options = context.options();

@@ -53,6 +53,7 @@ constexpr FastPath path_of() {
           F::kOffset,
           F::kBits,
           F::kGlobal,
+          tw::fmt::scaled_mma<F>,
           [](int e) { return F::unit_ok(e); },
           [](int e) { return e * F::kDataBytes / F::kBlock; },
           F::kBlock,

@@ -4,6 +4,8 @@
 
 #include <tilewright/format.h>
 
+#include "core/types.cuh"
+
 namespace tilewright {
 
 // The type of a format's elements where each is stored by itself, whatever scales there are beside.
@@ -19,6 +21,7 @@ struct FastPath {
   bool codes, offset;
   int bits;           // of a code
   bool global;
+  tw::ScaledMma scaled;  // the matrix instruction that takes it as stored
   bool (*unit_ok)(int elements);
   int (*unit_bytes)(int elements);  // of the data stream
   int block, data_bytes, scale_bytes;

@@ -8,6 +8,7 @@
 //   RowItem                                      may be left out, for float: ZeroPointItem (row_item<F>)
 //   kGlobal                                      there is one float for the tensor
 //   kScaleRows                                   may be left out, for 1: rows that share the items of `scales` (scale_rows<F>)
+//   kScaledMma                                   may be left out, for none: the matrix instruction that takes it as stored (scaled_mma<F>)
 //   kEncoders, encoder_name(i)                   encoding rules, default first
 //   encode(x, data, scales, context, encoder)    one block, scalar; context: the global or the row's item, else 1
 //   decode(data, scales, context, i)             element i of a block, exact in float
@@ -45,6 +46,10 @@ namespace tw::fmt {
 template <class F, class = void> struct ScaleRows { static constexpr int value = 1; };
 template <class F> struct ScaleRows<F, void_of<decltype(F::kScaleRows)>> { static constexpr int value = F::kScaleRows; };
 template <class F> constexpr int scale_rows = ScaleRows<F>::value;
+
+template <class F, class = void> struct ScaledMmaOf { static constexpr ScaledMma value = ScaledMma::none; };
+template <class F> struct ScaledMmaOf<F, void_of<decltype(F::kScaledMma)>> { static constexpr ScaledMma value = F::kScaledMma; };
+template <class F> constexpr ScaledMma scaled_mma = ScaledMmaOf<F>::value;
 
 // What `scales` holds of a row with a zero point (-128 to 127): value = (code - zero) * scale. `sum`, of the row's codes, is
 // there so that kernels may multiply codes as they are: sum (x - zx)(w - zw) = sum x w - zx sum w - zw sum x + k zx zw.

@@ -11,6 +11,9 @@ void ldmatrix(u32* out, const void* row, int count, bool transpose);
 enum class Mma { f16_k8, f16_k16, bf16_k8, bf16_k16, s8_k16_m8, s8_k32, e4m3_k32, e5m2_k32 };
 // d += a b of the warp; fragments as in the PTX manual. `d` holds floats or ints (as bits).
 void mma(Mma kind, u32* d, const u32* a, const u32* b);
+// The same with scales of blocks, bytes of these words from byte `byte` on: of A's row lane / 4 + 8 (lane % 2), where lane % 4 is 0 or
+// 1, and of B's column lane / 4, where lane % 4 is 0.
+void scaled_mma(ScaledMma kind, u32* d, const u32* a, const u32* b, u32 scale_a, u32 scale_b, int byte);
 }  // namespace tw::emu
 #endif
 
@@ -185,6 +188,28 @@ template <class T, class Sum> TW_DEVICE void mma_half_step(Sum (&d)[4], u32 a0, 
     const u32 a[4] = {a0, a1, 0u, 0u}, bb[2] = {b, 0u};
     mma_f8_k32<T>(d, a, bb);
   }
+}
+
+// d[16x8] += a b of 32 bytes of k, in blocks whose scales the instruction applies: it takes 1 (mxf8, k 32), 2 (mxf4, k 64) or 4
+// (nvf4, k 64) bytes of these words for each row of a and column of b, from byte `byte` on. Whose word it reads: see emu::scaled_mma.
+template <ScaledMma kind, int byte> TW_DEVICE void mma_scaled(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2], u32 scale_a, u32 scale_b) {
+  static_assert(kind == ScaledMma::mxf8 ? byte < 4 : kind == ScaledMma::mxf4 ? byte == 0 || byte == 2 : byte == 0, "whole scales");
+#if defined(__CUDACC__)
+#define TW_MMA_SCALED(SHAPE)                                                                                                   \
+  asm volatile("mma.sync.aligned." SHAPE                                                                                       \
+               " {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3}, {%10}, {%12, 0}, {%11}, {%12, 0};"                      \
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                                \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(scale_a), "r"(scale_b), "n"(byte))
+  if constexpr (kind == ScaledMma::mxf8) TW_MMA_SCALED("kind::mxf8f6f4.block_scale.scale_vec::1X.m16n8k32.row.col.f32.e4m3.e4m3.f32.ue8m0");
+  else if constexpr (kind == ScaledMma::mxf4) TW_MMA_SCALED("kind::mxf4.block_scale.scale_vec::2X.m16n8k64.row.col.f32.e2m1.e2m1.f32.ue8m0");
+  else TW_MMA_SCALED("kind::mxf4nvf4.block_scale.scale_vec::4X.m16n8k64.row.col.f32.e2m1.e2m1.f32.ue4m3");
+#undef TW_MMA_SCALED
+#else
+  u32 bits[4];
+  for (int i = 0; i < 4; ++i) bits[i] = bits_as<u32>(d[i]);
+  emu::scaled_mma(kind, bits, a, b, scale_a, scale_b, byte);
+  for (int i = 0; i < 4; ++i) d[i] = bits_as<float>(bits[i]);
+#endif
 }
 
 }  // namespace tw

@@ -86,4 +86,8 @@ template <class To, class From> TW_FN To bits_as(From from) {
   return to;
 }
 
+// Matrix instructions that apply scales of blocks themselves (sm_120a), by what both operands are: E4M3 or E2M1 with an E8M0 scale
+// per 32, E2M1 with an E4M3 scale per 16.
+enum class ScaledMma { none, mxf8, mxf4, nvf4 };
+
 }  // namespace tw

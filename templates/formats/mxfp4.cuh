@@ -7,6 +7,7 @@
 // x / X, nearest even, saturating; b = 0 for zeros, 255 if an element is infinite.
 #pragma once
 #include "core/e2m1.cuh"
+#include "core/e8m0.cuh"
 #include "core/format.cuh"
 #include "core/tiles.cuh"
 
@@ -19,40 +20,30 @@ struct mxfp4 {
   static constexpr bool kRowScale = false, kGlobal = false;
   static constexpr int kEncoders = 1;
   static constexpr const char* encoder_name(int) { return "floor"; }
-
-  TW_MEMBER static u8 scale_code(float amax) {
-    const i32 exponent = static_cast<i32>(bits_as<u32>(amax) >> 23);
-    return static_cast<u8>(exponent == 255 ? 255 : max2(exponent - 2, 0));
-  }
-  // 1 / X; what X = NaN leaves of an element does not matter.
-  TW_MEMBER static float inverse_of(u8 scale) { return bits_as<float>(static_cast<u32>(scale == 255 ? 0 : 254 - scale) << 23); }
-  // 2^(code - 127), and NaN for 255: an infinity plus 0 times itself.
-  TW_MEMBER static float scale_of(u32 code) {
-    const float v = bits_as<float>(max2(code << 23, 0x00400000u));
-    return fma_rn(v, 0.0f, v);
-  }
+  static constexpr int kEmax = 2;
+  static constexpr ScaledMma kScaledMma = ScaledMma::mxf4;
 
   TW_MEMBER static void encode(const float* x, u8* data, u8* scales, float, int) {
     for (int b = 0; b < 2; ++b) {
       float largest = 0.0f;
       for (int i = 0; i < 32; ++i) largest = max2(largest, abs_f(x[32 * b + i]));
-      scales[b] = scale_code(largest);
-      const float inverse = inverse_of(scales[b]);
+      scales[b] = e8m0_of(largest, kEmax);
+      const float inverse = e8m0_inverse(scales[b]);
       for (int i = 16 * b; i < 16 * b + 16; ++i)
         data[i] = static_cast<u8>(f32_to_e2m1(mul_rn(x[2 * i], inverse)) | (f32_to_e2m1(mul_rn(x[2 * i + 1], inverse)) << 4));
     }
   }
   TW_MEMBER static float decode(const u8* data, const u8* scales, float, int i) {
     const u32 code = i % 2 ? data[i / 2] >> 4 : data[i / 2] & 15u;
-    return mul_rn(e2m1_to_f32(code), scale_of(scales[i / 32]));
+    return mul_rn(e2m1_to_f32(code), e8m0_to_f32(scales[i / 32]));
   }
 
   TW_MEMBER static constexpr bool lanes_ok(int e) { return e == 4 || e == 8 || e == 16 || e == 32; }
   template <int E> TW_MEMBER static void encode_lanes(const float (&v)[E], int lane, u8* data, u8* scales, float, int) {
     constexpr int kLanes = 32 / E;  // of one scale
-    const u8 scale = scale_code(largest_of<kLanes>(v));
+    const u8 scale = e8m0_of(largest_of<kLanes>(v), kEmax);
     if (lane % kLanes == 0) scales[lane / kLanes] = scale;
-    const float inverse = inverse_of(scale);
+    const float inverse = e8m0_inverse(scale);
     TW_UNROLL for (int i = 0; i < E; i += 4) {
       u32 codes = 0;
       TW_UNROLL for (int j = 0; j < 4; ++j) codes |= f32_to_e2m1(mul_rn(v[i + j], inverse)) << (4 * j);
@@ -76,7 +67,7 @@ struct mxfp4 {
   }
   template <int E> TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[8], float& scale, float& offset) {
     TW_UNROLL for (int i = 0; i < 4; ++i) e2m1_bytes(u.raw[4 * g + i], codes[2 * i], codes[2 * i + 1]);
-    scale = scale_of((u.scales[g / 4] >> (8 * (g % 4))) & 255u) * 0.5f;
+    scale = e8m0_to_f32((u.scales[g / 4] >> (8 * (g % 4))) & 255u) * 0.5f;
     offset = 0.0f;
   }
 

@@ -18,6 +18,7 @@ struct nvfp4 {
   static constexpr bool kRowScale = false, kGlobal = true;
   static constexpr int kEncoders = 1;
   static constexpr const char* encoder_name(int) { return "modelopt"; }
+  static constexpr ScaledMma kScaledMma = ScaledMma::nvf4;
   TW_MEMBER static float global_scale(float amax) { return amax > 0.0f ? div_rn(amax, 2688.0f) : 1.0f; }
 
   TW_MEMBER static void encode(const float* x, u8* data, u8* scales, float global, int) {

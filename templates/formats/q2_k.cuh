@@ -39,30 +39,40 @@ struct q2_k {
 
   TW_MEMBER static constexpr bool lanes_ok(int) { return false; }
 
-  // Offsets are not to be had for groups of 16 under integer products, so that the elements are handed out as floats.
   static constexpr int kGroup = 16;
-  static constexpr bool kCodes = false, kOffset = false;
-  TW_MEMBER static constexpr bool unit_ok(int e) { return e == 32; }
+  static constexpr bool kCodes = true, kOffset = true;
+  TW_MEMBER static constexpr bool unit_ok(int e) { return e == 64 || e == 128 || e == 256; }
+  // Codes of whole halves of a block; scales and minima are the unit's own.
   template <int E> struct Unit {
-    u32 raw[8], pairs, d;
-    int shift;
+    u32 raw[E == 256 ? 16 : 8], pairs[E / 64], d;
+    int first;  // 32s before the first element
   };
   template <int E> TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8*, i64 k) {
     const u8* block = data + k / 256 * 84;
-    const int within = static_cast<int>(k % 256);
-    load_words<32, 4>(u.raw, block + 16 + within / 128 * 32);
-    u.pairs = load_global2(block + within / 16);
+    u.first = E == 256 ? 0 : static_cast<int>(k / 32 % 8);
+    load_words<E == 256 ? 64 : 32, 4>(u.raw, block + 16 + u.first / 4 * 32);
+    load_words<E / 16, 4>(u.pairs, block + 2 * u.first);
     u.d = load_global4(block + 80);
-    u.shift = within / 32 % 4 * 2;
   }
-  template <int E> TW_MEMBER static void values(const Unit<E>& u, int, float (&v)[E]) {
-    TW_UNROLL for (int s = 0; s < 2; ++s) {
-      const u32 pair = u.pairs >> (8 * s);
-      const float d = low_half<tw::f16>(u.d) * static_cast<float>(pair & 15u);
-      const float m = high_half<tw::f16>(u.d) * static_cast<float>((pair >> 4) & 15u);
-      TW_UNROLL for (int i = 16 * s; i < 16 * s + 16; ++i)
-        v[i] = d * static_cast<float>((u.raw[i / 4] >> (8 * (i % 4) + u.shift)) & 3u) - m;
-    }
+  // A half's codes, its scales and minima, d and dmin.
+  template <int BK> TW_MEMBER static constexpr int raw_bytes() { return 44; }
+  TW_MEMBER static i64 raw_offset(i64 k0, int byte) {
+    const int half = static_cast<int>(k0 % 256) / 128;
+    return k0 / 256 * 84 + (byte < 32 ? 16 + 32 * half + byte : byte < 40 ? 8 * half + byte - 32 : 40 + byte);
+  }
+  template <int E> TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8*, int k, i64 k0) {
+    static_assert(E == 64, "tiles are unpacked by 64");
+    u.first = static_cast<int>((k0 + k) / 32 % 8);
+    load_shared_words<32, 4>(u.raw, raw);
+    u.pairs[0] = *reinterpret_cast<const u32*>(raw + 32 + 2 * (u.first % 4));
+    u.d = *reinterpret_cast<const u32*>(raw + 40);
+  }
+  template <int E> TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[4], float& scale, float& offset) {
+    const int shift = 2 * ((u.first + g / 2) % 4), low = (E == 256 ? g / 8 * 8 : 0) + 4 * (g % 2);
+    TW_UNROLL for (int i = 0; i < 4; ++i) codes[i] = (u.raw[low + i] >> shift) & 0x03030303u;
+    const u32 pair = u.pairs[g / 4] >> (8 * (g % 4));
+    scale = low_half<tw::f16>(u.d) * static_cast<float>(pair & 15u);
+    offset = high_half<tw::f16>(u.d) * static_cast<float>((pair >> 4) & 15u);
   }
 
   // A row's chunk is its sixteen bytes of scales and minima, d and dmin.

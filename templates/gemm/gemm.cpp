@@ -72,6 +72,17 @@ std::string no_sums(const Gemm& g) {
   return fmt::format("k = {}: 32-bit sums hold {} products of bytes{}", g.k, most, x.zero_point ? " with zero points" : "");
 }
 
+std::string no_sums_of_group(const Gemm& g) {
+  const FastPath &x = fast_path(g.x), &w = fast_path(g.w);
+  if (!x.codes || !w.offset || w.group >= x.group) return {};
+  return fmt::format("w={} has minima of {} elements, and x={} sums of {}", g.w.name(), w.group, g.x.name(), x.group);
+}
+
+int scaled_unit(const Gemm& g) {
+  const FastPath &x = fast_path(g.x), &w = fast_path(g.w);
+  return g.packing == Packing::none && x.scaled == w.scaled && x.scaled != tw::ScaledMma::none ? 4 * x.block / x.scale_bytes : 0;
+}
+
 bool blocks_of_bytes(Format x) {
   const FastPath& f = fast_path(x);
   return f.codes && f.group == kGroup && f.block == kGroup && !f.offset && f.scale_bytes == 0 && !f.row_bytes &&
@@ -110,7 +121,10 @@ Contract contract(const Gemm& g) {
   const int bytes = g.x.block() == 1 ? fast_path(g.x).data_bytes : 0;
   // So do those of a coded x where w is tiles, since the copy engine reads them.
   const std::int64_t row_blocks = g.packing == Packing::tiles && g.x.block() > 1 ? 16 / std::gcd(16, fast_path(g.x).data_bytes) : 1;
-  const std::int64_t multiple = bytes == 0              ? g.x.block() * row_blocks
+  // And so do words of scales that the matrix units take.
+  const int unit = scaled_unit(g);
+  const std::int64_t multiple = unit && g.k % unit == 0 ? unit
+                                : bytes == 0            ? g.x.block() * row_blocks
                                 : g.k * bytes % 16 == 0 ? 16 / bytes
                                 : g.k * bytes % 8 == 0  ? 8 / bytes
                                 : g.k * bytes % 4 == 0  ? 4 / bytes

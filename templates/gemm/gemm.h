@@ -28,8 +28,14 @@ inline constexpr int kGroup = 32, kPieceK = 128;
 bool blocks_of_bytes(Format x);
 TensorMapPlan blocks_map(Format x, int rows, int pieces);
 
+// Of blocks whose scales the matrix instruction can apply itself, x and w of one kind: columns that a word of scales is for, which k
+// and the distance of rows are whole; 0: they are no such.
+int scaled_unit(const Gemm& g);
+
 // Why 32-bit sums of these bytes are not enough, or not possible; empty if they are, or are not needed.
 std::string no_sums(const Gemm& g);
+// Why x in blocks of codes has no sums that minima of w would take; empty if it has, or there are none.
+std::string no_sums_of_group(const Gemm& g);
 
 // "tw::fmt::q4_0", "formats/q4_0.cuh"
 std::string format_type(Format f);

@@ -70,6 +70,7 @@ class Gemv final : public EnumeratedFamily {
     if (g->m > kMaxRows && mma().why_not(problem, arch).empty())
       return fmt::format("m = {}: at most {} where the matrix units can be used", g->m, kMaxRows);
     if (std::string why = no_sums(*g); !why.empty()) return why;
+    if (std::string why = no_sums_of_group(*g); !why.empty()) return why;
     if (unit_sizes(*g).empty()) return fmt::format("k = {}: no unit of w={} divides it", g->k, g->w.name());
     return {};
   }

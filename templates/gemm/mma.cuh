@@ -10,6 +10,8 @@
 //                                      then scaled in fp32, so that no weight is rounded
 //   x of bytes, w in codes             the same by bytes: signed, int32 sums of a group, or E4M3, which codes of 4 bits are exactly
 //   x and w in codes                   signed bytes, int32 sums per group, scaled in fp32
+//   x and w in blocks that the units   as stored: MXFP8, MXFP4, NVFP4, of one kind; a stage's sums formed apart
+//   scale themselves (sm_120a)
 //
 //   ASYNC  copy with cp.async (plain rows start on 16 bytes)
 //   EX     elements of plain x (and w) per register load where they are not copied
@@ -24,13 +26,15 @@ namespace tw::gemm {
 template <class X, class W, class Epi, int BM, int BN, int BK, int WARPS_M, int WARPS_N, int STAGES, bool ASYNC, int EX, int EW,
           int SPLIT>
 struct Mma {
-  static constexpr bool kInt = X::kCodes, kGrouped = W::kCodes, kTerms = W::kOffset;
-  using T = typename OperandOf<X, kInt>::type;
+  static constexpr ScaledMma kKind = fmt::scaled_mma<X> == fmt::scaled_mma<W> ? fmt::scaled_mma<X> : ScaledMma::none;
+  static constexpr bool kScaled = kKind != ScaledMma::none;
+  static constexpr bool kInt = X::kCodes && !kScaled, kGrouped = W::kCodes && !kScaled, kTerms = W::kOffset;
+  using T = select<kScaled, u8, typename OperandOf<X, kInt || kScaled>::type>;
   // Of plain x and w, of one type: sums of bytes are exact, and each stage's of fp8 is formed apart.
-  static constexpr bool kBytes = !kGrouped && same<T, i8>, kApart = !kGrouped && sizeof(T) == 1 && !kBytes;
+  static constexpr bool kBytes = !kGrouped && same<T, i8>, kApart = !kGrouped && !kScaled && sizeof(T) == 1 && !kBytes;
   using Sum = select<kBytes, i32, float>;
   static constexpr int kThreads = 32 * WARPS_M * WARPS_N;
-  static constexpr int kRowBytes = BK * static_cast<int>(sizeof(T));
+  static constexpr int kRowBytes = kScaled ? 128 : BK * static_cast<int>(sizeof(T));
   static constexpr int WM = BM / WARPS_M, WN = BN / WARPS_N;  // of a warp
   static constexpr int MI = WM / 16, NI = WN / 8;             // fragments of a warp
   static constexpr int kGroup = kGrouped ? W::kGroup : BK;
@@ -41,21 +45,28 @@ struct Mma {
 
   // An operand's way into shared memory: plain tiles lie in a ring of STAGES; codes do as stored, and two unpacked tiles
   // take turns beside it.
-  template <class F, bool codes, int ROWS, int E, bool sums> struct Feed {
+  enum class Form { plain, codes, scaled };
+  template <class F, Form form, int ROWS, int E, bool sums> struct Feed {
     static constexpr bool kCoded = false, kWidened = !same<typename F::Element, T>;
     using Tile = select<kWidened, WidenedTile<T, typename F::Element, ROWS, BK, EX, kThreads>,
                         select<ASYNC, AsyncTile<T, ROWS, BK, kThreads>, PlainTile<T, ROWS, BK, EX, kThreads>>>;
     static constexpr int kRingBytes = ROWS * kRowBytes, kUnpackedBytes = 0, kFloats = 0;
   };
-  template <class F, int ROWS, int E, bool sums> struct Feed<F, true, ROWS, E, sums> {
+  template <class F, int ROWS, int E, bool sums> struct Feed<F, Form::scaled, ROWS, E, sums> {
+    static constexpr bool kCoded = false;
+    using Tile = ScaledRowsTile<F, ROWS, kThreads>;
+    static_assert(ASYNC && Tile::kColumns == BK, "rows of 128 bytes");
+    static constexpr int kRingBytes = Tile::kBytes, kUnpackedBytes = 0, kFloats = 0;
+  };
+  template <class F, int ROWS, int E, bool sums> struct Feed<F, Form::codes, ROWS, E, sums> {
     static constexpr bool kCoded = true;
     using Tile = CodeTile<F, T, ROWS, BK, E, kThreads, ASYNC, sums, kTerms>;
     static constexpr int kRingBytes = Tile::kRawBytes;
     static constexpr int kFloats = BK / (sums ? 32 : F::kGroup) * ROWS;
     static constexpr int kUnpackedBytes = ROWS * kRowBytes + 4 * kFloats * (kTerms ? 2 : 1);
   };
-  using XFeed = Feed<X, kInt, BM, 32, true>;
-  using WFeed = Feed<W, kGrouped, BN, EW, false>;
+  using XFeed = Feed<X, kScaled ? Form::scaled : kInt ? Form::codes : Form::plain, BM, 32, true>;
+  using WFeed = Feed<W, kScaled ? Form::scaled : kGrouped ? Form::codes : Form::plain, BN, EW, false>;
   static constexpr bool kCoded = XFeed::kCoded || WFeed::kCoded;
 
   // ---- shared memory: the rings of x and w, then two unpacked tiles of each
@@ -140,6 +151,35 @@ struct Mma {
     }
   }
 
+  // ---- one stage, blocks that the units scale
+  TW_MEMBER static void multiply_scaled(const u8* x, const u8* w, int word, const Position& p, Accumulators& acc) {
+    constexpr int kScales = kKind == ScaledMma::mxf8 ? 1 : kKind == ScaledMma::mxf4 ? 2 : 4, kSteps = 4 / kScales;  // of a word
+    u32 scale_x[MI];
+    TW_UNROLL for (int i = 0; i < MI; ++i) scale_x[i] = XFeed::Tile::scales(x, p.warp_m + 16 * i + p.lane / 4 + p.lane % 2 * 8, word);
+    TW_UNROLL for (int j = 0; j < NI / 2; ++j) {
+      u32 scale_w[2], b[kSteps][4];
+      TW_UNROLL for (int h = 0; h < 2; ++h) scale_w[h] = WFeed::Tile::scales(w, p.warp_n + 16 * j + 8 * h + p.lane / 4, word);
+      TW_UNROLL for (int s = 0; s < kSteps; ++s) load_b(b[s], w, p.warp_n + 16 * j, 2 * (word * kSteps + s), p.lane);
+      TW_UNROLL for (int i = 0; i < MI; ++i) {
+        u32 a[kSteps][4];
+        TW_UNROLL for (int s = 0; s < kSteps; ++s) load_a(a[s], x, p.warp_m + 16 * i, 2 * (word * kSteps + s), p.lane);
+        TW_UNROLL for (int h = 0; h < 2; ++h) {
+          float sum[4] = {};
+          scaled_steps<kSteps, kScales>(sum, a, b, h, scale_x[i], scale_w[h]);
+          TW_UNROLL for (int e = 0; e < 4; ++e) acc[i][2 * j + h][e] += sum[e];
+        }
+      }
+    }
+  }
+  template <int steps, int scales, int step = 0>
+  TW_MEMBER static void scaled_steps(float (&sum)[4], const u32 (&a)[steps][4], const u32 (&b)[steps][4], int h, u32 scale_x, u32 scale_w) {
+    if constexpr (step < steps) {
+      const u32 bb[2] = {b[step][2 * h], b[step][2 * h + 1]};
+      mma_scaled<kKind, step * scales>(sum, a[step], bb, scale_x, scale_w);
+      scaled_steps<steps, scales, step + 1>(sum, a, b, h, scale_x, scale_w);
+    }
+  }
+
   // Adds scale(column) * sum - offset(column) * term(row) to a fragment.
   struct Columns {
     float scale[2], offset[2];
@@ -195,22 +235,28 @@ struct Mma {
   // ---- one stage, bytes and coded w. Plain x has no scales here, and its sums, which offsets of w need, are products with ones.
   using GroupSum = select<same<T, i8>, i32, float>;
   TW_MEMBER static void multiply_bytes(const Stage& x, const Stage& w, const Position& p, Accumulators& acc) {
+    constexpr int kGroups = 32 / kGroup;  // of a step
+    static_assert(!kInt || !kTerms || kGroups == 1, "sums of 32");
     TW_NO_UNROLL for (int s = 0; s < BK / 32; ++s) {
       u32 a[MI][4];
-      float x_scale[MI][2], x_term[MI][2];
+      float x_scale[MI][2], x_term[MI][kGroups][2];
       TW_UNROLL for (int i = 0; i < MI; ++i) {
         const int row = p.warp_m + 16 * i;
         load_a(a[i], x.codes, row, 2 * s, p.lane);
-        GroupSum sum[4] = {};
-        if constexpr (!kInt && kTerms) {
-          constexpr u32 kOnes = same<T, i8> ? 0x01010101u : 0x38383838u;
-          const u32 ones[2] = {kOnes, kOnes};
-          mma_step<T>(sum, a[i], ones);
-        }
         TW_UNROLL for (int h = 0; h < 2; ++h) {
           const int at = s * BM + row + p.lane / 4 + 8 * h;
           x_scale[i][h] = kInt ? x.scales[at] : 1.0f;
-          if constexpr (kTerms) x_term[i][h] = kInt ? x.terms[at] : static_cast<float>(sum[2 * h]);
+          if constexpr (kInt && kTerms) x_term[i][0][h] = x.terms[at];
+        }
+        if constexpr (!kInt && kTerms) {
+          constexpr u32 kOnes = same<T, i8> ? 0x01010101u : 0x38383838u;
+          const u32 ones[2] = {kOnes, kOnes};
+          TW_UNROLL for (int g = 0; g < kGroups; ++g) {
+            GroupSum sum[4] = {};
+            if constexpr (kGroups == 1) mma_step<T>(sum, a[i], ones);
+            else mma_half_step<T>(sum, a[i][2 * g], a[i][2 * g + 1], kOnes);
+            TW_UNROLL for (int h = 0; h < 2; ++h) x_term[i][g][h] = static_cast<float>(sum[2 * h]);
+          }
         }
       }
       TW_UNROLL for (int j = 0; j < NI / 2; ++j) {
@@ -219,25 +265,16 @@ struct Mma {
         TW_UNROLL for (int h = 0; h < 2; ++h) {
           const int column = p.warp_n + 16 * j + 8 * h + 2 * (p.lane % 4);
           const u32 bb[2] = {b[2 * h], b[2 * h + 1]};
-          if constexpr (kGroup == 32) {
-            const Columns c = columns_at(w, s, column);
+          TW_UNROLL for (int g = 0; g < kGroups; ++g) {
+            const Columns c = columns_at(w, s * kGroups + g, column);
             TW_UNROLL for (int i = 0; i < MI; ++i) {
               GroupSum sum[4] = {};
-              mma_step<T>(sum, a[i], bb);
+              if constexpr (kGroups == 1) mma_step<T>(sum, a[i], bb);
+              else mma_half_step<T>(sum, a[i][2 * g], a[i][2 * g + 1], bb[g]);
               add_scaled(acc[i][2 * j + h], sum, c, x_scale[i]);
               if constexpr (kTerms) {
-                TW_UNROLL for (int e = 0; e < 4; ++e) acc[i][2 * j + h][e] -= c.offset[e % 2] * x_term[i][e / 2];
+                TW_UNROLL for (int e = 0; e < 4; ++e) acc[i][2 * j + h][e] -= c.offset[e % 2] * x_term[i][g][e / 2];
               }
-            }
-          } else {  // two groups of 16 in the 32 elements
-            static_assert(!kTerms, "offsets of groups of 32");
-            const Columns c0 = columns_at(w, 2 * s, column), c1 = columns_at(w, 2 * s + 1, column);
-            TW_UNROLL for (int i = 0; i < MI; ++i) {
-              GroupSum sum0[4] = {}, sum1[4] = {};
-              mma_half_step<T>(sum0, a[i][0], a[i][1], bb[0]);
-              mma_half_step<T>(sum1, a[i][2], a[i][3], bb[1]);
-              add_scaled(acc[i][2 * j + h], sum0, c0, x_scale[i]);
-              add_scaled(acc[i][2 * j + h], sum1, c1, x_scale[i]);
             }
           }
         }
@@ -249,7 +286,9 @@ struct Mma {
   }
 
   TW_MEMBER static void multiply(const Stage& x, const Stage& w, const Position& p, const Factors& factors, Accumulators& acc) {
-    if constexpr (kGrouped && sizeof(T) == 1) multiply_bytes(x, w, p, acc);
+    if constexpr (kScaled)
+      TW_NO_UNROLL for (int word = 0; word < XFeed::Tile::kWords; ++word) multiply_scaled(x.codes, w.codes, word, p, acc);
+    else if constexpr (kGrouped && sizeof(T) == 1) multiply_bytes(x, w, p, acc);
     else if constexpr (kGrouped) multiply_grouped(x, w, p, acc);
     else if constexpr (kApart) multiply_apart(x, w, p, factors, acc);
     else multiply_plain(x, w, p, acc);

@@ -82,6 +82,31 @@ template <class T, int ROWS, int BK, int E, int THREADS> struct PlainTile {
   }
 };
 
+// Blocks that the matrix unit takes as they are stored, kRowBytes of codes to a row, and behind all rows their scales: a thread reads
+// those of a row in words.
+template <class F, int ROWS, int THREADS> struct ScaledRowsTile {
+  static constexpr int kRowBytes = 128, kColumns = kRowBytes * F::kBlock / F::kDataBytes;
+  static constexpr int kScaleBytes = kColumns / F::kBlock * F::kScaleBytes, kWords = kScaleBytes / 4;
+  static constexpr int kBytes = ROWS * (kRowBytes + kScaleBytes);
+  AsyncTile<u8, ROWS, kRowBytes, THREADS> codes;
+  TW_MEMBER void fetch(const Source& s, i64 row0, i64 k0, u8* tile) {
+    const auto bytes = [](i64 columns) { return columns / F::kBlock * F::kDataBytes; };
+    codes.fetch({s.data, nullptr, s.data_stride, 0, s.rows, bytes(s.k)}, row0, bytes(k0), tile);
+    const i64 first = k0 / F::kBlock * F::kScaleBytes, valid = s.k / F::kBlock * F::kScaleBytes - first;
+    for (int t = static_cast<int>(thread_x()); t < ROWS * kWords; t += THREADS) {
+      const int row = t / kWords, byte = t % kWords * 4;
+      const bool inside = row0 + row < s.rows && byte < valid;
+      cp_async<4>(tile + ROWS * kRowBytes + row * kScaleBytes + byte, inside ? s.scales + (row0 + row) * s.scale_stride + first + byte : s.scales,
+                  inside ? 4 : 0);
+    }
+  }
+  TW_MEMBER void place(u8*) {}
+  // Scales of a row, from word `word` on.
+  TW_MEMBER static u32 scales(const u8* tile, int row, int word) {
+    return *reinterpret_cast<const u32*>(tile + ROWS * kRowBytes + row * kScaleBytes + 4 * word);
+  }
+};
+
 // Four signed bytes to four 16-bit floats of the same value, exactly.
 template <class T> TW_DEVICE u32x2 widen(u32 codes) {
   if constexpr (same<T, f16>) {

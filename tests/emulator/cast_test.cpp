@@ -33,6 +33,7 @@
 #include "formats/int8_row.cuh"
 #include "formats/int8_tensor.cuh"
 #include "formats/mxfp4.cuh"
+#include "formats/mxfp8.cuh"
 #include "formats/nvfp4.cuh"
 #include "formats/q2_k.cuh"
 #include "formats/q3_k.cuh"
@@ -288,6 +289,8 @@ TEMPLATE_TEST_CASE("formats of weights", "[cast]", fmt::f32, fmt::f16, fmt::bf16
   check_decode<fmt::int8_row, TestType>();
   check_decode<fmt::int8_asym_row, TestType>();
   check_encode<TestType, fmt::mxfp4>();
+  check_encode<TestType, fmt::mxfp8>();
+  check_decode<fmt::mxfp8, TestType>();
   check_decode<fmt::mxfp4, TestType>();
   check_decode<fmt::q4_1, TestType>();
   check_decode<fmt::q5_0, TestType>();

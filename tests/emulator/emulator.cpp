@@ -85,6 +85,17 @@ void mma(Mma kind, u32* d, const u32* a, const u32* b) {
                            [kind](Deposit* lanes) { multiply(kind, lanes); });
 }
 
+void scaled_mma(ScaledMma kind, u32* d, const u32* a, const u32* b, u32 scale_a, u32 scale_b, int byte) {
+  Deposit mine;
+  mine.d = d;
+  mine.a = a;
+  mine.b = b;
+  mine.scale_a = scale_a;
+  mine.scale_b = scale_b;
+  Worker::get().collective(Collective::scaled_mma, 4 * static_cast<int>(kind) + byte, mine,
+                           [=](Deposit* lanes) { multiply_scaled(kind, byte, lanes); });
+}
+
 // ---- asynchronous copies -------------------------------------------------------------------------------------------
 // The latest legal moment: nothing arrives before the wait, and the destination is unusable from the issue on.
 void cp_async(void* shared, const void* global, int bytes, int valid_bytes) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "emulator/fragments.h"
 
+#include <cmath>
 #include <cstring>
 
 namespace tw::emu {
@@ -112,6 +113,41 @@ void multiply(Mma kind, Deposit* lanes) {
     case Mma::e4m3_k32: return multiply_f8(lanes, e4m3_to_f32);
     case Mma::e5m2_k32: return multiply_f8(lanes, e5m2_to_f32);
   }
+}
+
+void multiply_scaled(ScaledMma kind, int byte, Deposit* lanes) {
+  const bool nibbles = kind != ScaledMma::mxf8;
+  const int k = nibbles ? 64 : 32, each = nibbles ? 8 : 4;                          // columns, codes of a register
+  const int block = kind == ScaledMma::nvf4 ? 16 : 32;                              // columns under a scale
+  const auto code = [&](u32 word, int i) -> double {
+    return nibbles ? e2m1_to_f32((word >> (4 * i)) & 15u) : e4m3_to_f32(static_cast<u8>(word >> (8 * i)));
+  };
+  const auto scale = [&](u32 word, int column) -> double {
+    const u32 bits = (word >> (8 * (byte + column / block))) & 255u;
+    if (kind == ScaledMma::nvf4) return e4m3_to_f32(static_cast<u8>(bits & 127u));  // its sign is not read
+    return bits == 255 ? NAN : std::ldexp(1.0, static_cast<int>(bits) - 127);
+  };
+  double a[16][64], b[64][8];
+  for (int lane = 0; lane < 32; ++lane) {
+    const int g = lane / 4, t = lane % 4;
+    for (int r = 0; r < 4; ++r)
+      for (int i = 0; i < each; ++i) {
+        const int row = g + 8 * (r % 2), column = k / 2 * (r / 2) + each * t + i;
+        a[row][column] = code(lanes[lane].a[r], i) * scale(lanes[4 * (row % 8) + row / 8].scale_a, column);
+      }
+    for (int r = 0; r < 2; ++r)
+      for (int i = 0; i < each; ++i) {
+        const int row = k / 2 * r + each * t + i;
+        b[row][g] = code(lanes[lane].b[r], i) * scale(lanes[4 * g].scale_b, row);
+      }
+  }
+  for (int m = 0; m < 16; ++m)
+    for (int n = 0; n < 8; ++n) {
+      u32& d = lanes[4 * (m % 8) + n / 2].d[2 * (m / 8) + n % 2];
+      double sum = bits_as<float>(d);
+      for (int i = 0; i < k; ++i) sum += a[m][i] * b[i][n];
+      d = bits_as<u32>(static_cast<float>(sum));
+    }
 }
 
 }  // namespace tw::emu

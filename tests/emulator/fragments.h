@@ -12,5 +12,7 @@ void load_matrices(Deposit* lanes, int count, bool transpose);
 void store_matrices(const Deposit* lanes, int count, bool transpose);
 // mma: d += a b. Products and sums of 16-bit floats are made in fp32, in ascending k.
 void multiply(Mma kind, Deposit* lanes);
+// The same of blocks with scales. Products are exact, their sums rounded once.
+void multiply_scaled(ScaledMma kind, int byte, Deposit* lanes);
 
 }  // namespace tw::emu

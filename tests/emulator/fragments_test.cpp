@@ -2,6 +2,7 @@
 // ldmatrix and mma against their definitions. The layouts are written out again here in the manual's own terms
 // (groupID, threadID_in_group, element i of the fragment), not shared with the code under test.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <random>
@@ -134,6 +135,55 @@ TEST_CASE("mma of every kind is a matrix product", "[emulator]") {
     check_mma(kByte32, emu::Mma::e5m2_k32, seed);
     check_mma(kByte16, emu::Mma::s8_k16_m8, seed);
   }
+}
+
+// Scales of blocks: a word of each row of A from lane 4 (row % 8) + row / 8, of each column of B from lane 4 column.
+TEST_CASE("mma with scales of blocks is the product of what they scale", "[emulator]") {
+  std::mt19937 random(5);
+  const struct {
+    ScaledMma kind;
+    int k, block, bytes;
+  } kinds[] = {{ScaledMma::mxf8, 32, 32, 1}, {ScaledMma::mxf4, 64, 32, 2}, {ScaledMma::nvf4, 64, 16, 4}};
+  for (const auto& kind : kinds)
+    for (int byte = 0; byte < 4; byte += kind.bytes) {
+      INFO("k " << kind.k << " block " << kind.block << " byte " << byte);
+      const bool nibbles = kind.k == 64;
+      const int bits = nibbles ? 4 : 8, per_word = 32 / bits;
+      u32 a[16][64], b[8][64], scale_a[16], scale_b[8];
+      for (auto& row : a) for (u32& v : row) v = nibbles ? random() & 15u : f32_to_e4m3(static_cast<float>(static_cast<int>(random() % 17) - 8));
+      for (auto& row : b) for (u32& v : row) v = nibbles ? random() & 15u : f32_to_e4m3(static_cast<float>(static_cast<int>(random() % 17) - 8));
+      const auto scales = [&] {
+        u32 word = 0;
+        for (int i = 0; i < 4; ++i) word |= (kind.kind == ScaledMma::nvf4 ? 0x30u + random() % 16 : 125u + random() % 4) << (8 * i);
+        return word;
+      };
+      for (u32& s : scale_a) s = scales();
+      for (u32& s : scale_b) s = scales();
+      const auto value = [&](u32 code, u32 word, int column) -> double {
+        const u32 s = (word >> (8 * (byte + column / kind.block))) & 255u;
+        return (nibbles ? e2m1_to_f32(code) : e4m3_to_f32(static_cast<u8>(code))) *
+               (kind.kind == ScaledMma::nvf4 ? e4m3_to_f32(static_cast<u8>(s)) : std::ldexp(1.0, static_cast<int>(s) - 127));
+      };
+      float d[16][8];
+      emu::run({{1, 1, 1}, 32, 1, 0, 1}, [&] {
+        const int lane = static_cast<int>(thread_x()), g = lane / 4, t = lane % 4;
+        u32 fa[4] = {}, fb[2] = {}, fd[4] = {};
+        for (int r = 0; r < 4; ++r)
+          for (int i = 0; i < per_word; ++i) fa[r] |= a[g + 8 * (r % 2)][kind.k / 2 * (r / 2) + per_word * t + i] << (bits * i);
+        for (int r = 0; r < 2; ++r)
+          for (int i = 0; i < per_word; ++i) fb[r] |= b[g][kind.k / 2 * r + per_word * t + i] << (bits * i);
+        // Words of lanes that are not asked must not matter.
+        const u32 sa = t < 2 ? scale_a[g + 8 * t] : 0xffffffffu, sb = t == 0 ? scale_b[g] : 0xffffffffu;
+        emu::scaled_mma(kind.kind, fd, fa, fb, sa, sb, byte);
+        for (int i = 0; i < 4; ++i) d[g + 8 * (i / 2)][2 * t + i % 2] = bits_as<float>(fd[i]);
+      });
+      for (int m = 0; m < 16; ++m)
+        for (int n = 0; n < 8; ++n) {
+          double sum = 0;
+          for (int i = 0; i < kind.k; ++i) sum += value(a[m][i], scale_a[m], i) * value(b[n][i], scale_b[n], i);
+          CHECK(d[m][n] == static_cast<float>(sum));
+        }
+    }
 }
 
 // What ptx.cuh issues on a chip without the large shapes must be the same product.

@@ -298,11 +298,11 @@ void check(const Size& s, std::uint64_t seed) {
 
 constexpr i64 kRagged[] = {1, 2, 3, 5, 8, 9, 17, 33};
 
-// Every ragged m at a middling k, then the given k at m = 3; n is never a multiple of the tile.
+// Every ragged m at a middling k, then the given k at m = 3; n is never a multiple of the tile. `block`: what rows of x are apart.
 template <class Plan, class X, class W, class Epi>
-void check_sizes(i64 tile_n, i64 middle_k, std::initializer_list<i64> ks) {
+void check_sizes(i64 tile_n, i64 middle_k, std::initializer_list<i64> ks,
+                 i64 block = std::max(X::kBlock, X::kBlock == 1 && X::kDataBytes == 1 ? 16 : 8)) {
   std::uint64_t seed = 0;
-  const i64 block = std::max(X::kBlock, X::kBlock == 1 && X::kDataBytes == 1 ? 16 : 8);
   for (const i64 m : kRagged)
     check<Plan, X, W, Epi>({m, m % 2 ? tile_n + 3 : tile_n - 3, middle_k, m % 3 ? 0 : block, m % 4 ? 3 : 0}, seed++);
   for (const i64 k : ks) check<Plan, X, W, Epi>({3, 2 * tile_n + 1, k}, seed++);

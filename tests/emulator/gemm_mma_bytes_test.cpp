@@ -12,6 +12,7 @@
 #include "formats/int8.cuh"
 #include "formats/int8_row.cuh"
 #include "formats/nvfp4.cuh"
+#include "formats/q2_k.cuh"
 #include "formats/q4_k.cuh"
 #include "formats/q6_k.cuh"
 #include "formats/q8_0.cuh"
@@ -41,6 +42,7 @@ TEST_CASE("mma: bytes of x, coded weights", "[gemm]") {
     check_mma_bytes<fmt::int8_row, fmt::q8_0, 32>();
     check_mma_bytes<fmt::int8_row, fmt::q4_k, 128>();  // minima
     check_mma_bytes<fmt::int8_row, fmt::q6_k, 128>();  // groups of 16
+    check_mma_bytes<fmt::int8_row, fmt::q2_k, 128>();  // both
   }
   SECTION("fp8") {
     check_mma_bytes<fmt::e4m3_row, fmt::int4_g128, 128>();
@@ -48,6 +50,7 @@ TEST_CASE("mma: bytes of x, coded weights", "[gemm]") {
     check_mma_bytes<fmt::e4m3, fmt::e2m1_row, 32>();
     check_mma_bytes<fmt::e4m3_row, fmt::q4_k, 128>();
     check_mma_bytes<fmt::e4m3_row, fmt::nvfp4, 32>();
+    check_mma_bytes<fmt::e4m3_row, fmt::q2_k, 128>();
   }
 }
 
@@ -63,4 +66,5 @@ TEST_CASE("mma: 16-bit x, weights of bytes and a scale per row", "[gemm]") {
     check_mma_grouped<fmt::f16, fmt::int4_row, 32, 128>();
     check_mma_grouped<fmt::bf16, fmt::e2m1_row, 32, 128>();
   }
+  SECTION("minima of 16") { check_mma_grouped<fmt::f16, fmt::q2_k, 64, 128>(); check_mma_grouped<fmt::bf16, fmt::q2_k, 64, 128>(); }
 }

@@ -63,12 +63,14 @@ TEMPLATE_TEST_CASE("gemv: formats of weights", "[gemm]", fmt::q8_1, fmt::f16) {
   SECTION("q5_k") { check_gemv_weights<TestType, fmt::q5_k, 64, 256>(); }
   SECTION("q6_k") { check_gemv_weights<TestType, fmt::q6_k, 128, 256>(); }
   SECTION("q3_k") { check_gemv_weights<TestType, fmt::q3_k, 128, 256>(); }
+  SECTION("int4_row") { check_gemv_weights<TestType, fmt::int4_row, 32, 256>(); }
+  SECTION("e2m1_row") { check_gemv_weights<TestType, fmt::e2m1_row, 64, 128>(); }
 }
 
-// Handed out as floats: no integer products.
-TEMPLATE_TEST_CASE("gemv: weights that only float activations take", "[gemm]", fmt::f32, fmt::f16) {
-  check_gemv<TestType, fmt::q2_k, PlainF32, 1, 32, 32, 1, 4, 1, 2, 1, 1>();
-  check_gemv<TestType, fmt::q2_k, Epilogue<f16, float, Act::silu>, 2, 32, 32, 2, 8, 2, 2, 1, 2>();
+// Minima of 16: blocks of codes have sums of 32.
+TEMPLATE_TEST_CASE("gemv: weights that blocks of codes do not take", "[gemm]", fmt::f32, fmt::f16, fmt::int8_row) {
+  check_gemv_weights<TestType, fmt::q2_k, 64, 128>();
+  check_gemv<TestType, fmt::q2_k, Epilogue<f16, float, Act::silu>, 2, 256, 32, 2, 8, 2, 1, 1, 2>();
 }
 
 TEMPLATE_TEST_CASE("mma: formats of weights", "[gemm]", fmt::q8_1, fmt::f16) {
@@ -85,6 +87,8 @@ TEMPLATE_TEST_CASE("mma: formats of weights", "[gemm]", fmt::q8_1, fmt::f16) {
   SECTION("q5_k") { check_mma_weights<TestType, fmt::q5_k, 64, 128>(); }
   SECTION("q6_k") { check_mma_weights<TestType, fmt::q6_k, 64, 128>(); }
   SECTION("q3_k") { check_mma_weights<TestType, fmt::q3_k, 64, 128>(); }
+  SECTION("int4_row") { check_mma_weights<TestType, fmt::int4_row, 32, 128>(); }
+  SECTION("e2m1_row") { check_mma_weights<TestType, fmt::e2m1_row, 64, 128>(); }
 }
 
 TEMPLATE_TEST_CASE("reference: formats of weights", "[gemm]", fmt::e2m1_row, fmt::int4_g128, fmt::int4_g32,

@@ -28,6 +28,7 @@ enum class Collective : u8 {
   shuffle_down,
   ldmatrix,
   mma,
+  scaled_mma,
   stmatrix,
   sync_named,
   arrive_named,
@@ -46,6 +47,7 @@ struct Deposit {
   const u32* a = nullptr;
   const u32* b = nullptr;
   const void* row = nullptr;
+  u32 scale_a = 0, scale_b = 0;
 };
 
 struct Warp {

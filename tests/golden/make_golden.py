@@ -231,6 +231,15 @@ def mxfp4(x: np.ndarray):
     return [packed_nibbles((q.view(np.uint8) & 15).reshape(x.shape)), (e + 127).astype(np.uint8)], decoded.reshape(x.shape)
 
 
+def mxfp8(x: np.ndarray):
+    b = x.reshape(-1, 32)
+    _, exponent = np.frexp(np.abs(b).max(1))
+    e = np.where(np.abs(b).max(1) == 0, -127, np.clip(exponent - 1 - 8, -127, 127))[:, None]
+    q = np.clip(np.ldexp(b.astype(np.float64), -e), -448, 448).astype(F).astype(ml_dtypes.float8_e4m3fn)
+    decoded = np.ldexp(q.astype(np.float64), e).astype(F)
+    return [q.view(np.uint8).reshape(x.shape), (e + 127).astype(np.uint8)], decoded.reshape(x.shape)
+
+
 def to_int(v: np.ndarray, low: int, high: int) -> np.ndarray:
     return np.clip(np.rint(np.where(np.isnan(v), F(0), v)), low, high).astype(np.int32)
 
@@ -310,6 +319,7 @@ def weights(out: str, real: np.ndarray, ggml: Ggml) -> None:
     write(Path(out) / "int8_asym_row.bin", x, *int8_asym_row(x))
     write(Path(out) / "e2m1_row.bin", x, *e2m1_row(x))
     write(Path(out) / "mxfp4.bin", x, *mxfp4(x))
+    write(Path(out) / "mxfp8.bin", x, *mxfp8(x))
     write(Path(out) / "e4m3_g128.bin", x, *e4m3_blocks(x, 1))
     tall = np.concatenate([np.tile(real, (16, 1)), edge()[:6]])[:, :256]  # two blocks of rows, the last of six
     tall[:128] *= (F(2.0) ** -(np.arange(128, dtype=F) % 9))[:, None]

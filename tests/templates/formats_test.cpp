@@ -77,7 +77,7 @@ TEST_CASE("encoders and decoders agree with their references, bit for bit", "[fo
                         {"e4m3", "e4m3_row", "amax448"}};
   for (const Case& c : cases)
     for (const char* kind : {"_edge", "_minilm"}) check_golden(std::string(c.file) + kind, c.format, c.encoder);
-  for (const char* name : {"e2m1_row", "e4m3_b128", "e4m3_g128", "int4_g128", "int4_g32", "int4_g64", "int4_row", "int8_asym_row", "int8_row", "mxfp4", "q2_k",
+  for (const char* name : {"e2m1_row", "e4m3_b128", "e4m3_g128", "int4_g128", "int4_g32", "int4_g64", "int4_row", "int8_asym_row", "int8_row", "mxfp4", "mxfp8", "q2_k",
                            "q3_k", "q4_1", "q5_0", "q5_1", "q5_k", "q6_k", "uint4_g128", "uint4_g32", "uint4_g64"})
     check_golden(name, name, Format::parse(name).info().encoders[0]);
 }
@@ -138,8 +138,8 @@ TEST_CASE("zeros come back as zeros and constants within the format's step", "[f
       INFO(f.name() << " " << f.info().encoders[static_cast<std::size_t>(encoder)]);
       for (float v : round_trip(f, std::vector<float>(512, 0.0f), 256, encoder)) CHECK(v == 0.0f);
       if (without_scale(f)) continue;
-      // MXFP4's scales are powers of two; a d of Q6_K for 1e-3 is four of the smallest halves.
-      const double step = f.name() == "mxfp4" ? 0.125 : f.name() == "q6_k" ? 0.03 : 0.02;
+      // Scales of MX formats are powers of two; a d of Q6_K for 1e-3 is four of the smallest halves.
+      const double step = f.name().starts_with("mxfp") ? 0.125 : f.name() == "q6_k" ? 0.03 : 0.02;
       for (float c : {1.0f, -3.0f, 0.1f, 1e-3f})
         for (float v : round_trip(f, std::vector<float>(256, c), 256, encoder,
                                   f.info().global_for ? f.info().global_for(std::fabs(c)) : 1.0f))
@@ -153,8 +153,8 @@ TEST_CASE("errors stay within half a step", "[formats]") {
     for (Format f : Format::all())
       for (int encoder = 0; !without_scale(f) && encoder < static_cast<int>(f.info().encoders.size()); ++encoder) {
         const auto y = round_trip(f, x, 256, encoder, f.info().global_for ? f.info().global_for(largest(x)) : 1.0f);
-        // K-quants: of a sub-block; in MXFP4 a block is two groups.
-        const bool of_32 = f.name() == "q4_k" || f.name() == "q5_k" || f.name() == "mxfp4";
+        // K-quants: of a sub-block; in MX formats a block is two groups.
+        const bool of_32 = f.name() == "q4_k" || f.name() == "q5_k" || f.name().starts_with("mxfp");
         const auto block = static_cast<std::size_t>(of_32 ? 32 : f.block() == 256 ? 16 : f.block());
         double worst = 0;
         for (std::size_t b = 0; b < x.size(); b += block) {
@@ -181,6 +181,7 @@ TEST_CASE("errors stay within half a step", "[formats]") {
           if (f.name() == "int8_row") bound = largest(x) / 254;
           if (f.name() == "int8_asym_row") bound = 2 * largest(x) / 255;  // half a step, and the zero point's half
           if (f.name() == "mxfp4") bound = amax / 4;  // 8 is clipped to 6
+          if (f.name() == "mxfp8") bound = amax / 8;  // 512 to 448
           if (f.name() == "q4_1") bound = (high - low) / 30;
           if (f.name() == "q5_0") bound = amax / 16;
           if (f.name() == "q5_1") bound = (high - low) / 62;
