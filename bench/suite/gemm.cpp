@@ -112,7 +112,8 @@ std::string in_place(Suite& s, const Problem& problem, const Kernel& kernel) {
 void one_of_each(Suite& s) {
   for (const char* text : {"gemm x=f16 w=q4_0 y=f16 m=1 n=200 k=512", "gemm x=q8_1 w=q4_k y=f32 m=1 n=77 k=512",
                            "gemm x=bf16 w=bf16 y=bf16 m=1 n=136 k=200 bias=f32 act=silu",
-                           "gemm x=f16 w=nvfp4 y=f32 m=1 n=100 k=320 global=mul"}) {
+                           "gemm x=f16 w=nvfp4 y=f32 m=1 n=100 k=320 global=mul", "gemm x=f16 w=e4m3_row y=f16 m=1 n=100 k=322",
+                           "gemm x=int8_row w=q2_k y=f32 m=1 n=77 k=512"}) {
     const Problem problem = Problem::parse(text);
     Trial trial(s, problem, 77, oracle_of(s, s.engine().task(problem.with_rows(77), s.device().arch()))());
     trial.fill(9), trial.upload(), trial.consult(77);

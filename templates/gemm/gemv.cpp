@@ -40,7 +40,7 @@ struct Knobs {
 
 // Mirrors Gemv::kSharedBytes; the generated source asserts that they agree.
 int shared_bytes(const Knobs& k, const FastPath& x, const FastPath& w) {
-  const int element = x.codes ? 1 : x.element_bytes, units = k.kt / k.e;
+  const int element = x.codes ? 1 : is_fp8(x.element) ? 2 : x.element_bytes, units = k.kt / k.e;
   const int unit_bytes = k.e * element >= 16 ? (k.e * element / 16 | 1) * 16 : k.e * element;
   const int x_bytes = (units * unit_bytes + 15) / 16 * 16;
   const int scales = x.codes ? units * (k.e / 32 | 1) : 0, sums = x.codes && w.offset ? scales : 0;

@@ -31,7 +31,9 @@ struct Gemv {
   static_assert(WARPS % WK == 0 && 32 % LANES == 0 && KT % (E * kStep * DEPTH) == 0, "knobs");
 
   // Shared memory: [MT] rows of x, then (integers only) scales and sums per 32 elements, then partial sums.
-  using T = typename OperandOf<X, kInt>::type;
+  using Stored = typename OperandOf<X, kInt>::type;
+  static constexpr bool kWiden = same<Stored, e4m3> || same<Stored, e5m2>;  // once, and not for each row of w
+  using T = select<kWiden, f16, Stored>;
   static constexpr int kElement = static_cast<int>(sizeof(T));
   static constexpr int kUnitBytes = E * kElement >= 16 ? ((E * kElement / 16) | 1) * 16 : E * kElement;
   static constexpr int kXBytes = (kUnits * kUnitBytes + 15) / 16 * 16;
@@ -79,14 +81,18 @@ struct Gemv {
     }
   }
   TW_MEMBER static void stage_floats(const Staged& s, const Args& args, i64 m0, i64 k0, i64 k_end, i64 ldx) {
-    constexpr int kVector = min2(E, 16 / kElement);
+    constexpr int kVector = min2(E, 16 / kElement), kRead = kVector * static_cast<int>(sizeof(Stored));
     constexpr int kVectors = KT / kVector;
     for (int t = static_cast<int>(thread_x()); t < MT * kVectors; t += kThreads) {
       const int m = t / kVectors, j = t % kVectors * kVector;
       u32 words[4] = {};
       if (m0 + m < args.m && k0 + j < k_end)
-        load_words<kVector * kElement, fmt::run_alignment(kVector * kElement)>(
-            words, reinterpret_cast<const u8*>(static_cast<const T*>(args.x.data) + (m0 + m) * ldx + k0 + j));
+        load_words<kRead, fmt::run_alignment(kRead)>(
+            words, reinterpret_cast<const u8*>(static_cast<const Stored*>(args.x.data) + (m0 + m) * ldx + k0 + j));
+      if constexpr (kWiden) {
+        const u32 codes[2] = {words[0], words[1]};
+        TW_UNROLL for (int i = 0; i < 4; ++i) words[i] = widen_fp8x2<f16, Stored>(codes[i / 2], i % 2);
+      }
       u8* to = s.x + m * kXBytes + (j / E) * kUnitBytes + (j % E) * kElement;
       if constexpr (kVector * kElement == 16) *reinterpret_cast<u32x4*>(to) = {words[0], words[1], words[2], words[3]};
       else if constexpr (kVector * kElement == 8) *reinterpret_cast<u32x2*>(to) = {words[0], words[1]};

@@ -15,7 +15,9 @@
 // when they are unpacked (kRounding of core/tiles.cuh), which adds 1.2 |scale| kRounding sum |x| p; p is |w|, and where w is
 // code * step + w0 (Tile::kOffset) and either part may be rounded, |w| + 2 |w0| >= |code * step| + |w0|. FP8 products are added
 // by Hopper's matrix units with some 14 bits kept of each sum (DeepSeek-V3 technical report, section 3.5.2), cut off and not
-// rounded: 1.2 |scale| s 2^-10 sum |x w| more (5.97e-4 a sum was seen on an H200, k = 2176, all products of one sign), s the sums of 32 products one after another: 4, or k / 32 for accum=fast.
+// rounded: 1.2 |scale| s 2^-10 sum |x w| more (5.97e-4 a sum was seen on an H200, k = 2176, all products of one sign), s the sums
+// of 32 products one after another: 4, or k / 32 for accum=fast. The same is allowed to units that scale blocks (sm_120a), s being
+// 4 sums of 32 or 64 products; it has not been measured there.
 #pragma once
 #include "core/format.cuh"
 #include "core/tiles.cuh"
@@ -133,8 +135,9 @@ template <class X, class W, class Epi, bool oracle, class Tiled = void> struct R
       const double additions = static_cast<double>(shape.k) / 4 + 64;
       const double linear = sum * scale;
       using A = element_of<X>;
-      constexpr bool kFp8 = (same<A, e4m3> || same<A, e5m2>) && (same<element_of<W>, A> || same<Tiled, A>);
-      const double fp8 = !kFp8 ? 0 : 9.765625e-4 * (shape.fast ? static_cast<double>(shape.k) / 32 : 4.0);
+      constexpr bool kFp8 = (same<A, e4m3> || same<A, e5m2>) && (same<element_of<W>, A> || same<Tiled, A> || (W::kCodes && W::kBits <= 4));
+      constexpr bool kScaled = fmt::scaled_mma<X> != ScaledMma::none && fmt::scaled_mma<X> == fmt::scaled_mma<W>;
+      const double fp8 = !kFp8 && !kScaled ? 0 : 9.765625e-4 * (shape.fast ? static_cast<double>(shape.k) / 32 : 4.0);
       double before = 1.2 * magnitude_of(scale) * (magnitude * (additions * 5.97e-8 + fp8) + rounded) +
                       9.6e-7 * (magnitude_of(value) + magnitude_of(linear) + magnitude_of(bias) + magnitude_of(added));
       if constexpr (Epi::kExact) before = 0;
