@@ -298,7 +298,7 @@ void check(const Size& s, std::uint64_t seed) {
 
 constexpr i64 kRagged[] = {1, 2, 3, 5, 8, 9, 17, 33};
 
-// Every ragged m at a middling k, then the given k at m = 3; n is never a multiple of the tile. `block`: what rows of x are apart.
+// Every ragged m at a middling k, then the given k at m = 3; n is never a multiple of the tile. Every third m has rows of x `block` elements further apart.
 template <class Plan, class X, class W, class Epi>
 void check_sizes(i64 tile_n, i64 middle_k, std::initializer_list<i64> ks,
                  i64 block = std::max(X::kBlock, X::kBlock == 1 && X::kDataBytes == 1 ? 16 : 8)) {

@@ -62,9 +62,4 @@ TEST_CASE("mma: 16-bit x, weights of bytes and a scale per row", "[gemm]") {
     check_mma_widened<fmt::f16, fmt::e5m2>();
     check_mma_widened<fmt::bf16, fmt::e5m2>();
   }
-  SECTION("codes of 4 bits") {
-    check_mma_grouped<fmt::f16, fmt::int4_row, 32, 128>();
-    check_mma_grouped<fmt::bf16, fmt::e2m1_row, 32, 128>();
-  }
-  SECTION("minima of 16") { check_mma_grouped<fmt::f16, fmt::q2_k, 64, 128>(); check_mma_grouped<fmt::bf16, fmt::q2_k, 64, 128>(); }
 }

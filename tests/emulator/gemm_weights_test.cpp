@@ -3,6 +3,7 @@
 // families, for integer and for float activations, with the narrowest and the widest pieces that its layout allows.
 #include "emulator/gemm_gemv_test.h"
 #include "emulator/gemm_mma_test.h"
+#include "formats/bf16.cuh"
 #include "formats/e2m1_row.cuh"
 #include "formats/f16.cuh"
 #include "formats/f32.cuh"
@@ -89,6 +90,12 @@ TEMPLATE_TEST_CASE("mma: formats of weights", "[gemm]", fmt::q8_1, fmt::f16) {
   SECTION("q3_k") { check_mma_weights<TestType, fmt::q3_k, 64, 128>(); }
   SECTION("int4_row") { check_mma_weights<TestType, fmt::int4_row, 32, 128>(); }
   SECTION("e2m1_row") { check_mma_weights<TestType, fmt::e2m1_row, 64, 128>(); }
+}
+
+TEMPLATE_TEST_CASE("mma: 4-bit rows and minima of 16 by 16-bit x", "[gemm]", fmt::f16, fmt::bf16) {
+  SECTION("int4_row") { check_mma_grouped<TestType, fmt::int4_row, 32, 128>(); }
+  SECTION("e2m1_row") { check_mma_grouped<TestType, fmt::e2m1_row, 32, 128>(); }
+  SECTION("q2_k") { check_mma_grouped<TestType, fmt::q2_k, 64, 128>(); }
 }
 
 TEMPLATE_TEST_CASE("reference: formats of weights", "[gemm]", fmt::e2m1_row, fmt::int4_g128, fmt::int4_g32,

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// The portable matrix kernel: what it takes on which target, and why not the rest.
+#include <tilewright/arch.h>
+#include <tilewright/family.h>
+#include <tilewright/kernel.h>
+
+#include <string>
+
+#include "support/catch.h"
+#include "templates/families.h"
+#include "templates/gemm/gemm.h"
+
+using namespace tilewright;
+
+namespace {
+
+std::string why_not(const std::string& text, const char* target) {
+  return family("gemm", "mma").why_not(Problem::parse("gemm " + text), arch(target));
+}
+
+}  // namespace
+
+TEST_CASE("mma: operands of different widths", "[mma]") {
+  const std::string shape = " y=f32 m=16 n=128 k=256";
+  for (const char* w : {"e4m3", "e4m3_row", "e5m2", "int8", "int8_row", "int4_row", "e2m1_row", "q2_k"})
+    for (const char* target : {"sm_75", "sm_80", "sm_90a", "sm_120a"}) {
+      INFO(w << " " << target);
+      CHECK(why_not(std::string("x=f16 w=") + w + shape, target).empty());
+    }
+  for (const char* w : {"int4_g128", "int4_row", "e2m1_row", "q4_k", "q2_k", "q3_k", "mxfp4"})
+    for (const char* x : {"int8_row", "e4m3_row"}) {
+      INFO(x << " " << w);
+      CHECK(why_not(std::string("x=") + x + " w=" + w + shape, "sm_89").empty());
+    }
+  CHECK(why_not("x=int8_row w=q6_k" + shape, "sm_75").empty());
+  CHECK(why_not("x=e4m3_row w=q6_k" + shape, "sm_89") ==
+        "w=q6_k is coded and x=e4m3_row is neither floats of 16 bits nor signed bytes, nor E4M3, which codes of 4 bits at most are too");
+  CHECK(why_not("x=e4m3_row w=int4_row" + shape, "sm_80") == "sm_80 has no fp8 mma.sync of its own");
+  CHECK(why_not("x=q8_1 w=q2_k" + shape, "sm_80") == "w=q2_k has minima of 16 elements, and x=q8_1 sums of 32");
+  CHECK(why_not("x=f16 w=e4m3 y=f32 m=16 n=128 k=255", "sm_80") == "k = 255: a multiple of 2 is needed");
+}
+
+TEST_CASE("mma: blocks that a target's units scale", "[mma]") {
+  const struct {
+    const char* format;
+    const char* global;
+    int unit;
+  } kinds[] = {{"nvfp4", " global=mul", 64}, {"mxfp4", "", 128}, {"mxfp8", "", 128}};
+  for (const auto& kind : kinds) {
+    INFO(kind.format);
+    const auto problem = [&](int k) {
+      return std::string("x=") + kind.format + " w=" + kind.format + " y=bf16 m=1 n=128 k=" + std::to_string(k) + kind.global;
+    };
+    for (const char* target : {"sm_120a", "sm_121a"}) CHECK(why_not(problem(512), target).empty());
+    for (const char* target : {"sm_90a", "sm_120"})
+      CHECK(why_not(problem(512), target) == std::string(target) + " has no matrix instruction that scales blocks");
+    CHECK(why_not(problem(512 + kind.unit / 2), "sm_120a") ==
+          "k = " + std::to_string(512 + kind.unit / 2) + ": a multiple of " + std::to_string(kind.unit) + " is needed");
+    // Words of scales: rows of x begin with one.
+    for (const auto& stride : gemm::contract(*Problem::parse("gemm " + problem(512)).gemm()).strides)
+      if (std::string(stride.name) == "ldx") CHECK(stride.multiple == kind.unit);
+  }
+}
