@@ -176,8 +176,8 @@ tuner::SearchRequest Engine::Impl::search_request(const Problem& problem, const 
       request.candidates.push_back(r.candidate);
   if (!request.candidates.empty()) return request;
   // The first measurements cover the space, the others follow what they teach, the last ones close to the best.
-  take((3 * policy.max_candidates + 7) / 8);
-  request.refine = [ranked, close = 3 * policy.max_candidates / 4](const std::vector<Outcome>& outcomes, int most) {
+  take((5 * policy.max_candidates + 15) / 16);
+  request.refine = [ranked, close = 5 * policy.max_candidates / 8](const std::vector<Outcome>& outcomes, int most) {
     std::vector<tuner::Measured> measured;
     std::vector<int> tried;
     for (int i = 0; i < static_cast<int>(ranked->size()); ++i)

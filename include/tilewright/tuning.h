@@ -17,7 +17,7 @@ namespace tilewright {
 struct TunePolicy {
   int max_candidates = 16;         // measured per problem, best-ranked first
   double budget_seconds = 30;      // wall clock per problem; at least the default candidate is measured
-  int patience = 12;               // stop after this many measured candidates without improvement; 0: never
+  int patience = 0;                // stop after this many measured candidates without improvement; 0: never
   bool exhaustive = false;         // every legal candidate, no budget, no patience
   bool retune = false;             // ignore stored choices and measurements
   int jobs = 0;                    // compile threads; 0: one per core, at most 16
