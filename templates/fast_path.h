@@ -31,6 +31,9 @@ struct FastPath {
 
 const FastPath& fast_path(Format f);
 
+// Whether a matrix instruction takes both as they are stored, and applies their scales.
+inline bool scaled(const FastPath& x, const FastPath& w) { return x.scaled == w.scaled && x.scaled != tw::ScaledMma::none; }
+
 inline constexpr int kTileRows = 64;
 inline constexpr int kMostBytes = 131071;   // products of -128 and -128 that a 32-bit sum holds
 inline constexpr int kMostCentred = 33025;  // and of 255 and 255, bytes less their zero points

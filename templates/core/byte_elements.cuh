@@ -2,7 +2,7 @@
 // Elements of one byte, T: fp8 or signed. As weights of 16-bit x they are tiles too.
 #pragma once
 #include "core/format.cuh"
-#include "core/tiles.cuh"
+#include "core/tile_fragments.cuh"
 
 namespace tw::fmt {
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // E8M0 scales (OCP Microscaling Formats v1.0): X = 2^(code - 127), 255: NaN.
 #pragma once
-#include "core/numeric.cuh"
-#include "core/ptx.cuh"
+#include "core/format.cuh"
 
 namespace tw::fmt {
 
@@ -19,5 +18,41 @@ TW_FN float e8m0_to_f32(u32 code) {
   const float v = bits_as<float>(max2(code << 23, 0x00400000u));
   return fma_rn(v, 0.0f, v);
 }
+
+// How the standard's formats are encoded, "floor" (section 6.3): 64 elements, two scales. Elements: kEmax, and codes(v), four
+// elements, nearest even and saturating, as the kBytes lowest bytes of a word.
+template <class Elements> struct MicroscaledBlocks {
+  static constexpr bool kRowScale = false, kGlobal = false;
+  static constexpr int kEncoders = 1;
+  static constexpr const char* encoder_name(int) { return "floor"; }
+
+  TW_MEMBER static void encode(const float* x, u8* data, u8* scales, float, int) {
+    for (int b = 0; b < 2; ++b) {
+      float largest = 0.0f;
+      for (int i = 0; i < 32; ++i) largest = max2(largest, abs_f(x[32 * b + i]));
+      scales[b] = e8m0_of(largest, Elements::kEmax);
+      const float inverse = e8m0_inverse(scales[b]);
+      for (int i = 32 * b; i < 32 * b + 32; i += 4) {
+        const float v[4] = {mul_rn(x[i], inverse), mul_rn(x[i + 1], inverse), mul_rn(x[i + 2], inverse), mul_rn(x[i + 3], inverse)};
+        const u32 codes = Elements::codes(v);
+        for (int j = 0; j < Elements::kBytes; ++j) data[i / 4 * Elements::kBytes + j] = static_cast<u8>(codes >> (8 * j));
+      }
+    }
+  }
+
+  TW_MEMBER static constexpr bool lanes_ok(int e) { return e == 4 || e == 8 || e == 16 || e == 32; }
+  template <int E> TW_MEMBER static void encode_lanes(const float (&v)[E], int lane, u8* data, u8* scales, float, int) {
+    constexpr int kLanes = 32 / E;  // of one scale
+    const u8 scale = e8m0_of(largest_of<kLanes>(v), Elements::kEmax);
+    if (lane % kLanes == 0) scales[lane / kLanes] = scale;
+    const float inverse = e8m0_inverse(scale);
+    TW_UNROLL for (int i = 0; i < E; i += 4) {
+      const float four[4] = {mul_rn(v[i], inverse), mul_rn(v[i + 1], inverse), mul_rn(v[i + 2], inverse), mul_rn(v[i + 3], inverse)};
+      u8* to = data + (E * lane + i) / 4 * Elements::kBytes;
+      if constexpr (Elements::kBytes == 2) *reinterpret_cast<u16*>(to) = static_cast<u16>(Elements::codes(four));
+      else *reinterpret_cast<u32*>(to) = Elements::codes(four);
+    }
+  }
+};
 
 }  // namespace tw::fmt

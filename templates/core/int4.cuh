@@ -4,7 +4,7 @@
 // per group. Int4Groups: offset binary, value = (code - 8) scale. Uint4Groups: value = (code - zero) scale.
 #pragma once
 #include "core/format.cuh"
-#include "core/tiles.cuh"
+#include "core/tile_fragments.cuh"
 
 namespace tw::fmt {
 

@@ -8,7 +8,7 @@
 // dmin), and the elements' codes are taken against what is stored.
 #pragma once
 #include "core/format.cuh"
-#include "core/tiles.cuh"
+#include "core/tile_fragments.cuh"
 
 namespace tw::fmt {
 

@@ -4,7 +4,7 @@
 #pragma once
 #include "core/e2m1.cuh"
 #include "core/row_scale.cuh"
-#include "core/tiles.cuh"
+#include "core/tile_fragments.cuh"
 
 namespace tw::fmt {
 

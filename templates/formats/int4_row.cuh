@@ -5,7 +5,7 @@
 #pragma once
 #include "core/int4.cuh"
 #include "core/row_scale.cuh"
-#include "core/tiles.cuh"
+#include "core/tile_fragments.cuh"
 
 namespace tw::fmt {
 

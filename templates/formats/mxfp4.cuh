@@ -9,46 +9,28 @@
 #include "core/e2m1.cuh"
 #include "core/e8m0.cuh"
 #include "core/format.cuh"
-#include "core/tiles.cuh"
+#include "core/tile_fragments.cuh"
 
 namespace tw::fmt {
 
-struct mxfp4 {
+struct Mxfp4Elements {
+  static constexpr int kEmax = 2, kBytes = 2;
+  TW_MEMBER static u32 codes(const float (&v)[4]) {
+    u32 codes = 0;
+    TW_UNROLL for (int j = 0; j < 4; ++j) codes |= f32_to_e2m1(v[j]) << (4 * j);
+    return codes;
+  }
+};
+
+struct mxfp4 : MicroscaledBlocks<Mxfp4Elements> {
   static constexpr const char* kTitle = "OCP MXFP4: E2M1 codes, an E8M0 scale per 32, two of them a block";
   static constexpr int kLayout = 2, kBlock = 64, kBits = 4;
   static constexpr int kDataBytes = 32, kScaleBytes = 2;
-  static constexpr bool kRowScale = false, kGlobal = false;
-  static constexpr int kEncoders = 1;
-  static constexpr const char* encoder_name(int) { return "floor"; }
-  static constexpr int kEmax = 2;
   static constexpr ScaledMma kScaledMma = ScaledMma::mxf4;
 
-  TW_MEMBER static void encode(const float* x, u8* data, u8* scales, float, int) {
-    for (int b = 0; b < 2; ++b) {
-      float largest = 0.0f;
-      for (int i = 0; i < 32; ++i) largest = max2(largest, abs_f(x[32 * b + i]));
-      scales[b] = e8m0_of(largest, kEmax);
-      const float inverse = e8m0_inverse(scales[b]);
-      for (int i = 16 * b; i < 16 * b + 16; ++i)
-        data[i] = static_cast<u8>(f32_to_e2m1(mul_rn(x[2 * i], inverse)) | (f32_to_e2m1(mul_rn(x[2 * i + 1], inverse)) << 4));
-    }
-  }
   TW_MEMBER static float decode(const u8* data, const u8* scales, float, int i) {
     const u32 code = i % 2 ? data[i / 2] >> 4 : data[i / 2] & 15u;
     return mul_rn(e2m1_to_f32(code), e8m0_to_f32(scales[i / 32]));
-  }
-
-  TW_MEMBER static constexpr bool lanes_ok(int e) { return e == 4 || e == 8 || e == 16 || e == 32; }
-  template <int E> TW_MEMBER static void encode_lanes(const float (&v)[E], int lane, u8* data, u8* scales, float, int) {
-    constexpr int kLanes = 32 / E;  // of one scale
-    const u8 scale = e8m0_of(largest_of<kLanes>(v), kEmax);
-    if (lane % kLanes == 0) scales[lane / kLanes] = scale;
-    const float inverse = e8m0_inverse(scale);
-    TW_UNROLL for (int i = 0; i < E; i += 4) {
-      u32 codes = 0;
-      TW_UNROLL for (int j = 0; j < 4; ++j) codes |= f32_to_e2m1(mul_rn(v[i + j], inverse)) << (4 * j);
-      *reinterpret_cast<u16*>(data + E / 2 * lane + i / 2) = static_cast<u16>(codes);
-    }
   }
 
   static constexpr int kGroup = 32;

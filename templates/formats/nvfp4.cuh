@@ -7,7 +7,7 @@
 #pragma once
 #include "core/e2m1.cuh"
 #include "core/format.cuh"
-#include "core/tiles.cuh"
+#include "core/tile_fragments.cuh"
 
 namespace tw::fmt {
 

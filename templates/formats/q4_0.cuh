@@ -5,7 +5,7 @@
 // Both divide by the d that is not yet rounded to half precision.
 #pragma once
 #include "core/format.cuh"
-#include "core/tiles.cuh"
+#include "core/tile_fragments.cuh"
 
 namespace tw::fmt {
 

@@ -5,7 +5,7 @@
 // precision.
 #pragma once
 #include "core/format.cuh"
-#include "core/tiles.cuh"
+#include "core/tile_fragments.cuh"
 
 namespace tw::fmt {
 

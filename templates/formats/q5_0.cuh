@@ -5,7 +5,7 @@
 // Encoder "ggml": d = signed extreme / -16; codes round half up against the d that is not yet rounded to half precision.
 #pragma once
 #include "core/format.cuh"
-#include "core/tiles.cuh"
+#include "core/tile_fragments.cuh"
 
 namespace tw::fmt {
 

@@ -3,7 +3,7 @@
 // half away from zero against the d that is not yet rounded to half precision; value = code d.
 #pragma once
 #include "core/format.cuh"
-#include "core/tiles.cuh"
+#include "core/tile_fragments.cuh"
 
 namespace tw::fmt {
 

@@ -79,8 +79,8 @@ std::string no_sums_of_group(const Gemm& g) {
 }
 
 int scaled_unit(const Gemm& g) {
-  const FastPath &x = fast_path(g.x), &w = fast_path(g.w);
-  return g.packing == Packing::none && x.scaled == w.scaled && x.scaled != tw::ScaledMma::none ? 4 * x.block / x.scale_bytes : 0;
+  const FastPath& x = fast_path(g.x);
+  return g.packing == Packing::none && scaled(x, fast_path(g.w)) ? 4 * x.block / x.scale_bytes : 0;
 }
 
 bool blocks_of_bytes(Format x) {

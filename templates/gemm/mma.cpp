@@ -48,7 +48,6 @@ struct Knobs {
 int run_alignment(int bytes) { return bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : 2; }
 
 // Blocks that the matrix units scale themselves.
-bool scaled(const FastPath& x, const FastPath& w) { return x.scaled == w.scaled && x.scaled != tw::ScaledMma::none; }
 constexpr int kScaledRow = 128;                                        // bytes of codes of a row and stage
 int scaled_columns(const FastPath& f) { return kScaledRow * f.block / f.data_bytes; }
 int scaled_row(const FastPath& f) { return kScaledRow + scaled_columns(f) / f.block * f.scale_bytes; }  // with its scales
