@@ -187,7 +187,9 @@ struct Tile {
   double cost;  // of all, in results of one multiprocessor
 };
 constexpr double kTileCost = 3000;
-constexpr double kPartsCost = 0.1;  // of putting down and adding up, in rounds
+// What sharing tiles among all blocks costs, in rounds, by what kernels of either took: putting down and adding up weigh more where
+// products take half the time.
+double parts_cost(const Operands& o) { return o.element == 1 ? 0.3 : 0.1; }
 constexpr double kFilled = 0.8;     // of rounds
 double fill(std::int64_t tiles, std::int64_t blocks) {
   return static_cast<double>(tiles) / static_cast<double>((tiles + blocks - 1) / blocks * blocks);
@@ -197,6 +199,7 @@ bool has_slots(const Gemm& g, const Knobs& k, std::int64_t left, std::int64_t cl
   const std::int64_t slot = tw::gemm::stream_k_slot_bytes(k.cluster, k.bm, k.bn());
   return left > 0 && g.workspace >= tw::gemm::kTailWordBytes + (left + std::min(clusters, 2 * left)) * slot;
 }
+constexpr std::size_t kWholeOffered = 2;  // of tiles in whole rounds, at least
 constexpr std::size_t kTilesOffered = 8, kApartOffered = 12;  // of products kept apart, whose tiles have more ways to end
 
 std::vector<Tile> large_tiles(const Gemm& g, const Operands& o, const Arch& arch) {
@@ -217,7 +220,7 @@ std::vector<Tile> large_tiles(const Gemm& g, const Operands& o, const Arch& arch
       if (two && (half || (o.tiles && o.deferred()))) add(tw::gemm::kClusterTail, half ? static_cast<double>(pairs / clusters) + 0.5 : rounds);
       if (!two || !half) add(tw::gemm::kNoTail, rounds);
       if (two && has_slots(g, k, left, clusters))
-        add(tw::gemm::kStreamK, static_cast<double>(pairs) / static_cast<double>(clusters) + kPartsCost);
+        add(tw::gemm::kStreamK, static_cast<double>(pairs) / static_cast<double>(clusters) + parts_cost(o));
     }
   };
   for (const auto& [strips, groups] : {std::pair{1, 2}, {2, 2}, {1, 3}}) {
@@ -225,7 +228,13 @@ std::vector<Tile> large_tiles(const Gemm& g, const Operands& o, const Arch& arch
     if (!o.tiles && o.row_bytes <= 4) tiles(strips, groups, 1, 32);  // 32 columns of bytes leave at a time
   }
   std::stable_sort(all.begin(), all.end(), [](const Tile& a, const Tile& b) { return a.cost < b.cost; });
-  all.resize(std::min(all.size(), o.tiles && o.deferred() ? kApartOffered : kTilesOffered));
+  // What sharing a round costs is known least: of what shares none, the cheapest are offered whatever they cost.
+  std::size_t whole = 0, at = 0;
+  const std::size_t offered = o.tiles && o.deferred() ? kApartOffered : kTilesOffered;
+  std::erase_if(all, [&](const Tile& t) {
+    const bool cheap = t.tail == tw::gemm::kNoTail && whole++ < kWholeOffered;
+    return at++ >= offered && !cheap;
+  });
   return all;
 }
 
@@ -425,6 +434,9 @@ class WarpgroupFamily final : public EnumeratedFamily {
     t.mma_ops = 2.0 * tiles_m * tiles_n * k.columns() * k.bn() * static_cast<double>(g.k);
     t.mma_rate = (o.element == 1 ? 2.75 : 1.5) * std::min(1.0, k.columns() / 64.0 + 0.25);
     t.mma_in_flight = 32;
+    const bool shares = k.tail == tw::gemm::kStreamK && k.bm > kFewTokens;
+    const double parts = shares ? 1 + parts_cost(o) * arch.typical_sms / (tiles_m * tiles_n) : 1;
+    t.mma_ops *= parts;
     if (o.tiles) {
       // About a dozen instructions for eight weights, and the loop's own per panel; few warps and short stages wait
       // more.
@@ -442,7 +454,7 @@ class WarpgroupFamily final : public EnumeratedFamily {
                           : o.codes ? 0.7 + eights * (fast_path(g.w).offset ? 1.0 : 0.6) + eights * 0.5 / k.strips
                           : k.warps ? 1.7 + loop + (eights - 1) * 0.8 / k.strips
                                     : 1.7 + loop;
-      t.alu_ops = tiles_m * static_cast<double>(g.n) * static_cast<double>(g.k) * each * waits;
+      t.alu_ops = tiles_m * static_cast<double>(g.n) * static_cast<double>(g.k) * each * waits * parts;
       t.alu_in_flight = 4;
     }
     return t;

@@ -239,3 +239,15 @@ TEST_CASE("wgmma: coded weights and few tokens", "[wgmma]") {
       }
     }
 }
+
+TEST_CASE("wgmma: many tokens have tiles in whole rounds to choose from, whatever sharing the last is thought to save", "[wgmma]") {
+  for (const char* text : {"gemm x=e4m3_row w=e2m1_row y=bf16 m=1024 n=3584 k=18944 pack=tiles accum=fast workspace=33554432",
+                           "gemm x=e4m3_row w=int4_row y=bf16 m=1024 n=5120 k=13824 pack=tiles accum=fast workspace=33554432",
+                           "gemm x=f16 w=q4_0 y=f16 m=1024 n=5120 k=13824 pack=tiles workspace=33554432",
+                           "gemm x=bf16 w=bf16 y=bf16 m=4096 n=3584 k=18944 workspace=33554432"}) {
+    INFO(text);
+    int whole = 0;
+    for (const Candidate& c : family("gemm", "wgmma").candidates(Problem::parse(text), hopper())) whole += c.text().find(" tail=") == std::string::npos;
+    CHECK(whole >= 2);
+  }
+}
