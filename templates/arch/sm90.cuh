@@ -12,8 +12,9 @@ namespace tw {
 struct alignas(64) TensorMap { u64 opaque[16]; };
 
 // Operands of a warpgroup matrix instruction. Accumulators are float, or int32 for s8.
-enum class WgmmaKind { f16, bf16, e4m3, e5m2, s8 };
-constexpr bool is_fp8(WgmmaKind kind) { return kind == WgmmaKind::e4m3 || kind == WgmmaKind::e5m2; }
+// What both operands are; e4m3_e5m2: A is E4M3, B is E5M2.
+enum class WgmmaKind { f16, bf16, e4m3, e5m2, e4m3_e5m2, e5m2_e4m3, s8 };
+constexpr bool is_fp8(WgmmaKind kind) { return kind >= WgmmaKind::e4m3 && kind <= WgmmaKind::e5m2_e4m3; }
 constexpr int mma_k(WgmmaKind kind) { return kind == WgmmaKind::f16 || kind == WgmmaKind::bf16 ? 16 : 32; }  // 32 bytes
 
 // L2 eviction priorities of a copy (encodings that createpolicy gives for fractional policies of 1.0).

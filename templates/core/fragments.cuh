@@ -8,7 +8,7 @@
 namespace tw::emu {
 // ldmatrix: each lane passes the address of one 16-byte row; `count` 8x8 matrices of 16-bit elements.
 void ldmatrix(u32* out, const void* row, int count, bool transpose);
-enum class Mma { f16_k8, f16_k16, bf16_k8, bf16_k16, s8_k16_m8, s8_k32, e4m3_k32, e5m2_k32 };
+enum class Mma { f16_k8, f16_k16, bf16_k8, bf16_k16, s8_k16_m8, s8_k32, e4m3_k32, e5m2_k32, e4m3_e5m2_k32, e5m2_e4m3_k32 };
 // d += a b of the warp; fragments as in the PTX manual. `d` holds floats or ints (as bits).
 void mma(Mma kind, u32* d, const u32* a, const u32* b);
 // The same with scales of blocks, bytes of these words from byte `byte` on: of A's row lane / 4 + 8 (lane % 2), where lane % 4 is 0 or
@@ -139,27 +139,30 @@ TW_DEVICE void mma_s8_k32(i32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2], con
 #endif
 }
 
-// d[16x8] += a[16x32] b[32x8], fp8 of one kind. The units keep fewer bits of a sum than single precision has.
-template <class T> TW_DEVICE void mma_f8_k32(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+// d[16x8] += a[16x32] b[32x8], fp8 of either kind. The units keep fewer bits of a sum than single precision has.
+#define TW_MMA_F8(types)                                                                                                   \
+  asm volatile("mma.sync.aligned.m16n8k32.row.col.f32." types ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
+template <class A, class B> TW_DEVICE void mma_f8_k32(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+  constexpr bool kA = same<A, e4m3>, kB = same<B, e4m3>;
 #if defined(__CUDACC__)
-  if constexpr (same<T, e4m3>)
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-  else
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e5m2.e5m2.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  if constexpr (kA && kB) TW_MMA_F8("e4m3.e4m3");
+  else if constexpr (kA) TW_MMA_F8("e4m3.e5m2");
+  else if constexpr (kB) TW_MMA_F8("e5m2.e4m3");
+  else TW_MMA_F8("e5m2.e5m2");
 #else
   u32 bits[4];
   for (int i = 0; i < 4; ++i) bits[i] = bits_as<u32>(d[i]);
-  emu::mma(same<T, e4m3> ? emu::Mma::e4m3_k32 : emu::Mma::e5m2_k32, bits, a, b);
+  emu::mma(kA ? (kB ? emu::Mma::e4m3_k32 : emu::Mma::e4m3_e5m2_k32) : kB ? emu::Mma::e5m2_e4m3_k32 : emu::Mma::e5m2_k32, bits, a, b);
   for (int i = 0; i < 4; ++i) d[i] = bits_as<float>(bits[i]);
 #endif
 }
-// A step of 32 bytes of both operands, whatever their elements are.
-template <class T, class Sum> TW_DEVICE void mma_step(Sum (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+#undef TW_MMA_F8
+// A step of 32 bytes of both operands, whatever their elements are. B: b's, if they are fp8 of another kind than a's, T.
+template <class T, class B = T, class Sum> TW_DEVICE void mma_step(Sum (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
   if constexpr (sizeof(T) == 2) mma_k16<T>(d, a, b);
   else if constexpr (same<T, i8>) mma_s8_k32(d, a, b);
-  else mma_f8_k32<T>(d, a, b);
+  else mma_f8_k32<T, B>(d, a, b);
 }
 
 // d[16x8] += a[16x16] b[16x8], signed bytes; the halves of mma_s8_k32's fragments are its fragments.
@@ -186,7 +189,7 @@ template <class T, class Sum> TW_DEVICE void mma_half_step(Sum (&d)[4], u32 a0, 
     mma_s8_k16(d, a0, a1, b);
   } else {  // there is no such shape
     const u32 a[4] = {a0, a1, 0u, 0u}, bb[2] = {b, 0u};
-    mma_f8_k32<T>(d, a, bb);
+    mma_f8_k32<T, T>(d, a, bb);
   }
 }
 

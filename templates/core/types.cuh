@@ -70,6 +70,8 @@ template <class A, class B> struct same_type { static constexpr bool value = fal
 template <class A> struct same_type<A, A> { static constexpr bool value = true; };
 template <class A, class B> constexpr bool same = same_type<A, B>::value;
 
+template <class T> constexpr bool is_fp8_type = same<T, e4m3> || same<T, e5m2>;
+
 template <bool C, class A, class B> struct conditional { using type = A; };
 template <class A, class B> struct conditional<false, A, B> { using type = B; };
 template <bool C, class A, class B> using select = typename conditional<C, A, B>::type;

@@ -18,6 +18,8 @@ Spelling spelling(tw::WgmmaKind kind) {
     case tw::WgmmaKind::bf16: return {"bf16", "f32.bf16.bf16", {", 1, 1, 0, 0", ", 1, 1, 0"}};
     case tw::WgmmaKind::e4m3: return {"e4m3", "f32.e4m3.e4m3", {", 1, 1", ", 1, 1"}};
     case tw::WgmmaKind::e5m2: return {"e5m2", "f32.e5m2.e5m2", {", 1, 1", ", 1, 1"}};
+    case tw::WgmmaKind::e4m3_e5m2: return {"e4m3_e5m2", "f32.e4m3.e5m2", {", 1, 1", ", 1, 1"}};
+    case tw::WgmmaKind::e5m2_e4m3: return {"e5m2_e4m3", "f32.e5m2.e4m3", {", 1, 1", ", 1, 1"}};
     case tw::WgmmaKind::s8: break;
   }
   return {"s8", "s32.s8.s8", {"", ""}};

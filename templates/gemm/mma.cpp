@@ -120,7 +120,8 @@ class Mma final : public EnumeratedFamily {
     if ((bytes || widened(x, w)) && g->k % 2 != 0) return fmt::format("k = {}: a multiple of 2 is needed", g->k);
     if (g->x.name() == "bf16" && !arch.mma_bf16) return fmt::format("{} has no bf16 matrix instruction", arch.name);
     if (!w.codes && !w.element_bytes) return fmt::format("w={} has no fast path", g->w.name());
-    if (!w.codes && w.element != x.element && !(widened(x, w) && w.block == 1))
+    const bool both_fp8 = is_fp8(x.element) && is_fp8(w.element) && x.block == 1 && w.block == 1;
+    if (!w.codes && w.element != x.element && !both_fp8 && !(widened(x, w) && w.block == 1))
       return fmt::format("w={} has other elements than x={}", g->w.name(), g->x.name());
     if (std::string why = no_sums(*g); !why.empty()) return why;
     if (w.codes && coded_unit(*g) == 0) return fmt::format("k = {}: no unit of w={} divides it", g->k, g->w.name());

@@ -30,7 +30,8 @@ struct Mma {
   static constexpr bool kScaled = kKind != ScaledMma::none;
   static constexpr bool kInt = X::kCodes && !kScaled, kGrouped = W::kCodes && !kScaled, kTerms = W::kOffset;
   using T = select<kScaled, u8, typename OperandOf<X, kInt || kScaled>::type>;
-  // Of plain x and w, of one type: sums of bytes are exact, and each stage's of fp8 is formed apart.
+  using U = select<is_fp8_type<T> && is_fp8_type<element_of<W>>, element_of<W>, T>;  // of w's fragments; fp8 may be mixed
+  // Of plain x and w, of one size: sums of bytes are exact, and each stage's of fp8 is formed apart.
   static constexpr bool kBytes = !kGrouped && same<T, i8>, kApart = !kGrouped && !kScaled && sizeof(T) == 1 && !kBytes;
   using Sum = select<kBytes, i32, float>;
   static constexpr int kThreads = 32 * WARPS_M * WARPS_N;
@@ -47,7 +48,7 @@ struct Mma {
   // take turns beside it.
   enum class Form { plain, codes, scaled };
   template <class F, Form form, int ROWS, int E, bool sums> struct Feed {
-    static constexpr bool kCoded = false, kWidened = !same<typename F::Element, T>;
+    static constexpr bool kCoded = false, kWidened = sizeof(typename F::Element) < sizeof(T);
     using Tile = select<kWidened, WidenedTile<T, typename F::Element, ROWS, BK, EX, kThreads>,
                         select<ASYNC, AsyncTile<T, ROWS, BK, kThreads>, PlainTile<T, ROWS, BK, EX, kThreads>>>;
     static constexpr int kRingBytes = ROWS * kRowBytes, kUnpackedBytes = 0, kFloats = 0;
@@ -120,8 +121,8 @@ struct Mma {
         load_b(b, w, p.warp_n + 16 * j, 2 * s, p.lane);
         const u32 b0[2] = {b[0], b[1]}, b1[2] = {b[2], b[3]};
         TW_UNROLL for (int i = 0; i < MI; ++i) {
-          mma_step<T>(acc[i][2 * j], a[i], b0);
-          mma_step<T>(acc[i][2 * j + 1], a[i], b1);
+          mma_step<T, U>(acc[i][2 * j], a[i], b0);
+          mma_step<T, U>(acc[i][2 * j + 1], a[i], b1);
         }
       }
     }
@@ -139,7 +140,7 @@ struct Mma {
           load_a(a, xs.codes, p.warp_m + 16 * i, 2 * s, p.lane);
           TW_UNROLL for (int h = 0; h < 2; ++h) {
             const u32 bb[2] = {b[s][2 * h], b[s][2 * h + 1]};
-            mma_step<T>(sum[h], a, bb);
+            mma_step<T, U>(sum[h], a, bb);
           }
         }
         TW_UNROLL for (int h = 0; h < 2; ++h)

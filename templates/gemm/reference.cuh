@@ -135,7 +135,7 @@ template <class X, class W, class Epi, bool oracle, class Tiled = void> struct R
       const double additions = static_cast<double>(shape.k) / 4 + 64;
       const double linear = sum * scale;
       using A = element_of<X>;
-      constexpr bool kFp8 = (same<A, e4m3> || same<A, e5m2>) && (same<element_of<W>, A> || same<Tiled, A> || (W::kCodes && W::kBits <= 4));
+      constexpr bool kFp8 = is_fp8_type<A> && (is_fp8_type<element_of<W>> || same<Tiled, A> || (W::kCodes && W::kBits <= 4));
       constexpr bool kScaled = fmt::scaled_mma<X> != ScaledMma::none && fmt::scaled_mma<X> == fmt::scaled_mma<W>;
       const double fp8 = !kFp8 && !kScaled ? 0 : 9.765625e-4 * (shape.fast ? static_cast<double>(shape.k) / 32 : 4.0);
       double before = 1.2 * magnitude_of(scale) * (magnitude * (additions * 5.97e-8 + fp8) + rounded) +

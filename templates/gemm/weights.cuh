@@ -102,8 +102,9 @@ template <class X, class W, int STRIPS, int PANELS, int TOKENS = 0> struct TileW
   }
 };
 
-// Both operands as they are: of one element, whatever their scales are. (Codes are of none.)
-template <class X, class W> constexpr bool plain_pair = same<element_of<X>, element_of<W>> && !same<element_of<X>, void>;
+// Both operands as they are: of one element, or of FP8's two, whatever their scales are. (Codes are of none.)
+template <class X, class W> constexpr bool plain_pair =
+    (same<element_of<X>, element_of<W>> && !same<element_of<X>, void>) || (is_fp8_type<element_of<X>> && is_fp8_type<element_of<W>>);
 
 template <class X, class W, int STRIPS, int PANELS, int TOKENS> struct WeightsOf {
   using type = select<plain_pair<X, W>, PlainWeights<X, STRIPS, PANELS>, TileWeights<X, W, STRIPS, PANELS, TOKENS>>;

@@ -107,10 +107,19 @@ std::optional<WgmmaKind> kind_of(Format x) {
 }
 // Scales of blocks of rows: one factor for a strip. (In groups along each row they would cost one for each product.)
 bool blocks(Format w) { return is_fp8(fast_path(w).element) && fast_path(w).scale_rows > 1; }
-// w is rows of x's elements; either may have a scale per row beside them.
+// w is rows of x's elements, or of the other kind of FP8; either may have a scale per row beside them.
 bool plain(const Gemm& g) {
-  return g.packing == Packing::none && fast_path(g.w).element == fast_path(g.x).element &&
-         (blocks(g.w) || (g.x.block() == 1 && g.w.block() == 1));
+  const Element x = fast_path(g.x).element, w = fast_path(g.w).element;
+  const bool no_blocks = g.x.block() == 1 && g.w.block() == 1;
+  return g.packing == Packing::none && (x == w ? blocks(g.w) || no_blocks : is_fp8(x) && is_fp8(w) && no_blocks);
+}
+// The instruction that has `strips` as its 64-row side.
+WgmmaKind kind_of(Format strips, Format columns) {
+  const Element a = fast_path(strips).element;
+  const WgmmaKind b = *kind_of(columns);
+  if (a == Element::e4m3 && b == WgmmaKind::e5m2) return WgmmaKind::e4m3_e5m2;
+  if (a == Element::e5m2 && b == WgmmaKind::e4m3) return WgmmaKind::e5m2_e4m3;
+  return b;
 }
 
 std::optional<Operands> operands(const Gemm& g) {
@@ -375,7 +384,7 @@ class WarpgroupFamily final : public EnumeratedFamily {
     Specialization s;
     s.name = "gemm/wgmma";
     s.includes = includes_for(g, "gemm/wgmma.cuh");
-    if (!k.warps) s.prelude = wgmma_text(o.kind, k.bm);
+    if (!k.warps) s.prelude = wgmma_text(k.turned ? kind_of(g.x, g.w) : kind_of(g.w, g.x), k.bm);
     s.plan_type = fmt::format("tw::gemm::Warpgroups<{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}>",
                               format_type(k.turned ? g.w : g.x), format_type(k.turned ? g.x : g.w), epilogue_type(g), k.bm,
                               k.strips, k.groups, k.kgroups, k.panels, k.stages, k.cluster, k.split,

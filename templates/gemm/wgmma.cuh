@@ -44,6 +44,12 @@ template <> struct KindOf<e4m3> { static constexpr WgmmaKind value = WgmmaKind::
 template <> struct KindOf<e5m2> { static constexpr WgmmaKind value = WgmmaKind::e5m2; };
 template <> struct KindOf<i8> { static constexpr WgmmaKind value = WgmmaKind::s8; };
 template <> struct KindOf<Codes> { static constexpr WgmmaKind value = WgmmaKind::s8; };
+// Of columns of Element and strips of W's elements, if these are others: only FP8 may be mixed.
+template <class Element, class W> TW_FN constexpr WgmmaKind wgmma_kind() {
+  if constexpr (same<Element, e4m3> && same<W, e5m2>) return WgmmaKind::e5m2_e4m3;
+  else if constexpr (same<Element, e5m2> && same<W, e4m3>) return WgmmaKind::e4m3_e5m2;
+  else return KindOf<Element>::value;
+}
 
 // Of a row of x in shared memory: a swizzled panel, or two panels of blocks as they are stored, whose rows fall into different banks.
 template <class X> TW_FN constexpr int x_row_bytes() {
@@ -55,7 +61,7 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROU
 struct Warpgroups {
   using Element = tile_element<X>;
   static constexpr bool kCodes = same<Element, Codes>;  // blocks of bytes with scales
-  static constexpr WgmmaKind kKind = KindOf<Element>::value;
+  static constexpr WgmmaKind kKind = wgmma_kind<Element, element_of<W>>();
   static constexpr int kColumns = max2(BM, 8);  // of the matrix instruction
   using Weights = typename WeightsOf<X, W, STRIPS * GROUPS, PANELS, WARPS ? kColumns : 0>::type;
   using Product = select<kKind == WgmmaKind::s8, i32, float>;

@@ -37,15 +37,15 @@ void multiply_floats(Deposit* lanes, bool bf) {
 }
 
 // 16 x 8 x 32 of fp8.
-void multiply_f8(Deposit* lanes, float (*decode)(u8)) {
+void multiply_f8(Deposit* lanes, float (*decode_a)(u8), float (*decode_b)(u8)) {
   float a[16][32], b[32][8];
   for (int lane = 0; lane < 32; ++lane) {
     const int g = lane / 4, t = lane % 4;
     for (int r = 0; r < 4; ++r)
       for (int i = 0; i < 4; ++i)
-        a[g + 8 * (r % 2)][16 * (r / 2) + 4 * t + i] = decode(static_cast<u8>(lanes[lane].a[r] >> (8 * i)));
+        a[g + 8 * (r % 2)][16 * (r / 2) + 4 * t + i] = decode_a(static_cast<u8>(lanes[lane].a[r] >> (8 * i)));
     for (int r = 0; r < 2; ++r)
-      for (int i = 0; i < 4; ++i) b[16 * r + 4 * t + i][g] = decode(static_cast<u8>(lanes[lane].b[r] >> (8 * i)));
+      for (int i = 0; i < 4; ++i) b[16 * r + 4 * t + i][g] = decode_b(static_cast<u8>(lanes[lane].b[r] >> (8 * i)));
   }
   for (int m = 0; m < 16; ++m)
     for (int n = 0; n < 8; ++n) {
@@ -110,8 +110,10 @@ void multiply(Mma kind, Deposit* lanes) {
     case Mma::bf16_k16: return multiply_floats<16>(lanes, true);
     case Mma::s8_k16_m8: return multiply_bytes<8, 16>(lanes);
     case Mma::s8_k32: return multiply_bytes<16, 32>(lanes);
-    case Mma::e4m3_k32: return multiply_f8(lanes, e4m3_to_f32);
-    case Mma::e5m2_k32: return multiply_f8(lanes, e5m2_to_f32);
+    case Mma::e4m3_k32: return multiply_f8(lanes, e4m3_to_f32, e4m3_to_f32);
+    case Mma::e5m2_k32: return multiply_f8(lanes, e5m2_to_f32, e5m2_to_f32);
+    case Mma::e4m3_e5m2_k32: return multiply_f8(lanes, e4m3_to_f32, e5m2_to_f32);
+    case Mma::e5m2_e4m3_k32: return multiply_f8(lanes, e5m2_to_f32, e4m3_to_f32);
   }
 }
 

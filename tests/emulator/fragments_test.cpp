@@ -78,15 +78,17 @@ const Shape kByte16{emu::Mma::s8_k16_m8,
 // Runs one mma on matrices of small integers, which every kind represents exactly; a[m][k], b[k][8], d[m][8].
 void check_mma(const Shape& s, emu::Mma kind, u32 seed) {
   std::mt19937 random(seed);
-  const bool fp8 = kind == emu::Mma::e4m3_k32 || kind == emu::Mma::e5m2_k32;
+  const bool fp8 = kind >= emu::Mma::e4m3_k32;
+  const bool a_e4m3 = kind == emu::Mma::e4m3_k32 || kind == emu::Mma::e4m3_e5m2_k32;
+  const bool b_e4m3 = kind == emu::Mma::e4m3_k32 || kind == emu::Mma::e5m2_e4m3_k32;
   std::vector<int> a(static_cast<std::size_t>(s.m * s.k)), b(static_cast<std::size_t>(s.k * 8)),
       d(static_cast<std::size_t>(s.m * 8));
   for (auto* v : {&a, &b, &d})
     for (int& x : *v) x = fp8 ? static_cast<int>(random() % 17) - 8 : static_cast<int>(random() % 255) - 127;
   const bool bytes = s.bits == 8 && !fp8, bf = kind == emu::Mma::bf16_k8 || kind == emu::Mma::bf16_k16;
-  const auto encode = [&](int x) -> u32 {
+  const auto encode = [&](int x, bool e4m3) -> u32 {
     const auto f = static_cast<float>(x);
-    if (fp8) return kind == emu::Mma::e4m3_k32 ? f32_to_e4m3(f) : f32_to_e5m2(f);
+    if (fp8) return e4m3 ? f32_to_e4m3(f) : f32_to_e5m2(f);
     return bytes ? static_cast<u8>(x) : bf ? f32_to_bf16_bits(f) : f32_to_f16_bits(f);
   };
   const int per_word = 32 / s.bits, words_a = s.m * s.k / 32 / per_word, words_b = s.k * 8 / 32 / per_word;
@@ -96,11 +98,11 @@ void check_mma(const Shape& s, emu::Mma kind, u32 seed) {
     u32 fa[4] = {}, fb[2] = {}, fd[4] = {};
     for (int i = 0; i < words_a * per_word; ++i) {
       const At at = s.a(g, t, i);
-      fa[i / per_word] |= encode(a[static_cast<std::size_t>(at.row * s.k + at.col)]) << (s.bits * (i % per_word));
+      fa[i / per_word] |= encode(a[static_cast<std::size_t>(at.row * s.k + at.col)], a_e4m3) << (s.bits * (i % per_word));
     }
     for (int i = 0; i < words_b * per_word; ++i) {
       const At at = s.b(g, t, i);
-      fb[i / per_word] |= encode(b[static_cast<std::size_t>(at.row * 8 + at.col)]) << (s.bits * (i % per_word));
+      fb[i / per_word] |= encode(b[static_cast<std::size_t>(at.row * 8 + at.col)], b_e4m3) << (s.bits * (i % per_word));
     }
     for (int i = 0; i < s.m / 4; ++i) {
       const At at = s.d(g, t, i);
@@ -133,6 +135,8 @@ TEST_CASE("mma of every kind is a matrix product", "[emulator]") {
     check_mma(kByte32, emu::Mma::s8_k32, seed);
     check_mma(kByte32, emu::Mma::e4m3_k32, seed);
     check_mma(kByte32, emu::Mma::e5m2_k32, seed);
+    check_mma(kByte32, emu::Mma::e4m3_e5m2_k32, seed);
+    check_mma(kByte32, emu::Mma::e5m2_e4m3_k32, seed);
     check_mma(kByte16, emu::Mma::s8_k16_m8, seed);
   }
 }

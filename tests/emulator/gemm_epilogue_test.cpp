@@ -13,6 +13,7 @@
 #include "formats/e4m3_row.cuh"
 #include "formats/e4m3_tensor.cuh"
 #include "formats/e5m2.cuh"
+#include "formats/e5m2_tensor.cuh"
 #include "formats/f16.cuh"
 #include "formats/f32.cuh"
 #include "formats/int4_row.cuh"
@@ -70,6 +71,8 @@ TEST_CASE("mma: epilogues and operands without scales", "[gemm]") {
     check_mma<fmt::int8, fmt::int8, Epilogue<bf16, float, Act::relu>, 64, 64, 64, 2, 2, 3, false, 8, 0, 1>();
     check_mma<fmt::e4m3, fmt::e4m3, PlainF32, 16, 64, 128, 1, 4, 3, true, 16, 0, 4>();
     check_mma<fmt::e5m2, fmt::e5m2, Epilogue<f16, NoBias, Act::none>, 32, 64, 64, 1, 4, 2, false, 4, 0, 1>();
+    check_mma<fmt::e5m2, fmt::e4m3_row, PlainF32, 32, 64, 64, 1, 4, 2, false, 4, 0, 1>();
+    check_mma<fmt::e4m3_row, fmt::e5m2_tensor, Epilogue<bf16, NoBias, Act::none>, 16, 64, 64, 1, 4, 3, true, 16, 0, 1>();
   }
 }
 
@@ -113,6 +116,8 @@ TEST_CASE("wgmma: epilogues and operands without scales", "[gemm]") {
     check_warpgroups<fmt::e4m3, fmt::e4m3_row, PlainF32, 16, 1, 1, 1, 2, 2, 1, 1, false, true>();
     check_warpgroups<fmt::e5m2, fmt::e5m2, Epilogue<f16, NoBias, Act::none>, 64, 1, 2, 1, 1, 3, 2, 1>();
     check_warpgroups<fmt::e5m2, fmt::e5m2, PlainF32, 16, 1, 1, 2, 2, 2, 1, 1, false, true>();
+    check_warpgroups<fmt::e5m2, fmt::e4m3_row, PlainF32, 32, 1, 1, 1, 1, 3, 1, 1>();
+    check_warpgroups<fmt::e4m3_row, fmt::e5m2_tensor, Epilogue<bf16, NoBias, Act::none>, 16, 1, 1, 2, 2, 2, 1, 1, false, true>();
     check_warpgroups<fmt::int8, fmt::int4_row, Epilogue<f16, NoBias, Act::none>, 16, 1, 1, 1, 2, 3, 1, 1>();
   }
 }

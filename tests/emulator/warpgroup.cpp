@@ -20,8 +20,16 @@ float value_of(WgmmaKind kind, const u8* row, int i) {
     case WgmmaKind::e4m3: return e4m3_to_f32(row[i]);
     case WgmmaKind::e5m2: return e5m2_to_f32(row[i]);
     case WgmmaKind::s8: return static_cast<float>(static_cast<i8>(row[i]));
+    case WgmmaKind::e4m3_e5m2:
+    case WgmmaKind::e5m2_e4m3: break;  // of two
   }
   return 0;
+}
+WgmmaKind of_a(WgmmaKind kind) {
+  return kind == WgmmaKind::e4m3_e5m2 ? WgmmaKind::e4m3 : kind == WgmmaKind::e5m2_e4m3 ? WgmmaKind::e5m2 : kind;
+}
+WgmmaKind of_b(WgmmaKind kind) {
+  return kind == WgmmaKind::e4m3_e5m2 ? WgmmaKind::e5m2 : kind == WgmmaKind::e5m2_e4m3 ? WgmmaKind::e4m3 : kind;
 }
 
 bool legal(WgmmaKind kind, int n) {
@@ -55,7 +63,7 @@ std::vector<u8> read_operand(Worker& worker, u64 descriptor, int rows) {
 }  // namespace
 
 std::string describe(const WgmmaCall& call) {
-  static const char* const kNames[] = {"f16", "bf16", "e4m3", "e5m2", "s8"};
+  static const char* const kNames[] = {"f16", "bf16", "e4m3", "e5m2", "e4m3.e5m2", "e5m2.e4m3", "s8"};
   const auto operand = [](u64 d) { return "[" + std::to_string((d & 0x3fff) << 4) + "]"; };
   return std::string("wgmma ") + kNames[static_cast<int>(call.kind)] + " n" + std::to_string(call.n) + " " +
          (call.registers ? "registers" : operand(call.a)) + " " + operand(call.b) +
@@ -177,7 +185,7 @@ void Warpgroup::compute(Worker& worker, u32 warp, Instruction& instruction, cons
     for (int c = 0; c < n; ++c) {
       const u8* row = &instruction.b[static_cast<std::size_t>(c) * kRowBytes];
       for (int i = 0; i < k; ++i)
-        instruction.b_values[static_cast<std::size_t>(i * n + c)] = value_of(call.kind, row, i);
+        instruction.b_values[static_cast<std::size_t>(i * n + c)] = value_of(of_b(call.kind), row, i);
     }
   }
   u8 a[16][kRowBytes];
@@ -195,7 +203,7 @@ void Warpgroup::compute(Worker& worker, u32 warp, Instruction& instruction, cons
   for (u32 row = 0; row < 16; ++row) {
     std::fill_n(sum, n, 0.0);
     for (int i = 0; i < k; ++i) {
-      const double value = value_of(call.kind, a[row], i);
+      const double value = value_of(of_a(call.kind), a[row], i);
       const float* b = &instruction.b_values[static_cast<std::size_t>(i * n)];
       for (int c = 0; c < n; ++c) sum[c] += value * b[c];
     }

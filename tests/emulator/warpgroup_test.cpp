@@ -115,7 +115,9 @@ template <WgmmaKind kind, int N, bool registers>
 void check_gemm() {
   constexpr u32 kElement = kind == WgmmaKind::f16 || kind == WgmmaKind::bf16 ? 2 : 1;
   constexpr u32 m = 150, k = 512 / kElement, steps = 5;  // the last step and row block are outside
-  const Matrix a(kind, m, k, 528, N), b(kind, N, k, 512, N + 1);
+  constexpr bool kMixed = kind == WgmmaKind::e4m3_e5m2, kMixedToo = kind == WgmmaKind::e5m2_e4m3;
+  const Matrix a(kMixed ? WgmmaKind::e4m3 : kMixedToo ? WgmmaKind::e5m2 : kind, m, k, 528, N),
+      b(kMixed ? WgmmaKind::e5m2 : kMixedToo ? WgmmaKind::e4m3 : kind, N, k, 512, N + 1);
   alignas(64) const TensorMap of_a = emu::tensor_map(a.bytes, kElement, k, m, 528, 128 / kElement, 64, 128);
   alignas(64) const TensorMap of_b = emu::tensor_map(b.bytes, kElement, k, N, 512, 128 / kElement, N / 2, 128);
   std::vector<u32> want(m * N);
@@ -152,6 +154,8 @@ TEST_CASE("a pipelined product of a cluster, both operands in shared memory", "[
   check_gemms<WgmmaKind::bf16, false>();
   check_gemms<WgmmaKind::e4m3, false>();
   check_gemms<WgmmaKind::e5m2, false>();
+  check_gemms<WgmmaKind::e4m3_e5m2, false>();
+  check_gemms<WgmmaKind::e5m2_e4m3, false>();
   check_gemms<WgmmaKind::s8, false>();
 }
 

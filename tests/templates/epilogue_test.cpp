@@ -109,7 +109,13 @@ TEST_CASE("operands without scales are taken where units for them are", "[proble
   CHECK(taken_by("gemm x=e4m3 w=e4m3 y=e4m3" + shape, "sm_89") == "mma");
   CHECK(taken_by("gemm x=e5m2 w=e5m2 y=f16" + shape, "sm_120a") == "mma");
   CHECK(taken_by("gemm x=e4m3 w=e4m3 y=e4m3" + shape, "sm_80") == "gemv");
-  CHECK(taken_by("gemm x=e4m3 w=e5m2 y=f16" + few, "sm_90a") == "gemv");
+  for (const char* pair : {"x=e4m3 w=e5m2", "x=e5m2_tensor w=e4m3_row global=mul"}) {
+    INFO(pair);
+    CHECK(taken_by(std::string("gemm ") + pair + " y=f16" + shape, "sm_90a") == "wgmma");
+    CHECK(taken_by(std::string("gemm ") + pair + " y=f16" + shape, "sm_89") == "mma");
+    CHECK(taken_by(std::string("gemm ") + pair + " y=f16" + shape, "sm_80") == "gemv");
+  }
+  CHECK(taken_by("gemm x=e5m2 w=e4m3_b128 y=f16" + shape, "sm_90a") == "reference");
   CHECK(taken_by("gemm x=int8 w=int8 y=int32 m=64 n=127 k=255", "sm_90a") == "reference");
   // Their scales are the epilogue's.
   CHECK(taken_by("gemm x=int8_row w=int8_row y=bf16" + shape, "sm_75") == "mma");
