@@ -15,12 +15,12 @@ int main(int argc, char** argv) {
   std::vector<std::string> what;
   std::string out, child;
   Settings settings;
-  app.add_option("what", what, "compile prewarm kernels cast launch startup regret: all of them by default; gemm");
+  app.add_option("what", what, "compile prewarm kernels cast launch startup regret: all of them by default; gemm quantize");
   app.add_option("--out", out, "result file (JSON)");
   app.add_option("--problems", settings.problems, "regret: number of problems");
   app.add_option("--skip", settings.skip, "regret: leave out so many of the first (10: those that the model was fitted on)");
   app.add_option("--child", child, "internal: run one step in this process and print its result");
-  app.add_option("--cache", settings.cache, "gemm: keep choices in this file; internal: the cache of a child");
+  app.add_option("--cache", settings.cache, "gemm, quantize: keep choices in this file; regret: take binaries from it; internal: the cache of a child");
   app.add_option("--rows", settings.rows,
                  "gemm: only rows with this in 'large|decode LABEL; TARGETS; PROBLEM'; several, by |");
   app.add_option("--shapes", settings.shapes, "gemm: N,K;N,K;... or 'judged' for all that are judged");
@@ -56,6 +56,8 @@ int main(int argc, char** argv) {
         results[name] = kernels(*device);
       else if (name == "gemm")
         results[name] = gemms(*device, settings);
+      else if (name == "quantize")
+        results[name] = quantizing(*device, settings);
       else if (name == "cast")
         results[name] = casts(*device);
       else if (name == "launch")
@@ -66,7 +68,7 @@ int main(int argc, char** argv) {
         results[name] = regret(*device, settings);
       else
         throw Error(ErrorCode::invalid_argument, "what", name,
-                    "compile prewarm kernels cast launch startup regret gemm");
+                    "compile prewarm kernels cast launch startup regret gemm quantize");
       std::fflush(stdout);
       write(out, environment(gpu ? &*device : nullptr, options), results);
     }

@@ -26,6 +26,7 @@ Json prewarm_scaling(const Settings& settings);              // offline.cpp
 Json kernels(const Device& device);                          // kernels.cpp: gemv and mma against the device's ceilings
 Json casts(const Device& device);                            // kernels.cpp
 Json gemms(const Device& device, const Settings& settings);  // gemm.cpp: against cuBLASLt, as its table asks
+Json quantizing(const Device& device, const Settings& settings);  // quantize.cpp: x quantized by a cast, or by the gemm itself
 Json launch_costs(const Device& device);                     // host.cpp: prepare() hit, bucket choice, launch()
 Json startup(const Settings& settings, const Device& d);     // host.cpp: second process
 int startup_child(const Settings& settings, bool one);

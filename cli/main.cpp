@@ -18,7 +18,7 @@ constexpr const char* kFooter =
     "\nA PROBLEM is text, in one argument or several:\n"
     "  gemm x=q8_1 w=q4_0 y=f32 m=2 n=4096 k=14336 [bias=f32] [act=relu|gelu|gelu_tanh|silu] [alpha=1] "
     "[c=f32 [beta=1]]\n"
-    "       [y_scale=1] [global=mul|div] [pack=tiles] [accum=fast] [workspace=BYTES] [weights=constant]\n"
+    "       [y_scale=1] [x_from=f32] [global=mul|div] [pack=tiles] [accum=fast] [workspace=BYTES] [weights=constant]\n"
     "  cast x=f32 y=q8_1 rows=2 cols=14336\n"
     "\nExit codes: 0 done; 1 bad argument, problem or file; 2 a result beyond its error bound; 3 damage in a cache;\n"
     "4 the environment: no GPU, no libnvrtc, or a driver or compiler that failed.\n";

@@ -110,7 +110,8 @@ void run_gemm(const Context& context, const Args& args, const Problem& problem, 
   const auto deviation = [](Format f, float wanted) {
     return f.name() == "int8" || f.name() == "int32" ? 40.0f : f.name() == "e4m3" ? std::max(wanted, 0.125f) : wanted;
   };
-  HostMatrix x = encoded(g.x, g.m, g.k, random_values(g.m * g.k, deviation(g.x, 1), args.seed));
+  HostMatrix x = encoded(g.x_stored(), g.m, g.k, random_values(g.m * g.k, deviation(g.x, 1), args.seed));
+  const HostMatrix x_read = g.x_from ? encoded(g.x, g.m, g.k, x.values) : x;  // what is multiplied
   HostMatrix w =
       args.model.empty()
           ? encoded(g.w, g.n, g.k, random_values(g.n * g.k, deviation(g.w, 1 / std::sqrt(static_cast<float>(g.k))), args.seed + 1))
@@ -150,10 +151,10 @@ void run_gemm(const Context& context, const Args& args, const Problem& problem, 
     result.stats = engine.stats();
   } else {
     const auto start = Clock::now();
-    got = gemm_on_cpu(g, x, w, bias ? &*bias : nullptr, c ? &*c : nullptr, sample);
+    got = gemm_on_cpu(g, x_read, w, bias ? &*bias : nullptr, c ? &*c : nullptr, sample);
     result.microseconds = microseconds_since(start);
   }
-  const Verdict verdict = judge(gemm_oracle(g, x, w, bias ? &*bias : nullptr, c ? &*c : nullptr, sample), got, sample);
+  const Verdict verdict = judge(gemm_oracle(g, x_read, w, bias ? &*bias : nullptr, c ? &*c : nullptr, sample), got, sample);
   result.checked = sample.size();
   result.outputs = g.m * g.n;
   result.largest = verdict.largest;

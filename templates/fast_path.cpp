@@ -51,6 +51,7 @@ constexpr FastPath path_of() {
           F::kGroup,
           F::kCodes,
           F::kOffset,
+          tw::fmt::has_code_lanes<F>,
           F::kBits,
           F::kGlobal,
           tw::fmt::scaled_mma<F>,

@@ -19,6 +19,7 @@ struct FastPath {
   bool zero_point;    // as well as a scale
   int group;          // elements under one scale; 0: no units of one thread
   bool codes, offset;
+  bool code_lanes;    // a GEMM kernel may encode x itself
   int bits;           // of a code
   bool global;
   tw::ScaledMma scaled;  // the matrix instruction that takes it as stored

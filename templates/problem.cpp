@@ -57,6 +57,18 @@ void check_rows_apart(const char* field, Format f) {
                   fmt::format("a format whose rows stand alone: in {} {} rows share a scale", f.name(), s.rows));
 }
 
+void check_x_from(const Gemm& g) {
+  if (!g.x_from) return;
+  const std::string name(g.x_from->name());
+  if (!is_float(*g.x_from)) throw Error(ErrorCode::unsupported, "x_from", name, "f32, f16 or bf16");
+  if (!fast_path(g.x).code_lanes)
+    throw Error(ErrorCode::unsupported, "x_from", name,
+                fmt::format("left out: no kernel quantizes to x={} (to q8_1 some do); cast x first", g.x.name()));
+  if (g.packing != Packing::none)
+    throw Error(ErrorCode::unsupported, "x_from", name, "left out with pack=tiles: kernels for tiles read x as its format stores it");
+  check_matrix("x_from", *g.x_from, g.m, g.k, "k");
+}
+
 // Whether a matrix of weights can be reordered for `x`. `field`: what asks for it.
 void check_tiles(const char* field, std::string value, Format w, Format x, std::int64_t n, std::int64_t k) {
   const TileInfo* tiles = tile_info(w, x);
@@ -119,6 +131,7 @@ void validate(const Gemm& g) {
   if (g.n == 0 || g.k == 0) throw invalid(g.n == 0 ? "n" : "k", "0", "1 to 2147483647 (only m may be 0)");
   check_matrix("x", g.x, g.m, g.k, "k");
   check_rows_apart("x", g.x);
+  check_x_from(g);
   check_matrix("w", g.w, g.n, g.k, "k");
   for (const auto& [field, f] : {std::pair{"x", g.x}, std::pair{"w", g.w}})
     if (fast_path(f).element == Element::i32)
@@ -264,6 +277,7 @@ Gemm parse_gemm(Fields& f) {
   if (g.group == g.w.block()) g.group = 0;  // canonical: what the format fixes is not repeated
   g.global = static_cast<Global>(f.choice("global", kGlobals, 0));
   g.packing = static_cast<Packing>(f.choice("pack", kPackings, 0));
+  if (const auto from = f.take("x_from")) g.x_from = Fields::parse_format("x_from", *from);
   if (const auto bias = f.take("bias")) g.bias = Fields::parse_format("bias", *bias);
   g.act = static_cast<Activation>(f.choice("act", kActivations, 0));
   f.number("alpha", g.alpha);
@@ -273,7 +287,7 @@ Gemm parse_gemm(Fields& f) {
   if (const auto bytes = f.take("workspace")) g.workspace = Fields::parse_integer("workspace", *bytes);
   g.constant_weights = f.choice("weights", kWeights, 0) == 1;
   g.accumulation = static_cast<Accumulation>(f.choice("accum", kAccumulations, 0));
-  f.finish("x w y m n k group global pack accum bias act alpha c beta y_scale workspace weights");
+  f.finish("x w y m n k group global pack x_from accum bias act alpha c beta y_scale workspace weights");
   return g;
 }
 
@@ -321,6 +335,7 @@ std::string Problem::text() const {
     if (g->group) s += fmt::format(" group={}", g->group);
     if (g->global != Global::none) s += fmt::format(" global={}", kGlobals[static_cast<int>(g->global)]);
     if (g->packing != Packing::none) s += fmt::format(" pack={}", kPackings[static_cast<int>(g->packing)]);
+    if (g->x_from) s += fmt::format(" x_from={}", g->x_from->name());
     if (g->bias) s += fmt::format(" bias={}", g->bias->name());
     if (g->accumulation != Accumulation::full)
       s += fmt::format(" accum={}", kAccumulations[static_cast<int>(g->accumulation)]);
@@ -360,7 +375,7 @@ Problem Problem::with_rows(std::int64_t rows) const {
 
 double Problem::min_bytes() const {
   if (const Gemm* g = gemm())
-    return static_cast<double>(g->x.total_bytes(g->m, g->k)) + static_cast<double>(w_bytes(*g)) +
+    return static_cast<double>(g->x_stored().total_bytes(g->m, g->k)) + static_cast<double>(w_bytes(*g)) +
            static_cast<double>(g->y.total_bytes(g->m, g->n)) +
            (g->c ? static_cast<double>(g->c->total_bytes(g->m, g->n)) : 0.0);
   if (const Pack* p = pack())

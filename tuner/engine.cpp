@@ -45,6 +45,7 @@ std::size_t PreparedHash::operator()(const PreparedKey& key) const {
                    static_cast<std::uint64_t>(g->packing) * 64 + static_cast<std::uint64_t>(g->global) * 8 +
                    static_cast<std::uint64_t>(g->act));
     h = mix(mix(h, g->bias ? bits(&g->bias->info()) : 0), std::bit_cast<std::uint64_t>(g->alpha));
+    if (g->x_from) h = mix(h, bits(&g->x_from->info()));
     if (g->c) h = mix(mix(h, bits(&g->c->info())), std::bit_cast<std::uint64_t>(g->beta));
     if (g->y_scale != 1.0) h = mix(h, std::bit_cast<std::uint64_t>(g->y_scale));
   } else if (const Cast* c = key.problem.cast()) {
@@ -233,7 +234,7 @@ Kernel Engine::prepare(const Task& task, const Device& device) {
 
 Problem Engine::packed(const Problem& problem, const Arch& arch) const {
   const Gemm* g = problem.gemm();
-  if (!g || g->packing != Packing::none || !tile_info(g->w, g->x)) return problem;
+  if (!g || g->packing != Packing::none || g->x_from || !tile_info(g->w, g->x)) return problem;
   Gemm copy = *g;
   copy.packing = Packing::tiles;
   try {

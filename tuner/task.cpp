@@ -171,7 +171,7 @@ float least_deviation(Format f, float wanted) {
 void describe_gemm(Task& task, const Gemm& g) {
   // Results near one: neither f16 overflow nor a sum below the output's resolution; of what has no scale, as many of its
   // codes as that allows.
-  Slots x = add_matrix(task, "x", {g.x, g.m, g.k, least_deviation(g.x, 1.0f), g.global == Global::div}, true, false);
+  Slots x = add_matrix(task, "x", {g.x_stored(), g.m, g.k, least_deviation(g.x_stored(), 1.0f), g.global == Global::div}, true, false);
   const float deviation = least_deviation(g.w, 1.0f / std::sqrt(static_cast<float>(g.k)));
   Slots w = g.packing == Packing::none
                 ? add_matrix(task, "w", {g.w, g.n, g.k, deviation, g.global == Global::div}, false, false)

@@ -38,7 +38,8 @@ double bound_of(const Gemm& g, double magnitude, double linear, double bias, dou
 std::string gemm_against_host(Suite& s, const Problem& problem, const Kernel& kernel, const std::vector<std::int64_t>& ms) {
   const Gemm& g = *problem.gemm();
   const std::int64_t m_max = *std::max_element(ms.begin(), ms.end());
-  Matrix x = make(s.device(), g.x, m_max, g.k, 1), w = make(s.device(), g.w, g.n, g.k, 2, 0.1f);
+  Matrix x = make(s.device(), g.x_stored(), m_max, g.k, 1), w = make(s.device(), g.w, g.n, g.k, 2, 0.1f);
+  if (g.x_from) x.decoded = rounded_to(g.x, x.decoded, m_max, g.k);
   if (g.global == Global::div)  // the same weights, their scale handed over as its reciprocal
     for (std::size_t i = 0; i < w.device.size(); ++i)
       if (w.device[i].data() == w.operand.global) {
@@ -113,7 +114,7 @@ void one_of_each(Suite& s) {
   for (const char* text : {"gemm x=f16 w=q4_0 y=f16 m=1 n=200 k=512", "gemm x=q8_1 w=q4_k y=f32 m=1 n=77 k=512",
                            "gemm x=bf16 w=bf16 y=bf16 m=1 n=136 k=200 bias=f32 act=silu",
                            "gemm x=f16 w=nvfp4 y=f32 m=1 n=100 k=320 global=mul", "gemm x=f16 w=e4m3_row y=f16 m=1 n=100 k=322",
-                           "gemm x=int8_row w=q2_k y=f32 m=1 n=77 k=512"}) {
+                           "gemm x=int8_row w=q2_k y=f32 m=1 n=77 k=512", "gemm x=q8_1 w=q5_0 y=f32 m=1 n=77 k=544 x_from=f32"}) {
     const Problem problem = Problem::parse(text);
     Trial trial(s, problem, 77, oracle_of(s, s.engine().task(problem.with_rows(77), s.device().arch()))());
     trial.fill(9), trial.upload(), trial.consult(77);
@@ -174,10 +175,13 @@ void gemm_checks(Suite& s) {
                            "gemm x=e4m3 w=e4m3 y=bf16 m=1 n=1000 k=1024 c=bf16"})
     add(text, {});
   add("gemm x=f16 w=nvfp4 y=f32 m=1 n=40 k=64 global=div", {1, 20});
+  for (const char* text : {"gemm x=q8_1 x_from=f32 w=q4_0 y=f32 m=1 n=200 k=1056", "gemm x=q8_1 x_from=f16 w=q4_k y=f16 m=1 n=77 k=2304",
+                           "gemm x=q8_1 x_from=bf16 w=nvfp4 y=f32 m=1 n=37 k=320 global=mul", "gemm x=q8_1 x_from=f32 w=f16 y=f32 m=1 n=40 k=64"})
+    add(text, {1, 2, 3, 5, 8, 13, 33});
   const int most = s.extent() == Extent::quick ? 4 : 24;
   std::vector<std::string> samples;
   for (const char* formats :
-       {"x=q8_1 w=q4_0 y=f32", "x=q8_1 w=q4_k y=f32", "x=q8_1 w=q8_0 y=f16", "x=q8_1 w=nvfp4 y=bf16 global=mul",
+       {"x=q8_1 w=q4_0 y=f32", "x=q8_1 w=q4_k y=f32", "x=q8_1 w=q8_0 y=f16", "x=q8_1 w=nvfp4 y=bf16 global=mul", "x=q8_1 x_from=f32 w=q4_0 y=f32", "x=q8_1 x_from=f16 w=q4_k y=f16",
         "x=f16 w=f16 y=f16", "x=bf16 w=bf16 y=bf16", "x=f16 w=q4_0 y=f16", "x=bf16 w=q4_k y=bf16",
         "x=f16 w=nvfp4 y=f16 global=mul", "x=f32 w=f32 y=f32", "x=int8 w=int8 y=int32 bias=int32",
         "x=int8 w=int8 y=bf16 alpha=0.001", "x=int8 w=int8_row y=int8 alpha=0.01 y_scale=0.5", "x=e4m3 w=e4m3 y=bf16",

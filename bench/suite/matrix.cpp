@@ -45,4 +45,15 @@ Matrix make(const Device& device, Format f, std::int64_t rows, std::int64_t cols
   return m;
 }
 
+std::vector<float> rounded_to(Format f, const std::vector<float>& values, std::int64_t rows, std::int64_t cols) {
+  std::vector<std::vector<std::byte>> streams;
+  for (std::size_t i = 0; i < f.info().streams.size(); ++i)
+    streams.emplace_back(static_cast<std::size_t>(f.stream_bytes(static_cast<int>(i), rows, cols)));
+  const Operand o = operand_over(f, [&](int i) { return streams[static_cast<std::size_t>(i)].data(); });
+  f.info().encode(values.data(), rows, cols, {const_cast<void*>(o.data), const_cast<void*>(o.scales), nullptr}, 0);
+  std::vector<float> rounded(values.size());
+  f.info().decode(o, rows, cols, rounded.data());
+  return rounded;
+}
+
 }  // namespace tilewright::bench

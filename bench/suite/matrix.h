@@ -24,4 +24,7 @@ Operand operand_over(Format f, const std::function<void*(int)>& pointer);
 // Normal values of deviation `spread`, encoded by the format's own encoder.
 Matrix make(const Device& device, Format f, std::int64_t rows, std::int64_t cols, unsigned seed, float spread = 1.0f);
 
+// What `values` are after one of f's blocks has held them. f has no scale of the tensor.
+std::vector<float> rounded_to(Format f, const std::vector<float>& values, std::int64_t rows, std::int64_t cols);
+
 }  // namespace tilewright::bench

@@ -85,11 +85,11 @@ void encode(Format f, const std::vector<float>& values, std::int64_t rows, std::
 
 void Trial::put_x(const std::vector<float>& values, std::int64_t rows) {
   std::vector<std::vector<std::byte>> streams;
-  const MutableOperand to = streams_of(gemm_.x, rows, gemm_.k, streams);
-  encode(gemm_.x, values, rows, gemm_.k, to);
+  const MutableOperand to = streams_of(gemm_.x_stored(), rows, gemm_.k, streams);
+  encode(gemm_.x_stored(), values, rows, gemm_.k, to);
   if (gemm_.global == Global::div && to.global) *to.global = 1 / *to.global;
   for (std::size_t i = 0; i < streams.size(); ++i)
-    put(fmt::format("x.{}", gemm_.x.info().streams[i].name), streams[i]);
+    put(fmt::format("x.{}", gemm_.x_stored().info().streams[i].name), streams[i]);
 }
 
 void Trial::put_w(const std::vector<float>& values) {
@@ -155,7 +155,7 @@ std::string Trial::judge(const Kernel& kernel, std::int64_t m, std::int64_t pad_
   if (pad_x) {
     padded = pad(0, m, pad_x);
     args.x.data = padded.data();
-    if (const auto& streams = gemm_.x.info().streams; streams.size() > 1 && streams[1].scope == Scope::block) {
+    if (const auto& streams = gemm_.x_stored().info().streams; streams.size() > 1 && streams[1].scope == Scope::block) {
       padded_scales = pad(1, m, pad_x);
       args.x.scales = padded_scales.data();
     }
@@ -224,8 +224,8 @@ MutableOperand Trial::streams_of(Format f, std::int64_t rows, std::int64_t cols,
 }
 
 Memory Trial::pad(int stream, std::int64_t m, std::int64_t by) {
-  const std::size_t row = static_cast<std::size_t>(gemm_.x.stream_bytes(stream, 1, gemm_.k));
-  const std::size_t stride = static_cast<std::size_t>(gemm_.x.stream_bytes(stream, 1, gemm_.k + by));
+  const std::size_t row = static_cast<std::size_t>(gemm_.x_stored().stream_bytes(stream, 1, gemm_.k));
+  const std::size_t stride = static_cast<std::size_t>(gemm_.x_stored().stream_bytes(stream, 1, gemm_.k + by));
   std::vector<std::byte> bytes(static_cast<std::size_t>(m) * stride, std::byte{0xff});
   const std::vector<std::byte>& x = content(stream == 0 ? "x.data" : "x.scales");
   for (std::size_t r = 0; r < static_cast<std::size_t>(m); ++r) std::memcpy(bytes.data() + r * stride, x.data() + r * row, row);

@@ -11,7 +11,7 @@
 namespace tilewright {
 
 struct GemmArgs {
-  Operand x;                  // [m, k], activations
+  Operand x;                  // [m, k], activations; as Gemm::x_from if the problem has one, which ldx then counts
   Operand w;                  // [n, k], weights
   void* y = nullptr;          // [m, n]
   const void* bias = nullptr; // [n], if the problem has one

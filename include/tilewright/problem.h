@@ -8,7 +8,7 @@
 // Optional gemm fields, printed only when they differ from their default: `group` (k elements per scale; only a format
 // that leaves it open accepts one it does not fix itself), `global` (mul | div; required when x or w has a
 // tensor-wide scale: mul if decoded value = code * scale * global, div if it is / global), `pack` (tiles: w was reordered,
-// see tilewright/pack.h), `accum` (fast: see Accumulation), `bias` (f32 f16 bf16; of y=int32 int32), `act` (relu gelu gelu_tanh
+// see tilewright/pack.h), `x_from` (f32 f16 bf16: how x arrives, if the kernel quantizes it to x), `accum` (fast: see Accumulation), `bias` (f32 f16 bf16; of y=int32 int32), `act` (relu gelu gelu_tanh
 // silu), `alpha`, `c` (f32 f16 bf16: a matrix that is added, a residual) with `beta`, and for y of int8, e4m3 or e5m2
 // `y_scale`, by which results are divided before they are rounded to nearest even, saturating; `workspace` (bytes, see Gemm);
 // `weights` (constant: see Gemm).
@@ -43,6 +43,10 @@ struct Gemm {
   std::int64_t k = 0;  // reduction
   int group = 0;       // 0: the format's own
   Global global = Global::none;
+  // Floats that x arrives as, in x's place in GemmArgs, for the kernel to quantize by x's default encoder: what a Cast and then the
+  // same Gemm on its result give, without the launch between. For few tokens (`gemv`): each block quantizes the rows it reads. Only
+  // where x is q8_1, and w is not packed.
+  std::optional<Format> x_from = {};
   std::optional<Format> bias;  // [n]
   Activation act = Activation::none;
   double alpha = 1.0;
@@ -58,6 +62,8 @@ struct Gemm {
   // Whether all of w (its scales and zero points too) is complete, for good, when a launch is enqueued: work that wrote it has been
   // waited for, and none that writes it comes later. A launch may then read w while the one before it in the stream still runs.
   bool constant_weights = false;
+
+  Format x_stored() const { return x_from.value_or(x); }  // x in memory
   friend bool operator==(const Gemm&, const Gemm&) = default;
 };
 

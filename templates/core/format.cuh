@@ -34,6 +34,9 @@
 //                                                data and scales are in shared memory, the first block of a run 16-byte
 //                                                aligned. All lanes of the warp take part
 //   codes<direct>(v, divider, item)              kRowScale: four one-byte codes as a word; direct: see Divider
+// and, if a GEMM kernel may encode x itself (core/quantized.cuh),
+//   kCodeLanes                                   may be left out, for false (has_code_lanes<F>)
+//   code_lanes<E>(v, codes)                      as encode_lanes(): a lane's codes as the bytes of words; returns the block's scale
 // The tensor-wide scale is left to the epilogue.
 #pragma once
 #include "core/numeric.cuh"
@@ -50,6 +53,10 @@ template <class F> constexpr int scale_rows = ScaleRows<F>::value;
 template <class F, class = void> struct ScaledMmaOf { static constexpr ScaledMma value = ScaledMma::none; };
 template <class F> struct ScaledMmaOf<F, void_of<decltype(F::kScaledMma)>> { static constexpr ScaledMma value = F::kScaledMma; };
 template <class F> constexpr ScaledMma scaled_mma = ScaledMmaOf<F>::value;
+
+template <class F, class = void> struct CodeLanes { static constexpr bool value = false; };
+template <class F> struct CodeLanes<F, void_of<decltype(F::kCodeLanes)>> { static constexpr bool value = F::kCodeLanes; };
+template <class F> constexpr bool has_code_lanes = CodeLanes<F>::value;
 
 // What `scales` holds of a row with a zero point (-128 to 127): value = (code - zero) * scale. `sum`, of the row's codes, is
 // there so that kernels may multiply codes as they are: sum (x - zx)(w - zw) = sum x w - zx sum w - zw sum x + k zx zw.

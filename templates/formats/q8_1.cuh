@@ -51,22 +51,35 @@ struct q8_1 {
     }
     return total;
   }
-  template <int E> TW_MEMBER static void encode_lanes(const float (&v)[E], int lane, u8* data, u8*, float, int encoder) {
-    constexpr int kLanes = 32 / E;
-    const float d = div_rn(largest_of<kLanes>(v), 127.0f);
+  // The scale, before it is stored as f16.
+  template <int E> TW_MEMBER static float quantize(const float (&v)[E], u32 (&codes)[E / 4]) {
+    const float d = div_rn(largest_of<32 / E>(v), 127.0f);
     const float inverse = d != 0.0f ? div_rn(1.0f, d) : 0.0f;
-    i32 sum = 0;
     TW_UNROLL for (int i = 0; i < E; i += 4) {
       u32 q[4];
       TW_UNROLL for (int j = 0; j < 4; ++j) q[j] = static_cast<u32>(to_int_away(mul_rn(v[i + j], inverse)));
-      const u32 word = pack_bytes(q[0], q[1], q[2], q[3]);
-      sum = dp4a(word, 0x01010101u, sum);
-      *reinterpret_cast<u32*>(data + 4 + E * lane + i) = word;
+      codes[i / 4] = pack_bytes(q[0], q[1], q[2], q[3]);
+    }
+    return d;
+  }
+  template <int E> TW_MEMBER static void encode_lanes(const float (&v)[E], int lane, u8* data, u8*, float, int encoder) {
+    constexpr int kLanes = 32 / E;
+    u32 codes[E / 4];
+    const float d = quantize(v, codes);
+    i32 sum = 0;
+    TW_UNROLL for (int i = 0; i < E / 4; ++i) {
+      sum = dp4a(codes[i], 0x01010101u, sum);
+      *reinterpret_cast<u32*>(data + 4 + E * lane + 4 * i) = codes[i];
     }
     float s = 0.0f;
     if (encoder == 0) s = mul_rn(static_cast<float>(sum_lanes<kLanes>(sum)), d);
     else s = sum_in_order(v, lane);
     if (lane == kLanes - 1) *reinterpret_cast<u32*>(data) = f32_to_f16_bits(d) | (static_cast<u32>(f32_to_f16_bits(s)) << 16);
+  }
+
+  static constexpr bool kCodeLanes = true;
+  template <int E> TW_MEMBER static float code_lanes(const float (&v)[E], u32 (&codes)[E / 4]) {
+    return f16_bits_to_f32(f32_to_f16_bits(quantize(v, codes)));
   }
 
   using TileElement = Codes;

@@ -104,7 +104,10 @@ template <class X, bool codes> struct OperandOf { using type = typename X::Eleme
 template <class X> struct OperandOf<X, true> { using type = i8; };
 
 // Bytes from one row of a format's stream to the next; of scales that scale_rows rows share, to the next rows' that do.
-template <class F> TW_DEVICE i64 data_stride(i64 cols) { return cols / F::kBlock * F::kDataBytes; }
+template <class F> TW_DEVICE i64 data_stride(i64 cols) {
+  if constexpr (F::kDataBytes % F::kBlock == 0) return cols * (F::kDataBytes / F::kBlock);
+  else return cols / F::kBlock * F::kDataBytes;
+}
 template <class F> TW_DEVICE i64 scale_stride(i64 cols) { return F::kRowScale ? fmt::row_bytes<F> : cols / F::kBlock * F::kScaleBytes; }
 
 }  // namespace tw::gemm

@@ -78,6 +78,10 @@ std::string no_sums_of_group(const Gemm& g) {
   return fmt::format("w={} has minima of {} elements, and x={} sums of {}", g.w.name(), w.group, g.x.name(), x.group);
 }
 
+std::string x_comes_as_floats(const Gemm& g) {
+  return g.x_from ? fmt::format("x comes as {}, and kernels of this family do not quantize", g.x_from->name()) : "";
+}
+
 int scaled_unit(const Gemm& g) {
   const FastPath& x = fast_path(g.x);
   return g.packing == Packing::none && scaled(x, fast_path(g.w)) ? 4 * x.block / x.scale_bytes : 0;
@@ -107,7 +111,7 @@ Contract contract(const Gemm& g) {
   c.op = "gemm";
   c.args_bytes = sizeof(GemmArgs);
   c.cols = g.n;
-  add_operand(c, {"x.data", "x.scales", "x.global"}, offsetof(GemmArgs, x), g.x);
+  add_operand(c, {"x.data", "x.scales", "x.global"}, offsetof(GemmArgs, x), g.x_stored());
   if (g.packing == Packing::none)
     add_operand(c, {"w.data", "w.scales", "w.global"}, offsetof(GemmArgs, w), g.w);
   else
@@ -118,7 +122,8 @@ Contract contract(const Gemm& g) {
         {"bias", offsetof(GemmArgs, bias), static_cast<std::uint32_t>(fast_path(*g.bias).element_bytes), true});
   // Rows of elements, with a scale per row or without, that are whole 16-byte pieces are read as such, so they have to start on
   // one.
-  const int bytes = g.x.block() == 1 ? fast_path(g.x).data_bytes : 0;
+  const Format x = g.x_stored();
+  const int bytes = x.block() == 1 ? fast_path(x).data_bytes : 0;
   // So do those of a coded x where w is tiles, since the copy engine reads them.
   const std::int64_t row_blocks = g.packing == Packing::tiles && g.x.block() > 1 ? 16 / std::gcd(16, fast_path(g.x).data_bytes) : 1;
   // And so do words of scales that the matrix units take.
@@ -152,6 +157,9 @@ Contract contract(const Gemm& g) {
 }
 
 std::string format_type(Format f) { return fmt::format("tw::fmt::{}", f.name()); }
+std::string x_type(const Gemm& g) {
+  return g.x_from ? fmt::format("tw::fmt::Quantized<{}, {}>", format_type(g.x), format_type(*g.x_from)) : format_type(g.x);
+}
 std::string format_file(Format f) { return fmt::format("formats/{}.cuh", f.name()); }
 
 std::string epilogue_type(const Gemm& g) {
@@ -172,6 +180,7 @@ std::vector<std::string> includes_for(const Gemm& g, const char* kernel) {
   };
   add(g.w);
   add(g.y);
+  if (g.x_from) add(*g.x_from);
   if (g.bias) add(*g.bias);
   if (g.c) add(*g.c);
   return names;

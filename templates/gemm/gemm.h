@@ -34,11 +34,14 @@ int scaled_unit(const Gemm& g);
 
 // Why 32-bit sums of these bytes are not enough, or not possible; empty if they are, or are not needed.
 std::string no_sums(const Gemm& g);
+// Why a kernel that reads x as its format stores it does not serve the problem; empty if it may.
+std::string x_comes_as_floats(const Gemm& g);
 // Why x in blocks of codes has no sums that minima of w would take; empty if it has, or there are none.
 std::string no_sums_of_group(const Gemm& g);
 
 // "tw::fmt::q4_0", "formats/q4_0.cuh"
 std::string format_type(Format f);
+std::string x_type(const Gemm& g);  // what a kernel that may quantize x takes it as
 std::string format_file(Format f);
 // Template arguments and includes that every gemm kernel needs.
 std::string epilogue_type(const Gemm& g);

@@ -13,6 +13,7 @@ namespace tilewright::gemm {
 namespace {
 
 constexpr int kMaxRows = 8;            // beyond this the matrix units win where they can be used
+constexpr double kQuantizing = 8;      // operations for an element of x, in each block
 constexpr int kMaxStaged = 96 * 1024;  // bytes of x per block: leaves room for two blocks on large chips
 
 struct Knobs {
@@ -112,8 +113,8 @@ class Gemv final : public EnumeratedFamily {
     s.name = "gemm/gemv";
     s.includes = includes_for(g, "gemm/gemv.cuh");
     s.plan_type =
-        fmt::format("tw::gemm::Gemv<{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}>", format_type(g.x),
-                    format_type(g.w), epilogue_type(g), k.mt, k.e, k.lanes, k.wk, k.warps, k.r, k.depth, k.kt, k.split);
+        fmt::format("tw::gemm::Gemv<{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}>", x_type(g), format_type(g.w),
+                    epilogue_type(g), k.mt, k.e, k.lanes, k.wk, k.warps, k.r, k.depth, k.kt, k.split);
     s.space = "tw::gemm";
     s.plan.x = {static_cast<std::uint32_t>(k.split), 0, static_cast<std::uint32_t>(k.rows_per_block())};
     s.plan.y = {1, static_cast<std::uint32_t>(k.mt), 0};
@@ -136,7 +137,7 @@ class Gemv final : public EnumeratedFamily {
     const double col_blocks = static_cast<double>((g.n + k.rows_per_block() - 1) / k.rows_per_block());
     t.blocks = row_blocks * col_blocks * k.split;
     t.unique_bytes = problem.min_bytes();
-    const double x_bytes = static_cast<double>(g.x.total_bytes(g.m, g.k));
+    const double x_bytes = static_cast<double>(g.x_stored().total_bytes(g.m, g.k));
     t.global_bytes = row_blocks * static_cast<double>(g.w.total_bytes(g.n, g.k)) + col_blocks * x_bytes +
                      4.0 * static_cast<double>(g.m * g.n);
     t.bytes_in_flight = static_cast<double>(w.unit_bytes(k.e)) * k.r * k.depth;
@@ -151,6 +152,7 @@ class Gemv final : public EnumeratedFamily {
     const double rounds = static_cast<double>(g.k) / lanes_units;
     const double idle = std::max(1.0, std::ceil(rounds) / rounds);
     t.alu_ops = static_cast<double>(g.n) * static_cast<double>(g.k) * row_blocks * (unpack + per_row * k.mt) * idle;
+    if (g.x_from) t.alu_ops += kQuantizing * col_blocks * static_cast<double>(g.k) * row_blocks * k.mt;
     t.alu_in_flight = k.mt * k.r;
     return t;
   }

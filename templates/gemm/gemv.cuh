@@ -13,6 +13,7 @@
 //   KT     elements of k staged at a time (per block of a cluster)
 #pragma once
 #include "core/format.cuh"
+#include "core/quantized.cuh"
 #include "gemm/epilogue.cuh"
 
 namespace tw::gemm {
@@ -77,6 +78,35 @@ struct Gemv {
         i32 sum = 0;
         TW_UNROLL for (int i = 0; i < 8; ++i) sum = dp4a(codes[i], 0x01010101u, sum);
         s.sums[at] = scale * static_cast<float>(sum);
+      }
+    }
+  }
+  // Encoded on the way, kFloats elements a lane.
+  TW_MEMBER static void stage_quantized(const Staged& s, const Args& args, i64 m0, i64 k0, i64 k_end, i64 ldx) {
+    constexpr int kFloats = 8, kPieces = KT / kFloats, kLanes = 32 / kFloats;
+    constexpr int kAhead = 4;  // loads in flight
+    const int thread = static_cast<int>(thread_x());
+    // Whole warps go around together: lanes share a block's scale.
+    for (int first = thread / 32 * 32; first < MT * kPieces; first += kAhead * kThreads) {
+      typename X::template Floats<kFloats> x[kAhead] = {};
+      TW_UNROLL for (int i = 0; i < kAhead; ++i) {
+        const int t = first + i * kThreads + thread % 32, m = t / kPieces;
+        const i64 k = k0 + t % kPieces * kFloats;
+        if (t < MT * kPieces && m0 + m < args.m && k < k_end)
+          X::template load_floats<kFloats>(x[i], static_cast<const u8*>(args.x.data) + (m0 + m) * data_stride<X>(ldx), k);
+      }
+      TW_UNROLL for (int i = 0; i < kAhead; ++i) {
+        const int t = first + i * kThreads + thread % 32, m = t / kPieces, j = t % kPieces * kFloats;
+        u32 codes[kFloats / 4];
+        const float scale = X::template code_lanes<kFloats>(x[i], codes);
+        float sum = 0;
+        if constexpr (W::kOffset) sum = scale * static_cast<float>(sum_lanes<kLanes>(dp4a(codes[0], 0x01010101u, dp4a(codes[1], 0x01010101u, 0))));
+        if (t >= MT * kPieces) continue;
+        *reinterpret_cast<u32x2*>(s.x + m * kXBytes + j / E * kUnitBytes + j % E) = {codes[0], codes[1]};
+        if (t % kLanes != 0) continue;
+        const int at = m * kScaleFloats + j / E * kUnitScales + j % E / 32;
+        s.scales[at] = scale;
+        if constexpr (W::kOffset) s.sums[at] = sum;
       }
     }
   }
@@ -235,7 +265,8 @@ struct Gemv {
     Accumulators acc = {};
     for (i64 u0 = u_begin; u0 < u_end; u0 += kUnits) {
       if (u0 != u_begin) sync_block();  // the piece before is no longer read
-      if constexpr (kInt) stage_codes(s, args, m0, u0 * E, u_end * E, ldx);
+      if constexpr (fmt::is_quantized<X>) stage_quantized(s, args, m0, u0 * E, u_end * E, ldx);
+      else if constexpr (kInt) stage_codes(s, args, m0, u0 * E, u_end * E, ldx);
       else stage_floats(s, args, m0, u0 * E, u_end * E, ldx);
       sync_block();
       TW_NO_UNROLL for (int i = 0; i < kUnits; i += DEPTH * kStep) {

@@ -20,6 +20,7 @@
 // 4 sums of 32 or 64 products; it has not been measured there.
 #pragma once
 #include "core/format.cuh"
+#include "core/quantized.cuh"
 #include "core/tiles.cuh"
 #include "gemm/epilogue.cuh"
 

@@ -259,6 +259,7 @@ class WarpgroupFamily final : public EnumeratedFamily {
     const Gemm* g = problem.gemm();
     if (!g) return "not a gemm";
     if (!arch.wgmma) return fmt::format("{} has no warpgroup matrix instructions", arch.name);
+    if (std::string why = x_comes_as_floats(*g); !why.empty()) return why;
     if (!kind_of(g->x)) return fmt::format("x={} is no operand of a warpgroup matrix instruction", g->x.name());
     const std::optional<Operands> o = operands(*g);
     if (!o && g->packing == Packing::none)

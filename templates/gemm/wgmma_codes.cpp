@@ -60,6 +60,7 @@ class WarpgroupCodesFamily final : public EnumeratedFamily {
     const Gemm* g = problem.gemm();
     if (!g) return "not a gemm";
     if (!arch.wgmma) return fmt::format("{} has no warpgroup matrix instructions", arch.name);
+    if (std::string why = x_comes_as_floats(*g); !why.empty()) return why;
     if (!blocks_of_bytes(g->x))
       return fmt::format("x={} is no format of signed bytes in blocks of 32, whose rows the copy engine can read", g->x.name());
     if (g->packing == Packing::none) return fmt::format("w={} is not packed as tiles", g->w.name());

@@ -27,6 +27,13 @@ void check_pair() {
     check<Plan, X, W, Epi>({m, m % 2 ? 130 : 1, kUnit * (m % 3 + 1), m % 3 ? 0 : 256, m % 2 * 3}, seed++);
 }
 
+// Where x is quantized on the way.
+template <class From>
+void check_quantized() {
+  check_pair<fmt::Quantized<fmt::q8_1, From>, fmt::q4_0>();
+  check_pair<fmt::Quantized<fmt::q8_1, From>, fmt::bf16>();
+}
+
 template <class X>
 void check_row() {
   check_pair<X, fmt::f32>();
@@ -78,6 +85,8 @@ TEST_CASE("reference: every pair of formats", "[gemm]") {
   SECTION("q4_0") { check_row<fmt::q4_0>(); }
   SECTION("q4_k") { check_row<fmt::q4_k>(); }
   SECTION("q8_0") { check_row<fmt::q8_0>(); }
+  SECTION("q8_1, quantized from f32") { check_quantized<fmt::f32>(); }
+  SECTION("q8_1, quantized from f16") { check_quantized<fmt::f16>(); }
   SECTION("q8_1") { check_row<fmt::q8_1>(); }
   SECTION("nvfp4") { check_row<fmt::nvfp4>(); }
   SECTION("e4m3_row") { check_row<fmt::e4m3_row>(); }

@@ -42,7 +42,8 @@ TEST_CASE("every family compiles for every target", "[archs]") {
   const Arch& target = archs()[number];
   const std::set<std::string_view> with_ends = {"sm_75", "sm_90a", "sm_120a"};
   for (const char* text :
-       {"gemm x=q8_1 w=q4_0 y=f32 m=1 n=4096 k=4096", "gemm x=q8_1 w=q4_k y=f16 m=64 n=4096 k=4096 bias=f32 act=silu",
+       {"gemm x=q8_1 w=q4_0 y=f32 m=1 n=4096 k=4096", "gemm x=q8_1 w=q4_k y=f32 m=4 n=4096 k=4096 x_from=bf16",
+        "gemm x=q8_1 w=q4_k y=f16 m=64 n=4096 k=4096 bias=f32 act=silu",
         "gemm x=f16 w=f16 y=f16 m=512 n=4096 k=4096", "gemm x=f16 w=nvfp4 y=f16 m=16 n=4096 k=4096 global=mul",
         "gemm x=f16 w=q8_0 y=bf16 m=7 n=33 k=96", "gemm x=f16 w=q4_0 y=f16 m=16 n=4096 k=4096 pack=tiles",
         "gemm x=bf16 w=nvfp4 y=f16 m=16 n=4096 k=4096 global=div pack=tiles",

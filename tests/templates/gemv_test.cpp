@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the family of few rows plans.
 #include <tilewright/arch.h>
+#include <tilewright/error.h>
 #include <tilewright/family.h>
+#include <tilewright/problem.h>
 
 #include "support/catch.h"
+#include "support/refusal.h"
+#include "templates/families.h"
 
 using namespace tilewright;
 
@@ -15,4 +19,43 @@ TEST_CASE("gemv: launches overlap the kernel before them where a target can", "[
     REQUIRE_FALSE(all.empty());
     for (const Candidate& c : all) CHECK(family("gemm", "gemv").source(problem, target, c).plan.overlap == (target.major >= 9));
   }
+}
+
+TEST_CASE("gemv: x may come as floats, which the kernel quantizes", "[gemv]") {
+  const std::string text = "gemm x=q8_1 w=q4_0 y=f32 m=1 n=256 k=1024 x_from=f16";
+  const Problem problem = Problem::parse(text);
+  CHECK(problem.text() == text);
+  CHECK(problem.gemm()->x_stored() == Format::parse("f16"));
+  CHECK_FALSE(problem == Problem::parse("gemm x=q8_1 w=q4_0 y=f32 m=1 n=256 k=1024"));
+  CHECK(problem.min_bytes() == Problem::parse("gemm x=f16 w=q4_0 y=f32 m=1 n=256 k=1024").min_bytes());
+  for (const Arch& target : archs()) {
+    INFO(target.name);
+    for (const std::int64_t m : {1, 8, 64}) {
+      const Problem p = problem.with_rows(m);
+      CHECK(family("gemm", "gemv").why_not(p, target).empty());
+      CHECK(family("gemm", "mma").why_not(p, target).find("x comes as f16") == 0);
+      if (target.wgmma) CHECK(family("gemm", "wgmma").why_not(p, target).find("x comes as f16") == 0);
+      for (const Candidate& c : family("gemm", "gemv").candidates(p, target)) {
+        const Source source = family("gemm", "gemv").source(p, target, c);
+        CHECK(source.text.find("tw::fmt::Quantized<tw::fmt::q8_1, tw::fmt::f16>") != std::string::npos);
+        break;
+      }
+    }
+  }
+  // Rows of floats, read sixteen bytes at a time.
+  const Contract contract = contract_for(problem);
+  CHECK(std::string(contract.strides.front().name) == "ldx");
+  CHECK(contract.strides.front().multiple == 8);
+  CHECK(contract_for(Problem::parse("gemm x=q8_1 w=q4_0 y=f32 m=1 n=256 k=1024 x_from=f32")).strides.front().multiple == 4);
+}
+
+TEST_CASE("gemv: x that comes as floats, where that cannot be", "[gemv]") {
+  const auto refused = [](const std::string& formats) {
+    const Error e = refusal("gemm m=1 n=256 k=1024 y=f32 " + formats);
+    return e.field() + "=" + e.value() + ": " + e.allowed();
+  };
+  CHECK(refused("x=q8_1 w=q4_0 x_from=q8_0") == "x_from=q8_0: f32, f16 or bf16");
+  CHECK(refused("x=q8_1 w=q4_0 x_from=int8") == "x_from=int8: f32, f16 or bf16");
+  CHECK(refused("x=f16 w=q4_0 x_from=f32") == "x_from=f32: left out: no kernel quantizes to x=f16 (to q8_1 some do); cast x first");
+  CHECK(refused("x=q8_1 w=q4_0 x_from=f32 pack=tiles").find("x_from=f32: left out with pack=tiles") == 0);
 }

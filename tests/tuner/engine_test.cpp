@@ -397,7 +397,8 @@ TEST_CASE("an engine says which problem to pack weights for", "[engine]") {
   // Nothing but the reference takes tiles on targets without their instructions.
   for (const char* text : {"gemm x=f16 w=q4_0 y=f32 m=2 n=128 k=192", "cast x=f32 y=q8_1 rows=4 cols=256"})
     CHECK(engine.packed(Problem::parse(text), arch("sm_80")) == Problem::parse(text));
-  for (const char* text : {"gemm x=f16 w=q4_0 y=f32 m=2 n=100 k=192", "gemm x=f32 w=q4_0 y=f32 m=2 n=128 k=192"})
+  for (const char* text : {"gemm x=f16 w=q4_0 y=f32 m=2 n=100 k=192", "gemm x=f32 w=q4_0 y=f32 m=2 n=128 k=192",
+                           "gemm x=q8_1 w=q4_0 y=f32 m=2 n=128 k=256 x_from=f32"})
     CHECK(engine.packed(Problem::parse(text), target()) == Problem::parse(text));
   for (const char* text : {"gemm x=f16 w=q4_0 y=f32 m=2 n=128 k=192", "gemm x=q8_1 w=q4_0 y=f32 m=2 n=128 k=256"}) {
     const Problem asked = Problem::parse(text);
@@ -437,6 +438,11 @@ TEST_CASE("prepared objects are told apart by every field but the rows", "[engin
   }
   CHECK_FALSE(equal(key("gemm x=e4m3_row w=e4m3_row y=f16 m=2 n=64 k=128"),
                     key("gemm x=e4m3_row w=e4m3_row y=f16 m=2 n=64 k=128 accum=fast")));
+  const auto from = key("gemm x=q8_1 w=q4_0 y=f32 m=2 n=64 k=64 x_from=f32");
+  for (const char* other : {"gemm x=q8_1 w=q4_0 y=f32 m=2 n=64 k=64", "gemm x=q8_1 w=q4_0 y=f32 m=2 n=64 k=64 x_from=f16"}) {
+    CHECK_FALSE(equal(from, key(other)));
+    CHECK(hash(from) != hash(key(other)));
+  }
 }
 
 TEST_CASE("a packed problem is tuned on packed weights", "[engine]") {

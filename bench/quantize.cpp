@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// `bench quantize`: float activations times weights by integer products. x becomes q8_1 by a cast in front of the gemm, or in the
+// gemm itself (x_from): the whole of it timed, side by side, cold.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "bench/bench.h"
+#include "bench/cuda.h"
+
+namespace tilewright::bench {
+namespace {
+
+constexpr double kColdBytes = 400e6;
+constexpr int kWarmRounds = 2;
+
+// One way from floats to y.
+class Way {
+ public:
+  Way(Engine& engine, const Cuda& cuda, const Device& device, const Problem& problem, const TunePolicy& policy)
+      : problem_(problem), task_(engine.task(problem, device.arch())) {
+    const Gemm& g = *problem.gemm();
+    if (!g.x_from) {
+      const Problem cast(Cast{Format::parse("f32"), g.x, g.m, g.k});
+      engine.tune(cast, device, policy);
+      cast_.emplace(engine.prepare(cast, device));
+    }
+    choice_ = engine.tune(problem, device, policy).choice.candidate;
+    task_.candidates = {choice_};
+    gemm_.emplace(engine.prepare(task_, device));
+
+    std::vector<Piece> pieces;
+    for (const Buffer& b : task_.buffers) {
+      Piece p;
+      p.bytes = b.row_bytes ? b.row_bytes * static_cast<std::size_t>(task_.rows) : b.bytes;
+      if (!b.output && b.fill) p.fill = [fill = b.fill](std::span<std::byte> bytes) { fill(bytes, 1); };
+      p.weights = b.name.starts_with("w."), p.scratch = b.scratch;
+      if (b.name == "x.data") x_ = static_cast<int>(pieces.size());
+      pieces.push_back(std::move(p));
+    }
+    if (cast_) {
+      Piece floats;
+      floats.bytes = static_cast<std::size_t>(g.m * g.k) * sizeof(float);
+      floats.fill = [](std::span<std::byte> bytes) {
+        auto* v = reinterpret_cast<float*>(bytes.data());
+        std::uint64_t state = 1;
+        for (std::size_t i = 0; i < bytes.size() / sizeof(float); ++i) {
+          state = state * 6364136223846793005ull + 1442695040888963407ull;
+          v[i] = static_cast<float>(state >> 40) * 0x1p-23f - 1.0f;
+        }
+      };
+      floats_ = static_cast<int>(pieces.size());
+      pieces.push_back(std::move(floats));
+    }
+    rotation_ = std::make_unique<Rotation>(cuda, device, pieces, kColdBytes);
+    const auto launch = [&](int i) {
+      const std::vector<void*> pointers = rotation_->pointers(i % rotation_->copies());
+      if (cast_) {
+        CastArgs args;
+        args.x.data = pointers[static_cast<std::size_t>(floats_)];
+        args.y.data = pointers[static_cast<std::size_t>(x_)];
+        args.rows = g.m;
+        cast_->launch(cuda.stream(), args);
+      }
+      gemm_->launch(cuda.stream(), task_.arguments(std::span(pointers).first(task_.buffers.size()), g.m), g.m, task_.cols);
+    };
+    launch(0);
+    cuda.microseconds([&] { launch(1); });
+    const double once = cuda.microseconds([&] { launch(rotation_->copies() - 1); });
+    replay_.emplace(cuda, rotation_->launches(once), launch);
+  }
+
+  void sample(bool counts) {
+    const double us = replay_->time();
+    if (counts) samples_.push_back(us);
+  }
+  double us() const { return median(samples_); }
+  Json json() const {
+    return {{"problem", problem_.text()}, {"choice", choice_.text()}, {"launches", cast_ ? 2 : 1}, {"us", us()}};
+  }
+
+ private:
+  Problem problem_;
+  Task task_;
+  Candidate choice_;
+  std::optional<Kernel> cast_, gemm_;
+  int x_ = 0, floats_ = -1;
+  std::unique_ptr<Rotation> rotation_;
+  std::optional<Replay> replay_;
+  std::vector<double> samples_;
+};
+
+}  // namespace
+
+Json quantizing(const Device& device, const Settings& settings) {
+  Options options = Options::from_env();
+  options.cache = settings.cache.empty() ? ":memory:" : settings.cache;
+  Engine engine(options);
+  const Cuda cuda(device, options.driver);
+  TunePolicy policy;
+  policy.max_candidates = settings.candidates;
+  policy.budget_seconds = settings.tune_seconds;
+  Table table({"weights", "m", "n", "k", "cast, gemm", "cast, gemm on tiles", "gemm with x_from", "speedup"});
+  Json rows = Json::array();
+  for (const char* w : {"q4_0", "q8_0"})
+    for (const auto& [n, k] : {std::pair{4096, 4096}, {14336, 4096}, {4096, 14336}})
+      for (const int m : {1, 4}) {
+        const std::string text = fmt::format("gemm x=q8_1 w={} y=f32 m={} n={} k={} weights=constant", w, m, n, k);
+        std::vector<std::unique_ptr<Way>> ways;
+        for (const char* more : {"", " pack=tiles", " x_from=f32"})
+          ways.push_back(std::make_unique<Way>(engine, cuda, device, Problem::parse(text + more), policy));
+        for (int round = -kWarmRounds; round < settings.rounds; ++round)
+          for (const auto& way : ways) way->sample(round >= 0);
+        const double apart = std::min(ways[0]->us(), ways[1]->us()), fused = ways[2]->us();
+        table.row({w, fmt::format("{}", m), fmt::format("{}", n), fmt::format("{}", k), fmt::format("{:.2f}", ways[0]->us()),
+                   fmt::format("{:.2f}", ways[1]->us()), fmt::format("{:.2f}", fused), fmt::format("{:.2f}", apart / fused)});
+        Json row = {{"w", w}, {"m", m}, {"n", n}, {"k", k}, {"speedup", apart / fused}, {"ways", Json::array()}};
+        for (const auto& way : ways) row["ways"].push_back(way->json());
+        rows.push_back(row);
+      }
+  fmt::print("{}", table.text());
+  return rows;
+}
+
+}  // namespace tilewright::bench
