@@ -153,6 +153,7 @@ TEST_CASE("cli: run without a GPU computes on the CPU, says so, and checks") {
        {"\"gemm x=q8_1 w=q4_k y=f32 m=3 n=384 k=1536\" --tensor blk.0.ffn_down.weight.q4_k ",
         "\"gemm x=f16 w=f16 y=f16 m=3 n=384 k=384 bias=f32 act=gelu\" --tensor blk.0.attn_q.weight.f16 ",
         "\"gemm x=q8_1 w=q8_0 y=f32 m=3 n=384 k=1536\" --tensor blk.0.ffn_down.weight ",
+        "\"gemm x=q8_1 x_from=bf16 w=q8_0 y=f32 m=3 n=384 k=1536\" --tensor blk.0.ffn_down.weight ",
         "\"cast x=f32 y=q8_0 rows=384 cols=1536\" --tensor blk.0.ffn_down.weight "})
     CHECK(tool(std::string("run --json ") + problem + kModel).json()["verified"] == true);
 

@@ -150,6 +150,22 @@ TEST_CASE("a gemm's buffers, arguments and sizes", "[task]") {
   CHECK(args.m == 3);
 }
 
+TEST_CASE("x that comes as floats is filled as such, whole blocks of what it becomes", "[task]") {
+  Task t = task_of("gemm x=q8_1 w=q4_0 y=f32 m=3 n=48 k=64 x_from=bf16");
+  CHECK(t.key == "gemm x=q8_1 w=q4_0 y=f32 m=4 n=48 k=64 x_from=bf16");
+  const Buffer& x = t.buffers.front();
+  CHECK(x.name == "x.data");
+  CHECK(x.row_bytes == 128);
+  std::vector<std::byte> bytes(4 * x.row_bytes);
+  x.fill(bytes, 1);
+  std::vector<float> values(4 * 64);
+  Format::parse("bf16").info().decode({bytes.data(), nullptr, nullptr}, 4, 64, values.data());
+  float largest = 0;
+  for (float v : values) largest = std::max(largest, std::fabs(v));
+  CHECK(largest > 1);  // near one, as other x is
+  CHECK(largest < 8);
+}
+
 TEST_CASE("a workspace is scratch, neither filled nor compared", "[task]") {
   Task t = task_of("gemm x=f16 w=f16 y=f16 m=3 n=48 k=64 workspace=65536");
   const Buffer& b = t.buffers.back();
