@@ -181,7 +181,8 @@ void gemm_checks(Suite& s) {
   const int most = s.extent() == Extent::quick ? 4 : 24;
   std::vector<std::string> samples;
   for (const char* formats :
-       {"x=q8_1 w=q4_0 y=f32", "x=q8_1 w=q4_k y=f32", "x=q8_1 w=q8_0 y=f16", "x=q8_1 w=nvfp4 y=bf16 global=mul", "x=q8_1 x_from=f32 w=q4_0 y=f32", "x=q8_1 x_from=f16 w=q4_k y=f16",
+       {"x=q8_1 w=q4_0 y=f32", "x=q8_1 w=q4_k y=f32", "x=q8_1 w=q8_0 y=f16", "x=q8_1 w=nvfp4 y=bf16 global=mul",
+        "x=q8_1 x_from=f32 w=q4_0 y=f32", "x=q8_1 x_from=f16 w=q4_k y=f16",
         "x=f16 w=f16 y=f16", "x=bf16 w=bf16 y=bf16", "x=f16 w=q4_0 y=f16", "x=bf16 w=q4_k y=bf16",
         "x=f16 w=nvfp4 y=f16 global=mul", "x=f32 w=f32 y=f32", "x=int8 w=int8 y=int32 bias=int32",
         "x=int8 w=int8 y=bf16 alpha=0.001", "x=int8 w=int8_row y=int8 alpha=0.01 y_scale=0.5", "x=e4m3 w=e4m3 y=bf16",
