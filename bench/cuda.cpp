@@ -176,6 +176,18 @@ double Replay::sustained(double seconds) const {
   return sum / count / launches_;
 }
 
+std::vector<Piece> pieces_of(const Task& task) {
+  std::vector<Piece> pieces;
+  for (const Buffer& b : task.buffers) {
+    Piece p;
+    p.bytes = b.row_bytes ? b.row_bytes * static_cast<std::size_t>(task.rows) : b.bytes;
+    if (!b.output && b.fill) p.fill = [fill = b.fill](std::span<std::byte> bytes) { fill(bytes, 1); };
+    p.weights = b.name.starts_with("w."), p.scratch = b.scratch;
+    pieces.push_back(std::move(p));
+  }
+  return pieces;
+}
+
 Rotation::Rotation(const Cuda& cuda, const Device& device, std::span<const Piece> pieces, double cold_bytes) {
   std::size_t scratch = 0, weight_bytes = 0;
   for (const Piece& p : pieces) {

@@ -13,6 +13,7 @@
 
 #include <tilewright/kernel.h>
 #include <tilewright/memory.h>
+#include <tilewright/task.h>
 
 namespace tilewright::bench {
 
@@ -71,6 +72,9 @@ struct Piece {
   bool weights = false;
   bool scratch = false;  // one for all copies, zero at first
 };
+
+// What a task's launches read and write, of all its rows, filled as the tuner fills them.
+std::vector<Piece> pieces_of(const Task& task);
 
 // Equal copies of some pieces, as many as make up more than `cold_bytes` of weights, at least two.
 class Rotation {

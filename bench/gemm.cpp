@@ -212,16 +212,7 @@ class GemmBench {
       }
     }
     // All of the job's kernels run over the inputs of the largest m.
-    const Task& largest = all.back().task;
-    std::vector<Piece> pieces;
-    for (const Buffer& b : largest.buffers) {
-      Piece p;
-      p.bytes = b.row_bytes ? b.row_bytes * static_cast<std::size_t>(largest.rows) : b.bytes;
-      if (!b.output && b.fill) p.fill = [fill = b.fill](std::span<std::byte> bytes) { fill(bytes, 1); };
-      p.weights = b.name.starts_with("w."), p.scratch = b.scratch;
-      pieces.push_back(std::move(p));
-    }
-    const Rotation rotation(*cuda_, device_, pieces, kColdBytes);
+    const Rotation rotation(*cuda_, device_, pieces_of(all.back().task), kColdBytes);
     for (Ours& o : all) {
       const auto launch = [&](int i) {
         const std::vector<void*> pointers = rotation.pointers(i % rotation.copies());

@@ -3,6 +3,7 @@
 // gemm itself (x_from): the whole of it timed, side by side, cold.
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <memory>
 
 #include "bench/bench.h"
@@ -29,15 +30,9 @@ class Way {
     task_.candidates = {choice_};
     gemm_.emplace(engine.prepare(task_, device));
 
-    std::vector<Piece> pieces;
-    for (const Buffer& b : task_.buffers) {
-      Piece p;
-      p.bytes = b.row_bytes ? b.row_bytes * static_cast<std::size_t>(task_.rows) : b.bytes;
-      if (!b.output && b.fill) p.fill = [fill = b.fill](std::span<std::byte> bytes) { fill(bytes, 1); };
-      p.weights = b.name.starts_with("w."), p.scratch = b.scratch;
-      if (b.name == "x.data") x_ = static_cast<int>(pieces.size());
-      pieces.push_back(std::move(p));
-    }
+    std::vector<Piece> pieces = pieces_of(task_);
+    for (std::size_t i = 0; i < task_.buffers.size(); ++i)
+      if (task_.buffers[i].name == "x.data") x_ = static_cast<int>(i);
     if (cast_) {
       Piece floats;
       floats.bytes = static_cast<std::size_t>(g.m * g.k) * sizeof(float);
@@ -114,6 +109,8 @@ Json quantizing(const Device& device, const Settings& settings) {
         const double apart = std::min(ways[0]->us(), ways[1]->us()), fused = ways[2]->us();
         table.row({w, fmt::format("{}", m), fmt::format("{}", n), fmt::format("{}", k), fmt::format("{:.2f}", ways[0]->us()),
                    fmt::format("{:.2f}", ways[1]->us()), fmt::format("{:.2f}", fused), fmt::format("{:.2f}", apart / fused)});
+        fmt::print("{} m={} {}x{}: {:.2f} us, {:.2f} apart\n", w, m, n, k, fused, apart);
+        std::fflush(stdout);
         Json row = {{"w", w}, {"m", m}, {"n", n}, {"k", k}, {"speedup", apart / fused}, {"ways", Json::array()}};
         for (const auto& way : ways) row["ways"].push_back(way->json());
         rows.push_back(row);
