@@ -17,6 +17,9 @@
 
 namespace tilewright::bench {
 
+inline constexpr double kColdBytes = 4e8;  // of weights, at least, that timed launches rotate over
+inline constexpr int kWarmRounds = 2;      // of samples that do not count
+
 class Cuda {
  public:
   // Makes the device's primary context current for this thread, which is what a library of the CUDA runtime launches

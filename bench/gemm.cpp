@@ -417,9 +417,7 @@ class GemmBench {
     return json;
   }
 
-  static constexpr double kColdBytes = 4e8;
   static constexpr std::int64_t kFewTokens = 64;
-  static constexpr int kWarmRounds = 2;
   static constexpr std::chrono::seconds kRecovery{1};  // after kernels in a row, of the clock
 
   const Settings& settings_;

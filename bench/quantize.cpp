@@ -12,9 +12,6 @@
 namespace tilewright::bench {
 namespace {
 
-constexpr double kColdBytes = 400e6;
-constexpr int kWarmRounds = 2;
-
 // One way from floats to y.
 class Way {
  public:

@@ -21,6 +21,9 @@ struct Matrix {
 // The streams of a matrix at the pointers that `pointer` gives for their numbers.
 Operand operand_over(Format f, const std::function<void*(int)>& pointer);
 
+// Makes them, in `streams`, which is empty.
+MutableOperand streams_of(Format f, std::int64_t rows, std::int64_t cols, std::vector<std::vector<std::byte>>& streams);
+
 // Normal values of deviation `spread`, encoded by the format's own encoder.
 Matrix make(const Device& device, Format f, std::int64_t rows, std::int64_t cols, unsigned seed, float spread = 1.0f);
 

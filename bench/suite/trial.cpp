@@ -215,14 +215,6 @@ std::size_t Trial::index(std::string_view name) const {
   throw Error(ErrorCode::invalid_argument, "buffer", std::string(name), "one of the task's");
 }
 
-MutableOperand Trial::streams_of(Format f, std::int64_t rows, std::int64_t cols,
-                                 std::vector<std::vector<std::byte>>& streams) {
-  for (std::size_t i = 0; i < f.info().streams.size(); ++i)
-    streams.emplace_back(static_cast<std::size_t>(f.stream_bytes(static_cast<int>(i), rows, cols)));
-  const Operand o = operand_over(f, [&](int i) { return streams[static_cast<std::size_t>(i)].data(); });
-  return {const_cast<void*>(o.data), const_cast<void*>(o.scales), const_cast<float*>(o.global)};
-}
-
 Memory Trial::pad(int stream, std::int64_t m, std::int64_t by) {
   const std::size_t row = static_cast<std::size_t>(gemm_.x_stored().stream_bytes(stream, 1, gemm_.k));
   const std::size_t stride = static_cast<std::size_t>(gemm_.x_stored().stream_bytes(stream, 1, gemm_.k + by));

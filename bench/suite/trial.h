@@ -122,8 +122,6 @@ class Trial {
 
  private:
   std::size_t index(std::string_view name) const;
-  static MutableOperand streams_of(Format f, std::int64_t rows, std::int64_t cols,
-                                   std::vector<std::vector<std::byte>>& streams);
   // The first m rows of one of x's streams, further apart, NaN between them where there is one.
   Memory pad(int stream, std::int64_t m, std::int64_t by);
   std::string compare(const std::vector<std::byte>& got, std::int64_t m, const Judge& own);

@@ -35,11 +35,10 @@ TEST_CASE("gemv: x may come as floats, which the kernel quantizes", "[gemv]") {
       CHECK(family("gemm", "gemv").why_not(p, target).empty());
       CHECK(family("gemm", "mma").why_not(p, target).find("x comes as f16") == 0);
       if (target.wgmma) CHECK(family("gemm", "wgmma").why_not(p, target).find("x comes as f16") == 0);
-      for (const Candidate& c : family("gemm", "gemv").candidates(p, target)) {
-        const Source source = family("gemm", "gemv").source(p, target, c);
-        CHECK(source.text.find("tw::fmt::Quantized<tw::fmt::q8_1, tw::fmt::f16>") != std::string::npos);
-        break;
-      }
+      const std::vector<Candidate> all = family("gemm", "gemv").candidates(p, target);
+      REQUIRE_FALSE(all.empty());
+      const Source source = family("gemm", "gemv").source(p, target, all.front());
+      CHECK(source.text.find("tw::fmt::Quantized<tw::fmt::q8_1, tw::fmt::f16>") != std::string::npos);
     }
   }
   // Rows of floats, read sixteen bytes at a time.
