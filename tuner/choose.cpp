@@ -160,6 +160,9 @@ tuner::SearchRequest Engine::Impl::search_request(const Problem& problem, const 
   tuner::SearchRequest request;
   request.policy = policy;
   request.fallback = ranked->back().candidate;
+  request.offers = [ranked](const Candidate& candidate) {
+    return std::any_of(ranked->begin(), ranked->end(), [&](const tuner::Ranked& r) { return r.candidate == candidate; });
+  };
   auto take = [&](int most) {
     for (int i : tuner::select(*ranked, most))
       request.candidates.push_back((*ranked)[static_cast<std::size_t>(i)].candidate);

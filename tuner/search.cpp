@@ -111,22 +111,22 @@ void Search::load_history() {
   }
 }
 
-// A stored choice answers if nothing new could beat it: every candidate has been tried before.
+// A stored choice answers while the space still has it; an exhaustive search wants every candidate to have been tried.
 bool Search::answered_by_history() {
   if (policy_.retune) return false;
   std::optional<StoredChoice> choice = context_.store.find_choice(choice_key_, task_.key);
   if (!choice) return false;
-  bool known = false;
-  for (const Candidate& c : request_.candidates) known |= c == choice->candidate;
+  const auto offered = [&](const Candidate& candidate) {
+    const std::vector<Candidate>& all = request_.candidates;
+    return request_.offers ? request_.offers(candidate) : std::find(all.begin(), all.end(), candidate) != all.end();
+  };
   // Without history (a shipped choice, or another driver's) the choice is still the best there is to know.
   for (const Candidate& c : request_.candidates)
     if (!history_.empty() && policy_.exhaustive && !history_.count(c.text())) return false;
-  if (!known) return false;
+  if (!offered(choice->candidate)) return false;
   report_.choice = {choice->candidate, Grade::exact, choice->microseconds};
-  for (const Candidate& c : request_.candidates) {
-    auto it = history_.find(c.text());
-    if (it != history_.end()) report_.outcomes.push_back(it->second);
-  }
+  for (const auto& [text, outcome] : history_)
+    if (offered(outcome.candidate)) report_.outcomes.push_back(outcome);
   report_.stopped = "all";
   return true;
 }

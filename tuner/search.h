@@ -28,6 +28,8 @@ struct SearchRequest {
   std::vector<Candidate> candidates;  // in the order to try; the default first. Not empty
   Candidate fallback;                 // used, never stored, when all of them fail
   TunePolicy policy;
+  // Whether a candidate is of the space, though it may not be among `candidates`. Empty: these are all.
+  std::function<bool(const Candidate&)> offers;
   // Asked for more when `candidates` are through and fewer than policy.max_candidates were tried: what to try next,
   // given every outcome so far. May be empty, and may answer with nothing.
   std::function<std::vector<Candidate>(const std::vector<Outcome>& outcomes, int most)> refine;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Engine, whole: real templates, the real compiler, the driver double, kernels computed on the host. Small problems.
+#include <algorithm>
 #include <fstream>
 #include <thread>
 
@@ -8,7 +9,9 @@
 #include "jit/device.h"
 #include "tuner/build.h"
 #include "tuner/engine_impl.h"
+#include "tuner/keys.h"
 #include "tuner/rank.h"
+#include "tuner/task.h"
 #include "tuner/tuner_test.h"
 
 using namespace tilewright;
@@ -96,6 +99,28 @@ TEST_CASE("prewarm, then prepare and tune compile nothing, and tuning verifies r
   retune.retune = true;
   CHECK(engine.tune(small(), device, retune).choice.candidate == r.choice.candidate);
   engine.prepare(small(), device);  // with the new choice
+  CHECK(engine.stats().compiled == 0);
+}
+
+TEST_CASE("a choice that a search was led to answers the next one", "[engine]") {
+  TempDir dir;
+  FakeGpu gpu;
+  const Device device = gpu.device();
+  const Problem problem = tuner::bucketed(small());
+  const std::vector<tuner::Ranked> ranked = tuner::rank(problem, target(), tuner::model_of(device));
+  // One that no search begins with.
+  const std::vector<int> first = tuner::select(ranked, TunePolicy().max_candidates);
+  std::size_t late = 0;
+  while (std::find(first.begin(), first.end(), static_cast<int>(late)) != first.end()) ++late;
+  REQUIRE(late < ranked.size());
+  Engine engine(options(dir / "c.db"));
+  StoredChoice choice;
+  choice.problem = problem.text(), choice.candidate = ranked[late].candidate, choice.microseconds = 5;
+  REQUIRE(engine.store().put_choice(tuner::choice_key(device), choice));
+  const TuneReport r = engine.tune(small(), device);
+  CHECK(r.choice.candidate == choice.candidate);
+  CHECK(r.choice.grade == Grade::exact);
+  CHECK(r.measured == 0);
   CHECK(engine.stats().compiled == 0);
 }
 
