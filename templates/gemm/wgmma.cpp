@@ -444,6 +444,7 @@ class WarpgroupFamily final : public EnumeratedFamily {
     t.mma_ops = 2.0 * tiles_m * tiles_n * k.columns() * k.bn() * static_cast<double>(g.k);
     t.mma_rate = (o.element == 1 ? 2.75 : 1.5) * std::min(1.0, k.columns() / 64.0 + 0.25);
     t.mma_in_flight = 32;
+    t.later_waves = 0.6;  // blocks stay, and fetch the next tile while one is stored (docs/measurement-log.md)
     const bool shares = k.tail == tw::gemm::kStreamK && k.bm > kFewTokens;
     const double parts = shares ? 1 + parts_cost(o) * arch.typical_sms / (tiles_m * tiles_n) : 1;
     t.mma_ops *= parts;
