@@ -34,6 +34,8 @@ int main(int argc, char** argv) {
   app.add_option("--sustained", settings.sustained,
                  "gemm: also time many tokens in a row for so many seconds, at the clock that power then leaves");
   app.add_option("--rounds", settings.rounds, "gemm: timed replays")->check(CLI::Range(1, 1000));
+  app.add_flag("--profile", settings.profile, "gemm: time nothing; launch each kernel and its fastest rival once, for a profiler that waits "
+                                              "to be told (bench/counters.sh)");
   CLI11_PARSE(app, argc, argv);
   settings.self = argv[0];
   try {

@@ -19,6 +19,7 @@ struct Settings {
   double tune_seconds = 6;             // of each problem
   int candidates = 16, rounds = 11;
   double sustained = 0;  // seconds in a row of each kernel that has a rival, besides; 0: none
+  bool profile = false;  // instead of timing: one launch of each kernel and of its fastest rival, for a profiler
 };
 
 Json compile_times();                                        // offline.cpp: no device needed

@@ -438,6 +438,7 @@ Rival::Rival(const CublasLt& library, const Cuda& cuda, const Device& device, co
       struct Timed {
         double microseconds;
         Replay replay;
+        std::function<void(int)> launch;
         double error;
       };
       std::vector<Timed> timed;
@@ -456,12 +457,13 @@ Rival::Rival(const CublasLt& library, const Cuda& cuda, const Device& device, co
           worst_error = std::max(worst_error, error);
           continue;
         }
-        Replay replay(cuda, rotation.launches(once), [&](int i) {
-          if (const int status = plan->launch(algorithm, i % rotation.copies(), cuda.stream()))
+        const auto launch = [&cuda, &rotation, &algorithm, from = plan.get()](int i) {
+          if (const int status = from->launch(algorithm, i % rotation.copies(), cuda.stream()))
             throw Error(ErrorCode::driver_failed, "cublasLtMatmul", fmt::format("status {}", status), "success");
-        });
+        };
+        Replay replay(cuda, rotation.launches(once), launch);
         const double us = replay.time();
-        timed.push_back({us, std::move(replay), error});
+        timed.push_back({us, std::move(replay), launch, error});
         std::sort(timed.begin(), timed.end(),
                   [](const Timed& p, const Timed& q) { return p.microseconds < q.microseconds; });
         if (timed.size() > kFinalists) timed.pop_back();
@@ -475,7 +477,7 @@ Rival::Rival(const CublasLt& library, const Cuda& cuda, const Device& device, co
         notes_.push_back(fmt::format("{}: an algorithm is off by {:.3g} and was left out", v.name, worst_error));
       for (Timed& t : timed)
         if (t.microseconds <= kClose * timed.front().microseconds)
-          times_.push_back({v.name, tried, t.error, {}, 0, std::move(t.replay)});
+          times_.push_back({v.name, tried, t.error, {}, 0, std::move(t.replay), std::move(t.launch)});
       plans_.push_back(std::move(plan));
     } catch (const Error& e) {
       if (e.code() != ErrorCode::unsupported) throw;

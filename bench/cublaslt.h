@@ -44,6 +44,7 @@ struct RivalTime {
   std::vector<double> samples;  // microseconds per launch, one a round
   double sustained = 0;         // the same in a row
   Replay replay;
+  std::function<void(int)> launch;  // the i-th of the replay's; as long as its Rival lives
 };
 
 class Rival {

@@ -69,6 +69,8 @@ struct Cuda::Driver {
   Function<void*, void*> event_record{library, "cuEventRecord"};
   Function<void*> event_synchronize{library, "cuEventSynchronize"};
   Function<float*, void*, void*> event_elapsed{library, "cuEventElapsedTime"};
+  Function<> profiler_start{library, "cuProfilerStart"};
+  Function<> profiler_stop{library, "cuProfilerStop"};
 };
 
 Cuda::Cuda(const Device& device, const std::string& driver)
@@ -110,6 +112,14 @@ double Cuda::microseconds(const std::function<void()>& enqueue) const {
   float milliseconds = 0;
   driver_->event_elapsed(&milliseconds, start_, stop_);
   return 1000.0 * milliseconds;
+}
+
+void Cuda::profiled(const std::function<void()>& enqueue) const {
+  driver_->synchronize();
+  driver_->profiler_start();
+  enqueue();
+  driver_->synchronize();
+  driver_->profiler_stop();
 }
 
 Replay::Replay(const Cuda& cuda, int launches, const std::function<void(int)>& launch)

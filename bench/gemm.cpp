@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <list>
 #include <thread>
 #include <utility>
@@ -219,6 +220,10 @@ class GemmBench {
         o.kernel->launch(cuda_->stream(), o.task.arguments(pointers, o.m), o.m, o.task.cols);
       };
       launch(0);
+      if (settings_.profile) {
+        profile(job, o, "", launch);
+        continue;
+      }
       cuda_->microseconds([&] { launch(1); });
       const double once = cuda_->microseconds([&] { launch(rotation.copies() - 1); });
       o.replay.emplace(*cuda_, rotation.launches(once), launch);
@@ -230,6 +235,15 @@ class GemmBench {
     } catch (const Error& e) {
       if (e.code() == ErrorCode::driver_failed) device_.synchronize();
       no_rival = e.what();
+    }
+    if (settings_.profile) {
+      RivalTime* fastest = nullptr;
+      double least = 0;
+      if (other)
+        for (RivalTime& t : other->times())
+          if (const double us = t.replay.time(); !fastest || us < least) fastest = &t, least = us;
+      if (fastest) profile(job, all.front(), fastest->name, fastest->launch);
+      return;
     }
     if (other)
       for (RivalTime& t : other->times()) t.samples.clear(), t.sustained = 0;
@@ -251,6 +265,14 @@ class GemmBench {
       std::this_thread::sleep_for(kRecovery);
     }
     for (Ours& o : all) conclude(job, o, all.front(), other, no_rival);
+  }
+
+  // Of one of ours, or of the rival by this name.
+  void profile(const Job& job, const Ours& o, const std::string& rival, const std::function<void(int)>& launch) {
+    cuda_->profiled([&] { launch(1); });
+    const std::string choice = rival.empty() ? o.report.choice.candidate.text() : std::string();
+    profiled_.push_back({{"label", job.row->label}, {"m", o.m}, {"n", job.shape.n}, {"k", job.shape.k}, {"problem", o.text}, {"rival", rival}, {"choice", choice}});
+    fmt::print("{} m={} {}x{}: {}\n", job.row->label, o.m, job.shape.n, job.shape.k, rival.empty() ? choice : rival);
   }
 
   static Measured result(const Job& job, std::int64_t m, double weight_bytes) {
@@ -329,6 +351,7 @@ class GemmBench {
   }
 
   Json report() {
+    if (settings_.profile) return {{"profiled", profiled_}};
     Table table({"row", "m", "n x k", "us", "", "rival us", "rival", "reached", "in a row", "target", "", "choice"});
     Json json;
     json["read_ceiling_tbps"] = ceiling_;
@@ -430,6 +453,7 @@ class GemmBench {
   std::unique_ptr<CublasLt> library_;
   std::list<std::pair<std::string, std::unique_ptr<Rival>>> rivals_;  // oldest first
   std::vector<Measured> results_;
+  Json profiled_ = Json::array();  // in the order of launches
   Json rival_json_;
 };
 
