@@ -64,8 +64,6 @@ void check_x_from(const Gemm& g) {
   if (!fast_path(g.x).code_lanes)
     throw Error(ErrorCode::unsupported, "x_from", name,
                 fmt::format("left out: no kernel quantizes to x={} (to q8_1 some do); cast x first", g.x.name()));
-  if (g.packing != Packing::none)
-    throw Error(ErrorCode::unsupported, "x_from", name, "left out with pack=tiles: kernels for tiles read x as its format stores it");
   check_matrix("x_from", *g.x_from, g.m, g.k, "k");
 }
 

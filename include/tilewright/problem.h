@@ -44,8 +44,8 @@ struct Gemm {
   int group = 0;       // 0: the format's own
   Global global = Global::none;
   // Floats that x arrives as, in x's place in GemmArgs, for the kernel to quantize by x's default encoder: what a Cast and then the
-  // same Gemm on its result give, without the launch between. For few tokens (`gemv`): each block quantizes the rows it reads. Only
-  // where x is q8_1, and w is not packed.
+  // same Gemm on its result give, without the launch between. Each block quantizes what it reads: for few tokens (`gemv`), with packed
+  // weights for one (`wgmma`: more are computed one after the other). Only where x is q8_1.
   std::optional<Format> x_from = {};
   std::optional<Format> bias;  // [n]
   Activation act = Activation::none;

@@ -103,7 +103,8 @@ TW_DEVICE i32 centred(i32 sum, const fmt::ZeroPointItem& x, const fmt::ZeroPoint
 template <class X, bool codes> struct OperandOf { using type = typename X::Element; };
 template <class X> struct OperandOf<X, true> { using type = i8; };
 
-// Bytes from one row of a format's stream to the next; of scales that scale_rows rows share, to the next rows' that do.
+// Bytes from one row of a format's stream to the next; of scales that scale_rows rows share, to the next rows' that do. (Rows whose
+// elements are whole bytes need not be whole blocks apart: floats that the kernel quantizes.)
 template <class F> TW_DEVICE i64 data_stride(i64 cols) {
   if constexpr (F::kDataBytes % F::kBlock == 0) return cols * (F::kDataBytes / F::kBlock);
   else return cols / F::kBlock * F::kDataBytes;

@@ -73,6 +73,7 @@ struct Operands {  // what the kernel needs to know of a problem's formats
   bool blocks;            // w has scales of blocks, and x may (gemm/block_scales.cuh)
   bool codes;             // x is blocks of bytes with scales
   int row_panel;          // bytes of a row of x and a panel, in shared memory
+  std::int64_t quantized; // columns of x that arrive as floats; 0: none
 
   int panel_k() const { return tiles ? tiles->panel_k : kPanelBytes / element; }
   // Scales that the operand cannot hold: a panel's products and the sums are kept apart (Tile::kDeferred).
@@ -137,12 +138,13 @@ std::optional<Operands> operands(const Gemm& g) {
                   g.accumulation == Accumulation::fast,
                   !tiles && blocks(g.w),
                   codes,
-                  codes ? fast_path(g.x).raw_bytes(kPieceK) / kTogether : kPanelBytes};
+                  codes ? fast_path(g.x).raw_bytes(kPieceK) / kTogether : kPanelBytes,
+                  g.x_from ? g.k : 0};
 }
 
 // Mirror Warpgroups::kStageBytes and kSharedBytes; the generated source asserts the latter.
 int stage_bytes(const Knobs& k, const Operands& o) {
-  const int x = (k.panels * k.bm * o.row_panel + 127) / 128 * 128;
+  const int x = o.quantized ? 0 : (k.panels * k.bm * o.row_panel + 127) / 128 * 128;
   if (!o.tiles) return x + k.panels * k.bn() * kPanelBytes;
   const int bk = k.panels * o.panel_k();
   const int chunks = o.tiles->scale_bytes ? std::max(1, bk / o.tiles->scale_k) : 0;
@@ -150,13 +152,18 @@ int stage_bytes(const Knobs& k, const Operands& o) {
   const int w = strips * (k.panels * 512 * o.tiles->words + chunks * kStripRows * o.tiles->scale_bytes);
   return x + (w + kAtom - 1) / kAtom * kAtom;
 }
+// Of x, where the kernel encodes it: a block's part of the row.
+int quantized_bytes(const Knobs& k, const Operands& o) {
+  const std::int64_t bk = static_cast<std::int64_t>(k.panels) * o.panel_k(), stages = (o.quantized + bk - 1) / bk;
+  return static_cast<int>(((stages + k.split - 1) / k.split * k.panels * o.row_panel + 15) / 16 * 16);
+}
 int shared_bytes(const Knobs& k, const Operands& o, bool shelf) {
   const int slot = k.parts() * k.columns() * (k.bn() / k.split) * 4;
   const int turn = shelf           ? tw::gemm::shelf_bytes(k.bm, k.bn(), k.turned, o.y_bytes)
                    : k.parts() > 1 ? 2 * slot
                    : k.turned      ? 4 * k.groups * tw::gemm::turned_outlet_bytes(o.y_bytes, o.c_bytes)
                                    : k.groups * tw::gemm::outlet_bytes(k.columns(), o.y_bytes, o.c_bytes);
-  return k.stages * stage_bytes(k, o) + turn + (k.turned ? 0 : k.math_groups() * k.columns() * o.row_bytes) + 16 * k.stages +
+  return k.stages * stage_bytes(k, o) + turn + quantized_bytes(k, o) + (k.turned ? 0 : k.math_groups() * k.columns() * o.row_bytes) + 16 * k.stages +
          (k.tail == tw::gemm::kStreamK || shelf ? 16 * k.groups : k.parts() > 1 || k.tail == tw::gemm::kClusterTail ? 16 : 0) +
          (k.tail == tw::gemm::kQueue ? 4 * k.stages : 0);
 }
@@ -259,14 +266,16 @@ class WarpgroupFamily final : public EnumeratedFamily {
     const Gemm* g = problem.gemm();
     if (!g) return "not a gemm";
     if (!arch.wgmma) return fmt::format("{} has no warpgroup matrix instructions", arch.name);
-    if (std::string why = x_comes_as_floats(*g); !why.empty()) return why;
+    if (std::string why = x_comes_as_floats(*g); !why.empty() && g->packing == Packing::none) return why;
     if (!kind_of(g->x)) return fmt::format("x={} is no operand of a warpgroup matrix instruction", g->x.name());
     const std::optional<Operands> o = operands(*g);
     if (!o && g->packing == Packing::none)
       return fmt::format("w={} does not go with x={} unless it is packed as tiles", g->w.name(), g->x.name());
     if (!o) return fmt::format("w={} has no tiles for x={}", g->w.name(), g->x.name());
     if (g->k % o->panel_k() != 0) return fmt::format("k = {}: a multiple of {} is needed", g->k, o->panel_k());
-    if (o->codes && g->m > kFewTokens) return fmt::format("m = {}: of x={} {} tokens at most", g->m, g->x.name(), kFewTokens);
+    if (o->quantized && g->k % (kTaken * o->panel_k()) != 0)
+      return fmt::format("k = {}: with x_from a multiple of {} is needed", g->k, kTaken * o->panel_k());
+    if (o->codes && g->m > kFewTokens && !o->quantized) return fmt::format("m = {}: of x={} {} tokens at most", g->m, g->x.name(), kFewTokens);
     if (o->deferred() && o->tiles && g->k / o->panel_k() % 2 != 0)
       return fmt::format("k = {}: a multiple of {} is needed", g->k, 2 * o->panel_k());
     if (std::string why = no_sums(*g); !why.empty()) return why;
@@ -322,7 +331,7 @@ class WarpgroupFamily final : public EnumeratedFamily {
             if ((strips == 1 || bm <= 128) && (cluster == 1 || g.m > 128)) add({bm, strips, 2, 1, 1, 0, cluster, 1, 0, 1});
       return out;
     }
-    if (g.m > kFewTokens) {
+    if (g.m > kFewTokens && !o.quantized) {
       for (const Tile& t : large_tiles(g, o, arch))
         for (int cluster : {1, 2}) {
           if (t.tail ? cluster == 1 : cluster == 2 && (t.turned ? g.m : g.n) <= kStripRows * t.strips * t.groups) continue;
@@ -344,7 +353,7 @@ class WarpgroupFamily final : public EnumeratedFamily {
     // Codes are multiplied by single warps where those may, and then several panels at a time; with more tokens by warpgroups
     // side by side, unless their products are kept apart.
     const int warps = o.codes || (o.tiles && !is_fp8(o.kind) && g.m <= 16);
-    const int bm = few_rows(g.m, warps && (!o.codes || panels_of_k % kTaken == 0));
+    const int bm = few_rows(o.quantized ? 1 : g.m, warps && (!o.codes || panels_of_k % kTaken == 0));
     const int least_panels = panels_of_k % 2 != 0 ? 1 : warps && panels_of_k % 4 == 0 ? 4 : 2;
     const int most_panels = panels_of_k % 2 != 0 ? 1 : 8;
     const int most_kgroups = !o.tiles || (warps && o.element == 2) ? 2 : warps || o.deferred() ? 4 : 1;
@@ -386,10 +395,12 @@ class WarpgroupFamily final : public EnumeratedFamily {
     s.name = "gemm/wgmma";
     s.includes = includes_for(g, "gemm/wgmma.cuh");
     if (!k.warps) s.prelude = wgmma_text(k.turned ? kind_of(g.x, g.w) : kind_of(g.w, g.x), k.bm);
-    s.plan_type = fmt::format("tw::gemm::Warpgroups<{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}>",
+    if (g.x_from) s.includes.push_back("gemm/quantized_row.cuh");
+    const std::string row = !g.x_from ? "" : fmt::format(", tw::gemm::QuantizedRow<{}, {}, {}>", format_type(g.x), format_type(*g.x_from), quantized_bytes(k, o));
+    s.plan_type = fmt::format("tw::gemm::Warpgroups<{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}{}>",
                               format_type(k.turned ? g.w : g.x), format_type(k.turned ? g.x : g.w), epilogue_type(g), k.bm,
                               k.strips, k.groups, k.kgroups, k.panels, k.stages, k.cluster, k.split,
-                              k.warps != 0, o.fast, k.turned != 0, k.tail, has_shelf(k, o));
+                              k.warps != 0, o.fast, k.turned != 0, k.tail, has_shelf(k, o), row);
     s.space = "tw::gemm";
     s.blocks_per_sm = blocks_per_sm(k, o, arch);
     LaunchPlan& p = s.plan;
@@ -403,7 +414,8 @@ class WarpgroupFamily final : public EnumeratedFamily {
     p.shared_bytes = static_cast<std::uint32_t>(shared_bytes(k, o));
     p.persistent = static_cast<std::uint32_t>(s.blocks_per_sm);
     p.overlap = true;
-    p.map_count = o.tiles ? 1 : 2;
+    p.map_count = o.quantized ? 0 : o.tiles ? 1 : 2;
+    if (o.quantized) return specialize(s);
     if (o.codes) {
       p.maps[0] = blocks_map(g.x, k.bm / k.share(), k.share() > 1 ? 1 : k.panels / kTogether);
       return specialize(s);
@@ -434,7 +446,7 @@ class WarpgroupFamily final : public EnumeratedFamily {
     if (k.tail == tw::gemm::kStreamK) t.blocks = std::ceil(t.blocks / arch.typical_sms) * arch.typical_sms;  // equal shares
     t.unique_bytes = problem.min_bytes();
     const double w_bytes = static_cast<double>(g.w.total_bytes(g.n, g.k)),
-                 x_bytes = static_cast<double>(g.x.total_bytes(g.m, g.k));
+                 x_bytes = static_cast<double>(g.x_stored().total_bytes(g.m, g.k));
     t.global_bytes = tiles_m * w_bytes / (k.turned ? k.share() : 1) +
                      tiles_n * x_bytes *
                          (tiles_m * t.tile_rows / static_cast<double>(std::max<std::int64_t>(g.m, 1))) /

@@ -24,6 +24,7 @@
 //   TAIL      of gemm/tail.cuh. kClusterTail: each block sends the other the sums of one warpgroup, and completes its own
 //   SHELF     a finished tile is left on a shelf in shared memory, from which the warps beside the producer store it: the next
 //             tile's products need not wait until the memory has taken it
+//   ROW       QuantizedRow: of codes and one token, x arrives as floats and a block encodes it (gemm/quantized_row.cuh); void: it does not
 #pragma once
 #include "arch/sm90.cuh"
 #include "core/format.cuh"
@@ -57,10 +58,11 @@ template <class X> TW_FN constexpr int x_row_bytes() {
   else return 128;
 }
 
-template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROUPS, int PANELS, int STAGES, int CLUSTER, int SPLIT, bool WARPS, bool FAST, bool TURNED, int TAIL, bool SHELF = false>
+template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROUPS, int PANELS, int STAGES, int CLUSTER, int SPLIT, bool WARPS, bool FAST, bool TURNED, int TAIL, bool SHELF = false, class ROW = void>
 struct Warpgroups {
   using Element = tile_element<X>;
   static constexpr bool kCodes = same<Element, Codes>;  // blocks of bytes with scales
+  static constexpr bool kQuantizes = !same<ROW, void>;
   static constexpr WgmmaKind kKind = wgmma_kind<Element, element_of<W>>();
   static constexpr int kColumns = max2(BM, 8);  // of the matrix instruction
   using Weights = typename WeightsOf<X, W, STRIPS * GROUPS, PANELS, WARPS ? kColumns : 0>::type;
@@ -102,13 +104,14 @@ struct Warpgroups {
   static_assert(!WARPS || (Weights::kRegisters && !is_fp8(kKind) && (kCodes || BM <= 32)), "knobs");
   static_assert(!kCodes || (WARPS && Weights::kDeferred && PANELS / KGROUPS % kTogether == 0), "knobs");
   static_assert(!Scales::kAny || (kDeferred && !Weights::kRegisters), "scales of blocks");
+  static_assert(!kQuantizes || (kCodes && BM == 1), "a row of blocks");
   static_assert(BM == 1 ? WARPS && kShare == 1 : BM % (8 * kShare) == 0, "knobs");
   static_assert(BM <= 256 && (SPLIT == 1 || SPLIT == CLUSTER) && PANELS % KGROUPS == 0, "knobs");
 
   // Shared memory: the ring, then what the epilogue turns around, scales of x, barriers.
   static constexpr int kRowBytes = x_row_bytes<X>();  // of a box
   static constexpr int kPanelBytes = BM * kRowBytes / kTogether;
-  static constexpr int kXCopied = PANELS * kPanelBytes, kXBytes = (kXCopied + 127) / 128 * 128;
+  static constexpr int kXCopied = kQuantizes ? 0 : PANELS * kPanelBytes, kXBytes = (kXCopied + 127) / 128 * 128;
   static constexpr int kStageBytes = kXBytes + Weights::kStageBytes;
   static_assert(kStageBytes % (kCodes || BM == 1 ? 128 : 1024) == 0, "what the copy engine fills, swizzled or as stored");
   static constexpr int kRingBytes = STAGES * kStageBytes;
@@ -123,7 +126,12 @@ struct Warpgroups {
   static_assert(!SHELF || (kUneven && kParts == 1 && TAIL == kNoTail && !Epi::kC && sizeof(Y) <= 2), "whole tiles, and idle warps");
   static constexpr int kTurnBytes = SHELF ? shelf_bytes(BM, BN, TURNED, sizeof(Y)) : kParts > 1 ? 2 * kSlotFloats * 4 : TURNED ? GROUPS * 4 * TurnedOutlet<Epi>::kBytes : GROUPS * Outlet<Epi, kColumns>::kBytes;
   static constexpr int kScaleBytes = TURNED ? 0 : GROUPS * KGROUPS * kColumns * fmt::row_bytes<X>;  // a copy for each warpgroup
-  static constexpr int kMainBytes = kRingBytes + kTurnBytes;
+  static constexpr int kRowAt = kRingBytes + kTurnBytes;
+  TW_MEMBER static constexpr int row_of_x_bytes() {
+    if constexpr (kQuantizes) return ROW::kBytes;
+    else return 0;
+  }
+  static constexpr int kMainBytes = kRowAt + row_of_x_bytes();
   static constexpr int kSharedBytes = kMainBytes + kScaleBytes + 16 * STAGES + (TAIL == kStreamK || SHELF ? 16 * GROUPS : kParts > 1 || TAIL == kClusterTail ? 16 : 0) + (TAIL == kQueue ? 4 * STAGES : 0);
 
   struct Ring {
@@ -133,6 +141,8 @@ struct Warpgroups {
     u32* tiles = nullptr;  // kQueue: the number of the tile that begins with a stage
     int stage = 0;
     u32 phase = 0;
+    const u8* row = nullptr;  // kQuantizes: x from stage row_begin of k on
+    u32 row_begin = 0;
     TW_MEMBER void advance() {
       if (++stage == STAGES) stage = 0, phase ^= 1u;
     }
@@ -165,7 +175,9 @@ struct Warpgroups {
           barrier_expect(full, kXCopied + Weights::bytes(shape, n0, kb));
         }
         const i32 panel = static_cast<i32>(kb * (PANELS / kTogether));
-        if constexpr (kShare > 1) {
+        if constexpr (kQuantizes) {
+          // x does not come this way.
+        } else if constexpr (kShare > 1) {
           // Each block's rows of each panel, for all. A box is whole panels, so with several there is one copy per panel.
           constexpr int kRows = BM / kShare;
           if (alone) {
@@ -298,8 +310,8 @@ struct Warpgroups {
     }
   }
 
-  // w_map: of plain weights only. TURNED: from here on x is called w, and w x.
-  TW_MEMBER static void run(const Args& args, const Shape& shape, const TensorMap* x_map, const TensorMap* w_map = nullptr) {
+  // x_map: unless kQuantizes; w_map: of plain weights only. TURNED: from here on x is called w, and w x.
+  TW_MEMBER static void run(const Args& args, const Shape& shape, const TensorMap* x_map = nullptr, const TensorMap* w_map = nullptr) {
     if constexpr (TURNED) {
       Shape turned = shape;
       turned.n = args.m;
@@ -336,7 +348,7 @@ struct Warpgroups {
       if constexpr (SHELF)
         for (int i = 0; i < GROUPS; ++i) barrier_init(shelf.full + i, 4), barrier_init(shelf.empty + i, kStorers);
       barrier_init_fence();
-      prefetch_map(x_map);
+      if (!kQuantizes) prefetch_map(x_map);
       if (!Weights::kRegisters) prefetch_map(w_map);
     }
     if constexpr (CLUSTER > 1) sync_cluster();
@@ -355,8 +367,18 @@ struct Warpgroups {
       Parts parts;
       if constexpr (kParts > 1) parts.workspace = static_cast<u8*>(args.workspace);
       else parts = {static_cast<u8*>(args.workspace), ring.empty + STAGES};
-      i64 n0, m0;
+      if constexpr (kQuantizes) ring.row = shared + kRowAt, ring.row_begin = SPLIT > 1 ? tiles.k_begin : 0;
+      i64 n0, m0, row = -1;
       while (next(tiles, ring, n0, m0)) {
+        if constexpr (kQuantizes) {
+          if (row != m0) {
+            const u32 row_end = SPLIT > 1 ? tiles.k_end : static_cast<u32>(ceil_div64(shape.k, BK));
+            if (row >= 0) sync_named(8, kMath);  // all have read the last one
+            ROW::template fill<kMath>(shared + kRowAt, args, shape, m0, i64{ring.row_begin} * BK, min2(i64{row_end} * BK, shape.k), thread);
+            sync_named(8, kMath);
+            row = m0;
+          }
+        }
         const bool completes = !tiles.part || (TAIL == kClusterTail && static_cast<u32>(thread) / 128 == cluster_rank());
         if (TAIL == kClusterTail && tiles.skip) {
           barrier_wait(ring.full + ring.stage, ring.phase);

@@ -261,11 +261,11 @@ template <class X, class P> struct WarpgroupProducts {
     static_assert(P::kRowBytes == P::kTogether * kGroups * kBlock && Tile::kGroups <= kGroups, "blocks of 32");
     static_assert(kItems % kTaken == 0, "knobs");
     const int column = lane / 4, pair = lane % 4;  // this lane's codes of x are column's, its products those of groups 2 pair and the next
-    const u8* const own = ring.stages + k_group * (kItems * kPanelBytes);
+    const u8* const own = (P::kQuantizes ? ring.row : ring.stages) + k_group * (kItems * kPanelBytes);
     const u8 *const codes = own + column * kBlock + X::kCodesAt + pair * 2, *const scales_of_x = own + pair * kGroups * kBlock;
     for (u32 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
       barrier_wait(ring.full + ring.stage, ring.phase);
-      const int stage = ring.stage * kStageBytes;
+      const int stage = P::kQuantizes ? static_cast<int>(kb - ring.row_begin) * (PANELS * kPanelBytes) : ring.stage * kStageBytes;
       TW_UNROLL for (int first = 0; first < kItems; first += kTaken) {
         const int at = stage + first * kPanelBytes;
         u32 b[2];

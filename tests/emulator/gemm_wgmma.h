@@ -4,6 +4,7 @@
 
 #include "emulator/gemm.h"
 #include "emulator/grids.h"
+#include "gemm/quantized_row.cuh"
 #include "gemm/wgmma.cuh"
 #include "pack/tiles.cuh"
 
@@ -12,6 +13,20 @@ namespace gemm_test {
 using gemm::kClusterTail;
 using gemm::kQueue;
 using gemm::kStreamK;
+
+// What the kernel multiplies: X, or what it makes of X's floats, by parts of the row that take BYTES.
+template <class X, int BYTES = 0>
+struct AsRead {
+  using type = X;
+  using Row = void;
+};
+template <class F, class From, int BYTES>
+struct AsRead<fmt::Quantized<F, From>, BYTES> {
+  using type = F;
+  using Row = gemm::QuantizedRow<F, From, BYTES>;
+};
+template <class X>
+using as_read = typename AsRead<X>::type;
 
 template <class W>
 struct Tiles {
@@ -39,10 +54,10 @@ Tiles<W> pack(const Matrix<W>& w) {
 // difference of, which are at most twice the largest weight of its row.
 template <class X, class W>
 double rounding_of(const float* x, const float* w, i64 k) {
-  if constexpr (gemm::plain_pair<X, W>) {
+  if constexpr (gemm::plain_pair<as_read<X>, W>) {
     return 0;
   } else {
-    using Tile = typename W::template Tile<tile_element<X>>;
+    using Tile = typename W::template Tile<tile_element<as_read<X>>>;
     double largest = 0, sum = 0;
     for (i64 i = 0; i < k; ++i) largest = std::max(largest, std::fabs(static_cast<double>(w[i])));
     for (i64 i = 0; i < k; ++i) sum += std::fabs(static_cast<double>(x[i])) * (Tile::kOffset ? 2 * largest : std::fabs(static_cast<double>(w[i])));
@@ -62,16 +77,17 @@ TensorMap blocks_map(const Matrix<X>& x, int rows, int pieces) {
 template <class Plan, class X, class W>
 void launch_wgmma(const gemm::Args& args, const gemm::Shape& shape, const Matrix<X>& x, const Matrix<W>& w, u32 grid,
                   std::uint64_t seed) {
-  constexpr int kBytes = sizeof(tile_element<X>), kPanel = 128 / kBytes;
+  constexpr int kBytes = sizeof(tile_element<as_read<X>>), kPanel = 128 / kBytes;
   const auto map_of = [&](const auto& matrix, bool columns) {
     return emu::tensor_map(matrix.data.data(), kBytes, static_cast<u64>(matrix.cols), static_cast<u64>(matrix.rows), static_cast<u64>(matrix.ld * kBytes),
                            kPanel, columns ? Plan::kBoxRows : std::min(Plan::BN, 256), columns && Plan::kBM == 1 ? 0 : 128, columns ? Plan::kBoxPanels : Plan::kPanels);
   };
   TensorMap columns_map{}, rows_map{};
-  if constexpr (Plan::kTurned) columns_map = map_of(w, true), rows_map = map_of(x, false);
+  if constexpr (Plan::kQuantizes) static_assert(Plan::kBM == 1, "x comes without a map");
+  else if constexpr (Plan::kTurned) columns_map = map_of(w, true), rows_map = map_of(x, false);
   else if constexpr (Plan::kCodes) columns_map = blocks_map(x, Plan::kBoxRows, Plan::kBoxPanels);
   else columns_map = map_of(x, true);
-  if constexpr (!Plan::kTurned && gemm::plain_pair<X, W>) rows_map = map_of(w, false);
+  if constexpr (!Plan::kTurned && gemm::plain_pair<as_read<X>, W>) rows_map = map_of(w, false);
   const i64 columns = Plan::kTurned ? w.rows : x.rows, rows = Plan::kTurned ? x.rows : w.rows;
   const u32 places = static_cast<u32>(ceil_div64(rows, Plan::BN * Plan::kShare) * ceil_div64(columns, Plan::kBM)) * Plan::kCluster * (Plan::kTail == kClusterTail ? 2 : Plan::kTail == kStreamK ? 15 : 1);
   emu::Launch launch{{std::min(places, grid / Plan::kCluster * Plan::kCluster), 1, 1}, Plan::kThreads, Plan::kCluster,
@@ -91,8 +107,8 @@ void check_wgmma(const Size& s, u32 grid, std::uint64_t seed) {
   if (out.divides) w.global = 1 / w.global;
   Operand operand = w.operand();
   Tiles<W> tiles;
-  if constexpr (!gemm::plain_pair<X, W>) {
-    tiles = pack<W, tile_element<X>>(w);
+  if constexpr (!gemm::plain_pair<as_read<X>, W>) {
+    tiles = pack<W, tile_element<as_read<X>>>(w);
     operand.data = tiles.data.data();
     if (!W::kRowScale) operand.scales = tiles.scales.data();
   }
@@ -117,15 +133,18 @@ void check_wgmma(const Size& s, u32 grid, std::uint64_t seed) {
 
 template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROUPS, int PANELS, int STAGES, int CLUSTER, int SPLIT, bool WARPS = false, bool FAST = false, bool TURNED = false, int TAIL = gemm::kNoTail, bool SHELF = false>
 void check_warpgroups() {
-  using Plan = gemm::Warpgroups<tw::select<TURNED, W, X>, tw::select<TURNED, X, W>, Epi, BM, STRIPS, GROUPS, KGROUPS, PANELS, STAGES, CLUSTER, SPLIT,
-                                WARPS, FAST, TURNED, TAIL, SHELF>;
+  // The longest k below, in stages of two panels' blocks of 36 bytes each.
+  constexpr int kLongest = TAIL == kStreamK ? 33 : std::max(3, STAGES + 2), kRowBytes = (ceil_div(kLongest, SPLIT) * PANELS * 72 + 15) / 16 * 16;
+  using Read = as_read<X>;
+  using Plan = gemm::Warpgroups<tw::select<TURNED, W, Read>, tw::select<TURNED, Read, W>, Epi, BM, STRIPS, GROUPS, KGROUPS, PANELS, STAGES, CLUSTER, SPLIT,
+                                WARPS, FAST, TURNED, TAIL, SHELF, typename AsRead<X, kRowBytes>::Row>;
   static_assert(Plan::kSharedBytes <= 227 * 1024, "the test asks for too much");
   constexpr i64 kPanel = Plan::kPanelK;
-  constexpr bool kCoded = !gemm::plain_pair<X, W>;
+  constexpr bool kCoded = !gemm::plain_pair<Read, W>;
   // Coded weights come in whole strips and stages; plain ones in whole panels and eights of rows.
   const i64 step = kCoded ? std::lcm<i64>(kPanel * PANELS, W::kBlock) : kPanel;
   const i64 ragged = kCoded ? Plan::BN + 64 : Plan::BN + 24;
-  const i64 pad = Plan::kCodes ? 4 * X::kBlock : std::max<i64>(X::kBlock, 16 / static_cast<i64>(sizeof(tile_element<X>)));
+  const i64 pad = Plan::kCodes ? 4 * X::kBlock : std::max<i64>(X::kBlock, 16 / static_cast<i64>(sizeof(tile_element<Read>)));
   std::uint64_t seed = 0;
   check_wgmma<Plan, X, W, Epi>({1, ragged, step * 3, 0, 0}, 8, seed++);
   check_wgmma<Plan, X, W, Epi>({std::max(1, BM - 3), Plan::BN, step * (STAGES + 2), pad, 3}, 8, seed++);

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "emulator/gemm_wgmma.h"
+#include "formats/bf16.cuh"
+#include "formats/f16.cuh"
+#include "formats/f32.cuh"
 #include "formats/q4_0.cuh"
 #include "formats/q4_1.cuh"
 #include "formats/q4_k.cuh"
@@ -104,4 +107,17 @@ TEST_CASE("wgmma: one token of q8_1 by tiles of codes", "[gemm]") {
   SECTION("q5_1") { check_warpgroups<X, fmt::q5_1, PlainF32, 1, 1, 2, 1, 4, 3, 1, 1, true>(); }
   SECTION("q4_k") { check_warpgroups<X, fmt::q4_k, PlainF32, 1, 2, 1, 2, 8, 2, 2, 2, true>(); }
   SECTION("q5_k") { check_warpgroups<X, fmt::q5_k, Epilogue<f16, float, Act::silu>, 1, 1, 2, 1, 4, 2, 1, 1, true>(); }
+}
+
+TEST_CASE("wgmma: one token of floats that the kernel quantizes, by tiles of codes", "[gemm]") {
+  using F32 = fmt::Quantized<fmt::q8_1, fmt::f32>;
+  using F16 = fmt::Quantized<fmt::q8_1, fmt::f16>;
+  using Bf16 = fmt::Quantized<fmt::q8_1, fmt::bf16>;
+  SECTION("f32, q4_0") {
+    check_warpgroups<F32, fmt::q4_0, PlainF32, 1, 1, 1, 2, 8, 2, 2, 2, true>();
+    check_warpgroups<F32, fmt::q4_0, PlainF32, 1, 1, 1, 2, 8, 2, 1, 1, true, false, false, kStreamK>();
+    check_warpgroups<F32, fmt::q4_0, PlainF32, 1, 2, 1, 1, 4, 2, 1, 1, true, false, false, kQueue>();
+  }
+  SECTION("f16, q4_k") { check_warpgroups<F16, fmt::q4_k, Epilogue<f16, float, Act::silu>, 1, 1, 2, 1, 4, 2, 1, 1, true>(); }
+  SECTION("bf16, q8_0") { check_warpgroups<Bf16, fmt::q8_0, PlainF32, 1, 2, 1, 2, 8, 2, 2, 2, true>(); }
 }

@@ -59,6 +59,35 @@ TEST_CASE("wgmma: one token of q8_1 takes k by eight groups where it can", "[cod
   }
 }
 
+TEST_CASE("wgmma: floats that the kernel quantizes, by tiles of codes", "[codes]") {
+  const Family& wgmma = family("gemm", "wgmma");
+  const auto of = [](const std::string& more) { return Problem::parse("gemm x=q8_1 w=q4_0 y=f32 pack=tiles x_from=f16 n=4096 " + more); };
+  // One token at a time, whatever m is: the row lies in shared memory, whose copies no map describes.
+  for (const char* sizes : {"m=1 k=4096", "m=7 k=4096", "m=200 k=28672"}) {
+    const Problem problem = of(sizes);
+    const std::vector<Candidate> all = wgmma.candidates(problem, hopper());
+    REQUIRE(!all.empty());
+    for (const Candidate& c : all) {
+      INFO(problem.text() << " " << c.text());
+      CHECK(c.at("bm") == 1);
+      const Source source = wgmma.source(problem, hopper(), c);
+      CHECK(source.plan.map_count == 0);
+      CHECK(source.plan.shared_bytes <= static_cast<std::uint32_t>(hopper().shared_per_block));
+      CHECK(source.text.find("tw::gemm::QuantizedRow<tw::fmt::q8_1, tw::fmt::f16, ") != std::string::npos);
+    }
+  }
+  // A block's part of k: blocks of 36 bytes for 32 elements, in whole stages.
+  const Problem problem = of("m=1 k=4096");
+  for (const Candidate& c : wgmma.candidates(problem, hopper())) {
+    const std::int64_t stages = 4096 / 64 / c.at("panels"), own = (stages + c.at("split") - 1) / c.at("split");
+    INFO(c.text());
+    CHECK(wgmma.source(problem, hopper(), c).text.find(fmt::format("tw::fmt::f16, {}>>", own * c.at("panels") * 72)) != std::string::npos);
+  }
+  CHECK(wgmma.why_not(of("m=1 k=4224"), hopper()) == "k = 4224: with x_from a multiple of 256 is needed");
+  CHECK(wgmma.why_not(Problem::parse("gemm x=q8_1 w=q4_0 y=f32 x_from=f16 m=1 n=4096 k=4096"), hopper()).find("x comes as f16") == 0);
+  CHECK(family("gemm", "wgmma_codes").why_not(of("m=200 k=4096"), hopper()).find("x comes as f16") == 0);
+}
+
 TEST_CASE("wgmma_codes: every m has candidates that fit", "[codes]") {
   for (const char* y : {"f32", "bf16"})
     for (const char* w : {"q4_0", "q8_0", "q4_k"})
