@@ -50,6 +50,7 @@ TEST_CASE("every family compiles for every target", "[archs]") {
         "gemm x=int8 w=int8 y=int32 m=64 n=4096 k=4096 bias=int32", "gemm x=int8 w=int8 y=int8 m=1 n=4096 k=4096",
         "gemm x=e4m3 w=e4m3 y=e4m3 m=64 n=4096 k=4096 c=bf16", "gemm x=e5m2 w=e4m3 y=bf16 m=512 n=4096 k=4096", "gemm x=e5m2 w=e5m2 y=f16 m=512 n=4096 k=4096 c=f16",
         "gemm x=q8_1 w=q4_0 y=f32 m=512 n=4096 k=4096 pack=tiles", "gemm x=q8_1 w=q8_0 y=f16 m=1 n=4096 k=4096 pack=tiles",
+        "gemm x=q8_1 w=q5_1 y=f32 m=1 n=4096 k=4096 x_from=f16 pack=tiles",
         "gemm x=f16 w=q5_k y=f16 m=16 n=4096 k=4096 pack=tiles", "gemm x=f32 w=f32 y=f32 m=3 n=5 k=7",
         "gemm x=e4m3_g128 w=e4m3_b128 y=bf16 m=16 n=4096 k=4096", "gemm x=int8_row w=int8_row y=bf16 m=64 n=4096 k=4096",
         "gemm x=int8_asym_row w=int8_asym_row y=bf16 m=64 n=4096 k=4096", "cast x=f16 y=int8_asym_row rows=64 cols=4096",
