@@ -124,6 +124,40 @@ TEST_CASE("a choice that a search was led to answers the next one", "[engine]") 
   CHECK(engine.stats().compiled == 0);
 }
 
+TEST_CASE("a search looks at five of sixteen, then follows what it measured, and stays near the best from ten on", "[engine]") {
+  FakeGpu gpu;
+  const Device device = gpu.device();
+  Engine::Impl impl(options(""));
+  const Problem problem = Problem::parse("gemm x=f16 w=q4_0 y=f16 m=16 n=4096 k=4096 pack=tiles");
+  const std::vector<tuner::Ranked> ranked = tuner::rank(problem, target(), tuner::model_of(device));
+  REQUIRE(ranked.size() > 20);
+  const tuner::SearchRequest request = impl.search_request(problem, device, {});
+  const std::vector<int> first = tuner::select(ranked, 5);
+  REQUIRE(request.candidates.size() == first.size());
+  for (std::size_t i = 0; i < first.size(); ++i) CHECK(request.candidates[i] == ranked[static_cast<std::size_t>(first[i])].candidate);
+  TunePolicy twice;
+  twice.max_candidates = 32;
+  CHECK(impl.search_request(problem, device, twice).candidates.size() == 10);
+  // The worse the model thought of one, the faster it is, so that where a search stays is not where the model would go.
+  std::vector<Outcome> outcomes;
+  std::vector<tuner::Measured> measured;
+  std::vector<int> tried;
+  for (int count = 1; count <= 12; ++count) {
+    const int i = count + 5;
+    Outcome o;
+    o.candidate = ranked[static_cast<std::size_t>(i)].candidate, o.kind = OutcomeKind::measured, o.microseconds = 100 - count;
+    outcomes.push_back(o), tried.push_back(i), measured.push_back({i, o.microseconds});
+    const auto next = [&](bool narrow) {
+      std::vector<Candidate> all;
+      for (int at : tuner::refine(ranked, measured, tried, 4, narrow)) all.push_back(ranked[static_cast<std::size_t>(at)].candidate);
+      return all;
+    };
+    INFO(count << " measured");
+    if (count == 9 || count == 10) CHECK(next(true) != next(false));
+    CHECK(request.refine(outcomes, 4) == next(count >= 10));
+  }
+}
+
 TEST_CASE("row 27: every real candidate wrong leaves the reference, for prepare() too", "[engine]") {
   TempDir dir;
   FakeGpu gpu;
