@@ -99,15 +99,18 @@ Json quantizing(const Device& device, const Settings& settings) {
       for (const int m : {1, 4}) {
         const std::string text = fmt::format("gemm x=q8_1 w={} y=f32 m={} n={} k={} weights=constant", w, m, n, k);
         std::vector<std::unique_ptr<Way>> ways;
-        for (const char* more : {"", " pack=tiles", " x_from=f32", " x_from=f32 pack=tiles"})
-          if (m == 1 || more != std::string_view(" x_from=f32 pack=tiles"))  // that kernel has one token at a time
-            ways.push_back(std::make_unique<Way>(engine, cuda, device, Problem::parse(text + more), policy));
+        const auto add = [&](const char* more) {
+          ways.push_back(std::make_unique<Way>(engine, cuda, device, Problem::parse(text + more), policy));
+        };
+        for (const char* more : {"", " pack=tiles", " x_from=f32"}) add(more);
+        const bool fused_on_tiles = m == 1;  // that kernel has one token at a time
+        if (fused_on_tiles) add(" x_from=f32 pack=tiles");
         for (int round = -kWarmRounds; round < settings.rounds; ++round)
           for (const auto& way : ways) way->sample(round >= 0);
         const double apart = std::min(ways[0]->us(), ways[1]->us()), fused = std::min(ways[2]->us(), ways.back()->us());
         table.row({w, fmt::format("{}", m), fmt::format("{}", n), fmt::format("{}", k), fmt::format("{:.2f}", ways[0]->us()),
                    fmt::format("{:.2f}", ways[1]->us()), fmt::format("{:.2f}", ways[2]->us()),
-                   m == 1 ? fmt::format("{:.2f}", ways.back()->us()) : "", fmt::format("{:.2f}", apart / fused)});
+                   fused_on_tiles ? fmt::format("{:.2f}", ways.back()->us()) : "", fmt::format("{:.2f}", apart / fused)});
         fmt::print("{} m={} {}x{}: {:.2f} us, {:.2f} apart\n", w, m, n, k, fused, apart);
         std::fflush(stdout);
         Json row = {{"w", w}, {"m", m}, {"n", n}, {"k", k}, {"speedup", apart / fused}, {"ways", Json::array()}};

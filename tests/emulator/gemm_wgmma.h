@@ -83,7 +83,7 @@ void launch_wgmma(const gemm::Args& args, const gemm::Shape& shape, const Matrix
                            kPanel, columns ? Plan::kBoxRows : std::min(Plan::BN, 256), columns && Plan::kBM == 1 ? 0 : 128, columns ? Plan::kBoxPanels : Plan::kPanels);
   };
   TensorMap columns_map{}, rows_map{};
-  if constexpr (Plan::kQuantizes) static_assert(Plan::kBM == 1, "x comes without a map");
+  if constexpr (Plan::kQuantizes) {}  // no map has x
   else if constexpr (Plan::kTurned) columns_map = map_of(w, true), rows_map = map_of(x, false);
   else if constexpr (Plan::kCodes) columns_map = blocks_map(x, Plan::kBoxRows, Plan::kBoxPanels);
   else columns_map = map_of(x, true);
@@ -133,7 +133,7 @@ void check_wgmma(const Size& s, u32 grid, std::uint64_t seed) {
 
 template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROUPS, int PANELS, int STAGES, int CLUSTER, int SPLIT, bool WARPS = false, bool FAST = false, bool TURNED = false, int TAIL = gemm::kNoTail, bool SHELF = false>
 void check_warpgroups() {
-  // The longest k below, in stages of two panels' blocks of 36 bytes each.
+  // Of the longest k below, in stages: a panel is two blocks of 36 bytes.
   constexpr int kLongest = TAIL == kStreamK ? 33 : std::max(3, STAGES + 2), kRowBytes = (ceil_div(kLongest, SPLIT) * PANELS * 72 + 15) / 16 * 16;
   using Read = as_read<X>;
   using Plan = gemm::Warpgroups<tw::select<TURNED, W, Read>, tw::select<TURNED, Read, W>, Epi, BM, STRIPS, GROUPS, KGROUPS, PANELS, STAGES, CLUSTER, SPLIT,

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Engine, whole: real templates, the real compiler, the driver double, kernels computed on the host. Small problems.
-#include <algorithm>
 #include <fstream>
 #include <thread>
 
@@ -10,8 +9,6 @@
 #include "tuner/build.h"
 #include "tuner/engine_impl.h"
 #include "tuner/keys.h"
-#include "tuner/rank.h"
-#include "tuner/task.h"
 #include "tuner/tuner_test.h"
 
 using namespace tilewright;
@@ -100,62 +97,6 @@ TEST_CASE("prewarm, then prepare and tune compile nothing, and tuning verifies r
   CHECK(engine.tune(small(), device, retune).choice.candidate == r.choice.candidate);
   engine.prepare(small(), device);  // with the new choice
   CHECK(engine.stats().compiled == 0);
-}
-
-TEST_CASE("a choice that a search was led to answers the next one", "[engine]") {
-  TempDir dir;
-  FakeGpu gpu;
-  const Device device = gpu.device();
-  const Problem problem = tuner::bucketed(small());
-  const std::vector<tuner::Ranked> ranked = tuner::rank(problem, target(), tuner::model_of(device));
-  // One that no search begins with.
-  const std::vector<int> first = tuner::select(ranked, TunePolicy().max_candidates);
-  std::size_t late = 0;
-  while (std::find(first.begin(), first.end(), static_cast<int>(late)) != first.end()) ++late;
-  REQUIRE(late < ranked.size());
-  Engine engine(options(dir / "c.db"));
-  StoredChoice choice;
-  choice.problem = problem.text(), choice.candidate = ranked[late].candidate, choice.microseconds = 5;
-  REQUIRE(engine.store().put_choice(tuner::choice_key(device), choice));
-  const TuneReport r = engine.tune(small(), device);
-  CHECK(r.choice.candidate == choice.candidate);
-  CHECK(r.choice.grade == Grade::exact);
-  CHECK(r.measured == 0);
-  CHECK(engine.stats().compiled == 0);
-}
-
-TEST_CASE("a search looks at five of sixteen, then follows what it measured, and stays near the best from ten on", "[engine]") {
-  FakeGpu gpu;
-  const Device device = gpu.device();
-  Engine::Impl impl(options(""));
-  const Problem problem = Problem::parse("gemm x=f16 w=q4_0 y=f16 m=16 n=4096 k=4096 pack=tiles");
-  const std::vector<tuner::Ranked> ranked = tuner::rank(problem, target(), tuner::model_of(device));
-  REQUIRE(ranked.size() > 20);
-  const tuner::SearchRequest request = impl.search_request(problem, device, {});
-  const std::vector<int> first = tuner::select(ranked, 5);
-  REQUIRE(request.candidates.size() == first.size());
-  for (std::size_t i = 0; i < first.size(); ++i) CHECK(request.candidates[i] == ranked[static_cast<std::size_t>(first[i])].candidate);
-  TunePolicy twice;
-  twice.max_candidates = 32;
-  CHECK(impl.search_request(problem, device, twice).candidates.size() == 10);
-  // The worse the model thought of one, the faster it is, so that where a search stays is not where the model would go.
-  std::vector<Outcome> outcomes;
-  std::vector<tuner::Measured> measured;
-  std::vector<int> tried;
-  for (int count = 1; count <= 12; ++count) {
-    const int i = count + 5;
-    Outcome o;
-    o.candidate = ranked[static_cast<std::size_t>(i)].candidate, o.kind = OutcomeKind::measured, o.microseconds = 100 - count;
-    outcomes.push_back(o), tried.push_back(i), measured.push_back({i, o.microseconds});
-    const auto next = [&](bool narrow) {
-      std::vector<Candidate> all;
-      for (int at : tuner::refine(ranked, measured, tried, 4, narrow)) all.push_back(ranked[static_cast<std::size_t>(at)].candidate);
-      return all;
-    };
-    INFO(count << " measured");
-    if (count == 9 || count == 10) CHECK(next(true) != next(false));
-    CHECK(request.refine(outcomes, 4) == next(count >= 10));
-  }
 }
 
 TEST_CASE("row 27: every real candidate wrong leaves the reference, for prepare() too", "[engine]") {
@@ -249,33 +190,6 @@ TEST_CASE("row 35: after a device reset the same problem is prepared anew", "[en
   CHECK(mentions(error_of(ErrorCode::driver_failed, [&] { before.launch(nullptr, args); }).what(), "reset"));
   CHECK(engine.stats().memory_hits == 0);
   CHECK(engine.stats().compiled == 0);
-}
-
-TEST_CASE("a neighbour's choice serves a size that was never measured, if it is legal there", "[engine]") {
-  TempDir dir;
-  FakeGpu gpu;
-  Engine engine(options(dir / "c.db"));
-  Device device = gpu.device();
-  Problem near = Problem::parse("gemm x=f16 w=q4_0 y=f32 m=2 n=128 k=256");
-  auto plan = engine.plan(small(), target());
-  REQUIRE(plan.size() > 3);
-  StoredChoice row;
-  row.problem = small().text();
-  row.candidate = plan[2].candidate;  // not what ranking would take
-  row.microseconds = 3;
-  REQUIRE(engine.store().put_choice(tuner::choice_key(device), row));
-  CHECK(engine.choose(small(), device).grade == Grade::exact);
-  Choice choice = engine.choose(near, device);
-  CHECK(choice.grade == Grade::neighbour);
-  CHECK(choice.candidate == row.candidate);
-  // Another bucket, another format, or a size out of reach is no neighbour.
-  for (const char* text : {"gemm x=f16 w=q4_0 y=f32 m=64 n=64 k=256", "gemm x=f16 w=q8_0 y=f32 m=2 n=64 k=256",
-                           "gemm x=f16 w=q4_0 y=f32 m=2 n=4096 k=4096"})
-    CHECK(engine.choose(Problem::parse(text), device).grade == Grade::ranked);
-  row.candidate.knobs[0].second = 12345;  // by an older version, say
-  REQUIRE(engine.store().put_choice(tuner::choice_key(device), row));
-  CHECK(engine.choose(small(), device).grade == Grade::ranked);
-  CHECK(engine.choose(near, device).grade == Grade::ranked);
 }
 
 TEST_CASE("a shipped store answers below the user's own", "[engine]") {
@@ -388,94 +302,6 @@ TEST_CASE("a casting problem is tuned bit by bit", "[engine]") {
   CHECK(r.choice.grade == Grade::exact);
 }
 
-TEST_CASE("packing is verified byte by byte, both ways", "[engine]") {
-  for (const char* text : {"pack w=q4_0 x=f16 n=128 k=192", "pack w=nvfp4 x=bf16 n=64 k=128 inverse=1",
-                           "pack w=int4_row x=int8_row n=64 k=256"}) {
-    INFO(text);
-    const Problem problem = Problem::parse(text);
-    FakeGpu gpu;
-    gpu.serve(problem, target());
-    Engine engine(options(""));
-    const TuneReport right = engine.tune(problem, gpu.device(), quick_policy());
-    CHECK(right.choice.grade == Grade::exact);
-    CHECK(right.choice.candidate.text() == "tiles");
-    Engine other(options(""));
-    gpu.all_bad = true;
-    const TuneReport wrong = other.tune(problem, gpu.device(), quick_policy());
-    REQUIRE(wrong.outcomes.size() == 1);
-    CHECK(wrong.outcomes[0].kind == OutcomeKind::wrong);
-    CHECK(mentions(wrong.outcomes[0].detail, "byte 100"));
-  }
-}
-
-TEST_CASE("an engine packs weights on the device", "[engine]") {
-  FakeGpu gpu;
-  const Device device = gpu.device();
-  Engine engine(options(""));
-  const Problem problem = Problem::parse("gemm x=f16 w=q4_0 y=f32 m=2 n=128 k=192 pack=tiles");
-  const Gemm& g = *problem.gemm();
-  gpu.serve(Pack{g.w, g.x, g.n, g.k, false}, target());
-  std::vector<std::byte> rows(static_cast<std::size_t>(g.w.total_bytes(g.n, g.k)));
-  for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<std::byte>(i * 7 + i / 256);
-  std::vector<std::byte> data(static_cast<std::size_t>(packed_bytes(g, "data"))),
-      scales(static_cast<std::size_t>(packed_bytes(g, "scales")));
-  std::vector<std::byte> expected_data(data.size()), expected_scales(scales.size());
-  pack_weights(g, {rows.data(), nullptr, nullptr}, {expected_data.data(), expected_scales.data(), nullptr});
-  jit::Memory from(device, rows.size()), to(device, data.size()), to_scales(device, scales.size());
-  from.upload(rows);
-  unsigned blocks = 0;
-  gpu.on_launch = [&](const FakeLaunch& l) { blocks = l.grid[0]; };
-  jit::OwnedStream stream(device);
-  engine.pack(g, device, stream.get(), {from.data(), nullptr, nullptr}, {to.data(), to_scales.data(), nullptr});
-  stream.synchronize();
-  to.download(data);
-  to_scales.download(scales);
-  CHECK(data == expected_data);
-  CHECK(scales == expected_scales);
-  CHECK(blocks == 2 * 3);
-  const auto field = [&](const Gemm& gemm, Operand w, MutableOperand tiles) {
-    return std::string(
-        error_of(ErrorCode::invalid_argument, [&] { engine.pack(gemm, device, nullptr, w, tiles); }).field());
-  };
-  Gemm plain = g;
-  plain.packing = Packing::none;
-  const Operand w{from.data(), nullptr, nullptr};
-  const MutableOperand tiles{to.data(), to_scales.data(), nullptr};
-  CHECK(field(plain, w, tiles) == "pack");
-  CHECK(field(g, {}, tiles) == "w.data");
-  CHECK(field(g, w, {to.data(), nullptr, nullptr}) == "tiles.scales");
-  // Kernels say which form of w they miss, and refuse the arguments of another operation.
-  const Kernel packed = engine.prepare(problem, device);
-  const GemmArgs args{{from.data(), nullptr, nullptr}, {to.data(), nullptr, nullptr}, to.data(), nullptr, 1, 0, 0};
-  CHECK(error_of(ErrorCode::invalid_argument, [&] { packed.launch(nullptr, args); }).field() == "w.scales (tiles)");
-  CHECK(error_of(ErrorCode::invalid_argument, [&] { packed.launch(nullptr, PackArgs{}); }).field() == "args");
-}
-
-TEST_CASE("an engine says which problem to pack weights for", "[engine]") {
-  Engine engine(options(""));
-  // Nothing but the reference takes tiles on targets without their instructions.
-  for (const char* text : {"gemm x=f16 w=q4_0 y=f32 m=2 n=128 k=192", "cast x=f32 y=q8_1 rows=4 cols=256"})
-    CHECK(engine.packed(Problem::parse(text), arch("sm_80")) == Problem::parse(text));
-  for (const char* text : {"gemm x=f16 w=q4_0 y=f32 m=2 n=100 k=192", "gemm x=f32 w=q4_0 y=f32 m=2 n=128 k=192",
-                           "gemm x=q8_1 w=q4_0 y=f32 m=2 n=128 k=256 x_from=f32"})
-    CHECK(engine.packed(Problem::parse(text), target()) == Problem::parse(text));
-  for (const char* text : {"gemm x=f16 w=q4_0 y=f32 m=2 n=128 k=192", "gemm x=q8_1 w=q4_0 y=f32 m=2 n=128 k=256"}) {
-    const Problem asked = Problem::parse(text);
-    Gemm packed = *asked.gemm();
-    packed.packing = Packing::tiles;
-    bool taken = true;
-    for (std::int64_t rows : kBuckets) {
-      bool one = false;
-      for (const Family* f : families("gemm"))
-        one |= f->name() != "reference" && f->why_not(Problem(packed).with_rows(rows), target()).empty();
-      taken &= one;
-    }
-    CHECK(taken);
-    CHECK(engine.packed(asked, target()) == Problem(packed));
-    CHECK(engine.packed(packed, target()) == Problem(packed));
-  }
-}
-
 TEST_CASE("prepared objects are told apart by every field but the rows", "[engine]") {
   FakeGpu gpu;
   const Device device = gpu.device();
@@ -502,18 +328,6 @@ TEST_CASE("prepared objects are told apart by every field but the rows", "[engin
     CHECK_FALSE(equal(from, key(other)));
     CHECK(hash(from) != hash(key(other)));
   }
-}
-
-TEST_CASE("a packed problem is tuned on packed weights", "[engine]") {
-  const Problem problem = Problem::parse("gemm x=f16 w=q4_0 y=f32 m=2 n=64 k=256 pack=tiles");
-  FakeGpu gpu;
-  gpu.serve(problem, target());
-  Engine engine(options(""));
-  TunePolicy policy = quick_policy();
-  policy.max_candidates = 2;
-  const TuneReport r = engine.tune(problem, gpu.device(), policy);
-  CHECK(r.choice.grade == Grade::exact);
-  CHECK(r.key.find("pack=tiles") != std::string::npos);
 }
 
 TEST_CASE("a problem nobody can serve names every family's reason", "[engine]") {
