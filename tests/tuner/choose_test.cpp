@@ -13,17 +13,6 @@
 using namespace tilewright;
 using namespace tilewright::test;
 
-namespace {
-
-const Problem& small() {
-  static const Problem problem = Problem::parse("gemm x=f16 w=q4_0 y=f32 m=2 n=64 k=256");
-  return problem;
-}
-
-const Arch& target() { return arch("sm_90a"); }
-
-}  // namespace
-
 TEST_CASE("a choice that a search was led to answers the next one", "[engine]") {
   TempDir dir;
   FakeGpu gpu;

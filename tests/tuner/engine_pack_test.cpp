@@ -6,12 +6,6 @@
 using namespace tilewright;
 using namespace tilewright::test;
 
-namespace {
-
-const Arch& target() { return arch("sm_90a"); }
-
-}  // namespace
-
 TEST_CASE("packing is verified byte by byte, both ways", "[engine]") {
   for (const char* text : {"pack w=q4_0 x=f16 n=128 k=192", "pack w=nvfp4 x=bf16 n=64 k=128 inverse=1",
                            "pack w=int4_row x=int8_row n=64 k=256"}) {

@@ -16,13 +16,6 @@ using namespace tilewright::test;
 
 namespace {
 
-const Problem& small() {
-  static const Problem problem = Problem::parse("gemm x=f16 w=q4_0 y=f32 m=2 n=64 k=256");
-  return problem;
-}
-
-const Arch& target() { return arch("sm_90a"); }
-
 // One cache for the cases that only read what others compiled: NVRTC is most of this file's time.
 const std::string& warm_cache() {
   static TempDir dir;

@@ -52,6 +52,13 @@ bool Messages::any(const std::string& part) {
   return false;
 }
 
+const Problem& small() {
+  static const Problem problem = Problem::parse("gemm x=f16 w=q4_0 y=f32 m=2 n=64 k=256");
+  return problem;
+}
+
+const Arch& target() { return arch("sm_90a"); }
+
 Options options(const std::string& cache, std::shared_ptr<Messages> messages) {
   Options o;
   o.cache = cache;

@@ -38,6 +38,10 @@ struct Messages {
   bool any(const std::string& part);
 };
 
+// A gemm that compiles quickly, for the target that has most families.
+const Problem& small();
+const Arch& target();
+
 // cache: a path, or empty for memory.
 Options options(const std::string& cache, std::shared_ptr<Messages> messages = nullptr);
 Error error_of(ErrorCode code, const std::function<void()>& action);
