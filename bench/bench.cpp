@@ -15,12 +15,16 @@ int main(int argc, char** argv) {
   std::vector<std::string> what;
   std::string out, child;
   Settings settings;
-  app.add_option("what", what, "compile prewarm kernels cast launch startup regret: all of them by default; gemm quantize");
+  app.add_option("what", what,
+                 "compile prewarm kernels cast launch startup regret: all of them by default; gemm quantize");
   app.add_option("--out", out, "result file (JSON)");
   app.add_option("--problems", settings.problems, "regret: number of problems");
-  app.add_option("--skip", settings.skip, "regret: leave out so many of the first (10: those that the model was fitted on)");
+  app.add_option("--skip", settings.skip,
+                 "regret: leave out so many of the first (10: those that the model was fitted on)");
   app.add_option("--child", child, "internal: run one step in this process and print its result");
-  app.add_option("--cache", settings.cache, "gemm, quantize: keep choices in this file; regret: take binaries from it; internal: the cache of a child");
+  app.add_option(
+      "--cache", settings.cache,
+      "gemm, quantize: keep choices in this file; regret: take binaries from it; internal: the cache of a child");
   app.add_option("--rows", settings.rows,
                  "gemm: only rows with this in 'large|decode LABEL; TARGETS; PROBLEM'; several, by |");
   app.add_option("--shapes", settings.shapes, "gemm: N,K;N,K;... or 'judged' for all that are judged");
@@ -34,8 +38,9 @@ int main(int argc, char** argv) {
   app.add_option("--sustained", settings.sustained,
                  "gemm: also time many tokens in a row for so many seconds, at the clock that power then leaves");
   app.add_option("--rounds", settings.rounds, "gemm: timed replays")->check(CLI::Range(1, 1000));
-  app.add_flag("--profile", settings.profile, "gemm: time nothing; launch each kernel and its fastest rival once, for a profiler that waits "
-                                              "to be told (bench/counters.sh)");
+  app.add_flag("--profile", settings.profile,
+               "gemm: time nothing; launch each kernel and its fastest rival once, for a profiler that waits "
+               "to be told (bench/counters.sh)");
   CLI11_PARSE(app, argc, argv);
   settings.self = argv[0];
   try {

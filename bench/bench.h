@@ -15,8 +15,8 @@ struct Settings {
   // gemm
   std::string pack = "tiles";
   std::string shapes, rows, ms;  // as on the command line; empty: the row's own
-  double seconds = 440;                // starts nothing new after that
-  double tune_seconds = 6;             // of each problem
+  double seconds = 440;          // starts nothing new after that
+  double tune_seconds = 6;       // of each problem
   int candidates = 16, rounds = 11;
   double sustained = 0;  // seconds in a row of each kernel that has a rival, besides; 0: none
   bool profile = false;  // instead of timing: one launch of each kernel and of its fastest rival, for a profiler
@@ -27,9 +27,10 @@ Json prewarm_scaling(const Settings& settings);              // offline.cpp
 Json kernels(const Device& device);                          // kernels.cpp: gemv and mma against the device's ceilings
 Json casts(const Device& device);                            // kernels.cpp
 Json gemms(const Device& device, const Settings& settings);  // gemm.cpp: against cuBLASLt, as its table asks
-Json quantizing(const Device& device, const Settings& settings);  // quantize.cpp: x quantized by a cast, or by the gemm itself
-Json launch_costs(const Device& device);                     // host.cpp: prepare() hit, bucket choice, launch()
-Json startup(const Settings& settings, const Device& d);     // host.cpp: second process
+Json quantizing(const Device& device,
+                const Settings& settings);                // quantize.cpp: x quantized by a cast, or by the gemm itself
+Json launch_costs(const Device& device);                  // host.cpp: prepare() hit, bucket choice, launch()
+Json startup(const Settings& settings, const Device& d);  // host.cpp: second process
 int startup_child(const Settings& settings, bool one);
 Json regret(const Device& device, const Settings& settings);  // regret.cpp: choice against the exhaustive best
 

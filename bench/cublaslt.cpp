@@ -53,7 +53,7 @@ using Preference = void*;
 // ---- What is compared with what
 
 constexpr std::size_t kWorkspaceBytes = 64u << 20;
-constexpr int kAlgorithms = 32;  // asked of the heuristic
+constexpr int kAlgorithms = 32;        // asked of the heuristic
 constexpr std::size_t kFinalists = 2;  // of each variant, timed in every round
 constexpr double kClose = 1.05;        // of the fastest, to be a finalist
 // Of |y| + the norm of its products: tells a wrong scale or type, not a rounding. Fast accumulation keeps some 14 bits

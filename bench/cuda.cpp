@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kCaptureRelaxed = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED: what a library does while it launches is its own
 constexpr double kGraphMicroseconds = 2000;
-constexpr double kRestShare = 2;  // of a sample's work (docs/measurement.md, Rested)
+constexpr double kRestShare = 2;     // of a sample's work (docs/measurement.md, Rested)
 constexpr int kMostLaunches = 2048;  // in one graph
 constexpr int kMostCopies = 512;
 constexpr double kFreeShare = 0.8;

@@ -33,7 +33,8 @@ class Cuda {
   void copy(void* to, const void* from, std::size_t bytes) const;  // on the device, synchronous
   std::size_t free_bytes() const;
   double microseconds(const std::function<void()>& enqueue) const;  // between two events around what it enqueues
-  void profiled(const std::function<void()>& enqueue) const;  // what it enqueues is seen by a profiler that waits to be told (bench/counters.sh)
+  void profiled(const std::function<void()>& enqueue)
+      const;  // what it enqueues is seen by a profiler that waits to be told (bench/counters.sh)
 
   struct Driver;
   const Driver& driver() const { return *driver_; }
@@ -53,8 +54,8 @@ class Replay {
   Replay(Replay&&) noexcept;
   Replay& operator=(Replay&&) noexcept;
   ~Replay();
-  // Microseconds per launch on a chip that has rested, so that its power controller lowers no clock for what ran before. Of the
-  // second of two replays: the host's time to launch a graph does not show.
+  // Microseconds per launch on a chip that has rested, so that its power controller lowers no clock for what ran
+  // before. Of the second of two replays: the host's time to launch a graph does not show.
   double time() const;
   // The same in a row for so long that the controller has settled: an average over the second half.
   double sustained(double seconds) const;

@@ -271,7 +271,13 @@ class GemmBench {
   void profile(const Job& job, const Ours& o, const std::string& rival, const std::function<void(int)>& launch) {
     cuda_->profiled([&] { launch(1); });
     const std::string choice = rival.empty() ? o.report.choice.candidate.text() : std::string();
-    profiled_.push_back({{"label", job.row->label}, {"m", o.m}, {"n", job.shape.n}, {"k", job.shape.k}, {"problem", o.text}, {"rival", rival}, {"choice", choice}});
+    profiled_.push_back({{"label", job.row->label},
+                         {"m", o.m},
+                         {"n", job.shape.n},
+                         {"k", job.shape.k},
+                         {"problem", o.text},
+                         {"rival", rival},
+                         {"choice", choice}});
     fmt::print("{} m={} {}x{}: {}\n", job.row->label, o.m, job.shape.n, job.shape.k, rival.empty() ? choice : rival);
   }
 
@@ -309,7 +315,8 @@ class GemmBench {
                             {"algorithms", t.algorithms},
                             {"error", t.error}});
         if (r.rival_us == 0 || us < r.rival_us) r.rival_us = us, r.rival = t.name;
-        if (t.sustained > 0 && (r.rival_sustained_us == 0 || t.sustained < r.rival_sustained_us)) r.rival_sustained_us = t.sustained;
+        if (t.sustained > 0 && (r.rival_sustained_us == 0 || t.sustained < r.rival_sustained_us))
+          r.rival_sustained_us = t.sustained;
       }
     r.sustained_us = o.sustained;
     switch (job.row->target) {
@@ -365,8 +372,10 @@ class GemmBench {
                  : by_bytes ? fmt::format("{:.2f} TB/s", r.tbps)
                             : fmt::format("{:.0f} TF", r.tflops),
                  r.rival_us > 0 ? fmt::format("{:.1f}", r.rival_us) : "", r.rival, show(r),
-                 r.sustained_us > 0 && r.rival_sustained_us > 0 ? fmt::format("{:.3f}x", r.rival_sustained_us / r.sustained_us) : "", r.goal.text, r.mark,
-                 r.us > 0 && r.note.empty() ? r.choice : r.note.substr(0, 100)});
+                 r.sustained_us > 0 && r.rival_sustained_us > 0
+                     ? fmt::format("{:.3f}x", r.rival_sustained_us / r.sustained_us)
+                     : "",
+                 r.goal.text, r.mark, r.us > 0 && r.note.empty() ? r.choice : r.note.substr(0, 100)});
       json["rows"].push_back({{"group", r.goal.group},
                               {"label", r.row->label},
                               {"problem", r.problem},

@@ -17,7 +17,8 @@ const std::vector<Row>& rows() {
   static const std::vector<Row> table = {
       {"bf16, fp16", "bf16", "x=bf16 w=bf16 y=bf16", both, ratio, 0.97, "bf16"},
       {"bf16, fp16", "fp16", "x=f16 w=f16 y=f16", both, ratio, 0.97, "fp16"},
-      {"fp8 rows x channels", "fp8 rows x channels", "x=e4m3_row w=e4m3_row y=bf16 accum=fast", both, ratio, 1.0, "fp8+rows"},
+      {"fp8 rows x channels", "fp8 rows x channels", "x=e4m3_row w=e4m3_row y=bf16 accum=fast", both, ratio, 1.0,
+       "fp8+rows"},
       // Sums in single precision, which the rival's fast accumulation gives up: not judged against it.
       {"", "fp8, full accumulation", "x=e4m3_row w=e4m3_row y=bf16", both, ratio, 0, "fp8+rows"},
       {"fp8 128-blocks", "fp8 128-blocks", "x=e4m3_g128 w=e4m3_b128 y=bf16", {4096}, ratio, 0.9, "fp8"},
@@ -40,10 +41,18 @@ const std::vector<Row>& rows() {
       {"int4-g128 x fp8 or int8", "int4-g128 x int8", "x=int8_row w=int4_g128 y=bf16", both, ratio, 0.8, "fp8"},
       {"int4-g128 x fp8 or int8", "int4-g128 x fp8", "x=e4m3_row w=int4_g128 y=bf16", both, ratio, 0.8, "fp8"},
       {"int4 or e2m1 per channel x fp8", "int4 rows x int8", "x=int8_row w=int4_row y=bf16", both, ratio, 0.97, "fp8"},
-      {"int4 or e2m1 per channel x fp8", "int4 rows x fp8", "x=e4m3_row w=int4_row y=bf16 accum=fast", both, ratio, 0.97, "fp8"},
-      {"int4 or e2m1 per channel x fp8", "e2m1 rows x fp8", "x=e4m3_row w=e2m1_row y=bf16 accum=fast", both, ratio, 0.97, "fp8"},
+      {"int4 or e2m1 per channel x fp8", "int4 rows x fp8", "x=e4m3_row w=int4_row y=bf16 accum=fast", both, ratio,
+       0.97, "fp8"},
+      {"int4 or e2m1 per channel x fp8", "e2m1 rows x fp8", "x=e4m3_row w=e2m1_row y=bf16 accum=fast", both, ratio,
+       0.97, "fp8"},
       // Lossy: NVFP4 weights cast to fp8 rows at load, so the kernel is that of fp8 rows x channels.
-      {"nvfp4 x fp8, lossy", "nvfp4 as fp8 rows x fp8", "x=e4m3_row w=e4m3_row y=bf16 accum=fast", {1024}, ratio, 0.9, "fp8"},
+      {"nvfp4 x fp8, lossy",
+       "nvfp4 as fp8 rows x fp8",
+       "x=e4m3_row w=e4m3_row y=bf16 accum=fast",
+       {1024},
+       ratio,
+       0.9,
+       "fp8"},
       // Decode: 16-bit weights at m = 1 alone, the others at 16 and 64 as well.
       {"", "bf16", "x=bf16 w=bf16 y=bf16", {1}, decode, 16, ""},
       {"", "fp16", "x=f16 w=f16 y=f16", {1}, decode, 16, ""},

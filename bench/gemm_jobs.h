@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `bench gemm` asks: rows of problems with their targets, and which of them, in which shapes and order, a run measures.
+// What `bench gemm` asks: rows of problems with their targets, and which of them, in which shapes and order, a run
+// measures.
 #pragma once
 
 #include <compare>
@@ -20,7 +21,8 @@ enum class Target {
 struct Row {
   const char* group;  // the row of targets that it belongs to
   const char* label;
-  const char* text;   // the problem but for m, n and k; one whose formats the library does not know is a row without a kernel
+  const char*
+      text;  // the problem but for m, n and k; one whose formats the library does not know is a row without a kernel
   std::vector<std::int64_t> ms;
   Target target;
   double value;       // of decode: bits of a weight, which tell its size while the library does not know the format
@@ -52,8 +54,8 @@ struct Job {
   std::vector<std::int64_t> ms;  // timed side by side
 };
 
-// First every row's first shape, then every row's second: a run that is cut short has seen every row. Throws Error naming what of
-// the settings is no list of rows, shapes or m.
+// First every row's first shape, then every row's second: a run that is cut short has seen every row. Throws Error
+// naming what of the settings is no list of rows, shapes or m.
 std::vector<Job> gemm_jobs(const Settings& settings);
 
 }  // namespace tilewright::bench

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The GPU suite: what CI cannot run. Every family and format on odd shapes against a double-precision product formed on
-// the host, candidates against the tuner's verifier, casts and packed weights bit for bit, the warpgroup kernels of every
-// pair of formats at ragged shapes and on hard data, threads, bad arguments.
+// the host, candidates against the tuner's verifier, casts and packed weights bit for bit, the warpgroup kernels of
+// every pair of formats at ragged shapes and on hard data, threads, bad arguments.
 //   tilewright_gpu_suite [--out FILE] [--quick | --one] [--only GROUP,...] [--cache FILE] [--verbose]
 // --quick: fewer candidates. --one: one configuration of each family at odd sizes, for compute-sanitizer
 // (bench/sanitize.sh). --only: groups of gemm casts pack wgmma order served arguments threads. --cache: a file that
@@ -42,12 +42,14 @@ int run(const Request& request) {
     failed += r.status == "failed", skipped += r.status == "skipped";
     rows.push_back({{"name", r.name}, {"status", r.status}, {"detail", r.detail}});
   }
-  if (suite.results().empty()) throw Error(ErrorCode::invalid_argument, "--only", "", "groups, see the head of bench/gpu_suite.cpp");
+  if (suite.results().empty())
+    throw Error(ErrorCode::invalid_argument, "--only", "", "groups, see the head of bench/gpu_suite.cpp");
   const Json env = environment(&device, options);
   write(request.out, env, rows);
   fmt::print("{} passed, {} failed, {} skipped on {} (driver {}, compiler {}, tree {})\n",
-             static_cast<int>(suite.results().size()) - failed - skipped, failed, skipped, device.name(), device.driver_version(),
-             env["compiler"].get<std::string>(), env["tree_hash"].get<std::string>().substr(0, 12));
+             static_cast<int>(suite.results().size()) - failed - skipped, failed, skipped, device.name(),
+             device.driver_version(), env["compiler"].get<std::string>(),
+             env["tree_hash"].get<std::string>().substr(0, 12));
   return failed ? 1 : 0;
 }
 

@@ -36,8 +36,9 @@ std::vector<Problem> hopper_problems() {
   for (const char* formats :
        {"x=bf16 w=bf16 y=bf16", "x=e4m3_row w=e4m3_row y=bf16", "x=e4m3_row w=e4m3_row y=bf16 accum=fast",
         "x=f16 w=int4_g128 y=f16 pack=tiles", "x=f16 w=q4_0 y=f16 pack=tiles", "x=f16 w=q4_k y=f16 pack=tiles",
-        "x=f16 w=nvfp4 y=f16 global=mul pack=tiles", "x=bf16 w=mxfp4 y=bf16 pack=tiles", "x=int8_row w=int4_g128 y=bf16 pack=tiles",
-        "x=e4m3_row w=int4_g128 y=bf16 pack=tiles", "x=q8_1 w=q4_0 y=f32 pack=tiles"})
+        "x=f16 w=nvfp4 y=f16 global=mul pack=tiles", "x=bf16 w=mxfp4 y=bf16 pack=tiles",
+        "x=int8_row w=int4_g128 y=bf16 pack=tiles", "x=e4m3_row w=int4_g128 y=bf16 pack=tiles",
+        "x=q8_1 w=q4_0 y=f32 pack=tiles"})
     for (int m : {1, 16, 64, 1024, 4096})
       out.push_back(Problem::parse(fmt::format("gemm {} m={} n=10240 k=8192 workspace={}", formats, m, 32 << 20)));
   return out;
@@ -65,9 +66,11 @@ Json compile_times(Engine& engine, const std::string& nvrtc, const Compiled& kin
   }
   const double middle = median(seconds), worst = *std::max_element(seconds.begin(), seconds.end());
   const auto mark = [](bool ok) { return ok ? "pass" : "short"; };
-  fmt::print("{}: {} candidates for {}, one core, NVRTC's cache off: median {:.3f} s (must be <= {}: {}), slowest {:.3f} s (must be <= {}: {}): {}\n",
-             kind.name, seconds.size(), target.name, middle, kind.median, mark(middle <= kind.median), worst, kind.slowest,
-             mark(worst <= kind.slowest), slowest);
+  fmt::print(
+      "{}: {} candidates for {}, one core, NVRTC's cache off: median {:.3f} s (must be <= {}: {}), slowest {:.3f} s "
+      "(must be <= {}: {}): {}\n",
+      kind.name, seconds.size(), target.name, middle, kind.median, mark(middle <= kind.median), worst, kind.slowest,
+      mark(worst <= kind.slowest), slowest);
   return {{"target", kind.target}, {"median_s", middle}, {"max_s", worst}, {"slowest", slowest}, {"rows", rows}};
 }
 
@@ -78,7 +81,8 @@ Json compile_times() {
   options.cache = ":memory:";
   Engine engine(options);
   Json out;
-  for (const Compiled& kind : {Compiled{"portable", "sm_89", 0.25, 0.4, compile_problems()}, Compiled{"hopper", "sm_90a", 0.4, 0.6, hopper_problems()}})
+  for (const Compiled& kind : {Compiled{"portable", "sm_89", 0.25, 0.4, compile_problems()},
+                               Compiled{"hopper", "sm_90a", 0.4, 0.6, hopper_problems()}})
     out[kind.name] = compile_times(engine, options.nvrtc, kind);
   return out;
 }

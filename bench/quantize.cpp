@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `bench quantize`: float activations times weights by integer products. x becomes q8_1 by a cast in front of the gemm, or in the
-// gemm itself (x_from): the whole of it timed, side by side, cold.
+// `bench quantize`: float activations times weights by integer products. x becomes q8_1 by a cast in front of the gemm,
+// or in the gemm itself (x_from): the whole of it timed, side by side, cold.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -54,7 +54,8 @@ class Way {
         args.rows = g.m;
         cast_->launch(cuda.stream(), args);
       }
-      gemm_->launch(cuda.stream(), task_.arguments(std::span(pointers).first(task_.buffers.size()), g.m), g.m, task_.cols);
+      gemm_->launch(cuda.stream(), task_.arguments(std::span(pointers).first(task_.buffers.size()), g.m), g.m,
+                    task_.cols);
     };
     launch(0);
     cuda.microseconds([&] { launch(1); });
@@ -92,7 +93,8 @@ Json quantizing(const Device& device, const Settings& settings) {
   TunePolicy policy;
   policy.max_candidates = settings.candidates;
   policy.budget_seconds = settings.tune_seconds;
-  Table table({"weights", "m", "n", "k", "cast, gemm", "cast, gemm on tiles", "gemm with x_from", "on tiles", "speedup"});
+  Table table(
+      {"weights", "m", "n", "k", "cast, gemm", "cast, gemm on tiles", "gemm with x_from", "on tiles", "speedup"});
   Json rows = Json::array();
   for (const char* w : {"q4_0", "q8_0"})
     for (const auto& [n, k] : {std::pair{4096, 4096}, {14336, 4096}, {4096, 14336}})
@@ -108,9 +110,10 @@ Json quantizing(const Device& device, const Settings& settings) {
         for (int round = -kWarmRounds; round < settings.rounds; ++round)
           for (const auto& way : ways) way->sample(round >= 0);
         const double apart = std::min(ways[0]->us(), ways[1]->us()), fused = std::min(ways[2]->us(), ways.back()->us());
-        table.row({w, fmt::format("{}", m), fmt::format("{}", n), fmt::format("{}", k), fmt::format("{:.2f}", ways[0]->us()),
-                   fmt::format("{:.2f}", ways[1]->us()), fmt::format("{:.2f}", ways[2]->us()),
-                   fused_on_tiles ? fmt::format("{:.2f}", ways.back()->us()) : "", fmt::format("{:.2f}", apart / fused)});
+        table.row({w, fmt::format("{}", m), fmt::format("{}", n), fmt::format("{}", k),
+                   fmt::format("{:.2f}", ways[0]->us()), fmt::format("{:.2f}", ways[1]->us()),
+                   fmt::format("{:.2f}", ways[2]->us()), fused_on_tiles ? fmt::format("{:.2f}", ways.back()->us()) : "",
+                   fmt::format("{:.2f}", apart / fused)});
         fmt::print("{} m={} {}x{}: {:.2f} us, {:.2f} apart\n", w, m, n, k, fused, apart);
         std::fflush(stdout);
         Json row = {{"w", w}, {"m", m}, {"n", n}, {"k", k}, {"speedup", apart / fused}, {"ways", Json::array()}};

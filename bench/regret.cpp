@@ -10,8 +10,8 @@
 namespace tilewright::bench {
 
 Json regret(const Device& device, const Settings& settings) {
-  // The cost model was fitted on the first ten; it and the search were corrected with a hundred and twenty that stood behind them and with some of
-  // bench gemm's. The others they had not seen when they were.
+  // The cost model was fitted on the first ten; it and the search were corrected with a hundred and twenty that stood
+  // behind them and with some of bench gemm's. The others they had not seen when they were.
   const char* const texts[] = {
       "gemm x=q8_1 w=q4_0 y=f32 m=1 n=6144 k=4096", "gemm x=f16 w=f16 y=f16 m=1 n=4096 k=4096",
       "gemm x=bf16 w=bf16 y=bf16 m=512 n=6144 k=4096", "gemm x=q8_1 w=q4_k y=f32 m=4 n=8192 k=8192",
@@ -35,9 +35,10 @@ Json regret(const Device& device, const Settings& settings) {
       "gemm x=f16 w=q4_k y=f16 m=1 n=20480 k=7168 pack=tiles", "gemm x=f16 w=q5_k y=f16 m=64 n=7168 k=20480 pack=tiles",
       "gemm x=f16 w=q6_k y=f16 m=16 n=2304 k=9216 pack=tiles",
       "gemm x=f16 w=q8_0 y=f16 m=1 n=6144 k=24576 pack=tiles weights=constant",
-      "gemm x=bf16 w=mxfp4 y=bf16 m=1 n=5760 k=3072 pack=tiles", "gemm x=f16 w=q5_1 y=f16 m=1024 n=2560 k=9728 pack=tiles",
-      "gemm x=bf16 w=bf16 y=bf16 m=1 n=9728 k=2560", "gemm x=bf16 w=bf16 y=bf16 m=256 n=12800 k=5120",
-      "gemm x=f16 w=f16 y=f16 m=64 n=2304 k=9216", "gemm x=e4m3_row w=e4m3_row y=bf16 m=4 n=24576 k=6144 weights=constant",
+      "gemm x=bf16 w=mxfp4 y=bf16 m=1 n=5760 k=3072 pack=tiles",
+      "gemm x=f16 w=q5_1 y=f16 m=1024 n=2560 k=9728 pack=tiles", "gemm x=bf16 w=bf16 y=bf16 m=1 n=9728 k=2560",
+      "gemm x=bf16 w=bf16 y=bf16 m=256 n=12800 k=5120", "gemm x=f16 w=f16 y=f16 m=64 n=2304 k=9216",
+      "gemm x=e4m3_row w=e4m3_row y=bf16 m=4 n=24576 k=6144 weights=constant",
       "gemm x=e4m3_row w=e4m3_row y=bf16 m=2048 n=4608 k=9216 accum=fast",
       "gemm x=int8_row w=int8_row y=bf16 m=1 n=20480 k=7168", "gemm x=int8_row w=int8_row y=bf16 m=128 n=4608 k=9216",
       "gemm x=bf16 w=e4m3_row y=bf16 m=16 n=12800 k=5120 pack=tiles", "gemm x=q8_1 w=q4_k y=f32 m=1 n=9728 k=2560",
@@ -51,7 +52,9 @@ Json regret(const Device& device, const Settings& settings) {
   int count = 0;
   const auto began = std::chrono::steady_clock::now();
   for (const char* text : texts) {
-    if (count++ >= settings.problems || std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count() > settings.seconds) break;
+    if (count++ >= settings.problems ||
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count() > settings.seconds)
+      break;
     if (count <= settings.skip) continue;
     Options options = Options::from_env();
     options.cache = settings.cache.empty() ? ":memory:" : settings.cache;  // for its binaries: choices are made anew
@@ -100,10 +103,12 @@ Json regret(const Device& device, const Settings& settings) {
   const auto said = [&](int problems, double v) {
     return problems ? fmt::format("{:.1f} % ({})", 100 * v, mark(v)) : std::string("not measured");
   };
-  fmt::print("{}worst regret, which must be <= 3 %: on the {} problems the model was fitted on {}, on {} others {}, {} of which are within it; "
-             "two tunes differ by {:.1f} % at most (must be <= 3 %: {}); first-ranked median {:.0f} %\n",
-             table.text(), known, said(known, worst[0]), unseen, said(unseen, worst[1]), near, 100 * worst_again, mark(worst_again),
-             100 * median(firsts));
+  fmt::print(
+      "{}worst regret, which must be <= 3 %: on the {} problems the model was fitted on {}, on {} others {}, {} of "
+      "which are within it; "
+      "two tunes differ by {:.1f} % at most (must be <= 3 %: {}); first-ranked median {:.0f} %\n",
+      table.text(), known, said(known, worst[0]), unseen, said(unseen, worst[1]), near, 100 * worst_again,
+      mark(worst_again), 100 * median(firsts));
   const auto number = [](int problems, double v) { return problems ? Json(v) : Json(); };
   return {{"worst_fitted", number(known, worst[0])},
           {"worst_unseen", number(unseen, worst[1])},

@@ -57,8 +57,8 @@ bool parse_map(std::string_view text, TensorMapPlan& map) {
   const std::string whole(text);
   return next(map.pointer) && next(map.rows_at) && next(map.rows) && next(map.stride_at) && next(map.inner_at) &&
          next(map.inner) && next(map.element_bytes) && next(map.box_inner) && next(map.box_rows) &&
-         next(map.box_panels) && next(map.swizzle) &&
-         (text.empty() || (next(map.block) && next(map.block_elements))) && map_text(map) == whole;
+         next(map.box_panels) && next(map.swizzle) && (text.empty() || (next(map.block) && next(map.block_elements))) &&
+         map_text(map) == whole;
 }
 
 // What only some plans have: a line each, left out where it would say nothing.

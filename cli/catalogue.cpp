@@ -52,11 +52,9 @@ int run_formats(const Context& context, bool markdown) {
 
 std::string features(const Arch& a) {
   std::string out;
-  const std::pair<bool, const char*> all[] = {{a.mma_bf16, "bf16 mma"}, {a.mma_s8_k32, "int8 mma"},
-                                              {a.cp_async, "cp.async"}, {a.mma_f8, "fp8 mma"},
-                                              {a.mma_scaled, "block-scaled mma"},
-                                              {a.clusters, "clusters"}, {a.tma, "TMA"},
-                                              {a.wgmma, "wgmma"}};
+  const std::pair<bool, const char*> all[] = {
+      {a.mma_bf16, "bf16 mma"},           {a.mma_s8_k32, "int8 mma"}, {a.cp_async, "cp.async"}, {a.mma_f8, "fp8 mma"},
+      {a.mma_scaled, "block-scaled mma"}, {a.clusters, "clusters"},   {a.tma, "TMA"},           {a.wgmma, "wgmma"}};
   for (const auto& [on, name] : all)
     if (on) out += (out.empty() ? "" : ", ") + std::string(name);
   return out;

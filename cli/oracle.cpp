@@ -146,8 +146,8 @@ std::vector<Expected> gemm_oracle(const Gemm& g, const HostMatrix& x, const Host
   const Resolution stored = resolution(g.y);
   const bool exact = g.y.name() == "int32";
   const auto is_fp8 = [](Format f) { return f.name().starts_with("e4m3") || f.name().starts_with("e5m2"); };
-  const double fp8 = !is_fp8(g.x) ? 0
-                     : 9.765625e-4 * (g.accumulation == Accumulation::fast ? static_cast<double>(g.k) / 32 : 4.0);
+  const double fp8 =
+      !is_fp8(g.x) ? 0 : 9.765625e-4 * (g.accumulation == Accumulation::fast ? static_cast<double>(g.k) / 32 : 4.0);
   parallel(sample.cols.size(), [&](std::size_t c) {
     const float* wr = w.values.data() + sample.cols[c] * g.k;
     for (std::size_t r = 0; r < sample.rows.size(); ++r) {

@@ -114,7 +114,8 @@ void run_gemm(const Context& context, const Args& args, const Problem& problem, 
   const HostMatrix x_read = g.x_from ? encoded(g.x, g.m, g.k, x.values) : x;  // what is multiplied
   HostMatrix w =
       args.model.empty()
-          ? encoded(g.w, g.n, g.k, random_values(g.n * g.k, deviation(g.w, 1 / std::sqrt(static_cast<float>(g.k))), args.seed + 1))
+          ? encoded(g.w, g.n, g.k,
+                    random_values(g.n * g.k, deviation(g.w, 1 / std::sqrt(static_cast<float>(g.k))), args.seed + 1))
           : from_model(Gguf::open(args.model), args.tensor, g.w, g.n, g.k);
   std::optional<HostMatrix> bias;
   if (g.bias) bias = encoded(*g.bias, 1, g.n, random_values(g.n, deviation(*g.bias, 1), args.seed + 2));
@@ -154,7 +155,8 @@ void run_gemm(const Context& context, const Args& args, const Problem& problem, 
     got = gemm_on_cpu(g, x_read, w, bias ? &*bias : nullptr, c ? &*c : nullptr, sample);
     result.microseconds = microseconds_since(start);
   }
-  const Verdict verdict = judge(gemm_oracle(g, x_read, w, bias ? &*bias : nullptr, c ? &*c : nullptr, sample), got, sample);
+  const Verdict verdict =
+      judge(gemm_oracle(g, x_read, w, bias ? &*bias : nullptr, c ? &*c : nullptr, sample), got, sample);
   result.checked = sample.size();
   result.outputs = g.m * g.n;
   result.largest = verdict.largest;

@@ -96,7 +96,8 @@ void check_overlap(const OverlapRule& rule, const std::byte* args, std::int64_t 
     Wide begin, row, stride, bytes;
   };
   const auto matrix = [&](const MatrixRule& m) {
-    const Wide element = static_cast<std::uint64_t>(m.element_bytes), row = static_cast<std::uint64_t>(m.cols) * element;
+    const Wide element = static_cast<std::uint64_t>(m.element_bytes),
+               row = static_cast<std::uint64_t>(m.cols) * element;
     const Wide stride = static_cast<std::uint64_t>(load<std::int64_t>(args, m.stride)) * element;
     return Matrix{reinterpret_cast<std::uintptr_t>(load<const void*>(args, m.pointer)), row, stride,
                   static_cast<std::uint64_t>(rows - 1) * stride + row};

@@ -83,8 +83,8 @@ void ask_function(Loaded& loaded) {
            fmt::format("{} can have at most {} (launch bounds, registers)", loaded.entry, threads));
 }
 
-// Clusters need neighbouring multiprocessors, of which a chip has fewer than its number of them says; a persistent grid of
-// more would run in two waves.
+// Clusters need neighbouring multiprocessors, of which a chip has fewer than its number of them says; a persistent grid
+// of more would run in two waves.
 void ask_clusters(Loaded& loaded) {
   const Driver& driver = *loaded.device->driver;
   const LaunchPlan& plan = loaded.plan;

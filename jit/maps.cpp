@@ -80,7 +80,8 @@ void check_maps(const Device::Impl& device, const LaunchPlan& plan) {
           fmt::format("at most the {} bytes of the swizzle", map.swizzle));
     check(map.box_rows >= 1 && map.box_rows <= kMostInBox, "box_rows", map.box_rows, "1 to 256");
     check(map.block >= 1 && map.block <= kMostInBlock, "block", map.block, "1 to 65536");
-    check(map.block_elements >= 1 && map.block_elements <= kMostInBlock, "block_elements", map.block_elements, "1 to 65536");
+    check(map.block_elements >= 1 && map.block_elements <= kMostInBlock, "block_elements", map.block_elements,
+          "1 to 65536");
     check(map.box_panels <= kMostInBox, "box_panels", map.box_panels, "0 to 256");
     check(!fixed || !map.box_panels || map.inner % map.box_inner == 0, "inner", map.inner,
           fmt::format("whole panels of {}", map.box_inner));
@@ -118,7 +119,8 @@ void encode_map(const Kernel::Impl& kernel, const Loaded& loaded, const TensorMa
   constexpr std::uint32_t kNone = TensorMapPlan::kNone;
   const std::uint64_t inner = map.inner_at == kNone ? map.inner : elements(map.inner_at);
   const std::uint64_t rows = value_of(kernel, args, map.rows_at, map.rows);
-  const std::uint64_t stride = std::min(map.stride_at == kNone ? inner : elements(map.stride_at), kTooFar) * map.element_bytes;
+  const std::uint64_t stride =
+      std::min(map.stride_at == kNone ? inner : elements(map.stride_at), kTooFar) * map.element_bytes;
   const bool panels = map.box_panels != 0;
   if (panels && inner % map.box_inner != 0) [[unlikely]]
     refuse(name_of(kernel, map), fmt::format("rows of {} elements", inner),

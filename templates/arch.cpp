@@ -13,19 +13,32 @@ constexpr int kKiB = 1024;
 // T4, A100 80GB, RTX 3090, Orin, RTX 4090, H200, B200, B300, Thor, RTX 5090, GB10; matrix rates are what mma.sync
 // reaches, which on sm_90 and sm_100 is well below the native matrix instructions.
 constexpr Arch kArchs[] = {
-    // name     major minor cp.async bf16 s8k32 f8 scaled cluster tma wgmma  shared/block  shared/SM  threads/SM  SMs  TB/s  TF  run on
-    {"sm_75", 7, 5, false, false, false, false, false, false, false, false, 64 * kKiB, 64 * kKiB, 1024, 40, 0.30, 50, nullptr},
-    {"sm_80", 8, 0, true, true, true, false, false, false, false, false, 163 * kKiB, 164 * kKiB, 2048, 108, 1.80, 250, nullptr},
-    {"sm_86", 8, 6, true, true, true, false, false, false, false, false, 99 * kKiB, 100 * kKiB, 1536, 82, 0.87, 70, nullptr},
-    {"sm_87", 8, 7, true, true, true, false, false, false, false, false, 163 * kKiB, 164 * kKiB, 1536, 16, 0.18, 30, nullptr},
-    {"sm_89", 8, 9, true, true, true, true, false, false, false, false, 99 * kKiB, 100 * kKiB, 1536, 128, 0.92, 150, nullptr},
-    {"sm_90a", 9, 0, true, true, true, false, false, true, true, true, 227 * kKiB, 228 * kKiB, 2048, 132, 4.65, 560, "NVIDIA H200"},
-    {"sm_100a", 10, 0, true, true, true, true, false, true, true, false, 227 * kKiB, 228 * kKiB, 2048, 148, 7.20, 560, nullptr},
-    {"sm_103a", 10, 3, true, true, true, true, false, true, true, false, 227 * kKiB, 228 * kKiB, 2048, 148, 7.20, 560, nullptr},
-    {"sm_110a", 11, 0, true, true, true, true, false, true, true, false, 227 * kKiB, 228 * kKiB, 1536, 20, 0.25, 100, nullptr},
-    {"sm_120", 12, 0, true, true, true, true, false, true, true, false, 99 * kKiB, 100 * kKiB, 1536, 170, 1.60, 210, nullptr},
-    {"sm_120a", 12, 0, true, true, true, true, true, true, true, false, 99 * kKiB, 100 * kKiB, 1536, 170, 1.60, 210, nullptr},
-    {"sm_121a", 12, 1, true, true, true, true, true, true, true, false, 99 * kKiB, 100 * kKiB, 1536, 48, 0.27, 60, nullptr},
+    // name     major minor cp.async bf16 s8k32 f8 scaled cluster tma wgmma  shared/block  shared/SM  threads/SM  SMs
+    // TB/s  TF  run on
+    {"sm_75", 7, 5, false, false, false, false, false, false, false, false, 64 * kKiB, 64 * kKiB, 1024, 40, 0.30, 50,
+     nullptr},
+    {"sm_80", 8, 0, true, true, true, false, false, false, false, false, 163 * kKiB, 164 * kKiB, 2048, 108, 1.80, 250,
+     nullptr},
+    {"sm_86", 8, 6, true, true, true, false, false, false, false, false, 99 * kKiB, 100 * kKiB, 1536, 82, 0.87, 70,
+     nullptr},
+    {"sm_87", 8, 7, true, true, true, false, false, false, false, false, 163 * kKiB, 164 * kKiB, 1536, 16, 0.18, 30,
+     nullptr},
+    {"sm_89", 8, 9, true, true, true, true, false, false, false, false, 99 * kKiB, 100 * kKiB, 1536, 128, 0.92, 150,
+     nullptr},
+    {"sm_90a", 9, 0, true, true, true, false, false, true, true, true, 227 * kKiB, 228 * kKiB, 2048, 132, 4.65, 560,
+     "NVIDIA H200"},
+    {"sm_100a", 10, 0, true, true, true, true, false, true, true, false, 227 * kKiB, 228 * kKiB, 2048, 148, 7.20, 560,
+     nullptr},
+    {"sm_103a", 10, 3, true, true, true, true, false, true, true, false, 227 * kKiB, 228 * kKiB, 2048, 148, 7.20, 560,
+     nullptr},
+    {"sm_110a", 11, 0, true, true, true, true, false, true, true, false, 227 * kKiB, 228 * kKiB, 1536, 20, 0.25, 100,
+     nullptr},
+    {"sm_120", 12, 0, true, true, true, true, false, true, true, false, 99 * kKiB, 100 * kKiB, 1536, 170, 1.60, 210,
+     nullptr},
+    {"sm_120a", 12, 0, true, true, true, true, true, true, true, false, 99 * kKiB, 100 * kKiB, 1536, 170, 1.60, 210,
+     nullptr},
+    {"sm_121a", 12, 1, true, true, true, true, true, true, true, false, 99 * kKiB, 100 * kKiB, 1536, 48, 0.27, 60,
+     nullptr},
 };
 
 bool has_suffix(const Arch& a) {

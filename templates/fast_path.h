@@ -19,8 +19,8 @@ struct FastPath {
   bool zero_point;    // as well as a scale
   int group;          // elements under one scale; 0: no units of one thread
   bool codes, offset;
-  bool code_lanes;    // a GEMM kernel may encode x itself
-  int bits;           // of a code
+  bool code_lanes;  // a GEMM kernel may encode x itself
+  int bits;         // of a code
   bool global;
   tw::ScaledMma scaled;  // the matrix instruction that takes it as stored
   bool (*unit_ok)(int elements);
@@ -33,7 +33,9 @@ struct FastPath {
 const FastPath& fast_path(Format f);
 
 // Whether a matrix instruction takes both as they are stored, and applies their scales.
-inline bool scaled(const FastPath& x, const FastPath& w) { return x.scaled == w.scaled && x.scaled != tw::ScaledMma::none; }
+inline bool scaled(const FastPath& x, const FastPath& w) {
+  return x.scaled == w.scaled && x.scaled != tw::ScaledMma::none;
+}
 
 inline constexpr int kTileRows = 64;
 inline constexpr int kMostBytes = 131071;   // products of -128 and -128 that a 32-bit sum holds

@@ -82,8 +82,8 @@ void decode(Operand src, std::int64_t rows, std::int64_t cols, float* dst) {
     for (std::int64_t b = 0; b < blocks; ++b) {
       const std::int64_t at = r * blocks + b, scale = r / tw::fmt::scale_rows<F> * blocks + b;
       for (int i = 0; i < F::kBlock; ++i)
-        dst[at * F::kBlock + i] = F::decode(
-            data + at * F::kDataBytes, F::kScaleBytes ? scales + scale * F::kScaleBytes : nullptr, context, i);
+        dst[at * F::kBlock + i] = F::decode(data + at * F::kDataBytes,
+                                            F::kScaleBytes ? scales + scale * F::kScaleBytes : nullptr, context, i);
     }
   }
 }

@@ -93,8 +93,7 @@ void check_exact(const Gemm& g) {
     throw Error(ErrorCode::too_large, "k", std::to_string(g.k),
                 fmt::format("at most {}, the products of bytes that y=int32 holds", kMostBytes));
   if (g.alpha != 1.0) throw invalid("alpha", fmt::format("{}", g.alpha), "1: y=int32 is exact");
-  if (g.act != Activation::none)
-    throw invalid("act", kActivations[static_cast<int>(g.act)], "none: y=int32 is exact");
+  if (g.act != Activation::none) throw invalid("act", kActivations[static_cast<int>(g.act)], "none: y=int32 is exact");
   if (g.bias && fast_path(*g.bias).element != Element::i32)
     throw Error(ErrorCode::unsupported, "bias", std::string(g.bias->name()), "int32, as y is");
   if (g.c) throw Error(ErrorCode::unsupported, "c", std::string(g.c->name()), "left out: y=int32 is exact");
@@ -107,8 +106,7 @@ void check_epilogue(const Gemm& g) {
   } else {
     if (g.bias && !is_float(*g.bias))
       throw Error(ErrorCode::unsupported, "bias", std::string(g.bias->name()), "f32, f16 or bf16");
-    if (g.c && !is_float(*g.c))
-      throw Error(ErrorCode::unsupported, "c", std::string(g.c->name()), "f32, f16 or bf16");
+    if (g.c && !is_float(*g.c)) throw Error(ErrorCode::unsupported, "c", std::string(g.c->name()), "f32, f16 or bf16");
   }
   if (g.c) check_matrix("c", *g.c, g.m, g.n, "n");
   if (!g.c && g.beta != 1.0) throw invalid("beta", fmt::format("{}", g.beta), "left out: there is no c");

@@ -161,7 +161,8 @@ tuner::SearchRequest Engine::Impl::search_request(const Problem& problem, const 
   request.policy = policy;
   request.fallback = ranked->back().candidate;
   request.offers = [ranked](const Candidate& candidate) {
-    return std::any_of(ranked->begin(), ranked->end(), [&](const tuner::Ranked& r) { return r.candidate == candidate; });
+    return std::any_of(ranked->begin(), ranked->end(),
+                       [&](const tuner::Ranked& r) { return r.candidate == candidate; });
   };
   auto take = [&](int most) {
     for (int i : tuner::select(*ranked, most))

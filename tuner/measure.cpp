@@ -15,10 +15,10 @@ namespace {
 
 constexpr int kMostCopies = 512;     // a tiny problem's inputs: 512 launches already walk past any L2's associativity
 constexpr int kMostLaunches = 1024;  // in one graph
-constexpr double kGraphMicroseconds = 400;  // events resolve about 0.5 us: 0.1 % of this
+constexpr double kGraphMicroseconds = 400;           // events resolve about 0.5 us: 0.1 % of this
 constexpr double kRestShare = 2, kMostRest = 20000;  // of a sample's work; microseconds
-constexpr double kFreeShare = 0.8;          // of the device's free memory
-constexpr std::size_t kAlign = 256;         // what the driver's allocator gives
+constexpr double kFreeShare = 0.8;                   // of the device's free memory
+constexpr std::size_t kAlign = 256;                  // what the driver's allocator gives
 
 std::size_t aligned(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
@@ -108,8 +108,8 @@ void Bench::round(std::span<const int> candidates, bool loaded) {
     Entry& e = entries_[static_cast<std::size_t>(index)];
     double mhz = 0;
     double us = time(e, loaded, &mhz);
-    // A chip that draws more power than it may lowers its clock some ten milliseconds later, and for up to a second: for
-    // whichever candidate is timed then.
+    // A chip that draws more power than it may lowers its clock some ten milliseconds later, and for up to a second:
+    // for whichever candidate is timed then.
     const double rest = std::min(kMostRest, (loaded ? 2 : 1) * kRestShare * us * e.launches);
     std::this_thread::sleep_for(std::chrono::duration<double, std::micro>(rest));
     e.samples.push_back(us);

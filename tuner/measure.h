@@ -24,8 +24,8 @@ class Bench {
 
   // Loads, warms up and records a candidate. Throws what the driver says. Returns its index.
   int add(const Binary& binary);
-  // One pass over the given candidates, in order: each one's graph once, or, `loaded`, twice in a row, of which the second
-  // counts. The chip rests behind each, so that its power controller lowers no clock for what others drew.
+  // One pass over the given candidates, in order: each one's graph once, or, `loaded`, twice in a row, of which the
+  // second counts. The chip rests behind each, so that its power controller lowers no clock for what others drew.
   void round(std::span<const int> candidates, bool loaded = false);
 
   // Samples (microseconds per launch) taken at a steady clock, and what they amount to.

@@ -36,7 +36,8 @@ class Writer {
     number(m.stride_at);
     number(m.inner_at);
     number64(m.inner);
-    for (std::uint32_t v : {m.block, m.block_elements, m.element_bytes, m.box_inner, m.box_rows, m.box_panels, m.swizzle})
+    for (std::uint32_t v :
+         {m.block, m.block_elements, m.element_bytes, m.box_inner, m.box_rows, m.box_panels, m.swizzle})
       number(v);
   }
   void plan(const LaunchPlan& p) {
@@ -102,7 +103,8 @@ class Reader {
     m.stride_at = number();
     m.inner_at = number();
     m.inner = number64();
-    for (std::uint32_t* v : {&m.block, &m.block_elements, &m.element_bytes, &m.box_inner, &m.box_rows, &m.box_panels, &m.swizzle})
+    for (std::uint32_t* v :
+         {&m.block, &m.block_elements, &m.element_bytes, &m.box_inner, &m.box_rows, &m.box_panels, &m.swizzle})
       *v = number();
     return m;
   }

@@ -169,9 +169,10 @@ float least_deviation(Format f, float wanted) {
 }
 
 void describe_gemm(Task& task, const Gemm& g) {
-  // Results near one: neither f16 overflow nor a sum below the output's resolution; of what has no scale, as many of its
-  // codes as that allows.
-  Slots x = add_matrix(task, "x", {g.x_stored(), g.m, g.k, least_deviation(g.x_stored(), 1.0f), g.global == Global::div}, true, false);
+  // Results near one: neither f16 overflow nor a sum below the output's resolution; of what has no scale, as many of
+  // its codes as that allows.
+  Slots x = add_matrix(
+      task, "x", {g.x_stored(), g.m, g.k, least_deviation(g.x_stored(), 1.0f), g.global == Global::div}, true, false);
   const float deviation = least_deviation(g.w, 1.0f / std::sqrt(static_cast<float>(g.k)));
   Slots w = g.packing == Packing::none
                 ? add_matrix(task, "w", {g.w, g.n, g.k, deviation, g.global == Global::div}, false, false)
@@ -184,7 +185,8 @@ void describe_gemm(Task& task, const Gemm& g) {
   int workspace = -1;
   if (g.workspace) {
     workspace = static_cast<int>(task.buffers.size());
-    task.buffers.push_back({.name = "workspace", .bytes = static_cast<std::size_t>(g.workspace), .fill = {}, .scratch = true});
+    task.buffers.push_back(
+        {.name = "workspace", .bytes = static_cast<std::size_t>(g.workspace), .fill = {}, .scratch = true});
   }
   task.arguments = [=](std::span<void* const> p, std::int64_t rows) {
     GemmArgs args;

@@ -133,8 +133,8 @@ std::string Verifier::changed_input(const Trial& trial) const {
     };
     std::size_t size = g.bytes + 2 * kGuard;
     bool kept = task_.buffers[i].scratch ? same(0, kGuard) && same(size - kGuard, size)
-                : size <= 2 * kInputEnd   ? same(0, size)
-                                          : same(0, kInputEnd) && same(size - kInputEnd, size);
+                : size <= 2 * kInputEnd  ? same(0, size)
+                                         : same(0, kInputEnd) && same(size - kInputEnd, size);
     if (!kept) return fmt::format("changed its input {} or bytes beside it", task_.buffers[i].name);
   }
   return {};

@@ -66,8 +66,9 @@ void bad_arguments(Suite& s) {
 void wgmma_arguments(Suite& s) {
   if (!s.device().arch().wgmma) return;
   const auto invalid = ErrorCode::invalid_argument;
-  for (const char* text : {"gemm x=f16 w=q4_0 y=f16 m=64 n=128 k=512 pack=tiles", "gemm x=f16 w=f16 y=f32 m=64 n=136 k=512",
-                           "gemm x=int8_row w=int8_row y=bf16 m=64 n=128 k=512"}) {
+  for (const char* text :
+       {"gemm x=f16 w=q4_0 y=f16 m=64 n=128 k=512 pack=tiles", "gemm x=f16 w=f16 y=f32 m=64 n=136 k=512",
+        "gemm x=int8_row w=int8_row y=bf16 m=64 n=128 k=512"}) {
     const Problem problem = Problem::parse(text);
     const bool tiles = problem.gemm()->packing == Packing::tiles, bytes = problem.gemm()->x.name() == "int8_row";
     const Task task = s.engine().task(problem, s.device().arch());
@@ -84,7 +85,8 @@ void wgmma_arguments(Suite& s) {
     const auto check = [&](const char* what, const std::function<std::string()>& body) {
       s.check(fmt::format("arguments/wgmma {}: {}", what, text), body);
     };
-    const auto refused = [&](const char* what, ErrorCode code, const char* field, const std::function<void(GemmArgs&)>& change) {
+    const auto refused = [&](const char* what, ErrorCode code, const char* field,
+                             const std::function<void(GemmArgs&)>& change) {
       check(what, [&] { return expect_error(launch(change), code, field); });
     };
     const auto shifted = [](const void* p, int by) { return static_cast<const char*>(p) + by; };

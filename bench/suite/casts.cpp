@@ -58,9 +58,9 @@ bool rows_apart(Format f) {
 }
 
 void one_cast_of_each(Suite& s) {
-  for (const char* text : {"cast x=f32 y=q8_1 rows=5 cols=352", "cast x=bf16 y=q4_k rows=3 cols=768",
-                           "cast x=f16 y=nvfp4 rows=5 cols=112", "cast x=f32 y=e4m3_row rows=5 cols=259",
-                           "cast x=q4_0 y=f16 rows=7 cols=352"})
+  for (const char* text :
+       {"cast x=f32 y=q8_1 rows=5 cols=352", "cast x=bf16 y=q4_k rows=3 cols=768", "cast x=f16 y=nvfp4 rows=5 cols=112",
+        "cast x=f32 y=e4m3_row rows=5 cols=259", "cast x=q4_0 y=f16 rows=7 cols=352"})
     s.check(text, [&] { return cast_against_host(s, text, s.engine().prepare(Problem::parse(text), s.device())); });
 }
 
@@ -87,8 +87,7 @@ void cast_checks(Suite& s) {
         if (a.name() == plain) continue;
         add(fmt::format("cast x={} y={} rows={} cols={}", a.name(), plain, rows, cols));
       }
-  for (auto& [text, kernel] : casts)
-    s.check(text, [&] { return cast_against_host(s, text, kernel.get()); });
+  for (auto& [text, kernel] : casts) s.check(text, [&] { return cast_against_host(s, text, kernel.get()); });
   for (const char* y : {"q8_1", "q4_0", "q4_k", "nvfp4", "e4m3_row", "e4m3_g128", "bf16"}) {
     const std::string text = fmt::format("cast x=f32 y={} rows=65 cols=2304", y);
     s.check("candidates of " + text, [&] { return candidates_verify(s, text, s.extent() == Extent::quick ? 4 : 24); });

@@ -35,7 +35,8 @@ double bound_of(const Gemm& g, double magnitude, double linear, double bias, dou
 }
 
 // A kernel at several m against the host's double product.
-std::string gemm_against_host(Suite& s, const Problem& problem, const Kernel& kernel, const std::vector<std::int64_t>& ms) {
+std::string gemm_against_host(Suite& s, const Problem& problem, const Kernel& kernel,
+                              const std::vector<std::int64_t>& ms) {
   const Gemm& g = *problem.gemm();
   const std::int64_t m_max = *std::max_element(ms.begin(), ms.end());
   Matrix x = make(s.device(), g.x_stored(), m_max, g.k, 1), w = make(s.device(), g.w, g.n, g.k, 2, 0.1f);
@@ -89,7 +90,8 @@ std::string gemm_against_host(Suite& s, const Problem& problem, const Kernel& ke
 std::string in_place(Suite& s, const Problem& problem, const Kernel& kernel) {
   const Gemm& g = *problem.gemm();
   constexpr std::int64_t kMost = 600;
-  Matrix x = make(s.device(), g.x, kMost, g.k, 1), w = make(s.device(), g.w, g.n, g.k, 2, 0.1f), c = make(s.device(), *g.c, kMost, g.n, 3);
+  Matrix x = make(s.device(), g.x, kMost, g.k, 1), w = make(s.device(), g.w, g.n, g.k, 2, 0.1f),
+         c = make(s.device(), *g.c, kMost, g.n, 3);
   const auto bytes = static_cast<std::size_t>(g.y.total_bytes(kMost, g.n));
   Memory apart(s.device(), bytes);
   OwnedStream stream(s.device());
@@ -111,10 +113,11 @@ std::string in_place(Suite& s, const Problem& problem, const Kernel& kernel) {
 
 // For compute-sanitizer: the first candidate of each family, at sizes that fill no tile.
 void one_of_each(Suite& s) {
-  for (const char* text : {"gemm x=f16 w=q4_0 y=f16 m=1 n=200 k=512", "gemm x=q8_1 w=q4_k y=f32 m=1 n=77 k=512",
-                           "gemm x=bf16 w=bf16 y=bf16 m=1 n=136 k=200 bias=f32 act=silu",
-                           "gemm x=f16 w=nvfp4 y=f32 m=1 n=100 k=320 global=mul", "gemm x=f16 w=e4m3_row y=f16 m=1 n=100 k=322",
-                           "gemm x=int8_row w=q2_k y=f32 m=1 n=77 k=512", "gemm x=q8_1 w=q5_0 y=f32 m=1 n=77 k=544 x_from=f32"}) {
+  for (const char* text :
+       {"gemm x=f16 w=q4_0 y=f16 m=1 n=200 k=512", "gemm x=q8_1 w=q4_k y=f32 m=1 n=77 k=512",
+        "gemm x=bf16 w=bf16 y=bf16 m=1 n=136 k=200 bias=f32 act=silu",
+        "gemm x=f16 w=nvfp4 y=f32 m=1 n=100 k=320 global=mul", "gemm x=f16 w=e4m3_row y=f16 m=1 n=100 k=322",
+        "gemm x=int8_row w=q2_k y=f32 m=1 n=77 k=512", "gemm x=q8_1 w=q5_0 y=f32 m=1 n=77 k=544 x_from=f32"}) {
     const Problem problem = Problem::parse(text);
     Trial trial(s, problem, 77, oracle_of(s, s.engine().task(problem.with_rows(77), s.device().arch()))());
     trial.fill(9), trial.upload(), trial.consult(77);
@@ -123,7 +126,8 @@ void one_of_each(Suite& s) {
       std::set<std::string> met;
       for (const Candidate& c : task.candidates)
         if (met.insert(c.family).second)
-          s.check(fmt::format("m={} of {}: {}", m, text, c.text()), [&] { return trial.judge(kernel_of(s, task, c)(), m, 0, 1); });
+          s.check(fmt::format("m={} of {}: {}", m, text, c.text()),
+                  [&] { return trial.judge(kernel_of(s, task, c)(), m, 0, 1); });
     }
   }
 }
@@ -133,12 +137,13 @@ void one_of_each(Suite& s) {
 void gemm_checks(Suite& s) {
   if (s.extent() == Extent::one) return one_of_each(s);
   const std::vector<std::pair<std::string, std::string>> pairs = {
-      {"f32", "f32"},   {"f16", "f16"},   {"bf16", "bf16"},         {"f32", "f16"},    {"f16", "bf16"},
-      {"q8_1", "q4_0"}, {"q8_1", "q8_0"}, {"q8_1", "q4_k"},         {"q8_1", "nvfp4"}, {"q8_0", "q4_0"},
-      {"f16", "q4_0"},  {"f16", "q8_0"},  {"f16", "q4_k"},          {"f16", "nvfp4"},  {"bf16", "q4_0"},
-      {"bf16", "q8_0"}, {"bf16", "q4_k"}, {"bf16", "nvfp4"},        {"f32", "q4_0"},   {"f32", "q4_k"},
-      {"f32", "nvfp4"}, {"f32", "q8_0"},  {"e4m3_row", "e4m3_row"}, {"q4_k", "q8_0"},  {"nvfp4", "nvfp4"},
-      {"f16", "e4m3_b128"}, {"e4m3_g128", "e4m3_b128"}};
+      {"f32", "f32"},     {"f16", "f16"},       {"bf16", "bf16"},          {"f32", "f16"},
+      {"f16", "bf16"},    {"q8_1", "q4_0"},     {"q8_1", "q8_0"},          {"q8_1", "q4_k"},
+      {"q8_1", "nvfp4"},  {"q8_0", "q4_0"},     {"f16", "q4_0"},           {"f16", "q8_0"},
+      {"f16", "q4_k"},    {"f16", "nvfp4"},     {"bf16", "q4_0"},          {"bf16", "q8_0"},
+      {"bf16", "q4_k"},   {"bf16", "nvfp4"},    {"f32", "q4_0"},           {"f32", "q4_k"},
+      {"f32", "nvfp4"},   {"f32", "q8_0"},      {"e4m3_row", "e4m3_row"},  {"q4_k", "q8_0"},
+      {"nvfp4", "nvfp4"}, {"f16", "e4m3_b128"}, {"e4m3_g128", "e4m3_b128"}};
   // Every problem is prepared ahead of its turn: thirteen buckets take seconds.
   struct Item {
     std::string name;
@@ -171,24 +176,44 @@ void gemm_checks(Suite& s) {
         fmt::format("gemm x=f16 w=q4_0 {} m=1 n=100 k=512{}", fields.substr(0, space), fields.substr(space));
     add(text, {1, 4, 17, 40});
   }
-  for (const char* text : {"gemm x=f16 w=f16 y=f16 m=1 n=1000 k=1024 c=f16", "gemm x=bf16 w=q4_0 y=f32 m=1 n=264 k=512 act=silu c=f32 beta=-0.5",
+  for (const char* text : {"gemm x=f16 w=f16 y=f16 m=1 n=1000 k=1024 c=f16",
+                           "gemm x=bf16 w=q4_0 y=f32 m=1 n=264 k=512 act=silu c=f32 beta=-0.5",
                            "gemm x=e4m3 w=e4m3 y=bf16 m=1 n=1000 k=1024 c=bf16"})
     add(text, {});
   add("gemm x=f16 w=nvfp4 y=f32 m=1 n=40 k=64 global=div", {1, 20});
-  for (const char* text : {"gemm x=q8_1 x_from=f32 w=q4_0 y=f32 m=1 n=200 k=1056", "gemm x=q8_1 x_from=f16 w=q4_k y=f16 m=1 n=77 k=2304",
-                           "gemm x=q8_1 x_from=bf16 w=nvfp4 y=f32 m=1 n=37 k=320 global=mul", "gemm x=q8_1 x_from=f32 w=f16 y=f32 m=1 n=40 k=64"})
+  for (const char* text :
+       {"gemm x=q8_1 x_from=f32 w=q4_0 y=f32 m=1 n=200 k=1056", "gemm x=q8_1 x_from=f16 w=q4_k y=f16 m=1 n=77 k=2304",
+        "gemm x=q8_1 x_from=bf16 w=nvfp4 y=f32 m=1 n=37 k=320 global=mul",
+        "gemm x=q8_1 x_from=f32 w=f16 y=f32 m=1 n=40 k=64"})
     add(text, {1, 2, 3, 5, 8, 13, 33});
   const int most = s.extent() == Extent::quick ? 4 : 24;
   std::vector<std::string> samples;
-  for (const char* formats :
-       {"x=q8_1 w=q4_0 y=f32", "x=q8_1 w=q4_k y=f32", "x=q8_1 w=q8_0 y=f16", "x=q8_1 w=nvfp4 y=bf16 global=mul",
-        "x=q8_1 x_from=f32 w=q4_0 y=f32", "x=q8_1 x_from=f16 w=q4_k y=f16",
-        "x=f16 w=f16 y=f16", "x=bf16 w=bf16 y=bf16", "x=f16 w=q4_0 y=f16", "x=bf16 w=q4_k y=bf16",
-        "x=f16 w=nvfp4 y=f16 global=mul", "x=f32 w=f32 y=f32", "x=int8 w=int8 y=int32 bias=int32",
-        "x=int8 w=int8 y=bf16 alpha=0.001", "x=int8 w=int8_row y=int8 alpha=0.01 y_scale=0.5", "x=e4m3 w=e4m3 y=bf16",
-        "x=e5m2 w=e5m2 y=f32", "x=e4m3_row w=e4m3 y=e4m3 accum=fast alpha=0.1 y_scale=0.01", "x=f16 w=f16 y=e5m2 act=silu",
-        "x=int8_row w=q4_k y=bf16", "x=int8_row w=nvfp4 y=f16 global=mul", "x=int8_row w=int4_row y=f32", "x=f16 w=e4m3_row y=f16",
-        "x=bf16 w=e2m1_row y=f32", "x=bf16 w=bf16 y=bf16 c=bf16 beta=0.5", "x=bf16 w=q4_0 y=int8 c=f32 bias=f32 y_scale=0.02"}) {
+  for (const char* formats : {"x=q8_1 w=q4_0 y=f32",
+                              "x=q8_1 w=q4_k y=f32",
+                              "x=q8_1 w=q8_0 y=f16",
+                              "x=q8_1 w=nvfp4 y=bf16 global=mul",
+                              "x=q8_1 x_from=f32 w=q4_0 y=f32",
+                              "x=q8_1 x_from=f16 w=q4_k y=f16",
+                              "x=f16 w=f16 y=f16",
+                              "x=bf16 w=bf16 y=bf16",
+                              "x=f16 w=q4_0 y=f16",
+                              "x=bf16 w=q4_k y=bf16",
+                              "x=f16 w=nvfp4 y=f16 global=mul",
+                              "x=f32 w=f32 y=f32",
+                              "x=int8 w=int8 y=int32 bias=int32",
+                              "x=int8 w=int8 y=bf16 alpha=0.001",
+                              "x=int8 w=int8_row y=int8 alpha=0.01 y_scale=0.5",
+                              "x=e4m3 w=e4m3 y=bf16",
+                              "x=e5m2 w=e5m2 y=f32",
+                              "x=e4m3_row w=e4m3 y=e4m3 accum=fast alpha=0.1 y_scale=0.01",
+                              "x=f16 w=f16 y=e5m2 act=silu",
+                              "x=int8_row w=q4_k y=bf16",
+                              "x=int8_row w=nvfp4 y=f16 global=mul",
+                              "x=int8_row w=int4_row y=f32",
+                              "x=f16 w=e4m3_row y=f16",
+                              "x=bf16 w=e2m1_row y=f32",
+                              "x=bf16 w=bf16 y=bf16 c=bf16 beta=0.5",
+                              "x=bf16 w=q4_0 y=int8 c=f32 bias=f32 y_scale=0.02"}) {
     std::string f = formats, global;
     if (const auto at = f.find(" global"); at != std::string::npos) global = f.substr(at), f = f.substr(0, at);
     for (const char* shape :
@@ -203,7 +228,8 @@ void gemm_checks(Suite& s) {
       const Kernel kernel = item.kernel.get();
       return item.ms.empty() ? in_place(s, item.problem, kernel) : gemm_against_host(s, item.problem, kernel, item.ms);
     });
-  for (const std::string& text : samples) s.check("candidates of " + text, [&] { return candidates_verify(s, text, most); });
+  for (const std::string& text : samples)
+    s.check("candidates of " + text, [&] { return candidates_verify(s, text, most); });
 }
 
 }  // namespace tilewright::bench

@@ -21,7 +21,8 @@ Operand operand_over(Format f, const std::function<void*(int)>& pointer) {
   return o;
 }
 
-MutableOperand streams_of(Format f, std::int64_t rows, std::int64_t cols, std::vector<std::vector<std::byte>>& streams) {
+MutableOperand streams_of(Format f, std::int64_t rows, std::int64_t cols,
+                          std::vector<std::vector<std::byte>>& streams) {
   for (std::size_t i = 0; i < f.info().streams.size(); ++i)
     streams.emplace_back(static_cast<std::size_t>(f.stream_bytes(static_cast<int>(i), rows, cols)));
   const Operand o = operand_over(f, [&](int i) { return streams[static_cast<std::size_t>(i)].data(); });

@@ -32,7 +32,9 @@ std::string pack_against_host(Suite& s, const Pack& forth) {
       const auto bytes = static_cast<std::size_t>(packed_bytes(of, name));
       if (bytes == 0) continue;
       to.host.emplace_back(bytes);
-      if (fill) std::generate(to.host.back().begin(), to.host.back().end(), [&] { return static_cast<std::byte>(random() >> 8); });
+      if (fill)
+        std::generate(to.host.back().begin(), to.host.back().end(),
+                      [&] { return static_cast<std::byte>(random() >> 8); });
       to.device.emplace_back(s.device(), bytes + 64);
       to.device.back().fill(0xa5);
       if (fill) to.device.back().upload(to.host.back());
@@ -50,8 +52,8 @@ std::string pack_against_host(Suite& s, const Pack& forth) {
       for (std::size_t b = 0; b < bytes.size(); ++b) {
         const std::byte want = b < expected.host[i].size() ? expected.host[i][b] : std::byte{0xa5};
         if (bytes[b] != want)
-          return fmt::format("{} stream {} byte {} of {} is {:02x}, expected {:02x}", what, i, b, expected.host[i].size(),
-                             static_cast<int>(bytes[b]), static_cast<int>(want));
+          return fmt::format("{} stream {} byte {} of {} is {:02x}, expected {:02x}", what, i, b,
+                             expected.host[i].size(), static_cast<int>(bytes[b]), static_cast<int>(want));
       }
     }
     return {};
@@ -90,7 +92,8 @@ void pack_checks(Suite& s) {
         continue;  // no tiles for this x
       }
       if (s.extent() == Extent::one && !met.insert(std::string(x.name())).second) continue;
-      for (const auto& [n, k] : std::vector<std::pair<std::int64_t, std::int64_t>>{{192, 3 * step}, {64, 5 * 2048 / step * step}}) {
+      for (const auto& [n, k] :
+           std::vector<std::pair<std::int64_t, std::int64_t>>{{192, 3 * step}, {64, 5 * 2048 / step * step}}) {
         pack.n = n, pack.k = k;
         Item item{pack, {}};
         for (bool inverse : {false, true}) {
@@ -108,8 +111,8 @@ void pack_checks(Suite& s) {
     });
 }
 
-// One packed copy, made on the device, under one prepared kernel at many m; the oracle of the packed problem against that
-// of the same weights as stored.
+// One packed copy, made on the device, under one prepared kernel at many m; the oracle of the packed problem against
+// that of the same weights as stored.
 void served_checks(Suite& s) {
   if (!s.device().arch().wgmma) return;
   std::vector<Pair> pairs = wgmma_pairs(s);
@@ -138,7 +141,8 @@ void served_checks(Suite& s) {
   }
   for (Item& item : items)
     s.check("one packed copy for every m: " + item.packed.text(), [&]() -> std::string {
-      Trial plain(s, item.plain, kRows, item.plain_oracle.get()), packed(s, item.packed, kRows, item.packed_oracle.get());
+      Trial plain(s, item.plain, kRows, item.plain_oracle.get()),
+          packed(s, item.packed, kRows, item.packed_oracle.get());
       const Kernel kernel = item.kernel.get();
       plain.fill(5), packed.fill(5);
       plain.upload(), packed.upload();

@@ -30,9 +30,9 @@ std::string Pair::text(int which, std::int64_t n, std::int64_t k, bool epilogue)
   constexpr const char* kAct[] = {"", " act=silu", " act=relu", " act=gelu", "", " act=gelu_tanh", ""};
   return fmt::format("gemm x={} w={} y={} m=1 n={} k={}{}{}{}{}{}{}{}", x.name(), w.name(), kY[which % 3], n, k,
                      from ? " x_from=" + std::string(from->name()) : "",
-                     global_of(w) || global_of(x) ? which % 2 ? " global=div" : " global=mul" : "", tiles ? " pack=tiles" : "",
-                     fast ? " accum=fast" : "", epilogue ? kBias[which % 5] : "", epilogue ? kAct[which % 7] : "",
-                     epilogue && which % 4 == 3 ? " alpha=0.5" : "");
+                     global_of(w) || global_of(x) ? which % 2 ? " global=div" : " global=mul" : "",
+                     tiles ? " pack=tiles" : "", fast ? " accum=fast" : "", epilogue ? kBias[which % 5] : "",
+                     epilogue ? kAct[which % 7] : "", epilogue && which % 4 == 3 ? " alpha=0.5" : "");
 }
 
 std::vector<Pair> wgmma_pairs(Suite& s) {
@@ -44,7 +44,8 @@ std::vector<Pair> wgmma_pairs(Suite& s) {
     }
   };
   std::vector<Pair> pairs;
-  std::set<std::string_view> mixed;  // x of FP8 that have met the other kind: scales are the epilogue's, as pairs of one kind show
+  std::set<std::string_view>
+      mixed;  // x of FP8 that have met the other kind: scales are the epilogue's, as pairs of one kind show
   for (Format x : Format::all())
     for (Format w : Format::all()) {
       if (mixed_fp8(x, w) && !mixed.insert(x.name()).second) continue;
@@ -52,14 +53,16 @@ std::vector<Pair> wgmma_pairs(Suite& s) {
         for (const bool fast : {false, true})
           if (const Pair pair{x, w, tiles, fast}; served(pair)) pairs.push_back(pair);
     }
-  // x that the kernel quantizes, as each kind of floats with other weights: how codes meet is what the pairs above show.
+  // x that the kernel quantizes, as each kind of floats with other weights: how codes meet is what the pairs above
+  // show.
   std::vector<Pair> quantized;
   for (const Pair& pair : pairs)
     for (const char* from : {"f32", "f16", "bf16"}) {
       Pair with = pair;
       with.from = Format::parse(from);
       const auto same = [&](const Pair& other) { return other.from == with.from || other.w == with.w; };
-      if (pair.tiles && std::none_of(quantized.begin(), quantized.end(), same) && served(with)) quantized.push_back(with);
+      if (pair.tiles && std::none_of(quantized.begin(), quantized.end(), same) && served(with))
+        quantized.push_back(with);
     }
   pairs.insert(pairs.end(), quantized.begin(), quantized.end());
   return pairs;
@@ -72,7 +75,8 @@ std::vector<Candidate> legal(Suite& s, const Problem& problem, std::int64_t m, s
 }
 
 bool queued(const Candidate& c) {
-  return std::any_of(c.knobs.begin(), c.knobs.end(), [](const auto& knob) { return knob.first == "tail" && knob.second == kQueue; });
+  return std::any_of(c.knobs.begin(), c.knobs.end(),
+                     [](const auto& knob) { return knob.first == "tail" && knob.second == kQueue; });
 }
 
 }  // namespace tilewright::bench

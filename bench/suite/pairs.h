@@ -23,13 +23,16 @@ struct Pair {
   // A problem, whose m is to be replaced. `which` turns through the kinds of output and epilogue.
   std::string text(int which, std::int64_t n, std::int64_t k, bool epilogue) const;
   int element() const { return x.info().streams[0].bytes / x.block(); }  // bytes of one of x
-  int panel() const { return 128 / element(); }                           // columns of 128 bytes
+  int panel() const { return 128 / element(); }                          // columns of 128 bytes
   // Elements that a row of x may be longer than k by multiples of: 16 bytes, of whole blocks.
   std::int64_t step() const {
     const Format stored = from.value_or(x);
     return stored.block() * (16 / std::gcd(16, stored.info().streams[0].bytes));
   }
-  std::string name() const { return fmt::format("{}{} x {}{}", x.name(), from ? " from " + std::string(from->name()) : "", w.name(), fast ? " fast" : ""); }
+  std::string name() const {
+    return fmt::format("{}{} x {}{}", x.name(), from ? " from " + std::string(from->name()) : "", w.name(),
+                       fast ? " fast" : "");
+  }
 };
 
 constexpr std::int64_t kWholeK = 2048;  // a multiple of every block, of a tile and of a stage

@@ -74,7 +74,8 @@ void Trial::put(const std::string& name, const std::vector<std::byte>& bytes) {
 namespace {
 
 // A tensor-wide scale, where the format has one, follows from the values.
-void encode(Format f, const std::vector<float>& values, std::int64_t rows, std::int64_t cols, const MutableOperand& to) {
+void encode(Format f, const std::vector<float>& values, std::int64_t rows, std::int64_t cols,
+            const MutableOperand& to) {
   float amax = 0;
   for (float v : values) amax = std::max(amax, std::fabs(v));
   if (f.info().global_for) *to.global = f.info().global_for(amax);
@@ -144,8 +145,8 @@ void Trial::consult(std::int64_t rows, bool numbers) {
       throw Error(ErrorCode::invalid_argument, "oracle", fmt::format("{} +- {}", values_[i], bounds_[i]), "a number");
 }
 
-std::string Trial::judge(const Kernel& kernel, std::int64_t m, std::int64_t pad_x, std::int64_t pad_y,
-                  bool twice, const Judge& own) {
+std::string Trial::judge(const Kernel& kernel, std::int64_t m, std::int64_t pad_x, std::int64_t pad_y, bool twice,
+                         const Judge& own) {
   const std::size_t element = static_cast<std::size_t>(gemm_.y.stream_bytes(0, 1, 1));
   const std::size_t row = static_cast<std::size_t>(gemm_.n) * element;
   const std::size_t stride = static_cast<std::size_t>(gemm_.n + pad_y) * element;
@@ -180,7 +181,8 @@ std::string Trial::judge(const Kernel& kernel, std::int64_t m, std::int64_t pad_
     for (std::int64_t r = 0; r < m; ++r) {
       const std::size_t from = kGuard + static_cast<std::size_t>(r) * stride;
       std::memcpy(got.data() + static_cast<std::size_t>(r) * row, whole.data() + from, row);
-      if (r + 1 < m && !untouched(from + row, from + stride)) return fmt::format("{}: wrote between rows {} and {}", at, r, r + 1);
+      if (r + 1 < m && !untouched(from + row, from + stride))
+        return fmt::format("{}: wrote between rows {} and {}", at, r, r + 1);
     }
     if (run == 0) {
       const std::string why = compare(got, m, own);
@@ -220,7 +222,8 @@ Memory Trial::pad(int stream, std::int64_t m, std::int64_t by) {
   const std::size_t stride = static_cast<std::size_t>(gemm_.x_stored().stream_bytes(stream, 1, gemm_.k + by));
   std::vector<std::byte> bytes(static_cast<std::size_t>(m) * stride, std::byte{0xff});
   const std::vector<std::byte>& x = content(stream == 0 ? "x.data" : "x.scales");
-  for (std::size_t r = 0; r < static_cast<std::size_t>(m); ++r) std::memcpy(bytes.data() + r * stride, x.data() + r * row, row);
+  for (std::size_t r = 0; r < static_cast<std::size_t>(m); ++r)
+    std::memcpy(bytes.data() + r * stride, x.data() + r * row, row);
   Memory out(suite_.device(), bytes.size());
   out.upload(bytes);
   return out;

@@ -84,7 +84,8 @@ class Trial {
   static constexpr std::byte kInputGuard{0xc3};
   static constexpr std::int64_t kMostPad = 16;
   // What compare() of the task says of y, unless a caller judges himself: values got, expected, bounds, m x n each.
-  using Judge = std::function<std::string(const std::vector<float>&, const std::vector<float>&, const std::vector<float>&)>;
+  using Judge =
+      std::function<std::string(const std::vector<float>&, const std::vector<float>&, const std::vector<float>&)>;
 
   Trial(Suite& s, const Problem& problem, std::int64_t rows, Kernel oracle);
 
@@ -138,7 +139,8 @@ class Trial {
   std::vector<float> values_, bounds_;  // of as many rows as the oracle was asked for
 };
 
-// The tuner's own judge over a sample of candidates: none may be wrong or fail. Ahead of that, their binaries may be made.
+// The tuner's own judge over a sample of candidates: none may be wrong or fail. Ahead of that, their binaries may be
+// made.
 std::string candidates_verify(Suite& s, const std::string& text, int most);
 void compile_sample(Suite& s, const std::string& text, int most, Ahead& ahead);
 

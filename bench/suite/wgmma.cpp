@@ -89,7 +89,8 @@ Work plan_work(Suite& s, const Pair& pair, int which, std::set<std::string>& ava
   const std::vector<std::int64_t> ms =
       one ? std::vector<std::int64_t>{3, 77} : std::vector<std::int64_t>{1, 3, 16, 17, 64, 77, 130, 257, 1000};
   // The workspace is for Stream-K.
-  const Problem problem = Problem::parse(pair.text(which, n, k, true) + " workspace=16777216" + (which % 2 ? " weights=constant" : ""));
+  const Problem problem =
+      Problem::parse(pair.text(which, n, k, true) + " workspace=16777216" + (which % 2 ? " weights=constant" : ""));
   work.cases.push_back({problem, ms, {}});
   Picker picker(work.picks, static_cast<unsigned>(which));
   std::vector<std::vector<Candidate>> lists;
@@ -103,8 +104,8 @@ Work plan_work(Suite& s, const Pair& pair, int which, std::set<std::string>& ava
   }
   must(0, false), must(4, false), must(8, false);  // m = 1, 64, 1000: what prepare() takes
   if (s.extent() == Extent::quick) return work;
-  const Problem deep = Problem::parse(
-      pair.text(which + 1, pair.tiles ? 192 : 200, pair.tiles ? 16384 : 16384 + pair.panel(), false));
+  const Problem deep =
+      Problem::parse(pair.text(which + 1, pair.tiles ? 192 : 200, pair.tiles ? 16384 : 16384 + pair.panel(), false));
   work.cases.push_back({deep, {1, 17, 130}, {}});
   must(static_cast<std::size_t>(which) % lists.size(), true);
   const auto offer = [&](std::size_t at, const std::vector<Candidate>& list) {
@@ -132,10 +133,11 @@ Work plan_work(Suite& s, const Pair& pair, int which, std::set<std::string>& ava
   must_share(0, lists[static_cast<std::size_t>(which) % 3]);
   picker.cover();
   if (pair.tiles) {
-    // Tiles from a queue: more than two rounds of them, of one block to a multiprocessor or of three, and of formats that do not take long
-    // to encode.
+    // Tiles from a queue: more than two rounds of them, of one block to a multiprocessor or of three, and of formats
+    // that do not take long to encode.
     if (pair.w.name() != "q4_0" && pair.w.name() != "int4_g128") return work;
-    const Problem many = Problem::parse(pair.text(which, which % 3 == 2 ? 64 * 816 : 64 * 272, 1024, true) + " workspace=16777216" + (which % 2 ? "" : " weights=constant"));
+    const Problem many = Problem::parse(pair.text(which, which % 3 == 2 ? 64 * 816 : 64 * 272, 1024, true) +
+                                        " workspace=16777216" + (which % 2 ? "" : " weights=constant"));
     work.cases.push_back({many, {1, 13, 16}, {}});
     for (std::int64_t m : work.cases[2].ms) {
       const std::vector<Candidate> list = legal(s, many, m, "wgmma");
@@ -146,7 +148,8 @@ Work plan_work(Suite& s, const Pair& pair, int which, std::set<std::string>& ava
     return work;
   }
   // Blocks that take more than one tile, and leave finished ones on a shelf (no y of four bytes).
-  const Problem wide = Problem::parse(pair.text(which + (which % 3 == 1), 8840, 4 * pair.panel(), true) + " workspace=16777216");
+  const Problem wide =
+      Problem::parse(pair.text(which + (which % 3 == 1), 8840, 4 * pair.panel(), true) + " workspace=16777216");
   work.cases.push_back({wide, {16, 130, 1000}, {}});
   must_share(2, legal(s, wide, 16, "wgmma"));
   const std::vector<Candidate> list = legal(s, wide, 1000, "wgmma");
@@ -176,7 +179,7 @@ bool put_oddities(Trial& t, bool& infinite) {
   }
   if (x.starts_with("int8")) return false;
   if (t.gemm().x_from) return false;  // what becomes of them is quantizing's
-  if (x == "q8_1") {  // scales of blocks are the first halves of 36 bytes
+  if (x == "q8_1") {                  // scales of blocks are the first halves of 36 bytes
     const std::int64_t row = k / 32 * 18;
     poke("x.data", row + k / 64 * 18, 2, 0x7e00u), poke("x.data", kOddRows * row - 18, 2, 0x7e00u);
     return true;
@@ -197,10 +200,10 @@ float rounded(Format f, float v) {
   return v;
 }
 
-// NaN fills its token's row and no other; what an infinity leaves is infinite or NaN, and which of them is certain where
-// unpacking is exact.
-std::string judge_oddities(const Gemm& g, bool infinite, const std::vector<float>& got, const std::vector<float>& expected,
-                           const std::vector<float>& bounds) {
+// NaN fills its token's row and no other; what an infinity leaves is infinite or NaN, and which of them is certain
+// where unpacking is exact.
+std::string judge_oddities(const Gemm& g, bool infinite, const std::vector<float>& got,
+                           const std::vector<float>& expected, const std::vector<float>& bounds) {
   const bool exact = g.w == g.x || g.w.name() == "q4_0";
   for (std::int64_t i = 0; i < kOddRows; ++i)
     for (std::int64_t j = 0; j < g.n; ++j) {
@@ -226,9 +229,9 @@ std::string judge_oddities(const Gemm& g, bool infinite, const std::vector<float
 // Data that kernels do not meet in the tuner.
 struct Hard {
   const char* name;
-  float x, w;             // deviations
-  float x_peak, w_peak;   // one element per row, in deviations; 0: none
-  bool equal;             // all elements are the deviation
+  float x, w;            // deviations
+  float x_peak, w_peak;  // one element per row, in deviations; 0: none
+  bool equal;            // all elements are the deviation
 };
 constexpr Hard kHard[] = {{"outliers", 1.0f, 0.02f, 700.0f, 60.0f, false},
                           {"equal", 1.0f, 0.0625f, 0, 0, true},
@@ -242,7 +245,9 @@ void put_hard(Trial& t, const Hard& hard, unsigned seed) {
     std::vector<float> values(static_cast<std::size_t>(count * k));
     // Values of sixteen rows are enough to tell rows apart, and encoders are what takes time.
     for (std::size_t i = 0; i < values.size(); ++i)
-      values[i] = hard.equal ? deviation : i < static_cast<std::size_t>(17 * k) ? deviation * normal(random) : values[i - static_cast<std::size_t>(17 * k)];
+      values[i] = hard.equal                             ? deviation
+                  : i < static_cast<std::size_t>(17 * k) ? deviation * normal(random)
+                                                         : values[i - static_cast<std::size_t>(17 * k)];
     if (peak > 0)
       for (std::int64_t r = 0; r < count; ++r)
         values[static_cast<std::size_t>(r * k + r * 37 % k)] = (r % 2 ? -peak : peak) * deviation;
@@ -272,7 +277,8 @@ void do_work(Suite& s, Work& work, unsigned seed, std::set<std::string>& covered
         const Kernel kernel = pick.kernel.get();
         if (!unacceptable(kernel).empty()) {
           ++rejected;
-          rejections += fmt::format("  {}: {} of {}\n", unacceptable(kernel), pick.candidate.text(), one.problem.text());
+          rejections +=
+              fmt::format("  {}: {} of {}\n", unacceptable(kernel), pick.candidate.text(), one.problem.text());
           throw Skipped{fmt::format("{}: the library would not launch it", unacceptable(kernel))};
         }
         kernels[i] = kernel;
@@ -281,9 +287,8 @@ void do_work(Suite& s, Work& work, unsigned seed, std::set<std::string>& covered
           if (!why.empty()) return why;
         }
         // Strides beyond the rows: of y such that rows start anywhere, and at 16 bytes.
-        const std::int64_t large = *std::max_element(one.ms.begin(), one.ms.end(), [](auto a, auto b) {
-          return (a > 130 ? 0 : a) < (b > 130 ? 0 : b);
-        });
+        const std::int64_t large = *std::max_element(
+            one.ms.begin(), one.ms.end(), [](auto a, auto b) { return (a > 130 ? 0 : a) < (b > 130 ? 0 : b); });
         for (const auto& [m, x, y] : std::vector<std::tuple<std::int64_t, std::int64_t, std::int64_t>>{
                  {one.ms[1], step, 1}, {large, 3 * step, 8}, {large, 0, 3}}) {
           const std::string why = trial->judge(kernel, m, x, y);
@@ -309,9 +314,10 @@ void do_work(Suite& s, Work& work, unsigned seed, std::set<std::string>& covered
     bool infinite = false;
     if (put_oddities(*trial, infinite))
       every("NaN and Inf", false, [&](const Kernel& kernel) {
-        return trial->judge(kernel, kOddRows, 0, 0, true, [&](const auto& got, const auto& expected, const auto& bounds) {
-          return judge_oddities(trial->gemm(), infinite, got, expected, bounds);
-        });
+        return trial->judge(kernel, kOddRows, 0, 0, true,
+                            [&](const auto& got, const auto& expected, const auto& bounds) {
+                              return judge_oddities(trial->gemm(), infinite, got, expected, bounds);
+                            });
       });
     for (const Hard& hard : kHard) {
       put_hard(*trial, hard, seed);
@@ -356,8 +362,9 @@ void wgmma_checks(Suite& s) {
     do_work(s, all[i], static_cast<unsigned>(i), covered, rejected, rejections);
     picks += static_cast<int>(all[i].picks.size());
   }
-  fmt::print("wgmma: {} pairs of formats, {} kernels, {} of them not judged, since the library would not launch them\n{}",
-             all.size(), picks, rejected, rejections);
+  fmt::print(
+      "wgmma: {} pairs of formats, {} kernels, {} of them not judged, since the library would not launch them\n{}",
+      all.size(), picks, rejected, rejections);
   if (s.extent() != Extent::full) return;
   s.check("wgmma: every knob's values were judged", [&] {
     std::string missing;

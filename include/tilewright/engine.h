@@ -21,11 +21,11 @@
 namespace tilewright {
 
 struct Stats {
-  std::int64_t prepared = 0;      // prepare() calls
-  std::int64_t memory_hits = 0;   // of them answered from memory
-  std::int64_t compiled = 0;      // candidates handed to the compiler
-  std::int64_t cache_hits = 0;    // binaries that came out of a store
-  std::int64_t measured = 0;      // candidates timed
+  std::int64_t prepared = 0;     // prepare() calls
+  std::int64_t memory_hits = 0;  // of them answered from memory
+  std::int64_t compiled = 0;     // candidates handed to the compiler
+  std::int64_t cache_hits = 0;   // binaries that came out of a store
+  std::int64_t measured = 0;     // candidates timed
   std::int64_t warnings = 0;
   double compile_seconds = 0;
 };
@@ -38,20 +38,20 @@ struct Planned {
 };
 
 struct PrewarmPolicy {
-  int top = 4;         // candidates per problem, in the order in which tune() would try them
-  int jobs = 0;        // compile processes or threads; 0: one per core
+  int top = 4;               // candidates per problem, in the order in which tune() would try them
+  int jobs = 0;              // compile processes or threads; 0: one per core
   bool every_bucket = true;  // also the first choice of every other bucket, so that prepare() compiles nothing either
-  // A program that runs compile_worker_main(0, 1) when its only argument is "compile-worker". With it, and more than two
-  // jobs, compiles run in that many processes, which scale better than NVRTC's threads and survive a compiler that
+  // A program that runs compile_worker_main(0, 1) when its only argument is "compile-worker". With it, and more than
+  // two jobs, compiles run in that many processes, which scale better than NVRTC's threads and survive a compiler that
   // crashes (only its job fails). Empty: threads of this process.
   std::string worker;
   std::function<void(std::string_view stage, int done, int total)> progress;
 };
 struct PrewarmReport {
-  int compiled = 0, skipped = 0, failed = 0;   // skipped: already stored, or the same binary as another candidate
-  double seconds = 0;                          // wall clock
-  std::vector<double> compile_seconds;         // one per compiled candidate
-  std::vector<std::string> failures;           // "sm_80 gemm ...: reason"
+  int compiled = 0, skipped = 0, failed = 0;  // skipped: already stored, or the same binary as another candidate
+  double seconds = 0;                         // wall clock
+  std::vector<double> compile_seconds;        // one per compiled candidate
+  std::vector<std::string> failures;          // "sm_80 gemm ...: reason"
 };
 
 class TILEWRIGHT_EXPORT Engine {
@@ -61,14 +61,15 @@ class TILEWRIGHT_EXPORT Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // One object for every number of rows: each bucket (kBuckets) gets its stored choice, or the ranked first one at once.
-  // Compiles what no store has. May allocate and take seconds. Repeated calls for an equal problem (its rows aside)
-  // return the same object from memory. Under stream capture only those are served, the first throws Error would_tune;
-  // the driver tells of a capture on a blocking stream, and of one on `stream`, the one you will launch on. Errors: unsupported with the reason of every family; compile_failed; library_missing; driver_failed.
+  // One object for every number of rows: each bucket (kBuckets) gets its stored choice, or the ranked first one at
+  // once. Compiles what no store has. May allocate and take seconds. Repeated calls for an equal problem (its rows
+  // aside) return the same object from memory. Under stream capture only those are served, the first throws Error
+  // would_tune; the driver tells of a capture on a blocking stream, and of one on `stream`, the one you will launch on.
+  // Errors: unsupported with the reason of every family; compile_failed; library_missing; driver_failed.
   Kernel prepare(const Problem& problem, const Device& device, Stream stream = nullptr);
 
-  // The same problem with pack=tiles if kernels of this target take w so, whatever the number of rows; else the problem as
-  // it is. What to prepare and tune for weights that may be reordered once.
+  // The same problem with pack=tiles if kernels of this target take w so, whatever the number of rows; else the problem
+  // as it is. What to prepare and tune for weights that may be reordered once.
   Problem packed(const Problem& problem, const Arch& arch) const;
   // Packs w for a problem with pack=tiles on the device: once, at load, into streams of packed_bytes(). Prepares its
   // kernel, so not first under stream capture. A null `to.global` leaves that stream to `from`'s. The inverse is a
@@ -88,7 +89,8 @@ class TILEWRIGHT_EXPORT Engine {
   PrewarmReport prewarm(std::span<const Problem> problems, std::span<const Arch* const> archs,
                         const PrewarmPolicy& policy = {});
   Task task(const Problem& problem, const Arch& arch) const;
-  // Why this choice: stored or ranked, the grade of fit, the keys, what every family says. Readable text, several lines.
+  // Why this choice: stored or ranked, the grade of fit, the keys, what every family says. Readable text, several
+  // lines.
   std::string explain(const Problem& problem, const Arch& arch, const Device* device = nullptr) const;
 
   Stats stats() const;

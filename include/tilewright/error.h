@@ -12,15 +12,15 @@
 namespace tilewright {
 
 enum class ErrorCode {
-  invalid_argument,   // a value outside its range, an unknown name, a pointer that cannot be used
-  unsupported,        // well-formed, but nothing in the library can do it
-  too_large,          // beyond a stated limit
-  would_tune,         // needs compiling or measuring now, which was forbidden (stream capture, Options)
-  compile_failed,     // NVRTC rejected a source (see CompileError)
-  driver_failed,      // a CUDA driver call failed
-  library_missing,    // libcuda or libnvrtc not found, too old, or of mismatched versions
-  forked,             // a CUDA object was used in a child process after fork()
-  io,                 // a file could not be read or written
+  invalid_argument,  // a value outside its range, an unknown name, a pointer that cannot be used
+  unsupported,       // well-formed, but nothing in the library can do it
+  too_large,         // beyond a stated limit
+  would_tune,        // needs compiling or measuring now, which was forbidden (stream capture, Options)
+  compile_failed,    // NVRTC rejected a source (see CompileError)
+  driver_failed,     // a CUDA driver call failed
+  library_missing,   // libcuda or libnvrtc not found, too old, or of mismatched versions
+  forked,            // a CUDA object was used in a child process after fork()
+  io,                // a file could not be read or written
 };
 
 // Stable lower-case name of a code ("invalid_argument").

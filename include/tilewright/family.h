@@ -18,21 +18,21 @@ namespace tilewright {
 
 // Facts about one candidate that a cost model may use. Units in the names.
 struct Traits {
-  int tile_rows = 1, tile_cols = 1;   // of the output, per block
-  int threads = 0;                    // per block
-  int shared_bytes = 0;               // per block, static + dynamic
-  int registers = 0;                  // estimate per thread
-  double blocks = 0;                  // of the whole launch
-  double global_bytes = 0;            // read + written through L2 by the whole launch, with re-reads
-  double unique_bytes = 0;            // of device memory, each byte once
-  double bytes_in_flight = 0;         // per thread: outstanding loads
-  double mma_ops = 0;                 // operations on matrix units, padding included
-  double mma_rate = 1;                // relative to 16-bit mma.sync
-  double mma_in_flight = 32;          // independent matrix instructions of a warp
-  double shared_traffic = 0;          // bytes read from and written to shared memory by the whole launch
-  double alu_ops = 0;                 // scalar operations, all threads
-  double alu_in_flight = 1;           // independent chains of them in a thread
-  double later_waves = 1;             // what it costs to begin a wave after the first, of what the first costs
+  int tile_rows = 1, tile_cols = 1;  // of the output, per block
+  int threads = 0;                   // per block
+  int shared_bytes = 0;              // per block, static + dynamic
+  int registers = 0;                 // estimate per thread
+  double blocks = 0;                 // of the whole launch
+  double global_bytes = 0;           // read + written through L2 by the whole launch, with re-reads
+  double unique_bytes = 0;           // of device memory, each byte once
+  double bytes_in_flight = 0;        // per thread: outstanding loads
+  double mma_ops = 0;                // operations on matrix units, padding included
+  double mma_rate = 1;               // relative to 16-bit mma.sync
+  double mma_in_flight = 32;         // independent matrix instructions of a warp
+  double shared_traffic = 0;         // bytes read from and written to shared memory by the whole launch
+  double alu_ops = 0;                // scalar operations, all threads
+  double alu_in_flight = 1;          // independent chains of them in a thread
+  double later_waves = 1;            // what it costs to begin a wave after the first, of what the first costs
 };
 
 class TILEWRIGHT_EXPORT Family {

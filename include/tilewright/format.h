@@ -38,11 +38,11 @@ struct MutableOperand {
 };
 
 struct FormatInfo {
-  const char* name;            // "q4_0", as written in a problem
-  const char* title;           // one line for humans
-  int layout_version;          // raised when the bytes change meaning; part of every cache key
-  int block;                   // elements that share one item of the block-scoped streams; cols % block == 0
-  int bits;                    // significant bits of one stored code, for reports
+  const char* name;    // "q4_0", as written in a problem
+  const char* title;   // one line for humans
+  int layout_version;  // raised when the bytes change meaning; part of every cache key
+  int block;           // elements that share one item of the block-scoped streams; cols % block == 0
+  int bits;            // significant bits of one stored code, for reports
   std::span<const StreamSpec> streams;
   std::span<const char* const> encoders;  // names of the encoding rules, default first ("ggml", "amax7")
   // Reference codec, any host. `cols` % block == 0. encode() writes data and scales of `rows` rows and reads

@@ -21,27 +21,27 @@
 namespace tilewright {
 
 struct Resources {
-  int registers = 0;         // per thread
-  int shared_bytes = 0;      // static, per block
-  int spill_bytes = 0;       // stores + loads, per thread
-  int stack_bytes = 0;       // local memory frame, per thread
-  bool serialized = false;   // ptxas gave up overlapping wgmma (warning C7510..C7519)
+  int registers = 0;        // per thread
+  int shared_bytes = 0;     // static, per block
+  int spill_bytes = 0;      // stores + loads, per thread
+  int stack_bytes = 0;      // local memory frame, per thread
+  bool serialized = false;  // ptxas gave up overlapping wgmma (warning C7510..C7519)
   friend bool operator==(const Resources&, const Resources&) = default;
 };
 
 struct Binary {
-  std::string target;             // "sm_90a"
+  std::string target;  // "sm_90a"
   std::string entry;
   LaunchPlan plan;
   Resources resources;
-  std::vector<std::byte> image;   // cubin
-  std::string log;                // warnings of the compiler, first 4096 bytes
-  double seconds = 0;             // time in the compiler; 0 when it came out of a cache
+  std::vector<std::byte> image;  // cubin
+  std::string log;               // warnings of the compiler, first 4096 bytes
+  double seconds = 0;            // time in the compiler; 0 when it came out of a cache
 };
 
 struct CompileOptions {
-  std::string nvrtc;              // path of libnvrtc; empty: search (see jit/nvrtc.h). A directory will do
-  bool compiler_cache = false;    // let NVRTC's own disk cache answer; off, so that our keys are the only cache
+  std::string nvrtc;            // path of libnvrtc; empty: search (see jit/nvrtc.h). A directory will do
+  bool compiler_cache = false;  // let NVRTC's own disk cache answer; off, so that our keys are the only cache
 };
 
 // Compiles for one target. Thread-safe. Throws CompileError; Error (library_missing) when libnvrtc cannot be used;
@@ -64,14 +64,14 @@ class TILEWRIGHT_EXPORT Device {
   static int count();  // 0 when there is no driver or no device; never throws
   static int count(const std::string& driver);
 
-  const std::string& name() const;     // "NVIDIA H200"
+  const std::string& name() const;  // "NVIDIA H200"
   int ordinal() const;
   int sms() const;
   std::int64_t l2_bytes() const;
   std::int64_t memory_bytes() const;
   const std::string& driver_version() const;  // "580.82.07 (CUDA 13.0)"; the first part only where the system tells it
-  const Arch& arch() const;            // nearest row of the table; Error (unsupported) in open() if none
-  void synchronize() const;            // throws Error (driver_failed)
+  const Arch& arch() const;                   // nearest row of the table; Error (unsupported) in open() if none
+  void synchronize() const;                   // throws Error (driver_failed)
 
   struct Impl;
   const std::shared_ptr<Impl>& impl() const { return impl_; }
@@ -83,48 +83,49 @@ class TILEWRIGHT_EXPORT Device {
 
 // What a kernel's argument struct must satisfy, as data: the launcher checks it without knowing the operation.
 struct PointerRule {
-  const char* name;        // "x.data"
-  std::uint32_t offset;    // of the pointer in the argument struct
-  std::uint32_t align;     // bytes
-  bool required;           // null is an error
+  const char* name;      // "x.data"
+  std::uint32_t offset;  // of the pointer in the argument struct
+  std::uint32_t align;   // bytes
+  bool required;         // null is an error
 };
 struct StrideRule {
-  const char* name;        // "ldx"
-  std::uint32_t offset;    // of the int64 in the argument struct; the value 0 means `least`
-  std::int64_t least;      // elements
-  std::int64_t multiple;   // elements
+  const char* name;       // "ldx"
+  std::uint32_t offset;   // of the int64 in the argument struct; the value 0 means `least`
+  std::int64_t least;     // elements
+  std::int64_t multiple;  // elements
 };
-// A matrix that is read and one that is written: their rows do not overlap, or, if `in_place`, they are one matrix. They may
-// lie side by side in a wider one, with one stride.
+// A matrix that is read and one that is written: their rows do not overlap, or, if `in_place`, they are one matrix.
+// They may lie side by side in a wider one, with one stride.
 struct MatrixRule {
-  std::uint32_t pointer;   // offsets in the argument struct: of the pointer, and of the int64 stride, which has a StrideRule
+  std::uint32_t
+      pointer;  // offsets in the argument struct: of the pointer, and of the int64 stride, which has a StrideRule
   std::uint32_t stride;
-  std::int64_t cols;       // of each row
+  std::int64_t cols;  // of each row
   int element_bytes;
 };
 struct OverlapRule {
-  const char* name;        // of the one that is read: "c"
-  const char* written;     // "y"
+  const char* name;     // of the one that is read: "c"
+  const char* written;  // "y"
   MatrixRule in, out;
   bool in_place;
 };
 struct Contract {
-  std::string op;                        // "gemm"
-  std::uint32_t args_bytes = 0;          // size of the argument struct
+  std::string op;                // "gemm"
+  std::uint32_t args_bytes = 0;  // size of the argument struct
   std::vector<PointerRule> pointers;
   std::vector<StrideRule> strides;
   std::optional<OverlapRule> overlap;
-  std::vector<std::byte> constants;      // second kernel parameter, fixed at prepare(); empty: there is none
-                                         // After them come the tensor maps of the binary's LaunchPlan.
-  std::int64_t cols = 0;                 // the launch's second extent
-  std::int64_t rows = 0;                 // its first, of an operation whose arguments do not tell; else 0
+  std::vector<std::byte> constants;  // second kernel parameter, fixed at prepare(); empty: there is none
+                                     // After them come the tensor maps of the binary's LaunchPlan.
+  std::int64_t cols = 0;             // the launch's second extent
+  std::int64_t rows = 0;             // its first, of an operation whose arguments do not tell; else 0
 };
 
 class TILEWRIGHT_EXPORT Kernel {
  public:
-  // A caller's own binary. Throws Error (driver_failed) if the driver refuses it, Error (invalid_argument) if its launch
-  // plan exceeds the device's limits (threads, shared memory) or names a field that is not in the arguments, Error
-  // (library_missing) if it has tensor maps and the driver is too old for them.
+  // A caller's own binary. Throws Error (driver_failed) if the driver refuses it, Error (invalid_argument) if its
+  // launch plan exceeds the device's limits (threads, shared memory) or names a field that is not in the arguments,
+  // Error (library_missing) if it has tensor maps and the driver is too old for them.
   Kernel(const Device& device, const Binary& binary);
 
   // What Engine::prepare() assembles: binaries[by_bucket[i]] serves bucket i (see kBuckets); -1: not prepared, the
@@ -137,7 +138,8 @@ class TILEWRIGHT_EXPORT Kernel {
   // synchronized, so a call is safe under stream capture and from any thread. Zero rows launch nothing. Throws Error:
   // invalid_argument naming the argument (null, misaligned, stride below the row, wrong operation; with
   // `check_pointers` also host pointers and pointers of another device), too_large (grid), driver_failed (also when the
-  // device was reset since, or a tensor map cannot be made: a stride that is no multiple of 16 bytes), forked. Whatever context is current for the thread is current again afterwards.
+  // device was reset since, or a tensor map cannot be made: a stride that is no multiple of 16 bytes), forked. Whatever
+  // context is current for the thread is current again afterwards.
   void launch(Stream stream, const GemmArgs& args) const;
   void launch(Stream stream, const CastArgs& args) const;
   void launch(Stream stream, const PackArgs& args) const;

@@ -18,25 +18,26 @@ struct TILEWRIGHT_EXPORT Options {
   // Cache file. Empty: $XDG_CACHE_HOME/tilewright/v1/cache.db, else $HOME/.cache/tilewright/v1/cache.db, as found by
   // from_env(); with neither, a cache in memory. ":memory:" asks for that.
   std::string cache;
-  std::vector<std::string> shipped;        // read-only stores below the user's, first wins
-  std::int64_t cache_cap = 512ll << 20;    // bytes; oldest use first to go
-  bool allow_shared = false;               // accept a group-writable cache directory
-  std::string nvrtc;                       // path of libnvrtc; empty: search
-  std::string driver;                      // path of libcuda; empty: libcuda.so.1
-  std::string templates;                   // read kernel templates from this checkout instead of the built-in ones
-  std::string record;                      // append every problem asked for to this workload file
-  bool tune = false;                       // prepare() measures what it does not know, instead of taking the ranked first
-  bool compile = true;                     // false: prepare() throws would_tune instead of compiling
-  int jobs = 0;                            // compile threads; 0: one per core, at most 16
-  bool check_pointers = false;             // every launch asks the driver about its pointers
+  std::vector<std::string> shipped;      // read-only stores below the user's, first wins
+  std::int64_t cache_cap = 512ll << 20;  // bytes; oldest use first to go
+  bool allow_shared = false;             // accept a group-writable cache directory
+  std::string nvrtc;                     // path of libnvrtc; empty: search
+  std::string driver;                    // path of libcuda; empty: libcuda.so.1
+  std::string templates;                 // read kernel templates from this checkout instead of the built-in ones
+  std::string record;                    // append every problem asked for to this workload file
+  bool tune = false;                     // prepare() measures what it does not know, instead of taking the ranked first
+  bool compile = true;                   // false: prepare() throws would_tune instead of compiling
+  int jobs = 0;                          // compile threads; 0: one per core, at most 16
+  bool check_pointers = false;           // every launch asks the driver about its pointers
   // Called from any thread, never concurrently with itself for one Engine. Silent if empty.
   std::function<void(LogLevel, std::string_view)> log;
 
   // TILEWRIGHT_CACHE, TILEWRIGHT_SHIPPED (colon-separated), TILEWRIGHT_CACHE_CAP (bytes), TILEWRIGHT_NVRTC,
   // TILEWRIGHT_DRIVER, TILEWRIGHT_TEMPLATES, TILEWRIGHT_RECORD, TILEWRIGHT_TUNE (0|1), TILEWRIGHT_JOBS,
-  // TILEWRIGHT_CHECK_POINTERS (0|1), XDG_CACHE_HOME, HOME. A value that cannot be used is ignored and named in `warnings`.
+  // TILEWRIGHT_CHECK_POINTERS (0|1), XDG_CACHE_HOME, HOME. A value that cannot be used is ignored and named in
+  // `warnings`.
   static Options from_env();
-  std::vector<std::string> warnings;       // what from_env() ignored; Engine logs them once
+  std::vector<std::string> warnings;  // what from_env() ignored; Engine logs them once
 };
 
 }  // namespace tilewright

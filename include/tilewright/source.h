@@ -25,36 +25,36 @@ struct GridAxis {
   friend bool operator==(const GridAxis&, const GridAxis&) = default;
 };
 
-// A matrix as the tensor copy engine (TMA) reads it, in boxes of box_rows x box_inner elements. Every launch encodes one
-// from that call's pointer, rows and stride. What a box has beyond the matrix arrives as zero.
-// Without panels the map is of rank 2: {element of the row, row}. With them, of rank 3: rows are cut into panels of
-// box_inner elements, whole ones only, coordinates are {0, row, panel}, and a box lands panel by panel.
+// A matrix as the tensor copy engine (TMA) reads it, in boxes of box_rows x box_inner elements. Every launch encodes
+// one from that call's pointer, rows and stride. What a box has beyond the matrix arrives as zero. Without panels the
+// map is of rank 2: {element of the row, row}. With them, of rank 3: rows are cut into panels of box_inner elements,
+// whole ones only, coordinates are {0, row, panel}, and a box lands panel by panel.
 struct TensorMapPlan {
   static constexpr std::uint32_t kNone = 0xffffffff;
   static constexpr std::uint32_t kConstants = 0x80000000;  // kConstants + offset: a field of the constants (Contract)
-  std::uint32_t pointer = 0;          // offset in the argument struct of the pointer to the first row, 16-byte aligned
-  std::uint32_t rows_at = kNone;      // offset of an int64 count of rows; kNone: `rows`
+  std::uint32_t pointer = 0;      // offset in the argument struct of the pointer to the first row, 16-byte aligned
+  std::uint32_t rows_at = kNone;  // offset of an int64 count of rows; kNone: `rows`
   std::uint64_t rows = 0;
-  std::uint32_t stride_at = kNone;    // offset of an int64 stride in elements (0 means what its StrideRule says); its
-                                      // bytes are a multiple of 16. kNone: rows are dense
-  std::uint32_t inner_at = kNone;     // offset of an int64 count of the elements of a row; kNone: `inner`
-  std::uint64_t inner = 0;            // contiguous
+  std::uint32_t stride_at = kNone;  // offset of an int64 stride in elements (0 means what its StrideRule says); its
+                                    // bytes are a multiple of 16. kNone: rows are dense
+  std::uint32_t inner_at = kNone;   // offset of an int64 count of the elements of a row; kNone: `inner`
+  std::uint64_t inner = 0;          // contiguous
   // Where rows are blocks of a coded format, what inner_at and stride_at find counts the format's elements, of which
   // `block` are stored as `block_elements` of the map's. A row is whole blocks.
   std::uint32_t block = 1, block_elements = 1;
-  std::uint32_t element_bytes = 1;    // 1, 2 or 4
-  std::uint32_t box_inner = 0;        // elements, at most 256: a multiple of 16 bytes, at most `swizzle` of them
-  std::uint32_t box_rows = 0;         // at most 256
-  std::uint32_t box_panels = 0;       // at most 256; 0: no panels
-  std::uint32_t swizzle = 0;          // bytes: 0 (none), 32, 64 or 128
+  std::uint32_t element_bytes = 1;  // 1, 2 or 4
+  std::uint32_t box_inner = 0;      // elements, at most 256: a multiple of 16 bytes, at most `swizzle` of them
+  std::uint32_t box_rows = 0;       // at most 256
+  std::uint32_t box_panels = 0;     // at most 256; 0: no panels
+  std::uint32_t swizzle = 0;        // bytes: 0 (none), 32, 64 or 128
   friend bool operator==(const TensorMapPlan&, const TensorMapPlan&) = default;
 };
 
 struct LaunchPlan {
   GridAxis x, y, z;
-  std::uint32_t threads = 0;        // per block, one-dimensional
-  std::uint32_t cluster = 1;        // blocks per cluster along x
-  std::uint32_t shared_bytes = 0;   // dynamic
+  std::uint32_t threads = 0;       // per block, one-dimensional
+  std::uint32_t cluster = 1;       // blocks per cluster along x
+  std::uint32_t shared_bytes = 0;  // dynamic
   // Blocks per multiprocessor of a kernel that loops over what its grid leaves out along x (see resident()); 0: a block
   // for every place of the grid.
   std::uint32_t persistent = 0;
@@ -81,12 +81,12 @@ struct Header {
   std::string text;
 };
 
-// An option for text that needs none of the CUDA runtime's types and functions: 6 to 9 % less to compile. compile() leaves it out
-// for an NVRTC before 12.4, which does not know it.
+// An option for text that needs none of the CUDA runtime's types and functions: 6 to 9 % less to compile. compile()
+// leaves it out for an NVRTC before 12.4, which does not know it.
 inline constexpr const char* kMinimal = "--minimal";
 
 struct Source {
-  std::string name;                  // for messages: "gemm/mma"
+  std::string name;  // for messages: "gemm/mma"
   std::string text;
   std::vector<Header> headers;       // all that `text` may include, in any order; nothing is read from disk
   std::string entry;                 // an extern "C" __global__ function

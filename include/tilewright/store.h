@@ -39,35 +39,35 @@ class TILEWRIGHT_EXPORT Key {
 TILEWRIGHT_EXPORT std::string sha256_hex(std::string_view bytes);
 
 struct StoredChoice {
-  std::string problem;       // canonical text with the bucket's rows
+  std::string problem;  // canonical text with the bucket's rows
   Candidate candidate;
   double microseconds = 0;
-  std::string first;         // ranked first choice at that time, and its time
+  std::string first;  // ranked first choice at that time, and its time
   double first_microseconds = 0;
-  std::string environment;   // transcript: driver, compiler, library version, date; informative
+  std::string environment;  // transcript: driver, compiler, library version, date; informative
 };
 
 struct StoreOptions {
-  std::string path;                     // empty or ":memory:": memory only
-  std::vector<std::string> shipped;     // read-only stores, searched after the user's own, first wins
-  std::int64_t cap = 512ll << 20;       // bytes of the file
+  std::string path;                  // empty or ":memory:": memory only
+  std::vector<std::string> shipped;  // read-only stores, searched after the user's own, first wins
+  std::int64_t cap = 512ll << 20;    // bytes of the file
   bool allow_shared = false;
-  bool read_only = false;               // look-ups only
+  bool read_only = false;  // look-ups only
   std::function<void(LogLevel, std::string_view)> log;
 };
 
-struct StoreEntry {                     // for `cache ls`
-  std::string kind;                     // "binary", "choice", "measurement", "environment"
-  std::string id;                       // hash prefix that show() accepts
+struct StoreEntry {  // for `cache ls`
+  std::string kind;  // "binary", "choice", "measurement", "environment"
+  std::string id;    // hash prefix that show() accepts
   std::string summary;
   std::int64_t bytes = 0;
-  std::int64_t sequence = 0;            // of last use; larger is later
-  std::string layer;                    // path of the store it is in
+  std::int64_t sequence = 0;  // of last use; larger is later
+  std::string layer;          // path of the store it is in
 };
 
 struct VerifyReport {
   std::int64_t checked = 0;
-  std::vector<std::string> damaged;     // one sentence per damaged row or structure
+  std::vector<std::string> damaged;  // one sentence per damaged row or structure
 };
 
 struct MergeReport {
@@ -82,8 +82,8 @@ class TILEWRIGHT_EXPORT Store {
   Store& operator=(Store&&) noexcept;
 
   // ---- hot path: never throws, never waits longer than one second
-  std::optional<Binary> find_binary(const Key& key);          // content hash verified; Binary::seconds is 0
-  bool put_binary(const Key& key, const Binary& binary);      // false: could not be stored
+  std::optional<Binary> find_binary(const Key& key);      // content hash verified; Binary::seconds is 0
+  bool put_binary(const Key& key, const Binary& binary);  // false: could not be stored
   // A choice's key: device fields + problem. `device` separates choices of different GPUs.
   std::optional<StoredChoice> find_choice(const Key& device, std::string_view problem);
   std::vector<StoredChoice> choices(const Key& device, std::string_view problem_prefix);  // for neighbours
@@ -97,17 +97,17 @@ class TILEWRIGHT_EXPORT Store {
   // holder that died frees its claim.
   bool claim(const Key& key, double wait_seconds);
   void release(const Key& key);
-  void touch_all();                                           // writes buffered use marks
+  void touch_all();  // writes buffered use marks
 
-  bool degraded() const;                                      // memory only, although a file was asked for
+  bool degraded() const;  // memory only, although a file was asked for
   const std::string& path() const;
 
   // ---- maintenance; these throw Error (io, invalid_argument)
   std::vector<StoreEntry> list() const;
-  std::string show(std::string_view id_prefix) const;         // a readable rendering of one row, JSON
-  VerifyReport verify(bool repair = false);                   // repair: damaged rows are deleted
-  std::int64_t gc(std::int64_t cap);                          // evicts, then compacts; bytes freed
-  void export_to(const std::string& path, bool with_binaries = true);   // a new file, DELETE journal, ready to ship
+  std::string show(std::string_view id_prefix) const;                  // a readable rendering of one row, JSON
+  VerifyReport verify(bool repair = false);                            // repair: damaged rows are deleted
+  std::int64_t gc(std::int64_t cap);                                   // evicts, then compacts; bytes freed
+  void export_to(const std::string& path, bool with_binaries = true);  // a new file, DELETE journal, ready to ship
   // merge: everything from another trusted store; on a conflict the faster choice (lower microseconds) wins.
   // import: choices and outcomes only; every value range-checked; binaries are never taken.
   MergeReport merge_from(const std::string& path, bool binaries = true);

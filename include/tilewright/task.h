@@ -19,23 +19,24 @@ namespace tilewright {
 
 // Device memory that a launch reads or writes.
 struct Buffer {
-  std::string name;       // "w.data"
+  std::string name;  // "w.data"
   std::size_t bytes = 0;
-  bool output = false;    // poisoned before each verified run, compared after it
+  bool output = false;        // poisoned before each verified run, compared after it
   std::size_t row_bytes = 0;  // if the size follows the number of rows: bytes = row_bytes * rows; else 0. Verification
                               // then puts its canary right behind the last row of the launch
   // Fills an input with valid pseudo-random content. Deterministic in the seed. Unused for outputs.
   std::function<void(std::span<std::byte> bytes, std::uint64_t seed)> fill;
-  // Neither input nor output: zero before the first launch, then the kernels'. One for all launches, which follow each other.
+  // Neither input nor output: zero before the first launch, then the kernels'. One for all launches, which follow each
+  // other.
   bool scratch = false;
 };
 
 struct Task {
-  std::string key;                     // what is computed, without the number of rows beyond its bucket: the choice's key
-  std::int64_t rows = 0, cols = 0;     // extents to measure at
-  std::vector<Candidate> candidates;   // best guess first; the last one is trusted to be legal everywhere
+  std::string key;                  // what is computed, without the number of rows beyond its bucket: the choice's key
+  std::int64_t rows = 0, cols = 0;  // extents to measure at
+  std::vector<Candidate> candidates;  // best guess first; the last one is trusted to be legal everywhere
   std::function<Source(const Candidate&)> source;
-  Contract contract;                   // for the launch; may be empty for a caller's own kernel
+  Contract contract;  // for the launch; may be empty for a caller's own kernel
 
   std::vector<Buffer> buffers;
   // The argument struct of a launch over the given device pointers (one per buffer, in order).
@@ -49,11 +50,12 @@ struct Task {
   std::function<Source()> oracle;
   std::size_t oracle_scale = 1;
   std::function<std::string(std::span<const std::byte> got, std::span<const std::byte> oracle,
-                            std::span<const std::vector<std::byte>> inputs, std::int64_t rows)> compare;
+                            std::span<const std::vector<std::byte>> inputs, std::int64_t rows)>
+      compare;
   // Largest error the latest compare() saw, relative to what it permits (<= 1 for a right result). May be empty.
   std::function<double()> worst_error;
 
-  double min_bytes = 0, ops = 0;       // for reports
+  double min_bytes = 0, ops = 0;  // for reports
 };
 
 }  // namespace tilewright

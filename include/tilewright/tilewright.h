@@ -6,4 +6,3 @@
 #include <tilewright/error.h>
 #include <tilewright/import.h>
 #include <tilewright/memory.h>
-#include <tilewright/memory.h>

@@ -15,24 +15,24 @@
 namespace tilewright {
 
 struct TunePolicy {
-  int max_candidates = 16;         // measured per problem, best-ranked first
-  double budget_seconds = 30;      // wall clock per problem; at least the default candidate is measured
-  int patience = 0;                // stop after this many measured candidates without improvement; 0: never
-  bool exhaustive = false;         // every legal candidate, no budget, no patience
-  bool retune = false;             // ignore stored choices and measurements
-  int jobs = 0;                    // compile threads; 0: one per core, at most 16
-  double cold_bytes = 4e8;         // inputs rotate over at least this much memory
+  int max_candidates = 16;     // measured per problem, best-ranked first
+  double budget_seconds = 30;  // wall clock per problem; at least the default candidate is measured
+  int patience = 0;            // stop after this many measured candidates without improvement; 0: never
+  bool exhaustive = false;     // every legal candidate, no budget, no patience
+  bool retune = false;         // ignore stored choices and measurements
+  int jobs = 0;                // compile threads; 0: one per core, at most 16
+  double cold_bytes = 4e8;     // inputs rotate over at least this much memory
   std::function<void(std::string_view stage, int done, int total)> progress;  // may be empty
   std::function<bool()> cancelled;                                            // polled; may be empty
 };
 
 enum class OutcomeKind {
   measured,
-  pruned,       // beyond a limit of the device
-  rejected,     // spills, or its wgmma is serialized
-  not_compiled, // the compiler refused it
-  wrong,        // a result beyond the bound, NaN, an unwritten element, a byte outside a buffer
-  failed,       // the driver refused to load or launch it
+  pruned,        // beyond a limit of the device
+  rejected,      // spills, or its wgmma is serialized
+  not_compiled,  // the compiler refused it
+  wrong,         // a result beyond the bound, NaN, an unwritten element, a byte outside a buffer
+  failed,        // the driver refused to load or launch it
 };
 TILEWRIGHT_EXPORT const char* to_string(OutcomeKind kind);
 
@@ -40,14 +40,14 @@ TILEWRIGHT_EXPORT const char* to_string(OutcomeKind kind);
 struct Outcome {
   Candidate candidate;
   OutcomeKind kind = OutcomeKind::failed;
-  std::string detail;         // why not; for `wrong`, where and by how much
-  double microseconds = 0;    // median over rounds, cold
-  double low = 0, high = 0;   // 20th and 80th percentile over rounds
+  std::string detail;        // why not; for `wrong`, where and by how much
+  double microseconds = 0;   // median over rounds, cold
+  double low = 0, high = 0;  // 20th and 80th percentile over rounds
   int rounds = 0;
-  double error = 0;           // largest error seen in verification, relative to the bound (<= 1)
-  double mhz = 0;             // SM clock during the measurement, 0 when unknown
+  double error = 0;  // largest error seen in verification, relative to the bound (<= 1)
+  double mhz = 0;    // SM clock during the measurement, 0 when unknown
   Resources resources;
-  bool stored = false;        // came out of the cache
+  bool stored = false;  // came out of the cache
 };
 
 enum class Grade { exact, same_bucket, neighbour, ranked };  // how well a stored choice fits a request
@@ -56,19 +56,19 @@ TILEWRIGHT_EXPORT const char* to_string(Grade grade);
 struct Choice {
   Candidate candidate;
   Grade grade = Grade::ranked;
-  double microseconds = 0;    // 0 when it was never measured
+  double microseconds = 0;  // 0 when it was never measured
 };
 
 struct TuneReport {
   std::string key;
   Choice choice;
-  Candidate first;                 // the ranked first choice, for comparison
-  std::vector<Outcome> outcomes;   // in the order tried
-  int compiled = 0;                // by this call; the rest came out of the cache
-  int measured = 0;                // by this call
+  Candidate first;                // the ranked first choice, for comparison
+  std::vector<Outcome> outcomes;  // in the order tried
+  int compiled = 0;               // by this call; the rest came out of the cache
+  int measured = 0;               // by this call
   double seconds = 0;
-  bool noisy = false;              // the clock or the repeats moved too much: the choice is used but not stored
-  std::string stopped;             // "all", "budget", "patience", "cancelled"
+  bool noisy = false;   // the clock or the repeats moved too much: the choice is used but not stored
+  std::string stopped;  // "all", "budget", "patience", "cancelled"
 };
 
 }  // namespace tilewright

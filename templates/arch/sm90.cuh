@@ -9,7 +9,9 @@
 namespace tw {
 
 // CUtensorMap: made by the host, read by the copy engine. Passed as a __grid_constant__ kernel parameter.
-struct alignas(64) TensorMap { u64 opaque[16]; };
+struct alignas(64) TensorMap {
+  u64 opaque[16];
+};
 
 // Operands of a warpgroup matrix instruction. Accumulators are float, or int32 for s8.
 // What both operands are; e4m3_e5m2: A is E4M3, B is E5M2.
@@ -18,23 +20,25 @@ constexpr bool is_fp8(WgmmaKind kind) { return kind >= WgmmaKind::e4m3 && kind <
 constexpr int mma_k(WgmmaKind kind) { return kind == WgmmaKind::f16 || kind == WgmmaKind::bf16 ? 16 : 32; }  // 32 bytes
 
 // L2 eviction priorities of a copy (encodings that createpolicy gives for fractional policies of 1.0).
-constexpr u64 kEvictNormal = 0x1000000000000000ull, kEvictFirst = 0x12f0000000000000ull, kEvictLast = 0x14f0000000000000ull;
+constexpr u64 kEvictNormal = 0x1000000000000000ull, kEvictFirst = 0x12f0000000000000ull,
+              kEvictLast = 0x14f0000000000000ull;
 
 }  // namespace tw
 
 #if !defined(__CUDACC__)
 namespace tw::emu {
 void barrier_init(u64* barrier, u32 arrivals);
-void barrier_arrive(u64* barrier, u32 transaction_bytes);     // arrive, after expecting that many more bytes
-void barrier_arrive_remote(u64* barrier, u32 rank);           // the barrier at the same offset in another block of the cluster
+void barrier_arrive(u64* barrier, u32 transaction_bytes);  // arrive, after expecting that many more bytes
+void barrier_arrive_remote(u64* barrier, u32 rank);  // the barrier at the same offset in another block of the cluster
 void barrier_init_fence();
 void barrier_wait(u64* barrier, u32 parity);
 // Copies; bytes are reported to `barrier` when they arrive. mask: blocks of the cluster that get the data, at the same
 // offset of their shared memory, and whose barrier at that offset is told; 0: this block.
 void bulk_load(void* shared, const void* global, u32 bytes, u64* barrier, u32 mask);
 void tensor_load(void* shared, const TensorMap* map, i32 row, i32 panel, u64* barrier, u32 mask);
-void store_async(void* shared, u32 value, u64* barrier, u32 rank);  // as bulk_load: a word, into one block of the cluster
-void fence_async();                                           // this thread's ordinary shared stores, before later async reads
+void store_async(void* shared, u32 value, u64* barrier,
+                 u32 rank);  // as bulk_load: a word, into one block of the cluster
+void fence_async();          // this thread's ordinary shared stores, before later async reads
 // d[64 x n] (+)= a b^T of a warpgroup, executed in order at commit. a: descriptor, or registers if `a_registers`.
 void wgmma_fence();
 void wgmma(WgmmaKind kind, int n, u32* d, const u32* a_registers, u64 a, u64 b, bool accumulate);
@@ -73,7 +77,8 @@ TW_DEVICE void barrier_init_fence() {
 }
 TW_DEVICE void barrier_expect(u64* b, u32 bytes) {
 #if defined(__CUDACC__)
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes)
+               : "memory");
 #else
   emu::barrier_arrive(b, bytes);
 #endif
@@ -89,7 +94,9 @@ TW_DEVICE void barrier_arrive_remote(u64* b, u32 rank) {
 #if defined(__CUDACC__)
   asm volatile(
       "{ .reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [remote]; }" ::"r"(shared_address(b)), "r"(rank) : "memory");
+      "mbarrier.arrive.shared::cluster.b64 _, [remote]; }" ::"r"(shared_address(b)),
+      "r"(rank)
+      : "memory");
 #else
   emu::barrier_arrive_remote(b, rank);
 #endif
@@ -100,7 +107,9 @@ TW_DEVICE void barrier_wait(u64* b, u32 parity) {
   asm volatile(
       "{ .reg .pred done;\n"
       "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again; }" ::"r"(shared_address(b)), "r"(parity) : "memory");
+      "@!done bra again; }" ::"r"(shared_address(b)),
+      "r"(parity)
+      : "memory");
 #else
   emu::barrier_wait(b, parity);
 #endif
@@ -118,15 +127,17 @@ struct ClusterAddress {
   ClusterAddress(void* shared_, u32 rank_) : shared(shared_), rank(rank_) {}
 #endif
 };
-// Stores a word `bytes` behind a place, and tells a barrier of the same block of four bytes. Whoever waits on that barrier sees
-// the word. (Vectors of words would be fewer instructions, but sums that are passed as one can no longer stay where matrix
-// instructions want them: C7511.)
+// Stores a word `bytes` behind a place, and tells a barrier of the same block of four bytes. Whoever waits on that
+// barrier sees the word. (Vectors of words would be fewer instructions, but sums that are passed as one can no longer
+// stay where matrix instructions want them: C7511.)
 TW_DEVICE void store_cluster_async(const ClusterAddress& place, u32 bytes, float v, const ClusterAddress& barrier) {
 #if defined(__CUDACC__)
-  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(place.at + bytes), "f"(v), "r"(barrier.at)
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(place.at + bytes),
+               "f"(v), "r"(barrier.at)
                : "memory");
 #else
-  emu::store_async(static_cast<u8*>(place.shared) + bytes, bits_as<u32>(v), static_cast<u64*>(barrier.shared), place.rank);
+  emu::store_async(static_cast<u8*>(place.shared) + bytes, bits_as<u32>(v), static_cast<u64*>(barrier.shared),
+                   place.rank);
 #endif
 }
 TW_DEVICE void store_cluster_async(float* shared, float v, u64* barrier, u32 rank) {
@@ -150,13 +161,16 @@ TW_DEVICE void store_relaxed(u32* p, u32 v) {
   __atomic_store_n(p, v, __ATOMIC_RELAXED);
 #endif
 }
-// Returns what was there. Orders this thread's later accesses behind it and, with `release`, earlier ones before it: its own, and
-// those that it knows of through a barrier.
-template <bool release> TW_DEVICE u32 add_global(u32* p, u32 v) {
+// Returns what was there. Orders this thread's later accesses behind it and, with `release`, earlier ones before it:
+// its own, and those that it knows of through a barrier.
+template <bool release>
+TW_DEVICE u32 add_global(u32* p, u32 v) {
 #if defined(__CUDACC__)
   u32 before;
-  if constexpr (release) asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(v) : "memory");
-  else asm volatile("atom.acquire.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(v) : "memory");
+  if constexpr (release)
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(v) : "memory");
+  else
+    asm volatile("atom.acquire.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(v) : "memory");
   return before;
 #else
   return __atomic_fetch_add(p, v, release ? __ATOMIC_ACQ_REL : __ATOMIC_ACQUIRE);
@@ -183,33 +197,40 @@ TW_DEVICE void pause() {
 // `bytes` and both addresses are multiples of 16.
 TW_DEVICE void bulk_load(void* shared, const void* p, u32 bytes, u64* barrier, u64 policy) {
 #if defined(__CUDACC__)
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
-               ::"r"(shared_address(shared)), "l"(p), "r"(bytes), "r"(shared_address(barrier)), "l"(policy) : "memory");
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+          "r"(shared_address(shared)),
+      "l"(p), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
+      : "memory");
 #else
   (void)policy;
   emu::bulk_load(shared, p, bytes, barrier, 0);
 #endif
 }
-// A map describes a row-major matrix, cut along its rows into panels of 128 bytes: a box is some rows of some panels, and
-// lands panel by panel, each row 128 bytes, swizzled. What lies outside of the matrix arrives as zero.
+// A map describes a row-major matrix, cut along its rows into panels of 128 bytes: a box is some rows of some panels,
+// and lands panel by panel, each row 128 bytes, swizzled. What lies outside of the matrix arrives as zero.
 TW_DEVICE void tensor_load(void* shared, const TensorMap* map, i32 row, i32 panel, u64* barrier, u64 policy) {
 #if defined(__CUDACC__)
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%6, %2, %3}], [%4], %5;"
-      ::"r"(shared_address(shared)), "l"(map), "r"(row), "r"(panel), "r"(shared_address(barrier)), "l"(policy), "r"(0) : "memory");
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%6, "
+      "%2, %3}], [%4], %5;" ::"r"(shared_address(shared)),
+      "l"(map), "r"(row), "r"(panel), "r"(shared_address(barrier)), "l"(policy), "r"(0)
+      : "memory");
 #else
   (void)policy;
   emu::tensor_load(shared, map, row, panel, barrier, 0);
 #endif
 }
 // The same to every block of the cluster in `mask`, at the same offset of its shared memory and telling its barrier.
-TW_DEVICE void tensor_load_multicast(void* shared, const TensorMap* map, i32 row, i32 panel, u64* barrier, u32 mask, u64 policy) {
+TW_DEVICE void tensor_load_multicast(void* shared, const TensorMap* map, i32 row, i32 panel, u64* barrier, u32 mask,
+                                     u64 policy) {
 #if defined(__CUDACC__)
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint "
-      "[%0], [%1, {%7, %2, %3}], [%4], %5, %6;"
-      ::"r"(shared_address(shared)), "l"(map), "r"(row), "r"(panel), "r"(shared_address(barrier)), "h"(static_cast<u16>(mask)),
-        "l"(policy), "r"(0) : "memory");
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_"
+      "hint "
+      "[%0], [%1, {%7, %2, %3}], [%4], %5, %6;" ::"r"(shared_address(shared)),
+      "l"(map), "r"(row), "r"(panel), "r"(shared_address(barrier)), "h"(static_cast<u16>(mask)), "l"(policy), "r"(0)
+      : "memory");
 #else
   (void)policy;
   emu::tensor_load(shared, map, row, panel, barrier, mask);
@@ -225,7 +246,9 @@ TW_DEVICE void bulk_prefetch(const void* p, u32 bytes) {
 }
 TW_DEVICE void tensor_prefetch(const TensorMap* map, i32 row, i32 panel) {
 #if defined(__CUDACC__)
-  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%3, %1, %2}];" ::"l"(map), "r"(row), "r"(panel), "r"(0) : "memory");
+  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%3, %1, %2}];" ::"l"(map), "r"(row), "r"(panel),
+               "r"(0)
+               : "memory");
 #else
   (void)map, (void)row, (void)panel;
 #endif
@@ -253,9 +276,9 @@ TW_DEVICE void fence_async_global() {
 }
 
 // ---- warpgroup matrix instructions ---------------------------------------------------------------------------------
-// Descriptor of a K-major operand in shared memory: rows of 128 bytes, swizzled by the copy engine over 128 bytes, eight
-// rows 1024 bytes apart. This is its lower half; the upper one is constant. Adding n moves it by 16 n bytes: to another
-// multiple of 1024, or along the rows by 32 bytes, a step of k.
+// Descriptor of a K-major operand in shared memory: rows of 128 bytes, swizzled by the copy engine over 128 bytes,
+// eight rows 1024 bytes apart. This is its lower half; the upper one is constant. Adding n moves it by 16 n bytes: to
+// another multiple of 1024, or along the rows by 32 bytes, a step of k.
 constexpr u32 kDescriptorHigh = 0x40000040u;
 TW_DEVICE u32 wgmma_descriptor(const void* shared) { return ((shared_address(shared) & 0x3ffffu) >> 4) | (1u << 16); }
 TW_DEVICE void wgmma_fence() {
@@ -272,22 +295,27 @@ TW_DEVICE void wgmma_commit() {
   emu::wgmma_commit();
 #endif
 }
-template <int pending> TW_DEVICE void wgmma_wait() {
+template <int pending>
+TW_DEVICE void wgmma_wait() {
 #if defined(__CUDACC__)
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 #else
   emu::wgmma_wait(pending);
 #endif
 }
-// d[64 x N] (+)= a[64 x 32 bytes] b[N x 32 bytes]^T. Thread t of the warpgroup holds rows 16 (t / 32) + t % 32 / 4 (+ 8) and
-// columns 8 j + 2 (t % 4) (+ 1): d[4 j + 2 h + c] is row half h, column c of the pair. One instruction per (kind, N) with
-// that many operands: the host writes the specialization that a kernel needs into its source (templates/gemm/instruction.cpp).
+// d[64 x N] (+)= a[64 x 32 bytes] b[N x 32 bytes]^T. Thread t of the warpgroup holds rows 16 (t / 32) + t % 32 / 4 (+
+// 8) and columns 8 j + 2 (t % 4) (+ 1): d[4 j + 2 h + c] is row half h, column c of the pair. One instruction per
+// (kind, N) with that many operands: the host writes the specialization that a kernel needs into its source
+// (templates/gemm/instruction.cpp).
 //   ss(d, a, b, accumulate)    both operands described
-//   rs(d, a, b, accumulate)    a in four registers: {row, k}, {row + 8, k}, {row, k + 16 bytes}, {row + 8, k + 16 bytes}
+//   rs(d, a, b, accumulate)    a in four registers: {row, k}, {row + 8, k}, {row, k + 16 bytes}, {row + 8, k + 16
+//   bytes}
 #if defined(__CUDACC__)
-template <WgmmaKind kind, int N> struct Wgmma;
+template <WgmmaKind kind, int N>
+struct Wgmma;
 #else
-template <WgmmaKind kind, int N> struct Wgmma {
+template <WgmmaKind kind, int N>
+struct Wgmma {
   using D = select<kind == WgmmaKind::s8, i32, float>;
   static u64 whole(u32 low) { return (static_cast<u64>(kDescriptorHigh) << 32) | low; }
   static void ss(D (&d)[N / 2], u32 a, u32 b, bool accumulate) {
@@ -309,19 +337,22 @@ TW_DEVICE void pin(u32 (&a)[4]) {
 #endif
 }
 
-// A fragment is complete before whatever comes next, for ptxas too, to which pin() says nothing: it would compute what is only used
-// after a wait after that wait. So a store that never happens reads it; `never` is false, which the compiler must not know.
+// A fragment is complete before whatever comes next, for ptxas too, to which pin() says nothing: it would compute what
+// is only used after a wait after that wait. So a store that never happens reads it; `never` is false, which the
+// compiler must not know.
 TW_DEVICE void complete(const u32 (&a)[4], bool never, const void* shared) {
 #if defined(__CUDACC__)
   if (never)
-    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(shared)), "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]) : "memory");
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(shared)), "r"(a[0]), "r"(a[1]),
+                 "r"(a[2]), "r"(a[3])
+                 : "memory");
 #else
   (void)a, (void)never, (void)shared;
 #endif
 }
 
-// All lanes have come past what they did before the last aligned instruction. Only the emulator needs to be told; a real
-// synchronization between matrix instructions would serialize them (C7513).
+// All lanes have come past what they did before the last aligned instruction. Only the emulator needs to be told; a
+// real synchronization between matrix instructions would serialize them (C7513).
 TW_DEVICE void lanes_together() {
 #if !defined(__CUDACC__)
   sync_warp();
@@ -337,8 +368,8 @@ TW_DEVICE int uniform(int v) {
   return v;
 #endif
 }
-// The same value, but what follows from it is computed from here on: the compiler takes no addresses out of the loop over
-// tiles, where they would keep registers from the sums.
+// The same value, but what follows from it is computed from here on: the compiler takes no addresses out of the loop
+// over tiles, where they would keep registers from the sums.
 TW_DEVICE int from_here(int v) {
 #if defined(__CUDACC__)
   asm volatile("" : "+r"(v));
@@ -346,14 +377,16 @@ TW_DEVICE int from_here(int v) {
   return v;
 }
 // Registers per thread of this warpgroup from here on; all its warps take part.
-template <int count> TW_DEVICE void take_registers() {
+template <int count>
+TW_DEVICE void take_registers() {
 #if defined(__CUDACC__)
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
 #else
   emu::set_registers(count);
 #endif
 }
-template <int count> TW_DEVICE void give_registers() {
+template <int count>
+TW_DEVICE void give_registers() {
 #if defined(__CUDACC__)
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
 #else
@@ -377,17 +410,20 @@ TW_DEVICE void arrive_named(u32 id, u32 threads) {
 #endif
 }
 // `count` 8x8 matrices of 16-bit elements, transposed: lane l passes the address of row l % 8 of matrix l / 8.
-template <int count> TW_DEVICE void stmatrix_transposed(void* row, const u32 (&v)[count]) {
+template <int count>
+TW_DEVICE void stmatrix_transposed(void* row, const u32 (&v)[count]) {
   static_assert(count == 1 || count == 2 || count == 4, "one instruction");
 #if defined(__CUDACC__)
   const u32 s = shared_address(row);
   if constexpr (count == 1)
     asm volatile("stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%0], {%1};" ::"r"(s), "r"(v[0]) : "memory");
   else if constexpr (count == 2)
-    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(s), "r"(v[0]), "r"(v[1]) : "memory");
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(s), "r"(v[0]), "r"(v[1])
+                 : "memory");
   else
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
-                 ::"r"(s), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(s), "r"(v[0]),
+                 "r"(v[1]), "r"(v[2]), "r"(v[3])
+                 : "memory");
 #else
   emu::stmatrix(row, v, count, true);
 #endif
@@ -395,8 +431,9 @@ template <int count> TW_DEVICE void stmatrix_transposed(void* row, const u32 (&v
 // Four, not transposed.
 TW_DEVICE void stmatrix_x4(void* row, const u32 (&v)[4]) {
 #if defined(__CUDACC__)
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
-               ::"r"(shared_address(row)), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)), "r"(v[0]),
+               "r"(v[1]), "r"(v[2]), "r"(v[3])
+               : "memory");
 #else
   emu::stmatrix(row, v, 4, false);
 #endif

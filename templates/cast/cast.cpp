@@ -31,7 +31,9 @@ template <class F>
 constexpr Facts facts_of(const char* name) {
   unsigned lanes = 0;
   for (int e = 2; e <= 5; ++e) lanes |= F::lanes_ok(1 << e) ? 1u << e : 0u;
-  return {name, tw::fmt::row_bytes<F>, tw::fmt::has_zero_point<F>, F::kDataBytes, F::kScaleBytes, tw::fmt::scale_rows<F>, lanes};
+  return {name,          tw::fmt::row_bytes<F>, tw::fmt::has_zero_point<F>,
+          F::kDataBytes, F::kScaleBytes,        tw::fmt::scale_rows<F>,
+          lanes};
 }
 constexpr Facts kFacts[] = {
 #define FORMAT(NAME) facts_of<tw::fmt::NAME>(#NAME),
@@ -324,7 +326,8 @@ void add_rules(std::vector<PointerRule>& rules, const char* const (&names)[3], s
   const auto offset = [&](std::size_t member) { return static_cast<std::uint32_t>(at + member); };
   rules.push_back({names[0], offset(offsetof(Operand, data)), 16, true});
   if (f.row_bytes || f.scale_bytes)
-    rules.push_back({names[1], offset(offsetof(Operand, scales)), f.row_bytes ? static_cast<std::uint32_t>(f.row_bytes) : 16u, true});
+    rules.push_back({names[1], offset(offsetof(Operand, scales)),
+                     f.row_bytes ? static_cast<std::uint32_t>(f.row_bytes) : 16u, true});
   if (global) rules.push_back({names[2], offset(offsetof(Operand, global)), 4, true});
 }
 

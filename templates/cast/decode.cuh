@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any format to plain floats. The encoded bytes come into shared memory with 16-byte loads, whatever a block's size is;
-// each thread decodes 16 bytes' worth of neighbouring elements with the format's scalar decoder and stores them at once.
+// each thread decodes 16 bytes' worth of neighbouring elements with the format's scalar decoder and stores them at
+// once.
 #pragma once
 #include "cast/params.cuh"
 #include "cast/tile.cuh"
 
 namespace tw::cast {
 
-template <class X, class Y, int threads, int passes> struct Decode {
+template <class X, class Y, int threads, int passes>
+struct Decode {
   using T = typename Y::Element;
   static constexpr int kThreads = threads;
   static constexpr int kElements = 16 / sizeof(T);  // per thread and pass
@@ -37,7 +39,8 @@ template <class X, class Y, int threads, int passes> struct Decode {
     const int block = at / X::kBlock, within = at % X::kBlock;
     TW_UNROLL for (int i = 0; i < kElements; ++i) {
       const int b = X::kBlock > 1 ? block : block + i;
-      v[i] = X::decode(shared + b * X::kDataBytes, shared + kData + b * X::kScaleBytes, context, X::kBlock > 1 ? within + i : 0);
+      v[i] = X::decode(shared + b * X::kDataBytes, shared + kData + b * X::kScaleBytes, context,
+                       X::kBlock > 1 ? within + i : 0);
     }
   }
   TW_MEMBER static void decode_rows(float (&v)[kElements], const u8* shared, int at, int count, RowScales row) {
@@ -57,8 +60,10 @@ template <class X, class Y, int threads, int passes> struct Decode {
     } else if constexpr (X::kBlock < kElements) {
       TW_UNROLL for (int i = 0; i < kElements; ++i) {
         if (i >= count) continue;
-        if constexpr (sizeof(T) == 4) reinterpret_cast<u32*>(y)[i] = words[i];
-        else reinterpret_cast<u16*>(y)[i] = static_cast<u16>(words[i / 2] >> (16 * (i % 2)));
+        if constexpr (sizeof(T) == 4)
+          reinterpret_cast<u32*>(y)[i] = words[i];
+        else
+          reinterpret_cast<u16*>(y)[i] = static_cast<u16>(words[i / 2] >> (16 * (i % 2)));
       }
     }
   }
@@ -71,7 +76,8 @@ template <class X, class Y, int threads, int passes> struct Decode {
     u8* shared = dynamic_shared();
     const i64 first = start / X::kBlock;
     const int blocks = static_cast<int>(min2(left, static_cast<i64>(kTile)) / X::kBlock);
-    tile_to_shared<threads, kData>(shared, static_cast<const u8*>(args.x.data) + first * X::kDataBytes, blocks * X::kDataBytes);
+    tile_to_shared<threads, kData>(shared, static_cast<const u8*>(args.x.data) + first * X::kDataBytes,
+                                   blocks * X::kDataBytes);
     if constexpr (kScales > 0)
       tile_to_shared<threads, kScales>(shared + kData, static_cast<const u8*>(args.x.scales) + first * X::kScaleBytes,
                                        blocks * X::kScaleBytes);

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plain floats to any format whose blocks know nothing of their row. A lane holds `lane_elements` neighbouring elements,
-// read with 16-byte loads; neighbouring lanes form a block and agree on its scale by shuffles (Y::encode_lanes); the
-// encoded bytes pass through shared memory so that the global stores are 16 bytes wide whatever a block's size is.
+// Plain floats to any format whose blocks know nothing of their row. A lane holds `lane_elements` neighbouring
+// elements, read with 16-byte loads; neighbouring lanes form a block and agree on its scale by shuffles
+// (Y::encode_lanes); the encoded bytes pass through shared memory so that the global stores are 16 bytes wide whatever
+// a block's size is.
 #pragma once
 #include "cast/params.cuh"
 #include "cast/tile.cuh"
 
 namespace tw::cast {
 
-template <class X, class Y, int threads, int lane_elements, int passes> struct Encode {
+template <class X, class Y, int threads, int lane_elements, int passes>
+struct Encode {
   using T = typename X::Element;
   static constexpr int kThreads = threads;
   static constexpr int kTile = threads * lane_elements * passes;  // elements
@@ -45,7 +47,8 @@ template <class X, class Y, int threads, int lane_elements, int passes> struct E
 
     const i64 first = start / Y::kBlock;
     const int blocks = static_cast<int>(min2(left, static_cast<i64>(kTile)) / Y::kBlock);
-    tile_to_global<threads, kData>(static_cast<u8*>(args.y.data) + first * Y::kDataBytes, shared, blocks * Y::kDataBytes);
+    tile_to_global<threads, kData>(static_cast<u8*>(args.y.data) + first * Y::kDataBytes, shared,
+                                   blocks * Y::kDataBytes);
     if constexpr (kScales > 0)
       tile_to_global<threads, kScales>(static_cast<u8*>(args.y.scales) + first * Y::kScaleBytes, shared + kData,
                                        blocks * Y::kScaleBytes);

@@ -7,7 +7,8 @@
 
 namespace tw::cast {
 
-template <class X, class Y> struct Reference {
+template <class X, class Y>
+struct Reference {
   static constexpr int kThreads = 128, kSharedBytes = 0;
   static constexpr int kUnit = max2(X::kBlock, Y::kBlock);  // elements that belong together; blocks are powers of two
   static constexpr int kTile = kThreads * kUnit;
@@ -15,10 +16,11 @@ template <class X, class Y> struct Reference {
   TW_MEMBER static float element(const Args& args, const Shape& shape, i64 at, const fmt::row_item<X>& context) {
     const i64 block = at / X::kBlock;
     i64 item = block;  // of scales
-    if constexpr (fmt::scale_rows<X> > 1)
+    if constexpr (fmt::scale_rows < X >> 1)
       item = at / shape.cols / fmt::scale_rows<X> * (shape.cols / X::kBlock) + at % shape.cols / X::kBlock;
     return X::decode(static_cast<const u8*>(args.x.data) + block * X::kDataBytes,
-                     static_cast<const u8*>(args.x.scales) + item * X::kScaleBytes, context, static_cast<int>(at % X::kBlock));
+                     static_cast<const u8*>(args.x.scales) + item * X::kScaleBytes, context,
+                     static_cast<int>(at % X::kBlock));
   }
   TW_MEMBER static void encode(const Args& args, const float* v, i64 at, const fmt::row_item<Y>& context, i32 encoder) {
     const i64 block = at / Y::kBlock;
@@ -33,8 +35,10 @@ template <class X, class Y> struct Reference {
     for (int i = 0; i < kUnit; i += Y::kBlock) encode(args, v + i, at + i, y_context, shape.encoder);
   }
   TW_MEMBER static fmt::row_item<X> x_context(const Args& args, i64 row) {
-    if constexpr (X::kRowScale) return fmt::row_item_at<X>(args.x.scales, row);
-    else return tensor_scale<X>(args.x.global);
+    if constexpr (X::kRowScale)
+      return fmt::row_item_at<X>(args.x.scales, row);
+    else
+      return tensor_scale<X>(args.x.global);
   }
 
   TW_MEMBER static void run(const Args& args, const Shape& shape) {

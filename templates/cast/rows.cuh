@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plain floats to a format of one-byte codes with a scale per row. `row_threads` threads (whole warps) share a row: they
-// read it once, keep the first `held` iterations of it in registers, agree on its largest magnitude (or its extremes, where
-// there is a zero point, and in the end the sum of its codes), and encode; what did not fit (nothing, if `whole`) is read again, from L2 as a rule. Elements are counted from the start of the matrix, where both
-// matrices are aligned, so that rows of any length are read and written in 16-byte pieces except at their ends.
+// Plain floats to a format of one-byte codes with a scale per row. `row_threads` threads (whole warps) share a row:
+// they read it once, keep the first `held` iterations of it in registers, agree on its largest magnitude (or its
+// extremes, where there is a zero point, and in the end the sum of its codes), and encode; what did not fit (nothing,
+// if `whole`) is read again, from L2 as a rule. Elements are counted from the start of the matrix, where both matrices
+// are aligned, so that rows of any length are read and written in 16-byte pieces except at their ends.
 //
-// The vectors that a warp reads together are neighbours; lanes then exchange codes so that each has sixteen neighbouring
-// ones, and stores 16 bytes.
+// The vectors that a warp reads together are neighbours; lanes then exchange codes so that each has sixteen
+// neighbouring ones, and stores 16 bytes.
 #pragma once
 #include "cast/params.cuh"
 #include "cast/tile.cuh"
 
 namespace tw::cast {
 
-template <class X, class Y, int row_threads, int block_rows, int held, bool whole, bool aligned> struct Rows {
+template <class X, class Y, int row_threads, int block_rows, int held, bool whole, bool aligned>
+struct Rows {
   using T = typename X::Element;
   static constexpr int kThreads = row_threads * block_rows;
   static constexpr int kWarps = row_threads / 32;  // of a row
   static constexpr bool kZeroPoint = fmt::has_zero_point<Y>;
   static constexpr int kWords = kZeroPoint ? 3 : 1;  // that a warp tells the others: extremes, the sum of codes
-  static constexpr int kSharedBytes = kWarps > 1 ? block_rows * kWarps * 4 * kWords : 0;
+  static constexpr int kSharedBytes = kWarps > 1 ? block_rows* kWarps * 4 * kWords : 0;
   using Extent = fmt::Extent<Y>;
   using Item = fmt::row_item<Y>;
   static constexpr int kVector = 16 / sizeof(T);  // elements of one load
@@ -26,11 +28,11 @@ template <class X, class Y, int row_threads, int block_rows, int held, bool whol
   static constexpr int kStep = row_threads * 16;  // elements of one iteration
   static_assert(row_threads % 32 == 0 && Y::kRowScale && Y::kDataBytes == 1, "whole warps, one-byte codes");
 
-  // A thread's view of a row. Elements are numbered from the last multiple of 16 at or before the row's start; the row's
-  // are low <= at < high. `aligned`: low is 0 and high a multiple of 16. Rows are short enough for 32 bits.
+  // A thread's view of a row. Elements are numbered from the last multiple of 16 at or before the row's start; the
+  // row's are low <= at < high. `aligned`: low is 0 and high a multiple of 16. Rows are short enough for 32 bits.
   struct Span {
-    const T* x;  // of the thread's first load
-    u8* y;       // of its first store
+    const T* x;       // of the thread's first load
+    u8* y;            // of its first store
     u32 load, store;  // the numbers of both
     u32 low, high;
     TW_MEMBER Span(const Args& args, i64 index, i64 cols, int thread) {
@@ -55,8 +57,10 @@ template <class X, class Y, int row_threads, int block_rows, int held, bool whol
     } else if constexpr (!aligned) {
       TW_UNROLL for (int i = 0; i < kVector; ++i) {
         if (at + i < row.low || at + i >= row.high) continue;
-        if constexpr (sizeof(T) == 4) words[i] = load_global4(x + i);
-        else words[i / 2] |= static_cast<u32>(load_global2(x + i)) << (16 * (i % 2));
+        if constexpr (sizeof(T) == 4)
+          words[i] = load_global4(x + i);
+        else
+          words[i / 2] |= static_cast<u32>(load_global2(x + i)) << (16 * (i % 2));
       }
     }
   }
@@ -71,19 +75,20 @@ template <class X, class Y, int row_threads, int block_rows, int held, bool whol
     }
   }
   // The words of a row's warps.
-  template <class V> TW_MEMBER static V* of_warps(int word, int row) {
+  template <class V>
+  TW_MEMBER static V* of_warps(int word, int row) {
     return reinterpret_cast<V*>(dynamic_shared()) + (word * block_rows + row) * kWarps;
   }
   // Over the threads of a row; every thread gets it.
   TW_MEMBER static void join(Extent& extent, int row, int thread) {
-    TW_UNROLL for (int e = 0; e < Extent::kFloats; ++e)
-      TW_UNROLL for (int d = 16; d > 0; d /= 2) extent.of[e] = max_number(extent.of[e], shuffle_xor(extent.of[e], d));
+    TW_UNROLL for (int e = 0; e < Extent::kFloats; ++e) TW_UNROLL for (int d = 16; d > 0; d /= 2) extent.of[e] =
+        max_number(extent.of[e], shuffle_xor(extent.of[e], d));
     if constexpr (kWarps > 1) {
-      TW_UNROLL for (int e = 0; e < Extent::kFloats; ++e)
-        if (thread % 32 == 0) of_warps<float>(e, row)[thread / 32] = extent.of[e];
+      TW_UNROLL for (int e = 0; e < Extent::kFloats; ++e) if (thread % 32 == 0) of_warps<float>(e, row)[thread / 32] =
+          extent.of[e];
       sync_block();
-      TW_UNROLL for (int e = 0; e < Extent::kFloats; ++e)
-        TW_UNROLL for (int i = 0; i < kWarps; ++i) extent.of[e] = max_number(extent.of[e], of_warps<float>(e, row)[i]);
+      TW_UNROLL for (int e = 0; e < Extent::kFloats; ++e) TW_UNROLL for (int i = 0; i < kWarps; ++i) extent.of[e] =
+          max_number(extent.of[e], of_warps<float>(e, row)[i]);
     }
   }
   TW_MEMBER static i32 sum_of_row(i32 sum, int row, int thread) {
@@ -118,12 +123,13 @@ template <class X, class Y, int row_threads, int block_rows, int held, bool whol
       store_global16(y, codes);
     } else if constexpr (!aligned) {
       const u32 words[4] = {codes.x, codes.y, codes.z, codes.w};
-      TW_UNROLL for (int i = 0; i < 16; ++i)
-        if (at + i >= row.low && at + i < row.high) y[i] = static_cast<u8>(words[i / 4] >> (8 * (i % 4)));
+      TW_UNROLL for (int i = 0; i < 16; ++i) if (at + i >= row.low && at + i < row.high) y[i] =
+          static_cast<u8>(words[i / 4] >> (8 * (i % 4)));
     }
   }
   template <bool direct>
-  TW_MEMBER static void encode_step(const u32 (&words)[kLoads][4], const Divider& scale, const Span& row, int i, int thread, Item& item) {
+  TW_MEMBER static void encode_step(const u32 (&words)[kLoads][4], const Divider& scale, const Span& row, int i,
+                                    int thread, Item& item) {
     u32 codes[4];
     TW_UNROLL for (int j = 0; j < kLoads; ++j) {
       float v[kVector];
@@ -139,9 +145,11 @@ template <class X, class Y, int row_threads, int block_rows, int held, bool whol
   }
 
   TW_MEMBER static void run(const Args& args, const Shape& shape) {
-    const int in_block = static_cast<int>(thread_x()) / row_threads, thread = static_cast<int>(thread_x()) % row_threads;
+    const int in_block = static_cast<int>(thread_x()) / row_threads,
+              thread = static_cast<int>(thread_x()) % row_threads;
     const i64 index = static_cast<i64>(block_x()) * block_rows + in_block;
-    const Span row(args, index, shape.cols, thread);  // empty beyond the last row: its threads still meet at the barrier
+    const Span row(args, index, shape.cols,
+                   thread);  // empty beyond the last row: its threads still meet at the barrier
     const int steps = static_cast<int>((row.high + (kStep - 1)) / kStep);
 
     u32 kept[held][kLoads][4], more[kLoads][4];
@@ -157,8 +165,7 @@ template <class X, class Y, int row_threads, int block_rows, int held, bool whol
 
     const Divider by(fmt::scale_of(item), extent.largest());
     if (by.direct) {
-      TW_UNROLL for (int i = 0; i < held; ++i)
-        if (i < steps) encode_step<true>(kept[i], by, row, i, thread, item);
+      TW_UNROLL for (int i = 0; i < held; ++i) if (i < steps) encode_step<true>(kept[i], by, row, i, thread, item);
       TW_NO_UNROLL for (int i = held; !whole && i < steps; ++i) {
         load_step(more, row, i);
         encode_step<true>(more, by, row, i, thread, item);

@@ -6,9 +6,12 @@
 
 namespace tw::fmt {
 
-template <class T> struct ByteElements : Plain<T, 8> {
-  template <class Element> static constexpr bool kTiles = sizeof(Element) == 2;
-  template <class Element> using Tile = ByteTile<T, Element>;
+template <class T>
+struct ByteElements : Plain<T, 8> {
+  template <class Element>
+  static constexpr bool kTiles = sizeof(Element) == 2;
+  template <class Element>
+  using Tile = ByteTile<T, Element>;
 };
 
 }  // namespace tw::fmt

@@ -14,6 +14,8 @@ TW_DEVICE u32 e2m1_twice(u32 nibbles) {
   return (positive & ~mask) | (negative & mask);
 }
 // The eight nibbles of a word so, as signed bytes in order.
-TW_DEVICE void e2m1_bytes(u32 word, u32& first, u32& second) { first = e2m1_twice(word & 0xffffu), second = e2m1_twice(word >> 16); }
+TW_DEVICE void e2m1_bytes(u32 word, u32& first, u32& second) {
+  first = e2m1_twice(word & 0xffffu), second = e2m1_twice(word >> 16);
+}
 
 }  // namespace tw::fmt

@@ -5,8 +5,8 @@
 
 namespace tw::fmt {
 
-// Section 6.3: code - 127 = floor(log2 amax) - emax, at least -127, emax being the exponent of the element's largest power of
-// two; 0 for zeros, 255 if an element is infinite.
+// Section 6.3: code - 127 = floor(log2 amax) - emax, at least -127, emax being the exponent of the element's largest
+// power of two; 0 for zeros, 255 if an element is infinite.
 TW_FN u8 e8m0_of(float amax, int emax) {
   const i32 exponent = static_cast<i32>(bits_as<u32>(amax) >> 23);
   return static_cast<u8>(exponent == 255 ? 255 : max2(exponent - emax, 0));
@@ -19,9 +19,10 @@ TW_FN float e8m0_to_f32(u32 code) {
   return fma_rn(v, 0.0f, v);
 }
 
-// How the standard's formats are encoded, "floor" (section 6.3): 64 elements, two scales. Elements: kEmax, and codes(v), four
-// elements, nearest even and saturating, as the kBytes lowest bytes of a word.
-template <class Elements> struct MicroscaledBlocks {
+// How the standard's formats are encoded, "floor" (section 6.3): 64 elements, two scales. Elements: kEmax, and
+// codes(v), four elements, nearest even and saturating, as the kBytes lowest bytes of a word.
+template <class Elements>
+struct MicroscaledBlocks {
   static constexpr bool kRowScale = false, kGlobal = false;
   static constexpr int kEncoders = 1;
   static constexpr const char* encoder_name(int) { return "floor"; }
@@ -33,24 +34,30 @@ template <class Elements> struct MicroscaledBlocks {
       scales[b] = e8m0_of(largest, Elements::kEmax);
       const float inverse = e8m0_inverse(scales[b]);
       for (int i = 32 * b; i < 32 * b + 32; i += 4) {
-        const float v[4] = {mul_rn(x[i], inverse), mul_rn(x[i + 1], inverse), mul_rn(x[i + 2], inverse), mul_rn(x[i + 3], inverse)};
+        const float v[4] = {mul_rn(x[i], inverse), mul_rn(x[i + 1], inverse), mul_rn(x[i + 2], inverse),
+                            mul_rn(x[i + 3], inverse)};
         const u32 codes = Elements::codes(v);
-        for (int j = 0; j < Elements::kBytes; ++j) data[i / 4 * Elements::kBytes + j] = static_cast<u8>(codes >> (8 * j));
+        for (int j = 0; j < Elements::kBytes; ++j)
+          data[i / 4 * Elements::kBytes + j] = static_cast<u8>(codes >> (8 * j));
       }
     }
   }
 
   TW_MEMBER static constexpr bool lanes_ok(int e) { return e == 4 || e == 8 || e == 16 || e == 32; }
-  template <int E> TW_MEMBER static void encode_lanes(const float (&v)[E], int lane, u8* data, u8* scales, float, int) {
+  template <int E>
+  TW_MEMBER static void encode_lanes(const float (&v)[E], int lane, u8* data, u8* scales, float, int) {
     constexpr int kLanes = 32 / E;  // of one scale
     const u8 scale = e8m0_of(largest_of<kLanes>(v), Elements::kEmax);
     if (lane % kLanes == 0) scales[lane / kLanes] = scale;
     const float inverse = e8m0_inverse(scale);
     TW_UNROLL for (int i = 0; i < E; i += 4) {
-      const float four[4] = {mul_rn(v[i], inverse), mul_rn(v[i + 1], inverse), mul_rn(v[i + 2], inverse), mul_rn(v[i + 3], inverse)};
+      const float four[4] = {mul_rn(v[i], inverse), mul_rn(v[i + 1], inverse), mul_rn(v[i + 2], inverse),
+                             mul_rn(v[i + 3], inverse)};
       u8* to = data + (E * lane + i) / 4 * Elements::kBytes;
-      if constexpr (Elements::kBytes == 2) *reinterpret_cast<u16*>(to) = static_cast<u16>(Elements::codes(four));
-      else *reinterpret_cast<u32*>(to) = Elements::codes(four);
+      if constexpr (Elements::kBytes == 2)
+        *reinterpret_cast<u16*>(to) = static_cast<u16>(Elements::codes(four));
+      else
+        *reinterpret_cast<u32*>(to) = Elements::codes(four);
     }
   }
 };

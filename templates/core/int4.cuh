@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Formats of 4-bit codes in groups along a row: stream `data` packs two codes a byte, even element low, so that eight
-// nibbles of a little-endian 32-bit word are eight neighbouring elements, the first lowest; stream `scales` has one item
-// per group. Int4Groups: offset binary, value = (code - 8) scale. Uint4Groups: value = (code - zero) scale.
+// nibbles of a little-endian 32-bit word are eight neighbouring elements, the first lowest; stream `scales` has one
+// item per group. Int4Groups: offset binary, value = (code - 8) scale. Uint4Groups: value = (code - zero) scale.
 #pragma once
 #include "core/format.cuh"
 #include "core/tile_fragments.cuh"
@@ -21,45 +21,60 @@ TW_DEVICE void nibble_bytes_signed(u32 word, u32& first, u32& second) {
 TW_FN u32 nibble_at(const u8* data, int i) { return i % 2 ? data[i / 2] >> 4 : data[i / 2] & 15u; }
 
 // What both have in common. item_bytes: of an item of `scales`.
-template <int group_elements, int item_bytes> struct NibbleGroups {
+template <int group_elements, int item_bytes>
+struct NibbleGroups {
   static constexpr int kLayout = 1, kBlock = group_elements, kBits = 4;
   static constexpr int kDataBytes = group_elements / 2, kScaleBytes = item_bytes;
   static constexpr bool kRowScale = false, kGlobal = false;
 
   TW_MEMBER static constexpr bool lanes_ok(int e) { return e == 4 || e == 8 || e == 16 || e == 32; }
-  template <int E> TW_MEMBER static void write_codes(u8* data, const u32 (&codes)[E]) {
-    TW_UNROLL for (int i = 0; i < E; i += 4)
-      *reinterpret_cast<u16*>(data + i / 2) =
-          static_cast<u16>(codes[i] | (codes[i + 1] << 4) | (codes[i + 2] << 8) | (codes[i + 3] << 12));
+  template <int E>
+  TW_MEMBER static void write_codes(u8* data, const u32 (&codes)[E]) {
+    TW_UNROLL for (int i = 0; i < E; i += 4) * reinterpret_cast<u16*>(data + i / 2) =
+        static_cast<u16>(codes[i] | (codes[i + 1] << 4) | (codes[i + 2] << 8) | (codes[i + 3] << 12));
   }
 
   // Groups of more than 32 are several that share a scale: integer products are taken 32 at a time.
   static constexpr int kGroup = 32;
   static constexpr bool kCodes = true;
   TW_MEMBER static constexpr bool unit_ok(int e) { return e == 32 || e == 64 || e == 128 || e == 256; }
-  template <int E> static constexpr int kItems = E < group_elements ? 1 : E / group_elements;
-  template <int E> struct Unit { u32 raw[E / 8], items[ceil_div(kItems<E> * item_bytes, 4)]; };
-  template <int E> TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8* scales, i64 k) {
+  template <int E>
+  static constexpr int kItems = E < group_elements ? 1 : E / group_elements;
+  template <int E>
+  struct Unit {
+    u32 raw[E / 8], items[ceil_div(kItems<E> * item_bytes, 4)];
+  };
+  template <int E>
+  TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8* scales, i64 k) {
     load_words<E / 2, 16>(u.raw, data + k / 2);
-    load_words<kItems<E> * item_bytes, run_alignment(kItems<E> * item_bytes)>(u.items, scales + k / group_elements * item_bytes);
+    load_words<kItems<E> * item_bytes, run_alignment(kItems<E> * item_bytes)>(u.items,
+                                                                              scales + k / group_elements * item_bytes);
   }
   // A tile of the mma family is copied with its scales in whole groups: one that is shorter than a group is not to be
   // had, so it asks for more shared memory than there is.
-  template <int BK> TW_MEMBER static constexpr int raw_bytes() { return BK % group_elements == 0 ? BK / 2 : 1 << 16; }
+  template <int BK>
+  TW_MEMBER static constexpr int raw_bytes() {
+    return BK % group_elements == 0 ? BK / 2 : 1 << 16;
+  }
   TW_MEMBER static i64 raw_offset(i64 k0, int byte) { return k0 / 2 + byte; }
-  template <int E> TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8* scales, int k, i64) {
+  template <int E>
+  TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8* scales, int k, i64) {
     load_shared_words<E / 2, 16>(u.raw, raw + k / 2);
-    load_shared_words<kItems<E> * item_bytes, run_alignment(kItems<E> * item_bytes)>(u.items, scales + k / group_elements * item_bytes);
+    load_shared_words<kItems<E> * item_bytes, run_alignment(kItems<E> * item_bytes)>(
+        u.items, scales + k / group_elements * item_bytes);
   }
 
   struct TileBase {
     TW_MEMBER static u32 code(const u8* block, int i) { return nibble_at(block, i); }
-    TW_MEMBER static void put_code(u8* block, int i, u32 code) { block[i / 2] |= static_cast<u8>(code << (4 * (i % 2))); }
+    TW_MEMBER static void put_code(u8* block, int i, u32 code) {
+      block[i / 2] |= static_cast<u8>(code << (4 * (i % 2)));
+    }
     TW_MEMBER static u8* item(u8*, u8* scales, i64 group) { return scales + group * kScaleBytes; }
   };
 };
 
-template <int group_elements> struct Int4Groups : NibbleGroups<group_elements, 2> {
+template <int group_elements>
+struct Int4Groups : NibbleGroups<group_elements, 2> {
   using Base = NibbleGroups<group_elements, 2>;
   static constexpr int kEncoders = 1;
   static constexpr const char* encoder_name(int) { return "amax7"; }
@@ -73,13 +88,16 @@ template <int group_elements> struct Int4Groups : NibbleGroups<group_elements, 2
     write16(scales, f32_to_f16_bits(div_rn(largest, 7.0f)));
     const float scale = f16_bits_to_f32(read16(scales));
     for (int i = 0; i < group_elements / 2; ++i)
-      data[i] = usable(scale) ? static_cast<u8>(code(div_rn(x[2 * i], scale)) | (code(div_rn(x[2 * i + 1], scale)) << 4)) : 0x88;
+      data[i] = usable(scale)
+                    ? static_cast<u8>(code(div_rn(x[2 * i], scale)) | (code(div_rn(x[2 * i + 1], scale)) << 4))
+                    : 0x88;
   }
   TW_MEMBER static float decode(const u8* data, const u8* scales, float, int i) {
     return mul_rn(static_cast<float>(static_cast<i32>(nibble_at(data, i)) - 8), f16_bits_to_f32(read16(scales)));
   }
 
-  template <int E> TW_MEMBER static void encode_lanes(const float (&v)[E], int lane, u8* data, u8* scales, float, int) {
+  template <int E>
+  TW_MEMBER static void encode_lanes(const float (&v)[E], int lane, u8* data, u8* scales, float, int) {
     const float largest = largest_of<group_elements / E>(v);
     const u16 stored = f32_to_f16_bits(div_rn(largest, 7.0f));
     if (lane == 0) *reinterpret_cast<u16*>(scales) = stored;
@@ -92,7 +110,8 @@ template <int group_elements> struct Int4Groups : NibbleGroups<group_elements, 2
 
   static constexpr bool kOffset = false;
   template <int E>
-  TW_MEMBER static void group(const typename Base::template Unit<E>& u, int g, u32 (&codes)[8], float& scale, float& offset) {
+  TW_MEMBER static void group(const typename Base::template Unit<E>& u, int g, u32 (&codes)[8], float& scale,
+                              float& offset) {
     TW_UNROLL for (int i = 0; i < 4; ++i) nibble_bytes_signed(u.raw[4 * g + i], codes[2 * i], codes[2 * i + 1]);
     const int at = 32 * g / group_elements;
     scale = f16_bits_to_f32(static_cast<u16>(u.items[at / 2] >> (16 * (at % 2)))) * 0.0625f;
@@ -101,13 +120,15 @@ template <int group_elements> struct Int4Groups : NibbleGroups<group_elements, 2
 
   using typename Base::TileBase;
   template <class Element>
-  static constexpr bool kTiles = sizeof(Element) == 2 || (group_elements == 128 && (same<Element, tw::i8> || same<Element, tw::e4m3>));
+  static constexpr bool kTiles = sizeof(Element) == 2 ||
+                                 (group_elements == 128 && (same<Element, tw::i8> || same<Element, tw::e4m3>));
   template <class Element>
   using Tile = select<sizeof(Element) == 1, DeferredTile<Element, TileBase>,
                       ScaledTile<Element, TileBase, 4, 8, group_elements>>;
 };
 
-template <int group_elements> struct Uint4Groups : NibbleGroups<group_elements, 4> {
+template <int group_elements>
+struct Uint4Groups : NibbleGroups<group_elements, 4> {
   using Base = NibbleGroups<group_elements, 4>;
   static constexpr int kEncoders = 1;
   static constexpr const char* encoder_name(int) { return "minmax"; }
@@ -145,7 +166,8 @@ template <int group_elements> struct Uint4Groups : NibbleGroups<group_elements, 
     return sub_rn(mul_rn(scale, static_cast<float>(nibble_at(data, i))), mul_rn(scale, zero));
   }
 
-  template <int E> TW_MEMBER static void encode_lanes(const float (&v)[E], int lane, u8* data, u8* scales, float, int) {
+  template <int E>
+  TW_MEMBER static void encode_lanes(const float (&v)[E], int lane, u8* data, u8* scales, float, int) {
     float low = 0.0f, high = 0.0f;
     TW_UNROLL for (int i = 0; i < E; ++i) low = min_number(low, v[i]), high = max_number(high, v[i]);
     TW_UNROLL for (int d = group_elements / E / 2; d > 0; d /= 2) {
@@ -157,21 +179,25 @@ template <int group_elements> struct Uint4Groups : NibbleGroups<group_elements, 
     const float scale = f16_bits_to_f32(r.scale), shift = mul_rn(f16_bits_to_f32(r.zero), scale);
     const Divider by(scale, high - low);  // direct for every usable scale
     u32 codes[E];
-    TW_UNROLL for (int i = 0; i < E; ++i) codes[i] = usable(scale) ? code(by.quotient_unsigned(add_rn(v[i], shift))) : 0u;
+    TW_UNROLL for (int i = 0; i < E; ++i) codes[i] =
+        usable(scale) ? code(by.quotient_unsigned(add_rn(v[i], shift))) : 0u;
     Base::write_codes(data + E / 2 * lane, codes);
   }
 
   static constexpr bool kOffset = true;
   template <int E>
-  TW_MEMBER static void group(const typename Base::template Unit<E>& u, int g, u32 (&codes)[8], float& scale, float& offset) {
+  TW_MEMBER static void group(const typename Base::template Unit<E>& u, int g, u32 (&codes)[8], float& scale,
+                              float& offset) {
     TW_UNROLL for (int i = 0; i < 4; ++i) nibble_bytes(u.raw[4 * g + i], codes[2 * i], codes[2 * i + 1]);
     const u32 rule = u.items[32 * g / group_elements];
     scale = low_half<tw::f16>(rule);
     offset = scale * high_half<tw::f16>(rule);
   }
 
-  template <class Element> static constexpr bool kTiles = sizeof(Element) == 2;
-  template <class Element> using Tile = AffineTile<Element, typename Base::TileBase, 4, group_elements, ZeroPoint>;
+  template <class Element>
+  static constexpr bool kTiles = sizeof(Element) == 2;
+  template <class Element>
+  using Tile = AffineTile<Element, typename Base::TileBase, 4, group_elements, ZeroPoint>;
 };
 
 }  // namespace tw::fmt

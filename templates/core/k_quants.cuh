@@ -3,9 +3,9 @@
 // two-byte aligned.
 //
 // The plain encoders do without ggml's search for the best scale of a sub-block. Signed: a sub-block's scale maps its
-// extreme (the element of largest magnitude, the first of equals) to the lowest code. With minima: its scale and minimum
-// span its range, 0 included from above. Then, as in ggml, those are rounded to integers under one half-precision d (and
-// dmin), and the elements' codes are taken against what is stored.
+// extreme (the element of largest magnitude, the first of equals) to the lowest code. With minima: its scale and
+// minimum span its range, 0 included from above. Then, as in ggml, those are rounded to integers under one
+// half-precision d (and dmin), and the elements' codes are taken against what is stored.
 #pragma once
 #include "core/format.cuh"
 #include "core/tile_fragments.cuh"
@@ -62,8 +62,9 @@ TW_FN void encode_signed(const float* x, const Store& store, const Code& code) {
   const u16 d = f32_to_f16_bits(most != 0.0f ? div_rn(most, static_cast<float>(-top_scale)) : 0.0f);
   i8 scales[16];
   for (int j = 0; j < 16; ++j)
-    scales[j] = static_cast<i8>(
-        most != 0.0f ? clamped(mul_rn(static_cast<float>(-top_scale), div_rn(scale[j], most)), -top_scale, top_scale - 1) : 0);
+    scales[j] = static_cast<i8>(most != 0.0f ? clamped(mul_rn(static_cast<float>(-top_scale), div_rn(scale[j], most)),
+                                                       -top_scale, top_scale - 1)
+                                             : 0);
   store(d, scales);
   for (int j = 0; j < 16; ++j) {
     const float step = mul_rn(f16_bits_to_f32(d), static_cast<float>(scales[j]));
@@ -72,9 +73,10 @@ TW_FN void encode_signed(const float* x, const Store& store, const Code& code) {
   }
 }
 
-// words <- `bytes` (a multiple of two) from an address that is only two-byte aligned, in reads of four. Nothing before the
-// word of the first byte or after the last byte is touched.
-template <int bytes> TW_DEVICE void load_halves(u32* words, const u8* p) {
+// words <- `bytes` (a multiple of two) from an address that is only two-byte aligned, in reads of four. Nothing before
+// the word of the first byte or after the last byte is touched.
+template <int bytes>
+TW_DEVICE void load_halves(u32* words, const u8* p) {
   constexpr int kWords = bytes / 4;
   const bool odd = (reinterpret_cast<u64>(p) & 2u) != 0;
   const u8* from = odd ? p - 2 : p;
@@ -88,32 +90,39 @@ template <int bytes> TW_DEVICE void load_halves(u32* words, const u8* p) {
   if constexpr (bytes % 4 == 2) words[kWords] = prmt(raw[kWords], 0u, selector);
 }
 
-// A row's step and minimum as tiles need them: `integers`, scale and minimum as halves, times d and dmin, halves too, and the minimum
-// taken off. Rounded for f16, as is the value then; of bf16 the weight alone is.
-template <class Element> TW_DEVICE Affine<Element> line_of(u32 integers, u32 d) {
+// A row's step and minimum as tiles need them: `integers`, scale and minimum as halves, times d and dmin, halves too,
+// and the minimum taken off. Rounded for f16, as is the value then; of bf16 the weight alone is.
+template <class Element>
+TW_DEVICE Affine<Element> line_of(u32 integers, u32 d) {
   if constexpr (same<Element, tw::f16>) {
     const u32 both = mul_f16x2(integers, d);
     return {PairScale<tw::f16>::of(both, 0), neg_f16x2(spread(both, 1)), 0};
   } else {
     const float minimum = -high_half<tw::f16>(integers) * high_half<tw::f16>(d);
-    return {PairScale<tw::bf16>::of(low_half<tw::f16>(integers) * low_half<tw::f16>(d)), pack_bf16x2(minimum, minimum), 0};
+    return {PairScale<tw::bf16>::of(low_half<tw::f16>(integers) * low_half<tw::f16>(d)), pack_bf16x2(minimum, minimum),
+            0};
   }
 }
-template <class Element> constexpr double kLineRounding = same<Element, tw::f16> ? 1.46484375e-3 : kRoundedOnce<Element>;
+template <class Element>
+constexpr double kLineRounding = same<Element, tw::f16> ? 1.46484375e-3 : kRoundedOnce<Element>;
 
 // Bytes of a word, less an offset, times a half, exactly: a byte in the mantissa of 2^15 is added to it.
 struct ByteTimes {
   float d, less;
   TW_MEMBER static ByteTimes of(float d, int offset = 0) { return {d, static_cast<float>(-32768 - offset) * d}; }
-  TW_MEMBER float at(u32 word, u32 i) const { return fma_rn(bits_as<float>(prmt(word, 0x47000000u, 0x7404u + 16u * i)), d, less); }
+  TW_MEMBER float at(u32 word, u32 i) const {
+    return fma_rn(bits_as<float>(prmt(word, 0x47000000u, 0x7404u + 16u * i)), d, less);
+  }
 };
 
-// Tiles of Q4_K and Q5_K: both have d, dmin and twelve bytes of 6-bit scales and minima in front, and nibbles last. A row's
-// chunk is, for each 64 columns, scale, minimum, scale, minimum as bytes, and then d and dmin.
-template <int bits> struct MinimaBase {
+// Tiles of Q4_K and Q5_K: both have d, dmin and twelve bytes of 6-bit scales and minima in front, and nibbles last. A
+// row's chunk is, for each 64 columns, scale, minimum, scale, minimum as bytes, and then d and dmin.
+template <int bits>
+struct MinimaBase {
   static constexpr int kScaleK = 256, kScaleBytes = 20, kGroups = 2;
   static constexpr bool kOffset = true;
-  static constexpr int kNibbles = bits == 4 ? 16 : 48, kBytes = kNibbles + 128;  // where they begin in a block; of a block
+  static constexpr int kNibbles = bits == 4 ? 16 : 48,
+                       kBytes = kNibbles + 128;  // where they begin in a block; of a block
   TW_MEMBER static u32 code(const u8* block, int i) {
     const u32 low = (block[kNibbles + 32 * (i / 64) + i % 32] >> (4 * (i / 32 % 2))) & 15u;
     return bits == 4 ? low : low | (((block[16 + i % 32] >> (i / 32)) & 1u) << 4);
@@ -122,8 +131,12 @@ template <int bits> struct MinimaBase {
     block[kNibbles + 32 * (i / 64) + i % 32] |= static_cast<u8>((code & 15u) << (4 * (i / 32 % 2)));
     if constexpr (bits == 5) block[16 + i % 32] |= static_cast<u8>((code >> 4) << (i / 32));
   }
-  TW_MEMBER static u32 scale_of(const u8* s, int j) { return j < 4 ? s[j] & 63u : (s[j + 4] & 15u) | ((s[j - 4] >> 6) << 4); }
-  TW_MEMBER static u32 minimum_of(const u8* s, int j) { return j < 4 ? s[j + 4] & 63u : (s[j + 4] >> 4) | ((s[j] >> 6) << 4); }
+  TW_MEMBER static u32 scale_of(const u8* s, int j) {
+    return j < 4 ? s[j] & 63u : (s[j + 4] & 15u) | ((s[j - 4] >> 6) << 4);
+  }
+  TW_MEMBER static u32 minimum_of(const u8* s, int j) {
+    return j < 4 ? s[j + 4] & 63u : (s[j + 4] >> 4) | ((s[j] >> 6) << 4);
+  }
   TW_MEMBER static void put_scales(u8* out, const u8* data, const u8*, i64 k) {
     const u8* block = data + k / 256 * kBytes;
     for (int j = 0; j < 8; ++j) {
@@ -142,9 +155,12 @@ template <int bits> struct MinimaBase {
     }
   }
 };
-template <class Element, int bits> struct MinimaApart : MinimaBase<bits>, Integers<Element, bits, 0> {
+template <class Element, int bits>
+struct MinimaApart : MinimaBase<bits>, Integers<Element, bits, 0> {
   static constexpr double kRounding = kApartRounding;
-  struct Scales { float d[2][2], m[2][2]; };  // [group][row]
+  struct Scales {
+    float d[2][2], m[2][2];
+  };  // [group][row]
   TW_MEMBER static Scales scales(const u8* chunk, int pair, int part) {
     Scales s;
     TW_UNROLL for (int r = 0; r < 2; ++r) {
@@ -157,13 +173,16 @@ template <class Element, int bits> struct MinimaApart : MinimaBase<bits>, Intege
   TW_MEMBER static float row_scale(const Scales& s, int row, int step) { return s.d[step / 2][row]; }
   TW_MEMBER static float row_minimum(const Scales& s, int row, int step) { return s.m[step / 2][row]; }
 };
-template <class Element, int bits> struct MinimaTile : MinimaBase<bits> {
+template <class Element, int bits>
+struct MinimaTile : MinimaBase<bits> {
   using Apart = ApartForBf16<Element, MinimaApart<tw::bf16, bits>, MinimaTile>;
   static constexpr int kBits = bits;
   static constexpr float kFactor = 1.0f;
   static constexpr bool kDeferred = false;
   static constexpr double kRounding = kLineRounding<Element>;
-  struct Scales { Affine<Element> of[2][2]; };  // [group][row]
+  struct Scales {
+    Affine<Element> of[2][2];
+  };  // [group][row]
   TW_MEMBER static Scales scales(const u8* chunk, int pair, int part) {
     Scales s;
     TW_UNROLL for (int r = 0; r < 2; ++r) {
@@ -175,19 +194,22 @@ template <class Element, int bits> struct MinimaTile : MinimaBase<bits> {
     }
     return s;
   }
-  template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales& scales, u32 (&a)[4]) {
+  template <int words>
+  TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales& scales, u32 (&a)[4]) {
     u32 v[4];
     TileCodes<Element, bits>::template pairs<0>(w, step, v);
     TW_UNROLL for (int r = 0; r < 4; ++r) a[r] = scales.of[step / 2][r % 2].d.times(v[r], scales.of[step / 2][r % 2].m);
   }
 };
 
-template <int bits> struct MinimaTile<Codes, bits> : CodesTile<MinimaApart<tw::f16, bits>, bits, 0> {};
+template <int bits>
+struct MinimaTile<Codes, bits> : CodesTile<MinimaApart<tw::f16, bits>, bits, 0> {};
 
-// Tiles of Q3_K and Q6_K: value = d scale (code - offset), sixteen scales that fit signed bytes and a half d. A row's chunk
-// is those, and two bytes of padding. Base: code(), put_code(), scale(block, j), put_scale(block, j, scale), kBytes of a
-// block and kD, where its d is.
-template <class Base> struct SixteensBase : Base {
+// Tiles of Q3_K and Q6_K: value = d scale (code - offset), sixteen scales that fit signed bytes and a half d. A row's
+// chunk is those, and two bytes of padding. Base: code(), put_code(), scale(block, j), put_scale(block, j, scale),
+// kBytes of a block and kD, where its d is.
+template <class Base>
+struct SixteensBase : Base {
   static constexpr int kScaleK = 256, kScaleBytes = 20, kGroups = 4;
   static constexpr bool kOffset = false;
   TW_MEMBER static void put_scales(u8* out, const u8* data, const u8*, i64 k) {
@@ -202,8 +224,11 @@ template <class Base> struct SixteensBase : Base {
     block[Base::kD] = in[16], block[Base::kD + 1] = in[17];
   }
 };
-template <class Base, int bits, int offset> struct SixteensApart : SixteensBase<Base>, Integers<tw::bf16, bits, offset> {
-  struct Scales { float d[4][2]; };  // [group][row]
+template <class Base, int bits, int offset>
+struct SixteensApart : SixteensBase<Base>, Integers<tw::bf16, bits, offset> {
+  struct Scales {
+    float d[4][2];
+  };  // [group][row]
   TW_MEMBER static Scales scales(const u8* chunk, int pair, int part) {
     Scales s;
     TW_UNROLL for (int r = 0; r < 2; ++r) {
@@ -215,14 +240,17 @@ template <class Base, int bits, int offset> struct SixteensApart : SixteensBase<
   }
   TW_MEMBER static float row_scale(const Scales& s, int row, int step) { return s.d[step][row]; }
 };
-template <class Element, class Base, int bits, int offset> struct SixteensTile : SixteensBase<Base> {
+template <class Element, class Base, int bits, int offset>
+struct SixteensTile : SixteensBase<Base> {
   using Apart = ApartForBf16<Element, SixteensApart<Base, bits, offset>, SixteensTile>;
   static constexpr int kBits = bits;
   static constexpr float kFactor = 1.0f;
   static constexpr bool kDeferred = false;
   // For f16 the scale is rounded, and then the value; for bf16 the value alone.
   static constexpr double kRounding = same<Element, tw::f16> ? 9.765625e-4 : kRoundedOnce<Element>;
-  struct Scales { PairScale<Element> d[4][2]; };  // [group][row]
+  struct Scales {
+    PairScale<Element> d[4][2];
+  };  // [group][row]
   TW_MEMBER static Scales scales(const u8* chunk, int pair, int part) {
     Scales s;
     TW_UNROLL for (int r = 0; r < 2; ++r) {
@@ -231,14 +259,18 @@ template <class Element, class Base, int bits, int offset> struct SixteensTile :
       TW_UNROLL for (int g = 0; g < 4; g += 2) {
         const u32 integers = sub_f16x2(prmt(bytes, 0x64646464u, g ? 0x4342u : 0x4140u), 0x64806480u);
         TW_UNROLL for (int h = 0; h < 2; ++h) {
-          if constexpr (same<Element, tw::f16>) s.d[g + h][r] = PairScale<tw::f16>::of(mul_f16x2(integers, d), h);
-          else s.d[g + h][r] = PairScale<tw::bf16>::of((h ? high_half<tw::f16>(integers) : low_half<tw::f16>(integers)) * low_half<tw::f16>(d));
+          if constexpr (same<Element, tw::f16>)
+            s.d[g + h][r] = PairScale<tw::f16>::of(mul_f16x2(integers, d), h);
+          else
+            s.d[g + h][r] = PairScale<tw::bf16>::of((h ? high_half<tw::f16>(integers) : low_half<tw::f16>(integers)) *
+                                                    low_half<tw::f16>(d));
         }
       }
     }
     return s;
   }
-  template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales& scales, u32 (&a)[4]) {
+  template <int words>
+  TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales& scales, u32 (&a)[4]) {
     u32 v[4];
     TileCodes<Element, bits>::template pairs<offset>(w, step, v);
     TW_UNROLL for (int r = 0; r < 4; ++r) a[r] = scales.d[step][r % 2].times(v[r]);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Number conversions with one meaning everywhere: round to nearest, ties to even, denormals kept. The host bodies are the
-// reference (plain integer arithmetic); the device bodies are the hardware's `cvt`, which agrees bit for bit except for
-// the payload of a NaN, which both return as the canonical one.
+// Number conversions with one meaning everywhere: round to nearest, ties to even, denormals kept. The host bodies are
+// the reference (plain integer arithmetic); the device bodies are the hardware's `cvt`, which agrees bit for bit except
+// for the payload of a NaN, which both return as the canonical one.
 //
 // Encoders must not be fused or reassociated: the host is compiled with -ffp-contract=off, and device code that has to
 // match uses mul_rn / add_rn / div_rn, which are never contracted.
@@ -33,8 +33,8 @@ TW_FN float trunc_zero(float a) { return __builtin_truncf(a); }
 TW_FN float abs_f(float a) { return __builtin_fabsf(a); }
 #endif
 TW_FN bool is_nan(float a) { return (bits_as<u32>(a) & 0x7fffffffu) > 0x7f800000u; }
-// Half away from zero, as C's roundf. 0.5 - 2^-25, the float below a half, is enough: the sum of it and a fraction of at
-// least a half rounds up to the next integer, and that of it and less never does.
+// Half away from zero, as C's roundf. 0.5 - 2^-25, the float below a half, is enough: the sum of it and a fraction of
+// at least a half rounds up to the next integer, and that of it and less never does.
 TW_FN float nudged_away(float a) { return add_rn(a, bits_as<float>((bits_as<u32>(a) & 0x80000000u) | 0x3effffffu)); }
 TW_FN float round_away(float a) { return trunc_zero(nudged_away(a)); }
 // Float to int, toward zero: NaN gives 0, out of range saturates (C leaves both undefined).
@@ -53,9 +53,9 @@ TW_FN i32 to_int(float a) {
 TW_FN i32 to_int_away(float a) { return to_int(nudged_away(a)); }
 
 // Many quotients by one positive divisor, each correctly rounded, for values of magnitude at most `largest` (a NaN is
-// allowed too). The reciprocal is rounded correctly, so two corrections of the product are enough (Markstein); nothing may
-// leave the range of normal numbers on the way, else a plain division is used. A quotient below 2^-40 may be off by an
-// ulp: who rounds it to a narrow format does not see that.
+// allowed too). The reciprocal is rounded correctly, so two corrections of the product are enough (Markstein); nothing
+// may leave the range of normal numbers on the way, else a plain division is used. A quotient below 2^-40 may be off by
+// an ulp: who rounds it to a narrow format does not see that.
 struct Divider {
   float divisor, reciprocal;
   bool direct;
@@ -82,7 +82,9 @@ TW_FN u16 f32_to_f16_bits(float f) {
 #if defined(__CUDA_ARCH__)
   // Through a 32-bit register: ptxas 13.0 stores the bytes of a 16-bit result one by one as zero and the upper byte.
   u32 h;
-  asm("{ .reg .b16 half, zero; mov.b16 zero, 0; cvt.rn.f16.f32 half, %1; mov.b32 %0, {half, zero}; }" : "=r"(h) : "f"(f));
+  asm("{ .reg .b16 half, zero; mov.b16 zero, 0; cvt.rn.f16.f32 half, %1; mov.b32 %0, {half, zero}; }"
+      : "=r"(h)
+      : "f"(f));
   return static_cast<u16>(h);
 #else
   const u32 u = bits_as<u32>(f), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
@@ -198,23 +200,66 @@ TW_FN float to_f32(e4m3 v) { return e4m3_to_f32(v.bits); }
 TW_FN float to_f32(e5m2 v) { return e5m2_to_f32(v.bits); }
 TW_FN float to_f32(i8 v) { return static_cast<float>(v); }
 TW_FN float to_f32(i32 v) { return static_cast<float>(v); }
-template <class T> TW_FN T from_f32(float v);
+template <class T>
+TW_FN T from_f32(float v);
 #if defined(__CUDACC__)
-template <> __device__ __forceinline__ float from_f32<float>(float v) { return v; }
-template <> __device__ __forceinline__ f16 from_f32<f16>(float v) { return {f32_to_f16_bits(v)}; }
-template <> __device__ __forceinline__ bf16 from_f32<bf16>(float v) { return {f32_to_bf16_bits(v)}; }
-template <> __device__ __forceinline__ e4m3 from_f32<e4m3>(float v) { return {f32_to_e4m3(v)}; }
-template <> __device__ __forceinline__ e5m2 from_f32<e5m2>(float v) { return {f32_to_e5m2(v)}; }
-template <> __device__ __forceinline__ i8 from_f32<i8>(float v) { return f32_to_i8(v); }
-template <> __device__ __forceinline__ i32 from_f32<i32>(float v) { return f32_to_i32(v); }
+template <>
+__device__ __forceinline__ float from_f32<float>(float v) {
+  return v;
+}
+template <>
+__device__ __forceinline__ f16 from_f32<f16>(float v) {
+  return {f32_to_f16_bits(v)};
+}
+template <>
+__device__ __forceinline__ bf16 from_f32<bf16>(float v) {
+  return {f32_to_bf16_bits(v)};
+}
+template <>
+__device__ __forceinline__ e4m3 from_f32<e4m3>(float v) {
+  return {f32_to_e4m3(v)};
+}
+template <>
+__device__ __forceinline__ e5m2 from_f32<e5m2>(float v) {
+  return {f32_to_e5m2(v)};
+}
+template <>
+__device__ __forceinline__ i8 from_f32<i8>(float v) {
+  return f32_to_i8(v);
+}
+template <>
+__device__ __forceinline__ i32 from_f32<i32>(float v) {
+  return f32_to_i32(v);
+}
 #else
-template <> inline float from_f32<float>(float v) { return v; }
-template <> inline f16 from_f32<f16>(float v) { return {f32_to_f16_bits(v)}; }
-template <> inline bf16 from_f32<bf16>(float v) { return {f32_to_bf16_bits(v)}; }
-template <> inline e4m3 from_f32<e4m3>(float v) { return {f32_to_e4m3(v)}; }
-template <> inline e5m2 from_f32<e5m2>(float v) { return {f32_to_e5m2(v)}; }
-template <> inline i8 from_f32<i8>(float v) { return f32_to_i8(v); }
-template <> inline i32 from_f32<i32>(float v) { return f32_to_i32(v); }
+template <>
+inline float from_f32<float>(float v) {
+  return v;
+}
+template <>
+inline f16 from_f32<f16>(float v) {
+  return {f32_to_f16_bits(v)};
+}
+template <>
+inline bf16 from_f32<bf16>(float v) {
+  return {f32_to_bf16_bits(v)};
+}
+template <>
+inline e4m3 from_f32<e4m3>(float v) {
+  return {f32_to_e4m3(v)};
+}
+template <>
+inline e5m2 from_f32<e5m2>(float v) {
+  return {f32_to_e5m2(v)};
+}
+template <>
+inline i8 from_f32<i8>(float v) {
+  return f32_to_i8(v);
+}
+template <>
+inline i32 from_f32<i32>(float v) {
+  return f32_to_i32(v);
+}
 #endif
 
 }  // namespace tw

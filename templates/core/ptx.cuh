@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// One function per instruction. PTX appears here and in arch/ and nowhere else. Each wrapper has a host body: scalar ones
-// in place, collective ones (whatever needs the other threads) through tw::emu, which tests/emulator defines.
+// One function per instruction. PTX appears here and in arch/ and nowhere else. Each wrapper has a host body: scalar
+// ones in place, collective ones (whatever needs the other threads) through tw::emu, which tests/emulator defines.
 #pragma once
 #include "core/numeric.cuh"
 #include "core/types.cuh"
 
 #if !defined(__CUDACC__)
 namespace tw::emu {
-struct Dim { u32 x, y, z; };
-u32 thread();                 // index within the block
-Dim block();                  // index within the grid
+struct Dim {
+  u32 x, y, z;
+};
+u32 thread();  // index within the block
+Dim block();   // index within the grid
 Dim grid();
-u8* shared();                 // dynamic shared memory of this block, 1024-byte aligned
+u8* shared();  // dynamic shared memory of this block, 1024-byte aligned
 void sync_block();
 void sync_warp();
 u32 shuffle_xor(u32 value, int mask);
@@ -64,17 +66,20 @@ TW_DEVICE u32 shuffle_down(u32 v, int delta) { return emu::shuffle_down(v, delta
 TW_DEVICE float shuffle_xor(float v, int mask) { return bits_as<float>(shuffle_xor(bits_as<u32>(v), mask)); }
 TW_DEVICE i32 shuffle_xor(i32 v, int mask) { return static_cast<i32>(shuffle_xor(static_cast<u32>(v), mask)); }
 // Sum over groups of `width` neighbouring lanes; every lane gets it.
-template <int width, class T> TW_DEVICE T sum_lanes(T v) {
+template <int width, class T>
+TW_DEVICE T sum_lanes(T v) {
   TW_UNROLL for (int d = width / 2; d > 0; d /= 2) v += shuffle_xor(v, d);
   return v;
 }
-template <int width> TW_DEVICE float max_lanes(float v) {
+template <int width>
+TW_DEVICE float max_lanes(float v) {
   TW_UNROLL for (int d = width / 2; d > 0; d /= 2) v = max2(v, shuffle_xor(v, d));
   return v;
 }
 
-// ---- floating point ---------------------------------------------------------------------------------------------------
-// The larger; of a number and a NaN, the number.
+// ---- floating point
+// --------------------------------------------------------------------------------------------------- The larger; of a
+// number and a NaN, the number.
 TW_DEVICE float max_number(float a, float b) {
 #if defined(__CUDACC__)
   float d;
@@ -94,8 +99,9 @@ TW_DEVICE float min_number(float a, float b) {
 #endif
 }
 
-// ---- integer ---------------------------------------------------------------------------------------------------------
-// Byte permute: result byte i is byte (selector nibble i & 7) of {b, a}; selector bit 3 replicates that byte's sign.
+// ---- integer
+// --------------------------------------------------------------------------------------------------------- Byte
+// permute: result byte i is byte (selector nibble i & 7) of {b, a}; selector bit 3 replicates that byte's sign.
 TW_DEVICE u32 prmt(u32 a, u32 b, u32 selector) {
 #if defined(__CUDACC__)
   u32 d;
@@ -113,8 +119,10 @@ TW_DEVICE u32 prmt(u32 a, u32 b, u32 selector) {
   return d;
 #endif
 }
-// (a & mask) ^ bits, in one instruction (from the plain expression the compiler makes two). Bits beyond the mask are set so.
-template <u32 mask, u32 bits> TW_DEVICE u32 mask_xor(u32 a) {
+// (a & mask) ^ bits, in one instruction (from the plain expression the compiler makes two). Bits beyond the mask are
+// set so.
+template <u32 mask, u32 bits>
+TW_DEVICE u32 mask_xor(u32 a) {
 #if defined(__CUDACC__)
   u32 d;
   asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(d) : "r"(a), "n"(mask), "n"(bits));
@@ -136,8 +144,8 @@ TW_DEVICE i32 dp4a(u32 a, u32 b, i32 c) {
 #endif
 }
 
-// ---- packed 16-bit floats --------------------------------------------------------------------------------------------
-// lo in the low half.
+// ---- packed 16-bit floats
+// -------------------------------------------------------------------------------------------- lo in the low half.
 TW_DEVICE u32 pack_f16x2(float lo, float hi) {
 #if defined(__CUDACC__) && __CUDA_ARCH__ >= 800
   u32 d;
@@ -173,7 +181,8 @@ TW_DEVICE u32 f16x2_to_e4m3x2(u32 halves) {
   asm("cvt.rn.satfinite.e4m3x2.f16x2 %0, %1;" : "=h"(d) : "r"(halves));
   return d;
 #else
-  return f32_to_e4m3(f16_bits_to_f32(static_cast<u16>(halves))) | static_cast<u32>(f32_to_e4m3(f16_bits_to_f32(static_cast<u16>(halves >> 16)))) << 8;
+  return f32_to_e4m3(f16_bits_to_f32(static_cast<u16>(halves))) |
+         static_cast<u32>(f32_to_e4m3(f16_bits_to_f32(static_cast<u16>(halves >> 16)))) << 8;
 #endif
 }
 // Both bytes of a half word, E4M3 codes, as f16, exactly.
@@ -198,29 +207,46 @@ TW_DEVICE u32 pack_e5m2x2(float lo, float hi) {
 // The low bytes of four words, in order.
 TW_DEVICE u32 pack_bytes(u32 a, u32 b, u32 c, u32 d) { return prmt(prmt(a, b, 0x0040u), prmt(c, d, 0x0040u), 0x5410u); }
 // Two elements of at most 16 bits, lo in the low bits.
-template <class T> TW_DEVICE u32 pack2(float lo, float hi) {
-  if constexpr (same<T, f16>) return pack_f16x2(lo, hi);
-  else if constexpr (same<T, bf16>) return pack_bf16x2(lo, hi);
-  else if constexpr (same<T, e4m3>) return pack_e4m3x2(lo, hi);
-  else if constexpr (same<T, e5m2>) return pack_e5m2x2(lo, hi);
-  else return (static_cast<u32>(f32_to_i8(lo)) & 255u) | ((static_cast<u32>(f32_to_i8(hi)) & 255u) << 8);
+template <class T>
+TW_DEVICE u32 pack2(float lo, float hi) {
+  if constexpr (same<T, f16>)
+    return pack_f16x2(lo, hi);
+  else if constexpr (same<T, bf16>)
+    return pack_bf16x2(lo, hi);
+  else if constexpr (same<T, e4m3>)
+    return pack_e4m3x2(lo, hi);
+  else if constexpr (same<T, e5m2>)
+    return pack_e5m2x2(lo, hi);
+  else
+    return (static_cast<u32>(f32_to_i8(lo)) & 255u) | ((static_cast<u32>(f32_to_i8(hi)) & 255u) << 8);
 }
-template <class T> TW_DEVICE float low_half(u32 v) {
-  if constexpr (same<T, f16>) return f16_bits_to_f32(static_cast<u16>(v));
-  else return bits_as<float>(v << 16);
+template <class T>
+TW_DEVICE float low_half(u32 v) {
+  if constexpr (same<T, f16>)
+    return f16_bits_to_f32(static_cast<u16>(v));
+  else
+    return bits_as<float>(v << 16);
 }
-template <class T> TW_DEVICE float high_half(u32 v) {
-  if constexpr (same<T, f16>) return f16_bits_to_f32(static_cast<u16>(v >> 16));
-  else return bits_as<float>(v & 0xffff0000u);
+template <class T>
+TW_DEVICE float high_half(u32 v) {
+  if constexpr (same<T, f16>)
+    return f16_bits_to_f32(static_cast<u16>(v >> 16));
+  else
+    return bits_as<float>(v & 0xffff0000u);
 }
 // Bytes 2 `half` and the next of a word, fp8 of kind T, as 16-bit floats To, exactly.
-template <class To, class T> TW_DEVICE u32 widen_fp8x2(u32 word, int half) {
+template <class To, class T>
+TW_DEVICE u32 widen_fp8x2(u32 word, int half) {
   static_assert(same<T, e4m3> || same<T, e5m2>, "fp8");
   u32 v;
-  if constexpr (same<T, e4m3>) v = e4m3x2_to_f16x2(static_cast<u16>(word >> (16 * half)));
-  else v = prmt(word, 0u, half ? 0x3424u : 0x1404u);  // the upper bytes of halves
-  if constexpr (same<To, f16>) return v;
-  else return pack_bf16x2(low_half<f16>(v), high_half<f16>(v));
+  if constexpr (same<T, e4m3>)
+    v = e4m3x2_to_f16x2(static_cast<u16>(word >> (16 * half)));
+  else
+    v = prmt(word, 0u, half ? 0x3424u : 0x1404u);  // the upper bytes of halves
+  if constexpr (same<To, f16>)
+    return v;
+  else
+    return pack_bf16x2(low_half<f16>(v), high_half<f16>(v));
 }
 TW_DEVICE u32 sub_f16x2(u32 a, u32 b) {
 #if defined(__CUDACC__)
@@ -235,8 +261,10 @@ TW_DEVICE u32 sub_f16x2(u32 a, u32 b) {
 TW_DEVICE u32 spread(u32 word, int half) {
 #if defined(__CUDACC__)
   u32 d;
-  if (half) asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {high, high}; }" : "=r"(d) : "r"(word));
-  else asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {low, low}; }" : "=r"(d) : "r"(word));
+  if (half)
+    asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {high, high}; }" : "=r"(d) : "r"(word));
+  else
+    asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {low, low}; }" : "=r"(d) : "r"(word));
   return d;
 #else
   return prmt(word, 0u, half ? 0x3232u : 0x1010u);
@@ -261,21 +289,26 @@ TW_DEVICE u32 mul_f16x2(u32 a, u32 b) {
 #endif
 }
 // a b + c, rounded once.
-template <class T> TW_DEVICE u32 fma2(u32 a, u32 b, u32 c) {
+template <class T>
+TW_DEVICE u32 fma2(u32 a, u32 b, u32 c) {
 #if defined(__CUDACC__)
   u32 d;
-  if constexpr (same<T, f16>) asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
-  else asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  if constexpr (same<T, f16>)
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  else
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
   return d;
 #else
   // Through a double, which holds the sum unless c is far from the product: rounded twice only near ties.
   const auto fma = [](float x, float y, float z) { return static_cast<float>(static_cast<double>(x) * y + z); };
-  return pack2<T>(fma(low_half<T>(a), low_half<T>(b), low_half<T>(c)), fma(high_half<T>(a), high_half<T>(b), high_half<T>(c)));
+  return pack2<T>(fma(low_half<T>(a), low_half<T>(b), low_half<T>(c)),
+                  fma(high_half<T>(a), high_half<T>(b), high_half<T>(c)));
 #endif
 }
 
-// ---- memory ----------------------------------------------------------------------------------------------------------
-// Weights and activations are read once or through L2: the non-coherent path, 16, 8, 4, 2 or 1 bytes, naturally aligned.
+// ---- memory
+// ---------------------------------------------------------------------------------------------------------- Weights
+// and activations are read once or through L2: the non-coherent path, 16, 8, 4, 2 or 1 bytes, naturally aligned.
 TW_DEVICE u32x4 load_global16(const void* p) {
 #if defined(__CUDACC__)
   u32x4 v;
@@ -290,7 +323,8 @@ TW_DEVICE u32x4 load_stream16(const void* p) {
 #if defined(__CUDACC__)
   u32x4 v;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p));
   return v;
 #else
   return *static_cast<const u32x4*>(p);
@@ -339,8 +373,10 @@ TW_DEVICE void store_global16(void* p, u32x4 v) {
   *static_cast<u32x4*>(p) = v;
 #endif
 }
-// words[i] <- p, in pieces of `align` bytes (16, 8, 4 or 2). `bytes` is a multiple of align; a last half word is zero-filled.
-template <int bytes, int align> TW_DEVICE void load_words(u32* words, const u8* p) {
+// words[i] <- p, in pieces of `align` bytes (16, 8, 4 or 2). `bytes` is a multiple of align; a last half word is
+// zero-filled.
+template <int bytes, int align>
+TW_DEVICE void load_words(u32* words, const u8* p) {
   static_assert(bytes % align == 0 && (align == 16 || align == 8 || align == 4 || align == 2), "alignment");
   if constexpr (align == 16) {
     TW_UNROLL for (int i = 0; i < bytes / 16; ++i) {
@@ -355,14 +391,15 @@ template <int bytes, int align> TW_DEVICE void load_words(u32* words, const u8* 
   } else if constexpr (align == 4) {
     TW_UNROLL for (int i = 0; i < bytes / 4; ++i) words[i] = load_global4(p + 4 * i);
   } else {
-    TW_UNROLL for (int i = 0; i < bytes / 4; ++i)
-      words[i] = load_global2(p + 4 * i) | (static_cast<u32>(load_global2(p + 4 * i + 2)) << 16);
+    TW_UNROLL for (int i = 0; i < bytes / 4; ++i) words[i] =
+        load_global2(p + 4 * i) | (static_cast<u32>(load_global2(p + 4 * i + 2)) << 16);
     if constexpr (bytes % 4 == 2) words[bytes / 4] = load_global2(p + bytes - 2);
   }
 }
 
 // The same from shared memory, where the compiler picks the instruction.
-template <int bytes, int align> TW_DEVICE void load_shared_words(u32* words, const u8* p) {
+template <int bytes, int align>
+TW_DEVICE void load_shared_words(u32* words, const u8* p) {
   static_assert(bytes % align == 0 && (align == 16 || align == 8 || align == 4 || align == 2), "alignment");
   if constexpr (align == 16) {
     TW_UNROLL for (int i = 0; i < bytes / 16; ++i) {
@@ -378,15 +415,17 @@ template <int bytes, int align> TW_DEVICE void load_shared_words(u32* words, con
     TW_UNROLL for (int i = 0; i < bytes / 4; ++i) words[i] = reinterpret_cast<const u32*>(p)[i];
   } else {
     const u16* halves = reinterpret_cast<const u16*>(p);
-    TW_UNROLL for (int i = 0; i < bytes / 4; ++i) words[i] = halves[2 * i] | (static_cast<u32>(halves[2 * i + 1]) << 16);
+    TW_UNROLL for (int i = 0; i < bytes / 4; ++i) words[i] =
+        halves[2 * i] | (static_cast<u32>(halves[2 * i + 1]) << 16);
     if constexpr (bytes % 4 == 2) words[bytes / 4] = halves[bytes / 2 - 1];
   }
 }
 
-// ---- asynchronous copies, global to shared -----------------------------------------------------------------------------
-// `bytes` is 4, 8 or 16; the rest of it beyond `valid` is zero. valid == 0 reads nothing (p must still be a valid pointer
-// value, not necessarily to memory).
-template <int bytes> TW_DEVICE void cp_async(void* shared, const void* p, int valid = bytes) {
+// ---- asynchronous copies, global to shared
+// ----------------------------------------------------------------------------- `bytes` is 4, 8 or 16; the rest of it
+// beyond `valid` is zero. valid == 0 reads nothing (p must still be a valid pointer value, not necessarily to memory).
+template <int bytes>
+TW_DEVICE void cp_async(void* shared, const void* p, int valid = bytes) {
 #if defined(__CUDACC__)
   const u32 s = static_cast<u32>(__cvta_generic_to_shared(shared));
   if constexpr (bytes == 16)
@@ -405,7 +444,8 @@ TW_DEVICE void cp_async_commit() {
 #endif
 }
 // Until at most `pending` of this thread's groups are unfinished.
-template <int pending> TW_DEVICE void cp_async_wait() {
+template <int pending>
+TW_DEVICE void cp_async_wait() {
 #if defined(__CUDACC__)
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 #else
@@ -413,7 +453,8 @@ template <int pending> TW_DEVICE void cp_async_wait() {
 #endif
 }
 
-// ---- clusters (compute capability 9.0 and up) ----------------------------------------------------------------------------
+// ---- clusters (compute capability 9.0 and up)
+// ----------------------------------------------------------------------------
 TW_DEVICE u32 cluster_rank() {
 #if defined(__CUDACC__)
 #if __CUDA_ARCH__ >= 900
@@ -454,8 +495,8 @@ TW_DEVICE float load_cluster(const float* shared, u32 rank) {
 #endif
 }
 
-// ---- what is before and after this kernel (compute capability 9.0 and up; elsewhere kernels do not overlap) ---------------
-// Until the kernels before this one are complete, and what they wrote is there.
+// ---- what is before and after this kernel (compute capability 9.0 and up; elsewhere kernels do not overlap)
+// --------------- Until the kernels before this one are complete, and what they wrote is there.
 TW_DEVICE void wait_prerequisite_grids() {
 #if defined(__CUDACC__)
 #if __CUDA_ARCH__ >= 900
@@ -476,7 +517,8 @@ TW_DEVICE void launch_dependent_grids() {
 #endif
 }
 
-// ---- special functions (not exactly rounded) -----------------------------------------------------------------------------
+// ---- special functions (not exactly rounded)
+// -----------------------------------------------------------------------------
 #if defined(__CUDACC__)
 TW_DEVICE float exp_f(float v) { return expf(v); }
 TW_DEVICE float tanh_f(float v) { return tanhf(v); }

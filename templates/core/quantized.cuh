@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activations that arrive as floats and are encoded by the kernel that multiplies them: the same codes and scales as a cast
-// to F writes, which no memory ever holds.
+// Activations that arrive as floats and are encoded by the kernel that multiplies them: the same codes and scales as a
+// cast to F writes, which no memory ever holds.
 #pragma once
 #include "core/format.cuh"
 
 namespace tw::fmt {
 
 // To kernels a format of its own: stored as From, a plain one of floats; its values are F's.
-template <class F, class From> struct Quantized {
+template <class F, class From>
+struct Quantized {
   static constexpr int kBlock = F::kBlock, kBits = F::kBits;
   static constexpr int kDataBytes = F::kBlock * From::kDataBytes, kScaleBytes = 0;
   static constexpr bool kRowScale = false, kGlobal = false;
@@ -26,19 +27,24 @@ template <class F, class From> struct Quantized {
     return F::decode(block, nullptr, 1.0f, i);
   }
 
-  template <int E> using Floats = typename From::template Unit<E>;
-  template <int E> TW_MEMBER static void load_floats(Floats<E>& u, const u8* row, i64 k) {
+  template <int E>
+  using Floats = typename From::template Unit<E>;
+  template <int E>
+  TW_MEMBER static void load_floats(Floats<E>& u, const u8* row, i64 k) {
     From::template load<E>(u, row, nullptr, k);
   }
   // By kBlock / E neighbouring lanes: each its codes, all of them the scale.
-  template <int E> TW_MEMBER static float code_lanes(const Floats<E>& u, u32 (&codes)[E / 4]) {
+  template <int E>
+  TW_MEMBER static float code_lanes(const Floats<E>& u, u32 (&codes)[E / 4]) {
     float v[E];
     From::template values<E>(u, 0, v);
     return F::template code_lanes<E>(v, codes);
   }
 };
 
-template <class F> constexpr bool is_quantized = false;
-template <class F, class From> constexpr bool is_quantized<Quantized<F, From>> = true;
+template <class F>
+constexpr bool is_quantized = false;
+template <class F, class From>
+constexpr bool is_quantized<Quantized<F, From>> = true;
 
 }  // namespace tw::fmt

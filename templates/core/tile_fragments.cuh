@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// What formats make the fragment() of a tile from (core/tiles.cuh): codes to 16-bit floats, integers or E4M3, scales and minima to
-// them or apart.
+// What formats make the fragment() of a tile from (core/tiles.cuh): codes to 16-bit floats, integers or E4M3, scales
+// and minima to them or apart.
 #pragma once
 #include "core/tiles.cuh"
 
 namespace tw {
 
-// Where E2M1 codes for 16-bit x are (Tile::Place), so that few operations move magnitude and sign to those of a float: a shift of both, or a
-// product that shifts them by different amounts, and what else it makes is masked out.
-template <class Element> struct E2m1Place {
+// Where E2M1 codes for 16-bit x are (Tile::Place), so that few operations move magnitude and sign to those of a float:
+// a shift of both, or a product that shifts them by different amounts, and what else it makes is masked out.
+template <class Element>
+struct E2m1Place {
   static constexpr bool kHalf = same<Element, f16>;
   static constexpr int kWords = 4, kTo = kHalf ? 9 : 6;  // where a float's magnitude begins
   TW_MEMBER static constexpr int magnitude(int r) { return !kHalf && r == 3 ? 9 : kTo - 3 * r; }
@@ -16,7 +17,8 @@ template <class Element> struct E2m1Place {
   TW_MEMBER static void put(u32* words, int step, int r, int e, u32 code) {
     words[step] |= ((code & 7u) << magnitude(r) | (code >> 3) << sign(r)) << (16 * e);
   }
-  template <class At> TW_MEMBER static u32 get(const At& at, int step, int r, int e) {
+  template <class At>
+  TW_MEMBER static u32 get(const At& at, int step, int r, int e) {
     const u32 half = at(step) >> (16 * e);
     return (half >> magnitude(r) & 7u) | (half >> sign(r) & 1u) << 3;
   }
@@ -32,11 +34,13 @@ template <class Element> struct E2m1Place {
 
 constexpr u32 kNegativeZeros = 0x80008000u;  // a b + -0 is a b, zeros and their signs included
 
-// Codes of a step as pairs of 16-bit floats, minus an offset, exact. Or-ed into the mantissa of 1024 (of 128 for bf16) a
-// code is added to it; in f16, if it stays b bits further up, 2^b times the code.
-template <class Element, int bits> struct TileCodes {
+// Codes of a step as pairs of 16-bit floats, minus an offset, exact. Or-ed into the mantissa of 1024 (of 128 for bf16)
+// a code is added to it; in f16, if it stays b bits further up, 2^b times the code.
+template <class Element, int bits>
+struct TileCodes {
   using Place = TilePlace<bits, 2>;
-  template <int offset> TW_MEMBER static void pairs(const u32* words, int step, u32 (&v)[4]) {
+  template <int offset>
+  TW_MEMBER static void pairs(const u32* words, int step, u32 (&v)[4]) {
     if constexpr (bits == 8) {
       bytes<offset>(words[2 * step], words[2 * step + 1], v);
     } else {
@@ -57,20 +61,27 @@ template <class Element, int bits> struct TileCodes {
   // Where the codes of register r are in the mantissa: f16 has room enough to save shifts.
   TW_MEMBER static constexpr int up(int r) { return !kHalf ? 0 : Place::kLow == 4 ? 4 * (r % 2) : 2 * r; }
   // 1024 + offset where the code is not moved up, else -(2^(10 - up) + offset); of bf16 -(128 + offset).
-  template <int r> TW_MEMBER static constexpr u32 less(int offset) {
+  template <int r>
+  TW_MEMBER static constexpr u32 less(int offset) {
     if (!kHalf) return twice(0xc300u + static_cast<u32>(offset));
-    return twice(up(r) == 0 ? 0x6400u + static_cast<u32>(offset) : 0x8000u + ((25u - up(r)) << 10) + (static_cast<u32>(offset) << up(r)));
+    return twice(up(r) == 0 ? 0x6400u + static_cast<u32>(offset)
+                            : 0x8000u + ((25u - up(r)) << 10) + (static_cast<u32>(offset) << up(r)));
   }
-  template <int r> TW_MEMBER static u32 pair(const u32* words, int step, u32 offset) {
+  template <int r>
+  TW_MEMBER static u32 pair(const u32* words, int step, u32 offset) {
     constexpr int kUp = up(r);
     const u32 low = words[Place::word(step, r)] >> (Place::shift(step, r, 0) - kUp);
     const u32 v = mask_xor<twice(((1u << Place::kLow) - 1) << kUp), twice(kHalf ? 0x6400u : 0x4300u)>(low) |
                   high(words, step, r, kUp + Place::kLow);
-    if constexpr (!kHalf) return fma2<bf16>(v, twice(0x3f80u), offset);
-    else if constexpr (kUp == 0) return sub_f16x2(v, offset);
-    else return fma2<f16>(v, twice((15u - kUp) << 10), offset);
+    if constexpr (!kHalf)
+      return fma2<bf16>(v, twice(0x3f80u), offset);
+    else if constexpr (kUp == 0)
+      return sub_f16x2(v, offset);
+    else
+      return fma2<f16>(v, twice((15u - kUp) << 10), offset);
   }
-  TW_MEMBER static u32 high(const u32* words, int step, int r, int to) {  // the upper bits of both codes, moved to bit `to`
+  TW_MEMBER static u32 high(const u32* words, int step, int r,
+                            int to) {  // the upper bits of both codes, moved to bit `to`
     if constexpr (Place::kHigh == 0) {
       return 0;
     } else {
@@ -79,7 +90,8 @@ template <class Element, int bits> struct TileCodes {
       return (from > to ? word >> (from - to) : word << (to - from)) & twice(((1u << Place::kHigh) - 1) << to);
     }
   }
-  template <int offset> TW_MEMBER static void bytes(u32 first, u32 second, u32 (&v)[4]) {
+  template <int offset>
+  TW_MEMBER static void bytes(u32 first, u32 second, u32 (&v)[4]) {
     static_assert(kHalf || offset == 128, "a bf16 holds bytes around zero only");
     TW_UNROLL for (int r = 0; r < 4; ++r) {
       const u32 word = r < 2 ? first : second;
@@ -92,20 +104,26 @@ template <class Element, int bits> struct TileCodes {
       }
     }
   }
-  TW_MEMBER static u32 minus(u32 top) { return (top ^ 0x00800080u) | 0xc300c300u; }  // -128, or with one exponent more -256
+  TW_MEMBER static u32 minus(u32 top) {
+    return (top ^ 0x00800080u) | 0xc300c300u;
+  }  // -128, or with one exponent more -256
 };
 
 // The values of a pair of E2M1 codes.
-TW_DEVICE u32 e2m1_values(u32 word, int r) { return fma2<bf16>(E2m1Place<bf16>::pair(word, r), 0x7e807e80u, kNegativeZeros); }  // 2^126
+TW_DEVICE u32 e2m1_values(u32 word, int r) {
+  return fma2<bf16>(E2m1Place<bf16>::pair(word, r), 0x7e807e80u, kNegativeZeros);
+}  // 2^126
 
 // Elements of one byte against 16-bit x, exact. Of a signed byte the top bit is stored flipped.
-template <class T, class Element> struct ByteTile : UnscaledTile {
+template <class T, class Element>
+struct ByteTile : UnscaledTile {
   static constexpr int kBits = 8;
   static constexpr float kFactor = 1.0f;
   static constexpr u32 kFlip = same<T, i8> ? 0x80u : 0u;
   TW_MEMBER static u32 code(const u8* block, int i) { return block[i] ^ kFlip; }
   TW_MEMBER static void put_code(u8* block, int i, u32 code) { block[i] = static_cast<u8>(code ^ kFlip); }
-  template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
+  template <int words>
+  TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
     if constexpr (same<T, i8>) {
       TileCodes<Element, 8>::template pairs<128>(w, step, a);
     } else {
@@ -114,24 +132,29 @@ template <class T, class Element> struct ByteTile : UnscaledTile {
   }
 };
 // Four-bit codes less 8 against 16-bit x, exact. Base: code(), put_code().
-template <class Element, class Base> struct NibbleIntegersTile : Base {
+template <class Element, class Base>
+struct NibbleIntegersTile : Base {
   static constexpr float kFactor = 1.0f;
-  template <int words, class Scales> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
+  template <int words, class Scales>
+  TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
     TileCodes<Element, 4>::template pairs<8>(w, step, a);
   }
 };
 
 // A 16-bit float pair of scales for multiplying TileCodes. f16: as it is. bf16 cannot hold eleven bits, but its product
-// with a code is rounded once all the same: the scale is taken apart into eight bits and the rest, whose product with up
-// to five bits is exact.
-template <class Element> struct PairScale;
-template <> struct PairScale<f16> {
+// with a code is rounded once all the same: the scale is taken apart into eight bits and the rest, whose product with
+// up to five bits is exact.
+template <class Element>
+struct PairScale;
+template <>
+struct PairScale<f16> {
   u32 whole;
   TW_MEMBER static PairScale of(u32 word, int half) { return {spread(word, half)}; }
   TW_MEMBER u32 times(u32 v) const { return mul_f16x2(v, whole); }
   TW_MEMBER u32 times(u32 v, u32 plus) const { return fma2<f16>(v, whole, plus); }
 };
-template <> struct PairScale<bf16> {
+template <>
+struct PairScale<bf16> {
   u32 most, rest;
   TW_MEMBER static PairScale of(float d) {
     const float top = bits_as<float>(bits_as<u32>(d) & 0xffff0000u);
@@ -142,11 +165,13 @@ template <> struct PairScale<bf16> {
   TW_MEMBER u32 times(u32 v, u32 plus) const { return fma2<bf16>(v, most, fma2<bf16>(v, rest, plus)); }
 };
 // Of a weight rounded once; of bf16 the second product too, which is 2^-7 of the first.
-template <class Element> constexpr double kRoundedOnce = same<Element, f16> ? 4.8828125e-4 : 3.94e-3;
+template <class Element>
+constexpr double kRoundedOnce = same<Element, f16> ? 4.8828125e-4 : 3.94e-3;
 
 // Chunks of scales that are items of the format, `bytes` per `group` elements. Base: code(), put_code(), and
 // item(data, scales, g), the address of group g's.
-template <class Base, int group, int bytes> struct ItemTile : Base {
+template <class Base, int group, int bytes>
+struct ItemTile : Base {
   static constexpr int kScaleK = group < 64 ? 64 : group, kGroups = kScaleK / group, kScaleBytes = bytes * kGroups;
   static_assert(kGroups <= 2, "32 elements at least");
   TW_MEMBER static void put_scales(u8* out, const u8* data, const u8* scales, i64 k) {
@@ -162,11 +187,13 @@ template <class Base, int group, int bytes> struct ItemTile : Base {
 constexpr double kApartRounding = 3.814697265625e-6;
 
 // Fragments that are integers, exact: code - offset.
-template <class Element, int bits, int offset> struct Integers {
+template <class Element, int bits, int offset>
+struct Integers {
   static constexpr int kBits = bits;
   static constexpr float kFactor = 1.0f;
   static constexpr bool kDeferred = true;
-  template <int words, class Scales> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
+  template <int words, class Scales>
+  TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
     TileCodes<Element, bits>::template pairs<offset>(w, step, a);
   }
 };
@@ -177,7 +204,9 @@ struct ScaledIntegers : ItemTile<Base, group, 2>, Integers<Element, bits, offset
   static constexpr int kGroups = ItemTile<Base, group, 2>::kGroups;
   static constexpr bool kOffset = false;
   static constexpr double kRounding = 0;
-  struct Scales { u32 d[2]; };  // of a row, for each group of the panel
+  struct Scales {
+    u32 d[2];
+  };  // of a row, for each group of the panel
   TW_MEMBER static float row_scale(const Scales& s, int row, int step) {
     return step * kGroups / 4 ? high_half<f16>(s.d[row]) : low_half<f16>(s.d[row]);
   }
@@ -193,42 +222,50 @@ struct ScaledIntegers : ItemTile<Base, group, 2>, Integers<Element, bits, offset
 };
 
 // The same as weights, rounded.
-template <class Element, class Base, int bits, int offset, int group> struct ScaledTile : ItemTile<Base, group, 2> {
+template <class Element, class Base, int bits, int offset, int group>
+struct ScaledTile : ItemTile<Base, group, 2> {
   static constexpr int kBits = bits, kGroups = ItemTile<Base, group, 2>::kGroups;
   static constexpr float kFactor = 1.0f;
   static constexpr bool kDeferred = false, kOffset = false;
   static constexpr double kRounding = kRoundedOnce<Element>;
   using Apart = ScaledIntegers<Element, Base, bits, offset, group>;
-  struct Scales { PairScale<Element> d[kGroups][2]; };  // [group of the panel][row]
+  struct Scales {
+    PairScale<Element> d[kGroups][2];
+  };  // [group of the panel][row]
   TW_MEMBER static Scales scales(const u8* chunk, int pair, int) {
     Scales s;
     if constexpr (kGroups == 2) {
       const u32x2 q = *reinterpret_cast<const u32x2*>(chunk + 8 * pair);
-      TW_UNROLL for (int g = 0; g < 2; ++g) s.d[g][0] = PairScale<Element>::of(q.x, g), s.d[g][1] = PairScale<Element>::of(q.y, g);
+      TW_UNROLL for (int g = 0; g < 2; ++g) s.d[g][0] = PairScale<Element>::of(q.x, g),
+                                            s.d[g][1] = PairScale<Element>::of(q.y, g);
     } else {
       const u32 q = *reinterpret_cast<const u32*>(chunk + 4 * pair);
       s.d[0][0] = PairScale<Element>::of(q, 0), s.d[0][1] = PairScale<Element>::of(q, 1);
     }
     return s;
   }
-  template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales& scales, u32 (&a)[4]) {
+  template <int words>
+  TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales& scales, u32 (&a)[4]) {
     u32 v[4];
     TileCodes<Element, bits>::template pairs<offset>(w, step, v);
     TW_UNROLL for (int r = 0; r < 4; ++r) a[r] = scales.d[step * kGroups / 4][r % 2].times(v[r]);
   }
 };
 
-// To apply minima and scales of 16 to sums pays for bf16, whose weights take them in two operations; for f16, where it is one, it
-// does not.
-template <class Element, class Apart, class Tile> using ApartForBf16 = select<same<Element, bf16>, Apart, Tile>;
+// To apply minima and scales of 16 to sums pays for bf16, whose weights take them in two operations; for f16, where it
+// is one, it does not.
+template <class Element, class Apart, class Tile>
+using ApartForBf16 = select<same<Element, bf16>, Apart, Tile>;
 
 // What AffineTile does to a row's codes: (code - z) d + m, z as TileCodes wants it.
-template <class Element> struct Affine {
+template <class Element>
+struct Affine {
   PairScale<Element> d;
   u32 m, z;
 };
 // value = code d + m. `item`: d low, m high.
-template <class Element> struct Minimum {
+template <class Element>
+struct Minimum {
   static constexpr bool kZero = false;
   TW_MEMBER static Affine<Element> of(u32 item, int) {
     u32 m = spread(item, 1);
@@ -237,9 +274,10 @@ template <class Element> struct Minimum {
   }
   TW_MEMBER static float minimum(u32 item) { return high_half<f16>(item); }
 };
-// value = (code - z) d. `item`: d low, z high. An integer is taken off the code, exactly; of any other z what that leaves,
-// times d, is m.
-template <class Element> struct ZeroPoint {
+// value = (code - z) d. `item`: d low, z high. An integer is taken off the code, exactly; of any other z what that
+// leaves, times d, is m.
+template <class Element>
+struct ZeroPoint {
   static constexpr bool kZero = true;
   TW_MEMBER static Affine<Element> of(u32 item, int row) {
     const PairScale<Element> d = PairScale<Element>::of(item, 0);
@@ -264,7 +302,9 @@ struct AffineApart : ItemTile<Base, group, 4>, Integers<Element, bits, 0> {
   static constexpr int kGroups = ItemTile<Base, group, 4>::kGroups;
   static constexpr bool kOffset = true;
   static constexpr double kRounding = kApartRounding;
-  struct Scales { u32 items[2 * kGroups]; };  // of the first row, of the second
+  struct Scales {
+    u32 items[2 * kGroups];
+  };  // of the first row, of the second
   TW_MEMBER static Scales scales(const u8* chunk, int pair, int) {
     Scales s;
     load_shared_words<8 * kGroups, 8 * kGroups>(s.items, chunk + 8 * kGroups * pair);
@@ -272,53 +312,66 @@ struct AffineApart : ItemTile<Base, group, 4>, Integers<Element, bits, 0> {
   }
   TW_MEMBER static u32 item(const Scales& s, int row, int step) { return s.items[kGroups * row + step * kGroups / 4]; }
   TW_MEMBER static float row_scale(const Scales& s, int row, int step) { return low_half<f16>(item(s, row, step)); }
-  TW_MEMBER static float row_minimum(const Scales& s, int row, int step) { return Rule<bf16>::minimum(item(s, row, step)); }
+  TW_MEMBER static float row_minimum(const Scales& s, int row, int step) {
+    return Rule<bf16>::minimum(item(s, row, step));
+  }
 };
-template <class Element, class Base, int bits, int group, template <class> class Rule> struct AffineTile : ItemTile<Base, group, 4> {
+template <class Element, class Base, int bits, int group, template <class> class Rule>
+struct AffineTile : ItemTile<Base, group, 4> {
   using Apart = ApartForBf16<Element, AffineApart<bf16, Base, bits, group, Rule>, AffineTile>;
   static constexpr int kBits = bits, kGroups = ItemTile<Base, group, 4>::kGroups;
   static constexpr float kFactor = 1.0f;
   static constexpr bool kDeferred = false, kOffset = true;
   static constexpr double kRounding = kRoundedOnce<Element>;  // m as well
-  struct Scales { Affine<Element> of[kGroups][2]; };  // [group of the panel][row]
+  struct Scales {
+    Affine<Element> of[kGroups][2];
+  };  // [group of the panel][row]
   TW_MEMBER static Scales scales(const u8* chunk, int pair, int) {
     u32 items[2 * kGroups];  // of the first row, of the second
     load_shared_words<8 * kGroups, 8 * kGroups>(items, chunk + 8 * kGroups * pair);
     Scales s;
-    TW_UNROLL for (int g = 0; g < kGroups; ++g)
-      TW_UNROLL for (int r = 0; r < 2; ++r) s.of[g][r] = Rule<Element>::of(items[kGroups * r + g], r);
+    TW_UNROLL for (int g = 0; g < kGroups; ++g) TW_UNROLL for (int r = 0; r < 2; ++r) s.of[g][r] =
+        Rule<Element>::of(items[kGroups * r + g], r);
     return s;
   }
-  template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales& scales, u32 (&a)[4]) {
+  template <int words>
+  TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales& scales, u32 (&a)[4]) {
     const Affine<Element>(&rows)[2] = scales.of[step * kGroups / 4];
     u32 v[4];
-    if constexpr (Rule<Element>::kZero) TileCodes<Element, bits>::pairs(w, step, rows[0].z, rows[1].z, v);
-    else TileCodes<Element, bits>::template pairs<0>(w, step, v);
+    if constexpr (Rule<Element>::kZero)
+      TileCodes<Element, bits>::pairs(w, step, rows[0].z, rows[1].z, v);
+    else
+      TileCodes<Element, bits>::template pairs<0>(w, step, v);
     TW_UNROLL for (int r = 0; r < 4; ++r) a[r] = rows[r % 2].d.times(v[r], rows[r % 2].m);
   }
 };
 
 // Codes 0 .. 15 that stand for -8 .. 7, against 8-bit x, exact. stored(), code(): what a tile holds, and its inverse.
-template <class Element> struct SignedNibbles;
-template <> struct SignedNibbles<i8> {
+template <class Element>
+struct SignedNibbles;
+template <>
+struct SignedNibbles<i8> {
   static constexpr float kFactor = 0.0625f;
   TW_MEMBER static u32 stored(u32 code) { return code; }
   TW_MEMBER static u32 code(u32 stored) { return stored; }
   // A code in the upper half of a byte, its top bit flipped, is 16 (code - 8).
-  template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, u32 (&a)[4]) {
+  template <int words>
+  TW_MEMBER static void fragment(const u32 (&w)[words], int step, u32 (&a)[4]) {
     TW_UNROLL for (int r = 0; r < 4; ++r) {
       const u32 word = w[2 * step + r / 2];
       a[r] = ((r % 2 ? word : word << 4) & 0xf0f0f0f0u) ^ 0x80808080u;
     }
   }
 };
-template <> struct SignedNibbles<e4m3> {
+template <>
+struct SignedNibbles<e4m3> {
   static constexpr float kFactor = 256.0f;
-  // E4M3 codes count in steps of 2^-9 up to 16, so that 2 |v| is one, and 2^-8 of |v|. Stored are the sign s in the lowest
-  // bit and |v| - s above it: that nibble + 0x81 s is 2 |v| with the sign on top.
+  // E4M3 codes count in steps of 2^-9 up to 16, so that 2 |v| is one, and 2^-8 of |v|. Stored are the sign s in the
+  // lowest bit and |v| - s above it: that nibble + 0x81 s is 2 |v| with the sign on top.
   TW_MEMBER static u32 stored(u32 code) { return code < 8 ? 2 * (7 - code) + 1 : 2 * (code - 8); }
   TW_MEMBER static u32 code(u32 stored) { return stored % 2 ? 7 - stored / 2 : 8 + stored / 2; }
-  template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, u32 (&a)[4]) {
+  template <int words>
+  TW_MEMBER static void fragment(const u32 (&w)[words], int step, u32 (&a)[4]) {
     TW_UNROLL for (int r = 0; r < 4; ++r) {
       const u32 word = r % 2 ? w[2 * step + r / 2] >> 4 : w[2 * step + r / 2];
       a[r] = (word & 0x0f0f0f0fu) + (word & 0x01010101u) * 0x81u;
@@ -326,20 +379,27 @@ template <> struct SignedNibbles<e4m3> {
   }
 };
 // Base: code(), put_code() of SignedNibbles' codes.
-template <class Element, class Base> struct SignedNibblesTile : Base {
+template <class Element, class Base>
+struct SignedNibblesTile : Base {
   static constexpr float kFactor = SignedNibbles<Element>::kFactor;
   TW_MEMBER static u32 code(const u8* block, int i) { return SignedNibbles<Element>::stored(Base::code(block, i)); }
-  TW_MEMBER static void put_code(u8* block, int i, u32 stored) { Base::put_code(block, i, SignedNibbles<Element>::code(stored)); }
-  template <int words, class Scales> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
+  TW_MEMBER static void put_code(u8* block, int i, u32 stored) {
+    Base::put_code(block, i, SignedNibbles<Element>::code(stored));
+  }
+  template <int words, class Scales>
+  TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
     SignedNibbles<Element>::fragment(w, step, a);
   }
 };
 // The same with a half d per 128 codes.
-template <class Element, class Base> struct DeferredTile : ItemTile<SignedNibblesTile<Element, Base>, 128, 2> {
+template <class Element, class Base>
+struct DeferredTile : ItemTile<SignedNibblesTile<Element, Base>, 128, 2> {
   static constexpr int kBits = 4;
   static constexpr bool kDeferred = true, kOffset = false;
   static constexpr double kRounding = 0;
-  struct Scales { float d[2]; };
+  struct Scales {
+    float d[2];
+  };
   TW_MEMBER static float row_scale(const Scales& s, int row, int = 0) { return s.d[row]; }
   TW_MEMBER static Scales scales(const u8* chunk, int pair, int) {
     const u32 q = *reinterpret_cast<const u32*>(chunk + 4 * pair);
@@ -347,22 +407,28 @@ template <class Element, class Base> struct DeferredTile : ItemTile<SignedNibble
   }
 };
 
-// Against bytes: 32 columns, a group of q8_1's, are one step of a matrix instruction of bytes, as which a thread takes the codes of two
-// steps. In what order is left to it, if x has the same: a register is four codes of a row, of columns 2 (t % 4), the next, and those
-// eight further, and kOrder brings x's pairs of these into the same order (prmt). kFactor: what values less the offset lack.
-template <int bits, int offset> struct TileBytes {
+// Against bytes: 32 columns, a group of q8_1's, are one step of a matrix instruction of bytes, as which a thread takes
+// the codes of two steps. In what order is left to it, if x has the same: a register is four codes of a row, of columns
+// 2 (t % 4), the next, and those eight further, and kOrder brings x's pairs of these into the same order (prmt).
+// kFactor: what values less the offset lack.
+template <int bits, int offset>
+struct TileBytes {
   using Place = TilePlace<bits, 2>;
   static constexpr bool kHigh = bits == 4 && offset == 8;  // codes in the upper halves of bytes
   static constexpr u32 kOrder = bits == 8 ? 0x5410u : 0x5140u;
   static constexpr float kFactor = kHigh ? 0.0625f : 1.0f;
   static_assert(bits == 8 ? offset == 128 : offset == 0 || offset == 1 << (bits - 1), "bytes with a sign");
-  template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int group, u32 (&a)[4]) {
+  template <int words>
+  TW_MEMBER static void fragment(const u32 (&w)[words], int group, u32 (&a)[4]) {
     TW_UNROLL for (int r = 0; r < 4; ++r) {
       const int step = 2 * group + r / 2, row = r % 2;
       const u32 word = w[Place::word(step, row)];
-      if constexpr (bits == 8) a[r] = prmt(word, w[Place::word(step, 2)], row ? 0x7632u : 0x5410u) ^ 0x80808080u;
-      else if constexpr (kHigh) a[r] = mask_xor<0xf0f0f0f0u, 0x80808080u>(row ? word : word << 4);
-      else a[r] = (word >> (4 * row)) & 0x0f0f0f0fu;
+      if constexpr (bits == 8)
+        a[r] = prmt(word, w[Place::word(step, 2)], row ? 0x7632u : 0x5410u) ^ 0x80808080u;
+      else if constexpr (kHigh)
+        a[r] = mask_xor<0xf0f0f0f0u, 0x80808080u>(row ? word : word << 4);
+      else
+        a[r] = (word >> (4 * row)) & 0x0f0f0f0fu;
       if constexpr (bits == 5) {
         const u32 high = w[Place::high_word(step)];
         const u32 near = high >> Place::high_shift(step, row, 0), far = high >> Place::high_shift(step, row + 2, 0);
@@ -373,14 +439,16 @@ template <int bits, int offset> struct TileBytes {
   }
 };
 // Tile: one with kDeferred for f16, which Codes take too; with few tokens as bytes.
-template <class Tile, int bits, int offset> struct CodesTile : Tile {
+template <class Tile, int bits, int offset>
+struct CodesTile : Tile {
   struct Apart : Tile {
     using Bytes = TileBytes<bits, offset>;
     static constexpr float kFactor = Bytes::kFactor;
   };
 };
 template <class Base, int bits, int offset, int group>
-struct ScaledTile<Codes, Base, bits, offset, group> : CodesTile<ScaledIntegers<f16, Base, bits, offset, group>, bits, offset> {};
+struct ScaledTile<Codes, Base, bits, offset, group>
+    : CodesTile<ScaledIntegers<f16, Base, bits, offset, group>, bits, offset> {};
 template <class Base, int bits, int group, template <class> class Rule>
 struct AffineTile<Codes, Base, bits, group, Rule> : CodesTile<AffineApart<f16, Base, bits, group, Rule>, bits, 0> {};
 

@@ -2,15 +2,15 @@
 // Tiles: weights as the warpgroup instruction takes them from registers. A packed matrix is a lossless reordering of a
 // coded one, made once at load: for each strip of 64 rows, and each panel of 128 bytes of x along k (64 columns against
 // 16-bit x, 128 against 8-bit x), the words of codes of 128 threads, so that a thread fetches its four fragments with
-// 16-byte loads. Word i of thread t is at word 4 t + i % 4 of plane i / 4; words beyond the last whole four lie one plane
-// of 128 words each. The scales of a strip's 64 rows are ordered by thread too: rows q and q + 8 of a warp's sixteen are
-// neighbours, at 2 (8 warp + q) and the next.
+// 16-byte loads. Word i of thread t is at word 4 t + i % 4 of plane i / 4; words beyond the last whole four lie one
+// plane of 128 words each. The scales of a strip's 64 rows are ordered by thread too: rows q and q + 8 of a warp's
+// sixteen are neighbours, at 2 (8 warp + q) and the next.
 //
 // Fragment of step s (of four): register r of thread t holds row 16 (t / 32) + t % 32 / 4 + 8 (r % 2) and `width`
 // elements (2 or 4 to a word) from k = 2 width (4 s) ... : column (8 s + t % 4 + 4 (r / 2)) * width of the panel.
 //
-// A coded format takes part if it has a template `Tile<Element>`, Element being x's (tile_element<X>: f16, bf16, e4m3, i8
-// or Codes), and kTiles<Element> says for which, with
+// A coded format takes part if it has a template `Tile<Element>`, Element being x's (tile_element<X>: f16, bf16, e4m3,
+// i8 or Codes), and kTiles<Element> says for which, with
 //   kBits                          of a stored code: 2, 3, 4, 5, 6 or 8
 //   kScaleK, kScaleBytes           columns per chunk of scales, bytes per row of one (0: no such stream)
 //   kFactor                        what unpacked values lack, given to the epilogue
@@ -20,9 +20,9 @@
 //   Place                          where they are, if not as TilePlace has them
 //   code(block, i), put_code(...)  the stored form of element i of a block, and its inverse (into zeroed bits)
 //   put_scales(out, data, scales, k), take_scales(in, data, scales, k)   a row's chunk from column k, and its inverse
-//   Scales, scales(chunk, pair, part) two rows' scales in registers: rows 2 pair and 2 pair + 1 of a chunk, for its panel `part`
-//   fragment(words, step, scales, a)
-//   Apart                          the same stored codes and scales as a tile with kDeferred, within kRounding too, which is fewer
+//   Scales, scales(chunk, pair, part) two rows' scales in registers: rows 2 pair and 2 pair + 1 of a chunk, for its
+//   panel `part` fragment(words, step, scales, a) Apart                          the same stored codes and scales as a
+//   tile with kDeferred, within kRounding too, which is fewer
 //                                  instructions where tokens are few; none, or the tile itself: there is no such
 // and with both kDeferred and kOffset, where fragments lack a minimum too:
 //   row_minimum(scales, row, step) it, which sums of x are to be multiplied by
@@ -31,17 +31,29 @@
 
 namespace tw {
 
-// In place of an element, of x in blocks of codes with a scale: fragments are w's codes as 16-bit floats, integers, and its
-// scales are applied to each group's products. The tiles themselves are those for f16.
+// In place of an element, of x in blocks of codes with a scale: fragments are w's codes as 16-bit floats, integers, and
+// its scales are applied to each group's products. The tiles themselves are those for f16.
 struct Codes {};
-template <class X, class = void> struct TileElementOf { using type = void; };
-template <class X> struct TileElementOf<X, void_of<typename X::Element>> { using type = typename X::Element; };
-template <class X> struct TileElementOf<X, void_of<typename X::TileElement>> { using type = typename X::TileElement; };
-template <class X> using tile_element = typename TileElementOf<X>::type;
+template <class X, class = void>
+struct TileElementOf {
+  using type = void;
+};
+template <class X>
+struct TileElementOf<X, void_of<typename X::Element>> {
+  using type = typename X::Element;
+};
+template <class X>
+struct TileElementOf<X, void_of<typename X::TileElement>> {
+  using type = typename X::TileElement;
+};
+template <class X>
+using tile_element = typename TileElementOf<X>::type;
 
 // Where an element's code is: word of the thread, and the shift within it. Codes of 3, 5 and 6 bits are placed as their
-// lower 2 or 4 bits, and the others in words behind. The two elements of a 16-bit pair are in different halves of a word.
-template <int bits, int width> struct TilePlace {
+// lower 2 or 4 bits, and the others in words behind. The two elements of a 16-bit pair are in different halves of a
+// word.
+template <int bits, int width>
+struct TilePlace {
   static constexpr int kLow = bits == 8 ? 8 : bits >= 4 ? 4 : 2, kHigh = bits - kLow;
   static constexpr int kLowWords = kLow * width / 2, kWords = kLowWords + kHigh * width / 2;
   static_assert(bits == 8 || bits == 4 || width == 2, "other codes are for 16-bit x");
@@ -51,10 +63,13 @@ template <int bits, int width> struct TilePlace {
   }
   TW_MEMBER static constexpr int shift(int step, int r, int e) {
     if (kLow == 2) return 2 * (4 * (step % 2) + r) + 16 * e;
-    return kLow == 4 ? (width == 2 ? 4 * (r + 4 * e) : 4 * (2 * e + r % 2)) : width == 2 ? 8 * (2 * (r % 2) + e) : 8 * e;
+    return kLow == 4    ? (width == 2 ? 4 * (r + 4 * e) : 4 * (2 * e + r % 2))
+           : width == 2 ? 8 * (2 * (r % 2) + e)
+                        : 8 * e;
   }
   TW_MEMBER static constexpr int high_word(int step) { return kLowWords + (kHigh == 2 ? step / 2 : 0); }
-  // Those of registers that share a shift of the lower bits are as far from each other as these, for one shift to do here too.
+  // Those of registers that share a shift of the lower bits are as far from each other as these, for one shift to do
+  // here too.
   TW_MEMBER static constexpr int high_shift(int step, int r, int e) {
     if (kLow == 2) return step % 2 + 8 * (step / 2) + 2 * r + 16 * e;
     const int pair = (2 * step + r / 2) % (8 / kHigh);  // of registers
@@ -65,63 +80,88 @@ template <int bits, int width> struct TilePlace {
     if constexpr (kHigh > 0) words[high_word(step)] |= (code >> kLow) << high_shift(step, r, e);
   }
   // at(i): word i of the thread.
-  template <class At> TW_MEMBER static u32 get(const At& at, int step, int r, int e) {
+  template <class At>
+  TW_MEMBER static u32 get(const At& at, int step, int r, int e) {
     u32 code = (at(word(step, r)) >> shift(step, r, e)) & ((1u << kLow) - 1);
     if constexpr (kHigh > 0) code |= ((at(high_word(step)) >> high_shift(step, r, e)) & ((1u << kHigh) - 1)) << kLow;
     return code;
   }
 };
 // Tile::Place, or of codes whose bits lie together.
-template <class Tile, int width, class = void> struct TilePlaceOf { using type = TilePlace<Tile::kBits, width>; };
-template <class Tile, int width> struct TilePlaceOf<Tile, width, void_of<typename Tile::Place>> { using type = typename Tile::Place; };
-template <class Element> constexpr int kTileWidth = 4 / static_cast<int>(sizeof(Element));
-template <> constexpr int kTileWidth<Codes> = 2;
-template <class Tile, class Element> constexpr int kTileWords = TilePlaceOf<Tile, kTileWidth<Element>>::type::kWords;
+template <class Tile, int width, class = void>
+struct TilePlaceOf {
+  using type = TilePlace<Tile::kBits, width>;
+};
+template <class Tile, int width>
+struct TilePlaceOf<Tile, width, void_of<typename Tile::Place>> {
+  using type = typename Tile::Place;
+};
+template <class Element>
+constexpr int kTileWidth = 4 / static_cast<int>(sizeof(Element));
+template <>
+constexpr int kTileWidth<Codes> = 2;
+template <class Tile, class Element>
+constexpr int kTileWords = TilePlaceOf<Tile, kTileWidth<Element>>::type::kWords;
 // Row within the strip and column within the panel.
-template <int width> TW_FN constexpr int tile_row(int thread, int r) { return 16 * (thread / 32) + thread % 32 / 4 + 8 * (r % 2); }
-template <int width> TW_FN constexpr int tile_column(int thread, int step, int r, int e) {
+template <int width>
+TW_FN constexpr int tile_row(int thread, int r) {
+  return 16 * (thread / 32) + thread % 32 / 4 + 8 * (r % 2);
+}
+template <int width>
+TW_FN constexpr int tile_column(int thread, int step, int r, int e) {
   return (8 * step + thread % 4 + 4 * (r / 2)) * width + e;
 }
 // Where word i of a thread is, in words from the tile's begin.
-template <int words> TW_FN constexpr int tile_word(int thread, int i) {
+template <int words>
+TW_FN constexpr int tile_word(int thread, int i) {
   return i / 4 * 512 + (i < words / 4 * 4 ? thread * 4 + i % 4 : i % 4 * 128 + thread);
 }
 // Where the scales of a strip's row are, in rows from the chunk's begin.
 TW_FN constexpr int tile_slot(int row) { return row / 16 * 16 + row % 8 * 2 + row / 8 % 2; }
 
 // Whether W has tiles for x of Element; a format without kTiles has none.
-template <class W, class Element, class = void> struct HasTile { static constexpr bool value = false; };
-template <class W, class Element> struct HasTile<W, Element, void_of<decltype(W::template kTiles<Element>)>> {
+template <class W, class Element, class = void>
+struct HasTile {
+  static constexpr bool value = false;
+};
+template <class W, class Element>
+struct HasTile<W, Element, void_of<decltype(W::template kTiles<Element>)>> {
   static constexpr bool value = W::template kTiles<Element>;
 };
-template <class W, class Element> constexpr bool has_tile = HasTile<W, Element>::value;
+template <class W, class Element>
+constexpr bool has_tile = HasTile<W, Element>::value;
 
 // A stretch of a row in W's own layout, rebuilt from tiles: whole blocks, and whole chunks of scales.
-template <class W, class Element> struct TiledUnit {
+template <class W, class Element>
+struct TiledUnit {
   using Tile = typename W::template Tile<Element>;
   static constexpr int kWidth = kTileWidth<Element>, kPanelK = 32 * kWidth, kWords = kTileWords<Tile, Element>;
   using Place = typename TilePlaceOf<Tile, kWidth>::type;
   static constexpr int kColumns = max2(max2(W::kBlock, 32), Tile::kScaleBytes ? Tile::kScaleK : 0);
   static constexpr int kBlocks = kColumns / W::kBlock;
   static constexpr int kData = kBlocks * W::kDataBytes, kScales = kBlocks * W::kScaleBytes;
-  static_assert(kColumns % W::kBlock == 0 && (Tile::kScaleBytes == 0 || kColumns % max2(1, Tile::kScaleK) == 0), "units");
+  static_assert(kColumns % W::kBlock == 0 && (Tile::kScaleBytes == 0 || kColumns % max2(1, Tile::kScaleK) == 0),
+                "units");
   u8 data[kData], scales[max2(1, kScales)];
 
   // Columns from kColumns * unit on; those beyond k are junk. Without its codes: as if they were 0.
-  template <bool codes> TW_MEMBER void read(const void* tile_data, const void* tile_scales, i64 k, i64 row, i64 unit) {
+  template <bool codes>
+  TW_MEMBER void read(const void* tile_data, const void* tile_scales, i64 k, i64 row, i64 unit) {
     for (int i = 0; i < kData; ++i) data[i] = 0;
     for (int i = 0; i < kScales; ++i) scales[i] = 0;
     const i64 strip = row / 64, first = unit * kColumns;
     const int in_strip = static_cast<int>(row % 64), columns = static_cast<int>(min2<i64>(kColumns, k - first));
     if constexpr (Tile::kScaleBytes > 0) {
-      const u8* chunks = static_cast<const u8*>(tile_scales) + (strip * ceil_div64(k, Tile::kScaleK) * 64 + tile_slot(in_strip)) * Tile::kScaleBytes;
+      const u8* chunks = static_cast<const u8*>(tile_scales) +
+                         (strip * ceil_div64(k, Tile::kScaleK) * 64 + tile_slot(in_strip)) * Tile::kScaleBytes;
       for (int c = 0; c < columns; c += Tile::kScaleK)
         Tile::take_scales(chunks + (first + c) / Tile::kScaleK * (64 * Tile::kScaleBytes), data, scales, c);
     }
     if constexpr (codes) {
       const u32* panels = static_cast<const u32*>(tile_data) + strip * (k / kPanelK) * (128 * kWords);
       for (int i = 0; i < columns; ++i) {
-        const int column = static_cast<int>((first + i) % kPanelK), e = column % kWidth, p = column / kWidth, step = p / 8;
+        const int column = static_cast<int>((first + i) % kPanelK), e = column % kWidth, p = column / kWidth,
+                  step = p / 8;
         const int thread = in_strip / 16 * 32 + in_strip % 8 * 4 + p % 4, r = p / 4 % 2 * 2 + in_strip / 8 % 2;
         const u32* tile = panels + (first + i) / kPanelK * (128 * kWords);
         const u32 code = Place::get([&](int word) { return tile[tile_word<kWords>(thread, word)]; }, step, r, e);
@@ -142,13 +182,19 @@ struct UnscaledTile {
 };
 
 // Sums of x that a panel needs.
-template <class Tile, bool = Tile::kDeferred && Tile::kOffset> constexpr int x_groups = 0;
-template <class Tile> constexpr int x_groups<Tile, true> = Tile::kGroups;
+template <class Tile, bool = Tile::kDeferred&& Tile::kOffset>
+constexpr int x_groups = 0;
+template <class Tile>
+constexpr int x_groups<Tile, true> = Tile::kGroups;
 
-// How a tile is unpacked for so many tokens: with few, sums of a group's products are fewer than its weights. But sums of x take
-// registers, and products of their own.
-template <class Tile, int tokens, class = void> struct ApartOf { using type = Tile; };
-template <class Tile, int tokens> struct ApartOf<Tile, tokens, void_of<typename Tile::Apart>> {
+// How a tile is unpacked for so many tokens: with few, sums of a group's products are fewer than its weights. But sums
+// of x take registers, and products of their own.
+template <class Tile, int tokens, class = void>
+struct ApartOf {
+  using type = Tile;
+};
+template <class Tile, int tokens>
+struct ApartOf<Tile, tokens, void_of<typename Tile::Apart>> {
   using type = select<(x_groups<typename Tile::Apart> * tokens <= 32), typename Tile::Apart, Tile>;
 };
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fixed-width types, vectors and the two function qualifiers. No header is included by any template: NVRTC then needs no
-// search path, and a candidate compiles in half the time.
+// Fixed-width types, vectors and the two function qualifiers. No header is included by any template: NVRTC then needs
+// no search path, and a candidate compiles in half the time.
 //
 // The same text is compiled by NVRTC, by nvcc and by a host compiler. On a host, scalar code (TW_FN) is the library's
-// reference codec; device code (TW_DEVICE) runs in the emulator of tests/emulator, which supplies the functions that are
-// declared in namespace tw::emu.
+// reference codec; device code (TW_DEVICE) runs in the emulator of tests/emulator, which supplies the functions that
+// are declared in namespace tw::emu.
 #pragma once
 
 #if defined(__CUDACC__)
@@ -44,14 +44,26 @@ using i64 = long long;
 using u64 = unsigned long long;
 static_assert(sizeof(i64) == 8 && sizeof(i32) == 4 && sizeof(i16) == 2, "LP64");
 
-struct alignas(8) u32x2 { u32 x, y; };
-struct alignas(16) u32x4 { u32 x, y, z, w; };
+struct alignas(8) u32x2 {
+  u32 x, y;
+};
+struct alignas(16) u32x4 {
+  u32 x, y, z, w;
+};
 
 // Raw bits of 16-bit floats; arithmetic is done in float or by the packed wrappers of ptx.cuh.
-struct f16 { u16 bits; };
-struct bf16 { u16 bits; };
-struct e4m3 { u8 bits; };
-struct e5m2 { u8 bits; };
+struct f16 {
+  u16 bits;
+};
+struct bf16 {
+  u16 bits;
+};
+struct e4m3 {
+  u8 bits;
+};
+struct e5m2 {
+  u8 bits;
+};
 
 // The streams of one matrix (tilewright::Operand).
 struct Operand {
@@ -65,31 +77,54 @@ struct MutableOperand {
   float* global;
 };
 
-template <class...> using void_of = void;
-template <class A, class B> struct same_type { static constexpr bool value = false; };
-template <class A> struct same_type<A, A> { static constexpr bool value = true; };
-template <class A, class B> constexpr bool same = same_type<A, B>::value;
+template <class...>
+using void_of = void;
+template <class A, class B>
+struct same_type {
+  static constexpr bool value = false;
+};
+template <class A>
+struct same_type<A, A> {
+  static constexpr bool value = true;
+};
+template <class A, class B>
+constexpr bool same = same_type<A, B>::value;
 
-template <class T> constexpr bool is_fp8_type = same<T, e4m3> || same<T, e5m2>;
+template <class T>
+constexpr bool is_fp8_type = same<T, e4m3> || same<T, e5m2>;
 
-template <bool C, class A, class B> struct conditional { using type = A; };
-template <class A, class B> struct conditional<false, A, B> { using type = B; };
-template <bool C, class A, class B> using select = typename conditional<C, A, B>::type;
+template <bool C, class A, class B>
+struct conditional {
+  using type = A;
+};
+template <class A, class B>
+struct conditional<false, A, B> {
+  using type = B;
+};
+template <bool C, class A, class B>
+using select = typename conditional<C, A, B>::type;
 
 TW_FN constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 TW_FN i64 ceil_div64(i64 a, i64 b) { return (a + b - 1) / b; }
-template <class T> TW_FN constexpr T min2(T a, T b) { return b < a ? b : a; }
-template <class T> TW_FN constexpr T max2(T a, T b) { return a < b ? b : a; }
+template <class T>
+TW_FN constexpr T min2(T a, T b) {
+  return b < a ? b : a;
+}
+template <class T>
+TW_FN constexpr T max2(T a, T b) {
+  return a < b ? b : a;
+}
 
-template <class To, class From> TW_FN To bits_as(From from) {
+template <class To, class From>
+TW_FN To bits_as(From from) {
   static_assert(sizeof(To) == sizeof(From), "same size");
   To to;
   TW_COPY(&to, &from, sizeof(To));
   return to;
 }
 
-// Matrix instructions that apply scales of blocks themselves (sm_120a), by what both operands are: E4M3 or E2M1 with an E8M0 scale
-// per 32, E2M1 with an E4M3 scale per 16.
+// Matrix instructions that apply scales of blocks themselves (sm_120a), by what both operands are: E4M3 or E2M1 with an
+// E8M0 scale per 32, E2M1 with an E4M3 scale per 16.
 enum class ScaledMma { none, mxf8, mxf4, nvf4 };
 
 }  // namespace tw

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// FP4 E2M1 (arXiv 2310.10537, OCP MX: 0 .5 1 1.5 2 3 4 6 and a sign) with one float scale per row: two codes a byte, even
-// element low; scale = amax / 6 (1 if that is 0), code = E2M1 of x / scale, nearest even, saturating; value = E2M1 * scale.
+// FP4 E2M1 (arXiv 2310.10537, OCP MX: 0 .5 1 1.5 2 3 4 6 and a sign) with one float scale per row: two codes a byte,
+// even element low; scale = amax / 6 (1 if that is 0), code = E2M1 of x / scale, nearest even, saturating; value = E2M1
+// * scale.
 #pragma once
 #include "core/e2m1.cuh"
 #include "core/row_scale.cuh"
@@ -28,24 +29,29 @@ struct e2m1_row : RowNibbles<E2m1Row> {
   static float decode(const u8*, decltype(nullptr), float, int) = delete;
 
   // Exact. A code's fields moved to an E4M3's are 2^-6 of its value; to an f16's 2^-14.
-  template <class Element> static constexpr bool kTiles = sizeof(Element) == 2 || same<Element, tw::e4m3>;
+  template <class Element>
+  static constexpr bool kTiles = sizeof(Element) == 2 || same<Element, tw::e4m3>;
   struct BytesTile : TileBase {
     static constexpr float kFactor = 64.0f;
-    template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
+    template <int words>
+    TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
       TW_UNROLL for (int r = 0; r < 4; ++r) {
         const u32 word = w[2 * step + r / 2];
         a[r] = ((r % 2 ? word : word << 4) & 0x80808080u) | ((r % 2 ? word >> 2 : word << 2) & 0x1c1c1c1cu);
       }
     }
   };
-  template <class Element> struct FloatsTile : TileBase {
+  template <class Element>
+  struct FloatsTile : TileBase {
     using Place = E2m1Place<Element>;
     static constexpr float kFactor = Place::kHalf ? 16384.0f : 1.0f;
-    template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
+    template <int words>
+    TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
       TW_UNROLL for (int r = 0; r < 4; ++r) a[r] = Place::kHalf ? Place::pair(w[step], r) : e2m1_values(w[step], r);
     }
   };
-  template <class Element> using Tile = select<sizeof(Element) == 2, FloatsTile<Element>, BytesTile>;
+  template <class Element>
+  using Tile = select<sizeof(Element) == 2, FloatsTile<Element>, BytesTile>;
 };
 
 }  // namespace tw::fmt

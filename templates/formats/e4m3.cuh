@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// FP8 E4M3 without a scale of its own: that is a gemm's alpha (of x and w) or y_scale. Nearest even, saturating at 448; NaN
-// stays one.
+// FP8 E4M3 without a scale of its own: that is a gemm's alpha (of x and w) or y_scale. Nearest even, saturating at 448;
+// NaN stays one.
 #pragma once
 #include "core/byte_elements.cuh"
 

@@ -10,7 +10,9 @@ struct e4m3_b128 : E4m3Blocks {
   static constexpr const char* kTitle = "FP8 E4M3, one float scale per 128 rows x 128 columns; for weights";
   static constexpr int kScaleRows = 128;
 
-  TW_MEMBER static void encode(const float* x, u8* data, u8* scales, float, int) { encode_with(x, data, read_scale(scales)); }
+  TW_MEMBER static void encode(const float* x, u8* data, u8* scales, float, int) {
+    encode_with(x, data, read_scale(scales));
+  }
 
   TW_MEMBER static constexpr bool lanes_ok(int) { return false; }  // a scale is of several rows
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// FP8 E4M3 in groups of 128 along a row, for activations: stream `scales` has one float per group (core/e4m3_blocks.cuh).
+// FP8 E4M3 in groups of 128 along a row, for activations: stream `scales` has one float per group
+// (core/e4m3_blocks.cuh).
 #pragma once
 #include "core/e4m3_blocks.cuh"
 
@@ -17,7 +18,8 @@ struct e4m3_g128 : E4m3Blocks {
   }
 
   TW_MEMBER static constexpr bool lanes_ok(int e) { return e == 4 || e == 8 || e == 16 || e == 32; }
-  template <int E> TW_MEMBER static void encode_lanes(const float (&v)[E], int lane, u8* data, u8* scales, float, int) {
+  template <int E>
+  TW_MEMBER static void encode_lanes(const float (&v)[E], int lane, u8* data, u8* scales, float, int) {
     const float amax = largest_of<kBlock / E>(v), scale = scale_for(amax);
     if (lane == 0) *reinterpret_cast<float*>(scales) = scale;
     const Divider by(scale, amax);
@@ -27,7 +29,7 @@ struct e4m3_g128 : E4m3Blocks {
     } else {
       TW_UNROLL for (int i = 0; i < E / 4; ++i) codes[i] = e4m3_codes<false>(v + 4 * i, by);
     }
-    TW_UNROLL for (int i = 0; i < E / 4; ++i) *reinterpret_cast<u32*>(data + E * lane + 4 * i) = codes[i];
+    TW_UNROLL for (int i = 0; i < E / 4; ++i) * reinterpret_cast<u32*>(data + E * lane + 4 * i) = codes[i];
   }
 };
 

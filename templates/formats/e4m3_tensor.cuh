@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// E4M3 elements with one float scale G for the tensor, read from device memory: G = amax / 448 (1 if that is 0), element =
-// nearest even of x / G, saturating; value = element * G.
+// E4M3 elements with one float scale G for the tensor, read from device memory: G = amax / 448 (1 if that is 0),
+// element = nearest even of x / G, saturating; value = element * G.
 #pragma once
 #include "core/byte_elements.cuh"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// E5M2 elements with one float scale G for the tensor, read from device memory: G = amax / 57344 (1 if that is 0), element =
-// nearest even of x / G, saturating; value = element * G.
+// E5M2 elements with one float scale G for the tensor, read from device memory: G = amax / 57344 (1 if that is 0),
+// element = nearest even of x / G, saturating; value = element * G.
 #pragma once
 #include "core/byte_elements.cuh"
 

@@ -29,9 +29,11 @@ struct int4_row : RowNibbles<Int4Row> {
   // cast/decode.cuh counts a row's blocks as elements, and names itself by passing no scales.
   static float decode(const u8*, decltype(nullptr), float, int) = delete;
 
-  template <class Element> static constexpr bool kTiles = sizeof(Element) == 2 || same<Element, tw::i8> || same<Element, tw::e4m3>;
   template <class Element>
-  using Tile = select<sizeof(Element) == 2, NibbleIntegersTile<Element, TileBase>, SignedNibblesTile<Element, TileBase>>;
+  static constexpr bool kTiles = sizeof(Element) == 2 || same<Element, tw::i8> || same<Element, tw::e4m3>;
+  template <class Element>
+  using Tile =
+      select<sizeof(Element) == 2, NibbleIntegersTile<Element, TileBase>, SignedNibblesTile<Element, TileBase>>;
 };
 
 }  // namespace tw::fmt

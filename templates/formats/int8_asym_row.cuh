@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Signed bytes with a float scale and a zero point per row: value = (code - zero) * scale. The rule is that of ONNX's
-// DynamicQuantizeLinear, whose unsigned bytes are here 128 less, and so are its zero points: with least and most of the row and
-// 0, scale = (most - least) / 255 (1 if that is 0), zero = nearest even of -least / scale, clamped to 0..255, less 128; code =
-// nearest even of x / scale, plus zero, clamped to -128..127.
+// DynamicQuantizeLinear, whose unsigned bytes are here 128 less, and so are its zero points: with least and most of the
+// row and 0, scale = (most - least) / 255 (1 if that is 0), zero = nearest even of -least / scale, clamped to 0..255,
+// less 128; code = nearest even of x / scale, plus zero, clamped to -128..127.
 #pragma once
 #include "core/row_scale.cuh"
 
@@ -13,7 +13,8 @@ struct int8_asym_row : RowElements<tw::i8> {
   static constexpr const char* encoder_name(int) { return "minmax"; }
   using RowItem = ZeroPointItem;
   // Zero points need sums of x, which 16-bit x has not.
-  template <class Element> static constexpr bool kTiles = false;
+  template <class Element>
+  static constexpr bool kTiles = false;
   TW_MEMBER static RowItem row_item(float most, float below) {
     const float scale = scale_for(add_rn(most, below), 255.0f);
     return {scale, max2(min2(to_int(rint_even(div_rn(below, scale))), 255), 0) - 128, 0, 0};
@@ -29,9 +30,11 @@ struct int8_asym_row : RowElements<tw::i8> {
     return mul_rn(static_cast<float>(static_cast<i8>(data[0]) - row.zero), row.scale);
   }
 
-  template <bool direct> TW_MEMBER static u32 codes(const float (&v)[4], const Divider& scale, const RowItem& row) {
+  template <bool direct>
+  TW_MEMBER static u32 codes(const float (&v)[4], const Divider& scale, const RowItem& row) {
     u32 q[4];
-    TW_UNROLL for (int i = 0; i < 4; ++i) q[i] = code(direct ? scale.quotient_unsigned(v[i]) : div_rn(v[i], scale.divisor), row.zero);
+    TW_UNROLL for (int i = 0; i < 4; ++i) q[i] =
+        code(direct ? scale.quotient_unsigned(v[i]) : div_rn(v[i], scale.divisor), row.zero);
     return pack_bytes(q[0], q[1], q[2], q[3]);
   }
 };

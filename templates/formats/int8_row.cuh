@@ -20,9 +20,11 @@ struct int8_row : RowElements<tw::i8> {
     return mul_rn(static_cast<float>(static_cast<i8>(data[0])), scale);
   }
 
-  template <bool direct> TW_MEMBER static u32 codes(const float (&v)[4], const Divider& scale, float) {
+  template <bool direct>
+  TW_MEMBER static u32 codes(const float (&v)[4], const Divider& scale, float) {
     u32 q[4];
-    TW_UNROLL for (int i = 0; i < 4; ++i) q[i] = code(direct ? scale.quotient_unsigned(v[i]) : div_rn(v[i], scale.divisor));
+    TW_UNROLL for (int i = 0; i < 4; ++i) q[i] =
+        code(direct ? scale.quotient_unsigned(v[i]) : div_rn(v[i], scale.divisor));
     return pack_bytes(q[0], q[1], q[2], q[3]);
   }
 };

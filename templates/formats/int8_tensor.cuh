@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Signed bytes with one float scale G for the tensor, read from device memory: G = amax / 127 (1 if that is 0), element =
-// nearest even of x / G, saturating; value = element * G.
+// Signed bytes with one float scale G for the tensor, read from device memory: G = amax / 127 (1 if that is 0), element
+// = nearest even of x / G, saturating; value = element * G.
 #pragma once
 #include "core/byte_elements.cuh"
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // NVFP4 in the layout of NVIDIA Model Optimizer (modelopt qtensor/nvfp4_tensor.py): 16 elements share one E4M3 scale;
-// stream `data` packs two E2M1 codes a byte, even element low; stream `scales` is one byte per 16; `global` is one float G.
-// value = code * (scale * G). Encoder: G = amax / (6 * 448); scale = e4m3(clamp(block amax / (6 G), 2^-9, 448)), 1 for a
-// block of zeros; code = E2M1, nearest even, of x / (scale G).
-// A problem with global=div passes 1 / G instead, as compressed-tensors stores it.
+// stream `data` packs two E2M1 codes a byte, even element low; stream `scales` is one byte per 16; `global` is one
+// float G. value = code * (scale * G). Encoder: G = amax / (6 * 448); scale = e4m3(clamp(block amax / (6 G), 2^-9,
+// 448)), 1 for a block of zeros; code = E2M1, nearest even, of x / (scale G). A problem with global=div passes 1 / G
+// instead, as compressed-tensors stores it.
 #pragma once
 #include "core/e2m1.cuh"
 #include "core/format.cuh"
@@ -37,7 +37,8 @@ struct nvfp4 {
   }
 
   TW_MEMBER static constexpr bool lanes_ok(int e) { return e == 4 || e == 8 || e == 16; }
-  template <int E> TW_MEMBER static void encode_lanes(const float (&v)[E], int lane, u8* data, u8* scales, float global, int) {
+  template <int E>
+  TW_MEMBER static void encode_lanes(const float (&v)[E], int lane, u8* data, u8* scales, float global, int) {
     const float largest = largest_of<16 / E>(v);
     float s = div_rn(largest, mul_rn(6.0f, global));
     s = largest == 0.0f ? 1.0f : min2(max2(s, 0.001953125f), 448.0f);
@@ -46,7 +47,8 @@ struct nvfp4 {
     const Divider by(mul_rn(e4m3_to_f32(stored), global), largest);
     u32 codes[E] = {};
     if (by.direct) {
-      TW_UNROLL for (int i = 0; i < E; ++i) codes[i] = e2m1_sign(v[i]) | e2m1_magnitude(by.quotient_unsigned(abs_f(v[i])));
+      TW_UNROLL for (int i = 0; i < E; ++i) codes[i] =
+          e2m1_sign(v[i]) | e2m1_magnitude(by.quotient_unsigned(abs_f(v[i])));
     } else {
       // Rare, and a division is long: one in the text, to which the elements come in turn.
       float turn[E];
@@ -57,28 +59,40 @@ struct nvfp4 {
         codes[E - 1] = code;
       }
     }
-    TW_UNROLL for (int i = 0; i < E; i += 4)
-      *reinterpret_cast<u16*>(data + E / 2 * lane + i / 2) =
-          static_cast<u16>(codes[i] | (codes[i + 1] << 4) | (codes[i + 2] << 8) | (codes[i + 3] << 12));
+    TW_UNROLL for (int i = 0; i < E; i += 4) * reinterpret_cast<u16*>(data + E / 2 * lane + i / 2) =
+        static_cast<u16>(codes[i] | (codes[i + 1] << 4) | (codes[i + 2] << 8) | (codes[i + 3] << 12));
   }
 
   static constexpr int kGroup = 16;
   static constexpr bool kCodes = true, kOffset = false;
   TW_MEMBER static constexpr bool unit_ok(int e) { return e == 16 || e == 32 || e == 64 || e == 128 || e == 256; }
-  template <int E> struct Unit { u32 raw[E / 8], scales[ceil_div(E, 64)]; };
-  template <int E> TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8* scales, i64 k) {
+  template <int E>
+  struct Unit {
+    u32 raw[E / 8], scales[ceil_div(E, 64)];
+  };
+  template <int E>
+  TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8* scales, i64 k) {
     load_words<E / 2, run_alignment(E / 2)>(u.raw, data + k / 2);
-    if constexpr (E == 16) u.scales[0] = load_global1(scales + k / 16);
-    else load_words<E / 16, run_alignment(E / 16)>(u.scales, scales + k / 16);
+    if constexpr (E == 16)
+      u.scales[0] = load_global1(scales + k / 16);
+    else
+      load_words<E / 16, run_alignment(E / 16)>(u.scales, scales + k / 16);
   }
-  template <int BK> TW_MEMBER static constexpr int raw_bytes() { return BK / 2; }
+  template <int BK>
+  TW_MEMBER static constexpr int raw_bytes() {
+    return BK / 2;
+  }
   TW_MEMBER static i64 raw_offset(i64 k0, int byte) { return k0 / 2 + byte; }
-  template <int E> TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8* scales, int k, i64) {
+  template <int E>
+  TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8* scales, int k, i64) {
     load_shared_words<E / 2, run_alignment(E / 2)>(u.raw, raw + k / 2);
-    if constexpr (E == 16) u.scales[0] = scales[k / 16];
-    else load_shared_words<E / 16, run_alignment(E / 16)>(u.scales, scales + k / 16);
+    if constexpr (E == 16)
+      u.scales[0] = scales[k / 16];
+    else
+      load_shared_words<E / 16, run_alignment(E / 16)>(u.scales, scales + k / 16);
   }
-  template <int E> TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[4], float& scale, float& offset) {
+  template <int E>
+  TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[4], float& scale, float& offset) {
     TW_UNROLL for (int i = 0; i < 2; ++i) e2m1_bytes(u.raw[2 * g + i], codes[2 * i], codes[2 * i + 1]);
     scale = e4m3_to_f32(static_cast<u8>(u.scales[g / 4] >> (8 * (g % 4)))) * 0.5f;
     offset = 0.0f;
@@ -86,13 +100,16 @@ struct nvfp4 {
 
   // Exact. A code's fields moved to those of an f16 are 2^-14 of its value, so that products lack 2^14 and are whole
   // multiples of 2^-24, which an f16 holds; as a bf16 2^-126 of it, and a scale times 2^118, so that they lack 2^8.
-  template <class Element> static constexpr bool kTiles = same<Element, tw::f16> || same<Element, tw::bf16>;
+  template <class Element>
+  static constexpr bool kTiles = same<Element, tw::f16> || same<Element, tw::bf16>;
   struct TileBase {
     static constexpr int kBits = 4, kScaleK = 64, kScaleBytes = 4;
     static constexpr bool kOffset = false;
     static constexpr double kRounding = 0;
     TW_MEMBER static u32 code(const u8* block, int i) { return (block[i / 2] >> (4 * (i % 2))) & 15u; }
-    TW_MEMBER static void put_code(u8* block, int i, u32 code) { block[i / 2] |= static_cast<u8>(code << (4 * (i % 2))); }
+    TW_MEMBER static void put_code(u8* block, int i, u32 code) {
+      block[i / 2] |= static_cast<u8>(code << (4 * (i % 2)));
+    }
     TW_MEMBER static void put_scales(u8* out, const u8*, const u8* scales, i64 k) {
       for (int i = 0; i < 4; ++i) out[i] = scales[k / 16 + i];
     }
@@ -105,29 +122,36 @@ struct nvfp4 {
     static constexpr int kGroups = 4;
     static constexpr float kFactor = 1.0f;
     static constexpr bool kDeferred = true;
-    struct Scales { u32 s[2][2]; };  // [row][pair of groups]
+    struct Scales {
+      u32 s[2][2];
+    };  // [row][pair of groups]
     TW_MEMBER static Scales scales(const u8* chunk, int pair, int) {
       const u32x2 q = *reinterpret_cast<const u32x2*>(chunk + 8 * pair);
       const u32 words[2] = {q.x, q.y};
       Scales out;
-      TW_UNROLL for (int i = 0; i < 4; ++i) out.s[i / 2][i % 2] = e4m3x2_to_f16x2(static_cast<u16>(words[i / 2] >> (16 * (i % 2))));
+      TW_UNROLL for (int i = 0; i < 4; ++i) out.s[i / 2][i % 2] =
+          e4m3x2_to_f16x2(static_cast<u16>(words[i / 2] >> (16 * (i % 2))));
       return out;
     }
     TW_MEMBER static float row_scale(const Scales& s, int row, int step) {
       const u32 both = s.s[row][step / 2];
       return step % 2 ? high_half<tw::f16>(both) : low_half<tw::f16>(both);
     }
-    template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
+    template <int words>
+    TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
       TW_UNROLL for (int r = 0; r < 4; ++r) a[r] = e2m1_values(w[step], r);
     }
   };
-  template <class Element> struct Tile : TileBase {
+  template <class Element>
+  struct Tile : TileBase {
     using Place = E2m1Place<Element>;
     using Apart = ApartForBf16<Element, ApartTile, Tile>;
     static constexpr bool kHalf = same<Element, tw::f16>;
     static constexpr float kFactor = kHalf ? 16384.0f : 256.0f;
     static constexpr bool kDeferred = false;
-    struct Scales { u32 s[2][4]; };  // [row][group], both halves alike
+    struct Scales {
+      u32 s[2][4];
+    };  // [row][group], both halves alike
     TW_MEMBER static u32 scale_bf16(u32 word, int byte) {
       const float moved = e4m3_to_f32(static_cast<u8>(word >> (8 * byte))) * 3.3230699894622897e35f;
       return pack_bf16x2(moved, moved);
@@ -136,14 +160,16 @@ struct nvfp4 {
       const u32x2 q = *reinterpret_cast<const u32x2*>(chunk + 8 * pair);
       const u32 words[2] = {q.x, q.y};
       Scales out;
-      TW_UNROLL for (int r = 0; r < 2; ++r)
-        TW_UNROLL for (int g = 0; g < 4; ++g) {
-          if constexpr (kHalf) out.s[r][g] = spread(e4m3x2_to_f16x2(static_cast<u16>(words[r] >> (g / 2 * 16))), g % 2);
-          else out.s[r][g] = scale_bf16(words[r], g);
-        }
+      TW_UNROLL for (int r = 0; r < 2; ++r) TW_UNROLL for (int g = 0; g < 4; ++g) {
+        if constexpr (kHalf)
+          out.s[r][g] = spread(e4m3x2_to_f16x2(static_cast<u16>(words[r] >> (g / 2 * 16))), g % 2);
+        else
+          out.s[r][g] = scale_bf16(words[r], g);
+      }
       return out;
     }
-    template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales& scales, u32 (&a)[4]) {
+    template <int words>
+    TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales& scales, u32 (&a)[4]) {
       TW_UNROLL for (int r = 0; r < 4; ++r) {
         const u32 v = Place::pair(w[step], r);
         a[r] = kHalf ? mul_f16x2(v, scales.s[r % 2][step]) : fma2<tw::bf16>(v, scales.s[r % 2][step], kNegativeZeros);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Q2_K as ggml defines it (ggml-common.h, ggml-quants.c): 256 elements in 84 bytes: sixteen bytes with a 4-bit scale low and
-// a 4-bit minimum high, one per 16 elements, 64 bytes of codes, half-precision d and dmin; element 128 h + 32 t + l is bits
-// 2 t of byte 32 h + l of the codes; value = d scale code - dmin minimum.
-// Encoder "plain" (core/k_quants.cuh): without ggml's search.
+// Q2_K as ggml defines it (ggml-common.h, ggml-quants.c): 256 elements in 84 bytes: sixteen bytes with a 4-bit scale
+// low and a 4-bit minimum high, one per 16 elements, 64 bytes of codes, half-precision d and dmin; element 128 h + 32 t
+// + l is bits 2 t of byte 32 h + l of the codes; value = d scale code - dmin minimum. Encoder "plain"
+// (core/k_quants.cuh): without ggml's search.
 #pragma once
 #include "core/k_quants.cuh"
 
@@ -43,11 +43,13 @@ struct q2_k {
   static constexpr bool kCodes = true, kOffset = true;
   TW_MEMBER static constexpr bool unit_ok(int e) { return e == 64 || e == 128 || e == 256; }
   // Codes of whole halves of a block; scales and minima are the unit's own.
-  template <int E> struct Unit {
+  template <int E>
+  struct Unit {
     u32 raw[E == 256 ? 16 : 8], pairs[E / 64], d;
     int first;  // 32s before the first element
   };
-  template <int E> TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8*, i64 k) {
+  template <int E>
+  TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8*, i64 k) {
     const u8* block = data + k / 256 * 84;
     u.first = E == 256 ? 0 : static_cast<int>(k / 32 % 8);
     load_words<E == 256 ? 64 : 32, 4>(u.raw, block + 16 + u.first / 4 * 32);
@@ -55,19 +57,24 @@ struct q2_k {
     u.d = load_global4(block + 80);
   }
   // A half's codes, its scales and minima, d and dmin.
-  template <int BK> TW_MEMBER static constexpr int raw_bytes() { return 44; }
+  template <int BK>
+  TW_MEMBER static constexpr int raw_bytes() {
+    return 44;
+  }
   TW_MEMBER static i64 raw_offset(i64 k0, int byte) {
     const int half = static_cast<int>(k0 % 256) / 128;
     return k0 / 256 * 84 + (byte < 32 ? 16 + 32 * half + byte : byte < 40 ? 8 * half + byte - 32 : 40 + byte);
   }
-  template <int E> TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8*, int k, i64 k0) {
+  template <int E>
+  TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8*, int k, i64 k0) {
     static_assert(E == 64, "tiles are unpacked by 64");
     u.first = static_cast<int>((k0 + k) / 32 % 8);
     load_shared_words<32, 4>(u.raw, raw);
     u.pairs[0] = *reinterpret_cast<const u32*>(raw + 32 + 2 * (u.first % 4));
     u.d = *reinterpret_cast<const u32*>(raw + 40);
   }
-  template <int E> TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[4], float& scale, float& offset) {
+  template <int E>
+  TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[4], float& scale, float& offset) {
     const int shift = 2 * ((u.first + g / 2) % 4), low = (E == 256 ? g / 8 * 8 : 0) + 4 * (g % 2);
     TW_UNROLL for (int i = 0; i < 4; ++i) codes[i] = (u.raw[low + i] >> shift) & 0x03030303u;
     const u32 pair = u.pairs[g / 4] >> (8 * (g % 4));
@@ -76,11 +83,14 @@ struct q2_k {
   }
 
   // A row's chunk is its sixteen bytes of scales and minima, d and dmin.
-  template <class Element> static constexpr bool kTiles = sizeof(Element) == 2;
+  template <class Element>
+  static constexpr bool kTiles = sizeof(Element) == 2;
   struct TileBase {
     static constexpr int kScaleK = 256, kScaleBytes = 20, kGroups = 4;
     static constexpr bool kOffset = true;
-    TW_MEMBER static u32 code(const u8* block, int i) { return (block[16 + 32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4))) & 3u; }
+    TW_MEMBER static u32 code(const u8* block, int i) {
+      return (block[16 + 32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4))) & 3u;
+    }
     TW_MEMBER static void put_code(u8* block, int i, u32 code) {
       block[16 + 32 * (i / 128) + i % 32] |= static_cast<u8>(code << (2 * (i / 32 % 4)));
     }
@@ -93,13 +103,16 @@ struct q2_k {
     }
   };
   struct ApartTile : TileBase, Integers<tw::bf16, 2, 0> {
-    struct Scales { float d[4][2], m[4][2]; };  // [group][row]
+    struct Scales {
+      float d[4][2], m[4][2];
+    };  // [group][row]
     TW_MEMBER static Scales scales(const u8* chunk, int pair, int part) {
       Scales s;
       TW_UNROLL for (int r = 0; r < 2; ++r) {
         const u32* row = reinterpret_cast<const u32*>(chunk + 40 * pair + 20 * r);
         const u32 low = row[part] & 0x0f0f0f0fu, high = row[part] & 0xf0f0f0f0u;
-        const ByteTimes d = ByteTimes::of(low_half<tw::f16>(row[4])), m = ByteTimes::of(-0.0625f * high_half<tw::f16>(row[4]));
+        const ByteTimes d = ByteTimes::of(low_half<tw::f16>(row[4])),
+                        m = ByteTimes::of(-0.0625f * high_half<tw::f16>(row[4]));
         TW_UNROLL for (u32 g = 0; g < 4; ++g) s.d[g][r] = d.at(low, g), s.m[g][r] = m.at(high, g);
       }
       return s;
@@ -107,13 +120,16 @@ struct q2_k {
     TW_MEMBER static float row_scale(const Scales& s, int row, int step) { return s.d[step][row]; }
     TW_MEMBER static float row_minimum(const Scales& s, int row, int step) { return s.m[step][row]; }
   };
-  template <class Element> struct Tile : TileBase {
+  template <class Element>
+  struct Tile : TileBase {
     using Apart = ApartForBf16<Element, ApartTile, Tile>;
     static constexpr int kBits = 2;
     static constexpr float kFactor = 1.0f;
     static constexpr bool kDeferred = false;
     static constexpr double kRounding = kLineRounding<Element>;
-    struct Scales { Affine<Element> of[4][2]; };  // [group][row]
+    struct Scales {
+      Affine<Element> of[4][2];
+    };  // [group][row]
     TW_MEMBER static Scales scales(const u8* chunk, int pair, int part) {
       Scales s;
       TW_UNROLL for (int r = 0; r < 2; ++r) {
@@ -126,7 +142,8 @@ struct q2_k {
       }
       return s;
     }
-    template <int words> TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales& scales, u32 (&a)[4]) {
+    template <int words>
+    TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales& scales, u32 (&a)[4]) {
       u32 v[4];
       TileCodes<Element, 2>::template pairs<0>(w, step, v);
       TW_UNROLL for (int r = 0; r < 4; ++r) a[r] = scales.of[step][r % 2].d.times(v[r], scales.of[step][r % 2].m);

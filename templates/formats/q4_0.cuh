@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Q4_0 as ggml defines it (ggml-common.h, ggml-quants.c): 32 elements in 18 bytes, a half-precision scale d and 16 bytes
-// of codes; byte j holds element j low and element j + 16 high; value = (code - 8) d.
-// Encoders: "ggml" (d = signed extreme / -8, half up), "amax7" (d = amax / 7, half away from zero, codes 1..15).
-// Both divide by the d that is not yet rounded to half precision.
+// Q4_0 as ggml defines it (ggml-common.h, ggml-quants.c): 32 elements in 18 bytes, a half-precision scale d and 16
+// bytes of codes; byte j holds element j low and element j + 16 high; value = (code - 8) d. Encoders: "ggml" (d =
+// signed extreme / -8, half up), "amax7" (d = amax / 7, half away from zero, codes 1..15). Both divide by the d that is
+// not yet rounded to half precision.
 #pragma once
 #include "core/format.cuh"
 #include "core/tile_fragments.cuh"
@@ -17,7 +17,8 @@ struct q4_0 {
   static constexpr int kEncoders = 2;
   static constexpr const char* encoder_name(int i) { return i == 0 ? "ggml" : "amax7"; }
 
-  template <int encoder> TW_MEMBER static u32 code(float x, float inverse) {
+  template <int encoder>
+  TW_MEMBER static u32 code(float x, float inverse) {
     const float scaled = mul_rn(x, inverse);
     if constexpr (encoder == 0) {
       const i32 c = static_cast<i8>(to_int(add_rn(scaled, 8.5f)));
@@ -43,12 +44,14 @@ struct q4_0 {
   }
   TW_MEMBER static float decode(const u8* data, const u8*, float, int i) {
     const u32 byte = data[2 + i % 16];
-    return mul_rn(static_cast<float>(static_cast<i32>(i < 16 ? byte & 15u : byte >> 4) - 8), f16_bits_to_f32(read16(data)));
+    return mul_rn(static_cast<float>(static_cast<i32>(i < 16 ? byte & 15u : byte >> 4) - 8),
+                  f16_bits_to_f32(read16(data)));
   }
 
   TW_MEMBER static constexpr bool lanes_ok(int e) { return e == 4 || e == 8 || e == 16 || e == 32; }
   // The element of largest magnitude, the first of equals.
-  template <int E> TW_MEMBER static float extreme_of(const float (&v)[E], int lane) {
+  template <int E>
+  TW_MEMBER static float extreme_of(const float (&v)[E], int lane) {
     float extreme = 0.0f;
     TW_UNROLL for (int i = 0; i < E; ++i) extreme = abs_f(extreme) < abs_f(v[i]) ? v[i] : extreme;
     TW_UNROLL for (int d = 1; d < 32 / E; d *= 2) {
@@ -58,19 +61,23 @@ struct q4_0 {
     }
     return extreme;
   }
-  template <int encoder, int E> TW_MEMBER static void pack_codes(u32 (&words)[E / 4], const float (&v)[E], float inverse) {
-    TW_UNROLL for (int i = 0; i < E; i += 4)
-      words[i / 4] = pack_bytes(code<encoder>(v[i], inverse), code<encoder>(v[i + 1], inverse),
-                                code<encoder>(v[i + 2], inverse), code<encoder>(v[i + 3], inverse));
+  template <int encoder, int E>
+  TW_MEMBER static void pack_codes(u32 (&words)[E / 4], const float (&v)[E], float inverse) {
+    TW_UNROLL for (int i = 0; i < E; i += 4) words[i / 4] =
+        pack_bytes(code<encoder>(v[i], inverse), code<encoder>(v[i + 1], inverse), code<encoder>(v[i + 2], inverse),
+                   code<encoder>(v[i + 3], inverse));
   }
-  template <int E> TW_MEMBER static void encode_lanes(const float (&v)[E], int lane, u8* data, u8*, float, int encoder) {
+  template <int E>
+  TW_MEMBER static void encode_lanes(const float (&v)[E], int lane, u8* data, u8*, float, int encoder) {
     const float extreme = extreme_of(v, lane);
     const float d = encoder == 0 ? mul_rn(extreme, -0.125f) : div_rn(abs_f(extreme), 7.0f);
     const float inverse = d != 0.0f ? div_rn(1.0f, d) : 0.0f;
     if (lane == 0) *reinterpret_cast<u16*>(data) = f32_to_f16_bits(d);
     u32 words[E / 4];
-    if (encoder == 0) pack_codes<0>(words, v, inverse);
-    else pack_codes<1>(words, v, inverse);
+    if (encoder == 0)
+      pack_codes<0>(words, v, inverse);
+    else
+      pack_codes<1>(words, v, inverse);
     // Elements 16 apart share a byte.
     if constexpr (E == 32) {
       TW_UNROLL for (int i = 0; i < 4; ++i) write_word(data + 2 + 4 * i, words[i] | (words[i + 4] << 4));
@@ -86,17 +93,26 @@ struct q4_0 {
   static constexpr int kGroup = 32;
   static constexpr bool kCodes = true, kOffset = false;
   TW_MEMBER static constexpr bool unit_ok(int e) { return e == 32 || e == 64 || e == 128 || e == 256; }
-  template <int E> struct Unit { u32 raw[ceil_div(E / 32 * 18, 4)]; };
-  template <int E> TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8*, i64 k) {
+  template <int E>
+  struct Unit {
+    u32 raw[ceil_div(E / 32 * 18, 4)];
+  };
+  template <int E>
+  TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8*, i64 k) {
     load_words<E / 32 * 18, run_alignment(E / 32 * 18)>(u.raw, data + k / 32 * 18);
   }
-  template <int BK> TW_MEMBER static constexpr int raw_bytes() { return BK / 32 * 18; }
+  template <int BK>
+  TW_MEMBER static constexpr int raw_bytes() {
+    return BK / 32 * 18;
+  }
   TW_MEMBER static i64 raw_offset(i64 k0, int byte) { return k0 / 32 * 18 + byte; }
-  template <int E> TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8*, int k, i64) {
+  template <int E>
+  TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8*, int k, i64) {
     load_shared_words<E / 32 * 18, run_alignment(E / 32 * 18)>(u.raw, raw + k / 32 * 18);
   }
   // With the nibble in the upper half of a byte and its top bit flipped, the byte is 16 (code - 8).
-  template <int E> TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[8], float& scale, float& offset) {
+  template <int E>
+  TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[8], float& scale, float& offset) {
     TW_UNROLL for (int i = 0; i < 4; ++i) {
       const u32 word = block_word<18>(u.raw, g, i);
       codes[i] = ((word << 4) & 0xf0f0f0f0u) ^ 0x80808080u;
@@ -108,11 +124,15 @@ struct q4_0 {
 
   struct TileBase {
     TW_MEMBER static u32 code(const u8* block, int i) { return (block[2 + i % 16] >> (i < 16 ? 0 : 4)) & 15u; }
-    TW_MEMBER static void put_code(u8* block, int i, u32 code) { block[2 + i % 16] |= static_cast<u8>(code << (i < 16 ? 0 : 4)); }
+    TW_MEMBER static void put_code(u8* block, int i, u32 code) {
+      block[2 + i % 16] |= static_cast<u8>(code << (i < 16 ? 0 : 4));
+    }
     TW_MEMBER static u8* item(u8* data, u8*, i64 group) { return data + group * 18; }
   };
-  template <class Element> static constexpr bool kTiles = sizeof(Element) == 2 || same<Element, Codes>;
-  template <class Element> using Tile = ScaledTile<Element, TileBase, 4, 8, 32>;
+  template <class Element>
+  static constexpr bool kTiles = sizeof(Element) == 2 || same<Element, Codes>;
+  template <class Element>
+  using Tile = ScaledTile<Element, TileBase, 4, 8, 32>;
 };
 
 }  // namespace tw::fmt

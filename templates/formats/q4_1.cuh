@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Q4_1 as ggml defines it (ggml-common.h, ggml-quants.c): 32 elements in 20 bytes, half-precision d and m, then 16 bytes of
-// codes; byte j holds element j low and element j + 16 high; value = code d + m.
-// Encoder "ggml": m = min, d = (max - min) / 15; codes round half up against the d and m that are not yet rounded to half
-// precision.
+// Q4_1 as ggml defines it (ggml-common.h, ggml-quants.c): 32 elements in 20 bytes, half-precision d and m, then 16
+// bytes of codes; byte j holds element j low and element j + 16 high; value = code d + m. Encoder "ggml": m = min, d =
+// (max - min) / 15; codes round half up against the d and m that are not yet rounded to half precision.
 #pragma once
 #include "core/format.cuh"
 #include "core/tile_fragments.cuh"
@@ -44,16 +43,25 @@ struct q4_1 {
   static constexpr int kGroup = 32;
   static constexpr bool kCodes = true, kOffset = true;
   TW_MEMBER static constexpr bool unit_ok(int e) { return e == 32 || e == 64 || e == 128 || e == 256; }
-  template <int E> struct Unit { u32 raw[E / 32 * 5]; };
-  template <int E> TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8*, i64 k) {
+  template <int E>
+  struct Unit {
+    u32 raw[E / 32 * 5];
+  };
+  template <int E>
+  TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8*, i64 k) {
     load_words<E / 32 * 20, run_alignment(E / 32 * 20)>(u.raw, data + k / 32 * 20);
   }
-  template <int BK> TW_MEMBER static constexpr int raw_bytes() { return BK / 32 * 20; }
+  template <int BK>
+  TW_MEMBER static constexpr int raw_bytes() {
+    return BK / 32 * 20;
+  }
   TW_MEMBER static i64 raw_offset(i64 k0, int byte) { return k0 / 32 * 20 + byte; }
-  template <int E> TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8*, int k, i64) {
+  template <int E>
+  TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8*, int k, i64) {
     load_shared_words<E / 32 * 20, run_alignment(E / 32 * 20)>(u.raw, raw + k / 32 * 20);
   }
-  template <int E> TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[8], float& scale, float& offset) {
+  template <int E>
+  TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[8], float& scale, float& offset) {
     TW_UNROLL for (int i = 0; i < 4; ++i) {
       const u32 word = u.raw[5 * g + 1 + i];
       codes[i] = word & 0x0f0f0f0fu;
@@ -65,11 +73,15 @@ struct q4_1 {
 
   struct TileBase {
     TW_MEMBER static u32 code(const u8* block, int i) { return (block[4 + i % 16] >> (i < 16 ? 0 : 4)) & 15u; }
-    TW_MEMBER static void put_code(u8* block, int i, u32 code) { block[4 + i % 16] |= static_cast<u8>(code << (i < 16 ? 0 : 4)); }
+    TW_MEMBER static void put_code(u8* block, int i, u32 code) {
+      block[4 + i % 16] |= static_cast<u8>(code << (i < 16 ? 0 : 4));
+    }
     TW_MEMBER static u8* item(u8* data, u8*, i64 group) { return data + group * 20; }
   };
-  template <class Element> static constexpr bool kTiles = sizeof(Element) == 2 || same<Element, Codes>;
-  template <class Element> using Tile = AffineTile<Element, TileBase, 4, 32, Minimum>;
+  template <class Element>
+  static constexpr bool kTiles = sizeof(Element) == 2 || same<Element, Codes>;
+  template <class Element>
+  using Tile = AffineTile<Element, TileBase, 4, 32, Minimum>;
 };
 
 }  // namespace tw::fmt

@@ -33,8 +33,8 @@ struct q4_k {
     return total;
   }
   // Codes under a trial scale and the least-squares line through them. False if the system is singular.
-  TW_MEMBER static bool fit(const float* x, const float* weight, float inverse, float low, float sum_w, float sum_x, u8* code,
-                            float& scale, float& intercept) {
+  TW_MEMBER static bool fit(const float* x, const float* weight, float inverse, float low, float sum_w, float sum_x,
+                            u8* code, float& scale, float& intercept) {
     float sum_l = 0.0f, sum_l2 = 0.0f, sum_xl = 0.0f;
     for (int i = 0; i < 32; ++i) {
       const i32 l = quantize(mul_rn(inverse, sub_rn(x[i], low)), 15);
@@ -83,7 +83,8 @@ struct q4_k {
     TW_NO_UNROLL for (int step = 0; step <= 20; ++step) {
       u8 trial[32];
       float trial_scale, trial_low;
-      const float inverse = div_rn(add_rn(add_rn(-1.0f, mul_rn(0.1f, static_cast<float>(step))), 15.0f), sub_rn(high, intercept));
+      const float inverse =
+          div_rn(add_rn(add_rn(-1.0f, mul_rn(0.1f, static_cast<float>(step))), 15.0f), sub_rn(high, intercept));
       if (!fit(x, weight, inverse, intercept, sum_w, sum_x, trial, trial_scale, trial_low)) continue;
       const float e = error(x, weight, trial, trial_scale, trial_low);
       if (!(e < best)) continue;
@@ -123,7 +124,8 @@ struct q4_k {
       }
     }
   }
-  // Codes once more, against the scale and minimum as stored. A sub-block whose stored scale is 0 keeps its first codes.
+  // Codes once more, against the scale and minimum as stored. A sub-block whose stored scale is 0 keeps its first
+  // codes.
   TW_MEMBER static void requantize(const float* x, const u8* data, int j, u8* code) {
     const float d = mul_rn(f16_bits_to_f32(read16(data)), static_cast<float>(scale_of(data + 4, j)));
     if (d == 0.0f) return;
@@ -136,8 +138,8 @@ struct q4_k {
     TW_NO_UNROLL for (int j = 0; j < 8; ++j) lines[j] = search(x + 32 * j, code + 32 * j);
     pack_scales(lines, data);
     TW_NO_UNROLL for (int j = 0; j < 8; ++j) requantize(x + 32 * j, data, j, code + 32 * j);
-    TW_NO_UNROLL for (int p = 0; p < 4; ++p)
-      for (int l = 0; l < 32; ++l) data[16 + 32 * p + l] = static_cast<u8>(code[64 * p + l] | (code[64 * p + 32 + l] << 4));
+    TW_NO_UNROLL for (int p = 0; p < 4; ++p) for (int l = 0; l < 32; ++l) data[16 + 32 * p + l] =
+        static_cast<u8>(code[64 * p + l] | (code[64 * p + 32 + l] << 4));
   }
   TW_MEMBER static float decode(const u8* data, const u8*, float, int i) {
     const int j = i / 32;
@@ -148,8 +150,8 @@ struct q4_k {
     return sub_rn(mul_rn(d, static_cast<float>(code)), m);
   }
 
-  // One lane per sub-block, its 32 elements in registers. The order of every sum is search()'s, so that lanes cannot share
-  // one; codes stay floats, and the best line's are formed again from the trial that gave them.
+  // One lane per sub-block, its 32 elements in registers. The order of every sum is search()'s, so that lanes cannot
+  // share one; codes stay floats, and the best line's are formed again from the trial that gave them.
   TW_MEMBER static constexpr bool lanes_ok(int e) { return e == 32; }
   TW_MEMBER static float quantized(float v) {  // quantize(v, 15): NaN gives 0; 1.5 * 2^23 aligns the ulp, 1
     return sub_rn(add_rn(min_number(max_number(v, 0.0f), 15.0f), 12582912.0f), 12582912.0f);
@@ -162,7 +164,8 @@ struct q4_k {
     float rms, w, x;  // sums of weights, of weight * x
     TW_MEMBER float weight(float v) const { return add_rn(rms, abs_f(v)); }
   };
-  TW_MEMBER static float error_lanes(const float (&x)[32], const float (&code)[32], const Moments& sum, float scale, float low) {
+  TW_MEMBER static float error_lanes(const float (&x)[32], const float (&code)[32], const Moments& sum, float scale,
+                                     float low) {
     float total = 0.0f;
     TW_UNROLL for (int i = 0; i < 32; ++i) {
       const float difference = sub_rn(add_rn(mul_rn(scale, code[i]), low), x[i]);
@@ -170,7 +173,8 @@ struct q4_k {
     }
     return total;
   }
-  TW_MEMBER static void try_lanes(const float (&x)[32], const Moments& sum, float inverse, Fit& best, float& best_error) {
+  TW_MEMBER static void try_lanes(const float (&x)[32], const Moments& sum, float inverse, Fit& best,
+                                  float& best_error) {
     const float low = -best.line.minimum;
     float code[32], sum_l = 0.0f, sum_l2 = 0.0f, sum_xl = 0.0f;
     TW_UNROLL for (int i = 0; i < 32; ++i) {
@@ -236,10 +240,12 @@ struct q4_k {
     u32 b = lane < 4 ? (lm | ((far_minimum >> 4) << 6)) << shift : 0u;
     u32 c = lane < 4 ? ((far_scale & 15u) | ((far_minimum & 15u) << 4)) << shift : 0u;
     TW_UNROLL for (int d = 1; d < 8; d *= 2) a |= shuffle_xor(a, d), b |= shuffle_xor(b, d), c |= shuffle_xor(c, d);
-    return {f32_to_f16_bits(div_rn(top_scale, 63.0f)) | (static_cast<u32>(f32_to_f16_bits(div_rn(top_minimum, 63.0f))) << 16),
+    return {f32_to_f16_bits(div_rn(top_scale, 63.0f)) |
+                (static_cast<u32>(f32_to_f16_bits(div_rn(top_minimum, 63.0f))) << 16),
             a, b, c};
   }
-  template <int E> TW_MEMBER static void encode_lanes(const float (&x)[E], int lane, u8* data, u8*, float, int) {
+  template <int E>
+  TW_MEMBER static void encode_lanes(const float (&x)[E], int lane, u8* data, u8*, float, int) {
     const Fit fit = search_lanes(x);
     u32 ls, lm;
     const u32x4 header = header_lanes(fit.line, lane, ls, lm);
@@ -266,27 +272,34 @@ struct q4_k {
   static constexpr bool kCodes = true, kOffset = true;
   TW_MEMBER static constexpr bool unit_ok(int e) { return e == 64 || e == 256; }
   // The header, and the codes of 64 (one pair of sub-blocks) or 256 elements.
-  template <int E> struct Unit {
+  template <int E>
+  struct Unit {
     u32 header[4], raw[E / 8];
     int first;  // sub-block of the first element
   };
-  template <int E> TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8*, i64 k) {
+  template <int E>
+  TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8*, i64 k) {
     const u8* block = data + k / 256 * 144;
     u.first = E == 256 ? 0 : static_cast<int>(k / 32 % 8);
     load_words<16, 16>(u.header, block);
     load_words<E / 2, 16>(u.raw, block + 16 + u.first * 16);
   }
   // The header, then the codes.
-  template <int BK> TW_MEMBER static constexpr int raw_bytes() { return 16 + BK / 2; }
+  template <int BK>
+  TW_MEMBER static constexpr int raw_bytes() {
+    return 16 + BK / 2;
+  }
   TW_MEMBER static i64 raw_offset(i64 k0, int byte) {
     return k0 / 256 * 144 + (byte < 16 ? byte : static_cast<int>(k0 % 256) / 2 + byte);
   }
-  template <int E> TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8*, int k, i64 k0) {
+  template <int E>
+  TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8*, int k, i64 k0) {
     u.first = static_cast<int>((k0 + k) / 32 % 8);
     load_shared_words<16, 16>(u.header, raw);
     load_shared_words<E / 2, 16>(u.raw, raw + 16 + k / 2);
   }
-  template <int E> TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[8], float& scale, float& offset) {
+  template <int E>
+  TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[8], float& scale, float& offset) {
     TW_UNROLL for (int i = 0; i < 8; ++i) codes[i] = (u.raw[8 * (g / 2) + i] >> (4 * (g % 2))) & 0x0f0f0f0fu;
     // Eight 6-bit pairs in three words: all scales, then all minima, four to a word.
     const int j = u.first + g;
@@ -298,8 +311,10 @@ struct q4_k {
     offset = high_half<tw::f16>(u.header[0]) * static_cast<float>((minima >> shift) & 255u);
   }
 
-  template <class Element> static constexpr bool kTiles = sizeof(Element) == 2 || same<Element, Codes>;
-  template <class Element> using Tile = MinimaTile<Element, 4>;
+  template <class Element>
+  static constexpr bool kTiles = sizeof(Element) == 2 || same<Element, Codes>;
+  template <class Element>
+  using Tile = MinimaTile<Element, 4>;
 };
 
 }  // namespace tw::fmt

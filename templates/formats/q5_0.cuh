@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Q5_0 as ggml defines it (ggml-common.h, ggml-quants.c): 32 elements in 22 bytes, a half-precision scale d, a word whose
-// bit j is the upper bit of element j, and 16 bytes with the other four; byte j holds element j low and element j + 16
-// high; value = (code - 16) d.
-// Encoder "ggml": d = signed extreme / -16; codes round half up against the d that is not yet rounded to half precision.
+// Q5_0 as ggml defines it (ggml-common.h, ggml-quants.c): 32 elements in 22 bytes, a half-precision scale d, a word
+// whose bit j is the upper bit of element j, and 16 bytes with the other four; byte j holds element j low and element j
+// + 16 high; value = (code - 16) d. Encoder "ggml": d = signed extreme / -16; codes round half up against the d that is
+// not yet rounded to half precision.
 #pragma once
 #include "core/format.cuh"
 #include "core/tile_fragments.cuh"
@@ -49,17 +49,26 @@ struct q5_0 {
   static constexpr int kGroup = 32;
   static constexpr bool kCodes = true, kOffset = false;
   TW_MEMBER static constexpr bool unit_ok(int e) { return e == 32 || e == 64 || e == 128 || e == 256; }
-  template <int E> struct Unit { u32 raw[ceil_div(E / 32 * 22, 4)]; };
-  template <int E> TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8*, i64 k) {
+  template <int E>
+  struct Unit {
+    u32 raw[ceil_div(E / 32 * 22, 4)];
+  };
+  template <int E>
+  TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8*, i64 k) {
     load_words<E / 32 * 22, run_alignment(E / 32 * 22)>(u.raw, data + k / 32 * 22);
   }
-  template <int BK> TW_MEMBER static constexpr int raw_bytes() { return BK / 32 * 22; }
+  template <int BK>
+  TW_MEMBER static constexpr int raw_bytes() {
+    return BK / 32 * 22;
+  }
   TW_MEMBER static i64 raw_offset(i64 k0, int byte) { return k0 / 32 * 22 + byte; }
-  template <int E> TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8*, int k, i64) {
+  template <int E>
+  TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8*, int k, i64) {
     load_shared_words<E / 32 * 22, run_alignment(E / 32 * 22)>(u.raw, raw + k / 32 * 22);
   }
   // A code without its upper bit set is 16 less: a byte's upper half becomes ones.
-  template <int E> TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[8], float& scale, float& offset) {
+  template <int E>
+  TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[8], float& scale, float& offset) {
     const u32 lower = ~block_word<22>(u.raw, g, 0);
     TW_UNROLL for (int i = 0; i < 4; ++i) {
       const u32 word = block_word<22>(u.raw, g, 1 + i);
@@ -80,8 +89,10 @@ struct q5_0 {
     }
     TW_MEMBER static u8* item(u8* data, u8*, i64 group) { return data + group * 22; }
   };
-  template <class Element> static constexpr bool kTiles = sizeof(Element) == 2 || same<Element, Codes>;
-  template <class Element> using Tile = ScaledTile<Element, TileBase, 5, 16, 32>;
+  template <class Element>
+  static constexpr bool kTiles = sizeof(Element) == 2 || same<Element, Codes>;
+  template <class Element>
+  using Tile = ScaledTile<Element, TileBase, 5, 16, 32>;
 };
 
 }  // namespace tw::fmt

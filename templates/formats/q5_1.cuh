@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Q5_1 as ggml defines it (ggml-common.h, ggml-quants.c): 32 elements in 24 bytes, half-precision d and m, a word whose bit
-// j is the upper bit of element j, and 16 bytes with the other four; byte j holds element j low and element j + 16 high;
-// value = code d + m.
-// Encoder "ggml": m = min, d = (max - min) / 31; codes round half up against the d and m that are not yet rounded to half
-// precision.
+// Q5_1 as ggml defines it (ggml-common.h, ggml-quants.c): 32 elements in 24 bytes, half-precision d and m, a word whose
+// bit j is the upper bit of element j, and 16 bytes with the other four; byte j holds element j low and element j + 16
+// high; value = code d + m. Encoder "ggml": m = min, d = (max - min) / 31; codes round half up against the d and m that
+// are not yet rounded to half precision.
 #pragma once
 #include "core/format.cuh"
 #include "core/tile_fragments.cuh"
@@ -42,7 +41,8 @@ struct q5_1 {
   }
   TW_MEMBER static float decode(const u8* data, const u8*, float, int i) {
     const u32 byte = data[8 + i % 16], low = i < 16 ? byte & 15u : byte >> 4, upper = (data[4 + i / 8] >> (i % 8)) & 1u;
-    return add_rn(mul_rn(static_cast<float>(low | (upper << 4)), f16_bits_to_f32(read16(data))), f16_bits_to_f32(read16(data + 2)));
+    return add_rn(mul_rn(static_cast<float>(low | (upper << 4)), f16_bits_to_f32(read16(data))),
+                  f16_bits_to_f32(read16(data + 2)));
   }
 
   TW_MEMBER static constexpr bool lanes_ok(int) { return false; }
@@ -50,16 +50,25 @@ struct q5_1 {
   static constexpr int kGroup = 32;
   static constexpr bool kCodes = true, kOffset = true;
   TW_MEMBER static constexpr bool unit_ok(int e) { return e == 32 || e == 64 || e == 128 || e == 256; }
-  template <int E> struct Unit { u32 raw[E / 32 * 6]; };
-  template <int E> TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8*, i64 k) {
+  template <int E>
+  struct Unit {
+    u32 raw[E / 32 * 6];
+  };
+  template <int E>
+  TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8*, i64 k) {
     load_words<E / 32 * 24, run_alignment(E / 32 * 24)>(u.raw, data + k / 32 * 24);
   }
-  template <int BK> TW_MEMBER static constexpr int raw_bytes() { return BK / 32 * 24; }
+  template <int BK>
+  TW_MEMBER static constexpr int raw_bytes() {
+    return BK / 32 * 24;
+  }
   TW_MEMBER static i64 raw_offset(i64 k0, int byte) { return k0 / 32 * 24 + byte; }
-  template <int E> TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8*, int k, i64) {
+  template <int E>
+  TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8*, int k, i64) {
     load_shared_words<E / 32 * 24, run_alignment(E / 32 * 24)>(u.raw, raw + k / 32 * 24);
   }
-  template <int E> TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[8], float& scale, float& offset) {
+  template <int E>
+  TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[8], float& scale, float& offset) {
     const u32 upper = u.raw[6 * g + 1];
     TW_UNROLL for (int i = 0; i < 4; ++i) {
       const u32 word = u.raw[6 * g + 2 + i];
@@ -80,8 +89,10 @@ struct q5_1 {
     }
     TW_MEMBER static u8* item(u8* data, u8*, i64 group) { return data + group * 24; }
   };
-  template <class Element> static constexpr bool kTiles = sizeof(Element) == 2 || same<Element, Codes>;
-  template <class Element> using Tile = AffineTile<Element, TileBase, 5, 32, Minimum>;
+  template <class Element>
+  static constexpr bool kTiles = sizeof(Element) == 2 || same<Element, Codes>;
+  template <class Element>
+  using Tile = AffineTile<Element, TileBase, 5, 32, Minimum>;
 };
 
 }  // namespace tw::fmt

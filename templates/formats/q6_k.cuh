@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Q6_K as ggml defines it (ggml-common.h, ggml-quants.c): 256 elements in 210 bytes: the lower four bits of codes (ql, 128
-// bytes), the upper two (qh, 64), sixteen signed bytes of scales, one per 16 elements, and a half-precision d. Of the half
-// h of a block and l < 32, byte 64 h + l of ql holds element 128 h + l low and 128 h + 64 + l high, byte 64 h + 32 + l the
-// elements 32 after those; byte 32 h + l of qh holds two bits each of elements 128 h + l, + 32, + 64, + 96;
-// value = d scale (code - 32).
-// Encoder "plain" (core/k_quants.cuh): the extreme of every 16 becomes code 0; the largest scale becomes -128.
+// Q6_K as ggml defines it (ggml-common.h, ggml-quants.c): 256 elements in 210 bytes: the lower four bits of codes (ql,
+// 128 bytes), the upper two (qh, 64), sixteen signed bytes of scales, one per 16 elements, and a half-precision d. Of
+// the half h of a block and l < 32, byte 64 h + l of ql holds element 128 h + l low and 128 h + 64 + l high, byte 64 h
+// + 32 + l the elements 32 after those; byte 32 h + l of qh holds two bits each of elements 128 h + l, + 32, + 64, +
+// 96; value = d scale (code - 32). Encoder "plain" (core/k_quants.cuh): the extreme of every 16 becomes code 0; the
+// largest scale becomes -128.
 #pragma once
 #include "core/k_quants.cuh"
 #include "core/tiles.cuh"
@@ -39,7 +39,8 @@ struct q6_k {
     const int h = i / 128, quarter = i / 32 % 4, l = i % 32;
     const u32 low = (data[64 * h + 32 * (quarter % 2) + l] >> (4 * (quarter / 2))) & 15u;
     const u32 high = (data[128 + 32 * h + l] >> (2 * quarter)) & 3u;
-    const float scale = mul_rn(f16_bits_to_f32(read16(data + 208)), static_cast<float>(static_cast<i8>(data[192 + i / 16])));
+    const float scale =
+        mul_rn(f16_bits_to_f32(read16(data + 208)), static_cast<float>(static_cast<i8>(data[192 + i / 16])));
     return mul_rn(scale, static_cast<float>(static_cast<i32>(low | (high << 4)) - 32));
   }
 
@@ -49,11 +50,13 @@ struct q6_k {
   static constexpr bool kCodes = true, kOffset = false;
   TW_MEMBER static constexpr bool unit_ok(int e) { return e == 64 || e == 128 || e == 256; }
   // Whole halves of a block; of 64 elements the nibbles of the other 64 come along.
-  template <int E> struct Unit {
+  template <int E>
+  struct Unit {
     u32 low[E == 256 ? 32 : 16], high[E == 256 ? 16 : 8], scales[E / 64], d;
     int quarter;  // of the first element
   };
-  template <int E> TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8*, i64 k) {
+  template <int E>
+  TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8*, i64 k) {
     const u8* block = data + k / 256 * 210;
     const int within = static_cast<int>(k % 256), h = within / 128;
     u.quarter = within / 32 % 4;
@@ -63,7 +66,10 @@ struct q6_k {
     u.d = load_global2(block + 208);
   }
   // A half's bits, d, and the tile's scales.
-  template <int BK> TW_MEMBER static constexpr int raw_bytes() { return 98 + BK / 16; }
+  template <int BK>
+  TW_MEMBER static constexpr int raw_bytes() {
+    return 98 + BK / 16;
+  }
   TW_MEMBER static i64 raw_offset(i64 k0, int byte) {
     const int within = static_cast<int>(k0 % 256), h = within / 128;
     return k0 / 256 * 210 + (byte < 64   ? 64 * h + byte
@@ -71,7 +77,8 @@ struct q6_k {
                              : byte < 98 ? 112 + byte
                                          : 94 + within / 16 + byte);
   }
-  template <int E> TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8*, int k, i64 k0) {
+  template <int E>
+  TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8*, int k, i64 k0) {
     static_assert(E == 64, "tiles are unpacked by 64");
     u.quarter = static_cast<int>((k0 + k) / 32 % 4);
     load_shared_words<64, 2>(u.low, raw);
@@ -80,7 +87,8 @@ struct q6_k {
     u.d = *reinterpret_cast<const u16*>(raw + 96);
   }
   // With a code in the upper six bits of a byte and its top bit flipped, the byte is 4 (code - 32).
-  template <int E> TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[4], float& scale, float& offset) {
+  template <int E>
+  TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[4], float& scale, float& offset) {
     const int h = g / 8, quarter = E == 64 ? u.quarter + g / 2 : g % 8 / 2;
     const int low = 16 * h + (E == 64 ? 4 * g : 8 * (g / 2 % 2) + 4 * (g % 2)), high = 8 * h + 4 * (g % 2);
     TW_UNROLL for (int i = 0; i < 4; ++i) {
@@ -108,8 +116,10 @@ struct q6_k {
     TW_MEMBER static i8 scale(const u8* block, int j) { return static_cast<i8>(block[192 + j]); }
     TW_MEMBER static void put_scale(u8* block, int j, i8 scale) { block[192 + j] = static_cast<u8>(scale); }
   };
-  template <class Element> static constexpr bool kTiles = sizeof(Element) == 2;
-  template <class Element> using Tile = SixteensTile<Element, TileBase, 6, 32>;
+  template <class Element>
+  static constexpr bool kTiles = sizeof(Element) == 2;
+  template <class Element>
+  using Tile = SixteensTile<Element, TileBase, 6, 32>;
 };
 
 }  // namespace tw::fmt

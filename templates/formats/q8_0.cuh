@@ -28,7 +28,8 @@ struct q8_0 {
   }
 
   TW_MEMBER static constexpr bool lanes_ok(int e) { return e == 4 || e == 8 || e == 16 || e == 32; }
-  template <int E> TW_MEMBER static void encode_lanes(const float (&v)[E], int lane, u8* data, u8*, float, int) {
+  template <int E>
+  TW_MEMBER static void encode_lanes(const float (&v)[E], int lane, u8* data, u8*, float, int) {
     const float d = div_rn(largest_of<32 / E>(v), 127.0f);
     const float inverse = d != 0.0f ? div_rn(1.0f, d) : 0.0f;
     if (lane == 0) *reinterpret_cast<u16*>(data) = f32_to_f16_bits(d);
@@ -42,16 +43,25 @@ struct q8_0 {
   static constexpr int kGroup = 32;
   static constexpr bool kCodes = true, kOffset = false;
   TW_MEMBER static constexpr bool unit_ok(int e) { return e == 32 || e == 64 || e == 128 || e == 256; }
-  template <int E> struct Unit { u32 raw[ceil_div(E / 32 * 34, 4)]; };
-  template <int E> TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8*, i64 k) {
+  template <int E>
+  struct Unit {
+    u32 raw[ceil_div(E / 32 * 34, 4)];
+  };
+  template <int E>
+  TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8*, i64 k) {
     load_words<E / 32 * 34, run_alignment(E / 32 * 34)>(u.raw, data + k / 32 * 34);
   }
-  template <int BK> TW_MEMBER static constexpr int raw_bytes() { return BK / 32 * 34; }
+  template <int BK>
+  TW_MEMBER static constexpr int raw_bytes() {
+    return BK / 32 * 34;
+  }
   TW_MEMBER static i64 raw_offset(i64 k0, int byte) { return k0 / 32 * 34 + byte; }
-  template <int E> TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8*, int k, i64) {
+  template <int E>
+  TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8*, int k, i64) {
     load_shared_words<E / 32 * 34, run_alignment(E / 32 * 34)>(u.raw, raw + k / 32 * 34);
   }
-  template <int E> TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[8], float& scale, float& offset) {
+  template <int E>
+  TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[8], float& scale, float& offset) {
     TW_UNROLL for (int i = 0; i < 8; ++i) codes[i] = block_word<34>(u.raw, g, i);
     scale = block_scale<34>(u.raw, g);
     offset = 0.0f;
@@ -62,8 +72,10 @@ struct q8_0 {
     TW_MEMBER static void put_code(u8* block, int i, u32 code) { block[2 + i] = static_cast<u8>(code ^ 0x80u); }
     TW_MEMBER static u8* item(u8* data, u8*, i64 group) { return data + group * 34; }
   };
-  template <class Element> static constexpr bool kTiles = sizeof(Element) == 2 || same<Element, Codes>;
-  template <class Element> using Tile = ScaledTile<Element, TileBase, 8, 128, 32>;
+  template <class Element>
+  static constexpr bool kTiles = sizeof(Element) == 2 || same<Element, Codes>;
+  template <class Element>
+  using Tile = ScaledTile<Element, TileBase, 8, 128, 32>;
 };
 
 }  // namespace tw::fmt

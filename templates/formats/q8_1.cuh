@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Q8_1 as ggml defines it: 32 elements in 36 bytes, half-precision d and s, then 32 signed codes as in Q8_0; value = code d.
-// s is redundant: encoder "ggml" (CPU reference) stores d * sum of the codes, "sum_x" (ggml's CUDA quantizer) the sum of
-// the inputs, in element order. No kernel here reads s: sums of codes are formed exactly, in integers.
+// Q8_1 as ggml defines it: 32 elements in 36 bytes, half-precision d and s, then 32 signed codes as in Q8_0; value =
+// code d. s is redundant: encoder "ggml" (CPU reference) stores d * sum of the codes, "sum_x" (ggml's CUDA quantizer)
+// the sum of the inputs, in element order. No kernel here reads s: sums of codes are formed exactly, in integers.
 #pragma once
 #include "core/format.cuh"
 #include "core/tiles.cuh"
@@ -38,8 +38,10 @@ struct q8_1 {
   }
 
   TW_MEMBER static constexpr bool lanes_ok(int e) { return e == 4 || e == 8 || e == 16 || e == 32; }
-  // The sum in element order: each lane in turn adds its elements to what the lane before it hands on. The last has all.
-  template <int E> TW_MEMBER static float sum_in_order(const float (&v)[E], int lane) {
+  // The sum in element order: each lane in turn adds its elements to what the lane before it hands on. The last has
+  // all.
+  template <int E>
+  TW_MEMBER static float sum_in_order(const float (&v)[E], int lane) {
     constexpr int kLanes = 32 / E;
     float before = 0.0f, total = 0.0f;
     TW_UNROLL for (int step = 0; step < kLanes; ++step) {
@@ -52,7 +54,8 @@ struct q8_1 {
     return total;
   }
   // The scale, before it is stored as f16.
-  template <int E> TW_MEMBER static float quantize(const float (&v)[E], u32 (&codes)[E / 4]) {
+  template <int E>
+  TW_MEMBER static float quantize(const float (&v)[E], u32 (&codes)[E / 4]) {
     const float d = div_rn(largest_of<32 / E>(v), 127.0f);
     const float inverse = d != 0.0f ? div_rn(1.0f, d) : 0.0f;
     TW_UNROLL for (int i = 0; i < E; i += 4) {
@@ -62,7 +65,8 @@ struct q8_1 {
     }
     return d;
   }
-  template <int E> TW_MEMBER static void encode_lanes(const float (&v)[E], int lane, u8* data, u8*, float, int encoder) {
+  template <int E>
+  TW_MEMBER static void encode_lanes(const float (&v)[E], int lane, u8* data, u8*, float, int encoder) {
     constexpr int kLanes = 32 / E;
     u32 codes[E / 4];
     const float d = quantize(v, codes);
@@ -72,13 +76,17 @@ struct q8_1 {
       *reinterpret_cast<u32*>(data + 4 + E * lane + 4 * i) = codes[i];
     }
     float s = 0.0f;
-    if (encoder == 0) s = mul_rn(static_cast<float>(sum_lanes<kLanes>(sum)), d);
-    else s = sum_in_order(v, lane);
-    if (lane == kLanes - 1) *reinterpret_cast<u32*>(data) = f32_to_f16_bits(d) | (static_cast<u32>(f32_to_f16_bits(s)) << 16);
+    if (encoder == 0)
+      s = mul_rn(static_cast<float>(sum_lanes<kLanes>(sum)), d);
+    else
+      s = sum_in_order(v, lane);
+    if (lane == kLanes - 1)
+      *reinterpret_cast<u32*>(data) = f32_to_f16_bits(d) | (static_cast<u32>(f32_to_f16_bits(s)) << 16);
   }
 
   static constexpr bool kCodeLanes = true;
-  template <int E> TW_MEMBER static float code_lanes(const float (&v)[E], u32 (&codes)[E / 4]) {
+  template <int E>
+  TW_MEMBER static float code_lanes(const float (&v)[E], u32 (&codes)[E / 4]) {
     return f16_bits_to_f32(f32_to_f16_bits(quantize(v, codes)));
   }
 
@@ -87,16 +95,25 @@ struct q8_1 {
   static constexpr int kGroup = 32;
   static constexpr bool kCodes = true, kOffset = false;
   TW_MEMBER static constexpr bool unit_ok(int e) { return e == 32 || e == 64 || e == 128; }
-  template <int E> struct Unit { u32 raw[E / 32 * 9]; };
-  template <int E> TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8*, i64 k) {
+  template <int E>
+  struct Unit {
+    u32 raw[E / 32 * 9];
+  };
+  template <int E>
+  TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8*, i64 k) {
     load_words<E / 32 * 36, run_alignment(E / 32 * 36)>(u.raw, data + k / 32 * 36);
   }
-  template <int BK> TW_MEMBER static constexpr int raw_bytes() { return BK / 32 * 36; }
+  template <int BK>
+  TW_MEMBER static constexpr int raw_bytes() {
+    return BK / 32 * 36;
+  }
   TW_MEMBER static i64 raw_offset(i64 k0, int byte) { return k0 / 32 * 36 + byte; }
-  template <int E> TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8*, int k, i64) {
+  template <int E>
+  TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8*, int k, i64) {
     load_shared_words<E / 32 * 36, run_alignment(E / 32 * 36)>(u.raw, raw + k / 32 * 36);
   }
-  template <int E> TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[8], float& scale, float& offset) {
+  template <int E>
+  TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[8], float& scale, float& offset) {
     TW_UNROLL for (int i = 0; i < 8; ++i) codes[i] = u.raw[9 * g + 1 + i];
     scale = f16_bits_to_f32(static_cast<u16>(u.raw[9 * g]));
     offset = 0.0f;

@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// FP8 with a float scale per 128 columns of a row (e4m3_g128) or of 128 rows (e4m3_b128): kernels multiply a panel's products
-// by them when they add the products up, a panel being 128 columns too. They come straight from global memory: a cache line
-// of them is 32 panels', so most come from L1.
+// FP8 with a float scale per 128 columns of a row (e4m3_g128) or of 128 rows (e4m3_b128): kernels multiply a panel's
+// products by them when they add the products up, a panel being 128 columns too. They come straight from global memory:
+// a cache line of them is 32 panels', so most come from L1.
 #pragma once
 #include "core/format.cuh"
 
 namespace tw::gemm {
 
-template <class F, class = void> struct BlockScaled { static constexpr bool value = false; };
-template <class F> struct BlockScaled<F, void_of<typename F::Element>> { static constexpr bool value = F::kScaleBytes > 0; };
+template <class F, class = void>
+struct BlockScaled {
+  static constexpr bool value = false;
+};
+template <class F>
+struct BlockScaled<F, void_of<typename F::Element>> {
+  static constexpr bool value = F::kScaleBytes > 0;
+};
 
 // Of a matrix whose scales they are: rows in all, elements from one to the next, the first of the tile.
 struct ScaledRows {
@@ -18,11 +24,16 @@ struct ScaledRows {
 
 // What one thread needs. X is the operand whose rows are columns of the instruction, BM of them in a tile; W the one of
 // strips, of HEIGHT rows for a warpgroup's or a warp's instruction. An operand without such scales costs nothing.
-template <class X, class W, int BM, int STRIPS, int HEIGHT = 64> struct BlockScales {
+template <class X, class W, int BM, int STRIPS, int HEIGHT = 64>
+struct BlockScales {
   static constexpr bool kOfX = BlockScaled<X>::value, kOfW = BlockScaled<W>::value, kAny = kOfX || kOfW;
   static constexpr int kRowsX = fmt::scale_rows<X>, kRowsW = fmt::scale_rows<W>;
-  static_assert((kRowsX == 1 || (kRowsX % 64 == 0 && (BM % 64 == 0 || 64 % BM == 0))) && (kRowsW == 1 || kRowsW % 64 == 0), "64 rows share one scale");
-  static constexpr int kSharedX = kRowsX == 1 ? 1 : BM % kRowsX == 0 ? kRowsX : min2(BM, 64);  // columns of a tile under one scale
+  static_assert((kRowsX == 1 || (kRowsX % 64 == 0 && (BM % 64 == 0 || 64 % BM == 0))) &&
+                    (kRowsW == 1 || kRowsW % 64 == 0),
+                "64 rows share one scale");
+  static constexpr int kSharedX = kRowsX == 1        ? 1
+                                  : BM % kRowsX == 0 ? kRowsX
+                                                     : min2(BM, 64);  // columns of a tile under one scale
   static constexpr int kX = !kOfX ? 0 : kSharedX > 1 ? ceil_div(BM, kSharedX) : BM / 4;
   static constexpr int kW = !kOfW ? 0 : kRowsW > 1 ? 1 : 2;  // of a strip
 
@@ -36,21 +47,22 @@ template <class X, class W, int BM, int STRIPS, int HEIGHT = 64> struct BlockSca
     }
   };
 
-  const float *x = nullptr, *w = nullptr;  // of the tile's first row
+  const float *x = nullptr, *w = nullptr;            // of the tile's first row
   u32 x_at[max2(1, kX)], w_at[STRIPS][max2(1, kW)];  // from there; there are fewer than 2^24 panels
-  u32 last = 0;  // panel
+  u32 last = 0;                                      // panel
 
   // row, column: this thread's first within the tile.
   TW_MEMBER BlockScales(const ScaledRows& of_x, const ScaledRows& of_w, i64 k, int column, int row) {
     last = static_cast<u32>(k / 128 - 1);
     if constexpr (kOfX) {
       x = begin<kRowsX>(of_x);
-      TW_UNROLL for (int i = 0; i < kX; ++i) x_at[i] = offset<kRowsX>(of_x, kSharedX > 1 ? kSharedX * i : column + i / 2 * 8 + i % 2);
+      TW_UNROLL for (int i = 0; i < kX; ++i) x_at[i] =
+          offset<kRowsX>(of_x, kSharedX > 1 ? kSharedX * i : column + i / 2 * 8 + i % 2);
     }
     if constexpr (kOfW) {
       w = begin<kRowsW>(of_w);
-      TW_UNROLL for (int s = 0; s < STRIPS; ++s)
-        TW_UNROLL for (int h = 0; h < kW; ++h) w_at[s][h] = offset<kRowsW>(of_w, row + HEIGHT * s + 8 * h);
+      TW_UNROLL for (int s = 0; s < STRIPS; ++s) TW_UNROLL for (int h = 0; h < kW; ++h) w_at[s][h] =
+          offset<kRowsW>(of_w, row + HEIGHT * s + 8 * h);
     }
   }
   // A panel that does not exist has no products, or zeros.
@@ -58,17 +70,21 @@ template <class X, class W, int BM, int STRIPS, int HEIGHT = 64> struct BlockSca
     Factors f;
     const u32 p = min2(static_cast<u32>(panel), last);
     TW_UNROLL for (int i = 0; i < kX; ++i) f.x[i] = x[x_at[i] + p];
-    TW_UNROLL for (int s = 0; s < STRIPS; ++s)
-      TW_UNROLL for (int h = 0; h < kW; ++h) f.w[s][h] = w[w_at[s][h] + p];
+    TW_UNROLL for (int s = 0; s < STRIPS; ++s) TW_UNROLL for (int h = 0; h < kW; ++h) f.w[s][h] = w[w_at[s][h] + p];
     return f;
   }
 
  private:
-  template <int shared> TW_MEMBER static i64 item(const ScaledRows& m, i64 row) { return min2(row, m.count - 1) / shared; }
-  template <int shared> TW_MEMBER static const float* begin(const ScaledRows& m) {
+  template <int shared>
+  TW_MEMBER static i64 item(const ScaledRows& m, i64 row) {
+    return min2(row, m.count - 1) / shared;
+  }
+  template <int shared>
+  TW_MEMBER static const float* begin(const ScaledRows& m) {
     return static_cast<const float*>(m.scales) + item<shared>(m, m.first) * (m.stride / 128);
   }
-  template <int shared> TW_MEMBER static u32 offset(const ScaledRows& m, int row) {
+  template <int shared>
+  TW_MEMBER static u32 offset(const ScaledRows& m, int row) {
     return static_cast<u32>((item<shared>(m, m.first + row) - item<shared>(m, m.first)) * (m.stride / 128));
   }
 };

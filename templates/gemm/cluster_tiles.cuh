@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which tiles of y a persistent block computes, in what order, and which part of k: the same for the producer and the math threads
-// of every warpgroup kernel. Tiles are BM tokens by BN rows of w, a stage is BK of k.
+// Which tiles of y a persistent block computes, in what order, and which part of k: the same for the producer and the
+// math threads of every warpgroup kernel. Tiles are BM tokens by BN rows of w, a stage is BK of k.
 //
 //   SHARE     blocks of a cluster that take neighbouring tiles of n at once
 //   SPLIT     1, or CLUSTER: blocks that share a tile, each with its part of k
@@ -12,12 +12,13 @@
 
 namespace tw::gemm {
 
-template <int BM, int BN, int BK, int SHARE, int CLUSTER, int SPLIT, int TAIL> struct ClusterTiles {
+template <int BM, int BN, int BK, int SHARE, int CLUSTER, int SPLIT, int TAIL>
+struct ClusterTiles {
   // Bands of tiles of n, along m within a band, so that what runs at one time reads few rows of either operand.
   static constexpr int kBand = 16 / SHARE;
   // There are fewer than 2^31 tiles, and stages of one.
   u32 n_tiles, m_tiles, clusters, place, k_begin, k_end;
-  u32 whole;  // places below this one are tiles side by side, one for each block; those from here on are shared
+  u32 whole;          // places below this one are tiles side by side, one for each block; those from here on are shared
   bool part = false;  // what next() gave is part of a tile
   bool skip = false;  // and its first stage is loaded, but the other block multiplies it (kClusterTail)
 
@@ -62,7 +63,8 @@ template <int BM, int BN, int BK, int SHARE, int CLUSTER, int SPLIT, int TAIL> s
     return count;
   }
 
-  // The next piece: first row of w and token of this block's tile; k_begin and k_end where they change. False: there is none.
+  // The next piece: first row of w and token of this block's tile; k_begin and k_end where they change. False: there is
+  // none.
   TW_MEMBER bool next(i64& n0, i64& m0) {
     if constexpr (TAIL == kStreamK) {
       if (share.left > 0 && place + clusters >= whole) {  // a whole tile is left for later, if there is any
@@ -87,16 +89,18 @@ template <int BM, int BN, int BK, int SHARE, int CLUSTER, int SPLIT, int TAIL> s
         const bool second = cluster_rank() == 1;
         const u32 half = (k_end + 1) / 2;
         part = true, skip = second && k_end % 2 != 0;
-        if (second) k_begin = k_end - half;
-        else k_end = half;
+        if (second)
+          k_begin = k_end - half;
+        else
+          k_end = half;
         return true;
       }
     }
     return false;
   }
-  // kQueue, for the producer: the first tile is that of the block's place, and ask() is to be called once in each. As late as the answer
-  // allows, since a tile goes to who asks first and not to who is ready first. Blocks ask once for every tile there is, as the last
-  // answer that each gets is that there is none: who asks last clears the word.
+  // kQueue, for the producer: the first tile is that of the block's place, and ask() is to be called once in each. As
+  // late as the answer allows, since a tile goes to who asks first and not to who is ready first. Blocks ask once for
+  // every tile there is, as the last answer that each gets is that there is none: who asks last clears the word.
   u32 asked = 0;
   bool first = true;
   TW_MEMBER void ask(u32* word) { asked = add_relaxed(word, 1); }

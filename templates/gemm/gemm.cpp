@@ -63,13 +63,15 @@ std::string not_plain(const Problem& problem) {
 std::string no_sums(const Gemm& g) {
   const FastPath &x = fast_path(g.x), &w = fast_path(g.w);
   if (x.zero_point != w.zero_point)
-    return fmt::format("{0}={1} has zero points, and {2}={3} no sums of its rows, which these need: {1} on both sides has",
-                       x.zero_point ? "x" : "w", x.zero_point ? g.x.name() : g.w.name(), x.zero_point ? "w" : "x",
-                       x.zero_point ? g.w.name() : g.x.name());
+    return fmt::format(
+        "{0}={1} has zero points, and {2}={3} no sums of its rows, which these need: {1} on both sides has",
+        x.zero_point ? "x" : "w", x.zero_point ? g.x.name() : g.w.name(), x.zero_point ? "w" : "x",
+        x.zero_point ? g.w.name() : g.x.name());
   const bool sums = x.element == Element::i8 && (w.element == Element::i8 || g.packing == Packing::tiles);
   const int most = x.zero_point ? kMostCentred : kMostBytes;
   if (!sums || g.k <= most) return {};
-  return fmt::format("k = {}: 32-bit sums hold {} products of bytes{}", g.k, most, x.zero_point ? " with zero points" : "");
+  return fmt::format("k = {}: 32-bit sums hold {} products of bytes{}", g.k, most,
+                     x.zero_point ? " with zero points" : "");
 }
 
 std::string no_sums_of_group(const Gemm& g) {
@@ -120,12 +122,13 @@ Contract contract(const Gemm& g) {
   if (g.bias)
     c.pointers.push_back(
         {"bias", offsetof(GemmArgs, bias), static_cast<std::uint32_t>(fast_path(*g.bias).element_bytes), true});
-  // Rows of elements, with a scale per row or without, that are whole 16-byte pieces are read as such, so they have to start on
-  // one.
+  // Rows of elements, with a scale per row or without, that are whole 16-byte pieces are read as such, so they have to
+  // start on one.
   const Format x = g.x_stored();
   const int bytes = x.block() == 1 ? fast_path(x).data_bytes : 0;
   // So do those of a coded x where w is tiles, since the copy engine reads them.
-  const std::int64_t row_blocks = g.packing == Packing::tiles && g.x.block() > 1 ? 16 / std::gcd(16, fast_path(g.x).data_bytes) : 1;
+  const std::int64_t row_blocks =
+      g.packing == Packing::tiles && g.x.block() > 1 ? 16 / std::gcd(16, fast_path(g.x).data_bytes) : 1;
   // And so do words of scales that the matrix units take.
   const int unit = scaled_unit(g);
   const std::int64_t multiple = unit && g.k % unit == 0 ? unit
@@ -148,9 +151,15 @@ Contract contract(const Gemm& g) {
                             matrix(offsetof(GemmArgs, y), offsetof(GemmArgs, ldy), g.y), *g.c == g.y};
   }
   if (g.workspace) c.pointers.push_back({"workspace", offsetof(GemmArgs, workspace), 16, true});
-  const tw::gemm::Shape shape{g.n, g.k, static_cast<float>(g.alpha), g.global == Global::div ? 1 : 0,
-                              g.accumulation == Accumulation::fast ? 1 : 0, static_cast<float>(g.beta),
-                              static_cast<float>(1.0 / g.y_scale), g.constant_weights ? 1 : 0, g.workspace};
+  const tw::gemm::Shape shape{g.n,
+                              g.k,
+                              static_cast<float>(g.alpha),
+                              g.global == Global::div ? 1 : 0,
+                              g.accumulation == Accumulation::fast ? 1 : 0,
+                              static_cast<float>(g.beta),
+                              static_cast<float>(1.0 / g.y_scale),
+                              g.constant_weights ? 1 : 0,
+                              g.workspace};
   c.constants.resize(sizeof(shape));
   std::memcpy(c.constants.data(), &shape, sizeof(shape));
   return c;
@@ -158,7 +167,8 @@ Contract contract(const Gemm& g) {
 
 std::string format_type(Format f) { return fmt::format("tw::fmt::{}", f.name()); }
 std::string x_type(const Gemm& g) {
-  return g.x_from ? fmt::format("tw::fmt::Quantized<{}, {}>", format_type(g.x), format_type(*g.x_from)) : format_type(g.x);
+  return g.x_from ? fmt::format("tw::fmt::Quantized<{}, {}>", format_type(g.x), format_type(*g.x_from))
+                  : format_type(g.x);
 }
 std::string format_file(Format f) { return fmt::format("formats/{}.cuh", f.name()); }
 

@@ -18,18 +18,18 @@ Contract contract(const Gemm& gemm);
 // Why no kernel that reads w as its format stores it serves the problem; empty if some may.
 std::string not_plain(const Problem& problem);
 
-// Up to here tokens are few on Hopper: one tile has them all, small enough for several blocks per multiprocessor. Codes by codes are
-// wgmma's then, and wgmma_codes' with more.
+// Up to here tokens are few on Hopper: one tile has them all, small enough for several blocks per multiprocessor. Codes
+// by codes are wgmma's then, and wgmma_codes' with more.
 inline constexpr int kFewTokens = 64;
 
-// Codes by codes on Hopper. x's blocks are of kGroup signed bytes, and its rows whole pieces for the copy engine, as which kPieceK
-// columns of them lie in shared memory as they are stored.
+// Codes by codes on Hopper. x's blocks are of kGroup signed bytes, and its rows whole pieces for the copy engine, as
+// which kPieceK columns of them lie in shared memory as they are stored.
 inline constexpr int kGroup = 32, kPieceK = 128;
 bool blocks_of_bytes(Format x);
 TensorMapPlan blocks_map(Format x, int rows, int pieces);
 
-// Of blocks whose scales the matrix instruction can apply itself, x and w of one kind: columns that a word of scales is for, which k
-// and the distance of rows are whole; 0: they are no such.
+// Of blocks whose scales the matrix instruction can apply itself, x and w of one kind: columns that a word of scales is
+// for, which k and the distance of rows are whole; 0: they are no such.
 int scaled_unit(const Gemm& g);
 
 // Why 32-bit sums of these bytes are not enough, or not possible; empty if they are, or are not needed.

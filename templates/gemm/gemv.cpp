@@ -65,7 +65,8 @@ class Gemv final : public EnumeratedFamily {
     const FastPath &x = fast_path(g->x), &w = fast_path(g->w);
     if (w.group == 0) return fmt::format("w={} has no fast path", g->w.name());
     if (!((x.element_bytes && x.block == 1) || (x.codes && x.unit_ok(32) && x.group == 32 && !x.offset)))
-      return fmt::format("x={} is neither elements without scales of blocks nor 8-bit codes in blocks of 32", g->x.name());
+      return fmt::format("x={} is neither elements without scales of blocks nor 8-bit codes in blocks of 32",
+                         g->x.name());
     if (x.codes && !w.codes)
       return fmt::format("x={} needs coded weights, and w={} has none", g->x.name(), g->w.name());
     if (g->m > kMaxRows && mma().why_not(problem, arch).empty())
@@ -145,7 +146,9 @@ class Gemv final : public EnumeratedFamily {
     // dp4a or one FMA and, shared by r rows, a conversion; lanes that have no unit in the last round idle.
     // Bytes by bytes need no unpacking; as floats they, and fp8, need more than halves.
     const bool bytes = x.element == Element::i8 && w.element == Element::i8;
-    const auto widen = [](const FastPath& f, double none) { return f.element_bytes == 1 ? 3.0 : f.element_bytes == 2 ? 1.0 : none; };
+    const auto widen = [](const FastPath& f, double none) {
+      return f.element_bytes == 1 ? 3.0 : f.element_bytes == 2 ? 1.0 : none;
+    };
     const double per_row = x.codes || bytes ? 0.4 : 1.0 + widen(x, 0.5) / k.r;
     const double unpack = bytes ? 0.25 : w.codes ? (x.codes ? 1.0 : 2.0) : widen(w, 0.25);
     const double lanes_units = static_cast<double>(k.step()) * k.split * k.e;

@@ -3,8 +3,8 @@
 // their layout allows, several units ahead of their use; x is staged in shared memory, laid out so that the lanes of a
 // warp, which sit a whole unit apart in k, read different banks.
 //
-// A block owns kRowsPerBlock rows of w. Within a warp, LANES lanes share a row's k; WK warps split it further, and SPLIT
-// blocks of a cluster further still. Sums are formed in a fixed order: the result does not depend on timing.
+// A block owns kRowsPerBlock rows of w. Within a warp, LANES lanes share a row's k; WK warps split it further, and
+// SPLIT blocks of a cluster further still. Sums are formed in a fixed order: the result does not depend on timing.
 //
 //   MT     rows of x per block (grid y covers the rest)
 //   E      elements of w per unit: one thread's piece of a row
@@ -24,11 +24,11 @@ struct Gemv {
   static constexpr bool kInt = X::kCodes;  // integer products, scaled per group
   static constexpr bool kBytes = same<element_of<X>, i8> && same<element_of<W>, i8>;  // and exact sums of them
   using Sum = select<kBytes, i32, float>;
-  static constexpr int kStep = LANES * WK;                         // threads along k
-  static constexpr int kRowGroups = (32 / LANES) * (WARPS / WK);   // threads along n
+  static constexpr int kStep = LANES * WK;                        // threads along k
+  static constexpr int kRowGroups = (32 / LANES) * (WARPS / WK);  // threads along n
   static constexpr int kRowsPerBlock = kRowGroups * R;
   static constexpr int kGroup = W::kCodes ? W::kGroup : E;
-  static constexpr int kUnits = KT / E;                            // of a staged piece of k
+  static constexpr int kUnits = KT / E;  // of a staged piece of k
   static_assert(WARPS % WK == 0 && 32 % LANES == 0 && KT % (E * kStep * DEPTH) == 0, "knobs");
 
   // Shared memory: [MT] rows of x, then (integers only) scales and sums per 32 elements, then partial sums.
@@ -93,14 +93,17 @@ struct Gemv {
         const int t = first + i * kThreads + thread % 32, m = t / kPieces;
         const i64 k = k0 + t % kPieces * kFloats;
         if (t < MT * kPieces && m0 + m < args.m && k < k_end)
-          X::template load_floats<kFloats>(x[i], static_cast<const u8*>(args.x.data) + (m0 + m) * data_stride<X>(ldx), k);
+          X::template load_floats<kFloats>(x[i], static_cast<const u8*>(args.x.data) + (m0 + m) * data_stride<X>(ldx),
+                                           k);
       }
       TW_UNROLL for (int i = 0; i < kAhead; ++i) {
         const int t = first + i * kThreads + thread % 32, m = t / kPieces, j = t % kPieces * kFloats;
         u32 codes[kFloats / 4];
         const float scale = X::template code_lanes<kFloats>(x[i], codes);
         float sum = 0;
-        if constexpr (W::kOffset) sum = scale * static_cast<float>(sum_lanes<kLanes>(dp4a(codes[0], 0x01010101u, dp4a(codes[1], 0x01010101u, 0))));
+        if constexpr (W::kOffset)
+          sum = scale *
+                static_cast<float>(sum_lanes<kLanes>(dp4a(codes[0], 0x01010101u, dp4a(codes[1], 0x01010101u, 0))));
         if (t >= MT * kPieces) continue;
         *reinterpret_cast<u32x2*>(s.x + m * kXBytes + j / E * kUnitBytes + j % E) = {codes[0], codes[1]};
         if (t % kLanes != 0) continue;
@@ -124,23 +127,31 @@ struct Gemv {
         TW_UNROLL for (int i = 0; i < 4; ++i) words[i] = widen_fp8x2<f16, Stored>(codes[i / 2], i % 2);
       }
       u8* to = s.x + m * kXBytes + (j / E) * kUnitBytes + (j % E) * kElement;
-      if constexpr (kVector * kElement == 16) *reinterpret_cast<u32x4*>(to) = {words[0], words[1], words[2], words[3]};
-      else if constexpr (kVector * kElement == 8) *reinterpret_cast<u32x2*>(to) = {words[0], words[1]};
-      else if constexpr (kVector * kElement == 4) *reinterpret_cast<u32*>(to) = words[0];
-      else *reinterpret_cast<u16*>(to) = static_cast<u16>(words[0]);
+      if constexpr (kVector * kElement == 16)
+        *reinterpret_cast<u32x4*>(to) = {words[0], words[1], words[2], words[3]};
+      else if constexpr (kVector * kElement == 8)
+        *reinterpret_cast<u32x2*>(to) = {words[0], words[1]};
+      else if constexpr (kVector * kElement == 4)
+        *reinterpret_cast<u32*>(to) = words[0];
+      else
+        *reinterpret_cast<u16*>(to) = static_cast<u16>(words[0]);
     }
   }
 
   // N elements of x from shared memory.
-  template <int N> TW_MEMBER static void read_floats(const u8* from, float (&v)[N]) {
+  template <int N>
+  TW_MEMBER static void read_floats(const u8* from, float (&v)[N]) {
     if constexpr (N * kElement >= 16) {
       TW_UNROLL for (int i = 0; i < N * kElement / 16; ++i) {
         const u32x4 q = reinterpret_cast<const u32x4*>(from)[i];
         const u32 words[4] = {q.x, q.y, q.z, q.w};
         TW_UNROLL for (int j = 0; j < 16 / kElement; ++j) {
-          if constexpr (kElement == 4) v[4 * i + j] = bits_as<float>(words[j]);
-          else if constexpr (kElement == 2) v[8 * i + j] = j % 2 ? high_half<T>(words[j / 2]) : low_half<T>(words[j / 2]);
-          else v[16 * i + j] = fmt::byte_at<T>(words, j);
+          if constexpr (kElement == 4)
+            v[4 * i + j] = bits_as<float>(words[j]);
+          else if constexpr (kElement == 2)
+            v[8 * i + j] = j % 2 ? high_half<T>(words[j / 2]) : low_half<T>(words[j / 2]);
+          else
+            v[16 * i + j] = fmt::byte_at<T>(words, j);
         }
       }
     } else {
@@ -208,8 +219,7 @@ struct Gemv {
     TW_UNROLL for (int m = 0; m < MT; ++m) {
       float x[E];
       read_floats<E>(s.x + m * kXBytes + unit * kUnitBytes, x);
-      TW_UNROLL for (int r = 0; r < R; ++r)
-        TW_UNROLL for (int j = 0; j < E; ++j) acc[m][r] += v[r][j] * x[j];
+      TW_UNROLL for (int r = 0; r < R; ++r) TW_UNROLL for (int j = 0; j < E; ++j) acc[m][r] += v[r][j] * x[j];
     }
   }
   // Signed bytes, two at least.
@@ -217,17 +227,23 @@ struct Gemv {
     TW_UNROLL for (int m = 0; m < MT; ++m) {
       u32 x[ceil_div(E, 4)];
       const u8* from = s.x + m * kXBytes + unit * kUnitBytes;
-      if constexpr (E == 2) x[0] = *reinterpret_cast<const u16*>(from);
-      else load_shared_words<E, E>(x, from);
-      TW_UNROLL for (int r = 0; r < R; ++r)
-        TW_UNROLL for (int i = 0; i < ceil_div(E, 4); ++i) acc[m][r] = dp4a(w[r].raw[i], x[i], acc[m][r]);
+      if constexpr (E == 2)
+        x[0] = *reinterpret_cast<const u16*>(from);
+      else
+        load_shared_words<E, E>(x, from);
+      TW_UNROLL for (int r = 0; r < R; ++r) TW_UNROLL for (int i = 0; i < ceil_div(E, 4); ++i) acc[m][r] =
+          dp4a(w[r].raw[i], x[i], acc[m][r]);
     }
   }
   TW_MEMBER static void multiply(const Staged& s, const Unit (&w)[R], int unit, Accumulators& acc) {
-    if constexpr (kBytes) multiply_bytes(s, w, unit, acc);
-    else if constexpr (kInt) multiply_codes(s, w, unit, acc);
-    else if constexpr (W::kCodes) multiply_grouped(s, w, unit, acc);
-    else multiply_plain(s, w, unit, acc);
+    if constexpr (kBytes)
+      multiply_bytes(s, w, unit, acc);
+    else if constexpr (kInt)
+      multiply_codes(s, w, unit, acc);
+    else if constexpr (W::kCodes)
+      multiply_grouped(s, w, unit, acc);
+    else
+      multiply_plain(s, w, unit, acc);
   }
 
   TW_MEMBER static void run(const Args& args, const Shape& shape) {
@@ -247,7 +263,8 @@ struct Gemv {
     const u8* data[R];
     const u8* scales[R];
     TW_UNROLL for (int r = 0; r < R; ++r) {
-      const i64 n = min2(n0 + r * kRowGroups, shape.n - 1);  // rows beyond the matrix read its last row and store nothing
+      const i64 n =
+          min2(n0 + r * kRowGroups, shape.n - 1);  // rows beyond the matrix read its last row and store nothing
       data[r] = static_cast<const u8*>(args.w.data) + n * data_stride<W>(shape.k);
       scales[r] = W::kScaleBytes ? static_cast<const u8*>(args.w.scales) + n * scale_stride<W>(shape.k) : nullptr;
     }
@@ -265,9 +282,12 @@ struct Gemv {
     Accumulators acc = {};
     for (i64 u0 = u_begin; u0 < u_end; u0 += kUnits) {
       if (u0 != u_begin) sync_block();  // the piece before is no longer read
-      if constexpr (fmt::is_quantized<X>) stage_quantized(s, args, m0, u0 * E, u_end * E, ldx);
-      else if constexpr (kInt) stage_codes(s, args, m0, u0 * E, u_end * E, ldx);
-      else stage_floats(s, args, m0, u0 * E, u_end * E, ldx);
+      if constexpr (fmt::is_quantized<X>)
+        stage_quantized(s, args, m0, u0 * E, u_end * E, ldx);
+      else if constexpr (kInt)
+        stage_codes(s, args, m0, u0 * E, u_end * E, ldx);
+      else
+        stage_floats(s, args, m0, u0 * E, u_end * E, ldx);
       sync_block();
       TW_NO_UNROLL for (int i = 0; i < kUnits; i += DEPTH * kStep) {
         if (u0 + i >= u_end) break;
@@ -286,37 +306,36 @@ struct Gemv {
     const fmt::row_item<X> of_x = x_item<X>(args, m);
     const fmt::row_item<W> of_w = w_item<W>(args, n, shape.k);
     const float scaled = scale * fmt::scale_of(of_x) * fmt::scale_of(of_w);
-    Epi::store(args.y, m * (args.ldy ? args.ldy : shape.n) + n, Epi::apply(args, shape, m, n, centred(sum, of_x, of_w), scaled));
+    Epi::store(args.y, m * (args.ldy ? args.ldy : shape.n) + n,
+               Epi::apply(args, shape, m, n, centred(sum, of_x, of_w), scaled));
   }
-  TW_MEMBER static void reduce(const Args& args, const Shape& shape, const Staged& s, Accumulators& acc, i64 m0, int row_group,
-                               int warp, int lane) {
+  TW_MEMBER static void reduce(const Args& args, const Shape& shape, const Staged& s, Accumulators& acc, i64 m0,
+                               int row_group, int warp, int lane) {
     const float scale = tensor_scale<X, W>(args, shape);
     const i64 n_block = static_cast<i64>(block_x() / SPLIT) * kRowsPerBlock;
-    TW_UNROLL for (int m = 0; m < MT; ++m)
-      TW_UNROLL for (int r = 0; r < R; ++r) acc[m][r] = sum_lanes<LANES>(acc[m][r]);
+    TW_UNROLL for (int m = 0; m < MT; ++m) TW_UNROLL for (int r = 0; r < R; ++r) acc[m][r] =
+        sum_lanes<LANES>(acc[m][r]);
 
     if constexpr (WK == 1 && SPLIT == 1) {
       if (lane % LANES != 0) return;
-      TW_UNROLL for (int m = 0; m < MT; ++m)
-        TW_UNROLL for (int r = 0; r < R; ++r) {
-          const i64 n = n_block + row_group + r * kRowGroups;
-          if (m0 + m < args.m && n < shape.n)
-            store(args, shape, m0 + m, n, acc[m][r], scale);
-        }
+      TW_UNROLL for (int m = 0; m < MT; ++m) TW_UNROLL for (int r = 0; r < R; ++r) {
+        const i64 n = n_block + row_group + r * kRowGroups;
+        if (m0 + m < args.m && n < shape.n) store(args, shape, m0 + m, n, acc[m][r], scale);
+      }
     } else {
       // [warp along k][m][row of the block]
       if (lane % LANES == 0) {
-        TW_UNROLL for (int m = 0; m < MT; ++m)
-          TW_UNROLL for (int r = 0; r < R; ++r)
+        TW_UNROLL for (int m = 0; m < MT; ++m) TW_UNROLL for (int r = 0; r < R; ++r)
             s.partials[((warp % WK) * MT + m) * kRowsPerBlock + row_group + r * kRowGroups] = bits_as<float>(acc[m][r]);
       }
-      if constexpr (SPLIT > 1) sync_cluster();
-      else sync_block();
+      if constexpr (SPLIT > 1)
+        sync_cluster();
+      else
+        sync_block();
       if (SPLIT == 1 || cluster_rank() == 0) {
         for (int t = static_cast<int>(thread_x()); t < MT * kRowsPerBlock; t += kThreads) {
           Sum total = 0;
-          for (int c = 0; c < SPLIT; ++c)
-            TW_UNROLL for (int w = 0; w < WK; ++w) {
+          for (int c = 0; c < SPLIT; ++c) TW_UNROLL for (int w = 0; w < WK; ++w) {
               const float* partial = s.partials + w * MT * kRowsPerBlock + t;
               total += bits_as<Sum>(SPLIT > 1 ? load_cluster(partial, static_cast<u32>(c)) : *partial);
             }

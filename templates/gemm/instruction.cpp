@@ -40,8 +40,8 @@ std::string wgmma_text(tw::WgmmaKind kind, int n) {
     registers += fmt::format("{}%{}", i ? ", " : "", i);
     outputs += fmt::format("{}\"+{}\"(d[{}])", i ? ", " : "", integer ? "r" : "f", i);
   }
-  std::string text = fmt::format("namespace tw {{\ntemplate <> struct Wgmma<WgmmaKind::{}, {}> {{\n  using D = {};\n", s.name, n,
-                                 integer ? "i32" : "float");
+  std::string text = fmt::format("namespace tw {{\ntemplate <> struct Wgmma<WgmmaKind::{}, {}> {{\n  using D = {};\n",
+                                 s.name, n, integer ? "i32" : "float");
   for (int in_registers : {0, 1}) {
     const int a = sums, b = a + (in_registers ? 4 : 1);
     const std::string a_text =
@@ -52,8 +52,8 @@ std::string wgmma_text(tw::WgmmaKind kind, int n) {
         "                 \"wgmma.mma_async.sync.aligned.m64n{}k{}.{} {{{}}}, {}, db, p{}; }}\"\n"
         "                 : {} : {}, \"r\"(b), \"r\"(static_cast<i32>(accumulate)));\n  }}\n",
         in_registers ? "rs" : "ss", sums, in_registers ? "const u32 (&a)[4]" : "u32 a", b + 1, b, tw::kDescriptorHigh,
-        in_registers ? std::string() : fmt::format(" mov.b64 da, {{%{}, {}}};", a, tw::kDescriptorHigh), n, tw::mma_k(kind),
-        s.types, registers, a_text, s.tail[in_registers], outputs,
+        in_registers ? std::string() : fmt::format(" mov.b64 da, {{%{}, {}}};", a, tw::kDescriptorHigh), n,
+        tw::mma_k(kind), s.types, registers, a_text, s.tail[in_registers], outputs,
         in_registers ? "\"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3])" : "\"r\"(a)");
   }
   return text + "};\n}  // namespace tw\n";

@@ -48,9 +48,11 @@ struct Knobs {
 int run_alignment(int bytes) { return bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : 2; }
 
 // Blocks that the matrix units scale themselves.
-constexpr int kScaledRow = 128;                                        // bytes of codes of a row and stage
+constexpr int kScaledRow = 128;  // bytes of codes of a row and stage
 int scaled_columns(const FastPath& f) { return kScaledRow * f.block / f.data_bytes; }
-int scaled_row(const FastPath& f) { return kScaledRow + scaled_columns(f) / f.block * f.scale_bytes; }  // with its scales
+int scaled_row(const FastPath& f) {
+  return kScaledRow + scaled_columns(f) / f.block * f.scale_bytes;
+}  // with its scales
 
 // Mirrors Mma::kSharedBytes; the generated source asserts that they agree.
 int raw_bytes(const FastPath& f, int rows, int bk, int e) {
@@ -74,7 +76,8 @@ int shared_bytes(const Knobs& k, const FastPath& x, const FastPath& w) {
 // Of elements with scales of 128 columns.
 bool block_scaled(const FastPath& f) { return f.element_bytes && f.block > 1; }
 bool block_scaled(const FastPath& x, const FastPath& w) { return block_scaled(x) || block_scaled(w); }
-// A thread's sums that leave registers for a stage's scales, and for where they are: of w one, or two for each eight columns.
+// A thread's sums that leave registers for a stage's scales, and for where they are: of w one, or two for each eight
+// columns.
 int most_sums(const FastPath& x, const FastPath& w) {
   return block_scaled(w) && w.scale_rows == 1 ? 32 : block_scaled(x, w) ? 64 : 128;
 }
@@ -87,8 +90,11 @@ int registers(const Knobs& k, const FastPath& x, const FastPath& w) {
   const int mi = k.bm / k.warps_m / 16, ni = k.bn / k.warps_n / 8;
   if (scaled(x, w)) return mi * ni * 4 + 100;
   const int a = mi * 4 * (w.codes && !x.codes ? std::max(1, w.group / 16) : 1);
-  const int staged = (x.codes || k.async ? 0 : k.bm * k.bk * element_bytes(x)) +
-                     (w.codes ? 0 : widened(x, w) ? k.bn * k.bk : k.async ? 0 : k.bn * k.bk * element_bytes(x));
+  const int staged =
+      (x.codes || k.async ? 0 : k.bm * k.bk * element_bytes(x)) + (w.codes         ? 0
+                                                                   : widened(x, w) ? k.bn * k.bk
+                                                                   : k.async       ? 0
+                                                                                   : k.bn * k.bk * element_bytes(x));
   return mi * ni * 4 + a + staged / 4 / k.threads() + (w.codes ? 84 : 64);
 }
 
@@ -115,8 +121,10 @@ class Mma final : public EnumeratedFamily {
       return fmt::format("x={} is no float of 16 or 8 bits, no byte, and no 8-bit codes in blocks of 32", g->x.name());
     if (is_fp8(x.element) && !arch.mma_f8) return fmt::format("{} has no fp8 mma.sync of its own", arch.name);
     if (bytes && w.codes && (x.block > 1 || (x.element != Element::i8 && (x.element != Element::e4m3 || w.bits > 4))))
-      return fmt::format("w={} is coded and x={} is neither floats of 16 bits nor signed bytes, nor E4M3, which codes of 4 bits at most are too",
-                         g->w.name(), g->x.name());
+      return fmt::format(
+          "w={} is coded and x={} is neither floats of 16 bits nor signed bytes, nor E4M3, which codes of 4 bits at "
+          "most are too",
+          g->w.name(), g->x.name());
     if (std::string why = no_sums_of_group(*g); !why.empty()) return why;
     if ((bytes || widened(x, w)) && g->k % 2 != 0) return fmt::format("k = {}: a multiple of 2 is needed", g->k);
     if (g->x.name() == "bf16" && !arch.mma_bf16) return fmt::format("{} has no bf16 matrix instruction", arch.name);
@@ -149,10 +157,10 @@ class Mma final : public EnumeratedFamily {
       if (s.bm * 8 < std::min<std::int64_t>(g.m, 512)) continue;  // far too small
       const std::int64_t tiles = ((g.m + s.bm - 1) / s.bm) * ((g.n + s.bn - 1) / s.bn);
       for (int bk : native ? std::vector<int>{scaled_columns(x)} : std::vector<int>{32, 64, 128}) {
-        if (block_scaled(x, w) && bk != 128) continue;  // a stage has one scale
+        if (block_scaled(x, w) && bk != 128) continue;                            // a stage has one scale
         const int steps = native ? 4 : x.element_bytes == 1 ? bk / 32 : bk / 16;  // of the matrix instruction
-        if (steps == 1) continue;  // rows of 64 bytes at least
-        if (steps == 2 && (coded || s.bm * s.bn < 128 * 128)) continue;  // small tiles want long ones
+        if (steps == 1) continue;                                                 // rows of 64 bytes at least
+        if (steps == 2 && (coded || s.bm * s.bn < 128 * 128)) continue;           // small tiles want long ones
         // Four warps of 64 x 64 spill with two more fragments of k in flight, and take half a second to compile.
         if (steps == 4 && s.bm * s.bn == 128 * 128 && s.warps_m * s.warps_n == 4) continue;
         if (steps == 8 && !x.codes && s.bm * s.bn > 64 * 128) continue;
@@ -208,9 +216,10 @@ class Mma final : public EnumeratedFamily {
                      static_cast<double>(g.y.total_bytes(g.m, g.n));
     const bool native = scaled(x, w), coded = w.codes && !native;
     const double element = native ? static_cast<double>(scaled_row(x)) / k.bk : element_bytes(x);
-    t.bytes_in_flight = static_cast<double>(k.stages - 1) *
-                        ((coded ? w.unit_bytes(k.bk) : element * k.bk) * k.bn + (x.codes && !native ? 2.0 : element) * k.bk * k.bm) /
-                        k.threads();
+    t.bytes_in_flight =
+        static_cast<double>(k.stages - 1) *
+        ((coded ? w.unit_bytes(k.bk) : element * k.bk) * k.bn + (x.codes && !native ? 2.0 : element) * k.bk * k.bm) /
+        k.threads();
     const double padded_k = std::ceil(static_cast<double>(g.k) / k.bk) * k.bk;
     const double padded = 2.0 * tiles_m * k.bm * tiles_n * k.bn * padded_k;
     t.mma_ops = padded;
@@ -225,8 +234,7 @@ class Mma final : public EnumeratedFamily {
     // Scaling each group's sums takes three operations per output under integers, one under floats; unpacking a weight
     // about two, once per tile of m.
     const double per_group = x.codes ? 3.0 : 1.0;
-    t.alu_ops =
-        coded ? padded / 2 / w.group * per_group + tiles_m * tiles_n * k.bn * padded_k * 2.0 : padded / 2 / 256;
+    t.alu_ops = coded ? padded / 2 / w.group * per_group + tiles_m * tiles_n * k.bn * padded_k * 2.0 : padded / 2 / 256;
     t.alu_in_flight = 4;  // of one fragment
     return t;
   }

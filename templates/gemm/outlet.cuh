@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The shared memory through which a warpgroup kernel's results leave and c comes (wgmma_store.cuh): for the kernel, and for the
-// host, which has to ask for as much. Elements have y_bytes and c_bytes; c_bytes is 0 without c.
+// The shared memory through which a warpgroup kernel's results leave and c comes (wgmma_store.cuh): for the kernel, and
+// for the host, which has to ask for as much. Elements have y_bytes and c_bytes; c_bytes is 0 without c.
 #pragma once
 #include "core/types.cuh"
 
@@ -25,8 +25,8 @@ TW_FN constexpr int turned_outlet_bytes(int y_bytes, int c_bytes) {
   return 16 * kOutletColumns * (c_bytes == 0 ? y : 2 * (own ? y + own : c_bytes));
 }
 
-// A shelf: whole tiles of y that wait in shared memory while warps which multiply nothing store them. It is made of pieces of
-// sixteen rows of y and 64 columns, and has room for tiles of `columns` by `rows` of the matrix instructions.
+// A shelf: whole tiles of y that wait in shared memory while warps which multiply nothing store them. It is made of
+// pieces of sixteen rows of y and 64 columns, and has room for tiles of `columns` by `rows` of the matrix instructions.
 TW_FN constexpr int shelf_bytes(int columns, int rows, bool turned, int y_bytes) {
   return (turned ? (columns + 63) / 64 * 64 : columns) * rows * y_bytes;
 }

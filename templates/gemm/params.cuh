@@ -11,7 +11,7 @@ struct Args {
   void* y;           // [m, n]
   const void* bias;  // [n]
   i64 m;
-  i64 ldx, ldy;      // elements; 0: dense
+  i64 ldx, ldy;             // elements; 0: dense
   const void* c = nullptr;  // [m, n]
   i64 ldc = 0;
   void* workspace = nullptr;
@@ -20,12 +20,12 @@ struct Args {
 struct Shape {
   i64 n, k;
   float alpha;
-  i32 global_divides;  // the tensor-wide scales divide instead of multiplying
-  i32 fast = 0;        // fp8 sums may be the matrix units' alone: of use to the oracle only
-  float beta = 1;      // of c
-  float y_factor = 1;  // 1 / y_scale
+  i32 global_divides;        // the tensor-wide scales divide instead of multiplying
+  i32 fast = 0;              // fp8 sums may be the matrix units' alone: of use to the oracle only
+  float beta = 1;            // of c
+  float y_factor = 1;        // 1 / y_scale
   i32 constant_weights = 0;  // w may be read before the kernels in front of this one are complete
-  i64 workspace = 0;   // bytes
+  i64 workspace = 0;         // bytes
 };
 
 }  // namespace tw::gemm

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One token's activations that arrive as floats: a block of the warpgroup kernel encodes its part of them before it multiplies, into
-// shared memory, as X stores rows, while its weights are on their way. The same codes and scales as a cast to X writes.
+// One token's activations that arrive as floats: a block of the warpgroup kernel encodes its part of them before it
+// multiplies, into shared memory, as X stores rows, while its weights are on their way. The same codes and scales as a
+// cast to X writes.
 #pragma once
 #include "core/quantized.cuh"
 #include "gemm/epilogue.cuh"
@@ -8,12 +9,14 @@
 namespace tw::gemm {
 
 // BYTES: room for the longest part, as X stores it.
-template <class X, class From, int BYTES> struct QuantizedRow {
+template <class X, class From, int BYTES>
+struct QuantizedRow {
   static constexpr int kBytes = BYTES;
   using Quantized = fmt::Quantized<X, From>;
 
   // Elements from k_begin up to k_end, whole blocks, of row m, by `threads` threads in whole warps.
-  template <int THREADS> TW_MEMBER static void fill(u8* to, const Args& args, const Shape& shape, i64 m, i64 k_begin, i64 k_end, int thread) {
+  template <int THREADS>
+  TW_MEMBER static void fill(u8* to, const Args& args, const Shape& shape, i64 m, i64 k_begin, i64 k_end, int thread) {
     constexpr int kFloats = 8, kLanes = X::kBlock / kFloats, kAhead = 4;  // of a lane; to a block; loads in flight
     const i64 ldx = args.ldx ? args.ldx : shape.k;
     const u8* const row = static_cast<const u8*>(args.x.data) + m * data_stride<Quantized>(ldx);
@@ -33,7 +36,8 @@ template <class X, class From, int BYTES> struct QuantizedRow {
         u8* const block = to + at / kLanes * X::kDataBytes;
         u32* const own = reinterpret_cast<u32*>(block + X::kCodesAt + at % kLanes * kFloats);
         TW_UNROLL for (int j = 0; j < kFloats / 4; ++j) own[j] = codes[j];
-        if (at % kLanes == 0) *reinterpret_cast<u32*>(block) = f32_to_f16_bits(scale);  // (the sum beside it is not read)
+        if (at % kLanes == 0)
+          *reinterpret_cast<u32*>(block) = f32_to_f16_bits(scale);  // (the sum beside it is not read)
       }
     }
   }

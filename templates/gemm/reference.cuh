@@ -8,16 +8,16 @@
 //   bound = b + u (|y| + b) + tiny,
 // the first term for fp32 accumulation in any order (k / 4 sequential additions at most; operands are exact in every
 // kernel), 1.2 for the steepest slope of the activations, the second for alpha, bias, the activation and c in fp32, and
-// u = 2^-24, 2^-11, 2^-8, 2^-4, 2^-3 for an f32, f16, bf16, e4m3, e5m2 output, with tiny = its smallest subnormal; for int8
-// u = 0 and tiny = 1/2. Where y has a scale, b is divided by it, with 2^-20 |y| for doing so, and the value is clamped to what
-// y holds: clamping moves no two values apart. int32 is exact: the bound is less than 1, and 2^-24 |y| for the value as a
-// float. Weights in tiles may be rounded
-// when they are unpacked (kRounding of core/tiles.cuh), which adds 1.2 |scale| kRounding sum |x| p; p is |w|, and where w is
-// code * step + w0 (Tile::kOffset) and either part may be rounded, |w| + 2 |w0| >= |code * step| + |w0|. FP8 products are added
-// by Hopper's matrix units with some 14 bits kept of each sum (DeepSeek-V3 technical report, section 3.5.2), cut off and not
-// rounded: 1.2 |scale| s 2^-10 sum |x w| more (5.97e-4 a sum was seen on an H200, k = 2176, all products of one sign), s the sums
-// of 32 products one after another: 4, or k / 32 for accum=fast. The same is allowed to units that scale blocks (sm_120a), s being
-// 4 sums of 32 or 64 products; it has not been measured there.
+// u = 2^-24, 2^-11, 2^-8, 2^-4, 2^-3 for an f32, f16, bf16, e4m3, e5m2 output, with tiny = its smallest subnormal; for
+// int8 u = 0 and tiny = 1/2. Where y has a scale, b is divided by it, with 2^-20 |y| for doing so, and the value is
+// clamped to what y holds: clamping moves no two values apart. int32 is exact: the bound is less than 1, and 2^-24 |y|
+// for the value as a float. Weights in tiles may be rounded when they are unpacked (kRounding of core/tiles.cuh), which
+// adds 1.2 |scale| kRounding sum |x| p; p is |w|, and where w is code * step + w0 (Tile::kOffset) and either part may
+// be rounded, |w| + 2 |w0| >= |code * step| + |w0|. FP8 products are added by Hopper's matrix units with some 14 bits
+// kept of each sum (DeepSeek-V3 technical report, section 3.5.2), cut off and not rounded: 1.2 |scale| s 2^-10 sum |x
+// w| more (5.97e-4 a sum was seen on an H200, k = 2176, all products of one sign), s the sums of 32 products one after
+// another: 4, or k / 32 for accum=fast. The same is allowed to units that scale blocks (sm_120a), s being 4 sums of 32
+// or 64 products; it has not been measured there.
 #pragma once
 #include "core/format.cuh"
 #include "core/quantized.cuh"
@@ -36,22 +36,27 @@ TW_DEVICE double tanh_d(double v) { return __builtin_tanh(v); }
 TW_DEVICE double erf_d(double v) { return __builtin_erf(v); }
 #endif
 
-template <Act act> TW_DEVICE double activate_exactly(double v) {
+template <Act act>
+TW_DEVICE double activate_exactly(double v) {
   if constexpr (act == Act::relu) return v > 0.0 || v != v ? v : 0.0;
   if constexpr (act == Act::gelu) return 0.5 * v * (1.0 + erf_d(v * 0.70710678118654752440));
-  if constexpr (act == Act::gelu_tanh) return 0.5 * v * (1.0 + tanh_d(0.79788456080286535588 * (v + 0.044715 * v * v * v)));
+  if constexpr (act == Act::gelu_tanh)
+    return 0.5 * v * (1.0 + tanh_d(0.79788456080286535588 * (v + 0.044715 * v * v * v)));
   if constexpr (act == Act::silu) return v / (1.0 + exp_d(-v));
   return v;
 }
 
 // One row of a matrix, element by element.
-template <class F> struct Row {
+template <class F>
+struct Row {
   const u8* data;
   const u8* scales;
   fmt::row_item<F> context;
   TW_MEMBER Row(const Operand& m, i64 row, i64 stride_elements) {
     data = static_cast<const u8*>(m.data) + row * data_stride<F>(stride_elements);
-    scales = F::kScaleBytes ? static_cast<const u8*>(m.scales) + row / fmt::scale_rows<F> * scale_stride<F>(stride_elements) : nullptr;
+    scales = F::kScaleBytes
+                 ? static_cast<const u8*>(m.scales) + row / fmt::scale_rows<F> * scale_stride<F>(stride_elements)
+                 : nullptr;
     context = fmt::row_item_at<F>(m.scales, row);
   }
   TW_MEMBER float at(i64 k) const {
@@ -62,7 +67,8 @@ template <class F> struct Row {
 };
 
 // The same from tiles: consecutive elements cost one rebuilt stretch. Without codes: what codes of 0 stand for.
-template <class F, class Element, bool codes = true> struct TiledRow {
+template <class F, class Element, bool codes = true>
+struct TiledRow {
   using Unit = TiledUnit<F, Element>;
   const Operand& tiles;
   i64 row, k, held = -1;
@@ -75,12 +81,14 @@ template <class F, class Element, bool codes = true> struct TiledRow {
     if (at_k / Unit::kColumns != held)
       held = at_k / Unit::kColumns, unit.template read<codes>(tiles.data, tiles.scales, k, row, held);
     const int i = static_cast<int>(at_k % Unit::kColumns), b = i / F::kBlock;
-    return F::decode(unit.data + b * F::kDataBytes, F::kScaleBytes ? unit.scales + b * F::kScaleBytes : nullptr, context, i % F::kBlock);
+    return F::decode(unit.data + b * F::kDataBytes, F::kScaleBytes ? unit.scales + b * F::kScaleBytes : nullptr,
+                     context, i % F::kBlock);
   }
 };
 // How a row of w is read and how far from it a correct kernel's may be, given with each element. `Tiled`: void, or the
 // Element for which w is tiled.
-template <class W, class Tiled> struct WeightRow {
+template <class W, class Tiled>
+struct WeightRow {
   using Tile = typename W::template Tile<Tiled>;
   static constexpr double kRounding = Tile::kRounding;
   TiledRow<W, Tiled> row;
@@ -92,7 +100,8 @@ template <class W, class Tiled> struct WeightRow {
     return kRounding * (v + 2 * (b < 0 ? -b : b));
   }
 };
-template <class W> struct WeightRow<W, void> {
+template <class W>
+struct WeightRow<W, void> {
   static constexpr double kRounding = 0;
   Row<W> row;
   TW_MEMBER WeightRow(const Operand& w, i64 n, i64 k) : row(w, n, k) {}
@@ -104,7 +113,8 @@ template <class W> struct WeightRow<W, void> {
 struct Rounding {
   double relative, absolute, least = 0, most = 0;
 };
-template <class Y> TW_FN constexpr Rounding rounding_of() {
+template <class Y>
+TW_FN constexpr Rounding rounding_of() {
   return same<Y, float>  ? Rounding{5.97e-8, 1.5e-45}
          : same<Y, f16>  ? Rounding{4.89e-4, 6e-8}
          : same<Y, bf16> ? Rounding{3.91e-3, 1e-40}
@@ -115,11 +125,13 @@ template <class Y> TW_FN constexpr Rounding rounding_of() {
 }
 TW_FN constexpr double magnitude_of(double v) { return v < 0 ? -v : v; }
 
-template <class X, class W, class Epi, bool oracle, class Tiled = void> struct Reference {
+template <class X, class W, class Epi, bool oracle, class Tiled = void>
+struct Reference {
   static constexpr int kThreads = 128, kSharedBytes = 0;
   static constexpr int kRows = 4;  // of x per thread: a weight is decoded once for four of them
 
-  TW_MEMBER static void finish(const Args& args, const Shape& shape, i64 m, i64 n, double sum, double magnitude, double rounded) {
+  TW_MEMBER static void finish(const Args& args, const Shape& shape, i64 m, i64 n, double sum, double magnitude,
+                               double rounded) {
     using Y = typename Epi::Out;
     const double scale = tensor_scale<X, W>(args, shape);
     const double bias = Epi::bias_at(args.bias, n);
@@ -136,7 +148,8 @@ template <class X, class W, class Epi, bool oracle, class Tiled = void> struct R
       const double additions = static_cast<double>(shape.k) / 4 + 64;
       const double linear = sum * scale;
       using A = element_of<X>;
-      constexpr bool kFp8 = is_fp8_type<A> && (is_fp8_type<element_of<W>> || same<Tiled, A> || (W::kCodes && W::kBits <= 4));
+      constexpr bool kFp8 =
+          is_fp8_type<A> && (is_fp8_type<element_of<W>> || same<Tiled, A> || (W::kCodes && W::kBits <= 4));
       constexpr bool kScaled = fmt::scaled_mma<X> != ScaledMma::none && fmt::scaled_mma<X> == fmt::scaled_mma<W>;
       const double fp8 = !kFp8 && !kScaled ? 0 : 9.765625e-4 * (shape.fast ? static_cast<double>(shape.k) / 32 : 4.0);
       double before = 1.2 * magnitude_of(scale) * (magnitude * (additions * 5.97e-8 + fp8) + rounded) +
@@ -176,8 +189,8 @@ template <class X, class W, class Epi, bool oracle, class Tiled = void> struct R
         if constexpr (oracle && Weight::kRounding > 0) rounded[i] += (a < 0 ? -a : a) * slack;
       }
     }
-    TW_UNROLL for (int i = 0; i < kRows; ++i)
-      if (m0 + i < args.m) finish(args, shape, m0 + i, n, sum[i], magnitude[i], rounded[i]);
+    TW_UNROLL for (int i = 0; i < kRows; ++i) if (m0 + i < args.m)
+        finish(args, shape, m0 + i, n, sum[i], magnitude[i], rounded[i]);
   }
 };
 

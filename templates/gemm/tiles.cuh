@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How tiles of x and w get from global memory into shared memory, as rows of BK operand elements.
 //
-// A shared row is kRowBytes long in 16-byte chunks, which lie as swizzled() says, so that the stores below touch every bank
-// once too.
+// A shared row is kRowBytes long in 16-byte chunks, which lie as swizzled() says, so that the stores below touch every
+// bank once too.
 //
 // Plain elements go straight into the tile: AsyncTile copies without registers, PlainTile fetches into registers and
 // places them later. Codes take two steps, see CodeTile.
@@ -26,12 +26,19 @@ struct Source {
   i64 data_stride, scale_stride;  // bytes from row to row
   i64 rows, k;                    // extent; zero is read beyond it
 };
-template <class F> TW_DEVICE Source source_of(const Operand& m, i64 rows, i64 k, i64 ld) {
-  return {static_cast<const u8*>(m.data), static_cast<const u8*>(m.scales), data_stride<F>(ld), scale_stride<F>(ld), rows, k};
+template <class F>
+TW_DEVICE Source source_of(const Operand& m, i64 rows, i64 k, i64 ld) {
+  return {static_cast<const u8*>(m.data),
+          static_cast<const u8*>(m.scales),
+          data_stride<F>(ld),
+          scale_stride<F>(ld),
+          rows,
+          k};
 }
 
 // Plain elements whose rows start on 16 bytes.
-template <class T, int ROWS, int BK, int THREADS> struct AsyncTile {
+template <class T, int ROWS, int BK, int THREADS>
+struct AsyncTile {
   static constexpr int kRowBytes = BK * static_cast<int>(sizeof(T)), kChunks = kRowBytes / 16;
   TW_MEMBER void fetch(const Source& s, i64 row0, i64 k0, u8* tile) {
     static_assert(THREADS % kChunks == 0, "a thread's chunks are below each other");
@@ -51,7 +58,8 @@ template <class T, int ROWS, int BK, int THREADS> struct AsyncTile {
 };
 
 // Plain elements through registers, E at a time, where rows are not aligned or the chip copies nothing by itself.
-template <class T, int ROWS, int BK, int E, int THREADS> struct PlainTile {
+template <class T, int ROWS, int BK, int E, int THREADS>
+struct PlainTile {
   using F = fmt::Plain<T, 8 * static_cast<int>(sizeof(T))>;
   static constexpr int kRowBytes = BK * static_cast<int>(sizeof(T));
   static constexpr int kPieces = BK / E, kEach = ceil_div(ROWS * kPieces, THREADS);
@@ -74,17 +82,22 @@ template <class T, int ROWS, int BK, int E, int THREADS> struct PlainTile {
       const int row = t / kPieces, byte = t % kPieces * E * static_cast<int>(sizeof(T));
       u8* to = tile + swizzled<kRowBytes>(row, byte / 16) + byte % 16;
       const u32* raw = unit[i].raw;
-      if constexpr (E * sizeof(T) == 16) *reinterpret_cast<u32x4*>(to) = {raw[0], raw[1], raw[2], raw[3]};
-      else if constexpr (E * sizeof(T) == 8) *reinterpret_cast<u32x2*>(to) = {raw[0], raw[1]};
-      else if constexpr (E * sizeof(T) == 4) *reinterpret_cast<u32*>(to) = raw[0];
-      else *reinterpret_cast<u16*>(to) = static_cast<u16>(raw[0]);
+      if constexpr (E * sizeof(T) == 16)
+        *reinterpret_cast<u32x4*>(to) = {raw[0], raw[1], raw[2], raw[3]};
+      else if constexpr (E * sizeof(T) == 8)
+        *reinterpret_cast<u32x2*>(to) = {raw[0], raw[1]};
+      else if constexpr (E * sizeof(T) == 4)
+        *reinterpret_cast<u32*>(to) = raw[0];
+      else
+        *reinterpret_cast<u16*>(to) = static_cast<u16>(raw[0]);
     }
   }
 };
 
-// Blocks that the matrix unit takes as they are stored, kRowBytes of codes to a row, and behind all rows their scales: a thread reads
-// those of a row in words.
-template <class F, int ROWS, int THREADS> struct ScaledRowsTile {
+// Blocks that the matrix unit takes as they are stored, kRowBytes of codes to a row, and behind all rows their scales:
+// a thread reads those of a row in words.
+template <class F, int ROWS, int THREADS>
+struct ScaledRowsTile {
   static constexpr int kRowBytes = 128, kColumns = kRowBytes * F::kBlock / F::kDataBytes;
   static constexpr int kScaleBytes = kColumns / F::kBlock * F::kScaleBytes, kWords = kScaleBytes / 4;
   static constexpr int kBytes = ROWS * (kRowBytes + kScaleBytes);
@@ -96,8 +109,8 @@ template <class F, int ROWS, int THREADS> struct ScaledRowsTile {
     for (int t = static_cast<int>(thread_x()); t < ROWS * kWords; t += THREADS) {
       const int row = t / kWords, byte = t % kWords * 4;
       const bool inside = row0 + row < s.rows && byte < valid;
-      cp_async<4>(tile + ROWS * kRowBytes + row * kScaleBytes + byte, inside ? s.scales + (row0 + row) * s.scale_stride + first + byte : s.scales,
-                  inside ? 4 : 0);
+      cp_async<4>(tile + ROWS * kRowBytes + row * kScaleBytes + byte,
+                  inside ? s.scales + (row0 + row) * s.scale_stride + first + byte : s.scales, inside ? 4 : 0);
     }
   }
   TW_MEMBER void place(u8*) {}
@@ -108,14 +121,16 @@ template <class F, int ROWS, int THREADS> struct ScaledRowsTile {
 };
 
 // Four signed bytes to four 16-bit floats of the same value, exactly.
-template <class T> TW_DEVICE u32x2 widen(u32 codes) {
+template <class T>
+TW_DEVICE u32x2 widen(u32 codes) {
   if constexpr (same<T, f16>) {
     // A byte b + 128 under the exponent of 1024 is the half 1024 + b + 128.
     const u32 biased = codes ^ 0x80808080u;
     const u32 lo = prmt(biased, 0x64646464u, 0x4140u), hi = prmt(biased, 0x64646464u, 0x4342u);
     return {sub_f16x2(lo, 0x64806480u), sub_f16x2(hi, 0x64806480u)};
   } else {
-    return {pack_bf16x2(fmt::code_at(&codes, 0), fmt::code_at(&codes, 1)), pack_bf16x2(fmt::code_at(&codes, 2), fmt::code_at(&codes, 3))};
+    return {pack_bf16x2(fmt::code_at(&codes, 0), fmt::code_at(&codes, 1)),
+            pack_bf16x2(fmt::code_at(&codes, 2), fmt::code_at(&codes, 3))};
   }
 }
 
@@ -126,12 +141,15 @@ TW_DEVICE u32 e4m3_of(u32 codes) {
 }
 
 // Plain elements of one byte, of From, as 16-bit floats T, exactly: through registers, E at a time.
-template <class T, class From, int ROWS, int BK, int E, int THREADS> struct WidenedTile : PlainTile<From, ROWS, BK, E, THREADS> {
+template <class T, class From, int ROWS, int BK, int E, int THREADS>
+struct WidenedTile : PlainTile<From, ROWS, BK, E, THREADS> {
   using Base = PlainTile<From, ROWS, BK, E, THREADS>;
   static constexpr int kRowBytes = BK * static_cast<int>(sizeof(T));
   TW_MEMBER static u32x2 four(u32 word) {
-    if constexpr (same<From, i8>) return widen<T>(word);
-    else return {widen_fp8x2<T, From>(word, 0), widen_fp8x2<T, From>(word, 1)};
+    if constexpr (same<From, i8>)
+      return widen<T>(word);
+    else
+      return {widen_fp8x2<T, From>(word, 0), widen_fp8x2<T, From>(word, 1)};
   }
   TW_MEMBER void place(u8* tile) {
     TW_UNROLL for (int i = 0; i < Base::kEach; ++i) {
@@ -157,24 +175,30 @@ template <class T, class From, int ROWS, int BK, int E, int THREADS> struct Wide
 };
 
 // Bytes from global to shared memory as they are, in pieces of `bytes`; zero if not `inside`.
-template <int bytes, bool async> TW_DEVICE void copy_piece(u8* to, const u8* from, bool inside) {
+template <int bytes, bool async>
+TW_DEVICE void copy_piece(u8* to, const u8* from, bool inside) {
   if constexpr (async && bytes >= 4) {
     cp_async<bytes>(to, from, inside ? bytes : 0);
   } else {
     u32 words[ceil_div(bytes, 4)] = {};
     if (inside) load_words<bytes, bytes>(words, from);
-    if constexpr (bytes == 16) *reinterpret_cast<u32x4*>(to) = {words[0], words[1], words[2], words[3]};
-    else if constexpr (bytes == 8) *reinterpret_cast<u32x2*>(to) = {words[0], words[1]};
-    else if constexpr (bytes == 4) *reinterpret_cast<u32*>(to) = words[0];
-    else *reinterpret_cast<u16*>(to) = static_cast<u16>(words[0]);
+    if constexpr (bytes == 16)
+      *reinterpret_cast<u32x4*>(to) = {words[0], words[1], words[2], words[3]};
+    else if constexpr (bytes == 8)
+      *reinterpret_cast<u32x2*>(to) = {words[0], words[1]};
+    else if constexpr (bytes == 4)
+      *reinterpret_cast<u32*>(to) = words[0];
+    else
+      *reinterpret_cast<u16*>(to) = static_cast<u16>(words[0]);
   }
 }
 
-// Blocks of codes: copied as stored, neighbouring threads taking neighbouring bytes, and unpacked from shared memory into
-// the swizzled tile a step before it is needed. T is i8, or a float that holds a code exactly; scales stay apart.
+// Blocks of codes: copied as stored, neighbouring threads taking neighbouring bytes, and unpacked from shared memory
+// into the swizzled tile a step before it is needed. T is i8, or a float that holds a code exactly; scales stay apart.
 // Activations (kSums) store scale * sum of codes as their term, weights their offset.
 //   E  elements of a unit that divides k: what the alignment of a row's pieces follows from
-template <class F, class T, int ROWS, int BK, int E, int THREADS, bool ASYNC, bool kSums, bool kTerms> struct CodeTile {
+template <class F, class T, int ROWS, int BK, int E, int THREADS, bool ASYNC, bool kSums, bool kTerms>
+struct CodeTile {
   static constexpr int kRowBytes = BK * static_cast<int>(sizeof(T));
   static constexpr int kGroup = F::kGroup;
   // Wide units unpack at less cost, narrow ones occupy every thread.
@@ -184,7 +208,8 @@ template <class F, class T, int ROWS, int BK, int E, int THREADS, bool ASYNC, bo
   // The copy of one row: its data, padded so that rows read 16 bytes at a time fall into different banks, then scales.
   static constexpr int kBytes = F::template raw_bytes<BK>();
   static constexpr int kAligned = fmt::run_alignment(E * F::kDataBytes / F::kBlock);
-  static constexpr int kPiece = min2(F::kBlock > BK ? 16 : kAligned, fmt::run_alignment(kBytes)), kPieces = kBytes / kPiece;
+  static constexpr int kPiece = min2(F::kBlock > BK ? 16 : kAligned, fmt::run_alignment(kBytes)),
+                       kPieces = kBytes / kPiece;
   static constexpr int kPitch = kPiece == 16 ? (kBytes / 16 | 1) * 16 : kBytes;
   static constexpr int kScaleBytes = F::kScaleBytes ? BK / F::kBlock * F::kScaleBytes : 0;
   static constexpr int kScaleRun = F::kScaleBytes ? min2(E, BK) / F::kBlock * F::kScaleBytes : 2;
@@ -209,7 +234,8 @@ template <class F, class T, int ROWS, int BK, int E, int THREADS, bool ASYNC, bo
       for (int t = static_cast<int>(thread_x()); t < ROWS * kScalePieces; t += THREADS) {
         const int row = t / kScalePieces, byte = t % kScalePieces * kScalePiece;
         const bool inside = row0 + row < s.rows && byte < valid_scales;
-        const u8* from = inside ? s.scales + (row0 + row) * s.scale_stride + k0 / F::kBlock * F::kScaleBytes + byte : s.scales;
+        const u8* from =
+            inside ? s.scales + (row0 + row) * s.scale_stride + k0 / F::kBlock * F::kScaleBytes + byte : s.scales;
         copy_piece<kScalePiece, ASYNC>(raw + ROWS * kPitch + row * kScaleBytes + byte, from, inside);
       }
     }
@@ -217,9 +243,9 @@ template <class F, class T, int ROWS, int BK, int E, int THREADS, bool ASYNC, bo
   TW_MEMBER static void put(const Stage& stage, int row, int element, const u32 (&codes)[kGroup / 4]) {
     if constexpr (sizeof(T) == 1) {
       const auto byte = [](u32 four) { return same<T, i8> ? four : e4m3_of(four); };
-      TW_UNROLL for (int i = 0; i < kGroup / 16; ++i)
-        *reinterpret_cast<u32x4*>(stage.codes + swizzled<kRowBytes>(row, element / 16 + i)) = {
-            byte(codes[4 * i]), byte(codes[4 * i + 1]), byte(codes[4 * i + 2]), byte(codes[4 * i + 3])};
+      TW_UNROLL for (int i = 0; i < kGroup / 16; ++i) *
+          reinterpret_cast<u32x4*>(stage.codes + swizzled<kRowBytes>(row, element / 16 + i)) = {
+          byte(codes[4 * i]), byte(codes[4 * i + 1]), byte(codes[4 * i + 2]), byte(codes[4 * i + 3])};
     } else {
       TW_UNROLL for (int i = 0; i < kGroup / 8; ++i) {
         const u32x2 lo = widen<T>(codes[2 * i]), hi = widen<T>(codes[2 * i + 1]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How rows of w reach the warpgroup kernel: plain ones through the copy engine into swizzled shared memory; coded ones as
-// tiles (core/tiles.cuh), which math threads unpack into the instruction's register operand.
+// How rows of w reach the warpgroup kernel: plain ones through the copy engine into swizzled shared memory; coded ones
+// as tiles (core/tiles.cuh), which math threads unpack into the instruction's register operand.
 //
 // Both have kRegisters, kDeferred, kStageBytes, and for the producer bytes(), load() and prefetch().
 #pragma once
@@ -12,7 +12,8 @@
 namespace tw::gemm {
 
 // Both operands alike: a tile is 64 STRIPS rows of 128 bytes per panel, swizzled.
-template <class X, int STRIPS, int PANELS> struct PlainWeights {
+template <class X, int STRIPS, int PANELS>
+struct PlainWeights {
   static constexpr bool kRegisters = false, kDeferred = false;
   static constexpr float kFactor = 1.0f;
   static constexpr int BN = 64 * STRIPS, kPanelK = 128 / static_cast<int>(sizeof(typename X::Element));
@@ -24,17 +25,19 @@ template <class X, int STRIPS, int PANELS> struct PlainWeights {
   TW_MEMBER static u32 bytes(const Shape&, i64, i64) { return kStageBytes; }
   TW_MEMBER static void prefetch(const Args&, const Shape&, const TensorMap* map, i64 n0, i64 kb) {
     TW_UNROLL for (int i = 0; i < BN / kRows; ++i)
-      tensor_prefetch(map, static_cast<i32>(n0 + i * kRows), static_cast<i32>(kb * PANELS));
+        tensor_prefetch(map, static_cast<i32>(n0 + i * kRows), static_cast<i32>(kb * PANELS));
   }
-  TW_MEMBER static void load(u8* to, const Args&, const Shape&, const TensorMap* map, i64 n0, i64 kb, u64* barrier, u64 policy) {
-    TW_UNROLL for (int i = 0; i < BN / kRows; ++i)
-      tensor_load(to + i * kRows * 128, map, static_cast<i32>(n0 + i * kRows), static_cast<i32>(kb * PANELS), barrier, policy);
+  TW_MEMBER static void load(u8* to, const Args&, const Shape&, const TensorMap* map, i64 n0, i64 kb, u64* barrier,
+                             u64 policy) {
+    TW_UNROLL for (int i = 0; i < BN / kRows; ++i) tensor_load(
+        to + i * kRows * 128, map, static_cast<i32>(n0 + i * kRows), static_cast<i32>(kb * PANELS), barrier, policy);
   }
 };
 
 // Tiles: per strip of 64 rows, the stage's panels of codes lie together, and so do its chunks of scales. TOKENS: how
 // many a kernel multiplies that can leave scales to sums of groups; 0: one that cannot.
-template <class X, class W, int STRIPS, int PANELS, int TOKENS = 0> struct TileWeights {
+template <class X, class W, int STRIPS, int PANELS, int TOKENS = 0>
+struct TileWeights {
   using Element = tile_element<X>;
   using Stored = typename W::template Tile<Element>;
   using Tile = select<(TOKENS > 0), typename ApartOf<Stored, same<Element, Codes> ? 1 : TOKENS>::type, Stored>;
@@ -61,40 +64,48 @@ template <class X, class W, int STRIPS, int PANELS, int TOKENS = 0> struct TileW
     const u8* codes = static_cast<const u8*>(args.w.data) + (n0 / 64 * row_tiles + kb * PANELS) * kTileBytes;
     for (int s = 0; s < strips(shape, n0); ++s) bulk_prefetch(codes + s * row_tiles * kTileBytes, PANELS * kTileBytes);
   }
-  TW_MEMBER static void load(u8* to, const Args& args, const Shape& shape, const TensorMap*, i64 n0, i64 kb, u64* barrier, u64 policy) {
+  TW_MEMBER static void load(u8* to, const Args& args, const Shape& shape, const TensorMap*, i64 n0, i64 kb,
+                             u64* barrier, u64 policy) {
     const int count = strips(shape, n0);
     const i64 row_tiles = shape.k / kPanelK, row_chunks = kChunks ? ceil_div64(shape.k, max2(1, Tile::kScaleK)) : 0;
     const u8* codes = static_cast<const u8*>(args.w.data) + (n0 / 64 * row_tiles + kb * PANELS) * kTileBytes;
     for (int s = 0; s < count; ++s)
       bulk_load(to + s * PANELS * kTileBytes, codes + s * row_tiles * kTileBytes, PANELS * kTileBytes, barrier, policy);
     if constexpr (kChunks > 0) {
-      const u8* scales = static_cast<const u8*>(args.w.scales) + (n0 / 64 * row_chunks + kb * BK / Tile::kScaleK) * kChunkBytes;
+      const u8* scales =
+          static_cast<const u8*>(args.w.scales) + (n0 / 64 * row_chunks + kb * BK / Tile::kScaleK) * kChunkBytes;
       for (int s = 0; s < count; ++s)
-        bulk_load(to + kCodeBytes + s * kChunks * kChunkBytes, scales + s * row_chunks * kChunkBytes, kChunks * kChunkBytes, barrier, policy);
+        bulk_load(to + kCodeBytes + s * kChunks * kChunkBytes, scales + s * row_chunks * kChunkBytes,
+                  kChunks * kChunkBytes, barrier, policy);
     }
   }
 
-  // This thread's words of codes of a strip's panel, and its two rows' scales. Warpgroups that split a stage's k have ITEMS panels of it
-  // each; `panel` is of those of number `k_group`. (Known where the loop over it is unrolled: addresses are a register and a constant.)
+  // This thread's words of codes of a strip's panel, and its two rows' scales. Warpgroups that split a stage's k have
+  // ITEMS panels of it each; `panel` is of those of number `k_group`. (Known where the loop over it is unrolled:
+  // addresses are a register and a constant.)
   template <int ITEMS = PANELS>
-  TW_MEMBER static void read_codes(const u8* stage, int strip, int k_group, int panel, int thread, u32 (&words)[kWords]) {
+  TW_MEMBER static void read_codes(const u8* stage, int strip, int k_group, int panel, int thread,
+                                   u32 (&words)[kWords]) {
     const u8* from = stage + k_group * (ITEMS * kTileBytes) + (strip * PANELS + panel) * kTileBytes;
     TW_UNROLL for (int i = 0; i < kWords / 4; ++i) {
       const u32x4 q = *reinterpret_cast<const u32x4*>(from + i * 2048 + thread * 16);
       words[4 * i] = q.x, words[4 * i + 1] = q.y, words[4 * i + 2] = q.z, words[4 * i + 3] = q.w;
     }
     constexpr int kTail = kWords % 4, kDone = kWords / 4 * 4;
-    TW_UNROLL for (int i = 0; i < kTail; ++i) words[kDone + i] = *reinterpret_cast<const u32*>(from + kDone * 512 + i * 512 + thread * 4);
+    TW_UNROLL for (int i = 0; i < kTail; ++i) words[kDone + i] =
+        *reinterpret_cast<const u32*>(from + kDone * 512 + i * 512 + thread * 4);
   }
   template <int ITEMS = PANELS>
-  TW_MEMBER static typename Tile::Scales read_scales(const u8* stage, int strip, i64 kb, int k_group, int panel, int thread) {
+  TW_MEMBER static typename Tile::Scales read_scales(const u8* stage, int strip, i64 kb, int k_group, int panel,
+                                                     int thread) {
     if constexpr (kChunks == 0) {
       return {};
     } else {
       constexpr u32 kOfChunk = max2(1, Tile::kScaleK / kPanelK);  // panels
       constexpr bool kWhole = ITEMS % kOfChunk == 0;              // chunks of a warpgroup
       const u32 first = static_cast<u32>(k_group) * ITEMS, place = static_cast<u32>(panel) + (kWhole ? 0 : first);
-      const u8* chunks = stage + kCodeBytes + strip * kChunks * kChunkBytes + (kWhole ? first * kPanelK / Tile::kScaleK * kChunkBytes : 0);
+      const u8* chunks = stage + kCodeBytes + strip * kChunks * kChunkBytes +
+                         (kWhole ? first * kPanelK / Tile::kScaleK * kChunkBytes : 0);
       const u32 chunk = Tile::kScaleK > BK ? 0 : place * kPanelK / Tile::kScaleK;
       const u32 part = (static_cast<u32>(kb) * PANELS + place) % kOfChunk;
       return Tile::scales(chunks + chunk * kChunkBytes, thread / 32 * 8 + thread % 32 / 4, static_cast<int>(part));
@@ -103,10 +114,12 @@ template <class X, class W, int STRIPS, int PANELS, int TOKENS = 0> struct TileW
 };
 
 // Both operands as they are: of one element, or of FP8's two, whatever their scales are. (Codes are of none.)
-template <class X, class W> constexpr bool plain_pair =
-    (same<element_of<X>, element_of<W>> && !same<element_of<X>, void>) || (is_fp8_type<element_of<X>> && is_fp8_type<element_of<W>>);
+template <class X, class W>
+constexpr bool plain_pair = (same<element_of<X>, element_of<W>> && !same<element_of<X>, void>) ||
+                            (is_fp8_type<element_of<X>> && is_fp8_type<element_of<W>>);
 
-template <class X, class W, int STRIPS, int PANELS, int TOKENS> struct WeightsOf {
+template <class X, class W, int STRIPS, int PANELS, int TOKENS>
+struct WeightsOf {
   using type = select<plain_pair<X, W>, PlainWeights<X, STRIPS, PANELS>, TileWeights<X, W, STRIPS, PANELS, TOKENS>>;
 };
 

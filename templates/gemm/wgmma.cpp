@@ -25,8 +25,8 @@ using tw::WgmmaKind;
 constexpr int kStripRows = 64, kPanelBytes = 128, kAtom = 1024;
 constexpr int kBlockShared = 1024;  // of shared memory, reserved per block by the hardware
 constexpr int kMaxStages = 8, kShelfStages = 3;
-constexpr int kTogether = 2;    // panels of x's blocks that are a piece
-constexpr int kTaken = 4;       // panels of one token's that are multiplied at a time
+constexpr int kTogether = 2;  // panels of x's blocks that are a piece
+constexpr int kTaken = 4;     // panels of one token's that are multiplied at a time
 
 struct Knobs {
   int bm, strips, groups, kgroups, panels, stages, cluster, split, warps;
@@ -37,8 +37,17 @@ struct Knobs {
   static Knobs of(const Candidate& c) {
     const auto at = [&](const char* name) { return static_cast<int>(c.at(name)); };
     const auto& [last, value] = c.knobs.back();
-    return {at("bm"),     at("strips"),  at("groups"), at("kgroups"),    at("panels"),  at("stages"),
-            at("cluster"), at("split"), at("warps"),  last == "turned", last == "tail" ? static_cast<int>(value) : 0};
+    return {at("bm"),
+            at("strips"),
+            at("groups"),
+            at("kgroups"),
+            at("panels"),
+            at("stages"),
+            at("cluster"),
+            at("split"),
+            at("warps"),
+            last == "turned",
+            last == "tail" ? static_cast<int>(value) : 0};
   }
   Candidate candidate() const {
     Candidate c{"wgmma",
@@ -70,21 +79,21 @@ struct Operands {  // what the kernel needs to know of a problem's formats
   const TileInfo* tiles;  // of w; null: plain
   int y_bytes, c_bytes;   // of elements; 0: no c
   bool fast;
-  bool blocks;            // w has scales of blocks, and x may (gemm/block_scales.cuh)
-  bool codes;             // x is blocks of bytes with scales
-  int row_panel;          // bytes of a row of x and a panel, in shared memory
-  std::int64_t quantized; // columns of x that arrive as floats; 0: none
+  bool blocks;             // w has scales of blocks, and x may (gemm/block_scales.cuh)
+  bool codes;              // x is blocks of bytes with scales
+  int row_panel;           // bytes of a row of x and a panel, in shared memory
+  std::int64_t quantized;  // columns of x that arrive as floats; 0: none
 
   int panel_k() const { return tiles ? tiles->panel_k : kPanelBytes / element; }
   // Scales that the operand cannot hold: a panel's products and the sums are kept apart (Tile::kDeferred).
   // The same for fp8, whose matrix units sum a panel's products only, unless accum=fast.
-  bool deferred() const {
-    return (element == 1 && tiles && tiles->scale_bytes > 0) || (is_fp8(kind) && !fast);
-  }
+  bool deferred() const { return (element == 1 && tiles && tiles->scale_bytes > 0) || (is_fp8(kind) && !fast); }
 };
 
 // Accumulators of a thread; where they are many, the producer is a warpgroup that hands registers over.
-int accumulators(const Knobs& k, const Operands& o) { return (k.strips + (o.deferred() && !k.warps ? 1 : 0)) * k.columns() / 2; }
+int accumulators(const Knobs& k, const Operands& o) {
+  return (k.strips + (o.deferred() && !k.warps ? 1 : 0)) * k.columns() / 2;
+}
 bool uneven(const Knobs& k, const Operands& o) {
   return k.math_groups() == 3 || (k.math_groups() == 2 && accumulators(k, o) >= (o.tiles ? 80 : 96));
 }
@@ -163,14 +172,20 @@ int shared_bytes(const Knobs& k, const Operands& o, bool shelf) {
                    : k.parts() > 1 ? 2 * slot
                    : k.turned      ? 4 * k.groups * tw::gemm::turned_outlet_bytes(o.y_bytes, o.c_bytes)
                                    : k.groups * tw::gemm::outlet_bytes(k.columns(), o.y_bytes, o.c_bytes);
-  return k.stages * stage_bytes(k, o) + turn + quantized_bytes(k, o) + (k.turned ? 0 : k.math_groups() * k.columns() * o.row_bytes) + 16 * k.stages +
-         (k.tail == tw::gemm::kStreamK || shelf ? 16 * k.groups : k.parts() > 1 || k.tail == tw::gemm::kClusterTail ? 16 : 0) +
+  return k.stages * stage_bytes(k, o) + turn + quantized_bytes(k, o) +
+         (k.turned ? 0 : k.math_groups() * k.columns() * o.row_bytes) + 16 * k.stages +
+         (k.tail == tw::gemm::kStreamK || shelf               ? 16 * k.groups
+          : k.parts() > 1 || k.tail == tw::gemm::kClusterTail ? 16
+                                                              : 0) +
          (k.tail == tw::gemm::kQueue ? 4 * k.stages : 0);
 }
-// Whether whole tiles wait for being stored: where warps are idle, and a ring deep enough remains. (Coded weights with two strips would
-// lose the fourth stage. Warpgroups that keep products apart are not in step, so that one multiplies while the other stores anyway.)
+// Whether whole tiles wait for being stored: where warps are idle, and a ring deep enough remains. (Coded weights with
+// two strips would lose the fourth stage. Warpgroups that keep products apart are not in step, so that one multiplies
+// while the other stores anyway.)
 bool has_shelf(const Knobs& k, const Operands& o) {
-  if (!uneven(k, o) || o.deferred() || k.parts() > 1 || k.tail || o.c_bytes || o.y_bytes > 2 || (o.tiles && k.strips > 1)) return false;
+  if (!uneven(k, o) || o.deferred() || k.parts() > 1 || k.tail || o.c_bytes || o.y_bytes > 2 ||
+      (o.tiles && k.strips > 1))
+    return false;
   Knobs least = k;
   least.stages = kShelfStages;
   static const int limit = arch("sm_90a").shared_per_block;  // as on every chip with these instructions
@@ -178,15 +193,17 @@ bool has_shelf(const Knobs& k, const Operands& o) {
 }
 int shared_bytes(const Knobs& k, const Operands& o) { return shared_bytes(k, o, has_shelf(k, o)); }
 
-// Of blocks with one warpgroup of single warps, three win where tokens are 9 to 16 or numbers of tiles are odd; four never did.
+// Of blocks with one warpgroup of single warps, three win where tokens are 9 to 16 or numbers of tiles are odd; four
+// never did.
 int most_blocks(const Knobs& k) { return k.warps && k.math_groups() == 1 ? 3 : 2; }
 int blocks_per_sm(const Knobs& k, const Operands& o, const Arch& arch) {
   if (uneven(k, o)) return 1;
-  return std::max(1, std::min({arch.shared_per_sm / (shared_bytes(k, o) + kBlockShared), 1024 / threads(k, o), most_blocks(k)}));
+  return std::max(
+      1, std::min({arch.shared_per_sm / (shared_bytes(k, o) + kBlockShared), 1024 / threads(k, o), most_blocks(k)}));
 }
 
-// Tokens per tile where they are few: what the instruction takes, as close above m as possible (a box with rows beyond the
-// matrix costs more than one without); of one token single warps read the only row for all columns.
+// Tokens per tile where they are few: what the instruction takes, as close above m as possible (a box with rows beyond
+// the matrix costs more than one without); of one token single warps read the only row for all columns.
 int few_rows(std::int64_t m, bool one) {
   if (m == 1 && one) return 1;
   int bm = 8;
@@ -194,19 +211,20 @@ int few_rows(std::int64_t m, bool one) {
   return bm;
 }
 
-// Tiles of many tokens. Their number is rarely a multiple of the chip's multiprocessors, and what the last wave leaves idle
-// is most of what can be lost; so bm is what divides m (turned: n, where operands are plain) into about equal tiles, for those
-// counts of tiles that fill the waves best. What a tile costs besides its products counts as that of kTileCost results.
+// Tiles of many tokens. Their number is rarely a multiple of the chip's multiprocessors, and what the last wave leaves
+// idle is most of what can be lost; so bm is what divides m (turned: n, where operands are plain) into about equal
+// tiles, for those counts of tiles that fill the waves best. What a tile costs besides its products counts as that of
+// kTileCost results.
 struct Tile {
   int bm, strips, groups, turned;
   int tail;     // of gemm/tail.cuh
   double cost;  // of all, in results of one multiprocessor
 };
 constexpr double kTileCost = 3000;
-// What sharing tiles among all blocks costs, in rounds, by what kernels of either took: putting down and adding up weigh more where
-// products take half the time.
+// What sharing tiles among all blocks costs, in rounds, by what kernels of either took: putting down and adding up
+// weigh more where products take half the time.
 double parts_cost(const Operands& o) { return o.element == 1 ? 0.3 : 0.1; }
-constexpr double kFilled = 0.8;     // of rounds
+constexpr double kFilled = 0.8;  // of rounds
 double fill(std::int64_t tiles, std::int64_t blocks) {
   return static_cast<double>(tiles) / static_cast<double>((tiles + blocks - 1) / blocks * blocks);
 }
@@ -216,7 +234,8 @@ bool has_slots(const Gemm& g, const Knobs& k, std::int64_t left, std::int64_t cl
   return left > 0 && g.workspace >= tw::gemm::kTailWordBytes + (left + std::min(clusters, 2 * left)) * slot;
 }
 constexpr std::size_t kWholeOffered = 2;  // of tiles in whole rounds, at least
-constexpr std::size_t kTilesOffered = 8, kApartOffered = 12;  // of products kept apart, whose tiles have more ways to end
+constexpr std::size_t kTilesOffered = 8,
+                      kApartOffered = 12;  // of products kept apart, whose tiles have more ways to end
 
 std::vector<Tile> large_tiles(const Gemm& g, const Operands& o, const Arch& arch) {
   const auto ceil_div = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
@@ -228,12 +247,16 @@ std::vector<Tile> large_tiles(const Gemm& g, const Operands& o, const Arch& arch
       const std::int64_t tiles_m = ceil_div(along, bm), tiles_n = ceil_div(across, k.bn());
       const bool least = bm - step <= kFewTokens || ceil_div(along, bm - step) > tiles_m;  // with which as few tiles do
       if (!least || !wgmma_legal(o.kind, bm) || accumulators(k, o) > most_accumulators(k, o)) continue;
-      const std::int64_t clusters = arch.typical_sms / 2, pairs = tiles_m * ceil_div(tiles_n, 2), left = pairs % clusters;
-      const auto add = [&](int tail, double waves) { all.push_back({bm, strips, groups, turned, tail, waves * (bm * k.bn() + kTileCost)}); };
+      const std::int64_t clusters = arch.typical_sms / 2, pairs = tiles_m * ceil_div(tiles_n, 2),
+                         left = pairs % clusters;
+      const auto add = [&](int tail, double waves) {
+        all.push_back({bm, strips, groups, turned, tail, waves * (bm * k.bn() + kTileCost)});
+      };
       const bool two = groups == 2 && tiles_n > 1 && !turned, half = left > 0 && 2 * left <= clusters;
       const double rounds = static_cast<double>(ceil_div(tiles_m * tiles_n, arch.typical_sms));
       // (Of products kept apart its code is what ptxas orders better, by some 5 %, whether or not a round is shared.)
-      if (two && (half || (o.tiles && o.deferred()))) add(tw::gemm::kClusterTail, half ? static_cast<double>(pairs / clusters) + 0.5 : rounds);
+      if (two && (half || (o.tiles && o.deferred())))
+        add(tw::gemm::kClusterTail, half ? static_cast<double>(pairs / clusters) + 0.5 : rounds);
       if (!two || !half) add(tw::gemm::kNoTail, rounds);
       if (two && has_slots(g, k, left, clusters))
         add(tw::gemm::kStreamK, static_cast<double>(pairs) / static_cast<double>(clusters) + parts_cost(o));
@@ -275,7 +298,8 @@ class WarpgroupFamily final : public EnumeratedFamily {
     if (g->k % o->panel_k() != 0) return fmt::format("k = {}: a multiple of {} is needed", g->k, o->panel_k());
     if (o->quantized && g->k % (kTaken * o->panel_k()) != 0)
       return fmt::format("k = {}: with x_from a multiple of {} is needed", g->k, kTaken * o->panel_k());
-    if (o->codes && g->m > kFewTokens && !o->quantized) return fmt::format("m = {}: of x={} {} tokens at most", g->m, g->x.name(), kFewTokens);
+    if (o->codes && g->m > kFewTokens && !o->quantized)
+      return fmt::format("m = {}: of x={} {} tokens at most", g->m, g->x.name(), kFewTokens);
     if (o->deferred() && o->tiles && g->k / o->panel_k() % 2 != 0)
       return fmt::format("k = {}: a multiple of {} is needed", g->k, 2 * o->panel_k());
     if (std::string why = no_sums(*g); !why.empty()) return why;
@@ -294,7 +318,8 @@ class WarpgroupFamily final : public EnumeratedFamily {
       const std::size_t before = out.size();
       if (o.tiles && panels_of_k % k.panels != 0) return false;  // coded stages are whole
       if (!o.tiles && k.panels > 1 && panels_of_k < k.panels) return false;
-      if (!scales_fit(k, o) || !wgmma_legal(o.kind, k.columns()) || accumulators(k, o) > most_accumulators(k, o)) return false;
+      if (!scales_fit(k, o) || !wgmma_legal(o.kind, k.columns()) || accumulators(k, o) > most_accumulators(k, o))
+        return false;
       if (o.deferred() && o.tiles && !k.warps && (k.strips > 1 || k.panels / k.kgroups % 2 != 0)) return false;
       if (k.split > 1 && panels_of_k / k.panels < 2ll * k.split) return false;
       if (k.columns() % (8 * k.share()) != 0 || (o.tiles == nullptr && k.bn() > 256 && k.panels > 1)) return false;
@@ -310,14 +335,18 @@ class WarpgroupFamily final : public EnumeratedFamily {
           return deep;
         };
         Knobs deep = deepest(k.tail);
-        // With more than two rounds it tells that a multiprocessor's blocks may all have had one tile more than another's. (Warpgroup
-        // instructions, one block to a multiprocessor, won nothing.)
-        if (may_queue && blocks_at_all > 2ll * blocks_per_sm(deep, o, arch) * arch.typical_sms) deep = deepest(tw::gemm::kQueue);
+        // With more than two rounds it tells that a multiprocessor's blocks may all have had one tile more than
+        // another's. (Warpgroup instructions, one block to a multiprocessor, won nothing.)
+        if (may_queue && blocks_at_all > 2ll * blocks_per_sm(deep, o, arch) * arch.typical_sms)
+          deep = deepest(tw::gemm::kQueue);
         if (deep.stages < 2 || deep.stages == last || shared_bytes(deep, o) > limit) continue;
-        if (k.warps && blocks * k.math_groups() * k.strips < 2) continue;  // too few instructions that do not wait for each other
-        if (blocks > 2 && blocks_at_all <= 2ll * arch.typical_sms) continue;  // room for three where two of a launch are enough
+        if (k.warps && blocks * k.math_groups() * k.strips < 2)
+          continue;  // too few instructions that do not wait for each other
+        if (blocks > 2 && blocks_at_all <= 2ll * arch.typical_sms)
+          continue;                                        // room for three where two of a launch are enough
         const int least = k.panels < 8 || k.tail ? 3 : 2;  // two of eight panels hold as much as four of four
-        if (blocks > 1 && (deep.stages < least || blocks * threads(k, o) > 1024 || uneven(k, o) || k.bm > kFewTokens || k.turned))
+        if (blocks > 1 &&
+            (deep.stages < least || blocks * threads(k, o) > 1024 || uneven(k, o) || k.bm > kFewTokens || k.turned))
           continue;
         last = deep.stages;
         out.push_back(deep.candidate());
@@ -328,16 +357,20 @@ class WarpgroupFamily final : public EnumeratedFamily {
       for (int bm : {128, 192, 64})
         for (int strips : {1, 2})
           for (int cluster : {1, 2})
-            if ((strips == 1 || bm <= 128) && (cluster == 1 || g.m > 128)) add({bm, strips, 2, 1, 1, 0, cluster, 1, 0, 1});
+            if ((strips == 1 || bm <= 128) && (cluster == 1 || g.m > 128))
+              add({bm, strips, 2, 1, 1, 0, cluster, 1, 0, 1});
       return out;
     }
     if (g.m > kFewTokens && !o.quantized) {
       for (const Tile& t : large_tiles(g, o, arch))
         for (int cluster : {1, 2}) {
-          if (t.tail ? cluster == 1 : cluster == 2 && (t.turned ? g.m : g.n) <= kStripRows * t.strips * t.groups) continue;
-          const auto with = [&](int panels) { return Knobs{t.bm, t.strips, t.groups, 1, panels, 0, cluster, 1, 0, t.turned, t.tail}; };
-          // Two panels a stage are fewer instructions around each. That tells where codes are unpacked or products kept apart,
-          // but two stages are too few.
+          if (t.tail ? cluster == 1 : cluster == 2 && (t.turned ? g.m : g.n) <= kStripRows * t.strips * t.groups)
+            continue;
+          const auto with = [&](int panels) {
+            return Knobs{t.bm, t.strips, t.groups, 1, panels, 0, cluster, 1, 0, t.turned, t.tail};
+          };
+          // Two panels a stage are fewer instructions around each. That tells where codes are unpacked or products kept
+          // apart, but two stages are too few.
           Knobs three = with(2);
           three.stages = 3;
           const bool two_panels = (o.tiles || o.deferred()) && shared_bytes(three, o) <= arch.shared_per_block;
@@ -350,8 +383,8 @@ class WarpgroupFamily final : public EnumeratedFamily {
         }
       return out;
     }
-    // Codes are multiplied by single warps where those may, and then several panels at a time; with more tokens by warpgroups
-    // side by side, unless their products are kept apart.
+    // Codes are multiplied by single warps where those may, and then several panels at a time; with more tokens by
+    // warpgroups side by side, unless their products are kept apart.
     const int warps = o.codes || (o.tiles && !is_fp8(o.kind) && g.m <= 16);
     const int bm = few_rows(o.quantized ? 1 : g.m, warps && (!o.codes || panels_of_k % kTaken == 0));
     const int least_panels = panels_of_k % 2 != 0 ? 1 : warps && panels_of_k % 4 == 0 ? 4 : 2;
@@ -376,9 +409,10 @@ class WarpgroupFamily final : public EnumeratedFamily {
               add(k);
               const std::int64_t blocks = arch.typical_sms;
               if (cluster > 1 || !has_slots(g, k, tiles % blocks, blocks)) continue;
-              // Sums in parts are those of warpgroups; or few enough for a block to add its own up first, which pays where neither
-              // one part of k nor two fill the rounds.
-              const bool few = bm < 32 && kgroups == 2 && std::max(fill(tiles, blocks), fill(2 * tiles, blocks)) < kFilled;
+              // Sums in parts are those of warpgroups; or few enough for a block to add its own up first, which pays
+              // where neither one part of k nor two fill the rounds.
+              const bool few =
+                  bm < 32 && kgroups == 2 && std::max(fill(tiles, blocks), fill(2 * tiles, blocks)) < kFilled;
               if (!few && (bm < 32 || kgroups > 1)) continue;
               Knobs shared = k;
               shared.tail = tw::gemm::kStreamK;
@@ -396,11 +430,13 @@ class WarpgroupFamily final : public EnumeratedFamily {
     s.includes = includes_for(g, "gemm/wgmma.cuh");
     if (!k.warps) s.prelude = wgmma_text(k.turned ? kind_of(g.x, g.w) : kind_of(g.w, g.x), k.bm);
     if (g.x_from) s.includes.push_back("gemm/quantized_row.cuh");
-    const std::string row = !g.x_from ? "" : fmt::format(", tw::gemm::QuantizedRow<{}, {}, {}>", format_type(g.x), format_type(*g.x_from), quantized_bytes(k, o));
+    const std::string row = !g.x_from ? ""
+                                      : fmt::format(", tw::gemm::QuantizedRow<{}, {}, {}>", format_type(g.x),
+                                                    format_type(*g.x_from), quantized_bytes(k, o));
     s.plan_type = fmt::format("tw::gemm::Warpgroups<{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}{}>",
-                              format_type(k.turned ? g.w : g.x), format_type(k.turned ? g.x : g.w), epilogue_type(g), k.bm,
-                              k.strips, k.groups, k.kgroups, k.panels, k.stages, k.cluster, k.split,
-                              k.warps != 0, o.fast, k.turned != 0, k.tail, has_shelf(k, o), row);
+                              format_type(k.turned ? g.w : g.x), format_type(k.turned ? g.x : g.w), epilogue_type(g),
+                              k.bm, k.strips, k.groups, k.kgroups, k.panels, k.stages, k.cluster, k.split, k.warps != 0,
+                              o.fast, k.turned != 0, k.tail, has_shelf(k, o), row);
     s.space = "tw::gemm";
     s.blocks_per_sm = blocks_per_sm(k, o, arch);
     LaunchPlan& p = s.plan;
@@ -443,13 +479,13 @@ class WarpgroupFamily final : public EnumeratedFamily {
                  tiles_n = std::ceil(static_cast<double>(g.n) / t.tile_cols);
     t.blocks = tiles_m * tiles_n * k.split;
     if (k.tail == tw::gemm::kClusterTail) t.blocks *= 2;  // halves of tiles, if need be
-    if (k.tail == tw::gemm::kStreamK) t.blocks = std::ceil(t.blocks / arch.typical_sms) * arch.typical_sms;  // equal shares
+    if (k.tail == tw::gemm::kStreamK)
+      t.blocks = std::ceil(t.blocks / arch.typical_sms) * arch.typical_sms;  // equal shares
     t.unique_bytes = problem.min_bytes();
     const double w_bytes = static_cast<double>(g.w.total_bytes(g.n, g.k)),
                  x_bytes = static_cast<double>(g.x_stored().total_bytes(g.m, g.k));
     t.global_bytes = tiles_m * w_bytes / (k.turned ? k.share() : 1) +
-                     tiles_n * x_bytes *
-                         (tiles_m * t.tile_rows / static_cast<double>(std::max<std::int64_t>(g.m, 1))) /
+                     tiles_n * x_bytes * (tiles_m * t.tile_rows / static_cast<double>(std::max<std::int64_t>(g.m, 1))) /
                          (k.turned ? 1 : k.share()) +
                      static_cast<double>(g.y.total_bytes(g.m, g.n));
     t.bytes_in_flight = static_cast<double>(k.stages - 1) * stage_bytes(k, o) / threads(k, o);
@@ -467,11 +503,14 @@ class WarpgroupFamily final : public EnumeratedFamily {
       double waits = 1;
       if (k.bm <= kFewTokens) {
         const double along_k = k.kgroups == 4 ? 1.1 : k.kgroups == 1 && !k.warps ? 1.25 : 1.0;
-        const double tail = !k.warps ? 1.0 : k.tail == tw::gemm::kStreamK ? 1.5 : k.tail == tw::gemm::kQueue ? 0.9 : 1.0;
+        const double tail = !k.warps                       ? 1.0
+                            : k.tail == tw::gemm::kStreamK ? 1.5
+                            : k.tail == tw::gemm::kQueue   ? 0.9
+                                                           : 1.0;
         waits = along_k * (k.panels == 2 ? 1.2 : k.panels == 4 ? 1.05 : 1.0) * tail;
       }
-      // Single warps read x themselves, for all their strips at once. Codes by codes: as many instructions for eight tokens as for weights;
-      // of one token half of those.
+      // Single warps read x themselves, for all their strips at once. Codes by codes: as many instructions for eight
+      // tokens as for weights; of one token half of those.
       const double eights = k.columns() / 8.0;  // of tokens
       const double each = o.codes && k.bm == 1 ? (fast_path(g.w).offset ? 1.2 : 1.0)
                           : o.codes ? 0.7 + eights * (fast_path(g.w).offset ? 1.0 : 0.6) + eights * 0.5 / k.strips

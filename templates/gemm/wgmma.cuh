@@ -7,7 +7,8 @@
 // stored. Within a cluster, blocks either share tokens (SPLIT == 1: neighbours along n, each fetches its part of x for
 // all) or split k and add up through distributed shared memory, in a fixed order.
 //
-//   BM        tokens per tile: 8 to 256; or 1, whose row of x is in shared memory once, as it is, and stands for all columns of the matrix
+//   BM        tokens per tile: 8 to 256; or 1, whose row of x is in shared memory once, as it is, and stands for all
+//   columns of the matrix
 //             instruction (boxes with rows beyond the matrix cost more than others)
 //   STRIPS    64-row strips of w per warpgroup
 //   GROUPS    math warpgroups along n; BN = 64 STRIPS GROUPS rows of w per tile
@@ -17,14 +18,18 @@
 //   CLUSTER   blocks per cluster
 //   SPLIT     1 or CLUSTER
 //   FAST      fp8: products of all of k are summed by the matrix units, which keep some 14 bits; else those of a panel
-//   WARPS     matrix instructions of single warps instead: with few tokens it is the instructions around each product that
+//   WARPS     matrix instructions of single warps instead: with few tokens it is the instructions around each product
+//   that
 //             count, and these need fewer (no descriptors, fences and waits)
-//   TURNED    X is w's format and W x's: tokens are the 64-row side, and BM rows of w. Other tiles then fill the last round; and
+//   TURNED    X is w's format and W x's: tokens are the 64-row side, and BM rows of w. Other tiles then fill the last
+//   round; and
 //             with scales of blocks and many tokens a thread has two tokens' to read for a panel instead of BM / 4
-//   TAIL      of gemm/tail.cuh. kClusterTail: each block sends the other the sums of one warpgroup, and completes its own
-//   SHELF     a finished tile is left on a shelf in shared memory, from which the warps beside the producer store it: the next
+//   TAIL      of gemm/tail.cuh. kClusterTail: each block sends the other the sums of one warpgroup, and completes its
+//   own SHELF     a finished tile is left on a shelf in shared memory, from which the warps beside the producer store
+//   it: the next
 //             tile's products need not wait until the memory has taken it
-//   ROW       QuantizedRow: of codes and one token, x arrives as floats and a block encodes it (gemm/quantized_row.cuh); void: it does not
+//   ROW       QuantizedRow: of codes and one token, x arrives as floats and a block encodes it
+//   (gemm/quantized_row.cuh); void: it does not
 #pragma once
 #include "arch/sm90.cuh"
 #include "core/format.cuh"
@@ -38,27 +43,55 @@
 
 namespace tw::gemm {
 
-template <class X> struct KindOf;
-template <> struct KindOf<f16> { static constexpr WgmmaKind value = WgmmaKind::f16; };
-template <> struct KindOf<bf16> { static constexpr WgmmaKind value = WgmmaKind::bf16; };
-template <> struct KindOf<e4m3> { static constexpr WgmmaKind value = WgmmaKind::e4m3; };
-template <> struct KindOf<e5m2> { static constexpr WgmmaKind value = WgmmaKind::e5m2; };
-template <> struct KindOf<i8> { static constexpr WgmmaKind value = WgmmaKind::s8; };
-template <> struct KindOf<Codes> { static constexpr WgmmaKind value = WgmmaKind::s8; };
+template <class X>
+struct KindOf;
+template <>
+struct KindOf<f16> {
+  static constexpr WgmmaKind value = WgmmaKind::f16;
+};
+template <>
+struct KindOf<bf16> {
+  static constexpr WgmmaKind value = WgmmaKind::bf16;
+};
+template <>
+struct KindOf<e4m3> {
+  static constexpr WgmmaKind value = WgmmaKind::e4m3;
+};
+template <>
+struct KindOf<e5m2> {
+  static constexpr WgmmaKind value = WgmmaKind::e5m2;
+};
+template <>
+struct KindOf<i8> {
+  static constexpr WgmmaKind value = WgmmaKind::s8;
+};
+template <>
+struct KindOf<Codes> {
+  static constexpr WgmmaKind value = WgmmaKind::s8;
+};
 // Of columns of Element and strips of W's elements, if these are others: only FP8 may be mixed.
-template <class Element, class W> TW_FN constexpr WgmmaKind wgmma_kind() {
-  if constexpr (same<Element, e4m3> && same<W, e5m2>) return WgmmaKind::e5m2_e4m3;
-  else if constexpr (same<Element, e5m2> && same<W, e4m3>) return WgmmaKind::e4m3_e5m2;
-  else return KindOf<Element>::value;
+template <class Element, class W>
+TW_FN constexpr WgmmaKind wgmma_kind() {
+  if constexpr (same<Element, e4m3> && same<W, e5m2>)
+    return WgmmaKind::e5m2_e4m3;
+  else if constexpr (same<Element, e5m2> && same<W, e4m3>)
+    return WgmmaKind::e4m3_e5m2;
+  else
+    return KindOf<Element>::value;
 }
 
-// Of a row of x in shared memory: a swizzled panel, or two panels of blocks as they are stored, whose rows fall into different banks.
-template <class X> TW_FN constexpr int x_row_bytes() {
-  if constexpr (same<tile_element<X>, Codes>) return X::template raw_bytes<128>();
-  else return 128;
+// Of a row of x in shared memory: a swizzled panel, or two panels of blocks as they are stored, whose rows fall into
+// different banks.
+template <class X>
+TW_FN constexpr int x_row_bytes() {
+  if constexpr (same<tile_element<X>, Codes>)
+    return X::template raw_bytes<128>();
+  else
+    return 128;
 }
 
-template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROUPS, int PANELS, int STAGES, int CLUSTER, int SPLIT, bool WARPS, bool FAST, bool TURNED, int TAIL, bool SHELF = false, class ROW = void>
+template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROUPS, int PANELS, int STAGES, int CLUSTER,
+          int SPLIT, bool WARPS, bool FAST, bool TURNED, int TAIL, bool SHELF = false, class ROW = void>
 struct Warpgroups {
   using Element = tile_element<X>;
   static constexpr bool kCodes = same<Element, Codes>;  // blocks of bytes with scales
@@ -67,37 +100,42 @@ struct Warpgroups {
   static constexpr int kColumns = max2(BM, 8);  // of the matrix instruction
   using Weights = typename WeightsOf<X, W, STRIPS * GROUPS, PANELS, WARPS ? kColumns : 0>::type;
   using Product = select<kKind == WgmmaKind::s8, i32, float>;
-  // A panel's products are kept apart from the sums: scales of groups along k that the operand cannot hold apply to them,
-  // and sums in single precision are better than fp8's.
+  // A panel's products are kept apart from the sums: scales of groups along k that the operand cannot hold apply to
+  // them, and sums in single precision are better than fp8's.
   static constexpr bool kDeferred = Weights::kDeferred || (is_fp8(kKind) && !FAST);
   using Sum = select<kDeferred, float, Product>;
   using Scales = BlockScales<X, W, BM, STRIPS>;
 
-  // Few tokens: what a launch begins with weighs most. Where weights are constant, the next one's blocks come as soon as there is room
-  // for them, and load theirs while this one still runs.
+  // Few tokens: what a launch begins with weighs most. Where weights are constant, the next one's blocks come as soon
+  // as there is room for them, and load theirs while this one still runs.
   static constexpr bool kFew = BM <= 64 && !TURNED;
 
   // Many accumulators need more registers than an even share: then the producer is a warpgroup that hands its own over.
-  // (Its addresses take 72; where less is left for them, the pairs of formats and tiles were looked through for spills.)
+  // (Its addresses take 72; where less is left for them, the pairs of formats and tiles were looked through for
+  // spills.)
   static constexpr bool kThree = GROUPS * KGROUPS == 3;
-  static constexpr bool kUneven = kThree || (GROUPS * KGROUPS == 2 && (STRIPS + (kDeferred && !WARPS ? 1 : 0)) * BM / 2 >= (Weights::kRegisters ? 80 : 96));
+  static constexpr bool kUneven =
+      kThree ||
+      (GROUPS * KGROUPS == 2 && (STRIPS + (kDeferred && !WARPS ? 1 : 0)) * BM / 2 >= (Weights::kRegisters ? 80 : 96));
   static constexpr int kMath = 128 * GROUPS * KGROUPS, kThreads = kMath + (kUneven ? 128 : 32);
   static constexpr bool kShort = TURNED && !SHELF;
-  // Sums of bytes are converted before they are added up: a panel's fragments are complete before the last one's products are. Of FP8
-  // that pays where they are most and Stream-K has them in parts.
+  // Sums of bytes are converted before they are added up: a panel's fragments are complete before the last one's
+  // products are. Of FP8 that pays where they are most and Stream-K has them in parts.
   static constexpr bool kApart = kDeferred && Weights::kRegisters && !kFew;
   static constexpr bool kAhead = kApart && (kKind == WgmmaKind::s8 || (BM > 160 && TAIL == kStreamK));
   static constexpr bool kMost = kShort || (kApart && BM > 144 && (kAhead || TAIL != kStreamK));
   static constexpr int kMathRegisters = kThree ? 144 : kMost ? 232 : kAhead ? 224 : 216;
-  static constexpr int kProducerRegisters = 65536 / kThreads / 8 * 8 * (kThreads / 128) - GROUPS * KGROUPS * kMathRegisters;
+  static constexpr int kProducerRegisters =
+      65536 / kThreads / 8 * 8 * (kThreads / 128) - GROUPS * KGROUPS * kMathRegisters;
   static constexpr int kStripRows = 64, BN = kStripRows * STRIPS * GROUPS;
   static constexpr int kPanelK = Weights::kPanelK;
   static constexpr int BK = kPanelK * PANELS;
   static constexpr int kSums = kColumns / 2;  // of a strip, per thread
-  static constexpr int kBM = BM, kStrips = STRIPS, kGroups = GROUPS, kKGroups = KGROUPS, kPanels = PANELS, kCluster = CLUSTER, kSplit = SPLIT;
+  static constexpr int kBM = BM, kStrips = STRIPS, kGroups = GROUPS, kKGroups = KGROUPS, kPanels = PANELS,
+                       kCluster = CLUSTER, kSplit = SPLIT;
   static constexpr bool kWarps = WARPS, kTurned = TURNED, kShelf = SHELF;
   static constexpr int kTail = TAIL;
-  static constexpr int kTogether = kCodes ? 2 : 1;  // panels whose pieces of a row of x lie side by side: a box's
+  static constexpr int kTogether = kCodes ? 2 : 1;        // panels whose pieces of a row of x lie side by side: a box's
   static constexpr int kShare = SPLIT > 1 ? 1 : CLUSTER;  // blocks that share x
   static constexpr int kBoxRows = BM / kShare, kBoxPanels = kShare > 1 ? 1 : PANELS / kTogether;  // of x
   static constexpr int kParts = SPLIT * KGROUPS;  // of k, whose sums meet at the end
@@ -113,26 +151,39 @@ struct Warpgroups {
   static constexpr int kPanelBytes = BM * kRowBytes / kTogether;
   static constexpr int kXCopied = kQuantizes ? 0 : PANELS * kPanelBytes, kXBytes = (kXCopied + 127) / 128 * 128;
   static constexpr int kStageBytes = kXBytes + Weights::kStageBytes;
-  static_assert(kStageBytes % (kCodes || BM == 1 ? 128 : 1024) == 0, "what the copy engine fills, swizzled or as stored");
+  static_assert(kStageBytes % (kCodes || BM == 1 ? 128 : 1024) == 0,
+                "what the copy engine fills, swizzled or as stored");
   static constexpr int kRingBytes = STAGES * kStageBytes;
   using Y = typename Epi::Out;
   static_assert(!TURNED || SPLIT * KGROUPS == 1, "knobs");
   static_assert(TAIL != kClusterTail || (kShare == 2 && GROUPS == 2), "two blocks of two warpgroups");
   static_assert(TAIL == kNoTail || !TURNED, "knobs");
-  static_assert(TAIL == kNoTail || kParts == 1 || (TAIL != kClusterTail && CLUSTER == 1), "whole sums of each warpgroup, or of a block");
+  static_assert(TAIL == kNoTail || kParts == 1 || (TAIL != kClusterTail && CLUSTER == 1),
+                "whole sums of each warpgroup, or of a block");
   static_assert(TAIL != kQueue || (kFew && CLUSTER == 1), "knobs");
   static constexpr int kSlice = BN / SPLIT;  // rows of w whose sums one block of the cluster completes
   static constexpr int kSlotFloats = kParts * kColumns * kSlice;
-  static_assert(!SHELF || (kUneven && kParts == 1 && TAIL == kNoTail && !Epi::kC && sizeof(Y) <= 2), "whole tiles, and idle warps");
-  static constexpr int kTurnBytes = SHELF ? shelf_bytes(BM, BN, TURNED, sizeof(Y)) : kParts > 1 ? 2 * kSlotFloats * 4 : TURNED ? GROUPS * 4 * TurnedOutlet<Epi>::kBytes : GROUPS * Outlet<Epi, kColumns>::kBytes;
-  static constexpr int kScaleBytes = TURNED ? 0 : GROUPS * KGROUPS * kColumns * fmt::row_bytes<X>;  // a copy for each warpgroup
+  static_assert(!SHELF || (kUneven && kParts == 1 && TAIL == kNoTail && !Epi::kC && sizeof(Y) <= 2),
+                "whole tiles, and idle warps");
+  static constexpr int kTurnBytes = SHELF        ? shelf_bytes(BM, BN, TURNED, sizeof(Y))
+                                    : kParts > 1 ? 2 * kSlotFloats * 4
+                                    : TURNED     ? GROUPS * 4 * TurnedOutlet<Epi>::kBytes
+                                                 : GROUPS* Outlet<Epi, kColumns>::kBytes;
+  static constexpr int kScaleBytes =
+      TURNED ? 0 : GROUPS * KGROUPS * kColumns * fmt::row_bytes<X>;  // a copy for each warpgroup
   static constexpr int kRowAt = kRingBytes + kTurnBytes;
   TW_MEMBER static constexpr int row_of_x_bytes() {
-    if constexpr (kQuantizes) return ROW::kBytes;
-    else return 0;
+    if constexpr (kQuantizes)
+      return ROW::kBytes;
+    else
+      return 0;
   }
   static constexpr int kMainBytes = kRowAt + row_of_x_bytes();
-  static constexpr int kSharedBytes = kMainBytes + kScaleBytes + 16 * STAGES + (TAIL == kStreamK || SHELF ? 16 * GROUPS : kParts > 1 || TAIL == kClusterTail ? 16 : 0) + (TAIL == kQueue ? 4 * STAGES : 0);
+  static constexpr int kSharedBytes = kMainBytes + kScaleBytes + 16 * STAGES +
+                                      (TAIL == kStreamK || SHELF            ? 16 * GROUPS
+                                       : kParts > 1 || TAIL == kClusterTail ? 16
+                                                                            : 0) +
+                                      (TAIL == kQueue ? 4 * STAGES : 0);
 
   struct Ring {
     u8* stages;
@@ -154,8 +205,8 @@ struct Warpgroups {
   using Parts = select<(kParts > 1), StreamKFew<Sum, BM, BN>, StreamK<Sum, STRIPS, kSums, GROUPS, CLUSTER, kRingBytes>>;
 
   // ---- producer: one thread
-  TW_MEMBER static void produce(const Args& args, const Shape& shape, const TensorMap* x_map, const TensorMap* w_map, Ring ring,
-                                Tiles tiles, int begun) {
+  TW_MEMBER static void produce(const Args& args, const Shape& shape, const TensorMap* x_map, const TensorMap* w_map,
+                                Ring ring, Tiles tiles, int begun) {
     if (kFew && shape.constant_weights) launch_dependent_grids();
     const u32 rank = kShare > 1 ? cluster_rank() : 0;
     const u64 w_policy = weight_policy(tiles);
@@ -178,15 +229,17 @@ struct Warpgroups {
         if constexpr (kQuantizes) {
           // x does not come this way.
         } else if constexpr (kShare > 1) {
-          // Each block's rows of each panel, for all. A box is whole panels, so with several there is one copy per panel.
+          // Each block's rows of each panel, for all. A box is whole panels, so with several there is one copy per
+          // panel.
           constexpr int kRows = BM / kShare;
           if (alone) {
             TW_NO_UNROLL for (int i = 0; i < PANELS / kTogether * kShare; ++i)
-              tensor_load(ring.x() + i * kRows * kRowBytes, x_map, static_cast<i32>(m0 + i % kShare * kRows), panel + i / kShare, full, kEvictNormal);
+                tensor_load(ring.x() + i * kRows * kRowBytes, x_map, static_cast<i32>(m0 + i % kShare * kRows),
+                            panel + i / kShare, full, kEvictNormal);
           } else {
-            TW_UNROLL for (int p = 0; p < PANELS / kTogether; ++p)
-              tensor_load_multicast(ring.x() + (p * BM + rank * kRows) * kRowBytes, x_map, static_cast<i32>(m0 + rank * kRows), panel + p,
-                                    full, (1u << kShare) - 1, kEvictNormal);
+            TW_UNROLL for (int p = 0; p < PANELS / kTogether; ++p) tensor_load_multicast(
+                ring.x() + (p * BM + rank * kRows) * kRowBytes, x_map, static_cast<i32>(m0 + rank * kRows), panel + p,
+                full, (1u << kShare) - 1, kEvictNormal);
           }
         } else {
           tensor_load(ring.x(), x_map, static_cast<i32>(m0), panel, full, kEvictNormal);
@@ -195,7 +248,7 @@ struct Warpgroups {
         ring.advance();
       }
     }
-    launch_dependent_grids();  // late: what comes next would compete for the memory
+    launch_dependent_grids();              // late: what comes next would compete for the memory
     if (TAIL == kQueue && !tiles.first) {  // a stage without data, which says that no tile begins with it
       barrier_wait(ring.empty + ring.stage, ring.phase);
       ring.tiles[ring.stage] = tiles.place;
@@ -213,14 +266,14 @@ struct Warpgroups {
   // Weights that no other tile reads leave L2 to the rest.
   TW_MEMBER static u64 weight_policy(const Tiles& tiles) { return tiles.m_tiles == 1 ? kEvictFirst : kEvictNormal; }
 
-  // While the kernel before this one ends, the first tile's first stages of weights come as near as L2, or, where they are constant and
-  // tokens few, into the ring. How many stages of it they fill.
+  // While the kernel before this one ends, the first tile's first stages of weights come as near as L2, or, where they
+  // are constant and tokens few, into the ring. How many stages of it they fill.
   TW_MEMBER static int begin(const Args& args, const Shape& shape, const TensorMap* w_map, Ring ring, Tiles tiles) {
     i64 n0, m0;
     if (TURNED || !tiles.next(n0, m0)) return 0;
     const bool early = kFew && shape.constant_weights;
-    // Where a launch has a tile for each block only, what the kernel before it still loads comes first: two thirds of the ring then, or
-    // with more than eight tokens, that keep it longer, eight panels (docs/measurement-log.md).
+    // Where a launch has a tile for each block only, what the kernel before it still loads comes first: two thirds of
+    // the ring then, or with more than eight tokens, that keep it longer, eight panels (docs/measurement-log.md).
     constexpr int kBegun = WARPS && BM > 8 ? min2(max2(1, 8 / PANELS), STAGES) : (2 * STAGES + 1) / 3;
     const u32 begun = early && tiles.whole <= tiles.clusters ? kBegun : STAGES;
     const u32 end = min2(tiles.k_end, tiles.k_begin + begun);
@@ -240,7 +293,8 @@ struct Warpgroups {
   using Stores = WarpgroupStores<X, W, Epi, Warpgroups>;
   using Products = WarpgroupProducts<X, Warpgroups>;
 
-  // ---- SHELF: a warpgroup's part of it, which is full when its four warps say so, and empty when the storing warps do.
+  // ---- SHELF: a warpgroup's part of it, which is full when its four warps say so, and empty when the storing warps
+  // do.
   static constexpr int kStorers = 3;  // warps
   struct Shelf {
     u8* tiles;
@@ -256,8 +310,7 @@ struct Warpgroups {
     }
   };
   TW_MEMBER static void store(const Args& args, const Shape& shape, Shelf shelf, Tiles tiles, int warp, int lane) {
-    for (i64 n0, m0; tiles.next(n0, m0); shelf.phase ^= 1u)
-      TW_NO_UNROLL for (int group = 0; group < GROUPS; ++group) {
+    for (i64 n0, m0; tiles.next(n0, m0); shelf.phase ^= 1u) TW_NO_UNROLL for (int group = 0; group < GROUPS; ++group) {
         shelf.await_full(group);
         Stores::store_shelf(args, shape, shelf.part(group), group, n0, m0, warp, lane);
         Shelf::tell(shelf.empty + group, lane);
@@ -267,8 +320,10 @@ struct Warpgroups {
   // ---- math
   // The ring's stage `s` may be filled again: every warp tells every block that writes into it.
   TW_MEMBER static void release(const Ring& ring, int stage, int lane) {
-    if constexpr (WARPS) sync_warp();  // other lanes read codes with ordinary loads
-    else lanes_together();
+    if constexpr (WARPS)
+      sync_warp();  // other lanes read codes with ordinary loads
+    else
+      lanes_together();
     if constexpr (kShare > 1) {
       if (lane < kShare) barrier_arrive_remote(ring.empty + stage, static_cast<u32>(lane));
     } else {
@@ -277,7 +332,8 @@ struct Warpgroups {
   }
 
   // put(where) leaves a tile in what a warpgroup has of shared memory besides the ring.
-  template <class Put> TW_MEMBER static void place(Shelf& shelf, int thread, const Put& put) {
+  template <class Put>
+  TW_MEMBER static void place(Shelf& shelf, int thread, const Put& put) {
     const int group = thread / 128;
     if constexpr (SHELF) shelf.await_empty(group);
     put(shelf.part(group));
@@ -287,13 +343,18 @@ struct Warpgroups {
   // ---- the whole
   TW_MEMBER static Scales scales_of(const Args& args, const Shape& shape, i64 n0, i64 m0, int thread) {
     const i64 ldx = args.ldx ? args.ldx : shape.k;
-    return {{args.x.scales, args.m, TURNED ? shape.k : ldx, m0}, {args.w.scales, shape.n, TURNED ? ldx : shape.k, n0},
-            shape.k, 2 * (thread % 4), Stores::row_of(thread, 0, 0)};
+    return {{args.x.scales, args.m, TURNED ? shape.k : ldx, m0},
+            {args.w.scales, shape.n, TURNED ? ldx : shape.k, n0},
+            shape.k,
+            2 * (thread % 4),
+            Stores::row_of(thread, 0, 0)};
   }
 
   TW_MEMBER static Tiles tiles_of(const Args& args, const Shape& shape) {
-    if constexpr (TAIL == kStreamK) return Tiles(args, shape, Parts::slots(shape), Parts::kPartsLimit);
-    else return Tiles(args, shape);
+    if constexpr (TAIL == kStreamK)
+      return Tiles(args, shape, Parts::slots(shape), Parts::kPartsLimit);
+    else
+      return Tiles(args, shape);
   }
 
   // The next tile, for math threads.
@@ -311,7 +372,8 @@ struct Warpgroups {
   }
 
   // x_map: unless kQuantizes; w_map: of plain weights only. TURNED: from here on x is called w, and w x.
-  TW_MEMBER static void run(const Args& args, const Shape& shape, const TensorMap* x_map = nullptr, const TensorMap* w_map = nullptr) {
+  TW_MEMBER static void run(const Args& args, const Shape& shape, const TensorMap* x_map = nullptr,
+                            const TensorMap* w_map = nullptr) {
     if constexpr (TURNED) {
       Shape turned = shape;
       turned.n = args.m;
@@ -351,8 +413,10 @@ struct Warpgroups {
       if (!kQuantizes) prefetch_map(x_map);
       if (!Weights::kRegisters) prefetch_map(w_map);
     }
-    if constexpr (CLUSTER > 1) sync_cluster();
-    else sync_block();
+    if constexpr (CLUSTER > 1)
+      sync_cluster();
+    else
+      sync_block();
     Tiles tiles = tiles_of(args, shape);
     const int begun = thread == kMath ? begin(args, shape, w_map, ring, tiles) : 0;
     wait_prerequisite_grids();
@@ -363,10 +427,13 @@ struct Warpgroups {
       if (SHELF && thread >= kMath + 32) store(args, shape, shelf, tiles, (thread - kMath) / 32 - 1, thread % 32);
     } else {
       if constexpr (kUneven) take_registers<kMathRegisters>();
-      if (Products::kTurns && thread / 128 == GROUPS * KGROUPS - 1) Products::pass_turn(GROUPS - 1, KGROUPS - 1);  // the first turn is the first warpgroup's
+      if (Products::kTurns && thread / 128 == GROUPS * KGROUPS - 1)
+        Products::pass_turn(GROUPS - 1, KGROUPS - 1);  // the first turn is the first warpgroup's
       Parts parts;
-      if constexpr (kParts > 1) parts.workspace = static_cast<u8*>(args.workspace);
-      else parts = {static_cast<u8*>(args.workspace), ring.empty + STAGES};
+      if constexpr (kParts > 1)
+        parts.workspace = static_cast<u8*>(args.workspace);
+      else
+        parts = {static_cast<u8*>(args.workspace), ring.empty + STAGES};
       if constexpr (kQuantizes) ring.row = shared + kRowAt, ring.row_begin = SPLIT > 1 ? tiles.k_begin : 0;
       i64 n0, m0, row = -1;
       while (next(tiles, ring, n0, m0)) {
@@ -374,12 +441,14 @@ struct Warpgroups {
           if (row != m0) {
             const u32 row_end = SPLIT > 1 ? tiles.k_end : static_cast<u32>(ceil_div64(shape.k, BK));
             if (row >= 0) sync_named(8, kMath);  // all have read the last one
-            ROW::template fill<kMath>(shared + kRowAt, args, shape, m0, i64{ring.row_begin} * BK, min2(i64{row_end} * BK, shape.k), thread);
+            ROW::template fill<kMath>(shared + kRowAt, args, shape, m0, i64{ring.row_begin} * BK,
+                                      min2(i64{row_end} * BK, shape.k), thread);
             sync_named(8, kMath);
             row = m0;
           }
         }
-        const bool completes = !tiles.part || (TAIL == kClusterTail && static_cast<u32>(thread) / 128 == cluster_rank());
+        const bool completes =
+            !tiles.part || (TAIL == kClusterTail && static_cast<u32>(thread) / 128 == cluster_rank());
         if (TAIL == kClusterTail && tiles.skip) {
           barrier_wait(ring.full + ring.stage, ring.phase);
           release(ring, ring.stage, thread % 32);
@@ -401,8 +470,8 @@ struct Warpgroups {
           Products::multiply(ring, tiles, scales, sums, thread);
           place(shelf, thread, [&](u8* to) { Stores::store_turned(args, shape, to, sums, n0, m0, thread); });
         } else {
-          // What the epilogue reads takes long to come, so it is asked for before, where registers allow. Warpgroups do not
-          // wait for each other: while one stores, another has the matrix units.
+          // What the epilogue reads takes long to come, so it is asked for before, where registers allow. Warpgroups do
+          // not wait for each other: while one stores, another has the matrix units.
           if (completes) Stores::prepare(args, shape, shelf.part(thread / 128), n0, m0, thread);
           if constexpr (kDeferred) Products::multiply(ring, tiles, scales, sums, thread);
           const typename Stores::Scaling scale = Stores::scaling(args, shape, n0, thread);
@@ -422,16 +491,19 @@ struct Warpgroups {
           }
           fmt::row_item<X>* own = x_scales + thread / 128 * kColumns;
           column_scales.share(args, m0, own, thread);
-          place(shelf, thread, [&](u8* to) { Stores::store_tile(args, shape, to, own, scale, sums, others, n0, m0, thread); });
+          place(shelf, thread,
+                [&](u8* to) { Stores::store_tile(args, shape, to, own, scale, sums, others, n0, m0, thread); });
         }
       }
       if constexpr (TAIL == kStreamK && kParts > 1) {
-        parts.combine(tiles, args.m, reinterpret_cast<u32*>(exchange.slots), thread, kMath,
-                      [&](int at, Sum sum, i64 tile_n, i64 tile_m) { Stores::store_sum(args, shape, at, sum, tile_n, tile_m); });
+        parts.combine(
+            tiles, args.m, reinterpret_cast<u32*>(exchange.slots), thread, kMath,
+            [&](int at, Sum sum, i64 tile_n, i64 tile_m) { Stores::store_sum(args, shape, at, sum, tile_n, tile_m); });
       } else if constexpr (TAIL == kStreamK) {
         fmt::row_item<X>* own = x_scales + thread / 128 * kColumns;
         parts.combine(
-            tiles, shared, thread, [&](i64 tile_m) {
+            tiles, shared, thread,
+            [&](i64 tile_m) {
               const typename Stores::ColumnScales scales(args, tile_m, thread);
               scales.share(args, tile_m, own, thread);
             },

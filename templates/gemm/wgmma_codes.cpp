@@ -41,11 +41,14 @@ int stage_bytes(const Knobs& k, const Gemm& g) {
   const TileInfo& tiles = *tile_info(g.w, g.x);
   const int chunks = std::max(1, kStageK / tiles.scale_k);
   const int w = k.strips * k.groups * (kPanels * 512 * tiles.words + chunks * kStripRows * tiles.scale_bytes);
-  return kPanels * k.bm * 128 + (w + kAtom - 1) / kAtom * kAtom + kStageK / kGroup * k.bm * (fast_path(g.w).offset ? 8 : 4);
+  return kPanels * k.bm * 128 + (w + kAtom - 1) / kAtom * kAtom +
+         kStageK / kGroup * k.bm * (fast_path(g.w).offset ? 8 : 4);
 }
 int shared_bytes(const Knobs& k, const Gemm& g) {
-  const int turn = k.groups * tw::gemm::outlet_bytes(k.bm, fast_path(g.y).element_bytes, g.c ? fast_path(*g.c).element_bytes : 0);
-  return k.stages * stage_bytes(k, g) + kRawStages * k.bm * fast_path(g.x).raw_bytes(kStageK) + turn + 16 * k.stages + 8 * kRawStages;
+  const int turn =
+      k.groups * tw::gemm::outlet_bytes(k.bm, fast_path(g.y).element_bytes, g.c ? fast_path(*g.c).element_bytes : 0);
+  return k.stages * stage_bytes(k, g) + kRawStages * k.bm * fast_path(g.x).raw_bytes(kStageK) + turn + 16 * k.stages +
+         8 * kRawStages;
 }
 
 class WarpgroupCodesFamily final : public EnumeratedFamily {
@@ -62,7 +65,8 @@ class WarpgroupCodesFamily final : public EnumeratedFamily {
     if (!arch.wgmma) return fmt::format("{} has no warpgroup matrix instructions", arch.name);
     if (std::string why = x_comes_as_floats(*g); !why.empty()) return why;
     if (!blocks_of_bytes(g->x))
-      return fmt::format("x={} is no format of signed bytes in blocks of 32, whose rows the copy engine can read", g->x.name());
+      return fmt::format("x={} is no format of signed bytes in blocks of 32, whose rows the copy engine can read",
+                         g->x.name());
     if (g->packing == Packing::none) return fmt::format("w={} is not packed as tiles", g->w.name());
     if (!tile_info(g->w, g->x)) return fmt::format("w={} has no tiles for x={}", g->w.name(), g->x.name());
     if (g->k % kStageK != 0) return fmt::format("k = {}: a multiple of {} is needed", g->k, kStageK);
@@ -112,7 +116,8 @@ class WarpgroupCodesFamily final : public EnumeratedFamily {
     t.tile_rows = k.bm, t.tile_cols = k.bn(), t.threads = k.threads();
     t.shared_bytes = shared_bytes(k, g);
     t.registers = 65536 / k.threads();
-    const double tiles_m = std::ceil(static_cast<double>(g.m) / k.bm), tiles_n = std::ceil(static_cast<double>(g.n) / k.bn());
+    const double tiles_m = std::ceil(static_cast<double>(g.m) / k.bm),
+                 tiles_n = std::ceil(static_cast<double>(g.n) / k.bn());
     t.blocks = tiles_m * tiles_n;
     t.unique_bytes = problem.min_bytes();
     t.global_bytes = tiles_m * static_cast<double>(g.w.total_bytes(g.n, g.k)) +

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hopper's kernel for codes by codes: x in blocks of 32 signed bytes under a scale, w as tiles of integers under scales of
-// their own, faithful to integer arithmetic. Bytes and nibbles are integers that f16 holds, and so are sums of 32 of their
-// products in single precision; hence f16 matrix instructions give exact integers, as floats already, where those of bytes
-// would leave a conversion for every result. What remains of a group is y += (scale of w * scale of x) * sum, and where w has minima
-// y += minimum * (scale of x * sum of its codes). Many tokens: few are wgmma.cuh's.
+// Hopper's kernel for codes by codes: x in blocks of 32 signed bytes under a scale, w as tiles of integers under scales
+// of their own, faithful to integer arithmetic. Bytes and nibbles are integers that f16 holds, and so are sums of 32 of
+// their products in single precision; hence f16 matrix instructions give exact integers, as floats already, where those
+// of bytes would leave a conversion for every result. What remains of a group is y += (scale of w * scale of x) * sum,
+// and where w has minima y += minimum * (scale of x * sum of its codes). Many tokens: few are wgmma.cuh's.
 //
 // As in wgmma.cuh weights are the 64-row side and come from registers. A tensor map knows no f16 in x's blocks, so the
-// producer is a whole warpgroup: the copy engine brings rows of blocks as they are stored, its threads write their codes as
-// swizzled rows of f16, and their scales in the order in which math threads want them.
+// producer is a whole warpgroup: the copy engine brings rows of blocks as they are stored, its threads write their
+// codes as swizzled rows of f16, and their scales in the order in which math threads want them.
 //
 //   BM        tokens per tile
 //   STRIPS    64-row strips of w per math warpgroup
 //   GROUPS    math warpgroups, along n
-//   PIECES    of the tile's tokens: a matrix instruction has BM / PIECES columns, and the results of two are held at a time,
+//   PIECES    of the tile's tokens: a matrix instruction has BM / PIECES columns, and the results of two are held at a
+//   time,
 //             those of one being scaled while the units make the other's
 //   STAGES    of 128 columns of k, in the ring
 #pragma once
@@ -26,11 +27,13 @@
 
 namespace tw::gemm {
 
-template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECES, int STAGES> struct WarpgroupCodes {
+template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECES, int STAGES>
+struct WarpgroupCodes {
   static constexpr int kPanels = 2, kPanelK = 64, BK = kPanels * kPanelK, kGroup = 32, kStageGroups = BK / kGroup;
   using Weights = TileWeights<X, W, STRIPS * GROUPS, kPanels>;
   using Tile = typename Weights::Tile;
-  static_assert(X::kCodes && X::kGroup == kGroup && X::kBlock == kGroup && !X::kOffset && Weights::kDeferred, "formats");
+  static_assert(X::kCodes && X::kGroup == kGroup && X::kBlock == kGroup && !X::kOffset && Weights::kDeferred,
+                "formats");
 
   static constexpr int kMath = 128 * GROUPS, kThreads = kMath + 128;
   // x's elements that a producer's thread widens at a time. Where it is a whole row's, it needs more registers.
@@ -40,14 +43,16 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
 
   // What WarpgroupStores asks for.
   using Sum = float;
-  static constexpr int kBM = BM, kColumns = BM, kStrips = STRIPS, kGroups = GROUPS, kKGroups = 1, kSplit = 1, kParts = 1;
+  static constexpr int kBM = BM, kColumns = BM, kStrips = STRIPS, kGroups = GROUPS, kKGroups = 1, kSplit = 1,
+                       kParts = 1;
   static constexpr int kStripRows = 64, BN = kStripRows * STRIPS * GROUPS, kSums = BM / 2;
   static constexpr bool kDeferred = true, kTail = false, kShelf = false;
   static constexpr int kSlice = BN, kSlotFloats = 0;
   using Sums = Sum[STRIPS][kSums];
   using Stores = WarpgroupStores<X, W, Epi, WarpgroupCodes>;
 
-  // ---- shared memory: the ring of operands, x's scales beside it, blocks of x as stored, what the epilogue turns, barriers
+  // ---- shared memory: the ring of operands, x's scales beside it, blocks of x as stored, what the epilogue turns,
+  // barriers
   static constexpr int kPanelBytes = BM * 128, kXBytes = kPanels * kPanelBytes;
   static constexpr int kStageBytes = kXBytes + Weights::kStageBytes;
   static_assert(kStageBytes % 1024 == 0, "swizzle atoms");
@@ -56,7 +61,8 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
   static constexpr bool kMinima = Tile::kOffset;
   static constexpr int kFactors = kMinima ? 2 : 1;  // of x's groups: scales, and those times sums of codes
   static constexpr int kScalesBytes = kFactors * kStageGroups * BM * 4;
-  static constexpr int kScalesAt = STAGES * kStageBytes, kRawAt = kScalesAt + STAGES * kScalesBytes, kTurnAt = kRawAt + kRawStages * kRawBytes;
+  static constexpr int kScalesAt = STAGES * kStageBytes, kRawAt = kScalesAt + STAGES * kScalesBytes,
+                       kTurnAt = kRawAt + kRawStages * kRawBytes;
   static constexpr int kTurnBytes = GROUPS * Outlet<Epi, BM>::kBytes;
   static constexpr int kBarriersAt = kTurnAt + kTurnBytes;
   static constexpr int kSharedBytes = kBarriersAt + 16 * STAGES + 8 * kRawStages;
@@ -80,8 +86,8 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
     }
     TW_MEMBER float* sums(int group) const { return scales(kStageGroups + group); }
   };
-  // Where a token's scale is among those of a group: a math thread has tokens 8 j + 2 (lane % 4) and the next, and reads
-  // those of two j at once.
+  // Where a token's scale is among those of a group: a math thread has tokens 8 j + 2 (lane % 4) and the next, and
+  // reads those of two j at once.
   TW_MEMBER static int scale_slot(int token) {
     return token / 16 * 16 + token % 8 / 2 * 4 + token / 8 % 2 * 2 + token % 2;
   }
@@ -111,8 +117,8 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
     }
   };
 
-  // Neighbouring threads take neighbouring rows: 144 bytes apart their reads fall into different banks, and their writes
-  // differ in the swizzle.
+  // Neighbouring threads take neighbouring rows: 144 bytes apart their reads fall into different banks, and their
+  // writes differ in the swizzle.
   TW_MEMBER static void widen_rows(const u8* raw, const Ring& ring, int thread) {
     constexpr int kUnits = BM * (BK / kUnit);
     TW_NO_UNROLL for (int i = 0; i < ceil_div(kUnits, 128); ++i) {
@@ -127,7 +133,8 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
         u8* panel = ring.x() + (first + g) / 2 * kPanelBytes;
         TW_UNROLL for (int c = 0; c < 4; ++c) {
           const u32x2 low = widen<f16>(codes[2 * c]), high = widen<f16>(codes[2 * c + 1]);
-          *reinterpret_cast<u32x4*>(panel + swizzled<128>(row, (first + g) % 2 * 4 + c)) = {low.x, low.y, high.x, high.y};
+          *reinterpret_cast<u32x4*>(panel + swizzled<128>(row, (first + g) % 2 * 4 + c)) = {low.x, low.y, high.x,
+                                                                                            high.y};
         }
         ring.scales(first + g)[scale_slot(row)] = scale;
         if constexpr (kMinima) {
@@ -139,8 +146,8 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
     }
   }
 
-  TW_MEMBER static void produce(const Args& args, const Shape& shape, const TensorMap* x_map, Ring ring, u64* raw_full, Tiles tiles,
-                                int thread) {
+  TW_MEMBER static void produce(const Args& args, const Shape& shape, const TensorMap* x_map, Ring ring, u64* raw_full,
+                                Tiles tiles, int thread) {
     u8* const raw = ring.shared + kRawAt;
     // Weights that no other tile reads leave L2 to the rest.
     const u64 w_policy = tiles.m_tiles == 1 ? kEvictFirst : kEvictNormal;
@@ -216,18 +223,20 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
     }
   }
   // Item i of a group is piece i / STRIPS by strip i % STRIPS.
-  TW_MEMBER static void multiply_item(u32 x_base, int stage, int g, int item, Fragments& w, float (&products)[kResults]) {
-    const u32 x = x_base + static_cast<u32>(stage * kStageBytes + g / 2 * kPanelBytes + item / STRIPS * kPieceColumns * 128 + g % 2 * 64) / 16;
+  TW_MEMBER static void multiply_item(u32 x_base, int stage, int g, int item, Fragments& w,
+                                      float (&products)[kResults]) {
+    const u32 x = x_base + static_cast<u32>(stage * kStageBytes + g / 2 * kPanelBytes +
+                                            item / STRIPS * kPieceColumns * 128 + g % 2 * 64) /
+                               16;
     wgmma_fence();
     TW_UNROLL for (int step = 0; step < 2; ++step)
-      Wgmma<WgmmaKind::f16, kPieceColumns>::rs(products, w.a[item % STRIPS][step], x + 2 * step, step > 0);
+        Wgmma<WgmmaKind::f16, kPieceColumns>::rs(products, w.a[item % STRIPS][step], x + 2 * step, step > 0);
     wgmma_commit();
   }
 
   TW_MEMBER static void multiply(Ring& ring, const Tiles& tiles, Sums& sums, int thread) {
     const int lane = thread % 32, group = uniform(thread / 128);
-    TW_UNROLL for (int s = 0; s < STRIPS; ++s)
-      TW_UNROLL for (int i = 0; i < kSums; ++i) sums[s][i] = 0;
+    TW_UNROLL for (int s = 0; s < STRIPS; ++s) TW_UNROLL for (int i = 0; i < kSums; ++i) sums[s][i] = 0;
     if (tiles.k_begin >= tiles.k_end) return;
     const u32 x_base = wgmma_descriptor(ring.shared);
     Fragments w[2];  // of a group and of the next
@@ -236,7 +245,8 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
     barrier_wait(ring.full + ring.stage, ring.phase);
     unpack(ring, tiles.k_begin, 0, group, thread % 128, panel, w[0]);
     for (u32 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
-      // Nothing is in flight from one stage to the next: ptxas serializes what it cannot follow around the loop (C7514).
+      // Nothing is in flight from one stage to the next: ptxas serializes what it cannot follow around the loop
+      // (C7514).
       multiply_item(x_base, ring.stage, 0, 0, w[0], products[0]);
       const bool last = kb + 1 == tiles.k_end;
       Ring next = ring;
@@ -247,19 +257,26 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
           barrier_wait(next.full + next.stage, next.phase);
         }
         // After the last stage's last group: its first again, and not used.
-        unpack(ends ? next : ring, ends && !last ? kb + 1 : kb, (g + 1) % kStageGroups, group, thread % 128, panel, w[(g + 1) % 2]);
+        unpack(ends ? next : ring, ends && !last ? kb + 1 : kb, (g + 1) % kStageGroups, group, thread % 128, panel,
+               w[(g + 1) % 2]);
         float factors[kPieceColumns / 4], sums_of_x[kPieceColumns / 4];
         TW_UNROLL for (int i = 0; i < kItems; ++i) {
           const int n = g * kItems + i, piece = i / STRIPS, s = i % STRIPS;
-          if (i + 1 < kItems) multiply_item(x_base, ring.stage, g, i + 1, w[g % 2], products[(n + 1) % 2]);
-          else if (!ends) multiply_item(x_base, ring.stage, g + 1, 0, w[(g + 1) % 2], products[(n + 1) % 2]);
+          if (i + 1 < kItems)
+            multiply_item(x_base, ring.stage, g, i + 1, w[g % 2], products[(n + 1) % 2]);
+          else if (!ends)
+            multiply_item(x_base, ring.stage, g + 1, 0, w[(g + 1) % 2], products[(n + 1) % 2]);
           if (s == 0) load_factors(factors, ring.scales(g) + piece * kPieceColumns + lane % 4 * 4);
           if (kMinima && s == 0) load_factors(sums_of_x, ring.sums(g) + piece * kPieceColumns + lane % 4 * 4);
-          if (i + 1 < kItems || !ends) wgmma_wait<1>();
-          else wgmma_wait<0>();
+          if (i + 1 < kItems || !ends)
+            wgmma_wait<1>();
+          else
+            wgmma_wait<0>();
           TW_UNROLL for (int j = 0; j < kResults; ++j) {
-            sums[s][piece * kResults + j] += (w[g % 2].scale[s][j % 4 / 2] * factors[j / 4 * 2 + j % 2]) * products[n % 2][j];
-            if constexpr (kMinima) sums[s][piece * kResults + j] += w[g % 2].minimum[s][j % 4 / 2] * sums_of_x[j / 4 * 2 + j % 2];
+            sums[s][piece * kResults + j] +=
+                (w[g % 2].scale[s][j % 4 / 2] * factors[j / 4 * 2 + j % 2]) * products[n % 2][j];
+            if constexpr (kMinima)
+              sums[s][piece * kResults + j] += w[g % 2].minimum[s][j % 4 / 2] * sums_of_x[j / 4 * 2 + j % 2];
           }
         }
       }
@@ -271,7 +288,8 @@ template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECE
   TW_MEMBER static void load_factors(float (&to)[kPieceColumns / 4], const float* from) {
     TW_UNROLL for (int i = 0; i < kPieceColumns / 16; ++i) {
       const u32x4 q = *reinterpret_cast<const u32x4*>(from + 16 * i);
-      to[4 * i] = bits_as<float>(q.x), to[4 * i + 1] = bits_as<float>(q.y), to[4 * i + 2] = bits_as<float>(q.z), to[4 * i + 3] = bits_as<float>(q.w);
+      to[4 * i] = bits_as<float>(q.x), to[4 * i + 1] = bits_as<float>(q.y), to[4 * i + 2] = bits_as<float>(q.z),
+             to[4 * i + 3] = bits_as<float>(q.w);
     }
   }
 

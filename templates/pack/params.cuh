@@ -10,6 +10,8 @@ struct Args {
   MutableOperand tiles;  // the same matrix in tiles
 };
 
-struct Shape { i64 n, k; };
+struct Shape {
+  i64 n, k;
+};
 
 }  // namespace tw::pack

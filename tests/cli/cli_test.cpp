@@ -12,6 +12,7 @@
 #include <string>
 
 #include "support/catch.h"
+#include "support/paths.h"
 
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
@@ -56,10 +57,9 @@ Scratch& scratch() {
 
 Ran tool(const std::string& arguments) {
   const std::string out = scratch() / "stdout", err = scratch() / "stderr";
-  const std::string command = "cd '" TILEWRIGHT_SOURCE_DIR
-                              "' && TILEWRIGHT_DRIVER=/nonexistent/libcuda.so '" TILEWRIGHT_BINARY_DIR
-                              "/bin/tilewright' " +
-                              arguments + " >'" + out + "' 2>'" + err + "' </dev/null";
+  const std::string command = "cd '" + tilewright::paths::source_dir() +
+                              "' && TILEWRIGHT_DRIVER=/nonexistent/libcuda.so '" + tilewright::paths::binary_dir() +
+                              "/bin/tilewright' " + arguments + " >'" + out + "' 2>'" + err + "' </dev/null";
   const int status = std::system(command.c_str());
   Ran ran{WIFEXITED(status) ? WEXITSTATUS(status) : -1, slurp(out), slurp(err)};
   INFO(arguments << " -> " << ran.code << "\n" << ran.err);

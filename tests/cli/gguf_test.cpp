@@ -8,6 +8,7 @@
 
 #include "cli/gguf_builder.h"
 #include "support/catch.h"
+#include "support/paths.h"
 
 using namespace tilewright;
 using namespace tilewright::cli;
@@ -72,7 +73,7 @@ TEST_CASE("gguf: a right file gives infos, bytes and metadata") {
 }
 
 TEST_CASE("gguf: the shipped model opens") {
-  const Gguf file = Gguf::open(TILEWRIGHT_SOURCE_DIR "/examples/models/minilm-l6-v2-tiny.gguf");
+  const Gguf file = Gguf::open(paths::source_dir() + "/examples/models/minilm-l6-v2-tiny.gguf");
   CHECK(file.tensors().size() == 11);
   for (const char* format : {"q4_0", "q8_0", "q4_k"}) {
     const GgufTensor& t = file.tensor(std::string("blk.0.ffn_down.weight.") + format);

@@ -13,8 +13,8 @@
 #include "cast/rows.cuh"
 #include "emulator/emulator.h"
 #include "formats/bf16.cuh"
-#include "formats/e4m3.cuh"
 #include "formats/e2m1_row.cuh"
+#include "formats/e4m3.cuh"
 #include "formats/e4m3_b128.cuh"
 #include "formats/e4m3_g128.cuh"
 #include "formats/e4m3_row.cuh"
@@ -23,11 +23,11 @@
 #include "formats/e5m2_tensor.cuh"
 #include "formats/f16.cuh"
 #include "formats/f32.cuh"
+#include "formats/int32.cuh"
 #include "formats/int4_g128.cuh"
 #include "formats/int4_g32.cuh"
 #include "formats/int4_g64.cuh"
 #include "formats/int4_row.cuh"
-#include "formats/int32.cuh"
 #include "formats/int8.cuh"
 #include "formats/int8_asym_row.cuh"
 #include "formats/int8_row.cuh"
@@ -65,13 +65,16 @@ struct Matrix {
   float global = kGlobal;
   Matrix(i64 r, i64 c) : rows(r), cols(c) {
     data.assign(static_cast<std::size_t>(r * c / F::kBlock * F::kDataBytes), 0xa5);
-    scales.assign(static_cast<std::size_t>(F::kRowScale ? fmt::row_bytes<F> * r : ceil_div64(r, kScaleRows) * (c / F::kBlock) * F::kScaleBytes), 0xa5);
+    scales.assign(static_cast<std::size_t>(F::kRowScale ? fmt::row_bytes<F> * r
+                                                        : ceil_div64(r, kScaleRows) * (c / F::kBlock) * F::kScaleBytes),
+                  0xa5);
   }
   Operand in() const { return {data.data(), scales.data(), &global}; }
   MutableOperand out() { return {data.data(), scales.data(), &global}; }
   fmt::row_item<F> context(i64 row) const {
     fmt::row_item<F> item{F::kGlobal ? global : 1.0f};
-    if constexpr (F::kRowScale) std::memcpy(&item, &scales[static_cast<std::size_t>(row * fmt::row_bytes<F>)], sizeof(item));
+    if constexpr (F::kRowScale)
+      std::memcpy(&item, &scales[static_cast<std::size_t>(row * fmt::row_bytes<F>)], sizeof(item));
     return item;
   }
   float at(i64 i) const {
@@ -95,8 +98,10 @@ Matrix<Y> convert(const Matrix<X>& x, int encoder) {
         const float f = v[static_cast<std::size_t>(r * x.cols + c)];
         most = max2(most, f), below = max2(below, -f);
       }
-      if constexpr (fmt::has_zero_point<Y>) context = Y::row_item(most, below);
-      else context = Y::row_scale(max2(most, below));
+      if constexpr (fmt::has_zero_point<Y>)
+        context = Y::row_item(most, below);
+      else
+        context = Y::row_scale(max2(most, below));
     }
     for (i64 c = 0; c < x.cols; c += Y::kBlock) {
       const i64 at = r * x.cols + c, b = at / Y::kBlock;
@@ -104,7 +109,8 @@ Matrix<Y> convert(const Matrix<X>& x, int encoder) {
                 y.scales.data() + b * Y::kScaleBytes, context, encoder);
       if constexpr (fmt::has_zero_point<Y>) context.sum += static_cast<i8>(y.data[static_cast<std::size_t>(at)]);
     }
-    if constexpr (Y::kRowScale) std::memcpy(&y.scales[static_cast<std::size_t>(r * fmt::row_bytes<Y>)], &context, sizeof(context));
+    if constexpr (Y::kRowScale)
+      std::memcpy(&y.scales[static_cast<std::size_t>(r * fmt::row_bytes<Y>)], &context, sizeof(context));
   }
   return y;
 }

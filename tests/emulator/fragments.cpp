@@ -119,8 +119,8 @@ void multiply(Mma kind, Deposit* lanes) {
 
 void multiply_scaled(ScaledMma kind, int byte, Deposit* lanes) {
   const bool nibbles = kind != ScaledMma::mxf8;
-  const int k = nibbles ? 64 : 32, each = nibbles ? 8 : 4;                          // columns, codes of a register
-  const int block = kind == ScaledMma::nvf4 ? 16 : 32;                              // columns under a scale
+  const int k = nibbles ? 64 : 32, each = nibbles ? 8 : 4;  // columns, codes of a register
+  const int block = kind == ScaledMma::nvf4 ? 16 : 32;      // columns under a scale
   const auto code = [&](u32 word, int i) -> double {
     return nibbles ? e2m1_to_f32((word >> (4 * i)) & 15u) : e4m3_to_f32(static_cast<u8>(word >> (8 * i)));
   };

@@ -98,7 +98,8 @@ void check_mma(const Shape& s, emu::Mma kind, u32 seed) {
     u32 fa[4] = {}, fb[2] = {}, fd[4] = {};
     for (int i = 0; i < words_a * per_word; ++i) {
       const At at = s.a(g, t, i);
-      fa[i / per_word] |= encode(a[static_cast<std::size_t>(at.row * s.k + at.col)], a_e4m3) << (s.bits * (i % per_word));
+      fa[i / per_word] |= encode(a[static_cast<std::size_t>(at.row * s.k + at.col)], a_e4m3)
+                          << (s.bits * (i % per_word));
     }
     for (int i = 0; i < words_b * per_word; ++i) {
       const At at = s.b(g, t, i);
@@ -154,11 +155,16 @@ TEST_CASE("mma with scales of blocks is the product of what they scale", "[emula
       const bool nibbles = kind.k == 64;
       const int bits = nibbles ? 4 : 8, per_word = 32 / bits;
       u32 a[16][64], b[8][64], scale_a[16], scale_b[8];
-      for (auto& row : a) for (u32& v : row) v = nibbles ? random() & 15u : f32_to_e4m3(static_cast<float>(static_cast<int>(random() % 17) - 8));
-      for (auto& row : b) for (u32& v : row) v = nibbles ? random() & 15u : f32_to_e4m3(static_cast<float>(static_cast<int>(random() % 17) - 8));
+      for (auto& row : a)
+        for (u32& v : row)
+          v = nibbles ? random() & 15u : f32_to_e4m3(static_cast<float>(static_cast<int>(random() % 17) - 8));
+      for (auto& row : b)
+        for (u32& v : row)
+          v = nibbles ? random() & 15u : f32_to_e4m3(static_cast<float>(static_cast<int>(random() % 17) - 8));
       const auto scales = [&] {
         u32 word = 0;
-        for (int i = 0; i < 4; ++i) word |= (kind.kind == ScaledMma::nvf4 ? 0x30u + random() % 16 : 125u + random() % 4) << (8 * i);
+        for (int i = 0; i < 4; ++i)
+          word |= (kind.kind == ScaledMma::nvf4 ? 0x30u + random() % 16 : 125u + random() % 4) << (8 * i);
         return word;
       };
       for (u32& s : scale_a) s = scales();
@@ -166,14 +172,16 @@ TEST_CASE("mma with scales of blocks is the product of what they scale", "[emula
       const auto value = [&](u32 code, u32 word, int column) -> double {
         const u32 s = (word >> (8 * (byte + column / kind.block))) & 255u;
         return (nibbles ? e2m1_to_f32(code) : e4m3_to_f32(static_cast<u8>(code))) *
-               (kind.kind == ScaledMma::nvf4 ? e4m3_to_f32(static_cast<u8>(s)) : std::ldexp(1.0, static_cast<int>(s) - 127));
+               (kind.kind == ScaledMma::nvf4 ? e4m3_to_f32(static_cast<u8>(s))
+                                             : std::ldexp(1.0, static_cast<int>(s) - 127));
       };
       float d[16][8];
       emu::run({{1, 1, 1}, 32, 1, 0, 1}, [&] {
         const int lane = static_cast<int>(thread_x()), g = lane / 4, t = lane % 4;
         u32 fa[4] = {}, fb[2] = {}, fd[4] = {};
         for (int r = 0; r < 4; ++r)
-          for (int i = 0; i < per_word; ++i) fa[r] |= a[g + 8 * (r % 2)][kind.k / 2 * (r / 2) + per_word * t + i] << (bits * i);
+          for (int i = 0; i < per_word; ++i)
+            fa[r] |= a[g + 8 * (r % 2)][kind.k / 2 * (r / 2) + per_word * t + i] << (bits * i);
         for (int r = 0; r < 2; ++r)
           for (int i = 0; i < per_word; ++i) fb[r] |= b[g][kind.k / 2 * r + per_word * t + i] << (bits * i);
         // Words of lanes that are not asked must not matter.

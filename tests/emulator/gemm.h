@@ -41,7 +41,8 @@ struct Matrix {
     std::mt19937 random(seed);
     const Pool& pool = blocks();
     for (i64 r = 0; r < rows; ++r) {
-      fmt::row_item<F> item = F::kRowScale ? row_item(1.0f + 0.25f * static_cast<float>(r % 7)) : fmt::row_item<F>{1.0f};
+      fmt::row_item<F> item =
+          F::kRowScale ? row_item(1.0f + 0.25f * static_cast<float>(r % 7)) : fmt::row_item<F>{1.0f};
       if constexpr (fmt::has_zero_point<F>) item.zero = static_cast<i32>(r * 37 % 256) - 128;
       for (i64 b = 0; b < cols / F::kBlock; ++b) {
         const std::size_t pick = random() % kPool;
@@ -52,9 +53,8 @@ struct Matrix {
           std::memcpy(scale, &pool.scales[pick * F::kScaleBytes], F::kScaleBytes);
         for (int i = 0; i < F::kBlock; ++i)
           exact[static_cast<std::size_t>(r * cols + b * F::kBlock + i)] =
-              kScaleRows > 1 || F::kRowScale
-                  ? F::decode(&pool.data[pick * F::kDataBytes], scale, item, i)
-                  : pool.exact[pick * F::kBlock + static_cast<std::size_t>(i)];
+              kScaleRows > 1 || F::kRowScale ? F::decode(&pool.data[pick * F::kDataBytes], scale, item, i)
+                                             : pool.exact[pick * F::kBlock + static_cast<std::size_t>(i)];
         if constexpr (fmt::has_zero_point<F>) item.sum += static_cast<i8>(pool.data[pick]);
       }
       if constexpr (F::kRowScale) std::memcpy(&scales[static_cast<std::size_t>(r * scale_row)], &item, sizeof(item));
@@ -157,16 +157,17 @@ Store store_of() {
   if (same<Y, i8>) return {0, 0.5, -128, 127};
   return {0, 0};
 }
-// The bound of gemm/reference.cuh, from sum x w, sum |x w|, the product of all scales, the bias, beta c, 1 / y_scale and how
-// far sums may be off besides.
+// The bound of gemm/reference.cuh, from sum x w, sum |x w|, the product of all scales, the bias, beta c, 1 / y_scale
+// and how far sums may be off besides.
 template <class Epi>
 Expected expect(double sum, double magnitude, double scale, double bias, i64 k, double added = 0, double factor = 1,
                 double rounded = 0) {
   if (Epi::kExact) return {sum + bias, 0};
   const Store store = store_of<typename Epi::Out>();
   const double linear = sum * scale, value = linear + bias, y = (activate(Epi::kAct, value) + added) * factor;
-  double before = 1.2 * std::fabs(scale) * (magnitude * (static_cast<double>(k) / 4 + 64) * std::ldexp(1, -24) + rounded) +
-                  std::ldexp(1, -20) * (std::fabs(value) + std::fabs(linear) + std::fabs(bias) + std::fabs(added));
+  double before =
+      1.2 * std::fabs(scale) * (magnitude * (static_cast<double>(k) / 4 + 64) * std::ldexp(1, -24) + rounded) +
+      std::ldexp(1, -20) * (std::fabs(value) + std::fabs(linear) + std::fabs(bias) + std::fabs(added));
   if (Epi::kQuantized) before = before * factor + std::ldexp(1, -20) * std::fabs(y);
   const double stored = std::clamp(y, store.least, store.most);
   return {stored, before + store.u * 1.002 * (std::fabs(stored) + before) + store.tiny};
@@ -198,8 +199,10 @@ struct BiasOf<gemm::Epilogue<Y, Bias, act, C>> {
 
 template <class T>
 double value_of(T v) {
-  if constexpr (same<T, i32>) return v;
-  else return to_f32(v);
+  if constexpr (same<T, i32>)
+    return v;
+  else
+    return to_f32(v);
 }
 
 // y, and what else the epilogue reads. c is y itself, every other time that their types are the same.
@@ -244,7 +247,12 @@ struct Output {
     }
   }
   gemm::Args args(Operand x, Operand w) {
-    gemm::Args a{x, w, y.data(), bias_bytes.empty() ? nullptr : bias_bytes.data(), s.m, s.pad_x ? s.k + s.pad_x : 0,
+    gemm::Args a{x,
+                 w,
+                 y.data(),
+                 bias_bytes.empty() ? nullptr : bias_bytes.data(),
+                 s.m,
+                 s.pad_x ? s.k + s.pad_x : 0,
                  s.pad_y ? ldy : 0};
     if (Epi::kC) a.c = in_place ? static_cast<const void*>(y.data()) : c.data(), a.ldc = s.pad_y ? ldc : 0;
     return a;
@@ -263,9 +271,10 @@ struct Output {
           const double product = static_cast<double>(a[k]) * b[k];
           sum += product, magnitude += std::fabs(product);
         }
-        const Expected e = expect<Epi>(sum, magnitude, scale, bias[static_cast<std::size_t>(j)], s.k,
-                                       static_cast<double>(shape.beta) * c_values[static_cast<std::size_t>(i * s.n + j)],
-                                       shape.y_factor, rounded(a, b));
+        const Expected e =
+            expect<Epi>(sum, magnitude, scale, bias[static_cast<std::size_t>(j)], s.k,
+                        static_cast<double>(shape.beta) * c_values[static_cast<std::size_t>(i * s.n + j)],
+                        shape.y_factor, rounded(a, b));
         const double error = std::fabs(value_of(y[static_cast<std::size_t>(i * ldy + j)]) - e.y);
         wrong += !(error <= e.bound);
         if (e.bound > 0) worst = std::max(worst, error / e.bound);
@@ -293,12 +302,14 @@ void check(const Size& s, std::uint64_t seed) {
   launch.seed = seed;
   emu::run(launch, [&] { Plan::run(args, out.shape); });
   const auto apply = [&](double f, double global) { return out.divides ? f / global : f * global; };
-  out.compare(x.exact, w.exact, apply(apply(out.shape.alpha, x.global), w.global), [](const float*, const float*) { return 0.0; });
+  out.compare(x.exact, w.exact, apply(apply(out.shape.alpha, x.global), w.global),
+              [](const float*, const float*) { return 0.0; });
 }
 
 constexpr i64 kRagged[] = {1, 2, 3, 5, 8, 9, 17, 33};
 
-// Every ragged m at a middling k, then the given k at m = 3; n is never a multiple of the tile. Every third m has rows of x `block` elements further apart.
+// Every ragged m at a middling k, then the given k at m = 3; n is never a multiple of the tile. Every third m has rows
+// of x `block` elements further apart.
 template <class Plan, class X, class W, class Epi>
 void check_sizes(i64 tile_n, i64 middle_k, std::initializer_list<i64> ks,
                  i64 block = std::max(X::kBlock, X::kBlock == 1 && X::kDataBytes == 1 ? 16 : 8)) {

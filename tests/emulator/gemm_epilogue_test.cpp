@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operands without scales, residuals (in place every other time), and outputs that are integers or have a scale, through
-// every family; then what becomes of NaN and infinities.
+// Operands without scales, residuals (in place every other time), and outputs that are integers or have a scale,
+// through every family; then what becomes of NaN and infinities.
 #include <limits>
 
 #include "emulator/gemm_gemv_test.h"
@@ -72,7 +72,8 @@ TEST_CASE("mma: epilogues and operands without scales", "[gemm]") {
     check_mma<fmt::e4m3, fmt::e4m3, PlainF32, 16, 64, 128, 1, 4, 3, true, 16, 0, 4>();
     check_mma<fmt::e5m2, fmt::e5m2, Epilogue<f16, NoBias, Act::none>, 32, 64, 64, 1, 4, 2, false, 4, 0, 1>();
     check_mma<fmt::e5m2, fmt::e4m3_row, PlainF32, 32, 64, 64, 1, 4, 2, false, 4, 0, 1>();
-    check_mma<fmt::e4m3_row, fmt::e5m2_tensor, Epilogue<bf16, NoBias, Act::none>, 16, 64, 64, 1, 4, 3, true, 16, 0, 1>();
+    check_mma<fmt::e4m3_row, fmt::e5m2_tensor, Epilogue<bf16, NoBias, Act::none>, 16, 64, 64, 1, 4, 3, true, 16, 0,
+              1>();
   }
 }
 
@@ -104,7 +105,8 @@ TEST_CASE("wgmma: epilogues and operands without scales", "[gemm]") {
     check_warpgroups<fmt::e4m3_g128, fmt::e4m3_b128, ToE5m2, 128, 1, 1, 1, 1, 2, 1, 1, false, false, true>();
     check_warpgroups<fmt::e4m3_g128, fmt::e4m3_b128, InPlaceF16, 128, 2, 1, 1, 1, 2, 1, 1, false, false, true>();
     check_warpgroups<fmt::e4m3_row, fmt::e4m3_b128, InPlaceF32, 64, 1, 2, 1, 1, 2, 1, 1, false, false, true>();
-    check_warpgroups<fmt::e4m3_g128, fmt::e4m3_b128, Epilogue<f16, NoBias, Act::none, float>, 64, 1, 1, 1, 1, 2, 1, 1, false, false, true>();
+    check_warpgroups<fmt::e4m3_g128, fmt::e4m3_b128, Epilogue<f16, NoBias, Act::none, float>, 64, 1, 1, 1, 1, 2, 1, 1,
+                     false, false, true>();
   }
   SECTION("operands") {
     check_warpgroups<fmt::int8, fmt::int8, ToI32, 64, 1, 1, 1, 1, 3, 1, 1>();
@@ -117,7 +119,8 @@ TEST_CASE("wgmma: epilogues and operands without scales", "[gemm]") {
     check_warpgroups<fmt::e5m2, fmt::e5m2, Epilogue<f16, NoBias, Act::none>, 64, 1, 2, 1, 1, 3, 2, 1>();
     check_warpgroups<fmt::e5m2, fmt::e5m2, PlainF32, 16, 1, 1, 2, 2, 2, 1, 1, false, true>();
     check_warpgroups<fmt::e5m2, fmt::e4m3_row, PlainF32, 32, 1, 1, 1, 1, 3, 1, 1>();
-    check_warpgroups<fmt::e4m3_row, fmt::e5m2_tensor, Epilogue<bf16, NoBias, Act::none>, 16, 1, 1, 2, 2, 2, 1, 1, false, true>();
+    check_warpgroups<fmt::e4m3_row, fmt::e5m2_tensor, Epilogue<bf16, NoBias, Act::none>, 16, 1, 1, 2, 2, 2, 1, 1, false,
+                     true>();
     check_warpgroups<fmt::int8, fmt::int4_row, Epilogue<f16, NoBias, Act::none>, 16, 1, 1, 1, 2, 3, 1, 1>();
   }
 }
@@ -126,7 +129,8 @@ TEST_CASE("reference: epilogues and operands without scales", "[gemm]") {
   const auto run = []<class X, class W, class Epi>(X*, W*, Epi*) {
     constexpr i64 kUnit = std::lcm(X::kBlock, W::kBlock);
     for (std::uint64_t seed = 0; const i64 m : kRagged)
-      check<gemm::Reference<X, W, Epi, false>, X, W, Epi>({m, m % 2 ? 130 : 1, kUnit * (7 * m % 5 + 1), 0, m % 2 * 3}, seed++);
+      check<gemm::Reference<X, W, Epi, false>, X, W, Epi>({m, m % 2 ? 130 : 1, kUnit * (7 * m % 5 + 1), 0, m % 2 * 3},
+                                                          seed++);
   };
   const auto pair = [&]<class X, class W>(X* x, W* w) {
     run(x, w, static_cast<ToI8*>(nullptr)), run(x, w, static_cast<ToE4m3*>(nullptr));
@@ -141,7 +145,8 @@ TEST_CASE("reference: epilogues and operands without scales", "[gemm]") {
 
 namespace {
 
-// The oracle's value and bound, on the same operands that `launch` computes y of: rows of x are ordinary, NaN, infinite.
+// The oracle's value and bound, on the same operands that `launch` computes y of: rows of x are ordinary, NaN,
+// infinite.
 template <class Epi, class Launch>
 void check_special(const Launch& launch) {
   using Y = typename Epi::Out;
@@ -171,11 +176,16 @@ void check_special(const Launch& launch) {
   for (i64 i = 0; i < s.m; ++i)
     for (i64 j = 0; j < s.n; ++j) {
       const double got = value_of(out.y[static_cast<std::size_t>(i * s.n + j)]);
-      const double value = oracle[static_cast<std::size_t>(i * s.n + j)], bound = oracle[static_cast<std::size_t>((s.m + i) * s.n + j)];
-      const bool is_nan = i == 1 || (Epi::kC && i == 4 && j == 5), is_inf = i == 2 || i == 3 || (Epi::kC && i == 4 && j == 6);
-      if (is_nan) wrong += same<Y, i8> ? !(got == 0 && value == 0) : !(std::isnan(got) && std::isnan(value));
-      else if (is_inf) wrong += !(got == (i == 3 ? store.most : store.least)) + !(value == got);  // alpha is negative
-      else wrong += !(std::fabs(got - value) <= bound) || !std::isfinite(bound);
+      const double value = oracle[static_cast<std::size_t>(i * s.n + j)],
+                   bound = oracle[static_cast<std::size_t>((s.m + i) * s.n + j)];
+      const bool is_nan = i == 1 || (Epi::kC && i == 4 && j == 5),
+                 is_inf = i == 2 || i == 3 || (Epi::kC && i == 4 && j == 6);
+      if (is_nan)
+        wrong += same<Y, i8> ? !(got == 0 && value == 0) : !(std::isnan(got) && std::isnan(value));
+      else if (is_inf)
+        wrong += !(got == (i == 3 ? store.most : store.least)) + !(value == got);  // alpha is negative
+      else
+        wrong += !(std::fabs(got - value) <= bound) || !std::isfinite(bound);
     }
   CHECK(wrong == 0);
 }
@@ -193,7 +203,8 @@ void check_special_everywhere() {
     of(static_cast<gemm::Mma<fmt::f16, fmt::f16, Epi, 16, 64, 64, 1, 4, 3, true, 8, 0, 1>*>(nullptr), args, shape);
   });
   check_special<Epi>([&](const gemm::Args& args, const gemm::Shape& shape, const auto& x, const auto& w) {
-    launch_wgmma<gemm::Warpgroups<fmt::f16, fmt::f16, Epi, 8, 1, 1, 1, 1, 3, 1, 1, false, false, false, gemm::kNoTail>>(args, shape, x, w, 2, 1);
+    launch_wgmma<gemm::Warpgroups<fmt::f16, fmt::f16, Epi, 8, 1, 1, 1, 1, 3, 1, 1, false, false, false, gemm::kNoTail>>(
+        args, shape, x, w, 2, 1);
   });
   check_special<Epi>([&](const gemm::Args& args, const gemm::Shape& shape, const auto&, const auto&) {
     of(static_cast<gemm::Reference<fmt::f16, fmt::f16, Epi, false>*>(nullptr), args, shape);

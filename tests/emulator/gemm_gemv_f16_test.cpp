@@ -26,8 +26,10 @@ TEST_CASE("gemv: x, and w unless it is constant, are read once the kernel before
     Matrix<fmt::q4_0> w(s.n, s.k, s.k, 2);
     Output<fmt::f16, fmt::q4_0, PlainF32> out(s, 0);
     out.shape.constant_weights = constant;
-    if (constant) emu::written_before({&x.data});
-    else emu::written_before({&x.data, &w.data});
+    if (constant)
+      emu::written_before({&x.data});
+    else
+      emu::written_before({&x.data, &w.data});
     const gemm::Args args = out.args(x.operand(), w.operand());
     emu::run(launch_of(static_cast<Plan*>(nullptr), s), [&] { Plan::run(args, out.shape); });
     CHECK(emu::written());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// x that arrives as floats and is quantized by the kernel: against the oracle, and byte by byte against the same kernel on what a
-// cast would have written.
+// x that arrives as floats and is quantized by the kernel: against the oracle, and byte by byte against the same kernel
+// on what a cast would have written.
 #include "emulator/gemm_gemv_test.h"
 #include "formats/bf16.cuh"
 #include "formats/f16.cuh"
@@ -32,7 +32,8 @@ void check_bytes(Size s, i64 pad) {
   using F = fmt::q8_1;
   using X = fmt::Quantized<F, From>;
   const i64 ld = s.k + pad;
-  std::vector<u8> floats(static_cast<std::size_t>(s.m * ld * From::kDataBytes), 0xff), blocks(static_cast<std::size_t>(s.m * s.k / 32 * 36));
+  std::vector<u8> floats(static_cast<std::size_t>(s.m * ld * From::kDataBytes), 0xff),
+      blocks(static_cast<std::size_t>(s.m * s.k / 32 * 36));
   std::mt19937 random(3);
   std::normal_distribution<float> normal;
   for (i64 m = 0; m < s.m; ++m)
@@ -48,8 +49,10 @@ void check_bytes(Size s, i64 pad) {
       F::encode(x, &blocks[static_cast<std::size_t>((m * s.k / 32 + b) * 36)], nullptr, 1.0f, 0);
     }
   const Matrix<W> w(s.n, s.k, s.k, 9);
-  const auto one = product<X, W, gemm::Gemv<X, W, PlainF32, MT, E, LANES, WK, 4, 1, 1, KT, 1>>(w, {floats.data(), nullptr, nullptr}, s, pad ? ld : 0);
-  const auto two = product<F, W, gemm::Gemv<F, W, PlainF32, MT, E, LANES, WK, 4, 1, 1, KT, 1>>(w, {blocks.data(), nullptr, nullptr}, s, 0);
+  const auto one = product<X, W, gemm::Gemv<X, W, PlainF32, MT, E, LANES, WK, 4, 1, 1, KT, 1>>(
+      w, {floats.data(), nullptr, nullptr}, s, pad ? ld : 0);
+  const auto two = product<F, W, gemm::Gemv<F, W, PlainF32, MT, E, LANES, WK, 4, 1, 1, KT, 1>>(
+      w, {blocks.data(), nullptr, nullptr}, s, 0);
   CHECK(std::memcmp(one.data(), two.data(), one.size() * sizeof(float)) == 0);
 }
 

@@ -55,7 +55,10 @@ TEST_CASE("mma: bytes of x, coded weights", "[gemm]") {
 }
 
 TEST_CASE("mma: 16-bit x, weights of bytes and a scale per row", "[gemm]") {
-  SECTION("signed bytes") { check_mma_widened<fmt::f16, fmt::int8_row>(); check_mma_widened<fmt::bf16, fmt::int8>(); }
+  SECTION("signed bytes") {
+    check_mma_widened<fmt::f16, fmt::int8_row>();
+    check_mma_widened<fmt::bf16, fmt::int8>();
+  }
   SECTION("fp8") {
     check_mma_widened<fmt::f16, fmt::e4m3_row>();
     check_mma_widened<fmt::bf16, fmt::e4m3>();

@@ -22,7 +22,8 @@ TEST_CASE("mma: plain operands", "[gemm]") {
   }
   SECTION("signed bytes, a scale and a zero point per row") {
     check_mma<fmt::int8_asym_row, fmt::int8_asym_row, PlainF32, 16, 64, 64, 1, 4, 2, false, 2, 0, 1>();
-    check_mma<fmt::int8_asym_row, fmt::int8_asym_row, Epilogue<bf16, float, Act::silu>, 64, 64, 128, 2, 2, 3, true, 16, 0, 2>();
+    check_mma<fmt::int8_asym_row, fmt::int8_asym_row, Epilogue<bf16, float, Act::silu>, 64, 64, 128, 2, 2, 3, true, 16,
+              0, 2>();
   }
   SECTION("fp8, a scale per row") {
     check_mma<fmt::e4m3_row, fmt::e4m3_row, Epilogue<bf16, f16, Act::gelu>, 32, 128, 128, 2, 4, 3, true, 16, 0, 4>();
@@ -30,7 +31,8 @@ TEST_CASE("mma: plain operands", "[gemm]") {
   }
   SECTION("fp8, scales of 128 columns") {
     check_mma<fmt::e4m3_g128, fmt::e4m3_b128, PlainF32, 16, 64, 128, 1, 4, 3, true, 16, 0, 1>();
-    check_mma<fmt::e4m3_g128, fmt::e4m3_b128, Epilogue<bf16, bf16, Act::silu>, 128, 256, 128, 2, 4, 2, false, 16, 0, 1>();
+    check_mma<fmt::e4m3_g128, fmt::e4m3_b128, Epilogue<bf16, bf16, Act::silu>, 128, 256, 128, 2, 4, 2, false, 16, 0,
+              1>();
     check_mma<fmt::e4m3_g128, fmt::e4m3_g128, Epilogue<f16, NoBias, Act::none>, 64, 64, 128, 2, 2, 3, true, 16, 0, 4>();
     check_mma<fmt::e4m3_row, fmt::e4m3_b128, PlainF32, 32, 128, 128, 1, 4, 3, true, 16, 0, 2>();
     check_mma<fmt::e4m3_g128, fmt::e4m3_row, PlainF32, 16, 128, 128, 1, 8, 2, true, 16, 0, 1>();

@@ -15,7 +15,8 @@ template <class F, int BM, int BN, int BK, int WM, int WN, int STAGES, int SPLIT
 void check_scaled() {
   using Plan = gemm::Mma<F, F, Epi, BM, BN, BK, WM, WN, STAGES, true, 8, 0, SPLIT>;
   static_assert(Plan::kSharedBytes <= 99 * 1024, "the test asks for too much");
-  check_sizes<Plan, F, F, Epi>(BN, BK + UNIT, {UNIT, 3 * UNIT, BK, BK * STAGES * SPLIT + UNIT, (2 * STAGES + 1) * BK * SPLIT}, UNIT);
+  check_sizes<Plan, F, F, Epi>(BN, BK + UNIT,
+                               {UNIT, 3 * UNIT, BK, BK * STAGES * SPLIT + UNIT, (2 * STAGES + 1) * BK * SPLIT}, UNIT);
 }
 template <class F, int BK, int UNIT>
 void check_format() {

@@ -19,7 +19,8 @@ namespace {
 
 template <class Plan, class X, class W, class Epi>
 void check_once(const Size& s, u32 grid, std::uint64_t seed) {
-  INFO("m " << s.m << " n " << s.n << " k " << s.k << " ldx +" << s.pad_x << " ldy +" << s.pad_y << " grid " << grid << " seed " << seed);
+  INFO("m " << s.m << " n " << s.n << " k " << s.k << " ldx +" << s.pad_x << " ldy +" << s.pad_y << " grid " << grid
+            << " seed " << seed);
   Matrix<X> x(s.m, s.k, s.k + s.pad_x, static_cast<unsigned>(seed) * 2 + 1);
   const Matrix<W> w(s.n, s.k, s.k, static_cast<unsigned>(seed) * 2 + 2);
   Output<X, W, Epi> out(s, seed);
@@ -28,15 +29,19 @@ void check_once(const Size& s, u32 grid, std::uint64_t seed) {
   const TensorMap map = blocks_map(x, Plan::kBM, 1);
   const u32 places = static_cast<u32>(ceil_div64(s.n, Plan::BN) * ceil_div64(s.m, Plan::kBM));
   out.shape.constant_weights = constant_weights(seed);
-  if (out.shape.constant_weights) emu::written_before({&x.data});
-  else emu::written_before({&x.data, &tiles.data, &tiles.scales});
+  if (out.shape.constant_weights)
+    emu::written_before({&x.data});
+  else
+    emu::written_before({&x.data, &tiles.data, &tiles.scales});
   emu::run({{std::min(places, grid), 1, 1}, Plan::kThreads, 1, Plan::kSharedBytes, seed},
            [&] { Plan::run(args, out.shape, &map); });
   CHECK(emu::written());
-  out.compare(x.exact, w.exact, out.shape.alpha, [&](const float* a, const float* b) { return rounding_of<X, W>(a, b, s.k); });
+  out.compare(x.exact, w.exact, out.shape.alpha,
+              [&](const float* a, const float* b) { return rounding_of<X, W>(a, b, s.k); });
 }
 
-// Few blocks, so that some take several tiles; strips that n lacks, tokens that m lacks, stages more and fewer than the ring's.
+// Few blocks, so that some take several tiles; strips that n lacks, tokens that m lacks, stages more and fewer than the
+// ring's.
 template <class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECES, int STAGES>
 void check_codes() {
   using X = fmt::q8_1;
@@ -118,6 +123,8 @@ TEST_CASE("wgmma: one token of floats that the kernel quantizes, by tiles of cod
     check_warpgroups<F32, fmt::q4_0, PlainF32, 1, 1, 1, 2, 8, 2, 1, 1, true, false, false, kStreamK>();
     check_warpgroups<F32, fmt::q4_0, PlainF32, 1, 2, 1, 1, 4, 2, 1, 1, true, false, false, kQueue>();
   }
-  SECTION("f16, q4_k") { check_warpgroups<F16, fmt::q4_k, Epilogue<f16, float, Act::silu>, 1, 1, 2, 1, 4, 2, 1, 1, true>(); }
+  SECTION("f16, q4_k") {
+    check_warpgroups<F16, fmt::q4_k, Epilogue<f16, float, Act::silu>, 1, 1, 2, 1, 4, 2, 1, 1, true>();
+  }
   SECTION("bf16, q8_0") { check_warpgroups<Bf16, fmt::q8_0, PlainF32, 1, 2, 1, 2, 8, 2, 2, 2, true>(); }
 }

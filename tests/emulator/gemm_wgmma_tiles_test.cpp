@@ -50,23 +50,44 @@ TEST_CASE("wgmma: tiles", "[gemm]") {
   SECTION("q4_0") {
     check_tiles<fmt::f16, fmt::q4_0, Half>();
     check_warpgroups<fmt::bf16, fmt::q4_0, Brain, 8, 1, 1, 4, 8, 2, 1, 1>();
-    check_warpgroups<fmt::f16, fmt::q4_0, Half, 16, 1, 1, 1, 2, 3, 1, 1, true>();  // eight panels, begun early, are more than the ring
+    check_warpgroups<fmt::f16, fmt::q4_0, Half, 16, 1, 1, 1, 2, 3, 1, 1,
+                     true>();  // eight panels, begun early, are more than the ring
     check_warpgroups<fmt::f16, fmt::q4_0, Epilogue<f16, float, Act::silu>, 32, 2, 2, 1, 1, 3, 2, 1>();
   }
   SECTION("a shelf, from which idle warps store") {
-    check_warpgroups<fmt::bf16, fmt::int4_g128, Brain, 176, 1, 2, 1, 1, 3, 2, 1, false, false, false, gemm::kNoTail, true>();
-    check_warpgroups<fmt::f16, fmt::q4_0, Epilogue<f16, float, Act::silu>, 96, 2, 2, 1, 1, 3, 1, 1, false, false, false, gemm::kNoTail, true>();
+    check_warpgroups<fmt::bf16, fmt::int4_g128, Brain, 176, 1, 2, 1, 1, 3, 2, 1, false, false, false, gemm::kNoTail,
+                     true>();
+    check_warpgroups<fmt::f16, fmt::q4_0, Epilogue<f16, float, Act::silu>, 96, 2, 2, 1, 1, 3, 1, 1, false, false, false,
+                     gemm::kNoTail, true>();
   }
-  SECTION("q4_1") { check_tiles<fmt::f16, fmt::q4_1, Half>(); check_tiles<fmt::bf16, fmt::q4_1, Brain>(); }
-  SECTION("q5_0") { check_tiles<fmt::f16, fmt::q5_0, Half>(); check_tiles<fmt::bf16, fmt::q5_0, Brain>(); }
+  SECTION("q4_1") {
+    check_tiles<fmt::f16, fmt::q4_1, Half>();
+    check_tiles<fmt::bf16, fmt::q4_1, Brain>();
+  }
+  SECTION("q5_0") {
+    check_tiles<fmt::f16, fmt::q5_0, Half>();
+    check_tiles<fmt::bf16, fmt::q5_0, Brain>();
+  }
   SECTION("q5_1") { check_tiles<fmt::f16, fmt::q5_1, Half>(); }
-  SECTION("q8_0") { check_tiles<fmt::f16, fmt::q8_0, Half>(); check_tiles<fmt::bf16, fmt::q8_0, Brain>(); }
+  SECTION("q8_0") {
+    check_tiles<fmt::f16, fmt::q8_0, Half>();
+    check_tiles<fmt::bf16, fmt::q8_0, Brain>();
+  }
   SECTION("q2_k") { check_tiles<fmt::f16, fmt::q2_k, Half>(); }
-  SECTION("q3_k") { check_tiles<fmt::f16, fmt::q3_k, Half>(); check_tiles<fmt::bf16, fmt::q3_k, Brain>(); }
+  SECTION("q3_k") {
+    check_tiles<fmt::f16, fmt::q3_k, Half>();
+    check_tiles<fmt::bf16, fmt::q3_k, Brain>();
+  }
   SECTION("q4_k") { check_tiles<fmt::f16, fmt::q4_k, Half>(); }
-  SECTION("q5_k") { check_tiles<fmt::f16, fmt::q5_k, Half>(); check_tiles<fmt::bf16, fmt::q5_k, Brain>(); }
+  SECTION("q5_k") {
+    check_tiles<fmt::f16, fmt::q5_k, Half>();
+    check_tiles<fmt::bf16, fmt::q5_k, Brain>();
+  }
   SECTION("q6_k") { check_tiles<fmt::f16, fmt::q6_k, Half>(); }
-  SECTION("nvfp4") { check_tiles<fmt::f16, fmt::nvfp4, Half>(); check_tiles<fmt::bf16, fmt::nvfp4, Brain>(); }
+  SECTION("nvfp4") {
+    check_tiles<fmt::f16, fmt::nvfp4, Half>();
+    check_tiles<fmt::bf16, fmt::nvfp4, Brain>();
+  }
   SECTION("mxfp4") { check_tiles<fmt::bf16, fmt::mxfp4, Brain>(); }
   SECTION("int4 in groups") {
     check_tiles<fmt::f16, fmt::int4_g128, Half>();
@@ -88,7 +109,8 @@ TEST_CASE("wgmma: tiles", "[gemm]") {
     check_warpgroups<fmt::e4m3_row, fmt::int4_g128, Brain, 64, 1, 2, 1, 2, 3, 1, 1>();
     check_warpgroups<fmt::e4m3_row, fmt::int4_g128, PlainF32, 16, 1, 1, 2, 4, 2, 2, 2>();
     check_warpgroups<fmt::e4m3_row, fmt::int4_g128, Brain, 128, 1, 1, 1, 2, 2, 2, 1, false, true>();
-    check_warpgroups<fmt::e4m3_row, fmt::int4_g128, Brain, 176, 1, 2, 1, 2, 2, 2, 1, false, false, false, kStreamK>();  // fragments ahead
+    check_warpgroups<fmt::e4m3_row, fmt::int4_g128, Brain, 176, 1, 2, 1, 2, 2, 2, 1, false, false, false,
+                     kStreamK>();  // fragments ahead
   }
   SECTION("Stream-K") {
     check_warpgroups<fmt::f16, fmt::q4_k, Half, 64, 1, 2, 1, 2, 2, 1, 1, false, false, false, kStreamK>();
@@ -102,11 +124,14 @@ TEST_CASE("wgmma: tiles", "[gemm]") {
   SECTION("tiles from a queue") {
     check_warpgroups<fmt::f16, fmt::q4_0, Half, 16, 1, 1, 1, 4, 3, 1, 1, true, false, false, kQueue>();
     check_warpgroups<fmt::bf16, fmt::mxfp4, Brain, 1, 1, 1, 2, 4, 2, 1, 1, true, false, false, kQueue>();
-    check_warpgroups<fmt::int8_row, fmt::int4_g128, Epilogue<bf16, float, Act::silu>, 8, 2, 2, 1, 4, 2, 1, 1, true, false, false, kQueue>();
+    check_warpgroups<fmt::int8_row, fmt::int4_g128, Epilogue<bf16, float, Act::silu>, 8, 2, 2, 1, 4, 2, 1, 1, true,
+                     false, false, kQueue>();
   }
   SECTION("tiles from a queue, in many orders") {
     using Plan = gemm::Warpgroups<fmt::f16, fmt::q4_0, Half, 8, 1, 1, 1, 4, 2, 1, 1, true, false, false, kQueue>;
-    for (std::uint64_t seed = 300; seed < 340; ++seed) check_wgmma<Plan, fmt::f16, fmt::q4_0, Half>({7, 9 * Plan::BN, 256 * static_cast<i64>(1 + seed % 3), 0, 0}, 4, seed);
+    for (std::uint64_t seed = 300; seed < 340; ++seed)
+      check_wgmma<Plan, fmt::f16, fmt::q4_0, Half>({7, 9 * Plan::BN, 256 * static_cast<i64>(1 + seed % 3), 0, 0}, 4,
+                                                   seed);
   }
   SECTION("one token") {
     check_warpgroups<fmt::f16, fmt::q4_0, Half, 1, 1, 1, 1, 4, 3, 1, 1, true>();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix instructions of single warps, where tiles leave scales and minima to sums (core/tiles.cuh, Apart): every number of
-// tokens, long k, and what becomes of NaN and infinities.
+// Matrix instructions of single warps, where tiles leave scales and minima to sums (core/tiles.cuh, Apart): every
+// number of tokens, long k, and what becomes of NaN and infinities.
 #include "emulator/gemm_wgmma.h"
 #include "formats/bf16.cuh"
 #include "formats/nvfp4.cuh"
@@ -25,7 +25,8 @@ template <class X, class W, int BM, int STRIPS>
 void check_tokens() {
   using P = Plan<X, W, BM, STRIPS>;
   const i64 step = std::lcm<i64>(P::BK, W::kBlock);
-  for (i64 m : {1, 2, BM / 2 + 1, BM, BM + 1}) check_wgmma<P, X, W, PlainF32>({m, P::BN + 64, step * (m == 1 ? 16 : 1), 0, 0}, 4, static_cast<std::uint64_t>(m));
+  for (i64 m : {1, 2, BM / 2 + 1, BM, BM + 1})
+    check_wgmma<P, X, W, PlainF32>({m, P::BN + 64, step * (m == 1 ? 16 : 1), 0, 0}, 4, static_cast<std::uint64_t>(m));
 }
 template <class X, class W>
 void check_tokens() {
@@ -44,13 +45,17 @@ void check_special() {
     Matrix<X> x(s.m, s.k, s.k, 5);
     Matrix<W> w(s.n, s.k, s.k, 6);
     if (special) {
-      const auto put = [&](i64 row, i64 k, float v) { reinterpret_cast<Element*>(x.data.data())[row * s.k + k] = from_f32<Element>(v); };
+      const auto put = [&](i64 row, i64 k, float v) {
+        reinterpret_cast<Element*>(x.data.data())[row * s.k + k] = from_f32<Element>(v);
+      };
       put(1, 300, NAN), put(2, 77, INFINITY), put(3, 1023, -INFINITY);
       const i64 blocks = s.k / W::kBlock;
       const float zeros[W::kBlock] = {};
       for (i64 b = 9 * blocks; b < 10 * blocks; ++b)
-        W::encode(zeros, &w.data[static_cast<std::size_t>(b * W::kDataBytes)], w.scales.data() + b * W::kScaleBytes, 1.0f, 0);
-      u8* block = in_scales ? &w.scales[static_cast<std::size_t>((20 * blocks + 1) * W::kScaleBytes)] : &w.data[static_cast<std::size_t>((20 * blocks + 1) * W::kDataBytes)];
+        W::encode(zeros, &w.data[static_cast<std::size_t>(b * W::kDataBytes)], w.scales.data() + b * W::kScaleBytes,
+                  1.0f, 0);
+      u8* block = in_scales ? &w.scales[static_cast<std::size_t>((20 * blocks + 1) * W::kScaleBytes)]
+                            : &w.data[static_cast<std::size_t>((20 * blocks + 1) * W::kDataBytes)];
       fmt::write16(block + at, 0x7e00);
     }
     Output<X, W, PlainF32> out(s, 0);
@@ -64,10 +69,14 @@ void check_special() {
     for (i64 j = 0; j < s.n; ++j) {
       const auto cell = static_cast<std::size_t>(i * s.n + j);
       const float y = special[cell];
-      if (i == 1 || j == 20) wrong += !std::isnan(y);
-      else if (i == 2 || i == 3) wrong += std::isfinite(y);
-      else if (j == 9) wrong += !(y == 0);
-      else wrong += !(y == plain[cell]);
+      if (i == 1 || j == 20)
+        wrong += !std::isnan(y);
+      else if (i == 2 || i == 3)
+        wrong += std::isfinite(y);
+      else if (j == 9)
+        wrong += !(y == 0);
+      else
+        wrong += !(y == plain[cell]);
     }
   CHECK(wrong == 0);
 }

@@ -29,7 +29,8 @@ bool written() {
 
 void write() {
   std::lock_guard lock(mutex);
-  for (const auto& [to, from] : pending) std::copy(from.begin(), from.end(), to->begin());  // in place: kernels have its address
+  for (const auto& [to, from] : pending)
+    std::copy(from.begin(), from.end(), to->begin());  // in place: kernels have its address
   pending.clear();
 }
 

@@ -8,8 +8,9 @@
 
 namespace tw::emu {
 
-// The kernel before writes these bytes, which are 0xff (of floats: NaN) until then, as late as it may: once a thread waits for it
-// (wait_prerequisite_grids), and not while any other can run or a copy is under way. Whoever reads earlier does not see them.
+// The kernel before writes these bytes, which are 0xff (of floats: NaN) until then, as late as it may: once a thread
+// waits for it (wait_prerequisite_grids), and not while any other can run or a copy is under way. Whoever reads earlier
+// does not see them.
 void written_before(std::initializer_list<std::vector<u8>*> bytes);
 bool written();  // or nothing was to be
 void write();    // by the scheduler

@@ -56,7 +56,8 @@ std::string describe(Collective kind, int argument) {
     case Collective::shuffle_down: return "shuffle_down by " + std::to_string(argument);
     case Collective::ldmatrix: return "ldmatrix x" + std::to_string(argument / 2) + (argument % 2 ? " trans" : "");
     case Collective::mma: return "mma kind " + std::to_string(argument);
-    case Collective::scaled_mma: return "scaled mma kind " + std::to_string(argument / 4) + ", byte " + std::to_string(argument % 4);
+    case Collective::scaled_mma:
+      return "scaled mma kind " + std::to_string(argument / 4) + ", byte " + std::to_string(argument % 4);
     case Collective::stmatrix: return "stmatrix x" + std::to_string(argument / 2) + (argument % 2 ? " trans" : "");
     case Collective::arrive_named:
       return "arrive_named " + std::to_string(argument / 2048) + " of " + std::to_string(argument % 2048);

@@ -17,7 +17,7 @@ constexpr u32 kStages = 3;
 template <int N>
 constexpr u32 kStageBytes = (64 + (N < 8 ? 8 : N)) * 128;
 template <int N>
-constexpr u32 kGemmShared = kStages * kStageBytes<N> + 16 * kStages;
+constexpr u32 kGemmShared = kStages* kStageBytes<N> + 16 * kStages;
 
 template <WgmmaKind kind, int N, bool registers>
 void gemm(const TensorMap* a, const TensorMap* b, u32* c, u32 m, u32 steps) {
@@ -105,8 +105,8 @@ struct Matrix {
           std::memcpy(out + r * stride + 2 * i, &half, 2);
         else
           out[r * stride + i] = kind == WgmmaKind::s8     ? static_cast<u8>(v)
-                               : kind == WgmmaKind::e4m3 ? f32_to_e4m3(f)
-                                                         : f32_to_e5m2(f);
+                                : kind == WgmmaKind::e4m3 ? f32_to_e4m3(f)
+                                                          : f32_to_e5m2(f);
       }
   }
 };
@@ -116,8 +116,14 @@ void check_gemm() {
   constexpr u32 kElement = kind == WgmmaKind::f16 || kind == WgmmaKind::bf16 ? 2 : 1;
   constexpr u32 m = 150, k = 512 / kElement, steps = 5;  // the last step and row block are outside
   constexpr bool kMixed = kind == WgmmaKind::e4m3_e5m2, kMixedToo = kind == WgmmaKind::e5m2_e4m3;
-  const Matrix a(kMixed ? WgmmaKind::e4m3 : kMixedToo ? WgmmaKind::e5m2 : kind, m, k, 528, N),
-      b(kMixed ? WgmmaKind::e5m2 : kMixedToo ? WgmmaKind::e4m3 : kind, N, k, 512, N + 1);
+  const Matrix a(kMixed      ? WgmmaKind::e4m3
+                 : kMixedToo ? WgmmaKind::e5m2
+                             : kind,
+                 m, k, 528, N),
+      b(kMixed      ? WgmmaKind::e5m2
+        : kMixedToo ? WgmmaKind::e4m3
+                    : kind,
+        N, k, 512, N + 1);
   alignas(64) const TensorMap of_a = emu::tensor_map(a.bytes, kElement, k, m, 528, 128 / kElement, 64, 128);
   alignas(64) const TensorMap of_b = emu::tensor_map(b.bytes, kElement, k, N, 512, 128 / kElement, N / 2, 128);
   std::vector<u32> want(m * N);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every kernel family compiles to a cubin for every target, without a GPU: the middle of each list of candidates, for some targets
-// its ends too.
+// Every kernel family compiles to a cubin for every target, without a GPU: the middle of each list of candidates, for
+// some targets its ends too.
 #include <cstdlib>
 #include <set>
 #include <string_view>
@@ -41,35 +41,55 @@ TEST_CASE("every family compiles for every target", "[archs]") {
   const std::size_t number = GENERATE(Catch::Generators::range(std::size_t{0}, archs().size()));
   const Arch& target = archs()[number];
   const std::set<std::string_view> with_ends = {"sm_75", "sm_90a", "sm_120a"};
-  for (const char* text :
-       {"gemm x=q8_1 w=q4_0 y=f32 m=1 n=4096 k=4096", "gemm x=q8_1 w=q4_k y=f32 m=4 n=4096 k=4096 x_from=bf16",
-        "gemm x=q8_1 w=q4_k y=f16 m=64 n=4096 k=4096 bias=f32 act=silu",
-        "gemm x=f16 w=f16 y=f16 m=512 n=4096 k=4096", "gemm x=f16 w=nvfp4 y=f16 m=16 n=4096 k=4096 global=mul",
-        "gemm x=f16 w=q8_0 y=bf16 m=7 n=33 k=96", "gemm x=f16 w=q4_0 y=f16 m=16 n=4096 k=4096 pack=tiles",
-        "gemm x=bf16 w=nvfp4 y=f16 m=16 n=4096 k=4096 global=div pack=tiles",
-        "gemm x=int8 w=int8 y=int32 m=64 n=4096 k=4096 bias=int32", "gemm x=int8 w=int8 y=int8 m=1 n=4096 k=4096",
-        "gemm x=e4m3 w=e4m3 y=e4m3 m=64 n=4096 k=4096 c=bf16", "gemm x=e5m2 w=e4m3 y=bf16 m=512 n=4096 k=4096", "gemm x=e5m2 w=e5m2 y=f16 m=512 n=4096 k=4096 c=f16",
-        "gemm x=q8_1 w=q4_0 y=f32 m=512 n=4096 k=4096 pack=tiles", "gemm x=q8_1 w=q8_0 y=f16 m=1 n=4096 k=4096 pack=tiles",
-        "gemm x=q8_1 w=q5_1 y=f32 m=1 n=4096 k=4096 x_from=f16 pack=tiles",
-        "gemm x=f16 w=q5_k y=f16 m=16 n=4096 k=4096 pack=tiles", "gemm x=f32 w=f32 y=f32 m=3 n=5 k=7",
-        "gemm x=e4m3_g128 w=e4m3_b128 y=bf16 m=16 n=4096 k=4096", "gemm x=int8_row w=int8_row y=bf16 m=64 n=4096 k=4096",
-        "gemm x=int8_asym_row w=int8_asym_row y=bf16 m=64 n=4096 k=4096", "cast x=f16 y=int8_asym_row rows=64 cols=4096",
-        "gemm x=e4m3_row w=e4m3_row y=bf16 m=7 n=4096 k=4096", "gemm x=e4m3_g128 w=e4m3_g128 y=f32 m=64 n=4096 k=4096",
-        "gemm x=int8_row w=int4_g128 y=bf16 m=64 n=4096 k=4096", "gemm x=int8_row w=nvfp4 y=bf16 m=512 n=4096 k=4096 global=mul",
-        "gemm x=e4m3_row w=int4_row y=bf16 m=512 n=4096 k=4096", "gemm x=e4m3_row w=nvfp4 y=bf16 m=16 n=4096 k=4096 global=mul",
-        "gemm x=nvfp4 w=nvfp4 y=bf16 m=512 n=4096 k=4096 global=mul", "gemm x=mxfp4 w=mxfp4 y=f16 m=16 n=4096 k=4096",
-        "gemm x=mxfp8 w=mxfp8 y=bf16 m=512 n=4096 k=4096 bias=f32 act=silu", "cast x=f16 y=mxfp8 rows=64 cols=4096",
-        "gemm x=f16 w=e4m3_row y=f16 m=64 n=4096 k=4096", "gemm x=f16 w=q2_k y=f16 m=64 n=4096 k=4096", "gemm x=f16 w=e4m3_row y=f16 m=512 n=4096 k=4096 pack=tiles",
-        "gemm x=e4m3_g128 w=e4m3_b128 y=f16 m=512 n=4096 k=4096 bias=f16 act=gelu", "cast x=f16 y=e4m3_g128 rows=64 cols=4096",
-        "cast x=f32 y=q8_1 rows=64 cols=4096", "cast x=f16 y=e4m3_row rows=64 cols=4096",
-        "cast x=q4_0 y=f16 rows=64 cols=4096", "pack w=q5_k x=f16 n=4096 k=4096",
-        "pack w=nvfp4 x=bf16 n=4096 k=4096 inverse=1", "pack w=int4_row x=int8_row n=4096 k=4096"})
+  for (const char* text : {"gemm x=q8_1 w=q4_0 y=f32 m=1 n=4096 k=4096",
+                           "gemm x=q8_1 w=q4_k y=f32 m=4 n=4096 k=4096 x_from=bf16",
+                           "gemm x=q8_1 w=q4_k y=f16 m=64 n=4096 k=4096 bias=f32 act=silu",
+                           "gemm x=f16 w=f16 y=f16 m=512 n=4096 k=4096",
+                           "gemm x=f16 w=nvfp4 y=f16 m=16 n=4096 k=4096 global=mul",
+                           "gemm x=f16 w=q8_0 y=bf16 m=7 n=33 k=96",
+                           "gemm x=f16 w=q4_0 y=f16 m=16 n=4096 k=4096 pack=tiles",
+                           "gemm x=bf16 w=nvfp4 y=f16 m=16 n=4096 k=4096 global=div pack=tiles",
+                           "gemm x=int8 w=int8 y=int32 m=64 n=4096 k=4096 bias=int32",
+                           "gemm x=int8 w=int8 y=int8 m=1 n=4096 k=4096",
+                           "gemm x=e4m3 w=e4m3 y=e4m3 m=64 n=4096 k=4096 c=bf16",
+                           "gemm x=e5m2 w=e4m3 y=bf16 m=512 n=4096 k=4096",
+                           "gemm x=e5m2 w=e5m2 y=f16 m=512 n=4096 k=4096 c=f16",
+                           "gemm x=q8_1 w=q4_0 y=f32 m=512 n=4096 k=4096 pack=tiles",
+                           "gemm x=q8_1 w=q8_0 y=f16 m=1 n=4096 k=4096 pack=tiles",
+                           "gemm x=q8_1 w=q5_1 y=f32 m=1 n=4096 k=4096 x_from=f16 pack=tiles",
+                           "gemm x=f16 w=q5_k y=f16 m=16 n=4096 k=4096 pack=tiles",
+                           "gemm x=f32 w=f32 y=f32 m=3 n=5 k=7",
+                           "gemm x=e4m3_g128 w=e4m3_b128 y=bf16 m=16 n=4096 k=4096",
+                           "gemm x=int8_row w=int8_row y=bf16 m=64 n=4096 k=4096",
+                           "gemm x=int8_asym_row w=int8_asym_row y=bf16 m=64 n=4096 k=4096",
+                           "cast x=f16 y=int8_asym_row rows=64 cols=4096",
+                           "gemm x=e4m3_row w=e4m3_row y=bf16 m=7 n=4096 k=4096",
+                           "gemm x=e4m3_g128 w=e4m3_g128 y=f32 m=64 n=4096 k=4096",
+                           "gemm x=int8_row w=int4_g128 y=bf16 m=64 n=4096 k=4096",
+                           "gemm x=int8_row w=nvfp4 y=bf16 m=512 n=4096 k=4096 global=mul",
+                           "gemm x=e4m3_row w=int4_row y=bf16 m=512 n=4096 k=4096",
+                           "gemm x=e4m3_row w=nvfp4 y=bf16 m=16 n=4096 k=4096 global=mul",
+                           "gemm x=nvfp4 w=nvfp4 y=bf16 m=512 n=4096 k=4096 global=mul",
+                           "gemm x=mxfp4 w=mxfp4 y=f16 m=16 n=4096 k=4096",
+                           "gemm x=mxfp8 w=mxfp8 y=bf16 m=512 n=4096 k=4096 bias=f32 act=silu",
+                           "cast x=f16 y=mxfp8 rows=64 cols=4096",
+                           "gemm x=f16 w=e4m3_row y=f16 m=64 n=4096 k=4096",
+                           "gemm x=f16 w=q2_k y=f16 m=64 n=4096 k=4096",
+                           "gemm x=f16 w=e4m3_row y=f16 m=512 n=4096 k=4096 pack=tiles",
+                           "gemm x=e4m3_g128 w=e4m3_b128 y=f16 m=512 n=4096 k=4096 bias=f16 act=gelu",
+                           "cast x=f16 y=e4m3_g128 rows=64 cols=4096",
+                           "cast x=f32 y=q8_1 rows=64 cols=4096",
+                           "cast x=f16 y=e4m3_row rows=64 cols=4096",
+                           "cast x=q4_0 y=f16 rows=64 cols=4096",
+                           "pack w=q5_k x=f16 n=4096 k=4096",
+                           "pack w=nvfp4 x=bf16 n=4096 k=4096 inverse=1",
+                           "pack w=int4_row x=int8_row n=4096 k=4096"})
     compile_some(Problem::parse(text), target, options, with_ends.contains(target.name));
 }
 
-// Tiles with as many sums as fit, which a change far from them may push over: one that spills is refused, and what is chosen in its
-// place is up to 14 % slower. The last one is small: it takes its tiles from a queue, for which no problem of the test above has rows
-// enough.
+// Tiles with as many sums as fit, which a change far from them may push over: one that spills is refused, and what is
+// chosen in its place is up to 14 % slower. The last one is small: it takes its tiles from a queue, for which no
+// problem of the test above has rows enough.
 TEST_CASE("Hopper's largest tiles neither spill nor serialize their matrix instructions", "[archs]") {
   const struct {
     const char *problem, *candidate;
@@ -102,7 +122,8 @@ TEST_CASE("Hopper's largest tiles neither spill nor serialize their matrix instr
   const Arch& hopper = arch("sm_90a");
   for (const auto& tile : tiles) {
     INFO(tile.problem << " by " << tile.candidate);
-    const Source source = family("gemm", "wgmma").source(Problem::parse(tile.problem), hopper, Candidate::parse(tile.candidate));
+    const Source source =
+        family("gemm", "wgmma").source(Problem::parse(tile.problem), hopper, Candidate::parse(tile.candidate));
     const Binary binary = compile(source, hopper, test::real_compiler());
     CHECK(binary.resources.spill_bytes == 0);
     CHECK_FALSE(binary.resources.serialized);

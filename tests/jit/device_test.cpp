@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "fake_test.h"
+#include "support/paths.h"
 
 using namespace tilewright;
 using namespace tilewright::test;
@@ -13,7 +14,7 @@ TEST_CASE("device: properties") {
   const Fake fake;
   const FakeDevice small = {"NVIDIA Small", 9, 0, 7, 232448, 65536, 1 << 30, 1 << 20};
   fake_cuda_set_device(1, &small);
-  CHECK(Device::count(TILEWRIGHT_FAKE_CUDA) == 2);
+  CHECK(Device::count(paths::fake_cuda()) == 2);
   const Device device = Fake::open(1);
   CHECK(device.name() == "NVIDIA Small");
   CHECK(device.ordinal() == 1);
@@ -33,7 +34,7 @@ TEST_CASE("device: an ordinal that does not exist names those that do") {
   fake_cuda_set_device_count(1);
   CHECK(mentions(error_of(ErrorCode::invalid_argument, [] { Fake::open(1); }), "the only device is 0"));
   fake_cuda_set_device_count(0);
-  CHECK(Device::count(TILEWRIGHT_FAKE_CUDA) == 0);
+  CHECK(Device::count(paths::fake_cuda()) == 0);
   CHECK(mentions(error_of(ErrorCode::invalid_argument, [] { Fake::open(0); }), "no CUDA device"));
 }
 
@@ -136,7 +137,7 @@ TEST_CASE("row 19: a child of fork() gets Error forked, the parent goes on") {
     expect_forked([&] { memory.fill(0); });
     expect_forked([&] { device.synchronize(); });
     expect_forked([&] { Fake::open(1); });
-    wrong += Device::count(TILEWRIGHT_FAKE_CUDA) != 0;
+    wrong += Device::count(paths::fake_cuda()) != 0;
     { const jit::Memory dropped = std::move(memory); }  // no driver call
     wrong += fake_cuda_calls("cuMemsetD8") + fake_cuda_calls("cuCtxGetCurrent") != calls;
     wrong += fake_cuda_calls("cuMemFree") != 0;

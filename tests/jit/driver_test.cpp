@@ -2,21 +2,22 @@
 #include "jit/driver.h"
 
 #include "fake_test.h"
+#include "support/paths.h"
 
 using namespace tilewright;
 using namespace tilewright::test;
 
 TEST_CASE("driver: one table per library") {
   const Fake fake;
-  const jit::Driver& driver = jit::Driver::open(TILEWRIGHT_FAKE_CUDA);
-  CHECK(&jit::Driver::open(TILEWRIGHT_FAKE_CUDA) == &driver);
-  CHECK(driver.path() == TILEWRIGHT_FAKE_CUDA);
+  const jit::Driver& driver = jit::Driver::open(paths::fake_cuda());
+  CHECK(&jit::Driver::open(paths::fake_cuda()) == &driver);
+  CHECK(driver.path() == paths::fake_cuda());
   CHECK_FALSE(driver.forked());
 }
 
 TEST_CASE("driver: a failed call names itself, the error and its text") {
   const Fake fake;
-  const jit::Driver& driver = jit::Driver::open(TILEWRIGHT_FAKE_CUDA);
+  const jit::Driver& driver = jit::Driver::open(paths::fake_cuda());
   fake_cuda_fail("cuInit", 1, 700);
   const auto error = error_of(ErrorCode::driver_failed, [&] { driver.must(driver.init, 0u); });
   CHECK(error.field() == "cuInit");

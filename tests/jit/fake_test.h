@@ -8,6 +8,7 @@
 #include "jit_test.h"
 #include "support/fake_cuda.h"
 #include "support/fake_cuda_image.h"
+#include "support/paths.h"
 
 namespace tilewright::test {
 
@@ -24,7 +25,7 @@ struct Fake {
   }
   std::size_t violations = 0;  // expected ones
 
-  static Device open(int ordinal = 0) { return Device::open(ordinal, TILEWRIGHT_FAKE_CUDA); }
+  static Device open(int ordinal = 0) { return Device::open(ordinal, paths::fake_cuda()); }
 };
 
 // A binary for the double: `params` are the sizes of the kernel's parameters.

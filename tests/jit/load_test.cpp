@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fake_test.h"
+#include "support/paths.h"
 
 using namespace tilewright;
 using namespace tilewright::test;
@@ -150,7 +151,7 @@ TEST_CASE("load: a device or a driver without tensor maps") {
   CHECK(error_of(ErrorCode::invalid_argument, [&] { load(old, overlap); }).field() == "plan.overlap");
   // Another spelling of the path is another driver for the library.
   fake_cuda_set_version(11080);
-  std::string path = TILEWRIGHT_FAKE_CUDA;
+  std::string path = paths::fake_cuda();
   path.insert(path.rfind('/'), "/.");
   const Device device = Device::open(1, path);
   const auto error = error_of(ErrorCode::library_missing, [&] { load(device, map_binary()); });

@@ -2,6 +2,7 @@
 #include "jit/nvrtc.h"
 
 #include "jit_test.h"
+#include "support/paths.h"
 
 using namespace tilewright;
 using namespace tilewright::test;
@@ -41,20 +42,20 @@ TEST_CASE("row 28: libnvrtc is missing") {
 }
 
 TEST_CASE("row 28: the builtins beside libnvrtc are of another version") {
-  const auto error = error_of(ErrorCode::library_missing, [] { compiler_version({.nvrtc = TILEWRIGHT_NVRTC_MIXED}); });
+  const auto error = error_of(ErrorCode::library_missing, [] { compiler_version({.nvrtc = paths::nvrtc_mixed()}); });
   CHECK(error.field() == "libnvrtc-builtins.so.12.4");
-  CHECK(mentions(error, TILEWRIGHT_NVRTC_MIXED));
+  CHECK(mentions(error, paths::nvrtc_mixed()));
   CHECK(mentions(error, "libnvrtc-builtins.so.12.3"));
 }
 
 TEST_CASE("row 28: an NVRTC too old for the target still serves the others") {
-  const CompileOptions old = {.nvrtc = TILEWRIGHT_NVRTC_OLD, .compiler_cache = false};
+  const CompileOptions old = {.nvrtc = paths::nvrtc_old(), .compiler_cache = false};
   CHECK(compiler_version(old) == "12.0 build 42");
   const auto error =
       error_of(ErrorCode::library_missing, [&] { compile(source_of(""), target("sm_120a", 12, 0), old); });
   CHECK(mentions(error, "sm_120a"));
   CHECK(error.value() == "12.0");
-  CHECK(mentions(error, TILEWRIGHT_NVRTC_OLD));
+  CHECK(mentions(error, paths::nvrtc_old()));
   Source minimal = source_of("");
   minimal.options = {kMinimal};
   const Binary binary = compile(minimal, sm_80(), old);  // without the options that 12.0 does not know

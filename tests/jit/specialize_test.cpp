@@ -26,7 +26,9 @@ struct Args { const void* data; tw::i64 rows; };
 struct Shape { tw::i64 cols; };
 struct Touch {
   static constexpr int kThreads = 64, kSharedBytes = 256;
-  template <class... Maps> static TW_MEMBER void run(const Args&, const Shape&, Maps... maps) { (tw::prefetch_map(maps), ...); }
+  template <class... Maps> static TW_MEMBER void run(const Args&, const Shape&, Maps... maps) {
+    (tw::prefetch_map(maps), ...);
+  }
 };
 }  // namespace own
 )";

@@ -17,8 +17,6 @@ function(fake_nvrtc name major minor builtins)
   set_target_properties(fake_nvrtc_builtins_${name} PROPERTIES PREFIX "" SUFFIX ""
     OUTPUT_NAME libnvrtc-builtins.so.${builtins} LIBRARY_OUTPUT_DIRECTORY ${directory})
   add_dependencies(test_jit fake_nvrtc_${name} fake_nvrtc_builtins_${name})
-  string(TOUPPER ${name} upper)
-  target_compile_definitions(test_jit PRIVATE TILEWRIGHT_NVRTC_${upper}="${directory}")
 endfunction()
 fake_nvrtc(old 12 0 12.0)
 fake_nvrtc(mixed 12 4 12.3)

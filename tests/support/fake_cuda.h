@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The driver double: a shared library with the driver's functions, so that everything above the driver runs whole on a
 // machine without a GPU. Device memory is host memory; a launch calls the test's handler; time is a scripted clock.
-// Load it by Options::driver / Device::open(ordinal, TILEWRIGHT_FAKE_CUDA); steer it by the functions below, which a
+// Load it by Options::driver / Device::open(ordinal, paths::fake_cuda()); steer it by the functions below, which a
 // test links. It is strict where the driver is not: what the driver would punish by a crash or not at all (use of a
 // stale handle, copies out of bounds, double free) is refused and noted as a violation. All functions are thread-safe.
 #pragma once

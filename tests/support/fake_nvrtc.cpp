@@ -35,7 +35,8 @@ FAKE_API int nvrtcCompileProgram(Program* program, int count, const char* const*
   for (int i = 0; i < count; ++i) {
     const std::string option = options[i];
     const bool newer = option == "--no-cache" || option == "--no-source-include";
-    if (option == "--minimal" && kMajor * 100 + kMinor < 1204) return program->log = "unrecognized option " + option, kInvalidOption;
+    if (option == "--minimal" && kMajor * 100 + kMinor < 1204)
+      return program->log = "unrecognized option " + option, kInvalidOption;
     if (newer && kMajor * 100 + kMinor < 1209) return program->log = "unrecognized option " + option, kInvalidOption;
   }
   if (program->name == "version.cu") return program->log = "remark: \"build=42;\"", kOk;

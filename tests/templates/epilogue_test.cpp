@@ -31,7 +31,8 @@ std::string taken_by(const std::string& text, const char* target) {
 
 TEST_CASE("epilogue fields have one text, and none at their defaults", "[problem]") {
   for (const std::string& text :
-       {"gemm x=f16 w=f16 y=f16" + kShape + " act=silu alpha=0.5 c=f16 beta=-0.25", "gemm x=f16 w=q4_0 y=f32" + kShape + " c=bf16 workspace=1048576 weights=constant",
+       {"gemm x=f16 w=f16 y=f16" + kShape + " act=silu alpha=0.5 c=f16 beta=-0.25",
+        "gemm x=f16 w=q4_0 y=f32" + kShape + " c=bf16 workspace=1048576 weights=constant",
         "gemm x=e4m3 w=e4m3 y=e5m2" + kShape + " accum=fast alpha=0.001 y_scale=0.125",
         "gemm x=int8 w=int8 y=int8" + kShape + " bias=f32 alpha=0.01 c=f32 y_scale=2.5",
         "gemm x=int8 w=int8 y=int32" + kShape + " bias=int32", "gemm x=int8_row w=int8 y=bf16" + kShape,
@@ -99,7 +100,8 @@ TEST_CASE("what an epilogue cannot be is refused by field and value", "[problem]
 
 TEST_CASE("operands without scales are taken where units for them are", "[problem]") {
   const std::string shape = " m=64 n=128 k=256", few = " m=1 n=128 k=256";
-  for (const char* pair : {"x=e4m3 w=e4m3", "x=e5m2 w=e5m2", "x=int8 w=int8", "x=e4m3_row w=e4m3", "x=int8 w=int8_row"}) {
+  for (const char* pair :
+       {"x=e4m3 w=e4m3", "x=e5m2 w=e5m2", "x=int8 w=int8", "x=e4m3_row w=e4m3", "x=int8 w=int8_row"}) {
     INFO(pair);
     CHECK(taken_by(std::string("gemm ") + pair + " y=bf16" + shape, "sm_90a") == "wgmma");
   }
@@ -136,12 +138,15 @@ TEST_CASE("bytes with zero points: on both sides, and no longer than their sums"
   for (const char* name : {"wgmma", "mma", "gemv"}) {
     INFO(name);
     const auto why = [&](const std::string& formats, const char* k = "256") {
-      return family("gemm", name).why_not(Problem::parse("gemm " + formats + " y=bf16 m=4 n=128 k=" + k), arch("sm_90a"));
+      return family("gemm", name)
+          .why_not(Problem::parse("gemm " + formats + " y=bf16 m=4 n=128 k=" + k), arch("sm_90a"));
     };
-    CHECK(why("x=int8_asym_row w=int8_asym_row", "33152") == "k = 33152: 32-bit sums hold 33025 products of bytes with zero points");
+    CHECK(why("x=int8_asym_row w=int8_asym_row", "33152") ==
+          "k = 33152: 32-bit sums hold 33025 products of bytes with zero points");
     CHECK(why("x=int8_row w=int8_row", "131072") == "k = 131072: 32-bit sums hold 131071 products of bytes");
     CHECK(why("x=int8_asym_row w=int8_row") ==
-          "x=int8_asym_row has zero points, and w=int8_row no sums of its rows, which these need: int8_asym_row on both sides has");
+          "x=int8_asym_row has zero points, and w=int8_row no sums of its rows, which these need: int8_asym_row on "
+          "both sides has");
     CHECK(why("x=int8 w=int8_asym_row").find("w=int8_asym_row has zero points, and x=int8 no sums") == 0);
   }
   CHECK(taken_by("gemm x=int8_asym_row w=int4_row y=bf16 m=64 n=128 k=256 pack=tiles", "sm_90a") == "reference");
@@ -149,17 +154,22 @@ TEST_CASE("bytes with zero points: on both sides, and no longer than their sums"
 }
 
 TEST_CASE("fp8 with scales of 128 columns has units where fp8 has", "[problem]") {
-  for (const char* pair : {"x=e4m3_g128 w=e4m3_b128 y=bf16", "x=e4m3_g128 w=e4m3_g128 y=bf16", "x=e4m3_row w=e4m3_b128 y=bf16",
-                           "x=e4m3_g128 w=e4m3_row y=bf16", "x=e4m3_tensor w=e4m3_b128 y=bf16 global=mul"}) {
+  for (const char* pair :
+       {"x=e4m3_g128 w=e4m3_b128 y=bf16", "x=e4m3_g128 w=e4m3_g128 y=bf16", "x=e4m3_row w=e4m3_b128 y=bf16",
+        "x=e4m3_g128 w=e4m3_row y=bf16", "x=e4m3_tensor w=e4m3_b128 y=bf16 global=mul"}) {
     INFO(pair);
     const std::string text = std::string("gemm ") + pair + " m=64 n=130 k=256";
     CHECK(taken_by(text, "sm_120a") == "mma");
     CHECK(taken_by(text, "sm_80") == "reference");
   }
-  const auto why = [](const char* text, const char* target) { return family("gemm", "mma").why_not(Problem::parse(text), arch(target)); };
+  const auto why = [](const char* text, const char* target) {
+    return family("gemm", "mma").why_not(Problem::parse(text), arch(target));
+  };
   CHECK(why("gemm x=e4m3_g128 w=int4_g128 y=bf16 m=64 n=128 k=256", "sm_120a").find("w=int4_g128 is coded") == 0);
-  CHECK(why("gemm x=e4m3_g128 w=int8_row y=bf16 m=64 n=128 k=256", "sm_120a") == "w=int8_row has other elements than x=e4m3_g128");
-  CHECK(why("gemm x=e4m3_g128 w=e4m3_b128 y=bf16 m=64 n=128 k=256", "sm_90a") == "sm_90a has no fp8 mma.sync of its own");
+  CHECK(why("gemm x=e4m3_g128 w=int8_row y=bf16 m=64 n=128 k=256", "sm_120a") ==
+        "w=int8_row has other elements than x=e4m3_g128");
+  CHECK(why("gemm x=e4m3_g128 w=e4m3_b128 y=bf16 m=64 n=128 k=256", "sm_90a") ==
+        "sm_90a has no fp8 mma.sync of its own");
 }
 
 TEST_CASE("a contract says what c may be", "[problem]") {
@@ -202,14 +212,18 @@ TEST_CASE("a contract passes on that weights are constant", "[problem]") {
 }
 
 TEST_CASE("rows of x that are read in pieces of 16 bytes start on one, whatever scales they have", "[problem]") {
-  const std::pair<const char*, std::int64_t> multiples[] = {
-      {"x=f16 w=f16", 8},           {"x=e4m3 w=e4m3", 16},         {"x=e4m3_row w=e4m3_row", 16}, {"x=int8_row w=int8_row", 16},
-      {"x=e5m2 w=e5m2", 16},        {"x=e4m3_tensor w=e4m3_tensor global=mul", 16},
-      {"x=e4m3_g128 w=e4m3_b128", 128}};
+  const std::pair<const char*, std::int64_t> multiples[] = {{"x=f16 w=f16", 8},
+                                                            {"x=e4m3 w=e4m3", 16},
+                                                            {"x=e4m3_row w=e4m3_row", 16},
+                                                            {"x=int8_row w=int8_row", 16},
+                                                            {"x=e5m2 w=e5m2", 16},
+                                                            {"x=e4m3_tensor w=e4m3_tensor global=mul", 16},
+                                                            {"x=e4m3_g128 w=e4m3_b128", 128}};
   for (const auto& [formats, multiple] : multiples) {
     INFO(formats);
     std::string text = formats, global;
-    if (const auto at = text.find(" global"); at != std::string::npos) global = text.substr(at), text = text.substr(0, at);
+    if (const auto at = text.find(" global"); at != std::string::npos)
+      global = text.substr(at), text = text.substr(0, at);
     const Contract contract = contract_for(Problem::parse("gemm " + text + " y=f32" + kShape + global));
     CHECK(contract.strides[0].name == std::string("ldx"));
     CHECK(contract.strides[0].multiple == multiple);

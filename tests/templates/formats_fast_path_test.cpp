@@ -54,8 +54,8 @@ void check_unit(const char* name) {
       read_unit<F>(data, scales, at, v);
       for (int i = 0; i < E; ++i) {
         const tw::i64 b = (at + i) / F::kBlock;
-        const float want = F::decode(data.data() + b * F::kDataBytes, scales.data() + b * F::kScaleBytes, tw::fmt::row_item<F>{1.0f},
-                                     static_cast<int>((at + i) % F::kBlock));
+        const float want = F::decode(data.data() + b * F::kDataBytes, scales.data() + b * F::kScaleBytes,
+                                     tw::fmt::row_item<F>{1.0f}, static_cast<int>((at + i) % F::kBlock));
         // Codes are integers: a zero has no sign in them.
         if (!same(v[i], want) && !(v[i] == 0.0f && want == 0.0f)) wrong = at + i;
       }

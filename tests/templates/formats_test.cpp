@@ -17,6 +17,7 @@
 #include "format_includes.inc"
 #include "formats_test.h"
 #include "support/catch.h"
+#include "support/paths.h"
 
 using namespace formats_test;
 
@@ -34,7 +35,7 @@ std::vector<T> read(std::istream& in, std::size_t count) {
   return v;
 }
 Golden golden(const std::string& name) {
-  std::ifstream in(std::string(TILEWRIGHT_SOURCE_DIR) + "/tests/golden/" + name + ".bin", std::ios::binary);
+  std::ifstream in(tilewright::paths::source_dir() + "/tests/golden/" + name + ".bin", std::ios::binary);
   REQUIRE(in);
   Golden g;
   g.rows = read<std::uint32_t>(in, 1)[0], g.cols = read<std::uint32_t>(in, 1)[0];
@@ -77,8 +78,10 @@ TEST_CASE("encoders and decoders agree with their references, bit for bit", "[fo
                         {"e4m3", "e4m3_row", "amax448"}};
   for (const Case& c : cases)
     for (const char* kind : {"_edge", "_minilm"}) check_golden(std::string(c.file) + kind, c.format, c.encoder);
-  for (const char* name : {"e2m1_row", "e4m3_b128", "e4m3_g128", "int4_g128", "int4_g32", "int4_g64", "int4_row", "int8_asym_row", "int8_row", "mxfp4", "mxfp8", "q2_k",
-                           "q3_k", "q4_1", "q5_0", "q5_1", "q5_k", "q6_k", "uint4_g128", "uint4_g32", "uint4_g64"})
+  for (const char* name :
+       {"e2m1_row",      "e4m3_b128", "e4m3_g128", "int4_g128", "int4_g32",   "int4_g64",  "int4_row",
+        "int8_asym_row", "int8_row",  "mxfp4",     "mxfp8",     "q2_k",       "q3_k",      "q4_1",
+        "q5_0",          "q5_1",      "q5_k",      "q6_k",      "uint4_g128", "uint4_g32", "uint4_g64"})
     check_golden(name, name, Format::parse(name).info().encoders[0]);
 }
 
@@ -114,8 +117,8 @@ TEST_CASE("plain formats keep what they can hold", "[formats]") {
   for (int i = 0; i < 256; ++i) {
     const auto value = [&](int bits, int bias) {
       const int exponent = (i & 127) >> bits, mantissa = i & ((1 << bits) - 1);
-      const double v = exponent ? std::ldexp((1 << bits) + mantissa, exponent - bias - bits)
-                                : std::ldexp(mantissa, 1 - bias - bits);
+      const double v =
+          exponent ? std::ldexp((1 << bits) + mantissa, exponent - bias - bits) : std::ldexp(mantissa, 1 - bias - bits);
       return static_cast<float>(i < 128 ? v : -v);
     };
     const auto at = static_cast<std::size_t>(i);
@@ -180,8 +183,8 @@ TEST_CASE("errors stay within half a step", "[formats]") {
           if (f.name().starts_with("uint4_")) bound = (high - low) / 30 * 2;  // half a step, and the zero point's half
           if (f.name() == "int8_row") bound = largest(x) / 254;
           if (f.name() == "int8_asym_row") bound = 2 * largest(x) / 255;  // half a step, and the zero point's half
-          if (f.name() == "mxfp4") bound = amax / 4;  // 8 is clipped to 6
-          if (f.name() == "mxfp8") bound = amax / 8;  // 512 to 448
+          if (f.name() == "mxfp4") bound = amax / 4;                      // 8 is clipped to 6
+          if (f.name() == "mxfp8") bound = amax / 8;                      // 512 to 448
           if (f.name() == "q4_1") bound = (high - low) / 30;
           if (f.name() == "q5_0") bound = amax / 16;
           if (f.name() == "q5_1") bound = (high - low) / 62;
@@ -258,10 +261,11 @@ TEST_CASE("what problems say of scales that rows share", "[formats]") {
   struct Case {
     const char *text, *field, *value, *allowed;
   };
-  for (const Case& c : {Case{"gemm x=e4m3_b128 w=e4m3_b128 y=f16 m=4 n=64 k=128", "x", "e4m3_b128", "128 rows share a scale"},
-                        Case{"cast x=f32 y=e4m3_b128 rows=128 cols=128", "y", "e4m3_b128", "128 rows share a scale"},
-                        Case{"gemm x=e4m3_g128 w=e4m3_b128 y=f16 m=4 n=64 k=192", "k", "192", "a multiple of 128"},
-                        Case{"gemm x=e4m3_row w=e4m3_b128 y=f16 m=4 n=64 k=128 accum=fast", "accum", "fast", "w=e4m3_b128"}}) {
+  for (const Case& c :
+       {Case{"gemm x=e4m3_b128 w=e4m3_b128 y=f16 m=4 n=64 k=128", "x", "e4m3_b128", "128 rows share a scale"},
+        Case{"cast x=f32 y=e4m3_b128 rows=128 cols=128", "y", "e4m3_b128", "128 rows share a scale"},
+        Case{"gemm x=e4m3_g128 w=e4m3_b128 y=f16 m=4 n=64 k=192", "k", "192", "a multiple of 128"},
+        Case{"gemm x=e4m3_row w=e4m3_b128 y=f16 m=4 n=64 k=128 accum=fast", "accum", "fast", "w=e4m3_b128"}}) {
     INFO(c.text);
     try {
       (void)Problem::parse(c.text);
@@ -323,7 +327,8 @@ TEST_CASE("every code of the integer formats of weights decodes by its formula",
   std::vector<u8> item(16);
   const int zero = -77;
   std::memcpy(item.data(), &row, 4), std::memcpy(item.data() + 4, &zero, 4);
-  check("int8_asym_row", data, item, [&](std::size_t i) { return double(static_cast<signed char>(data[i]) - zero) * row; });
+  check("int8_asym_row", data, item,
+        [&](std::size_t i) { return double(static_cast<signed char>(data[i]) - zero) * row; });
   check("int4_row", data, floats(row), [&](std::size_t i) { return (nibble(i) - 8) * row; });
   check("e2m1_row", data, floats(row), [&](std::size_t i) {
     const double values[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6}, c = nibble(i);
@@ -360,7 +365,8 @@ TEST_CASE("int8_asym_row: a row's item is its scale, its zero point and the sum 
   const std::int64_t cols = 259;
   for (unsigned seed = 0; seed < 40; ++seed) {
     std::vector<float> x = gauss(static_cast<std::size_t>(2 * cols), 1.0f, seed);
-    for (std::size_t i = 0; i < static_cast<std::size_t>(cols); ++i) x[i] += static_cast<float>(seed) - 20.0f;  // zero at either end, too
+    for (std::size_t i = 0; i < static_cast<std::size_t>(cols); ++i)
+      x[i] += static_cast<float>(seed) - 20.0f;  // zero at either end, too
     const Encoded e = encode(f, x, cols);
     const std::vector<float> y = decode(f, e, x.size(), cols);
     for (std::size_t r = 0; r < 2; ++r) {

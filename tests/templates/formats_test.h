@@ -48,7 +48,7 @@ inline std::vector<float> decode(Format f, const Encoded& e, std::size_t count, 
   return v;
 }
 inline std::vector<float> round_trip(Format f, const std::vector<float>& x, std::int64_t cols, int encoder = 0,
-                              float global = 1.0f) {
+                                     float global = 1.0f) {
   return decode(f, encode(f, x, cols, encoder, global), x.size(), cols);
 }
 inline std::vector<float> gauss(std::size_t n, float scale, unsigned seed) {

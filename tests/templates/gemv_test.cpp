@@ -17,7 +17,8 @@ TEST_CASE("gemv: launches overlap the kernel before them where a target can", "[
     INFO(target.name);
     const std::vector<Candidate> all = family("gemm", "gemv").candidates(problem, target);
     REQUIRE_FALSE(all.empty());
-    for (const Candidate& c : all) CHECK(family("gemm", "gemv").source(problem, target, c).plan.overlap == (target.major >= 9));
+    for (const Candidate& c : all)
+      CHECK(family("gemm", "gemv").source(problem, target, c).plan.overlap == (target.major >= 9));
   }
 }
 
@@ -45,7 +46,8 @@ TEST_CASE("gemv: x may come as floats, which the kernel quantizes", "[gemv]") {
   const Contract contract = contract_for(problem);
   CHECK(std::string(contract.strides.front().name) == "ldx");
   CHECK(contract.strides.front().multiple == 8);
-  CHECK(contract_for(Problem::parse("gemm x=q8_1 w=q4_0 y=f32 m=1 n=256 k=1024 x_from=f32")).strides.front().multiple == 4);
+  CHECK(contract_for(Problem::parse("gemm x=q8_1 w=q4_0 y=f32 m=1 n=256 k=1024 x_from=f32")).strides.front().multiple ==
+        4);
 }
 
 TEST_CASE("gemv: x that comes as floats, where that cannot be", "[gemv]") {
@@ -55,5 +57,6 @@ TEST_CASE("gemv: x that comes as floats, where that cannot be", "[gemv]") {
   };
   CHECK(refused("x=q8_1 w=q4_0 x_from=q8_0") == "x_from=q8_0: f32, f16 or bf16");
   CHECK(refused("x=q8_1 w=q4_0 x_from=int8") == "x_from=int8: f32, f16 or bf16");
-  CHECK(refused("x=f16 w=q4_0 x_from=f32") == "x_from=f32: left out: no kernel quantizes to x=f16 (to q8_1 some do); cast x first");
+  CHECK(refused("x=f16 w=q4_0 x_from=f32") ==
+        "x_from=f32: left out: no kernel quantizes to x=f16 (to q8_1 some do); cast x first");
 }

@@ -15,6 +15,7 @@
 #include "core/numeric.cuh"
 #include "import_test.h"
 #include "support/catch.h"
+#include "support/paths.h"
 #include "support/refusal.h"
 
 using namespace import_test;
@@ -34,7 +35,7 @@ struct Golden {
   std::vector<float> decoded;
 };
 Golden golden(const std::string& name) {
-  std::ifstream in(std::string(TILEWRIGHT_SOURCE_DIR) + "/tests/golden/checkpoint_" + name + ".bin", std::ios::binary);
+  std::ifstream in(tilewright::paths::source_dir() + "/tests/golden/checkpoint_" + name + ".bin", std::ios::binary);
   REQUIRE(in);
   const auto u32 = [&] {
     std::uint32_t v = 0;

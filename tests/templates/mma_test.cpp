@@ -34,7 +34,8 @@ TEST_CASE("mma: operands of different widths", "[mma]") {
     }
   CHECK(why_not("x=int8_row w=q6_k" + shape, "sm_75").empty());
   CHECK(why_not("x=e4m3_row w=q6_k" + shape, "sm_89") ==
-        "w=q6_k is coded and x=e4m3_row is neither floats of 16 bits nor signed bytes, nor E4M3, which codes of 4 bits at most are too");
+        "w=q6_k is coded and x=e4m3_row is neither floats of 16 bits nor signed bytes, nor E4M3, which codes of 4 bits "
+        "at most are too");
   CHECK(why_not("x=e4m3_row w=int4_row" + shape, "sm_80") == "sm_80 has no fp8 mma.sync of its own");
   CHECK(why_not("x=q8_1 w=q2_k" + shape, "sm_80") == "w=q2_k has minima of 16 elements, and x=q8_1 sums of 32");
   CHECK(why_not("x=f16 w=e4m3 y=f32 m=16 n=128 k=255", "sm_80") == "k = 255: a multiple of 2 is needed");
@@ -49,7 +50,8 @@ TEST_CASE("mma: blocks that a target's units scale", "[mma]") {
   for (const auto& kind : kinds) {
     INFO(kind.format);
     const auto problem = [&](int k) {
-      return std::string("x=") + kind.format + " w=" + kind.format + " y=bf16 m=1 n=128 k=" + std::to_string(k) + kind.global;
+      return std::string("x=") + kind.format + " w=" + kind.format + " y=bf16 m=1 n=128 k=" + std::to_string(k) +
+             kind.global;
     };
     for (const char* target : {"sm_120a", "sm_121a"}) CHECK(why_not(problem(512), target).empty());
     for (const char* target : {"sm_90a", "sm_120"})

@@ -12,8 +12,9 @@
 using namespace tilewright;
 
 TEST_CASE("generated sources need none of the CUDA runtime and are compiled without it", "[specialize]") {
-  for (const char* text : {"gemm x=f16 w=q4_0 y=f16 m=1 n=256 k=1024", "gemm x=f16 w=q4_0 y=f16 m=64 n=256 k=1024 pack=tiles",
-                           "cast x=f32 y=q8_1 rows=4 cols=256", "pack w=q4_0 x=f16 n=64 k=64"}) {
+  for (const char* text :
+       {"gemm x=f16 w=q4_0 y=f16 m=1 n=256 k=1024", "gemm x=f16 w=q4_0 y=f16 m=64 n=256 k=1024 pack=tiles",
+        "cast x=f32 y=q8_1 rows=4 cols=256", "pack w=q4_0 x=f16 n=64 k=64"}) {
     INFO(text);
     const Problem problem = Problem::parse(text);
     int served = 0;

@@ -68,7 +68,8 @@ template <class Unpacked>
 double byte_of(const u32 (&a)[4], int step, int r, int e) {
   const u32 place = static_cast<u32>(r / 2 * 4 + e);
   for (int j = 0; j < 4; ++j)
-    if (((Unpacked::Bytes::kOrder >> (4 * j)) & 15u) == place) return static_cast<i8>(a[r % 2 + 2 * (step % 2)] >> (8 * j));
+    if (((Unpacked::Bytes::kOrder >> (4 * j)) & 15u) == place)
+      return static_cast<i8>(a[r % 2 + 2 * (step % 2)] >> (8 * j));
   return NAN;
 }
 template <class T, class = void>
@@ -105,15 +106,19 @@ void check_unpacked(Rows<W>& w) {
       }
       for (int step = 0; step < 4; ++step) {
         u32 a[4];
-        if constexpr (as_bytes<Unpacked>) Unpacked::Bytes::fragment(words, step / 2, a);
-        else Unpacked::fragment(words, step, of_rows, a);
+        if constexpr (as_bytes<Unpacked>)
+          Unpacked::Bytes::fragment(words, step / 2, a);
+        else
+          Unpacked::fragment(words, step, of_rows, a);
         for (int r = 0; r < 4; ++r)
           for (int e = 0; e < kWidth; ++e) {
             double value;
-            if constexpr (as_bytes<Unpacked>) value = byte_of<Unpacked>(a, step, r, e) * Unpacked::kFactor;
-            else value = element<Element>(a, r, e) * Unpacked::kFactor;
+            if constexpr (as_bytes<Unpacked>)
+              value = byte_of<Unpacked>(a, step, r, e) * Unpacked::kFactor;
+            else
+              value = element<Element>(a, r, e) * Unpacked::kFactor;
             if constexpr (Unpacked::kDeferred) value *= Unpacked::row_scale(of_rows, r % 2, step);
-            if constexpr (x_groups<Unpacked> > 0) value += Unpacked::row_minimum(of_rows, r % 2, step);
+            if constexpr (x_groups < Unpacked >> 0) value += Unpacked::row_minimum(of_rows, r % 2, step);
             const i64 row = tile_row<kWidth>(thread, r);
             const i64 k = panel * Pack::kPanelK + tile_column<kWidth>(thread, step, r, e);
             const int i = static_cast<int>(k % W::kBlock);

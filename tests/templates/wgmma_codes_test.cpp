@@ -26,7 +26,8 @@ std::string why_not(const std::string& text, const Arch& target = hopper()) {
 
 TEST_CASE("wgmma_codes: what it takes, and why not the rest", "[codes]") {
   const std::string shape = " y=f32 m=65 n=128 k=256";
-  for (const char* w : {"q4_0", "q5_0", "q8_0", "q4_1", "q5_1", "q4_k", "q5_k"}) CHECK(why_not(std::string("x=q8_1 pack=tiles w=") + w + shape).empty());
+  for (const char* w : {"q4_0", "q5_0", "q8_0", "q4_1", "q5_1", "q4_k", "q5_k"})
+    CHECK(why_not(std::string("x=q8_1 pack=tiles w=") + w + shape).empty());
   CHECK(why_not("x=q8_1 w=q4_0 pack=tiles" + shape, arch("sm_100a")) == "sm_100a has no warpgroup matrix instructions");
   CHECK(why_not("x=q8_1 w=q4_0" + shape) == "w=q4_0 is not packed as tiles");
   CHECK(why_not("x=f16 w=q4_0 pack=tiles" + shape) ==
@@ -35,12 +36,15 @@ TEST_CASE("wgmma_codes: what it takes, and why not the rest", "[codes]") {
         "x=q8_0 is no format of signed bytes in blocks of 32, whose rows the copy engine can read");
   CHECK(why_not("x=q8_1 w=q4_0 pack=tiles y=f32 m=65 n=128 k=192") == "k = 192: a multiple of 128 is needed");
   // Few tokens are the other's.
-  const auto others = [](const std::string& text) { return family("gemm", "wgmma").why_not(Problem::parse("gemm " + text), hopper()); };
+  const auto others = [](const std::string& text) {
+    return family("gemm", "wgmma").why_not(Problem::parse("gemm " + text), hopper());
+  };
   CHECK(why_not("x=q8_1 w=q4_0 pack=tiles y=f32 m=64 n=128 k=256") == "m = 64: more than 64 are needed");
   CHECK(others("x=q8_1 w=q4_0 pack=tiles y=f32 m=64 n=128 k=256").empty());
   CHECK(others("x=q8_1 w=q4_0 pack=tiles" + shape) == "m = 65: of x=q8_1 64 tokens at most");
   CHECK(others("x=q8_1 w=q4_0 pack=tiles y=f32 m=64 n=128 k=192") == "k = 192: a multiple of 128 is needed");
-  CHECK(others("x=q8_1 w=q4_0 y=f32 m=64 n=128 k=256") == "w=q4_0 does not go with x=q8_1 unless it is packed as tiles");
+  CHECK(others("x=q8_1 w=q4_0 y=f32 m=64 n=128 k=256") ==
+        "w=q4_0 does not go with x=q8_1 unless it is packed as tiles");
   // Blocks of fp8 with scales are not codes.
   CHECK(others("x=e4m3_g128 w=e4m3_b128 y=bf16 m=64 n=128 k=256").empty());
   CHECK(others("x=q8_0 w=q4_0 y=f32 m=64 n=128 k=256") == "x=q8_0 is no operand of a warpgroup matrix instruction");
@@ -61,7 +65,9 @@ TEST_CASE("wgmma: one token of q8_1 takes k by eight groups where it can", "[cod
 
 TEST_CASE("wgmma: floats that the kernel quantizes, by tiles of codes", "[codes]") {
   const Family& wgmma = family("gemm", "wgmma");
-  const auto of = [](const std::string& more) { return Problem::parse("gemm x=q8_1 w=q4_0 y=f32 pack=tiles x_from=f16 n=4096 " + more); };
+  const auto of = [](const std::string& more) {
+    return Problem::parse("gemm x=q8_1 w=q4_0 y=f32 pack=tiles x_from=f16 n=4096 " + more);
+  };
   // One token at a time, whatever m is: the row lies in shared memory, whose copies no map describes.
   for (const char* sizes : {"m=1 k=4096", "m=7 k=4096", "m=200 k=28672"}) {
     const Problem problem = of(sizes);
@@ -81,10 +87,12 @@ TEST_CASE("wgmma: floats that the kernel quantizes, by tiles of codes", "[codes]
   for (const Candidate& c : wgmma.candidates(problem, hopper())) {
     const std::int64_t stages = 4096 / 64 / c.at("panels"), own = (stages + c.at("split") - 1) / c.at("split");
     INFO(c.text());
-    CHECK(wgmma.source(problem, hopper(), c).text.find(fmt::format("tw::fmt::f16, {}>>", own * c.at("panels") * 72)) != std::string::npos);
+    CHECK(wgmma.source(problem, hopper(), c).text.find(fmt::format("tw::fmt::f16, {}>>", own * c.at("panels") * 72)) !=
+          std::string::npos);
   }
   CHECK(wgmma.why_not(of("m=1 k=4224"), hopper()) == "k = 4224: with x_from a multiple of 256 is needed");
-  CHECK(wgmma.why_not(Problem::parse("gemm x=q8_1 w=q4_0 y=f32 x_from=f16 m=1 n=4096 k=4096"), hopper()).find("x comes as f16") == 0);
+  CHECK(wgmma.why_not(Problem::parse("gemm x=q8_1 w=q4_0 y=f32 x_from=f16 m=1 n=4096 k=4096"), hopper())
+            .find("x comes as f16") == 0);
   CHECK(family("gemm", "wgmma_codes").why_not(of("m=200 k=4096"), hopper()).find("x comes as f16") == 0);
 }
 
@@ -95,7 +103,8 @@ TEST_CASE("wgmma_codes: every m has candidates that fit", "[codes]") {
         for (std::int64_t k : {128, 256, 384, 8192}) {
           if (k % Format::parse(w).block() != 0) continue;
           const Problem problem = Problem::parse(std::string("gemm x=q8_1 pack=tiles m=1 n=4096 w=") + w + " y=" + y +
-                                                 " k=" + std::to_string(k)).with_rows(m);
+                                                 " k=" + std::to_string(k))
+                                      .with_rows(m);
           const Family& codes = family("gemm", m > 64 ? "wgmma_codes" : "wgmma");
           const std::vector<Candidate> all = codes.candidates(problem, hopper());
           CHECK_FALSE(all.empty());

@@ -30,7 +30,8 @@ TEST_CASE("wgmma: a tail is offered where half a round holds the last tiles", "[
   for (const char* formats : {"x=bf16 w=bf16 y=bf16", "x=f16 w=q4_0 y=f16 pack=tiles", "x=e4m3_row w=e4m3_row y=bf16"})
     for (std::int64_t m : {65, 300, 1024, 4096})
       for (std::int64_t n : {64, 128, 192, 3584, 5120, 6144, 8192, 10240})
-        for (const Candidate& c : offered(std::string(formats) + " k=4096 m=" + std::to_string(m) + " n=" + std::to_string(n))) {
+        for (const Candidate& c :
+             offered(std::string(formats) + " k=4096 m=" + std::to_string(m) + " n=" + std::to_string(n))) {
           INFO(c.text() << " m " << m << " n " << n);
           if (c.at("split") > 1) continue;
           if (has(c, "turned=1")) {
@@ -53,7 +54,8 @@ TEST_CASE("wgmma: a tail launches up to two blocks for each tile", "[wgmma]") {
     const LaunchPlan plan = family("gemm", "wgmma").source(problem, hopper(), c).plan;
     const std::int64_t bn = 64 * c.at("strips") * c.at("groups"), share = c.at("split") > 1 ? 1 : c.at("cluster");
     const bool turned = has(c, "turned=1");
-    const std::int64_t places = ceil_div(turned ? 2048 : 256, c.at("bm")) * ceil_div(turned ? 256 : 2048, bn * share) * c.at("cluster");
+    const std::int64_t places =
+        ceil_div(turned ? 2048 : 256, c.at("bm")) * ceil_div(turned ? 256 : 2048, bn * share) * c.at("cluster");
     INFO(c.text());
     CHECK(plan.x.blocks(256, 2048) == static_cast<std::uint64_t>(places * (has(c, "tail=1") ? 2 : 1)));
   }
@@ -66,18 +68,21 @@ TEST_CASE("wgmma: Stream-K is offered where the last round is not full and the w
     for (std::int64_t m : {1, 40, 64, 300, 1024})
       for (std::int64_t n : {64, 1024, 3584, 5120, 8448, 10240})
         for (std::int64_t workspace : {0ll, 65536ll, 4ll << 20, 32ll << 20}) {
-          const std::string text = std::string(formats) + " k=4096 m=" + std::to_string(m) + " n=" + std::to_string(n) + " workspace=" + std::to_string(workspace);
+          const std::string text = std::string(formats) + " k=4096 m=" + std::to_string(m) + " n=" + std::to_string(n) +
+                                   " workspace=" + std::to_string(workspace);
           const Problem problem = Problem::parse("gemm " + text);
           for (const Candidate& c : offered(text)) {
             if (!has(c, "tail=2")) continue;
             INFO(c.text() << " of " << text);
             ++some;
             const std::int64_t bn = 64 * c.at("strips") * c.at("groups"), share = c.at("cluster");
-            const std::int64_t tiles = ceil_div(m, c.at("bm")) * ceil_div(ceil_div(n, bn), share), left = tiles % (sms / share);
+            const std::int64_t tiles = ceil_div(m, c.at("bm")) * ceil_div(ceil_div(n, bn), share),
+                               left = tiles % (sms / share);
             CHECK(c.at("split") == 1);
             CHECK((c.at("kgroups") > 1) == (c.at("bm") < 32));
             CHECK(left > 0);
-            // Words, then a slot for each part: of all clusters, and one more for every tile that begins within a share.
+            // Words, then a slot for each part: of all clusters, and one more for every tile that begins within a
+            // share.
             CHECK(workspace >= 16384 + (left + std::min(sms / share, 2 * left)) * share * c.at("bm") * bn * 4);
             const LaunchPlan plan = family("gemm", "wgmma").source(problem, hopper(), c).plan;
             CHECK(plan.x.blocks(m, n) >= static_cast<std::uint64_t>(std::min(sms / share * share, 15 * tiles * share)));
@@ -89,11 +94,13 @@ TEST_CASE("wgmma: Stream-K is offered where the last round is not full and the w
 TEST_CASE("wgmma: tiles of single warps come from a queue where they are more than two rounds", "[wgmma]") {
   const std::int64_t sms = hopper().typical_sms;
   int some = 0;
-  for (const char* formats : {"x=f16 w=q4_0 y=f16 pack=tiles", "x=int8_row w=int4_g128 y=bf16 pack=tiles", "x=f16 w=f16 y=f16"})
+  for (const char* formats :
+       {"x=f16 w=q4_0 y=f16 pack=tiles", "x=int8_row w=int4_g128 y=bf16 pack=tiles", "x=f16 w=f16 y=f16"})
     for (std::int64_t m : {1, 16, 64, 200})
       for (std::int64_t n : {64 * 132, 28672, 57344})
         for (std::int64_t workspace : {0, 16383, 16384, 32 << 20}) {
-          const std::string text = std::string(formats) + " k=4096 m=" + std::to_string(m) + " n=" + std::to_string(n) + " workspace=" + std::to_string(workspace);
+          const std::string text = std::string(formats) + " k=4096 m=" + std::to_string(m) + " n=" + std::to_string(n) +
+                                   " workspace=" + std::to_string(workspace);
           for (const Candidate& c : offered(text)) {
             if (has(c, "turned") || c.at("warps") == 0) {
               CHECK_FALSE(has(c, "tail=3"));
@@ -102,8 +109,10 @@ TEST_CASE("wgmma: tiles of single warps come from a queue where they are more th
             INFO(c.text() << " of " << text);
             const LaunchPlan plan = family("gemm", "wgmma").source(Problem::parse("gemm " + text), hopper(), c).plan;
             const std::int64_t tiles = ceil_div(n, 64 * c.at("strips") * c.at("groups"));
-            if (has(c, "tail=3")) CHECK((workspace >= 16384 && c.at("cluster") == 1 && tiles > 2 * sms));
-            else if (workspace >= 16384 && c.at("cluster") == 1 && !has(c, "tail")) CHECK(tiles <= 2 * sms * static_cast<std::int64_t>(plan.persistent));
+            if (has(c, "tail=3"))
+              CHECK((workspace >= 16384 && c.at("cluster") == 1 && tiles > 2 * sms));
+            else if (workspace >= 16384 && c.at("cluster") == 1 && !has(c, "tail"))
+              CHECK(tiles <= 2 * sms * static_cast<std::int64_t>(plan.persistent));
             some += has(c, "tail=3");
           }
         }
@@ -112,8 +121,10 @@ TEST_CASE("wgmma: tiles of single warps come from a queue where they are more th
 
 TEST_CASE("wgmma: few tokens share the last round where neither one part of k nor two fill the rounds", "[wgmma]") {
   const auto shared = [](std::int64_t n) {
-    const std::vector<Candidate> all = offered("x=f16 w=q4_k y=f16 pack=tiles m=1 k=8192 workspace=33554432 n=" + std::to_string(n));
-    return std::any_of(all.begin(), all.end(), [](const Candidate& c) { return has(c, "tail=2") && c.at("strips") * c.at("groups") == 1; });
+    const std::vector<Candidate> all =
+        offered("x=f16 w=q4_k y=f16 pack=tiles m=1 k=8192 workspace=33554432 n=" + std::to_string(n));
+    return std::any_of(all.begin(), all.end(),
+                       [](const Candidate& c) { return has(c, "tail=2") && c.at("strips") * c.at("groups") == 1; });
   };
   CHECK(shared(5120));         // 80 strips on 132 multiprocessors, or 160 halves
   CHECK_FALSE(shared(8192));   // 128
@@ -165,7 +176,8 @@ TEST_CASE("wgmma: one token has one row of x in shared memory", "[wgmma]") {
 }
 
 TEST_CASE("constant weights are a constant of the launch: candidates and their texts are the same", "[wgmma]") {
-  for (const char* text : {"gemm x=f16 w=q4_0 y=f16 m=1 n=4096 k=4096 pack=tiles", "gemm x=f16 w=f16 y=f16 m=1 n=4096 k=4096"}) {
+  for (const char* text :
+       {"gemm x=f16 w=q4_0 y=f16 m=1 n=4096 k=4096 pack=tiles", "gemm x=f16 w=f16 y=f16 m=1 n=4096 k=4096"}) {
     const Problem variable = Problem::parse(text), constant = Problem::parse(text + std::string(" weights=constant"));
     CHECK_FALSE(variable == constant);
     CHECK(variable.min_bytes() == constant.min_bytes());
@@ -189,13 +201,16 @@ TEST_CASE("wgmma: sides change places where operands are plain and have no zero 
   };
   // 32 x 4 tiles of 160 rows of w and 256 tokens are 0.97 of a round of 132 multiprocessors.
   const std::vector<Candidate> all = turned("x=f16 w=f16 y=f16 m=1024 n=5120 k=4096");
-  CHECK(std::any_of(all.begin(), all.end(), [](const Candidate& c) { return c.at("bm") == 160 && c.at("strips") * c.at("groups") == 4; }));
+  CHECK(std::any_of(all.begin(), all.end(),
+                    [](const Candidate& c) { return c.at("bm") == 160 && c.at("strips") * c.at("groups") == 4; }));
   for (const Candidate& c : all) {
     INFO(c.text());
     CHECK(c.at("bm") % 32 == 0);
-    const LaunchPlan plan = family("gemm", "wgmma").source(Problem::parse("gemm x=f16 w=f16 y=f16 m=1024 n=5120 k=4096"), hopper(), c).plan;
+    const LaunchPlan plan =
+        family("gemm", "wgmma").source(Problem::parse("gemm x=f16 w=f16 y=f16 m=1024 n=5120 k=4096"), hopper(), c).plan;
     CHECK(plan.x.per_cols == static_cast<std::uint32_t>(c.at("bm")));
-    CHECK(plan.maps[1].box_rows == static_cast<std::uint32_t>(std::min<std::int64_t>(256, 64 * c.at("strips") * c.at("groups"))));
+    CHECK(plan.maps[1].box_rows ==
+          static_cast<std::uint32_t>(std::min<std::int64_t>(256, 64 * c.at("strips") * c.at("groups"))));
   }
   CHECK_FALSE(turned("x=e4m3_row w=e4m3_row y=bf16 m=1024 n=5120 k=4096").empty());
   CHECK(turned("x=int8_asym_row w=int8_asym_row y=bf16 m=1024 n=5120 k=4096").empty());
@@ -206,7 +221,9 @@ TEST_CASE("wgmma: sides change places where operands are plain and have no zero 
 TEST_CASE("wgmma: whole tiles wait in shared memory where there is room and warps are idle", "[wgmma]") {
   const auto shelf = [](const std::string& text, const std::string& knobs) {
     for (const Candidate& c : offered(text))
-      if (has(c, knobs)) return family("gemm", "wgmma").source(Problem::parse("gemm " + text), hopper(), c).text.find(", true>") != std::string::npos;
+      if (has(c, knobs))
+        return family("gemm", "wgmma").source(Problem::parse("gemm " + text), hopper(), c).text.find(", true>") !=
+               std::string::npos;
     FAIL(text << " has no " << knobs);
     return false;
   };
@@ -215,41 +232,54 @@ TEST_CASE("wgmma: whole tiles wait in shared memory where there is room and warp
   CHECK(shelf("x=bf16 w=int4_g128 y=bf16 pack=tiles" + shape, "bm=256 strips=1 groups=2"));
   CHECK_FALSE(shelf("x=bf16 w=bf16 y=f32" + shape, "bm=256 strips=1 groups=2"));
   CHECK_FALSE(shelf("x=bf16 w=bf16 y=bf16 c=bf16" + shape, "bm=256 strips=1 groups=2"));
-  CHECK_FALSE(shelf("x=e4m3_row w=int4_g128 y=bf16 pack=tiles" + shape, "bm=160 strips=1 groups=2"));  // products kept apart
-  CHECK_FALSE(shelf("x=bf16 w=bf16 y=bf16 m=1024 n=5120 k=4096", "bm=160 strips=2 groups=2"));         // two stages would remain
-  for (const char* formats : {"x=e4m3_row w=e4m3_row y=bf16", "x=bf16 w=bf16 y=bf16", "x=f16 w=q4_k y=f16 pack=tiles", "x=int8_row w=int8_row y=int8 y_scale=0.5"})
+  CHECK_FALSE(
+      shelf("x=e4m3_row w=int4_g128 y=bf16 pack=tiles" + shape, "bm=160 strips=1 groups=2"));  // products kept apart
+  CHECK_FALSE(
+      shelf("x=bf16 w=bf16 y=bf16 m=1024 n=5120 k=4096", "bm=160 strips=2 groups=2"));  // two stages would remain
+  for (const char* formats : {"x=e4m3_row w=e4m3_row y=bf16", "x=bf16 w=bf16 y=bf16", "x=f16 w=q4_k y=f16 pack=tiles",
+                              "x=int8_row w=int8_row y=int8 y_scale=0.5"})
     for (const Candidate& c : offered(formats + shape)) {
       INFO(c.text());
-      CHECK(family("gemm", "wgmma").source(Problem::parse("gemm " + (formats + shape)), hopper(), c).plan.shared_bytes <= 227 * 1024);
+      CHECK(
+          family("gemm", "wgmma").source(Problem::parse("gemm " + (formats + shape)), hopper(), c).plan.shared_bytes <=
+          227 * 1024);
     }
 }
 
 TEST_CASE("wgmma: coded weights and few tokens", "[wgmma]") {
   for (std::int64_t m : {1, 16, 17, 64})
     for (const char* formats : {"x=f16 w=q4_k y=f16", "x=int8 w=int4_g128 y=f16", "x=e4m3 w=int4_g128 y=f16"}) {
-      const std::vector<Candidate> all = offered(std::string(formats) + " pack=tiles n=4096 k=8192 m=" + std::to_string(m));
+      const std::vector<Candidate> all =
+          offered(std::string(formats) + " pack=tiles n=4096 k=8192 m=" + std::to_string(m));
       CHECK_FALSE(all.empty());
-      const bool fp8 = std::string(formats).find("e4m3") != std::string::npos, f16 = std::string(formats).find("x=f16") == 0;
+      const bool fp8 = std::string(formats).find("e4m3") != std::string::npos,
+                 f16 = std::string(formats).find("x=f16") == 0;
       for (const Candidate& c : all) {
         INFO(c.text() << " " << formats);
         CHECK(c.at("bm") >= m);
-        if (fp8 || m > 16) CHECK(c.at("warps") == 0);
-        else CHECK(c.at("warps") == 1);
+        if (fp8 || m > 16)
+          CHECK(c.at("warps") == 0);
+        else
+          CHECK(c.at("warps") == 1);
         if (f16 && m > 16) CHECK(c.at("kgroups") == 1);
       }
     }
 }
 
-TEST_CASE("wgmma: many tokens have tiles in whole rounds to choose from, whatever sharing the last is thought to save", "[wgmma]") {
+TEST_CASE("wgmma: many tokens have tiles in whole rounds to choose from, whatever sharing the last is thought to save",
+          "[wgmma]") {
   // Of 112 and 240 tiles one round of 132 and two: offered beside more kinds of shared ones than there are places.
   const struct {
     const char* text;
     const char* tile;
-  } problems[] = {{"gemm x=e4m3_row w=e2m1_row y=bf16 m=1024 n=3584 k=18944 pack=tiles accum=fast workspace=33554432", "bm=256 strips=1 groups=2"},
-                  {"gemm x=e4m3_row w=int4_row y=bf16 m=1024 n=5120 k=13824 pack=tiles accum=fast workspace=33554432", "bm=176 strips=1 groups=2"},
-                  {"gemm x=f16 w=q4_0 y=f16 m=1024 n=3584 k=18944 pack=tiles workspace=33554432", "bm=128 strips=2 groups=2"},
-                  {"gemm x=f16 w=q4_0 y=f16 m=1024 n=5120 k=13824 pack=tiles workspace=33554432", "bm=176 strips=1 groups=2"},
-                  {"gemm x=bf16 w=bf16 y=bf16 m=1024 n=3584 k=18944 workspace=33554432", "bm=256 strips=1 groups=2"}};
+  } problems[] = {
+      {"gemm x=e4m3_row w=e2m1_row y=bf16 m=1024 n=3584 k=18944 pack=tiles accum=fast workspace=33554432",
+       "bm=256 strips=1 groups=2"},
+      {"gemm x=e4m3_row w=int4_row y=bf16 m=1024 n=5120 k=13824 pack=tiles accum=fast workspace=33554432",
+       "bm=176 strips=1 groups=2"},
+      {"gemm x=f16 w=q4_0 y=f16 m=1024 n=3584 k=18944 pack=tiles workspace=33554432", "bm=128 strips=2 groups=2"},
+      {"gemm x=f16 w=q4_0 y=f16 m=1024 n=5120 k=13824 pack=tiles workspace=33554432", "bm=176 strips=1 groups=2"},
+      {"gemm x=bf16 w=bf16 y=bf16 m=1024 n=3584 k=18944 workspace=33554432", "bm=256 strips=1 groups=2"}};
   for (const auto& problem : problems) {
     INFO(problem.text);
     int whole = 0, shared = 0;

@@ -35,7 +35,8 @@ TEST_CASE("a choice that a search was led to answers the next one", "[engine]") 
   CHECK(engine.stats().compiled == 0);
 }
 
-TEST_CASE("a search looks at five of sixteen, then follows what it measured, and stays near the best from ten on", "[engine]") {
+TEST_CASE("a search looks at five of sixteen, then follows what it measured, and stays near the best from ten on",
+          "[engine]") {
   FakeGpu gpu;
   const Device device = gpu.device();
   Engine::Impl impl(options(""));
@@ -45,7 +46,8 @@ TEST_CASE("a search looks at five of sixteen, then follows what it measured, and
   const tuner::SearchRequest request = impl.search_request(problem, device, {});
   const std::vector<int> first = tuner::select(ranked, 5);
   REQUIRE(request.candidates.size() == first.size());
-  for (std::size_t i = 0; i < first.size(); ++i) CHECK(request.candidates[i] == ranked[static_cast<std::size_t>(first[i])].candidate);
+  for (std::size_t i = 0; i < first.size(); ++i)
+    CHECK(request.candidates[i] == ranked[static_cast<std::size_t>(first[i])].candidate);
   TunePolicy twice;
   twice.max_candidates = 32;
   CHECK(impl.search_request(problem, device, twice).candidates.size() == 10);
@@ -56,11 +58,13 @@ TEST_CASE("a search looks at five of sixteen, then follows what it measured, and
   for (int count = 1; count <= 12; ++count) {
     const int i = count + 5;
     Outcome o;
-    o.candidate = ranked[static_cast<std::size_t>(i)].candidate, o.kind = OutcomeKind::measured, o.microseconds = 100 - count;
+    o.candidate = ranked[static_cast<std::size_t>(i)].candidate, o.kind = OutcomeKind::measured,
+    o.microseconds = 100 - count;
     outcomes.push_back(o), tried.push_back(i), measured.push_back({i, o.microseconds});
     const auto next = [&](bool narrow) {
       std::vector<Candidate> all;
-      for (int at : tuner::refine(ranked, measured, tried, 4, narrow)) all.push_back(ranked[static_cast<std::size_t>(at)].candidate);
+      for (int at : tuner::refine(ranked, measured, tried, 4, narrow))
+        all.push_back(ranked[static_cast<std::size_t>(at)].candidate);
       return all;
     };
     INFO(count << " measured");

@@ -6,6 +6,7 @@
 #include <tilewright/store.h>
 
 #include "jit/device.h"
+#include "support/paths.h"
 #include "tuner/build.h"
 #include "tuner/engine_impl.h"
 #include "tuner/keys.h"
@@ -254,7 +255,7 @@ TEST_CASE("plan, emit, task and explain need no GPU", "[engine]") {
   }
   fake_cuda_reset();
   Error wrong = error_of(ErrorCode::invalid_argument, [&] {
-    Device device = Device::open(0, TILEWRIGHT_FAKE_CUDA);
+    Device device = Device::open(0, paths::fake_cuda());
     engine.explain(small(), arch("sm_80"), &device);
   });
   CHECK(wrong.field() == "arch");
@@ -317,7 +318,8 @@ TEST_CASE("prepared objects are told apart by every field but the rows", "[engin
   CHECK_FALSE(equal(key("gemm x=e4m3_row w=e4m3_row y=f16 m=2 n=64 k=128"),
                     key("gemm x=e4m3_row w=e4m3_row y=f16 m=2 n=64 k=128 accum=fast")));
   const auto from = key("gemm x=q8_1 w=q4_0 y=f32 m=2 n=64 k=64 x_from=f32");
-  for (const char* other : {"gemm x=q8_1 w=q4_0 y=f32 m=2 n=64 k=64", "gemm x=q8_1 w=q4_0 y=f32 m=2 n=64 k=64 x_from=f16"}) {
+  for (const char* other :
+       {"gemm x=q8_1 w=q4_0 y=f32 m=2 n=64 k=64", "gemm x=q8_1 w=q4_0 y=f32 m=2 n=64 k=64 x_from=f16"}) {
     CHECK_FALSE(equal(from, key(other)));
     CHECK(hash(from) != hash(key(other)));
   }

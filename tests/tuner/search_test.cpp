@@ -302,7 +302,9 @@ TEST_CASE("finals at a clock that never settles leave the best screened candidat
     out[0] = 20 * (final_rounds ? 100 + 170 * (launches++ * 13 % 53) : 1500);
   };
   TunePolicy policy = quick_policy();
-  policy.progress = [&](std::string_view stage, int done, int total) { final_rounds |= stage == "measure" && done == total; };
+  policy.progress = [&](std::string_view stage, int done, int total) {
+    final_rounds |= stage == "measure" && done == total;
+  };
   Engine engine(options(""));
   const TuneReport r = engine.tune(toy_task(3), gpu.device(), policy);
   CHECK(launches > 0);
@@ -328,7 +330,9 @@ TEST_CASE("finals are timed under load", "[search]") {
     last = -1;
   };
   TunePolicy policy = quick_policy();
-  policy.progress = [&](std::string_view stage, int done, int total) { final_rounds |= stage == "measure" && done == total; };
+  policy.progress = [&](std::string_view stage, int done, int total) {
+    final_rounds |= stage == "measure" && done == total;
+  };
   Engine engine(options(""));
   const TuneReport r = engine.tune(toy_task(3), gpu.device(), policy);
   CHECK(graph > 10);

@@ -80,7 +80,8 @@ TEST_CASE("rows that share scales are repeated together", "[task]") {
   for (std::size_t block = 0; block < 32; ++block) {  // each band's largest code is 448, so its scales are its own
     float largest = 0;
     for (std::size_t r = 0; r < 128; ++r)
-      for (std::size_t i = 0; i < 128; ++i) largest = std::max(largest, std::fabs(v[(r + 128) * 4096 + block * 128 + i]));
+      for (std::size_t i = 0; i < 128; ++i)
+        largest = std::max(largest, std::fabs(v[(r + 128) * 4096 + block * 128 + i]));
     CHECK(largest == Approx(448 * scales[32 + block]));
   }
 }

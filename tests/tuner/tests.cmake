@@ -3,5 +3,4 @@ tilewright_test(tuner tilewright_tuner tilewright_templates tilewright_jit tilew
 add_executable(test_compile_worker ${CMAKE_CURRENT_LIST_DIR}/worker/main.cpp)
 target_link_libraries(test_compile_worker PRIVATE tilewright)
 add_dependencies(test_tuner test_compile_worker)
-target_compile_definitions(test_tuner PRIVATE TILEWRIGHT_TEST_WORKER="$<TARGET_FILE:test_compile_worker>")
 add_test(NAME tuner COMMAND test_tuner)

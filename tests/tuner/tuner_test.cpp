@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tuner/tuner_test.h"
+#include "support/paths.h"
 
 #include <tilewright/pack.h>
 
@@ -62,7 +63,7 @@ const Arch& target() { return arch("sm_90a"); }
 Options options(const std::string& cache, std::shared_ptr<Messages> messages) {
   Options o;
   o.cache = cache;
-  o.driver = TILEWRIGHT_FAKE_CUDA;
+  o.driver = paths::fake_cuda();
   if (const char* nvrtc = std::getenv("TILEWRIGHT_NVRTC")) o.nvrtc = nvrtc;
   o.jobs = 2;
   if (messages)

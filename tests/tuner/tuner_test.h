@@ -17,6 +17,7 @@
 
 #include "support/catch.h"
 #include "support/fake_cuda.h"
+#include "support/paths.h"
 
 namespace tilewright::test {
 
@@ -65,7 +66,7 @@ class FakeGpu {
  public:
   FakeGpu();
   ~FakeGpu();
-  Device device(int ordinal = 0) const { return Device::open(ordinal, TILEWRIGHT_FAKE_CUDA); }
+  Device device(int ordinal = 0) const { return Device::open(ordinal, paths::fake_cuda()); }
 
   // ---- toy kernels: by the number in their entry's name
   std::map<int, Deed> deeds;

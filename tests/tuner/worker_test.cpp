@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 
+#include "support/paths.h"
 #include "tuner/fill.h"
 #include "tuner/tuner_test.h"
 
@@ -127,7 +128,7 @@ TEST_CASE("truncated and random messages are refused", "[worker]") {
 }
 
 TEST_CASE("a worker compiles, reports errors, and is started again after it died", "[worker]") {
-  Worker worker(TILEWRIGHT_TEST_WORKER, compiler());
+  Worker worker(paths::compile_worker(), compiler());
   Binary there = worker.compile(sample(), arch("sm_90a"));
   CHECK(there.image == compile(sample(), arch("sm_90a"), compiler()).image);
   CHECK(there.plan == sample().plan);
@@ -164,7 +165,7 @@ TEST_CASE("a prewarm whose workers die fails those jobs and no more", "[worker]"
   policy.top = 1;
   policy.jobs = 3;
   policy.every_bucket = false;
-  policy.worker = TILEWRIGHT_TEST_WORKER;
+  policy.worker = paths::compile_worker();
   Problem problem = Problem::parse("gemm x=f32 w=f32 y=f32 m=1 n=64 k=64");
   const Arch* targets[] = {&arch("sm_90a")};
   PrewarmReport r = engine.prewarm(std::span(&problem, 1), targets, policy);
