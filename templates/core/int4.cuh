@@ -123,7 +123,7 @@ struct Int4Groups : NibbleGroups<group_elements, 2> {
   static constexpr bool kTiles = sizeof(Element) == 2 ||
                                  (group_elements == 128 && (same<Element, tw::i8> || same<Element, tw::e4m3>));
   template <class Element>
-  using Tile = select<sizeof(Element) == 1, DeferredTile<Element, TileBase>,
+  using Tile = select<sizeof(Element) == 1, SignedNibblesAfterMma<Element, TileBase>,
                       ScaledTile<Element, TileBase, 4, 8, group_elements>>;
 };
 

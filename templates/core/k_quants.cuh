@@ -156,8 +156,8 @@ struct MinimaBase {
   }
 };
 template <class Element, int bits>
-struct MinimaApart : MinimaBase<bits>, Integers<Element, bits, 0> {
-  static constexpr double kRounding = kApartRounding;
+struct MinimaAfterMma : MinimaBase<bits>, Integers<Element, bits, 0> {
+  static constexpr double kRounding = kAfterMmaRounding;
   struct Scales {
     float d[2][2], m[2][2];
   };  // [group][row]
@@ -175,10 +175,10 @@ struct MinimaApart : MinimaBase<bits>, Integers<Element, bits, 0> {
 };
 template <class Element, int bits>
 struct MinimaTile : MinimaBase<bits> {
-  using Apart = ApartForBf16<Element, MinimaApart<tw::bf16, bits>, MinimaTile>;
+  using AfterMma = AfterMmaForBf16<Element, MinimaAfterMma<tw::bf16, bits>, MinimaTile>;
   static constexpr int kBits = bits;
   static constexpr float kFactor = 1.0f;
-  static constexpr bool kDeferred = false;
+  static constexpr bool kScaleAfterMma = false;
   static constexpr double kRounding = kLineRounding<Element>;
   struct Scales {
     Affine<Element> of[2][2];
@@ -203,7 +203,7 @@ struct MinimaTile : MinimaBase<bits> {
 };
 
 template <int bits>
-struct MinimaTile<Codes, bits> : CodesTile<MinimaApart<tw::f16, bits>, bits, 0> {};
+struct MinimaTile<Codes, bits> : CodesTile<MinimaAfterMma<tw::f16, bits>, bits, 0> {};
 
 // Tiles of Q3_K and Q6_K: value = d scale (code - offset), sixteen scales that fit signed bytes and a half d. A row's
 // chunk is those, and two bytes of padding. Base: code(), put_code(), scale(block, j), put_scale(block, j, scale),
@@ -225,7 +225,7 @@ struct SixteensBase : Base {
   }
 };
 template <class Base, int bits, int offset>
-struct SixteensApart : SixteensBase<Base>, Integers<tw::bf16, bits, offset> {
+struct SixteensAfterMma : SixteensBase<Base>, Integers<tw::bf16, bits, offset> {
   struct Scales {
     float d[4][2];
   };  // [group][row]
@@ -242,10 +242,10 @@ struct SixteensApart : SixteensBase<Base>, Integers<tw::bf16, bits, offset> {
 };
 template <class Element, class Base, int bits, int offset>
 struct SixteensTile : SixteensBase<Base> {
-  using Apart = ApartForBf16<Element, SixteensApart<Base, bits, offset>, SixteensTile>;
+  using AfterMma = AfterMmaForBf16<Element, SixteensAfterMma<Base, bits, offset>, SixteensTile>;
   static constexpr int kBits = bits;
   static constexpr float kFactor = 1.0f;
-  static constexpr bool kDeferred = false;
+  static constexpr bool kScaleAfterMma = false;
   // For f16 the scale is rounded, and then the value; for bf16 the value alone.
   static constexpr double kRounding = same<Element, tw::f16> ? 9.765625e-4 : kRoundedOnce<Element>;
   struct Scales {

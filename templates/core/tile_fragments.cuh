@@ -184,14 +184,14 @@ struct ItemTile : Base {
 };
 
 // Where a minimum is apart, its sum and that of codes may cancel: what single precision rounds of either.
-constexpr double kApartRounding = 3.814697265625e-6;
+constexpr double kAfterMmaRounding = 3.814697265625e-6;
 
 // Fragments that are integers, exact: code - offset.
 template <class Element, int bits, int offset>
 struct Integers {
   static constexpr int kBits = bits;
   static constexpr float kFactor = 1.0f;
-  static constexpr bool kDeferred = true;
+  static constexpr bool kScaleAfterMma = true;
   template <int words, class Scales>
   TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
     TileCodes<Element, bits>::template pairs<offset>(w, step, a);
@@ -226,9 +226,9 @@ template <class Element, class Base, int bits, int offset, int group>
 struct ScaledTile : ItemTile<Base, group, 2> {
   static constexpr int kBits = bits, kGroups = ItemTile<Base, group, 2>::kGroups;
   static constexpr float kFactor = 1.0f;
-  static constexpr bool kDeferred = false, kOffset = false;
+  static constexpr bool kScaleAfterMma = false, kOffset = false;
   static constexpr double kRounding = kRoundedOnce<Element>;
-  using Apart = ScaledIntegers<Element, Base, bits, offset, group>;
+  using AfterMma = ScaledIntegers<Element, Base, bits, offset, group>;
   struct Scales {
     PairScale<Element> d[kGroups][2];
   };  // [group of the panel][row]
@@ -254,8 +254,8 @@ struct ScaledTile : ItemTile<Base, group, 2> {
 
 // To apply minima and scales of 16 to sums pays for bf16, whose weights take them in two operations; for f16, where it
 // is one, it does not.
-template <class Element, class Apart, class Tile>
-using ApartForBf16 = select<same<Element, bf16>, Apart, Tile>;
+template <class Element, class AfterMma, class Tile>
+using AfterMmaForBf16 = select<same<Element, bf16>, AfterMma, Tile>;
 
 // What AffineTile does to a row's codes: (code - z) d + m, z as TileCodes wants it.
 template <class Element>
@@ -298,10 +298,10 @@ struct ZeroPoint {
 };
 // Tiles of formats with two halves per `group` elements that Rule<Element> knows the meaning of: apart, and as weights.
 template <class Element, class Base, int bits, int group, template <class> class Rule>
-struct AffineApart : ItemTile<Base, group, 4>, Integers<Element, bits, 0> {
+struct AffineAfterMma : ItemTile<Base, group, 4>, Integers<Element, bits, 0> {
   static constexpr int kGroups = ItemTile<Base, group, 4>::kGroups;
   static constexpr bool kOffset = true;
-  static constexpr double kRounding = kApartRounding;
+  static constexpr double kRounding = kAfterMmaRounding;
   struct Scales {
     u32 items[2 * kGroups];
   };  // of the first row, of the second
@@ -318,10 +318,10 @@ struct AffineApart : ItemTile<Base, group, 4>, Integers<Element, bits, 0> {
 };
 template <class Element, class Base, int bits, int group, template <class> class Rule>
 struct AffineTile : ItemTile<Base, group, 4> {
-  using Apart = ApartForBf16<Element, AffineApart<bf16, Base, bits, group, Rule>, AffineTile>;
+  using AfterMma = AfterMmaForBf16<Element, AffineAfterMma<bf16, Base, bits, group, Rule>, AffineTile>;
   static constexpr int kBits = bits, kGroups = ItemTile<Base, group, 4>::kGroups;
   static constexpr float kFactor = 1.0f;
-  static constexpr bool kDeferred = false, kOffset = true;
+  static constexpr bool kScaleAfterMma = false, kOffset = true;
   static constexpr double kRounding = kRoundedOnce<Element>;  // m as well
   struct Scales {
     Affine<Element> of[kGroups][2];
@@ -393,9 +393,9 @@ struct SignedNibblesTile : Base {
 };
 // The same with a half d per 128 codes.
 template <class Element, class Base>
-struct DeferredTile : ItemTile<SignedNibblesTile<Element, Base>, 128, 2> {
+struct SignedNibblesAfterMma : ItemTile<SignedNibblesTile<Element, Base>, 128, 2> {
   static constexpr int kBits = 4;
-  static constexpr bool kDeferred = true, kOffset = false;
+  static constexpr bool kScaleAfterMma = true, kOffset = false;
   static constexpr double kRounding = 0;
   struct Scales {
     float d[2];
@@ -438,10 +438,10 @@ struct TileBytes {
     }
   }
 };
-// Tile: one with kDeferred for f16, which Codes take too; with few tokens as bytes.
+// Tile: one with kScaleAfterMma for f16, which Codes take too; with few tokens as bytes.
 template <class Tile, int bits, int offset>
 struct CodesTile : Tile {
-  struct Apart : Tile {
+  struct AfterMma : Tile {
     using Bytes = TileBytes<bits, offset>;
     static constexpr float kFactor = Bytes::kFactor;
   };
@@ -450,6 +450,6 @@ template <class Base, int bits, int offset, int group>
 struct ScaledTile<Codes, Base, bits, offset, group>
     : CodesTile<ScaledIntegers<f16, Base, bits, offset, group>, bits, offset> {};
 template <class Base, int bits, int group, template <class> class Rule>
-struct AffineTile<Codes, Base, bits, group, Rule> : CodesTile<AffineApart<f16, Base, bits, group, Rule>, bits, 0> {};
+struct AffineTile<Codes, Base, bits, group, Rule> : CodesTile<AffineAfterMma<f16, Base, bits, group, Rule>, bits, 0> {};
 
 }  // namespace tw

@@ -14,17 +14,17 @@
 //   kBits                          of a stored code: 2, 3, 4, 5, 6 or 8
 //   kScaleK, kScaleBytes           columns per chunk of scales, bytes per row of one (0: no such stream)
 //   kFactor                        what unpacked values lack, given to the epilogue
-//   kDeferred                      fragments lack the scale, row_scale(scales, row, step) is it
+//   kScaleAfterMma                      fragments lack the scale, row_scale(scales, row, step) is it
 //   kRounding                      largest relative error of an unpacked value against its weight's parts; 0: exact
 //   kOffset                        those are code * step and what code 0 stands for; false: the weight itself
 //   Place                          where they are, if not as TilePlace has them
 //   code(block, i), put_code(...)  the stored form of element i of a block, and its inverse (into zeroed bits)
 //   put_scales(out, data, scales, k), take_scales(in, data, scales, k)   a row's chunk from column k, and its inverse
 //   Scales, scales(chunk, pair, part) two rows' scales in registers: rows 2 pair and 2 pair + 1 of a chunk, for its
-//   panel `part` fragment(words, step, scales, a) Apart                          the same stored codes and scales as a
-//   tile with kDeferred, within kRounding too, which is fewer
+//   panel `part` fragment(words, step, scales, a) AfterMma                          the same stored codes and scales as
+//   a tile with kScaleAfterMma, within kRounding too, which is fewer
 //                                  instructions where tokens are few; none, or the tile itself: there is no such
-// and with both kDeferred and kOffset, where fragments lack a minimum too:
+// and with both kScaleAfterMma and kOffset, where fragments lack a minimum too:
 //   row_minimum(scales, row, step) it, which sums of x are to be multiplied by
 #pragma once
 #include "core/ptx.cuh"
@@ -174,7 +174,7 @@ struct TiledUnit {
 // Tiles without scales: a row's or the tensor's are left to the epilogue.
 struct UnscaledTile {
   static constexpr int kScaleK = 0, kScaleBytes = 0;
-  static constexpr bool kDeferred = false, kOffset = false;
+  static constexpr bool kScaleAfterMma = false, kOffset = false;
   static constexpr double kRounding = 0;
   TW_MEMBER static void put_scales(u8*, const u8*, const u8*, i64) {}
   TW_MEMBER static void take_scales(const u8*, u8*, u8*, i64) {}
@@ -182,7 +182,7 @@ struct UnscaledTile {
 };
 
 // Sums of x that a panel needs.
-template <class Tile, bool = Tile::kDeferred&& Tile::kOffset>
+template <class Tile, bool = Tile::kScaleAfterMma&& Tile::kOffset>
 constexpr int x_groups = 0;
 template <class Tile>
 constexpr int x_groups<Tile, true> = Tile::kGroups;
@@ -190,12 +190,12 @@ constexpr int x_groups<Tile, true> = Tile::kGroups;
 // How a tile is unpacked for so many tokens: with few, sums of a group's products are fewer than its weights. But sums
 // of x take registers, and products of their own.
 template <class Tile, int tokens, class = void>
-struct ApartOf {
+struct UnpackedFor {
   using type = Tile;
 };
 template <class Tile, int tokens>
-struct ApartOf<Tile, tokens, void_of<typename Tile::Apart>> {
-  using type = select<(x_groups<typename Tile::Apart> * tokens <= 32), typename Tile::Apart, Tile>;
+struct UnpackedFor<Tile, tokens, void_of<typename Tile::AfterMma>> {
+  using type = select<(x_groups<typename Tile::AfterMma> * tokens <= 32), typename Tile::AfterMma, Tile>;
 };
 
 }  // namespace tw

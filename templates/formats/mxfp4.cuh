@@ -94,8 +94,8 @@ struct mxfp4 : MicroscaledBlocks<Mxfp4Elements> {
       return {{q.x, q.y}};
     }
   };
-  struct ApartTile : TileBase {
-    static constexpr bool kDeferred = true;
+  struct AfterMmaTile : TileBase {
+    static constexpr bool kScaleAfterMma = true;
     TW_MEMBER static float row_scale(const Scales& s, int row, int step) {
       return bits_as<float>(step < 2 ? s.rows[row] << 16 : s.rows[row] & 0xffff0000u);
     }
@@ -106,8 +106,8 @@ struct mxfp4 : MicroscaledBlocks<Mxfp4Elements> {
   };
   template <class Element>
   struct Tile : TileBase {
-    using Apart = ApartTile;
-    static constexpr bool kDeferred = false;
+    using AfterMma = AfterMmaTile;
+    static constexpr bool kScaleAfterMma = false;
     template <int words>
     TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales& scales, u32 (&a)[4]) {
       u32 of_group[2];

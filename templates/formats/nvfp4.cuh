@@ -117,11 +117,11 @@ struct nvfp4 {
       for (int i = 0; i < 4; ++i) scales[k / 16 + i] = in[i];
     }
   };
-  struct ApartTile : TileBase {
+  struct AfterMmaTile : TileBase {
     using Place = E2m1Place<tw::bf16>;
     static constexpr int kGroups = 4;
     static constexpr float kFactor = 1.0f;
-    static constexpr bool kDeferred = true;
+    static constexpr bool kScaleAfterMma = true;
     struct Scales {
       u32 s[2][2];
     };  // [row][pair of groups]
@@ -145,10 +145,10 @@ struct nvfp4 {
   template <class Element>
   struct Tile : TileBase {
     using Place = E2m1Place<Element>;
-    using Apart = ApartForBf16<Element, ApartTile, Tile>;
+    using AfterMma = AfterMmaForBf16<Element, AfterMmaTile, Tile>;
     static constexpr bool kHalf = same<Element, tw::f16>;
     static constexpr float kFactor = kHalf ? 16384.0f : 256.0f;
-    static constexpr bool kDeferred = false;
+    static constexpr bool kScaleAfterMma = false;
     struct Scales {
       u32 s[2][4];
     };  // [row][group], both halves alike

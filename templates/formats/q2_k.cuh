@@ -102,7 +102,7 @@ struct q2_k {
       for (int i = 0; i < 20; ++i) data[k / 256 * 84 + place(i)] = in[i];
     }
   };
-  struct ApartTile : TileBase, Integers<tw::bf16, 2, 0> {
+  struct AfterMmaTile : TileBase, Integers<tw::bf16, 2, 0> {
     struct Scales {
       float d[4][2], m[4][2];
     };  // [group][row]
@@ -122,10 +122,10 @@ struct q2_k {
   };
   template <class Element>
   struct Tile : TileBase {
-    using Apart = ApartForBf16<Element, ApartTile, Tile>;
+    using AfterMma = AfterMmaForBf16<Element, AfterMmaTile, Tile>;
     static constexpr int kBits = 2;
     static constexpr float kFactor = 1.0f;
-    static constexpr bool kDeferred = false;
+    static constexpr bool kScaleAfterMma = false;
     static constexpr double kRounding = kLineRounding<Element>;
     struct Scales {
       Affine<Element> of[4][2];

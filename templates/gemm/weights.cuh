@@ -40,9 +40,9 @@ template <class X, class W, int STRIPS, int PANELS, int TOKENS = 0>
 struct TileWeights {
   using Element = tile_element<X>;
   using Stored = typename W::template Tile<Element>;
-  using Tile = select<(TOKENS > 0), typename ApartOf<Stored, same<Element, Codes> ? 1 : TOKENS>::type, Stored>;
+  using Tile = select<(TOKENS > 0), typename UnpackedFor<Stored, same<Element, Codes> ? 1 : TOKENS>::type, Stored>;
   static constexpr int kWords = kTileWords<Tile, Element>;
-  static constexpr bool kRegisters = true, kDeferred = Tile::kDeferred;
+  static constexpr bool kRegisters = true, kDeferred = Tile::kScaleAfterMma;
   static constexpr float kFactor = Tile::kFactor;
   static constexpr int kPanelK = 32 * kTileWidth<Element>, BK = PANELS * kPanelK;
   static constexpr int kTileBytes = 512 * kWords;

@@ -85,7 +85,7 @@ struct Operands {  // what the kernel needs to know of a problem's formats
   std::int64_t quantized;  // columns of x that arrive as floats; 0: none
 
   int panel_k() const { return tiles ? tiles->panel_k : kPanelBytes / element; }
-  // Scales that the operand cannot hold: a panel's products and the sums are kept apart (Tile::kDeferred).
+  // Scales that the operand cannot hold: a panel's products and the sums are kept apart (Tile::kScaleAfterMma).
   // The same for fp8, whose matrix units sum a panel's products only, unless accum=fast.
   bool deferred() const { return (element == 1 && tiles && tiles->scale_bytes > 0) || (is_fp8(kind) && !fast); }
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix instructions of single warps, where tiles leave scales and minima to sums (core/tiles.cuh, Apart): every
+// Matrix instructions of single warps, where tiles leave scales and minima to sums (core/tiles.cuh, AfterMma): every
 // number of tokens, long k, and what becomes of NaN and infinities.
 #include "emulator/gemm_wgmma.h"
 #include "formats/bf16.cuh"

@@ -77,7 +77,7 @@ constexpr bool as_bytes = false;
 template <class T>
 constexpr bool as_bytes<T, void_of<typename T::Bytes>> = true;
 
-// Unpacked: the tile, or its Apart, which keeps the same promise.
+// Unpacked: the tile, or its AfterMma, which keeps the same promise.
 template <class W, class Element, class Unpacked>
 void check_unpacked(Rows<W>& w) {
   using Tile = typename W::template Tile<Element>;
@@ -117,7 +117,7 @@ void check_unpacked(Rows<W>& w) {
               value = byte_of<Unpacked>(a, step, r, e) * Unpacked::kFactor;
             else
               value = element<Element>(a, r, e) * Unpacked::kFactor;
-            if constexpr (Unpacked::kDeferred) value *= Unpacked::row_scale(of_rows, r % 2, step);
+            if constexpr (Unpacked::kScaleAfterMma) value *= Unpacked::row_scale(of_rows, r % 2, step);
             if constexpr (x_groups < Unpacked >> 0) value += Unpacked::row_minimum(of_rows, r % 2, step);
             const i64 row = tile_row<kWidth>(thread, r);
             const i64 k = panel * Pack::kPanelK + tile_column<kWidth>(thread, step, r, e);
@@ -143,8 +143,8 @@ template <class W, class Element>
 void check(Rows<W>& w) {
   using Tile = typename W::template Tile<Element>;
   check_unpacked<W, Element, Tile>(w);
-  using Apart = typename ApartOf<Tile, 1>::type;
-  if constexpr (!same<Apart, Tile>) check_unpacked<W, Element, Apart>(w);
+  using AfterMma = typename UnpackedFor<Tile, 1>::type;
+  if constexpr (!same<AfterMma, Tile>) check_unpacked<W, Element, AfterMma>(w);
 }
 
 template <class W, class Element>
@@ -227,7 +227,7 @@ TEST_CASE("MXFP4's scales in a tile are bf16", "[tiles]") {
       CHECK(std::isnan(exact) == (scales[step / 2] == 255));
       u32 a[4];
       Tile::fragment(words, step, of_rows, a);
-      for (const float got : {Tile::Apart::row_scale(of_rows, 1, step), low_half<bf16>(a[1]), high_half<bf16>(a[3])})
+      for (const float got : {Tile::AfterMma::row_scale(of_rows, 1, step), low_half<bf16>(a[1]), high_half<bf16>(a[3])})
         CHECK((got == exact || (std::isnan(got) && std::isnan(exact))));
     }
   }
