@@ -211,7 +211,8 @@ std::string encode_reply(const std::exception& error) {
 
 Binary decode_reply(const std::string& body, const Source& source, const Arch& arch) {
   Reader r(body, "TWA1");
-  Error nonsense(ErrorCode::compile_failed, "compile worker", source.name + " for " + arch.name, "answered nonsense");
+  const Malformed nonsense(ErrorCode::compile_failed, "compile worker", source.name + " for " + arch.name,
+                           "answered nonsense");
   if (r.number() == 1) {
     Binary b;
     b.target = r.text();

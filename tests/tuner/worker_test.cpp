@@ -2,12 +2,18 @@
 // Row 26: compile workers that are missing, die, or answer nonsense; and the messages between.
 #include "tuner/worker.h"
 
+#include <fmt/format.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
+#include <fstream>
 
 #include "support/paths.h"
+#include "tuner/child.h"
 #include "tuner/fill.h"
 #include "tuner/tuner_test.h"
 
@@ -45,6 +51,32 @@ Source mapped() {
   s.plan.maps[1].block = 12, s.plan.maps[1].block_elements = 13;
   s.plan.maps[1].inner = s.plan.maps[1].rows = ~std::uint64_t{1};
   return s;
+}
+
+// Its request does not fit into a socket's buffer.
+Source large() {
+  Source s = sample();
+  s.headers.push_back({"large.cuh", std::string(8 << 20, ' ')});
+  return s;
+}
+
+std::string script(const test::TempDir& dir, const char* name, const std::string& line) {
+  const std::string path = dir / name;
+  std::ofstream(path) << "#!/bin/sh\n" << line << "\n";
+  ::chmod(path.c_str(), 0700);
+  return path;
+}
+
+bool runs(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string number, name, state;
+  return file >> number >> name >> state && state != "Z";
+}
+
+double seconds_of(const std::function<void()>& action) {
+  const auto start = std::chrono::steady_clock::now();
+  action();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 CompileOptions compiler() {
@@ -149,13 +181,87 @@ TEST_CASE("row 26: a worker that is missing, silent or not one", "[worker]") {
   for (const char* program : {"/bin/true", "/bin/echo"})  // exits at once; answers "compile-worker\n"
     error_of(ErrorCode::compile_failed, [&] { Worker(program, {}).compile(sample(), arch("sm_90a"), 2); });
   test::TempDir dir;
-  std::string sleeper = dir / "sleeper";
-  FILE* f = std::fopen(sleeper.c_str(), "w");
-  std::fputs("#!/bin/sh\nexec sleep 100\n", f);
-  std::fclose(f);
-  ::chmod(sleeper.c_str(), 0700);
+  const std::string sleeper = script(dir, "sleeper", "exec sleep 100");
   Error late = error_of(ErrorCode::compile_failed, [&] { Worker(sleeper, {}).compile(sample(), arch("sm_90a"), 0.2); });
   CHECK(test::mentions(late.what(), "too long"));
+}
+
+TEST_CASE("a worker that does not read, or writes without end, costs its deadline", "[worker]") {
+  test::TempDir dir;
+  const std::string sleeper = script(dir, "sleeper", "exec sleep 100");
+  const std::string zeros = script(dir, "zeros", "exec cat /dev/zero");
+  // A valid length, and then a reply that comes byte by byte for ever.
+  const std::string trickle =
+      script(dir, "trickle", "printf '\\000\\000\\001\\000'; while printf TWA1; do sleep 0.05; done");
+  for (const std::string& program : {sleeper, zeros, trickle})
+    for (const Source& source : {sample(), large()}) {
+      INFO(program << ", " << source.headers.size() << " headers");
+      pid_t pid = -1;
+      const double seconds = seconds_of([&] {
+        Worker worker(program, {});
+        const Error e = error_of(ErrorCode::compile_failed, [&] { worker.compile(source, arch("sm_90a"), 0.3); });
+        CHECK(e.field() == "compile worker");
+        pid = worker.pid();
+      });
+      CHECK(seconds < 5);
+      CHECK(pid == -1);  // stopped, so that the next job starts another
+    }
+}
+
+TEST_CASE("a worker that answers twice is not believed", "[worker]") {
+  test::TempDir dir;
+  Binary b;
+  b.target = "sm_90a";
+  b.entry = sample().entry;
+  b.plan = sample().plan;
+  const std::string body = encode_reply(b);
+  std::ofstream file(dir / "reply", std::ios::binary);
+  for (int i = 0; i < 2; ++i) {
+    for (int shift = 0; shift < 32; shift += 8) file.put(static_cast<char>(body.size() >> shift));
+    file << body;
+  }
+  file.close();
+  Worker worker(script(dir, "twice", fmt::format("cat '{}'; exec sleep 100", dir / "reply")), {});
+  CHECK(test::mentions(error_of(ErrorCode::compile_failed, [&] { worker.compile(sample(), arch("sm_90a"), 5); }).what(),
+                       "nonsense"));
+  CHECK(worker.pid() == -1);
+}
+
+TEST_CASE("a worker that ignores the end of its input is ended with its Worker", "[worker]") {
+  ::setenv("TILEWRIGHT_TEST_LINGER", "1", 1);
+  pid_t pid = -1;
+  const double seconds = seconds_of([&] {
+    Worker worker(paths::compile_worker(), compiler());
+    Arch unknown = arch("sm_90a");
+    unknown.name = "sm_1";
+    error_of(ErrorCode::invalid_argument, [&] { worker.compile(sample(), unknown); });
+    pid = worker.pid();
+    CHECK(runs(pid));
+  });
+  ::unsetenv("TILEWRIGHT_TEST_LINGER");
+  CHECK(seconds < 5);
+  CHECK_FALSE(runs(pid));
+}
+
+TEST_CASE("a worker does not outlive its parent, however that dies", "[worker]") {
+  test::TempDir dir;
+  const std::string sleeper = script(dir, "sleeper", "exec sleep 100");
+  int from_parent[2];
+  REQUIRE(::pipe(from_parent) == 0);
+  const pid_t parent = ::fork();
+  if (parent == 0) {
+    const pid_t worker = start_child(sleeper, "compile-worker", from_parent[0]);
+    if (::write(from_parent[1], &worker, sizeof worker) != sizeof worker) ::_exit(1);
+    for (;;) ::pause();
+  }
+  pid_t worker = -1;
+  REQUIRE(::read(from_parent[0], &worker, sizeof worker) == sizeof worker);
+  CHECK(runs(worker));
+  ::kill(parent, SIGKILL);
+  ::waitpid(parent, nullptr, 0);
+  for (int i = 0; i < 100 && runs(worker); ++i) ::usleep(50000);
+  CHECK_FALSE(runs(worker));
+  for (const int fd : from_parent) ::close(fd);
 }
 
 TEST_CASE("a prewarm whose workers die fails those jobs and no more", "[worker]") {
