@@ -16,7 +16,7 @@ int main(int argc, char** argv) {
   std::string out, child;
   Settings settings;
   app.add_option("what", what,
-                 "compile prewarm kernels cast launch startup regret: all of them by default; gemm quantize");
+                 "compile prewarm kernels cast launch startup regret: all of them by default; gemm quantize code");
   app.add_option("--out", out, "result file (JSON)");
   app.add_option("--problems", settings.problems, "regret: number of problems");
   app.add_option("--skip", settings.skip,
@@ -25,8 +25,10 @@ int main(int argc, char** argv) {
   app.add_option(
       "--cache", settings.cache,
       "gemm, quantize: keep choices in this file; regret: take binaries from it; internal: the cache of a child");
-  app.add_option("--rows", settings.rows,
-                 "gemm: only rows with this in 'large|decode LABEL; TARGETS; PROBLEM'; several, by |");
+  app.add_option(
+      "--rows", settings.rows,
+      "gemm: only rows with this in 'large|decode LABEL; TARGETS; PROBLEM'; several, by |. code: only candidates with "
+      "this in 'TARGET; FAMILY; PROBLEM'");
   app.add_option("--shapes", settings.shapes, "gemm: N,K;N,K;... or 'judged' for all that are judged");
   app.add_option("--m", settings.ms, "gemm: only these m, e.g. 1,1024");
   app.add_option("--pack", settings.pack, "gemm: ask for pack=VALUE where the weights have it");
@@ -57,6 +59,8 @@ int main(int argc, char** argv) {
         results[name] = compile_times();
       else if (name == "prewarm")
         results[name] = prewarm_scaling(settings);
+      else if (name == "code")
+        results[name] = code(settings);
       else if (!gpu)
         fmt::print("skipped: no CUDA device\n");
       else if (name == "kernels")
@@ -75,7 +79,7 @@ int main(int argc, char** argv) {
         results[name] = regret(*device, settings);
       else
         throw Error(ErrorCode::invalid_argument, "what", name,
-                    "compile prewarm kernels cast launch startup regret gemm quantize");
+                    "compile prewarm kernels cast launch startup regret gemm quantize code");
       std::fflush(stdout);
       write(out, environment(gpu ? &*device : nullptr, options), results);
     }

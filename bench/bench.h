@@ -24,6 +24,7 @@ struct Settings {
 
 Json compile_times();                                        // offline.cpp: no device needed
 Json prewarm_scaling(const Settings& settings);              // offline.cpp
+Json code(const Settings& settings);                         // code.cpp: fingerprints of machine code, no device needed
 Json kernels(const Device& device);                          // kernels.cpp: gemv and mma against the device's ceilings
 Json casts(const Device& device);                            // kernels.cpp
 Json gemms(const Device& device, const Settings& settings);  // gemm.cpp: against cuBLASLt, as its table asks

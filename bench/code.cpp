@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fingerprints of the machine code of a fixed set of candidates, so that a change which should leave kernels as they
+// are can show that it does: bench/compare_code.py holds two such lists against each other. Needs no device.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <ctime>
+#include <map>
+#include <thread>
+
+#include "bench/bench.h"
+
+namespace tilewright::bench {
+namespace {
+
+struct Group {
+  const char* target;
+  const char* problem;  // "{}": m, or the rows of a cast
+  std::vector<int> rows;
+};
+
+// Every family, the ways in which each multiplies and stores, few and many tokens.
+const std::vector<Group>& groups() {
+  static const std::vector<Group> all = {
+      {"sm_90a", "gemm x=bf16 w=bf16 y=bf16 m={} n=10240 k=8192 workspace=33554432", {1, 16, 64, 1024, 4096}},
+      {"sm_90a", "gemm x=f16 w=f16 y=f16 m={} n=4096 k=4096 bias=f32 act=silu c=f16 beta=0.5", {4, 512}},
+      {"sm_90a", "gemm x=e4m3_row w=e4m3_row y=bf16 m={} n=10240 k=8192", {16, 1024}},
+      {"sm_90a", "gemm x=e4m3_row w=e4m3_row y=bf16 m={} n=10240 k=8192 accum=fast", {64, 4096}},
+      {"sm_90a", "gemm x=e5m2 w=e4m3 y=f32 m={} n=4096 k=4096", {1024}},
+      {"sm_90a", "gemm x=int8_row w=int8_row y=bf16 m={} n=3584 k=18944", {16, 1024}},
+      {"sm_90a", "gemm x=int8_asym_row w=int8_asym_row y=bf16 m={} n=4096 k=4096", {64, 512}},
+      {"sm_90a", "gemm x=int8 w=int8 y=int8 m={} n=4096 k=4096 bias=f32", {1, 64}},
+      {"sm_90a", "gemm x=e4m3_g128 w=e4m3_b128 y=bf16 m={} n=4096 k=4096", {1, 16, 1024, 4096}},
+      {"sm_90a",
+       "gemm x=f16 w=int4_g128 y=f16 m={} n=10240 k=8192 pack=tiles workspace=33554432",
+       {1, 16, 64, 1024, 4096}},
+      {"sm_90a", "gemm x=f16 w=q4_0 y=f16 m={} n=10240 k=8192 pack=tiles bias=f16 act=gelu", {1, 64, 1024}},
+      {"sm_90a", "gemm x=f16 w=q4_k y=f16 m={} n=10240 k=8192 pack=tiles workspace=33554432", {64, 4096}},
+      {"sm_90a", "gemm x=bf16 w=q4_k y=bf16 m={} n=10240 k=8192 pack=tiles workspace=33554432", {1, 16}},
+      {"sm_90a", "gemm x=f16 w=nvfp4 y=f16 m={} n=10240 k=8192 global=mul pack=tiles", {16, 1024}},
+      {"sm_90a", "gemm x=bf16 w=mxfp4 y=bf16 m={} n=57344 k=8192 pack=tiles workspace=33554432", {1, 16, 4096}},
+      {"sm_90a",
+       "gemm x=int8_row w=int4_g128 y=bf16 m={} n=6144 k=4096 pack=tiles workspace=33554432",
+       {16, 1024, 4096}},
+      {"sm_90a", "gemm x=e4m3_row w=int4_g128 y=bf16 m={} n=3584 k=18944 pack=tiles workspace=33554432", {64, 4096}},
+      {"sm_90a", "gemm x=q8_1 w=q4_0 y=f32 m={} n=10240 k=8192 pack=tiles workspace=33554432", {1, 16, 64, 1024, 4096}},
+      {"sm_90a", "gemm x=q8_1 w=q4_k y=bf16 m={} n=10240 k=8192 pack=tiles c=bf16", {1, 8, 1024}},
+      {"sm_90a", "gemm x=q8_1 w=q4_0 y=f32 m={} n=4096 k=4096 x_from=f16 pack=tiles", {1}},
+      {"sm_90a", "gemm x=q8_1 w=q4_0 y=f32 m={} n=4096 k=14336", {1, 16, 512}},
+      {"sm_90a", "gemm x=q8_1 w=q4_k y=f32 m={} n=4096 k=4096 x_from=bf16", {4}},
+      {"sm_90a", "gemm x=bf16 w=q4_k y=bf16 m={} n=4096 k=14336", {1, 16, 512}},
+      {"sm_90a", "gemm x=f16 w=e4m3_row y=f16 m={} n=4096 k=4096", {64}},
+      {"sm_90a", "gemm x=f32 w=f32 y=f32 m={} n=5 k=7", {3}},
+      {"sm_90a", "cast x=f16 y=q8_1 rows={} cols=4096", {64}},
+      {"sm_90a", "cast x=bf16 y=e4m3_g128 rows={} cols=4096", {64}},
+      {"sm_90a", "cast x=f16 y=e4m3_row rows={} cols=4096", {64}},
+      {"sm_90a", "cast x=q4_0 y=f16 rows={} cols=4096", {64}},
+      {"sm_90a", "pack w=q5_k x=f16 n=4096 k=4096", {1}},
+      {"sm_75", "gemm x=q8_1 w=q4_0 y=f32 m={} n=4096 k=4096", {1, 64}},
+      {"sm_75", "gemm x=f16 w=f16 y=f16 m={} n=4096 k=4096", {4, 512}},
+      {"sm_80", "gemm x=bf16 w=q4_k y=bf16 m={} n=4096 k=4096", {16}},
+      {"sm_80", "gemm x=bf16 w=bf16 y=bf16 m={} n=4096 k=4096", {1024}},
+      {"sm_80", "gemm x=int8_row w=int8_row y=bf16 m={} n=4096 k=4096", {64}},
+      {"sm_89", "gemm x=e4m3_row w=e4m3_row y=bf16 m={} n=4096 k=4096", {16, 1024}},
+      {"sm_89", "gemm x=f16 w=nvfp4 y=f16 m={} n=4096 k=4096 global=mul", {16}},
+      {"sm_120a", "gemm x=nvfp4 w=nvfp4 y=bf16 m={} n=4096 k=4096 global=mul", {16, 512}},
+      {"sm_120a", "gemm x=mxfp8 w=mxfp8 y=bf16 m={} n=4096 k=4096 bias=f32 act=silu", {512}},
+      {"sm_120a", "gemm x=mxfp4 w=mxfp4 y=f16 m={} n=4096 k=4096", {1}},
+  };
+  return all;
+}
+
+// How many of a family's candidates for one problem are compiled: the first, and others at equal distances.
+std::size_t wanted(std::string_view family, bool first_rows) {
+  if (family == "wgmma") return 3;
+  if (family == "reference") return first_rows ? 1 : 0;
+  return 2;
+}
+
+struct Job {
+  const Arch* target;
+  Problem problem;
+  const Family* family;
+  std::size_t ordinal;
+  Candidate candidate;
+};
+
+std::vector<Job> jobs() {
+  std::vector<Job> out;
+  for (const Group& group : groups()) {
+    const Arch& target = arch(group.target);
+    for (int rows : group.rows) {
+      const Problem problem = Problem::parse(fmt::format(fmt::runtime(group.problem), rows));
+      for (const Family* family : families(problem.op())) {
+        const std::vector<Candidate> legal = family->candidates(problem, target);
+        const std::size_t count = std::min(legal.size(), wanted(family->name(), rows == group.rows.front()));
+        for (std::size_t i = 0; i < count; ++i) {
+          const std::size_t ordinal = i * legal.size() / count;
+          out.push_back({&target, problem, family, ordinal, legal[ordinal]});
+        }
+      }
+    }
+  }
+  return out;
+}
+
+// FNV-1a in 128 bits.
+class Hash {
+ public:
+  void add(const std::byte* data, std::size_t size) {
+    for (std::size_t i = 0; i < size; ++i) state_ = (state_ ^ std::to_integer<unsigned>(data[i])) * kPrime;
+  }
+  std::string text() const {
+    return fmt::format("{:016x}{:016x}", static_cast<std::uint64_t>(state_ >> 64), static_cast<std::uint64_t>(state_));
+  }
+
+ private:
+  using Word = unsigned __int128;
+  static constexpr Word kPrime = (Word{1} << 88) + 0x13b;
+  Word state_ = (Word{0x6c62272e07bb0142u} << 64) + 0x62b821756295c58du;
+};
+
+// Of an ELF file's sections by name: instructions, and constants that the compiler made (not bank 0, the parameters).
+// Symbols and debug information are left out.
+std::string fingerprint(const std::vector<std::byte>& image) {
+  const auto read = [&]<class T>(std::size_t offset, T) {
+    T value;
+    if (offset + sizeof(T) > image.size()) throw Error(ErrorCode::compile_failed, "cubin", "", "a whole ELF file");
+    std::memcpy(&value, image.data() + offset, sizeof(T));
+    return value;
+  };
+  const std::size_t table = read(0x28, std::uint64_t{}), size = read(0x3a, std::uint16_t{}),
+                    count = read(0x3c, std::uint16_t{}), names = table + size * read(0x3e, std::uint16_t{});
+  const std::size_t strings = read(names + 0x18, std::uint64_t{});
+  std::map<std::string, Hash> sections;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t header = table + i * size;
+    const std::string name = reinterpret_cast<const char*>(image.data() + strings + read(header, std::uint32_t{}));
+    const bool constants = name.rfind(".nv.constant", 0) == 0 && name.rfind(".nv.constant0", 0) != 0;
+    if (name.rfind(".text.", 0) != 0 && name.rfind(".nv.global", 0) != 0 && !constants) continue;
+    const std::size_t offset = read(header + 0x18, std::uint64_t{}), bytes = read(header + 0x20, std::uint64_t{});
+    if (read(header + 4, std::uint32_t{}) == 8) continue;  // SHT_NOBITS
+    read(offset + bytes - 1, std::byte{});
+    sections[name.substr(0, name.find('.', 1))].add(image.data() + offset, bytes);
+  }
+  Hash all;
+  for (const auto& [name, hash] : sections) {
+    const std::string text = hash.text();
+    all.add(reinterpret_cast<const std::byte*>(text.data()), text.size());
+  }
+  return all.text();
+}
+
+double thread_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+}  // namespace
+
+Json code(const Settings& settings) {
+  CompileOptions options;
+  options.nvrtc = Options::from_env().nvrtc;
+  std::vector<Job> all = jobs();
+  if (!settings.rows.empty())
+    std::erase_if(all, [&](const Job& job) {
+      return fmt::format("{}; {}; {}", job.target->name, job.family->name(), job.problem.text()).find(settings.rows) ==
+             std::string::npos;
+    });
+  std::vector<Json> rows(all.size());
+  std::atomic<std::size_t> next = 0, failed = 0;
+  const auto work = [&] {
+    for (std::size_t i; (i = next++) < all.size();) {
+      const Job& job = all[i];
+      Json& row = rows[i];
+      row = {{"target", job.target->name},
+             {"problem", job.problem.text()},
+             {"family", job.family->name()},
+             {"ordinal", job.ordinal},
+             {"candidate", job.candidate.text()}};
+      try {
+        const double before = thread_seconds();
+        const Binary binary =
+            compile(job.family->source(job.problem, *job.target, job.candidate), *job.target, options);
+        row["code"] = fingerprint(binary.image);
+        row["registers"] = binary.resources.registers;
+        row["shared_bytes"] = binary.plan.shared_bytes + static_cast<std::uint32_t>(binary.resources.shared_bytes);
+        row["spill_bytes"] = binary.resources.spill_bytes;
+        row["cpu_s"] = std::round(1e3 * (thread_seconds() - before)) / 1e3;
+      } catch (const Error& e) {
+        row["error"] = e.what();
+        ++failed;
+      }
+    }
+  };
+  std::vector<std::jthread> threads;
+  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i) threads.emplace_back(work);
+  threads.clear();
+  std::vector<double> hopper;
+  for (const Json& row : rows)
+    if (row.contains("cpu_s") && row["family"].get<std::string>().rfind("wgmma", 0) == 0)
+      hopper.push_back(row["cpu_s"]);
+  fmt::print("{} candidates compiled, {} failed; median of the {} by wgmma and wgmma_codes: {:.3f} s of CPU time\n",
+             rows.size() - failed, failed.load(), hopper.size(), hopper.empty() ? 0.0 : median(hopper));
+  return rows;
+}
+
+}  // namespace tilewright::bench
