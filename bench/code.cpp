@@ -199,12 +199,16 @@ Json code(const Settings& settings) {
   std::vector<std::jthread> threads;
   for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i) threads.emplace_back(work);
   threads.clear();
+  for (const Json& row : rows)
+    if (row.contains("error"))
+      throw Error(ErrorCode::compile_failed, "candidate", row["candidate"].get<std::string>(),
+                  fmt::format("{} failed; the first one: {}", failed.load(), row["error"].get<std::string>()));
   std::vector<double> hopper;
   for (const Json& row : rows)
     if (row.contains("cpu_s") && row["family"].get<std::string>().rfind("wgmma", 0) == 0)
       hopper.push_back(row["cpu_s"]);
-  fmt::print("{} candidates compiled, {} failed; median of the {} by wgmma and wgmma_codes: {:.3f} s of CPU time\n",
-             rows.size() - failed, failed.load(), hopper.size(), hopper.empty() ? 0.0 : median(hopper));
+  fmt::print("{} candidates compiled; median of the {} by wgmma and wgmma_codes: {:.3f} s of CPU time\n", rows.size(),
+             hopper.size(), hopper.empty() ? 0.0 : median(hopper));
   return rows;
 }
 

@@ -12,7 +12,7 @@ import statistics
 import sys
 
 KEY = ("target", "problem", "family", "ordinal")
-SAME = ("code", "registers", "shared_bytes", "spill_bytes", "error")
+SAME = ("code", "registers", "shared_bytes", "spill_bytes")
 
 
 def rows(path):
