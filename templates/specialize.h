@@ -13,7 +13,7 @@ namespace tilewright {
 
 struct Specialization {
   std::string name;                   // "gemm/mma"
-  std::vector<std::string> includes;  // "gemm/mma.cuh", "formats/q4_0.cuh"
+  std::vector<std::string> includes;  // "gemm/mma/kernel.cuh", "formats/q4_0.cuh"
   std::string prelude;                // lines between the includes and the plan: what they use and no file has
   std::string plan_type;              // "tw::gemm::Mma<...>": has kThreads, kSharedBytes, run(args, shape, maps...)
   std::string space;                  // "tw::gemm": has Args and Shape

@@ -10,7 +10,8 @@
 namespace tilewright::bench {
 namespace {
 
-constexpr int kQueue = 3;  // of the knob `tail`: templates/gemm/tail.cuh, which only kernels' own code includes
+constexpr int kQueue =
+    3;  // of the knob `tail`: templates/gemm/wgmma/schedule.cuh, which only kernels' own code includes
 
 bool global_of(Format f) {
   return std::any_of(f.info().streams.begin(), f.info().streams.end(),

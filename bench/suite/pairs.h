@@ -43,7 +43,7 @@ std::vector<Pair> wgmma_pairs(Suite& s);
 // Candidates at m of the families whose names begin with `family`, best first.
 std::vector<Candidate> legal(Suite& s, const Problem& problem, std::int64_t m, std::string_view family);
 
-// Whether its blocks take tiles from a queue (templates/gemm/tail.cuh).
+// Whether its blocks take tiles from a queue (templates/gemm/wgmma/schedule.cuh).
 bool queued(const Candidate& c);
 
 }  // namespace tilewright::bench

@@ -306,7 +306,7 @@ TW_DEVICE void wgmma_wait() {
 // d[64 x N] (+)= a[64 x 32 bytes] b[N x 32 bytes]^T. Thread t of the warpgroup holds rows 16 (t / 32) + t % 32 / 4 (+
 // 8) and columns 8 j + 2 (t % 4) (+ 1): d[4 j + 2 h + c] is row half h, column c of the pair. One instruction per
 // (kind, N) with that many operands: the host writes the specialization that a kernel needs into its source
-// (templates/gemm/instruction.cpp).
+// (templates/gemm/wgmma/instruction.cpp).
 //   ss(d, a, b, accumulate)    both operands described
 //   rs(d, a, b, accumulate)    a in four registers: {row, k}, {row + 8, k}, {row, k + 16 bytes}, {row + 8, k + 16
 //   bytes}

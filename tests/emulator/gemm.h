@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "emulator/emulator.h"
-#include "gemm/gemv.cuh"
-#include "gemm/mma.cuh"
+#include "gemm/gemv/kernel.cuh"
+#include "gemm/mma/kernel.cuh"
 #include "gemm/reference.cuh"
 #include "support/catch.h"
 

@@ -4,8 +4,8 @@
 
 #include "emulator/gemm.h"
 #include "emulator/grids.h"
-#include "gemm/quantized_row.cuh"
-#include "gemm/wgmma.cuh"
+#include "gemm/wgmma/kernel.cuh"
+#include "gemm/wgmma/quantized_row.cuh"
 #include "pack/tiles.cuh"
 
 namespace gemm_test {

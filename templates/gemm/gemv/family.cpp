@@ -112,7 +112,7 @@ class Gemv final : public EnumeratedFamily {
     const Knobs k = Knobs::of(c);
     Specialization s;
     s.name = "gemm/gemv";
-    s.includes = includes_for(g, "gemm/gemv.cuh");
+    s.includes = includes_for(g, "gemm/gemv/kernel.cuh");
     s.plan_type =
         fmt::format("tw::gemm::Gemv<{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}>", x_type(g), format_type(g.w),
                     epilogue_type(g), k.mt, k.e, k.lanes, k.wk, k.warps, k.r, k.depth, k.kt, k.split);

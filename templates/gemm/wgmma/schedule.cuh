@@ -10,11 +10,11 @@ constexpr int kNoTail = 0;  // tiles like all others
 // Where there are some for half of the clusters or fewer, a cluster takes one and its two blocks split k.
 constexpr int kClusterTail = 1;
 // Stream-K: their stages, one tile's after the other's, go to the clusters in equal shares, which come first. Sums of
-// parts of a tile meet in the caller's workspace (gemm/stream_k.cuh).
+// parts of a tile meet in the caller's workspace (gemm/wgmma/stream_k.cuh).
 constexpr int kStreamK = 2;
 // Of few tokens: a block takes its tiles from a queue that all share, but for its first: a word at the begin of the
-// caller's workspace counts them (gemm/cluster_tiles.cuh). Then multiprocessors end together, whichever blocks they
-// got. Clusters are of one.
+// caller's workspace counts them (gemm/wgmma/tile_scheduler.cuh). Then multiprocessors end together, whichever blocks
+// they got. Clusters are of one.
 constexpr int kQueue = 3;
 
 constexpr int kMostParts = 15;  // of a tile: as many as a word of stream_k.cuh has bits for

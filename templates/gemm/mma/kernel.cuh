@@ -20,7 +20,7 @@
 #pragma once
 #include "core/fragments.cuh"
 #include "gemm/block_scales.cuh"
-#include "gemm/tiles.cuh"
+#include "gemm/mma/staging.cuh"
 
 namespace tw::gemm {
 

@@ -186,7 +186,7 @@ class Mma final : public EnumeratedFamily {
     const Knobs k = Knobs::of(c);
     Specialization s;
     s.name = "gemm/mma";
-    s.includes = includes_for(g, "gemm/mma.cuh");
+    s.includes = includes_for(g, "gemm/mma/kernel.cuh");
     s.plan_type = fmt::format("tw::gemm::Mma<{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}>", format_type(g.x),
                               format_type(g.w), epilogue_type(g), k.bm, k.bn, k.bk, k.warps_m, k.warps_n, k.stages,
                               k.async ? "true" : "false", k.ex, k.ew, k.split);

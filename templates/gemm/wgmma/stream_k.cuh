@@ -12,7 +12,7 @@
 #pragma once
 #include "arch/sm90.cuh"
 #include "gemm/params.cuh"
-#include "gemm/tail.cuh"
+#include "gemm/wgmma/schedule.cuh"
 
 namespace tw::gemm {
 

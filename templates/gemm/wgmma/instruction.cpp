@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "templates/gemm/instruction.h"
+#include "templates/gemm/wgmma/instruction.h"
 
 #include <fmt/format.h>
 

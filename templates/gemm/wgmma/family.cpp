@@ -10,10 +10,10 @@
 
 #include "templates/fast_path.h"
 #include "templates/gemm/gemm.h"
-#include "templates/gemm/instruction.h"
-#include "templates/gemm/outlet.cuh"
 #include "templates/gemm/params.cuh"
-#include "templates/gemm/tail.cuh"
+#include "templates/gemm/wgmma/instruction.h"
+#include "templates/gemm/wgmma/schedule.cuh"
+#include "templates/gemm/wgmma/store_staging.cuh"
 #include "templates/knobs.h"
 #include "templates/specialize.h"
 
@@ -32,7 +32,7 @@ struct Knobs {
   int bm, strips, groups, kgroups, panels, stages, cluster, split, warps;
   // Written only where they are 1:
   int turned = 0;  // the two sides change places: bm is then of w's rows and bn of tokens
-  int tail = 0;    // what becomes of the last round's tiles (gemm/tail.cuh)
+  int tail = 0;    // what becomes of the last round's tiles (gemm/wgmma/schedule.cuh)
 
   static Knobs of(const Candidate& c) {
     const auto at = [&](const char* name) { return static_cast<int>(c.at(name)); };
@@ -217,7 +217,7 @@ int few_rows(std::int64_t m, bool one) {
 // kTileCost results.
 struct Tile {
   int bm, strips, groups, turned;
-  int tail;     // of gemm/tail.cuh
+  int tail;     // of gemm/wgmma/schedule.cuh
   double cost;  // of all, in results of one multiprocessor
 };
 constexpr double kTileCost = 3000;
@@ -427,9 +427,9 @@ class WarpgroupFamily final : public EnumeratedFamily {
     const Knobs k = Knobs::of(c);
     Specialization s;
     s.name = "gemm/wgmma";
-    s.includes = includes_for(g, "gemm/wgmma.cuh");
+    s.includes = includes_for(g, "gemm/wgmma/kernel.cuh");
     if (!k.warps) s.prelude = wgmma_text(k.turned ? kind_of(g.x, g.w) : kind_of(g.w, g.x), k.bm);
-    if (g.x_from) s.includes.push_back("gemm/quantized_row.cuh");
+    if (g.x_from) s.includes.push_back("gemm/wgmma/quantized_row.cuh");
     const std::string row = !g.x_from ? ""
                                       : fmt::format(", tw::gemm::QuantizedRow<{}, {}, {}>", format_type(g.x),
                                                     format_type(*g.x_from), quantized_bytes(k, o));

@@ -19,11 +19,11 @@
 #pragma once
 #include "arch/sm90.cuh"
 #include "core/format.cuh"
-#include "gemm/cluster_tiles.cuh"
 #include "gemm/epilogue.cuh"
-#include "gemm/tiles.cuh"
-#include "gemm/weights.cuh"
-#include "gemm/wgmma_store.cuh"
+#include "gemm/wgmma/store.cuh"
+#include "gemm/wgmma/tile_scheduler.cuh"
+#include "gemm/wgmma/weights.cuh"
+#include "gemm/widen.cuh"
 
 namespace tw::gemm {
 

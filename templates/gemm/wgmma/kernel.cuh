@@ -24,22 +24,22 @@
 //   TURNED    X is w's format and W x's: tokens are the 64-row side, and BM rows of w. Other tiles then fill the last
 //   round; and
 //             with scales of blocks and many tokens a thread has two tokens' to read for a panel instead of BM / 4
-//   TAIL      of gemm/tail.cuh. kClusterTail: each block sends the other the sums of one warpgroup, and completes its
-//   own SHELF     a finished tile is left on a shelf in shared memory, from which the warps beside the producer store
-//   it: the next
+//   TAIL      of gemm/wgmma/schedule.cuh. kClusterTail: each block sends the other the sums of one warpgroup, and
+//   completes its own SHELF     a finished tile is left on a shelf in shared memory, from which the warps beside the
+//   producer store it: the next
 //             tile's products need not wait until the memory has taken it
 //   ROW       QuantizedRow: of codes and one token, x arrives as floats and a block encodes it
-//   (gemm/quantized_row.cuh); void: it does not
+//   (gemm/wgmma/quantized_row.cuh); void: it does not
 #pragma once
 #include "arch/sm90.cuh"
 #include "core/format.cuh"
 #include "gemm/block_scales.cuh"
-#include "gemm/cluster_tiles.cuh"
 #include "gemm/epilogue.cuh"
-#include "gemm/stream_k.cuh"
-#include "gemm/weights.cuh"
-#include "gemm/wgmma_multiply.cuh"
-#include "gemm/wgmma_store.cuh"
+#include "gemm/wgmma/multiply.cuh"
+#include "gemm/wgmma/store.cuh"
+#include "gemm/wgmma/stream_k.cuh"
+#include "gemm/wgmma/tile_scheduler.cuh"
+#include "gemm/wgmma/weights.cuh"
 
 namespace tw::gemm {
 

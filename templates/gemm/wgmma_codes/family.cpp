@@ -8,9 +8,9 @@
 
 #include "templates/fast_path.h"
 #include "templates/gemm/gemm.h"
-#include "templates/gemm/instruction.h"
-#include "templates/gemm/outlet.cuh"
 #include "templates/gemm/params.cuh"
+#include "templates/gemm/wgmma/instruction.h"
+#include "templates/gemm/wgmma/store_staging.cuh"
 #include "templates/knobs.h"
 #include "templates/specialize.h"
 
@@ -93,7 +93,7 @@ class WarpgroupCodesFamily final : public EnumeratedFamily {
     const Knobs k = Knobs::of(c);
     Specialization s;
     s.name = "gemm/wgmma_codes";
-    s.includes = includes_for(g, "gemm/wgmma_codes.cuh");
+    s.includes = includes_for(g, "gemm/wgmma_codes/kernel.cuh");
     s.prelude = wgmma_text(tw::WgmmaKind::f16, k.bm / k.pieces);
     s.plan_type = fmt::format("tw::gemm::WarpgroupCodes<{}, {}, {}, {}, {}, {}, {}, {}>", format_type(g.x),
                               format_type(g.w), epilogue_type(g), k.bm, k.strips, k.groups, k.pieces, k.stages);

@@ -5,8 +5,8 @@
 #pragma once
 #include "arch/sm90.cuh"
 #include "gemm/epilogue.cuh"
-#include "gemm/outlet.cuh"
-#include "gemm/tail.cuh"
+#include "gemm/wgmma/schedule.cuh"
+#include "gemm/wgmma/store_staging.cuh"
 
 namespace tw::gemm {
 

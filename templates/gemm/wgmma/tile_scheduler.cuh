@@ -4,11 +4,11 @@
 //
 //   SHARE     blocks of a cluster that take neighbouring tiles of n at once
 //   SPLIT     1, or CLUSTER: blocks that share a tile, each with its part of k
-//   TAIL      of gemm/tail.cuh
+//   TAIL      of gemm/wgmma/schedule.cuh
 #pragma once
 #include "arch/sm90.cuh"
 #include "gemm/params.cuh"
-#include "gemm/tail.cuh"
+#include "gemm/wgmma/schedule.cuh"
 
 namespace tw::gemm {
 
