@@ -3,12 +3,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <thread>
 
 #include <tilewright/error.h>
 
 #include "cache/claims.h"
 #include "cache/schema.h"
+#include "cache/snapshot.h"
+#include "cache/vfs_file.h"
 
 namespace tilewright::cache {
 namespace {
@@ -18,6 +22,12 @@ constexpr std::int64_t kCheckBytes = 8 << 20;
 
 struct Damaged {
   std::string what;
+};
+
+// What to do about a file that another process has open for writing.
+enum class IfInUse {
+  share_locks,  // a store to be read for long: read it through SQLite's locks, or not at all
+  copy,         // one look, perhaps at a stranger's file: read a private copy
 };
 
 Opened fail(Opened opened, Trouble trouble, std::string reason) {
@@ -35,10 +45,18 @@ std::string newer(const std::string& path, std::uint32_t version) {
                      version, schema_version());
 }
 
-// Why a file must not even be opened, judged by its first bytes. A hot journal means that they are in flux.
-std::string untouchable(const std::string& path) {
+// Why SQLite must not even open a file, judged by its first bytes and by the files beside it.
+std::string untouchable(const std::string& path, bool allow_shared) {
+  if (auto refusal = side_file_refusal(path, allow_shared); !refusal.empty()) return refusal;
+  const std::string journal = path + "-journal";
+  if (file_id(journal).exists && names_super_journal(journal)) {
+    return fmt::format(
+        "{} names a super-journal, which no cache has: opening the database would delete another file; remove the "
+        "journal if you know where both come from",
+        journal);
+  }
   const auto header = read_header(path);
-  if (!header || !header->sqlite || file_id(path + "-journal").exists) return {};
+  if (!header || !header->sqlite || file_id(journal).exists) return {};  // a hot journal may change the first bytes
   const bool unmarked = header->application_id == 0 && header->user_version == 0 && header->pages <= 1;
   if (header->application_id != kApplicationId && !unmarked) return foreign(path);
   if (header->user_version > schema_version()) return newer(path, header->user_version);
@@ -85,7 +103,7 @@ void choose_journal(Database& db, bool wal) {
 std::unique_ptr<Layer> open_writable(const OpenRequest& request, const Place& place, Opened& opened) {
   auto db = std::make_unique<Database>(place.path, Database::Mode::read_write);
   common_settings(*db, request.deadline);
-  switch (request.read_only ? inspect(*db) : adopt(*db)) {
+  switch (adopt(*db)) {
     case Fit::ours: break;
     case Fit::foreign: opened = fail(std::move(opened), Trouble::lasting, foreign(place.path)); return nullptr;
     case Fit::newer:
@@ -95,21 +113,34 @@ std::unique_ptr<Layer> open_writable(const OpenRequest& request, const Place& pl
     case Fit::damaged: throw Damaged{"its schema is not ours"};
   }
   check_structure(*db, place.path, request.check);
-  if (request.read_only) {
-    db->exec("PRAGMA query_only=1");
-  } else {
-    choose_journal(*db, place.network == nullptr);
-  }
-  return std::make_unique<Layer>(std::move(db), place.path, request.cap, !request.read_only);
+  choose_journal(*db, place.network == nullptr);
+  return std::make_unique<Layer>(std::move(db), place.path, request.cap, true);
 }
 
-// A file that cannot or must not be changed.
-std::unique_ptr<Layer> open_unwritable(const OpenRequest& request, const std::string& path) {
-  const auto header = read_header(path);
-  const bool log = file_id(path + "-wal").exists, journal = file_id(path + "-journal").exists;
-  if (header && header->wal && log) throw Damaged{"it has a write-ahead log, which only a writer can read"};
-  // Without side files nobody is writing it. Otherwise locks must be taken, which a rollback-journal file allows.
-  auto db = std::make_unique<Database>(path, log || journal ? Database::Mode::read_only : Database::Mode::immutable);
+// A handle that can only read. Whoever wrote the file, nothing at its path or beside it is created, changed or deleted.
+std::unique_ptr<Database> reading_handle(const OpenRequest& request, const std::string& path, IfInUse if_in_use) {
+  const std::string journal = path + "-journal";
+  if (if_in_use == IfInUse::share_locks) {
+    // A log can only be read by taking part in its locking, that is, by writing to its index.
+    if (file_id(path + "-wal").exists) throw Damaged{"it has a write-ahead log, which only a writer can read"};
+    const bool busy = file_id(journal).exists;
+    return std::make_unique<Database>(path, busy ? Database::Mode::read_only : Database::Mode::immutable);
+  }
+  // A journal comes and goes while a live process writes.
+  const auto end = std::min(request.deadline, Clock::now() + std::chrono::milliseconds(500));
+  while (file_id(journal).exists && Clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  if (file_id(journal).exists) {
+    throw Damaged{fmt::format(
+        "{} lies beside it: its last writer died, or is still at work. A file of your own is mended by a command that "
+        "writes it, such as cache gc; of somebody else's ask for a cache export",
+        journal)};
+  }
+  if (file_id(path + "-wal").exists) return open_snapshot(path, request.deadline);
+  return std::make_unique<Database>(path, Database::Mode::immutable);
+}
+
+std::unique_ptr<Layer> open_reading(const OpenRequest& request, const std::string& path, IfInUse if_in_use) {
+  auto db = reading_handle(request, path, if_in_use);
   common_settings(*db, request.deadline);
   switch (inspect(*db)) {
     case Fit::ours: break;
@@ -121,16 +152,16 @@ std::unique_ptr<Layer> open_unwritable(const OpenRequest& request, const std::st
   return std::make_unique<Layer>(std::move(db), path, 0, false);
 }
 
-Opened attempt_unwritable(const OpenRequest& request, Opened opened) {
+Opened attempt_reading(const OpenRequest& request, Opened opened, IfInUse if_in_use) {
   try {
-    opened.layer = open_unwritable(request, opened.path);
+    opened.layer = open_reading(request, opened.path, if_in_use);
     return opened;
   } catch (const Damaged& damage) {
     return fail(std::move(opened), Trouble::lasting, fmt::format("{} cannot be used: {}", opened.path, damage.what));
   } catch (const SqliteError& error) {
     return fail(std::move(opened), error.busy() ? Trouble::transient : Trouble::lasting,
                 fmt::format("{}: {}", opened.path, error.what()));
-  } catch (const BadValue& error) {
+  } catch (const std::runtime_error& error) {  // BadValue, SnapshotError
     return fail(std::move(opened), Trouble::lasting, fmt::format("{}: {}", opened.path, error.what()));
   }
 }
@@ -162,10 +193,16 @@ Opened open_own(const OpenRequest& request) {
   Place place = find_place(request.path, request.read_only ? Purpose::shipped : Purpose::own, request.allow_shared);
   opened.path = place.path.empty() ? request.path : place.path;
   opened.network = place.network;
-  if (request.read_only && !place.exists && file_id(request.path).exists == false) {
+  if (request.read_only && !place.exists && !file_id(request.path).exists) {
     return fail(std::move(opened), Trouble::absent, fmt::format("{} does not exist", request.path));
   }
   if (!place.refusal.empty()) return fail(std::move(opened), Trouble::lasting, place.refusal);
+  // An empty file is an empty cache, and stays one if it is only read.
+  const auto empty = [&] { return place.exists && file_size(place.path) == 0; };
+  if (request.read_only) {
+    if (empty()) return fail(std::move(opened), Trouble::absent, place.path + " is empty");
+    return attempt_reading(request, std::move(opened), IfInUse::copy);
+  }
   if (place.network) {
     opened.notes.emplace_back("network", fmt::format("{} is on {}: used without a write-ahead log, which is slower; a "
                                                      "directory on a local disk is better",
@@ -175,18 +212,14 @@ Opened open_own(const OpenRequest& request) {
     if (!place.exists && !create_file(place, request.allow_shared)) {
       return fail(std::move(opened), Trouble::lasting, fmt::format("{} cannot be created", place.path));
     }
-    if (place.exists && (request.read_only || !place.writable)) {
-      // An empty file is an empty cache, and stays one.
-      const auto header = read_header(place.path);
-      if (header && header->size == 0) return fail(std::move(opened), Trouble::absent, place.path + " is empty");
-    }
-    if (auto reason = untouchable(place.path); !reason.empty())
+    if (empty() && !place.writable) return fail(std::move(opened), Trouble::absent, place.path + " is empty");
+    if (auto reason = untouchable(place.path, request.allow_shared); !reason.empty())
       return fail(std::move(opened), Trouble::lasting, reason);
-    if (!place.writable) return attempt_unwritable(request, std::move(opened));
+    if (!place.writable) return attempt_reading(request, std::move(opened), IfInUse::share_locks);
     const FileId id = file_id(place.path);
     std::string damage;
     opened = attempt_own(request, place, std::move(opened), damage);
-    if (damage.empty() || request.read_only || round == 2) return opened;
+    if (damage.empty() || round == 2) return opened;
     // Two processes may have found the same damage. The second one must not rename the first one's fresh file.
     const RenameLock lock(place.path + "-lock", 0.3);
     const std::string kept = lock.held() ? quarantine(place.path, id) : std::string();
@@ -206,7 +239,7 @@ Opened open_shipped(const OpenRequest& request) {
   opened.path = place.path.empty() ? request.path : place.path;
   if (!place.refusal.empty()) return fail(std::move(opened), Trouble::lasting, place.refusal);
   if (!place.exists) return fail(std::move(opened), Trouble::lasting, fmt::format("{} does not exist", place.path));
-  return attempt_unwritable(request, std::move(opened));
+  return attempt_reading(request, std::move(opened), IfInUse::share_locks);
 }
 
 std::unique_ptr<Layer> open_memory(std::int64_t cap) {
@@ -220,19 +253,15 @@ std::unique_ptr<Layer> open_source(const std::string& named) {
   std::error_code missing;
   const std::string path = std::filesystem::canonical(named, missing).string();
   if (missing) throw Error(ErrorCode::io, "store", named, missing.message());
+  const auto kind = std::filesystem::status(path, missing);
+  if (kind.type() != std::filesystem::file_type::regular) {
+    throw Error(ErrorCode::io, "store", named, "a regular file, not a directory, FIFO, socket or device");
+  }
   try {
     OpenRequest request;
     request.path = path;
     request.check = true;
-    const auto header = read_header(path);
-    if (!header || !(header->wal && file_id(path + "-wal").exists)) return open_unwritable(request, path);
-    // In use, perhaps by this process: take part in its locking.
-    auto db = std::make_unique<Database>(path, Database::Mode::read_write);
-    common_settings(*db, Clock::now() + std::chrono::seconds(10));
-    db->exec("PRAGMA query_only=1");
-    if (inspect(*db) != Fit::ours) throw Damaged{"it is not a cache file of this format version"};
-    check_structure(*db, path, true);
-    return std::make_unique<Layer>(std::move(db), path, 0, false);
+    return open_reading(request, path, IfInUse::copy);
   } catch (const Damaged& damage) {
     throw Error(ErrorCode::io, "store", path, damage.what);
   } catch (const std::runtime_error& error) {

@@ -31,7 +31,7 @@ struct OpenRequest {
   std::string path;
   std::int64_t cap = 0;
   bool allow_shared = false;
-  bool read_only = false;  // look-ups only; nothing is created, changed or moved away
+  bool read_only = false;  // look-ups only; nothing is created, changed or moved away; a file in use is copied first
   bool check = false;      // run the structural check whatever the file's size
   Clock::time_point deadline = Clock::time_point::max();
 };
@@ -39,7 +39,8 @@ struct OpenRequest {
 Opened open_own(const OpenRequest& request);
 Opened open_shipped(const OpenRequest& request);
 std::unique_ptr<Layer> open_memory(std::int64_t cap);
-// A file named by the user for one operation (merge, import): only read, always checked, wherever it is.
+// A file named by the user for one operation (merge, import): only read, always checked, wherever it is. Read from a
+// private copy if it is in use, refused if it has a rollback journal or is no regular file.
 std::unique_ptr<Layer> open_source(const std::string& path);  // throws Error (io)
 
 }  // namespace tilewright::cache

@@ -195,6 +195,17 @@ Place find_place(const std::string& path, Purpose purpose, bool allow_shared) {
   return place;
 }
 
+std::string side_file_refusal(const std::string& path, bool allow_shared) {
+  for (const char* side : {"-wal", "-shm", "-journal"}) {
+    struct stat s {};
+    const std::string name = path + side;
+    if (lstat(name.c_str(), &s) != 0) continue;
+    if (auto refusal = file_refusal(s, name, allow_shared); !refusal.empty()) return refusal;
+    if (s.st_nlink > 1) return fmt::format("{} has {} names (hard links); a cache's own has one", name, s.st_nlink);
+  }
+  return {};
+}
+
 bool create_file(const Place& place, bool allow_shared) {
   // mknod, because it makes a file without opening it; see above. The mode is set again, as umask may have cut it.
   const mode_t mode = allow_shared ? 0660 : 0600;

@@ -34,6 +34,9 @@ enum class Purpose {
 };
 // `allow_shared` accepts group-writable directories and files.
 Place find_place(const std::string& path, Purpose purpose, bool allow_shared);
+// Why SQLite must not open the file at `path` for writing: a "-wal", "-shm" or "-journal" beside it, which SQLite would
+// read, write and delete, is not a plain file of the same owner. Empty if there is no objection.
+std::string side_file_refusal(const std::string& path, bool allow_shared);
 // An empty file of our own. False if that is impossible. An existing file is left alone.
 bool create_file(const Place& place, bool allow_shared);
 

@@ -6,8 +6,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cstdlib>
-#include <cstring>
 #include <thread>
 #include <utility>
 
@@ -253,38 +251,6 @@ Transaction::~Transaction() {
 }
 
 void Transaction::commit() { db_.exec("COMMIT"); }
-
-// ---- files
-
-std::optional<FileHeader> read_header(const std::string& path) {
-  sqlite3_initialize();
-  sqlite3_vfs* vfs = sqlite3_vfs_find(nullptr);
-  const auto free_name = [](char* name) { sqlite3_free_filename(name); };
-  std::unique_ptr<char, decltype(free_name)> name(
-      const_cast<char*>(sqlite3_create_filename(path.c_str(), "", "", 0, nullptr)), free_name);
-  std::unique_ptr<sqlite3_file, decltype(&std::free)> file(
-      static_cast<sqlite3_file*>(std::calloc(1, static_cast<std::size_t>(vfs->szOsFile))), &std::free);
-  if (!name || !file) return std::nullopt;
-  int flags = SQLITE_OPEN_READONLY | SQLITE_OPEN_MAIN_DB | SQLITE_OPEN_NOFOLLOW;
-  const int rc = vfs->xOpen(vfs, name.get(), file.get(), flags, &flags);
-  std::optional<FileHeader> header;
-  sqlite3_int64 size = 0;
-  unsigned char bytes[100] = {};
-  if (rc == SQLITE_OK && file->pMethods->xFileSize(file.get(), &size) == SQLITE_OK) {
-    const int read = file->pMethods->xRead(file.get(), bytes, sizeof bytes, 0);
-    if (read == SQLITE_OK || read == SQLITE_IOERR_SHORT_READ) {
-      const auto big_endian = [&](int at) {
-        return std::uint32_t{bytes[at]} << 24 | std::uint32_t{bytes[at + 1]} << 16 | std::uint32_t{bytes[at + 2]} << 8 |
-               bytes[at + 3];
-      };
-      header = FileHeader{size,           size >= 100 && std::memcmp(bytes, "SQLite format 3", 16) == 0,
-                          bytes[18] == 2, big_endian(68),
-                          big_endian(60), big_endian(28)};
-    }
-  }
-  if (file->pMethods) file->pMethods->xClose(file.get());
-  return header;
-}
 
 bool forked_after_open() { return open_files.load() > 0 && opener.load() != getpid(); }
 

@@ -10,7 +10,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -124,18 +123,6 @@ class Transaction {
  private:
   Database& db_;
 };
-
-struct FileHeader {
-  std::int64_t size = 0;
-  bool sqlite = false;  // starts with a whole database header
-  bool wal = false;
-  std::uint32_t application_id = 0;
-  std::uint32_t user_version = 0;
-  std::uint32_t pages = 0;
-};
-// The first 100 bytes of a file, nothing if it cannot be opened. Read through SQLite's VFS, because closing a
-// descriptor of our own would drop the locks that other connections of this process hold on the file.
-std::optional<FileHeader> read_header(const std::string& path);
 
 // True in a child process whose parent had a database file open at fork(). SQLite's table of file locks is inherited
 // but the locks are not, so that no database file may be opened here at all.

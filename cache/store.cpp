@@ -16,7 +16,8 @@ using namespace cache;
 // ---- state
 
 Store::Impl::Impl(StoreOptions options) : options_(std::move(options)), path_(options_.path), pid_(getpid()) {
-  deadline_ = Clock::now() + kCallTime;
+  // A store that is only read may have to be copied first.
+  deadline_ = Clock::now() + (options_.read_only ? Clock::duration(kPatience) : Clock::duration(kCallTime));
   if (memory_only()) {
     path_ = ":memory:";
     memory_ = open_memory(options_.cap);

@@ -150,6 +150,7 @@ int run_merge(const Context& context, const Args& args, bool everything) {
 
 int run_explain(const Context& context, const Args& args) {
   Options options = context.options();
+  options.cache_read_only = true;
   const Problem problem = args.problem.parse();
   std::optional<Device> device;
   if (Device::count(options.driver) > 0) device = Device::open(0, options.driver);

@@ -24,6 +24,7 @@ Json knobs_json(const Candidate& c) {
 
 int run_plan(const Context& context, const Args& args) {
   Options options = context.options();
+  options.cache_read_only = true;
   const Problem problem = args.problem.parse();
   const Arch& target = arch_or_device(args.arch, options);
   const Engine engine(std::move(options));
@@ -59,6 +60,7 @@ int run_plan(const Context& context, const Args& args) {
 
 Source source_for(const Context& context, const Args& args) {
   Options options = context.options();
+  options.cache_read_only = true;
   const Problem problem = args.problem.parse();
   const Arch& target = arch_or_device(args.arch, options);
   if (args.candidate.empty()) return Engine(std::move(options)).emit(problem, target);

@@ -102,6 +102,7 @@ StoreOptions store_options(const Options& o, tuner::Log& log) {
   s.shipped = o.shipped;
   s.cap = o.cache_cap;
   s.allow_shared = o.allow_shared;
+  s.read_only = o.cache_read_only;
   s.log = [&log](LogLevel level, std::string_view message) { log(level, message); };
   return s;
 }

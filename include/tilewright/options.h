@@ -20,7 +20,8 @@ struct TILEWRIGHT_EXPORT Options {
   std::string cache;
   std::vector<std::string> shipped;      // read-only stores below the user's, first wins
   std::int64_t cache_cap = 512ll << 20;  // bytes; oldest use first to go
-  bool allow_shared = false;             // accept a group-writable cache directory
+  bool cache_read_only = false;          // look-ups only: the cache file is neither created nor changed
+  bool allow_shared = false;             // accept caches that the group may write, or that another user owns
   std::string nvrtc;                     // path of libnvrtc; empty: search
   std::string driver;                    // path of libcuda; empty: libcuda.so.1
   std::string templates;                 // read kernel templates from this checkout instead of the built-in ones
@@ -32,10 +33,10 @@ struct TILEWRIGHT_EXPORT Options {
   // Called from any thread, never concurrently with itself for one Engine. Silent if empty.
   std::function<void(LogLevel, std::string_view)> log;
 
-  // TILEWRIGHT_CACHE, TILEWRIGHT_SHIPPED (colon-separated), TILEWRIGHT_CACHE_CAP (bytes), TILEWRIGHT_NVRTC,
-  // TILEWRIGHT_DRIVER, TILEWRIGHT_TEMPLATES, TILEWRIGHT_RECORD, TILEWRIGHT_TUNE (0|1), TILEWRIGHT_JOBS,
-  // TILEWRIGHT_CHECK_POINTERS (0|1), XDG_CACHE_HOME, HOME. A value that cannot be used is ignored and named in
-  // `warnings`.
+  // TILEWRIGHT_CACHE, TILEWRIGHT_SHIPPED (colon-separated), TILEWRIGHT_CACHE_CAP (bytes),
+  // TILEWRIGHT_ALLOW_SHARED (0|1), TILEWRIGHT_NVRTC, TILEWRIGHT_DRIVER, TILEWRIGHT_TEMPLATES, TILEWRIGHT_RECORD,
+  // TILEWRIGHT_TUNE (0|1), TILEWRIGHT_JOBS, TILEWRIGHT_CHECK_POINTERS (0|1), XDG_CACHE_HOME, HOME. A value that cannot
+  // be used is ignored and named in `warnings`.
   static Options from_env();
   std::vector<std::string> warnings;  // what from_env() ignored; Engine logs them once
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cache/sqlite.h"
+#include "cache/vfs_file.h"
 
 #include <sqlite3.h>
 #include <sys/mount.h>

@@ -1,82 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The built tool, as its users run it. No GPU: TILEWRIGHT_DRIVER names a file that does not exist.
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include "tool.h"
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
-#include <sstream>
-#include <string>
-
-#include "support/catch.h"
-#include "support/paths.h"
-
-namespace fs = std::filesystem;
-using Json = nlohmann::json;
+using namespace cli_tool;
 
 namespace {
 
 constexpr const char* kGemm = "\"gemm x=q8_1 w=q4_0 y=f32 m=4 n=384 k=1536\"";
 constexpr const char* kModel = "--model examples/models/minilm-l6-v2-tiny.gguf ";
-
-struct Ran {
-  int code = -1;
-  std::string out, err;
-  Json json() const {
-    INFO(out);
-    REQUIRE(Json::accept(out));
-    return Json::parse(out);
-  }
-};
-
-std::string slurp(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-// A folder of this process alone, gone at the end.
-struct Scratch {
-  fs::path path = fs::temp_directory_path() / ("tilewright-cli-" + std::to_string(::getpid()));
-  Scratch() {
-    fs::create_directories(path);
-    ::chmod(path.c_str(), 0700);
-  }
-  ~Scratch() { fs::remove_all(path); }
-  std::string operator/(const char* name) const { return (path / name).string(); }
-};
-
-Scratch& scratch() {
-  static Scratch s;
-  return s;
-}
-
-Ran tool(const std::string& arguments) {
-  const std::string out = scratch() / "stdout", err = scratch() / "stderr";
-  const std::string command = "cd '" + tilewright::paths::source_dir() +
-                              "' && TILEWRIGHT_DRIVER=/nonexistent/libcuda.so '" + tilewright::paths::binary_dir() +
-                              "/bin/tilewright' " + arguments + " >'" + out + "' 2>'" + err + "' </dev/null";
-  const int status = std::system(command.c_str());
-  Ran ran{WIFEXITED(status) ? WEXITSTATUS(status) : -1, slurp(out), slurp(err)};
-  INFO(arguments << " -> " << ran.code << "\n" << ran.err);
-  CHECK(ran.code >= 0);
-  return ran;
-}
-
-void refused(const std::string& arguments, int code, const std::string& part) {
-  const Ran r = tool(arguments);
-  INFO(arguments << "\n" << r.out << r.err);
-  CHECK(r.code == code);
-  CHECK(r.out.empty());
-  CHECK(r.err.rfind("tilewright: error: ", 0) == 0);
-  CHECK(r.err.find(part) != std::string::npos);
-}
-
-std::string cache_flag(const char* name) { return " --cache '" + (scratch() / name) + "' "; }
 
 }  // namespace
 

@@ -28,17 +28,10 @@ class Environment {
   }
 
  private:
-  static constexpr const char* kNames[] = {"TILEWRIGHT_CACHE",
-                                           "TILEWRIGHT_SHIPPED",
-                                           "TILEWRIGHT_CACHE_CAP",
-                                           "TILEWRIGHT_NVRTC",
-                                           "TILEWRIGHT_DRIVER",
-                                           "TILEWRIGHT_TUNE",
-                                           "TILEWRIGHT_TEMPLATES",
-                                           "TILEWRIGHT_RECORD",
-                                           "TILEWRIGHT_JOBS",
-                                           "XDG_CACHE_HOME",
-                                           "HOME",
+  static constexpr const char* kNames[] = {"TILEWRIGHT_CACHE",         "TILEWRIGHT_SHIPPED",   "TILEWRIGHT_CACHE_CAP",
+                                           "TILEWRIGHT_ALLOW_SHARED",  "TILEWRIGHT_NVRTC",     "TILEWRIGHT_DRIVER",
+                                           "TILEWRIGHT_TUNE",          "TILEWRIGHT_TEMPLATES", "TILEWRIGHT_RECORD",
+                                           "TILEWRIGHT_JOBS",          "XDG_CACHE_HOME",       "HOME",
                                            "TILEWRIGHT_CHECK_POINTERS"};
   std::map<std::string, std::string> saved_;
 };
@@ -54,6 +47,7 @@ TEST_CASE("good values are taken", "[options]") {
   Options o = read({{"TILEWRIGHT_CACHE", "/a/b.db"},
                     {"TILEWRIGHT_SHIPPED", "/x.db::/y.db:"},
                     {"TILEWRIGHT_CACHE_CAP", "1048576"},
+                    {"TILEWRIGHT_ALLOW_SHARED", "1"},
                     {"TILEWRIGHT_NVRTC", "/n.so"},
                     {"TILEWRIGHT_DRIVER", "/d.so"},
                     {"TILEWRIGHT_TEMPLATES", "/t"},
@@ -65,6 +59,7 @@ TEST_CASE("good values are taken", "[options]") {
   CHECK(o.cache == "/a/b.db");
   CHECK(o.shipped == std::vector<std::string>{"/x.db", "/y.db"});
   CHECK(o.cache_cap == 1 << 20);
+  CHECK(o.allow_shared);
   CHECK(o.nvrtc == "/n.so");
   CHECK(o.driver == "/d.so");
   CHECK(o.templates == "/t");
@@ -77,7 +72,8 @@ TEST_CASE("good values are taken", "[options]") {
 TEST_CASE("row 39: an unusable value is ignored with one warning that names it", "[options]") {
   const Options defaults = read({});
   const std::string long_path = "/" + std::string(5000, 'p');
-  for (const char* name : {"TILEWRIGHT_CACHE_CAP", "TILEWRIGHT_JOBS", "TILEWRIGHT_TUNE", "TILEWRIGHT_CHECK_POINTERS"})
+  for (const char* name : {"TILEWRIGHT_CACHE_CAP", "TILEWRIGHT_JOBS", "TILEWRIGHT_TUNE", "TILEWRIGHT_CHECK_POINTERS",
+                           "TILEWRIGHT_ALLOW_SHARED"})
     for (const char* value : {"", "-1", "99999999999999999999999999", "many", "1\n2", "1.5", " 1", "0x10", "+1"}) {
       INFO(name << " = " << value);
       Options o = read({{name, value}});

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// The built tool, as its users run it. No GPU: TILEWRIGHT_DRIVER names a file that does not exist.
+#pragma once
+
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+
+#include "support/catch.h"
+#include "support/paths.h"
+
+namespace cli_tool {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+struct Ran {
+  int code = -1;
+  std::string out, err;
+  Json json() const {
+    INFO(out);
+    REQUIRE(Json::accept(out));
+    return Json::parse(out);
+  }
+};
+
+inline std::string slurp(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// A folder of this process alone, gone at the end.
+struct Scratch {
+  fs::path path = fs::temp_directory_path() / ("tilewright-cli-" + std::to_string(::getpid()));
+  Scratch() {
+    fs::create_directories(path);
+    ::chmod(path.c_str(), 0700);
+  }
+  ~Scratch() { fs::remove_all(path); }
+  std::string operator/(const char* name) const { return (path / name).string(); }
+};
+
+inline Scratch& scratch() {
+  static Scratch s;
+  return s;
+}
+
+inline Ran tool(const std::string& arguments) {
+  const std::string out = scratch() / "stdout", err = scratch() / "stderr";
+  const std::string command = "cd '" + tilewright::paths::source_dir() +
+                              "' && TILEWRIGHT_DRIVER=/nonexistent/libcuda.so '" + tilewright::paths::binary_dir() +
+                              "/bin/tilewright' " + arguments + " >'" + out + "' 2>'" + err + "' </dev/null";
+  const int status = std::system(command.c_str());
+  Ran ran{WIFEXITED(status) ? WEXITSTATUS(status) : -1, slurp(out), slurp(err)};
+  INFO(arguments << " -> " << ran.code << "\n" << ran.err);
+  CHECK(ran.code >= 0);
+  return ran;
+}
+
+inline void refused(const std::string& arguments, int code, const std::string& part) {
+  const Ran r = tool(arguments);
+  INFO(arguments << "\n" << r.out << r.err);
+  CHECK(r.code == code);
+  CHECK(r.out.empty());
+  CHECK(r.err.rfind("tilewright: error: ", 0) == 0);
+  CHECK(r.err.find(part) != std::string::npos);
+}
+
+inline std::string cache_flag(const char* name) { return " --cache '" + (scratch() / name) + "' "; }
+
+}  // namespace cli_tool
