@@ -138,7 +138,7 @@ std::string without_statistics(std::string_view log, std::size_t limit) {
 Binary compile(const Source& source, const Arch& arch, const CompileOptions& options) {
   using namespace jit;
   const auto start = std::chrono::steady_clock::now();
-  const Nvrtc& nvrtc = Nvrtc::open(options.nvrtc);
+  const Nvrtc& nvrtc = Nvrtc::open(options.nvrtc, options.places);
   check_target(nvrtc, arch);
   const auto all = all_options(source, arch, options, nvrtc);
   std::vector<const char*> texts, names;
@@ -171,6 +171,11 @@ Binary compile(const Source& source, const Arch& arch, const CompileOptions& opt
   return binary;
 }
 
-std::string compiler_version(const CompileOptions& options) { return jit::Nvrtc::open(options.nvrtc).build(); }
+CompilerInfo compiler_info(const CompileOptions& options) {
+  const jit::Nvrtc& nvrtc = jit::Nvrtc::open(options.nvrtc, options.places);
+  return {nvrtc.path(), nvrtc.build(), nvrtc.archs()};
+}
+
+std::string compiler_version(const CompileOptions& options) { return compiler_info(options).version; }
 
 }  // namespace tilewright

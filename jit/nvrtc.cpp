@@ -3,126 +3,31 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
-#include <link.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <memory>
 
 #include <tilewright/error.h>
 
+#include "jit/find_nvrtc.h"
+
 namespace tilewright::jit {
-namespace {
 
 namespace fs = std::filesystem;
 
-// Newest first. A future major version is found under the plain name.
-constexpr const char* kNames[] = {"libnvrtc.so.14", "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2",
-                                  "libnvrtc.so"};
-constexpr const char* kWheels[] = {"nvidia/cu14/lib", "nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib"};
-
-// Every attempt and why it failed, for the error.
-struct Search {
-  std::vector<std::string> tried;
-  void* open(const std::string& name) {
-    if (void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
-    const char* why = dlerror();
-    tried.push_back(why ? why : name);
-    return nullptr;
-  }
-  void* open_in(const fs::path& directory) {
-    std::error_code failed;
-    bool any = false;
-    for (const char* name : kNames) {
-      if (!fs::exists(directory / name, failed)) continue;
-      any = true;
-      if (void* library = open((directory / name).string())) return library;
-    }
-    if (!any) tried.push_back((directory / "libnvrtc.so*").string() + ": no such file");
-    return nullptr;
-  }
-};
-
-void* already_loaded() {
-  for (const char* name : kNames)
-    if (void* library = dlopen(name, RTLD_NOW | RTLD_NOLOAD)) return library;
-  return nullptr;
-}
-
-// Directories that hold Python packages, judged by the libraries this process has loaded: a process that runs PyTorch
-// or any extension module has one, and no environment variable or interpreter need be asked.
-std::vector<fs::path> package_directories() {
-  std::vector<fs::path> found;
-  auto visit = [](dl_phdr_info* info, std::size_t, void* out) {
-    auto& paths = *static_cast<std::vector<fs::path>*>(out);
-    const std::string path = info->dlpi_name ? info->dlpi_name : "";
-    for (const char* marker : {"/site-packages/", "/dist-packages/"}) {
-      const auto at = path.find(marker);
-      if (at == std::string::npos) continue;
-      const fs::path directory = path.substr(0, at + std::string(marker).size() - 1);
-      if (std::find(paths.begin(), paths.end(), directory) == paths.end()) paths.push_back(directory);
-    }
-    return 0;
-  };
-  dl_iterate_phdr(visit, &found);
-  return found;
-}
-
-// /usr/local/cuda first (the administrator's choice), then cuda-13.0, cuda-12.9 ... by number.
-std::vector<fs::path> toolkit_directories() {
-  std::vector<std::pair<double, fs::path>> found;
-  std::error_code failed;
-  for (const auto& entry : fs::directory_iterator("/usr/local", failed)) {
-    const std::string name = entry.path().filename().string();
-    if (name.rfind("cuda", 0) != 0) continue;
-    const double rank = name == "cuda" ? 1e9 : name.size() > 5 ? std::strtod(name.c_str() + 5, nullptr) : 0;
-    found.emplace_back(rank, entry.path() / "lib64");
-  }
-  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-  std::vector<fs::path> paths;
-  for (auto& [rank, path] : found) paths.push_back(std::move(path));
-  return paths;
-}
-
-void* search_everywhere(Search& search) {
-  if (void* library = already_loaded()) return library;
-  for (const auto& packages : package_directories())
-    for (const char* wheel : kWheels)
-      if (void* library = search.open_in(packages / wheel)) return library;
-  for (const char* name : kNames)
-    if (void* library = search.open(name)) return library;
-  for (const auto& directory : toolkit_directories())
-    if (void* library = search.open_in(directory)) return library;
-  return nullptr;
-}
-
-void* find_library(const std::string& path) {
-  Search search;
-  std::error_code failed;
-  void* library = path.empty()                     ? search_everywhere(search)
-                  : fs::is_directory(path, failed) ? search.open_in(path)
-                                                   : search.open(path);
-  if (library) return library;
-  throw Error(ErrorCode::library_missing, "libnvrtc", path,
-              fmt::format("not found. Install the CUDA toolkit or the Python wheel nvidia-cuda-nvrtc, or give the "
-                          "library's path. Tried: {}",
-                          fmt::join(search.tried, "; ")));
-}
-
-}  // namespace
-
-const Nvrtc& Nvrtc::open(const std::string& path) {
+const Nvrtc& Nvrtc::open(const std::string& path, const NvrtcPlaces& places) {
   // Never destroyed: compiles may still run in other threads while the process exits.
   static auto* const mutex = new std::mutex;
-  static auto* const by_path = new std::map<std::string, const Nvrtc*>;
+  static auto* const by_request = new std::map<std::string, const Nvrtc*>;
   static auto* const by_library = new std::map<void*, std::unique_ptr<Nvrtc>>;
   const std::lock_guard lock(*mutex);
-  if (const auto known = by_path->find(path); known != by_path->end()) return *known->second;
-  void* library = find_library(path);
+  const auto request = fmt::format("{}\n{}\n\n{}", path, fmt::join(places.before, "\n"), fmt::join(places.after, "\n"));
+  if (const auto known = by_request->find(request); known != by_request->end()) return *known->second;
+  void* library = find_nvrtc(path, places);
   auto& slot = (*by_library)[library];
   if (!slot) slot.reset(new Nvrtc(library));
-  return *by_path->emplace(path, slot.get()).first->second;
+  return *by_request->emplace(request, slot.get()).first->second;
 }
 
 Nvrtc::Nvrtc(void* library) {
@@ -151,7 +56,7 @@ void Nvrtc::bind(void* library) {
   load(cubin, "nvrtcGetCUBIN");
   load(error_text, "nvrtcGetErrorString");
   if (get_version(&major_, &minor_) != 0)
-    throw Error(ErrorCode::library_missing, "libnvrtc", path_, "does not tell its version");
+    throw Error(ErrorCode::library_missing, "libnvrtc", path_, "does not report its version");
 
   auto count_archs = reinterpret_cast<int (*)(int*)>(dlsym(library, "nvrtcGetNumSupportedArchs"));
   auto list_archs = reinterpret_cast<int (*)(int*)>(dlsym(library, "nvrtcGetSupportedArchs"));
@@ -169,20 +74,25 @@ void Nvrtc::load_builtins() const {
   std::vector<fs::path> directories = {fs::path(path_).parent_path()};
   const fs::path real = fs::canonical(path_, failed);
   if (!failed && real.parent_path() != directories[0]) directories.push_back(real.parent_path());
-  Search search;
-  std::vector<std::string> others;
+  std::vector<std::string> tried, others;
+  const auto load = [&](const std::string& file) {
+    if (dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) return true;
+    const char* why = dlerror();
+    tried.push_back(why ? why : file);
+    return false;
+  };
   for (const auto& directory : directories) {
-    if (fs::exists(directory / name, failed) && search.open((directory / name).string())) return;
+    if (fs::exists(directory / name, failed) && load((directory / name).string())) return;
     for (const auto& entry : fs::directory_iterator(directory, failed)) {
       const std::string file = entry.path().filename().string();
       if (file.rfind("libnvrtc-builtins.so", 0) == 0 && file.rfind(name, 0) != 0) others.push_back(entry.path());
     }
   }
-  if (search.open(name)) return;
-  throw Error(ErrorCode::library_missing, name, "",
-              fmt::format("not found, but {} (version {}) needs it beside itself. Tried: {}{}{}", path_, version_text(),
-                          fmt::join(search.tried, "; "),
-                          others.empty() ? "" : ". Of another version: ", fmt::join(others, ", ")));
+  if (load(name)) return;
+  throw Error(
+      ErrorCode::library_missing, name, "",
+      fmt::format("not found, but {} (version {}) needs it beside itself. Tried: {}{}{}", path_, version_text(),
+                  fmt::join(tried, "; "), others.empty() ? "" : ". Of another version: ", fmt::join(others, ", ")));
 }
 
 std::string Nvrtc::version_text() const { return fmt::format("{}.{}", major_, minor_); }
@@ -190,7 +100,7 @@ std::string Nvrtc::version_text() const { return fmt::format("{}.{}", major_, mi
 const std::string& Nvrtc::build() const {
   const std::lock_guard lock(mutex_);
   if (!build_.empty()) return build_;
-  // The build number is only known to the compiler itself; a diagnostic is the cheapest way to make it talk.
+  // The build number is only known to the compiler itself; a diagnostic is the cheapest way to learn it.
   const std::string probe =
       "#define TEXT2(x) #x\n#define TEXT(x) TEXT2(x)\n#pragma message(\"build=\" TEXT(__CUDACC_VER_BUILD__) \";\")\n";
   Program program(*this, probe, "version.cu", {}, {});

@@ -8,24 +8,24 @@
 #include <string>
 #include <vector>
 
+#include <tilewright/options.h>
+
 namespace tilewright::jit {
 
 using NvrtcProgram = struct _nvrtcProgram*;
 
 class Nvrtc {
  public:
-  // `path`: a file, or a directory that holds one; empty: search, in this order:
-  //   a libnvrtc that this process has loaded; NVIDIA's Python wheels beside any loaded library; the system's loader;
-  //   /usr/local/cuda*/lib64, newest first.
-  // Throws Error (library_missing) naming every place tried, or the builtins library that does not match.
-  static const Nvrtc& open(const std::string& path);
+  // find_nvrtc() says where it looks; the same request gives the same object without another search. Throws Error
+  // (library_missing) naming every place searched, or the builtins library that does not match.
+  static const Nvrtc& open(const std::string& path, const NvrtcPlaces& places = {});
 
   const std::string& path() const { return path_; }            // of the file that was loaded
   int version() const { return major_ * 1000 + minor_ * 10; }  // 13000, as CUDART_VERSION counts
   std::string version_text() const;                            // "13.0"
   // "13.0 build 88". Compiles an empty program once to learn it. Throws Error (library_missing) if that fails.
   const std::string& build() const;
-  // Compute capabilities it has code for, times ten ("75", "90"); empty when it cannot tell.
+  // Compute capabilities it has code for, times ten ("75", "90"); empty where it cannot list them.
   const std::vector<int>& archs() const { return archs_; }
 
   // The functions, as nvrtc.h declares them; 0 is success.

@@ -24,7 +24,10 @@ Key compiler_key() {
 
 // The row about the compiler is "version\nidentity" in the field that holds a choice's environment; an identity is
 // what was asked for, and the path, size and time of the file that was found.
-std::string identity_of(const CompileOptions& options, const std::string& file) { return options.nvrtc + "\n" + file; }
+std::string identity_of(const CompileOptions& options, const std::string& file) {
+  return fmt::format("{}|{}|{}\n{}", options.nvrtc, fmt::join(options.places.before, ":"),
+                     fmt::join(options.places.after, ":"), file);
+}
 
 // Changes whenever the file does. Empty if there is no such file.
 std::string file_identity(const std::string& path) {
@@ -74,7 +77,7 @@ void Builder::confirm_compiler() {
   std::lock_guard lock(compiler_mutex_);
   if (confirmed_) return;
   std::string version = compiler_version(options_);
-  std::string identity = identity_of(options_, file_identity(jit::Nvrtc::open(options_.nvrtc).path()));
+  std::string identity = identity_of(options_, file_identity(jit::Nvrtc::open(options_.nvrtc, options_.places).path()));
   StoredChoice row;
   row.problem = kCompilerRow;
   row.candidate.family = kCompilerRow;
@@ -83,6 +86,11 @@ void Builder::confirm_compiler() {
   if (!old || old->environment != row.environment) store_.put_choice(compiler_key(), row);
   compiler_ = version;
   confirmed_ = true;
+}
+
+CompileOptions Builder::found() {
+  confirm_compiler();
+  return {jit::Nvrtc::open(options_.nvrtc, options_.places).path(), options_.compiler_cache};
 }
 
 BinaryPtr Builder::find(const Key& key) {

@@ -48,10 +48,12 @@ class Builder {
   Built build(const Source& source, const Arch& arch);  // throws what compile() throws
   Built build(const Source& source, const Arch& arch, const Compiler& compile);
 
+  // The options with the path of the library that was found, for another process. Throws Error (library_missing).
+  CompileOptions found();
+
   std::int64_t compiled() const { return compiled_; }
   std::int64_t cache_hits() const { return hits_; }
   double seconds() const { return static_cast<double>(microseconds_) * 1e-6; }
-  const CompileOptions& options() const { return options_; }
 
  private:
   void confirm_compiler();  // before the first compilation: the real version, whatever was remembered

@@ -115,12 +115,6 @@ Options checked(Options o) {
   return o;
 }
 
-CompileOptions compile_options(const Options& o) {
-  CompileOptions c;
-  c.nvrtc = o.nvrtc;
-  return c;
-}
-
 void check_task(const Task& task) {
   auto require = [](bool right, const char* field, const char* allowed) {
     if (!right) throw Error(ErrorCode::invalid_argument, field, "", allowed);
@@ -136,9 +130,9 @@ void check_task(const Task& task) {
 
 Engine::Impl::Impl(Options given)
     : options(checked(std::move(given))),
-      log(options.log),
+      log(options.log, options.log_level.value_or(LogLevel::debug)),
       store(store_options(options, log)),
-      builder(store, compile_options(options), log),
+      builder(store, CompileOptions::of(options), log),
       recorder(options.record, log) {
   for (const std::string& warning : options.warnings) log.warn(warning);
 }

@@ -15,11 +15,11 @@ namespace tilewright::tuner {
 class Log {
  public:
   using Sink = std::function<void(LogLevel, std::string_view)>;
-  explicit Log(Sink sink = {}) : sink_(std::move(sink)) {}
+  explicit Log(Sink sink = {}, LogLevel most = LogLevel::debug) : sink_(std::move(sink)), most_(most) {}
 
   void operator()(LogLevel level, std::string_view message) {
     if (level == LogLevel::warning || level == LogLevel::error) warnings_.fetch_add(1, std::memory_order_relaxed);
-    if (!sink_) return;
+    if (!sink_ || level > most_) return;
     // Recursive: a user's callback may call back into the Engine and make it log again on the same thread.
     std::lock_guard lock(mutex_);
     sink_(level, message);
@@ -29,6 +29,7 @@ class Log {
 
  private:
   Sink sink_;
+  LogLevel most_ = LogLevel::debug;  // the least urgent that is passed on
   std::recursive_mutex mutex_;
   std::atomic<std::int64_t> warnings_{0};
 };

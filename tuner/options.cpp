@@ -2,8 +2,12 @@
 // The only reader of the environment.
 #include <tilewright/options.h>
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <climits>
 #include <cstdlib>
+#include <cstring>
 #include <optional>
 
 #include <fmt/format.h>
@@ -55,6 +59,17 @@ class Reader {
     return std::nullopt;
   }
 
+  std::optional<LogLevel> level(const char* name) {
+    std::optional<std::string> s = text(name);
+    if (!s) return std::nullopt;
+    if (*s == "error") return LogLevel::error;
+    if (*s == "warn" || *s == "warning") return LogLevel::warning;
+    if (*s == "info") return LogLevel::info;
+    if (*s == "debug") return LogLevel::debug;
+    refuse(name, *s, "is none of error, warn, info, debug");
+    return std::nullopt;
+  }
+
   // XDG and HOME are not ours: unset and empty mean the same (XDG Base Directory Specification), and a relative path,
   // which would make the cache follow the working directory, is invalid.
   std::optional<std::string> directory(const char* name) {
@@ -63,6 +78,13 @@ class Reader {
     std::optional<std::string> s = text(name);
     if (s && s->front() != '/') return refuse(name, *s, "is not an absolute path");
     return s;
+  }
+
+  // A variable of another tool, which only adds a place to search: what is wrong with it is not ours to say.
+  std::optional<std::string> hint(const char* name) {
+    const char* value = std::getenv(name);
+    if (!value || *value != '/' || std::strlen(value) > kLongestPath) return std::nullopt;
+    return value;
   }
 
  private:
@@ -97,6 +119,30 @@ std::vector<std::string> split_paths(const std::string& list) {
   return paths;
 }
 
+// The prefix of the first python3 on PATH: /usr of /usr/bin/python3, ~/.pyenv of ~/.pyenv/shims/python3.
+std::optional<std::string> python_prefix(Reader& read) {
+  for (const std::string& directory : split_paths(read.hint("PATH").value_or(""))) {
+    if (directory.front() != '/') continue;
+    const std::string program = directory + "/python3";
+    if (::access(program.c_str(), X_OK) != 0) continue;
+    const auto slash = directory.find_last_of('/', directory.find_last_not_of('/'));
+    return directory.substr(0, std::max<std::size_t>(slash, 1));
+  }
+  return std::nullopt;
+}
+
+NvrtcPlaces read_places(Reader& read) {
+  NvrtcPlaces places;
+  for (const char* active : {"VIRTUAL_ENV", "CONDA_PREFIX", "CUDA_PATH", "CUDA_HOME"})
+    if (auto v = read.hint(active)) places.before.push_back(*v);
+  if (auto prefix = python_prefix(read)) places.after.push_back(*prefix);
+  if (auto home = read.hint("HOME")) places.after.push_back(*home + "/.local");
+  for (const char* system : {"/usr/local", "/usr"})
+    if (std::find(places.after.begin(), places.after.end(), system) == places.after.end())
+      places.after.push_back(system);
+  return places;
+}
+
 }  // namespace
 
 Options Options::from_env() {
@@ -116,6 +162,8 @@ Options Options::from_env() {
   if (auto v = read.flag("TILEWRIGHT_TUNE")) o.tune = *v;
   if (auto v = read.number("TILEWRIGHT_JOBS", 1, kMostJobs)) o.jobs = static_cast<int>(*v);
   if (auto v = read.flag("TILEWRIGHT_CHECK_POINTERS")) o.check_pointers = *v;
+  o.log_level = read.level("TILEWRIGHT_LOG");
+  o.nvrtc_places = read_places(read);
   return o;
 }
 

@@ -72,6 +72,7 @@ class Prewarm {
   std::set<std::string> planned_;  // target and problem
   std::vector<Job> jobs_;
   std::vector<Note> notes_;
+  CompileOptions compiler_;  // set once something has to be compiled
   int done_ = 0;
   PrewarmReport report_;
 };
@@ -120,7 +121,7 @@ void Prewarm::add(const Arch& arch, const std::string& what, Source source) {
 }
 
 void Prewarm::drain(std::atomic<std::size_t>& next, std::mutex& mutex) {
-  tuner::Worker worker(policy_.worker, engine_.builder.options());
+  tuner::Worker worker(policy_.worker, compiler_);
   bool processes = !policy_.worker.empty() && tuner::thread_count(policy_.jobs) > 2;
   for (std::size_t i = next++; i < jobs_.size(); i = next++) {
     const Job& job = jobs_[i];
@@ -148,6 +149,7 @@ void Prewarm::drain(std::atomic<std::size_t>& next, std::mutex& mutex) {
 
 void Prewarm::compile() {
   if (jobs_.empty()) return;
+  compiler_ = engine_.builder.found();  // without one no job can succeed, so the error is thrown once and here
   std::atomic<std::size_t> next{0};
   std::mutex mutex;
   int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));

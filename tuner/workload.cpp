@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <istream>
 
 #include <fmt/format.h>
 
@@ -29,17 +30,16 @@ std::string content(std::string line) {
 
 }  // namespace
 
-std::vector<Problem> read_workload(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) throw Error(ErrorCode::io, "workload", path, std::string("cannot be opened: ") + std::strerror(errno));
+std::vector<Problem> read_workload(std::istream& in, const std::string& name) {
   std::vector<Problem> problems;
-  std::string line;
-  for (int number = 1; std::getline(file, line); ++number) {
-    std::string where = fmt::format("{}:{}", path, number);
-    if (line.size() > kLongestLine)
+  std::string buffer(kLongestLine + 1, '\0');  // a file without line breaks must not grow in memory
+  for (int number = 1; in.getline(buffer.data(), static_cast<std::streamsize>(buffer.size())) || in.gcount() > 0;
+       ++number) {
+    const std::string where = fmt::format("{}:{}", name, number);
+    if (in.fail() && !in.eof())
       throw Error(ErrorCode::invalid_argument, "workload", where,
                   fmt::format("a line has at most {} characters", kLongestLine));
-    std::string text = content(line);
+    const std::string text = content(buffer.c_str());
     if (text.empty()) continue;
     try {
       problems.push_back(Problem::parse(text));
@@ -47,8 +47,14 @@ std::vector<Problem> read_workload(const std::string& path) {
       throw Error(e.code(), "workload", where, e.what());
     }
   }
-  if (file.bad()) throw Error(ErrorCode::io, "workload", path, "could not be read to its end");
+  if (in.bad()) throw Error(ErrorCode::io, "workload", name, "could not be read to its end");
   return problems;
+}
+
+std::vector<Problem> read_workload(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) throw Error(ErrorCode::io, "workload", path, std::string("cannot be opened: ") + std::strerror(errno));
+  return read_workload(file, path);
 }
 
 namespace tuner {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iosfwd>
 #include <memory>
 #include <span>
 #include <string>
@@ -86,6 +87,8 @@ class TILEWRIGHT_EXPORT Engine {
   std::vector<Planned> plan(const Problem& problem, const Arch& arch) const;  // best first
   Source emit(const Problem& problem, const Arch& arch) const;                // of the stored choice, else the first
   Choice choose(const Problem& problem, const Device& device) const;          // what prepare() would take
+  // Compiles what no store has. Throws Error (library_missing) if something must be compiled and there is no libnvrtc;
+  // what fails for one problem or candidate is in the report.
   PrewarmReport prewarm(std::span<const Problem> problems, std::span<const Arch* const> archs,
                         const PrewarmPolicy& policy = {});
   Task task(const Problem& problem, const Arch& arch) const;
@@ -109,5 +112,6 @@ TILEWRIGHT_EXPORT int compile_worker_main(int in_fd, int out_fd);
 
 // A workload: one problem per line, '#' starts a comment. Throws Error (io, or invalid_argument with the line number).
 TILEWRIGHT_EXPORT std::vector<Problem> read_workload(const std::string& path);
+TILEWRIGHT_EXPORT std::vector<Problem> read_workload(std::istream& in, const std::string& name);  // name: for errors
 
 }  // namespace tilewright

@@ -16,6 +16,7 @@
 #include <tilewright/arch.h>
 #include <tilewright/args.h>
 #include <tilewright/export.h>
+#include <tilewright/options.h>
 #include <tilewright/source.h>
 
 namespace tilewright {
@@ -40,8 +41,11 @@ struct Binary {
 };
 
 struct CompileOptions {
-  std::string nvrtc;            // path of libnvrtc; empty: search (see jit/nvrtc.h). A directory will do
+  std::string nvrtc = {};       // Options::nvrtc
   bool compiler_cache = false;  // let NVRTC's own disk cache answer; off, so that our keys are the only cache
+  NvrtcPlaces places = {};      // Options::nvrtc_places; searched where `nvrtc` is empty
+
+  static CompileOptions of(const Options& options) { return {options.nvrtc, false, options.nvrtc_places}; }
 };
 
 // Compiles for one target. Thread-safe. Throws CompileError; Error (library_missing) when libnvrtc cannot be used;
@@ -50,6 +54,14 @@ TILEWRIGHT_EXPORT Binary compile(const Source& source, const Arch& arch, const C
 
 // "13.0 build 88" of the libnvrtc that compile() would use: part of every binary key.
 TILEWRIGHT_EXPORT std::string compiler_version(const CompileOptions& options = {});
+
+struct CompilerInfo {
+  std::string path = {};          // of the libnvrtc that was loaded
+  std::string version = {};       // compiler_version()
+  std::vector<int> targets = {};  // compute capabilities it compiles for, times ten; empty where it cannot list them
+};
+// Finds and loads libnvrtc. Thread-safe. Throws Error (library_missing) naming every place searched.
+TILEWRIGHT_EXPORT CompilerInfo compiler_info(const CompileOptions& options = {});
 
 // A CUstream of the driver API or a cudaStream_t of the runtime: the same handle. null: the legacy default stream.
 using Stream = void*;

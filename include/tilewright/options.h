@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +15,13 @@ namespace tilewright {
 
 enum class LogLevel { error, warning, info, debug };
 
+// Where libnvrtc is looked for besides the usual places. Each is a directory that holds it, a CUDA toolkit, a virtual
+// environment, a Python prefix, or a directory of Python packages (NVIDIA's wheel).
+struct NvrtcPlaces {
+  std::vector<std::string> before = {};  // the dynamic loader and /usr/local/cuda*: what the user has activated
+  std::vector<std::string> after = {};   // them
+};
+
 struct TILEWRIGHT_EXPORT Options {
   // Cache file. Empty: $XDG_CACHE_HOME/tilewright/v1/cache.db, else $HOME/.cache/tilewright/v1/cache.db, as found by
   // from_env(); with neither, a cache in memory. ":memory:" asks for that.
@@ -22,7 +30,8 @@ struct TILEWRIGHT_EXPORT Options {
   std::int64_t cache_cap = 512ll << 20;  // bytes; oldest use first to go
   bool cache_read_only = false;          // look-ups only: the cache file is neither created nor changed
   bool allow_shared = false;             // accept caches that the group may write, or that another user owns
-  std::string nvrtc;                     // path of libnvrtc; empty: search
+  std::string nvrtc;                     // libnvrtc, or a directory that holds it; empty: search
+  NvrtcPlaces nvrtc_places;              // where to search besides the usual places
   std::string driver;                    // path of libcuda; empty: libcuda.so.1
   std::string templates;                 // read kernel templates from this checkout instead of the built-in ones
   std::string record;                    // append every problem asked for to this workload file
@@ -32,11 +41,14 @@ struct TILEWRIGHT_EXPORT Options {
   bool check_pointers = false;           // every launch asks the driver about its pointers
   // Called from any thread, never concurrently with itself for one Engine. Silent if empty.
   std::function<void(LogLevel, std::string_view)> log;
+  std::optional<LogLevel> log_level;  // the least urgent level that reaches `log`; unset: all do
 
   // TILEWRIGHT_CACHE, TILEWRIGHT_SHIPPED (colon-separated), TILEWRIGHT_CACHE_CAP (bytes),
   // TILEWRIGHT_ALLOW_SHARED (0|1), TILEWRIGHT_NVRTC, TILEWRIGHT_DRIVER, TILEWRIGHT_TEMPLATES, TILEWRIGHT_RECORD,
-  // TILEWRIGHT_TUNE (0|1), TILEWRIGHT_JOBS, TILEWRIGHT_CHECK_POINTERS (0|1), XDG_CACHE_HOME, HOME. A value that cannot
-  // be used is ignored and named in `warnings`.
+  // TILEWRIGHT_TUNE (0|1), TILEWRIGHT_JOBS, TILEWRIGHT_CHECK_POINTERS (0|1), TILEWRIGHT_LOG (error|warn|info|debug),
+  // XDG_CACHE_HOME, HOME. A value that cannot be used is ignored and named in `warnings`. nvrtc_places: VIRTUAL_ENV,
+  // CONDA_PREFIX, CUDA_PATH and CUDA_HOME come before the system's places; the prefix of the python3 on PATH and
+  // $HOME/.local after them.
   static Options from_env();
   std::vector<std::string> warnings;  // what from_env() ignored; Engine logs them once
 };

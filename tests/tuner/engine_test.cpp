@@ -65,6 +65,29 @@ TEST_CASE("prepare() compiles what it needs, and a second process nothing", "[en
   CHECK(fake_cuda_violation_count() == 0);
 }
 
+TEST_CASE("prewarm without libnvrtc is one error, unless everything is stored", "[engine]") {
+  const TempDir dir;
+  const std::string cache = dir / "cache.db";
+  const Arch* targets[] = {&target()};
+  PrewarmPolicy policy;
+  policy.top = 1;
+  policy.every_bucket = false;
+  Options missing = options(cache);
+  missing.nvrtc = "/nonexistent/libnvrtc.so.13";
+  {
+    Engine engine(missing);
+    const Error error =
+        error_of(ErrorCode::library_missing, [&] { engine.prewarm(std::span(&small(), 1), targets, policy); });
+    CHECK(mentions(error.what(), "TILEWRIGHT_NVRTC"));
+    CHECK(mentions(error.what(), missing.nvrtc));
+  }
+  CHECK(Engine(options(cache)).prewarm(std::span(&small(), 1), targets, policy).compiled > 0);
+  const PrewarmReport report = Engine(missing).prewarm(std::span(&small(), 1), targets, policy);
+  CHECK(report.compiled == 0);
+  CHECK(report.failed == 0);
+  CHECK(report.skipped > 0);
+}
+
 TEST_CASE("prewarm, then prepare and tune compile nothing, and tuning verifies real kernels", "[engine]") {
   TempDir dir;
   FakeGpu gpu;

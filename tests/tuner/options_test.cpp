@@ -3,6 +3,8 @@
 #include <tilewright/options.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <map>
 
 #include "tuner/tuner_test.h"
@@ -28,11 +30,25 @@ class Environment {
   }
 
  private:
-  static constexpr const char* kNames[] = {"TILEWRIGHT_CACHE",         "TILEWRIGHT_SHIPPED",   "TILEWRIGHT_CACHE_CAP",
-                                           "TILEWRIGHT_ALLOW_SHARED",  "TILEWRIGHT_NVRTC",     "TILEWRIGHT_DRIVER",
-                                           "TILEWRIGHT_TUNE",          "TILEWRIGHT_TEMPLATES", "TILEWRIGHT_RECORD",
-                                           "TILEWRIGHT_JOBS",          "XDG_CACHE_HOME",       "HOME",
-                                           "TILEWRIGHT_CHECK_POINTERS"};
+  static constexpr const char* kNames[] = {"TILEWRIGHT_CACHE",
+                                           "TILEWRIGHT_SHIPPED",
+                                           "TILEWRIGHT_CACHE_CAP",
+                                           "TILEWRIGHT_ALLOW_SHARED",
+                                           "TILEWRIGHT_NVRTC",
+                                           "TILEWRIGHT_DRIVER",
+                                           "TILEWRIGHT_TUNE",
+                                           "TILEWRIGHT_TEMPLATES",
+                                           "TILEWRIGHT_RECORD",
+                                           "TILEWRIGHT_JOBS",
+                                           "XDG_CACHE_HOME",
+                                           "HOME",
+                                           "TILEWRIGHT_CHECK_POINTERS",
+                                           "TILEWRIGHT_LOG",
+                                           "VIRTUAL_ENV",
+                                           "CONDA_PREFIX",
+                                           "CUDA_PATH",
+                                           "CUDA_HOME",
+                                           "PATH"};
   std::map<std::string, std::string> saved_;
 };
 
@@ -117,4 +133,44 @@ TEST_CASE("an Engine says once what was ignored", "[options]") {
   Engine engine(o);
   CHECK(messages->any("TILEWRIGHT_JOBS"));
   CHECK(engine.stats().warnings == 1);
+}
+
+TEST_CASE("the environment says where libnvrtc may be", "[options]") {
+  const std::string bin = paths::binary_dir() + "/options-python/bin";
+  std::filesystem::create_directories(bin);
+  std::ofstream(bin + "/python3") << "#!/bin/sh\n";
+  std::filesystem::permissions(bin + "/python3", std::filesystem::perms::owner_all);
+  const Options o = read({{"VIRTUAL_ENV", "/venv"},
+                          {"CUDA_HOME", "relative"},
+                          {"CUDA_PATH", "/opt/cuda"},
+                          {"HOME", "/home/u"},
+                          {"PATH", "/nowhere:relative:" + bin}});
+  CHECK(o.nvrtc_places.before == std::vector<std::string>{"/venv", "/opt/cuda"});
+  CHECK(o.nvrtc_places.after ==
+        std::vector<std::string>{paths::binary_dir() + "/options-python", "/home/u/.local", "/usr/local", "/usr"});
+  CHECK(o.warnings.empty());  // other tools' variables
+  CHECK(read({}).nvrtc_places.before.empty());
+}
+
+TEST_CASE("TILEWRIGHT_LOG is the least urgent level that is logged", "[options]") {
+  CHECK_FALSE(read({}).log_level);
+  CHECK(read({{"TILEWRIGHT_LOG", "error"}}).log_level == LogLevel::error);
+  CHECK(read({{"TILEWRIGHT_LOG", "warn"}}).log_level == LogLevel::warning);
+  CHECK(read({{"TILEWRIGHT_LOG", "info"}}).log_level == LogLevel::info);
+  CHECK(read({{"TILEWRIGHT_LOG", "debug"}}).log_level == LogLevel::debug);
+  const Options o = read({{"TILEWRIGHT_LOG", "loud"}});
+  CHECK_FALSE(o.log_level);
+  REQUIRE(o.warnings.size() == 1);
+  CHECK(o.warnings[0].find("loud") != std::string::npos);
+
+  Options quiet;
+  quiet.cache = ":memory:";
+  quiet.warnings = {"one that an Engine logs"};
+  int lines = 0;
+  quiet.log = [&](LogLevel, std::string_view) { ++lines; };
+  { const Engine engine(quiet); }
+  CHECK(lines == 1);
+  quiet.log_level = LogLevel::error;
+  { const Engine engine(quiet); }
+  CHECK(lines == 1);
 }

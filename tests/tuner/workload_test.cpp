@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fstream>
+#include <sstream>
 
 #include "tuner/tuner_test.h"
 
@@ -35,4 +36,15 @@ TEST_CASE("errors name the line", "[workload]") {
       error_of(ErrorCode::invalid_argument, [&] { read_workload(file(dir, std::string(100000, 'x'))); }).what(), ":1"));
   error_of(ErrorCode::io, [&] { read_workload(dir / "absent.txt"); });
   error_of(ErrorCode::io, [&] { read_workload(dir.path()); });
+}
+
+TEST_CASE("a workload may come from any stream, and a line without an end is refused before it is read", "[workload]") {
+  std::istringstream in("cast x=f32 y=f16 rows=1 cols=64\n# comment\n");
+  CHECK(read_workload(in, "standard input").size() == 1);
+  std::istringstream wrong("\ncast x=f32\n");
+  CHECK(mentions(error_of(ErrorCode::invalid_argument, [&] { read_workload(wrong, "standard input"); }).what(),
+                 "standard input:2"));
+  std::istringstream longest("#" + std::string(4095, ' ') + "\ncast x=f32 y=f16 rows=1 cols=64");
+  CHECK(read_workload(longest, "w").size() == 1);
+  CHECK(mentions(error_of(ErrorCode::invalid_argument, [] { read_workload("/dev/zero"); }).what(), "4096"));
 }
