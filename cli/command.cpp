@@ -2,21 +2,18 @@
 #include "cli/command.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <cstdlib>
-#include <mutex>
+#include <iostream>
 
 namespace tilewright::cli {
 
 Options Context::options() const {
   Options o = Options::from_env();
   if (!cache.empty()) o.cache = cache;
-  o.log = [verbose = verbose](LogLevel level, std::string_view text) {
-    if (level > LogLevel::warning && !verbose) return;
+  o.log_level = verbose ? LogLevel::debug : o.log_level.value_or(LogLevel::warning);
+  o.log = [](LogLevel level, std::string_view text) {
     constexpr const char* kNames[] = {"error", "warning", "info", "debug"};
     fmt::print(stderr, "tilewright: {}: {}\n", kNames[static_cast<int>(level)], text);
   };
@@ -28,8 +25,8 @@ CLI::App* add_command(Context& context, CLI::App& parent, const std::string& nam
   command
       ->add_option("--cache", context.cache, "Cache file; :memory: for none (default: TILEWRIGHT_CACHE, else per user)")
       ->type_name("FILE");
-  command->add_flag("--json", context.json, "Print one JSON object instead of text");
-  command->add_flag("-v,--verbose", context.verbose, "Also log what the library notes, to stderr");
+  command->add_flag("--json", context.json, "Print one JSON object, errors too, instead of text");
+  command->add_flag("-v,--verbose", context.verbose, "Log everything to stderr, as TILEWRIGHT_LOG=debug does");
   return command;
 }
 
@@ -45,12 +42,47 @@ Problem ProblemArgument::parse() const {
   return Problem::parse(text);
 }
 
+std::vector<Problem> workload(const std::string& file) {
+  return file == "-" ? read_workload(std::cin, "standard input") : read_workload(file);
+}
+
+CLI::Option* add_workload(CLI::App* command, std::vector<std::string>& files) {
+  return command->add_option("--workload", files, "A file of one problem per line, - for standard input; repeatable")
+      ->allow_extra_args(false)
+      ->type_name("FILE");
+}
+
+std::vector<Problem> all_problems(const ProblemArgument& argument, const std::vector<std::string>& workloads) {
+  std::vector<Problem> problems;
+  if (argument.given()) problems.push_back(argument.parse());
+  for (const std::string& file : workloads)
+    for (Problem& p : workload(file)) problems.push_back(std::move(p));
+  if (!argument.given() && workloads.empty())
+    throw Error(ErrorCode::invalid_argument, "PROBLEM", "", "give a PROBLEM, --workload FILE, or both");
+  return problems;
+}
+
+std::vector<const Arch*> targets(const std::vector<std::string>& names, const Options& options) {
+  std::vector<const Arch*> found;
+  const auto add = [&](const Arch& a) {
+    if (std::find(found.begin(), found.end(), &a) == found.end()) found.push_back(&a);
+  };
+  if (names.empty()) add(arch_or_device("", options));
+  for (const std::string& name : names) {
+    if (name == "all")
+      for (const Arch& a : archs()) add(a);
+    else
+      add(arch_or_device(name, options));
+  }
+  return found;
+}
+
 const Arch& arch_or_device(const std::string& name, const Options& options) {
-  if (!name.empty()) return arch(name);
+  if (!name.empty() && name != "native") return arch(name);
   if (Device::count(options.driver) > 0) return arch(Device::open(0, options.driver).arch().name);
   std::string names;
   for (const Arch& a : archs()) names += (names.empty() ? "" : ", ") + std::string(a.name);
-  throw Error(ErrorCode::invalid_argument, "--arch", "", "needed on a machine without a GPU; one of " + names);
+  throw Error(ErrorCode::invalid_argument, "--arch", name, "there is no GPU here, so name a target: one of " + names);
 }
 
 Device need_device(int ordinal, const Options& options, const char* what) {
@@ -110,35 +142,6 @@ std::string Table::markdown() const {
     out += "|\n";
   }
   return out;
-}
-
-struct Progress::State {
-  std::mutex mutex;
-  bool on = false;
-  bool drawn = false;
-  std::chrono::steady_clock::time_point last{};
-};
-
-Progress::Progress() : state_(std::make_shared<State>()) {
-  state_->on = ::isatty(STDERR_FILENO) && !std::getenv("NO_COLOR");
-}
-
-Progress::~Progress() {
-  if (state_->on && state_->drawn && state_.use_count() == 1) std::fputs("\r\033[K", stderr);
-}
-
-void Progress::operator()(std::string_view stage, int done, int total) const {
-  if (!state_->on || total <= 0) return;
-  const std::lock_guard lock(state_->mutex);
-  const auto now = std::chrono::steady_clock::now();
-  if (done < total && now - state_->last < std::chrono::milliseconds(50)) return;
-  state_->last = now;
-  state_->drawn = true;
-  constexpr int kWidth = 30;
-  const int filled = static_cast<int>(static_cast<long>(kWidth) * std::min(done, total) / total);
-  fmt::print(stderr, "\r\033[K[{}{}] {}/{} {}", std::string(filled, '#'), std::string(kWidth - filled, '.'), done,
-             total, stage);
-  std::fflush(stderr);
 }
 
 }  // namespace tilewright::cli

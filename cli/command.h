@@ -12,6 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/progress.h"
+
 namespace tilewright::cli {
 
 using Json = nlohmann::ordered_json;
@@ -33,18 +35,21 @@ struct Context {
   bool verbose = false;
   std::function<int()> action;
 
-  // The environment's options, with --cache and a log callback that writes to stderr.
+  // The environment's options, with --cache and a log callback that writes to stderr: warnings and errors, what
+  // TILEWRIGHT_LOG asks for, everything with -v.
   Options options() const;
 };
 
 CLI::App* add_command(Context& context, CLI::App& parent, const std::string& name, const std::string& help);
 
-void add_catalogue(Context& context);  // formats, archs, families
-void add_plan(Context& context);       // plan, emit
-void add_prewarm(Context& context);    // prewarm
-void add_tune(Context& context);       // tune
-void add_run(Context& context);        // run
-void add_cache(Context& context);      // cache ...
+void add_catalogue(Context& context);   // formats, archs, families
+void add_plan(Context& context);        // plan, emit
+void add_prewarm(Context& context);     // prewarm
+void add_tune(Context& context);        // tune
+void add_run(Context& context);         // run
+void add_cache(Context& context);       // cache ...
+void add_doctor(Context& context);      // doctor
+void add_completion(Context& context);  // completion
 
 // PROBLEM may be one argument or one per field.
 struct ProblemArgument {
@@ -54,8 +59,15 @@ struct ProblemArgument {
 };
 void add_problem(CLI::App* command, ProblemArgument& argument, bool required);
 
-// --arch, else the device's, else an Error that lists the names.
+// --workload: any number of files, - for standard input.
+CLI::Option* add_workload(CLI::App* command, std::vector<std::string>& files);
+// Of the argument and of every workload. Throws Error if neither is given.
+std::vector<Problem> all_problems(const ProblemArgument& argument, const std::vector<std::string>& workloads);
+
+// --arch, or the device's where it is empty or "native", else an Error that lists the names.
 const Arch& arch_or_device(const std::string& name, const Options& options);
+// Several of these, or "all"; each once.
+std::vector<const Arch*> targets(const std::vector<std::string>& names, const Options& options);
 // Throws Error (library_missing) saying that a GPU is needed for `what`, or open()'s own error.
 Device need_device(int ordinal, const Options& options, const char* what);
 
@@ -75,18 +87,6 @@ class Table {
  private:
   std::vector<std::size_t> widths() const;
   std::vector<std::vector<std::string>> rows_;
-};
-
-// A bar on stderr; silent unless stderr is a terminal and NO_COLOR is unset. Thread-safe.
-class Progress {
- public:
-  Progress();
-  ~Progress();
-  void operator()(std::string_view stage, int done, int total) const;
-
- private:
-  struct State;
-  std::shared_ptr<State> state_;
 };
 
 }  // namespace tilewright::cli

@@ -2,12 +2,12 @@
 // tilewright: the library at the command line.
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <exception>
 #include <string>
 #include <string_view>
 
 #include "cli/command.h"
+#include "cli/errors.h"
 
 namespace {
 
@@ -21,22 +21,10 @@ constexpr const char* kFooter =
     "       [y_scale=1] [x_from=f32] [global=mul|div] [pack=tiles] [accum=fast] [workspace=BYTES] [weights=constant]\n"
     "  cast x=f32 y=q8_1 rows=2 cols=14336\n"
     "\nExit codes: 0 done; 1 bad argument, problem or file; 2 a result beyond its error bound; 3 damage in a cache;\n"
-    "4 the environment: no GPU, no libnvrtc, or a driver or compiler that failed.\n";
-
-int exit_code(ErrorCode code) {
-  switch (code) {
-    case ErrorCode::invalid_argument:
-    case ErrorCode::unsupported:
-    case ErrorCode::too_large:
-    case ErrorCode::io: return kUserError;
-    default: return kEnvironment;
-  }
-}
-
-int complain(std::string_view text, int code) {
-  fmt::print(stderr, "tilewright: error: {}\n", text);
-  return code;
-}
+    "4 the environment: no GPU, no libnvrtc, or a driver or compiler that failed.\n"
+    "With --json an error is an object too: {\"error\": {\"code\", \"field\", \"value\", \"allowed\", \"message\"}, "
+    "\"exit\"}.\n"
+    "\n'tilewright doctor' says what works here and how to mend what does not.\n";
 
 // CLI11 would only say that a subcommand is required.
 void check_command(CLI::App& app, const std::string& name) {
@@ -60,15 +48,15 @@ int run(Context& context, int argc, char** argv) {
   add_tune(context);
   add_run(context);
   add_cache(context);
+  add_doctor(context);
+  add_completion(context);
   if (argc > 1 && argv[1][0] != '-') check_command(app, argv[1]);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {
     return app.exit(e);  // --help, --version
   } catch (const CLI::ParseError& e) {
-    complain(e.what(), kUserError);
-    fmt::print(stderr, "See tilewright --help.\n");
-    return kUserError;
+    return report_usage(e.what(), wants_json(argc, argv));
   }
   return context.action();
 }
@@ -80,13 +68,7 @@ int main(int argc, char** argv) {
   Context context;
   try {
     return run(context, argc, argv);
-  } catch (const CompileError& e) {
-    complain(e.what(), kEnvironment);
-    fmt::print(stderr, "options: {}\n{}\n", e.options(), e.log());
-    return kEnvironment;
-  } catch (const Error& e) {
-    return complain(e.what(), exit_code(e.code()));
   } catch (const std::exception& e) {
-    return complain(e.what(), kEnvironment);
+    return report(e, wants_json(argc, argv));
   }
 }

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "cli/advice.h"
 #include "cli/command.h"
 
 namespace tilewright::cli {
@@ -49,12 +50,21 @@ int run_plan(const Context& context, const Args& args) {
                fmt::format("{}x{}x{}", x, blocks(p.plan.y), blocks(p.plan.z)), std::to_string(p.plan.threads),
                bytes_text(p.plan.shared_bytes)});
   }
+  const std::string warning = only_reference(problem, target);
+  const auto advice = advise(engine, problem, target, plans.front().predicted_microseconds);
   if (context.json) {
-    print_json(Json{{"problem", problem.text()}, {"arch", target.name}, {"legal", plans.size()}, {"candidates", list}});
+    print_json(Json{{"problem", problem.text()},
+                    {"arch", target.name},
+                    {"legal", plans.size()},
+                    {"candidates", list},
+                    {"warning", warning.empty() ? Json() : Json(warning)},
+                    {"advice", advice ? json(*advice) : Json()}});
   } else {
     print(table.text());
     print(fmt::format("{} legal candidates for {} on {}", plans.size(), problem.text(), target.name));
+    if (advice) print("\n" + text(*advice));
   }
+  if (!warning.empty()) fmt::print(stderr, "tilewright: warning: {}\n", warning);
   return kOk;
 }
 
@@ -109,13 +119,13 @@ void add_plan(Context& context) {
   const auto args = std::make_shared<Args>();
   CLI::App* plan = add_command(context, *context.app, "plan", "Rank the legal candidates of a problem");
   add_problem(plan, args->problem, true);
-  plan->add_option("--arch", args->arch, "Target, e.g. sm_90a (default: this machine's device)");
+  plan->add_option("--arch", args->arch, "Target, e.g. sm_90a or native (default: this machine's device)");
   plan->add_option("--top", args->top, "How many to print; 0: all")->check(CLI::NonNegativeNumber);
   plan->callback([&context, args] { context.action = [&context, args] { return run_plan(context, *args); }; });
 
   CLI::App* emit = add_command(context, *context.app, "emit", "Print the source of the chosen kernel");
   add_problem(emit, args->problem, true);
-  emit->add_option("--arch", args->arch, "Target, e.g. sm_90a (default: this machine's device)");
+  emit->add_option("--arch", args->arch, "Target, e.g. sm_90a or native (default: this machine's device)");
   emit->add_option("--candidate", args->candidate, "This one instead of the chosen, as plan prints it");
   emit->add_option("--dir", args->directory, "Write kernel.cu and every header it includes here");
   emit->callback([&context, args] { context.action = [&context, args] { return run_emit(context, *args); }; });

@@ -5,15 +5,17 @@
 
 #include <algorithm>
 
+#include "cli/advice.h"
 #include "cli/command.h"
 
 namespace tilewright::cli {
 namespace {
 
 struct Args {
+  ProblemArgument problem;
   std::vector<std::string> archs, workloads;
   PrewarmPolicy policy;
-  bool threads = false;
+  bool threads = false, packed = false;
 };
 
 // This program, which is its own compile worker.
@@ -23,45 +25,92 @@ std::string self() {
   return n > 0 && n < static_cast<ssize_t>(path.size()) ? path.substr(0, static_cast<std::size_t>(n)) : std::string();
 }
 
-int run_prewarm(const Context& context, Args args) {
-  std::vector<Problem> problems;
-  for (const std::string& path : args.workloads)
-    for (Problem& p : read_workload(path)) problems.push_back(std::move(p));
-  std::vector<const Arch*> targets;
-  for (const std::string& name : args.archs) targets.push_back(&arch(name));
-  Engine engine(context.options());
-  if (!args.threads) args.policy.worker = self();
-  PrewarmReport report;
-  {
-    const Progress progress;
-    args.policy.progress = progress;
-    report = engine.prewarm(problems, targets, args.policy);
-    args.policy.progress = nullptr;
+void add(PrewarmReport& all, PrewarmReport one) {
+  all.compiled += one.compiled;
+  all.skipped += one.skipped;
+  all.failed += one.failed;
+  all.seconds += one.seconds;
+  all.compile_seconds.insert(all.compile_seconds.end(), one.compile_seconds.begin(), one.compile_seconds.end());
+  all.failures.insert(all.failures.end(), one.failures.begin(), one.failures.end());
+}
+
+// What is compiled for a target: with --packed, a problem as an engine should ask for it there.
+std::vector<Problem> for_target(const Engine& engine, std::vector<Problem> problems, const Arch& target, bool packed) {
+  if (packed)
+    for (Problem& p : problems) p = engine.packed(p, target);
+  return problems;
+}
+
+PrewarmReport prewarm(Engine& engine, const std::vector<Problem>& problems, const std::vector<const Arch*>& targets,
+                      const Args& args, std::vector<std::string>& warnings) {
+  PrewarmPolicy policy = args.policy;
+  if (!args.threads) policy.worker = self();
+  policy.progress = Progress();
+  PrewarmReport all;
+  for (const Arch* target : targets) {
+    const std::vector<Problem> here = for_target(engine, problems, *target, args.packed);
+    for (const Problem& p : here)
+      if (std::string why = only_reference(p, *target); !why.empty()) warnings.push_back(std::move(why));
+    add(all, engine.prewarm(here, std::span(&target, 1), policy));
   }
+  return all;
+}
+
+// The first line of a few different ones: a mistake in a template, or a compiler that is too old for a target, fails
+// every candidate in the same way. --json has all of them whole.
+void show_failures(const PrewarmReport& report) {
+  constexpr std::size_t kShown = 5;
+  std::vector<std::pair<std::string, int>> reasons;
+  std::vector<std::string> first;
+  for (const std::string& failure : report.failures) {
+    const std::string line = failure.substr(0, failure.find('\n'));
+    const auto colon = line.find(": ");
+    const std::string reason = colon == line.npos ? line : line.substr(colon + 2);
+    const auto known = std::find_if(reasons.begin(), reasons.end(), [&](const auto& r) { return r.first == reason; });
+    if (known != reasons.end()) {
+      ++known->second;
+      continue;
+    }
+    reasons.emplace_back(reason, 1);
+    first.push_back(line);
+  }
+  for (std::size_t i = 0; i < first.size() && i < kShown; ++i)
+    fmt::print(stderr, "tilewright: error: {}{}\n", first[i],
+               reasons[i].second > 1 ? fmt::format(" (and {} more in the same way)", reasons[i].second - 1) : "");
+  if (first.size() > kShown)
+    fmt::print(stderr, "tilewright: error: {} more ways to fail; --json lists all\n", first.size() - kShown);
+}
+
+int run_prewarm(const Context& context, const Args& args) {
+  const std::vector<Problem> problems = all_problems(args.problem, args.workloads);
+  Options options = context.options();
+  const std::vector<const Arch*> archs = targets(args.archs, options);
+  Engine engine(std::move(options));
+  std::vector<std::string> warnings;
+  const PrewarmReport report = prewarm(engine, problems, archs, args, warnings);
   std::vector<double> sorted = report.compile_seconds;
   std::sort(sorted.begin(), sorted.end());
   const double median = sorted.empty() ? 0 : sorted[sorted.size() / 2];
+  for (const std::string& warning : warnings) fmt::print(stderr, "tilewright: warning: {}\n", warning);
   if (context.json) {
+    Json names = Json::array();
+    for (const Arch* a : archs) names.push_back(a->name);
     print_json(Json{{"problems", problems.size()},
-                    {"archs", args.archs},
+                    {"archs", names},
                     {"compiled", report.compiled},
                     {"skipped", report.skipped},
                     {"failed", report.failed},
                     {"seconds", report.seconds},
                     {"compile_seconds", report.compile_seconds},
-                    {"failures", report.failures}});
+                    {"failures", report.failures},
+                    {"warnings", warnings}});
   } else {
     print(
         fmt::format("{} compiled, {} skipped (stored already, or the same binary as another), {} failed, in {:.2f} s{}",
                     report.compiled, report.skipped, report.failed, report.seconds,
                     sorted.empty() ? "" : fmt::format(" (median {:.2f} s per compile)", median)));
   }
-  // The first line of a few: one mistake in a template fails every candidate in the same way. --json has them whole.
-  constexpr std::size_t kShown = 5;
-  for (std::size_t i = 0; i < report.failures.size() && i < kShown; ++i)
-    fmt::print(stderr, "tilewright: error: {}\n", report.failures[i].substr(0, report.failures[i].find('\n')));
-  if (report.failures.size() > kShown)
-    fmt::print(stderr, "tilewright: error: {} more failed\n", report.failures.size() - kShown);
+  show_failures(report);
   return report.failed ? kEnvironment : kOk;
 }
 
@@ -70,8 +119,14 @@ int run_prewarm(const Context& context, Args args) {
 void add_prewarm(Context& context) {
   const auto args = std::make_shared<Args>();
   CLI::App* command = add_command(context, *context.app, "prewarm", "Compile a workload's kernels; needs no GPU");
-  command->add_option("--arch", args->archs, "Targets, separated by commas")->required()->delimiter(',');
-  command->add_option("--workload", args->workloads, "Files of one problem per line")->required()->type_name("FILE");
+  add_problem(command, args->problem, false);
+  command
+      ->add_option("--arch", args->archs, "Targets, separated by commas; all; native (default: this machine's device)")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->type_name("TARGET");
+  add_workload(command, args->workloads);
+  command->add_flag("--packed", args->packed, "Problems with pack=tiles on each target whose kernels want it");
   command->add_option("--top", args->policy.top, "Candidates per problem")->check(CLI::Range(1, 10000));
   command->add_option("--jobs", args->policy.jobs, "Compiles at a time; 0: one per core")->check(CLI::Range(0, 1024));
   command->add_flag("!--no-buckets", args->policy.every_bucket, "Only the rows the workload names, not every bucket");

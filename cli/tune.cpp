@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "cli/advice.h"
 #include "cli/command.h"
 
 namespace tilewright::cli {
@@ -11,7 +12,8 @@ namespace {
 
 struct Args {
   ProblemArgument problem;
-  std::string workload;
+  std::vector<std::string> workloads;
+  bool packed = false;
   int device = 0;
   TunePolicy policy;
 };
@@ -67,15 +69,13 @@ void show(const TuneReport& r, const Problem& problem) {
 }
 
 int run_tune(const Context& context, Args args) {
-  if (args.problem.given() == !args.workload.empty())
-    throw Error(ErrorCode::invalid_argument, "tune", "", "give either a PROBLEM or --workload FILE");
-  std::vector<Problem> problems =
-      args.problem.given() ? std::vector<Problem>{args.problem.parse()} : read_workload(args.workload);
+  std::vector<Problem> problems = all_problems(args.problem, args.workloads);
   Options options = context.options();
   const Device device = need_device(args.device, options, "tune");
   Engine engine(std::move(options));
   Json reports = Json::array();
-  for (const Problem& problem : problems) {
+  for (Problem& problem : problems) {
+    if (args.packed) problem = engine.packed(problem, device.arch());
     TuneReport report;
     {
       const Progress progress;
@@ -83,10 +83,18 @@ int run_tune(const Context& context, Args args) {
       report = engine.tune(problem, device, args.policy);
       args.policy.progress = nullptr;
     }
-    if (context.json)
+    const double predicted = engine.plan(problem, device.arch()).front().predicted_microseconds;
+    const auto advice = advise(engine, problem, device.arch(), predicted);
+    const std::string warning = only_reference(problem, device.arch());
+    if (context.json) {
       reports.push_back(json_of(report));
-    else
+      reports.back()["warning"] = warning.empty() ? Json() : Json(warning);
+      reports.back()["advice"] = advice ? json(*advice) : Json();
+    } else {
       show(report, problem);
+      if (advice) print(text(*advice) + "\n");
+    }
+    if (!warning.empty()) fmt::print(stderr, "tilewright: warning: {}\n", warning);
   }
   if (context.json) print_json(Json{{"device", device.name()}, {"arch", device.arch().name}, {"reports", reports}});
   return kOk;
@@ -98,7 +106,8 @@ void add_tune(Context& context) {
   const auto args = std::make_shared<Args>();
   CLI::App* command = add_command(context, *context.app, "tune", "Measure candidates on the GPU and keep the best");
   add_problem(command, args->problem, false);
-  command->add_option("--workload", args->workload, "A file of one problem per line")->type_name("FILE");
+  add_workload(command, args->workloads);
+  command->add_flag("--packed", args->packed, "Problems with pack=tiles where this device's kernels want it");
   command->add_option("--device", args->device, "Ordinal of the GPU");
   command->add_option("--max", args->policy.max_candidates, "Measure at most so many")->check(CLI::Range(1, 100000));
   command->add_option("--budget", args->policy.budget_seconds, "Seconds per problem")->check(CLI::PositiveNumber);

@@ -54,16 +54,23 @@ inline Scratch& scratch() {
   return s;
 }
 
-inline Ran tool(const std::string& arguments) {
+// A shell command in the checkout, its input empty.
+inline Ran shell(const std::string& command) {
   const std::string out = scratch() / "stdout", err = scratch() / "stderr";
-  const std::string command = "cd '" + tilewright::paths::source_dir() +
-                              "' && TILEWRIGHT_DRIVER=/nonexistent/libcuda.so '" + tilewright::paths::binary_dir() +
-                              "/bin/tilewright' " + arguments + " >'" + out + "' 2>'" + err + "' </dev/null";
-  const int status = std::system(command.c_str());
+  const std::string whole =
+      "cd '" + tilewright::paths::source_dir() + "' && (" + command + ") >'" + out + "' 2>'" + err + "' </dev/null";
+  const int status = std::system(whole.c_str());
   Ran ran{WIFEXITED(status) ? WEXITSTATUS(status) : -1, slurp(out), slurp(err)};
-  INFO(arguments << " -> " << ran.code << "\n" << ran.err);
+  INFO(command << " -> " << ran.code << "\n" << ran.err);
   CHECK(ran.code >= 0);
   return ran;
+}
+
+inline std::string tool_path() { return "'" + tilewright::paths::binary_dir() + "/bin/tilewright' "; }
+
+// `variables`: assignments before the command.
+inline Ran tool(const std::string& arguments, const std::string& variables = "") {
+  return shell(variables + " TILEWRIGHT_DRIVER=/nonexistent/libcuda.so " + tool_path() + arguments);
 }
 
 inline void refused(const std::string& arguments, int code, const std::string& part) {

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/advice.h"
+
+#include <fmt/format.h>
+#include <tilewright/error.h>
+
+namespace tilewright::cli {
+namespace {
+
+// Enough for kernels that share the last tiles between blocks, on every device of the table.
+constexpr const char* kWorkspace = "workspace=34603008";
+
+bool names_field(const Problem& problem, std::string_view field) {
+  const std::string key = " " + std::string(field.substr(0, field.find('=') + 1));
+  return problem.text().find(key) != std::string::npos;
+}
+
+// The problem with one more field; nothing where its operation has no such field, or not here.
+std::optional<Problem> with(const Problem& problem, const std::string& field) {
+  try {
+    return Problem::parse(problem.text() + " " + field);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+double first_prediction(const Engine& engine, const Problem& problem, const Arch& arch) {
+  return engine.plan(problem, arch).front().predicted_microseconds;
+}
+
+}  // namespace
+
+std::optional<Advice> advise(const Engine& engine, const Problem& problem, const Arch& arch, double predicted) {
+  Advice advice{problem.text(), predicted, {}};
+  Problem best = problem;
+  const auto take = [&](const std::string& field, const std::string& how, Problem next) {
+    best = std::move(next);
+    advice.fields.push_back({field, how, first_prediction(engine, best, arch)});
+  };
+  if (const Problem packed = engine.packed(problem, arch); !(packed == problem))
+    take("pack=tiles", "reorder w once, at load: Engine::pack(), or pack_weights() on the host", packed);
+  const auto offer = [&](const std::string& field, const std::string& how) {
+    if (names_field(best, field)) return;
+    if (auto next = with(best, field)) take(field, how, std::move(*next));
+  };
+  offer("weights=constant", "w is complete before a launch is enqueued, and stays as it is");
+  offer(kWorkspace, "33 MiB of device memory, zero when first used, for launches that follow each other");
+  if (advice.fields.empty()) return std::nullopt;
+  advice.problem = best.text();
+  return advice;
+}
+
+std::string text(const Advice& advice) {
+  std::string out = "An engine should ask for more, which makes faster kernels legal:\n";
+  double before = advice.predicted_microseconds;
+  for (const AdvisedField& f : advice.fields) {
+    const double ratio = before / f.predicted_microseconds;
+    out += fmt::format("  {:<19} {}{}\n", f.field, f.how,
+                       ratio > 1.005 ? fmt::format("; predicted {:.2f} times as fast", ratio) : "");
+    before = f.predicted_microseconds;
+  }
+  out += fmt::format("  {}\n", advice.problem);
+  const double all = advice.predicted_microseconds / before;
+  return out + fmt::format(
+                   "  predicted {:.2f} us instead of {:.2f}{}. What constant weights and a workspace gain, the "
+                   "model does not know: measure with tune.",
+                   before, advice.predicted_microseconds,
+                   all > 1.005 ? fmt::format(", {:.2f} times as fast", all) : "");
+}
+
+Json json(const Advice& advice) {
+  Json fields = Json::array();
+  for (const AdvisedField& f : advice.fields)
+    fields.push_back({{"field", f.field}, {"how", f.how}, {"predicted_microseconds", f.predicted_microseconds}});
+  return {{"problem", advice.problem},
+          {"predicted_microseconds", advice.fields.back().predicted_microseconds},
+          {"fields", fields}};
+}
+
+std::string only_reference(const Problem& problem, const Arch& arch) {
+  std::string reasons;
+  for (const Family* family : families(problem.op())) {
+    if (std::string_view(family->name()) == "reference") continue;
+    const std::string why = family->why_not(problem, arch);
+    if (why.empty()) return {};
+    reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", family->name(), why);
+  }
+  if (reasons.empty()) return {};  // an operation that has no other kernel
+  return fmt::format("only the reference kernel, which is slow, computes {} on {} ({})", problem.text(), arch.name,
+                     reasons);
+}
+
+}  // namespace tilewright::cli

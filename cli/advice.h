@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an engine should ask for instead: the fields that cost a caller little and gain much, and what they gain by the
+// ranking model. Also the warning that only the reference kernel serves a problem.
+#pragma once
+
+#include <tilewright/engine.h>
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/command.h"
+
+namespace tilewright::cli {
+
+struct AdvisedField {
+  std::string field;                  // "pack=tiles"
+  std::string how;                    // what the caller has to do for it
+  double predicted_microseconds = 0;  // with this field and those before it
+};
+
+struct Advice {
+  std::string problem;                // with every advised field
+  double predicted_microseconds = 0;  // of the problem as it was asked
+  std::vector<AdvisedField> fields;   // never empty
+};
+
+// Fields that the problem may have on this target and does not name. `predicted`: of its first candidate.
+std::optional<Advice> advise(const Engine& engine, const Problem& problem, const Arch& arch, double predicted);
+std::string text(const Advice& advice);
+Json json(const Advice& advice);
+
+// Empty unless no kernel but `reference`, which exists to check the others, takes the problem on this target; else
+// one sentence with the reasons of the other families.
+std::string only_reference(const Problem& problem, const Arch& arch);
+
+}  // namespace tilewright::cli

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// completion bash|zsh|fish: a script for the shell, written from the commands themselves.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cli/command.h"
+
+namespace tilewright::cli {
+namespace {
+
+struct Option {
+  std::string name, help;  // "--arch"
+  std::string words;       // what its value may be; empty: a file, if it takes one
+  bool takes_value = false;
+};
+
+struct Command {
+  std::string path, name, help;  // "cache ls", "ls"; both empty for the tool itself
+  std::string words;             // of its positional argument
+  std::vector<Option> options;
+  std::vector<std::string> children;  // names
+};
+
+std::string target_words() {
+  std::string words = "all native";
+  for (const Arch& a : archs()) words += std::string(" ") + a.name;
+  return words;
+}
+
+void collect(const CLI::App& app, const std::string& path, std::vector<Command>& commands) {
+  Command c{path, path.empty() ? "" : app.get_name(), app.get_description(), "", {}, {}};
+  for (const CLI::Option* o : app.get_options()) {
+    if (o->get_positional()) {
+      if (o->get_name() == "problem") c.words = "gemm cast pack";
+      if (o->get_name() == "shell") c.words = "bash zsh fish";
+      continue;
+    }
+    const std::string name = "--" + (o->get_lnames().empty() ? std::string() : o->get_lnames().front());
+    if (name == "--") continue;
+    c.options.push_back(
+        {name, o->get_description(), name == "--arch" ? target_words() : "", o->get_items_expected_max() > 0});
+  }
+  const auto children = app.get_subcommands([](const CLI::App*) { return true; });
+  for (const CLI::App* child : children) c.children.push_back(child->get_name());
+  commands.push_back(std::move(c));
+  for (const CLI::App* child : children)
+    collect(*child, path.empty() ? child->get_name() : path + " " + child->get_name(), commands);
+}
+
+std::string words_of(const Command& c) {
+  std::string words = c.words;
+  for (const std::string& child : c.children) words += " " + child;
+  for (const Option& o : c.options) words += " " + o.name;
+  return words;
+}
+
+// What comes before the cursor names the command: words that are no command's are arguments.
+std::string find_command(const std::vector<Command>& commands, const char* words, const char* from, const char* to) {
+  std::string known;
+  for (const Command& c : commands)
+    if (!c.path.empty()) known += (known.empty() ? "\"" : "|\"") + c.path + "\"";
+  return fmt::format(
+      "  local command= path i\n"
+      "  for ((i = {}; i < {}; ++i)); do\n"
+      "    path=\"${{command:+$command }}${{{}[i]}}\"\n"
+      "    case \"$path\" in {}) command=$path ;; esac\n"
+      "  done\n",
+      from, to, words, known);
+}
+
+std::string bash(const std::vector<Command>& commands) {
+  std::string out =
+      "# tilewright: eval \"$(tilewright completion bash)\"\n_tilewright() {\n"
+      "  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} words=\n" +
+      find_command(commands, "COMP_WORDS", "1", "COMP_CWORD") +
+      "  case \"$prev\" in\n    --arch) COMPREPLY=($(compgen -W \"" + target_words() +
+      "\" -- \"$cur\")); return ;;\n  esac\n  case \"$command\" in\n";
+  for (const Command& c : commands) out += fmt::format("    \"{}\") words=\"{}\" ;;\n", c.path, words_of(c));
+  // No word fits: -o default then completes files.
+  return out +
+         "  esac\n  COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n}\n"
+         "complete -o default -F _tilewright tilewright\n";
+}
+
+// Text of a help line between single quotes; ':' separates a word from its description.
+std::string quoted(std::string text, bool colon = false) {
+  std::string out;
+  for (char c : text) {
+    if (c == '\'')
+      out += "'\\''";
+    else if (c == ':' && colon)
+      out += "\\:";
+    else
+      out += c;
+  }
+  return out;
+}
+
+std::string zsh(const std::vector<Command>& commands) {
+  std::string out =
+      "#compdef tilewright\n# tilewright: eval \"$(tilewright completion zsh)\", after compinit\n_tilewright() {\n"
+      "  local -a described\n" +
+      find_command(commands, "words", "2", "CURRENT") + "  if [[ ${words[CURRENT-1]} == --arch ]]; then compadd -- " +
+      target_words() +
+      "; return; fi\n"
+      "  case \"$command\" in\n";
+  for (const Command& c : commands) {
+    out += fmt::format("    \"{}\") described=(", c.path);
+    for (const Command& child : commands)
+      if (!child.path.empty() && child.path == (c.path.empty() ? child.name : c.path + " " + child.name))
+        out += fmt::format(" '{}:{}'", child.name, quoted(child.help, true));
+    for (const Option& o : c.options) out += fmt::format(" '{}:{}'", o.name, quoted(o.help, true));
+    out += ")";
+    if (!c.words.empty()) out += "; compadd -- " + c.words;
+    out += " ;;\n";
+  }
+  return out + "  esac\n  _describe tilewright described\n  _files\n}\ncompdef _tilewright tilewright\n";
+}
+
+std::string fish(const std::vector<Command>& commands) {
+  std::string out = "# tilewright: tilewright completion fish | source\n";
+  for (const Command& c : commands) {
+    const auto space = c.path.find(' ');
+    std::string when;
+    if (c.path.empty())
+      when = "__fish_use_subcommand";
+    else if (space == c.path.npos)
+      when = "__fish_seen_subcommand_from " + c.path;
+    else
+      when = fmt::format("__fish_seen_subcommand_from {}; and __fish_seen_subcommand_from {}", c.path.substr(0, space),
+                         c.name);
+    for (const Command& child : commands)
+      if (!child.path.empty() && child.path == (c.path.empty() ? child.name : c.path + " " + child.name))
+        out += fmt::format("complete -c tilewright -f -n '{}' -a {} -d '{}'\n", when, child.name, quoted(child.help));
+    if (!c.words.empty()) out += fmt::format("complete -c tilewright -n '{}' -a '{}'\n", when, c.words);
+    for (const Option& o : c.options)
+      out += fmt::format("complete -c tilewright -n '{}' -l {}{} -d '{}'\n", when, o.name.substr(2),
+                         !o.takes_value    ? ""
+                         : o.words.empty() ? " -r"
+                                           : " -x -a '" + o.words + "'",
+                         quoted(o.help));
+  }
+  return out;
+}
+
+int run_completion(const Context& context, const std::string& shell) {
+  std::vector<Command> commands;
+  collect(*context.app, "", commands);
+  const std::string script = shell == "bash" ? bash(commands) : shell == "zsh" ? zsh(commands) : fish(commands);
+  if (context.json)
+    print_json(Json{{"shell", shell}, {"script", script}});
+  else
+    print(script);
+  return kOk;
+}
+
+}  // namespace
+
+void add_completion(Context& context) {
+  const auto shell = std::make_shared<std::string>();
+  CLI::App* command = add_command(context, *context.app, "completion",
+                                  "Print a completion script: eval \"$(tilewright completion bash)\"");
+  command->add_option("shell", *shell, "bash, zsh or fish")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}));
+  command->callback(
+      [&context, shell] { context.action = [&context, shell] { return run_completion(context, *shell); }; });
+}
+
+}  // namespace tilewright::cli

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+// doctor: what this machine has of what the library needs, what will fail, and how to mend it.
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <thread>
+
+#include "cli/command.h"
+
+namespace tilewright::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+enum class State { ok, note, problem };  // note: something is absent that not everybody needs
+
+struct Finding {
+  State state = State::ok;
+  const char* subject = "";  // "libnvrtc"
+  std::string what;
+  std::string mend;  // what fails because of it and what to do; empty where nothing does
+  Json facts = Json::object();
+};
+
+const char* name(State s) { return s == State::ok ? "ok" : s == State::note ? "note" : "problem"; }
+
+Finding check_variables(const Options& options) {
+  if (options.warnings.empty()) return {State::ok, "environment", "every TILEWRIGHT_ variable can be used", "", {}};
+  return {State::problem,
+          "environment",
+          fmt::format("{}", fmt::join(options.warnings, "; ")),
+          "correct these variables, or unset them",
+          {{"ignored", options.warnings}}};
+}
+
+Finding check_driver(const Options& options) {
+  const int devices = Device::count(options.driver);
+  try {
+    const Device first = Device::open(0, options.driver);
+    return {State::ok,
+            "driver",
+            fmt::format("{}, {} device{}", first.driver_version(), devices, devices == 1 ? "" : "s"),
+            "",
+            {{"version", first.driver_version()}, {"devices", devices}}};
+  } catch (const Error& e) {
+    return {devices ? State::problem : State::note,
+            "driver",
+            e.what(),
+            devices ? "kernels cannot run here"
+                    : "run computes on the CPU, tune and run --device end with 4; the rest needs no GPU",
+            {{"version", nullptr}, {"devices", devices}}};
+  }
+}
+
+std::vector<Finding> check_devices(const Options& options) {
+  std::vector<Finding> findings;
+  const int devices = Device::count(options.driver);
+  for (int i = 0; i < devices; ++i) try {
+      const Device d = Device::open(i, options.driver);
+      findings.push_back({State::ok,
+                          "device",
+                          fmt::format("{}: {}, {}, {} multiprocessors", i, d.name(), d.arch().name, d.sms()),
+                          "",
+                          {{"ordinal", i}, {"name", d.name()}, {"arch", d.arch().name}, {"sms", d.sms()}}});
+    } catch (const Error& e) {
+      findings.push_back({State::problem,
+                          "device",
+                          fmt::format("{}: {}", i, e.what()),
+                          "kernels cannot run on this device",
+                          {{"ordinal", i}}});
+    }
+  return findings;
+}
+
+// The targets of the table that this compiler has no code for.
+std::vector<std::string> unknown_targets(const CompilerInfo& compiler) {
+  std::vector<std::string> unknown;
+  for (const Arch& a : archs())
+    if (!compiler.targets.empty() &&
+        std::find(compiler.targets.begin(), compiler.targets.end(), a.major * 10 + a.minor) == compiler.targets.end())
+      unknown.push_back(a.name);
+  return unknown;
+}
+
+Finding check_compiler(const Options& options) try {
+  const CompilerInfo found = compiler_info(CompileOptions::of(options));
+  const std::vector<std::string> unknown = unknown_targets(found);
+  return {unknown.empty() ? State::ok : State::note,
+          "libnvrtc",
+          fmt::format("{} at {}", found.version, found.path),
+          unknown.empty() ? ""
+                          : fmt::format("it does not compile for {}; if you need those, install another version or set "
+                                        "TILEWRIGHT_NVRTC",
+                                        fmt::join(unknown, ", ")),
+          {{"version", found.version}, {"path", found.path}, {"targets", found.targets}}};
+} catch (const Error& e) {
+  return {State::problem,
+          "libnvrtc",
+          e.what(),
+          "nothing can be compiled: prewarm and tune fail, and prepare() serves only what a cache has. Run "
+          "'pip install nvidia-cuda-nvrtc' in an active virtual environment, install a CUDA toolkit, or set "
+          "TILEWRIGHT_NVRTC",
+          {{"version", nullptr}, {"path", nullptr}}};
+}
+
+std::string permissions(const std::string& path) {
+  struct stat s = {};
+  if (::stat(path.c_str(), &s) != 0) return "does not exist";
+  return fmt::format("mode {:04o}, user {}, group {}", s.st_mode & 07777u, s.st_uid, s.st_gid);
+}
+
+// Opens the store as any command would, and says what the store said.
+Finding check_store(const char* subject, StoreOptions store) {
+  std::string said;
+  store.log = [&](LogLevel level, std::string_view text) {
+    if (level <= LogLevel::warning) said += (said.empty() ? "" : "; ") + std::string(text);
+  };
+  const bool shipped = store.read_only;
+  const std::string path = store.path;
+  const bool was_there = fs::exists(path);
+  const Store opened(std::move(store));
+  const std::string directory = fs::path(path).parent_path().string();
+  Json facts{{"path", path},
+             {"file", permissions(path)},
+             {"directory", permissions(directory)},
+             {"usable", !opened.degraded()}};
+  if (opened.degraded() || (shipped && !was_there))
+    return {State::problem, subject,
+            fmt::format("{} cannot be used: {}", path,
+                        !said.empty() ? said
+                        : was_there   ? "see cache verify"
+                                      : "no such file"),
+            shipped ? "its kernels are compiled again; mend TILEWRIGHT_SHIPPED or the file"
+                    : fmt::format("nothing is remembered: every process compiles again. Its directory must belong to "
+                                  "you alone ({}); set TILEWRIGHT_CACHE to a file in such a directory",
+                                  permissions(directory)),
+            facts};
+  std::error_code failed;
+  const fs::space_info space = fs::space(directory, failed);
+  const std::uintmax_t size = fs::file_size(path, failed);
+  std::string what =
+      fmt::format("{}, {}, {}", path, bytes_text(failed ? 0 : static_cast<double>(size)), permissions(path));
+  if (shipped) return {State::ok, subject, what, "", facts};
+  facts["free_bytes"] = space.available;
+  const bool full = space.available < (64u << 20);
+  return {full ? State::problem : State::ok, subject, what,
+          full ? fmt::format("only {} are free there", bytes_text(static_cast<double>(space.available))) : "", facts};
+}
+
+std::vector<Finding> check_caches(const Options& options) {
+  std::vector<Finding> findings;
+  StoreOptions store;
+  store.path = options.cache;
+  store.cap = options.cache_cap;
+  store.allow_shared = options.allow_shared;
+  if (options.cache.empty())
+    findings.push_back({State::problem,
+                        "cache",
+                        "there is no place for one: neither HOME nor XDG_CACHE_HOME is set",
+                        "nothing is remembered: every process compiles again. Set TILEWRIGHT_CACHE to a file",
+                        {{"path", nullptr}}});
+  else if (options.cache == ":memory:")
+    findings.push_back(
+        {State::note, "cache", "in memory, as asked", "every process compiles again", {{"path", ":memory:"}}});
+  else
+    findings.push_back(check_store("cache", store));
+  for (const std::string& path : options.shipped) {
+    store.path = path;
+    store.read_only = true;
+    findings.push_back(check_store("shipped", store));
+  }
+  return findings;
+}
+
+Finding check_templates(const std::string& directory) {
+  if (fs::is_directory(directory))
+    return {State::note, "templates", "kernels are read from " + directory, "", {{"path", directory}}};
+  return {State::problem,
+          "templates",
+          directory + " is no directory",
+          "correct or unset TILEWRIGHT_TEMPLATES",
+          {{"path", directory}}};
+}
+
+void print_text(const std::vector<Finding>& findings) {
+  for (const Finding& f : findings) {
+    print(fmt::format("{:<8} {:<12} {}", name(f.state), f.subject, f.what));
+    if (!f.mend.empty()) print(fmt::format("{:<21} -> {}", "", f.mend));
+  }
+}
+
+int run_doctor(const Context& context) {
+  const Options options = context.options();
+  std::vector<Finding> findings;
+  findings.push_back({State::ok,
+                      "tilewright",
+                      fmt::format("{}, {} cores", TILEWRIGHT_VERSION, std::thread::hardware_concurrency()),
+                      "",
+                      {{"version", TILEWRIGHT_VERSION}, {"cores", std::thread::hardware_concurrency()}}});
+  findings.push_back(check_variables(options));
+  findings.push_back(check_driver(options));
+  for (Finding& f : check_devices(options)) findings.push_back(std::move(f));
+  findings.push_back(check_compiler(options));
+  for (Finding& f : check_caches(options)) findings.push_back(std::move(f));
+  if (!options.templates.empty()) findings.push_back(check_templates(options.templates));
+  const bool bad =
+      std::any_of(findings.begin(), findings.end(), [](const Finding& f) { return f.state == State::problem; });
+  if (context.json) {
+    Json list = Json::array();
+    for (const Finding& f : findings) {
+      Json one{{"state", name(f.state)}, {"subject", f.subject}, {"what", f.what}, {"mend", f.mend}};
+      for (const auto& [key, value] : f.facts.items()) one[key] = value;
+      list.push_back(std::move(one));
+    }
+    print_json(Json{{"healthy", !bad}, {"findings", list}});
+  } else {
+    print_text(findings);
+  }
+  return bad ? kEnvironment : kOk;
+}
+
+}  // namespace
+
+void add_doctor(Context& context) {
+  CLI::App* command =
+      add_command(context, *context.app, "doctor",
+                  "Check driver, libnvrtc, caches and variables; 4 if something will fail that should not");
+  command->callback([&context] { context.action = [&context] { return run_doctor(context); }; });
+}
+
+}  // namespace tilewright::cli

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/errors.h"
+
+#include <fmt/format.h>
+#include <tilewright/error.h>
+
+#include <cstdio>
+#include <string_view>
+
+#include "cli/command.h"
+
+namespace tilewright::cli {
+namespace {
+
+int exit_code(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::invalid_argument:
+    case ErrorCode::unsupported:
+    case ErrorCode::too_large:
+    case ErrorCode::io: return kUserError;
+    default: return kEnvironment;
+  }
+}
+
+int finish(Json error, int code, bool json) {
+  fmt::print(stderr, "tilewright: error: {}\n", error["message"].get_ref<const std::string&>());
+  if (json) print_json(Json{{"error", std::move(error)}, {"exit", code}});
+  return code;
+}
+
+Json fields(const Error& e) {
+  return {{"code", to_string(e.code())},
+          {"field", e.field()},
+          {"value", e.value()},
+          {"allowed", e.allowed()},
+          {"message", e.what()}};
+}
+
+}  // namespace
+
+int report(const std::exception& error, bool json) {
+  if (const auto* compile = dynamic_cast<const CompileError*>(&error)) {
+    Json all = fields(*compile);
+    all["options"] = compile->options();
+    all["log"] = compile->log();
+    const int code = finish(std::move(all), kEnvironment, json);
+    fmt::print(stderr, "options: {}\n{}\n", compile->options(), compile->log());
+    return code;
+  }
+  if (const auto* e = dynamic_cast<const Error*>(&error)) return finish(fields(*e), exit_code(e->code()), json);
+  return finish({{"code", "internal"}, {"field", ""}, {"value", ""}, {"allowed", ""}, {"message", error.what()}},
+                kEnvironment, json);
+}
+
+int report_usage(const std::string& message, bool json) {
+  const int code = finish(
+      {{"code", "invalid_argument"}, {"field", "arguments"}, {"value", ""}, {"allowed", message}, {"message", message}},
+      kUserError, json);
+  fmt::print(stderr, "See tilewright --help.\n");
+  return code;
+}
+
+bool wants_json(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i)
+    if (std::string_view(argv[i]) == "--json") return true;
+  return false;
+}
+
+}  // namespace tilewright::cli

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a newcomer meets first: where libnvrtc is found, what errors look like, what a long command says, and advice.
+#include <chrono>
+#include <cstdio>
+
+#include "cli/progress.h"
+#include "cli/tool.h"
+
+using namespace cli_tool;
+
+namespace {
+
+constexpr const char* kCast = "cast x=f32 y=f16 rows=1 cols=64 ";
+constexpr const char* kPacked = "\"gemm x=q8_1 w=q4_0 y=f32 m=1 n=4096 k=4096 pack=tiles\" ";
+constexpr const char* kStored = "\"gemm x=q8_1 w=q4_0 y=f32 m=16 n=4096 k=4096\" ";
+
+// The compiler double in a directory of `root`, which is made.
+void put_compiler(const fs::path& directory) {
+  fs::create_directories(directory);
+  for (const auto& file : fs::directory_iterator(tilewright::paths::nvrtc_old()))
+    fs::copy(file.path(), directory / file.path().filename(), fs::copy_options::overwrite_existing);
+}
+
+Json finding(const Json& report, const std::string& subject) {
+  for (const Json& f : report["findings"])
+    if (f["subject"] == subject) return f;
+  FAIL("no finding about " << subject);
+  return {};
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+int count(const std::string& text, const std::string& part) {
+  int n = 0;
+  for (auto at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++n;
+  return n;
+}
+
+}  // namespace
+
+TEST_CASE("cli: libnvrtc is found in an active virtual environment, and beside the program") {
+  const fs::path venv = scratch().path / "venv";
+  put_compiler(venv / "lib/python3.11/site-packages/nvidia/cuda_nvrtc/lib");
+  const std::string cache = cache_flag("doctor.db");
+  const std::string clean = "unset TILEWRIGHT_NVRTC VIRTUAL_ENV CONDA_PREFIX CUDA_PATH CUDA_HOME; cd / && ";
+  const std::string driver = "TILEWRIGHT_DRIVER=/nonexistent/libcuda.so ";
+  const Json active = finding(
+      shell(clean + "VIRTUAL_ENV='" + venv.string() + "' " + driver + tool_path() + "doctor --json" + cache).json(),
+      "libnvrtc");
+  CHECK(active["version"] == "12.0 build 42");
+  CHECK(active["path"].get<std::string>().rfind(venv.string(), 0) == 0);
+
+  // BUILD/bin/tilewright beside BUILD/nvrtc, and PREFIX/bin/tilewright with PREFIX/lib/tilewright.
+  for (const char* place : {"nvrtc/nvidia/cu13/lib", "lib/tilewright"}) {
+    const fs::path tree = scratch().path / "tree";
+    fs::remove_all(tree);
+    put_compiler(tree / place);
+    fs::create_directories(tree / "bin");
+    fs::copy(tilewright::paths::binary_dir() + "/bin/tilewright", tree / "bin/tilewright");
+    const Json beside =
+        finding(shell(clean + driver + "'" + (tree / "bin/tilewright").string() + "' doctor --json" + cache).json(),
+                "libnvrtc");
+    INFO(beside.dump());
+    CHECK(beside["version"] == "12.0 build 42");
+    CHECK(beside["path"].get<std::string>() == (tree / place / "libnvrtc.so.12").string());
+    CHECK(beside["state"] == "note");  // too old for some targets, which it names
+    CHECK(contains(beside["mend"], "sm_120a"));
+  }
+}
+
+TEST_CASE("cli: without libnvrtc, prewarm is one error that names the variable") {
+  const Ran r = tool("prewarm --arch sm_80,sm_90a --workload tests/readme/workload.txt" + cache_flag("bare.db"),
+                     "TILEWRIGHT_NVRTC=/nonexistent/libnvrtc.so.13");
+  INFO(r.out << r.err);
+  CHECK(r.code == 4);
+  CHECK(r.out.empty());
+  CHECK(count(r.err, "tilewright: error: ") == 1);
+  CHECK(contains(r.err, "TILEWRIGHT_NVRTC"));
+  CHECK(contains(r.err, "/nonexistent/libnvrtc.so.13"));
+  CHECK_FALSE(contains(r.err, "skipped"));
+}
+
+TEST_CASE("cli: with --json an error is an object with the fields of Error") {
+  const auto error = [](const std::string& arguments, int code, const std::string& variables = "") {
+    const Ran r = tool(arguments, variables);
+    CHECK(r.code == code);
+    CHECK(r.err.rfind("tilewright: error: ", 0) == 0);
+    const Json all = r.json();
+    CHECK(all["exit"] == code);
+    return all["error"];
+  };
+  Json e = error("plan --json --arch sm_1 " + std::string(kCast), 1);
+  CHECK(e["code"] == "invalid_argument");
+  CHECK(e["field"] == "arch");
+  CHECK(e["value"] == "sm_1");
+  CHECK(contains(e["allowed"], "sm_90a"));
+  CHECK(contains(e["message"], "arch = sm_1: "));
+  e = error("plan --json", 1);  // what the parser of arguments refuses
+  CHECK(e["field"] == "arguments");
+  CHECK(contains(e["message"], "problem"));
+  CHECK(error("nothing --json", 1)["field"] == "command");
+  e = error("prewarm --json --arch sm_80 " + std::string(kCast) + "--cache :memory:", 4,
+            "TILEWRIGHT_NVRTC=/nonexistent/libnvrtc.so");
+  CHECK(e["code"] == "library_missing");
+  CHECK(e["value"] == "/nonexistent/libnvrtc.so");
+}
+
+TEST_CASE("cli: prewarm takes a problem, standard input, all targets and this machine's") {
+  const std::string rest = " --top 1 --no-buckets --json --cache :memory:";
+  Json r = tool("prewarm " + std::string(kCast) + "--arch sm_80" + rest).json();
+  CHECK(r["problems"] == 1);
+  CHECK(r["compiled"] > 0);
+  r = shell("printf 'cast x=f32 y=f16 rows=1 cols=64\\n# no more\\n' | TILEWRIGHT_DRIVER=/nonexistent/libcuda.so " +
+            tool_path() + "prewarm --workload - --arch sm_80,sm_90a" + rest)
+          .json();
+  CHECK(r["problems"] == 1);
+  CHECK(r["archs"] == Json({"sm_80", "sm_90a"}));
+  // The problem after --arch is no target, and both sources add up.
+  r = tool("prewarm --arch sm_80 " + std::string(kCast) + "--workload tests/readme/workload.txt" + rest).json();
+  CHECK(r["problems"] == 2);
+  CHECK(tool("prewarm --arch all --arch sm_80 " + std::string(kCast) + rest).json()["archs"].size() ==
+        tool("archs --json").json()["archs"].size());
+  refused("prewarm --arch native " + std::string(kCast), 1, "--arch = native");
+  refused("prewarm --arch sm_80", 1, "PROBLEM");
+  refused("prewarm --arch sm_80 --workload /dev/zero", 1, "4096");
+}
+
+TEST_CASE("cli: a long command says how far it is, in a pipe by lines") {
+  using tilewright::cli::Progress;
+  std::FILE* file = std::tmpfile();
+  REQUIRE(file);
+  Progress::Clock::time_point now{};
+  const auto written = [&] {
+    std::rewind(file);
+    std::string text(4096, '\0');
+    text.resize(std::fread(text.data(), 1, text.size(), file));
+    return text;
+  };
+  {
+    const Progress lines({.to = file, .bar = false, .between = std::chrono::seconds(5), .now = [&] { return now; }});
+    lines("compile", 1, 188);
+    CHECK(written().empty());  // what is short says nothing
+    for (int i = 2; i <= 40; ++i, now += std::chrono::milliseconds(500)) lines("compile", i, 188);
+  }
+  CHECK(count(written(), "\n") == 3);  // 19.5 seconds
+  CHECK(contains(written(), "tilewright: compile: 12 of 188\n"));
+  CHECK_FALSE(contains(written(), "\r"));
+  {
+    const Progress bar({.to = file, .bar = true, .between = {}, .now = [&] { return now; }});
+    bar("compile", 188, 188);
+  }
+  CHECK(contains(written(), "[##############################] 188/188 compile"));
+  std::fclose(file);
+}
+
+TEST_CASE("cli: doctor says what will fail and how to mend it") {
+  Ran r = tool("doctor --json" + cache_flag("healthy.db"));
+  INFO(r.out << r.err);
+  CHECK(r.code == 0);
+  CHECK(r.json()["healthy"] == true);
+  CHECK(finding(r.json(), "driver")["state"] == "note");  // most of the tool needs no GPU
+  CHECK(finding(r.json(), "libnvrtc")["state"] != "problem");
+  CHECK(finding(r.json(), "cache")["usable"] == true);
+  CHECK(contains(tool("doctor" + cache_flag("healthy.db")).out, "libnvrtc"));
+
+  r = tool("doctor --json" + cache_flag("healthy.db"), "TILEWRIGHT_NVRTC=/nonexistent TILEWRIGHT_JOBS=many");
+  CHECK(r.code == 4);
+  CHECK(r.json()["healthy"] == false);
+  CHECK(contains(finding(r.json(), "libnvrtc")["what"], "/nonexistent"));
+  CHECK(contains(finding(r.json(), "environment")["what"], "TILEWRIGHT_JOBS"));
+
+  const fs::path open = scratch().path / "open";
+  fs::create_directories(open);
+  ::chmod(open.c_str(), 0777);
+  r = tool("doctor --json --cache '" + (open / "cache.db").string() + "'");
+  CHECK(r.code == 4);
+  CHECK(contains(finding(r.json(), "cache")["what"], "writable by everybody"));
+  CHECK(contains(finding(r.json(), "cache")["mend"], "TILEWRIGHT_CACHE"));
+  r = tool("doctor --json" + cache_flag("healthy.db"), "TILEWRIGHT_SHIPPED=/nonexistent/shipped.db");
+  CHECK(r.code == 4);
+  CHECK(finding(r.json(), "shipped")["state"] == "problem");
+}
+
+TEST_CASE("cli: TILEWRIGHT_LOG and -v say what is logged") {
+  const std::string ignored = "TILEWRIGHT_JOBS=many";  // an Engine warns of it
+  const std::string plan = "plan --arch sm_80 --cache :memory: " + std::string(kCast);
+  CHECK(contains(tool(plan, ignored).err, "TILEWRIGHT_JOBS"));
+  CHECK(tool(plan, ignored + " TILEWRIGHT_LOG=error").err.empty());
+  CHECK(contains(tool(plan, ignored + " TILEWRIGHT_LOG=debug").err, "TILEWRIGHT_JOBS"));
+  CHECK(contains(tool(plan + "-v", ignored + " TILEWRIGHT_LOG=error").err, "TILEWRIGHT_JOBS"));
+  CHECK(contains(tool(plan, "TILEWRIGHT_LOG=loud").err, "loud"));
+}
+
+TEST_CASE("cli: plan recommends what an engine should ask for, and warns where only the reference is left") {
+  const Json plan = tool(std::string("plan --json --arch sm_90a ") + kStored).json();
+  REQUIRE(plan["advice"].is_object());
+  CHECK(plan["advice"]["fields"][0]["field"] == "pack=tiles");
+  for (const char* field : {"pack=tiles", "weights=constant", "workspace="})
+    CHECK(contains(plan["advice"]["problem"], field));
+  CHECK(plan["advice"]["predicted_microseconds"] < plan["candidates"][0]["predicted_microseconds"]);
+  CHECK(plan["warning"].is_null());
+  const std::string all = plan["advice"]["problem"];
+  CHECK(tool("plan --json --arch sm_90a '" + all + "'").json()["advice"].is_null());
+  CHECK(contains(tool(std::string("plan --arch sm_90a ") + kStored).out, "times as fast"));
+  CHECK(tool("plan --json --arch sm_90a " + std::string(kCast)).json()["advice"].is_null());
+
+  const Ran reference = tool(std::string("plan --arch sm_80 ") + kPacked);
+  CHECK(reference.code == 0);
+  CHECK(contains(reference.err, "warning: only the reference kernel"));
+  CHECK(contains(reference.err, "sm_80"));
+  const std::string rest = " --top 1 --no-buckets --json --cache :memory:";
+  const Ran warm = tool(std::string("prewarm --arch sm_80 ") + kPacked + rest);
+  CHECK(contains(warm.err, "warning: only the reference kernel"));
+  CHECK(warm.json()["warnings"].size() == 1);
+  CHECK(tool(std::string("prewarm --packed --arch sm_80 ") + kStored + rest).json()["warnings"].empty());
+}
+
+TEST_CASE("cli: completion scripts know the commands, their options and the targets") {
+  const auto complete = [](const std::string& words, int at) {
+    return shell("bash -c 'eval \"$(" + tool_path() + " completion bash)\"; COMP_WORDS=(" + words +
+                 "); COMP_CWORD=" + std::to_string(at) + "; _tilewright; echo \"${COMPREPLY[@]}\"'")
+        .out;
+  };
+  CHECK(complete("tilewright pre", 1) == "prewarm\n");
+  CHECK(contains(complete("tilewright cache \"\"", 2), "verify"));
+  CHECK(complete("tilewright cache ls --ki", 3) == "--kind\n");
+  CHECK(complete("tilewright plan --arch sm_90", 3) == "sm_90a\n");
+  CHECK(contains(complete("tilewright prewarm --top 4 --", 4), "--workload"));
+  for (const char* name : {"bash", "zsh", "fish"}) {
+    const Ran r = tool(std::string("completion ") + name);
+    CHECK(r.code == 0);
+    for (const char* part : {"prewarm", "doctor", "sm_90a", "workload"}) CHECK(contains(r.out, part));
+    if (shell(std::string("command -v ") + name).code != 0) continue;
+    CHECK(shell(tool_path() + "completion " + name + " | " + name + " -n").code == 0);
+  }
+  refused("completion tcsh", 1, "tcsh");
+}
