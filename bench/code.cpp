@@ -122,8 +122,9 @@ class Hash {
   Word state_ = (Word{0x6c62272e07bb0142u} << 64) + 0x62b821756295c58du;
 };
 
-// Of an ELF file's sections by name: instructions, and constants that the compiler made (not bank 0, the parameters).
-// Symbols and debug information are left out.
+// Of an ELF file's sections by name: instructions, and constants that the compiler made of literals. Left out are
+// parameters (bank 0), variables and their addresses (bank 4; of every constexpr member there is one, read or not),
+// symbols and debug information.
 std::string fingerprint(const std::vector<std::byte>& image) {
   const auto read = [&]<class T>(std::size_t offset, T) {
     T value;
@@ -138,8 +139,8 @@ std::string fingerprint(const std::vector<std::byte>& image) {
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t header = table + i * size;
     const std::string name = reinterpret_cast<const char*>(image.data() + strings + read(header, std::uint32_t{}));
-    const bool constants = name.rfind(".nv.constant", 0) == 0 && name.rfind(".nv.constant0", 0) != 0;
-    if (name.rfind(".text.", 0) != 0 && name.rfind(".nv.global", 0) != 0 && !constants) continue;
+    const bool literals = name.rfind(".nv.constant2", 0) == 0 || name.rfind(".nv.constant3", 0) == 0;
+    if (name.rfind(".text.", 0) != 0 && !literals) continue;
     const std::size_t offset = read(header + 0x18, std::uint64_t{}), bytes = read(header + 0x20, std::uint64_t{});
     if (read(header + 4, std::uint32_t{}) == 8) continue;  // SHT_NOBITS
     read(offset + bytes - 1, std::byte{});
