@@ -1,8 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared by families whose candidates are enumerated: a stored candidate is legal iff enumeration yields it.
+// Shared by families whose candidates are enumerated: a stored candidate is legal iff enumeration yields it. And the
+// knobs of such a family: a struct that host and device share, whose members a candidate names.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
 
 #include <tilewright/family.h>
 
@@ -18,6 +25,56 @@ class EnumeratedFamily : public Family {
     if (std::find(legal.begin(), legal.end(), candidate) != legal.end()) return {};
     return "'" + candidate.text() + "' is not among the " + std::to_string(legal.size()) + " legal candidates";
   }
+};
+
+// A member of a struct of knobs: an integer, a bool or an enumerator.
+template <class Knobs>
+struct Knob {
+  const char* name;  // the member's
+  bool enumerator;
+  std::int64_t (*get)(const Knobs&);
+  void (*set)(Knobs&, std::int64_t);
+};
+template <class Knobs, class T>
+Knobs owner_of(T Knobs::*);
+template <auto member>
+constexpr auto knob(const char* name) {
+  using Knobs = decltype(owner_of(member));
+  using Value = std::decay_t<decltype(std::declval<Knobs>().*member)>;
+  return Knob<Knobs>{name, std::is_enum_v<Value>, [](const Knobs& k) { return static_cast<std::int64_t>(k.*member); },
+                     [](Knobs& k, std::int64_t v) { k.*member = static_cast<Value>(v); }};
+}
+
+// How a family's knobs are called, in the order in which candidates and generated sources name them.
+template <class Knobs>
+class KnobTable {
+ public:
+  template <std::size_t count>
+  constexpr KnobTable(const char* type, const Knob<Knobs> (&knobs)[count]) : type_(type), knobs_(knobs) {}
+
+  Candidate candidate(std::string_view family, const Knobs& k) const {
+    Candidate c{std::string(family), {}};
+    for (const Knob<Knobs>& knob : knobs_) c.knobs.emplace_back(knob.name, knob.get(k));
+    return c;
+  }
+  // Throws Error (invalid_argument) if the candidate lacks one.
+  Knobs knobs(const Candidate& c) const {
+    Knobs k;
+    for (const Knob<Knobs>& knob : knobs_) knob.set(k, c.at(knob.name));
+    return k;
+  }
+  // The constant kKnobs of a generated source. (Assignments, since C++17 names no members in an initializer.)
+  std::string text(const Knobs& k) const {
+    std::string s = fmt::format("inline constexpr {0} kKnobs = [] {{\n  {0} k;\n", type_);
+    for (const Knob<Knobs>& knob : knobs_)
+      s += fmt::format(fmt::runtime(knob.enumerator ? "  k.{0} = decltype(k.{0})({1});\n" : "  k.{0} = {1};\n"),
+                       knob.name, knob.get(k));
+    return s + "  return k;\n}();\n";
+  }
+
+ private:
+  const char* type_;  // "tw::gemm::GemvKnobs"
+  std::span<const Knob<Knobs>> knobs_;
 };
 
 }  // namespace tilewright

@@ -14,26 +14,6 @@
 namespace tilewright::bench {
 namespace {
 
-double activate(Activation a, double v) {
-  switch (a) {
-    case Activation::relu: return v > 0 ? v : 0;
-    case Activation::gelu: return 0.5 * v * (1 + std::erf(v * std::sqrt(0.5)));
-    case Activation::gelu_tanh: return 0.5 * v * (1 + std::tanh(std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)));
-    case Activation::silu: return v / (1 + std::exp(-v));
-    default: return v;
-  }
-}
-
-bool is_fp8(Format f) { return f.name().starts_with("e4m3") || f.name().starts_with("e5m2"); }
-
-// The stated bound of templates/gemm/reference.cuh, restated.
-double bound_of(const Gemm& g, double magnitude, double linear, double bias, double y) {
-  const double u = g.y.name() == "f32" ? 5.97e-8 : g.y.name() == "f16" ? 4.89e-4 : 3.91e-3;
-  const double units = is_fp8(g.x) ? 4 * 9.765625e-4 : 0;  // what fp8's matrix units cut off
-  return 1.2 * std::fabs(g.alpha) * magnitude * (units + (static_cast<double>(g.k) / 4 + 64) * 5.97e-8) +
-         9.6e-7 * (std::fabs(linear + bias) + std::fabs(linear) + std::fabs(bias)) + u * std::fabs(y) + 6e-8;
-}
-
 // A kernel at several m against the host's double product.
 std::string gemm_against_host(Suite& s, const Problem& problem, const Kernel& kernel,
                               const std::vector<std::int64_t>& ms) {
@@ -76,8 +56,8 @@ std::string gemm_against_host(Suite& s, const Problem& problem, const Kernel& ke
           sum += p, magnitude += std::fabs(p);
         }
         const double b = g.bias ? bias.decoded[static_cast<std::size_t>(j)] : 0.0;
-        const double expected = activate(g.act, g.alpha * sum + b);
-        const double bound = bound_of(g, magnitude, g.alpha * sum, b, expected);
+        const auto [expected, bound] =
+            gemm_expected(g, {.product = sum, .magnitude = magnitude, .scale = g.alpha, .bias = b});
         const double value = got[static_cast<std::size_t>(i * g.n + j)];
         if (!(std::fabs(value - expected) <= bound))
           return fmt::format("m={}: y[{},{}] = {}, expected {} +- {}", m, i, j, value, expected, bound);

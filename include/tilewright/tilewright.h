@@ -6,3 +6,4 @@
 #include <tilewright/error.h>
 #include <tilewright/import.h>
 #include <tilewright/memory.h>
+#include <tilewright/numerics.h>

@@ -4,21 +4,10 @@
 #pragma once
 #include "core/format.cuh"
 #include "core/ptx.cuh"
+#include "gemm/activation.cuh"
 #include "gemm/params.cuh"
 
 namespace tw::gemm {
-
-enum class Act { none, relu, gelu, gelu_tanh, silu };  // tilewright::Activation, value for value
-
-template <Act act>
-TW_DEVICE float activate(float v) {
-  if constexpr (act == Act::relu) return v > 0.0f || is_nan(v) ? v : 0.0f;
-  if constexpr (act == Act::gelu) return 0.5f * v * (1.0f + erf_f(v * 0.70710678118654752f));
-  if constexpr (act == Act::gelu_tanh)
-    return 0.5f * v * (1.0f + tanh_f(0.79788456080286536f * (v + 0.044715f * v * v * v)));
-  if constexpr (act == Act::silu) return v / (1.0f + exp_f(-v));
-  return v;
-}
 
 struct NoBias {};
 struct NoC {};
@@ -87,72 +76,5 @@ struct Epilogue {
       *reinterpret_cast<u16*>(static_cast<Y*>(y) + at) = static_cast<u16>(pack2<Y>(lo, hi));
   }
 };
-
-// The type of a format's elements where each is stored by itself, else void.
-template <class F, class = void>
-struct ElementOf {
-  using type = void;
-};
-template <class F>
-struct ElementOf<F, void_of<typename F::Element>> {
-  using type = typename F::Element;
-};
-template <class F>
-using element_of = typename ElementOf<F>::type;
-
-// alpha and the tensor-wide scales of both operands in one factor.
-template <class X, class W>
-TW_DEVICE float tensor_scale(const Args& args, const Shape& shape) {
-  float s = shape.alpha;
-  if constexpr (X::kGlobal) s = shape.global_divides ? s / *args.x.global : s * *args.x.global;
-  if constexpr (W::kGlobal) s = shape.global_divides ? s / *args.w.global : s * *args.w.global;
-  return s;
-}
-
-// What the epilogue needs of a row of x and of one of w, whose sum counts what zero points of x take off: sum - k zero.
-template <class X>
-TW_DEVICE fmt::row_item<X> x_item(const Args& args, i64 m) {
-  return fmt::row_item_at<X>(args.x.scales, m);
-}
-template <class W>
-TW_DEVICE fmt::row_item<W> w_item(const Args& args, i64 n, i64 k) {
-  fmt::row_item<W> item = fmt::row_item_at<W>(args.w.scales, n);
-  if constexpr (fmt::has_zero_point<W>) item.sum -= static_cast<i32>(k) * item.zero;
-  return item;
-}
-// Sums of codes to sums of what they stand for. What is between may wrap around.
-template <class Sum>
-TW_DEVICE Sum centred(Sum sum, float, float) {
-  return sum;
-}
-TW_DEVICE i32 centred(i32 sum, const fmt::ZeroPointItem& x, const fmt::ZeroPointItem& w) {
-  const u32 taken =
-      static_cast<u32>(x.zero) * static_cast<u32>(w.sum) + static_cast<u32>(w.zero) * static_cast<u32>(x.sum);
-  return static_cast<i32>(static_cast<u32>(sum) - taken);
-}
-
-// What the multipliers take: signed bytes for coded operands, else the elements themselves.
-template <class X, bool codes>
-struct OperandOf {
-  using type = typename X::Element;
-};
-template <class X>
-struct OperandOf<X, true> {
-  using type = i8;
-};
-
-// Bytes from one row of a format's stream to the next; of scales that scale_rows rows share, to the next rows' that do.
-// (Rows whose elements are whole bytes need not be whole blocks apart: floats that the kernel quantizes.)
-template <class F>
-TW_DEVICE i64 data_stride(i64 cols) {
-  if constexpr (F::kDataBytes % F::kBlock == 0)
-    return cols * (F::kDataBytes / F::kBlock);
-  else
-    return cols / F::kBlock * F::kDataBytes;
-}
-template <class F>
-TW_DEVICE i64 scale_stride(i64 cols) {
-  return F::kRowScale ? fmt::row_bytes<F> : cols / F::kBlock * F::kScaleBytes;
-}
 
 }  // namespace tw::gemm

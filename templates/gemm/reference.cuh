@@ -2,49 +2,20 @@
 // Any pair of formats, by their scalar decoders, summed in double precision. Slow and plain: what the tuner holds the
 // others against, and the last resort where no other kernel is legal.
 //
-// As an oracle it stores, instead of y, two dense float matrices [m, n]: the value, and the largest absolute error a
-// correct kernel may make there,
-//   b = 1.2 |scale| (k / 4 + 64) 2^-24 sum |x w| + 2^-20 (|v| + |sum * scale| + |bias| + |beta c|)
-//   bound = b + u (|y| + b) + tiny,
-// the first term for fp32 accumulation in any order (k / 4 sequential additions at most; operands are exact in every
-// kernel), 1.2 for the steepest slope of the activations, the second for alpha, bias, the activation and c in fp32, and
-// u = 2^-24, 2^-11, 2^-8, 2^-4, 2^-3 for an f32, f16, bf16, e4m3, e5m2 output, with tiny = its smallest subnormal; for
-// int8 u = 0 and tiny = 1/2. Where y has a scale, b is divided by it, with 2^-20 |y| for doing so, and the value is
-// clamped to what y holds: clamping moves no two values apart. int32 is exact: the bound is less than 1, and 2^-24 |y|
-// for the value as a float. Weights in tiles may be rounded when they are unpacked (kRounding of core/tiles.cuh), which
-// adds 1.2 |scale| kRounding sum |x| p; p is |w|, and where w is code * step + w0 (Tile::kOffset) and either part may
-// be rounded, |w| + 2 |w0| >= |code * step| + |w0|. FP8 products are added by Hopper's matrix units with some 14 bits
-// kept of each sum (DeepSeek-V3 technical report, section 3.5.2), cut off and not rounded: 1.2 |scale| s 2^-10 sum |x
-// w| more (5.97e-4 a sum was seen on an H200, k = 2176, all products of one sign), s the sums of 32 products one after
-// another: 4, or k / 32 for accum=fast. The same is allowed to units that scale blocks (sm_120a), s being 4 sums of 32
-// or 64 products; it has not been measured there.
+// As an oracle it stores, instead of y, two dense float matrices [m, n]: the value, clamped to what y holds, and the
+// largest absolute error that a correct kernel may make there (gemm/error_bound.cuh). Weights in tiles may be rounded
+// when they are unpacked (kRounding of core/tiles.cuh); the bound's term for that is kRounding sum |x| p, where p is
+// |w|, or, where w is code * step + w0 (Tile::kOffset) and either part may be rounded, |w| + 2 |w0| >= |code * step| +
+// |w0|.
 #pragma once
 #include "core/format.cuh"
 #include "core/quantized.cuh"
 #include "core/tiles.cuh"
 #include "gemm/epilogue.cuh"
+#include "gemm/error_bound.cuh"
+#include "gemm/operands.cuh"
 
 namespace tw::gemm {
-
-#if defined(__CUDACC__)
-TW_DEVICE double exp_d(double v) { return exp(v); }
-TW_DEVICE double tanh_d(double v) { return tanh(v); }
-TW_DEVICE double erf_d(double v) { return erf(v); }
-#else
-TW_DEVICE double exp_d(double v) { return __builtin_exp(v); }
-TW_DEVICE double tanh_d(double v) { return __builtin_tanh(v); }
-TW_DEVICE double erf_d(double v) { return __builtin_erf(v); }
-#endif
-
-template <Act act>
-TW_DEVICE double activate_exactly(double v) {
-  if constexpr (act == Act::relu) return v > 0.0 || v != v ? v : 0.0;
-  if constexpr (act == Act::gelu) return 0.5 * v * (1.0 + erf_d(v * 0.70710678118654752440));
-  if constexpr (act == Act::gelu_tanh)
-    return 0.5 * v * (1.0 + tanh_d(0.79788456080286535588 * (v + 0.044715 * v * v * v)));
-  if constexpr (act == Act::silu) return v / (1.0 + exp_d(-v));
-  return v;
-}
 
 // One row of a matrix, element by element.
 template <class F>
@@ -109,61 +80,38 @@ struct WeightRow<W, void> {
   TW_MEMBER double slack(i64, double) const { return 0; }
 };
 
-// What rounding to Y costs; and where it saturates, which only one-byte types do.
-struct Rounding {
-  double relative, absolute, least = 0, most = 0;
-};
-template <class Y>
-TW_FN constexpr Rounding rounding_of() {
-  return same<Y, float>  ? Rounding{5.97e-8, 1.5e-45}
-         : same<Y, f16>  ? Rounding{4.89e-4, 6e-8}
-         : same<Y, bf16> ? Rounding{3.91e-3, 1e-40}
-         : same<Y, e4m3> ? Rounding{0.0626, 0.00196, -448, 448}
-         : same<Y, e5m2> ? Rounding{0.1251, 1.53e-5, -57344, 57344}
-         : same<Y, i8>   ? Rounding{0, 0.5001, -128, 127}
-                         : Rounding{5.97e-8, 0.25};
-}
-TW_FN constexpr double magnitude_of(double v) { return v < 0 ? -v : v; }
-
 template <class X, class W, class Epi, bool oracle, class Tiled = void>
 struct Reference {
   static constexpr int kThreads = 128, kSharedBytes = 0;
   static constexpr int kRows = 4;  // of x per thread: a weight is decoded once for four of them
+  // Whether matrix units may cut off what they add: FP8 products, codes of w that E4M3 holds included, and scaled
+  // blocks.
+  using A = element_of<X>;
+  static constexpr bool kCuts =
+      (is_fp8_type<A> && (is_fp8_type<element_of<W>> || same<Tiled, A> || (W::kCodes && W::kBits <= 4))) ||
+      (fmt::scaled_mma<X> != ScaledMma::none && fmt::scaled_mma<X> == fmt::scaled_mma<W>);
 
   TW_MEMBER static void finish(const Args& args, const Shape& shape, i64 m, i64 n, double sum, double magnitude,
-                               double rounded) {
-    using Y = typename Epi::Out;
+                               double rounding) {
     const double scale = tensor_scale<X, W>(args, shape);
     const double bias = Epi::bias_at(args.bias, n);
-    const double value = sum * scale + bias;
-    double y = activate_exactly<Epi::kAct>(value), added = 0;
-    if constexpr (Epi::kC) added = static_cast<double>(shape.beta) * Epi::c_at(args, shape, m, n);
-    y += added;
+    double y = activate<Epi::kAct>(sum * scale + bias), residual = 0;
+    if constexpr (Epi::kC) residual = static_cast<double>(shape.beta) * Epi::c_at(args, shape, m, n);
+    y += residual;
     if constexpr (Epi::kQuantized) y *= shape.y_factor;
     if constexpr (Epi::kExact) y = Epi::finish(shape, static_cast<i32>(sum), 1.0f, Epi::bias_at(args.bias, n), 0.0f);
     if constexpr (!oracle) {
       Epi::store(args.y, m * (args.ldy ? args.ldy : shape.n) + n, static_cast<typename Epi::Value>(y));
     } else {
-      constexpr Rounding kY = rounding_of<Y>();
-      const double additions = static_cast<double>(shape.k) / 4 + 64;
-      const double linear = sum * scale;
-      using A = element_of<X>;
-      constexpr bool kFp8 =
-          is_fp8_type<A> && (is_fp8_type<element_of<W>> || same<Tiled, A> || (W::kCodes && W::kBits <= 4));
-      constexpr bool kScaled = fmt::scaled_mma<X> != ScaledMma::none && fmt::scaled_mma<X> == fmt::scaled_mma<W>;
-      const double fp8 = !kFp8 && !kScaled ? 0 : 9.765625e-4 * (shape.fast ? static_cast<double>(shape.k) / 32 : 4.0);
-      double before = 1.2 * magnitude_of(scale) * (magnitude * (additions * 5.97e-8 + fp8) + rounded) +
-                      9.6e-7 * (magnitude_of(value) + magnitude_of(linear) + magnitude_of(bias) + magnitude_of(added));
-      if constexpr (Epi::kExact) before = 0;
-      if constexpr (Epi::kQuantized) {
-        before = before * magnitude_of(shape.y_factor) + 9.6e-7 * magnitude_of(y);
-        if (same<Y, i8> && y != y) y = before = 0;  // what a NaN is stored as
-        y = y > kY.most ? kY.most : y < kY.least ? kY.least : y;
-      }
-      const double bound = before + kY.relative * (magnitude_of(y) + before) + kY.absolute;
+      using Y = typename Epi::Out;
+      const ErrorRules rules = {store_error<Y>(), additions_of(shape.k), cut_of(kCuts, shape.fast != 0, shape.k),
+                                Epi::kExact,      Epi::kQuantized,       shape.y_factor};
+      double error = arithmetic_error(rules, {scale, magnitude, rounding, sum * scale, bias, residual, y});
+      if (same<Y, i8> && y != y) y = error = 0;  // what a NaN is stored as
+      y = saturated(rules.store, y);
       float* out = static_cast<float*>(args.y);
       out[m * shape.n + n] = static_cast<float>(y);
-      out[(args.m + m) * shape.n + n] = static_cast<float>(bound);
+      out[(args.m + m) * shape.n + n] = static_cast<float>(stored_error(rules, error, y));
     }
   }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a gemm kernel in the emulator on random matrices and holds every output to the bound that gemm/reference.cuh
-// states. The oracle here shares nothing with the kernels but the formats' scalar decoders.
+// Runs a gemm kernel in the emulator on random matrices and holds every output to the bound of
+// gemm/error_bound.cuh. The oracle's values share nothing with the kernels but the formats' scalar decoders.
 #pragma once
 
 #include <algorithm>
@@ -103,23 +103,29 @@ struct Size {
   i64 pad_x = 0, pad_y = 0;  // elements between rows
 };
 
+// A kernel's template argument for knobs that are spelled out in place.
+template <auto knobs>
+struct Fixed {
+  static constexpr auto value = knobs;
+};
+
 // ---- how each family is launched
-template <class X, class W, class Epi, int MT, int E, int LANES, int WK, int WARPS, int R, int DEPTH, int KT, int SPLIT>
-emu::Launch launch_of(gemm::Gemv<X, W, Epi, MT, E, LANES, WK, WARPS, R, DEPTH, KT, SPLIT>*, const Size& s) {
-  using Plan = gemm::Gemv<X, W, Epi, MT, E, LANES, WK, WARPS, R, DEPTH, KT, SPLIT>;
-  return {{static_cast<u32>(ceil_div64(s.n, Plan::kRowsPerBlock)) * SPLIT, static_cast<u32>(ceil_div64(s.m, MT)), 1},
-          Plan::kThreads,
-          SPLIT,
-          Plan::kSharedBytes,
-          0};
+template <class X, class W, class Epi, const gemm::GemvKnobs& k>
+emu::Launch launch_of(gemm::Gemv<X, W, Epi, k>*, const Size& s) {
+  using Plan = gemm::Gemv<X, W, Epi, k>;
+  return {
+      {static_cast<u32>(ceil_div64(s.n, k.block_rows()) * k.split_k), static_cast<u32>(ceil_div64(s.m, k.tokens)), 1},
+      Plan::kThreads,
+      static_cast<u32>(k.split_k),
+      Plan::kSharedBytes,
+      0};
 }
-template <class X, class W, class Epi, int BM, int BN, int BK, int WM, int WN, int ST, bool A, int EX, int EW,
-          int SPLIT>
-emu::Launch launch_of(gemm::Mma<X, W, Epi, BM, BN, BK, WM, WN, ST, A, EX, EW, SPLIT>*, const Size& s) {
-  using Plan = gemm::Mma<X, W, Epi, BM, BN, BK, WM, WN, ST, A, EX, EW, SPLIT>;
-  return {{static_cast<u32>(ceil_div64(s.n, BN) * ceil_div64(s.m, BM)) * SPLIT, 1, 1},
+template <class X, class W, class Epi, const gemm::MmaKnobs& k>
+emu::Launch launch_of(gemm::Mma<X, W, Epi, k>*, const Size& s) {
+  using Plan = gemm::Mma<X, W, Epi, k>;
+  return {{static_cast<u32>(ceil_div64(s.n, k.block_n) * ceil_div64(s.m, k.block_m) * k.split_k), 1, 1},
           Plan::kThreads,
-          SPLIT,
+          static_cast<u32>(k.split_k),
           Plan::kSharedBytes,
           0};
 }
@@ -143,34 +149,18 @@ inline double activate(gemm::Act act, double v) {
 struct Expected {
   double y, bound;
 };
-// What rounding to Y costs, and where it saturates.
-struct Store {
-  double u, tiny, least = -INFINITY, most = INFINITY;
-};
-template <class Y>
-Store store_of() {
-  if (same<Y, float>) return {std::ldexp(1, -24), 1.5e-45};
-  if (same<Y, f16>) return {std::ldexp(1, -11), 6e-8};
-  if (same<Y, bf16>) return {std::ldexp(1, -8), 1e-40};
-  if (same<Y, e4m3>) return {std::ldexp(1, -4), std::ldexp(1, -9), -448, 448};
-  if (same<Y, e5m2>) return {std::ldexp(1, -3), std::ldexp(1, -16), -57344, 57344};
-  if (same<Y, i8>) return {0, 0.5, -128, 127};
-  return {0, 0};
-}
-// The bound of gemm/reference.cuh, from sum x w, sum |x w|, the product of all scales, the bias, beta c, 1 / y_scale
-// and how far sums may be off besides.
+// From sum x w, sum |x w|, the product of all scales, the bias, beta c, 1 / y_scale and what rounded weights add to the
+// bound. The value is this file's own, the bound is gemm/error_bound.cuh's without what matrix units may cut off.
 template <class Epi>
-Expected expect(double sum, double magnitude, double scale, double bias, i64 k, double added = 0, double factor = 1,
-                double rounded = 0) {
+Expected expect(double sum, double magnitude, double scale, double bias, i64 k, double residual = 0,
+                double y_factor = 1, double rounding = 0) {
   if (Epi::kExact) return {sum + bias, 0};
-  const Store store = store_of<typename Epi::Out>();
-  const double linear = sum * scale, value = linear + bias, y = (activate(Epi::kAct, value) + added) * factor;
-  double before =
-      1.2 * std::fabs(scale) * (magnitude * (static_cast<double>(k) / 4 + 64) * std::ldexp(1, -24) + rounded) +
-      std::ldexp(1, -20) * (std::fabs(value) + std::fabs(linear) + std::fabs(bias) + std::fabs(added));
-  if (Epi::kQuantized) before = before * factor + std::ldexp(1, -20) * std::fabs(y);
-  const double stored = std::clamp(y, store.least, store.most);
-  return {stored, before + store.u * 1.002 * (std::fabs(stored) + before) + store.tiny};
+  const gemm::ErrorRules rules = {
+      gemm::store_error<typename Epi::Out>(), gemm::additions_of(k), 0, false, Epi::kQuantized, y_factor};
+  const double linear = sum * scale, y = (activate(Epi::kAct, linear + bias) + residual) * y_factor;
+  const double error = arithmetic_error(rules, {scale, magnitude, rounding, linear, bias, residual, y});
+  const double stored = saturated(rules.store, y);
+  return {stored, stored_error(rules, error, stored)};
 }
 
 template <class Bias>

@@ -197,10 +197,14 @@ void check_special_everywhere() {
     emu::run(launch_of(plan, {args.m, shape.n, shape.k}), [&] { Plan::run(args, shape); });
   };
   check_special<Epi>([&](const gemm::Args& args, const gemm::Shape& shape, const auto&, const auto&) {
-    of(static_cast<gemm::Gemv<fmt::f16, fmt::f16, Epi, 2, 8, 32, 1, 4, 1, 2, 512, 1>*>(nullptr), args, shape);
+    of(static_cast<gemm::Gemv<fmt::f16, fmt::f16, Epi,
+                              Fixed<gemm::GemvKnobs{.tokens = 2, .depth = 2, .staged_k = 512}>::value>*>(nullptr),
+       args, shape);
   });
   check_special<Epi>([&](const gemm::Args& args, const gemm::Shape& shape, const auto&, const auto&) {
-    of(static_cast<gemm::Mma<fmt::f16, fmt::f16, Epi, 16, 64, 64, 1, 4, 3, true, 8, 0, 1>*>(nullptr), args, shape);
+    of(static_cast<gemm::Mma<fmt::f16, fmt::f16, Epi,
+                             Fixed<gemm::MmaKnobs{.block_m = 16, .warps_m = 1, .warps_n = 4}>::value>*>(nullptr),
+       args, shape);
   });
   check_special<Epi>([&](const gemm::Args& args, const gemm::Shape& shape, const auto& x, const auto& w) {
     launch_wgmma<gemm::Warpgroups<fmt::f16, fmt::f16, Epi, 8, 1, 1, 1, 1, 3, 1, 1, false, false, false, gemm::kNoTail>>(

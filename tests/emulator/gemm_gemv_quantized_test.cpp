@@ -27,7 +27,7 @@ std::vector<float> product(const Matrix<W>& w, Operand x, Size s, i64 ldx) {
 }
 
 // Floats of every size, some blocks of nothing but zero; rows `pad` elements further apart.
-template <class From, class W, int MT, int E, int LANES, int WK, int KT>
+template <class From, class W, gemm::GemvKnobs knobs>
 void check_bytes(Size s, i64 pad) {
   using F = fmt::q8_1;
   using X = fmt::Quantized<F, From>;
@@ -49,10 +49,10 @@ void check_bytes(Size s, i64 pad) {
       F::encode(x, &blocks[static_cast<std::size_t>((m * s.k / 32 + b) * 36)], nullptr, 1.0f, 0);
     }
   const Matrix<W> w(s.n, s.k, s.k, 9);
-  const auto one = product<X, W, gemm::Gemv<X, W, PlainF32, MT, E, LANES, WK, 4, 1, 1, KT, 1>>(
-      w, {floats.data(), nullptr, nullptr}, s, pad ? ld : 0);
-  const auto two = product<F, W, gemm::Gemv<F, W, PlainF32, MT, E, LANES, WK, 4, 1, 1, KT, 1>>(
-      w, {blocks.data(), nullptr, nullptr}, s, 0);
+  const auto one = product<X, W, gemm::Gemv<X, W, PlainF32, Fixed<knobs>::value>>(w, {floats.data(), nullptr, nullptr},
+                                                                                  s, pad ? ld : 0);
+  const auto two =
+      product<F, W, gemm::Gemv<F, W, PlainF32, Fixed<knobs>::value>>(w, {blocks.data(), nullptr, nullptr}, s, 0);
   CHECK(std::memcmp(one.data(), two.data(), one.size() * sizeof(float)) == 0);
 }
 
@@ -66,8 +66,17 @@ TEST_CASE("gemv: x quantized by the kernel", "[gemm]") {
 }
 
 TEST_CASE("gemv: x quantized by the kernel has the bytes that a cast writes", "[gemm]") {
-  SECTION("one token, several pieces of k") { check_bytes<fmt::f32, fmt::q4_0, 1, 32, 4, 1, 256>({1, 50, 1056}, 0); }
-  SECTION("rows apart") { check_bytes<fmt::f16, fmt::q4_k, 2, 64, 8, 1, 512>({3, 50, 1280}, 8); }
-  SECTION("more tokens than one block has") { check_bytes<fmt::bf16, fmt::q8_0, 4, 32, 32, 2, 4096>({6, 9, 2080}, 16); }
-  SECTION("f32, rows four elements apart") { check_bytes<fmt::f32, fmt::q8_0, 8, 32, 8, 1, 256>({9, 50, 544}, 4); }
+  using Knobs = gemm::GemvKnobs;
+  SECTION("one token, several pieces of k") {
+    check_bytes<fmt::f32, fmt::q4_0, Knobs{.unit = 32, .lanes = 4, .staged_k = 256}>({1, 50, 1056}, 0);
+  }
+  SECTION("rows apart") {
+    check_bytes<fmt::f16, fmt::q4_k, Knobs{.tokens = 2, .unit = 64, .lanes = 8, .staged_k = 512}>({3, 50, 1280}, 8);
+  }
+  SECTION("more tokens than one block has") {
+    check_bytes<fmt::bf16, fmt::q8_0, Knobs{.tokens = 4, .unit = 32, .warps_k = 2, .staged_k = 4096}>({6, 9, 2080}, 16);
+  }
+  SECTION("f32, rows four elements apart") {
+    check_bytes<fmt::f32, fmt::q8_0, Knobs{.tokens = 8, .unit = 32, .lanes = 8, .staged_k = 256}>({9, 50, 544}, 4);
+  }
 }

@@ -23,14 +23,14 @@ namespace {
 
 template <class X, class W, int SMALL>
 void check_mma_bytes() {
-  check_mma<X, W, PlainF32, 16, 64, 128, 1, 4, 3, false, 2, SMALL, 1>();
-  check_mma<X, W, Epilogue<bf16, float, Act::silu>, 64, 128, 128, 2, 4, 3, true, 16, 128, 2>();
+  check_mma<X, W, PlainF32, coded(tile(16, 64, 128, 1, 4), SMALL, 1, false)>();
+  check_mma<X, W, Epilogue<bf16, float, Act::silu>, coded(tile(64, 128, 128, 2, 4), 128, 2)>();
 }
 template <class X, class W>
 void check_mma_widened() {
-  check_mma<X, W, PlainF32, 16, 64, 64, 1, 4, 2, false, 2, 0, 1>();
-  check_mma<X, W, Epilogue<f16, float, Act::relu>, 64, 128, 64, 2, 4, 3, true, 8, 0, 2>();
-  check_mma<X, W, PlainF32, 32, 64, 128, 1, 4, 2, false, 4, 0, 1>();
+  check_mma<X, W, PlainF32, loaded(tile(16, 64, 64, 1, 4), 2, 2)>();
+  check_mma<X, W, Epilogue<f16, float, Act::relu>, copied(tile(64, 128, 64, 2, 4), 3, 2)>();
+  check_mma<X, W, PlainF32, loaded(tile(32, 64, 128, 1, 4), 2, 4)>();
 }
 
 }  // namespace

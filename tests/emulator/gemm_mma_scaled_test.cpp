@@ -11,18 +11,20 @@ using namespace gemm_test;
 namespace {
 
 // UNIT: columns of a word of scales.
-template <class F, int BM, int BN, int BK, int WM, int WN, int STAGES, int SPLIT, int UNIT, class Epi>
+template <class F, int UNIT, class Epi, MmaKnobs knobs>
 void check_scaled() {
-  using Plan = gemm::Mma<F, F, Epi, BM, BN, BK, WM, WN, STAGES, true, 8, 0, SPLIT>;
+  using Plan = gemm::Mma<F, F, Epi, Fixed<knobs>::value>;
   static_assert(Plan::kSharedBytes <= 99 * 1024, "the test asks for too much");
-  check_sizes<Plan, F, F, Epi>(BN, BK + UNIT,
-                               {UNIT, 3 * UNIT, BK, BK * STAGES * SPLIT + UNIT, (2 * STAGES + 1) * BK * SPLIT}, UNIT);
+  constexpr i64 kStageK = knobs.block_k, kRounds = knobs.stages, kSplit = knobs.split_k;
+  check_sizes<Plan, F, F, Epi>(
+      knobs.block_n, kStageK + UNIT,
+      {UNIT, 3 * UNIT, kStageK, kStageK * kRounds * kSplit + UNIT, (2 * kRounds + 1) * kStageK * kSplit}, UNIT);
 }
-template <class F, int BK, int UNIT>
+template <class F, int BLOCK_K, int UNIT>
 void check_format() {
-  check_scaled<F, 16, 64, BK, 1, 4, 3, 1, UNIT, PlainF32>();
-  check_scaled<F, 64, 128, BK, 2, 4, 3, 2, UNIT, Epilogue<bf16, float, Act::silu>>();
-  check_scaled<F, 128, 64, BK, 4, 2, 3, 1, UNIT, PlainF32>();
+  check_scaled<F, UNIT, PlainF32, copied(tile(16, 64, BLOCK_K, 1, 4), 3)>();
+  check_scaled<F, UNIT, Epilogue<bf16, float, Act::silu>, copied(tile(64, 128, BLOCK_K, 2, 4), 3, 2)>();
+  check_scaled<F, UNIT, PlainF32, copied(tile(128, 64, BLOCK_K, 4, 2), 3)>();
 }
 
 }  // namespace

@@ -1,48 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
-// Few rows of x: the time is that of reading w once. Weights go from global memory to registers in the widest accesses
-// their layout allows, several units ahead of their use; x is staged in shared memory, laid out so that the lanes of a
-// warp, which sit a whole unit apart in k, read different banks.
+// Few tokens: the time is that of reading w once. Weights go from global memory to registers in the widest accesses
+// that their layout allows, several units ahead of their use; x is staged in shared memory.
 //
-// A block owns kRowsPerBlock rows of w. Within a warp, LANES lanes share a row's k; WK warps split it further, and
-// SPLIT blocks of a cluster further still. Sums are formed in a fixed order: the result does not depend on timing.
-//
-//   MT     rows of x per block (grid y covers the rest)
-//   E      elements of w per unit: one thread's piece of a row
-//   R      rows of w per thread, sharing what is read of x
-//   DEPTH  units in flight per row
-//   KT     elements of k staged at a time (per block of a cluster)
+// A block owns block_rows() rows of w. Lanes of a warp, warps of a block and blocks of a cluster share a row's k
+// (GemvKnobs in gemv/plan.cuh). Sums are formed in a fixed order: the result does not depend on timing.
 #pragma once
 #include "core/format.cuh"
 #include "core/quantized.cuh"
 #include "gemm/epilogue.cuh"
+#include "gemm/gemv/plan.cuh"
+#include "gemm/operands.cuh"
 
 namespace tw::gemm {
 
-template <class X, class W, class Epi, int MT, int E, int LANES, int WK, int WARPS, int R, int DEPTH, int KT, int SPLIT>
+template <class X, class W, class Epi, const GemvKnobs& knobs>
 struct Gemv {
-  static constexpr int kThreads = 32 * WARPS;
+  static constexpr int kTokens = knobs.tokens, kUnit = knobs.unit, kLanes = knobs.lanes, kWarpsK = knobs.warps_k,
+                       kRows = knobs.rows, kDepth = knobs.depth, kStagedK = knobs.staged_k, kSplitK = knobs.split_k;
+  static constexpr int kThreads = knobs.threads(), kThreadsK = knobs.threads_k(), kRowGroups = knobs.row_groups(),
+                       kBlockRows = knobs.block_rows(), kUnits = knobs.staged_units();
+  static_assert(knobs.warps % kWarpsK == 0 && 32 % kLanes == 0, "whole warps share k, and whole groups of lanes do");
+  static_assert(kStagedK % (kUnit * kThreadsK * kDepth) == 0, "every thread has as many units of a staged piece of k");
+
   static constexpr bool kInt = X::kCodes;  // integer products, scaled per group
   static constexpr bool kBytes = same<element_of<X>, i8> && same<element_of<W>, i8>;  // and exact sums of them
   using Sum = select<kBytes, i32, float>;
-  static constexpr int kStep = LANES * WK;                        // threads along k
-  static constexpr int kRowGroups = (32 / LANES) * (WARPS / WK);  // threads along n
-  static constexpr int kRowsPerBlock = kRowGroups * R;
-  static constexpr int kGroup = W::kCodes ? W::kGroup : E;
-  static constexpr int kUnits = KT / E;  // of a staged piece of k
-  static_assert(WARPS % WK == 0 && 32 % LANES == 0 && KT % (E * kStep * DEPTH) == 0, "knobs");
+  static constexpr int kGroup = W::kCodes ? W::kGroup : kUnit;
 
-  // Shared memory: [MT] rows of x, then (integers only) scales and sums per 32 elements, then partial sums.
   using Stored = typename OperandOf<X, kInt>::type;
-  static constexpr bool kWiden = same<Stored, e4m3> || same<Stored, e5m2>;  // once, and not for each row of w
+  static constexpr bool kWiden = same<Stored, e4m3> || same<Stored, e5m2>;
   using T = select<kWiden, f16, Stored>;
   static constexpr int kElement = static_cast<int>(sizeof(T));
-  static constexpr int kUnitBytes = E * kElement >= 16 ? ((E * kElement / 16) | 1) * 16 : E * kElement;
-  static constexpr int kXBytes = (kUnits * kUnitBytes + 15) / 16 * 16;
-  static constexpr int kUnitScales = (E / 32) | 1;
-  static constexpr int kScaleFloats = kInt ? kUnits * kUnitScales : 0;
-  static constexpr int kSumFloats = kInt && W::kOffset ? kScaleFloats : 0;
-  static constexpr int kPartials = (WK > 1 || SPLIT > 1) ? MT * kRowsPerBlock * WK : 0;
-  static constexpr int kSharedBytes = MT * (kXBytes + 4 * (kScaleFloats + kSumFloats)) + 4 * kPartials;
+  static constexpr GemvPlan kPlan = gemv_plan(knobs, {kElement, kInt, W::kOffset});
+  static constexpr int kUnitBytes = kPlan.unit_bytes, kXBytes = kPlan.x_bytes, kUnitScales = kPlan.unit_scales,
+                       kScaleFloats = kPlan.scales, kSharedBytes = kPlan.shared_bytes;
 
   struct Staged {
     u8* x;
@@ -52,15 +43,15 @@ struct Gemv {
   };
   TW_MEMBER static Staged layout() {
     u8* base = dynamic_shared();
-    float* scales = reinterpret_cast<float*>(base + MT * kXBytes);
-    float* sums = scales + MT * kScaleFloats;
-    return {base, scales, sums, sums + MT * kSumFloats};
+    float* scales = reinterpret_cast<float*>(base + kTokens * kXBytes);
+    float* sums = scales + kTokens * kScaleFloats;
+    return {base, scales, sums, sums + kTokens * kPlan.sums};
   }
 
-  // ---- staging x[m0 .. m0 + MT, k0 .. k0 + KT); zero beyond the matrix
+  // ---- staging x[m0 .. m0 + kTokens, k0 .. k0 + kStagedK); zero beyond the matrix
   TW_MEMBER static void stage_codes(const Staged& s, const Args& args, i64 m0, i64 k0, i64 k_end, i64 ldx) {
-    constexpr int kBlocks = KT / 32;
-    for (int t = static_cast<int>(thread_x()); t < MT * kBlocks; t += kThreads) {
+    constexpr int kBlocks = kStagedK / 32;
+    for (int t = static_cast<int>(thread_x()); t < kTokens * kBlocks; t += kThreads) {
       const int m = t / kBlocks, b = t % kBlocks;
       const i64 k = k0 + 32 * b;
       typename X::template Unit<32> unit = {};
@@ -69,10 +60,10 @@ struct Gemv {
       u32 codes[8];
       float scale, offset;
       X::template group<32>(unit, 0, codes, scale, offset);
-      u32x4* to = reinterpret_cast<u32x4*>(s.x + m * kXBytes + (32 * b / E) * kUnitBytes + (32 * b % E));
+      u32x4* to = reinterpret_cast<u32x4*>(s.x + m * kXBytes + (32 * b / kUnit) * kUnitBytes + (32 * b % kUnit));
       to[0] = {codes[0], codes[1], codes[2], codes[3]};
       to[1] = {codes[4], codes[5], codes[6], codes[7]};
-      const int at = m * kScaleFloats + (32 * b / E) * kUnitScales + (32 * b % E) / 32;
+      const int at = m * kScaleFloats + (32 * b / kUnit) * kUnitScales + (32 * b % kUnit) / 32;
       s.scales[at] = scale;
       if constexpr (W::kOffset) {
         i32 sum = 0;
@@ -83,16 +74,16 @@ struct Gemv {
   }
   // Encoded on the way, kFloats elements a lane.
   TW_MEMBER static void stage_quantized(const Staged& s, const Args& args, i64 m0, i64 k0, i64 k_end, i64 ldx) {
-    constexpr int kFloats = 8, kPieces = KT / kFloats, kLanes = 32 / kFloats;
+    constexpr int kFloats = 8, kPieces = kStagedK / kFloats, kBlockLanes = 32 / kFloats;
     constexpr int kAhead = 4;  // loads in flight
     const int thread = static_cast<int>(thread_x());
     // Whole warps go around together: lanes share a block's scale.
-    for (int first = thread / 32 * 32; first < MT * kPieces; first += kAhead * kThreads) {
+    for (int first = thread / 32 * 32; first < kTokens * kPieces; first += kAhead * kThreads) {
       typename X::template Floats<kFloats> x[kAhead] = {};
       TW_UNROLL for (int i = 0; i < kAhead; ++i) {
         const int t = first + i * kThreads + thread % 32, m = t / kPieces;
         const i64 k = k0 + t % kPieces * kFloats;
-        if (t < MT * kPieces && m0 + m < args.m && k < k_end)
+        if (t < kTokens * kPieces && m0 + m < args.m && k < k_end)
           X::template load_floats<kFloats>(x[i], static_cast<const u8*>(args.x.data) + (m0 + m) * data_stride<X>(ldx),
                                            k);
       }
@@ -103,20 +94,20 @@ struct Gemv {
         float sum = 0;
         if constexpr (W::kOffset)
           sum = scale *
-                static_cast<float>(sum_lanes<kLanes>(dp4a(codes[0], 0x01010101u, dp4a(codes[1], 0x01010101u, 0))));
-        if (t >= MT * kPieces) continue;
-        *reinterpret_cast<u32x2*>(s.x + m * kXBytes + j / E * kUnitBytes + j % E) = {codes[0], codes[1]};
-        if (t % kLanes != 0) continue;
-        const int at = m * kScaleFloats + j / E * kUnitScales + j % E / 32;
+                static_cast<float>(sum_lanes<kBlockLanes>(dp4a(codes[0], 0x01010101u, dp4a(codes[1], 0x01010101u, 0))));
+        if (t >= kTokens * kPieces) continue;
+        *reinterpret_cast<u32x2*>(s.x + m * kXBytes + j / kUnit * kUnitBytes + j % kUnit) = {codes[0], codes[1]};
+        if (t % kBlockLanes != 0) continue;
+        const int at = m * kScaleFloats + j / kUnit * kUnitScales + j % kUnit / 32;
         s.scales[at] = scale;
         if constexpr (W::kOffset) s.sums[at] = sum;
       }
     }
   }
   TW_MEMBER static void stage_floats(const Staged& s, const Args& args, i64 m0, i64 k0, i64 k_end, i64 ldx) {
-    constexpr int kVector = min2(E, 16 / kElement), kRead = kVector * static_cast<int>(sizeof(Stored));
-    constexpr int kVectors = KT / kVector;
-    for (int t = static_cast<int>(thread_x()); t < MT * kVectors; t += kThreads) {
+    constexpr int kVector = min2(kUnit, 16 / kElement), kRead = kVector * static_cast<int>(sizeof(Stored));
+    constexpr int kVectors = kStagedK / kVector;
+    for (int t = static_cast<int>(thread_x()); t < kTokens * kVectors; t += kThreads) {
       const int m = t / kVectors, j = t % kVectors * kVector;
       u32 words[4] = {};
       if (m0 + m < args.m && k0 + j < k_end)
@@ -126,7 +117,7 @@ struct Gemv {
         const u32 codes[2] = {words[0], words[1]};
         TW_UNROLL for (int i = 0; i < 4; ++i) words[i] = widen_fp8x2<f16, Stored>(codes[i / 2], i % 2);
       }
-      u8* to = s.x + m * kXBytes + (j / E) * kUnitBytes + (j % E) * kElement;
+      u8* to = s.x + m * kXBytes + (j / kUnit) * kUnitBytes + (j % kUnit) * kElement;
       if constexpr (kVector * kElement == 16)
         *reinterpret_cast<u32x4*>(to) = {words[0], words[1], words[2], words[3]};
       else if constexpr (kVector * kElement == 8)
@@ -159,22 +150,22 @@ struct Gemv {
     }
   }
 
-  // ---- one unit of R rows against MT rows of x
-  using Unit = typename W::template Unit<E>;
-  using Accumulators = Sum[MT][R];
+  // ---- one unit of kRows rows against kTokens rows of x
+  using Unit = typename W::template Unit<kUnit>;
+  using Accumulators = Sum[kTokens][kRows];
 
-  TW_MEMBER static void multiply_codes(const Staged& s, const Unit (&w)[R], int unit, Accumulators& acc) {
-    TW_UNROLL for (int g = 0; g < E / kGroup; ++g) {
-      u32 codes[R][kGroup / 4];
-      float scale[R], offset[R];
-      TW_UNROLL for (int r = 0; r < R; ++r) W::template group<E>(w[r], g, codes[r], scale[r], offset[r]);
-      TW_UNROLL for (int m = 0; m < MT; ++m) {
+  TW_MEMBER static void multiply_codes(const Staged& s, const Unit (&w)[kRows], int unit, Accumulators& acc) {
+    TW_UNROLL for (int g = 0; g < kUnit / kGroup; ++g) {
+      u32 codes[kRows][kGroup / 4];
+      float scale[kRows], offset[kRows];
+      TW_UNROLL for (int r = 0; r < kRows; ++r) W::template group<kUnit>(w[r], g, codes[r], scale[r], offset[r]);
+      TW_UNROLL for (int m = 0; m < kTokens; ++m) {
         const u32x4* x = reinterpret_cast<const u32x4*>(s.x + m * kXBytes + unit * kUnitBytes + g * kGroup);
         const int at = m * kScaleFloats + unit * kUnitScales + g * kGroup / 32;
-        i32 sum[R] = {};
+        i32 sum[kRows] = {};
         TW_UNROLL for (int i = 0; i < kGroup / 16; ++i) {
           const u32x4 q = x[i];
-          TW_UNROLL for (int r = 0; r < R; ++r) {
+          TW_UNROLL for (int r = 0; r < kRows; ++r) {
             sum[r] = dp4a(codes[r][4 * i], q.x, sum[r]);
             sum[r] = dp4a(codes[r][4 * i + 1], q.y, sum[r]);
             sum[r] = dp4a(codes[r][4 * i + 2], q.z, sum[r]);
@@ -182,60 +173,60 @@ struct Gemv {
           }
         }
         const float x_scale = s.scales[at];
-        TW_UNROLL for (int r = 0; r < R; ++r) acc[m][r] += (x_scale * scale[r]) * static_cast<float>(sum[r]);
+        TW_UNROLL for (int r = 0; r < kRows; ++r) acc[m][r] += (x_scale * scale[r]) * static_cast<float>(sum[r]);
         if constexpr (W::kOffset) {
           const float x_sum = s.sums[at];
-          TW_UNROLL for (int r = 0; r < R; ++r) acc[m][r] -= offset[r] * x_sum;
+          TW_UNROLL for (int r = 0; r < kRows; ++r) acc[m][r] -= offset[r] * x_sum;
         }
       }
     }
   }
-  TW_MEMBER static void multiply_grouped(const Staged& s, const Unit (&w)[R], int unit, Accumulators& acc) {
-    TW_UNROLL for (int g = 0; g < E / kGroup; ++g) {
-      u32 codes[R][kGroup / 4];
-      float scale[R], offset[R];
-      TW_UNROLL for (int r = 0; r < R; ++r) W::template group<E>(w[r], g, codes[r], scale[r], offset[r]);
-      TW_UNROLL for (int m = 0; m < MT; ++m) {
+  TW_MEMBER static void multiply_grouped(const Staged& s, const Unit (&w)[kRows], int unit, Accumulators& acc) {
+    TW_UNROLL for (int g = 0; g < kUnit / kGroup; ++g) {
+      u32 codes[kRows][kGroup / 4];
+      float scale[kRows], offset[kRows];
+      TW_UNROLL for (int r = 0; r < kRows; ++r) W::template group<kUnit>(w[r], g, codes[r], scale[r], offset[r]);
+      TW_UNROLL for (int m = 0; m < kTokens; ++m) {
         const u8* from = s.x + m * kXBytes + unit * kUnitBytes + g * kGroup * kElement;
-        float sum[R] = {}, x_sum = 0.0f;
+        float sum[kRows] = {}, x_sum = 0.0f;
         TW_UNROLL for (int i = 0; i < kGroup / 8; ++i) {
           float x[8];
           read_floats<8>(from + 8 * i * kElement, x);
           TW_UNROLL for (int j = 0; j < 8; ++j) {
-            TW_UNROLL for (int r = 0; r < R; ++r) sum[r] += fmt::code_at(codes[r], 8 * i + j) * x[j];
+            TW_UNROLL for (int r = 0; r < kRows; ++r) sum[r] += fmt::code_at(codes[r], 8 * i + j) * x[j];
             if constexpr (W::kOffset) x_sum += x[j];
           }
         }
-        TW_UNROLL for (int r = 0; r < R; ++r) acc[m][r] += scale[r] * sum[r];
+        TW_UNROLL for (int r = 0; r < kRows; ++r) acc[m][r] += scale[r] * sum[r];
         if constexpr (W::kOffset) {
-          TW_UNROLL for (int r = 0; r < R; ++r) acc[m][r] -= offset[r] * x_sum;
+          TW_UNROLL for (int r = 0; r < kRows; ++r) acc[m][r] -= offset[r] * x_sum;
         }
       }
     }
   }
-  TW_MEMBER static void multiply_plain(const Staged& s, const Unit (&w)[R], int unit, Accumulators& acc) {
-    float v[R][E];
-    TW_UNROLL for (int r = 0; r < R; ++r) W::template values<E>(w[r], 0, v[r]);
-    TW_UNROLL for (int m = 0; m < MT; ++m) {
-      float x[E];
-      read_floats<E>(s.x + m * kXBytes + unit * kUnitBytes, x);
-      TW_UNROLL for (int r = 0; r < R; ++r) TW_UNROLL for (int j = 0; j < E; ++j) acc[m][r] += v[r][j] * x[j];
+  TW_MEMBER static void multiply_plain(const Staged& s, const Unit (&w)[kRows], int unit, Accumulators& acc) {
+    float v[kRows][kUnit];
+    TW_UNROLL for (int r = 0; r < kRows; ++r) W::template values<kUnit>(w[r], 0, v[r]);
+    TW_UNROLL for (int m = 0; m < kTokens; ++m) {
+      float x[kUnit];
+      read_floats<kUnit>(s.x + m * kXBytes + unit * kUnitBytes, x);
+      TW_UNROLL for (int r = 0; r < kRows; ++r) TW_UNROLL for (int j = 0; j < kUnit; ++j) acc[m][r] += v[r][j] * x[j];
     }
   }
   // Signed bytes, two at least.
-  TW_MEMBER static void multiply_bytes(const Staged& s, const Unit (&w)[R], int unit, Accumulators& acc) {
-    TW_UNROLL for (int m = 0; m < MT; ++m) {
-      u32 x[ceil_div(E, 4)];
+  TW_MEMBER static void multiply_bytes(const Staged& s, const Unit (&w)[kRows], int unit, Accumulators& acc) {
+    TW_UNROLL for (int m = 0; m < kTokens; ++m) {
+      u32 x[ceil_div(kUnit, 4)];
       const u8* from = s.x + m * kXBytes + unit * kUnitBytes;
-      if constexpr (E == 2)
+      if constexpr (kUnit == 2)
         x[0] = *reinterpret_cast<const u16*>(from);
       else
-        load_shared_words<E, E>(x, from);
-      TW_UNROLL for (int r = 0; r < R; ++r) TW_UNROLL for (int i = 0; i < ceil_div(E, 4); ++i) acc[m][r] =
+        load_shared_words<kUnit, kUnit>(x, from);
+      TW_UNROLL for (int r = 0; r < kRows; ++r) TW_UNROLL for (int i = 0; i < ceil_div(kUnit, 4); ++i) acc[m][r] =
           dp4a(w[r].raw[i], x[i], acc[m][r]);
     }
   }
-  TW_MEMBER static void multiply(const Staged& s, const Unit (&w)[R], int unit, Accumulators& acc) {
+  TW_MEMBER static void multiply(const Staged& s, const Unit (&w)[kRows], int unit, Accumulators& acc) {
     if constexpr (kBytes)
       multiply_bytes(s, w, unit, acc);
     else if constexpr (kInt)
@@ -249,20 +240,20 @@ struct Gemv {
   TW_MEMBER static void run(const Args& args, const Shape& shape) {
     const Staged s = layout();
     const int thread = static_cast<int>(thread_x()), lane = thread % 32, warp = thread / 32;
-    const int k_lane = lane % LANES + (warp % WK) * LANES;
-    const int row_group = lane / LANES + (warp / WK) * (32 / LANES);
-    const i64 n0 = static_cast<i64>(block_x() / SPLIT) * kRowsPerBlock + row_group;
-    const i64 m0 = static_cast<i64>(block_y()) * MT;
+    const int k_lane = lane % kLanes + (warp % kWarpsK) * kLanes;
+    const int row_group = lane / kLanes + (warp / kWarpsK) * (32 / kLanes);
+    const i64 n0 = static_cast<i64>(block_x() / kSplitK) * kBlockRows + row_group;
+    const i64 m0 = static_cast<i64>(block_y()) * kTokens;
     const i64 ldx = args.ldx ? args.ldx : shape.k;
 
     // This block's part of k, in whole units.
-    const i64 units = shape.k / E, per_split = ceil_div64(units, SPLIT);
-    const i64 u_begin = SPLIT > 1 ? static_cast<i64>(cluster_rank()) * per_split : 0;
-    const i64 u_end = SPLIT > 1 ? min2(units, u_begin + per_split) : units;
+    const i64 units = shape.k / kUnit, per_split = ceil_div64(units, kSplitK);
+    const i64 u_begin = kSplitK > 1 ? static_cast<i64>(cluster_rank()) * per_split : 0;
+    const i64 u_end = kSplitK > 1 ? min2(units, u_begin + per_split) : units;
 
-    const u8* data[R];
-    const u8* scales[R];
-    TW_UNROLL for (int r = 0; r < R; ++r) {
+    const u8* data[kRows];
+    const u8* scales[kRows];
+    TW_UNROLL for (int r = 0; r < kRows; ++r) {
       const i64 n =
           min2(n0 + r * kRowGroups, shape.n - 1);  // rows beyond the matrix read its last row and store nothing
       data[r] = static_cast<const u8*>(args.w.data) + n * data_stride<W>(shape.k);
@@ -270,12 +261,12 @@ struct Gemv {
     }
 
     if (!shape.constant_weights) wait_prerequisite_grids();
-    Unit unit[DEPTH][R];
-    const auto load = [&](Unit(&to)[R], i64 u) {
+    Unit unit[kDepth][kRows];
+    const auto load = [&](Unit(&to)[kRows], i64 u) {
       if (u >= u_end) return;
-      TW_UNROLL for (int r = 0; r < R; ++r) W::template load<E>(to[r], data[r], scales[r], u * E);
+      TW_UNROLL for (int r = 0; r < kRows; ++r) W::template load<kUnit>(to[r], data[r], scales[r], u * kUnit);
     };
-    TW_UNROLL for (int d = 0; d < DEPTH; ++d) load(unit[d], u_begin + k_lane + d * kStep);
+    TW_UNROLL for (int d = 0; d < kDepth; ++d) load(unit[d], u_begin + k_lane + d * kThreadsK);
     wait_prerequisite_grids();
     if (shape.constant_weights) launch_dependent_grids();
 
@@ -283,18 +274,18 @@ struct Gemv {
     for (i64 u0 = u_begin; u0 < u_end; u0 += kUnits) {
       if (u0 != u_begin) sync_block();  // the piece before is no longer read
       if constexpr (fmt::is_quantized<X>)
-        stage_quantized(s, args, m0, u0 * E, u_end * E, ldx);
+        stage_quantized(s, args, m0, u0 * kUnit, u_end * kUnit, ldx);
       else if constexpr (kInt)
-        stage_codes(s, args, m0, u0 * E, u_end * E, ldx);
+        stage_codes(s, args, m0, u0 * kUnit, u_end * kUnit, ldx);
       else
-        stage_floats(s, args, m0, u0 * E, u_end * E, ldx);
+        stage_floats(s, args, m0, u0 * kUnit, u_end * kUnit, ldx);
       sync_block();
-      TW_NO_UNROLL for (int i = 0; i < kUnits; i += DEPTH * kStep) {
+      TW_NO_UNROLL for (int i = 0; i < kUnits; i += kDepth * kThreadsK) {
         if (u0 + i >= u_end) break;
-        TW_UNROLL for (int d = 0; d < DEPTH; ++d) {
-          const int at = i + d * kStep + k_lane;
+        TW_UNROLL for (int d = 0; d < kDepth; ++d) {
+          const int at = i + d * kThreadsK + k_lane;
           if (u0 + at < u_end) multiply(s, unit[d], at, acc);
-          load(unit[d], u0 + at + DEPTH * kStep);
+          load(unit[d], u0 + at + kDepth * kThreadsK);
         }
       }
     }
@@ -312,38 +303,39 @@ struct Gemv {
   TW_MEMBER static void reduce(const Args& args, const Shape& shape, const Staged& s, Accumulators& acc, i64 m0,
                                int row_group, int warp, int lane) {
     const float scale = tensor_scale<X, W>(args, shape);
-    const i64 n_block = static_cast<i64>(block_x() / SPLIT) * kRowsPerBlock;
-    TW_UNROLL for (int m = 0; m < MT; ++m) TW_UNROLL for (int r = 0; r < R; ++r) acc[m][r] =
-        sum_lanes<LANES>(acc[m][r]);
+    const i64 n_block = static_cast<i64>(block_x() / kSplitK) * kBlockRows;
+    TW_UNROLL for (int m = 0; m < kTokens; ++m) TW_UNROLL for (int r = 0; r < kRows; ++r) acc[m][r] =
+        sum_lanes<kLanes>(acc[m][r]);
 
-    if constexpr (WK == 1 && SPLIT == 1) {
-      if (lane % LANES != 0) return;
-      TW_UNROLL for (int m = 0; m < MT; ++m) TW_UNROLL for (int r = 0; r < R; ++r) {
+    if constexpr (kWarpsK == 1 && kSplitK == 1) {
+      if (lane % kLanes != 0) return;
+      TW_UNROLL for (int m = 0; m < kTokens; ++m) TW_UNROLL for (int r = 0; r < kRows; ++r) {
         const i64 n = n_block + row_group + r * kRowGroups;
         if (m0 + m < args.m && n < shape.n) store(args, shape, m0 + m, n, acc[m][r], scale);
       }
     } else {
       // [warp along k][m][row of the block]
-      if (lane % LANES == 0) {
-        TW_UNROLL for (int m = 0; m < MT; ++m) TW_UNROLL for (int r = 0; r < R; ++r)
-            s.partials[((warp % WK) * MT + m) * kRowsPerBlock + row_group + r * kRowGroups] = bits_as<float>(acc[m][r]);
+      if (lane % kLanes == 0) {
+        TW_UNROLL for (int m = 0; m < kTokens; ++m) TW_UNROLL for (int r = 0; r < kRows; ++r)
+            s.partials[((warp % kWarpsK) * kTokens + m) * kBlockRows + row_group + r * kRowGroups] =
+            bits_as<float>(acc[m][r]);
       }
-      if constexpr (SPLIT > 1)
+      if constexpr (kSplitK > 1)
         sync_cluster();
       else
         sync_block();
-      if (SPLIT == 1 || cluster_rank() == 0) {
-        for (int t = static_cast<int>(thread_x()); t < MT * kRowsPerBlock; t += kThreads) {
+      if (kSplitK == 1 || cluster_rank() == 0) {
+        for (int t = static_cast<int>(thread_x()); t < kTokens * kBlockRows; t += kThreads) {
           Sum total = 0;
-          for (int c = 0; c < SPLIT; ++c) TW_UNROLL for (int w = 0; w < WK; ++w) {
-              const float* partial = s.partials + w * MT * kRowsPerBlock + t;
-              total += bits_as<Sum>(SPLIT > 1 ? load_cluster(partial, static_cast<u32>(c)) : *partial);
+          for (int c = 0; c < kSplitK; ++c) TW_UNROLL for (int w = 0; w < kWarpsK; ++w) {
+              const float* partial = s.partials + w * kTokens * kBlockRows + t;
+              total += bits_as<Sum>(kSplitK > 1 ? load_cluster(partial, static_cast<u32>(c)) : *partial);
             }
-          const i64 m = m0 + t / kRowsPerBlock, n = n_block + t % kRowsPerBlock;
+          const i64 m = m0 + t / kBlockRows, n = n_block + t % kBlockRows;
           if (m < args.m && n < shape.n) store(args, shape, m, n, total, scale);
         }
       }
-      if constexpr (SPLIT > 1) sync_cluster();  // no block leaves while another reads its partial sums
+      if constexpr (kSplitK > 1) sync_cluster();  // no block leaves while another reads its partial sums
     }
   }
 };

@@ -1,77 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
-// Knobs of the matrix-unit kernel (mma.cuh), their legality and how it is written out.
+// mma: which of its knobs are legal, and what they cost.
 #include <fmt/format.h>
 
 #include <cmath>
 
 #include "templates/fast_path.h"
-#include "templates/gemm/gemm.h"
-#include "templates/knobs.h"
-#include "templates/specialize.h"
+#include "templates/gemm/family.h"
+#include "templates/gemm/mma/plan.cuh"
 
 namespace tilewright::gemm {
 namespace {
 
-constexpr int kMinRows = 4;  // below, most of a fragment is padding
+constexpr int kMinTokens = 4;  // below, most of a fragment is padding
 
-struct Shape {  // of a block and of its warps
-  int bm, bn, warps_m, warps_n;
+struct Tile {  // of a block, and how its warps share it
+  int block_m, block_n, warps_m, warps_n;
 };
-constexpr Shape kShapes[] = {{16, 64, 1, 4},  {16, 128, 1, 4},  {16, 128, 1, 8},  {32, 64, 1, 4},   {32, 128, 1, 4},
-                             {32, 128, 2, 4}, {64, 64, 2, 2},   {64, 128, 2, 2},  {64, 128, 2, 4},  {64, 256, 2, 4},
-                             {128, 64, 4, 2}, {128, 128, 2, 2}, {128, 128, 2, 4}, {128, 256, 2, 4}, {256, 128, 4, 2}};
+constexpr Tile kTiles[] = {{16, 64, 1, 4},  {16, 128, 1, 4},  {16, 128, 1, 8},  {32, 64, 1, 4},   {32, 128, 1, 4},
+                           {32, 128, 2, 4}, {64, 64, 2, 2},   {64, 128, 2, 2},  {64, 128, 2, 4},  {64, 256, 2, 4},
+                           {128, 64, 4, 2}, {128, 128, 2, 2}, {128, 128, 2, 4}, {128, 256, 2, 4}, {256, 128, 4, 2}};
 
-struct Knobs {
-  int bm, bn, bk, warps_m, warps_n, stages, async, ex, ew, split;
+using Knobs = tw::gemm::MmaKnobs;
+constexpr Knob<Knobs> kKnobs[] = {knob<&Knobs::block_m>("block_m"),       knob<&Knobs::block_n>("block_n"),
+                                  knob<&Knobs::block_k>("block_k"),       knob<&Knobs::warps_m>("warps_m"),
+                                  knob<&Knobs::warps_n>("warps_n"),       knob<&Knobs::stages>("stages"),
+                                  knob<&Knobs::async_copy>("async_copy"), knob<&Knobs::unit_x>("unit_x"),
+                                  knob<&Knobs::unit_w>("unit_w"),         knob<&Knobs::split_k>("split_k")};
 
-  static Knobs of(const Candidate& c) {
-    const auto at = [&](const char* name) { return static_cast<int>(c.at(name)); };
-    return {at("bm"),     at("bn"),    at("bk"), at("wm"), at("wn"),
-            at("stages"), at("async"), at("ex"), at("ew"), at("split")};
-  }
-  Candidate candidate() const {
-    return {"mma",
-            {{"bm", bm},
-             {"bn", bn},
-             {"bk", bk},
-             {"wm", warps_m},
-             {"wn", warps_n},
-             {"stages", stages},
-             {"async", async},
-             {"ex", ex},
-             {"ew", ew},
-             {"split", split}}};
-  }
-  int threads() const { return 32 * warps_m * warps_n; }
-};
+// Blocks that the matrix units scale themselves: columns of a stage.
+int scaled_columns(const FastPath& f) { return tw::gemm::kScaledRowBytes * f.block / f.data_bytes; }
 
-int run_alignment(int bytes) { return bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : 2; }
-
-// Blocks that the matrix units scale themselves.
-constexpr int kScaledRow = 128;  // bytes of codes of a row and stage
-int scaled_columns(const FastPath& f) { return kScaledRow * f.block / f.data_bytes; }
-int scaled_row(const FastPath& f) {
-  return kScaledRow + scaled_columns(f) / f.block * f.scale_bytes;
-}  // with its scales
-
-// Mirrors Mma::kSharedBytes; the generated source asserts that they agree.
-int raw_bytes(const FastPath& f, int rows, int bk, int e) {
-  const int bytes = f.raw_bytes(bk);
-  const int piece = std::min(f.block > bk ? 16 : run_alignment(e * f.data_bytes / f.block), run_alignment(bytes));
-  const int pitch = piece == 16 ? (bytes / 16 | 1) * 16 : bytes;
-  return (rows * (pitch + bk / f.block * f.scale_bytes) + 15) / 16 * 16;
-}
 int element_bytes(const FastPath& x) { return x.codes ? 1 : x.element_bytes; }  // in the tile
-int shared_bytes(const Knobs& k, const FastPath& x, const FastPath& w) {
-  const int row = k.bk * element_bytes(x), terms = w.offset ? 2 : 1;
-  const int reduce = k.split > 1 ? k.bm * (k.bn + 4) * 4 : 0;
-  if (scaled(x, w)) return std::max(k.stages * (k.bm + k.bn) * scaled_row(x), reduce);
-  const int ring =
-      (x.codes ? raw_bytes(x, k.bm, k.bk, 32) : k.bm * row) + (w.codes ? raw_bytes(w, k.bn, k.bk, k.ew) : k.bn * row);
-  const int unpacked = (x.codes ? k.bm * row + 4 * (k.bk / 32 * k.bm) * terms : 0) +
-                       (w.codes ? k.bn * row + 4 * (k.bk / w.group * k.bn) * terms : 0);
-  return std::max(k.stages * ring + 2 * unpacked, reduce);
+tw::gemm::MmaPlan plan_of(const Knobs& k, const FastPath& x, const FastPath& w) {
+  using tw::gemm::MmaForm;
+  const auto operand = [&](const FastPath& f, int group) {
+    const MmaForm form = scaled(x, w) ? MmaForm::scaled : f.codes ? MmaForm::codes : MmaForm::plain;
+    return tw::gemm::MmaOperand{
+        form,    element_bytes(x), group,         w.offset,
+        f.block, f.data_bytes,     f.scale_bytes, form == MmaForm::codes ? f.raw_bytes(k.block_k) : 0};
+  };
+  return mma_plan(k, operand(x, tw::gemm::kUnitOfCodesX), operand(w, w.group));
 }
+int shared_bytes(const Knobs& k, const FastPath& x, const FastPath& w) { return plan_of(k, x, w).shared_bytes; }
 
 // Of elements with scales of 128 columns.
 bool block_scaled(const FastPath& f) { return f.element_bytes && f.block > 1; }
@@ -87,24 +57,26 @@ bool widened(const FastPath& x, const FastPath& w) { return x.element_bytes == 2
 
 // An estimate, from what the compiler gave for sm_90a.
 int registers(const Knobs& k, const FastPath& x, const FastPath& w) {
-  const int mi = k.bm / k.warps_m / 16, ni = k.bn / k.warps_n / 8;
+  const int mi = k.block_m / k.warps_m / 16, ni = k.block_n / k.warps_n / 8;
   if (scaled(x, w)) return mi * ni * 4 + 100;
   const int a = mi * 4 * (w.codes && !x.codes ? std::max(1, w.group / 16) : 1);
-  const int staged =
-      (x.codes || k.async ? 0 : k.bm * k.bk * element_bytes(x)) + (w.codes         ? 0
-                                                                   : widened(x, w) ? k.bn * k.bk
-                                                                   : k.async       ? 0
-                                                                                   : k.bn * k.bk * element_bytes(x));
+  const int staged = (x.codes || k.async_copy ? 0 : k.block_m * k.block_k * element_bytes(x)) +
+                     (w.codes         ? 0
+                      : widened(x, w) ? k.block_n * k.block_k
+                      : k.async_copy  ? 0
+                                      : k.block_n * k.block_k * element_bytes(x));
   return mi * ni * 4 + a + staged / 4 / k.threads() + (w.codes ? 84 : 64);
 }
 
-class Mma final : public EnumeratedFamily {
+class Mma final : public KernelFamily<Knobs> {
  public:
-  std::string_view op() const override { return "gemm"; }
-  std::string_view name() const override { return "mma"; }
-  std::string_view title() const override {
-    return "matrix units through mma.sync: 16-bit floats, fp8, signed bytes, scaled blocks, cp.async pipelines";
-  }
+  Mma()
+      : KernelFamily({.family = "mma",
+                      .title = "matrix units through mma.sync: 16-bit floats, fp8, signed bytes, scaled blocks, "
+                               "cp.async pipelines",
+                      .header = "gemm/mma/kernel.cuh",
+                      .kernel = "tw::gemm::Mma"},
+                     {"tw::gemm::MmaKnobs", kKnobs}) {}
 
   std::string why_not(const Problem& problem, const Arch& arch) const override {
     if (std::string why = not_plain(problem); !why.empty()) return why;
@@ -115,7 +87,7 @@ class Mma final : public EnumeratedFamily {
       if (!arch.mma_scaled) return fmt::format("{} has no matrix instruction that scales blocks", arch.name);
       return g->k % unit == 0 ? std::string() : fmt::format("k = {}: a multiple of {} is needed", g->k, unit);
     }
-    if (g->m < kMinRows && g->m > 0) return fmt::format("m = {}: at least {}", g->m, kMinRows);
+    if (g->m < kMinTokens && g->m > 0) return fmt::format("m = {}: at least {}", g->m, kMinTokens);
     const bool bytes = x.element_bytes == 1;  // whatever their scales are
     if (!(x.element_bytes == 2 || bytes || (x.codes && x.unit_ok(32) && x.group == 32 && !x.offset)))
       return fmt::format("x={} is no float of 16 or 8 bits, no byte, and no 8-bit codes in blocks of 32", g->x.name());
@@ -137,109 +109,120 @@ class Mma final : public EnumeratedFamily {
     return {};
   }
 
-  std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
-    if (!why_not(problem, arch).empty()) return {};
-    const Gemm& g = *problem.gemm();
+ protected:
+  std::vector<Knobs> legal_knobs(const Gemm& g, const Arch& arch) const override {
     const FastPath &x = fast_path(g.x), &w = fast_path(g.w);
-    const bool native = scaled(x, w), coded = w.codes && !native;
-    const int ex = plain_unit(g), async = arch.cp_async && (ex * x.element_bytes == 16 || x.codes || native) ? 1 : 0;
-    const int ew = coded ? coded_unit(g) : 0;
-    std::vector<Candidate> out;
-    const auto add = [&](const Knobs& k) {
-      if (shared_bytes(k, x, w) > arch.shared_per_block || registers(k, x, w) > 250) return;
-      if (k.split > 1 && (!arch.clusters || g.k / k.bk < 4ll * k.split)) return;
-      out.push_back(k.candidate());
-    };
-    for (const Shape& s : kShapes) {
-      if (s.bm * s.bn / (32 * s.warps_m * s.warps_n) > most_sums(x, w)) continue;
-      if (s.bm > 16 && s.bm / 2 >= std::max<std::int64_t>(g.m, 1))
-        continue;                                                 // more than half of the tile would be padding
-      if (s.bm * 8 < std::min<std::int64_t>(g.m, 512)) continue;  // far too small
-      const std::int64_t tiles = ((g.m + s.bm - 1) / s.bm) * ((g.n + s.bn - 1) / s.bn);
-      for (int bk : native ? std::vector<int>{scaled_columns(x)} : std::vector<int>{32, 64, 128}) {
-        if (block_scaled(x, w) && bk != 128) continue;                            // a stage has one scale
-        const int steps = native ? 4 : x.element_bytes == 1 ? bk / 32 : bk / 16;  // of the matrix instruction
-        if (steps == 1) continue;                                                 // rows of 64 bytes at least
-        if (steps == 2 && (coded || s.bm * s.bn < 128 * 128)) continue;           // small tiles want long ones
-        // Four warps of 64 x 64 spill with two more fragments of k in flight, and take half a second to compile.
-        if (steps == 4 && s.bm * s.bn == 128 * 128 && s.warps_m * s.warps_n == 4) continue;
-        if (steps == 8 && !x.codes && s.bm * s.bn > 64 * 128) continue;
+    const bool native = scaled(x, w);
+    Knobs k;
+    k.unit_x = plain_unit(g), k.unit_w = w.codes && !native ? coded_unit(g) : 0;
+    k.async_copy = arch.cp_async && (k.unit_x * x.element_bytes == 16 || x.codes || native);
+    std::vector<Knobs> out;
+    for (const Tile& t : kTiles) {
+      if (!suits(t, g, x, w)) continue;
+      k.block_m = t.block_m, k.block_n = t.block_n, k.warps_m = t.warps_m, k.warps_n = t.warps_n;
+      for (int block_k : native ? std::vector<int>{scaled_columns(x)} : std::vector<int>{32, 64, 128}) {
+        k.block_k = block_k;
+        if (!suits(k, x, w, native)) continue;
         for (int stages : {2, 3, 4})
-          for (int split : {1, 2, 4, 8}) {
-            // Splitting k is for grids that leave the chip idle, and its sums have to fit in shared memory.
-            if (split > 1 && (s.bm * s.bn > 64 * 256 || tiles * split > 8 * arch.typical_sms)) continue;
-            // Copies want two stages under way, coded tiles are unpacked one ahead; registers hold what they need.
-            if (stages < ((async && !native) || coded ? 3 : 2) || stages > (async ? 4 : 3)) continue;
-            // The fourth stage costs nothing where two blocks still share an SM, so the third alone is not offered
-            // there.
-            const Knobs four{s.bm, s.bn, bk, s.warps_m, s.warps_n, 4, async, ex, ew, split};
-            if (stages == 3 && async && 2 * (shared_bytes(four, x, w) + 1024) <= arch.shared_per_sm) continue;
-            add({s.bm, s.bn, bk, s.warps_m, s.warps_n, stages, async, ex, ew, split});
+          for (int split_k : {1, 2, 4, 8}) {
+            k.stages = stages, k.split_k = split_k;
+            if (pays(k, g, arch, native) && fits(k, g, arch)) out.push_back(k);
           }
       }
     }
     return out;
   }
 
-  Source source(const Problem& problem, const Arch&, const Candidate& c) const override {
-    const Gemm& g = *problem.gemm();
-    const Knobs k = Knobs::of(c);
-    Specialization s;
-    s.name = "gemm/mma";
-    s.includes = includes_for(g, "gemm/mma/kernel.cuh");
-    s.plan_type = fmt::format("tw::gemm::Mma<{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}>", format_type(g.x),
-                              format_type(g.w), epilogue_type(g), k.bm, k.bn, k.bk, k.warps_m, k.warps_n, k.stages,
-                              k.async ? "true" : "false", k.ex, k.ew, k.split);
-    s.space = "tw::gemm";
-    s.plan.x = {static_cast<std::uint32_t>(k.split), static_cast<std::uint32_t>(k.bm),
-                static_cast<std::uint32_t>(k.bn)};
-    s.plan.threads = static_cast<std::uint32_t>(k.threads());
-    s.plan.cluster = static_cast<std::uint32_t>(k.split);
-    s.plan.shared_bytes = static_cast<std::uint32_t>(shared_bytes(k, fast_path(g.x), fast_path(g.w)));
-    return specialize(s);
+  LaunchPlan launch_plan(const Gemm& g, const Arch&, const Knobs& k) const override {
+    LaunchPlan p;
+    p.x = {static_cast<std::uint32_t>(k.split_k), static_cast<std::uint32_t>(k.block_m),
+           static_cast<std::uint32_t>(k.block_n)};
+    p.threads = static_cast<std::uint32_t>(k.threads());
+    p.cluster = static_cast<std::uint32_t>(k.split_k);
+    p.shared_bytes = static_cast<std::uint32_t>(shared_bytes(k, fast_path(g.x), fast_path(g.w)));
+    return p;
   }
 
-  Traits traits(const Problem& problem, const Arch&, const Candidate& c) const override {
+  Traits traits_of(const Problem& problem, const Arch&, const Knobs& k) const override {
     const Gemm& g = *problem.gemm();
-    const Knobs k = Knobs::of(c);
     const FastPath &x = fast_path(g.x), &w = fast_path(g.w);
     Traits t;
-    t.tile_rows = k.bm, t.tile_cols = k.bn, t.threads = k.threads();
+    t.tile_rows = k.block_m, t.tile_cols = k.block_n, t.threads = k.threads();
     t.shared_bytes = shared_bytes(k, x, w);
     t.registers = std::max(registers(k, x, w), 96);
-    const double tiles_m = static_cast<double>((g.m + k.bm - 1) / k.bm),
-                 tiles_n = static_cast<double>((g.n + k.bn - 1) / k.bn);
-    t.blocks = tiles_m * tiles_n * k.split;
+    const double tiles_m = static_cast<double>((g.m + k.block_m - 1) / k.block_m),
+                 tiles_n = static_cast<double>((g.n + k.block_n - 1) / k.block_n);
+    t.blocks = tiles_m * tiles_n * k.split_k;
     t.unique_bytes = problem.min_bytes();
     t.global_bytes = tiles_m * static_cast<double>(g.w.total_bytes(g.n, g.k)) +
                      tiles_n * static_cast<double>(g.x.total_bytes(g.m, g.k)) +
                      static_cast<double>(g.y.total_bytes(g.m, g.n));
     const bool native = scaled(x, w), coded = w.codes && !native;
-    const double element = native ? static_cast<double>(scaled_row(x)) / k.bk : element_bytes(x);
-    t.bytes_in_flight =
-        static_cast<double>(k.stages - 1) *
-        ((coded ? w.unit_bytes(k.bk) : element * k.bk) * k.bn + (x.codes && !native ? 2.0 : element) * k.bk * k.bm) /
-        k.threads();
-    const double padded_k = std::ceil(static_cast<double>(g.k) / k.bk) * k.bk;
-    const double padded = 2.0 * tiles_m * k.bm * tiles_n * k.bn * padded_k;
+    const double element =
+        native ? static_cast<double>(plan_of(k, x, w).x.ring_bytes) / k.block_m / k.block_k : element_bytes(x);
+    t.bytes_in_flight = static_cast<double>(k.stages - 1) *
+                        ((coded ? w.unit_bytes(k.block_k) : element * k.block_k) * k.block_n +
+                         (x.codes && !native ? 2.0 : element) * k.block_k * k.block_m) /
+                        k.threads();
+    const double padded_k = std::ceil(static_cast<double>(g.k) / k.block_k) * k.block_k;
+    const double padded = 2.0 * tiles_m * k.block_m * tiles_n * k.block_n * padded_k;
     t.mma_ops = padded;
     // Every warp reads its rows of both tiles; a tile is written once, a coded one also copied and read as stored.
     const double steps = tiles_m * tiles_n * padded_k;
-    const double read = k.warps_n * k.bm + k.warps_m * k.bn, written = k.bm + k.bn;
-    t.shared_traffic = steps * element * (read + written + (coded ? k.bn : 0));
+    const double read = k.warps_n * k.block_m + k.warps_m * k.block_n, written = k.block_m + k.block_n;
+    t.shared_traffic = steps * element * (read + written + (coded ? k.block_n : 0));
     // Splitting k leaves a tile of sums per block, written here and read, more slowly, by another block.
-    if (k.split > 1) t.shared_traffic += t.blocks * k.bm * k.bn * 4.0 * 4.0;
-    t.mma_in_flight = (k.bm / k.warps_m / 16.0) * (k.bn / k.warps_n / 8.0);
+    if (k.split_k > 1) t.shared_traffic += t.blocks * k.block_m * k.block_n * 4.0 * 4.0;
+    t.mma_in_flight = (k.block_m / k.warps_m / 16.0) * (k.block_n / k.warps_n / 8.0);
     t.mma_rate = native ? 2.0 / element : element_bytes(x) == 1 && !(w.codes && w.group == 16) ? 2.0 : 1.0;
     // Scaling each group's sums takes three operations per output under integers, one under floats; unpacking a weight
     // about two, once per tile of m.
     const double per_group = x.codes ? 3.0 : 1.0;
-    t.alu_ops = coded ? padded / 2 / w.group * per_group + tiles_m * tiles_n * k.bn * padded_k * 2.0 : padded / 2 / 256;
+    t.alu_ops =
+        coded ? padded / 2 / w.group * per_group + tiles_m * tiles_n * k.block_n * padded_k * 2.0 : padded / 2 / 256;
     t.alu_in_flight = 4;  // of one fragment
     return t;
   }
 
  private:
+  // Not more than half of a tile is padding, its sums leave registers for scales, and it is not far too small.
+  static bool suits(const Tile& t, const Gemm& g, const FastPath& x, const FastPath& w) {
+    if (t.block_m * t.block_n / (32 * t.warps_m * t.warps_n) > most_sums(x, w)) return false;
+    if (t.block_m > 16 && t.block_m / 2 >= std::max<std::int64_t>(g.m, 1)) return false;
+    return t.block_m * 8 >= std::min<std::int64_t>(g.m, 512);
+  }
+  // Whether a tile's stages may have so many columns.
+  static bool suits(const Knobs& k, const FastPath& x, const FastPath& w, bool native) {
+    if (block_scaled(x, w) && k.block_k != 128) return false;  // a stage has one scale
+    const int steps = native                 ? 4               // of the matrix instruction
+                      : x.element_bytes == 1 ? k.block_k / 32
+                                             : k.block_k / 16;
+    const int results = k.block_m * k.block_n;
+    if (steps == 1) return false;                                                   // rows of 64 bytes at least
+    if (steps == 2 && ((w.codes && !native) || results < 128 * 128)) return false;  // small tiles want long ones
+    // Four warps of 64 x 64 spill with two more fragments of k in flight, and take half a second to compile.
+    if (steps == 4 && results == 128 * 128 && k.warps_m * k.warps_n == 4) return false;
+    return steps != 8 || x.codes || results <= 64 * 128;
+  }
+  static bool pays(const Knobs& k, const Gemm& g, const Arch& arch, bool native) {
+    const FastPath &x = fast_path(g.x), &w = fast_path(g.w);
+    const std::int64_t tiles = (g.m + k.block_m - 1) / k.block_m * ((g.n + k.block_n - 1) / k.block_n);
+    // Splitting k is for grids that leave the chip idle, and its sums have to fit in shared memory.
+    if (k.split_k > 1 && (k.block_m * k.block_n > 64 * 256 || tiles * k.split_k > 8 * arch.typical_sms)) return false;
+    // Copies want two stages under way, coded tiles are unpacked one ahead; registers hold what they need.
+    const int least = (k.async_copy && !native) || (w.codes && !native) ? 3 : 2;
+    if (k.stages < least || k.stages > (k.async_copy ? 4 : 3)) return false;
+    // Where two blocks share an SM with four stages as well, three alone are not offered.
+    Knobs four = k;
+    four.stages = 4;
+    return k.stages != 3 || !k.async_copy || 2 * (shared_bytes(four, x, w) + kReservedShared) > arch.shared_per_sm;
+  }
+  static bool fits(const Knobs& k, const Gemm& g, const Arch& arch) {
+    const FastPath &x = fast_path(g.x), &w = fast_path(g.w);
+    if (shared_bytes(k, x, w) > arch.shared_per_block || registers(k, x, w) > 250) return false;
+    return k.split_k == 1 || (arch.clusters && g.k / k.block_k >= 4ll * k.split_k);
+  }
+
   // The largest power of two, at most 128, that divides k and is whole blocks of w (a larger block divides k anyway),
   // at least 32; 0 if there is none.
   static int coded_unit(const Gemm& g) {

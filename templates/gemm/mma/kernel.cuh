@@ -1,106 +1,107 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix units through mma.sync, from sm_75 on. A block computes BM x BN of y; WARPS_M x WARPS_N warps share it; tiles
-// of BK elements of k pass through STAGES buffers in shared memory; SPLIT blocks of a cluster share a tile's k.
+// Matrix units through mma.sync, from sm_75 on. A block's warps share a tile of y; stages of k pass through a ring of
+// buffers in shared memory; blocks of a cluster may share a tile's k (MmaKnobs in mma/plan.cuh).
 //
-//   x and w plain, one type            accumulate in place; fp8 per stage, and the stages' sums in fp32, since the
-//   units keep
-//                                      fewer bits. Scales of rows are the epilogue's; those of 128 columns are applied
-//                                      to a stage's sums, which then are of 128 columns too (gemm/block_scales.cuh)
-//   x 16-bit, w of bytes               w is widened on its way into shared memory, exactly
-//   x 16-bit, w in codes               codes become 16-bit floats exactly; each group's products are summed apart and
-//                                      then scaled in fp32, so that no weight is rounded
-//   x of bytes, w in codes             the same by bytes: signed, int32 sums of a group, or E4M3, which codes of 4 bits
-//   are exactly x and w in codes                   signed bytes, int32 sums per group, scaled in fp32 x and w in blocks
-//   that the units   as stored: MXFP8, MXFP4, NVFP4, of one kind; a stage's sums formed apart scale themselves
-//   (sm_120a)
-//
-//   ASYNC  copy with cp.async (plain rows start on 16 bytes)
-//   EX     elements of plain x (and w) per register load where they are not copied
-//   EW     elements of coded w that divide k: the alignment of its rows
+//   x and w plain, of one type    products accumulate in place, but those of FP8, of which the units keep fewer bits: a
+//                                 stage's are promoted, that is summed apart and added in fp32. Scales of rows are the
+//                                 epilogue's; those of 128 columns (gemm/block_scales.cuh) apply to a stage's sums,
+//                                 which then are of 128 columns too
+//   x 16-bit, w of bytes          w is widened on its way into shared memory, exactly
+//   x 16-bit, w coded             codes become 16-bit floats, exactly; each group's products are summed apart and then
+//                                 scaled in fp32, so that no weight is rounded
+//   x of bytes, w coded           the same by bytes: signed, with int32 sums of a group; or E4M3, which codes of 4 bits
+//                                 are exactly
+//   x and w coded                 signed bytes, int32 sums of a group, scaled in fp32
+//   x and w in blocks that the    as stored: MXFP8, MXFP4 or NVFP4, both alike; a stage's sums are formed apart
+//   units scale (sm_120a)
 #pragma once
 #include "core/fragments.cuh"
 #include "gemm/block_scales.cuh"
+#include "gemm/epilogue.cuh"
+#include "gemm/mma/plan.cuh"
 #include "gemm/mma/staging.cuh"
+#include "gemm/operands.cuh"
 
 namespace tw::gemm {
 
-template <class X, class W, class Epi, int BM, int BN, int BK, int WARPS_M, int WARPS_N, int STAGES, bool ASYNC, int EX,
-          int EW, int SPLIT>
+template <class X, class W, class Epi, const MmaKnobs& knobs>
 struct Mma {
+  static constexpr int kBlockM = knobs.block_m, kBlockN = knobs.block_n, kBlockK = knobs.block_k,
+                       kWarpsM = knobs.warps_m, kWarpsN = knobs.warps_n, kStages = knobs.stages,
+                       kSplitK = knobs.split_k, kThreads = knobs.threads();
+  static constexpr bool kAsync = knobs.async_copy;
+  static constexpr int kWarpM = kBlockM / kWarpsM, kWarpN = kBlockN / kWarpsN;  // a warp's tile of y
+  static constexpr int kFragmentsM = kWarpM / 16, kFragmentsN = kWarpN / 8;
+  static_assert(kWarpM % 16 == 0 && kWarpN % 16 == 0, "a warp's tile is whole fragments");
+
   static constexpr ScaledMma kKind = fmt::scaled_mma<X> == fmt::scaled_mma<W> ? fmt::scaled_mma<X> : ScaledMma::none;
   static constexpr bool kScaled = kKind != ScaledMma::none;
   static constexpr bool kInt = X::kCodes && !kScaled, kGrouped = W::kCodes && !kScaled, kTerms = W::kOffset;
   using T = select<kScaled, u8, typename OperandOf<X, kInt || kScaled>::type>;
   using U =
       select<is_fp8_type<T> && is_fp8_type<element_of<W>>, element_of<W>, T>;  // of w's fragments; fp8 may be mixed
-  // Of plain x and w, of one size: sums of bytes are exact, and each stage's of fp8 is formed apart.
-  static constexpr bool kBytes = !kGrouped && same<T, i8>, kApart = !kGrouped && !kScaled && sizeof(T) == 1 && !kBytes;
+  // Of plain x and w of one byte: sums of integers are exact, and FP8 products are promoted.
+  static constexpr bool kBytes = !kGrouped && same<T, i8>,
+                        kPromotes = !kGrouped && !kScaled && sizeof(T) == 1 && !kBytes;
   using Sum = select<kBytes, i32, float>;
-  static constexpr int kThreads = 32 * WARPS_M * WARPS_N;
-  static constexpr int kRowBytes = kScaled ? 128 : BK * static_cast<int>(sizeof(T));
-  static constexpr int WM = BM / WARPS_M, WN = BN / WARPS_N;  // of a warp
-  static constexpr int MI = WM / 16, NI = WN / 8;             // fragments of a warp
-  static constexpr int kGroup = kGrouped ? W::kGroup : BK;
-  static_assert(WM % 16 == 0 && WN % 16 == 0, "warp tile in whole fragments");
-  using Scales = BlockScales<W, X, WN, MI, 16>;  // of the warp's tile
+  static constexpr int kGroup = kGrouped ? W::kGroup : kBlockK;
+  using Scales = BlockScales<W, X, kWarpN, kFragmentsM, 16>;  // of the warp's tile
   using Factors = typename Scales::Factors;
-  static_assert(!Scales::kAny || (kApart && BK == 128), "a stage has one scale");
+  static_assert(!Scales::kAny || (kPromotes && kBlockK == 128), "a stage has one scale");
 
-  // An operand's way into shared memory: plain tiles lie in a ring of STAGES; codes do as stored, and two unpacked
-  // tiles take turns beside it.
-  enum class Form { plain, codes, scaled };
-  template <class F, Form form, int ROWS, int E, bool sums>
+  static constexpr MmaForm kXForm = kScaled ? MmaForm::scaled : kInt ? MmaForm::codes : MmaForm::plain;
+  static constexpr MmaForm kWForm = kScaled ? MmaForm::scaled : kGrouped ? MmaForm::codes : MmaForm::plain;
+  static constexpr bool kXCoded = kXForm == MmaForm::codes, kWCoded = kWForm == MmaForm::codes,
+                        kCoded = kXCoded || kWCoded;
+  template <class F, MmaForm form, bool is_x>
+  TW_MEMBER static constexpr MmaOperand operand() {
+    MmaOperand o{form, static_cast<int>(sizeof(T)), 0, kTerms, F::kBlock, F::kDataBytes, F::kScaleBytes};
+    if constexpr (form == MmaForm::codes)
+      o.group = is_x ? kUnitOfCodesX : F::kGroup, o.raw_bytes = F::template raw_bytes<kBlockK>();
+    return o;
+  }
+  static constexpr MmaPlan kPlan = mma_plan(knobs, operand<X, kXForm, true>(), operand<W, kWForm, false>());
+  static constexpr int kRowBytes = kPlan.x.row_bytes, kSharedBytes = kPlan.shared_bytes;
+  static_assert(kStages >= (kCoded ? 3 : 2), "a coded tile is unpacked a stage before its use");
+
+  // How tiles of an operand get from global into shared memory.
+  template <class F, MmaForm form, int rows, int unit, bool is_x>
   struct Feed {
-    static constexpr bool kCoded = false, kWidened = sizeof(typename F::Element) < sizeof(T);
-    using Tile = select<kWidened, WidenedTile<T, typename F::Element, ROWS, BK, EX, kThreads>,
-                        select<ASYNC, AsyncTile<T, ROWS, BK, kThreads>, PlainTile<T, ROWS, BK, EX, kThreads>>>;
-    static constexpr int kRingBytes = ROWS * kRowBytes, kUnpackedBytes = 0, kFloats = 0;
+    static constexpr bool kWidened = sizeof(typename F::Element) < sizeof(T);
+    using Tile = select<
+        kWidened, WidenedTile<T, typename F::Element, rows, kBlockK, knobs.unit_x, kThreads>,
+        select<kAsync, AsyncTile<T, rows, kBlockK, kThreads>, PlainTile<T, rows, kBlockK, knobs.unit_x, kThreads>>>;
   };
-  template <class F, int ROWS, int E, bool sums>
-  struct Feed<F, Form::scaled, ROWS, E, sums> {
-    static constexpr bool kCoded = false;
-    using Tile = ScaledRowsTile<F, ROWS, kThreads>;
-    static_assert(ASYNC && Tile::kColumns == BK, "rows of 128 bytes");
-    static constexpr int kRingBytes = Tile::kBytes, kUnpackedBytes = 0, kFloats = 0;
+  template <class F, int rows, int unit, bool is_x>
+  struct Feed<F, MmaForm::scaled, rows, unit, is_x> {
+    using Tile = ScaledRowsTile<F, rows, kThreads>;
+    static_assert(kAsync && Tile::kColumns == kBlockK, "a stage is 128 bytes of codes of a row");
   };
-  template <class F, int ROWS, int E, bool sums>
-  struct Feed<F, Form::codes, ROWS, E, sums> {
-    static constexpr bool kCoded = true;
-    using Tile = CodeTile<F, T, ROWS, BK, E, kThreads, ASYNC, sums, kTerms>;
-    static constexpr int kRingBytes = Tile::kRawBytes;
-    static constexpr int kFloats = BK / (sums ? 32 : F::kGroup) * ROWS;
-    static constexpr int kUnpackedBytes = ROWS * kRowBytes + 4 * kFloats * (kTerms ? 2 : 1);
+  template <class F, int rows, int unit, bool is_x>
+  struct Feed<F, MmaForm::codes, rows, unit, is_x> {
+    using Tile = CodeTile<F, T, rows, kBlockK, unit, kThreads, kAsync, is_x, kTerms>;
   };
-  using XFeed = Feed<X, kScaled ? Form::scaled : kInt ? Form::codes : Form::plain, BM, 32, true>;
-  using WFeed = Feed<W, kScaled ? Form::scaled : kGrouped ? Form::codes : Form::plain, BN, EW, false>;
-  static constexpr bool kCoded = XFeed::kCoded || WFeed::kCoded;
+  using XTile = typename Feed<X, kXForm, kBlockM, kUnitOfCodesX, true>::Tile;
+  using WTile = typename Feed<W, kWForm, kBlockN, knobs.unit_w, false>::Tile;
 
-  // ---- shared memory: the rings of x and w, then two unpacked tiles of each
-  static constexpr int kStageBytes = XFeed::kRingBytes + WFeed::kRingBytes;
-  static constexpr int kUnpackedBytes = XFeed::kUnpackedBytes + WFeed::kUnpackedBytes;
-  static constexpr int kPad = 4;
-  static constexpr int kReduceBytes = SPLIT > 1 ? BM*(BN + kPad) * 4 : 0;
-  static constexpr int kFeedBytes = STAGES * kStageBytes + 2 * kUnpackedBytes;
-  static constexpr int kSharedBytes = kFeedBytes > kReduceBytes ? kFeedBytes : kReduceBytes;
-  static_assert(STAGES >= (kCoded ? 3 : 2), "a coded tile is unpacked a step before its use");
-
-  TW_MEMBER static u8* x_ring(int slot) { return dynamic_shared() + slot * kStageBytes; }
-  TW_MEMBER static u8* w_ring(int slot) { return x_ring(slot) + XFeed::kRingBytes; }
-  // The tile that the matrix units read in a step: ring slot `slot`, or unpacked tile `turn`.
-  TW_MEMBER static Stage x_stage(int slot, int turn) {
-    if constexpr (!XFeed::kCoded) return {x_ring(slot), nullptr, nullptr};
-    u8* base = dynamic_shared() + STAGES * kStageBytes + turn * kUnpackedBytes;
-    float* floats = reinterpret_cast<float*>(base + BM * kRowBytes);
-    return {base, floats, floats + XFeed::kFloats};
+  TW_MEMBER static u8* x_ring(int slot) { return dynamic_shared() + slot * kPlan.stage_bytes; }
+  TW_MEMBER static u8* w_ring(int slot) { return x_ring(slot) + kPlan.x.ring_bytes; }
+  // The tile that the matrix units read: ring slot `slot`, or of codes the unpacked tile `unpacked`, 0 or 1.
+  TW_MEMBER static Stage x_stage(int slot, int unpacked) {
+    if constexpr (!kXCoded) return {x_ring(slot), nullptr, nullptr};
+    u8* base = dynamic_shared() + kStages * kPlan.stage_bytes + unpacked * kPlan.unpacked_bytes;
+    float* floats = reinterpret_cast<float*>(base + kBlockM * kRowBytes);
+    return {base, floats, floats + kPlan.x.floats};
   }
-  TW_MEMBER static Stage w_stage(int slot, int turn) {
-    if constexpr (!WFeed::kCoded) return {w_ring(slot), nullptr, nullptr};
-    u8* base = dynamic_shared() + STAGES * kStageBytes + turn * kUnpackedBytes + XFeed::kUnpackedBytes;
-    float* floats = reinterpret_cast<float*>(base + BN * kRowBytes);
-    return {base, floats, floats + WFeed::kFloats};
+  TW_MEMBER static Stage w_stage(int slot, int unpacked) {
+    if constexpr (!kWCoded) return {w_ring(slot), nullptr, nullptr};
+    u8* base =
+        dynamic_shared() + kStages * kPlan.stage_bytes + unpacked * kPlan.unpacked_bytes + kPlan.x.unpacked_bytes;
+    float* floats = reinterpret_cast<float*>(base + kBlockN * kRowBytes);
+    return {base, floats, floats + kPlan.w.floats};
   }
 
-  using Accumulators = Sum[MI][NI][4];
+  using Accumulators = Sum[kFragmentsM][kFragmentsN][4];
   struct Position {
     int lane, warp_m, warp_n;  // of the warp's tile within the block's: rows and columns
   };
@@ -119,27 +120,27 @@ struct Mma {
     const u8* x = xs.codes;
     const u8* w = ws.codes;
     TW_UNROLL for (int s = 0; s < kRowBytes / 32; ++s) {
-      u32 a[MI][4];
-      TW_UNROLL for (int i = 0; i < MI; ++i) load_a(a[i], x, p.warp_m + 16 * i, 2 * s, p.lane);
-      TW_UNROLL for (int j = 0; j < NI / 2; ++j) {
+      u32 a[kFragmentsM][4];
+      TW_UNROLL for (int i = 0; i < kFragmentsM; ++i) load_a(a[i], x, p.warp_m + 16 * i, 2 * s, p.lane);
+      TW_UNROLL for (int j = 0; j < kFragmentsN / 2; ++j) {
         u32 b[4];
         load_b(b, w, p.warp_n + 16 * j, 2 * s, p.lane);
         const u32 b0[2] = {b[0], b[1]}, b1[2] = {b[2], b[3]};
-        TW_UNROLL for (int i = 0; i < MI; ++i) {
+        TW_UNROLL for (int i = 0; i < kFragmentsM; ++i) {
           mma_step<T, U>(acc[i][2 * j], a[i], b0);
           mma_step<T, U>(acc[i][2 * j + 1], a[i], b1);
         }
       }
     }
   }
-  TW_MEMBER static void multiply_apart(const Stage& xs, const Stage& ws, const Position& p, const Factors& factors,
-                                       Accumulators& acc) {
+  TW_MEMBER static void multiply_promoted(const Stage& xs, const Stage& ws, const Position& p, const Factors& factors,
+                                          Accumulators& acc) {
     constexpr int kSteps = kRowBytes / 32;
     static_assert(kSteps <= 4, "128 products at a time");
-    TW_UNROLL for (int j = 0; j < NI / 2; ++j) {
+    TW_UNROLL for (int j = 0; j < kFragmentsN / 2; ++j) {
       u32 b[kSteps][4];
       TW_UNROLL for (int s = 0; s < kSteps; ++s) load_b(b[s], ws.codes, p.warp_n + 16 * j, 2 * s, p.lane);
-      TW_UNROLL for (int i = 0; i < MI; ++i) {
+      TW_UNROLL for (int i = 0; i < kFragmentsM; ++i) {
         float sum[2][4] = {};
         TW_UNROLL for (int s = 0; s < kSteps; ++s) {
           u32 a[4];
@@ -165,15 +166,14 @@ struct Mma {
                             : kKind == ScaledMma::mxf4 ? 2
                                                        : 4,
                   kSteps = 4 / kScales;  // of a word
-    u32 scale_x[MI];
-    TW_UNROLL for (int i = 0; i < MI; ++i) scale_x[i] =
-        XFeed::Tile::scales(x, p.warp_m + 16 * i + p.lane / 4 + p.lane % 2 * 8, word);
-    TW_UNROLL for (int j = 0; j < NI / 2; ++j) {
+    u32 scale_x[kFragmentsM];
+    TW_UNROLL for (int i = 0; i < kFragmentsM; ++i) scale_x[i] =
+        XTile::scales(x, p.warp_m + 16 * i + p.lane / 4 + p.lane % 2 * 8, word);
+    TW_UNROLL for (int j = 0; j < kFragmentsN / 2; ++j) {
       u32 scale_w[2], b[kSteps][4];
-      TW_UNROLL for (int h = 0; h < 2; ++h) scale_w[h] =
-          WFeed::Tile::scales(w, p.warp_n + 16 * j + 8 * h + p.lane / 4, word);
+      TW_UNROLL for (int h = 0; h < 2; ++h) scale_w[h] = WTile::scales(w, p.warp_n + 16 * j + 8 * h + p.lane / 4, word);
       TW_UNROLL for (int s = 0; s < kSteps; ++s) load_b(b[s], w, p.warp_n + 16 * j, 2 * (word * kSteps + s), p.lane);
-      TW_UNROLL for (int i = 0; i < MI; ++i) {
+      TW_UNROLL for (int i = 0; i < kFragmentsM; ++i) {
         u32 a[kSteps][4];
         TW_UNROLL for (int s = 0; s < kSteps; ++s) load_a(a[s], x, p.warp_m + 16 * i, 2 * (word * kSteps + s), p.lane);
         TW_UNROLL for (int h = 0; h < 2; ++h) {
@@ -194,15 +194,15 @@ struct Mma {
     }
   }
 
-  // Adds scale(column) * sum - offset(column) * term(row) to a fragment.
+  // Of two neighbouring columns: a fragment gains scale * sum - offset * (row's term).
   struct Columns {
     float scale[2], offset[2];
   };
   TW_MEMBER static Columns columns_at(const Stage& w, int group, int column) {
-    const float* scale = w.scales + group * BN + column;
+    const float* scale = w.scales + group * kBlockN + column;
     Columns c = {{scale[0], scale[1]}, {0.0f, 0.0f}};
     if constexpr (kTerms) {
-      const float* offset = w.terms + group * BN + column;
+      const float* offset = w.terms + group * kBlockN + column;
       c.offset[0] = offset[0], c.offset[1] = offset[1];
     }
     return c;
@@ -212,10 +212,10 @@ struct Mma {
   TW_MEMBER static void multiply_grouped(const Stage& xs, const Stage& w, const Position& p, Accumulators& acc) {
     constexpr int kSteps = kGroup / 16;
     const u8* x = xs.codes;
-    TW_NO_UNROLL for (int g = 0; g < BK / kGroup; ++g) {
-      u32 a[MI][kSteps][4];
-      float term[MI][2];
-      TW_UNROLL for (int i = 0; i < MI; ++i) {
+    TW_NO_UNROLL for (int g = 0; g < kBlockK / kGroup; ++g) {
+      u32 a[kFragmentsM][kSteps][4];
+      float term[kFragmentsM][2];
+      TW_UNROLL for (int i = 0; i < kFragmentsM; ++i) {
         TW_UNROLL for (int s = 0; s < kSteps; ++s) load_a(a[i][s], x, p.warp_m + 16 * i, 2 * (g * kSteps + s), p.lane);
         if constexpr (kTerms) {  // sums of x over the group: a product with ones
           constexpr u32 kOnes = same<T, f16> ? 0x3c003c00u : 0x3f803f80u;
@@ -225,13 +225,13 @@ struct Mma {
           term[i][0] = sum[0], term[i][1] = sum[2];
         }
       }
-      TW_UNROLL for (int j = 0; j < NI / 2; ++j) {
+      TW_UNROLL for (int j = 0; j < kFragmentsN / 2; ++j) {
         u32 b[kSteps][4];
         TW_UNROLL for (int s = 0; s < kSteps; ++s)
             load_b(b[s], w.codes, p.warp_n + 16 * j, 2 * (g * kSteps + s), p.lane);
         TW_UNROLL for (int h = 0; h < 2; ++h) {
           const Columns c = columns_at(w, g, p.warp_n + 16 * j + 8 * h + 2 * (p.lane % 4));
-          TW_UNROLL for (int i = 0; i < MI; ++i) {
+          TW_UNROLL for (int i = 0; i < kFragmentsM; ++i) {
             float sum[4] = {};
             TW_UNROLL for (int s = 0; s < kSteps; ++s) {
               const u32 bb[2] = {b[s][2 * h], b[s][2 * h + 1]};
@@ -253,14 +253,14 @@ struct Mma {
   TW_MEMBER static void multiply_bytes(const Stage& x, const Stage& w, const Position& p, Accumulators& acc) {
     constexpr int kGroups = 32 / kGroup;  // of a step
     static_assert(!kInt || !kTerms || kGroups == 1, "sums of 32");
-    TW_NO_UNROLL for (int s = 0; s < BK / 32; ++s) {
-      u32 a[MI][4];
-      float x_scale[MI][2], x_term[MI][kGroups][2];
-      TW_UNROLL for (int i = 0; i < MI; ++i) {
+    TW_NO_UNROLL for (int s = 0; s < kBlockK / 32; ++s) {
+      u32 a[kFragmentsM][4];
+      float x_scale[kFragmentsM][2], x_term[kFragmentsM][kGroups][2];
+      TW_UNROLL for (int i = 0; i < kFragmentsM; ++i) {
         const int row = p.warp_m + 16 * i;
         load_a(a[i], x.codes, row, 2 * s, p.lane);
         TW_UNROLL for (int h = 0; h < 2; ++h) {
-          const int at = s * BM + row + p.lane / 4 + 8 * h;
+          const int at = s * kBlockM + row + p.lane / 4 + 8 * h;
           x_scale[i][h] = kInt ? x.scales[at] : 1.0f;
           if constexpr (kInt && kTerms) x_term[i][0][h] = x.terms[at];
         }
@@ -277,7 +277,7 @@ struct Mma {
           }
         }
       }
-      TW_UNROLL for (int j = 0; j < NI / 2; ++j) {
+      TW_UNROLL for (int j = 0; j < kFragmentsN / 2; ++j) {
         u32 b[4];
         load_b(b, w.codes, p.warp_n + 16 * j, 2 * s, p.lane);
         TW_UNROLL for (int h = 0; h < 2; ++h) {
@@ -285,7 +285,7 @@ struct Mma {
           const u32 bb[2] = {b[2 * h], b[2 * h + 1]};
           TW_UNROLL for (int g = 0; g < kGroups; ++g) {
             const Columns c = columns_at(w, s * kGroups + g, column);
-            TW_UNROLL for (int i = 0; i < MI; ++i) {
+            TW_UNROLL for (int i = 0; i < kFragmentsM; ++i) {
               GroupSum sum[4] = {};
               if constexpr (kGroups == 1)
                 mma_step<T>(sum, a[i], bb);
@@ -309,14 +309,13 @@ struct Mma {
   TW_MEMBER static void multiply(const Stage& x, const Stage& w, const Position& p, const Factors& factors,
                                  Accumulators& acc) {
     if constexpr (kScaled)
-      TW_NO_UNROLL for (int word = 0; word < XFeed::Tile::kWords; ++word)
-          multiply_scaled(x.codes, w.codes, word, p, acc);
+      TW_NO_UNROLL for (int word = 0; word < XTile::kWords; ++word) multiply_scaled(x.codes, w.codes, word, p, acc);
     else if constexpr (kGrouped && sizeof(T) == 1)
       multiply_bytes(x, w, p, acc);
     else if constexpr (kGrouped)
       multiply_grouped(x, w, p, acc);
-    else if constexpr (kApart)
-      multiply_apart(x, w, p, factors, acc);
+    else if constexpr (kPromotes)
+      multiply_promoted(x, w, p, factors, acc);
     else
       multiply_plain(x, w, p, acc);
   }
@@ -327,70 +326,70 @@ struct Mma {
   };
   TW_MEMBER static Tile tile_of(u32 block, i64 m, i64 n) {
     constexpr u32 kBand = 8;
-    const u32 tiles_m = static_cast<u32>(ceil_div64(m, BM)), tiles_n = static_cast<u32>(ceil_div64(n, BN));
+    const u32 tiles_m = static_cast<u32>(ceil_div64(m, kBlockM)), tiles_n = static_cast<u32>(ceil_div64(n, kBlockN));
     const u32 band = block / (kBand * tiles_n), first = band * kBand;
     const u32 height = min2(kBand, tiles_m - first), within = block - band * kBand * tiles_n;
-    return {static_cast<i64>(first + within % height) * BM, static_cast<i64>(within / height) * BN};
+    return {static_cast<i64>(first + within % height) * kBlockM, static_cast<i64>(within / height) * kBlockN};
   }
 
   TW_MEMBER static void run(const Args& args, const Shape& shape) {
     const int thread = static_cast<int>(thread_x()), warp = thread / 32;
-    const Position p = {thread % 32, warp / WARPS_N * WM, warp % WARPS_N * WN};
-    const Tile tile = tile_of(block_x() / SPLIT, args.m, shape.n);
+    const Position p = {thread % 32, warp / kWarpsN * kWarpM, warp % kWarpsN * kWarpN};
+    const Tile tile = tile_of(block_x() / kSplitK, args.m, shape.n);
     const i64 ldx = args.ldx ? args.ldx : shape.k;
     const Source xs = source_of<X>(args.x, args.m, shape.k, ldx), ws = source_of<W>(args.w, shape.n, shape.k, shape.k);
 
-    const int steps = static_cast<int>(ceil_div64(shape.k, BK)), per_split = (steps + SPLIT - 1) / SPLIT;
-    const int begin = SPLIT > 1 ? min2(steps, static_cast<int>(cluster_rank()) * per_split) : 0;
-    const int end = SPLIT > 1 ? min2(steps, begin + per_split) : steps;
+    const int steps = static_cast<int>(ceil_div64(shape.k, kBlockK)), per_split = (steps + kSplitK - 1) / kSplitK;
+    const int begin = kSplitK > 1 ? min2(steps, static_cast<int>(cluster_rank()) * per_split) : 0;
+    const int end = kSplitK > 1 ? min2(steps, begin + per_split) : steps;
 
-    typename XFeed::Tile x{};
-    typename WFeed::Tile w{};
+    XTile x{};
+    WTile w{};
     const auto fetch = [&](int step, int slot) {
       if (step >= end) return;
-      x.fetch(xs, tile.m, static_cast<i64>(step) * BK, x_ring(slot));
-      w.fetch(ws, tile.n, static_cast<i64>(step) * BK, w_ring(slot));
+      x.fetch(xs, tile.m, static_cast<i64>(step) * kBlockK, x_ring(slot));
+      w.fetch(ws, tile.n, static_cast<i64>(step) * kBlockK, w_ring(slot));
     };
     const auto place = [&](int step, int slot) {
       if (step >= end) return;
-      if constexpr (!XFeed::kCoded) x.place(x_ring(slot));
-      if constexpr (!WFeed::kCoded) w.place(w_ring(slot));
+      if constexpr (!kXCoded) x.place(x_ring(slot));
+      if constexpr (!kWCoded) w.place(w_ring(slot));
     };
     const auto unpack = [&](int step, int slot) {
       if (step >= end) return;
-      if constexpr (XFeed::kCoded) x.unpack(x_ring(slot), static_cast<i64>(step) * BK, x_stage(slot, step & 1));
-      if constexpr (WFeed::kCoded) w.unpack(w_ring(slot), static_cast<i64>(step) * BK, w_stage(slot, step & 1));
+      if constexpr (kXCoded) x.unpack(x_ring(slot), static_cast<i64>(step) * kBlockK, x_stage(slot, step & 1));
+      if constexpr (kWCoded) w.unpack(w_ring(slot), static_cast<i64>(step) * kBlockK, w_stage(slot, step & 1));
     };
 
     const Scales scales({args.w.scales, shape.n, shape.k, tile.n + p.warp_n},
                         {args.x.scales, args.m, ldx, tile.m + p.warp_m}, shape.k, 2 * (p.lane % 4), p.lane / 4);
     Accumulators acc = {};
-    TW_UNROLL for (int s = 0; s < STAGES - 1; ++s) {
+    TW_UNROLL for (int s = 0; s < kStages - 1; ++s) {
       fetch(begin + s, s);
       place(begin + s, s);
-      if constexpr (ASYNC) cp_async_commit();
+      if constexpr (kAsync) cp_async_commit();
     }
     if constexpr (kCoded) {
-      if constexpr (ASYNC) cp_async_wait<STAGES - 2>();
+      if constexpr (kAsync) cp_async_wait<kStages - 2>();
       sync_block();
       unpack(begin, 0);
     }
-    int read = 0, write = STAGES - 1;
+    int read = 0, write = kStages - 1;
     TW_NO_UNROLL for (int step = begin; step < end; ++step) {
       Factors factors;
       if constexpr (Scales::kAny) factors = scales.at(step);  // they arrive while others are waited for
       // Tile `step` is complete, as stored `step + 1` too; and all are done with slot `write`, which step - 1 read.
-      if constexpr (ASYNC) cp_async_wait<kCoded ? STAGES - 3 : STAGES - 2>();
+      if constexpr (kAsync) cp_async_wait<kCoded ? kStages - 3 : kStages - 2>();
       sync_block();
-      fetch(step + STAGES - 1, write);
-      if constexpr (ASYNC) cp_async_commit();
-      unpack(step + 1, read + 1 == STAGES ? 0 : read + 1);
+      fetch(step + kStages - 1, write);
+      if constexpr (kAsync) cp_async_commit();
+      unpack(step + 1, read + 1 == kStages ? 0 : read + 1);
       multiply(x_stage(read, step & 1), w_stage(read, step & 1), p, factors, acc);
-      place(step + STAGES - 1, write);
-      read = read + 1 == STAGES ? 0 : read + 1;
-      write = write + 1 == STAGES ? 0 : write + 1;
+      place(step + kStages - 1, write);
+      read = read + 1 == kStages ? 0 : read + 1;
+      write = write + 1 == kStages ? 0 : write + 1;
     }
-    if constexpr (SPLIT == 1)
+    if constexpr (kSplitK == 1)
       store(args, shape, tile, p, acc);
     else
       reduce(args, shape, tile, p, acc);
@@ -402,7 +401,7 @@ struct Mma {
     const float scale = tensor_scale<X, W>(args, shape);
     const i64 ldy = args.ldy ? args.ldy : shape.n;
     const bool pairs = ((ldy | shape.n) & 1) == 0;
-    TW_UNROLL for (int i = 0; i < MI; ++i) TW_UNROLL for (int h = 0; h < 2; ++h) {
+    TW_UNROLL for (int i = 0; i < kFragmentsM; ++i) TW_UNROLL for (int h = 0; h < 2; ++h) {
       const i64 m = tile.m + p.warp_m + 16 * i + 8 * h + p.lane / 4;
       if (m >= args.m) continue;
       const fmt::row_item<X> of_x = x_item<X>(args, m);
@@ -411,7 +410,7 @@ struct Mma {
         return Epi::apply(args, shape, m, n, centred(sum, of_x, of_w),
                           scale * fmt::scale_of(of_x) * fmt::scale_of(of_w));
       };
-      TW_UNROLL for (int j = 0; j < NI; ++j) {
+      TW_UNROLL for (int j = 0; j < kFragmentsN; ++j) {
         const i64 n = tile.n + p.warp_n + 8 * j + 2 * (p.lane % 4);
         if (n >= shape.n) continue;
         const auto lo = finished(n, acc[i][j][2 * h]);
@@ -428,24 +427,25 @@ struct Mma {
   // Each block of the cluster leaves its sums in its shared memory and then adds up its share of the rows over all.
   TW_MEMBER static void reduce(const Args& args, const Shape& shape, const Tile& tile, const Position& p,
                                Accumulators& acc) {
-    constexpr int kPitch = BN + kPad;
+    constexpr int kPitch = kPlan.sums_pitch;
     float* sums = reinterpret_cast<float*>(dynamic_shared());
-    if constexpr (ASYNC) cp_async_wait<0>();
+    if constexpr (kAsync) cp_async_wait<0>();
     sync_block();  // the stages are no longer read
-    TW_UNROLL for (int i = 0; i < MI; ++i) TW_UNROLL for (int j = 0; j < NI; ++j) TW_UNROLL for (int e = 0; e < 4; ++e)
+    TW_UNROLL for (int i = 0; i < kFragmentsM; ++i) TW_UNROLL for (int j = 0; j < kFragmentsN;
+                                                                   ++j) TW_UNROLL for (int e = 0; e < 4; ++e)
         sums[(p.warp_m + 16 * i + 8 * (e / 2) + p.lane / 4) * kPitch + p.warp_n + 8 * j + 2 * (p.lane % 4) + e % 2] =
             bits_as<float>(acc[i][j][e]);
     sync_cluster();
     const float scale = tensor_scale<X, W>(args, shape);
     const i64 ldy = args.ldy ? args.ldy : shape.n;
-    constexpr int kShare = (BM + SPLIT - 1) / SPLIT;
+    constexpr int kShare = (kBlockM + kSplitK - 1) / kSplitK;
     const int first = static_cast<int>(cluster_rank()) * kShare;
-    for (int t = static_cast<int>(thread_x()); t < kShare * BN; t += kThreads) {
-      const int row = first + t / BN, column = t % BN;
+    for (int t = static_cast<int>(thread_x()); t < kShare * kBlockN; t += kThreads) {
+      const int row = first + t / kBlockN, column = t % kBlockN;
       const i64 m = tile.m + row, n = tile.n + column;
-      if (row >= BM || m >= args.m || n >= shape.n) continue;
+      if (row >= kBlockM || m >= args.m || n >= shape.n) continue;
       Sum total = 0;
-      TW_UNROLL for (int c = 0; c < SPLIT; ++c) total +=
+      TW_UNROLL for (int c = 0; c < kSplitK; ++c) total +=
           bits_as<Sum>(load_cluster(sums + row * kPitch + column, static_cast<u32>(c)));
       const fmt::row_item<X> of_x = x_item<X>(args, m);
       const fmt::row_item<W> of_w = w_item<W>(args, n, shape.k);

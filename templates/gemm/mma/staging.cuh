@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// How tiles of x and w get from global memory into shared memory, as rows of BK operand elements.
-//
-// A shared row is kRowBytes long in 16-byte chunks, which lie as swizzled() says, so that the stores below touch every
-// bank once too.
+// How tiles of x and w get from global into shared memory, as rows of BK elements of an operand. A row there is
+// swizzled by chunks of 16 bytes, so that neither the stores below nor the units' reads meet in a bank.
 //
 // Plain elements go straight into the tile: AsyncTile copies without registers, PlainTile fetches into registers and
 // places them later. Codes take two steps, see CodeTile.
 #pragma once
 #include "core/format.cuh"
-#include "gemm/epilogue.cuh"
+#include "gemm/mma/plan.cuh"
+#include "gemm/operands.cuh"
 #include "gemm/widen.cuh"
 
 namespace tw::gemm {
@@ -45,7 +44,7 @@ struct AsyncTile {
     static_assert(THREADS % kChunks == 0, "a thread's chunks are below each other");
     const int first = static_cast<int>(thread_x()) / kChunks, chunk = static_cast<int>(thread_x()) % kChunks;
     const i64 k = k0 + chunk * (16 / static_cast<int>(sizeof(T)));
-    // Of a chunk beyond the matrix nothing is read.
+    // Chunks beyond the matrix are filled with zeros and not read.
     const u8* from = s.data + (row0 + first) * s.data_stride + k * static_cast<i64>(sizeof(T));
     const int left = k < s.k ? static_cast<int>(min2<i64>(ROWS, s.rows - row0)) : 0;
     TW_UNROLL for (int i = 0; i < ceil_div(ROWS * kChunks, THREADS); ++i) {
@@ -58,7 +57,7 @@ struct AsyncTile {
   TW_MEMBER void place(u8*) {}
 };
 
-// Plain elements through registers, E at a time, where rows are not aligned or the chip copies nothing by itself.
+// Plain elements through registers, E at a time, where rows are not aligned or the target has no asynchronous copies.
 template <class T, int ROWS, int BK, int E, int THREADS>
 struct PlainTile {
   using F = fmt::Plain<T, 8 * static_cast<int>(sizeof(T))>;
@@ -95,13 +94,12 @@ struct PlainTile {
   }
 };
 
-// Blocks that the matrix unit takes as they are stored, kRowBytes of codes to a row, and behind all rows their scales:
-// a thread reads those of a row in words.
+// Blocks that the matrix units take as they are stored: kRowBytes of codes to a row, and behind all rows their scales,
+// which a thread reads by words.
 template <class F, int ROWS, int THREADS>
 struct ScaledRowsTile {
-  static constexpr int kRowBytes = 128, kColumns = kRowBytes * F::kBlock / F::kDataBytes;
+  static constexpr int kRowBytes = kScaledRowBytes, kColumns = kRowBytes * F::kBlock / F::kDataBytes;
   static constexpr int kScaleBytes = kColumns / F::kBlock * F::kScaleBytes, kWords = kScaleBytes / 4;
-  static constexpr int kBytes = ROWS * (kRowBytes + kScaleBytes);
   AsyncTile<u8, ROWS, kRowBytes, THREADS> codes;
   TW_MEMBER void fetch(const Source& s, i64 row0, i64 k0, u8* tile) {
     const auto bytes = [](i64 columns) { return columns / F::kBlock * F::kDataBytes; };
@@ -186,16 +184,14 @@ struct CodeTile {
   static constexpr int kUnit = F::unit_ok(64) && (ROWS * BK / 64 >= THREADS || !F::unit_ok(32)) ? 64 : 32;
   static constexpr int kUnits = BK / kUnit, kGroups = kUnit / kGroup;
 
-  // The copy of one row: its data, padded so that rows read 16 bytes at a time fall into different banks, then scales.
-  static constexpr int kBytes = F::template raw_bytes<BK>();
-  static constexpr int kAligned = fmt::run_alignment(E * F::kDataBytes / F::kBlock);
-  static constexpr int kPiece = min2(F::kBlock > BK ? 16 : kAligned, fmt::run_alignment(kBytes)),
-                       kPieces = kBytes / kPiece;
-  static constexpr int kPitch = kPiece == 16 ? (kBytes / 16 | 1) * 16 : kBytes;
-  static constexpr int kScaleBytes = F::kScaleBytes ? BK / F::kBlock * F::kScaleBytes : 0;
+  // The copy, row by row.
+  static constexpr CodeRows kCopy = code_rows({MmaForm::codes, static_cast<int>(sizeof(T)), kGroup, kTerms, F::kBlock,
+                                               F::kDataBytes, F::kScaleBytes, F::template raw_bytes<BK>()},
+                                              ROWS, BK, E);
+  static constexpr int kBytes = F::template raw_bytes<BK>(), kPiece = kCopy.piece, kPieces = kBytes / kPiece,
+                       kPitch = kCopy.pitch, kScaleBytes = kCopy.scale_bytes;
   static constexpr int kScaleRun = F::kScaleBytes ? min2(E, BK) / F::kBlock * F::kScaleBytes : 2;
   static constexpr int kScalePiece = fmt::run_alignment(kScaleRun);
-  static constexpr int kRawBytes = (ROWS * (kPitch + kScaleBytes) + 15) / 16 * 16;
   static_assert(kScalePiece >= 2, "scales in pieces of two bytes at least");
 
   TW_MEMBER static void fetch(const Source& s, i64 row0, i64 k0, u8* raw) {

@@ -35,6 +35,7 @@
 #include "core/format.cuh"
 #include "gemm/block_scales.cuh"
 #include "gemm/epilogue.cuh"
+#include "gemm/operands.cuh"
 #include "gemm/wgmma/multiply.cuh"
 #include "gemm/wgmma/store.cuh"
 #include "gemm/wgmma/stream_k.cuh"

@@ -4,7 +4,7 @@
 // cast to X writes.
 #pragma once
 #include "core/quantized.cuh"
-#include "gemm/epilogue.cuh"
+#include "gemm/operands.cuh"
 
 namespace tw::gemm {
 

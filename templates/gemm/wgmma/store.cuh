@@ -5,6 +5,7 @@
 #pragma once
 #include "arch/sm90.cuh"
 #include "gemm/epilogue.cuh"
+#include "gemm/operands.cuh"
 #include "gemm/wgmma/schedule.cuh"
 #include "gemm/wgmma/store_staging.cuh"
 

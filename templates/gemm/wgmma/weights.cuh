@@ -7,7 +7,7 @@
 #include "arch/sm90.cuh"
 #include "core/format.cuh"
 #include "core/tiles.cuh"
-#include "gemm/epilogue.cuh"
+#include "gemm/operands.cuh"
 
 namespace tw::gemm {
 

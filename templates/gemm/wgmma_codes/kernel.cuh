@@ -20,6 +20,7 @@
 #include "arch/sm90.cuh"
 #include "core/format.cuh"
 #include "gemm/epilogue.cuh"
+#include "gemm/operands.cuh"
 #include "gemm/wgmma/store.cuh"
 #include "gemm/wgmma/tile_scheduler.cuh"
 #include "gemm/wgmma/weights.cuh"
