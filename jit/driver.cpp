@@ -9,6 +9,8 @@
 #include <map>
 #include <mutex>
 
+#include "jit/modules.h"
+
 namespace tilewright::jit {
 namespace {
 
@@ -53,6 +55,9 @@ void throw_no_function(const Resolver& resolver, const char* name) {
   throw Error(ErrorCode::library_missing, "libcuda", resolver.path(),
               fmt::format("has no function {}: a driver for CUDA 11.8 or newer is needed", name));
 }
+
+Driver::Driver(const std::string& path) : resolve_(path), modules_(std::make_unique<Modules>()) {}
+Driver::~Driver() = default;
 
 const Driver& Driver::open(const std::string& path) {
   // Never destroyed: objects with static storage may still release handles while the process exits.

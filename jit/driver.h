@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include <tilewright/error.h>
@@ -96,6 +97,8 @@ class Resolver {
 
 enum class Need { required, optional };
 
+class Modules;  // jit/modules.h
+
 template <class... A>
 struct Call {
   // `symbol`: the exported name where it differs ("cuMemAlloc_v2").
@@ -120,6 +123,7 @@ class Driver {
   static const Driver& open(const std::string& path);
 
   const std::string& path() const { return resolve_.path(); }
+  Modules& modules() const { return *modules_; }  // of all contexts
   bool forked() const { return forks_.load(std::memory_order_relaxed) != forks_at_open_; }
 
   // Calls and throws Error (driver_failed): field = the call, value = the error's name, allowed = its text.
@@ -190,7 +194,10 @@ class Driver {
   Call<float*, CUevent, CUevent> event_elapsed{resolve_, "cuEventElapsedTime"};
 
  private:
-  explicit Driver(const std::string& path) : resolve_(path) {}
+  explicit Driver(const std::string& path);
+  ~Driver();
+
+  const std::unique_ptr<Modules> modules_;
 };
 
 // True if the error of a driver call means that every further call on this context (and in this process) fails too:

@@ -251,5 +251,6 @@ void Kernel::check_pointers(bool on) { impl_->ask_pointers.store(on, std::memory
 const LaunchPlan& Kernel::plan(std::int64_t rows) const { return impl_->by_bucket[bucket_index(rows)]->plan; }
 
 const Resources& Kernel::resources(std::int64_t rows) const { return impl_->by_bucket[bucket_index(rows)]->resources; }
+const Candidate& Kernel::candidate(std::int64_t rows) const { return impl_->candidates[bucket_index(rows)]; }
 
 }  // namespace tilewright

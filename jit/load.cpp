@@ -68,7 +68,8 @@ int attribute(const Driver& driver, CUfunction function, FunctionAttribute which
 // What the driver knows better than a caller's own Binary may say. Also makes a lazily loading driver load now, since
 // the first launch may be under stream capture.
 void ask_function(Loaded& loaded) {
-  const Driver& driver = *loaded.device->driver;
+  const Device::Impl& device = loaded.module->device();
+  const Driver& driver = *device.driver;
   const int shared = attribute(driver, loaded.function, kFuncShared);
   const int registers = attribute(driver, loaded.function, kFuncRegisters);
   const int threads = attribute(driver, loaded.function, kFuncMaxThreads);
@@ -77,7 +78,7 @@ void ask_function(Loaded& loaded) {
     loaded.resources.shared_bytes = shared;
     loaded.resources.stack_bytes = attribute(driver, loaded.function, kFuncLocal);
   }
-  check_shared(*loaded.device, shared, loaded.plan.shared_bytes);
+  check_shared(device, shared, loaded.plan.shared_bytes);
   if (loaded.plan.threads > static_cast<unsigned>(threads))
     refuse("plan.threads", fmt::format("{}", loaded.plan.threads),
            fmt::format("{} can have at most {} (launch bounds, registers)", loaded.entry, threads));
@@ -86,7 +87,7 @@ void ask_function(Loaded& loaded) {
 // Clusters need neighbouring multiprocessors, of which a chip has fewer than its number of them says; a persistent grid
 // of more would run in two waves.
 void ask_clusters(Loaded& loaded) {
-  const Driver& driver = *loaded.device->driver;
+  const Driver& driver = *loaded.module->device().driver;
   const LaunchPlan& plan = loaded.plan;
   if (plan.persistent == 0 || plan.cluster < 2 || !driver.active_clusters) return;
   CUlaunchAttribute attribute = {};
@@ -122,9 +123,9 @@ void check_rules(const Contract& contract) {
 // What the kernel declares must be what a launch passes: the driver reads parameters by address, as many and as long as
 // declared. Gives the size of the first one where the driver can tell.
 std::size_t check_parameters(const Loaded& loaded, const Contract& contract) {
-  const Driver& driver = *loaded.device->driver;
+  const Driver& driver = *loaded.module->device().driver;
   if (!driver.function_parameter) return Kernel::Impl::kUnknown;
-  const ContextScope scope(*loaded.device);
+  const ContextScope scope(loaded.module->device());
   std::vector<std::size_t> sizes;
   for (std::size_t offset = 0, size = 0;; sizes.push_back(size)) {
     const CUresult result = driver.function_parameter(loaded.function, sizes.size(), &offset, &size);
@@ -165,20 +166,21 @@ Kernel::Impl::Operation operation_of(const Contract& contract) {
 }
 
 // Bucket i is served by its own binary, else by the nearest prepared larger one, else by the nearest smaller.
-void fill_buckets(Kernel::Impl& impl, std::span<const int> wanted) {
-  std::array<const Loaded*, kBucketCount> own{};
-  for (std::size_t i = 0; i < wanted.size(); ++i)
-    if (wanted[i] >= 0) own[i] = impl.loaded.at(wanted[i]).get();
-  const Loaded* nearest = nullptr;
-  for (int i = kBucketCount - 1; i >= 0; --i) impl.by_bucket[i] = nearest = own[i] ? own[i] : nearest;
+void fill_buckets(Kernel::Impl& impl, std::span<const int> wanted, std::span<const Candidate> candidates) {
+  const auto prepared = [&](int i) { return i < static_cast<int>(wanted.size()) && wanted[i] >= 0; };
   for (int i = 0; i < kBucketCount; ++i) {
-    if (own[i]) nearest = own[i];
-    if (!impl.by_bucket[i]) impl.by_bucket[i] = nearest;
+    int from = i;
+    while (from < kBucketCount && !prepared(from)) ++from;
+    if (from == kBucketCount)
+      for (from = i; !prepared(from);) --from;
+    impl.by_bucket[i] = impl.loaded.at(wanted[from]).get();
+    if (!candidates.empty()) impl.candidates[i] = candidates[from];
   }
 }
 
-std::shared_ptr<Kernel::Impl> load_all(const Device& device, std::span<const Binary> binaries,
-                                       std::span<const int> by_bucket, Contract contract) {
+std::shared_ptr<Kernel::Impl> load_all(const Device& device, std::span<const BinaryPtr> binaries,
+                                       std::span<const int> by_bucket, Contract contract,
+                                       std::span<const Candidate> candidates) {
   auto impl = std::make_shared<Kernel::Impl>();
   impl->device = device.impl();
   check_rules(contract);
@@ -190,10 +192,10 @@ std::shared_ptr<Kernel::Impl> load_all(const Device& device, std::span<const Bin
   if (std::none_of(by_bucket.begin(), by_bucket.end(), [](int i) { return i >= 0; }))
     refuse("by_bucket", "", "at least one bucket must have a binary");
   for (const auto& binary : binaries) {
-    if (contract.args_bytes) check_map_fields(binary.plan, contract.args_bytes, contract.constants.size());
+    if (contract.args_bytes) check_map_fields(binary->plan, contract.args_bytes, contract.constants.size());
     impl->loaded.push_back(std::make_unique<Loaded>(impl->device, binary));
   }
-  fill_buckets(*impl, by_bucket);
+  fill_buckets(*impl, by_bucket, candidates);
   impl->contract = std::move(contract);
   const Contract& rules = impl->contract;
   impl->operation = operation_of(rules);
@@ -209,42 +211,44 @@ std::shared_ptr<Kernel::Impl> load_all(const Device& device, std::span<const Bin
 
 }  // namespace
 
-Loaded::Loaded(std::shared_ptr<Device::Impl> on, const Binary& binary)
-    : device(std::move(on)), entry(binary.entry), plan(binary.plan), resources(binary.resources) {
-  check_limits(*device, binary);
-  check_image(binary);
+Loaded::Loaded(const std::shared_ptr<Device::Impl>& device, const BinaryPtr& binary)
+    : entry(binary->entry), plan(binary->plan), resources(binary->resources) {
+  check_limits(*device, *binary);
+  check_image(*binary);
   const ContextScope scope(*device);
   const Driver& driver = *device->driver;
-  if (const CUresult result = driver.module_load(&module, binary.image.data()))
-    driver.fail(
-        "cuModuleLoadData", result,
-        fmt::format("loading {} for {} on {} ({})", binary.entry, binary.target, device->name, device->version));
-  try {
-    driver.must(driver.module_function, &function, module, entry.c_str());
-    ask_function(*this);
-    if (plan.shared_bytes + resources.shared_bytes > static_cast<unsigned>(kDefaultShared))
-      driver.must(driver.set_function_attribute, function, static_cast<int>(kFuncMaxDynamic),
-                  static_cast<int>(plan.shared_bytes));
-    ask_clusters(*this);
-  } catch (...) {
-    driver.module_unload(module);
-    throw;
-  }
+  module = driver.modules().load(device, binary);
+  driver.must(driver.module_function, &function, module->get(), entry.c_str());
+  ask_function(*this);
+  if (plan.shared_bytes + resources.shared_bytes > static_cast<unsigned>(kDefaultShared))
+    module->allow_shared(function, static_cast<int>(plan.shared_bytes));
+  ask_clusters(*this);
 }
 
-Loaded::~Loaded() {
-  release_quietly(*device, [&](const Driver& driver) { driver.module_unload(module); });
+Kernel make_kernel(const Device& device, std::span<const BinaryPtr> binaries, std::span<const int> by_bucket,
+                   Contract contract, std::vector<Candidate> candidates) {
+  return Kernel(load_all(device, binaries, by_bucket, std::move(contract), candidates));
 }
 
 }  // namespace jit
 
+namespace {
+
+std::vector<jit::BinaryPtr> copies_of(std::span<const Binary> binaries) {
+  std::vector<jit::BinaryPtr> copies;
+  for (const Binary& binary : binaries) copies.push_back(std::make_shared<const Binary>(binary));
+  return copies;
+}
+
+}  // namespace
+
 Kernel::Kernel(const Device& device, const Binary& binary) {
   const int first[] = {0};
-  impl_ = jit::load_all(device, {&binary, 1}, first, {});
+  impl_ = jit::load_all(device, copies_of({&binary, 1}), first, {}, {});
 }
 
 Kernel::Kernel(const Device& device, std::span<const Binary> binaries, std::span<const int> by_bucket,
                Contract contract)
-    : impl_(jit::load_all(device, binaries, by_bucket, std::move(contract))) {}
+    : impl_(jit::load_all(device, copies_of(binaries), by_bucket, std::move(contract), {})) {}
 
 }  // namespace tilewright

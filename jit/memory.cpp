@@ -121,11 +121,17 @@ OwnedStream::~OwnedStream() {
     jit::release_quietly(*device_.impl(), [&](const Driver& driver) { driver.stream_destroy(stream_of(stream_)); });
 }
 
-void OwnedStream::synchronize() const {
-  const ContextScope scope(*device_.impl());
-  device_.impl()->driver->must(device_.impl()->driver->stream_synchronize, stream_of(stream_));
+Stream OwnedStream::get() const {
+  if (!stream_) throw Error(ErrorCode::invalid_argument, "stream", "moved from", "a stream that was not moved away");
+  return stream_;
 }
 
-bool OwnedStream::capturing() const { return jit::capturing(device_, stream_); }
+void OwnedStream::synchronize() const {
+  const Stream stream = get();
+  const ContextScope scope(*device_.impl());
+  device_.impl()->driver->must(device_.impl()->driver->stream_synchronize, stream_of(stream));
+}
+
+bool OwnedStream::capturing() const { return jit::capturing(device_, get()); }
 
 }  // namespace tilewright

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // From text to a launch, in pieces that stand alone:
 //   Source --compile()--> Binary --Kernel--> launch()
-// compile() and Binary need no GPU. Device, Stream and Kernel do. Move-only handles; a Kernel may be launched from any
-// thread and is safe under stream capture.
+// compile() and Binary need no GPU. Device, Stream and Kernel do. Handles are cheap to copy; a Kernel may be launched
+// from any thread and is safe under stream capture.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +15,7 @@
 
 #include <tilewright/arch.h>
 #include <tilewright/args.h>
+#include <tilewright/candidate.h>
 #include <tilewright/export.h>
 #include <tilewright/options.h>
 #include <tilewright/source.h>
@@ -85,6 +86,9 @@ class TILEWRIGHT_EXPORT Device {
   const Arch& arch() const;                   // nearest row of the table; Error (unsupported) in open() if none
   void synchronize() const;                   // throws Error (driver_failed)
 
+  Device(const Device&) = default;  // copies share the context; moving copies
+  Device& operator=(const Device&) = default;
+
   struct Impl;
   const std::shared_ptr<Impl>& impl() const { return impl_; }
   explicit Device(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -144,7 +148,11 @@ class TILEWRIGHT_EXPORT Kernel {
   // nearest larger prepared bucket serves it, else the nearest smaller. Throws as above.
   Kernel(const Device& device, std::span<const Binary> binaries, std::span<const int> by_bucket, Contract contract);
 
-  // A Kernel must outlive the graphs that captured its launches: the last copy unloads the code.
+  // Copies share what was loaded, and so do kernels of one image in one context, its __device__ variables included. The
+  // last one unloads it, so a Kernel must outlive the graphs that captured its launches. Moving copies: a Kernel is
+  // never empty.
+  Kernel(const Kernel&) = default;
+  Kernel& operator=(const Kernel&) = default;
 
   // Launch. The kernel of the bucket of args.m (args.rows) runs on `stream`; nothing is compiled, allocated or
   // synchronized, so a call is safe under stream capture and from any thread. Zero rows launch nothing. Throws Error:
@@ -161,8 +169,11 @@ class TILEWRIGHT_EXPORT Kernel {
   void check_pointers(bool on);                     // off by default: it asks the driver about every pointer
   const LaunchPlan& plan(std::int64_t rows) const;  // of the binary that serves `rows`
   const Resources& resources(std::int64_t rows) const;
+  // That `rows` were given by Engine::prepare(); without a family if the binaries are a caller's own.
+  const Candidate& candidate(std::int64_t rows) const;
 
   struct Impl;
+  explicit Kernel(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
  private:
   std::shared_ptr<Impl> impl_;

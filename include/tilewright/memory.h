@@ -39,7 +39,8 @@ class TILEWRIGHT_EXPORT OwnedStream {
   OwnedStream(OwnedStream&&) noexcept;
   OwnedStream& operator=(OwnedStream&&) noexcept;
   ~OwnedStream();
-  Stream get() const { return stream_; }
+  // These throw Error (invalid_argument) if the stream was moved away: null would be the legacy default stream.
+  Stream get() const;
   void synchronize() const;
   bool capturing() const;
 
