@@ -49,10 +49,11 @@ struct PrewarmPolicy {
   std::function<void(std::string_view stage, int done, int total)> progress;
 };
 struct PrewarmReport {
-  int compiled = 0, skipped = 0, failed = 0;  // skipped: already stored, or the same binary as another candidate
-  double seconds = 0;                         // wall clock
-  std::vector<double> compile_seconds;        // one per compiled candidate
-  std::vector<std::string> failures;          // "sm_80 gemm ...: reason"
+  // skipped: already stored, or the same binary as another candidate that did not fail
+  int compiled = 0, skipped = 0, failed = 0;
+  double seconds = 0;                   // wall clock
+  std::vector<double> compile_seconds;  // one per compiled candidate
+  std::vector<std::string> failures;    // "sm_80 gemm ...: reason"
 };
 
 class TILEWRIGHT_EXPORT Engine {
@@ -64,7 +65,8 @@ class TILEWRIGHT_EXPORT Engine {
 
   // One object for every number of rows: each bucket (kBuckets) gets its stored choice, or the ranked first one at
   // once. Compiles what no store has. May allocate and take seconds. Repeated calls for an equal problem (its rows
-  // aside) return the same object from memory. Under stream capture only those are served, the first throws Error
+  // aside) return the same object from memory (Options::prepared_cap of them are kept), and threads that ask for one
+  // problem at once wait for the first of them. Under stream capture only those are served, the first throws Error
   // would_tune; the driver tells of a capture on a blocking stream, and of one on `stream`, the one you will launch on.
   // Errors: unsupported with the reason of every family; compile_failed; library_missing; driver_failed.
   Kernel prepare(const Problem& problem, const Device& device, Stream stream = nullptr);
@@ -77,20 +79,25 @@ class TILEWRIGHT_EXPORT Engine {
   // problem of its own: Pack. Weights that were not packed look the same to a kernel that wants them packed.
   void pack(const Gemm& packed, const Device& device, Stream stream, Operand from, MutableOperand to);
 
-  // Measures and remembers. The report lists every candidate's fate. If all fail, the choice is the reference kernel.
+  // Measures and remembers. The report lists every candidate's fate. If all fail, the choice is the reference kernel (a
+  // task's last candidate), provided that it is right. Throws Error: unsupported with the reasons if that is not
+  // either; library_missing, would_tune, driver_failed.
   TuneReport tune(const Problem& problem, const Device& device, const TunePolicy& policy = {});
   TuneReport tune(const Task& task, const Device& device, const TunePolicy& policy = {});
-  // The stored or first-ranked choice of a caller's own task, ready to launch.
+  // The stored choice of a caller's own task, else the first of its candidates that was not found wrong here. Throws
+  // Error as above.
   Kernel prepare(const Task& task, const Device& device);
 
   // No GPU needed for these.
   std::vector<Planned> plan(const Problem& problem, const Arch& arch) const;  // best first
   Source emit(const Problem& problem, const Arch& arch) const;                // of the stored choice, else the first
   Choice choose(const Problem& problem, const Device& device) const;          // what prepare() would take
-  // Compiles what no store has. Throws Error (library_missing) if something must be compiled and there is no libnvrtc;
-  // what fails for one problem or candidate is in the report.
+  // Compiles what prepare() and tune() will need on those targets: of a problem with pack=tiles the packing too, of a
+  // caller's own task its first candidates, the oracle included. Throws Error (library_missing) without a compiler,
+  // unless all is stored; what fails by itself is in the report.
   PrewarmReport prewarm(std::span<const Problem> problems, std::span<const Arch* const> archs,
                         const PrewarmPolicy& policy = {});
+  PrewarmReport prewarm(const Task& task, std::span<const Arch* const> archs, const PrewarmPolicy& policy = {});
   Task task(const Problem& problem, const Arch& arch) const;
   // Why this choice: stored or ranked, the grade of fit, the keys, what every family says. Readable text, several
   // lines.
@@ -110,8 +117,10 @@ class TILEWRIGHT_EXPORT Engine {
 // Messages are length-prefixed, at most 64 MiB. Returns the process's exit status. Prints nothing.
 TILEWRIGHT_EXPORT int compile_worker_main(int in_fd, int out_fd);
 
-// A workload: one problem per line, '#' starts a comment. Throws Error (io, or invalid_argument with the line number).
+// A workload: one problem per line, '#' starts a comment; lines have at most 4096 characters, a workload 16 MiB. Throws
+// Error: io if the file is not a regular one that can be read; invalid_argument or too_large with the line's number.
 TILEWRIGHT_EXPORT std::vector<Problem> read_workload(const std::string& path);
-TILEWRIGHT_EXPORT std::vector<Problem> read_workload(std::istream& in, const std::string& name);  // name: for errors
+// From a stream (std::cin), which `name` stands for in errors.
+TILEWRIGHT_EXPORT std::vector<Problem> read_workload(std::istream& stream, const std::string& name);
 
 }  // namespace tilewright

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <sys/stat.h>
+
 #include <fstream>
 #include <sstream>
 
@@ -38,13 +40,21 @@ TEST_CASE("errors name the line", "[workload]") {
   error_of(ErrorCode::io, [&] { read_workload(dir.path()); });
 }
 
-TEST_CASE("a workload may come from any stream, and a line without an end is refused before it is read", "[workload]") {
-  std::istringstream in("cast x=f32 y=f16 rows=1 cols=64\n# comment\n");
-  CHECK(read_workload(in, "standard input").size() == 1);
-  std::istringstream wrong("\ncast x=f32\n");
-  CHECK(mentions(error_of(ErrorCode::invalid_argument, [&] { read_workload(wrong, "standard input"); }).what(),
-                 "standard input:2"));
-  std::istringstream longest("#" + std::string(4095, ' ') + "\ncast x=f32 y=f16 rows=1 cols=64");
-  CHECK(read_workload(longest, "w").size() == 1);
-  CHECK(mentions(error_of(ErrorCode::invalid_argument, [] { read_workload("/dev/zero"); }).what(), "4096"));
+TEST_CASE("a workload is a regular file of a limited size, or a stream", "[workload]") {
+  TempDir dir;
+  REQUIRE(::mkfifo((dir / "fifo").c_str(), 0600) == 0);
+  for (const std::string& path : {dir / "fifo", std::string("/dev/zero"), std::string("/dev/null")})
+    CHECK(mentions(error_of(ErrorCode::io, [&] { read_workload(path); }).what(), "not a regular file"));
+  std::istringstream two("gemm x=f16 w=q4_0 y=f32 m=1 n=64 k=256\n\ngemm x=f32 w=f32 y=f32 m=2 n=64 k=64");
+  CHECK(read_workload(two, "stdin").size() == 2);
+  std::istringstream wrong("\nnope");
+  CHECK(mentions(error_of(ErrorCode::invalid_argument, [&] { read_workload(wrong, "stdin"); }).what(), "stdin:2"));
+  std::ifstream zero("/dev/zero", std::ios::binary);
+  CHECK(mentions(error_of(ErrorCode::invalid_argument, [&] { read_workload(zero, "stdin"); }).what(), "4096"));
+  const std::string longest(4096, '#');
+  std::istringstream lines(longest + "\n" + longest), longer(longest + "#\n");
+  CHECK(read_workload(lines, "stdin").empty());
+  error_of(ErrorCode::invalid_argument, [&] { read_workload(longer, "stdin"); });
+  std::istringstream empty_lines(std::string((16 << 20) + 1, '\n'));
+  error_of(ErrorCode::too_large, [&] { read_workload(empty_lines, "stdin"); });
 }
