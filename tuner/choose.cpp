@@ -2,8 +2,8 @@
 // Which candidate serves a problem: stored, a neighbour's, prewarmed, or ranked first.
 #include <algorithm>
 #include <cmath>
-#include <set>
 #include <sstream>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -46,11 +46,6 @@ double distance(const Problem& a, const Problem& b) {
   return -1;
 }
 
-Candidate reference(const Problem& problem, const Arch& arch) {
-  auto all = families(problem.op()).back()->candidates(problem, arch);
-  return all.empty() ? Candidate{} : all.front();
-}
-
 }  // namespace
 
 void tuner::throw_unsupported(const Problem& problem, const Arch& arch) {
@@ -64,35 +59,46 @@ Source Engine::Impl::source(const Problem& problem, const Arch& arch, const Cand
   return tuner::source_of(problem, arch, candidate, options.templates);
 }
 
-std::optional<Choice> Engine::Impl::stored_choice(const Problem& problem, const Device& device) {
-  Key key = tuner::choice_key(device);
-  if (auto row = store.find_choice(key, problem.text())) {
-    std::string why = illegal(problem, device.arch(), row->candidate);
+std::vector<Outcome> Engine::Impl::outcomes(const std::string& key, const Device& device) {
+  return store.outcomes(tuner::outcome_key(device, builder.compiler()), key);
+}
+
+std::optional<Choice> Engine::Impl::stored_choice(const Problem& problem, const Device& device,
+                                                  const tuner::History& history) {
+  if (auto row = store.find_choice(tuner::choice_key(device), problem.text())) {
+    const std::string why =
+        history.ruled_out(row->candidate) ? "it failed here since" : illegal(problem, device.arch(), row->candidate);
     if (why.empty()) return Choice{row->candidate, Grade::exact, row->microseconds};
     log(LogLevel::info,
         fmt::format("{}: the stored choice {} is ignored: {}", problem.text(), row->candidate.text(), why));
   }
-  return neighbour(problem, key, device.arch());
+  return neighbour(problem, device, history);
 }
 
-std::optional<Choice> Engine::Impl::neighbour(const Problem& problem, const Key& device_key, const Arch& arch) {
-  std::optional<Choice> best;
-  double nearest = kFarthest;
-  std::string nearest_text;
-  for (const StoredChoice& row : store.choices(device_key, shared_prefix(problem))) {
+std::optional<Choice> Engine::Impl::neighbour(const Problem& problem, const Device& device,
+                                              const tuner::History& history) {
+  struct Near {
+    double distance;
+    StoredChoice row;
+  };
+  std::vector<Near> near;
+  for (StoredChoice& row : store.choices(tuner::choice_key(device), shared_prefix(problem))) {
     try {
-      double d = distance(problem, Problem::parse(row.problem));
-      // Equal distances are decided by the text, so that every process takes the same.
-      if (d < 0 || d > nearest || (d == nearest && best && row.problem >= nearest_text)) continue;
-      if (!illegal(problem, arch, row.candidate).empty()) continue;
-      nearest = d;
-      nearest_text = row.problem;
-      best = Choice{row.candidate, Grade::neighbour, 0};
+      const double d = distance(problem, Problem::parse(row.problem));
+      if (d >= 0 && d <= kFarthest && row.problem != problem.text()) near.push_back({d, std::move(row)});
     } catch (const Error&) {
       // Written by a version that knew other problems.
     }
   }
-  return best;
+  // Equal distances are decided by the text, so that every process takes the same.
+  std::sort(near.begin(), near.end(), [](const Near& a, const Near& b) {
+    return std::tie(a.distance, a.row.problem) < std::tie(b.distance, b.row.problem);
+  });
+  // Legality last: it lists every candidate of a family.
+  for (const Near& n : near)
+    if (!history.ruled_out(n.row.candidate) && illegal(problem, device.arch(), n.row.candidate).empty())
+      return Choice{n.row.candidate, Grade::neighbour, 0};
+  return std::nullopt;
 }
 
 std::vector<Candidate> Engine::Impl::prewarmed(const Problem& problem, const Arch& arch) {
@@ -112,43 +118,40 @@ std::vector<Candidate> Engine::Impl::prewarmed(const Problem& problem, const Arc
   return candidates;
 }
 
-void Engine::Impl::note_prewarmed(const Problem& problem, const Arch& arch, const std::vector<Candidate>& candidates) {
+void Engine::Impl::note_prewarmed(const std::string& key, const Arch& arch, const std::vector<Candidate>& candidates) {
   if (candidates.empty()) return;
   StoredChoice row;
-  row.problem = problem.text();
+  row.problem = key;
   row.candidate = candidates.front();
   for (const Candidate& c : candidates) row.environment += c.text() + "\n";
   store.put_choice(tuner::prewarm_key(arch), row);
 }
 
-std::vector<Choice> Engine::Impl::choices(const Problem& problem, const Device& device) {
-  const Arch& arch = device.arch();
+tuner::Choices Engine::Impl::choices(const Problem& problem, const Device& device) {
+  const tuner::History known = history(problem, device);
+  std::vector<Choice> first;
+  if (auto stored = stored_choice(problem, device, known)) first.push_back(std::move(*stored));
+  // Measured here, so it compiled here; only a store from another compiler needs more.
+  if (first.empty() || first.front().grade != Grade::exact)
+    for (Candidate& c : prewarmed(problem, device.arch()))
+      if (!known.ruled_out(c)) first.push_back({std::move(c), Grade::ranked, 0});
+  if (first.empty()) return {ranked_choices(problem, device, known), nullptr};
+  return {std::move(first), [this, problem, device, known] { return ranked_choices(problem, device, known); }};
+}
+
+std::vector<Choice> Engine::Impl::ranked_choices(const Problem& problem, const Device& device,
+                                                 const tuner::History& history) {
+  const auto ranked = tuner::rank(problem, device.arch(), tuner::model_of(device));
+  if (ranked.empty()) tuner::throw_unsupported(problem, device.arch());
   std::vector<Choice> order;
-  auto add = [&](Choice choice) {
-    for (const Choice& c : order)
-      if (c.candidate == choice.candidate) return;
-    order.push_back(std::move(choice));
-  };
-  if (auto stored = stored_choice(problem, device)) {
-    add(*stored);
-    if (stored->grade == Grade::exact) {
-      // Measured here, so it compiled here. The reference stands by for a store from another compiler.
-      Candidate last = reference(problem, arch);
-      if (!last.family.empty()) add({std::move(last), Grade::ranked, 0});
-      return order;
-    }
-  }
-  // What a search found wrong here stays out, whether or not the search ended with a choice.
-  std::set<std::string> condemned;
-  for (const Outcome& o : store.outcomes(tuner::outcome_key(device, builder.compiler()), problem.text()))
-    if (o.kind != OutcomeKind::measured) condemned.insert(o.candidate.text());
-  for (Candidate& c : prewarmed(problem, arch)) add({std::move(c), Grade::ranked, 0});
-  auto ranked = tuner::rank(problem, arch, tuner::model_of(device));
-  if (ranked.empty()) tuner::throw_unsupported(problem, arch);
-  // Enough for the first few to spill or be refused; the reference stands behind them.
-  for (int i : tuner::select(ranked, 6)) add({ranked[static_cast<std::size_t>(i)].candidate, Grade::ranked, 0});
-  std::erase_if(order, [&](const Choice& c) { return condemned.count(c.candidate.text()) > 0; });
-  add({ranked.back().candidate, Grade::ranked, 0});
+  const auto add = [&](const Candidate& c) { order.push_back({c, Grade::ranked, 0}); };
+  // Enough for the first few to spill or be refused; the reference stands behind them. What a search found wanting here
+  // stays out, whether or not the search ended with a choice.
+  for (int i : tuner::select(ranked, 6))
+    if (const Candidate& c = ranked[static_cast<std::size_t>(i)].candidate; !history.ruled_out(c)) add(c);
+  const Candidate& reference = ranked.back().candidate;
+  if (!history.wrong(reference) && (order.empty() || order.back().candidate != reference)) add(reference);
+  if (order.empty()) tuner::throw_none_right("problem", problem.text(), outcomes(problem.text(), device));
   return order;
 }
 

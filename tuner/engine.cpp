@@ -92,6 +92,14 @@ void check(const PrewarmPolicy& p) {
   require(p.jobs >= 0 && p.jobs <= 256, "jobs", std::to_string(p.jobs), "0 (one per core) to 256");
 }
 
+void check(const Task& task) {
+  require(!task.key.empty(), "task.key", "", "a text that names what is computed");
+  require(!task.candidates.empty(), "task.candidates", "", "at least one");
+  require(bool(task.source), "task.source", "", "a function");
+  require(bool(task.arguments), "task.arguments", "", "a function");
+  require(task.rows > 0 && task.cols >= 0, "task.rows, task.cols", "", "the extents to measure at");
+}
+
 }  // namespace tuner
 
 namespace {
@@ -112,18 +120,9 @@ Options checked(Options o) {
     throw Error(ErrorCode::invalid_argument, "options.jobs", std::to_string(o.jobs), "0 (one per core) to 256");
   if (o.cache_cap < 0)
     throw Error(ErrorCode::invalid_argument, "options.cache_cap", std::to_string(o.cache_cap), "bytes, 0 or more");
+  if (o.prepared_cap < 1)
+    throw Error(ErrorCode::invalid_argument, "options.prepared_cap", std::to_string(o.prepared_cap), "at least 1");
   return o;
-}
-
-void check_task(const Task& task) {
-  auto require = [](bool right, const char* field, const char* allowed) {
-    if (!right) throw Error(ErrorCode::invalid_argument, field, "", allowed);
-  };
-  require(!task.key.empty(), "task.key", "a text that names what is computed");
-  require(!task.candidates.empty(), "task.candidates", "at least one");
-  require(bool(task.source), "task.source", "a function");
-  require(bool(task.arguments), "task.arguments", "a function");
-  require(task.rows > 0 && task.cols >= 0, "task.rows, task.cols", "the extents to measure at");
 }
 
 }  // namespace
@@ -133,7 +132,8 @@ Engine::Impl::Impl(Options given)
       log(options.log, options.log_level.value_or(LogLevel::debug)),
       store(store_options(options, log)),
       builder(store, CompileOptions::of(options), log),
-      recorder(options.record, log) {
+      recorder(options.record, log),
+      prepared(static_cast<std::size_t>(options.prepared_cap)) {
   for (const std::string& warning : options.warnings) log.warn(warning);
 }
 
@@ -141,39 +141,40 @@ Engine::Engine(Options options) : impl_(std::make_unique<Impl>(std::move(options
 Engine::~Engine() { impl_->store.touch_all(); }
 
 Kernel Engine::prepare(const Problem& problem, const Device& device, Stream stream) {
-  impl_->prepares.fetch_add(1, std::memory_order_relaxed);
+  const std::int64_t now = impl_->prepares.fetch_add(1, std::memory_order_relaxed);
   if (impl_->recorder.on()) impl_->recorder.add(problem);
-  tuner::PreparedKey key = tuner::prepared_key(problem, device);
-  {
-    std::shared_lock lock(impl_->prepared_mutex);
-    auto it = impl_->prepared.find(key);
-    if (it != impl_->prepared.end()) {
-      impl_->memory_hits.fetch_add(1, std::memory_order_relaxed);
-      return it->second;
-    }
+  const tuner::PreparedKey key = tuner::prepared_key(problem, device);
+  if (std::optional<Kernel> kernel = impl_->prepared.find(key, now)) {
+    impl_->memory_hits.fetch_add(1, std::memory_order_relaxed);
+    return *kernel;
   }
   // Loading a module is no more allowed under capture than compiling one is: it would invalidate the capture.
   if (jit::capturing(device, nullptr) || (stream && jit::capturing(device, stream)))
     throw Error(ErrorCode::would_tune, "stream", "capturing", "call prepare() for this problem before the capture");
-  if (impl_->options.tune) {
-    Problem bucket = tuner::bucketed(problem);
-    if (!impl_->store.find_choice(tuner::choice_key(device), bucket.text())) tune(bucket, device);
-  }
-  Kernel kernel = impl_->assemble(problem, device);
-  std::unique_lock lock(impl_->prepared_mutex);
-  return impl_->prepared.emplace(key, kernel).first->second;  // the first of several threads wins
+  // Inside the user's log callback this thread must not wait for one that may have a message to deliver.
+  return impl_->prepared.make(key, now, !impl_->log.inside(), [&] {
+    if (const Problem bucket = tuner::bucketed(problem);
+        impl_->options.tune && !impl_->store.find_choice(tuner::choice_key(device), bucket.text()))
+      impl_->tune(bucket, device, {});
+    return impl_->assemble(problem, device);
+  });
 }
 
 TuneReport Engine::tune(const Problem& problem, const Device& device, const TunePolicy& policy) {
   tuner::check(policy);
-  Problem bucket = tuner::bucketed(problem);
-  tuner::SearchRequest request = impl_->search_request(bucket, device, policy);
-  Task task = tuner::make_task(bucket, device.arch(), request.candidates, impl_->options.templates);
-  tuner::SearchContext context{impl_->store, impl_->builder, impl_->log, impl_->measured, impl_->options.compile};
-  TuneReport report = impl_->measure_alone(context, task, device, request);
-  std::unique_lock forget(impl_->prepared_mutex);
-  impl_->prepared.erase(tuner::prepared_key(problem, device));  // the next prepare() takes the new choice
-  return report;
+  struct Forget {  // the next prepare() takes the new choice, or none that was found wrong
+    tuner::Prepared& prepared;
+    const tuner::PreparedKey key;
+    ~Forget() { prepared.forget(key); }
+  } forget{impl_->prepared, tuner::prepared_key(problem, device)};
+  return impl_->tune(tuner::bucketed(problem), device, policy);
+}
+
+TuneReport Engine::Impl::tune(const Problem& bucket, const Device& device, const TunePolicy& policy) {
+  const tuner::SearchRequest request = search_request(bucket, device, policy);
+  const Task task = tuner::make_task(bucket, device.arch(), request.candidates, options.templates);
+  tuner::SearchContext context{store, builder, log, measured, options.compile};
+  return measure_alone(context, task, device, request);
 }
 
 TuneReport Engine::Impl::measure_alone(tuner::SearchContext& context, const Task& task, const Device& device,
@@ -196,7 +197,7 @@ TuneReport Engine::Impl::measure_alone(tuner::SearchContext& context, const Task
 
 TuneReport Engine::tune(const Task& task, const Device& device, const TunePolicy& policy) {
   tuner::check(policy);
-  check_task(task);
+  tuner::check(task);
   tuner::SearchRequest request;
   request.policy = policy;
   request.candidates = task.candidates;
@@ -208,22 +209,27 @@ TuneReport Engine::tune(const Task& task, const Device& device, const TunePolicy
 }
 
 Kernel Engine::prepare(const Task& task, const Device& device) {
-  check_task(task);
+  tuner::check(task);
   impl_->prepares.fetch_add(1, std::memory_order_relaxed);
+  std::vector<Outcome> outcomes = impl_->outcomes(task.key, device);
+  const tuner::History history(outcomes);
   std::vector<Candidate> order;
+  const auto add = [&](const Candidate& c) {
+    if (!history.wrong(c) && std::find(order.begin(), order.end(), c) == order.end()) order.push_back(c);
+  };
   // A stored choice counts only while the task still offers it.
   if (auto row = impl_->store.find_choice(tuner::choice_key(device), task.key))
-    for (const Candidate& c : task.candidates)
-      if (c == row->candidate) order.push_back(c);
-  for (const Candidate& c : task.candidates)
-    if (order.empty() || !(c == order.front())) order.push_back(c);
+    if (std::find(task.candidates.begin(), task.candidates.end(), row->candidate) != task.candidates.end())
+      add(row->candidate);
+  for (const Candidate& c : task.candidates) add(c);
+  if (order.empty()) tuner::throw_none_right("task.candidates", task.key, outcomes);
   for (std::size_t i = 0;; ++i) {
     std::vector<std::exception_ptr> errors;
-    auto built = impl_->build_all({task.source(order[i])}, device.arch(), &device, errors);
+    auto built = impl_->build_all({task.source(order[i])}, {task.key}, device, errors);
     bool last = i + 1 == order.size();
     if (errors[0] && last) std::rethrow_exception(errors[0]);
     if (!errors[0] && (last || tuner::unacceptable(built[0]->resources).empty()))
-      return tuner::kernel_of(task, device, *built[0]);
+      return tuner::kernel_of(task, device, built[0], order[i]);
   }
 }
 
@@ -269,7 +275,8 @@ Source Engine::emit(const Problem& problem, const Arch& arch) const {
   if (Device::count(impl_->options.driver) > 0) {
     Device device = Device::open(0, impl_->options.driver);
     if (&device.arch() == &arch || std::string_view(device.arch().name) == arch.name)
-      if (auto stored = impl_->stored_choice(bucket, device)) return impl_->source(bucket, arch, stored->candidate);
+      if (auto stored = impl_->stored_choice(bucket, device, impl_->history(bucket, device)))
+        return impl_->source(bucket, arch, stored->candidate);
   }
   auto ranked = tuner::rank(bucket, arch, tuner::model_of(arch));
   if (ranked.empty()) tuner::throw_unsupported(bucket, arch);
@@ -278,7 +285,7 @@ Source Engine::emit(const Problem& problem, const Arch& arch) const {
 
 Choice Engine::choose(const Problem& problem, const Device& device) const {
   Problem bucket = tuner::bucketed(problem);
-  Choice choice = impl_->choices(bucket, device).front();
+  Choice choice = impl_->choices(bucket, device).current();
   if (choice.grade == Grade::exact && !(bucket == problem)) choice.grade = Grade::same_bucket;
   return choice;
 }

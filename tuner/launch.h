@@ -10,14 +10,18 @@
 #include <tilewright/problem.h>
 #include <tilewright/task.h>
 
+#include "jit/kernel.h"
+
 namespace tilewright::tuner {
 
 // One binary for every number of rows.
-inline Kernel kernel_of(const Task& task, const Device& device, const Binary& binary) {
-  std::array<int, kBucketCount> by_bucket{};
+inline Kernel kernel_of(const Task& task, const Device& device, const jit::BinaryPtr& binary,
+                        const Candidate& candidate = {}) {
+  const std::array<int, kBucketCount> by_bucket{};
   Contract contract = task.contract;
   if (contract.cols == 0) contract.cols = task.cols;
-  return Kernel(device, std::span(&binary, 1), by_bucket, contract);
+  return jit::make_kernel(device, std::span(&binary, 1), by_bucket, contract,
+                          std::vector<Candidate>(kBucketCount, candidate));
 }
 
 inline void launch_over(const Task& task, const Kernel& kernel, Stream stream, std::span<void* const> pointers,

@@ -68,7 +68,7 @@ std::vector<void*> Bench::pointers(int copy) const {
   return p;
 }
 
-int Bench::add(const Binary& binary) {
+int Bench::add(const jit::BinaryPtr& binary) {
   Entry e{kernel_of(task_, device_, binary), nullptr, 0, 0, {}, {}};
   // The first launch loads code and grows pools; the second, on other inputs, says how long a graph will be.
   launch_over(task_, e.kernel, stream_.get(), pointers(0), task_.rows);

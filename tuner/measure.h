@@ -11,6 +11,7 @@
 #include <tilewright/task.h>
 
 #include "jit/device.h"
+#include "jit/modules.h"
 #include "tuner/clock.h"
 #include "tuner/statistics.h"
 
@@ -23,7 +24,7 @@ class Bench {
   Bench(const Task& task, const Device& device, double cold_bytes, const Binary* clock);
 
   // Loads, warms up and records a candidate. Throws what the driver says. Returns its index.
-  int add(const Binary& binary);
+  int add(const jit::BinaryPtr& binary);
   // One pass over the given candidates, in order: each one's graph once, or, `loaded`, twice in a row, of which the
   // second counts. The chip rests behind each, so that its power controller lowers no clock for what others drew.
   void round(std::span<const int> candidates, bool loaded = false);

@@ -2,6 +2,7 @@
 // Compiling ahead, for targets that need not be here.
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <set>
 
 #include <fmt/format.h>
@@ -22,12 +23,14 @@ struct Job {
   const Arch* arch;
   std::string what;  // for messages
   Source source;
+  std::string key;  // its hash
 };
 
-// What is to be noted once its binaries exist.
+// The candidates of a problem, or of a caller's own task, that are noted once their binaries exist.
 struct Note {
   const Arch* arch;
-  Problem problem;
+  std::string key;  // the problem's text
+  std::function<Source(const Candidate&)> source;
   std::vector<Candidate> candidates;
   std::vector<Candidate> spare;  // the next in order, should none of these be acceptable
 };
@@ -46,6 +49,7 @@ class Prewarm {
         progress("plan", ++done, total);
       }
   }
+  void plan(const Task& task, std::span<const Arch* const> archs);
   void compile();
   // prepare() passes over a candidate that spills: where none is left, compiles what it would take instead.
   bool replace_unacceptable();
@@ -57,6 +61,8 @@ class Prewarm {
   }
   void plan_one(const Problem& problem, const Arch& arch);
   void want(const Problem& problem, const Arch& arch, int top);
+  void want(Note note, std::size_t top);
+  void measuring_needs(const Task& task, const Arch& arch);
   void add(const Arch& arch, const std::string& what, Source source);
   void fail(const std::string& what, const std::string& why) {
     ++report_.failed;
@@ -68,8 +74,9 @@ class Prewarm {
   Engine::Impl& engine_;
   const PrewarmPolicy& policy_;
   const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
-  std::set<std::string> keys_;     // of everything looked at
-  std::set<std::string> planned_;  // target and problem
+  std::map<std::string, int> repeats_;  // by key's hash, of everything looked at: how many more wanted that binary
+  std::set<std::string> failed_;        // hashes
+  std::set<std::string> planned_;       // target and problem
   std::vector<Job> jobs_;
   std::vector<Note> notes_;
   CompileOptions compiler_;  // set once something has to be compiled
@@ -81,16 +88,29 @@ void Prewarm::plan_one(const Problem& problem, const Arch& arch) {
   Problem bucket = tuner::bucketed(problem);
   try {
     want(bucket, arch, policy_.top);
-    // What measuring needs besides, so that tuning on the target compiles nothing at all.
-    const Task task = tuner::make_task(bucket, arch, {}, engine_.options.templates);
-    if (task.oracle) add(arch, bucket.text() + " oracle", task.oracle());
-    add(arch, "clock", tuner::clock_source());
-    if (!policy_.every_bucket) return;
-    for (std::int64_t rows : kBuckets)
-      if (rows != bucket.rows()) want(bucket.with_rows(rows), arch, 1);
+    measuring_needs(tuner::make_task(bucket, arch, {}, engine_.options.templates), arch);
+    if (policy_.every_bucket)
+      for (std::int64_t rows : kBuckets)
+        if (Problem other = bucket.with_rows(rows); !(other == bucket)) want(other, arch, 1);
+    // Whoever serves packed weights packs them first.
+    if (const Gemm* g = problem.gemm(); g && g->packing == Packing::tiles)
+      want(Pack{g->w, g->x, g->n, g->k, false}, arch, policy_.top);
   } catch (const Error& e) {
     fail(fmt::format("{} {}", arch.name, problem.text()), e.what());
   }
+}
+
+void Prewarm::plan(const Task& task, std::span<const Arch* const> archs) {
+  for (const Arch* arch : archs) {
+    want({arch, task.key, task.source, {}, task.candidates}, static_cast<std::size_t>(policy_.top));
+    measuring_needs(task, *arch);
+  }
+}
+
+// So that tuning on the target compiles nothing at all.
+void Prewarm::measuring_needs(const Task& task, const Arch& arch) {
+  if (task.oracle) add(arch, task.key + " oracle", task.oracle());
+  add(arch, "clock", tuner::clock_source());
 }
 
 void Prewarm::want(const Problem& problem, const Arch& arch, int top) {
@@ -98,26 +118,31 @@ void Prewarm::want(const Problem& problem, const Arch& arch, int top) {
   if (!planned_.insert(fmt::format("{} {} {}", arch.name, top, problem.text())).second) return;
   auto ranked = tuner::rank(problem, arch, tuner::model_of(arch));
   if (ranked.empty()) tuner::throw_unsupported(problem, arch);
-  Note note{&arch, problem, {}, {}};
-  for (int i : tuner::select(ranked, top + kSpare)) {
-    const Candidate& c = ranked[static_cast<std::size_t>(i)].candidate;
-    if (static_cast<int>(note.candidates.size()) == top) {
-      note.spare.push_back(c);
-      continue;
-    }
-    note.candidates.push_back(c);
-    add(arch, problem.text() + " " + c.text(), engine_.source(problem, arch, c));
-  }
-  note.spare.push_back(ranked.back().candidate);
+  const auto source = [this, problem, &arch](const Candidate& c) { return engine_.source(problem, arch, c); };
+  Note note{&arch, problem.text(), source, {}, {}};
+  for (int i : tuner::select(ranked, top + kSpare)) note.spare.push_back(ranked[static_cast<std::size_t>(i)].candidate);
+  if (note.spare.back() != ranked.back().candidate) note.spare.push_back(ranked.back().candidate);
+  want(std::move(note), static_cast<std::size_t>(top));
+}
+
+// Compiles the first `top` of the spare candidates.
+void Prewarm::want(Note note, std::size_t top) {
+  const auto end = note.spare.begin() + static_cast<std::ptrdiff_t>(std::min(top, note.spare.size()));
+  note.candidates.assign(note.spare.begin(), end);
+  note.spare.erase(note.spare.begin(), end);
+  for (const Candidate& c : note.candidates) add(*note.arch, note.key + " " + c.text(), note.source(c));
   notes_.push_back(std::move(note));
 }
 
 void Prewarm::add(const Arch& arch, const std::string& what, Source source) {
-  Key key = engine_.builder.key(source, arch);
-  if (!keys_.insert(key.hash()).second || engine_.builder.find(key))
+  const Key key = engine_.builder.key(source, arch);
+  const std::string hash = key.hash();
+  if (const auto [repeats, first] = repeats_.emplace(hash, 0); !first)
+    ++repeats->second;
+  else if (engine_.builder.find(key))
     ++report_.skipped;
   else
-    jobs_.push_back({&arch, fmt::format("{} {}", arch.name, what), std::move(source)});
+    jobs_.push_back({&arch, fmt::format("{} {}", arch.name, what), std::move(source), hash});
 }
 
 void Prewarm::drain(std::atomic<std::size_t>& next, std::mutex& mutex) {
@@ -135,9 +160,10 @@ void Prewarm::drain(std::atomic<std::size_t>& next, std::mutex& mutex) {
       why = e.what();
     }
     std::lock_guard lock(mutex);
-    if (!why.empty())
+    if (!why.empty()) {
       fail(job.what, why);
-    else if (!built.compiled)
+      failed_.insert(job.key);
+    } else if (!built.compiled)
       ++report_.skipped;
     else {
       ++report_.compiled;
@@ -167,15 +193,14 @@ bool Prewarm::replace_unacceptable() {
   for (Note& note : notes_) {
     bool served = note.spare.empty();
     for (const Candidate& c : note.candidates) {
-      tuner::BinaryPtr b =
-          engine_.builder.find(engine_.builder.key(engine_.source(note.problem, *note.arch, c), *note.arch));
+      tuner::BinaryPtr b = engine_.builder.find(engine_.builder.key(note.source(c), *note.arch));
       served = served || (b && tuner::unacceptable(b->resources).empty());
     }
     if (served) continue;
-    note.candidates.push_back(note.spare.front());
+    const Candidate next = note.spare.front();
     note.spare.erase(note.spare.begin());
-    add(*note.arch, note.problem.text() + " " + note.candidates.back().text(),
-        engine_.source(note.problem, *note.arch, note.candidates.back()));
+    note.candidates.push_back(next);
+    add(*note.arch, note.key + " " + next.text(), note.source(next));
   }
   return !jobs_.empty();
 }
@@ -184,23 +209,45 @@ PrewarmReport Prewarm::finish() {
   // The longest list per problem wins: another line of the workload may have asked for the bucket's first only.
   std::stable_sort(notes_.begin(), notes_.end(),
                    [](const Note& a, const Note& b) { return a.candidates.size() < b.candidates.size(); });
-  for (const Note& note : notes_) engine_.note_prewarmed(note.problem, *note.arch, note.candidates);
+  for (const Note& note : notes_) engine_.note_prewarmed(note.key, *note.arch, note.candidates);
+  for (const auto& [key, count] : repeats_)
+    if (!failed_.contains(key)) report_.skipped += count;
   report_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
   return std::move(report_);
 }
 
 }  // namespace
 
-PrewarmReport Engine::prewarm(std::span<const Problem> problems, std::span<const Arch* const> archs,
-                              const PrewarmPolicy& policy) {
+namespace {
+
+void check(const PrewarmPolicy& policy, std::span<const Arch* const> archs) {
   tuner::check(policy);
   for (const Arch* arch : archs)
     if (!arch) throw Error(ErrorCode::invalid_argument, "archs", "null", "pointers from archs()");
-  Prewarm prewarm(*impl_, policy);
-  prewarm.plan(problems, archs);
+}
+
+PrewarmReport carry_out(Prewarm& prewarm) {
   prewarm.compile();
   while (prewarm.replace_unacceptable()) prewarm.compile();
   return prewarm.finish();
+}
+
+}  // namespace
+
+PrewarmReport Engine::prewarm(std::span<const Problem> problems, std::span<const Arch* const> archs,
+                              const PrewarmPolicy& policy) {
+  check(policy, archs);
+  Prewarm prewarm(*impl_, policy);
+  prewarm.plan(problems, archs);
+  return carry_out(prewarm);
+}
+
+PrewarmReport Engine::prewarm(const Task& task, std::span<const Arch* const> archs, const PrewarmPolicy& policy) {
+  check(policy, archs);
+  tuner::check(task);
+  Prewarm prewarm(*impl_, policy);
+  prewarm.plan(task, archs);
+  return carry_out(prewarm);
 }
 
 }  // namespace tilewright

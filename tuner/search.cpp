@@ -11,6 +11,7 @@
 
 #include <tilewright/error.h>
 
+#include "tuner/history.h"
 #include "tuner/measure.h"
 #include "tuner/pool.h"
 #include "tuner/verify.h"
@@ -61,12 +62,13 @@ class Search {
   bool answered_by_history();
   bool settled_by_history(const Candidate& candidate, Entry& entry) const;
   void prepare_device();
-  std::future<Built> submit(Pool& pool, const Candidate& candidate);
+  std::future<Built> submit(Pool& pool, const Candidate& candidate, bool last_resort = false);
   std::vector<Candidate> more(int tried);
   void walk();
   bool stop(int tried);
   Built wait(std::future<Built>& future);
-  void consider(const Candidate& candidate, std::future<Built>& build);
+  void consider(const Candidate& candidate, std::future<Built>& build, bool last_resort = false);
+  void fall_back();
   void screen(Entry& entry);
   void final_rounds();
   void decide();
@@ -151,7 +153,7 @@ void Search::prepare_device() {
   } catch (const Error& e) {
     context_.log(LogLevel::warning, fmt::format("the SM clock is not watched: {}", e.what()));
   }
-  verifier_.emplace(task_, device_, oracle.get());
+  verifier_.emplace(task_, device_, oracle);
   bench_.emplace(task_, device_, policy_.cold_bytes, clock.get());
   progress("prepare", 1, 1);
 }
@@ -175,10 +177,11 @@ Built Search::wait(std::future<Built>& future) {
   return future.get();
 }
 
-void Search::consider(const Candidate& candidate, std::future<Built>& build) {
+// A last resort is measured though it spills.
+void Search::consider(const Candidate& candidate, std::future<Built>& build, bool last_resort) {
   Entry e;
   e.outcome.candidate = candidate;
-  if (settled_by_history(candidate, e)) {
+  if (!last_resort && settled_by_history(candidate, e)) {
     entries_.push_back(std::move(e));
     return;
   }
@@ -188,11 +191,11 @@ void Search::consider(const Candidate& candidate, std::future<Built>& build) {
     e.binary = built.binary;
     e.outcome.resources = e.binary->resources;
     std::string why = unacceptable(e.outcome.resources);
-    if (!why.empty()) {
+    if (!why.empty() && !last_resort) {
       e.outcome.kind = OutcomeKind::rejected;
       e.outcome.detail = why;
     } else {
-      Verdict v = verifier_->check(*e.binary);
+      Verdict v = verifier_->check(e.binary);
       e.outcome.kind = v.kind;
       e.outcome.detail = v.detail;
       e.outcome.error = v.error;
@@ -220,7 +223,7 @@ void Search::consider(const Candidate& candidate, std::future<Built>& build) {
 // A few rounds side by side with the fastest so far. What counts is the ratio of the two, so that a GPU that warms up
 // or slows down between the first and the last candidate does not decide.
 void Search::screen(Entry& e) {
-  e.bench = bench_->add(*e.binary);
+  e.bench = bench_->add(e.binary);
   ++report_.measured;
   ++context_.measured;
   const Entry* best = incumbent_ >= 0 ? &entries_[static_cast<std::size_t>(incumbent_)] : nullptr;
@@ -242,9 +245,9 @@ void Search::screen(Entry& e) {
 }
 
 // Submits a candidate's build, unless its fate is known.
-std::future<Built> Search::submit(Pool& pool, const Candidate& c) {
+std::future<Built> Search::submit(Pool& pool, const Candidate& c, bool last_resort) {
   Entry settled;
-  if (settled_by_history(c, settled)) return {};
+  if (!last_resort && settled_by_history(c, settled)) return {};
   return pool.submit([this, c] {
     Source source = task_.source(c);
     if (!context_.compile) {
@@ -332,12 +335,10 @@ void Search::decide() {
   if (won < 0) {
     // No final was steady enough to count, as on a chip at its power limit. A verified candidate's first time is still
     // far better than the fallback; it is not stored.
-    report_.noisy = incumbent_ >= 0;
-    if (incumbent_ >= 0)
-      report_.choice = {entries_[static_cast<std::size_t>(incumbent_)].outcome.candidate, Grade::ranked,
-                        entries_[static_cast<std::size_t>(incumbent_)].screened};
-    else
-      report_.choice = {request_.fallback, Grade::ranked, 0};
+    if (incumbent_ < 0) return fall_back();
+    report_.noisy = true;
+    report_.choice = {entries_[static_cast<std::size_t>(incumbent_)].outcome.candidate, Grade::ranked,
+                      entries_[static_cast<std::size_t>(incumbent_)].screened};
     return;
   }
   const Entry& best = entries_[static_cast<std::size_t>(finalists_[static_cast<std::size_t>(won)])];
@@ -359,6 +360,30 @@ void Search::decide() {
   context_.store.put_choice(choice_key_, row);
 }
 
+// Nothing that was tried is right and fit for use. The fallback is taken if it is right; it is not stored.
+void Search::fall_back() {
+  const auto fate = std::find_if(entries_.begin(), entries_.end(),
+                                 [&](const Entry& e) { return e.outcome.candidate == request_.fallback; });
+  if (fate == entries_.end() || fate->outcome.kind == OutcomeKind::rejected) {
+    if (fate != entries_.end()) entries_.erase(fate);
+    Pool pool(1);
+    std::future<Built> build = submit(pool, request_.fallback, true);
+    consider(request_.fallback, build, true);
+  }
+  if (incumbent_ >= 0) {
+    report_.choice = {request_.fallback, Grade::ranked, entries_[static_cast<std::size_t>(incumbent_)].screened};
+    return;
+  }
+  if (cancelled()) {
+    report_.stopped = "cancelled";
+    report_.choice = {request_.fallback, Grade::ranked, 0};
+    return;
+  }
+  std::vector<Outcome> outcomes;
+  for (const Entry& e : entries_) outcomes.push_back(e.outcome);
+  throw_none_right("candidates", task_.key, outcomes);
+}
+
 void Search::store(Entry& e) {
   context_.store.put_outcome(outcome_key_, task_.key, e.outcome, environment());
   if (e.outcome.kind != OutcomeKind::measured)
@@ -374,11 +399,12 @@ TuneReport Search::run() {
     walk();
     if (report_.stopped != "cancelled") final_rounds();
     // A search that was cancelled has no final: what it knows are the screened times.
-    if (report_.stopped == "cancelled" && incumbent_ >= 0)
+    if (report_.stopped != "cancelled")
+      decide();
+    else if (incumbent_ >= 0)
       report_.choice = {entries_[incumbent_].outcome.candidate, Grade::ranked, entries_[incumbent_].screened};
     else
-      decide();
-    if (report_.choice.candidate.family.empty()) report_.choice.candidate = request_.fallback;
+      report_.choice = {request_.fallback, Grade::ranked, 0};
     for (Entry& e : entries_) report_.outcomes.push_back(std::move(e.outcome));
   }
   report_.seconds = seconds();

@@ -26,7 +26,7 @@ struct SearchContext {
 
 struct SearchRequest {
   std::vector<Candidate> candidates;  // in the order to try; the default first. Not empty
-  Candidate fallback;                 // used, never stored, when all of them fail
+  Candidate fallback;                 // used, never stored, when all of them fail and it does not
   TunePolicy policy;
   // Whether a candidate is of the space, though it may not be among `candidates`. Empty: these are all.
   std::function<bool(const Candidate&)> offers;
@@ -35,6 +35,8 @@ struct SearchRequest {
   std::function<std::vector<Candidate>(const std::vector<Outcome>& outcomes, int most)> refine;
 };
 
+// Throws Error: unsupported with the reasons if no candidate can be used, the fallback included; library_missing;
+// would_tune; driver_failed if the device is lost.
 TuneReport search(SearchContext& context, const Task& task, const Device& device, const SearchRequest& request);
 
 }  // namespace tilewright::tuner

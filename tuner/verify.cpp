@@ -37,7 +37,7 @@ std::int64_t ragged(std::int64_t rows) {
 
 void* Verifier::Guarded::data() const { return static_cast<char*>(memory.data()) + kGuard; }
 
-Verifier::Verifier(const Task& task, const Device& device, const Binary* oracle)
+Verifier::Verifier(const Task& task, const Device& device, const jit::BinaryPtr& oracle)
     : task_(task), device_(device), stream_(device) {
   std::int64_t rows = task.verify_rows > 0 ? std::min(task.verify_rows, task.rows) : task.rows;
   // A caller's kernel may know one extent only, and some operations have but one.
@@ -45,7 +45,7 @@ Verifier::Verifier(const Task& task, const Device& device, const Binary* oracle)
   trials_.push_back(prepare(1, rows, kPoison[0]));
   trials_.push_back(prepare(2, second, kPoison[1]));
   if (oracle)
-    for (Trial& trial : trials_) consult(trial, *oracle);
+    for (Trial& trial : trials_) consult(trial, oracle);
 }
 
 Verifier::Trial Verifier::prepare(std::uint64_t seed, std::int64_t rows, unsigned char poison) {
@@ -75,7 +75,7 @@ std::vector<void*> Verifier::pointers(const Trial& trial) const {
   return p;
 }
 
-void Verifier::consult(Trial& trial, const Binary& oracle) {
+void Verifier::consult(Trial& trial, const jit::BinaryPtr& oracle) {
   Kernel kernel = kernel_of(task_, device_, oracle);
   std::vector<void*> p = pointers(trial);
   std::vector<jit::Memory> outputs;
@@ -170,7 +170,7 @@ Verdict Verifier::judge(Trial& trial, const Kernel& kernel, bool twice) {
   return {OutcomeKind::measured, {}, error};
 }
 
-Verdict Verifier::check(const Binary& binary) {
+Verdict Verifier::check(const jit::BinaryPtr& binary) {
   try {
     std::optional<Kernel> kernel;
     try {

@@ -12,6 +12,7 @@
 #include <tilewright/tuning.h>
 
 #include "jit/device.h"
+#include "jit/modules.h"
 
 namespace tilewright::tuner {
 
@@ -25,10 +26,10 @@ class Verifier {
  public:
   // `oracle`: binary of task.oracle(), or null if the task has none. Runs it once per seed. Throws what the driver
   // says.
-  Verifier(const Task& task, const Device& device, const Binary* oracle);
+  Verifier(const Task& task, const Device& device, const jit::BinaryPtr& oracle);
 
   // Throws only if the device itself has failed and nothing more can run on it.
-  Verdict check(const Binary& binary);
+  Verdict check(const jit::BinaryPtr& binary);
 
  private:
   // A buffer with a guard band before and behind it.
@@ -46,7 +47,7 @@ class Verifier {
     std::vector<std::byte> expected;
   };
   Trial prepare(std::uint64_t seed, std::int64_t rows, unsigned char poison);
-  void consult(Trial& trial, const Binary& oracle);
+  void consult(Trial& trial, const jit::BinaryPtr& oracle);
   std::vector<void*> pointers(const Trial& trial) const;
   // One launch on poisoned outputs; what they hold then. `bad`: why a canary shows that it wrote elsewhere.
   std::vector<std::byte> run(Trial& trial, const Kernel& kernel, std::string& bad);

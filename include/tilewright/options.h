@@ -28,6 +28,7 @@ struct TILEWRIGHT_EXPORT Options {
   std::string cache;
   std::vector<std::string> shipped;      // read-only stores below the user's, first wins
   std::int64_t cache_cap = 512ll << 20;  // bytes; oldest use first to go
+  std::int64_t prepared_cap = 1024;      // prepared problems kept in memory, the most recently used; at least 1
   bool cache_read_only = false;          // look-ups only: the cache file is neither created nor changed
   bool allow_shared = false;             // accept caches that the group may write, or that another user owns
   std::string nvrtc;                     // libnvrtc, or a directory that holds it; empty: search

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Engine and packed weights: which problem to pack for, packing on the device, tuning on what was packed.
+#include <atomic>
+
 #include "jit/device.h"
+#include "tuner/keys.h"
 #include "tuner/tuner_test.h"
 
 using namespace tilewright;
@@ -19,10 +22,9 @@ TEST_CASE("packing is verified byte by byte, both ways", "[engine]") {
     CHECK(right.choice.candidate.text() == "tiles");
     Engine other(options(""));
     gpu.all_bad = true;
-    const TuneReport wrong = other.tune(problem, gpu.device(), quick_policy());
-    REQUIRE(wrong.outcomes.size() == 1);
-    CHECK(wrong.outcomes[0].kind == OutcomeKind::wrong);
-    CHECK(mentions(wrong.outcomes[0].detail, "byte 100"));
+    const Error wrong = error_of(ErrorCode::unsupported, [&] { other.tune(problem, gpu.device(), quick_policy()); });
+    CHECK(mentions(wrong.what(), "tiles: wrong: "));
+    CHECK(mentions(wrong.what(), "byte 100"));
   }
 }
 
@@ -104,4 +106,39 @@ TEST_CASE("a packed problem is tuned on packed weights", "[engine]") {
   const TuneReport r = engine.tune(problem, gpu.device(), policy);
   CHECK(r.choice.grade == Grade::exact);
   CHECK(r.key.find("pack=tiles") != std::string::npos);
+}
+
+TEST_CASE("a packed problem is prewarmed with its packing", "[engine]") {
+  TempDir dir;
+  FakeGpu gpu;
+  const Problem problem = Problem::parse("gemm x=f16 w=q4_0 y=f32 m=2 n=64 k=256 pack=tiles");
+  const Gemm& g = *problem.gemm();
+  Options o = options(dir / "c.db");
+  {
+    Engine engine(o);
+    PrewarmPolicy policy;
+    policy.top = 1;
+    policy.every_bucket = false;
+    const Arch* targets[] = {&target()};
+    const PrewarmReport r = engine.prewarm(std::span(&problem, 1), targets, policy);
+    CHECK(r.failed == 0);
+    CHECK(r.compiled == 4);  // the gemm, its packing, the oracle, the clock
+  }
+  o.compile = false;
+  Engine engine(o);
+  CHECK_NOTHROW(engine.prepare(Pack{g.w, g.x, g.n, g.k, false}, gpu.device()));
+}
+
+TEST_CASE("a pack problem is chosen once, not once a bucket", "[engine]") {
+  FakeGpu gpu;
+  const Problem problem = Problem::parse("pack w=q4_0 x=f16 n=128 k=192");
+  auto asked = std::make_shared<std::atomic<int>>(0);
+  Options o = options("");
+  o.log = [asked](LogLevel, std::string_view text) { *asked += mentions(std::string(text), "is ignored"); };
+  Engine engine(o);
+  StoredChoice stale;
+  stale.problem = problem.text(), stale.candidate = {"tiles", {{"of_another_version", 1}}}, stale.microseconds = 5;
+  REQUIRE(engine.store().put_choice(tuner::choice_key(gpu.device()), stale));
+  CHECK(engine.prepare(problem, gpu.device()).candidate(1).text() == "tiles");
+  CHECK(*asked == 1);
 }

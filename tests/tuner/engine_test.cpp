@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Engine, whole: real templates, the real compiler, the driver double, kernels computed on the host. Small problems.
+#include <sys/stat.h>
+
 #include <fstream>
+#include <optional>
 #include <thread>
 
 #include <tilewright/store.h>
@@ -10,6 +13,8 @@
 #include "tuner/build.h"
 #include "tuner/engine_impl.h"
 #include "tuner/keys.h"
+#include "tuner/rank.h"
+#include "tuner/task.h"
 #include "tuner/tuner_test.h"
 
 using namespace tilewright;
@@ -31,6 +36,8 @@ const std::string& warm_cache() {
   }();
   return path;
 }
+
+std::string engine_compiler(const Engine& engine) { return compiler_version({engine.options().nvrtc, false}); }
 
 // A private copy of it.
 Options warmed(const TempDir& dir, std::shared_ptr<Messages> messages = nullptr) {
@@ -116,19 +123,57 @@ TEST_CASE("prewarm, then prepare and tune compile nothing, and tuning verifies r
   CHECK(engine.stats().compiled == 0);
 }
 
-TEST_CASE("row 27: every real candidate wrong leaves the reference, for prepare() too", "[engine]") {
+TEST_CASE("row 27: every real candidate wrong leaves the reference, if that is right, for prepare() too", "[engine]") {
   TempDir dir;
   FakeGpu gpu;
+  const Device device = gpu.device();
   gpu.serve(small(), target());
   gpu.all_bad = true;
   Engine engine(warmed(dir));
-  TuneReport r = engine.tune(small(), gpu.device(), quick_policy());
-  CHECK(r.choice.candidate.family == "reference");
+  const Task task = engine.task(small(), target());
+  const Source reference = task.source(task.candidates.back());
+  {
+    TempDir elsewhere;
+    Engine other(warmed(elsewhere));
+    const Error e = error_of(ErrorCode::unsupported, [&] { other.tune(small(), device, quick_policy()); });
+    CHECK(e.value() == tuner::bucketed(small()).text());
+    CHECK(mentions(e.what(), "reference oracle=0: wrong: "));
+  }
+  gpu.good_images.insert(compile(reference, target(), {engine.options().nvrtc, false}).image);
+  TunePolicy again = quick_policy();
+  again.retune = true;
+  TuneReport r = engine.tune(small(), device, again);
+  CHECK(r.choice.candidate == task.candidates.back());
   CHECK(r.choice.grade == Grade::ranked);
-  for (const Outcome& o : r.outcomes) CHECK(o.kind == OutcomeKind::wrong);
+  for (const Outcome& o : r.outcomes) CHECK((o.kind == OutcomeKind::wrong) == (o.candidate.family != "reference"));
   // Nothing that was found wrong is used without another look.
-  Choice choice = engine.choose(small(), gpu.device());
-  for (const Outcome& o : r.outcomes) CHECK_FALSE(choice.candidate == o.candidate);
+  Choice choice = engine.choose(small(), device);
+  for (const Outcome& o : r.outcomes) CHECK((o.kind == OutcomeKind::measured || choice.candidate != o.candidate));
+}
+
+TEST_CASE("row 27: a stored choice that was found wrong since is not used", "[engine]") {
+  FakeGpu gpu;
+  const Device device = gpu.device();
+  Engine engine(options(""));
+  const Problem problem = tuner::bucketed(small());
+  const auto ranked = tuner::rank(problem, target(), tuner::model_of(device));
+  StoredChoice stored;
+  stored.problem = problem.text(), stored.candidate = ranked.front().candidate, stored.microseconds = 5;
+  REQUIRE(engine.store().put_choice(tuner::choice_key(device), stored));
+  CHECK(engine.choose(problem, device).candidate == stored.candidate);
+  Outcome wrong;
+  wrong.candidate = stored.candidate, wrong.kind = OutcomeKind::wrong, wrong.detail = "y[0,0] = 1, expected 2";
+  const Key key = tuner::outcome_key(device, engine_compiler(engine));
+  const auto condemn = [&](const Candidate& c) {
+    wrong.candidate = c;
+    REQUIRE(engine.store().put_outcome(key, problem.text(), wrong, "test"));
+  };
+  condemn(stored.candidate);
+  CHECK(engine.choose(problem, device).candidate != stored.candidate);
+  // The reference is the last to be left, and no exception.
+  for (const tuner::Ranked& r : ranked) condemn(r.candidate);
+  const Error e = error_of(ErrorCode::unsupported, [&] { engine.prepare(problem, device); });
+  CHECK(mentions(e.what(), "expected 2"));
 }
 
 TEST_CASE("row 34: under capture a cold prepare() refuses, a warm one serves, the capture stays valid", "[engine]") {
@@ -154,16 +199,32 @@ TEST_CASE("row 34: under capture a cold prepare() refuses, a warm one serves, th
   CHECK(fake_cuda_violation_count() == 0);
 }
 
-TEST_CASE("Options::compile = false serves what is stored and refuses the rest", "[engine]") {
+TEST_CASE("Options::compile = false serves what is stored and names what is not", "[engine]") {
   TempDir dir;
   FakeGpu gpu;
   Options o = warmed(dir);
   o.compile = false;
   Engine engine(o);
   CHECK_NOTHROW(engine.prepare(small(), gpu.device()));
-  Error e = error_of(ErrorCode::would_tune,
-                     [&] { engine.prepare(Problem::parse("gemm x=f16 w=q8_0 y=f32 m=2 n=64 k=256"), gpu.device()); });
-  CHECK(e.field() == "options.compile");
+  const auto refused = [&](const char* text) {
+    const Error e = error_of(ErrorCode::would_tune, [&] { engine.prepare(Problem::parse(text), gpu.device()); });
+    CHECK(e.field() == "options.compile");
+    return std::string(e.what());
+  };
+  const std::string nothing = refused("gemm x=f16 w=q8_0 y=f32 m=2 n=64 k=256");
+  for (const char* part : {"gemm x=f16 w=q8_0 y=f32 m=", " n=64 k=256 on sm_90a", "stored for it: nothing"}) {
+    INFO(part);
+    CHECK(mentions(nothing, part));
+  }
+  const Problem elsewhere = Problem::parse("gemm x=f32 w=f32 y=f32 m=1 n=64 k=64");
+  {
+    Engine compiling(options(dir / "copy.db"));
+    PrewarmPolicy policy;
+    policy.top = 1;
+    const Arch* targets[] = {&arch("sm_80")};
+    REQUIRE(compiling.prewarm(std::span(&elsewhere, 1), targets, policy).failed == 0);
+  }
+  CHECK(mentions(refused("gemm x=f32 w=f32 y=f32 m=1 n=64 k=64"), "a prewarm's 1 candidates for sm_80"));
 }
 
 TEST_CASE("row 35: threads share one Engine", "[engine]") {
@@ -191,6 +252,131 @@ TEST_CASE("row 35: threads share one Engine", "[engine]") {
   CHECK(failures == 0);
   CHECK(engine.stats().compiled == 0);
   CHECK(fake_cuda_violation_count() == 0);
+}
+
+TEST_CASE("row 35: threads that ask for one cold problem assemble it once", "[engine]") {
+  TempDir dir;
+  FakeGpu gpu;
+  const Device device = gpu.device();
+  long once = 0;
+  {
+    Engine engine(warmed(dir));
+    const long before = fake_cuda_calls("cuModuleGetFunction");
+    engine.prepare(small(), device);
+    once = fake_cuda_calls("cuModuleGetFunction") - before;
+  }
+  Engine engine(options(dir / "copy.db"));
+  const long before = fake_cuda_calls("cuModuleGetFunction");
+  std::vector<std::thread> threads;
+  std::atomic<int> ready{0}, served{0};
+  for (int i = 0; i < 32; ++i)
+    threads.emplace_back([&, i] {
+      ++ready;
+      while (ready < 32) std::this_thread::yield();
+      engine.prepare(small().with_rows(1 + i), device);
+      ++served;
+    });
+  for (auto& t : threads) t.join();
+  CHECK(served == 32);
+  CHECK(fake_cuda_calls("cuModuleGetFunction") - before == once);
+  CHECK(engine.stats().cache_hits <= kBucketCount);
+}
+
+TEST_CASE("row 35: threads that wait for one assembly share its error, and the next one tries again", "[engine]") {
+  FakeGpu gpu;
+  const Device device = gpu.device();
+  Options o = options("");
+  o.compile = false;
+  Engine engine(o);
+  std::vector<std::thread> threads;
+  std::atomic<int> refused{0};
+  for (int i = 0; i < 8; ++i)
+    threads.emplace_back([&] {
+      try {
+        engine.prepare(small(), device);
+      } catch (const Error& e) {
+        refused += e.code() == ErrorCode::would_tune;
+      }
+    });
+  for (auto& t : threads) t.join();
+  CHECK(refused == 8);
+  error_of(ErrorCode::would_tune, [&] { engine.prepare(small(), device); });
+}
+
+TEST_CASE("a log callback may prepare what another thread is preparing", "[engine]") {
+  TempDir dir;
+  FakeGpu gpu;
+  const Device device = gpu.device();
+  Options o = warmed(dir);
+  Engine* self = nullptr;
+  std::atomic<int> inner{0};
+  std::thread waiter;
+  o.log = [&](LogLevel, std::string_view text) {
+    if (!mentions(std::string(text), "is ignored") || ++inner > 1) return;
+    waiter = std::thread([&] { self->prepare(small(), device); });  // waits for the outer one
+    self->prepare(small(), device);                                 // must not
+  };
+  Engine engine(o);
+  self = &engine;
+  StoredChoice stale;
+  stale.problem = tuner::bucketed(small()).text(), stale.candidate = {"mma", {{"no", 1}}}, stale.microseconds = 5;
+  REQUIRE(engine.store().put_choice(tuner::choice_key(device), stale));
+  engine.prepare(small(), device);
+  waiter.join();
+  CHECK(inner >= 2);
+}
+
+TEST_CASE("problems that differ in n, k and alpha share modules, and prepared_cap bounds how many are kept",
+          "[engine]") {
+  TempDir dir;
+  FakeGpu gpu;
+  const Device device = gpu.device();
+  Options o = warmed(dir);
+  o.prepared_cap = 2;
+  Engine engine(o);
+  const auto with_alpha = [](double alpha) {
+    Gemm g = *small().gemm();
+    g.alpha = alpha;
+    return Problem(g);
+  };
+  const auto hits = [&](double alpha) {
+    const std::int64_t before = engine.stats().memory_hits;
+    engine.prepare(with_alpha(alpha), device);
+    return engine.stats().memory_hits - before;
+  };
+  std::optional<Kernel> kept = engine.prepare(with_alpha(2), device);
+  const long modules = fake_cuda_live("module");
+  CHECK(modules >= 1);
+  for (const double alpha : {3, 4, 5, 6}) engine.prepare(with_alpha(alpha), device);
+  CHECK(fake_cuda_live("module") == modules);
+  engine.prepare(with_alpha(5), gpu.device());  // another Device of the same context
+  CHECK(fake_cuda_live("module") == modules);
+  CHECK(hits(5) == 1);
+  CHECK(hits(2) == 0);  // gone, and 6 with it, which was used before 5
+  CHECK(hits(5) == 1);
+  CHECK(hits(6) == 0);
+  alignas(16) std::byte somewhere[16];
+  GemmArgs args;
+  args.x.data = args.w.data = args.y = somewhere;
+  args.m = 1;
+  const long launches = gpu.launches;
+  kept->launch(nullptr, args);
+  CHECK(gpu.launches == launches + 1);
+  o.prepared_cap = 0;
+  CHECK(error_of(ErrorCode::invalid_argument, [&] { Engine none(o); }).field() == "options.prepared_cap");
+}
+
+TEST_CASE("a kernel says which candidate serves a number of rows", "[engine]") {
+  TempDir dir;
+  FakeGpu gpu;
+  Engine engine(warmed(dir));
+  const Kernel kernel = engine.prepare(small(), gpu.device());
+  for (const std::int64_t rows : {1, 2, 70, 100000})
+    CHECK(kernel.candidate(rows) == engine.choose(small().with_rows(rows), gpu.device()).candidate);
+  CHECK(engine.prepare(toy_task(2), gpu.device()).candidate(1) == toy(0));
+  CHECK(Kernel(gpu.device(), compile(toy_task(1).source(toy(0)), target(), {engine.options().nvrtc, false}))
+            .candidate(1)
+            .family.empty());
 }
 
 TEST_CASE("row 35: after a device reset the same problem is prepared anew", "[engine]") {
@@ -258,6 +444,21 @@ TEST_CASE("problems asked for are recorded once each", "[engine]") {
   CHECK(messages->any("not recorded"));
 }
 
+TEST_CASE("a place that is no regular file records nothing and blocks nobody", "[engine]") {
+  TempDir dir;
+  FakeGpu gpu;
+  REQUIRE(::mkfifo((dir / "fifo").c_str(), 0600) == 0);
+  for (const std::string& place : {dir / "fifo", std::string("/dev/null"), std::string("/dev/zero"), dir.path()}) {
+    INFO(place);
+    auto messages = std::make_shared<Messages>();
+    TempDir cache;
+    Options o = warmed(cache, messages);
+    o.record = place;
+    Engine(o).prepare(small(), gpu.device());
+    CHECK(messages->any("not recorded"));
+  }
+}
+
 TEST_CASE("plan, emit, task and explain need no GPU", "[engine]") {
   fake_cuda_reset();
   fake_cuda_set_device_count(0);
@@ -305,6 +506,53 @@ TEST_CASE("a caller's own task is prepared from its stored choice", "[engine]") 
   dy.download(std::as_writable_bytes(std::span(y)));
   CHECK(ran == 1);
   CHECK(y[5] == 6.0f);
+}
+
+TEST_CASE("a caller's own task is prewarmed", "[engine]") {
+  TempDir dir;
+  FakeGpu gpu;
+  const Task task = toy_task(4);
+  const Arch* targets[] = {&target()};
+  PrewarmPolicy policy;
+  policy.top = 2;
+  Options o = options(dir / "c.db");
+  {
+    Engine engine(o);
+    const PrewarmReport r = engine.prewarm(task, targets, policy);
+    CHECK(r.compiled == 3);  // two candidates and the clock
+    CHECK(r.failed == 0);
+    CHECK(engine.prewarm(task, targets, policy).skipped == 3);
+    Task broken = task;
+    broken.candidates.clear();
+    CHECK(error_of(ErrorCode::invalid_argument, [&] { engine.prewarm(broken, targets, policy); }).field() ==
+          "task.candidates");
+  }
+  o.compile = false;
+  Engine engine(o);
+  CHECK(engine.prepare(task, gpu.device()).candidate(1) == toy(0));
+  CHECK(engine.stats().compiled == 0);
+  Task third = toy_task(4, 16);
+  third.candidates = {toy(2)};
+  const std::string other = error_of(ErrorCode::would_tune, [&] { engine.prepare(third, gpu.device()); }).what();
+  CHECK(mentions(other, "toy rows=16 on sm_90a"));
+}
+
+TEST_CASE("what repeats a candidate that failed is not counted as stored", "[engine]") {
+  Engine engine(options(""));
+  Task task = toy_task(3);
+  task.source = [source = task.source](const Candidate&) {
+    Source s = source(toy(0));
+    s.text += "#error never\n";
+    return s;
+  };
+  const Arch* targets[] = {&target()};
+  PrewarmPolicy policy;
+  policy.top = 3;
+  const PrewarmReport r = engine.prewarm(task, targets, policy);
+  CHECK(r.failed == 1);
+  CHECK(r.failures.size() == 1);
+  CHECK(r.compiled == 1);  // the clock
+  CHECK(r.skipped == 0);
 }
 
 TEST_CASE("a casting problem is tuned bit by bit", "[engine]") {

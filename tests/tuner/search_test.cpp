@@ -67,12 +67,13 @@ TEST_CASE("scratch is zero at first, one for all timed launches, and the kernels
       if (beyond) bytes[kBytes] = 7;
       return plain(p.first(2), rows);
     };
-    const TuneReport r = engine.tune(task, gpu.device(), quick_policy());
-    CHECK(zero);
     if (beyond) {
-      CHECK(outcome(r, 0).kind == OutcomeKind::wrong);
-      CHECK(mentions(outcome(r, 0).detail, "input scratch or bytes beside it"));
+      const Error wrong = error_of(ErrorCode::unsupported, [&] { engine.tune(task, gpu.device(), quick_policy()); });
+      CHECK(mentions(wrong.what(), "input scratch or bytes beside it"));
+      CHECK(zero);
     } else {
+      const TuneReport r = engine.tune(task, gpu.device(), quick_policy());
+      CHECK(zero);
       CHECK(r.measured == 2);
       CHECK(scratch.size() == 3);  // of either verified run, and of all timed ones
       CHECK(inputs.size() > 3);
@@ -115,18 +116,44 @@ TEST_CASE("row 24: a wrong candidate never wins", "[search]") {
   CHECK(outcome(r, 0).kind == OutcomeKind::measured);  // not blamed for what another wrote
 }
 
-TEST_CASE("row 27: if all fail, the fallback is used and not stored", "[search]") {
+TEST_CASE("row 27: if all that was tried fails, the fallback is verified, used and not stored", "[search]") {
   FakeGpu gpu;
-  for (int v = 0; v < 3; ++v) gpu.deeds[v] = Deed::nan;
+  for (int v = 0; v < 2; ++v) gpu.deeds[v] = Deed::nan;
   Engine engine(options(""));
-  TuneReport r = engine.tune(toy_task(3), gpu.device(), quick_policy());
-  CHECK(r.choice.candidate == toy(2));  // a task's last one is trusted
+  TunePolicy policy = quick_policy();
+  policy.max_candidates = 2;
+  TuneReport r = engine.tune(toy_task(3), gpu.device(), policy);
+  CHECK(r.choice.candidate == toy(2));  // a task's last one is its fallback
   CHECK(r.choice.grade == Grade::ranked);
-  CHECK(r.choice.microseconds == 0);
-  CHECK(r.measured == 0);
+  CHECK(r.choice.microseconds > 0);
+  CHECK(r.measured == 1);
+  CHECK(outcome(r, 2).kind == OutcomeKind::measured);
   bool stored = false;
   for (const StoreEntry& e : engine.store().list()) stored |= e.kind == "choice" && mentions(e.summary, "toy rows");
   CHECK_FALSE(stored);
+  CHECK(engine.prepare(toy_task(3), gpu.device()).candidate(1) == toy(2));
+}
+
+TEST_CASE("row 27: if every candidate is wrong, tune() and prepare() say so and return none", "[search]") {
+  FakeGpu gpu;
+  for (int v = 0; v < 3; ++v) gpu.deeds[v] = Deed::nan;
+  Engine engine(options(""));
+  const auto named = [](const Error& e) {
+    CHECK(e.value() == "toy rows=8");
+    for (const char* part : {"toy v=0: wrong: ", "toy v=2: wrong: ", "y[1] = nan"}) CHECK(mentions(e.what(), part));
+  };
+  named(error_of(ErrorCode::unsupported, [&] { engine.tune(toy_task(3), gpu.device(), quick_policy()); }));
+  named(error_of(ErrorCode::unsupported, [&] { engine.prepare(toy_task(3), gpu.device()); }));
+  // Asked again, the answer comes from what is stored; retune looks again.
+  const long launches = gpu.launches;
+  named(error_of(ErrorCode::unsupported, [&] { engine.tune(toy_task(3), gpu.device(), quick_policy()); }));
+  const long again = gpu.launches - launches;
+  CHECK(again < launches);
+  gpu.deeds.clear();
+  TunePolicy policy = quick_policy();
+  policy.retune = true;
+  CHECK(engine.tune(toy_task(3), gpu.device(), policy).choice.grade == Grade::exact);
+  CHECK_NOTHROW(engine.prepare(toy_task(3), gpu.device()));
 }
 
 TEST_CASE("row 25: a launch plan beyond the device is skipped", "[search]") {

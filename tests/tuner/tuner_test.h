@@ -77,6 +77,7 @@ class FakeGpu {
   void serve(const Problem& problem, const Arch& arch);
   std::set<std::vector<std::byte>> bad_images;  // get one element of y wrong
   bool all_bad = false;
+  std::set<std::vector<std::byte>> good_images;  // but these
   std::function<void(const FakeLaunch&)> on_launch;
 
   long launches = 0;

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// What became of the candidates of one problem here: on this device, with this driver and compiler. Value.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <tilewright/error.h>
+#include <tilewright/tuning.h>
+
+namespace tilewright::tuner {
+
+class History {
+ public:
+  explicit History(std::vector<Outcome> outcomes) : outcomes_(std::move(outcomes)) {}
+
+  bool ruled_out(const Candidate& candidate) const {
+    const Outcome* o = of(candidate);
+    return o && o->kind != OutcomeKind::measured;
+  }
+  // Of these only a wrong result forbids the last resort: what spills is slow and right, what did not compile says so.
+  bool wrong(const Candidate& candidate) const {
+    const Outcome* o = of(candidate);
+    return o && o->kind == OutcomeKind::wrong;
+  }
+
+ private:
+  const Outcome* of(const Candidate& candidate) const {
+    const auto o = std::find_if(outcomes_.begin(), outcomes_.end(),
+                                [&](const Outcome& outcome) { return outcome.candidate == candidate; });
+    return o == outcomes_.end() ? nullptr : &*o;
+  }
+
+  std::vector<Outcome> outcomes_;
+};
+
+// "toy v=0: wrong: y[3] = 1, expected 2; ...", of those that were not measured, the first few.
+inline std::string reasons(const std::vector<Outcome>& outcomes) {
+  constexpr int kShown = 4;
+  std::string text;
+  int count = 0;
+  for (const Outcome& o : outcomes) {
+    if (o.kind == OutcomeKind::measured || ++count > kShown) continue;
+    text += fmt::format("{}{}: {}: {}", text.empty() ? "" : "; ", o.candidate.text(), to_string(o.kind), o.detail);
+  }
+  if (count > kShown) text += fmt::format("; and {} more", count - kShown);
+  return text;
+}
+
+[[noreturn]] inline void throw_none_right(const char* field, const std::string& what,
+                                          const std::vector<Outcome>& outcomes) {
+  throw Error(ErrorCode::unsupported, field, what, "no candidate can be used here: " + reasons(outcomes));
+}
+
+}  // namespace tilewright::tuner
