@@ -38,42 +38,51 @@ using InPlaceF32 = Epilogue<float, float, Act::gelu, float>;
 
 TEST_CASE("gemv: epilogues and operands without scales", "[gemm]") {
   SECTION("outputs") {
-    check_gemv<fmt::f16, fmt::f16, ToI8, 1, 8, 32, 1, 4, 1, 2, 1, 1>();
-    check_gemv<fmt::f16, fmt::q4_0, ToE4m3, 2, 32, 8, 1, 4, 2, 1, 1, 2>();
-    check_gemv<fmt::bf16, fmt::bf16, ToE5m2, 4, 8, 32, 4, 4, 4, 2, 1, 1>();
-    check_gemv<fmt::f16, fmt::f16, InPlaceF16, 2, 8, 32, 2, 4, 4, 2, 1, 2>();
-    check_gemv<fmt::f32, fmt::f32, InPlaceF32, 8, 4, 32, 1, 4, 2, 2, 1, 1>();
-    check_gemv<fmt::f16, fmt::f16, Epilogue<f16, NoBias, Act::none, bf16>, 1, 8, 32, 1, 4, 1, 2, 1, 1>();
+    check_gemv<fmt::f16, fmt::f16, ToI8, gemm::GemvKnobs{.depth = 2, .staged_k = 1}>();
+    check_gemv<fmt::f16, fmt::q4_0, ToE4m3,
+               gemm::GemvKnobs{.tokens = 2, .unit = 32, .lanes = 8, .rows = 2, .staged_k = 1, .split_k = 2}>();
+    check_gemv<fmt::bf16, fmt::bf16, ToE5m2,
+               gemm::GemvKnobs{.tokens = 4, .warps_k = 4, .rows = 4, .depth = 2, .staged_k = 1}>();
+    check_gemv<fmt::f16, fmt::f16, InPlaceF16,
+               gemm::GemvKnobs{.tokens = 2, .warps_k = 2, .rows = 4, .depth = 2, .staged_k = 1, .split_k = 2}>();
+    check_gemv<fmt::f32, fmt::f32, InPlaceF32,
+               gemm::GemvKnobs{.tokens = 8, .unit = 4, .rows = 2, .depth = 2, .staged_k = 1}>();
+    check_gemv<fmt::f16, fmt::f16, Epilogue<f16, NoBias, Act::none, bf16>,
+               gemm::GemvKnobs{.depth = 2, .staged_k = 1}>();
   }
   SECTION("operands") {
-    check_gemv<fmt::int8, fmt::int8, ToI32, 1, 16, 32, 1, 4, 1, 2, 1, 1>();
-    check_gemv<fmt::int8, fmt::int8, ToI32Biased, 4, 2, 32, 2, 4, 2, 2, 1, 2>();
-    check_gemv<fmt::int8, fmt::int8, Epilogue<bf16, NoBias, Act::none>, 2, 4, 32, 1, 4, 1, 2, 1, 1>();
-    check_gemv<fmt::e4m3, fmt::e4m3, PlainF32, 1, 16, 32, 2, 4, 4, 2, 1, 1>();
-    check_gemv<fmt::e5m2, fmt::e4m3, PlainF32, 2, 2, 32, 1, 4, 1, 2, 1, 1>();
-    check_gemv<fmt::f16, fmt::e4m3, PlainF32, 4, 8, 32, 1, 4, 1, 2, 1, 1>();
-    check_gemv<fmt::e4m3, fmt::q4_0, PlainF32, 2, 64, 8, 1, 4, 1, 1, 1, 1>();
-    check_gemv<fmt::int8_tensor, fmt::int8_tensor, PlainF32, 2, 8, 32, 1, 4, 1, 2, 1, 1>();
+    check_gemv<fmt::int8, fmt::int8, ToI32, gemm::GemvKnobs{.unit = 16, .depth = 2, .staged_k = 1}>();
+    check_gemv<fmt::int8, fmt::int8, ToI32Biased,
+               gemm::GemvKnobs{
+                   .tokens = 4, .unit = 2, .warps_k = 2, .rows = 2, .depth = 2, .staged_k = 1, .split_k = 2}>();
+    check_gemv<fmt::int8, fmt::int8, Epilogue<bf16, NoBias, Act::none>,
+               gemm::GemvKnobs{.tokens = 2, .unit = 4, .depth = 2, .staged_k = 1}>();
+    check_gemv<fmt::e4m3, fmt::e4m3, PlainF32,
+               gemm::GemvKnobs{.unit = 16, .warps_k = 2, .rows = 4, .depth = 2, .staged_k = 1}>();
+    check_gemv<fmt::e5m2, fmt::e4m3, PlainF32, gemm::GemvKnobs{.tokens = 2, .unit = 2, .depth = 2, .staged_k = 1}>();
+    check_gemv<fmt::f16, fmt::e4m3, PlainF32, gemm::GemvKnobs{.tokens = 4, .depth = 2, .staged_k = 1}>();
+    check_gemv<fmt::e4m3, fmt::q4_0, PlainF32, gemm::GemvKnobs{.tokens = 2, .unit = 64, .lanes = 8, .staged_k = 1}>();
+    check_gemv<fmt::int8_tensor, fmt::int8_tensor, PlainF32, gemm::GemvKnobs{.tokens = 2, .depth = 2, .staged_k = 1}>();
   }
 }
 
 TEST_CASE("mma: epilogues and operands without scales", "[gemm]") {
   SECTION("outputs") {
-    check_mma<fmt::f16, fmt::f16, ToI8, 16, 64, 64, 1, 4, 3, true, 8, 0, 1>();
-    check_mma<fmt::f16, fmt::q4_0, ToE4m3, 32, 64, 64, 1, 4, 3, true, 8, 32, 2>();
-    check_mma<fmt::bf16, fmt::bf16, ToE5m2, 16, 64, 32, 1, 4, 2, false, 2, 0, 1>();
-    check_mma<fmt::f16, fmt::f16, InPlaceF16, 32, 64, 64, 1, 4, 3, true, 8, 0, 4>();
-    check_mma<fmt::f16, fmt::f16, InPlaceF32, 16, 64, 64, 1, 4, 3, true, 8, 0, 1>();
+    check_mma<fmt::f16, fmt::f16, ToI8, copied(tile(16, 64, 64, 1, 4), 3)>();
+    check_mma<fmt::f16, fmt::q4_0, ToE4m3, coded(tile(32, 64, 64, 1, 4), 32, 2)>();
+    check_mma<fmt::bf16, fmt::bf16, ToE5m2, loaded(tile(16, 64, 32, 1, 4), 2, 2)>();
+    check_mma<fmt::f16, fmt::f16, InPlaceF16, copied(tile(32, 64, 64, 1, 4), 3, 4)>();
+    check_mma<fmt::f16, fmt::f16, InPlaceF32, copied(tile(16, 64, 64, 1, 4), 3)>();
   }
   SECTION("operands") {
-    check_mma<fmt::int8, fmt::int8, ToI32, 16, 64, 64, 1, 4, 2, false, 2, 0, 1>();
-    check_mma<fmt::int8, fmt::int8, ToI32Biased, 32, 64, 128, 1, 4, 3, true, 16, 0, 2>();
-    check_mma<fmt::int8, fmt::int8, Epilogue<bf16, float, Act::relu>, 64, 64, 64, 2, 2, 3, false, 8, 0, 1>();
-    check_mma<fmt::e4m3, fmt::e4m3, PlainF32, 16, 64, 128, 1, 4, 3, true, 16, 0, 4>();
-    check_mma<fmt::e5m2, fmt::e5m2, Epilogue<f16, NoBias, Act::none>, 32, 64, 64, 1, 4, 2, false, 4, 0, 1>();
-    check_mma<fmt::e5m2, fmt::e4m3_row, PlainF32, 32, 64, 64, 1, 4, 2, false, 4, 0, 1>();
-    check_mma<fmt::e4m3_row, fmt::e5m2_tensor, Epilogue<bf16, NoBias, Act::none>, 16, 64, 64, 1, 4, 3, true, 16, 0,
-              1>();
+    check_mma<fmt::int8, fmt::int8, ToI32, loaded(tile(16, 64, 64, 1, 4), 2, 2)>();
+    check_mma<fmt::int8, fmt::int8, ToI32Biased, copied_bytes(tile(32, 64, 128, 1, 4), 3, 2)>();
+    check_mma<fmt::int8, fmt::int8, Epilogue<bf16, float, Act::relu>, loaded(tile(64, 64, 64, 2, 2), 3, 8)>();
+    check_mma<fmt::e4m3, fmt::e4m3, PlainF32, copied_bytes(tile(16, 64, 128, 1, 4), 3, 4)>();
+    check_mma<fmt::e5m2, fmt::e5m2, Epilogue<f16, NoBias, Act::none>, loaded(tile(32, 64, 64, 1, 4), 2, 4)>();
+    check_mma<fmt::e5m2, fmt::e4m3_row, PlainF32, loaded(tile(32, 64, 64, 1, 4), 2, 4)>();
+    check_mma<fmt::e4m3_row, fmt::e5m2_tensor, Epilogue<bf16, NoBias, Act::none>,
+              copied_bytes(tile(16, 64, 64, 1, 4), 3)>();
   }
 }
 

@@ -19,8 +19,9 @@ TEST_CASE("gemv: f16 activations, coded weights", "[gemm]") {
 }
 
 TEST_CASE("gemv: x, and w unless it is constant, are read once the kernel before has written them", "[gemm]") {
-  using Plan = gemm::Gemv<fmt::f16, fmt::q4_0, PlainF32, 2, 32, 8, 1, 2, 2, 1, 256, 1>;
-  const Size s{2, Plan::kRowsPerBlock + 3, 512, 0, 0};
+  constexpr gemm::GemvKnobs knobs{.tokens = 2, .unit = 32, .lanes = 8, .warps = 2, .rows = 2, .staged_k = 256};
+  using Plan = gemm::Gemv<fmt::f16, fmt::q4_0, PlainF32, Fixed<knobs>::value>;
+  const Size s{2, knobs.block_rows() + 3, 512, 0, 0};
   for (const bool constant : {false, true}) {
     Matrix<fmt::f16> x(s.m, s.k, s.k, 1);
     Matrix<fmt::q4_0> w(s.n, s.k, s.k, 2);

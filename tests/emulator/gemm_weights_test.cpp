@@ -31,14 +31,17 @@ namespace {
 
 template <class X, class W, int SMALL, int LARGE>
 void check_gemv_weights() {
-  check_gemv<X, W, PlainF32, 1, SMALL, 4, 1, 4, 1, 1, 1, 1>();
-  check_gemv<X, W, Epilogue<f16, float, Act::silu>, 2, LARGE, 8, 2, 8, 2, 1, 1, 2>();
+  check_gemv<X, W, PlainF32, gemm::GemvKnobs{.unit = SMALL, .lanes = 4, .staged_k = 1}>();
+  check_gemv<
+      X, W, Epilogue<f16, float, Act::silu>,
+      gemm::GemvKnobs{
+          .tokens = 2, .unit = LARGE, .lanes = 8, .warps_k = 2, .warps = 8, .rows = 2, .staged_k = 1, .split_k = 2}>();
 }
 // SMALL, LARGE: of k. BK: of the narrow tile.
 template <class X, class W, int SMALL, int LARGE, int BK = 64>
 void check_mma_weights() {
-  check_mma<X, W, PlainF32, 16, 64, BK, 1, 4, 3, true, 8, SMALL, 1>();
-  check_mma<X, W, Epilogue<f16, float, Act::silu>, 32, 128, 128, 2, 4, 3, false, 8, LARGE, 2>();
+  check_mma<X, W, PlainF32, coded(tile(16, 64, BK, 1, 4), SMALL)>();
+  check_mma<X, W, Epilogue<f16, float, Act::silu>, coded(tile(32, 128, 128, 2, 4), LARGE, 2, false)>();
 }
 template <class W>
 void check_reference() {
@@ -71,7 +74,9 @@ TEMPLATE_TEST_CASE("gemv: formats of weights", "[gemm]", fmt::q8_1, fmt::f16) {
 // Minima of 16: blocks of codes have sums of 32.
 TEMPLATE_TEST_CASE("gemv: weights that blocks of codes do not take", "[gemm]", fmt::f32, fmt::f16, fmt::int8_row) {
   check_gemv_weights<TestType, fmt::q2_k, 64, 128>();
-  check_gemv<TestType, fmt::q2_k, Epilogue<f16, float, Act::silu>, 2, 256, 32, 2, 8, 2, 1, 1, 2>();
+  check_gemv<TestType, fmt::q2_k, Epilogue<f16, float, Act::silu>,
+             gemm::GemvKnobs{
+                 .tokens = 2, .unit = 256, .warps_k = 2, .warps = 8, .rows = 2, .staged_k = 1, .split_k = 2}>();
 }
 
 TEMPLATE_TEST_CASE("mma: formats of weights", "[gemm]", fmt::q8_1, fmt::f16) {
