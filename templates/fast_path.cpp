@@ -28,18 +28,15 @@ constexpr int raw_bytes(int elements) {
 
 template <class F>
 constexpr Element element_of() {
-  if constexpr (requires { typename F::Element; }) {
-    using E = typename F::Element;
-    return tw::same<E, float>      ? Element::f32
-           : tw::same<E, tw::f16>  ? Element::f16
-           : tw::same<E, tw::bf16> ? Element::bf16
-           : tw::same<E, tw::e4m3> ? Element::e4m3
-           : tw::same<E, tw::e5m2> ? Element::e5m2
-           : tw::same<E, tw::i8>   ? Element::i8
-           : tw::same<E, tw::i32>  ? Element::i32
-                                   : Element::none;
-  }
-  return Element::none;
+  using E = typename F::Element;
+  return tw::same<E, float>      ? Element::f32
+         : tw::same<E, tw::f16>  ? Element::f16
+         : tw::same<E, tw::bf16> ? Element::bf16
+         : tw::same<E, tw::e4m3> ? Element::e4m3
+         : tw::same<E, tw::e5m2> ? Element::e5m2
+         : tw::same<E, tw::i8>   ? Element::i8
+         : tw::same<E, tw::i32>  ? Element::i32
+                                 : Element::none;
 }
 
 template <class F>

@@ -11,9 +11,14 @@
 #include <vector>
 
 #include "format_includes.inc"
+#include "templates/format_concept.h"
 
 namespace tilewright {
 namespace {
+
+#define FORMAT(NAME) static_assert(FormatFile<tw::fmt::NAME>, "templates/formats/" #NAME ".cuh: see core/format.cuh");
+#include "format_list.inc"
+#undef FORMAT
 
 template <class F>
 constexpr int kStreamCount = 1 + (F::kScaleBytes > 0 || F::kRowScale ? 1 : 0) + (F::kGlobal ? 1 : 0);
@@ -35,9 +40,25 @@ constexpr std::array<const char*, F::kEncoders> encoders_of() {
   return names;
 }
 template <class F>
+constexpr std::array<ErrorBound, F::kEncoders> errors_of() {
+  std::array<ErrorBound, F::kEncoders> bounds{};
+  for (int i = 0; i < F::kEncoders; ++i) {
+    const tw::fmt::Error e = F::error(i);
+    bounds[i] = {e.element, e.amax, e.range, e.outer, e.least, e.largest};
+  }
+  return bounds;
+}
+constexpr Infinity infinity_of(tw::fmt::Infinity i) {
+  return i == tw::fmt::Infinity::stays       ? Infinity::stays
+         : i == tw::fmt::Infinity::saturates ? Infinity::saturates
+                                             : Infinity::spreads;
+}
+template <class F>
 constexpr auto kStreams = streams_of<F>();
 template <class F>
 constexpr auto kEncoderNames = encoders_of<F>();
+template <class F>
+constexpr auto kErrors = errors_of<F>();
 
 template <class F>
 void encode(const float* src, std::int64_t rows, std::int64_t cols, MutableOperand dst, int encoder) {
@@ -88,8 +109,12 @@ void decode(Operand src, std::int64_t rows, std::int64_t cols, float* dst) {
   }
 }
 template <class F>
+float global_scale(float amax) {
+  return F::global_scale(amax);
+}
+template <class F>
 constexpr auto global_of() -> float (*)(float) {
-  if constexpr (F::kGlobal) return [](float amax) { return F::global_scale(amax); };
+  if constexpr (F::kGlobal) return &global_scale<F>;
   return nullptr;
 }
 
@@ -104,7 +129,12 @@ constexpr FormatInfo kInfos[] = {
    kEncoderNames<tw::fmt::NAME>, \
    &encode<tw::fmt::NAME>,       \
    &decode<tw::fmt::NAME>,       \
-   global_of<tw::fmt::NAME>()},
+   global_of<tw::fmt::NAME>(),   \
+   tw::fmt::NAME::kSource,       \
+   tw::fmt::NAME::kErrorColumns, \
+   kErrors<tw::fmt::NAME>,       \
+   tw::fmt::NAME::kKeepsNan,     \
+   infinity_of(tw::fmt::NAME::kInfinity)},
 #include "format_list.inc"
 #undef FORMAT
 };

@@ -37,6 +37,24 @@ struct MutableOperand {
   operator Operand() const { return {data, scales, global}; }
 };
 
+// How far a decoded element may be from what was encoded, x, for finite x of magnitude `largest` at most. `amax` and
+// `range` are of the elements that share x's innermost scale (FormatInfo::error_columns): their largest magnitude, and
+// their largest less their smallest, 0 among them. `outer` is the largest magnitude of what the next scale is for: the
+// block, or the tensor. templates/formats derives each number; tests/templates/formats_error_test.cpp holds encoders to
+// them.
+struct ErrorBound {
+  double element = 0, amax = 0, range = 0, outer = 0, least = 0;
+  double largest = 0;
+  // Single precision's own roundings are in the factor.
+  double at(double x, double group_amax, double group_range, double outer_amax) const {
+    const double sum = element * (x < 0 ? -x : x) + amax * group_amax + range * group_range + outer * outer_amax;
+    return sum * (1 + 1.0 / 4096) + least;
+  }
+};
+
+// What an infinity becomes: an infinity, the largest number there is, or what leaves no number of its group finite.
+enum class Infinity { stays, saturates, spreads };
+
 struct FormatInfo {
   const char* name;    // "q4_0", as written in a problem
   const char* title;   // one line for humans
@@ -46,15 +64,21 @@ struct FormatInfo {
   std::span<const StreamSpec> streams;
   std::span<const char* const> encoders;  // names of the encoding rules, default first ("ggml", "amax7")
   // Reference codec, any host. `cols` % block == 0. encode() writes data and scales of `rows` rows and reads
-  // *global if the format has one; decode() is exact in float.
+  // *global if the format has one; decode() is exact in float. Both give the same bits whatever rounding mode, and
+  // treatment of subnormal numbers (FTZ, DAZ), the calling thread has set.
   void (*encode)(const float* src, std::int64_t rows, std::int64_t cols, MutableOperand dst, int encoder);
   void (*decode)(Operand src, std::int64_t rows, std::int64_t cols, float* dst);
   float (*global_for)(float amax);  // the global scale for a tensor whose largest magnitude is amax; null if none
+  const char* source;               // where the layout and the encoding rules come from
+  int error_columns;  // neighbouring elements of a row that share the innermost scale; 0: a row, or the tensor
+  std::span<const ErrorBound> errors;  // by encoder
+  bool keeps_nan;                      // else a NaN becomes some number
+  Infinity infinity;
 };
 
 class TILEWRIGHT_EXPORT Format {
  public:
-  // Throws Error (invalid_argument, names the allowed formats).
+  // Throws Error (invalid_argument), which names all formats and the one that may have been meant.
   static Format parse(std::string_view name);
   static std::span<const Format> all();  // in alphabetical order
 
@@ -63,8 +87,8 @@ class TILEWRIGHT_EXPORT Format {
   std::string_view name() const { return info_->name; }
   int block() const { return info_->block; }
 
-  // Bytes of stream i (index into info().streams) of a rows x cols matrix. cols % block() == 0.
-  // Throws Error (too_large) on overflow of int64.
+  // Bytes of stream i (index into info().streams) of a rows x cols matrix; 0 if the format has no such stream.
+  // cols % block() == 0. Throws Error (too_large) on overflow of int64.
   std::int64_t stream_bytes(int i, std::int64_t rows, std::int64_t cols) const;
   std::int64_t total_bytes(std::int64_t rows, std::int64_t cols) const;
   double bits_per_element() const;  // of the block-scoped streams

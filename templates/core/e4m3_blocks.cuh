@@ -8,10 +8,19 @@ namespace tw::fmt {
 
 struct E4m3Blocks {
   using Element = tw::e4m3;
+  using TileElement = tw::e4m3;
   static constexpr int kLayout = 1, kBlock = 128, kBits = 8;
   static constexpr int kDataBytes = 128, kScaleBytes = 4;
   static constexpr bool kRowScale = false, kGlobal = false;
-  static constexpr int kEncoders = 1;
+  using RowItem = float;
+  static constexpr int kEncoders = 1, kErrorColumns = 128;
+  static constexpr Error error(int) { return scaled_error<tw::e4m3>(); }
+  static constexpr bool kKeepsNan = true;
+  static constexpr Infinity kInfinity = Infinity::spreads;
+  static constexpr ScaledMma kScaledMma = ScaledMma::none;
+  static constexpr bool kCodeLanes = false;
+  template <class>
+  static constexpr bool kTiles = false;
   static constexpr const char* encoder_name(int) { return "amax448"; }
 
   TW_MEMBER static float scale_for(float amax) { return fmt::scale_for(amax, 448.0f); }

@@ -22,10 +22,13 @@ TW_FN float e8m0_to_f32(u32 code) {
 // How the standard's formats are encoded, "floor" (section 6.3): 64 elements, two scales. Elements: kEmax, and
 // codes(v), four elements, nearest even and saturating, as the kBytes lowest bytes of a word.
 template <class Elements>
-struct MicroscaledBlocks {
-  static constexpr bool kRowScale = false, kGlobal = false;
-  static constexpr int kEncoders = 1;
+struct MicroscaledBlocks : StandAlone {
+  static constexpr int kEncoders = 1, kErrorColumns = 32;
   static constexpr const char* encoder_name(int) { return "floor"; }
+  static constexpr Infinity kInfinity = Infinity::spreads;
+  static constexpr bool kCodeLanes = false;
+  using Element = void;
+  using TileElement = void;
 
   TW_MEMBER static void encode(const float* x, u8* data, u8* scales, float, int) {
     for (int b = 0; b < 2; ++b) {

@@ -1,45 +1,65 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a format file provides, and the pieces that format files share.
 //
-// struct tw::fmt::NAME (the file's stem) has
-//   kTitle, kLayout, kBlock, kBits               see tilewright::FormatInfo
-//   kDataBytes, kScaleBytes                      bytes per block in the streams `data` and `scales`
-//   kRowScale                                    `scales` holds one item per row instead: a float, or what RowItem says
-//   RowItem                                      may be left out, for float: ZeroPointItem (row_item<F>)
-//   kGlobal                                      there is one float for the tensor
-//   kScaleRows                                   may be left out, for 1: rows that share the items of `scales`
-//   (scale_rows<F>) kScaledMma                                   may be left out, for none: the matrix instruction that
-//   takes it as stored (scaled_mma<F>) kEncoders, encoder_name(i)                   encoding rules, default first
-//   encode(x, data, scales, context, encoder)    one block, scalar; context: the global or the row's item, else 1
-//   decode(data, scales, context, i)             element i of a block, exact in float
-//   row_scale(amax), global_scale(amax)          where they apply
-//   row_item(most, below)                        RowItem: the row's but for the sum; of the largest of v and of -v, 0
-//   at least scale_for(amax), write_scale(scales, scale)  kScaleRows > 1: of a block of that many rows; encode() finds
-//   it written
-// and, if GEMM kernels may read it at full speed as a weight,
-//   kGroup                                       elements under one affine rule; 0: no fast path
-//   kCodes                                       true: a group is kGroup signed bytes, value = scale * code - offset
-//   kOffset                                      false: offset is always 0
-//   Unit<E>, load(unit, data_row, scales_row, k) E consecutive elements in registers, from element k (a multiple of E)
-//   group(unit, g, codes, scale, offset)         kCodes: group g of the unit, codes in element order
-//   values(unit, g, v)                           !kCodes: group g as floats
-//   unit_ok(E)                                   whether Unit<E> exists
-//   raw_bytes<BK>()                              kCodes: what a row's BK elements from k0 (a multiple of BK) take when
-//   they raw_offset(k0, byte)                         are copied as stored: how many bytes of `data`, and where each
-//   lies in the load_raw(unit, raw, scales, k, k0)           row; a unit from such a copy, k counted from k0
-// and, if casts may encode it at full speed,
-//   lanes_ok(E)                                  whether encode_lanes<E> exists
+// struct tw::fmt::NAME (NAME is the file's stem) states every member below. Nothing is optional: a format without a
+// feature says so ("none"), and templates/format_concept.h refuses a format that misspells or forgets a name.
+//
+// Description, for the host:
+//   kTitle, kSource              one line for humans; where layout and encoding rule come from
+//   kLayout                      raised when the bytes change meaning
+//   kBits                        significant bits of a code
+//   kEncoders, encoder_name(i)   encoding rules, default first
+//   kErrorColumns                neighbouring columns of a row that share the innermost scale; 0: a row, or the tensor
+//   error(i)                     Error: how far decode() may be from what encoder i was given
+//   kKeepsNan, kInfinity         what becomes of a NaN, and of an infinity (enum Infinity)
+//
+// Storage:
+//   kBlock                       elements of a block: columns of a row that are stored together
+//   kDataBytes, kScaleBytes      bytes of a block in the streams `data` and `scales`
+//   kScaleRows                   rows that share the items of `scales`; 1: each has its own
+//   kRowScale, RowItem           true: `scales` holds one RowItem per row instead, a float or a ZeroPointItem
+//   kGlobal                      true: one more float scales the whole tensor
+//   Element                      type of an element where each is stored by itself; void: codes in blocks
+//
+// Scalar codec, the library's reference on the host and in the reference kernels:
+//   encode(x, data, scales, context, encoder)   one block; context: the tensor's scale, the row's item, or 1
+//   decode(data, scales, context, i)            element i of a block, exact in float
+//   global_scale(amax)                          kGlobal
+//   row_scale(amax)                             kRowScale, RowItem = float
+//   row_item(most, below)                       kRowScale, RowItem = ZeroPointItem: the item but for the sum, from the
+//                                               largest of v and of -v, each at least 0
+//   scale_for(amax), write_scale(scales, scale) kScaleRows > 1: of a block of that many rows, before encode()
+//
+// Fast path of a weight (and of x, where it is codes in blocks of 32):
+//   kGroup                       elements under one affine rule; 0: there is no fast path, and nothing below
+//   kCodes                       true: a group is kGroup signed bytes, value = scale * code - offset
+//   kOffset                      false: that offset is always 0
+//   unit_ok(E), Unit<E>          whether a thread can hold E consecutive elements in registers, and as what
+//   load(unit, data, scales, k)  a unit from a row, from element k (a multiple of E)
+//   values(unit, g, v)           !kCodes: group g as floats
+//   group(unit, g, codes, scale, offset)    kCodes: group g, codes in element order
+// and with kCodes, for rows that are first copied to shared memory as they are stored:
+//   raw_bytes<BK>()              bytes of `data` that BK elements from k0 (a multiple of BK) take
+//   raw_offset(k0, byte)         where in the row each of these bytes is
+//   load_raw(unit, raw, scales, k, k0)      a unit from such a copy, k counted from k0
+//
+// Casts:
+//   lanes_ok(E)                  whether encode_lanes<E> exists
 //   encode_lanes<E>(v, lane, data, scales, context, encoder)
-//                                                one block by kBlock / E neighbouring lanes (by one if E >= kBlock,
-//                                                which then encodes E / kBlock blocks), E elements each, the same bytes
-//                                                as encode(); data and scales are in shared memory, the first block of
-//                                                a run 16-byte aligned. All lanes of the warp take part
-//   codes<direct>(v, divider, item)              kRowScale: four one-byte codes as a word; direct: see Divider
-// and, if a GEMM kernel may encode x itself (core/quantized.cuh),
-//   kCodeLanes                                   may be left out, for false (has_code_lanes<F>)
-//   code_lanes<E>(v, codes)                      as encode_lanes(): a lane's codes as the bytes of words; returns the
-//   block's scale
-// The tensor-wide scale is left to the epilogue.
+//                                encode() by kBlock / E neighbouring lanes of E elements each (by one lane if
+//                                E >= kBlock, which then encodes E / kBlock blocks), to the same bytes; data and scales
+//                                are in shared memory, the first block of a run 16-byte aligned; all lanes of the warp
+//                                take part
+//   codes<direct>(v, divider, item)         kRowScale and bytes: four codes as a word; direct: see Divider
+//   kCodeLanes                   true: a GEMM kernel may encode x itself (core/quantized.cuh), by
+//   code_lanes<E>(v, codes)      as encode_lanes(), a lane's codes as the bytes of words; returns the block's scale
+//
+// Matrix instructions:
+//   kScaledMma                   the one that takes the format as stored, or none
+//   TileElement                  as x, the element whose tiles of w its kernels take: Element, Codes or void
+//   kTiles<T>, Tile<T>           as w, whether it has tiles for x of T, and how they are unpacked (core/tiles.cuh)
+//
+// A scale of the whole tensor is left to the epilogue.
 #pragma once
 #include "core/numeric.cuh"
 #include "core/ptx.cuh"
@@ -47,39 +67,37 @@
 
 namespace tw::fmt {
 
-// Rows that share the items of `scales`.
-template <class F, class = void>
-struct ScaleRows {
-  static constexpr int value = 1;
+// How far decode(encode(x)) may be from x, for finite x of magnitude `largest` at most:
+//   element |x| + amax A + range R + outer O + least
+// with, of the elements that share x's innermost scale, A the largest magnitude and R the largest less the smallest, 0
+// among them; and O the largest magnitude of what the next scale is for, the block's or the tensor's.
+struct Error {
+  double element = 0, amax = 0, range = 0, outer = 0, least = 0;
+  float largest = 3.4028234663852886e38f;
 };
-template <class F>
-struct ScaleRows<F, void_of<decltype(F::kScaleRows)>> {
-  static constexpr int value = F::kScaleRows;
-};
-template <class F>
-constexpr int scale_rows = ScaleRows<F>::value;
+// What rounding a scale to half precision adds, of what it scales; below 2^-14 halves are multiples of 2^-24.
+constexpr double kHalfRounding = 4.8828125e-4, kHalfLeast = 2.98023223876953125e-8;
+constexpr float kLargestHalf = 65504.0f;
+// The least float, and what of the largest is left for a scale's rounding.
+constexpr double kLeastFloat = 1.401298464324817e-45;
+constexpr float kLargestScaled = 3.4e38f;
 
-template <class F, class = void>
-struct ScaledMmaOf {
-  static constexpr ScaledMma value = ScaledMma::none;
-};
-template <class F>
-struct ScaledMmaOf<F, void_of<decltype(F::kScaledMma)>> {
-  static constexpr ScaledMma value = F::kScaledMma;
-};
-template <class F>
-constexpr ScaledMma scaled_mma = ScaledMmaOf<F>::value;
+// What an infinity becomes: an infinity, the largest number there is, or what leaves no number of its group finite.
+enum class Infinity { stays, saturates, spreads };
 
-template <class F, class = void>
-struct CodeLanes {
-  static constexpr bool value = false;
+// What formats share whose blocks stand alone: no scale of a row, of several rows or of the tensor.
+struct StandAlone {
+  static constexpr int kScaleRows = 1;
+  static constexpr bool kRowScale = false, kGlobal = false;
+  using RowItem = float;
 };
+
 template <class F>
-struct CodeLanes<F, void_of<decltype(F::kCodeLanes)>> {
-  static constexpr bool value = F::kCodeLanes;
-};
+constexpr int scale_rows = F::kScaleRows;
 template <class F>
-constexpr bool has_code_lanes = CodeLanes<F>::value;
+constexpr ScaledMma scaled_mma = F::kScaledMma;
+template <class F>
+constexpr bool has_code_lanes = F::kCodeLanes;
 
 // What `scales` holds of a row with a zero point (-128 to 127): value = (code - zero) * scale. `sum`, of the row's
 // codes, is there so that kernels may multiply codes as they are: sum (x - zx)(w - zw) = sum x w - zx sum w - zw sum x
@@ -88,16 +106,8 @@ struct alignas(16) ZeroPointItem {
   float scale = 0;
   i32 zero = 0, sum = 0, unused = 0;
 };
-template <class F, class = void>
-struct RowItemOf {
-  using type = float;
-};
 template <class F>
-struct RowItemOf<F, void_of<typename F::RowItem>> {
-  using type = typename F::RowItem;
-};
-template <class F>
-using row_item = typename RowItemOf<F>::type;
+using row_item = typename F::RowItem;
 template <class F>
 constexpr bool has_zero_point = same<row_item<F>, ZeroPointItem>;
 template <class F>
@@ -149,32 +159,11 @@ TW_FN void write16(u8* p, u16 v) {
   p[1] = static_cast<u8>(v >> 8);
 }
 
-// Four consecutive elements as the four bytes of a word, to floats.
+// Element i of signed bytes in words.
 TW_FN float code_at(const u32* codes, int i) {
   return static_cast<float>(static_cast<i8>(codes[i / 4] >> (8 * (i % 4))));
 }
 
-// Blocks of a two-byte scale followed by codes (18 or 34 bytes): only two-byte aligned, so every other block has its
-// codes across word boundaries. Word i of the codes of block b of a run held in `raw`, and the block's scale.
-template <int block_bytes>
-TW_FN u32 block_word(const u32* raw, int b, int i) {
-  const int at = block_bytes * b + 2 + 4 * i;
-  return at % 4 == 0 ? raw[at / 4] : prmt(raw[at / 4], raw[at / 4 + 1], 0x5432u);
-}
-template <int block_bytes>
-TW_FN float block_scale(const u32* raw, int b) {
-  const int at = block_bytes * b;
-  return f16_bits_to_f32(static_cast<u16>(at % 4 == 0 ? raw[at / 4] : raw[at / 4] >> 16));
-}
-
-// The four lowest bits of a word as bytes of 0 or 1, in order.
-TW_FN u32 bits_to_bytes(u32 bits) { return ((bits & 15u) * 0x00204081u) & 0x01010101u; }
-
-// Words to memory that is only two-byte aligned.
-TW_FN void write_word(u8* p, u32 w) {
-  *reinterpret_cast<u16*>(p) = static_cast<u16>(w);
-  *reinterpret_cast<u16*>(p + 2) = static_cast<u16>(w >> 16);
-}
 // amax / top, 1 where all that it scales is zero.
 TW_FN float scale_for(float amax, float top) {
   const float scale = div_rn(amax, top);
@@ -203,14 +192,40 @@ TW_FN float byte_at(const u32* words, int i) {
   return to_f32(bits_as<T>(static_cast<u8>(words[i / 4] >> (8 * (i % 4)))));
 }
 
+// What rounding to an element of T costs by itself, and what becomes of what it cannot hold.
+template <class T>
+constexpr Error element_error() {
+  if constexpr (same<T, tw::f16>) return {4.8828125e-4, 0, 0, 0, 2.98023223876953125e-8, 65504.0f};
+  if constexpr (same<T, tw::bf16>) return {3.90625e-3, 0, 0, 0, 4.6e-41, 3.3895313892515355e38f};
+  if constexpr (same<T, tw::e4m3>) return {0.0625, 0, 0, 0, 9.765625e-4, 448.0f};
+  if constexpr (same<T, tw::e5m2>) return {0.125, 0, 0, 0, 7.62939453125e-6, 57344.0f};
+  if constexpr (same<T, tw::i8>) return {0, 0, 0, 0, 0.5, 127.0f};
+  if constexpr (same<T, tw::i32>) return {0, 0, 0, 0, 0.5, 2147483520.0f};
+  return {};
+}
+// The same under a float scale, amax / (the largest element of T).
+template <class T>
+constexpr Error scaled_error() {
+  const Error own = element_error<T>();
+  const double top = own.largest;
+  return {own.element, own.least / top, 0, 0, top * kLeastFloat, kLargestScaled};
+}
+
 // Elements of T, without a scale.
 template <class T, int bits>
-struct Plain {
+struct Plain : StandAlone {
   static constexpr int kLayout = 1, kBlock = 1, kBits = bits;
   static constexpr int kDataBytes = sizeof(T), kScaleBytes = 0;
-  static constexpr bool kRowScale = false, kGlobal = false;
-  static constexpr int kEncoders = 1;
+  static constexpr int kEncoders = 1, kErrorColumns = 1;
+  static constexpr Error error(int) { return element_error<T>(); }
+  static constexpr bool kKeepsNan = !same<T, i8> && !same<T, i32>;
+  static constexpr Infinity kInfinity = is_fp8_type<T> || !kKeepsNan ? Infinity::saturates : Infinity::stays;
+  static constexpr ScaledMma kScaledMma = ScaledMma::none;
+  static constexpr bool kCodeLanes = false;
   using Element = T;
+  using TileElement = T;
+  template <class>
+  static constexpr bool kTiles = false;
 
   TW_MEMBER static void encode(const float* x, u8* data, u8*, float, int) {
     const T v = from_f32<T>(x[0]);
@@ -271,6 +286,8 @@ struct Plain {
 template <class Elements>
 struct TensorScaled : Elements {
   static constexpr bool kGlobal = true;
+  static constexpr int kErrorColumns = 0;
+  static constexpr Error error(int) { return scaled_error<typename Elements::Element>(); }
   TW_MEMBER static void encode(const float* x, u8* data, u8* scales, float global, int encoder) {
     const float steps = div_rn(x[0], global);
     Elements::encode(&steps, data, scales, 1.0f, encoder);

@@ -22,10 +22,16 @@ TW_FN u32 nibble_at(const u8* data, int i) { return i % 2 ? data[i / 2] >> 4 : d
 
 // What both have in common. item_bytes: of an item of `scales`.
 template <int group_elements, int item_bytes>
-struct NibbleGroups {
+struct NibbleGroups : StandAlone {
   static constexpr int kLayout = 1, kBlock = group_elements, kBits = 4;
   static constexpr int kDataBytes = group_elements / 2, kScaleBytes = item_bytes;
-  static constexpr bool kRowScale = false, kGlobal = false;
+  static constexpr int kEncoders = 1, kErrorColumns = group_elements;
+  static constexpr bool kKeepsNan = false;
+  static constexpr Infinity kInfinity = Infinity::spreads;
+  static constexpr ScaledMma kScaledMma = ScaledMma::none;
+  static constexpr bool kCodeLanes = false;
+  using Element = void;
+  using TileElement = void;
 
   TW_MEMBER static constexpr bool lanes_ok(int e) { return e == 4 || e == 8 || e == 16 || e == 32; }
   template <int E>
@@ -76,8 +82,8 @@ struct NibbleGroups {
 template <int group_elements>
 struct Int4Groups : NibbleGroups<group_elements, 2> {
   using Base = NibbleGroups<group_elements, 2>;
-  static constexpr int kEncoders = 1;
   static constexpr const char* encoder_name(int) { return "amax7"; }
+  static constexpr Error error(int) { return {0, 0.5 / 7 + kHalfRounding, 0, 0, 7 * kHalfLeast, 7 * kLargestHalf}; }
 
   // Steps are taken of the scale as stored. Where that is 0 or infinite all codes are 8.
   TW_MEMBER static bool usable(float scale) { return scale > 0.0f && scale <= 65504.0f; }
@@ -130,8 +136,12 @@ struct Int4Groups : NibbleGroups<group_elements, 2> {
 template <int group_elements>
 struct Uint4Groups : NibbleGroups<group_elements, 4> {
   using Base = NibbleGroups<group_elements, 4>;
-  static constexpr int kEncoders = 1;
   static constexpr const char* encoder_name(int) { return "minmax"; }
+  // Half a step; the scale's rounding moves the outermost of the fifteen steps, on either side of the zero point. A
+  // range is twice the largest magnitude at most.
+  static constexpr Error error(int) {
+    return {0, 0, 0.5 / 15 + 2 * kHalfRounding, 0, 16 * kHalfLeast, 7.5f * kLargestHalf};
+  }
 
   struct Rule {  // of one group, as stored
     u16 scale, zero;

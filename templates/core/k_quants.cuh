@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ggml's formats of 256 elements ("K-quants") share here: their plain encoders, and reads of blocks that are only
-// two-byte aligned.
+// What ggml's formats of 256 elements ("K-quants") share: their plain encoders, reads of blocks that are only two-byte
+// aligned, the header and fast path of Q4_K and Q5_K, and tiles.
 //
 // The plain encoders do without ggml's search for the best scale of a sub-block. Signed: a sub-block's scale maps its
 // extreme (the element of largest magnitude, the first of equals) to the lowest code. With minima: its scale and
@@ -13,6 +13,38 @@
 namespace tw::fmt {
 
 TW_FN i32 clamped(float v, i32 low, i32 high) { return max2(low, min2(high, to_int(rint_even(v)))); }
+
+// What all of them have in common.
+struct Blocks256 : StandAlone {
+  static constexpr int kBlock = 256, kScaleBytes = 0;
+  static constexpr bool kKeepsNan = false;
+  static constexpr Infinity kInfinity = Infinity::spreads;
+  static constexpr ScaledMma kScaledMma = ScaledMma::none;
+  static constexpr bool kCodeLanes = false;
+  using Element = void;
+  using TileElement = void;
+  static constexpr bool kCodes = true;
+};
+
+// The errors of the two plain encoders. Half a step of a sub-block's own line, plus what its integer scale is off, by
+// half a step of the block's largest scale (a whole one where the scale of the other sign is clamped): the elements at
+// the end of the codes miss that many codes' worth. A range is twice the largest magnitude at most.
+constexpr Error minima_error(int top, int top_scale) {
+  return {0,
+          0,
+          0.5 / top,
+          1.5 / top_scale + 3 * kHalfRounding,
+          (top + 1) * top_scale * kHalfLeast,
+          static_cast<float>(top_scale) * kLargestHalf};
+}
+constexpr Error signed_error(int half, int top_scale) {
+  return {0,
+          1.0 / half + kHalfRounding,
+          0,
+          1.0 / top_scale,
+          half * top_scale * kHalfLeast,
+          static_cast<float>(half * top_scale) * kLargestHalf};
+}
 
 // sub-blocks of `size`: code(i, 0 .. top) for every element, after store(d, dmin, scales, minima).
 template <int size, i32 top, i32 top_scale, class Store, class Code>
@@ -90,6 +122,91 @@ TW_DEVICE void load_halves(u32* words, const u8* p) {
   if constexpr (bytes % 4 == 2) words[kWords] = prmt(raw[kWords], 0u, selector);
 }
 
+// Q4_K and Q5_K: half-precision d and dmin, twelve bytes of 6-bit pairs of scale and minimum for eight sub-blocks of
+// 32, of Q5_K 32 bytes of fifth bits (bit j of byte l is that of element 32 j + l), then nibbles: byte 32 p + l holds
+// element 64 p + l low and 64 p + 32 + l high. value = d scale code - dmin minimum.
+template <int bits>
+constexpr int kMinimaNibbles = bits == 4 ? 16 : 48;  // where nibbles begin in a block
+
+TW_FN u32 minima_scale(const u8* block, int j) {
+  const u8* s = block + 4;
+  return j < 4 ? s[j] & 63u : (s[j + 4] & 15u) | ((s[j - 4] >> 6) << 4);
+}
+TW_FN u32 minima_minimum(const u8* block, int j) {
+  const u8* s = block + 4;
+  return j < 4 ? s[j + 4] & 63u : (s[j + 4] >> 4) | ((s[j] >> 6) << 4);
+}
+template <int bits>
+TW_FN u32 minima_code(const u8* block, int i) {
+  const u32 low = (block[kMinimaNibbles<bits> + 32 * (i / 64) + i % 32] >> (4 * (i / 32 % 2))) & 15u;
+  return bits == 4 ? low : low | (((block[16 + i % 32] >> (i / 32)) & 1u) << 4);
+}
+
+// Both as they are stored, and how threads read them.
+template <int bits>
+struct MinimaBlocks : Blocks256 {
+  static constexpr int kNibbles = kMinimaNibbles<bits>;
+  static constexpr int kBits = bits, kDataBytes = kNibbles + 128;
+  static constexpr int kErrorColumns = 32;
+
+  TW_MEMBER static float decode(const u8* data, const u8*, float, int i) {
+    const float d = mul_rn(f16_bits_to_f32(read16(data)), static_cast<float>(minima_scale(data, i / 32)));
+    const float m = mul_rn(f16_bits_to_f32(read16(data + 2)), static_cast<float>(minima_minimum(data, i / 32)));
+    return sub_rn(mul_rn(d, static_cast<float>(minima_code<bits>(data, i))), m);
+  }
+
+  static constexpr int kGroup = 32;
+  static constexpr bool kOffset = true;
+  TW_MEMBER static constexpr bool unit_ok(int e) { return e == 64 || e == 256; }
+  // The header, all fifth bits, and the nibbles of 64 (one pair of sub-blocks) or 256 elements.
+  template <int E>
+  struct Unit {
+    u32 header[4], upper[bits == 5 ? 8 : 1], raw[E / 8];
+    int first;  // sub-block of the first element
+  };
+  template <int E>
+  TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8*, i64 k) {
+    const u8* block = data + k / 256 * kDataBytes;
+    u.first = E == 256 ? 0 : static_cast<int>(k / 32 % 8);
+    load_words<16, 16>(u.header, block);
+    if constexpr (bits == 5) load_words<32, 16>(u.upper, block + 16);
+    load_words<E / 2, 16>(u.raw, block + kNibbles + u.first * 16);
+  }
+  // The header and fifth bits, then the nibbles.
+  template <int BK>
+  TW_MEMBER static constexpr int raw_bytes() {
+    return kNibbles + BK / 2;
+  }
+  TW_MEMBER static i64 raw_offset(i64 k0, int byte) {
+    return k0 / 256 * kDataBytes + (byte < kNibbles ? byte : static_cast<int>(k0 % 256) / 2 + byte);
+  }
+  template <int E>
+  TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8*, int k, i64 k0) {
+    u.first = static_cast<int>((k0 + k) / 32 % 8);
+    load_shared_words<16, 16>(u.header, raw);
+    if constexpr (bits == 5) load_shared_words<32, 16>(u.upper, raw + 16);
+    load_shared_words<E / 2, 16>(u.raw, raw + kNibbles + k / 2);
+  }
+  template <int E>
+  TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[8], float& scale, float& offset) {
+    const int j = u.first + g;
+    TW_UNROLL for (int i = 0; i < 8; ++i) {
+      codes[i] = (u.raw[8 * (g / 2) + i] >> (4 * (g % 2))) & 0x0f0f0f0fu;
+      if constexpr (bits == 5) codes[i] |= ((u.upper[i] >> j) & 0x01010101u) << 4;
+    }
+    // Eight 6-bit pairs in three words: all scales, then all minima, four to a word.
+    const u32 a = u.header[1], b = u.header[2], c = u.header[3];
+    const u32 scales = j < 4 ? a & 0x3f3f3f3fu : (c & 0x0f0f0f0fu) | ((a >> 2) & 0x30303030u);
+    const u32 minima = j < 4 ? b & 0x3f3f3f3fu : ((c >> 4) & 0x0f0f0f0fu) | ((b >> 2) & 0x30303030u);
+    const int shift = 8 * (j % 4);
+    scale = low_half<tw::f16>(u.header[0]) * static_cast<float>((scales >> shift) & 255u);
+    offset = high_half<tw::f16>(u.header[0]) * static_cast<float>((minima >> shift) & 255u);
+  }
+
+  template <class X>
+  static constexpr bool kTiles = sizeof(X) == 2 || same<X, Codes>;
+};
+
 // A row's step and minimum as tiles need them: `integers`, scale and minimum as halves, times d and dmin, halves too,
 // and the minimum taken off. Rounded for f16, as is the value then; of bf16 the weight alone is.
 template <class Element>
@@ -115,33 +232,23 @@ struct ByteTimes {
   }
 };
 
-// Tiles of Q4_K and Q5_K: both have d, dmin and twelve bytes of 6-bit scales and minima in front, and nibbles last. A
-// row's chunk is, for each 64 columns, scale, minimum, scale, minimum as bytes, and then d and dmin.
+// Tiles of Q4_K and Q5_K. A row's chunk of scales is, for each 64 columns, scale, minimum, scale, minimum as bytes, and
+// then d and dmin.
 template <int bits>
 struct MinimaBase {
   static constexpr int kScaleK = 256, kScaleBytes = 20, kGroups = 2;
   static constexpr bool kOffset = true;
-  static constexpr int kNibbles = bits == 4 ? 16 : 48,
-                       kBytes = kNibbles + 128;  // where they begin in a block; of a block
-  TW_MEMBER static u32 code(const u8* block, int i) {
-    const u32 low = (block[kNibbles + 32 * (i / 64) + i % 32] >> (4 * (i / 32 % 2))) & 15u;
-    return bits == 4 ? low : low | (((block[16 + i % 32] >> (i / 32)) & 1u) << 4);
-  }
+  static constexpr int kNibbles = kMinimaNibbles<bits>, kBytes = kNibbles + 128;
+  TW_MEMBER static u32 code(const u8* block, int i) { return minima_code<bits>(block, i); }
   TW_MEMBER static void put_code(u8* block, int i, u32 code) {
     block[kNibbles + 32 * (i / 64) + i % 32] |= static_cast<u8>((code & 15u) << (4 * (i / 32 % 2)));
     if constexpr (bits == 5) block[16 + i % 32] |= static_cast<u8>((code >> 4) << (i / 32));
   }
-  TW_MEMBER static u32 scale_of(const u8* s, int j) {
-    return j < 4 ? s[j] & 63u : (s[j + 4] & 15u) | ((s[j - 4] >> 6) << 4);
-  }
-  TW_MEMBER static u32 minimum_of(const u8* s, int j) {
-    return j < 4 ? s[j + 4] & 63u : (s[j + 4] >> 4) | ((s[j] >> 6) << 4);
-  }
   TW_MEMBER static void put_scales(u8* out, const u8* data, const u8*, i64 k) {
     const u8* block = data + k / 256 * kBytes;
     for (int j = 0; j < 8; ++j) {
-      out[2 * j] = static_cast<u8>(scale_of(block + 4, j));
-      out[2 * j + 1] = static_cast<u8>(minimum_of(block + 4, j));
+      out[2 * j] = static_cast<u8>(minima_scale(block, j));
+      out[2 * j + 1] = static_cast<u8>(minima_minimum(block, j));
     }
     for (int i = 0; i < 4; ++i) out[16 + i] = block[i];
   }

@@ -8,10 +8,13 @@ namespace tw::fmt {
 
 // To kernels a format of its own: stored as From, a plain one of floats; its values are F's.
 template <class F, class From>
-struct Quantized {
+struct Quantized : StandAlone {
   static constexpr int kBlock = F::kBlock, kBits = F::kBits;
   static constexpr int kDataBytes = F::kBlock * From::kDataBytes, kScaleBytes = 0;
-  static constexpr bool kRowScale = false, kGlobal = false;
+  static constexpr ScaledMma kScaledMma = ScaledMma::none;
+  static constexpr bool kCodeLanes = false;
+  using Element = void;
+  using TileElement = void;
   static constexpr int kGroup = F::kGroup;
   static constexpr bool kCodes = F::kCodes, kOffset = F::kOffset;
   static_assert(!F::kRowScale && !F::kGlobal && F::kScaleBytes == 0, "blocks that stand alone");

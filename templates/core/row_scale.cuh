@@ -6,10 +6,16 @@
 
 namespace tw::fmt {
 
-// One-byte elements. Kernels read them as if there were no scale: a row's is the epilogue's.
-template <class T>
+// One-byte elements. Kernels read them as if there were no scale: a row's is the epilogue's. Item: what `scales` holds
+// of a row; tiles are for those without a zero point, which needs sums of x that 16-bit x does not have.
+template <class T, class Item = float>
 struct RowElements : ByteElements<T> {
   static constexpr bool kRowScale = true;
+  using RowItem = Item;
+  static constexpr int kErrorColumns = 0;
+  static constexpr Infinity kInfinity = Infinity::spreads;
+  template <class X>
+  static constexpr bool kTiles = same<Item, float>&& ByteElements<T>::template kTiles<X>;
   TW_MEMBER static constexpr bool lanes_ok(int) { return false; }  // a row is more than a block
 };
 
@@ -18,9 +24,16 @@ struct RowElements : ByteElements<T> {
 template <class Rule>
 struct RowNibbles {
   static constexpr int kLayout = 1, kBlock = 2, kBits = 4;
-  static constexpr int kDataBytes = 1, kScaleBytes = 0;
+  static constexpr int kDataBytes = 1, kScaleBytes = 0, kScaleRows = 1;
   static constexpr bool kRowScale = true, kGlobal = false;
-  static constexpr int kEncoders = 1;
+  using RowItem = float;
+  using Element = void;
+  using TileElement = void;
+  static constexpr int kEncoders = 1, kErrorColumns = 0;
+  static constexpr bool kKeepsNan = false;
+  static constexpr Infinity kInfinity = Infinity::spreads;
+  static constexpr ScaledMma kScaledMma = ScaledMma::none;
+  static constexpr bool kCodeLanes = false;
 
   TW_MEMBER static constexpr bool lanes_ok(int) { return false; }  // a row is more than a block
 

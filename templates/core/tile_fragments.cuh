@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What formats make the fragment() of a tile from (core/tiles.cuh): codes to 16-bit floats, integers or E4M3, scales
-// and minima to them or apart.
+// What formats make the fragment() of a tile from (core/tiles.cuh): codes become 16-bit floats, integers or E4M3;
+// scales and minima are applied to them, or to sums of products after the matrix instruction.
 #pragma once
 #include "core/tiles.cuh"
 
@@ -183,7 +183,8 @@ struct ItemTile : Base {
   }
 };
 
-// Where a minimum is apart, its sum and that of codes may cancel: what single precision rounds of either.
+// Where a minimum is applied to sums of x, those and the sums of codes may cancel: what single precision rounds of
+// either.
 constexpr double kAfterMmaRounding = 3.814697265625e-6;
 
 // Fragments that are integers, exact: code - offset.
@@ -198,7 +199,7 @@ struct Integers {
   }
 };
 
-// Tiles of formats with value = (code - offset) d, d a half per `group` elements: integers, exact, d apart.
+// Tiles of formats with value = (code - offset) d, d a half per `group` elements: exact integers, d after the MMA.
 template <class Element, class Base, int bits, int offset, int group>
 struct ScaledIntegers : ItemTile<Base, group, 2>, Integers<Element, bits, offset> {
   static constexpr int kGroups = ItemTile<Base, group, 2>::kGroups;
@@ -296,7 +297,8 @@ struct ZeroPoint {
   }
   TW_MEMBER static float minimum(u32 item) { return -low_half<f16>(item) * high_half<f16>(item); }
 };
-// Tiles of formats with two halves per `group` elements that Rule<Element> knows the meaning of: apart, and as weights.
+// Tiles of formats with two halves per `group` elements that Rule<Element> knows the meaning of: applied after the MMA,
+// and to weights.
 template <class Element, class Base, int bits, int group, template <class> class Rule>
 struct AffineAfterMma : ItemTile<Base, group, 4>, Integers<Element, bits, 0> {
   static constexpr int kGroups = ItemTile<Base, group, 4>::kGroups;
@@ -394,6 +396,7 @@ struct SignedNibblesTile : Base {
 // The same with a half d per 128 codes.
 template <class Element, class Base>
 struct SignedNibblesAfterMma : ItemTile<SignedNibblesTile<Element, Base>, 128, 2> {
+  using AfterMma = void;
   static constexpr int kBits = 4;
   static constexpr bool kScaleAfterMma = true, kOffset = false;
   static constexpr double kRounding = 0;

@@ -9,23 +9,26 @@
 // Fragment of step s (of four): register r of thread t holds row 16 (t / 32) + t % 32 / 4 + 8 (r % 2) and `width`
 // elements (2 or 4 to a word) from k = 2 width (4 s) ... : column (8 s + t % 4 + 4 (r / 2)) * width of the panel.
 //
-// A coded format takes part if it has a template `Tile<Element>`, Element being x's (tile_element<X>: f16, bf16, e4m3,
-// i8 or Codes), and kTiles<Element> says for which, with
-//   kBits                          of a stored code: 2, 3, 4, 5, 6 or 8
-//   kScaleK, kScaleBytes           columns per chunk of scales, bytes per row of one (0: no such stream)
-//   kFactor                        what unpacked values lack, given to the epilogue
-//   kScaleAfterMma                      fragments lack the scale, row_scale(scales, row, step) is it
-//   kRounding                      largest relative error of an unpacked value against its weight's parts; 0: exact
-//   kOffset                        those are code * step and what code 0 stands for; false: the weight itself
-//   Place                          where they are, if not as TilePlace has them
-//   code(block, i), put_code(...)  the stored form of element i of a block, and its inverse (into zeroed bits)
-//   put_scales(out, data, scales, k), take_scales(in, data, scales, k)   a row's chunk from column k, and its inverse
-//   Scales, scales(chunk, pair, part) two rows' scales in registers: rows 2 pair and 2 pair + 1 of a chunk, for its
-//   panel `part` fragment(words, step, scales, a) AfterMma                          the same stored codes and scales as
-//   a tile with kScaleAfterMma, within kRounding too, which is fewer
-//                                  instructions where tokens are few; none, or the tile itself: there is no such
-// and with both kScaleAfterMma and kOffset, where fragments lack a minimum too:
-//   row_minimum(scales, row, step) it, which sums of x are to be multiplied by
+// A format has tiles for x of Element (tile_element<X>: f16, bf16, e4m3, i8 or Codes) if kTiles<Element> is true; then
+// Tile<Element> has
+//   kBits                        of a stored code: 2, 3, 4, 5, 6 or 8
+//   Place                        where codes are, if not as TilePlace has them
+//   code(block, i)               the stored form of element i of a block
+//   put_code(block, i, code)     its inverse, into zeroed bits
+//   kScaleK, kScaleBytes         columns per chunk of scales, bytes per row of one (0: no such stream)
+//   put_scales(out, data, scales, k)    a row's chunk from column k
+//   take_scales(in, data, scales, k)    its inverse
+//   Scales, scales(chunk, pair, part)   two rows' scales in registers: rows 2 pair and 2 pair + 1 of a chunk, for its
+//                                panel `part`
+//   fragment(words, step, scales, a)    the registers of a step; what they hold is
+//   kScaleAfterMma               true: codes alone; row_scale(scales, row, step) is to be applied to the products' sum
+//   kOffset                      true: values are code * step plus what code 0 stands for; where that is not in the
+//                                fragments either, row_minimum(scales, row, step) is to be multiplied by the sum of x
+//   kFactor                      what fragments lack besides, given to the epilogue
+//   kRounding                    largest relative error of an unpacked value; with kOffset, of the two parts that it is
+//                                the sum of; 0: exact
+//   AfterMma                     how the same tile is unpacked with kScaleAfterMma, within kRounding too, where tokens
+//                                are few and that takes fewer instructions; void, or the tile itself: it is not
 #pragma once
 #include "core/ptx.cuh"
 
@@ -34,20 +37,8 @@ namespace tw {
 // In place of an element, of x in blocks of codes with a scale: fragments are w's codes as 16-bit floats, integers, and
 // its scales are applied to each group's products. The tiles themselves are those for f16.
 struct Codes {};
-template <class X, class = void>
-struct TileElementOf {
-  using type = void;
-};
 template <class X>
-struct TileElementOf<X, void_of<typename X::Element>> {
-  using type = typename X::Element;
-};
-template <class X>
-struct TileElementOf<X, void_of<typename X::TileElement>> {
-  using type = typename X::TileElement;
-};
-template <class X>
-using tile_element = typename TileElementOf<X>::type;
+using tile_element = typename X::TileElement;
 
 // Where an element's code is: word of the thread, and the shift within it. Codes of 3, 5 and 6 bits are placed as their
 // lower 2 or 4 bits, and the others in words behind. The two elements of a 16-bit pair are in different halves of a
@@ -119,17 +110,9 @@ TW_FN constexpr int tile_word(int thread, int i) {
 // Where the scales of a strip's row are, in rows from the chunk's begin.
 TW_FN constexpr int tile_slot(int row) { return row / 16 * 16 + row % 8 * 2 + row / 8 % 2; }
 
-// Whether W has tiles for x of Element; a format without kTiles has none.
-template <class W, class Element, class = void>
-struct HasTile {
-  static constexpr bool value = false;
-};
+// Whether W has tiles for x of Element.
 template <class W, class Element>
-struct HasTile<W, Element, void_of<decltype(W::template kTiles<Element>)>> {
-  static constexpr bool value = W::template kTiles<Element>;
-};
-template <class W, class Element>
-constexpr bool has_tile = HasTile<W, Element>::value;
+constexpr bool has_tile = W::template kTiles<Element>;
 
 // A stretch of a row in W's own layout, rebuilt from tiles: whole blocks, and whole chunks of scales.
 template <class W, class Element>
@@ -176,6 +159,7 @@ struct UnscaledTile {
   static constexpr int kScaleK = 0, kScaleBytes = 0;
   static constexpr bool kScaleAfterMma = false, kOffset = false;
   static constexpr double kRounding = 0;
+  using AfterMma = void;
   TW_MEMBER static void put_scales(u8*, const u8*, const u8*, i64) {}
   TW_MEMBER static void take_scales(const u8*, u8*, u8*, i64) {}
   struct Scales {};
@@ -187,15 +171,15 @@ constexpr int x_groups = 0;
 template <class Tile>
 constexpr int x_groups<Tile, true> = Tile::kGroups;
 
-// How a tile is unpacked for so many tokens: with few, sums of a group's products are fewer than its weights. But sums
-// of x take registers, and products of their own.
-template <class Tile, int tokens, class = void>
+// How a tile is unpacked for so many tokens. With few there are fewer sums of products than weights, so scales are
+// applied to those; but sums of x take registers, and products of their own.
+template <class Tile, int tokens, class AfterMma = typename Tile::AfterMma>
 struct UnpackedFor {
-  using type = Tile;
+  using type = select<(x_groups<AfterMma> * tokens <= 32), AfterMma, Tile>;
 };
 template <class Tile, int tokens>
-struct UnpackedFor<Tile, tokens, void_of<typename Tile::AfterMma>> {
-  using type = select<(x_groups<typename Tile::AfterMma> * tokens <= 32), typename Tile::AfterMma, Tile>;
+struct UnpackedFor<Tile, tokens, void> {
+  using type = Tile;
 };
 
 }  // namespace tw

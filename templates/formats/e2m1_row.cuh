@@ -16,6 +16,8 @@ struct E2m1Row {
 
 struct e2m1_row : RowNibbles<E2m1Row> {
   static constexpr const char* kTitle = "FP4 E2M1, one float scale per row";
+  static constexpr const char* kSource = "OCP E2M1; amax / 6 is this library's";
+  static constexpr Error error(int) { return {0, 1.0 / 6, 0, 0, 6 * kLeastFloat, kLargestScaled}; }  // 5 of 4 and 6
   static constexpr const char* encoder_name(int) { return "amax6"; }
   TW_MEMBER static float row_scale(float amax) { return scale_for(amax, 6.0f); }
 

@@ -7,6 +7,7 @@ namespace tw::fmt {
 
 struct f16 : Plain<tw::f16, 16> {
   static constexpr const char* kTitle = "IEEE half precision";
+  static constexpr const char* kSource = "IEEE 754";
   static constexpr const char* encoder_name(int) { return "rne"; }
 };
 

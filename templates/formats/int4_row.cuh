@@ -16,6 +16,9 @@ struct Int4Row {
 
 struct int4_row : RowNibbles<Int4Row> {
   static constexpr const char* kTitle = "4-bit codes minus 8, one float scale per row";
+  static constexpr const char* kSource =
+      "compressed-tensors (pack-quantized, strategy channel); amax / 7 is this library's";
+  static constexpr Error error(int) { return {0, 0.5 / 7, 0, 0, 7 * kLeastFloat, kLargestScaled}; }
   static constexpr const char* encoder_name(int) { return "amax7"; }
   TW_MEMBER static float row_scale(float amax) { return scale_for(amax, 7.0f); }
 

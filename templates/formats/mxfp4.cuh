@@ -24,6 +24,10 @@ struct Mxfp4Elements {
 
 struct mxfp4 : MicroscaledBlocks<Mxfp4Elements> {
   static constexpr const char* kTitle = "OCP MXFP4: E2M1 codes, an E8M0 scale per 32, two of them a block";
+  static constexpr const char* kSource = "OCP Microscaling Formats v1.0 (6.3); layout of torchao and Model Optimizer";
+  // What is above 6 scales of the 8 that the scale allows is clipped.
+  static constexpr Error error(int) { return {0, 0.25, 0, 0, 1.5e-39}; }
+  static constexpr bool kKeepsNan = false;
   static constexpr int kLayout = 2, kBlock = 64, kBits = 4;
   static constexpr int kDataBytes = 32, kScaleBytes = 2;
   static constexpr ScaledMma kScaledMma = ScaledMma::mxf4;

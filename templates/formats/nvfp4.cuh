@@ -13,6 +13,16 @@ namespace tw::fmt {
 
 struct nvfp4 {
   static constexpr const char* kTitle = "NVFP4: E2M1 codes, an E4M3 scale per 16, a float per tensor";
+  static constexpr const char* kSource = "NVIDIA Model Optimizer (qtensor/nvfp4_tensor.py)";
+  // A scale rounds up by a sixteenth, and 5 of its steps become 4 or 6; below 2^-6 scales are multiples of 2^-9.
+  static constexpr Error error(int) { return {0, 17.0 / 96, 0, 6.0 / 1024 / 2688, 2688 * kLeastFloat, kLargestScaled}; }
+  static constexpr bool kKeepsNan = false;
+  static constexpr Infinity kInfinity = Infinity::saturates;
+  static constexpr bool kCodeLanes = false;
+  static constexpr int kScaleRows = 1, kErrorColumns = 16;
+  using RowItem = float;
+  using Element = void;
+  using TileElement = void;
   static constexpr int kLayout = 2, kBlock = 16, kBits = 4;
   static constexpr int kDataBytes = 8, kScaleBytes = 1;
   static constexpr bool kRowScale = false, kGlobal = true;

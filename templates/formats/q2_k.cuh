@@ -8,13 +8,14 @@
 
 namespace tw::fmt {
 
-struct q2_k {
+struct q2_k : Blocks256 {
   static constexpr const char* kTitle = "ggml Q2_K: 2-bit codes, 4-bit scales and minima per 16, two halves per 256";
-  static constexpr int kLayout = 1, kBlock = 256, kBits = 2;
-  static constexpr int kDataBytes = 84, kScaleBytes = 0;
-  static constexpr bool kRowScale = false, kGlobal = false;
-  static constexpr int kEncoders = 1;
+  static constexpr const char* kSource =
+      "layout: ggml (block_q2_K); encoder: this library (templates/core/k_quants.cuh)";
+  static constexpr int kLayout = 1, kBits = 2, kDataBytes = 84;
+  static constexpr int kEncoders = 1, kErrorColumns = 16;
   static constexpr const char* encoder_name(int) { return "plain"; }
+  static constexpr Error error(int) { return minima_error(3, 15); }
 
   TW_MEMBER static void encode(const float* x, u8* data, u8*, float, int) {
     for (int i = 16; i < 80; ++i) data[i] = 0;
@@ -40,7 +41,7 @@ struct q2_k {
   TW_MEMBER static constexpr bool lanes_ok(int) { return false; }
 
   static constexpr int kGroup = 16;
-  static constexpr bool kCodes = true, kOffset = true;
+  static constexpr bool kOffset = true;
   TW_MEMBER static constexpr bool unit_ok(int e) { return e == 64 || e == 128 || e == 256; }
   // Codes of whole halves of a block; scales and minima are the unit's own.
   template <int E>

@@ -9,13 +9,14 @@
 
 namespace tw::fmt {
 
-struct q3_k {
+struct q3_k : Blocks256 {
   static constexpr const char* kTitle = "ggml Q3_K: 3-bit codes, 6-bit scales per 16, one half per 256";
-  static constexpr int kLayout = 2, kBlock = 256, kBits = 3;
-  static constexpr int kDataBytes = 110, kScaleBytes = 0;
-  static constexpr bool kRowScale = false, kGlobal = false;
-  static constexpr int kEncoders = 1;
+  static constexpr const char* kSource =
+      "layout: ggml (block_q3_K); encoder: this library (templates/core/k_quants.cuh)";
+  static constexpr int kLayout = 2, kBits = 3, kDataBytes = 110;
+  static constexpr int kEncoders = 1, kErrorColumns = 16;
   static constexpr const char* encoder_name(int) { return "plain"; }
+  static constexpr Error error(int) { return signed_error(4, 32); }
 
   // Element i's code and the j-th scale minus 32; the others put them where bits are zero.
   struct TileBase {
@@ -57,7 +58,7 @@ struct q3_k {
   TW_MEMBER static constexpr bool lanes_ok(int) { return false; }
 
   static constexpr int kGroup = 16;
-  static constexpr bool kCodes = true, kOffset = false;
+  static constexpr bool kOffset = false;
   TW_MEMBER static constexpr bool unit_ok(int e) { return e == 64 || e == 128 || e == 256; }
   // Lower bits of whole halves of a block; everything else is the block's.
   template <int E>

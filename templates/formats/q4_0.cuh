@@ -4,18 +4,17 @@
 // signed extreme / -8, half up), "amax7" (d = amax / 7, half away from zero, codes 1..15). Both divide by the d that is
 // not yet rounded to half precision.
 #pragma once
-#include "core/format.cuh"
-#include "core/tile_fragments.cuh"
+#include "core/blocks32.cuh"
 
 namespace tw::fmt {
 
-struct q4_0 {
+struct q4_0 : Nibbles32<18, 4, 2> {
   static constexpr const char* kTitle = "ggml Q4_0: 4-bit codes, one half scale per 32";
-  static constexpr int kLayout = 1, kBlock = 32, kBits = 4;
-  static constexpr int kDataBytes = 18, kScaleBytes = 0;
-  static constexpr bool kRowScale = false, kGlobal = false;
-  static constexpr int kEncoders = 2;
+  static constexpr const char* kSource = "ggml (quantize_row_q4_0_ref); amax7: this library";
+  static constexpr int kLayout = 1, kEncoders = 2;
   static constexpr const char* encoder_name(int i) { return i == 0 ? "ggml" : "amax7"; }
+  // ggml's codes end at 7 on the side that is not the extreme's, a whole step short.
+  static constexpr Error error(int i) { return i == 0 ? half_scale_error(1.0 / 8, 8) : half_scale_error(0.5 / 7, 7); }
 
   template <int encoder>
   TW_MEMBER static u32 code(float x, float inverse) {
@@ -28,24 +27,14 @@ struct q4_0 {
     }
   }
   TW_MEMBER static void encode(const float* x, u8* data, u8*, float, int encoder) {
-    float extreme = 0.0f, largest = 0.0f;
-    for (int i = 0; i < 32; ++i) {
-      const float a = abs_f(x[i]);
-      if (largest < a) largest = a, extreme = x[i];
-    }
-    const float d = encoder == 0 ? mul_rn(extreme, -0.125f) : div_rn(largest, 7.0f);
-    const float inverse = d != 0.0f ? div_rn(1.0f, d) : 0.0f;
+    const float extreme = extreme_of_32(x);
+    const float d = encoder == 0 ? mul_rn(extreme, -0.125f) : div_rn(abs_f(extreme), 7.0f);
+    const float inverse = inverse_of(d);
     write16(data, f32_to_f16_bits(d));
-    for (int j = 0; j < 16; ++j) {
-      const u32 low = encoder == 0 ? code<0>(x[j], inverse) : code<1>(x[j], inverse);
-      const u32 high = encoder == 0 ? code<0>(x[j + 16], inverse) : code<1>(x[j + 16], inverse);
-      data[2 + j] = static_cast<u8>(low | (high << 4));
-    }
+    write_codes(data, [&](int i) { return encoder == 0 ? code<0>(x[i], inverse) : code<1>(x[i], inverse); });
   }
   TW_MEMBER static float decode(const u8* data, const u8*, float, int i) {
-    const u32 byte = data[2 + i % 16];
-    return mul_rn(static_cast<float>(static_cast<i32>(i < 16 ? byte & 15u : byte >> 4) - 8),
-                  f16_bits_to_f32(read16(data)));
+    return mul_rn(static_cast<float>(static_cast<i32>(stored_code(data, i)) - 8), f16_bits_to_f32(read16(data)));
   }
 
   TW_MEMBER static constexpr bool lanes_ok(int e) { return e == 4 || e == 8 || e == 16 || e == 32; }
@@ -71,7 +60,7 @@ struct q4_0 {
   TW_MEMBER static void encode_lanes(const float (&v)[E], int lane, u8* data, u8*, float, int encoder) {
     const float extreme = extreme_of(v, lane);
     const float d = encoder == 0 ? mul_rn(extreme, -0.125f) : div_rn(abs_f(extreme), 7.0f);
-    const float inverse = d != 0.0f ? div_rn(1.0f, d) : 0.0f;
+    const float inverse = inverse_of(d);
     if (lane == 0) *reinterpret_cast<u16*>(data) = f32_to_f16_bits(d);
     u32 words[E / 4];
     if (encoder == 0)
@@ -90,26 +79,7 @@ struct q4_0 {
     }
   }
 
-  static constexpr int kGroup = 32;
-  static constexpr bool kCodes = true, kOffset = false;
-  TW_MEMBER static constexpr bool unit_ok(int e) { return e == 32 || e == 64 || e == 128 || e == 256; }
-  template <int E>
-  struct Unit {
-    u32 raw[ceil_div(E / 32 * 18, 4)];
-  };
-  template <int E>
-  TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8*, i64 k) {
-    load_words<E / 32 * 18, run_alignment(E / 32 * 18)>(u.raw, data + k / 32 * 18);
-  }
-  template <int BK>
-  TW_MEMBER static constexpr int raw_bytes() {
-    return BK / 32 * 18;
-  }
-  TW_MEMBER static i64 raw_offset(i64 k0, int byte) { return k0 / 32 * 18 + byte; }
-  template <int E>
-  TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8*, int k, i64) {
-    load_shared_words<E / 32 * 18, run_alignment(E / 32 * 18)>(u.raw, raw + k / 32 * 18);
-  }
+  static constexpr bool kOffset = false;
   // With the nibble in the upper half of a byte and its top bit flipped, the byte is 16 (code - 8).
   template <int E>
   TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[8], float& scale, float& offset) {
@@ -122,15 +92,6 @@ struct q4_0 {
     offset = 0.0f;
   }
 
-  struct TileBase {
-    TW_MEMBER static u32 code(const u8* block, int i) { return (block[2 + i % 16] >> (i < 16 ? 0 : 4)) & 15u; }
-    TW_MEMBER static void put_code(u8* block, int i, u32 code) {
-      block[2 + i % 16] |= static_cast<u8>(code << (i < 16 ? 0 : 4));
-    }
-    TW_MEMBER static u8* item(u8* data, u8*, i64 group) { return data + group * 18; }
-  };
-  template <class Element>
-  static constexpr bool kTiles = sizeof(Element) == 2 || same<Element, Codes>;
   template <class Element>
   using Tile = ScaledTile<Element, TileBase, 4, 8, 32>;
 };

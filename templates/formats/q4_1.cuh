@@ -3,63 +3,38 @@
 // bytes of codes; byte j holds element j low and element j + 16 high; value = code d + m. Encoder "ggml": m = min, d =
 // (max - min) / 15; codes round half up against the d and m that are not yet rounded to half precision.
 #pragma once
-#include "core/format.cuh"
-#include "core/tile_fragments.cuh"
+#include "core/blocks32.cuh"
 
 namespace tw::fmt {
 
-struct q4_1 {
+struct q4_1 : Nibbles32<20, 4, 4> {
   static constexpr const char* kTitle = "ggml Q4_1: 4-bit codes, half scale and minimum per 32";
-  static constexpr int kLayout = 1, kBlock = 32, kBits = 4;
-  static constexpr int kDataBytes = 20, kScaleBytes = 0;
-  static constexpr bool kRowScale = false, kGlobal = false;
-  static constexpr int kEncoders = 1;
+  static constexpr const char* kSource = "ggml (quantize_row_q4_1_ref)";
+  static constexpr int kLayout = 1, kEncoders = 1;
   static constexpr const char* encoder_name(int) { return "ggml"; }
+  static constexpr Error error(int) { return half_minimum_error(15); }
 
   TW_MEMBER static u32 code(float x, float low, float inverse) {
     const i32 c = static_cast<i8>(to_int(add_rn(mul_rn(sub_rn(x, low), inverse), 0.5f)));
     return static_cast<u32>(min2(c, 15)) & 15u;
   }
   TW_MEMBER static void encode(const float* x, u8* data, u8*, float, int) {
-    float low = 3.4028234663852886e38f, high = -low;
-    for (int i = 0; i < 32; ++i) {
-      if (x[i] < low) low = x[i];
-      if (x[i] > high) high = x[i];
-    }
+    float low, high;
+    range_of_32(x, low, high);
     const float d = div_rn(sub_rn(high, low), 15.0f);
-    const float inverse = d != 0.0f ? div_rn(1.0f, d) : 0.0f;
+    const float inverse = inverse_of(d);
     write16(data, f32_to_f16_bits(d));
     write16(data + 2, f32_to_f16_bits(low));
-    for (int j = 0; j < 16; ++j)
-      data[4 + j] = static_cast<u8>(code(x[j], low, inverse) | (code(x[j + 16], low, inverse) << 4));
+    write_codes(data, [&](int i) { return code(x[i], low, inverse); });
   }
   TW_MEMBER static float decode(const u8* data, const u8*, float, int i) {
-    const u32 byte = data[4 + i % 16], code = i < 16 ? byte & 15u : byte >> 4;
-    return add_rn(mul_rn(static_cast<float>(code), f16_bits_to_f32(read16(data))), f16_bits_to_f32(read16(data + 2)));
+    return add_rn(mul_rn(static_cast<float>(stored_code(data, i)), f16_bits_to_f32(read16(data))),
+                  f16_bits_to_f32(read16(data + 2)));
   }
 
   TW_MEMBER static constexpr bool lanes_ok(int) { return false; }
 
-  static constexpr int kGroup = 32;
-  static constexpr bool kCodes = true, kOffset = true;
-  TW_MEMBER static constexpr bool unit_ok(int e) { return e == 32 || e == 64 || e == 128 || e == 256; }
-  template <int E>
-  struct Unit {
-    u32 raw[E / 32 * 5];
-  };
-  template <int E>
-  TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8*, i64 k) {
-    load_words<E / 32 * 20, run_alignment(E / 32 * 20)>(u.raw, data + k / 32 * 20);
-  }
-  template <int BK>
-  TW_MEMBER static constexpr int raw_bytes() {
-    return BK / 32 * 20;
-  }
-  TW_MEMBER static i64 raw_offset(i64 k0, int byte) { return k0 / 32 * 20 + byte; }
-  template <int E>
-  TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8*, int k, i64) {
-    load_shared_words<E / 32 * 20, run_alignment(E / 32 * 20)>(u.raw, raw + k / 32 * 20);
-  }
+  static constexpr bool kOffset = true;
   template <int E>
   TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[8], float& scale, float& offset) {
     TW_UNROLL for (int i = 0; i < 4; ++i) {
@@ -71,15 +46,6 @@ struct q4_1 {
     offset = -high_half<tw::f16>(u.raw[5 * g]);
   }
 
-  struct TileBase {
-    TW_MEMBER static u32 code(const u8* block, int i) { return (block[4 + i % 16] >> (i < 16 ? 0 : 4)) & 15u; }
-    TW_MEMBER static void put_code(u8* block, int i, u32 code) {
-      block[4 + i % 16] |= static_cast<u8>(code << (i < 16 ? 0 : 4));
-    }
-    TW_MEMBER static u8* item(u8* data, u8*, i64 group) { return data + group * 20; }
-  };
-  template <class Element>
-  static constexpr bool kTiles = sizeof(Element) == 2 || same<Element, Codes>;
   template <class Element>
   using Tile = AffineTile<Element, TileBase, 4, 32, Minimum>;
 };

@@ -6,17 +6,19 @@
 // order of ggml's reference, so that the bytes agree.
 #pragma once
 #include "core/k_quants.cuh"
-#include "core/tiles.cuh"
 
 namespace tw::fmt {
 
-struct q4_k {
+struct q4_k : MinimaBlocks<4> {
   static constexpr const char* kTitle = "ggml Q4_K: 4-bit codes, 6-bit scales and minima per 32, two halves per 256";
-  static constexpr int kLayout = 1, kBlock = 256, kBits = 4;
-  static constexpr int kDataBytes = 144, kScaleBytes = 0;
-  static constexpr bool kRowScale = false, kGlobal = false;
-  static constexpr int kEncoders = 1;
+  static constexpr const char* kSource = "ggml (quantize_row_q4_K_ref)";
+  static constexpr int kLayout = 1, kEncoders = 1;
   static constexpr const char* encoder_name(int) { return "ggml"; }
+  // Not derived, since the search minimizes a weighted sum of squares and not the largest error: two steps, and what
+  // the plain encoder's scales are off by. No block of tests/templates exceeds it.
+  static constexpr Error error(int) {
+    return {0, 0, 2.0 / 15, 1.5 / 63 + 3 * kHalfRounding, 16 * 63 * kHalfLeast, 63 * kLargestHalf};
+  }
 
   struct Line {  // x ~ scale * code - minimum
     float scale, minimum;
@@ -94,12 +96,6 @@ struct q4_k {
     return {scale, -intercept};
   }
 
-  TW_MEMBER static u32 scale_of(const u8* s, int j) {
-    return j < 4 ? s[j] & 63u : (s[j + 4] & 15u) | ((s[j - 4] >> 6) << 4);
-  }
-  TW_MEMBER static u32 minimum_of(const u8* s, int j) {
-    return j < 4 ? s[j + 4] & 63u : (s[j + 4] >> 4) | ((s[j] >> 6) << 4);
-  }
   TW_MEMBER static void pack_scales(const Line* lines, u8* data) {
     float top_scale = 0.0f, top_minimum = 0.0f;
     for (int j = 0; j < 8; ++j) {
@@ -127,9 +123,9 @@ struct q4_k {
   // Codes once more, against the scale and minimum as stored. A sub-block whose stored scale is 0 keeps its first
   // codes.
   TW_MEMBER static void requantize(const float* x, const u8* data, int j, u8* code) {
-    const float d = mul_rn(f16_bits_to_f32(read16(data)), static_cast<float>(scale_of(data + 4, j)));
+    const float d = mul_rn(f16_bits_to_f32(read16(data)), static_cast<float>(minima_scale(data, j)));
     if (d == 0.0f) return;
-    const float m = mul_rn(f16_bits_to_f32(read16(data + 2)), static_cast<float>(minimum_of(data + 4, j)));
+    const float m = mul_rn(f16_bits_to_f32(read16(data + 2)), static_cast<float>(minima_minimum(data, j)));
     for (int i = 0; i < 32; ++i) code[i] = static_cast<u8>(quantize(div_rn(add_rn(x[i], m), d), 15));
   }
   TW_MEMBER static void encode(const float* x, u8* data, u8*, float, int) {
@@ -140,14 +136,6 @@ struct q4_k {
     TW_NO_UNROLL for (int j = 0; j < 8; ++j) requantize(x + 32 * j, data, j, code + 32 * j);
     TW_NO_UNROLL for (int p = 0; p < 4; ++p) for (int l = 0; l < 32; ++l) data[16 + 32 * p + l] =
         static_cast<u8>(code[64 * p + l] | (code[64 * p + 32 + l] << 4));
-  }
-  TW_MEMBER static float decode(const u8* data, const u8*, float, int i) {
-    const int j = i / 32;
-    const u32 byte = data[16 + 32 * (i / 64) + i % 32];
-    const u32 code = j % 2 ? byte >> 4 : byte & 15u;
-    const float d = mul_rn(f16_bits_to_f32(read16(data)), static_cast<float>(scale_of(data + 4, j)));
-    const float m = mul_rn(f16_bits_to_f32(read16(data + 2)), static_cast<float>(minimum_of(data + 4, j)));
-    return sub_rn(mul_rn(d, static_cast<float>(code)), m);
   }
 
   // One lane per sub-block, its 32 elements in registers. The order of every sum is search()'s, so that lanes cannot
@@ -268,51 +256,6 @@ struct q4_k {
     if (lane == 0) *reinterpret_cast<u32x4*>(data) = header;
   }
 
-  static constexpr int kGroup = 32;
-  static constexpr bool kCodes = true, kOffset = true;
-  TW_MEMBER static constexpr bool unit_ok(int e) { return e == 64 || e == 256; }
-  // The header, and the codes of 64 (one pair of sub-blocks) or 256 elements.
-  template <int E>
-  struct Unit {
-    u32 header[4], raw[E / 8];
-    int first;  // sub-block of the first element
-  };
-  template <int E>
-  TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8*, i64 k) {
-    const u8* block = data + k / 256 * 144;
-    u.first = E == 256 ? 0 : static_cast<int>(k / 32 % 8);
-    load_words<16, 16>(u.header, block);
-    load_words<E / 2, 16>(u.raw, block + 16 + u.first * 16);
-  }
-  // The header, then the codes.
-  template <int BK>
-  TW_MEMBER static constexpr int raw_bytes() {
-    return 16 + BK / 2;
-  }
-  TW_MEMBER static i64 raw_offset(i64 k0, int byte) {
-    return k0 / 256 * 144 + (byte < 16 ? byte : static_cast<int>(k0 % 256) / 2 + byte);
-  }
-  template <int E>
-  TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8*, int k, i64 k0) {
-    u.first = static_cast<int>((k0 + k) / 32 % 8);
-    load_shared_words<16, 16>(u.header, raw);
-    load_shared_words<E / 2, 16>(u.raw, raw + 16 + k / 2);
-  }
-  template <int E>
-  TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[8], float& scale, float& offset) {
-    TW_UNROLL for (int i = 0; i < 8; ++i) codes[i] = (u.raw[8 * (g / 2) + i] >> (4 * (g % 2))) & 0x0f0f0f0fu;
-    // Eight 6-bit pairs in three words: all scales, then all minima, four to a word.
-    const int j = u.first + g;
-    const u32 a = u.header[1], b = u.header[2], c = u.header[3];
-    const u32 scales = j < 4 ? a & 0x3f3f3f3fu : (c & 0x0f0f0f0fu) | ((a >> 2) & 0x30303030u);
-    const u32 minima = j < 4 ? b & 0x3f3f3f3fu : ((c >> 4) & 0x0f0f0f0fu) | ((b >> 2) & 0x30303030u);
-    const int shift = 8 * (j % 4);
-    scale = low_half<tw::f16>(u.header[0]) * static_cast<float>((scales >> shift) & 255u);
-    offset = high_half<tw::f16>(u.header[0]) * static_cast<float>((minima >> shift) & 255u);
-  }
-
-  template <class Element>
-  static constexpr bool kTiles = sizeof(Element) == 2 || same<Element, Codes>;
   template <class Element>
   using Tile = MinimaTile<Element, 4>;
 };

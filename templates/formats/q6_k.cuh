@@ -7,17 +7,17 @@
 // largest scale becomes -128.
 #pragma once
 #include "core/k_quants.cuh"
-#include "core/tiles.cuh"
 
 namespace tw::fmt {
 
-struct q6_k {
+struct q6_k : Blocks256 {
   static constexpr const char* kTitle = "ggml Q6_K: 6-bit codes, 8-bit scales per 16, one half per 256";
-  static constexpr int kLayout = 2, kBlock = 256, kBits = 6;
-  static constexpr int kDataBytes = 210, kScaleBytes = 0;
-  static constexpr bool kRowScale = false, kGlobal = false;
-  static constexpr int kEncoders = 1;
+  static constexpr const char* kSource =
+      "layout: ggml (block_q6_K); encoder: this library (templates/core/k_quants.cuh)";
+  static constexpr int kLayout = 2, kBits = 6, kDataBytes = 210;
+  static constexpr int kEncoders = 1, kErrorColumns = 16;
   static constexpr const char* encoder_name(int) { return "plain"; }
+  static constexpr Error error(int) { return signed_error(32, 128); }
 
   TW_MEMBER static void encode(const float* x, u8* data, u8*, float, int) {
     for (int i = 0; i < 192; ++i) data[i] = 0;
@@ -47,7 +47,7 @@ struct q6_k {
   TW_MEMBER static constexpr bool lanes_ok(int) { return false; }
 
   static constexpr int kGroup = 16;
-  static constexpr bool kCodes = true, kOffset = false;
+  static constexpr bool kOffset = false;
   TW_MEMBER static constexpr bool unit_ok(int e) { return e == 64 || e == 128 || e == 256; }
   // Whole halves of a block; of 64 elements the nibbles of the other 64 come along.
   template <int E>

@@ -3,18 +3,16 @@
 // code d. s is redundant: encoder "ggml" (CPU reference) stores d * sum of the codes, "sum_x" (ggml's CUDA quantizer)
 // the sum of the inputs, in element order. No kernel here reads s: sums of codes are formed exactly, in integers.
 #pragma once
-#include "core/format.cuh"
-#include "core/tiles.cuh"
+#include "core/blocks32.cuh"
 
 namespace tw::fmt {
 
-struct q8_1 {
+struct q8_1 : Blocks32<36, 8, 128> {
   static constexpr const char* kTitle = "ggml Q8_1: 8-bit codes, half scale and sum per 32; for activations";
-  static constexpr int kLayout = 1, kBlock = 32, kBits = 8;
-  static constexpr int kDataBytes = 36, kScaleBytes = 0;
-  static constexpr bool kRowScale = false, kGlobal = false;
-  static constexpr int kEncoders = 2;
+  static constexpr const char* kSource = "ggml (quantize_row_q8_1_ref; sum_x: its CUDA quantizer's sum)";
+  static constexpr int kLayout = 1, kEncoders = 2;
   static constexpr const char* encoder_name(int i) { return i == 0 ? "ggml" : "sum_x"; }
+  static constexpr Error error(int) { return half_scale_error(0.5 / 127, 127); }
 
   TW_MEMBER static void encode(const float* x, u8* data, u8*, float, int encoder) {
     float largest = 0.0f, total = 0.0f;
@@ -23,7 +21,7 @@ struct q8_1 {
       total = add_rn(total, x[i]);
     }
     const float d = div_rn(largest, 127.0f);
-    const float inverse = d != 0.0f ? div_rn(1.0f, d) : 0.0f;
+    const float inverse = inverse_of(d);
     i32 sum = 0;
     for (int i = 0; i < 32; ++i) {
       const i32 q = static_cast<i8>(to_int_away(mul_rn(x[i], inverse)));
@@ -57,7 +55,7 @@ struct q8_1 {
   template <int E>
   TW_MEMBER static float quantize(const float (&v)[E], u32 (&codes)[E / 4]) {
     const float d = div_rn(largest_of<32 / E>(v), 127.0f);
-    const float inverse = d != 0.0f ? div_rn(1.0f, d) : 0.0f;
+    const float inverse = inverse_of(d);
     TW_UNROLL for (int i = 0; i < E; i += 4) {
       u32 q[4];
       TW_UNROLL for (int j = 0; j < 4; ++j) q[j] = static_cast<u32>(to_int_away(mul_rn(v[i + j], inverse)));
@@ -92,26 +90,9 @@ struct q8_1 {
 
   using TileElement = Codes;
   static constexpr int kCodesAt = 4;  // in a block, after the scale and the sum
-  static constexpr int kGroup = 32;
-  static constexpr bool kCodes = true, kOffset = false;
-  TW_MEMBER static constexpr bool unit_ok(int e) { return e == 32 || e == 64 || e == 128; }
-  template <int E>
-  struct Unit {
-    u32 raw[E / 32 * 9];
-  };
-  template <int E>
-  TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8*, i64 k) {
-    load_words<E / 32 * 36, run_alignment(E / 32 * 36)>(u.raw, data + k / 32 * 36);
-  }
-  template <int BK>
-  TW_MEMBER static constexpr int raw_bytes() {
-    return BK / 32 * 36;
-  }
-  TW_MEMBER static i64 raw_offset(i64 k0, int byte) { return k0 / 32 * 36 + byte; }
-  template <int E>
-  TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8*, int k, i64) {
-    load_shared_words<E / 32 * 36, run_alignment(E / 32 * 36)>(u.raw, raw + k / 32 * 36);
-  }
+  template <class>
+  static constexpr bool kTiles = false;  // activations
+  static constexpr bool kOffset = false;
   template <int E>
   TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[8], float& scale, float& offset) {
     TW_UNROLL for (int i = 0; i < 8; ++i) codes[i] = u.raw[9 * g + 1 + i];

@@ -7,14 +7,9 @@
 
 namespace tw::gemm {
 
-template <class F, class = void>
-struct BlockScaled {
-  static constexpr bool value = false;
-};
+// Elements with a scale for several of them.
 template <class F>
-struct BlockScaled<F, void_of<typename F::Element>> {
-  static constexpr bool value = F::kScaleBytes > 0;
-};
+constexpr bool block_scaled = !same<typename F::Element, void> && F::kScaleBytes > 0;
 
 // Of a matrix whose scales they are: rows in all, elements from one to the next, the first of the tile.
 struct ScaledRows {
@@ -26,7 +21,7 @@ struct ScaledRows {
 // strips, of HEIGHT rows for a warpgroup's or a warp's instruction. An operand without such scales costs nothing.
 template <class X, class W, int BM, int STRIPS, int HEIGHT = 64>
 struct BlockScales {
-  static constexpr bool kOfX = BlockScaled<X>::value, kOfW = BlockScaled<W>::value, kAny = kOfX || kOfW;
+  static constexpr bool kOfX = block_scaled<X>, kOfW = block_scaled<W>, kAny = kOfX || kOfW;
   static constexpr int kRowsX = fmt::scale_rows<X>, kRowsW = fmt::scale_rows<W>;
   static_assert((kRowsX == 1 || (kRowsX % 64 == 0 && (BM % 64 == 0 || 64 % BM == 0))) &&
                     (kRowsW == 1 || kRowsW % 64 == 0),

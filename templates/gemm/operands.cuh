@@ -8,16 +8,8 @@
 namespace tw::gemm {
 
 // The type of a format's elements where each is stored by itself, else void.
-template <class F, class = void>
-struct ElementOf {
-  using type = void;
-};
 template <class F>
-struct ElementOf<F, void_of<typename F::Element>> {
-  using type = typename F::Element;
-};
-template <class F>
-using element_of = typename ElementOf<F>::type;
+using element_of = typename F::Element;
 
 // alpha and the tensor-wide scales of both operands in one factor.
 template <class X, class W>
