@@ -2,6 +2,7 @@
 """Writes the golden vectors of the encoders. Independent of Tilewright: ggml's C code, the gguf package, numpy, ml_dtypes.
 
 usage: make_golden.py MODEL.safetensors GGML_GIT_DIR OUT_DIR      (see README.md beside this file)
+       make_golden.py plain OUT_DIR            the files that need neither, of numpy and ml_dtypes alone
 """
 import struct
 import sys
@@ -9,15 +10,9 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
-from gguf import GGMLQuantizationType as T
-from gguf import quants
-from safetensors.numpy import load_file
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "models"))
-from ggml_reference import FUNCTIONS, Ggml  # noqa: E402
 
 F = np.float32
-FUNCTIONS.update({
+GGML_FUNCTIONS = {
     "q4_1": ("quantize_row_q4_1_ref", "dequantize_row_q4_1", 32, 20),
     "q5_0": ("quantize_row_q5_0_ref", "dequantize_row_q5_0", 32, 22),
     "q5_1": ("quantize_row_q5_1_ref", "dequantize_row_q5_1", 32, 24),
@@ -25,7 +20,7 @@ FUNCTIONS.update({
     "q3_k": ("quantize_row_q3_K_ref", "dequantize_row_q3_K", 256, 110),
     "q5_k": ("quantize_row_q5_K_ref", "dequantize_row_q5_K", 256, 176),
     "q6_k": ("quantize_row_q6_K_ref", "dequantize_row_q6_K", 256, 210),
-})
+}
 COLS = 512
 
 
@@ -90,9 +85,11 @@ def write(path: Path, x: np.ndarray, streams: list, decoded: np.ndarray) -> None
         f.write(decoded.astype("<f4").tobytes())
 
 
-def ggml_format(ggml: Ggml, name: str, x: np.ndarray):
+def ggml_format(ggml, name: str, x: np.ndarray):
     data = ggml.encode(name, x)
     decoded = ggml.decode(name, data, x.shape[1])
+    from gguf import GGMLQuantizationType as T
+    from gguf import quants
     # A second opinion where the gguf package has one: its encoders of the legacy formats, its decoders of all.
     kind = getattr(T, name.upper())
     if name in ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0"):
@@ -275,8 +272,10 @@ def as_bytes(half: np.ndarray) -> np.ndarray:
     return half.view(np.uint8).reshape(-1, 2)
 
 
-def k_quant(ggml: Ggml, name: str, x: np.ndarray):
+def k_quant(ggml, name: str, x: np.ndarray):
     """Plain encoders, the bytes put together here, decoded by ggml."""
+    from gguf import GGMLQuantizationType as T
+    from gguf import quants
     if name in ("q2_k", "q5_k"):
         d, dmin, sc, m, codes = plain_minima(x, *{"q2_k": (16, 3, 15), "q5_k": (32, 31, 63)}[name])
     else:
@@ -305,7 +304,7 @@ def k_quant(ggml: Ggml, name: str, x: np.ndarray):
     return [data], decoded
 
 
-def weights(out: str, real: np.ndarray, ggml: Ggml) -> None:
+def weights(out: str, real: np.ndarray, ggml) -> None:
     """One file per format: edge cases, then real weights."""
     x = np.concatenate([edge(), real[:2]])
     for name in ("q4_1", "q5_0", "q5_1"):
@@ -329,7 +328,79 @@ def weights(out: str, real: np.ndarray, ggml: Ggml) -> None:
         write(Path(out) / f"{name}.bin", x, *k_quant(ggml, name, x))
 
 
+def edge_elements() -> np.ndarray:
+    """For elements without a scale: every binade of single precision with ties of every format, and what saturates."""
+    rng = np.random.default_rng(20261123)
+    rows = [np.array([0.0, -0.0, np.inf, -np.inf, np.nan] + [v * s for v in (
+        448, 463.9, 464, 465, 480, 57344, 61439, 61440, 65504, 65519, 65520, 3.38e38, 3.4e38, 127.49, 127.5, 128.5, 2147483520,
+        2147483648, 4e9, 2.0 ** -9, 2.0 ** -10, 2.0 ** -16, 2.0 ** -17, 2.0 ** -24, 2.0 ** -25, 2.0 ** -126, 1e-45, 0.5, 1.5,
+        2.5) for s in (1, -1)], F)]
+    rows[0] = np.pad(rows[0], (0, COLS - rows[0].size))
+    for spare in (1, 2, 3, 8, 11, 24):  # bits of mantissa: ties of E5M2, E4M3, bf16 and f16, their neighbours, and any
+        mantissa = rng.integers(0, 2 ** spare, COLS) * 2.0 ** -spare + rng.choice([0, 2.0 ** -23, -2.0 ** -24], COLS)
+        rows.append(((1 + mantissa) * 2.0 ** rng.integers(-149, 127, COLS) * rng.choice([-1, 1], COLS)).astype(F))
+        rows.append(((1 + mantissa) * 2.0 ** rng.integers(-20, 18, COLS) * rng.choice([-1, 1], COLS)).astype(F))
+    rows.append((rng.integers(-300, 300, COLS) / F(2)).astype(F))
+    return np.stack(rows)
+
+
+def elements(name: str, x: np.ndarray, top: float = None):
+    """Elements by themselves; with `top` under one float for the tensor, amax / top."""
+    g = None if top is None else (np.abs(x).max() / F(top)).astype(F)
+    v = x if g is None else (x / g).astype(F)
+    nan = np.isnan(v)
+    kinds = {"f32": F, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "e4m3": ml_dtypes.float8_e4m3fn,
+             "e5m2": ml_dtypes.float8_e5m2}
+    if name in kinds:
+        most = {"e4m3": 448.0, "e5m2": 57344.0}.get(name, np.inf)
+        q = np.clip(v, -most, most).astype(kinds[name])
+        data = q.view({1: np.uint8, 2: np.uint16, 4: np.uint32}[q.itemsize]).copy()
+        data[nan] = {1: 0x7f, 2: 0x7fff, 4: 0x7fc00000}[q.itemsize]  # one NaN of many
+        if name == "f32":
+            data[nan] = v.view(np.uint32)[nan]
+        decoded = q.astype(F)
+    else:
+        low, high, kind = {"int8": (-128, 127, np.int8), "int32": (-2 ** 31, 2 ** 31 - 1, np.int32)}[name]
+        data = np.clip(np.rint(np.where(nan, 0, v).astype(np.float64)), low, high).astype(np.int64).astype(kind)
+        decoded = data.astype(F)
+    if g is None:
+        return [data], decoded
+    return [data, np.array([g], F)], (decoded * g).astype(F)
+
+
+def q8_1_sum_x(x: np.ndarray):
+    """Q8_0's codes; s is the half of the inputs' sum in single precision, one after the other (ggml's CUDA quantizer)."""
+    b = x.reshape(-1, 32)
+    d = (np.abs(b).max(1) / F(127)).astype(F)
+    inverse = np.divide(F(1), d, out=np.zeros_like(d), where=d > 0)
+    v = (b * inverse[:, None]).astype(F)
+    q = (np.sign(v) * np.floor(np.abs(v).astype(np.float64) + 0.5)).astype(np.int8)
+    total = np.zeros(len(b), F)
+    for i in range(32):
+        total = (total + b[:, i]).astype(F)
+    data = np.concatenate([as_bytes(d.astype(np.float16)), as_bytes(total.astype(np.float16)), q.view(np.uint8)], 1)
+    return [data], (q.astype(F) * d.astype(np.float16).astype(F)[:, None]).astype(F).reshape(x.shape)
+
+
+def plain(out: str) -> None:
+    np.seterr(all="ignore")
+    x = edge_elements()
+    for name in ("f32", "f16", "bf16", "e4m3", "e5m2", "int8", "int32"):
+        write(Path(out) / f"{name}.bin", x, *elements(name, x))
+    scaled = np.concatenate([edge(), np.tile(F([448, 232, -232, 3.5, 1.0625, 1.1875, 0.4375, 2 ** -9]), 64)[None]])
+    for name, top in (("e4m3", 448), ("e5m2", 57344), ("int8", 127)):
+        for case, v in (("wide", scaled), ("narrow", scaled[-1:])):  # the last row's scale is 1 for E4M3
+            write(Path(out) / f"{name}_tensor_{case}.bin", v, *elements(name, v, top))
+    write(Path(out) / "q8_1_sum_x.bin", edge(), *q8_1_sum_x(edge()))
+
+
 def main(model: str, git_dir: str, out: str) -> None:
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "models"))
+    from ggml_reference import FUNCTIONS, Ggml
+    from safetensors.numpy import load_file
+
+    FUNCTIONS.update(GGML_FUNCTIONS)
+    plain(out)
     np.seterr(all="ignore")
     ggml = Ggml(git_dir)
     real = load_file(model)["encoder.layer.0.output.dense.weight"][:8, :COLS].astype(F)
@@ -345,11 +416,14 @@ def main(model: str, git_dir: str, out: str) -> None:
         fp4 = edge_fp4() if case == "edge" else x
         write(Path(out) / f"nvfp4_{case}.bin", fp4, *nvfp4(fp4))
         fp8 = with_zero_row if case == "edge" else x
-        write(Path(out) / f"e4m3_{case}.bin", fp8, *e4m3(fp8))
+        write(Path(out) / f"e4m3_row_{case}.bin", fp8, *e4m3(fp8))
     weights(out, real, ggml)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 4:
+    if len(sys.argv) == 3 and sys.argv[1] == "plain":
+        plain(sys.argv[2])
+    elif len(sys.argv) == 4:
+        main(*sys.argv[1:])
+    else:
         sys.exit(__doc__)
-    main(*sys.argv[1:])
