@@ -12,6 +12,7 @@
 
 #include "format_includes.inc"
 #include "templates/format_concept.h"
+#include "templates/suggest.h"
 
 namespace tilewright {
 namespace {
@@ -151,15 +152,16 @@ std::span<const Format> Format::all() {
 }
 
 Format Format::parse(std::string_view name) {
-  std::string names;
+  std::vector<std::string_view> names;
   for (Format f : all()) {
     if (f.name() == name) return f;
-    names += names.empty() ? std::string(f.name()) : " " + std::string(f.name());
+    names.push_back(f.name());
   }
-  throw Error(ErrorCode::invalid_argument, "format", std::string(name), "one of " + names);
+  throw Error(ErrorCode::invalid_argument, "format", std::string(name), one_of(names, name));
 }
 
 std::int64_t Format::stream_bytes(int i, std::int64_t rows, std::int64_t cols) const {
+  if (i < 0 || static_cast<std::size_t>(i) >= info_->streams.size()) return 0;
   const StreamSpec& s = info_->streams[static_cast<std::size_t>(i)];
   if (s.scope == Scope::tensor) return s.bytes;
   std::int64_t items = rows / s.rows + (rows % s.rows != 0);

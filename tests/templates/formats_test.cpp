@@ -16,6 +16,7 @@
 #include "format_includes.inc"
 #include "formats_test.h"
 #include "support/catch.h"
+#include "support/refusal.h"
 
 using namespace formats_test;
 
@@ -27,6 +28,42 @@ int encoder_index(Format f, const std::string& name) {
 }
 
 }  // namespace
+
+TEST_CASE("a format's name: all of them, and the one that may have been meant", "[formats]") {
+  const auto allowed = [](const char* name) {
+    const Error e = refusal([&] { (void)Format::parse(name); });
+    CHECK(e.code() == ErrorCode::invalid_argument);
+    CHECK(e.field() == "format");
+    CHECK(e.value() == name);
+    for (const Format f : Format::all())
+      CHECK((e.allowed() + " ").find(" " + std::string(f.name())) != std::string::npos);
+    return e.allowed();
+  };
+  const auto ends = [](const std::string& text, const std::string& end) { return text.ends_with(end); };
+  CHECK(ends(allowed("F16"), "; did you mean f16?"));
+  CHECK(ends(allowed("Q4_K"), "; did you mean q4_k?"));
+  CHECK(ends(allowed("q4k"), "; did you mean q4_k?"));
+  CHECK(ends(allowed("nvpf4"), "; did you mean nvfp4?"));
+  CHECK(ends(allowed("uint4_g12"), "; did you mean uint4_g128?"));
+  for (const char* nothing : {"", "gptq", "float", "zzzzzzzzzzzz"})
+    CHECK(allowed(nothing).find("did you mean") == std::string::npos);
+  CHECK(allowed(std::string(100000, 'q').c_str()).find("did you mean") == std::string::npos);
+}
+
+TEST_CASE("a stream that a format does not have takes no bytes", "[formats]") {
+  for (const Format f : Format::all()) {
+    INFO(f.name());
+    const auto streams = static_cast<int>(f.info().streams.size());
+    std::int64_t total = 0;
+    for (int i = 0; i < streams; ++i) {
+      CHECK(f.stream_bytes(i, 256, 512) > 0);
+      total += f.stream_bytes(i, 256, 512);
+    }
+    CHECK(f.total_bytes(256, 512) == total);
+    for (const int i : {-1, streams, streams + 1, 1000}) CHECK(f.stream_bytes(i, 256, 512) == 0);
+    CHECK(f.stream_bytes(streams, INT64_MAX, INT64_MAX) == 0);
+  }
+}
 
 TEST_CASE("plain formats keep what they can hold", "[formats]") {
   const std::vector<float> x = {0.0f, -0.0f, 1.0f, -2.5f, kInf, -kInf, kNan, 65504.0f};
