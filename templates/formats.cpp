@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "format_includes.inc"
+#include "templates/exact_floats.h"
 #include "templates/format_concept.h"
 #include "templates/suggest.h"
 
@@ -63,6 +64,7 @@ constexpr auto kErrors = errors_of<F>();
 
 template <class F>
 void encode(const float* src, std::int64_t rows, std::int64_t cols, MutableOperand dst, int encoder) {
+  const ExactFloats exact;
   const std::int64_t blocks = cols / F::kBlock;
   auto* data = static_cast<tw::u8*>(dst.data);
   auto* scales = static_cast<tw::u8*>(dst.scales);
@@ -94,6 +96,7 @@ void encode(const float* src, std::int64_t rows, std::int64_t cols, MutableOpera
 }
 template <class F>
 void decode(Operand src, std::int64_t rows, std::int64_t cols, float* dst) {
+  const ExactFloats exact;
   const std::int64_t blocks = cols / F::kBlock;
   const auto* data = static_cast<const tw::u8*>(src.data);
   const auto* scales = static_cast<const tw::u8*>(src.scales);
@@ -111,7 +114,10 @@ void decode(Operand src, std::int64_t rows, std::int64_t cols, float* dst) {
 }
 template <class F>
 float global_scale(float amax) {
-  return F::global_scale(amax);
+  volatile float in_memory = amax;
+  const ExactFloats exact;
+  in_memory = F::global_scale(in_memory);
+  return in_memory;
 }
 template <class F>
 constexpr auto global_of() -> float (*)(float) {

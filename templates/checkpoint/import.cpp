@@ -13,6 +13,7 @@
 
 #include "core/numeric.cuh"
 #include "templates/checkpoint/layout.h"
+#include "templates/exact_floats.h"
 
 namespace tilewright {
 
@@ -240,6 +241,7 @@ std::vector<std::int32_t> import_order(const CheckpointWeight& w) {
 }
 
 void import_weights(const CheckpointWeight& w, Format format, std::span<std::byte> data, std::span<std::byte> scales) {
+  const ExactFloats exact;
   const Layout& layout = layout_of(w.packing);
   const Shape s = checked(w, layout);
   const auto zeros = zeros_of(w, layout, s);

@@ -8,6 +8,10 @@
 #pragma once
 #include "core/types.cuh"
 
+#if !defined(__CUDACC__) && (defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__))
+#error "-ffast-math would change what codecs compute: compile without it (an application may have it, the library not)"
+#endif
+
 namespace tw {
 
 // ---- exactly rounded float operations ------------------------------------------------------------------------------

@@ -7,6 +7,7 @@
 
 #include "format_includes.inc"
 #include "pack/tiles.cuh"
+#include "templates/exact_floats.h"
 #include "templates/fast_path.h"
 
 namespace tilewright {
@@ -67,6 +68,7 @@ void run(const Gemm& g, MutableOperand w, MutableOperand tiles, const char* cons
   if (packed_bytes(plain, "scales")) require(w.scales, names[1]);
   if (packed_bytes(g, "scales")) require(tiles.scales, names[3]);
   const auto same = [](const MutableOperand& m) { return tw::MutableOperand{m.data, m.scales, m.global}; };
+  const ExactFloats exact;
   find<inverse>(g.w.name(), g.x.name())({same(w), same(tiles)}, {g.n, g.k});
 }
 
