@@ -16,6 +16,12 @@ endif()
 tilewright_test(emulator emulator)
 get_target_property(emulator_tests test_emulator SOURCES)
 list(FILTER emulator_tests EXCLUDE REGEX "/emulator/(async|emulator|fiber|fragments|grids|scheduler|sm90|warpgroup)\\.cpp$")
+# Every format's kernels, a translation unit each.
+foreach(FORMAT ${TILEWRIGHT_FORMATS})
+  set(source ${TILEWRIGHT_GENERATED_DIR}/tests/format_${FORMAT}_test.cpp)
+  configure_file(emulator/format_test.cpp.in ${source} @ONLY)
+  list(APPEND emulator_tests ${source})
+endforeach()
 set_target_properties(test_emulator PROPERTIES SOURCES "${emulator_tests}")
 if(TILEWRIGHT_SANITIZE)
   # Halves the time to compile some two hundred instrumented kernels; line numbers stay.
