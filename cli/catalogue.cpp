@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// formats, archs, families: what the library knows. README.md's tables are these, printed with --markdown.
+// formats, encoders, archs, families: what the library knows. README.md's tables are these, printed with --markdown.
 #include <fmt/format.h>
+
+#include <cmath>
 
 #include "cli/command.h"
 
@@ -47,6 +49,59 @@ int run_formats(const Context& context, bool markdown) {
                encoder_text.empty() ? "-" : encoder_text, info.title});
   }
   show(context, markdown, {{"formats", list}}, table);
+  return kOk;
+}
+
+const char* infinity_name(Infinity i) {
+  return i == Infinity::stays ? "infinity" : i == Infinity::saturates ? "largest" : "lost, and its group";
+}
+// Three digits, rounded up.
+std::string bound_text(double v) {
+  const double unit = std::pow(10.0, std::floor(std::log10(v)) - 2);
+  return fmt::format("{:.3g}", std::ceil(v / unit * (1 - 1e-9)) * unit);
+}
+std::string error_text(const ErrorBound& e) {
+  std::string text;
+  const std::pair<double, const char*> terms[] = {
+      {e.element, " x"}, {e.amax, " amax"}, {e.range, " range"}, {e.outer, " outer"}, {e.least, ""}};
+  for (const auto& [factor, of] : terms)
+    if (factor > 0) text += (text.empty() ? "" : " + ") + bound_text(factor) + of;
+  return text.empty() ? "exact" : text;
+}
+std::string group_text(Format f) {
+  const FormatInfo& info = f.info();
+  if (info.error_columns == 0) return info.global_for ? "tensor" : "row";
+  for (const StreamSpec& s : info.streams)
+    if (s.rows > 1) return fmt::format("{} x {}", s.rows, info.error_columns);
+  return std::to_string(info.error_columns);
+}
+
+// One row per encoder: how exact it is.
+int run_encoders(const Context& context, bool markdown) {
+  Json list = Json::array();
+  Table table({"format", "encoder", "group", "error at most", "up to", "NaN", "infinity", "source"});
+  for (const Format f : Format::all()) {
+    const FormatInfo& info = f.info();
+    for (std::size_t i = 0; i < info.encoders.size(); ++i) {
+      const ErrorBound& e = info.errors[i];
+      list.push_back({{"format", info.name},
+                      {"encoder", info.encoders[i]},
+                      {"source", info.source},
+                      {"error_columns", info.error_columns},
+                      {"error",
+                       {{"element", e.element},
+                        {"amax", e.amax},
+                        {"range", e.range},
+                        {"outer", e.outer},
+                        {"least", e.least},
+                        {"largest", e.largest}}},
+                      {"keeps_nan", info.keeps_nan},
+                      {"infinity", infinity_name(info.infinity)}});
+      table.add({info.name, info.encoders[i], group_text(f), error_text(e), fmt::format("{:.6g}", e.largest),
+                 info.keeps_nan ? "NaN" : "a number", infinity_name(info.infinity), info.source});
+    }
+  }
+  show(context, markdown, {{"encoders", list}}, table);
   return kOk;
 }
 
@@ -129,6 +184,7 @@ void add_catalogue(Context& context) {
         [&context, markdown, run] { context.action = [&context, markdown, run] { return run(context, *markdown); }; });
   };
   add("formats", "List the number formats", run_formats);
+  add("encoders", "List the rules by which formats are encoded, and how exact each is", run_encoders);
   add("archs", "List the GPU targets, and this machine's devices", run_archs);
   add("families", "List the kernel families of each operation, in the order they are asked", run_families);
 }

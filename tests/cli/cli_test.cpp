@@ -45,6 +45,15 @@ TEST_CASE("cli: the catalogue") {
   for (const Json& f : formats["formats"])
     q4_0 |= f["name"] == "q4_0" && f["block"] == 32 && f["bits_per_element"] == 4.5;
   CHECK(q4_0);
+  const Json encoders = tool("encoders --json").json();
+  std::size_t stated = 0;
+  for (const Json& f : formats["formats"]) stated += f["encoders"].size();
+  CHECK(encoders["encoders"].size() == stated);
+  bool amax7 = false;
+  for (const Json& e : encoders["encoders"])
+    amax7 |= e["format"] == "q4_0" && e["encoder"] == "amax7" && e["error"]["largest"] == 458528 &&
+             e["error"]["amax"].get<double>() > 0.0714 && e["error"]["amax"].get<double>() < 0.073 && !e["keeps_nan"];
+  CHECK(amax7);
   const Json archs = tool("archs --json").json();
   CHECK(archs["archs"].size() >= 4);
   CHECK(archs["devices"].empty());

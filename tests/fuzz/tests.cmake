@@ -14,4 +14,12 @@ if(TILEWRIGHT_FUZZ)
   add_test(NAME fuzz_gguf COMMAND fuzz_gguf -runs=10000 -seed=1 -artifact_prefix=${PROJECT_BINARY_DIR}/
            ${PROJECT_BINARY_DIR}/fuzz-found ${CMAKE_CURRENT_SOURCE_DIR}/fuzz/corpus/gguf)
   file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/fuzz-found)
+
+  # Every format's codec. The library is not instrumented unless it is built with TILEWRIGHT_SANITIZE.
+  add_executable(fuzz_formats fuzz/format_fuzz.cpp)
+  target_link_libraries(fuzz_formats PRIVATE tilewright)
+  target_compile_options(fuzz_formats PRIVATE -fsanitize=fuzzer)
+  target_link_options(fuzz_formats PRIVATE -fsanitize=fuzzer)
+  add_test(NAME fuzz_formats COMMAND fuzz_formats -runs=10000 -seed=1 -max_len=4096
+           -artifact_prefix=${PROJECT_BINARY_DIR}/)
 endif()

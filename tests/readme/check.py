@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles README.md's C++ blocks, runs its shell blocks, and compares its generated tables with the tool.
+"""Compiles README.md's C++ blocks, runs its shell blocks, and compares its and docs/*.md's generated tables with the tool.
 
 With --write the tables are written instead of compared: check.py --source . --tool build/bin/tilewright --write
 """
@@ -54,11 +54,17 @@ def table(command: str, args) -> str:
     return subprocess.run([args.tool, *words[1:]], check=True, text=True, stdout=subprocess.PIPE).stdout
 
 
-def check_tables(text: str, args) -> int:
+def pages(args) -> list:
+    return [args.source / "README.md", *sorted((args.source / "docs").glob("*.md"))]
+
+
+def check_tables(args) -> int:
     failures = 0
-    for command, found in TABLE.findall(text):
-        if found != table(command, args):
-            print(f"README.md: the table of `{command}` is out of date; run check.py --write")
+    for page in pages(args):
+        for command, found in TABLE.findall(page.read_text()):
+            if found == table(command, args):
+                continue
+            print(f"{page.relative_to(args.source)}: the table of `{command}` is out of date; run check.py --write")
             failures += 1
     return failures
 
@@ -73,15 +79,17 @@ def main() -> int:
     parser.add_argument("--work", type=Path)
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
-    readme = args.source / "README.md"
-    text = readme.read_text()
     if args.write:
-        replaced = TABLE.sub(lambda m: f"<!-- begin: {m[1]} -->\n{table(m[1], args)}<!-- end -->", text)
-        readme.write_text(replaced)
+        for page in pages(args):
+            text = page.read_text()
+            replaced = TABLE.sub(lambda m: f"<!-- begin: {m[1]} -->\n{table(m[1], args)}<!-- end -->", text)
+            if replaced != text:
+                page.write_text(replaced)
         return 0
+    text = (args.source / "README.md").read_text()
     shutil.rmtree(args.work, ignore_errors=True)
     (args.work / "cache").mkdir(parents=True, mode=0o700)
-    failures = compile_programs(text, args) + run_commands(text, args) + check_tables(text, args)
+    failures = compile_programs(text, args) + run_commands(text, args) + check_tables(args)
     print(f"{failures} failures")
     return 1 if failures else 0
 
