@@ -16,7 +16,7 @@ namespace tilewright {
 namespace {
 
 struct Entry {
-  const char* name;
+  std::string_view name;
   FastPath path;
 };
 
@@ -88,7 +88,7 @@ struct TileElements {
 using Tiled = TileElements<tw::f16, tw::bf16, tw::e4m3, tw::i8, tw::Codes>;
 
 struct TileEntry {
-  const char* name;
+  std::string_view name;
   int as_x;  // -1: none
   decltype(Tiled::all<tw::fmt::f16>()) as_w;
 };

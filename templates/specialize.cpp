@@ -44,17 +44,17 @@ std::vector<Header> closure(std::string_view text, const Reader& read) {
 }
 
 std::string read_embedded(const std::string& name) {
-  const std::string_view text = embedded(name);
-  if (text.empty()) throw Error(ErrorCode::io, "template", name, "an embedded file of templates/");
-  return std::string(text);
+  const EmbeddedFile* file = embedded(name);
+  if (!file) throw Error(ErrorCode::io, "template", name, "an embedded file of templates/");
+  return std::string(file->text());
 }
 
 }  // namespace
 
-std::string_view embedded(std::string_view name) {
+const EmbeddedFile* embedded(std::string_view name) {
   for (std::size_t i = 0; i < kEmbeddedCount; ++i)
-    if (name == kEmbedded[i].name) return {reinterpret_cast<const char*>(kEmbedded[i].data), kEmbedded[i].size};
-  return {};
+    if (name == kEmbedded[i].name) return &kEmbedded[i];
+  return nullptr;
 }
 
 Source specialize(const Specialization& s, const std::string& root) {

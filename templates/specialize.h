@@ -26,15 +26,17 @@ struct Specialization {
 // empty: embedded. Throws Error (io) if an included file does not exist.
 Source specialize(const Specialization& s, const std::string& root = {});
 
-// Used by specialize() when its root is empty; set once at start-up by Engine from Options::templates.
+// A file of templates/, as the build embedded it.
 struct EmbeddedFile {
   const char* name;
   const unsigned char* data;
   std::size_t size;
+  const char* sha256;  // of the data, in hex
+  std::string_view text() const { return {reinterpret_cast<const char*>(data), size}; }
 };
 extern const EmbeddedFile kEmbedded[];
 extern const std::size_t kEmbeddedCount;
-std::string_view embedded(std::string_view name);  // empty view if there is none
+const EmbeddedFile* embedded(std::string_view name);  // null if there is none
 
 // Rewrites a source's headers from a checkout's templates folder. Throws Error (io).
 Source with_templates_from(Source source, const std::string& root);

@@ -19,7 +19,7 @@ class Choices {
       : list_(std::move(first)), rest_(std::move(rest)) {}
 
   const Choice& current() const { return list_[at_]; }
-  // Whether nothing stands behind the current one, which then has to do.
+  // True if there is nothing behind the current one, which then must serve.
   bool last() {
     extend();
     return at_ + 1 == list_.size();

@@ -135,21 +135,34 @@ tuner::Choices Engine::Impl::choices(const Problem& problem, const Device& devic
   if (first.empty() || first.front().grade != Grade::exact)
     for (Candidate& c : prewarmed(problem, device.arch()))
       if (!known.ruled_out(c)) first.push_back({std::move(c), Grade::ranked, 0});
-  if (first.empty()) return {ranked_choices(problem, device, known), nullptr};
-  return {std::move(first), [this, problem, device, known] { return ranked_choices(problem, device, known); }};
+  if (!first.empty())
+    return {std::move(first), [this, problem, device, known] {
+              return ranked_choices(ranking(problem, device), problem, device, known);
+            }};
+  const Ranking ranked = ranking(problem, device);
+  const auto rest = [this, ranked, problem, device, known] { return ranked_choices(ranked, problem, device, known); };
+  // The first of those below, without looking for what covers the space best behind it.
+  const Candidate& best = ranked->front().candidate;
+  if (ranked->size() == 1 || known.ruled_out(best)) return {rest(), nullptr};
+  return {{{best, Grade::ranked, 0}}, rest};
 }
 
-std::vector<Choice> Engine::Impl::ranked_choices(const Problem& problem, const Device& device,
+Engine::Impl::Ranking Engine::Impl::ranking(const Problem& problem, const Device& device) {
+  auto ranked =
+      std::make_shared<const std::vector<tuner::Ranked>>(tuner::rank(problem, device.arch(), tuner::model_of(device)));
+  if (ranked->empty()) tuner::throw_unsupported(problem, device.arch());
+  return ranked;
+}
+
+std::vector<Choice> Engine::Impl::ranked_choices(const Ranking& ranked, const Problem& problem, const Device& device,
                                                  const tuner::History& history) {
-  const auto ranked = tuner::rank(problem, device.arch(), tuner::model_of(device));
-  if (ranked.empty()) tuner::throw_unsupported(problem, device.arch());
   std::vector<Choice> order;
   const auto add = [&](const Candidate& c) { order.push_back({c, Grade::ranked, 0}); };
   // Enough for the first few to spill or be refused; the reference stands behind them. What a search found wanting here
   // stays out, whether or not the search ended with a choice.
-  for (int i : tuner::select(ranked, 6))
-    if (const Candidate& c = ranked[static_cast<std::size_t>(i)].candidate; !history.ruled_out(c)) add(c);
-  const Candidate& reference = ranked.back().candidate;
+  for (int i : tuner::select(*ranked, 6))
+    if (const Candidate& c = (*ranked)[static_cast<std::size_t>(i)].candidate; !history.ruled_out(c)) add(c);
+  const Candidate& reference = ranked->back().candidate;
   if (!history.wrong(reference) && (order.empty() || order.back().candidate != reference)) add(reference);
   if (order.empty()) tuner::throw_none_right("problem", problem.text(), outcomes(problem.text(), device));
   return order;
@@ -157,9 +170,7 @@ std::vector<Choice> Engine::Impl::ranked_choices(const Problem& problem, const D
 
 tuner::SearchRequest Engine::Impl::search_request(const Problem& problem, const Device& device,
                                                   const TunePolicy& policy) {
-  const Arch& arch = device.arch();
-  auto ranked = std::make_shared<const std::vector<tuner::Ranked>>(tuner::rank(problem, arch, tuner::model_of(device)));
-  if (ranked->empty()) tuner::throw_unsupported(problem, arch);
+  const Ranking ranked = ranking(problem, device);
   tuner::SearchRequest request;
   request.policy = policy;
   request.fallback = ranked->back().candidate;
@@ -176,7 +187,7 @@ tuner::SearchRequest Engine::Impl::search_request(const Problem& problem, const 
     return request;
   }
   // After a prewarm, tuning only times: what was compiled elsewhere is the space, in today's order.
-  std::vector<Candidate> ready = prewarmed(problem, arch);
+  std::vector<Candidate> ready = prewarmed(problem, device.arch());
   for (const tuner::Ranked& r : *ranked)
     if (static_cast<int>(request.candidates.size()) < policy.max_candidates &&
         std::find(ready.begin(), ready.end(), r.candidate) != ready.end())

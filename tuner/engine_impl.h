@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an Engine is made of. Thread-safe: each part says how.
+// The parts of an Engine. Thread-safe: each part says how.
 #pragma once
 
 #include <atomic>
@@ -38,15 +38,18 @@ struct Engine::Impl {
   // The stored choice, else that of the nearest size. Nothing that today's rules refuse, or that failed here since.
   std::optional<Choice> stored_choice(const Problem& problem, const Device& device, const tuner::History& history);
   std::optional<Choice> neighbour(const Problem& problem, const Device& device, const tuner::History& history);
-  // What prepare() tries, in order: stored, a neighbour's, prewarmed, ranked, and the reference last. Throws Error
-  // (unsupported) if there is nothing, or if every kernel was found wrong here.
+  // The candidates that prepare() tries, in order: stored, a neighbour's, prewarmed, ranked, and the reference last.
+  // Throws Error (unsupported) if there is nothing, or if every kernel was found wrong here.
   tuner::Choices choices(const Problem& problem, const Device& device);
-  std::vector<Choice> ranked_choices(const Problem& problem, const Device& device, const tuner::History& history);
+  using Ranking = std::shared_ptr<const std::vector<tuner::Ranked>>;
+  Ranking ranking(const Problem& problem, const Device& device);  // not empty
+  std::vector<Choice> ranked_choices(const Ranking& ranked, const Problem& problem, const Device& device,
+                                     const tuner::History& history);
   std::vector<Outcome> outcomes(const std::string& key, const Device& device);  // with this driver and compiler
   tuner::History history(const Problem& problem, const Device& device) {
     return tuner::History(outcomes(problem.text(), device));
   }
-  // What a search of this problem tries, in order, its fallback, and how it goes on from what it learns.
+  // The candidates that a search of this problem starts with, its fallback, and how it continues from measurements.
   tuner::SearchRequest search_request(const Problem& problem, const Device& device, const TunePolicy& policy);
   std::vector<Candidate> prewarmed(const Problem& problem, const Arch& arch);  // what prewarm() left; may be empty
   void note_prewarmed(const std::string& key, const Arch& arch, const std::vector<Candidate>& candidates);

@@ -5,6 +5,8 @@
 #include <deque>
 #include <map>
 
+#include "templates/specialize.h"
+
 namespace tilewright::tuner {
 namespace {
 
@@ -60,8 +62,11 @@ std::vector<std::string> included_names(const std::string& text) {
 std::shared_ptr<const HeaderIndex::Known> HeaderIndex::known(const Header& header) {
   std::lock_guard lock(mutex_);
   std::shared_ptr<const Known>& slot = known_[header.name];
-  if (!slot || slot->text != header.text)
-    slot = std::make_shared<Known>(Known{header.text, sha256_hex(header.text), included_names(header.text)});
+  if (slot && slot->text == header.text) return slot;
+  // The build hashed what it embedded.
+  const EmbeddedFile* file = embedded(header.name);
+  std::string hash = file && file->text() == header.text ? file->sha256 : sha256_hex(header.text);
+  slot = std::make_shared<Known>(Known{header.text, std::move(hash), included_names(header.text)});
   return slot;
 }
 

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "support/catch.h"
+#include "templates/specialize.h"
 
 using namespace tilewright;
 using namespace tilewright::tuner;
@@ -91,4 +92,22 @@ TEST_CASE("keys can be read", "[keys]") {
   std::string text = binary_key(sample(), arch("sm_90a"), "13.0 build 88", headers).transcript();
   for (const char* part : {"target=sm_90a\n", "compiler=13.0 build 88\n", "entry=k\n", "header top.cuh=", "library="})
     CHECK(text.find(part) != std::string::npos);
+}
+
+TEST_CASE("the build's hash of an embedded template is its text's, and is not believed of another text", "[keys]") {
+  REQUIRE(kEmbeddedCount > 10);
+  for (std::size_t i = 0; i < kEmbeddedCount; ++i) {
+    INFO(kEmbedded[i].name);
+    CHECK(sha256_hex(kEmbedded[i].text()) == kEmbedded[i].sha256);
+  }
+  const EmbeddedFile& file = kEmbedded[0];
+  Source s;
+  s.text = std::string("#include \"") + file.name + "\"\n";
+  const auto hash_of = [&](const std::string& text) {
+    s.headers = {{file.name, text}};
+    return HeaderIndex().closure(s).at(0).second;
+  };
+  const std::string text(file.text());
+  CHECK(hash_of(text) == sha256_hex(text));
+  CHECK(hash_of(text + " ") == sha256_hex(text + " "));
 }
