@@ -67,7 +67,7 @@ class ContextScope {
 };
 
 // For destructors: runs `release` under the context if that still exists. In a forked child, after a reset or while
-// the process ends, the handle is already gone, and there is nothing to release and nobody to tell.
+// the process ends, the handle is already gone, and there is nothing to release and no caller to report to.
 template <class Release>
 void release_quietly(const Device::Impl& device, Release release) noexcept {
   try {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tuner, tests and tools need of a device beyond the public Device: memory, streams, events, graphs, the
+// Device resources for the tuner, tests and tools, beyond the public Device: memory, streams, events, graphs, the
 // clock. Move-only RAII; every function throws Error (driver_failed) naming the driver call and its error. Each call
 // makes the device's context current for the calling thread and restores the previous one.
 #pragma once

@@ -65,8 +65,8 @@ int attribute(const Driver& driver, CUfunction function, FunctionAttribute which
   return value;
 }
 
-// What the driver knows better than a caller's own Binary may say. Also makes a lazily loading driver load now, since
-// the first launch may be under stream capture.
+// Asks the driver for limits and resources that a caller's own Binary may misstate. Also makes a lazily loading driver
+// load now, since the first launch may be under stream capture.
 void ask_function(Loaded& loaded) {
   const Device::Impl& device = loaded.module->device();
   const Driver& driver = *device.driver;
@@ -84,8 +84,8 @@ void ask_function(Loaded& loaded) {
            fmt::format("{} can have at most {} (launch bounds, registers)", loaded.entry, threads));
 }
 
-// Clusters need neighbouring multiprocessors, of which a chip has fewer than its number of them says; a persistent grid
-// of more would run in two waves.
+// A cluster's blocks must be neighbours, so a chip holds fewer clusters than its number of multiprocessors suggests; a
+// larger persistent grid would run in two waves.
 void ask_clusters(Loaded& loaded) {
   const Driver& driver = *loaded.module->device().driver;
   const LaunchPlan& plan = loaded.plan;
@@ -120,8 +120,8 @@ void check_rules(const Contract& contract) {
              "must lie in the argument struct, a multiple of at least 1");
 }
 
-// What the kernel declares must be what a launch passes: the driver reads parameters by address, as many and as long as
-// declared. Gives the size of the first one where the driver can tell.
+// Checks that the kernel declares what a launch passes: the driver reads parameters by address, as many and as long as
+// declared. Returns the size of the first one, if the driver reports it.
 std::size_t check_parameters(const Loaded& loaded, const Contract& contract) {
   const Driver& driver = *loaded.module->device().driver;
   if (!driver.function_parameter) return Kernel::Impl::kUnknown;

@@ -21,7 +21,7 @@ T load(const std::byte* args, std::uint32_t offset) {
   return value;
 }
 
-// What a map's field says: `fixed`, or the int64 at an offset of the arguments or the constants.
+// The value of a map's field: `fixed`, or the int64 at an offset of the arguments or the constants.
 std::uint64_t value_of(const Kernel::Impl& kernel, const std::byte* args, std::uint32_t at, std::uint64_t fixed) {
   if (at == TensorMapPlan::kNone) return fixed;
   if (at < TensorMapPlan::kConstants) return load<std::uint64_t>(args, at);

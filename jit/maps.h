@@ -10,7 +10,7 @@ namespace tilewright::jit {
 // All but what a call decides (its pointer, rows and stride). Throws Error: invalid_argument, library_missing.
 void check_maps(const Device::Impl& device, const LaunchPlan& plan);
 
-// Sizes of the argument struct (Kernel::Impl::kUnknown: nobody knows) and of the constants. Throws Error
+// Sizes of the argument struct (Kernel::Impl::kUnknown: not known) and of the constants. Throws Error
 // (invalid_argument).
 void check_map_fields(const LaunchPlan& plan, std::size_t args, std::size_t constants);
 

@@ -23,7 +23,7 @@ Graph::Graph(const Device& device, const OwnedStream& stream, const std::functio
   try {
     record(stream.get());
   } catch (...) {
-    // The stream must leave capture mode whatever happened, or nobody can use it again.
+    // The stream must leave capture mode whatever happened, or it can never be used again.
     if (driver.capture_end(stream_of(stream.get()), &graph) == 0 && graph) driver.graph_destroy(graph);
     throw;
   }

@@ -38,9 +38,9 @@ class Builder {
  public:
   Builder(Store& store, CompileOptions options, Log& log);
 
-  // Of the compiler whose binaries are looked for. Learning a compiler's build number takes a compilation, so the store
-  // remembers it beside the library's path, size and time; a store that was shipped to a machine without a compiler
-  // says which one filled it. Empty when neither knows.
+  // The version of the compiler whose binaries are looked for. Learning a compiler's build number takes a compilation,
+  // so the store remembers it beside the library's path, size and time; a store that was shipped to a machine without a
+  // compiler says which one filled it. Empty when neither knows.
   std::string compiler();
 
   Key key(const Source& source, const Arch& arch) { return binary_key(source, arch, compiler(), headers_); }

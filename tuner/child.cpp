@@ -60,7 +60,7 @@ pid_t start_child(const std::string& program, const char* argument, int stdio) {
   sigset_t all;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &launch.signals);
-  // What posix_spawn() does, which cannot set the parent death signal; fork() would copy the host's page tables.
+  // As posix_spawn() does it, which cannot set the parent death signal; fork() would copy the host's page tables.
   std::vector<std::max_align_t> stack(kStackBytes / sizeof(std::max_align_t));
   const pid_t child = ::clone(&become, stack.data() + stack.size(), CLONE_VM | CLONE_VFORK | SIGCHLD, &launch);
   if (child < 0) launch.failure = errno;

@@ -181,7 +181,7 @@ TuneReport Engine::Impl::measure_alone(tuner::SearchContext& context, const Task
                                        const tuner::SearchRequest& request) {
   if (jit::capturing(device, nullptr))
     throw Error(ErrorCode::would_tune, "stream", "capturing", "measuring cannot be part of a capture");
-  // Polled rather than timed: ThreadSanitizer does not see std::timed_mutex, and who waits here waits for seconds.
+  // Polled rather than timed: ThreadSanitizer does not see std::timed_mutex, and a search takes seconds.
   std::unique_lock lock(measuring, std::defer_lock);
   for (; !lock.try_lock(); std::this_thread::sleep_for(std::chrono::milliseconds(10)))
     if (request.policy.cancelled && request.policy.cancelled()) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What became of the candidates of one problem here: on this device, with this driver and compiler. Value.
+// History: the outcomes of one problem's candidates on this device, with this driver and compiler. Value.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,8 @@ class History {
     const Outcome* o = of(candidate);
     return o && o->kind != OutcomeKind::measured;
   }
-  // Of these only a wrong result forbids the last resort: what spills is slow and right, what did not compile says so.
+  // The last resort is refused only for a wrong result: a kernel that spills is slow but right, and one that does not
+  // compile reports its own error.
   bool wrong(const Candidate& candidate) const {
     const Outcome* o = of(candidate);
     return o && o->kind == OutcomeKind::wrong;

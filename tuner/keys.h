@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What identifies a binary, a choice and a measurement. Each field has an incident behind it (a stale kernel, or a
+// The keys of binaries, choices and measurements. Each field has an incident behind it (a stale kernel, or a
 // winner of another GPU), so none may be dropped. Functions are free-threaded; HeaderIndex is thread-safe.
 #pragma once
 
@@ -48,7 +48,7 @@ Key binary_key(const Source& source, const Arch& arch, const std::string& compil
 Key choice_key(const Device& device);
 // A measurement, or a failure, holds for one driver and compiler as well: either may cure what failed.
 Key outcome_key(const Device& device, const std::string& compiler);
-// What prewarm() left for a target.
+// The candidates that prewarm() noted for a target.
 Key prewarm_key(const Arch& arch);
 
 }  // namespace tilewright::tuner

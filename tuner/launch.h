@@ -30,7 +30,7 @@ inline void launch_over(const Task& task, const Kernel& kernel, Stream stream, s
   kernel.launch(stream, arguments, rows, task.cols);
 }
 
-// What a buffer takes when `rows` rows are computed.
+// Bytes of a buffer that a launch over `rows` rows uses.
 inline std::size_t bytes_at(const Buffer& b, std::int64_t rows) {
   return b.row_bytes ? b.row_bytes * static_cast<std::size_t>(rows) : b.bytes;
 }

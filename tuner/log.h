@@ -26,7 +26,7 @@ class Log {
     const Caller caller(caller_);
     sink_(level, message);
   }
-  // Whether this thread is in the user's callback, which every other thread with a message waits for.
+  // True while this thread runs the user's callback; other threads with a message wait for it meanwhile.
   bool inside() const { return caller_.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
   void warn(std::string_view message) { (*this)(LogLevel::warning, message); }
   std::int64_t warnings() const { return warnings_.load(std::memory_order_relaxed); }

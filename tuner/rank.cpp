@@ -11,7 +11,7 @@ namespace tilewright::tuner {
 namespace {
 
 constexpr double kTypicalL2 = 40e6;  // bytes, when no device says
-// By how much the predicted time of a candidate is raised for its likeness to one already taken (1: a copy of it), and
+// Factors that raise a candidate's predicted time for its likeness to one already taken (1: a copy of it), and
 // for each taken one with the same tile. The model is off by about as much, so within it variety is worth more.
 constexpr double kAlikePenalty = 0.25, kTilePenalty = 0.04;
 // refine(): weight of the mean error beside that of the measured candidates, and what a likeness to one already taken

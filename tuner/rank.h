@@ -13,7 +13,7 @@
 
 namespace tilewright::tuner {
 
-// What the model knows of a chip.
+// The chip, as the cost model sees it.
 struct DeviceModel {
   double sms = 0;
   double tbps = 0;           // device memory, TB/s
@@ -67,15 +67,15 @@ std::vector<Ranked> rank(const Problem& problem, const Arch& arch, const DeviceM
 // The reference is left out unless there is nothing else.
 std::vector<int> select(const std::vector<Ranked>& ranked, int most);
 
-// What was learnt of a ranked candidate by measuring it.
+// The measured time of a ranked candidate.
 struct Measured {
   int index = 0;  // into `ranked`
   double microseconds = 0;
 };
-// Where to look next: indices of at most `most` candidates not yet tried, best first. The model's error on a candidate
-// is taken to be that on the measured ones like it, weighted by likeness, so that what made the fast ones fast is
-// followed into the rest of the space. `tried` holds every index that was tried, measured or not. `narrow`: prefer
-// candidates that differ from the fastest in at most two knobs; for the last few.
+// The candidates to measure next: indices of at most `most` candidates not yet tried, best first. The model's error on
+// a candidate is taken to be that on the measured ones like it, weighted by likeness, so that what made the fast ones
+// fast is followed into the rest of the space. `tried` holds every index that was tried, measured or not. `narrow`:
+// prefer candidates that differ from the fastest in at most two knobs; for the last few.
 std::vector<int> refine(const std::vector<Ranked>& ranked, const std::vector<Measured>& measured,
                         const std::vector<int>& tried, int most, bool narrow);
 

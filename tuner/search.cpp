@@ -260,7 +260,7 @@ std::future<Built> Search::submit(Pool& pool, const Candidate& c, bool last_reso
 }
 
 std::vector<Candidate> Search::more(int tried) {
-  // What spilled or was refused was not measured; there may be as many of those again, not more.
+  // Candidates that spilled or were refused do not count as measured; at most as many of those again are tried.
   int measured = 0;
   for (const Entry& e : entries_) measured += e.outcome.kind == OutcomeKind::measured;
   int left = std::min(policy_.max_candidates - measured, 2 * policy_.max_candidates - tried);
@@ -303,7 +303,7 @@ void Search::final_rounds() {
   finalists_ = order;
   std::vector<int> bench;
   for (int i : finalists_) bench.push_back(entries_[i].bench);
-  // What was screened ran at another rhythm: the first rounds do not count.
+  // Screening ran at another rhythm and left the chip at another clock: the first rounds do not count.
   for (int i = 0; i < kWarmRounds; ++i) bench_->round(bench, true);
   for (int b : bench) bench_->forget(b);
   Rules rules;
@@ -360,7 +360,7 @@ void Search::decide() {
   context_.store.put_choice(choice_key_, row);
 }
 
-// Nothing that was tried is right and fit for use. The fallback is taken if it is right; it is not stored.
+// No candidate that was tried can be used. The fallback is taken if it is right; it is not stored.
 void Search::fall_back() {
   const auto fate = std::find_if(entries_.begin(), entries_.end(),
                                  [&](const Entry& e) { return e.outcome.candidate == request_.fallback; });

@@ -28,10 +28,10 @@ struct SearchRequest {
   std::vector<Candidate> candidates;  // in the order to try; the default first. Not empty
   Candidate fallback;                 // used, never stored, when all of them fail and it does not
   TunePolicy policy;
-  // Whether a candidate is of the space, though it may not be among `candidates`. Empty: these are all.
+  // True if the search space has the candidate; `candidates` may be a part of it. Empty: they are all of it.
   std::function<bool(const Candidate&)> offers;
-  // Asked for more when `candidates` are through and fewer than policy.max_candidates were tried: what to try next,
-  // given every outcome so far. May be empty, and may answer with nothing.
+  // Called for more when all of `candidates` were tried and fewer than policy.max_candidates were tried: what to try
+  // next, given every outcome so far. May be empty, and may answer with nothing.
   std::function<std::vector<Candidate>(const std::vector<Outcome>& outcomes, int most)> refine;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a set of timings says, when to stop taking more, and which candidate they make the winner. Pure functions.
+// Statistics of timings: their summary, when more would change nothing, and which candidate wins. Pure functions.
 #pragma once
 
 #include <span>

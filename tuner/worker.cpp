@@ -25,7 +25,7 @@ constexpr auto kGrace = std::chrono::milliseconds(500);  // for an idle worker t
 using Clock = std::chrono::steady_clock;
 using Deadline = std::optional<Clock::time_point>;  // none: however long it takes
 
-// Whether poll() reports `events` on the descriptor (or its end) before the deadline.
+// True if poll() reports `events`, or the other end's close, before the deadline.
 bool ready(int fd, short events, const Deadline& deadline) {
   for (;;) {
     int milliseconds = -1;

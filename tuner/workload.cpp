@@ -85,7 +85,7 @@ std::vector<Problem> read_workload(const std::string& path) {
 
 namespace tuner {
 
-// What the file has already, so that it is not repeated.
+// Reads the problems that the file has already: they are not repeated.
 void Recorder::load() {
   loaded_ = true;
   std::string why;

@@ -67,7 +67,7 @@ class TILEWRIGHT_EXPORT Engine {
   // once. Compiles what no store has. May allocate and take seconds. Repeated calls for an equal problem (its rows
   // aside) return the same object from memory (Options::prepared_cap of them are kept), and threads that ask for one
   // problem at once wait for the first of them. Under stream capture only those are served, the first throws Error
-  // would_tune; the driver tells of a capture on a blocking stream, and of one on `stream`, the one you will launch on.
+  // would_tune; captures of blocking streams are detected, and one of `stream`, the stream that you will launch on.
   // Errors: unsupported with the reason of every family; compile_failed; library_missing; driver_failed.
   Kernel prepare(const Problem& problem, const Device& device, Stream stream = nullptr);
 
