@@ -197,9 +197,9 @@ int run_doctor(const Context& context) {
   std::vector<Finding> findings;
   findings.push_back({State::ok,
                       "tilewright",
-                      fmt::format("{}, {} cores", TILEWRIGHT_VERSION, std::thread::hardware_concurrency()),
+                      fmt::format("{}, {} cores", TILEWRIGHT_VERSION_STRING, std::thread::hardware_concurrency()),
                       "",
-                      {{"version", TILEWRIGHT_VERSION}, {"cores", std::thread::hardware_concurrency()}}});
+                      {{"version", TILEWRIGHT_VERSION_STRING}, {"cores", std::thread::hardware_concurrency()}}});
   findings.push_back(check_variables(options));
   findings.push_back(check_driver(options));
   for (Finding& f : check_devices(options)) findings.push_back(std::move(f));

@@ -41,7 +41,7 @@ int run(Context& context, int argc, char** argv) {
   context.app = &app;
   app.require_subcommand(1);
   app.footer(kFooter);
-  app.set_version_flag("--version", TILEWRIGHT_VERSION);
+  app.set_version_flag("--version", TILEWRIGHT_VERSION_STRING);
   add_catalogue(context);
   add_plan(context);
   add_prewarm(context);

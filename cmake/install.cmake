@@ -1,11 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-# find_package(tilewright) and pkg-config for whoever installs us.
+# What find_package(tilewright) and pkg-config need.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(TILEWRIGHT_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/tilewright)
 install(TARGETS tilewright EXPORT tilewright-targets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+# `cmake --install DIR --strip` strips programs and shared libraries by itself; the archive loses its debug information here.
+if(NOT BUILD_SHARED_LIBS AND CMAKE_STRIP)
+  install(CODE "
+    if(CMAKE_INSTALL_DO_STRIP)
+      execute_process(COMMAND ${CMAKE_STRIP} --strip-debug
+        \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_LIBDIR}/$<TARGET_FILE_NAME:tilewright>\" COMMAND_ERROR_IS_FATAL ANY)
+    endif()")
+endif()
 install(DIRECTORY include/tilewright DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT tilewright-targets NAMESPACE tilewright:: DESTINATION ${TILEWRIGHT_CMAKE_DIR})
 configure_package_config_file(cmake/tilewright-config.cmake.in ${PROJECT_BINARY_DIR}/tilewright-config.cmake

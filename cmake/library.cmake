@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# libtilewright from its four folders. Each folder is an object library, so that its tests link it alone.
+# libtilewright from its folders. Each folder is an object library, so that its tests link it alone.
 include(templates/embed.cmake)
 
 function(tilewright_folder name)
@@ -15,6 +15,8 @@ endfunction()
 tilewright_folder(jit)
 tilewright_folder(cache)
 tilewright_folder(tuner)
+tilewright_folder(readers)
+target_link_libraries(tilewright_readers PRIVATE nlohmann_json::nlohmann_json)
 tilewright_folder(templates ${TILEWRIGHT_EMBEDDED})
 target_include_directories(tilewright_templates PRIVATE ${TILEWRIGHT_GENERATED_DIR} ${PROJECT_SOURCE_DIR}/templates)
 if(TILEWRIGHT_STATIC_DEPENDENCIES)
@@ -24,9 +26,11 @@ else()
   target_link_libraries(tilewright_cache PUBLIC SQLite::SQLite3)
 endif()
 
-add_library(tilewright
-  $<TARGET_OBJECTS:tilewright_jit> $<TARGET_OBJECTS:tilewright_cache>
-  $<TARGET_OBJECTS:tilewright_templates> $<TARGET_OBJECTS:tilewright_tuner>)
+set(TILEWRIGHT_OBJECTS "")
+foreach(folder jit cache templates tuner readers)
+  list(APPEND TILEWRIGHT_OBJECTS $<TARGET_OBJECTS:tilewright_${folder}>)
+endforeach()
+add_library(tilewright ${TILEWRIGHT_OBJECTS})
 add_library(tilewright::tilewright ALIAS tilewright)
 target_include_directories(tilewright PUBLIC
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
@@ -38,4 +42,4 @@ if(TILEWRIGHT_STATIC_DEPENDENCIES)
 else()
   target_link_libraries(tilewright PRIVATE SQLite::SQLite3)
 endif()
-set_target_properties(tilewright PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0.1 EXPORT_NAME tilewright)
+set_target_properties(tilewright PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR} EXPORT_NAME tilewright)

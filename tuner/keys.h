@@ -13,10 +13,11 @@
 #include <tilewright/kernel.h>
 #include <tilewright/source.h>
 #include <tilewright/store.h>
+#include <tilewright/version.h>
 
 namespace tilewright::tuner {
 
-inline constexpr const char* kLibraryVersion = "0.1.0";
+inline constexpr const char* kLibraryVersion = TILEWRIGHT_VERSION_STRING;
 
 // The headers that a source can reach. Hashing the text of all of them takes longer than a cache may, and it is the
 // same few headers every time, so what is known about one is kept.

@@ -14,8 +14,8 @@
 namespace tilewright {
 
 struct TILEWRIGHT_EXPORT Candidate {
-  std::string family;                                       // "mma"
-  std::vector<std::pair<std::string, std::int64_t>> knobs;  // in the family's own order
+  std::string family = {};                                       // "mma"
+  std::vector<std::pair<std::string, std::int64_t>> knobs = {};  // in the family's own order
 
   std::int64_t at(std::string_view knob) const;   // throws Error (invalid_argument) if absent
   std::string text() const;                       // "mma bm=128 bn=128 stages=3"

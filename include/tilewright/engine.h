@@ -45,15 +45,15 @@ struct PrewarmPolicy {
   // A program that runs compile_worker_main(0, 1) when its only argument is "compile-worker". With it, and more than
   // two jobs, compiles run in that many processes, which scale better than NVRTC's threads and survive a compiler that
   // crashes (only its job fails). Empty: threads of this process.
-  std::string worker;
-  std::function<void(std::string_view stage, int done, int total)> progress;
+  std::string worker = {};
+  std::function<void(std::string_view stage, int done, int total)> progress = {};
 };
 struct PrewarmReport {
   // skipped: already stored, or the same binary as another candidate that did not fail
   int compiled = 0, skipped = 0, failed = 0;
-  double seconds = 0;                   // wall clock
-  std::vector<double> compile_seconds;  // one per compiled candidate
-  std::vector<std::string> failures;    // "sm_80 gemm ...: reason"
+  double seconds = 0;                        // wall clock
+  std::vector<double> compile_seconds = {};  // one per compiled candidate
+  std::vector<std::string> failures = {};    // "sm_80 gemm ...: reason"
 };
 
 class TILEWRIGHT_EXPORT Engine {

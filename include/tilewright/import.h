@@ -44,7 +44,7 @@ enum class TensorType { i32, f16, bf16 };
 
 // A tensor as stored: row-major, little-endian, no padding, any alignment. A vector is one row.
 struct CheckpointTensor {
-  std::span<const std::byte> bytes;  // empty: the checkpoint does not have it
+  std::span<const std::byte> bytes = {};  // empty: the checkpoint does not have it
   std::int64_t rows = 0, cols = 0;
   TensorType type = TensorType::i32;
 };
@@ -52,13 +52,13 @@ struct CheckpointTensor {
 // One linear layer: y[m, n] = x[m, k] w[n, k]^T.
 struct CheckpointWeight {
   Checkpoint packing = Checkpoint::gptq;
-  std::int64_t n = 0, k = 0;  // output features, reduction: multiples of 8 (n of compressed_tensors: any)
-  int bits = 4;               // nothing else is taken
-  std::int64_t group = 128;   // elements of a row under one scale; -1, as checkpoints write it, or k: all
-  CheckpointTensor codes;     // qweight, weight_packed
-  CheckpointTensor zeros;     // qzeros, weight_zero_point
-  CheckpointTensor scales;    // scales, weight_scale: f16 or bf16
-  CheckpointTensor g_idx;     // g_idx, weight_g_idx: i32
+  std::int64_t n = 0, k = 0;     // output features, reduction: multiples of 8 (n of compressed_tensors: any)
+  int bits = 4;                  // nothing else is taken
+  std::int64_t group = 128;      // elements of a row under one scale; -1, as checkpoints write it, or k: all
+  CheckpointTensor codes = {};   // qweight, weight_packed
+  CheckpointTensor zeros = {};   // qzeros, weight_zero_point
+  CheckpointTensor scales = {};  // scales, weight_scale: f16 or bf16
+  CheckpointTensor g_idx = {};   // g_idx, weight_g_idx: i32
 };
 
 // Formats that hold this weight, best first. Symmetric means that every zero point is 8, or that there are none.
@@ -81,7 +81,7 @@ TILEWRIGHT_EXPORT void import_weights(const CheckpointWeight& w, Format format, 
 
 // What an exported CheckpointWeight looks at.
 struct CheckpointBytes {
-  std::vector<std::byte> codes, zeros, scales, g_idx;
+  std::vector<std::byte> codes = {}, zeros = {}, scales = {}, g_idx = {};
 };
 
 // The inverse. `like` says packing, n, k, group and the type of the scales; `order` is import_order()'s, or empty.

@@ -25,24 +25,24 @@ struct NvrtcPlaces {
 struct TILEWRIGHT_EXPORT Options {
   // Cache file. Empty: $XDG_CACHE_HOME/tilewright/v1/cache.db, else $HOME/.cache/tilewright/v1/cache.db, as found by
   // from_env(); with neither, a cache in memory. ":memory:" asks for that.
-  std::string cache;
-  std::vector<std::string> shipped;      // read-only stores below the user's, first wins
-  std::int64_t cache_cap = 512ll << 20;  // bytes; oldest use first to go
-  std::int64_t prepared_cap = 1024;      // prepared problems kept in memory, the most recently used; at least 1
-  bool cache_read_only = false;          // look-ups only: the cache file is neither created nor changed
-  bool allow_shared = false;             // accept caches that the group may write, or that another user owns
-  std::string nvrtc;                     // libnvrtc, or a directory that holds it; empty: search
-  NvrtcPlaces nvrtc_places;              // where to search besides the usual places
-  std::string driver;                    // path of libcuda; empty: libcuda.so.1
-  std::string templates;                 // read kernel templates from this checkout instead of the built-in ones
-  std::string record;                    // append every problem asked for to this workload file
-  bool tune = false;                     // prepare() measures what it does not know, instead of taking the ranked first
-  bool compile = true;                   // false: prepare() throws would_tune instead of compiling
-  int jobs = 0;                          // compile threads; 0: one per core, at most 16
-  bool check_pointers = false;           // every launch asks the driver about its pointers
+  std::string cache = {};
+  std::vector<std::string> shipped = {};  // read-only stores below the user's, first wins
+  std::int64_t cache_cap = 512ll << 20;   // bytes; oldest use first to go
+  std::int64_t prepared_cap = 1024;       // prepared problems kept in memory, the most recently used; at least 1
+  bool cache_read_only = false;           // look-ups only: the cache file is neither created nor changed
+  bool allow_shared = false;              // accept caches that the group may write, or that another user owns
+  std::string nvrtc = {};                 // libnvrtc, or a directory that holds it; empty: search
+  NvrtcPlaces nvrtc_places = {};          // where to search besides the usual places
+  std::string driver = {};                // path of libcuda; empty: libcuda.so.1
+  std::string templates = {};             // read kernel templates from this checkout instead of the built-in ones
+  std::string record = {};                // append every problem asked for to this workload file
+  bool tune = false;            // prepare() measures what it does not know, instead of taking the ranked first
+  bool compile = true;          // false: prepare() throws would_tune instead of compiling
+  int jobs = 0;                 // compile threads; 0: one per core, at most 16
+  bool check_pointers = false;  // every launch asks the driver about its pointers
   // Called from any thread, never concurrently with itself for one Engine. Silent if empty.
-  std::function<void(LogLevel, std::string_view)> log;
-  std::optional<LogLevel> log_level;  // the least urgent level that reaches `log`; unset: all do
+  std::function<void(LogLevel, std::string_view)> log = {};
+  std::optional<LogLevel> log_level = {};  // the least urgent level that reaches `log`; unset: all do
 
   // TILEWRIGHT_CACHE, TILEWRIGHT_SHIPPED (colon-separated), TILEWRIGHT_CACHE_CAP (bytes),
   // TILEWRIGHT_ALLOW_SHARED (0|1), TILEWRIGHT_NVRTC, TILEWRIGHT_DRIVER, TILEWRIGHT_TEMPLATES, TILEWRIGHT_RECORD,
@@ -51,7 +51,7 @@ struct TILEWRIGHT_EXPORT Options {
   // CONDA_PREFIX, CUDA_PATH and CUDA_HOME come before the system's places; the prefix of the python3 on PATH and
   // $HOME/.local after them.
   static Options from_env();
-  std::vector<std::string> warnings;  // what from_env() ignored; Engine logs them once
+  std::vector<std::string> warnings = {};  // what from_env() ignored; Engine logs them once
 };
 
 }  // namespace tilewright

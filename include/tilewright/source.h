@@ -77,8 +77,8 @@ struct LaunchPlan {
 };
 
 struct Header {
-  std::string name;  // as written in #include "..."
-  std::string text;
+  std::string name = {};  // as written in #include "..."
+  std::string text = {};
 };
 
 // An option for text that needs none of the CUDA runtime's types and functions: 6 to 9 % less to compile. compile()
@@ -86,12 +86,12 @@ struct Header {
 inline constexpr const char* kMinimal = "--minimal";
 
 struct Source {
-  std::string name;  // for messages: "gemm/mma"
-  std::string text;
-  std::vector<Header> headers;       // all that `text` may include, in any order; nothing is read from disk
-  std::string entry;                 // an extern "C" __global__ function
-  std::vector<std::string> options;  // NVRTC options beyond the library's own (architecture, standard, cache off)
-  LaunchPlan plan;
+  std::string name = {};  // for messages: "gemm/mma"
+  std::string text = {};
+  std::vector<Header> headers = {};       // all that `text` may include, in any order; nothing is read from disk
+  std::string entry = {};                 // an extern "C" __global__ function
+  std::vector<std::string> options = {};  // NVRTC options beyond the library's own (architecture, standard, cache off)
+  LaunchPlan plan = {};
 };
 
 }  // namespace tilewright

@@ -39,35 +39,35 @@ class TILEWRIGHT_EXPORT Key {
 TILEWRIGHT_EXPORT std::string sha256_hex(std::string_view bytes);
 
 struct StoredChoice {
-  std::string problem;  // canonical text with the bucket's rows
-  Candidate candidate;
+  std::string problem = {};  // canonical text with the bucket's rows
+  Candidate candidate = {};
   double microseconds = 0;
-  std::string first;  // ranked first choice at that time, and its time
+  std::string first = {};  // ranked first choice at that time, and its time
   double first_microseconds = 0;
-  std::string environment;  // transcript: driver, compiler, library version, date; informative
+  std::string environment = {};  // transcript: driver, compiler, library version, date; informative
 };
 
 struct StoreOptions {
-  std::string path;                  // empty or ":memory:": memory only
-  std::vector<std::string> shipped;  // read-only stores, searched after the user's own, first wins
-  std::int64_t cap = 512ll << 20;    // bytes of the file
+  std::string path = {};                  // empty or ":memory:": memory only
+  std::vector<std::string> shipped = {};  // read-only stores, searched after the user's own, first wins
+  std::int64_t cap = 512ll << 20;         // bytes of the file
   bool allow_shared = false;
   bool read_only = false;  // look-ups only
-  std::function<void(LogLevel, std::string_view)> log;
+  std::function<void(LogLevel, std::string_view)> log = {};
 };
 
-struct StoreEntry {  // for `cache ls`
-  std::string kind;  // "binary", "choice", "measurement", "environment"
-  std::string id;    // hash prefix that show() accepts
-  std::string summary;
+struct StoreEntry {       // for `cache ls`
+  std::string kind = {};  // "binary", "choice", "measurement", "environment"
+  std::string id = {};    // hash prefix that show() accepts
+  std::string summary = {};
   std::int64_t bytes = 0;
   std::int64_t sequence = 0;  // of last use; larger is later
-  std::string layer;          // path of the store it is in
+  std::string layer = {};     // path of the store it is in
 };
 
 struct VerifyReport {
   std::int64_t checked = 0;
-  std::vector<std::string> damaged;  // one sentence per damaged row or structure
+  std::vector<std::string> damaged = {};  // one sentence per damaged row or structure
 };
 
 struct MergeReport {

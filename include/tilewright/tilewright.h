@@ -4,6 +4,9 @@
 
 #include <tilewright/engine.h>
 #include <tilewright/error.h>
+#include <tilewright/gguf.h>
 #include <tilewright/import.h>
 #include <tilewright/memory.h>
 #include <tilewright/numerics.h>
+#include <tilewright/safetensors.h>
+#include <tilewright/version.h>

@@ -22,8 +22,8 @@ struct TunePolicy {
   bool retune = false;         // ignore stored choices and measurements
   int jobs = 0;                // compile threads; 0: one per core, at most 16
   double cold_bytes = 4e8;     // inputs rotate over at least this much memory
-  std::function<void(std::string_view stage, int done, int total)> progress;  // may be empty
-  std::function<bool()> cancelled;                                            // polled; may be empty
+  std::function<void(std::string_view stage, int done, int total)> progress = {};  // may be empty
+  std::function<bool()> cancelled = {};                                            // polled; may be empty
 };
 
 enum class OutcomeKind {
@@ -38,15 +38,15 @@ TILEWRIGHT_EXPORT const char* to_string(OutcomeKind kind);
 
 // One candidate's fate. Every one is stored, not only the winner's.
 struct Outcome {
-  Candidate candidate;
+  Candidate candidate = {};
   OutcomeKind kind = OutcomeKind::failed;
-  std::string detail;        // why not; for `wrong`, where and by how much
+  std::string detail = {};   // why not; for `wrong`, where and by how much
   double microseconds = 0;   // median over rounds, cold
   double low = 0, high = 0;  // 20th and 80th percentile over rounds
   int rounds = 0;
   double error = 0;  // largest error seen in verification, relative to the bound (<= 1)
   double mhz = 0;    // SM clock during the measurement, 0 when unknown
-  Resources resources;
+  Resources resources = {};
   bool stored = false;  // came out of the cache
 };
 
@@ -54,21 +54,21 @@ enum class Grade { exact, same_bucket, neighbour, ranked };  // how well a store
 TILEWRIGHT_EXPORT const char* to_string(Grade grade);
 
 struct Choice {
-  Candidate candidate;
+  Candidate candidate = {};
   Grade grade = Grade::ranked;
   double microseconds = 0;  // 0 when it was never measured
 };
 
 struct TuneReport {
-  std::string key;
-  Choice choice;
-  Candidate first;                // the ranked first choice, for comparison
-  std::vector<Outcome> outcomes;  // in the order tried
-  int compiled = 0;               // by this call; the rest came out of the cache
-  int measured = 0;               // by this call
+  std::string key = {};
+  Choice choice = {};
+  Candidate first = {};                // the ranked first choice, for comparison
+  std::vector<Outcome> outcomes = {};  // in the order tried
+  int compiled = 0;                    // by this call; the rest came out of the cache
+  int measured = 0;                    // by this call
   double seconds = 0;
-  bool noisy = false;   // the clock or the repeats moved too much: the choice is used but not stored
-  std::string stopped;  // "all", "budget", "patience", "cancelled"
+  bool noisy = false;        // the clock or the repeats moved too much: the choice is used but not stored
+  std::string stopped = {};  // "all", "budget", "patience", "cancelled"
 };
 
 }  // namespace tilewright

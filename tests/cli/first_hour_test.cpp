@@ -125,6 +125,12 @@ TEST_CASE("cli: prewarm takes a problem, standard input, all targets and this ma
   refused("prewarm --arch sm_80 --workload /dev/zero", 1, "4096");
 }
 
+TEST_CASE("cli: a model that is a FIFO is refused at once") {
+  const std::string fifo = scratch() / "model.fifo";
+  REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+  refused("run " + std::string(kCast) + "--tensor x --model '" + fifo + "'", 1, "regular file");
+}
+
 TEST_CASE("cli: a long command says how far it is, in a pipe by lines") {
   using tilewright::cli::Progress;
   std::FILE* file = std::tmpfile();

@@ -36,9 +36,17 @@ int main() {
   refuses(ErrorCode::invalid_argument, "a wrong target", [] { arch("sm_1"); });
   check(!Format::all().empty() && !archs().empty() && !families("gemm").empty(), "the catalogue");
 
-  Options options;
-  options.cache = ":memory:";
-  Engine engine(options);
+  // Members that are not named have defaults, so that -Wextra has nothing to say; tests/consumer compiles with -Werror.
+  const CheckpointWeight weight{.packing = Checkpoint::awq, .n = 8, .k = 128, .codes = {.rows = 128, .cols = 1}};
+  check(weight.bits == 4 && weight.group == 128, "a weight's defaults");
+  const StoreOptions store{.path = ":memory:"};
+  const TunePolicy policy{.max_candidates = 3};
+  const PrewarmPolicy prewarm{.top = 1};
+  const CompileOptions compiler{.nvrtc = "libnvrtc.so"};
+  check(store.path == ":memory:" && policy.max_candidates == 3 && prewarm.top == 1 && !compiler.compiler_cache,
+        "the defaults of options");
+
+  Engine engine({.cache = ":memory:"});
   const auto plans = engine.plan(problem, arch("sm_90a"));
   check(!plans.empty(), "a plan");
   check(Candidate::parse(plans.front().candidate.text()) == plans.front().candidate, "a candidate's text");
@@ -47,6 +55,16 @@ int main() {
   check(Key().add("a", "b").hash().size() == 64 && sha256_hex("").substr(0, 4) == "e3b0", "a hash");
   check(Store().list().empty(), "an empty store");
   check(std::string_view(to_string(OutcomeKind::measured)) == "measured", "an outcome's name");
+
+  check(TILEWRIGHT_VERSION >= 100 && TILEWRIGHT_VERSION_MAJOR == 0, "a version");
+
+  const std::byte none[8] = {};
+  refuses(ErrorCode::invalid_argument, "a file that is no GGUF", [&] { Gguf(ByteSource::memory(none)); });
+  refuses(ErrorCode::invalid_argument, "a file that is no safetensors", [&] { Safetensors(ByteSource::memory(none)); });
+  refuses(ErrorCode::io, "a file that is not there", [] { Safetensors::open("/nonexistent"); });
+  const GgufTensor tensor{.name = "w", .dims = {64, 3}};
+  const SafetensorsTensor other{.name = "w", .shape = {3, 64}};
+  check(tensor.rows() == 3 && other.rows() == 3 && other.cols() == 64, "a tensor's shape");
 
   check(Memory().size() == 0, "no memory");
   const int devices = Device::count();

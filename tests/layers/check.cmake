@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 # cmake -DROOT=checkout -P check.cmake: fails on an include against ARCHITECTURE.md's table of folders.
-# The three leaves never see each other or the tuner; programs see public headers only.
-set(forbidden_in_templates jit cache tuner)
-set(forbidden_in_jit templates cache tuner)
-set(forbidden_in_cache templates jit tuner)
-set(forbidden_in_cli templates jit cache tuner)
-set(forbidden_in_bench templates jit cache tuner)
-set(forbidden_in_examples templates jit cache tuner)
-set(forbidden_in_include templates jit cache tuner)
+# The leaves never see each other or the tuner; programs see public headers only.
+set(forbidden_in_templates jit cache tuner readers)
+set(forbidden_in_jit templates cache tuner readers)
+set(forbidden_in_cache templates jit tuner readers)
+set(forbidden_in_readers templates jit cache tuner)
+set(forbidden_in_tuner readers)
+set(forbidden_in_cli templates jit cache tuner readers)
+set(forbidden_in_bench templates jit cache tuner readers)
+set(forbidden_in_examples templates jit cache tuner readers)
+set(forbidden_in_include templates jit cache tuner readers)
 set(bad 0)
-foreach(folder templates jit cache cli bench examples include)
+foreach(folder templates jit cache readers tuner cli bench examples include)
   file(GLOB_RECURSE files ${ROOT}/${folder}/*.h ${ROOT}/${folder}/*.cpp ${ROOT}/${folder}/*.cuh)
   if(NOT files)
     message(SEND_ERROR "${folder}: no files under ${ROOT}")

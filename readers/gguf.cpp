@@ -4,7 +4,7 @@
 //   keys times:    string key, u32 type, value            string: u64 length, bytes
 //   tensors times: string name, u32 dims, u64 dim[dims] (fastest first), u32 type, u64 offset
 //   padding to the alignment, then the tensors' bytes; offsets count from here
-#include "cli/gguf.h"
+#include <tilewright/gguf.h>
 
 #include <algorithm>
 #include <array>
@@ -13,27 +13,15 @@
 #include <unordered_set>
 #include <utility>
 
-#include <fmt/format.h>
-#include <tilewright/error.h>
+#include "readers/checked.h"
 
-namespace tilewright::cli {
+namespace tilewright {
 namespace {
+
+using namespace readers;
 
 static_assert(std::endian::native == std::endian::little, "the reader copies little-endian fields");
 
-// ---- the one place for arithmetic on numbers out of the file
-std::uint64_t checked_add(std::uint64_t a, std::uint64_t b, const std::string& field) {
-  std::uint64_t r = 0;
-  if (__builtin_add_overflow(a, b, &r))
-    throw Error(ErrorCode::too_large, field, fmt::format("{} + {}", a, b), "must be < 2^64");
-  return r;
-}
-std::uint64_t checked_mul(std::uint64_t a, std::uint64_t b, const std::string& field) {
-  std::uint64_t r = 0;
-  if (__builtin_mul_overflow(a, b, &r))
-    throw Error(ErrorCode::too_large, field, fmt::format("{} x {}", a, b), "must be < 2^64");
-  return r;
-}
 std::uint64_t checked_align(std::uint64_t a, std::uint64_t alignment, const std::string& field) {
   return checked_add(a, alignment - 1, field) & ~(alignment - 1);
 }
@@ -46,18 +34,18 @@ struct Type {
 };
 // Ids 4, 5, 31-33 and 36-38 were removed from ggml; their bytes have no meaning any more.
 constexpr Type kTypes[] = {
-    {0, "f32", 1, 4, "f32"},      {1, "f16", 1, 2, "f16"},        {2, "q4_0", 32, 18, "q4_0"},
-    {3, "q4_1", 32, 20, ""},      {6, "q5_0", 32, 22, ""},        {7, "q5_1", 32, 24, ""},
-    {8, "q8_0", 32, 34, "q8_0"},  {9, "q8_1", 32, 36, "q8_1"},    {10, "q2_K", 256, 84, ""},
-    {11, "q3_K", 256, 110, ""},   {12, "q4_K", 256, 144, "q4_k"}, {13, "q5_K", 256, 176, ""},
-    {14, "q6_K", 256, 210, ""},   {15, "q8_K", 256, 292, ""},     {16, "iq2_xxs", 256, 66, ""},
-    {17, "iq2_xs", 256, 74, ""},  {18, "iq3_xxs", 256, 98, ""},   {19, "iq1_s", 256, 50, ""},
-    {20, "iq4_nl", 32, 18, ""},   {21, "iq3_s", 256, 110, ""},    {22, "iq2_s", 256, 82, ""},
-    {23, "iq4_xs", 256, 136, ""}, {24, "i8", 1, 1, ""},           {25, "i16", 1, 2, ""},
-    {26, "i32", 1, 4, ""},        {27, "i64", 1, 8, ""},          {28, "f64", 1, 8, ""},
-    {29, "iq1_m", 256, 56, ""},   {30, "bf16", 1, 2, "bf16"},     {34, "tq1_0", 256, 54, ""},
-    {35, "tq2_0", 256, 66, ""},   {39, "mxfp4", 32, 17, ""},      {40, "nvfp4", 64, 36, ""},
-    {41, "q1_0", 128, 18, ""},    {42, "q2_0", 64, 18, ""},
+    {0, "f32", 1, 4, "f32"},        {1, "f16", 1, 2, "f16"},        {2, "q4_0", 32, 18, "q4_0"},
+    {3, "q4_1", 32, 20, "q4_1"},    {6, "q5_0", 32, 22, "q5_0"},    {7, "q5_1", 32, 24, "q5_1"},
+    {8, "q8_0", 32, 34, "q8_0"},    {9, "q8_1", 32, 36, "q8_1"},    {10, "q2_K", 256, 84, "q2_k"},
+    {11, "q3_K", 256, 110, "q3_k"}, {12, "q4_K", 256, 144, "q4_k"}, {13, "q5_K", 256, 176, "q5_k"},
+    {14, "q6_K", 256, 210, "q6_k"}, {15, "q8_K", 256, 292, ""},     {16, "iq2_xxs", 256, 66, ""},
+    {17, "iq2_xs", 256, 74, ""},    {18, "iq3_xxs", 256, 98, ""},   {19, "iq1_s", 256, 50, ""},
+    {20, "iq4_nl", 32, 18, ""},     {21, "iq3_s", 256, 110, ""},    {22, "iq2_s", 256, 82, ""},
+    {23, "iq4_xs", 256, 136, ""},   {24, "i8", 1, 1, "int8"},       {25, "i16", 1, 2, ""},
+    {26, "i32", 1, 4, "int32"},     {27, "i64", 1, 8, ""},          {28, "f64", 1, 8, ""},
+    {29, "iq1_m", 256, 56, ""},     {30, "bf16", 1, 2, "bf16"},     {34, "tq1_0", 256, 54, ""},
+    {35, "tq2_0", 256, 66, ""},     {39, "mxfp4", 32, 17, ""},      {40, "nvfp4", 64, 36, ""},
+    {41, "q1_0", 128, 18, ""},      {42, "q2_0", 64, 18, ""},
 };
 
 const Type& type_of(std::uint32_t id, const std::string& field) {
@@ -71,13 +59,6 @@ const Type& type_of(std::uint32_t id, const std::string& field) {
 enum Kv : std::uint32_t { kU8, kI8, kU16, kI16, kU32, kI32, kF32, kBool, kString, kArray, kU64, kI64, kF64, kKvCount };
 constexpr std::array<std::uint64_t, kKvCount> kKvBytes = {1, 1, 2,  2, 4, 4, 4,
                                                           1, 8, 12, 8, 8, 8};  // least, in the file
-
-// Text of a stranger, made fit for a message.
-std::string printable(std::string_view text) {
-  std::string out;
-  for (char c : text.substr(0, 64)) out += c >= 0x20 && c < 0x7f ? c : '?';
-  return text.size() > 64 ? out + "..." : out;
-}
 
 // Reads forward through the header; every read is checked against the end of the file first.
 class Cursor {
@@ -229,27 +210,22 @@ std::vector<GgufTensor> read_infos(Cursor& in, std::uint64_t count) {
   return tensors;
 }
 
-// Turns offsets into positions in the file: aligned, inside, disjoint.
+// Turns offsets into positions in the file. As ggml demands, each tensor begins where the one before it ends, rounded
+// up to the alignment, in the order of the infos; so none overlap.
 void place(std::vector<GgufTensor>& tensors, std::uint64_t data, std::uint64_t alignment, std::uint64_t file) {
-  std::vector<const GgufTensor*> order;
+  std::uint64_t next = 0;
   for (GgufTensor& t : tensors) {
     const std::string field = fmt::format("tensor '{}'", printable(t.name));
-    if (t.offset % alignment)
-      throw Error(ErrorCode::invalid_argument, field + " offset", std::to_string(t.offset),
-                  fmt::format("must be a multiple of the alignment, {}", alignment));
+    if (t.offset != next)
+      throw Error(
+          ErrorCode::invalid_argument, field + " offset", std::to_string(t.offset),
+          fmt::format("must be {}: where the tensor before it ends, in steps of {} (the alignment)", next, alignment));
     t.offset = checked_add(data, t.offset, field + " offset");
     if (checked_add(t.offset, t.bytes, field + " end") > file)
       throw Error(ErrorCode::invalid_argument, field + " bytes", fmt::format("{} at {}", t.bytes, t.offset),
                   fmt::format("the file ends at {}", file));
-    order.push_back(&t);
+    next = checked_align(checked_add(next, t.bytes, field + " end"), alignment, field + " end");
   }
-  std::sort(order.begin(), order.end(), [](auto* a, auto* b) { return a->offset < b->offset; });
-  for (std::size_t i = 1; i < order.size(); ++i)
-    if (order[i - 1]->offset + order[i - 1]->bytes > order[i]->offset)
-      throw Error(ErrorCode::invalid_argument, fmt::format("tensor '{}' offset", printable(order[i]->name)),
-                  std::to_string(order[i]->offset),
-                  fmt::format("overlaps '{}', which ends at {}", printable(order[i - 1]->name),
-                              order[i - 1]->offset + order[i - 1]->bytes));
 }
 
 void read_preamble(Cursor& in) {
@@ -307,10 +283,7 @@ const GgufTensor* Gguf::find(std::string_view name) const {
 
 const GgufTensor& Gguf::tensor(std::string_view name) const {
   if (const GgufTensor* t = find(name)) return *t;
-  std::string some;
-  for (std::size_t i = 0; i < tensors_.size() && i < 16; ++i) some += (i ? ", " : "") + printable(tensors_[i].name);
-  throw Error(ErrorCode::invalid_argument, "tensor", printable(name),
-              fmt::format("the file has {} tensors: {}{}", tensors_.size(), some, tensors_.size() > 16 ? ", ..." : ""));
+  throw_no_tensor(tensors_, name);
 }
 
 const GgufValue* Gguf::value(std::string_view key) const {
@@ -325,4 +298,8 @@ std::vector<std::byte> Gguf::read(const GgufTensor& tensor) const {
   return bytes;
 }
 
-}  // namespace tilewright::cli
+void Gguf::read(const GgufTensor& tensor, std::uint64_t first, std::span<std::byte> to) const {
+  read_part(*source_, tensor, first, to);
+}
+
+}  // namespace tilewright

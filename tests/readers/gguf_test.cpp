@@ -1,22 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/gguf.h"
+#include <tilewright/gguf.h>
 
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <tilewright/error.h>
+#include <tilewright/format.h>
+#include <unistd.h>
 
+#include <fstream>
 #include <random>
 
-#include "cli/gguf_builder.h"
+#include "readers/gguf_builder.h"
 #include "support/catch.h"
 #include "support/paths.h"
 
 using namespace tilewright;
-using namespace tilewright::cli;
 using test::GgufBytes;
 
 namespace {
 
-Gguf parse(const std::vector<std::byte>& bytes) { return Gguf(from_memory(bytes)); }
+Gguf parse(const std::vector<std::byte>& bytes) { return Gguf(ByteSource::memory(bytes)); }
 
 // The refusal's text; fails the test when there is none.
 std::string refusal(const std::vector<std::byte>& bytes) {
@@ -85,6 +88,63 @@ TEST_CASE("gguf: the shipped model opens") {
   CHECK(std::get<std::string>(*file.value("general.license")) == "apache-2.0");
 }
 
+TEST_CASE("gguf: a part of a tensor, and into the caller's memory") {
+  const auto bytes = test::sample_gguf();
+  const Gguf file = parse(bytes);
+  const GgufTensor& w = file.tensor("w");
+  std::vector<std::byte> part(18);
+  file.read(w, 18, part);
+  CHECK(part[0] == std::byte{18});
+  file.read(w, w.bytes, {});
+  CHECK_THROWS_AS(file.read(w, w.bytes - 17, part), Error);
+  CHECK_THROWS_AS(file.read(w, UINT64_MAX, part), Error);
+}
+
+TEST_CASE("gguf: a type that has a format has its bytes") {
+  int formats = 0;
+  for (std::uint32_t type = 0; type <= 42; ++type) {
+    GgufBytes b;
+    b.head(1, 0).info("w", {256, 3}, type, 0).align().data(256 * 3 * 8);
+    try {
+      const GgufTensor t = parse(b.bytes()).tensors()[0];
+      if (t.format.empty()) continue;
+      ++formats;
+      INFO(t.format);
+      const Format format = Format::parse(t.format);
+      REQUIRE(format.info().streams.size() == 1);
+      CHECK(static_cast<std::uint64_t>(format.stream_bytes(0, 3, 256)) == t.bytes);
+    } catch (const Error& e) {
+      CHECK(contains(e.what(), "removed"));
+    }
+  }
+  CHECK(formats == 16);
+}
+
+TEST_CASE("gguf: a FIFO is refused at once, not waited for") {
+  const std::string path = paths::binary_dir() + "/gguf-test.fifo";
+  ::unlink(path.c_str());
+  REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+  try {
+    Gguf::open(path);
+    FAIL("accepted");
+  } catch (const Error& e) {
+    CHECK(contains(e.what(), "regular file"));
+  }
+  ::unlink(path.c_str());
+}
+
+TEST_CASE("gguf: a file that shrinks while it is open is an error") {
+  const std::string path = paths::binary_dir() + "/gguf-test.shrinks";
+  const auto bytes = test::sample_gguf();
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<const char*>(bytes.data()), static_cast<long>(bytes.size()));
+  const Gguf file = Gguf::open(path);
+  CHECK(file.read(file.tensor("y")).size() == 64);
+  REQUIRE(::truncate(path.c_str(), static_cast<long>(bytes.size()) - 8) == 0);
+  CHECK_THROWS_AS(file.read(file.tensor("y")), Error);
+  ::unlink(path.c_str());
+}
+
 TEST_CASE("gguf: no such file, a folder, an empty file") {
   CHECK_THROWS_AS(Gguf::open("/nonexistent/model.gguf"), Error);
   CHECK_THROWS_AS(Gguf::open("/"), Error);
@@ -123,15 +183,17 @@ TEST_CASE("gguf: types") {
 }
 
 TEST_CASE("gguf: offsets") {
-  CHECK_REFUSED(one({4}, 0, 1ull << 63), "ends at");
-  CHECK_REFUSED(one({4}, 0, UINT64_MAX - 31), "2^64");
-  CHECK_REFUSED(one({4}, 0, 16), "alignment");
-  CHECK_REFUSED(one({4}, 0, 64), "ends at");
-  CHECK_REFUSED(GgufBytes().head(2, 0).info("a", {16}, 0, 0).info("b", {4}, 0, 32).align().data(96).bytes(),
-                "overlaps");
-  CHECK_REFUSED(GgufBytes().head(2, 0).info("a", {4}, 0, 32).info("b", {4}, 0, 32).align().data(96).bytes(),
-                "overlaps");
-  CHECK_NOTHROW(parse(GgufBytes().head(2, 0).info("a", {4}, 0, 32).info("b", {8}, 0, 0).align().data(48).bytes()));
+  CHECK_REFUSED(one({4}, 0, 1ull << 63), "must be 0");
+  CHECK_REFUSED(one({4}, 0, UINT64_MAX - 31), "must be 0");
+  CHECK_REFUSED(one({4}, 0, 16), "must be 0");
+  CHECK_REFUSED(one({17}, 0), "ends at");
+  const auto two = [](std::uint64_t first, std::uint64_t second) {
+    return GgufBytes().head(2, 0).info("a", {16}, 0, first).info("b", {4}, 0, second).align().data(128).bytes();
+  };
+  CHECK_REFUSED(two(0, 32), "tensor 'b' offset = 32: must be 64");  // overlaps
+  CHECK_REFUSED(two(0, 96), "must be 64");                          // leaves a hole
+  CHECK_REFUSED(two(32, 0), "tensor 'a' offset = 32");              // in another order than the infos
+  CHECK_NOTHROW(parse(two(0, 64)));
 }
 
 TEST_CASE("gguf: names and keys") {

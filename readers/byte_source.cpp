@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <tilewright/byte_source.h>
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,19 +11,18 @@
 #include <fmt/format.h>
 #include <tilewright/error.h>
 
-#include "cli/gguf.h"
-
-namespace tilewright::cli {
+namespace tilewright {
 namespace {
 
 class File : public ByteSource {
  public:
-  explicit File(const std::string& path) : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (fd_ < 0) throw Error(ErrorCode::io, "model", path_, std::strerror(errno));
+  // O_NONBLOCK: opening a FIFO would otherwise wait for its writer, before it can be seen that it is one.
+  explicit File(const std::string& path) : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+    if (fd_ < 0) throw Error(ErrorCode::io, "file", path_, std::strerror(errno));
     struct stat info = {};
     if (::fstat(fd_, &info) != 0 || !S_ISREG(info.st_mode)) {
       ::close(fd_);
-      throw Error(ErrorCode::io, "model", path_, "must be a regular file");
+      throw Error(ErrorCode::io, "file", path_, "must be a regular file");
     }
     size_ = static_cast<std::uint64_t>(info.st_size);
   }
@@ -35,8 +36,8 @@ class File : public ByteSource {
     while (!to.empty()) {
       const ssize_t n = ::pread(fd_, to.data(), to.size(), static_cast<off_t>(offset));
       if (n < 0 && errno == EINTR) continue;
-      if (n < 0) throw Error(ErrorCode::io, "model", path_, std::strerror(errno));
-      if (n == 0) throw Error(ErrorCode::io, "model", path_, fmt::format("ended at byte {}", offset));
+      if (n < 0) throw Error(ErrorCode::io, "file", path_, std::strerror(errno));
+      if (n == 0) throw Error(ErrorCode::io, "file", path_, fmt::format("ended at byte {}", offset));
       offset += static_cast<std::uint64_t>(n);
       to = to.subspan(static_cast<std::size_t>(n));
     }
@@ -54,7 +55,7 @@ class Bytes : public ByteSource {
   std::uint64_t size() const override { return bytes_.size(); }
   void read(std::uint64_t offset, std::span<std::byte> to) const override {
     if (offset > bytes_.size() || to.size() > bytes_.size() - offset)
-      throw Error(ErrorCode::io, "model", fmt::format("{} bytes", bytes_.size()), fmt::format("read at {}", offset));
+      throw Error(ErrorCode::io, "file", fmt::format("{} bytes", bytes_.size()), fmt::format("read at {}", offset));
     if (!to.empty()) std::memcpy(to.data(), bytes_.data() + offset, to.size());
   }
 
@@ -64,7 +65,9 @@ class Bytes : public ByteSource {
 
 }  // namespace
 
-std::unique_ptr<ByteSource> open_file(const std::string& path) { return std::make_unique<File>(path); }
-std::unique_ptr<ByteSource> from_memory(std::span<const std::byte> bytes) { return std::make_unique<Bytes>(bytes); }
+std::unique_ptr<ByteSource> ByteSource::file(const std::string& path) { return std::make_unique<File>(path); }
+std::unique_ptr<ByteSource> ByteSource::memory(std::span<const std::byte> bytes) {
+  return std::make_unique<Bytes>(bytes);
+}
 
-}  // namespace tilewright::cli
+}  // namespace tilewright

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// A strict reader of GGUF version 3: tensor infos, tensor bytes and scalar metadata. A file is input from strangers:
+// every count, length and offset is checked before it is used, and what a file costs in memory is bounded by what it
+// holds. What ggml's own reader refuses is refused, such as tensors that overlap or are not laid out one after another
+// in the order of their infos, and besides what the format leaves open but nobody writes (nested arrays, tensors
+// without elements). Every refusal is an Error naming the field and its value: invalid_argument for what the file says,
+// too_large beyond a stated limit, io when it cannot be read. Thread-safe once opened.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include <tilewright/byte_source.h>
+#include <tilewright/export.h>
+
+namespace tilewright {
+
+struct TILEWRIGHT_EXPORT GgufTensor {
+  std::string name = {};
+  std::vector<std::int64_t> dims = {};  // fastest first, 1 to 4, each >= 1; a weight w[N, K] has dims {K, N}
+  std::uint32_t type = 0;               // ggml's id
+  std::string_view type_name = {};      // ggml's name: "q4_K"
+  std::string_view format = {};         // Tilewright's name of the same bytes, empty when it has none
+  std::uint64_t offset = 0;             // from the start of the file
+  std::uint64_t bytes = 0;
+
+  std::int64_t cols() const { return dims[0]; }
+  std::int64_t rows() const;  // product of the other dims
+};
+
+struct GgufArray {  // contents are checked and skipped
+  std::uint32_t element_type = 0;
+  std::uint64_t count = 0;
+};
+using GgufValue = std::variant<std::uint64_t, std::int64_t, double, bool, std::string, GgufArray>;
+
+struct GgufLimits {
+  static constexpr std::uint64_t kStringBytes = 1ull << 30;
+  static constexpr std::uint64_t kArrayCount = 1ull << 30;
+  static constexpr std::uint64_t kKeyBytes = 65535;
+  static constexpr std::uint64_t kNameBytes = 64;
+  static constexpr std::uint64_t kTensors = 1ull << 16;
+  static constexpr std::uint64_t kKeys = 1ull << 16;
+  static constexpr std::uint32_t kDims = 4;
+};
+
+class TILEWRIGHT_EXPORT Gguf {
+ public:
+  static Gguf open(const std::string& path) { return Gguf(ByteSource::file(path)); }
+  explicit Gguf(std::unique_ptr<ByteSource> source);
+
+  std::span<const GgufTensor> tensors() const { return tensors_; }  // in the file's order
+  const GgufTensor* find(std::string_view name) const;              // null when there is none
+  const GgufTensor& tensor(std::string_view name) const;            // throws Error naming some that exist
+  const std::vector<std::pair<std::string, GgufValue>>& metadata() const { return metadata_; }
+  const GgufValue* value(std::string_view key) const;  // null when there is none
+  std::uint64_t alignment() const { return alignment_; }
+
+  std::vector<std::byte> read(const GgufTensor& tensor) const;  // throws Error (io)
+  // `to.size()` bytes of the tensor from `first` on: a part, or into memory of the caller's. Throws Error
+  // (invalid_argument) if the tensor has fewer.
+  void read(const GgufTensor& tensor, std::uint64_t first, std::span<std::byte> to) const;
+
+ private:
+  std::unique_ptr<ByteSource> source_;
+  std::vector<GgufTensor> tensors_;
+  std::vector<std::pair<std::string, GgufValue>> metadata_;
+  std::uint64_t alignment_ = 32;
+};
+
+}  // namespace tilewright
