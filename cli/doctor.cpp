@@ -113,12 +113,11 @@ std::string permissions(const std::string& path) {
 }
 
 // Opens the store as any command would, and says what the store said.
-Finding check_store(const char* subject, StoreOptions store) {
+Finding check_store(const char* subject, StoreOptions store, bool shipped) {
   std::string said;
   store.log = [&](LogLevel level, std::string_view text) {
     if (level <= LogLevel::warning) said += (said.empty() ? "" : "; ") + std::string(text);
   };
-  const bool shipped = store.read_only;
   const std::string path = store.path;
   const bool was_there = fs::exists(path);
   const Store opened(std::move(store));
@@ -156,6 +155,7 @@ std::vector<Finding> check_caches(const Options& options) {
   store.path = options.cache;
   store.cap = options.cache_cap;
   store.allow_shared = options.allow_shared;
+  store.read_only = options.cache_read_only;
   if (options.cache.empty())
     findings.push_back({State::problem,
                         "cache",
@@ -166,11 +166,11 @@ std::vector<Finding> check_caches(const Options& options) {
     findings.push_back(
         {State::note, "cache", "in memory, as asked", "every process compiles again", {{"path", ":memory:"}}});
   else
-    findings.push_back(check_store("cache", store));
+    findings.push_back(check_store("cache", store, false));
   for (const std::string& path : options.shipped) {
     store.path = path;
     store.read_only = true;
-    findings.push_back(check_store("shipped", store));
+    findings.push_back(check_store("shipped", store, true));
   }
   return findings;
 }

@@ -122,7 +122,7 @@ TEST_CASE("cli: prewarm takes a problem, standard input, all targets and this ma
         tool("archs --json").json()["archs"].size());
   refused("prewarm --arch native " + std::string(kCast), 1, "--arch = native");
   refused("prewarm --arch sm_80", 1, "PROBLEM");
-  refused("prewarm --arch sm_80 --workload /dev/zero", 1, "4096");
+  refused("prewarm --arch sm_80 --workload /dev/zero", 1, "/dev/zero");
 }
 
 TEST_CASE("cli: a model that is a FIFO is refused at once") {
