@@ -2,6 +2,8 @@
 // The benchmarks, one function a table. Each prints its table and returns it as JSON.
 #pragma once
 
+#include <tilewright/tilewright.h>
+
 #include <optional>
 
 #include "bench/report.h"

@@ -290,7 +290,7 @@ class GemmBench {
   void conclude(const Job& job, const Ours& o, const Ours& first, Rival* other, const std::string& no_rival) {
     const Problem problem = Problem::parse(o.text);
     // Bytes are w's own format's: what a packing adds is read too, but is nobody's gain.
-    Gemm stored = *problem.gemm();
+    Gemm stored = *problem.as<Gemm>();
     stored.packing = Packing::none;
     const double weight_bytes = static_cast<double>(stored.w.total_bytes(stored.n, stored.k));
     Measured r = result(job, o.m, weight_bytes);

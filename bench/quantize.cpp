@@ -17,7 +17,7 @@ class Way {
  public:
   Way(Engine& engine, const Cuda& cuda, const Device& device, const Problem& problem, const TunePolicy& policy)
       : problem_(problem), task_(engine.task(problem, device.arch())) {
-    const Gemm& g = *problem.gemm();
+    const Gemm& g = *problem.as<Gemm>();
     if (!g.x_from) {
       const Problem cast(Cast{Format::parse("f32"), g.x, g.m, g.k});
       engine.tune(cast, device, policy);

@@ -9,8 +9,6 @@
 namespace tilewright::cli {
 namespace {
 
-constexpr const char* kOps[] = {"gemm", "cast", "pack"};
-
 void show(const Context& context, bool markdown, const Json& json, const Table& table) {
   if (context.json)
     print_json(json);
@@ -164,12 +162,27 @@ int run_archs(const Context& context, bool markdown) {
 int run_families(const Context& context, bool markdown) {
   Json list = Json::array();
   Table table({"operation", "family", "what it is"});
-  for (const char* op : kOps)
-    for (const Family* f : families(op)) {
-      list.push_back({{"op", op}, {"name", f->name()}, {"title", f->title()}});
-      table.add({op, std::string(f->name()), std::string(f->title())});
+  for (const Operation* op : operations())
+    for (const Family* f : op->families()) {
+      list.push_back({{"op", op->name()}, {"name", f->name()}, {"title", f->title()}});
+      table.add({std::string(op->name()), std::string(f->name()), std::string(f->title())});
     }
   show(context, markdown, {{"families", list}}, table);
+  return kOk;
+}
+
+int run_operations(const Context& context, bool markdown) {
+  Json list = Json::array();
+  Table table({"operation", "field", "value", "", "what it is"});
+  for (const Operation* op : operations()) {
+    Json fields = Json::array();
+    for (const FieldInfo& f : op->fields()) {
+      fields.push_back({{"name", f.name}, {"value", f.value}, {"required", f.required}, {"help", f.help}});
+      table.add({std::string(op->name()), f.name, f.value, f.required ? "required" : "", f.help});
+    }
+    list.push_back({{"name", op->name()}, {"title", op->title()}, {"fields", fields}});
+  }
+  show(context, markdown, {{"operations", list}}, table);
   return kOk;
 }
 
@@ -186,6 +199,7 @@ void add_catalogue(Context& context) {
   add("formats", "List the number formats", run_formats);
   add("encoders", "List the rules by which formats are encoded, and how exact each is", run_encoders);
   add("archs", "List the GPU targets, and this machine's devices", run_archs);
+  add("operations", "List the operations and the fields of their problems", run_operations);
   add("families", "List the kernel families of each operation, in the order they are asked", run_families);
 }
 

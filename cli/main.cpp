@@ -14,17 +14,29 @@ namespace {
 using namespace tilewright;
 using namespace tilewright::cli;
 
-constexpr const char* kFooter =
-    "\nA PROBLEM is text, in one argument or several:\n"
-    "  gemm x=q8_1 w=q4_0 y=f32 m=2 n=4096 k=14336 [bias=f32] [act=relu|gelu|gelu_tanh|silu] [alpha=1] "
-    "[c=f32 [beta=1]]\n"
-    "       [y_scale=1] [x_from=f32] [global=mul|div] [pack=tiles] [accum=fast] [workspace=BYTES] [weights=constant]\n"
-    "  cast x=f32 y=q8_1 rows=2 cols=14336\n"
-    "\nExit codes: 0 done; 1 bad argument, problem or file; 2 a result beyond its error bound; 3 damage in a cache;\n"
-    "4 the environment: no GPU, no libnvrtc, or a driver or compiler that failed.\n"
-    "With --json an error is an object too: {\"error\": {\"code\", \"field\", \"value\", \"allowed\", \"message\"}, "
-    "\"exit\"}.\n"
-    "\n'tilewright doctor' says what works here and how to mend what does not.\n";
+// From the operations' own tables of fields.
+std::string footer() {
+  std::string text = "\nA PROBLEM is text, in one argument or several ('tilewright operations' explains the fields):\n";
+  for (const Operation* op : operations()) {
+    std::string line = "  " + std::string(op->name());
+    for (const FieldInfo& f : op->fields()) {
+      const std::string word =
+          fmt::format(f.required ? fmt::runtime(" {}={}") : fmt::runtime(" [{}={}]"), f.name, f.value);
+      if (line.size() + word.size() > 100) text += line + "\n", line = "      ";
+      line += word;
+    }
+    text += line + "\n";
+  }
+  return text +
+         "For example: gemm x=q8_1 w=q4_0 y=f32 m=2 n=4096 k=14336\n"
+         "\nExit codes: 0 done; 1 bad argument, problem or file; 2 a result beyond its error bound; 3 damage in a "
+         "cache;"
+         "\n4 the environment: no GPU, no libnvrtc, or a driver or compiler that failed.\n"
+         "With --json an error is an object too: {\"error\": {\"code\", \"field\", \"value\", \"allowed\", "
+         "\"message\"}, "
+         "\"exit\"}.\n"
+         "\n'tilewright doctor' says what works here and how to mend what does not.\n";
+}
 
 // CLI11 would only say that a subcommand is required.
 void check_command(CLI::App& app, const std::string& name) {
@@ -40,7 +52,7 @@ int run(Context& context, int argc, char** argv) {
   CLI::App app("Quantized GEMM kernels by descriptor: specialized, compiled, tuned, remembered", "tilewright");
   context.app = &app;
   app.require_subcommand(1);
-  app.footer(kFooter);
+  app.footer(footer());
   app.set_version_flag("--version", TILEWRIGHT_VERSION_STRING);
   add_catalogue(context);
   add_plan(context);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// run: compute a problem once, on the GPU or else by the CPU reference, and check the result.
+// run: compute a problem once, on the GPU or else by the CPU reference, and check the result on the host.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "cli/command.h"
-#include "cli/oracle.h"
+#include "cli/model.h"
 
 namespace tilewright::cli {
 namespace {
@@ -22,54 +22,32 @@ struct Args {
   std::uint64_t seed = 1;
 };
 
-constexpr double kMostElements = 4e9;  // decoded operands are kept as floats in host memory
+constexpr double kMostBytes = 16e9;  // operands are kept in host memory, encoded and decoded
 
 double microseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
-// A matrix's streams in device memory.
-struct DeviceMatrix {
-  std::vector<Memory> memory;
-  MutableOperand operand;
-
-  DeviceMatrix(const Device& device, HostMatrix& host, bool upload, bool inverse_global = false) {
-    const auto specs = host.format.info().streams;
-    for (std::size_t i = 0; i < specs.size(); ++i) {
-      std::vector<std::byte>& bytes = host.streams[i];
-      memory.emplace_back(device, bytes.size());
-      const bool global = specs[i].scope == Scope::tensor;
-      if (global && inverse_global) {  // the problem divides by the factor that the encoder multiplies with
-        float g = 0;
-        std::memcpy(&g, bytes.data(), sizeof g);
-        g = 1 / g;
-        memory.back().upload(std::as_bytes(std::span(&g, 1)));
-      } else if (global || upload) {
-        memory.back().upload(bytes);
-      } else {
-        memory.back().fill(0xff);  // NaN: an output that nothing wrote cannot pass
-      }
-      const std::string_view name = specs[i].name;
-      if (name == "data") operand.data = memory.back().data();
-      if (name == "scales") operand.scales = memory.back().data();
-      if (name == "global") operand.global = static_cast<float*>(memory.back().data());
-    }
-  }
-
-  void download(HostMatrix& host) const {
-    for (std::size_t i = 0; i < memory.size(); ++i) memory[i].download(host.streams[i]);
-    host.format.info().decode(host.operand(), host.rows, host.cols, host.values.data());
-  }
-};
-
 struct Result {
-  std::string device = "none: no GPU was found, so this is the plain CPU reference", arch, kernel, weights;
+  std::string device = "none: no GPU was found, so this is the plain CPU reference", arch, kernel, input = "random";
   bool on_gpu = false;
   Stats stats;
   double microseconds = 0;
-  std::int64_t checked = 0, outputs = 0;
-  double largest = 0, of_bound = 0;
-  std::string wrong;
+  HostCheck check;
+};
+
+// The task's buffers in host memory: inputs with content, outputs of bytes that are NaN to every float.
+struct HostBuffers {
+  std::vector<std::vector<std::byte>> bytes;
+  std::vector<std::span<std::byte>> spans;
+
+  HostBuffers(const Task& task, std::uint64_t seed) {
+    for (const Buffer& b : task.buffers) {
+      bytes.emplace_back(b.bytes, b.scratch ? std::byte{0} : std::byte{0xff});
+      if (b.fill && !b.output) b.fill(bytes.back(), seed);
+    }
+    for (std::vector<std::byte>& b : bytes) spans.emplace_back(b);
+  }
 };
 
 // Warm: launches back to back over the same operands.
@@ -86,166 +64,81 @@ double time_launches(const Device& device, const Launch& launch) {
   }
 }
 
-Kernel prepared(Engine& engine, const Args& args, const Problem& problem, const Device& device, Result& result) {
+void run_on_gpu(Engine& engine, const Args& args, const Problem& problem, const Task& task, const Device& device,
+                HostBuffers& host, Result& result) {
   if (args.tune) {
     const Progress progress;
     TunePolicy policy;
     policy.progress = progress;
     engine.tune(problem, device, policy);
   }
-  Kernel kernel = engine.prepare(problem, device);
+  const Kernel kernel = engine.prepare(problem, device);
   const Choice choice = engine.choose(problem, device);
   result.on_gpu = true;
   result.device = device.name();
   result.arch = device.arch().name;
   result.kernel = fmt::format("{} ({}{})", choice.candidate.text(), to_string(choice.grade),
                               choice.microseconds > 0 ? ", measured " + microseconds(choice.microseconds) : "");
-  return kernel;
-}
-
-void run_gemm(const Context& context, const Args& args, const Problem& problem, const std::optional<Device>& device,
-              Result& result) {
-  const Gemm& g = *problem.gemm();
-  // Of integers without a scale, as many codes as there are.
-  const auto deviation = [](Format f, float wanted) {
-    return f.name() == "int8" || f.name() == "int32" ? 40.0f : f.name() == "e4m3" ? std::max(wanted, 0.125f) : wanted;
-  };
-  HostMatrix x = encoded(g.x_stored(), g.m, g.k, random_values(g.m * g.k, deviation(g.x, 1), args.seed));
-  const HostMatrix x_read = g.x_from ? encoded(g.x, g.m, g.k, x.values) : x;  // what is multiplied
-  HostMatrix w =
-      args.model.empty()
-          ? encoded(g.w, g.n, g.k,
-                    random_values(g.n * g.k, deviation(g.w, 1 / std::sqrt(static_cast<float>(g.k))), args.seed + 1))
-          : from_model(Gguf::open(args.model), args.tensor, g.w, g.n, g.k);
-  std::optional<HostMatrix> bias;
-  if (g.bias) bias = encoded(*g.bias, 1, g.n, random_values(g.n, deviation(*g.bias, 1), args.seed + 2));
-  std::optional<HostMatrix> c;
-  if (g.c) c = encoded(*g.c, g.m, g.n, random_values(g.m * g.n, 1, args.seed + 3));
-  result.weights = args.model.empty() ? "random" : w.origin + " of " + args.model;
-  const Sample sample = choose_sample(g.m, g.n, g.k);
-  std::vector<float> got;
-  if (device) {
-    Engine engine(context.options());
-    const Kernel kernel = prepared(engine, args, problem, *device, result);
-    HostMatrix y = encoded(g.y, g.m, g.n, std::vector<float>(static_cast<std::size_t>(g.m * g.n)));
-    const DeviceMatrix dx(*device, x, true, g.global == Global::div), dw(*device, w, true, g.global == Global::div);
-    const DeviceMatrix dy(*device, y, false);
-    std::optional<DeviceMatrix> db;
-    if (bias) db.emplace(*device, *bias, true);
-    std::optional<DeviceMatrix> dc;
-    if (c) dc.emplace(*device, *c, true);
-    GemmArgs launch{dx.operand, dw.operand, dy.operand.data, db ? db->operand.data : nullptr, g.m, 0, 0};
-    if (dc) launch.c = dc->operand.data;
-    std::optional<Memory> workspace;
-    if (g.workspace) {
-      workspace.emplace(*device, static_cast<std::size_t>(g.workspace));
-      workspace->fill(0);
-      launch.workspace = workspace->data();
-    }
-    const OwnedStream stream(*device);
-    kernel.launch(stream.get(), launch);
-    stream.synchronize();
-    dy.download(y);
-    for (std::int64_t r : sample.rows)
-      for (std::int64_t c : sample.cols) got.push_back(y.values[static_cast<std::size_t>(r * g.n + c)]);
-    result.microseconds = time_launches(*device, [&] { kernel.launch(stream.get(), launch); });
-    result.stats = engine.stats();
-  } else {
-    const auto start = Clock::now();
-    got = gemm_on_cpu(g, x_read, w, bias ? &*bias : nullptr, c ? &*c : nullptr, sample);
-    result.microseconds = microseconds_since(start);
+  std::vector<Memory> memory;
+  std::vector<void*> pointers;
+  for (const std::vector<std::byte>& bytes : host.bytes) {
+    memory.emplace_back(device, bytes.size()).upload(bytes);
+    pointers.push_back(memory.back().data());
   }
-  const Verdict verdict =
-      judge(gemm_oracle(g, x_read, w, bias ? &*bias : nullptr, c ? &*c : nullptr, sample), got, sample);
-  result.checked = sample.size();
-  result.outputs = g.m * g.n;
-  result.largest = verdict.largest;
-  result.of_bound = verdict.of_bound;
-  result.wrong = verdict.wrong;
-}
-
-// A cast is exact: the GPU must give the reference encoder's bytes.
-void run_cast(const Context& context, const Args& args, const Problem& problem, const std::optional<Device>& device,
-              Result& result) {
-  const Cast& c = *problem.cast();
-  HostMatrix x = args.model.empty() ? encoded(c.x, c.rows, c.cols, random_values(c.rows * c.cols, 1, args.seed))
-                                    : from_model(Gguf::open(args.model), args.tensor, c.x, c.rows, c.cols);
-  result.weights = args.model.empty() ? "random" : x.origin + " of " + args.model;
-  const auto start = Clock::now();
-  HostMatrix y = encoded(c.y, c.rows, c.cols, x.values, c.encoder);
-  result.microseconds = microseconds_since(start);
-  result.checked = result.outputs = c.rows * c.cols;
-  for (std::size_t i = 0; i < y.values.size(); ++i)
-    result.largest = std::max(result.largest, std::fabs(static_cast<double>(y.values[i]) - x.values[i]));
-  if (!device) return;
-  Engine engine(context.options());
-  const Kernel kernel = prepared(engine, args, problem, *device, result);
-  const DeviceMatrix dx(*device, x, true), dy(*device, y, false);
-  const CastArgs launch{dx.operand, dy.operand, c.rows};
-  const OwnedStream stream(*device);
-  kernel.launch(stream.get(), launch);
+  const std::vector<std::byte> arguments = task.arguments(pointers, problem.rows());
+  const OwnedStream stream(device);
+  const auto launch = [&] { kernel.launch(stream.get(), arguments, problem.rows(), problem.cols()); };
+  launch();
   stream.synchronize();
-  HostMatrix got = y;
-  dy.download(got);
-  for (std::size_t i = 0; i < y.streams.size() && result.wrong.empty(); ++i)
-    for (std::size_t b = 0; b < y.streams[i].size(); ++b)
-      if (y.streams[i][b] != got.streams[i][b]) {
-        result.wrong = fmt::format("{} byte {} = {:#04x}, expected {:#04x}", c.y.info().streams[i].name, b,
-                                   std::to_integer<int>(got.streams[i][b]), std::to_integer<int>(y.streams[i][b]));
-        break;
-      }
-  result.microseconds = time_launches(*device, [&] { kernel.launch(stream.get(), launch); });
+  for (std::size_t i = 0; i < memory.size(); ++i)
+    if (task.buffers[i].output) memory[i].download(host.bytes[i]);
+  result.microseconds = time_launches(device, launch);
   result.stats = engine.stats();
 }
 
 void show(const Context& context, const Problem& problem, const Result& r) {
+  const HostCheck& check = r.check;
   if (context.json) {
     print_json(Json{{"problem", problem.text()},
                     {"executed_on", r.on_gpu ? "gpu" : "cpu reference"},
                     {"device", r.on_gpu ? Json(r.device) : Json()},
                     {"arch", r.on_gpu ? Json(r.arch) : Json()},
                     {"kernel", r.on_gpu ? Json(r.kernel) : Json()},
-                    {"input", r.weights},
+                    {"input", r.input},
                     {"compiled", r.stats.compiled},
                     {"cache_hits", r.stats.cache_hits},
                     {"measured", r.stats.measured},
                     {"microseconds", r.microseconds},
-                    {"checked", r.checked},
-                    {"outputs", r.outputs},
-                    {"largest_error", r.largest},
-                    {"error_of_bound", problem.gemm() ? Json(r.of_bound) : Json()},
-                    {"verified", r.wrong.empty()},
-                    {"wrong", r.wrong}});
+                    {"checked", check.checked},
+                    {"outputs", check.outputs},
+                    {"largest_error", check.largest_error},
+                    {"error_of_bound", check.of_bound ? Json(*check.of_bound) : Json()},
+                    {"verified", check.wrong.empty()},
+                    {"wrong", check.wrong}});
     return;
   }
-  print(fmt::format("problem  {}\ninput    {}\ndevice   {}{}", problem.text(), r.weights, r.device,
+  print(fmt::format("problem  {}\ninput    {}\ndevice   {}{}", problem.text(), r.input, r.device,
                     r.on_gpu ? " (" + r.arch + ")" : ""));
   if (r.on_gpu)
     print(fmt::format("kernel   {}\ncompiles {} compiled, {} from the cache, {} measured", r.kernel, r.stats.compiled,
                       r.stats.cache_hits, r.stats.measured));
   print(fmt::format("time     {}{}", microseconds(r.microseconds),
                     r.on_gpu ? " per launch, back to back, operands warm" : " on the CPU"));
-  if (problem.gemm())
-    print(fmt::format("error    {:.3g} at most, {:.3g} of the bound; {} of {} outputs checked against fp64", r.largest,
-                      r.of_bound, r.checked, r.outputs));
+  if (check.of_bound)
+    print(fmt::format("error    {:.3g} at most, {:.3g} of the bound; {} of {} outputs checked against fp64",
+                      check.largest_error, *check.of_bound, check.checked, check.outputs));
   else
-    print(fmt::format("error    {:.3g} at most from rounding to the format", r.largest));
-  print(r.wrong.empty() ? "result   verified" : "result   WRONG: " + r.wrong);
+    print(fmt::format("error    {:.3g} at most from rounding to the format; every byte checked", check.largest_error));
+  print(check.wrong.empty() ? "result   verified" : "result   WRONG: " + check.wrong);
 }
 
 int run_run(const Context& context, const Args& args) {
   const Problem problem = args.problem.parse();
   if (args.model.empty() != args.tensor.empty())
     throw Error(ErrorCode::invalid_argument, args.model.empty() ? "--model" : "--tensor", "", "needed with the other");
-  const Gemm* g = problem.gemm();
-  if (problem.pack() || (g && g->packing != Packing::none))
-    throw Error(ErrorCode::unsupported, "problem", problem.text(),
-                "run takes gemms and casts over formats as they are stored");
-  const double elements = g ? double(g->m) * double(g->k) + double(g->n) * double(g->k) + double(g->m) * double(g->n)
-                            : double(problem.rows()) * double(problem.cols());
-  if (elements > kMostElements)
+  if (problem.min_bytes() > kMostBytes)
     throw Error(ErrorCode::too_large, "problem", problem.text(),
-                fmt::format("run checks at most {:g} elements in all operands", kMostElements));
+                fmt::format("run checks at most {:g} bytes in all operands", kMostBytes));
   const Options options = context.options();
   std::optional<Device> device;
   if (args.device >= 0)
@@ -253,11 +146,31 @@ int run_run(const Context& context, const Args& args) {
   else if (!args.cpu && Device::count(options.driver) > 0)
     device = Device::open(0, options.driver);
   if (args.tune && !device) throw Error(ErrorCode::library_missing, "--tune", "", "needs a GPU; none was found");
+
+  Task task;
+  problem.operation().describe(problem, task);
+  HostBuffers host(task, args.seed);
   Result result;
-  if (args.cpu) result.device = "none: the plain CPU reference was asked for";
-  (g ? run_gemm : run_cast)(context, args, problem, device, result);
+  if (!args.model.empty()) {
+    if (task.weights < 0)
+      throw Error(ErrorCode::unsupported, "--model", args.model,
+                  fmt::format("left out: {} has no matrix that a tensor may stand in for", problem.op()));
+    result.input =
+        load_tensor(args.model, args.tensor, task.matrices[static_cast<std::size_t>(task.weights)], host.spans) +
+        " of " + args.model;
+  }
+  if (device) {
+    Engine engine(options);
+    run_on_gpu(engine, args, problem, task, *device, host, result);
+  } else {
+    if (args.cpu) result.device = "none: the plain CPU reference was asked for";
+    const auto start = Clock::now();
+    problem.operation().run_on_host(problem, task, host.spans);
+    result.microseconds = microseconds_since(start);
+  }
+  result.check = problem.operation().check_on_host(problem, task, host.spans);
   show(context, problem, result);
-  return result.wrong.empty() ? kOk : kWrong;
+  return result.check.wrong.empty() ? kOk : kWrong;
 }
 
 }  // namespace

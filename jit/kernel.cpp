@@ -193,7 +193,7 @@ void launch_one(const Kernel::Impl& kernel, Stream stream, const std::byte* args
 
 void launch_checked(const Kernel::Impl& kernel, Stream stream, const void* args, std::int64_t rows, std::int64_t cols) {
   if (rows <= 0) {
-    if (rows < 0) refuse_extent(kernel.contract.op == "gemm" ? "m" : "rows", rows);
+    if (rows < 0) refuse_extent(kernel.contract.rows_name.empty() ? "rows" : kernel.contract.rows_name.c_str(), rows);
     return;
   }
   if (cols < 0) [[unlikely]]
@@ -212,30 +212,22 @@ void launch_checked(const Kernel::Impl& kernel, Stream stream, const void* args,
   launch_one(kernel, stream, resolved, rows, cols);
 }
 
-[[noreturn]] void refuse_operation(const Kernel::Impl& kernel, const char* given) {
+[[noreturn]] void refuse_operation(const Kernel::Impl& kernel, std::string_view given) {
   const auto& op = kernel.contract.op;
-  refuse("args", given, op.empty() ? "this kernel takes a caller's own argument struct" : "this kernel is for " + op);
+  refuse("args", fmt::format("of {}", given), op.empty() ? "this kernel takes a caller's own argument struct" : "this kernel is for " + op);
 }
 
 }  // namespace
 }  // namespace jit
 
-void Kernel::launch(Stream stream, const GemmArgs& args) const {
-  if (impl_->operation != Impl::Operation::gemm) [[unlikely]]
-    jit::refuse_operation(*impl_, "GemmArgs");
-  jit::launch_checked(*impl_, stream, &args, args.m, impl_->contract.cols);
-}
-
-void Kernel::launch(Stream stream, const CastArgs& args) const {
-  if (impl_->operation != Impl::Operation::cast) [[unlikely]]
-    jit::refuse_operation(*impl_, "CastArgs");
-  jit::launch_checked(*impl_, stream, &args, args.rows, impl_->contract.cols);
-}
-
-void Kernel::launch(Stream stream, const PackArgs& args) const {
-  if (impl_->operation != Impl::Operation::pack) [[unlikely]]
-    jit::refuse_operation(*impl_, "PackArgs");
-  jit::launch_checked(*impl_, stream, &args, impl_->contract.rows, impl_->contract.cols);
+void Kernel::launch_operation(Stream stream, std::string_view operation, const void* args, std::size_t bytes) const {
+  const Contract& contract = impl_->contract;
+  if (contract.op != operation || contract.args_bytes != bytes) [[unlikely]]
+    jit::refuse_operation(*impl_, operation);
+  const std::int64_t rows = contract.rows_at == Contract::kFixedRows
+                                ? contract.rows
+                                : jit::load<std::int64_t>(static_cast<const std::byte*>(args), contract.rows_at);
+  jit::launch_checked(*impl_, stream, args, rows, contract.cols);
 }
 
 void Kernel::launch(Stream stream, std::span<const std::byte> params, std::int64_t rows, std::int64_t cols) const {

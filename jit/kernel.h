@@ -42,7 +42,6 @@ Kernel make_kernel(const Device& device, std::span<const BinaryPtr> binaries, st
 }  // namespace jit
 
 struct Kernel::Impl {
-  enum class Operation { own, gemm, cast, pack };
   static constexpr std::size_t kUnknown = ~std::size_t{0};
 
   std::shared_ptr<Device::Impl> device;
@@ -50,7 +49,6 @@ struct Kernel::Impl {
   std::array<const jit::Loaded*, kBucketCount> by_bucket{};  // never null
   std::array<Candidate, kBucketCount> candidates;            // without a family where by_bucket's is a caller's own
   Contract contract;
-  Operation operation = Operation::own;
   std::size_t params_bytes = kUnknown;  // of the first parameter
   std::atomic<bool> ask_pointers{false};
 };

@@ -114,6 +114,8 @@ void check_rules(const Contract& contract) {
     if (rule.offset + sizeof(void*) > size || !std::has_single_bit(rule.align))
       refuse(rule.name, fmt::format("offset {}, alignment {}", rule.offset, rule.align),
              "must lie in the argument struct, aligned to a power of two");
+  if (contract.rows_at != Contract::kFixedRows && contract.rows_at + sizeof(std::int64_t) > size)
+    refuse("contract.rows_at", fmt::format("{}", contract.rows_at), "must lie in the argument struct");
   for (const auto& rule : contract.strides)
     if (rule.offset + sizeof(std::int64_t) > size || rule.multiple < 1)
       refuse(rule.name, fmt::format("offset {}, multiple {}", rule.offset, rule.multiple),
@@ -149,22 +151,6 @@ std::size_t check_parameters(const Loaded& loaded, const Contract& contract) {
   return sizes.empty() ? 0 : sizes[0];
 }
 
-Kernel::Impl::Operation operation_of(const Contract& contract) {
-  using Operation = Kernel::Impl::Operation;
-  const Operation operation = contract.op == "gemm"   ? Operation::gemm
-                              : contract.op == "cast" ? Operation::cast
-                              : contract.op == "pack" ? Operation::pack
-                                                      : Operation::own;
-  const std::size_t size = operation == Operation::gemm   ? sizeof(GemmArgs)
-                           : operation == Operation::cast ? sizeof(CastArgs)
-                           : operation == Operation::pack ? sizeof(PackArgs)
-                                                          : contract.args_bytes;
-  if (contract.args_bytes != size)
-    refuse("contract.args_bytes", fmt::format("{}", contract.args_bytes),
-           fmt::format("the arguments of {} have {}", contract.op, size));
-  return operation;
-}
-
 // Bucket i is served by its own binary, else by the nearest prepared larger one, else by the nearest smaller.
 void fill_buckets(Kernel::Impl& impl, std::span<const int> wanted, std::span<const Candidate> candidates) {
   const auto prepared = [&](int i) { return i < static_cast<int>(wanted.size()) && wanted[i] >= 0; };
@@ -198,7 +184,6 @@ std::shared_ptr<Kernel::Impl> load_all(const Device& device, std::span<const Bin
   fill_buckets(*impl, by_bucket, candidates);
   impl->contract = std::move(contract);
   const Contract& rules = impl->contract;
-  impl->operation = operation_of(rules);
   impl->params_bytes = rules.args_bytes ? rules.args_bytes : Kernel::Impl::kUnknown;
   for (const auto& loaded : impl->loaded) {
     const std::size_t bytes = check_parameters(*loaded, rules);

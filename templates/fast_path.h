@@ -46,6 +46,8 @@ struct TileInfo {
   int panel_k;               // columns of a tile
   int bits, words;           // of a stored code; of codes per thread and tile
   int scale_k, scale_bytes;  // columns per chunk of scales, bytes per row of one; 0: no such stream
+  double rounding;           // of an unpacked weight, relative
+  bool offset;               // weights are code * step + offset, and either part may be rounded
 };
 
 // Null: w has none for x.

@@ -18,34 +18,6 @@ namespace {
 
 constexpr double kFarthest = 3;  // octaves of n * k: a tile that suits 8 times the work is no better than a guess
 
-// The part of a problem's canonical text that its neighbours share: operation, formats and rows.
-std::string shared_prefix(const Problem& problem) {
-  std::string text = problem.text();
-  for (const char* tag : {" n=", " cols="}) {
-    std::size_t at = text.find(tag);
-    if (at != text.npos) return text.substr(0, at + std::string_view(tag).size());
-  }
-  return text;
-}
-
-// Octaves between the sizes of two problems that are otherwise equal; negative if they are not.
-double distance(const Problem& a, const Problem& b) {
-  if (a.gemm() && b.gemm()) {
-    Gemm other = *b.gemm();
-    double ratio = double(a.gemm()->n) * double(a.gemm()->k) / (double(other.n) * double(other.k));
-    other.n = a.gemm()->n;
-    other.k = a.gemm()->k;
-    return other == *a.gemm() ? std::fabs(std::log2(ratio)) : -1;
-  }
-  if (a.cast() && b.cast()) {
-    Cast other = *b.cast();
-    double ratio = double(a.cast()->cols) / double(other.cols);
-    other.cols = a.cast()->cols;
-    return other == *a.cast() ? std::fabs(std::log2(ratio)) : -1;
-  }
-  return -1;
-}
-
 }  // namespace
 
 void tuner::throw_unsupported(const Problem& problem, const Arch& arch) {
@@ -82,9 +54,9 @@ std::optional<Choice> Engine::Impl::neighbour(const Problem& problem, const Devi
     StoredChoice row;
   };
   std::vector<Near> near;
-  for (StoredChoice& row : store.choices(tuner::choice_key(device), shared_prefix(problem))) {
+  for (StoredChoice& row : store.choices(tuner::choice_key(device), problem.neighbours_prefix())) {
     try {
-      const double d = distance(problem, Problem::parse(row.problem));
+      const double d = problem.distance(Problem::parse(row.problem));
       if (d >= 0 && d <= kFarthest && row.problem != problem.text()) near.push_back({d, std::move(row)});
     } catch (const Error&) {
       // Written by a version that knew other problems.

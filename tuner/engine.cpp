@@ -2,7 +2,6 @@
 #include "tilewright/engine.h"
 
 #include <algorithm>
-#include <bit>
 #include <chrono>
 #include <cmath>
 #include <thread>
@@ -10,11 +9,11 @@
 #include <fmt/format.h>
 
 #include <tilewright/error.h>
+#include <tilewright/operation.h>
 
 #include "jit/context.h"
 #include "jit/device.h"
 #include "templates/families.h"
-#include "templates/fast_path.h"
 #include "tuner/engine_impl.h"
 #include "tuner/launch.h"
 #include "tuner/search.h"
@@ -24,12 +23,6 @@ namespace tilewright {
 namespace tuner {
 namespace {
 
-std::uint64_t mix(std::uint64_t h, std::uint64_t v) {
-  h = (h ^ v) * 0x9e3779b97f4a7c15ull;
-  return h ^ (h >> 29);
-}
-std::uint64_t bits(const FormatInfo* f) { return reinterpret_cast<std::uintptr_t>(f); }
-
 void require(bool right, const char* field, std::string value, const char* allowed) {
   if (!right) throw Error(ErrorCode::invalid_argument, field, std::move(value), allowed);
 }
@@ -37,40 +30,11 @@ void require(bool right, const char* field, std::string value, const char* allow
 }  // namespace
 
 std::size_t PreparedHash::operator()(const PreparedKey& key) const {
-  std::uint64_t h = mix(static_cast<std::uint64_t>(key.ordinal) + 1, key.context);
-  if (const Gemm* g = key.problem.gemm()) {
-    h = mix(mix(mix(h, bits(&g->x.info())), bits(&g->w.info())), bits(&g->y.info()));
-    h = mix(mix(h, static_cast<std::uint64_t>(g->n)), static_cast<std::uint64_t>(g->k));
-    h = mix(h, static_cast<std::uint64_t>(g->group) * 256 + static_cast<std::uint64_t>(g->accumulation) * 128 +
-                   static_cast<std::uint64_t>(g->packing) * 64 + static_cast<std::uint64_t>(g->global) * 8 +
-                   static_cast<std::uint64_t>(g->act));
-    h = mix(mix(h, g->bias ? bits(&g->bias->info()) : 0), std::bit_cast<std::uint64_t>(g->alpha));
-    if (g->x_from) h = mix(h, bits(&g->x_from->info()));
-    if (g->c) h = mix(mix(h, bits(&g->c->info())), std::bit_cast<std::uint64_t>(g->beta));
-    if (g->y_scale != 1.0) h = mix(h, std::bit_cast<std::uint64_t>(g->y_scale));
-  } else if (const Cast* c = key.problem.cast()) {
-    h = mix(mix(h, bits(&c->x.info())), bits(&c->y.info()));
-    h = mix(mix(h, static_cast<std::uint64_t>(c->cols)), static_cast<std::uint64_t>(c->encoder));
-  } else if (const Pack* p = key.problem.pack()) {
-    h = mix(mix(h, bits(&p->w.info())), bits(&p->x.info()));
-    h = mix(mix(h, static_cast<std::uint64_t>(p->n)), static_cast<std::uint64_t>(p->k) * 2 + p->inverse);
-  }
-  return h;
+  return key.problem.hash() ^ (static_cast<std::uint64_t>(key.ordinal) + 1) * 0x9e3779b97f4a7c15ull ^ key.context;
 }
 
 bool PreparedEqual::operator()(const PreparedKey& a, const PreparedKey& b) const {
-  if (a.ordinal != b.ordinal || a.context != b.context) return false;
-  if (const Gemm* g = a.problem.gemm(), *o = b.problem.gemm(); g && o) {
-    Gemm same_rows = *g;
-    same_rows.m = o->m;
-    return same_rows == *o;
-  }
-  if (const Cast* c = a.problem.cast(), *o = b.problem.cast(); c && o) {
-    Cast same_rows = *c;
-    same_rows.rows = o->rows;
-    return same_rows == *o;
-  }
-  return a.problem == b.problem;
+  return a.ordinal == b.ordinal && a.context == b.context && a.problem.same_but_rows(b.problem);
 }
 
 PreparedKey prepared_key(const Problem& problem, const Device& device) {
@@ -234,28 +198,15 @@ Kernel Engine::prepare(const Task& task, const Device& device) {
 }
 
 Problem Engine::packed(const Problem& problem, const Arch& arch) const {
-  const Gemm* g = problem.gemm();
-  if (!g || g->packing != Packing::none || g->x_from || !tile_info(g->w, g->x)) return problem;
-  Gemm copy = *g;
-  copy.packing = Packing::tiles;
-  try {
-    const Problem packed(copy);
-    const auto served = [&](std::int64_t rows) {
-      const auto list = families("gemm");
-      return std::any_of(list.begin(), list.end() - 1,
-                         [&](const Family* f) { return f->why_not(packed.with_rows(rows), arch).empty(); });
-    };
-    return std::all_of(std::begin(kBuckets), std::end(kBuckets), served) ? packed : problem;
-  } catch (const Error& e) {
-    if (e.code() != ErrorCode::invalid_argument && e.code() != ErrorCode::unsupported) throw;
-    return problem;  // its n or k is no multiple of a tile's
-  }
+  return problem.operation().packed(problem, arch).value_or(problem);
 }
 
-void Engine::pack(const Gemm& packed, const Device& device, Stream stream, Operand from, MutableOperand to) {
-  tuner::require(packed.packing == Packing::tiles, "pack", "none", "tiles: see Engine::packed()");
-  const MutableOperand w{const_cast<void*>(from.data), const_cast<void*>(from.scales), const_cast<float*>(from.global)};
-  prepare(Pack{packed.w, packed.x, packed.n, packed.k, false}, device, stream).launch(stream, PackArgs{w, to});
+void Engine::pack(const Problem& packed, const Device& device, Stream stream, Operand from, MutableOperand to) {
+  const std::optional<Repack> repack = packed.operation().repack(packed);
+  if (!repack)
+    throw Error(ErrorCode::invalid_argument, "pack", "none", "a problem with packed weights: see Engine::packed()");
+  const Problem& problem = repack->problem;
+  prepare(problem, device, stream).launch(stream, repack->arguments(from, to), problem.rows(), problem.cols());
 }
 
 std::vector<Planned> Engine::plan(const Problem& problem, const Arch& arch) const {

@@ -12,7 +12,7 @@ namespace {
 
 std::string cast_against_host(Suite& s, const std::string& text, const Kernel& kernel) {
   const Problem problem = Problem::parse(text);
-  const Cast& c = *problem.cast();
+  const Cast& c = *problem.as<Cast>();
   Matrix x = make(s.device(), c.x, c.rows, c.cols, 7, 3.0f);
   std::vector<std::vector<std::byte>> expected;
   for (std::size_t i = 0; i < c.y.info().streams.size(); ++i)

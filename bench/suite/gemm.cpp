@@ -17,7 +17,7 @@ namespace {
 // A kernel at several m against the host's double product.
 std::string gemm_against_host(Suite& s, const Problem& problem, const Kernel& kernel,
                               const std::vector<std::int64_t>& ms) {
-  const Gemm& g = *problem.gemm();
+  const Gemm& g = *problem.as<Gemm>();
   const std::int64_t m_max = *std::max_element(ms.begin(), ms.end());
   Matrix x = make(s.device(), g.x_stored(), m_max, g.k, 1), w = make(s.device(), g.w, g.n, g.k, 2, 0.1f);
   if (g.x_from) x.decoded = rounded_to(g.x, x.decoded, m_max, g.k);
@@ -68,7 +68,7 @@ std::string gemm_against_host(Suite& s, const Problem& problem, const Kernel& ke
 
 // c as y itself gives the bytes that c apart from y gives.
 std::string in_place(Suite& s, const Problem& problem, const Kernel& kernel) {
-  const Gemm& g = *problem.gemm();
+  const Gemm& g = *problem.as<Gemm>();
   constexpr std::int64_t kMost = 600;
   Matrix x = make(s.device(), g.x, kMost, g.k, 1), w = make(s.device(), g.w, g.n, g.k, 2, 0.1f),
          c = make(s.device(), *g.c, kMost, g.n, 3);

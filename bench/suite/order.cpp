@@ -105,7 +105,7 @@ void order_checks(Suite& s) {
           std::map<std::string, int> met;
           for (const Candidate& c : legal(s, problem, m, ""))
             if (c.family != "reference" && met[c.family]++ < (quick ? 1 : kOfFamily))
-              items.push_back({fmt::format("in a row, {}: {}", problem.text(), c.text()), task, problem.gemm()->y,
+              items.push_back({fmt::format("in a row, {}: {}", problem.text(), c.text()), task, problem.as<Gemm>()->y,
                                ahead.submit(kernel_of(s, task, c))});
         }
   // Tiles from a queue, whose word in the workspace each launch has to find as the one before it leaves it. One token,
@@ -119,7 +119,7 @@ void order_checks(Suite& s) {
       int met = 0;
       for (const Candidate& c : legal(s, problem, 1, "wgmma"))
         if (queued(c) && met++ < (quick ? 1 : kOfFamily))
-          items.push_back({fmt::format("in a row, {}: {}", problem.text(), c.text()), task, problem.gemm()->y,
+          items.push_back({fmt::format("in a row, {}: {}", problem.text(), c.text()), task, problem.as<Gemm>()->y,
                            ahead.submit(kernel_of(s, task, c))});
     }
   for (Item& item : items) s.check(item.name, [&] { return in_a_row(s, item.task, item.y, item.kernel.get()); });

@@ -2,6 +2,8 @@
 // What a run of the GPU suite was asked for, and what it collects.
 #pragma once
 
+#include <tilewright/tilewright.h>
+
 #include <fmt/format.h>
 
 #include <chrono>

@@ -38,7 +38,7 @@ std::string unacceptable(const Kernel& kernel) {
 
 Trial::Trial(Suite& s, const Problem& problem, std::int64_t rows, Kernel oracle)
     : suite_(s),
-      gemm_(*problem.gemm()),
+      gemm_(*problem.as<Gemm>()),
       task_(s.engine().task(problem.with_rows(rows), s.device().arch())),
       rows_(rows),
       oracle_(std::move(oracle)),

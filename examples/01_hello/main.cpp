@@ -22,7 +22,7 @@ Memory upload(const Device& device, Format format, std::int64_t rows, std::int64
 
 void run() {
   const Problem problem = Problem::parse("gemm x=q8_1 w=q4_0 y=f32 m=2 n=4096 k=14336");
-  const Gemm& g = *problem.gemm();
+  const Gemm& g = *problem.as<Gemm>();
   Engine engine;
   if (Device::count() == 0) {
     std::printf("No GPU here. On an H100 or H200 these would be tried first:\n");

@@ -71,7 +71,7 @@ void run() {
   const Device device = Device::open(0);
   Engine engine;
   const Kernel kernel = engine.prepare(problem, device);
-  const Gemm& g = *problem.gemm();
+  const Gemm& g = *problem.as<Gemm>();
   const Memory x = upload(device, g.x, kMost, kK, 1), w = upload(device, g.w, kN, kK, 2);
   const Memory y(device, static_cast<std::size_t>(kMost * kN) * sizeof(float));
   const auto expected = answer(kernel, OwnedStream(device), x, w, y, kMost);

@@ -13,7 +13,6 @@
 #include <tilewright/family.h>
 #include <tilewright/kernel.h>
 #include <tilewright/options.h>
-#include <tilewright/pack.h>
 #include <tilewright/problem.h>
 #include <tilewright/store.h>
 #include <tilewright/task.h>
@@ -71,13 +70,13 @@ class TILEWRIGHT_EXPORT Engine {
   // Errors: unsupported with the reason of every family; compile_failed; library_missing; driver_failed.
   Kernel prepare(const Problem& problem, const Device& device, Stream stream = nullptr);
 
-  // The same problem with pack=tiles if kernels of this target take w so, whatever the number of rows; else the problem
-  // as it is. What to prepare and tune for weights that may be reordered once.
+  // The same problem with packed weights (a gemm's pack=tiles) if kernels of this target take them so, whatever the
+  // number of rows; else the problem as it is. What to prepare and tune for weights that may be reordered once.
   Problem packed(const Problem& problem, const Arch& arch) const;
-  // Packs w for a problem with pack=tiles on the device: once, at load, into streams of packed_bytes(). Prepares its
-  // kernel, so not first under stream capture. A null `to.global` leaves that stream to `from`'s. The inverse is a
-  // problem of its own: Pack. Weights that were not packed look the same to a kernel that wants them packed.
-  void pack(const Gemm& packed, const Device& device, Stream stream, Operand from, MutableOperand to);
+  // Reorders the weights of a packed problem on the device: once, at load, into streams of packed_bytes(). Prepares the
+  // kernel that does it, so not first under stream capture. A null `to.global` leaves that stream to `from`'s. The
+  // inverse is a problem of its own: Pack. Weights that were not packed look the same to a kernel that wants them so.
+  void pack(const Problem& packed, const Device& device, Stream stream, Operand from, MutableOperand to);
 
   // Measures and remembers. The report lists every candidate's fate. If all fail, the choice is the reference kernel (a
   // task's last candidate), provided that it is right. Throws Error: unsupported with the reasons if that is not

@@ -14,10 +14,10 @@
 #include <vector>
 
 #include <tilewright/arch.h>
-#include <tilewright/args.h>
 #include <tilewright/candidate.h>
 #include <tilewright/export.h>
 #include <tilewright/options.h>
+#include <tilewright/problem.h>
 #include <tilewright/source.h>
 
 namespace tilewright {
@@ -133,8 +133,11 @@ struct Contract {
   std::optional<OverlapRule> overlap;
   std::vector<std::byte> constants;  // second kernel parameter, fixed at prepare(); empty: there is none
                                      // After them come the tensor maps of the binary's LaunchPlan.
-  std::int64_t cols = 0;             // the launch's second extent
-  std::int64_t rows = 0;             // its first, of an operation whose arguments do not tell; else 0
+  static constexpr std::uint32_t kFixedRows = ~0u;
+  std::uint32_t rows_at = kFixedRows;  // offset of the int64 in the argument struct that holds the launch's rows
+  std::string rows_name;               // "m"
+  std::int64_t rows = 0;               // if they are fixed
+  std::int64_t cols = 0;               // the launch's second extent
 };
 
 class TILEWRIGHT_EXPORT Kernel {
@@ -154,15 +157,16 @@ class TILEWRIGHT_EXPORT Kernel {
   Kernel(const Kernel&) = default;
   Kernel& operator=(const Kernel&) = default;
 
-  // Launch. The kernel of the bucket of args.m (args.rows) runs on `stream`; nothing is compiled, allocated or
-  // synchronized, so a call is safe under stream capture and from any thread. Zero rows launch nothing. Throws Error:
-  // invalid_argument naming the argument (null, misaligned, stride below the row, wrong operation; with
+  // Launch. The kernel of the bucket of the arguments' rows (m of a gemm) runs on `stream`; nothing is compiled,
+  // allocated or synchronized, so a call is safe under stream capture and from any thread. Zero rows launch nothing.
+  // Throws Error: invalid_argument naming the argument (null, misaligned, stride below the row, wrong operation; with
   // `check_pointers` also host pointers and pointers of another device), too_large (grid), driver_failed (also when the
   // device was reset since, or a tensor map cannot be made: a stride that is no multiple of 16 bytes), forked. Whatever
   // context is current for the thread is current again afterwards.
-  void launch(Stream stream, const GemmArgs& args) const;
-  void launch(Stream stream, const CastArgs& args) const;
-  void launch(Stream stream, const PackArgs& args) const;
+  template <NamesOperation Args>  // GemmArgs, CastArgs, PackArgs
+  void launch(Stream stream, const Args& args) const {
+    launch_operation(stream, Args::kOperation, &args, sizeof args);
+  }
   // A caller's own argument struct, what the entry function declares as its first parameter.
   void launch(Stream stream, std::span<const std::byte> params, std::int64_t rows, std::int64_t cols) const;
 
@@ -176,6 +180,8 @@ class TILEWRIGHT_EXPORT Kernel {
   explicit Kernel(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
  private:
+  void launch_operation(Stream stream, std::string_view operation, const void* args, std::size_t bytes) const;
+
   std::shared_ptr<Impl> impl_;
 };
 

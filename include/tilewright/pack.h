@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights reordered once, at load, for kernels that want them so: what a problem with pack=tiles is given. Lossless.
-// One packed copy serves every number of rows. Engine::pack() does it on the GPU; these run on any machine.
-// Free-threaded.
+// The operation pack: weights reordered once, at load, for kernels that want them so, which is what a problem with
+// pack=tiles is given. Lossless. One packed copy serves every number of rows.
+//
+//   pack w=q4_0 x=f16 n=4096 k=14336 [inverse=1]     for gemms with this w and x and pack=tiles
+//
+// Engine::pack() does it on the GPU; pack_weights() and unpack_weights() run on any machine. Free-threaded.
 //
 // Streams of a packed w:
 //   data    the codes in tiles of 64 rows: as many bytes as they have bits
@@ -15,9 +18,27 @@
 
 #include <tilewright/export.h>
 #include <tilewright/format.h>
-#include <tilewright/problem.h>
+#include <tilewright/gemm.h>
 
 namespace tilewright {
+
+// A weight matrix to tiles, or back. Both extents are fixed: a launch takes the whole matrix.
+struct Pack {
+  static constexpr std::string_view kOperation = "pack";
+
+  Format w, x;  // of the gemms that will take it
+  std::int64_t n = 0, k = 0;
+  bool inverse = false;  // from tiles to w
+  friend bool operator==(const Pack&, const Pack&) = default;
+};
+
+// What a launch passes. Standard layout, as templates/pack/params.cuh. Device pointers, 16-byte aligned.
+struct PackArgs {
+  static constexpr std::string_view kOperation = "pack";
+
+  MutableOperand w = {};      // [n, k], as its format stores it; read, or written by an inverse pack
+  MutableOperand tiles = {};  // the same matrix, packed. A null `global` is left alone
+};
 
 // Bytes of stream "data", "scales" or "global" of the problem's w, packed or not as the problem says; 0: it has none.
 TILEWRIGHT_EXPORT std::int64_t packed_bytes(const Gemm& gemm, std::string_view stream);

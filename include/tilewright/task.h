@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <tilewright/candidate.h>
+#include <tilewright/format.h>
 #include <tilewright/kernel.h>
 #include <tilewright/source.h>
 
@@ -31,6 +32,18 @@ struct Buffer {
   bool scratch = false;
 };
 
+// A matrix that lies in buffers: where its streams are, and how its format's bytes get there.
+struct Matrix {
+  std::string name;  // "w"
+  Format format;
+  std::int64_t rows = 0, cols = 0;
+  int data = -1, scales = -1, global = -1;  // indices into Task::buffers; -1: there is no such stream
+  bool inverse_global = false;              // the buffer holds 1 / the factor that the format's codec takes
+  // Where the buffers hold another order than the format's: from that to it, and back. Host pointers.
+  std::function<void(Operand plain, MutableOperand stored)> store = {};
+  std::function<void(Operand stored, MutableOperand plain)> restore = {};
+};
+
 struct Task {
   std::string key;                  // what is computed, without the number of rows beyond its bucket: the choice's key
   std::int64_t rows = 0, cols = 0;  // extents to measure at
@@ -39,6 +52,8 @@ struct Task {
   Contract contract;  // for the launch; may be empty for a caller's own kernel
 
   std::vector<Buffer> buffers;
+  std::vector<Matrix> matrices;  // of the buffers, those that are one; may be empty
+  int weights = -1;              // the matrix that a model's tensor may stand in for
   // The argument struct of a launch over the given device pointers (one per buffer, in order).
   std::function<std::vector<std::byte>(std::span<void* const> pointers, std::int64_t rows)> arguments;
 

@@ -2,11 +2,15 @@
 // Everything.
 #pragma once
 
+#include <tilewright/cast.h>
 #include <tilewright/engine.h>
 #include <tilewright/error.h>
+#include <tilewright/gemm.h>
 #include <tilewright/gguf.h>
 #include <tilewright/import.h>
 #include <tilewright/memory.h>
 #include <tilewright/numerics.h>
+#include <tilewright/operation.h>
+#include <tilewright/pack.h>
 #include <tilewright/safetensors.h>
 #include <tilewright/version.h>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the gemm families share: their launch contract and the parts of a generated source.
+// What the gemm families share: their launch contract, what they cannot serve, and the parts of a generated source.
 #include "templates/gemm/gemm.h"
 
 #include <fmt/format.h>
-#include <tilewright/args.h>
+#include <tilewright/gemm.h>
 #include <tilewright/pack.h>
 
 #include <algorithm>
@@ -56,7 +56,7 @@ void add_tiles(Contract& c, const Gemm& g) {
 }  // namespace
 
 std::string not_plain(const Problem& problem) {
-  const Gemm* g = problem.gemm();
+  const Gemm* g = problem.as<Gemm>();
   return !g ? "not a gemm" : g->packing != Packing::none ? "w is packed as tiles" : "";
 }
 
@@ -110,8 +110,10 @@ TensorMapPlan blocks_map(Format x, int rows, int pieces) {
 
 Contract contract(const Gemm& g) {
   Contract c;
-  c.op = "gemm";
+  c.op = GemmArgs::kOperation;
   c.args_bytes = sizeof(GemmArgs);
+  c.rows_at = offsetof(GemmArgs, m);
+  c.rows_name = "m";
   c.cols = g.n;
   add_operand(c, {"x.data", "x.scales", "x.global"}, offsetof(GemmArgs, x), g.x_stored());
   if (g.packing == Packing::none)
@@ -173,10 +175,9 @@ std::string x_type(const Gemm& g) {
 std::string format_file(Format f) { return fmt::format("formats/{}.cuh", f.name()); }
 
 std::string epilogue_type(const Gemm& g) {
-  constexpr const char* kActs[] = {"none", "relu", "gelu", "gelu_tanh", "silu"};
   const auto element = [](Format f) { return fmt::format("{}::Element", format_type(f)); };
   return fmt::format("tw::gemm::Epilogue<{}, {}, tw::gemm::Act::{}{}>", element(g.y),
-                     g.bias ? element(*g.bias) : "tw::gemm::NoBias", kActs[static_cast<int>(g.act)],
+                     g.bias ? element(*g.bias) : "tw::gemm::NoBias", kActivations[static_cast<int>(g.act)],
                      g.c ? ", " + element(*g.c) : "");
 }
 

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel families of the operation gemm, and its launch contract.
+// The operation gemm, its kernel families and what they share on the host.
 #pragma once
 
-#include <tilewright/family.h>
-#include <tilewright/kernel.h>
+#include <tilewright/gemm.h>
+#include <tilewright/operation.h>
 
 namespace tilewright::gemm {
+
+const Operation& operation();
 
 const Family& wgmma();        // Hopper's warpgroup matrix units; coded weights as tiles
 const Family& wgmma_codes();  // the same, codes by codes with exact sums of groups
@@ -14,6 +16,16 @@ const Family& gemv();         // few rows: bandwidth first
 const Family& reference();    // any pair of formats
 
 Contract contract(const Gemm& gemm);
+void describe(const Gemm& gemm, Task& task);  // Operation::describe(), run_on_host(), check_on_host()
+void run_on_host(const Gemm& gemm, const Task& task, std::span<const std::span<std::byte>> buffers);
+HostCheck check_on_host(const Gemm& gemm, const Task& task, std::span<const std::span<std::byte>> buffers);
+
+// Names of Activation's values, in the text of problems and in templates (tw::gemm::Act).
+inline constexpr const char* kActivations[] = {"none", "relu", "gelu", "gelu_tanh", "silu"};
+
+// Throws Error unless weights can be reordered for `x`. `field`, `value`: what asks for it.
+void check_tiles(const char* field, std::string value, Format w, Format x, std::int64_t n, std::int64_t k);
+double w_bytes(const Gemm& gemm);  // of w, packed or not as the problem says
 
 // Why no kernel that reads w as its format stores it serves the problem; empty if some may.
 std::string not_plain(const Problem& problem);

@@ -2,6 +2,7 @@
 // tilewright/pack.h: the kernels' text, one thread after the other.
 #include <tilewright/error.h>
 #include <tilewright/pack.h>
+#include <tilewright/problem.h>
 
 #include <string>
 

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel family of the operation pack, and its launch contract.
+// The operation pack and its kernel family.
 #pragma once
 
-#include <tilewright/family.h>
-#include <tilewright/kernel.h>
+#include <tilewright/operation.h>
 
 namespace tilewright::pack {
 
+const Operation& operation();
 const Family& tiles();  // weights to tiles and back
-
-Contract contract(const Pack& pack);
 
 }  // namespace tilewright::pack

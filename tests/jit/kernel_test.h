@@ -2,6 +2,10 @@
 // A kernel on the driver double with a gemm's contract, and what its last launch was given.
 #pragma once
 
+#include <tilewright/cast.h>
+#include <tilewright/gemm.h>
+#include <tilewright/pack.h>
+
 #include <string>
 
 #include "fake_test.h"
@@ -35,6 +39,8 @@ inline Contract gemm_contract() {
                        {"bias", offsetof(GemmArgs, bias), 16, false}};
   contract.strides = {{"ldx", offsetof(GemmArgs, ldx), 64, 32}, {"ldy", offsetof(GemmArgs, ldy), 96, 1}};
   contract.constants.resize(8, std::byte{7});
+  contract.rows_at = offsetof(GemmArgs, m);
+  contract.rows_name = "m";
   contract.cols = 96;
   return contract;
 }

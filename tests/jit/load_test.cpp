@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <tilewright/gemm.h>
+
 #include "fake_test.h"
 #include "support/paths.h"
 
@@ -216,6 +218,9 @@ TEST_CASE("load: parameters that a launch would not pass") {
   contract.constants.resize(8);
   error_of(ErrorCode::invalid_argument, [&] { Kernel(device, {&binary, 1}, first, contract); });
   contract.constants.resize(16);
+  contract.rows_at = sizeof(GemmArgs);
+  error_of(ErrorCode::invalid_argument, [&] { Kernel(device, {&binary, 1}, first, contract); });
+  contract.rows_at = Contract::kFixedRows;
   contract.args_bytes = 8;
   error_of(ErrorCode::invalid_argument, [&] { Kernel(device, {&binary, 1}, first, contract); });
 }

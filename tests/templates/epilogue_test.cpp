@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a gemm's text says of its epilogue and of operands without scales, and which families take them.
+#include <tilewright/gemm.h>
 #include <tilewright/error.h>
 #include <tilewright/family.h>
 #include <tilewright/problem.h>
@@ -40,10 +41,10 @@ TEST_CASE("epilogue fields have one text, and none at their defaults", "[problem
     const Problem p = Problem::parse(text);
     CHECK(p.text() == text);
     CHECK(Problem::parse(p.text()) == p);
-    CHECK(p.with_rows(3).gemm()->c == p.gemm()->c);
-    CHECK(p.with_rows(3).gemm()->y_scale == p.gemm()->y_scale);
-    CHECK(p.with_rows(3).gemm()->workspace == p.gemm()->workspace);
-    CHECK(p.with_rows(3).gemm()->constant_weights == p.gemm()->constant_weights);
+    CHECK(p.with_rows(3).as<Gemm>()->c == p.as<Gemm>()->c);
+    CHECK(p.with_rows(3).as<Gemm>()->y_scale == p.as<Gemm>()->y_scale);
+    CHECK(p.with_rows(3).as<Gemm>()->workspace == p.as<Gemm>()->workspace);
+    CHECK(p.with_rows(3).as<Gemm>()->constant_weights == p.as<Gemm>()->constant_weights);
   }
   const std::string plain = "gemm x=f16 w=f16 y=f16" + kShape;
   CHECK(Problem::parse(plain + " y_scale=1 beta=1 workspace=0 weights=variable").text() == plain);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the family of few rows plans.
+#include <tilewright/gemm.h>
 #include <tilewright/arch.h>
 #include <tilewright/error.h>
 #include <tilewright/family.h>
@@ -26,7 +27,7 @@ TEST_CASE("gemv: x may come as floats, which the kernel quantizes", "[gemv]") {
   const std::string text = "gemm x=q8_1 w=q4_0 y=f32 m=1 n=256 k=1024 x_from=f16";
   const Problem problem = Problem::parse(text);
   CHECK(problem.text() == text);
-  CHECK(problem.gemm()->x_stored() == Format::parse("f16"));
+  CHECK(problem.as<Gemm>()->x_stored() == Format::parse("f16"));
   CHECK_FALSE(problem == Problem::parse("gemm x=q8_1 w=q4_0 y=f32 m=1 n=256 k=1024"));
   CHECK(problem.min_bytes() == Problem::parse("gemm x=f16 w=q4_0 y=f32 m=1 n=256 k=1024").min_bytes());
   for (const Arch& target : archs()) {

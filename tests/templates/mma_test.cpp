@@ -59,7 +59,7 @@ TEST_CASE("mma: blocks that a target's units scale", "[mma]") {
     CHECK(why_not(problem(512 + kind.unit / 2), "sm_120a") ==
           "k = " + std::to_string(512 + kind.unit / 2) + ": a multiple of " + std::to_string(kind.unit) + " is needed");
     // Words of scales: rows of x begin with one.
-    const Contract contract = gemm::contract(*Problem::parse("gemm " + problem(512)).gemm());
+    const Contract contract = gemm::contract(*Problem::parse("gemm " + problem(512)).as<Gemm>());
     REQUIRE(std::string(contract.strides.front().name) == "ldx");
     CHECK(contract.strides.front().multiple == kind.unit);
   }

@@ -78,8 +78,8 @@ TEST_CASE("a problem says that its weights are packed", "[pack]") {
   const std::string text = "gemm x=f16 w=nvfp4 y=f16 m=2 n=128 k=192 global=mul pack=tiles bias=f32";
   const Problem p = Problem::parse(text);
   CHECK(p.text() == text);
-  CHECK(p.gemm()->packing == Packing::tiles);
-  CHECK(p.with_rows(7).gemm()->packing == Packing::tiles);
+  CHECK(p.as<Gemm>()->packing == Packing::tiles);
+  CHECK(p.with_rows(7).as<Gemm>()->packing == Packing::tiles);
   CHECK_FALSE(p == Problem::parse("gemm x=f16 w=nvfp4 y=f16 m=2 n=128 k=192 global=mul bias=f32"));
   CHECK(Problem::parse("gemm x=f16 w=q4_0 y=f16 m=2 n=64 k=64 pack=none").text() ==
         "gemm x=f16 w=q4_0 y=f16 m=2 n=64 k=64");
@@ -96,9 +96,9 @@ TEST_CASE("packing is an operation", "[pack]") {
     CHECK(p.text() == text);
     CHECK(p.op() == "pack");
     CHECK(p.with_rows(1) == p);
-    CHECK(p == Problem(*p.pack()));
-    CHECK(p.rows() == p.pack()->n);
-    CHECK(p.cols() == p.pack()->k);
+    CHECK(p == Problem(*p.as<Pack>()));
+    CHECK(p.rows() == p.as<Pack>()->n);
+    CHECK(p.cols() == p.as<Pack>()->k);
     CHECK(p.ops() == 0);
   }
   CHECK(Problem::parse("pack x=f16 w=q4_0 n=64 k=64 inverse=0").text() == "pack w=q4_0 x=f16 n=64 k=64");

@@ -33,7 +33,7 @@ TEST_CASE("an engine packs weights on the device", "[engine]") {
   const Device device = gpu.device();
   Engine engine(options(""));
   const Problem problem = Problem::parse("gemm x=f16 w=q4_0 y=f32 m=2 n=128 k=192 pack=tiles");
-  const Gemm& g = *problem.gemm();
+  const Gemm& g = *problem.as<Gemm>();
   gpu.serve(Pack{g.w, g.x, g.n, g.k, false}, target());
   std::vector<std::byte> rows(static_cast<std::size_t>(g.w.total_bytes(g.n, g.k)));
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<std::byte>(i * 7 + i / 256);
@@ -81,7 +81,7 @@ TEST_CASE("an engine says which problem to pack weights for", "[engine]") {
     CHECK(engine.packed(Problem::parse(text), target()) == Problem::parse(text));
   for (const char* text : {"gemm x=f16 w=q4_0 y=f32 m=2 n=128 k=192", "gemm x=q8_1 w=q4_0 y=f32 m=2 n=128 k=256"}) {
     const Problem asked = Problem::parse(text);
-    Gemm packed = *asked.gemm();
+    Gemm packed = *asked.as<Gemm>();
     packed.packing = Packing::tiles;
     bool taken = true;
     for (std::int64_t rows : kBuckets) {

@@ -6,7 +6,7 @@
 
 #include <tilewright/pack.h>
 
-#include "tuner/fill.h"
+#include "templates/fill.h"
 #include "tuner/task.h"
 #include "tuner/tuner_test.h"
 
@@ -90,7 +90,7 @@ TEST_CASE("packed weights are the same matrix in every stream, whatever their nu
   for (const char* text : {"gemm x=f16 w=q4_0 y=f16 m=4 n=192 k=256 pack=tiles",
                            "gemm x=f16 w=nvfp4 y=f16 m=4 n=12800 k=512 global=div pack=tiles"}) {
     Task t = task_of(text);
-    const Gemm g = *Problem::parse(text).gemm();
+    const Gemm g = *Problem::parse(text).as<Gemm>();
     std::map<std::string, std::vector<std::byte>> streams, again;
     for (const Buffer& b : t.buffers)
       if (b.name.starts_with("w.")) {

@@ -128,9 +128,9 @@ void FakeGpu::handle(const FakeLaunch* launch, void* self) {
   if (!gpu->problem_ || std::string(launch->entry) != "tilewright_kernel") return;
   bool oracle = launch->image_bytes == gpu->oracle_image_.size() &&
                 std::memcmp(launch->image, gpu->oracle_image_.data(), launch->image_bytes) == 0;
-  if (const Gemm* g = gpu->problem_->gemm()) gpu->run_gemm(*launch, *g, oracle);
-  if (const Cast* c = gpu->problem_->cast()) gpu->run_cast(*launch, *c);
-  if (const Pack* p = gpu->problem_->pack()) gpu->run_pack(*launch, *p);
+  if (const Gemm* g = gpu->problem_->as<Gemm>()) gpu->run_gemm(*launch, *g, oracle);
+  if (const Cast* c = gpu->problem_->as<Cast>()) gpu->run_cast(*launch, *c);
+  if (const Pack* p = gpu->problem_->as<Pack>()) gpu->run_pack(*launch, *p);
 }
 
 void FakeGpu::run_toy(const FakeLaunch& launch, int variant) {

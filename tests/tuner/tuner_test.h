@@ -5,6 +5,7 @@
 
 #include <tilewright/engine.h>
 #include <tilewright/error.h>
+#include <tilewright/tilewright.h>
 
 #include <cstring>
 #include <functional>

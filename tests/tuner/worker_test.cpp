@@ -13,8 +13,8 @@
 #include <fstream>
 
 #include "support/paths.h"
+#include "templates/fill.h"
 #include "tuner/child.h"
-#include "tuner/fill.h"
 #include "tuner/tuner_test.h"
 
 using namespace tilewright;

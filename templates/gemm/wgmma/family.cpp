@@ -2,7 +2,6 @@
 // Knobs of the warpgroup kernel (wgmma.cuh), their legality and how it is written out.
 #include <fmt/format.h>
 #include <tilewright/arch.h>
-#include <tilewright/args.h>
 
 #include <cmath>
 #include <cstddef>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Knobs of the warpgroup kernel for codes by codes (wgmma_codes.cuh), their legality and how it is written out.
 #include <fmt/format.h>
-#include <tilewright/args.h>
 
 #include <algorithm>
 #include <cmath>

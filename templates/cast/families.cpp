@@ -6,49 +6,20 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
-#include "format_includes.inc"
-#include "templates/cast/params.cuh"
+#include "templates/cast/lanes.h"
+#include "templates/checks.h"
+#include "templates/fast_path.h"
 #include "templates/specialize.h"
 
 namespace tilewright::cast {
 namespace {
 
-static_assert(sizeof(tw::cast::Args) == sizeof(CastArgs) && offsetof(tw::cast::Args, y) == offsetof(CastArgs, y) &&
-              offsetof(tw::cast::Args, rows) == offsetof(CastArgs, rows));
-
-// What a kernel needs to know of a format and FormatInfo does not tell.
-struct Facts {
-  const char* name;
-  int row_bytes;  // of what `scales` holds of a row; 0: nothing
-  bool zero_point;
-  int data_bytes, scale_bytes;  // per block
-  int scale_rows;               // that share a scale
-  unsigned lanes;               // bit e: encode_lanes<2^e> exists
-};
-template <class F>
-constexpr Facts facts_of(const char* name) {
-  unsigned lanes = 0;
-  for (int e = 2; e <= 5; ++e) lanes |= F::lanes_ok(1 << e) ? 1u << e : 0u;
-  return {name,          tw::fmt::row_bytes<F>, tw::fmt::has_zero_point<F>,
-          F::kDataBytes, F::kScaleBytes,        tw::fmt::scale_rows<F>,
-          lanes};
-}
-constexpr Facts kFacts[] = {
-#define FORMAT(NAME) facts_of<tw::fmt::NAME>(#NAME),
-#include "format_list.inc"
-#undef FORMAT
-};
-const Facts& facts(Format f) {
-  return *std::find_if(std::begin(kFacts), std::end(kFacts), [&](const Facts& x) { return f.name() == x.name; });
-}
-bool is_plain(Format f) { return f.name() == "f32" || f.name() == "f16" || f.name() == "bf16"; }
-int element_bytes(Format plain) { return facts(plain).data_bytes; }
+int element_bytes(Format plain) { return fast_path(plain).data_bytes; }
 std::string type(Format f) { return fmt::format("tw::fmt::{}", f.name()); }
 
 // Narrowing is the encoder's work, widening the decoder's.
-bool encodes(const Cast& c) { return is_plain(c.x) && (!is_plain(c.y) || element_bytes(c.y) <= element_bytes(c.x)); }
+bool encodes(const Cast& c) { return is_float(c.x) && (!is_float(c.y) || element_bytes(c.y) <= element_bytes(c.x)); }
 
 double total_bytes(const Cast& c) {
   return static_cast<double>(c.x.total_bytes(c.rows, c.cols)) + static_cast<double>(c.y.total_bytes(c.rows, c.cols));
@@ -90,15 +61,15 @@ class CastFamily : public Family {
  public:
   std::string_view op() const override { return "cast"; }
   std::string why_not(const Problem& problem, const Arch&) const override {
-    return problem.cast() ? why_not(*problem.cast()) : "not a cast";
+    return problem.as<Cast>() ? why_not(*problem.as<Cast>()) : "not a cast";
   }
   std::vector<Candidate> candidates(const Problem& problem, const Arch&) const override {
-    if (!problem.cast() || !why_not(*problem.cast()).empty()) return {};
-    return list(*problem.cast());
+    if (!problem.as<Cast>() || !why_not(*problem.as<Cast>()).empty()) return {};
+    return list(*problem.as<Cast>());
   }
   std::string illegal(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
     if (std::string why = why_not(problem, arch); !why.empty()) return why;
-    const std::vector<Candidate> all = list(*problem.cast());
+    const std::vector<Candidate> all = list(*problem.as<Cast>());
     if (std::find(all.begin(), all.end(), candidate) != all.end()) return "";
     return fmt::format("'{}' is not one of the {} candidates of cast/{} for this problem", candidate.text(), all.size(),
                        name());
@@ -117,7 +88,7 @@ class Blocks final : public CastFamily {
   std::string_view title() const override { return "runs of blocks, staged through shared memory"; }
 
   Source source(const Problem& problem, const Arch&, const Candidate& candidate) const override {
-    const Cast& c = *problem.cast();
+    const Cast& c = *problem.as<Cast>();
     const Plan plan = plan_of(c, candidate);
     Specialization s;
     s.name = "cast/blocks";
@@ -134,7 +105,7 @@ class Blocks final : public CastFamily {
   }
 
   Traits traits(const Problem& problem, const Arch&, const Candidate& candidate) const override {
-    const Cast& c = *problem.cast();
+    const Cast& c = *problem.as<Cast>();
     const Plan plan = plan_of(c, candidate);
     const GridAxis grid = run_grid(plan.tile, c);
     Traits t = base_traits(c, plan.threads, plan.shared_bytes, static_cast<double>(grid.blocks(c.rows, c.cols)));
@@ -157,7 +128,7 @@ class Blocks final : public CastFamily {
     int shared_bytes;
   };
   // Whole tiles are copied 16 bytes at a time.
-  static bool aligned(const Facts& f, int blocks) {
+  static bool aligned(const FastPath& f, int blocks) {
     return blocks * f.data_bytes % 16 == 0 && blocks * f.scale_bytes % 16 == 0;
   }
   static Plan plan_of(const Cast& c, const Candidate& candidate) {
@@ -165,20 +136,20 @@ class Blocks final : public CastFamily {
     p.lane = encodes(c) ? knob(candidate, "lane") : 16 / element_bytes(c.y);
     p.tile = static_cast<std::int64_t>(p.threads) * p.lane * p.passes;
     const Format coded = encodes(c) ? c.y : c.x;
-    const Facts& f = facts(coded);
+    const FastPath& f = fast_path(coded);
     p.shared_bytes = static_cast<int>(p.tile / coded.block()) * (f.data_bytes + f.scale_bytes);
     return p;
   }
 
  protected:
   std::string why_not(const Cast& c) const override {
-    if (encodes(c) && facts(c.y).row_bytes) return fmt::format("y: {} has a scale per row", c.y.name());
-    if (encodes(c) && facts(c.y).lanes == 0) return fmt::format("y: {} has no encoder for lanes", c.y.name());
-    if (!encodes(c) && facts(c.x).row_bytes && c.x.block() > 1)
+    if (encodes(c) && fast_path(c.y).row_bytes) return fmt::format("y: {} has a scale per row", c.y.name());
+    if (encodes(c) && encoder_lanes(c.y) == 0) return fmt::format("y: {} has no encoder for lanes", c.y.name());
+    if (!encodes(c) && fast_path(c.x).row_bytes && c.x.block() > 1)
       return fmt::format("x: {} has a scale per row and several elements a block", c.x.name());
-    if (!encodes(c) && facts(c.x).scale_rows > 1)
-      return fmt::format("x: {} has scales for {} rows", c.x.name(), facts(c.x).scale_rows);
-    if (!encodes(c) && !is_plain(c.y))
+    if (!encodes(c) && fast_path(c.x).scale_rows > 1)
+      return fmt::format("x: {} has scales for {} rows", c.x.name(), fast_path(c.x).scale_rows);
+    if (!encodes(c) && !is_float(c.y))
       return fmt::format("y: {} from {}: one side must be a plain float", c.y.name(), c.x.name());
     return "";
   }
@@ -193,11 +164,12 @@ class Blocks final : public CastFamily {
     if (!encodes(c)) {
       for (int threads : {256, 128})
         for (int passes : {4, 2, 8, 1})
-          if (const Facts& f = facts(c.x); aligned(f, threads * (16 / element_bytes(c.y)) * passes / c.x.block()))
+          if (const FastPath& f = fast_path(c.x);
+              aligned(f, threads * (16 / element_bytes(c.y)) * passes / c.x.block()))
             add(threads, 0, passes);
       return all;
     }
-    const unsigned lanes = facts(c.y).lanes;
+    const unsigned lanes = encoder_lanes(c.y);
     const int vector = 16 / element_bytes(c.x);
     for (int threads : {256, 128})
       for (int lane : {vector, 2 * vector})
@@ -216,7 +188,7 @@ class Rows final : public CastFamily {
   std::string_view title() const override { return "whole rows in registers, for formats with a scale per row"; }
 
   Source source(const Problem& problem, const Arch&, const Candidate& candidate) const override {
-    const Cast& c = *problem.cast();
+    const Cast& c = *problem.as<Cast>();
     const int row_threads = knob(candidate, "row_threads"), block_rows = knob(candidate, "block_rows");
     const int held = knob(candidate, "held");
     Specialization s;
@@ -232,7 +204,7 @@ class Rows final : public CastFamily {
   }
 
   Traits traits(const Problem& problem, const Arch&, const Candidate& candidate) const override {
-    const Cast& c = *problem.cast();
+    const Cast& c = *problem.as<Cast>();
     const int row_threads = knob(candidate, "row_threads"), block_rows = knob(candidate, "block_rows");
     const int held = knob(candidate, "held");
     Traits t = base_traits(c, row_threads * block_rows, shared_bytes(c, candidate),
@@ -256,13 +228,13 @@ class Rows final : public CastFamily {
   }
   // Mirrors Rows::kSharedBytes; the generated source asserts that they agree.
   static int shared_bytes(const Cast& c, const Candidate& k) {
-    const int words = facts(c.y).zero_point ? 3 : 1;  // two extremes and a sum of codes
+    const int words = fast_path(c.y).zero_point ? 3 : 1;  // two extremes and a sum of codes
     return knob(k, "row_threads") > 32 ? knob(k, "block_rows") * knob(k, "row_threads") / 32 * 4 * words : 0;
   }
 
  protected:
   std::string why_not(const Cast& c) const override {
-    if (!is_plain(c.x) || !facts(c.y).row_bytes) return fmt::format("y: {} has no scale per row", c.y.name());
+    if (!is_float(c.x) || !fast_path(c.y).row_bytes) return fmt::format("y: {} has no scale per row", c.y.name());
     if (c.y.block() > 1) return fmt::format("y: {} packs several codes a byte", c.y.name());
     return "";
   }
@@ -289,7 +261,7 @@ class Reference final : public CastFamily {
   std::string_view title() const override { return "any pair of formats by their scalar codecs"; }
 
   Source source(const Problem& problem, const Arch&, const Candidate&) const override {
-    const Cast& c = *problem.cast();
+    const Cast& c = *problem.as<Cast>();
     Specialization s;
     s.name = "cast/reference";
     s.space = "tw::cast";
@@ -300,7 +272,7 @@ class Reference final : public CastFamily {
     return specialize(s);
   }
   Traits traits(const Problem& problem, const Arch&, const Candidate&) const override {
-    const Cast& c = *problem.cast();
+    const Cast& c = *problem.as<Cast>();
     Traits t = base_traits(c, kThreads, 0, static_cast<double>(grid(c).blocks(c.rows, c.cols)));
     t.registers = 64;
     t.bytes_in_flight = 4;
@@ -312,7 +284,7 @@ class Reference final : public CastFamily {
  private:
   static constexpr int kThreads = 128;
   static GridAxis grid(const Cast& c) {
-    if (facts(c.y).row_bytes) return {1, kThreads, 0};
+    if (fast_path(c.y).row_bytes) return {1, kThreads, 0};
     return run_grid(std::int64_t{kThreads} * std::max(c.x.block(), c.y.block()), c);
   }
 
@@ -320,16 +292,6 @@ class Reference final : public CastFamily {
   std::string why_not(const Cast&) const override { return ""; }
   std::vector<Candidate> list(const Cast&) const override { return {{"reference", {}}}; }
 };
-
-void add_rules(std::vector<PointerRule>& rules, const char* const (&names)[3], std::size_t at, const Facts& f,
-               bool global) {
-  const auto offset = [&](std::size_t member) { return static_cast<std::uint32_t>(at + member); };
-  rules.push_back({names[0], offset(offsetof(Operand, data)), 16, true});
-  if (f.row_bytes || f.scale_bytes)
-    rules.push_back({names[1], offset(offsetof(Operand, scales)),
-                     f.row_bytes ? static_cast<std::uint32_t>(f.row_bytes) : 16u, true});
-  if (global) rules.push_back({names[2], offset(offsetof(Operand, global)), 4, true});
-}
 
 }  // namespace
 
@@ -344,21 +306,6 @@ const Family& rows() {
 const Family& reference() {
   static const Reference family;
   return family;
-}
-
-Contract contract(const Cast& cast) {
-  Contract c;
-  c.op = "cast";
-  c.args_bytes = sizeof(CastArgs);
-  c.cols = cast.cols;
-  add_rules(c.pointers, {"x.data", "x.scales", "x.global"}, offsetof(CastArgs, x), facts(cast.x),
-            cast.x.info().global_for);
-  add_rules(c.pointers, {"y.data", "y.scales", "y.global"}, offsetof(CastArgs, y), facts(cast.y),
-            cast.y.info().global_for);
-  const tw::cast::Shape shape{cast.cols, cast.encoder, 0};
-  c.constants.resize(sizeof shape);
-  std::memcpy(c.constants.data(), &shape, sizeof shape);
-  return c;
 }
 
 }  // namespace tilewright::cast

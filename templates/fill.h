@@ -8,9 +8,8 @@
 #include <string_view>
 
 #include <tilewright/format.h>
-#include <tilewright/problem.h>
 
-namespace tilewright::tuner {
+namespace tilewright {
 
 // splitmix64: one multiply-xor chain per number, equal everywhere (std::normal_distribution is not).
 class Random {
@@ -43,8 +42,9 @@ float global_of(const Content& content);
 // together. Only a pool of distinct rows is encoded; the matrix repeats them in a scrambled order.
 void fill_stream(const Content& content, int stream, std::uint64_t seed, std::span<std::byte> bytes);
 
-// The same for stream "data", "scales" or "global" of a packed problem's w, which repeats a pool of strips.
-void fill_packed(const Gemm& gemm, float deviation, std::string_view stream, std::uint64_t seed,
-                 std::span<std::byte> bytes);
+// How content of many equal items is made from a pool of distinct ones.
+std::int64_t pool_size(std::int64_t items, std::int64_t elements_per_item);
+void repeat_pool(std::span<const std::byte> from, std::int64_t pool, std::int64_t items, std::size_t item_bytes,
+                 std::span<std::byte> to);
 
-}  // namespace tilewright::tuner
+}  // namespace tilewright

@@ -1,21 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tuner/fill.h"
+#include "templates/fill.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>
 
-#include <tilewright/pack.h>
-
-namespace tilewright::tuner {
+namespace tilewright {
 namespace {
 
 // Encoding runs at some 100 M elements/s on one core and a 70 B layer has 470 M: a million distinct ones is enough for
 // any error that depends on values, and the scrambled repetition shows any that depends on rows.
 constexpr std::int64_t kPoolElements = 1 << 20;
 constexpr std::int64_t kLeastPoolRows = 3;
-constexpr std::int64_t kStripRows = 64;  // of packed weights: what may be repeated
 constexpr float kLargest = 8;  // deviations; values are clamped to it, so that the global scale is known in advance
 
 // Rows and 64-element runs differ in magnitude, or a kernel that takes the wrong scale would go unnoticed.
@@ -35,25 +32,25 @@ std::int64_t unit_rows(Format f) {
   return rows;
 }
 
+// Order of pool rows in the matrix: a full-period walk, shifted each time round, so that neighbours differ.
+std::int64_t pool_row(std::int64_t row, std::int64_t pool) { return (row * 7 + row / pool * 3 + 1) % pool; }
+
+}  // namespace
+
 std::int64_t pool_size(std::int64_t rows, std::int64_t cols) {
   std::int64_t pool = std::min(rows, std::max(kLeastPoolRows, kPoolElements / std::max<std::int64_t>(1, cols)));
   while (pool > 1 && pool < rows && pool % 7 == 0) --pool;  // 7 must walk through all of it
   return pool;
 }
 
-// Order of pool rows in the matrix: a full-period walk, shifted each time round, so that neighbours differ.
-std::int64_t pool_row(std::int64_t row, std::int64_t pool) { return (row * 7 + row / pool * 3 + 1) % pool; }
-
-void repeat(std::span<const std::byte> from, std::int64_t pool, std::int64_t rows, std::size_t item,
-            std::span<std::byte> to) {
+void repeat_pool(std::span<const std::byte> from, std::int64_t pool, std::int64_t rows, std::size_t item,
+                 std::span<std::byte> to) {
   for (std::int64_t r = 0; r < rows && static_cast<std::size_t>(r) * item < to.size(); ++r) {
     const std::size_t source = static_cast<std::size_t>(pool < rows ? pool_row(r, pool) : r) * item;
     const std::size_t at = static_cast<std::size_t>(r) * item;
     std::memcpy(to.data() + at, from.data() + source, std::min(item, to.size() - at));
   }
 }
-
-}  // namespace
 
 float Random::normal() {
   // Sum of four uniforms, normalised: tails end at 3.5 deviations, which is where quantized tensors are clipped.
@@ -95,41 +92,8 @@ void fill_stream(const Content& c, int stream, std::uint64_t seed, std::span<std
   }
   info.encode(values.data(), rows, c.cols, to, 0);
 
-  repeat(streams[static_cast<std::size_t>(stream)], pool, units,
-         static_cast<std::size_t>(c.format.stream_bytes(stream, unit, c.cols)), bytes);
+  repeat_pool(streams[static_cast<std::size_t>(stream)], pool, units,
+              static_cast<std::size_t>(c.format.stream_bytes(stream, unit, c.cols)), bytes);
 }
 
-void fill_packed(const Gemm& g, float deviation, std::string_view stream, std::uint64_t seed,
-                 std::span<std::byte> bytes) {
-  const std::int64_t strips = g.n / kStripRows, pool = pool_size(strips, kStripRows * g.k);
-  Gemm part = g;
-  part.n = pool * kStripRows;
-  const Content content{g.w, part.n, g.k, deviation, g.global == Global::div};
-  std::vector<std::vector<std::byte>> from, to;
-  const auto place = [](std::vector<std::vector<std::byte>>& streams, std::string_view name, std::int64_t size,
-                        MutableOperand& operand) -> std::span<std::byte> {
-    streams.emplace_back(static_cast<std::size_t>(size));
-    void* data = streams.back().data();
-    if (name == "data") operand.data = data;
-    if (name == "scales") operand.scales = data;
-    if (name == "global") operand.global = static_cast<float*>(data);
-    return streams.back();
-  };
-  MutableOperand plain, packed;
-  const auto& specs = g.w.info().streams;
-  for (int i = 0; i < static_cast<int>(specs.size()); ++i)
-    fill_stream(content, i, seed, place(from, specs[i].name, g.w.stream_bytes(i, part.n, g.k), plain));
-  std::span<const std::byte> wanted;
-  for (const char* name : {"data", "scales", "global"})
-    if (const std::int64_t size = packed_bytes(part, name)) {
-      std::span<std::byte> space = place(to, name, size, packed);
-      if (stream == name) wanted = space;
-    }
-  pack_weights(part, plain, packed);
-  if (stream == "global")
-    std::memcpy(bytes.data(), wanted.data(), std::min(bytes.size(), wanted.size()));
-  else
-    repeat(wanted, pool, strips, wanted.size() / static_cast<std::size_t>(pool), bytes);
-}
-
-}  // namespace tilewright::tuner
+}  // namespace tilewright

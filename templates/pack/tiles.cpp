@@ -2,21 +2,14 @@
 #include "templates/pack/pack.h"
 
 #include <fmt/format.h>
-#include <tilewright/args.h>
-
-#include <cstddef>
-#include <cstring>
+#include <tilewright/pack.h>
 
 #include "templates/fast_path.h"
 #include "templates/knobs.h"
-#include "templates/pack/params.cuh"
 #include "templates/specialize.h"
 
 namespace tilewright::pack {
 namespace {
-
-static_assert(sizeof(PackArgs) == sizeof(tw::pack::Args) && offsetof(PackArgs, w) == offsetof(tw::pack::Args, w) &&
-              offsetof(PackArgs, tiles) == offsetof(tw::pack::Args, tiles));
 
 constexpr int kThreads = 128;
 
@@ -27,13 +20,15 @@ class Tiles final : public EnumeratedFamily {
   std::string_view title() const override {
     return "weights to tiles of 64 rows and back, bit for bit; once per weight, at load";
   }
-  std::string why_not(const Problem& problem, const Arch&) const override { return problem.pack() ? "" : "not a pack"; }
+  std::string why_not(const Problem& problem, const Arch&) const override {
+    return problem.as<Pack>() ? "" : "not a pack";
+  }
   std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
     if (!why_not(problem, arch).empty()) return {};
     return {{"tiles", {}}};
   }
   Source source(const Problem& problem, const Arch&, const Candidate&) const override {
-    const Pack& p = *problem.pack();
+    const Pack& p = *problem.as<Pack>();
     Specialization s;
     s.name = "pack/tiles";
     s.includes = {"pack/tiles.cuh", fmt::format("formats/{}.cuh", p.w.name()),
@@ -46,7 +41,7 @@ class Tiles final : public EnumeratedFamily {
     return specialize(s);
   }
   Traits traits(const Problem& problem, const Arch&, const Candidate&) const override {
-    const Pack& p = *problem.pack();
+    const Pack& p = *problem.as<Pack>();
     Traits t;
     t.tile_rows = kTileRows, t.tile_cols = tile_info(p.w, p.x)->panel_k, t.threads = kThreads, t.registers = 40;
     t.blocks = static_cast<double>(p.n) / t.tile_rows * (static_cast<double>(p.k) / t.tile_cols);
@@ -62,33 +57,6 @@ class Tiles final : public EnumeratedFamily {
 const Family& tiles() {
   static const Tiles family;
   return family;
-}
-
-Contract contract(const Pack& p) {
-  Contract c;
-  c.op = "pack";
-  c.args_bytes = sizeof(PackArgs);
-  c.rows = p.n, c.cols = p.k;
-  const auto rule = [&](const char* name, std::size_t at, std::size_t member, std::uint32_t align, bool required) {
-    c.pointers.push_back({name, static_cast<std::uint32_t>(at + member), align, required});
-  };
-  bool scales = false, row_scale = false, global = false;
-  for (const StreamSpec& s : p.w.info().streams) {
-    scales |= std::strcmp(s.name, "scales") == 0;
-    row_scale |= s.scope == Scope::row;
-    global |= s.scope == Scope::tensor;
-  }
-  rule("w.data", offsetof(PackArgs, w), offsetof(Operand, data), 16, true);
-  if (scales) rule("w.scales", offsetof(PackArgs, w), offsetof(Operand, scales), 16, true);
-  if (global) rule("w.global", offsetof(PackArgs, w), offsetof(Operand, global), 4, false);
-  rule("tiles.data", offsetof(PackArgs, tiles), offsetof(Operand, data), 16, true);
-  if (row_scale || tile_info(p.w, p.x)->scale_bytes)
-    rule("tiles.scales", offsetof(PackArgs, tiles), offsetof(Operand, scales), 16, true);
-  if (global) rule("tiles.global", offsetof(PackArgs, tiles), offsetof(Operand, global), 4, false);
-  const tw::pack::Shape shape{p.n, p.k};
-  c.constants.resize(sizeof(shape));
-  std::memcpy(c.constants.data(), &shape, sizeof(shape));
-  return c;
 }
 
 }  // namespace tilewright::pack

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// The operation gemm: y[m,n] = act(alpha * sum_k x[m,k] w[n,k] + bias[n]) + beta * c[m,n]
+//
+//   gemm x=q8_1 w=q4_0 y=f32 m=2 n=4096 k=14336
+//
+// Every field of Gemm is a field of the text, under the same name but for `packing` (pack), `accumulation` (accum) and
+// `constant_weights` (weights=constant); those with a default are printed only when they differ from it.
+// Limits: each extent < 2^31, each stream of each matrix < 2^47 bytes.
+// Values; free-threaded.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include <tilewright/format.h>
+
+namespace tilewright {
+
+enum class Activation { none, relu, gelu, gelu_tanh, silu };
+enum class Global { none, mul, div };  // how a tensor-wide scale is applied: value = code * scale * (or /) global
+// How sums of fp8 products are formed. full: in single precision, but for 128 at a time. fast: by the matrix units
+// alone, which keep some 14 bits of each; what other libraries call fast accumulation.
+enum class Accumulation { full, fast };
+enum class Packing { none, tiles };  // how w is stored: as its format says, or reordered for kernels that want that
+
+struct Gemm {
+  static constexpr std::string_view kOperation = "gemm";
+
+  // x: activations; w: weights; y: f32 f16 bf16, int8 e4m3 e5m2 (rounded to nearest even, saturating) or int32, which
+  // is for x=int8 w=int8, exact, and takes no other option than `bias`, `workspace` and `constant_weights`.
+  Format x, w, y;
+  std::int64_t m = 0;  // tokens; varies at run time
+  std::int64_t n = 0;  // output features
+  std::int64_t k = 0;  // reduction
+  int group = 0;       // elements of k per scale of w; 0: the format's own, the only one that is accepted besides it
+  Global global = Global::none;  // required when x or w has a tensor-wide scale
+  // tiles: only for formats that have them for this x; n is a multiple of 64, k of 64 (16-bit x) or 128 (8-bit x).
+  // See tilewright/pack.h.
+  Packing packing = Packing::none;
+  // The floats that x arrives as, in x's place in GemmArgs, for the kernel to quantize by x's default encoder: what a
+  // Cast and then the same Gemm on its result give, without the launch between. Each block quantizes what it reads:
+  // for few tokens (`gemv`), with packed weights for one (`wgmma`: more are computed one after the other). Only where x
+  // is q8_1.
+  std::optional<Format> x_from = {};
+  std::optional<Format> bias = {};                 // [n]; f32 f16 bf16, of y=int32 int32
+  Accumulation accumulation = Accumulation::full;  // fast: only where x has fp8 elements
+  Activation act = Activation::none;
+  double alpha = 1.0;            // single precision holds it
+  std::optional<Format> c = {};  // [m, n]; f32 f16 bf16: a matrix that is added, a residual
+  double beta = 1.0;             // of c; single precision holds it
+  double y_scale = 1.0;          // results are divided by it; only for y of int8, e4m3 or e5m2
+  // Bytes of device memory that each launch may use besides (GemmArgs::workspace), so that kernels are considered whose
+  // blocks share tiles through it. 0: none. 33 MiB are enough for all of them on a chip of 132 multiprocessors.
+  std::int64_t workspace = 0;
+  // Whether all of w (its scales and zero points too) is complete, for good, when a launch is enqueued: work that wrote
+  // it has been waited for, and none that writes it comes later. A launch may then read w while the one before it in
+  // the stream still runs.
+  bool constant_weights = false;
+
+  Format x_stored() const { return x_from.value_or(x); }  // x in memory
+  friend bool operator==(const Gemm&, const Gemm&) = default;
+};
+
+// What a launch passes. Standard layout and the same on the device (templates/gemm/params.cuh), so that launching
+// copies nothing twice. All pointers are device pointers, 16-byte aligned.
+struct GemmArgs {
+  static constexpr std::string_view kOperation = "gemm";
+
+  Operand x = {};              // [m, k], activations; as Gemm::x_from if the problem has one, which ldx then counts
+  Operand w = {};              // [n, k], weights
+  void* y = nullptr;           // [m, n]
+  const void* bias = nullptr;  // [n], if the problem has one
+  std::int64_t m = 0;          // tokens of this call; 0 launches nothing
+  std::int64_t ldx = 0;        // elements from one row of x to the next; 0: k. A multiple of the format's block, >= k.
+                               // If a row's bytes divide by 16, rows must be 16-byte aligned
+  std::int64_t ldy = 0;        // elements from one row of y to the next; 0: n. >= n
+  const void* c = nullptr;     // [m, n], if the problem has one: apart from y, or y itself if formats and strides agree
+  std::int64_t ldc = 0;        // elements from one row of c to the next; 0: n. >= n
+  void* workspace = nullptr;   // Gemm::workspace bytes that no other launch uses meanwhile. Zero when first used; every
+                               // launch leaves it fit for the next, of any problem
+};
+
+}  // namespace tilewright

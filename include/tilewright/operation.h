@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operation: everything the library, the tuner and the tools know of one computation. An operation is a folder of
+// templates/ with its kernels, a public struct that names it, and a line in templates/operations.cpp; all else asks
+// this interface. Stateless; free-threaded. `fields` points to the operation's struct, already checked.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+#include <tilewright/export.h>
+#include <tilewright/family.h>
+#include <tilewright/format.h>
+#include <tilewright/kernel.h>
+#include <tilewright/problem.h>
+#include <tilewright/task.h>
+
+namespace tilewright {
+
+// A field of the operation's struct, as help and error messages show it.
+struct FieldInfo {
+  std::string name;       // "w"
+  std::string value;      // what may stand behind '=': "FORMAT", "INTEGER", "NUMBER", "relu|gelu|gelu_tanh|silu"
+  std::string help;       // one line
+  bool required = false;  // else it has a default, and is printed only where it differs
+};
+
+struct Extents {
+  std::int64_t rows = 0, cols = 0;  // of a launch
+  bool fixed_rows = false;          // the rows belong to the problem and not to the launch
+};
+
+// What a check of outputs on the host found.
+struct HostCheck {
+  std::int64_t checked = 0, outputs = 0;  // how many outputs were checked, of how many
+  double largest_error = 0;               // absolute
+  std::optional<double> of_bound;         // largest error relative to its bound; unset: every byte is given
+  std::string wrong;                      // the first output beyond its bound; empty if none
+};
+
+// How the weights of a problem come into the order that its kernels want.
+struct Repack {
+  Problem problem;  // whose kernel does it
+  std::function<std::vector<std::byte>(Operand from, MutableOperand to)> arguments;
+};
+
+class TILEWRIGHT_EXPORT Operation {
+ public:
+  virtual ~Operation() = default;
+  virtual std::string_view name() const = 0;   // "gemm"
+  virtual std::string_view title() const = 0;  // one line for humans
+  virtual const std::type_info& type() const = 0;
+
+  // ---- the struct and its text
+  virtual std::vector<FieldInfo> fields() const = 0;
+  virtual std::shared_ptr<const void> copy(const void* fields) const = 0;  // checked; throws Error naming the field
+  virtual std::shared_ptr<const void> parse(std::vector<std::pair<std::string, std::string>> values) const = 0;
+  virtual std::string text(const void* fields) const = 0;
+  // The beginning of the text that problems share which differ in their sizes alone.
+  virtual std::string neighbours_prefix(const void* fields) const = 0;
+  virtual std::uint64_t hash(const void* fields) const = 0;  // without rows
+  virtual bool equal(const void* a, const void* b, bool rows_too) const = 0;
+  virtual Extents extents(const void* fields) const = 0;
+  virtual std::shared_ptr<const void> with_rows(const void* fields, std::int64_t rows) const = 0;
+  virtual double min_bytes(const void* fields) const = 0;
+  virtual double ops(const void* fields) const = 0;
+  // Octaves between the sizes of two problems that are otherwise equal; negative if they are not, or share nothing.
+  virtual double distance(const void* a, const void* b) const = 0;
+
+  // ---- kernels
+  virtual std::span<const Family* const> families() const = 0;  // most specialized first, the reference last
+  virtual Contract contract(const Problem& problem) const = 0;  // of a launch
+  // The candidate that judges the others; empty if describe()'s compare() needs none.
+  virtual std::optional<Candidate> oracle(const Problem& problem, const Arch& arch) const = 0;
+  // Fills in the task's buffers, matrices, arguments, verify_rows, oracle_scale, compare and worst_error.
+  virtual void describe(const Problem& problem, Task& task) const = 0;
+  // The same problem with weights in the order of this target's best kernels, if it is not so yet and they take it
+  // whatever the number of rows.
+  virtual std::optional<Problem> packed(const Problem& problem, const Arch& arch) const = 0;
+  virtual std::optional<Repack> repack(const Problem& problem) const = 0;  // of a packed problem
+
+  // ---- the host. `buffers` are those of `task` (describe()), one span each.
+  // Computes the outputs: plainly, in single precision or exactly. May leave out what check_on_host() does not look at.
+  virtual void run_on_host(const Problem& problem, const Task& task,
+                           std::span<const std::span<std::byte>> buffers) const = 0;
+  // Judges the outputs by sums of its own in double precision; independent of every kernel.
+  virtual HostCheck check_on_host(const Problem& problem, const Task& task,
+                                  std::span<const std::span<std::byte>> buffers) const = 0;
+};
+
+TILEWRIGHT_EXPORT std::span<const Operation* const> operations();
+TILEWRIGHT_EXPORT const Operation& operation(std::string_view name);  // throws Error (invalid_argument), names them all
+
+}  // namespace tilewright

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// A gemm on the host: plain single precision in the place of a kernel, and the fp64 oracle of `tilewright run`. Both
+// decode operands by their formats' scalar codecs and know no kernel.
+#include <algorithm>
+#include <cmath>
+
+#include "templates/describe.h"
+#include "templates/fast_path.h"
+#include "templates/gemm/gemm.h"
+#include "templates/gemm/judge.h"
+
+namespace tilewright::gemm {
+namespace {
+
+constexpr double kMostMacs = 2e9;  // of one check: a few seconds on two cores
+
+// The outputs that are computed and checked: all, or an even spread with the first and last of both extents.
+struct Sample {
+  std::vector<std::int64_t> rows, cols;
+  std::int64_t size() const { return static_cast<std::int64_t>(rows.size() * cols.size()); }
+};
+
+std::vector<std::int64_t> spread(std::int64_t extent, std::int64_t count) {
+  std::vector<std::int64_t> at;
+  count = std::clamp<std::int64_t>(count, 1, extent);
+  for (std::int64_t i = 0; i < count; ++i) at.push_back(count == 1 ? 0 : i * (extent - 1) / (count - 1));
+  return at;
+}
+
+Sample choose_sample(std::int64_t m, std::int64_t n, std::int64_t k) {
+  const double pairs = std::max(64.0, kMostMacs / static_cast<double>(k));
+  if (static_cast<double>(m) * static_cast<double>(n) <= pairs) return {spread(m, m), spread(n, n)};
+  Sample s;
+  s.rows = spread(m, 16);
+  s.cols = spread(n, static_cast<std::int64_t>(pairs / static_cast<double>(s.rows.size())));
+  return s;
+}
+
+// The operands' values.
+struct Operands {
+  std::vector<float> x, w, bias, c;
+  std::vector<float> slack;  // how far from w a correct kernel's weight may be, where unpacking rounds
+
+  Operands(const Gemm& g, const Task& task, std::span<const std::span<std::byte>> buffers)
+      : x(decoded(matrix(task, "x"), buffers)), w(decoded(matrix(task, "w"), buffers)) {
+    if (g.x_from) x = through(g.x, g.m, g.k, x);
+    if (g.bias) bias = decoded(matrix(task, "bias"), buffers);
+    if (g.c) c = decoded(matrix(task, "c"), buffers);
+    const TileInfo* tiles = g.packing == Packing::tiles ? tile_info(g.w, g.x) : nullptr;
+    if (tiles && tiles->rounding > 0) find_slack(*tiles, matrix(task, "w"), buffers);
+  }
+  // templates/gemm/reference.cuh: |w| + 2 |w0| of w = code * step + w0; codes of 0 decode to w0.
+  void find_slack(const TileInfo& tiles, const Matrix& m, std::span<const std::span<std::byte>> buffers) {
+    std::vector<float> base(w.size());
+    if (tiles.offset) {
+      std::vector<std::byte> zeros(buffers[static_cast<std::size_t>(m.data)].size());
+      std::vector<std::span<std::byte>> without(buffers.begin(), buffers.end());
+      without[static_cast<std::size_t>(m.data)] = zeros;
+      base = decoded(m, without);
+    }
+    for (std::size_t i = 0; i < w.size(); ++i)
+      slack.push_back(static_cast<float>(tiles.rounding) * (std::fabs(w[i]) + 2 * std::fabs(base[i])));
+  }
+  double bias_at(std::int64_t col) const { return bias.empty() ? 0 : bias[static_cast<std::size_t>(col)]; }
+  double added_at(const Gemm& g, std::int64_t row, std::int64_t col) const {
+    return c.empty() ? 0
+                     : static_cast<double>(static_cast<float>(g.beta)) * c[static_cast<std::size_t>(row * g.n + col)];
+  }
+};
+
+double activate(Activation act, double v) {
+  switch (act) {
+    case Activation::none: return v;
+    case Activation::relu: return v > 0 || v != v ? v : 0;
+    case Activation::gelu: return 0.5 * v * (1 + std::erf(v * 0.70710678118654752440));
+    case Activation::gelu_tanh: return 0.5 * v * (1 + std::tanh(0.79788456080286535588 * (v + 0.044715 * v * v * v)));
+    case Activation::silu: return v / (1 + std::exp(-v));
+  }
+  return v;
+}
+
+// What rounding to an output format costs, and where it saturates.
+struct Resolution {
+  double unit, tiny, least = -std::numeric_limits<double>::infinity(), most = std::numeric_limits<double>::infinity();
+};
+Resolution resolution(Format y) {
+  switch (fast_path(y).element) {
+    case Element::f16: return {4.89e-4, 6e-8};
+    case Element::bf16: return {3.91e-3, 1e-40};
+    case Element::e4m3: return {0.0626, 0.00196, -448, 448};
+    case Element::e5m2: return {0.1251, 1.53e-5, -57344, 57344};
+    case Element::i8: return {0, 0.5001, -128, 127};
+    case Element::i32: return {5.97e-8, 0.25};
+    default: return {5.97e-8, 1.5e-45};
+  }
+}
+
+struct Expected {
+  double value = 0, bound = 0;
+};
+
+// templates/gemm/reference.cuh states the bound.
+Expected expected_at(const Gemm& g, const Operands& o, std::int64_t row, std::int64_t col) {
+  const float* x = o.x.data() + row * g.k;
+  const float* w = o.w.data() + col * g.k;
+  const float* slack = o.slack.empty() ? nullptr : o.slack.data() + col * g.k;
+  double sum = 0, magnitude = 0, rounded = 0;
+  for (std::int64_t i = 0; i < g.k; ++i) {
+    const double product = static_cast<double>(x[i]) * w[i];
+    sum += product;
+    magnitude += std::fabs(product);
+    if (slack) rounded += std::fabs(x[i]) * slack[i];
+  }
+  const bool exact = fast_path(g.y).element == Element::i32;
+  const bool fp8 = is_fp8(fast_path(g.x).element) || scaled(fast_path(g.x), fast_path(g.w));
+  const double units =
+      !fp8 ? 0 : 9.765625e-4 * (g.accumulation == Accumulation::fast ? static_cast<double>(g.k) / 32 : 4.0);
+  const double alpha = static_cast<float>(g.alpha), bias = o.bias_at(col), added = o.added_at(g, row, col);
+  const double linear = alpha * sum, value = linear + bias;
+  double y = (activate(g.act, value) + added) / g.y_scale;
+  const double additions = static_cast<double>(g.k) / 4 + 64;
+  double before = 1.2 * std::fabs(alpha) * (magnitude * (additions * 5.97e-8 + units) + rounded) +
+                  9.6e-7 * (std::fabs(value) + std::fabs(linear) + std::fabs(bias) + std::fabs(added));
+  if (g.y_scale != 1.0) before = before / g.y_scale + 9.6e-7 * std::fabs(y);
+  if (exact) before = 0;
+  const Resolution stored = resolution(g.y);
+  y = std::clamp(y, stored.least, stored.most);
+  return {y, before + stored.unit * (std::fabs(y) + before) + stored.tiny};
+}
+
+}  // namespace
+
+void run_on_host(const Gemm& g, const Task& task, std::span<const std::span<std::byte>> buffers) {
+  const Operands o(g, task, buffers);
+  const Sample sample = choose_sample(g.m, g.n, g.k);
+  const Matrix& y = matrix(task, "y");
+  const auto element = static_cast<std::size_t>(g.y.stream_bytes(0, 1, 1));
+  std::byte* out = static_cast<std::byte*>(operand(y, buffers).data);
+  parallel(sample.cols.size(), [&](std::size_t i) {
+    const std::int64_t col = sample.cols[i];
+    const float* w = o.w.data() + col * g.k;
+    for (const std::int64_t row : sample.rows) {
+      const float* x = o.x.data() + row * g.k;
+      float lanes[8] = {};  // short chains of additions, as in a kernel
+      for (std::int64_t k = 0; k < g.k; ++k) lanes[k % 8] += x[k] * w[k];
+      const float sum =
+          ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+      const double linear = static_cast<float>(g.alpha) * sum + static_cast<float>(o.bias_at(col));
+      const auto value = static_cast<float>((activate(g.act, linear) + o.added_at(g, row, col)) / g.y_scale);
+      g.y.info().encode(&value, 1, 1, {out + static_cast<std::size_t>(row * g.n + col) * element, nullptr, nullptr}, 0);
+    }
+  });
+}
+
+HostCheck check_on_host(const Gemm& g, const Task& task, std::span<const std::span<std::byte>> buffers) {
+  const Operands o(g, task, buffers);
+  const Sample sample = choose_sample(g.m, g.n, g.k);
+  const std::vector<float> y = decoded(matrix(task, "y"), buffers);
+  std::vector<Expected> expected(static_cast<std::size_t>(sample.size()));
+  parallel(sample.cols.size(), [&](std::size_t i) {
+    for (std::size_t r = 0; r < sample.rows.size(); ++r)
+      expected[r * sample.cols.size() + i] = expected_at(g, o, sample.rows[r], sample.cols[i]);
+  });
+  HostCheck check;
+  check.checked = sample.size();
+  check.outputs = g.m * g.n;
+  check.of_bound = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const std::int64_t row = sample.rows[i / sample.cols.size()], col = sample.cols[i % sample.cols.size()];
+    const float got = y[static_cast<std::size_t>(row * g.n + col)];
+    const Judged judged = judge(g.y, got, expected[i].value, expected[i].bound);
+    if (!judged.right) {
+      if (check.wrong.empty()) check.wrong = wrong_at(row, col, got, expected[i].value, expected[i].bound);
+      check.of_bound = std::numeric_limits<double>::infinity();
+    }
+    const double error = std::fabs(got - expected[i].value);
+    if (error > check.largest_error) check.largest_error = error;
+    check.of_bound = std::max(*check.of_bound, judged.of_bound);
+  }
+  return check;
+}
+
+}  // namespace tilewright::gemm

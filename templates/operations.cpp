@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// The operations that there are. Nothing else names one.
+#include <tilewright/operation.h>
+
+#include "templates/cast/cast.h"
+#include "templates/gemm/gemm.h"
+#include "templates/pack/pack.h"
+
+namespace tilewright {
+
+std::span<const Operation* const> operations() {
+  static const Operation* const list[] = {&gemm::operation(), &cast::operation(), &pack::operation()};
+  return list;
+}
+
+}  // namespace tilewright
