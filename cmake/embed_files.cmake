@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-# cmake -DROOT=dir -DFILES=a,b -DOUT=embedded.cpp -P embed_files.cmake
-string(REPLACE "," ";" files "${FILES}")
+# cmake -DNAMES=a,b -DPATHS=x/a,y/b -DOUT=embedded.cpp -P embed_files.cmake
+string(REPLACE "," ";" names "${NAMES}")
+string(REPLACE "," ";" paths "${PATHS}")
 set(text "// Generated from templates/. Bytes, because a string literal's length is limited.\n#include <cstddef>\nnamespace tilewright {\n")
 set(table "")
 set(index 0)
-foreach(file ${files})
-  file(READ ${ROOT}/${file} hex HEX)
+foreach(file path IN ZIP_LISTS names paths)
+  file(READ ${path} hex HEX)
   string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${hex}")
   string(APPEND text "static const unsigned char f${index}[] = {${bytes}0};\n")
-  file(SHA256 ${ROOT}/${file} hash)
+  file(SHA256 ${path} hash)
   string(APPEND table "  {\"${file}\", f${index}, sizeof(f${index}) - 1, \"${hash}\"},\n")
   math(EXPR index "${index} + 1")
 endforeach()

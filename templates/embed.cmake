@@ -3,26 +3,36 @@
 # Sets TILEWRIGHT_EMBEDDED (sources to compile), TILEWRIGHT_GENERATED_DIR (embedded.cpp, format_list.inc) and
 # TILEWRIGHT_FORMATS (names).
 set(TILEWRIGHT_GENERATED_DIR ${PROJECT_BINARY_DIR}/generated)
-file(GLOB_RECURSE template_files CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/templates ${PROJECT_SOURCE_DIR}/templates/*.cuh)
-file(GLOB format_files CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/templates/formats ${PROJECT_SOURCE_DIR}/templates/formats/*.cuh)
-list(SORT template_files)
-list(SORT format_files)
 
-set(template_paths)
-foreach(file ${template_files})
-  list(APPEND template_paths ${PROJECT_SOURCE_DIR}/templates/${file})
-endforeach()
-string(REPLACE ";" "," template_list "${template_files}")
-add_custom_command(
-  OUTPUT ${TILEWRIGHT_GENERATED_DIR}/embedded.cpp
-  COMMAND ${CMAKE_COMMAND} -DROOT=${PROJECT_SOURCE_DIR}/templates -DFILES=${template_list}
-          -DOUT=${TILEWRIGHT_GENERATED_DIR}/embedded.cpp -P ${PROJECT_SOURCE_DIR}/cmake/embed_files.cmake
-  DEPENDS ${template_paths} ${PROJECT_SOURCE_DIR}/cmake/embed_files.cmake
-  VERBATIM)
+# tilewright_embed(FOLDER ROOT...): FOLDER/embedded.cpp from every .cuh under the roots, named as seen from its root.
+function(tilewright_embed folder)
+  set(names)
+  set(paths)
+  foreach(root ${ARGN})
+    file(GLOB_RECURSE files CONFIGURE_DEPENDS RELATIVE ${root} ${root}/*.cuh)
+    list(SORT files)
+    foreach(file ${files})
+      list(APPEND names ${file})
+      list(APPEND paths ${root}/${file})
+    endforeach()
+  endforeach()
+  string(REPLACE ";" "," name_list "${names}")
+  string(REPLACE ";" "," path_list "${paths}")
+  add_custom_command(
+    OUTPUT ${folder}/embedded.cpp
+    COMMAND ${CMAKE_COMMAND} -DNAMES=${name_list} -DPATHS=${path_list} -DOUT=${folder}/embedded.cpp
+            -P ${PROJECT_SOURCE_DIR}/cmake/embed_files.cmake
+    DEPENDS ${paths} ${PROJECT_SOURCE_DIR}/cmake/embed_files.cmake
+    VERBATIM)
+endfunction()
+
+tilewright_embed(${TILEWRIGHT_GENERATED_DIR} ${PROJECT_SOURCE_DIR}/templates)
 set(TILEWRIGHT_EMBEDDED ${TILEWRIGHT_GENERATED_DIR}/embedded.cpp)
 
 # formats/NAME.cuh holds struct tw::NAME; FORMAT(NAME) per file.
 set(TILEWRIGHT_FORMATS "")
+file(GLOB format_files CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/templates/formats ${PROJECT_SOURCE_DIR}/templates/formats/*.cuh)
+list(SORT format_files)
 set(format_includes "")
 set(format_list "")
 foreach(file ${format_files})

@@ -65,8 +65,13 @@ template <class W, class E>
 constexpr TileInfo tiles_of() {
   if constexpr (tw::has_tile<W, E>) {
     using Tile = typename W::template Tile<E>;
-    return {tw::TiledUnit<W, E>::kPanelK, Tile::kBits, tw::kTileWords<Tile, E>, Tile::kScaleBytes ? Tile::kScaleK : 0,
-            Tile::kScaleBytes, Tile::kRounding, Tile::kOffset};
+    return {tw::TiledUnit<W, E>::kPanelK,
+            Tile::kBits,
+            tw::kTileWords<Tile, E>,
+            Tile::kScaleBytes ? Tile::kScaleK : 0,
+            Tile::kScaleBytes,
+            Tile::kRounding,
+            Tile::kOffset};
   }
   return {};
 }

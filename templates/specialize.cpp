@@ -57,7 +57,7 @@ const EmbeddedFile* embedded(std::string_view name) {
   return nullptr;
 }
 
-Source specialize(const Specialization& s, const std::string& root) {
+Source specialize(const Specialization& s) {
   Source source;
   source.name = s.name;
   source.entry = "tilewright_kernel";
@@ -80,7 +80,7 @@ Source specialize(const Specialization& s, const std::string& root) {
       s.plan_type, s.plan.threads, s.plan.shared_bytes, s.plan.threads, s.blocks_per_sm, s.space, s.space, parameters,
       arguments);
   source.headers = closure(source.text, read_embedded);
-  return root.empty() ? source : with_templates_from(std::move(source), root);
+  return source;
 }
 
 Source with_templates_from(Source source, const std::string& root) {

@@ -22,9 +22,8 @@ struct Specialization {
   LaunchPlan plan;  // its tensor maps become parameters (tw::TensorMap of arch/sm90.cuh)
 };
 
-// `root`: a checkout's templates folder to read instead of the embedded files (for editing kernels without a rebuild);
-// empty: embedded. Throws Error (io) if an included file does not exist.
-Source specialize(const Specialization& s, const std::string& root = {});
+// From the embedded files. Throws Error (io) if there is no such file.
+Source specialize(const Specialization& s);
 
 // A file of templates/, as the build embedded it.
 struct EmbeddedFile {
@@ -38,7 +37,8 @@ extern const EmbeddedFile kEmbedded[];
 extern const std::size_t kEmbeddedCount;
 const EmbeddedFile* embedded(std::string_view name);  // null if there is none
 
-// Rewrites a source's headers from a checkout's templates folder. Throws Error (io).
+// The same source with its headers from a checkout's templates folder, for editing kernels without a rebuild. Throws
+// Error (io).
 Source with_templates_from(Source source, const std::string& root);
 
 }  // namespace tilewright

@@ -76,9 +76,6 @@ void check_names(std::string_view operation, std::span<const FieldInfo> fields, 
         fmt::format("no such field{}; {} has {}", near.empty() ? "" : fmt::format(" (did you mean {}?)", near),
                     operation, fmt::join(names, " ")));
   }
-  for (const FieldInfo& f : fields)
-    if (f.required && std::none_of(words.begin(), words.end(), [&](const auto& word) { return word.first == f.name; }))
-      throw invalid(f.name, "", fmt::format("required: {}", f.help));
 }
 
 std::int64_t parse_integer(const char* field, const std::string& text) {
@@ -114,6 +111,7 @@ int parse_choice(const char* field, const std::string& text, std::span<const cha
 const std::string* ParseFields::find(const FieldSpec& f) const {
   for (const auto& [name, value] : words_)
     if (name == f.name) return &value;
+  if (f.required) throw invalid(f.name, "", fmt::format("required: {}", f.help));
   return nullptr;
 }
 

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// templates/operations.cpp with one line more.
+#include <tilewright/operation.h>
+
+#include "operation/row_scale/row_scale.h"
+#include "templates/cast/cast.h"
+#include "templates/gemm/gemm.h"
+#include "templates/pack/pack.h"
+
+namespace tilewright {
+
+std::span<const Operation* const> operations() {
+  static const Operation* const list[] = {&gemm::operation(), &cast::operation(), &pack::operation(),
+                                          &row_scale::operation()};
+  return list;
+}
+
+}  // namespace tilewright

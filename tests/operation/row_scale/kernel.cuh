@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// One thread per element, a block per part of a row.
+#pragma once
+#include "core/format.cuh"
+#include "core/ptx.cuh"
+#include "row_scale/params.cuh"
+
+namespace tw::row_scale {
+
+template <class X, class Y, int threads>
+struct Plain {
+  static constexpr int kThreads = threads, kSharedBytes = 0;
+
+  TW_MEMBER static void run(const Args& args, const Shape& shape) {
+    const i64 row = block_y(), col = static_cast<i64>(block_x()) * kThreads + thread_x();
+    if (row >= args.rows || col >= shape.cols) return;
+    const i64 at = row * shape.cols + col;
+    const float x = X::decode(static_cast<const u8*>(args.x) + at * X::kDataBytes, nullptr, 1.0f, 0);
+    const float v = x * (shape.factor * args.scales[row]);
+    Y::encode(&v, static_cast<u8*>(args.y) + at * Y::kDataBytes, nullptr, 1.0f, 0);
+  }
+};
+
+}  // namespace tw::row_scale
