@@ -5,7 +5,7 @@
 #pragma once
 
 #include <tilewright/export.h>
-#include <tilewright/problem.h>
+#include <tilewright/gemm.h>
 
 namespace tilewright {
 

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // A gemm on the host: plain single precision in the place of a kernel, and the fp64 oracle of `tilewright run`. Both
 // decode operands by their formats' scalar codecs and know no kernel.
+#include <tilewright/numerics.h>
+
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "templates/describe.h"
 #include "templates/fast_path.h"
@@ -68,64 +71,21 @@ struct Operands {
   }
 };
 
-double activate(Activation act, double v) {
-  switch (act) {
-    case Activation::none: return v;
-    case Activation::relu: return v > 0 || v != v ? v : 0;
-    case Activation::gelu: return 0.5 * v * (1 + std::erf(v * 0.70710678118654752440));
-    case Activation::gelu_tanh: return 0.5 * v * (1 + std::tanh(0.79788456080286535588 * (v + 0.044715 * v * v * v)));
-    case Activation::silu: return v / (1 + std::exp(-v));
-  }
-  return v;
-}
-
-// What rounding to an output format costs, and where it saturates.
-struct Resolution {
-  double unit, tiny, least = -std::numeric_limits<double>::infinity(), most = std::numeric_limits<double>::infinity();
-};
-Resolution resolution(Format y) {
-  switch (fast_path(y).element) {
-    case Element::f16: return {4.89e-4, 6e-8};
-    case Element::bf16: return {3.91e-3, 1e-40};
-    case Element::e4m3: return {0.0626, 0.00196, -448, 448};
-    case Element::e5m2: return {0.1251, 1.53e-5, -57344, 57344};
-    case Element::i8: return {0, 0.5001, -128, 127};
-    case Element::i32: return {5.97e-8, 0.25};
-    default: return {5.97e-8, 1.5e-45};
-  }
-}
-
-struct Expected {
-  double value = 0, bound = 0;
-};
-
-// templates/gemm/reference.cuh states the bound.
 Expected expected_at(const Gemm& g, const Operands& o, std::int64_t row, std::int64_t col) {
   const float* x = o.x.data() + row * g.k;
   const float* w = o.w.data() + col * g.k;
   const float* slack = o.slack.empty() ? nullptr : o.slack.data() + col * g.k;
-  double sum = 0, magnitude = 0, rounded = 0;
+  GemmSums sums;
   for (std::int64_t i = 0; i < g.k; ++i) {
     const double product = static_cast<double>(x[i]) * w[i];
-    sum += product;
-    magnitude += std::fabs(product);
-    if (slack) rounded += std::fabs(x[i]) * slack[i];
+    sums.product += product;
+    sums.magnitude += std::fabs(product);
+    if (slack) sums.rounding += std::fabs(x[i]) * slack[i];
   }
-  const bool exact = fast_path(g.y).element == Element::i32;
-  const bool fp8 = is_fp8(fast_path(g.x).element) || scaled(fast_path(g.x), fast_path(g.w));
-  const double units =
-      !fp8 ? 0 : 9.765625e-4 * (g.accumulation == Accumulation::fast ? static_cast<double>(g.k) / 32 : 4.0);
-  const double alpha = static_cast<float>(g.alpha), bias = o.bias_at(col), added = o.added_at(g, row, col);
-  const double linear = alpha * sum, value = linear + bias;
-  double y = (activate(g.act, value) + added) / g.y_scale;
-  const double additions = static_cast<double>(g.k) / 4 + 64;
-  double before = 1.2 * std::fabs(alpha) * (magnitude * (additions * 5.97e-8 + units) + rounded) +
-                  9.6e-7 * (std::fabs(value) + std::fabs(linear) + std::fabs(bias) + std::fabs(added));
-  if (g.y_scale != 1.0) before = before / g.y_scale + 9.6e-7 * std::fabs(y);
-  if (exact) before = 0;
-  const Resolution stored = resolution(g.y);
-  y = std::clamp(y, stored.least, stored.most);
-  return {y, before + stored.unit * (std::fabs(y) + before) + stored.tiny};
+  sums.scale = static_cast<float>(g.alpha);
+  sums.bias = o.bias_at(col);
+  sums.residual = o.added_at(g, row, col);
+  return gemm_expected(g, sums);
 }
 
 }  // namespace

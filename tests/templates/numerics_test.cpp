@@ -12,7 +12,7 @@ using namespace tilewright;
 
 namespace {
 
-Gemm gemm_of(const std::string& fields) { return *Problem::parse("gemm " + fields + " m=16 n=128 k=256").gemm(); }
+Gemm gemm_of(const std::string& fields) { return *Problem::parse("gemm " + fields + " m=16 n=128 k=256").as<Gemm>(); }
 
 // Within the few parts in a thousand by which the formula's constants are rounded up, and never below.
 void check_bound(const Expected& e, double least) {
