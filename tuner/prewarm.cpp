@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <tilewright/error.h>
+#include <tilewright/operation.h>
 
 #include "tuner/clock.h"
 #include "tuner/engine_impl.h"
@@ -93,8 +94,7 @@ void Prewarm::plan_one(const Problem& problem, const Arch& arch) {
       for (std::int64_t rows : kBuckets)
         if (Problem other = bucket.with_rows(rows); !(other == bucket)) want(other, arch, 1);
     // Whoever serves packed weights packs them first.
-    if (const Gemm* g = problem.gemm(); g && g->packing == Packing::tiles)
-      want(Pack{g->w, g->x, g->n, g->k, false}, arch, policy_.top);
+    if (const auto repack = problem.operation().repack(problem)) want(repack->problem, arch, policy_.top);
   } catch (const Error& e) {
     fail(fmt::format("{} {}", arch.name, problem.text()), e.what());
   }

@@ -112,7 +112,7 @@ TEST_CASE("a packed problem is prewarmed with its packing", "[engine]") {
   TempDir dir;
   FakeGpu gpu;
   const Problem problem = Problem::parse("gemm x=f16 w=q4_0 y=f32 m=2 n=64 k=256 pack=tiles");
-  const Gemm& g = *problem.gemm();
+  const Gemm& g = *problem.as<Gemm>();
   Options o = options(dir / "c.db");
   {
     Engine engine(o);

@@ -335,7 +335,7 @@ TEST_CASE("problems that differ in n, k and alpha share modules, and prepared_ca
   o.prepared_cap = 2;
   Engine engine(o);
   const auto with_alpha = [](double alpha) {
-    Gemm g = *small().gemm();
+    Gemm g = *small().as<Gemm>();
     g.alpha = alpha;
     return Problem(g);
   };
