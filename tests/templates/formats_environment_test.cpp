@@ -131,7 +131,7 @@ TEST_CASE("packing gives the same bytes whatever the process does to floats", "[
         "gemm x=f16 w=q3_k y=f16 m=1 n=64 k=512 pack=tiles"}) {
     INFO(text);
     const Problem problem = Problem::parse(text);
-    const Gemm& g = *problem.gemm();
+    const Gemm& g = *problem.as<Gemm>();
     auto x = gauss(static_cast<std::size_t>(g.n * g.k), 1.0f, 4);
     for (std::size_t i = 0; i < x.size(); i += 3) x[i] *= 1e-7f;  // halves below their normal numbers
     Encoded w = encode(g.w, x, g.k);
