@@ -9,7 +9,6 @@
 #include <cmath>
 #include <cstring>
 
-
 namespace tilewright::cli {
 namespace {
 

@@ -214,7 +214,8 @@ void launch_checked(const Kernel::Impl& kernel, Stream stream, const void* args,
 
 [[noreturn]] void refuse_operation(const Kernel::Impl& kernel, std::string_view given) {
   const auto& op = kernel.contract.op;
-  refuse("args", fmt::format("of {}", given), op.empty() ? "this kernel takes a caller's own argument struct" : "this kernel is for " + op);
+  refuse("args", fmt::format("of {}", given),
+         op.empty() ? "this kernel takes a caller's own argument struct" : "this kernel is for " + op);
 }
 
 }  // namespace

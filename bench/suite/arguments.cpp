@@ -70,7 +70,8 @@ void wgmma_arguments(Suite& s) {
        {"gemm x=f16 w=q4_0 y=f16 m=64 n=128 k=512 pack=tiles", "gemm x=f16 w=f16 y=f32 m=64 n=136 k=512",
         "gemm x=int8_row w=int8_row y=bf16 m=64 n=128 k=512"}) {
     const Problem problem = Problem::parse(text);
-    const bool tiles = problem.as<Gemm>()->packing == Packing::tiles, bytes = problem.as<Gemm>()->x.name() == "int8_row";
+    const bool tiles = problem.as<Gemm>()->packing == Packing::tiles,
+               bytes = problem.as<Gemm>()->x.name() == "int8_row";
     const Task task = s.engine().task(problem, s.device().arch());
     Trial trial(s, problem, 64, oracle_of(s, task)());
     trial.fill(3), trial.upload(), trial.consult(64);

@@ -3,7 +3,8 @@
 tilewright_embed(${CMAKE_CURRENT_BINARY_DIR}/operation ${PROJECT_SOURCE_DIR}/templates ${CMAKE_CURRENT_SOURCE_DIR}/operation)
 set(library_objects
   "$<FILTER:$<TARGET_OBJECTS:tilewright_templates>,EXCLUDE,(templates/operations|embedded)\\.cpp>"
-  $<TARGET_OBJECTS:tilewright_jit> $<TARGET_OBJECTS:tilewright_cache> $<TARGET_OBJECTS:tilewright_tuner>)
+  $<TARGET_OBJECTS:tilewright_jit> $<TARGET_OBJECTS:tilewright_cache> $<TARGET_OBJECTS:tilewright_tuner>
+  $<TARGET_OBJECTS:tilewright_readers>)
 add_library(row_scale OBJECT operation/operations.cpp operation/row_scale/operation.cpp
   ${CMAKE_CURRENT_BINARY_DIR}/operation/embedded.cpp)
 target_include_directories(row_scale PUBLIC ${PROJECT_SOURCE_DIR}/include PRIVATE
@@ -19,10 +20,7 @@ if(TARGET tilewright_cli)
   # The tool's own sources over that library.
   get_target_property(cli_sources tilewright_cli SOURCES)
   add_executable(tilewright_with_row_scale ${cli_sources} $<TARGET_OBJECTS:row_scale> ${library_objects})
-  get_target_property(cli_includes tilewright_cli INCLUDE_DIRECTORIES)
-  get_target_property(cli_definitions tilewright_cli COMPILE_DEFINITIONS)
   target_include_directories(tilewright_with_row_scale PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
-  target_compile_definitions(tilewright_with_row_scale PRIVATE ${cli_definitions})
   target_link_libraries(tilewright_with_row_scale PRIVATE CLI11::CLI11 nlohmann_json::nlohmann_json fmt::fmt-header-only
     SQLite::SQLite3 Threads::Threads ${CMAKE_DL_LIBS})
   add_dependencies(test_operation tilewright_with_row_scale)

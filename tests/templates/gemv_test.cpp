@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the family of few rows plans.
-#include <tilewright/gemm.h>
 #include <tilewright/arch.h>
 #include <tilewright/error.h>
 #include <tilewright/family.h>
+#include <tilewright/gemm.h>
 #include <tilewright/problem.h>
 
 #include "support/catch.h"
