@@ -18,7 +18,6 @@
 namespace tilewright {
 
 class Operation;
-struct Gemm;
 
 // A struct that says which operation it belongs to.
 template <class T>
@@ -37,10 +36,6 @@ class TILEWRIGHT_EXPORT Problem {
   std::string text() const;     // canonical; parse(text()) == *this
   std::string_view op() const;  // "gemm"
   const Operation& operation() const { return *operation_; }
-  template <class G = Gemm>
-  const G* gemm() const {
-    return as<G>();
-  }
   // The operation's struct; null if the problem is another's.
   template <NamesOperation P>
   const P* as() const {

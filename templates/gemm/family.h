@@ -38,7 +38,7 @@ class KernelFamily : public EnumeratedFamily {
 
   std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const final {
     if (!why_not(problem, arch).empty()) return {};
-    const Gemm& g = *problem.gemm();
+    const Gemm& g = *problem.as<Gemm>();
     std::vector<Candidate> out;
     for (const Knobs& k : legal_knobs(g, arch))
       if (launchable(launch_plan(g, arch, k), g.m, g.n)) out.push_back(knobs_.candidate(name(), k));
@@ -46,7 +46,7 @@ class KernelFamily : public EnumeratedFamily {
   }
 
   Source source(const Problem& problem, const Arch& arch, const Candidate& c) const final {
-    const Gemm& g = *problem.gemm();
+    const Gemm& g = *problem.as<Gemm>();
     const Knobs k = knobs_.knobs(c);
     Specialization s;
     s.name = fmt::format("gemm/{}", name());

@@ -17,7 +17,9 @@ class Reference final : public EnumeratedFamily {
   std::string_view title() const override {
     return "any pair of formats, double accumulation; correctness before speed";
   }
-  std::string why_not(const Problem& problem, const Arch&) const override { return problem.gemm() ? "" : "not a gemm"; }
+  std::string why_not(const Problem& problem, const Arch&) const override {
+    return problem.as<Gemm>() ? "" : "not a gemm";
+  }
   std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
     if (!why_not(problem, arch).empty()) return {};
     return {{"reference", {{"oracle", 0}}}};
@@ -28,7 +30,7 @@ class Reference final : public EnumeratedFamily {
     return EnumeratedFamily::illegal(problem, arch, c);
   }
   Source source(const Problem& problem, const Arch&, const Candidate& c) const override {
-    const Gemm& g = *problem.gemm();
+    const Gemm& g = *problem.as<Gemm>();
     Specialization s;
     s.name = "gemm/reference";
     s.includes = includes_for(g, "gemm/reference.cuh");
@@ -43,7 +45,7 @@ class Reference final : public EnumeratedFamily {
     return specialize(s);
   }
   Traits traits(const Problem& problem, const Arch&, const Candidate&) const override {
-    const Gemm& g = *problem.gemm();
+    const Gemm& g = *problem.as<Gemm>();
     Traits t;
     t.tile_rows = kRows, t.tile_cols = kThreads, t.threads = kThreads, t.registers = 56;
     const double m = static_cast<double>(g.m), n = static_cast<double>(g.n), k = static_cast<double>(g.k);

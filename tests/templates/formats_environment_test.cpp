@@ -3,6 +3,7 @@
 // other rounding modes. The bytes are the same, and the caller's environment is there again afterwards.
 #include <tilewright/import.h>
 #include <tilewright/pack.h>
+#include <tilewright/problem.h>
 
 #include <cfenv>
 #include <cstring>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The error bound of gemm against numbers worked out by hand from docs/numerics.md.
 #include <tilewright/numerics.h>
+#include <tilewright/problem.h>
 
 #include <cmath>
 #include <limits>

@@ -38,7 +38,7 @@ class Gemv final : public KernelFamily<Knobs> {
 
   std::string why_not(const Problem& problem, const Arch& arch) const override {
     if (std::string why = not_plain(problem); !why.empty()) return why;
-    const Gemm* g = problem.gemm();
+    const Gemm* g = problem.as<Gemm>();
     const FastPath &x = fast_path(g->x), &w = fast_path(g->w);
     if (w.group == 0) return fmt::format("w={} has no fast path", g->w.name());
     if (!((x.element_bytes && x.block == 1) || (x.codes && x.unit_ok(32) && x.group == 32 && !x.offset)))
@@ -98,7 +98,7 @@ class Gemv final : public KernelFamily<Knobs> {
   }
 
   Traits traits_of(const Problem& problem, const Arch&, const Knobs& k) const override {
-    const Gemm& g = *problem.gemm();
+    const Gemm& g = *problem.as<Gemm>();
     const FastPath &x = fast_path(g.x), &w = fast_path(g.w);
     Traits t;
     t.tile_rows = k.tokens, t.tile_cols = k.block_rows(), t.threads = k.threads();

@@ -80,7 +80,7 @@ class Mma final : public KernelFamily<Knobs> {
 
   std::string why_not(const Problem& problem, const Arch& arch) const override {
     if (std::string why = not_plain(problem); !why.empty()) return why;
-    const Gemm* g = problem.gemm();
+    const Gemm* g = problem.as<Gemm>();
     if (std::string why = x_comes_as_floats(*g); !why.empty()) return why;
     const FastPath &x = fast_path(g->x), &w = fast_path(g->w);
     if (const int unit = scaled_unit(*g)) {
@@ -144,7 +144,7 @@ class Mma final : public KernelFamily<Knobs> {
   }
 
   Traits traits_of(const Problem& problem, const Arch&, const Knobs& k) const override {
-    const Gemm& g = *problem.gemm();
+    const Gemm& g = *problem.as<Gemm>();
     const FastPath &x = fast_path(g.x), &w = fast_path(g.w);
     Traits t;
     t.tile_rows = k.block_m, t.tile_cols = k.block_n, t.threads = k.threads();

@@ -285,7 +285,7 @@ class WarpgroupFamily final : public EnumeratedFamily {
   }
 
   std::string why_not(const Problem& problem, const Arch& arch) const override {
-    const Gemm* g = problem.gemm();
+    const Gemm* g = problem.as<Gemm>();
     if (!g) return "not a gemm";
     if (!arch.wgmma) return fmt::format("{} has no warpgroup matrix instructions", arch.name);
     if (std::string why = x_comes_as_floats(*g); !why.empty() && g->packing == Packing::none) return why;
@@ -308,7 +308,7 @@ class WarpgroupFamily final : public EnumeratedFamily {
 
   std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
     if (!why_not(problem, arch).empty()) return {};
-    const Gemm& g = *problem.gemm();
+    const Gemm& g = *problem.as<Gemm>();
     const Operands o = *operands(g);
     const std::int64_t panels_of_k = g.k / o.panel_k();
     std::vector<Candidate> out;
@@ -421,7 +421,7 @@ class WarpgroupFamily final : public EnumeratedFamily {
   }
 
   Source source(const Problem& problem, const Arch& arch, const Candidate& c) const override {
-    const Gemm& g = *problem.gemm();
+    const Gemm& g = *problem.as<Gemm>();
     const Operands o = *operands(g);
     const Knobs k = Knobs::of(c);
     Specialization s;
@@ -466,7 +466,7 @@ class WarpgroupFamily final : public EnumeratedFamily {
   }
 
   Traits traits(const Problem& problem, const Arch& arch, const Candidate& c) const override {
-    const Gemm& g = *problem.gemm();
+    const Gemm& g = *problem.as<Gemm>();
     const Operands o = *operands(g);
     const Knobs k = Knobs::of(c);
     Traits t;

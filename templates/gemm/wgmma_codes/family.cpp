@@ -59,7 +59,7 @@ class WarpgroupCodesFamily final : public EnumeratedFamily {
   }
 
   std::string why_not(const Problem& problem, const Arch& arch) const override {
-    const Gemm* g = problem.gemm();
+    const Gemm* g = problem.as<Gemm>();
     if (!g) return "not a gemm";
     if (!arch.wgmma) return fmt::format("{} has no warpgroup matrix instructions", arch.name);
     if (std::string why = x_comes_as_floats(*g); !why.empty()) return why;
@@ -75,7 +75,7 @@ class WarpgroupCodesFamily final : public EnumeratedFamily {
 
   std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
     if (!why_not(problem, arch).empty()) return {};
-    const Gemm& g = *problem.gemm();
+    const Gemm& g = *problem.as<Gemm>();
     std::vector<Candidate> out;
     const auto add = [&](Knobs k) {
       k.stages = kMaxStages;
@@ -88,7 +88,7 @@ class WarpgroupCodesFamily final : public EnumeratedFamily {
   }
 
   Source source(const Problem& problem, const Arch&, const Candidate& c) const override {
-    const Gemm& g = *problem.gemm();
+    const Gemm& g = *problem.as<Gemm>();
     const Knobs k = Knobs::of(c);
     Specialization s;
     s.name = "gemm/wgmma_codes";
@@ -109,7 +109,7 @@ class WarpgroupCodesFamily final : public EnumeratedFamily {
   }
 
   Traits traits(const Problem& problem, const Arch&, const Candidate& c) const override {
-    const Gemm& g = *problem.gemm();
+    const Gemm& g = *problem.as<Gemm>();
     const Knobs k = Knobs::of(c);
     Traits t;
     t.tile_rows = k.bm, t.tile_cols = k.bn(), t.threads = k.threads();

@@ -31,22 +31,27 @@ struct Fields {
   }
 };
 
+// One kernel, as a family with a choice of block sizes and as the reference.
 class Plain final : public EnumeratedFamily {
  public:
+  Plain(std::string_view name, std::string_view title, std::vector<int> threads)
+      : name_(name), title_(title), threads_(std::move(threads)) {}
   std::string_view op() const override { return RowScale::kOperation; }
-  std::string_view name() const override { return "plain"; }
-  std::string_view title() const override { return "one thread per element"; }
+  std::string_view name() const override { return name_; }
+  std::string_view title() const override { return title_; }
   std::string why_not(const Problem& problem, const Arch&) const override {
     return problem.as<RowScale>() ? "" : "not a row_scale";
   }
   std::vector<Candidate> candidates(const Problem&, const Arch&) const override {
-    return {{"plain", {{"threads", 128}}}, {"plain", {{"threads", 256}}}, {"plain", {{"threads", 64}}}};
+    std::vector<Candidate> all;
+    for (const int threads : threads_) all.push_back({std::string(name_), {{"threads", threads}}});
+    return all;
   }
   Source source(const Problem& problem, const Arch&, const Candidate& candidate) const override {
     const RowScale& p = *problem.as<RowScale>();
     const auto threads = static_cast<std::uint32_t>(candidate.at("threads"));
     Specialization s;
-    s.name = "row_scale/plain";
+    s.name = fmt::format("row_scale/{}", name_);
     s.includes = {"row_scale/kernel.cuh", fmt::format("formats/{}.cuh", p.x.name()),
                   fmt::format("formats/{}.cuh", p.y.name())};
     s.plan_type = fmt::format("tw::row_scale::Plain<tw::fmt::{}, tw::fmt::{}, {}>", p.x.name(), p.y.name(), threads);
@@ -66,14 +71,19 @@ class Plain final : public EnumeratedFamily {
     t.alu_ops = static_cast<double>(problem.rows()) * static_cast<double>(problem.cols()) * 4;
     return t;
   }
+
+ private:
+  std::string_view name_, title_;
+  std::vector<int> threads_;
 };
 
 class RowScaleOperation final : public OperationOf<RowScale, Fields> {
  public:
   std::string_view title() const override { return "rows times a factor of their own"; }
   std::span<const Family* const> families() const override {
-    static const Plain plain;
-    static const Family* const list[] = {&plain};
+    static const Plain plain("plain", "one thread per element", {128, 256, 64});
+    static const Plain reference("reference", "the same, in blocks of one warp", {32});
+    static const Family* const list[] = {&plain, &reference};
     return list;
   }
   std::optional<Candidate> oracle(const Problem&, const Arch&) const override { return {}; }  // compare() judges alone
