@@ -60,7 +60,7 @@ std::string pack_against_host(Suite& s, const Pack& forth) {
   };
   pack_weights(g, w.on_host, tiles.on_host);
   OwnedStream stream(s.device());
-  s.engine().pack(g, s.device(), stream.get(), w.on_device, tiles.on_device);
+  s.engine().prepare(forth, s.device()).launch(stream.get(), PackArgs{w.on_device, tiles.on_device});
   stream.synchronize();
   if (const std::string why = differs(tiles, tiles, "packed"); !why.empty()) return why;
   Pack inverse = forth;
