@@ -214,7 +214,7 @@ constexpr Showing kShowings[] = {
 }  // namespace
 
 std::vector<StoreEntry> Store::list() const {
-  return impl_->maintain([&] {
+  return impl().maintain([&] {
     std::vector<StoreEntry> entries;
     for (Impl::Layer* layer : impl_->layers()) list_layer(*layer, entries);
     return entries;
@@ -226,7 +226,7 @@ std::string Store::show(std::string_view id_prefix) const {
     throw Error(ErrorCode::invalid_argument, "id", std::string(id_prefix),
                 "the first digits of an id that list() gives");
   }
-  return impl_->maintain([&] {
+  return impl().maintain([&] {
     std::set<std::pair<std::string, std::string>> ids;  // kind, id
     std::string text;
     for (Impl::Layer* layer : impl_->layers()) {

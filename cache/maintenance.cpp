@@ -142,17 +142,49 @@ void check_cap(std::int64_t cap) {
   if (cap < 0) throw Error(ErrorCode::invalid_argument, "cap", std::to_string(cap), "bytes, 0 or more");
 }
 
-// Renames without replacing what may be there.
-void publish(const std::string& from, const std::string& to) {
-  const int failed = link(from.c_str(), to.c_str()) == 0 ? 0 : errno;
-  unlink(from.c_str());
-  if (failed) throw Error(ErrorCode::io, "export", to, std::strerror(failed));
+std::string errno_text() { return std::strerror(errno); }
+
+// Gives a finished file its name. Without `replace`, link() fails if the name is taken meanwhile.
+void publish(const std::string& from, const std::string& to, bool replace) {
+  const int rc = replace ? rename(from.c_str(), to.c_str()) : link(from.c_str(), to.c_str());
+  if (rc != 0) throw Error(ErrorCode::io, "export", to, errno_text());
 }
+
+// Where an export may go: nowhere but to a free name, or with `replace` to that of a plain file that nobody has open.
+void check_target(const std::string& target, const FileId& own, bool replace) {
+  const auto refuse = [&](const std::string& why) { throw Error(ErrorCode::io, "export", target, why); };
+  for (const char* side : {"-wal", "-journal"}) {
+    // SQLite would take it for the new file's.
+    if (file_id(target + side).exists) refuse(target + side + " lies there: a cache in use, or one whose writer died");
+  }
+  struct stat s {};
+  if (lstat(target.c_str(), &s) != 0) return;
+  if (!replace) refuse("a path where no file is yet; --force (replace) takes the place of what is there");
+  if (!S_ISREG(s.st_mode)) refuse("a regular file, or a path where nothing is yet");
+  if (file_id(target) == own) refuse("another file than the cache itself");
+}
+
+// A file under a temporary name beside its later one; removed unless it was renamed.
+class PartialFile {
+ public:
+  explicit PartialFile(const std::string& target) : path_(target + fmt::format(".part-{}", getpid())) {
+    if (mknod(path_.c_str(), S_IFREG | 0600, 0) != 0) throw Error(ErrorCode::io, "export", target, errno_text());
+  }
+  ~PartialFile() {
+    for (const char* side : {"", "-journal"}) unlink((path_ + side).c_str());
+  }
+  PartialFile(const PartialFile&) = delete;
+  PartialFile& operator=(const PartialFile&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
 
 }  // namespace
 
 VerifyReport Store::verify(bool repair) {
-  return impl_->maintain([&] {
+  return impl().maintain([&] {
     VerifyReport report;
     if (!impl_->memory_only() && impl_->degraded_) report.damaged.push_back(impl_->reason_);
     for (Impl::Layer* layer : impl_->layers()) {
@@ -181,7 +213,7 @@ VerifyReport Store::verify(bool repair) {
 
 std::int64_t Store::gc(std::int64_t cap) {
   check_cap(cap);
-  return impl_->maintain([&] {
+  return impl().maintain([&] {
     Impl::Layer& layer = impl_->home();
     const std::int64_t before = layer.file_bytes();
     layer.write([&] {
@@ -205,16 +237,14 @@ std::int64_t Store::gc(std::int64_t cap) {
   });
 }
 
-void Store::export_to(const std::string& path, bool with_binaries) {
-  impl_->maintain([&] {
+void Store::export_to(const std::string& path, bool with_binaries, bool replace) {
+  impl().maintain([&] {
     const std::string target = std::filesystem::absolute(path).lexically_normal().string();
-    if (file_id(target).exists) throw Error(ErrorCode::io, "export", path, "a path where no file is yet");
-    const std::string partial = target + fmt::format(".part-{}", getpid());
-    if (mknod(partial.c_str(), S_IFREG | 0600, 0) != 0)
-      throw Error(ErrorCode::io, "export", path, std::strerror(errno));
+    check_target(target, impl_->file_ ? impl_->file_->id() : FileId(), replace);
+    const PartialFile partial(target);
+    const std::string real = std::filesystem::canonical(partial.path()).string();
     try {
       // A rollback journal: the finished file is one file, readable from a read-only directory.
-      const std::string real = std::filesystem::canonical(partial).string();
       Layer file(std::make_unique<Database>(real, Database::Mode::read_write), real,
                  std::numeric_limits<std::int64_t>::max() / 4, true);
       (void)adopt(file.db());
@@ -225,18 +255,18 @@ void Store::export_to(const std::string& path, bool with_binaries) {
       if (impl_->file_ || impl_->memory_only()) own.push_back(&impl_->home());
       if (impl_->degraded_) own.push_back(impl_->memory_.get());
       for (Impl::Layer* layer : own) transfer(*layer, file, rules);
-    } catch (...) {
-      for (const char* side : {"", "-journal"}) unlink((partial + side).c_str());
-      throw;
+    } catch (const SqliteError& error) {
+      if (error.file() != real) throw;
+      throw Error(ErrorCode::io, "export", path, error.what());
     }
-    if (chmod(partial.c_str(), 0644) != 0) throw Error(ErrorCode::io, "export", path, std::strerror(errno));
-    publish(partial, target);
+    if (chmod(real.c_str(), 0644) != 0) throw Error(ErrorCode::io, "export", path, errno_text());
+    publish(real, target, replace);
     return true;
   });
 }
 
 MergeReport Store::merge_from(const std::string& path, bool binaries) {
-  return impl_->maintain([&] {
+  return impl().maintain([&] {
     Impl::Layer& layer = impl_->home();
     if (!layer.writable()) throw Error(ErrorCode::io, "cache", impl_->path_, "a cache that can be written");
     if (file_id(path).exists && layer.name() != ":memory:" && file_id(path) == layer.id()) {

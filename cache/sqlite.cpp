@@ -25,6 +25,11 @@ int on_busy(void* deadline, int attempt) {
 
 int on_progress(void* deadline) { return Clock::now() >= *static_cast<const Clock::time_point*>(deadline); }
 
+[[noreturn]] void fail(sqlite3* db) {
+  const char* file = sqlite3_db_filename(db, "main");
+  throw SqliteError(sqlite3_extended_errcode(db), sqlite3_errmsg(db), file ? file : "");
+}
+
 // A path as an SQLite URI. Every byte outside a small safe set is percent-encoded, so any path is representable.
 std::string uri(const std::string& path, const char* query) {
   constexpr char kHex[] = "0123456789ABCDEF";
@@ -43,8 +48,8 @@ std::string uri(const std::string& path, const char* query) {
 
 }  // namespace
 
-SqliteError::SqliteError(int code, const std::string& message)
-    : std::runtime_error(message + " (SQLite " + std::to_string(code) + ")"), code_(code) {}
+SqliteError::SqliteError(int code, const std::string& message, std::string file)
+    : std::runtime_error(message + " (SQLite " + std::to_string(code) + ")"), code_(code), file_(std::move(file)) {}
 
 bool SqliteError::busy() const {
   const int primary = code_ & 0xff;
@@ -72,7 +77,7 @@ Statement::Statement(Statement&& other) noexcept
     : db_(other.db_), statement_(std::exchange(other.statement_, nullptr)) {}
 
 void Statement::check(int rc) const {
-  if (rc != SQLITE_OK) throw SqliteError(sqlite3_extended_errcode(db_), sqlite3_errmsg(db_));
+  if (rc != SQLITE_OK) fail(db_);
 }
 
 Statement& Statement::bind(int index, std::string_view text) {
@@ -99,7 +104,7 @@ bool Statement::step() {
   const int rc = sqlite3_step(statement_);
   if (rc == SQLITE_ROW) return true;
   if (rc == SQLITE_DONE) return false;
-  throw SqliteError(sqlite3_extended_errcode(db_), sqlite3_errmsg(db_));
+  fail(db_);
 }
 
 void Statement::run() {
@@ -119,7 +124,7 @@ void Statement::expect(int column, int type, const char* what) const {
 std::string Statement::text(int column) const {
   expect(column, SQLITE_TEXT, "text");
   const auto* data = reinterpret_cast<const char*>(sqlite3_column_text(statement_, column));
-  if (data == nullptr) throw SqliteError(SQLITE_NOMEM, "out of memory");
+  if (data == nullptr) throw SqliteError(SQLITE_NOMEM, "out of memory", "");
   return {data, static_cast<std::size_t>(sqlite3_column_bytes(statement_, column))};
 }
 
@@ -163,7 +168,7 @@ Database::Database(const std::string& path, Mode mode)
     const int code = db_ ? sqlite3_extended_errcode(db_) : rc;
     const std::string message = db_ ? sqlite3_errmsg(db_) : "out of memory";
     sqlite3_close(db_);
-    throw SqliteError(code, message);
+    throw SqliteError(code, message, path);
   }
   if (mode != Mode::memory) {
     counted_ = true;
@@ -202,9 +207,7 @@ void Database::configure() {
 void Database::set_deadline(Clock::time_point deadline) { *deadline_ = deadline; }
 
 void Database::exec(const char* sql) {
-  if (sqlite3_exec(db_, sql, nullptr, nullptr, nullptr) != SQLITE_OK) {
-    throw SqliteError(sqlite3_extended_errcode(db_), sqlite3_errmsg(db_));
-  }
+  if (sqlite3_exec(db_, sql, nullptr, nullptr, nullptr) != SQLITE_OK) fail(db_);
 }
 
 std::int64_t Database::integer(const char* sql) {

@@ -26,8 +26,9 @@ inline constexpr std::int64_t kMaxValueBytes = 64 << 20;  // of one value or row
 
 class SqliteError : public std::runtime_error {
  public:
-  SqliteError(int code, const std::string& message);
-  int code() const { return code_; }  // extended result code
+  SqliteError(int code, const std::string& message, std::string file);
+  int code() const { return code_; }                 // extended result code
+  const std::string& file() const { return file_; }  // path of the database; empty for one in memory
   // What the caller should do about it.
   bool busy() const;     // somebody holds a lock, or the deadline passed: try another time
   bool corrupt() const;  // the file is not a usable database
@@ -36,6 +37,7 @@ class SqliteError : public std::runtime_error {
 
  private:
   int code_;
+  std::string file_;
 };
 
 // A column held another type than our schema writes: the row was damaged or planted.

@@ -15,7 +15,8 @@ using namespace cache;
 
 // ---- state
 
-Store::Impl::Impl(StoreOptions options) : options_(std::move(options)), path_(options_.path), pid_(getpid()) {
+Store::Impl::Impl(StoreOptions options)
+    : options_(std::move(options)), path_(options_.path), pid_(getpid()), log_(options_.log) {
   // A store that is only read may have to be copied first.
   deadline_ = Clock::now() + (options_.read_only ? Clock::duration(kPatience) : Clock::duration(kCallTime));
   if (memory_only()) {
@@ -66,14 +67,11 @@ std::vector<Layer*> Store::Impl::layers() {
 }
 
 void Store::Impl::warn(const std::string& kind, std::string text) {
-  if (warned_.insert(kind).second) pending_.push_back({"cache: " + std::move(text)});
+  if (warned_.insert(kind).second) pending_.push_back("cache: " + std::move(text));
 }
 
-// Outside the main lock, so that a callback may use the store.
-void Store::Impl::emit(const std::vector<Warning>& warnings) {
-  if (!options_.log || warnings.empty()) return;
-  const std::lock_guard guard(log_mutex_);
-  for (const Warning& warning : warnings) options_.log(LogLevel::warning, warning.text);
+void Store::Impl::emit(const std::vector<std::string>& warnings) {
+  for (const std::string& warning : warnings) log_(LogLevel::warning, warning);
 }
 
 void Store::Impl::degrade(const std::string& reason) {
@@ -212,6 +210,15 @@ bool Store::Impl::write(const std::function<void(Layer&)>& body) {
 
 // ---- the public face
 
+namespace {
+
+template <class Result, class Body>
+Result call(const std::unique_ptr<Store::Impl>& impl, Result otherwise, Body body) noexcept {
+  return impl ? impl->call(std::move(otherwise), std::move(body)) : otherwise;
+}
+
+}  // namespace
+
 Store::Store(StoreOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
 Store::~Store() {
   if (impl_ && impl_->pid_ == getpid()) touch_all();
@@ -219,11 +226,19 @@ Store::~Store() {
 Store::Store(Store&&) noexcept = default;
 Store& Store::operator=(Store&&) noexcept = default;
 
-bool Store::degraded() const { return impl_->degraded_; }
-const std::string& Store::path() const { return impl_->path_; }
+Store::Impl& Store::impl() const {
+  if (!impl_) throw Error(ErrorCode::invalid_argument, "store", "moved from", "the store it was moved to");
+  return *impl_;
+}
+
+bool Store::degraded() const { return !impl_ || impl_->degraded_; }
+const std::string& Store::path() const {
+  static const std::string none;
+  return impl_ ? impl_->path_ : none;
+}
 
 std::optional<Binary> Store::find_binary(const Key& key) {
-  return impl_->call(std::optional<Binary>(), [&] {
+  return call(impl_, std::optional<Binary>(), [&] {
     std::optional<Binary> found;
     impl_->read([&](Layer& layer) {
       if (!found) found = layer.find_binary(key);
@@ -233,7 +248,7 @@ std::optional<Binary> Store::find_binary(const Key& key) {
 }
 
 bool Store::put_binary(const Key& key, const Binary& binary) {
-  return impl_->call(false, [&] {
+  return call(impl_, false, [&] {
     const std::string hash = key.hash(), transcript = key.transcript(), metadata = encode_metadata(binary);
     const auto bytes = static_cast<std::int64_t>(binary.image.size() + transcript.size() + metadata.size());
     Binary check;
@@ -247,7 +262,7 @@ bool Store::put_binary(const Key& key, const Binary& binary) {
 }
 
 std::optional<StoredChoice> Store::find_choice(const Key& device, std::string_view problem) {
-  return impl_->call(std::optional<StoredChoice>(), [&] {
+  return call(impl_, std::optional<StoredChoice>(), [&] {
     std::optional<StoredChoice> found;
     impl_->read([&](Layer& layer) {
       if (!found) found = layer.find_choice(device.transcript(), problem);
@@ -257,7 +272,7 @@ std::optional<StoredChoice> Store::find_choice(const Key& device, std::string_vi
 }
 
 std::vector<StoredChoice> Store::choices(const Key& device, std::string_view problem_prefix) {
-  return impl_->call(std::vector<StoredChoice>(), [&] {
+  return call(impl_, std::vector<StoredChoice>(), [&] {
     std::vector<StoredChoice> all;
     std::set<std::string> seen;
     impl_->read([&](Layer& layer) {
@@ -270,7 +285,7 @@ std::vector<StoredChoice> Store::choices(const Key& device, std::string_view pro
 }
 
 bool Store::put_choice(const Key& device, const StoredChoice& choice) {
-  return impl_->call(false, [&] {
+  return call(impl_, false, [&] {
     ChoiceRow row;
     row.candidate = encode_candidate(choice.candidate);
     row.microseconds = choice.microseconds + 0.0;  // no negative zero, which SQLite does not keep
@@ -291,7 +306,7 @@ bool Store::put_choice(const Key& device, const StoredChoice& choice) {
 }
 
 std::vector<Outcome> Store::outcomes(const Key& device, std::string_view problem) {
-  return impl_->call(std::vector<Outcome>(), [&] {
+  return call(impl_, std::vector<Outcome>(), [&] {
     std::vector<Outcome> all;
     std::set<std::string> seen;
     impl_->read([&](Layer& layer) {
@@ -305,7 +320,7 @@ std::vector<Outcome> Store::outcomes(const Key& device, std::string_view problem
 
 bool Store::put_outcome(const Key& device, std::string_view problem, const Outcome& outcome,
                         std::string_view environment) {
-  return impl_->call(false, [&] {
+  return call(impl_, false, [&] {
     auto row = to_row(outcome);
     const std::string transcript = device.transcript();
     if (!row || problem.size() > kMaxText || environment.size() > kMaxText || transcript.size() > kMaxText) {
@@ -324,7 +339,7 @@ bool Store::put_outcome(const Key& device, std::string_view problem, const Outco
 bool Store::claim(const Key& key, double wait_seconds) {
   try {
     // Not under the store's lock: a claim may wait for seconds.
-    return impl_->in_child() || impl_->claims_.claim(key.hash(), wait_seconds);
+    return !impl_ || impl_->in_child() || impl_->claims_.claim(key.hash(), wait_seconds);
   } catch (...) {
     return true;
   }
@@ -332,13 +347,13 @@ bool Store::claim(const Key& key, double wait_seconds) {
 
 void Store::release(const Key& key) {
   try {
-    if (!impl_->in_child()) impl_->claims_.release(key.hash());
+    if (impl_ && !impl_->in_child()) impl_->claims_.release(key.hash());
   } catch (...) {
   }
 }
 
 void Store::touch_all() {
-  impl_->call(false, [&] {
+  call(impl_, false, [&] {
     return impl_->file_ && impl_->file_->writable() && impl_->file_->has_marks() && impl_->write([](Layer&) {});
   });
 }

@@ -16,6 +16,7 @@
 #include "cache/claims.h"
 #include "cache/gate.h"
 #include "cache/open.h"
+#include "cache/serial_log.h"
 
 namespace tilewright {
 
@@ -33,7 +34,7 @@ struct Store::Impl {
     try {
       if (in_child()) return otherwise;
       const auto deadline = Clock::now() + kCallTime;
-      std::vector<Warning> warnings;
+      std::vector<std::string> warnings;
       {
         std::unique_lock lock(mutex_, deadline);
         if (!lock.owns_lock()) return otherwise;
@@ -84,7 +85,7 @@ struct Store::Impl {
   auto maintain(Body body) {
     if (in_child())
       throw Error(ErrorCode::forked, "cache", path_, "used in the process that opened it, not in a child");
-    std::vector<Warning> warnings;
+    std::vector<std::string> warnings;
     const auto finish = [&](std::unique_lock<cache::Gate>& lock) {
       warnings.swap(pending_);
       lock.unlock();
@@ -98,10 +99,11 @@ struct Store::Impl {
       return result;
     } catch (const std::exception& error) {
       const auto* ours = dynamic_cast<const Error*>(&error);
-      const std::string text = error.what();
+      const auto* sqlite = dynamic_cast<const cache::SqliteError*>(&error);
+      const std::string file = sqlite && !sqlite->file().empty() ? sqlite->file() : path_, text = error.what();
       finish(lock);
       if (ours) throw;
-      throw Error(ErrorCode::io, "cache", path_, text);
+      throw Error(ErrorCode::io, "cache", file, text);
     }
   }
   void be_patient();             // a new, generous deadline for what follows
@@ -115,10 +117,6 @@ struct Store::Impl {
   void discard_file(const std::string& why);
   void degrade(const std::string& reason);
   void warn(const std::string& kind, std::string text);
-
-  struct Warning {
-    std::string text;
-  };
 
   StoreOptions options_;
   std::string path_;  // resolved by the constructor, then constant
@@ -148,17 +146,17 @@ struct Store::Impl {
   void report_damage(Layer& layer);
   bool write_to(Layer& layer, const std::function<void(Layer&)>& body);
   void file_failed(const cache::SqliteError& error, bool writing);
-  void emit(const std::vector<Warning>& warnings);
+  void emit(const std::vector<std::string>& warnings);  // without the lock: the callback may use the store
 
   std::atomic<bool> child_warned_{false};
   Clock::time_point deadline_ = Clock::time_point::max();
   Clock::time_point retry_at_ = Clock::time_point::min();
   int reopens_ = 0;
   bool constructed_ = false;
-  bool check_next_ = false;  // the next opening must look for structural damage
-  std::vector<Warning> pending_;
-  std::set<std::string> warned_;  // kinds
-  std::mutex log_mutex_;
+  bool check_next_ = false;           // the next opening must look for structural damage
+  std::vector<std::string> pending_;  // warnings to emit when the lock is released
+  std::set<std::string> warned_;      // kinds
+  cache::SerialLog log_;
 };
 
 }  // namespace tilewright

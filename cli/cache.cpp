@@ -14,7 +14,7 @@ struct Args {
   std::string kind, id, file, arch;
   int limit = 0;
   std::int64_t max_bytes = -1;
-  bool repair = false, no_binaries = false;
+  bool repair = false, no_binaries = false, force = false;
   ProblemArgument problem;
 };
 
@@ -127,7 +127,7 @@ int run_gc(const Context& context, const Args& args) {
 int run_export(const Context& context, const Args& args) {
   Store store = open(context, true, true);
   need_file(store);
-  store.export_to(args.file, !args.no_binaries);
+  store.export_to(args.file, !args.no_binaries, args.force);
   const auto bytes = static_cast<std::int64_t>(std::filesystem::file_size(args.file));
   if (context.json)
     print_json(Json{{"file", args.file}, {"bytes", bytes}});
@@ -191,6 +191,7 @@ void add_cache(Context& context) {
       ->check(CLI::NonNegativeNumber);
   CLI::App* out = add("export", "Write a new file that can be shipped read-only", run_export);
   out->add_option("file", args->file, "The file to write")->required();
+  out->add_flag("--force", args->force, "Replace a file that is there, atomically");
   out->add_flag("--no-binaries", args->no_binaries, "Choices and measurements only");
   add("import", "Take choices and measurements from a file, never binaries",
       [](const Context& c, const Args& a) { return run_merge(c, a, false); })

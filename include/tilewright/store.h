@@ -53,6 +53,7 @@ struct StoreOptions {
   std::int64_t cap = 512ll << 20;         // bytes of the file
   bool allow_shared = false;
   bool read_only = false;  // look-ups only
+  // Called from any thread, never concurrently with itself. It may use the store.
   std::function<void(LogLevel, std::string_view)> log = {};
 };
 
@@ -74,6 +75,7 @@ struct MergeReport {
   std::int64_t added = 0, kept = 0, replaced = 0, refused = 0;
 };
 
+// Movable. A store that was moved from is empty and takes nothing: look-ups miss, maintenance throws.
 class TILEWRIGHT_EXPORT Store {
  public:
   explicit Store(StoreOptions options = {});
@@ -104,10 +106,11 @@ class TILEWRIGHT_EXPORT Store {
 
   // ---- maintenance; these throw Error (io, invalid_argument)
   std::vector<StoreEntry> list() const;
-  std::string show(std::string_view id_prefix) const;                  // a readable rendering of one row, JSON
-  VerifyReport verify(bool repair = false);                            // repair: damaged rows are deleted
-  std::int64_t gc(std::int64_t cap);                                   // evicts, then compacts; bytes freed
-  void export_to(const std::string& path, bool with_binaries = true);  // a new file, DELETE journal, ready to ship
+  std::string show(std::string_view id_prefix) const;  // a readable rendering of one row, JSON
+  VerifyReport verify(bool repair = false);            // repair: damaged rows are deleted
+  std::int64_t gc(std::int64_t cap);                   // evicts, then compacts; bytes freed
+  // One file with a DELETE journal, ready to ship. `replace`: atomically takes the place of a file that is there.
+  void export_to(const std::string& path, bool with_binaries = true, bool replace = false);
   // merge: everything from another trusted store; on a conflict the faster choice (lower microseconds) wins.
   // import: choices and outcomes only; every value range-checked; binaries are never taken.
   MergeReport merge_from(const std::string& path, bool binaries = true);
@@ -116,6 +119,8 @@ class TILEWRIGHT_EXPORT Store {
   struct Impl;
 
  private:
+  Impl& impl() const;  // throws Error (invalid_argument) if this was moved from
+
   std::unique_ptr<Impl> impl_;
 };
 

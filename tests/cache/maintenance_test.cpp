@@ -2,6 +2,8 @@
 // Store's maintenance functions (cache/maintenance.cpp).
 #include <tilewright/store.h>
 
+#include <sys/mount.h>
+
 #include "scratch.h"
 #include "support/catch.h"
 
@@ -113,6 +115,56 @@ TEST_CASE("an export is one file that can be shipped") {
   for (const auto& entry : std::filesystem::directory_iterator(dir.path())) {
     CHECK(entry.path().string().find(".part") == std::string::npos);
   }
+}
+
+TEST_CASE("an export replaces a file only when told, and never half") {
+  Directory dir;
+  Store store(options(make_cache(dir)));
+  const std::string target = dir.file("out.db");
+  write_file(target, "something else");
+  try {
+    store.export_to(target);
+    FAIL("exported over a file");
+  } catch (const Error& error) {
+    CHECK(std::string(error.what()).find("--force") != std::string::npos);
+  }
+  CHECK(read_file(target) == "something else");
+  for (const char* side : {"-wal", "-journal"}) {  // would be taken for the new file's
+    write_file(target + side, "x");
+    CHECK_THROWS_AS(store.export_to(target, true, true), Error);
+    CHECK(read_file(target) == "something else");
+    unlink((target + side).c_str());
+  }
+  CHECK_THROWS_AS(store.export_to(dir.file(), true, true), Error);  // the cache itself
+  CHECK_THROWS_AS(store.export_to(dir.path(), true, true), Error);
+  store.export_to(target, true, true);
+  store.export_to(target, true, true);
+  CHECK(Raw(target).number("SELECT count(*) FROM binaries") == 1);
+  CHECK(store.find_binary(binary_key(0)));
+}
+
+TEST_CASE("a full disk at export names the target, and leaves what was there") {
+  Directory dir;
+  const std::string small = dir.path() + "/small";
+  std::filesystem::create_directory(small);
+  if (mount("tmpfs", small.c_str(), "tmpfs", 0, "size=256k,mode=0700") != 0) {
+    WARN("SKIPPED: no right to mount a small file system");
+    return;
+  }
+  Store store(options(dir.file()));
+  for (int i = 0; i < 50; ++i) REQUIRE(store.put_binary(binary_key(i), binary(i)));
+  write_file(small + "/out.db", "what was there");
+  try {
+    store.export_to(small + "/out.db", true, true);
+    FAIL("600 KB fit into 256");
+  } catch (const Error& error) {
+    CHECK(error.field() == "export");
+    CHECK(error.value() == small + "/out.db");
+    CHECK(std::string(error.what()).find("full") != std::string::npos);
+  }
+  CHECK(read_file(small + "/out.db") == "what was there");
+  CHECK(std::distance(std::filesystem::directory_iterator(small), {}) == 1);
+  CHECK(umount2(small.c_str(), MNT_DETACH) == 0);
 }
 
 TEST_CASE("damaged rows are not exported") {

@@ -317,6 +317,80 @@ TEST_CASE("row 20: the order of use and deadlines do not depend on the wall cloc
   CHECK(waited <= 1.0);
 }
 
+TEST_CASE("a log callback may use the store") {
+  Directory dir;
+  write_file(dir.file(), std::string(8192, 'x'));  // a warning while it is opened, and one more when a value is refused
+  Store* opened = nullptr;
+  std::vector<std::string> lines;
+  StoreOptions o = options(dir.file());
+  o.log = [&](LogLevel, std::string_view text) {
+    lines.emplace_back(text);
+    if (!opened) return;
+    CHECK(opened->find_binary(binary_key(1)));
+    CHECK_FALSE(opened->put_binary(binary_key(2), binary(2, 80 << 20)));  // warns again, from within
+    CHECK(opened->verify().damaged.empty());
+  };
+  Store store(o);
+  opened = &store;
+  REQUIRE(store.put_binary(binary_key(1), binary(1)));
+  CHECK_FALSE(store.put_choice(device_key(), choice("gemm a", -1)));
+  REQUIRE(lines.size() == 3);
+  CHECK(lines[0].find("damaged") != std::string::npos);
+  CHECK(lines[1].find("choice") != std::string::npos);
+  CHECK(lines[2].find("binary") != std::string::npos);
+}
+
+TEST_CASE("a callback that waits for another thread's message does not deadlock") {
+  Directory dir;
+  std::atomic<bool> second_done{false};
+  std::thread second;
+  Store* opened = nullptr;
+  StoreOptions o = options(dir.file());
+  o.log = [&](LogLevel, std::string_view) {
+    if (second.joinable()) return;
+    second = std::thread([&] {
+      (void)opened->put_binary(binary_key(2), binary(2, 80 << 20));  // warns, too
+      second_done = true;
+    });
+    while (!second_done) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  Store store(o);
+  opened = &store;
+  CHECK_FALSE(store.put_choice(device_key(), choice("gemm a", -1)));
+  second.join();
+  CHECK(second_done);
+}
+
+TEST_CASE("a store that was moved from misses, takes nothing and says so") {
+  Directory dir;
+  Store store(options(dir.file()));
+  REQUIRE(store.put_binary(binary_key(1), binary(1)));
+  Store moved = std::move(store);
+  CHECK(moved.find_binary(binary_key(1)));
+  // NOLINTBEGIN(bugprone-use-after-move)
+  CHECK_FALSE(store.find_binary(binary_key(1)));
+  CHECK_FALSE(store.put_binary(binary_key(2), binary(2)));
+  CHECK_FALSE(store.find_choice(device_key(), "gemm a"));
+  CHECK_FALSE(store.put_choice(device_key(), choice("gemm a", 1)));
+  CHECK(store.choices(device_key(), "").empty());
+  CHECK(store.outcomes(device_key(), "gemm a").empty());
+  CHECK_FALSE(store.put_outcome(device_key(), "gemm a", outcome(64, 1), ""));
+  CHECK(store.claim(binary_key(1), 0));
+  store.release(binary_key(1));
+  store.touch_all();
+  CHECK(store.degraded());
+  CHECK(store.path().empty());
+  CHECK_THROWS_AS(store.list(), Error);
+  CHECK_THROWS_AS(store.show("0"), Error);
+  CHECK_THROWS_AS(store.verify(), Error);
+  CHECK_THROWS_AS(store.gc(0), Error);
+  CHECK_THROWS_AS(store.export_to(dir.file("out.db")), Error);
+  CHECK_THROWS_AS(store.merge_from(dir.file()), Error);
+  // NOLINTEND(bugprone-use-after-move)
+  store = std::move(moved);
+  CHECK(store.find_binary(binary_key(1)));
+}
+
 TEST_CASE("many threads share a store") {
   Directory dir;
   Log log;

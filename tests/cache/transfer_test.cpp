@@ -86,6 +86,25 @@ TEST_CASE("row 37: an import takes no binary, checks every value and has a cap")
   CHECK(store.verify().damaged.empty());
 }
 
+TEST_CASE("what is no regular file is refused at once") {
+  Directory dir;
+  Store store(options(dir.file()));
+  REQUIRE(mkfifo(dir.file("fifo").c_str(), 0600) == 0);
+  REQUIRE(symlink(dir.file("fifo").c_str(), dir.file("link").c_str()) == 0);
+  for (const std::string& path : {dir.file("fifo"), dir.file("link"), dir.path(), std::string("/dev/zero")}) {
+    CAPTURE(path);
+    try {
+      store.import_from(path);
+      FAIL("imported");
+    } catch (const Error& error) {
+      CHECK(error.code() == ErrorCode::io);
+      CHECK(std::string(error.what()).find("regular file") != std::string::npos);
+    }
+    CHECK_THROWS_AS(store.merge_from(path), Error);
+    CHECK(Store(options(path)).degraded());
+  }
+}
+
 TEST_CASE("row 37: of a million rows only the allowed number is looked at") {
   Directory dir(On::disk);
   const std::string pack = make_cache(dir, "pack.db");
