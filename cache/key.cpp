@@ -185,6 +185,14 @@ std::optional<std::string> unescape(std::string_view text) {
   return out;
 }
 
+std::string kernel_hash(const Key& key) {
+  Key kernel;
+  for (const auto& [tag, value] : key.fields()) {
+    if (tag != "compiler") kernel.add(tag, value);
+  }
+  return kernel.hash();
+}
+
 std::optional<Key> parse_transcript(std::string_view text) {
   Key key;
   while (!text.empty()) {

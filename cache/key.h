@@ -57,6 +57,9 @@ class FieldHash {
 std::string escape(std::string_view text, std::string_view also = {});
 std::optional<std::string> unescape(std::string_view text);
 
+// Hash of a binary's key without its fields "compiler": what builds of one kernel by several compilers share.
+std::string kernel_hash(const Key& key);
+
 // Inverse of Key::transcript(); nothing for any other text.
 std::optional<Key> parse_transcript(std::string_view text);
 

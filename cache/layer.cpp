@@ -14,19 +14,6 @@ constexpr std::size_t kMaxMarks = 4096;
 constexpr std::int64_t kRowOverhead = 12 << 10;  // bytes: index entries and partly filled pages of one row
 constexpr std::int64_t kMaxSequence = std::int64_t{1} << 61;
 
-ChoiceRow read_choice(Statement& rows) {
-  ChoiceRow row;
-  row.problem = rows.text(0);
-  row.candidate = rows.text(1);
-  row.microseconds = rows.real(2);
-  row.first = rows.text(3);
-  row.first_microseconds = rows.real(4);
-  row.environment = rows.text(5);
-  return row;
-}
-#define TILEWRIGHT_CHOICE_COLUMNS \
-  "c.problem,c.candidate,c.microseconds,c.first,c.first_microseconds,c.environment,c.hash"
-
 // Largest sequence number, negative if what is stored cannot be one of ours.
 std::int64_t last_sequence(Database& db) {
   try {
@@ -35,6 +22,20 @@ std::int64_t last_sequence(Database& db) {
   } catch (const BadValue&) {
     return -1;
   }
+}
+
+}  // namespace
+
+ChoiceRow read_choice(Statement& rows) {
+  ChoiceRow row;
+  row.problem = rows.text(0);
+  row.candidate = rows.text(1);
+  row.microseconds = rows.real(2);
+  row.first = rows.text(3);
+  row.first_microseconds = rows.real(4);
+  row.environment = rows.text(5);
+  row.imported = rows.integer(6) != 0;
+  return row;
 }
 
 MeasurementRow read_measurement(Statement& rows) {
@@ -51,10 +52,9 @@ MeasurementRow read_measurement(Statement& rows) {
   row.mhz = rows.real(9);
   row.resources = rows.text(10);
   row.environment = rows.text(11);
+  row.imported = rows.integer(12) != 0;
   return row;
 }
-
-}  // namespace
 
 Layer::Layer(std::unique_ptr<Database> db, std::string name, std::int64_t cap, bool writable)
     : db_(std::move(db)), name_(std::move(name)), cap_(cap), writable_(writable) {
@@ -97,7 +97,29 @@ void Layer::mark_used(const std::string& id) {
 // ---- reading
 
 std::optional<Binary> Layer::find_binary(const Key& key) {
-  const std::string hash = key.hash();
+  auto found = load_binary(key.hash());
+  if (!found) return std::nullopt;
+  if (found->key.fields() == key.fields()) return std::move(found->binary);
+  note_damage("binaries", "key", key.hash());
+  return std::nullopt;
+}
+
+std::vector<OtherBuild> Layer::other_builds(const Key& key) {
+  const std::string own = key.hash(), kernel = kernel_hash(key);
+  std::vector<std::string> hashes;
+  Statement rows = db_->prepare("SELECT key FROM builds WHERE kernel=? AND key<>? ORDER BY rowid DESC LIMIT ?");
+  rows.bind(1, kernel).bind(2, own).bind(3, std::int64_t{kMaxBuilds});
+  while (rows.step()) hashes.push_back(rows.text(0));
+  std::vector<OtherBuild> found;
+  for (const std::string& hash : hashes) {
+    // The row of `builds` has no hash of its own: what counts is the key that the binary's hash covers.
+    auto build = load_binary(hash);
+    if (build && kernel_hash(build->key) == kernel) found.push_back(std::move(*build));
+  }
+  return found;
+}
+
+std::optional<OtherBuild> Layer::load_binary(const std::string& hash) {
   try {
     Statement row = db_->prepare("SELECT transcript,metadata,hash,image FROM binaries WHERE key=?");
     if (!row.bind(1, hash).step()) return std::nullopt;
@@ -105,11 +127,12 @@ std::optional<Binary> Layer::find_binary(const Key& key) {
     const auto image = row.bytes(3);
     Binary binary;
     // The hash before anything else: a damaged image must not get further than this line.
-    if (binary_hash(hash, transcript, metadata, image) == content && transcript == key.transcript() &&
-        decode_metadata(metadata, binary)) {
-      binary.image.assign(image.begin(), image.end());
-      mark_used(hash);
-      return binary;
+    if (binary_hash(hash, transcript, metadata, image) == content && decode_metadata(metadata, binary)) {
+      if (auto key = parse_transcript(transcript); key && key->hash() == hash) {
+        binary.image.assign(image.begin(), image.end());
+        mark_used(hash);
+        return OtherBuild{std::move(*key), std::move(binary)};
+      }
     }
   } catch (const BadValue&) {
   }
@@ -129,17 +152,21 @@ std::string Layer::environment(const std::string& hash) {
   }
 }
 
+StoredChoice Layer::stored_choice(std::string problem, const Candidate& candidate, const ChoiceRow& row) {
+  return {std::move(problem),           candidate,   row.microseconds, row.first, row.first_microseconds,
+          environment(row.environment), row.imported};
+}
+
 std::optional<StoredChoice> Layer::find_choice(const std::string& device, std::string_view problem) {
   const std::string hash = problem_hash(device, problem);
   try {
-    Statement rows = db_->prepare("SELECT " TILEWRIGHT_CHOICE_COLUMNS " FROM choices c WHERE c.problem=?");
+    Statement rows = db_->prepare("SELECT " TILEWRIGHT_CHOICE_COLUMNS ",c.hash FROM choices c WHERE c.problem=?");
     if (!rows.bind(1, hash).step()) return std::nullopt;
     const ChoiceRow row = read_choice(rows);
     const auto candidate = decode_candidate(row.candidate);
-    if (rows.text(6) == row.content_hash() && row.valid() && candidate) {
+    if (rows.text(7) == row.content_hash() && row.valid() && candidate) {
       mark_used(hash);
-      return StoredChoice{std::string(problem),        *candidate, row.microseconds, row.first, row.first_microseconds,
-                          environment(row.environment)};
+      return stored_choice(std::string(problem), *candidate, row);
     }
   } catch (const BadValue&) {
   }
@@ -147,27 +174,44 @@ std::optional<StoredChoice> Layer::find_choice(const std::string& device, std::s
   return std::nullopt;
 }
 
+// The choice under the cursor of a statement with TILEWRIGHT_CHOICE_COLUMNS, its hash, device and problem.
+std::optional<StoredChoice> Layer::verified_choice(Statement& rows) {
+  try {
+    const ChoiceRow row = read_choice(rows);
+    const auto candidate = decode_candidate(row.candidate);
+    const std::string problem = rows.text(9);
+    if (rows.text(7) == row.content_hash() && row.problem == problem_hash(rows.text(8), problem) && row.valid() &&
+        candidate) {
+      return stored_choice(problem, *candidate, row);
+    }
+  } catch (const BadValue&) {
+  }
+  ++damaged_;
+  return std::nullopt;
+}
+
+#define TILEWRIGHT_SELECT_CHOICES \
+  "SELECT " TILEWRIGHT_CHOICE_COLUMNS ",c.hash,p.device,p.problem FROM problems p JOIN choices c ON c.problem=p.hash"
+
 std::vector<StoredChoice> Layer::choices(const std::string& device, std::string_view prefix) {
   std::vector<StoredChoice> found;
-  Statement rows = db_->prepare("SELECT " TILEWRIGHT_CHOICE_COLUMNS
-                                ",p.problem,p.hash FROM problems p JOIN choices c ON c.problem=p.hash"
+  Statement rows = db_->prepare(TILEWRIGHT_SELECT_CHOICES
                                 " WHERE p.device=? AND p.problem>=? AND p.problem<? ORDER BY p.problem LIMIT ?");
   // No UTF-8 text has a byte 0xff, so this bound is above every text with the prefix.
   rows.bind(1, device).bind(2, prefix).bind(3, std::string(prefix) + '\xff').bind(4, std::int64_t{kMaxChoices});
   while (rows.step()) {
-    try {
-      const ChoiceRow row = read_choice(rows);
-      const auto candidate = decode_candidate(row.candidate);
-      const std::string problem = rows.text(7);
-      if (rows.text(6) == row.content_hash() && row.problem == problem_hash(device, problem) && row.valid() &&
-          candidate) {
-        found.push_back(
-            {problem, *candidate, row.microseconds, row.first, row.first_microseconds, environment(row.environment)});
-        continue;
-      }
-    } catch (const BadValue&) {
-    }
-    ++damaged_;
+    if (auto choice = verified_choice(rows)) found.push_back(std::move(*choice));
+  }
+  return found;
+}
+
+std::vector<std::pair<Key, StoredChoice>> Layer::all_choices() {
+  std::vector<std::pair<Key, StoredChoice>> found;
+  Statement rows = db_->prepare(TILEWRIGHT_SELECT_CHOICES " ORDER BY p.problem");
+  while (rows.step()) {
+    auto choice = verified_choice(rows);
+    const auto device = choice ? parse_transcript(rows.text(8)) : std::nullopt;
+    if (device) found.emplace_back(*device, std::move(*choice));
   }
   return found;
 }
@@ -176,16 +220,15 @@ std::vector<Outcome> Layer::outcomes(const std::string& device, std::string_view
   const std::string hash = problem_hash(device, problem);
   std::vector<Outcome> found;
   std::set<std::string> seen;
-  Statement rows = db_->prepare(
-      "SELECT problem,candidate,kind,detail,microseconds,low,high,rounds,error,mhz,resources,environment,hash"
-      " FROM measurements WHERE problem=? ORDER BY id DESC");
+  Statement rows = db_->prepare("SELECT " TILEWRIGHT_MEASUREMENT_COLUMNS
+                                ",m.hash FROM measurements m WHERE m.problem=? ORDER BY m.imported,m.id DESC");
   rows.bind(1, hash);
   while (rows.step()) {
     try {
       const MeasurementRow row = read_measurement(rows);
       const std::string content = row.content_hash();
       auto outcome = to_outcome(row);
-      if (rows.text(12) == content && outcome) {
+      if (rows.text(13) == content && outcome) {
         if (seen.insert(row.candidate).second) found.push_back(std::move(*outcome));
         continue;
       }
@@ -245,6 +288,10 @@ void Layer::insert_binary(const std::string& key, const std::string& transcript,
       .bind(4, image)
       .bind(5, binary_hash(key, transcript, metadata, image))
       .run();
+  db_->prepare("DELETE FROM builds WHERE key=?").bind(1, key).run();
+  if (const auto parsed = parse_transcript(transcript)) {
+    db_->prepare("INSERT INTO builds(kernel,key) VALUES(?,?)").bind(1, kernel_hash(*parsed)).bind(2, key).run();
+  }
   touch(key);
 }
 
@@ -278,22 +325,23 @@ std::string Layer::insert_environment(std::string_view text) {
 void Layer::insert_choice(const ChoiceRow& row) {
   db_->prepare("DELETE FROM choices WHERE problem=?").bind(1, row.problem).run();
   db_->prepare(
-         "INSERT INTO choices(problem,candidate,microseconds,first,first_microseconds,environment,hash)"
-         " VALUES(?,?,?,?,?,?,?)")
+         "INSERT INTO choices(problem,candidate,microseconds,first,first_microseconds,environment,imported,hash)"
+         " VALUES(?,?,?,?,?,?,?,?)")
       .bind(1, row.problem)
       .bind(2, row.candidate)
       .bind(3, row.microseconds)
       .bind(4, row.first)
       .bind(5, row.first_microseconds)
       .bind(6, row.environment)
-      .bind(7, row.content_hash())
+      .bind(7, std::int64_t{row.imported})
+      .bind(8, row.content_hash())
       .run();
 }
 
 void Layer::insert_measurement(const MeasurementRow& row) {
   db_->prepare(
          "INSERT INTO measurements(problem,candidate,kind,detail,microseconds,low,high,rounds,error,mhz,resources,"
-         "environment,hash) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)")
+         "environment,imported,hash) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?)")
       .bind(1, row.problem)
       .bind(2, row.candidate)
       .bind(3, row.kind)
@@ -306,7 +354,8 @@ void Layer::insert_measurement(const MeasurementRow& row) {
       .bind(10, row.mhz)
       .bind(11, row.resources)
       .bind(12, row.environment)
-      .bind(13, row.content_hash())
+      .bind(13, std::int64_t{row.imported})
+      .bind(14, row.content_hash())
       .run();
 }
 
@@ -344,8 +393,9 @@ bool Layer::evict_one() {
     if (!any.step()) return false;
     id = any.text(0);
   }
-  for (const char* sql : {"DELETE FROM binaries WHERE key=?", "DELETE FROM choices WHERE problem=?",
-                          "DELETE FROM measurements WHERE problem=?", "DELETE FROM problems WHERE hash=?"}) {
+  for (const char* sql :
+       {"DELETE FROM binaries WHERE key=?", "DELETE FROM builds WHERE key=?", "DELETE FROM choices WHERE problem=?",
+        "DELETE FROM measurements WHERE problem=?", "DELETE FROM problems WHERE hash=?"}) {
     db_->prepare(sql).bind(1, id).run();
   }
   return true;
@@ -356,7 +406,8 @@ void Layer::shrink_to(std::int64_t bytes) {
   }
   if (used_bytes() <= bytes) return;
   // Nothing refers to what is left.
-  for (const char* sql : {"DELETE FROM measurements", "DELETE FROM choices", "DELETE FROM environments"})
+  for (const char* sql :
+       {"DELETE FROM measurements", "DELETE FROM choices", "DELETE FROM environments", "DELETE FROM builds"})
     db_->exec(sql);
 }
 

@@ -16,6 +16,15 @@
 
 namespace tilewright::cache {
 
+// Columns 0 to 6 and 0 to 12 of a statement, and the rows that they make. `c` and `m` name the tables.
+#define TILEWRIGHT_CHOICE_COLUMNS \
+  "c.problem,c.candidate,c.microseconds,c.first,c.first_microseconds,c.environment,c.imported"
+#define TILEWRIGHT_MEASUREMENT_COLUMNS                                                                    \
+  "m.problem,m.candidate,m.kind,m.detail,m.microseconds,m.low,m.high,m.rounds,m.error,m.mhz,m.resources," \
+  "m.environment,m.imported"
+ChoiceRow read_choice(Statement& rows);
+MeasurementRow read_measurement(Statement& rows);
+
 class Layer {
  public:
   // `name`: its path, or ":memory:". `cap`: bytes of the file.
@@ -36,9 +45,11 @@ class Layer {
 
   // ---- reading
   std::optional<Binary> find_binary(const Key& key);
+  std::vector<OtherBuild> other_builds(const Key& key);
   std::optional<StoredChoice> find_choice(const std::string& device, std::string_view problem);
   // Choices of problems that start with `prefix`, at most kMaxChoices.
   std::vector<StoredChoice> choices(const std::string& device, std::string_view prefix);
+  std::vector<std::pair<Key, StoredChoice>> all_choices();
   std::vector<Outcome> outcomes(const std::string& device, std::string_view problem);  // latest per candidate
   int take_damaged() { return std::exchange(damaged_, 0); }
 
@@ -60,7 +71,7 @@ class Layer {
   std::int64_t file_bytes();
   void set_cap(std::int64_t cap) { cap_ = cap; }
 
-  static constexpr int kMaxChoices = 10000;
+  static constexpr int kMaxChoices = 10000, kMaxBuilds = 4;
 
  private:
   void mark_used(const std::string& id);
@@ -69,6 +80,9 @@ class Layer {
   void evict_for(std::int64_t bytes);
   bool evict_one();
   std::string environment(const std::string& hash);
+  std::optional<OtherBuild> load_binary(const std::string& hash);  // verified; nothing if it is damaged
+  std::optional<StoredChoice> verified_choice(Statement& rows);
+  StoredChoice stored_choice(std::string problem, const Candidate& candidate, const ChoiceRow& row);
   void note_damage(const char* table, const char* column, const std::string& id);
 
   std::unique_ptr<Database> db_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Store's rows for human eyes: list() and show().
 #include <fmt/format.h>
+#include <tilewright/text.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,6 +10,7 @@
 
 #include "cache/key.h"
 #include "cache/store_impl.h"
+#include "cache/text.h"
 
 namespace tilewright {
 
@@ -18,35 +20,25 @@ namespace {
 
 constexpr std::size_t kIdDigits = 16;
 
-// Length of the UTF-8 sequence at the start of `text`, 0 if there is none. Overlong forms and surrogates are not told
-// apart from valid ones; no JSON reader minds.
-std::size_t utf8_length(std::string_view text) {
-  const auto lead = static_cast<unsigned char>(text[0]);
-  const std::size_t length = lead < 0x80 ? 1 : lead >> 5 == 6 ? 2 : lead >> 4 == 14 ? 3 : lead >> 3 == 30 ? 4 : 0;
-  if (length == 0 || length > text.size()) return 0;
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((static_cast<unsigned char>(text[i]) & 0xc0) != 0x80) return 0;
-  }
-  return length;
-}
-
 std::string json(std::string_view text) {
   std::string out = "\"";
   while (!text.empty()) {
-    const char c = text[0];
-    const std::size_t length = utf8_length(text);
-    if (c == '"' || c == '\\') {
-      out += {'\\', c};
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      out += fmt::format("\\u{:04x}", static_cast<unsigned char>(c));
+    const Character c = first_character(text);
+    if (!c.valid) {
+      out += "\\ufffd";
+    } else if (c.value == '"' || c.value == '\\') {
+      out += {'\\', text[0]};
+    } else if (is_control(c.value)) {
+      out += fmt::format("\\u{:04x}", static_cast<std::uint32_t>(c.value));
     } else {
-      out += length ? std::string(text.substr(0, length)) : "\\ufffd";
+      out += text.substr(0, c.bytes);
     }
-    text.remove_prefix(std::max<std::size_t>(length, 1));
+    text.remove_prefix(c.bytes);
   }
   return out + '"';
 }
 
+std::string json_flag(bool value) { return value ? "true" : "false"; }
 std::string json(double value) { return std::isfinite(value) ? fmt::format("{}", value) : "null"; }
 
 // Fields of a transcript as an object, in order.
@@ -77,13 +69,17 @@ class JsonObject {
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 const char* kListing[] = {
-    "SELECT 'binary',b.key,b.metadata,length(b.image)+length(b.transcript)+length(b.metadata),coalesce(u.sequence,0)"
-    " FROM binaries b LEFT JOIN uses u ON u.id=b.key",
-    "SELECT 'choice',c.problem,coalesce(p.problem,'?')||' -> '||c.candidate||' '||round(c.microseconds,3)||' us',"
+    "SELECT 'binary',b.key,b.metadata,length(b.image)+length(b.transcript)+length(b.metadata),coalesce(u.sequence,0),"
+    "coalesce(v.kernel,'') FROM binaries b LEFT JOIN uses u ON u.id=b.key LEFT JOIN builds v ON v.key=b.key",
+    "SELECT 'choice',c.problem,coalesce(p.problem,'?')||' -> '||c.candidate||"
+    "CASE WHEN c.microseconds>0 THEN ' '||round(c.microseconds,3)||' us' ELSE ', not measured' END||"
+    "CASE WHEN c.imported THEN ', imported' ELSE '' END,"
     "length(c.candidate)+length(c.first)+200,coalesce(u.sequence,0) FROM choices c"
     " LEFT JOIN problems p ON p.hash=c.problem LEFT JOIN uses u ON u.id=c.problem",
-    "SELECT 'measurement',m.hash,coalesce(p.problem,'?')||' : '||m.candidate||' '||m.kind||' '||round(m.microseconds,3)"
-    "||' us',length(m.candidate)+length(m.detail)+300,coalesce(u.sequence,0) FROM measurements m"
+    "SELECT 'measurement',m.hash,coalesce(p.problem,'?')||' : '||m.candidate||' '||m.kind||"
+    "CASE WHEN m.kind='measured' THEN ' '||round(m.microseconds,3)||' us' ELSE '' END||"
+    "CASE WHEN m.imported THEN ', imported' ELSE '' "
+    "END,length(m.candidate)+length(m.detail)+300,coalesce(u.sequence,0) FROM measurements m"
     " LEFT JOIN problems p ON p.hash=m.problem LEFT JOIN uses u ON u.id=m.problem",
     "SELECT 'environment',e.hash,e.text,length(e.text)+64,0 FROM environments e",
 };
@@ -105,8 +101,9 @@ void list_layer(Layer& layer, std::vector<StoreEntry>& entries) {
     while (rows.step()) {
       try {
         const std::string kind = rows.text(0);
-        entries.push_back({kind, rows.text(1).substr(0, kIdDigits), summary_of(kind, rows.text(2)), rows.integer(3),
-                           rows.integer(4), layer.name()});
+        entries.push_back({kind, rows.text(1).substr(0, kIdDigits), printable(summary_of(kind, rows.text(2))),
+                           rows.integer(3), rows.integer(4), layer.name(),
+                           kind == "binary" ? rows.text(5) : std::string()});
       } catch (const BadValue&) {  // verify() is there to tell about it
       }
     }
@@ -128,50 +125,50 @@ std::string show_binary(Layer& layer, std::int64_t id) {
       .raw("image_bytes", std::to_string(image.size()))
       .add("image_sha256", sha256_hex({reinterpret_cast<const char*>(image.data()), image.size()}))
       .add("content_hash", row.text(3))
-      .raw("valid", valid ? "true" : "false")
+      .raw("valid", json_flag(valid))
       .text();
 }
 
 std::string show_choice(Layer& layer, std::int64_t id) {
   Statement row = layer.db().prepare(
-      "SELECT c.problem,c.candidate,c.microseconds,c.first,c.first_microseconds,c.environment,c.hash,"
-      "coalesce(p.device,''),coalesce(p.problem,''),coalesce(e.text,''),"
+      "SELECT " TILEWRIGHT_CHOICE_COLUMNS
+      ",c.hash,coalesce(p.device,''),coalesce(p.problem,''),coalesce(e.text,''),"
       "(SELECT count(*) FROM measurements m WHERE m.problem=c.problem)"
       " FROM choices c LEFT JOIN problems p ON p.hash=c.problem LEFT JOIN environments e ON e.hash=c.environment"
       " WHERE c.rowid=?");
   row.bind(1, id).step();
-  const ChoiceRow choice{row.text(0), row.text(1), row.real(2), row.text(3), row.real(4), row.text(5)};
+  const ChoiceRow choice = read_choice(row);
   return JsonObject()
       .add("kind", "choice")
       .add("layer", layer.name())
       .add("id", choice.problem)
-      .raw("device", json_fields(row.text(7)))
-      .add("problem", row.text(8))
+      .raw("device", json_fields(row.text(8)))
+      .add("problem", row.text(9))
       .add("candidate", choice.candidate)
       .raw("microseconds", json(choice.microseconds))
       .add("first", choice.first)
       .raw("first_microseconds", json(choice.first_microseconds))
-      .raw("environment", json_fields(row.text(9)))
-      .raw("measurements", std::to_string(row.integer(10)))
-      .add("content_hash", row.text(6))
-      .raw("valid", choice.content_hash() == row.text(6) ? "true" : "false")
+      .raw("environment", json_fields(row.text(10)))
+      .raw("imported", json_flag(choice.imported))
+      .raw("measurements", std::to_string(row.integer(11)))
+      .add("content_hash", row.text(7))
+      .raw("valid", json_flag(choice.content_hash() == row.text(7)))
       .text();
 }
 
 std::string show_measurement(Layer& layer, std::int64_t id) {
   Statement row = layer.db().prepare(
-      "SELECT m.problem,m.candidate,m.kind,m.detail,m.microseconds,m.low,m.high,m.rounds,m.error,m.mhz,m.resources,"
-      "m.environment,m.hash,coalesce(p.device,''),coalesce(p.problem,''),coalesce(e.text,'') FROM measurements m"
+      "SELECT " TILEWRIGHT_MEASUREMENT_COLUMNS
+      ",m.hash,coalesce(p.device,''),coalesce(p.problem,''),coalesce(e.text,'') FROM measurements m"
       " LEFT JOIN problems p ON p.hash=m.problem LEFT JOIN environments e ON e.hash=m.environment WHERE m.id=?");
   row.bind(1, id).step();
-  const MeasurementRow m{row.text(0), row.text(1),    row.text(2), row.text(3), row.real(4),  row.real(5),
-                         row.real(6), row.integer(7), row.real(8), row.real(9), row.text(10), row.text(11)};
+  const MeasurementRow m = read_measurement(row);
   return JsonObject()
       .add("kind", "measurement")
       .add("layer", layer.name())
-      .add("id", row.text(12))
-      .raw("device", json_fields(row.text(13)))
-      .add("problem", row.text(14))
+      .add("id", row.text(13))
+      .raw("device", json_fields(row.text(14)))
+      .add("problem", row.text(15))
       .add("candidate", m.candidate)
       .add("outcome", m.kind)
       .add("detail", m.detail)
@@ -182,8 +179,9 @@ std::string show_measurement(Layer& layer, std::int64_t id) {
       .raw("error", json(m.error))
       .raw("mhz", json(m.mhz))
       .raw("resources", json_fields(m.resources))
-      .raw("environment", json_fields(row.text(15)))
-      .raw("valid", m.content_hash() == row.text(12) ? "true" : "false")
+      .raw("environment", json_fields(row.text(16)))
+      .raw("imported", json_flag(m.imported))
+      .raw("valid", json_flag(m.content_hash() == row.text(13)))
       .text();
 }
 
@@ -195,7 +193,7 @@ std::string show_environment(Layer& layer, std::int64_t id) {
       .add("layer", layer.name())
       .add("id", row.text(0))
       .raw("text", json_fields(row.text(1)))
-      .raw("valid", sha256_hex(row.text(1)) == row.text(0) ? "true" : "false")
+      .raw("valid", json_flag(sha256_hex(row.text(1)) == row.text(0)))
       .text();
 }
 
@@ -218,6 +216,16 @@ std::vector<StoreEntry> Store::list() const {
     std::vector<StoreEntry> entries;
     for (Impl::Layer* layer : impl_->layers()) list_layer(*layer, entries);
     return entries;
+  });
+}
+
+std::vector<std::pair<Key, StoredChoice>> Store::all_choices() const {
+  return impl().maintain([&] {
+    std::vector<std::pair<Key, StoredChoice>> all;
+    for (Impl::Layer* layer : impl_->layers()) {
+      for (auto& choice : layer->all_choices()) all.push_back(std::move(choice));
+    }
+    return all;
   });
 }
 

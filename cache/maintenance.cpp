@@ -20,44 +20,49 @@ using namespace cache;
 
 namespace {
 
-// What is wrong with the row under the cursor; empty if nothing is. Column 0 is the row id.
+// What is wrong with the row under the cursor; empty if nothing is.
 using RowCheck = std::string (*)(Statement& row);
 
 std::string check_binary(Statement& row) {
-  const std::string key = row.text(1), transcript = row.text(2), metadata = row.text(3);
+  const std::string key = row.text(0), transcript = row.text(1), metadata = row.text(2);
   const auto parsed = parse_transcript(transcript);
   Binary binary;
-  if (binary_hash(key, transcript, metadata, row.bytes(5)) != row.text(4)) return "does not match its content hash";
+  if (binary_hash(key, transcript, metadata, row.bytes(4)) != row.text(3)) return "does not match its content hash";
   if (!parsed || parsed->hash() != key) return "has a key that is not its transcript's hash";
   return decode_metadata(metadata, binary) ? "" : "has metadata that cannot be read";
 }
 
 std::string check_problem(Statement& row) {
-  return problem_hash(row.text(2), row.text(3)) == row.text(1) ? "" : "does not match its hash";
+  return problem_hash(row.text(1), row.text(2)) == row.text(0) ? "" : "does not match its hash";
 }
 
 std::string check_choice(Statement& row) {
-  const ChoiceRow choice{row.text(1), row.text(2), row.real(3), row.text(4), row.real(5), row.text(6)};
+  const ChoiceRow choice = read_choice(row);
   if (choice.content_hash() != row.text(7)) return "does not match its content hash";
   if (!choice.valid()) return "has a value out of range";
   return row.integer(8) != 0 ? "" : "belongs to no problem";
 }
 
 std::string check_measurement(Statement& row) {
-  const MeasurementRow m{row.text(1), row.text(2),    row.text(3), row.text(4),  row.real(5),  row.real(6),
-                         row.real(7), row.integer(8), row.real(9), row.real(10), row.text(11), row.text(12)};
+  const MeasurementRow m = read_measurement(row);
   if (m.content_hash() != row.text(13)) return "does not match its content hash";
   if (!m.valid()) return "has a value out of range";
   return row.integer(14) != 0 ? "" : "belongs to no problem";
 }
 
 std::string check_environment(Statement& row) {
-  return sha256_hex(row.text(2)) == row.text(1) ? "" : "does not match its hash";
+  return sha256_hex(row.text(1)) == row.text(0) ? "" : "does not match its hash";
+}
+
+std::string check_build(Statement& row) {
+  (void)row.text(1);
+  const auto key = row.integer(2) != 0 ? parse_transcript(row.text(3)) : std::nullopt;
+  return key && kernel_hash(*key) == row.text(0) ? "" : "belongs to no binary";
 }
 
 std::string check_use(Statement& row) {
-  (void)row.text(1);
-  return row.integer(2) >= 0 ? "" : "has a negative sequence number";
+  (void)row.text(0);
+  return row.integer(1) >= 0 ? "" : "has a negative sequence number";
 }
 
 struct TableCheck {
@@ -67,18 +72,22 @@ struct TableCheck {
 };
 // Problems before what refers to them, so that one repair is enough.
 constexpr TableCheck kTables[] = {
-    {"binaries", "SELECT rowid,key,transcript,metadata,hash,image FROM binaries WHERE rowid=?", check_binary},
-    {"problems", "SELECT rowid,hash,device,problem FROM problems WHERE rowid=?", check_problem},
+    {"binaries", "SELECT key,transcript,metadata,hash,image FROM binaries WHERE rowid=?", check_binary},
+    {"problems", "SELECT hash,device,problem FROM problems WHERE rowid=?", check_problem},
     {"choices",
-     "SELECT rowid,problem,candidate,microseconds,first,first_microseconds,environment,hash,"
-     "EXISTS(SELECT 1 FROM problems p WHERE p.hash=c.problem) FROM choices c WHERE rowid=?",
+     "SELECT " TILEWRIGHT_CHOICE_COLUMNS
+     ",c.hash,EXISTS(SELECT 1 FROM problems p WHERE p.hash=c.problem) FROM choices c WHERE rowid=?",
      check_choice},
     {"measurements",
-     "SELECT rowid,problem,candidate,kind,detail,microseconds,low,high,rounds,error,mhz,resources,environment,hash,"
-     "EXISTS(SELECT 1 FROM problems p WHERE p.hash=m.problem) FROM measurements m WHERE rowid=?",
+     "SELECT " TILEWRIGHT_MEASUREMENT_COLUMNS
+     ",m.hash,EXISTS(SELECT 1 FROM problems p WHERE p.hash=m.problem) FROM measurements m WHERE rowid=?",
      check_measurement},
-    {"environments", "SELECT rowid,hash,text FROM environments WHERE rowid=?", check_environment},
-    {"uses", "SELECT rowid,id,sequence FROM uses WHERE rowid=?", check_use},
+    {"environments", "SELECT hash,text FROM environments WHERE rowid=?", check_environment},
+    {"builds",
+     "SELECT v.kernel,v.key,b.key IS NOT NULL,coalesce(b.transcript,'') FROM builds v LEFT JOIN binaries b ON"
+     " b.key=v.key WHERE v.rowid=?",
+     check_build},
+    {"uses", "SELECT id,sequence FROM uses WHERE rowid=?", check_use},
 };
 
 // Empty if the row is gone meanwhile or fine.
@@ -220,6 +229,7 @@ std::int64_t Store::gc(std::int64_t cap) {
       for (const char* sql : {
                "DELETE FROM choices WHERE problem NOT IN (SELECT hash FROM problems)",
                "DELETE FROM measurements WHERE problem NOT IN (SELECT hash FROM problems)",
+               "DELETE FROM builds WHERE key NOT IN (SELECT key FROM binaries)",
                "DELETE FROM uses WHERE id NOT IN (SELECT hash FROM problems UNION ALL SELECT key FROM binaries)",
                "INSERT OR IGNORE INTO uses(id,sequence) SELECT hash,0 FROM problems",
                "INSERT OR IGNORE INTO uses(id,sequence) SELECT key,0 FROM binaries",
@@ -275,6 +285,7 @@ MergeReport Store::merge_from(const std::string& path, bool binaries) {
     const auto source = open_source(path);
     TransferRules rules;
     rules.binaries = binaries;
+    rules.imported = !binaries;
     if (!binaries) rules.most_rows = kImportRows;
     rules.step = [&] {
       impl_->be_patient();

@@ -110,6 +110,7 @@ std::unique_ptr<Layer> open_writable(const OpenRequest& request, const Place& pl
       opened = fail(std::move(opened), Trouble::lasting,
                     newer(place.path, static_cast<std::uint32_t>(db->integer("PRAGMA user_version"))));
       return nullptr;
+    case Fit::older:
     case Fit::damaged: throw Damaged{"its schema is not ours"};
   }
   check_structure(*db, place.path, request.check);
@@ -127,7 +128,7 @@ std::unique_ptr<Database> reading_handle(const OpenRequest& request, const std::
     return std::make_unique<Database>(path, busy ? Database::Mode::read_only : Database::Mode::immutable);
   }
   // A journal comes and goes while a live process writes.
-  const auto end = std::min(request.deadline, Clock::now() + std::chrono::milliseconds(500));
+  const auto end = std::min(request.deadline, Clock::now() + std::chrono::milliseconds(200));
   while (file_id(journal).exists && Clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   if (file_id(journal).exists) {
     throw Damaged{fmt::format(
@@ -142,12 +143,20 @@ std::unique_ptr<Database> reading_handle(const OpenRequest& request, const std::
 std::unique_ptr<Layer> open_reading(const OpenRequest& request, const std::string& path, IfInUse if_in_use) {
   auto db = reading_handle(request, path, if_in_use);
   common_settings(*db, request.deadline);
-  switch (inspect(*db)) {
+  Fit fit = inspect(*db);
+  if (fit == Fit::older) {
+    db = open_snapshot(path, request.deadline);
+    common_settings(*db, request.deadline);
+    fit = adopt(*db);
+  }
+  switch (fit) {
     case Fit::ours: break;
     case Fit::foreign: throw Damaged{"it is a database of another application"};
-    case Fit::newer: throw Damaged{"its format version is not the one this library writes"};
+    case Fit::newer: throw Damaged{"its format version is newer than this library's; update the library"};
+    case Fit::older:
     case Fit::damaged: throw Damaged{"its schema is not ours"};
   }
+  db->exec("PRAGMA query_only=1");
   check_structure(*db, path, request.check);
   return std::make_unique<Layer>(std::move(db), path, 0, false);
 }

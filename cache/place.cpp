@@ -39,19 +39,27 @@ std::string parent_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
+// What a cache holds is run, so that whoever could have put it there must be trusted as one trusts oneself.
+std::string owner_refusal(const struct stat& s, const std::string& what, bool allow_shared) {
+  if (s.st_uid == geteuid() || s.st_uid == 0 || allow_shared) return {};
+  return fmt::format(
+      "{} belongs to user {}, and this process runs as user {}; run: chown {} '{}', let it belong to root, or, if you "
+      "trust that user with whatever this process may do, set TILEWRIGHT_ALLOW_SHARED=1 (Options::allow_shared)",
+      what, s.st_uid, geteuid(), geteuid(), what);
+}
+
+constexpr const char* kAllowGroup =
+    "or, if you trust everybody in it, set TILEWRIGHT_ALLOW_SHARED=1 (Options::allow_shared)";
+
 // Somebody else can change what is in it. `leaf`: the directory of the file itself, where the sticky bit does not help,
 // since it does not stop others from adding files.
 std::string directory_refusal(const struct stat& s, const std::string& path, bool leaf, bool allow_shared) {
-  if (s.st_uid != geteuid() && s.st_uid != 0) {
-    return fmt::format("directory {} belongs to user {}, not to user {}; choose one of your own", path, s.st_uid,
-                       geteuid());
-  }
+  if (auto refusal = owner_refusal(s, path, allow_shared); !refusal.empty()) return "directory " + refusal;
   if (!leaf && (s.st_mode & S_ISVTX)) return {};
   if (s.st_mode & S_IWOTH)
     return fmt::format("directory {} is writable by everybody; run: chmod go-w '{}'", path, path);
   if ((s.st_mode & S_IWGRP) && !allow_shared) {
-    return fmt::format("directory {} is writable by its group; run: chmod g-w '{}', or allow a shared cache", path,
-                       path);
+    return fmt::format("directory {} is writable by its group; run: chmod g-w '{}', {}", path, path, kAllowGroup);
   }
   return {};
 }
@@ -106,11 +114,11 @@ std::string resolve_directory(const std::string& directory, bool create, std::st
 std::string file_refusal(const struct stat& s, const std::string& path, bool allow_shared) {
   if (S_ISLNK(s.st_mode)) return fmt::format("{} is a symbolic link; name the file itself", path);
   if (!S_ISREG(s.st_mode)) return fmt::format("{} is not a regular file", path);
-  if (s.st_uid != geteuid() && s.st_uid != 0 && !allow_shared) {
-    return fmt::format("{} belongs to user {}, not to user {}; choose a file of your own", path, s.st_uid, geteuid());
-  }
-  if ((s.st_mode & S_IWOTH) || ((s.st_mode & S_IWGRP) && !allow_shared)) {
-    return fmt::format("{} is writable by others; delete it, or run: chmod go-w '{}'", path, path);
+  if (auto refusal = owner_refusal(s, path, allow_shared); !refusal.empty()) return refusal;
+  if (s.st_mode & S_IWOTH)
+    return fmt::format("{} is writable by everybody; delete it, or run: chmod go-w '{}'", path, path);
+  if ((s.st_mode & S_IWGRP) && !allow_shared) {
+    return fmt::format("{} is writable by its group; delete it, or run: chmod g-w '{}', {}", path, path, kAllowGroup);
   }
   return {};
 }

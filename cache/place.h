@@ -32,7 +32,7 @@ enum class Purpose {
   own,      // creates missing directories with mode 0700, gives the file mode 0600
   shipped,  // only looks
 };
-// `allow_shared` accepts group-writable directories and files.
+// `allow_shared` accepts directories and files that the group may write, or that another user owns.
 Place find_place(const std::string& path, Purpose purpose, bool allow_shared);
 // Why SQLite must not open the file at `path` for writing: a "-wal", "-shm" or "-journal" beside it, which SQLite would
 // read, write and delete, is not a plain file of the same owner. Empty if there is no objection.

@@ -79,6 +79,12 @@ bool parse_extra(const std::string& tag, const std::string& value, LaunchPlan& p
 bool is_time(double value) { return std::isfinite(value) && value >= 0; }
 bool is_text(const std::string& text) { return text.size() <= kMaxText; }
 
+// A row of one's own hashes as it did in format version 1, which had no others.
+std::string with_origin(FieldHash& hash, bool imported) {
+  if (imported) hash.add(std::string_view("imported"));
+  return hash.hex();
+}
+
 // SQLite cannot tell -0 from 0 and keeps no NaN; a row must read back as what was hashed.
 double stored(double value) { return std::isnan(value) ? std::numeric_limits<double>::infinity() : value + 0.0; }
 
@@ -190,14 +196,14 @@ std::string problem_hash(std::string_view device_transcript, std::string_view pr
 }
 
 std::string ChoiceRow::content_hash() const {
-  return FieldHash("tilewright choice 1")
-      .add(std::string_view(problem))
+  FieldHash hash("tilewright choice 1");
+  hash.add(std::string_view(problem))
       .add(std::string_view(candidate))
       .add(microseconds)
       .add(std::string_view(first))
       .add(first_microseconds)
-      .add(std::string_view(environment))
-      .hex();
+      .add(std::string_view(environment));
+  return with_origin(hash, imported);
 }
 
 bool ChoiceRow::valid() const {
@@ -205,8 +211,8 @@ bool ChoiceRow::valid() const {
 }
 
 std::string MeasurementRow::content_hash() const {
-  return FieldHash("tilewright measurement 1")
-      .add(std::string_view(problem))
+  FieldHash hash("tilewright measurement 1");
+  hash.add(std::string_view(problem))
       .add(std::string_view(candidate))
       .add(std::string_view(kind))
       .add(std::string_view(detail))
@@ -217,8 +223,8 @@ std::string MeasurementRow::content_hash() const {
       .add(error)
       .add(mhz)
       .add(std::string_view(resources))
-      .add(std::string_view(environment))
-      .hex();
+      .add(std::string_view(environment));
+  return with_origin(hash, imported);
 }
 
 bool MeasurementRow::valid() const { return to_outcome(*this).has_value(); }
@@ -235,6 +241,7 @@ std::optional<MeasurementRow> to_row(const Outcome& o) {
   row.error = stored(o.error);
   row.mhz = stored(o.mhz);
   row.resources = encode_resources(o.resources);
+  row.imported = o.imported;
   if (!row.valid()) return std::nullopt;
   return row;
 }
@@ -259,6 +266,7 @@ std::optional<Outcome> to_outcome(const MeasurementRow& row) {
   o.error = row.error;
   o.mhz = row.mhz;
   o.stored = true;
+  o.imported = row.imported;
   return o;
 }
 

@@ -41,6 +41,7 @@ struct ChoiceRow {
   std::string first;
   double first_microseconds = 0;
   std::string environment;  // hash
+  bool imported = false;    // measured by somebody else: counts less than anything measured here
   std::string content_hash() const;
   bool valid() const;  // within limits
 };
@@ -53,6 +54,7 @@ struct MeasurementRow {
   double error = 0, mhz = 0;
   std::string resources;
   std::string environment;  // hash
+  bool imported = false;
   std::string content_hash() const;
   bool valid() const;
 };

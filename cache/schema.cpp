@@ -2,52 +2,68 @@
 #include "cache/schema.h"
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <vector>
+
+#include "cache/key.h"
 
 namespace tilewright::cache {
 namespace {
 
-struct Object {
-  const char* type;
-  const char* name;
-  const char* table;
-  const char* sql;  // exactly as SQLite stores it
-};
-
 // `uses` is apart from the rows it orders, because SQLite rewrites a whole row, image and all, to change one column.
-constexpr Object kObjects[] = {
-    {"table", "problems", "problems",
-     "CREATE TABLE problems(hash TEXT NOT NULL,device TEXT NOT NULL,problem TEXT NOT NULL)"},
-    {"table", "choices", "choices",
-     "CREATE TABLE choices(problem TEXT NOT NULL,candidate TEXT NOT NULL,microseconds REAL NOT NULL,first TEXT NOT "
-     "NULL,"
-     "first_microseconds REAL NOT NULL,environment TEXT NOT NULL,hash TEXT NOT NULL)"},
-    {"table", "measurements", "measurements",
-     "CREATE TABLE measurements(id INTEGER PRIMARY KEY,problem TEXT NOT NULL,candidate TEXT NOT NULL,kind TEXT NOT "
-     "NULL,"
-     "detail TEXT NOT NULL,microseconds REAL NOT NULL,low REAL NOT NULL,high REAL NOT NULL,rounds INTEGER NOT NULL,"
-     "error REAL NOT NULL,mhz REAL NOT NULL,resources TEXT NOT NULL,environment TEXT NOT NULL,hash TEXT NOT NULL)"},
-    {"table", "binaries", "binaries",
-     "CREATE TABLE binaries(key TEXT NOT NULL,transcript TEXT NOT NULL,metadata TEXT NOT NULL,image BLOB NOT NULL,"
-     "hash TEXT NOT NULL)"},
-    {"table", "environments", "environments", "CREATE TABLE environments(hash TEXT NOT NULL,text TEXT NOT NULL)"},
-    {"table", "uses", "uses", "CREATE TABLE uses(id TEXT NOT NULL,sequence INTEGER NOT NULL)"},
-    {"index", "problems_hash", "problems", "CREATE UNIQUE INDEX problems_hash ON problems(hash)"},
-    {"index", "problems_text", "problems", "CREATE INDEX problems_text ON problems(device,problem)"},
-    {"index", "choices_problem", "choices", "CREATE UNIQUE INDEX choices_problem ON choices(problem)"},
-    {"index", "measurements_problem", "measurements", "CREATE INDEX measurements_problem ON measurements(problem)"},
-    {"index", "binaries_key", "binaries", "CREATE UNIQUE INDEX binaries_key ON binaries(key)"},
-    {"index", "environments_hash", "environments", "CREATE UNIQUE INDEX environments_hash ON environments(hash)"},
-    {"index", "uses_id", "uses", "CREATE UNIQUE INDEX uses_id ON uses(id)"},
-    {"index", "uses_sequence", "uses", "CREATE INDEX uses_sequence ON uses(sequence)"},
-};
-
 void create_version_1(Database& db) {
-  for (const Object& object : kObjects) db.exec(object.sql);
+  for (const char* sql : {
+           "CREATE TABLE problems(hash TEXT NOT NULL,device TEXT NOT NULL,problem TEXT NOT NULL)",
+           "CREATE TABLE choices(problem TEXT NOT NULL,candidate TEXT NOT NULL,microseconds REAL NOT NULL,"
+           "first TEXT NOT NULL,first_microseconds REAL NOT NULL,environment TEXT NOT NULL,hash TEXT NOT NULL)",
+           "CREATE TABLE measurements(id INTEGER PRIMARY KEY,problem TEXT NOT NULL,candidate TEXT NOT NULL,"
+           "kind TEXT NOT NULL,detail TEXT NOT NULL,microseconds REAL NOT NULL,low REAL NOT NULL,high REAL NOT NULL,"
+           "rounds INTEGER NOT NULL,error REAL NOT NULL,mhz REAL NOT NULL,resources TEXT NOT NULL,"
+           "environment TEXT NOT NULL,hash TEXT NOT NULL)",
+           "CREATE TABLE binaries(key TEXT NOT NULL,transcript TEXT NOT NULL,metadata TEXT NOT NULL,"
+           "image BLOB NOT NULL,hash TEXT NOT NULL)",
+           "CREATE TABLE environments(hash TEXT NOT NULL,text TEXT NOT NULL)",
+           "CREATE TABLE uses(id TEXT NOT NULL,sequence INTEGER NOT NULL)",
+           "CREATE UNIQUE INDEX problems_hash ON problems(hash)",
+           "CREATE INDEX problems_text ON problems(device,problem)",
+           "CREATE UNIQUE INDEX choices_problem ON choices(problem)",
+           "CREATE INDEX measurements_problem ON measurements(problem)",
+           "CREATE UNIQUE INDEX binaries_key ON binaries(key)",
+           "CREATE UNIQUE INDEX environments_hash ON environments(hash)",
+           "CREATE UNIQUE INDEX uses_id ON uses(id)",
+           "CREATE INDEX uses_sequence ON uses(sequence)",
+       }) {
+    db.exec(sql);
+  }
 }
 
-constexpr Migration kMigrations[] = {create_version_1};
+// Builds of one kernel by several compilers; rows that were imported; a measurement is found by its hash.
+void create_version_2(Database& db) {
+  for (const char* sql : {
+           "CREATE TABLE builds(kernel TEXT NOT NULL,key TEXT NOT NULL)",
+           "CREATE INDEX builds_kernel ON builds(kernel)",
+           "CREATE UNIQUE INDEX builds_key ON builds(key)",
+           "ALTER TABLE choices ADD COLUMN imported INTEGER NOT NULL DEFAULT 0",
+           "ALTER TABLE measurements ADD COLUMN imported INTEGER NOT NULL DEFAULT 0",
+           "DROP INDEX measurements_problem",
+           "CREATE INDEX measurements_problem ON measurements(problem,hash)",
+       }) {
+    db.exec(sql);
+  }
+  Statement binaries = db.prepare("SELECT key,transcript FROM binaries ORDER BY rowid");
+  Statement insert = db.prepare("INSERT OR REPLACE INTO builds(kernel,key) VALUES(?,?)");
+  while (binaries.step()) {
+    try {
+      const std::string key = binaries.text(0);
+      if (const auto parsed = parse_transcript(binaries.text(1)))
+        insert.bind(1, kernel_hash(*parsed)).bind(2, key).run();
+    } catch (const BadValue&) {  // a damaged row, which a look-up deletes
+    }
+  }
+}
+
+constexpr Migration kMigrations[] = {create_version_1, create_version_2};
 
 std::int64_t user_version(Database& db) { return db.integer("PRAGMA user_version"); }
 
@@ -55,6 +71,39 @@ std::int64_t user_version(Database& db) { return db.integer("PRAGMA user_version
 bool is_empty(Database& db) {
   return db.integer("PRAGMA page_count") <= 1 && db.integer("PRAGMA application_id") == 0 && user_version(db) == 0 &&
          db.integer("SELECT count(*) FROM sqlite_schema") == 0;
+}
+
+// type, name, table and text of everything in a database, sorted.
+using Schema = std::vector<std::array<std::string, 4>>;
+
+Schema read_schema(Database& db) {
+  Schema schema;
+  Statement rows = db.prepare("SELECT type,name,tbl_name,sql FROM sqlite_schema");
+  while (rows.step()) schema.push_back({rows.text(0), rows.text(1), rows.text(2), rows.text(3)});
+  std::sort(schema.begin(), schema.end());
+  return schema;
+}
+
+Schema schema_after(std::span<const Migration> steps) {
+  Database db(":memory:", Database::Mode::memory);
+  for (const Migration step : steps) step(db);
+  return read_schema(db);
+}
+
+bool schema_is(Database& db, const Schema& expected) {
+  try {
+    return db.text("PRAGMA encoding") == "UTF-8" && read_schema(db) == expected;
+  } catch (const BadValue&) {
+    return false;  // sqlite_schema itself holds something else than text
+  }
+}
+
+bool schema_fits(Database& db, std::span<const Migration> steps) {
+  // Every opening asks for today's schema, and making it takes longer than comparing.
+  static const Schema today = schema_after(kMigrations);
+  return steps.data() == migrations().data() && steps.size() == migrations().size()
+             ? schema_is(db, today)
+             : schema_is(db, schema_after(steps));
 }
 
 void upgrade(Database& db, std::span<const Migration> steps) {
@@ -75,39 +124,21 @@ void upgrade(Database& db, std::span<const Migration> steps) {
 
 std::span<const Migration> migrations() { return kMigrations; }
 
-bool schema_matches(Database& db) {
-  if (db.text("PRAGMA encoding") != "UTF-8") return false;
-  std::vector<const Object*> missing;
-  for (const Object& object : kObjects) missing.push_back(&object);
-  Statement rows = db.prepare("SELECT type,name,tbl_name,sql FROM sqlite_schema");
-  while (rows.step()) {
-    const auto found = std::find_if(missing.begin(), missing.end(), [&](const Object* object) {
-      return rows.text(0) == object->type && rows.text(1) == object->name && rows.text(2) == object->table &&
-             rows.text(3) == object->sql;
-    });
-    if (found == missing.end()) return false;
-    missing.erase(found);
-  }
-  return missing.empty();
-}
-
 Fit inspect(Database& db, std::span<const Migration> steps) {
   if (db.integer("PRAGMA application_id") != kApplicationId) return Fit::foreign;
-  if (user_version(db) != static_cast<std::int64_t>(steps.size())) return Fit::newer;
-  try {
-    return schema_matches(db) ? Fit::ours : Fit::damaged;
-  } catch (const BadValue&) {
-    return Fit::damaged;  // sqlite_schema itself holds something else than text
-  }
+  const std::int64_t version = user_version(db), today = static_cast<std::int64_t>(steps.size());
+  if (version > today) return Fit::newer;
+  if (version < 0) return Fit::damaged;
+  if (!schema_fits(db, steps.first(static_cast<std::size_t>(version)))) return Fit::damaged;
+  return version < today ? Fit::older : Fit::ours;
 }
 
 Fit adopt(Database& db, std::span<const Migration> steps) {
-  const bool empty = is_empty(db);
-  if (!empty && db.integer("PRAGMA application_id") != kApplicationId) return Fit::foreign;
-  const std::int64_t version = user_version(db);
-  if (version > static_cast<std::int64_t>(steps.size())) return Fit::newer;
-  if (version < 0) return Fit::damaged;
-  if (empty || version < static_cast<std::int64_t>(steps.size())) upgrade(db, steps);
+  if (!is_empty(db)) {
+    const Fit fit = inspect(db, steps);
+    if (fit != Fit::older) return fit;
+  }
+  upgrade(db, steps);
   return inspect(db, steps);
 }
 

@@ -22,16 +22,16 @@ inline std::uint32_t schema_version() { return static_cast<std::uint32_t>(migrat
 
 enum class Fit {
   ours,     // current version
+  older,    // ours, of an earlier version: adopt() brings it up to date
   foreign,  // a database of another application: must stay untouched
   newer,    // written by a later version: must stay untouched
   damaged,  // ours, but its schema is not what we wrote
 };
 
-// Creates or upgrades in one transaction, then compares every line of the stored schema. Throws SqliteError.
-Fit adopt(Database& db, std::span<const Migration> steps = migrations());
-// The same for a file that cannot be written: an older version fits as `newer` does, that is, not at all.
+// Compares every line of the stored schema with what the migrations up to its version make, so that nothing of
+// somebody else's in it is ever run. Throws SqliteError, as adopt() does.
 Fit inspect(Database& db, std::span<const Migration> steps = migrations());
-// The schema is exactly the one that the current migrations() lead to.
-bool schema_matches(Database& db);
+// The same after creating or upgrading in one transaction. Never `older`.
+Fit adopt(Database& db, std::span<const Migration> steps = migrations());
 
 }  // namespace tilewright::cache

@@ -91,8 +91,8 @@ std::unique_ptr<Database> open_copy(const std::string& path, Clock::time_point d
   // Alone with its copy, SQLite needs no shared index, and no file by name after the log is in the database.
   db->exec("PRAGMA trusted_schema=0; PRAGMA locking_mode=EXCLUSIVE; PRAGMA temp_store=2");
   (void)db->text("PRAGMA journal_mode=DELETE");
+  (void)db->text("PRAGMA journal_mode=MEMORY");
   db->integer("SELECT count(*) FROM sqlite_schema");
-  db->exec("PRAGMA query_only=1");
   return db;
 }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "cache/key.h"
 
@@ -212,6 +213,25 @@ bool Store::Impl::write(const std::function<void(Layer&)>& body) {
 
 namespace {
 
+// Rows of several layers: the first of each name stays, unless it was imported and a later one was not.
+template <class Row>
+class Merged {
+ public:
+  explicit Merged(std::vector<Row>& rows) : rows_(rows) {}
+  void add(const std::string& name, Row&& row) {
+    const auto [at, first] = index_.emplace(name, rows_.size());
+    if (first) {
+      rows_.push_back(std::move(row));
+    } else if (Row& known = rows_[at->second]; known.imported && !row.imported) {
+      known = std::move(row);
+    }
+  }
+
+ private:
+  std::vector<Row>& rows_;
+  std::map<std::string, std::size_t> index_;
+};
+
 template <class Result, class Body>
 Result call(const std::unique_ptr<Store::Impl>& impl, Result otherwise, Body body) noexcept {
   return impl ? impl->call(std::move(otherwise), std::move(body)) : otherwise;
@@ -232,6 +252,14 @@ Store::Impl& Store::impl() const {
 }
 
 bool Store::degraded() const { return !impl_ || impl_->degraded_; }
+std::string Store::unwritable() const {
+  return call(impl_, std::string("moved from"), [&] {
+    if (impl_->memory_only()) return std::string();
+    if (!impl_->open_file()) return impl_->reason_;
+    return impl_->file_->writable() ? std::string() : impl_->path_ + " is read-only";
+  });
+}
+
 const std::string& Store::path() const {
   static const std::string none;
   return impl_ ? impl_->path_ : none;
@@ -261,11 +289,26 @@ bool Store::put_binary(const Key& key, const Binary& binary) {
   });
 }
 
+std::vector<OtherBuild> Store::other_builds(const Key& key) {
+  return call(impl_, std::vector<OtherBuild>(), [&] {
+    std::vector<OtherBuild> all;
+    std::set<std::string> seen;
+    impl_->read([&](Layer& layer) {
+      for (OtherBuild& build : layer.other_builds(key)) {
+        if (all.size() < Layer::kMaxBuilds && seen.insert(build.key.hash()).second) all.push_back(std::move(build));
+      }
+    });
+    return all;
+  });
+}
+
 std::optional<StoredChoice> Store::find_choice(const Key& device, std::string_view problem) {
   return call(impl_, std::optional<StoredChoice>(), [&] {
     std::optional<StoredChoice> found;
     impl_->read([&](Layer& layer) {
-      if (!found) found = layer.find_choice(device.transcript(), problem);
+      if (found && !found->imported) return;
+      auto choice = layer.find_choice(device.transcript(), problem);
+      if (choice && (!found || !choice->imported)) found = std::move(choice);
     });
     return found;
   });
@@ -274,10 +317,10 @@ std::optional<StoredChoice> Store::find_choice(const Key& device, std::string_vi
 std::vector<StoredChoice> Store::choices(const Key& device, std::string_view problem_prefix) {
   return call(impl_, std::vector<StoredChoice>(), [&] {
     std::vector<StoredChoice> all;
-    std::set<std::string> seen;
+    Merged merged(all);
     impl_->read([&](Layer& layer) {
       for (StoredChoice& choice : layer.choices(device.transcript(), problem_prefix)) {
-        if (seen.insert(choice.problem).second) all.push_back(std::move(choice));
+        merged.add(choice.problem, std::move(choice));
       }
     });
     return all;
@@ -291,6 +334,7 @@ bool Store::put_choice(const Key& device, const StoredChoice& choice) {
     row.microseconds = choice.microseconds + 0.0;  // no negative zero, which SQLite does not keep
     row.first = choice.first;
     row.first_microseconds = choice.first_microseconds + 0.0;
+    row.imported = choice.imported;
     const std::string transcript = device.transcript();
     if (!row.valid() || choice.problem.size() > kMaxText || choice.environment.size() > kMaxText ||
         transcript.size() > kMaxText) {
@@ -308,10 +352,10 @@ bool Store::put_choice(const Key& device, const StoredChoice& choice) {
 std::vector<Outcome> Store::outcomes(const Key& device, std::string_view problem) {
   return call(impl_, std::vector<Outcome>(), [&] {
     std::vector<Outcome> all;
-    std::set<std::string> seen;
+    Merged merged(all);
     impl_->read([&](Layer& layer) {
       for (Outcome& outcome : layer.outcomes(device.transcript(), problem)) {
-        if (seen.insert(encode_candidate(outcome.candidate)).second) all.push_back(std::move(outcome));
+        merged.add(encode_candidate(outcome.candidate), std::move(outcome));
       }
     });
     return all;

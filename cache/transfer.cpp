@@ -1,34 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cache/transfer.h"
 
+#include <tilewright/text.h>
+
 #include <algorithm>
+#include <chrono>
+#include <set>
+#include <thread>
 
 #include "cache/key.h"
 
 namespace tilewright::cache {
 namespace {
 
-constexpr std::size_t kBatch = 256;  // rows per transaction: other processes wait for one batch at most
+// Others wait for one transaction at most, and then find the file free for longer than they sleep between two attempts
+// (on_busy() in sqlite.cpp), so that a long import starves nobody.
+constexpr auto kTransaction = std::chrono::milliseconds(100), kPause = std::chrono::milliseconds(25);
 
 enum class Fate { added, kept, replaced, refused };
 
 struct Source {
   Layer& from;
   Layer& to;
+  bool mark;                    // what is taken as imported
+  std::set<std::string> ready;  // problems and environments that this transaction has brought over
 
   Fate binary(std::int64_t id);
   Fate choice(std::int64_t id);
   Fate measurement(std::int64_t id);
-  std::string environment(const std::string& hash);
+  void bring_problem(const std::string& device, const std::string& problem, const std::string& hash);
+  void bring_environment(const std::string& hash);
 };
 
-bool device_is_valid(const std::string& transcript) {
-  return transcript.size() <= kMaxText && parse_transcript(transcript).has_value();
+// Whoever reads a listing must see what is there: an import takes no text that a terminal would obey.
+bool texts_are_printable(std::initializer_list<std::string_view> lines) {
+  return std::all_of(lines.begin(), lines.end(), [](std::string_view text) { return is_printable(text, true); });
 }
 
-bool exists(Database& db, const char* sql, const std::string& a, const std::string& b) {
+bool problem_is_valid(const std::string& device, const std::string& problem, const std::string& hash) {
+  return device.size() <= kMaxText && problem.size() <= kMaxText && parse_transcript(device).has_value() &&
+         problem_hash(device, problem) == hash;
+}
+
+template <class... Texts>
+bool exists(Database& db, const char* sql, const Texts&... values) {
   Statement row = db.prepare(sql);
-  return row.bind(1, a).bind(2, b).step();
+  int index = 0;
+  (row.bind(++index, values), ...);
+  return row.step();
 }
 
 Fate Source::binary(std::int64_t id) {
@@ -50,79 +69,108 @@ Fate Source::binary(std::int64_t id) {
   return other ? Fate::replaced : Fate::added;
 }
 
-std::string Source::environment(const std::string& hash) {
+void Source::bring_problem(const std::string& device, const std::string& problem, const std::string& hash) {
+  // Making room for one problem may evict another.
+  if (ready.count(hash) && exists(to.db(), "SELECT 1 FROM problems WHERE hash=?", hash)) return;
+  ready.insert(hash);
+  to.insert_problem(device, problem);
+}
+
+void Source::bring_environment(const std::string& hash) {
+  if (hash.empty() || !ready.insert(hash).second) return;
   Statement row = from.db().prepare("SELECT text FROM environments WHERE hash=?");
-  if (hash.empty() || !row.bind(1, hash).step()) return {};
+  if (!row.bind(1, hash).step()) return;
   const std::string text = row.text(0);
-  return text.size() <= kMaxText && sha256_hex(text) == hash ? text : std::string();
+  if (text.size() > kMaxText || sha256_hex(text) != hash || (mark && !is_printable(text, true))) return;
+  to.insert_environment(text);
+}
+
+// Of two choices for one problem: true if `theirs` takes the place of `mine`.
+bool displaces(const ChoiceRow& theirs, const StoredChoice& mine) {
+  if (theirs.imported != mine.imported) return mine.imported;
+  return theirs.microseconds > 0 && (mine.microseconds == 0 || theirs.microseconds < mine.microseconds);
 }
 
 Fate Source::choice(std::int64_t id) {
   Statement row = from.db().prepare(
-      "SELECT c.problem,c.candidate,c.microseconds,c.first,c.first_microseconds,c.environment,c.hash,p.device,p.problem"
-      " FROM choices c JOIN problems p ON p.hash=c.problem WHERE c.rowid=?");
+      "SELECT " TILEWRIGHT_CHOICE_COLUMNS
+      ",c.hash,p.device,p.problem FROM choices c JOIN problems p ON p.hash=c.problem WHERE c.rowid=?");
   if (!row.bind(1, id).step()) return Fate::refused;
-  ChoiceRow choice{row.text(0), row.text(1), row.real(2), row.text(3), row.real(4), row.text(5)};
-  const std::string device = row.text(7), problem = row.text(8);
-  if (row.text(6) != choice.content_hash() || !choice.valid() || !device_is_valid(device) ||
-      problem.size() > kMaxText || problem_hash(device, problem) != choice.problem) {
+  ChoiceRow choice = read_choice(row);
+  const std::string device = row.text(8), problem = row.text(9);
+  if (row.text(7) != choice.content_hash() || !choice.valid() || !problem_is_valid(device, problem, choice.problem)) {
     return Fate::refused;
   }
-  const auto mine = to.find_choice(device, problem);
-  if (mine) {
-    const bool faster =
-        choice.microseconds > 0 && (mine->microseconds == 0 || choice.microseconds < mine->microseconds);
-    if (!faster) return Fate::kept;
+  if (mark && (!is_printable(problem) || !texts_are_printable({device, choice.candidate, choice.first}))) {
+    return Fate::refused;
   }
-  to.insert_problem(device, problem);
-  to.insert_environment(environment(choice.environment));
+  choice.imported = choice.imported || mark;
+  const auto mine = to.find_choice(device, problem);
+  if (mine && !displaces(choice, *mine)) return Fate::kept;
+  bring_problem(device, problem, choice.problem);
+  bring_environment(choice.environment);
   to.insert_choice(choice);
   return mine ? Fate::replaced : Fate::added;
 }
 
 Fate Source::measurement(std::int64_t id) {
   Statement row = from.db().prepare(
-      "SELECT m.problem,m.candidate,m.kind,m.detail,m.microseconds,m.low,m.high,m.rounds,m.error,m.mhz,m.resources,"
-      "m.environment,m.hash,p.device,p.problem"
-      " FROM measurements m JOIN problems p ON p.hash=m.problem WHERE m.id=?");
+      "SELECT " TILEWRIGHT_MEASUREMENT_COLUMNS
+      ",m.hash,p.device,p.problem FROM measurements m JOIN problems p ON p.hash=m.problem WHERE m.id=?");
   if (!row.bind(1, id).step()) return Fate::refused;
-  const MeasurementRow m{row.text(0), row.text(1),    row.text(2), row.text(3), row.real(4),  row.real(5),
-                         row.real(6), row.integer(7), row.real(8), row.real(9), row.text(10), row.text(11)};
-  const std::string hash = row.text(12), device = row.text(13), problem = row.text(14);
-  if (hash != m.content_hash() || !m.valid() || !device_is_valid(device) || problem.size() > kMaxText ||
-      problem_hash(device, problem) != m.problem) {
+  MeasurementRow m = read_measurement(row);
+  const std::string device = row.text(14), problem = row.text(15);
+  if (row.text(13) != m.content_hash() || !m.valid() || !problem_is_valid(device, problem, m.problem)) {
     return Fate::refused;
   }
-  if (exists(to.db(), "SELECT 1 FROM measurements WHERE problem=? AND hash=?", m.problem, hash)) return Fate::kept;
-  to.insert_problem(device, problem);
-  to.insert_environment(environment(m.environment));
+  if (mark && (!is_printable(problem) || !texts_are_printable({device, m.candidate, m.detail}))) return Fate::refused;
+  const auto known = [&] {
+    return exists(to.db(), "SELECT 1 FROM measurements WHERE problem=? AND hash=?", m.problem, m.content_hash());
+  };
+  if (known()) return Fate::kept;  // one's own, perhaps, that comes back
+  m.imported = m.imported || mark;
+  if (known()) return Fate::kept;
+  bring_problem(device, problem, m.problem);
+  bring_environment(m.environment);
   to.insert_measurement(m);
   return Fate::added;
 }
 
-void copy(Source source, Fate (Source::*one)(std::int64_t), std::vector<std::int64_t> ids, const TransferRules& rules,
+Fate transfer_row(Source& source, Fate (Source::*one)(std::int64_t), std::int64_t id) {
+  try {
+    return (source.*one)(id);
+  } catch (const BadValue&) {
+  } catch (const SqliteError& error) {
+    if (!error.too_big()) throw;
+  }
+  return Fate::refused;
+}
+
+void count(Fate fate, MergeReport& report) {
+  switch (fate) {
+    case Fate::added: ++report.added; break;
+    case Fate::kept: ++report.kept; break;
+    case Fate::replaced: ++report.replaced; break;
+    case Fate::refused: ++report.refused; break;
+  }
+}
+
+void copy(Source& source, Fate (Source::*one)(std::int64_t), std::vector<std::int64_t> ids, const TransferRules& rules,
           MergeReport& report) {
   if (static_cast<std::int64_t>(ids.size()) > rules.most_rows) {
     report.refused += static_cast<std::int64_t>(ids.size()) - rules.most_rows;
     // The most recently used ones are at the end.
     ids.erase(ids.begin(), ids.end() - static_cast<std::ptrdiff_t>(rules.most_rows));
   }
-  for (std::size_t begin = 0; begin < ids.size(); begin += kBatch) {
+  for (std::size_t next = 0; next < ids.size();) {
     rules.step();
+    if (next > 0) std::this_thread::sleep_for(kPause);
+    const auto end = Clock::now() + kTransaction;
+    source.ready.clear();  // between transactions others may evict
     source.to.write([&] {
-      for (std::size_t i = begin; i < std::min(ids.size(), begin + kBatch); ++i) {
-        Fate fate = Fate::refused;
-        try {
-          fate = (source.*one)(ids[i]);
-        } catch (const BadValue&) {
-        } catch (const SqliteError& error) {
-          if (!error.too_big()) throw;
-        }
-        (fate == Fate::added      ? report.added
-         : fate == Fate::kept     ? report.kept
-         : fate == Fate::replaced ? report.replaced
-                                  : report.refused) += 1;
-      }
+      do {
+        count(transfer_row(source, one, ids[next]), report);
+      } while (++next < ids.size() && Clock::now() < end);
     });
   }
 }
@@ -138,7 +186,7 @@ std::vector<std::int64_t> row_ids(Database& db, const char* sql) {
 
 MergeReport transfer(Layer& from, Layer& to, const TransferRules& rules) {
   MergeReport report;
-  Source source{from, to};
+  Source source{from, to, rules.imported, {}};
   if (rules.binaries) {
     copy(source, &Source::binary,
          row_ids(from.db(), "SELECT b.rowid FROM binaries b LEFT JOIN uses u ON u.id=b.key ORDER BY u.sequence"), rules,

@@ -42,9 +42,22 @@ void need_file(const Store& store) {
     throw Error(ErrorCode::io, "--cache", store.path(), "cannot be used as a cache; try cache verify");
 }
 
+// The first of a binary's problems: many sizes share one.
+std::string problems_text(const std::vector<std::string>& problems) {
+  if (problems.empty()) return "";
+  const std::string more = problems.size() > 1 ? fmt::format(" and {} more", problems.size() - 1) : "";
+  return fmt::format(" for {}{}", problems.front(), more);
+}
+
 int run_ls(const Context& context, const Args& args) {
   const Store store = open(context, true, true);
   need_file(store);
+  std::map<std::string, std::vector<std::string>> served;
+  if (args.kind.empty() || args.kind == "binary") {
+    Options options = context.options();
+    options.cache_read_only = true;
+    served = Engine(std::move(options)).served();
+  }
   Json list = Json::array();
   Table table({"kind", "id", "size", "what"});
   std::map<std::string, std::pair<int, std::int64_t>> totals;
@@ -56,13 +69,15 @@ int run_ls(const Context& context, const Args& args) {
     total.second += e.bytes;
     if (args.limit && shown >= args.limit) continue;
     ++shown;
+    const std::vector<std::string>& problems = served[e.kernel];
     list.push_back({{"kind", e.kind},
                     {"id", e.id},
                     {"summary", e.summary},
                     {"bytes", e.bytes},
                     {"sequence", e.sequence},
                     {"layer", e.layer}});
-    table.add({e.kind, e.id, bytes_text(static_cast<double>(e.bytes)), e.summary});
+    if (e.kind == "binary") list.back()["problems"] = problems;
+    table.add({e.kind, e.id, bytes_text(static_cast<double>(e.bytes)), e.summary + problems_text(problems)});
   }
   if (context.json) {
     Json sums = Json::object();

@@ -2,6 +2,7 @@
 #include "cli/command.h"
 
 #include <fmt/format.h>
+#include <tilewright/text.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -15,7 +16,7 @@ Options Context::options() const {
   o.log_level = verbose ? LogLevel::debug : o.log_level.value_or(LogLevel::warning);
   o.log = [](LogLevel level, std::string_view text) {
     constexpr const char* kNames[] = {"error", "warning", "info", "debug"};
-    fmt::print(stderr, "tilewright: {}: {}\n", kNames[static_cast<int>(level)], text);
+    fmt::print(stderr, "tilewright: {}: {}\n", kNames[static_cast<int>(level)], printable(text));
   };
   return o;
 }
@@ -93,12 +94,14 @@ Device need_device(int ordinal, const Options& options, const char* what) {
 }
 
 void print_json(const Json& value) {
-  print(value.dump(2, ' ', false, Json::error_handler_t::replace));  // bytes that are not UTF-8 must not stop it
+  // Bytes that are not UTF-8 must not stop it, and none that a terminal obeys may pass.
+  print(value.dump(2, ' ', true, Json::error_handler_t::replace));
 }
 
 void print(std::string_view text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  if (text.empty() || text.back() != '\n') std::fputc('\n', stdout);
+  const std::string out = printable(text);
+  std::fwrite(out.data(), 1, out.size(), stdout);
+  if (out.empty() || out.back() != '\n') std::fputc('\n', stdout);
 }
 
 std::string microseconds(double value) {

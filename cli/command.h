@@ -24,7 +24,7 @@ enum Exit : int {
   kUserError = 1,    // a bad argument, problem, file or name
   kWrong = 2,        // a result beyond its error bound
   kDamage = 3,       // a cache file with damage in it
-  kEnvironment = 4,  // no GPU, no libnvrtc, a driver or compiler that failed
+  kEnvironment = 4,  // no GPU, no libnvrtc, a driver or compiler that failed, a cache that keeps nothing
 };
 
 // One per process; commands add themselves to `app` and set `action`.
@@ -72,7 +72,7 @@ std::vector<const Arch*> targets(const std::vector<std::string>& names, const Op
 Device need_device(int ordinal, const Options& options, const char* what);
 
 void print_json(const Json& value);
-void print(std::string_view text);  // with a line break
+void print(std::string_view text);  // with a line break; printable() of it
 std::string microseconds(double value);
 std::string bytes_text(double bytes);
 

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <tilewright/error.h>
+#include <tilewright/text.h>
 
 #include <cstdio>
 #include <string_view>
@@ -12,18 +13,18 @@
 namespace tilewright::cli {
 namespace {
 
-int exit_code(ErrorCode code) {
-  switch (code) {
+int exit_code(const Error& error) {
+  switch (error.code()) {
     case ErrorCode::invalid_argument:
     case ErrorCode::unsupported:
-    case ErrorCode::too_large:
-    case ErrorCode::io: return kUserError;
+    case ErrorCode::too_large: return kUserError;
+    case ErrorCode::io: return error.field() == "cache" ? kEnvironment : kUserError;  // a place that keeps nothing
     default: return kEnvironment;
   }
 }
 
 int finish(Json error, int code, bool json) {
-  fmt::print(stderr, "tilewright: error: {}\n", error["message"].get_ref<const std::string&>());
+  fmt::print(stderr, "tilewright: error: {}\n", printable(error["message"].get_ref<const std::string&>()));
   if (json) print_json(Json{{"error", std::move(error)}, {"exit", code}});
   return code;
 }
@@ -44,10 +45,10 @@ int report(const std::exception& error, bool json) {
     all["options"] = compile->options();
     all["log"] = compile->log();
     const int code = finish(std::move(all), kEnvironment, json);
-    fmt::print(stderr, "options: {}\n{}\n", compile->options(), compile->log());
+    fmt::print(stderr, "options: {}\n{}\n", printable(compile->options()), printable(compile->log()));
     return code;
   }
-  if (const auto* e = dynamic_cast<const Error*>(&error)) return finish(fields(*e), exit_code(e->code()), json);
+  if (const auto* e = dynamic_cast<const Error*>(&error)) return finish(fields(*e), exit_code(*e), json);
   return finish({{"code", "internal"}, {"field", ""}, {"value", ""}, {"allowed", ""}, {"message", error.what()}},
                 kEnvironment, json);
 }

@@ -85,6 +85,9 @@ int run_prewarm(const Context& context, const Args& args) {
   const std::vector<Problem> problems = all_problems(args.problem, args.workloads);
   Options options = context.options();
   const std::vector<const Arch*> archs = targets(args.archs, options);
+  if (options.cache.empty() || options.cache == ":memory:")
+    throw Error(ErrorCode::invalid_argument, "--cache", options.cache,
+                "a file, in which the kernels outlive this process");
   Engine engine(std::move(options));
   std::vector<std::string> warnings;
   const PrewarmReport report = prewarm(engine, problems, archs, args, warnings);

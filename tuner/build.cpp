@@ -3,10 +3,15 @@
 
 #include <sys/stat.h>
 
+#include <array>
+#include <span>
+
 #include <fmt/format.h>
 
 #include <tilewright/error.h>
+#include <tilewright/problem.h>
 
+#include "cache/key.h"
 #include "jit/nvrtc.h"
 
 namespace tilewright::tuner {
@@ -36,6 +41,23 @@ std::string file_identity(const std::string& path) {
   return fmt::format("{}\n{}\n{}.{:09}", path, s.st_size, s.st_mtim.tv_sec, s.st_mtim.tv_nsec);
 }
 
+std::string compiler_of(const Key& key) {
+  for (const auto& [tag, value] : key.fields())
+    if (tag == "compiler") return value;
+  return "?";
+}
+
+// Why the device cannot use a binary; empty if it can.
+std::string load_refusal(const Device& device, const Binary& binary) {
+  try {
+    const std::array<int, kBucketCount> by_bucket{};
+    (void)Kernel(device, std::span(&binary, 1), by_bucket, Contract{});
+    return {};
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
 }  // namespace
 
 std::string unacceptable(const Resources& r) {
@@ -44,8 +66,8 @@ std::string unacceptable(const Resources& r) {
   return {};
 }
 
-Builder::Builder(Store& store, CompileOptions options, Log& log)
-    : store_(store), options_(std::move(options)), log_(log) {}
+Builder::Builder(Store& store, CompileOptions options, Log& log, bool same_nvrtc)
+    : store_(store), options_(std::move(options)), log_(log), same_nvrtc_(same_nvrtc) {}
 
 std::string Builder::compiler() {
   std::lock_guard lock(compiler_mutex_);
@@ -93,6 +115,10 @@ CompileOptions Builder::found() {
   return {jit::Nvrtc::open(options_.nvrtc, options_.places).path(), options_.compiler_cache};
 }
 
+std::string Builder::kernel(const Source& source, const Arch& arch) {
+  return cache::kernel_hash(binary_key(source, arch, "", headers_));
+}
+
 BinaryPtr Builder::find(const Key& key) {
   std::string hash = key.hash();
   {
@@ -106,6 +132,33 @@ BinaryPtr Builder::find(const Key& key) {
   auto binary = std::make_shared<const Binary>(std::move(*stored));
   remember(hash, binary);
   return binary;
+}
+
+BinaryPtr Builder::find(const Source& source, const Arch& arch, const Device* device) {
+  const Key exact = key(source, arch);
+  if (BinaryPtr found = find(exact)) return found;
+  return same_nvrtc_ ? nullptr : find_other(exact, source, device);
+}
+
+// Code compiled for this target runs whichever NVRTC compiled it, unless it is newer than the driver knows.
+BinaryPtr Builder::find_other(const Key& key, const Source& source, const Device* device) {
+  for (OtherBuild& other : store_.other_builds(key)) {
+    if (device) {
+      const std::string refusal = load_refusal(*device, other.binary);
+      log_(LogLevel::info, refusal.empty()
+                               ? fmt::format("{} for {}: taken as NVRTC {} compiled it", source.name,
+                                             other.binary.target, compiler_of(other.key))
+                               : fmt::format("{} for {}: the build by NVRTC {} is passed over: {}", source.name,
+                                             other.binary.target, compiler_of(other.key), refusal));
+      if (!refusal.empty()) continue;
+    }
+    auto binary = std::make_shared<const Binary>(std::move(other.binary));
+    if (!device) return binary;  // not known to load, so not remembered under the exact key
+    ++hits_;
+    remember(key.hash(), binary);
+    return binary;
+  }
+  return nullptr;
 }
 
 void Builder::remember(const std::string& hash, BinaryPtr binary) {
@@ -122,7 +175,9 @@ void Builder::remember(const std::string& hash, BinaryPtr binary) {
   }
 }
 
-Built Builder::build(const Source& source, const Arch& arch) {
+Built Builder::build(const Source& source, const Arch& arch, const Device* device) {
+  if (device)
+    if (BinaryPtr found = find(source, arch, device)) return {found, false, 0};
   return build(source, arch, [this](const Source& s, const Arch& a) { return compile(s, a, options_); });
 }
 
@@ -171,10 +226,12 @@ Built Builder::compile_and_store(const Key& key, const Source& source, const Arc
   ++compiled_;
   auto binary = std::make_shared<Binary>(compile(source, arch));
   microseconds_ += static_cast<std::int64_t>(binary->seconds * 1e6);
-  if (!store_.put_binary(key, *binary))
-    log_(LogLevel::debug, fmt::format("{} for {} was not stored", source.name, arch.name));
-  double seconds = binary->seconds;
-  return {binary, true, seconds};
+  log_(LogLevel::info, fmt::format("{} for {}: compiled in {:.2f} s by NVRTC {}", source.name, arch.name,
+                                   binary->seconds, compiler_of(key)));
+  const bool stored = store_.put_binary(key, *binary);
+  if (!stored) log_(LogLevel::debug, fmt::format("{} for {} was not stored", source.name, arch.name));
+  const double seconds = binary->seconds;
+  return {binary, true, seconds, stored};
 }
 
 }  // namespace tilewright::tuner

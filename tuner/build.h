@@ -29,6 +29,7 @@ struct Built {
   BinaryPtr binary;
   bool compiled = false;  // by this call
   double seconds = 0;     // in the compiler
+  bool stored = true;     // false: compiled, and the store did not take it
 };
 
 // Spills cost more than any tile is worth, and a serialized wgmma runs at a fraction of its rate. Empty: acceptable.
@@ -36,7 +37,8 @@ std::string unacceptable(const Resources& resources);
 
 class Builder {
  public:
-  Builder(Store& store, CompileOptions options, Log& log);
+  // `same_nvrtc`: take nothing that another build of NVRTC compiled (Options::same_nvrtc).
+  Builder(Store& store, CompileOptions options, Log& log, bool same_nvrtc = false);
 
   // The version of the compiler whose binaries are looked for. Learning a compiler's build number takes a compilation,
   // so the store remembers it beside the library's path, size and time; a store that was shipped to a machine without a
@@ -44,8 +46,15 @@ class Builder {
   std::string compiler();
 
   Key key(const Source& source, const Arch& arch) { return binary_key(source, arch, compiler(), headers_); }
-  BinaryPtr find(const Key& key);                       // memory, then store; null: neither has it
-  Built build(const Source& source, const Arch& arch);  // throws what compile() throws
+  // What all builds of a source for a target share: StoreEntry::kernel. Needs no compiler.
+  std::string kernel(const Source& source, const Arch& arch);
+  BinaryPtr find(const Key& key);  // memory, then store; null: neither has it
+  // The same by source, and where this compiler's build is missing, one by another NVRTC which the device's driver
+  // loads. Without a device no driver is asked.
+  BinaryPtr find(const Source& source, const Arch& arch, const Device* device);
+
+  // Throws what compile() throws. With a device, find() answers first, so that a build by another NVRTC will do.
+  Built build(const Source& source, const Arch& arch, const Device* device = nullptr);
   Built build(const Source& source, const Arch& arch, const Compiler& compile);
 
   // The options with the path of the library that was found, for another process. Throws Error (library_missing).
@@ -58,11 +67,13 @@ class Builder {
  private:
   void confirm_compiler();  // before the first compilation: the real version, whatever was remembered
   Built compile_and_store(const Key& key, const Source& source, const Arch& arch, const Compiler& compile);
+  BinaryPtr find_other(const Key& key, const Source& source, const Device* device);
   void remember(const std::string& hash, BinaryPtr binary);
 
   Store& store_;
   const CompileOptions options_;
   Log& log_;
+  const bool same_nvrtc_;
   HeaderIndex headers_;
 
   std::mutex compiler_mutex_;

@@ -32,7 +32,9 @@ Source Engine::Impl::source(const Problem& problem, const Arch& arch, const Cand
 }
 
 std::vector<Outcome> Engine::Impl::outcomes(const std::string& key, const Device& device) {
-  return store.outcomes(tuner::outcome_key(device, builder.compiler()), key);
+  std::vector<Outcome> all = store.outcomes(tuner::outcome_key(device, builder.compiler()), key);
+  std::erase_if(all, [](const Outcome& o) { return o.imported; });  // somebody else's failures rule nothing out here
+  return all;
 }
 
 std::optional<Choice> Engine::Impl::stored_choice(const Problem& problem, const Device& device,
@@ -40,6 +42,7 @@ std::optional<Choice> Engine::Impl::stored_choice(const Problem& problem, const 
   if (auto row = store.find_choice(tuner::choice_key(device), problem.text())) {
     const std::string why =
         history.ruled_out(row->candidate) ? "it failed here since" : illegal(problem, device.arch(), row->candidate);
+    if (why.empty() && row->imported) return Choice{row->candidate, Grade::imported, 0};
     if (why.empty()) return Choice{row->candidate, Grade::exact, row->microseconds};
     log(LogLevel::info,
         fmt::format("{}: the stored choice {} is ignored: {}", problem.text(), row->candidate.text(), why));
@@ -83,7 +86,7 @@ std::vector<Candidate> Engine::Impl::prewarmed(const Problem& problem, const Arc
       Candidate c = Candidate::parse(line);
       if (!illegal(problem, arch, c).empty()) continue;
       // Only what is still there, and still what would be built: the note must not bring a compilation back.
-      if (builder.find(builder.key(source(problem, arch, c), arch))) candidates.push_back(std::move(c));
+      if (builder.find(source(problem, arch, c), arch, nullptr)) candidates.push_back(std::move(c));
     } catch (const Error&) {
     }
   }
@@ -167,6 +170,11 @@ tuner::SearchRequest Engine::Impl::search_request(const Problem& problem, const 
   if (!request.candidates.empty()) return request;
   // The first measurements cover the space, the others follow what they teach, the last ones close to the best.
   take((5 * policy.max_candidates + 15) / 16);
+  // An imported choice is a hint of somebody else's: measured early, beside the ranked first.
+  if (auto hint = store.find_choice(tuner::choice_key(device), problem.text());
+      hint && hint->imported && policy.max_candidates > 1 && request.offers(hint->candidate) &&
+      std::find(request.candidates.begin(), request.candidates.end(), hint->candidate) == request.candidates.end())
+    request.candidates.insert(request.candidates.begin() + 1, hint->candidate);
   request.refine = [ranked, close = 5 * policy.max_candidates / 8](const std::vector<Outcome>& outcomes, int most) {
     std::vector<tuner::Measured> measured;
     std::vector<int> tried;

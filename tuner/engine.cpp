@@ -95,7 +95,7 @@ Engine::Impl::Impl(Options given)
     : options(checked(std::move(given))),
       log(options.log, options.log_level.value_or(LogLevel::debug)),
       store(store_options(options, log)),
-      builder(store, CompileOptions::of(options), log),
+      builder(store, CompileOptions::of(options), log, options.same_nvrtc),
       recorder(options.record, log),
       prepared(static_cast<std::size_t>(options.prepared_cap)) {
   for (const std::string& warning : options.warnings) log.warn(warning);
@@ -115,11 +115,13 @@ Kernel Engine::prepare(const Problem& problem, const Device& device, Stream stre
   // Loading a module is no more allowed under capture than compiling one is: it would invalidate the capture.
   if (jit::capturing(device, nullptr) || (stream && jit::capturing(device, stream)))
     throw Error(ErrorCode::would_tune, "stream", "capturing", "call prepare() for this problem before the capture");
-  // Inside the user's log callback this thread must not wait for one that may have a message to deliver.
+  // Inside the user's log callback this thread must not wait for what may be its own call, further out.
   return impl_->prepared.make(key, now, !impl_->log.inside(), [&] {
-    if (const Problem bucket = tuner::bucketed(problem);
-        impl_->options.tune && !impl_->store.find_choice(tuner::choice_key(device), bucket.text()))
-      impl_->tune(bucket, device, {});
+    if (impl_->options.tune) {
+      const Problem bucket = tuner::bucketed(problem);
+      const auto known = impl_->store.find_choice(tuner::choice_key(device), bucket.text());
+      if (!known || known->imported) impl_->tune(bucket, device, {});
+    }
     return impl_->assemble(problem, device);
   });
 }
@@ -289,6 +291,7 @@ const char* to_string(Grade grade) {
   switch (grade) {
     case Grade::exact: return "exact";
     case Grade::same_bucket: return "same_bucket";
+    case Grade::imported: return "imported";
     case Grade::neighbour: return "neighbour";
     case Grade::ranked: return "ranked";
   }

@@ -24,6 +24,7 @@ const char* meaning(Grade grade) {
   switch (grade) {
     case Grade::exact: return "measured for this problem";
     case Grade::same_bucket: return "measured for this problem's bucket of rows";
+    case Grade::imported: return "measured by somebody else (cache import), not yet on this machine";
     case Grade::neighbour: return "measured for the nearest size with these formats and rows";
     case Grade::ranked: return "not measured: the cost model's first, or what a prewarm compiled";
   }
@@ -55,7 +56,8 @@ std::string history_text(Store& store, const Key& key, const Problem& problem) {
   std::string out;
   for (const Outcome& o : store.outcomes(key, problem.text()))
     out += o.kind == OutcomeKind::measured
-               ? fmt::format("  {}: {:.2f} us ({} rounds)\n", o.candidate.text(), o.microseconds, o.rounds)
+               ? fmt::format("  {}: {:.2f} us ({} rounds{})\n", o.candidate.text(), o.microseconds, o.rounds,
+                             o.imported ? ", imported" : "")
                : fmt::format("  {}: {}: {}\n", o.candidate.text(), to_string(o.kind), o.detail);
   return out.empty() ? "measurements: none on this device, driver and compiler\n" : "measurements:\n" + out;
 }
@@ -88,9 +90,12 @@ std::string Engine::explain(const Problem& asked, const Arch& arch, const Device
     out += "choice: none\n";
   }
   if (!ranked.empty()) {
-    Key key = impl_->builder.key(impl_->source(problem, arch, candidate), arch);
-    out += fmt::format("binary: {}\nbinary key {}:\n{}", impl_->builder.find(key) ? "stored" : "not compiled yet",
-                       key.hash().substr(0, 12), indented(key.transcript()));
+    const Source source = impl_->source(problem, arch, candidate);
+    const Key key = impl_->builder.key(source, arch);
+    const char* state = impl_->builder.find(key)                     ? "stored"
+                        : impl_->builder.find(source, arch, nullptr) ? "stored, as another NVRTC compiled it"
+                                                                     : "not compiled yet";
+    out += fmt::format("binary: {}\nbinary key {}:\n{}", state, key.hash().substr(0, 12), indented(key.transcript()));
     out += ranking_text(ranked);
   }
   return out + families_text(problem, arch);

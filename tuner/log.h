@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Log: an Engine's messages on their way to its user's callback (cache/serial_log.h says how), and how many of them were
-// warnings. Thread-safe.
+// Log: an Engine's messages on their way to its user's callback (cache/serial_log.h says how), and how many of them
+// were warnings. Thread-safe.
 #pragma once
 
 #include <atomic>

@@ -156,6 +156,7 @@ Options Options::from_env() {
   if (auto v = read.number("TILEWRIGHT_CACHE_CAP", kLeastCap, kMostCap)) o.cache_cap = *v;
   if (auto v = read.flag("TILEWRIGHT_ALLOW_SHARED")) o.allow_shared = *v;
   if (auto v = read.text("TILEWRIGHT_NVRTC")) o.nvrtc = *v;
+  if (auto v = read.flag("TILEWRIGHT_SAME_NVRTC")) o.same_nvrtc = *v;
   if (auto v = read.text("TILEWRIGHT_DRIVER")) o.driver = *v;
   if (auto v = read.text("TILEWRIGHT_TEMPLATES")) o.templates = *v;
   if (auto v = read.text("TILEWRIGHT_RECORD")) o.record = *v;

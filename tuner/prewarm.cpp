@@ -4,6 +4,7 @@
 #include <chrono>
 #include <map>
 #include <set>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -38,9 +39,21 @@ struct Note {
 
 constexpr int kSpare = 6;
 
+// What is compiled ahead is for other processes: it has to reach the file.
+void require_store(const Store& store) {
+  std::string why = store.unwritable();
+  // A lock passes; what degraded() stands for does not.
+  for (int i = 0; i < 50 && !why.empty() && !store.degraded(); ++i, why = store.unwritable())
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  if (!why.empty()) throw Error(ErrorCode::io, "cache", store.path(), why + "; nothing that is compiled would be kept");
+}
+
 class Prewarm {
  public:
-  Prewarm(Engine::Impl& engine, const PrewarmPolicy& policy) : engine_(engine), policy_(policy) {}
+  // Throws Error (io) if the cache keeps nothing.
+  Prewarm(Engine::Impl& engine, const PrewarmPolicy& policy) : engine_(engine), policy_(policy) {
+    require_store(engine.store);
+  }
 
   void plan(std::span<const Problem> problems, std::span<const Arch* const> archs) {
     int done = 0, total = static_cast<int>(problems.size() * archs.size());
@@ -69,8 +82,9 @@ class Prewarm {
     ++report_.failed;
     report_.failures.push_back(what + ": " + why);
   }
-  // Compiles jobs until there are none; each thread of the pool runs one of these.
+  // Compiles jobs until there are none, or until the store takes nothing; each thread of the pool runs one of these.
   void drain(std::atomic<std::size_t>& next, std::mutex& mutex);
+  std::string not_kept(const Job& job, const tuner::Built& built);
 
   Engine::Impl& engine_;
   const PrewarmPolicy& policy_;
@@ -145,6 +159,16 @@ void Prewarm::add(const Arch& arch, const std::string& what, Source source) {
     jobs_.push_back({&arch, fmt::format("{} {}", arch.name, what), std::move(source), hash});
 }
 
+// Why what a job made is not in the store; empty if it is. Others may be writing, so that one refusal says little.
+std::string Prewarm::not_kept(const Job& job, const tuner::Built& built) {
+  constexpr int kAttempts = 10;  // each waits for other writers for most of a second
+  bool stored = built.stored;
+  for (int i = 0; i < kAttempts && !stored && !engine_.store.degraded(); ++i)
+    stored = engine_.store.put_binary(engine_.builder.key(job.source, *job.arch), *built.binary);
+  if (engine_.store.degraded()) return engine_.store.unwritable();
+  return stored ? "" : "compiled, but the cache did not take it";
+}
+
 void Prewarm::drain(std::atomic<std::size_t>& next, std::mutex& mutex) {
   tuner::Worker worker(policy_.worker, compiler_);
   bool processes = !policy_.worker.empty() && tuner::thread_count(policy_.jobs) > 2;
@@ -156,6 +180,7 @@ void Prewarm::drain(std::atomic<std::size_t>& next, std::mutex& mutex) {
       auto in_process = [&](const Source& s, const Arch& a) { return worker.compile(s, a); };
       built = processes ? engine_.builder.build(job.source, *job.arch, in_process)
                         : engine_.builder.build(job.source, *job.arch);
+      why = not_kept(job, built);
     } catch (const std::exception& e) {
       why = e.what();
     }
@@ -170,6 +195,7 @@ void Prewarm::drain(std::atomic<std::size_t>& next, std::mutex& mutex) {
       report_.compile_seconds.push_back(built.seconds);
     }
     progress("compile", ++done_, static_cast<int>(jobs_.size()));
+    if (engine_.store.degraded()) next = jobs_.size();  // a full disk: whatever follows would be lost, too
   }
 }
 
@@ -189,6 +215,7 @@ void Prewarm::compile() {
 
 bool Prewarm::replace_unacceptable() {
   jobs_.clear();
+  if (engine_.store.degraded()) return false;  // finish() says why
   done_ = 0;
   for (Note& note : notes_) {
     bool served = note.spare.empty();
@@ -210,6 +237,7 @@ PrewarmReport Prewarm::finish() {
   std::stable_sort(notes_.begin(), notes_.end(),
                    [](const Note& a, const Note& b) { return a.candidates.size() < b.candidates.size(); });
   for (const Note& note : notes_) engine_.note_prewarmed(note.key, *note.arch, note.candidates);
+  require_store(engine_.store);
   for (const auto& [key, count] : repeats_)
     if (!failed_.contains(key)) report_.skipped += count;
   report_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();

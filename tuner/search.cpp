@@ -106,6 +106,7 @@ std::string Search::environment() const {
 void Search::load_history() {
   if (policy_.retune) return;
   for (Outcome& o : context_.store.outcomes(outcome_key_, task_.key)) {
+    if (o.imported) continue;  // a time, or a failure, of somebody else's is measured here before it counts
     if (o.kind == OutcomeKind::measured && o.microseconds > 0)
       best_stored_ = best_stored_ > 0 ? std::min(best_stored_, o.microseconds) : o.microseconds;
     o.stored = true;
@@ -117,7 +118,7 @@ void Search::load_history() {
 bool Search::answered_by_history() {
   if (policy_.retune) return false;
   std::optional<StoredChoice> choice = context_.store.find_choice(choice_key_, task_.key);
-  if (!choice) return false;
+  if (!choice || choice->imported) return false;
   const auto offered = [&](const Candidate& candidate) {
     const std::vector<Candidate>& all = request_.candidates;
     return request_.offers ? request_.offers(candidate) : std::find(all.begin(), all.end(), candidate) != all.end();
@@ -147,9 +148,9 @@ bool Search::settled_by_history(const Candidate& candidate, Entry& entry) const 
 void Search::prepare_device() {
   progress("prepare", 0, 1);
   BinaryPtr oracle, clock;
-  if (task_.oracle) oracle = context_.builder.build(task_.oracle(), device_.arch()).binary;
+  if (task_.oracle) oracle = context_.builder.build(task_.oracle(), device_.arch(), &device_).binary;
   try {
-    clock = context_.builder.build(clock_source(), device_.arch()).binary;
+    clock = context_.builder.build(clock_source(), device_.arch(), &device_).binary;
   } catch (const Error& e) {
     context_.log(LogLevel::warning, fmt::format("the SM clock is not watched: {}", e.what()));
   }
@@ -251,11 +252,11 @@ std::future<Built> Search::submit(Pool& pool, const Candidate& c, bool last_reso
   return pool.submit([this, c] {
     Source source = task_.source(c);
     if (!context_.compile) {
-      BinaryPtr found = context_.builder.find(context_.builder.key(source, device_.arch()));
+      BinaryPtr found = context_.builder.find(source, device_.arch(), &device_);
       if (found) return Built{found, false, 0};
       throw Error(ErrorCode::compile_failed, "candidate", c.text(), "not in the cache, and compiling is forbidden");
     }
-    return context_.builder.build(source, device_.arch());
+    return context_.builder.build(source, device_.arch(), &device_);
   });
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <iosfwd>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -101,6 +102,10 @@ class TILEWRIGHT_EXPORT Engine {
   // Why this choice: stored or ranked, the grade of fit, the keys, what every family says. Readable text, several
   // lines.
   std::string explain(const Problem& problem, const Arch& arch, const Device* device = nullptr) const;
+
+  // The problems that stored kernels serve, by StoreEntry::kernel: of every stored choice, and of what prewarm() left,
+  // the measuring kernels ("oracle of ...") included. Takes about a millisecond per choice.
+  std::map<std::string, std::vector<std::string>> served() const;
 
   Stats stats() const;
   const Options& options() const;

@@ -45,6 +45,13 @@ struct StoredChoice {
   std::string first = {};  // ranked first choice at that time, and its time
   double first_microseconds = 0;
   std::string environment = {};  // transcript: driver, compiler, library version, date; informative
+  bool imported = false;         // by import_from(): to be measured here before it is believed
+};
+
+// A stored binary whose key differs from the one asked for in the field "compiler" alone.
+struct OtherBuild {
+  Key key = {};
+  Binary binary = {};
 };
 
 struct StoreOptions {
@@ -57,13 +64,14 @@ struct StoreOptions {
   std::function<void(LogLevel, std::string_view)> log = {};
 };
 
-struct StoreEntry {       // for `cache ls`
-  std::string kind = {};  // "binary", "choice", "measurement", "environment"
-  std::string id = {};    // hash prefix that show() accepts
-  std::string summary = {};
+struct StoreEntry {          // for `cache ls`
+  std::string kind = {};     // "binary", "choice", "measurement", "environment"
+  std::string id = {};       // hash prefix that show() accepts
+  std::string summary = {};  // one line, printable
   std::int64_t bytes = 0;
   std::int64_t sequence = 0;  // of last use; larger is later
   std::string layer = {};     // path of the store it is in
+  std::string kernel = {};    // of a binary: hash that its builds by several compilers share, see Engine::served()
 };
 
 struct VerifyReport {
@@ -86,11 +94,14 @@ class TILEWRIGHT_EXPORT Store {
   // ---- hot path: never throws, never waits longer than one second
   std::optional<Binary> find_binary(const Key& key);      // content hash verified; Binary::seconds is 0
   bool put_binary(const Key& key, const Binary& binary);  // false: could not be stored
+  // What other compilers made of the same kernel, the one stored last first, at most four. Verified as find_binary()'s.
+  std::vector<OtherBuild> other_builds(const Key& key);
   // A choice's key: device fields + problem. `device` separates choices of different GPUs.
   std::optional<StoredChoice> find_choice(const Key& device, std::string_view problem);
   std::vector<StoredChoice> choices(const Key& device, std::string_view problem_prefix);  // for neighbours
   bool put_choice(const Key& device, const StoredChoice& choice);
-  // Every outcome ever seen for (device, problem, candidate); the latest per candidate is returned.
+  // Every outcome ever seen for (device, problem, candidate); the latest per candidate is returned, an imported one
+  // only where there is none of one's own. find_choice() and choices() prefer in the same way.
   std::vector<Outcome> outcomes(const Key& device, std::string_view problem);
   bool put_outcome(const Key& device, std::string_view problem, const Outcome& outcome, std::string_view environment);
   // Advisory single flight between processes, threads and Stores: true if this caller should build `key`; false if
@@ -102,17 +113,22 @@ class TILEWRIGHT_EXPORT Store {
   void touch_all();  // writes buffered use marks
 
   bool degraded() const;  // memory only, although a file was asked for
+  // Why what is put now does not reach the file of `path`: refused, read-only, locked, full. Empty if it does, or if
+  // memory was asked for.
+  std::string unwritable() const;
   const std::string& path() const;
 
   // ---- maintenance; these throw Error (io, invalid_argument)
   std::vector<StoreEntry> list() const;
-  std::string show(std::string_view id_prefix) const;  // a readable rendering of one row, JSON
-  VerifyReport verify(bool repair = false);            // repair: damaged rows are deleted
-  std::int64_t gc(std::int64_t cap);                   // evicts, then compacts; bytes freed
+  std::vector<std::pair<Key, StoredChoice>> all_choices() const;  // with the fields of each one's device
+  std::string show(std::string_view id_prefix) const;             // a readable rendering of one row, JSON
+  VerifyReport verify(bool repair = false);                       // repair: damaged rows are deleted
+  std::int64_t gc(std::int64_t cap);                              // evicts, then compacts; bytes freed
   // One file with a DELETE journal, ready to ship. `replace`: atomically takes the place of a file that is there.
   void export_to(const std::string& path, bool with_binaries = true, bool replace = false);
   // merge: everything from another trusted store; on a conflict the faster choice (lower microseconds) wins.
-  // import: choices and outcomes only; every value range-checked; binaries are never taken.
+  // import: choices and outcomes only; every value range-checked; binaries are never taken. What comes in is marked as
+  // imported, and displaces nothing that was measured here.
   MergeReport merge_from(const std::string& path, bool binaries = true);
   MergeReport import_from(const std::string& path) { return merge_from(path, false); }
 

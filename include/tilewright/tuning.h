@@ -47,10 +47,18 @@ struct Outcome {
   double error = 0;  // largest error seen in verification, relative to the bound (<= 1)
   double mhz = 0;    // SM clock during the measurement, 0 when unknown
   Resources resources = {};
-  bool stored = false;  // came out of the cache
+  bool stored = false;    // came out of the cache
+  bool imported = false;  // measured by somebody else (`cache import`): listed, but never believed
 };
 
-enum class Grade { exact, same_bucket, neighbour, ranked };  // how well a stored choice fits a request
+// How well a stored choice fits a request.
+enum class Grade {
+  exact,        // measured for this problem
+  same_bucket,  // measured for another number of rows of the same bucket
+  imported,     // measured by somebody else for this problem, and not yet here
+  neighbour,    // measured for another n and k
+  ranked,       // not measured
+};
 TILEWRIGHT_EXPORT const char* to_string(Grade grade);
 
 struct Choice {

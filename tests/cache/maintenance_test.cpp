@@ -18,6 +18,9 @@ TEST_CASE("verify finds every damaged row, and repair deletes it") {
       "UPDATE measurements SET microseconds=1",
       "UPDATE environments SET text='other'",
       "UPDATE uses SET sequence='x'",
+      "UPDATE choices SET imported=1",
+      "UPDATE measurements SET imported=1",
+      "UPDATE builds SET kernel='other'",
       "DELETE FROM problems",
       "UPDATE binaries SET transcript=transcript||'more=1'||char(10)",
   };
@@ -29,7 +32,7 @@ TEST_CASE("verify finds every damaged row, and repair deletes it") {
       Store store(options(path));
       const auto report = store.verify();
       CHECK(report.damaged.empty());
-      CHECK(report.checked == 1 + 1 + 1 + 1 + 2 + 2);
+      CHECK(report.checked == 1 + 1 + 1 + 1 + 1 + 2 + 2);
     }
     Raw(path).exec(change);
     Store store(options(path));

@@ -79,7 +79,7 @@ TEST_CASE("row 12: a directory that others can write to is refused") {
   check_refused(path, "chmod g-w");
   CHECK(usable(path, true));
   chmod(dir.path().c_str(), 0777);
-  check_refused(path, "chmod go-w", true);  // allow_shared is about the group only
+  check_refused(path, "chmod go-w", true);  // allow_shared is not about everybody
   chmod(dir.path().c_str(), 0755);
   CHECK(usable(path));
 }
@@ -118,6 +118,37 @@ TEST_CASE("a link above the cache directory is followed") {
   CHECK(exists(dir.path() + "/data/v1/cache.db"));
 }
 
+static child::Work shipped_work("shipped", [](const child::Arguments& a) {
+  // Arguments: path, "1" to allow shared stores.
+  Log log;
+  StoreOptions o = options("", &log);
+  o.shipped = {a[0]};
+  o.allow_shared = a[1] == "1";
+  Store store(o);
+  const bool found = store.find_binary(binary_key(0)).has_value();
+  if (o.allow_shared) return found && log.count() == 0 ? 0 : 1;
+  return !found && log.count("TILEWRIGHT_ALLOW_SHARED=1") == 1 && log.count("chown") == 1 ? 0 : 1;
+});
+
+TEST_CASE("row 12: a store shipped by another user is used if that is allowed, and the refusal says how") {
+  if (!child::is_root()) {
+    WARN("SKIPPED: needs root to act as another user");
+    return;
+  }
+  Directory dir;
+  const std::string path = make_cache(dir);
+  Raw(path).exec("PRAGMA journal_mode=DELETE");
+  const auto builder = child::kNobody - 1;
+  REQUIRE(chown(path.c_str(), builder, builder) == 0);
+  REQUIRE(chown(dir.path().c_str(), builder, builder) == 0);
+  chmod(dir.path().c_str(), 0755);
+  chmod(path.c_str(), 0644);
+  CHECK(child::run("shipped", {path, "0"}, child::kNobody) == 0);
+  CHECK(child::run("shipped", {path, "1"}, child::kNobody) == 0);
+  chmod(path.c_str(), 0666);  // whoever owns it: nobody knows who wrote it
+  CHECK(child::run("shipped", {path, "1"}, child::kNobody) == 1);
+}
+
 static child::Work refused_work("refused", [](const child::Arguments& a) {
   Log log;
   Store store(options(a[0], &log));
@@ -146,7 +177,10 @@ TEST_CASE("row 12: a file that others can write to is refused") {
   Directory dir;
   const std::string path = make_cache(dir);
   chmod(path.c_str(), 0666);
-  check_refused(path, "writable by others");
+  check_refused(path, "writable by everybody");
+  chmod(path.c_str(), 0660);
+  check_refused(path, "writable by its group");
+  CHECK(usable(path, true));
 }
 
 TEST_CASE("row 13: odd paths are used or refused, and nothing appears elsewhere") {

@@ -1,7 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cache/transfer.h"
 
+#include <tilewright/text.h>
+
+#include <atomic>
+#include <nlohmann/json.hpp>
+#include <thread>
+
 #include "cache/key.h"
+#include "cache/record.h"
 #include "scratch.h"
 #include "support/catch.h"
 
@@ -69,7 +76,7 @@ TEST_CASE("row 37: an import takes no binary, checks every value and has a cap")
              problem + "')");
     raw.exec("INSERT INTO choices VALUES('" + row.problem + "','" + candidate + "'," +
              (microseconds > 1e300 ? "9e999" : std::to_string(microseconds)) + ",'',0.0,'','" + row.content_hash() +
-             "')");
+             "',0)");
   };
   plant("gemm negative", "mma bm=1", -1);
   plant("gemm infinite", "mma bm=1", std::numeric_limits<double>::infinity());
@@ -110,9 +117,163 @@ TEST_CASE("row 37: of a million rows only the allowed number is looked at") {
   const std::string pack = make_cache(dir, "pack.db");
   Raw(pack).exec(
       "PRAGMA synchronous=OFF; WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n LIMIT 1000000)"
-      " INSERT INTO choices SELECT 'p'||i,'mma bm=1',1.0,'',1.0,'','h' FROM n");
+      " INSERT INTO choices SELECT 'p'||i,'mma bm=1',1.0,'',1.0,'','h',0 FROM n");
   Store store(options(dir.file()));
   const MergeReport report = store.import_from(pack);
   CHECK(report.added <= 2);
   CHECK(report.refused >= 999999);
+}
+
+TEST_CASE("an import takes no text that a terminal would obey") {
+  Directory dir;
+  const std::string bad[] = {"\x1b[2J",
+                             "\x9b"
+                             "31m",
+                             "\xc2\x9b"
+                             "31m",
+                             "a\nb",
+                             "\x7f",
+                             "\xe2\x80\xae",
+                             "\xff\xfe",
+                             "\xc0\xaf"};
+  {
+    Store pack(options(dir.file("pack.db")));
+    int n = 0;
+    for (const std::string& text : bad) {
+      pack.put_choice(device_key(), choice("gemm " + text, 1));
+      pack.put_outcome(device_key(), "cast " + text, outcome(64, 1), "driver=1\n");
+      if (text[1] == '\n') continue;
+      Outcome o = outcome(64, 1);
+      o.detail = text;
+      pack.put_outcome(device_key(), "gemm " + std::to_string(n++), o, "driver=1\n");
+      pack.put_choice(Key().add("device", static_cast<unsigned char>(text[0]) < 0x80 ? "\xff" : text),
+                      choice("gemm d", 1));
+    }
+    Outcome o = outcome(64, 1);
+    o.detail = "a log\n\twith lines, and an \xc3\xa4";
+    pack.put_outcome(device_key(), "gemm good", o, "driver=1\n");
+    pack.put_choice(device_key(), choice("gemm good", 1));
+  }
+  Store store(options(dir.file()));
+  CHECK(store.import_from(dir.file("pack.db")).added == 2);
+  CHECK(store.find_choice(device_key(), "gemm good"));
+  CHECK(store.outcomes(device_key(), "gemm good").size() == 1);
+  CHECK(store.merge_from(dir.file("pack.db")).added > 10);  // trusted: taken as it is, and escaped in every listing
+  for (const StoreEntry& entry : store.list()) {
+    CAPTURE(entry.id);
+    CHECK(is_printable(entry.summary));
+    if (entry.kind == "choice" || entry.kind == "measurement") {
+      const std::string shown = store.show(entry.id);
+      CHECK(is_printable(shown, true));
+      CHECK(nlohmann::json::accept(shown));
+    }
+  }
+}
+
+TEST_CASE("what was imported displaces nothing that was measured here") {
+  Directory dir;
+  {
+    Store pack(options(dir.file("pack.db")));
+    pack.put_choice(device_key(), choice("gemm own", 1e-9, 32));
+    pack.put_choice(device_key(), choice("gemm new", 1e-9, 32));
+    pack.put_outcome(device_key(), "gemm own", outcome(64, 1e-9), "");
+    pack.put_outcome(device_key(), "gemm own", outcome(32, 1e-9), "");
+  }
+  Store store(options(dir.file()));
+  store.put_choice(device_key(), choice("gemm own", 10, 64));
+  store.put_outcome(device_key(), "gemm own", outcome(64, 10), "");
+  const MergeReport first = store.import_from(dir.file("pack.db"));
+  CHECK(first.added == 3);  // "gemm new", two measurements
+  CHECK(first.kept == 1);
+  CHECK(store.find_choice(device_key(), "gemm own")->microseconds == 10);
+  CHECK_FALSE(store.find_choice(device_key(), "gemm own")->imported);
+  CHECK(store.find_choice(device_key(), "gemm new")->imported);
+  const auto outcomes = store.outcomes(device_key(), "gemm own");
+  REQUIRE(outcomes.size() == 2);
+  for (const Outcome& o : outcomes) {
+    CHECK(o.imported == (o.candidate == candidate(32)));
+    CHECK(o.microseconds == (o.imported ? 1e-9 : 10));
+  }
+  CHECK(store.import_from(dir.file("pack.db")).added == 0);  // nothing comes twice
+
+  // A measurement of one's own takes the place of an imported one, whichever is faster and however it arrives.
+  {
+    Store other(options(dir.file("other.db")));
+    other.import_from(dir.file("pack.db"));
+    CHECK(other.put_choice(device_key(), choice("gemm own", 20, 128)));
+    CHECK_FALSE(other.find_choice(device_key(), "gemm own")->imported);
+  }
+  Store third(options(dir.file("third.db")));
+  third.import_from(dir.file("pack.db"));
+  CHECK(third.merge_from(dir.file("other.db")).replaced == 1);
+  CHECK(third.find_choice(device_key(), "gemm own")->microseconds == 20);
+  CHECK(third.merge_from(dir.file("pack.db")).replaced == 2);
+  CHECK(third.find_choice(device_key(), "gemm new")->imported == false);  // merged: trusted
+  CHECK(third.verify().damaged.empty());
+}
+
+TEST_CASE("a shipped choice that was measured hides an imported one of the user's") {
+  Directory dir;
+  {
+    Store pack(options(dir.file("pack.db")));
+    pack.put_choice(device_key(), choice("gemm a", 1, 32));
+    pack.put_outcome(device_key(), "gemm a", outcome(64, 1), "");
+    Store shipped(options(dir.file("shipped.db")));
+    shipped.put_choice(device_key(), choice("gemm a", 10, 64));
+    shipped.put_outcome(device_key(), "gemm a", outcome(64, 10), "");
+  }
+  StoreOptions o = options(dir.file());
+  o.shipped = {dir.file("shipped.db")};
+  Store store(o);
+  store.import_from(dir.file("pack.db"));
+  CHECK(store.find_choice(device_key(), "gemm a")->microseconds == 10);
+  REQUIRE(store.choices(device_key(), "gemm").size() == 1);
+  CHECK(store.choices(device_key(), "gemm")[0].microseconds == 10);
+  REQUIRE(store.outcomes(device_key(), "gemm a").size() == 1);
+  CHECK(store.outcomes(device_key(), "gemm a")[0].microseconds == 10);
+}
+
+TEST_CASE("an import takes time in proportion to its rows, and lets others write") {
+  Directory dir;
+  constexpr int kRows = 20000;
+  {
+    Store pack(options(dir.file("pack.db")));
+    pack.put_outcome(device_key(), "gemm a", outcome(64, 1), "");
+    cache::MeasurementRow row = *cache::to_row(outcome(64, 1));
+    row.problem = cache::problem_hash(device_key().transcript(), "gemm a");
+    Raw raw(dir.file("pack.db"));
+    raw.exec("BEGIN");
+    for (int i = 0; i < kRows; ++i) {
+      row.microseconds = 2 + i;
+      raw.exec("INSERT INTO measurements SELECT NULL,problem,candidate,kind,detail," + std::to_string(2 + i) +
+               ".0,low,high,rounds,error,mhz,resources,environment,'" + row.content_hash() +
+               "',0 FROM measurements WHERE id=1");
+    }
+    raw.exec("COMMIT");
+  }
+  Store store(options(dir.file()));
+  Store other(options(dir.file()));
+  std::atomic<bool> done{false};
+  std::atomic<int> stored{0}, refused{0};
+  std::thread writer([&] {
+    for (int i = 0; !done; ++i) {
+      ++(other.put_choice(device_key(), choice("gemm " + std::to_string(i), 1)) ? stored : refused);
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  });
+  const MergeReport report = store.import_from(dir.file("pack.db"));
+  done = true;
+  writer.join();
+  CHECK(report.added == kRows + 1);
+  CHECK(refused == 0);  // no store waited for longer than its 0.7 s
+  CHECK(stored > 0);
+  // Whether a row is there already is found by its hash, not by going through the rows of its problem.
+  std::string plan;
+  const auto collect = [](void* text, int columns, char** values, char**) {
+    *static_cast<std::string*>(text) += values[columns - 1];
+    return 0;
+  };
+  sqlite3_exec(Raw(dir.file()).handle(), "EXPLAIN QUERY PLAN SELECT 1 FROM measurements WHERE problem='a' AND hash='b'",
+               collect, &plan, nullptr);
+  CHECK(plan.find("(problem=? AND hash=?)") != std::string::npos);
 }

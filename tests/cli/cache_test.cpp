@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The cache commands, and what other commands do to the file of --cache.
 #include <sqlite3.h>
+#include <tilewright/store.h>
 
 #include <map>
 
@@ -59,4 +60,82 @@ TEST_CASE("cli: commands that look change nothing beside the file of --cache") {
       fs::remove(out);
     }
   }
+}
+
+TEST_CASE("cli: prewarm into a place that keeps nothing gives 4 at once, and says why") {
+  const std::string open_to_all = scratch() / "open";
+  fs::create_directories(open_to_all);
+  ::chmod(open_to_all.c_str(), 0777);
+  const std::string prewarm = "prewarm --arch sm_80 --top 1 --no-buckets --workload tests/readme/workload.txt --cache ";
+  const auto kept_nothing = [&](const std::string& path, const std::string& part) {
+    const Ran r = tool(prewarm + "'" + path + "'");
+    INFO(path << "\n" << r.out << r.err);
+    CHECK(r.code == 4);
+    CHECK(r.out.empty());
+    CHECK(r.err.find(part) != std::string::npos);
+  };
+  kept_nothing(open_to_all + "/cache.db", "chmod go-w");
+  kept_nothing("/proc/cache.db", "/proc");
+  refused(prewarm + ":memory:", 1, "a file");
+}
+
+TEST_CASE("cli: an export replaces a file with --force only") {
+  const std::string target = scratch() / "exported.db", cache = scratch() / "export-from.db";
+  std::ofstream(cache).flush();
+  ::chmod(cache.c_str(), 0600);
+  REQUIRE(tool("cache gc --cache '" + cache + "'").code == 0);
+  std::ofstream(target) << "something else";
+  refused("cache export '" + target + "' --cache '" + cache + "'", 1, "--force");
+  CHECK(slurp(target) == "something else");
+  CHECK(tool("cache export --force '" + target + "' --cache '" + cache + "'").code == 0);
+  CHECK(slurp(target).rfind("SQLite format 3", 0) == 0);
+}
+
+TEST_CASE("cli: ls escapes what a terminal would obey, and says what was not measured") {
+  const std::string path = scratch() / "listed.db", flag = " --cache '" + path + "' ";
+  const std::string gemm = "gemm x=f16 w=q4_0 y=f32 m=1 n=256 k=1024";
+  {
+    tilewright::StoreOptions o;
+    o.path = path;
+    tilewright::Store store(o);
+    const tilewright::Key device = tilewright::Key().add("kind", "choice").add("target", "sm_90a");
+    tilewright::StoredChoice choice;
+    choice.candidate.family = "reference";
+    choice.problem = gemm;
+    REQUIRE(store.put_choice(device, choice));
+    choice.problem =
+        "own \x1b[2J task \xc2\x9b"
+        "31m";
+    choice.microseconds = 12.5;
+    REQUIRE(store.put_choice(device, choice));
+  }
+  const Ran text = tool("cache ls" + flag);
+  INFO(text.out);
+  CHECK(text.out.find(gemm + " -> reference, not measured") != std::string::npos);
+  CHECK(text.out.find("12.5 us") != std::string::npos);
+  for (const char* arguments : {"cache ls", "cache ls --json", "cache verify", "cache ls -v"}) {
+    const Ran r = tool(arguments + flag);
+    CHECK(r.out.find_first_of("\x1b\x9b") == std::string::npos);
+    CHECK(r.err.find_first_of("\x1b\x9b") == std::string::npos);
+  }
+}
+
+TEST_CASE("cli: ls says which problems a binary serves") {
+  const std::string flag = cache_flag("served.db");
+  const Ran ran = tool("prewarm --arch sm_80 --top 1 --no-buckets --workload tests/readme/workload.txt" + flag);
+  if (ran.code == 4 && ran.err.find("nvrtc") != std::string::npos) {
+    WARN("no libnvrtc: " << ran.err);
+    return;
+  }
+  REQUIRE(ran.code == 0);
+  const Json list = tool("cache ls --json --kind binary" + flag).json();
+  REQUIRE(list["entries"].size() >= 3);
+  std::string all;
+  for (const Json& entry : list["entries"]) {
+    INFO(entry.dump());
+    CHECK_FALSE(entry["problems"].empty());
+    all += entry["problems"].dump();
+  }
+  CHECK(all.find("gemm x=q8_1 w=q4_0 y=f32 m=2 n=256 k=1024") != std::string::npos);
+  CHECK(tool("cache ls --kind binary" + flag).out.find(" for gemm ") != std::string::npos);
 }

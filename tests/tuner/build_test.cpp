@@ -28,6 +28,13 @@ struct Rig {
   Builder builder;
 };
 
+// The same binary under the key of another NVRTC, as its owner would have stored it.
+void store_as(Store& store, const Key& key, const std::string& compiler, const Binary& binary) {
+  Key other;
+  for (const auto& [tag, value] : key.fields()) other.add(tag, tag == "compiler" ? compiler : value);
+  REQUIRE(store.put_binary(other, binary));
+}
+
 Source sample(int v = 0) { return test::toy_task(1).source(test::toy(v)); }
 
 }  // namespace
@@ -104,6 +111,78 @@ TEST_CASE("a store that was filled elsewhere serves a machine without a compiler
   error_of(ErrorCode::library_missing, [&] { lost.build(sample(), arch("sm_90a")); });
   Builder served(shipped, none, log);
   CHECK_FALSE(served.build(sample(), arch("sm_90a")).compiled);
+}
+
+TEST_CASE("a build by another NVRTC serves where the driver loads it, the newest first", "[build]") {
+  test::FakeGpu gpu;
+  const Device device = gpu.device();
+  const Arch& target = arch("sm_90a");
+  Rig rig("");
+  Binary binary = *rig.builder.build(sample(), target).binary;
+  const Key key = rig.builder.key(sample(), target);
+  std::vector<std::string> lines;
+  Log log([&](LogLevel, std::string_view line) { lines.emplace_back(line); });
+  Store store;
+  binary.log = "older";
+  store_as(store, key, "12.8 build 1", binary);
+  binary.log = "newer";
+  store_as(store, key, "13.5 build 2", binary);
+  {
+    Builder builder(store, Rig::compiler(), log);
+    CHECK_FALSE(builder.find(key));
+    const Built built = builder.build(sample(), target, &device);
+    CHECK_FALSE(built.compiled);
+    CHECK(built.binary->log == "newer");
+    CHECK(builder.build(sample(), target, &device).binary == built.binary);  // from memory now
+    CHECK(builder.compiled() == 0);
+    REQUIRE(lines.size() == 1);
+    CHECK(test::mentions(lines[0], "13.5 build 2"));
+  }
+  {
+    Builder builder(store, Rig::compiler(), log);
+    fake_cuda_fail("cuModuleLoadData", 1, 222);  // an image newer than the driver
+    CHECK(builder.build(sample(), target, &device).binary->log == "older");
+  }
+  {
+    lines.clear();
+    Builder builder(store, Rig::compiler(), log);
+    for (int refused = 0; refused < 2; ++refused) fake_cuda_fail("cuModuleLoadData", 1, 222);
+    CHECK(builder.build(sample(), target, &device).compiled);
+    REQUIRE(lines.size() == 3);  // two that were refused, with the driver's reason, and the compilation
+    CHECK(test::mentions(lines[0], "222"));
+    CHECK(test::mentions(lines[2], "compiled in"));
+  }
+}
+
+TEST_CASE("with same_nvrtc, and ahead of time, each NVRTC compiles its own", "[build]") {
+  test::FakeGpu gpu;
+  const Device device = gpu.device();
+  const Arch& target = arch("sm_90a");
+  Rig rig("");
+  const Binary binary = *rig.builder.build(sample(), target).binary;
+  Store store;
+  store_as(store, rig.builder.key(sample(), target), "13.5 build 2", binary);
+  Log log;
+  CHECK(Builder(store, Rig::compiler(), log).build(sample(), target).compiled);  // no device: prewarm()
+  Store second;
+  store_as(second, rig.builder.key(sample(), target), "13.5 build 2", binary);
+  CHECK(Builder(second, Rig::compiler(), log, true).build(sample(), target, &device).compiled);
+}
+
+TEST_CASE("a build by another NVRTC serves a machine without any", "[build]") {
+  test::FakeGpu gpu;
+  const Device device = gpu.device();
+  Rig rig("");
+  const Binary binary = *rig.builder.build(sample(), arch("sm_90a")).binary;
+  Store store;
+  store_as(store, rig.builder.key(sample(), arch("sm_90a")), "13.5 build 2", binary);
+  CompileOptions none;
+  none.nvrtc = "/nonexistent/libnvrtc.so.13";
+  Log log;
+  Builder builder(store, none, log);
+  CHECK(builder.build(sample(), arch("sm_90a"), &device).binary->image == binary.image);
+  Builder strict(store, none, log, true);
+  error_of(ErrorCode::library_missing, [&] { strict.build(sample(), arch("sm_90a"), &device); });
 }
 
 TEST_CASE("what is unacceptable in a binary", "[build]") {

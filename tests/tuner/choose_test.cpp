@@ -35,6 +35,52 @@ TEST_CASE("a choice that a search was led to answers the next one", "[engine]") 
   CHECK(engine.stats().compiled == 0);
 }
 
+TEST_CASE("an imported choice is a hint: prepared until there is something better, measured before it is believed",
+          "[engine]") {
+  TempDir dir;
+  FakeGpu gpu;
+  const Device device = gpu.device();
+  const Problem problem = tuner::bucketed(small());
+  const std::vector<tuner::Ranked> ranked = tuner::rank(problem, target(), tuner::model_of(device));
+  const std::vector<int> first = tuner::select(ranked, TunePolicy().max_candidates);
+  std::size_t late = 0;
+  while (std::find(first.begin(), first.end(), static_cast<int>(late)) != first.end()) ++late;
+  const Candidate hint = ranked.at(late).candidate, good = ranked.front().candidate;
+  Engine engine(options(dir / "c.db"));
+  {
+    Engine other(options(dir / "pack.db"));
+    StoredChoice choice;
+    choice.problem = problem.text(), choice.candidate = hint, choice.microseconds = 1e-9;
+    REQUIRE(other.store().put_choice(tuner::choice_key(device), choice));
+    // Somebody else's times and failures: an unbeatable time, and a good candidate condemned.
+    const Key key = tuner::outcome_key(device, engine_compiler(engine));
+    Outcome o;
+    o.candidate = hint, o.kind = OutcomeKind::measured, o.microseconds = 1e-9, o.rounds = 9;
+    REQUIRE(other.store().put_outcome(key, problem.text(), o, ""));
+    o.candidate = good, o.kind = OutcomeKind::wrong, o.detail = "planted";
+    REQUIRE(other.store().put_outcome(key, problem.text(), o, ""));
+  }
+  REQUIRE(engine.store().import_from(dir / "pack.db").added == 3);
+  CHECK(engine.choose(problem, device).candidate == hint);
+  CHECK(engine.choose(problem, device).grade == Grade::imported);
+  const TuneReport r = engine.tune(small(), device);
+  CHECK(r.measured > 1);
+  CHECK(r.first == good);
+  bool hint_tried = false;
+  for (const Outcome& o : r.outcomes) {
+    CHECK_FALSE(o.imported);
+    CHECK_FALSE(o.stored);
+    CHECK(o.microseconds != 1e-9);
+    hint_tried = hint_tried || o.candidate == hint;
+  }
+  CHECK(hint_tried);
+  CHECK(std::any_of(r.outcomes.begin(), r.outcomes.end(), [&](const Outcome& o) { return o.candidate == good; }));
+  const auto now = engine.store().find_choice(tuner::choice_key(device), problem.text());
+  REQUIRE(now);
+  CHECK_FALSE(now->imported);
+  CHECK(now->microseconds > 1e-6);
+}
+
 TEST_CASE("a search looks at five of sixteen, then follows what it measured, and stays near the best from ten on",
           "[engine]") {
   FakeGpu gpu;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Engine, whole: real templates, the real compiler, the driver double, kernels computed on the host. Small problems.
+#include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <csignal>
 #include <fstream>
 #include <optional>
 #include <thread>
@@ -121,6 +123,53 @@ TEST_CASE("prewarm, then prepare and tune compile nothing, and tuning verifies r
   CHECK(engine.tune(small(), device, retune).choice.candidate == r.choice.candidate);
   engine.prepare(small(), device);  // with the new choice
   CHECK(engine.stats().compiled == 0);
+}
+
+TEST_CASE("prewarm() refuses a cache that keeps nothing, before it compiles", "[engine]") {
+  TempDir dir;
+  const Arch* targets[] = {&target()};
+  const auto refused = [&](const std::string& path, bool read_only = false) {
+    Options o = options(path);
+    o.cache_read_only = read_only;
+    Engine engine(o);
+    const Error e = error_of(ErrorCode::io, [&] { engine.prewarm(std::span(&small(), 1), targets); });
+    CHECK(e.field() == "cache");
+    CHECK(engine.stats().compiled == 0);
+    return std::string(e.what());
+  };
+  const std::string open_to_all = dir / "open";
+  REQUIRE(::mkdir(open_to_all.c_str(), 0777) == 0);
+  REQUIRE(::chmod(open_to_all.c_str(), 0777) == 0);
+  CHECK(mentions(refused(open_to_all + "/c.db"), "chmod"));
+  CHECK(mentions(refused("/proc/c.db"), "/proc"));
+  refused(dir / "absent.db", true);
+}
+
+TEST_CASE("prewarm() stops when the cache becomes unwritable, and says so", "[engine]") {
+  TempDir dir;
+  Engine engine(options(dir / "c.db"));
+  PrewarmPolicy policy;
+  policy.top = 4;
+  policy.jobs = 1;
+  // A file-system limit for what this process writes stands for a full disk.
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+  auto* handler = std::signal(SIGXFSZ, SIG_IGN);
+  int compiled = 0;
+  policy.progress = [&](std::string_view stage, int done, int total) {
+    if (stage != "compile") return;
+    compiled = done;
+    CHECK(total > 2);
+    const rlimit full{64 << 10, before.rlim_max};
+    if (done == 1) ::setrlimit(RLIMIT_FSIZE, &full);
+  };
+  const Arch* targets[] = {&target()};
+  const Error e = error_of(ErrorCode::io, [&] { engine.prewarm(std::span(&small(), 1), targets, policy); });
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  CHECK(e.field() == "cache");
+  CHECK(mentions(e.what(), "cannot be written"));
+  CHECK(compiled <= 3);
 }
 
 TEST_CASE("row 27: every real candidate wrong leaves the reference, if that is right, for prepare() too", "[engine]") {

@@ -34,6 +34,7 @@ class Environment {
                                            "TILEWRIGHT_SHIPPED",
                                            "TILEWRIGHT_CACHE_CAP",
                                            "TILEWRIGHT_ALLOW_SHARED",
+                                           "TILEWRIGHT_SAME_NVRTC",
                                            "TILEWRIGHT_NVRTC",
                                            "TILEWRIGHT_DRIVER",
                                            "TILEWRIGHT_TUNE",
@@ -64,6 +65,7 @@ TEST_CASE("good values are taken", "[options]") {
                     {"TILEWRIGHT_SHIPPED", "/x.db::/y.db:"},
                     {"TILEWRIGHT_CACHE_CAP", "1048576"},
                     {"TILEWRIGHT_ALLOW_SHARED", "1"},
+                    {"TILEWRIGHT_SAME_NVRTC", "1"},
                     {"TILEWRIGHT_NVRTC", "/n.so"},
                     {"TILEWRIGHT_DRIVER", "/d.so"},
                     {"TILEWRIGHT_TEMPLATES", "/t"},
@@ -76,6 +78,7 @@ TEST_CASE("good values are taken", "[options]") {
   CHECK(o.shipped == std::vector<std::string>{"/x.db", "/y.db"});
   CHECK(o.cache_cap == 1 << 20);
   CHECK(o.allow_shared);
+  CHECK(o.same_nvrtc);
   CHECK(o.nvrtc == "/n.so");
   CHECK(o.driver == "/d.so");
   CHECK(o.templates == "/t");
@@ -89,7 +92,7 @@ TEST_CASE("row 39: an unusable value is ignored with one warning that names it",
   const Options defaults = read({});
   const std::string long_path = "/" + std::string(5000, 'p');
   for (const char* name : {"TILEWRIGHT_CACHE_CAP", "TILEWRIGHT_JOBS", "TILEWRIGHT_TUNE", "TILEWRIGHT_CHECK_POINTERS",
-                           "TILEWRIGHT_ALLOW_SHARED"})
+                           "TILEWRIGHT_ALLOW_SHARED", "TILEWRIGHT_SAME_NVRTC"})
     for (const char* value : {"", "-1", "99999999999999999999999999", "many", "1\n2", "1.5", " 1", "0x10", "+1"}) {
       INFO(name << " = " << value);
       Options o = read({{name, value}});
