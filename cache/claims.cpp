@@ -17,14 +17,14 @@ using Clock = std::chrono::steady_clock;
 
 constexpr off_t kRenameOffset = off_t{1} << 61;
 
-// Two keys on one byte only make one of them wait for the other.
+// Keys may share a byte: then one of their builders waits for the other, and nothing else happens.
 off_t offset_of(const std::string& hash) {
   std::uint64_t value = 0;
   std::from_chars(hash.data(), hash.data() + std::min<std::size_t>(hash.size(), 15), value, 16);
   return static_cast<off_t>(value);  // < 2^60
 }
 
-// The descriptor that holds the byte; -1 if somebody else held it until the end of the wait; -2 without a lock file.
+// Returns the descriptor that holds the byte, -1 if somebody else held it until the wait ended, -2 without a lock file.
 int lock_byte(const std::string& path, off_t offset, double wait_seconds) {
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0600);
   if (fd < 0) return -2;

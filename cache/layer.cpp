@@ -126,7 +126,7 @@ std::optional<OtherBuild> Layer::load_binary(const std::string& hash) {
     const std::string transcript = row.text(0), metadata = row.text(1), content = row.text(2);
     const auto image = row.bytes(3);
     Binary binary;
-    // The hash before anything else: a damaged image must not get further than this line.
+    // The hash is checked first: nothing may parse, let alone load, what is damaged.
     if (binary_hash(hash, transcript, metadata, image) == content && decode_metadata(metadata, binary)) {
       if (auto key = parse_transcript(transcript); key && key->hash() == hash) {
         binary.image.assign(image.begin(), image.end());
@@ -266,7 +266,7 @@ void Layer::flush_marks() {
     db_->exec("UPDATE uses SET sequence=0");
     sequence = 0;
   }
-  // The next sequence number, never a clock: a clock may be set back.
+  // Sequence numbers order the uses, because a clock may be set back.
   Statement update = db_->prepare("UPDATE uses SET sequence=? WHERE id=?");
   Statement insert = db_->prepare("INSERT INTO uses(id,sequence) VALUES(?,?)");
   for (const auto& [mark, id] : order) {
@@ -297,7 +297,7 @@ void Layer::insert_binary(const std::string& key, const std::string& transcript,
 
 std::string Layer::insert_problem(const std::string& device, std::string_view problem) {
   const std::string hash = problem_hash(device, problem);
-  touch(hash);  // before making room, so that what is known about this problem is the last to go
+  touch(hash);  // before making room, so that this problem's rows are the last to be evicted
   evict_for(static_cast<std::int64_t>(device.size() + problem.size()));
   // A row whose text is not what its hash says is replaced.
   db_->prepare("DELETE FROM problems WHERE hash=?1 AND NOT(device=?2 AND problem=?3)")
@@ -387,7 +387,7 @@ bool Layer::evict_one() {
     oldest.reset();
     db_->prepare("DELETE FROM uses WHERE rowid=?").bind(1, row).run();
   } else {
-    // Rows that lost their place in the order go before nothing at all does.
+    // Only rows without a place in the order are left.
     Statement any = db_->prepare(
         "SELECT CAST(key AS TEXT) FROM binaries UNION ALL SELECT CAST(hash AS TEXT) FROM problems LIMIT 1");
     if (!any.step()) return false;
@@ -405,7 +405,7 @@ void Layer::shrink_to(std::int64_t bytes) {
   while (used_bytes() > bytes && evict_one()) {
   }
   if (used_bytes() <= bytes) return;
-  // Nothing refers to what is left.
+  // What is left belongs to no problem or binary.
   for (const char* sql :
        {"DELETE FROM measurements", "DELETE FROM choices", "DELETE FROM environments", "DELETE FROM builds"})
     db_->exec(sql);
@@ -414,10 +414,10 @@ void Layer::shrink_to(std::int64_t bytes) {
 void Layer::evict_for(std::int64_t bytes) {
   const std::int64_t wanted = bytes + kRowOverhead;
   if (used_bytes() + wanted > cap_) {
-    // A little more than needed, so that a full cache does not evict on every store.
+    // A sixteenth more than needed, so that a full cache does not evict at every store.
     shrink_to(std::max<std::int64_t>(0, cap_ - cap_ / 16 - wanted));
   }
-  // Only a lowered cap leaves a file larger than it; gc() does the same at once.
+  // The file exceeds the cap only after the cap was lowered. It shrinks step by step; gc() does it at once.
   const std::int64_t excess = file_bytes() - cap_;
   if (excess > 0) db_->exec("PRAGMA incremental_vacuum(256)");
 }

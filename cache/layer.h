@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layer: one open cache database and the reading and writing of its rows. What it returns has been verified; a damaged
-// row counts in `damaged()` and is as good as absent. Throws SqliteError. Used by one thread at a time.
+// Layer: reads and writes the rows of one open cache database. Every row that it returns has been verified; a damaged
+// row is a miss and counts in take_damaged(). Throws SqliteError. Used by one thread at a time.
 #pragma once
 
 #include <functional>
@@ -37,7 +37,7 @@ class Layer {
   const std::string& name() const { return name_; }
   bool writable() const { return writable_; }
   void set_writable(bool writable) { writable_ = writable; }
-  // The database or one of its side files is not the one that was opened.
+  // True if the path, or a side file's, names another file than the one that was opened.
   bool moved() const;
   const FileId& id() const { return id_; }
   void abandon();
@@ -63,7 +63,7 @@ class Layer {
   std::string insert_environment(std::string_view text);                            // its hash, empty for no text
   void insert_choice(const ChoiceRow& row);
   void insert_measurement(const MeasurementRow& row);
-  // Deletes the rows that turned out damaged. Best effort.
+  // Deletes the damaged rows that look-ups met. What cannot be deleted now is replaced by the next store of its key.
   void drop_damaged();
   // Evicts least recently used rows until the file's used part is at most `bytes`. Inside write().
   void shrink_to(std::int64_t bytes);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Store's rows for human eyes: list() and show().
+// Store's rows as text: list() and show().
 #include <fmt/format.h>
 #include <tilewright/text.h>
 
@@ -104,7 +104,7 @@ void list_layer(Layer& layer, std::vector<StoreEntry>& entries) {
         entries.push_back({kind, rows.text(1).substr(0, kIdDigits), printable(summary_of(kind, rows.text(2))),
                            rows.integer(3), rows.integer(4), layer.name(),
                            kind == "binary" ? rows.text(5) : std::string()});
-      } catch (const BadValue&) {  // verify() is there to tell about it
+      } catch (const BadValue&) {  // a damaged row, which verify() reports
       }
     }
   }

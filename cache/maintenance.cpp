@@ -70,7 +70,7 @@ struct TableCheck {
   const char* one;  // the row of an id
   RowCheck check;
 };
-// Problems before what refers to them, so that one repair is enough.
+// Problems come before the rows that refer to them, so that one repair finds all that is left without a problem.
 constexpr TableCheck kTables[] = {
     {"binaries", "SELECT key,transcript,metadata,hash,image FROM binaries WHERE rowid=?", check_binary},
     {"problems", "SELECT hash,device,problem FROM problems WHERE rowid=?", check_problem},
@@ -90,7 +90,7 @@ constexpr TableCheck kTables[] = {
     {"uses", "SELECT id,sequence FROM uses WHERE rowid=?", check_use},
 };
 
-// Empty if the row is gone meanwhile or fine.
+// What is wrong with a row; empty if it is sound, or gone by now.
 std::string check_row(Database& db, const TableCheck& table, std::int64_t id) {
   try {
     Statement row = db.prepare(table.one);
@@ -122,7 +122,7 @@ void verify_rows(Layer& layer, bool repair, VerifyReport& report) {
   }
 }
 
-// True if the tree structure is sound.
+// Returns whether SQLite finds the file's structure sound.
 bool verify_structure(Layer& layer, VerifyReport& report) {
   Statement rows = layer.db().prepare("PRAGMA integrity_check(20)");
   bool sound = true;

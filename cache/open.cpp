@@ -17,7 +17,7 @@
 namespace tilewright::cache {
 namespace {
 
-// A structural check costs 0.4 ms per MB. Above this size it is left to verify(): rows carry hashes of their own.
+// Checking the structure takes 0.4 ms per MB. Larger files are checked by verify() only; rows carry their own hashes.
 constexpr std::int64_t kCheckBytes = 8 << 20;
 
 struct Damaged {
@@ -70,7 +70,7 @@ void common_settings(Database& db, Clock::time_point deadline) {
 
 void check_structure(Database& db, const std::string& path, bool always) {
   {
-    // SQLite itself reads a missing end as zeros. A read lock keeps others from changing the size meanwhile.
+    // SQLite reads a missing end as zeros. The transaction's read lock keeps the size as it is while we compare.
     db.exec("BEGIN");
     db.integer("SELECT count(*) FROM sqlite_schema");
     const bool cut = file_size(path + "-wal") <= 0 && db.truncated();
@@ -83,7 +83,7 @@ void check_structure(Database& db, const std::string& path, bool always) {
   if (result != "ok") throw Damaged{result};
 }
 
-// The pragma's answer cannot be trusted: on some file systems it says "wal" and the first access fails.
+// Reads a table after switching, because on some file systems the pragma answers "wal" and the first access fails.
 void choose_journal(Database& db, bool wal) {
   db.exec("PRAGMA journal_size_limit=4194304; PRAGMA synchronous=FULL");
   try {
@@ -95,7 +95,7 @@ void choose_journal(Database& db, bool wal) {
     if (!wal) (void)db.text("PRAGMA journal_mode=DELETE");
   } catch (const SqliteError& error) {
     if (!wal) throw;
-    if (error.busy()) return;  // others are using it as it is; so do we
+    if (error.busy()) return;  // another process has the file open: its mode stays
     (void)db.text("PRAGMA journal_mode=DELETE");
   }
 }
@@ -175,7 +175,7 @@ Opened attempt_reading(const OpenRequest& request, Opened opened, IfInUse if_in_
   }
 }
 
-// One round; `damage` says that the file has to go.
+// One attempt at a file of our own. `damage` is set if the file has to be quarantined.
 Opened attempt_own(const OpenRequest& request, const Place& place, Opened opened, std::string& damage) {
   try {
     opened.layer = open_writable(request, place, opened);
@@ -229,7 +229,7 @@ Opened open_own(const OpenRequest& request) {
     std::string damage;
     opened = attempt_own(request, place, std::move(opened), damage);
     if (damage.empty() || round == 2) return opened;
-    // Two processes may have found the same damage. The second one must not rename the first one's fresh file.
+    // Two processes may find the same damage: the second must not rename the file that the first has just made.
     const RenameLock lock(place.path + "-lock", 0.3);
     const std::string kept = lock.held() ? quarantine(place.path, id) : std::string();
     if (!kept.empty()) {

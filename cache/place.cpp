@@ -51,8 +51,8 @@ std::string owner_refusal(const struct stat& s, const std::string& what, bool al
 constexpr const char* kAllowGroup =
     "or, if you trust everybody in it, set TILEWRIGHT_ALLOW_SHARED=1 (Options::allow_shared)";
 
-// Somebody else can change what is in it. `leaf`: the directory of the file itself, where the sticky bit does not help,
-// since it does not stop others from adding files.
+// Why somebody else could change what is in a directory; empty if nobody can. `leaf`: the file's own directory, where
+// the sticky bit does not help, because it does not stop others from adding files.
 std::string directory_refusal(const struct stat& s, const std::string& path, bool leaf, bool allow_shared) {
   if (auto refusal = owner_refusal(s, path, allow_shared); !refusal.empty()) return "directory " + refusal;
   if (!leaf && (s.st_mode & S_ISVTX)) return {};
@@ -80,8 +80,8 @@ std::string chain_refusal(const std::string& directory, bool allow_shared) {
   return {};
 }
 
-// The directory with links above it resolved. Its last component must be a directory and not a link: a link there is
-// what somebody would plant. With `create`, missing ones are made, mode 0700.
+// Returns the directory with the links above it resolved. The last component must not be a link, because an attacker
+// would plant one there. `create`: missing directories are made with mode 0700.
 std::string resolve_directory(const std::string& directory, bool create, std::string& refusal) {
   struct stat s {};
   if (lstat(directory.c_str(), &s) == 0) {
@@ -196,8 +196,8 @@ Place find_place(const std::string& path, Purpose purpose, bool allow_shared) {
   if (faccessat(dir.get(), name, R_OK, AT_EACCESS) != 0) {
     place.refusal = fmt::format("{}: {}", place.path, std::strerror(errno));
   }
-  // By name and not by descriptor: closing a descriptor of the file would drop SQLite's locks on it. The directory is
-  // ours, so nobody can exchange the name meanwhile.
+  // By name, because closing a descriptor of the file would drop SQLite's locks on it. Nobody else can exchange the
+  // name meanwhile: the directory is ours.
   const bool ours = purpose == Purpose::own && s.st_uid == geteuid() && !allow_shared;
   if (ours && place.writable && (s.st_mode & 077)) (void)fchmodat(dir.get(), name, 0600, 0);
   return place;
@@ -215,7 +215,7 @@ std::string side_file_refusal(const std::string& path, bool allow_shared) {
 }
 
 bool create_file(const Place& place, bool allow_shared) {
-  // mknod, because it makes a file without opening it; see above. The mode is set again, as umask may have cut it.
+  // mknod() makes a file without opening it, so that no descriptor has to be closed. umask may have cut the mode.
   const mode_t mode = allow_shared ? 0660 : 0600;
   if (mknod(place.path.c_str(), S_IFREG | mode, 0) != 0) return errno == EEXIST;
   return chmod(place.path.c_str(), mode) == 0;
@@ -241,7 +241,7 @@ std::string quarantine(const std::string& path, const FileId& damaged) {
   }
   const std::string target = directory + '/' + prefix + std::to_string(last + 1);
   if (rename(path.c_str(), target.c_str()) != 0) return {};
-  // A write-ahead log that stays would be taken for the new file's.
+  // SQLite would take a log or journal that stays for the new file's.
   for (const char* side : {"-wal", "-shm", "-journal"}) unlink((path + side).c_str());
   for (const std::string& name : older) unlink(name.c_str());
   return target;

@@ -12,8 +12,7 @@
 namespace tilewright::cache {
 namespace {
 
-// How many database files are open, and in which process: what SQLite's own table of file locks, which fork() copies,
-// is about.
+// How many database files this process has open. fork() copies SQLite's table of their locks, but not the locks.
 std::atomic<int> open_files{0};
 std::atomic<pid_t> opener{0};
 

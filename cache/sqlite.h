@@ -29,8 +29,8 @@ class SqliteError : public std::runtime_error {
   SqliteError(int code, const std::string& message, std::string file);
   int code() const { return code_; }                 // extended result code
   const std::string& file() const { return file_; }  // path of the database; empty for one in memory
-  // What the caller should do about it.
-  bool busy() const;     // somebody holds a lock, or the deadline passed: try another time
+  // What the code means for the caller.
+  bool busy() const;     // somebody holds a lock, or the deadline passed: try again later
   bool corrupt() const;  // the file is not a usable database
   bool too_big() const;  // a value beyond kMaxValueBytes
   bool memory() const;   // out of memory: says nothing about the file
@@ -112,8 +112,8 @@ class Database {
   std::unique_ptr<Clock::time_point> deadline_;  // on the heap: SQLite's callbacks hold its address
 };
 
-// BEGIN IMMEDIATE ... COMMIT; rolls back unless committed. Immediate, because a read that upgrades to a write fails at
-// once when somebody else wrote in between.
+// BEGIN IMMEDIATE ... COMMIT; rolls back unless committed. A deferred transaction would fail at once where it begins to
+// write, if somebody else has written since it began to read.
 class Transaction {
  public:
   explicit Transaction(Database& db);

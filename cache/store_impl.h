@@ -28,7 +28,8 @@ struct Store::Impl {
   ~Impl();
 
   // ---- calls
-  // Runs `body` under the lock with a deadline; `otherwise` if it cannot, or if anything at all goes wrong.
+  // Runs `body` under the lock, with a deadline. Returns `otherwise` if the lock was not free in time or anything
+  // failed.
   template <class Result, class Body>
   Result call(Result otherwise, Body body) noexcept {
     try {
@@ -52,7 +53,8 @@ struct Store::Impl {
     return otherwise;
   }
 
-  // Every store to look into, in order. A layer that fails is skipped; the file is reopened if that may help.
+  // Runs `body` on every layer in the order of look-up. A layer that fails is skipped, and the file is opened again
+  // where that may help.
   template <class Body>
   void read(Body body) {
     if (memory_) read_layer(*memory_, body);
@@ -76,11 +78,11 @@ struct Store::Impl {
     }
   }
 
-  // One transaction in the store that takes new rows. False if there is none.
+  // Runs `body` in one transaction of the layer that takes new rows. False if there is no such layer.
   bool write(const std::function<void(Layer&)>& body);
 
   // ---- maintenance
-  // Runs `body` under the lock, patiently; SQLite's errors become Error (io).
+  // Runs `body` under the lock, with a deadline of a minute. SQLite's errors become Error (io), naming their file.
   template <class Body>
   auto maintain(Body body) {
     if (in_child())

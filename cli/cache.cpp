@@ -18,8 +18,8 @@ struct Args {
   ProblemArgument problem;
 };
 
-// The store of --cache. Commands that only look need the file to be there; a store that had to fall back to memory
-// would answer for the wrong file.
+// Opens the store of --cache. `must_exist`: for commands that only look, because a store without its file would answer
+// from memory.
 Store open(const Context& context, bool must_exist, bool read_only, StoreOptions* out = nullptr) {
   const Options options = context.options();
   if (options.cache.empty())

@@ -112,7 +112,7 @@ std::vector<tuner::BinaryPtr> Engine::Impl::build_all(const std::vector<Source>&
   errors.assign(sources.size(), nullptr);
   std::vector<std::size_t> missing;
   for (std::size_t i = 0; i < sources.size(); ++i) {
-    binaries[i] = builder.find(sources[i], arch, device);
+    binaries[i] = builder.find(sources[i], arch, &device);
     if (!binaries[i]) missing.push_back(i);
   }
   if (missing.empty()) return binaries;

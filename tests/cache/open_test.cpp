@@ -50,7 +50,7 @@ void check_left_alone(const std::string& path) {
     CHECK_THROWS_AS(store.gc(0), Error);
     CHECK(store.verify().damaged.size() == 1);
   }
-  CHECK((read_file(path) == before));  // in brackets: a failure shall not print the file
+  CHECK((read_file(path) == before));  // in brackets, so that a failure does not print the file
   CHECK_FALSE(exists(path + ".corrupt-1"));
 }
 

@@ -53,7 +53,7 @@ TEST_CASE("an imported choice is a hint: prepared until there is something bette
     choice.problem = problem.text(), choice.candidate = hint, choice.microseconds = 1e-9;
     REQUIRE(other.store().put_choice(tuner::choice_key(device), choice));
     // Somebody else's times and failures: an unbeatable time, and a good candidate condemned.
-    const Key key = tuner::outcome_key(device, engine_compiler(engine));
+    const Key key = tuner::outcome_key(device, compiler_version(CompileOptions::of(engine.options())));
     Outcome o;
     o.candidate = hint, o.kind = OutcomeKind::measured, o.microseconds = 1e-9, o.rounds = 9;
     REQUIRE(other.store().put_outcome(key, problem.text(), o, ""));
