@@ -54,11 +54,12 @@ Store::Impl& Store::impl() const {
 
 bool Store::degraded() const { return !impl_ || impl_->degraded_; }
 std::string Store::unwritable() const {
-  return call(impl_, std::string("moved from"), [&] {
-    if (impl_->memory_only()) return std::string();
-    if (!impl_->open_file()) return impl_->reason_;
-    return impl_->file_->writable() ? std::string() : impl_->path_ + " is read-only";
-  });
+  return call(impl_, std::string(impl_ ? "the store is busy, or its parent process's" : "the store was moved from"),
+              [&] {
+                if (impl_->memory_only()) return std::string();
+                if (!impl_->open_file()) return impl_->reason_;
+                return impl_->file_->writable() ? std::string() : impl_->path_ + " is read-only";
+              });
 }
 
 const std::string& Store::path() const {

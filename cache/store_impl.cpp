@@ -6,8 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
-#include <map>
 
 #include "cache/key.h"
 
