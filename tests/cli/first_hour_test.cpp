@@ -99,14 +99,14 @@ TEST_CASE("cli: with --json an error is an object with the fields of Error") {
   CHECK(e["field"] == "arguments");
   CHECK(contains(e["message"], "problem"));
   CHECK(error("nothing --json", 1)["field"] == "command");
-  e = error("prewarm --json --arch sm_80 " + std::string(kCast) + "--cache :memory:", 4,
+  e = error("prewarm --json --arch sm_80 " + std::string(kCast) + cache_flag("error.db"), 4,
             "TILEWRIGHT_NVRTC=/nonexistent/libnvrtc.so");
   CHECK(e["code"] == "library_missing");
   CHECK(e["value"] == "/nonexistent/libnvrtc.so");
 }
 
 TEST_CASE("cli: prewarm takes a problem, standard input, all targets and this machine's") {
-  const std::string rest = " --top 1 --no-buckets --json --cache :memory:";
+  const std::string rest = " --top 1 --no-buckets --json" + cache_flag("reach.db");
   Json r = tool("prewarm " + std::string(kCast) + "--arch sm_80" + rest).json();
   CHECK(r["problems"] == 1);
   CHECK(r["compiled"] > 0);
@@ -214,7 +214,7 @@ TEST_CASE("cli: plan recommends what an engine should ask for, and warns where o
   CHECK(reference.code == 0);
   CHECK(contains(reference.err, "warning: only the reference kernel"));
   CHECK(contains(reference.err, "sm_80"));
-  const std::string rest = " --top 1 --no-buckets --json --cache :memory:";
+  const std::string rest = " --top 1 --no-buckets --json" + cache_flag("advice.db");
   const Ran warm = tool(std::string("prewarm --arch sm_80 ") + kPacked + rest);
   CHECK(contains(warm.err, "warning: only the reference kernel"));
   CHECK(warm.json()["warnings"].size() == 1);

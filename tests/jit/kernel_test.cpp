@@ -212,7 +212,7 @@ TEST_CASE("kernel: the argument struct must be the operation's") {
   cast.rows = 1;
   CHECK(mentions(error_of(ErrorCode::invalid_argument, [&] { t.kernel.launch(nullptr, cast); }), "gemm"));
   const Kernel own(t.device, fake_binary({8}));
-  CHECK(mentions(error_of(ErrorCode::invalid_argument, [&] { own.launch(nullptr, t.args); }), "GemmArgs"));
+  CHECK(mentions(error_of(ErrorCode::invalid_argument, [&] { own.launch(nullptr, t.args); }), "of gemm"));
   const std::uint32_t small = 1;
   CHECK(
       mentions(error_of(ErrorCode::invalid_argument, [&] { own.launch(nullptr, bytes_of(small), 1, 1); }), "8 bytes"));

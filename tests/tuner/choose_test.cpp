@@ -41,6 +41,7 @@ TEST_CASE("an imported choice is a hint: prepared until there is something bette
   FakeGpu gpu;
   const Device device = gpu.device();
   const Problem problem = tuner::bucketed(small());
+  gpu.serve(problem, target());
   const std::vector<tuner::Ranked> ranked = tuner::rank(problem, target(), tuner::model_of(device));
   const std::vector<int> first = tuner::select(ranked, TunePolicy().max_candidates);
   std::size_t late = 0;
