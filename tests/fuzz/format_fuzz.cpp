@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // libFuzzer: every format's codec on any bytes. As floats they are encoded, within the stated bound if the format's
 // limits allow them; as stored bytes they are decoded, and packed as tiles and back where the format has any.
+#include <tilewright/error.h>
 #include <tilewright/format.h>
 #include <tilewright/pack.h>
 
@@ -73,7 +74,7 @@ void decode(Format f, Bytes bytes) {
       tiles.scales.resize(static_cast<std::size_t>(packed_bytes(g, "scales")));
       pack_weights(g, m.out(), tiles.out());
       unpack_weights(g, tiles.out(), back.out());
-    } catch (const Error& e) {
+    } catch (const Error&) {
       continue;  // no tiles for this x
     }
     if (back.data != m.data) __builtin_trap();
