@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """plot.py RESULT.json... [--out docs/gemm.svg]: the rows of `bench gemm` as bars, with a mark where the target is.
-A row is taken from the first file that has a result for it. With --table, prints the README's table instead."""
+A row is taken from the first file that has a result for it. With --table, prints the table of docs/results.md instead; with
+--summary, that of README.md."""
 import argparse
 import html
 import json
@@ -21,18 +22,29 @@ PANELS = [
 ]
 
 
+# The lines of the summary: what is measured, of which groups, and what a value is relative to.
+SUMMARY = [
+    ("bf16, f16; m = 1024, 4096", ["bf16, fp16"], "speed of cuBLASLt, same type"),
+    ("ggml blocks, INT4 groups, NVFP4, MXFP4 with f16 or bf16; m = 1024, 4096",
+     ["int4-g128 x 16-bit", "q4_0, nvfp4 x 16-bit", "block formats x 16-bit"], "speed of cuBLASLt bf16"),
+    ("INT4 groups of 128 with FP8 or INT8; m = 1024, 4096", ["int4-g128 x fp8 or int8"], "speed of cuBLASLt FP8"),
+    ("one token, weights of 30 MB and more", ["m=1, weights >= 100 MB", "m=1, weights 30-100 MB"],
+     "read bandwidth"),
+]
+
+
 def read(paths):
     rows, device, commits = {}, "", []
     for path in paths:
         result = json.loads(Path(path).read_text())
         environment = result["environment"]
         device = f'{environment.get("device", "no device")}, driver {environment.get("driver", "?")}'
-        commits.append(environment.get("commit", "?")[:7])
+        commits.append(f'{environment.get("commit", "?")[:7]} ({environment.get("date", "?")[:10]})')
         for row in result["results"]["gemm"]["rows"]:
             key = row["label"], row["m"], row["n"], row["k"], row["target_text"]
             if key not in rows or rows[key]["us"] == 0:
                 rows[key] = row
-    return list(rows.values()), f'{device}, commit {" and ".join(commits)}'
+    return list(rows.values()), f'{device}, commit {" and ".join(dict.fromkeys(commits))}'
 
 
 def text(x, y, words, anchor="start", color=INK, size=11, weight="normal"):
@@ -89,7 +101,7 @@ def draw(rows, device):
 
 def table(rows):
     """One line for each row of targets: worst, median and best of the values, and how many reach it."""
-    lines = ["| asked | worst | median | best | target | rows that reach it |", "|---|---|---|---|---|---|"]
+    lines = ["| rows | worst | median | best | target | rows that reach it |", "|---|---|---|---|---|---|"]
     groups = {}
     for row in rows:
         if row["target"] > 0:
@@ -110,15 +122,28 @@ def table(rows):
     return "\n".join(lines)
 
 
+def summary(rows, state):
+    lines = ["| product | cases | worst | median | best | relative to |", "|---|---|---|---|---|---|"]
+    for what, groups, unit in SUMMARY:
+        values = sorted(r["value"] for r in rows if r["group"] in groups and r["value"] > 0)
+        shown = [f"{v:.2f}" for v in (values[0], statistics.median(values), values[-1])]
+        lines.append(f'| {what} | {len(values)} | {" | ".join(shown)} | {unit} |')
+    return "\n".join(lines) + f"\n\n{state}."
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", nargs="+")
     parser.add_argument("--out", default=str(Path(__file__).resolve().parent.parent / "docs" / "gemm.svg"))
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--summary", action="store_true")
     arguments = parser.parse_args()
     rows, device = read(arguments.results)
     if arguments.table:
         print(table(rows))
+        return
+    if arguments.summary:
+        print(summary(rows, device))
         return
     Path(arguments.out).write_text(draw(rows, device))
 

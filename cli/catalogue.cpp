@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// formats, encoders, archs, families: what the library knows. README.md's tables are these, printed with --markdown.
+// formats, encoders, archs, operations, families: what the library knows. Tables in docs/ are these, printed with
+// --markdown.
 #include <fmt/format.h>
 
 #include <cmath>

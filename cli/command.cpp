@@ -138,7 +138,11 @@ std::string Table::text() const {
 std::string Table::markdown() const {
   std::string out;
   for (std::size_t r = 0; r < rows_.size(); ++r) {
-    for (const std::string& cell : rows_[r]) out += "| " + cell + " ";
+    for (const std::string& cell : rows_[r]) {
+      out += "| ";
+      for (const char c : cell) out += c == '|' ? std::string("\\|") : std::string(1, c);  // it would end the cell
+      out += " ";
+    }
     out += "|\n";
     if (r > 0) continue;
     for (std::size_t i = 0; i < rows_[0].size(); ++i) out += "|---";

@@ -59,6 +59,7 @@ TEST_CASE("cli: the catalogue") {
   CHECK(archs["devices"].empty());
   CHECK(tool("families --json").json()["families"].size() >= 3);
   CHECK(tool("formats --markdown").out.rfind("| format |", 0) == 0);
+  CHECK(tool("operations --markdown").out.find("| gemm | global | mul\\|div |") != std::string::npos);
 }
 
 TEST_CASE("cli: plan and emit need no GPU") {

@@ -1,22 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles README.md's C++ blocks, runs its shell blocks, and compares its and docs/*.md's generated tables with the tool.
+"""Holds README.md, CONTRIBUTING.md and docs/*.md to the code: compiles their C++, runs their commands, and compares their
+generated tables and pictures with what makes them.
 
-With --write the tables are written instead of compared: check.py --source . --tool build/bin/tilewright --write
+Every fenced block is checked. A `cpp` block is a program: it is compiled and linked against the installed library. An `sh` block
+runs as one script, in a folder of its page's own with links to the checkout's files. A comment on the line above the block says
+otherwise:
+
+  <!-- not run: REASON -->   an excerpt, or a command that the test cannot run
+  <!-- needs a GPU -->       an sh block that must succeed with a GPU and end with 4 without one
+  <!-- file: PATH -->        the block is written to PATH in the page's folder for later blocks; C++ is compiled too
+
+A block of another language must have one of these comments, and a block by indentation is an error. Links between pages must
+lead somewhere. With --write, tables and pictures are written instead of compared:
+check.py --source . --tool build/bin/tilewright --write
 """
 import argparse
+import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
-TABLE = re.compile(r"<!-- begin: (tilewright [^>]*?) -->\n(.*?)<!-- end -->", re.S)
+TABLE = re.compile(r"<!-- begin: ((?:tilewright|python3) [^>]*?) -->\n(.*?)<!-- end -->", re.S)
+FENCE = re.compile(r"^(?:<!-- (?P<mark>[^\n]*?) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```$", re.S | re.M)
+INDENTED = re.compile(r"^(?![ *\d-]|\s*$)[^\n]*\n\n+ {4}\S", re.M)
+LINK = re.compile(r"\]\((?!https?:)([^)\s]*)\)")
+MOST_WORDS = {"README.md": 1400}
+RESULTS = [f"bench/results/h200_gemm_{part}.json" for part in ("1024", "4096", "few")]
+PICTURES = {"docs/pipeline.svg": ["docs/draw_pipeline.py"], "docs/gemm.svg": ["bench/plot.py", *RESULTS]}
 
 
-def blocks(text: str, language: str) -> list:
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.S | re.M)
+def pages(source: Path) -> list:
+    return [source / "README.md", source / "CONTRIBUTING.md", *sorted((source / "docs").glob("*.md"))]
 
 
 def run(command, **options):
@@ -24,74 +43,156 @@ def run(command, **options):
     return subprocess.run(command, text=True, **options)
 
 
-def compile_programs(text: str, args) -> int:
-    failures = 0
-    for i, block in enumerate(blocks(text, "cpp")):
-        source = args.work / f"snippet{i}.cpp"
-        source.write_text(block)
+class Checker:
+    def __init__(self, args):
+        self.args = args
+        self.failures = 0
+        self.environment = {k: v for k, v in os.environ.items() if not k.startswith(("TILEWRIGHT_", "XDG_"))}
+        if "TILEWRIGHT_NVRTC" in os.environ:
+            self.environment["TILEWRIGHT_NVRTC"] = os.environ["TILEWRIGHT_NVRTC"]
+
+    def fail(self, where: str, what: str):
+        print(f"{where}: {what}", flush=True)
+        self.failures += 1
+
+    # ---- blocks
+
+    def prepare(self):
+        args = self.args
+        shutil.rmtree(args.work, ignore_errors=True)
+        (args.work / "home").mkdir(parents=True, mode=0o700)
+        self.environment.update(HOME=str(args.work / "home"), CXX=args.cxx,
+                                PATH=f"{args.prefix}/bin:{args.tool.parent}:{os.environ['PATH']}")
+        found = subprocess.run([args.tool, "archs", "--json"], check=True, text=True, stdout=subprocess.PIPE)
+        self.no_gpu = 0 if json.loads(found.stdout)["devices"] else 4
+
+    def folder(self, page: Path) -> Path:
+        folder = self.args.work / page.relative_to(self.args.source).with_suffix("")
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            for entry in self.args.source.iterdir():
+                if not entry.name.startswith((".", "build")):
+                    (folder / entry.name).symlink_to(entry)
+        return folder
+
+    def compile(self, where: str, source: Path):
+        args = self.args
         done = run([args.cxx, "-std=c++20", "-Wall", "-Wextra", source, f"-I{args.prefix}/include",
-                    f"-L{args.prefix}/{args.libdir}", "-ltilewright", "-lsqlite3", "-pthread", "-ldl", "-o", source.with_suffix("")])
-        failures += done.returncode != 0
-    return failures
+                    f"-L{args.prefix}/{args.libdir}", "-ltilewright", "-lsqlite3", "-pthread", "-ldl", "-o",
+                    source.with_suffix(".out")])
+        if done.returncode:
+            self.fail(where, "this program does not compile")
 
+    def script(self, where: str, text: str, folder: Path, expected: int):
+        done = run("set -e\n" + text, shell=True, cwd=folder, stdout=subprocess.DEVNULL, env=self.environment)
+        if done.returncode != expected:
+            self.fail(where, f"exit code {done.returncode}, {expected} expected:\n{text}")
 
-def run_commands(text: str, args) -> int:
-    failures = 0
-    environment = dict(os.environ, PATH=f"{args.tool.parent}:{os.environ['PATH']}",
-                       TILEWRIGHT_CACHE=str(args.work / "cache" / "readme.db"))
-    for block in blocks(text, "sh"):
-        for line in filter(None, block.splitlines()):
-            allowed = (0, 4) if line.endswith("# needs a GPU") else (0,)
-            done = run(line, shell=True, cwd=args.source, env=environment, stdout=subprocess.DEVNULL)
-            if done.returncode not in allowed:
-                print(f"README.md: exit code {done.returncode}: {line}")
-                failures += 1
-    return failures
-
-
-def table(command: str, args) -> str:
-    words = shlex.split(command)
-    return subprocess.run([args.tool, *words[1:]], check=True, text=True, stdout=subprocess.PIPE).stdout
-
-
-def pages(args) -> list:
-    return [args.source / "README.md", *sorted((args.source / "docs").glob("*.md"))]
-
-
-def check_tables(args) -> int:
-    failures = 0
-    for page in pages(args):
-        for command, found in TABLE.findall(page.read_text()):
-            if found == table(command, args):
+    def check_blocks(self, page: Path):
+        text = page.read_text()
+        name = page.relative_to(self.args.source)
+        for at in INDENTED.finditer(text):
+            self.fail(f"{name}:{text.count(chr(10), 0, at.end()) + 1}", "a block by indentation: fence it")
+        for number, block in enumerate(FENCE.finditer(text)):
+            where = f"{name}:{text.count(chr(10), 0, block.start('language')) + 1}"
+            mark, language, content = block["mark"] or "", block["language"], block["text"]
+            if mark.startswith("not run: "):
                 continue
-            print(f"{page.relative_to(args.source)}: the table of `{command}` is out of date; run check.py --write")
-            failures += 1
-    return failures
+            folder = self.folder(page)
+            source = folder / f"block{number}.cpp"
+            if mark.startswith("file: "):
+                source = folder / mark.removeprefix("file: ")
+                source.parent.mkdir(parents=True, exist_ok=True)
+                source.write_text(content)
+                if language == "cpp":
+                    self.compile(where, source)
+            elif language == "cpp":
+                source.write_text(content)
+                self.compile(where, source)
+            elif language == "sh":
+                self.script(where, content, folder, self.no_gpu if mark == "needs a GPU" else 0)
+            else:
+                self.fail(where, f"this test cannot run a block of '{language}': mark it '<!-- not run: REASON -->'")
+
+    # ---- tables, pictures, links, length
+
+    def table(self, command: str) -> str:
+        words = shlex.split(command)
+        words[0] = {"tilewright": str(self.args.tool), "python3": sys.executable}[words[0]]
+        done = subprocess.run(words, cwd=self.args.source, check=True, text=True, stdout=subprocess.PIPE)
+        return done.stdout
+
+    def check_tables(self, page: Path):
+        for command, found in TABLE.findall(page.read_text()):
+            if found != self.table(command):
+                self.fail(page.name, f"what `{command}` prints has changed; run check.py --write")
+
+    def draw(self, picture: str, out: Path):
+        script = PICTURES[picture]
+        subprocess.run([sys.executable, *script, "--out", out], cwd=self.args.source, check=True)
+
+    def check_pictures(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for picture in PICTURES:
+                drawn = Path(folder) / "picture.svg"
+                self.draw(picture, drawn)
+                if drawn.read_text() != (self.args.source / picture).read_text():
+                    self.fail(picture, "its script draws another picture; run check.py --write")
+
+    def check_links(self, page: Path):
+        for target in LINK.findall(FENCE.sub("", page.read_text())):
+            path, _, anchor = target.partition("#")
+            file = page.parent / path if path else page
+            if not file.exists():
+                self.fail(page.name, f"a link to {target}, which does not exist")
+            elif anchor and file.suffix == ".md" and anchor not in anchors(file):
+                self.fail(page.name, f"a link to {target}: there is no such heading")
+
+    def check_length(self, page: Path):
+        words = len(page.read_text().split())
+        if words > MOST_WORDS.get(page.name, words):
+            self.fail(page.name, f"{words} words; at most {MOST_WORDS[page.name]}")
+
+    def check(self) -> int:
+        self.prepare()
+        for page in pages(self.args.source):
+            self.check_length(page)
+            self.check_links(page)
+            self.check_tables(page)
+            self.check_blocks(page)
+        self.check_pictures()
+        print(f"{self.failures} failures")
+        return 1 if self.failures else 0
+
+    def write(self) -> int:
+        for page in pages(self.args.source):
+            text = page.read_text()
+            replaced = TABLE.sub(lambda m: f"<!-- begin: {m[1]} -->\n{self.table(m[1])}<!-- end -->", text)
+            if replaced != text:
+                page.write_text(replaced)
+        for picture in PICTURES:
+            self.draw(picture, self.args.source / picture)
+        return 0
+
+
+def anchors(page: Path) -> set:
+    """As GitHub makes them of headings: lower case, no punctuation, a hyphen for each space."""
+    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text()), re.M)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--source", type=Path, required=True)
+    parser.add_argument("--source", type=lambda p: Path(p).resolve(), required=True)
     parser.add_argument("--tool", type=lambda p: Path(p).resolve(), required=True)
-    parser.add_argument("--prefix", type=Path)
+    parser.add_argument("--prefix", type=lambda p: Path(p).resolve())
     parser.add_argument("--libdir", default="lib")
     parser.add_argument("--cxx", default="c++")
-    parser.add_argument("--work", type=Path)
+    parser.add_argument("--work", type=lambda p: Path(p).resolve())
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
-    if args.write:
-        for page in pages(args):
-            text = page.read_text()
-            replaced = TABLE.sub(lambda m: f"<!-- begin: {m[1]} -->\n{table(m[1], args)}<!-- end -->", text)
-            if replaced != text:
-                page.write_text(replaced)
-        return 0
-    text = (args.source / "README.md").read_text()
-    shutil.rmtree(args.work, ignore_errors=True)
-    (args.work / "cache").mkdir(parents=True, mode=0o700)
-    failures = compile_programs(text, args) + run_commands(text, args) + check_tables(args)
-    print(f"{failures} failures")
-    return 1 if failures else 0
+    checker = Checker(args)
+    return checker.write() if args.write else checker.check()
 
 
 if __name__ == "__main__":
