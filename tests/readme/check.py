@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Holds README.md, CONTRIBUTING.md and docs/*.md to the code: compiles their C++, runs their commands, and compares their
-generated tables and pictures with what makes them.
+"""Checks README.md, ARCHITECTURE.md, CONTRIBUTING.md, SECURITY.md and docs/*.md: compiles their C++, runs their commands, and
+compares generated tables and pictures with what makes them, and lists of variables and commands with the code.
 
 Every fenced block is checked. A `cpp` block is a program: it is compiled and linked against the installed library. An `sh` block
 runs as one script, in a folder of its page's own with links to the checkout's files. A comment on the line above the block says
@@ -10,8 +10,8 @@ otherwise:
   <!-- needs a GPU -->       an sh block that must succeed with a GPU and end with 4 without one
   <!-- file: PATH -->        the block is written to PATH in the page's folder for later blocks; C++ is compiled too
 
-A block of another language must have one of these comments, and a block by indentation is an error. Links between pages must
-lead somewhere. With --write, tables and pictures are written instead of compared:
+A block of another language must have one of these comments, and an indented block is an error. Links between pages must
+exist. With --write, tables and pictures are written instead of compared:
 check.py --source . --tool build/bin/tilewright --write
 """
 import argparse
@@ -35,7 +35,8 @@ PICTURES = {"docs/pipeline.svg": ["docs/draw_pipeline.py"], "docs/gemm.svg": ["b
 
 
 def pages(source: Path) -> list:
-    return [source / "README.md", source / "CONTRIBUTING.md", *sorted((source / "docs").glob("*.md"))]
+    root = ("README", "ARCHITECTURE", "CONTRIBUTING", "SECURITY")
+    return [*(source / f"{name}.md" for name in root), *sorted((source / "docs").glob("*.md"))]
 
 
 def run(command, **options):
@@ -92,7 +93,7 @@ class Checker:
         text = page.read_text()
         name = page.relative_to(self.args.source)
         for at in INDENTED.finditer(text):
-            self.fail(f"{name}:{text.count(chr(10), 0, at.end()) + 1}", "a block by indentation: fence it")
+            self.fail(f"{name}:{text.count(chr(10), 0, at.end()) + 1}", "an indented block: fence it")
         for number, block in enumerate(FENCE.finditer(text)):
             where = f"{name}:{text.count(chr(10), 0, block.start('language')) + 1}"
             mark, language, content = block["mark"] or "", block["language"], block["text"]
@@ -148,6 +149,20 @@ class Checker:
             elif anchor and file.suffix == ".md" and anchor not in anchors(file):
                 self.fail(page.name, f"a link to {target}: there is no such heading")
 
+    def check_lists(self):
+        """docs/environment.md has every variable that the library reads, docs/command-line.md every command of the tool."""
+        docs = self.args.source / "docs"
+        listed = set(re.findall(r"^\| `(TILEWRIGHT_\w+)`", (docs / "environment.md").read_text(), re.M))
+        read = set(re.findall(r'"(TILEWRIGHT_\w+)"', (self.args.source / "tuner/options.cpp").read_text()))
+        if listed != read:
+            self.fail("docs/environment.md", f"its table and tuner/options.cpp differ in {', '.join(sorted(listed ^ read))}")
+        help_text = subprocess.run([self.args.tool, "--help"], check=True, text=True, stdout=subprocess.PIPE).stdout
+        commands = re.findall(r"^  ([a-z]+)  ", help_text.partition("Subcommands:")[2], re.M)
+        page = (docs / "command-line.md").read_text()
+        for command in commands:
+            if f"`{command}" not in page:
+                self.fail("docs/command-line.md", f"no line for the command {command}")
+
     def check_length(self, page: Path):
         words = len(page.read_text().split())
         if words > MOST_WORDS.get(page.name, words):
@@ -161,6 +176,7 @@ class Checker:
             self.check_tables(page)
             self.check_blocks(page)
         self.check_pictures()
+        self.check_lists()
         print(f"{self.failures} failures")
         return 1 if self.failures else 0
 

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# README.md's program compiles, its commands run, its tables are what the tool prints.
+# The documentation's programs compile, its commands run, its tables and pictures are what makes them.
 find_program(TILEWRIGHT_PYTHON python3)
+if(TILEWRIGHT_PYTHON)
+  add_test(NAME readme_check COMMAND ${TILEWRIGHT_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/readme/check_test.py ${CMAKE_CXX_COMPILER})
+endif()
 if(TARGET tilewright_cli AND TILEWRIGHT_TEST_PREFIX AND TILEWRIGHT_PYTHON)
   add_test(NAME readme COMMAND ${TILEWRIGHT_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/readme/check.py
     --source ${PROJECT_SOURCE_DIR} --tool $<TARGET_FILE:tilewright_cli> --prefix ${TILEWRIGHT_TEST_PREFIX}

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""check.py against pages that it must refuse, and some that it must not. usage: check_test.py CXX"""
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+CXX = sys.argv.pop(1) if len(sys.argv) > 1 else "c++"
+# Without a GPU: `archs` finds no device, `tune` ends with 4.
+TOOL = """#!/bin/sh
+case $1 in
+  archs) echo '{"devices": []}' ;;
+  tune) exit 4 ;;
+  table) echo '| a |' ;;
+  --help) printf 'Subcommands:\\n  plan    Plans\\n' ;;
+esac
+"""
+
+
+def fenced(language: str, text: str, mark: str = "") -> str:
+    return f"words\n\n{f'<!-- {mark} -->' + chr(10) if mark else ''}```{language}\n{text}\n```\n"
+
+
+class Check(unittest.TestCase):
+    def check(self, page: str, *more, environment="| `TILEWRIGHT_A` |\n"):
+        """The exit code and the output for a docs/page.md."""
+        with tempfile.TemporaryDirectory() as folder:
+            source = Path(folder) / "source"
+            for name in ("docs", "bench", "tuner", "prefix/bin"):
+                (source / name).mkdir(parents=True)
+            for name in ("README", "ARCHITECTURE", "CONTRIBUTING", "SECURITY"):
+                (source / f"{name}.md").write_text("words\n")
+            for script, picture in (("docs/draw_pipeline.py", "pipeline.svg"), ("bench/plot.py", "gemm.svg")):
+                (source / script).write_text("import sys\nopen(sys.argv[-1], 'w').write('<svg/>')\n")
+                (source / "docs" / picture).write_text("<svg/>")
+            (source / "tuner/options.cpp").write_text('read("TILEWRIGHT_A")')
+            (source / "docs/environment.md").write_text(environment)
+            (source / "docs/command-line.md").write_text("`plan`\n")
+            tool = Path(folder) / "tilewright"
+            tool.write_text(TOOL)
+            tool.chmod(0o700)
+            (source / "prefix/bin/tilewright").symlink_to(tool)
+            (source / "docs/page.md").write_text(page)
+            done = subprocess.run([sys.executable, HERE / "check.py", "--source", source, "--tool", tool, "--prefix",
+                                   source / "prefix", "--work", Path(folder) / "work", "--cxx", CXX, *more],
+                                  text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            return done.returncode, done.stdout, (source / "docs/page.md").read_text()
+
+    def accepted(self, page: str):
+        code, said, _ = self.check(page)
+        self.assertEqual(code, 0, said)
+
+    def refused(self, page: str, why: str):
+        code, said, _ = self.check(page)
+        self.assertEqual(code, 1, said)
+        self.assertIn(why, said)
+
+    def test_commands(self):
+        self.accepted(fenced("sh", "tilewright plan\ncd /"))
+        self.refused(fenced("sh", "false\ntrue"), "docs/page.md:3: exit code 1, 0 expected")
+        self.refused(fenced("sh", "no_such_command"), "exit code 127")
+        self.accepted(fenced("sh", "false", "not run: a reason"))
+
+    def test_commands_that_need_a_gpu(self):
+        self.accepted(fenced("sh", "tilewright tune", "needs a GPU"))
+        self.refused(fenced("sh", "tilewright tune"), "exit code 4, 0 expected")
+        self.refused(fenced("sh", "tilewright plan", "needs a GPU"), "exit code 0, 4 expected")
+
+    def test_a_page_is_one_folder(self):
+        self.accepted(fenced("sh", "echo 1 >a") + fenced("sh", "grep 1 a && test -d docs"))
+        self.accepted(fenced("cmake", "x", "file: app/CMakeLists.txt") + fenced("sh", "grep x app/CMakeLists.txt"))
+
+    def test_programs(self):
+        self.refused(fenced("cpp", "int main() { return nothing; }"), "does not compile")
+        self.refused(fenced("cpp", "int main() { return nothing; }", "file: app/main.cpp"), "does not compile")
+        self.accepted(fenced("cpp", "nothing", "not run: an excerpt"))
+
+    def test_blocks_that_cannot_run_are_marked(self):
+        self.refused(fenced("text", "words"), "cannot run a block of 'text'")
+        self.refused(fenced("", "words"), "cannot run a block of ''")
+        self.refused(fenced("text", "words", "not run"), "cannot run")
+        self.refused("words\n\n    indented\n", "an indented block")
+        self.accepted("* item\n\n    goes on\n")
+
+    def test_tables(self):
+        table = "<!-- begin: tilewright table -->\n{}<!-- end -->\n"
+        self.accepted(table.format("| a |\n"))
+        self.refused(table.format("| b |\n"), "check.py --write")
+        code, said, page = self.check(table.format("| b |\n"), "--write")
+        self.assertEqual((code, page), (0, table.format("| a |\n")), said)
+
+    def test_lists(self):
+        code, said, _ = self.check("words\n", environment="| `TILEWRIGHT_B` |\n")
+        self.assertEqual(code, 1)
+        self.assertIn("differ in TILEWRIGHT_A, TILEWRIGHT_B", said)
+
+    def test_links(self):
+        self.accepted("# A heading: `x`, (y)\n\n[a](page.md#a-heading-x-y) [b](../README.md) [c](https://example.com/x)\n")
+        self.refused("[a](nowhere.md)\n", "does not exist")
+        self.refused("# A\n\n[a](#b)\n", "no such heading")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
