@@ -10,7 +10,7 @@ import statistics
 from pathlib import Path
 
 LEFT, WIDTH, RIGHT, BAR, GAP = 250, 520, 190, 9, 7
-INK, FAINT, PASS, SHORT = "#24292f", "#d0d7de", "#2f81f7", "#a3acb9"
+INK, FAINT, PASS, NO_TARGET, SHORT = "#24292f", "#d0d7de", "#2f81f7", "#9ecbff", "#a3acb9"
 
 # What a panel shows: its title, which rows, how a value reads.
 PANELS = [
@@ -67,7 +67,7 @@ def panel(title, rows, show, top):
         out.append(text(LEFT - 10, y + len(group) * BAR / 2 + 4, label, "end"))
         for r in group:
             length = WIDTH * r["value"] / most
-            color = PASS if r["mark"] in ("pass", "-") else SHORT
+            color = {"pass": PASS, "-": NO_TARGET}.get(r["mark"], SHORT)
             out.append(f'<rect x="{LEFT}" y="{y}" width="{length:.1f}" height="{BAR - 2}" fill="{color}"/>')
             if r["target"] > 0:
                 x = LEFT + WIDTH * r["target"] / most
@@ -95,7 +95,7 @@ def draw(rows, device):
     head = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{y + 8}" '
             f'viewBox="0 0 {width} {y + 8}" font-family="system-ui, sans-serif">',
             f'<rect width="{width}" height="{y + 8}" fill="white"/>',
-            text(8, 20, f"{device}. A mark shows the target; blue bars reach it.")]
+            text(8, 20, f"{device}. A mark shows the target; blue bars reach it, light blue ones have none.")]
     return "\n".join(head + body + ["</svg>"]) + "\n"
 
 

@@ -11,7 +11,7 @@ otherwise:
   <!-- file: PATH -->        the block is written to PATH in the page's folder for later blocks; C++ is compiled too
 
 A block of another language must have one of these comments, and an indented block is an error. Links between pages must
-exist. With --write, tables and pictures are written instead of compared:
+exist, and so must files that pages name. With --write, tables and pictures are written instead of compared:
 check.py --source . --tool build/bin/tilewright --write
 """
 import argparse
@@ -31,7 +31,14 @@ INDENTED = re.compile(r"^(?![ *\d-]|\s*$)[^\n]*\n\n+ {4}\S", re.M)
 LINK = re.compile(r"\]\((?!https?:)([^)\s]*)\)")
 MOST_WORDS = {"README.md": 1400}
 RESULTS = [f"bench/results/h200_gemm_{part}.json" for part in ("1024", "4096", "few")]
-PICTURES = {"docs/pipeline.svg": ["docs/draw_pipeline.py"], "docs/gemm.svg": ["bench/plot.py", *RESULTS]}
+PICTURES = {"docs/pipeline.svg": ["docs/draw.py", "pipeline"], "docs/hopper.svg": ["docs/draw.py", "hopper"],
+            "docs/gemm.svg": ["bench/plot.py", *RESULTS]}
+# Names in backticks: of files, relative to one of these folders, and of things in the code.
+FILE = re.compile(r"`([\w.*/-]+/[\w.*-]*\.(?:cpp|cuh|h|py|cmake|sh|svg|json))`")
+ROOTS = ("", "templates", "include", "tests/operation")
+NAME = re.compile(r"`([A-Za-z_][\w:]*)(?:<\w+>)?(?:\(\))?`")
+CODE = ("include", "templates", "jit", "cache", "tuner", "readers", "cli", "tests", "cmake")
+GUIDES = ("reading-guide.md", "ARCHITECTURE.md", "CONTRIBUTING.md")  # whose names of things are checked
 
 
 def pages(source: Path) -> list:
@@ -48,6 +55,7 @@ class Checker:
     def __init__(self, args):
         self.args = args
         self.failures = 0
+        self.words = set()
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith(("TILEWRIGHT_", "XDG_"))}
         if "TILEWRIGHT_NVRTC" in os.environ:
             self.environment["TILEWRIGHT_NVRTC"] = os.environ["TILEWRIGHT_NVRTC"]
@@ -149,6 +157,32 @@ class Checker:
             elif anchor and file.suffix == ".md" and anchor not in anchors(file):
                 self.fail(page.name, f"a link to {target}: there is no such heading")
 
+    def check_files(self, page: Path):
+        """Pages without history name files and things that exist."""
+        if page.name == "measurement-log.md":
+            return
+        text = FENCE.sub("", page.read_text())
+        made = re.findall(r"^<!-- file: (\S+) -->$", page.read_text(), re.M)
+        for name in FILE.findall(text):
+            found = any(any((self.args.source / root).glob(name)) for root in ROOTS)
+            if not found and "NAME" not in name and name not in made:
+                self.fail(page.name, f"there is no file {name}")
+        if page.name not in GUIDES:
+            return
+        for name in NAME.findall(text):
+            if name.split("::")[-1] not in self.known():
+                self.fail(page.name, f"{name} does not occur in the code")
+
+    def known(self) -> set:
+        """Every word of the code, and every name of a folder or of a file without its ending."""
+        if not self.words:
+            for folder in CODE:
+                for path in (self.args.source / folder).rglob("*"):
+                    self.words.add(path.stem)
+                    if path.suffix in (".h", ".cpp", ".cuh", ".cmake", ".txt"):
+                        self.words.update(re.findall(r"[A-Za-z_]\w*", path.read_text()))
+        return self.words
+
     def check_lists(self):
         """docs/environment.md has every variable that the library reads, docs/command-line.md every command of the tool."""
         docs = self.args.source / "docs"
@@ -173,6 +207,7 @@ class Checker:
         for page in pages(self.args.source):
             self.check_length(page)
             self.check_links(page)
+            self.check_files(page)
             self.check_tables(page)
             self.check_blocks(page)
         self.check_pictures()

@@ -32,7 +32,7 @@ class Check(unittest.TestCase):
                 (source / name).mkdir(parents=True)
             for name in ("README", "ARCHITECTURE", "CONTRIBUTING", "SECURITY"):
                 (source / f"{name}.md").write_text("words\n")
-            for script, picture in (("docs/draw_pipeline.py", "pipeline.svg"), ("bench/plot.py", "gemm.svg")):
+            for script, picture in (("docs/draw.py", "pipeline.svg"), ("docs/draw.py", "hopper.svg"), ("bench/plot.py", "gemm.svg")):
                 (source / script).write_text("import sys\nopen(sys.argv[-1], 'w').write('<svg/>')\n")
                 (source / "docs" / picture).write_text("<svg/>")
             (source / "tuner/options.cpp").write_text('read("TILEWRIGHT_A")')
@@ -90,6 +90,10 @@ class Check(unittest.TestCase):
         self.refused(table.format("| b |\n"), "check.py --write")
         code, said, page = self.check(table.format("| b |\n"), "--write")
         self.assertEqual((code, page), (0, table.format("| a |\n")), said)
+
+    def test_files(self):
+        self.accepted("`bench/plot.py`, `docs/*.py`, `templates/formats/NAME.cuh`\n")
+        self.refused("`bench/no_plot.py`\n", "there is no file bench/no_plot.py")
 
     def test_lists(self):
         code, said, _ = self.check("words\n", environment="| `TILEWRIGHT_B` |\n")
