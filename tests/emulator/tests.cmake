@@ -23,10 +23,6 @@ foreach(FORMAT ${TILEWRIGHT_FORMATS})
   list(APPEND emulator_tests ${source})
 endforeach()
 set_target_properties(test_emulator PROPERTIES SOURCES "${emulator_tests}")
-if(TILEWRIGHT_SANITIZE)
-  # Halves the time to compile some two hundred instrumented kernels; line numbers stay.
-  target_compile_options(test_emulator PRIVATE -O1 -g1)
-endif()
 add_test(NAME emulator COMMAND test_emulator ~[gemm])
 foreach(family gemv mma reference wgmma)  # apart, so that they run side by side
   add_test(NAME emulator_${family} COMMAND test_emulator "${family}*")
