@@ -33,11 +33,11 @@ MOST_WORDS = {"README.md": 1400}
 RESULTS = [f"bench/results/h200_gemm_{part}.json" for part in ("1024", "4096", "few")]
 PICTURES = {"docs/pipeline.svg": ["docs/draw.py", "pipeline"], "docs/hopper.svg": ["docs/draw.py", "hopper"],
             "docs/gemm.svg": ["bench/plot.py", *RESULTS]}
-# Names in backticks: of files, relative to one of these folders, and of things in the code.
-FILE = re.compile(r"`([\w.*/-]+/[\w.*-]*\.(?:cpp|cuh|h|py|cmake|sh|svg|json))`")
-ROOTS = ("", "templates", "include", "tests/operation")
+# Names in backticks: of files, relative to one of these folders or anywhere, and of things in the code.
+FILE = re.compile(r"`([\w.*/-]*[\w*-]\.(?:cpp|cuh|h|py|cmake|sh|svg|json))`")
+ROOTS = ("", "templates", "include", "tests/operation", "templates/gemm/wgmma")
 NAME = re.compile(r"`([A-Za-z_][\w:]*)(?:<\w+>)?(?:\(\))?`")
-CODE = ("include", "templates", "jit", "cache", "tuner", "readers", "cli", "tests", "cmake")
+CODE = ("include", "templates", "jit", "cache", "tuner", "readers", "cli", "bench", "tests", "cmake")
 GUIDES = ("reading-guide.md", "ARCHITECTURE.md", "CONTRIBUTING.md")  # whose names of things are checked
 
 
@@ -165,6 +165,8 @@ class Checker:
         made = re.findall(r"^<!-- file: (\S+) -->$", page.read_text(), re.M)
         for name in FILE.findall(text):
             found = any(any((self.args.source / root).glob(name)) for root in ROOTS)
+            if "/" not in name:
+                found = any(any((self.args.source / folder).rglob(name)) for folder in CODE)
             if not found and "NAME" not in name and name not in made:
                 self.fail(page.name, f"there is no file {name}")
         if page.name not in GUIDES:
