@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <new>
 #include <thread>
 #include <utility>
 
@@ -68,12 +69,41 @@ bool SqliteError::memory() const { return (code_ & 0xff) == SQLITE_NOMEM; }
 
 // ---- Statement
 
-Statement::Statement(sqlite3* db, const char* sql) : db_(db) {
-  check(sqlite3_prepare_v2(db, sql, -1, &statement_, nullptr));
+sqlite3_stmt* IdleStatements::take(std::string_view sql) {
+  const auto found = statements_.find(sql);
+  return found == statements_.end() ? nullptr : statements_.extract(found).mapped();
 }
-Statement::~Statement() { sqlite3_finalize(statement_); }
+
+void IdleStatements::put(std::string sql, sqlite3_stmt* statement) noexcept {
+  // One that failed is not kept, nor a second one of the same text.
+  bool kept = sqlite3_reset(statement) == SQLITE_OK && sqlite3_clear_bindings(statement) == SQLITE_OK;
+  try {
+    kept = kept && statements_.emplace(std::move(sql), statement).second;
+  } catch (const std::bad_alloc&) {
+    kept = false;
+  }
+  if (!kept) sqlite3_finalize(statement);
+}
+
+void IdleStatements::clear() {
+  for (const auto& [sql, statement] : statements_) sqlite3_finalize(statement);
+  statements_.clear();
+}
+
+Statement::Statement(sqlite3* db, IdleStatements& idle, std::string sql)
+    : db_(db), idle_(&idle), sql_(std::move(sql)), statement_(idle.take(sql_)) {
+  if (!statement_)
+    check(sqlite3_prepare_v3(db, sql_.c_str(), static_cast<int>(sql_.size()) + 1, SQLITE_PREPARE_PERSISTENT,
+                             &statement_, nullptr));
+}
+Statement::~Statement() {
+  if (statement_) idle_->put(std::move(sql_), statement_);
+}
 Statement::Statement(Statement&& other) noexcept
-    : db_(other.db_), statement_(std::exchange(other.statement_, nullptr)) {}
+    : db_(other.db_),
+      idle_(other.idle_),
+      sql_(std::move(other.sql_)),
+      statement_(std::exchange(other.statement_, nullptr)) {}
 
 void Statement::check(int rc) const {
   if (rc != SQLITE_OK) fail(db_);
@@ -178,6 +208,7 @@ Database::Database(const std::string& path, Mode mode)
 
 Database::~Database() {
   if (!db_) return;
+  idle_.clear();
   sqlite3_close(db_);
   if (counted_) --open_files;
 }

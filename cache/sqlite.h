@@ -9,6 +9,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <stdexcept>
@@ -46,9 +48,23 @@ class BadValue : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// Compiled statements of one connection that are not in use, by their text: compiling one takes longer than most of
+// the look-ups it is for.
+class IdleStatements {
+ public:
+  sqlite3_stmt* take(std::string_view sql);                     // null if there is none
+  void put(std::string sql, sqlite3_stmt* statement) noexcept;  // finalizes what it does not keep
+  void clear();
+  void forget() { statements_.clear(); }  // without finalizing them
+
+ private:
+  std::map<std::string, sqlite3_stmt*, std::less<>> statements_;
+};
+
+// Returns to the connection's idle statements, which outlive it.
 class Statement {
  public:
-  Statement(sqlite3* db, const char* sql);
+  Statement(sqlite3* db, IdleStatements& idle, std::string sql);
   ~Statement();
   Statement(Statement&& other) noexcept;
   Statement& operator=(Statement&&) = delete;
@@ -73,6 +89,8 @@ class Statement {
   void expect(int column, int type, const char* what) const;
 
   sqlite3* db_;
+  IdleStatements* idle_;
+  std::string sql_;
   sqlite3_stmt* statement_ = nullptr;
 };
 
@@ -92,7 +110,7 @@ class Database {
   // Waiting for locks and running statements ends at the deadline with a busy() error. Default: never.
   void set_deadline(Clock::time_point deadline);
   void exec(const char* sql);
-  Statement prepare(const char* sql) { return Statement(db_, sql); }
+  Statement prepare(const char* sql) { return Statement(db_, idle_, sql); }
   std::int64_t integer(const char* sql);  // first column of the first row, 0 without one
   std::string text(const char* sql);
   int changes() const;
@@ -100,7 +118,10 @@ class Database {
   bool truncated();    // the file ends before its last page. Only inside a transaction, and without a log
   bool moved() const;  // the path does not name the open file any more
   // Forgets the handle without closing it: after fork() it belongs to the parent.
-  void abandon() { db_ = nullptr; }
+  void abandon() {
+    idle_.forget();
+    db_ = nullptr;
+  }
   // Closing must not checkpoint or delete side files: they are not this file's any more.
   void detach();
 
@@ -108,6 +129,7 @@ class Database {
   void configure();
 
   sqlite3* db_ = nullptr;
+  IdleStatements idle_;
   bool counted_ = false;                         // among the open files of forked_after_open()
   std::unique_ptr<Clock::time_point> deadline_;  // on the heap: SQLite's callbacks hold its address
 };

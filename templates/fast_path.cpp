@@ -3,9 +3,8 @@
 
 #include <tilewright/error.h>
 
-#include <algorithm>
 #include <array>
-#include <iterator>
+#include <functional>
 #include <string>
 #include <type_traits>
 
@@ -14,11 +13,6 @@
 
 namespace tilewright {
 namespace {
-
-struct Entry {
-  std::string_view name;
-  FastPath path;
-};
 
 template <class F>
 constexpr int raw_bytes(int elements) {
@@ -93,41 +87,43 @@ struct TileElements {
 using Tiled = TileElements<tw::f16, tw::bf16, tw::e4m3, tw::i8, tw::Codes>;
 
 struct TileEntry {
-  std::string_view name;
   int as_x;  // -1: none
   decltype(Tiled::all<tw::fmt::f16>()) as_w;
 };
 template <class F>
-constexpr TileEntry tile_entry(const char* name) {
-  return {name, Tiled::number<F>(), Tiled::all<F>()};
+constexpr TileEntry tile_entry() {
+  return {Tiled::number<F>(), Tiled::all<F>()};
 }
 constexpr TileEntry kTiles[] = {
-#define FORMAT(NAME) tile_entry<tw::fmt::NAME>(#NAME),
+#define FORMAT(NAME) tile_entry<tw::fmt::NAME>(),
 #include "format_list.inc"
 #undef FORMAT
 };
-const TileEntry& tile_entry(Format f) {
-  return *std::find_if(std::begin(kTiles), std::end(kTiles), [&](const TileEntry& e) { return f.name() == e.name; });
+
+// The format's place in the build's list, which orders Format::all() and both tables here. Ranking asks for every
+// candidate, so it is not searched for by name.
+std::size_t index_of(Format f) {
+  const FormatInfo *first = &Format::all().front().info(), *last = &Format::all().back().info();
+  const std::less_equal<const FormatInfo*> before;
+  if (!before(first, &f.info()) || !before(&f.info(), last))
+    throw Error(ErrorCode::invalid_argument, "format", std::string(f.name()), "a file of templates/formats");
+  return static_cast<std::size_t>(&f.info() - first);
 }
 
-constexpr Entry kEntries[] = {
-#define FORMAT(NAME) {#NAME, path_of<tw::fmt::NAME>()},
+constexpr FastPath kPaths[] = {
+#define FORMAT(NAME) path_of<tw::fmt::NAME>(),
 #include "format_list.inc"
 #undef FORMAT
 };
 
 }  // namespace
 
-const FastPath& fast_path(Format f) {
-  for (const Entry& e : kEntries)
-    if (f.name() == e.name) return e.path;
-  throw Error(ErrorCode::invalid_argument, "format", std::string(f.name()), "a file of templates/formats");
-}
+const FastPath& fast_path(Format f) { return kPaths[index_of(f)]; }
 
 const TileInfo* tile_info(Format w, Format x) {
-  const int number = tile_entry(x).as_x;
+  const int number = kTiles[index_of(x)].as_x;
   if (number < 0) return nullptr;
-  const TileInfo& tiles = tile_entry(w).as_w[static_cast<std::size_t>(number)];
+  const TileInfo& tiles = kTiles[index_of(w)].as_w[static_cast<std::size_t>(number)];
   return tiles.words ? &tiles : nullptr;
 }
 

@@ -204,3 +204,38 @@ TEST_CASE("row 10: a full file system, a real one") {
   CHECK(full.find_binary(binary_key(1)));
   CHECK(umount2(small.c_str(), MNT_DETACH) == 0);
 }
+
+TEST_CASE("a statement that is used again starts anew, and two of one text are apart") {
+  Database db("", Database::Mode::memory);
+  db.exec("CREATE TABLE t(a)");
+  const char* insert = "INSERT INTO t VALUES(?)";
+  db.prepare(insert).bind(1, std::int64_t{5}).run();
+  db.prepare(insert).run();  // binds nothing: NULL, not 5
+  CHECK(db.integer("SELECT count(*) FROM t WHERE a IS NULL") == 1);
+  const char* select = "SELECT a FROM t ORDER BY a IS NULL";
+  {
+    Statement first = db.prepare(select), second = db.prepare(select);
+    REQUIRE(first.step());
+    REQUIRE(second.step());
+    CHECK(first.integer(0) == 5);
+    REQUIRE(second.step());
+    CHECK_THROWS_AS(second.integer(0), BadValue);
+    CHECK(first.integer(0) == 5);
+  }
+  Statement again = db.prepare(select);
+  REQUIRE(again.step());
+  CHECK(again.integer(0) == 5);
+  db.exec("ALTER TABLE t ADD COLUMN b DEFAULT 7");
+  CHECK(db.integer("SELECT count(b) FROM t") == 2);
+  CHECK(db.integer("SELECT count(b) FROM t") == 2);
+}
+
+TEST_CASE("a statement that failed is compiled anew") {
+  Database db("", Database::Mode::memory);
+  db.exec("CREATE TABLE t(a UNIQUE)");
+  const char* insert = "INSERT INTO t VALUES(?)";
+  db.prepare(insert).bind(1, std::int64_t{5}).run();
+  CHECK_THROWS_AS(db.prepare(insert).bind(1, std::int64_t{5}).run(), SqliteError);
+  CHECK_NOTHROW(db.prepare(insert).bind(1, std::int64_t{6}).run());
+  CHECK(db.integer("SELECT count(*) FROM t") == 2);
+}
