@@ -1,8 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
 #include <tilewright/arch.h>
 #include <tilewright/error.h>
 
+#include <cctype>
+#include <charconv>
 #include <string>
+#include <utility>
+#include <vector>
+
+#include "templates/suggest.h"
 
 namespace tilewright {
 namespace {
@@ -46,17 +53,50 @@ bool has_suffix(const Arch& a) {
   return name.back() < '0' || name.back() > '9';
 }
 
+// Generations and GPUs by the names that people know, without blanks and capitals.
+constexpr std::pair<std::string_view, std::string_view> kChips[] = {
+    {"turing", "sm_75"},    {"t4", "sm_75"},      {"ampere", "sm_80"}, {"a100", "sm_80"},    {"rtx3090", "sm_86"},
+    {"orin", "sm_87"},      {"ada", "sm_89"},     {"l4", "sm_89"},     {"l40", "sm_89"},     {"rtx4090", "sm_89"},
+    {"hopper", "sm_90a"},   {"h100", "sm_90a"},   {"h200", "sm_90a"},  {"gh200", "sm_90a"},  {"blackwell", "sm_100a"},
+    {"b200", "sm_100a"},    {"gb200", "sm_100a"}, {"b300", "sm_103a"}, {"gb300", "sm_103a"}, {"thor", "sm_110a"},
+    {"rtx5090", "sm_120a"}, {"gb10", "sm_121a"},
+};
+
+// The target that a name means which is none of the table's: a chip's, or a compute capability however it is written
+// ("sm90", "compute_90", "9.0", "90a"). Empty if there is no such row.
+std::string_view chip(std::string_view name) {
+  std::string plain;
+  for (const char c : name)
+    if (std::isalnum(static_cast<unsigned char>(c)))
+      plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (const auto& [known, target] : kChips)
+    if (plain == known) return target;
+  const std::size_t digits = plain.find_first_of("0123456789");
+  const std::string prefix = plain.substr(0, digits);
+  if (digits == std::string::npos || !(prefix.empty() || prefix == "sm" || prefix == "compute" || prefix == "cc"))
+    return {};
+  int capability = 0;
+  const char* const end = plain.data() + plain.size();
+  const auto [rest, error] = std::from_chars(plain.data() + digits, end, capability);
+  if (error != std::errc() || end - rest > 1) return {};
+  for (const Arch& a : kArchs)
+    if (10 * a.major + a.minor == capability) return arch_for(a.major, a.minor)->name;
+  return {};
+}
+
 }  // namespace
 
 std::span<const Arch> archs() { return kArchs; }
 
 const Arch& arch(std::string_view name) {
-  std::string names;
-  for (const Arch& a : kArchs) {
+  for (const Arch& a : kArchs)
     if (name == a.name) return a;
-    names += names.empty() ? a.name : std::string(" ") + a.name;
-  }
-  throw Error(ErrorCode::invalid_argument, "arch", std::string(name), "one of " + names);
+  std::vector<std::string_view> names;
+  for (const Arch& a : kArchs) names.push_back(a.name);
+  std::string_view meant = chip(name);
+  if (meant.empty()) meant = nearest(name, names);
+  throw Error(ErrorCode::invalid_argument, "arch", std::string(name),
+              fmt::format("one of {}{}", fmt::join(names, " "), did_you_mean(meant)));
 }
 
 const Arch* arch_for(int major, int minor) {

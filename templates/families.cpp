@@ -4,27 +4,28 @@
 #include <tilewright/error.h>
 
 #include <string>
+#include <vector>
+
+#include "templates/suggest.h"
 
 namespace tilewright {
 
 const Operation& operation(std::string_view name) {
-  std::string names;
-  for (const Operation* o : operations()) {
+  for (const Operation* o : operations())
     if (o->name() == name) return *o;
-    names += (names.empty() ? "" : ", ") + std::string(o->name());
-  }
-  throw Error(ErrorCode::invalid_argument, "operation", std::string(name), "one of " + names);
+  std::vector<std::string_view> names;
+  for (const Operation* o : operations()) names.push_back(o->name());
+  throw Error(ErrorCode::invalid_argument, "operation", std::string(name), one_of(names, name));
 }
 
 std::span<const Family* const> families(std::string_view op) { return operation(op).families(); }
 
 const Family& family(std::string_view op, std::string_view name) {
-  std::string names;
-  for (const Family* f : families(op)) {
+  for (const Family* f : families(op))
     if (f->name() == name) return *f;
-    names += (names.empty() ? "" : " ") + std::string(f->name());
-  }
-  throw Error(ErrorCode::invalid_argument, "family", std::string(name), "one of " + names + " for " + std::string(op));
+  std::vector<std::string_view> names;
+  for (const Family* f : families(op)) names.push_back(f->name());
+  throw Error(ErrorCode::invalid_argument, std::string(op) + " family", std::string(name), one_of(names, name));
 }
 
 std::string illegal(const Problem& problem, const Arch& arch, const Candidate& candidate) {

@@ -158,11 +158,10 @@ std::span<const Format> Format::all() {
 }
 
 Format Format::parse(std::string_view name) {
-  std::vector<std::string_view> names;
-  for (Format f : all()) {
+  for (Format f : all())
     if (f.name() == name) return f;
-    names.push_back(f.name());
-  }
+  std::vector<std::string_view> names;
+  for (Format f : all()) names.push_back(f.name());
   throw Error(ErrorCode::invalid_argument, "format", std::string(name), one_of(names, name));
 }
 

@@ -7,6 +7,9 @@
 #include <charconv>
 #include <limits>
 #include <set>
+#include <vector>
+
+#include "templates/suggest.h"
 
 namespace tilewright {
 namespace {
@@ -15,32 +18,7 @@ Error invalid(std::string field, std::string value, std::string allowed) {
   return Error(ErrorCode::invalid_argument, std::move(field), std::move(value), std::move(allowed));
 }
 
-// Levenshtein's distance, by rows.
-std::size_t edits(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t above = row[j];
-      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
-      diagonal = above;
-    }
-  }
-  return row.back();
-}
-
 }  // namespace
-
-std::string_view nearest(std::string_view name, std::span<const std::string_view> names) {
-  std::string_view best;
-  std::size_t fewest =
-      std::min<std::size_t>(3, std::max<std::size_t>(name.size(), 2));  // of one letter not every other
-  for (const std::string_view candidate : names)
-    if (const std::size_t n = edits(name, candidate); n < fewest) best = candidate, fewest = n;
-  return best;
-}
 
 std::pair<std::string, Words> split_problem(std::string_view text) {
   std::string operation;
@@ -70,11 +48,9 @@ void check_names(std::string_view operation, std::span<const FieldInfo> fields, 
   for (const FieldInfo& f : fields) names.push_back(f.name);
   for (const auto& [name, value] : words) {
     if (std::find(names.begin(), names.end(), name) != names.end()) continue;
-    const std::string_view near = nearest(name, names);
-    throw invalid(
-        name, value,
-        fmt::format("no such field{}; {} has {}", near.empty() ? "" : fmt::format(" (did you mean {}?)", near),
-                    operation, fmt::join(names, " ")));
+    throw invalid(name, value,
+                  fmt::format("no such field; {} has {}{}", operation, fmt::join(names, " "),
+                              did_you_mean(nearest(name, names))));
   }
 }
 
@@ -105,7 +81,7 @@ int parse_choice(const char* field, const std::string& text, std::span<const cha
   for (std::size_t i = 0; i < names.size(); ++i)
     if (text == names[i]) return static_cast<int>(i);
   if (names.empty()) throw invalid(field, text, "left out: there is nothing to choose from");
-  throw invalid(field, text, fmt::format("one of {}", fmt::join(names, " ")));
+  throw invalid(field, text, one_of(std::vector<std::string_view>(names.begin(), names.end()), text));
 }
 
 const std::string* ParseFields::find(const FieldSpec& f) const {

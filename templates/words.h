@@ -60,9 +60,6 @@ std::pair<std::string, Words> split_problem(std::string_view text);
 // Throws Error (invalid_argument) for a field that the operation does not have, naming the nearest one that it has.
 void check_names(std::string_view operation, std::span<const FieldInfo> fields, const Words& words);
 
-// The nearest name, if one is within two edits; else empty.
-std::string_view nearest(std::string_view name, std::span<const std::string_view> names);
-
 std::int64_t parse_integer(const char* field, const std::string& text);
 double parse_number(const char* field, const std::string& text);
 Format parse_format(const char* field, const std::string& text);
