@@ -290,6 +290,7 @@ void import_weights(const CheckpointWeight& w, Format format, std::span<std::byt
 CheckpointWeight export_weights(Format format, std::span<const std::byte> data, std::span<const std::byte> scales,
                                 const CheckpointWeight& like, std::span<const std::int32_t> order,
                                 CheckpointBytes& to) {
+  const ExactFloats exact;
   const Layout& layout = layout_of(like.packing);
   const Shape s = shape_of(like, layout);
   check_format(format, checked_formats(s, !has_zeros(format)));

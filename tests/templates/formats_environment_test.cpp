@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Codecs in a process with another floating-point environment: flushed subnormals (as -ffast-math sets at start) and
 // other rounding modes. The bytes are the same, and the caller's environment is there again afterwards.
+#include <tilewright/error.h>
 #include <tilewright/import.h>
 #include <tilewright/pack.h>
 #include <tilewright/problem.h>
@@ -11,6 +12,7 @@
 
 #include "formats_test.h"
 #include "golden.h"
+#include "import_test.h"
 #include "support/catch.h"
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -152,5 +154,51 @@ TEST_CASE("packing gives the same bytes whatever the process does to floats", "[
     CHECK(other.kept());
     CHECK(got.data == want.data);
     CHECK(got.scales == want.scales);
+  }
+}
+
+// Scales of 16 bits are compared with what a format holds of them: flushed subnormals would all be equal to zero.
+TEST_CASE("imports and exports refuse and take the same whatever the process does to floats", "[import]") {
+  using namespace import_test;
+  Random fits(Checkpoint::compressed_tensors, 16, 64, 32, TensorType::bf16, true, false, 3);
+  Random rows(Checkpoint::compressed_tensors, 16, 64, -1, TensorType::bf16, true, false, 4);
+  Random tiny(Checkpoint::compressed_tensors, 16, 64, 32, TensorType::bf16, true, false, 5);
+  const std::uint16_t least = 1;  // a subnormal bf16, which no half is
+  std::memcpy(tiny.scales.data(), &least, 2);
+  tiny.weight.scales.bytes = tiny.scales;
+  const Format grouped = Format::parse("int4_g32"), per_row = Format::parse("int4_row");
+  const Streams want = imported(fits.weight, grouped), want_rows = imported(rows.weight, per_row);
+  Streams subnormal = want_rows;
+  const float between = 0x1.01p-130f;  // no bf16
+  std::memcpy(subnormal.scales.data(), &between, 4);
+  for (const int rounding : {FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO}) {
+    Streams got = want, got_rows = want_rows;
+    CheckpointBytes back, lost;
+    bool refused_import = false, refused_export = false, kept;
+    {
+      const Environment other(rounding);
+      got = imported(fits.weight, grouped);
+      got_rows = imported(rows.weight, per_row);
+      (void)export_weights(per_row, got_rows.data, got_rows.scales, rows.weight, {}, back);
+      try {
+        (void)imported(tiny.weight, grouped);
+      } catch (const tilewright::Error&) {
+        refused_import = true;
+      }
+      try {
+        (void)export_weights(per_row, subnormal.data, subnormal.scales, rows.weight, {}, lost);
+      } catch (const tilewright::Error&) {
+        refused_export = true;
+      }
+      kept = other.kept();
+    }
+    CHECK(kept);
+    CHECK(got.data == want.data);
+    CHECK(got.scales == want.scales);
+    CHECK(got_rows.scales == want_rows.scales);
+    CHECK(back.scales == rows.scales);
+    CHECK(back.codes == rows.codes);
+    CHECK(refused_import);
+    CHECK(refused_export);
   }
 }
