@@ -163,8 +163,7 @@ double thread_seconds() {
 }  // namespace
 
 Json code(const Settings& settings) {
-  CompileOptions options;
-  options.nvrtc = Options::from_env().nvrtc;
+  const CompileOptions options = CompileOptions::of(Options::from_env());
   std::vector<Job> all = jobs();
   if (!settings.rows.empty())
     std::erase_if(all, [&](const Job& job) {

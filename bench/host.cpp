@@ -75,7 +75,7 @@ Json launch_costs(const Device& device) {
   args.x.data = x.data(), args.w.data = w.data(), args.y = y.data(), args.m = 1;
 
   const Source source = engine.emit(problem.with_rows(1), device.arch());
-  const Binary binary = compile(source, device.arch(), {options.nvrtc, false});
+  const Binary binary = compile(source, device.arch(), CompileOptions::of(options));
   RawLaunch raw(binary);
   struct {
     std::int64_t n, k;

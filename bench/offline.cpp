@@ -44,7 +44,7 @@ std::vector<Problem> hopper_problems() {
   return out;
 }
 
-Json compile_times(Engine& engine, const std::string& nvrtc, const Compiled& kind) {
+Json compile_times(Engine& engine, const CompileOptions& options, const Compiled& kind) {
   const Arch& target = arch(kind.target);
   std::vector<double> seconds;
   std::string slowest;
@@ -53,7 +53,7 @@ Json compile_times(Engine& engine, const std::string& nvrtc, const Compiled& kin
     const std::vector<Planned> plan = engine.plan(problem, target);
     for (std::size_t i = 0; i < std::min<std::size_t>(4, plan.size()); ++i) {
       const Source source = family(problem.op(), plan[i].candidate.family).source(problem, target, plan[i].candidate);
-      const Binary binary = compile(source, target, {nvrtc, false});
+      const Binary binary = compile(source, target, options);
       if (seconds.empty() || binary.seconds > *std::max_element(seconds.begin(), seconds.end()))
         slowest = problem.text() + " " + plan[i].candidate.text();
       seconds.push_back(binary.seconds);
@@ -83,7 +83,7 @@ Json compile_times() {
   Json out;
   for (const Compiled& kind : {Compiled{"portable", "sm_89", 0.25, 0.4, compile_problems()},
                                Compiled{"hopper", "sm_90a", 0.4, 0.6, hopper_problems()}})
-    out[kind.name] = compile_times(engine, options.nvrtc, kind);
+    out[kind.name] = compile_times(engine, CompileOptions::of(options), kind);
   return out;
 }
 

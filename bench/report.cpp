@@ -22,9 +22,7 @@ Json environment(const Device* device, const Options& options) {
   const std::time_t now = std::time(nullptr);
   std::strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
   e["date"] = date;
-  CompileOptions compile;
-  compile.nvrtc = options.nvrtc;
-  e["compiler"] = compiler_version(compile);
+  e["compiler"] = compiler_version(CompileOptions::of(options));
   if (device) {
     e["device"] = device->name();
     e["sms"] = device->sms();

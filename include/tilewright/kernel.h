@@ -32,13 +32,13 @@ struct Resources {
 };
 
 struct Binary {
-  std::string target;  // "sm_90a"
-  std::string entry;
-  LaunchPlan plan;
-  Resources resources;
-  std::vector<std::byte> image;  // cubin
-  std::string log;               // warnings of the compiler, first 4096 bytes
-  double seconds = 0;            // time in the compiler; 0 when it came out of a cache
+  std::string target = {};  // "sm_90a"
+  std::string entry = {};
+  LaunchPlan plan = {};
+  Resources resources = {};
+  std::vector<std::byte> image = {};  // cubin
+  std::string log = {};               // warnings of the compiler, first 4096 bytes
+  double seconds = 0;                 // time in the compiler; 0 when it came out of a cache
 };
 
 struct CompileOptions {
@@ -99,43 +99,42 @@ class TILEWRIGHT_EXPORT Device {
 
 // What a kernel's argument struct must satisfy, as data: the launcher checks it without knowing the operation.
 struct PointerRule {
-  const char* name;      // "x.data"
-  std::uint32_t offset;  // of the pointer in the argument struct
-  std::uint32_t align;   // bytes
-  bool required;         // null is an error
+  const char* name = "";     // "x.data"
+  std::uint32_t offset = 0;  // of the pointer in the argument struct
+  std::uint32_t align = 1;   // bytes
+  bool required = true;      // null is an error
 };
 struct StrideRule {
-  const char* name;       // "ldx"
-  std::uint32_t offset;   // of the int64 in the argument struct; the value 0 means `least`
-  std::int64_t least;     // elements
-  std::int64_t multiple;  // elements
+  const char* name = "";      // "ldx"
+  std::uint32_t offset = 0;   // of the int64 in the argument struct; the value 0 means `least`
+  std::int64_t least = 0;     // elements
+  std::int64_t multiple = 1;  // elements
 };
 // A matrix that is read and one that is written: their rows do not overlap, or, if `in_place`, they are one matrix.
 // They may lie side by side in a wider one, with one stride.
 struct MatrixRule {
-  std::uint32_t
-      pointer;  // offsets in the argument struct: of the pointer, and of the int64 stride, which has a StrideRule
-  std::uint32_t stride;
-  std::int64_t cols;  // of each row
-  int element_bytes;
+  // Offsets in the argument struct: of the pointer, and of the int64 stride, which has a StrideRule.
+  std::uint32_t pointer = 0, stride = 0;
+  std::int64_t cols = 0;  // of each row
+  int element_bytes = 1;
 };
 struct OverlapRule {
-  const char* name;     // of the one that is read: "c"
-  const char* written;  // "y"
-  MatrixRule in, out;
-  bool in_place;
+  const char* name = "";     // of the one that is read: "c"
+  const char* written = "";  // "y"
+  MatrixRule in = {}, out = {};
+  bool in_place = false;
 };
 struct Contract {
-  std::string op;                // "gemm"
+  std::string op = {};           // "gemm"
   std::uint32_t args_bytes = 0;  // size of the argument struct
-  std::vector<PointerRule> pointers;
-  std::vector<StrideRule> strides;
-  std::optional<OverlapRule> overlap;
-  std::vector<std::byte> constants;  // second kernel parameter, fixed at prepare(); empty: there is none
-                                     // After them come the tensor maps of the binary's LaunchPlan.
+  std::vector<PointerRule> pointers = {};
+  std::vector<StrideRule> strides = {};
+  std::optional<OverlapRule> overlap = {};
+  std::vector<std::byte> constants = {};  // second kernel parameter, fixed at prepare(); empty: there is none
+                                          // After them come the tensor maps of the binary's LaunchPlan.
   static constexpr std::uint32_t kFixedRows = ~0u;
   std::uint32_t rows_at = kFixedRows;  // offset of the int64 in the argument struct that holds the launch's rows
-  std::string rows_name;               // "m"
+  std::string rows_name = {};          // "m"
   std::int64_t rows = 0;               // if they are fixed
   std::int64_t cols = 0;               // the launch's second extent
 };

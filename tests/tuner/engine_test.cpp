@@ -39,7 +39,7 @@ const std::string& warm_cache() {
   return path;
 }
 
-std::string engine_compiler(const Engine& engine) { return compiler_version({engine.options().nvrtc, false}); }
+std::string engine_compiler(const Engine& engine) { return compiler_version(CompileOptions::of(engine.options())); }
 
 // A private copy of it.
 Options warmed(const TempDir& dir, std::shared_ptr<Messages> messages = nullptr) {
@@ -189,7 +189,7 @@ TEST_CASE("row 27: every real candidate wrong leaves the reference, if that is r
     CHECK(e.value() == tuner::bucketed(small()).text());
     CHECK(mentions(e.what(), "reference oracle=0: wrong: "));
   }
-  gpu.good_images.insert(compile(reference, target(), {engine.options().nvrtc, false}).image);
+  gpu.good_images.insert(compile(reference, target(), CompileOptions::of(engine.options())).image);
   TunePolicy again = quick_policy();
   again.retune = true;
   TuneReport r = engine.tune(small(), device, again);
@@ -424,7 +424,7 @@ TEST_CASE("a kernel says which candidate serves a number of rows", "[engine]") {
   for (const std::int64_t rows : {1, 2, 70, 100000})
     CHECK(kernel.candidate(rows) == engine.choose(small().with_rows(rows), gpu.device()).candidate);
   CHECK(engine.prepare(toy_task(2), gpu.device()).candidate(1) == toy(0));
-  CHECK(Kernel(gpu.device(), compile(toy_task(1).source(toy(0)), target(), {engine.options().nvrtc, false}))
+  CHECK(Kernel(gpu.device(), compile(toy_task(1).source(toy(0)), target(), CompileOptions::of(engine.options())))
             .candidate(1)
             .family.empty());
 }
