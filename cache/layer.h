@@ -44,6 +44,9 @@ class Layer {
   void detach() { db_->detach(); }
 
   // ---- reading
+  // From one to the other all reads are of one transaction, whose locks are taken once. A write ends it.
+  void begin_reading();
+  void end_reading();
   std::optional<Binary> find_binary(const Key& key);
   std::vector<OtherBuild> other_builds(const Key& key);
   std::optional<StoredChoice> find_choice(const std::string& device, std::string_view problem);
@@ -80,7 +83,8 @@ class Layer {
   void evict_for(std::int64_t bytes);
   bool evict_one();
   std::string environment(const std::string& hash);
-  std::optional<OtherBuild> load_binary(const std::string& hash);  // verified; nothing if it is damaged
+  // Verified; nothing if it is damaged. `wanted`: the transcript that it must have; OtherBuild::key is then empty.
+  std::optional<OtherBuild> load_binary(const std::string& hash, const std::string* wanted = nullptr);
   std::optional<StoredChoice> verified_choice(Statement& rows);
   StoredChoice stored_choice(std::string problem, const Candidate& candidate, const ChoiceRow& row);
   void note_damage(const char* table, const char* column, const std::string& id);
@@ -90,6 +94,7 @@ class Layer {
   std::int64_t cap_;
   bool writable_;
   FileId id_, wal_, shm_;
+  bool reading_ = false;
   int damaged_ = 0;
   std::vector<std::pair<std::string, std::string>> damaged_rows_;  // DELETE statement, its parameter
   std::map<std::string, std::int64_t> marks_;                      // id -> order of use, not yet written

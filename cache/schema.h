@@ -28,6 +28,11 @@ enum class Fit {
   damaged,  // ours, but its schema is not what we wrote
 };
 
+// Of every line of what the migrations make, by SHA-256. Another version of SQLite may word a line in another way:
+// inspect() then makes the schema and compares that.
+inline constexpr std::string_view kSchemaHash = "09ece9ab75d1767b0123cabd634a823337b04cc8eac24014cdff0e3ddb0d8999";
+std::string made_schema_hash();
+
 // Compares every line of the stored schema with what the migrations up to its version make, so that nothing of
 // somebody else's in it is ever run. Throws SqliteError, as adopt() does.
 Fit inspect(Database& db, std::span<const Migration> steps = migrations());

@@ -182,6 +182,18 @@ bool Store::put_outcome(const Key& device, std::string_view problem, const Outco
   });
 }
 
+Store::Reading::Reading(Store& store) : impl_(store.impl_.get()) {
+  if (impl_) ++impl_->readings_;
+}
+
+Store::Reading::~Reading() {
+  if (!impl_ || --impl_->readings_ > 0) return;
+  impl_->call(false, [&] {
+    impl_->end_reading();
+    return true;
+  });
+}
+
 bool Store::claim(const Key& key, double wait_seconds) {
   try {
     // Not under the store's lock: a claim may wait for seconds.

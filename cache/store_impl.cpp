@@ -81,7 +81,18 @@ void Store::Impl::degrade(const std::string& reason) {
   if (!memory_) memory_ = open_memory(options_.cap);
 }
 
+void Store::Impl::end_reading() {
+  for (Layer* layer : layers()) {
+    try {
+      layer->end_reading();
+    } catch (const SqliteError& error) {
+      warn("reading", layer->name() + ": " + error.what());
+    }
+  }
+}
+
 void Store::Impl::be_patient() {
+  end_reading();
   deadline_ = Clock::now() + kPatience;
   for (Layer* layer : layers()) layer->db().set_deadline(deadline_);
 }

@@ -61,6 +61,7 @@ struct Store::Impl {
     if (open_file()) {
       try {
         file_->db().set_deadline(deadline_);
+        keep_reading(*file_);
         read_layer(*file_, body);
         report_damage(*file_);
       } catch (const cache::SqliteError& error) {
@@ -70,6 +71,7 @@ struct Store::Impl {
     for (auto& layer : shipped_) {
       try {
         layer->db().set_deadline(deadline_);
+        keep_reading(*layer);
         read_layer(*layer, body);
         report_damage(*layer);
       } catch (const cache::SqliteError& error) {
@@ -77,6 +79,8 @@ struct Store::Impl {
       }
     }
   }
+
+  void end_reading();  // of all layers, under the lock
 
   // Runs `body` in one transaction of the layer that takes new rows. False if there is no such layer.
   bool write(const std::function<void(Layer&)>& body);
@@ -129,6 +133,7 @@ struct Store::Impl {
   std::string reason_;  // why there is no file
   cache::Claims claims_;
   const pid_t pid_;
+  std::atomic<int> readings_{0};  // live Store::Readings
 
  private:
   // A call takes at most a second: this, plus what a statement may still run when the deadline passes.
@@ -145,6 +150,7 @@ struct Store::Impl {
       warn("damaged", layer.name() + ": a damaged row was ignored");
     }
   }
+  void keep_reading(Layer& layer) { readings_ > 0 ? layer.begin_reading() : layer.end_reading(); }
   void report_damage(Layer& layer);
   bool write_to(Layer& layer, const std::function<void(Layer&)>& body);
   void file_failed(const cache::SqliteError& error, bool writing);

@@ -82,7 +82,7 @@ Source source_for(const Context& context, const Args& args) {
   return f.source(problem, target, candidate);
 }
 
-void write_file(const std::filesystem::path& path, const std::string& text) {
+void write_file(const std::filesystem::path& path, std::string_view text) {
   std::filesystem::create_directories(path.parent_path());
   std::ofstream file(path, std::ios::binary);
   file << text;
@@ -97,7 +97,7 @@ int run_emit(const Context& context, const Args& args) {
   }
   if (context.json) {
     Json headers = Json::array();
-    for (const Header& h : source.headers) headers.push_back({{"name", h.name}, {"text", h.text}});
+    for (const Header& h : source.headers) headers.push_back({{"name", h.name}, {"text", std::string(h.text.view())}});
     print_json(Json{{"name", source.name},
                     {"entry", source.entry},
                     {"options", source.options},

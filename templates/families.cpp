@@ -4,6 +4,7 @@
 #include <tilewright/error.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "templates/suggest.h"
@@ -26,6 +27,14 @@ const Family& family(std::string_view op, std::string_view name) {
   std::vector<std::string_view> names;
   for (const Family* f : families(op)) names.push_back(f->name());
   throw Error(ErrorCode::invalid_argument, std::string(op) + " family", std::string(name), one_of(names, name));
+}
+
+std::optional<Family::Costed> Family::cheapest(const Problem& problem, const Arch& arch,
+                                               const std::function<double(const Traits&)>& cost) const {
+  std::optional<Costed> best;
+  for (Candidate& c : candidates(problem, arch))
+    if (const double n = cost(traits(problem, arch, c)); !best || n < best->cost) best = {std::move(c), n};
+  return best;
 }
 
 std::string illegal(const Problem& problem, const Arch& arch, const Candidate& candidate) {

@@ -23,7 +23,12 @@ class EnumeratedFamily : public Family {
     if (std::string why = why_not(problem, arch); !why.empty()) return why;
     const std::vector<Candidate> legal = candidates(problem, arch);
     if (std::find(legal.begin(), legal.end(), candidate) != legal.end()) return {};
-    return "'" + candidate.text() + "' is not among the " + std::to_string(legal.size()) + " legal candidates";
+    return not_among(candidate, legal.size());
+  }
+
+ protected:
+  static std::string not_among(const Candidate& candidate, std::size_t legal) {
+    return "'" + candidate.text() + "' is not among the " + std::to_string(legal) + " legal candidates";
   }
 };
 
@@ -62,6 +67,13 @@ class KnobTable {
     Knobs k;
     for (const Knob<Knobs>& knob : knobs_) knob.set(k, c.at(knob.name));
     return k;
+  }
+  // candidate(c.family, k) == c, without writing it out.
+  bool names(const Candidate& c, const Knobs& k) const {
+    if (c.knobs.size() != knobs_.size()) return false;
+    for (std::size_t i = 0; i < knobs_.size(); ++i)
+      if (c.knobs[i].second != knobs_[i].get(k) || c.knobs[i].first != knobs_[i].name) return false;
+    return true;
   }
   // The constant kKnobs of a generated source. (Assignments, since C++17 names no members in an initializer.)
   std::string text(const Knobs& k) const {

@@ -7,13 +7,11 @@
 #include <algorithm>
 #include <fstream>
 #include <functional>
-#include <set>
+#include <map>
 #include <sstream>
 
 namespace tilewright {
 namespace {
-
-using Reader = std::function<std::string(const std::string& name)>;
 
 // Names in `#include "name"` lines, in order.
 std::vector<std::string> includes_of(std::string_view text) {
@@ -28,26 +26,72 @@ std::vector<std::string> includes_of(std::string_view text) {
   return names;
 }
 
-void collect(const std::string& name, const Reader& read, std::set<std::string>& seen, std::vector<Header>& out) {
-  if (!seen.insert(name).second) return;
-  Header header{name, read(name)};
-  for (const std::string& next : includes_of(header.text)) collect(next, read, seen, out);
-  out.push_back(std::move(header));
-}
-
-std::vector<Header> closure(std::string_view text, const Reader& read) {
-  std::set<std::string> seen;
+// Headers that `text` reaches, in the order of their names.
+std::vector<Header> closure(std::string_view text, const std::function<std::string(const std::string& name)>& read) {
+  std::map<std::string, Header> reached;
+  std::vector<std::string> open = includes_of(text);
+  while (!open.empty()) {
+    std::string name = std::move(open.back());
+    open.pop_back();
+    if (reached.count(name)) continue;
+    const Header& header = reached[name] = {name, read(name)};
+    for (std::string& next : includes_of(header.text)) open.push_back(std::move(next));
+  }
   std::vector<Header> headers;
-  for (const std::string& name : includes_of(text)) collect(name, read, seen, headers);
-  std::sort(headers.begin(), headers.end(), [](const Header& a, const Header& b) { return a.name < b.name; });
+  for (auto& [name, header] : reached) headers.push_back(std::move(header));
   return headers;
 }
 
-std::string read_embedded(const std::string& name) {
-  const EmbeddedFile* file = embedded(name);
-  if (!file) throw Error(ErrorCode::io, "template", name, "an embedded file of templates/");
-  return std::string(file->text());
-}
+// The embedded files as headers, in the order of their names, with what each includes: looked for once a process.
+class EmbeddedHeaders {
+ public:
+  static const EmbeddedHeaders& get() {
+    static const EmbeddedHeaders headers;
+    return headers;
+  }
+  std::vector<Header> closure(std::string_view text) const {
+    std::vector<bool> reached(files_.size());
+    std::vector<std::size_t> open;
+    const auto reach = [&](const std::vector<std::string>& names) {
+      for (const std::string& name : names)
+        if (const std::size_t i = find(name); !reached[i]) {
+          reached[i] = true;
+          open.push_back(i);
+        }
+    };
+    reach(includes_of(text));
+    while (!open.empty()) {
+      const File& file = files_[open.back()];
+      open.pop_back();
+      reach(file.includes);
+    }
+    std::vector<Header> headers;
+    for (std::size_t i = 0; i < files_.size(); ++i)
+      if (reached[i]) headers.push_back(files_[i].header);
+    return headers;
+  }
+
+ private:
+  struct File {
+    Header header;
+    std::vector<std::string> includes;
+  };
+  EmbeddedHeaders() {
+    for (std::size_t i = 0; i < kEmbeddedCount; ++i)
+      files_.push_back(
+          {{kEmbedded[i].name, SharedText::of_static(kEmbedded[i].text())}, includes_of(kEmbedded[i].text())});
+    std::sort(files_.begin(), files_.end(), [](const File& a, const File& b) { return a.header.name < b.header.name; });
+  }
+  std::size_t find(const std::string& name) const {
+    const auto at = std::lower_bound(files_.begin(), files_.end(), name,
+                                     [](const File& file, const std::string& n) { return file.header.name < n; });
+    if (at == files_.end() || at->header.name != name)
+      throw Error(ErrorCode::io, "template", name, "an embedded file of templates/");
+    return static_cast<std::size_t>(at - files_.begin());
+  }
+
+  std::vector<File> files_;
+};
 
 }  // namespace
 
@@ -79,7 +123,7 @@ Source specialize(const Specialization& s) {
       "}}\n",
       s.plan_type, s.plan.threads, s.plan.shared_bytes, s.plan.threads, s.blocks_per_sm, s.space, s.space, parameters,
       arguments);
-  source.headers = closure(source.text, read_embedded);
+  source.headers = EmbeddedHeaders::get().closure(source.text);
   return source;
 }
 

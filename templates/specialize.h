@@ -25,7 +25,7 @@ struct Specialization {
 // From the embedded files. Throws Error (io) if there is no such file.
 Source specialize(const Specialization& s);
 
-// A file of templates/, as the build embedded it.
+// A file of templates/, as the build embedded it: a zero byte follows the data.
 struct EmbeddedFile {
   const char* name;
   const unsigned char* data;

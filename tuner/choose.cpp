@@ -110,16 +110,15 @@ tuner::Choices Engine::Impl::choices(const Problem& problem, const Device& devic
   if (first.empty() || first.front().grade != Grade::exact)
     for (Candidate& c : prewarmed(problem, device.arch()))
       if (!known.ruled_out(c)) first.push_back({std::move(c), Grade::ranked, 0});
-  if (!first.empty())
-    return {std::move(first), [this, problem, device, known] {
-              return ranked_choices(ranking(problem, device), problem, device, known);
-            }};
-  const Ranking ranked = ranking(problem, device);
-  const auto rest = [this, ranked, problem, device, known] { return ranked_choices(ranked, problem, device, known); };
-  // The first of those below, without looking for what covers the space best behind it.
-  const Candidate& best = ranked->front().candidate;
-  if (ranked->size() == 1 || known.ruled_out(best)) return {rest(), nullptr};
-  return {{{best, Grade::ranked, 0}}, rest};
+  const auto rest = [this, problem, device, known] {
+    return ranked_choices(ranking(problem, device), problem, device, known);
+  };
+  if (!first.empty()) return {std::move(first), rest};
+  // The first of the rest, which are ranked only if it cannot be used.
+  std::optional<Candidate> best = tuner::ranked_first(problem, device.arch(), tuner::model_of(device));
+  if (!best) tuner::throw_unsupported(problem, device.arch());
+  if (known.ruled_out(*best)) return {rest(), nullptr};
+  return {{{std::move(*best), Grade::ranked, 0}}, rest};
 }
 
 Engine::Impl::Ranking Engine::Impl::ranking(const Problem& problem, const Device& device) {

@@ -45,7 +45,7 @@ std::string plan_text(const LaunchPlan& p) {
 
 }  // namespace
 
-std::vector<std::string> included_names(const std::string& text) {
+std::vector<std::string> included_names(std::string_view text) {
   std::vector<std::string> names;
   for (std::size_t at = text.find('#'); at != text.npos; at = text.find('#', at + 1)) {
     std::size_t word = text.find_first_not_of(" \t", at + 1);
@@ -53,7 +53,7 @@ std::vector<std::string> included_names(const std::string& text) {
     std::size_t open = text.find_first_not_of(" \t", word + 7);
     if (open == text.npos || (text[open] != '"' && text[open] != '<')) continue;
     std::size_t close = text.find(text[open] == '"' ? '"' : '>', open + 1);
-    std::string name = text.substr(open + 1, close == text.npos ? close : close - open - 1);
+    std::string name(text.substr(open + 1, close == text.npos ? close : close - open - 1));
     if (close != text.npos && name.find('\n') == name.npos) names.push_back(std::move(name));
   }
   return names;
@@ -65,7 +65,7 @@ std::shared_ptr<const HeaderIndex::Known> HeaderIndex::known(const Header& heade
   if (slot && slot->text == header.text) return slot;
   // The build hashed what it embedded.
   const EmbeddedFile* file = embedded(header.name);
-  std::string hash = file && file->text() == header.text ? file->sha256 : sha256_hex(header.text);
+  std::string hash = file && file->text() == header.text.view() ? file->sha256 : sha256_hex(header.text);
   slot = std::make_shared<Known>(Known{header.text, std::move(hash), included_names(header.text)});
   return slot;
 }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -24,7 +25,7 @@ inline constexpr const char* kLibraryVersion = TILEWRIGHT_VERSION_STRING;
 class HeaderIndex {
  public:
   struct Known {
-    std::string text;                   // compared before the rest is believed
+    SharedText text;                    // compared before the rest is believed
     std::string hash;                   // SHA-256 of text
     std::vector<std::string> includes;  // as written, resolved against the including header's folder
   };
@@ -41,7 +42,7 @@ class HeaderIndex {
 
 // Names in #include "..." directives, in order of appearance. Comments are not parsed: a commented-out directive only
 // widens a key.
-std::vector<std::string> included_names(const std::string& text);
+std::vector<std::string> included_names(std::string_view text);
 
 Key binary_key(const Source& source, const Arch& arch, const std::string& compiler, HeaderIndex& headers);
 

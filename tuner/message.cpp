@@ -171,7 +171,7 @@ std::optional<Request> decode_request(const std::string& body) {
   for (std::uint32_t n = r.number(); n > 0 && r.ok(); --n) {
     Header h;
     h.name = r.text();
-    h.text = r.text();
+    h.text = std::string(r.text());
     q.source.headers.push_back(std::move(h));
   }
   if (!r.done()) return std::nullopt;

@@ -111,9 +111,12 @@ std::vector<tuner::BinaryPtr> Engine::Impl::build_all(const std::vector<Source>&
   std::vector<tuner::BinaryPtr> binaries(sources.size());
   errors.assign(sources.size(), nullptr);
   std::vector<std::size_t> missing;
-  for (std::size_t i = 0; i < sources.size(); ++i) {
-    binaries[i] = builder.find(sources[i], arch, &device);
-    if (!binaries[i]) missing.push_back(i);
+  {
+    const Store::Reading reading(store);
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+      binaries[i] = builder.find(sources[i], arch, &device);
+      if (!binaries[i]) missing.push_back(i);
+    }
   }
   if (missing.empty()) return binaries;
   forbid_compiling(sources[missing.front()], keys[missing.front()], device);
@@ -147,13 +150,16 @@ void Engine::Impl::pass_over(const Problem& problem, const Device& device, const
 Kernel Engine::Impl::assemble(const Problem& problem, const Device& device) {
   std::vector<Slot> slots;
   std::vector<int> by_bucket;
-  for (std::int64_t rows : kBuckets) {
-    // A problem whose rows are fixed is the same in every bucket.
-    if (Problem bucket = problem.with_rows(rows); slots.empty() || !(slots.back().problem == bucket)) {
-      tuner::Choices order = choices(bucket, device);
-      slots.push_back({std::move(bucket), std::move(order), -1, nullptr});
+  {
+    const Store::Reading reading(store);
+    for (std::int64_t rows : kBuckets) {
+      // A problem whose rows are fixed is the same in every bucket.
+      if (Problem bucket = problem.with_rows(rows); slots.empty() || !(slots.back().problem == bucket)) {
+        tuner::Choices order = choices(bucket, device);
+        slots.push_back({std::move(bucket), std::move(order), -1, nullptr});
+      }
+      by_bucket.push_back(static_cast<int>(slots.size()) - 1);
     }
-    by_bucket.push_back(static_cast<int>(slots.size()) - 1);
   }
   for (bool open = true; open;) {
     open = false;

@@ -104,6 +104,20 @@ std::vector<Ranked> rank(const Problem& problem, const Arch& arch, const DeviceM
   return all;
 }
 
+std::optional<Candidate> ranked_first(const Problem& problem, const Arch& arch, const DeviceModel& model,
+                                      const CostConstants& constants) {
+  const auto cost = [&](const Traits& t) { return predict(t, model, constants).microseconds; };
+  const auto list = families(problem.op());
+  std::optional<Family::Costed> best;
+  for (const Family* family : list) {
+    if (best && family == list.back()) break;
+    auto own = family->cheapest(problem, arch, cost);
+    if (own && (!best || own->cost < best->cost)) best = std::move(own);
+  }
+  if (!best) return {};
+  return std::move(best->candidate);
+}
+
 namespace {
 
 // Share of knobs with equal values; 0 across families.

@@ -62,6 +62,10 @@ struct Ranked {
 std::vector<Ranked> rank(const Problem& problem, const Arch& arch, const DeviceModel& model,
                          const CostConstants& constants = {});
 
+// What rank() puts first, without ranking the rest; nothing if it finds nothing.
+std::optional<Candidate> ranked_first(const Problem& problem, const Arch& arch, const DeviceModel& model,
+                                      const CostConstants& constants = {});
+
 // Indices into `ranked` of the candidates worth compiling, at most `most`, first choice first. Near-duplicates of
 // something already taken (same family and tile) are penalised, so that the few measured ones cover the space.
 // The reference is left out unless there is nothing else.

@@ -3,6 +3,8 @@
 // one line in templates/families.cpp. Says what is legal, never what is preferred. Stateless; free-threaded.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -51,6 +53,15 @@ class TILEWRIGHT_EXPORT Family {
   // Precondition of both: illegal() is empty.
   virtual Source source(const Problem& problem, const Arch& arch, const Candidate& candidate) const = 0;
   virtual Traits traits(const Problem& problem, const Arch& arch, const Candidate& candidate) const = 0;
+
+  // The candidate of the least cost, of equal ones the first; nothing if there is none. A family may find it without
+  // writing every candidate out.
+  struct Costed {
+    Candidate candidate;
+    double cost = 0;
+  };
+  virtual std::optional<Costed> cheapest(const Problem& problem, const Arch& arch,
+                                         const std::function<double(const Traits&)>& cost) const;
 };
 
 // All families of an operation, most specialized first, the reference last.

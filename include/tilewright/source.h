@@ -6,7 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tilewright {
@@ -76,9 +79,37 @@ struct LaunchPlan {
   friend bool operator==(const LaunchPlan&, const LaunchPlan&) = default;
 };
 
+// Text that copies share: the sources of one problem have the same headers, some 200 KB of them.
+class SharedText {
+ public:
+  SharedText() = default;
+  SharedText(std::string text) : owner_(std::make_shared<const std::string>(std::move(text))), text_(*owner_) {}
+  SharedText(const char* text) : SharedText(std::string(text)) {}
+  // Copies nothing: `text` must outlive every copy and be followed by a zero byte, as literals are.
+  static SharedText of_static(std::string_view text) {
+    SharedText shared;
+    shared.text_ = text;
+    return shared;
+  }
+  // No moves: one that was moved from would point at text it does not own.
+  SharedText(const SharedText&) = default;
+  SharedText& operator=(const SharedText&) = default;
+
+  std::string_view view() const { return text_; }
+  const char* c_str() const { return text_.data(); }
+  operator std::string_view() const { return text_; }
+  friend bool operator==(const SharedText& a, const SharedText& b) {
+    return (a.text_.data() == b.text_.data() && a.text_.size() == b.text_.size()) || a.text_ == b.text_;
+  }
+
+ private:
+  std::shared_ptr<const std::string> owner_;
+  std::string_view text_ = "";
+};
+
 struct Header {
   std::string name = {};  // as written in #include "..."
-  std::string text = {};
+  SharedText text = {};
 };
 
 // An option for text that needs none of the CUDA runtime's types and functions: 6 to 9 % less to compile. compile()

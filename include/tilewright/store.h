@@ -86,6 +86,8 @@ struct MergeReport {
 // Movable. A store that was moved from is empty and takes nothing: look-ups miss, maintenance throws.
 class TILEWRIGHT_EXPORT Store {
  public:
+  struct Impl;
+
   explicit Store(StoreOptions options = {});
   ~Store();
   Store(Store&&) noexcept;
@@ -118,6 +120,20 @@ class TILEWRIGHT_EXPORT Store {
   std::string unwritable() const;
   const std::string& path() const;
 
+  // While one lives, look-ups are one transaction of each file: they find what it held when the first of them began,
+  // and take its lock once. What this Store puts meanwhile is kept and found. For the milliseconds of a few look-ups: a
+  // lock that is held keeps other processes' logs from being written back.
+  class TILEWRIGHT_EXPORT Reading {
+   public:
+    explicit Reading(Store& store);
+    ~Reading();
+    Reading(const Reading&) = delete;
+    Reading& operator=(const Reading&) = delete;
+
+   private:
+    Impl* impl_;
+  };
+
   // ---- maintenance; these throw Error (io, invalid_argument)
   std::vector<StoreEntry> list() const;
   std::vector<std::pair<Key, StoredChoice>> all_choices() const;  // with the fields of each one's device
@@ -131,8 +147,6 @@ class TILEWRIGHT_EXPORT Store {
   // imported, and displaces nothing that was measured here.
   MergeReport merge_from(const std::string& path, bool binaries = true);
   MergeReport import_from(const std::string& path) { return merge_from(path, false); }
-
-  struct Impl;
 
  private:
   Impl& impl() const;  // throws Error (invalid_argument) if this was moved from

@@ -3,6 +3,9 @@
 // candidates and back, the generated source, and grids that no device takes.
 #pragma once
 
+#include <algorithm>
+#include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,10 +16,13 @@
 
 namespace tilewright::gemm {
 
+// Blocks of a grid along each axis, on every device.
+inline constexpr std::uint64_t kMostBlocksX = 0x7fffffff, kMostBlocksYZ = 65535;
+
 // Whether a device launches as many blocks as a plan has for m tokens and n features.
 inline bool launchable(const LaunchPlan& plan, std::int64_t m, std::int64_t n) {
-  constexpr std::uint64_t kMostX = 0x7fffffff, kMostYZ = 65535;
-  return plan.x.blocks(m, n) <= kMostX && plan.y.blocks(m, n) <= kMostYZ && plan.z.blocks(m, n) <= kMostYZ;
+  return plan.x.blocks(m, n) <= kMostBlocksX && plan.y.blocks(m, n) <= kMostBlocksYZ &&
+         plan.z.blocks(m, n) <= kMostBlocksYZ;
 }
 
 // Bytes of shared memory that the hardware reserves for each block.
@@ -38,11 +44,29 @@ class KernelFamily : public EnumeratedFamily {
 
   std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const final {
     if (!why_not(problem, arch).empty()) return {};
-    const Gemm& g = *problem.as<Gemm>();
     std::vector<Candidate> out;
-    for (const Knobs& k : legal_knobs(g, arch))
-      if (launchable(launch_plan(g, arch, k), g.m, g.n)) out.push_back(knobs_.candidate(name(), k));
+    for (const Knobs& k : launchable_knobs(problem, arch)) out.push_back(knobs_.candidate(name(), k));
     return out;
+  }
+
+  // Whether it is there is all that is asked: of hundreds of candidates none is written out.
+  std::string illegal(const Problem& problem, const Arch& arch, const Candidate& candidate) const final {
+    if (candidate.family != name()) return EnumeratedFamily::illegal(problem, arch, candidate);
+    if (std::string why = why_not(problem, arch); !why.empty()) return why;
+    const std::vector<Knobs> legal = launchable_knobs(problem, arch);
+    if (std::any_of(legal.begin(), legal.end(), [&](const Knobs& k) { return knobs_.names(candidate, k); })) return {};
+    return not_among(candidate, legal.size());
+  }
+
+  std::optional<Costed> cheapest(const Problem& problem, const Arch& arch,
+                                 const std::function<double(const Traits&)>& cost) const final {
+    if (!why_not(problem, arch).empty()) return {};
+    std::optional<Knobs> best;
+    double least = 0;
+    for (const Knobs& k : launchable_knobs(problem, arch))
+      if (const double n = cost(traits_of(problem, arch, k)); !best || n < least) best = k, least = n;
+    if (!best) return {};
+    return Costed{knobs_.candidate(name(), *best), least};
   }
 
   Source source(const Problem& problem, const Arch& arch, const Candidate& c) const final {
@@ -76,6 +100,14 @@ class KernelFamily : public EnumeratedFamily {
   virtual void extend(const Gemm&, const Arch&, const Knobs&, Specialization&) const {}
 
  private:
+  // Precondition: why_not() is empty.
+  std::vector<Knobs> launchable_knobs(const Problem& problem, const Arch& arch) const {
+    const Gemm& g = *problem.as<Gemm>();
+    std::vector<Knobs> out = legal_knobs(g, arch);
+    std::erase_if(out, [&](const Knobs& k) { return !launchable(launch_plan(g, arch, k), g.m, g.n); });
+    return out;
+  }
+
   Names names_;
   KnobTable<Knobs> knobs_;
 };

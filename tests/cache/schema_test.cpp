@@ -37,6 +37,10 @@ TEST_CASE("an empty database becomes ours, and ours stays as it is") {
   CHECK(db.integer("PRAGMA application_id") == kApplicationId);
 }
 
+TEST_CASE("the hash that every opening compares with is that of what the migrations make") {
+  CHECK(made_schema_hash() == kSchemaHash);
+}
+
 TEST_CASE("every difference in the schema is seen") {
   for (const char* change : {"CREATE TABLE t(x)", "DROP INDEX uses_id", "ALTER TABLE uses ADD COLUMN x",
                              "CREATE VIEW v AS SELECT 1", "DROP TABLE choices"}) {

@@ -28,6 +28,44 @@ void wait_for(const std::string& path) {
 
 }  // namespace
 
+TEST_CASE("look-ups within a Reading are of one moment, but for what this store puts") {
+  Directory dir;
+  Log log;
+  Store mine(options(dir.file(), &log)), other(options(dir.file(), &log));
+  REQUIRE(mine.put_choice(device_key(), choice("gemm a", 10)));
+  {
+    const Store::Reading reading(mine), nested(mine);
+    CHECK(mine.find_choice(device_key(), "gemm a")->microseconds == 10);
+    REQUIRE(other.put_choice(device_key(), choice("gemm a", 5)));
+    CHECK(mine.find_choice(device_key(), "gemm a")->microseconds == 10);
+    CHECK(mine.choices(device_key(), "gemm").size() == 1);
+    CHECK(mine.put_binary(binary_key(1), binary(1)));
+    CHECK(mine.find_binary(binary_key(1)));
+    CHECK(mine.find_choice(device_key(), "gemm a")->microseconds == 5);
+    REQUIRE(other.put_choice(device_key(), choice("gemm b", 7)));
+    CHECK_FALSE(mine.find_choice(device_key(), "gemm b"));
+  }
+  CHECK(mine.find_choice(device_key(), "gemm b"));
+  {
+    const Store::Reading reading(mine);
+    CHECK(mine.find_choice(device_key(), "gemm b"));
+    CHECK(mine.verify().damaged.empty());  // maintenance ends it
+    mine.gc(1 << 20);
+    CHECK(mine.find_choice(device_key(), "gemm b"));
+  }
+  Store moved;
+  {
+    Store from(options(dir.file(), &log));
+    const Store::Reading reading(from);
+    CHECK(from.find_choice(device_key(), "gemm b"));
+    moved = std::move(from);
+    const Store::Reading empty(from);
+  }
+  REQUIRE(other.put_choice(device_key(), choice("gemm b", 6)));
+  CHECK(moved.find_choice(device_key(), "gemm b")->microseconds == 6);
+  CHECK(log.all() == "");
+}
+
 TEST_CASE("what was put is found, by this process and by the next") {
   for (const bool memory : {true, false}) {
     Directory dir;

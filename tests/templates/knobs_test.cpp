@@ -36,6 +36,14 @@ TEST_CASE("a candidate that lacks a knob is refused", "[knobs]") {
   CHECK_THROWS_AS(kTable.knobs(Candidate::parse("toy tile=16 wide=1")), Error);
 }
 
+TEST_CASE("a candidate names one choice of knobs, in their order", "[knobs]") {
+  const Knobs k{.tile = 16, .wide = true};
+  CHECK(kTable.names(kTable.candidate("toy", k), k));
+  CHECK_FALSE(kTable.names(kTable.candidate("toy", {}), k));
+  for (const char* text : {"toy tile=16 wide=1", "toy wide=1 tile=16 order=0", "toy tile=16 wide=1 order=0 more=1"})
+    CHECK_FALSE(kTable.names(Candidate::parse(text), k));
+}
+
 TEST_CASE("a generated source names each knob", "[knobs]") {
   CHECK(kTable.text({.tile = 16, .order = Order::backward}) ==
         "inline constexpr tw::Knobs kKnobs = [] {\n"

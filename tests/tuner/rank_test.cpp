@@ -71,6 +71,36 @@ TEST_CASE("ranking is complete, sorted, repeatable, with the reference last", "[
     }
 }
 
+TEST_CASE("the first of a ranking and the legality of a candidate are found without ranking", "[rank]") {
+  for (const char* text :
+       {"gemm x=q8_1 w=q4_0 y=f32 m=1 n=4096 k=14336", "gemm x=bf16 w=bf16 y=bf16 m=512 n=4096 k=4096",
+        "gemm x=f16 w=q4_0 y=f16 m=16 n=4096 k=4096 pack=tiles", "cast x=f32 y=q8_1 rows=16 cols=4096",
+        "gemm x=f32 w=q6_k y=f32 m=4096 n=256 k=256"})
+    for (const char* name : {"sm_75", "sm_90a", "sm_120a"}) {
+      INFO(text << " on " << name);
+      const Problem p = Problem::parse(text);
+      const auto all = rank(p, arch(name), model_of(arch(name)));
+      REQUIRE_FALSE(all.empty());
+      CHECK(ranked_first(p, arch(name), model_of(arch(name))) == all.front().candidate);
+      const auto agrees = [&](const Ranked& r, const Candidate& c) {
+        const bool listed = std::any_of(all.begin(), all.end(), [&](const Ranked& o) { return o.candidate == c; });
+        INFO(c.text());
+        CHECK(r.family->illegal(p, arch(name), c).empty() == listed);
+      };
+      for (const Ranked& r : all) {
+        agrees(r, r.candidate);
+        if (r.candidate.knobs.empty()) continue;
+        Candidate value = r.candidate, knob = r.candidate, fewer = r.candidate;
+        value.knobs.back().second += 1000;
+        knob.knobs.back().first += "_";
+        fewer.knobs.pop_back();
+        for (const Candidate& c : {value, knob, fewer})
+          if (!(c == Candidate{"reference", {{"oracle", 1}}})) agrees(r, c);
+      }
+    }
+  CHECK(ranked_first(Problem::parse("pack w=q4_0 x=f16 n=64 k=64"), arch("sm_90a"), model_of(arch("sm_90a"))));
+}
+
 TEST_CASE("a selection starts with the first, is varied, and leaves the reference out", "[rank]") {
   Problem p = Problem::parse("gemm x=bf16 w=bf16 y=bf16 m=512 n=4096 k=4096");
   const Arch& target = arch("sm_80");  // where no family has one tile for all that is worth taking
