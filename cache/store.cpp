@@ -57,7 +57,7 @@ std::string Store::unwritable() const {
   return call(impl_, std::string(impl_ ? "the store is busy, or its parent process's" : "the store was moved from"),
               [&] {
                 if (impl_->memory_only()) return std::string();
-                if (!impl_->open_file()) return impl_->reason_;
+                if (impl_->degraded_ || !impl_->open_file()) return impl_->reason_;
                 return impl_->file_->writable() ? std::string() : impl_->path_ + " is read-only";
               });
 }

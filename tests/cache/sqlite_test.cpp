@@ -151,6 +151,22 @@ TEST_CASE("row 10: a full disk at any write degrades to memory and leaves no dam
   sweep(fault::kWrite | fault::kTruncate, SQLITE_FULL, true, true, 1);
 }
 
+TEST_CASE("a store whose disk is full says so, not that it is read-only") {
+  Directory dir;
+  Log log;
+  fault::Vfs vfs;
+  Store full(options(dir.file("full.db"), &log));
+  CHECK(full.put_binary(binary_key(1), binary(1)));
+  CHECK(full.unwritable() == "");
+  vfs.arm(fault::kWrite | fault::kTruncate, 0, SQLITE_FULL, true);
+  CHECK(full.put_binary(binary_key(2), binary(2)));  // in memory
+  CHECK(full.degraded());
+  INFO(full.unwritable());
+  CHECK(full.unwritable().find("full.db cannot be written") != std::string::npos);
+  CHECK(full.unwritable().find("full (SQLite") != std::string::npos);
+  CHECK(full.unwritable().find("read-only") == std::string::npos);
+}
+
 TEST_CASE("row 10: no room for the shared memory of a new file") {
   sweep(fault::kShmMap, SQLITE_IOERR_SHMSIZE, true, false, 1);
   sweep(fault::kShmMap, SQLITE_IOERR_SHMSIZE, true, true, 1);
