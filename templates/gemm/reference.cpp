@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include "templates/gemm/gemm.h"
-#include "templates/knobs.h"
-#include "templates/specialize.h"
+#include "templates/gemm/family.h"
 
 namespace tilewright::gemm {
 namespace {
 
 constexpr int kThreads = 128, kRows = 4;
+const LaunchPlan kGrid = {.x = {1, 0, kThreads}, .y = {1, kRows, 0}, .z = {}, .threads = kThreads};
 
 class Reference final : public EnumeratedFamily {
  public:
@@ -18,7 +17,10 @@ class Reference final : public EnumeratedFamily {
     return "any pair of formats, double accumulation; correctness before speed";
   }
   std::string why_not(const Problem& problem, const Arch&) const override {
-    return problem.as<Gemm>() ? "" : "not a gemm";
+    const Gemm* g = problem.as<Gemm>();
+    if (!g) return "not a gemm";
+    return launchable(kGrid, g->m, g->n) ? ""
+                                         : fmt::format("m = {}: a grid has room for {}", g->m, kRows * kMostBlocksYZ);
   }
   std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
     if (!why_not(problem, arch).empty()) return {};
@@ -39,9 +41,7 @@ class Reference final : public EnumeratedFamily {
                     c.at("oracle") ? "true" : "false",
                     g.packing == Packing::tiles ? fmt::format(", tw::tile_element<{}>", format_type(g.x)) : "");
     s.space = "tw::gemm";
-    s.plan.x = {1, 0, kThreads};
-    s.plan.y = {1, kRows, 0};
-    s.plan.threads = kThreads;
+    s.plan = kGrid;
     return specialize(s);
   }
   Traits traits(const Problem& problem, const Arch&, const Candidate&) const override {

@@ -64,3 +64,27 @@ TEST_CASE("mma: blocks that a target's units scale", "[mma]") {
     CHECK(contract.strides.front().multiple == kind.unit);
   }
 }
+
+TEST_CASE("a grid that no device takes is no candidate of a family with tokens along y", "[mma]") {
+  for (const char* name : {"reference", "gemv"}) {
+    const Family& f = family("gemm", name);
+    const Problem most = Problem::parse("gemm x=f32 w=f32 y=f32 m=262140 n=64 k=64"), more = most.with_rows(2147483647);
+    INFO(name);
+    for (const Problem& p : {most, more})
+      for (const Candidate& c : f.candidates(p, arch("sm_80"))) {
+        const LaunchPlan plan = f.source(p, arch("sm_80"), c).plan;
+        INFO(p.text() << ": " << c.text());
+        CHECK(plan.x.blocks(p.rows(), p.cols()) <= 0x7fffffff);
+        CHECK(plan.y.blocks(p.rows(), p.cols()) <= 65535);
+      }
+    CHECK(f.candidates(more, arch("sm_80")).empty());
+  }
+  const Family& reference = family("gemm", "reference");
+  const Problem most = Problem::parse("gemm x=f32 w=f32 y=f32 m=262140 n=64 k=64"), more = most.with_rows(262141);
+  const Candidate oracle = Candidate::parse("reference oracle=1");
+  CHECK(reference.candidates(most, arch("sm_80")).size() == 1);
+  CHECK(reference.illegal(most, arch("sm_80"), oracle).empty());
+  CHECK(reference.candidates(more, arch("sm_80")).empty());
+  CHECK(reference.why_not(more, arch("sm_80")).find("262140") != std::string::npos);
+  CHECK_FALSE(reference.illegal(more, arch("sm_80"), oracle).empty());
+}
