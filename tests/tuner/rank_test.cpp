@@ -101,6 +101,37 @@ TEST_CASE("the first of a ranking and the legality of a candidate are found with
   CHECK(ranked_first(Problem::parse("pack w=q4_0 x=f16 n=64 k=64"), arch("sm_90a"), model_of(arch("sm_90a"))));
 }
 
+// What engines decide by it, and what `plan` says of packing: see bench/results/h200_bench.json and h200_regret.json.
+TEST_CASE("coded weights as stored take about as long as predicted", "[rank]") {
+  const struct {
+    const char* problem;
+    double measured;  // microseconds of the fastest candidate on an H200
+  } rows[] = {
+      {"gemm x=bf16 w=nvfp4 y=bf16 m=4 n=4096 k=14336 global=mul", 43.5},
+      {"gemm x=bf16 w=q4_0 y=bf16 m=256 n=10240 k=8192", 331.9},
+      {"gemm x=f16 w=q4_0 y=f16 m=1024 n=4096 k=14336", 760.0},
+      {"gemm x=f16 w=q4_0 y=f16 m=16 n=6144 k=4096", 22.2},
+      {"gemm x=f16 w=q8_0 y=f16 m=32 n=4096 k=14336", 92.2},
+      {"gemm x=q8_1 w=q4_0 y=f32 m=8 n=4096 k=14336", 24.4},
+      {"gemm x=q8_1 w=q4_0 y=f32 m=16 n=4096 k=14336", 56.8},
+      {"gemm x=q8_1 w=q4_0 y=f32 m=256 n=28672 k=4096", 424.3},
+      {"gemm x=q8_1 w=q4_0 y=f32 m=1024 n=4096 k=14336", 718.5},
+      {"gemm x=q8_1 w=q4_k y=f32 m=4 n=8192 k=8192", 17.0},
+      {"gemm x=q8_1 w=q5_0 y=f32 m=16 n=9216 k=2304", 24.1},
+      {"gemm x=q8_1 w=q8_0 y=f32 m=64 n=4096 k=4096", 42.0},
+  };
+  for (const auto& [text, measured] : rows) {
+    const double predicted =
+        rank(Problem::parse(text), arch("sm_90a"), model_of(arch("sm_90a"))).front().prediction.microseconds;
+    INFO(text << ": predicted " << predicted << ", measured " << measured);
+    CHECK(predicted > measured / 1.6);
+    CHECK(predicted < measured * 1.6);
+  }
+  // Of few tokens by integer products, gemv reads weights once; mma was ranked first and took twice as long.
+  const Problem eight = Problem::parse("gemm x=q8_1 w=q4_0 y=f32 m=8 n=4096 k=14336");
+  CHECK(rank(eight, arch("sm_90a"), model_of(arch("sm_90a"))).front().candidate.family == "gemv");
+}
+
 TEST_CASE("a selection starts with the first, is varied, and leaves the reference out", "[rank]") {
   Problem p = Problem::parse("gemm x=bf16 w=bf16 y=bf16 m=512 n=4096 k=4096");
   const Arch& target = arch("sm_80");  // where no family has one tile for all that is worth taking
