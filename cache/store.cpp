@@ -68,13 +68,14 @@ const std::string& Store::path() const {
 }
 
 std::optional<Binary> Store::find_binary(const Key& key) {
-  return call(impl_, std::optional<Binary>(), [&] {
-    std::optional<Binary> found;
+  std::optional<Binary> found;
+  call(impl_, false, [&] {
     impl_->read([&](Layer& layer) {
       if (!found) found = layer.find_binary(key);
     });
-    return found;
+    return true;
   });
+  return found;
 }
 
 bool Store::put_binary(const Key& key, const Binary& binary) {
@@ -105,15 +106,16 @@ std::vector<OtherBuild> Store::other_builds(const Key& key) {
 }
 
 std::optional<StoredChoice> Store::find_choice(const Key& device, std::string_view problem) {
-  return call(impl_, std::optional<StoredChoice>(), [&] {
-    std::optional<StoredChoice> found;
+  std::optional<StoredChoice> found;
+  call(impl_, false, [&] {
     impl_->read([&](Layer& layer) {
       if (found && !found->imported) return;
       auto choice = layer.find_choice(device.transcript(), problem);
       if (choice && (!found || !choice->imported)) found = std::move(choice);
     });
-    return found;
+    return true;
   });
+  return found;
 }
 
 std::vector<StoredChoice> Store::choices(const Key& device, std::string_view problem_prefix) {
