@@ -50,12 +50,14 @@ constexpr auto knob(const char* name) {
                      [](Knobs& k, std::int64_t v) { k.*member = static_cast<Value>(v); }};
 }
 
-// How a family's knobs are called, in the order in which candidates and generated sources name them.
+// How a family's knobs are called, in the order in which candidates and generated sources name them. `derived`: members
+// that follow from the problem and the others; generated sources have them, candidates do not.
 template <class Knobs>
 class KnobTable {
  public:
   template <std::size_t count>
-  constexpr KnobTable(const char* type, const Knob<Knobs> (&knobs)[count]) : type_(type), knobs_(knobs) {}
+  constexpr KnobTable(const char* type, const Knob<Knobs> (&knobs)[count], std::span<const Knob<Knobs>> derived = {})
+      : type_(type), knobs_(knobs), derived_(derived) {}
 
   Candidate candidate(std::string_view family, const Knobs& k) const {
     Candidate c{std::string(family), {}};
@@ -78,15 +80,16 @@ class KnobTable {
   // The constant kKnobs of a generated source. (Assignments, since C++17 names no members in an initializer.)
   std::string text(const Knobs& k) const {
     std::string s = fmt::format("inline constexpr {0} kKnobs = [] {{\n  {0} k;\n", type_);
-    for (const Knob<Knobs>& knob : knobs_)
-      s += fmt::format(fmt::runtime(knob.enumerator ? "  k.{0} = decltype(k.{0})({1});\n" : "  k.{0} = {1};\n"),
-                       knob.name, knob.get(k));
+    for (const auto& list : {knobs_, derived_})
+      for (const Knob<Knobs>& knob : list)
+        s += fmt::format(fmt::runtime(knob.enumerator ? "  k.{0} = decltype(k.{0})({1});\n" : "  k.{0} = {1};\n"),
+                         knob.name, knob.get(k));
     return s + "  return k;\n}();\n";
   }
 
  private:
   const char* type_;  // "tw::gemm::GemvKnobs"
-  std::span<const Knob<Knobs>> knobs_;
+  std::span<const Knob<Knobs>> knobs_, derived_;
 };
 
 }  // namespace tilewright

@@ -79,7 +79,7 @@ Prediction predict(const Traits& t, const DeviceModel& m, const CostConstants& c
 
   std::array<double, 3> parts{std::max(p.memory_us, p.l2_us), std::max(p.mma_us, p.shared_us), p.alu_us};
   std::sort(parts.begin(), parts.end());
-  p.microseconds = c.launch_us + c.block_us * (1 + t.later_waves * (p.waves - 1)) + parts[2] +
+  p.microseconds = c.launch_us + c.block_us * (1 + t.later_wave_cost * (p.waves - 1)) + parts[2] +
                    c.overlap_loss * (parts[0] + parts[1]);
   return p;
 }

@@ -10,8 +10,7 @@
 namespace tilewright::bench {
 namespace {
 
-constexpr int kQueue =
-    3;  // of the knob `tail`: templates/gemm/wgmma/schedule.cuh, which only kernels' own code includes
+constexpr int kQueue = 3;  // of the knob `schedule` (templates/gemm/wgmma/schedule.cuh)
 
 bool global_of(Format f) {
   return std::any_of(f.info().streams.begin(), f.info().streams.end(),
@@ -77,7 +76,7 @@ std::vector<Candidate> legal(Suite& s, const Problem& problem, std::int64_t m, s
 
 bool queued(const Candidate& c) {
   return std::any_of(c.knobs.begin(), c.knobs.end(),
-                     [](const auto& knob) { return knob.first == "tail" && knob.second == kQueue; });
+                     [](const auto& knob) { return knob.first == "schedule" && knob.second == kQueue; });
 }
 
 }  // namespace tilewright::bench

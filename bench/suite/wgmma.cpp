@@ -119,21 +119,19 @@ Work plan_work(Suite& s, const Pair& pair, int which, std::set<std::string>& ava
     if (m == 1 && !list.empty()) picker.must(1, list.front());
     offer(1, list);
   }
-  const auto has = [](const Candidate& c, std::string_view name) {
-    return std::any_of(c.knobs.begin(), c.knobs.end(), [&](const auto& knob) { return knob.first == name; });
-  };
-  // Few sums in parts; of the smallest tiles, so that blocks may have whole ones too.
+  // Partial sums of few tokens, with the smallest tiles, so that blocks may have whole ones too.
   const auto must_share = [&](std::size_t at, const std::vector<Candidate>& list) {
     const Candidate* smallest = nullptr;
-    const auto strips = [](const Candidate& c) { return c.at("strips") * c.at("groups"); };
+    const auto strips = [](const Candidate& c) { return c.at("strips") * c.at("warpgroups_n"); };
     for (const Candidate& c : list)
-      if (has(c, "tail") && c.at("kgroups") > 1 && (!smallest || strips(c) < strips(*smallest))) smallest = &c;
+      if (c.at("schedule") != 0 && c.at("warpgroups_k") > 1 && (!smallest || strips(c) < strips(*smallest)))
+        smallest = &c;
     if (smallest) picker.must(at, *smallest);
   };
   must_share(0, lists[static_cast<std::size_t>(which) % 3]);
   picker.cover();
   if (pair.tiles) {
-    // Tiles from a queue: more than two rounds of them, of one block to a multiprocessor or of three, and of formats
+    // Tiles from a queue: more than two waves of them, of one block to a multiprocessor or of three, and of formats
     // that do not take long to encode.
     if (pair.w.name() != "q4_0" && pair.w.name() != "int4_g128") return work;
     const Problem many = Problem::parse(pair.text(which, which % 3 == 2 ? 64 * 816 : 64 * 272, 1024, true) +
@@ -147,15 +145,15 @@ Work plan_work(Suite& s, const Pair& pair, int which, std::set<std::string>& ava
     }
     return work;
   }
-  // Blocks that take more than one tile, and leave finished ones on a shelf (no y of four bytes).
+  // Blocks that take more than one tile, and store finished ones asynchronously (no y of four bytes).
   const Problem wide =
       Problem::parse(pair.text(which + (which % 3 == 1), 8840, 4 * pair.panel(), true) + " workspace=16777216");
   work.cases.push_back({wide, {16, 130, 1000}, {}});
   must_share(2, legal(s, wide, 16, "wgmma"));
   const std::vector<Candidate> list = legal(s, wide, 1000, "wgmma");
-  for (const bool turned : {false, true}) {
+  for (const bool swapped : {false, true}) {
     const auto found = std::find_if(list.begin(), list.end(), [&](const Candidate& c) {
-      return has(c, "turned") == turned && !has(c, "tail") && c.at("split") == 1;
+      return (c.at("swapped") != 0) == swapped && c.at("schedule") == 0 && c.at("split_k") == 1;
     });
     if (found != list.end()) picker.must(2, *found);
   }

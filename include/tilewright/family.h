@@ -34,7 +34,7 @@ struct Traits {
   double shared_traffic = 0;         // bytes read from and written to shared memory by the whole launch
   double alu_ops = 0;                // scalar operations, all threads
   double alu_in_flight = 1;          // independent chains of them in a thread
-  double later_waves = 1;            // what it costs to begin a wave after the first, of what the first costs
+  double later_wave_cost = 1;        // start-up cost of a wave after the first, relative to the first's
 };
 
 class TILEWRIGHT_EXPORT Family {

@@ -353,7 +353,7 @@ TW_DEVICE void complete(const u32 (&a)[4], bool never, const void* shared) {
 
 // All lanes have come past what they did before the last aligned instruction. Only the emulator needs to be told; a
 // real synchronization between matrix instructions would serialize them (C7513).
-TW_DEVICE void lanes_together() {
+TW_DEVICE void converge_warp() {
 #if !defined(__CUDACC__)
   sync_warp();
 #endif
@@ -370,7 +370,7 @@ TW_DEVICE int uniform(int v) {
 }
 // The same value, but what follows from it is computed from here on: the compiler takes no addresses out of the loop
 // over tiles, where they would keep registers from the sums.
-TW_DEVICE int from_here(int v) {
+TW_DEVICE int opaque(int v) {
 #if defined(__CUDACC__)
   asm volatile("" : "+r"(v));
 #endif

@@ -71,7 +71,7 @@ class KernelFamily : public EnumeratedFamily {
 
   Source source(const Problem& problem, const Arch& arch, const Candidate& c) const final {
     const Gemm& g = *problem.as<Gemm>();
-    const Knobs k = knobs_.knobs(c);
+    const Knobs k = knobs_of(g, c);
     Specialization s;
     s.name = fmt::format("gemm/{}", name());
     s.includes = includes_for(g, names_.header);
@@ -84,7 +84,7 @@ class KernelFamily : public EnumeratedFamily {
   }
 
   Traits traits(const Problem& problem, const Arch& arch, const Candidate& c) const final {
-    return traits_of(problem, arch, knobs_.knobs(c));
+    return traits_of(problem, arch, knobs_of(*problem.as<Gemm>(), c));
   }
 
  protected:
@@ -96,6 +96,8 @@ class KernelFamily : public EnumeratedFamily {
   virtual std::string kernel_types(const Gemm& g, const Knobs&) const {
     return fmt::format("{}, {}, {}", format_type(g.x), format_type(g.w), epilogue_type(g));
   }
+  // Sets the members of `k` that candidates do not name.
+  virtual void derive(const Gemm&, Knobs&) const {}
   // What else a generated source needs.
   virtual void extend(const Gemm&, const Arch&, const Knobs&, Specialization&) const {}
 
@@ -106,6 +108,11 @@ class KernelFamily : public EnumeratedFamily {
     std::vector<Knobs> out = legal_knobs(g, arch);
     std::erase_if(out, [&](const Knobs& k) { return !launchable(launch_plan(g, arch, k), g.m, g.n); });
     return out;
+  }
+  Knobs knobs_of(const Gemm& g, const Candidate& c) const {
+    Knobs k = knobs_.knobs(c);
+    derive(g, k);
+    return k;
   }
 
   Names names_;

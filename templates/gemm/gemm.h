@@ -30,10 +30,6 @@ double w_bytes(const Gemm& gemm);  // of w, packed or not as the problem says
 // Why no kernel that reads w as its format stores it serves the problem; empty if some may.
 std::string not_plain(const Problem& problem);
 
-// Up to here tokens are few on Hopper: one tile has them all, small enough for several blocks per multiprocessor. Codes
-// by codes are wgmma's then, and wgmma_codes' with more.
-inline constexpr int kFewTokens = 64;
-
 // Codes by codes on Hopper. x's blocks are of kGroup signed bytes, and its rows whole pieces for the copy engine, as
 // which kPieceK columns of them lie in shared memory as they are stored.
 inline constexpr int kGroup = 32, kPieceK = 128;

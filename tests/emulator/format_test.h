@@ -84,12 +84,33 @@ template <class W>
 void tiles() {
   using Half = Epilogue<f16, NoBias, Act::none>;
   using Brain = Epilogue<bf16, NoBias, Act::none>;
-  if constexpr (has_tile<W, f16>) check_warpgroups<fmt::f16, W, Half, 64, 1, 1, 1, 1, 3, 1, 1>();
-  if constexpr (has_tile<W, bf16>) check_warpgroups<fmt::bf16, W, Brain, 8, 2, 1, 4, 4, 3, 2, 2, true>();
+  if constexpr (has_tile<W, f16>) check_warpgroups<fmt::f16, W, Half, WgmmaKnobs{.warpgroups_n = 1}>();
+  if constexpr (has_tile<W, bf16>)
+    check_warpgroups<fmt::bf16, W, Brain,
+                     WgmmaKnobs{.block_m = 8,
+                                .strips = 2,
+                                .warpgroups_n = 1,
+                                .warpgroups_k = 4,
+                                .panels = 4,
+                                .cluster = 2,
+                                .split_k = 2,
+                                .warp_mma = true}>();
   if constexpr (has_tile<W, e4m3>)
-    check_warpgroups<fmt::e4m3_row, W, Brain, 64, 1, 2, 1, 2, 3, 1, 1, false, W::kRowScale>();
-  if constexpr (has_tile<W, i8>) check_warpgroups<fmt::int8_row, W, Brain, 16, 1, 1, 4, 4, 2, 1, 1, true>();
-  if constexpr (has_tile<W, Codes>) check_warpgroups<fmt::q8_1, W, PlainF32, 8, 1, 1, 2, 8, 2, 2, 2, true>();
+    check_warpgroups<fmt::e4m3_row, W, Brain, WgmmaKnobs{.panels = 2, .fast_accumulation = W::kRowScale}>();
+  if constexpr (has_tile<W, i8>)
+    check_warpgroups<
+        fmt::int8_row, W, Brain,
+        WgmmaKnobs{.block_m = 16, .warpgroups_n = 1, .warpgroups_k = 4, .panels = 4, .stages = 2, .warp_mma = true}>();
+  if constexpr (has_tile<W, Codes>)
+    check_warpgroups<fmt::q8_1, W, PlainF32,
+                     WgmmaKnobs{.block_m = 8,
+                                .warpgroups_n = 1,
+                                .warpgroups_k = 2,
+                                .panels = 8,
+                                .stages = 2,
+                                .cluster = 2,
+                                .split_k = 2,
+                                .warp_mma = true}>();
   SUCCEED("those that it has");
 }
 

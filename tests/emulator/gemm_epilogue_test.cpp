@@ -88,49 +88,86 @@ TEST_CASE("mma: epilogues and operands without scales", "[gemm]") {
 
 TEST_CASE("wgmma: epilogues and operands without scales", "[gemm]") {
   SECTION("outputs") {
-    check_warpgroups<fmt::f16, fmt::f16, ToI8, 64, 1, 2, 1, 1, 3, 1, 1>();
-    check_warpgroups<fmt::bf16, fmt::bf16, ToE5m2, 16, 1, 1, 1, 2, 2, 2, 2>();
-    check_warpgroups<fmt::f16, fmt::f16, InPlaceF16, 64, 1, 2, 1, 1, 3, 2, 1>();
-    check_warpgroups<fmt::f16, fmt::f16, InPlaceF16, 8, 1, 1, 2, 2, 3, 2, 2>();
-    check_warpgroups<fmt::f16, fmt::q4_0, InPlaceF32, 16, 1, 2, 1, 2, 3, 1, 1>();
-    check_warpgroups<fmt::e4m3_row, fmt::e4m3_row, ToE4m3, 32, 1, 1, 1, 2, 2, 1, 1>();
+    check_warpgroups<fmt::f16, fmt::f16, ToI8, WgmmaKnobs{}>();
+    check_warpgroups<fmt::bf16, fmt::bf16, ToE5m2,
+                     WgmmaKnobs{
+                         .block_m = 16, .warpgroups_n = 1, .panels = 2, .stages = 2, .cluster = 2, .split_k = 2}>();
+    check_warpgroups<fmt::f16, fmt::f16, InPlaceF16, WgmmaKnobs{.cluster = 2}>();
+    check_warpgroups<
+        fmt::f16, fmt::f16, InPlaceF16,
+        WgmmaKnobs{.block_m = 8, .warpgroups_n = 1, .warpgroups_k = 2, .panels = 2, .cluster = 2, .split_k = 2}>();
+    check_warpgroups<fmt::f16, fmt::q4_0, InPlaceF32, WgmmaKnobs{.block_m = 16, .panels = 2}>();
+    check_warpgroups<fmt::e4m3_row, fmt::e4m3_row, ToE4m3,
+                     WgmmaKnobs{.block_m = 32, .warpgroups_n = 1, .panels = 2, .stages = 2}>();
   }
   SECTION("chunks of tokens: each size of y beside each of c, over 32, 16 and 8 tokens") {
-    check_warpgroups<fmt::f16, fmt::f16, ToE4m3, 8, 1, 1, 1, 1, 2, 1, 1>();
-    check_warpgroups<fmt::f16, fmt::f16, ToE5m2, 8, 1, 2, 1, 1, 2, 1, 1>();
-    check_warpgroups<fmt::f16, fmt::f16, ToI8, 80, 1, 1, 1, 1, 2, 1, 1>();
-    check_warpgroups<fmt::e4m3_row, fmt::e4m3_row, ToI8, 64, 2, 1, 1, 1, 2, 1, 1>();
-    check_warpgroups<fmt::f16, fmt::f16, InPlaceF16, 32, 2, 1, 1, 1, 2, 1, 1>();
-    check_warpgroups<fmt::f16, fmt::f16, InPlaceF16, 48, 1, 1, 1, 1, 2, 1, 1>();
-    check_warpgroups<fmt::f16, fmt::f16, InPlaceF16, 8, 1, 1, 1, 1, 2, 1, 1>();
-    check_warpgroups<fmt::f16, fmt::f16, InPlaceF32, 32, 2, 1, 1, 1, 2, 1, 1>();
-    check_warpgroups<fmt::f16, fmt::f16, InPlaceF32, 8, 1, 1, 1, 1, 2, 1, 1>();
-    check_warpgroups<fmt::f16, fmt::f16, Epilogue<f16, NoBias, Act::none, float>, 32, 1, 1, 1, 1, 2, 1, 1>();
-    check_warpgroups<fmt::f16, fmt::f16, Epilogue<float, NoBias, Act::none, bf16>, 32, 1, 1, 1, 1, 2, 1, 1>();
+    check_warpgroups<fmt::f16, fmt::f16, ToE4m3, WgmmaKnobs{.block_m = 8, .warpgroups_n = 1, .stages = 2}>();
+    check_warpgroups<fmt::f16, fmt::f16, ToE5m2, WgmmaKnobs{.block_m = 8, .stages = 2}>();
+    check_warpgroups<fmt::f16, fmt::f16, ToI8, WgmmaKnobs{.block_m = 80, .warpgroups_n = 1, .stages = 2}>();
+    check_warpgroups<fmt::e4m3_row, fmt::e4m3_row, ToI8, WgmmaKnobs{.strips = 2, .warpgroups_n = 1, .stages = 2}>();
+    check_warpgroups<fmt::f16, fmt::f16, InPlaceF16,
+                     WgmmaKnobs{.block_m = 32, .strips = 2, .warpgroups_n = 1, .stages = 2}>();
+    check_warpgroups<fmt::f16, fmt::f16, InPlaceF16, WgmmaKnobs{.block_m = 48, .warpgroups_n = 1, .stages = 2}>();
+    check_warpgroups<fmt::f16, fmt::f16, InPlaceF16, WgmmaKnobs{.block_m = 8, .warpgroups_n = 1, .stages = 2}>();
+    check_warpgroups<fmt::f16, fmt::f16, InPlaceF32,
+                     WgmmaKnobs{.block_m = 32, .strips = 2, .warpgroups_n = 1, .stages = 2}>();
+    check_warpgroups<fmt::f16, fmt::f16, InPlaceF32, WgmmaKnobs{.block_m = 8, .warpgroups_n = 1, .stages = 2}>();
+    check_warpgroups<fmt::f16, fmt::f16, Epilogue<f16, NoBias, Act::none, float>,
+                     WgmmaKnobs{.block_m = 32, .warpgroups_n = 1, .stages = 2}>();
+    check_warpgroups<fmt::f16, fmt::f16, Epilogue<float, NoBias, Act::none, bf16>,
+                     WgmmaKnobs{.block_m = 32, .warpgroups_n = 1, .stages = 2}>();
   }
   SECTION("the sides changed places") {
-    check_warpgroups<fmt::e4m3_g128, fmt::e4m3_b128, ToE4m3, 64, 1, 1, 1, 1, 2, 1, 1, false, false, true>();
-    check_warpgroups<fmt::e4m3_g128, fmt::e4m3_b128, ToI8, 64, 2, 1, 1, 1, 2, 1, 1, false, false, true>();
-    check_warpgroups<fmt::e4m3_g128, fmt::e4m3_b128, ToE5m2, 128, 1, 1, 1, 1, 2, 1, 1, false, false, true>();
-    check_warpgroups<fmt::e4m3_g128, fmt::e4m3_b128, InPlaceF16, 128, 2, 1, 1, 1, 2, 1, 1, false, false, true>();
-    check_warpgroups<fmt::e4m3_row, fmt::e4m3_b128, InPlaceF32, 64, 1, 2, 1, 1, 2, 1, 1, false, false, true>();
-    check_warpgroups<fmt::e4m3_g128, fmt::e4m3_b128, Epilogue<f16, NoBias, Act::none, float>, 64, 1, 1, 1, 1, 2, 1, 1,
-                     false, false, true>();
+    check_warpgroups<fmt::e4m3_g128, fmt::e4m3_b128, ToE4m3,
+                     WgmmaKnobs{.warpgroups_n = 1, .stages = 2, .swapped = true}>();
+    check_warpgroups<fmt::e4m3_g128, fmt::e4m3_b128, ToI8,
+                     WgmmaKnobs{.strips = 2, .warpgroups_n = 1, .stages = 2, .swapped = true}>();
+    check_warpgroups<fmt::e4m3_g128, fmt::e4m3_b128, ToE5m2,
+                     WgmmaKnobs{.block_m = 128, .warpgroups_n = 1, .stages = 2, .swapped = true}>();
+    check_warpgroups<fmt::e4m3_g128, fmt::e4m3_b128, InPlaceF16,
+                     WgmmaKnobs{.block_m = 128, .strips = 2, .warpgroups_n = 1, .stages = 2, .swapped = true}>();
+    check_warpgroups<fmt::e4m3_row, fmt::e4m3_b128, InPlaceF32, WgmmaKnobs{.stages = 2, .swapped = true}>();
+    check_warpgroups<fmt::e4m3_g128, fmt::e4m3_b128, Epilogue<f16, NoBias, Act::none, float>,
+                     WgmmaKnobs{.warpgroups_n = 1, .stages = 2, .swapped = true}>();
   }
   SECTION("operands") {
-    check_warpgroups<fmt::int8, fmt::int8, ToI32, 64, 1, 1, 1, 1, 3, 1, 1>();
-    check_warpgroups<fmt::int8, fmt::int8, ToI32Biased, 16, 1, 1, 2, 2, 2, 2, 2>();
-    check_warpgroups<fmt::int8, fmt::int8, Epilogue<bf16, NoBias, Act::none>, 32, 1, 2, 1, 1, 3, 1, 1>();
-    check_warpgroups<fmt::int8_row, fmt::int8, Epilogue<bf16, NoBias, Act::none>, 32, 1, 1, 1, 1, 3, 1, 1>();
-    check_warpgroups<fmt::e4m3, fmt::e4m3, Epilogue<bf16, NoBias, Act::none>, 32, 1, 1, 1, 1, 3, 1, 1>();
-    check_warpgroups<fmt::e4m3, fmt::e4m3_tensor, ToI8, 16, 1, 1, 1, 2, 2, 1, 1>();
-    check_warpgroups<fmt::e4m3, fmt::e4m3_row, PlainF32, 16, 1, 1, 1, 2, 2, 1, 1, false, true>();
-    check_warpgroups<fmt::e5m2, fmt::e5m2, Epilogue<f16, NoBias, Act::none>, 64, 1, 2, 1, 1, 3, 2, 1>();
-    check_warpgroups<fmt::e5m2, fmt::e5m2, PlainF32, 16, 1, 1, 2, 2, 2, 1, 1, false, true>();
-    check_warpgroups<fmt::e5m2, fmt::e4m3_row, PlainF32, 32, 1, 1, 1, 1, 3, 1, 1>();
-    check_warpgroups<fmt::e4m3_row, fmt::e5m2_tensor, Epilogue<bf16, NoBias, Act::none>, 16, 1, 1, 2, 2, 2, 1, 1, false,
-                     true>();
-    check_warpgroups<fmt::int8, fmt::int4_row, Epilogue<f16, NoBias, Act::none>, 16, 1, 1, 1, 2, 3, 1, 1>();
+    check_warpgroups<fmt::int8, fmt::int8, ToI32, WgmmaKnobs{.warpgroups_n = 1}>();
+    check_warpgroups<fmt::int8, fmt::int8, ToI32Biased,
+                     WgmmaKnobs{.block_m = 16,
+                                .warpgroups_n = 1,
+                                .warpgroups_k = 2,
+                                .panels = 2,
+                                .stages = 2,
+                                .cluster = 2,
+                                .split_k = 2}>();
+    check_warpgroups<fmt::int8, fmt::int8, Epilogue<bf16, NoBias, Act::none>, WgmmaKnobs{.block_m = 32}>();
+    check_warpgroups<fmt::int8_row, fmt::int8, Epilogue<bf16, NoBias, Act::none>,
+                     WgmmaKnobs{.block_m = 32, .warpgroups_n = 1}>();
+    check_warpgroups<fmt::e4m3, fmt::e4m3, Epilogue<bf16, NoBias, Act::none>,
+                     WgmmaKnobs{.block_m = 32, .warpgroups_n = 1}>();
+    check_warpgroups<fmt::e4m3, fmt::e4m3_tensor, ToI8,
+                     WgmmaKnobs{.block_m = 16, .warpgroups_n = 1, .panels = 2, .stages = 2}>();
+    check_warpgroups<fmt::e4m3, fmt::e4m3_row, PlainF32,
+                     WgmmaKnobs{
+                         .block_m = 16, .warpgroups_n = 1, .panels = 2, .stages = 2, .fast_accumulation = true}>();
+    check_warpgroups<fmt::e5m2, fmt::e5m2, Epilogue<f16, NoBias, Act::none>, WgmmaKnobs{.cluster = 2}>();
+    check_warpgroups<fmt::e5m2, fmt::e5m2, PlainF32,
+                     WgmmaKnobs{.block_m = 16,
+                                .warpgroups_n = 1,
+                                .warpgroups_k = 2,
+                                .panels = 2,
+                                .stages = 2,
+                                .fast_accumulation = true}>();
+    check_warpgroups<fmt::e5m2, fmt::e4m3_row, PlainF32, WgmmaKnobs{.block_m = 32, .warpgroups_n = 1}>();
+    check_warpgroups<fmt::e4m3_row, fmt::e5m2_tensor, Epilogue<bf16, NoBias, Act::none>,
+                     WgmmaKnobs{.block_m = 16,
+                                .warpgroups_n = 1,
+                                .warpgroups_k = 2,
+                                .panels = 2,
+                                .stages = 2,
+                                .fast_accumulation = true}>();
+    check_warpgroups<fmt::int8, fmt::int4_row, Epilogue<f16, NoBias, Act::none>,
+                     WgmmaKnobs{.block_m = 16, .warpgroups_n = 1, .panels = 2}>();
   }
 }
 
@@ -217,7 +254,7 @@ void check_special_everywhere() {
        args, shape);
   });
   check_special<Epi>([&](const gemm::Args& args, const gemm::Shape& shape, const auto& x, const auto& w) {
-    launch_wgmma<gemm::Warpgroups<fmt::f16, fmt::f16, Epi, 8, 1, 1, 1, 1, 3, 1, 1, false, false, false, gemm::kNoTail>>(
+    launch_wgmma<gemm::Wgmma<fmt::f16, fmt::f16, Epi, Fixed<WgmmaKnobs{.block_m = 8, .warpgroups_n = 1}>::value>>(
         args, shape, x, w, 2, 1);
   });
   check_special<Epi>([&](const gemm::Args& args, const gemm::Shape& shape, const auto&, const auto&) {

@@ -10,23 +10,12 @@
 
 namespace gemm_test {
 
-using gemm::kClusterTail;
-using gemm::kQueue;
-using gemm::kStreamK;
+using gemm::Schedule;
+using gemm::WgmmaKnobs;
 
-// What the kernel multiplies: X, or what it makes of X's floats, by parts of the row that take BYTES.
-template <class X, int BYTES = 0>
-struct AsRead {
-  using type = X;
-  using Row = void;
-};
-template <class F, class From, int BYTES>
-struct AsRead<fmt::Quantized<F, From>, BYTES> {
-  using type = F;
-  using Row = gemm::QuantizedRow<F, From, BYTES>;
-};
+// What the kernel multiplies: X, or what it makes of X's floats.
 template <class X>
-using as_read = typename AsRead<X>::type;
+using as_read = typename gemm::Activations<X>::Format;
 
 template <class W>
 struct Tiles {
@@ -83,25 +72,26 @@ void launch_wgmma(const gemm::Args& args, const gemm::Shape& shape, const Matrix
   const auto map_of = [&](const auto& matrix, bool columns) {
     return emu::tensor_map(matrix.data.data(), kBytes, static_cast<u64>(matrix.cols), static_cast<u64>(matrix.rows),
                            static_cast<u64>(matrix.ld * kBytes), kPanel,
-                           columns ? Plan::kBoxRows : std::min(Plan::BN, 256), columns && Plan::kBM == 1 ? 0 : 128,
-                           columns ? Plan::kBoxPanels : Plan::kPanels);
+                           columns ? Plan::kBoxRows : std::min(Plan::kBlockN, 256),
+                           columns && Plan::kBlockM == 1 ? 0 : 128, columns ? Plan::kPanelBoxes : Plan::kPanels);
   };
   TensorMap columns_map{}, rows_map{};
   if constexpr (Plan::kQuantizes) {
   }  // no map has x
-  else if constexpr (Plan::kTurned)
+  else if constexpr (Plan::kSwapped)
     columns_map = map_of(w, true), rows_map = map_of(x, false);
   else if constexpr (Plan::kCodes)
-    columns_map = blocks_map(x, Plan::kBoxRows, Plan::kBoxPanels);
+    columns_map = blocks_map(x, Plan::kBoxRows, Plan::kPanelBoxes);
   else
     columns_map = map_of(x, true);
-  if constexpr (!Plan::kTurned && gemm::plain_pair<as_read<X>, W>) rows_map = map_of(w, false);
-  const i64 columns = Plan::kTurned ? w.rows : x.rows, rows = Plan::kTurned ? x.rows : w.rows;
-  const u32 places = static_cast<u32>(ceil_div64(rows, Plan::BN * Plan::kShare) * ceil_div64(columns, Plan::kBM)) *
-                     Plan::kCluster *
-                     (Plan::kTail == kClusterTail ? 2
-                      : Plan::kTail == kStreamK   ? 15
-                                                  : 1);
+  if constexpr (!Plan::kSwapped && gemm::plain_pair<as_read<X>, W>) rows_map = map_of(w, false);
+  const i64 columns = Plan::kSwapped ? w.rows : x.rows, rows = Plan::kSwapped ? x.rows : w.rows;
+  const u32 places =
+      static_cast<u32>(ceil_div64(rows, Plan::kBlockN * Plan::kMulticast) * ceil_div64(columns, Plan::kBlockM)) *
+      Plan::kCluster *
+      (Plan::kSchedule == Schedule::split_last_wave ? 2
+       : Plan::kSchedule == Schedule::stream_k      ? 15
+                                                    : 1);
   emu::Launch launch{{std::min(places, grid / Plan::kCluster * Plan::kCluster), 1, 1},
                      Plan::kThreads,
                      Plan::kCluster,
@@ -130,10 +120,12 @@ void check_wgmma(const Size& s, u32 grid, std::uint64_t seed) {
   }
   gemm::Args args = out.args(x.operand(), operand);
   std::vector<u8> workspace;
-  if (Plan::kTail == kStreamK || Plan::kTail == kQueue) {  // words, and slots if sums meet there
-    workspace.resize(gemm::kTailWordBytes +
-                     (Plan::kTail == kStreamK ? static_cast<std::size_t>(2 * grid * Plan::Parts::kSlotBytes) : 0));
-    std::fill(workspace.begin() + gemm::kTailWordBytes, workspace.end(), u8{0xff});
+  if (Plan::kSchedule == Schedule::stream_k ||
+      Plan::kSchedule == Schedule::queue) {  // words, and slots for partial sums
+    workspace.resize(gemm::kScheduleBytes + (Plan::kSchedule == Schedule::stream_k
+                                                 ? static_cast<std::size_t>(2 * grid * Plan::Parts::kSlotBytes)
+                                                 : 0));
+    std::fill(workspace.begin() + gemm::kScheduleBytes, workspace.end(), u8{0xff});
     out.shape.workspace = static_cast<i64>(workspace.size());
     args.workspace = workspace.data();
   }
@@ -146,50 +138,57 @@ void check_wgmma(const Size& s, u32 grid, std::uint64_t seed) {
   launch_wgmma<Plan>(args, out.shape, x, w, grid, seed);
   CHECK(emu::written());
   if (!workspace.empty())
-    CHECK(std::all_of(workspace.begin(), workspace.begin() + gemm::kTailWordBytes, [](u8 b) { return b == 0; }));
+    CHECK(std::all_of(workspace.begin(), workspace.begin() + gemm::kScheduleBytes, [](u8 b) { return b == 0; }));
   out.compare(x.exact, w.exact, out.divides ? out.shape.alpha / w.global : out.shape.alpha * w.global,
               [&](const float* a, const float* b) { return rounding_of<X, W>(a, b, s.k); });
 }
 
-template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int KGROUPS, int PANELS, int STAGES, int CLUSTER,
-          int SPLIT, bool WARPS = false, bool FAST = false, bool TURNED = false, int TAIL = gemm::kNoTail,
-          bool SHELF = false>
+// The knobs as the host completes them for a row of x that a block quantizes: room for the longest k below, in stages.
+// A panel is two blocks of 36 bytes.
+constexpr WgmmaKnobs with_row(WgmmaKnobs k) {
+  const int longest = k.schedule == Schedule::stream_k ? 33 : std::max(3, k.stages + 2);
+  k.quantized_bytes = (ceil_div(longest, k.split_k) * k.panels * 72 + 15) / 16 * 16;
+  return k;
+}
+
+template <class X, class W, class Epi, WgmmaKnobs knobs>
 void check_warpgroups() {
-  // Of the longest k below, in stages: a panel is two blocks of 36 bytes.
-  constexpr int kLongest = TAIL == kStreamK ? 33 : std::max(3, STAGES + 2),
-                kRowBytes = (ceil_div(kLongest, SPLIT) * PANELS * 72 + 15) / 16 * 16;
+  constexpr int kBlockM = knobs.block_m, kStages = knobs.stages, kPanels = knobs.panels;
+  constexpr Schedule kSchedule = knobs.schedule;
   using Read = as_read<X>;
-  using Plan = gemm::Warpgroups<tw::select<TURNED, W, Read>, tw::select<TURNED, Read, W>, Epi, BM, STRIPS, GROUPS,
-                                KGROUPS, PANELS, STAGES, CLUSTER, SPLIT, WARPS, FAST, TURNED, TAIL, SHELF,
-                                typename AsRead<X, kRowBytes>::Row>;
+  using Plan = gemm::Wgmma<tw::select<knobs.swapped, W, X>, tw::select<knobs.swapped, Read, W>, Epi,
+                           Fixed<gemm::Activations<X>::kQuantizes ? with_row(knobs) : knobs>::value>;
   static_assert(Plan::kSharedBytes <= 227 * 1024, "the test asks for too much");
   constexpr i64 kPanel = Plan::kPanelK;
   constexpr bool kCoded = !gemm::plain_pair<Read, W>;
   // Coded weights come in whole strips and stages; plain ones in whole panels and eights of rows.
-  const i64 step = kCoded ? std::lcm<i64>(kPanel * PANELS, W::kBlock) : kPanel;
-  const i64 ragged = kCoded ? Plan::BN + 64 : Plan::BN + 24;
+  const i64 step = kCoded ? std::lcm<i64>(kPanel * kPanels, W::kBlock) : kPanel;
+  const i64 ragged = kCoded ? Plan::kBlockN + 64 : Plan::kBlockN + 24;
   const i64 pad =
       Plan::kCodes ? 4 * X::kBlock : std::max<i64>(X::kBlock, 16 / static_cast<i64>(sizeof(tile_element<Read>)));
   std::uint64_t seed = 0;
   check_wgmma<Plan, X, W, Epi>({1, ragged, step * 3, 0, 0}, 8, seed++);
-  check_wgmma<Plan, X, W, Epi>({std::max(1, BM - 3), Plan::BN, step * (STAGES + 2), pad, 3}, 8, seed++);
-  check_wgmma<Plan, X, W, Epi>({BM + 5, ragged, step, X::kRowScale ? 0 : pad, 8}, 4, seed++);
-  check_wgmma<Plan, X, W, Epi>({2 * BM + 1, 2 * ragged - (kCoded ? 0 : 16), step * 2, 0, 0}, Plan::kCluster, seed++);
-  // Two clusters, three pairs of tiles: a round of whole tiles, then two that are shared, their k of an odd number of
-  // stages.
-  if constexpr (TAIL == kClusterTail)
-    check_wgmma<Plan, X, W, Epi>({2 * BM + 1, 2 * Plan::BN, step * (STAGES + 2), 0, 0}, 2 * Plan::kCluster, seed++);
-  if constexpr (TAIL == kStreamK) {
-    check_wgmma<Plan, X, W, Epi>({BM + 5, 2 * Plan::BN * Plan::kShare, step * 7, 0, 0}, 3 * Plan::kCluster,
+  check_wgmma<Plan, X, W, Epi>({std::max(1, kBlockM - 3), Plan::kBlockN, step * (kStages + 2), pad, 3}, 8, seed++);
+  check_wgmma<Plan, X, W, Epi>({kBlockM + 5, ragged, step, X::kRowScale ? 0 : pad, 8}, 4, seed++);
+  check_wgmma<Plan, X, W, Epi>({2 * kBlockM + 1, 2 * ragged - (kCoded ? 0 : 16), step * 2, 0, 0}, Plan::kCluster,
+                               seed++);
+  // Two clusters, three pairs of tiles: a wave of whole tiles, then two shared ones with an odd number of stages of k.
+  if constexpr (kSchedule == Schedule::split_last_wave)
+    check_wgmma<Plan, X, W, Epi>({2 * kBlockM + 1, 2 * Plan::kBlockN, step * (kStages + 2), 0, 0}, 2 * Plan::kCluster,
+                                 seed++);
+  if constexpr (kSchedule == Schedule::stream_k) {
+    check_wgmma<Plan, X, W, Epi>({kBlockM + 5, 2 * Plan::kBlockN * Plan::kMulticast, step * 7, 0, 0},
+                                 3 * Plan::kCluster,
                                  seed++);  // 3 clusters, 4 tiles
-    check_wgmma<Plan, X, W, Epi>({BM, Plan::BN * Plan::kShare, step * 33, pad, 3}, 40 * Plan::kCluster,
+    check_wgmma<Plan, X, W, Epi>({kBlockM, Plan::kBlockN * Plan::kMulticast, step * 33, pad, 3}, 40 * Plan::kCluster,
                                  seed++);  // a tile for all
-    check_wgmma<Plan, X, W, Epi>({BM + 1, 5 * Plan::BN * Plan::kShare, step * 5, 0, 0}, 7 * Plan::kCluster,
+    check_wgmma<Plan, X, W, Epi>({kBlockM + 1, 5 * Plan::kBlockN * Plan::kMulticast, step * 5, 0, 0},
+                                 7 * Plan::kCluster,
                                  seed++);  // 7 clusters, 10 tiles
   }
-  if constexpr (TAIL == kQueue) {
-    check_wgmma<Plan, X, W, Epi>({BM, 7 * Plan::BN, step * (STAGES + 1), pad, 3}, 3, seed++);
-    check_wgmma<Plan, X, W, Epi>({BM, 8 * Plan::BN + 64, step, 0, 0}, 2, seed++);  // tiles of one stage
+  if constexpr (kSchedule == Schedule::queue) {
+    check_wgmma<Plan, X, W, Epi>({kBlockM, 7 * Plan::kBlockN, step * (kStages + 1), pad, 3}, 3, seed++);
+    check_wgmma<Plan, X, W, Epi>({kBlockM, 8 * Plan::kBlockN + 64, step, 0, 0}, 2, seed++);  // tiles of one stage
   }
 }
 

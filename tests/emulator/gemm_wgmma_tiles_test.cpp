@@ -25,9 +25,21 @@ using Brain = Epilogue<bf16, NoBias, Act::none>;
 template <class X, class W, class Epi>
 void check_tiles() {
   constexpr bool kFp8 = same<typename X::Element, e4m3>;
-  check_warpgroups<X, W, Epi, 64, 1, 1, 1, 1, 3, 1, 1, false, kFp8>();
-  check_warpgroups<X, W, PlainF32, 16, 1, 1, 2, 4, 2, 2, 2>();
-  if constexpr (!kFp8) check_warpgroups<X, W, Epi, 8, 2, 1, 4, 4, 3, 2, 2, true>();
+  check_warpgroups<X, W, Epi, WgmmaKnobs{.warpgroups_n = 1, .fast_accumulation = kFp8}>();
+  check_warpgroups<
+      X, W, PlainF32,
+      WgmmaKnobs{
+          .block_m = 16, .warpgroups_n = 1, .warpgroups_k = 2, .panels = 4, .stages = 2, .cluster = 2, .split_k = 2}>();
+  if constexpr (!kFp8)
+    check_warpgroups<X, W, Epi,
+                     WgmmaKnobs{.block_m = 8,
+                                .strips = 2,
+                                .warpgroups_n = 1,
+                                .warpgroups_k = 4,
+                                .panels = 4,
+                                .cluster = 2,
+                                .split_k = 2,
+                                .warp_mma = true}>();
 }
 
 }  // namespace
@@ -35,62 +47,140 @@ void check_tiles() {
 TEST_CASE("wgmma: tiles", "[gemm]") {
   SECTION("q4_0") {
     check_tiles<fmt::f16, fmt::q4_0, Half>();
-    check_warpgroups<fmt::bf16, fmt::q4_0, Brain, 8, 1, 1, 4, 8, 2, 1, 1>();
-    check_warpgroups<fmt::f16, fmt::q4_0, Half, 16, 1, 1, 1, 2, 3, 1, 1,
-                     true>();  // eight panels, begun early, are more than the ring
-    check_warpgroups<fmt::f16, fmt::q4_0, Epilogue<f16, float, Act::silu>, 32, 2, 2, 1, 1, 3, 2, 1>();
+    check_warpgroups<fmt::bf16, fmt::q4_0, Brain,
+                     WgmmaKnobs{.block_m = 8, .warpgroups_n = 1, .warpgroups_k = 4, .panels = 8, .stages = 2}>();
+    check_warpgroups<
+        fmt::f16, fmt::q4_0, Half,
+        WgmmaKnobs{.block_m = 16, .warpgroups_n = 1, .panels = 2, .warp_mma = true}>();  // eight panels, begun early,
+                                                                                         // are more than the ring
+    check_warpgroups<fmt::f16, fmt::q4_0, Epilogue<f16, float, Act::silu>,
+                     WgmmaKnobs{.block_m = 32, .strips = 2, .cluster = 2}>();
   }
-  SECTION("a shelf, from which idle warps store") {
-    check_warpgroups<fmt::bf16, fmt::int4_g128, Brain, 176, 1, 2, 1, 1, 3, 2, 1, false, false, false, gemm::kNoTail,
-                     true>();
-    check_warpgroups<fmt::f16, fmt::q4_0, Epilogue<f16, float, Act::silu>, 96, 2, 2, 1, 1, 3, 1, 1, false, false, false,
-                     gemm::kNoTail, true>();
+  SECTION("asynchronous stores by idle warps") {
+    check_warpgroups<fmt::bf16, fmt::int4_g128, Brain, WgmmaKnobs{.block_m = 176, .cluster = 2, .async_store = true}>();
+    check_warpgroups<fmt::f16, fmt::q4_0, Epilogue<f16, float, Act::silu>,
+                     WgmmaKnobs{.block_m = 96, .strips = 2, .async_store = true}>();
   }
   SECTION("nvfp4") {
     check_tiles<fmt::f16, fmt::nvfp4, Half>();
     check_tiles<fmt::bf16, fmt::nvfp4, Brain>();
   }
   SECTION("int4 in groups against signed bytes") {
-    check_warpgroups<fmt::int8_row, fmt::int4_g128, Brain, 64, 1, 2, 1, 2, 3, 1, 1>();
-    check_warpgroups<fmt::int8_row, fmt::int4_g128, PlainF32, 16, 1, 1, 2, 4, 2, 2, 2>();
-    check_warpgroups<fmt::int8_row, fmt::int4_g128, Brain, 128, 1, 1, 1, 2, 2, 2, 1>();
-    check_warpgroups<fmt::int8_row, fmt::int4_g128, Brain, 16, 1, 1, 4, 4, 2, 1, 1, true>();
+    check_warpgroups<fmt::int8_row, fmt::int4_g128, Brain, WgmmaKnobs{.panels = 2}>();
+    check_warpgroups<fmt::int8_row, fmt::int4_g128, PlainF32,
+                     WgmmaKnobs{.block_m = 16,
+                                .warpgroups_n = 1,
+                                .warpgroups_k = 2,
+                                .panels = 4,
+                                .stages = 2,
+                                .cluster = 2,
+                                .split_k = 2}>();
+    check_warpgroups<fmt::int8_row, fmt::int4_g128, Brain,
+                     WgmmaKnobs{.block_m = 128, .warpgroups_n = 1, .panels = 2, .stages = 2, .cluster = 2}>();
+    check_warpgroups<
+        fmt::int8_row, fmt::int4_g128, Brain,
+        WgmmaKnobs{.block_m = 16, .warpgroups_n = 1, .warpgroups_k = 4, .panels = 4, .stages = 2, .warp_mma = true}>();
   }
   SECTION("int4 in groups against E4M3") {
-    check_warpgroups<fmt::e4m3_row, fmt::int4_g128, Brain, 64, 1, 2, 1, 2, 3, 1, 1>();
-    check_warpgroups<fmt::e4m3_row, fmt::int4_g128, PlainF32, 16, 1, 1, 2, 4, 2, 2, 2>();
-    check_warpgroups<fmt::e4m3_row, fmt::int4_g128, Brain, 128, 1, 1, 1, 2, 2, 2, 1, false, true>();
-    check_warpgroups<fmt::e4m3_row, fmt::int4_g128, Brain, 176, 1, 2, 1, 2, 2, 2, 1, false, false, false,
-                     kStreamK>();  // fragments ahead
+    check_warpgroups<fmt::e4m3_row, fmt::int4_g128, Brain, WgmmaKnobs{.panels = 2}>();
+    check_warpgroups<fmt::e4m3_row, fmt::int4_g128, PlainF32,
+                     WgmmaKnobs{.block_m = 16,
+                                .warpgroups_n = 1,
+                                .warpgroups_k = 2,
+                                .panels = 4,
+                                .stages = 2,
+                                .cluster = 2,
+                                .split_k = 2}>();
+    check_warpgroups<
+        fmt::e4m3_row, fmt::int4_g128, Brain,
+        WgmmaKnobs{
+            .block_m = 128, .warpgroups_n = 1, .panels = 2, .stages = 2, .cluster = 2, .fast_accumulation = true}>();
+    check_warpgroups<
+        fmt::e4m3_row, fmt::int4_g128, Brain,
+        WgmmaKnobs{
+            .block_m = 176, .panels = 2, .stages = 2, .cluster = 2, .schedule = Schedule::stream_k}>();  // fragments
+                                                                                                         // ahead
   }
   SECTION("Stream-K") {
-    check_warpgroups<fmt::f16, fmt::q4_k, Half, 64, 1, 2, 1, 2, 2, 1, 1, false, false, false, kStreamK>();
-    check_warpgroups<fmt::bf16, fmt::int4_g128, Brain, 128, 1, 2, 1, 2, 2, 2, 1, false, false, false, kStreamK>();
-    check_warpgroups<fmt::e4m3_row, fmt::int4_g128, Brain, 64, 1, 2, 1, 2, 3, 1, 1, false, false, false, kStreamK>();
+    check_warpgroups<fmt::f16, fmt::q4_k, Half, WgmmaKnobs{.panels = 2, .stages = 2, .schedule = Schedule::stream_k}>();
+    check_warpgroups<fmt::bf16, fmt::int4_g128, Brain,
+                     WgmmaKnobs{
+                         .block_m = 128, .panels = 2, .stages = 2, .cluster = 2, .schedule = Schedule::stream_k}>();
+    check_warpgroups<fmt::e4m3_row, fmt::int4_g128, Brain, WgmmaKnobs{.panels = 2, .schedule = Schedule::stream_k}>();
     // A block's few sums.
-    check_warpgroups<fmt::f16, fmt::q4_k, Half, 8, 1, 1, 2, 4, 3, 1, 1, true, false, false, kStreamK>();
-    check_warpgroups<fmt::bf16, fmt::int4_g128, PlainF32, 16, 2, 1, 2, 4, 2, 1, 1, true, false, false, kStreamK>();
-    check_warpgroups<fmt::int8_row, fmt::int8_row, Brain, 8, 1, 2, 2, 2, 2, 1, 1, false, false, false, kStreamK>();
+    check_warpgroups<fmt::f16, fmt::q4_k, Half,
+                     WgmmaKnobs{.block_m = 8,
+                                .warpgroups_n = 1,
+                                .warpgroups_k = 2,
+                                .panels = 4,
+                                .warp_mma = true,
+                                .schedule = Schedule::stream_k}>();
+    check_warpgroups<fmt::bf16, fmt::int4_g128, PlainF32,
+                     WgmmaKnobs{.block_m = 16,
+                                .strips = 2,
+                                .warpgroups_n = 1,
+                                .warpgroups_k = 2,
+                                .panels = 4,
+                                .stages = 2,
+                                .warp_mma = true,
+                                .schedule = Schedule::stream_k}>();
+    check_warpgroups<fmt::int8_row, fmt::int8_row, Brain,
+                     WgmmaKnobs{
+                         .block_m = 8, .warpgroups_k = 2, .panels = 2, .stages = 2, .schedule = Schedule::stream_k}>();
   }
   SECTION("tiles from a queue") {
-    check_warpgroups<fmt::f16, fmt::q4_0, Half, 16, 1, 1, 1, 4, 3, 1, 1, true, false, false, kQueue>();
-    check_warpgroups<fmt::bf16, fmt::mxfp4, Brain, 1, 1, 1, 2, 4, 2, 1, 1, true, false, false, kQueue>();
-    check_warpgroups<fmt::int8_row, fmt::int4_g128, Epilogue<bf16, float, Act::silu>, 8, 2, 2, 1, 4, 2, 1, 1, true,
-                     false, false, kQueue>();
+    check_warpgroups<
+        fmt::f16, fmt::q4_0, Half,
+        WgmmaKnobs{.block_m = 16, .warpgroups_n = 1, .panels = 4, .warp_mma = true, .schedule = Schedule::queue}>();
+    check_warpgroups<fmt::bf16, fmt::mxfp4, Brain,
+                     WgmmaKnobs{.block_m = 1,
+                                .warpgroups_n = 1,
+                                .warpgroups_k = 2,
+                                .panels = 4,
+                                .stages = 2,
+                                .warp_mma = true,
+                                .schedule = Schedule::queue}>();
+    check_warpgroups<
+        fmt::int8_row, fmt::int4_g128, Epilogue<bf16, float, Act::silu>,
+        WgmmaKnobs{
+            .block_m = 8, .strips = 2, .panels = 4, .stages = 2, .warp_mma = true, .schedule = Schedule::queue}>();
   }
   SECTION("tiles from a queue, in many orders") {
-    using Plan = gemm::Warpgroups<fmt::f16, fmt::q4_0, Half, 8, 1, 1, 1, 4, 2, 1, 1, true, false, false, kQueue>;
+    using Plan = gemm::Wgmma<
+        fmt::f16, fmt::q4_0, Half,
+        Fixed<WgmmaKnobs{
+            .block_m = 8, .warpgroups_n = 1, .panels = 4, .stages = 2, .warp_mma = true, .schedule = Schedule::queue}>::
+            value>;
     for (std::uint64_t seed = 300; seed < 340; ++seed)
-      check_wgmma<Plan, fmt::f16, fmt::q4_0, Half>({7, 9 * Plan::BN, 256 * static_cast<i64>(1 + seed % 3), 0, 0}, 4,
-                                                   seed);
+      check_wgmma<Plan, fmt::f16, fmt::q4_0, Half>({7, 9 * Plan::kBlockN, 256 * static_cast<i64>(1 + seed % 3), 0, 0},
+                                                   4, seed);
   }
   SECTION("one token") {
-    check_warpgroups<fmt::f16, fmt::q4_0, Half, 1, 1, 1, 1, 4, 3, 1, 1, true>();
-    check_warpgroups<fmt::bf16, fmt::mxfp4, Brain, 1, 2, 1, 2, 8, 2, 1, 1, true>();
-    check_warpgroups<fmt::f16, fmt::int4_g128, Epilogue<f16, float, Act::silu>, 1, 1, 2, 1, 4, 2, 2, 2, true>();
-    check_warpgroups<fmt::int8_row, fmt::int4_g128, Brain, 1, 1, 1, 4, 8, 2, 1, 1, true>();
-    check_warpgroups<fmt::int8_row, fmt::int4_row, PlainF32, 1, 1, 2, 1, 4, 2, 1, 1, true>();
-    check_warpgroups<fmt::f16, fmt::q4_k, Half, 1, 1, 1, 2, 4, 3, 1, 1, true, false, false, kStreamK>();
+    check_warpgroups<fmt::f16, fmt::q4_0, Half,
+                     WgmmaKnobs{.block_m = 1, .warpgroups_n = 1, .panels = 4, .warp_mma = true}>();
+    check_warpgroups<fmt::bf16, fmt::mxfp4, Brain,
+                     WgmmaKnobs{.block_m = 1,
+                                .strips = 2,
+                                .warpgroups_n = 1,
+                                .warpgroups_k = 2,
+                                .panels = 8,
+                                .stages = 2,
+                                .warp_mma = true}>();
+    check_warpgroups<fmt::f16, fmt::int4_g128, Epilogue<f16, float, Act::silu>,
+                     WgmmaKnobs{
+                         .block_m = 1, .panels = 4, .stages = 2, .cluster = 2, .split_k = 2, .warp_mma = true}>();
+    check_warpgroups<
+        fmt::int8_row, fmt::int4_g128, Brain,
+        WgmmaKnobs{.block_m = 1, .warpgroups_n = 1, .warpgroups_k = 4, .panels = 8, .stages = 2, .warp_mma = true}>();
+    check_warpgroups<fmt::int8_row, fmt::int4_row, PlainF32,
+                     WgmmaKnobs{.block_m = 1, .panels = 4, .stages = 2, .warp_mma = true}>();
+    check_warpgroups<fmt::f16, fmt::q4_k, Half,
+                     WgmmaKnobs{.block_m = 1,
+                                .warpgroups_n = 1,
+                                .warpgroups_k = 2,
+                                .panels = 4,
+                                .warp_mma = true,
+                                .schedule = Schedule::stream_k}>();
   }
   SECTION("a scale per row") {
     check_tiles<fmt::int8_row, fmt::int4_row, Brain>();

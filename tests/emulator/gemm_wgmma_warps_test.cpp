@@ -18,15 +18,23 @@ using namespace gemm_test;
 namespace {
 
 template <class X, class W, int BM, int STRIPS>
-using Plan = gemm::Warpgroups<X, W, PlainF32, BM, STRIPS, 1, 2, 8, 2, 1, 1, true, false, false, gemm::kNoTail>;
+using Plan = gemm::Wgmma<X, W, PlainF32,
+                         Fixed<WgmmaKnobs{.block_m = BM,
+                                          .strips = STRIPS,
+                                          .warpgroups_n = 1,
+                                          .warpgroups_k = 2,
+                                          .panels = 8,
+                                          .stages = 2,
+                                          .warp_mma = true}>::value>;
 
 // From one token to as many as a tile holds, and one more.
 template <class X, class W, int BM, int STRIPS>
 void check_tokens() {
   using P = Plan<X, W, BM, STRIPS>;
-  const i64 step = std::lcm<i64>(P::BK, W::kBlock);
+  const i64 step = std::lcm<i64>(P::kBlockK, W::kBlock);
   for (i64 m : {1, 2, BM / 2 + 1, BM, BM + 1})
-    check_wgmma<P, X, W, PlainF32>({m, P::BN + 64, step * (m == 1 ? 16 : 1), 0, 0}, 4, static_cast<std::uint64_t>(m));
+    check_wgmma<P, X, W, PlainF32>({m, P::kBlockN + 64, step * (m == 1 ? 16 : 1), 0, 0}, 4,
+                                   static_cast<std::uint64_t>(m));
 }
 template <class X, class W>
 void check_tokens() {

@@ -112,29 +112,41 @@ TEST_CASE("Hopper's largest tiles neither spill nor serialize their matrix instr
     const char *problem, *candidate;
   } tiles[] = {
       {"gemm x=e4m3_row w=e4m3_row y=bf16 m=1024 n=10240 k=8192 accum=fast",
-       "wgmma bm=160 strips=2 groups=2 kgroups=1 panels=1 stages=4 cluster=1 split=1 warps=0 turned=1"},
+       "wgmma block_m=160 strips=2 warpgroups_n=2 warpgroups_k=1 panels=1 stages=4 cluster=1 split_k=1 warp_mma=0 "
+       "swapped=1 schedule=0"},
       {"gemm x=int8_row w=int8_row y=bf16 m=1024 n=3584 k=18944",
-       "wgmma bm=224 strips=1 groups=2 kgroups=1 panels=1 stages=3 cluster=1 split=1 warps=0 turned=1"},
+       "wgmma block_m=224 strips=1 warpgroups_n=2 warpgroups_k=1 panels=1 stages=3 cluster=1 split_k=1 warp_mma=0 "
+       "swapped=1 schedule=0"},
       {"gemm x=int8_row w=int8_row y=bf16 m=1024 n=3584 k=18944",
-       "wgmma bm=256 strips=1 groups=2 kgroups=1 panels=1 stages=3 cluster=1 split=1 warps=0 turned=1"},
+       "wgmma block_m=256 strips=1 warpgroups_n=2 warpgroups_k=1 panels=1 stages=3 cluster=1 split_k=1 warp_mma=0 "
+       "swapped=1 schedule=0"},
       {"gemm x=bf16 w=bf16 y=bf16 m=1024 n=6144 k=4096",
-       "wgmma bm=192 strips=2 groups=2 kgroups=1 panels=1 stages=3 cluster=2 split=1 warps=0 turned=1"},
+       "wgmma block_m=192 strips=2 warpgroups_n=2 warpgroups_k=1 panels=1 stages=3 cluster=2 split_k=1 warp_mma=0 "
+       "swapped=1 schedule=0"},
       {"gemm x=e4m3_row w=int4_row y=bf16 m=1024 n=6144 k=4096 accum=fast pack=tiles",
-       "wgmma bm=128 strips=1 groups=3 kgroups=1 panels=2 stages=3 cluster=1 split=1 warps=0"},
+       "wgmma block_m=128 strips=1 warpgroups_n=3 warpgroups_k=1 panels=2 stages=3 cluster=1 split_k=1 warp_mma=0 "
+       "swapped=0 schedule=0"},
       {"gemm x=f16 w=q4_k y=f16 m=1024 n=5120 k=13824 pack=tiles",
-       "wgmma bm=256 strips=1 groups=2 kgroups=1 panels=1 stages=5 cluster=2 split=1 warps=0"},
+       "wgmma block_m=256 strips=1 warpgroups_n=2 warpgroups_k=1 panels=1 stages=5 cluster=2 split_k=1 warp_mma=0 "
+       "swapped=0 schedule=0"},
       {"gemm x=e4m3_row w=int4_g128 y=bf16 m=4096 n=5120 k=13824 pack=tiles",
-       "wgmma bm=160 strips=1 groups=2 kgroups=1 panels=2 stages=3 cluster=2 split=1 warps=0"},
+       "wgmma block_m=160 strips=1 warpgroups_n=2 warpgroups_k=1 panels=2 stages=3 cluster=2 split_k=1 warp_mma=0 "
+       "swapped=0 schedule=0"},
       {"gemm x=e4m3_row w=int4_g128 y=bf16 m=1024 n=5120 k=13824 pack=tiles",
-       "wgmma bm=176 strips=1 groups=2 kgroups=1 panels=2 stages=3 cluster=2 split=1 warps=0 tail=1"},
+       "wgmma block_m=176 strips=1 warpgroups_n=2 warpgroups_k=1 panels=2 stages=3 cluster=2 split_k=1 warp_mma=0 "
+       "swapped=0 schedule=1"},
       {"gemm x=e4m3_row w=int4_g128 y=bf16 m=4096 n=3584 k=18944 pack=tiles workspace=33554432",
-       "wgmma bm=176 strips=1 groups=2 kgroups=1 panels=2 stages=3 cluster=2 split=1 warps=0 tail=2"},
+       "wgmma block_m=176 strips=1 warpgroups_n=2 warpgroups_k=1 panels=2 stages=3 cluster=2 split_k=1 warp_mma=0 "
+       "swapped=0 schedule=2"},
       {"gemm x=int8_row w=int4_g128 y=bf16 m=4096 n=6144 k=4096 pack=tiles workspace=33554432",
-       "wgmma bm=160 strips=1 groups=2 kgroups=1 panels=2 stages=3 cluster=2 split=1 warps=0 tail=2"},
+       "wgmma block_m=160 strips=1 warpgroups_n=2 warpgroups_k=1 panels=2 stages=3 cluster=2 split_k=1 warp_mma=0 "
+       "swapped=0 schedule=2"},
       {"gemm x=f16 w=q4_k y=f16 m=64 n=8192 k=28672 pack=tiles workspace=33554432",
-       "wgmma bm=64 strips=2 groups=2 kgroups=1 panels=4 stages=3 cluster=1 split=1 warps=0 tail=2"},
+       "wgmma block_m=64 strips=2 warpgroups_n=2 warpgroups_k=1 panels=4 stages=3 cluster=1 split_k=1 warp_mma=0 "
+       "swapped=0 schedule=2"},
       {"gemm x=bf16 w=mxfp4 y=bf16 m=16 n=57344 k=8192 pack=tiles workspace=33554432",
-       "wgmma bm=16 strips=1 groups=1 kgroups=1 panels=8 stages=2 cluster=1 split=1 warps=1 tail=3"},
+       "wgmma block_m=16 strips=1 warpgroups_n=1 warpgroups_k=1 panels=8 stages=2 cluster=1 split_k=1 warp_mma=1 "
+       "swapped=0 schedule=3"},
   };
   const Arch& hopper = arch("sm_90a");
   for (const auto& tile : tiles) {

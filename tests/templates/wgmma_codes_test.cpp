@@ -57,8 +57,8 @@ TEST_CASE("wgmma: one token of q8_1 takes k by eight groups where it can", "[cod
     REQUIRE(!all.empty());
     for (const Candidate& c : all) {
       INFO(problem.text() << " " << c.text());
-      CHECK(c.at("bm") == bm);
-      if (bm == 1) CHECK(c.at("panels") / c.at("kgroups") % 4 == 0);
+      CHECK(c.at("block_m") == bm);
+      if (bm == 1) CHECK(c.at("panels") / c.at("warpgroups_k") % 4 == 0);
     }
   }
 }
@@ -75,20 +75,20 @@ TEST_CASE("wgmma: floats that the kernel quantizes, by tiles of codes", "[codes]
     REQUIRE(!all.empty());
     for (const Candidate& c : all) {
       INFO(problem.text() << " " << c.text());
-      CHECK(c.at("bm") == 1);
+      CHECK(c.at("block_m") == 1);
       const Source source = wgmma.source(problem, hopper(), c);
       CHECK(source.plan.map_count == 0);
       CHECK(source.plan.shared_bytes <= static_cast<std::uint32_t>(hopper().shared_per_block));
-      CHECK(source.text.find("tw::gemm::QuantizedRow<tw::fmt::q8_1, tw::fmt::f16, ") != std::string::npos);
+      CHECK(source.text.find("tw::gemm::Wgmma<tw::fmt::Quantized<tw::fmt::q8_1, tw::fmt::f16>") != std::string::npos);
     }
   }
   // A block's part of k: blocks of 36 bytes for 32 elements, in whole stages.
   const Problem problem = of("m=1 k=4096");
   for (const Candidate& c : wgmma.candidates(problem, hopper())) {
-    const std::int64_t stages = 4096 / 64 / c.at("panels"), own = (stages + c.at("split") - 1) / c.at("split");
+    const std::int64_t stages = 4096 / 64 / c.at("panels"), own = (stages + c.at("split_k") - 1) / c.at("split_k");
     INFO(c.text());
-    CHECK(wgmma.source(problem, hopper(), c).text.find(fmt::format("tw::fmt::f16, {}>>", own * c.at("panels") * 72)) !=
-          std::string::npos);
+    CHECK(wgmma.source(problem, hopper(), c)
+              .text.find(fmt::format("k.quantized_bytes = {};", own * c.at("panels") * 72)) != std::string::npos);
   }
   CHECK(wgmma.why_not(of("m=1 k=4224"), hopper()) == "k = 4224: with x_from a multiple of 256 is needed");
   CHECK(wgmma.why_not(Problem::parse("gemm x=q8_1 w=q4_0 y=f32 x_from=f16 m=1 n=4096 k=4096"), hopper())
@@ -114,8 +114,8 @@ TEST_CASE("wgmma_codes: every m has candidates that fit", "[codes]") {
             const LaunchPlan plan = codes.source(problem, hopper(), c).plan;
             CHECK(plan.shared_bytes <= static_cast<std::uint32_t>(hopper().shared_per_block));
             CHECK(plan.maps[0].box_inner * plan.maps[0].element_bytes == 144);  // four blocks
-            const bool shared = m <= 64 && c.at("cluster") > c.at("split");
-            CHECK(plan.maps[0].box_rows == static_cast<std::uint32_t>(c.at("bm")) / (shared ? 2 : 1));
+            const bool shared = m <= 64 && c.at("cluster") > c.at("split_k");
+            CHECK(plan.maps[0].box_rows == static_cast<std::uint32_t>(c.at("block_m")) / (shared ? 2 : 1));
           }
         }
 }

@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// One token's activations that arrive as floats: a block of the warpgroup kernel encodes its part of them before it
-// multiplies, into shared memory, as X stores rows, while its weights are on their way. The same codes and scales as a
-// cast to X writes.
+// One token's activations that arrive as floats: a block quantizes its part of the row into shared memory before it
+// multiplies, while its weights are loaded. Codes and scales are those that a cast to F writes.
 #pragma once
 #include "core/quantized.cuh"
 #include "gemm/operands.cuh"
+#include "gemm/wgmma/traits.cuh"
 
 namespace tw::gemm {
 
-// BYTES: room for the longest part, as X stores it.
-template <class X, class From, int BYTES>
-struct QuantizedRow {
-  static constexpr int kBytes = BYTES;
-  using Quantized = fmt::Quantized<X, From>;
+template <class F, class From>
+struct Activations<fmt::Quantized<F, From>> {
+  using Format = F;
+  static constexpr bool kQuantizes = true;
+  using Quantized = fmt::Quantized<F, From>;
 
-  // Elements from k_begin up to k_end, whole blocks, of row m, by `threads` threads in whole warps.
+  // Elements k_begin to k_end, whole blocks, of row m, by THREADS threads in whole warps.
   template <int THREADS>
   TW_MEMBER static void fill(u8* to, const Args& args, const Shape& shape, i64 m, i64 k_begin, i64 k_end, int thread) {
-    constexpr int kFloats = 8, kLanes = X::kBlock / kFloats, kAhead = 4;  // of a lane; to a block; loads in flight
+    constexpr int kFloats = 8, kLanes = F::kBlock / kFloats, kAhead = 4;  // of a lane; to a block; loads in flight
     const i64 ldx = args.ldx ? args.ldx : shape.k;
     const u8* const row = static_cast<const u8*>(args.x.data) + m * data_stride<Quantized>(ldx);
     const int pieces = static_cast<int>((k_end - k_begin) / kFloats);
-    // Whole warps go around together: lanes share a block's scale.
+    // Whole warps loop together: lanes share a block's scale.
     for (int first = thread / 32 * 32; first < pieces; first += kAhead * THREADS) {
       typename Quantized::template Floats<kFloats> x[kAhead] = {};
       TW_UNROLL for (int i = 0; i < kAhead; ++i) {
@@ -33,11 +33,10 @@ struct QuantizedRow {
         u32 codes[kFloats / 4];
         const float scale = Quantized::template code_lanes<kFloats>(x[i], codes);
         if (at >= pieces) continue;
-        u8* const block = to + at / kLanes * X::kDataBytes;
-        u32* const own = reinterpret_cast<u32*>(block + X::kCodesAt + at % kLanes * kFloats);
+        u8* const block = to + at / kLanes * F::kDataBytes;
+        u32* const own = reinterpret_cast<u32*>(block + F::kCodesAt + at % kLanes * kFloats);
         TW_UNROLL for (int j = 0; j < kFloats / 4; ++j) own[j] = codes[j];
-        if (at % kLanes == 0)
-          *reinterpret_cast<u32*>(block) = f32_to_f16_bits(scale);  // (the sum beside it is not read)
+        if (at % kLanes == 0) *reinterpret_cast<u32*>(block) = f32_to_f16_bits(scale);  // the sum beside it is not read
       }
     }
   }

@@ -1,27 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// What becomes of the tiles of a last round that is not full, in a kernel of persistent blocks: for the kernel and for
-// the host.
+// How the persistent blocks of a warpgroup kernel share the tiles of y, above all those of a last wave that does not
+// fill the chip. The kernel and the host read this file.
 #pragma once
 #include "core/types.cuh"
 
 namespace tw::gemm {
 
-constexpr int kNoTail = 0;  // tiles like all others
-// Where there are some for half of the clusters or fewer, a cluster takes one and its two blocks split k.
-constexpr int kClusterTail = 1;
-// Stream-K: their stages, one tile's after the other's, go to the clusters in equal shares, which come first. Sums of
-// parts of a tile meet in the caller's workspace (gemm/wgmma/stream_k.cuh).
-constexpr int kStreamK = 2;
-// Of few tokens: a block takes its tiles from a queue that all share, but for its first: a word at the begin of the
-// caller's workspace counts them (gemm/wgmma/tile_scheduler.cuh). Then multiprocessors end together, whichever blocks
-// they got. Clusters are of one.
-constexpr int kQueue = 3;
+enum class Schedule {
+  // Every tile is computed by one block, or by one cluster that splits its k.
+  whole_tiles,
+  // If half of the clusters or fewer would get a tile in the last wave, two blocks of a cluster split the k of such a
+  // tile and exchange their sums through distributed shared memory.
+  split_last_wave,
+  // Stream-K: the stages of the last wave's tiles, concatenated, are dealt to the clusters in equal shares, which come
+  // first. Partial sums of a tile meet in the caller's workspace (gemm/wgmma/stream_k.cuh).
+  stream_k,
+  // For few tokens: a block takes every tile but its first from a counter that all blocks share, the first word of the
+  // caller's workspace (gemm/wgmma/tile_scheduler.cuh). Multiprocessors then finish together although they run
+  // different numbers of blocks. Clusters have one block.
+  queue,
+};
 
-constexpr int kMostParts = 15;  // of a tile: as many as a word of stream_k.cuh has bits for
-constexpr int kTailWordBytes =
-    16384;  // of kStreamK and kQueue, at the workspace's begin; zeros, whenever a kernel begins
+constexpr int kMaxParts = 15;  // of a tile: as many as a word of stream_k.cuh has bits for
+// Words of stream_k and queue at the start of the workspace; zero whenever a kernel starts.
+constexpr int kScheduleBytes = 16384;
 
-// What a cluster puts down of a part: single-precision sums of its blocks' tiles.
-TW_FN constexpr i64 stream_k_slot_bytes(int cluster, int bm, int bn) { return static_cast<i64>(cluster) * bm * bn * 4; }
+// Bytes of one partial result: the single-precision sums of a cluster's tiles.
+TW_FN constexpr i64 stream_k_slot_bytes(int cluster, int block_m, int block_n) {
+  return static_cast<i64>(cluster) * block_m * block_n * 4;
+}
 
 }  // namespace tw::gemm

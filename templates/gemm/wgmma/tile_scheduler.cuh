@@ -4,7 +4,6 @@
 //
 //   SHARE     blocks of a cluster that take neighbouring tiles of n at once
 //   SPLIT     1, or CLUSTER: blocks that share a tile, each with its part of k
-//   TAIL      of gemm/wgmma/schedule.cuh
 #pragma once
 #include "arch/sm90.cuh"
 #include "gemm/params.cuh"
@@ -12,24 +11,25 @@
 
 namespace tw::gemm {
 
-template <int BM, int BN, int BK, int SHARE, int CLUSTER, int SPLIT, int TAIL>
+template <int BM, int BN, int BK, int SHARE, int CLUSTER, int SPLIT, Schedule SCHEDULE>
 struct ClusterTiles {
-  // Bands of tiles of n, along m within a band, so that what runs at one time reads few rows of either operand.
+  // Tiles are rasterized in bands along n, and along m within a band, so that concurrent tiles read few rows of either
+  // operand.
   static constexpr int kBand = 16 / SHARE;
-  // There are fewer than 2^31 tiles, and stages of one.
+  // There are fewer than 2^31 tiles, and fewer than 2^31 stages per tile.
   u32 n_tiles, m_tiles, clusters, place, k_begin, k_end;
-  u32 whole;          // places below this one are tiles side by side, one for each block; those from here on are shared
-  bool part = false;  // what next() gave is part of a tile
-  bool skip = false;  // and its first stage is loaded, but the other block multiplies it (kClusterTail)
+  u32 whole;          // tiles before this one go to one block (or cluster) each; those from here on are shared
+  bool part = false;  // next() returned a part of a tile
+  bool skip = false;  // its first stage is loaded, but multiplied by the other block (split_last_wave)
 
-  // A cluster's share of the stages of shared tiles, in order.
+  // stream_k: a cluster's share of the stages of shared tiles, in order.
   struct Share {
     u32 tile, k, left;  // the next piece's tile, counted from `whole`, and first stage; stages left
   };
   Share share = {};
   u32 stages, quota;  // of a tile; of a share
 
-  // kStreamK: slots for the sums of parts, of a cluster's tiles each; parts of one tile at most.
+  // stream_k: slots for partial sums, each of a cluster's tiles; parts of one tile at most.
   TW_MEMBER ClusterTiles(const Args& args, const Shape& shape, i64 slots = 0, int most_parts = 2) {
     n_tiles = static_cast<u32>(ceil_div64(shape.n, BN * SHARE)), m_tiles = static_cast<u32>(ceil_div64(args.m, BM));
     clusters = grid_x() / CLUSTER, place = block_x() / CLUSTER;
@@ -38,10 +38,10 @@ struct ClusterTiles {
     k_end = SPLIT > 1 ? min2(all, k_begin + per) : all;
     whole = n_tiles * m_tiles;
     [[maybe_unused]] const u32 left = whole % clusters;
-    if constexpr (TAIL == kClusterTail) {
+    if constexpr (SCHEDULE == Schedule::split_last_wave) {
       if (2 * left <= clusters) whole -= left;
     }
-    if constexpr (TAIL == kStreamK) {
+    if constexpr (SCHEDULE == Schedule::stream_k) {
       const i64 shares = min2<i64>(clusters, slots - left);
       stages = all;
       if (left > 0 && shares > left && static_cast<i64>(left) * all < 1ll << 31) {
@@ -56,18 +56,19 @@ struct ClusterTiles {
     const u32 all = (n_tiles * m_tiles - whole) * stages, from = min2(all, quota * cluster), tile = from / stages;
     return {tile, from - tile * stages, min2(quota, all - from)};
   }
-  // The stages of a share's next piece from its k on, which is taken off it.
+  // Removes a share's next piece and returns its number of stages.
   TW_MEMBER u32 take(Share& from) const {
     const u32 count = min2(from.left, stages - from.k);
     from.left -= count, from.k = 0, ++from.tile;
     return count;
   }
 
-  // The next piece: first row of w and token of this block's tile; k_begin and k_end where they change. False: there is
-  // none.
+  // The next piece of work: the first row of w and the first token of this block's tile, and k_begin and k_end if they
+  // change. False if there is none.
   TW_MEMBER bool next(i64& n0, i64& m0) {
-    if constexpr (TAIL == kStreamK) {
-      if (share.left > 0 && place + clusters >= whole) {  // a whole tile is left for later, if there is any
+    if constexpr (SCHEDULE == Schedule::stream_k) {
+      // Pieces of shared tiles come before the last whole tile, which hides the exchange of partial sums.
+      if (share.left > 0 && place + clusters >= whole) {
         k_begin = share.k, locate(whole + share.tile, own_rank(), n0, m0);
         const u32 count = take(share);
         k_end = k_begin + count, part = count < stages;
@@ -80,12 +81,12 @@ struct ClusterTiles {
       place += clusters;
       return true;
     }
-    if constexpr (TAIL == kClusterTail) {
+    if constexpr (SCHEDULE == Schedule::split_last_wave) {
       const u32 tile = whole + (place - whole) / 2;
       if (tile < n_tiles * m_tiles) {
         locate(tile, (place - whole) % 2, n0, m0);
         place += clusters;
-        // Parts are equal: where there is a middle, both load it, and the first multiplies.
+        // Both blocks load equally many stages: of an odd number both load the middle one, and the first multiplies it.
         const bool second = cluster_rank() == 1;
         const u32 half = (k_end + 1) / 2;
         part = true, skip = second && k_end % 2 != 0;
@@ -98,22 +99,23 @@ struct ClusterTiles {
     }
     return false;
   }
-  // kQueue, for the producer: the first tile is that of the block's place, and ask() is to be called once in each. As
-  // late as the answer allows, since a tile goes to who asks first and not to who is ready first. Blocks ask once for
-  // every tile there is, as the last answer that each gets is that there is none: who asks last clears the word.
-  u32 asked = 0;
+  // Schedule::queue, for the producer. A block's first tile is that of its number; request() is called once in each
+  // tile, as late as the answer's latency allows, since the first requester gets the next tile and not the first to be
+  // ready. Each block's last answer is that no tile is left, so there are as many requests as tiles; the last one
+  // resets the counter.
+  u32 requested = 0;
   bool first = true;
-  TW_MEMBER void ask(u32* word) { asked = add_relaxed(word, 1); }
+  TW_MEMBER void request(u32* word) { requested = add_relaxed(word, 1); }
   TW_MEMBER bool take(u32* word, i64& n0, i64& m0) {
     if (!first) {
-      place = clusters + asked;
-      if (asked + 1 == whole) store_relaxed(word, 0);
+      place = clusters + requested;
+      if (requested + 1 == whole) store_relaxed(word, 0);
     }
     if (!locate(place, n0, m0)) return false;
     first = false;
     return true;
   }
-  // False: there is no such tile.
+  // False if there is no such tile.
   TW_MEMBER bool locate(u32 tile, i64& n0, i64& m0) const {
     if (tile < whole) locate(tile, 0, n0, m0);
     return tile < whole;

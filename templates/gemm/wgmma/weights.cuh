@@ -2,25 +2,27 @@
 // How rows of w reach the warpgroup kernel: plain ones through the copy engine into swizzled shared memory; coded ones
 // as tiles (core/tiles.cuh), which math threads unpack into the instruction's register operand.
 //
-// Both have kRegisters, kDeferred, kStageBytes, and for the producer bytes(), load() and prefetch().
+// Both have kRegisters (weights are a register operand), kPromotes (scales apply to a panel's products), kStageBytes,
+// and for the producer bytes(), load() and prefetch().
 #pragma once
 #include "arch/sm90.cuh"
 #include "core/format.cuh"
 #include "core/tiles.cuh"
 #include "gemm/operands.cuh"
+#include "gemm/wgmma/plan.cuh"
 
 namespace tw::gemm {
 
-// Both operands alike: a tile is 64 STRIPS rows of 128 bytes per panel, swizzled.
+// Plain rows: a tile is 64 STRIPS rows of 128 bytes per panel, swizzled.
 template <class X, int STRIPS, int PANELS>
 struct PlainWeights {
-  static constexpr bool kRegisters = false, kDeferred = false;
+  static constexpr bool kRegisters = false, kPromotes = false;
   static constexpr float kFactor = 1.0f;
   static constexpr int BN = 64 * STRIPS, kPanelK = 128 / static_cast<int>(sizeof(typename X::Element));
-  static constexpr int kStageBytes = PANELS * BN * 128;
+  static constexpr int kStageBytes = plain_stage_bytes(BN, PANELS);
 
   static constexpr int kRows = BN > 256 ? BN / 2 : BN;  // of a box
-  static_assert(BN == kRows || PANELS == 1, "box");
+  static_assert(BN == kRows || PANELS == 1, "several panels come in one box, of 256 rows at most");
 
   TW_MEMBER static u32 bytes(const Shape&, i64, i64) { return kStageBytes; }
   TW_MEMBER static void prefetch(const Args&, const Shape&, const TensorMap* map, i64 n0, i64 kb) {
@@ -34,23 +36,24 @@ struct PlainWeights {
   }
 };
 
-// Tiles: per strip of 64 rows, the stage's panels of codes lie together, and so do its chunks of scales. TOKENS: how
-// many a kernel multiplies that can leave scales to sums of groups; 0: one that cannot.
+// Tiles: for each strip of 64 rows, the stage's panels of codes are contiguous, and so are its chunks of scales.
+// TOKENS: tokens per tile of a kernel that can apply scales to sums of groups; 0 for one that cannot.
 template <class X, class W, int STRIPS, int PANELS, int TOKENS = 0>
 struct TileWeights {
   using Element = tile_element<X>;
   using Stored = typename W::template Tile<Element>;
   using Tile = select<(TOKENS > 0), typename UnpackedFor<Stored, same<Element, Codes> ? 1 : TOKENS>::type, Stored>;
   static constexpr int kWords = kTileWords<Tile, Element>;
-  static constexpr bool kRegisters = true, kDeferred = Tile::kScaleAfterMma;
+  static constexpr bool kRegisters = true, kPromotes = Tile::kScaleAfterMma;
   static constexpr float kFactor = Tile::kFactor;
   static constexpr int kPanelK = 32 * kTileWidth<Element>, BK = PANELS * kPanelK;
   static constexpr int kTileBytes = 512 * kWords;
   static constexpr int kChunkBytes = 64 * Tile::kScaleBytes;  // of kScaleK columns
-  static constexpr int kChunks = Tile::kScaleBytes ? max2(1, BK / Tile::kScaleK) : 0;
-  static_assert(kChunks == 0 || BK % Tile::kScaleK == 0 || Tile::kScaleK % BK == 0, "stages and scales");
+  static constexpr int kChunks = scale_chunks(BK, Tile::kScaleK, Tile::kScaleBytes);
+  static_assert(kChunks == 0 || BK % Tile::kScaleK == 0 || Tile::kScaleK % BK == 0,
+                "a stage is whole chunks of scales, or a chunk whole stages");
   static constexpr int kCodeBytes = STRIPS * PANELS * kTileBytes;
-  static constexpr int kStageBytes = (kCodeBytes + STRIPS * kChunks * kChunkBytes + 1023) / 1024 * 1024;
+  static constexpr int kStageBytes = tile_stage_bytes(STRIPS, PANELS, kWords, kChunks, Tile::kScaleBytes);
 
   // k is whole stages (a test for panels that do not exist would serialize the matrix instructions); n is whole strips.
   TW_MEMBER static int strips(const Shape& shape, i64 n0) {
@@ -80,9 +83,9 @@ struct TileWeights {
     }
   }
 
-  // This thread's words of codes of a strip's panel, and its two rows' scales. Warpgroups that split a stage's k have
-  // ITEMS panels of it each; `panel` is of those of number `k_group`. (Known where the loop over it is unrolled:
-  // addresses are a register and a constant.)
+  // This thread's words of codes of a strip's panel, and its two rows' scales. Each of the warpgroups that split a
+  // stage's k has ITEMS panels of it; `panel` is counted within those of warpgroup `k_group`, so that in an unrolled
+  // loop an address is a register plus a constant.
   template <int ITEMS = PANELS>
   TW_MEMBER static void read_codes(const u8* stage, int strip, int k_group, int panel, int thread,
                                    u32 (&words)[kWords]) {
@@ -91,8 +94,8 @@ struct TileWeights {
       const u32x4 q = *reinterpret_cast<const u32x4*>(from + i * 2048 + thread * 16);
       words[4 * i] = q.x, words[4 * i + 1] = q.y, words[4 * i + 2] = q.z, words[4 * i + 3] = q.w;
     }
-    constexpr int kTail = kWords % 4, kDone = kWords / 4 * 4;
-    TW_UNROLL for (int i = 0; i < kTail; ++i) words[kDone + i] =
+    constexpr int kSchedule = kWords % 4, kDone = kWords / 4 * 4;
+    TW_UNROLL for (int i = 0; i < kSchedule; ++i) words[kDone + i] =
         *reinterpret_cast<const u32*>(from + kDone * 512 + i * 512 + thread * 4);
   }
   template <int ITEMS = PANELS>
@@ -102,7 +105,7 @@ struct TileWeights {
       return {};
     } else {
       constexpr u32 kOfChunk = max2(1, Tile::kScaleK / kPanelK);  // panels
-      constexpr bool kWhole = ITEMS % kOfChunk == 0;              // chunks of a warpgroup
+      constexpr bool kWhole = ITEMS % kOfChunk == 0;              // a warpgroup has whole chunks
       const u32 first = static_cast<u32>(k_group) * ITEMS, place = static_cast<u32>(panel) + (kWhole ? 0 : first);
       const u8* chunks = stage + kCodeBytes + strip * kChunks * kChunkBytes +
                          (kWhole ? first * kPanelK / Tile::kScaleK * kChunkBytes : 0);
@@ -113,7 +116,8 @@ struct TileWeights {
   }
 };
 
-// Both operands as they are: of one element, or of FP8's two, whatever their scales are. (Codes are of none.)
+// Whether both operands are plain: elements of one type, or of the two FP8 types, whatever their scales. Codes have no
+// element.
 template <class X, class W>
 constexpr bool plain_pair = (same<element_of<X>, element_of<W>> && !same<element_of<X>, void>) ||
                             (is_fp8_type<element_of<X>> && is_fp8_type<element_of<W>>);

@@ -1,76 +1,70 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hopper's kernel for codes by codes: x in blocks of 32 signed bytes under a scale, w as tiles of integers under scales
-// of their own, faithful to integer arithmetic. Bytes and nibbles are integers that f16 holds, and so are sums of 32 of
-// their products in single precision; hence f16 matrix instructions give exact integers, as floats already, where those
-// of bytes would leave a conversion for every result. What remains of a group is y += (scale of w * scale of x) * sum,
-// and where w has minima y += minimum * (scale of x * sum of its codes). Many tokens: few are wgmma.cuh's.
+// Codes by codes on Hopper, for many tokens: x in blocks of 32 signed bytes under a scale, w as tiles of integers under
+// scales of their own, exact in integer arithmetic. Bytes and nibbles are integers that f16 holds, and single precision
+// holds sums of 32 of their products. So f16 matrix instructions compute exact integers, as floats already, where
+// integer instructions would leave a conversion for every result. What remains per group is y += (scale of w * scale of
+// x) * sum, and y += minimum * (scale of x * sum of its codes) if w has minima.
 //
-// As in wgmma.cuh weights are the 64-row side and come from registers. A tensor map knows no f16 in x's blocks, so the
-// producer is a whole warpgroup: the copy engine brings rows of blocks as they are stored, its threads write their
-// codes as swizzled rows of f16, and their scales in the order in which math threads want them.
-//
-//   BM        tokens per tile
-//   STRIPS    64-row strips of w per math warpgroup
-//   GROUPS    math warpgroups, along n
-//   PIECES    of the tile's tokens: a matrix instruction has BM / PIECES columns, and the results of two are held at a
-//   time,
-//             those of one being scaled while the units make the other's
-//   STAGES    of 128 columns of k, in the ring
+// As in wgmma, weights are the 64-row side and come from registers. No tensor map can read x's blocks as f16, so the
+// producer is a whole warpgroup: the copy engine brings rows of blocks as they are stored; the producer's threads write
+// their codes as swizzled rows of f16, and their scales in the order in which math threads read them.
 #pragma once
 #include "arch/sm90.cuh"
 #include "core/format.cuh"
 #include "gemm/epilogue.cuh"
 #include "gemm/operands.cuh"
-#include "gemm/wgmma/store.cuh"
+#include "gemm/wgmma/store/tile.cuh"
 #include "gemm/wgmma/tile_scheduler.cuh"
 #include "gemm/wgmma/weights.cuh"
+#include "gemm/wgmma_codes/plan.cuh"
 #include "gemm/widen.cuh"
 
 namespace tw::gemm {
 
-template <class X, class W, class Epi, int BM, int STRIPS, int GROUPS, int PIECES, int STAGES>
-struct WarpgroupCodes {
-  static constexpr int kPanels = 2, kPanelK = 64, BK = kPanels * kPanelK, kGroup = 32, kStageGroups = BK / kGroup;
-  using Weights = TileWeights<X, W, STRIPS * GROUPS, kPanels>;
+template <class X_, class W_, class Epi_, const WgmmaCodesKnobs& knobs>
+struct WgmmaCodes {
+  using X = X_;
+  using W = W_;
+  using Epi = Epi_;
+  using Y = typename Epi::Out;
+  static constexpr int kBlockM = knobs.block_m, kBlockN = knobs.block_n(), kBlockK = kCodesStageK,
+                       kStrips = knobs.strips, kWarpgroupsN = knobs.warpgroups_n, kPieces = knobs.pieces,
+                       kStages = knobs.stages, kMathThreads = knobs.math_threads(), kThreads = knobs.threads();
+  static constexpr int kPanels = kCodesPanels, kGroup = kCodesGroup, kStageGroups = kBlockK / kGroup;
+  using Weights = TileWeights<X, W, kStrips * kWarpgroupsN, kPanels>;
   using Tile = typename Weights::Tile;
-  static_assert(X::kCodes && X::kGroup == kGroup && X::kBlock == kGroup && !X::kOffset && Weights::kDeferred,
-                "formats");
+  static_assert(X::kCodes && X::kGroup == kGroup && X::kBlock == kGroup && !X::kOffset && Weights::kPromotes &&
+                    Weights::kPanelK * kPanels == kBlockK,
+                "x is blocks of 32 signed bytes, w tiles of codes under scales");
 
-  static constexpr int kMath = 128 * GROUPS, kThreads = kMath + 128;
-  // x's elements that a producer's thread widens at a time. Where it is a whole row's, it needs more registers.
-  static constexpr int kUnit = BM % 128 == 0 ? 128 : 64;
-  static constexpr bool kUneven = GROUPS == 2;  // the producer hands registers over
+  // x's elements that a producer's thread widens at a time. If that is a whole row, it needs more registers.
+  static constexpr int kUnit = kBlockM % 128 == 0 ? 128 : 64;
+  static constexpr bool kReallocatesRegisters = kWarpgroupsN == 2;  // the producer hands registers over
   static constexpr int kMathRegisters = kUnit == 128 ? 216 : 224, kProducerRegisters = kUnit == 128 ? 72 : 56;
 
-  // What WarpgroupStores asks for.
+  // What StoreTile reads of an instantiation.
   using Sum = float;
-  static constexpr int kBM = BM, kColumns = BM, kStrips = STRIPS, kGroups = GROUPS, kKGroups = 1, kSplit = 1,
-                       kParts = 1;
-  static constexpr int kStripRows = 64, BN = kStripRows * STRIPS * GROUPS, kSums = BM / 2;
-  static constexpr bool kDeferred = true, kTail = false, kShelf = false;
-  static constexpr int kSlice = BN, kSlotFloats = 0;
-  using Sums = Sum[STRIPS][kSums];
-  using Stores = WarpgroupStores<X, W, Epi, WarpgroupCodes>;
+  static constexpr int kColumns = kBlockM, kSums = kBlockM / 2, kRingBytes = 0;
+  using Sums = Sum[kStrips][kSums];
+  static constexpr bool kPromotes = true, kAsyncStore = false;
+  static constexpr Schedule kSchedule = Schedule::whole_tiles;
+  using Store = StoreTile<WgmmaCodes>;
+  using Items = TileItems<WgmmaCodes>;
 
-  // ---- shared memory: the ring of operands, x's scales beside it, blocks of x as stored, what the epilogue turns,
-  // barriers
-  static constexpr int kPanelBytes = BM * 128, kXBytes = kPanels * kPanelBytes;
-  static constexpr int kStageBytes = kXBytes + Weights::kStageBytes;
-  static_assert(kStageBytes % 1024 == 0, "swizzle atoms");
-  static constexpr int kRowBytes = X::template raw_bytes<BK>(), kRawBytes = BM * kRowBytes, kRawStages = 2;
-  static_assert(kRowBytes % 16 == 0 && kRawBytes % 128 == 0, "boxes of the copy engine");
+  // ---- shared memory
+  static constexpr int kRowBytes = X::template raw_bytes<kBlockK>(), kRawBytes = kBlockM * kRowBytes;
   static constexpr bool kMinima = Tile::kOffset;
-  static constexpr int kFactors = kMinima ? 2 : 1;  // of x's groups: scales, and those times sums of codes
-  static constexpr int kScalesBytes = kFactors * kStageGroups * BM * 4;
-  static constexpr int kScalesAt = STAGES * kStageBytes, kRawAt = kScalesAt + STAGES * kScalesBytes,
-                       kTurnAt = kRawAt + kRawStages * kRawBytes;
-  static constexpr int kTurnBytes = GROUPS * Outlet<Epi, BM>::kBytes;
-  static constexpr int kBarriersAt = kTurnAt + kTurnBytes;
-  static constexpr int kSharedBytes = kBarriersAt + 16 * STAGES + 8 * kRawStages;
+  static constexpr WgmmaCodesPlan kPlan = wgmma_codes_plan(
+      knobs, {Weights::kWords, Tile::kScaleK, Tile::kScaleBytes, kMinima, kRowBytes, static_cast<int>(sizeof(Y)),
+              Epi::kC ? static_cast<int>(sizeof(typename Epi::Residual)) : 0});
+  static constexpr int kPanelBytes = kBlockM * 128, kXBytes = kPanels * kPanelBytes, kStageBytes = kPlan.stage_bytes,
+                       kSharedBytes = kPlan.shared_bytes;
+  static_assert(kStageBytes % kSwizzleAtom == 0, "stages start on swizzle atoms");
+  static_assert(kRowBytes % 16 == 0 && kRawBytes % 128 == 0, "boxes of the copy engine");
 
   // Of a piece.
-  static constexpr int kPieceColumns = BM / PIECES, kResults = kPieceColumns / 2, kItems = STRIPS * PIECES;
-  static_assert(BM % 16 == 0 && kPieceColumns % 16 == 0 && BM <= 256, "knobs");
+  static constexpr int kPieceColumns = kBlockM / kPieces, kResults = kPieceColumns / 2, kItems = kStrips * kPieces;
+  static_assert(kBlockM <= 256 && kPieceColumns % 16 == 0, "pieces are whole pairs of eight columns");
 
   struct Ring {
     u8* shared;
@@ -78,28 +72,28 @@ struct WarpgroupCodes {
     int stage = 0;
     u32 phase = 0;
     TW_MEMBER void advance() {
-      if (++stage == STAGES) stage = 0, phase ^= 1u;
+      if (++stage == kStages) stage = 0, phase ^= 1u;
     }
     TW_MEMBER u8* x() const { return shared + stage * kStageBytes; }
     TW_MEMBER u8* w() const { return x() + kXBytes; }
     TW_MEMBER float* scales(int group) const {
-      return reinterpret_cast<float*>(shared + kScalesAt + stage * kScalesBytes) + group * BM;
+      return reinterpret_cast<float*>(shared + kPlan.scales_at + stage * kPlan.scale_bytes) + group * kBlockM;
     }
     TW_MEMBER float* sums(int group) const { return scales(kStageGroups + group); }
   };
-  // Where a token's scale is among those of a group: a math thread has tokens 8 j + 2 (lane % 4) and the next, and
-  // reads those of two j at once.
+  // The place of a token's scale among those of a group: a math thread has tokens 8 j + 2 (lane % 4) and the next, and
+  // reads the scales of two j at once.
   TW_MEMBER static int scale_slot(int token) {
     return token / 16 * 16 + token % 8 / 2 * 4 + token / 8 % 2 * 2 + token % 2;
   }
 
-  using Tiles = ClusterTiles<BM, BN, BK, 1, 1, 1, kNoTail>;
+  using Tiles = ClusterTiles<kBlockM, kBlockN, kBlockK, 1, 1, 1, kSchedule>;
 
   // ---- producer: a warpgroup
   static constexpr u32 kProducers = 9;  // their barrier
   static constexpr int kRawLoader = 0, kWeightLoader = 96;
 
-  // Rows of blocks on their way into shared memory, some stages ahead; one thread's.
+  // Loads rows of blocks into shared memory, kRawStages stages ahead; one thread's.
   struct Ahead {
     Tiles tiles;
     u32 kb;
@@ -118,12 +112,12 @@ struct WarpgroupCodes {
     }
   };
 
-  // Neighbouring threads take neighbouring rows: 144 bytes apart their reads fall into different banks, and their
-  // writes differ in the swizzle.
+  // Neighbouring threads widen neighbouring rows: 144 bytes apart, their reads fall into different banks, and the
+  // swizzle spreads their writes.
   TW_MEMBER static void widen_rows(const u8* raw, const Ring& ring, int thread) {
-    constexpr int kUnits = BM * (BK / kUnit);
+    constexpr int kUnits = kBlockM * (kBlockK / kUnit);
     TW_NO_UNROLL for (int i = 0; i < ceil_div(kUnits, 128); ++i) {
-      const int at = i * 128 + thread, row = at % BM, first = at / BM * (kUnit / kGroup);
+      const int at = i * 128 + thread, row = at % kBlockM, first = at / kBlockM * (kUnit / kGroup);
       if (kUnits % 128 != 0 && at >= kUnits) break;
       typename X::template Unit<kUnit> unit;
       X::template load_raw<kUnit>(unit, raw + row * kRowBytes, nullptr, first * kGroup, 0);
@@ -149,8 +143,8 @@ struct WarpgroupCodes {
 
   TW_MEMBER static void produce(const Args& args, const Shape& shape, const TensorMap* x_map, Ring ring, u64* raw_full,
                                 Tiles tiles, int thread) {
-    u8* const raw = ring.shared + kRawAt;
-    // Weights that no other tile reads leave L2 to the rest.
+    u8* const raw = ring.shared + kPlan.raw_at;
+    // Weights that no other tile reads are the first to be evicted from L2.
     const u64 w_policy = tiles.m_tiles == 1 ? kEvictFirst : kEvictNormal;
     if (tiles.k_begin < tiles.k_end) {
       Ahead ahead(tiles);
@@ -181,37 +175,37 @@ struct WarpgroupCodes {
         }
       }
     }
-    if (thread == 0) launch_dependent_grids();  // late: what comes next would compete for the memory
+    if (thread == 0) launch_dependent_grids();  // late: the next kernel would compete for memory bandwidth
   }
 
   TW_MEMBER static void prefetch(const Args& args, const Shape& shape, Tiles tiles) {
     i64 n0, m0;
     if (!tiles.next(n0, m0)) return;
-    const u32 end = min2(tiles.k_end, tiles.k_begin + STAGES);
+    const u32 end = min2(tiles.k_end, tiles.k_begin + kStages);
     for (u32 kb = tiles.k_begin; kb < end; ++kb) Weights::prefetch(args, shape, nullptr, n0, kb);
   }
 
   // ---- math
   TW_MEMBER static void release(const Ring& ring, int lane) {
-    lanes_together();
+    converge_warp();
     if (lane == 0) barrier_arrive(ring.empty + ring.stage);
   }
 
-  // A group's fragments of this thread, two steps of each strip, and its rows' scales and minima.
+  // This thread's fragments of a group, two steps of each strip, and its rows' scales and minima.
   struct Fragments {
-    u32 a[STRIPS][2][4];
-    float scale[STRIPS][2], minimum[STRIPS][2];
+    u32 a[kStrips][2][4];
+    float scale[kStrips][2], minimum[kStrips][2];
   };
-  // What a group leaves for the next one of its panel.
+  // What a panel's first group has read for its second.
   struct Panel {
-    u32 words[STRIPS][Weights::kWords];
-    typename Tile::Scales scales[STRIPS];
+    u32 words[kStrips][Weights::kWords];
+    typename Tile::Scales scales[kStrips];
   };
   TW_MEMBER static void unpack(const Ring& ring, u32 kb, int g, int group, int thread, Panel& panel, Fragments& to) {
-    TW_UNROLL for (int s = 0; s < STRIPS; ++s) {
+    TW_UNROLL for (int s = 0; s < kStrips; ++s) {
       if (g % 2 == 0) {
-        Weights::read_codes(ring.w(), group * STRIPS + s, 0, g / 2, thread, panel.words[s]);
-        panel.scales[s] = Weights::read_scales(ring.w(), group * STRIPS + s, kb, 0, g / 2, thread);
+        Weights::read_codes(ring.w(), group * kStrips + s, 0, g / 2, thread, panel.words[s]);
+        panel.scales[s] = Weights::read_scales(ring.w(), group * kStrips + s, kb, 0, g / 2, thread);
       }
       TW_UNROLL for (int step = 0; step < 2; ++step) {
         Tile::fragment(panel.words[s], g % 2 * 2 + step, panel.scales[s], to.a[s][step]);
@@ -223,21 +217,21 @@ struct WarpgroupCodes {
       }
     }
   }
-  // Item i of a group is piece i / STRIPS by strip i % STRIPS.
+  // Item i of a group is piece i / kStrips by strip i % kStrips.
   TW_MEMBER static void multiply_item(u32 x_base, int stage, int g, int item, Fragments& w,
                                       float (&products)[kResults]) {
     const u32 x = x_base + static_cast<u32>(stage * kStageBytes + g / 2 * kPanelBytes +
-                                            item / STRIPS * kPieceColumns * 128 + g % 2 * 64) /
+                                            item / kStrips * kPieceColumns * 128 + g % 2 * 64) /
                                16;
     wgmma_fence();
     TW_UNROLL for (int step = 0; step < 2; ++step)
-        Wgmma<WgmmaKind::f16, kPieceColumns>::rs(products, w.a[item % STRIPS][step], x + 2 * step, step > 0);
+        Wgmma<WgmmaKind::f16, kPieceColumns>::rs(products, w.a[item % kStrips][step], x + 2 * step, step > 0);
     wgmma_commit();
   }
 
   TW_MEMBER static void multiply(Ring& ring, const Tiles& tiles, Sums& sums, int thread) {
     const int lane = thread % 32, group = uniform(thread / 128);
-    TW_UNROLL for (int s = 0; s < STRIPS; ++s) TW_UNROLL for (int i = 0; i < kSums; ++i) sums[s][i] = 0;
+    TW_UNROLL for (int s = 0; s < kStrips; ++s) TW_UNROLL for (int i = 0; i < kSums; ++i) sums[s][i] = 0;
     if (tiles.k_begin >= tiles.k_end) return;
     const u32 x_base = wgmma_descriptor(ring.shared);
     Fragments w[2];  // of a group and of the next
@@ -246,7 +240,7 @@ struct WarpgroupCodes {
     barrier_wait(ring.full + ring.stage, ring.phase);
     unpack(ring, tiles.k_begin, 0, group, thread % 128, panel, w[0]);
     for (u32 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
-      // Nothing is in flight from one stage to the next: ptxas serializes what it cannot follow around the loop
+      // No instruction is in flight from one stage to the next: ptxas serializes what it cannot follow around the loop
       // (C7514).
       multiply_item(x_base, ring.stage, 0, 0, w[0], products[0]);
       const bool last = kb + 1 == tiles.k_end;
@@ -262,7 +256,7 @@ struct WarpgroupCodes {
                w[(g + 1) % 2]);
         float factors[kPieceColumns / 4], sums_of_x[kPieceColumns / 4];
         TW_UNROLL for (int i = 0; i < kItems; ++i) {
-          const int n = g * kItems + i, piece = i / STRIPS, s = i % STRIPS;
+          const int n = g * kItems + i, piece = i / kStrips, s = i % kStrips;
           if (i + 1 < kItems)
             multiply_item(x_base, ring.stage, g, i + 1, w[g % 2], products[(n + 1) % 2]);
           else if (!ends)
@@ -297,14 +291,15 @@ struct WarpgroupCodes {
   // ---- the whole
   TW_MEMBER static void run(const Args& args, const Shape& shape, const TensorMap* x_map) {
     u8* shared = dynamic_shared();
-    Ring ring{shared, reinterpret_cast<u64*>(shared + kBarriersAt), nullptr};
-    ring.empty = ring.full + STAGES;
-    u64* raw_full = ring.empty + STAGES;
+    Ring ring{shared, reinterpret_cast<u64*>(shared + kPlan.barriers_at), nullptr};
+    ring.empty = ring.full + kStages;
+    u64* raw_full = ring.empty + kStages;
     const int thread = static_cast<int>(thread_x());
     if (thread == 0) {
-      for (int i = 0; i < STAGES; ++i) {
-        barrier_init(ring.full + i, 2);  // the producer's threads, of which one speaks for all, and who loads weights
-        barrier_init(ring.empty + i, kMath / 32);
+      for (int i = 0; i < kStages; ++i) {
+        barrier_init(ring.full + i,
+                     2);  // one arrival for the producer's threads, and one by the thread that loads weights
+        barrier_init(ring.empty + i, kMathThreads / 32);
       }
       for (int i = 0; i < kRawStages; ++i) barrier_init(raw_full + i, 1);
       barrier_init_fence();
@@ -312,23 +307,23 @@ struct WarpgroupCodes {
     }
     sync_block();
     Tiles tiles(args, shape);
-    // While the kernel before this one ends, the first stages of weights come as near as L2.
-    if (thread == kMath) prefetch(args, shape, tiles);
+    // While the previous kernel ends, the first stages of weights are prefetched into L2.
+    if (thread == kMathThreads) prefetch(args, shape, tiles);
     wait_prerequisite_grids();
 
-    if (thread >= kMath) {
-      if constexpr (kUneven) give_registers<kProducerRegisters>();
-      produce(args, shape, x_map, ring, raw_full, tiles, thread - kMath);
+    if (thread >= kMathThreads) {
+      if constexpr (kReallocatesRegisters) give_registers<kProducerRegisters>();
+      produce(args, shape, x_map, ring, raw_full, tiles, thread - kMathThreads);
     } else {
-      if constexpr (kUneven) take_registers<kMathRegisters>();
+      if constexpr (kReallocatesRegisters) take_registers<kMathRegisters>();
       i64 n0, m0;
       while (tiles.next(n0, m0)) {
         Sums sums;
-        u8* turn = shared + kTurnAt + thread / 128 * (kTurnBytes / GROUPS);
-        Stores::prepare(args, shape, turn, n0, m0, thread);
+        u8* staging = shared + kPlan.staging_at + thread / 128 * (kPlan.staging_bytes / kWarpgroupsN);
+        Store::prepare(args, shape, staging, n0, m0, thread);
         multiply(ring, tiles, sums, thread);
-        const typename Stores::Scaling scale = Stores::scaling(args, shape, n0, thread);
-        Stores::store_tile(args, shape, turn, nullptr, scale, sums, nullptr, n0, m0, thread);
+        const typename Items::RowItems row_items = Items::row_items(args, shape, n0, thread);
+        Store::store_tile(args, shape, staging, nullptr, row_items, sums, nullptr, n0, m0, thread);
       }
     }
   }

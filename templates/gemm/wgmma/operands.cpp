@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "templates/gemm/wgmma/operands.h"
+
+#include <algorithm>
+
+#include "templates/gemm/family.h"
+
+namespace tilewright::gemm {
+namespace {
+
+using tw::WgmmaKind;
+using tw::gemm::kPanelBytes;
+
+constexpr int kAsyncStages = 3;  // a ring that leaves room for asynchronous stores
+
+// Whether w has a scale per block of rows: one factor for a strip. Scales of groups along a row would need one for each
+// product.
+bool block_scales(Format w) { return is_fp8(fast_path(w).element) && fast_path(w).scale_rows > 1; }
+
+// Whether w is rows of x's elements, or of the other FP8 type; either may have a scale per row.
+bool plain(const Gemm& g) {
+  const Element x = fast_path(g.x).element, w = fast_path(g.w).element;
+  const bool no_blocks = g.x.block() == 1 && g.w.block() == 1;
+  return g.packing == Packing::none && (x == w ? block_scales(g.w) || no_blocks : is_fp8(x) && is_fp8(w) && no_blocks);
+}
+
+// Room for the part of the row of x that a block quantizes.
+int quantized_bytes(const WgmmaKnobs& k, const WgmmaProblem& p) {
+  const std::int64_t block_k = static_cast<std::int64_t>(k.panels) * p.panel_k(),
+                     stages = (p.quantized + block_k - 1) / block_k;
+  return static_cast<int>(((stages + k.split_k - 1) / k.split_k * k.panels * p.operands.x_row_bytes + 15) / 16 * 16);
+}
+
+// Whether tiles are stored asynchronously: if warps are idle and a ring deep enough remains. With two strips, coded
+// weights would lose the fourth stage. Warpgroups that promote are out of step anyway, so that one multiplies while the
+// other stores.
+bool async_store(const WgmmaKnobs& k, const WgmmaProblem& p) {
+  const tw::gemm::WgmmaOperands& o = p.operands;
+  if (p.promotes() || k.parts() > 1 || k.schedule != tw::gemm::Schedule::whole_tiles || o.c_bytes || o.y_bytes > 2 ||
+      (o.coded && k.strips > 1) || !wgmma_plan(k, o).reallocates_registers)
+    return false;
+  WgmmaKnobs least = k;
+  least.stages = kAsyncStages, least.async_store = true;
+  static const int limit = arch("sm_90a").shared_per_block;  // as on every chip with these instructions
+  return wgmma_plan(least, o).shared_bytes <= limit;
+}
+
+}  // namespace
+
+std::optional<WgmmaKind> wgmma_kind(Format x) {
+  switch (fast_path(x).element) {
+    case Element::f16: return WgmmaKind::f16;
+    case Element::bf16: return WgmmaKind::bf16;
+    case Element::e4m3: return WgmmaKind::e4m3;
+    case Element::e5m2: return WgmmaKind::e5m2;
+    case Element::i8: return WgmmaKind::s8;
+    default: return blocks_of_bytes(x) ? std::optional(WgmmaKind::s8) : std::nullopt;
+  }
+}
+
+WgmmaKind wgmma_kind(Format strips, Format columns) {
+  const Element a = fast_path(strips).element;
+  const WgmmaKind b = *wgmma_kind(columns);
+  if (a == Element::e4m3 && b == WgmmaKind::e5m2) return WgmmaKind::e4m3_e5m2;
+  if (a == Element::e5m2 && b == WgmmaKind::e4m3) return WgmmaKind::e5m2_e4m3;
+  return b;
+}
+
+std::optional<WgmmaProblem> wgmma_problem(const Gemm& g) {
+  const std::optional<WgmmaKind> kind = wgmma_kind(g.x);
+  const TileInfo* tiles = g.packing == Packing::tiles ? tile_info(g.w, g.x) : nullptr;
+  const bool codes = blocks_of_bytes(g.x);
+  if (!kind || !(tiles ? g.x.block() == 1 || codes : plain(g))) return std::nullopt;
+
+  WgmmaProblem p{};
+  p.kind = *kind, p.tiles = tiles, p.codes = codes;
+  p.element_bytes = *kind == WgmmaKind::f16 || *kind == WgmmaKind::bf16 ? 2 : 1;
+  p.block_scales = !tiles && block_scales(g.w);
+  p.fast_accumulation = g.accumulation == Accumulation::fast;
+  p.quantized = g.x_from ? g.k : 0;
+
+  tw::gemm::WgmmaOperands& o = p.operands;
+  o.coded = tiles != nullptr;
+  o.panel_k = tiles ? tiles->panel_k : kPanelBytes / p.element_bytes;
+  // Scales that the register operand cannot hold, and fp8, whose units are to sum a panel's products only.
+  o.promotes = (p.element_bytes == 1 && tiles && tiles->scale_bytes > 0) || (is_fp8(*kind) && !p.fast_accumulation);
+  o.x_row_bytes = codes ? fast_path(g.x).raw_bytes(kPieceK) / tw::gemm::kPanelsPerCodeBox : kPanelBytes;
+  o.x_item_bytes = fast_path(g.x).row_bytes;
+  if (tiles) o.code_words = tiles->words, o.scale_k = tiles->scale_k, o.scale_bytes = tiles->scale_bytes;
+  o.y_bytes = fast_path(g.y).element_bytes;
+  o.c_bytes = g.c ? fast_path(*g.c).element_bytes : 0;
+  return p;
+}
+
+WgmmaKnobs WgmmaProblem::complete(WgmmaKnobs k) const {
+  k.fast_accumulation = fast_accumulation;
+  k.quantized_bytes = quantized_bytes(k, *this);
+  k.async_store = false;
+  k.async_store = async_store(k, *this);
+  return k;
+}
+
+int WgmmaProblem::blocks_per_sm(const WgmmaKnobs& k, const Arch& arch) const {
+  const tw::gemm::WgmmaPlan p = plan(k);
+  if (p.reallocates_registers) return 1;
+  return std::max(
+      1, std::min({arch.shared_per_sm / (p.shared_bytes + kReservedShared), 1024 / p.threads, most_blocks(k)}));
+}
+
+// Three blocks of one warpgroup of single warps win with 9 to 16 tokens, or if the number of tiles is odd; four never
+// did.
+int most_blocks(const WgmmaKnobs& k) { return k.warp_mma && k.math_warpgroups() == 1 ? 3 : 2; }
+
+int wgmma_registers(const WgmmaKnobs& k, const WgmmaProblem& p) {
+  return p.plan(k).accumulators + (p.tiles ? 32 : 0) + 56;
+}
+
+double stream_k_cost(const WgmmaProblem& p) { return p.element_bytes == 1 ? 0.3 : 0.1; }
+
+}  // namespace tilewright::gemm

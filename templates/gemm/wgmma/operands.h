@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the warpgroup kernel makes of a problem's formats, and the plans that follow.
+#pragma once
+
+#include <tilewright/arch.h>
+
+#include <optional>
+
+#include "templates/arch/sm90.cuh"
+#include "templates/fast_path.h"
+#include "templates/gemm/gemm.h"
+#include "templates/gemm/wgmma/plan.cuh"
+
+namespace tilewright::gemm {
+
+using WgmmaKnobs = tw::gemm::WgmmaKnobs;
+
+struct WgmmaProblem {
+  tw::WgmmaKind kind;      // of x's elements
+  int element_bytes;       // of x in shared memory
+  const TileInfo* tiles;   // of w; null: plain rows
+  bool block_scales;       // w has a scale per block of rows (gemm/block_scales.cuh); x may have some, too
+  bool codes;              // x is blocks of bytes with scales
+  bool fast_accumulation;  // fp8 sums stay in the matrix units
+  std::int64_t quantized;  // columns of x that arrive as floats; 0: none
+  tw::gemm::WgmmaOperands operands;
+
+  int panel_k() const { return operands.panel_k; }
+  // Panels' products are promoted (tw::gemm::WgmmaOperands).
+  bool promotes() const { return operands.promotes; }
+
+  // Sets the knobs that follow from the problem and the others.
+  WgmmaKnobs complete(WgmmaKnobs k) const;
+  tw::gemm::WgmmaPlan plan(const WgmmaKnobs& k) const { return wgmma_plan(complete(k), operands); }
+  int shared_bytes(const WgmmaKnobs& k) const { return plan(k).shared_bytes; }
+  int blocks_per_sm(const WgmmaKnobs& k, const Arch& arch) const;
+};
+
+// Nothing if no instruction takes x, or w does not go with it.
+std::optional<WgmmaProblem> wgmma_problem(const Gemm& g);
+// The instruction's kind for columns of x's elements; nothing if there is none.
+std::optional<tw::WgmmaKind> wgmma_kind(Format x);
+// The instruction whose 64-row side is `strips`. Precondition: wgmma_kind(columns).
+tw::WgmmaKind wgmma_kind(Format strips, Format columns);
+
+// Blocks per multiprocessor that the candidates try at most.
+int most_blocks(const WgmmaKnobs& k);
+
+// Every legal choice, in a deterministic order (tiles.cpp).
+std::vector<WgmmaKnobs> wgmma_knobs(const Gemm& g, const WgmmaProblem& p, const Arch& arch);
+// An estimate of a thread's registers.
+int wgmma_registers(const WgmmaKnobs& k, const WgmmaProblem& p);
+// What sharing tiles through Stream-K costs, in waves. Measured; writing and adding partial sums weighs more where
+// products take half the time.
+double stream_k_cost(const WgmmaProblem& p);
+
+}  // namespace tilewright::gemm

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a candidate of wgmma chooses, and what follows from it: threads, registers and how shared memory is laid out.
+// The kernel and the host read the same functions.
+#pragma once
+#include "core/types.cuh"
+#include "gemm/wgmma/schedule.cuh"
+#include "gemm/wgmma/store/staging.cuh"
+
+namespace tw::gemm {
+
+// Up to this many tokens one tile holds them all and is small enough for several blocks per multiprocessor.
+constexpr int kFewTokens = 64;
+
+constexpr int kStripRows = 64;        // rows of the matrix instruction
+constexpr int kPanelBytes = 128;      // of a row of an operand in shared memory: the width of a swizzled panel
+constexpr int kSwizzleAtom = 1024;    // bytes after which the swizzle pattern repeats
+constexpr int kPanelsPerCodeBox = 2;  // panels of x that one row of a box holds where x is blocks of codes
+constexpr int kRowPanels = 4;         // panels of a single token's codes that are multiplied at a time
+
+struct WgmmaKnobs {
+  int block_m = 64;      // tokens per tile: 8 to 256; or 1, whose row of x is every column of the matrix instruction
+  int strips = 1;        // 64-row strips of w per warpgroup
+  int warpgroups_n = 2;  // math warpgroups side by side along n
+  int warpgroups_k = 1;  // math warpgroups that split each stage's panels
+  int panels = 1;        // 128-byte panels of x's rows per stage
+  int stages = 3;        // of the ring
+  int cluster = 1;       // blocks per cluster
+  int split_k = 1;       // 1, or `cluster`: blocks that split a tile's k
+  // Single warps multiply with mma.sync: with few tokens the instructions around each product count, and these need
+  // fewer (no descriptors, fences and waits).
+  bool warp_mma = false;
+  // Tokens are the 64-row side and block_m counts rows of w: other tiles then fill the last wave, and with block scales
+  // and many tokens a thread reads the scales of two tokens per panel instead of block_m / 4.
+  bool swapped = false;
+  Schedule schedule = Schedule::whole_tiles;
+
+  // What the problem decides:
+  bool fast_accumulation = false;  // fp8: the matrix units sum over all of k, at some 14 bits; else over a panel
+  bool async_store =
+      false;                // finished tiles wait in shared memory, from where the warps beside the producer store them
+  int quantized_bytes = 0;  // room for the row of x that a block quantizes itself; 0: x is not quantized here
+
+  TW_MEMBER constexpr int block_n() const { return kStripRows * strips * warpgroups_n; }
+  TW_MEMBER constexpr int columns() const { return max2(block_m, 8); }             // of the matrix instruction
+  TW_MEMBER constexpr int multicast() const { return split_k > 1 ? 1 : cluster; }  // blocks that share loads of x
+  TW_MEMBER constexpr int parts() const { return split_k * warpgroups_k; }         // of k, whose sums meet at the end
+  TW_MEMBER constexpr int math_warpgroups() const { return warpgroups_n * warpgroups_k; }
+  TW_MEMBER constexpr int math_threads() const { return 128 * math_warpgroups(); }
+};
+
+// What the plan depends on of the formats.
+struct WgmmaOperands {
+  bool coded;          // w comes as tiles (core/tiles.cuh), which math threads unpack into registers
+  bool promotes;       // each panel's products leave the matrix units and are added to single-precision sums
+  int panel_k;         // columns of k per panel
+  int x_row_bytes;     // of x's row per panel in shared memory
+  int x_item_bytes;    // of what x has per row (a scale, a zero point); 0: nothing
+  int code_words = 0;  // coded: words of codes per thread and panel
+  int scale_k = 0, scale_bytes = 0;  // coded: columns per chunk of scales, and bytes of a row's; 0: no such stream
+  int y_bytes, c_bytes;              // of elements; 0: no c
+};
+
+// Chunks of scales in a stage of block_k columns of k.
+TW_FN constexpr int scale_chunks(int block_k, int scale_k, int scale_bytes) {
+  return scale_bytes ? max2(1, block_k / scale_k) : 0;
+}
+// Bytes of a stage of w: plain rows, swizzled; or per strip its panels of codes, then its chunks of scales.
+TW_FN constexpr int plain_stage_bytes(int block_n, int panels) { return panels * block_n * kPanelBytes; }
+TW_FN constexpr int tile_stage_bytes(int strips, int panels, int code_words, int chunks, int scale_bytes) {
+  const int bytes = strips * (panels * 512 * code_words + chunks * kStripRows * scale_bytes);
+  return (bytes + kSwizzleAtom - 1) / kSwizzleAtom * kSwizzleAtom;
+}
+
+// Shared memory: the ring of stages, x before w in each; staging of the epilogue; the quantized row; a copy of x's row
+// items for each warpgroup; barriers, then what the schedule keeps beside them.
+struct WgmmaPlan {
+  int accumulators;            // of a thread
+  bool reallocates_registers;  // the producer is a warpgroup, which hands registers over to the math warpgroups
+  int threads;
+  int x_bytes, stage_bytes;  // of a stage
+  int slice, slot_floats;    // where parts of k meet: rows of w that a block completes, sums of all parts of them
+  int staging_at, staging_bytes, row_at, items_at, item_bytes, barriers_at, shared_bytes;
+};
+TW_FN constexpr WgmmaPlan wgmma_plan(const WgmmaKnobs& k, const WgmmaOperands& o) {
+  WgmmaPlan p{};
+  p.accumulators = (k.strips + (o.promotes && !k.warp_mma ? 1 : 0)) * k.columns() / 2;
+  p.reallocates_registers =
+      k.math_warpgroups() == 3 || (k.math_warpgroups() == 2 && p.accumulators >= (o.coded ? 80 : 96));
+  p.threads = k.math_threads() + (p.reallocates_registers ? 128 : 32);
+
+  p.x_bytes = k.quantized_bytes ? 0 : (k.panels * k.block_m * o.x_row_bytes + 127) / 128 * 128;
+  p.stage_bytes = p.x_bytes + (o.coded ? tile_stage_bytes(k.strips * k.warpgroups_n, k.panels, o.code_words,
+                                                          scale_chunks(k.panels * o.panel_k, o.scale_k, o.scale_bytes),
+                                                          o.scale_bytes)
+                                       : plain_stage_bytes(k.block_n(), k.panels));
+  p.slice = k.block_n() / k.split_k;
+  p.slot_floats = k.parts() * k.columns() * p.slice;
+  p.staging_at = k.stages * p.stage_bytes;
+  p.staging_bytes = k.async_store   ? async_store_bytes(k.block_m, k.block_n(), k.swapped, o.y_bytes)
+                    : k.parts() > 1 ? 2 * p.slot_floats * 4
+                    : k.swapped     ? 4 * k.warpgroups_n * swapped_staging_bytes(o.y_bytes, o.c_bytes)
+                                    : k.warpgroups_n * staging_bytes(k.columns(), o.y_bytes, o.c_bytes);
+  p.row_at = p.staging_at + p.staging_bytes;
+  p.items_at = p.row_at + k.quantized_bytes;
+  p.item_bytes = k.swapped ? 0 : k.math_warpgroups() * k.columns() * o.x_item_bytes;
+  p.barriers_at = p.items_at + p.item_bytes;
+  const bool stream_k = k.schedule == Schedule::stream_k, split = k.schedule == Schedule::split_last_wave;
+  p.shared_bytes = p.barriers_at + 16 * k.stages +
+                   (stream_k || k.async_store ? 16 * k.warpgroups_n
+                    : k.parts() > 1 || split  ? 16
+                                              : 0) +
+                   (k.schedule == Schedule::queue ? 4 * k.stages : 0);
+  return p;
+}
+
+}  // namespace tw::gemm

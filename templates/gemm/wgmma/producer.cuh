@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// The producer: one thread, which fills the ring through the copy engine (TMA), stage by stage, and runs ahead into the
+// next tile while the last one is stored.
+#pragma once
+#include "gemm/wgmma/traits.cuh"
+
+namespace tw::gemm {
+
+template <class T>
+struct Producer {
+  using Weights = typename T::Weights;
+  using Ring = typename T::Ring;
+  using Tiles = typename T::Tiles;
+  static constexpr int kBlockM = T::kBlockM, kPanels = T::kPanels, kStages = T::kStages, kMulticast = T::kMulticast,
+                       kPanelsPerBox = T::kPanelsPerBox, kRowBytes = T::kRowBytes;
+  static constexpr bool kSmallTile = T::kSmallTile, kQueue = T::kSchedule == Schedule::queue;
+
+  const Args& args;
+  const Shape& shape;
+  const TensorMap* x_map;
+  const TensorMap* w_map;
+
+  // Before the previous kernel has ended: the first stages of the first tile's weights are prefetched into L2, or, if
+  // weights are constant and tokens few, loaded into the ring. Returns how many stages have their weights.
+  TW_MEMBER int load_early(Ring ring, Tiles tiles) const {
+    i64 n0, m0;
+    if (T::kSwapped || !tiles.next(n0, m0)) return 0;
+    const bool into_ring = kSmallTile && shape.constant_weights;
+    // If a launch has one tile per block only, what the previous kernel still loads comes first: then two thirds of the
+    // ring, or eight panels with more than eight tokens, which keep that kernel busy for longer
+    // (docs/measurement-log.md).
+    constexpr int kFewStages = T::kWarpMma && kBlockM > 8 ? min2(max2(1, 8 / kPanels), kStages) : (2 * kStages + 1) / 3;
+    const u32 stages = into_ring && tiles.whole <= tiles.clusters ? kFewStages : kStages;
+    const u32 end = min2(tiles.k_end, tiles.k_begin + stages);
+    TW_NO_UNROLL for (u32 kb = tiles.k_begin; kb < end; ++kb) {
+      if (!into_ring) {
+        Weights::prefetch(args, shape, w_map, n0, kb);
+        continue;
+      }
+      barrier_expect(ring.full + ring.stage, bytes(n0, kb));
+      Weights::load(ring.w(), args, shape, w_map, n0, kb, ring.full + ring.stage, weight_policy(tiles));
+      ring.advance();
+    }
+    return into_ring ? static_cast<int>(end - tiles.k_begin) : 0;
+  }
+
+  // early: stages whose weights are loaded.
+  TW_MEMBER void run(Ring ring, Tiles tiles, int early) const {
+    if (kSmallTile && shape.constant_weights) launch_dependent_grids();
+    const u32 rank = kMulticast > 1 ? cluster_rank() : 0;
+    const u64 w_policy = weight_policy(tiles);
+    ring.phase = 1;  // all stages are empty
+    i64 n0, m0;
+    while (kQueue ? tiles.take(static_cast<u32*>(args.workspace), n0, m0) : tiles.next(n0, m0)) {
+      // Blocks that split a tile have the same tokens, but different stages: nothing to multicast.
+      const bool alone = T::kSchedule == Schedule::split_last_wave && tiles.part;
+      for (u32 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
+        u64* full = ring.full + ring.stage;
+        if (kQueue && kb + 1 == tiles.k_end) tiles.request(static_cast<u32*>(args.workspace));
+        const bool loads_weights = !kSmallTile || early == 0;
+        if (!loads_weights) {
+          --early;
+        } else {
+          ring.await_empty();
+          if (kQueue && kb == tiles.k_begin) ring.tiles[ring.stage] = tiles.place;
+          barrier_expect(full, bytes(n0, kb));
+        }
+        load_x(ring, full, m0, kb, rank, alone);
+        if (loads_weights) Weights::load(ring.w(), args, shape, w_map, n0, kb, full, w_policy);
+        ring.advance();
+      }
+    }
+    launch_dependent_grids();      // late: the next kernel would compete for memory bandwidth
+    if (kQueue && !tiles.first) {  // a stage without data, which says that there is no further tile
+      ring.await_empty();
+      ring.tiles[ring.stage] = tiles.place;
+      barrier_arrive(ring.full + ring.stage);
+    }
+    // A block must not exit while copies or arrivals of its neighbours are still on their way to it.
+    if constexpr (kMulticast > 1) {
+      TW_NO_UNROLL for (int i = 0; i < kStages; ++i) {
+        ring.await_empty();
+        ring.advance();
+      }
+    }
+  }
+
+ private:
+  // Bytes of a stage.
+  TW_MEMBER u32 bytes(i64 n0, u32 kb) const { return T::kXCopied + Weights::bytes(shape, n0, kb); }
+  // Weights that no other tile reads are the first to be evicted from L2.
+  TW_MEMBER static u64 weight_policy(const Tiles& tiles) { return tiles.m_tiles == 1 ? kEvictFirst : kEvictNormal; }
+
+  TW_MEMBER void load_x(const Ring& ring, u64* full, i64 m0, u32 kb, u32 rank, bool alone) const {
+    const i32 panel = static_cast<i32>(kb * (kPanels / kPanelsPerBox));
+    if constexpr (T::kQuantizes) {
+      // Math threads read and quantize x themselves.
+    } else if constexpr (kMulticast > 1) {
+      // Each block loads its rows of each panel for all. Boxes are whole panels, so several panels are several copies.
+      constexpr int kRows = kBlockM / kMulticast;
+      if (alone) {
+        TW_NO_UNROLL for (int i = 0; i < kPanels / kPanelsPerBox * kMulticast; ++i)
+            tensor_load(ring.x() + i * kRows * kRowBytes, x_map, static_cast<i32>(m0 + i % kMulticast * kRows),
+                        panel + i / kMulticast, full, kEvictNormal);
+      } else {
+        TW_UNROLL for (int p = 0; p < kPanels / kPanelsPerBox; ++p) tensor_load_multicast(
+            ring.x() + (p * kBlockM + rank * kRows) * kRowBytes, x_map, static_cast<i32>(m0 + rank * kRows), panel + p,
+            full, (1u << kMulticast) - 1, kEvictNormal);
+      }
+    } else {
+      tensor_load(ring.x(), x_map, static_cast<i32>(m0), panel, full, kEvictNormal);
+    }
+  }
+};
+
+}  // namespace tw::gemm
