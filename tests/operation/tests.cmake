@@ -17,11 +17,9 @@ target_include_directories(test_operation PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/op
 target_link_libraries(test_operation PRIVATE tests_main emulator fake_cuda SQLite::SQLite3)
 add_test(NAME operation COMMAND test_operation)
 if(TARGET tilewright_cli)
-  # The tool's own sources over that library.
-  get_target_property(cli_sources tilewright_cli SOURCES)
-  add_executable(tilewright_with_row_scale ${cli_sources} $<TARGET_OBJECTS:row_scale> ${library_objects})
-  target_include_directories(tilewright_with_row_scale PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
-  target_link_libraries(tilewright_with_row_scale PRIVATE CLI11::CLI11 nlohmann_json::nlohmann_json fmt::fmt-header-only
-    SQLite::SQLite3 Threads::Threads ${CMAKE_DL_LIBS})
+  # The tool over that library.
+  add_executable(tilewright_with_row_scale $<TARGET_OBJECTS:tilewright_cli_objects> $<TARGET_OBJECTS:row_scale>
+    ${library_objects})
+  target_link_libraries(tilewright_with_row_scale PRIVATE SQLite::SQLite3 Threads::Threads ${CMAKE_DL_LIBS})
   add_dependencies(test_operation tilewright_with_row_scale)
 endif()

@@ -85,10 +85,10 @@ struct MultiplyCodes {
     }
   }
 
-  // A single token: groups of k take the place of tokens. Each of eight groups in turn is multiplied by its part of x in
-  // one column and zeros in the others, so that the products of all eight lie side by side, and scales apply to eight
-  // groups at once. A lane holds codes of the group of column lane / 4, and products of groups 2 (lane % 4) and the
-  // next.
+  // A single token: groups of k take the place of tokens. Each of eight groups in turn is multiplied by its part of x
+  // in one column and zeros in the others, so that the products of all eight lie side by side, and scales apply to
+  // eight groups at once. A lane holds codes of the group of column lane / 4, and products of groups 2 (lane % 4) and
+  // the next.
   TW_MEMBER static void multiply_row(Ring& ring, const Tiles& tiles, Sums& sums, const MathThread& id) {
     static_assert(kItems % kRowPanels == 0, "a warpgroup's panels are whole columns of groups");
     const int column = id.lane / 4, pair = id.lane % 4;

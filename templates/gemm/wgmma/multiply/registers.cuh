@@ -71,10 +71,11 @@ struct MultiplyRegisters {
     if (previous >= 0) ring.release(previous, id.lane);
   }
 
-  // A panel's products are complete before its scales apply; another warpgroup uses the matrix units meanwhile. The next
-  // panel's fragments are unpacked while this one's multiply.
+  // A panel's products are complete before its scales apply; another warpgroup uses the matrix units meanwhile. The
+  // next panel's fragments are unpacked while this one's multiply.
   TW_MEMBER static void promote(Ring& ring, const Tiles& tiles, Sums& sums, u32 x_base, const MathThread& id) {
-    static_assert(kStrips == 1 && kItems % 2 == 0, "one strip, and an even number of panels per warpgroup: two sets of fragments alternate");
+    static_assert(kStrips == 1 && kItems % 2 == 0,
+                  "one strip, and an even number of panels per warpgroup: two sets of fragments alternate");
     if (tiles.k_begin >= tiles.k_end) return;
     u32 a[2][4][4];
     typename Weights::Tile::Scales scales[2];

@@ -16,8 +16,7 @@ struct MultiplyShared {
   static constexpr WgmmaKind kKind = T::kKind;
   static constexpr int kColumns = T::kColumns, kBlockN = T::kBlockN, kStrips = T::kStrips,
                        kWarpgroupsN = T::kWarpgroupsN, kWarpgroupsK = T::kWarpgroupsK, kPanels = T::kPanels,
-                       kSums = T::kSums, kItems = T::kItems, kXPanelBytes = T::kXPanelBytes,
-                       kXBytes = T::kXBytes;
+                       kSums = T::kSums, kItems = T::kItems, kXPanelBytes = T::kXPanelBytes, kXBytes = T::kXBytes;
   static constexpr bool kSwapped = T::kSwapped, kPromotes = T::kPromotes;
   static constexpr u32 kPanel = kXPanelBytes / 16;  // in units of a descriptor
 
