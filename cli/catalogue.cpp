@@ -27,8 +27,9 @@ int run_formats(const Context& context, bool markdown) {
     Json streams = Json::array(), encoders = Json::array();
     std::string stream_text, encoder_text;
     for (const StreamSpec& s : info.streams) {
-      streams.push_back({{"name", s.name}, {"scope", scope_name(s.scope)}, {"bytes", s.bytes}, {"rows", s.rows}});
-      stream_text += fmt::format("{}{} {} B/{}{}", stream_text.empty() ? "" : ", ", s.name, s.bytes,
+      streams.push_back(
+          {{"name", name_of(s.stream)}, {"scope", scope_name(s.scope)}, {"bytes", s.bytes}, {"rows", s.rows}});
+      stream_text += fmt::format("{}{} {} B/{}{}", stream_text.empty() ? "" : ", ", name_of(s.stream), s.bytes,
                                  s.scope == Scope::block && info.block == 1 ? "element" : scope_name(s.scope),
                                  s.rows > 1 ? fmt::format(" of {} rows", s.rows) : "");
     }

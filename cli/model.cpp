@@ -21,17 +21,13 @@ struct Plain {
     const auto streams = m.format.info().streams;
     for (int i = 0; i < static_cast<int>(streams.size()); ++i) {
       void* data = bytes.emplace_back(static_cast<std::size_t>(m.format.stream_bytes(i, m.rows, m.cols))).data();
-      const std::string_view name = streams[static_cast<std::size_t>(i)].name;
-      if (name == "data") operand.data = data;
-      if (name == "scales") operand.scales = data;
-      if (name == "global") operand.global = static_cast<float*>(data);
+      operand.set(streams[static_cast<std::size_t>(i)].stream, data);
     }
   }
 };
 
-void copy_stream(const Matrix& m, std::string_view stream, const void* from,
-                 std::span<const std::span<std::byte>> buffers) {
-  const int slot = stream == "data" ? m.data : stream == "scales" ? m.scales : m.global;
+void copy_stream(const Matrix& m, StreamName stream, const void* from, std::span<const std::span<std::byte>> buffers) {
+  const int slot = m.slot(stream);
   if (slot < 0 || !from) return;
   const std::span<std::byte> to = buffers[static_cast<std::size_t>(slot)];
   std::memcpy(to.data(), from, to.size());
@@ -46,9 +42,7 @@ void store(const Matrix& m, Plain& plain, std::span<const std::span<std::byte>> 
     m.store(plain.operand, {at(m.data), at(m.scales), static_cast<float*>(at(m.global))});
     return;
   }
-  copy_stream(m, "data", plain.operand.data, buffers);
-  copy_stream(m, "scales", plain.operand.scales, buffers);
-  copy_stream(m, "global", plain.operand.global, buffers);
+  for (const StreamName stream : kStreams) copy_stream(m, stream, plain.operand.at(stream), buffers);
 }
 
 }  // namespace

@@ -17,10 +17,6 @@ namespace {
 // the operands' decoding, and leave 129 rows of a 57344 x 8192 matrix: more than one tile of rows.
 constexpr double kMostVerifyMacs = 6.4e10;
 
-int& slot(Matrix& m, std::string_view stream) {
-  return stream == "data" ? m.data : stream == "scales" ? m.scales : m.global;
-}
-
 }  // namespace
 
 const Matrix& add_matrix(Task& task, const std::string& name, const Content& content, bool follows_rows, bool output) {
@@ -29,13 +25,13 @@ const Matrix& add_matrix(Task& task, const std::string& name, const Content& con
   for (int i = 0; i < static_cast<int>(streams.size()); ++i) {
     const StreamSpec& s = streams[static_cast<std::size_t>(i)];
     Buffer b;
-    b.name = name + "." + s.name;
+    b.name = name + "." + name_of(s.stream);
     b.bytes = static_cast<std::size_t>(content.format.stream_bytes(i, content.rows, content.cols));
     b.output = output && s.scope != Scope::tensor;  // a global scale is an input of every kernel
     if (follows_rows && s.scope != Scope::tensor && s.rows == 1)
       b.row_bytes = static_cast<std::size_t>(content.format.stream_bytes(i, 1, content.cols));
     b.fill = [content, i](std::span<std::byte> bytes, std::uint64_t seed) { fill_stream(content, i, seed, bytes); };
-    slot(m, s.name) = static_cast<int>(task.buffers.size());
+    m.slot(s.stream) = static_cast<int>(task.buffers.size());
     task.buffers.push_back(std::move(b));
   }
   task.matrices.push_back(std::move(m));
@@ -148,10 +144,9 @@ HostStreams::HostStreams(Format format, std::int64_t rows, std::int64_t cols) {
   for (int i = 0; i < static_cast<int>(streams.size()); ++i) {
     bytes_.emplace_back(static_cast<std::size_t>(format.stream_bytes(i, rows, cols)));
     void* data = bytes_.back().data();
-    const std::string_view name = streams[static_cast<std::size_t>(i)].name;
-    if (name == "data") operand.data = data;
-    if (name == "scales") operand.scales = data;
-    if (name == "global") *(operand.global = static_cast<float*>(data)) = 1.0f;
+    const StreamName stream = streams[static_cast<std::size_t>(i)].stream;
+    operand.set(stream, data);
+    if (stream == StreamName::global) *operand.global = 1.0f;
   }
 }
 

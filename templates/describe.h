@@ -35,7 +35,7 @@ std::vector<std::byte> bytes_of(const Args& args) {
 // Rows to verify at: few enough for an oracle of `macs_per_row` multiply-adds a row, and one more than whole tiles.
 std::int64_t verify_rows_of(std::int64_t rows, double macs_per_row);
 
-// Of what has no scale, as many of its codes as there are: integers are zero where values are small, fp8 subnormal.
+// For formats without scales, values cover the range of codes: else integers would be zero, and fp8 subnormal.
 float least_deviation(Format f, float wanted);
 
 // Every byte counts. `outputs`: the name of each output buffer, and its bytes per row.

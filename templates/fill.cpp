@@ -87,8 +87,7 @@ void fill_stream(const Content& c, int stream, std::uint64_t seed, std::span<std
     const StreamSpec& s = info.streams[static_cast<std::size_t>(i)];
     streams.emplace_back(static_cast<std::size_t>(c.format.stream_bytes(i, rows, c.cols)));
     if (s.scope == Scope::tensor) continue;
-    if (std::string_view(s.name) == "data") to.data = streams.back().data();
-    if (std::string_view(s.name) == "scales") to.scales = streams.back().data();
+    to.set(s.stream, streams.back().data());
   }
   info.encode(values.data(), rows, c.cols, to, 0);
 

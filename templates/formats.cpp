@@ -29,10 +29,10 @@ template <class F>
 constexpr std::array<StreamSpec, kStreamCount<F>> streams_of() {
   std::array<StreamSpec, kStreamCount<F>> s{};
   int i = 0;
-  s[i++] = {"data", Scope::block, F::kDataBytes};
-  if (F::kRowScale) s[i++] = {"scales", Scope::row, tw::fmt::row_bytes<F>};
-  if (F::kScaleBytes > 0) s[i++] = {"scales", Scope::block, F::kScaleBytes, tw::fmt::scale_rows<F>};
-  if (F::kGlobal) s[i++] = {"global", Scope::tensor, 4};
+  s[i++] = {StreamName::data, Scope::block, F::kDataBytes};
+  if (F::kRowScale) s[i++] = {StreamName::scales, Scope::row, tw::fmt::row_bytes<F>};
+  if (F::kScaleBytes > 0) s[i++] = {StreamName::scales, Scope::block, F::kScaleBytes, tw::fmt::scale_rows<F>};
+  if (F::kGlobal) s[i++] = {StreamName::global, Scope::tensor, 4};
   return s;
 }
 template <class F>

@@ -45,7 +45,7 @@ std::string cast_against_host(Suite& s, const std::string& text, const Kernel& k
     for (std::size_t b = 0; b < got.size(); ++b) {
       const std::byte want = b < expected[i].size() ? expected[i][b] : std::byte{0xa5};
       if (got[b] != want)
-        return fmt::format("{} byte {} is {:02x}, expected {:02x}", c.y.info().streams[i].name, b,
+        return fmt::format("{} byte {} is {:02x}, expected {:02x}", name_of(c.y.info().streams[i].stream), b,
                            static_cast<int>(got[b]), static_cast<int>(want));
     }
   }

@@ -8,16 +8,9 @@
 namespace tilewright::bench {
 
 Operand operand_over(Format f, const std::function<void*(int)>& pointer) {
-  Operand o;
-  for (std::size_t i = 0; i < f.info().streams.size(); ++i) {
-    const std::string_view name = f.info().streams[i].name;
-    if (name == "data")
-      o.data = pointer(static_cast<int>(i));
-    else if (name == "scales")
-      o.scales = pointer(static_cast<int>(i));
-    else
-      o.global = static_cast<const float*>(pointer(static_cast<int>(i)));
-  }
+  MutableOperand o;
+  for (std::size_t i = 0; i < f.info().streams.size(); ++i)
+    o.set(f.info().streams[i].stream, pointer(static_cast<int>(i)));
   return o;
 }
 

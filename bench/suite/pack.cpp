@@ -28,8 +28,8 @@ std::string pack_against_host(Suite& s, const Pack& forth) {
   stored.packing = Packing::none;
   const auto place = [&](Streams& to, const Gemm& of, bool fill) {
     to.host.reserve(3), to.device.reserve(3);
-    for (const char* name : {"data", "scales", "global"}) {
-      const auto bytes = static_cast<std::size_t>(packed_bytes(of, name));
+    for (const StreamName stream : kStreams) {
+      const auto bytes = static_cast<std::size_t>(packed_bytes(of, stream));
       if (bytes == 0) continue;
       to.host.emplace_back(bytes);
       if (fill)
@@ -38,10 +38,7 @@ std::string pack_against_host(Suite& s, const Pack& forth) {
       to.device.emplace_back(s.device(), bytes + 64);
       to.device.back().fill(0xa5);
       if (fill) to.device.back().upload(to.host.back());
-      const auto set = [&](MutableOperand& o, void* at) {
-        (*name == 'd' ? o.data : *name == 's' ? o.scales : reinterpret_cast<void*&>(o.global)) = at;
-      };
-      set(to.on_host, to.host.back().data()), set(to.on_device, to.device.back().data());
+      to.on_host.set(stream, to.host.back().data()), to.on_device.set(stream, to.device.back().data());
     }
   };
   place(w, stored, true), place(tiles, g, false), place(back, stored, false);

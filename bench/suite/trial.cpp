@@ -90,7 +90,7 @@ void Trial::put_x(const std::vector<float>& values, std::int64_t rows) {
   encode(gemm_.x_stored(), values, rows, gemm_.k, to);
   if (gemm_.global == Global::div && to.global) *to.global = 1 / *to.global;
   for (std::size_t i = 0; i < streams.size(); ++i)
-    put(fmt::format("x.{}", gemm_.x_stored().info().streams[i].name), streams[i]);
+    put(fmt::format("x.{}", name_of(gemm_.x_stored().info().streams[i].stream)), streams[i]);
 }
 
 void Trial::put_w(const std::vector<float>& values) {
@@ -100,22 +100,20 @@ void Trial::put_w(const std::vector<float>& values) {
   if (gemm_.packing == Packing::none) {
     if (gemm_.global == Global::div && plain.global) *plain.global = 1 / *plain.global;
     for (std::size_t i = 0; i < streams.size(); ++i)
-      put(fmt::format("w.{}", gemm_.w.info().streams[i].name), streams[i]);
+      put(fmt::format("w.{}", name_of(gemm_.w.info().streams[i].stream)), streams[i]);
     return;
   }
   packed.reserve(3);
   MutableOperand tiles;
-  for (const char* name : {"data", "scales", "global"}) {
-    packed.emplace_back(static_cast<std::size_t>(packed_bytes(gemm_, name)));
-    void* at = packed.back().empty() ? nullptr : packed.back().data();
-    (*name == 'd' ? tiles.data : *name == 's' ? tiles.scales : reinterpret_cast<void*&>(tiles.global)) = at;
+  for (const StreamName stream : kStreams) {
+    packed.emplace_back(static_cast<std::size_t>(packed_bytes(gemm_, stream)));
+    tiles.set(stream, packed.back().empty() ? nullptr : packed.back().data());
   }
   pack_weights(gemm_, plain, tiles);
   if (gemm_.global == Global::div && tiles.global) *tiles.global = 1 / *tiles.global;
-  std::size_t i = 0;
-  for (const char* name : {"w.data", "w.scales", "w.global"}) {
-    if (has(name)) put(name, packed[i]);
-    ++i;
+  for (const StreamName stream : kStreams) {
+    const std::string name = fmt::format("w.{}", name_of(stream));
+    if (has(name)) put(name, packed[static_cast<std::size_t>(stream)]);
   }
 }
 

@@ -37,8 +37,8 @@ TILEWRIGHT_EXPORT std::span<const Arch> archs();
 // By name ("sm_90a"). Throws Error (invalid_argument, lists the names).
 TILEWRIGHT_EXPORT const Arch& arch(std::string_view name);
 
-// Of a device's compute capability. A chip newer than the table gets the nearest lower row of its major version
-// whose name has no feature suffix; null when there is none.
+// The row for a device's compute capability. A chip newer than the table gets the nearest lower row of its major
+// version whose name has no feature suffix; null when there is none.
 TILEWRIGHT_EXPORT const Arch* arch_for(int major, int minor);
 
 }  // namespace tilewright

@@ -15,8 +15,15 @@ namespace tilewright {
 // A matrix is stored in up to three streams of bytes. Rows are contiguous; there is no padding between them.
 enum class Scope { block, row, tensor };  // one item of the stream per block of a row, per row, or for the whole matrix
 
+enum class StreamName { data, scales, global };
+inline constexpr StreamName kStreams[] = {StreamName::data, StreamName::scales, StreamName::global};
+// As buffers and errors name it: "data", "scales", "global".
+constexpr const char* name_of(StreamName stream) {
+  return stream == StreamName::data ? "data" : stream == StreamName::scales ? "scales" : "global";
+}
+
 struct StreamSpec {
-  const char* name = nullptr;  // "data", "scales", "global"
+  StreamName stream = StreamName::data;
   Scope scope = Scope::block;
   int bytes = 0;  // of one item
   int rows = 1;   // that share an item, counted from the first row; the last ones may be fewer
@@ -28,13 +35,24 @@ struct Operand {
   const void* data = nullptr;
   const void* scales = nullptr;
   const float* global = nullptr;  // one float; kernels read it from device memory
+
+  const void* at(StreamName s) const {
+    return s == StreamName::data ? data : s == StreamName::scales ? scales : global;
+  }
 };
 
 struct MutableOperand {
   void* data = nullptr;
   void* scales = nullptr;
   float* global = nullptr;
+
   operator Operand() const { return {data, scales, global}; }
+  void* at(StreamName s) const { return s == StreamName::data ? data : s == StreamName::scales ? scales : global; }
+  void set(StreamName s, void* pointer) {
+    if (s == StreamName::data) data = pointer;
+    if (s == StreamName::scales) scales = pointer;
+    if (s == StreamName::global) global = static_cast<float*>(pointer);
+  }
 };
 
 // How far a decoded element may be from what was encoded, x, for finite x of magnitude `largest` at most. `amax` and

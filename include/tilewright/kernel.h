@@ -172,7 +172,7 @@ class TILEWRIGHT_EXPORT Kernel {
   void check_pointers(bool on);                     // off by default: it asks the driver about every pointer
   const LaunchPlan& plan(std::int64_t rows) const;  // of the binary that serves `rows`
   const Resources& resources(std::int64_t rows) const;
-  // That `rows` were given by Engine::prepare(); without a family if the binaries are a caller's own.
+  // The candidate that Engine::prepare() gave `rows`; without a family if the binaries are the caller's own.
   const Candidate& candidate(std::int64_t rows) const;
 
   struct Impl;

@@ -40,8 +40,8 @@ struct PackArgs {
   MutableOperand tiles = {};  // the same matrix, packed. A null `global` is left alone
 };
 
-// Bytes of stream "data", "scales" or "global" of the problem's w, packed or not as the problem says; 0: it has none.
-TILEWRIGHT_EXPORT std::int64_t packed_bytes(const Gemm& gemm, std::string_view stream);
+// Bytes of a stream of the problem's w, packed or not as the problem says; 0: it has none.
+TILEWRIGHT_EXPORT std::int64_t packed_bytes(const Gemm& gemm, StreamName stream);
 
 // From w as its format stores it to what the problem (pack=tiles) wants, and back; every stream is written. `global`
 // may be null on both sides, or the same on both. Host pointers; one thread. Throws Error (invalid_argument) if the

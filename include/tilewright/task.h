@@ -42,6 +42,9 @@ struct Matrix {
   // Where the buffers hold another order than the format's: from that to it, and back. Host pointers.
   std::function<void(Operand plain, MutableOperand stored)> store = {};
   std::function<void(Operand stored, MutableOperand plain)> restore = {};
+
+  int slot(StreamName s) const { return s == StreamName::data ? data : s == StreamName::scales ? scales : global; }
+  int& slot(StreamName s) { return s == StreamName::data ? data : s == StreamName::scales ? scales : global; }
 };
 
 struct Task {

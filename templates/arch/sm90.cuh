@@ -351,8 +351,8 @@ TW_DEVICE void complete(const u32 (&a)[4], bool never, const void* shared) {
 #endif
 }
 
-// All lanes have come past what they did before the last aligned instruction. Only the emulator needs to be told; a
-// real synchronization between matrix instructions would serialize them (C7513).
+// All lanes have completed what precedes the last aligned instruction. Only the emulator needs to be told; a real
+// synchronization between matrix instructions would serialize them (C7513).
 TW_DEVICE void converge_warp() {
 #if !defined(__CUDACC__)
   sync_warp();
@@ -360,7 +360,8 @@ TW_DEVICE void converge_warp() {
 }
 
 // ---- the rest ------------------------------------------------------------------------------------------------------
-// What is equal in all lanes of a warp, and known as such to the compiler, which then keeps what follows from it once.
+// A value that is equal in all lanes of a warp, made known as such to the compiler, which then keeps what is derived
+// from it in uniform registers.
 TW_DEVICE int uniform(int v) {
 #if defined(__CUDACC__)
   return __shfl_sync(0xffffffffu, v, 0);
@@ -368,8 +369,8 @@ TW_DEVICE int uniform(int v) {
   return v;
 #endif
 }
-// The same value, but what follows from it is computed from here on: the compiler takes no addresses out of the loop
-// over tiles, where they would keep registers from the sums.
+// The same value, opaque to the compiler: it cannot hoist addresses derived from it out of the loop over tiles, where
+// they would take registers from the sums.
 TW_DEVICE int opaque(int v) {
 #if defined(__CUDACC__)
   asm volatile("" : "+r"(v));

@@ -170,7 +170,7 @@ void check_stream(Format f, std::size_t index, const Shape& s, std::size_t bytes
   const StreamSpec& stream = f.info().streams[index];
   const std::int64_t want = f.stream_bytes(static_cast<int>(index), s.n, s.k);
   if (static_cast<std::int64_t>(bytes) != want)
-    throw Error(ErrorCode::invalid_argument, stream.name, fmt::format("{} bytes", bytes),
+    throw Error(ErrorCode::invalid_argument, name_of(stream.stream), fmt::format("{} bytes", bytes),
                 fmt::format("{}: {} of {} x {}", want, f.name(), s.n, s.k));
 }
 
@@ -387,10 +387,8 @@ void gather_rows(Format format, std::int64_t cols, std::span<const std::int32_t>
     const std::int64_t bytes = format.stream_bytes(static_cast<int>(i), 1, cols);
     if (stream.scope == Scope::tensor) {
       if (from.global && to.global) *to.global = *from.global;
-    } else if (i == 0) {
-      copy(stream.name, from.data, to.data, bytes);
     } else {
-      copy(stream.name, from.scales, to.scales, bytes);
+      copy(name_of(stream.stream), from.at(stream.stream), to.at(stream.stream), bytes);
     }
   }
 }

@@ -120,7 +120,7 @@ TW_FN ZeroPointItem scaled_by(float factor, const ZeroPointItem& item) {
   return {factor * item.scale, item.zero, item.sum, 0};
 }
 
-// Of row `row`; 1 where there are no such scales.
+// The item of row `row`; 1 if the format has no row scales.
 template <class F>
 TW_FN row_item<F> row_item_at(const void* scales, i64 row) {
   if constexpr (F::kRowScale)

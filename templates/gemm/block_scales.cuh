@@ -11,14 +11,16 @@ namespace tw::gemm {
 template <class F>
 constexpr bool block_scaled = !same<typename F::Element, void> && F::kScaleBytes > 0;
 
-// Of a matrix whose scales they are: rows in all, elements from one to the next, the first of the tile.
+// The rows of a matrix that the scales belong to: how many there are, elements from one to the next, and the tile's
+// first.
 struct ScaledRows {
   const void* scales;
   i64 count, stride, first;
 };
 
-// What one thread needs. X is the operand whose rows are columns of the instruction, BM of them in a tile; W the one of
-// strips, of HEIGHT rows for a warpgroup's or a warp's instruction. An operand without such scales costs nothing.
+// The scales that one thread needs. X is the operand whose rows are columns of the instruction, BM of them in a tile; W
+// the one whose rows are strips, of HEIGHT rows for a warpgroup's or a warp's instruction. An operand without block
+// scales costs nothing.
 template <class X, class W, int BM, int STRIPS, int HEIGHT = 64>
 struct BlockScales {
   static constexpr bool kOfX = block_scaled<X>, kOfW = block_scaled<W>, kAny = kOfX || kOfW;
@@ -32,8 +34,8 @@ struct BlockScales {
   static constexpr int kX = !kOfX ? 0 : kSharedX > 1 ? ceil_div(BM, kSharedX) : BM / 4;
   static constexpr int kW = !kOfW ? 0 : kRowsW > 1 ? 1 : 2;  // of a strip
 
-  // Of a panel. Product i of a thread is that of column 8 (i / 4) + i % 2 and row 8 (i % 4 / 2), counted from
-  // the thread's first.
+  // The factors of a panel. Product i of a thread is that of column 8 (i / 4) + i % 2 and row 8 (i % 4 / 2), counted
+  // from the thread's first.
   struct Factors {
     float x[max2(1, kX)], w[STRIPS][max2(1, kW)];
     TW_MEMBER float of(int strip, int i) const {
@@ -60,7 +62,7 @@ struct BlockScales {
           offset<kRowsW>(of_w, row + HEIGHT * s + 8 * h);
     }
   }
-  // A panel that does not exist has no products, or zeros.
+  // A panel beyond k has no products, or zeros.
   TW_MEMBER Factors at(i64 panel) const {
     Factors f;
     const u32 p = min2(static_cast<u32>(panel), last);

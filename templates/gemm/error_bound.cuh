@@ -39,7 +39,7 @@ TW_FN constexpr double saturated(const StoreError& store, double y) {
   return store.most == store.least ? y : y > store.most ? store.most : y < store.least ? store.least : y;
 }
 
-// Of a problem: what the bound depends on besides one element's sums.
+// What the bound depends on besides one element's sums: the same for a whole problem.
 struct ErrorRules {
   StoreError store;
   double additions;  // in sequence: k / 4 + 64
@@ -54,7 +54,7 @@ TW_FN constexpr double cut_of(bool cuts, bool fast, i64 k) {
   return !cuts ? 0 : 9.765625e-4 * (fast ? static_cast<double>(k) / 32 : 4.0);
 }
 
-// Of one element.
+// The sums of one element.
 struct ErrorTerms {
   double scale;      // alpha and the tensor-wide scales: what the sum of products is multiplied by
   double magnitude;  // sum |x w|, not multiplied by it

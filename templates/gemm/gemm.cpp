@@ -32,14 +32,10 @@ namespace {
 
 void add_operand(Contract& c, const char* const (&names)[3], std::uint32_t offset, Format f) {
   for (const StreamSpec& s : f.info().streams) {
-    const bool data = std::strcmp(s.name, "data") == 0, scales = std::strcmp(s.name, "scales") == 0;
-    const std::size_t field = data     ? offsetof(Operand, data)
-                              : scales ? offsetof(Operand, scales)
-                                       : offsetof(Operand, global);
-    c.pointers.push_back({names[data     ? 0
-                                : scales ? 1
-                                         : 2],
-                          offset + static_cast<std::uint32_t>(field), s.scope == Scope::tensor ? 4u : 16u, true});
+    constexpr std::size_t kFields[] = {offsetof(Operand, data), offsetof(Operand, scales), offsetof(Operand, global)};
+    const auto i = static_cast<std::size_t>(s.stream);
+    c.pointers.push_back(
+        {names[i], offset + static_cast<std::uint32_t>(kFields[i]), s.scope == Scope::tensor ? 4u : 16u, true});
   }
 }
 
@@ -47,9 +43,9 @@ void add_operand(Contract& c, const char* const (&names)[3], std::uint32_t offse
 void add_tiles(Contract& c, const Gemm& g) {
   const std::uint32_t w = offsetof(GemmArgs, w);
   c.pointers.push_back({"w.data (tiles)", w + static_cast<std::uint32_t>(offsetof(Operand, data)), 16, true});
-  if (packed_bytes(g, "scales"))
+  if (packed_bytes(g, StreamName::scales))
     c.pointers.push_back({"w.scales (tiles)", w + static_cast<std::uint32_t>(offsetof(Operand, scales)), 16, true});
-  if (packed_bytes(g, "global"))
+  if (packed_bytes(g, StreamName::global))
     c.pointers.push_back({"w.global", w + static_cast<std::uint32_t>(offsetof(Operand, global)), 4, true});
 }
 
@@ -131,7 +127,7 @@ Contract contract(const Gemm& g) {
   // So do those of a coded x where w is tiles, since the copy engine reads them.
   const std::int64_t row_blocks =
       g.packing == Packing::tiles && g.x.block() > 1 ? 16 / std::gcd(16, fast_path(g.x).data_bytes) : 1;
-  // And so do words of scales that the matrix units take.
+  // So do words of scales that the matrix units apply.
   const int unit = scaled_unit(g);
   const std::int64_t multiple = unit && g.k % unit == 0 ? unit
                                 : bytes == 0            ? g.x.block() * row_blocks

@@ -36,8 +36,8 @@ inline constexpr int kGroup = 32, kPieceK = 128;
 bool blocks_of_bytes(Format x);
 TensorMapPlan blocks_map(Format x, int rows, int pieces);
 
-// Of blocks whose scales the matrix instruction can apply itself, x and w of one kind: columns that a word of scales is
-// for, which k and the distance of rows are whole; 0: they are no such.
+// Columns per word of scales, if the matrix instruction applies the block scales of x and w itself; k and ldx must be
+// multiples of it. 0 if x and w are not natively scaled.
 int scaled_unit(const Gemm& g);
 
 // Why 32-bit sums of these bytes are not enough, or not possible; empty if they are, or are not needed.

@@ -209,7 +209,8 @@ void check_tiles(const char* field, std::string value, Format w, Format x, std::
 }
 
 double w_bytes(const Gemm& g) {
-  return static_cast<double>(packed_bytes(g, "data") + packed_bytes(g, "scales") + packed_bytes(g, "global"));
+  return static_cast<double>(packed_bytes(g, StreamName::data) + packed_bytes(g, StreamName::scales) +
+                             packed_bytes(g, StreamName::global));
 }
 
 const Operation& operation() {

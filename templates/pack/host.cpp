@@ -66,8 +66,8 @@ void run(const Gemm& g, MutableOperand w, MutableOperand tiles, const char* cons
   plain.packing = Packing::none;
   require(w.data, names[0]);
   require(tiles.data, names[2]);
-  if (packed_bytes(plain, "scales")) require(w.scales, names[1]);
-  if (packed_bytes(g, "scales")) require(tiles.scales, names[3]);
+  if (packed_bytes(plain, StreamName::scales)) require(w.scales, names[1]);
+  if (packed_bytes(g, StreamName::scales)) require(tiles.scales, names[3]);
   const auto same = [](const MutableOperand& m) { return tw::MutableOperand{m.data, m.scales, m.global}; };
   const ExactFloats exact;
   find<inverse>(g.w.name(), g.x.name())({same(w), same(tiles)}, {g.n, g.k});
@@ -79,14 +79,14 @@ MutableOperand unread(Operand o) {  // the kernels' arguments know no direction
 
 }  // namespace
 
-std::int64_t packed_bytes(const Gemm& g, std::string_view stream) {
+std::int64_t packed_bytes(const Gemm& g, StreamName stream) {
   const TileInfo* tiles = g.packing == Packing::tiles ? tile_info(g.w, g.x) : nullptr;
-  if (tiles && stream == "data") return g.n * g.k / 8 * tiles->bits;
-  if (tiles && stream == "scales" && tiles->scale_bytes)
+  if (tiles && stream == StreamName::data) return g.n * g.k / 8 * tiles->bits;
+  if (tiles && stream == StreamName::scales && tiles->scale_bytes)
     return g.n * ((g.k + tiles->scale_k - 1) / tiles->scale_k) * tiles->scale_bytes;
   const auto streams = g.w.info().streams;
   for (std::size_t i = 0; i < streams.size(); ++i)
-    if (stream == streams[i].name) return g.w.stream_bytes(static_cast<int>(i), g.n, g.k);
+    if (stream == streams[i].stream) return g.w.stream_bytes(static_cast<int>(i), g.n, g.k);
   return 0;
 }
 

@@ -11,35 +11,31 @@
 namespace tilewright::pack {
 namespace {
 
-// Stream "data", "scales" or "global" of a packed w, which repeats a pool of strips of tiles.
-void fill_packed(const Gemm& g, float deviation, std::string_view stream, std::uint64_t seed,
-                 std::span<std::byte> bytes) {
+// A stream of a packed w, which repeats a pool of strips of tiles.
+void fill_packed(const Gemm& g, float deviation, StreamName stream, std::uint64_t seed, std::span<std::byte> bytes) {
   const std::int64_t strips = g.n / kTileRows, pool = pool_size(strips, kTileRows * g.k);
   Gemm part = g;
   part.n = pool * kTileRows;
   const Content content{g.w, part.n, g.k, deviation, g.global == Global::div};
   std::vector<std::vector<std::byte>> from, to;
-  const auto place = [](std::vector<std::vector<std::byte>>& streams, std::string_view name, std::int64_t size,
+  const auto place = [](std::vector<std::vector<std::byte>>& streams, StreamName which, std::int64_t size,
                         MutableOperand& operand) -> std::span<std::byte> {
     streams.emplace_back(static_cast<std::size_t>(size));
-    void* data = streams.back().data();
-    if (name == "data") operand.data = data;
-    if (name == "scales") operand.scales = data;
-    if (name == "global") operand.global = static_cast<float*>(data);
+    operand.set(which, streams.back().data());
     return streams.back();
   };
   MutableOperand plain, packed;
   const auto& specs = g.w.info().streams;
   for (int i = 0; i < static_cast<int>(specs.size()); ++i)
-    fill_stream(content, i, seed, place(from, specs[i].name, g.w.stream_bytes(i, part.n, g.k), plain));
+    fill_stream(content, i, seed, place(from, specs[i].stream, g.w.stream_bytes(i, part.n, g.k), plain));
   std::span<const std::byte> wanted;
-  for (const char* name : {"data", "scales", "global"})
-    if (const std::int64_t size = packed_bytes(part, name)) {
-      const std::span<std::byte> space = place(to, name, size, packed);
-      if (stream == name) wanted = space;
+  for (const StreamName which : kStreams)
+    if (const std::int64_t size = packed_bytes(part, which)) {
+      const std::span<std::byte> space = place(to, which, size, packed);
+      if (stream == which) wanted = space;
     }
   pack_weights(part, plain, packed);
-  if (stream == "global")
+  if (stream == StreamName::global)
     std::memcpy(bytes.data(), wanted.data(), std::min(bytes.size(), wanted.size()));
   else
     repeat_pool(wanted, pool, strips, wanted.size() / static_cast<std::size_t>(pool), bytes);
@@ -57,17 +53,16 @@ const Matrix& add_packed(Task& task, const std::string& name, const Gemm& g, flo
   Matrix m{name, g.w, g.n, g.k, -1, -1, -1, g.global == Global::div};
   m.store = [g](Operand plain, MutableOperand stored) { pack_weights(g, plain, stored); };
   m.restore = [g](Operand stored, MutableOperand plain) { unpack_weights(g, stored, plain); };
-  for (const char* stream : {"data", "scales", "global"}) {
+  for (const StreamName stream : kStreams) {
     Buffer b;
-    b.name = name + "." + stream;
+    b.name = name + "." + name_of(stream);
     b.output = output;
     b.bytes = static_cast<std::size_t>(packed_bytes(g, stream));
     if (b.bytes == 0) continue;
     b.fill = [g, deviation, stream](std::span<std::byte> bytes, std::uint64_t seed) {
       fill_packed(g, deviation, stream, seed, bytes);
     };
-    const std::string_view which = stream;
-    (which == "data" ? m.data : which == "scales" ? m.scales : m.global) = static_cast<int>(task.buffers.size());
+    m.slot(stream) = static_cast<int>(task.buffers.size());
     task.buffers.push_back(std::move(b));
   }
   task.matrices.push_back(std::move(m));

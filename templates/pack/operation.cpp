@@ -76,7 +76,7 @@ class PackOperation final : public OperationOf<Pack, Fields> {
     };
     bool scales = false, row_scale = false, global = false;
     for (const StreamSpec& s : p.w.info().streams) {
-      scales |= std::strcmp(s.name, "scales") == 0;
+      scales |= s.stream == StreamName::scales;
       row_scale |= s.scope == Scope::row;
       global |= s.scope == Scope::tensor;
     }

@@ -254,7 +254,7 @@ void check_special_everywhere() {
        args, shape);
   });
   check_special<Epi>([&](const gemm::Args& args, const gemm::Shape& shape, const auto& x, const auto& w) {
-    launch_wgmma<gemm::Wgmma<fmt::f16, fmt::f16, Epi, Fixed<WgmmaKnobs{.block_m = 8, .warpgroups_n = 1}>::value>>(
+    launch_wgmma<gemm::WgmmaKernel<fmt::f16, fmt::f16, Epi, Fixed<WgmmaKnobs{.block_m = 8, .warpgroups_n = 1}>::value>>(
         args, shape, x, w, 2, 1);
   });
   check_special<Epi>([&](const gemm::Args& args, const gemm::Shape& shape, const auto&, const auto&) {

@@ -156,8 +156,8 @@ void check_warpgroups() {
   constexpr int kBlockM = knobs.block_m, kStages = knobs.stages, kPanels = knobs.panels;
   constexpr Schedule kSchedule = knobs.schedule;
   using Read = as_read<X>;
-  using Plan = gemm::Wgmma<tw::select<knobs.swapped, W, X>, tw::select<knobs.swapped, Read, W>, Epi,
-                           Fixed<gemm::Activations<X>::kQuantizes ? with_row(knobs) : knobs>::value>;
+  using Plan = gemm::WgmmaKernel<tw::select<knobs.swapped, W, X>, tw::select<knobs.swapped, Read, W>, Epi,
+                                 Fixed<gemm::Activations<X>::kQuantizes ? with_row(knobs) : knobs>::value>;
   static_assert(Plan::kSharedBytes <= 227 * 1024, "the test asks for too much");
   constexpr i64 kPanel = Plan::kPanelK;
   constexpr bool kCoded = !gemm::plain_pair<Read, W>;

@@ -126,18 +126,18 @@ TEST_CASE("wgmma: plain operands", "[gemm]") {
                      WgmmaKnobs{.block_m = 32, .strips = 2, .cluster = 2, .schedule = Schedule::stream_k}>();
   }
   SECTION("Stream-K: in many orders, with shares of two tiles and nothing else to do") {
-    using Plan = gemm::Wgmma<
+    using Plan = gemm::WgmmaKernel<
         fmt::f16, fmt::f16, PlainF32,
         Fixed<WgmmaKnobs{.block_m = 16, .warpgroups_n = 1, .stages = 2, .schedule = Schedule::stream_k}>::value>;
     for (std::uint64_t seed = 100; seed < 160; ++seed)
       check_wgmma<Plan, fmt::f16, fmt::f16, PlainF32>({16, 4 * Plan::kBlockN, 64 * 7, 0, 0}, 6, seed);
-    using Few = gemm::Wgmma<fmt::f16, fmt::f16, PlainF32,
-                            Fixed<WgmmaKnobs{.block_m = 8,
-                                             .warpgroups_n = 1,
-                                             .warpgroups_k = 2,
-                                             .panels = 2,
-                                             .stages = 2,
-                                             .schedule = Schedule::stream_k}>::value>;
+    using Few = gemm::WgmmaKernel<fmt::f16, fmt::f16, PlainF32,
+                                  Fixed<WgmmaKnobs{.block_m = 8,
+                                                   .warpgroups_n = 1,
+                                                   .warpgroups_k = 2,
+                                                   .panels = 2,
+                                                   .stages = 2,
+                                                   .schedule = Schedule::stream_k}>::value>;
     for (std::uint64_t seed = 200; seed < 240; ++seed)
       check_wgmma<Few, fmt::f16, fmt::f16, PlainF32>({7, 4 * Few::kBlockN, 128 * 7, 0, 0}, 6, seed);
   }

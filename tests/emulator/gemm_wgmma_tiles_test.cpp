@@ -146,7 +146,7 @@ TEST_CASE("wgmma: tiles", "[gemm]") {
             .block_m = 8, .strips = 2, .panels = 4, .stages = 2, .warp_mma = true, .schedule = Schedule::queue}>();
   }
   SECTION("tiles from a queue, in many orders") {
-    using Plan = gemm::Wgmma<
+    using Plan = gemm::WgmmaKernel<
         fmt::f16, fmt::q4_0, Half,
         Fixed<WgmmaKnobs{
             .block_m = 8, .warpgroups_n = 1, .panels = 4, .stages = 2, .warp_mma = true, .schedule = Schedule::queue}>::

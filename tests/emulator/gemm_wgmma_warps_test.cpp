@@ -18,14 +18,14 @@ using namespace gemm_test;
 namespace {
 
 template <class X, class W, int BM, int STRIPS>
-using Plan = gemm::Wgmma<X, W, PlainF32,
-                         Fixed<WgmmaKnobs{.block_m = BM,
-                                          .strips = STRIPS,
-                                          .warpgroups_n = 1,
-                                          .warpgroups_k = 2,
-                                          .panels = 8,
-                                          .stages = 2,
-                                          .warp_mma = true}>::value>;
+using Plan = gemm::WgmmaKernel<X, W, PlainF32,
+                               Fixed<WgmmaKnobs{.block_m = BM,
+                                                .strips = STRIPS,
+                                                .warpgroups_n = 1,
+                                                .warpgroups_k = 2,
+                                                .panels = 8,
+                                                .stages = 2,
+                                                .warp_mma = true}>::value>;
 
 // From one token to as many as a tile holds, and one more.
 template <class X, class W, int BM, int STRIPS>

@@ -70,8 +70,8 @@ void decode(Format f, Bytes bytes) {
     g.packing = Packing::tiles;
     Matrix tiles(f, 0, cols), back(f, rows, cols);
     try {
-      tiles.data.resize(static_cast<std::size_t>(packed_bytes(g, "data")));
-      tiles.scales.resize(static_cast<std::size_t>(packed_bytes(g, "scales")));
+      tiles.data.resize(static_cast<std::size_t>(packed_bytes(g, StreamName::data)));
+      tiles.scales.resize(static_cast<std::size_t>(packed_bytes(g, StreamName::scales)));
       pack_weights(g, m.out(), tiles.out());
       unpack_weights(g, tiles.out(), back.out());
     } catch (const Error&) {

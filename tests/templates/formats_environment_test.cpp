@@ -140,8 +140,8 @@ TEST_CASE("packing gives the same bytes whatever the process does to floats", "[
     Encoded w = encode(g.w, x, g.k);
     const auto pack = [&] {
       Encoded tiles, back = w;
-      tiles.data.resize(static_cast<std::size_t>(packed_bytes(g, "data")));
-      tiles.scales.resize(static_cast<std::size_t>(packed_bytes(g, "scales")));
+      tiles.data.resize(static_cast<std::size_t>(packed_bytes(g, StreamName::data)));
+      tiles.scales.resize(static_cast<std::size_t>(packed_bytes(g, StreamName::scales)));
       pack_weights(g, w.in(), tiles.out());
       std::fill(back.data.begin(), back.data.end(), u8{0});
       unpack_weights(g, tiles.in(), back.out());

@@ -36,7 +36,7 @@ inline Encoded encode(Format f, const std::vector<float>& x, std::int64_t cols, 
   for (std::size_t i = 0; i < f.info().streams.size(); ++i) {
     const StreamSpec& s = f.info().streams[i];
     if (s.scope == Scope::tensor) continue;
-    (std::string(s.name) == "data" ? e.data : e.scales)
+    (s.stream == StreamName::data ? e.data : e.scales)
         .assign(static_cast<std::size_t>(f.stream_bytes(static_cast<int>(i), rows, cols)), 0xee);
   }
   f.info().encode(x.data(), rows, cols, e.out(), encoder);

@@ -41,9 +41,11 @@ Gemm gemm_of(Format w, Format x, std::int64_t n, std::int64_t k) {
 }
 Streams plain_streams(Gemm g) {
   g.packing = Packing::none;
-  return {packed_bytes(g, "data"), packed_bytes(g, "scales")};
+  return {packed_bytes(g, StreamName::data), packed_bytes(g, StreamName::scales)};
 }
-Streams tiled_streams(const Gemm& g) { return {packed_bytes(g, "data"), packed_bytes(g, "scales")}; }
+Streams tiled_streams(const Gemm& g) {
+  return {packed_bytes(g, StreamName::data), packed_bytes(g, StreamName::scales)};
+}
 
 // Any bits at all: no reordering may look at their meaning.
 Streams junk(const Gemm& g, unsigned seed) {
@@ -129,13 +131,13 @@ TEST_CASE("families that read formats as they are do not take tiles", "[pack]") 
 
 TEST_CASE("sizes of packed streams", "[pack]") {
   const Gemm q4_0 = gemm_of(Format::parse("q4_0"), Format::parse("f16"), 128, 192);
-  CHECK(packed_bytes(q4_0, "data") == 128 * 192 / 2);
-  CHECK(packed_bytes(q4_0, "scales") == 128 * 192 / 32 * 2);
-  CHECK(packed_bytes(q4_0, "global") == 0);
+  CHECK(packed_bytes(q4_0, StreamName::data) == 128 * 192 / 2);
+  CHECK(packed_bytes(q4_0, StreamName::scales) == 128 * 192 / 32 * 2);
+  CHECK(packed_bytes(q4_0, StreamName::global) == 0);
   const Gemm nvfp4 = gemm_of(Format::parse("nvfp4"), Format::parse("f16"), 64, 64);
-  CHECK(packed_bytes(nvfp4, "data") == 64 * 64 / 2);
-  CHECK(packed_bytes(nvfp4, "scales") == 64 * 64 / 16);
-  CHECK(packed_bytes(nvfp4, "global") == 4);
+  CHECK(packed_bytes(nvfp4, StreamName::data) == 64 * 64 / 2);
+  CHECK(packed_bytes(nvfp4, StreamName::scales) == 64 * 64 / 16);
+  CHECK(packed_bytes(nvfp4, StreamName::global) == 4);
   CHECK(Problem(q4_0).min_bytes() == 2.0 * 192 + 128 * 192 / 2 + 128 * 192 / 16 + 4.0 * 128);
 }
 

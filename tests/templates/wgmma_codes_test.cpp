@@ -79,7 +79,8 @@ TEST_CASE("wgmma: floats that the kernel quantizes, by tiles of codes", "[codes]
       const Source source = wgmma.source(problem, hopper(), c);
       CHECK(source.plan.map_count == 0);
       CHECK(source.plan.shared_bytes <= static_cast<std::uint32_t>(hopper().shared_per_block));
-      CHECK(source.text.find("tw::gemm::Wgmma<tw::fmt::Quantized<tw::fmt::q8_1, tw::fmt::f16>") != std::string::npos);
+      CHECK(source.text.find("tw::gemm::WgmmaKernel<tw::fmt::Quantized<tw::fmt::q8_1, tw::fmt::f16>") !=
+            std::string::npos);
     }
   }
   // A block's part of k: blocks of 36 bytes for 32 elements, in whole stages.
@@ -126,8 +127,8 @@ TEST_CASE("tiles for q8_1 are those for f16", "[codes]") {
   std::vector<std::uint32_t> rows(64 * 72 / 4), data[2], scales[2];
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<std::uint32_t>(i) * 2654435761u;
   for (int i = 0; i < 2; ++i, g.x = Format::parse("q8_1")) {
-    data[i].resize(static_cast<std::size_t>(packed_bytes(g, "data") / 4));
-    scales[i].resize(static_cast<std::size_t>(packed_bytes(g, "scales") / 4));
+    data[i].resize(static_cast<std::size_t>(packed_bytes(g, StreamName::data) / 4));
+    scales[i].resize(static_cast<std::size_t>(packed_bytes(g, StreamName::scales) / 4));
     pack_weights(g, {rows.data(), nullptr, nullptr}, {data[i].data(), scales[i].data(), nullptr});
   }
   CHECK(data[0] == data[1]);

@@ -37,8 +37,8 @@ TEST_CASE("an engine packs weights on the device", "[engine]") {
   gpu.serve(Pack{g.w, g.x, g.n, g.k, false}, target());
   std::vector<std::byte> rows(static_cast<std::size_t>(g.w.total_bytes(g.n, g.k)));
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<std::byte>(i * 7 + i / 256);
-  std::vector<std::byte> data(static_cast<std::size_t>(packed_bytes(g, "data"))),
-      scales(static_cast<std::size_t>(packed_bytes(g, "scales")));
+  std::vector<std::byte> data(static_cast<std::size_t>(packed_bytes(g, StreamName::data))),
+      scales(static_cast<std::size_t>(packed_bytes(g, StreamName::scales)));
   std::vector<std::byte> expected_data(data.size()), expected_scales(scales.size());
   pack_weights(g, {rows.data(), nullptr, nullptr}, {expected_data.data(), expected_scales.data(), nullptr});
   jit::Memory from(device, rows.size()), to(device, data.size()), to_scales(device, scales.size());

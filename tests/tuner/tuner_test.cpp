@@ -163,8 +163,8 @@ void FakeGpu::run_gemm(const FakeLaunch& launch, const Gemm& g, bool oracle) {
   if (g.packing != Packing::none) {
     Gemm stored = g;
     stored.packing = Packing::none;
-    data.resize(static_cast<std::size_t>(packed_bytes(stored, "data")));
-    scales.resize(static_cast<std::size_t>(packed_bytes(stored, "scales")));
+    data.resize(static_cast<std::size_t>(packed_bytes(stored, StreamName::data)));
+    scales.resize(static_cast<std::size_t>(packed_bytes(stored, StreamName::scales)));
     unpack_weights(g, a.w, {data.data(), scales.data(), nullptr});
     plain.data = data.data(), plain.scales = scales.data();
   }

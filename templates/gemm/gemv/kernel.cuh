@@ -77,7 +77,7 @@ struct Gemv {
     constexpr int kFloats = 8, kPieces = kStagedK / kFloats, kBlockLanes = 32 / kFloats;
     constexpr int kAhead = 4;  // loads in flight
     const int thread = static_cast<int>(thread_x());
-    // Whole warps go around together: lanes share a block's scale.
+    // Whole warps loop together: lanes share a block's scale.
     for (int first = thread / 32 * 32; first < kTokens * kPieces; first += kAhead * kThreads) {
       typename X::template Floats<kFloats> x[kAhead] = {};
       TW_UNROLL for (int i = 0; i < kAhead; ++i) {

@@ -43,7 +43,7 @@ tw::gemm::MmaPlan plan_of(const Knobs& k, const FastPath& x, const FastPath& w) 
 }
 int shared_bytes(const Knobs& k, const FastPath& x, const FastPath& w) { return plan_of(k, x, w).shared_bytes; }
 
-// Of elements with scales of 128 columns.
+// Whether a format has elements with scales of 128 columns.
 bool block_scaled(const FastPath& f) { return f.element_bytes && f.block > 1; }
 bool block_scaled(const FastPath& x, const FastPath& w) { return block_scaled(x) || block_scaled(w); }
 // A thread's sums that leave registers for a stage's scales, and for where they are: of w one, or two for each eight

@@ -40,7 +40,7 @@ struct Mma {
   using T = select<kScaled, u8, typename OperandOf<X, kInt || kScaled>::type>;
   using U =
       select<is_fp8_type<T> && is_fp8_type<element_of<W>>, element_of<W>, T>;  // of w's fragments; fp8 may be mixed
-  // Of plain x and w of one byte: sums of integers are exact, and FP8 products are promoted.
+  // Plain x and w of one byte: sums of integers are exact, and FP8 products are promoted.
   static constexpr bool kBytes = !kGrouped && same<T, i8>,
                         kPromotes = !kGrouped && !kScaled && sizeof(T) == 1 && !kBytes;
   using Sum = select<kBytes, i32, float>;
@@ -194,7 +194,7 @@ struct Mma {
     }
   }
 
-  // Of two neighbouring columns: a fragment gains scale * sum - offset * (row's term).
+  // Two neighbouring columns of a fragment gain scale * sum - offset * (row's term).
   struct Columns {
     float scale[2], offset[2];
   };

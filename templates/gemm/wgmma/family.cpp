@@ -40,7 +40,7 @@ class Wgmma final : public KernelFamily<Knobs> {
             {.family = "wgmma",
              .title = "Hopper's warpgroup matrix units: tensor copies, persistent blocks, coded weights as tiles",
              .header = "gemm/wgmma/kernel.cuh",
-             .kernel = "tw::gemm::Wgmma"},
+             .kernel = "tw::gemm::WgmmaKernel"},
             {"tw::gemm::WgmmaKnobs", kKnobs, kDerived}) {}
 
   std::string why_not(const Problem& problem, const Arch& arch) const override {

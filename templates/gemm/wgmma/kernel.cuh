@@ -24,7 +24,7 @@
 namespace tw::gemm {
 
 template <class Input, class W, class Epi, const WgmmaKnobs& knobs>
-struct Wgmma : WgmmaTraits<Input, W, Epi, knobs> {
+struct WgmmaKernel : WgmmaTraits<Input, W, Epi, knobs> {
   using T = WgmmaTraits<Input, W, Epi, knobs>;
   using X = typename T::X;
   using Sum = typename T::Sum;

@@ -62,7 +62,7 @@ struct WgmmaCodes {
   static_assert(kStageBytes % kSwizzleAtom == 0, "stages start on swizzle atoms");
   static_assert(kRowBytes % 16 == 0 && kRawBytes % 128 == 0, "boxes of the copy engine");
 
-  // Of a piece.
+  // Columns, results per thread and number of pieces.
   static constexpr int kPieceColumns = kBlockM / kPieces, kResults = kPieceColumns / 2, kItems = kStrips * kPieces;
   static_assert(kBlockM <= 256 && kPieceColumns % 16 == 0, "pieces are whole pairs of eight columns");
 
