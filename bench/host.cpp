@@ -12,6 +12,7 @@
 #include <filesystem>
 
 #include <tilewright/memory.h>
+#include <tilewright/operation.h>
 
 #include "bench/bench.h"
 
@@ -77,12 +78,8 @@ Json launch_costs(const Device& device) {
   const Source source = engine.emit(problem.with_rows(1), device.arch());
   const Binary binary = compile(source, device.arch(), CompileOptions::of(options));
   RawLaunch raw(binary);
-  struct {
-    std::int64_t n, k;
-    float alpha;
-    std::int32_t divides;
-  } shape{64, 256, 1.0f, 0};
-  void* parameters[] = {&args, &shape};
+  std::vector<std::byte> constants = problem.operation().contract(problem).constants;
+  void* parameters[] = {&args, constants.data()};
   const LaunchPlan& plan = binary.plan;
   // As cuda.h lays it out: an attribute is an id, padding, and 64 bytes of value.
   struct Attribute {

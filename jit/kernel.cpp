@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <cstring>
 
 #include "jit/context.h"
@@ -81,6 +82,18 @@ const std::byte* resolve_strides(const Contract& contract, const std::byte* args
     }
   }
   return from;
+}
+
+[[noreturn]] void refuse_factor(const FactorRule& rule, float value) {
+  refuse(rule.name, fmt::format("{}", value), rule.only_one ? fmt::format("1: {}", rule.only_one) : "a finite number");
+}
+
+void check_factors(const Contract& contract, const std::byte* args) {
+  for (const FactorRule& rule : contract.factors) {
+    const auto value = load<float>(args, rule.offset);
+    if (rule.only_one ? value != 1.0f : !std::isfinite(value)) [[unlikely]]
+      refuse_factor(rule, value);
+  }
 }
 
 [[noreturn]] void refuse_overlap(const OverlapRule& rule, const void* pointer) {
@@ -206,6 +219,7 @@ void launch_checked(const Kernel::Impl& kernel, Stream stream, const void* args,
   } else {
     check_pointers(kernel, bytes, false);
   }
+  check_factors(kernel.contract, bytes);
   alignas(16) std::byte room[kMaxArgumentBytes];
   const std::byte* resolved = resolve_strides(kernel.contract, bytes, room);
   if (kernel.contract.overlap) check_overlap(*kernel.contract.overlap, resolved, rows);

@@ -120,6 +120,9 @@ void check_rules(const Contract& contract) {
     if (rule.offset + sizeof(std::int64_t) > size || rule.multiple < 1)
       refuse(rule.name, fmt::format("offset {}, multiple {}", rule.offset, rule.multiple),
              "must lie in the argument struct, a multiple of at least 1");
+  for (const auto& rule : contract.factors)
+    if (rule.offset + sizeof(float) > size)
+      refuse(rule.name, fmt::format("offset {}", rule.offset), "must lie in the argument struct");
 }
 
 // Checks that the kernel declares what a launch passes: the driver reads parameters by address, as many and as long as

@@ -2,6 +2,7 @@
 // What a launch refuses, and what it does on many threads.
 #include <fmt/format.h>
 
+#include <cmath>
 #include <thread>
 
 #include "bench/suite/matrix.h"
@@ -105,6 +106,14 @@ void wgmma_arguments(Suite& s) {
     refused("ldx below the row", invalid, "ldx", [](GemmArgs& a) { a.ldx = 256; });
     refused("ldy below the row", invalid, "ldy", [](GemmArgs& a) { a.ldy = 64; });
     refused("negative m", invalid, "m", [](GemmArgs& a) { a.m = -1; });
+    refused("alpha of no number", invalid, "alpha", [](GemmArgs& a) { a.alpha = NAN; });
+    refused("beta without c", invalid, "beta", [](GemmArgs& a) { a.beta = 0.5f; });
+    check("factors of the launch", [&] {
+      trial.factors(-1.5f, 1.0f), trial.consult(64);
+      const std::string why = trial.judge(kernel, 61);
+      trial.factors(1.0f, 1.0f), trial.consult(64);
+      return why;
+    });
     // Rows of x that do not start at 16 bytes.
     for (int by : {2, 8}) {
       const int elements = bytes ? by : by / 2;

@@ -14,7 +14,7 @@
 namespace tilewright::bench {
 namespace {
 
-// A kernel at several m against the host's double product.
+// A kernel at several m against the host's double product, with factors of the launch at every other of them.
 std::string gemm_against_host(Suite& s, const Problem& problem, const Kernel& kernel,
                               const std::vector<std::int64_t>& ms) {
   const Gemm& g = *problem.as<Gemm>();
@@ -31,6 +31,8 @@ std::string gemm_against_host(Suite& s, const Problem& problem, const Kernel& ke
       }
   Matrix bias;
   if (g.bias) bias = make(s.device(), *g.bias, 1, g.n, 3);
+  Matrix c;
+  if (g.c) c = make(s.device(), *g.c, m_max, g.n, 4);
   const std::size_t y_bytes = static_cast<std::size_t>(g.y.total_bytes(m_max, g.n));
   Memory y(s.device(), y_bytes + 256);
   OwnedStream stream(s.device());
@@ -39,6 +41,10 @@ std::string gemm_against_host(Suite& s, const Problem& problem, const Kernel& ke
     GemmArgs args;
     args.x = x.operand, args.w = w.operand, args.y = y.data(), args.m = m;
     args.bias = g.bias ? bias.operand.data : nullptr;
+    args.c = g.c ? c.operand.data : nullptr;
+    if (m % 2 == 0) args.alpha = -1.5f;
+    if (m % 2 == 0 && g.c) args.beta = 0.375f;
+    const float alpha = static_cast<float>(g.alpha) * args.alpha, beta = static_cast<float>(g.beta) * args.beta;
     kernel.launch(stream.get(), args);
     stream.synchronize();
     std::vector<std::byte> bytes(y_bytes + 256);
@@ -56,8 +62,10 @@ std::string gemm_against_host(Suite& s, const Problem& problem, const Kernel& ke
           sum += p, magnitude += std::fabs(p);
         }
         const double b = g.bias ? bias.decoded[static_cast<std::size_t>(j)] : 0.0;
+        const double residual =
+            g.c ? static_cast<double>(beta) * c.decoded[static_cast<std::size_t>(i * g.n + j)] : 0.0;
         const auto [expected, bound] =
-            gemm_expected(g, {.product = sum, .magnitude = magnitude, .scale = g.alpha, .bias = b});
+            gemm_expected(g, {.product = sum, .magnitude = magnitude, .scale = alpha, .bias = b, .residual = residual});
         const double value = got[static_cast<std::size_t>(i * g.n + j)];
         if (!(std::fabs(value - expected) <= bound))
           return fmt::format("m={}: y[{},{}] = {}, expected {} +- {}", m, i, j, value, expected, bound);
@@ -160,6 +168,10 @@ void gemm_checks(Suite& s) {
                            "gemm x=bf16 w=q4_0 y=f32 m=1 n=264 k=512 act=silu c=f32 beta=-0.5",
                            "gemm x=e4m3 w=e4m3 y=bf16 m=1 n=1000 k=1024 c=bf16"})
     add(text, {});
+  for (const char* text : {"gemm x=f16 w=f16 y=f16 m=1 n=136 k=256 alpha=0.5 c=f16 beta=-0.5",
+                           "gemm x=e4m3_row w=e4m3_row y=bf16 m=1 n=136 k=256 c=f32",
+                           "gemm x=int8 w=int8 y=f32 m=1 n=136 k=256 alpha=0.001 c=bf16"})
+    add(text, {1, 4, 16, 40, 70, 130});
   add("gemm x=f16 w=nvfp4 y=f32 m=1 n=40 k=64 global=div", {1, 20});
   for (const char* text :
        {"gemm x=q8_1 x_from=f32 w=q4_0 y=f32 m=1 n=200 k=1056", "gemm x=q8_1 x_from=f16 w=q4_k y=f16 m=1 n=77 k=2304",

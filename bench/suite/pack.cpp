@@ -156,6 +156,11 @@ void served_checks(Suite& s) {
       }
       for (std::int64_t m : {1, 5, 64, 300, 5})
         if (const std::string why = packed.judge(kernel, m); !why.empty()) return why;
+      if (packed.gemm().y == Format::parse("int32")) return packed.unchanged();
+      packed.factors(-1.5f, packed.gemm().c ? 0.375f : 1.0f);
+      packed.consult(kRows);
+      for (std::int64_t m : {1, 64, 300})
+        if (const std::string why = packed.judge(kernel, m); !why.empty()) return "factors of the launch: " + why;
       return packed.unchanged();
     });
 }

@@ -124,6 +124,7 @@ GemmArgs Trial::arguments(std::int64_t m) {
   GemmArgs args;
   const std::vector<std::byte> bytes = task_.arguments(pointers, m);
   std::memcpy(&args, bytes.data(), sizeof args);
+  args.alpha = alpha_, args.beta = beta_;
   return args;
 }
 

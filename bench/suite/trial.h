@@ -109,6 +109,8 @@ class Trial {
   void put_w(const std::vector<float>& values);
 
   GemmArgs arguments(std::int64_t m);
+  // Of every launch from now on, the oracle's too: consult() has to follow.
+  void factors(float alpha, float beta) { alpha_ = alpha, beta_ = beta; }
 
   // Throws if the oracle's values are no numbers, unless the data may be none: nothing would be judged then.
   void consult(std::int64_t rows, bool numbers = true);
@@ -136,6 +138,7 @@ class Trial {
   std::vector<std::vector<std::byte>> content_;  // one per buffer of the task, empty for y
   std::vector<Memory> memory_;
   Memory y_;
+  float alpha_ = 1, beta_ = 1;
   std::vector<float> values_, bounds_;  // of as many rows as the oracle was asked for
 };
 

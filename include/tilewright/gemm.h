@@ -46,9 +46,9 @@ struct Gemm {
   std::optional<Format> bias = {};                 // [n]; f32 f16 bf16, of y=int32 int32
   Accumulation accumulation = Accumulation::full;  // fast: only where x has fp8 elements
   Activation act = Activation::none;
-  double alpha = 1.0;            // single precision holds it
+  double alpha = 1.0;            // single precision holds it. A launch may give another factor: GemmArgs::alpha
   std::optional<Format> c = {};  // [m, n]; f32 f16 bf16: a matrix that is added, a residual
-  double beta = 1.0;             // of c; single precision holds it
+  double beta = 1.0;             // of c; single precision holds it. See GemmArgs::beta
   double y_scale = 1.0;          // results are divided by it; only for y of int8, e4m3 or e5m2
   // Bytes of device memory that each launch may use besides (GemmArgs::workspace), so that kernels are considered whose
   // blocks share tiles through it. 0: none. 33 MiB are enough for all of them on a chip of 132 multiprocessors.
@@ -79,6 +79,11 @@ struct GemmArgs {
   std::int64_t ldc = 0;        // elements from one row of c to the next; 0: n. >= n
   void* workspace = nullptr;   // Gemm::workspace bytes that no other launch uses meanwhile. Zero when first used; every
                                // launch leaves it fit for the next, of any problem
+  // Factors of this call, on top of the problem's: the product is multiplied by Gemm::alpha * alpha, c by
+  // Gemm::beta * beta, each product rounded to single precision. One kernel serves every finite value. alpha is 1 where
+  // y=int32, beta where the problem has no c. c is read whatever beta is: 0 does not hide its NaN.
+  float alpha = 1.0f;
+  float beta = 1.0f;
 };
 
 }  // namespace tilewright

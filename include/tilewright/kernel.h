@@ -124,11 +124,18 @@ struct OverlapRule {
   MatrixRule in = {}, out = {};
   bool in_place = false;
 };
+// A factor that each launch gives.
+struct FactorRule {
+  const char* name = "";           // "alpha"
+  std::uint32_t offset = 0;        // of the float in the argument struct
+  const char* only_one = nullptr;  // why it has to be 1; null: any finite number
+};
 struct Contract {
   std::string op = {};           // "gemm"
   std::uint32_t args_bytes = 0;  // size of the argument struct
   std::vector<PointerRule> pointers = {};
   std::vector<StrideRule> strides = {};
+  std::vector<FactorRule> factors = {};
   std::optional<OverlapRule> overlap = {};
   std::vector<std::byte> constants = {};  // second kernel parameter, fixed at prepare(); empty: there is none
                                           // After them come the tensor maps of the binary's LaunchPlan.

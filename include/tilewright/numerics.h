@@ -17,9 +17,10 @@ struct GemmSums {
   // Sum over k of |x| times how far a packed weight may be rounded when it is unpacked (docs/numerics.md, kRounding);
   // 0 where w is not packed.
   double rounding = 0;
-  double scale = 1;     // what the sum is multiplied by: alpha, and tensor-wide scales that are not in the operands
-  double bias = 0;      // of column n
-  double residual = 0;  // beta c[m, n]
+  double scale = 1;  // what the sum is multiplied by: alpha (the problem's times the launch's), and tensor-wide scales
+                     // that are not in the operands
+  double bias = 0;   // of column n
+  double residual = 0;  // beta c[m, n], beta of both too
 };
 struct Expected {
   double value = 0;  // (act(scale product + bias) + residual) / y_scale, clamped to what y's format holds

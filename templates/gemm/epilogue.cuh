@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // From an accumulator to a stored element: y = (act(alpha * sum + bias) + beta * c) / y_scale, and the tensor-wide
-// scales. Of integers, y = sum + bias, which wraps around.
+// scales; alpha and beta are the problem's times the launch's. Of integers, y = sum + bias, which wraps around.
 #pragma once
 #include "core/format.cuh"
 #include "core/ptx.cuh"
@@ -45,20 +45,20 @@ struct Epilogue {
   }
   // `scale`: all that sum is to be multiplied with.
   template <class Sum>
-  TW_MEMBER static Value finish(const Shape& shape, Sum sum, float scale, Value bias, float c) {
+  TW_MEMBER static Value finish(const Args& args, const Shape& shape, Sum sum, float scale, Value bias, float c) {
     if constexpr (kExact) {
       static_assert(same<Sum, i32>, "exact sums");
       return static_cast<i32>(static_cast<u32>(sum) + static_cast<u32>(bias));
     } else {
       float v = activate<act>(static_cast<float>(sum) * scale + bias);
-      if constexpr (kC) v += shape.beta * c;
+      if constexpr (kC) v += shape.beta * args.beta * c;
       if constexpr (kQuantized) v *= shape.y_factor;
       return v;
     }
   }
   template <class Sum>
   TW_MEMBER static Value apply(const Args& args, const Shape& shape, i64 m, i64 n, Sum sum, float scale) {
-    return finish(shape, sum, scale, bias_at(args.bias, n), c_at(args, shape, m, n));
+    return finish(args, shape, sum, scale, bias_at(args.bias, n), c_at(args, shape, m, n));
   }
   TW_MEMBER static void store(void* y, i64 at, Value v) {
     if constexpr (kExact)

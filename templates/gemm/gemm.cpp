@@ -26,7 +26,9 @@ static_assert(sizeof(GemmArgs) == sizeof(tw::gemm::Args) && offsetof(GemmArgs, x
               offsetof(GemmArgs, ldy) == offsetof(tw::gemm::Args, ldy) &&
               offsetof(GemmArgs, c) == offsetof(tw::gemm::Args, c) &&
               offsetof(GemmArgs, ldc) == offsetof(tw::gemm::Args, ldc) &&
-              offsetof(GemmArgs, workspace) == offsetof(tw::gemm::Args, workspace));
+              offsetof(GemmArgs, workspace) == offsetof(tw::gemm::Args, workspace) &&
+              offsetof(GemmArgs, alpha) == offsetof(tw::gemm::Args, alpha) &&
+              offsetof(GemmArgs, beta) == offsetof(tw::gemm::Args, beta));
 
 namespace {
 
@@ -148,6 +150,9 @@ Contract contract(const Gemm& g) {
     c.overlap = OverlapRule{"c", "y", matrix(offsetof(GemmArgs, c), offsetof(GemmArgs, ldc), *g.c),
                             matrix(offsetof(GemmArgs, y), offsetof(GemmArgs, ldy), g.y), *g.c == g.y};
   }
+  const bool exact = fast_path(g.y).element == Element::i32;
+  c.factors.push_back({"alpha", offsetof(GemmArgs, alpha), exact ? "y=int32 is exact" : nullptr});
+  c.factors.push_back({"beta", offsetof(GemmArgs, beta), g.c ? nullptr : "the problem has no c"});
   if (g.workspace) c.pointers.push_back({"workspace", offsetof(GemmArgs, workspace), 16, true});
   const tw::gemm::Shape shape{g.n,
                               g.k,

@@ -14,7 +14,7 @@ using element_of = typename F::Element;
 // alpha and the tensor-wide scales of both operands in one factor.
 template <class X, class W>
 TW_DEVICE float tensor_scale(const Args& args, const Shape& shape) {
-  float s = shape.alpha;
+  float s = shape.alpha * args.alpha;
   if constexpr (X::kGlobal) s = shape.global_divides ? s / *args.x.global : s * *args.x.global;
   if constexpr (W::kGlobal) s = shape.global_divides ? s / *args.w.global : s * *args.w.global;
   return s;

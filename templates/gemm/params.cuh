@@ -15,6 +15,7 @@ struct Args {
   const void* c = nullptr;  // [m, n]
   i64 ldc = 0;
   void* workspace = nullptr;
+  float alpha = 1, beta = 1;  // times those of Shape
 };
 
 struct Shape {

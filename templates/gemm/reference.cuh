@@ -96,10 +96,11 @@ struct Reference {
     const double scale = tensor_scale<X, W>(args, shape);
     const double bias = Epi::bias_at(args.bias, n);
     double y = activate<Epi::kAct>(sum * scale + bias), residual = 0;
-    if constexpr (Epi::kC) residual = static_cast<double>(shape.beta) * Epi::c_at(args, shape, m, n);
+    if constexpr (Epi::kC) residual = static_cast<double>(shape.beta * args.beta) * Epi::c_at(args, shape, m, n);
     y += residual;
     if constexpr (Epi::kQuantized) y *= shape.y_factor;
-    if constexpr (Epi::kExact) y = Epi::finish(shape, static_cast<i32>(sum), 1.0f, Epi::bias_at(args.bias, n), 0.0f);
+    if constexpr (Epi::kExact)
+      y = Epi::finish(args, shape, static_cast<i32>(sum), 1.0f, Epi::bias_at(args.bias, n), 0.0f);
     if constexpr (!oracle) {
       Epi::store(args.y, m * (args.ldy ? args.ldy : shape.n) + n, static_cast<typename Epi::Value>(y));
     } else {

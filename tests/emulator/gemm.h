@@ -204,6 +204,7 @@ struct Output {
   i64 ldy, ldc;
   bool divides, in_place;
   gemm::Shape shape;
+  float alpha = 1, beta = 1;  // of the launch
   std::vector<double> bias, c_values;
   std::vector<u8> bias_bytes;
   std::vector<Y> y;
@@ -214,6 +215,8 @@ struct Output {
     constexpr bool kBytes = same<gemm::element_of<X>, i8> && same<gemm::element_of<W>, i8> && !X::kRowScale;
     shape = {s.n, s.k, Epi::kExact ? 1.0f : kBytes ? -0.75f / 1024 : -0.75f, divides};
     if (Epi::kC) shape.beta = 0.625f;
+    if (!Epi::kExact && seed % 3) alpha = seed % 3 == 1 ? -1.5f : 0.375f;
+    if (Epi::kC && seed % 3 != 1) beta = seed % 3 ? -0.5f : 3.0f;
     // Some of the results saturate.
     if (Epi::kQuantized) shape.y_factor = same<Y, i8> ? 11.0f : same<Y, e4m3> ? 27.0f : 3500.0f;
     bias_bytes = make_bias<typename BiasOf<Epi>::type>(s.n, bias);
@@ -236,6 +239,8 @@ struct Output {
         }
     }
   }
+  // What sums are multiplied by, but for tensor-wide scales.
+  float factor() const { return shape.alpha * alpha; }
   gemm::Args args(Operand x, Operand w) {
     gemm::Args a{x,
                  w,
@@ -244,6 +249,7 @@ struct Output {
                  s.m,
                  s.pad_x ? s.k + s.pad_x : 0,
                  s.pad_y ? ldy : 0};
+    a.alpha = alpha, a.beta = beta;
     if (Epi::kC) a.c = in_place ? static_cast<const void*>(y.data()) : c.data(), a.ldc = s.pad_y ? ldc : 0;
     return a;
   }
@@ -263,7 +269,7 @@ struct Output {
         }
         const Expected e =
             expect<Epi>(sum, magnitude, scale, bias[static_cast<std::size_t>(j)], s.k,
-                        static_cast<double>(shape.beta) * c_values[static_cast<std::size_t>(i * s.n + j)],
+                        static_cast<double>(shape.beta * beta) * c_values[static_cast<std::size_t>(i * s.n + j)],
                         shape.y_factor, rounded(a, b));
         const double error = std::fabs(value_of(y[static_cast<std::size_t>(i * ldy + j)]) - e.y);
         wrong += !(error <= e.bound);
@@ -292,7 +298,7 @@ void check(const Size& s, std::uint64_t seed) {
   launch.seed = seed;
   emu::run(launch, [&] { Plan::run(args, out.shape); });
   const auto apply = [&](double f, double global) { return out.divides ? f / global : f * global; };
-  out.compare(x.exact, w.exact, apply(apply(out.shape.alpha, x.global), w.global),
+  out.compare(x.exact, w.exact, apply(apply(out.factor(), x.global), w.global),
               [](const float*, const float*) { return 0.0; });
 }
 

@@ -207,7 +207,9 @@ void check_special(const Launch& launch) {
   for (i64 j = 0; j < s.n; ++j) put(w, j, 0, 1.0f);
   put(x, 1, 0, nan), put(x, 2, 0, inf), put(x, 3, 0, -inf);
   Output<F, F, Epi> out(s, 2);
+  CHECK(out.factor() < 0);
   if constexpr (Epi::kC) {
+    CHECK(out.shape.beta * out.beta < 0);
     out.c[static_cast<std::size_t>(4 * out.ldc + 5)] = from_f32<typename Epi::Residual>(nan);
     out.c[static_cast<std::size_t>(4 * out.ldc + 6)] = from_f32<typename Epi::Residual>(-inf);
   }
@@ -230,7 +232,7 @@ void check_special(const Launch& launch) {
       if (is_nan)
         wrong += same<Y, i8> ? !(got == 0 && value == 0) : !(std::isnan(got) && std::isnan(value));
       else if (is_inf)
-        wrong += !(got == (i == 3 ? most : least)) + !(value == got);  // alpha is negative
+        wrong += !(got == (i == 2 ? least : most)) + !(value == got);  // alpha is negative, and so is beta
       else
         wrong += !(std::fabs(got - value) <= bound) || !std::isfinite(bound);
     }

@@ -34,6 +34,6 @@ TEST_CASE("gemv: x, and w unless it is constant, are read once the kernel before
     const gemm::Args args = out.args(x.operand(), w.operand());
     emu::run(launch_of(static_cast<Plan*>(nullptr), s), [&] { Plan::run(args, out.shape); });
     CHECK(emu::written());
-    out.compare(x.exact, w.exact, out.shape.alpha, [](const float*, const float*) { return 0.0; });
+    out.compare(x.exact, w.exact, out.factor(), [](const float*, const float*) { return 0.0; });
   }
 }

@@ -139,7 +139,7 @@ void check_wgmma(const Size& s, u32 grid, std::uint64_t seed) {
   CHECK(emu::written());
   if (!workspace.empty())
     CHECK(std::all_of(workspace.begin(), workspace.begin() + gemm::kScheduleBytes, [](u8 b) { return b == 0; }));
-  out.compare(x.exact, w.exact, out.divides ? out.shape.alpha / w.global : out.shape.alpha * w.global,
+  out.compare(x.exact, w.exact, out.divides ? out.factor() / w.global : out.factor() * w.global,
               [&](const float* a, const float* b) { return rounding_of<X, W>(a, b, s.k); });
 }
 

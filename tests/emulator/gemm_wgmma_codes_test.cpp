@@ -37,7 +37,7 @@ void check_once(const Size& s, u32 grid, std::uint64_t seed) {
   emu::run({{std::min(places, grid), 1, 1}, Plan::kThreads, 1, Plan::kSharedBytes, seed},
            [&] { Plan::run(args, out.shape, &map); });
   CHECK(emu::written());
-  out.compare(x.exact, w.exact, out.shape.alpha,
+  out.compare(x.exact, w.exact, out.factor(),
               [&](const float* a, const float* b) { return rounding_of<X, W>(a, b, s.k); });
 }
 

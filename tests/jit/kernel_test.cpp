@@ -4,6 +4,8 @@
 
 #include <array>
 #include <atomic>
+#include <cmath>
+#include <limits>
 #include <thread>
 
 #include "jit/driver.h"
@@ -34,6 +36,40 @@ TEST_CASE("kernel: grid, block, arguments and constants arrive") {
   t.kernel.launch(nullptr, t.args);
   CHECK(t.seen.args.ldx == 96);
   CHECK(t.seen.args.ldy == 97);
+}
+
+TEST_CASE("kernel: a launch gives factors, finite ones, or 1 where no other makes sense") {
+  GemmCase t;
+  Contract contract = gemm_contract();
+  contract.factors = {{"alpha", offsetof(GemmArgs, alpha), nullptr},
+                      {"beta", offsetof(GemmArgs, beta), "there is no c"}};
+  const int first[] = {0};
+  const Binary binary = gemm_binary();
+  t.kernel = Kernel(t.device, {&binary, 1}, first, contract);
+  t.kernel.launch(nullptr, t.args);
+  CHECK(t.seen.args.alpha == 1.0f);
+  for (const float alpha : {-2.5f, 0.0f, 1e-40f}) {
+    t.args.alpha = alpha;
+    t.kernel.launch(nullptr, t.args);
+    CHECK(t.seen.args.alpha == alpha);
+    CHECK(t.seen.args.beta == 1.0f);
+  }
+  for (const float alpha : {std::numeric_limits<float>::infinity(), std::nanf("")}) {
+    t.args.alpha = alpha;
+    const Error e = t.refused();
+    CHECK(e.field() == "alpha");
+    CHECK(mentions(e, "finite"));
+  }
+  t.args.alpha = 1;
+  t.args.beta = 0.5f;
+  const Error e = t.refused();
+  CHECK(e.field() == "beta");
+  CHECK(e.value() == "0.5");
+  CHECK(mentions(e, "1: there is no c"));
+  contract.factors = {{"alpha", sizeof(GemmArgs) - 2, nullptr}};
+  CHECK(error_of(ErrorCode::invalid_argument, [&] {
+          Kernel(t.device, {&binary, 1}, first, contract);
+        }).field() == "alpha");
 }
 
 TEST_CASE("kernel: c is apart from y, or y itself") {

@@ -231,3 +231,18 @@ TEST_CASE("rows of x that are read in pieces of 16 bytes start on one, whatever 
     CHECK(contract.pointers[0].align == 16);
   }
 }
+
+TEST_CASE("a launch gives alpha and beta where the problem leaves them open", "[problem]") {
+  const auto rule = [](const std::string& text, const char* name) {
+    for (const FactorRule& r : contract_for(Problem::parse("gemm " + text + kShape)).factors)
+      if (r.name == std::string(name)) return std::string(r.only_one ? r.only_one : "any");
+    return std::string("none");
+  };
+  CHECK(rule("x=f16 w=f16 y=f16", "alpha") == "any");
+  CHECK(rule("x=f16 w=f16 y=f16", "beta") == "the problem has no c");
+  CHECK(rule("x=f16 w=f16 y=f16 alpha=3 c=f16", "alpha") == "any");
+  CHECK(rule("x=f16 w=f16 y=f16 alpha=3 c=f16", "beta") == "any");
+  CHECK(rule("x=int8 w=int8 y=int32", "alpha") == "y=int32 is exact");
+  CHECK(GemmArgs{}.alpha == 1.0f);
+  CHECK(GemmArgs{}.beta == 1.0f);
+}

@@ -412,6 +412,16 @@ TEST_CASE("problems that differ in n, k and alpha share modules, and prepared_ca
   const long launches = gpu.launches;
   kept->launch(nullptr, args);
   CHECK(gpu.launches == launches + 1);
+  float seen = 0;  // a launch's own factor needs no other problem
+  gpu.on_launch = [&](const FakeLaunch& l) { seen = static_cast<const GemmArgs*>(l.params[0])->alpha; };
+  for (const float alpha : {-2.5f, 0.0f, 7.0f}) {
+    args.alpha = alpha;
+    kept->launch(nullptr, args);
+    CHECK(seen == alpha);
+  }
+  args.beta = 2;
+  CHECK(error_of(ErrorCode::invalid_argument, [&] { kept->launch(nullptr, args); }).field() == "beta");
+  CHECK(fake_cuda_live("module") == modules);
   o.prepared_cap = 0;
   CHECK(error_of(ErrorCode::invalid_argument, [&] { Engine none(o); }).field() == "options.prepared_cap");
 }

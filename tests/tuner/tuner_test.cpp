@@ -178,7 +178,7 @@ void FakeGpu::run_gemm(const FakeLaunch& launch, const Gemm& g, bool oracle) {
         sum += p;
         magnitude += std::fabs(p);
       }
-      y[i * g.n + j] = static_cast<float>(sum * shape.alpha);
+      y[i * g.n + j] = static_cast<float>(sum * (shape.alpha * a.alpha));
       bound[i * g.n + j] = static_cast<float>(magnitude * 1e-4 + std::fabs(sum) * 1e-2 + 1e-6);
     }
   if (oracle) {

@@ -44,8 +44,9 @@ struct WgmmaKernel : WgmmaTraits<Input, W, Epi, knobs> {
     if constexpr (T::kSwapped) {
       Shape swapped = shape;
       swapped.n = args.m;
-      run_block({args.w, args.x, args.y, args.bias, shape.n, args.ldx, args.ldy, args.c, args.ldc}, swapped, x_map,
-                w_map);
+      run_block({args.w, args.x, args.y, args.bias, shape.n, args.ldx, args.ldy, args.c, args.ldc, args.workspace,
+                 args.alpha, args.beta},
+                swapped, x_map, w_map);
     } else {
       run_block(args, shape, x_map, w_map);
     }

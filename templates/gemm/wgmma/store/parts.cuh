@@ -92,7 +92,7 @@ struct StoreParts {
       if (2 * i >= left) return;
       const typename Items::Column of_x = Items::column_of(x_items, token + 2 * i);
       const float c = Epi::c_at(args, shape, m0 + token + 2 * i, n);
-      Epi::store(args.y, at, Epi::finish(shape, centred(sum[i], of_x, of_w), f * fmt::scale_of(of_x), bias, c));
+      Epi::store(args.y, at, Epi::finish(args, shape, centred(sum[i], of_x, of_w), f * fmt::scale_of(of_x), bias, c));
     }
   }
 };

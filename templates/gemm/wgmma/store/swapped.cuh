@@ -57,7 +57,7 @@ struct StoreSwapped {
               TW_UNROLL for (int e = 0; e < 2; ++e) {
             const i64 n = m0 + c * 64 + 8 * (b + j) + 2 * (lane % 4) + e;
             const i64 column = min2(n, features - 1);
-            v[j][h][e] = Epi::finish(shape, sums[s][4 * (8 * c + b + j) + 2 * h + e],
+            v[j][h][e] = Epi::finish(args, shape, sums[s][4 * (8 * c + b + j) + 2 * h + e],
                                      scale[h] * fmt::scale_of(fmt::row_item_at<X>(args.x.scales, column)),
                                      Epi::bias_at(args.bias, column), added[j][h][e]);
           }

@@ -63,7 +63,7 @@ struct StoreTile {
             const int token = c * kTokens + 8 * (b + j) + 2 * (thread % 4) + e;
             const Column column = Items::column_of(x_items, token);
             v[j][h][e] =
-                Epi::finish(shape, centred(sum[2 * h + e], column, scale.w[s][h]),
+                Epi::finish(args, shape, centred(sum[2 * h + e], column, scale.w[s][h]),
                             fmt::scale_of(scale.w[s][h]) * fmt::scale_of(column), scale.bias[s][h], added[j][h][e]);
           }
         }
