@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every kernel family compiles to a cubin for every kind of target, without a GPU.
 #include <algorithm>
-#include <iterator>
+#include <initializer_list>
 #include <string_view>
 #include <vector>
 
@@ -16,26 +16,23 @@ using namespace tilewright;
 
 namespace {
 
-// Targets that differ in their matrix instructions, copies or clusters: each compiles every problem. The others have
-// the features of one of these, and with it the text of its kernels.
-bool has_own_features(const Arch& target) {
-  constexpr std::string_view kOwn[] = {"sm_75", "sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a"};
-  return std::find(std::begin(kOwn), std::end(kOwn), target.name) != std::end(kOwn);
-}
-
-// Places in a family's list of candidates. A compilation takes a quarter of a second: so on three targets the ends are
-// taken by turns, elsewhere the middle, and targets without features of their own take every third problem. The
+// Places in a family's list of candidates. A compilation takes a quarter of a second, so a target compiles some only:
+// sm_75, sm_90a and sm_120a an end of every list, by turns; sm_90a the middle too; sm_89 the middle of every second
+// problem's, sm_80 and sm_100a of the others; the rest, which have no features of their own, of every third. The
 // reference, which asks a target for conversions alone, is compiled on two of twelve.
 std::vector<std::size_t> places(const Arch& target, std::size_t number, std::size_t problem, std::size_t candidates,
                                 bool reference) {
-  constexpr std::string_view kEnds[] = {"sm_75", "sm_90a", "sm_120a"};
-  if (reference) return number % 6 == problem % 6 ? std::vector<std::size_t>{0} : std::vector<std::size_t>();
-  const bool ends = std::find(std::begin(kEnds), std::end(kEnds), target.name) != std::end(kEnds);
+  const auto is = [&](std::initializer_list<std::string_view> names) {
+    return std::find(names.begin(), names.end(), target.name) != names.end();
+  };
   const std::size_t end = problem % 2 ? 0 : candidates - 1, middle = candidates / 2;
-  if (target.wgmma) return end == middle ? std::vector{middle} : std::vector{middle, end};
-  if (ends) return {end};
-  if (has_own_features(target) || (problem + number) % 3 == 0) return {middle};
-  return {};
+  if (reference) return number % 6 == problem % 6 ? std::vector<std::size_t>{0} : std::vector<std::size_t>();
+  if (is({"sm_90a"})) return end == middle ? std::vector{middle} : std::vector{middle, end};
+  if (is({"sm_75", "sm_120a"})) return {end};
+  const bool turn = is({"sm_89"})              ? problem % 2 == 0
+                    : is({"sm_80", "sm_100a"}) ? problem % 2 == 1
+                                               : (problem + number) % 3 == 0;
+  return turn ? std::vector{middle} : std::vector<std::size_t>();
 }
 
 void compile_some(const Problem& problem, std::size_t which, std::size_t number) {
