@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 tilewright_test(jit tilewright_jit tilewright_templates fake_cuda)
 add_test(NAME jit COMMAND test_jit)
+set_tests_properties(jit PROPERTIES COST 100)  # seconds: the longest starts first
 
 # Compilers that nobody has installed: an old one with its builtins, and one beside the builtins of another version.
 function(fake_nvrtc name major minor builtins)
