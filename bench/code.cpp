@@ -123,8 +123,7 @@ class Hash {
 };
 
 // Of an ELF file's sections by name: instructions, and constants that the compiler made of literals. Left out are
-// parameters (bank 0), variables and their addresses (bank 4; of every constexpr member there is one, read or not),
-// symbols and debug information.
+// parameters (bank 0), variables and their addresses (bank 4), symbols and debug information.
 std::string fingerprint(const std::vector<std::byte>& image) {
   const auto read = [&]<class T>(std::size_t offset, T) {
     T value;

@@ -33,7 +33,7 @@ constexpr Arch kArchs[] = {
     {"sm_89", 8, 9, true, true, true, true, false, false, false, false, 99 * kKiB, 100 * kKiB, 1536, 128, 0.92, 150,
      nullptr},
     {"sm_90a", 9, 0, true, true, true, false, false, true, true, true, 227 * kKiB, 228 * kKiB, 2048, 132, 4.65, 560,
-     "NVIDIA H200"},
+     "NVIDIA H200, H100"},
     {"sm_100a", 10, 0, true, true, true, true, false, true, true, false, 227 * kKiB, 228 * kKiB, 2048, 148, 7.20, 560,
      nullptr},
     {"sm_103a", 10, 3, true, true, true, true, false, true, true, false, 227 * kKiB, 228 * kKiB, 2048, 148, 7.20, 560,

@@ -23,48 +23,48 @@ constexpr int raw_bytes(int elements) {
 template <class F>
 constexpr Element element_of() {
   using E = typename F::Element;
-  return tw::same<E, float>      ? Element::f32
-         : tw::same<E, tw::f16>  ? Element::f16
-         : tw::same<E, tw::bf16> ? Element::bf16
-         : tw::same<E, tw::e4m3> ? Element::e4m3
-         : tw::same<E, tw::e5m2> ? Element::e5m2
-         : tw::same<E, tw::i8>   ? Element::i8
-         : tw::same<E, tw::i32>  ? Element::i32
-                                 : Element::none;
+  return tw::same<E, float>()      ? Element::f32
+         : tw::same<E, tw::f16>()  ? Element::f16
+         : tw::same<E, tw::bf16>() ? Element::bf16
+         : tw::same<E, tw::e4m3>() ? Element::e4m3
+         : tw::same<E, tw::e5m2>() ? Element::e5m2
+         : tw::same<E, tw::i8>()   ? Element::i8
+         : tw::same<E, tw::i32>()  ? Element::i32
+                                   : Element::none;
 }
 
 template <class F>
 constexpr FastPath path_of() {
   return {element_of<F>(),
           element_of<F>() == Element::none ? 0 : F::kDataBytes / F::kBlock,
-          tw::fmt::row_bytes<F>,
-          tw::fmt::has_zero_point<F>,
+          tw::fmt::row_bytes<F>(),
+          tw::fmt::has_zero_point<F>(),
           F::kGroup,
           F::kCodes,
           F::kOffset,
-          tw::fmt::has_code_lanes<F>,
+          F::kCodeLanes,
           F::kBits,
           F::kGlobal,
-          tw::fmt::scaled_mma<F>,
+          F::scaled_mma(),
           [](int e) { return F::unit_ok(e); },
           [](int e) { return e * F::kDataBytes / F::kBlock; },
           F::kBlock,
           F::kDataBytes,
           F::kScaleBytes,
-          tw::fmt::scale_rows<F>,
+          F::kScaleRows,
           &raw_bytes<F>};
 }
 
 template <class W, class E>
 constexpr TileInfo tiles_of() {
-  if constexpr (tw::has_tile<W, E>) {
+  if constexpr (tw::has_tile<W, E>()) {
     using Tile = typename W::template Tile<E>;
     return {tw::TiledUnit<W, E>::kPanelK,
             Tile::kBits,
-            tw::kTileWords<Tile, E>,
+            tw::tile_words<Tile, E>(),
             Tile::kScaleBytes ? Tile::kScaleK : 0,
             Tile::kScaleBytes,
-            Tile::kRounding,
+            Tile::rounding(),
             Tile::kOffset};
   }
   return {};
@@ -76,7 +76,7 @@ struct TileElements {
   template <class X>
   static constexpr int number() {
     int at = 0;
-    const bool found = ((tw::same<E, tw::tile_element<X>> || (++at, false)) || ...);
+    const bool found = ((tw::same<E, tw::tile_element<X>>() || (++at, false)) || ...);
     return found ? at : -1;
   }
   template <class W>

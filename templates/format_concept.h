@@ -16,8 +16,8 @@ concept Member = std::same_as<std::remove_cvref_t<M>, T>;
 
 template <class F>
 concept Description = requires(int i) {
-  { F::kTitle } -> Member<const char*>;
-  { F::kSource } -> Member<const char*>;
+  { F::title() } -> Member<const char*>;
+  { F::source() } -> Member<const char*>;
   { F::kLayout } -> Member<int>;
   { F::kBits } -> Member<int>;
   { F::kEncoders } -> Member<int>;
@@ -25,7 +25,7 @@ concept Description = requires(int i) {
   { F::kErrorColumns } -> Member<int>;
   { F::error(i) } -> Member<tw::fmt::Error>;
   { F::kKeepsNan } -> Member<bool>;
-  { F::kInfinity } -> Member<tw::fmt::Infinity>;
+  { F::infinity() } -> Member<tw::fmt::Infinity>;
 };
 
 template <class F>
@@ -64,7 +64,7 @@ concept SharedScale = requires(tw::u8* scales, float amax) {
 };
 template <class F>
 concept Scales = (!F::kGlobal || TensorScale<F>)&&(F::kScaleRows == 1 || SharedScale<F>)&&(
-    !F::kRowScale || (tw::fmt::has_zero_point<F> ? ZeroPoint<F> : RowScale<F>));
+    !F::kRowScale || (tw::fmt::has_zero_point<F>() ? ZeroPoint<F> : RowScale<F>));
 
 // The smallest unit of a thread.
 template <class F>
@@ -146,8 +146,8 @@ concept TileStated = requires(tw::u8* block, const tw::u8* stored, tw::i64 k, tw
   { T::kScaleBytes } -> Member<int>;
   { T::kScaleAfterMma } -> Member<bool>;
   { T::kOffset } -> Member<bool>;
-  { T::kFactor } -> Member<float>;
-  { T::kRounding } -> Member<double>;
+  { T::factor() } -> Member<float>;
+  { T::rounding() } -> Member<double>;
   { T::code(stored, 0) } -> std::same_as<tw::u32>;
   T::put_code(block, 0, code);
   T::put_scales(block, stored, stored, k);
@@ -156,7 +156,7 @@ concept TileStated = requires(tw::u8* block, const tw::u8* stored, tw::i64 k, tw
   typename T::AfterMma;
 };
 template <class T, class E>
-concept TileFragments = requires(const tw::u32 (&words)[tw::kTileWords<T, E>], const typename T::Scales& scales,
+concept TileFragments = requires(const tw::u32 (&words)[tw::tile_words<T, E>()], const typename T::Scales& scales,
                                  tw::u32 (&a)[4]) {
   T::fragment(words, 0, scales, a);
 };
@@ -179,14 +179,14 @@ concept Tile = TileStated<T> && TileFragments<T, E> &&
 
 template <class F, class E>
 constexpr bool tile_or_none() {
-  if constexpr (F::template kTiles<E>) return Tile<typename F::template Tile<E>, E>;
+  if constexpr (F::template tiles_for<E>()) return Tile<typename F::template Tile<E>, E>;
   return true;
 }
 template <class F>
 concept MatrixInstructions = requires {
-  { F::kScaledMma } -> Member<tw::ScaledMma>;
+  { F::scaled_mma() } -> Member<tw::ScaledMma>;
   typename F::TileElement;
-  { F::template kTiles<tw::f16> } -> Member<bool>;
+  { F::template tiles_for<tw::f16>() } -> Member<bool>;
 };
 template <class F>
 concept Tiles = tile_or_none<F, tw::f16>() && tile_or_none<F, tw::bf16>() && tile_or_none<F, tw::e4m3>() &&

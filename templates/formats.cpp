@@ -30,8 +30,8 @@ constexpr std::array<StreamSpec, kStreamCount<F>> streams_of() {
   std::array<StreamSpec, kStreamCount<F>> s{};
   int i = 0;
   s[i++] = {StreamName::data, Scope::block, F::kDataBytes};
-  if (F::kRowScale) s[i++] = {StreamName::scales, Scope::row, tw::fmt::row_bytes<F>};
-  if (F::kScaleBytes > 0) s[i++] = {StreamName::scales, Scope::block, F::kScaleBytes, tw::fmt::scale_rows<F>};
+  if (F::kRowScale) s[i++] = {StreamName::scales, Scope::row, tw::fmt::row_bytes<F>()};
+  if (F::kScaleBytes > 0) s[i++] = {StreamName::scales, Scope::block, F::kScaleBytes, F::kScaleRows};
   if (F::kGlobal) s[i++] = {StreamName::global, Scope::tensor, 4};
   return s;
 }
@@ -70,7 +70,7 @@ void encode(const float* src, std::int64_t rows, std::int64_t cols, MutableOpera
   auto* scales = static_cast<tw::u8*>(dst.scales);
   tw::fmt::row_item<F> context{1.0f};
   if constexpr (F::kGlobal) context = *dst.global;
-  constexpr std::int64_t kRows = tw::fmt::scale_rows<F>;
+  constexpr std::int64_t kRows = F::kScaleRows;
   for (std::int64_t r = 0; r < rows; ++r) {
     if constexpr (kRows > 1) {
       for (std::int64_t b = 0; r % kRows == 0 && b < blocks; ++b) {
@@ -89,9 +89,9 @@ void encode(const float* src, std::int64_t rows, std::int64_t cols, MutableOpera
       const std::int64_t at = r * blocks + b;
       F::encode(src + at * F::kBlock, data + at * F::kDataBytes,
                 F::kScaleBytes ? scales + (r / kRows * blocks + b) * F::kScaleBytes : nullptr, context, encoder);
-      if constexpr (tw::fmt::has_zero_point<F>) context.sum += static_cast<signed char>(data[at]);
+      if constexpr (tw::fmt::has_zero_point<F>()) context.sum += static_cast<signed char>(data[at]);
     }
-    if constexpr (F::kRowScale) std::memcpy(scales + r * tw::fmt::row_bytes<F>, &context, sizeof(context));
+    if constexpr (F::kRowScale) std::memcpy(scales + r * tw::fmt::row_bytes<F>(), &context, sizeof(context));
   }
 }
 template <class F>
@@ -103,9 +103,9 @@ void decode(Operand src, std::int64_t rows, std::int64_t cols, float* dst) {
   tw::fmt::row_item<F> context{1.0f};
   if constexpr (F::kGlobal) context = *src.global;
   for (std::int64_t r = 0; r < rows; ++r) {
-    if constexpr (F::kRowScale) std::memcpy(&context, scales + r * tw::fmt::row_bytes<F>, sizeof(context));
+    if constexpr (F::kRowScale) std::memcpy(&context, scales + r * tw::fmt::row_bytes<F>(), sizeof(context));
     for (std::int64_t b = 0; b < blocks; ++b) {
-      const std::int64_t at = r * blocks + b, scale = r / tw::fmt::scale_rows<F> * blocks + b;
+      const std::int64_t at = r * blocks + b, scale = r / F::kScaleRows * blocks + b;
       for (int i = 0; i < F::kBlock; ++i)
         dst[at * F::kBlock + i] = F::decode(data + at * F::kDataBytes,
                                             F::kScaleBytes ? scales + scale * F::kScaleBytes : nullptr, context, i);
@@ -128,7 +128,7 @@ constexpr auto global_of() -> float (*)(float) {
 constexpr FormatInfo kInfos[] = {
 #define FORMAT(NAME)             \
   {#NAME,                        \
-   tw::fmt::NAME::kTitle,        \
+   tw::fmt::NAME::title(),       \
    tw::fmt::NAME::kLayout,       \
    tw::fmt::NAME::kBlock,        \
    tw::fmt::NAME::kBits,         \
@@ -137,11 +137,11 @@ constexpr FormatInfo kInfos[] = {
    &encode<tw::fmt::NAME>,       \
    &decode<tw::fmt::NAME>,       \
    global_of<tw::fmt::NAME>(),   \
-   tw::fmt::NAME::kSource,       \
+   tw::fmt::NAME::source(),      \
    tw::fmt::NAME::kErrorColumns, \
    kErrors<tw::fmt::NAME>,       \
    tw::fmt::NAME::kKeepsNan,     \
-   infinity_of(tw::fmt::NAME::kInfinity)},
+   infinity_of(tw::fmt::NAME::infinity())},
 #include "format_list.inc"
 #undef FORMAT
 };

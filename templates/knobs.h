@@ -32,22 +32,28 @@ class EnumeratedFamily : public Family {
   }
 };
 
-// A member of a struct of knobs: an integer, a bool or an enumerator.
+// A member of a struct of knobs: an integer, a bool or an enumerator. An option is a feature that most candidates do
+// without: a candidate names it where it is not 0, and a search takes candidates with other options for unlike ones.
 template <class Knobs>
 struct Knob {
   const char* name;  // the member's
-  bool enumerator;
+  bool enumerator, option;
   std::int64_t (*get)(const Knobs&);
   void (*set)(Knobs&, std::int64_t);
 };
 template <class Knobs, class T>
 Knobs owner_of(T Knobs::*);
 template <auto member>
-constexpr auto knob(const char* name) {
+constexpr auto knob(const char* name, bool option = false) {
   using Knobs = decltype(owner_of(member));
   using Value = std::decay_t<decltype(std::declval<Knobs>().*member)>;
-  return Knob<Knobs>{name, std::is_enum_v<Value>, [](const Knobs& k) { return static_cast<std::int64_t>(k.*member); },
+  return Knob<Knobs>{name, std::is_enum_v<Value>, option,
+                     [](const Knobs& k) { return static_cast<std::int64_t>(k.*member); },
                      [](Knobs& k, std::int64_t v) { k.*member = static_cast<Value>(v); }};
+}
+template <auto member>
+constexpr auto option(const char* name) {
+  return knob<member>(name, true);
 }
 
 // How a family's knobs are called, in the order in which candidates and generated sources name them. `derived`: members
@@ -61,21 +67,25 @@ class KnobTable {
 
   Candidate candidate(std::string_view family, const Knobs& k) const {
     Candidate c{std::string(family), {}};
-    for (const Knob<Knobs>& knob : knobs_) c.knobs.emplace_back(knob.name, knob.get(k));
+    for (const Knob<Knobs>& knob : knobs_)
+      if (named(knob, k)) c.knobs.emplace_back(knob.name, knob.get(k));
     return c;
   }
-  // Throws Error (invalid_argument) if the candidate lacks one.
+  // Throws Error (invalid_argument) if the candidate lacks one that is no option.
   Knobs knobs(const Candidate& c) const {
     Knobs k;
-    for (const Knob<Knobs>& knob : knobs_) knob.set(k, c.at(knob.name));
+    for (const Knob<Knobs>& knob : knobs_) knob.set(k, knob.option && !has(c, knob) ? 0 : c.at(knob.name));
     return k;
   }
   // candidate(c.family, k) == c, without writing it out.
   bool names(const Candidate& c, const Knobs& k) const {
-    if (c.knobs.size() != knobs_.size()) return false;
-    for (std::size_t i = 0; i < knobs_.size(); ++i)
-      if (c.knobs[i].second != knobs_[i].get(k) || c.knobs[i].first != knobs_[i].name) return false;
-    return true;
+    std::size_t i = 0;
+    for (const Knob<Knobs>& knob : knobs_) {
+      if (!named(knob, k)) continue;
+      if (i == c.knobs.size() || c.knobs[i].second != knob.get(k) || c.knobs[i].first != knob.name) return false;
+      ++i;
+    }
+    return i == c.knobs.size();
   }
   // The constant kKnobs of a generated source. (Assignments, since C++17 names no members in an initializer.)
   std::string text(const Knobs& k) const {
@@ -88,6 +98,11 @@ class KnobTable {
   }
 
  private:
+  static bool named(const Knob<Knobs>& knob, const Knobs& k) { return !knob.option || knob.get(k) != 0; }
+  static bool has(const Candidate& c, const Knob<Knobs>& knob) {
+    return std::any_of(c.knobs.begin(), c.knobs.end(), [&](const auto& named) { return named.first == knob.name; });
+  }
+
   const char* type_;  // "tw::gemm::GemvKnobs"
   std::span<const Knob<Knobs>> knobs_, derived_;
 };

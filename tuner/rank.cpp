@@ -120,7 +120,7 @@ std::optional<Candidate> ranked_first(const Problem& problem, const Arch& arch, 
 
 namespace {
 
-// Share of knobs with equal values; 0 across families.
+// Share of knobs with equal values; 0 across families and where one has options that the other does not name.
 double likeness(const Ranked& a, const Ranked& b) {
   if (a.family != b.family || a.candidate.knobs.size() != b.candidate.knobs.size()) return 0;
   int equal = 0;

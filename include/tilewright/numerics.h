@@ -14,7 +14,7 @@ namespace tilewright {
 struct GemmSums {
   double product = 0;    // sum over k of x w
   double magnitude = 0;  // sum over k of |x w|
-  // Sum over k of |x| times how far a packed weight may be rounded when it is unpacked (docs/numerics.md, kRounding);
+  // Sum over k of |x| times how far a packed weight may be rounded when it is unpacked (docs/numerics.md, rounding);
   // 0 where w is not packed.
   double rounding = 0;
   double scale = 1;  // what the sum is multiplied by: alpha (the problem's times the launch's), and tensor-wide scales

@@ -20,8 +20,8 @@ constexpr bool is_fp8(WgmmaKind kind) { return kind >= WgmmaKind::e4m3 && kind <
 constexpr int mma_k(WgmmaKind kind) { return kind == WgmmaKind::f16 || kind == WgmmaKind::bf16 ? 16 : 32; }  // 32 bytes
 
 // L2 eviction priorities of a copy (encodings that createpolicy gives for fractional policies of 1.0).
-constexpr u64 kEvictNormal = 0x1000000000000000ull, kEvictFirst = 0x12f0000000000000ull,
-              kEvictLast = 0x14f0000000000000ull;
+TW_CONSTANTS(u64, kEvictNormal = 0x1000000000000000ull, kEvictFirst = 0x12f0000000000000ull,
+             kEvictLast = 0x14f0000000000000ull);
 
 }  // namespace tw
 
@@ -279,7 +279,7 @@ TW_DEVICE void fence_async_global() {
 // Descriptor of a K-major operand in shared memory: rows of 128 bytes, swizzled by the copy engine over 128 bytes,
 // eight rows 1024 bytes apart. This is its lower half; the upper one is constant. Adding n moves it by 16 n bytes: to
 // another multiple of 1024, or along the rows by 32 bytes, a step of k.
-constexpr u32 kDescriptorHigh = 0x40000040u;
+TW_CONSTANTS(u32, kDescriptorHigh = 0x40000040u);
 TW_DEVICE u32 wgmma_descriptor(const void* shared) { return ((shared_address(shared) & 0x3ffffu) >> 4) | (1u << 16); }
 TW_DEVICE void wgmma_fence() {
 #if defined(__CUDACC__)

@@ -11,12 +11,12 @@ namespace tw::cast {
 template <class X, class Y, int threads, int passes>
 struct Decode {
   using T = typename Y::Element;
-  static constexpr int kThreads = threads;
-  static constexpr int kElements = 16 / sizeof(T);  // per thread and pass
-  static constexpr int kTile = threads * kElements * passes;
-  static constexpr int kBlocks = kTile / X::kBlock;
-  static constexpr int kData = kBlocks * X::kDataBytes, kScales = kBlocks * X::kScaleBytes;
-  static constexpr int kSharedBytes = kData + kScales;
+  TW_CONSTANTS(int, kThreads = threads);
+  TW_CONSTANTS(int, kElements = 16 / sizeof(T));  // per thread and pass
+  TW_CONSTANTS(int, kTile = threads * kElements * passes);
+  TW_CONSTANTS(int, kBlocks = kTile / X::kBlock);
+  TW_CONSTANTS(int, kData = kBlocks * X::kDataBytes, kScales = kBlocks * X::kScaleBytes);
+  TW_CONSTANTS(int, kSharedBytes = kData + kScales);
   static_assert(kTile % X::kBlock == 0 && kData % 16 == 0 && kScales % 16 == 0, "aligned tiles");
 
   // Scales of the rows that a tile crosses: a thread's elements belong to one row, or to several if rows are short.

@@ -12,13 +12,13 @@ namespace tw::cast {
 template <class X, class Y, int threads, int lane_elements, int passes>
 struct Encode {
   using T = typename X::Element;
-  static constexpr int kThreads = threads;
-  static constexpr int kTile = threads * lane_elements * passes;  // elements
-  static constexpr int kBlocks = kTile / Y::kBlock;
-  static constexpr int kData = kBlocks * Y::kDataBytes, kScales = kBlocks * Y::kScaleBytes;
-  static constexpr int kSharedBytes = kData + kScales;
-  static constexpr int kWords = lane_elements * sizeof(T) / 4;
-  static constexpr int kLanes = Y::kBlock > lane_elements ? Y::kBlock / lane_elements : 1;  // of one block
+  TW_CONSTANTS(int, kThreads = threads);
+  TW_CONSTANTS(int, kTile = threads * lane_elements * passes);  // elements
+  TW_CONSTANTS(int, kBlocks = kTile / Y::kBlock);
+  TW_CONSTANTS(int, kData = kBlocks * Y::kDataBytes, kScales = kBlocks * Y::kScaleBytes);
+  TW_CONSTANTS(int, kSharedBytes = kData + kScales);
+  TW_CONSTANTS(int, kWords = lane_elements * sizeof(T) / 4);
+  TW_CONSTANTS(int, kLanes = Y::kBlock > lane_elements ? Y::kBlock / lane_elements : 1);  // of one block
   static_assert(!Y::kRowScale && kTile % Y::kBlock == 0 && kData % 16 == 0 && kScales % 16 == 0, "aligned tiles");
 
   TW_MEMBER static void run(const Args& args, const Shape& shape) {

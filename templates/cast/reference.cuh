@@ -9,15 +9,15 @@ namespace tw::cast {
 
 template <class X, class Y>
 struct Reference {
-  static constexpr int kThreads = 128, kSharedBytes = 0;
-  static constexpr int kUnit = max2(X::kBlock, Y::kBlock);  // elements that belong together; blocks are powers of two
-  static constexpr int kTile = kThreads * kUnit;
+  TW_CONSTANTS(int, kThreads = 128, kSharedBytes = 0);
+  TW_CONSTANTS(int, kUnit = max2(X::kBlock, Y::kBlock));  // elements that belong together; blocks are powers of two
+  TW_CONSTANTS(int, kTile = kThreads * kUnit);
 
   TW_MEMBER static float element(const Args& args, const Shape& shape, i64 at, const fmt::row_item<X>& context) {
     const i64 block = at / X::kBlock;
     i64 item = block;  // of scales
-    if constexpr (fmt::scale_rows < X >> 1)
-      item = at / shape.cols / fmt::scale_rows<X> * (shape.cols / X::kBlock) + at % shape.cols / X::kBlock;
+    if constexpr (X::kScaleRows > 1)
+      item = at / shape.cols / X::kScaleRows * (shape.cols / X::kBlock) + at % shape.cols / X::kBlock;
     return X::decode(static_cast<const u8*>(args.x.data) + block * X::kDataBytes,
                      static_cast<const u8*>(args.x.scales) + item * X::kScaleBytes, context,
                      static_cast<int>(at % X::kBlock));
@@ -51,7 +51,7 @@ struct Reference {
       for (i64 c = 0; c < shape.cols; ++c) extent.add(element(args, shape, first + c, context));
       fmt::row_item<Y> item = extent.item();
       for (i64 c = 0; c < shape.cols; c += kUnit) unit(args, shape, first + c, context, item);
-      if constexpr (fmt::has_zero_point<Y>)
+      if constexpr (fmt::has_zero_point<Y>())
         for (i64 c = 0; c < shape.cols; ++c) item.sum += static_cast<const i8*>(args.y.data)[first + c];
       static_cast<fmt::row_item<Y>*>(args.y.scales)[thread] = item;
     } else {

@@ -16,16 +16,16 @@ namespace tw::cast {
 template <class X, class Y, int row_threads, int block_rows, int held, bool whole, bool aligned>
 struct Rows {
   using T = typename X::Element;
-  static constexpr int kThreads = row_threads * block_rows;
-  static constexpr int kWarps = row_threads / 32;  // of a row
-  static constexpr bool kZeroPoint = fmt::has_zero_point<Y>;
-  static constexpr int kWords = kZeroPoint ? 3 : 1;  // that a warp tells the others: extremes, the sum of codes
-  static constexpr int kSharedBytes = kWarps > 1 ? block_rows* kWarps * 4 * kWords : 0;
+  TW_CONSTANTS(int, kThreads = row_threads * block_rows);
+  TW_CONSTANTS(int, kWarps = row_threads / 32);  // of a row
+  TW_CONSTANTS(bool, kZeroPoint = fmt::has_zero_point<Y>());
+  TW_CONSTANTS(int, kWords = kZeroPoint ? 3 : 1);  // that a warp tells the others: extremes, the sum of codes
+  TW_CONSTANTS(int, kSharedBytes = kWarps > 1 ? block_rows * kWarps * 4 * kWords : 0);
   using Extent = fmt::Extent<Y>;
   using Item = fmt::row_item<Y>;
-  static constexpr int kVector = 16 / sizeof(T);  // elements of one load
-  static constexpr int kLoads = 16 / kVector;     // loads of one iteration
-  static constexpr int kStep = row_threads * 16;  // elements of one iteration
+  TW_CONSTANTS(int, kVector = 16 / sizeof(T));  // elements of one load
+  TW_CONSTANTS(int, kLoads = 16 / kVector);     // loads of one iteration
+  TW_CONSTANTS(int, kStep = row_threads * 16);  // elements of one iteration
   static_assert(row_threads % 32 == 0 && Y::kRowScale && Y::kDataBytes == 1, "whole warps, one-byte codes");
 
   // A thread's view of a row. Elements are numbered from the last multiple of 16 at or before the row's start; the

@@ -50,26 +50,26 @@ TW_FN float inverse_of(float d) { return d != 0.0f ? div_rn(1.0f, d) : 0.0f; }
 // The error under a half d for `codes` codes, half a step being `half` of the block's largest magnitude: d's rounding
 // moves the outermost code most.
 constexpr Error half_scale_error(double half, int codes) {
-  return {0, half + kHalfRounding, 0, 0, codes * kHalfLeast, static_cast<float>(codes) * kLargestHalf};
+  return {0, half + half_rounding(), 0, 0, codes * half_least(), static_cast<float>(codes) * largest_half()};
 }
 // And under halves d and m for codes from 0 to `top`, which span the block's range.
 constexpr Error half_minimum_error(int top) {
-  return {0, kHalfRounding, 0.5 / top + kHalfRounding, 0, (top + 1) * kHalfLeast, kLargestHalf};
+  return {0, half_rounding(), 0.5 / top + half_rounding(), 0, (top + 1) * half_least(), largest_half()};
 }
 
 // The block as it is stored, and how threads read it. widest: elements of the largest unit.
 template <int block_bytes, int bits, int widest = 256>
 struct Blocks32 : StandAlone {
-  static constexpr int kBlock = 32, kBits = bits;
-  static constexpr int kDataBytes = block_bytes, kScaleBytes = 0;
-  static constexpr int kErrorColumns = 32;
-  static constexpr bool kKeepsNan = false;
-  static constexpr Infinity kInfinity = Infinity::spreads;
-  static constexpr ScaledMma kScaledMma = ScaledMma::none;
+  TW_CONSTANTS(int, kBlock = 32, kBits = bits);
+  TW_CONSTANTS(int, kDataBytes = block_bytes, kScaleBytes = 0);
+  TW_CONSTANTS(int, kErrorColumns = 32);
+  TW_CONSTANTS(bool, kKeepsNan = false);
+  TW_MEMBER static constexpr Infinity infinity() { return Infinity::spreads; }
+  TW_MEMBER static constexpr ScaledMma scaled_mma() { return ScaledMma::none; }
   using Element = void;
 
-  static constexpr int kGroup = 32;
-  static constexpr bool kCodes = true;
+  TW_CONSTANTS(int, kGroup = 32);
+  TW_CONSTANTS(bool, kCodes = true);
   TW_MEMBER static constexpr bool unit_ok(int e) { return (e == 32 || e == 64 || e == 128 || e == 256) && e <= widest; }
   template <int E>
   struct Unit {
@@ -93,10 +93,12 @@ struct Blocks32 : StandAlone {
 // Weights: no kernel encodes them on the way, and they have tiles for 16-bit x and for x in blocks of codes.
 template <int block_bytes, int bits>
 struct Weights32 : Blocks32<block_bytes, bits> {
-  static constexpr bool kCodeLanes = false;
+  TW_CONSTANTS(bool, kCodeLanes = false);
   using TileElement = void;
   template <class X>
-  static constexpr bool kTiles = sizeof(X) == 2 || same<X, Codes>;
+  TW_MEMBER static constexpr bool tiles_for() {
+    return sizeof(X) == 2 || same<X, Codes>();
+  }
 };
 
 // Codes of four or five bits: byte j of sixteen, from byte `nibbles` of the block on, has the lower four bits of

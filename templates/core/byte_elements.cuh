@@ -9,7 +9,9 @@ namespace tw::fmt {
 template <class T>
 struct ByteElements : Plain<T, 8> {
   template <class Element>
-  static constexpr bool kTiles = sizeof(Element) == 2;
+  TW_MEMBER static constexpr bool tiles_for() {
+    return sizeof(Element) == 2;
+  }
   template <class Element>
   using Tile = ByteTile<T, Element>;
 };

@@ -9,18 +9,20 @@ namespace tw::fmt {
 struct E4m3Blocks {
   using Element = tw::e4m3;
   using TileElement = tw::e4m3;
-  static constexpr int kLayout = 1, kBlock = 128, kBits = 8;
-  static constexpr int kDataBytes = 128, kScaleBytes = 4;
-  static constexpr bool kRowScale = false, kGlobal = false;
+  TW_CONSTANTS(int, kLayout = 1, kBlock = 128, kBits = 8);
+  TW_CONSTANTS(int, kDataBytes = 128, kScaleBytes = 4);
+  TW_CONSTANTS(bool, kRowScale = false, kGlobal = false);
   using RowItem = float;
-  static constexpr int kEncoders = 1, kErrorColumns = 128;
+  TW_CONSTANTS(int, kEncoders = 1, kErrorColumns = 128);
   static constexpr Error error(int) { return scaled_error<tw::e4m3>(); }
-  static constexpr bool kKeepsNan = true;
-  static constexpr Infinity kInfinity = Infinity::spreads;
-  static constexpr ScaledMma kScaledMma = ScaledMma::none;
-  static constexpr bool kCodeLanes = false;
+  TW_CONSTANTS(bool, kKeepsNan = true);
+  TW_MEMBER static constexpr Infinity infinity() { return Infinity::spreads; }
+  TW_MEMBER static constexpr ScaledMma scaled_mma() { return ScaledMma::none; }
+  TW_CONSTANTS(bool, kCodeLanes = false);
   template <class>
-  static constexpr bool kTiles = false;
+  TW_MEMBER static constexpr bool tiles_for() {
+    return false;
+  }
   static constexpr const char* encoder_name(int) { return "amax448"; }
 
   TW_MEMBER static float scale_for(float amax) { return fmt::scale_for(amax, 448.0f); }
@@ -38,8 +40,8 @@ struct E4m3Blocks {
   }
 
   // Matrix units read such a matrix, or the reference does: there are no units of one thread.
-  static constexpr int kGroup = 0;
-  static constexpr bool kCodes = false, kOffset = false;
+  TW_CONSTANTS(int, kGroup = 0);
+  TW_CONSTANTS(bool, kCodes = false, kOffset = false);
   TW_MEMBER static constexpr bool unit_ok(int) { return false; }
 };
 

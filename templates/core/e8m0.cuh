@@ -23,10 +23,10 @@ TW_FN float e8m0_to_f32(u32 code) {
 // codes(v), four elements, nearest even and saturating, as the kBytes lowest bytes of a word.
 template <class Elements>
 struct MicroscaledBlocks : StandAlone {
-  static constexpr int kEncoders = 1, kErrorColumns = 32;
+  TW_CONSTANTS(int, kEncoders = 1, kErrorColumns = 32);
   static constexpr const char* encoder_name(int) { return "floor"; }
-  static constexpr Infinity kInfinity = Infinity::spreads;
-  static constexpr bool kCodeLanes = false;
+  TW_MEMBER static constexpr Infinity infinity() { return Infinity::spreads; }
+  TW_CONSTANTS(bool, kCodeLanes = false);
   using Element = void;
   using TileElement = void;
 

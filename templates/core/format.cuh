@@ -2,16 +2,17 @@
 // What a format file provides, and the pieces that format files share.
 //
 // struct tw::fmt::NAME (NAME is the file's stem) states every member below. Nothing is optional: a format without a
-// feature says so ("none"), and templates/format_concept.h refuses a format that misspells or forgets a name.
+// feature says so ("none"), and templates/format_concept.h refuses a format that misspells or forgets a name. Integers
+// and bools are TW_CONSTANTS (core/types.cuh), other constants are functions.
 //
 // Description, for the host:
-//   kTitle, kSource              one line for humans; where layout and encoding rule come from
+//   title(), source()              one line for humans; where layout and encoding rule come from
 //   kLayout                      raised when the bytes change meaning
 //   kBits                        significant bits of a code
 //   kEncoders, encoder_name(i)   encoding rules, default first
 //   kErrorColumns                neighbouring columns of a row that share the innermost scale; 0: a row, or the tensor
 //   error(i)                     Error: how far decode() may be from what encoder i was given
-//   kKeepsNan, kInfinity         what becomes of a NaN, and of an infinity (enum Infinity)
+//   kKeepsNan, infinity()        what becomes of a NaN, and of an infinity (enum Infinity)
 //
 // Storage:
 //   kBlock                       elements of a block: columns of a row that are stored together
@@ -55,9 +56,9 @@
 //   code_lanes<E>(v, codes)      as encode_lanes(), a lane's codes as the bytes of words; returns the block's scale
 //
 // Matrix instructions:
-//   kScaledMma                   the one that takes the format as stored, or none
+//   scaled_mma()                 the one that takes the format as stored, or none
 //   TileElement                  as x, the element whose tiles of w its kernels take: Element, Codes or void
-//   kTiles<T>, Tile<T>           as w, whether it has tiles for x of T, and how they are unpacked (core/tiles.cuh)
+//   tiles_for<T>(), Tile<T>      as w, whether it has tiles for x of T, and how they are unpacked (core/tiles.cuh)
 //
 // A scale of the whole tensor is left to the epilogue.
 #pragma once
@@ -76,28 +77,22 @@ struct Error {
   float largest = 3.4028234663852886e38f;
 };
 // What rounding a scale to half precision adds, of what it scales; below 2^-14 halves are multiples of 2^-24.
-constexpr double kHalfRounding = 4.8828125e-4, kHalfLeast = 2.98023223876953125e-8;
-constexpr float kLargestHalf = 65504.0f;
+TW_FN constexpr double half_rounding() { return 4.8828125e-4; }
+TW_FN constexpr double half_least() { return 2.98023223876953125e-8; }
+TW_FN constexpr float largest_half() { return 65504.0f; }
 // The least float, and what of the largest is left for a scale's rounding.
-constexpr double kLeastFloat = 1.401298464324817e-45;
-constexpr float kLargestScaled = 3.4e38f;
+TW_FN constexpr double least_float() { return 1.401298464324817e-45; }
+TW_FN constexpr float largest_scaled() { return 3.4e38f; }
 
 // What an infinity becomes: an infinity, the largest number there is, or what leaves no number of its group finite.
 enum class Infinity { stays, saturates, spreads };
 
 // What formats share whose blocks stand alone: no scale of a row, of several rows or of the tensor.
 struct StandAlone {
-  static constexpr int kScaleRows = 1;
-  static constexpr bool kRowScale = false, kGlobal = false;
+  TW_CONSTANTS(int, kScaleRows = 1);
+  TW_CONSTANTS(bool, kRowScale = false, kGlobal = false);
   using RowItem = float;
 };
-
-template <class F>
-constexpr int scale_rows = F::kScaleRows;
-template <class F>
-constexpr ScaledMma scaled_mma = F::kScaledMma;
-template <class F>
-constexpr bool has_code_lanes = F::kCodeLanes;
 
 // What `scales` holds of a row with a zero point (-128 to 127): value = (code - zero) * scale. `sum`, of the row's
 // codes, is there so that kernels may multiply codes as they are: sum (x - zx)(w - zw) = sum x w - zx sum w - zw sum x
@@ -109,9 +104,13 @@ struct alignas(16) ZeroPointItem {
 template <class F>
 using row_item = typename F::RowItem;
 template <class F>
-constexpr bool has_zero_point = same<row_item<F>, ZeroPointItem>;
+TW_FN constexpr bool has_zero_point() {
+  return same<row_item<F>, ZeroPointItem>();
+}
 template <class F>
-constexpr int row_bytes = F::kRowScale ? static_cast<int>(sizeof(row_item<F>)) : 0;
+TW_FN constexpr int row_bytes() {
+  return F::kRowScale ? static_cast<int>(sizeof(row_item<F>)) : 0;
+}
 
 TW_FN float scale_of(float item) { return item; }
 TW_FN float scale_of(const ZeroPointItem& item) { return item.scale; }
@@ -133,7 +132,7 @@ TW_FN row_item<F> row_item_at(const void* scales, i64 row) {
 // than 0, and NaNs are passed over.
 template <class F>
 struct Extent {
-  static constexpr int kFloats = has_zero_point<F> ? 2 : 1;
+  TW_CONSTANTS(int, kFloats = has_zero_point<F>() ? 2 : 1);
   float of[kFloats] = {};
   TW_MEMBER void add(float v) {
     of[0] = max_number(of[0], kFloats == 1 ? abs_f(v) : v);
@@ -141,7 +140,7 @@ struct Extent {
   }
   TW_MEMBER float largest() const { return kFloats == 1 ? of[0] : max2(of[0], of[kFloats - 1]); }
   TW_MEMBER row_item<F> item() const {
-    if constexpr (has_zero_point<F>)
+    if constexpr (has_zero_point<F>())
       return F::row_item(of[0], of[1]);
     else
       return F::row_scale(of[0]);
@@ -195,12 +194,12 @@ TW_FN float byte_at(const u32* words, int i) {
 // What rounding to an element of T costs by itself, and what becomes of what it cannot hold.
 template <class T>
 constexpr Error element_error() {
-  if constexpr (same<T, tw::f16>) return {4.8828125e-4, 0, 0, 0, 2.98023223876953125e-8, 65504.0f};
-  if constexpr (same<T, tw::bf16>) return {3.90625e-3, 0, 0, 0, 4.6e-41, 3.3895313892515355e38f};
-  if constexpr (same<T, tw::e4m3>) return {0.0625, 0, 0, 0, 9.765625e-4, 448.0f};
-  if constexpr (same<T, tw::e5m2>) return {0.125, 0, 0, 0, 7.62939453125e-6, 57344.0f};
-  if constexpr (same<T, tw::i8>) return {0, 0, 0, 0, 0.5, 127.0f};
-  if constexpr (same<T, tw::i32>) return {0, 0, 0, 0, 0.5, 2147483520.0f};
+  if constexpr (same<T, tw::f16>()) return {4.8828125e-4, 0, 0, 0, 2.98023223876953125e-8, 65504.0f};
+  if constexpr (same<T, tw::bf16>()) return {3.90625e-3, 0, 0, 0, 4.6e-41, 3.3895313892515355e38f};
+  if constexpr (same<T, tw::e4m3>()) return {0.0625, 0, 0, 0, 9.765625e-4, 448.0f};
+  if constexpr (same<T, tw::e5m2>()) return {0.125, 0, 0, 0, 7.62939453125e-6, 57344.0f};
+  if constexpr (same<T, tw::i8>()) return {0, 0, 0, 0, 0.5, 127.0f};
+  if constexpr (same<T, tw::i32>()) return {0, 0, 0, 0, 0.5, 2147483520.0f};
   return {};
 }
 // The same under a float scale, amax / (the largest element of T).
@@ -208,24 +207,28 @@ template <class T>
 constexpr Error scaled_error() {
   const Error own = element_error<T>();
   const double top = own.largest;
-  return {own.element, own.least / top, 0, 0, top * kLeastFloat, kLargestScaled};
+  return {own.element, own.least / top, 0, 0, top * least_float(), largest_scaled()};
 }
 
 // Elements of T, without a scale.
 template <class T, int bits>
 struct Plain : StandAlone {
-  static constexpr int kLayout = 1, kBlock = 1, kBits = bits;
-  static constexpr int kDataBytes = sizeof(T), kScaleBytes = 0;
-  static constexpr int kEncoders = 1, kErrorColumns = 1;
+  TW_CONSTANTS(int, kLayout = 1, kBlock = 1, kBits = bits);
+  TW_CONSTANTS(int, kDataBytes = sizeof(T), kScaleBytes = 0);
+  TW_CONSTANTS(int, kEncoders = 1, kErrorColumns = 1);
   static constexpr Error error(int) { return element_error<T>(); }
-  static constexpr bool kKeepsNan = !same<T, i8> && !same<T, i32>;
-  static constexpr Infinity kInfinity = is_fp8_type<T> || !kKeepsNan ? Infinity::saturates : Infinity::stays;
-  static constexpr ScaledMma kScaledMma = ScaledMma::none;
-  static constexpr bool kCodeLanes = false;
+  TW_CONSTANTS(bool, kKeepsNan = !same<T, i8>() && !same<T, i32>());
+  TW_MEMBER static constexpr Infinity infinity() {
+    return is_fp8_type<T>() || !kKeepsNan ? Infinity::saturates : Infinity::stays;
+  }
+  TW_MEMBER static constexpr ScaledMma scaled_mma() { return ScaledMma::none; }
+  TW_CONSTANTS(bool, kCodeLanes = false);
   using Element = T;
   using TileElement = T;
   template <class>
-  static constexpr bool kTiles = false;
+  TW_MEMBER static constexpr bool tiles_for() {
+    return false;
+  }
 
   TW_MEMBER static void encode(const float* x, u8* data, u8*, float, int) {
     const T v = from_f32<T>(x[0]);
@@ -255,8 +258,8 @@ struct Plain : StandAlone {
   }
 
   // A unit is one group; its elements are read with one load of at most 16 bytes.
-  static constexpr int kGroup = 1;
-  static constexpr bool kCodes = false, kOffset = false;
+  TW_CONSTANTS(int, kGroup = 1);
+  TW_CONSTANTS(bool, kCodes = false, kOffset = false);
   TW_MEMBER static constexpr bool unit_ok(int e) {
     const int bytes = e * static_cast<int>(sizeof(T));
     return e > 0 && (e & (e - 1)) == 0 && bytes >= 2 && bytes <= 16;
@@ -285,8 +288,8 @@ struct Plain : StandAlone {
 // The same under one float for the tensor: value = element * global.
 template <class Elements>
 struct TensorScaled : Elements {
-  static constexpr bool kGlobal = true;
-  static constexpr int kErrorColumns = 0;
+  TW_CONSTANTS(bool, kGlobal = true);
+  TW_CONSTANTS(int, kErrorColumns = 0);
   static constexpr Error error(int) { return scaled_error<typename Elements::Element>(); }
   TW_MEMBER static void encode(const float* x, u8* data, u8* scales, float global, int encoder) {
     const float steps = div_rn(x[0], global);

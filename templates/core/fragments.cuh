@@ -107,14 +107,14 @@ TW_DEVICE void ldmatrix_transposed(u32 (&d)[count], const void* row) {
 template <class T>
 TW_DEVICE void mma_k16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
 #if defined(__CUDACC__)
-  if constexpr (same<T, bf16>) {
+  if constexpr (same<T, bf16>()) {
 #if __CUDA_ARCH__ >= 800
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
-    static_assert(!same<T, bf16>, "bf16 matrix units begin with sm_80");
+    static_assert(!same<T, bf16>(), "bf16 matrix units begin with sm_80");
 #endif
   } else {
 #if __CUDA_ARCH__ >= 800
@@ -131,7 +131,7 @@ TW_DEVICE void mma_k16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
 #else
   u32 bits[4];
   for (int i = 0; i < 4; ++i) bits[i] = bits_as<u32>(d[i]);
-  emu::mma(same<T, bf16> ? emu::Mma::bf16_k16 : emu::Mma::f16_k16, bits, a, b);
+  emu::mma(same<T, bf16>() ? emu::Mma::bf16_k16 : emu::Mma::f16_k16, bits, a, b);
   for (int i = 0; i < 4; ++i) d[i] = bits_as<float>(bits[i]);
 #endif
 }
@@ -176,7 +176,7 @@ TW_DEVICE void mma_s8_k32(i32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2], con
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
 template <class A, class B>
 TW_DEVICE void mma_f8_k32(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
-  constexpr bool kA = same<A, e4m3>, kB = same<B, e4m3>;
+  constexpr bool kA = same<A, e4m3>(), kB = same<B, e4m3>();
 #if defined(__CUDACC__)
   if constexpr (kA && kB)
     TW_MMA_F8("e4m3.e4m3");
@@ -203,7 +203,7 @@ template <class T, class B = T, class Sum>
 TW_DEVICE void mma_step(Sum (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
   if constexpr (sizeof(T) == 2)
     mma_k16<T>(d, a, b);
-  else if constexpr (same<T, i8>)
+  else if constexpr (same<T, i8>())
     mma_s8_k32(d, a, b);
   else
     mma_f8_k32<T, B>(d, a, b);
@@ -233,7 +233,7 @@ TW_DEVICE void mma_s8_k16(i32 (&d)[4], u32 a0, u32 a1, u32 b) {
 // The same of 16 columns, bytes: half of a step's fragments.
 template <class T, class Sum>
 TW_DEVICE void mma_half_step(Sum (&d)[4], u32 a0, u32 a1, u32 b) {
-  if constexpr (same<T, i8>) {
+  if constexpr (same<T, i8>()) {
     mma_s8_k16(d, a0, a1, b);
   } else {  // there is no such shape
     const u32 a[4] = {a0, a1, 0u, 0u}, bb[2] = {b, 0u};

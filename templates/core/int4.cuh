@@ -23,13 +23,13 @@ TW_FN u32 nibble_at(const u8* data, int i) { return i % 2 ? data[i / 2] >> 4 : d
 // What both have in common. item_bytes: of an item of `scales`.
 template <int group_elements, int item_bytes>
 struct NibbleGroups : StandAlone {
-  static constexpr int kLayout = 1, kBlock = group_elements, kBits = 4;
-  static constexpr int kDataBytes = group_elements / 2, kScaleBytes = item_bytes;
-  static constexpr int kEncoders = 1, kErrorColumns = group_elements;
-  static constexpr bool kKeepsNan = false;
-  static constexpr Infinity kInfinity = Infinity::spreads;
-  static constexpr ScaledMma kScaledMma = ScaledMma::none;
-  static constexpr bool kCodeLanes = false;
+  TW_CONSTANTS(int, kLayout = 1, kBlock = group_elements, kBits = 4);
+  TW_CONSTANTS(int, kDataBytes = group_elements / 2, kScaleBytes = item_bytes);
+  TW_CONSTANTS(int, kEncoders = 1, kErrorColumns = group_elements);
+  TW_CONSTANTS(bool, kKeepsNan = false);
+  TW_MEMBER static constexpr Infinity infinity() { return Infinity::spreads; }
+  TW_MEMBER static constexpr ScaledMma scaled_mma() { return ScaledMma::none; }
+  TW_CONSTANTS(bool, kCodeLanes = false);
   using Element = void;
   using TileElement = void;
 
@@ -41,20 +41,22 @@ struct NibbleGroups : StandAlone {
   }
 
   // Groups of more than 32 are several that share a scale: integer products are taken 32 at a time.
-  static constexpr int kGroup = 32;
-  static constexpr bool kCodes = true;
+  TW_CONSTANTS(int, kGroup = 32);
+  TW_CONSTANTS(bool, kCodes = true);
   TW_MEMBER static constexpr bool unit_ok(int e) { return e == 32 || e == 64 || e == 128 || e == 256; }
   template <int E>
-  static constexpr int kItems = E < group_elements ? 1 : E / group_elements;
+  TW_MEMBER static constexpr int items_in() {
+    return E < group_elements ? 1 : E / group_elements;
+  }
   template <int E>
   struct Unit {
-    u32 raw[E / 8], items[ceil_div(kItems<E> * item_bytes, 4)];
+    u32 raw[E / 8], items[ceil_div(items_in<E>() * item_bytes, 4)];
   };
   template <int E>
   TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8* scales, i64 k) {
     load_words<E / 2, 16>(u.raw, data + k / 2);
-    load_words<kItems<E> * item_bytes, run_alignment(kItems<E> * item_bytes)>(u.items,
-                                                                              scales + k / group_elements * item_bytes);
+    load_words<items_in<E>() * item_bytes, run_alignment(items_in<E>() * item_bytes)>(
+        u.items, scales + k / group_elements * item_bytes);
   }
   // A tile of the mma family is copied with its scales in whole groups: one that is shorter than a group is not to be
   // had, so it asks for more shared memory than there is.
@@ -66,7 +68,7 @@ struct NibbleGroups : StandAlone {
   template <int E>
   TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8* scales, int k, i64) {
     load_shared_words<E / 2, 16>(u.raw, raw + k / 2);
-    load_shared_words<kItems<E> * item_bytes, run_alignment(kItems<E> * item_bytes)>(
+    load_shared_words<items_in<E>() * item_bytes, run_alignment(items_in<E>() * item_bytes)>(
         u.items, scales + k / group_elements * item_bytes);
   }
 
@@ -83,7 +85,9 @@ template <int group_elements>
 struct Int4Groups : NibbleGroups<group_elements, 2> {
   using Base = NibbleGroups<group_elements, 2>;
   static constexpr const char* encoder_name(int) { return "amax7"; }
-  static constexpr Error error(int) { return {0, 0.5 / 7 + kHalfRounding, 0, 0, 7 * kHalfLeast, 7 * kLargestHalf}; }
+  static constexpr Error error(int) {
+    return {0, 0.5 / 7 + half_rounding(), 0, 0, 7 * half_least(), 7 * largest_half()};
+  }
 
   // Steps are taken of the scale as stored. Where that is 0 or infinite all codes are 8.
   TW_MEMBER static bool usable(float scale) { return scale > 0.0f && scale <= 65504.0f; }
@@ -114,7 +118,7 @@ struct Int4Groups : NibbleGroups<group_elements, 2> {
     Base::write_codes(data + E / 2 * lane, codes);
   }
 
-  static constexpr bool kOffset = false;
+  TW_CONSTANTS(bool, kOffset = false);
   template <int E>
   TW_MEMBER static void group(const typename Base::template Unit<E>& u, int g, u32 (&codes)[8], float& scale,
                               float& offset) {
@@ -126,8 +130,9 @@ struct Int4Groups : NibbleGroups<group_elements, 2> {
 
   using typename Base::TileBase;
   template <class Element>
-  static constexpr bool kTiles = sizeof(Element) == 2 ||
-                                 (group_elements == 128 && (same<Element, tw::i8> || same<Element, tw::e4m3>));
+  TW_MEMBER static constexpr bool tiles_for() {
+    return sizeof(Element) == 2 || (group_elements == 128 && (same<Element, tw::i8>() || same<Element, tw::e4m3>()));
+  }
   template <class Element>
   using Tile = select<sizeof(Element) == 1, SignedNibblesAfterMma<Element, TileBase>,
                       ScaledTile<Element, TileBase, 4, 8, group_elements>>;
@@ -140,7 +145,7 @@ struct Uint4Groups : NibbleGroups<group_elements, 4> {
   // Half a step; the scale's rounding moves the outermost of the fifteen steps, on either side of the zero point. A
   // range is twice the largest magnitude at most.
   static constexpr Error error(int) {
-    return {0, 0, 0.5 / 15 + 2 * kHalfRounding, 0, 16 * kHalfLeast, 7.5f * kLargestHalf};
+    return {0, 0, 0.5 / 15 + 2 * half_rounding(), 0, 16 * half_least(), 7.5f * largest_half()};
   }
 
   struct Rule {  // of one group, as stored
@@ -194,7 +199,7 @@ struct Uint4Groups : NibbleGroups<group_elements, 4> {
     Base::write_codes(data + E / 2 * lane, codes);
   }
 
-  static constexpr bool kOffset = true;
+  TW_CONSTANTS(bool, kOffset = true);
   template <int E>
   TW_MEMBER static void group(const typename Base::template Unit<E>& u, int g, u32 (&codes)[8], float& scale,
                               float& offset) {
@@ -205,7 +210,9 @@ struct Uint4Groups : NibbleGroups<group_elements, 4> {
   }
 
   template <class Element>
-  static constexpr bool kTiles = sizeof(Element) == 2;
+  TW_MEMBER static constexpr bool tiles_for() {
+    return sizeof(Element) == 2;
+  }
   template <class Element>
   using Tile = AffineTile<Element, typename Base::TileBase, 4, group_elements, ZeroPoint>;
 };

@@ -16,14 +16,14 @@ TW_FN i32 clamped(float v, i32 low, i32 high) { return max2(low, min2(high, to_i
 
 // What all of them have in common.
 struct Blocks256 : StandAlone {
-  static constexpr int kBlock = 256, kScaleBytes = 0;
-  static constexpr bool kKeepsNan = false;
-  static constexpr Infinity kInfinity = Infinity::spreads;
-  static constexpr ScaledMma kScaledMma = ScaledMma::none;
-  static constexpr bool kCodeLanes = false;
+  TW_CONSTANTS(int, kBlock = 256, kScaleBytes = 0);
+  TW_CONSTANTS(bool, kKeepsNan = false);
+  TW_MEMBER static constexpr Infinity infinity() { return Infinity::spreads; }
+  TW_MEMBER static constexpr ScaledMma scaled_mma() { return ScaledMma::none; }
+  TW_CONSTANTS(bool, kCodeLanes = false);
   using Element = void;
   using TileElement = void;
-  static constexpr bool kCodes = true;
+  TW_CONSTANTS(bool, kCodes = true);
 };
 
 // The errors of the two plain encoders. Half a step of a sub-block's own line, plus what its integer scale is off, by
@@ -33,17 +33,17 @@ constexpr Error minima_error(int top, int top_scale) {
   return {0,
           0,
           0.5 / top,
-          1.5 / top_scale + 3 * kHalfRounding,
-          (top + 1) * top_scale * kHalfLeast,
-          static_cast<float>(top_scale) * kLargestHalf};
+          1.5 / top_scale + 3 * half_rounding(),
+          (top + 1) * top_scale * half_least(),
+          static_cast<float>(top_scale) * largest_half()};
 }
 constexpr Error signed_error(int half, int top_scale) {
   return {0,
-          1.0 / half + kHalfRounding,
+          1.0 / half + half_rounding(),
           0,
           1.0 / top_scale,
-          half * top_scale * kHalfLeast,
-          static_cast<float>(half * top_scale) * kLargestHalf};
+          half * top_scale * half_least(),
+          static_cast<float>(half * top_scale) * largest_half()};
 }
 
 // sub-blocks of `size`: code(i, 0 .. top) for every element, after store(d, dmin, scales, minima).
@@ -126,7 +126,9 @@ TW_DEVICE void load_halves(u32* words, const u8* p) {
 // 32, of Q5_K 32 bytes of fifth bits (bit j of byte l is that of element 32 j + l), then nibbles: byte 32 p + l holds
 // element 64 p + l low and 64 p + 32 + l high. value = d scale code - dmin minimum.
 template <int bits>
-constexpr int kMinimaNibbles = bits == 4 ? 16 : 48;  // where nibbles begin in a block
+TW_FN constexpr int minima_nibbles() {
+  return bits == 4 ? 16 : 48;
+}  // where nibbles begin in a block
 
 TW_FN u32 minima_scale(const u8* block, int j) {
   const u8* s = block + 4;
@@ -138,16 +140,16 @@ TW_FN u32 minima_minimum(const u8* block, int j) {
 }
 template <int bits>
 TW_FN u32 minima_code(const u8* block, int i) {
-  const u32 low = (block[kMinimaNibbles<bits> + 32 * (i / 64) + i % 32] >> (4 * (i / 32 % 2))) & 15u;
+  const u32 low = (block[minima_nibbles<bits>() + 32 * (i / 64) + i % 32] >> (4 * (i / 32 % 2))) & 15u;
   return bits == 4 ? low : low | (((block[16 + i % 32] >> (i / 32)) & 1u) << 4);
 }
 
 // Both as they are stored, and how threads read them.
 template <int bits>
 struct MinimaBlocks : Blocks256 {
-  static constexpr int kNibbles = kMinimaNibbles<bits>;
-  static constexpr int kBits = bits, kDataBytes = kNibbles + 128;
-  static constexpr int kErrorColumns = 32;
+  TW_CONSTANTS(int, kNibbles = minima_nibbles<bits>());
+  TW_CONSTANTS(int, kBits = bits, kDataBytes = kNibbles + 128);
+  TW_CONSTANTS(int, kErrorColumns = 32);
 
   TW_MEMBER static float decode(const u8* data, const u8*, float, int i) {
     const float d = mul_rn(f16_bits_to_f32(read16(data)), static_cast<float>(minima_scale(data, i / 32)));
@@ -155,8 +157,8 @@ struct MinimaBlocks : Blocks256 {
     return sub_rn(mul_rn(d, static_cast<float>(minima_code<bits>(data, i))), m);
   }
 
-  static constexpr int kGroup = 32;
-  static constexpr bool kOffset = true;
+  TW_CONSTANTS(int, kGroup = 32);
+  TW_CONSTANTS(bool, kOffset = true);
   TW_MEMBER static constexpr bool unit_ok(int e) { return e == 64 || e == 256; }
   // The header, all fifth bits, and the nibbles of 64 (one pair of sub-blocks) or 256 elements.
   template <int E>
@@ -204,14 +206,16 @@ struct MinimaBlocks : Blocks256 {
   }
 
   template <class X>
-  static constexpr bool kTiles = sizeof(X) == 2 || same<X, Codes>;
+  TW_MEMBER static constexpr bool tiles_for() {
+    return sizeof(X) == 2 || same<X, Codes>();
+  }
 };
 
 // A row's step and minimum as tiles need them: `integers`, scale and minimum as halves, times d and dmin, halves too,
 // and the minimum taken off. Rounded for f16, as is the value then; of bf16 the weight alone is.
 template <class Element>
 TW_DEVICE Affine<Element> line_of(u32 integers, u32 d) {
-  if constexpr (same<Element, tw::f16>) {
+  if constexpr (same<Element, tw::f16>()) {
     const u32 both = mul_f16x2(integers, d);
     return {PairScale<tw::f16>::of(both, 0), neg_f16x2(spread(both, 1)), 0};
   } else {
@@ -221,7 +225,9 @@ TW_DEVICE Affine<Element> line_of(u32 integers, u32 d) {
   }
 }
 template <class Element>
-constexpr double kLineRounding = same<Element, tw::f16> ? 1.46484375e-3 : kRoundedOnce<Element>;
+TW_FN constexpr double line_rounding() {
+  return same<Element, tw::f16>() ? 1.46484375e-3 : rounded_once<Element>();
+}
 
 // Bytes of a word, less an offset, times a half, exactly: a byte in the mantissa of 2^15 is added to it.
 struct ByteTimes {
@@ -236,9 +242,9 @@ struct ByteTimes {
 // then d and dmin.
 template <int bits>
 struct MinimaBase {
-  static constexpr int kScaleK = 256, kScaleBytes = 20, kGroups = 2;
-  static constexpr bool kOffset = true;
-  static constexpr int kNibbles = kMinimaNibbles<bits>, kBytes = kNibbles + 128;
+  TW_CONSTANTS(int, kScaleK = 256, kScaleBytes = 20, kGroups = 2);
+  TW_CONSTANTS(bool, kOffset = true);
+  TW_CONSTANTS(int, kNibbles = minima_nibbles<bits>(), kBytes = kNibbles + 128);
   TW_MEMBER static u32 code(const u8* block, int i) { return minima_code<bits>(block, i); }
   TW_MEMBER static void put_code(u8* block, int i, u32 code) {
     block[kNibbles + 32 * (i / 64) + i % 32] |= static_cast<u8>((code & 15u) << (4 * (i / 32 % 2)));
@@ -264,7 +270,7 @@ struct MinimaBase {
 };
 template <class Element, int bits>
 struct MinimaAfterMma : MinimaBase<bits>, Integers<Element, bits, 0> {
-  static constexpr double kRounding = kAfterMmaRounding;
+  TW_MEMBER static constexpr double rounding() { return after_mma_rounding(); }
   struct Scales {
     float d[2][2], m[2][2];
   };  // [group][row]
@@ -283,10 +289,10 @@ struct MinimaAfterMma : MinimaBase<bits>, Integers<Element, bits, 0> {
 template <class Element, int bits>
 struct MinimaTile : MinimaBase<bits> {
   using AfterMma = AfterMmaForBf16<Element, MinimaAfterMma<tw::bf16, bits>, MinimaTile>;
-  static constexpr int kBits = bits;
-  static constexpr float kFactor = 1.0f;
-  static constexpr bool kScaleAfterMma = false;
-  static constexpr double kRounding = kLineRounding<Element>;
+  TW_CONSTANTS(int, kBits = bits);
+  TW_MEMBER static constexpr float factor() { return 1.0f; }
+  TW_CONSTANTS(bool, kScaleAfterMma = false);
+  TW_MEMBER static constexpr double rounding() { return line_rounding<Element>(); }
   struct Scales {
     Affine<Element> of[2][2];
   };  // [group][row]
@@ -317,8 +323,8 @@ struct MinimaTile<Codes, bits> : CodesTile<MinimaAfterMma<tw::f16, bits>, bits, 
 // kBytes of a block and kD, where its d is.
 template <class Base>
 struct SixteensBase : Base {
-  static constexpr int kScaleK = 256, kScaleBytes = 20, kGroups = 4;
-  static constexpr bool kOffset = false;
+  TW_CONSTANTS(int, kScaleK = 256, kScaleBytes = 20, kGroups = 4);
+  TW_CONSTANTS(bool, kOffset = false);
   TW_MEMBER static void put_scales(u8* out, const u8* data, const u8*, i64 k) {
     const u8* block = data + k / 256 * Base::kBytes;
     for (int j = 0; j < 16; ++j) out[j] = static_cast<u8>(Base::scale(block, j));
@@ -350,11 +356,13 @@ struct SixteensAfterMma : SixteensBase<Base>, Integers<tw::bf16, bits, offset> {
 template <class Element, class Base, int bits, int offset>
 struct SixteensTile : SixteensBase<Base> {
   using AfterMma = AfterMmaForBf16<Element, SixteensAfterMma<Base, bits, offset>, SixteensTile>;
-  static constexpr int kBits = bits;
-  static constexpr float kFactor = 1.0f;
-  static constexpr bool kScaleAfterMma = false;
+  TW_CONSTANTS(int, kBits = bits);
+  TW_MEMBER static constexpr float factor() { return 1.0f; }
+  TW_CONSTANTS(bool, kScaleAfterMma = false);
   // For f16 the scale is rounded, and then the value; for bf16 the value alone.
-  static constexpr double kRounding = same<Element, tw::f16> ? 9.765625e-4 : kRoundedOnce<Element>;
+  TW_MEMBER static constexpr double rounding() {
+    return same<Element, tw::f16>() ? 9.765625e-4 : rounded_once<Element>();
+  }
   struct Scales {
     PairScale<Element> d[4][2];
   };  // [group][row]
@@ -366,7 +374,7 @@ struct SixteensTile : SixteensBase<Base> {
       TW_UNROLL for (int g = 0; g < 4; g += 2) {
         const u32 integers = sub_f16x2(prmt(bytes, 0x64646464u, g ? 0x4342u : 0x4140u), 0x64806480u);
         TW_UNROLL for (int h = 0; h < 2; ++h) {
-          if constexpr (same<Element, tw::f16>)
+          if constexpr (same<Element, tw::f16>())
             s.d[g + h][r] = PairScale<tw::f16>::of(mul_f16x2(integers, d), h);
           else
             s.d[g + h][r] = PairScale<tw::bf16>::of((h ? high_half<tw::f16>(integers) : low_half<tw::f16>(integers)) *

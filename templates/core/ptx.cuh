@@ -209,27 +209,27 @@ TW_DEVICE u32 pack_bytes(u32 a, u32 b, u32 c, u32 d) { return prmt(prmt(a, b, 0x
 // Two elements of at most 16 bits, lo in the low bits.
 template <class T>
 TW_DEVICE u32 pack2(float lo, float hi) {
-  if constexpr (same<T, f16>)
+  if constexpr (same<T, f16>())
     return pack_f16x2(lo, hi);
-  else if constexpr (same<T, bf16>)
+  else if constexpr (same<T, bf16>())
     return pack_bf16x2(lo, hi);
-  else if constexpr (same<T, e4m3>)
+  else if constexpr (same<T, e4m3>())
     return pack_e4m3x2(lo, hi);
-  else if constexpr (same<T, e5m2>)
+  else if constexpr (same<T, e5m2>())
     return pack_e5m2x2(lo, hi);
   else
     return (static_cast<u32>(f32_to_i8(lo)) & 255u) | ((static_cast<u32>(f32_to_i8(hi)) & 255u) << 8);
 }
 template <class T>
 TW_DEVICE float low_half(u32 v) {
-  if constexpr (same<T, f16>)
+  if constexpr (same<T, f16>())
     return f16_bits_to_f32(static_cast<u16>(v));
   else
     return bits_as<float>(v << 16);
 }
 template <class T>
 TW_DEVICE float high_half(u32 v) {
-  if constexpr (same<T, f16>)
+  if constexpr (same<T, f16>())
     return f16_bits_to_f32(static_cast<u16>(v >> 16));
   else
     return bits_as<float>(v & 0xffff0000u);
@@ -237,13 +237,13 @@ TW_DEVICE float high_half(u32 v) {
 // Bytes 2 `half` and the next of a word, fp8 of kind T, as 16-bit floats To, exactly.
 template <class To, class T>
 TW_DEVICE u32 widen_fp8x2(u32 word, int half) {
-  static_assert(same<T, e4m3> || same<T, e5m2>, "fp8");
+  static_assert(same<T, e4m3>() || same<T, e5m2>(), "fp8");
   u32 v;
-  if constexpr (same<T, e4m3>)
+  if constexpr (same<T, e4m3>())
     v = e4m3x2_to_f16x2(static_cast<u16>(word >> (16 * half)));
   else
     v = prmt(word, 0u, half ? 0x3424u : 0x1404u);  // the upper bytes of halves
-  if constexpr (same<To, f16>)
+  if constexpr (same<To, f16>())
     return v;
   else
     return pack_bf16x2(low_half<f16>(v), high_half<f16>(v));
@@ -293,7 +293,7 @@ template <class T>
 TW_DEVICE u32 fma2(u32 a, u32 b, u32 c) {
 #if defined(__CUDACC__)
   u32 d;
-  if constexpr (same<T, f16>)
+  if constexpr (same<T, f16>())
     asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
   else
     asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));

@@ -9,14 +9,14 @@ namespace tw::fmt {
 // To kernels a format of its own: stored as From, a plain one of floats; its values are F's.
 template <class F, class From>
 struct Quantized : StandAlone {
-  static constexpr int kBlock = F::kBlock, kBits = F::kBits;
-  static constexpr int kDataBytes = F::kBlock * From::kDataBytes, kScaleBytes = 0;
-  static constexpr ScaledMma kScaledMma = ScaledMma::none;
-  static constexpr bool kCodeLanes = false;
+  TW_CONSTANTS(int, kBlock = F::kBlock, kBits = F::kBits);
+  TW_CONSTANTS(int, kDataBytes = F::kBlock * From::kDataBytes, kScaleBytes = 0);
+  TW_MEMBER static constexpr ScaledMma scaled_mma() { return ScaledMma::none; }
+  TW_CONSTANTS(bool, kCodeLanes = false);
   using Element = void;
   using TileElement = void;
-  static constexpr int kGroup = F::kGroup;
-  static constexpr bool kCodes = F::kCodes, kOffset = F::kOffset;
+  TW_CONSTANTS(int, kGroup = F::kGroup);
+  TW_CONSTANTS(bool, kCodes = F::kCodes, kOffset = F::kOffset);
   static_assert(!F::kRowScale && !F::kGlobal && F::kScaleBytes == 0, "blocks that stand alone");
 
   TW_MEMBER static void encode(const float* x, u8* data, u8*, float, int) {
@@ -46,8 +46,16 @@ struct Quantized : StandAlone {
 };
 
 template <class F>
-constexpr bool is_quantized = false;
+struct QuantizedFrom {
+  TW_CONSTANTS(bool, value = false);
+};
 template <class F, class From>
-constexpr bool is_quantized<Quantized<F, From>> = true;
+struct QuantizedFrom<Quantized<F, From>> {
+  TW_CONSTANTS(bool, value = true);
+};
+template <class F>
+TW_FN constexpr bool is_quantized() {
+  return QuantizedFrom<F>::value;
+}
 
 }  // namespace tw::fmt

@@ -10,8 +10,8 @@ namespace tw {
 // a shift of both, or a product that shifts them by different amounts, and what else it makes is masked out.
 template <class Element>
 struct E2m1Place {
-  static constexpr bool kHalf = same<Element, f16>;
-  static constexpr int kWords = 4, kTo = kHalf ? 9 : 6;  // where a float's magnitude begins
+  TW_CONSTANTS(bool, kHalf = same<Element, f16>());
+  TW_CONSTANTS(int, kWords = 4, kTo = kHalf ? 9 : 6);  // where a float's magnitude begins
   TW_MEMBER static constexpr int magnitude(int r) { return !kHalf && r == 3 ? 9 : kTo - 3 * r; }
   TW_MEMBER static constexpr int sign(int r) { return r < 2 ? 15 - 3 * r : kHalf ? 16 - r : 11 + r; }
   TW_MEMBER static void put(u32* words, int step, int r, int e, u32 code) {
@@ -32,7 +32,7 @@ struct E2m1Place {
   }
 };
 
-constexpr u32 kNegativeZeros = 0x80008000u;  // a b + -0 is a b, zeros and their signs included
+TW_CONSTANTS(u32, kNegativeZeros = 0x80008000u);  // a b + -0 is a b, zeros and their signs included
 
 // Codes of a step as pairs of 16-bit floats, minus an offset, exact. Or-ed into the mantissa of 1024 (of 128 for bf16)
 // a code is added to it; in f16, if it stays b bits further up, 2^b times the code.
@@ -56,7 +56,7 @@ struct TileCodes {
   }
 
  private:
-  static constexpr bool kHalf = same<Element, f16>;
+  TW_CONSTANTS(bool, kHalf = same<Element, f16>());
   TW_MEMBER static constexpr u32 twice(u32 half) { return half * 0x10001u; }
   // Where the codes of register r are in the mantissa: f16 has room enough to save shifts.
   TW_MEMBER static constexpr int up(int r) { return !kHalf ? 0 : Place::kLow == 4 ? 4 * (r % 2) : 2 * r; }
@@ -117,14 +117,14 @@ TW_DEVICE u32 e2m1_values(u32 word, int r) {
 // Elements of one byte against 16-bit x, exact. Of a signed byte the top bit is stored flipped.
 template <class T, class Element>
 struct ByteTile : UnscaledTile {
-  static constexpr int kBits = 8;
-  static constexpr float kFactor = 1.0f;
-  static constexpr u32 kFlip = same<T, i8> ? 0x80u : 0u;
+  TW_CONSTANTS(int, kBits = 8);
+  TW_MEMBER static constexpr float factor() { return 1.0f; }
+  TW_CONSTANTS(u32, kFlip = same<T, i8>() ? 0x80u : 0u);
   TW_MEMBER static u32 code(const u8* block, int i) { return block[i] ^ kFlip; }
   TW_MEMBER static void put_code(u8* block, int i, u32 code) { block[i] = static_cast<u8>(code ^ kFlip); }
   template <int words>
   TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
-    if constexpr (same<T, i8>) {
+    if constexpr (same<T, i8>()) {
       TileCodes<Element, 8>::template pairs<128>(w, step, a);
     } else {
       TW_UNROLL for (int r = 0; r < 4; ++r) a[r] = widen_fp8x2<Element, T>(w[2 * step + r / 2], r % 2);
@@ -134,7 +134,7 @@ struct ByteTile : UnscaledTile {
 // Four-bit codes less 8 against 16-bit x, exact. Base: code(), put_code().
 template <class Element, class Base>
 struct NibbleIntegersTile : Base {
-  static constexpr float kFactor = 1.0f;
+  TW_MEMBER static constexpr float factor() { return 1.0f; }
   template <int words, class Scales>
   TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
     TileCodes<Element, 4>::template pairs<8>(w, step, a);
@@ -166,13 +166,15 @@ struct PairScale<bf16> {
 };
 // Of a weight rounded once; of bf16 the second product too, which is 2^-7 of the first.
 template <class Element>
-constexpr double kRoundedOnce = same<Element, f16> ? 4.8828125e-4 : 3.94e-3;
+TW_FN constexpr double rounded_once() {
+  return same<Element, f16>() ? 4.8828125e-4 : 3.94e-3;
+}
 
 // Chunks of scales that are items of the format, `bytes` per `group` elements. Base: code(), put_code(), and
 // item(data, scales, g), the address of group g's.
 template <class Base, int group, int bytes>
 struct ItemTile : Base {
-  static constexpr int kScaleK = group < 64 ? 64 : group, kGroups = kScaleK / group, kScaleBytes = bytes * kGroups;
+  TW_CONSTANTS(int, kScaleK = group < 64 ? 64 : group, kGroups = kScaleK / group, kScaleBytes = bytes * kGroups);
   static_assert(kGroups <= 2, "32 elements at least");
   TW_MEMBER static void put_scales(u8* out, const u8* data, const u8* scales, i64 k) {
     for (int i = 0; i < kScaleBytes; ++i)
@@ -185,14 +187,14 @@ struct ItemTile : Base {
 
 // Where a minimum is applied to sums of x, those and the sums of codes may cancel: what single precision rounds of
 // either.
-constexpr double kAfterMmaRounding = 3.814697265625e-6;
+TW_FN constexpr double after_mma_rounding() { return 3.814697265625e-6; }
 
 // Fragments that are integers, exact: code - offset.
 template <class Element, int bits, int offset>
 struct Integers {
-  static constexpr int kBits = bits;
-  static constexpr float kFactor = 1.0f;
-  static constexpr bool kScaleAfterMma = true;
+  TW_CONSTANTS(int, kBits = bits);
+  TW_MEMBER static constexpr float factor() { return 1.0f; }
+  TW_CONSTANTS(bool, kScaleAfterMma = true);
   template <int words, class Scales>
   TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
     TileCodes<Element, bits>::template pairs<offset>(w, step, a);
@@ -202,9 +204,9 @@ struct Integers {
 // Tiles of formats with value = (code - offset) d, d a half per `group` elements: exact integers, d after the MMA.
 template <class Element, class Base, int bits, int offset, int group>
 struct ScaledIntegers : ItemTile<Base, group, 2>, Integers<Element, bits, offset> {
-  static constexpr int kGroups = ItemTile<Base, group, 2>::kGroups;
-  static constexpr bool kOffset = false;
-  static constexpr double kRounding = 0;
+  TW_CONSTANTS(int, kGroups = ItemTile<Base, group, 2>::kGroups);
+  TW_CONSTANTS(bool, kOffset = false);
+  TW_MEMBER static constexpr double rounding() { return 0; }
   struct Scales {
     u32 d[2];
   };  // of a row, for each group of the panel
@@ -225,10 +227,10 @@ struct ScaledIntegers : ItemTile<Base, group, 2>, Integers<Element, bits, offset
 // The same as weights, rounded.
 template <class Element, class Base, int bits, int offset, int group>
 struct ScaledTile : ItemTile<Base, group, 2> {
-  static constexpr int kBits = bits, kGroups = ItemTile<Base, group, 2>::kGroups;
-  static constexpr float kFactor = 1.0f;
-  static constexpr bool kScaleAfterMma = false, kOffset = false;
-  static constexpr double kRounding = kRoundedOnce<Element>;
+  TW_CONSTANTS(int, kBits = bits, kGroups = ItemTile<Base, group, 2>::kGroups);
+  TW_MEMBER static constexpr float factor() { return 1.0f; }
+  TW_CONSTANTS(bool, kScaleAfterMma = false, kOffset = false);
+  TW_MEMBER static constexpr double rounding() { return rounded_once<Element>(); }
   using AfterMma = ScaledIntegers<Element, Base, bits, offset, group>;
   struct Scales {
     PairScale<Element> d[kGroups][2];
@@ -256,7 +258,7 @@ struct ScaledTile : ItemTile<Base, group, 2> {
 // To apply minima and scales of 16 to sums pays for bf16, whose weights take them in two operations; for f16, where it
 // is one, it does not.
 template <class Element, class AfterMma, class Tile>
-using AfterMmaForBf16 = select<same<Element, bf16>, AfterMma, Tile>;
+using AfterMmaForBf16 = select<same<Element, bf16>(), AfterMma, Tile>;
 
 // What AffineTile does to a row's codes: (code - z) d + m, z as TileCodes wants it.
 template <class Element>
@@ -267,10 +269,10 @@ struct Affine {
 // value = code d + m. `item`: d low, m high.
 template <class Element>
 struct Minimum {
-  static constexpr bool kZero = false;
+  TW_CONSTANTS(bool, kZero = false);
   TW_MEMBER static Affine<Element> of(u32 item, int) {
     u32 m = spread(item, 1);
-    if constexpr (same<Element, bf16>) m = pack_bf16x2(high_half<f16>(item), high_half<f16>(item));
+    if constexpr (same<Element, bf16>()) m = pack_bf16x2(high_half<f16>(item), high_half<f16>(item));
     return {PairScale<Element>::of(item, 0), m, 0};
   }
   TW_MEMBER static float minimum(u32 item) { return high_half<f16>(item); }
@@ -279,10 +281,10 @@ struct Minimum {
 // leaves, times d, is m.
 template <class Element>
 struct ZeroPoint {
-  static constexpr bool kZero = true;
+  TW_CONSTANTS(bool, kZero = true);
   TW_MEMBER static Affine<Element> of(u32 item, int row) {
     const PairScale<Element> d = PairScale<Element>::of(item, 0);
-    if constexpr (same<Element, f16>) {
+    if constexpr (same<Element, f16>()) {
       constexpr u32 k1024 = 0x64006400u, kMinus1024 = 0xe400e400u, kMinus64 = 0xd400d400u;
       const u32 z = spread(item, 1);
       const u32 less = row ? sub_f16x2(kMinus64, z) : sub_f16x2(z, kMinus1024);
@@ -301,9 +303,9 @@ struct ZeroPoint {
 // and to weights.
 template <class Element, class Base, int bits, int group, template <class> class Rule>
 struct AffineAfterMma : ItemTile<Base, group, 4>, Integers<Element, bits, 0> {
-  static constexpr int kGroups = ItemTile<Base, group, 4>::kGroups;
-  static constexpr bool kOffset = true;
-  static constexpr double kRounding = kAfterMmaRounding;
+  TW_CONSTANTS(int, kGroups = ItemTile<Base, group, 4>::kGroups);
+  TW_CONSTANTS(bool, kOffset = true);
+  TW_MEMBER static constexpr double rounding() { return after_mma_rounding(); }
   struct Scales {
     u32 items[2 * kGroups];
   };  // of the first row, of the second
@@ -321,10 +323,10 @@ struct AffineAfterMma : ItemTile<Base, group, 4>, Integers<Element, bits, 0> {
 template <class Element, class Base, int bits, int group, template <class> class Rule>
 struct AffineTile : ItemTile<Base, group, 4> {
   using AfterMma = AfterMmaForBf16<Element, AffineAfterMma<bf16, Base, bits, group, Rule>, AffineTile>;
-  static constexpr int kBits = bits, kGroups = ItemTile<Base, group, 4>::kGroups;
-  static constexpr float kFactor = 1.0f;
-  static constexpr bool kScaleAfterMma = false, kOffset = true;
-  static constexpr double kRounding = kRoundedOnce<Element>;  // m as well
+  TW_CONSTANTS(int, kBits = bits, kGroups = ItemTile<Base, group, 4>::kGroups);
+  TW_MEMBER static constexpr float factor() { return 1.0f; }
+  TW_CONSTANTS(bool, kScaleAfterMma = false, kOffset = true);
+  TW_MEMBER static constexpr double rounding() { return rounded_once<Element>(); }  // m as well
   struct Scales {
     Affine<Element> of[kGroups][2];
   };  // [group of the panel][row]
@@ -353,7 +355,7 @@ template <class Element>
 struct SignedNibbles;
 template <>
 struct SignedNibbles<i8> {
-  static constexpr float kFactor = 0.0625f;
+  TW_MEMBER static constexpr float factor() { return 0.0625f; }
   TW_MEMBER static u32 stored(u32 code) { return code; }
   TW_MEMBER static u32 code(u32 stored) { return stored; }
   // A code in the upper half of a byte, its top bit flipped, is 16 (code - 8).
@@ -367,7 +369,7 @@ struct SignedNibbles<i8> {
 };
 template <>
 struct SignedNibbles<e4m3> {
-  static constexpr float kFactor = 256.0f;
+  TW_MEMBER static constexpr float factor() { return 256.0f; }
   // E4M3 codes count in steps of 2^-9 up to 16, so that 2 |v| is one, and 2^-8 of |v|. Stored are the sign s in the
   // lowest bit and |v| - s above it: that nibble + 0x81 s is 2 |v| with the sign on top.
   TW_MEMBER static u32 stored(u32 code) { return code < 8 ? 2 * (7 - code) + 1 : 2 * (code - 8); }
@@ -383,7 +385,7 @@ struct SignedNibbles<e4m3> {
 // Base: code(), put_code() of SignedNibbles' codes.
 template <class Element, class Base>
 struct SignedNibblesTile : Base {
-  static constexpr float kFactor = SignedNibbles<Element>::kFactor;
+  TW_MEMBER static constexpr float factor() { return SignedNibbles<Element>::factor(); }
   TW_MEMBER static u32 code(const u8* block, int i) { return SignedNibbles<Element>::stored(Base::code(block, i)); }
   TW_MEMBER static void put_code(u8* block, int i, u32 stored) {
     Base::put_code(block, i, SignedNibbles<Element>::code(stored));
@@ -397,9 +399,9 @@ struct SignedNibblesTile : Base {
 template <class Element, class Base>
 struct SignedNibblesAfterMma : ItemTile<SignedNibblesTile<Element, Base>, 128, 2> {
   using AfterMma = void;
-  static constexpr int kBits = 4;
-  static constexpr bool kScaleAfterMma = true, kOffset = false;
-  static constexpr double kRounding = 0;
+  TW_CONSTANTS(int, kBits = 4);
+  TW_CONSTANTS(bool, kScaleAfterMma = true, kOffset = false);
+  TW_MEMBER static constexpr double rounding() { return 0; }
   struct Scales {
     float d[2];
   };
@@ -413,13 +415,13 @@ struct SignedNibblesAfterMma : ItemTile<SignedNibblesTile<Element, Base>, 128, 2
 // Against bytes: 32 columns, a group of q8_1's, are one step of a matrix instruction of bytes, as which a thread takes
 // the codes of two steps. In what order is left to it, if x has the same: a register is four codes of a row, of columns
 // 2 (t % 4), the next, and those eight further, and kOrder brings x's pairs of these into the same order (prmt).
-// kFactor: what values less the offset lack.
+// factor(): what values less the offset lack.
 template <int bits, int offset>
 struct TileBytes {
   using Place = TilePlace<bits, 2>;
-  static constexpr bool kHigh = bits == 4 && offset == 8;  // codes in the upper halves of bytes
-  static constexpr u32 kOrder = bits == 8 ? 0x5410u : 0x5140u;
-  static constexpr float kFactor = kHigh ? 0.0625f : 1.0f;
+  TW_CONSTANTS(bool, kHigh = bits == 4 && offset == 8);  // codes in the upper halves of bytes
+  TW_CONSTANTS(u32, kOrder = bits == 8 ? 0x5410u : 0x5140u);
+  TW_MEMBER static constexpr float factor() { return kHigh ? 0.0625f : 1.0f; }
   static_assert(bits == 8 ? offset == 128 : offset == 0 || offset == 1 << (bits - 1), "bytes with a sign");
   template <int words>
   TW_MEMBER static void fragment(const u32 (&w)[words], int group, u32 (&a)[4]) {
@@ -446,7 +448,7 @@ template <class Tile, int bits, int offset>
 struct CodesTile : Tile {
   struct AfterMma : Tile {
     using Bytes = TileBytes<bits, offset>;
-    static constexpr float kFactor = Bytes::kFactor;
+    TW_MEMBER static constexpr float factor() { return Bytes::factor(); }
   };
 };
 template <class Base, int bits, int offset, int group>

@@ -9,8 +9,8 @@
 // Fragment of step s (of four): register r of thread t holds row 16 (t / 32) + t % 32 / 4 + 8 (r % 2) and `width`
 // elements (2 or 4 to a word) from k = 2 width (4 s) ... : column (8 s + t % 4 + 4 (r / 2)) * width of the panel.
 //
-// A format has tiles for x of Element (tile_element<X>: f16, bf16, e4m3, i8 or Codes) if kTiles<Element> is true; then
-// Tile<Element> has
+// A format has tiles for x of Element (tile_element<X>: f16, bf16, e4m3, i8 or Codes) if tiles_for<Element>() is true;
+// then Tile<Element> has
 //   kBits                        of a stored code: 2, 3, 4, 5, 6 or 8
 //   Place                        where codes are, if not as TilePlace has them
 //   code(block, i)               the stored form of element i of a block
@@ -24,10 +24,11 @@
 //   kScaleAfterMma               true: codes alone; row_scale(scales, row, step) is to be applied to the products' sum
 //   kOffset                      true: values are code * step plus what code 0 stands for; where that is not in the
 //                                fragments either, row_minimum(scales, row, step) is to be multiplied by the sum of x
-//   kFactor                      what fragments lack besides, given to the epilogue
-//   kRounding                    largest relative error of an unpacked value; with kOffset, of the two parts that it is
+//   factor()                      what fragments lack besides, given to the epilogue
+//   rounding()                    largest relative error of an unpacked value; with kOffset, of the two parts that it
+//   is
 //                                the sum of; 0: exact
-//   AfterMma                     how the same tile is unpacked with kScaleAfterMma, within kRounding too, where tokens
+//   AfterMma                     how the same tile is unpacked with kScaleAfterMma, within rounding() too, where tokens
 //                                are few and that takes fewer instructions; void, or the tile itself: it is not
 #pragma once
 #include "core/ptx.cuh"
@@ -45,8 +46,8 @@ using tile_element = typename X::TileElement;
 // word.
 template <int bits, int width>
 struct TilePlace {
-  static constexpr int kLow = bits == 8 ? 8 : bits >= 4 ? 4 : 2, kHigh = bits - kLow;
-  static constexpr int kLowWords = kLow * width / 2, kWords = kLowWords + kHigh * width / 2;
+  TW_CONSTANTS(int, kLow = bits == 8 ? 8 : bits >= 4 ? 4 : 2, kHigh = bits - kLow);
+  TW_CONSTANTS(int, kLowWords = kLow * width / 2, kWords = kLowWords + kHigh * width / 2);
   static_assert(bits == 8 || bits == 4 || width == 2, "other codes are for 16-bit x");
   TW_MEMBER static constexpr int word(int step, int r) {
     if (kLow == 2) return step / 2;
@@ -88,11 +89,13 @@ struct TilePlaceOf<Tile, width, void_of<typename Tile::Place>> {
   using type = typename Tile::Place;
 };
 template <class Element>
-constexpr int kTileWidth = 4 / static_cast<int>(sizeof(Element));
-template <>
-constexpr int kTileWidth<Codes> = 2;
+TW_FN constexpr int tile_width() {
+  return same<Element, Codes>() ? 2 : 4 / static_cast<int>(sizeof(Element));
+}
 template <class Tile, class Element>
-constexpr int kTileWords = TilePlaceOf<Tile, kTileWidth<Element>>::type::kWords;
+TW_FN constexpr int tile_words() {
+  return TilePlaceOf<Tile, tile_width<Element>()>::type::kWords;
+}
 // Row within the strip and column within the panel.
 template <int width>
 TW_FN constexpr int tile_row(int thread, int r) {
@@ -112,17 +115,19 @@ TW_FN constexpr int tile_slot(int row) { return row / 16 * 16 + row % 8 * 2 + ro
 
 // Whether W has tiles for x of Element.
 template <class W, class Element>
-constexpr bool has_tile = W::template kTiles<Element>;
+TW_FN constexpr bool has_tile() {
+  return W::template tiles_for<Element>();
+}
 
 // A stretch of a row in W's own layout, rebuilt from tiles: whole blocks, and whole chunks of scales.
 template <class W, class Element>
 struct TiledUnit {
   using Tile = typename W::template Tile<Element>;
-  static constexpr int kWidth = kTileWidth<Element>, kPanelK = 32 * kWidth, kWords = kTileWords<Tile, Element>;
+  TW_CONSTANTS(int, kWidth = tile_width<Element>(), kPanelK = 32 * kWidth, kWords = tile_words<Tile, Element>());
   using Place = typename TilePlaceOf<Tile, kWidth>::type;
-  static constexpr int kColumns = max2(max2(W::kBlock, 32), Tile::kScaleBytes ? Tile::kScaleK : 0);
-  static constexpr int kBlocks = kColumns / W::kBlock;
-  static constexpr int kData = kBlocks * W::kDataBytes, kScales = kBlocks * W::kScaleBytes;
+  TW_CONSTANTS(int, kColumns = max2(max2(W::kBlock, 32), Tile::kScaleBytes ? Tile::kScaleK : 0));
+  TW_CONSTANTS(int, kBlocks = kColumns / W::kBlock);
+  TW_CONSTANTS(int, kData = kBlocks * W::kDataBytes, kScales = kBlocks * W::kScaleBytes);
   static_assert(kColumns % W::kBlock == 0 && (Tile::kScaleBytes == 0 || kColumns % max2(1, Tile::kScaleK) == 0),
                 "units");
   u8 data[kData], scales[max2(1, kScales)];
@@ -133,7 +138,7 @@ struct TiledUnit {
     for (int i = 0; i < kData; ++i) data[i] = 0;
     for (int i = 0; i < kScales; ++i) scales[i] = 0;
     const i64 strip = row / 64, first = unit * kColumns;
-    const int in_strip = static_cast<int>(row % 64), columns = static_cast<int>(min2<i64>(kColumns, k - first));
+    const int in_strip = static_cast<int>(row % 64), columns = static_cast<int>(min2(i64{kColumns}, k - first));
     if constexpr (Tile::kScaleBytes > 0) {
       const u8* chunks = static_cast<const u8*>(tile_scales) +
                          (strip * ceil_div64(k, Tile::kScaleK) * 64 + tile_slot(in_strip)) * Tile::kScaleBytes;
@@ -156,9 +161,9 @@ struct TiledUnit {
 
 // Tiles without scales: a row's or the tensor's are left to the epilogue.
 struct UnscaledTile {
-  static constexpr int kScaleK = 0, kScaleBytes = 0;
-  static constexpr bool kScaleAfterMma = false, kOffset = false;
-  static constexpr double kRounding = 0;
+  TW_CONSTANTS(int, kScaleK = 0, kScaleBytes = 0);
+  TW_CONSTANTS(bool, kScaleAfterMma = false, kOffset = false);
+  TW_MEMBER static constexpr double rounding() { return 0; }
   using AfterMma = void;
   TW_MEMBER static void put_scales(u8*, const u8*, const u8*, i64) {}
   TW_MEMBER static void take_scales(const u8*, u8*, u8*, i64) {}
@@ -166,16 +171,19 @@ struct UnscaledTile {
 };
 
 // Sums of x that a panel needs.
-template <class Tile, bool = Tile::kScaleAfterMma&& Tile::kOffset>
-constexpr int x_groups = 0;
 template <class Tile>
-constexpr int x_groups<Tile, true> = Tile::kGroups;
+TW_FN constexpr int x_groups() {
+  if constexpr (Tile::kScaleAfterMma && Tile::kOffset)
+    return Tile::kGroups;
+  else
+    return 0;
+}
 
 // How a tile is unpacked for so many tokens. With few there are fewer sums of products than weights, so scales are
 // applied to those; but sums of x take registers, and products of their own.
 template <class Tile, int tokens, class AfterMma = typename Tile::AfterMma>
 struct UnpackedFor {
-  using type = select<(x_groups<AfterMma> * tokens <= 32), AfterMma, Tile>;
+  using type = select<(x_groups<AfterMma>() * tokens <= 32), AfterMma, Tile>;
 };
 template <class Tile, int tokens>
 struct UnpackedFor<Tile, tokens, void> {

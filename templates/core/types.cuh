@@ -19,6 +19,10 @@
 #define TW_UNROLL_BY(count) TW_PRAGMA(unroll count)
 #define TW_NO_UNROLL _Pragma("unroll 1")
 #define TW_COPY memcpy  // NVRTC declares it by itself, and no __builtin_memcpy
+// Integers and bools of a class or a namespace. NVRTC gives every static member, every constant of a namespace and
+// every variable template memory of the device, read or not, and a module with two hundred such variables takes ten
+// times as long to load. Enumerators and constexpr functions have none.
+#define TW_CONSTANTS(type, ...) enum : type { __VA_ARGS__ }
 #else
 #define TW_DEVICE [[maybe_unused]] static inline
 #define TW_FN [[maybe_unused]] static inline
@@ -30,6 +34,7 @@
 #define TW_UNROLL_BY(count)
 #define TW_NO_UNROLL
 #define TW_COPY __builtin_memcpy
+#define TW_CONSTANTS(type, ...) [[maybe_unused]] static constexpr type __VA_ARGS__
 #endif
 
 namespace tw {
@@ -81,17 +86,21 @@ template <class...>
 using void_of = void;
 template <class A, class B>
 struct same_type {
-  static constexpr bool value = false;
+  TW_CONSTANTS(bool, value = false);
 };
 template <class A>
 struct same_type<A, A> {
-  static constexpr bool value = true;
+  TW_CONSTANTS(bool, value = true);
 };
 template <class A, class B>
-constexpr bool same = same_type<A, B>::value;
+TW_FN constexpr bool same() {
+  return same_type<A, B>::value;
+}
 
 template <class T>
-constexpr bool is_fp8_type = same<T, e4m3> || same<T, e5m2>;
+TW_FN constexpr bool is_fp8_type() {
+  return same<T, e4m3>() || same<T, e5m2>();
+}
 
 template <bool C, class A, class B>
 struct conditional {
@@ -106,12 +115,17 @@ using select = typename conditional<C, A, B>::type;
 
 TW_FN constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 TW_FN i64 ceil_div64(i64 a, i64 b) { return (a + b - 1) / b; }
+// What T is computed in: of an enumerator of TW_CONSTANTS its integer.
 template <class T>
-TW_FN constexpr T min2(T a, T b) {
+using promoted = decltype(+T{});
+template <class A, class B>
+TW_FN constexpr promoted<A> min2(A a, B b) {
+  static_assert(same<promoted<A>, promoted<B>>(), "one type");
   return b < a ? b : a;
 }
-template <class T>
-TW_FN constexpr T max2(T a, T b) {
+template <class A, class B>
+TW_FN constexpr promoted<A> max2(A a, B b) {
+  static_assert(same<promoted<A>, promoted<B>>(), "one type");
   return a < b ? b : a;
 }
 

@@ -10,14 +10,14 @@
 namespace tw::fmt {
 
 struct E2m1Row {
-  static constexpr float kStep = 0.5f;
+  TW_MEMBER static constexpr float step() { return 0.5f; }
   TW_MEMBER static void bytes(u32 word, u32& first, u32& second) { e2m1_bytes(word, first, second); }
 };
 
 struct e2m1_row : RowNibbles<E2m1Row> {
-  static constexpr const char* kTitle = "FP4 E2M1, one float scale per row";
-  static constexpr const char* kSource = "OCP E2M1; amax / 6 is this library's";
-  static constexpr Error error(int) { return {0, 1.0 / 6, 0, 0, 6 * kLeastFloat, kLargestScaled}; }  // 5 of 4 and 6
+  static constexpr const char* title() { return "FP4 E2M1, one float scale per row"; }
+  static constexpr const char* source() { return "OCP E2M1; amax / 6 is this library's"; }
+  static constexpr Error error(int) { return {0, 1.0 / 6, 0, 0, 6 * least_float(), largest_scaled()}; }  // 5 of 4 and 6
   static constexpr const char* encoder_name(int) { return "amax6"; }
   TW_MEMBER static float row_scale(float amax) { return scale_for(amax, 6.0f); }
 
@@ -32,9 +32,11 @@ struct e2m1_row : RowNibbles<E2m1Row> {
 
   // Exact. A code's fields moved to an E4M3's are 2^-6 of its value; to an f16's 2^-14.
   template <class Element>
-  static constexpr bool kTiles = sizeof(Element) == 2 || same<Element, tw::e4m3>;
+  TW_MEMBER static constexpr bool tiles_for() {
+    return sizeof(Element) == 2 || same<Element, tw::e4m3>();
+  }
   struct BytesTile : TileBase {
-    static constexpr float kFactor = 64.0f;
+    TW_MEMBER static constexpr float factor() { return 64.0f; }
     template <int words>
     TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
       TW_UNROLL for (int r = 0; r < 4; ++r) {
@@ -46,7 +48,7 @@ struct e2m1_row : RowNibbles<E2m1Row> {
   template <class Element>
   struct FloatsTile : TileBase {
     using Place = E2m1Place<Element>;
-    static constexpr float kFactor = Place::kHalf ? 16384.0f : 1.0f;
+    TW_MEMBER static constexpr float factor() { return Place::kHalf ? 16384.0f : 1.0f; }
     template <int words>
     TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales&, u32 (&a)[4]) {
       TW_UNROLL for (int r = 0; r < 4; ++r) a[r] = Place::kHalf ? Place::pair(w[step], r) : e2m1_values(w[step], r);

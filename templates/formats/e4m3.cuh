@@ -7,8 +7,8 @@
 namespace tw::fmt {
 
 struct e4m3 : ByteElements<tw::e4m3> {
-  static constexpr const char* kTitle = "FP8 E4M3, no scale";
-  static constexpr const char* kSource = "arXiv 2209.05433; saturating as CUDA does";
+  static constexpr const char* title() { return "FP8 E4M3, no scale"; }
+  static constexpr const char* source() { return "arXiv 2209.05433; saturating as CUDA does"; }
   static constexpr const char* encoder_name(int) { return "rne"; }
 };
 

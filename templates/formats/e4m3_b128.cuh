@@ -7,9 +7,9 @@
 namespace tw::fmt {
 
 struct e4m3_b128 : E4m3Blocks {
-  static constexpr const char* kTitle = "FP8 E4M3, one float scale per 128 rows x 128 columns; for weights";
-  static constexpr const char* kSource = "DeepSeek-V3's checkpoints (weight_scale_inv)";
-  static constexpr int kScaleRows = 128;
+  static constexpr const char* title() { return "FP8 E4M3, one float scale per 128 rows x 128 columns; for weights"; }
+  static constexpr const char* source() { return "DeepSeek-V3's checkpoints (weight_scale_inv)"; }
+  TW_CONSTANTS(int, kScaleRows = 128);
 
   TW_MEMBER static void encode(const float* x, u8* data, u8* scales, float, int) {
     encode_with(x, data, read_scale(scales));

@@ -7,9 +7,9 @@
 namespace tw::fmt {
 
 struct e4m3_g128 : E4m3Blocks {
-  static constexpr const char* kTitle = "FP8 E4M3, one float scale per 128; for activations";
-  static constexpr const char* kSource = "DeepSeek-V3's activations (inference/kernel.py)";
-  static constexpr int kScaleRows = 1;
+  static constexpr const char* title() { return "FP8 E4M3, one float scale per 128; for activations"; }
+  static constexpr const char* source() { return "DeepSeek-V3's activations (inference/kernel.py)"; }
+  TW_CONSTANTS(int, kScaleRows = 1);
 
   TW_MEMBER static void encode(const float* x, u8* data, u8* scales, float, int) {
     float amax = 0.0f;

@@ -7,8 +7,8 @@
 namespace tw::fmt {
 
 struct e4m3_row : RowElements<tw::e4m3> {
-  static constexpr const char* kTitle = "FP8 E4M3, one float scale per row";
-  static constexpr const char* kSource = "the usual amax scaling, per row";
+  static constexpr const char* title() { return "FP8 E4M3, one float scale per row"; }
+  static constexpr const char* source() { return "the usual amax scaling, per row"; }
   static constexpr Error error(int) { return scaled_error<tw::e4m3>(); }
   static constexpr const char* encoder_name(int) { return "amax448"; }
   TW_MEMBER static float row_scale(float amax) { return scale_for(amax, 448.0f); }

@@ -7,8 +7,8 @@
 namespace tw::fmt {
 
 struct e5m2 : ByteElements<tw::e5m2> {
-  static constexpr const char* kTitle = "FP8 E5M2, no scale";
-  static constexpr const char* kSource = "arXiv 2209.05433; saturating as CUDA does";
+  static constexpr const char* title() { return "FP8 E5M2, no scale"; }
+  static constexpr const char* source() { return "arXiv 2209.05433; saturating as CUDA does"; }
   static constexpr const char* encoder_name(int) { return "rne"; }
 };
 

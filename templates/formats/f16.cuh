@@ -6,8 +6,8 @@
 namespace tw::fmt {
 
 struct f16 : Plain<tw::f16, 16> {
-  static constexpr const char* kTitle = "IEEE half precision";
-  static constexpr const char* kSource = "IEEE 754";
+  static constexpr const char* title() { return "IEEE half precision"; }
+  static constexpr const char* source() { return "IEEE 754"; }
   static constexpr const char* encoder_name(int) { return "rne"; }
 };
 

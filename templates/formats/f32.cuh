@@ -6,8 +6,8 @@
 namespace tw::fmt {
 
 struct f32 : Plain<float, 32> {
-  static constexpr const char* kTitle = "IEEE single precision";
-  static constexpr const char* kSource = "IEEE 754";
+  static constexpr const char* title() { return "IEEE single precision"; }
+  static constexpr const char* source() { return "IEEE 754"; }
   static constexpr const char* encoder_name(int) { return "rne"; }
 };
 

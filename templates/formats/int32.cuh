@@ -7,8 +7,8 @@
 namespace tw::fmt {
 
 struct int32 : Plain<tw::i32, 32> {
-  static constexpr const char* kTitle = "32-bit integers";
-  static constexpr const char* kSource = "two's complement";
+  static constexpr const char* title() { return "32-bit integers"; }
+  static constexpr const char* source() { return "two's complement"; }
   static constexpr const char* encoder_name(int) { return "rne"; }
 };
 

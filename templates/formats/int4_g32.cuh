@@ -10,8 +10,8 @@
 namespace tw::fmt {
 
 struct int4_g32 : Int4Groups<32> {
-  static constexpr const char* kTitle = "4-bit codes minus 8, one half scale per 32 (compressed-tensors)";
-  static constexpr const char* kSource = "compressed-tensors (pack_quantized.py); amax / 7 is this library's";
+  static constexpr const char* title() { return "4-bit codes minus 8, one half scale per 32 (compressed-tensors)"; }
+  static constexpr const char* source() { return "compressed-tensors (pack_quantized.py); amax / 7 is this library's"; }
 };
 
 }  // namespace tw::fmt

@@ -10,15 +10,16 @@
 namespace tw::fmt {
 
 struct Int4Row {
-  static constexpr float kStep = 0.0625f;
+  TW_MEMBER static constexpr float step() { return 0.0625f; }
   TW_MEMBER static void bytes(u32 word, u32& first, u32& second) { nibble_bytes_signed(word, first, second); }
 };
 
 struct int4_row : RowNibbles<Int4Row> {
-  static constexpr const char* kTitle = "4-bit codes minus 8, one float scale per row";
-  static constexpr const char* kSource =
-      "compressed-tensors (pack-quantized, strategy channel); amax / 7 is this library's";
-  static constexpr Error error(int) { return {0, 0.5 / 7, 0, 0, 7 * kLeastFloat, kLargestScaled}; }
+  static constexpr const char* title() { return "4-bit codes minus 8, one float scale per row"; }
+  static constexpr const char* source() {
+    return "compressed-tensors (pack-quantized, strategy channel); amax / 7 is this library's";
+  }
+  static constexpr Error error(int) { return {0, 0.5 / 7, 0, 0, 7 * least_float(), largest_scaled()}; }
   static constexpr const char* encoder_name(int) { return "amax7"; }
   TW_MEMBER static float row_scale(float amax) { return scale_for(amax, 7.0f); }
 
@@ -33,7 +34,9 @@ struct int4_row : RowNibbles<Int4Row> {
   static float decode(const u8*, decltype(nullptr), float, int) = delete;
 
   template <class Element>
-  static constexpr bool kTiles = sizeof(Element) == 2 || same<Element, tw::i8> || same<Element, tw::e4m3>;
+  TW_MEMBER static constexpr bool tiles_for() {
+    return sizeof(Element) == 2 || same<Element, tw::i8>() || same<Element, tw::e4m3>();
+  }
   template <class Element>
   using Tile =
       select<sizeof(Element) == 2, NibbleIntegersTile<Element, TileBase>, SignedNibblesTile<Element, TileBase>>;

@@ -7,8 +7,8 @@
 namespace tw::fmt {
 
 struct int8 : ByteElements<tw::i8> {
-  static constexpr const char* kTitle = "signed bytes, no scale";
-  static constexpr const char* kSource = "two's complement; ONNX QuantizeLinear without zero point";
+  static constexpr const char* title() { return "signed bytes, no scale"; }
+  static constexpr const char* source() { return "two's complement; ONNX QuantizeLinear without zero point"; }
   static constexpr const char* encoder_name(int) { return "rne"; }
 };
 

@@ -9,10 +9,10 @@
 namespace tw::fmt {
 
 struct int8_asym_row : RowElements<tw::i8, ZeroPointItem> {
-  static constexpr const char* kTitle = "8-bit codes, a float scale and a zero point per row";
-  static constexpr const char* kSource = "ONNX DynamicQuantizeLinear, codes and zero points less 128";
+  static constexpr const char* title() { return "8-bit codes, a float scale and a zero point per row"; }
+  static constexpr const char* source() { return "ONNX DynamicQuantizeLinear, codes and zero points less 128"; }
   // Half a step, and as much where the rounded zero point lets the end of the range be clamped.
-  static constexpr Error error(int) { return {0, 0, 1.0 / 255, 0, 255 * kLeastFloat, kLargestScaled / 2}; }
+  static constexpr Error error(int) { return {0, 0, 1.0 / 255, 0, 255 * least_float(), largest_scaled() / 2}; }
   static constexpr const char* encoder_name(int) { return "minmax"; }
   TW_MEMBER static RowItem row_item(float most, float below) {
     const float scale = scale_for(add_rn(most, below), 255.0f);

@@ -8,8 +8,8 @@
 namespace tw::fmt {
 
 struct int8_row : RowElements<tw::i8> {
-  static constexpr const char* kTitle = "8-bit codes, one float scale per row";
-  static constexpr const char* kSource = "NVIDIA Model Optimizer, narrow range (tensor_quant_gpu.cu)";
+  static constexpr const char* title() { return "8-bit codes, one float scale per row"; }
+  static constexpr const char* source() { return "NVIDIA Model Optimizer, narrow range (tensor_quant_gpu.cu)"; }
   static constexpr Error error(int) { return scaled_error<i8>(); }
   static constexpr const char* encoder_name(int) { return "amax127"; }
   TW_MEMBER static float row_scale(float amax) { return scale_for(amax, 127.0f); }

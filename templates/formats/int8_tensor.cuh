@@ -7,8 +7,8 @@
 namespace tw::fmt {
 
 struct int8_tensor : TensorScaled<ByteElements<tw::i8>> {
-  static constexpr const char* kTitle = "8-bit codes, one float scale per tensor";
-  static constexpr const char* kSource = "the usual amax scaling (Model Optimizer)";
+  static constexpr const char* title() { return "8-bit codes, one float scale per tensor"; }
+  static constexpr const char* source() { return "the usual amax scaling (Model Optimizer)"; }
   static constexpr const char* encoder_name(int) { return "amax127"; }
   TW_MEMBER static float global_scale(float amax) { return scale_for(amax, 127.0f); }
 };

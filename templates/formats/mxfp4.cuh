@@ -14,7 +14,7 @@
 namespace tw::fmt {
 
 struct Mxfp4Elements {
-  static constexpr int kEmax = 2, kBytes = 2;
+  TW_CONSTANTS(int, kEmax = 2, kBytes = 2);
   TW_MEMBER static u32 codes(const float (&v)[4]) {
     u32 codes = 0;
     TW_UNROLL for (int j = 0; j < 4; ++j) codes |= f32_to_e2m1(v[j]) << (4 * j);
@@ -23,22 +23,24 @@ struct Mxfp4Elements {
 };
 
 struct mxfp4 : MicroscaledBlocks<Mxfp4Elements> {
-  static constexpr const char* kTitle = "OCP MXFP4: E2M1 codes, an E8M0 scale per 32, two of them a block";
-  static constexpr const char* kSource = "OCP Microscaling Formats v1.0 (6.3); layout of torchao and Model Optimizer";
+  static constexpr const char* title() { return "OCP MXFP4: E2M1 codes, an E8M0 scale per 32, two of them a block"; }
+  static constexpr const char* source() {
+    return "OCP Microscaling Formats v1.0 (6.3); layout of torchao and Model Optimizer";
+  }
   // What is above 6 scales of the 8 that the scale allows is clipped.
   static constexpr Error error(int) { return {0, 0.25, 0, 0, 1.5e-39}; }
-  static constexpr bool kKeepsNan = false;
-  static constexpr int kLayout = 2, kBlock = 64, kBits = 4;
-  static constexpr int kDataBytes = 32, kScaleBytes = 2;
-  static constexpr ScaledMma kScaledMma = ScaledMma::mxf4;
+  TW_CONSTANTS(bool, kKeepsNan = false);
+  TW_CONSTANTS(int, kLayout = 2, kBlock = 64, kBits = 4);
+  TW_CONSTANTS(int, kDataBytes = 32, kScaleBytes = 2);
+  TW_MEMBER static constexpr ScaledMma scaled_mma() { return ScaledMma::mxf4; }
 
   TW_MEMBER static float decode(const u8* data, const u8* scales, float, int i) {
     const u32 code = i % 2 ? data[i / 2] >> 4 : data[i / 2] & 15u;
     return mul_rn(e2m1_to_f32(code), e8m0_to_f32(scales[i / 32]));
   }
 
-  static constexpr int kGroup = 32;
-  static constexpr bool kCodes = true, kOffset = false;
+  TW_CONSTANTS(int, kGroup = 32);
+  TW_CONSTANTS(bool, kCodes = true, kOffset = false);
   TW_MEMBER static constexpr bool unit_ok(int e) { return e == 64 || e == 128 || e == 256; }
   template <int E>
   struct Unit {
@@ -69,13 +71,15 @@ struct mxfp4 : MicroscaledBlocks<Mxfp4Elements> {
   // Exact against bf16, whose exponents reach as far as the scales'. A tile has scales as bf16, a byte more for each,
   // so that a scale is one operation: where tokens are few it is operations that count.
   template <class Element>
-  static constexpr bool kTiles = same<Element, tw::bf16>;
+  TW_MEMBER static constexpr bool tiles_for() {
+    return same<Element, tw::bf16>();
+  }
   struct TileBase {
     using Place = E2m1Place<tw::bf16>;
-    static constexpr int kBits = 4, kScaleK = 64, kScaleBytes = 4, kGroups = 2;
-    static constexpr float kFactor = 1.0f;
-    static constexpr bool kOffset = false;
-    static constexpr double kRounding = 0;
+    TW_CONSTANTS(int, kBits = 4, kScaleK = 64, kScaleBytes = 4, kGroups = 2);
+    TW_MEMBER static constexpr float factor() { return 1.0f; }
+    TW_CONSTANTS(bool, kOffset = false);
+    TW_MEMBER static constexpr double rounding() { return 0; }
     TW_MEMBER static u32 code(const u8* block, int i) { return (block[i / 2] >> (4 * (i % 2))) & 15u; }
     TW_MEMBER static void put_code(u8* block, int i, u32 code) {
       block[i / 2] |= static_cast<u8>(code << (4 * (i % 2)));
@@ -99,7 +103,7 @@ struct mxfp4 : MicroscaledBlocks<Mxfp4Elements> {
     }
   };
   struct AfterMmaTile : TileBase {
-    static constexpr bool kScaleAfterMma = true;
+    TW_CONSTANTS(bool, kScaleAfterMma = true);
     TW_MEMBER static float row_scale(const Scales& s, int row, int step) {
       return bits_as<float>(step < 2 ? s.rows[row] << 16 : s.rows[row] & 0xffff0000u);
     }
@@ -111,7 +115,7 @@ struct mxfp4 : MicroscaledBlocks<Mxfp4Elements> {
   template <class Element>
   struct Tile : TileBase {
     using AfterMma = AfterMmaTile;
-    static constexpr bool kScaleAfterMma = false;
+    TW_CONSTANTS(bool, kScaleAfterMma = false);
     template <int words>
     TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales& scales, u32 (&a)[4]) {
       u32 of_group[2];

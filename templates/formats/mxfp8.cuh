@@ -11,29 +11,31 @@
 namespace tw::fmt {
 
 struct Mxfp8Elements {
-  static constexpr int kEmax = 8, kBytes = 4;
+  TW_CONSTANTS(int, kEmax = 8, kBytes = 4);
   TW_MEMBER static u32 codes(const float (&v)[4]) { return pack_e4m3x2(v[0], v[1]) | pack_e4m3x2(v[2], v[3]) << 16; }
 };
 
 struct mxfp8 : MicroscaledBlocks<Mxfp8Elements> {
-  static constexpr const char* kTitle = "OCP MXFP8: E4M3 codes, an E8M0 scale per 32, two of them a block";
-  static constexpr const char* kSource = "OCP Microscaling Formats v1.0 (6.3); layout of torchao";
+  static constexpr const char* title() { return "OCP MXFP8: E4M3 codes, an E8M0 scale per 32, two of them a block"; }
+  static constexpr const char* source() { return "OCP Microscaling Formats v1.0 (6.3); layout of torchao"; }
   // What is above 448 scales of the 512 that the scale allows is clipped.
   static constexpr Error error(int) { return {0, 0.125, 0, 0, 5.8e-42}; }
-  static constexpr bool kKeepsNan = true;
+  TW_CONSTANTS(bool, kKeepsNan = true);
   template <class>
-  static constexpr bool kTiles = false;
-  static constexpr int kLayout = 1, kBlock = 64, kBits = 8;
-  static constexpr int kDataBytes = 64, kScaleBytes = 2;
-  static constexpr ScaledMma kScaledMma = ScaledMma::mxf8;
+  TW_MEMBER static constexpr bool tiles_for() {
+    return false;
+  }
+  TW_CONSTANTS(int, kLayout = 1, kBlock = 64, kBits = 8);
+  TW_CONSTANTS(int, kDataBytes = 64, kScaleBytes = 2);
+  TW_MEMBER static constexpr ScaledMma scaled_mma() { return ScaledMma::mxf8; }
 
   TW_MEMBER static float decode(const u8* data, const u8* scales, float, int i) {
     return mul_rn(e4m3_to_f32(data[i]), e8m0_to_f32(scales[i / 32]));
   }
 
   // Matrix units read such a matrix, or the reference does: there are no units of one thread.
-  static constexpr int kGroup = 0;
-  static constexpr bool kCodes = false, kOffset = false;
+  TW_CONSTANTS(int, kGroup = 0);
+  TW_CONSTANTS(bool, kCodes = false, kOffset = false);
   TW_MEMBER static constexpr bool unit_ok(int) { return false; }
 };
 

@@ -12,23 +12,25 @@
 namespace tw::fmt {
 
 struct nvfp4 {
-  static constexpr const char* kTitle = "NVFP4: E2M1 codes, an E4M3 scale per 16, a float per tensor";
-  static constexpr const char* kSource = "NVIDIA Model Optimizer (qtensor/nvfp4_tensor.py)";
+  static constexpr const char* title() { return "NVFP4: E2M1 codes, an E4M3 scale per 16, a float per tensor"; }
+  static constexpr const char* source() { return "NVIDIA Model Optimizer (qtensor/nvfp4_tensor.py)"; }
   // A scale rounds up by a sixteenth, and 5 of its steps become 4 or 6; below 2^-6 scales are multiples of 2^-9.
-  static constexpr Error error(int) { return {0, 17.0 / 96, 0, 6.0 / 1024 / 2688, 2688 * kLeastFloat, kLargestScaled}; }
-  static constexpr bool kKeepsNan = false;
-  static constexpr Infinity kInfinity = Infinity::saturates;
-  static constexpr bool kCodeLanes = false;
-  static constexpr int kScaleRows = 1, kErrorColumns = 16;
+  static constexpr Error error(int) {
+    return {0, 17.0 / 96, 0, 6.0 / 1024 / 2688, 2688 * least_float(), largest_scaled()};
+  }
+  TW_CONSTANTS(bool, kKeepsNan = false);
+  TW_MEMBER static constexpr Infinity infinity() { return Infinity::saturates; }
+  TW_CONSTANTS(bool, kCodeLanes = false);
+  TW_CONSTANTS(int, kScaleRows = 1, kErrorColumns = 16);
   using RowItem = float;
   using Element = void;
   using TileElement = void;
-  static constexpr int kLayout = 2, kBlock = 16, kBits = 4;
-  static constexpr int kDataBytes = 8, kScaleBytes = 1;
-  static constexpr bool kRowScale = false, kGlobal = true;
-  static constexpr int kEncoders = 1;
+  TW_CONSTANTS(int, kLayout = 2, kBlock = 16, kBits = 4);
+  TW_CONSTANTS(int, kDataBytes = 8, kScaleBytes = 1);
+  TW_CONSTANTS(bool, kRowScale = false, kGlobal = true);
+  TW_CONSTANTS(int, kEncoders = 1);
   static constexpr const char* encoder_name(int) { return "modelopt"; }
-  static constexpr ScaledMma kScaledMma = ScaledMma::nvf4;
+  TW_MEMBER static constexpr ScaledMma scaled_mma() { return ScaledMma::nvf4; }
   TW_MEMBER static float global_scale(float amax) { return amax > 0.0f ? div_rn(amax, 2688.0f) : 1.0f; }
 
   TW_MEMBER static void encode(const float* x, u8* data, u8* scales, float global, int) {
@@ -73,8 +75,8 @@ struct nvfp4 {
         static_cast<u16>(codes[i] | (codes[i + 1] << 4) | (codes[i + 2] << 8) | (codes[i + 3] << 12));
   }
 
-  static constexpr int kGroup = 16;
-  static constexpr bool kCodes = true, kOffset = false;
+  TW_CONSTANTS(int, kGroup = 16);
+  TW_CONSTANTS(bool, kCodes = true, kOffset = false);
   TW_MEMBER static constexpr bool unit_ok(int e) { return e == 16 || e == 32 || e == 64 || e == 128 || e == 256; }
   template <int E>
   struct Unit {
@@ -111,11 +113,13 @@ struct nvfp4 {
   // Exact. A code's fields moved to those of an f16 are 2^-14 of its value, so that products lack 2^14 and are whole
   // multiples of 2^-24, which an f16 holds; as a bf16 2^-126 of it, and a scale times 2^118, so that they lack 2^8.
   template <class Element>
-  static constexpr bool kTiles = same<Element, tw::f16> || same<Element, tw::bf16>;
+  TW_MEMBER static constexpr bool tiles_for() {
+    return same<Element, tw::f16>() || same<Element, tw::bf16>();
+  }
   struct TileBase {
-    static constexpr int kBits = 4, kScaleK = 64, kScaleBytes = 4;
-    static constexpr bool kOffset = false;
-    static constexpr double kRounding = 0;
+    TW_CONSTANTS(int, kBits = 4, kScaleK = 64, kScaleBytes = 4);
+    TW_CONSTANTS(bool, kOffset = false);
+    TW_MEMBER static constexpr double rounding() { return 0; }
     TW_MEMBER static u32 code(const u8* block, int i) { return (block[i / 2] >> (4 * (i % 2))) & 15u; }
     TW_MEMBER static void put_code(u8* block, int i, u32 code) {
       block[i / 2] |= static_cast<u8>(code << (4 * (i % 2)));
@@ -129,9 +133,9 @@ struct nvfp4 {
   };
   struct AfterMmaTile : TileBase {
     using Place = E2m1Place<tw::bf16>;
-    static constexpr int kGroups = 4;
-    static constexpr float kFactor = 1.0f;
-    static constexpr bool kScaleAfterMma = true;
+    TW_CONSTANTS(int, kGroups = 4);
+    TW_MEMBER static constexpr float factor() { return 1.0f; }
+    TW_CONSTANTS(bool, kScaleAfterMma = true);
     struct Scales {
       u32 s[2][2];
     };  // [row][pair of groups]
@@ -156,9 +160,9 @@ struct nvfp4 {
   struct Tile : TileBase {
     using Place = E2m1Place<Element>;
     using AfterMma = AfterMmaForBf16<Element, AfterMmaTile, Tile>;
-    static constexpr bool kHalf = same<Element, tw::f16>;
-    static constexpr float kFactor = kHalf ? 16384.0f : 256.0f;
-    static constexpr bool kScaleAfterMma = false;
+    TW_CONSTANTS(bool, kHalf = same<Element, tw::f16>());
+    TW_MEMBER static constexpr float factor() { return kHalf ? 16384.0f : 256.0f; }
+    TW_CONSTANTS(bool, kScaleAfterMma = false);
     struct Scales {
       u32 s[2][4];
     };  // [row][group], both halves alike

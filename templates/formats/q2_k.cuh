@@ -9,11 +9,14 @@
 namespace tw::fmt {
 
 struct q2_k : Blocks256 {
-  static constexpr const char* kTitle = "ggml Q2_K: 2-bit codes, 4-bit scales and minima per 16, two halves per 256";
-  static constexpr const char* kSource =
-      "layout: ggml (block_q2_K); encoder: this library (templates/core/k_quants.cuh)";
-  static constexpr int kLayout = 1, kBits = 2, kDataBytes = 84;
-  static constexpr int kEncoders = 1, kErrorColumns = 16;
+  static constexpr const char* title() {
+    return "ggml Q2_K: 2-bit codes, 4-bit scales and minima per 16, two halves per 256";
+  }
+  static constexpr const char* source() {
+    return "layout: ggml (block_q2_K); encoder: this library (templates/core/k_quants.cuh)";
+  }
+  TW_CONSTANTS(int, kLayout = 1, kBits = 2, kDataBytes = 84);
+  TW_CONSTANTS(int, kEncoders = 1, kErrorColumns = 16);
   static constexpr const char* encoder_name(int) { return "plain"; }
   static constexpr Error error(int) { return minima_error(3, 15); }
 
@@ -40,8 +43,8 @@ struct q2_k : Blocks256 {
 
   TW_MEMBER static constexpr bool lanes_ok(int) { return false; }
 
-  static constexpr int kGroup = 16;
-  static constexpr bool kOffset = true;
+  TW_CONSTANTS(int, kGroup = 16);
+  TW_CONSTANTS(bool, kOffset = true);
   TW_MEMBER static constexpr bool unit_ok(int e) { return e == 64 || e == 128 || e == 256; }
   // Codes of whole halves of a block; scales and minima are the unit's own.
   template <int E>
@@ -85,10 +88,12 @@ struct q2_k : Blocks256 {
 
   // A row's chunk is its sixteen bytes of scales and minima, d and dmin.
   template <class Element>
-  static constexpr bool kTiles = sizeof(Element) == 2;
+  TW_MEMBER static constexpr bool tiles_for() {
+    return sizeof(Element) == 2;
+  }
   struct TileBase {
-    static constexpr int kScaleK = 256, kScaleBytes = 20, kGroups = 4;
-    static constexpr bool kOffset = true;
+    TW_CONSTANTS(int, kScaleK = 256, kScaleBytes = 20, kGroups = 4);
+    TW_CONSTANTS(bool, kOffset = true);
     TW_MEMBER static u32 code(const u8* block, int i) {
       return (block[16 + 32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4))) & 3u;
     }
@@ -124,10 +129,10 @@ struct q2_k : Blocks256 {
   template <class Element>
   struct Tile : TileBase {
     using AfterMma = AfterMmaForBf16<Element, AfterMmaTile, Tile>;
-    static constexpr int kBits = 2;
-    static constexpr float kFactor = 1.0f;
-    static constexpr bool kScaleAfterMma = false;
-    static constexpr double kRounding = kLineRounding<Element>;
+    TW_CONSTANTS(int, kBits = 2);
+    TW_MEMBER static constexpr float factor() { return 1.0f; }
+    TW_CONSTANTS(bool, kScaleAfterMma = false);
+    TW_MEMBER static constexpr double rounding() { return line_rounding<Element>(); }
     struct Scales {
       Affine<Element> of[4][2];
     };  // [group][row]

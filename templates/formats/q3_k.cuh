@@ -10,17 +10,18 @@
 namespace tw::fmt {
 
 struct q3_k : Blocks256 {
-  static constexpr const char* kTitle = "ggml Q3_K: 3-bit codes, 6-bit scales per 16, one half per 256";
-  static constexpr const char* kSource =
-      "layout: ggml (block_q3_K); encoder: this library (templates/core/k_quants.cuh)";
-  static constexpr int kLayout = 2, kBits = 3, kDataBytes = 110;
-  static constexpr int kEncoders = 1, kErrorColumns = 16;
+  static constexpr const char* title() { return "ggml Q3_K: 3-bit codes, 6-bit scales per 16, one half per 256"; }
+  static constexpr const char* source() {
+    return "layout: ggml (block_q3_K); encoder: this library (templates/core/k_quants.cuh)";
+  }
+  TW_CONSTANTS(int, kLayout = 2, kBits = 3, kDataBytes = 110);
+  TW_CONSTANTS(int, kEncoders = 1, kErrorColumns = 16);
   static constexpr const char* encoder_name(int) { return "plain"; }
   static constexpr Error error(int) { return signed_error(4, 32); }
 
   // Element i's code and the j-th scale minus 32; the others put them where bits are zero.
   struct TileBase {
-    static constexpr int kBytes = 110, kD = 108;
+    TW_CONSTANTS(int, kBytes = 110, kD = 108);
     TW_MEMBER static u32 code(const u8* block, int i) {
       return ((block[32 + 32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4))) & 3u) |
              (((block[i % 32] >> (i / 32)) & 1u) << 2);
@@ -57,8 +58,8 @@ struct q3_k : Blocks256 {
 
   TW_MEMBER static constexpr bool lanes_ok(int) { return false; }
 
-  static constexpr int kGroup = 16;
-  static constexpr bool kOffset = false;
+  TW_CONSTANTS(int, kGroup = 16);
+  TW_CONSTANTS(bool, kOffset = false);
   TW_MEMBER static constexpr bool unit_ok(int e) { return e == 64 || e == 128 || e == 256; }
   // Lower bits of whole halves of a block; everything else is the block's.
   template <int E>
@@ -113,7 +114,9 @@ struct q3_k : Blocks256 {
   }
 
   template <class Element>
-  static constexpr bool kTiles = sizeof(Element) == 2;
+  TW_MEMBER static constexpr bool tiles_for() {
+    return sizeof(Element) == 2;
+  }
   template <class Element>
   using Tile = SixteensTile<Element, TileBase, 3, 4>;
 };

@@ -9,9 +9,9 @@
 namespace tw::fmt {
 
 struct q4_0 : Nibbles32<18, 4, 2> {
-  static constexpr const char* kTitle = "ggml Q4_0: 4-bit codes, one half scale per 32";
-  static constexpr const char* kSource = "ggml (quantize_row_q4_0_ref); amax7: this library";
-  static constexpr int kLayout = 1, kEncoders = 2;
+  static constexpr const char* title() { return "ggml Q4_0: 4-bit codes, one half scale per 32"; }
+  static constexpr const char* source() { return "ggml (quantize_row_q4_0_ref); amax7: this library"; }
+  TW_CONSTANTS(int, kLayout = 1, kEncoders = 2);
   static constexpr const char* encoder_name(int i) { return i == 0 ? "ggml" : "amax7"; }
   // ggml's codes end at 7 on the side that is not the extreme's, a whole step short.
   static constexpr Error error(int i) { return i == 0 ? half_scale_error(1.0 / 8, 8) : half_scale_error(0.5 / 7, 7); }
@@ -79,7 +79,7 @@ struct q4_0 : Nibbles32<18, 4, 2> {
     }
   }
 
-  static constexpr bool kOffset = false;
+  TW_CONSTANTS(bool, kOffset = false);
   // With the nibble in the upper half of a byte and its top bit flipped, the byte is 16 (code - 8).
   template <int E>
   TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[8], float& scale, float& offset) {

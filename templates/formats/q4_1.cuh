@@ -8,9 +8,9 @@
 namespace tw::fmt {
 
 struct q4_1 : Nibbles32<20, 4, 4> {
-  static constexpr const char* kTitle = "ggml Q4_1: 4-bit codes, half scale and minimum per 32";
-  static constexpr const char* kSource = "ggml (quantize_row_q4_1_ref)";
-  static constexpr int kLayout = 1, kEncoders = 1;
+  static constexpr const char* title() { return "ggml Q4_1: 4-bit codes, half scale and minimum per 32"; }
+  static constexpr const char* source() { return "ggml (quantize_row_q4_1_ref)"; }
+  TW_CONSTANTS(int, kLayout = 1, kEncoders = 1);
   static constexpr const char* encoder_name(int) { return "ggml"; }
   static constexpr Error error(int) { return half_minimum_error(15); }
 
@@ -34,7 +34,7 @@ struct q4_1 : Nibbles32<20, 4, 4> {
 
   TW_MEMBER static constexpr bool lanes_ok(int) { return false; }
 
-  static constexpr bool kOffset = true;
+  TW_CONSTANTS(bool, kOffset = true);
   template <int E>
   TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[8], float& scale, float& offset) {
     TW_UNROLL for (int i = 0; i < 4; ++i) {

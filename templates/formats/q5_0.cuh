@@ -9,9 +9,9 @@
 namespace tw::fmt {
 
 struct q5_0 : Nibbles32<22, 5, 6> {
-  static constexpr const char* kTitle = "ggml Q5_0: 5-bit codes, one half scale per 32";
-  static constexpr const char* kSource = "ggml (quantize_row_q5_0_ref)";
-  static constexpr int kLayout = 2, kEncoders = 1;
+  static constexpr const char* title() { return "ggml Q5_0: 5-bit codes, one half scale per 32"; }
+  static constexpr const char* source() { return "ggml (quantize_row_q5_0_ref)"; }
+  TW_CONSTANTS(int, kLayout = 2, kEncoders = 1);
   static constexpr const char* encoder_name(int) { return "ggml"; }
   static constexpr Error error(int) { return half_scale_error(1.0 / 16, 16); }  // codes end at 15, a whole step short
 
@@ -31,7 +31,7 @@ struct q5_0 : Nibbles32<22, 5, 6> {
 
   TW_MEMBER static constexpr bool lanes_ok(int) { return false; }
 
-  static constexpr bool kOffset = false;
+  TW_CONSTANTS(bool, kOffset = false);
   // A code without its upper bit set is 16 less: a byte's upper half becomes ones.
   template <int E>
   TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[8], float& scale, float& offset) {

@@ -9,9 +9,9 @@
 namespace tw::fmt {
 
 struct q5_1 : Nibbles32<24, 5, 8> {
-  static constexpr const char* kTitle = "ggml Q5_1: 5-bit codes, half scale and minimum per 32";
-  static constexpr const char* kSource = "ggml (quantize_row_q5_1_ref)";
-  static constexpr int kLayout = 2, kEncoders = 1;
+  static constexpr const char* title() { return "ggml Q5_1: 5-bit codes, half scale and minimum per 32"; }
+  static constexpr const char* source() { return "ggml (quantize_row_q5_1_ref)"; }
+  TW_CONSTANTS(int, kLayout = 2, kEncoders = 1);
   static constexpr const char* encoder_name(int) { return "ggml"; }
   static constexpr Error error(int) { return half_minimum_error(31); }
 
@@ -34,7 +34,7 @@ struct q5_1 : Nibbles32<24, 5, 8> {
 
   TW_MEMBER static constexpr bool lanes_ok(int) { return false; }
 
-  static constexpr bool kOffset = true;
+  TW_CONSTANTS(bool, kOffset = true);
   template <int E>
   TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[8], float& scale, float& offset) {
     const u32 upper = u.raw[6 * g + 1];

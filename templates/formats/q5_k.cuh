@@ -9,10 +9,13 @@
 namespace tw::fmt {
 
 struct q5_k : MinimaBlocks<5> {
-  static constexpr const char* kTitle = "ggml Q5_K: 5-bit codes, 6-bit scales and minima per 32, two halves per 256";
-  static constexpr const char* kSource =
-      "layout: ggml (block_q5_K); encoder: this library (templates/core/k_quants.cuh)";
-  static constexpr int kLayout = 2, kEncoders = 1;
+  static constexpr const char* title() {
+    return "ggml Q5_K: 5-bit codes, 6-bit scales and minima per 32, two halves per 256";
+  }
+  static constexpr const char* source() {
+    return "layout: ggml (block_q5_K); encoder: this library (templates/core/k_quants.cuh)";
+  }
+  TW_CONSTANTS(int, kLayout = 2, kEncoders = 1);
   static constexpr const char* encoder_name(int) { return "plain"; }
   static constexpr Error error(int) { return minima_error(31, 63); }
 

@@ -11,11 +11,12 @@
 namespace tw::fmt {
 
 struct q6_k : Blocks256 {
-  static constexpr const char* kTitle = "ggml Q6_K: 6-bit codes, 8-bit scales per 16, one half per 256";
-  static constexpr const char* kSource =
-      "layout: ggml (block_q6_K); encoder: this library (templates/core/k_quants.cuh)";
-  static constexpr int kLayout = 2, kBits = 6, kDataBytes = 210;
-  static constexpr int kEncoders = 1, kErrorColumns = 16;
+  static constexpr const char* title() { return "ggml Q6_K: 6-bit codes, 8-bit scales per 16, one half per 256"; }
+  static constexpr const char* source() {
+    return "layout: ggml (block_q6_K); encoder: this library (templates/core/k_quants.cuh)";
+  }
+  TW_CONSTANTS(int, kLayout = 2, kBits = 6, kDataBytes = 210);
+  TW_CONSTANTS(int, kEncoders = 1, kErrorColumns = 16);
   static constexpr const char* encoder_name(int) { return "plain"; }
   static constexpr Error error(int) { return signed_error(32, 128); }
 
@@ -46,8 +47,8 @@ struct q6_k : Blocks256 {
 
   TW_MEMBER static constexpr bool lanes_ok(int) { return false; }
 
-  static constexpr int kGroup = 16;
-  static constexpr bool kOffset = false;
+  TW_CONSTANTS(int, kGroup = 16);
+  TW_CONSTANTS(bool, kOffset = false);
   TW_MEMBER static constexpr bool unit_ok(int e) { return e == 64 || e == 128 || e == 256; }
   // Whole halves of a block; of 64 elements the nibbles of the other 64 come along.
   template <int E>
@@ -102,7 +103,7 @@ struct q6_k : Blocks256 {
   }
 
   struct TileBase {
-    static constexpr int kBytes = 210, kD = 208;
+    TW_CONSTANTS(int, kBytes = 210, kD = 208);
     TW_MEMBER static u32 code(const u8* block, int i) {
       const int h = i / 128, quarter = i / 32 % 4, l = i % 32;
       return ((block[64 * h + 32 * (quarter % 2) + l] >> (4 * (quarter / 2))) & 15u) |
@@ -117,7 +118,9 @@ struct q6_k : Blocks256 {
     TW_MEMBER static void put_scale(u8* block, int j, i8 scale) { block[192 + j] = static_cast<u8>(scale); }
   };
   template <class Element>
-  static constexpr bool kTiles = sizeof(Element) == 2;
+  TW_MEMBER static constexpr bool tiles_for() {
+    return sizeof(Element) == 2;
+  }
   template <class Element>
   using Tile = SixteensTile<Element, TileBase, 6, 32>;
 };

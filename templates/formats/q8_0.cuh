@@ -7,9 +7,9 @@
 namespace tw::fmt {
 
 struct q8_0 : Weights32<34, 8> {
-  static constexpr const char* kTitle = "ggml Q8_0: 8-bit codes, one half scale per 32";
-  static constexpr const char* kSource = "ggml (quantize_row_q8_0_ref)";
-  static constexpr int kLayout = 1, kEncoders = 1;
+  static constexpr const char* title() { return "ggml Q8_0: 8-bit codes, one half scale per 32"; }
+  static constexpr const char* source() { return "ggml (quantize_row_q8_0_ref)"; }
+  TW_CONSTANTS(int, kLayout = 1, kEncoders = 1);
   static constexpr const char* encoder_name(int) { return "ggml"; }
   static constexpr Error error(int) { return half_scale_error(0.5 / 127, 127); }
 
@@ -36,7 +36,7 @@ struct q8_0 : Weights32<34, 8> {
     }
   }
 
-  static constexpr bool kOffset = false;
+  TW_CONSTANTS(bool, kOffset = false);
   template <int E>
   TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[8], float& scale, float& offset) {
     TW_UNROLL for (int i = 0; i < 8; ++i) codes[i] = block_word<34>(u.raw, g, i);

@@ -8,9 +8,9 @@
 namespace tw::fmt {
 
 struct q8_1 : Blocks32<36, 8, 128> {
-  static constexpr const char* kTitle = "ggml Q8_1: 8-bit codes, half scale and sum per 32; for activations";
-  static constexpr const char* kSource = "ggml (quantize_row_q8_1_ref; sum_x: its CUDA quantizer's sum)";
-  static constexpr int kLayout = 1, kEncoders = 2;
+  static constexpr const char* title() { return "ggml Q8_1: 8-bit codes, half scale and sum per 32; for activations"; }
+  static constexpr const char* source() { return "ggml (quantize_row_q8_1_ref; sum_x: its CUDA quantizer's sum)"; }
+  TW_CONSTANTS(int, kLayout = 1, kEncoders = 2);
   static constexpr const char* encoder_name(int i) { return i == 0 ? "ggml" : "sum_x"; }
   static constexpr Error error(int) { return half_scale_error(0.5 / 127, 127); }
 
@@ -82,17 +82,19 @@ struct q8_1 : Blocks32<36, 8, 128> {
       *reinterpret_cast<u32*>(data) = f32_to_f16_bits(d) | (static_cast<u32>(f32_to_f16_bits(s)) << 16);
   }
 
-  static constexpr bool kCodeLanes = true;
+  TW_CONSTANTS(bool, kCodeLanes = true);
   template <int E>
   TW_MEMBER static float code_lanes(const float (&v)[E], u32 (&codes)[E / 4]) {
     return f16_bits_to_f32(f32_to_f16_bits(quantize(v, codes)));
   }
 
   using TileElement = Codes;
-  static constexpr int kCodesAt = 4;  // in a block, after the scale and the sum
+  TW_CONSTANTS(int, kCodesAt = 4);  // in a block, after the scale and the sum
   template <class>
-  static constexpr bool kTiles = false;  // activations
-  static constexpr bool kOffset = false;
+  TW_MEMBER static constexpr bool tiles_for() {
+    return false;
+  }  // activations
+  TW_CONSTANTS(bool, kOffset = false);
   template <int E>
   TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[8], float& scale, float& offset) {
     TW_UNROLL for (int i = 0; i < 8; ++i) codes[i] = u.raw[9 * g + 1 + i];

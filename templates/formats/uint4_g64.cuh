@@ -10,8 +10,8 @@
 namespace tw::fmt {
 
 struct uint4_g64 : Uint4Groups<64> {
-  static constexpr const char* kTitle = "4-bit codes, half scale and zero point per 64 (GPTQ, AWQ)";
-  static constexpr const char* kSource = "GPTQ (AutoGPTQ quantizer.py), AWQ";
+  static constexpr const char* title() { return "4-bit codes, half scale and zero point per 64 (GPTQ, AWQ)"; }
+  static constexpr const char* source() { return "GPTQ (AutoGPTQ quantizer.py), AWQ"; }
 };
 
 }  // namespace tw::fmt

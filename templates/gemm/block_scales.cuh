@@ -9,7 +9,9 @@ namespace tw::gemm {
 
 // Elements with a scale for several of them.
 template <class F>
-constexpr bool block_scaled = !same<typename F::Element, void> && F::kScaleBytes > 0;
+TW_FN constexpr bool block_scaled() {
+  return !same<typename F::Element, void>() && F::kScaleBytes > 0;
+}
 
 // The rows of a matrix that the scales belong to: how many there are, elements from one to the next, and the tile's
 // first.
@@ -23,16 +25,16 @@ struct ScaledRows {
 // scales costs nothing.
 template <class X, class W, int BM, int STRIPS, int HEIGHT = 64>
 struct BlockScales {
-  static constexpr bool kOfX = block_scaled<X>, kOfW = block_scaled<W>, kAny = kOfX || kOfW;
-  static constexpr int kRowsX = fmt::scale_rows<X>, kRowsW = fmt::scale_rows<W>;
+  TW_CONSTANTS(bool, kOfX = block_scaled<X>(), kOfW = block_scaled<W>(), kAny = kOfX || kOfW);
+  TW_CONSTANTS(int, kRowsX = X::kScaleRows, kRowsW = W::kScaleRows);
   static_assert((kRowsX == 1 || (kRowsX % 64 == 0 && (BM % 64 == 0 || 64 % BM == 0))) &&
                     (kRowsW == 1 || kRowsW % 64 == 0),
                 "64 rows share one scale");
-  static constexpr int kSharedX = kRowsX == 1        ? 1
-                                  : BM % kRowsX == 0 ? kRowsX
-                                                     : min2(BM, 64);  // columns of a tile under one scale
-  static constexpr int kX = !kOfX ? 0 : kSharedX > 1 ? ceil_div(BM, kSharedX) : BM / 4;
-  static constexpr int kW = !kOfW ? 0 : kRowsW > 1 ? 1 : 2;  // of a strip
+  TW_CONSTANTS(int, kSharedX = kRowsX == 1        ? 1
+                               : BM % kRowsX == 0 ? kRowsX
+                                                  : min2(BM, 64));  // columns of a tile under one scale
+  TW_CONSTANTS(int, kX = !kOfX ? 0 : kSharedX > 1 ? ceil_div(BM, kSharedX) : BM / 4);
+  TW_CONSTANTS(int, kW = !kOfW ? 0 : kRowsW > 1 ? 1 : 2);  // of a strip
 
   // The factors of a panel. Product i of a thread is that of column 8 (i / 4) + i % 2 and row 8 (i % 4 / 2), counted
   // from the thread's first.

@@ -18,11 +18,12 @@ template <class Y, class Bias, Act act, class C = NoC>
 struct Epilogue {
   using Out = Y;
   using Residual = C;
-  static constexpr Act kAct = act;
-  static constexpr bool kBias = !same<Bias, NoBias>, kC = !same<C, NoC>;
-  static constexpr bool kExact = same<Y, i32>;        // integers throughout
-  static constexpr bool kQuantized = sizeof(Y) == 1;  // y has a scale
-  static_assert(!kExact || (act == Act::none && !kC && (!kBias || same<Bias, i32>)), "sum + bias is all that is exact");
+  TW_MEMBER static constexpr Act activation() { return act; }
+  TW_CONSTANTS(bool, kBias = !same<Bias, NoBias>(), kC = !same<C, NoC>());
+  TW_CONSTANTS(bool, kExact = same<Y, i32>());      // integers throughout
+  TW_CONSTANTS(bool, kQuantized = sizeof(Y) == 1);  // y has a scale
+  static_assert(!kExact || (act == Act::none && !kC && (!kBias || same<Bias, i32>())),
+                "sum + bias is all that is exact");
   using Value = select<kExact, i32, float>;
 
   TW_MEMBER static Value bias_at(const void* bias, i64 n) {
@@ -47,7 +48,7 @@ struct Epilogue {
   template <class Sum>
   TW_MEMBER static Value finish(const Args& args, const Shape& shape, Sum sum, float scale, Value bias, float c) {
     if constexpr (kExact) {
-      static_assert(same<Sum, i32>, "exact sums");
+      static_assert(same<Sum, i32>(), "exact sums");
       return static_cast<i32>(static_cast<u32>(sum) + static_cast<u32>(bias));
     } else {
       float v = activate<act>(static_cast<float>(sum) * scale + bias);

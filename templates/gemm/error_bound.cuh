@@ -26,13 +26,13 @@ struct StoreError {
 };
 template <class Y>
 TW_FN constexpr StoreError store_error() {
-  return same<Y, float>  ? StoreError{5.97e-8, 1.5e-45}
-         : same<Y, f16>  ? StoreError{4.89e-4, 6e-8}
-         : same<Y, bf16> ? StoreError{3.91e-3, 1e-40}
-         : same<Y, e4m3> ? StoreError{0.0626, 0.00196, -448, 448}
-         : same<Y, e5m2> ? StoreError{0.1251, 1.53e-5, -57344, 57344}
-         : same<Y, i8>   ? StoreError{0, 0.5001, -128, 127}
-                         : StoreError{5.97e-8, 0.25};  // int32, exact: for the value as a float
+  return same<Y, float>()  ? StoreError{5.97e-8, 1.5e-45}
+         : same<Y, f16>()  ? StoreError{4.89e-4, 6e-8}
+         : same<Y, bf16>() ? StoreError{3.91e-3, 1e-40}
+         : same<Y, e4m3>() ? StoreError{0.0626, 0.00196, -448, 448}
+         : same<Y, e5m2>() ? StoreError{0.1251, 1.53e-5, -57344, 57344}
+         : same<Y, i8>()   ? StoreError{0, 0.5001, -128, 127}
+                           : StoreError{5.97e-8, 0.25};  // int32, exact: for the value as a float
 }
 // y as it is stored; clamping moves no two values apart, so the bound holds for clamped values as it is.
 TW_FN constexpr double saturated(const StoreError& store, double y) {
@@ -58,7 +58,7 @@ TW_FN constexpr double cut_of(bool cuts, bool fast, i64 k) {
 struct ErrorTerms {
   double scale;      // alpha and the tensor-wide scales: what the sum of products is multiplied by
   double magnitude;  // sum |x w|, not multiplied by it
-  double rounding;   // sum |x| dw, dw the error of a weight that was rounded when it was unpacked (kRounding); often 0
+  double rounding;   // sum |x| dw, dw the error of a weight that was rounded when it was unpacked (rounding()); often 0
   double linear;     // sum x w, times scale
   double bias, residual;  // beta c
   double y;               // exact: (act(linear + bias) + residual) times y_factor

@@ -29,7 +29,7 @@ TW_DEVICE fmt::row_item<X> x_item(const Args& args, i64 m) {
 template <class W>
 TW_DEVICE fmt::row_item<W> w_item(const Args& args, i64 n, i64 k) {
   fmt::row_item<W> item = fmt::row_item_at<W>(args.w.scales, n);
-  if constexpr (fmt::has_zero_point<W>) item.sum -= static_cast<i32>(k) * item.zero;
+  if constexpr (fmt::has_zero_point<W>()) item.sum -= static_cast<i32>(k) * item.zero;
   return item;
 }
 // From a sum of products of codes to one of the values that they stand for: codes less their rows' zero points.
@@ -65,7 +65,7 @@ TW_DEVICE i64 data_stride(i64 cols) {
 }
 template <class F>
 TW_DEVICE i64 scale_stride(i64 cols) {
-  return F::kRowScale ? fmt::row_bytes<F> : cols / F::kBlock * F::kScaleBytes;
+  return F::kRowScale ? fmt::row_bytes<F>() : cols / F::kBlock * F::kScaleBytes;
 }
 
 }  // namespace tw::gemm

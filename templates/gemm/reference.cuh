@@ -4,7 +4,7 @@
 //
 // As an oracle it stores, instead of y, two dense float matrices [m, n]: the value, clamped to what y holds, and the
 // largest absolute error that a correct kernel may make there (gemm/error_bound.cuh). Weights in tiles may be rounded
-// when they are unpacked (kRounding of core/tiles.cuh); the bound's term for that is kRounding sum |x| p, where p is
+// when they are unpacked (rounding() of core/tiles.cuh); the bound's term for that is rounding() sum |x| p, where p is
 // |w|, or, where w is code * step + w0 (Tile::kOffset) and either part may be rounded, |w| + 2 |w0| >= |code * step| +
 // |w0|.
 #pragma once
@@ -25,9 +25,8 @@ struct Row {
   fmt::row_item<F> context;
   TW_MEMBER Row(const Operand& m, i64 row, i64 stride_elements) {
     data = static_cast<const u8*>(m.data) + row * data_stride<F>(stride_elements);
-    scales = F::kScaleBytes
-                 ? static_cast<const u8*>(m.scales) + row / fmt::scale_rows<F> * scale_stride<F>(stride_elements)
-                 : nullptr;
+    scales = F::kScaleBytes ? static_cast<const u8*>(m.scales) + row / F::kScaleRows * scale_stride<F>(stride_elements)
+                            : nullptr;
     context = fmt::row_item_at<F>(m.scales, row);
   }
   TW_MEMBER float at(i64 k) const {
@@ -61,19 +60,19 @@ struct TiledRow {
 template <class W, class Tiled>
 struct WeightRow {
   using Tile = typename W::template Tile<Tiled>;
-  static constexpr double kRounding = Tile::kRounding;
+  TW_MEMBER static constexpr double rounding() { return Tile::rounding(); }
   TiledRow<W, Tiled> row;
   TiledRow<W, Tiled, false> base;
   TW_MEMBER WeightRow(const Operand& w, i64 n, i64 k) : row(w, n, k), base(w, n, k) {}
   TW_MEMBER double at(i64 k) { return row.at(k); }
   TW_MEMBER double slack(i64 k, double value) {
     const double v = value < 0 ? -value : value, b = Tile::kOffset ? base.at(k) : 0.0f;
-    return kRounding * (v + 2 * (b < 0 ? -b : b));
+    return rounding() * (v + 2 * (b < 0 ? -b : b));
   }
 };
 template <class W>
 struct WeightRow<W, void> {
-  static constexpr double kRounding = 0;
+  TW_MEMBER static constexpr double rounding() { return 0; }
   Row<W> row;
   TW_MEMBER WeightRow(const Operand& w, i64 n, i64 k) : row(w, n, k) {}
   TW_MEMBER double at(i64 k) const { return row.at(k); }
@@ -82,20 +81,20 @@ struct WeightRow<W, void> {
 
 template <class X, class W, class Epi, bool oracle, class Tiled = void>
 struct Reference {
-  static constexpr int kThreads = 128, kSharedBytes = 0;
-  static constexpr int kRows = 4;  // of x per thread: a weight is decoded once for four of them
+  TW_CONSTANTS(int, kThreads = 128, kSharedBytes = 0);
+  TW_CONSTANTS(int, kRows = 4);  // of x per thread: a weight is decoded once for four of them
   // Whether matrix units may cut off what they add: FP8 products, codes of w that E4M3 holds included, and scaled
   // blocks.
   using A = element_of<X>;
-  static constexpr bool kCuts =
-      (is_fp8_type<A> && (is_fp8_type<element_of<W>> || same<Tiled, A> || (W::kCodes && W::kBits <= 4))) ||
-      (fmt::scaled_mma<X> != ScaledMma::none && fmt::scaled_mma<X> == fmt::scaled_mma<W>);
+  TW_CONSTANTS(bool, kCuts = (is_fp8_type<A>() &&
+                              (is_fp8_type<element_of<W>>() || same<Tiled, A>() || (W::kCodes && W::kBits <= 4))) ||
+                             (X::scaled_mma() != ScaledMma::none && X::scaled_mma() == W::scaled_mma()));
 
   TW_MEMBER static void finish(const Args& args, const Shape& shape, i64 m, i64 n, double sum, double magnitude,
                                double rounding) {
     const double scale = tensor_scale<X, W>(args, shape);
     const double bias = Epi::bias_at(args.bias, n);
-    double y = activate<Epi::kAct>(sum * scale + bias), residual = 0;
+    double y = activate<Epi::activation()>(sum * scale + bias), residual = 0;
     if constexpr (Epi::kC) residual = static_cast<double>(shape.beta * args.beta) * Epi::c_at(args, shape, m, n);
     y += residual;
     if constexpr (Epi::kQuantized) y *= shape.y_factor;
@@ -108,7 +107,7 @@ struct Reference {
       const ErrorRules rules = {store_error<Y>(), additions_of(shape.k), cut_of(kCuts, shape.fast != 0, shape.k),
                                 Epi::kExact,      Epi::kQuantized,       shape.y_factor};
       double error = arithmetic_error(rules, {scale, magnitude, rounding, sum * scale, bias, residual, y});
-      if (same<Y, i8> && y != y) y = error = 0;  // what a NaN is stored as
+      if (same<Y, i8>() && y != y) y = error = 0;  // what a NaN is stored as
       y = saturated(rules.store, y);
       float* out = static_cast<float*>(args.y);
       out[m * shape.n + n] = static_cast<float>(y);
@@ -130,12 +129,12 @@ struct Reference {
     for (i64 k = 0; k < shape.k; ++k) {
       const double b = w.at(k);
       double slack = 0;
-      if constexpr (oracle && Weight::kRounding > 0) slack = w.slack(k, b);
+      if constexpr (oracle && Weight::rounding() > 0) slack = w.slack(k, b);
       TW_UNROLL for (int i = 0; i < kRows; ++i) {
         const double a = x[i].at(k), product = a * b;
         sum[i] += product;
         if constexpr (oracle) magnitude[i] += product < 0 ? -product : product;
-        if constexpr (oracle && Weight::kRounding > 0) rounded[i] += (a < 0 ? -a : a) * slack;
+        if constexpr (oracle && Weight::rounding() > 0) rounded[i] += (a < 0 ? -a : a) * slack;
       }
     }
     TW_UNROLL for (int i = 0; i < kRows; ++i) if (m0 + i < args.m)

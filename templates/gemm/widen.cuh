@@ -10,7 +10,7 @@ namespace tw::gemm {
 // Four signed bytes to four 16-bit floats of the same value, exactly.
 template <class T>
 TW_DEVICE u32x2 widen(u32 codes) {
-  if constexpr (same<T, f16>) {
+  if constexpr (same<T, f16>()) {
     // A byte b + 128 under the exponent of 1024 is the half 1024 + b + 128.
     const u32 biased = codes ^ 0x80808080u;
     const u32 lo = prmt(biased, 0x64646464u, 0x4140u), hi = prmt(biased, 0x64646464u, 0x4342u);

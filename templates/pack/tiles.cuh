@@ -14,8 +14,8 @@ struct Tiles {
   using Tile = typename W::template Tile<Element>;
   using Unit = TiledUnit<W, Element>;
   using Place = typename Unit::Place;
-  static constexpr int kThreads = 128, kSharedBytes = 0;
-  static constexpr int kWidth = Unit::kWidth, kPanelK = Unit::kPanelK, kWords = Unit::kWords;
+  TW_CONSTANTS(int, kThreads = 128, kSharedBytes = 0);
+  TW_CONSTANTS(int, kWidth = Unit::kWidth, kPanelK = Unit::kPanelK, kWords = Unit::kWords);
   static_assert(!W::kRowScale || Tile::kScaleBytes == 0, "one stream of scales");
 
   // Any number of blocks; as many as tiles are best.
@@ -58,7 +58,7 @@ struct Tiles {
       const int slot = static_cast<int>(i % 64);
       const i64 n = i / 64 / chunks * 64 + slot / 16 * 16 + slot / 2 % 8 + slot % 2 * 8;  // tile_slot()'s inverse
       const i64 unit = chunk * Tile::kScaleK / Unit::kColumns, first = unit * Unit::kColumns;
-      const int blocks = static_cast<int>(min2<i64>(Unit::kBlocks, (shape.k - first) / W::kBlock));
+      const int blocks = static_cast<int>(min2(i64{Unit::kBlocks}, (shape.k - first) / W::kBlock));
       const i64 at = (n * shape.k + first) / W::kBlock;
       u8 data[Unit::kData] = {}, scales[max2(1, Unit::kScales)] = {}, out[Tile::kScaleBytes] = {};
       for (int b = 0; b < blocks * W::kDataBytes; ++b)
@@ -75,7 +75,7 @@ struct Tiles {
   TW_MEMBER static void unpack(const Args& args, const Shape& shape, i64 i) {
     const i64 per_row = ceil_div64(shape.k, Unit::kColumns), n = i / per_row, unit = i % per_row,
               first = unit * Unit::kColumns;
-    const int blocks = static_cast<int>(min2<i64>(Unit::kBlocks, (shape.k - first) / W::kBlock));
+    const int blocks = static_cast<int>(min2(i64{Unit::kBlocks}, (shape.k - first) / W::kBlock));
     const i64 at = (n * shape.k + first) / W::kBlock;
     Unit u;
     u.template read<true>(args.tiles.data, args.tiles.scales, shape.k, n, unit);

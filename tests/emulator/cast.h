@@ -25,13 +25,13 @@ constexpr float kGlobal = 0.0173f;
 
 template <class F>
 struct Matrix {
-  static constexpr i64 kScaleRows = fmt::scale_rows<F>;
+  static constexpr i64 kScaleRows = F::kScaleRows;
   i64 rows, cols;
   std::vector<u8> data, scales;
   float global = kGlobal;
   Matrix(i64 r, i64 c) : rows(r), cols(c) {
     data.assign(static_cast<std::size_t>(r * c / F::kBlock * F::kDataBytes), 0xa5);
-    scales.assign(static_cast<std::size_t>(F::kRowScale ? fmt::row_bytes<F> * r
+    scales.assign(static_cast<std::size_t>(F::kRowScale ? fmt::row_bytes<F>() * r
                                                         : ceil_div64(r, kScaleRows) * (c / F::kBlock) * F::kScaleBytes),
                   0xa5);
   }
@@ -40,7 +40,7 @@ struct Matrix {
   fmt::row_item<F> context(i64 row) const {
     fmt::row_item<F> item{F::kGlobal ? global : 1.0f};
     if constexpr (F::kRowScale)
-      std::memcpy(&item, &scales[static_cast<std::size_t>(row * fmt::row_bytes<F>)], sizeof(item));
+      std::memcpy(&item, &scales[static_cast<std::size_t>(row * fmt::row_bytes<F>())], sizeof(item));
     return item;
   }
   float at(i64 i) const {
@@ -64,7 +64,7 @@ Matrix<Y> convert(const Matrix<X>& x, int encoder) {
         const float f = v[static_cast<std::size_t>(r * x.cols + c)];
         most = max2(most, f), below = max2(below, -f);
       }
-      if constexpr (fmt::has_zero_point<Y>)
+      if constexpr (fmt::has_zero_point<Y>())
         context = Y::row_item(most, below);
       else
         context = Y::row_scale(max2(most, below));
@@ -73,10 +73,10 @@ Matrix<Y> convert(const Matrix<X>& x, int encoder) {
       const i64 at = r * x.cols + c, b = at / Y::kBlock;
       Y::encode(&v[static_cast<std::size_t>(at)], y.data.data() + b * Y::kDataBytes,
                 y.scales.data() + b * Y::kScaleBytes, context, encoder);
-      if constexpr (fmt::has_zero_point<Y>) context.sum += static_cast<i8>(y.data[static_cast<std::size_t>(at)]);
+      if constexpr (fmt::has_zero_point<Y>()) context.sum += static_cast<i8>(y.data[static_cast<std::size_t>(at)]);
     }
     if constexpr (Y::kRowScale)
-      std::memcpy(&y.scales[static_cast<std::size_t>(r * fmt::row_bytes<Y>)], &context, sizeof(context));
+      std::memcpy(&y.scales[static_cast<std::size_t>(r * fmt::row_bytes<Y>())], &context, sizeof(context));
   }
   return y;
 }
@@ -122,8 +122,8 @@ Matrix<X> junk(i64 rows, i64 cols, unsigned seed) {
   for (u8& b : x.scales) b = static_cast<u8>(random());
   for (i64 r = 0; X::kRowScale && r < rows; ++r) {
     fmt::row_item<X> item{0.01f * static_cast<float>(r + 1)};
-    if constexpr (fmt::has_zero_point<X>) item.zero = static_cast<i32>(r * 29 % 256) - 128;
-    std::memcpy(&x.scales[static_cast<std::size_t>(r * fmt::row_bytes<X>)], &item, sizeof(item));
+    if constexpr (fmt::has_zero_point<X>()) item.zero = static_cast<i32>(r * 29 % 256) - 128;
+    std::memcpy(&x.scales[static_cast<std::size_t>(r * fmt::row_bytes<X>())], &item, sizeof(item));
   }
   return x;
 }

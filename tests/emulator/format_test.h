@@ -46,7 +46,7 @@ template <class W>
 void gemv() {
   if constexpr (W::kGroup == 0)
     SUCCEED("no fast path");
-  else if constexpr (fmt::has_zero_point<W>)
+  else if constexpr (fmt::has_zero_point<W>())
     gemv_pair<W, W>();
   else
     gemv_pair<fmt::f16, W>();
@@ -66,13 +66,13 @@ void mma() {
   if constexpr (W::kCodes) {
     mma_coded<fmt::f16, W>();
     if constexpr (by_blocks<W>) mma_coded<fmt::q8_1, W>();
-  } else if constexpr (fmt::has_zero_point<W>) {
+  } else if constexpr (fmt::has_zero_point<W>()) {
     check_mma<W, W, PlainF32, loaded(tile(16, 64, 64, 1, 4), 2, 2)>();
-  } else if constexpr (W::kBlock == 128 && same<T, e4m3>) {
+  } else if constexpr (W::kBlock == 128 && same<T, e4m3>()) {
     check_mma<fmt::e4m3_g128, W, PlainF32, copied_bytes(tile(16, 64, 128, 1, 4), 3)>();
-  } else if constexpr (W::kBlock == 1 && (same<T, f16> || same<T, bf16>)) {
+  } else if constexpr (W::kBlock == 1 && (same<T, f16>() || same<T, bf16>())) {
     check_mma<W, W, PlainF32, loaded(tile(16, 64, 32, 1, 4), 2, 1)>();
-  } else if constexpr (W::kBlock == 1 && (same<T, i8> || is_fp8_type<T>)) {
+  } else if constexpr (W::kBlock == 1 && (same<T, i8>() || is_fp8_type<T>())) {
     check_mma<fmt::f16, W, PlainF32, loaded(tile(16, 64, 64, 1, 4), 2, 2)>();
   } else {
     SUCCEED("no matrix instruction takes it, or one that scales it (gemm_mma_scaled_test.cpp)");
@@ -84,8 +84,8 @@ template <class W>
 void tiles() {
   using Half = Epilogue<f16, NoBias, Act::none>;
   using Brain = Epilogue<bf16, NoBias, Act::none>;
-  if constexpr (has_tile<W, f16>) check_warpgroups<fmt::f16, W, Half, WgmmaKnobs{.warpgroups_n = 1}>();
-  if constexpr (has_tile<W, bf16>)
+  if constexpr (has_tile<W, f16>()) check_warpgroups<fmt::f16, W, Half, WgmmaKnobs{.warpgroups_n = 1}>();
+  if constexpr (has_tile<W, bf16>())
     check_warpgroups<fmt::bf16, W, Brain,
                      WgmmaKnobs{.block_m = 8,
                                 .strips = 2,
@@ -95,13 +95,13 @@ void tiles() {
                                 .cluster = 2,
                                 .split_k = 2,
                                 .warp_mma = true}>();
-  if constexpr (has_tile<W, e4m3>)
+  if constexpr (has_tile<W, e4m3>())
     check_warpgroups<fmt::e4m3_row, W, Brain, WgmmaKnobs{.panels = 2, .fast_accumulation = W::kRowScale}>();
-  if constexpr (has_tile<W, i8>)
+  if constexpr (has_tile<W, i8>())
     check_warpgroups<
         fmt::int8_row, W, Brain,
         WgmmaKnobs{.block_m = 16, .warpgroups_n = 1, .warpgroups_k = 4, .panels = 4, .stages = 2, .warp_mma = true}>();
-  if constexpr (has_tile<W, Codes>)
+  if constexpr (has_tile<W, Codes>())
     check_warpgroups<fmt::q8_1, W, PlainF32,
                      WgmmaKnobs{.block_m = 8,
                                 .warpgroups_n = 1,
@@ -116,7 +116,7 @@ void tiles() {
 
 template <class W>
 void reference() {
-  using X = tw::select<fmt::has_zero_point<W>, fmt::f16, fmt::f32>;
+  using X = tw::select<fmt::has_zero_point<W>(), fmt::f16, fmt::f32>;
   using Epi = Epilogue<float, float, Act::silu>;
   std::uint64_t seed = 0;
   for (const i64 m : kRagged)
@@ -126,7 +126,7 @@ void reference() {
 template <class X, class W>
 void reference_tiles() {
   using Element = tile_element<X>;
-  if constexpr (has_tile<W, Element>)
+  if constexpr (has_tile<W, Element>())
     check_tile_values<X, W, PlainF32>({3, 128, std::lcm<i64>(W::kBlock, 128) * 2}, sizeof(Element));
 }
 template <class W>
@@ -148,7 +148,7 @@ void casts() {
   else if constexpr (F::kScaleRows == 1)
     check_run<cast::Reference<fmt::f32, F>, fmt::f32, F>();
   check_run<cast::Reference<F, fmt::f16>, F, fmt::f16>();
-  if constexpr (F::kScaleRows == 1 && (!F::kRowScale || F::kBlock == 1) && !same<F, fmt::f32>)
+  if constexpr (F::kScaleRows == 1 && (!F::kRowScale || F::kBlock == 1) && !same<F, fmt::f32>())
     check_decode<F, fmt::f32>();
 }
 

@@ -43,7 +43,7 @@ struct Matrix {
     for (i64 r = 0; r < rows; ++r) {
       fmt::row_item<F> item =
           F::kRowScale ? row_item(1.0f + 0.25f * static_cast<float>(r % 7)) : fmt::row_item<F>{1.0f};
-      if constexpr (fmt::has_zero_point<F>) item.zero = static_cast<i32>(r * 37 % 256) - 128;
+      if constexpr (fmt::has_zero_point<F>()) item.zero = static_cast<i32>(r * 37 % 256) - 128;
       for (i64 b = 0; b < cols / F::kBlock; ++b) {
         const std::size_t pick = random() % kPool;
         u8* scale = scales.data() + r / kScaleRows * scale_row + b * F::kScaleBytes;
@@ -55,7 +55,7 @@ struct Matrix {
           exact[static_cast<std::size_t>(r * cols + b * F::kBlock + i)] =
               kScaleRows > 1 || F::kRowScale ? F::decode(&pool.data[pick * F::kDataBytes], scale, item, i)
                                              : pool.exact[pick * F::kBlock + static_cast<std::size_t>(i)];
-        if constexpr (fmt::has_zero_point<F>) item.sum += static_cast<i8>(pool.data[pick]);
+        if constexpr (fmt::has_zero_point<F>()) item.sum += static_cast<i8>(pool.data[pick]);
       }
       if constexpr (F::kRowScale) std::memcpy(&scales[static_cast<std::size_t>(r * scale_row)], &item, sizeof(item));
     }
@@ -66,9 +66,9 @@ struct Matrix {
 
  private:
   static fmt::row_item<F> row_item(float factor) { return {0.01f * factor}; }
-  static constexpr i64 kScaleRows = fmt::scale_rows<F>;
+  static constexpr i64 kScaleRows = F::kScaleRows;
   static constexpr std::size_t kPool = 61;
-  static constexpr bool kInteger = same<gemm::element_of<F>, i8> && !F::kRowScale;
+  static constexpr bool kInteger = same<gemm::element_of<F>, i8>() && !F::kRowScale;
   // Blocks to choose from: some encoders are slow.
   struct Pool {
     std::vector<u8> data, scales;
@@ -157,7 +157,7 @@ Expected expect(double sum, double magnitude, double scale, double bias, i64 k, 
   if (Epi::kExact) return {sum + bias, 0};
   const gemm::ErrorRules rules = {
       gemm::store_error<typename Epi::Out>(), gemm::additions_of(k), 0, false, Epi::kQuantized, y_factor};
-  const double linear = sum * scale, y = (activate(Epi::kAct, linear + bias) + residual) * y_factor;
+  const double linear = sum * scale, y = (activate(Epi::activation(), linear + bias) + residual) * y_factor;
   const double error = arithmetic_error(rules, {scale, magnitude, rounding, linear, bias, residual, y});
   const double stored = saturated(rules.store, y);
   return {stored, stored_error(rules, error, stored)};
@@ -167,9 +167,9 @@ template <class Bias>
 std::vector<u8> make_bias(i64 n, std::vector<double>& values) {
   values.assign(static_cast<std::size_t>(n), 0.0);
   std::vector<u8> bytes;
-  if constexpr (!same<Bias, gemm::NoBias>) {
+  if constexpr (!same<Bias, gemm::NoBias>()) {
     std::mt19937 random(11);
-    std::normal_distribution<float> normal(0.0f, same<Bias, i32> ? 1e6f : 1.0f);
+    std::normal_distribution<float> normal(0.0f, same<Bias, i32>() ? 1e6f : 1.0f);
     for (double& v : values) {
       const Bias b = from_f32<Bias>(normal(random));
       v = to_f32(b);
@@ -189,7 +189,7 @@ struct BiasOf<gemm::Epilogue<Y, Bias, act, C>> {
 
 template <class T>
 double value_of(T v) {
-  if constexpr (same<T, i32>)
+  if constexpr (same<T, i32>())
     return v;
   else
     return to_f32(v);
@@ -211,14 +211,14 @@ struct Output {
   std::vector<C> c;
 
   Output(const Size& size, std::uint64_t seed)
-      : s(size), ldy(s.n + s.pad_y), ldc(s.n + s.pad_y), divides(seed % 2 == 1), in_place(same<C, Y> && divides) {
-    constexpr bool kBytes = same<gemm::element_of<X>, i8> && same<gemm::element_of<W>, i8> && !X::kRowScale;
+      : s(size), ldy(s.n + s.pad_y), ldc(s.n + s.pad_y), divides(seed % 2 == 1), in_place(same<C, Y>() && divides) {
+    constexpr bool kBytes = same<gemm::element_of<X>, i8>() && same<gemm::element_of<W>, i8>() && !X::kRowScale;
     shape = {s.n, s.k, Epi::kExact ? 1.0f : kBytes ? -0.75f / 1024 : -0.75f, divides};
     if (Epi::kC) shape.beta = 0.625f;
     if (!Epi::kExact && seed % 3) alpha = seed % 3 == 1 ? -1.5f : 0.375f;
     if (Epi::kC && seed % 3 != 1) beta = seed % 3 ? -0.5f : 3.0f;
     // Some of the results saturate.
-    if (Epi::kQuantized) shape.y_factor = same<Y, i8> ? 11.0f : same<Y, e4m3> ? 27.0f : 3500.0f;
+    if (Epi::kQuantized) shape.y_factor = same<Y, i8>() ? 11.0f : same<Y, e4m3>() ? 27.0f : 3500.0f;
     bias_bytes = make_bias<typename BiasOf<Epi>::type>(s.n, bias);
     y.resize(static_cast<std::size_t>((s.m - 1) * ldy + s.n));
     std::memset(static_cast<void*>(y.data()), 0xa5, y.size() * sizeof(Y));
@@ -234,7 +234,7 @@ struct Output {
           const C v = from_f32<C>(normal(random));
           c_values[static_cast<std::size_t>(i * s.n + j)] = to_f32(v);
           c[static_cast<std::size_t>(i * ldc + j)] = v;
-          if constexpr (same<C, Y>)
+          if constexpr (same<C, Y>())
             if (in_place) y[static_cast<std::size_t>(i * ldy + j)] = v;
         }
     }

@@ -230,7 +230,7 @@ void check_special(const Launch& launch) {
       const bool is_nan = i == 1 || (Epi::kC && i == 4 && j == 5),
                  is_inf = i == 2 || i == 3 || (Epi::kC && i == 4 && j == 6);
       if (is_nan)
-        wrong += same<Y, i8> ? !(got == 0 && value == 0) : !(std::isnan(got) && std::isnan(value));
+        wrong += same<Y, i8>() ? !(got == 0 && value == 0) : !(std::isnan(got) && std::isnan(value));
       else if (is_inf)
         wrong += !(got == (i == 2 ? least : most)) + !(value == got);  // alpha is negative, and so is beta
       else

@@ -72,7 +72,8 @@ void check_tile_values(const Size& s, u64 seed) {
         parts += std::fabs(static_cast<double>(x.exact[static_cast<std::size_t>(i * s.k + k)])) * part;
       }
       const double scale = 0.75 * x.global * w.global;
-      const double more = 1.2 * scale * parts * Tile::kRounding * (1 + gemm::store_error<typename Epi::Out>().relative);
+      const double more =
+          1.2 * scale * parts * Tile::rounding() * (1 + gemm::store_error<typename Epi::Out>().relative);
       const auto at = cells + static_cast<std::size_t>(i * s.n + j);
       wrong += !(std::fabs(tiled_oracle[at] - oracle[at] - more) <= 1e-5 * tiled_oracle[at]);
     }

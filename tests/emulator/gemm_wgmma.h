@@ -43,7 +43,7 @@ Tiles<W> pack(const Matrix<W>& w) {
 // difference of, which are at most twice the largest weight of its row.
 template <class X, class W>
 double rounding_of(const float* x, const float* w, i64 k) {
-  if constexpr (gemm::plain_pair<as_read<X>, W>) {
+  if constexpr (gemm::plain_pair<as_read<X>, W>()) {
     return 0;
   } else {
     using Tile = typename W::template Tile<tile_element<as_read<X>>>;
@@ -52,7 +52,7 @@ double rounding_of(const float* x, const float* w, i64 k) {
     for (i64 i = 0; i < k; ++i)
       sum +=
           std::fabs(static_cast<double>(x[i])) * (Tile::kOffset ? 2 * largest : std::fabs(static_cast<double>(w[i])));
-    return sum * Tile::kRounding;
+    return sum * Tile::rounding();
   }
 }
 
@@ -84,14 +84,14 @@ void launch_wgmma(const gemm::Args& args, const gemm::Shape& shape, const Matrix
     columns_map = blocks_map(x, Plan::kBoxRows, Plan::kPanelBoxes);
   else
     columns_map = map_of(x, true);
-  if constexpr (!Plan::kSwapped && gemm::plain_pair<as_read<X>, W>) rows_map = map_of(w, false);
+  if constexpr (!Plan::kSwapped && gemm::plain_pair<as_read<X>, W>()) rows_map = map_of(w, false);
   const i64 columns = Plan::kSwapped ? w.rows : x.rows, rows = Plan::kSwapped ? x.rows : w.rows;
   const u32 places =
       static_cast<u32>(ceil_div64(rows, Plan::kBlockN * Plan::kMulticast) * ceil_div64(columns, Plan::kBlockM)) *
       Plan::kCluster *
-      (Plan::kSchedule == Schedule::split_last_wave ? 2
-       : Plan::kSchedule == Schedule::stream_k      ? 15
-                                                    : 1);
+      (Plan::schedule() == Schedule::split_last_wave ? 2
+       : Plan::schedule() == Schedule::stream_k      ? 15
+                                                     : 1);
   emu::Launch launch{{std::min(places, grid / Plan::kCluster * Plan::kCluster), 1, 1},
                      Plan::kThreads,
                      Plan::kCluster,
@@ -113,16 +113,16 @@ void check_wgmma(const Size& s, u32 grid, std::uint64_t seed) {
   if (out.divides) w.global = 1 / w.global;
   Operand operand = w.operand();
   Tiles<W> tiles;
-  if constexpr (!gemm::plain_pair<as_read<X>, W>) {
+  if constexpr (!gemm::plain_pair<as_read<X>, W>()) {
     tiles = pack<W, tile_element<as_read<X>>>(w);
     operand.data = tiles.data.data();
     if (!W::kRowScale) operand.scales = tiles.scales.data();
   }
   gemm::Args args = out.args(x.operand(), operand);
   std::vector<u8> workspace;
-  if (Plan::kSchedule == Schedule::stream_k ||
-      Plan::kSchedule == Schedule::queue) {  // words, and slots for partial sums
-    workspace.resize(gemm::kScheduleBytes + (Plan::kSchedule == Schedule::stream_k
+  if (Plan::schedule() == Schedule::stream_k ||
+      Plan::schedule() == Schedule::queue) {  // words, and slots for partial sums
+    workspace.resize(gemm::kScheduleBytes + (Plan::schedule() == Schedule::stream_k
                                                  ? static_cast<std::size_t>(2 * grid * Plan::Parts::kSlotBytes)
                                                  : 0));
     std::fill(workspace.begin() + gemm::kScheduleBytes, workspace.end(), u8{0xff});
@@ -160,7 +160,7 @@ void check_warpgroups() {
                                  Fixed<gemm::Activations<X>::kQuantizes ? with_row(knobs) : knobs>::value>;
   static_assert(Plan::kSharedBytes <= 227 * 1024, "the test asks for too much");
   constexpr i64 kPanel = Plan::kPanelK;
-  constexpr bool kCoded = !gemm::plain_pair<Read, W>;
+  constexpr bool kCoded = !gemm::plain_pair<Read, W>();
   // Coded weights come in whole strips and stages; plain ones in whole panels and eights of rows.
   const i64 step = kCoded ? std::lcm<i64>(kPanel * kPanels, W::kBlock) : kPanel;
   const i64 ragged = kCoded ? Plan::kBlockN + 64 : Plan::kBlockN + 24;

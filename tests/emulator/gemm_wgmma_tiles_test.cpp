@@ -24,7 +24,7 @@ using Brain = Epilogue<bf16, NoBias, Act::none>;
 // A step at a time, as with many tokens; whole panels; warpgroups and blocks along k.
 template <class X, class W, class Epi>
 void check_tiles() {
-  constexpr bool kFp8 = same<typename X::Element, e4m3>;
+  constexpr bool kFp8 = same<typename X::Element, e4m3>();
   check_warpgroups<X, W, Epi, WgmmaKnobs{.warpgroups_n = 1, .fast_accumulation = kFp8}>();
   check_warpgroups<
       X, W, PlainF32,

@@ -6,9 +6,13 @@
 #include <tilewright/error.h>
 #include <tilewright/kernel.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "support/catch.h"
 
@@ -54,6 +58,26 @@ inline Error error_of(ErrorCode code, const std::function<void()>& action) {
 
 inline bool mentions(const Error& error, const std::string& text) {
   return std::string(error.what()).find(text) != std::string::npos;
+}
+
+// Variables of the device in a cubin (ELF): symbols that are objects.
+inline std::size_t device_variables(const std::vector<std::byte>& image) {
+  const auto read = [&]<class T>(std::size_t offset, T value) {
+    REQUIRE(offset + sizeof(T) <= image.size());
+    std::memcpy(&value, image.data() + offset, sizeof(T));
+    return value;
+  };
+  const std::size_t table = read(0x28, std::uint64_t{}), size = read(0x3a, std::uint16_t{}),
+                    count = read(0x3c, std::uint16_t{});
+  std::size_t variables = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t header = table + i * size;
+    if (read(header + 4, std::uint32_t{}) != 2) continue;  // SHT_SYMTAB
+    const std::size_t begin = read(header + 0x18, std::uint64_t{}), bytes = read(header + 0x20, std::uint64_t{});
+    for (std::size_t at = begin; at < begin + bytes; at += 24)
+      variables += (read(at + 4, std::uint8_t{}) & 15) == 1;  // STT_OBJECT
+  }
+  return variables;
 }
 
 }  // namespace tilewright::test

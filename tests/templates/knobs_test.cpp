@@ -32,6 +32,23 @@ TEST_CASE("knobs become a candidate that names them, and come back", "[knobs]") 
   CHECK(kTable.candidate("toy", {}).text() == "toy tile=8 wide=0 order=0");
 }
 
+TEST_CASE("a candidate names an option only where it is on", "[knobs]") {
+  constexpr Knob<Knobs> kOptional[] = {knob<&Knobs::tile>("tile"), option<&Knobs::wide>("wide"),
+                                       option<&Knobs::order>("order")};
+  const KnobTable<Knobs> table{"tw::Knobs", kOptional};
+  CHECK(table.candidate("toy", {}).text() == "toy tile=8");
+  const Knobs backward{.order = Order::backward};
+  const Candidate c = table.candidate("toy", backward);
+  CHECK(c.text() == "toy tile=8 order=1");
+  CHECK(table.knobs(c).order == Order::backward);
+  CHECK_FALSE(table.knobs(c).wide);
+  CHECK(table.names(c, backward));
+  CHECK_FALSE(table.names(c, {}));
+  CHECK_FALSE(table.names(Candidate::parse("toy tile=8"), backward));
+  CHECK_FALSE(table.names(Candidate::parse("toy tile=8 wide=0 order=1"), backward));
+  CHECK(table.text(backward).find("k.wide = 0;") != std::string::npos);
+}
+
 TEST_CASE("a candidate that lacks a knob is refused", "[knobs]") {
   CHECK_THROWS_AS(kTable.knobs(Candidate::parse("toy tile=16 wide=1")), Error);
 }

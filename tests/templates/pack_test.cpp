@@ -215,8 +215,8 @@ void run_kernel(const Gemm& g, Streams& rows, Streams& tiles) {
 }
 template <class W, class X>
 void check_kernels(const char* w, const char* x) {
-  if constexpr (!tw::same<tw::tile_element<X>, void>)
-    if constexpr (tw::has_tile<W, tw::tile_element<X>>)
+  if constexpr (!tw::same<tw::tile_element<X>, void>())
+    if constexpr (tw::has_tile<W, tw::tile_element<X>>())
       for (const Case& c : cases()) {
         if (c.w.name() != w || c.x.name() != x) continue;
         INFO(w << " for " << x << " " << c.n << " x " << c.k);

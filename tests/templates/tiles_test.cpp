@@ -57,10 +57,10 @@ void fill(Rows<W>& w, unsigned seed) {
 
 template <class Element>
 double element(const u32 (&a)[4], int r, int e) {
-  if constexpr (same<Element, Codes>) return element<f16>(a, r, e);
+  if constexpr (same<Element, Codes>()) return element<f16>(a, r, e);
   if constexpr (sizeof(Element) == 2) return e ? high_half<Element>(a[r]) : low_half<Element>(a[r]);
   const u8 byte = static_cast<u8>(a[r] >> (8 * e));
-  return same<Element, i8> ? static_cast<i8>(byte) : static_cast<double>(e4m3_to_f32(byte));
+  return same<Element, i8>() ? static_cast<i8>(byte) : static_cast<double>(e4m3_to_f32(byte));
 }
 
 // Those of two steps as bytes: element e of register r, in the order that x's bytes are brought into.
@@ -82,7 +82,7 @@ template <class W, class Element, class Unpacked>
 void check_unpacked(Rows<W>& w) {
   using Tile = typename W::template Tile<Element>;
   using Pack = pack::Tiles<W, Element, false>;
-  constexpr int kWidth = kTileWidth<Element>, kWords = Pack::kWords;
+  constexpr int kWidth = tile_width<Element>(), kWords = Pack::kWords;
   const pack::Shape shape{w.kRows, w.k};
   std::vector<u32> data(static_cast<std::size_t>(Pack::tiles(shape) * 128 * kWords));
   std::vector<u32> scales(static_cast<std::size_t>(Pack::scale_items(shape) * Tile::kScaleBytes / 4));
@@ -114,11 +114,11 @@ void check_unpacked(Rows<W>& w) {
           for (int e = 0; e < kWidth; ++e) {
             double value;
             if constexpr (as_bytes<Unpacked>)
-              value = byte_of<Unpacked>(a, step, r, e) * Unpacked::kFactor;
+              value = byte_of<Unpacked>(a, step, r, e) * Unpacked::factor();
             else
-              value = element<Element>(a, r, e) * Unpacked::kFactor;
+              value = element<Element>(a, r, e) * Unpacked::factor();
             if constexpr (Unpacked::kScaleAfterMma) value *= Unpacked::row_scale(of_rows, r % 2, step);
-            if constexpr (x_groups < Unpacked >> 0) value += Unpacked::row_minimum(of_rows, r % 2, step);
+            if constexpr (tw::x_groups<Unpacked>() > 0) value += Unpacked::row_minimum(of_rows, r % 2, step);
             const i64 row = tile_row<kWidth>(thread, r);
             const i64 k = panel * Pack::kPanelK + tile_column<kWidth>(thread, step, r, e);
             const int i = static_cast<int>(k % W::kBlock);
@@ -133,7 +133,7 @@ void check_unpacked(Rows<W>& w) {
               parts += 2 * std::fabs(static_cast<double>(W::decode(base, block_scales, 1.0f, i)));
             }
             const bool alike = std::isnan(exact) ? std::isnan(value) : value == exact;  // infinities too
-            wrong += !(alike || std::fabs(value - exact) <= Tile::kRounding * parts);
+            wrong += !(alike || std::fabs(value - exact) <= Tile::rounding() * parts);
           }
       }
     }
@@ -144,12 +144,12 @@ void check(Rows<W>& w) {
   using Tile = typename W::template Tile<Element>;
   check_unpacked<W, Element, Tile>(w);
   using AfterMma = typename UnpackedFor<Tile, 1>::type;
-  if constexpr (!same<AfterMma, Tile>) check_unpacked<W, Element, AfterMma>(w);
+  if constexpr (!same<AfterMma, Tile>()) check_unpacked<W, Element, AfterMma>(w);
 }
 
 template <class W, class Element>
 void check_pair(const char* w, const char* x) {
-  if constexpr (has_tile<W, Element>) {
+  if constexpr (has_tile<W, Element>()) {
     INFO(w << " for " << x);
     using Unit = TiledUnit<W, Element>;
     Rows<W> rows(2 * max2(Unit::kColumns, Unit::kPanelK));
@@ -198,7 +198,7 @@ TEST_CASE("integers of four bits as E4M3", "[tiles]") {
     SignedNibbles<e4m3>::fragment(words, 0, a);
     for (int r = 0; r < 4; ++r) {
       CHECK(a[r] == (a[0] & 255u) * 0x01010101u);
-      CHECK(e4m3_to_f32(static_cast<u8>(a[r])) * SignedNibbles<e4m3>::kFactor == static_cast<float>(code) - 8.0f);
+      CHECK(e4m3_to_f32(static_cast<u8>(a[r])) * SignedNibbles<e4m3>::factor() == static_cast<float>(code) - 8.0f);
     }
   }
 }

@@ -15,25 +15,25 @@ namespace tw::gemm {
 
 template <class X, class W, class Epi, const GemvKnobs& knobs>
 struct Gemv {
-  static constexpr int kTokens = knobs.tokens, kUnit = knobs.unit, kLanes = knobs.lanes, kWarpsK = knobs.warps_k,
-                       kRows = knobs.rows, kDepth = knobs.depth, kStagedK = knobs.staged_k, kSplitK = knobs.split_k;
-  static constexpr int kThreads = knobs.threads(), kThreadsK = knobs.threads_k(), kRowGroups = knobs.row_groups(),
-                       kBlockRows = knobs.block_rows(), kUnits = knobs.staged_units();
+  TW_CONSTANTS(int, kTokens = knobs.tokens, kUnit = knobs.unit, kLanes = knobs.lanes, kWarpsK = knobs.warps_k,
+               kRows = knobs.rows, kDepth = knobs.depth, kStagedK = knobs.staged_k, kSplitK = knobs.split_k);
+  TW_CONSTANTS(int, kThreads = knobs.threads(), kThreadsK = knobs.threads_k(), kRowGroups = knobs.row_groups(),
+               kBlockRows = knobs.block_rows(), kUnits = knobs.staged_units());
   static_assert(knobs.warps % kWarpsK == 0 && 32 % kLanes == 0, "whole warps share k, and whole groups of lanes do");
   static_assert(kStagedK % (kUnit * kThreadsK * kDepth) == 0, "every thread has as many units of a staged piece of k");
 
-  static constexpr bool kInt = X::kCodes;  // integer products, scaled per group
-  static constexpr bool kBytes = same<element_of<X>, i8> && same<element_of<W>, i8>;  // and exact sums of them
+  TW_CONSTANTS(bool, kInt = X::kCodes);  // integer products, scaled per group
+  TW_CONSTANTS(bool, kBytes = same<element_of<X>, i8>() && same<element_of<W>, i8>());  // and exact sums of them
   using Sum = select<kBytes, i32, float>;
-  static constexpr int kGroup = W::kCodes ? W::kGroup : kUnit;
+  TW_CONSTANTS(int, kGroup = W::kCodes ? W::kGroup : kUnit);
 
   using Stored = typename OperandOf<X, kInt>::type;
-  static constexpr bool kWiden = same<Stored, e4m3> || same<Stored, e5m2>;
+  TW_CONSTANTS(bool, kWiden = same<Stored, e4m3>() || same<Stored, e5m2>());
   using T = select<kWiden, f16, Stored>;
-  static constexpr int kElement = static_cast<int>(sizeof(T));
+  TW_CONSTANTS(int, kElement = static_cast<int>(sizeof(T)));
   static constexpr GemvPlan kPlan = gemv_plan(knobs, {kElement, kInt, W::kOffset});
-  static constexpr int kUnitBytes = kPlan.unit_bytes, kXBytes = kPlan.x_bytes, kUnitScales = kPlan.unit_scales,
-                       kScaleFloats = kPlan.scales, kSharedBytes = kPlan.shared_bytes;
+  TW_CONSTANTS(int, kUnitBytes = kPlan.unit_bytes, kXBytes = kPlan.x_bytes, kUnitScales = kPlan.unit_scales,
+               kScaleFloats = kPlan.scales, kSharedBytes = kPlan.shared_bytes);
 
   struct Staged {
     u8* x;
@@ -273,7 +273,7 @@ struct Gemv {
     Accumulators acc = {};
     for (i64 u0 = u_begin; u0 < u_end; u0 += kUnits) {
       if (u0 != u_begin) sync_block();  // the piece before is no longer read
-      if constexpr (fmt::is_quantized<X>)
+      if constexpr (fmt::is_quantized<X>())
         stage_quantized(s, args, m0, u0 * kUnit, u_end * kUnit, ldx);
       else if constexpr (kInt)
         stage_codes(s, args, m0, u0 * kUnit, u_end * kUnit, ldx);

@@ -26,33 +26,38 @@ namespace tw::gemm {
 
 template <class X, class W, class Epi, const MmaKnobs& knobs>
 struct Mma {
-  static constexpr int kBlockM = knobs.block_m, kBlockN = knobs.block_n, kBlockK = knobs.block_k,
-                       kWarpsM = knobs.warps_m, kWarpsN = knobs.warps_n, kStages = knobs.stages,
-                       kSplitK = knobs.split_k, kThreads = knobs.threads();
-  static constexpr bool kAsync = knobs.async_copy;
-  static constexpr int kWarpM = kBlockM / kWarpsM, kWarpN = kBlockN / kWarpsN;  // a warp's tile of y
-  static constexpr int kFragmentsM = kWarpM / 16, kFragmentsN = kWarpN / 8;
+  TW_CONSTANTS(int, kBlockM = knobs.block_m, kBlockN = knobs.block_n, kBlockK = knobs.block_k, kWarpsM = knobs.warps_m,
+               kWarpsN = knobs.warps_n, kStages = knobs.stages, kSplitK = knobs.split_k, kThreads = knobs.threads());
+  TW_CONSTANTS(bool, kAsync = knobs.async_copy);
+  TW_CONSTANTS(int, kWarpM = kBlockM / kWarpsM, kWarpN = kBlockN / kWarpsN);  // a warp's tile of y
+  TW_CONSTANTS(int, kFragmentsM = kWarpM / 16, kFragmentsN = kWarpN / 8);
   static_assert(kWarpM % 16 == 0 && kWarpN % 16 == 0, "a warp's tile is whole fragments");
 
-  static constexpr ScaledMma kKind = fmt::scaled_mma<X> == fmt::scaled_mma<W> ? fmt::scaled_mma<X> : ScaledMma::none;
-  static constexpr bool kScaled = kKind != ScaledMma::none;
-  static constexpr bool kInt = X::kCodes && !kScaled, kGrouped = W::kCodes && !kScaled, kTerms = W::kOffset;
+  TW_MEMBER static constexpr ScaledMma kind() {
+    return X::scaled_mma() == W::scaled_mma() ? X::scaled_mma() : ScaledMma::none;
+  }
+  TW_CONSTANTS(bool, kScaled = kind() != ScaledMma::none);
+  TW_CONSTANTS(bool, kInt = X::kCodes && !kScaled, kGrouped = W::kCodes && !kScaled, kTerms = W::kOffset);
   using T = select<kScaled, u8, typename OperandOf<X, kInt || kScaled>::type>;
   using U =
-      select<is_fp8_type<T> && is_fp8_type<element_of<W>>, element_of<W>, T>;  // of w's fragments; fp8 may be mixed
+      select<is_fp8_type<T>() && is_fp8_type<element_of<W>>(), element_of<W>, T>;  // of w's fragments; fp8 may be mixed
   // Plain x and w of one byte: sums of integers are exact, and FP8 products are promoted.
-  static constexpr bool kBytes = !kGrouped && same<T, i8>,
-                        kPromotes = !kGrouped && !kScaled && sizeof(T) == 1 && !kBytes;
+  TW_CONSTANTS(bool, kBytes = !kGrouped && same<T, i8>(),
+               kPromotes = !kGrouped && !kScaled && sizeof(T) == 1 && !kBytes);
   using Sum = select<kBytes, i32, float>;
-  static constexpr int kGroup = kGrouped ? W::kGroup : kBlockK;
+  TW_CONSTANTS(int, kGroup = kGrouped ? W::kGroup : kBlockK);
   using Scales = BlockScales<W, X, kWarpN, kFragmentsM, 16>;  // of the warp's tile
   using Factors = typename Scales::Factors;
   static_assert(!Scales::kAny || (kPromotes && kBlockK == 128), "a stage has one scale");
 
-  static constexpr MmaForm kXForm = kScaled ? MmaForm::scaled : kInt ? MmaForm::codes : MmaForm::plain;
-  static constexpr MmaForm kWForm = kScaled ? MmaForm::scaled : kGrouped ? MmaForm::codes : MmaForm::plain;
-  static constexpr bool kXCoded = kXForm == MmaForm::codes, kWCoded = kWForm == MmaForm::codes,
-                        kCoded = kXCoded || kWCoded;
+  TW_MEMBER static constexpr MmaForm x_form() {
+    return kScaled ? MmaForm::scaled : kInt ? MmaForm::codes : MmaForm::plain;
+  }
+  TW_MEMBER static constexpr MmaForm w_form() {
+    return kScaled ? MmaForm::scaled : kGrouped ? MmaForm::codes : MmaForm::plain;
+  }
+  TW_CONSTANTS(bool, kXCoded = x_form() == MmaForm::codes, kWCoded = w_form() == MmaForm::codes,
+               kCoded = kXCoded || kWCoded);
   template <class F, MmaForm form, bool is_x>
   TW_MEMBER static constexpr MmaOperand operand() {
     MmaOperand o{form, static_cast<int>(sizeof(T)), 0, kTerms, F::kBlock, F::kDataBytes, F::kScaleBytes};
@@ -60,14 +65,14 @@ struct Mma {
       o.group = is_x ? kUnitOfCodesX : F::kGroup, o.raw_bytes = F::template raw_bytes<kBlockK>();
     return o;
   }
-  static constexpr MmaPlan kPlan = mma_plan(knobs, operand<X, kXForm, true>(), operand<W, kWForm, false>());
-  static constexpr int kRowBytes = kPlan.x.row_bytes, kSharedBytes = kPlan.shared_bytes;
+  static constexpr MmaPlan kPlan = mma_plan(knobs, operand<X, x_form(), true>(), operand<W, w_form(), false>());
+  TW_CONSTANTS(int, kRowBytes = kPlan.x.row_bytes, kSharedBytes = kPlan.shared_bytes);
   static_assert(kStages >= (kCoded ? 3 : 2), "a coded tile is unpacked a stage before its use");
 
   // How tiles of an operand get from global into shared memory.
   template <class F, MmaForm form, int rows, int unit, bool is_x>
   struct Feed {
-    static constexpr bool kWidened = sizeof(typename F::Element) < sizeof(T);
+    TW_CONSTANTS(bool, kWidened = sizeof(typename F::Element) < sizeof(T));
     using Tile = select<
         kWidened, WidenedTile<T, typename F::Element, rows, kBlockK, knobs.unit_x, kThreads>,
         select<kAsync, AsyncTile<T, rows, kBlockK, kThreads>, PlainTile<T, rows, kBlockK, knobs.unit_x, kThreads>>>;
@@ -81,8 +86,8 @@ struct Mma {
   struct Feed<F, MmaForm::codes, rows, unit, is_x> {
     using Tile = CodeTile<F, T, rows, kBlockK, unit, kThreads, kAsync, is_x, kTerms>;
   };
-  using XTile = typename Feed<X, kXForm, kBlockM, kUnitOfCodesX, true>::Tile;
-  using WTile = typename Feed<W, kWForm, kBlockN, knobs.unit_w, false>::Tile;
+  using XTile = typename Feed<X, x_form(), kBlockM, kUnitOfCodesX, true>::Tile;
+  using WTile = typename Feed<W, w_form(), kBlockN, knobs.unit_w, false>::Tile;
 
   TW_MEMBER static u8* x_ring(int slot) { return dynamic_shared() + slot * kPlan.stage_bytes; }
   TW_MEMBER static u8* w_ring(int slot) { return x_ring(slot) + kPlan.x.ring_bytes; }
@@ -162,9 +167,9 @@ struct Mma {
 
   // ---- one stage, blocks that the units scale
   TW_MEMBER static void multiply_scaled(const u8* x, const u8* w, int word, const Position& p, Accumulators& acc) {
-    constexpr int kScales = kKind == ScaledMma::mxf8   ? 1
-                            : kKind == ScaledMma::mxf4 ? 2
-                                                       : 4,
+    constexpr int kScales = kind() == ScaledMma::mxf8   ? 1
+                            : kind() == ScaledMma::mxf4 ? 2
+                                                        : 4,
                   kSteps = 4 / kScales;  // of a word
     u32 scale_x[kFragmentsM];
     TW_UNROLL for (int i = 0; i < kFragmentsM; ++i) scale_x[i] =
@@ -189,7 +194,7 @@ struct Mma {
                                      u32 scale_x, u32 scale_w) {
     if constexpr (step < steps) {
       const u32 bb[2] = {b[step][2 * h], b[step][2 * h + 1]};
-      mma_scaled<kKind, step * scales>(sum, a[step], bb, scale_x, scale_w);
+      mma_scaled<kind(), step * scales>(sum, a[step], bb, scale_x, scale_w);
       scaled_steps<steps, scales, step + 1>(sum, a, b, h, scale_x, scale_w);
     }
   }
@@ -218,7 +223,7 @@ struct Mma {
       TW_UNROLL for (int i = 0; i < kFragmentsM; ++i) {
         TW_UNROLL for (int s = 0; s < kSteps; ++s) load_a(a[i][s], x, p.warp_m + 16 * i, 2 * (g * kSteps + s), p.lane);
         if constexpr (kTerms) {  // sums of x over the group: a product with ones
-          constexpr u32 kOnes = same<T, f16> ? 0x3c003c00u : 0x3f803f80u;
+          constexpr u32 kOnes = same<T, f16>() ? 0x3c003c00u : 0x3f803f80u;
           const u32 ones[2] = {kOnes, kOnes};
           float sum[4] = {};
           TW_UNROLL for (int s = 0; s < kSteps; ++s) mma_k16<T>(sum, a[i][s], ones);
@@ -249,7 +254,7 @@ struct Mma {
 
   // ---- one stage, bytes and coded w. Plain x has no scales here, and its sums, which offsets of w need, are products
   // with ones.
-  using GroupSum = select<same<T, i8>, i32, float>;
+  using GroupSum = select<same<T, i8>(), i32, float>;
   TW_MEMBER static void multiply_bytes(const Stage& x, const Stage& w, const Position& p, Accumulators& acc) {
     constexpr int kGroups = 32 / kGroup;  // of a step
     static_assert(!kInt || !kTerms || kGroups == 1, "sums of 32");
@@ -265,7 +270,7 @@ struct Mma {
           if constexpr (kInt && kTerms) x_term[i][0][h] = x.terms[at];
         }
         if constexpr (!kInt && kTerms) {
-          constexpr u32 kOnes = same<T, i8> ? 0x01010101u : 0x38383838u;
+          constexpr u32 kOnes = same<T, i8>() ? 0x01010101u : 0x38383838u;
           const u32 ones[2] = {kOnes, kOnes};
           TW_UNROLL for (int g = 0; g < kGroups; ++g) {
             GroupSum sum[4] = {};

@@ -24,7 +24,7 @@ struct MmaKnobs {
 // the units scale themselves stay as stored.
 enum class MmaForm { plain, codes, scaled };
 
-constexpr int kScaledRowBytes = 128;  // of codes, in a stage's row of blocks that the units scale
+TW_CONSTANTS(int, kScaledRowBytes = 128);  // of codes, in a stage's row of blocks that the units scale
 
 struct MmaOperand {
   MmaForm form;
@@ -75,7 +75,7 @@ struct MmaPlan {
   MmaStaging x, w;
   int stage_bytes, unpacked_bytes, sums_pitch, shared_bytes;
 };
-constexpr int kUnitOfCodesX = 32;  // codes of x come in blocks of 32
+TW_CONSTANTS(int, kUnitOfCodesX = 32);  // codes of x come in blocks of 32
 TW_FN constexpr MmaPlan mma_plan(const MmaKnobs& k, const MmaOperand& x, const MmaOperand& w) {
   MmaPlan p{};
   p.x = mma_staging(x, k.block_m, k.block_k, kUnitOfCodesX);

@@ -39,14 +39,14 @@ TW_DEVICE Source source_of(const Operand& m, i64 rows, i64 k, i64 ld) {
 // Plain elements whose rows start on 16 bytes.
 template <class T, int ROWS, int BK, int THREADS>
 struct AsyncTile {
-  static constexpr int kRowBytes = BK * static_cast<int>(sizeof(T)), kChunks = kRowBytes / 16;
+  TW_CONSTANTS(int, kRowBytes = BK * static_cast<int>(sizeof(T)), kChunks = kRowBytes / 16);
   TW_MEMBER void fetch(const Source& s, i64 row0, i64 k0, u8* tile) {
     static_assert(THREADS % kChunks == 0, "a thread's chunks are below each other");
     const int first = static_cast<int>(thread_x()) / kChunks, chunk = static_cast<int>(thread_x()) % kChunks;
     const i64 k = k0 + chunk * (16 / static_cast<int>(sizeof(T)));
     // Chunks beyond the matrix are filled with zeros and not read.
     const u8* from = s.data + (row0 + first) * s.data_stride + k * static_cast<i64>(sizeof(T));
-    const int left = k < s.k ? static_cast<int>(min2<i64>(ROWS, s.rows - row0)) : 0;
+    const int left = k < s.k ? static_cast<int>(min2(i64{ROWS}, s.rows - row0)) : 0;
     TW_UNROLL for (int i = 0; i < ceil_div(ROWS * kChunks, THREADS); ++i) {
       const int row = first + i * (THREADS / kChunks);
       if (ROWS * kChunks % THREADS != 0 && row >= ROWS) break;
@@ -61,8 +61,8 @@ struct AsyncTile {
 template <class T, int ROWS, int BK, int E, int THREADS>
 struct PlainTile {
   using F = fmt::Plain<T, 8 * static_cast<int>(sizeof(T))>;
-  static constexpr int kRowBytes = BK * static_cast<int>(sizeof(T));
-  static constexpr int kPieces = BK / E, kEach = ceil_div(ROWS * kPieces, THREADS);
+  TW_CONSTANTS(int, kRowBytes = BK * static_cast<int>(sizeof(T)));
+  TW_CONSTANTS(int, kPieces = BK / E, kEach = ceil_div(ROWS * kPieces, THREADS));
   typename F::template Unit<E> unit[kEach];
 
   TW_MEMBER void fetch(const Source& s, i64 row0, i64 k0, u8*) {
@@ -98,8 +98,8 @@ struct PlainTile {
 // which a thread reads by words.
 template <class F, int ROWS, int THREADS>
 struct ScaledRowsTile {
-  static constexpr int kRowBytes = kScaledRowBytes, kColumns = kRowBytes * F::kBlock / F::kDataBytes;
-  static constexpr int kScaleBytes = kColumns / F::kBlock * F::kScaleBytes, kWords = kScaleBytes / 4;
+  TW_CONSTANTS(int, kRowBytes = kScaledRowBytes, kColumns = kRowBytes * F::kBlock / F::kDataBytes);
+  TW_CONSTANTS(int, kScaleBytes = kColumns / F::kBlock * F::kScaleBytes, kWords = kScaleBytes / 4);
   AsyncTile<u8, ROWS, kRowBytes, THREADS> codes;
   TW_MEMBER void fetch(const Source& s, i64 row0, i64 k0, u8* tile) {
     const auto bytes = [](i64 columns) { return columns / F::kBlock * F::kDataBytes; };
@@ -123,9 +123,9 @@ struct ScaledRowsTile {
 template <class T, class From, int ROWS, int BK, int E, int THREADS>
 struct WidenedTile : PlainTile<From, ROWS, BK, E, THREADS> {
   using Base = PlainTile<From, ROWS, BK, E, THREADS>;
-  static constexpr int kRowBytes = BK * static_cast<int>(sizeof(T));
+  TW_CONSTANTS(int, kRowBytes = BK * static_cast<int>(sizeof(T)));
   TW_MEMBER static u32x2 four(u32 word) {
-    if constexpr (same<From, i8>)
+    if constexpr (same<From, i8>())
       return widen<T>(word);
     else
       return {widen_fp8x2<T, From>(word, 0), widen_fp8x2<T, From>(word, 1)};
@@ -178,20 +178,20 @@ TW_DEVICE void copy_piece(u8* to, const u8* from, bool inside) {
 //   E  elements of a unit that divides k: what the alignment of a row's pieces follows from
 template <class F, class T, int ROWS, int BK, int E, int THREADS, bool ASYNC, bool kSums, bool kTerms>
 struct CodeTile {
-  static constexpr int kRowBytes = BK * static_cast<int>(sizeof(T));
-  static constexpr int kGroup = F::kGroup;
+  TW_CONSTANTS(int, kRowBytes = BK * static_cast<int>(sizeof(T)));
+  TW_CONSTANTS(int, kGroup = F::kGroup);
   // Wide units unpack at less cost, narrow ones occupy every thread.
-  static constexpr int kUnit = F::unit_ok(64) && (ROWS * BK / 64 >= THREADS || !F::unit_ok(32)) ? 64 : 32;
-  static constexpr int kUnits = BK / kUnit, kGroups = kUnit / kGroup;
+  TW_CONSTANTS(int, kUnit = F::unit_ok(64) && (ROWS * BK / 64 >= THREADS || !F::unit_ok(32)) ? 64 : 32);
+  TW_CONSTANTS(int, kUnits = BK / kUnit, kGroups = kUnit / kGroup);
 
   // The copy, row by row.
   static constexpr CodeRows kCopy = code_rows({MmaForm::codes, static_cast<int>(sizeof(T)), kGroup, kTerms, F::kBlock,
                                                F::kDataBytes, F::kScaleBytes, F::template raw_bytes<BK>()},
                                               ROWS, BK, E);
-  static constexpr int kBytes = F::template raw_bytes<BK>(), kPiece = kCopy.piece, kPieces = kBytes / kPiece,
-                       kPitch = kCopy.pitch, kScaleBytes = kCopy.scale_bytes;
-  static constexpr int kScaleRun = F::kScaleBytes ? min2(E, BK) / F::kBlock * F::kScaleBytes : 2;
-  static constexpr int kScalePiece = fmt::run_alignment(kScaleRun);
+  TW_CONSTANTS(int, kBytes = F::template raw_bytes<BK>(), kPiece = kCopy.piece, kPieces = kBytes / kPiece,
+               kPitch = kCopy.pitch, kScaleBytes = kCopy.scale_bytes);
+  TW_CONSTANTS(int, kScaleRun = F::kScaleBytes ? min2(E, BK) / F::kBlock * F::kScaleBytes : 2);
+  TW_CONSTANTS(int, kScalePiece = fmt::run_alignment(kScaleRun));
   static_assert(kScalePiece >= 2, "scales in pieces of two bytes at least");
 
   TW_MEMBER static void fetch(const Source& s, i64 row0, i64 k0, u8* raw) {
@@ -219,7 +219,7 @@ struct CodeTile {
   }
   TW_MEMBER static void put(const Stage& stage, int row, int element, const u32 (&codes)[kGroup / 4]) {
     if constexpr (sizeof(T) == 1) {
-      const auto byte = [](u32 four) { return same<T, i8> ? four : e4m3_of(four); };
+      const auto byte = [](u32 four) { return same<T, i8>() ? four : e4m3_of(four); };
       TW_UNROLL for (int i = 0; i < kGroup / 16; ++i) *
           reinterpret_cast<u32x4*>(stage.codes + swizzled<kRowBytes>(row, element / 16 + i)) = {
           byte(codes[4 * i]), byte(codes[4 * i + 1]), byte(codes[4 * i + 2]), byte(codes[4 * i + 3])};

@@ -27,8 +27,8 @@ constexpr Knob<Knobs> kKnobs[] = {knob<&Knobs::block_m>("block_m"),
                                   knob<&Knobs::cluster>("cluster"),
                                   knob<&Knobs::split_k>("split_k"),
                                   knob<&Knobs::warp_mma>("warp_mma"),
-                                  knob<&Knobs::swapped>("swapped"),
-                                  knob<&Knobs::schedule>("schedule")};
+                                  option<&Knobs::swapped>("swapped"),
+                                  option<&Knobs::schedule>("schedule")};
 constexpr Knob<Knobs> kDerived[] = {knob<&Knobs::fast_accumulation>("fast_accumulation"),
                                     knob<&Knobs::async_store>("async_store"),
                                     knob<&Knobs::quantized_bytes>("quantized_bytes")};

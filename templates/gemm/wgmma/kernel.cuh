@@ -34,9 +34,9 @@ struct WgmmaKernel : WgmmaTraits<Input, W, Epi, knobs> {
   using Tiles = typename T::Tiles;
   using Parts = typename T::Parts;
   using Items = TileItems<T>;
-  static constexpr int kMathThreads = T::kMathThreads, kStages = T::kStages, kWarpgroupsN = T::kWarpgroupsN;
-  static constexpr bool kStreamK = T::kSchedule == Schedule::stream_k, kQueue = T::kSchedule == Schedule::queue,
-                        kSplitLastWave = T::kSchedule == Schedule::split_last_wave;
+  TW_CONSTANTS(int, kMathThreads = T::kMathThreads, kStages = T::kStages, kWarpgroupsN = T::kWarpgroupsN);
+  TW_CONSTANTS(bool, kStreamK = T::schedule() == Schedule::stream_k, kQueue = T::schedule() == Schedule::queue,
+               kSplitLastWave = T::schedule() == Schedule::split_last_wave);
 
   // x_map: null if a block quantizes x; w_map: plain weights only. Swapped: from here on x is called w, and w x.
   TW_MEMBER static void run(const Args& args, const Shape& shape, const TensorMap* x_map = nullptr,

@@ -9,13 +9,13 @@
 namespace tw::gemm {
 
 // Up to this many tokens one tile holds them all and is small enough for several blocks per multiprocessor.
-constexpr int kFewTokens = 64;
+TW_CONSTANTS(int, kFewTokens = 64);
 
-constexpr int kStripRows = 64;        // rows of the matrix instruction
-constexpr int kPanelBytes = 128;      // of a row of an operand in shared memory: the width of a swizzled panel
-constexpr int kSwizzleAtom = 1024;    // bytes after which the swizzle pattern repeats
-constexpr int kPanelsPerCodeBox = 2;  // panels of x that one row of a box holds where x is blocks of codes
-constexpr int kRowPanels = 4;         // panels of a single token's codes that are multiplied at a time
+TW_CONSTANTS(int, kStripRows = 64);        // rows of the matrix instruction
+TW_CONSTANTS(int, kPanelBytes = 128);      // of a row of an operand in shared memory: the width of a swizzled panel
+TW_CONSTANTS(int, kSwizzleAtom = 1024);    // bytes after which the swizzle pattern repeats
+TW_CONSTANTS(int, kPanelsPerCodeBox = 2);  // panels of x that one row of a box holds where x is blocks of codes
+TW_CONSTANTS(int, kRowPanels = 4);         // panels of a single token's codes that are multiplied at a time
 
 struct WgmmaKnobs {
   int block_m = 64;      // tokens per tile: 8 to 256; or 1, whose row of x is every column of the matrix instruction

@@ -11,9 +11,9 @@ struct Producer {
   using Weights = typename T::Weights;
   using Ring = typename T::Ring;
   using Tiles = typename T::Tiles;
-  static constexpr int kBlockM = T::kBlockM, kPanels = T::kPanels, kStages = T::kStages, kMulticast = T::kMulticast,
-                       kPanelsPerBox = T::kPanelsPerBox, kRowBytes = T::kRowBytes;
-  static constexpr bool kSmallTile = T::kSmallTile, kQueue = T::kSchedule == Schedule::queue;
+  TW_CONSTANTS(int, kBlockM = T::kBlockM, kPanels = T::kPanels, kStages = T::kStages, kMulticast = T::kMulticast,
+               kPanelsPerBox = T::kPanelsPerBox, kRowBytes = T::kRowBytes);
+  TW_CONSTANTS(bool, kSmallTile = T::kSmallTile, kQueue = T::schedule() == Schedule::queue);
 
   const Args& args;
   const Shape& shape;
@@ -53,7 +53,7 @@ struct Producer {
     i64 n0, m0;
     while (kQueue ? tiles.take(static_cast<u32*>(args.workspace), n0, m0) : tiles.next(n0, m0)) {
       // Blocks that split a tile have the same tokens, but different stages: nothing to multicast.
-      const bool alone = T::kSchedule == Schedule::split_last_wave && tiles.part;
+      const bool alone = T::schedule() == Schedule::split_last_wave && tiles.part;
       for (u32 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
         u64* full = ring.full + ring.stage;
         if (kQueue && kb + 1 == tiles.k_end) tiles.request(static_cast<u32*>(args.workspace));

@@ -30,13 +30,13 @@ TW_DEVICE Contributors contributors_of(const Tiles& tiles, u32 tile) {
 // memory are free once everything is multiplied.
 template <class Sum, int STRIPS, int SUMS, int GROUPS, int CLUSTER, int RING>
 struct StreamK {
-  static constexpr int kUnits = STRIPS * SUMS / 4;  // eight tokens of a strip each
-  static constexpr i64 kSlotBytes = stream_k_slot_bytes(CLUSTER, 2 * SUMS, 64 * STRIPS * GROUPS);
-  static constexpr i64 kMostTiles = kScheduleBytes / (4 * CLUSTER * GROUPS);  // with words of their own
-  static constexpr int kUnitBytes = 2048, kBufferUnits = RING / (GROUPS * kUnitBytes);
-  static constexpr int kPartsLimit = min2(kMaxParts, kBufferUnits);
-  static constexpr u32 kReturned = 1u << 8, kSlice = 1u << 16;  // in a word
-  static constexpr int kPolls = 30;  // some 20 us: shares are equal, so the others finish soon if they run at all
+  TW_CONSTANTS(int, kUnits = STRIPS * SUMS / 4);  // eight tokens of a strip each
+  TW_CONSTANTS(i64, kSlotBytes = stream_k_slot_bytes(CLUSTER, 2 * SUMS, 64 * STRIPS * GROUPS));
+  TW_CONSTANTS(i64, kMostTiles = kScheduleBytes / (4 * CLUSTER * GROUPS));  // with words of their own
+  TW_CONSTANTS(int, kUnitBytes = 2048, kBufferUnits = RING / (GROUPS * kUnitBytes));
+  TW_CONSTANTS(int, kPartsLimit = min2(kMaxParts, kBufferUnits));
+  TW_CONSTANTS(u32, kReturned = 1u << 8, kSlice = 1u << 16);  // in a word
+  TW_CONSTANTS(int, kPolls = 30);  // some 20 us: shares are equal, so the others finish soon if they run at all
 
   u8* workspace;
   // In shared memory: a barrier for each warpgroup's copies, then two words for each, since a share has at most the end
@@ -180,9 +180,9 @@ struct StreamK {
 // last part of a tile adds all of them when its own work is done.
 template <class Sum, int BM, int BN>
 struct StreamKBlock {
-  static constexpr i64 kSlotBytes = stream_k_slot_bytes(1, BM, BN), kMostTiles = kScheduleBytes / 4;
-  static constexpr int kPartsLimit = kMaxParts;
-  static constexpr u32 kAtOnce = 4;  // parts of a sum, whose loads wait together
+  TW_CONSTANTS(i64, kSlotBytes = stream_k_slot_bytes(1, BM, BN), kMostTiles = kScheduleBytes / 4);
+  TW_CONSTANTS(int, kPartsLimit = kMaxParts);
+  TW_CONSTANTS(u32, kAtOnce = 4);  // parts of a sum, whose loads wait together
 
   u8* workspace;
   int count = 0;      // parts written: at most the end of one tile and the start of another
@@ -220,7 +220,7 @@ struct StreamKBlock {
       const Contributors contributors = contributors_of(tiles, tile);
       i64 n0, m0;
       tiles.locate(tiles.whole + tile, 0, n0, m0);
-      const int sums = static_cast<int>(min2<i64>(BM, m - m0)) * BN;
+      const int sums = static_cast<int>(min2(i64{BM}, m - m0)) * BN;
       for (int at = thread; at < sums; at += threads) {
         Sum sum = 0;
         for (u32 first = 0; first < contributors.count; first += kAtOnce) {

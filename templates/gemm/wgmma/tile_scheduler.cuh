@@ -15,7 +15,7 @@ template <int BM, int BN, int BK, int SHARE, int CLUSTER, int SPLIT, Schedule SC
 struct ClusterTiles {
   // Tiles are rasterized in bands along n, and along m within a band, so that concurrent tiles read few rows of either
   // operand.
-  static constexpr int kBand = 16 / SHARE;
+  TW_CONSTANTS(int, kBand = 16 / SHARE);
   // There are fewer than 2^31 tiles, and fewer than 2^31 stages per tile.
   u32 n_tiles, m_tiles, clusters, place, k_begin, k_end;
   u32 whole;          // tiles before this one go to one block (or cluster) each; those from here on are shared
@@ -42,7 +42,7 @@ struct ClusterTiles {
       if (2 * left <= clusters) whole -= left;
     }
     if constexpr (SCHEDULE == Schedule::stream_k) {
-      const i64 shares = min2<i64>(clusters, slots - left);
+      const i64 shares = min2(i64{clusters}, slots - left);
       stages = all;
       if (left > 0 && shares > left && static_cast<i64>(left) * all < 1ll << 31) {
         whole -= left;

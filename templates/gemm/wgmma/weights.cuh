@@ -16,12 +16,12 @@ namespace tw::gemm {
 // Plain rows: a tile is 64 STRIPS rows of 128 bytes per panel, swizzled.
 template <class X, int STRIPS, int PANELS>
 struct PlainWeights {
-  static constexpr bool kRegisters = false, kPromotes = false;
-  static constexpr float kFactor = 1.0f;
-  static constexpr int BN = 64 * STRIPS, kPanelK = 128 / static_cast<int>(sizeof(typename X::Element));
-  static constexpr int kStageBytes = plain_stage_bytes(BN, PANELS);
+  TW_CONSTANTS(bool, kRegisters = false, kPromotes = false);
+  TW_MEMBER static constexpr float factor() { return 1.0f; }
+  TW_CONSTANTS(int, BN = 64 * STRIPS, kPanelK = 128 / static_cast<int>(sizeof(typename X::Element)));
+  TW_CONSTANTS(int, kStageBytes = plain_stage_bytes(BN, PANELS));
 
-  static constexpr int kRows = BN > 256 ? BN / 2 : BN;  // of a box
+  TW_CONSTANTS(int, kRows = BN > 256 ? BN / 2 : BN);  // of a box
   static_assert(BN == kRows || PANELS == 1, "several panels come in one box, of 256 rows at most");
 
   TW_MEMBER static u32 bytes(const Shape&, i64, i64) { return kStageBytes; }
@@ -42,22 +42,22 @@ template <class X, class W, int STRIPS, int PANELS, int TOKENS = 0>
 struct TileWeights {
   using Element = tile_element<X>;
   using Stored = typename W::template Tile<Element>;
-  using Tile = select<(TOKENS > 0), typename UnpackedFor<Stored, same<Element, Codes> ? 1 : TOKENS>::type, Stored>;
-  static constexpr int kWords = kTileWords<Tile, Element>;
-  static constexpr bool kRegisters = true, kPromotes = Tile::kScaleAfterMma;
-  static constexpr float kFactor = Tile::kFactor;
-  static constexpr int kPanelK = 32 * kTileWidth<Element>, BK = PANELS * kPanelK;
-  static constexpr int kTileBytes = 512 * kWords;
-  static constexpr int kChunkBytes = 64 * Tile::kScaleBytes;  // of kScaleK columns
-  static constexpr int kChunks = scale_chunks(BK, Tile::kScaleK, Tile::kScaleBytes);
+  using Tile = select<(TOKENS > 0), typename UnpackedFor<Stored, same<Element, Codes>() ? 1 : TOKENS>::type, Stored>;
+  TW_CONSTANTS(int, kWords = tile_words<Tile, Element>());
+  TW_CONSTANTS(bool, kRegisters = true, kPromotes = Tile::kScaleAfterMma);
+  TW_MEMBER static constexpr float factor() { return Tile::factor(); }
+  TW_CONSTANTS(int, kPanelK = 32 * tile_width<Element>(), BK = PANELS * kPanelK);
+  TW_CONSTANTS(int, kTileBytes = 512 * kWords);
+  TW_CONSTANTS(int, kChunkBytes = 64 * Tile::kScaleBytes);  // of kScaleK columns
+  TW_CONSTANTS(int, kChunks = scale_chunks(BK, Tile::kScaleK, Tile::kScaleBytes));
   static_assert(kChunks == 0 || BK % Tile::kScaleK == 0 || Tile::kScaleK % BK == 0,
                 "a stage is whole chunks of scales, or a chunk whole stages");
-  static constexpr int kCodeBytes = STRIPS * PANELS * kTileBytes;
-  static constexpr int kStageBytes = tile_stage_bytes(STRIPS, PANELS, kWords, kChunks, Tile::kScaleBytes);
+  TW_CONSTANTS(int, kCodeBytes = STRIPS * PANELS * kTileBytes);
+  TW_CONSTANTS(int, kStageBytes = tile_stage_bytes(STRIPS, PANELS, kWords, kChunks, Tile::kScaleBytes));
 
   // k is whole stages (a test for panels that do not exist would serialize the matrix instructions); n is whole strips.
   TW_MEMBER static int strips(const Shape& shape, i64 n0) {
-    return static_cast<int>(max2<i64>(0, min2<i64>(STRIPS, (shape.n - n0) / 64)));
+    return static_cast<int>(max2(i64{0}, min2(i64{STRIPS}, (shape.n - n0) / 64)));
   }
   TW_MEMBER static u32 bytes(const Shape& shape, i64 n0, i64) {
     return static_cast<u32>(strips(shape, n0) * (PANELS * kTileBytes + kChunks * kChunkBytes));
@@ -94,8 +94,8 @@ struct TileWeights {
       const u32x4 q = *reinterpret_cast<const u32x4*>(from + i * 2048 + thread * 16);
       words[4 * i] = q.x, words[4 * i + 1] = q.y, words[4 * i + 2] = q.z, words[4 * i + 3] = q.w;
     }
-    constexpr int kSchedule = kWords % 4, kDone = kWords / 4 * 4;
-    TW_UNROLL for (int i = 0; i < kSchedule; ++i) words[kDone + i] =
+    constexpr int kSingle = kWords % 4, kDone = kWords / 4 * 4;
+    TW_UNROLL for (int i = 0; i < kSingle; ++i) words[kDone + i] =
         *reinterpret_cast<const u32*>(from + kDone * 512 + i * 512 + thread * 4);
   }
   template <int ITEMS = PANELS>
@@ -119,12 +119,14 @@ struct TileWeights {
 // Whether both operands are plain: elements of one type, or of the two FP8 types, whatever their scales. Codes have no
 // element.
 template <class X, class W>
-constexpr bool plain_pair = (same<element_of<X>, element_of<W>> && !same<element_of<X>, void>) ||
-                            (is_fp8_type<element_of<X>> && is_fp8_type<element_of<W>>);
+TW_FN constexpr bool plain_pair() {
+  return (same<element_of<X>, element_of<W>>() && !same<element_of<X>, void>()) ||
+         (is_fp8_type<element_of<X>>() && is_fp8_type<element_of<W>>());
+}
 
 template <class X, class W, int STRIPS, int PANELS, int TOKENS>
 struct WeightsOf {
-  using type = select<plain_pair<X, W>, PlainWeights<X, STRIPS, PANELS>, TileWeights<X, W, STRIPS, PANELS, TOKENS>>;
+  using type = select<plain_pair<X, W>(), PlainWeights<X, STRIPS, PANELS>, TileWeights<X, W, STRIPS, PANELS, TOKENS>>;
 };
 
 }  // namespace tw::gemm

@@ -27,10 +27,10 @@ struct WgmmaCodes {
   using W = W_;
   using Epi = Epi_;
   using Y = typename Epi::Out;
-  static constexpr int kBlockM = knobs.block_m, kBlockN = knobs.block_n(), kBlockK = kCodesStageK,
-                       kStrips = knobs.strips, kWarpgroupsN = knobs.warpgroups_n, kPieces = knobs.pieces,
-                       kStages = knobs.stages, kMathThreads = knobs.math_threads(), kThreads = knobs.threads();
-  static constexpr int kPanels = kCodesPanels, kGroup = kCodesGroup, kStageGroups = kBlockK / kGroup;
+  TW_CONSTANTS(int, kBlockM = knobs.block_m, kBlockN = knobs.block_n(), kBlockK = kCodesStageK, kStrips = knobs.strips,
+               kWarpgroupsN = knobs.warpgroups_n, kPieces = knobs.pieces, kStages = knobs.stages,
+               kMathThreads = knobs.math_threads(), kThreads = knobs.threads());
+  TW_CONSTANTS(int, kPanels = kCodesPanels, kGroup = kCodesGroup, kStageGroups = kBlockK / kGroup);
   using Weights = TileWeights<X, W, kStrips * kWarpgroupsN, kPanels>;
   using Tile = typename Weights::Tile;
   static_assert(X::kCodes && X::kGroup == kGroup && X::kBlock == kGroup && !X::kOffset && Weights::kPromotes &&
@@ -38,32 +38,32 @@ struct WgmmaCodes {
                 "x is blocks of 32 signed bytes, w tiles of codes under scales");
 
   // x's elements that a producer's thread widens at a time. If that is a whole row, it needs more registers.
-  static constexpr int kUnit = kBlockM % 128 == 0 ? 128 : 64;
-  static constexpr bool kReallocatesRegisters = kWarpgroupsN == 2;  // the producer hands registers over
-  static constexpr int kMathRegisters = kUnit == 128 ? 216 : 224, kProducerRegisters = kUnit == 128 ? 72 : 56;
+  TW_CONSTANTS(int, kUnit = kBlockM % 128 == 0 ? 128 : 64);
+  TW_CONSTANTS(bool, kReallocatesRegisters = kWarpgroupsN == 2);  // the producer hands registers over
+  TW_CONSTANTS(int, kMathRegisters = kUnit == 128 ? 216 : 224, kProducerRegisters = kUnit == 128 ? 72 : 56);
 
   // What StoreTile reads of an instantiation.
   using Sum = float;
-  static constexpr int kColumns = kBlockM, kSums = kBlockM / 2, kRingBytes = 0;
+  TW_CONSTANTS(int, kColumns = kBlockM, kSums = kBlockM / 2, kRingBytes = 0);
   using Sums = Sum[kStrips][kSums];
-  static constexpr bool kPromotes = true, kAsyncStore = false;
-  static constexpr Schedule kSchedule = Schedule::whole_tiles;
+  TW_CONSTANTS(bool, kPromotes = true, kAsyncStore = false);
+  TW_MEMBER static constexpr Schedule schedule() { return Schedule::whole_tiles; }
   using Store = StoreTile<WgmmaCodes>;
   using Items = TileItems<WgmmaCodes>;
 
   // ---- shared memory
-  static constexpr int kRowBytes = X::template raw_bytes<kBlockK>(), kRawBytes = kBlockM * kRowBytes;
-  static constexpr bool kMinima = Tile::kOffset;
+  TW_CONSTANTS(int, kRowBytes = X::template raw_bytes<kBlockK>(), kRawBytes = kBlockM * kRowBytes);
+  TW_CONSTANTS(bool, kMinima = Tile::kOffset);
   static constexpr WgmmaCodesPlan kPlan = wgmma_codes_plan(
       knobs, {Weights::kWords, Tile::kScaleK, Tile::kScaleBytes, kMinima, kRowBytes, static_cast<int>(sizeof(Y)),
               Epi::kC ? static_cast<int>(sizeof(typename Epi::Residual)) : 0});
-  static constexpr int kPanelBytes = kBlockM * 128, kXBytes = kPanels * kPanelBytes, kStageBytes = kPlan.stage_bytes,
-                       kSharedBytes = kPlan.shared_bytes;
+  TW_CONSTANTS(int, kPanelBytes = kBlockM * 128, kXBytes = kPanels * kPanelBytes, kStageBytes = kPlan.stage_bytes,
+               kSharedBytes = kPlan.shared_bytes);
   static_assert(kStageBytes % kSwizzleAtom == 0, "stages start on swizzle atoms");
   static_assert(kRowBytes % 16 == 0 && kRawBytes % 128 == 0, "boxes of the copy engine");
 
   // Columns, results per thread and number of pieces.
-  static constexpr int kPieceColumns = kBlockM / kPieces, kResults = kPieceColumns / 2, kItems = kStrips * kPieces;
+  TW_CONSTANTS(int, kPieceColumns = kBlockM / kPieces, kResults = kPieceColumns / 2, kItems = kStrips * kPieces);
   static_assert(kBlockM <= 256 && kPieceColumns % 16 == 0, "pieces are whole pairs of eight columns");
 
   struct Ring {
@@ -87,11 +87,11 @@ struct WgmmaCodes {
     return token / 16 * 16 + token % 8 / 2 * 4 + token / 8 % 2 * 2 + token % 2;
   }
 
-  using Tiles = ClusterTiles<kBlockM, kBlockN, kBlockK, 1, 1, 1, kSchedule>;
+  using Tiles = ClusterTiles<kBlockM, kBlockN, kBlockK, 1, 1, 1, schedule()>;
 
   // ---- producer: a warpgroup
-  static constexpr u32 kProducers = 9;  // their barrier
-  static constexpr int kRawLoader = 0, kWeightLoader = 96;
+  TW_CONSTANTS(u32, kProducers = 9);  // their barrier
+  TW_CONSTANTS(int, kRawLoader = 0, kWeightLoader = 96);
 
   // Loads rows of blocks into shared memory, kRawStages stages ahead; one thread's.
   struct Ahead {

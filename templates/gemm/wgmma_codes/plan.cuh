@@ -20,9 +20,9 @@ struct WgmmaCodesKnobs {
   TW_MEMBER constexpr int threads() const { return math_threads() + 128; }
 };
 
-constexpr int kCodesStageK = 128, kCodesPanels = 2;  // columns and panels of a stage
-constexpr int kCodesGroup = 32;                      // columns under one scale of x
-constexpr int kRawStages = 2;                        // stages of x as it is stored
+TW_CONSTANTS(int, kCodesStageK = 128, kCodesPanels = 2);  // columns and panels of a stage
+TW_CONSTANTS(int, kCodesGroup = 32);                      // columns under one scale of x
+TW_CONSTANTS(int, kRawStages = 2);                        // stages of x as it is stored
 
 // What the plan depends on of the formats.
 struct WgmmaCodesOperands {

@@ -9,7 +9,7 @@ namespace tw::row_scale {
 
 template <class X, class Y, int threads>
 struct Plain {
-  static constexpr int kThreads = threads, kSharedBytes = 0;
+  TW_CONSTANTS(int, kThreads = threads, kSharedBytes = 0);
 
   TW_MEMBER static void run(const Args& args, const Shape& shape) {
     const i64 row = block_y(), col = static_cast<i64>(block_x()) * kThreads + thread_x();

@@ -15,9 +15,9 @@ struct MultiplyCodes {
   using Sums = typename T::Sums;
   using Ring = typename T::Ring;
   using Tiles = typename T::Tiles;
-  static constexpr int kStrips = T::kStrips, kItems = T::kItems, kXPanelBytes = T::kXPanelBytes,
-                       kStageBytes = T::kStageBytes, kRowBytes = T::kRowBytes, kPanelsPerBox = T::kPanelsPerBox;
-  static constexpr int kGroups = 2, kBlock = X::kDataBytes;  // groups of a panel; bytes of one of x's
+  TW_CONSTANTS(int, kStrips = T::kStrips, kItems = T::kItems, kXPanelBytes = T::kXPanelBytes,
+               kStageBytes = T::kStageBytes, kRowBytes = T::kRowBytes, kPanelsPerBox = T::kPanelsPerBox);
+  TW_CONSTANTS(int, kGroups = 2, kBlock = X::kDataBytes);  // groups of a panel; bytes of one of x's
   static_assert(kRowBytes == kPanelsPerBox * kGroups * kBlock && Tile::kGroups <= kGroups, "x is blocks of 32 bytes");
 
   // x's blocks are read as they are stored, two panels of a row together. A lane holds codes of token lane / 4, and

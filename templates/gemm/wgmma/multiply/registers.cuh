@@ -13,11 +13,11 @@ struct MultiplyRegisters {
   using Sums = typename T::Sums;
   using Ring = typename T::Ring;
   using Tiles = typename T::Tiles;
-  static constexpr WgmmaKind kKind = T::kKind;
-  static constexpr int kColumns = T::kColumns, kStrips = T::kStrips, kSums = T::kSums, kItems = T::kItems,
-                       kXPanelBytes = T::kXPanelBytes, kStageBytes = T::kStageBytes;
+  TW_MEMBER static constexpr WgmmaKind kind() { return T::kind(); }
+  TW_CONSTANTS(int, kColumns = T::kColumns, kStrips = T::kStrips, kSums = T::kSums, kItems = T::kItems,
+               kXPanelBytes = T::kXPanelBytes, kStageBytes = T::kStageBytes);
 
-  static constexpr u32 kPanel = kXPanelBytes / 16;  // in units of a descriptor
+  TW_CONSTANTS(u32, kPanel = kXPanelBytes / 16);  // in units of a descriptor
 
   // The matrix units sum over all of k. A batch of fragments is unpacked while the previous one multiplies: a whole
   // panel if registers hold the fragments of two, else a step. Codes are read from shared memory one panel ahead.
@@ -50,7 +50,7 @@ struct MultiplyRegisters {
               pin(batch[step]);
           TW_UNROLL for (int step = 0; step < 4; ++step) {
             wgmma_fence();
-            Wgmma<kKind, kColumns>::rs(sums[s], batch[step], x + step * 2, true);
+            Wgmma<kind(), kColumns>::rs(sums[s], batch[step], x + step * 2, true);
             wgmma_commit();
           }
         } else {
@@ -59,7 +59,7 @@ struct MultiplyRegisters {
             if (item == 0 && step == 3 && previous >= 0) ring.release(previous, id.lane);
             Weights::Tile::fragment(words[item % 2], step, scales[item % 2], a[0][step]);
             wgmma_fence();
-            Wgmma<kKind, kColumns>::rs(sums[s], a[0][step], x + step * 2, true);
+            Wgmma<kind(), kColumns>::rs(sums[s], a[0][step], x + step * 2, true);
             wgmma_commit();
           }
         }
@@ -102,7 +102,7 @@ struct MultiplyRegisters {
                           : x_base + (ring.stage * kStageBytes + (id.group_k * kItems + i) * kXPanelBytes) / 16;
         wgmma_fence();
         TW_UNROLL for (int step = 0; step < 4; ++step)
-            Wgmma<kKind, kColumns>::rs(products, a[i % 2][step], x + step * 2, step > 0);
+            Wgmma<kind(), kColumns>::rs(products, a[i % 2][step], x + step * 2, step > 0);
         wgmma_commit();
         Ring next = ring;
         u32 next_kb = kb;

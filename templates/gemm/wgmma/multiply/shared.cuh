@@ -13,12 +13,12 @@ struct MultiplyShared {
   using Sums = typename T::Sums;
   using Ring = typename T::Ring;
   using Tiles = typename T::Tiles;
-  static constexpr WgmmaKind kKind = T::kKind;
-  static constexpr int kColumns = T::kColumns, kBlockN = T::kBlockN, kStrips = T::kStrips,
-                       kWarpgroupsN = T::kWarpgroupsN, kWarpgroupsK = T::kWarpgroupsK, kPanels = T::kPanels,
-                       kSums = T::kSums, kItems = T::kItems, kXPanelBytes = T::kXPanelBytes, kXBytes = T::kXBytes;
-  static constexpr bool kSwapped = T::kSwapped, kPromotes = T::kPromotes;
-  static constexpr u32 kPanel = kXPanelBytes / 16;  // in units of a descriptor
+  TW_MEMBER static constexpr WgmmaKind kind() { return T::kind(); }
+  TW_CONSTANTS(int, kColumns = T::kColumns, kBlockN = T::kBlockN, kStrips = T::kStrips, kWarpgroupsN = T::kWarpgroupsN,
+               kWarpgroupsK = T::kWarpgroupsK, kPanels = T::kPanels, kSums = T::kSums, kItems = T::kItems,
+               kXPanelBytes = T::kXPanelBytes, kXBytes = T::kXBytes);
+  TW_CONSTANTS(bool, kSwapped = T::kSwapped, kPromotes = T::kPromotes);
+  TW_CONSTANTS(u32, kPanel = kXPanelBytes / 16);  // in units of a descriptor
 
   // The matrix units sum over all of k. A stage is released when the next one's products have been issued, so that two
   // stages are in flight.
@@ -31,7 +31,7 @@ struct MultiplyShared {
       TW_UNROLL for (int i = 0; i < kItems; ++i) {
         const int p = id.group_k * kItems + i;
         TW_UNROLL for (int step = 0; step < 4; ++step)  // 32 bytes of a row each
-            TW_UNROLL for (int s = 0; s < kStrips; ++s) Wgmma<kKind, kColumns>::ss(
+            TW_UNROLL for (int s = 0; s < kStrips; ++s) Wgmma<kind(), kColumns>::ss(
                 sums[s], w + static_cast<u32>(p * kBlockN * 128 + s * kStripRows * 128 + step * 32) / 16,
                 x + static_cast<u32>(p * kXPanelBytes + step * 32) / 16, true);
       }
@@ -48,9 +48,9 @@ struct MultiplyShared {
   // Ping-pong: warpgroups that promote take turns with the matrix units, so that one adds while another multiplies.
   // Left to themselves they multiply at the same time and then all add. (Two strips of many tokens without scales have
   // no register left for it.)
-  static constexpr bool kPingPong = kPromotes && !Weights::kRegisters && kColumns > 64 &&
-                                    kWarpgroupsN* kWarpgroupsK > 1 && (kStrips == 1 || kSwapped);
-  static constexpr u32 kPingPongBarrier = 9;  // the first warpgroup's named barrier; the others' follow
+  TW_CONSTANTS(bool, kPingPong = kPromotes && !Weights::kRegisters && kColumns > 64 &&
+                                 kWarpgroupsN * kWarpgroupsK > 1 && (kStrips == 1 || kSwapped));
+  TW_CONSTANTS(u32, kPingPongBarrier = 9);  // the first warpgroup's named barrier; the others' follow
   TW_MEMBER static void await_tensor_cores(const MathThread& id) {
     if constexpr (kPingPong) sync_named(kPingPongBarrier + static_cast<u32>(id.group_k * kWarpgroupsN + id.group), 256);
   }
@@ -87,7 +87,7 @@ struct MultiplyShared {
           await_tensor_cores(id);
           wgmma_fence();
           TW_UNROLL for (int step = 0; step < 4; ++step)
-              Wgmma<kKind, kColumns>::ss(products, w + step * 2, x + step * 2, step > 0);
+              Wgmma<kind(), kColumns>::ss(products, w + step * 2, x + step * 2, step > 0);
           wgmma_commit();
           pass_tensor_cores(id);
           if constexpr (kScalesAhead) {

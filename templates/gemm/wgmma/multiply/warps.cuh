@@ -16,10 +16,10 @@ struct MultiplyWarps {
   using Sums = typename T::Sums;
   using Ring = typename T::Ring;
   using Tiles = typename T::Tiles;
-  static constexpr WgmmaKind kKind = T::kKind;
-  static constexpr int kStrips = T::kStrips, kItems = T::kItems, kXPanelBytes = T::kXPanelBytes,
-                       kStageBytes = T::kStageBytes, kTokens = T::kColumns / 8;
-  static constexpr int kXGroups = x_groups<Tile>;  // of a panel, whose sums of x weights with minima need
+  TW_MEMBER static constexpr WgmmaKind kind() { return T::kind(); }
+  TW_CONSTANTS(int, kStrips = T::kStrips, kItems = T::kItems, kXPanelBytes = T::kXPanelBytes,
+               kStageBytes = T::kStageBytes, kTokens = T::kColumns / 8);
+  TW_CONSTANTS(int, kXGroups = x_groups<Tile>());  // of a panel, whose sums of x weights with minima need
 
   using Products = Product[kTokens][4];
 
@@ -30,7 +30,7 @@ struct MultiplyWarps {
     TW_MEMBER void multiply(int step, const u32 (&a)[4], Products& products) const {
       TW_UNROLL for (int t = 0; t < kTokens; ++t) {
         const u32 pair[2] = {b[t][step / 2][step % 2 * 2], b[t][step / 2][step % 2 * 2 + 1]};
-        if constexpr (kKind == WgmmaKind::s8)
+        if constexpr (kind() == WgmmaKind::s8)
           mma_s8_k32(products[t], a, pair);
         else
           mma_k16<Element>(products[t], a, pair);
@@ -55,7 +55,7 @@ struct MultiplyWarps {
             x.b[t][h], i * kXPanelBytes + t * 1024);
         Product x_sums[max2(1, kXGroups)][kTokens][4] = {};  // the same in all rows
         if constexpr (kXGroups > 0) {
-          static_assert(same<Element, bf16>, "sums of x are products by ones of bf16");
+          static_assert(same<Element, bf16>(), "sums of x are products by ones of bf16");
           constexpr u32 kOnes[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
           TW_UNROLL for (int step = 0; step < 4; ++step) x.multiply(step, kOnes, x_sums[step * kXGroups / 4]);
         }

@@ -11,8 +11,8 @@ namespace tw::gemm {
 template <class T>
 struct AsyncStore {
   using Y = typename T::Y;
-  static constexpr int kColumns = T::kColumns, kStrips = T::kStrips;
-  static constexpr int kStoreWarps = 3;
+  TW_CONSTANTS(int, kColumns = T::kColumns, kStrips = T::kStrips);
+  TW_CONSTANTS(int, kStoreWarps = 3);
 
   u8* buffer;
   u64 *full, *empty;  // of each warpgroup

@@ -14,8 +14,8 @@ struct TileItems {
   using X = typename T::X;
   using W = typename T::W;
   using Epi = typename T::Epi;
-  static constexpr int kColumns = T::kColumns, kStrips = T::kStrips, kWarpgroupsN = T::kWarpgroupsN;
-  static constexpr float kFactor = T::Weights::kFactor;
+  TW_CONSTANTS(int, kColumns = T::kColumns, kStrips = T::kStrips, kWarpgroupsN = T::kWarpgroupsN);
+  TW_MEMBER static constexpr float factor() { return T::Weights::factor(); }
 
   struct RowItems {
     fmt::row_item<W> w[kStrips][2];  // items of this thread's rows of w, times the tensor's scale
@@ -23,7 +23,7 @@ struct TileItems {
   };
   TW_MEMBER static RowItems row_items(const Args& args, const Shape& shape, i64 n0, int thread) {
     RowItems s;
-    const float tensor = tensor_scale<X, W>(args, shape) * kFactor;
+    const float tensor = tensor_scale<X, W>(args, shape) * factor();
     TW_UNROLL for (int strip = 0; strip < kStrips; ++strip) TW_UNROLL for (int h = 0; h < 2; ++h) {
       const i64 n = min2(n0 + row_of(thread, strip, h), shape.n - 1);
       s.w[strip][h] = fmt::scaled_by(tensor, w_item<W>(args, n, shape.k));
@@ -43,7 +43,7 @@ struct TileItems {
   // The items of the tile's tokens. A warpgroup loads them into registers ahead of the products and copies them to its
   // part of shared memory afterwards.
   struct ColumnItems {
-    static constexpr int kOwn = X::kRowScale && sizeof(Column) == 4 && !T::kPromotes ? ceil_div(kColumns, 128) : 0;
+    TW_CONSTANTS(int, kOwn = X::kRowScale && sizeof(Column) == 4 && !T::kPromotes ? ceil_div(kColumns, 128) : 0);
     Column own[max2(1, kOwn)];
     TW_MEMBER ColumnItems(const Args& args, i64 m0, int thread) {
       TW_UNROLL for (int i = 0; i < kOwn; ++i) own[i] = column_item(args, m0 + i * 128 + thread % 128);

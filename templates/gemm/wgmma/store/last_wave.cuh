@@ -12,7 +12,7 @@ template <class T>
 struct LastWave {
   using Sum = typename T::Sum;
   using Sums = typename T::Sums;
-  static constexpr int kStrips = T::kStrips, kSums = T::kSums;
+  TW_CONSTANTS(int, kStrips = T::kStrips, kSums = T::kSums);
 
   // Returns where this thread finds the neighbour's sums if it completes the tile.
   TW_MEMBER static const u32* exchange(u8* ring, u64* neighbour_done, u64* arrived, const Sums& sums, bool completes,
@@ -39,7 +39,7 @@ struct LastWave {
   TW_MEMBER static void whole(Sum (&to)[4], const Sums& sums, int s, int i, const u32* others) {
     TW_UNROLL for (int j = 0; j < 4; ++j) {
       to[j] = sums[s][4 * i + j];
-      if (T::kSchedule == Schedule::split_last_wave && others)
+      if (T::schedule() == Schedule::split_last_wave && others)
         to[j] += bits_as<Sum>(others[(s * kSums + 4 * i + j) * 128]);
     }
   }

@@ -17,11 +17,10 @@ struct StoreParts {
   using Epi = typename T::Epi;
   using Sum = typename T::Sum;
   using Sums = typename T::Sums;
-  static constexpr int kColumns = T::kColumns, kStrips = T::kStrips, kWarpgroupsN = T::kWarpgroupsN,
-                       kWarpgroupsK = T::kWarpgroupsK, kSplitK = T::kSplitK, kSums = T::kSums,
-                       kMathThreads = T::kMathThreads, kParts = T::kParts, kSlice = T::kSlice,
-                       kSlotFloats = T::kSlotFloats;
-  static constexpr float kFactor = T::Weights::kFactor;
+  TW_CONSTANTS(int, kColumns = T::kColumns, kStrips = T::kStrips, kWarpgroupsN = T::kWarpgroupsN,
+               kWarpgroupsK = T::kWarpgroupsK, kSplitK = T::kSplitK, kSums = T::kSums, kMathThreads = T::kMathThreads,
+               kParts = T::kParts, kSlice = T::kSlice, kSlotFloats = T::kSlotFloats);
+  TW_MEMBER static constexpr float factor() { return T::Weights::factor(); }
   using Items = TileItems<T>;
 
   struct Exchange {
@@ -57,7 +56,7 @@ struct StoreParts {
       Sum sum = 0;
       TW_UNROLL for (int r = 0; r < kParts; ++r) sum +=
           bits_as<Sum>(slot[(r * kColumns + at / kSlice) * kSlice + at % kSlice]);
-      if (T::kSchedule == Schedule::stream_k && part)
+      if (T::schedule() == Schedule::stream_k && part)
         part[at] = sum;
       else
         store_sum(args, shape, at, sum, n0 + static_cast<int>(rank) * kSlice, m0);
@@ -71,7 +70,7 @@ struct StoreParts {
     if (n >= shape.n || m >= args.m) return;
     const fmt::row_item<W> of_w = w_item<W>(args, n, shape.k);
     const typename Items::Column of_x = x_item<X>(args, m);
-    const float f = tensor_scale<X, W>(args, shape) * kFactor * fmt::scale_of(of_w) * fmt::scale_of(of_x);
+    const float f = tensor_scale<X, W>(args, shape) * factor() * fmt::scale_of(of_w) * fmt::scale_of(of_x);
     Epi::store(args.y, m * (args.ldy ? args.ldy : shape.n) + n,
                Epi::apply(args, shape, m, n, centred(sum, of_x, of_w), f));
   }
@@ -83,10 +82,10 @@ struct StoreParts {
               ldy = args.ldy ? args.ldy : shape.n;
     if (n >= shape.n) return;
     const fmt::row_item<W> of_w = w_item<W>(args, n, shape.k);
-    const float f = tensor_scale<X, W>(args, shape) * kFactor * fmt::scale_of(of_w);
+    const float f = tensor_scale<X, W>(args, shape) * factor() * fmt::scale_of(of_w);
     const typename Epi::Value bias = Epi::bias_at(args.bias, n);
     token += unit % (kSums / 4) * 8;
-    const int left = static_cast<int>(min2<i64>(args.m - m0 - token, 7));  // tokens
+    const int left = static_cast<int>(min2(args.m - m0 - token, i64{7}));  // tokens
     i64 at = (m0 + token) * ldy + n;
     TW_UNROLL for (int i = 0; i < 4; ++i, at += 2 * ldy) {
       if (2 * i >= left) return;

@@ -12,8 +12,8 @@ namespace tw::gemm {
 // or element by element if the matrix' rows are not aligned to sixteen bytes.
 template <class T, int ROWS, int THREADS>
 struct Rows {
-  static constexpr int kRowBytes = 64 * static_cast<int>(sizeof(T)), kPieces = kRowBytes / 16, kElements = 64 / kPieces;
-  static constexpr int kBytes = ROWS * kRowBytes;
+  TW_CONSTANTS(int, kRowBytes = 64 * static_cast<int>(sizeof(T)), kPieces = kRowBytes / 16, kElements = 64 / kPieces);
+  TW_CONSTANTS(int, kBytes = ROWS * kRowBytes);
 
   // visit(row, piece) for a thread's share of the 16-byte pieces.
   template <class Visit>
@@ -39,7 +39,7 @@ struct Rows {
   template <class Bytes>
   TW_MEMBER static auto element(Bytes* rows, int row, int at) {
     const int i = at % kElements, place = sizeof(T) == 1 ? i % 8 * 2 + i / 8 : i;
-    return reinterpret_cast<select<same<Bytes, u8>, T, const T>*>(rows + swizzled<kRowBytes>(row, at / kElements)) +
+    return reinterpret_cast<select<same<Bytes, u8>(), T, const T>*>(rows + swizzled<kRowBytes>(row, at / kElements)) +
            place;
   }
   // To row m0, column n0 of y, m by n, whose rows are ldy elements apart.
@@ -79,7 +79,7 @@ struct Rows {
 // row half h and e, thread t has token 8 b + 2 (t % 4) + e and element 16 (t / 32) + 8 h + t % 32 / 4.
 template <class T, int TOKENS>
 struct Chunk : Rows<T, TOKENS, 128> {
-  static constexpr int kRowBytes = Rows<T, TOKENS, 128>::kRowBytes;
+  TW_CONSTANTS(int, kRowBytes = Rows<T, TOKENS, 128>::kRowBytes);
   // Fragments of blocks b to b + B - 1.
   template <int B, class Value>
   TW_MEMBER static void put(u8* chunk, int b, const Value (&v)[B][2][2], int thread) {
@@ -135,13 +135,13 @@ template <class Epi, int kColumns>
 struct TileStaging {
   using Y = typename Epi::Out;
   using C = select<Epi::kC, typename Epi::Residual, Y>;
-  static constexpr int kYBytes = sizeof(Y), kCBytes = Epi::kC ? sizeof(C) : 0;
-  static constexpr int kTokens = staging_tokens(kColumns, kYBytes, kCBytes);
-  static constexpr int kBlocks = min2(kTokens / 8, 4 / static_cast<int>(sizeof(Y)));  // of tokens put at a time
+  TW_CONSTANTS(int, kYBytes = sizeof(Y), kCBytes = Epi::kC ? sizeof(C) : 0);
+  TW_CONSTANTS(int, kTokens = staging_tokens(kColumns, kYBytes, kCBytes));
+  TW_CONSTANTS(int, kBlocks = min2(kTokens / 8, 4 / static_cast<int>(sizeof(Y))));  // of tokens put at a time
   using Result = Chunk<Y, kTokens>;
   using Addend = Chunk<C, kTokens>;
-  static constexpr int kAddendAt = sizeof(C) == sizeof(Y) ? 0 : Result::kBytes;
-  static constexpr int kBytes = staging_bytes(kColumns, kYBytes, kCBytes), kBuffer = kBytes / 2;
+  TW_CONSTANTS(int, kAddendAt = sizeof(C) == sizeof(Y) ? 0 : Result::kBytes);
+  TW_CONSTANTS(int, kBytes = staging_bytes(kColumns, kYBytes, kCBytes), kBuffer = kBytes / 2);
 };
 
 // A warp's staging memory where the operands are swapped: sixteen rows of 64 elements. Four-byte elements are stored
@@ -152,10 +152,10 @@ struct SwappedStaging {
   using C = select<Epi::kC, typename Epi::Residual, Y>;
   using Result = Rows<Y, 16, 32>;
   using Addend = Rows<C, 16, 32>;
-  static constexpr int kBlocks = 4 / static_cast<int>(sizeof(Y));  // of eight columns that are put at a time
-  static constexpr int kResult = sizeof(Y) == 4 ? 0 : Result::kBytes, kAddendAt = sizeof(C) == sizeof(Y) ? 0 : kResult;
-  static constexpr int kBytes = swapped_staging_bytes(sizeof(Y), Epi::kC ? sizeof(C) : 0),
-                       kBuffer = kBytes / (Epi::kC ? 2 : 1);
+  TW_CONSTANTS(int, kBlocks = 4 / static_cast<int>(sizeof(Y)));  // of eight columns that are put at a time
+  TW_CONSTANTS(int, kResult = sizeof(Y) == 4 ? 0 : Result::kBytes, kAddendAt = sizeof(C) == sizeof(Y) ? 0 : kResult);
+  TW_CONSTANTS(int, kBytes = swapped_staging_bytes(sizeof(Y), Epi::kC ? sizeof(C) : 0),
+               kBuffer = kBytes / (Epi::kC ? 2 : 1));
 
   template <class Value>
   TW_MEMBER static void put(u8* rows, int b, const Value (&v)[kBlocks][2][2], int lane) {

@@ -6,7 +6,7 @@
 
 namespace tw::gemm {
 
-constexpr int kStagingColumns = 64;  // of a row in staging memory: a strip's
+TW_CONSTANTS(int, kStagingColumns = 64);  // of a row in staging memory: a strip's
 
 // c is staged in y's place if its elements are as large.
 TW_FN constexpr int addend_bytes(int y_bytes, int c_bytes) { return c_bytes == y_bytes ? 0 : c_bytes; }

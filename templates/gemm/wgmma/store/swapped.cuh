@@ -13,14 +13,14 @@ struct StoreSwapped {
   using Epi = typename T::Epi;
   using Y = typename T::Y;
   using Sums = typename T::Sums;
-  static constexpr int kColumns = T::kColumns, kStrips = T::kStrips;
+  TW_CONSTANTS(int, kColumns = T::kColumns, kStrips = T::kStrips);
 
   TW_MEMBER static void store(const Args& args, const Shape& shape, u8* staging, const Sums& sums, i64 n0, i64 m0,
                               int thread) {
     thread = opaque(thread);
     using Staging = SwappedStaging<Epi>;
     constexpr int kBlocks = Staging::kBlocks, kPieces = ceil_div(kColumns, 64);  // of a row
-    static_assert(kColumns % (8 * kBlocks) == 0 && !fmt::has_zero_point<X> && !fmt::has_zero_point<W>,
+    static_assert(kColumns % (8 * kBlocks) == 0 && !fmt::has_zero_point<X>() && !fmt::has_zero_point<W>(),
                   "columns are stored in whole pieces, and neither operand has zero points");
     const i64 tokens = shape.n, features = args.m, ldy = args.ldy ? args.ldy : features,
               end = min2(features, m0 + kColumns);

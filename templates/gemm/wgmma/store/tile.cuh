@@ -12,12 +12,12 @@ struct StoreTile {
   using Epi = typename T::Epi;
   using Sum = typename T::Sum;
   using Sums = typename T::Sums;
-  static constexpr int kColumns = T::kColumns, kStrips = T::kStrips;
+  TW_CONSTANTS(int, kColumns = T::kColumns, kStrips = T::kStrips);
   using Items = TileItems<T>;
   using Column = typename Items::Column;
 
   using Chunks = TileStaging<Epi, kColumns>;
-  static constexpr int kChunks = kColumns / Chunks::kTokens;  // of a strip
+  TW_CONSTANTS(int, kChunks = kColumns / Chunks::kTokens);  // of a strip
 
   // Chunk i's buffer in this warpgroup's staging memory.
   TW_MEMBER static u8* buffer(u8* staging, int i) {
