@@ -74,9 +74,12 @@ std::vector<Candidate> legal(Suite& s, const Problem& problem, std::int64_t m, s
   return all;
 }
 
-bool queued(const Candidate& c) {
-  return std::any_of(c.knobs.begin(), c.knobs.end(),
-                     [](const auto& knob) { return knob.first == "schedule" && knob.second == kQueue; });
+std::int64_t option(const Candidate& c, std::string_view name) {
+  for (const auto& [knob, value] : c.knobs)
+    if (knob == name) return value;
+  return 0;
 }
+
+bool queued(const Candidate& c) { return option(c, "schedule") == kQueue; }
 
 }  // namespace tilewright::bench

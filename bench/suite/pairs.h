@@ -43,6 +43,9 @@ std::vector<Pair> wgmma_pairs(Suite& s);
 // Candidates at m of the families whose names begin with `family`, best first.
 std::vector<Candidate> legal(Suite& s, const Problem& problem, std::int64_t m, std::string_view family);
 
+// The value of an option; 0 where the candidate does not name it.
+std::int64_t option(const Candidate& c, std::string_view name);
+
 // Whether its blocks take tiles from a queue (templates/gemm/wgmma/schedule.cuh).
 bool queued(const Candidate& c);
 

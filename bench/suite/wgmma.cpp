@@ -124,7 +124,7 @@ Work plan_work(Suite& s, const Pair& pair, int which, std::set<std::string>& ava
     const Candidate* smallest = nullptr;
     const auto strips = [](const Candidate& c) { return c.at("strips") * c.at("warpgroups_n"); };
     for (const Candidate& c : list)
-      if (c.at("schedule") != 0 && c.at("warpgroups_k") > 1 && (!smallest || strips(c) < strips(*smallest)))
+      if (option(c, "schedule") != 0 && c.at("warpgroups_k") > 1 && (!smallest || strips(c) < strips(*smallest)))
         smallest = &c;
     if (smallest) picker.must(at, *smallest);
   };
@@ -153,7 +153,7 @@ Work plan_work(Suite& s, const Pair& pair, int which, std::set<std::string>& ava
   const std::vector<Candidate> list = legal(s, wide, 1000, "wgmma");
   for (const bool swapped : {false, true}) {
     const auto found = std::find_if(list.begin(), list.end(), [&](const Candidate& c) {
-      return (c.at("swapped") != 0) == swapped && c.at("schedule") == 0 && c.at("split_k") == 1;
+      return (option(c, "swapped") != 0) == swapped && option(c, "schedule") == 0 && c.at("split_k") == 1;
     });
     if (found != list.end()) picker.must(2, *found);
   }

@@ -18,7 +18,7 @@ struct TILEWRIGHT_EXPORT Candidate {
   std::vector<std::pair<std::string, std::int64_t>> knobs = {};  // in the family's own order
 
   std::int64_t at(std::string_view knob) const;   // throws Error (invalid_argument) if absent
-  std::string text() const;                       // "mma bm=128 bn=128 stages=3"
+  std::string text() const;                       // "mma block_m=128 block_n=128 stages=3"
   static Candidate parse(std::string_view text);  // throws Error (invalid_argument)
   friend bool operator==(const Candidate&, const Candidate&) = default;
 };
