@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What timing somebody else's launches beside ours takes and the public headers do not give: a current context, copies
-// on the device, a captured sequence that is replayed and timed. Own declarations of the driver API, opened at run
-// time. One thread. Functions throw Error (driver_failed, library_missing).
+// What the benchmarks need of the driver besides the public headers, so that they can time a rival's launches: a
+// current context, copies on the device, a captured sequence that is replayed and timed. Own declarations of the driver
+// API, opened at run time. One thread. Functions throw Error (driver_failed, library_missing).
 #pragma once
 
 #include <cstddef>

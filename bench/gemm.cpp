@@ -102,7 +102,7 @@ class GemmBench {
   }
   double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count(); }
 
-  // Says at once whether the rival is there and computes what it should: every variant on a small product.
+  // Checks before anything is timed that the rival is there and correct: every variant on a small product.
   void open_rival() {
     std::string why;
     library_ = CublasLt::open(device_, options_.nvrtc, why);

@@ -74,7 +74,7 @@ const std::vector<Row>& rows() {
       {"", "mxfp4 x bf16", "x=bf16 w=mxfp4 y=bf16", decoded, decode, 4.25, ""},
       {"", "fp8 rows x bf16", "x=bf16 w=e4m3_row y=bf16", decoded, decode, 8, ""},
       {"", "int4 rows x f16", "x=f16 w=int4_row y=f16", decoded, decode, 4, ""},
-      // Weights of one byte, or of one scale per row, beside 16-bit ones: nothing is asked of them.
+      // 16-bit x by weights of one byte or of one scale per row: no target.
       {"", "fp8 rows x bf16", "x=bf16 w=e4m3_row y=bf16", both, ratio, 0, "bf16"},
       {"", "int4 rows x f16", "x=f16 w=int4_row y=f16", both, ratio, 0, "bf16"},
   };

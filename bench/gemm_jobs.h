@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `bench gemm` asks: rows of problems with their targets, and which of them, in which shapes and order, a run
+// The jobs of `bench gemm`: rows of problems with their targets, and which of them, in which shapes and order, a run
 // measures.
 #pragma once
 
@@ -45,7 +45,7 @@ struct Goal {
   bool at_most = false;
 };
 
-// What is asked at this m and of weights of this size; a value of 0: nothing.
+// The target at this m and for weights of this size; a value of 0: none.
 Goal goal_of(const Row& row, std::int64_t m, double weight_bytes);
 
 struct Job {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the library costs the host: a prepare() that hits memory, the bucket choice, a launch against the driver's own,
-// and a second process that finds its kernels stored.
+// Host costs: a prepare() answered from memory, the bucket choice, a launch against cuLaunchKernelEx alone, and the
+// start of a second process, whose kernels are in the store.
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels against what the device can do, measured in the same run.
+// Kernels against the read bandwidth and a rate of products; the ceilings are measured in the same run.
 #include <fmt/format.h>
 
 #include "bench/bench.h"

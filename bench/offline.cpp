@@ -23,14 +23,14 @@ std::vector<Problem> compile_problems() {
 
 namespace {
 
-// Candidates of one kind of kernels, and what they may take at most.
+// Candidates of one kind of kernels, and the longest compile times that pass.
 struct Compiled {
   const char *name, *target;
   double median, slowest;
   std::vector<Problem> problems;
 };
 
-// What Hopper's kernels are asked for: plain operands, coded ones as tiles, and codes by codes.
+// Problems for Hopper's kernels: plain operands, coded ones as tiles, and codes by codes.
 std::vector<Problem> hopper_problems() {
   std::vector<Problem> out;
   for (const char* formats :

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How good the choice is: tuned under the default policy against the exhaustive best of its space, and against itself.
+// Regret: the choice under the default policy against the best of all candidates, and against a second search.
 #include <fmt/format.h>
 
 #include <algorithm>

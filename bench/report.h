@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every result file says of where it came from, and a table for people.
+// The environment that every result file records, and tables of text.
 #pragma once
 
 #include <nlohmann/json.hpp>

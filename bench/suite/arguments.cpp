@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a launch refuses, and what it does on many threads.
+// Arguments that a launch must refuse, and launches from many threads.
 #include <fmt/format.h>
 
 #include <cmath>

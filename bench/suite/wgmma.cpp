@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The warpgroup kernels of every pair of formats, at ragged shapes and on hard data.
+// The warpgroup kernels of every pair of formats, at ragged shapes and with NaNs, infinities and extreme values.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

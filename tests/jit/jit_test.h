@@ -60,8 +60,9 @@ inline bool mentions(const Error& error, const std::string& text) {
   return std::string(error.what()).find(text) != std::string::npos;
 }
 
-// Variables of the device in a cubin (ELF): symbols that are objects.
-inline std::size_t device_variables(const std::vector<std::byte>& image) {
+// Names of a kernel text's device variables in a cubin (ELF): the symbols that are objects, without the compiler's own,
+// which some targets have (.nv.reservedSmem.cap).
+inline std::vector<std::string> device_variables(const std::vector<std::byte>& image) {
   const auto read = [&]<class T>(std::size_t offset, T value) {
     REQUIRE(offset + sizeof(T) <= image.size());
     std::memcpy(&value, image.data() + offset, sizeof(T));
@@ -69,15 +70,20 @@ inline std::size_t device_variables(const std::vector<std::byte>& image) {
   };
   const std::size_t table = read(0x28, std::uint64_t{}), size = read(0x3a, std::uint16_t{}),
                     count = read(0x3c, std::uint16_t{});
-  std::size_t variables = 0;
+  const auto offset = [&](std::size_t header) { return read(header + 0x18, std::uint64_t{}); };
+  std::vector<std::string> names;
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t header = table + i * size;
     if (read(header + 4, std::uint32_t{}) != 2) continue;  // SHT_SYMTAB
-    const std::size_t begin = read(header + 0x18, std::uint64_t{}), bytes = read(header + 0x20, std::uint64_t{});
-    for (std::size_t at = begin; at < begin + bytes; at += 24)
-      variables += (read(at + 4, std::uint8_t{}) & 15) == 1;  // STT_OBJECT
+    const std::size_t strings = offset(table + read(header + 0x28, std::uint32_t{}) * size);
+    const std::size_t begin = offset(header), bytes = read(header + 0x20, std::uint64_t{});
+    for (std::size_t at = begin; at < begin + bytes; at += 24) {
+      if ((read(at + 4, std::uint8_t{}) & 15) != 1) continue;  // STT_OBJECT
+      const std::string name(reinterpret_cast<const char*>(image.data()) + strings + read(at, std::uint32_t{}));
+      if (!name.starts_with(".nv.") && !name.starts_with("__nv_")) names.push_back(name);
+    }
   }
-  return variables;
+  return names;
 }
 
 }  // namespace tilewright::test
