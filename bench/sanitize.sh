@@ -3,7 +3,7 @@
 # compute-sanitizer over the GPU suite, one configuration of each family at odd sizes: memcheck, racecheck, initcheck and
 # synccheck in turn. Prints each tool's count of errors and keeps its log. Exit code 0: none; 1: errors, or checks failed;
 # 4: no compute-sanitizer.
-#   bench/sanitize.sh [--quick GROUP,...] [--tools TOOL,...]
+#   bench/sanitize.sh [--only GROUP,...] [--tools TOOL,...]
 # GROUP: gemm casts pack wgmma, all of them by default. SUITE, SANITIZER: programs to use instead; LOGS: where logs go.
 # racecheck follows ordinary loads and stores of shared memory, not those of the copy engine and the matrix units.
 set -u
@@ -13,7 +13,7 @@ groups=gemm,casts,pack,wgmma
 tools=memcheck,racecheck,initcheck,synccheck
 while [ $# -gt 0 ]; do
   case "$1" in
-    --quick | --only) groups=${2:?groups}; shift 2 ;;
+    --only) groups=${2:?groups}; shift 2 ;;
     --tools) tools=${2:?tools}; shift 2 ;;
     *) sed -n '3,9s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
   esac

@@ -3,11 +3,15 @@
 
 #include <fmt/format.h>
 #include <tilewright/error.h>
+#include <tilewright/family.h>
+#include <tilewright/operation.h>
+
+#include <vector>
 
 namespace tilewright::cli {
 namespace {
 
-// Enough for kernels that share the last tiles between blocks, on every device of the table.
+// Enough on an H200 or H100, which have 132 multiprocessors, for kernels that share the last tiles between blocks.
 constexpr const char* kWorkspace = "workspace=34603008";
 
 bool names_field(const Problem& problem, std::string_view field) {
@@ -22,6 +26,22 @@ std::optional<Problem> with(const Problem& problem, const std::string& field) {
   } catch (const Error&) {
     return std::nullopt;
   }
+}
+
+// Whether the target has other kernels for `asked` than for `problem`, or overlaps launches, which constants may widen.
+bool changes_kernels(const Problem& problem, const Problem& asked, const Arch& arch) {
+  for (const Family* family : families(problem.op())) {
+    const std::vector<Candidate> before = family->candidates(problem, arch), after = family->candidates(asked, arch);
+    if (before != after) return true;
+    if (before.empty()) continue;
+    const Source one = family->source(problem, arch, before.front()),
+                 other = family->source(asked, arch, after.front());
+    if (one.text != other.text) return true;
+    if (one.plan.overlap &&
+        problem.operation().contract(problem).constants != asked.operation().contract(asked).constants)
+      return true;
+  }
+  return false;
 }
 
 double first_prediction(const Engine& engine, const Problem& problem, const Arch& arch) {
@@ -41,7 +61,7 @@ std::optional<Advice> advise(const Engine& engine, const Problem& problem, const
     take("pack=tiles", "reorder w once, at load: Engine::pack(), or pack_weights() on the host", packed);
   const auto offer = [&](const std::string& field, const std::string& how) {
     if (names_field(best, field)) return;
-    if (auto next = with(best, field)) take(field, how, std::move(*next));
+    if (auto next = with(best, field); next && changes_kernels(best, *next, arch)) take(field, how, std::move(*next));
   };
   offer("weights=constant", "w is complete before a launch is enqueued, and stays as it is");
   offer(kWorkspace, "33 MiB of device memory, zero when first used, for launches that follow each other");
@@ -51,7 +71,7 @@ std::optional<Advice> advise(const Engine& engine, const Problem& problem, const
 }
 
 std::string text(const Advice& advice) {
-  std::string out = "An engine should ask for more, which makes faster kernels legal:\n";
+  std::string out = "These fields allow faster kernels:\n";
   double before = advice.predicted_microseconds;
   for (const AdvisedField& f : advice.fields) {
     const double ratio = before / f.predicted_microseconds;
@@ -79,10 +99,12 @@ Json json(const Advice& advice) {
 
 std::string only_reference(const Problem& problem, const Arch& arch) {
   std::string reasons;
+  const Problem bucket = problem.with_rows(kBuckets[bucket_index(problem.rows())]);
   for (const Family* family : families(problem.op())) {
     if (std::string_view(family->name()) == "reference") continue;
-    const std::string why = family->why_not(problem, arch);
-    if (why.empty()) return {};
+    if (!family->candidates(bucket, arch).empty()) return {};
+    std::string why = family->why_not(bucket, arch);
+    if (why.empty()) why = "no tile fits shared memory";
     reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", family->name(), why);
   }
   if (reasons.empty()) return {};  // an operation that has no other kernel

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an engine should ask for instead: the fields that cost a caller little and gain much, and what they gain by the
-// ranking model. Also the warning that only the reference kernel serves a problem.
+// What an engine should ask for instead: the fields that cost a caller little and allow faster kernels on a target, and
+// what they gain by the ranking model. Also the warning that only the reference kernel serves a problem.
 #pragma once
 
 #include <tilewright/engine.h>
@@ -26,7 +26,8 @@ struct Advice {
   std::vector<AdvisedField> fields;   // never empty
 };
 
-// Fields that the problem may have on this target and does not name. `predicted`: of its first candidate.
+// Fields that the problem does not name and that change its kernels on this target; nothing if there are none.
+// `predicted`: of its first candidate.
 std::optional<Advice> advise(const Engine& engine, const Problem& problem, const Arch& arch, double predicted);
 std::string text(const Advice& advice);
 Json json(const Advice& advice);

@@ -42,7 +42,7 @@ struct Context {
 
 CLI::App* add_command(Context& context, CLI::App& parent, const std::string& name, const std::string& help);
 
-void add_catalogue(Context& context);   // formats, archs, families
+void add_catalogue(Context& context);   // formats, encoders, archs, operations, families
 void add_plan(Context& context);        // plan, emit
 void add_prewarm(Context& context);     // prewarm
 void add_tune(Context& context);        // tune

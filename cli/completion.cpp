@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // completion bash|zsh|fish: a script for the shell, written from the commands themselves.
 #include <fmt/format.h>
+#include <tilewright/operation.h>
 
 #include <algorithm>
 
@@ -28,11 +29,17 @@ std::string target_words() {
   return words;
 }
 
+std::string operation_words() {
+  std::string words;
+  for (const Operation* operation : operations()) words += (words.empty() ? "" : " ") + std::string(operation->name());
+  return words;
+}
+
 void collect(const CLI::App& app, const std::string& path, std::vector<Command>& commands) {
   Command c{path, path.empty() ? "" : app.get_name(), app.get_description(), "", {}, {}};
   for (const CLI::Option* o : app.get_options()) {
     if (o->get_positional()) {
-      if (o->get_name() == "problem") c.words = "gemm cast pack";
+      if (o->get_name() == "problem") c.words = operation_words();
       if (o->get_name() == "shell") c.words = "bash zsh fish";
       continue;
     }

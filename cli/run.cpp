@@ -113,6 +113,7 @@ void show(const Context& context, const Problem& problem, const Result& r) {
                     {"outputs", check.outputs},
                     {"largest_error", check.largest_error},
                     {"error_of_bound", check.of_bound ? Json(*check.of_bound) : Json()},
+                    {"infinite", check.infinite},
                     {"verified", check.wrong.empty()},
                     {"wrong", check.wrong}});
     return;
@@ -129,6 +130,9 @@ void show(const Context& context, const Problem& problem, const Result& r) {
                       check.largest_error, *check.of_bound, check.checked, check.outputs));
   else
     print(fmt::format("error    {:.3g} at most from rounding to the format; every byte checked", check.largest_error));
+  if (check.infinite)
+    print(fmt::format("note     {} of {} checked outputs are not finite, as the exact results in y's format",
+                      check.infinite, check.checked));
   print(check.wrong.empty() ? "result   verified" : "result   WRONG: " + check.wrong);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How compile() (tilewright/kernel.h) reads what the compiler said. Pure functions; free-threaded.
+// How compile() (tilewright/kernel.h) reads what the compiler said. Pure functions, usable from any thread.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The little that is read out of a cubin (an ELF64 file) before anybody trusts it. Bounds are checked on every access,
-// because the driver's own loader hangs or crashes on a damaged file. Pure functions; free-threaded.
+// because the driver's own loader hangs or crashes on a damaged file. Pure functions, usable from any thread.
 #pragma once
 
 #include <cstddef>

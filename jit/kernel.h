@@ -39,6 +39,9 @@ struct Loaded {
 Kernel make_kernel(const Device& device, std::span<const BinaryPtr> binaries, std::span<const int> by_bucket,
                    Contract contract, std::vector<Candidate> candidates);
 
+// Why the device cannot use the binary, whatever a launch's contract is; empty if it can. Loads it.
+std::string load_refusal(const Device& device, const BinaryPtr& binary);
+
 }  // namespace jit
 
 struct Kernel::Impl {

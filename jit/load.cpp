@@ -218,6 +218,15 @@ Kernel make_kernel(const Device& device, std::span<const BinaryPtr> binaries, st
   return Kernel(load_all(device, binaries, by_bucket, std::move(contract), candidates));
 }
 
+std::string load_refusal(const Device& device, const BinaryPtr& binary) {
+  try {
+    (void)Loaded(device.impl(), binary);
+    return {};
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
 }  // namespace jit
 
 namespace {

@@ -3,15 +3,13 @@
 
 #include <sys/stat.h>
 
-#include <array>
-#include <span>
-
 #include <fmt/format.h>
 
 #include <tilewright/error.h>
 #include <tilewright/problem.h>
 
 #include "cache/key.h"
+#include "jit/kernel.h"
 #include "jit/nvrtc.h"
 
 namespace tilewright::tuner {
@@ -45,17 +43,6 @@ std::string compiler_of(const Key& key) {
   for (const auto& [tag, value] : key.fields())
     if (tag == "compiler") return value;
   return "?";
-}
-
-// Why the device cannot use a binary; empty if it can.
-std::string load_refusal(const Device& device, const Binary& binary) {
-  try {
-    const std::array<int, kBucketCount> by_bucket{};
-    (void)Kernel(device, std::span(&binary, 1), by_bucket, Contract{});
-    return {};
-  } catch (const Error& error) {
-    return error.what();
-  }
 }
 
 }  // namespace
@@ -143,16 +130,15 @@ BinaryPtr Builder::find(const Source& source, const Arch& arch, const Device* de
 // Code compiled for this target runs whichever NVRTC compiled it, unless it is newer than the driver knows.
 BinaryPtr Builder::find_other(const Key& key, const Source& source, const Device* device) {
   for (OtherBuild& other : store_.other_builds(key)) {
+    const auto binary = std::make_shared<const Binary>(std::move(other.binary));
     if (device) {
-      const std::string refusal = load_refusal(*device, other.binary);
-      log_(LogLevel::info, refusal.empty()
-                               ? fmt::format("{} for {}: taken as NVRTC {} compiled it", source.name,
-                                             other.binary.target, compiler_of(other.key))
-                               : fmt::format("{} for {}: the build by NVRTC {} is passed over: {}", source.name,
-                                             other.binary.target, compiler_of(other.key), refusal));
+      const std::string refusal = jit::load_refusal(*device, binary);
+      log_(LogLevel::info, refusal.empty() ? fmt::format("{} for {}: taken as NVRTC {} compiled it", source.name,
+                                                         binary->target, compiler_of(other.key))
+                                           : fmt::format("{} for {}: the build by NVRTC {} is passed over: {}",
+                                                         source.name, binary->target, compiler_of(other.key), refusal));
       if (!refusal.empty()) continue;
     }
-    auto binary = std::make_shared<const Binary>(std::move(other.binary));
     if (!device) return binary;  // not known to load, so not remembered under the exact key
     ++hits_;
     remember(key.hash(), binary);

@@ -64,7 +64,7 @@ struct Engine::Impl {
                                           const Device& device, std::vector<std::exception_ptr>& errors);
   // prepare() found that a candidate cannot be used. `binary`: null if it did not compile.
   void pass_over(const Problem& problem, const Device& device, const Candidate& candidate, const Binary* binary,
-                 const std::string& why);
+                 LogLevel level, const std::string& why);
   TuneReport tune(const Problem& bucket, const Device& device, const TunePolicy& policy);
   // search(), once no other search of this Engine is under way.
   TuneReport measure_alone(tuner::SearchContext& context, const Task& task, const Device& device,

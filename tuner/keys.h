@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The keys of binaries, choices and measurements. Each field has an incident behind it (a stale kernel, or a
-// winner of another GPU), so none may be dropped. Functions are free-threaded; HeaderIndex is thread-safe.
+// winner of another GPU), so none may be dropped. Usable from any thread.
 #pragma once
 
 #include <memory>

@@ -134,9 +134,8 @@ std::vector<tuner::BinaryPtr> Engine::Impl::build_all(const std::vector<Source>&
 }
 
 void Engine::Impl::pass_over(const Problem& problem, const Device& device, const Candidate& candidate,
-                             const Binary* binary, const std::string& why) {
-  log(binary ? LogLevel::info : LogLevel::warning,
-      fmt::format("{}: {} is passed over: {}", problem.text(), candidate.text(), why));
+                             const Binary* binary, LogLevel level, const std::string& why) {
+  log(level, fmt::format("{}: {} is passed over: {}", problem.text(), candidate.text(), why));
   // Written down, so that the next process neither loads nor compiles it to find out again.
   Outcome outcome;
   outcome.candidate = candidate;
@@ -161,6 +160,7 @@ Kernel Engine::Impl::assemble(const Problem& problem, const Device& device) {
       by_bucket.push_back(static_cast<int>(slots.size()) - 1);
     }
   }
+  int not_compiled = 0;
   for (bool open = true; open;) {
     open = false;
     std::vector<std::exception_ptr> errors;
@@ -175,11 +175,17 @@ Kernel Engine::Impl::assemble(const Problem& problem, const Device& device) {
         slot.binary = built[s];
         continue;
       }
-      pass_over(slot.problem, device, slot.candidate(), built[s].get(), why);
+      // One warning is enough: what is wrong with a compiler is wrong with every candidate.
+      const bool warn = !built[s] && ++not_compiled == 1;
+      pass_over(slot.problem, device, slot.candidate(), built[s].get(), warn ? LogLevel::warning : LogLevel::info, why);
       slot.choices.next();
       open = true;
     }
   }
+  if (not_compiled > 1)
+    log(LogLevel::warning, fmt::format("{}: {} candidates in all did not compile and are passed over; the log at level "
+                                       "info names each",
+                                       problem.text(), not_compiled));
   Kernel kernel = join(device, slots, by_bucket, contract_for(problem));
   if (options.check_pointers) kernel.check_pointers(true);
   return kernel;

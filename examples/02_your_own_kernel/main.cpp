@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A kernel of your own, with knobs of your own, through the same compiler, tuner and cache: y = a * x + y' over rows of
-// floats. A Task says which candidates exist, how each is written out, what it reads and writes, and what is right.
+// A kernel of your own, with knobs of your own, through the same compiler, tuner and cache: out = a * x + y over rows
+// of floats. A Task says which candidates exist, how each is written out, what it reads and writes, and what is right.
 // Without a GPU it compiles every candidate and prints what each would use.
 #include <tilewright/tilewright.h>
 #include <cmath>
@@ -115,8 +115,7 @@ Task make_task() {
 void run() {
   const Task task = make_task();
   if (Device::count() == 0) {
-    CompileOptions options;
-    options.nvrtc = Options::from_env().nvrtc;  // compile() itself reads no environment
+    const CompileOptions options = CompileOptions::of(Options::from_env());  // compile() itself reads no environment
     std::printf("No GPU here; compiling for sm_90a with NVRTC %s:\n", compiler_version(options).c_str());
     for (const Candidate& c : task.candidates) {
       const Binary b = compile(task.source(c), arch("sm_90a"), options);

@@ -43,6 +43,7 @@ struct HostCheck {
   std::int64_t checked = 0, outputs = 0;  // how many outputs were checked, of how many
   double largest_error = 0;               // absolute
   std::optional<double> of_bound;         // largest error relative to its bound; unset: every byte is given
+  std::int64_t infinite = 0;              // checked outputs that are no finite number, as the exact result is in y
   std::string wrong;                      // the first output beyond its bound; empty if none
 };
 

@@ -32,6 +32,8 @@ class TILEWRIGHT_EXPORT Problem {
   template <NamesOperation P>
   Problem(const P& fields) : Problem(P::kOperation, typeid(P), &fields) {}
   static Problem parse(std::string_view text);
+  Problem(const Problem&) = default;  // moving copies: a Problem is never empty
+  Problem& operator=(const Problem&) = default;
 
   std::string text() const;     // canonical; parse(text()) == *this
   std::string_view op() const;  // "gemm"

@@ -84,6 +84,15 @@ TEST_CASE("a stranger's operation has a text, an identity and neighbours", "[ope
         }).field() == "x");
 }
 
+TEST_CASE("a problem that was moved from is what it was", "[operation]") {
+  Problem problem = Problem::parse("gemm x=f16 w=f16 y=f16 m=1 n=64 k=64");
+  const Problem moved = std::move(problem);
+  CHECK(problem == moved);
+  CHECK(problem.text() == moved.text());
+  problem = Problem::parse("cast x=f32 y=q8_1 rows=4 cols=64");
+  CHECK(moved.op() == "gemm");
+}
+
 TEST_CASE("a stranger's operation is planned, prewarmed and found in the store", "[operation]") {
   const test::TempDir home;
   const Problem p = Problem::parse(kText);

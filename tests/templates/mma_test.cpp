@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The portable matrix kernel: what it takes on which target, and why not the rest.
 #include <tilewright/arch.h>
+#include <tilewright/error.h>
 #include <tilewright/family.h>
 #include <tilewright/kernel.h>
 
+#include <algorithm>
+#include <optional>
 #include <string>
 
 #include "support/catch.h"
@@ -87,4 +90,41 @@ TEST_CASE("a grid that no device takes is no candidate of a family with tokens a
   CHECK(reference.candidates(more, arch("sm_80")).empty());
   CHECK(reference.why_not(more, arch("sm_80")).find("262140") != std::string::npos);
   CHECK_FALSE(reference.illegal(more, arch("sm_80"), oracle).empty());
+}
+
+TEST_CASE("mma: where a family does not refuse a pair of formats, some tile fits", "[mma]") {
+  for (const Format x : Format::all())
+    for (const Format w : Format::all())
+      for (const int m : {1, 200, 512, 4096}) {
+        std::optional<Problem> problem;
+        try {
+          problem = Problem::parse("gemm x=" + std::string(x.name()) + " w=" + std::string(w.name()) +
+                                   " y=f32 n=4096 k=4096 m=" + std::to_string(m));
+        } catch (const Error&) {
+          continue;  // a pair that asks for more fields
+        }
+        for (const Arch& target : archs())
+          for (const char* name : {"mma", "gemv"}) {
+            const Family& f = family("gemm", name);
+            if (f.why_not(*problem, target).empty() == f.candidates(*problem, target).empty())
+              FAIL_CHECK(name << " on " << target.name << ": " << problem->text());
+          }
+      }
+}
+
+TEST_CASE("mma: tiles far smaller than m are offered only where no larger one fits", "[mma]") {
+  const auto smallest = [](const char* text, const char* target) {
+    int rows = 1 << 20;
+    for (const Candidate& c : family("gemm", "mma").candidates(Problem::parse(text), arch(target)))
+      rows = std::min(rows, static_cast<int>(c.at("block_m")));
+    return rows;
+  };
+  CHECK(smallest("gemm x=f16 w=uint4_g128 y=f16 m=4096 n=4096 k=4096", "sm_90a") == 64);
+  CHECK(smallest("gemm x=f16 w=uint4_g128 y=f16 m=4096 n=4096 k=4096", "sm_86") < 64);
+}
+
+TEST_CASE("mma: few tokens are its own where gemv has no kernel", "[mma]") {
+  const std::string shape = " y=bf16 m=1 n=128 k=256";
+  CHECK(why_not("x=e4m3_g128 w=e4m3_b128" + shape, "sm_89").empty());
+  CHECK(why_not("x=bf16 w=bf16" + shape, "sm_89") == "m = 1: at least 4");
 }

@@ -3,6 +3,8 @@
 
 #include <thread>
 
+#include <tilewright/family.h>
+
 #include "tuner/tuner_test.h"
 
 using namespace tilewright;
@@ -151,6 +153,25 @@ TEST_CASE("a build by another NVRTC serves where the driver loads it, the newest
     REQUIRE(lines.size() == 3);  // two that were refused, with the driver's reason, and the compilation
     CHECK(test::mentions(lines[0], "222"));
     CHECK(test::mentions(lines[2], "compiled in"));
+  }
+}
+
+TEST_CASE("a build by another NVRTC serves the kernels of operations, whose constants are a second parameter",
+          "[build]") {
+  test::FakeGpu gpu;
+  const Device device = gpu.device();
+  const Arch& target = arch("sm_90a");
+  Rig rig("");
+  for (const char* text : {"gemm x=f32 w=q4_0 y=f32 m=1 n=64 k=64", "cast x=f32 y=q8_1 rows=4 cols=64"}) {
+    const Problem problem = Problem::parse(text);
+    const Family& first = *families(problem.op()).back();
+    const Source source = first.source(problem, target, first.candidates(problem, target).front());
+    Store store;
+    store_as(store, rig.builder.key(source, target), "13.5 build 2", *rig.builder.build(source, target).binary);
+    CompileOptions none;
+    none.nvrtc = "/nonexistent/libnvrtc.so.13";
+    Builder builder(store, none, rig.log);
+    CHECK_FALSE(builder.build(source, target, &device).compiled);
   }
 }
 

@@ -11,7 +11,8 @@
 namespace tilewright::gemm {
 namespace {
 
-constexpr int kMinTokens = 4;  // below, most of a fragment is padding
+constexpr std::int64_t kLargeM = 512;  // from here on, tiles of 64 rows are the smallest that pay
+constexpr int kMinTokens = 4;          // below, most of a fragment is padding, and gemv is faster where it has a kernel
 
 struct Tile {  // of a block, and how its warps share it
   int block_m, block_n, warps_m, warps_n;
@@ -87,7 +88,8 @@ class Mma final : public KernelFamily<Knobs> {
       if (!arch.mma_scaled) return fmt::format("{} has no matrix instruction that scales blocks", arch.name);
       return g->k % unit == 0 ? std::string() : fmt::format("k = {}: a multiple of {} is needed", g->k, unit);
     }
-    if (g->m < kMinTokens && g->m > 0) return fmt::format("m = {}: at least {}", g->m, kMinTokens);
+    if (g->m < kMinTokens && g->m > 0 && gemv().why_not(problem, arch).empty())
+      return fmt::format("m = {}: at least {}", g->m, kMinTokens);
     const bool bytes = x.element_bytes == 1;  // whatever their scales are
     if (!(x.element_bytes == 2 || bytes || (x.codes && x.unit_ok(32) && x.group == 32 && !x.offset)))
       return fmt::format("x={} is no float of 16 or 8 bits, no byte, and no 8-bit codes in blocks of 32", g->x.name());
@@ -117,18 +119,10 @@ class Mma final : public KernelFamily<Knobs> {
     k.unit_x = plain_unit(g), k.unit_w = w.codes && !native ? coded_unit(g) : 0;
     k.async_copy = arch.cp_async && (k.unit_x * x.element_bytes == 16 || x.codes || native);
     std::vector<Knobs> out;
-    for (const Tile& t : kTiles) {
-      if (!suits(t, g, x, w)) continue;
-      k.block_m = t.block_m, k.block_n = t.block_n, k.warps_m = t.warps_m, k.warps_n = t.warps_n;
-      for (int block_k : native ? std::vector<int>{scaled_columns(x)} : std::vector<int>{32, 64, 128}) {
-        k.block_k = block_k;
-        if (!suits(k, x, w, native)) continue;
-        for (int stages : {2, 3, 4})
-          for (int split_k : {1, 2, 4, 8}) {
-            k.stages = stages, k.split_k = split_k;
-            if (pays(k, g, arch, native) && fits(k, g, arch)) out.push_back(k);
-          }
-      }
+    // Tiles far smaller than m are for formats whose larger ones leave no room in shared memory.
+    for (std::int64_t least = (std::min<std::int64_t>(g.m, kLargeM) + 7) / 8; out.empty(); least /= 2) {
+      add_knobs(out, k, least, g, arch);
+      if (least <= 1) break;
     }
     return out;
   }
@@ -187,11 +181,28 @@ class Mma final : public KernelFamily<Knobs> {
   }
 
  private:
-  // Not more than half of a tile is padding, its sums leave registers for scales, and it is not far too small.
+  // Every legal setting of tiles of at least `least` rows. `k` has the knobs that the problem decides.
+  static void add_knobs(std::vector<Knobs>& out, Knobs k, std::int64_t least, const Gemm& g, const Arch& arch) {
+    const FastPath &x = fast_path(g.x), &w = fast_path(g.w);
+    const bool native = scaled(x, w);
+    for (const Tile& t : kTiles) {
+      if (t.block_m < least || !suits(t, g, x, w)) continue;
+      k.block_m = t.block_m, k.block_n = t.block_n, k.warps_m = t.warps_m, k.warps_n = t.warps_n;
+      for (int block_k : native ? std::vector<int>{scaled_columns(x)} : std::vector<int>{32, 64, 128}) {
+        k.block_k = block_k;
+        if (!suits(k, x, w, native)) continue;
+        for (int stages : {2, 3, 4})
+          for (int split_k : {1, 2, 4, 8}) {
+            k.stages = stages, k.split_k = split_k;
+            if (pays(k, g, arch, native) && fits(k, g, arch)) out.push_back(k);
+          }
+      }
+    }
+  }
+  // Not more than half of a tile is padding, and its sums leave registers for scales.
   static bool suits(const Tile& t, const Gemm& g, const FastPath& x, const FastPath& w) {
     if (t.block_m * t.block_n / (32 * t.warps_m * t.warps_n) > most_sums(x, w)) return false;
-    if (t.block_m > 16 && t.block_m / 2 >= std::max<std::int64_t>(g.m, 1)) return false;
-    return t.block_m * 8 >= std::min<std::int64_t>(g.m, 512);
+    return t.block_m <= 16 || t.block_m / 2 < std::max<std::int64_t>(g.m, 1);
   }
   // Whether a tile's stages may have so many columns.
   static bool suits(const Knobs& k, const FastPath& x, const FastPath& w, bool native) {
