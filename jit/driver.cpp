@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "jit/modules.h"
+#include "jit/shared_library.h"
 
 namespace tilewright::jit {
 namespace {
@@ -29,14 +30,13 @@ const std::atomic<unsigned>& fork_count() {
 }
 
 Resolver::Resolver(const std::string& path) : path_(path.empty() ? "libcuda.so.1" : path) {
-  library_ = dlopen(path_.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!library_) {
-    const char* why = dlerror();
+  std::string why;
+  library_ = open_shared_library(path_, why);
+  if (!library_)
     throw Error(ErrorCode::library_missing, "libcuda", path_,
                 fmt::format("not found ({}). It comes with the NVIDIA driver; without one, kernels can be compiled but "
                             "not run",
-                            why ? why : "no reason given"));
-  }
+                            why));
   auto get_version = reinterpret_cast<int (*)(int*)>(dlsym(library_, "cuDriverGetVersion"));
   if (!get_version || get_version(&version_) != 0)
     throw Error(ErrorCode::library_missing, "libcuda", path_, "is not a CUDA driver: cuDriverGetVersion fails");

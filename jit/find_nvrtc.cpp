@@ -12,6 +12,8 @@
 
 #include <tilewright/error.h>
 
+#include "jit/shared_library.h"
+
 namespace tilewright::jit {
 namespace {
 
@@ -45,9 +47,9 @@ std::vector<std::string> matching(const std::string& root, const std::string& pa
 class Search {
  public:
   void* open(const std::string& file) {
-    if (void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
-    const char* why = dlerror();
-    failures_.push_back(why ? why : file);
+    std::string why;
+    if (void* library = open_shared_library(file, why)) return library;
+    failures_.push_back(why);
     return nullptr;
   }
   void* open_in(const fs::path& directory) {

@@ -11,6 +11,7 @@
 #include <tilewright/error.h>
 
 #include "jit/find_nvrtc.h"
+#include "jit/shared_library.h"
 
 namespace tilewright::jit {
 
@@ -76,9 +77,9 @@ void Nvrtc::load_builtins() const {
   if (!failed && real.parent_path() != directories[0]) directories.push_back(real.parent_path());
   std::vector<std::string> tried, others;
   const auto load = [&](const std::string& file) {
-    if (dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) return true;
-    const char* why = dlerror();
-    tried.push_back(why ? why : file);
+    std::string why;
+    if (open_shared_library(file, why)) return true;
+    tried.push_back(why);
     return false;
   };
   for (const auto& directory : directories) {

@@ -25,7 +25,7 @@ std::pair<std::string, Words> split_problem(std::string_view text) {
   Words words;
   std::set<std::string_view> seen;
   for (std::size_t at = 0; at < text.size();) {
-    const std::size_t space = text.find(' ', at);
+    const std::size_t space = text.find_first_of(" \t", at);
     const std::string_view word = text.substr(at, space - at);
     at = space == std::string_view::npos ? text.size() : space + 1;
     if (word.empty()) continue;

@@ -50,8 +50,9 @@ void read_lines(std::istream& stream, const std::string& name, const std::functi
   if (stream.bad()) throw Error(ErrorCode::io, "workload", name, "could not be read to its end");
 }
 
-// A line without its comment and surrounding space.
+// A line without its comment, surrounding space and the byte order mark that some editors write first.
 std::string content(std::string line) {
+  if (line.compare(0, 3, "\xEF\xBB\xBF") == 0) line.erase(0, 3);
   line = line.substr(0, line.find('#'));
   std::size_t begin = line.find_first_not_of(" \t\r");
   if (begin == line.npos) return {};

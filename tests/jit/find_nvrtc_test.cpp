@@ -2,6 +2,7 @@
 #include "jit/find_nvrtc.h"
 
 #include <dlfcn.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -64,6 +65,15 @@ TEST_CASE("nvrtc: an error names the variable") {
       error_of(ErrorCode::library_missing, [] { compiler_version({.nvrtc = "/nonexistent/libnvrtc.so.13"}); });
   CHECK(mentions(error, "TILEWRIGHT_NVRTC"));
   CHECK(mentions(error, "/nonexistent/libnvrtc.so.13"));
+}
+
+TEST_CASE("nvrtc: a FIFO in the place of a library is refused at once, not waited for") {
+  const Root root("fifo", ".");
+  const std::string fifo = root.path / "fifo.so";
+  REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+  CHECK(
+      mentions(error_of(ErrorCode::library_missing, [&] { compiler_version({.nvrtc = fifo}); }), "not a regular file"));
+  CHECK(mentions(error_of(ErrorCode::library_missing, [&] { Device::open(0, fifo); }), "not a regular file"));
 }
 
 TEST_CASE("nvrtc: the library that was found, its version and targets") {

@@ -27,6 +27,9 @@ TEST_CASE("a workload is one problem a line, with comments", "[workload]") {
   CHECK(problems[0].text() == "gemm x=f16 w=q4_0 y=f32 m=1 n=64 k=256");
   CHECK(problems[1].rows() == 2);
   CHECK(read_workload(file(dir, "")).empty());
+  const auto marked = read_workload(file(dir, "\xEF\xBB\xBFgemm\tx=f16 w=q4_0\ty=f32 m=1 n=64 k=256\r\n"));
+  REQUIRE(marked.size() == 1);
+  CHECK(marked[0] == problems[0]);
 }
 
 TEST_CASE("errors name the line", "[workload]") {
