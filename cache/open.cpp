@@ -40,6 +40,9 @@ Opened fail(Opened opened, Trouble trouble, std::string reason) {
 std::string foreign(const std::string& path) {
   return fmt::format("{} is a database of another application and is left untouched; choose another path", path);
 }
+std::string no_database(const std::string& path) {
+  return fmt::format("{} is not a cache and is left untouched; choose another path, or delete it", path);
+}
 std::string newer(const std::string& path, std::uint32_t version) {
   return fmt::format("{} has format version {}, this library knows {}; update the library or choose another path", path,
                      version, schema_version());
@@ -56,7 +59,10 @@ std::string untouchable(const std::string& path, bool allow_shared) {
         journal);
   }
   const auto header = read_header(path);
-  if (!header || !header->sqlite || file_id(journal).exists) return {};  // a hot journal may change the first bytes
+  if (!header || file_id(journal).exists) return {};  // a hot journal may change the first bytes
+  // A damaged cache looks like this too, but a store that compiled has left a lock beside its file.
+  if (header->foreign && !file_id(path + "-lock").exists) return no_database(path);
+  if (!header->sqlite) return {};
   const bool unmarked = header->application_id == 0 && header->user_version == 0 && header->pages <= 1;
   if (header->application_id != kApplicationId && !unmarked) return foreign(path);
   if (header->user_version > schema_version()) return newer(path, header->user_version);
@@ -120,6 +126,7 @@ std::unique_ptr<Layer> open_writable(const OpenRequest& request, const Place& pl
 
 // A handle that can only read. Whoever wrote the file, nothing at its path or beside it is created, changed or deleted.
 std::unique_ptr<Database> reading_handle(const OpenRequest& request, const std::string& path, IfInUse if_in_use) {
+  if (auto refusal = irregular_side_file(path); !refusal.empty()) throw Damaged{refusal};
   const std::string journal = path + "-journal";
   if (if_in_use == IfInUse::share_locks) {
     // A log can only be read by taking part in its locking, that is, by writing to its index.

@@ -56,8 +56,11 @@ constexpr const char* kAllowGroup =
 std::string directory_refusal(const struct stat& s, const std::string& path, bool leaf, bool allow_shared) {
   if (auto refusal = owner_refusal(s, path, allow_shared); !refusal.empty()) return "directory " + refusal;
   if (!leaf && (s.st_mode & S_ISVTX)) return {};
-  if (s.st_mode & S_IWOTH)
-    return fmt::format("directory {} is writable by everybody; run: chmod go-w '{}'", path, path);
+  if (s.st_mode & S_IWOTH) {
+    const bool by_mistake = s.st_uid == geteuid() && !(s.st_mode & S_ISVTX);  // unlike /tmp
+    return fmt::format("directory {} is writable by everybody; {}", path,
+                       by_mistake ? fmt::format("run: chmod go-w '{}'", path) : "use a directory of your own");
+  }
   if ((s.st_mode & S_IWGRP) && !allow_shared) {
     return fmt::format("directory {} is writable by its group; run: chmod g-w '{}', {}", path, path, kAllowGroup);
   }
@@ -210,6 +213,16 @@ std::string side_file_refusal(const std::string& path, bool allow_shared) {
     if (lstat(name.c_str(), &s) != 0) continue;
     if (auto refusal = file_refusal(s, name, allow_shared); !refusal.empty()) return refusal;
     if (s.st_nlink > 1) return fmt::format("{} has {} names (hard links); a cache's own has one", name, s.st_nlink);
+  }
+  return {};
+}
+
+std::string irregular_side_file(const std::string& path) {
+  for (const char* side : {"-wal", "-shm", "-journal"}) {
+    struct stat s {};
+    const std::string name = path + side;
+    if (lstat(name.c_str(), &s) == 0 && !S_ISREG(s.st_mode) && !S_ISLNK(s.st_mode))
+      return name + " beside it is not a regular file";
   }
   return {};
 }

@@ -37,6 +37,8 @@ Place find_place(const std::string& path, Purpose purpose, bool allow_shared);
 // Why SQLite must not open the file at `path` for writing: a "-wal", "-shm" or "-journal" beside it, which SQLite would
 // read, write and delete, is not a plain file of the same owner. Empty if there is no objection.
 std::string side_file_refusal(const std::string& path, bool allow_shared);
+// A FIFO, device or directory in the place of one of them: opening it may wait for ever. Empty if there is none.
+std::string irregular_side_file(const std::string& path);
 // An empty file of our own. False if that is impossible. An existing file is left alone.
 bool create_file(const Place& place, bool allow_shared);
 

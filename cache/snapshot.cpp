@@ -21,6 +21,7 @@ namespace tilewright::cache {
 namespace {
 
 constexpr std::size_t kChunk = 1 << 20;
+constexpr std::int64_t kMostLog = 1 << 30;  // bytes; a store's log is written back at 4 MiB
 constexpr const char* kPlaces[] = {"/tmp", "/var/tmp", "/dev/shm"};
 
 class PrivateDirectory {
@@ -70,13 +71,24 @@ Stamp stamp(const std::string& path) {
   return {{s.st_dev, s.st_ino, true}, s.st_size, s.st_mtim.tv_sec, s.st_mtim.tv_nsec};
 }
 
+// SQLite takes a file that does not begin with this for an empty log.
+bool begins_as_log(const std::string& path) {
+  std::byte magic[4];
+  VfsFile log(path);
+  return log.size() >= 32 && log.read(0, magic) && magic[0] == std::byte{0x37} && magic[1] == std::byte{0x7f} &&
+         magic[2] == std::byte{0x06} && (magic[3] | std::byte{1}) == std::byte{0x83};
+}
+
 // Copies until neither file changed meanwhile: a log that was written back between the two copies belongs to neither.
 std::string copy_unchanged(const std::string& path, const std::string& to, Clock::time_point deadline) {
   for (int attempt = 0;; ++attempt) {
     const Stamp before = stamp(path), log_before = stamp(path + "-wal");
     for (const char* side : {"", "-wal"}) {
       unlink((to + side).c_str());
-      if (*side && !log_before.id.exists) continue;
+      if (*side && (!log_before.id.exists || !begins_as_log(path + "-wal"))) continue;
+      if (*side && log_before.size > kMostLog)
+        throw SnapshotError(
+            fmt::format("its write-ahead log has {} bytes, and at most {} are read", log_before.size, kMostLog));
       if (auto failure = copy_file(path + side, to + side, deadline); !failure.empty()) return failure;
     }
     if (stamp(path) == before && stamp(path + "-wal") == log_before) return {};

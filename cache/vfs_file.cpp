@@ -3,6 +3,7 @@
 
 #include <sqlite3.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -49,8 +50,11 @@ std::optional<FileHeader> read_header(const std::string& path) {
     for (int i = 0; i < 4; ++i) value = value << 8 | static_cast<std::uint32_t>(bytes[at + i]);
     return value;
   };
-  const bool sqlite = size >= 100 && std::memcmp(bytes, "SQLite format 3", 16) == 0;
-  return FileHeader{size, sqlite, bytes[18] == std::byte{2}, big_endian(68), big_endian(60), big_endian(28)};
+  const auto known = static_cast<std::size_t>(std::min<std::int64_t>(size, 16));
+  const bool begins = std::memcmp(bytes, "SQLite format 3", known) == 0;
+  const bool zeros = std::all_of(bytes, bytes + known, [](std::byte b) { return b == std::byte{0}; });
+  return FileHeader{size,           size >= 100 && begins, !begins && !zeros, bytes[18] == std::byte{2},
+                    big_endian(68), big_endian(60),        big_endian(28)};
 }
 
 bool names_super_journal(const std::string& journal) {

@@ -33,7 +33,8 @@ class VfsFile {
 
 struct FileHeader {
   std::int64_t size = 0;
-  bool sqlite = false;  // starts with a whole database header
+  bool sqlite = false;   // starts with a whole database header
+  bool foreign = false;  // starts like no database, whole, cut short or never written
   bool wal = false;
   std::uint32_t application_id = 0;
   std::uint32_t user_version = 0;

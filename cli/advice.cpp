@@ -44,6 +44,18 @@ bool changes_kernels(const Problem& problem, const Problem& asked, const Arch& a
   return false;
 }
 
+// Whether a problem with weights in tiles has only the reference on a target that has other kernels without.
+bool faster_as_stored(const Problem& problem, const Arch& arch) {
+  constexpr std::string_view kTiles = " pack=tiles";
+  std::string text = problem.text();
+  const std::size_t at = text.find(kTiles);
+  if (at == text.npos) return false;
+  const Problem stored = Problem::parse(text.erase(at, kTiles.size()));
+  for (const Family* family : families(stored.op()))
+    if (family->name() != "reference" && !family->candidates(stored, arch).empty()) return true;
+  return false;
+}
+
 double first_prediction(const Engine& engine, const Problem& problem, const Arch& arch) {
   return engine.plan(problem, arch).front().predicted_microseconds;
 }
@@ -101,15 +113,15 @@ std::string only_reference(const Problem& problem, const Arch& arch) {
   std::string reasons;
   const Problem bucket = problem.with_rows(kBuckets[bucket_index(problem.rows())]);
   for (const Family* family : families(problem.op())) {
-    if (std::string_view(family->name()) == "reference") continue;
+    if (family->name() == "reference") continue;
     if (!family->candidates(bucket, arch).empty()) return {};
     std::string why = family->why_not(bucket, arch);
     if (why.empty()) why = "no tile fits shared memory";
     reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", family->name(), why);
   }
   if (reasons.empty()) return {};  // an operation that has no other kernel
-  return fmt::format("only the reference kernel, which is slow, computes {} on {} ({})", problem.text(), arch.name,
-                     reasons);
+  return fmt::format("only the reference kernel, which is slow, computes {} on {}{} ({})", problem.text(), arch.name,
+                     faster_as_stored(bucket, arch) ? "; without pack=tiles others do" : "", reasons);
 }
 
 }  // namespace tilewright::cli

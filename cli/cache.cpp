@@ -23,7 +23,9 @@ struct Args {
 Store open(const Context& context, bool must_exist, bool read_only, StoreOptions* out = nullptr) {
   const Options options = context.options();
   if (options.cache.empty())
-    throw Error(ErrorCode::invalid_argument, "--cache", "", "no cache directory is known; name a file");
+    throw Error(
+        ErrorCode::io, "cache", "",
+        "no directory for it is known: set HOME or XDG_CACHE_HOME, or name a file with --cache or TILEWRIGHT_CACHE");
   if (must_exist && !std::filesystem::exists(options.cache))
     throw Error(ErrorCode::io, "--cache", options.cache, "no such file");
   StoreOptions store;
@@ -56,6 +58,7 @@ int run_ls(const Context& context, const Args& args) {
   if (args.kind.empty() || args.kind == "binary") {
     Options options = context.options();
     options.cache_read_only = true;
+    options.log = nullptr;  // the store has said it
     served = Engine(std::move(options)).served();
   }
   Json list = Json::array();
@@ -105,16 +108,16 @@ int run_verify(const Context& context, const Args& args) {
   StoreOptions again;
   VerifyReport report;
   std::vector<std::string> repaired;
+  bool usable = true;
   {
     Store store = open(context, true, !args.repair, &again);
     report = store.verify(args.repair);
-    if (store.degraded()) report.damaged.push_back(store.path() + ": cannot be used as a cache");
+    usable = !store.degraded();
+    if (!usable) report.damaged.push_back(store.path() + ": cannot be used as a cache");
   }
-  if (args.repair && !report.damaged.empty()) {
+  if (args.repair && usable && !report.damaged.empty()) {
     repaired = std::exchange(report.damaged, {});
-    Store store(again);
-    report = store.verify(false);
-    if (store.degraded()) report.damaged.push_back(store.path() + ": cannot be used as a cache");
+    report = Store(again).verify(false);
   }
   if (context.json) {
     print_json(
@@ -183,7 +186,7 @@ int run_explain(const Context& context, const Args& args) {
 }  // namespace
 
 void add_cache(Context& context) {
-  CLI::App* group = context.app->add_subcommand("cache", "Look at and look after the cache file");
+  CLI::App* group = context.app->add_subcommand("cache", "Inspect and maintain the cache file");
   group->require_subcommand(1);
   const auto args = std::make_shared<Args>();
   const auto add = [&](const char* name, const char* help, auto run) {
@@ -195,27 +198,29 @@ void add_cache(Context& context) {
   CLI::App* ls = add("ls", "List its rows", run_ls);
   ls->add_option("--kind", args->kind, "Only these")
       ->check(CLI::IsMember({"binary", "choice", "measurement", "environment"}));
-  ls->add_option("--limit", args->limit, "At most so many; 0: all")->check(CLI::NonNegativeNumber);
+  ls->add_option("--limit", args->limit, "Print at most this many; 0: all")->check(at_least(0));
   add("show", "Print one row as JSON", run_show)
       ->add_option("id", args->id, "As ls prints it, or a prefix")
       ->required();
   add("verify", "Check every row; exit code 3 while damage remains", run_verify)
       ->add_flag("--repair", args->repair, "Delete damaged rows");
   add("gc", "Evict the rows used longest ago, then compact", run_gc)
-      ->add_option("--max-bytes", args->max_bytes, "Size to shrink to (default: the cap)")
-      ->check(CLI::NonNegativeNumber);
+      ->add_option("--max-bytes", args->max_bytes, "Size to shrink to, e.g. 200M (default: the cap)")
+      ->transform(size_in_bytes());
   CLI::App* out = add("export", "Write a new file that can be shipped read-only", run_export);
-  out->add_option("file", args->file, "The file to write")->required();
+  out->add_option("file", args->file, "The file to write")->required()->check(not_empty());
   out->add_flag("--force", args->force, "Replace a file that is there, atomically");
   out->add_flag("--no-binaries", args->no_binaries, "Choices and measurements only");
   add("import", "Take choices and measurements from a file, never binaries",
       [](const Context& c, const Args& a) { return run_merge(c, a, false); })
       ->add_option("file", args->file, "The file to read")
-      ->required();
+      ->required()
+      ->check(not_empty());
   add("merge", "Take everything from a file that you trust; the faster choice wins",
       [](const Context& c, const Args& a) { return run_merge(c, a, true); })
       ->add_option("file", args->file, "The file to read")
-      ->required();
+      ->required()
+      ->check(not_empty());
   CLI::App* explain = add("explain", "Say why a problem gets the kernel it gets", run_explain);
   add_problem(explain, args->problem, true);
   explain->add_option("--arch", args->arch, "Target, e.g. sm_90a (default: this machine's device)");

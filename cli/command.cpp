@@ -16,7 +16,7 @@ Options Context::options() const {
   o.log_level = verbose ? LogLevel::debug : o.log_level.value_or(LogLevel::warning);
   o.log = [](LogLevel level, std::string_view text) {
     constexpr const char* kNames[] = {"error", "warning", "info", "debug"};
-    fmt::print(stderr, "tilewright: {}: {}\n", kNames[static_cast<int>(level)], printable(text));
+    tell(fmt::format("{}: {}", kNames[static_cast<int>(level)], text));
   };
   return o;
 }
@@ -25,7 +25,8 @@ CLI::App* add_command(Context& context, CLI::App& parent, const std::string& nam
   CLI::App* command = parent.add_subcommand(name, help);
   command
       ->add_option("--cache", context.cache, "Cache file; :memory: for none (default: TILEWRIGHT_CACHE, else per user)")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(not_empty());
   command->add_flag("--json", context.json, "Print one JSON object, errors too, instead of text");
   command->add_flag("-v,--verbose", context.verbose, "Log everything to stderr, as TILEWRIGHT_LOG=debug does");
   return command;
@@ -102,6 +103,41 @@ void print(std::string_view text) {
   const std::string out = printable(text);
   std::fwrite(out.data(), 1, out.size(), stdout);
   if (out.empty() || out.back() != '\n') std::fputc('\n', stdout);
+}
+
+void tell(std::string_view text) {
+  // One call, so that the lines of threads do not mix.
+  const std::string out = "tilewright: " + printable(text) + "\n";
+  std::fwrite(out.data(), 1, out.size(), stderr);
+}
+
+int finish_output(int code) {
+  if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return code;
+  tell("error: standard output could not be written to its end");
+  return code == kOk ? kEnvironment : code;
+}
+
+CLI::Validator at_least(double least) {
+  return CLI::Validator(
+      [least](std::string& text) {
+        double value = 0;
+        const bool number = CLI::detail::lexical_cast(text, value);
+        return number && value >= least ? std::string() : fmt::format("{}: a number, at least {}", text, least);
+      },
+      "");
+}
+
+CLI::Validator not_empty() {
+  return CLI::Validator([](std::string& text) { return text.empty() ? "must not be empty" : std::string(); }, "");
+}
+
+CLI::Validator size_in_bytes() {
+  return CLI::Validator(
+      [](std::string& text) {
+        const bool negative = text.starts_with('-');  // which AsSizeValue takes for a large one
+        return negative ? text + ": a number of bytes, such as 4096, 200M or 2G" : CLI::AsSizeValue(false)(text);
+      },
+      "");
 }
 
 std::string microseconds(double value) {

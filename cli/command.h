@@ -73,6 +73,13 @@ Device need_device(int ordinal, const Options& options, const char* what);
 
 void print_json(const Json& value);
 void print(std::string_view text);  // with a line break; printable() of it
+// The same to stderr, after "tilewright: ". An stderr that is closed or full loses the text and nothing else.
+void tell(std::string_view text);
+int finish_output(int code);  // `code`, or kEnvironment if stdout did not take everything
+
+CLI::Validator at_least(double least);
+CLI::Validator not_empty();
+CLI::Validator size_in_bytes();  // 4096, 20K, 200M, 2G
 std::string microseconds(double value);
 std::string bytes_text(double bytes);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// doctor: what this machine has of what the library needs, what will fail, and how to mend it.
+// doctor: what this machine has of what the library needs, what will fail, and how to fix it.
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -21,7 +21,7 @@ struct Finding {
   State state = State::ok;
   const char* subject = "";  // "libnvrtc"
   std::string what;
-  std::string mend;  // what fails because of it and what to do; empty where nothing does
+  std::string fix;  // what fails because of it and what to do; empty where nothing does
   Json facts = Json::object();
 };
 
@@ -46,7 +46,7 @@ Finding check_driver(const Options& options) {
             "",
             {{"version", first.driver_version()}, {"devices", devices}}};
   } catch (const Error& e) {
-    return {devices ? State::problem : State::note,
+    return {devices || fs::exists(options.driver) ? State::problem : State::note,
             "driver",
             e.what(),
             devices ? "kernels cannot run here"
@@ -132,7 +132,7 @@ Finding check_store(const char* subject, StoreOptions store, bool shipped) {
                         !said.empty() ? said
                         : was_there   ? "see cache verify"
                                       : "no such file"),
-            shipped ? "its kernels are compiled again; mend TILEWRIGHT_SHIPPED or the file"
+            shipped ? "its kernels are compiled again; correct TILEWRIGHT_SHIPPED or the file"
                     : fmt::format("nothing is remembered: every process compiles again. Its directory must belong to "
                                   "you alone ({}); set TILEWRIGHT_CACHE to a file in such a directory",
                                   permissions(directory)),
@@ -188,7 +188,7 @@ Finding check_templates(const std::string& directory) {
 void print_text(const std::vector<Finding>& findings) {
   for (const Finding& f : findings) {
     print(fmt::format("{:<8} {:<12} {}", name(f.state), f.subject, f.what));
-    if (!f.mend.empty()) print(fmt::format("{:<21} -> {}", "", f.mend));
+    if (!f.fix.empty()) print(fmt::format("{:<21} -> {}", "", f.fix));
   }
 }
 
@@ -211,7 +211,7 @@ int run_doctor(const Context& context) {
   if (context.json) {
     Json list = Json::array();
     for (const Finding& f : findings) {
-      Json one{{"state", name(f.state)}, {"subject", f.subject}, {"what", f.what}, {"mend", f.mend}};
+      Json one{{"state", name(f.state)}, {"subject", f.subject}, {"what", f.what}, {"fix", f.fix}};
       for (const auto& [key, value] : f.facts.items()) one[key] = value;
       list.push_back(std::move(one));
     }

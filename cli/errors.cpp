@@ -24,7 +24,7 @@ int exit_code(const Error& error) {
 }
 
 int finish(Json error, int code, bool json) {
-  fmt::print(stderr, "tilewright: error: {}\n", printable(error["message"].get_ref<const std::string&>()));
+  tell("error: " + error["message"].get_ref<const std::string&>());
   if (json) print_json(Json{{"error", std::move(error)}, {"exit", code}});
   return code;
 }
@@ -45,7 +45,7 @@ int report(const std::exception& error, bool json) {
     all["options"] = compile->options();
     all["log"] = compile->log();
     const int code = finish(std::move(all), kEnvironment, json);
-    fmt::print(stderr, "options: {}\n{}\n", printable(compile->options()), printable(compile->log()));
+    tell(fmt::format("options: {}\n{}", compile->options(), compile->log()));
     return code;
   }
   if (const auto* e = dynamic_cast<const Error*>(&error)) return finish(fields(*e), exit_code(*e), json);
@@ -57,7 +57,7 @@ int report_usage(const std::string& message, bool json) {
   const int code = finish(
       {{"code", "invalid_argument"}, {"field", "arguments"}, {"value", ""}, {"allowed", message}, {"message", message}},
       kUserError, json);
-  fmt::print(stderr, "See tilewright --help.\n");
+  tell("see tilewright --help");
   return code;
 }
 

@@ -36,7 +36,7 @@ std::string footer() {
          "With --json an error is an object too: {\"error\": {\"code\", \"field\", \"value\", \"allowed\", "
          "\"message\"}, "
          "\"exit\"}.\n"
-         "\n'tilewright doctor' says what works here and how to mend what does not.\n";
+         "\n'tilewright doctor' says what works here and how to fix what does not.\n";
 }
 
 // CLI11 would only say that a subcommand is required.
@@ -50,7 +50,7 @@ void check_command(CLI::App& app, const std::string& name) {
 }
 
 int run(Context& context, int argc, char** argv) {
-  CLI::App app("Quantized GEMM kernels by descriptor: specialized, compiled, tuned, remembered", "tilewright");
+  CLI::App app("JIT-compiled, autotuned quantized GEMM kernels for NVIDIA GPUs", "tilewright");
   context.app = &app;
   app.require_subcommand(1);
   app.footer(footer());
@@ -80,8 +80,8 @@ int main(int argc, char** argv) {
   if (argc == 2 && std::string_view(argv[1]) == "compile-worker") return compile_worker_main(0, 1);
   Context context;
   try {
-    return run(context, argc, argv);
+    return finish_output(run(context, argc, argv));
   } catch (const std::exception& e) {
-    return report(e, wants_json(argc, argv));
+    return finish_output(report(e, wants_json(argc, argv)));
   }
 }

@@ -64,7 +64,7 @@ int run_plan(const Context& context, const Args& args) {
     print(fmt::format("{} legal candidates for {} on {}", plans.size(), problem.text(), target.name));
     if (advice) print("\n" + text(*advice));
   }
-  if (!warning.empty()) fmt::print(stderr, "tilewright: warning: {}\n", warning);
+  if (!warning.empty()) tell("warning: " + warning);
   return kOk;
 }
 
@@ -83,7 +83,9 @@ Source source_for(const Context& context, const Args& args) {
 }
 
 void write_file(const std::filesystem::path& path, std::string_view text) {
-  std::filesystem::create_directories(path.parent_path());
+  std::error_code failed;
+  std::filesystem::create_directories(path.parent_path(), failed);
+  if (failed) throw Error(ErrorCode::io, "--dir", path.parent_path().string(), "cannot be made: " + failed.message());
   std::ofstream file(path, std::ios::binary);
   file << text;
   if (!file.flush()) throw Error(ErrorCode::io, "--dir", path.string(), "could not be written");
@@ -120,7 +122,7 @@ void add_plan(Context& context) {
   CLI::App* plan = add_command(context, *context.app, "plan", "Rank the legal candidates of a problem");
   add_problem(plan, args->problem, true);
   plan->add_option("--arch", args->arch, "Target, e.g. sm_90a or native (default: this machine's device)");
-  plan->add_option("--top", args->top, "How many to print; 0: all")->check(CLI::NonNegativeNumber);
+  plan->add_option("--top", args->top, "Print at most this many; 0: all")->check(at_least(0));
   plan->callback([&context, args] { context.action = [&context, args] { return run_plan(context, *args); }; });
 
   CLI::App* emit = add_command(context, *context.app, "emit", "Print the source of the chosen kernel");

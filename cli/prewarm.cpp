@@ -15,7 +15,7 @@ struct Args {
   ProblemArgument problem;
   std::vector<std::string> archs, workloads;
   PrewarmPolicy policy;
-  bool threads = false, packed = false;
+  bool threads = false, packed = false, named_rows = false;
 };
 
 // This program, which is its own compile worker.
@@ -44,6 +44,7 @@ std::vector<Problem> for_target(const Engine& engine, std::vector<Problem> probl
 PrewarmReport prewarm(Engine& engine, const std::vector<Problem>& problems, const std::vector<const Arch*>& targets,
                       const Args& args, std::vector<std::string>& warnings) {
   PrewarmPolicy policy = args.policy;
+  policy.every_bucket = !args.named_rows;
   if (!args.threads) policy.worker = self();
   policy.progress = Progress();
   PrewarmReport all;
@@ -75,10 +76,10 @@ void show_failures(const PrewarmReport& report) {
     first.push_back(line);
   }
   for (std::size_t i = 0; i < first.size() && i < kShown; ++i)
-    fmt::print(stderr, "tilewright: error: {}{}\n", first[i],
-               reasons[i].second > 1 ? fmt::format(" (and {} more in the same way)", reasons[i].second - 1) : "");
-  if (first.size() > kShown)
-    fmt::print(stderr, "tilewright: error: {} more ways to fail; --json lists all\n", first.size() - kShown);
+    tell(
+        fmt::format("error: {}{}", first[i],
+                    reasons[i].second > 1 ? fmt::format(" (and {} more in the same way)", reasons[i].second - 1) : ""));
+  if (first.size() > kShown) tell(fmt::format("error: {} more ways to fail; --json lists all", first.size() - kShown));
 }
 
 int run_prewarm(const Context& context, const Args& args) {
@@ -90,11 +91,12 @@ int run_prewarm(const Context& context, const Args& args) {
                 "a file, in which the kernels outlive this process");
   Engine engine(std::move(options));
   std::vector<std::string> warnings;
+  if (problems.empty()) warnings.emplace_back("the workload names no problem");
   const PrewarmReport report = prewarm(engine, problems, archs, args, warnings);
   std::vector<double> sorted = report.compile_seconds;
   std::sort(sorted.begin(), sorted.end());
   const double median = sorted.empty() ? 0 : sorted[sorted.size() / 2];
-  for (const std::string& warning : warnings) fmt::print(stderr, "tilewright: warning: {}\n", warning);
+  for (const std::string& warning : warnings) tell("warning: " + warning);
   if (context.json) {
     Json names = Json::array();
     for (const Arch* a : archs) names.push_back(a->name);
@@ -132,7 +134,7 @@ void add_prewarm(Context& context) {
   command->add_flag("--packed", args->packed, "Problems with pack=tiles on each target whose kernels want it");
   command->add_option("--top", args->policy.top, "Candidates per problem")->check(CLI::Range(1, 10000));
   command->add_option("--jobs", args->policy.jobs, "Compiles at a time; 0: one per core")->check(CLI::Range(0, 1024));
-  command->add_flag("!--no-buckets", args->policy.every_bucket, "Only the rows the workload names, not every bucket");
+  command->add_flag("--no-buckets", args->named_rows, "Only the rows that the workload names, not every bucket");
   command->add_flag("--threads", args->threads, "Compile in threads of this process instead of worker processes");
   command->callback([&context, args] { context.action = [&context, args] { return run_prewarm(context, *args); }; });
 }

@@ -42,14 +42,16 @@ void Progress::operator()(std::string_view stage, int done, int total) const {
   if (!due && !(style.bar && done >= total)) return;
   state_->last = now;
   state_->drawn = true;
+  std::string text;
   if (style.bar) {
     constexpr int kWidth = 30;
     const int filled = static_cast<int>(static_cast<long>(kWidth) * std::min(done, total) / total);
-    fmt::print(style.to, "\r\033[K[{}{}] {}/{} {}", std::string(filled, '#'), std::string(kWidth - filled, '.'), done,
-               total, stage);
+    text = fmt::format("\r\033[K[{}{}] {}/{} {}", std::string(filled, '#'), std::string(kWidth - filled, '.'), done,
+                       total, stage);
   } else {
-    fmt::print(style.to, "tilewright: {}: {} of {}\n", stage, done, total);
+    text = fmt::format("tilewright: {}: {} of {}\n", stage, done, total);
   }
+  std::fwrite(text.data(), 1, text.size(), style.to);  // what takes nothing loses it
   std::fflush(style.to);
 }
 

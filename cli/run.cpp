@@ -186,9 +186,8 @@ void add_run(Context& context) {
   add_problem(command, args->problem, true);
   command->add_option("--model", args->model, "A GGUF file with the weights (default: random)")->type_name("FILE");
   command->add_option("--tensor", args->tensor, "The tensor's name in --model")->type_name("NAME");
-  command->add_option("--seed", args->seed, "Of the random values");
-  command->add_option("--device", args->device, "Ordinal of the GPU; an error if there is none")
-      ->check(CLI::NonNegativeNumber);
+  command->add_option("--seed", args->seed, "Seed of the random values")->check(at_least(0));
+  command->add_option("--device", args->device, "Ordinal of the GPU; an error if there is none")->check(at_least(0));
   command->add_flag("--cpu", args->cpu, "The CPU reference, even with a GPU");
   command->add_flag("--tune", args->tune, "Measure first; remember the choice");
   command->callback([&context, args] { context.action = [&context, args] { return run_run(context, *args); }; });

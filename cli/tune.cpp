@@ -94,7 +94,7 @@ int run_tune(const Context& context, Args args) {
       show(report, problem);
       if (advice) print(text(*advice) + "\n");
     }
-    if (!warning.empty()) fmt::print(stderr, "tilewright: warning: {}\n", warning);
+    if (!warning.empty()) tell("warning: " + warning);
   }
   if (context.json) print_json(Json{{"device", device.name()}, {"arch", device.arch().name}, {"reports", reports}});
   return kOk;
@@ -109,9 +109,12 @@ void add_tune(Context& context) {
   add_workload(command, args->workloads);
   command->add_flag("--packed", args->packed, "Problems with pack=tiles where this device's kernels want it");
   command->add_option("--device", args->device, "Ordinal of the GPU");
-  command->add_option("--max", args->policy.max_candidates, "Measure at most so many")->check(CLI::Range(1, 100000));
-  command->add_option("--budget", args->policy.budget_seconds, "Seconds per problem")->check(CLI::PositiveNumber);
-  command->add_option("--patience", args->policy.patience, "Stop after so many without gain; 0: never");
+  command->add_option("--max", args->policy.max_candidates, "Candidates to measure, at most")
+      ->check(CLI::Range(1, 100000));
+  command->add_option("--budget", args->policy.budget_seconds, "Seconds per problem")->check(at_least(0.001));
+  command
+      ->add_option("--patience", args->policy.patience, "Stop after this many candidates without improvement; 0: never")
+      ->check(at_least(0));
   command->add_option("--jobs", args->policy.jobs, "Compiles at a time; 0: one per core")->check(CLI::Range(0, 1024));
   command->add_flag("--exhaustive", args->policy.exhaustive, "Every legal candidate, whatever it takes");
   command->add_flag("--retune", args->policy.retune, "Measure again what is stored");

@@ -12,6 +12,8 @@
 
 #include <fmt/format.h>
 
+#include "templates/suggest.h"
+
 namespace tilewright {
 namespace {
 
@@ -25,6 +27,7 @@ class Reader {
   explicit Reader(std::vector<std::string>& warnings) : warnings_(warnings) {}
 
   std::optional<std::string> text(const char* name) {
+    names_.push_back(name);
     const char* value = std::getenv(name);
     if (!value) return std::nullopt;
     std::string s = value;
@@ -87,6 +90,17 @@ class Reader {
     return value;
   }
 
+  // Warns of variables whose names are almost one that was asked for.
+  void check_spelling() {
+    constexpr std::string_view kPrefix = "TILEWRIGHT_";
+    for (char** entry = environ; entry && *entry; ++entry) {
+      const std::string_view variable = *entry, name = variable.substr(0, variable.find('='));
+      if (!name.starts_with(kPrefix) || std::find(names_.begin(), names_.end(), name) != names_.end()) continue;
+      if (const std::string_view meant = nearest(name, names_); meant.starts_with(kPrefix))
+        warnings_.push_back(fmt::format("{} is not a variable of Tilewright{}", name, did_you_mean(meant)));
+    }
+  }
+
  private:
   std::nullopt_t refuse(const char* name, const std::string& value, std::string_view why) {
     std::string shown;
@@ -97,6 +111,7 @@ class Reader {
   }
 
   std::vector<std::string>& warnings_;
+  std::vector<std::string_view> names_;  // that were asked for
 };
 
 std::string default_cache(Reader& reader) {
@@ -165,6 +180,7 @@ Options Options::from_env() {
   if (auto v = read.flag("TILEWRIGHT_CHECK_POINTERS")) o.check_pointers = *v;
   o.log_level = read.level("TILEWRIGHT_LOG");
   o.nvrtc_places = read_places(read);
+  read.check_spelling();
   return o;
 }
 

@@ -71,6 +71,7 @@ TEST_CASE("row 4: truncated file is quarantined") {
 TEST_CASE("row 4: garbage is quarantined, and only the latest is kept") {
   Directory dir;
   const std::string path = make_cache(dir);
+  write_file(path + "-lock", "");  // a store that compiled leaves it; without it the file may be anybody's
   std::mt19937 random(3);
   for (int number = 1; number <= 3; ++number) {
     std::string garbage(8192, ' ');
@@ -89,6 +90,20 @@ TEST_CASE("row 4: an empty file is an empty cache") {
   CHECK(store.put_binary(binary_key(0), binary(0)));
   CHECK(log.all() == "");
   CHECK_FALSE(exists(dir.file() + ".corrupt-1"));
+}
+
+TEST_CASE("a file that never was a cache is left alone") {
+  Directory dir;
+  write_file(dir.file("thesis.txt"), "A thesis, of which there is one copy.");
+  check_left_alone(dir.file("thesis.txt"));
+  write_file(dir.file("long.txt"), std::string(8192, 'a'));
+  check_left_alone(dir.file("long.txt"));
+}
+
+TEST_CASE("row 4: a file that was never written back is zeros, and is quarantined") {
+  Directory dir;
+  write_file(dir.file(), std::string(8192, '\0'));
+  check_quarantined(dir.file(), 1);
 }
 
 TEST_CASE("row 5: a database of another application is left alone") {

@@ -73,8 +73,8 @@ TEST_CASE("row 12: a directory that others can write to is refused") {
   const std::string path = make_cache(dir);
   chmod(dir.path().c_str(), 0757);
   check_refused(path, "chmod go-w");
-  chmod(dir.path().c_str(), 01777);  // sticky helps above the directory, not in it
-  check_refused(path, "chmod go-w");
+  chmod(dir.path().c_str(), 01777);  // sticky helps above the directory, not in it; nobody should change /tmp's mode
+  check_refused(path, "use a directory of your own");
   chmod(dir.path().c_str(), 0770);
   check_refused(path, "chmod g-w");
   CHECK(usable(path, true));

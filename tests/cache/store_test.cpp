@@ -357,7 +357,7 @@ TEST_CASE("row 20: the order of use and deadlines do not depend on the wall cloc
 
 TEST_CASE("a log callback may use the store") {
   Directory dir;
-  write_file(dir.file(), std::string(8192, 'x'));  // a warning while it is opened, and one more when a value is refused
+  write_file(dir.file(), std::string(8192, '\0'));  // a warning while it is opened, and one more when a value is refused
   Store* opened = nullptr;
   std::vector<std::string> lines;
   StoreOptions o = options(dir.file());

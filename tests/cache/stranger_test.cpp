@@ -144,6 +144,40 @@ TEST_CASE("a stranger's side files that are links are neither followed nor remov
   }
 }
 
+TEST_CASE("a FIFO beside a stranger's store is refused, not waited for") {
+  for (const char* side : {"-wal", "-shm", "-journal"}) {
+    for (const auto& [name, open] : kReaders) {
+      CAPTURE(name, side);
+      Directory dir;
+      const std::string path = stranger(dir, true);
+      REQUIRE(mkfifo((path + side).c_str(), 0600) == 0);
+      const auto before = contents(dir.path());
+      std::string refusal;
+      try {
+        open(path);
+      } catch (const Error& error) {
+        refusal = error.what();
+      }
+      if (std::strlen(name) < 7) CHECK(refusal.find("not a regular file") != refusal.npos);
+      CHECK((contents(dir.path()) == before));
+    }
+  }
+}
+
+TEST_CASE("a log that SQLite would ignore is not copied, and none of gigabytes is") {
+  Directory dir;
+  const std::string path = stranger(dir, true), log = path + "-wal";
+  write_file(log, "not a log");
+  REQUIRE(truncate(log.c_str(), off_t{100} << 30) == 0);  // sparse
+  Store store, other;
+  const MergeReport report = store.import_from(path);
+  unlink(log.c_str());
+  CHECK(report.added == other.import_from(path).added);
+  write_file(log, std::string("\x37\x7f\x06\x82", 4));
+  REQUIRE(truncate(log.c_str(), off_t{100} << 30) == 0);
+  CHECK_THROWS_WITH(store.import_from(path), Catch::Matchers::Contains("write-ahead log has 107374182400 bytes"));
+}
+
 TEST_CASE("a cache of one's own is not opened with a stranger's side files") {
   const auto check = [](const std::string& path, const std::string& victim, const std::string& part) {
     Log log;

@@ -64,7 +64,7 @@ TEST_CASE("cli: libnvrtc is found in an active virtual environment, and beside t
     CHECK(beside["version"] == "12.0 build 42");
     CHECK(beside["path"].get<std::string>() == (tree / place / "libnvrtc.so.12").string());
     CHECK(beside["state"] == "note");  // too old for some targets, which it names
-    CHECK(contains(beside["mend"], "sm_120a"));
+    CHECK(contains(beside["fix"], "sm_120a"));
   }
 }
 
@@ -161,7 +161,7 @@ TEST_CASE("cli: a long command says how far it is, in a pipe by lines") {
   std::fclose(file);
 }
 
-TEST_CASE("cli: doctor says what will fail and how to mend it") {
+TEST_CASE("cli: doctor says what will fail and how to fix it") {
   Ran r = tool("doctor --json" + cache_flag("healthy.db"));
   INFO(r.out << r.err);
   CHECK(r.code == 0);
@@ -183,7 +183,7 @@ TEST_CASE("cli: doctor says what will fail and how to mend it") {
   r = tool("doctor --json --cache '" + (open / "cache.db").string() + "'");
   CHECK(r.code == 4);
   CHECK(contains(finding(r.json(), "cache")["what"], "writable by everybody"));
-  CHECK(contains(finding(r.json(), "cache")["mend"], "TILEWRIGHT_CACHE"));
+  CHECK(contains(finding(r.json(), "cache")["fix"], "TILEWRIGHT_CACHE"));
   r = tool("doctor --json" + cache_flag("healthy.db"), "TILEWRIGHT_SHIPPED=/nonexistent/shipped.db");
   CHECK(r.code == 4);
   CHECK(finding(r.json(), "shipped")["state"] == "problem");
@@ -247,4 +247,49 @@ TEST_CASE("cli: completion scripts know the commands, their options and the targ
     CHECK(shell(tool_path() + "completion " + name + " | " + name + " -n").code == 0);
   }
   refused("completion tcsh", 1, "tcsh");
+}
+
+TEST_CASE("cli: output that nobody takes is an error on stdout, and nothing on stderr") {
+  const std::string quiet = "formats 2>/dev/null";
+  CHECK(shell(tool_path() + quiet + " >/dev/full").code == 4);
+  CHECK(shell(tool_path() + quiet + " >&-").code == 4);
+  for (const char* lost : {"2>/dev/full", "2>&-"}) {
+    INFO(lost);
+    CHECK(shell(tool_path() + "plan nope " + lost).code == 1);
+    CHECK(shell("TILEWRIGHT_JOBS=none " + tool_path() + "plan --arch sm_80 " + kStored + lost).code == 0);
+  }
+}
+
+TEST_CASE("cli: what options allow is said in words") {
+  refused("cache ls --limit -1", 1, "at least 0");
+  for (const char* size : {"-1", "-1K", "many", "99999999999T"}) {
+    INFO(size);
+    refused("cache gc --max-bytes " + (size + cache_flag("sizes.db")), 1, "--max-bytes");
+  }
+  refused("run --cpu --seed -1 " + std::string(kCast), 1, "at least 0");
+  refused("cache ls --cache ''", 1, "must not be empty");
+  refused("cache export ''", 1, "must not be empty");
+  const std::string cache = cache_flag("sizes.db");
+  const Ran none = tool("prewarm --arch sm_80 --workload - --json" + cache);
+  CHECK(none.code == 0);
+  CHECK(none.json()["warnings"].size() == 1);
+  CHECK(tool("cache gc --max-bytes 20M" + cache).code == 0);
+}
+
+TEST_CASE("cli: without a home the tool says which variables are missing") {
+  const Ran r = shell("env -u HOME -u XDG_CACHE_HOME -u TILEWRIGHT_CACHE " + tool_path() + "cache ls 2>&1");
+  CHECK(r.code == 4);
+  CHECK(contains(r.out, "XDG_CACHE_HOME"));
+}
+
+TEST_CASE("cli: a file that is no cache is neither moved nor said to be repaired") {
+  const std::string cache = cache_flag("thesis.txt");
+  const std::string path = scratch() / "thesis.txt";
+  std::ofstream(path) << "A thesis, of which there is one copy.";
+  for (const char* command : {"doctor", "cache verify --repair --json", "cache gc"}) {
+    INFO(command);
+    CHECK(tool(command + cache).code != 0);
+    CHECK(fs::file_size(path) == 37);
+  }
+  CHECK(tool("cache verify --repair --json" + cache).json()["repaired"].empty());
 }

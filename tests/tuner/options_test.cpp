@@ -129,6 +129,16 @@ TEST_CASE("row 13: where the cache is", "[options]") {
   CHECK(read({{"HOME", "/\xff\xfe"}}).cache == "/\xff\xfe/.cache/tilewright/v1/cache.db");
 }
 
+TEST_CASE("a variable whose name is nearly right is pointed out", "[options]") {
+  ::setenv("TILEWRIGHT_CAHCE", "/tmp/x.db", 1);
+  ::setenv("TILEWRIGHT_OF_ANOTHER_PROGRAM", "1", 1);
+  const Options o = read({{"HOME", "/h"}});
+  ::unsetenv("TILEWRIGHT_CAHCE");
+  ::unsetenv("TILEWRIGHT_OF_ANOTHER_PROGRAM");
+  REQUIRE(o.warnings.size() == 1);
+  CHECK(o.warnings[0] == "TILEWRIGHT_CAHCE is not a variable of Tilewright; did you mean TILEWRIGHT_CACHE?");
+}
+
 TEST_CASE("an Engine says once what was ignored", "[options]") {
   auto messages = std::make_shared<test::Messages>();
   Options o = test::options("", messages);
