@@ -139,8 +139,8 @@ std::unique_ptr<Database> reading_handle(const OpenRequest& request, const std::
   while (file_id(journal).exists && Clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   if (file_id(journal).exists) {
     throw Damaged{fmt::format(
-        "{} lies beside it: its last writer died, or is still at work. A file of your own is mended by a command that "
-        "writes it, such as cache gc; of somebody else's ask for a cache export",
+        "{} lies beside it: its last writer died, or is still at work. A file of your own is repaired by a command "
+        "that writes it, such as cache gc; of somebody else's ask for a cache export",
         journal)};
   }
   if (file_id(path + "-wal").exists) return open_snapshot(path, request.deadline);

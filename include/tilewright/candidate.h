@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Candidate: one way to compute a problem, as a kernel family and named knobs. Stored in the cache by name, never by
-// position, and checked against today's rules before use. Value; free-threaded.
+// position, and checked against today's rules before use. A value, usable from any thread.
 #pragma once
 
 #include <cstdint>

@@ -3,7 +3,7 @@
 //
 //   cast x=f32 y=q8_1 rows=2 cols=14336 [encoder=NAME]
 //
-// Values; free-threaded.
+// Values, usable from any thread.
 #pragma once
 
 #include <cstdint>

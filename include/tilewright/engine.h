@@ -76,7 +76,8 @@ class TILEWRIGHT_EXPORT Engine {
   Problem packed(const Problem& problem, const Arch& arch) const;
   // Reorders the weights of a packed problem on the device: once, at load, into streams of packed_bytes(). Prepares the
   // kernel that does it, so not first under stream capture. A null `to.global` leaves that stream to `from`'s. The
-  // inverse is a problem of its own: Pack. Weights that were not packed look the same to a kernel that wants them so.
+  // inverse is a problem of its own: Pack. Nothing can tell whether weights were packed: a kernel for packed ones
+  // computes wrong results from others.
   void pack(const Problem& packed, const Device& device, Stream stream, Operand from, MutableOperand to);
 
   // Measures and remembers. The report lists every candidate's fate. If all fail, the choice is the reference kernel (a

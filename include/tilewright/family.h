@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Family: a kernel template with its knobs, its legality and the way it is written out. One folder entry in templates/,
-// one line in templates/families.cpp. Says what is legal, never what is preferred. Stateless; free-threaded.
+// Family: a kernel template with its knobs, its legality and the way it is written out. A folder
+// in templates/ and an entry in families() of its operation's operation.cpp. Says what is legal, never what is
+// preferred. Stateless, usable from any thread.
 #pragma once
 
 #include <functional>
@@ -46,7 +47,7 @@ class TILEWRIGHT_EXPORT Family {
 
   // Why no candidate of this family can serve the problem; empty if some can.
   virtual std::string why_not(const Problem& problem, const Arch& arch) const = 0;
-  // Every legal candidate, in a deterministic order. Empty iff why_not() is not.
+  // Every legal candidate, in a deterministic order. Empty if why_not() is not, or if no launch has room for the rows.
   virtual std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const = 0;
   // Why a candidate (perhaps stored by an older version) is not legal; empty if it is.
   virtual std::string illegal(const Problem& problem, const Arch& arch, const Candidate& candidate) const = 0;

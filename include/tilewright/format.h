@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Format: how the numbers of a matrix are stored. One file in templates/formats is one format; this header is the
-// host's view of that folder. Values are immutable and free-threaded.
+// host's view of that folder. Values are immutable and usable from any thread.
 #pragma once
 
 #include <cstddef>

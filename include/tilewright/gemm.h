@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operation gemm: y[m,n] = act(alpha * sum_k x[m,k] w[n,k] + bias[n]) + beta * c[m,n]
+// The operation gemm: y[m,n] = (act(alpha * sum_k x[m,k] w[n,k] + bias[n]) + beta * c[m,n]) / y_scale
 //
 //   gemm x=q8_1 w=q4_0 y=f32 m=2 n=4096 k=14336
 //
 // Every field of Gemm is a field of the text, under the same name but for `packing` (pack), `accumulation` (accum) and
 // `constant_weights` (weights=constant); those with a default are printed only when they differ from it.
 // Limits: each extent < 2^31, each stream of each matrix < 2^47 bytes.
-// Values; free-threaded.
+// Values, usable from any thread.
 #pragma once
 
 #include <cstdint>

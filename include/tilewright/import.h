@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // 4-bit weights of other libraries' checkpoints, to formats and back. Lossless: the decoded value is the checkpoint's
-// own (code - zero) scale, in single precision, bit for bit. Host memory, one thread; pure functions; free-threaded.
+// own (code - zero) scale, in single precision, bit for bit. Host memory, one thread; pure functions, usable from any
+// thread.
 //
 //   CheckpointWeight w = ...;                            // the tensors of one linear layer, as they lie in the file
 //   const Format format = import_formats(w).front();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an element of a gemm's y should be, and how far a correct kernel may be off: for checks that form sums of
 // products themselves. The bound is the one that candidates are verified with; docs/numerics.md says where its terms
-// come from. Pure functions; free-threaded.
+// come from. Pure functions, usable from any thread.
 #pragma once
 
 #include <tilewright/export.h>

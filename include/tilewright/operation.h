@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operation: everything the library, the tuner and the tools know of one computation. An operation is a folder of
 // templates/ with its kernels, a public struct that names it, and a line in templates/operations.cpp; all else asks
-// this interface. Stateless; free-threaded. `fields` points to the operation's struct, already checked.
+// this interface. Stateless, usable from any thread. `fields` points to the operation's struct, already checked.
 #pragma once
 
 #include <cstddef>

@@ -18,8 +18,8 @@ enum class LogLevel { error, warning, info, debug };
 // Where libnvrtc is looked for besides the usual places. Each is a directory that holds it, a CUDA toolkit, a virtual
 // environment, a Python prefix, or a directory of Python packages (NVIDIA's wheel).
 struct NvrtcPlaces {
-  std::vector<std::string> before = {};  // the dynamic loader and /usr/local/cuda*: what the user has activated
-  std::vector<std::string> after = {};   // them
+  std::vector<std::string> before = {};  // searched before the dynamic loader and /usr/local/cuda*: what is activated
+  std::vector<std::string> after = {};   // searched after them
 };
 
 struct TILEWRIGHT_EXPORT Options {
@@ -35,7 +35,7 @@ struct TILEWRIGHT_EXPORT Options {
   bool same_nvrtc = false;                // take no stored kernel that another build of NVRTC compiled
   NvrtcPlaces nvrtc_places = {};          // where to search besides the usual places
   std::string driver = {};                // path of libcuda; empty: libcuda.so.1
-  std::string templates = {};             // read kernel templates from this checkout instead of the built-in ones
+  std::string templates = {};             // read kernel templates from this folder, `templates` of a checkout
   std::string record = {};                // append every problem asked for to this workload file
   bool tune = false;            // prepare() measures what it does not know, instead of taking the ranked first
   bool compile = true;          // false: prepare() throws would_tune instead of compiling

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operation pack: weights reordered once, at load, for kernels that want them so, which is what a problem with
-// pack=tiles is given. Lossless. One packed copy serves every number of rows.
+// The operation pack: weights reordered once, at load, for the kernels of gemms with pack=tiles, which read them in
+// that order. Lossless. One packed copy serves every number of rows.
 //
 //   pack w=q4_0 x=f16 n=4096 k=14336 [inverse=1]     for gemms with this w and x and pack=tiles
 //
-// Engine::pack() does it on the GPU; pack_weights() and unpack_weights() run on any machine. Free-threaded.
+// Engine::pack() does it on the GPU; pack_weights() and unpack_weights() run on any machine, from any thread.
 //
 // Streams of a packed w:
 //   data    the codes in tiles of 64 rows: as many bytes as they have bits

@@ -4,7 +4,8 @@
 //   OPERATION FIELD=VALUE ...         gemm x=q8_1 w=q4_0 y=f32 m=2 n=4096 k=14336
 //
 // An operation is a plain struct in a header of its own (gemm.h, cast.h, pack.h) and an Operation (operation.h) in the
-// list of templates/operations.cpp. A Problem holds a checked, immutable copy of the struct. Values; free-threaded.
+// list of templates/operations.cpp. A Problem holds a checked, immutable copy of the struct. Values, usable from any
+// thread.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Source: a kernel written out, with everything needed to compile and launch it. LaunchPlan: its launch metadata.
-// Values; free-threaded. A Source may be written by hand: that is how a caller's own kernel enters the library.
+// Values, usable from any thread. A Source may be written by hand: that is how a caller's own kernel enters the
+// library.
 #pragma once
 
 #include <algorithm>

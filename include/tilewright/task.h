@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Task: everything the tuner needs in order to choose a kernel, for any computation. Engine makes one from a Problem;
-// a caller makes one by hand for a kernel of his own (examples/02_your_own_kernel).
+// a caller makes one by hand for a kernel of their own (examples/02_your_own_kernel).
 // A Task is used by one thread at a time; its functions may be called from the tuner's compile threads concurrently.
 #pragma once
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text that came from outside, on its way to a terminal. Pure functions; free-threaded.
+// Text that came from outside, on its way to a terminal. Pure functions, usable from any thread.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tuning was asked to do, what it saw, and what it decided. Values; free-threaded.
+// What tuning was asked to do, what it saw, and what it decided. Values, usable from any thread.
 #pragma once
 
 #include <cstdint>

@@ -90,7 +90,7 @@ static child::Work cold_start("cold start", [](const child::Arguments& a) {
   return same(*found, binary(1)) ? 0 : 1;
 });
 
-TEST_CASE("row 16: of 64 processes that start cold, a few build") {
+TEST_CASE("of 64 processes that start cold, a few build") {
   Directory dir;
   std::vector<pid_t> processes;
   for (int i = 0; i < 64; ++i) processes.push_back(child::start("cold start", {dir.file(), dir.file("builds")}));

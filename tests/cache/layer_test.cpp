@@ -42,7 +42,7 @@ std::string from(int n, const std::string& column) { return "(SELECT " + column 
 
 }  // namespace
 
-TEST_CASE("row 1: one flipped bit in a stored binary is a miss") {
+TEST_CASE("one flipped bit in a stored binary is a miss") {
   Directory dir;
   const std::string path = make_cache(dir);
   std::string file = read_file(path);
@@ -63,13 +63,13 @@ TEST_CASE("row 1: one flipped bit in a stored binary is a miss") {
   CHECK(same(*store.find_binary(binary_key(0)), binary(0)));
 }
 
-TEST_CASE("row 2: another kernel's valid image and hash under this key are a miss") {
+TEST_CASE("another kernel's valid image and hash under this key are a miss") {
   check_row_missed("UPDATE binaries SET image=" + from(1, "image") + ",hash=" + from(1, "hash") + where(0));
   check_row_missed("UPDATE binaries SET image=" + from(1, "image") + ",hash=" + from(1, "hash") +
                    ",metadata=" + from(1, "metadata") + ",transcript=" + from(1, "transcript") + where(0));
 }
 
-TEST_CASE("row 3: edited launch metadata is a miss") {
+TEST_CASE("edited launch metadata is a miss") {
   check_row_missed("UPDATE binaries SET metadata=replace(metadata,'threads=256','threads=128')" + where(0));
   check_row_missed("UPDATE binaries SET metadata=replace(metadata,'shared_bytes=49152','shared_bytes=49153')" +
                    where(0));
@@ -77,7 +77,7 @@ TEST_CASE("row 3: edited launch metadata is a miss") {
   check_row_missed("UPDATE binaries SET transcript=replace(transcript,'sm_90a','sm_80')" + where(0));
 }
 
-TEST_CASE("row 8: values of another type or size are a miss") {
+TEST_CASE("values of another type or size are a miss") {
   for (const char* value : {"7", "x''", "'text'", "3.5", "zeroblob(12000)", "-9223372036854775808"}) {
     check_row_missed(std::string("UPDATE binaries SET image=") + value + where(0));
   }
@@ -86,7 +86,7 @@ TEST_CASE("row 8: values of another type or size are a miss") {
   }
 }
 
-TEST_CASE("row 8: damaged choices and measurements are a miss") {
+TEST_CASE("damaged choices and measurements are a miss") {
   const std::string changes[] = {
       "UPDATE choices SET microseconds=5",       "UPDATE choices SET microseconds='x'",
       "UPDATE choices SET microseconds=9e999",   "UPDATE choices SET candidate='mma bm=9223372036854775807'",
@@ -124,7 +124,7 @@ static child::Work bomb_work("bomb", [](const child::Arguments& a) {
   return !found && stored && log.count() == 1 ? 0 : 1;
 });
 
-TEST_CASE("row 8: a zeroblob beyond every limit is a miss and is never read") {
+TEST_CASE("a zeroblob beyond every limit is a miss and is never read") {
   Directory dir(On::disk);
   const std::string path = make_cache(dir);
   {
@@ -145,7 +145,7 @@ TEST_CASE("row 8: a zeroblob beyond every limit is a miss and is never read") {
 #endif
 }
 
-TEST_CASE("row 21: the file stays below its cap and the oldest go first") {
+TEST_CASE("the file stays below its cap and the oldest go first") {
   Directory dir;
   constexpr std::int64_t kCap = 1 << 20;
   StoreOptions o = options(dir.file());

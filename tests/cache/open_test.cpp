@@ -56,7 +56,7 @@ void check_left_alone(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("row 4: truncated file is quarantined") {
+TEST_CASE("truncated file is quarantined") {
   for (const double part : {-1.0, 0.3, 0.99}) {
     Directory dir;
     const std::string path = make_cache(dir);
@@ -68,7 +68,7 @@ TEST_CASE("row 4: truncated file is quarantined") {
   }
 }
 
-TEST_CASE("row 4: garbage is quarantined, and only the latest is kept") {
+TEST_CASE("garbage is quarantined, and only the latest is kept") {
   Directory dir;
   const std::string path = make_cache(dir);
   write_file(path + "-lock", "");  // a store that compiled leaves it; without it the file may be anybody's
@@ -81,7 +81,7 @@ TEST_CASE("row 4: garbage is quarantined, and only the latest is kept") {
   }
 }
 
-TEST_CASE("row 4: an empty file is an empty cache") {
+TEST_CASE("an empty file is an empty cache") {
   Directory dir;
   Log log;
   write_file(dir.file(), "");
@@ -100,13 +100,13 @@ TEST_CASE("a file that never was a cache is left alone") {
   check_left_alone(dir.file("long.txt"));
 }
 
-TEST_CASE("row 4: a file that was never written back is zeros, and is quarantined") {
+TEST_CASE("a file that was never written back is zeros, and is quarantined") {
   Directory dir;
   write_file(dir.file(), std::string(8192, '\0'));
   check_quarantined(dir.file(), 1);
 }
 
-TEST_CASE("row 5: a database of another application is left alone") {
+TEST_CASE("a database of another application is left alone") {
   Directory dir;
   Raw(dir.file("a.db")).exec("PRAGMA application_id=7; CREATE TABLE binaries(x); INSERT INTO binaries VALUES(1)");
   check_left_alone(dir.file("a.db"));
@@ -116,7 +116,7 @@ TEST_CASE("row 5: a database of another application is left alone") {
   check_left_alone(dir.file("c.db"));
 }
 
-TEST_CASE("row 6: a newer version is left alone") {
+TEST_CASE("a newer version is left alone") {
   Directory dir;
   const std::string path = make_cache(dir);
   Raw(path).exec("PRAGMA user_version=99; PRAGMA journal_mode=DELETE");
@@ -131,7 +131,7 @@ TEST_CASE("row 6: a newer version is left alone") {
   CHECK(raw.number("PRAGMA user_version") == 99);
 }
 
-TEST_CASE("row 7: a schema that is not ours is quarantined and none of it runs") {
+TEST_CASE("a schema that is not ours is quarantined and none of it runs") {
   const char* changes[] = {
       "ALTER TABLE binaries RENAME TO b2; CREATE VIEW binaries AS SELECT * FROM b2",
       "CREATE TRIGGER t AFTER INSERT ON binaries BEGIN DELETE FROM binaries; END",
@@ -154,7 +154,7 @@ TEST_CASE("row 7: a schema that is not ours is quarantined and none of it runs")
   }
 }
 
-// ---- row 11
+// ---- directories that only readers may use
 
 static child::Work reader_work("reader", [](const child::Arguments& a) {
   // Arguments: path, "degraded" or "served", expected number of warnings.
@@ -179,7 +179,7 @@ void check_reader(const std::string& path, const std::string& outcome, int warni
 
 }  // namespace
 
-TEST_CASE("row 11: a read-only directory serves hits") {
+TEST_CASE("a read-only directory serves hits") {
   for (const char* mode : {"WAL", "DELETE"}) {
     Directory dir;
     const std::string path = make_cache(dir);
@@ -194,7 +194,7 @@ TEST_CASE("row 11: a read-only directory serves hits") {
   }
 }
 
-TEST_CASE("row 11: a read-only directory with a hot write-ahead log is not read") {
+TEST_CASE("a read-only directory with a hot write-ahead log is not read") {
   Directory dir;
   const std::string path = make_cache(dir);
   Raw writer(path);
@@ -206,7 +206,7 @@ TEST_CASE("row 11: a read-only directory with a hot write-ahead log is not read"
   chmod(dir.path().c_str(), 0755);
 }
 
-TEST_CASE("row 11: a read-only mount serves hits") {
+TEST_CASE("a read-only mount serves hits") {
   Directory dir;
   const std::string mounted = dir.path() + "/mounted";
   mkdir(mounted.c_str(), 0700);
@@ -224,7 +224,7 @@ TEST_CASE("row 11: a read-only mount serves hits") {
   CHECK(umount(mounted.c_str()) == 0);
 }
 
-TEST_CASE("row 11: a store opened for look-ups changes nothing") {
+TEST_CASE("a store opened for look-ups changes nothing") {
   Directory dir;
   const std::string path = make_cache(dir);
   const std::string before = read_file(path);

@@ -68,7 +68,7 @@ TEST_CASE("a file that others could read is made private") {
   CHECK(mode_of(path) == 0600);
 }
 
-TEST_CASE("row 12: a directory that others can write to is refused") {
+TEST_CASE("a directory that others can write to is refused") {
   Directory dir;
   const std::string path = make_cache(dir);
   chmod(dir.path().c_str(), 0757);
@@ -84,7 +84,7 @@ TEST_CASE("row 12: a directory that others can write to is refused") {
   CHECK(usable(path));
 }
 
-TEST_CASE("row 12: a parent that others can write to is refused unless it is sticky") {
+TEST_CASE("a parent that others can write to is refused unless it is sticky") {
   Directory dir;
   const std::string inner = dir.path() + "/inner";
   mkdir(inner.c_str(), 0700);
@@ -95,7 +95,7 @@ TEST_CASE("row 12: a parent that others can write to is refused unless it is sti
   CHECK(usable(inner + "/cache.db"));
 }
 
-TEST_CASE("row 12: links are refused") {
+TEST_CASE("links are refused") {
   Directory dir;
   const std::string real = dir.path() + "/real", link = dir.path() + "/link";
   mkdir(real.c_str(), 0700);
@@ -130,7 +130,7 @@ static child::Work shipped_work("shipped", [](const child::Arguments& a) {
   return !found && log.count("TILEWRIGHT_ALLOW_SHARED=1") == 1 && log.count("chown") == 1 ? 0 : 1;
 });
 
-TEST_CASE("row 12: a store shipped by another user is used if that is allowed, and the refusal says how") {
+TEST_CASE("a store shipped by another user is used if that is allowed, and the refusal says how") {
   if (!child::is_root()) {
     WARN("SKIPPED: needs root to act as another user");
     return;
@@ -155,7 +155,7 @@ static child::Work refused_work("refused", [](const child::Arguments& a) {
   return store.degraded() && log.count() == 1 && log.count(a[1]) == 1 ? 0 : 1;
 });
 
-TEST_CASE("row 12: a directory or file of another user is refused") {
+TEST_CASE("a directory or file of another user is refused") {
   if (!child::is_root()) {
     WARN("SKIPPED: needs root to act as another user");
     return;
@@ -173,7 +173,7 @@ TEST_CASE("row 12: a directory or file of another user is refused") {
   CHECK(child::run("refused", {path, "belongs to user"}, child::kNobody) == 0);
 }
 
-TEST_CASE("row 12: a file that others can write to is refused") {
+TEST_CASE("a file that others can write to is refused") {
   Directory dir;
   const std::string path = make_cache(dir);
   chmod(path.c_str(), 0666);
@@ -183,7 +183,7 @@ TEST_CASE("row 12: a file that others can write to is refused") {
   CHECK(usable(path, true));
 }
 
-TEST_CASE("row 13: odd paths are used or refused, and nothing appears elsewhere") {
+TEST_CASE("odd paths are used or refused, and nothing appears elsewhere") {
   Directory dir;
   check_refused(dir.path() + "/" + std::string(PATH_MAX, 'x') + "/cache.db", "more than");
   check_refused(dir.path() + "/" + std::string(300, 'x'), dir.path());
@@ -197,7 +197,7 @@ TEST_CASE("row 13: odd paths are used or refused, and nothing appears elsewhere"
   CHECK_FALSE(exists("a"));
 }
 
-TEST_CASE("row 13: a relative path is taken from where the process was at the start") {
+TEST_CASE("a relative path is taken from where the process was at the start") {
   Directory dir;
   char before[PATH_MAX];
   REQUIRE(getcwd(before, sizeof before));
@@ -209,7 +209,7 @@ TEST_CASE("row 13: a relative path is taken from where the process was at the st
   CHECK(exists(dir.path() + "/sub/cache.db"));
 }
 
-TEST_CASE("row 14: on a network file system no write-ahead log is tried") {
+TEST_CASE("on a network file system no write-ahead log is tried") {
   for (const long type : {0x6969L, 0x65735546L, 0x01021997L, 0xFF534D42L, 0x0BD00BD0L, 0x47504653L, 0x00C36400L}) {
     Directory dir;
     Log log;

@@ -52,7 +52,7 @@ TEST_CASE("every difference in the schema is seen") {
   }
 }
 
-TEST_CASE("row 6: an older version is migrated with its rows") {
+TEST_CASE("an older version is migrated with its rows") {
   Directory dir;
   const std::string path = make_cache(dir);
   {
@@ -98,7 +98,7 @@ void check_rows(Store& store) {
 
 }  // namespace
 
-TEST_CASE("row 6: a file of version 1 is brought up to date with its rows") {
+TEST_CASE("a file of version 1 is brought up to date with its rows") {
   Directory dir;
   const std::string path = make_version_1(dir);
   Log log;
@@ -108,7 +108,7 @@ TEST_CASE("row 6: a file of version 1 is brought up to date with its rows") {
   CHECK(Raw(path).number("PRAGMA user_version") == schema_version());
 }
 
-TEST_CASE("row 6: a file of version 1 that is only read is brought up to date in a private copy") {
+TEST_CASE("a file of version 1 that is only read is brought up to date in a private copy") {
   Directory dir;
   const std::string path = make_version_1(dir), before = read_file(path);
   StoreOptions look = options(path), ship = options("");
@@ -125,7 +125,7 @@ TEST_CASE("row 6: a file of version 1 that is only read is brought up to date in
   CHECK_FALSE(exists(path + "-journal"));
 }
 
-TEST_CASE("row 6: a file of version 1 with a strange schema is not migrated") {
+TEST_CASE("a file of version 1 with a strange schema is not migrated") {
   Directory dir;
   const std::string path = make_version_1(dir);
   Raw(path).exec("CREATE TRIGGER t AFTER INSERT ON uses BEGIN DELETE FROM binaries; END");
@@ -135,7 +135,7 @@ TEST_CASE("row 6: a file of version 1 with a strange schema is not migrated") {
   CHECK(db.integer("PRAGMA user_version") == 1);
 }
 
-TEST_CASE("row 6: a file of version 0 becomes one of today's") {
+TEST_CASE("a file of version 0 becomes one of today's") {
   Directory dir;
   Raw(dir.file()).exec("PRAGMA application_id=" + std::to_string(kApplicationId) + "; CREATE TABLE t(x); DROP TABLE t");
   CHECK(Raw(dir.file()).number("PRAGMA page_count") >= 1);
@@ -152,7 +152,7 @@ static child::Work killed_migration("killed migration", [](const child::Argument
   return 0;
 });
 
-TEST_CASE("row 6: kill -9 in the middle of a migration leaves the old version") {
+TEST_CASE("kill -9 in the middle of a migration leaves the old version") {
   for (const char* mode : {"WAL", "DELETE"}) {
     Directory dir;
     const std::string path = make_cache(dir);

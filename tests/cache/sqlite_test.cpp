@@ -146,7 +146,7 @@ TEST_CASE("waiting for a lock and long statements end at the deadline") {
   CHECK(Clock::now() < Clock::now() + std::chrono::seconds(5));
 }
 
-TEST_CASE("row 10: a full disk at any write degrades to memory and leaves no damage") {
+TEST_CASE("a full disk at any write degrades to memory and leaves no damage") {
   sweep(fault::kWrite | fault::kTruncate, SQLITE_FULL, true, false, 1);
   sweep(fault::kWrite | fault::kTruncate, SQLITE_FULL, true, true, 1);
 }
@@ -167,7 +167,7 @@ TEST_CASE("a store whose disk is full says so, not that it is read-only") {
   CHECK(full.unwritable().find("read-only") == std::string::npos);
 }
 
-TEST_CASE("row 10: no room for the shared memory of a new file") {
+TEST_CASE("no room for the shared memory of a new file") {
   sweep(fault::kShmMap, SQLITE_IOERR_SHMSIZE, true, false, 1);
   sweep(fault::kShmMap, SQLITE_IOERR_SHMSIZE, true, true, 1);
 }
@@ -183,7 +183,7 @@ TEST_CASE("any operation that fails once is a miss at most") {
   sweep(fault::kAll, SQLITE_NOMEM, false, true, 11);
 }
 
-TEST_CASE("row 10: a full file system, a real one") {
+TEST_CASE("a full file system, a real one") {
   Directory dir;
   const std::string small = dir.path() + "/small";
   std::filesystem::create_directory(small);

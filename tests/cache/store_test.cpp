@@ -201,7 +201,7 @@ TEST_CASE("a store behaves like a map, across processes and reopening") {
   CHECK(stores[0]->verify().damaged.empty());
 }
 
-TEST_CASE("row 15: a lock held by a stopped process costs at most a second, then stores go on") {
+TEST_CASE("a lock held by a stopped process costs at most a second, then stores go on") {
   for (const char* mode : {"WAL", "DELETE"}) {
     CAPTURE(mode);
     Directory dir;
@@ -244,7 +244,7 @@ static child::Work lock_holder("lock holder", [](const child::Arguments& a) -> i
   for (;;) pause();
 });
 
-TEST_CASE("row 17: a file that is removed or replaced while open is opened again") {
+TEST_CASE("a file that is removed or replaced while open is opened again") {
   for (const bool replace : {false, true}) {
     Directory dir;
     Log log;
@@ -263,7 +263,7 @@ TEST_CASE("row 17: a file that is removed or replaced while open is opened again
   }
 }
 
-TEST_CASE("row 18: side files removed under a live process are a miss, and it recovers") {
+TEST_CASE("side files removed under a live process are a miss, and it recovers") {
   for (const std::vector<std::string>& sides :
        {std::vector<std::string>{"-wal"}, std::vector<std::string>{"-shm"}, std::vector<std::string>{"-wal", "-shm"}}) {
     Directory dir;
@@ -284,7 +284,7 @@ TEST_CASE("row 18: side files removed under a live process are a miss, and it re
   }
 }
 
-TEST_CASE("row 19: a forked child does not use the parent's handle") {
+TEST_CASE("a forked child does not use the parent's handle") {
   Directory dir;
   Log log;
   Store store(options(dir.file(), &log));
@@ -318,7 +318,7 @@ TEST_CASE("row 19: a forked child does not use the parent's handle") {
   CHECK(log.all() == "");
 }
 
-TEST_CASE("row 20: the order of use and deadlines do not depend on the wall clock") {
+TEST_CASE("the order of use and deadlines do not depend on the wall clock") {
   Directory dir;
   StoreOptions o = options(dir.file());
   o.cap = 256 << 10;
@@ -357,7 +357,8 @@ TEST_CASE("row 20: the order of use and deadlines do not depend on the wall cloc
 
 TEST_CASE("a log callback may use the store") {
   Directory dir;
-  write_file(dir.file(), std::string(8192, '\0'));  // a warning while it is opened, and one more when a value is refused
+  write_file(dir.file(),
+             std::string(8192, '\0'));  // a warning while it is opened, and one more when a value is refused
   Store* opened = nullptr;
   std::vector<std::string> lines;
   StoreOptions o = options(dir.file());
@@ -456,7 +457,7 @@ TEST_CASE("many threads share a store") {
   CHECK(store.verify().damaged.empty());
 }
 
-// ---- row 9
+// ---- killed writers
 
 static child::Work writer("writer", [](const child::Arguments& a) -> int {
   Store store(options(a[0]));
@@ -471,7 +472,7 @@ static child::Work writer("writer", [](const child::Arguments& a) -> int {
   }
 });
 
-TEST_CASE("row 9: kill -9 of eight writers at 200 random points") {
+TEST_CASE("kill -9 of eight writers at 200 random points") {
   Directory dir;
   std::mt19937 random(9);
   const auto begin = [&] { return child::start("writer", {dir.file(), std::to_string(random())}); };

@@ -59,7 +59,7 @@ TEST_CASE("a merge reads a store that is in use") {
   CHECK(store.merge_from(dir.file("other.db")).added == 1);
 }
 
-TEST_CASE("row 37: an import takes no binary, checks every value and has a cap") {
+TEST_CASE("an import takes no binary, checks every value and has a cap") {
   Directory dir;
   const std::string pack = make_cache(dir, "pack.db");
   {
@@ -112,7 +112,7 @@ TEST_CASE("what is no regular file is refused at once") {
   }
 }
 
-TEST_CASE("row 37: of a million rows only the allowed number is looked at") {
+TEST_CASE("of a million rows only the allowed number is looked at") {
   Directory dir(On::disk);
   const std::string pack = make_cache(dir, "pack.db");
   Raw(pack).exec(

@@ -86,7 +86,7 @@ TEST_CASE("compile: headers come from the source alone") {
   CHECK_THROWS_AS(compile(source, sm_90a(), real_compiler()), CompileError);
 }
 
-TEST_CASE("row 29: a compile error carries log, options and source") {
+TEST_CASE("a compile error carries log, options and source") {
   try {
     compile(source_of("extern \"C\" __global__ void k() { int x = ; }"), sm_90a(), real_compiler());
     FAIL("compiled");
@@ -100,7 +100,7 @@ TEST_CASE("row 29: a compile error carries log, options and source") {
   }
 }
 
-TEST_CASE("row 29: a flood of warnings is cut to 4096 bytes") {
+TEST_CASE("a flood of warnings is cut to 4096 bytes") {
   std::string text;
   for (int i = 0; i < 9000; ++i) text += "#warning this is a warning about nothing in particular\n";
   const Binary binary = compile(source_of(text + kAdd), sm_90a(), real_compiler());
@@ -115,7 +115,7 @@ TEST_CASE("row 29: a flood of warnings is cut to 4096 bytes") {
   }
 }
 
-TEST_CASE("row 29: success without the entry is an error") {
+TEST_CASE("success without the entry is an error") {
   const auto empty = error_of(ErrorCode::compile_failed, [] { compile(source_of(""), sm_90a(), real_compiler()); });
   CHECK(empty.value() == "k");
   const auto mangled = error_of(ErrorCode::compile_failed, [] {
@@ -124,7 +124,7 @@ TEST_CASE("row 29: success without the entry is an error") {
   CHECK(mentions(mangled, "_Z1kPi"));
 }
 
-TEST_CASE("row 28: a target that this NVRTC does not know") {
+TEST_CASE("a target that this NVRTC does not know") {
   const auto error =
       error_of(ErrorCode::library_missing, [] { compile(source_of(kAdd), target("sm_310a", 31, 0), real_compiler()); });
   CHECK(mentions(error, "sm_310a"));

@@ -98,7 +98,7 @@ TEST_CASE("device: the caller's context is current again afterwards") {
   fake_cuda_pop_context();
 }
 
-TEST_CASE("row 35: the device is reset under everything that lives on it") {
+TEST_CASE("the device is reset under everything that lives on it") {
   const Fake fake;
   {
     const Device device = Fake::open();
@@ -118,7 +118,7 @@ TEST_CASE("row 35: the device is reset under everything that lives on it") {
   CHECK(fake_cuda_violation_count() == 0);
 }
 
-TEST_CASE("row 19: a child of fork() gets Error forked, the parent goes on") {
+TEST_CASE("a child of fork() gets Error forked, the parent goes on") {
   const Fake fake;
   const Device device = Fake::open();
   jit::Memory memory(device, 16);

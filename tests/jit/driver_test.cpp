@@ -31,7 +31,7 @@ TEST_CASE("driver: a failed call names itself, the error and its text") {
   CHECK_NOTHROW(driver.must(driver.init, 0u));
 }
 
-TEST_CASE("row 28: libcuda is missing, or is something else") {
+TEST_CASE("libcuda is missing, or is something else") {
   const auto missing = error_of(ErrorCode::library_missing, [] { Device::open(0, "/nonexistent/libcuda.so.1"); });
   CHECK(mentions(missing, "libcuda"));
   CHECK(mentions(missing, "/nonexistent/libcuda.so.1"));

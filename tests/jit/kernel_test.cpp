@@ -194,7 +194,7 @@ TEST_CASE("kernel: overlap is an attribute of the launch, beside the cluster's")
     }
 }
 
-TEST_CASE("row 32: null, misaligned, host and foreign pointers are refused by name") {
+TEST_CASE("null, misaligned, host and foreign pointers are refused by name") {
   GemmCase t;
   const GemmArgs good = t.args;
   t.args.x.data = nullptr;
@@ -221,7 +221,7 @@ TEST_CASE("row 32: null, misaligned, host and foreign pointers are refused by na
   CHECK(fake_cuda_calls("cuPointerGetAttributes") == asked);
 }
 
-TEST_CASE("row 31: rows and strides of a launch") {
+TEST_CASE("rows and strides of a launch") {
   GemmCase t;
   for (const std::int64_t ld : {63, 32, -64, 65, 100}) {
     t.args.ldx = ld;
@@ -280,7 +280,7 @@ TEST_CASE("kernel: every bucket finds its binary, or the nearest") {
   for (const std::int64_t rows : {65, 1000, 1024, 1025, 4096, 1000000}) CHECK(served(rows) == "k2");
 }
 
-TEST_CASE("row 34: a launch is legal under stream capture") {
+TEST_CASE("a launch is legal under stream capture") {
   GemmCase t;
   const jit::OwnedStream stream(t.device);
   const jit::Graph graph(t.device, stream, [&](Stream s) { t.kernel.launch(s, t.args); });
@@ -303,7 +303,7 @@ TEST_CASE("kernel: launches under any current context and gives it back") {
   }
 }
 
-TEST_CASE("row 22: a fault shows at the next call and is known to be sticky") {
+TEST_CASE("a fault shows at the next call and is known to be sticky") {
   const Fake fake;
   const Device device = Fake::open();
   const Kernel kernel(device, fake_binary({}));
@@ -314,7 +314,7 @@ TEST_CASE("row 22: a fault shows at the next call and is known to be sticky") {
   fake_cuda_reset_device(0);  // the only way out
 }
 
-TEST_CASE("row 35: a kernel of a device that was reset gives an error") {
+TEST_CASE("a kernel of a device that was reset gives an error") {
   GemmCase t;
   fake_cuda_reset_device(0);
   CHECK(mentions(t.refused(ErrorCode::driver_failed), "reset"));
@@ -327,7 +327,7 @@ TEST_CASE("row 35: a kernel of a device that was reset gives an error") {
   t.kernel = GemmCase::make(again);  // drops the stale one: no driver call with a dead handle
 }
 
-TEST_CASE("row 35: sixteen threads, one kernel, two devices, copies that come and go") {
+TEST_CASE("sixteen threads, one kernel, two devices, copies that come and go") {
   const Fake fake;
   static std::atomic<int> runs;
   runs = 0;
@@ -360,7 +360,7 @@ TEST_CASE("row 35: sixteen threads, one kernel, two devices, copies that come an
   CHECK(runs == 800);
 }
 
-TEST_CASE("row 19: a kernel in a child of fork()") {
+TEST_CASE("a kernel in a child of fork()") {
   GemmCase t;
   const pid_t child = fork();
   if (child == 0) {

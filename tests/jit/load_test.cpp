@@ -13,7 +13,7 @@ const auto load = [](const Device& device, const Binary& binary) { Kernel(device
 
 }  // namespace
 
-TEST_CASE("row 25: limits are refused before the driver sees the image") {
+TEST_CASE("limits are refused before the driver sees the image") {
   const Fake fake;
   const Device device = Fake::open();
   auto refused = [&](auto change, const char* field) {
@@ -40,7 +40,7 @@ TEST_CASE("row 25: limits are refused before the driver sees the image") {
   CHECK(fake_cuda_calls("cuFuncSetAttribute") == 1);
 }
 
-TEST_CASE("row 25: a device without clusters") {
+TEST_CASE("a device without clusters") {
   const Fake fake;
   const FakeDevice ampere = {"A100", 8, 0, 108, 166912, 65536, 1 << 30, 1 << 20};
   fake_cuda_set_device(0, &ampere);
@@ -163,7 +163,7 @@ TEST_CASE("load: a device or a driver without tensor maps") {
   CHECK_NOTHROW(load(device, fake_binary({8})));
 }
 
-TEST_CASE("row 30: bytes that are no whole cubin never reach the driver") {
+TEST_CASE("bytes that are no whole cubin never reach the driver") {
   const Fake fake;
   const Device device = Fake::open();
   const Binary good = fake_binary({8});
@@ -181,7 +181,7 @@ TEST_CASE("row 30: bytes that are no whole cubin never reach the driver") {
   CHECK(fake_cuda_image_count() == 0);
 }
 
-TEST_CASE("row 30, row 28: an image that the driver refuses is an error, and nothing is left") {
+TEST_CASE("an image that the driver refuses is an error, and nothing is left") {
   const Fake fake;
   const Device device = Fake::open();
   const Binary good = fake_binary({8});

@@ -29,7 +29,7 @@ TEST_CASE("nvrtc: the search finds a library that is already loaded") {
   CHECK(&jit::Nvrtc::open("") == &nvrtc);
 }
 
-TEST_CASE("row 28: libnvrtc is missing") {
+TEST_CASE("libnvrtc is missing") {
   const auto error =
       error_of(ErrorCode::library_missing, [] { compiler_version({.nvrtc = "/nonexistent/libnvrtc.so.13"}); });
   CHECK(mentions(error, "libnvrtc"));
@@ -41,14 +41,14 @@ TEST_CASE("row 28: libnvrtc is missing") {
   CHECK(mentions(wrong, "nvrtcVersion"));
 }
 
-TEST_CASE("row 28: the builtins beside libnvrtc are of another version") {
+TEST_CASE("the builtins beside libnvrtc are of another version") {
   const auto error = error_of(ErrorCode::library_missing, [] { compiler_version({.nvrtc = paths::nvrtc_mixed()}); });
   CHECK(error.field() == "libnvrtc-builtins.so.12.4");
   CHECK(mentions(error, paths::nvrtc_mixed()));
   CHECK(mentions(error, "libnvrtc-builtins.so.12.3"));
 }
 
-TEST_CASE("row 28: an NVRTC too old for the target still serves the others") {
+TEST_CASE("an NVRTC too old for the target still serves the others") {
   const CompileOptions old = {.nvrtc = paths::nvrtc_old(), .compiler_cache = false};
   CHECK(compiler_version(old) == "12.0 build 42");
   const auto error =

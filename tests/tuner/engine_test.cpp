@@ -173,7 +173,7 @@ TEST_CASE("prewarm() stops when the cache becomes unwritable, and says so", "[en
   CHECK(compiled <= 3);
 }
 
-TEST_CASE("row 27: every real candidate wrong leaves the reference, if that is right, for prepare() too", "[engine]") {
+TEST_CASE("every real candidate wrong leaves the reference, if that is right, for prepare() too", "[engine]") {
   TempDir dir;
   FakeGpu gpu;
   const Device device = gpu.device();
@@ -201,7 +201,7 @@ TEST_CASE("row 27: every real candidate wrong leaves the reference, if that is r
   for (const Outcome& o : r.outcomes) CHECK((o.kind == OutcomeKind::measured || choice.candidate != o.candidate));
 }
 
-TEST_CASE("row 27: a stored choice that was found wrong since is not used", "[engine]") {
+TEST_CASE("a stored choice that was found wrong since is not used", "[engine]") {
   FakeGpu gpu;
   const Device device = gpu.device();
   Engine engine(options(""));
@@ -226,7 +226,7 @@ TEST_CASE("row 27: a stored choice that was found wrong since is not used", "[en
   CHECK(mentions(e.what(), "expected 2"));
 }
 
-TEST_CASE("row 34: under capture a cold prepare() refuses, a warm one serves, the capture stays valid", "[engine]") {
+TEST_CASE("under capture a cold prepare() refuses, a warm one serves, the capture stays valid", "[engine]") {
   TempDir dir;
   FakeGpu gpu;
   Engine engine(warmed(dir));
@@ -277,7 +277,7 @@ TEST_CASE("Options::compile = false serves what is stored and names what is not"
   CHECK(mentions(refused("gemm x=f32 w=f32 y=f32 m=1 n=64 k=64"), "a prewarm's 1 candidates for sm_80"));
 }
 
-TEST_CASE("row 35: threads share one Engine", "[engine]") {
+TEST_CASE("threads share one Engine", "[engine]") {
   TempDir dir;
   FakeGpu gpu;
   gpu.serve(small(), target());
@@ -304,7 +304,7 @@ TEST_CASE("row 35: threads share one Engine", "[engine]") {
   CHECK(fake_cuda_violation_count() == 0);
 }
 
-TEST_CASE("row 35: threads that ask for one cold problem assemble it once", "[engine]") {
+TEST_CASE("threads that ask for one cold problem assemble it once", "[engine]") {
   TempDir dir;
   FakeGpu gpu;
   const Device device = gpu.device();
@@ -332,7 +332,7 @@ TEST_CASE("row 35: threads that ask for one cold problem assemble it once", "[en
   CHECK(engine.stats().cache_hits <= kBucketCount);
 }
 
-TEST_CASE("row 35: threads that wait for one assembly share its error, and the next one tries again", "[engine]") {
+TEST_CASE("threads that wait for one assembly share its error, and the next one tries again", "[engine]") {
   FakeGpu gpu;
   const Device device = gpu.device();
   Options o = options("");
@@ -439,7 +439,7 @@ TEST_CASE("a kernel says which candidate serves a number of rows", "[engine]") {
             .family.empty());
 }
 
-TEST_CASE("row 35: after a device reset the same problem is prepared anew", "[engine]") {
+TEST_CASE("after a device reset the same problem is prepared anew", "[engine]") {
   TempDir dir;
   FakeGpu gpu;
   Engine engine(warmed(dir));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows 13 and 39: what the environment may say, and what is made of the rest.
+// What the environment may say, and what is made of the rest.
 #include <tilewright/options.h>
 
 #include <cstdlib>
@@ -88,7 +88,7 @@ TEST_CASE("good values are taken", "[options]") {
   CHECK(o.check_pointers);
 }
 
-TEST_CASE("row 39: an unusable value is ignored with one warning that names it", "[options]") {
+TEST_CASE("an unusable value is ignored with one warning that names it", "[options]") {
   const Options defaults = read({});
   const std::string long_path = "/" + std::string(5000, 'p');
   for (const char* name : {"TILEWRIGHT_CACHE_CAP", "TILEWRIGHT_JOBS", "TILEWRIGHT_TUNE", "TILEWRIGHT_CHECK_POINTERS",
@@ -116,7 +116,7 @@ TEST_CASE("row 39: an unusable value is ignored with one warning that names it",
     }
 }
 
-TEST_CASE("row 13: where the cache is", "[options]") {
+TEST_CASE("where the cache is", "[options]") {
   CHECK(read({{"XDG_CACHE_HOME", "/c"}, {"HOME", "/h"}}).cache == "/c/tilewright/v1/cache.db");
   CHECK(read({{"HOME", "/h"}}).cache == "/h/.cache/tilewright/v1/cache.db");
   CHECK(read({{"XDG_CACHE_HOME", ""}, {"HOME", "/h"}}).cache == "/h/.cache/tilewright/v1/cache.db");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Row 26: compile workers that are missing, die, or answer nonsense; and the messages between.
+// Compile workers that are missing, die, or answer nonsense; and the messages between.
 #include "tuner/worker.h"
 
 #include <fmt/format.h>
@@ -175,7 +175,7 @@ TEST_CASE("a worker compiles, reports errors, and is started again after it died
   CHECK(worker.pid() != first);
 }
 
-TEST_CASE("row 26: a worker that is missing, silent or not one", "[worker]") {
+TEST_CASE("a worker that is missing, silent or not one", "[worker]") {
   CHECK(error_of(ErrorCode::io, [] { Worker("/nonexistent", {}).compile(sample(), arch("sm_90a")); }).field() ==
         "worker");
   for (const char* program : {"/bin/true", "/bin/echo"})  // exits at once; answers "compile-worker\n"
