@@ -14,9 +14,11 @@ using tw::u8;
 namespace {
 
 template <class F>
-struct Forgets : F {  // load_raw does nothing
+struct Forgets : F {  // load_raw reads nothing; zeros, because a format may shift by what a unit holds
   template <int E>
-  static void load_raw(typename F::template Unit<E>&, const u8*, const u8*, int, i64) {}
+  static void load_raw(typename F::template Unit<E>& u, const u8*, const u8*, int, i64) {
+    std::memset(static_cast<void*>(&u), 0, sizeof(u));
+  }
 };
 template <class F>
 struct FirstUnit : F {  // of a stretch, instead of the one at k
@@ -33,10 +35,12 @@ struct FirstStretch : F {  // of a row, instead of the one at k0
   }
 };
 template <class F>
-struct OtherScales : F {  // of the unit before, or after
+struct OtherScales : F {  // a byte from the unit before, or after; at an address as aligned as the right one
   template <int E>
   static void load_raw(typename F::template Unit<E>& u, const u8* raw, const u8* scales, int k, i64 k0) {
-    F::template load_raw<E>(u, raw, scales + (k ? -1 : 1), k, k0);
+    alignas(16) u8 others[16] = {};
+    std::memcpy(others + (k ? 1 : 0), scales + (k ? 0 : 1), 15);
+    F::template load_raw<E>(u, raw, others, k, k0);
   }
 };
 template <class F>
