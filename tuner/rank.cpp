@@ -56,7 +56,8 @@ Prediction predict(const Traits& t, const DeviceModel& m, const CostConstants& c
   double warps = resident / (m.sms * busy) * threads / 32;  // per busy SM
 
   Prediction p;
-  p.waves = std::ceil(blocks / (per_sm * m.sms));
+  p.concurrent = per_sm * m.sms;
+  p.waves = std::ceil(blocks / p.concurrent);
   // Little's law: bandwidth needs latency * bandwidth bytes under way.
   double in_flight = resident * threads * std::max(4.0, t.bytes_in_flight);
   double need = m.tbps * 1e12 * c.memory_latency_us * 1e-6;
@@ -69,6 +70,8 @@ Prediction predict(const Traits& t, const DeviceModel& m, const CostConstants& c
 
   // The units of an SM are shared by its blocks: the SM with the most blocks ends last.
   double rounds = std::ceil(blocks / m.sms);
+  p.copy_us = ((t.copied_rows - t.padding_rows) * c.row_clk + t.padding_rows * c.padding_clk) / blocks * rounds /
+              (c.clock_ghz * 1e3);
   double mma_sm = m.mma16_tf * 1e6 / m.sms * std::max(1e-3, t.mma_rate) *
                   saturation(std::min(warps, 64.0) * std::min(t.mma_in_flight, 32.0), c.mma_in_flight);
   p.mma_us = t.mma_ops > 0 ? t.mma_ops / blocks * rounds / mma_sm : 0;
@@ -77,7 +80,7 @@ Prediction predict(const Traits& t, const DeviceModel& m, const CostConstants& c
       c.alu_lanes * c.clock_ghz * 1e3 * saturation(warps * std::min(t.alu_in_flight, c.alu_chains), c.alu_warps);
   p.alu_us = t.alu_ops > 0 ? t.alu_ops / blocks * rounds / alu_sm : 0;
 
-  std::array<double, 3> parts{std::max(p.memory_us, p.l2_us), std::max(p.mma_us, p.shared_us), p.alu_us};
+  std::array<double, 3> parts{std::max({p.memory_us, p.l2_us, p.copy_us}), std::max(p.mma_us, p.shared_us), p.alu_us};
   std::sort(parts.begin(), parts.end());
   p.microseconds = c.launch_us + c.block_us * (1 + t.later_wave_cost * (p.waves - 1)) + parts[2] +
                    c.overlap_loss * (parts[0] + parts[1]);
@@ -118,15 +121,14 @@ std::optional<Candidate> ranked_first(const Problem& problem, const Arch& arch, 
   return std::move(best->candidate);
 }
 
-namespace {
-
-// Share of knobs with equal values; 0 across families and where one has options that the other does not name.
 double likeness(const Ranked& a, const Ranked& b) {
   if (a.family != b.family || a.candidate.knobs.size() != b.candidate.knobs.size()) return 0;
   int equal = 0;
   for (std::size_t i = 0; i < a.candidate.knobs.size(); ++i) equal += a.candidate.knobs[i] == b.candidate.knobs[i];
   return a.candidate.knobs.empty() ? 1 : static_cast<double>(equal) / static_cast<double>(a.candidate.knobs.size());
 }
+
+namespace {
 
 int differing_knobs(const Ranked& a, const Ranked& b) {
   int knobs = static_cast<int>(a.candidate.knobs.size());

@@ -40,13 +40,16 @@ struct CostConstants {
   double alu_warps = 24;          // resident warps per SM that hide the latency of dependent scalar work
   double alu_chains = 4;          // of a thread's independent chains, how many count as further warps
   double clock_ghz = 1.75;
+  // Clocks of a multiprocessor's copy engine for a row of 128 bytes of a box, and for one beyond the matrix.
+  double row_clk = 1.4, padding_clk = 12;
   double overlap_loss = 0.15;  // share of the shorter of (memory, mma, alu) that the longest does not hide
 };
 
 struct Prediction {
   double microseconds = 0;
-  double memory_us = 0, l2_us = 0, mma_us = 0, shared_us = 0, alu_us = 0;  // each alone
+  double memory_us = 0, l2_us = 0, copy_us = 0, mma_us = 0, shared_us = 0, alu_us = 0;  // each alone
   double waves = 0;
+  double concurrent = 1;  // blocks at a time, of the whole chip
 };
 Prediction predict(const Traits& traits, const DeviceModel& model, const CostConstants& constants = {});
 
@@ -65,6 +68,9 @@ std::vector<Ranked> rank(const Problem& problem, const Arch& arch, const DeviceM
 // What rank() puts first, without ranking the rest; nothing if it finds nothing.
 std::optional<Candidate> ranked_first(const Problem& problem, const Arch& arch, const DeviceModel& model,
                                       const CostConstants& constants = {});
+
+// Share of knobs with equal values; 0 across families and where one has options that the other does not name.
+double likeness(const Ranked& a, const Ranked& b);
 
 // Indices into `ranked` of the candidates worth compiling, at most `most`, first choice first. Near-duplicates of
 // something already taken (same family and tile) are penalised, so that the few measured ones cover the space.

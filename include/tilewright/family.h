@@ -29,6 +29,8 @@ struct Traits {
   double global_bytes = 0;           // read + written through L2 by the whole launch, with re-reads
   double unique_bytes = 0;           // of device memory, each byte once
   double bytes_in_flight = 0;        // per thread: outstanding loads
+  double copied_rows = 0;            // of boxes that the copy engine reads in the whole launch, 128 bytes each
+  double padding_rows = 0;           // of them, those beyond the matrix
   double mma_ops = 0;                // operations on matrix units, padding included
   double mma_rate = 1;               // relative to 16-bit mma.sync
   double mma_in_flight = 32;         // independent matrix instructions of a warp
@@ -36,6 +38,7 @@ struct Traits {
   double alu_ops = 0;                // scalar operations, all threads
   double alu_in_flight = 1;          // independent chains of them in a thread
   double later_wave_cost = 1;        // start-up cost of a wave after the first, relative to the first's
+  double last_wave = 1;              // share of a wave that the last one takes at least; 0: all blocks share its work
 };
 
 class TILEWRIGHT_EXPORT Family {

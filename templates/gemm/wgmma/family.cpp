@@ -125,11 +125,22 @@ class Wgmma final : public KernelFamily<Knobs> {
                      tiles_n * x_bytes * (tiles_m * t.tile_rows / static_cast<double>(std::max<std::int64_t>(g.m, 1))) /
                          (k.swapped ? 1 : k.multicast()) +
                      static_cast<double>(g.y.total_bytes(g.m, g.n));
+    // Neighbouring tiles ask for the same boxes at about the same time, which costs half as much as reads apart would.
+    const bool few = k.block_m <= kFewTokens && !k.swapped;
+    if (!few) t.global_bytes *= 0.5;
+    // Rows beyond the matrix: of every tile's box if tokens are few, else only where one tile has more rows than x
+    // (WgmmaTraits::kShifts).
+    const double m = static_cast<double>(g.m),
+                 panels = tiles_n * static_cast<double>(g.k) / p.panel_k() / k.multicast();
+    t.copied_rows = panels * (tiles_m * (t.tile_rows + (p.tiles ? 0 : t.tile_cols * k.multicast())));
+    t.padding_rows =
+        p.codes || k.block_m == 1 ? 0 : panels * (few ? tiles_m * t.tile_rows - m : std::max(0.0, t.tile_rows - m));
     t.bytes_in_flight = static_cast<double>(k.stages - 1) * plan.stage_bytes / plan.threads;
     t.mma_ops = 2.0 * tiles_m * tiles_n * k.columns() * k.block_n() * static_cast<double>(g.k);
     t.mma_rate = (p.element_bytes == 1 ? 2.75 : 1.5) * std::min(1.0, k.columns() / 64.0 + 0.25);
     t.mma_in_flight = 32;
     t.later_wave_cost = 0.6;  // persistent blocks load the next tile while one is stored (docs/measurement-log.md)
+    t.last_wave = k.schedule == Schedule::stream_k ? 0 : k.schedule == Schedule::split_last_wave ? 0.5 : 1;
     const bool shares = k.schedule == Schedule::stream_k && k.block_m > kFewTokens;
     const double parts = shares ? 1 + stream_k_cost(p) * arch.typical_sms / (tiles_m * tiles_n) : 1;
     t.mma_ops *= parts;

@@ -205,16 +205,18 @@ struct WgmmaKernel : WgmmaTraits<Input, W, Epi, knobs> {
       }
       Sums sums;
       const Scales scales = block_scales(args, shape, n0, m0, thread);
+      const i64 row0 = T::first_row(shape, n0), token0 = T::first_token(args, m0);
       if constexpr (T::kSwapped) {
         multiply<T>(ring, tiles, scales, sums, thread);
-        store.place(thread, [&](u8* to) { StoreSwapped<T>::store(args, shape, to, sums, n0, m0, thread); });
+        store.place(thread,
+                    [&](u8* to) { StoreSwapped<T>::store(args, shape, to, sums, row0, token0, n0, m0, thread); });
       } else {
         // What the epilogue reads is requested before the products where registers allow, to hide its latency.
         // Warpgroups do not wait for each other: while one stores, another has the matrix units.
-        if (completes) StoreTile<T>::prepare(args, shape, store.part(thread / 128), n0, m0, thread);
+        if (completes) StoreTile<T>::prepare(args, shape, store.part(thread / 128), row0, token0, thread);
         if constexpr (T::kPromotes) multiply<T>(ring, tiles, scales, sums, thread);
-        const typename Items::RowItems row_items = Items::row_items(args, shape, n0, thread);
-        const typename Items::ColumnItems column_items(args, m0, thread);
+        const typename Items::RowItems row_items = Items::row_items(args, shape, row0, thread);
+        const typename Items::ColumnItems column_items(args, token0, thread);
         if constexpr (!T::kPromotes) multiply<T>(ring, tiles, scales, sums, thread);
         const u32* others = nullptr;
         if constexpr (kStreamK) {
@@ -231,9 +233,9 @@ struct WgmmaKernel : WgmmaTraits<Input, W, Epi, knobs> {
           if (!completes) break;  // it was the last piece
         }
         fmt::row_item<X>* own = shared.own_items(thread);
-        column_items.share(args, m0, own, thread);
+        column_items.share(args, token0, own, thread);
         store.place(thread, [&](u8* to) {
-          StoreTile<T>::store_tile(args, shape, to, own, row_items, sums, others, n0, m0, thread);
+          StoreTile<T>::store_tile(args, shape, to, own, row_items, sums, others, row0, token0, n0, m0, thread);
         });
       }
     }
@@ -242,11 +244,13 @@ struct WgmmaKernel : WgmmaTraits<Input, W, Epi, knobs> {
       parts.combine(
           tiles, shared.base, thread,
           [&](i64 tile_m) {
-            const typename Items::ColumnItems items(args, tile_m, thread);
-            items.share(args, tile_m, own, thread);
+            const i64 token0 = T::first_token(args, tile_m);
+            const typename Items::ColumnItems items(args, token0, thread);
+            items.share(args, token0, own, thread);
           },
           [&](int unit, const Sum(&sum)[4], int unit_row, int token, i64 tile_n, i64 tile_m) {
-            StoreParts<T>::store_unit(args, shape, own, unit, sum, unit_row, token, tile_n, tile_m, thread);
+            StoreParts<T>::store_unit(args, shape, own, unit, sum, unit_row, token, T::first_row(shape, tile_n),
+                                      T::first_token(args, tile_m), tile_n, tile_m, thread);
           });
     }
   }

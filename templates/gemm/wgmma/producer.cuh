@@ -32,6 +32,7 @@ struct Producer {
     constexpr int kFewStages = T::kWarpMma && kBlockM > 8 ? min2(max2(1, 8 / kPanels), kStages) : (2 * kStages + 1) / 3;
     const u32 stages = into_ring && tiles.whole <= tiles.clusters ? kFewStages : kStages;
     const u32 end = min2(tiles.k_end, tiles.k_begin + stages);
+    n0 = T::first_row(shape, n0);
     TW_NO_UNROLL for (u32 kb = tiles.k_begin; kb < end; ++kb) {
       if (!into_ring) {
         Weights::prefetch(args, shape, w_map, n0, kb);
@@ -54,6 +55,7 @@ struct Producer {
     while (kQueue ? tiles.take(static_cast<u32*>(args.workspace), n0, m0) : tiles.next(n0, m0)) {
       // Blocks that split a tile have the same tokens, but different stages: nothing to multicast.
       const bool alone = T::schedule() == Schedule::split_last_wave && tiles.part;
+      n0 = T::first_row(shape, n0), m0 = T::first_token(args, m0);
       for (u32 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
         u64* full = ring.full + ring.stage;
         if (kQueue && kb + 1 == tiles.k_end) tiles.request(static_cast<u32*>(args.workspace));

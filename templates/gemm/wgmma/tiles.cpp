@@ -125,8 +125,8 @@ struct Tile {
   double cost;       // of all tiles, in results of one multiprocessor
 };
 constexpr double kTileCost = 3000;
-constexpr std::size_t kWholeOffered = 2;                         // tiles that are not shared, at least
-constexpr std::size_t kTilesOffered = 8, kPromotedOffered = 12;  // tiles at most; promoting kernels differ more
+constexpr std::size_t kWholeOffered = 2;                          // tiles that are not shared, at least
+constexpr std::size_t kTilesOffered = 12, kPromotedOffered = 16;  // tiles at most; promoting kernels differ more
 
 WgmmaKnobs tile_knobs(int block_m, int strips, int warpgroups_n, bool swapped) {
   WgmmaKnobs k;
@@ -163,8 +163,10 @@ void add_tiles(const Gemm& g, const WgmmaProblem& p, const Arch& arch, int strip
 
 std::vector<Tile> large_tiles(const Gemm& g, const WgmmaProblem& p, const Arch& arch) {
   std::vector<Tile> all;
-  for (const auto& [strips, warpgroups_n] : {std::pair{1, 2}, {2, 2}, {1, 3}}) {
-    add_tiles(g, p, arch, strips, warpgroups_n, false, 16, all);
+  // One warpgroup alone: with some hundred tokens, tiles of 64 rows fill the chip where wider ones leave half of it
+  // idle.
+  for (const auto& [strips, warpgroups_n] : {std::pair{1, 2}, {2, 2}, {1, 3}, {1, 1}}) {
+    add_tiles(g, p, arch, strips, warpgroups_n, false, 8, all);
     // 32 columns of bytes are stored at a time.
     if (!p.tiles && p.operands.x_item_bytes <= 4) add_tiles(g, p, arch, strips, warpgroups_n, true, 32, all);
   }
@@ -220,10 +222,11 @@ void add_many(const Gemm& g, const WgmmaProblem& p, const Arch& arch, Collector&
 // ---- few tokens: one tile has them all
 // As few columns above m as the instruction allows, since rows of a box beyond the matrix cost more than others. A
 // single token's only row is read by single warps for all columns.
-int few_columns(std::int64_t m, bool single_row) {
+int few_columns(std::int64_t m, bool single_row, const WgmmaProblem& p) {
   if (m == 1 && single_row) return 1;
   int block_m = 8;
-  while (block_m < m) block_m *= 2;
+  while (block_m < m) block_m = p.codes ? 2 * block_m : block_m + 8;
+  while (!wgmma_legal(p.kind, block_m)) block_m += 8;
   return block_m;
 }
 
@@ -236,7 +239,8 @@ class FewTokens {
     // Single warps multiply codes, and then several panels at a time; with more tokens warpgroups side by side do,
     // unless they promote.
     const bool warps = p_.codes || (p_.tiles && !is_fp8(p_.kind) && g_.m <= 16);
-    const int block_m = few_columns(p_.quantized ? 1 : g_.m, warps && (!p_.codes || panels_of_k_ % kRowPanels == 0));
+    const int block_m =
+        few_columns(p_.quantized ? 1 : g_.m, warps && (!p_.codes || panels_of_k_ % kRowPanels == 0), p_);
     const bool odd = panels_of_k_ % 2 != 0;
     const int least_panels = odd ? 1 : warps && panels_of_k_ % 4 == 0 ? 4 : 2, most_panels = odd ? 1 : 8;
     const int most_warpgroups_k = !p_.tiles || (warps && p_.element_bytes == 2) ? 2 : warps || p_.promotes() ? 4 : 1;

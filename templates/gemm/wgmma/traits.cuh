@@ -80,6 +80,17 @@ struct WgmmaTraits {
   // there is room for them and load theirs while this one still runs.
   TW_CONSTANTS(bool, kSmallTile = kBlockM <= kFewTokens && !kSwapped);
 
+  // The copy engine takes several times as long for a row of a box beyond the matrix as for one of the matrix. So the
+  // last tile begins earlier, where all of its rows are the matrix' own, and the rows that an earlier tile stores are
+  // computed twice. (Scales of blocks are found by a tile's place.)
+  TW_CONSTANTS(bool, kShifts = !kSmallTile && knobs.parts() == 1 && !BlockScales<X, W, kBlockM, kStrips>::kAny);
+  TW_MEMBER static i64 first_token(const Args& args, i64 m0) {
+    return kShifts ? min2(m0, max2(i64{0}, args.m - kBlockM)) : m0;
+  }
+  TW_MEMBER static i64 first_row(const Shape& shape, i64 n0) {
+    return kShifts && !Weights::kRegisters ? min2(n0, max2(i64{0}, shape.n - kBlockN)) : n0;
+  }
+
   // ---- the plan
   TW_MEMBER static constexpr WgmmaOperands operands() {
     WgmmaOperands o{};

@@ -323,7 +323,7 @@ struct WgmmaCodes {
         Store::prepare(args, shape, staging, n0, m0, thread);
         multiply(ring, tiles, sums, thread);
         const typename Items::RowItems row_items = Items::row_items(args, shape, n0, thread);
-        Store::store_tile(args, shape, staging, nullptr, row_items, sums, nullptr, n0, m0, thread);
+        Store::store_tile(args, shape, staging, nullptr, row_items, sums, nullptr, n0, m0, n0, m0, thread);
       }
     }
   }

@@ -50,21 +50,23 @@ struct AsyncStore {
   // A warp's share of a warpgroup's tile.
   TW_MEMBER static void store(const Args& args, const Shape& shape, const u8* tile, int group, i64 n0, i64 m0, int warp,
                               int lane) {
-    using Piece = Rows<Y, 16, 32>;
-    constexpr int kAcross =
-        T::kSwapped ? ceil_div(kColumns, 64) : kColumns / 16;  // pieces of a strip, or of a warp's sixteen rows of it
+    constexpr int kRows = T::kSwapped || kColumns % 16 == 0 ? 16 : 8;  // of y
+    using Piece = Rows<Y, kRows, 32>;
+    constexpr int kAcross = T::kSwapped ? ceil_div(kColumns, 64)
+                                        : kColumns / kRows;  // pieces of a strip, or of a warp's sixteen rows of it
     constexpr int kPieces = kStrips * kAcross * (T::kSwapped ? 4 : 1);
-    const i64 first = n0 + group * kStrips * kStripRows;
+    const i64 row0 = T::first_row(shape, n0), token0 = T::first_token(args, m0);
+    const i64 first = row0 + group * kStrips * kStripRows;
     const i64 rows = T::kSwapped ? shape.n : args.m, columns = T::kSwapped ? args.m : shape.n,
               ldy = args.ldy ? args.ldy : columns;
     TW_NO_UNROLL for (int i = warp; i < kPieces; i += kStoreWarps) {
       const int strip = i / kAcross % kStrips, at = i % kAcross;
       const u8* piece = tile + i * Piece::kBytes;
       if constexpr (T::kSwapped)
-        Piece::store(piece, args.y, ldy, first + strip * kStripRows + i / kAcross / kStrips * 16, m0 + at * 64, rows,
-                     min2(columns, m0 + kColumns), lane);
+        Piece::store(piece, args.y, ldy, first + strip * kStripRows + i / kAcross / kStrips * 16, token0 + at * 64, n0,
+                     m0, rows, min2(columns, token0 + kColumns), lane);
       else
-        Piece::store(piece, args.y, ldy, m0 + at * 16, first + strip * kStripRows, rows, columns, lane);
+        Piece::store(piece, args.y, ldy, token0 + at * kRows, first + strip * kStripRows, m0, n0, rows, columns, lane);
     }
   }
 };

@@ -75,12 +75,14 @@ struct StoreParts {
                Epi::apply(args, shape, m, n, centred(sum, of_x, of_w), f));
   }
 
-  // Stream-K: of a strip's eight tokens, whose sums were added from parts, four of one row.
+  // Stream-K: of a strip's eight tokens, whose sums were added from parts, four of one row. n0, m0: the first row and
+  // token of the tile that were multiplied; first_n, first_m: that are stored.
   TW_MEMBER static void store_unit(const Args& args, const Shape& shape, const typename Items::Column* x_items,
-                                   int unit, const Sum (&sum)[4], int row, int token, i64 n0, i64 m0, int thread) {
+                                   int unit, const Sum (&sum)[4], int row, int token, i64 n0, i64 m0, i64 first_n,
+                                   i64 first_m, int thread) {
     const i64 n = n0 + (thread / 128 * kStrips + unit / (kSums / 4)) * kStripRows + row,
               ldy = args.ldy ? args.ldy : shape.n;
-    if (n >= shape.n) return;
+    if (n < first_n || n >= shape.n) return;
     const fmt::row_item<W> of_w = w_item<W>(args, n, shape.k);
     const float f = tensor_scale<X, W>(args, shape) * factor() * fmt::scale_of(of_w);
     const typename Epi::Value bias = Epi::bias_at(args.bias, n);
@@ -89,6 +91,7 @@ struct StoreParts {
     i64 at = (m0 + token) * ldy + n;
     TW_UNROLL for (int i = 0; i < 4; ++i, at += 2 * ldy) {
       if (2 * i >= left) return;
+      if (m0 + token + 2 * i < first_m) continue;
       const typename Items::Column of_x = Items::column_of(x_items, token + 2 * i);
       const float c = Epi::c_at(args, shape, m0 + token + 2 * i, n);
       Epi::store(args.y, at, Epi::finish(args, shape, centred(sum[i], of_x, of_w), f * fmt::scale_of(of_x), bias, c));

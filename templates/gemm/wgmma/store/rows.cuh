@@ -42,18 +42,20 @@ struct Rows {
     return reinterpret_cast<select<same<Bytes, u8>(), T, const T>*>(rows + swizzled<kRowBytes>(row, at / kElements)) +
            place;
   }
-  // To row m0, column n0 of y, m by n, whose rows are ldy elements apart.
-  TW_MEMBER static void store(const u8* rows, void* y, i64 ldy, i64 m0, i64 n0, i64 m, i64 n, int thread) {
+  // To row m0, column n0 of y, m by n, whose rows are ldy elements apart. Rows and columns before first_m and first_n
+  // are another tile's.
+  TW_MEMBER static void store(const u8* rows, void* y, i64 ldy, i64 m0, i64 n0, i64 first_m, i64 first_n, i64 m, i64 n,
+                              int thread) {
     T* to = static_cast<T*>(y) + m0 * ldy + n0;
-    const i64 below = m - m0, right = n - n0;
+    const i64 above = first_m - m0, below = m - m0, left = first_n - n0, right = n - n0;
     if ((ldy | n) % kElements == 0) {
       pieces(thread, [&](int row, int at) {
-        if (row < below && at * kElements < right)
+        if (row >= above && row < below && at * kElements >= left && at * kElements < right)
           store_global16(to + row * ldy + at * kElements, piece(rows, row, at));
       });
     } else {
       elements(thread, [&](int row, int at) {
-        if (row < below && at < right) to[row * ldy + at] = *element(rows, row, at);
+        if (row >= above && row < below && at >= left && at < right) to[row * ldy + at] = *element(rows, row, at);
       });
     }
   }

@@ -25,7 +25,7 @@ TW_FN constexpr int swapped_staging_bytes(int y_bytes, int c_bytes) {
   return 16 * kStagingColumns * (c_bytes == 0 ? y : 2 * (own ? y + own : c_bytes));
 }
 
-// The buffer of asynchronous stores: whole tiles of y, in pieces of sixteen rows of y by 64 columns. A tile is
+// The buffer of asynchronous stores: whole tiles of y, in pieces of sixteen or eight rows of y by 64 columns. A tile is
 // `columns` by `rows` of the matrix instructions.
 TW_FN constexpr int async_store_bytes(int columns, int rows, bool swapped, int y_bytes) {
   return (swapped ? (columns + 63) / 64 * 64 : columns) * rows * y_bytes;

@@ -15,8 +15,9 @@ struct StoreSwapped {
   using Sums = typename T::Sums;
   TW_CONSTANTS(int, kColumns = T::kColumns, kStrips = T::kStrips);
 
+  // n0 and m0: the first token and feature that were multiplied; first_n, first_m: that are stored.
   TW_MEMBER static void store(const Args& args, const Shape& shape, u8* staging, const Sums& sums, i64 n0, i64 m0,
-                              int thread) {
+                              i64 first_n, i64 first_m, int thread) {
     thread = opaque(thread);
     using Staging = SwappedStaging<Epi>;
     constexpr int kBlocks = Staging::kBlocks, kPieces = ceil_div(kColumns, 64);  // of a row
@@ -66,7 +67,7 @@ struct StoreSwapped {
           } else {
             TW_UNROLL for (int h = 0; h < 2; ++h) {
               const i64 m = n0 + TileItems<T>::row_of(thread, s, h), n = m0 + c * 64 + 8 * b + 2 * (lane % 4);
-              if (m >= tokens || n >= features) continue;  // features are even
+              if (m < first_n || m >= tokens || n < first_m || n >= features) continue;  // features are even
               if (ldy % 2 == 0)
                 Epi::store_pair(args.y, m * ldy + n, v[0][h][0], v[0][h][1]);
               else
@@ -77,7 +78,7 @@ struct StoreSwapped {
         sync_warp();  // also so that not all scales of a tile are read before the first is used
         if constexpr (T::kAsyncStore) continue;
         if constexpr (sizeof(Y) <= 2) {
-          Staging::Result::store(rows, args.y, ldy, row_at(i), m0 + c * 64, tokens, end, lane);
+          Staging::Result::store(rows, args.y, ldy, row_at(i), m0 + c * 64, first_n, first_m, tokens, end, lane);
           sync_warp();
         }
       }

@@ -36,9 +36,10 @@ struct StoreTile {
   TW_MEMBER static void prepare(const Args& args, const Shape& shape, u8* staging, i64 n0, i64 m0, int thread) {
     fetch_c(args, shape, staging, n0, m0, 0, opaque(thread));
   }
+  // The tile's row n0 and token m0 are the first that were multiplied, first_n and first_m the first that are stored.
   TW_MEMBER static void store_tile(const Args& args, const Shape& shape, u8* staging, const Column* x_items,
                                    const typename Items::RowItems& scale, const Sums& sums, const u32* others, i64 n0,
-                                   i64 m0, int thread) {
+                                   i64 m0, i64 first_n, i64 first_m, int thread) {
     thread = opaque(thread);
     constexpr int kTokens = Chunks::kTokens, kBlocks = Chunks::kBlocks;
     using Result = typename Chunks::Result;
@@ -71,8 +72,8 @@ struct StoreTile {
       }
       if constexpr (T::kAsyncStore) continue;
       sync_named(barrier, 128);
-      Result::store(chunk, args.y, ldy, m0 + c * kTokens, n0 + (thread / 128 * kStrips + s) * kStripRows, end, shape.n,
-                    thread);
+      Result::store(chunk, args.y, ldy, m0 + c * kTokens, n0 + (thread / 128 * kStrips + s) * kStripRows, first_m,
+                    first_n, end, shape.n, thread);
     }
     if constexpr (!T::kAsyncStore)
       sync_named(barrier, 128);  // the next tile's first chunk may be fetched into the buffer that was read last
