@@ -15,8 +15,9 @@ int main(int argc, char** argv) {
   std::vector<std::string> what;
   std::string out, child;
   Settings settings;
-  app.add_option("what", what,
-                 "compile prewarm kernels cast launch startup regret: all of them by default; gemm quantize code");
+  app.add_option(
+      "what", what,
+      "compile prewarm kernels cast launch startup regret: all of them by default; gemm sweep quantize code");
   app.add_option("--out", out, "result file (JSON)");
   app.add_option("--problems", settings.problems, "regret: number of problems");
   app.add_option("--skip", settings.skip,
@@ -31,6 +32,8 @@ int main(int argc, char** argv) {
       "this in 'TARGET; FAMILY; PROBLEM'");
   app.add_option("--shapes", settings.shapes, "gemm: N,K;N,K;... or 'judged' for all that are judged");
   app.add_option("--m", settings.ms, "gemm: only these m, e.g. 1,1024");
+  app.add_option("--problem", settings.problem, "sweep: PROBLEM@RIVAL, several, by |");
+  app.add_option("--list", settings.list, "sweep: a file of candidates instead of all that are legal");
   app.add_option("--pack", settings.pack, "gemm: ask for pack=VALUE where the weights have it");
   app.add_option("--seconds", settings.seconds,
                  "gemm, regret: start nothing new after this long; rows of gemm that are left count as short");
@@ -40,6 +43,8 @@ int main(int argc, char** argv) {
   app.add_option("--sustained", settings.sustained,
                  "gemm: also time many tokens in a row for so many seconds, at the clock that power then leaves");
   app.add_option("--rounds", settings.rounds, "gemm: timed replays")->check(CLI::Range(1, 1000));
+  app.add_flag("--every-m", settings.every_m,
+               "gemm: layers tuned at once, timed at 27 numbers of tokens and 20 random ones, rested and in a row");
   app.add_flag("--profile", settings.profile,
                "gemm: time nothing; launch each kernel and its fastest rival once, for a profiler that waits "
                "to be told (bench/counters.sh)");
@@ -66,7 +71,9 @@ int main(int argc, char** argv) {
       else if (name == "kernels")
         results[name] = kernels(*device);
       else if (name == "gemm")
-        results[name] = gemms(*device, settings);
+        results[name] = settings.every_m ? every_m(*device, settings) : gemms(*device, settings);
+      else if (name == "sweep")
+        results[name] = sweep(*device, settings);
       else if (name == "quantize")
         results[name] = quantizing(*device, settings);
       else if (name == "cast")
@@ -79,7 +86,7 @@ int main(int argc, char** argv) {
         results[name] = regret(*device, settings);
       else
         throw Error(ErrorCode::invalid_argument, "what", name,
-                    "compile prewarm kernels cast launch startup regret gemm quantize code");
+                    "compile prewarm kernels cast launch startup regret gemm sweep quantize code");
       std::fflush(stdout);
       write(out, environment(gpu ? &*device : nullptr, options), results);
     }

@@ -17,10 +17,12 @@ struct Settings {
   // gemm
   std::string pack = "tiles";
   std::string shapes, rows, ms;  // as on the command line; empty: the row's own
+  std::string problem, list;     // sweep
   double seconds = 440;          // starts nothing new after that
   double tune_seconds = 6;       // of each problem
   int candidates = 16, rounds = 11;
   double sustained = 0;  // seconds in a row of each kernel that has a rival, besides; 0: none
+  bool every_m = false;
   bool profile = false;  // instead of timing: one launch of each kernel and of its fastest rival, for a profiler
 };
 
@@ -30,6 +32,8 @@ Json code(const Settings& settings);                         // code.cpp: finger
 Json kernels(const Device& device);                          // kernels.cpp: gemv and mma against the device's ceilings
 Json casts(const Device& device);                            // kernels.cpp
 Json gemms(const Device& device, const Settings& settings);  // gemm.cpp: against cuBLASLt, as its table asks
+Json every_m(const Device& device, const Settings& settings);  // every_m.cpp: numbers of tokens between the buckets
+Json sweep(const Device& device, const Settings& settings);    // sweep.cpp: candidates over numbers of tokens
 Json quantizing(const Device& device,
                 const Settings& settings);                // quantize.cpp: x quantized by a cast, or by the gemm itself
 Json launch_costs(const Device& device);                  // host.cpp: prepare() hit, bucket choice, launch()

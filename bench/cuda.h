@@ -59,6 +59,8 @@ class Replay {
   double time() const;
   // The same in a row for so long that the controller has settled: an average over the second half.
   double sustained(double seconds) const;
+  // The same without rests: the median of the second half of replays one after the other.
+  double in_a_row() const;
   int launches() const { return launches_; }
 
  private:

@@ -109,6 +109,8 @@ std::int64_t number(const char* field, const std::string& text) {
   return value;
 }
 
+}  // namespace
+
 std::vector<Shape> shapes_of(const std::string& text) {
   if (text == "judged") return kJudged;
   std::vector<Shape> shapes;
@@ -120,7 +122,12 @@ std::vector<Shape> shapes_of(const std::string& text) {
   return shapes;
 }
 
-}  // namespace
+std::vector<std::int64_t> numbers_of(const char* field, const std::string& text) {
+  std::vector<std::int64_t> numbers;
+  for (const std::string& part : split(text, ',')) numbers.push_back(number(field, part));
+  std::sort(numbers.begin(), numbers.end());
+  return numbers;
+}
 
 std::string problem_text(const Row& row, Shape shape, std::int64_t m, const std::string& pack) {
   return fmt::format("gemm {} m={} n={} k={}{} workspace={} weights=constant", row.text, m, shape.n, shape.k,

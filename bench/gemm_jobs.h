@@ -54,6 +54,10 @@ struct Job {
   std::vector<std::int64_t> ms;  // timed side by side
 };
 
+// Lists of the command line. Throw Error naming the part that is none.
+std::vector<Shape> shapes_of(const std::string& text);  // "N,K;N,K" or "judged"
+std::vector<std::int64_t> numbers_of(const char* field, const std::string& text);
+
 // First every row's first shape, then every row's second: a run that is cut short has seen every row. Throws Error
 // naming what of the settings is no list of rows, shapes or m.
 std::vector<Job> gemm_jobs(const Settings& settings);

@@ -10,6 +10,8 @@
 namespace tilewright::cli {
 namespace {
 
+constexpr double kAllRowsBudget = 60;  // seconds
+
 struct Args {
   ProblemArgument problem;
   std::vector<std::string> workloads;
@@ -47,6 +49,28 @@ Json json_of(const TuneReport& r) {
           {"noisy", r.noisy},
           {"stopped", r.stopped},
           {"outcomes", outcomes}};
+}
+
+Json json_of(const RowRange& r) {
+  return {{"first", r.first},
+          {"last", r.last == 0 ? Json() : Json(r.last)},
+          {"candidate", r.candidate.text()},
+          {"microseconds", r.microseconds},
+          {"measured", r.measured}};
+}
+
+// What serves which numbers of rows.
+void show_ranges(const TuneReport& r) {
+  Table table({"rows", "expected at the last", "candidate"});
+  for (const RowRange& range : r.ranges)
+    table.add({range.last == 0             ? fmt::format("{} and more", range.first)
+               : range.last == range.first ? fmt::format("{}", range.first)
+                                           : fmt::format("{} to {}", range.first, range.last),
+               microseconds(range.microseconds), range.candidate.text()});
+  print(r.key);
+  print(table.text());
+  print(fmt::format("{} compiled, {} times measured in {:.1f} s, stopped by {}{}\n", r.compiled, r.measured, r.seconds,
+                    r.stopped, r.noisy ? "; too noisy to store" : ""));
 }
 
 void show(const TuneReport& r, const Problem& problem) {
@@ -88,10 +112,14 @@ int run_tune(const Context& context, Args args) {
     const std::string warning = only_reference(problem, device.arch());
     if (context.json) {
       reports.push_back(json_of(report));
+      for (const RowRange& range : report.ranges) reports.back()["ranges"].push_back(json_of(range));
       reports.back()["warning"] = warning.empty() ? Json() : Json(warning);
       reports.back()["advice"] = advice ? json(*advice) : Json();
     } else {
-      show(report, problem);
+      if (report.ranges.empty())
+        show(report, problem);
+      else
+        show_ranges(report);
       if (advice) print(text(*advice) + "\n");
     }
     if (!warning.empty()) tell("warning: " + warning);
@@ -109,16 +137,24 @@ void add_tune(Context& context) {
   add_workload(command, args->workloads);
   command->add_flag("--packed", args->packed, "Problems with pack=tiles where this device's kernels want it");
   command->add_option("--device", args->device, "Ordinal of the GPU");
+  command->add_flag("--all-m", args->policy.all_rows,
+                    "Choose for every number of rows (a gemm's m) at once, whatever the problem's own");
+  command->add_option("--binaries", args->policy.max_binaries, "With --all-m: binaries to measure, at most")
+      ->check(CLI::Range(1, 256));
   command->add_option("--max", args->policy.max_candidates, "Candidates to measure, at most")
       ->check(CLI::Range(1, 100000));
-  command->add_option("--budget", args->policy.budget_seconds, "Seconds per problem")->check(at_least(0.001));
+  command->add_option("--budget", args->policy.budget_seconds, "Seconds per problem (30; with --all-m 60)")
+      ->check(at_least(0.001));
   command
       ->add_option("--patience", args->policy.patience, "Stop after this many candidates without improvement; 0: never")
       ->check(at_least(0));
   command->add_option("--jobs", args->policy.jobs, "Compiles at a time; 0: one per core")->check(CLI::Range(0, 1024));
   command->add_flag("--exhaustive", args->policy.exhaustive, "Every legal candidate, whatever it takes");
   command->add_flag("--retune", args->policy.retune, "Measure again what is stored");
-  command->callback([&context, args] { context.action = [&context, args] { return run_tune(context, *args); }; });
+  command->callback([&context, args, command] {
+    if (args->policy.all_rows && command->count("--budget") == 0) args->policy.budget_seconds = kAllRowsBudget;
+    context.action = [&context, args] { return run_tune(context, *args); };
+  });
 }
 
 }  // namespace tilewright::cli

@@ -158,7 +158,7 @@ unsigned blocks(const Device::Impl& device, const GridAxis& axis, int index, std
 void launch_one(const Kernel::Impl& kernel, Stream stream, const std::byte* args, std::int64_t rows,
                 std::int64_t cols) {
   const Device::Impl& device = *kernel.device;
-  const Loaded& loaded = *kernel.by_bucket[bucket_index(rows)];
+  const Loaded& loaded = *kernel.loaded[kernel.entry(rows)];
   const LaunchPlan& plan = loaded.plan;
   CUlaunchConfig config;
   config.grid_x = blocks(device, plan.x, 0, rows, cols);
@@ -255,9 +255,9 @@ void Kernel::launch(Stream stream, std::span<const std::byte> params, std::int64
 
 void Kernel::check_pointers(bool on) { impl_->ask_pointers.store(on, std::memory_order_relaxed); }
 
-const LaunchPlan& Kernel::plan(std::int64_t rows) const { return impl_->by_bucket[bucket_index(rows)]->plan; }
+const LaunchPlan& Kernel::plan(std::int64_t rows) const { return impl_->loaded[impl_->entry(rows)]->plan; }
 
-const Resources& Kernel::resources(std::int64_t rows) const { return impl_->by_bucket[bucket_index(rows)]->resources; }
-const Candidate& Kernel::candidate(std::int64_t rows) const { return impl_->candidates[bucket_index(rows)]; }
+const Resources& Kernel::resources(std::int64_t rows) const { return impl_->loaded[impl_->entry(rows)]->resources; }
+const Candidate& Kernel::candidate(std::int64_t rows) const { return impl_->candidates[impl_->entry(rows)]; }
 
 }  // namespace tilewright

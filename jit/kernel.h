@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inside of a Kernel (tilewright/kernel.h): its functions and the table from bucket to function. Immutable after
-// construction except for one flag, so that launching needs no lock.
+// Inside of a Kernel (tilewright/kernel.h): its functions and the table from numbers of rows to functions. Immutable
+// after construction except for one flag, so that launching needs no lock.
 #pragma once
 
 #include <array>
@@ -34,10 +34,31 @@ struct Loaded {
   unsigned most_blocks = 0;  // of a persistent kernel of clusters: what the chip holds at a time; 0: not known
 };
 
-// Kernel's public constructor without copies of images. `candidates`: what by_bucket's entries were made from, as many;
-// empty: a caller's own binaries.
-Kernel make_kernel(const Device& device, std::span<const BinaryPtr> binaries, std::span<const int> by_bucket,
-                   Contract contract, std::vector<Candidate> candidates);
+// The time of a launch over more rows than there are steps: tiles in waves. It tells a kernel's binaries apart there.
+struct WaveCost {
+  int entry = 0;                  // of the kernel
+  std::int64_t tile_rows = 1;     // rows of a tile
+  std::int64_t tiles_across = 1;  // tiles side by side
+  std::int64_t concurrent = 1;    // tiles at a time
+  double last_wave = 1;           // share of a wave that the last one takes at least; 0: all blocks share its work
+  double microseconds = 0;        // of a wave
+
+  double at(std::int64_t rows) const {
+    const std::int64_t tiles = (rows + tile_rows - 1) / tile_rows * tiles_across, left = tiles % concurrent;
+    const double share = static_cast<double>(left) / static_cast<double>(concurrent);
+    const double last = left == 0 ? 0 : last_wave == 0 ? share : share <= last_wave ? last_wave : 1;
+    return (static_cast<double>(tiles / concurrent) + last) * microseconds;
+  }
+};
+
+// Which binary serves which number of rows.
+struct Serving {
+  std::vector<BinaryPtr> binaries;            // one for each entry
+  std::vector<Candidate> candidates;          // what they were made from; empty: a caller's own
+  std::array<std::uint8_t, kRowSteps> steps;  // the entry of each row step
+  std::vector<WaveCost> beyond;               // the fastest serves what is above kMostStepRows; empty: the last step's
+};
+Kernel make_kernel(const Device& device, Serving serving, Contract contract);
 
 // Why the device cannot use the binary, whatever a launch's contract is; empty if it can. Loads it.
 std::string load_refusal(const Device& device, const BinaryPtr& binary);
@@ -49,11 +70,23 @@ struct Kernel::Impl {
 
   std::shared_ptr<Device::Impl> device;
   std::vector<std::unique_ptr<jit::Loaded>> loaded;
-  std::array<const jit::Loaded*, kBucketCount> by_bucket{};  // never null
-  std::array<Candidate, kBucketCount> candidates;            // without a family where by_bucket's is a caller's own
+  std::vector<Candidate> candidates;  // of `loaded`; without a family where that is a caller's own
+  std::array<std::uint8_t, kRowSteps> steps{};
+  std::vector<jit::WaveCost> beyond;
   Contract contract;
   std::size_t params_bytes = kUnknown;  // of the first parameter
   std::atomic<bool> ask_pointers{false};
+
+  // Index into `loaded`.
+  std::size_t entry(std::int64_t rows) const {
+    std::size_t best = steps[static_cast<std::size_t>(row_step(rows))];
+    if (rows <= kMostStepRows || beyond.empty()) return best;
+    double least = 0;
+    for (const jit::WaveCost& cost : beyond)
+      if (const double us = cost.at(rows); least == 0 || us < least)
+        best = static_cast<std::size_t>(cost.entry), least = us;
+    return best;
+  }
 };
 
 }  // namespace tilewright

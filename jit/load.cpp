@@ -154,37 +154,18 @@ std::size_t check_parameters(const Loaded& loaded, const Contract& contract) {
   return sizes.empty() ? 0 : sizes[0];
 }
 
-// Bucket i is served by its own binary, else by the nearest prepared larger one, else by the nearest smaller.
-void fill_buckets(Kernel::Impl& impl, std::span<const int> wanted, std::span<const Candidate> candidates) {
-  const auto prepared = [&](int i) { return i < static_cast<int>(wanted.size()) && wanted[i] >= 0; };
-  for (int i = 0; i < kBucketCount; ++i) {
-    int from = i;
-    while (from < kBucketCount && !prepared(from)) ++from;
-    if (from == kBucketCount)
-      for (from = i; !prepared(from);) --from;
-    impl.by_bucket[i] = impl.loaded.at(wanted[from]).get();
-    if (!candidates.empty()) impl.candidates[i] = candidates[from];
-  }
-}
-
-std::shared_ptr<Kernel::Impl> load_all(const Device& device, std::span<const BinaryPtr> binaries,
-                                       std::span<const int> by_bucket, Contract contract,
-                                       std::span<const Candidate> candidates) {
+std::shared_ptr<Kernel::Impl> load_all(const Device& device, Serving serving, Contract contract) {
   auto impl = std::make_shared<Kernel::Impl>();
   impl->device = device.impl();
   check_rules(contract);
-  if (by_bucket.size() > kBucketCount)
-    refuse("by_bucket", fmt::format("{} entries", by_bucket.size()), fmt::format("at most {}", kBucketCount));
-  for (const int index : by_bucket)
-    if (index >= static_cast<int>(binaries.size()))
-      refuse("by_bucket", fmt::format("{}", index), fmt::format("there are {} binaries", binaries.size()));
-  if (std::none_of(by_bucket.begin(), by_bucket.end(), [](int i) { return i >= 0; }))
-    refuse("by_bucket", "", "at least one bucket must have a binary");
-  for (const auto& binary : binaries) {
+  for (const auto& binary : serving.binaries) {
     if (contract.args_bytes) check_map_fields(binary->plan, contract.args_bytes, contract.constants.size());
     impl->loaded.push_back(std::make_unique<Loaded>(impl->device, binary));
   }
-  fill_buckets(*impl, by_bucket, candidates);
+  impl->candidates = std::move(serving.candidates);
+  impl->candidates.resize(impl->loaded.size());
+  impl->steps = serving.steps;
+  impl->beyond = std::move(serving.beyond);
   impl->contract = std::move(contract);
   const Contract& rules = impl->contract;
   impl->params_bytes = rules.args_bytes ? rules.args_bytes : Kernel::Impl::kUnknown;
@@ -195,6 +176,29 @@ std::shared_ptr<Kernel::Impl> load_all(const Device& device, std::span<const Bin
     impl->params_bytes = bytes;
   }
   return impl;
+}
+
+// Bucket i is served by its own binary, else by the nearest prepared larger one, else by the nearest smaller.
+Serving serving_of(std::vector<BinaryPtr> binaries, std::span<const int> by_bucket) {
+  if (by_bucket.size() > kBucketCount)
+    refuse("by_bucket", fmt::format("{} entries", by_bucket.size()), fmt::format("at most {}", kBucketCount));
+  if (binaries.size() > 256) refuse("binaries", fmt::format("{}", binaries.size()), "at most 256");
+  for (const int index : by_bucket)
+    if (index >= static_cast<int>(binaries.size()))
+      refuse("by_bucket", fmt::format("{}", index), fmt::format("there are {} binaries", binaries.size()));
+  if (std::none_of(by_bucket.begin(), by_bucket.end(), [](int i) { return i >= 0; }))
+    refuse("by_bucket", "", "at least one bucket must have a binary");
+  Serving serving{std::move(binaries), {}, {}, {}};
+  const auto prepared = [&](int i) { return i < static_cast<int>(by_bucket.size()) && by_bucket[i] >= 0; };
+  for (int step = 0; step < kRowSteps; ++step) {
+    const int bucket = bucket_index(step_rows(step));
+    int from = bucket;
+    while (from < kBucketCount && !prepared(from)) ++from;
+    if (from == kBucketCount)
+      for (from = bucket; !prepared(from);) --from;
+    serving.steps[static_cast<std::size_t>(step)] = static_cast<std::uint8_t>(by_bucket[from]);
+  }
+  return serving;
 }
 
 }  // namespace
@@ -213,9 +217,8 @@ Loaded::Loaded(const std::shared_ptr<Device::Impl>& device, const BinaryPtr& bin
   ask_clusters(*this);
 }
 
-Kernel make_kernel(const Device& device, std::span<const BinaryPtr> binaries, std::span<const int> by_bucket,
-                   Contract contract, std::vector<Candidate> candidates) {
-  return Kernel(load_all(device, binaries, by_bucket, std::move(contract), candidates));
+Kernel make_kernel(const Device& device, Serving serving, Contract contract) {
+  return Kernel(load_all(device, std::move(serving), std::move(contract)));
 }
 
 std::string load_refusal(const Device& device, const BinaryPtr& binary) {
@@ -241,11 +244,11 @@ std::vector<jit::BinaryPtr> copies_of(std::span<const Binary> binaries) {
 
 Kernel::Kernel(const Device& device, const Binary& binary) {
   const int first[] = {0};
-  impl_ = jit::load_all(device, copies_of({&binary, 1}), first, {}, {});
+  impl_ = jit::load_all(device, jit::serving_of(copies_of({&binary, 1}), first), {});
 }
 
 Kernel::Kernel(const Device& device, std::span<const Binary> binaries, std::span<const int> by_bucket,
                Contract contract)
-    : impl_(jit::load_all(device, copies_of(binaries), by_bucket, std::move(contract), {})) {}
+    : impl_(jit::load_all(device, jit::serving_of(copies_of(binaries), by_bucket), std::move(contract))) {}
 
 }  // namespace tilewright

@@ -17,6 +17,7 @@
 #include "tuner/engine_impl.h"
 #include "tuner/launch.h"
 #include "tuner/search.h"
+#include "tuner/search_rows.h"
 #include "tuner/task.h"
 
 namespace tilewright {
@@ -45,6 +46,7 @@ void check(const TunePolicy& p) {
   require(p.max_candidates >= 1, "max_candidates", std::to_string(p.max_candidates), "at least 1");
   require(std::isfinite(p.budget_seconds) && p.budget_seconds >= 0, "budget_seconds",
           fmt::format("{}", p.budget_seconds), "seconds, 0 or more");
+  require(p.max_binaries >= 1 && p.max_binaries <= 256, "max_binaries", std::to_string(p.max_binaries), "1 to 256");
   require(p.patience >= 0, "patience", std::to_string(p.patience), "0 (never stop early) or more");
   require(p.jobs >= 0 && p.jobs <= 256, "jobs", std::to_string(p.jobs), "0 (one per core) to 256");
   require(std::isfinite(p.cold_bytes) && p.cold_bytes >= 0, "cold_bytes", fmt::format("{}", p.cold_bytes),
@@ -133,6 +135,7 @@ TuneReport Engine::tune(const Problem& problem, const Device& device, const Tune
     const tuner::PreparedKey key;
     ~Forget() { prepared.forget(key); }
   } forget{impl_->prepared, tuner::prepared_key(problem, device)};
+  if (policy.all_rows && !problem.fixed_rows()) return impl_->tune_rows(problem, device, policy);
   return impl_->tune(tuner::bucketed(problem), device, policy);
 }
 
@@ -140,25 +143,62 @@ TuneReport Engine::Impl::tune(const Problem& bucket, const Device& device, const
   const tuner::SearchRequest request = search_request(bucket, device, policy);
   const Task task = tuner::make_task(bucket, device.arch(), request.candidates, options.templates);
   tuner::SearchContext context{store, builder, log, measured, options.compile};
-  return measure_alone(context, task, device, request);
+  TuneReport report = measure_alone(context, task, device, request);
+  if (report.measured > 0) teach_rows(bucket, device, report);
+  return report;
+}
+
+bool Engine::Impl::alone(std::unique_lock<std::mutex>& lock, const Device& device, const TunePolicy& policy) {
+  if (jit::capturing(device, nullptr))
+    throw Error(ErrorCode::would_tune, "stream", "capturing", "measuring cannot be part of a capture");
+  // Polled rather than timed: ThreadSanitizer does not see std::timed_mutex, and a search takes seconds.
+  lock = std::unique_lock(measuring, std::defer_lock);
+  for (; !lock.try_lock(); std::this_thread::sleep_for(std::chrono::milliseconds(10)))
+    if (policy.cancelled && policy.cancelled()) return false;
+  return true;
 }
 
 TuneReport Engine::Impl::measure_alone(tuner::SearchContext& context, const Task& task, const Device& device,
                                        const tuner::SearchRequest& request) {
-  if (jit::capturing(device, nullptr))
-    throw Error(ErrorCode::would_tune, "stream", "capturing", "measuring cannot be part of a capture");
-  // Polled rather than timed: ThreadSanitizer does not see std::timed_mutex, and a search takes seconds.
-  std::unique_lock lock(measuring, std::defer_lock);
-  for (; !lock.try_lock(); std::this_thread::sleep_for(std::chrono::milliseconds(10)))
-    if (request.policy.cancelled && request.policy.cancelled()) {
-      TuneReport report;
-      report.key = task.key;
-      report.first = request.candidates.front();
-      report.choice = {request.candidates.front(), Grade::ranked, 0};
+  std::unique_lock<std::mutex> lock;
+  if (alone(lock, device, request.policy)) return tuner::search(context, task, device, request);
+  TuneReport report;
+  report.key = task.key;
+  report.first = request.candidates.front();
+  report.choice = {request.candidates.front(), Grade::ranked, 0};
+  report.stopped = "cancelled";
+  return report;
+}
+
+TuneReport Engine::Impl::tune_rows(const Problem& problem, const Device& device, const TunePolicy& policy) {
+  tuner::RowModel model(problem, device.arch(), tuner::model_of(device));
+  TuneReport report;
+  report.key = problem.text();
+  if (auto table = policy.retune ? std::nullopt : tuned_rows(problem, device, {})) {
+    report.ranges = tuner::ranges_of(*table, model);
+    report.stopped = "all";
+  } else {
+    std::unique_lock<std::mutex> lock;
+    tuner::RowTable found;
+    if (!alone(lock, device, policy)) {
       report.stopped = "cancelled";
-      return report;
+    } else {
+      tuner::SearchContext context{store, builder, log, measured, options.compile};
+      report = tuner::search_rows(context, problem, device, policy, options.templates, found);
     }
-  return tuner::search(context, task, device, request);
+    if (report.stopped == "cancelled") {
+      report.choice = choices(tuner::bucketed(problem), device).current();
+    } else if (!report.noisy) {
+      store_tuned_rows(problem, device, found);
+    } else {
+      log(LogLevel::warning,
+          fmt::format("{}: timings vary, so the choices are not stored; is the GPU shared?", problem.text()));
+    }
+  }
+  for (const RowRange& r : report.ranges)
+    if (r.first <= problem.rows() && (r.last == 0 || problem.rows() <= r.last))
+      report.choice = {r.candidate, Grade::exact, r.microseconds};
+  return report;
 }
 
 TuneReport Engine::tune(const Task& task, const Device& device, const TunePolicy& policy) {
@@ -241,6 +281,11 @@ Choice Engine::choose(const Problem& problem, const Device& device) const {
   Choice choice = impl_->choices(bucket, device).current();
   if (choice.grade == Grade::exact && !(bucket == problem)) choice.grade = Grade::same_bucket;
   return choice;
+}
+
+std::vector<RowRange> Engine::ranges(const Problem& problem, const Device& device) const {
+  tuner::RowModel model(problem, device.arch(), tuner::model_of(device));
+  return tuner::ranges_of(impl_->rows_for(problem, device, {}), model);
 }
 
 Task Engine::task(const Problem& problem, const Arch& arch) const {

@@ -17,6 +17,7 @@
 #include "tuner/prepared.h"
 #include "tuner/rank.h"
 #include "tuner/recorder.h"
+#include "tuner/rows.h"
 #include "tuner/search.h"
 
 namespace tilewright {
@@ -34,7 +35,7 @@ void check(const Task& task);
 struct Engine::Impl {
   explicit Impl(Options given);
 
-  // ---- choices (choose.cpp). `problem` is bucketed in all of them.
+  // ---- choices (choose.cpp)
   // The stored choice, else that of the nearest size. Nothing that today's rules refuse, or that failed here since.
   std::optional<Choice> stored_choice(const Problem& problem, const Device& device, const tuner::History& history);
   std::optional<Choice> neighbour(const Problem& problem, const Device& device, const tuner::History& history);
@@ -55,6 +56,19 @@ struct Engine::Impl {
   void note_prewarmed(const std::string& key, const Arch& arch, const std::vector<Candidate>& candidates);
   Source source(const Problem& problem, const Arch& arch, const Candidate& candidate) const;
 
+  // ---- which candidate serves which number of rows (choose_rows.cpp)
+  // As a search of all rows stored it, else by the choices of every bucket and the cost model. Without the candidates
+  // in `faulty`, unless nothing else is left. Throws as choices() does.
+  tuner::RowTable rows_for(const Problem& problem, const Device& device, const std::vector<Candidate>& faulty);
+  // As a search of all rows stored it, without what today's rules refuse; nothing if there was none.
+  std::optional<tuner::RowTable> tuned_rows(const Problem& problem, const Device& device,
+                                            const std::vector<Candidate>& faulty);
+  void store_tuned_rows(const Problem& problem, const Device& device, const tuner::RowTable& table);
+  // `inputs`: a line that says what the table was made from.
+  void store_rows(const Problem& problem, const Device& device, const tuner::RowTable& table, std::string_view inputs);
+  // What a search of one number of rows found goes into the table that one of all rows stored, if there is one.
+  void teach_rows(const Problem& problem, const Device& device, const TuneReport& report);
+
   // ---- prepare.cpp
   Kernel assemble(const Problem& problem, const Device& device);
   // Binaries of the sources; compiled in parallel where neither memory nor the store has them. A failed one is null and
@@ -66,6 +80,9 @@ struct Engine::Impl {
   void pass_over(const Problem& problem, const Device& device, const Candidate& candidate, const Binary* binary,
                  LogLevel level, const std::string& why);
   TuneReport tune(const Problem& bucket, const Device& device, const TunePolicy& policy);
+  TuneReport tune_rows(const Problem& problem, const Device& device, const TunePolicy& policy);
+  // Locks until no other search of this Engine is under way; false if this one was cancelled first.
+  bool alone(std::unique_lock<std::mutex>& lock, const Device& device, const TunePolicy& policy);
   // search(), once no other search of this Engine is under way.
   TuneReport measure_alone(tuner::SearchContext& context, const Task& task, const Device& device,
                            const tuner::SearchRequest& request);

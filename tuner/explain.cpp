@@ -52,6 +52,17 @@ std::string ranking_text(const std::vector<tuner::Ranked>& ranked) {
   return out;
 }
 
+std::string ranges_text(const std::vector<RowRange>& ranges) {
+  std::string out = "by number of rows (expected us at the last of a range):\n";
+  for (const RowRange& r : ranges)
+    out += fmt::format("  {}{}: {:.1f} us{}, {}\n", r.first,
+                       r.last == 0         ? " and more"
+                       : r.last == r.first ? ""
+                                           : fmt::format(" to {}", r.last),
+                       r.microseconds, r.measured ? "" : " (predicted)", r.candidate.text());
+  return out;
+}
+
 std::string history_text(Store& store, const Key& key, const Problem& problem) {
   std::string out;
   for (const Outcome& o : store.outcomes(key, problem.text()))
@@ -80,6 +91,7 @@ std::string Engine::explain(const Problem& asked, const Arch& arch, const Device
     out +=
         fmt::format("choice: {}\ngrade: {} ({})\n", candidate.text(), to_string(choice.grade), meaning(choice.grade));
     if (choice.microseconds > 0) out += fmt::format("measured: {:.2f} us\n", choice.microseconds);
+    if (!problem.fixed_rows()) out += ranges_text(ranges(asked, *device));
     out += "choice key:\n" + indented(tuner::choice_key(*device).transcript());
     out += history_text(impl_->store, tuner::outcome_key(*device, impl_->builder.compiler()), problem);
   } else if (!ranked.empty()) {

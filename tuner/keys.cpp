@@ -113,6 +113,12 @@ Key choice_key(const Device& device) {
   return key;
 }
 
+Key rows_key(const Device& device) {
+  Key key = choice_key(device);
+  key.add("rows", "all");
+  return key;
+}
+
 Key outcome_key(const Device& device, const std::string& compiler) {
   Key key = choice_key(device);
   key.add("driver", device.driver_version()).add("compiler", compiler);

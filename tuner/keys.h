@@ -48,6 +48,8 @@ Key binary_key(const Source& source, const Arch& arch, const std::string& compil
 
 // A choice holds for one model of GPU and one version of the library.
 Key choice_key(const Device& device);
+// What serves which number of rows of a problem; the problem's own are 1 in the row's text.
+Key rows_key(const Device& device);
 // A measurement, or a failure, holds for one driver and compiler as well: either may cure what failed.
 Key outcome_key(const Device& device, const std::string& compiler);
 // The candidates that prewarm() noted for a target.

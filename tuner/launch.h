@@ -2,7 +2,6 @@
 // A task's candidate as something that can be launched over given buffers.
 #pragma once
 
-#include <array>
 #include <span>
 #include <vector>
 
@@ -17,11 +16,9 @@ namespace tilewright::tuner {
 // One binary for every number of rows.
 inline Kernel kernel_of(const Task& task, const Device& device, const jit::BinaryPtr& binary,
                         const Candidate& candidate = {}) {
-  const std::array<int, kBucketCount> by_bucket{};
   Contract contract = task.contract;
   if (contract.cols == 0) contract.cols = task.cols;
-  return jit::make_kernel(device, std::span(&binary, 1), by_bucket, contract,
-                          std::vector<Candidate>(kBucketCount, candidate));
+  return jit::make_kernel(device, {{binary}, {candidate}, {}, {}}, std::move(contract));
 }
 
 inline void launch_over(const Task& task, const Kernel& kernel, Stream stream, std::span<void* const> pointers,

@@ -24,13 +24,14 @@ std::size_t aligned(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * 
 
 }  // namespace
 
-Bench::Bench(const Task& task, const Device& device, double cold_bytes, const Binary* clock)
+Bench::Bench(const Task& task, const Device& device, double cold_bytes, const Binary* clock, std::int64_t least_rows)
     : task_(task), device_(device), stream_(device), start_(device), stop_(device) {
-  std::size_t scratch = 0;
+  std::size_t scratch = 0, least = 0;  // bytes; least: that a launch over the fewest rows reads or writes
   for (const Buffer& b : task.buffers) {
     std::size_t& end = b.scratch ? scratch : stride_;
     offsets_.push_back(end);
     end += aligned(std::max<std::size_t>(1, bytes_at(b, task.rows)));
+    if (!b.scratch) least += aligned(bytes_at(b, least_rows > 0 ? least_rows : task.rows));
   }
   stride_ = std::max(stride_, kAlign);
   double room = (kFreeShare * static_cast<double>(jit::free_memory(device)) - static_cast<double>(scratch)) /
@@ -40,7 +41,7 @@ Bench::Bench(const Task& task, const Device& device, double cold_bytes, const Bi
         ErrorCode::too_large, "buffers", std::to_string(stride_ + scratch) + " bytes",
         "measuring needs them in the device's free memory, which has " + std::to_string(jit::free_memory(device)));
   // An input comes round again only after cold_bytes of others: it has left the L2 by then.
-  double wanted = std::ceil(std::max(0.0, cold_bytes) / static_cast<double>(stride_)) + 1;
+  double wanted = std::ceil(std::max(0.0, cold_bytes) / static_cast<double>(std::max(least, kAlign))) + 1;
   copies_ = static_cast<int>(std::clamp(wanted, 2.0, double(kMostCopies)));
   copies_ = std::max(1, static_cast<int>(std::min(double(copies_), room)));
   arena_ = jit::Memory(device, stride_ * static_cast<std::size_t>(copies_) + scratch);
@@ -68,13 +69,13 @@ std::vector<void*> Bench::pointers(int copy) const {
   return p;
 }
 
-int Bench::add(const jit::BinaryPtr& binary) {
-  Entry e{kernel_of(task_, device_, binary), nullptr, 0, 0, {}, {}};
+int Bench::add(const jit::BinaryPtr& binary, std::int64_t rows) {
+  Entry e{kernel_of(task_, device_, binary), rows > 0 ? rows : task_.rows, nullptr, 0, 0, {}, {}};
   // The first launch loads code and grows pools; the second, on other inputs, says how long a graph will be.
-  launch_over(task_, e.kernel, stream_.get(), pointers(0), task_.rows);
+  launch_over(task_, e.kernel, stream_.get(), pointers(0), e.rows);
   stream_.synchronize();
   start_.record(stream_.get());
-  launch_over(task_, e.kernel, stream_.get(), pointers(copies_ - 1), task_.rows);
+  launch_over(task_, e.kernel, stream_.get(), pointers(copies_ - 1), e.rows);
   stop_.record(stream_.get());
   stop_.synchronize();
   e.estimate = stop_.microseconds_since(start_);
@@ -84,7 +85,7 @@ int Bench::add(const jit::BinaryPtr& binary) {
   walks = std::clamp(walks, 1, std::max(1, kMostLaunches / copies_));
   e.launches = walks * copies_;
   e.graph = std::make_unique<jit::Graph>(device_, stream_, [&](Stream s) {
-    for (int i = 0; i < e.launches; ++i) launch_over(task_, e.kernel, s, pointers(i % copies_), task_.rows);
+    for (int i = 0; i < e.launches; ++i) launch_over(task_, e.kernel, s, pointers(i % copies_), e.rows);
   });
   e.graph->launch(stream_.get());  // uploads the graph
   stream_.synchronize();

@@ -20,11 +20,13 @@ namespace tilewright::tuner {
 class Bench {
  public:
   // Allocates and fills as many copies of the task's buffers as make up `cold_bytes`, at least two. `clock`: binary of
-  // clock_source(), null: the clock is not watched. Throws Error (too_large) if not even one copy fits.
-  Bench(const Task& task, const Device& device, double cold_bytes, const Binary* clock);
+  // clock_source(), null: the clock is not watched. `least_rows`: of any launch, if there are launches over fewer rows
+  // than the task's. Throws Error (too_large) if not even one copy fits.
+  Bench(const Task& task, const Device& device, double cold_bytes, const Binary* clock, std::int64_t least_rows = 0);
 
-  // Loads, warms up and records a candidate. Throws what the driver says. Returns its index.
-  int add(const jit::BinaryPtr& binary);
+  // Loads, warms up and records a candidate, over all of the task's rows or over the first `rows`. Throws what the
+  // driver says. Returns its index.
+  int add(const jit::BinaryPtr& binary, std::int64_t rows = 0);
   // One pass over the given candidates, in order: each one's graph once, or, `loaded`, twice in a row, of which the
   // second counts. The chip rests behind each, so that its power controller lowers no clock for what others drew.
   void round(std::span<const int> candidates, bool loaded = false);
@@ -41,6 +43,7 @@ class Bench {
  private:
   struct Entry {
     Kernel kernel;
+    std::int64_t rows = 0;
     std::unique_ptr<jit::Graph> graph;
     int launches = 0;
     double estimate = 0;

@@ -16,66 +16,17 @@
 namespace tilewright {
 namespace {
 
-// Buckets of one problem on their way to a binary: its choices are tried in order.
-struct Slot {
-  Problem problem;
-  tuner::Choices choices;
-  int source = -1;  // of this round; -1: already has its binary
-  tuner::BinaryPtr binary;
-
-  const Candidate& candidate() const { return choices.current().candidate; }
-};
-
-// Same text, plan and options: the same binary. Cheaper than a key, and enough within one call.
-bool same_source(const Source& a, const Source& b) {
-  return a.text == b.text && a.entry == b.entry && a.plan == b.plan && a.options == b.options;
-}
-
-// Why a build is passed over; empty if it may be used. Rethrows what is no fault of the candidate.
-std::string fault(const tuner::BinaryPtr& binary, std::exception_ptr error, tuner::Choices& choices) {
-  if (!error) {
-    const std::string why = tuner::unacceptable(binary->resources);
-    return why.empty() || choices.last() ? "" : why;  // a reference that spills is still right
-  }
-  if (choices.last()) std::rethrow_exception(error);
+// Why a build is passed over; empty if it may be used. Rethrows what is no fault of the candidate. `last`: nothing else
+// is left.
+std::string fault(const tuner::BinaryPtr& binary, std::exception_ptr error, bool last) {
+  if (!error) return last ? "" : tuner::unacceptable(binary->resources);  // a reference that spills is still right
+  if (last) std::rethrow_exception(error);
   try {
     std::rethrow_exception(error);
   } catch (const Error& e) {
     if (e.code() != ErrorCode::compile_failed) throw;
     return e.what();
   }
-}
-
-// One Source per distinct kernel that the open slots want next, and the text of a problem that wants it.
-std::vector<Source> wanted(Engine::Impl& engine, const Arch& arch, std::vector<Slot>& slots,
-                           std::vector<std::string>& keys) {
-  std::vector<Source> sources;
-  for (Slot& slot : slots) {
-    slot.source = -1;
-    if (slot.binary) continue;
-    Source s = engine.source(slot.problem, arch, slot.candidate());
-    auto found = std::find_if(sources.begin(), sources.end(), [&](const Source& t) { return same_source(s, t); });
-    slot.source = static_cast<int>(found - sources.begin());
-    if (found != sources.end()) continue;
-    sources.push_back(std::move(s));
-    keys.push_back(slot.problem.text());
-  }
-  return sources;
-}
-
-// `by_bucket`: the slot of each bucket.
-Kernel join(const Device& device, const std::vector<Slot>& slots, std::span<const int> by_bucket, Contract contract) {
-  std::vector<tuner::BinaryPtr> binaries;
-  std::vector<int> binary_of;
-  std::vector<Candidate> candidates;
-  for (const int index : by_bucket) {
-    const Slot& slot = slots[static_cast<std::size_t>(index)];
-    const auto found = std::find(binaries.begin(), binaries.end(), slot.binary);
-    binary_of.push_back(static_cast<int>(found - binaries.begin()));
-    if (found == binaries.end()) binaries.push_back(slot.binary);
-    candidates.push_back(slot.candidate());
-  }
-  return jit::make_kernel(device, binaries, binary_of, std::move(contract), std::move(candidates));
 }
 
 }  // namespace
@@ -147,48 +98,46 @@ void Engine::Impl::pass_over(const Problem& problem, const Device& device, const
 }
 
 Kernel Engine::Impl::assemble(const Problem& problem, const Device& device) {
-  std::vector<Slot> slots;
-  std::vector<int> by_bucket;
-  {
-    const Store::Reading reading(store);
-    for (std::int64_t rows : kBuckets) {
-      // A problem whose rows are fixed is the same in every bucket.
-      if (Problem bucket = problem.with_rows(rows); slots.empty() || !(slots.back().problem == bucket)) {
-        tuner::Choices order = choices(bucket, device);
-        slots.push_back({std::move(bucket), std::move(order), -1, nullptr});
-      }
-      by_bucket.push_back(static_cast<int>(slots.size()) - 1);
-    }
-  }
+  std::vector<Candidate> faulty;
   int not_compiled = 0;
-  for (bool open = true; open;) {
-    open = false;
-    std::vector<std::exception_ptr> errors;
-    std::vector<std::string> keys;
-    const std::vector<Source> sources = wanted(*this, device.arch(), slots, keys);
-    const std::vector<tuner::BinaryPtr> built = build_all(sources, keys, device, errors);
-    for (Slot& slot : slots) {
-      if (slot.source < 0) continue;
-      std::size_t s = static_cast<std::size_t>(slot.source);
-      std::string why = fault(built[s], errors[s], slot.choices);
-      if (why.empty()) {
-        slot.binary = built[s];
-        continue;
-      }
-      // One warning is enough: what is wrong with a compiler is wrong with every candidate.
-      const bool warn = !built[s] && ++not_compiled == 1;
-      pass_over(slot.problem, device, slot.candidate(), built[s].get(), warn ? LogLevel::warning : LogLevel::info, why);
-      slot.choices.next();
-      open = true;
+  for (;;) {
+    tuner::RowTable table;
+    {
+      const Store::Reading reading(store);
+      table = rows_for(problem, device, faulty);
     }
+    std::vector<Source> sources;
+    std::vector<std::string> keys;
+    for (const tuner::RowCandidate& c : table.candidates) {
+      const Problem listed = problem.with_rows(c.listed);
+      sources.push_back(source(listed, device.arch(), c.candidate));
+      keys.push_back(listed.text());
+    }
+    std::vector<std::exception_ptr> errors;
+    std::vector<tuner::BinaryPtr> built = build_all(sources, keys, device, errors);
+    const std::size_t known = faulty.size();
+    for (std::size_t i = 0; i < built.size(); ++i) {
+      const Candidate& candidate = table.candidates[i].candidate;
+      const bool again = std::find(faulty.begin(), faulty.end(), candidate) != faulty.end();
+      const std::string why =
+          fault(built[i], errors[i], again || candidate.family == families(problem.op()).back()->name());
+      if (why.empty()) continue;
+      // One warning is enough: what is wrong with a compiler is wrong with every candidate.
+      const bool warn = !built[i] && ++not_compiled == 1;
+      pass_over(problem.with_rows(table.candidates[i].listed), device, candidate, built[i].get(),
+                warn ? LogLevel::warning : LogLevel::info, why);
+      faulty.push_back(candidate);
+    }
+    if (faulty.size() > known) continue;
+    if (not_compiled > 1)
+      log(LogLevel::warning, fmt::format("{}: {} candidates in all did not compile and are passed over; the log at "
+                                         "level info names each",
+                                         problem.text(), not_compiled));
+    tuner::RowModel model(problem, device.arch(), tuner::model_of(device));
+    Kernel kernel = jit::make_kernel(device, tuner::serving_of(table, std::move(built), model), contract_for(problem));
+    if (options.check_pointers) kernel.check_pointers(true);
+    return kernel;
   }
-  if (not_compiled > 1)
-    log(LogLevel::warning, fmt::format("{}: {} candidates in all did not compile and are passed over; the log at level "
-                                       "info names each",
-                                       problem.text(), not_compiled));
-  Kernel kernel = join(device, slots, by_bucket, contract_for(problem));
-  if (options.check_pointers) kernel.check_pointers(true);
-  return kernel;
 }
 
 }  // namespace tilewright

@@ -75,6 +75,7 @@ class Prewarm {
   }
   void plan_one(const Problem& problem, const Arch& arch);
   void want(const Problem& problem, const Arch& arch, int top);
+  void want_all_rows(const Problem& bucket, const Arch& arch);  // what prepare() will load
   void want(Note note, std::size_t top);
   void measuring_needs(const Task& task, const Arch& arch);
   void add(const Arch& arch, const std::string& what, Source source);
@@ -104,9 +105,7 @@ void Prewarm::plan_one(const Problem& problem, const Arch& arch) {
   try {
     want(bucket, arch, policy_.top);
     measuring_needs(tuner::make_task(bucket, arch, {}, engine_.options.templates), arch);
-    if (policy_.every_bucket)
-      for (std::int64_t rows : kBuckets)
-        if (Problem other = bucket.with_rows(rows); !(other == bucket)) want(other, arch, 1);
+    if (policy_.every_bucket) want_all_rows(bucket, arch);
     // Whoever serves packed weights packs them first.
     if (const auto repack = problem.operation().repack(problem)) want(repack->problem, arch, policy_.top);
   } catch (const Error& e) {
@@ -137,6 +136,24 @@ void Prewarm::want(const Problem& problem, const Arch& arch, int top) {
   for (int i : tuner::select(ranked, top + kSpare)) note.spare.push_back(ranked[static_cast<std::size_t>(i)].candidate);
   if (note.spare.back() != ranked.back().candidate) note.spare.push_back(ranked.back().candidate);
   want(std::move(note), static_cast<std::size_t>(top));
+}
+
+void Prewarm::want_all_rows(const Problem& bucket, const Arch& arch) {
+  const tuner::DeviceModel device = tuner::model_of(arch);
+  tuner::RowTable table;
+  for (const std::int64_t rows : kBuckets) {
+    const Problem other = bucket.with_rows(rows);
+    if (!(other == bucket)) want(other, arch, 1);
+    if (auto first = tuner::ranked_first(other, arch, device))
+      table.candidates.push_back({std::move(*first), rows, {}});
+  }
+  if (bucket.fixed_rows() || table.candidates.empty()) return;
+  tuner::RowModel model(bucket, arch, device);
+  const std::size_t buckets = table.candidates.size();
+  tuner::add_between_buckets(
+      table, model, [&](std::int64_t rows) { return tuner::ranked_first(bucket.with_rows(rows), arch, device); });
+  for (std::size_t i = buckets; i < table.candidates.size(); ++i)
+    want(bucket.with_rows(table.candidates[i].listed), arch, 1);
 }
 
 // Compiles the first `top` of the spare candidates.

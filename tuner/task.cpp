@@ -13,9 +13,8 @@ Source source_of(const Problem& problem, const Arch& arch, const Candidate& cand
   return templates.empty() ? source : with_templates_from(std::move(source), templates);
 }
 
-Task make_task(const Problem& asked, const Arch& arch, std::vector<Candidate> candidates,
+Task make_task(const Problem& problem, const Arch& arch, std::vector<Candidate> candidates,
                const std::string& templates) {
-  Problem problem = bucketed(asked);
   Task task;
   task.key = problem.text();
   task.rows = problem.rows();

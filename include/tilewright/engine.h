@@ -41,7 +41,7 @@ struct Planned {
 struct PrewarmPolicy {
   int top = 4;               // candidates per problem, in the order in which tune() would try them
   int jobs = 0;              // compile processes or threads; 0: one per core
-  bool every_bucket = true;  // also the first choice of every other bucket, so that prepare() compiles nothing either
+  bool every_bucket = true;  // also what serves all other numbers of rows, so that prepare() compiles nothing either
   // A program that runs compile_worker_main(0, 1) when its only argument is "compile-worker". With it, and more than
   // two jobs, compiles run in that many processes, which scale better than NVRTC's threads and survive a compiler that
   // crashes (only its job fails). Empty: threads of this process.
@@ -63,12 +63,14 @@ class TILEWRIGHT_EXPORT Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // One object for every number of rows: each bucket (kBuckets) gets its stored choice, or the ranked first one at
-  // once. Compiles what no store has. May allocate and take seconds. Repeated calls for an equal problem (its rows
-  // aside) return the same object from memory (Options::prepared_cap of them are kept), and threads that ask for one
-  // problem at once wait for the first of them. Under stream capture only those are served, the first throws Error
-  // would_tune; captures of blocking streams are detected, and one of `stream`, the stream that you will launch on.
-  // Errors: unsupported with the reason of every family; compile_failed; library_missing; driver_failed.
+  // One object for every number of rows: for each row step (row_step()) it has the binary that is expected to be
+  // fastest there. What tune() with TunePolicy::all_rows found decides; else the stored choice of each bucket
+  // (kBuckets), or the ranked first one, and the cost model between them. Compiles what no store has. May allocate and
+  // take seconds. Repeated calls for an equal problem (its rows aside) return the same object from memory
+  // (Options::prepared_cap of them are kept), and threads that ask for one problem at once wait for the first of them.
+  // Under stream capture only those are served, the first throws Error would_tune; captures of blocking streams are
+  // detected, and one of `stream`, the stream that you will launch on. Errors: unsupported with the reason of every
+  // family; compile_failed; library_missing; driver_failed.
   Kernel prepare(const Problem& problem, const Device& device, Stream stream = nullptr);
 
   // The same problem with packed weights (a gemm's pack=tiles) if kernels of this target take them so, whatever the
@@ -80,7 +82,8 @@ class TILEWRIGHT_EXPORT Engine {
   // computes wrong results from others.
   void pack(const Problem& packed, const Device& device, Stream stream, Operand from, MutableOperand to);
 
-  // Measures and remembers. The report lists every candidate's fate. If all fail, the choice is the reference kernel (a
+  // Measures and remembers: for the bucket of the problem's rows, or for every number of rows (TunePolicy::all_rows).
+  // The report lists every candidate's fate. If all fail, the choice is the reference kernel (a
   // task's last candidate), provided that it is right. Throws Error: unsupported with the reasons if that is not
   // either; library_missing, would_tune, driver_failed.
   TuneReport tune(const Problem& problem, const Device& device, const TunePolicy& policy = {});
@@ -92,7 +95,8 @@ class TILEWRIGHT_EXPORT Engine {
   // No GPU needed for these.
   std::vector<Planned> plan(const Problem& problem, const Arch& arch) const;  // best first
   Source emit(const Problem& problem, const Arch& arch) const;                // of the stored choice, else the first
-  Choice choose(const Problem& problem, const Device& device) const;          // what prepare() would take
+  Choice choose(const Problem& problem, const Device& device) const;          // of the problem's bucket alone
+  std::vector<RowRange> ranges(const Problem& problem, const Device& device) const;  // what prepare() would take
   // Compiles what prepare() and tune() will need on those targets: of a problem with pack=tiles the packing too, of a
   // caller's own task its first candidates, the oracle included. Throws Error (library_missing) without a compiler,
   // unless all is stored; what fails by itself is in the report.

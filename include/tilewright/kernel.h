@@ -153,8 +153,8 @@ class TILEWRIGHT_EXPORT Kernel {
   // Error (library_missing) if it has tensor maps and the driver is too old for them.
   Kernel(const Device& device, const Binary& binary);
 
-  // What Engine::prepare() assembles: binaries[by_bucket[i]] serves bucket i (see kBuckets); -1: not prepared, the
-  // nearest larger prepared bucket serves it, else the nearest smaller. Throws as above.
+  // Several binaries, each for some numbers of rows: binaries[by_bucket[i]] serves bucket i (see kBuckets); -1: none of
+  // its own, the nearest larger bucket that has one serves it, else the nearest smaller. Throws as above.
   Kernel(const Device& device, std::span<const Binary> binaries, std::span<const int> by_bucket, Contract contract);
 
   // Copies share what was loaded, and so do kernels of one image in one context, its __device__ variables included. The
@@ -163,7 +163,7 @@ class TILEWRIGHT_EXPORT Kernel {
   Kernel(const Kernel&) = default;
   Kernel& operator=(const Kernel&) = default;
 
-  // Launch. The kernel of the bucket of the arguments' rows (m of a gemm) runs on `stream`; nothing is compiled,
+  // Launch. The binary that serves the arguments' rows (m of a gemm) runs on `stream`; nothing is compiled,
   // allocated or synchronized, so a call is safe under stream capture and from any thread. Zero rows launch nothing.
   // Throws Error: invalid_argument naming the argument (null, misaligned, stride below the row, wrong operation; with
   // `check_pointers` also host pointers and pointers of another device), too_large (grid), driver_failed (also when the

@@ -69,12 +69,33 @@ class TILEWRIGHT_EXPORT Problem {
   std::uint64_t hash_;
 };
 
-// Row buckets: one kernel is chosen for each. bucket_of(m) is the smallest bucket that is >= m, the last for all above.
+// Row buckets: what is tuned for one number of rows is tuned for its bucket, the smallest that is not below it; the
+// last has all above.
 inline constexpr std::int64_t kBuckets[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096};
 inline constexpr int kBucketCount = 13;
 inline int bucket_index(std::int64_t rows) {
   int i = rows <= 1 ? 0 : 64 - __builtin_clzll(static_cast<unsigned long long>(rows - 1));
   return i < kBucketCount ? i : kBucketCount - 1;
+}
+
+// Row steps: a prepared kernel decides for each which binary serves it. Fine enough that a tile that divides a step's
+// rows evenly divides all of its rows about evenly. The last step has everything above kMostStepRows.
+inline constexpr std::int64_t kMostStepRows = 8192;
+inline constexpr int kRowSteps = 505;
+inline int row_step(std::int64_t rows) {
+  if (rows <= 64) return rows <= 1 ? 0 : static_cast<int>(rows) - 1;
+  if (rows <= 1024) return 64 + static_cast<int>(rows - 65) / 8;
+  if (rows <= 4096) return 184 + static_cast<int>(rows - 1025) / 16;
+  if (rows <= kMostStepRows) return 376 + static_cast<int>(rows - 4097) / 32;
+  return kRowSteps - 1;
+}
+// The largest number of rows of a step; of the last, some above all others.
+inline std::int64_t step_rows(int step) {
+  if (step < 64) return step + 1;
+  if (step < 184) return 72 + 8 * (step - 64);
+  if (step < 376) return 1040 + 16 * (step - 184);
+  if (step < kRowSteps - 1) return 4128 + 32 * (step - 376);
+  return 2 * kMostStepRows;
 }
 
 }  // namespace tilewright

@@ -20,8 +20,12 @@ struct TunePolicy {
   int patience = 0;            // stop after this many measured candidates without improvement; 0: never
   bool exhaustive = false;     // every legal candidate, no budget, no patience
   bool retune = false;         // ignore stored choices and measurements
-  int jobs = 0;                // compile threads; 0: one per core, at most 16
-  double cold_bytes = 4e8;     // inputs rotate over at least this much memory
+  // Tune a layer: choose for every number of rows at once, whatever the problem's own. The candidates that are measured
+  // are max_binaries at most, each at the numbers of rows where it may win; budget_seconds then counts for all of it.
+  bool all_rows = false;
+  int max_binaries = 40;
+  int jobs = 0;             // compile threads; 0: one per core, at most 16
+  double cold_bytes = 4e8;  // inputs rotate over at least this much memory
   std::function<void(std::string_view stage, int done, int total)> progress = {};  // may be empty
   std::function<bool()> cancelled = {};                                            // polled; may be empty
 };
@@ -41,6 +45,7 @@ struct Outcome {
   Candidate candidate = {};
   OutcomeKind kind = OutcomeKind::failed;
   std::string detail = {};   // why not; for `wrong`, where and by how much
+  std::int64_t rows = 0;     // that were measured; 0: the problem's
   double microseconds = 0;   // median over rounds, cold
   double low = 0, high = 0;  // 20th and 80th percentile over rounds
   int rounds = 0;
@@ -67,6 +72,14 @@ struct Choice {
   double microseconds = 0;  // 0 when it was never measured
 };
 
+// What serves some numbers of rows.
+struct RowRange {
+  std::int64_t first = 1, last = 0;  // last 0: and all above
+  Candidate candidate = {};
+  double microseconds = 0;  // expected at `last` rows, or at kMostStepRows
+  bool measured = false;    // the candidate was measured for this problem, at some number of rows
+};
+
 struct TuneReport {
   std::string key = {};
   Choice choice = {};
@@ -75,8 +88,9 @@ struct TuneReport {
   int compiled = 0;                    // by this call; the rest came out of the cache
   int measured = 0;                    // by this call
   double seconds = 0;
-  bool noisy = false;        // the clock or the repeats moved too much: the choice is used but not stored
-  std::string stopped = {};  // "all", "budget", "patience", "cancelled"
+  bool noisy = false;                 // the clock or the repeats moved too much: the choice is used but not stored
+  std::string stopped = {};           // "all", "budget", "patience", "cancelled"
+  std::vector<RowRange> ranges = {};  // of TunePolicy::all_rows: what serves which numbers of rows
 };
 
 }  // namespace tilewright

@@ -115,6 +115,8 @@ double FakeGpu::duration(const FakeLaunch* launch, void* self) {
   auto* gpu = static_cast<FakeGpu*>(self);
   int variant = variant_of(*launch);
   if (variant >= 0 && gpu->duration_of) return gpu->duration_of(variant, gpu->runs_[variant]);
+  if (variant < 0 && gpu->gemm_duration && std::string(launch->entry) == "tilewright_kernel")
+    return gpu->gemm_duration(*launch, static_cast<const GemmArgs*>(launch->params[0])->m);
   auto it = gpu->durations.find(variant);
   return it == gpu->durations.end() ? 10 : it->second;
 }

@@ -80,6 +80,7 @@ class FakeGpu {
   bool all_bad = false;
   std::set<std::vector<std::byte>> good_images;  // but these
   std::function<void(const FakeLaunch&)> on_launch;
+  std::function<double(const FakeLaunch&, std::int64_t rows)> gemm_duration;  // microseconds; default 10
 
   long launches = 0;
 

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// tune() of all rows over the driver double: what is measured, stored and served. Kernels are compiled for real.
+#include <set>
+
+#include "tuner/tuner_test.h"
+
+using namespace tilewright;
+using namespace tilewright::test;
+
+namespace {
+
+TunePolicy all_rows() {
+  TunePolicy policy = quick_policy();
+  policy.all_rows = true;
+  policy.max_binaries = 4;
+  policy.budget_seconds = 300;
+  return policy;
+}
+
+// Kernels take a microsecond a row, but for those whose images are in `slow`, which take twice that above 100 rows.
+void time_by_rows(FakeGpu& gpu, std::set<std::vector<std::byte>>* slow = nullptr) {
+  gpu.gemm_duration = [slow](const FakeLaunch& launch, std::int64_t rows) {
+    const auto* image = static_cast<const std::byte*>(launch.image);
+    const bool twice = slow && rows > 100 && slow->contains({image, image + launch.image_bytes});
+    return (10.0 + static_cast<double>(rows)) * (twice ? 2 : 1);
+  };
+}
+
+}  // namespace
+
+TEST_CASE("tune() of all rows is remembered, and prepare() serves what it found", "[search_rows]") {
+  TempDir dir;
+  FakeGpu gpu;
+  gpu.serve(small(), target());
+  time_by_rows(gpu);
+  std::vector<RowRange> ranges;
+  {
+    Engine engine(options(dir / "c.db"));
+    const TuneReport r = engine.tune(small(), gpu.device(), all_rows());
+    CHECK(r.stopped == "all");
+    CHECK(r.compiled > 0);
+    CHECK(r.measured > 4);
+    REQUIRE_FALSE(r.ranges.empty());
+    CHECK(r.ranges.front().first == 1);
+    CHECK(r.ranges.back().last == 0);
+    for (std::size_t i = 0; i < r.ranges.size(); ++i) {
+      CHECK(r.ranges[i].measured);
+      if (i > 0) CHECK(r.ranges[i].first == r.ranges[i - 1].last + 1);
+    }
+    CHECK(r.choice.grade == Grade::exact);
+    for (const Outcome& o : r.outcomes) {
+      INFO(o.candidate.text() << " at " << o.rows << ": " << o.detail);
+      CHECK((o.kind == OutcomeKind::measured || o.kind == OutcomeKind::rejected));
+      CHECK(o.rows > 0);
+    }
+    ranges = r.ranges;
+    const Kernel kernel = engine.prepare(small(), gpu.device());
+    for (const RowRange& range : ranges) CHECK(kernel.candidate(range.first) == range.candidate);
+  }
+  Engine second(options(dir / "c.db"));
+  const Kernel kernel = second.prepare(small().with_rows(500), gpu.device());
+  CHECK(second.stats().compiled == 0);
+  CHECK(second.stats().measured == 0);
+  for (const RowRange& range : ranges) {
+    CHECK(kernel.candidate(range.first) == range.candidate);
+    if (range.last) CHECK(kernel.candidate(range.last) == range.candidate);
+  }
+  const TuneReport again = second.tune(small(), gpu.device(), all_rows());
+  CHECK(again.measured == 0);
+  CHECK(again.ranges.size() == ranges.size());
+  CHECK(mentions(second.explain(small(), target(), nullptr), "problem: "));
+  const Device device = gpu.device();
+  CHECK(mentions(second.explain(small(), target(), &device), "by number of rows"));
+  CHECK(fake_cuda_violation_count() == 0);
+}
+
+TEST_CASE("a binary found wrong serves no number of rows", "[search_rows]") {
+  FakeGpu gpu;
+  gpu.serve(small(), target());
+  time_by_rows(gpu);
+  Engine engine(options(""));
+  const TuneReport before = engine.tune(small(), gpu.device(), all_rows());
+  const Kernel kernel = engine.prepare(small(), gpu.device());
+  // The candidate that serves two rows turns out wrong.
+  const Candidate bad = kernel.candidate(2);
+  CompileOptions compiler = CompileOptions::of(engine.options());
+  gpu.bad_images.insert(compile(family("gemm", bad.family).source(small(), target(), bad), target(), compiler).image);
+  TunePolicy retune = all_rows();
+  retune.retune = true;
+  const TuneReport after = engine.tune(small(), gpu.device(), retune);
+  bool told = false;
+  for (const Outcome& o : after.outcomes) told = told || (o.candidate == bad && o.kind == OutcomeKind::wrong);
+  CHECK(told);
+  for (const RowRange& r : after.ranges) CHECK(r.candidate != bad);
+  CHECK(engine.prepare(small(), gpu.device()).candidate(2) != bad);
+}
+
+TEST_CASE("a search of one number of rows teaches the table of all", "[search_rows]") {
+  FakeGpu gpu;
+  gpu.serve(small(), target());
+  time_by_rows(gpu);
+  Engine engine(options(""));
+  engine.tune(small(), gpu.device(), all_rows());
+  // Another candidate takes a tenth of the time, which only a search of that number of rows finds.
+  TunePolicy one = quick_policy();
+  one.retune = true;
+  one.max_candidates = 3;
+  gpu.gemm_duration = [](const FakeLaunch&, std::int64_t) { return 1.0; };
+  const TuneReport found = engine.tune(small(), gpu.device(), one);
+  REQUIRE(found.choice.grade == Grade::exact);
+  CHECK(engine.prepare(small(), gpu.device()).candidate(2) == found.choice.candidate);
+}
+
+TEST_CASE("a cancelled search of all rows stores no table", "[search_rows]") {
+  TempDir dir;
+  FakeGpu gpu;
+  gpu.serve(small(), target());
+  time_by_rows(gpu);
+  Engine engine(options(dir / "c.db"));
+  TunePolicy policy = all_rows();
+  int polls = 0;
+  policy.cancelled = [&] { return ++polls > 20; };
+  const TuneReport r = engine.tune(small(), gpu.device(), policy);
+  CHECK(r.stopped == "cancelled");
+  for (const auto& [key, choice] : engine.store().all_choices()) CHECK_FALSE(mentions(key.transcript(), "rows=all"));
+}
+
+TEST_CASE("policies of all rows are checked", "[search_rows]") {
+  FakeGpu gpu;
+  Engine engine(options(""));
+  TunePolicy policy = all_rows();
+  for (const int wrong : {0, 257}) {
+    policy.max_binaries = wrong;
+    const Error e = error_of(ErrorCode::invalid_argument, [&] { engine.tune(small(), gpu.device(), policy); });
+    CHECK(e.field() == "max_binaries");
+  }
+}

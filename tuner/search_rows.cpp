@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/search_rows.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <map>
+#include <optional>
+#include <set>
+
+#include <tilewright/error.h>
+#include <tilewright/operation.h>
+
+#include "tuner/clock.h"
+#include "tuner/history.h"
+#include "tuner/measure.h"
+#include "tuner/pool.h"
+#include "tuner/row_space.h"
+#include "tuner/statistics.h"
+#include "tuner/task.h"
+#include "tuner/verify.h"
+
+namespace tilewright::tuner {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Points whose inputs are rotated together: copies of what eight thousand rows need would not be cold for one.
+constexpr std::array<std::int64_t, 3> kRangeRows{64, 1024, kMostStepRows};  // the most rows of each
+constexpr int kListed = 48;                        // candidates of each point's list that are considered
+constexpr int kFirstBinaries = 12;                 // asked for at once, before anything is known
+constexpr int kBatch = 4;                          // and then, to learn from each
+constexpr int kFirstPoints = 3, kMostPoints = 14;  // of a binary: measured before its estimates count, and in all
+constexpr int kConfirmRounds = 5;
+constexpr int kScreenRounds = 2, kFinalRounds = 5;
+constexpr double kContender = 1.04;  // a time within this of the best at its point is taken again beside it
+constexpr std::size_t kMostContenders = 3;
+
+class RowSearch {
+ public:
+  RowSearch(SearchContext& context, const Problem& problem, const Device& device, const TunePolicy& policy,
+            const std::string& templates)
+      : context_(context),
+        problem_(problem),
+        device_(device),
+        policy_(policy),
+        templates_(templates),
+        outcome_key_(outcome_key(device, context.builder.compiler())),
+        space_(problem, device.arch(), model_of(device), tuning_rows(), kListed) {}
+
+  TuneReport run(RowTable& table);
+
+ private:
+  // What launches over some of the points need.
+  struct Range {
+    Task task;
+    std::optional<Verifier> verifier;
+    std::optional<Bench> bench;
+    std::map<std::pair<int, int>, int> timed;  // index in the bench, by contender and point
+  };
+
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - began_).count(); }
+  bool cancelled() const { return policy_.cancelled && policy_.cancelled(); }
+  bool stop() {
+    if (cancelled())
+      report_.stopped = "cancelled";
+    else if (report_.measured > 0 && seconds() > policy_.budget_seconds)
+      report_.stopped = "budget";
+    return !report_.stopped.empty();
+  }
+  void progress(std::string_view stage, int done, int total) const {
+    if (policy_.progress) policy_.progress(stage, done, total);
+  }
+  static int range_of(std::int64_t rows) { return rows <= kRangeRows[0] ? 0 : rows <= kRangeRows[1] ? 1 : 2; }
+  Problem at(int point) const { return problem_.with_rows(space_.points()[static_cast<std::size_t>(point)]); }
+  Range& range(int index);
+  Built build(const RowContender& contender);
+  void consider(int index, std::future<Built>& future);
+  // Verifies a binary before its first time in a range; false if it is wrong.
+  bool time(int index, int point);
+  void confirm();
+  void finals();
+  void fail(int index, OutcomeKind kind, const std::string& why);
+  void store(int index, int point, const Summary& summary);
+  RowTable decided();  // by what is known so far
+  void choose(RowTable& table);
+
+  SearchContext& context_;
+  const Problem& problem_;
+  const Device device_;
+  const TunePolicy& policy_;
+  const std::string& templates_;
+  const Key outcome_key_;
+  const Clock::time_point began_ = Clock::now();
+  RowSpace space_;
+  BinaryPtr oracle_, clock_;
+  std::map<int, Range> ranges_;
+  std::set<std::pair<int, int>> verified_;  // contender and range
+  std::map<int, BinaryPtr> binaries_;       // of contenders that may be used
+  TuneReport report_;
+};
+
+RowSearch::Range& RowSearch::range(int index) {
+  if (const auto found = ranges_.find(index); found != ranges_.end()) return found->second;
+  Range& r = ranges_[index];
+  const std::int64_t least = index ? kRangeRows[static_cast<std::size_t>(index - 1)] + 1 : 1;
+  r.task = make_task(problem_.with_rows(kRangeRows[static_cast<std::size_t>(index)]), device_.arch(), {}, templates_);
+  if (!oracle_ && r.task.oracle) oracle_ = context_.builder.build(r.task.oracle(), device_.arch(), &device_).binary;
+  r.verifier.emplace(r.task, device_, oracle_);
+  r.bench.emplace(r.task, device_, policy_.cold_bytes, clock_.get(), least);
+  return r;
+}
+
+Built RowSearch::build(const RowContender& c) {
+  const Source source = source_of(problem_.with_rows(c.listed), device_.arch(), c.ranked.candidate, templates_);
+  if (context_.compile) return context_.builder.build(source, device_.arch(), &device_);
+  if (BinaryPtr found = context_.builder.find(source, device_.arch(), &device_)) return {found, false, 0};
+  throw Error(ErrorCode::compile_failed, "candidate", c.ranked.candidate.text(),
+              "not in the cache, and compiling is forbidden");
+}
+
+void RowSearch::fail(int index, OutcomeKind kind, const std::string& why) {
+  RowContender& c = space_.contenders()[static_cast<std::size_t>(index)];
+  c.failed = true;
+  c.measured.assign(c.measured.size(), 0);
+  Outcome o;
+  o.candidate = c.ranked.candidate, o.kind = kind, o.detail = why, o.rows = c.listed;
+  if (const auto b = binaries_.find(index); b != binaries_.end()) o.resources = b->second->resources;
+  binaries_.erase(index);
+  const Problem listed = problem_.with_rows(c.listed);
+  context_.store.put_outcome(outcome_key_, listed.text(), o, outcome_key_.transcript());
+  context_.log(LogLevel::info, fmt::format("{}: {} {}: {}", listed.text(), o.candidate.text(), to_string(kind), why));
+  report_.outcomes.push_back(std::move(o));
+}
+
+bool RowSearch::time(int index, int point) {
+  const int in = range_of(space_.points()[static_cast<std::size_t>(point)]);
+  Range& r = range(in);
+  if (verified_.emplace(index, in).second)
+    if (const Verdict v = r.verifier->check(binaries_.at(index)); v.kind != OutcomeKind::measured) {
+      fail(index, v.kind, v.detail);
+      return false;
+    }
+  const int timed = r.bench->add(binaries_.at(index), space_.points()[static_cast<std::size_t>(point)]);
+  r.timed[{index, point}] = timed;
+  const int one[] = {timed};
+  for (int i = 0; i < kScreenRounds; ++i) r.bench->round(one);
+  ++report_.measured, ++context_.measured;
+  space_.contenders()[static_cast<std::size_t>(index)].measured[static_cast<std::size_t>(point)] =
+      std::max(1e-3, r.bench->summary(timed).median);
+  return true;
+}
+
+void RowSearch::consider(int index, std::future<Built>& future) {
+  RowContender& c = space_.contenders()[static_cast<std::size_t>(index)];
+  c.tried = true;
+  try {
+    while (future.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready)
+      if (cancelled()) return;
+    const Built built = future.get();
+    report_.compiled += built.compiled;
+    binaries_[index] = built.binary;
+    if (const std::string why = unacceptable(built.binary->resources); !why.empty())
+      return fail(index, OutcomeKind::rejected, why);
+    for (int most : {kFirstPoints, kMostPoints}) {
+      for (const int point : space_.worth_measuring(index, most)) {
+        if (stop()) return;
+        if (!time(index, point)) return;
+      }
+      space_.learn();
+    }
+  } catch (const Error& error) {
+    if (cancelled()) return;
+    if (error.code() == ErrorCode::library_missing || error.code() == ErrorCode::would_tune) throw;
+    if (error.code() == ErrorCode::driver_failed) device_.synchronize();  // throws if the device is lost
+    fail(index, error.code() == ErrorCode::compile_failed ? OutcomeKind::not_compiled : OutcomeKind::failed,
+         error.what());
+  }
+}
+
+RowTable RowSearch::decided() {
+  RowTable table;
+  for (const RowContender& c : space_.contenders()) {
+    RowCandidate row{c.ranked.candidate, c.listed, {}};
+    for (std::size_t p = 0; p < c.measured.size(); ++p)
+      if (c.measured[p] > 0 && !c.failed) row.times[space_.points()[p]] = c.measured[p];
+    if (!row.times.empty()) table.candidates.push_back(std::move(row));
+  }
+  if (table.candidates.empty()) return table;
+  RowModel model(problem_, device_.arch(), model_of(device_));
+  decide(table, model);
+  return table;
+}
+
+// What would serve a point is measured there, until nothing serves one by its estimate alone.
+void RowSearch::confirm() {
+  for (int round = 0; round < kConfirmRounds; ++round) {
+    const RowTable table = decided();
+    if (table.candidates.empty()) return;
+    int measured = 0;
+    for (std::size_t p = 0; p < space_.points().size(); ++p) {
+      const Candidate& serves =
+          table.candidates[table.steps[static_cast<std::size_t>(row_step(space_.points()[p]))]].candidate;
+      for (std::size_t i = 0; i < space_.contenders().size(); ++i) {
+        const RowContender& c = space_.contenders()[i];
+        if (c.failed || c.measured[p] > 0 || !binaries_.contains(static_cast<int>(i)) || c.ranked.candidate != serves)
+          continue;
+        if (stop()) return;
+        measured += time(static_cast<int>(i), static_cast<int>(p));
+      }
+      progress("confirm", static_cast<int>(p), static_cast<int>(space_.points().size()));
+    }
+    if (measured == 0) return;
+  }
+}
+
+// Times of one moment, side by side, of those that are near the best at a point.
+void RowSearch::finals() {
+  const int points = static_cast<int>(space_.points().size());
+  for (int p = 0; p < points && !cancelled(); ++p) {
+    progress("compare", p, points);
+    std::vector<std::pair<double, int>> near;
+    for (std::size_t i = 0; i < space_.contenders().size(); ++i) {
+      const RowContender& c = space_.contenders()[i];
+      if (const double us = c.measured[static_cast<std::size_t>(p)]; us > 0) near.emplace_back(us, static_cast<int>(i));
+    }
+    if (near.empty()) continue;
+    std::sort(near.begin(), near.end());
+    std::erase_if(near, [&, best = near.front().first](const auto& n) { return n.first > kContender * best; });
+    if (near.size() > kMostContenders) near.resize(kMostContenders);
+    Range& r = range(range_of(space_.points()[static_cast<std::size_t>(p)]));
+    std::vector<int> timed;
+    for (const auto& [us, index] : near) timed.push_back(r.timed.at({index, p}));
+    for (int t : timed) r.bench->forget(t);
+    for (int i = 0; i < (near.size() > 1 ? kFinalRounds : kScreenRounds); ++i) r.bench->round(timed, true);
+    for (std::size_t i = 0; i < near.size(); ++i) {
+      const Summary s = r.bench->summary(timed[i]);
+      if (s.median <= 0) continue;
+      space_.contenders()[static_cast<std::size_t>(near[i].second)].measured[static_cast<std::size_t>(p)] = s.median;
+      store(near[i].second, p, s);
+    }
+  }
+  for (auto& [index, r] : ranges_) report_.noisy |= r.bench->unsteady();
+}
+
+void RowSearch::store(int index, int point, const Summary& s) {
+  const RowContender& c = space_.contenders()[static_cast<std::size_t>(index)];
+  Outcome o;
+  o.candidate = c.ranked.candidate, o.kind = OutcomeKind::measured;
+  o.rows = space_.points()[static_cast<std::size_t>(point)];
+  o.microseconds = s.median, o.low = s.low, o.high = s.high, o.rounds = s.rounds;
+  o.resources = binaries_.at(index)->resources;
+  context_.store.put_outcome(outcome_key_, at(point).text(), o, outcome_key_.transcript());
+  report_.outcomes.push_back(std::move(o));
+}
+
+// The table, and a choice for each bucket.
+void RowSearch::choose(RowTable& table) {
+  table = decided();
+  if (table.candidates.empty()) return;
+  RowModel model(problem_, device_.arch(), model_of(device_));
+  report_.ranges = ranges_of(table, model);
+  const auto serves = [&](std::int64_t rows) -> const RowCandidate& {
+    return table.candidates[table.steps[static_cast<std::size_t>(row_step(rows))]];
+  };
+  const RowCandidate& own = serves(problem_.rows());
+  report_.choice = {own.candidate, Grade::exact, model.estimate(own, problem_.rows())};
+  if (report_.noisy || report_.stopped == "cancelled") return;
+  for (const std::int64_t rows : kBuckets) {
+    const RowCandidate& c = serves(rows);
+    const auto time = c.times.find(rows);
+    if (time == c.times.end()) continue;
+    StoredChoice row;
+    row.problem = problem_.with_rows(rows).text();
+    row.candidate = c.candidate, row.microseconds = time->second;
+    row.environment = outcome_key_.transcript();
+    context_.store.put_choice(choice_key(device_), row);
+  }
+}
+
+TuneReport RowSearch::run(RowTable& table) {
+  report_.key = problem_.text();
+  try {
+    clock_ = context_.builder.build(clock_source(), device_.arch(), &device_).binary;
+  } catch (const Error& e) {
+    context_.log(LogLevel::warning, fmt::format("the SM clock is not watched: {}", e.what()));
+  }
+  {
+    Pool pool(context_.compile ? thread_count(policy_.jobs) : 1);
+    int tried = 0;
+    while (!stop()) {
+      const std::vector<int> batch =
+          space_.next(std::min(tried ? kBatch : kFirstBinaries, policy_.max_binaries - tried));
+      if (batch.empty()) break;
+      if (!tried) report_.first = space_.contenders()[static_cast<std::size_t>(batch.front())].ranked.candidate;
+      std::vector<std::future<Built>> builds;
+      for (const int i : batch)
+        builds.push_back(pool.submit([this, i] { return build(space_.contenders()[static_cast<std::size_t>(i)]); }));
+      for (std::size_t i = 0; i < batch.size() && !stop(); ++i) {
+        consider(batch[i], builds[i]);
+        progress("measure", ++tried, policy_.max_binaries);
+      }
+    }
+  }
+  confirm();
+  if (report_.stopped.empty()) report_.stopped = "all";
+  if (report_.stopped != "cancelled") finals();
+  choose(table);
+  if (table.candidates.empty() && report_.stopped != "cancelled")
+    throw_none_right("problem", problem_.text(), report_.outcomes);
+  report_.seconds = seconds();
+  return std::move(report_);
+}
+
+}  // namespace
+
+TuneReport search_rows(SearchContext& context, const Problem& problem, const Device& device, const TunePolicy& policy,
+                       const std::string& templates, RowTable& table) {
+  return RowSearch(context, problem, device, policy, templates).run(table);
+}
+
+}  // namespace tilewright::tuner
