@@ -270,16 +270,45 @@ TEST_CASE("cli: what options allow is said in words") {
   refused("cache ls --cache ''", 1, "must not be empty");
   refused("cache export ''", 1, "must not be empty");
   const std::string cache = cache_flag("sizes.db");
-  const Ran none = tool("prewarm --arch sm_80 --workload - --json" + cache);
-  CHECK(none.code == 0);
-  CHECK(none.json()["warnings"].size() == 1);
+  refused("prewarm --arch sm_80 --workload -" + cache, 1, "at least one problem");
+  refused("tune --workload -" + cache, 1, "at least one problem");
+  std::ofstream(scratch() / "sizes.db").flush();
+  ::chmod((scratch() / "sizes.db").c_str(), 0600);
   CHECK(tool("cache gc --max-bytes 20M" + cache).code == 0);
 }
 
 TEST_CASE("cli: without a home the tool says which variables are missing") {
-  const Ran r = shell("env -u HOME -u XDG_CACHE_HOME -u TILEWRIGHT_CACHE " + tool_path() + "cache ls 2>&1");
-  CHECK(r.code == 4);
-  CHECK(contains(r.out, "XDG_CACHE_HOME"));
+  for (const char* command : {"cache ls", "prewarm --arch sm_80 --workload tests/readme/workload.txt"}) {
+    INFO(command);
+    const Ran r = shell("env -u HOME -u XDG_CACHE_HOME -u TILEWRIGHT_CACHE " + tool_path() + command + " 2>&1");
+    CHECK(r.code == 4);
+    for (const char* name : {" HOME", "XDG_CACHE_HOME", "TILEWRIGHT_CACHE"}) CHECK(contains(r.out, name));
+  }
+}
+
+TEST_CASE("cli: prewarm counts what the cache's cap has evicted again, of all targets, and gives 4") {
+  // The kernels of one target take 0.4 MiB.
+  const std::string prewarm =
+      "prewarm --top 10 --no-buckets --json \"gemm x=f16 w=q4_k y=f16 m=512 n=4096 k=4096\"" + cache_flag("capped.db");
+  const std::string cap = "TILEWRIGHT_CACHE_CAP=1048576";
+  const Ran one = tool(prewarm + "--arch sm_80", cap);
+  INFO(one.out << one.err);
+  CHECK(one.code == 0);
+  CHECK(one.json()["evicted"] == 0);
+  const Ran all = tool(prewarm + "--arch sm_80,sm_86,sm_89,sm_120", cap);
+  INFO(all.out << all.err);
+  CHECK(all.code == 4);
+  CHECK(all.json()["failed"] == 0);
+  CHECK(all.json()["evicted"] > 0);
+  CHECK(contains(all.err, "error: " + all.json()["evicted"].dump() + " binar"));
+  CHECK(contains(all.err, "TILEWRIGHT_CACHE_CAP"));
+}
+
+TEST_CASE("cli: help is --help") {
+  CHECK(tool("help").out == tool("--help").out);
+  CHECK(tool("help").code == 0);
+  CHECK(tool("help plan").out == tool("plan --help").out);
+  refused("help nothing", 1, "plan");
 }
 
 TEST_CASE("cli: a file that is no cache is neither moved nor said to be repaired") {
