@@ -189,6 +189,50 @@ TEST_CASE("cli: doctor says what will fail and how to fix it") {
   CHECK(finding(r.json(), "shipped")["state"] == "problem");
 }
 
+TEST_CASE("cli: doctor makes nothing, and judges the place where a cache will be made") {
+  const fs::path folder = scratch().path / "unmade";
+  fs::create_directories(folder);
+  ::chmod(folder.c_str(), 0700);
+  for (const char* path : {"cache.db", "deep/er/cache.db"}) {
+    const Ran r = tool("doctor --json --cache '" + (folder / path).string() + "'");
+    INFO(r.out << r.err);
+    CHECK(r.code == 0);
+    CHECK(finding(r.json(), "cache")["usable"] == true);
+    CHECK(fs::is_empty(folder));
+  }
+  CHECK(tool("doctor --cache '" + (fs::temp_directory_path() / "tilewright-unmade/cache.db").string() + "'").code == 0);
+  ::chmod(folder.c_str(), 0777);
+  const Ran r = tool("doctor --json --cache '" + (folder / "deep/cache.db").string() + "'");
+  CHECK(r.code == 4);
+  CHECK(contains(finding(r.json(), "cache")["what"], "writable by everybody"));
+  CHECK(fs::is_empty(folder));
+}
+
+TEST_CASE("cli: to doctor a shipped cache without libnvrtc is no problem") {
+  const std::string cache = cache_flag("to_ship.db"), shipped = scratch() / "doctor_shipped.db";
+  REQUIRE(tool("prewarm --arch sm_80 --top 1 --no-buckets " + std::string(kCast) + cache).code == 0);
+  REQUIRE(tool("cache export '" + shipped + "'" + cache).code == 0);
+  // The tool alone, as in an image.
+  const fs::path image = scratch().path / "image";
+  fs::create_directories(image);
+  fs::copy(tilewright::paths::binary_dir() + "/bin/tilewright", image / "tilewright",
+           fs::copy_options::overwrite_existing);
+  const auto doctor = [&](const std::string& variables) {
+    return shell("env -i PATH=/nonexistent TILEWRIGHT_CACHE=:memory: " + variables + " '" +
+                 (image / "tilewright").string() + "' doctor --json");
+  };
+  if (!finding(doctor("").json(), "libnvrtc")["path"].is_null()) return;  // this machine has one for everybody
+  CHECK(doctor("").code == 4);
+  Ran r = doctor("TILEWRIGHT_SHIPPED='" + shipped + "'");
+  INFO(r.out << r.err);
+  CHECK(r.code == 0);
+  CHECK(finding(r.json(), "libnvrtc")["state"] == "note");
+  // One that was named, and is not there, is a mistake.
+  CHECK(doctor("TILEWRIGHT_SHIPPED='" + shipped + "' TILEWRIGHT_NVRTC=/nonexistent").code == 4);
+  std::ofstream(shipped + "-wal") << "somebody's";
+  CHECK(doctor("TILEWRIGHT_SHIPPED='" + shipped + "'").code == 4);
+}
+
 TEST_CASE("cli: TILEWRIGHT_LOG and -v say what is logged") {
   const std::string ignored = "TILEWRIGHT_JOBS=many";  // an Engine warns of it
   const std::string plan = "plan --arch sm_80 --cache :memory: " + std::string(kCast);
