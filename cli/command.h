@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the commands share: their common flags, exit codes, output and progress.
+// Shared by the commands: common flags, exit codes, output and progress.
 #pragma once
 
 #include <tilewright/tilewright.h>

@@ -15,7 +15,7 @@ namespace {
 using namespace tilewright;
 using namespace tilewright::cli;
 
-// From the operations' own tables of fields.
+// The end of --help, made from the operations' own tables of fields.
 std::string footer() {
   std::string text = "\nA PROBLEM is text, in one argument or several ('tilewright operations' explains the fields):\n";
   for (const Operation* op : operations()) {

@@ -35,7 +35,7 @@ void add(PrewarmReport& all, PrewarmReport one) {
   all.failures.insert(all.failures.end(), one.failures.begin(), one.failures.end());
 }
 
-// What is compiled for a target: with --packed, a problem as an engine should ask for it there.
+// The problems to compile for a target: with --packed, as an engine should ask for them there.
 std::vector<Problem> for_target(const Engine& engine, std::vector<Problem> problems, const Arch& target, bool packed) {
   if (packed)
     for (Problem& p : problems) p = engine.packed(p, target);

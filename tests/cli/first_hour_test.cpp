@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a newcomer meets first: where libnvrtc is found, what errors look like, what a long command says, and advice.
+// Tests what a newcomer meets first: where libnvrtc is found, what errors look like, what a long command says, and
+// advice.
 #include <chrono>
 #include <cstdio>
 
