@@ -44,7 +44,7 @@ class Layer {
   void detach() { db_->detach(); }
 
   // ---- reading
-  // From one to the other all reads are of one transaction, whose locks are taken once. A write ends it.
+  // Between these two calls all reads belong to one transaction, which takes its locks once. A write ends it.
   void begin_reading();
   void end_reading();
   std::optional<Binary> find_binary(const Key& key);

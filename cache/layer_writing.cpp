@@ -186,7 +186,7 @@ void Layer::shrink_to(std::int64_t bytes) {
   while (used_bytes() > bytes && evict_one()) {
   }
   if (used_bytes() <= bytes) return;
-  // What is left belongs to no problem or binary.
+  // The rows that are left belong to no problem or binary.
   for (const char* sql :
        {"DELETE FROM measurements", "DELETE FROM choices", "DELETE FROM environments", "DELETE FROM builds"})
     db_->exec(sql);

@@ -20,7 +20,7 @@ using namespace cache;
 
 namespace {
 
-// What is wrong with the row under the cursor; empty if nothing is.
+// Says what is wrong with the row under the cursor; empty if nothing is.
 using RowCheck = std::string (*)(Statement& row);
 
 std::string check_binary(Statement& row) {
@@ -90,7 +90,7 @@ constexpr TableCheck kTables[] = {
     {"uses", "SELECT id,sequence FROM uses WHERE rowid=?", check_use},
 };
 
-// What is wrong with a row; empty if it is sound, or gone by now.
+// Says what is wrong with a row; empty if it is sound, or gone by now.
 std::string check_row(Database& db, const TableCheck& table, std::int64_t id) {
   try {
     Statement row = db.prepare(table.one);

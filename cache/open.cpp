@@ -24,7 +24,7 @@ struct Damaged {
   std::string what;
 };
 
-// What to do about a file that another process has open for writing.
+// How to read a file that another process has open for writing.
 enum class IfInUse {
   share_locks,  // a store to be read for long: read it through SQLite's locks, or not at all
   copy,         // one look, perhaps at a stranger's file: read a private copy
@@ -202,6 +202,11 @@ Opened attempt_own(const OpenRequest& request, const Place& place, Opened opened
   return fail(std::move(opened), Trouble::lasting, fmt::format("{} is damaged: {}", place.path, damage));
 }
 
+bool has_directory(const std::string& path) {
+  std::error_code failed;
+  return std::filesystem::is_directory(std::filesystem::absolute(path, failed).parent_path(), failed);
+}
+
 }  // namespace
 
 Opened open_own(const OpenRequest& request) {
@@ -209,7 +214,8 @@ Opened open_own(const OpenRequest& request) {
   Place place = find_place(request.path, request.read_only ? Purpose::shipped : Purpose::own, request.allow_shared);
   opened.path = place.path.empty() ? request.path : place.path;
   opened.network = place.network;
-  if (request.read_only && !place.exists && !file_id(request.path).exists) {
+  if (request.read_only && !place.exists && !file_id(request.path).exists &&
+      (place.refusal.empty() || !has_directory(request.path))) {
     return fail(std::move(opened), Trouble::absent, fmt::format("{} does not exist", request.path));
   }
   if (!place.refusal.empty()) return fail(std::move(opened), Trouble::lasting, place.refusal);

@@ -39,7 +39,7 @@ std::string parent_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// What a cache holds is run, so that whoever could have put it there must be trusted as one trusts oneself.
+// A cache holds code that is run, so everybody who could have written it must be trusted like the user.
 std::string owner_refusal(const struct stat& s, const std::string& what, bool allow_shared) {
   if (s.st_uid == geteuid() || s.st_uid == 0 || allow_shared) return {};
   return fmt::format(
@@ -51,8 +51,8 @@ std::string owner_refusal(const struct stat& s, const std::string& what, bool al
 constexpr const char* kAllowGroup =
     "or, if you trust everybody in it, set TILEWRIGHT_ALLOW_SHARED=1 (Options::allow_shared)";
 
-// Why somebody else could change what is in a directory; empty if nobody can. `leaf`: the file's own directory, where
-// the sticky bit does not help, because it does not stop others from adding files.
+// Says why somebody else could change what is in a directory; empty if nobody can. `leaf`: the file's own directory,
+// where the sticky bit does not help, because it does not stop others from adding files.
 std::string directory_refusal(const struct stat& s, const std::string& path, bool leaf, bool allow_shared) {
   if (auto refusal = owner_refusal(s, path, allow_shared); !refusal.empty()) return "directory " + refusal;
   if (!leaf && (s.st_mode & S_ISVTX)) return {};

@@ -61,7 +61,7 @@ bool parse_map(std::string_view text, TensorMapPlan& map) {
          map_text(map) == whole;
 }
 
-// What only some plans have: a line each, left out where it would say nothing.
+// Adds the fields that only some plans have. A field with its default is left out, so that older rows stay valid.
 void add_extras(Key& key, const LaunchPlan& plan) {
   if (plan.persistent) key.add("persistent", plan.persistent);
   if (plan.overlap) key.add("overlap", 1);
@@ -85,7 +85,7 @@ std::string with_origin(FieldHash& hash, bool imported) {
   return hash.hex();
 }
 
-// SQLite cannot tell -0 from 0 and keeps no NaN; a row must read back as what was hashed.
+// SQLite stores -0 as 0 and keeps no NaN, but a row must read back as what was hashed.
 double stored(double value) { return std::isnan(value) ? std::numeric_limits<double>::infinity() : value + 0.0; }
 
 }  // namespace

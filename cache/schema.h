@@ -12,7 +12,7 @@
 
 namespace tilewright::cache {
 
-// "TWch": tells our files from any other SQLite database, which we never touch.
+// "TWch" marks our files. Any other SQLite database is left untouched.
 inline constexpr std::uint32_t kApplicationId = 0x54576368;
 
 // Step i turns a file of user_version i into one of i + 1. Step 0 makes a file out of an empty database.
@@ -28,8 +28,8 @@ enum class Fit {
   damaged,  // ours, but its schema is not what we wrote
 };
 
-// Of every line of what the migrations make, by SHA-256. Another version of SQLite may word a line in another way:
-// inspect() then makes the schema and compares that.
+// SHA-256 of all lines of the schema that the migrations make. Another version of SQLite may word a line in another
+// way: inspect() then makes the schema and compares that.
 inline constexpr std::string_view kSchemaHash = "09ece9ab75d1767b0123cabd634a823337b04cc8eac24014cdff0e3ddb0d8999";
 std::string made_schema_hash();
 

@@ -59,7 +59,7 @@ std::string copy_file(const std::string& from, const std::string& to, Clock::tim
   return std::fflush(copy.get()) == 0 ? "" : std::strerror(errno);
 }
 
-// What changes when somebody writes a file.
+// Differs after somebody has written a file.
 struct Stamp {
   FileId id;
   std::int64_t size = 0, seconds = 0, nanoseconds = 0;

@@ -31,7 +31,7 @@ class SqliteError : public std::runtime_error {
   SqliteError(int code, const std::string& message, std::string file);
   int code() const { return code_; }                 // extended result code
   const std::string& file() const { return file_; }  // path of the database; empty for one in memory
-  // What the code means for the caller.
+  // These say what the code means for the caller.
   bool busy() const;     // somebody holds a lock, or the deadline passed: try again later
   bool corrupt() const;  // the file is not a usable database
   bool too_big() const;  // a value beyond kMaxValueBytes

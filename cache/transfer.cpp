@@ -85,7 +85,7 @@ void Source::bring_environment(const std::string& hash) {
   to.insert_environment(text);
 }
 
-// Of two choices for one problem: true if `theirs` takes the place of `mine`.
+// True if `theirs` replaces `mine`, a choice for the same problem.
 bool displaces(const ChoiceRow& theirs, const StoredChoice& mine) {
   if (theirs.imported != mine.imported) return mine.imported;
   return theirs.microseconds > 0 && (mine.microseconds == 0 || theirs.microseconds < mine.microseconds);

@@ -28,7 +28,8 @@ std::optional<Problem> with(const Problem& problem, const std::string& field) {
   }
 }
 
-// Whether the target has other kernels for `asked` than for `problem`, or overlaps launches, which constants may widen.
+// True if the target has other kernels for `asked` than for `problem`, or if it overlaps launches and the constants,
+// which may widen the overlap, differ.
 bool changes_kernels(const Problem& problem, const Problem& asked, const Arch& arch) {
   for (const Family* family : families(problem.op())) {
     const std::vector<Candidate> before = family->candidates(problem, arch), after = family->candidates(asked, arch);
@@ -44,7 +45,7 @@ bool changes_kernels(const Problem& problem, const Problem& asked, const Arch& a
   return false;
 }
 
-// Whether a problem with weights in tiles has only the reference on a target that has other kernels without.
+// True if packed weights leave a target only the reference kernel, and weights as stored do not.
 bool faster_as_stored(const Problem& problem, const Arch& arch) {
   constexpr std::string_view kTiles = " pack=tiles";
   std::string text = problem.text();

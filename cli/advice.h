@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an engine should ask for instead: the fields that cost a caller little and allow faster kernels on a target, and
-// what they gain by the ranking model. Also the warning that only the reference kernel serves a problem.
+// Advice for a problem: the fields that cost a caller little and allow faster kernels on a target, with the gain that
+// the cost model expects. Also the warning that only the reference kernel serves a problem.
 #pragma once
 
 #include <tilewright/engine.h>

@@ -22,10 +22,7 @@ struct Args {
 // from memory.
 Store open(const Context& context, bool must_exist, bool read_only, StoreOptions* out = nullptr) {
   const Options options = context.options();
-  if (options.cache.empty())
-    throw Error(
-        ErrorCode::io, "cache", "",
-        "no directory for it is known: set HOME or XDG_CACHE_HOME, or name a file with --cache or TILEWRIGHT_CACHE");
+  need_cache(options);
   if (must_exist && !std::filesystem::exists(options.cache))
     throw Error(ErrorCode::io, "--cache", options.cache, "no such file");
   StoreOptions store;

@@ -61,7 +61,17 @@ std::vector<Problem> all_problems(const ProblemArgument& argument, const std::ve
     for (Problem& p : workload(file)) problems.push_back(std::move(p));
   if (!argument.given() && workloads.empty())
     throw Error(ErrorCode::invalid_argument, "PROBLEM", "", "give a PROBLEM, --workload FILE, or both");
+  if (problems.empty())
+    throw Error(ErrorCode::invalid_argument, "--workload", fmt::format("{}", fmt::join(workloads, ", ")),
+                "at least one problem; there is none in it");
   return problems;
+}
+
+void need_cache(const Options& options) {
+  if (options.cache.empty())
+    throw Error(
+        ErrorCode::io, "cache", "",
+        "no directory for it is known: set HOME or XDG_CACHE_HOME, or name a file with --cache or TILEWRIGHT_CACHE");
 }
 
 std::vector<const Arch*> targets(const std::vector<std::string>& names, const Options& options) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the commands share: their common flags, exit codes, output and progress.
+// Shared by the commands: common flags, exit codes, output and progress.
 #pragma once
 
 #include <tilewright/tilewright.h>
@@ -61,8 +61,10 @@ void add_problem(CLI::App* command, ProblemArgument& argument, bool required);
 
 // --workload: any number of files, - for standard input.
 CLI::Option* add_workload(CLI::App* command, std::vector<std::string>& files);
-// Of the argument and of every workload. Throws Error if neither is given.
+// The argument's and those of every workload. Throws Error if there is none.
 std::vector<Problem> all_problems(const ProblemArgument& argument, const std::vector<std::string>& workloads);
+// Throws Error (io) naming the variables to set if no place for a cache file is known.
+void need_cache(const Options& options);
 
 // --arch, or the device's where it is empty or "native", else an Error that lists the names.
 const Arch& arch_or_device(const std::string& name, const Options& options);

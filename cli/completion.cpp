@@ -62,7 +62,7 @@ std::string words_of(const Command& c) {
   return words;
 }
 
-// What comes before the cursor names the command: words that are no command's are arguments.
+// The words before the cursor name the command; words that belong to no command are arguments.
 std::string find_command(const std::vector<Command>& commands, const char* words, const char* from, const char* to) {
   std::string known;
   for (const Command& c : commands)

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <thread>
+#include <utility>
 
 #include "cli/command.h"
 
@@ -85,7 +86,8 @@ std::vector<std::string> unknown_targets(const CompilerInfo& compiler) {
   return unknown;
 }
 
-Finding check_compiler(const Options& options) try {
+// `shipped`: a shipped cache can be used, as in an image whose kernels were compiled elsewhere.
+Finding check_compiler(const Options& options, bool shipped) try {
   const CompilerInfo found = compiler_info(CompileOptions::of(options));
   const std::vector<std::string> unknown = unknown_targets(found);
   return {unknown.empty() ? State::ok : State::note,
@@ -97,13 +99,16 @@ Finding check_compiler(const Options& options) try {
                                         fmt::join(unknown, ", ")),
           {{"version", found.version}, {"path", found.path}, {"targets", found.targets}}};
 } catch (const Error& e) {
-  return {State::problem,
-          "libnvrtc",
-          e.what(),
-          "nothing can be compiled: prewarm and tune fail, and prepare() serves only what a cache has. Run "
-          "'pip install nvidia-cuda-nvrtc' in an active virtual environment, install a CUDA toolkit, or set "
-          "TILEWRIGHT_NVRTC",
-          {{"version", nullptr}, {"path", nullptr}}};
+  const bool intended = shipped && options.nvrtc.empty();
+  return {
+      intended ? State::note : State::problem,
+      "libnvrtc",
+      e.what(),
+      fmt::format("nothing can be compiled: prewarm and tune fail, and prepare() serves only what a cache has{} "
+                  "'pip install nvidia-cuda-nvrtc' in an active virtual environment, install a CUDA toolkit, or set "
+                  "TILEWRIGHT_NVRTC",
+                  intended ? ". That is enough if every problem was prewarmed; if not, run" : ". Run"),
+      {{"version", nullptr}, {"path", nullptr}}};
 }
 
 std::string permissions(const std::string& path) {
@@ -112,41 +117,91 @@ std::string permissions(const std::string& path) {
   return fmt::format("mode {:04o}, user {}, group {}", s.st_mode & 07777u, s.st_uid, s.st_gid);
 }
 
-// Opens the store as any command would, and says what the store said.
-Finding check_store(const char* subject, StoreOptions store, bool shipped) {
-  std::string said;
-  store.log = [&](LogLevel level, std::string_view text) {
-    if (level <= LogLevel::warning) said += (said.empty() ? "" : "; ") + std::string(text);
-  };
-  const std::string path = store.path;
-  const bool was_there = fs::exists(path);
-  const Store opened(std::move(store));
-  const std::string directory = fs::path(path).parent_path().string();
-  Json facts{{"path", path},
-             {"file", permissions(path)},
-             {"directory", permissions(directory)},
-             {"usable", !opened.degraded()}};
-  if (opened.degraded() || (shipped && !was_there))
-    return {State::problem, subject,
-            fmt::format("{} cannot be used: {}", path,
-                        !said.empty() ? said
-                        : was_there   ? "see cache verify"
-                                      : "no such file"),
-            shipped ? "its kernels are compiled again; correct TILEWRIGHT_SHIPPED or the file"
-                    : fmt::format("nothing is remembered: every process compiles again. Its directory must belong to "
-                                  "you alone ({}); set TILEWRIGHT_CACHE to a file in such a directory",
-                                  permissions(directory)),
-            facts};
+Json facts_of(const fs::path& path, bool usable) {
+  return {{"path", path.string()},
+          {"file", permissions(path)},
+          {"directory", permissions(path.parent_path())},
+          {"usable", usable}};
+}
+
+std::string describe(const fs::path& path) {
   std::error_code failed;
-  const fs::space_info space = fs::space(directory, failed);
   const std::uintmax_t size = fs::file_size(path, failed);
-  std::string what =
-      fmt::format("{}, {}, {}", path, bytes_text(failed ? 0 : static_cast<double>(size)), permissions(path));
-  if (shipped) return {State::ok, subject, what, "", facts};
+  return fmt::format("{}, {}, {}", path.string(), bytes_text(failed ? 0 : static_cast<double>(size)),
+                     permissions(path));
+}
+
+// What a store warns of when it is opened, and whether it does without its file.
+struct Opening {
+  bool degraded = false;
+  std::string said;
+};
+
+Opening try_open(StoreOptions store) {
+  Opening opening;
+  store.log = [&](LogLevel level, std::string_view text) {
+    if (level > LogLevel::warning) return;
+    if (!opening.said.empty()) opening.said += "; ";
+    opening.said += text;
+  };
+  opening.degraded = Store(std::move(store)).degraded();
+  return opening;
+}
+
+bool may_write(const fs::path& path, int how) { return ::access(path.c_str(), how) == 0; }
+
+// `path`, or the first directory above it that is missing.
+fs::path first_missing(fs::path path) {
+  std::error_code failed;
+  while (path.has_relative_path() && !fs::exists(path.parent_path(), failed)) path = path.parent_path();
+  return path;
+}
+
+// Only looks: nothing is created, repaired or moved away.
+Finding check_own(StoreOptions store) {
+  std::error_code failed;
+  const fs::path path = fs::absolute(store.path, failed), directory = path.parent_path();
+  const bool is_there = fs::exists(path, failed);
+  // Where there is no file yet, the store judges the directory in which something will be made: the file, or a
+  // directory. The latter may be made in a sticky directory, such as /tmp.
+  const fs::path made = is_there ? path : first_missing(path), above = made.parent_path();
+  const bool sticky = made != path && (fs::status(above, failed).permissions() & fs::perms::sticky_bit) != fs::perms{};
+  store.path = made.string();
+  store.read_only = true;
+  const Opening opening = sticky ? Opening() : try_open(std::move(store));
+  const bool usable = !opening.degraded && (is_there || may_write(above, W_OK | X_OK));
+  Json facts = facts_of(path, usable);
+  if (!usable)
+    return {State::problem, "cache",
+            fmt::format("{} cannot be used: {}", path.string(),
+                        !opening.said.empty() ? opening.said
+                        : is_there            ? "see cache verify"
+                                              : above.string() + " cannot be written"),
+            fmt::format("nothing is remembered: every process compiles again. Its directory must belong to you alone "
+                        "({}); set TILEWRIGHT_CACHE to a file in such a directory",
+                        permissions(directory)),
+            facts};
+  const std::string what = is_there ? describe(path) : path.string() + ", which the first kernel that is stored makes";
+  const fs::space_info space = fs::space(above, failed);
   facts["free_bytes"] = space.available;
-  const bool full = space.available < (64u << 20);
-  return {full ? State::problem : State::ok, subject, what,
-          full ? fmt::format("only {} are free there", bytes_text(static_cast<double>(space.available))) : "", facts};
+  if (space.available < (64u << 20))
+    return {State::problem, "cache", what,
+            fmt::format("only {} are free there", bytes_text(static_cast<double>(space.available))), facts};
+  if (is_there && !(may_write(path, W_OK) && may_write(directory, W_OK | X_OK)))
+    return {State::note, "cache", what, "it cannot be written: what is compiled here is not kept", facts};
+  return {State::ok, "cache", what, "", facts};
+}
+
+Finding check_shipped(StoreOptions store) {
+  std::error_code failed;
+  const fs::path path = fs::absolute(store.path, failed);
+  store.shipped = {std::exchange(store.path, ":memory:")};
+  const Opening opening = try_open(std::move(store));
+  const bool usable = opening.said.empty();
+  Json facts = facts_of(path, usable);
+  if (usable) return {State::ok, "shipped", describe(path), "", facts};
+  return {State::problem, "shipped", fmt::format("{} cannot be used: {}", path.string(), opening.said),
+          "its kernels are compiled again; correct TILEWRIGHT_SHIPPED or the file", facts};
 }
 
 std::vector<Finding> check_caches(const Options& options) {
@@ -155,7 +210,6 @@ std::vector<Finding> check_caches(const Options& options) {
   store.path = options.cache;
   store.cap = options.cache_cap;
   store.allow_shared = options.allow_shared;
-  store.read_only = options.cache_read_only;
   if (options.cache.empty())
     findings.push_back({State::problem,
                         "cache",
@@ -166,11 +220,10 @@ std::vector<Finding> check_caches(const Options& options) {
     findings.push_back(
         {State::note, "cache", "in memory, as asked", "every process compiles again", {{"path", ":memory:"}}});
   else
-    findings.push_back(check_store("cache", store, false));
+    findings.push_back(check_own(store));
   for (const std::string& path : options.shipped) {
     store.path = path;
-    store.read_only = true;
-    findings.push_back(check_store("shipped", store, true));
+    findings.push_back(check_shipped(store));
   }
   return findings;
 }
@@ -203,8 +256,12 @@ int run_doctor(const Context& context) {
   findings.push_back(check_variables(options));
   findings.push_back(check_driver(options));
   for (Finding& f : check_devices(options)) findings.push_back(std::move(f));
-  findings.push_back(check_compiler(options));
-  for (Finding& f : check_caches(options)) findings.push_back(std::move(f));
+  std::vector<Finding> caches = check_caches(options);
+  const bool shipped = std::any_of(caches.begin(), caches.end(), [](const Finding& f) {
+    return std::string_view(f.subject) == "shipped" && f.state == State::ok;
+  });
+  findings.push_back(check_compiler(options, shipped));
+  for (Finding& f : caches) findings.push_back(std::move(f));
   if (!options.templates.empty()) findings.push_back(check_templates(options.templates));
   const bool bad =
       std::any_of(findings.begin(), findings.end(), [](const Finding& f) { return f.state == State::problem; });

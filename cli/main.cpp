@@ -5,6 +5,7 @@
 #include <exception>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "cli/command.h"
 #include "cli/errors.h"
@@ -14,7 +15,7 @@ namespace {
 using namespace tilewright;
 using namespace tilewright::cli;
 
-// From the operations' own tables of fields.
+// The end of --help, made from the operations' own tables of fields.
 std::string footer() {
   std::string text = "\nA PROBLEM is text, in one argument or several ('tilewright operations' explains the fields):\n";
   for (const Operation* op : operations()) {
@@ -49,6 +50,17 @@ void check_command(CLI::App& app, const std::string& name) {
   throw Error(ErrorCode::invalid_argument, "command", name, "must be one of " + names);
 }
 
+// `tilewright help` and `tilewright help COMMAND`, as many tools have them.
+std::vector<char*> without_help(int argc, char** argv) {
+  static char flag[] = "--help";
+  std::vector<char*> words(argv, argv + argc);
+  if (argc > 1 && std::string_view(argv[1]) == "help") {
+    words.erase(words.begin() + 1);
+    words.push_back(flag);
+  }
+  return words;
+}
+
 int run(Context& context, int argc, char** argv) {
   CLI::App app("JIT-compiled, autotuned quantized GEMM kernels for NVIDIA GPUs", "tilewright");
   context.app = &app;
@@ -80,7 +92,8 @@ int main(int argc, char** argv) {
   if (argc == 2 && std::string_view(argv[1]) == "compile-worker") return compile_worker_main(0, 1);
   Context context;
   try {
-    return finish_output(run(context, argc, argv));
+    std::vector<char*> words = without_help(argc, argv);
+    return finish_output(run(context, argc, words.data()));
   } catch (const std::exception& e) {
     return finish_output(report(e, wants_json(argc, argv)));
   }

@@ -29,12 +29,13 @@ void add(PrewarmReport& all, PrewarmReport one) {
   all.compiled += one.compiled;
   all.skipped += one.skipped;
   all.failed += one.failed;
+  all.evicted = one.evicted;  // counts what earlier calls compiled, too
   all.seconds += one.seconds;
   all.compile_seconds.insert(all.compile_seconds.end(), one.compile_seconds.begin(), one.compile_seconds.end());
   all.failures.insert(all.failures.end(), one.failures.begin(), one.failures.end());
 }
 
-// What is compiled for a target: with --packed, a problem as an engine should ask for it there.
+// The problems to compile for a target: with --packed, as an engine should ask for them there.
 std::vector<Problem> for_target(const Engine& engine, std::vector<Problem> problems, const Arch& target, bool packed) {
   if (packed)
     for (Problem& p : problems) p = engine.packed(p, target);
@@ -82,16 +83,23 @@ void show_failures(const PrewarmReport& report) {
   if (first.size() > kShown) tell(fmt::format("error: {} more ways to fail; --json lists all", first.size() - kShown));
 }
 
+void show_evicted(const PrewarmReport& report, const Options& options) {
+  tell(
+      fmt::format("error: {} binar{} evicted again: all of them together exceed the cache's cap of {} bytes. Raise "
+                  "TILEWRIGHT_CACHE_CAP, or prewarm fewer problems, targets or candidates into one file",
+                  report.evicted, report.evicted == 1 ? "y was" : "ies were", options.cache_cap));
+}
+
 int run_prewarm(const Context& context, const Args& args) {
   const std::vector<Problem> problems = all_problems(args.problem, args.workloads);
   Options options = context.options();
   const std::vector<const Arch*> archs = targets(args.archs, options);
-  if (options.cache.empty() || options.cache == ":memory:")
+  need_cache(options);
+  if (options.cache == ":memory:")
     throw Error(ErrorCode::invalid_argument, "--cache", options.cache,
                 "a file, in which the kernels outlive this process");
   Engine engine(std::move(options));
   std::vector<std::string> warnings;
-  if (problems.empty()) warnings.emplace_back("the workload names no problem");
   const PrewarmReport report = prewarm(engine, problems, archs, args, warnings);
   std::vector<double> sorted = report.compile_seconds;
   std::sort(sorted.begin(), sorted.end());
@@ -105,18 +113,21 @@ int run_prewarm(const Context& context, const Args& args) {
                     {"compiled", report.compiled},
                     {"skipped", report.skipped},
                     {"failed", report.failed},
+                    {"evicted", report.evicted},
                     {"seconds", report.seconds},
                     {"compile_seconds", report.compile_seconds},
                     {"failures", report.failures},
                     {"warnings", warnings}});
   } else {
-    print(
-        fmt::format("{} compiled, {} skipped (stored already, or the same binary as another), {} failed, in {:.2f} s{}",
-                    report.compiled, report.skipped, report.failed, report.seconds,
-                    sorted.empty() ? "" : fmt::format(" (median {:.2f} s per compile)", median)));
+    print(fmt::format(
+        "{} compiled, {} skipped (stored already, or the same binary as another), {} failed{}, in {:.2f} s{}",
+        report.compiled, report.skipped, report.failed,
+        report.evicted ? fmt::format(", {} evicted", report.evicted) : "", report.seconds,
+        sorted.empty() ? "" : fmt::format(" (median {:.2f} s per compile)", median)));
   }
   show_failures(report);
-  return report.failed ? kEnvironment : kOk;
+  if (report.evicted) show_evicted(report, engine.options());
+  return report.failed || report.evicted ? kEnvironment : kOk;
 }
 
 }  // namespace

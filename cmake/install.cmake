@@ -42,6 +42,8 @@ endif()
 file(RELATIVE_PATH TILEWRIGHT_PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 configure_file(cmake/tilewright.pc.in ${PROJECT_BINARY_DIR}/tilewright.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/tilewright.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+# README.md's commands use them: the small model, and the kernel of one's own.
+install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DATADIR}/tilewright PATTERN "*.py" EXCLUDE PATTERN "build*" EXCLUDE)
 install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/tilewright)
 
 if(TILEWRIGHT_CLI)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the readers share: arithmetic on numbers out of a file, and text out of a file in messages.
+// Shared by the readers: arithmetic on numbers from a file, and text from a file in messages.
 #pragma once
 
 #include <cstddef>

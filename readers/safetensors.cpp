@@ -87,7 +87,10 @@ class Header : public nlohmann::json_sax<nlohmann::json> {
     const auto known = std::find_if(std::begin(kDtypes), std::end(kDtypes), [&](auto& d) { return d.name == text; });
     if (known == std::end(kDtypes)) {
       std::string names;
-      for (const Dtype& d : kDtypes) names += (names.empty() ? "" : " ") + std::string(d.name);
+      for (const Dtype& d : kDtypes) {
+        if (!names.empty()) names += ' ';
+        names += d.name;
+      }
       throw Error(ErrorCode::invalid_argument, entries.back().field("dtype"), printable(text), "one of " + names);
     }
     entries.back().dtype = known;

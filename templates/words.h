@@ -164,8 +164,10 @@ class DescribeFields {
   template <class E>
   void operator()(const FieldSpec& f, const E&, std::span<const char* const> names) {
     std::string values;
-    for (std::size_t i = f.required ? 0 : 1; i < names.size(); ++i)  // the first is the default
-      values += (values.empty() ? "" : "|") + std::string(names[i]);
+    for (std::size_t i = f.required ? 0 : 1; i < names.size(); ++i) {  // the first is the default
+      if (!values.empty()) values += '|';
+      values += names[i];
+    }
     list.push_back({f.name, values.empty() ? "NAME" : values, f.help, f.required});
   }
   std::vector<FieldInfo> list;

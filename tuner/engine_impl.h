@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -97,6 +98,10 @@ struct Engine::Impl {
 
   tuner::Prepared prepared;
   std::mutex measuring;  // two searches on one GPU would time each other
+
+  // What prewarm() left in the store, by the key's hash. A later call may evict what an earlier one compiled.
+  std::mutex prewarming;
+  std::map<std::string, Key> prewarmed_binaries;
 
   std::atomic<std::int64_t> prepares{0}, memory_hits{0}, measured{0};
 };

@@ -5,6 +5,8 @@
 #include <deque>
 #include <map>
 
+#include <fmt/format.h>
+
 #include "templates/specialize.h"
 
 namespace tilewright::tuner {
@@ -26,8 +28,7 @@ std::string map_text(const TensorMapPlan& m) {
                           std::uint64_t{m.box_inner}, std::uint64_t{m.box_rows}, std::uint64_t{m.box_panels}})
     text += std::to_string(v) + "/";
   text += std::to_string(m.swizzle);
-  if (m.block != 1 || m.block_elements != 1)
-    text += "/" + std::to_string(m.block) + "/" + std::to_string(m.block_elements);
+  if (m.block != 1 || m.block_elements != 1) text += fmt::format("/{}/{}", m.block, m.block_elements);
   return text;
 }
 

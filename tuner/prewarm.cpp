@@ -83,6 +83,8 @@ class Prewarm {
     ++report_.failed;
     report_.failures.push_back(what + ": " + why);
   }
+  void kept(Key key);
+  int count_evicted();
   // Compiles jobs until there are none, or until the store takes nothing; each thread of the pool runs one of these.
   void drain(std::atomic<std::size_t>& next, std::mutex& mutex);
   std::string not_kept(const Job& job, const tuner::Built& built);
@@ -170,10 +172,28 @@ void Prewarm::add(const Arch& arch, const std::string& what, Source source) {
   const std::string hash = key.hash();
   if (const auto [repeats, first] = repeats_.emplace(hash, 0); !first)
     ++repeats->second;
-  else if (engine_.builder.find(key))
+  else if (engine_.builder.find(key)) {
     ++report_.skipped;
-  else
+    kept(key);
+  } else
     jobs_.push_back({&arch, fmt::format("{} {}", arch.name, what), std::move(source), hash});
+}
+
+void Prewarm::kept(Key key) {
+  std::lock_guard lock(engine_.prewarming);
+  std::string hash = key.hash();
+  engine_.prewarmed_binaries.emplace(std::move(hash), std::move(key));
+}
+
+// The store takes every binary, and makes room by evicting others: of a workload that exceeds the cap, the first ones.
+int Prewarm::count_evicted() {
+  std::lock_guard lock(engine_.prewarming);
+  std::vector<const Key*> missing;
+  for (const auto& [hash, key] : engine_.prewarmed_binaries) missing.push_back(&key);
+  // Looked for twice, because a look-up that meets another process's lock misses, too.
+  for (int i = 0; i < 2 && !missing.empty(); ++i)
+    std::erase_if(missing, [&](const Key* key) { return engine_.store.find_binary(*key).has_value(); });
+  return static_cast<int>(missing.size());
 }
 
 // Why what a job made is not in the store; empty if it is. Others may be writing, so that one refusal says little.
@@ -201,6 +221,8 @@ void Prewarm::drain(std::atomic<std::size_t>& next, std::mutex& mutex) {
     } catch (const std::exception& e) {
       why = e.what();
     }
+    // Not job.key: the compiler may turn out to be another one than the store remembered.
+    if (why.empty()) kept(engine_.builder.key(job.source, *job.arch));
     std::lock_guard lock(mutex);
     if (!why.empty()) {
       fail(job.what, why);
@@ -255,6 +277,7 @@ PrewarmReport Prewarm::finish() {
                    [](const Note& a, const Note& b) { return a.candidates.size() < b.candidates.size(); });
   for (const Note& note : notes_) engine_.note_prewarmed(note.key, *note.arch, note.candidates);
   require_store(engine_.store);
+  report_.evicted = count_evicted();
   for (const auto& [key, count] : repeats_)
     if (!failed_.contains(key)) report_.skipped += count;
   report_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A quantized matrix product by description: y[m, n] = x[m, k] w[n, k]^T with x in Q8_1 and w in Q4_0.
+// A quantized matrix product by description: y[m, n] = x[m, k] w[n, k]^T with x in Q8_1 and w in Q4_0, as an inference
+// engine should ask for it: constant weights, packed where that is faster, and a workspace.
 // Without a GPU it shows what would run, best guess first.
 #include <tilewright/tilewright.h>
 #include <cstdio>
 #include <exception>
+#include <utility>
 #include <vector>
 
 using namespace tilewright;
@@ -20,28 +22,48 @@ Memory upload(const Device& device, Format format, std::int64_t rows, std::int64
   return memory;
 }
 
+struct Weight {
+  Memory data, scales;  // scales: only of packed weights, since Q4_0's blocks hold theirs
+};
+
+// Weights as the problem wants them: if it has pack=tiles, reordered on the device, once.
+Weight load(Engine& engine, const Device& device, const Gemm& g, Memory stored) {
+  if (g.packing == Packing::none) return {std::move(stored), {}};
+  Weight tiles{Memory(device, packed_bytes(g, StreamName::data)), Memory(device, packed_bytes(g, StreamName::scales))};
+  engine.pack(g, device, nullptr, {stored.data(), nullptr, nullptr}, {tiles.data.data(), tiles.scales.data(), nullptr});
+  device.synchronize();
+  return tiles;
+}
+
 void run() {
-  const Problem problem = Problem::parse("gemm x=q8_1 w=q4_0 y=f32 m=2 n=4096 k=14336");
-  const Gemm& g = *problem.as<Gemm>();
+  const Problem asked =
+      Problem::parse("gemm x=q8_1 w=q4_0 y=f32 m=2 n=4096 k=14336 weights=constant workspace=34603008");
   Engine engine;
   if (Device::count() == 0) {
     std::printf("No GPU here. On an H100 or H200 these would be tried first:\n");
-    const auto plans = engine.plan(problem, arch("sm_90a"));
+    const Arch& hopper = arch("sm_90a");
+    const auto plans = engine.plan(engine.packed(asked, hopper), hopper);
     for (std::size_t i = 0; i < plans.size() && i < 3; ++i) std::printf("  %s\n", plans[i].candidate.text().c_str());
     return;
   }
   const Device device = Device::open(0);
+  const Problem problem = engine.packed(asked, device.arch());
   const Kernel kernel = engine.prepare(problem, device);  // compiled now, or found in the cache
 
+  const Gemm& g = *problem.as<Gemm>();
   const Memory x = upload(device, g.x, g.m, g.k, std::vector<float>(static_cast<std::size_t>(g.m * g.k), 0.5f));
-  const Memory w = upload(device, g.w, g.n, g.k, std::vector<float>(static_cast<std::size_t>(g.n * g.k), -0.25f));
+  const Weight w = load(engine, device, g,
+                        upload(device, g.w, g.n, g.k, std::vector<float>(static_cast<std::size_t>(g.n * g.k), -0.25f)));
   const Memory y(device, static_cast<std::size_t>(g.m * g.n) * sizeof(float));
+  Memory workspace(device, static_cast<std::size_t>(g.workspace));
+  workspace.fill(0);  // once: each launch leaves it ready for the next
 
   GemmArgs args;
   args.x.data = x.data();
-  args.w.data = w.data();
+  args.w = {w.data.data(), w.scales.data(), nullptr};
   args.y = y.data();
   args.m = g.m;
+  args.workspace = workspace.data();
   kernel.launch(nullptr, args);
   device.synchronize();
 

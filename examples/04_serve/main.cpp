@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A server's inner loop: one prepared kernel serves every batch size from 1 to 64, launched by several threads, each on
-// a stream of its own. Every answer is compared with the same row computed alone.
+// a stream and with a workspace of its own. Every answer is compared with those of one launch of all rows.
 #include <tilewright/tilewright.h>
 #include <cmath>
 #include <cstdio>
@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 using namespace tilewright;
@@ -16,6 +17,7 @@ namespace {
 
 constexpr int kThreads = 4;
 constexpr std::int64_t kMost = 64, kN = 1024, kK = 2048;
+constexpr std::size_t kWorkspace = 33 << 20;
 
 std::vector<float> values(std::int64_t count, unsigned seed) {
   std::vector<float> v(static_cast<std::size_t>(count));
@@ -34,26 +36,48 @@ Memory upload(const Device& device, Format format, std::int64_t rows, std::int64
   return memory;
 }
 
-std::vector<float> answer(const Kernel& kernel, const OwnedStream& stream, const Memory& x, const Memory& w,
-                          const Memory& y, std::int64_t m) {
+// w as the problem wants it: if it has packed weights, reordered on the device, once.
+struct Weight {
+  Memory data, scales;
+};
+
+Weight load(Engine& engine, const Device& device, const Gemm& g, Memory stored) {
+  if (g.packing == Packing::none) return {std::move(stored), {}};
+  Weight tiles{Memory(device, packed_bytes(g, StreamName::data)), Memory(device, packed_bytes(g, StreamName::scales))};
+  engine.pack(g, device, nullptr, {stored.data(), nullptr, nullptr}, {tiles.data.data(), tiles.scales.data(), nullptr});
+  device.synchronize();
+  return tiles;
+}
+
+// What the launches of one stream use. Launches that run at the same time must not share a workspace.
+struct Lane {
+  OwnedStream stream;
+  Memory y, workspace;
+  explicit Lane(const Device& device)
+      : stream(device), y(device, static_cast<std::size_t>(kMost * kN) * sizeof(float)), workspace(device, kWorkspace) {
+    workspace.fill(0);
+  }
+};
+
+std::vector<float> answer(const Kernel& kernel, const Lane& lane, const Memory& x, const Weight& w, std::int64_t m) {
   GemmArgs args;
   args.x.data = x.data();
-  args.w.data = w.data();
-  args.y = y.data();
+  args.w = {w.data.data(), w.scales.data(), nullptr};
+  args.y = lane.y.data();
   args.m = m;
-  kernel.launch(stream.get(), args);  // picks the kernel of m's bucket; compiles and allocates nothing
-  stream.synchronize();
+  args.workspace = lane.workspace.data();
+  kernel.launch(lane.stream.get(), args);  // picks the kernel for m; compiles and allocates nothing
+  lane.stream.synchronize();
   std::vector<float> out(static_cast<std::size_t>(m * kN));
-  y.download(std::as_writable_bytes(std::span(out)));
+  lane.y.download(std::as_writable_bytes(std::span(out)));
   return out;
 }
 
-void serve(const Device& device, const Kernel& kernel, const Memory& x, const Memory& w,
+void serve(const Device& device, const Kernel& kernel, const Memory& x, const Weight& w,
            const std::vector<float>& expected, int thread) {
-  const OwnedStream stream(device);
-  const Memory y(device, static_cast<std::size_t>(kMost * kN) * sizeof(float));
+  const Lane lane(device);
   for (std::int64_t m = 1 + thread; m <= kMost; m += kThreads) {
-    const auto out = answer(kernel, stream, x, w, y, m);
+    const auto out = answer(kernel, lane, x, w, m);
     for (std::size_t i = 0; i < out.size(); ++i)
       // Buckets differ in kernel, and so in the order of their sums.
       if (!(std::fabs(out[i] - expected[i]) <= 1e-2f + 1e-4f * std::fabs(expected[i])))
@@ -63,18 +87,20 @@ void serve(const Device& device, const Kernel& kernel, const Memory& x, const Me
 }
 
 void run() {
-  const Problem problem = Problem::parse("gemm x=q8_1 w=q4_0 y=f32 m=64 n=1024 k=2048");
+  const Problem asked = Problem::parse("gemm x=q8_1 w=q4_0 y=f32 m=64 n=1024 k=2048 weights=constant workspace=" +
+                                       std::to_string(kWorkspace));
   if (Device::count() == 0) {
     std::printf("No GPU here; nothing to serve.\n");
     return;
   }
   const Device device = Device::open(0);
   Engine engine;
+  const Problem problem = engine.packed(asked, device.arch());
   const Kernel kernel = engine.prepare(problem, device);
   const Gemm& g = *problem.as<Gemm>();
-  const Memory x = upload(device, g.x, kMost, kK, 1), w = upload(device, g.w, kN, kK, 2);
-  const Memory y(device, static_cast<std::size_t>(kMost * kN) * sizeof(float));
-  const auto expected = answer(kernel, OwnedStream(device), x, w, y, kMost);
+  const Memory x = upload(device, g.x, kMost, kK, 1);
+  const Weight w = load(engine, device, g, upload(device, g.w, kN, kK, 2));
+  const auto expected = answer(kernel, Lane(device), x, w, kMost);
 
   std::mutex mutex;
   std::string wrong;

@@ -51,6 +51,9 @@ struct PrewarmPolicy {
 struct PrewarmReport {
   // skipped: already stored, or the same binary as another candidate that did not fail
   int compiled = 0, skipped = 0, failed = 0;
+  // Of what this and earlier calls of this Engine compiled or found, how many binaries the cache has evicted since,
+  // because all of them exceed its cap (Options::cache_cap).
+  int evicted = 0;
   double seconds = 0;                        // wall clock
   std::vector<double> compile_seconds = {};  // one per compiled candidate
   std::vector<std::string> failures = {};    // "sm_80 gemm ...: reason"

@@ -19,7 +19,7 @@ struct Rows {
   TW_CONSTANTS(int, kThreads = row_threads * block_rows);
   TW_CONSTANTS(int, kWarps = row_threads / 32);  // of a row
   TW_CONSTANTS(bool, kZeroPoint = fmt::has_zero_point<Y>());
-  TW_CONSTANTS(int, kWords = kZeroPoint ? 3 : 1);  // that a warp tells the others: extremes, the sum of codes
+  TW_CONSTANTS(int, kWords = kZeroPoint ? 3 : 1);  // that warps exchange: extremes, the sum of codes
   TW_CONSTANTS(int, kSharedBytes = kWarps > 1 ? block_rows * kWarps * 4 * kWords : 0);
   using Extent = fmt::Extent<Y>;
   using Item = fmt::row_item<Y>;

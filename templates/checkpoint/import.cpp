@@ -67,7 +67,7 @@ const char* name_of(TensorType type) {
 }
 std::int64_t bytes_of(TensorType type) { return type == TensorType::i32 ? 4 : 2; }
 
-// What w says in numbers, checked, before any tensor is looked at.
+// The extents of w, checked before any tensor is looked at.
 struct Shape {
   std::int64_t n, k, group, groups;
 };
@@ -121,7 +121,7 @@ std::vector<std::uint8_t> zeros_of(const CheckpointWeight& w, const Layout& layo
   return zeros;
 }
 
-// What formats these are, as far as this file needs it.
+// Properties of the formats that this file needs.
 bool row_scaled(Format f) { return f.info().streams.back().scope == Scope::row; }
 bool has_zeros(Format f) { return f.name().starts_with('u'); }
 
@@ -148,7 +148,7 @@ std::vector<Format> checked_formats(const Shape& s, bool symmetric) {
   return fitting;
 }
 
-// Where element [row, group] of the scales is, and how an error calls it.
+// The index of element [row, group] of the scales, and its name in errors.
 std::int64_t scale_at(const Layout& layout, const Shape& s, std::int64_t row, std::int64_t group) {
   return layout.scales_by_group ? group * s.n + row : row * s.groups + group;
 }
@@ -160,7 +160,7 @@ std::string scale_name(const Layout& layout, std::int64_t row, std::int64_t grou
 float widen(TensorType type, std::uint16_t bits) {
   return type == TensorType::bf16 ? tw::bf16_bits_to_f32(bits) : tw::f16_bits_to_f32(bits);
 }
-// To sixteen bits without rounding; false if that cannot be.
+// Converts to sixteen bits without rounding; false if that is impossible.
 bool narrow(TensorType type, float value, std::uint16_t& bits) {
   bits = type == TensorType::bf16 ? tw::f32_to_bf16_bits(value) : tw::f32_to_f16_bits(value);
   return widen(type, bits) == value || std::isnan(value);
@@ -178,7 +178,8 @@ void check_format(Format format, const std::vector<Format>& fitting) {
   std::string names;
   for (Format f : fitting) {
     if (f == format) return;
-    names += (names.empty() ? "" : " ") + std::string(f.name());
+    if (!names.empty()) names += ' ';
+    names += f.name();
   }
   throw Error(ErrorCode::unsupported, "format", std::string(format.name()), "one of " + names);
 }

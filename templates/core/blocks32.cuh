@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ggml's formats of 32 elements share: blocks of a two-byte scale (and perhaps a second half), then codes. Blocks
-// are only two-byte aligned in memory; a thread takes whole ones.
+// Shared by ggml's formats of 32 elements. A block has a two-byte scale, perhaps a second half, then codes. Blocks are
+// only two-byte aligned in memory; a thread takes whole ones.
 #pragma once
 #include "core/format.cuh"
 #include "core/tile_fragments.cuh"
@@ -29,7 +29,7 @@ TW_FN void write_word(u8* p, u32 w) {
   *reinterpret_cast<u16*>(p + 2) = static_cast<u16>(w >> 16);
 }
 
-// What encoders look for in a block. The element of largest magnitude, the first of equals.
+// Encoders start from the element of largest magnitude of a block, the first of equals.
 TW_FN float extreme_of_32(const float* x) {
   float extreme = 0.0f, largest = 0.0f;
   for (int i = 0; i < 32; ++i) {
@@ -52,7 +52,7 @@ TW_FN float inverse_of(float d) { return d != 0.0f ? div_rn(1.0f, d) : 0.0f; }
 constexpr Error half_scale_error(double half, int codes) {
   return {0, half + half_rounding(), 0, 0, codes * half_least(), static_cast<float>(codes) * largest_half()};
 }
-// And under halves d and m for codes from 0 to `top`, which span the block's range.
+// The error under halves d and m, for codes from 0 to `top` that span the block's range.
 constexpr Error half_minimum_error(int top) {
   return {0, half_rounding(), 0.5 / top + half_rounding(), 0, (top + 1) * half_least(), largest_half()};
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What formats of E4M3 codes with a float scale per 128 columns share. The stream `data` is one code a byte; scale =
-// amax / 448 (1 if that is 0), code = e4m3(x / scale), nearest even, saturating; value = code * scale.
+// Shared by the formats of E4M3 codes with a float scale per 128 columns. The stream `data` has one code per byte;
+// scale = amax / 448 (1 if that is 0), code = e4m3(x / scale), nearest even, saturating; value = code * scale.
 #pragma once
 #include "core/format.cuh"
 

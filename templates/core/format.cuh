@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a format file provides, and the pieces that format files share.
+// The members that a format file provides, and the pieces that format files share.
 //
 // struct tw::fmt::NAME (NAME is the file's stem) states every member below. Nothing is optional: a format without a
 // feature says so ("none"), and templates/format_concept.h refuses a format that misspells or forgets a name. Integers
@@ -76,7 +76,8 @@ struct Error {
   double element = 0, amax = 0, range = 0, outer = 0, least = 0;
   float largest = 3.4028234663852886e38f;
 };
-// What rounding a scale to half precision adds, of what it scales; below 2^-14 halves are multiples of 2^-24.
+// The relative error of a scale that is rounded to half precision, and the absolute one: below 2^-14 halves are
+// multiples of 2^-24.
 TW_FN constexpr double half_rounding() { return 4.8828125e-4; }
 TW_FN constexpr double half_least() { return 2.98023223876953125e-8; }
 TW_FN constexpr float largest_half() { return 65504.0f; }
@@ -84,18 +85,19 @@ TW_FN constexpr float largest_half() { return 65504.0f; }
 TW_FN constexpr double least_float() { return 1.401298464324817e-45; }
 TW_FN constexpr float largest_scaled() { return 3.4e38f; }
 
-// What an infinity becomes: an infinity, the largest number there is, or what leaves no number of its group finite.
+// An infinity stays one, becomes the largest number of the format, or makes the scale infinite, so that no element of
+// its group is finite.
 enum class Infinity { stays, saturates, spreads };
 
-// What formats share whose blocks stand alone: no scale of a row, of several rows or of the tensor.
+// Base of formats whose blocks stand alone: there is no scale of a row, of several rows or of the tensor.
 struct StandAlone {
   TW_CONSTANTS(int, kScaleRows = 1);
   TW_CONSTANTS(bool, kRowScale = false, kGlobal = false);
   using RowItem = float;
 };
 
-// What `scales` holds of a row with a zero point (-128 to 127): value = (code - zero) * scale. `sum`, of the row's
-// codes, is there so that kernels may multiply codes as they are: sum (x - zx)(w - zw) = sum x w - zx sum w - zw sum x
+// An item of `scales` for a row with a zero point (-128 to 127): value = (code - zero) * scale. `sum` adds up the row's
+// codes, so that kernels may multiply codes as they are: sum (x - zx)(w - zw) = sum x w - zx sum w - zw sum x
 // + k zx zw.
 struct alignas(16) ZeroPointItem {
   float scale = 0;
@@ -128,8 +130,8 @@ TW_FN row_item<F> row_item_at(const void* scales, i64 row) {
     return 1.0f;
 }
 
-// What a row's item is made from: the largest magnitude; with a zero point the largest of v and of -v. None is less
-// than 0, and NaNs are passed over.
+// A row's item is made from its largest magnitude; with a zero point, from the largest v and the largest -v. None is
+// less than 0, and NaNs are ignored.
 template <class F>
 struct Extent {
   TW_CONSTANTS(int, kFloats = has_zero_point<F>() ? 2 : 1);
@@ -191,7 +193,7 @@ TW_FN float byte_at(const u32* words, int i) {
   return to_f32(bits_as<T>(static_cast<u8>(words[i / 4] >> (8 * (i % 4)))));
 }
 
-// What rounding to an element of T costs by itself, and what becomes of what it cannot hold.
+// The error of rounding to an element of T alone, and the largest value that T holds.
 template <class T>
 constexpr Error element_error() {
   if constexpr (same<T, tw::f16>()) return {4.8828125e-4, 0, 0, 0, 2.98023223876953125e-8, 65504.0f};

@@ -20,7 +20,7 @@ TW_DEVICE void nibble_bytes_signed(u32 word, u32& first, u32& second) {
 }
 TW_FN u32 nibble_at(const u8* data, int i) { return i % 2 ? data[i / 2] >> 4 : data[i / 2] & 15u; }
 
-// What both have in common. item_bytes: of an item of `scales`.
+// Members that both have in common. item_bytes: the size of an item of `scales`.
 template <int group_elements, int item_bytes>
 struct NibbleGroups : StandAlone {
   TW_CONSTANTS(int, kLayout = 1, kBlock = group_elements, kBits = 4);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ggml's formats of 256 elements ("K-quants") share: their plain encoders, reads of blocks that are only two-byte
+// Shared by ggml's formats of 256 elements ("K-quants"): their plain encoders, reads of blocks that are only two-byte
 // aligned, the header and fast path of Q4_K and Q5_K, and tiles.
 //
 // The plain encoders do without ggml's search for the best scale of a sub-block. Signed: a sub-block's scale maps its
@@ -14,7 +14,7 @@ namespace tw::fmt {
 
 TW_FN i32 clamped(float v, i32 low, i32 high) { return max2(low, min2(high, to_int(rint_even(v)))); }
 
-// What all of them have in common.
+// Members that all of them have in common.
 struct Blocks256 : StandAlone {
   TW_CONSTANTS(int, kBlock = 256, kScaleBytes = 0);
   TW_CONSTANTS(bool, kKeepsNan = false);

@@ -318,7 +318,7 @@ TW_DEVICE u32x4 load_global16(const void* p) {
   return *static_cast<const u32x4*>(p);
 #endif
 }
-// For streams that no other block reads: does not stay in L1.
+// Loads a stream that no other block reads, without keeping it in L1.
 TW_DEVICE u32x4 load_stream16(const void* p) {
 #if defined(__CUDACC__)
   u32x4 v;

@@ -6,7 +6,7 @@
 
 namespace tw::fmt {
 
-// To kernels a format of its own: stored as From, a plain one of floats; its values are F's.
+// Kernels see this as a format of its own, stored as From, a plain format of floats, with the values of F.
 template <class F, class From>
 struct Quantized : StandAlone {
   TW_CONSTANTS(int, kBlock = F::kBlock, kBits = F::kBits);
@@ -36,7 +36,7 @@ struct Quantized : StandAlone {
   TW_MEMBER static void load_floats(Floats<E>& u, const u8* row, i64 k) {
     From::template load<E>(u, row, nullptr, k);
   }
-  // By kBlock / E neighbouring lanes: each its codes, all of them the scale.
+  // Called by kBlock / E neighbouring lanes. Each gets its own codes, and all of them the scale.
   template <int E>
   TW_MEMBER static float code_lanes(const Floats<E>& u, u32 (&codes)[E / 4]) {
     float v[E];

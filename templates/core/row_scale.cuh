@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What formats with one item of scales per row share.
+// Shared by the formats with one item of scales per row.
 #pragma once
 #include "core/byte_elements.cuh"
 #include "core/tiles.cuh"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What formats make the fragment() of a tile from (core/tiles.cuh): codes become 16-bit floats, integers or E4M3;
-// scales and minima are applied to them, or to sums of products after the matrix instruction.
+// Building blocks for the fragment() of a tile (core/tiles.cuh): codes become 16-bit floats, integers or E4M3; scales
+// and minima are applied to them, or to sums of products after the matrix instruction.
 #pragma once
 #include "core/tiles.cuh"
 
@@ -58,7 +58,7 @@ struct TileCodes {
  private:
   TW_CONSTANTS(bool, kHalf = same<Element, f16>());
   TW_MEMBER static constexpr u32 twice(u32 half) { return half * 0x10001u; }
-  // Where the codes of register r are in the mantissa: f16 has room enough to save shifts.
+  // The bits by which the codes of register r are shifted up in the mantissa: f16 has room to save shifts.
   TW_MEMBER static constexpr int up(int r) { return !kHalf ? 0 : Place::kLow == 4 ? 4 * (r % 2) : 2 * r; }
   // 1024 + offset where the code is not moved up, else -(2^(10 - up) + offset); of bf16 -(128 + offset).
   template <int r>
@@ -164,7 +164,7 @@ struct PairScale<bf16> {
   TW_MEMBER u32 times(u32 v) const { return times(v, kNegativeZeros); }
   TW_MEMBER u32 times(u32 v, u32 plus) const { return fma2<bf16>(v, most, fma2<bf16>(v, rest, plus)); }
 };
-// Of a weight rounded once; of bf16 the second product too, which is 2^-7 of the first.
+// The relative error of a weight that is rounded once. For bf16 the second product, 2^-7 of the first, is rounded too.
 template <class Element>
 TW_FN constexpr double rounded_once() {
   return same<Element, f16>() ? 4.8828125e-4 : 3.94e-3;
@@ -185,8 +185,8 @@ struct ItemTile : Base {
   }
 };
 
-// Where a minimum is applied to sums of x, those and the sums of codes may cancel: what single precision rounds of
-// either.
+// If a minimum is applied to sums of x, they and the sums of codes may cancel. This is the rounding of either in single
+// precision.
 TW_FN constexpr double after_mma_rounding() { return 3.814697265625e-6; }
 
 // Fragments that are integers, exact: code - offset.
@@ -255,12 +255,12 @@ struct ScaledTile : ItemTile<Base, group, 2> {
   }
 };
 
-// To apply minima and scales of 16 to sums pays for bf16, whose weights take them in two operations; for f16, where it
-// is one, it does not.
+// Applying minima and scales of 16 to sums pays off for bf16, whose weights take two operations for them, and not for
+// f16, whose weights take one.
 template <class Element, class AfterMma, class Tile>
 using AfterMmaForBf16 = select<same<Element, bf16>(), AfterMma, Tile>;
 
-// What AffineTile does to a row's codes: (code - z) d + m, z as TileCodes wants it.
+// AffineTile computes (code - z) d + m of a row's codes, with z as TileCodes wants it.
 template <class Element>
 struct Affine {
   PairScale<Element> d;

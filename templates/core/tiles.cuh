@@ -35,8 +35,8 @@
 
 namespace tw {
 
-// In place of an element, of x in blocks of codes with a scale: fragments are w's codes as 16-bit floats, integers, and
-// its scales are applied to each group's products. The tiles themselves are those for f16.
+// Stands for the element of an x in blocks of codes with a scale: fragments are w's codes as 16-bit floats, integers,
+// and its scales are applied to each group's products. The tiles themselves are those for f16.
 struct Codes {};
 template <class X>
 using tile_element = typename X::TileElement;

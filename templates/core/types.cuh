@@ -115,7 +115,7 @@ using select = typename conditional<C, A, B>::type;
 
 TW_FN constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 TW_FN i64 ceil_div64(i64 a, i64 b) { return (a + b - 1) / b; }
-// What T is computed in: of an enumerator of TW_CONSTANTS its integer.
+// The type that T is computed in. An enumerator of TW_CONSTANTS becomes its integer.
 template <class T>
 using promoted = decltype(+T{});
 template <class A, class B>

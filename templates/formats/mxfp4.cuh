@@ -27,7 +27,7 @@ struct mxfp4 : MicroscaledBlocks<Mxfp4Elements> {
   static constexpr const char* source() {
     return "OCP Microscaling Formats v1.0 (6.3); layout of torchao and Model Optimizer";
   }
-  // What is above 6 scales of the 8 that the scale allows is clipped.
+  // The scale may leave magnitudes of up to 8 scales; codes end at 6, so larger ones are clipped.
   static constexpr Error error(int) { return {0, 0.25, 0, 0, 1.5e-39}; }
   TW_CONSTANTS(bool, kKeepsNan = false);
   TW_CONSTANTS(int, kLayout = 2, kBlock = 64, kBits = 4);

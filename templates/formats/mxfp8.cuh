@@ -18,7 +18,7 @@ struct Mxfp8Elements {
 struct mxfp8 : MicroscaledBlocks<Mxfp8Elements> {
   static constexpr const char* title() { return "OCP MXFP8: E4M3 codes, an E8M0 scale per 32, two of them a block"; }
   static constexpr const char* source() { return "OCP Microscaling Formats v1.0 (6.3); layout of torchao"; }
-  // What is above 448 scales of the 512 that the scale allows is clipped.
+  // The scale may leave magnitudes of up to 512 scales; codes end at 448, so larger ones are clipped.
   static constexpr Error error(int) { return {0, 0.125, 0, 0, 5.8e-42}; }
   TW_CONSTANTS(bool, kKeepsNan = true);
   template <class>

@@ -16,8 +16,8 @@ struct q4_k : MinimaBlocks<4> {
   static constexpr const char* source() { return "ggml (quantize_row_q4_K_ref)"; }
   TW_CONSTANTS(int, kLayout = 1, kEncoders = 1);
   static constexpr const char* encoder_name(int) { return "ggml"; }
-  // Not derived, since the search minimizes a weighted sum of squares and not the largest error: two steps, and what
-  // the plain encoder's scales are off by. No block of tests/templates exceeds it.
+  // This bound is not derived, since the search minimizes a weighted sum of squares and not the largest error: it is
+  // two steps plus the error of the plain encoder's scales. No block of tests/templates exceeds it.
   static constexpr Error error(int) {
     return {0, 0, 2.0 / 15, 1.5 / 63 + 3 * half_rounding(), 16 * 63 * half_least(), 63 * largest_half()};
   }

@@ -71,7 +71,7 @@ TEST_CASE("a holder that is killed frees its claim") {
   CHECK(store.claim(binary_key(1), 0));
 }
 
-// What a process does that needs a kernel: look up, claim, look up again, build, store, release.
+// A process that needs a kernel: look up, claim, look up again, build, store, release.
 static child::Work cold_start("cold start", [](const child::Arguments& a) {
   Store store(options(a[0]));
   const Key key = binary_key(1);

@@ -39,7 +39,7 @@ int fault(Operation operation) {
 
 int read(sqlite3_file* f, void* p, int n, sqlite3_int64 at) {
   if (const int code = fault(kRead)) {
-    // What a short read did not reach is zeros: SQLite goes on with them, and would with whatever the buffer held.
+    // A short read fills the rest with zeros, because SQLite goes on with whatever the buffer holds.
     if (code == SQLITE_IOERR_SHORT_READ) std::memset(p, 0, static_cast<std::size_t>(n));
     return code;
   }

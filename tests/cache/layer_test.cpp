@@ -155,7 +155,7 @@ TEST_CASE("the file stays below its cap and the oldest go first") {
     CHECK(store.put_binary(binary_key(i), binary(i, 10000)));
     CHECK(store.put_choice(device_key(), choice("gemm " + std::to_string(i), 10)));
     CHECK(store.put_outcome(device_key(), "gemm " + std::to_string(i), outcome(64, 10), "driver=1\n"));
-    // In use throughout, so that it is never the oldest.
+    // Row 0 is used throughout, so that it is never the oldest.
     if (i % 10 == 0) CHECK(store.find_binary(binary_key(0)));
     if (i % 100 == 0) {
       CHECK(std::filesystem::file_size(dir.file()) <= kCap);

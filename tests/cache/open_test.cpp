@@ -247,6 +247,21 @@ TEST_CASE("a store opened for look-ups changes nothing") {
   CHECK(log.all() == "");
 }
 
+TEST_CASE("a store opened for look-ups judges the directory of a file that is not there yet") {
+  Directory dir;
+  StoreOptions o = options(dir.file("absent.db"));
+  o.read_only = true;
+  CHECK_FALSE(Store(o).degraded());
+  o.path = dir.file("no/such/directory.db");
+  CHECK_FALSE(Store(o).degraded());
+  REQUIRE(::chmod(dir.path().c_str(), 0777) == 0);
+  Log log;
+  o = options(dir.file("absent.db"), &log);
+  o.read_only = true;
+  CHECK(Store(o).degraded());
+  CHECK(log.all().find("writable by everybody") != std::string::npos);
+}
+
 TEST_CASE("shipped stores are searched below the user's own, first wins") {
   Directory dir;
   const auto ship = [&](const std::string& name, int key, double microseconds) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the cache tests share: a private directory, sample rows, a log, and raw access to a cache file.
+// Shared by the cache tests: a private directory, sample rows, a log, and raw access to a cache file.
 #pragma once
 
 #include <sqlite3.h>

@@ -84,7 +84,7 @@ const std::pair<const char*, void (*)(const std::string& path)> kReaders[] = {
 }  // namespace
 
 TEST_CASE("the crafted journal makes SQLite delete a file") {
-  // What the tests below rely on: opened for writing by SQLite alone, the journal does its work.
+  // The tests below rely on this: if SQLite alone opens the database for writing, the journal does its work.
   Directory dir;
   const std::string path = stranger(dir, false), victim = dir.file("victim");
   write_file(victim, "precious");

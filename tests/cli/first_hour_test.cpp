@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a newcomer meets first: where libnvrtc is found, what errors look like, what a long command says, and advice.
+// Tests what a newcomer meets first: where libnvrtc is found, what errors look like, what a long command says, and
+// advice.
 #include <chrono>
 #include <cstdio>
 
@@ -189,6 +190,50 @@ TEST_CASE("cli: doctor says what will fail and how to fix it") {
   CHECK(finding(r.json(), "shipped")["state"] == "problem");
 }
 
+TEST_CASE("cli: doctor makes nothing, and judges the place where a cache will be made") {
+  const fs::path folder = scratch().path / "unmade";
+  fs::create_directories(folder);
+  ::chmod(folder.c_str(), 0700);
+  for (const char* path : {"cache.db", "deep/er/cache.db"}) {
+    const Ran r = tool("doctor --json --cache '" + (folder / path).string() + "'");
+    INFO(r.out << r.err);
+    CHECK(r.code == 0);
+    CHECK(finding(r.json(), "cache")["usable"] == true);
+    CHECK(fs::is_empty(folder));
+  }
+  CHECK(tool("doctor --cache '" + (fs::temp_directory_path() / "tilewright-unmade/cache.db").string() + "'").code == 0);
+  ::chmod(folder.c_str(), 0777);
+  const Ran r = tool("doctor --json --cache '" + (folder / "deep/cache.db").string() + "'");
+  CHECK(r.code == 4);
+  CHECK(contains(finding(r.json(), "cache")["what"], "writable by everybody"));
+  CHECK(fs::is_empty(folder));
+}
+
+TEST_CASE("cli: to doctor a shipped cache without libnvrtc is no problem") {
+  const std::string cache = cache_flag("to_ship.db"), shipped = scratch() / "doctor_shipped.db";
+  REQUIRE(tool("prewarm --arch sm_80 --top 1 --no-buckets " + std::string(kCast) + cache).code == 0);
+  REQUIRE(tool("cache export '" + shipped + "'" + cache).code == 0);
+  // The tool alone, as in an image.
+  const fs::path image = scratch().path / "image";
+  fs::create_directories(image);
+  fs::copy(tilewright::paths::binary_dir() + "/bin/tilewright", image / "tilewright",
+           fs::copy_options::overwrite_existing);
+  const auto doctor = [&](const std::string& variables) {
+    return shell("env -i PATH=/nonexistent TILEWRIGHT_CACHE=:memory: " + variables + " '" +
+                 (image / "tilewright").string() + "' doctor --json");
+  };
+  if (!finding(doctor("").json(), "libnvrtc")["path"].is_null()) return;  // this machine has one for everybody
+  CHECK(doctor("").code == 4);
+  Ran r = doctor("TILEWRIGHT_SHIPPED='" + shipped + "'");
+  INFO(r.out << r.err);
+  CHECK(r.code == 0);
+  CHECK(finding(r.json(), "libnvrtc")["state"] == "note");
+  // One that was named, and is not there, is a mistake.
+  CHECK(doctor("TILEWRIGHT_SHIPPED='" + shipped + "' TILEWRIGHT_NVRTC=/nonexistent").code == 4);
+  std::ofstream(shipped + "-wal") << "somebody's";
+  CHECK(doctor("TILEWRIGHT_SHIPPED='" + shipped + "'").code == 4);
+}
+
 TEST_CASE("cli: TILEWRIGHT_LOG and -v say what is logged") {
   const std::string ignored = "TILEWRIGHT_JOBS=many";  // an Engine warns of it
   const std::string plan = "plan --arch sm_80 --cache :memory: " + std::string(kCast);
@@ -270,16 +315,45 @@ TEST_CASE("cli: what options allow is said in words") {
   refused("cache ls --cache ''", 1, "must not be empty");
   refused("cache export ''", 1, "must not be empty");
   const std::string cache = cache_flag("sizes.db");
-  const Ran none = tool("prewarm --arch sm_80 --workload - --json" + cache);
-  CHECK(none.code == 0);
-  CHECK(none.json()["warnings"].size() == 1);
+  refused("prewarm --arch sm_80 --workload -" + cache, 1, "at least one problem");
+  refused("tune --workload -" + cache, 1, "at least one problem");
+  std::ofstream(scratch() / "sizes.db").flush();
+  ::chmod((scratch() / "sizes.db").c_str(), 0600);
   CHECK(tool("cache gc --max-bytes 20M" + cache).code == 0);
 }
 
 TEST_CASE("cli: without a home the tool says which variables are missing") {
-  const Ran r = shell("env -u HOME -u XDG_CACHE_HOME -u TILEWRIGHT_CACHE " + tool_path() + "cache ls 2>&1");
-  CHECK(r.code == 4);
-  CHECK(contains(r.out, "XDG_CACHE_HOME"));
+  for (const char* command : {"cache ls", "prewarm --arch sm_80 --workload tests/readme/workload.txt"}) {
+    INFO(command);
+    const Ran r = shell("env -u HOME -u XDG_CACHE_HOME -u TILEWRIGHT_CACHE " + tool_path() + command + " 2>&1");
+    CHECK(r.code == 4);
+    for (const char* name : {" HOME", "XDG_CACHE_HOME", "TILEWRIGHT_CACHE"}) CHECK(contains(r.out, name));
+  }
+}
+
+TEST_CASE("cli: prewarm counts what the cache's cap has evicted again, of all targets, and gives 4") {
+  // The kernels of one target take 0.4 MiB.
+  const std::string prewarm =
+      "prewarm --top 10 --no-buckets --json \"gemm x=f16 w=q4_k y=f16 m=512 n=4096 k=4096\"" + cache_flag("capped.db");
+  const std::string cap = "TILEWRIGHT_CACHE_CAP=1048576";
+  const Ran one = tool(prewarm + "--arch sm_80", cap);
+  INFO(one.out << one.err);
+  CHECK(one.code == 0);
+  CHECK(one.json()["evicted"] == 0);
+  const Ran all = tool(prewarm + "--arch sm_80,sm_86,sm_89,sm_120", cap);
+  INFO(all.out << all.err);
+  CHECK(all.code == 4);
+  CHECK(all.json()["failed"] == 0);
+  CHECK(all.json()["evicted"] > 0);
+  CHECK(contains(all.err, "error: " + all.json()["evicted"].dump() + " binar"));
+  CHECK(contains(all.err, "TILEWRIGHT_CACHE_CAP"));
+}
+
+TEST_CASE("cli: help is --help") {
+  CHECK(tool("help").out == tool("--help").out);
+  CHECK(tool("help").code == 0);
+  CHECK(tool("help plan").out == tool("plan --help").out);
+  refused("help nothing", 1, "plan");
 }
 
 TEST_CASE("cli: a file that is no cache is neither moved nor said to be repaired") {

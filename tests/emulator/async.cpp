@@ -14,7 +14,7 @@ constexpr u64 kMapMark = 0x50414d524f534e45u;
 
 bool aligned(const void* p, std::uintptr_t bytes) { return reinterpret_cast<std::uintptr_t>(p) % bytes == 0; }
 
-// What an initialized barrier's 8 bytes hold; a chip's are opaque too.
+// The 8 bytes of an initialized barrier; a chip's are opaque too.
 u64 mark(u32 offset) { return 0x7ff7626172726965u ^ (static_cast<u64>(offset) << 16); }
 
 void require(bool legal, const std::string& what) {

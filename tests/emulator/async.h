@@ -28,7 +28,7 @@ struct Barrier {
   bool published = false;  // by its initializer's barrier_init_fence
 };
 
-// What a TensorMap holds.
+// The contents of a TensorMap.
 struct Tensor {
   u64 mark;
   const u8* base;
@@ -66,8 +66,8 @@ class Async {
 
   void store(Worker& worker, void* to, u32 value, const void* barrier, u32 rank);
 
-  // What the engine and the matrix units see of shared memory: what the engine itself has written, and ordinary stores
-  // only after a fence. (On a chip, only those of the thread that fences.)
+  // The engine and the matrix units see what the engine itself has written to shared memory, and ordinary stores only
+  // after a fence. (On a chip, only those of the thread that fences.)
   void fence(Worker& worker);
   bool visible(const Block& block, u32 offset, u32 bytes);  // whether that is what the threads see
 

@@ -50,7 +50,7 @@ struct Matrix {
   }
 };
 
-// What the host's codec makes of it: rows one by one.
+// The same cast by the host's codec, row by row.
 template <class Y, class X>
 Matrix<Y> convert(const Matrix<X>& x, int encoder) {
   Matrix<Y> y(x.rows, x.cols);

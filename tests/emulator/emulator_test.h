@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests of the emulator itself share.
+// Shared by the tests of the emulator itself.
 #pragma once
 
 #include <cstdlib>

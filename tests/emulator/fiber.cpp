@@ -106,7 +106,7 @@ Fiber::~Fiber() {
   __asan_unpoison_memory_region(stack_, kStackBytes);
 #endif
 #if TILEWRIGHT_EMULATOR_TSAN
-  // What an abandoned fiber did came before whatever the OS thread does next: a switch that synchronises says so.
+  // A switch that synchronises tells ThreadSanitizer that what the abandoned fiber did comes before what follows.
   void* const own = __tsan_get_current_fiber();
   __tsan_switch_to_fiber(tsan_, 0);
   __tsan_switch_to_fiber(own, 0);

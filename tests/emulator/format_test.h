@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every format's kernels are held to in the emulator; format_test.cpp.in makes a translation unit for each file of
+// Checks every format's kernels in the emulator; format_test.cpp.in makes a translation unit for each file of
 // templates/formats. Each family reads or writes the format with two choices of knobs: the narrowest and the widest
 // pieces that its layout allows. Every value of every knob is tried on a few formats, in gemm_*_test.cpp.
 #pragma once

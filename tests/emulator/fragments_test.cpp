@@ -198,7 +198,7 @@ TEST_CASE("mma with scales of blocks is the product of what they scale", "[emula
     }
 }
 
-// What ptx.cuh issues on a chip without the large shapes must be the same product.
+// On a chip without the large shapes ptx.cuh issues small ones, which must give the same product.
 TEST_CASE("the large shapes are two or four of the small ones", "[emulator]") {
   std::mt19937 random(3);
   std::vector<u32> words(32 * 6);

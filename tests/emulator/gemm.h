@@ -149,8 +149,9 @@ inline double activate(gemm::Act act, double v) {
 struct Expected {
   double y, bound;
 };
-// From sum x w, sum |x w|, the product of all scales, the bias, beta c, 1 / y_scale and what rounded weights add to the
-// bound. The value is this file's own, the bound is gemm/error_bound.cuh's without what matrix units may cut off.
+// Computed from sum x w, sum |x w|, the product of all scales, the bias, beta c, 1 / y_scale and what rounded weights
+// add to the bound. The value is this file's own, the bound is gemm/error_bound.cuh's without what matrix units may cut
+// off.
 template <class Epi>
 Expected expect(double sum, double magnitude, double scale, double bias, i64 k, double residual = 0,
                 double y_factor = 1, double rounding = 0) {
@@ -239,7 +240,7 @@ struct Output {
         }
     }
   }
-  // What sums are multiplied by, but for tensor-wide scales.
+  // The factor of the sums, without tensor-wide scales.
   float factor() const { return shape.alpha * alpha; }
   gemm::Args args(Operand x, Operand w) {
     gemm::Args a{x,

@@ -26,8 +26,8 @@ void check_mma() {
 constexpr MmaKnobs tile(int block_m, int block_n, int block_k, int warps_m, int warps_n) {
   return {.block_m = block_m, .block_n = block_n, .block_k = block_k, .warps_m = warps_m, .warps_n = warps_n};
 }
-// Of plain operands: copied asynchronously, rows being whole `unit`s of 16 bytes, or by `unit` elements through
-// registers.
+// Plain operands are copied asynchronously if rows are whole `unit`s of 16 bytes, else `unit` elements at a time
+// through registers.
 constexpr MmaKnobs copied(MmaKnobs k, int stages, int split_k = 1, int unit = 8) {
   k.stages = stages, k.unit_x = unit, k.split_k = split_k;
   return k;
@@ -37,7 +37,7 @@ constexpr MmaKnobs loaded(MmaKnobs k, int stages, int unit, int split_k = 1) {
   k.stages = stages, k.async_copy = false, k.unit_x = unit, k.split_k = split_k;
   return k;
 }
-// Of coded weights, `unit` of whose elements divide k.
+// Coded weights; `unit` of their elements divides k.
 constexpr MmaKnobs coded(MmaKnobs k, int unit, int split_k = 1, bool async_copy = true) {
   k.async_copy = async_copy, k.unit_w = unit, k.split_k = split_k;
   return k;

@@ -27,7 +27,7 @@ void check_pair() {
     check<Plan, X, W, Epi>({m, m % 2 ? 130 : 1, kUnit * (m % 3 + 1), m % 3 ? 0 : 256, m % 2 * 3}, seed++);
 }
 
-// Where x is quantized on the way.
+// x is quantized on the way.
 template <class From>
 void check_quantized() {
   check_pair<fmt::Quantized<fmt::q8_1, From>, fmt::q4_0>();

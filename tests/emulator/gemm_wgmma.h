@@ -13,7 +13,7 @@ namespace gemm_test {
 using gemm::Schedule;
 using gemm::WgmmaKnobs;
 
-// What the kernel multiplies: X, or what it makes of X's floats.
+// The format that the kernel multiplies: X, or what it quantizes X's floats to.
 template <class X>
 using as_read = typename gemm::Activations<X>::Format;
 
@@ -39,8 +39,8 @@ Tiles<W> pack(const Matrix<W>& w) {
   return tiles;
 }
 
-// What rounding a coded weight to the operand's type adds to the bound: of the weight, or of the parts it is the
-// difference of, which are at most twice the largest weight of its row.
+// The bound's term for coded weights that are rounded to the operand's type: relative to the weight, or to the parts
+// whose difference it is, which are at most twice the largest weight of its row.
 template <class X, class W>
 double rounding_of(const float* x, const float* w, i64 k) {
   if constexpr (gemm::plain_pair<as_read<X>, W>()) {

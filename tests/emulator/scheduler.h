@@ -40,7 +40,7 @@ enum class Collective : u8 {
 };
 enum class Wait : u8 { nothing, warp, block, cluster, barrier, named, warpgroup, grids, exited };
 
-// What a lane brings to a collective. The pointers are to its own, suspended, stack.
+// A lane's contribution to a collective. The pointers are to its own, suspended, stack.
 struct Deposit {
   u32 value = 0;
   u32* d = nullptr;
@@ -60,7 +60,7 @@ struct Warp {
   Deposit lanes[kWarp];
 };
 
-// Of sync_named and arrive_named.
+// State of a barrier of sync_named and arrive_named.
 struct NamedBarrier {
   u32 arrived = 0;
   u32 threads = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What arch/sm90.cuh declares in tw::emu.
+// Defines what arch/sm90.cuh declares in tw::emu.
 #include "arch/sm90.cuh"
 
 #include <cstring>

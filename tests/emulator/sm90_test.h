@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests of the emulator's sm_90a share.
+// Shared by the tests of the emulator's sm_90a.
 #pragma once
 
 #include "arch/sm90.cuh"

@@ -162,7 +162,7 @@ void Warpgroup::retire(Worker& worker, u32 warp, int pending) {
       }
     d = own.accumulators.erase(d);
   }
-  // What all four have done is forgotten.
+  // Instructions that all four have retired are removed.
   u64 retired = own.retired, groups = own.groups_retired;
   for (const OfWarp& w : warps_) retired = std::min(retired, w.retired), groups = std::min(groups, w.groups_retired);
   for (; first_ < retired; ++first_) instructions_.pop_front();
@@ -231,7 +231,7 @@ void Warpgroup::set_registers(Worker& worker, u32 warp, u32 count) {
 }
 
 void Warpgroup::check_finished(const Block& block, u32 threads, const Warpgroup* warpgroups, std::size_t count) {
-  // What the compiler may give each thread of a block that has a multiprocessor for itself.
+  // The registers that the compiler may give each thread of a block that has a multiprocessor for itself.
   const u32 at_launch = std::min(65536 / threads / 8 * 8, 256u);
   u32 registers = 0, warps = 0;
   for (std::size_t g = 0; g < count; ++g) {

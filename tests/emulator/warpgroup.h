@@ -33,7 +33,7 @@ std::string describe(const WgmmaCall& call);
 
 class Warpgroup {
  public:
-  // Of one warp whose lanes have all come; `warp` is 0 to 3. Under a TsanQuiet.
+  // Called for a warp (0 to 3) whose lanes have all arrived, under a TsanQuiet.
   void fence(u32 warp) { warps_[warp].fenced = true; }
   void issue(Worker& worker, u32 warp, const Deposit* lanes);  // Deposit: d, a, and as row the lane's WgmmaCall
   void commit(Worker& worker, u32 warp);

@@ -36,8 +36,8 @@ std::vector<std::size_t> places(const Arch& target, std::size_t number, std::siz
   return turn ? std::vector{middle} : std::vector<std::size_t>();
 }
 
-// Of a module, whose loading takes 5 us more for each: the knobs, plans made of them, tables that are read. Constants
-// that are not among TW_CONSTANTS count too, and there would be hundreds.
+// A module's variables: the knobs, plans made of them, tables that are read. Loading takes 5 us more for each.
+// Constants that are not among TW_CONSTANTS count too, and there would be hundreds.
 constexpr std::size_t kMostVariables = 4;
 
 void compile_some(const Problem& problem, std::size_t which, std::size_t number) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of jit/ share: targets, small sources, and the real compiler. They never skip: without libnvrtc they
+// Shared by the tests of jit/: targets, small sources, and the real compiler. They never skip: without libnvrtc they
 // fail, because a build that cannot compile a kernel has not been tested.
 #pragma once
 

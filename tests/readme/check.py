@@ -3,11 +3,14 @@
 compares generated tables and pictures with what makes them, and lists of variables and commands with the code.
 
 Every fenced block is checked. A `cpp` block is a program: it is compiled and linked against the installed library. An `sh` block
-runs as one script, in a folder of its page's own with links to the checkout's files. A comment on the line above the block says
-otherwise:
+runs as one script, in a folder of its page's own with links to the checkout's files; README.md's has no links, because its commands work
+in any folder. ~/.local is the installed prefix. A comment on the line above the block says otherwise:
 
   <!-- not run: REASON -->   an excerpt, or a command that the test cannot run
   <!-- needs a GPU -->       an sh block that must succeed with a GPU and end with 4 without one
+  <!-- opens a GPU -->       an sh block that prepares kernels, and must succeed with a GPU and end with 1 without one
+  <!-- opens a GPU, without libnvrtc -->
+                             the same, without libnvrtc; where there is no GPU it must succeed with the driver double of --driver, too
   <!-- file: PATH -->        the block is written to PATH in the page's folder for later blocks; C++ is compiled too
 
 A block of another language must have one of these comments, and an indented block is an error. Links between pages must
@@ -30,6 +33,8 @@ FENCE = re.compile(r"^(?:<!-- (?P<mark>[^\n]*?) -->\n)?```(?P<language>\w*)\n(?P
 INDENTED = re.compile(r"^(?![ *\d-]|\s*$)[^\n]*\n\n+ {4}\S", re.M)
 LINK = re.compile(r"\]\((?!https?:)([^)\s]*)\)")
 MOST_WORDS = {"README.md": 1400}
+OPENS_GPU = re.compile(r"opens a GPU(, without libnvrtc)?$")
+ANYWHERE = ("README.md",)  # pages whose commands work outside the checkout
 RESULTS = [f"bench/results/h200_gemm_{part}.json" for part in ("1024", "4096", "few")]
 PICTURES = {"docs/pipeline.svg": ["docs/draw.py", "pipeline"], "docs/hopper.svg": ["docs/draw.py", "hopper"],
             "docs/gemm.svg": ["bench/plot.py", *RESULTS]}
@@ -70,16 +75,17 @@ class Checker:
         args = self.args
         shutil.rmtree(args.work, ignore_errors=True)
         (args.work / "home").mkdir(parents=True, mode=0o700)
+        (args.work / "home/.local").symlink_to(args.prefix)
         self.environment.update(HOME=str(args.work / "home"), CXX=args.cxx,
                                 PATH=f"{args.prefix}/bin:{args.tool.parent}:{os.environ['PATH']}")
         found = subprocess.run([args.tool, "archs", "--json"], check=True, text=True, stdout=subprocess.PIPE)
-        self.no_gpu = 0 if json.loads(found.stdout)["devices"] else 4
+        self.has_gpu = bool(json.loads(found.stdout)["devices"])
 
     def folder(self, page: Path) -> Path:
         folder = self.args.work / page.relative_to(self.args.source).with_suffix("")
         if not folder.exists():
             folder.mkdir(parents=True)
-            for entry in self.args.source.iterdir():
+            for entry in [] if page.name in ANYWHERE else self.args.source.iterdir():
                 if not entry.name.startswith((".", "build")):
                     (folder / entry.name).symlink_to(entry)
         return folder
@@ -92,10 +98,24 @@ class Checker:
         if done.returncode:
             self.fail(where, "this program does not compile")
 
-    def script(self, where: str, text: str, folder: Path, expected: int):
-        done = run("set -e\n" + text, shell=True, cwd=folder, stdout=subprocess.DEVNULL, env=self.environment)
+    def script(self, where: str, text: str, folder: Path, expected: int, **variables):
+        environment = {**self.environment, **variables}
+        done = run("set -e\n" + text, shell=True, cwd=folder, stdout=subprocess.DEVNULL, env=environment)
         if done.returncode != expected:
             self.fail(where, f"exit code {done.returncode}, {expected} expected:\n{text}")
+
+    def script_that_opens_a_gpu(self, where: str, text: str, folder: Path, compiles: bool):
+        variables = {} if compiles else {"TILEWRIGHT_NVRTC": "/nonexistent"}
+        if not self.has_gpu:
+            self.script(where, text, folder, 1, **variables)
+            if compiles or not self.args.driver:  # libnvrtc asks libcuda for more than the double has
+                return
+            driver = self.args.work / "driver/libcuda.so.1"
+            driver.parent.mkdir(exist_ok=True)
+            driver.unlink(missing_ok=True)
+            driver.symlink_to(self.args.driver)
+            variables["LD_LIBRARY_PATH"] = str(driver.parent)
+        self.script(where, text, folder, 0, **variables)
 
     def check_blocks(self, page: Path):
         text = page.read_text()
@@ -119,7 +139,10 @@ class Checker:
                 source.write_text(content)
                 self.compile(where, source)
             elif language == "sh":
-                self.script(where, content, folder, self.no_gpu if mark == "needs a GPU" else 0)
+                if opens := OPENS_GPU.match(mark):
+                    self.script_that_opens_a_gpu(where, content, folder, compiles=not opens[1])
+                else:
+                    self.script(where, content, folder, 4 if mark == "needs a GPU" and not self.has_gpu else 0)
             else:
                 self.fail(where, f"this test cannot run a block of '{language}': mark it '<!-- not run: REASON -->'")
 
@@ -241,6 +264,7 @@ def main() -> int:
     parser.add_argument("--prefix", type=lambda p: Path(p).resolve())
     parser.add_argument("--libdir", default="lib")
     parser.add_argument("--cxx", default="c++")
+    parser.add_argument("--driver", type=lambda p: Path(p).resolve(), help="the driver double, for machines without a GPU")
     parser.add_argument("--work", type=lambda p: Path(p).resolve())
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()

@@ -24,14 +24,14 @@ def fenced(language: str, text: str, mark: str = "") -> str:
 
 
 class Check(unittest.TestCase):
-    def check(self, page: str, *more, environment="| `TILEWRIGHT_A` |\n"):
+    def check(self, page: str, *more, environment="| `TILEWRIGHT_A` |\n", readme="words\n"):
         """The exit code and the output for a docs/page.md."""
         with tempfile.TemporaryDirectory() as folder:
             source = Path(folder) / "source"
             for name in ("docs", "bench", "tuner", "prefix/bin"):
                 (source / name).mkdir(parents=True)
             for name in ("README", "ARCHITECTURE", "CONTRIBUTING", "SECURITY"):
-                (source / f"{name}.md").write_text("words\n")
+                (source / f"{name}.md").write_text(readme if name == "README" else "words\n")
             for script, picture in (("docs/draw.py", "pipeline.svg"), ("docs/draw.py", "hopper.svg"), ("bench/plot.py", "gemm.svg")):
                 (source / script).write_text("import sys\nopen(sys.argv[-1], 'w').write('<svg/>')\n")
                 (source / "docs" / picture).write_text("<svg/>")
@@ -67,10 +67,22 @@ class Check(unittest.TestCase):
         self.accepted(fenced("sh", "tilewright tune", "needs a GPU"))
         self.refused(fenced("sh", "tilewright tune"), "exit code 4, 0 expected")
         self.refused(fenced("sh", "tilewright plan", "needs a GPU"), "exit code 0, 4 expected")
+        self.accepted(fenced("sh", "exit 1", "opens a GPU"))
+        self.refused(fenced("sh", "true", "opens a GPU"), "exit code 0, 1 expected")
+        code, said, _ = self.check(fenced("sh", "test $TILEWRIGHT_NVRTC = /nonexistent && test -e $LD_LIBRARY_PATH/libcuda.so.1",
+                                          "opens a GPU, without libnvrtc"), "--driver", __file__)
+        self.assertEqual(code, 0, said)
 
     def test_a_page_is_one_folder(self):
         self.accepted(fenced("sh", "echo 1 >a") + fenced("sh", "grep 1 a && test -d docs"))
         self.accepted(fenced("cmake", "x", "file: app/CMakeLists.txt") + fenced("sh", "grep x app/CMakeLists.txt"))
+
+    def test_readme_runs_outside_the_checkout(self):
+        self.accepted(fenced("sh", "test -e bench/plot.py && test -e ~/.local/bin/tilewright"))
+        readme = fenced("sh", "test -e bench/plot.py")
+        code, said, _ = self.check("words\n", readme=readme)
+        self.assertEqual(code, 1)
+        self.assertIn("README.md:3: exit code 1", said)
 
     def test_programs(self):
         self.refused(fenced("cpp", "int main() { return nothing; }"), "does not compile")

@@ -55,7 +55,7 @@ double fake_cuda_clock();  // microseconds since the reset
 // The n-th call of `function` from now (1 is the next; 0 is every call) returns `code`. A sticky code (700, 719 ...)
 // also spoils the context, as on a device. kFakeAbort: the process aborts.
 void fake_cuda_fail(const char* function, int nth, int code);
-// From inside a launch handler: the kernel faults. Later calls on the context return `code`.
+// Called from inside a launch handler: the kernel faults. Later calls on the context return `code`.
 void fake_cuda_fault(int device, int code);
 constexpr int kFakeAbort = -1;
 

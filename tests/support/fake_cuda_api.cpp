@@ -26,7 +26,7 @@ FAKE_API cuDriverGetVersion(int* version) {
 extern "C" int fake_cuTensorMapEncodeTiled(void*, int, unsigned, void*, const std::uint64_t*, const std::uint64_t*,
                                            const unsigned*, const unsigned*, int, int, int, int);
 
-// As the driver: the plain name gives the newest version of a function that is not newer than `version`.
+// As in the driver, the plain name gives the newest version of a function that is not newer than `version`.
 FAKE_API cuGetProcAddress_v2(const char* name, void** function, int version, std::uint64_t, int* status) {
   static void* const self = [] {
     Dl_info info{};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the driver double reads out of a cubin, and the smallest cubin that it accepts.
+// Reads from a cubin what the driver double needs, and makes the smallest cubin that it accepts.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ struct FakeImageInfo {
 };
 FakeImageInfo read_image(std::span<const std::byte> image);  // no entries if it is not whole
 
-// A cubin of one kernel without code: enough for the double and for the library's own checks. `salt` tells two apart.
+// A cubin of one kernel without code: enough for the double and for the library's own checks. `salt` makes two differ.
 std::vector<std::byte> make_image(const std::string& entry, int sm, const std::vector<std::size_t>& params,
                                   unsigned salt = 0);
 

@@ -22,7 +22,7 @@ tilewright::Error refusal(Action&& action) {
   std::abort();
 }
 
-// Of a problem's text.
+// The error with which a problem's text is refused.
 inline tilewright::Error refusal(const std::string& text) {
   INFO(text);
   return refusal([&] { tilewright::Problem::parse(text); });

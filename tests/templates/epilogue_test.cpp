@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a gemm's text says of its epilogue and of operands without scales, and which families take them.
+// Tests what a gemm's text says of its epilogue and of operands without scales, and which families take them.
 #include <tilewright/error.h>
 #include <tilewright/family.h>
 #include <tilewright/gemm.h>

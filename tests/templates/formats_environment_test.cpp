@@ -72,7 +72,7 @@ class Environment {
   unsigned long now_ = 0;
 };
 
-// That the environment is another one, or this file tests nothing.
+// False if the environment was changed; if it is always true, this file tests nothing.
 bool is_exact() {
   volatile float subnormal = 1e-41f, tiny = 1.0f, third = 3.0f;
   const bool kept = subnormal * tiny != 0.0f;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What formats say of themselves (FormatInfo): how far an encoder may be off, and what becomes of a NaN and of an
+// Tests what formats say of themselves (FormatInfo): how far an encoder may be off, and what becomes of a NaN and of an
 // infinity. Every format of the list.
 #include <tilewright/format.h>
 
@@ -46,7 +46,7 @@ struct Extent {
   double amax = 0, low = 0, high = 0;
   void add(double v) { amax = std::max(amax, std::fabs(v)), low = std::min(low, v), high = std::max(high, v); }
 };
-// Of what the scale of element (row, col) is for: `columns` of a row (0: all), or as many rows as share it.
+// The extent of the elements that share the scale of (row, col): `columns` of a row (0: all), or of `rows` rows.
 Extent extent_of(const std::vector<float>& x, std::int64_t row, std::int64_t col, std::int64_t rows,
                  std::int64_t columns) {
   Extent e;

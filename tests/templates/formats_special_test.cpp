@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a format makes of values that are no ordinary numbers, as elements and as scales.
+// Tests what a format makes of values that are no ordinary numbers, as elements and as scales.
 #include <tilewright/error.h>
 #include <tilewright/format.h>
 

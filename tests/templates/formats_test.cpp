@@ -131,8 +131,8 @@ TEST_CASE("zeros come back as zeros and constants within the format's step", "[f
 }
 
 TEST_CASE("encoding what was decoded changes nothing", "[formats]") {
-  // Not so for q4_k, whose search may find another line, nor for ggml's q4_0 and nvfp4, whose extreme may have been
-  // clipped or rounded away from the end of the codes.
+  // This does not hold for q4_k, whose search may find another line, nor for ggml's q4_0 and nvfp4, whose extreme may
+  // have been clipped or rounded away from the end of the codes.
   const auto x = gauss(2048, 0.5f, 3);
   for (const char* name : {"f32", "f16", "bf16"}) {
     const Format f = Format::parse(name);

@@ -63,7 +63,7 @@ inline float largest(const std::vector<float>& x) {
   for (float v : x) a = std::max(a, std::fabs(v));
   return a;
 }
-// As the hardware compares: every NaN is the same.
+// The same bits, except that every NaN is the same.
 inline bool same(float a, float b) { return (std::isnan(a) && std::isnan(b)) || std::memcmp(&a, &b, 4) == 0; }
 inline std::ptrdiff_t first_difference(const std::vector<float>& a, const std::vector<float>& b) {
   for (std::size_t i = 0; i < a.size(); ++i)

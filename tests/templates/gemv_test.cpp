@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the family of few rows plans.
+// Tests what the family of few rows plans.
 #include <tilewright/arch.h>
 #include <tilewright/error.h>
 #include <tilewright/family.h>

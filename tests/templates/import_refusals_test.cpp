@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an import or an export refuses, and how it says so.
+// Tests what an import or an export refuses, and how it says so.
 #include <tilewright/error.h>
 #include <tilewright/import.h>
 

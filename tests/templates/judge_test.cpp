@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What counts as a right result, and factors that a kernel cannot hold.
+// Tests what counts as a right result, and factors that a kernel cannot hold.
 #include <tilewright/error.h>
 #include <tilewright/problem.h>
 

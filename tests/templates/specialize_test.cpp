@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every generated source has, whichever family writes it.
+// Tests what every generated source has, whichever family writes it.
 #include <tilewright/arch.h>
 #include <tilewright/family.h>
 #include <tilewright/problem.h>

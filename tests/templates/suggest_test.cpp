@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an unknown name is answered with.
+// Tests what an unknown name is answered with.
 #include "templates/suggest.h"
 
 #include <tilewright/arch.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the threads of a kernel unpack from tiles: for every pair that has them, each fragment's elements are the
+// Tests what the threads of a kernel unpack from tiles: for every pair that has them, each fragment's elements are the
 // weights that the scalar decoder gives, as near as the tile claims.
 #include <cmath>
 #include <cstring>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the warpgroup family offers for many tokens and few: tiles that fill the last round, knobs that have won.
+// Tests what the warpgroup family offers for many tokens and few: tiles that fill the last round, knobs that have won.
 #include <fmt/format.h>
 #include <tilewright/arch.h>
 #include <tilewright/family.h>
@@ -272,7 +272,8 @@ TEST_CASE("wgmma: coded weights and few tokens", "[wgmma]") {
 
 TEST_CASE("wgmma: many tokens have tiles in whole waves to choose from, whatever sharing the last is thought to save",
           "[wgmma]") {
-  // Of 112 and 240 tiles one round of 132 and two: offered beside more kinds of shared ones than there are places.
+  // 112 tiles are one wave of 132, and 240 are two: offered beside more kinds of shared tiles than a selection has room
+  // for.
   const struct {
     const char* text;
     const char* tile;

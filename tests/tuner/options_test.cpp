@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the environment may say, and what is made of the rest.
+// Tests what the environment may say, and what is made of the rest.
 #include <tilewright/options.h>
 
 #include <cstdlib>

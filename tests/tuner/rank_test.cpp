@@ -127,7 +127,7 @@ TEST_CASE("coded weights as stored take about as long as predicted", "[rank]") {
     CHECK(predicted > measured / 1.6);
     CHECK(predicted < measured * 1.6);
   }
-  // Of few tokens by integer products, gemv reads weights once; mma was ranked first and took twice as long.
+  // For few tokens with integer products, gemv reads weights once; mma was ranked first and took twice as long.
   const Problem eight = Problem::parse("gemm x=q8_1 w=q4_0 y=f32 m=8 n=4096 k=14336");
   CHECK(rank(eight, arch("sm_90a"), model_of(arch("sm_90a"))).front().candidate.family == "gemv");
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of tuner/ share: a scratch folder, options for the driver double and the real compiler, a toy task
+// Shared by the tests of tuner/: a scratch folder, options for the driver double and the real compiler, a toy task
 // whose kernels run on the host, and a launch handler that computes real gemms and casts there.
 #pragma once
 

@@ -115,7 +115,7 @@ TEST_CASE("messages survive the way there and back", "[worker]") {
   CHECK(back.image == b.image);
   CHECK(back.resources == b.resources);
   CHECK(back.seconds == Approx(0.25));
-  // Of another request: it must not be stored under this one's key.
+  // A reply to another request must not be stored under this one's key.
   error_of(ErrorCode::compile_failed, [&] { decode_reply(encode_reply(b), sample(), arch("sm_80")); });
 
   CompileError error("n", "sm_90a", "-o", "text", "line 1: bad");
