@@ -69,7 +69,7 @@ class PackOperation final : public OperationOf<Pack, Fields> {
     Contract c;
     c.op = name();
     c.args_bytes = sizeof(PackArgs);
-    c.rows_name = "n";
+    c.rows_name = std::string("n");  // GCC 12 warns of a character array here
     c.rows = p.n, c.cols = p.k;
     const auto rule = [&](const char* name, std::size_t at, std::size_t member, std::uint32_t align, bool required) {
       c.pointers.push_back({name, static_cast<std::uint32_t>(at + member), align, required});
