@@ -20,12 +20,28 @@ std::string field(const Key& key, std::string_view tag) {
   return {};
 }
 
-// The candidates that a stored choice names: its own, and with a note of prewarm() all that were compiled.
-std::vector<Candidate> candidates_of(const Key& device, const StoredChoice& row) {
-  std::vector<Candidate> all{row.candidate};
+struct Named {
+  Problem problem;
+  Candidate candidate;
+};
+
+// The candidates that a stored choice names: its own; with a note of prewarm() all that were compiled; of a table of
+// all rows those that serve some.
+std::vector<Named> candidates_of(const Key& device, const StoredChoice& row, const Problem& problem) {
+  if (!field(device, "rows").empty()) {
+    std::vector<Named> all;
+    const auto end = row.environment.find('\n');
+    auto table =
+        tuner::RowTable::parse(std::string_view(row.environment).substr(end == row.environment.npos ? 0 : end + 1));
+    if (!table) return all;
+    table->drop_unused(false);
+    for (const tuner::RowCandidate& c : table->candidates) all.push_back({problem.with_rows(c.listed), c.candidate});
+    return all;
+  }
+  std::vector<Named> all{{problem, row.candidate}};
   if (field(device, "kind") != field(tuner::prewarm_key(arch(field(device, "target"))), "kind")) return all;
   std::istringstream lines(row.environment);
-  for (std::string line; std::getline(lines, line);) all.push_back(Candidate::parse(line));
+  for (std::string line; std::getline(lines, line);) all.push_back({problem, Candidate::parse(line)});
   return all;
 }
 
@@ -41,9 +57,9 @@ std::map<std::string, std::vector<std::string>> Engine::served() const {
     try {
       const Arch& target = arch(field(device, "target"));
       const Problem problem = Problem::parse(row.problem);
-      for (const Candidate& candidate : candidates_of(device, row))
-        if (illegal(problem, target, candidate).empty())
-          add(impl_->source(problem, target, candidate), target, problem.text());
+      for (const auto& [named, candidate] : candidates_of(device, row, problem))
+        if (illegal(named, target, candidate).empty())
+          add(impl_->source(named, target, candidate), target, named.text());
       const Task task = tuner::make_task(problem, target, {}, impl_->options.templates);
       if (task.oracle) add(task.oracle(), target, "the oracle of " + problem.text());
       add(tuner::clock_source(), target, "the clock of measurements");
