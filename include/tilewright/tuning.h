@@ -74,7 +74,7 @@ struct Choice {
 
 // What serves some numbers of rows.
 struct RowRange {
-  std::int64_t first = 1, last = 0;  // last 0: and all above
+  std::int64_t first = 1, last = 0;  // last 0: and all above, where waves of tiles may decide for another
   Candidate candidate = {};
   double microseconds = 0;  // expected at `last` rows, or at kMostStepRows
   bool measured = false;    // the candidate was measured for this problem, at some number of rows

@@ -36,7 +36,7 @@ TEST_CASE("wgmma: plain operands", "[gemm]") {
     check_warpgroups<fmt::bf16, fmt::bf16, Epilogue<bf16, bf16, Act::silu, bf16>,
                      WgmmaKnobs{.block_m = 72, .warpgroups_n = 1}>();
     check_warpgroups<fmt::e4m3_row, fmt::e4m3_row, Epilogue<e4m3, float, Act::none>,
-                     WgmmaKnobs{.block_m = 104, .stages = 2, .fast_accumulation = true, .async_store = true}>();
+                     WgmmaKnobs{.block_m = 200, .stages = 2, .fast_accumulation = true, .async_store = true}>();
     check_warpgroups<fmt::f16, fmt::f16, PlainF32,
                      WgmmaKnobs{.block_m = 96, .warpgroups_n = 1, .stages = 2, .cluster = 2, .swapped = true}>();
   }

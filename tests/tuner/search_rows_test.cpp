@@ -55,14 +55,15 @@ TEST_CASE("tune() of all rows is remembered, and prepare() serves what it found"
     }
     ranges = r.ranges;
     const Kernel kernel = engine.prepare(small(), gpu.device());
-    for (const RowRange& range : ranges) CHECK(kernel.candidate(range.first) == range.candidate);
+    for (const RowRange& range : ranges)
+      if (range.first <= kMostStepRows) CHECK(kernel.candidate(range.first) == range.candidate);
   }
   Engine second(options(dir / "c.db"));
   const Kernel kernel = second.prepare(small().with_rows(500), gpu.device());
   CHECK(second.stats().compiled == 0);
   CHECK(second.stats().measured == 0);
   for (const RowRange& range : ranges) {
-    CHECK(kernel.candidate(range.first) == range.candidate);
+    if (range.first <= kMostStepRows) CHECK(kernel.candidate(range.first) == range.candidate);
     if (range.last) CHECK(kernel.candidate(range.last) == range.candidate);
   }
   const TuneReport again = second.tune(small(), gpu.device(), all_rows());

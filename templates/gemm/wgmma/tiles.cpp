@@ -125,8 +125,8 @@ struct Tile {
   double cost;       // of all tiles, in results of one multiprocessor
 };
 constexpr double kTileCost = 3000;
-constexpr std::size_t kWholeOffered = 2;                          // tiles that are not shared, at least
-constexpr std::size_t kTilesOffered = 12, kPromotedOffered = 16;  // tiles at most; promoting kernels differ more
+constexpr std::size_t kWholeOffered = 4;                          // tiles that are not shared, at least
+constexpr std::size_t kTilesOffered = 20, kPromotedOffered = 24;  // tiles at most; promoting kernels differ more
 
 WgmmaKnobs tile_knobs(int block_m, int strips, int warpgroups_n, bool swapped) {
   WgmmaKnobs k;
