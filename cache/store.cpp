@@ -62,6 +62,15 @@ std::string Store::unwritable() const {
               });
 }
 
+std::vector<std::string> Store::unread() const {
+  return call(impl_, std::vector<std::string>(), [&] {
+    std::vector<std::string> reasons;
+    if (!impl_->memory_only() && !impl_->open_file()) reasons.push_back(impl_->reason_);
+    reasons.insert(reasons.end(), impl_->refused_.begin(), impl_->refused_.end());
+    return reasons;
+  });
+}
+
 const std::string& Store::path() const {
   static const std::string none;
   return impl_ ? impl_->path_ : none;

@@ -35,6 +35,7 @@ Store::Impl::Impl(StoreOptions options)
       shipped_.push_back(std::move(opened.layer));
     } else {
       warn("shipped " + path, "shipped store not used: " + opened.reason);
+      refused_.push_back(std::move(opened.reason));
     }
   }
   constructed_ = true;

@@ -129,6 +129,7 @@ struct Store::Impl {
   cache::Gate mutex_;
   std::unique_ptr<Layer> file_, memory_;
   std::vector<std::unique_ptr<Layer>> shipped_;
+  std::vector<std::string> refused_;  // why shipped stores are not among them
   std::atomic<bool> degraded_ = false;
   std::string reason_;  // why there is no file
   cache::Claims claims_;

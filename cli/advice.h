@@ -26,7 +26,7 @@ struct Advice {
   std::vector<AdvisedField> fields;   // never empty
 };
 
-// Fields that the problem does not name and that change its kernels on this target; nothing if there are none.
+// What the problem's operation recommends for this target (Operation::recommended()); nothing if that is nothing.
 // `predicted`: of its first candidate.
 std::optional<Advice> advise(const Engine& engine, const Problem& problem, const Arch& arch, double predicted);
 std::string text(const Advice& advice);

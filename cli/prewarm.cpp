@@ -142,7 +142,7 @@ void add_prewarm(Context& context) {
       ->allow_extra_args(false)
       ->type_name("TARGET");
   add_workload(command, args->workloads);
-  command->add_flag("--packed", args->packed, "Problems with pack=tiles on each target whose kernels want it");
+  command->add_flag("--packed", args->packed, "Weights in the order that each target's kernels want");
   command->add_option("--top", args->policy.top, "Candidates per problem")->check(CLI::Range(1, 10000));
   command->add_option("--jobs", args->policy.jobs, "Compiles at a time; 0: one per core")->check(CLI::Range(0, 1024));
   command->add_flag("--no-buckets", args->named_rows, "Only the rows that the workload names, not every bucket");

@@ -135,7 +135,7 @@ void add_tune(Context& context) {
   CLI::App* command = add_command(context, *context.app, "tune", "Measure candidates on the GPU and keep the best");
   add_problem(command, args->problem, false);
   add_workload(command, args->workloads);
-  command->add_flag("--packed", args->packed, "Problems with pack=tiles where this device's kernels want it");
+  command->add_flag("--packed", args->packed, "Weights in the order that this device's kernels want");
   command->add_option("--device", args->device, "Ordinal of the GPU");
   command->add_flag("--all-m", args->policy.all_rows,
                     "Choose for every number of rows (a gemm's m) at once, whatever the problem's own");

@@ -40,7 +40,10 @@ std::string Engine::Impl::stored_for(const std::string& key, const Device& devic
     if (auto row = store.find_choice(tuner::prewarm_key(arch), key))
       add(fmt::format("a prewarm's {} candidates for {}",
                       std::count(row->environment.begin(), row->environment.end(), '\n'), arch.name));
-  return text.empty() ? "nothing" : text;
+  const std::vector<std::string> unread = store.unread();
+  if (text.empty()) text = unread.empty() ? "nothing" : "nothing that could be read";
+  for (const std::string& reason : unread) text += "; a store is not used: " + reason;
+  return text;
 }
 
 void Engine::Impl::forbid_compiling(const Source& source, const std::string& key, const Device& device) {

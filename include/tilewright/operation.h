@@ -53,6 +53,13 @@ struct Repack {
   std::function<std::vector<std::byte>(Operand from, MutableOperand to)> arguments;
 };
 
+// A problem that a caller should ask for instead of another, because a target has faster kernels for it.
+struct Recommendation {
+  std::string field;  // what the text gains: "pack=tiles"
+  std::string how;    // what the caller has to do for it, as a clause
+  Problem problem;    // with this field and those recommended before it
+};
+
 class TILEWRIGHT_EXPORT Operation {
  public:
   virtual ~Operation() = default;
@@ -87,6 +94,9 @@ class TILEWRIGHT_EXPORT Operation {
   // whatever the number of rows.
   virtual std::optional<Problem> packed(const Problem& problem, const Arch& arch) const = 0;
   virtual std::optional<Repack> repack(const Problem& problem) const = 0;  // of a packed problem
+  // What changes this target's kernels for the better and a caller may not know of; each adds to those before it. Empty
+  // if there is nothing.
+  virtual std::vector<Recommendation> recommended(const Problem& problem, const Arch& arch) const = 0;
 
   // ---- the host. `buffers` are those of `task` (describe()), one span each.
   // Computes the outputs: plainly, in single precision or exactly. May leave out what check_on_host() does not look at.

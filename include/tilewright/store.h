@@ -118,6 +118,8 @@ class TILEWRIGHT_EXPORT Store {
   // Why what is put now does not reach the file of `path`: refused, read-only, locked, full. Empty if it does, or if
   // memory was asked for.
   std::string unwritable() const;
+  // Why a file that was asked for is not read, one sentence for each such file: the own store's, then shipped ones'.
+  std::vector<std::string> unread() const;
   const std::string& path() const;
 
   // While one lives, look-ups are one transaction of each file: they find what it held when the first of them began,

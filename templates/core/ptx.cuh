@@ -35,6 +35,12 @@ namespace tw {
 #if defined(__CUDACC__)
 TW_DEVICE u32 thread_x() { return threadIdx.x; }
 TW_DEVICE u32 block_x() { return blockIdx.x; }
+// The same value, but the compiler does not know that, and keeps nothing that was computed from block_x() for it.
+TW_DEVICE u32 reread_block_x() {
+  u32 block;
+  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
+  return block;
+}
 TW_DEVICE u32 block_y() { return blockIdx.y; }
 TW_DEVICE u32 block_z() { return blockIdx.z; }
 TW_DEVICE u32 grid_x() { return gridDim.x; }
@@ -47,6 +53,7 @@ TW_DEVICE void sync_warp() { __syncwarp(); }
 #else
 TW_DEVICE u32 thread_x() { return emu::thread(); }
 TW_DEVICE u32 block_x() { return emu::block().x; }
+TW_DEVICE u32 reread_block_x() { return emu::block().x; }
 TW_DEVICE u32 block_y() { return emu::block().y; }
 TW_DEVICE u32 block_z() { return emu::block().z; }
 TW_DEVICE u32 grid_x() { return emu::grid().x; }

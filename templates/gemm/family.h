@@ -16,13 +16,12 @@
 
 namespace tilewright::gemm {
 
-// Blocks of a grid along each axis, on every device.
-inline constexpr std::uint64_t kMostBlocksX = 0x7fffffff, kMostBlocksYZ = 65535;
+// Blocks along x that every device launches. No family uses the other axes, which end at 65535 blocks.
+inline constexpr std::uint64_t kMostBlocks = 0x7fffffff;
 
 // Whether a device launches as many blocks as a plan has for m tokens and n features.
 inline bool launchable(const LaunchPlan& plan, std::int64_t m, std::int64_t n) {
-  return plan.x.blocks(m, n) <= kMostBlocksX && plan.y.blocks(m, n) <= kMostBlocksYZ &&
-         plan.z.blocks(m, n) <= kMostBlocksYZ;
+  return plan.x.blocks(m, n) <= kMostBlocks;
 }
 
 // Bytes of shared memory that the hardware reserves for each block.

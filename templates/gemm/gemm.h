@@ -20,6 +20,9 @@ void describe(const Gemm& gemm, Task& task);  // Operation::describe(), run_on_h
 void run_on_host(const Gemm& gemm, const Task& task, std::span<const std::span<std::byte>> buffers);
 HostCheck check_on_host(const Gemm& gemm, const Task& task, std::span<const std::span<std::byte>> buffers);
 
+// Operation::recommended(): weights in tiles, constant weights, a workspace.
+std::vector<Recommendation> recommended(const Problem& problem, const Arch& arch);
+
 // Names of Activation's values, in the text of problems and in templates (tw::gemm::Act).
 inline constexpr const char* kActivations[] = {"none", "relu", "gelu", "gelu_tanh", "silu"};
 

@@ -146,6 +146,9 @@ class GemmOperation final : public OperationOf<Gemm, Fields> {
                     return tilewright::bytes_of(PackArgs{w, to});
                   }};
   }
+  std::vector<Recommendation> recommended(const Problem& problem, const Arch& arch) const override {
+    return gemm::recommended(problem, arch);
+  }
 
  protected:
   void make_canonical(Gemm& g) const override {

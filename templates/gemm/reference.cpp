@@ -7,7 +7,7 @@ namespace tilewright::gemm {
 namespace {
 
 constexpr int kThreads = 128, kRows = 4;
-const LaunchPlan kGrid = {.x = {1, 0, kThreads}, .y = {1, kRows, 0}, .z = {}, .threads = kThreads};
+const LaunchPlan kGrid = {.x = {1, kRows, kThreads}, .y = {}, .z = {}, .threads = kThreads};
 
 class Reference final : public EnumeratedFamily {
  public:
@@ -19,8 +19,9 @@ class Reference final : public EnumeratedFamily {
   std::string why_not(const Problem& problem, const Arch&) const override {
     const Gemm* g = problem.as<Gemm>();
     if (!g) return "not a gemm";
-    return launchable(kGrid, g->m, g->n) ? ""
-                                         : fmt::format("m = {}: a grid has room for {}", g->m, kRows * kMostBlocksYZ);
+    if (launchable(kGrid, g->m, g->n)) return {};
+    return fmt::format("m = {}, n = {}: {} blocks of {} x {} results, and a launch has at most {}", g->m, g->n,
+                       kGrid.x.blocks(g->m, g->n), kRows, kThreads, kMostBlocks);
   }
   std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
     if (!why_not(problem, arch).empty()) return {};

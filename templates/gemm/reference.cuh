@@ -13,6 +13,7 @@
 #include "core/tiles.cuh"
 #include "gemm/epilogue.cuh"
 #include "gemm/error_bound.cuh"
+#include "gemm/grid.cuh"
 #include "gemm/operands.cuh"
 
 namespace tw::gemm {
@@ -116,8 +117,8 @@ struct Reference {
   }
 
   TW_MEMBER static void run(const Args& args, const Shape& shape) {
-    const i64 n = static_cast<i64>(block_x()) * kThreads + thread_x();
-    const i64 m0 = static_cast<i64>(block_y()) * kRows;
+    const GridPlace place = grid_place<kRows, kThreads>(block_x(), args.m, shape.n);
+    const i64 m0 = place.m, n = place.n + thread_x();
     if (n >= shape.n) return;
     const i64 ldx = args.ldx ? args.ldx : shape.k;
     using Weight = WeightRow<W, Tiled>;

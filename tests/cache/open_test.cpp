@@ -23,6 +23,7 @@ void check_quarantined(const std::string& path, int number) {
     Store store(options(path, &log));
     CAPTURE(log.all());
     CHECK_FALSE(store.degraded());
+    CHECK(store.unread().empty());
     CHECK(log.count() == 1);
     CHECK(log.count(path) == 1);
     CHECK_FALSE(store.find_binary(binary_key(0)));
@@ -44,6 +45,8 @@ void check_left_alone(const std::string& path) {
     CHECK(store.degraded());
     CHECK(log.count() == 1);
     CHECK(log.count(path) == 1);
+    REQUIRE(store.unread().size() == 1);
+    CHECK(store.unread()[0].find(path) != std::string::npos);
     CHECK_FALSE(store.find_binary(binary_key(0)));
     CHECK(store.put_binary(binary_key(0), binary(0)));
     CHECK(store.find_binary(binary_key(0)));
@@ -280,6 +283,7 @@ TEST_CASE("shipped stores are searched below the user's own, first wins") {
   Store store(o);
   CHECK(log.count("absent.db") == 1);
   CHECK(log.count() == 1);
+  CHECK(store.unread() == std::vector<std::string>{dir.file("absent.db") + " does not exist"});
   CHECK(store.find_binary(binary_key(1)));
   CHECK(store.find_binary(binary_key(2)));
   CHECK(same(*store.find_binary(binary_key(9)), binary(1)));

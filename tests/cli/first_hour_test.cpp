@@ -265,7 +265,10 @@ TEST_CASE("cli: plan recommends what an engine should ask for, and warns where o
   const Ran reference = tool(std::string("plan --arch sm_80 ") + kPacked);
   CHECK(reference.code == 0);
   CHECK(contains(reference.err, "warning: only the reference kernel"));
-  CHECK(contains(reference.err, "sm_80"));
+  CHECK(contains(reference.err, "sm_80 (with pack=none others do)"));
+  const Json stored = tool(std::string("plan --json --arch sm_80 ") + kPacked).json()["advice"];
+  CHECK(stored["fields"][0]["field"] == "pack=none");
+  CHECK(stored["problem"] == "gemm x=q8_1 w=q4_0 y=f32 m=1 n=4096 k=4096");
   const std::string rest = " --top 1 --no-buckets --json" + cache_flag("advice.db");
   const Ran warm = tool(std::string("prewarm --arch sm_80 ") + kPacked + rest);
   CHECK(contains(warm.err, "warning: only the reference kernel"));

@@ -43,6 +43,14 @@ int main() {
   const TunePolicy policy{.max_candidates = 3};
   const PrewarmPolicy prewarm{.top = 1};
   const CompileOptions compiler{.nvrtc = "libnvrtc.so"};
+  const float x[4] = {}, w[4] = {};
+  float y[1] = {};
+  const GemmArgs args{.x = {.data = x}, .w = {.data = w}, .y = y, .m = 1};
+  check(args.x.data == x && args.w.scales == nullptr && args.y == y && args.alpha == 1 && args.beta == 1,
+        "the defaults of a launch's arguments");
+  const CastArgs cast{.x = {.data = x}, .y = {.data = y}, .rows = 1};
+  const PackArgs pack{.w = {.data = y}, .tiles = {.data = y}};
+  check(cast.x.global == nullptr && cast.rows == 1 && pack.tiles.scales == nullptr, "those of casts and of packing");
   check(store.path == ":memory:" && policy.max_candidates == 3 && prewarm.top == 1 && !compiler.compiler_cache,
         "the defaults of options");
 

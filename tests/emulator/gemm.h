@@ -113,12 +113,11 @@ struct Fixed {
 template <class X, class W, class Epi, const gemm::GemvKnobs& k>
 emu::Launch launch_of(gemm::Gemv<X, W, Epi, k>*, const Size& s) {
   using Plan = gemm::Gemv<X, W, Epi, k>;
-  return {
-      {static_cast<u32>(ceil_div64(s.n, k.block_rows()) * k.split_k), static_cast<u32>(ceil_div64(s.m, k.tokens)), 1},
-      Plan::kThreads,
-      static_cast<u32>(k.split_k),
-      Plan::kSharedBytes,
-      0};
+  return {{static_cast<u32>(ceil_div64(s.n, k.block_rows()) * ceil_div64(s.m, k.tokens) * k.split_k), 1, 1},
+          Plan::kThreads,
+          static_cast<u32>(k.split_k),
+          Plan::kSharedBytes,
+          0};
 }
 template <class X, class W, class Epi, const gemm::MmaKnobs& k>
 emu::Launch launch_of(gemm::Mma<X, W, Epi, k>*, const Size& s) {
@@ -131,7 +130,7 @@ emu::Launch launch_of(gemm::Mma<X, W, Epi, k>*, const Size& s) {
 }
 template <class X, class W, class Epi, bool oracle>
 emu::Launch launch_of(gemm::Reference<X, W, Epi, oracle>*, const Size& s) {
-  return {{static_cast<u32>(ceil_div64(s.n, 128)), static_cast<u32>(ceil_div64(s.m, 4)), 1}, 128, 1, 0, 0};
+  return {{static_cast<u32>(ceil_div64(s.n, 128) * ceil_div64(s.m, 4)), 1, 1}, 128, 1, 0, 0};
 }
 
 // ---- oracle

@@ -100,6 +100,7 @@ TEST_CASE("a stranger's operation is planned, prewarmed and found in the store",
   {
     Engine engine(test::options(home / "cache.db"));
     CHECK(engine.plan(p, test::target()).size() == 4);
+    for (const Planned& one : engine.plan(p, test::target())) CHECK(one.plan.y == GridAxis{});
     CHECK(mentions(engine.emit(p, test::target()).text, "tw::row_scale::Plain"));
     const PrewarmReport report = engine.prewarm({&p, 1}, targets);
     CHECK(report.compiled >= 3);  // and what measuring needs
@@ -167,7 +168,7 @@ void emulate(std::int64_t rows, std::int64_t cols) {
   const tw::row_scale::Args args{x.data(), scales.data(), y.data(), rows};
   const tw::row_scale::Shape shape{cols, 2.0f};
   tw::emu::Launch launch;
-  launch.grid = {static_cast<unsigned>((cols + threads - 1) / threads), static_cast<unsigned>(rows), 1};
+  launch.grid = {static_cast<unsigned>((cols + threads - 1) / threads * rows), 1, 1};
   launch.threads = threads;
   tw::emu::run(launch, [&] { Kernel::run(args, shape); });
   for (std::size_t i = 0; i < values.size(); ++i) {

@@ -23,3 +23,19 @@ if(TARGET tilewright_cli)
   target_link_libraries(tilewright_with_row_scale PRIVATE SQLite::SQLite3 Threads::Threads ${CMAKE_DL_LIBS})
   add_dependencies(test_operation tilewright_with_row_scale)
 endif()
+
+# An operation that leaves out a function of OperationOf, or a field, does not compile, and the compiler names it.
+function(compile_incomplete name)
+  add_test(NAME operation_${name} COMMAND ${CMAKE_CXX_COMPILER} -std=c++20 -fsyntax-only ${ARGN}
+    "-I$<JOIN:$<TARGET_PROPERTY:row_scale,INCLUDE_DIRECTORIES>,;-I>"
+    ${CMAKE_CURRENT_SOURCE_DIR}/operation/incomplete/operation.cpp COMMAND_EXPAND_LISTS)
+endfunction()
+compile_incomplete(complete)
+foreach(function title families check extents_of set_rows bytes_of ops_of contract_of describe_task compute judge)
+  compile_incomplete(refuses_without_${function} -DLEAVE_OUT_${function})
+  set_tests_properties(operation_refuses_without_${function} PROPERTIES
+    PASS_REGULAR_EXPRESSION "error: [^\n]*abstract.*[: ]${function}\\(")
+endforeach()
+compile_incomplete(refuses_without_factor -DLEAVE_OUT_factor)
+set_tests_properties(operation_refuses_without_factor PROPERTIES
+  PASS_REGULAR_EXPRESSION "error: [^\n]*(4 names provided|decomposes into)")

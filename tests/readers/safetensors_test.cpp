@@ -180,10 +180,11 @@ TEST_CASE("safetensors: a format has its dtype's bytes") {
 }
 
 TEST_CASE("safetensors: a tensor for CheckpointWeight") {
-  const auto bytes = bytes_of(
-      R"({"q":{"dtype":"I32","shape":[2,3],"data_offsets":[0,24]},"g":{"dtype":"BF16","shape":[4],"data_offsets":[24,32]},)"
-      R"("f":{"dtype":"F32","shape":[1],"data_offsets":[32,36]},"c":{"dtype":"I32","shape":[1,1,1],"data_offsets":[36,40]}})",
-      40);
+  const auto bytes = bytes_of(R"({"q":{"dtype":"I32","shape":[2,3],"data_offsets":[0,24]},)"
+                              R"("g":{"dtype":"BF16","shape":[4],"data_offsets":[24,32]},)"
+                              R"("f":{"dtype":"F32","shape":[1],"data_offsets":[32,36]},)"
+                              R"("c":{"dtype":"I32","shape":[1,1,1],"data_offsets":[36,40]}})",
+                              40);
   const Safetensors file = parse(bytes);
   const auto q = file.read(file.tensor("q"));
   const CheckpointTensor t = checkpoint_tensor(file.tensor("q"), q);

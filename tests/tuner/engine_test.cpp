@@ -277,6 +277,38 @@ TEST_CASE("Options::compile = false serves what is stored and names what is not"
   CHECK(mentions(refused("gemm x=f32 w=f32 y=f32 m=1 n=64 k=64"), "a prewarm's 1 candidates for sm_80"));
 }
 
+TEST_CASE("with Options::compile = false an error says which stores are not used, and why", "[engine]") {
+  TempDir dir;
+  FakeGpu gpu;
+  const std::string open = dir / "open.db", absent = dir / "absent.db", own = dir / "own.db";
+  StoreOptions from;
+  from.path = warm_cache();
+  Store(from).export_to(open);
+  REQUIRE(::chmod(open.c_str(), 0666) == 0);
+  Options o = options(own);
+  o.compile = false;
+  o.shipped = {open, absent};
+  const auto refused = [&] {
+    Engine engine(o);
+    return std::string(error_of(ErrorCode::would_tune, [&] { engine.prepare(small(), gpu.device()); }).what());
+  };
+  std::string text = refused();
+  INFO(text);
+  CHECK(mentions(text, "stored for it: nothing that could be read; a store is not used: " + open + " is writable by"));
+  CHECK(mentions(text, "; a store is not used: " + absent + " does not exist; prewarm it, or allow compiling"));
+
+  o.shipped.clear();
+  CHECK(mentions(refused(), "stored for it: nothing; prewarm it"));
+  REQUIRE(::chmod(own.c_str(), 0666) == 0);
+  text = refused();
+  INFO(text);
+  CHECK(mentions(text, "stored for it: nothing that could be read; a store is not used: " + own + " is writable by"));
+
+  REQUIRE(::chmod(open.c_str(), 0600) == 0);
+  o.shipped = {absent, open};
+  Engine(o).prepare(small(), gpu.device());
+}
+
 TEST_CASE("threads share one Engine", "[engine]") {
   TempDir dir;
   FakeGpu gpu;
@@ -376,8 +408,7 @@ TEST_CASE("a log callback may prepare what another thread is preparing", "[engin
   CHECK(inner >= 2);
 }
 
-TEST_CASE("problems that differ in n, k and alpha share modules, and prepared_cap bounds how many are kept",
-          "[engine]") {
+TEST_CASE("problems that differ in alpha share modules, and prepared_cap bounds how many are kept", "[engine]") {
   TempDir dir;
   FakeGpu gpu;
   const Device device = gpu.device();
@@ -424,6 +455,33 @@ TEST_CASE("problems that differ in n, k and alpha share modules, and prepared_ca
   CHECK(fake_cuda_live("module") == modules);
   o.prepared_cap = 0;
   CHECK(error_of(ErrorCode::invalid_argument, [&] { Engine none(o); }).field() == "options.prepared_cap");
+}
+
+TEST_CASE("problems that differ in n and k share the modules of the candidates that they share", "[engine]") {
+  TempDir dir;
+  FakeGpu gpu;
+  Engine engine(warmed(dir));
+  const Device device = gpu.device();
+  std::set<std::string> loaded;
+  std::vector<Kernel> kernels;  // a Kernel keeps its modules
+  const auto prepare = [&](std::int64_t n, std::int64_t k) {
+    Gemm g = *small().as<Gemm>();
+    g.n = n, g.k = k;
+    kernels.push_back(engine.prepare(Problem(g), device));
+    std::set<std::string> candidates;
+    for (std::int64_t rows = 1; rows <= 10000; ++rows) candidates.insert(kernels.back().candidate(rows).text());
+    const std::size_t before = loaded.size();
+    loaded.insert(candidates.begin(), candidates.end());
+    INFO("n " << n << " k " << k);
+    CHECK(fake_cuda_live("module") == static_cast<long>(loaded.size()));  // a candidate is one image, whatever n and k
+    return candidates.size() - (loaded.size() - before);                  // how many were there already
+  };
+  CHECK(prepare(64, 256) == 0);
+  CHECK(prepare(96, 256) > 0);
+  CHECK(prepare(128, 256) > 0);
+  CHECK(prepare(96, 384) > 0);
+  CHECK(prepare(64, 512) > 0);
+  CHECK(fake_cuda_image_count() == loaded.size());  // and each is loaded once
 }
 
 TEST_CASE("a kernel says which candidate serves a number of rows", "[engine]") {

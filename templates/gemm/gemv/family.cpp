@@ -85,8 +85,8 @@ class Gemv final : public KernelFamily<Knobs> {
 
   LaunchPlan launch_plan(const Gemm& g, const Arch& arch, const Knobs& k) const override {
     LaunchPlan p;
-    p.x = {static_cast<std::uint32_t>(k.split_k), 0, static_cast<std::uint32_t>(k.block_rows())};
-    p.y = {1, static_cast<std::uint32_t>(k.tokens), 0};
+    p.x = {static_cast<std::uint32_t>(k.split_k), static_cast<std::uint32_t>(k.tokens),
+           static_cast<std::uint32_t>(k.block_rows())};
     p.threads = static_cast<std::uint32_t>(k.threads());
     p.cluster = static_cast<std::uint32_t>(k.split_k);
     p.overlap = arch.clusters;  // archs with one have the other

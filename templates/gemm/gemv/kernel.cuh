@@ -9,6 +9,7 @@
 #include "core/quantized.cuh"
 #include "gemm/epilogue.cuh"
 #include "gemm/gemv/plan.cuh"
+#include "gemm/grid.cuh"
 #include "gemm/operands.cuh"
 
 namespace tw::gemm {
@@ -242,8 +243,8 @@ struct Gemv {
     const int thread = static_cast<int>(thread_x()), lane = thread % 32, warp = thread / 32;
     const int k_lane = lane % kLanes + (warp % kWarpsK) * kLanes;
     const int row_group = lane / kLanes + (warp / kWarpsK) * (32 / kLanes);
-    const i64 n0 = static_cast<i64>(block_x() / kSplitK) * kBlockRows + row_group;
-    const i64 m0 = static_cast<i64>(block_y()) * kTokens;
+    const GridPlace place = grid_place<kTokens, kBlockRows>(block_x() / kSplitK, args.m, shape.n);
+    const i64 m0 = place.m, n0 = place.n + row_group;
     const i64 ldx = args.ldx ? args.ldx : shape.k;
 
     // This block's part of k, in whole units.
@@ -290,7 +291,7 @@ struct Gemv {
       }
     }
     launch_dependent_grids();  // late: blocks that may read nothing yet would only be in the way
-    reduce(args, shape, s, acc, m0, row_group, warp, lane);
+    reduce(args, shape, s, acc, row_group, warp, lane);
   }
 
   TW_MEMBER static void store(const Args& args, const Shape& shape, i64 m, i64 n, Sum sum, float scale) {
@@ -300,10 +301,12 @@ struct Gemv {
     Epi::store(args.y, m * (args.ldy ? args.ldy : shape.n) + n,
                Epi::apply(args, shape, m, n, centred(sum, of_x, of_w), scaled));
   }
-  TW_MEMBER static void reduce(const Args& args, const Shape& shape, const Staged& s, Accumulators& acc, i64 m0,
-                               int row_group, int warp, int lane) {
+  TW_MEMBER static void reduce(const Args& args, const Shape& shape, const Staged& s, Accumulators& acc, int row_group,
+                               int warp, int lane) {
     const float scale = tensor_scale<X, W>(args, shape);
-    const i64 n_block = static_cast<i64>(block_x() / kSplitK) * kBlockRows;
+    // Computed again, because keeping it through the loop over k takes up to 20 registers.
+    const GridPlace place = grid_place<kTokens, kBlockRows>(reread_block_x() / kSplitK, args.m, shape.n);
+    const i64 m0 = place.m, n_block = place.n;
     TW_UNROLL for (int m = 0; m < kTokens; ++m) TW_UNROLL for (int r = 0; r < kRows; ++r) acc[m][r] =
         sum_lanes<kLanes>(acc[m][r]);
 

@@ -7,7 +7,7 @@
 namespace tw::gemm {
 
 struct GemvKnobs {
-  int tokens = 1;    // rows of x per block; grid y covers the rest
+  int tokens = 1;    // rows of x per block; more blocks cover the rest
   int unit = 8;      // elements of w per thread and load: one thread's piece of a row
   int lanes = 32;    // of a warp, that share a row's k
   int warps_k = 1;   // that share a row's k

@@ -56,8 +56,7 @@ class Plain final : public EnumeratedFamily {
                   fmt::format("formats/{}.cuh", p.y.name())};
     s.plan_type = fmt::format("tw::row_scale::Plain<tw::fmt::{}, tw::fmt::{}, {}>", p.x.name(), p.y.name(), threads);
     s.space = "tw::row_scale";
-    s.plan.x = {1, 0, threads};
-    s.plan.y = {1, 1, 0};
+    s.plan.x = {1, 1, threads};
     s.plan.threads = threads;
     return specialize(s);
   }

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a caller may change in a gemm so that a target has faster kernels for it.
+#include <algorithm>
+
+#include "templates/families.h"
+#include "templates/gemm/gemm.h"
+
+namespace tilewright::gemm {
+namespace {
+
+// Enough on an H200 or H100, which have 132 multiprocessors, for kernels that share the last tiles between blocks.
+constexpr std::int64_t kWorkspace = 34603008;
+
+// Whether the target has other kernels for `asked` than for `problem`, or overlaps launches, which constants may widen.
+bool changes_kernels(const Problem& problem, const Problem& asked, const Arch& arch) {
+  for (const Family* family : operation().families()) {
+    const std::vector<Candidate> before = family->candidates(problem, arch), after = family->candidates(asked, arch);
+    if (before != after) return true;
+    if (before.empty()) continue;
+    const Source one = family->source(problem, arch, before.front()),
+                 other = family->source(asked, arch, after.front());
+    if (one.text != other.text) return true;
+    if (one.plan.overlap && contract_for(problem).constants != contract_for(asked).constants) return true;
+  }
+  return false;
+}
+
+bool only_reference(const Problem& problem, const Arch& arch) {
+  const std::span<const Family* const> all = operation().families();
+  return std::all_of(all.begin(), all.end() - 1, [&](const Family* f) { return f->candidates(problem, arch).empty(); });
+}
+
+}  // namespace
+
+std::vector<Recommendation> recommended(const Problem& problem, const Arch& arch) {
+  std::vector<Recommendation> list;
+  Problem best = problem;
+  const auto take = [&](const char* field, const char* how, const Problem& next) {
+    list.push_back({field, how, next});
+    best = next;
+  };
+  Gemm g = *problem.as<Gemm>();
+  if (const std::optional<Problem> packed = operation().packed(problem, arch)) {
+    take("pack=tiles", "reorder w once, at load: Engine::pack(), or pack_weights() on the host", *packed);
+  } else if (g.packing != Packing::none && only_reference(problem, arch)) {
+    g.packing = Packing::none;
+    if (!only_reference(g, arch)) take("pack=none", "leave w as its format stores it", g);
+  }
+  if (g = *best.as<Gemm>(); !g.constant_weights) {
+    g.constant_weights = true;
+    if (changes_kernels(best, g, arch))
+      take("weights=constant", "w is complete before a launch is enqueued, and stays as it is", g);
+  }
+  if (g = *best.as<Gemm>(); g.workspace == 0) {
+    g.workspace = kWorkspace;
+    if (changes_kernels(best, g, arch))
+      take("workspace=34603008", "33 MiB of device memory, zero when first used, for launches that follow each other",
+           g);
+  }
+  return list;
+}
+
+}  // namespace tilewright::gemm
