@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <fstream>
 #include <optional>
-#include <set>
 #include <sstream>
 
 #include "bench/bench.h"
 #include "bench/cublaslt.h"
 #include "bench/cuda.h"
+#include "bench/gemm_jobs.h"
 
 namespace tilewright::bench {
 namespace {
@@ -62,9 +62,8 @@ Json times(const Device& device, const Settings& settings, const std::string& te
   Options options = Options::from_env();
   options.cache = settings.cache.empty() ? ":memory:" : settings.cache;
   Engine engine(options);
-  std::vector<std::int64_t> ms;
-  for (const std::string& m : split(settings.ms, ',')) ms.push_back(std::stoll(m));
-  std::sort(ms.begin(), ms.end());
+  const std::vector<std::int64_t> ms = numbers_of("m", settings.ms);
+  if (ms.empty()) throw Error(ErrorCode::invalid_argument, "m", "", "numbers of tokens: --m 64,200,1024");
   const Problem problem = Problem::parse(text).with_rows(ms.back());
   std::vector<Contender> all =
       settings.list.empty() ? offered(problem, device.arch(), ms) : listed(settings.list, ms.back());

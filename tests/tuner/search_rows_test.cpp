@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // tune() of all rows over the driver double: what is measured, stored and served. Kernels are compiled for real.
-#include <set>
+#include <vector>
 
 #include "tuner/tuner_test.h"
 
@@ -17,13 +17,14 @@ TunePolicy all_rows() {
   return policy;
 }
 
-// Kernels take a microsecond a row, but for those whose images are in `slow`, which take twice that above 100 rows.
-void time_by_rows(FakeGpu& gpu, std::set<std::vector<std::byte>>* slow = nullptr) {
-  gpu.gemm_duration = [slow](const FakeLaunch& launch, std::int64_t rows) {
-    const auto* image = static_cast<const std::byte*>(launch.image);
-    const bool twice = slow && rows > 100 && slow->contains({image, image + launch.image_bytes});
-    return (10.0 + static_cast<double>(rows)) * (twice ? 2 : 1);
-  };
+// Kernels take a microsecond a row.
+void time_by_rows(FakeGpu& gpu) {
+  gpu.gemm_duration = [](const FakeLaunch&, std::int64_t rows) { return 10.0 + static_cast<double>(rows); };
+}
+
+std::vector<std::byte> image_of(const Engine& engine, const Candidate& c) {
+  const Source source = family("gemm", c.family).source(small(), target(), c);
+  return compile(source, target(), CompileOptions::of(engine.options())).image;
 }
 
 }  // namespace
@@ -84,8 +85,7 @@ TEST_CASE("a binary found wrong serves no number of rows", "[search_rows]") {
   const Kernel kernel = engine.prepare(small(), gpu.device());
   // The candidate that serves two rows turns out wrong.
   const Candidate bad = kernel.candidate(2);
-  CompileOptions compiler = CompileOptions::of(engine.options());
-  gpu.bad_images.insert(compile(family("gemm", bad.family).source(small(), target(), bad), target(), compiler).image);
+  gpu.bad_images.insert(image_of(engine, bad));
   TunePolicy retune = all_rows();
   retune.retune = true;
   const TuneReport after = engine.tune(small(), gpu.device(), retune);
@@ -102,13 +102,18 @@ TEST_CASE("a search of one number of rows teaches the table of all", "[search_ro
   time_by_rows(gpu);
   Engine engine(options(""));
   engine.tune(small(), gpu.device(), all_rows());
-  // Another candidate takes a tenth of the time, which only a search of that number of rows finds.
+  // What serves these rows has become slow, which only a search of that number of rows notices.
+  const Candidate before = engine.prepare(small(), gpu.device()).candidate(2);
   TunePolicy one = quick_policy();
   one.retune = true;
   one.max_candidates = 3;
-  gpu.gemm_duration = [](const FakeLaunch&, std::int64_t) { return 1.0; };
+  gpu.gemm_duration = [slow = image_of(engine, before)](const FakeLaunch& launch, std::int64_t) {
+    const auto* image = static_cast<const std::byte*>(launch.image);
+    return std::vector<std::byte>(image, image + launch.image_bytes) == slow ? 100.0 : 1.0;
+  };
   const TuneReport found = engine.tune(small(), gpu.device(), one);
   REQUIRE(found.choice.grade == Grade::exact);
+  REQUIRE(found.choice.candidate != before);
   CHECK(engine.prepare(small(), gpu.device()).candidate(2) == found.choice.candidate);
 }
 
