@@ -23,7 +23,8 @@ namespace {
 constexpr std::int64_t kGiven[] = {1,   2,   4,   8,   16,  24,   33,   48,   64,   96,   128,  160,  200, 256,
                                    333, 384, 512, 600, 777, 1024, 1100, 1500, 2048, 2500, 3000, 4096, 8192};
 constexpr int kRandom = 20;
-constexpr double kSlack = 1.03;  // a launch may take that much longer than one of more tokens
+constexpr std::size_t kRivalsInARow = 3;  // the fastest rested
+constexpr double kSlack = 1.03;           // a launch may take that much longer than one of more tokens
 
 struct EveryRow {
   const char* label;
@@ -55,6 +56,19 @@ std::vector<std::int64_t> tokens() {
   return {ms.begin(), ms.end()};
 }
 
+// What the search tried: times by number of tokens, or why there are none.
+Json searched(const TuneReport& report) {
+  std::map<std::string, Json> candidates;
+  for (const Outcome& o : report.outcomes) {
+    Json& c = candidates[o.candidate.text()];
+    if (o.kind == OutcomeKind::measured)
+      c[std::to_string(o.rows)] = std::round(100 * o.microseconds) / 100;
+    else
+      c[to_string(o.kind)] = o.detail;
+  }
+  return candidates;
+}
+
 struct Point {
   std::int64_t m = 0;
   std::string candidate, rival;
@@ -84,7 +98,12 @@ class EveryM {
           all.push_back({{"label", row.label}, {"n", shape.n}, {"k", shape.k}, {"note", "not run: out of time"}});
           continue;
         }
-        all.push_back(measure(row, shape));
+        try {
+          all.push_back(measure(row, shape));
+        } catch (const Error& e) {
+          fmt::print("{} {}x{}: SHORT: {}\n", row.label, shape.n, shape.k, e.what());
+          all.push_back({{"label", row.label}, {"n", shape.n}, {"k", shape.k}, {"error", e.what()}});
+        }
         std::fflush(stdout);
       }
     return all;
@@ -141,26 +160,31 @@ class EveryM {
     }
     p.us = median(samples);
     if (!rival) return p;
-    RivalTime* fastest = nullptr;
-    for (RivalTime& t : rival->times())
-      if (const double us = median(t.samples); !fastest || us < p.rival_us) fastest = &t, p.rival_us = us;
-    if (!fastest) return p;
-    p.rival = fastest->name;
-    // Without rests, in turns.
-    std::vector<double> mine, theirs;
+    std::vector<std::pair<double, RivalTime*>> fastest;
+    for (RivalTime& t : rival->times()) fastest.emplace_back(median(t.samples), &t);
+    if (fastest.empty()) return p;
+    std::sort(fastest.begin(), fastest.end());
+    p.rival_us = fastest.front().first, p.rival = fastest.front().second->name;
+    // Without rests, in turns. What is fastest rested need not be fastest here.
+    fastest.resize(std::min(fastest.size(), kRivalsInARow));
+    p.row_us = p.rival_row_us = 1e30;
     for (int turn = 0; turn < 2; ++turn) {
-      mine.push_back(ours.in_a_row());
-      theirs.push_back(fastest->replay.in_a_row());
+      p.row_us = std::min(p.row_us, ours.in_a_row());
+      for (const auto& [us, t] : fastest) p.rival_row_us = std::min(p.rival_row_us, t->replay.in_a_row());
     }
-    p.row_us = std::min(mine[0], mine[1]), p.rival_row_us = std::min(theirs[0], theirs[1]);
     return p;
   }
 
   Json conclude(const EveryRow& row, Shape shape, const Problem& problem, const TuneReport& report,
                 const std::vector<Point>& points) {
     Table table({"m", "us", "rival us", "rested", "in a row", "rival", "choice"});
-    Json json = {{"label", row.label},     {"problem", problem.text()},      {"n", shape.n},
-                 {"k", shape.k},           {"tune_seconds", report.seconds}, {"compiled", report.compiled},
+    Json json = {{"label", row.label},
+                 {"problem", problem.text()},
+                 {"n", shape.n},
+                 {"k", shape.k},
+                 {"tune_seconds", report.seconds},
+                 {"compiled", report.compiled},
+                 {"search", searched(report)},
                  {"points", Json::array()}};
     double sum[2] = {}, worst[2] = {1e30, 1e30};
     int count = 0, steps = 0;

@@ -87,10 +87,13 @@ std::optional<tuner::RowTable> Engine::Impl::tuned_rows(const Problem& problem, 
 void Engine::Impl::teach_rows(const Problem& problem, const Device& device, const TuneReport& report) {
   std::optional<StoredRows> rows = stored(store, problem, device);
   if (!rows || rows->inputs != kTuned || report.choice.grade != Grade::exact) return;
-  add(rows->table, report.choice.candidate, problem.rows(), report.choice.microseconds);
+  // One that serves no row makes room: its times are lost, and a search of all rows would find them again.
+  if (rows->table.candidates.size() == tuner::RowTable::kMostCandidates) rows->table.drop_unused(false);
+  if (rows->table.candidates.size() == tuner::RowTable::kMostCandidates) return;
   for (const Outcome& o : report.outcomes)
     if (o.kind == OutcomeKind::wrong)
       std::erase_if(rows->table.candidates, [&](const tuner::RowCandidate& c) { return c.candidate == o.candidate; });
+  add(rows->table, report.choice.candidate, problem.rows(), report.choice.microseconds);
   tuner::RowModel model(problem, device.arch(), tuner::model_of(device));
   tuner::decide(rows->table, model);
   store_tuned_rows(problem, device, rows->table);

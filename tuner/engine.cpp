@@ -187,6 +187,7 @@ TuneReport Engine::Impl::tune_rows(const Problem& problem, const Device& device,
       report = tuner::search_rows(context, problem, device, policy, options.templates, found);
     }
     if (report.stopped == "cancelled") {
+      report.ranges.clear();
       report.choice = choices(tuner::bucketed(problem), device).current();
     } else if (!report.noisy) {
       store_tuned_rows(problem, device, found);

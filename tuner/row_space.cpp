@@ -12,46 +12,11 @@
 namespace tilewright::tuner {
 namespace {
 
-constexpr double kLeastGain = 0.01;    // of a further binary: logarithms of times, summed over the points by weight
-constexpr double kPerOctave = 8;       // weight of an octave of rows
-constexpr double kPriorWeight = 0.05;  // of the mean error beside that of contenders like it
-constexpr double kNear = 1.10;         // an estimate within this of the least may be the fastest
-constexpr double kApart = 1.07;        // least ratio of two points at which one contender is measured
-constexpr double kUncertain = 1.5;     // before anything was measured
-constexpr double kHope = 0.92;         // of an untried contender's estimate, which is off by more than that
-
-// The logarithm of measured over predicted at each point: interpolated between measured points, beyond them the
-// nearest.
-std::vector<double> errors_of(const RowContender& c, std::span<const std::int64_t> points) {
-  std::vector<double> errors(points.size(), 0);
-  const auto error = [&](std::size_t p) { return std::log(c.measured[p] / c.predicted[p]); };
-  std::size_t below = points.size();
-  for (std::size_t p = 0; p < points.size(); ++p) {
-    if (c.measured[p] > 0) {
-      errors[p] = error(p);
-      below = p;
-      continue;
-    }
-    std::size_t above = p;
-    while (above < points.size() && c.measured[above] <= 0) ++above;
-    if (below == points.size() && above == points.size()) return errors;
-    if (below == points.size()) {
-      errors[p] = error(above);
-    } else if (above == points.size()) {
-      errors[p] = error(below);
-    } else {
-      const auto octaves = [&](std::size_t a, std::size_t b) {
-        return std::log2(static_cast<double>(points[b]) / static_cast<double>(points[a]));
-      };
-      errors[p] = error(below) + (error(above) - error(below)) * octaves(below, p) / octaves(below, above);
-    }
-  }
-  return errors;
-}
-
-bool was_measured(const RowContender& c) {
-  return std::any_of(c.measured.begin(), c.measured.end(), [](double us) { return us > 0; });
-}
+constexpr double kLeastGain = 0.002;  // of a further binary: logarithms of times, summed over the points by weight
+constexpr double kPerOctave = 8;      // weight of an octave of rows
+constexpr double kNear = 1.08;        // an estimate within this of the least may be the fastest
+constexpr double kApart = 1.07;       // least ratio of two points at which one contender is measured
+constexpr double kUncertain = 1.5;    // before anything was tried
 
 }  // namespace
 
@@ -79,105 +44,102 @@ RowSpace::RowSpace(const Problem& problem, const Arch& arch, const DeviceModel& 
     for (const Problem& p : at)
       c.predicted.push_back(predict(c.ranked.family->traits(p, arch, c.ranked.candidate), model).microseconds);
     c.measured.assign(points_.size(), 0);
-    c.estimated = c.predicted;
   }
+  std::vector<Candidate> candidates;
+  for (const RowContender& c : contenders_) candidates.push_back(c.ranked.candidate);
+  errors_.emplace(candidates, points_);
 }
 
-double RowSpace::least(std::size_t point) const {
+double RowSpace::estimate(int contender, int point) const {
+  const auto c = static_cast<std::size_t>(contender), p = static_cast<std::size_t>(point);
+  if (contenders_[c].measured[p] > 0) return contenders_[c].measured[p];
+  return contenders_[c].predicted[p] * std::exp(errors_->mean(c, p));
+}
+
+void RowSpace::record(int contender, int point, double microseconds) {
+  const auto c = static_cast<std::size_t>(contender), p = static_cast<std::size_t>(point);
+  contenders_[c].measured[p] = microseconds;
+  errors_->observe(c, p, std::log(microseconds / contenders_[c].predicted[p]));
+}
+
+double RowSpace::improvement(double have, int contender, int point) const {
+  const auto c = static_cast<std::size_t>(contender), p = static_cast<std::size_t>(point);
+  return expected_improvement(have, estimate(contender, point), errors_->deviation(c, p));
+}
+
+double RowSpace::least(int point) const {
   double us = std::numeric_limits<double>::infinity();
-  for (const RowContender& c : contenders_)
-    if (c.tried && !c.failed) us = std::min(us, c.estimated[point]);
+  for (int i = 0; i < size(); ++i)
+    if (at(i).tried && !at(i).failed) us = std::min(us, estimate(i, point));
   return us;
 }
 
 std::vector<int> RowSpace::next(int most) const {
-  std::vector<double> have(points_.size());
-  for (std::size_t p = 0; p < have.size(); ++p) {
-    have[p] = least(p);
-    if (have[p] < std::numeric_limits<double>::infinity()) continue;
-    for (const RowContender& c : contenders_) have[p] = std::min(have[p], c.estimated[p] * kUncertain);
+  std::vector<double> have;
+  for (int p = 0; p < point_count(); ++p) {
+    double us = least(p);
+    if (us == std::numeric_limits<double>::infinity())
+      for (int i = 0; i < size(); ++i) us = std::min(us, kUncertain * estimate(i, p));
+    have.push_back(us);
   }
   std::vector<int> list;
   while (static_cast<int>(list.size()) < most) {
     int best = -1;
     double most_gain = kLeastGain;
-    for (std::size_t i = 0; i < contenders_.size(); ++i) {
-      const RowContender& c = contenders_[i];
-      if (c.tried || std::find(list.begin(), list.end(), static_cast<int>(i)) != list.end()) continue;
+    for (int i = 0; i < size(); ++i) {
+      if (at(i).tried || std::find(list.begin(), list.end(), i) != list.end()) continue;
       double gain = 0;
-      for (std::size_t p = 0; p < have.size(); ++p)
-        gain += weights_[p] * std::max(0.0, std::log(have[p] / (kHope * c.estimated[p])));
-      if (gain > most_gain) best = static_cast<int>(i), most_gain = gain;
+      for (int p = 0; p < point_count(); ++p)
+        gain += weights_[static_cast<std::size_t>(p)] * improvement(have[static_cast<std::size_t>(p)], i, p);
+      if (gain > most_gain) best = i, most_gain = gain;
     }
     if (best < 0) break;
     list.push_back(best);
-    for (std::size_t p = 0; p < have.size(); ++p)
-      have[p] = std::min(have[p], kHope * contenders_[static_cast<std::size_t>(best)].estimated[p]);
+    for (int p = 0; p < point_count(); ++p) {
+      double& us = have[static_cast<std::size_t>(p)];
+      us = std::min(us, estimate(best, p));
+    }
   }
   return list;
 }
 
 std::vector<int> RowSpace::worth_measuring(int contender, int most) const {
-  const RowContender& c = contenders_[static_cast<std::size_t>(contender)];
-  std::vector<std::pair<double, int>> open;  // estimate relative to the least of the others
-  for (std::size_t p = 0; p < points_.size(); ++p) {
+  const RowContender& c = at(contender);
+  struct Open {
+    double gain, ratio;  // expected improvement over the others; estimate relative to the least of theirs
+    int point;
+  };
+  std::vector<Open> open;
+  for (int p = 0; p < point_count(); ++p) {
+    if (c.measured[static_cast<std::size_t>(p)] > 0) continue;
     double others = std::numeric_limits<double>::infinity();
-    for (const RowContender& o : contenders_)
-      if (&o != &c && o.tried && !o.failed) others = std::min(others, o.estimated[p]);
+    for (int i = 0; i < size(); ++i)
+      if (i != contender && at(i).tried && !at(i).failed) others = std::min(others, estimate(i, p));
     // Alone, it is measured where its own list has it.
-    const double ratio = others < std::numeric_limits<double>::infinity() ? c.estimated[p] / others
-                         : points_[p] == c.listed                         ? 0.0
-                                                                          : 1.0;
-    if (c.measured[p] <= 0) open.emplace_back(ratio, static_cast<int>(p));
+    if (others == std::numeric_limits<double>::infinity())
+      open.push_back({points_[static_cast<std::size_t>(p)] == c.listed ? 1.0 : 0.0, 1, p});
+    else
+      open.push_back({improvement(others, contender, p), estimate(contender, p) / others, p});
   }
-  std::sort(open.begin(), open.end());
+  std::sort(open.begin(), open.end(),
+            [](const Open& a, const Open& b) { return a.gain != b.gain ? a.gain > b.gain : a.point < b.point; });
   // Apart from each other: between two that are near, the model knows as well.
-  const auto near_another = [&](int p, const std::vector<int>& list) {
-    const auto near = [&](std::size_t q) {
-      const double a = static_cast<double>(points_[static_cast<std::size_t>(p)]), b = static_cast<double>(points_[q]);
-      return std::max(a, b) / std::min(a, b) < kApart;
-    };
-    for (const int q : list)
-      if (near(static_cast<std::size_t>(q))) return true;
-    for (std::size_t q = 0; q < points_.size(); ++q)
-      if (c.measured[q] > 0 && near(q)) return true;
+  std::vector<int> list;
+  const auto near_another = [&](int p) {
+    for (int q = 0; q < point_count(); ++q) {
+      if (c.measured[static_cast<std::size_t>(q)] <= 0 && std::find(list.begin(), list.end(), q) == list.end())
+        continue;
+      const auto a = static_cast<double>(points_[static_cast<std::size_t>(p)]),
+                 b = static_cast<double>(points_[static_cast<std::size_t>(q)]);
+      if (std::max(a, b) / std::min(a, b) < kApart) return true;
+    }
     return false;
   };
-  std::vector<int> list;
-  for (const auto& [ratio, p] : open)
-    if (static_cast<int>(list.size()) < most && (ratio <= kNear || (list.empty() && !was_measured(c))) &&
-        !near_another(p, list))
-      list.push_back(p);
+  const bool known = std::any_of(c.measured.begin(), c.measured.end(), [](double us) { return us > 0; });
+  for (const Open& o : open)
+    if (static_cast<int>(list.size()) < most && (!known || o.ratio <= kNear) && !near_another(o.point))
+      list.push_back(o.point);
   return list;
-}
-
-void RowSpace::learn() {
-  std::vector<const RowContender*> teachers;
-  std::vector<std::vector<double>> errors;
-  std::vector<double> mean(points_.size(), 0);
-  for (const RowContender& c : contenders_)
-    if (was_measured(c)) teachers.push_back(&c), errors.push_back(errors_of(c, points_));
-  for (const auto& e : errors)
-    for (std::size_t p = 0; p < mean.size(); ++p) mean[p] += e[p] / static_cast<double>(errors.size());
-  std::size_t own = 0;
-  for (RowContender& c : contenders_) {
-    if (own < teachers.size() && teachers[own] == &c) {
-      for (std::size_t p = 0; p < points_.size(); ++p)
-        c.estimated[p] = c.measured[p] > 0 ? c.measured[p] : c.predicted[p] * std::exp(errors[own][p]);
-      ++own;
-      continue;
-    }
-    std::vector<double> sum(points_.size());
-    double weights = kPriorWeight;
-    for (std::size_t p = 0; p < sum.size(); ++p) sum[p] = kPriorWeight * mean[p];
-    for (std::size_t t = 0; t < teachers.size(); ++t) {
-      const double alike = likeness(c.ranked, teachers[t]->ranked), weight = alike * alike;
-      if (weight == 0) continue;
-      weights += weight;
-      for (std::size_t p = 0; p < sum.size(); ++p) sum[p] += weight * errors[t][p];
-    }
-    for (std::size_t p = 0; p < sum.size(); ++p) c.estimated[p] = c.predicted[p] * std::exp(sum[p] / weights);
-  }
 }
 
 }  // namespace tilewright::tuner

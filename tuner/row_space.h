@@ -3,11 +3,13 @@
 // thread at a time.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
 #include <tilewright/problem.h>
 
+#include "tuner/error_model.h"
 #include "tuner/rank.h"
 
 namespace tilewright::tuner {
@@ -18,7 +20,6 @@ struct RowContender {
   std::int64_t listed = 0;        // that list's number of rows
   std::vector<double> predicted;  // microseconds
   std::vector<double> measured;   // 0: not measured
-  std::vector<double> estimated;  // measured, or else predicted and corrected
   bool tried = false;             // it was built, at least
   bool failed = false;            // and cannot be used
 };
@@ -31,22 +32,30 @@ class RowSpace {
 
   std::span<const std::int64_t> points() const { return points_; }
   std::vector<RowContender>& contenders() { return contenders_; }
-  // At most `most` contenders that were not tried, best first: each one adds the most to those before it, by estimated
-  // times over all points. None whose share would be less than kLeastGain.
+  // Microseconds: measured, or else predicted and corrected by the errors of measured candidates, the more alike they
+  // are.
+  double estimate(int contender, int point) const;
+  // At most `most` contenders that were not tried, best first: of each one the most improvement is expected over all
+  // points, beside those before it. Its estimate counts with its uncertainty, so one that is unlike all others may come
+  // before one that is known to be nearly as fast as the best.
   std::vector<int> next(int most) const;
   // Points at which a contender is to be measured: where it may be the fastest, the likeliest first. One at least if it
   // was measured nowhere.
   std::vector<int> worth_measuring(int contender, int most) const;
-  // Corrects the estimates by what was measured since: a contender's by its own errors, interpolated between its
-  // points; those of contenders that were not measured by the errors of those like them.
-  void learn();
+  // Each time corrects the estimates of what was not measured.
+  void record(int contender, int point, double microseconds);
 
  private:
-  double least(std::size_t point) const;  // estimated time of those tried
+  const RowContender& at(int contender) const { return contenders_[static_cast<std::size_t>(contender)]; }
+  int size() const { return static_cast<int>(contenders_.size()); }
+  int point_count() const { return static_cast<int>(points_.size()); }
+  double least(int point) const;  // estimated time of those tried
+  double improvement(double have, int contender, int point) const;
 
   std::vector<std::int64_t> points_;
   std::vector<double> weights_;  // of the points: every octave counts as much
   std::vector<RowContender> contenders_;
+  std::optional<ErrorModel> errors_;
 };
 
 }  // namespace tilewright::tuner

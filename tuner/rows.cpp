@@ -16,7 +16,6 @@ namespace tilewright::tuner {
 namespace {
 
 constexpr std::string_view kHeader = "rows 1";  // version of the stored form
-constexpr std::size_t kMostCandidates = 256;
 constexpr std::int64_t kBetweenBuckets[] = {96, 192, 384, 768, 1536, 3072};
 constexpr double kWorthBinary = 1.08;   // times the time without it
 constexpr std::size_t kMostBeyond = 4;  // candidates that each launch above kMostStepRows compares

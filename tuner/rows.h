@@ -34,7 +34,8 @@ struct RowCandidate {
 
 // A candidate for each row step.
 struct RowTable {
-  std::vector<RowCandidate> candidates;  // 256 at most
+  static constexpr std::size_t kMostCandidates = 256;  // what a step's byte tells apart
+  std::vector<RowCandidate> candidates;
   std::array<std::uint8_t, kRowSteps> steps{};
 
   // Stored form, versioned: a line for each candidate and its times, then ranges of steps. parse() answers nothing for

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -76,6 +77,8 @@ class RowSearch {
   Range& range(int index);
   Built build(const RowContender& contender);
   void consider(int index, std::future<Built>& future);
+  // Runs `body`; an error that one candidate can cause fails that candidate.
+  void attempt(int index, const std::function<void()>& body);
   // Verifies a binary before its first time in a range; false if it is wrong.
   bool time(int index, int point);
   void confirm();
@@ -146,29 +149,13 @@ bool RowSearch::time(int index, int point) {
   const int one[] = {timed};
   for (int i = 0; i < kScreenRounds; ++i) r.bench->round(one);
   ++report_.measured, ++context_.measured;
-  space_.contenders()[static_cast<std::size_t>(index)].measured[static_cast<std::size_t>(point)] =
-      std::max(1e-3, r.bench->summary(timed).median);
+  space_.record(index, point, std::max(1e-3, r.bench->summary(timed).median));
   return true;
 }
 
-void RowSearch::consider(int index, std::future<Built>& future) {
-  RowContender& c = space_.contenders()[static_cast<std::size_t>(index)];
-  c.tried = true;
+void RowSearch::attempt(int index, const std::function<void()>& body) {
   try {
-    while (future.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready)
-      if (cancelled()) return;
-    const Built built = future.get();
-    report_.compiled += built.compiled;
-    binaries_[index] = built.binary;
-    if (const std::string why = unacceptable(built.binary->resources); !why.empty())
-      return fail(index, OutcomeKind::rejected, why);
-    for (int most : {kFirstPoints, kMostPoints}) {
-      for (const int point : space_.worth_measuring(index, most)) {
-        if (stop()) return;
-        if (!time(index, point)) return;
-      }
-      space_.learn();
-    }
+    body();
   } catch (const Error& error) {
     if (cancelled()) return;
     if (error.code() == ErrorCode::library_missing || error.code() == ErrorCode::would_tune) throw;
@@ -176,6 +163,22 @@ void RowSearch::consider(int index, std::future<Built>& future) {
     fail(index, error.code() == ErrorCode::compile_failed ? OutcomeKind::not_compiled : OutcomeKind::failed,
          error.what());
   }
+}
+
+void RowSearch::consider(int index, std::future<Built>& future) {
+  space_.contenders()[static_cast<std::size_t>(index)].tried = true;
+  attempt(index, [&] {
+    while (future.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready)
+      if (cancelled()) return;
+    const Built built = future.get();
+    report_.compiled += built.compiled;
+    binaries_[index] = built.binary;
+    if (const std::string why = unacceptable(built.binary->resources); !why.empty())
+      return fail(index, OutcomeKind::rejected, why);
+    for (int most : {kFirstPoints, kMostPoints})
+      for (const int point : space_.worth_measuring(index, most))
+        if (stop() || !time(index, point)) return;
+  });
 }
 
 RowTable RowSearch::decided() {
@@ -192,7 +195,8 @@ RowTable RowSearch::decided() {
   return table;
 }
 
-// What would serve a point is measured there, until nothing serves one by its estimate alone.
+// What would serve a point is measured there, until nothing serves one by its estimate alone. The budget does not end
+// this: a table of estimates would be stored as a measured one.
 void RowSearch::confirm() {
   for (int round = 0; round < kConfirmRounds; ++round) {
     const RowTable table = decided();
@@ -205,8 +209,8 @@ void RowSearch::confirm() {
         const RowContender& c = space_.contenders()[i];
         if (c.failed || c.measured[p] > 0 || !binaries_.contains(static_cast<int>(i)) || c.ranked.candidate != serves)
           continue;
-        if (stop()) return;
-        measured += time(static_cast<int>(i), static_cast<int>(p));
+        if (cancelled()) return;
+        attempt(static_cast<int>(i), [&] { measured += time(static_cast<int>(i), static_cast<int>(p)); });
       }
       progress("confirm", static_cast<int>(p), static_cast<int>(space_.points().size()));
     }
@@ -303,6 +307,7 @@ TuneReport RowSearch::run(RowTable& table) {
     }
   }
   confirm();
+  if (cancelled()) report_.stopped = "cancelled";
   if (report_.stopped.empty()) report_.stopped = "all";
   if (report_.stopped != "cancelled") finals();
   choose(table);

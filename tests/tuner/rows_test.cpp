@@ -185,11 +185,11 @@ TEST_CASE("a search of all rows covers them by few binaries, and follows what it
   slow.tried = true;
   const std::vector<int> where = space.worth_measuring(first[0], 3);
   REQUIRE_FALSE(where.empty());
-  for (const int p : where)
-    slow.measured[static_cast<std::size_t>(p)] = 2 * slow.predicted[static_cast<std::size_t>(p)];
-  space.learn();
-  CHECK(slow.estimated[0] == Approx(2 * slow.predicted[0]));
-  for (const RowContender& c : space.contenders()) CHECK(c.estimated[0] >= c.predicted[0]);
+  for (const int p : where) space.record(first[0], p, 2 * slow.predicted[static_cast<std::size_t>(p)]);
+  for (const int p : where) CHECK(space.estimate(first[0], p) == 2 * slow.predicted[static_cast<std::size_t>(p)]);
+  for (int i = 0; i < static_cast<int>(space.contenders().size()); ++i)
+    CHECK(space.estimate(i, where[0]) >=
+          space.contenders()[static_cast<std::size_t>(i)].predicted[static_cast<std::size_t>(where[0])]);
   // Measured points are not asked for again, nor points right beside them.
   for (const int p : space.worth_measuring(first[0], 100))
     for (const int q : where) {
@@ -197,8 +197,9 @@ TEST_CASE("a search of all rows covers them by few binaries, and follows what it
                    b = static_cast<double>(points[static_cast<std::size_t>(q)]);
       CHECK(std::max(a, b) / std::min(a, b) >= 1.07);
     }
-  // Once everything is as fast as can be, nothing is left to try.
-  for (RowContender& c : space.contenders())
-    if (&c != &slow) c.estimated.assign(points.size(), 1e9);
+  // Once something is ten times as fast as the rest could be, nothing is left to try.
+  for (int p = 0; p < static_cast<int>(points.size()); ++p)
+    space.record(first[1], p, 0.1 * slow.predicted[static_cast<std::size_t>(p)]);
+  space.contenders()[static_cast<std::size_t>(first[1])].tried = true;
   CHECK(space.next(4).empty());
 }

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // tune() of all rows over the driver double: what is measured, stored and served. Kernels are compiled for real.
+#include <optional>
 #include <vector>
 
+#include "tuner/keys.h"
+#include "tuner/rows.h"
 #include "tuner/tuner_test.h"
 
 using namespace tilewright;
@@ -128,7 +131,56 @@ TEST_CASE("a cancelled search of all rows stores no table", "[search_rows]") {
   policy.cancelled = [&] { return ++polls > 20; };
   const TuneReport r = engine.tune(small(), gpu.device(), policy);
   CHECK(r.stopped == "cancelled");
+  CHECK(r.ranges.empty());
+  CHECK(r.choice.grade == Grade::ranked);
   for (const auto& [key, choice] : engine.store().all_choices()) CHECK_FALSE(mentions(key.transcript(), "rows=all"));
+}
+
+TEST_CASE("a search of all rows that its budget ends serves only what it measured", "[search_rows]") {
+  FakeGpu gpu;
+  gpu.serve(small(), target());
+  time_by_rows(gpu);
+  Engine engine(options(""));
+  TunePolicy policy = all_rows();
+  policy.budget_seconds = 0;
+  const TuneReport r = engine.tune(small(), gpu.device(), policy);
+  CHECK(r.stopped == "budget");
+  REQUIRE_FALSE(r.ranges.empty());
+  for (const RowRange& range : r.ranges) {
+    CHECK(range.measured);
+    // It was timed at the numbers of rows that it serves, which a budget may not save.
+    bool inside = false;
+    for (const Outcome& o : r.outcomes)
+      inside = inside || (o.candidate == range.candidate && o.kind == OutcomeKind::measured && o.rows >= range.first &&
+                          (range.last == 0 || o.rows <= range.last));
+    INFO(range.candidate.text() << " from " << range.first << " to " << range.last);
+    CHECK(inside);
+  }
+}
+
+TEST_CASE("a full table of all rows makes room for what a search of one number finds", "[search_rows]") {
+  FakeGpu gpu;
+  gpu.serve(small(), target());
+  time_by_rows(gpu);
+  Engine engine(options(""));
+  engine.tune(small(), gpu.device(), all_rows());
+  const Device device = gpu.device();
+  const Key key = tuner::rows_key(device);
+  std::optional<StoredChoice> row = engine.store().find_choice(key, small().with_rows(1).text());
+  REQUIRE(row);
+  const auto end = row->environment.find('\n');
+  std::optional<tuner::RowTable> table = tuner::RowTable::parse(row->environment.substr(end + 1));
+  REQUIRE(table);
+  const Candidate any = table->candidates[0].candidate;
+  while (table->candidates.size() < tuner::RowTable::kMostCandidates) table->candidates.push_back({any, 1, {{1, 1e6}}});
+  row->environment = row->environment.substr(0, end + 1) + table->text();
+  REQUIRE(engine.store().put_choice(key, *row));
+  TunePolicy one = quick_policy();
+  one.retune = true;
+  gpu.gemm_duration = [](const FakeLaunch&, std::int64_t) { return 0.5; };
+  const TuneReport found = engine.tune(small(), device, one);
+  REQUIRE(found.choice.grade == Grade::exact);
+  CHECK(engine.prepare(small(), device).candidate(small().rows()) == found.choice.candidate);
 }
 
 TEST_CASE("policies of all rows are checked", "[search_rows]") {
