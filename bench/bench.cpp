@@ -37,8 +37,10 @@ int main(int argc, char** argv) {
   app.add_option("--pack", settings.pack, "gemm: ask for pack=VALUE where the weights have it");
   app.add_option("--seconds", settings.seconds,
                  "gemm, regret: start nothing new after this long; rows of gemm that are left count as short");
-  app.add_option("--tune-seconds", settings.tune_seconds, "gemm: tuning time of each problem");
-  app.add_option("--candidates", settings.candidates, "gemm: candidates measured per problem")
+  app.add_option("--tune-seconds", settings.tune_seconds,
+                 "gemm: tuning time of each problem, 6 unless given; 60 with --every-m");
+  app.add_option("--candidates", settings.candidates,
+                 "gemm: candidates measured per problem, 16 unless given; 40 with --every-m")
       ->check(CLI::Range(1, 1000));
   app.add_option("--sustained", settings.sustained,
                  "gemm: also time many tokens in a row for so many seconds, at the clock that power then leaves");
@@ -50,6 +52,8 @@ int main(int argc, char** argv) {
                "to be told (bench/counters.sh)");
   CLI11_PARSE(app, argc, argv);
   settings.self = argv[0];
+  if (settings.every_m && !app.count("--tune-seconds")) settings.tune_seconds = 60;
+  if (settings.every_m && !app.count("--candidates")) settings.candidates = 40;
   try {
     if (child == "startup" || child == "startup-one") return startup_child(settings, child == "startup-one");
     const Options options = Options::from_env();

@@ -24,6 +24,7 @@ class ErrorModel {
   // Of log(measured / predicted).
   double mean(std::size_t candidate, std::size_t at) const { return mean_[index(candidate, at)]; }
   double deviation(std::size_t candidate, std::size_t at) const;
+  std::size_t observations() const { return projected_.size(); }
 
  private:
   std::size_t index(std::size_t candidate, std::size_t at) const { return candidate * rows_ + at; }

@@ -12,20 +12,19 @@
 namespace tilewright::tuner {
 namespace {
 
-constexpr double kLeastGain = 0.002;  // of a further binary: logarithms of times, summed over the points by weight
-constexpr double kPerOctave = 8;      // weight of an octave of rows
+constexpr double kLeastGain = 0.002;  // of a further binary: logarithms of times, summed over the points
+constexpr double kWorthwhile = 0.97;  // of the least time so far: a smaller gain is not worth a binary
 constexpr double kNear = 1.08;        // an estimate within this of the least may be the fastest
 constexpr double kApart = 1.07;       // least ratio of two points at which one contender is measured
-constexpr double kUncertain = 1.5;    // before anything was tried
+// Before anything was tried: the time at a point over the least estimate, and how far off an estimate may be. It is
+// little, so that the first ones cover all points rather than vary one.
+constexpr double kUncertain = 1.5, kBlind = 0.02;
 
 }  // namespace
 
 RowSpace::RowSpace(const Problem& problem, const Arch& arch, const DeviceModel& model,
                    std::span<const std::int64_t> points, int each)
     : points_(points.begin(), points.end()) {
-  for (std::size_t p = 0; p < points_.size(); ++p)
-    weights_.push_back(kPerOctave *
-                       (p ? std::log2(static_cast<double>(points_[p]) / static_cast<double>(points_[p - 1])) : 1));
   const Family* reference = families(problem.op()).back();
   std::map<std::string, bool> known;
   for (const std::int64_t rows : points_) {
@@ -64,7 +63,8 @@ void RowSpace::record(int contender, int point, double microseconds) {
 
 double RowSpace::improvement(double have, int contender, int point) const {
   const auto c = static_cast<std::size_t>(contender), p = static_cast<std::size_t>(point);
-  return expected_improvement(have, estimate(contender, point), errors_->deviation(c, p));
+  const double deviation = errors_->observations() ? errors_->deviation(c, p) : kBlind;
+  return expected_improvement(kWorthwhile * have, estimate(contender, point), deviation);
 }
 
 double RowSpace::least(int point) const {
@@ -89,8 +89,7 @@ std::vector<int> RowSpace::next(int most) const {
     for (int i = 0; i < size(); ++i) {
       if (at(i).tried || std::find(list.begin(), list.end(), i) != list.end()) continue;
       double gain = 0;
-      for (int p = 0; p < point_count(); ++p)
-        gain += weights_[static_cast<std::size_t>(p)] * improvement(have[static_cast<std::size_t>(p)], i, p);
+      for (int p = 0; p < point_count(); ++p) gain += improvement(have[static_cast<std::size_t>(p)], i, p);
       if (gain > most_gain) best = i, most_gain = gain;
     }
     if (best < 0) break;

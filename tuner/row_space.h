@@ -53,7 +53,6 @@ class RowSpace {
   double improvement(double have, int contender, int point) const;
 
   std::vector<std::int64_t> points_;
-  std::vector<double> weights_;  // of the points: every octave counts as much
   std::vector<RowContender> contenders_;
   std::optional<ErrorModel> errors_;
 };

@@ -170,8 +170,8 @@ TEST_CASE("a search of all rows covers them by few binaries, and follows what it
   const std::vector<std::int64_t> points = tuning_rows();
   RowSpace space(layer(), hopper(), model_of(hopper()), points, 24);
   REQUIRE(space.contenders().size() > 50);
-  const std::vector<int> first = space.next(8);
-  REQUIRE(first.size() == 8);
+  const std::vector<int> first = space.next(12);
+  REQUIRE(first.size() >= 8);
   // They serve few tokens and many.
   std::int64_t least = 1 << 20, most = 0;
   for (const int i : first) {
