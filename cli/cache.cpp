@@ -10,7 +10,7 @@
 namespace tilewright::cli {
 namespace {
 
-struct Args {
+struct CacheArgs {
   std::string kind, id, file, arch;
   int limit = 0;
   std::int64_t max_bytes = -1;
@@ -48,7 +48,7 @@ std::string problems_text(const std::vector<std::string>& problems) {
   return fmt::format(" for {}{}", problems.front(), more);
 }
 
-int run_ls(const Context& context, const Args& args) {
+int run_ls(const Context& context, const CacheArgs& args) {
   const Store store = open(context, true, true);
   need_file(store);
   std::map<std::string, std::vector<std::string>> served;
@@ -94,14 +94,14 @@ int run_ls(const Context& context, const Args& args) {
   return kOk;
 }
 
-int run_show(const Context& context, const Args& args) {
+int run_show(const Context& context, const CacheArgs& args) {
   const Store store = open(context, true, true);
   need_file(store);
   print(store.show(args.id));  // JSON already
   return kOk;
 }
 
-int run_verify(const Context& context, const Args& args) {
+int run_verify(const Context& context, const CacheArgs& args) {
   StoreOptions again;
   VerifyReport report;
   std::vector<std::string> repaired;
@@ -128,7 +128,7 @@ int run_verify(const Context& context, const Args& args) {
   return report.damaged.empty() ? kOk : kDamage;
 }
 
-int run_gc(const Context& context, const Args& args) {
+int run_gc(const Context& context, const CacheArgs& args) {
   Store store = open(context, true, false);
   need_file(store);
   const std::int64_t freed = store.gc(args.max_bytes < 0 ? context.options().cache_cap : args.max_bytes);
@@ -139,7 +139,7 @@ int run_gc(const Context& context, const Args& args) {
   return kOk;
 }
 
-int run_export(const Context& context, const Args& args) {
+int run_export(const Context& context, const CacheArgs& args) {
   Store store = open(context, true, true);
   need_file(store);
   store.export_to(args.file, !args.no_binaries, args.force);
@@ -151,7 +151,7 @@ int run_export(const Context& context, const Args& args) {
   return kOk;
 }
 
-int run_merge(const Context& context, const Args& args, bool everything) {
+int run_merge(const Context& context, const CacheArgs& args, bool everything) {
   if (!std::filesystem::exists(args.file)) throw Error(ErrorCode::io, "file", args.file, "no such file");
   Store store = open(context, false, false);
   need_file(store);
@@ -163,7 +163,7 @@ int run_merge(const Context& context, const Args& args, bool everything) {
   return kOk;
 }
 
-int run_explain(const Context& context, const Args& args) {
+int run_explain(const Context& context, const CacheArgs& args) {
   Options options = context.options();
   options.cache_read_only = true;
   const Problem problem = args.problem.parse();
@@ -185,7 +185,7 @@ int run_explain(const Context& context, const Args& args) {
 void add_cache(Context& context) {
   CLI::App* group = context.app->add_subcommand("cache", "Inspect and maintain the cache file");
   group->require_subcommand(1);
-  const auto args = std::make_shared<Args>();
+  const auto args = std::make_shared<CacheArgs>();
   const auto add = [&](const char* name, const char* help, auto run) {
     CLI::App* command = add_command(context, *group, name, help);
     command->callback(
@@ -209,12 +209,12 @@ void add_cache(Context& context) {
   out->add_flag("--force", args->force, "Replace a file that is there, atomically");
   out->add_flag("--no-binaries", args->no_binaries, "Choices and measurements only");
   add("import", "Take choices and measurements from a file, never binaries",
-      [](const Context& c, const Args& a) { return run_merge(c, a, false); })
+      [](const Context& c, const CacheArgs& a) { return run_merge(c, a, false); })
       ->add_option("file", args->file, "The file to read")
       ->required()
       ->check(not_empty());
   add("merge", "Take everything from a file that you trust; the faster choice wins",
-      [](const Context& c, const Args& a) { return run_merge(c, a, true); })
+      [](const Context& c, const CacheArgs& a) { return run_merge(c, a, true); })
       ->add_option("file", args->file, "The file to read")
       ->required()
       ->check(not_empty());

@@ -11,7 +11,7 @@
 namespace tilewright::cli {
 namespace {
 
-struct Args {
+struct PlanArgs {
   ProblemArgument problem;
   std::string arch, candidate, directory;
   int top = 10;
@@ -23,7 +23,7 @@ Json knobs_json(const Candidate& c) {
   return knobs;
 }
 
-int run_plan(const Context& context, const Args& args) {
+int run_plan(const Context& context, const PlanArgs& args) {
   Options options = context.options();
   options.cache_read_only = true;
   const Problem problem = args.problem.parse();
@@ -68,7 +68,7 @@ int run_plan(const Context& context, const Args& args) {
   return kOk;
 }
 
-Source source_for(const Context& context, const Args& args) {
+Source source_for(const Context& context, const PlanArgs& args) {
   Options options = context.options();
   options.cache_read_only = true;
   const Problem problem = args.problem.parse();
@@ -91,7 +91,7 @@ void write_file(const std::filesystem::path& path, std::string_view text) {
   if (!file.flush()) throw Error(ErrorCode::io, "--dir", path.string(), "could not be written");
 }
 
-int run_emit(const Context& context, const Args& args) {
+int run_emit(const Context& context, const PlanArgs& args) {
   const Source source = source_for(context, args);
   if (!args.directory.empty()) {
     write_file(std::filesystem::path(args.directory) / "kernel.cu", source.text);
@@ -118,7 +118,7 @@ int run_emit(const Context& context, const Args& args) {
 }  // namespace
 
 void add_plan(Context& context) {
-  const auto args = std::make_shared<Args>();
+  const auto args = std::make_shared<PlanArgs>();
   CLI::App* plan = add_command(context, *context.app, "plan", "Rank the legal candidates of a problem");
   add_problem(plan, args->problem, true);
   plan->add_option("--arch", args->arch, "Target, e.g. sm_90a or native (default: this machine's device)");

@@ -11,7 +11,7 @@
 namespace tilewright::cli {
 namespace {
 
-struct Args {
+struct PrewarmArgs {
   ProblemArgument problem;
   std::vector<std::string> archs, workloads;
   PrewarmPolicy policy;
@@ -43,7 +43,7 @@ std::vector<Problem> for_target(const Engine& engine, std::vector<Problem> probl
 }
 
 PrewarmReport prewarm(Engine& engine, const std::vector<Problem>& problems, const std::vector<const Arch*>& targets,
-                      const Args& args, std::vector<std::string>& warnings) {
+                      const PrewarmArgs& args, std::vector<std::string>& warnings) {
   PrewarmPolicy policy = args.policy;
   policy.every_bucket = !args.named_rows;
   if (!args.threads) policy.worker = self();
@@ -90,7 +90,7 @@ void show_evicted(const PrewarmReport& report, const Options& options) {
                   report.evicted, report.evicted == 1 ? "y was" : "ies were", options.cache_cap));
 }
 
-int run_prewarm(const Context& context, const Args& args) {
+int run_prewarm(const Context& context, const PrewarmArgs& args) {
   const std::vector<Problem> problems = all_problems(args.problem, args.workloads);
   Options options = context.options();
   const std::vector<const Arch*> archs = targets(args.archs, options);
@@ -133,7 +133,7 @@ int run_prewarm(const Context& context, const Args& args) {
 }  // namespace
 
 void add_prewarm(Context& context) {
-  const auto args = std::make_shared<Args>();
+  const auto args = std::make_shared<PrewarmArgs>();
   CLI::App* command = add_command(context, *context.app, "prewarm", "Compile a workload's kernels; needs no GPU");
   add_problem(command, args->problem, false);
   command

@@ -14,7 +14,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-struct Args {
+struct RunArgs {
   ProblemArgument problem;
   std::string model, tensor;
   bool tune = false, cpu = false;
@@ -64,7 +64,7 @@ double time_launches(const Device& device, const Launch& launch) {
   }
 }
 
-void run_on_gpu(Engine& engine, const Args& args, const Problem& problem, const Task& task, const Device& device,
+void run_on_gpu(Engine& engine, const RunArgs& args, const Problem& problem, const Task& task, const Device& device,
                 HostBuffers& host, Result& result) {
   if (args.tune) {
     const Progress progress;
@@ -136,7 +136,7 @@ void show(const Context& context, const Problem& problem, const Result& r) {
   print(check.wrong.empty() ? "result   verified" : "result   WRONG: " + check.wrong);
 }
 
-int run_run(const Context& context, const Args& args) {
+int run_run(const Context& context, const RunArgs& args) {
   const Problem problem = args.problem.parse();
   if (args.model.empty() != args.tensor.empty())
     throw Error(ErrorCode::invalid_argument, args.model.empty() ? "--model" : "--tensor", "", "needed with the other");
@@ -180,7 +180,7 @@ int run_run(const Context& context, const Args& args) {
 }  // namespace
 
 void add_run(Context& context) {
-  const auto args = std::make_shared<Args>();
+  const auto args = std::make_shared<RunArgs>();
   CLI::App* command = add_command(context, *context.app, "run",
                                   "Compute once and check the result; without a GPU, by the CPU reference");
   add_problem(command, args->problem, true);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kAllRowsBudget = 60;  // seconds
 
-struct Args {
+struct TuneArgs {
   ProblemArgument problem;
   std::vector<std::string> workloads;
   bool packed = false;
@@ -92,7 +92,7 @@ void show(const TuneReport& r, const Problem& problem) {
                     r.seconds, r.stopped, r.noisy ? "; too noisy to store" : ""));
 }
 
-int run_tune(const Context& context, Args args) {
+int run_tune(const Context& context, TuneArgs args) {
   std::vector<Problem> problems = all_problems(args.problem, args.workloads);
   Options options = context.options();
   const Device device = need_device(args.device, options, "tune");
@@ -131,7 +131,7 @@ int run_tune(const Context& context, Args args) {
 }  // namespace
 
 void add_tune(Context& context) {
-  const auto args = std::make_shared<Args>();
+  const auto args = std::make_shared<TuneArgs>();
   CLI::App* command = add_command(context, *context.app, "tune", "Measure candidates on the GPU and keep the best");
   add_problem(command, args->problem, false);
   add_workload(command, args->workloads);

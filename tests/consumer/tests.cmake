@@ -9,7 +9,7 @@ if(TILEWRIGHT_INSTALL AND NOT TILEWRIGHT_SANITIZE AND NOT BUILD_SHARED_LIBS AND 
   set_tests_properties(install PROPERTIES FIXTURES_SETUP installed)
 
   add_library(tilewright_shared_check SHARED ${TILEWRIGHT_OBJECTS})
-  target_link_libraries(tilewright_shared_check PRIVATE SQLite::SQLite3 Threads::Threads ${CMAKE_DL_LIBS})
+  target_link_libraries(tilewright_shared_check PRIVATE SQLite::SQLite3 ${TILEWRIGHT_FMT} Threads::Threads ${CMAKE_DL_LIBS})
   target_link_options(tilewright_shared_check PRIVATE -Wl,-z,defs)
   set_target_properties(tilewright_shared_check PROPERTIES OUTPUT_NAME tilewright
     LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/shared-check)

@@ -16,14 +16,21 @@ endif()
 tilewright_test(emulator emulator)
 get_target_property(emulator_tests test_emulator SOURCES)
 list(FILTER emulator_tests EXCLUDE REGEX "/emulator/(async|emulator|fiber|fragments|grids|scheduler|sm90|warpgroup)\\.cpp$")
-# Every format's kernels, a translation unit each.
+# Every format's kernels, a translation unit each, or for a few formats together.
+set(group 0)
 foreach(FORMAT ${TILEWRIGHT_FORMATS})
   set(source ${TILEWRIGHT_GENERATED_DIR}/tests/format_${FORMAT}_test.cpp)
   configure_file(emulator/format_test.cpp.in ${source} @ONLY)
   list(APPEND emulator_tests ${source})
+  math(EXPR group "${group} + 1")
+  math(EXPR unit "${group} / 3")
+  set_source_files_properties(${source} PROPERTIES UNITY_GROUP formats_${unit})
 endforeach()
-set_target_properties(test_emulator PROPERTIES SOURCES "${emulator_tests}")
+set_target_properties(test_emulator PROPERTIES SOURCES "${emulator_tests}"
+  UNITY_BUILD ${TILEWRIGHT_UNITY} UNITY_BUILD_MODE GROUP)
 add_test(NAME emulator COMMAND test_emulator ~[gemm])
 foreach(family gemv mma reference wgmma)  # apart, so that they run side by side
   add_test(NAME emulator_${family} COMMAND test_emulator "${family}*")
 endforeach()
+# Seconds: the longest tests of all start first.
+set_tests_properties(emulator_mma emulator_wgmma emulator_gemv PROPERTIES COST 50)

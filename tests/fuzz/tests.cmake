@@ -11,7 +11,7 @@ if(TILEWRIGHT_FUZZ)
     add_executable(fuzz_${reader} fuzz/${reader}_fuzz.cpp ${PROJECT_SOURCE_DIR}/readers/${reader}.cpp
       ${PROJECT_SOURCE_DIR}/readers/byte_source.cpp)
     target_include_directories(fuzz_${reader} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
-    target_link_libraries(fuzz_${reader} PRIVATE fmt::fmt-header-only nlohmann_json::nlohmann_json)
+    target_link_libraries(fuzz_${reader} PRIVATE ${TILEWRIGHT_FMT} nlohmann_json::nlohmann_json)
     target_compile_options(fuzz_${reader} PRIVATE -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all)
     target_link_options(fuzz_${reader} PRIVATE -fsanitize=fuzzer,address,undefined)
     add_test(NAME fuzz_${reader} COMMAND fuzz_${reader} -runs=10000 -seed=1 -artifact_prefix=${PROJECT_BINARY_DIR}/

@@ -9,7 +9,7 @@ add_library(row_scale OBJECT operation/operations.cpp operation/row_scale/operat
   ${CMAKE_CURRENT_BINARY_DIR}/operation/embedded.cpp)
 target_include_directories(row_scale PUBLIC ${PROJECT_SOURCE_DIR}/include PRIVATE
   ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/templates ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/operation)
-target_link_libraries(row_scale PUBLIC fmt::fmt-header-only)
+target_link_libraries(row_scale PUBLIC ${TILEWRIGHT_FMT})
 
 add_executable(test_operation operation/operation_test.cpp tuner/tuner_test.cpp $<TARGET_OBJECTS:tests_main>
   $<TARGET_OBJECTS:row_scale> ${library_objects})
@@ -20,7 +20,7 @@ if(TARGET tilewright_cli)
   # The tool over that library.
   add_executable(tilewright_with_row_scale $<TARGET_OBJECTS:tilewright_cli_objects> $<TARGET_OBJECTS:row_scale>
     ${library_objects})
-  target_link_libraries(tilewright_with_row_scale PRIVATE SQLite::SQLite3 Threads::Threads ${CMAKE_DL_LIBS})
+  target_link_libraries(tilewright_with_row_scale PRIVATE ${TILEWRIGHT_FMT} SQLite::SQLite3 Threads::Threads ${CMAKE_DL_LIBS})
   add_dependencies(test_operation tilewright_with_row_scale)
 endif()
 
