@@ -43,6 +43,7 @@ inline constexpr int kMostCentred = 33025;  // and of 255 and 255, bytes less th
 
 // What a format's tiles for an x are like (core/tiles.cuh).
 struct TileInfo {
+  Element element;           // of x as it is multiplied; none: of blocks of codes
   int panel_k;               // columns of a tile
   int bits, words;           // of a stored code; of codes per thread and tile
   int scale_k, scale_bytes;  // columns per chunk of scales, bytes per row of one; 0: no such stream

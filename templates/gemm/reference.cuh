@@ -85,9 +85,10 @@ struct Reference {
   TW_CONSTANTS(int, kThreads = 128, kSharedBytes = 0);
   TW_CONSTANTS(int, kRows = 4);  // of x per thread: a weight is decoded once for four of them
   // Whether matrix units may cut off what they add: FP8 products, codes of w that E4M3 holds included, and scaled
-  // blocks.
+  // blocks. x is multiplied as it is, but by tiles that are for another element.
   using A = element_of<X>;
-  TW_CONSTANTS(bool, kCuts = (is_fp8_type<A>() &&
+  TW_CONSTANTS(bool, kAsItIs = same<Tiled, void>() || same<Tiled, A>());
+  TW_CONSTANTS(bool, kCuts = (is_fp8_type<A>() && kAsItIs &&
                               (is_fp8_type<element_of<W>>() || same<Tiled, A>() || (W::kCodes && W::kBits <= 4))) ||
                              (X::scaled_mma() != ScaledMma::none && X::scaled_mma() == W::scaled_mma()));
 

@@ -79,6 +79,8 @@ TEST_CASE("every family compiles for every target", "[archs]") {
                                              "gemm x=q8_1 w=q8_0 y=f16 m=1 n=4096 k=4096 pack=tiles",
                                              "gemm x=q8_1 w=q5_1 y=f32 m=1 n=4096 k=4096 x_from=f16 pack=tiles",
                                              "gemm x=f16 w=q5_k y=f16 m=16 n=4096 k=4096 pack=tiles",
+                                             "gemm x=e4m3_row w=nvfp4 y=bf16 m=512 n=4096 k=4096 global=mul pack=tiles",
+                                             "gemm x=e4m3 w=mxfp4 y=f16 m=16 n=4096 k=4096 pack=tiles",
                                              "gemm x=f32 w=f32 y=f32 m=3 n=5 k=7",
                                              "gemm x=e4m3_g128 w=e4m3_b128 y=bf16 m=16 n=4096 k=4096",
                                              "gemm x=int8_row w=int8_row y=bf16 m=64 n=4096 k=4096",
@@ -146,6 +148,10 @@ TEST_CASE("Hopper's largest tiles neither spill nor serialize their matrix instr
       {"gemm x=f16 w=q4_k y=f16 m=64 n=8192 k=28672 pack=tiles workspace=33554432",
        "wgmma block_m=64 strips=2 warpgroups_n=2 warpgroups_k=1 panels=4 stages=3 cluster=1 split_k=1 warp_mma=0 "
        "schedule=2"},
+      {"gemm x=e4m3_row w=nvfp4 y=bf16 m=1024 n=8192 k=8192 global=mul pack=tiles",
+       "wgmma block_m=256 strips=1 warpgroups_n=2 warpgroups_k=1 panels=1 stages=4 cluster=1 split_k=1 warp_mma=0"},
+      {"gemm x=e4m3_row w=q4_k y=bf16 m=1024 n=8192 k=8192 pack=tiles",
+       "wgmma block_m=128 strips=2 warpgroups_n=2 warpgroups_k=1 panels=2 stages=3 cluster=1 split_k=1 warp_mma=0"},
       {"gemm x=bf16 w=mxfp4 y=bf16 m=16 n=57344 k=8192 pack=tiles workspace=33554432",
        "wgmma block_m=16 strips=1 warpgroups_n=1 warpgroups_k=1 panels=8 stages=2 cluster=1 split_k=1 warp_mma=1 "
        "schedule=3"},

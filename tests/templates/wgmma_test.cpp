@@ -2,6 +2,7 @@
 // Tests what the warpgroup family offers for many tokens and few: tiles that fill the last round, knobs that have won.
 #include <fmt/format.h>
 #include <tilewright/arch.h>
+#include <tilewright/error.h>
 #include <tilewright/family.h>
 
 #include <algorithm>
@@ -175,6 +176,37 @@ TEST_CASE("wgmma: one token has one row of x in shared memory", "[wgmma]") {
         CHECK(plan.x.per_rows == (one ? 1u : 8u));
       }
     }
+}
+
+TEST_CASE("wgmma: E4M3 is widened where tiles are for 16-bit floats", "[wgmma]") {
+  for (std::int64_t m : {1, 16, 40, 300, 4096})
+    for (const char* formats :
+         {"x=e4m3_row w=nvfp4 y=bf16 global=mul", "x=e4m3 w=q4_0 y=f32", "x=e4m3_row w=q8_0 y=f16",
+          "x=e4m3_tensor w=mxfp4 y=bf16 global=div", "x=e4m3_row w=q4_k y=bf16"}) {
+      const std::string text = fmt::format("{} pack=tiles n=8192 k=8192 m={} workspace=34603008", formats, m);
+      const std::vector<Candidate> all = offered(text);
+      CHECK(!all.empty());
+      for (const Candidate& c : all) {
+        INFO(c.text() << " of " << text);
+        const Source source = family("gemm", "wgmma").source(Problem::parse("gemm " + text), hopper(), c);
+        const LaunchPlan& plan = source.plan;
+        const std::int64_t math = 128 * c.at("warpgroups_n") * c.at("warpgroups_k");
+        // x as it is stored, all of a tile's rows; a warp or a warpgroup that widens it.
+        REQUIRE(plan.map_count == 1);
+        CHECK(plan.maps[0].element_bytes == 1);
+        CHECK(plan.maps[0].box_inner == 64);
+        CHECK(plan.maps[0].box_rows == static_cast<std::uint32_t>(c.at("block_m")));
+        CHECK(plan.maps[0].swizzle == 0);
+        CHECK(plan.threads == static_cast<std::uint32_t>(math + (c.at("warp_mma") ? 32 : 128)));
+        CHECK(plan.shared_bytes <= static_cast<std::uint32_t>(hopper().shared_per_block));
+        CHECK(source.text.find("k.async_store = 0;") != std::string::npos);
+        // Blocks of a cluster share no loads of x, so they are for splitting k and for sharing the last wave.
+        if (c.at("cluster") > 1) CHECK((c.at("split_k") > 1 || has(c, "schedule")));
+      }
+    }
+  CHECK(family("gemm", "wgmma").why_not(Problem::parse("gemm x=e4m3 w=q4_0 y=f32 m=64 n=64 k=64"), hopper()) ==
+        "w=q4_0 does not go with x=e4m3 unless it is packed as tiles");
+  CHECK_THROWS_AS(Problem::parse("gemm x=e4m3_g128 w=q4_0 y=f32 m=64 n=64 k=128 pack=tiles"), Error);
 }
 
 TEST_CASE("constant weights are a constant of the launch: candidates and their texts are the same", "[wgmma]") {

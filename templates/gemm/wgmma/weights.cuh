@@ -40,7 +40,7 @@ struct PlainWeights {
 // TOKENS: tokens per tile of a kernel that can apply scales to sums of groups; 0 for one that cannot.
 template <class X, class W, int STRIPS, int PANELS, int TOKENS = 0>
 struct TileWeights {
-  using Element = tile_element<X>;
+  using Element = tile_element<X, W>;
   using Stored = typename W::template Tile<Element>;
   using Tile = select<(TOKENS > 0), typename UnpackedFor<Stored, same<Element, Codes>() ? 1 : TOKENS>::type, Stored>;
   TW_CONSTANTS(int, kWords = tile_words<Tile, Element>());
