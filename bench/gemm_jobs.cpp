@@ -83,6 +83,9 @@ const std::vector<Row>& rows() {
       {"4-bit and 8-bit blocks x fp8", "q4_0 x fp8", "x=e4m3_row w=q4_0 y=bf16", both, ratio, 0.85, "bf16"},
       {"4-bit and 8-bit blocks x fp8", "q8_0 x fp8", "x=e4m3_row w=q8_0 y=bf16", both, ratio, 0.85, "bf16"},
       {"4-bit and 8-bit blocks x fp8", "mxfp4 x fp8", "x=e4m3_row w=mxfp4 y=bf16", both, ratio, 0.85, "bf16"},
+      // Lossy: weights of 4.5 bits, rounded to E4M3 on their way to the matrix units.
+      {"nvfp4 x fp8, lossy at 4.5 bits", "nvfp4 x fp8, fast", "x=e4m3_row w=nvfp4 y=bf16 global=mul accum=fast", both,
+       ratio, 0.8, "fp8"},
       {"", "nvfp4 x fp8", "x=e4m3_row w=nvfp4 y=bf16 global=mul", decoded, decode, 4.5, ""},
       {"", "q4_0 x fp8", "x=e4m3_row w=q4_0 y=bf16", decoded, decode, 4.5, ""},
       {"", "q8_0 x fp8", "x=e4m3_row w=q8_0 y=bf16", decoded, decode, 8.5, ""},

@@ -58,6 +58,17 @@ constexpr FastPath path_of() {
           &raw_bytes<F>};
 }
 
+template <class Tile>
+constexpr double narrow_rounding() {
+  if constexpr (!tw::same<tw::narrowed_tile<Tile>, void>()) return tw::narrowed_tile<Tile>::rounding();
+  return 0;
+}
+template <class Tile>
+constexpr double narrow_least() {
+  if constexpr (!tw::same<tw::narrowed_tile<Tile>, void>()) return tw::narrowed_tile<Tile>::least();
+  return 0;
+}
+
 // For x whose kernels take tiles for X (core/tiles.cuh).
 template <class W, class X>
 constexpr TileInfo tiles_of() {
@@ -71,7 +82,9 @@ constexpr TileInfo tiles_of() {
             Tile::kScaleBytes ? Tile::kScaleK : 0,
             Tile::kScaleBytes,
             Tile::rounding(),
-            Tile::kOffset};
+            Tile::kOffset,
+            narrow_rounding<Tile>(),
+            narrow_least<Tile>()};
   }
   return {};
 }

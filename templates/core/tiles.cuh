@@ -28,6 +28,9 @@
 //   rounding()                    largest relative error of an unpacked value; with kOffset, of the two parts that it
 //   is
 //                                the sum of; 0: exact
+//   Narrowed                     optional, of tiles for f16: how two of them are unpacked to E4M3, against x of that,
+//   if
+//                                the problem allows it; void, or left out: they are not
 //   AfterMma                     how the same tile is unpacked with kScaleAfterMma, within rounding() too, where tokens
 //                                are few and that takes fewer instructions; void, or the tile itself: it is not
 #pragma once
@@ -179,6 +182,31 @@ struct UnscaledTile {
   TW_MEMBER static void take_scales(const u8*, u8*, u8*, i64) {}
   struct Scales {};
 };
+
+// Tile::Narrowed, a tile of E4M3 that two panels of Tile are unpacked to; void: they are not.
+//   Scales                       of one of the two, as they are stored
+//   fragment(words, step, scales, a)   of NarrowedWeights (gemm/wgmma/weights.cuh)
+//   rounding(), least()          largest error of an unpacked value that scales of the tensor are not part of:
+//   relative,
+//                                and besides
+template <class Tile, class = void>
+struct NarrowedTile {
+  using type = void;
+};
+template <class Tile>
+struct NarrowedTile<Tile, void_of<typename Tile::Narrowed>> {
+  using type = typename Tile::Narrowed;
+};
+template <class Tile>
+using narrowed_tile = typename NarrowedTile<Tile>::type;
+// Whether W's tiles for x of X, which are for f16, may be unpacked to X's element instead.
+template <class X, class W>
+TW_FN constexpr bool may_narrow() {
+  if constexpr (same<typename X::TileElement, e4m3>() && same<tile_element<X, W>, f16>())
+    return !same<narrowed_tile<typename W::template Tile<f16>>, void>();
+  else
+    return false;
+}
 
 // Sums of x that a panel needs.
 template <class Tile>

@@ -41,10 +41,17 @@ Tiles<W> pack(const Matrix<W>& w) {
 
 // The bound's term for coded weights that are rounded to the operand's type: relative to the weight, or to the parts
 // whose difference it is, which are at most twice the largest weight of its row.
-template <class X, class W>
+template <class Plan, class X, class W>
 double rounding_of(const float* x, const float* w, i64 k) {
   if constexpr (gemm::plain_pair<as_read<X>, W>()) {
     return 0;
+  } else if constexpr (Plan::kNarrows) {
+    using Tile = typename Plan::Weights::Tile;
+    double sum = 0;
+    for (i64 i = 0; i < k; ++i)
+      sum += std::fabs(static_cast<double>(x[i])) *
+             (Tile::rounding() * std::fabs(static_cast<double>(w[i])) + Tile::least());
+    return sum;
   } else {
     using Tile = typename W::template Tile<tile_element<as_read<X>, W>>;
     double largest = 0, sum = 0;
@@ -69,7 +76,7 @@ template <class Plan, class X, class W>
 void launch_wgmma(const gemm::Args& args, const gemm::Shape& shape, const Matrix<X>& x, const Matrix<W>& w, u32 grid,
                   std::uint64_t seed) {
   // x that the producer widens is copied as it is stored.
-  constexpr int kBytes = Plan::kWidens ? 1 : sizeof(tile_element<as_read<X>, W>),
+  constexpr int kBytes = Plan::kWidens || Plan::kNarrows ? 1 : sizeof(tile_element<as_read<X>, W>),
                 kPanel = Plan::kWidens ? Plan::kPanelK : 128 / kBytes;
   const auto map_of = [&](const auto& matrix, bool columns) {
     return emu::tensor_map(
@@ -143,7 +150,7 @@ void check_wgmma(const Size& s, u32 grid, std::uint64_t seed) {
     CHECK(std::all_of(workspace.begin(), workspace.begin() + gemm::kScheduleBytes, [](u8 b) { return b == 0; }));
   const float global = x.global * w.global;
   out.compare(x.exact, w.exact, out.divides ? out.factor() / global : out.factor() * global,
-              [&](const float* a, const float* b) { return rounding_of<X, W>(a, b, s.k); });
+              [&](const float* a, const float* b) { return rounding_of<Plan, X, W>(a, b, s.k); });
 }
 
 // The knobs as the host completes them for a row of x that a block quantizes: room for the longest k below, in stages.
@@ -167,9 +174,10 @@ void check_warpgroups() {
   // Coded weights come in whole strips and stages; plain ones in whole panels and eights of rows.
   const i64 step = kCoded ? std::lcm<i64>(kPanel * kPanels, W::kBlock) : kPanel;
   const i64 ragged = kCoded ? Plan::kBlockN + 64 : Plan::kBlockN + 24;
-  const i64 pad = Plan::kCodes    ? 4 * X::kBlock
-                  : Plan::kWidens ? 16
-                                  : std::max<i64>(X::kBlock, 16 / static_cast<i64>(sizeof(tile_element<Read, W>)));
+  const i64 pad = Plan::kCodes ? 4 * X::kBlock
+                  : Plan::kWidens || Plan::kNarrows
+                      ? 16
+                      : std::max<i64>(X::kBlock, 16 / static_cast<i64>(sizeof(tile_element<Read, W>)));
   std::uint64_t seed = 0;
   check_wgmma<Plan, X, W, Epi>({1, ragged, step * 3, 0, 0}, 8, seed++);
   check_wgmma<Plan, X, W, Epi>({std::max(1, kBlockM - 3), Plan::kBlockN, step * (kStages + 2), pad, 3}, 8, seed++);

@@ -71,6 +71,66 @@ void check_every_e4m3() {
   CHECK(wrong == 0);
 }
 
+// How alike y is to the exact product where weights are rounded: the cosine of the angle between them.
+double cosine_of_narrowed() {
+  using X = fmt::e4m3_row;
+  using W = fmt::nvfp4;
+  using Plan = gemm::WgmmaKernel<X, W, PlainF32,
+                                 Fixed<WgmmaKnobs{.block_m = 64, .warpgroups_n = 1, .fast_accumulation = true}>::value>;
+  const Size s{64, 192, 1024, 0, 0};
+  const Matrix<X> x(s.m, s.k, s.k, 1);
+  const Matrix<W> w(s.n, s.k, s.k, 2);
+  Output<X, W, PlainF32> out(s, 0);
+  const Tiles<W> tiles = pack<W, f16>(w);
+  launch_wgmma<Plan>(out.args(x.operand(), {tiles.data.data(), tiles.scales.data(), &w.global}), out.shape, x, w, 4, 0);
+  double both = 0, first = 0, second = 0;
+  for (i64 i = 0; i < s.m; ++i)
+    for (i64 j = 0; j < s.n; ++j) {
+      double exact = 0;
+      for (i64 k = 0; k < s.k; ++k)
+        exact += static_cast<double>(x.exact[static_cast<std::size_t>(i * s.k + k)]) *
+                 w.exact[static_cast<std::size_t>(j * s.k + k)];
+      exact *= out.factor() * w.global;
+      const double y = out.y[static_cast<std::size_t>(i * s.n + j)];
+      both += exact * y, first += exact * exact, second += y * y;
+    }
+  return both / std::sqrt(first * second);
+}
+
+// What the oracle allows such a kernel, and no other.
+void check_oracle_of_narrowed() {
+  using X = fmt::e4m3_row;
+  using W = fmt::nvfp4;
+  using Oracle = gemm::Reference<X, W, PlainF32, true, f16>;
+  const Size s{3, 64, 256, 0, 0};
+  const Matrix<X> x(s.m, s.k, s.k, 1);
+  const Matrix<W> w(s.n, s.k, s.k, 2);
+  const Tiles<W> tiles = pack<W, f16>(w);
+  const Operand operand{tiles.data.data(), tiles.scales.data(), &w.global};
+  const auto cells = static_cast<std::size_t>(s.m * s.n);
+  std::vector<float> full(2 * cells), fast(2 * cells);
+  for (const bool is_fast : {false, true}) {
+    gemm::Shape shape{s.n, s.k, 1, 0};
+    shape.fast = is_fast;
+    gemm::Args args{x.operand(), operand, (is_fast ? fast : full).data(), nullptr, s.m, 0, 0};
+    emu::run({{1, 1, 1}, 128, 1, 0, 0}, [&] { Oracle::run(args, shape); });
+  }
+  i64 wrong = 0;
+  for (i64 i = 0; i < s.m; ++i)
+    for (i64 j = 0; j < s.n; ++j) {
+      double more = 0;
+      for (i64 k = 0; k < s.k; ++k) {
+        const double a = std::fabs(static_cast<double>(x.exact[static_cast<std::size_t>(i * s.k + k)])),
+                     b = std::fabs(static_cast<double>(w.exact[static_cast<std::size_t>(j * s.k + k)]));
+        more += a * (b / 16 + 1.0 / 128) + a * b * gemm::cut_of(true, true, s.k);
+      }
+      const auto at = static_cast<std::size_t>(i * s.n + j);
+      wrong += fast[at] != full[at];
+      wrong += !(std::fabs(fast[cells + at] - full[cells + at] - 1.2 * more * w.global) <= 1e-5 * fast[cells + at]);
+    }
+  CHECK(wrong == 0);
+}
+
 }  // namespace
 
 TEST_CASE("wgmma: every E4M3 is widened exactly", "[gemm]") {
@@ -150,4 +210,21 @@ TEST_CASE("wgmma: E4M3 against tiles for 16-bit floats, few tokens", "[gemm]") {
     check_warpgroups<fmt::e4m3_row, fmt::q4_0, Brain,
                      WgmmaKnobs{.block_m = 32, .panels = 2, .stages = 2, .schedule = Schedule::stream_k}>();
   }
+}
+
+TEST_CASE("wgmma: nvfp4 rounded to E4M3 where accumulation is fast", "[gemm]") {
+  const double cosine = cosine_of_narrowed();
+  CHECK(cosine > 0.9996);
+  CHECK(cosine < 0.99999);  // of the exact kernel's
+  check_oracle_of_narrowed();
+  check_warpgroups<fmt::e4m3_row, fmt::nvfp4, PlainF32, WgmmaKnobs{.warpgroups_n = 1, .fast_accumulation = true}>();
+  check_warpgroups<fmt::e4m3, fmt::nvfp4, Brain,
+                   WgmmaKnobs{.block_m = 96,
+                              .panels = 2,
+                              .stages = 2,
+                              .cluster = 2,
+                              .schedule = Schedule::stream_k,
+                              .fast_accumulation = true}>();
+  check_warpgroups<fmt::e4m3_row, fmt::nvfp4, Residual,
+                   WgmmaKnobs{.strips = 2, .stages = 2, .cluster = 2, .fast_accumulation = true}>();
 }

@@ -157,6 +157,7 @@ class Wgmma final : public KernelFamily<Knobs> {
   // Instructions per weight: about a dozen for eight, and the loop's own per panel. Few warps and short stages wait
   // longer, which counts as more instructions.
   static double unpacking(const Gemm& g, const WgmmaProblem& p, const Knobs& k) {
+    if (p.narrows) return 5.0;
     const double loop = k.warp_mma ? 0.9 : 1.3;
     double waits = 1;
     if (k.block_m <= kFewTokens) {

@@ -45,6 +45,13 @@ bool async_store(const WgmmaKnobs& k, const WgmmaProblem& p) {
   return wgmma_plan(least, o).shared_bytes <= limit;
 }
 
+// Whether weights whose tiles are for a wider element are rounded to x's: if its sums may be coarse too, and where
+// tokens are so many that products are what counts.
+bool narrow(const Gemm& g, const TileInfo& tiles) {
+  return g.accumulation == Accumulation::fast && g.m > tw::gemm::kFewTokens && may_narrow(tiles, g.x) &&
+         g.k % kPanelBytes == 0;
+}
+
 std::optional<WgmmaKind> wgmma_kind(Element x) {
   switch (x) {
     case Element::f16: return WgmmaKind::f16;
@@ -72,12 +79,13 @@ WgmmaKind wgmma_kind(Format strips, Format columns) {
 
 std::optional<WgmmaProblem> wgmma_problem(const Gemm& g) {
   const TileInfo* tiles = g.packing == Packing::tiles ? tile_info(g.w, g.x) : nullptr;
-  const bool codes = blocks_of_bytes(g.x), widens = tiles && !codes && tiles->element != fast_path(g.x).element;
+  const bool codes = blocks_of_bytes(g.x), narrows = tiles && narrow(g, *tiles),
+             widens = tiles && !codes && !narrows && tiles->element != fast_path(g.x).element;
   const std::optional<WgmmaKind> kind = widens ? wgmma_kind(tiles->element) : wgmma_kind(g.x);
   if (!kind || !(tiles ? g.x.block() == 1 || codes : plain(g))) return std::nullopt;
 
   WgmmaProblem p{};
-  p.kind = *kind, p.tiles = tiles, p.codes = codes, p.widens = widens;
+  p.kind = *kind, p.tiles = tiles, p.codes = codes, p.widens = widens, p.narrows = narrows;
   p.element_bytes = *kind == WgmmaKind::f16 || *kind == WgmmaKind::bf16 ? 2 : 1;
   p.block_scales = !tiles && block_scales(g.w);
   p.fast_accumulation = is_fp8(*kind) && g.accumulation == Accumulation::fast;
@@ -85,13 +93,16 @@ std::optional<WgmmaProblem> wgmma_problem(const Gemm& g) {
 
   tw::gemm::WgmmaOperands& o = p.operands;
   o.coded = tiles != nullptr;
-  o.panel_k = tiles ? tiles->panel_k : kPanelBytes / p.element_bytes;
+  o.panel_k = tiles && !narrows ? tiles->panel_k : kPanelBytes / p.element_bytes;
   // Scales that the register operand cannot hold, and fp8, whose units are to sum a panel's products only.
-  o.promotes = (p.element_bytes == 1 && tiles && tiles->scale_bytes > 0) || (is_fp8(*kind) && !p.fast_accumulation);
+  o.promotes =
+      (p.element_bytes == 1 && tiles && tiles->scale_bytes > 0 && !narrows) || (is_fp8(*kind) && !p.fast_accumulation);
   o.x_row_bytes = codes ? fast_path(g.x).raw_bytes(kPieceK) / tw::gemm::kPanelsPerCodeBox : kPanelBytes;
   o.x_raw_bytes = widens ? o.panel_k * fast_path(g.x).element_bytes : 0;
   o.x_item_bytes = fast_path(g.x).row_bytes;
-  if (tiles) o.code_words = tiles->words, o.scale_k = tiles->scale_k, o.scale_bytes = tiles->scale_bytes;
+  if (tiles)
+    o.code_words = tiles->words * o.panel_k / tiles->panel_k, o.scale_k = tiles->scale_k,
+    o.scale_bytes = tiles->scale_bytes;
   o.y_bytes = fast_path(g.y).element_bytes;
   o.c_bytes = g.c ? fast_path(*g.c).element_bytes : 0;
   return p;

@@ -22,6 +22,7 @@ struct WgmmaProblem {
   bool block_scales;       // w has a scale per block of rows (gemm/block_scales.cuh); x may have some, too
   bool codes;              // x is blocks of bytes with scales
   bool widens;             // w's tiles are for a wider element than x's, which the producer makes of it
+  bool narrows;            // or w is rounded to x's element
   bool fast_accumulation;  // fp8 sums stay in the matrix units
   std::int64_t quantized;  // columns of x that arrive as floats; 0: none
   tw::gemm::WgmmaOperands operands;

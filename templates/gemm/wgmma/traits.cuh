@@ -59,7 +59,9 @@ struct WgmmaTraits {
   TW_MEMBER static constexpr Schedule schedule() { return knobs.schedule; }
 
   // ---- operands
-  using Element = tile_element<X, W>;
+  // With fast accumulation tiles may be unpacked to x's element though they are for a wider one.
+  TW_CONSTANTS(bool, kNarrows = knobs.fast_accumulation && may_narrow<X, W>());
+  using Element = select<kNarrows, element_of<X>, tile_element<X, W>>;
   TW_CONSTANTS(bool, kCodes = same<Element, Codes>());  // x is blocks of bytes with scales
   // w's tiles are for a wider element than x's, as which the producer writes x into the ring.
   TW_CONSTANTS(bool, kWidens = !kCodes && !same<Element, element_of<X>>());
@@ -67,7 +69,7 @@ struct WgmmaTraits {
   TW_CONSTANTS(int, kMulticast = kWidens ? 1 : kNeighbours);
   TW_CONSTANTS(bool, kQuantizes = Input::kQuantizes);
   TW_MEMBER static constexpr WgmmaKind kind() { return wgmma_kind<Element, element_of<W>>(); }
-  using Weights = typename WeightsOf<X, W, kStrips * kWarpgroupsN, kPanels, kWarpMma ? kColumns : 0>::type;
+  using Weights = typename WeightsOf<X, W, kStrips * kWarpgroupsN, kPanels, kWarpMma ? kColumns : 0, kNarrows>::type;
   using Product = select<kind() == WgmmaKind::s8, i32, float>;
   // A panel's products are promoted: they leave the matrix units and are added to sums in single precision. Group
   // scales along k that the operand cannot hold apply to them there, and such sums are better than those of the fp8
@@ -103,7 +105,8 @@ struct WgmmaTraits {
     if constexpr (kWidens) o.x_raw_bytes = kPanelK * static_cast<int>(sizeof(element_of<X>));
     if constexpr (kCodes) o.x_row_bytes = X::template raw_bytes<128>() / kPanelsPerCodeBox;
     if constexpr (Weights::kRegisters)
-      o.code_words = Weights::kWords, o.scale_k = Weights::Tile::kScaleK, o.scale_bytes = Weights::Tile::kScaleBytes;
+      o.code_words = Weights::kStoredWords, o.scale_k = Weights::Tile::kScaleK,
+      o.scale_bytes = Weights::Tile::kScaleBytes;
     o.y_bytes = sizeof(Y);
     if constexpr (Epi::kC) o.c_bytes = sizeof(typename Epi::Residual);
     return o;
