@@ -77,6 +77,19 @@ const std::vector<Row>& rows() {
       // 16-bit x by weights of one byte or of one scale per row: no target.
       {"", "fp8 rows x bf16", "x=bf16 w=e4m3_row y=bf16", both, ratio, 0, "bf16"},
       {"", "int4 rows x f16", "x=f16 w=int4_row y=f16", both, ratio, 0, "bf16"},
+      // Exact: fp8 x is widened, and the 16-bit units bound it.
+      {"4-bit and 8-bit blocks x fp8", "nvfp4 x fp8", "x=e4m3_row w=nvfp4 y=bf16 global=mul", both, ratio, 0.85,
+       "bf16"},
+      {"4-bit and 8-bit blocks x fp8", "q4_0 x fp8", "x=e4m3_row w=q4_0 y=bf16", both, ratio, 0.85, "bf16"},
+      {"4-bit and 8-bit blocks x fp8", "q8_0 x fp8", "x=e4m3_row w=q8_0 y=bf16", both, ratio, 0.85, "bf16"},
+      {"4-bit and 8-bit blocks x fp8", "mxfp4 x fp8", "x=e4m3_row w=mxfp4 y=bf16", both, ratio, 0.85, "bf16"},
+      // Lossy: weights of 4.5 bits, rounded to E4M3 on their way to the matrix units.
+      {"nvfp4 x fp8, lossy at 4.5 bits", "nvfp4 x fp8, fast", "x=e4m3_row w=nvfp4 y=bf16 global=mul accum=fast", both,
+       ratio, 0.8, "fp8"},
+      {"", "nvfp4 x fp8", "x=e4m3_row w=nvfp4 y=bf16 global=mul", decoded, decode, 4.5, ""},
+      {"", "q4_0 x fp8", "x=e4m3_row w=q4_0 y=bf16", decoded, decode, 4.5, ""},
+      {"", "q8_0 x fp8", "x=e4m3_row w=q8_0 y=bf16", decoded, decode, 8.5, ""},
+      {"", "mxfp4 x fp8", "x=e4m3_row w=mxfp4 y=bf16", decoded, decode, 4.25, ""},
   };
   return table;
 }

@@ -20,9 +20,8 @@ constexpr int raw_bytes(int elements) {
   return 0 * elements;
 }
 
-template <class F>
-constexpr Element element_of() {
-  using E = typename F::Element;
+template <class E>
+constexpr Element element() {
   return tw::same<E, float>()      ? Element::f32
          : tw::same<E, tw::f16>()  ? Element::f16
          : tw::same<E, tw::bf16>() ? Element::bf16
@@ -31,6 +30,10 @@ constexpr Element element_of() {
          : tw::same<E, tw::i8>()   ? Element::i8
          : tw::same<E, tw::i32>()  ? Element::i32
                                    : Element::none;
+}
+template <class F>
+constexpr Element element_of() {
+  return element<typename F::Element>();
 }
 
 template <class F>
@@ -55,17 +58,33 @@ constexpr FastPath path_of() {
           &raw_bytes<F>};
 }
 
-template <class W, class E>
+template <class Tile>
+constexpr double narrow_rounding() {
+  if constexpr (!tw::same<tw::narrowed_tile<Tile>, void>()) return tw::narrowed_tile<Tile>::rounding();
+  return 0;
+}
+template <class Tile>
+constexpr double narrow_least() {
+  if constexpr (!tw::same<tw::narrowed_tile<Tile>, void>()) return tw::narrowed_tile<Tile>::least();
+  return 0;
+}
+
+// For x whose kernels take tiles for X (core/tiles.cuh).
+template <class W, class X>
 constexpr TileInfo tiles_of() {
+  using E = typename tw::TileElementFor<X, W>::type;
   if constexpr (tw::has_tile<W, E>()) {
     using Tile = typename W::template Tile<E>;
-    return {tw::TiledUnit<W, E>::kPanelK,
+    return {element<E>(),
+            tw::TiledUnit<W, E>::kPanelK,
             Tile::kBits,
             tw::tile_words<Tile, E>(),
             Tile::kScaleBytes ? Tile::kScaleK : 0,
             Tile::kScaleBytes,
             Tile::rounding(),
-            Tile::kOffset};
+            Tile::kOffset,
+            narrow_rounding<Tile>(),
+            narrow_least<Tile>()};
   }
   return {};
 }
@@ -75,8 +94,9 @@ template <class... E>
 struct TileElements {
   template <class X>
   static constexpr int number() {
+    if (X::kBlock > 1 && !tw::same<typename X::TileElement, tw::Codes>()) return -1;  // with scales along k
     int at = 0;
-    const bool found = ((tw::same<E, tw::tile_element<X>>() || (++at, false)) || ...);
+    const bool found = ((tw::same<E, typename X::TileElement>() || (++at, false)) || ...);
     return found ? at : -1;
   }
   template <class W>

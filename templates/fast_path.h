@@ -43,14 +43,22 @@ inline constexpr int kMostCentred = 33025;  // and of 255 and 255, bytes less th
 
 // What a format's tiles for an x are like (core/tiles.cuh).
 struct TileInfo {
+  Element element;           // of x as it is multiplied; none: of blocks of codes
   int panel_k;               // columns of a tile
   int bits, words;           // of a stored code; of codes per thread and tile
   int scale_k, scale_bytes;  // columns per chunk of scales, bytes per row of one; 0: no such stream
   double rounding;           // of an unpacked weight, relative
   bool offset;               // weights are code * step + offset, and either part may be rounded
+  // Two panels may be unpacked to E4M3, for x of that: the largest errors, relative to a weight, and besides in units
+  // of the tensor's scale. 0, 0: they may not.
+  double narrow_rounding, narrow_least;
 };
 
 // Null: w has none for x.
 const TileInfo* tile_info(Format w, Format x);
+// Whether x, of E4M3, may be multiplied as it is by weights that are rounded to it.
+inline bool may_narrow(const TileInfo& tiles, Format x) {
+  return tiles.narrow_rounding > 0 && fast_path(x).element == Element::e4m3;
+}
 
 }  // namespace tilewright

@@ -30,6 +30,16 @@ struct E2m1Place {
     if (up < 0) return ((word >> -up) & mask & 0x7fff7fffu) | ((word << sign_up) & 0x80008000u);
     return (word & (7u << magnitude(r) | 1u << sign(r)) * 0x10001u) * (1u << up | 1u << sign_up) & mask;
   }
+  // The same where r is not known when this is compiled: what to keep of the word, and what moves that.
+  struct Move {
+    u32 keep, factor;
+    TW_MEMBER Move() {}
+    TW_MEMBER Move(int r, int other, bool first)
+        : keep(first ? kept(r) : kept(other)), factor(first ? moved(r) : moved(other)) {}
+    TW_MEMBER u32 pair(u32 word) const { return (word & keep) * factor & (0x8000u | 7u << kTo) * 0x10001u; }
+    TW_MEMBER static constexpr u32 kept(int r) { return (7u << magnitude(r) | 1u << sign(r)) * 0x10001u; }
+    TW_MEMBER static constexpr u32 moved(int r) { return 1u << (kTo - magnitude(r)) | 1u << (15 - sign(r)); }
+  };
 };
 
 TW_CONSTANTS(u32, kNegativeZeros = 0x80008000u);  // a b + -0 is a b, zeros and their signs included

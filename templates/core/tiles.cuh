@@ -9,8 +9,8 @@
 // Fragment of step s (of four): register r of thread t holds row 16 (t / 32) + t % 32 / 4 + 8 (r % 2) and `width`
 // elements (2 or 4 to a word) from k = 2 width (4 s) ... : column (8 s + t % 4 + 4 (r / 2)) * width of the panel.
 //
-// A format has tiles for x of Element (tile_element<X>: f16, bf16, e4m3, i8 or Codes) if tiles_for<Element>() is true;
-// then Tile<Element> has
+// A format has tiles for x of Element (tile_element<X, W>: f16, bf16, e4m3, i8 or Codes) if tiles_for<Element>() is
+// true; then Tile<Element> has
 //   kBits                        of a stored code: 2, 3, 4, 5, 6 or 8
 //   Place                        where codes are, if not as TilePlace has them
 //   code(block, i)               the stored form of element i of a block
@@ -28,6 +28,9 @@
 //   rounding()                    largest relative error of an unpacked value; with kOffset, of the two parts that it
 //   is
 //                                the sum of; 0: exact
+//   Narrowed                     optional, of tiles for f16: how two of them are unpacked to E4M3, against x of that,
+//   if
+//                                the problem allows it; void, or left out: they are not
 //   AfterMma                     how the same tile is unpacked with kScaleAfterMma, within rounding() too, where tokens
 //                                are few and that takes fewer instructions; void, or the tile itself: it is not
 #pragma once
@@ -38,8 +41,24 @@ namespace tw {
 // Stands for the element of an x in blocks of codes with a scale: fragments are w's codes as 16-bit floats, integers,
 // and its scales are applied to each group's products. The tiles themselves are those for f16.
 struct Codes {};
-template <class X>
-using tile_element = typename X::TileElement;
+// Whether W has tiles for x of Element.
+template <class W, class Element>
+TW_FN constexpr bool has_tile() {
+  return W::template tiles_for<Element>();
+}
+// The element for which W's tiles are, if x's kernels take those for Element: that, or, where codes have no tiles for
+// E4M3, what x is widened to. f16 and bf16 hold every E4M3, so the first that W has tiles for will do.
+template <class Element, class W>
+struct TileElementFor {
+  using type = Element;
+};
+template <class W>
+struct TileElementFor<e4m3, W> {
+  using Wide = select<has_tile<W, f16>(), f16, bf16>;
+  using type = select<(!W::kCodes || has_tile<W, e4m3>()), e4m3, Wide>;
+};
+template <class X, class W>
+using tile_element = typename TileElementFor<typename X::TileElement, W>::type;
 
 // Where an element's code is: word of the thread, and the shift within it. Codes of 3, 5 and 6 bits are placed as their
 // lower 2 or 4 bits, and the others in words behind. The two elements of a 16-bit pair are in different halves of a
@@ -113,12 +132,6 @@ TW_FN constexpr int tile_word(int thread, int i) {
 // Where the scales of a strip's row are, in rows from the chunk's begin.
 TW_FN constexpr int tile_slot(int row) { return row / 16 * 16 + row % 8 * 2 + row / 8 % 2; }
 
-// Whether W has tiles for x of Element.
-template <class W, class Element>
-TW_FN constexpr bool has_tile() {
-  return W::template tiles_for<Element>();
-}
-
 // A stretch of a row in W's own layout, rebuilt from tiles: whole blocks, and whole chunks of scales.
 template <class W, class Element>
 struct TiledUnit {
@@ -169,6 +182,31 @@ struct UnscaledTile {
   TW_MEMBER static void take_scales(const u8*, u8*, u8*, i64) {}
   struct Scales {};
 };
+
+// Tile::Narrowed, a tile of E4M3 that two panels of Tile are unpacked to; void: they are not.
+//   Scales                       of one of the two, as they are stored
+//   fragment(words, step, scales, a)   of NarrowedWeights (gemm/wgmma/weights.cuh)
+//   rounding(), least()          largest error of an unpacked value that scales of the tensor are not part of:
+//   relative,
+//                                and besides
+template <class Tile, class = void>
+struct NarrowedTile {
+  using type = void;
+};
+template <class Tile>
+struct NarrowedTile<Tile, void_of<typename Tile::Narrowed>> {
+  using type = typename Tile::Narrowed;
+};
+template <class Tile>
+using narrowed_tile = typename NarrowedTile<Tile>::type;
+// Whether W's tiles for x of X, which are for f16, may be unpacked to X's element instead.
+template <class X, class W>
+TW_FN constexpr bool may_narrow() {
+  if constexpr (same<typename X::TileElement, e4m3>() && same<tile_element<X, W>, f16>())
+    return !same<narrowed_tile<typename W::template Tile<f16>>, void>();
+  else
+    return false;
+}
 
 // Sums of x that a panel needs.
 template <class Tile>

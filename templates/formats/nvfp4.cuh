@@ -156,9 +156,36 @@ struct nvfp4 {
       TW_UNROLL for (int r = 0; r < 4; ++r) a[r] = e2m1_values(w[step], r);
     }
   };
+  // Two panels of the tile for f16 as one of E4M3, rounded to its three bits of mantissa. 2^-3 of a value, 336 at most,
+  // is in range; where that is below 2^-6, steps are 2^-9. In a step of 32 columns a thread has four neighbouring ones
+  // of every sixteen, the tile two pairs eight apart. So it reads the words of two threads, and of each the lower pairs
+  // if its four columns are among the lower eight, else the upper ones.
+  struct NarrowedTile : TileBase {
+    using Place = E2m1Place<tw::f16>;
+    TW_CONSTANTS(bool, kScaleAfterMma = false);
+    TW_MEMBER static constexpr float factor() { return 8.0f; }
+    TW_MEMBER static constexpr double rounding() { return 0.0625; }
+    TW_MEMBER static constexpr double least() { return 0.0078125; }
+    struct Scales {
+      u32 rows[2];
+    };
+    TW_MEMBER static Scales scales(const u8* chunk, int pair, int) {
+      const u32x2 q = *reinterpret_cast<const u32x2*>(chunk + 8 * pair);
+      return {{q.x, q.y}};
+    }
+    // Sixteen columns of row `row`, group `group` of a panel: `first`, `second`: the words of two threads.
+    TW_MEMBER static u32 narrowed(u32 first, u32 second, const Place::Move& move, const Scales& s, int row, int group) {
+      constexpr u32 k2048 = 0x68006800u;  // the tile's 2^-14 becomes 2^-3
+      const u32 scale = spread(e4m3x2_to_f16x2(static_cast<u16>(s.rows[row] >> (group / 2 * 16))), group % 2);
+      const u32 low = f16x2_to_e4m3x2(mul_f16x2(mul_f16x2(move.pair(first), k2048), scale));
+      const u32 high = f16x2_to_e4m3x2(mul_f16x2(mul_f16x2(move.pair(second), k2048), scale));
+      return prmt(low, high, 0x5410u);
+    }
+  };
   template <class Element>
   struct Tile : TileBase {
     using Place = E2m1Place<Element>;
+    using Narrowed = select<same<Element, tw::f16>(), NarrowedTile, void>;
     using AfterMma = AfterMmaForBf16<Element, AfterMmaTile, Tile>;
     TW_CONSTANTS(bool, kHalf = same<Element, tw::f16>());
     TW_MEMBER static constexpr float factor() { return kHalf ? 16384.0f : 256.0f; }

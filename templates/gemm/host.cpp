@@ -50,7 +50,11 @@ struct Operands {
     if (g.bias) bias = decoded(matrix(task, "bias"), buffers);
     if (g.c) c = decoded(matrix(task, "c"), buffers);
     const TileInfo* tiles = g.packing == Packing::tiles ? tile_info(g.w, g.x) : nullptr;
-    if (tiles && tiles->rounding > 0) find_slack(*tiles, matrix(task, "w"), buffers);
+    const bool narrowed = tiles && g.accumulation == Accumulation::fast && may_narrow(*tiles, g.x);
+    if (narrowed)
+      find_narrowed_slack(*tiles, matrix(task, "w"), buffers);
+    else if (tiles && tiles->rounding > 0)
+      find_slack(*tiles, matrix(task, "w"), buffers);
   }
   // templates/gemm/reference.cuh: |w| + 2 |w0| of w = code * step + w0; codes of 0 decode to w0.
   void find_slack(const TileInfo& tiles, const Matrix& m, std::span<const std::span<std::byte>> buffers) {
@@ -63,6 +67,13 @@ struct Operands {
     }
     for (std::size_t i = 0; i < w.size(); ++i)
       slack.push_back(static_cast<float>(tiles.rounding) * (std::fabs(w[i]) + 2 * std::fabs(base[i])));
+  }
+  // Weights that are rounded to x's element.
+  void find_narrowed_slack(const TileInfo& tiles, const Matrix& m, std::span<const std::span<std::byte>> buffers) {
+    const float* global = operand(m, buffers).global;
+    const double scale = !global ? 1 : m.inverse_global ? 1.0 / *global : *global;
+    for (const float v : w)
+      slack.push_back(static_cast<float>(tiles.narrow_rounding * std::fabs(v) + tiles.narrow_least * std::fabs(scale)));
   }
   double bias_at(std::int64_t col) const { return bias.empty() ? 0 : bias[static_cast<std::size_t>(col)]; }
   double added_at(const Gemm& g, std::int64_t row, std::int64_t col) const {

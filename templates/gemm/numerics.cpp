@@ -25,8 +25,9 @@ tw::gemm::StoreError store_error(Element y) {
 // As Reference::kCuts has it from the types.
 bool cuts(const Gemm& g) {
   const FastPath &x = fast_path(g.x), &w = fast_path(g.w);
-  return (is_fp8(x.element) && (is_fp8(w.element) || g.packing == Packing::tiles || (w.codes && w.bits <= 4))) ||
-         scaled(x, w);
+  if (const TileInfo* tiles = g.packing == Packing::tiles ? tile_info(g.w, g.x) : nullptr)
+    return is_fp8(tiles->element) || (g.accumulation == Accumulation::fast && may_narrow(*tiles, g.x));
+  return (is_fp8(x.element) && (is_fp8(w.element) || (w.codes && w.bits <= 4))) || scaled(x, w);
 }
 
 }  // namespace

@@ -37,10 +37,11 @@ class Reference final : public EnumeratedFamily {
     Specialization s;
     s.name = "gemm/reference";
     s.includes = includes_for(g, "gemm/reference.cuh");
-    s.plan_type =
-        fmt::format("tw::gemm::Reference<{}, {}, {}, {}{}>", x_type(g), format_type(g.w), epilogue_type(g),
-                    c.at("oracle") ? "true" : "false",
-                    g.packing == Packing::tiles ? fmt::format(", tw::tile_element<{}>", format_type(g.x)) : "");
+    s.plan_type = fmt::format("tw::gemm::Reference<{}, {}, {}, {}{}>", x_type(g), format_type(g.w), epilogue_type(g),
+                              c.at("oracle") ? "true" : "false",
+                              g.packing == Packing::tiles
+                                  ? fmt::format(", tw::tile_element<{}, {}>", format_type(g.x), format_type(g.w))
+                                  : "");
     s.space = "tw::gemm";
     s.plan = kGrid;
     return specialize(s);

@@ -66,8 +66,11 @@ struct WeightRow {
   TiledRow<W, Tiled, false> base;
   TW_MEMBER WeightRow(const Operand& w, i64 n, i64 k) : row(w, n, k), base(w, n, k) {}
   TW_MEMBER double at(i64 k) { return row.at(k); }
-  TW_MEMBER double slack(i64 k, double value) {
+  // narrowed: the tile is unpacked to E4M3.
+  TW_MEMBER double slack(i64 k, double value, bool narrowed) {
     const double v = value < 0 ? -value : value, b = Tile::kOffset ? base.at(k) : 0.0f;
+    if constexpr (!same<narrowed_tile<Tile>, void>())
+      if (narrowed) return narrowed_tile<Tile>::rounding() * v + narrowed_tile<Tile>::least();
     return rounding() * (v + 2 * (b < 0 ? -b : b));
   }
 };
@@ -77,7 +80,7 @@ struct WeightRow<W, void> {
   Row<W> row;
   TW_MEMBER WeightRow(const Operand& w, i64 n, i64 k) : row(w, n, k) {}
   TW_MEMBER double at(i64 k) const { return row.at(k); }
-  TW_MEMBER double slack(i64, double) const { return 0; }
+  TW_MEMBER double slack(i64, double, bool) const { return 0; }
 };
 
 template <class X, class W, class Epi, bool oracle, class Tiled = void>
@@ -85,11 +88,21 @@ struct Reference {
   TW_CONSTANTS(int, kThreads = 128, kSharedBytes = 0);
   TW_CONSTANTS(int, kRows = 4);  // of x per thread: a weight is decoded once for four of them
   // Whether matrix units may cut off what they add: FP8 products, codes of w that E4M3 holds included, and scaled
-  // blocks.
+  // blocks. x is multiplied as it is, but by tiles that are for another element.
   using A = element_of<X>;
-  TW_CONSTANTS(bool, kCuts = (is_fp8_type<A>() &&
+  TW_CONSTANTS(bool, kAsItIs = same<Tiled, void>() || same<Tiled, A>());
+  TW_CONSTANTS(bool, kCuts = (is_fp8_type<A>() && kAsItIs &&
                               (is_fp8_type<element_of<W>>() || same<Tiled, A>() || (W::kCodes && W::kBits <= 4))) ||
                              (X::scaled_mma() != ScaledMma::none && X::scaled_mma() == W::scaled_mma()));
+
+  // What kernels may round and cut off besides where accumulation is fast.
+  TW_MEMBER static constexpr bool may_narrow() {
+    if constexpr (same<Tiled, f16>())
+      return tw::may_narrow<X, W>();
+    else
+      return false;
+  }
+  TW_MEMBER static bool narrows(const Shape& shape) { return may_narrow() && shape.fast != 0; }
 
   TW_MEMBER static void finish(const Args& args, const Shape& shape, i64 m, i64 n, double sum, double magnitude,
                                double rounding) {
@@ -105,8 +118,9 @@ struct Reference {
       Epi::store(args.y, m * (args.ldy ? args.ldy : shape.n) + n, static_cast<typename Epi::Value>(y));
     } else {
       using Y = typename Epi::Out;
-      const ErrorRules rules = {store_error<Y>(), additions_of(shape.k), cut_of(kCuts, shape.fast != 0, shape.k),
-                                Epi::kExact,      Epi::kQuantized,       shape.y_factor};
+      const ErrorRules rules = {
+          store_error<Y>(), additions_of(shape.k), cut_of(kCuts || narrows(shape), shape.fast != 0, shape.k),
+          Epi::kExact,      Epi::kQuantized,       shape.y_factor};
       double error = arithmetic_error(rules, {scale, magnitude, rounding, sum * scale, bias, residual, y});
       if (same<Y, i8>() && y != y) y = error = 0;  // what a NaN is stored as
       y = saturated(rules.store, y);
@@ -122,6 +136,7 @@ struct Reference {
     if (n >= shape.n) return;
     const i64 ldx = args.ldx ? args.ldx : shape.k;
     using Weight = WeightRow<W, Tiled>;
+    constexpr bool kSlack = oracle && (Weight::rounding() > 0 || may_narrow());
     Weight w(args.w, n, shape.k);
     const i64 last = args.m - 1;
     const Row<X> x[kRows] = {Row<X>(args.x, m0, ldx), Row<X>(args.x, min2(m0 + 1, last), ldx),
@@ -130,12 +145,12 @@ struct Reference {
     for (i64 k = 0; k < shape.k; ++k) {
       const double b = w.at(k);
       double slack = 0;
-      if constexpr (oracle && Weight::rounding() > 0) slack = w.slack(k, b);
+      if constexpr (kSlack) slack = w.slack(k, b, narrows(shape));
       TW_UNROLL for (int i = 0; i < kRows; ++i) {
         const double a = x[i].at(k), product = a * b;
         sum[i] += product;
         if constexpr (oracle) magnitude[i] += product < 0 ? -product : product;
-        if constexpr (oracle && Weight::rounding() > 0) rounded[i] += (a < 0 ? -a : a) * slack;
+        if constexpr (kSlack) rounded[i] += (a < 0 ? -a : a) * slack;
       }
     }
     TW_UNROLL for (int i = 0; i < kRows; ++i) if (m0 + i < args.m)

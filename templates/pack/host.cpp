@@ -31,7 +31,7 @@ void run(const tw::pack::Args& args, const tw::pack::Shape& shape) {
 
 template <class W, class X, bool inverse>
 constexpr Run run_of() {
-  using Element = tw::tile_element<X>;
+  using Element = tw::tile_element<X, W>;
   if constexpr (!tw::same<Element, void>())
     if constexpr (tw::has_tile<W, Element>()) return &run<W, Element, inverse>;
   return nullptr;

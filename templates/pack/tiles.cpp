@@ -33,8 +33,8 @@ class Tiles final : public EnumeratedFamily {
     s.name = "pack/tiles";
     s.includes = {"pack/tiles.cuh", fmt::format("formats/{}.cuh", p.w.name()),
                   fmt::format("formats/{}.cuh", p.x.name())};
-    s.plan_type = fmt::format("tw::pack::Tiles<tw::fmt::{}, tw::tile_element<tw::fmt::{}>, {}>", p.w.name(), p.x.name(),
-                              p.inverse);
+    s.plan_type = fmt::format("tw::pack::Tiles<tw::fmt::{0}, tw::tile_element<tw::fmt::{1}, tw::fmt::{0}>, {2}>",
+                              p.w.name(), p.x.name(), p.inverse);
     s.space = "tw::pack";
     s.plan.x = {1, kTileRows, static_cast<std::uint32_t>(tile_info(p.w, p.x)->panel_k)};
     s.plan.threads = kThreads;

@@ -97,6 +97,10 @@ void tiles() {
                                 .warp_mma = true}>();
   if constexpr (has_tile<W, e4m3>())
     check_warpgroups<fmt::e4m3_row, W, Brain, WgmmaKnobs{.panels = 2, .fast_accumulation = W::kRowScale}>();
+  else if constexpr (has_tile<W, tile_element<fmt::e4m3_row, W>>())  // for a wider element
+    check_warpgroups<fmt::e4m3_row, W, Brain,
+                     WgmmaKnobs{
+                         .block_m = 16, .warpgroups_n = 1, .panels = 4, .stages = 2, .cluster = 2, .split_k = 2}>();
   if constexpr (has_tile<W, i8>())
     check_warpgroups<
         fmt::int8_row, W, Brain,
@@ -125,7 +129,7 @@ void reference() {
 
 template <class X, class W>
 void reference_tiles() {
-  using Element = tile_element<X>;
+  using Element = tile_element<X, W>;
   if constexpr (has_tile<W, Element>())
     check_tile_values<X, W, PlainF32>({3, 128, std::lcm<i64>(W::kBlock, 128) * 2}, sizeof(Element));
 }

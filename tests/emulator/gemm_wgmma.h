@@ -41,12 +41,19 @@ Tiles<W> pack(const Matrix<W>& w) {
 
 // The bound's term for coded weights that are rounded to the operand's type: relative to the weight, or to the parts
 // whose difference it is, which are at most twice the largest weight of its row.
-template <class X, class W>
+template <class Plan, class X, class W>
 double rounding_of(const float* x, const float* w, i64 k) {
   if constexpr (gemm::plain_pair<as_read<X>, W>()) {
     return 0;
+  } else if constexpr (Plan::kNarrows) {
+    using Tile = typename Plan::Weights::Tile;
+    double sum = 0;
+    for (i64 i = 0; i < k; ++i)
+      sum += std::fabs(static_cast<double>(x[i])) *
+             (Tile::rounding() * std::fabs(static_cast<double>(w[i])) + Tile::least());
+    return sum;
   } else {
-    using Tile = typename W::template Tile<tile_element<as_read<X>>>;
+    using Tile = typename W::template Tile<tile_element<as_read<X>, W>>;
     double largest = 0, sum = 0;
     for (i64 i = 0; i < k; ++i) largest = std::max(largest, std::fabs(static_cast<double>(w[i])));
     for (i64 i = 0; i < k; ++i)
@@ -68,12 +75,14 @@ TensorMap blocks_map(const Matrix<X>& x, int rows, int pieces) {
 template <class Plan, class X, class W>
 void launch_wgmma(const gemm::Args& args, const gemm::Shape& shape, const Matrix<X>& x, const Matrix<W>& w, u32 grid,
                   std::uint64_t seed) {
-  constexpr int kBytes = sizeof(tile_element<as_read<X>>), kPanel = 128 / kBytes;
+  // x that the producer widens is copied as it is stored.
+  constexpr int kBytes = Plan::kWidens || Plan::kNarrows ? 1 : sizeof(tile_element<as_read<X>, W>),
+                kPanel = Plan::kWidens ? Plan::kPanelK : 128 / kBytes;
   const auto map_of = [&](const auto& matrix, bool columns) {
-    return emu::tensor_map(matrix.data.data(), kBytes, static_cast<u64>(matrix.cols), static_cast<u64>(matrix.rows),
-                           static_cast<u64>(matrix.ld * kBytes), kPanel,
-                           columns ? Plan::kBoxRows : std::min(Plan::kBlockN, 256),
-                           columns && Plan::kBlockM == 1 ? 0 : 128, columns ? Plan::kPanelBoxes : Plan::kPanels);
+    return emu::tensor_map(
+        matrix.data.data(), kBytes, static_cast<u64>(matrix.cols), static_cast<u64>(matrix.rows),
+        static_cast<u64>(matrix.ld * kBytes), kPanel, columns ? Plan::kBoxRows : std::min(Plan::kBlockN, 256),
+        columns && (Plan::kBlockM == 1 || Plan::kWidens) ? 0 : 128, columns ? Plan::kPanelBoxes : Plan::kPanels);
   };
   TensorMap columns_map{}, rows_map{};
   if constexpr (Plan::kQuantizes) {
@@ -87,7 +96,7 @@ void launch_wgmma(const gemm::Args& args, const gemm::Shape& shape, const Matrix
   if constexpr (!Plan::kSwapped && gemm::plain_pair<as_read<X>, W>()) rows_map = map_of(w, false);
   const i64 columns = Plan::kSwapped ? w.rows : x.rows, rows = Plan::kSwapped ? x.rows : w.rows;
   const u32 places =
-      static_cast<u32>(ceil_div64(rows, Plan::kBlockN * Plan::kMulticast) * ceil_div64(columns, Plan::kBlockM)) *
+      static_cast<u32>(ceil_div64(rows, Plan::kBlockN * Plan::kNeighbours) * ceil_div64(columns, Plan::kBlockM)) *
       Plan::kCluster *
       (Plan::schedule() == Schedule::split_last_wave ? 2
        : Plan::schedule() == Schedule::stream_k      ? 15
@@ -110,11 +119,11 @@ void check_wgmma(const Size& s, u32 grid, std::uint64_t seed) {
   Matrix<X> x(s.m, s.k, s.k + s.pad_x, static_cast<unsigned>(seed) * 2 + 1);
   Matrix<W> w(s.n, s.k, s.k, static_cast<unsigned>(seed) * 2 + 2);
   Output<X, W, Epi> out(s, seed);
-  if (out.divides) w.global = 1 / w.global;
+  if (out.divides) x.global = 1 / x.global, w.global = 1 / w.global;
   Operand operand = w.operand();
   Tiles<W> tiles;
   if constexpr (!gemm::plain_pair<as_read<X>, W>()) {
-    tiles = pack<W, tile_element<as_read<X>>>(w);
+    tiles = pack<W, tile_element<as_read<X>, W>>(w);
     operand.data = tiles.data.data();
     if (!W::kRowScale) operand.scales = tiles.scales.data();
   }
@@ -139,8 +148,9 @@ void check_wgmma(const Size& s, u32 grid, std::uint64_t seed) {
   CHECK(emu::written());
   if (!workspace.empty())
     CHECK(std::all_of(workspace.begin(), workspace.begin() + gemm::kScheduleBytes, [](u8 b) { return b == 0; }));
-  out.compare(x.exact, w.exact, out.divides ? out.factor() / w.global : out.factor() * w.global,
-              [&](const float* a, const float* b) { return rounding_of<X, W>(a, b, s.k); });
+  const float global = x.global * w.global;
+  out.compare(x.exact, w.exact, out.divides ? out.factor() / global : out.factor() * global,
+              [&](const float* a, const float* b) { return rounding_of<Plan, X, W>(a, b, s.k); });
 }
 
 // The knobs as the host completes them for a row of x that a block quantizes: room for the longest k below, in stages.
@@ -164,8 +174,10 @@ void check_warpgroups() {
   // Coded weights come in whole strips and stages; plain ones in whole panels and eights of rows.
   const i64 step = kCoded ? std::lcm<i64>(kPanel * kPanels, W::kBlock) : kPanel;
   const i64 ragged = kCoded ? Plan::kBlockN + 64 : Plan::kBlockN + 24;
-  const i64 pad =
-      Plan::kCodes ? 4 * X::kBlock : std::max<i64>(X::kBlock, 16 / static_cast<i64>(sizeof(tile_element<Read>)));
+  const i64 pad = Plan::kCodes ? 4 * X::kBlock
+                  : Plan::kWidens || Plan::kNarrows
+                      ? 16
+                      : std::max<i64>(X::kBlock, 16 / static_cast<i64>(sizeof(tile_element<Read, W>)));
   std::uint64_t seed = 0;
   check_wgmma<Plan, X, W, Epi>({1, ragged, step * 3, 0, 0}, 8, seed++);
   check_wgmma<Plan, X, W, Epi>({std::max(1, kBlockM - 3), Plan::kBlockN, step * (kStages + 2), pad, 3}, 8, seed++);
@@ -177,12 +189,12 @@ void check_warpgroups() {
     check_wgmma<Plan, X, W, Epi>({2 * kBlockM + 1, 2 * Plan::kBlockN, step * (kStages + 2), 0, 0}, 2 * Plan::kCluster,
                                  seed++);
   if constexpr (kSchedule == Schedule::stream_k) {
-    check_wgmma<Plan, X, W, Epi>({kBlockM + 5, 2 * Plan::kBlockN * Plan::kMulticast, step * 7, 0, 0},
+    check_wgmma<Plan, X, W, Epi>({kBlockM + 5, 2 * Plan::kBlockN * Plan::kNeighbours, step * 7, 0, 0},
                                  3 * Plan::kCluster,
                                  seed++);  // 3 clusters, 4 tiles
-    check_wgmma<Plan, X, W, Epi>({kBlockM, Plan::kBlockN * Plan::kMulticast, step * 33, pad, 3}, 40 * Plan::kCluster,
+    check_wgmma<Plan, X, W, Epi>({kBlockM, Plan::kBlockN * Plan::kNeighbours, step * 33, pad, 3}, 40 * Plan::kCluster,
                                  seed++);  // a tile for all
-    check_wgmma<Plan, X, W, Epi>({kBlockM + 1, 5 * Plan::kBlockN * Plan::kMulticast, step * 5, 0, 0},
+    check_wgmma<Plan, X, W, Epi>({kBlockM + 1, 5 * Plan::kBlockN * Plan::kNeighbours, step * 5, 0, 0},
                                  7 * Plan::kCluster,
                                  seed++);  // 7 clusters, 10 tiles
   }

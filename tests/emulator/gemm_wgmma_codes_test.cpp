@@ -25,7 +25,7 @@ void check_once(const Size& s, u32 grid, std::uint64_t seed) {
   Matrix<X> x(s.m, s.k, s.k + s.pad_x, static_cast<unsigned>(seed) * 2 + 1);
   const Matrix<W> w(s.n, s.k, s.k, static_cast<unsigned>(seed) * 2 + 2);
   Output<X, W, Epi> out(s, seed);
-  Tiles<W> tiles = pack<W, tile_element<X>>(w);
+  Tiles<W> tiles = pack<W, tile_element<X, W>>(w);
   const gemm::Args args = out.args(x.operand(), {tiles.data.data(), tiles.scales.data(), nullptr});
   const TensorMap map = blocks_map(x, Plan::kBlockM, 1);
   const u32 places = static_cast<u32>(ceil_div64(s.n, Plan::kBlockN) * ceil_div64(s.m, Plan::kBlockM));

@@ -206,7 +206,7 @@ namespace {
 
 template <bool inverse, class W, class X>
 void run_kernel(const Gemm& g, Streams& rows, Streams& tiles) {
-  using Plan = tw::pack::Tiles<W, tw::tile_element<X>, inverse>;
+  using Plan = tw::pack::Tiles<W, tw::tile_element<X, W>, inverse>;
   const auto operand = [](Streams& s) { return tw::MutableOperand{s.data.data(), s.scales.data(), &s.global}; };
   const tw::pack::Args args{operand(rows), operand(tiles)};
   const tw::pack::Shape shape{g.n, g.k};
@@ -215,8 +215,8 @@ void run_kernel(const Gemm& g, Streams& rows, Streams& tiles) {
 }
 template <class W, class X>
 void check_kernels(const char* w, const char* x) {
-  if constexpr (!tw::same<tw::tile_element<X>, void>())
-    if constexpr (tw::has_tile<W, tw::tile_element<X>>())
+  if constexpr (!tw::same<tw::tile_element<X, W>, void>())
+    if constexpr (tw::has_tile<W, tw::tile_element<X, W>>())
       for (const Case& c : cases()) {
         if (c.w.name() != w || c.x.name() != x) continue;
         INFO(w << " for " << x << " " << c.n << " x " << c.k);

@@ -2,7 +2,11 @@
 // Tests what the warpgroup family offers for many tokens and few: tiles that fill the last round, knobs that have won.
 #include <fmt/format.h>
 #include <tilewright/arch.h>
+#include <tilewright/error.h>
 #include <tilewright/family.h>
+#include <tilewright/gemm.h>
+#include <tilewright/numerics.h>
+#include <tilewright/problem.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -175,6 +179,65 @@ TEST_CASE("wgmma: one token has one row of x in shared memory", "[wgmma]") {
         CHECK(plan.x.per_rows == (one ? 1u : 8u));
       }
     }
+}
+
+TEST_CASE("wgmma: E4M3 is widened where tiles are for 16-bit floats", "[wgmma]") {
+  for (std::int64_t m : {1, 16, 40, 300, 4096})
+    for (const char* formats :
+         {"x=e4m3_row w=nvfp4 y=bf16 global=mul", "x=e4m3 w=q4_0 y=f32", "x=e4m3_row w=q8_0 y=f16",
+          "x=e4m3_tensor w=mxfp4 y=bf16 global=div", "x=e4m3_row w=q4_k y=bf16"}) {
+      const std::string text = fmt::format("{} pack=tiles n=8192 k=8192 m={} workspace=34603008", formats, m);
+      const std::vector<Candidate> all = offered(text);
+      CHECK(!all.empty());
+      for (const Candidate& c : all) {
+        INFO(c.text() << " of " << text);
+        const Source source = family("gemm", "wgmma").source(Problem::parse("gemm " + text), hopper(), c);
+        const LaunchPlan& plan = source.plan;
+        const std::int64_t math = 128 * c.at("warpgroups_n") * c.at("warpgroups_k");
+        // x as it is stored, all of a tile's rows; a warp or a warpgroup that widens it.
+        REQUIRE(plan.map_count == 1);
+        CHECK(plan.maps[0].element_bytes == 1);
+        CHECK(plan.maps[0].box_inner == 64);
+        CHECK(plan.maps[0].box_rows == static_cast<std::uint32_t>(c.at("block_m")));
+        CHECK(plan.maps[0].swizzle == 0);
+        CHECK(plan.threads == static_cast<std::uint32_t>(math + (c.at("warp_mma") ? 32 : 128)));
+        CHECK(plan.shared_bytes <= static_cast<std::uint32_t>(hopper().shared_per_block));
+        CHECK(source.text.find("k.async_store = 0;") != std::string::npos);
+        // Blocks of a cluster share no loads of x, so they are for splitting k and for sharing the last wave.
+        if (c.at("cluster") > 1) CHECK((c.at("split_k") > 1 || has(c, "schedule")));
+      }
+    }
+  CHECK(family("gemm", "wgmma").why_not(Problem::parse("gemm x=e4m3 w=q4_0 y=f32 m=64 n=64 k=64"), hopper()) ==
+        "w=q4_0 does not go with x=e4m3 unless it is packed as tiles");
+  CHECK_THROWS_AS(Problem::parse("gemm x=e4m3_g128 w=q4_0 y=f32 m=64 n=64 k=128 pack=tiles"), Error);
+}
+
+TEST_CASE("wgmma: nvfp4 is rounded to E4M3 where accumulation is fast and tokens are many", "[wgmma]") {
+  const auto multiplied = [](const std::string& text) {  // what x is, by the copies of it
+    const Problem problem = Problem::parse("gemm pack=tiles global=mul y=bf16 n=4096 " + text);
+    const std::vector<Candidate> all = family("gemm", "wgmma").candidates(problem, hopper());
+    REQUIRE(!all.empty());
+    const LaunchPlan plan = family("gemm", "wgmma").source(problem, hopper(), all.front()).plan;
+    return plan.maps[0].box_inner == 128 && plan.maps[0].swizzle == 128 && plan.maps[0].element_bytes == 1;
+  };
+  CHECK(multiplied("x=e4m3_row w=nvfp4 m=1024 k=4096 accum=fast"));
+  CHECK(multiplied("x=e4m3 w=nvfp4 m=65 k=4096 accum=fast"));
+  CHECK_FALSE(multiplied("x=e4m3_row w=nvfp4 m=1024 k=4096"));
+  CHECK_FALSE(multiplied("x=e4m3_row w=nvfp4 m=64 k=4096 accum=fast"));
+  CHECK_FALSE(multiplied("x=e4m3_row w=nvfp4 m=1024 k=4160 accum=fast"));  // an odd number of panels of 64
+  CHECK_FALSE(multiplied("x=e4m3_tensor w=q4_0 m=1024 k=4096 accum=fast"));
+  // One packed copy, and the bound says what it is unpacked to.
+  const auto bound = [](const char* text) {
+    GemmSums sums;
+    sums.product = sums.magnitude = 1;
+    return gemm_expected(*Problem::parse(text).as<Gemm>(), sums).bound;
+  };
+  const double exact = bound("gemm x=e4m3_row w=nvfp4 y=f32 m=65 n=64 k=4096 pack=tiles global=mul"),
+               lossy = bound("gemm x=e4m3_row w=nvfp4 y=f32 m=65 n=64 k=4096 pack=tiles global=mul accum=fast"),
+               stored = bound("gemm x=e4m3_row w=nvfp4 y=f32 m=65 n=64 k=4096 global=mul");
+  CHECK(exact < 1e-4);
+  CHECK(lossy > 0.12);                      // 1.2 (4096 / 32) 2^-10
+  CHECK((stored > 4e-3 && stored < 0.01));  // 1.2 4 2^-10: elsewhere matrix units take E4M3 and codes as they are
 }
 
 TEST_CASE("constant weights are a constant of the launch: candidates and their texts are the same", "[wgmma]") {

@@ -78,7 +78,8 @@ class Wgmma final : public KernelFamily<Knobs> {
   }
   void extend(const Gemm& g, const Arch& arch, const Knobs& k, Specialization& s) const override {
     const WgmmaProblem p = *wgmma_problem(g);
-    if (!k.warp_mma) s.prelude += wgmma_text(k.swapped ? wgmma_kind(g.x, g.w) : wgmma_kind(g.w, g.x), k.block_m);
+    if (!k.warp_mma)
+      s.prelude += wgmma_text(p.tiles ? p.kind : k.swapped ? wgmma_kind(g.x, g.w) : wgmma_kind(g.w, g.x), k.block_m);
     if (g.x_from) s.includes.push_back("gemm/wgmma/quantized_row.cuh");
     s.blocks_per_sm = p.blocks_per_sm(k, arch);
   }
@@ -92,7 +93,7 @@ class Wgmma final : public KernelFamily<Knobs> {
                       : k.schedule == Schedule::split_last_wave ? 2
                                                                 : 1;
     p.x = {static_cast<std::uint32_t>(k.cluster * parts), static_cast<std::uint32_t>(k.block_m),
-           static_cast<std::uint32_t>(k.block_n() * k.multicast())};
+           static_cast<std::uint32_t>(k.block_n() * k.neighbours())};
     if (k.swapped) std::swap(p.x.per_rows, p.x.per_cols);
     p.threads = static_cast<std::uint32_t>(plan.threads);
     p.cluster = static_cast<std::uint32_t>(k.cluster);
@@ -121,9 +122,9 @@ class Wgmma final : public KernelFamily<Knobs> {
     t.unique_bytes = problem.min_bytes();
     const double w_bytes = static_cast<double>(g.w.total_bytes(g.n, g.k)),
                  x_bytes = static_cast<double>(g.x_stored().total_bytes(g.m, g.k));
-    t.global_bytes = tiles_m * w_bytes / (k.swapped ? k.multicast() : 1) +
+    t.global_bytes = tiles_m * w_bytes / (k.swapped ? p.multicast(k) : 1) +
                      tiles_n * x_bytes * (tiles_m * t.tile_rows / static_cast<double>(std::max<std::int64_t>(g.m, 1))) /
-                         (k.swapped ? 1 : k.multicast()) +
+                         (k.swapped ? 1 : p.multicast(k)) +
                      static_cast<double>(g.y.total_bytes(g.m, g.n));
     // Neighbouring tiles ask for the same boxes at about the same time, which costs half as much as reads apart would.
     const bool few = k.block_m <= kFewTokens && !k.swapped;
@@ -131,8 +132,8 @@ class Wgmma final : public KernelFamily<Knobs> {
     // Rows beyond the matrix: of every tile's box if tokens are few, else only where one tile has more rows than x
     // (WgmmaTraits::kShifts).
     const double m = static_cast<double>(g.m),
-                 panels = tiles_n * static_cast<double>(g.k) / p.panel_k() / k.multicast();
-    t.copied_rows = panels * (tiles_m * (t.tile_rows + (p.tiles ? 0 : t.tile_cols * k.multicast())));
+                 panels = tiles_n * static_cast<double>(g.k) / p.panel_k() / p.multicast(k);
+    t.copied_rows = panels * (tiles_m * (t.tile_rows + (p.tiles ? 0 : t.tile_cols * p.multicast(k))));
     t.padding_rows =
         p.codes || k.block_m == 1 ? 0 : panels * (few ? tiles_m * t.tile_rows - m : std::max(0.0, t.tile_rows - m));
     t.bytes_in_flight = static_cast<double>(k.stages - 1) * plan.stage_bytes / plan.threads;
@@ -148,6 +149,7 @@ class Wgmma final : public KernelFamily<Knobs> {
       t.alu_ops = tiles_m * static_cast<double>(g.n) * static_cast<double>(g.k) * unpacking(g, p, k) * parts;
       t.alu_in_flight = 4;
     }
+    if (p.widens) add_widening(g, p, k, tiles_m * tiles_n * parts, t);
     return t;
   }
 
@@ -155,6 +157,7 @@ class Wgmma final : public KernelFamily<Knobs> {
   // Instructions per weight: about a dozen for eight, and the loop's own per panel. Few warps and short stages wait
   // longer, which counts as more instructions.
   static double unpacking(const Gemm& g, const WgmmaProblem& p, const Knobs& k) {
+    if (p.narrows) return 5.0;
     const double loop = k.warp_mma ? 0.9 : 1.3;
     double waits = 1;
     if (k.block_m <= kFewTokens) {
@@ -176,16 +179,26 @@ class Wgmma final : public KernelFamily<Knobs> {
     return each * waits;
   }
 
+  // An operation for an element of x in each tile; and what passes through shared memory: x as it is stored, twice, as
+  // it is multiplied, once and for every strip, and weights twice. The widest tiles are bound by that.
+  static void add_widening(const Gemm& g, const WgmmaProblem& p, const Knobs& k, double tiles, Traits& t) {
+    const double elements = tiles * k.block_m * static_cast<double>(g.k), strips = k.strips * k.warpgroups_n;
+    t.alu_ops += elements;
+    t.shared_traffic = elements * (2.0 * p.operands.x_raw_bytes / p.panel_k() + (1 + strips) * p.element_bytes) +
+                       tiles * k.block_n() * 2.0 * w_bytes(g) / static_cast<double>(g.n);
+  }
+
   static void set_maps(const Gemm& g, const WgmmaProblem& o, const Knobs& k, LaunchPlan& p) {
     p.map_count = o.quantized ? 0 : o.tiles ? 1 : 2;
     if (o.quantized) return;
-    const int rows = k.block_m / k.multicast();
+    const int rows = k.block_m / o.multicast(k);
     if (o.codes) {
-      p.maps[0] = blocks_map(g.x, rows, k.multicast() > 1 ? 1 : k.panels / tw::gemm::kPanelsPerCodeBox);
+      p.maps[0] = blocks_map(g.x, rows, o.multicast(k) > 1 ? 1 : k.panels / tw::gemm::kPanelsPerCodeBox);
       return;
     }
-    p.maps[0] = panel_map(o, rows, k.multicast() > 1 ? 1 : k.panels);
-    if (k.block_m == 1) p.maps[0].swizzle = 0;
+    p.maps[0] = panel_map(o, rows, o.multicast(k) > 1 ? 1 : k.panels);
+    if (o.widens) p.maps[0].element_bytes = static_cast<std::uint32_t>(fast_path(g.x).element_bytes);
+    if (k.block_m == 1 || o.widens) p.maps[0].swizzle = 0;
     if (!o.tiles) p.maps[1] = panel_map(o, std::min(k.block_n(), 256), k.panels);
     TensorMapPlan &x = p.maps[k.swapped ? 1 : 0], &w = p.maps[k.swapped ? 0 : 1];
     x.pointer = offsetof(GemmArgs, x), x.rows_at = offsetof(GemmArgs, m), x.stride_at = offsetof(GemmArgs, ldx);

@@ -10,6 +10,7 @@
 //
 //   plan.cuh            knobs, shared memory          multiply/  stages to sums
 //   producer.cuh        global memory to the ring     store/     sums to y
+//   widening_producer.cuh  the same, where x becomes wider on the way
 //   tile_scheduler.cuh  which tiles, and which stages of them; stream_k.cuh: sums that meet in the workspace
 #pragma once
 #include "gemm/wgmma/multiply/multiply.cuh"
@@ -20,6 +21,7 @@
 #include "gemm/wgmma/store/swapped.cuh"
 #include "gemm/wgmma/store/tile.cuh"
 #include "gemm/wgmma/traits.cuh"
+#include "gemm/wgmma/widening_producer.cuh"
 
 namespace tw::gemm {
 
@@ -59,17 +61,20 @@ struct WgmmaKernel : WgmmaTraits<Input, W, Epi, knobs> {
     u8* base;
     fmt::row_item<X>* items;
     Ring ring;
-    u64* extra;  // barriers behind the ring's
+    u64* raw_full;  // of the stages of x that is widened
+    u64* extra;     // barriers behind these
 
     TW_MEMBER Shared(u8* memory)
         : base(memory),
           items(reinterpret_cast<fmt::row_item<X>*>(memory + T::kPlan.items_at)),
           ring{memory, reinterpret_cast<u64*>(memory + T::kPlan.barriers_at), nullptr} {
       ring.empty = ring.full + kStages;
-      extra = ring.empty + kStages;
+      raw_full = ring.empty + kStages;
+      extra = raw_full + (T::kWidens ? kRawStages : 0);
       if constexpr (kQueue) ring.tiles = reinterpret_cast<u32*>(memory + T::kSharedBytes) - kStages;
     }
-    TW_MEMBER u8* staging() const { return base + T::kRingBytes; }
+    TW_MEMBER u8* raw() const { return base + T::kPlan.raw_at; }
+    TW_MEMBER u8* staging() const { return base + T::kPlan.staging_at; }
     TW_MEMBER u8* row() const { return base + T::kPlan.row_at; }
     TW_MEMBER typename StoreParts<T>::Exchange exchange() const {
       return {reinterpret_cast<float*>(staging()), extra, 0, 0};
@@ -83,9 +88,11 @@ struct WgmmaKernel : WgmmaTraits<Input, W, Epi, knobs> {
 
   TW_MEMBER static void init_barriers(const Shared& shared) {
     TW_NO_UNROLL for (int i = 0; i < kStages; ++i) {
-      barrier_init(shared.ring.full + i, 1);
+      barrier_init(shared.ring.full + i, T::kWidens ? WideningProducer<T>::kArrivals : 1);
       barrier_init(shared.ring.empty + i, kMathThreads / 32 * T::kMulticast);
     }
+    if constexpr (T::kWidens)
+      for (int i = 0; i < kRawStages; ++i) barrier_init(shared.raw_full + i, 1);
     if constexpr (T::kParts > 1) {
       barrier_init(shared.extra, 1);
       barrier_init(shared.extra + 1, 1);
@@ -124,7 +131,11 @@ struct WgmmaKernel : WgmmaTraits<Input, W, Epi, knobs> {
 
     if (thread >= kMathThreads) {
       if constexpr (T::kReallocatesRegisters) give_registers<T::kProducerRegisters>();
-      if (thread == kMathThreads) producer.run(shared.ring, tiles, early);
+      if constexpr (T::kWidens)
+        WideningProducer<T>{producer, shared.raw(), shared.raw_full}.run(shared.ring, tiles, early,
+                                                                         thread - kMathThreads);
+      else if (thread == kMathThreads)
+        producer.run(shared.ring, tiles, early);
       if constexpr (T::kAsyncStore) {
         if (thread >= kMathThreads + 32)
           shared.async_store().run(args, shape, tiles, (thread - kMathThreads) / 32 - 1, thread % 32);

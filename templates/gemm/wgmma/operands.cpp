@@ -36,8 +36,8 @@ int quantized_bytes(const WgmmaKnobs& k, const WgmmaProblem& p) {
 // other stores.
 bool async_store(const WgmmaKnobs& k, const WgmmaProblem& p) {
   const tw::gemm::WgmmaOperands& o = p.operands;
-  if (p.promotes() || k.parts() > 1 || k.schedule != tw::gemm::Schedule::whole_tiles || o.c_bytes || o.y_bytes > 2 ||
-      (o.coded && k.strips > 1) || !wgmma_plan(k, o).reallocates_registers)
+  if (p.promotes() || p.widens || k.parts() > 1 || k.schedule != tw::gemm::Schedule::whole_tiles || o.c_bytes ||
+      o.y_bytes > 2 || (o.coded && k.strips > 1) || !wgmma_plan(k, o).reallocates_registers)
     return false;
   WgmmaKnobs least = k;
   least.stages = kAsyncStages, least.async_store = true;
@@ -45,17 +45,28 @@ bool async_store(const WgmmaKnobs& k, const WgmmaProblem& p) {
   return wgmma_plan(least, o).shared_bytes <= limit;
 }
 
-}  // namespace
+// Whether weights whose tiles are for a wider element are rounded to x's: if its sums may be coarse too, and where
+// tokens are so many that products are what counts.
+bool narrow(const Gemm& g, const TileInfo& tiles) {
+  return g.accumulation == Accumulation::fast && g.m > tw::gemm::kFewTokens && may_narrow(tiles, g.x) &&
+         g.k % kPanelBytes == 0;
+}
 
-std::optional<WgmmaKind> wgmma_kind(Format x) {
-  switch (fast_path(x).element) {
+std::optional<WgmmaKind> wgmma_kind(Element x) {
+  switch (x) {
     case Element::f16: return WgmmaKind::f16;
     case Element::bf16: return WgmmaKind::bf16;
     case Element::e4m3: return WgmmaKind::e4m3;
     case Element::e5m2: return WgmmaKind::e5m2;
     case Element::i8: return WgmmaKind::s8;
-    default: return blocks_of_bytes(x) ? std::optional(WgmmaKind::s8) : std::nullopt;
+    default: return {};
   }
+}
+
+}  // namespace
+
+std::optional<WgmmaKind> wgmma_kind(Format x) {
+  return blocks_of_bytes(x) ? std::optional(WgmmaKind::s8) : wgmma_kind(fast_path(x).element);
 }
 
 WgmmaKind wgmma_kind(Format strips, Format columns) {
@@ -67,26 +78,31 @@ WgmmaKind wgmma_kind(Format strips, Format columns) {
 }
 
 std::optional<WgmmaProblem> wgmma_problem(const Gemm& g) {
-  const std::optional<WgmmaKind> kind = wgmma_kind(g.x);
   const TileInfo* tiles = g.packing == Packing::tiles ? tile_info(g.w, g.x) : nullptr;
-  const bool codes = blocks_of_bytes(g.x);
+  const bool codes = blocks_of_bytes(g.x), narrows = tiles && narrow(g, *tiles),
+             widens = tiles && !codes && !narrows && tiles->element != fast_path(g.x).element;
+  const std::optional<WgmmaKind> kind = widens ? wgmma_kind(tiles->element) : wgmma_kind(g.x);
   if (!kind || !(tiles ? g.x.block() == 1 || codes : plain(g))) return std::nullopt;
 
   WgmmaProblem p{};
-  p.kind = *kind, p.tiles = tiles, p.codes = codes;
+  p.kind = *kind, p.tiles = tiles, p.codes = codes, p.widens = widens, p.narrows = narrows;
   p.element_bytes = *kind == WgmmaKind::f16 || *kind == WgmmaKind::bf16 ? 2 : 1;
   p.block_scales = !tiles && block_scales(g.w);
-  p.fast_accumulation = g.accumulation == Accumulation::fast;
+  p.fast_accumulation = is_fp8(*kind) && g.accumulation == Accumulation::fast;
   p.quantized = g.x_from ? g.k : 0;
 
   tw::gemm::WgmmaOperands& o = p.operands;
   o.coded = tiles != nullptr;
-  o.panel_k = tiles ? tiles->panel_k : kPanelBytes / p.element_bytes;
+  o.panel_k = tiles && !narrows ? tiles->panel_k : kPanelBytes / p.element_bytes;
   // Scales that the register operand cannot hold, and fp8, whose units are to sum a panel's products only.
-  o.promotes = (p.element_bytes == 1 && tiles && tiles->scale_bytes > 0) || (is_fp8(*kind) && !p.fast_accumulation);
+  o.promotes =
+      (p.element_bytes == 1 && tiles && tiles->scale_bytes > 0 && !narrows) || (is_fp8(*kind) && !p.fast_accumulation);
   o.x_row_bytes = codes ? fast_path(g.x).raw_bytes(kPieceK) / tw::gemm::kPanelsPerCodeBox : kPanelBytes;
+  o.x_raw_bytes = widens ? o.panel_k * fast_path(g.x).element_bytes : 0;
   o.x_item_bytes = fast_path(g.x).row_bytes;
-  if (tiles) o.code_words = tiles->words, o.scale_k = tiles->scale_k, o.scale_bytes = tiles->scale_bytes;
+  if (tiles)
+    o.code_words = tiles->words * o.panel_k / tiles->panel_k, o.scale_k = tiles->scale_k,
+    o.scale_bytes = tiles->scale_bytes;
   o.y_bytes = fast_path(g.y).element_bytes;
   o.c_bytes = g.c ? fast_path(*g.c).element_bytes : 0;
   return p;

@@ -16,11 +16,13 @@ namespace tilewright::gemm {
 using WgmmaKnobs = tw::gemm::WgmmaKnobs;
 
 struct WgmmaProblem {
-  tw::WgmmaKind kind;      // of x's elements
-  int element_bytes;       // of x in shared memory
+  tw::WgmmaKind kind;      // of x's elements as they are multiplied
+  int element_bytes;       // of such an element
   const TileInfo* tiles;   // of w; null: plain rows
   bool block_scales;       // w has a scale per block of rows (gemm/block_scales.cuh); x may have some, too
   bool codes;              // x is blocks of bytes with scales
+  bool widens;             // w's tiles are for a wider element than x's, which the producer makes of it
+  bool narrows;            // or w is rounded to x's element
   bool fast_accumulation;  // fp8 sums stay in the matrix units
   std::int64_t quantized;  // columns of x that arrive as floats; 0: none
   tw::gemm::WgmmaOperands operands;
@@ -28,6 +30,8 @@ struct WgmmaProblem {
   int panel_k() const { return operands.panel_k; }
   // Panels' products are promoted (tw::gemm::WgmmaOperands).
   bool promotes() const { return operands.promotes; }
+  // Blocks that share loads of x.
+  int multicast(const WgmmaKnobs& k) const { return widens ? 1 : k.neighbours(); }
 
   // Sets the knobs that follow from the problem and the others.
   WgmmaKnobs complete(WgmmaKnobs k) const;

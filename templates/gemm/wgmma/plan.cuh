@@ -16,6 +16,7 @@ TW_CONSTANTS(int, kPanelBytes = 128);      // of a row of an operand in shared m
 TW_CONSTANTS(int, kSwizzleAtom = 1024);    // bytes after which the swizzle pattern repeats
 TW_CONSTANTS(int, kPanelsPerCodeBox = 2);  // panels of x that one row of a box holds where x is blocks of codes
 TW_CONSTANTS(int, kRowPanels = 4);         // panels of a single token's codes that are multiplied at a time
+TW_CONSTANTS(int, kRawStages = 2);         // stages of x as it is stored, where the producer widens it
 
 struct WgmmaKnobs {
   int block_m = 64;      // tokens per tile: 8 to 256; or 1, whose row of x is every column of the matrix instruction
@@ -41,9 +42,10 @@ struct WgmmaKnobs {
   int quantized_bytes = 0;  // room for the row of x that a block quantizes itself; 0: x is not quantized here
 
   TW_MEMBER constexpr int block_n() const { return kStripRows * strips * warpgroups_n; }
-  TW_MEMBER constexpr int columns() const { return max2(block_m, 8); }             // of the matrix instruction
-  TW_MEMBER constexpr int multicast() const { return split_k > 1 ? 1 : cluster; }  // blocks that share loads of x
-  TW_MEMBER constexpr int parts() const { return split_k * warpgroups_k; }         // of k, whose sums meet at the end
+  TW_MEMBER constexpr int columns() const { return max2(block_m, 8); }  // of the matrix instruction
+  // Blocks of a cluster that take neighbouring tiles, so the same tokens.
+  TW_MEMBER constexpr int neighbours() const { return split_k > 1 ? 1 : cluster; }
+  TW_MEMBER constexpr int parts() const { return split_k * warpgroups_k; }  // of k, whose sums meet at the end
   TW_MEMBER constexpr int math_warpgroups() const { return warpgroups_n * warpgroups_k; }
   TW_MEMBER constexpr int math_threads() const { return 128 * math_warpgroups(); }
 };
@@ -54,6 +56,7 @@ struct WgmmaOperands {
   bool promotes;       // each panel's products leave the matrix units and are added to single-precision sums
   int panel_k;         // columns of k per panel
   int x_row_bytes;     // of x's row per panel in shared memory
+  int x_raw_bytes;     // of it before the producer widens x; 0: x is multiplied as it arrives
   int x_item_bytes;    // of what x has per row (a scale, a zero point); 0: nothing
   int code_words = 0;  // coded: words of codes per thread and panel
   int scale_k = 0, scale_bytes = 0;  // coded: columns per chunk of scales, and bytes of a row's; 0: no such stream
@@ -71,13 +74,14 @@ TW_FN constexpr int tile_stage_bytes(int strips, int panels, int code_words, int
   return (bytes + kSwizzleAtom - 1) / kSwizzleAtom * kSwizzleAtom;
 }
 
-// Shared memory: the ring of stages, x before w in each; staging of the epilogue; the quantized row; a copy of x's row
-// items for each warpgroup; barriers, then what the schedule keeps beside them.
+// Shared memory: the ring of stages, x before w in each; stages of x that is widened; staging of the epilogue; the
+// quantized row; a copy of x's row items for each warpgroup; barriers, then what the schedule keeps beside them.
 struct WgmmaPlan {
   int accumulators;            // of a thread
   bool reallocates_registers;  // the producer is a warpgroup, which hands registers over to the math warpgroups
   int threads;
   int x_bytes, stage_bytes;  // of a stage
+  int raw_at, raw_bytes;     // of a stage of x that is widened
   int slice, slot_floats;    // where parts of k meet: rows of w that a block completes, sums of all parts of them
   int staging_at, staging_bytes, row_at, items_at, item_bytes, barriers_at, shared_bytes;
 };
@@ -86,7 +90,8 @@ TW_FN constexpr WgmmaPlan wgmma_plan(const WgmmaKnobs& k, const WgmmaOperands& o
   p.accumulators = (k.strips + (o.promotes && !k.warp_mma ? 1 : 0)) * k.columns() / 2;
   p.reallocates_registers =
       k.math_warpgroups() == 3 || (k.math_warpgroups() == 2 && p.accumulators >= (o.coded ? 80 : 96));
-  p.threads = k.math_threads() + (p.reallocates_registers ? 128 : 32);
+  // One thread fills the ring by copies alone. To widen x takes a warp where tokens are few, else a warpgroup.
+  p.threads = k.math_threads() + (p.reallocates_registers || (o.x_raw_bytes && !k.warp_mma) ? 128 : 32);
 
   p.x_bytes = k.quantized_bytes ? 0 : (k.panels * k.block_m * o.x_row_bytes + 127) / 128 * 128;
   p.stage_bytes = p.x_bytes + (o.coded ? tile_stage_bytes(k.strips * k.warpgroups_n, k.panels, o.code_words,
@@ -95,7 +100,9 @@ TW_FN constexpr WgmmaPlan wgmma_plan(const WgmmaKnobs& k, const WgmmaOperands& o
                                        : plain_stage_bytes(k.block_n(), k.panels));
   p.slice = k.block_n() / k.split_k;
   p.slot_floats = k.parts() * k.columns() * p.slice;
-  p.staging_at = k.stages * p.stage_bytes;
+  p.raw_at = k.stages * p.stage_bytes;
+  p.raw_bytes = (k.panels * k.block_m * o.x_raw_bytes + 127) / 128 * 128;
+  p.staging_at = p.raw_at + kRawStages * p.raw_bytes;
   p.staging_bytes = k.async_store   ? async_store_bytes(k.block_m, k.block_n(), k.swapped, o.y_bytes)
                     : k.parts() > 1 ? 2 * p.slot_floats * 4
                     : k.swapped     ? 4 * k.warpgroups_n * swapped_staging_bytes(o.y_bytes, o.c_bytes)
@@ -105,7 +112,7 @@ TW_FN constexpr WgmmaPlan wgmma_plan(const WgmmaKnobs& k, const WgmmaOperands& o
   p.item_bytes = k.swapped ? 0 : k.math_warpgroups() * k.columns() * o.x_item_bytes;
   p.barriers_at = p.items_at + p.item_bytes;
   const bool stream_k = k.schedule == Schedule::stream_k, split = k.schedule == Schedule::split_last_wave;
-  p.shared_bytes = p.barriers_at + 16 * k.stages +
+  p.shared_bytes = p.barriers_at + 16 * k.stages + (o.x_raw_bytes ? 8 * kRawStages : 0) +
                    (stream_k || k.async_store ? 16 * k.warpgroups_n
                     : k.parts() > 1 || split  ? 16
                                               : 0) +

@@ -87,12 +87,12 @@ struct Producer {
     }
   }
 
- private:
-  // Bytes of a stage.
+  // Bytes of a stage that are copied.
   TW_MEMBER u32 bytes(i64 n0, u32 kb) const { return T::kXCopied + Weights::bytes(shape, n0, kb); }
   // Weights that no other tile reads are the first to be evicted from L2.
   TW_MEMBER static u64 weight_policy(const Tiles& tiles) { return tiles.m_tiles == 1 ? kEvictFirst : kEvictNormal; }
 
+ private:
   TW_MEMBER void load_x(const Ring& ring, u64* full, i64 m0, u32 kb, u32 rank, bool alone) const {
     const i32 panel = static_cast<i32>(kb * (kPanels / kPanelsPerBox));
     if constexpr (T::kQuantizes) {

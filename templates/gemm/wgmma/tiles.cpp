@@ -91,7 +91,7 @@ class Collector {
     // Promoted register fragments alternate between two sets.
     if (p_.promotes() && p_.tiles && !k.warp_mma && (k.strips > 1 || k.panels / k.warpgroups_k % 2 != 0)) return false;
     if (k.split_k > 1 && panels_of_k_ / k.panels < 2ll * k.split_k) return false;
-    return k.columns() % (8 * k.multicast()) == 0 && (p_.tiles || k.block_n() <= 256 || k.panels == 1);
+    return k.columns() % (8 * p_.multicast(k)) == 0 && (p_.tiles || k.block_n() <= 256 || k.panels == 1);
   }
   bool may_queue(const WgmmaKnobs& k) const {
     return k.warp_mma && k.cluster == 1 && k.schedule == Schedule::whole_tiles && g_.workspace >= kScheduleBytes;
@@ -199,7 +199,7 @@ void add_many(const Gemm& g, const WgmmaProblem& p, const Arch& arch, Collector&
       WgmmaKnobs k = t.knobs;
       k.cluster = cluster;
       const bool neighbours = (k.swapped ? g.m : g.n) > k.block_n();
-      if (k.schedule != Schedule::whole_tiles ? cluster == 1 : cluster == 2 && !neighbours) continue;
+      if (k.schedule != Schedule::whole_tiles ? cluster == 1 : cluster == 2 && (!neighbours || p.widens)) continue;
       const auto add = [&](int panels) {
         k.panels = panels;
         return out.add(k);
@@ -259,7 +259,7 @@ class FewTokens {
 
  private:
   bool sensible(const WgmmaKnobs& k) const {
-    if (k.multicast() > 1 && (k.block_m < 32 || g_.n <= k.block_n())) return false;
+    if (k.neighbours() > 1 && (p_.widens || k.block_m < 32 || g_.n <= k.block_n())) return false;
     if (k.math_warpgroups() > 4 || k.panels % k.warpgroups_k != 0) return false;
     const int items = k.panels / k.warpgroups_k;  // panels of a warpgroup
     // Batches of unpacked panels come in twos.

@@ -54,16 +54,22 @@ struct WgmmaTraits {
   TW_CONSTANTS(int, kBlockM = knobs.block_m, kBlockN = knobs.block_n(), kColumns = knobs.columns(),
                kStrips = knobs.strips, kWarpgroupsN = knobs.warpgroups_n, kWarpgroupsK = knobs.warpgroups_k,
                kPanels = knobs.panels, kStages = knobs.stages, kCluster = knobs.cluster, kSplitK = knobs.split_k,
-               kMulticast = knobs.multicast(), kParts = knobs.parts(), kMathThreads = knobs.math_threads());
+               kNeighbours = knobs.neighbours(), kParts = knobs.parts(), kMathThreads = knobs.math_threads());
   TW_CONSTANTS(bool, kWarpMma = knobs.warp_mma, kSwapped = knobs.swapped, kAsyncStore = knobs.async_store);
   TW_MEMBER static constexpr Schedule schedule() { return knobs.schedule; }
 
   // ---- operands
-  using Element = tile_element<X>;
+  // With fast accumulation tiles may be unpacked to x's element though they are for a wider one.
+  TW_CONSTANTS(bool, kNarrows = knobs.fast_accumulation && may_narrow<X, W>());
+  using Element = select<kNarrows, element_of<X>, tile_element<X, W>>;
   TW_CONSTANTS(bool, kCodes = same<Element, Codes>());  // x is blocks of bytes with scales
+  // w's tiles are for a wider element than x's, as which the producer writes x into the ring.
+  TW_CONSTANTS(bool, kWidens = !kCodes && !same<Element, element_of<X>>());
+  // Blocks that share loads of x. A block widens all of its own.
+  TW_CONSTANTS(int, kMulticast = kWidens ? 1 : kNeighbours);
   TW_CONSTANTS(bool, kQuantizes = Input::kQuantizes);
   TW_MEMBER static constexpr WgmmaKind kind() { return wgmma_kind<Element, element_of<W>>(); }
-  using Weights = typename WeightsOf<X, W, kStrips * kWarpgroupsN, kPanels, kWarpMma ? kColumns : 0>::type;
+  using Weights = typename WeightsOf<X, W, kStrips * kWarpgroupsN, kPanels, kWarpMma ? kColumns : 0, kNarrows>::type;
   using Product = select<kind() == WgmmaKind::s8, i32, float>;
   // A panel's products are promoted: they leave the matrix units and are added to sums in single precision. Group
   // scales along k that the operand cannot hold apply to them there, and such sums are better than those of the fp8
@@ -96,9 +102,11 @@ struct WgmmaTraits {
     WgmmaOperands o{};
     o.coded = Weights::kRegisters, o.promotes = kPromotes, o.panel_k = kPanelK, o.x_row_bytes = kPanelBytes;
     o.x_item_bytes = fmt::row_bytes<X>();
+    if constexpr (kWidens) o.x_raw_bytes = kPanelK * static_cast<int>(sizeof(element_of<X>));
     if constexpr (kCodes) o.x_row_bytes = X::template raw_bytes<128>() / kPanelsPerCodeBox;
     if constexpr (Weights::kRegisters)
-      o.code_words = Weights::kWords, o.scale_k = Weights::Tile::kScaleK, o.scale_bytes = Weights::Tile::kScaleBytes;
+      o.code_words = Weights::kStoredWords, o.scale_k = Weights::Tile::kScaleK,
+      o.scale_bytes = Weights::Tile::kScaleBytes;
     o.y_bytes = sizeof(Y);
     if constexpr (Epi::kC) o.c_bytes = sizeof(typename Epi::Residual);
     return o;
@@ -114,7 +122,7 @@ struct WgmmaTraits {
   TW_CONSTANTS(int, kPanelsPerBox = kCodes ? kPanelsPerCodeBox : 1);      // panels of a row of x that lie side by side
   TW_CONSTANTS(int, kRowBytes = operands().x_row_bytes * kPanelsPerBox);  // of a box
   TW_CONSTANTS(int, kXPanelBytes = kBlockM * operands().x_row_bytes);
-  TW_CONSTANTS(int, kXCopied = kQuantizes ? 0 : kPanels * kXPanelBytes);  // per stage
+  TW_CONSTANTS(int, kXCopied = kQuantizes || kWidens ? 0 : kPanels * kXPanelBytes);  // per stage
   TW_CONSTANTS(int, kBoxRows = kBlockM / kMulticast, kPanelBoxes = kMulticast > 1 ? 1 : kPanels / kPanelsPerBox);
 
   // ---- registers
@@ -138,7 +146,7 @@ struct WgmmaTraits {
                                          kWarpgroupsN * kWarpgroupsK * kMathRegisters);
 
   using Ring = StageRing<WgmmaTraits>;
-  using Tiles = ClusterTiles<kBlockM, kBlockN, kBlockK, kMulticast, kCluster, kSplitK, schedule()>;
+  using Tiles = ClusterTiles<kBlockM, kBlockN, kBlockK, kNeighbours, kCluster, kSplitK, schedule()>;
   using Parts = select<(kParts > 1), StreamKBlock<Sum, kBlockM, kBlockN>,
                        StreamK<Sum, kStrips, kSums, kWarpgroupsN, kCluster, kRingBytes>>;
 
@@ -152,12 +160,14 @@ struct WgmmaTraits {
   static_assert(!kCodes || (kWarpMma && Weights::kPromotes && kItems % kPanelsPerBox == 0),
                 "codes by codes: single warps, whole boxes for each warpgroup");
   static_assert(!Scales::kAny || (kPromotes && !Weights::kRegisters), "block scales apply to a panel's products");
+  static_assert(!kWidens || (Weights::kRegisters && !kSwapped && !kAsyncStore && same<element_of<X>, e4m3>()),
+                "E4M3 is widened for coded weights, by threads that would store asynchronously");
   static_assert(!kQuantizes || (kCodes && kBlockM == 1 && knobs.quantized_bytes > 0), "one row of codes is quantized");
   static_assert(kStageBytes % (kCodes || kBlockM == 1 ? 128 : kSwizzleAtom) == 0,
                 "stages are aligned as the copy engine writes them, swizzled or as stored");
   static_assert(!kSwapped || kParts == 1, "swapped operands do not split k");
   static_assert(!kSwapped || schedule() == Schedule::whole_tiles, "swapped operands share no tiles");
-  static_assert(schedule() != Schedule::split_last_wave || (kMulticast == 2 && kWarpgroupsN == 2),
+  static_assert(schedule() != Schedule::split_last_wave || (kNeighbours == 2 && kWarpgroupsN == 2),
                 "split_last_wave is for clusters of two blocks of two warpgroups");
   static_assert(schedule() == Schedule::whole_tiles || kParts == 1 ||
                     (schedule() != Schedule::split_last_wave && kCluster == 1),

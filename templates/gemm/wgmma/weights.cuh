@@ -40,10 +40,10 @@ struct PlainWeights {
 // TOKENS: tokens per tile of a kernel that can apply scales to sums of groups; 0 for one that cannot.
 template <class X, class W, int STRIPS, int PANELS, int TOKENS = 0>
 struct TileWeights {
-  using Element = tile_element<X>;
+  using Element = tile_element<X, W>;
   using Stored = typename W::template Tile<Element>;
   using Tile = select<(TOKENS > 0), typename UnpackedFor<Stored, same<Element, Codes>() ? 1 : TOKENS>::type, Stored>;
-  TW_CONSTANTS(int, kWords = tile_words<Tile, Element>());
+  TW_CONSTANTS(int, kWords = tile_words<Tile, Element>(), kStoredWords = kWords);  // of a panel: read by a thread; its
   TW_CONSTANTS(bool, kRegisters = true, kPromotes = Tile::kScaleAfterMma);
   TW_MEMBER static constexpr float factor() { return Tile::factor(); }
   TW_CONSTANTS(int, kPanelK = 32 * tile_width<Element>(), BK = PANELS * kPanelK);
@@ -98,9 +98,10 @@ struct TileWeights {
     TW_UNROLL for (int i = 0; i < kSingle; ++i) words[kDone + i] =
         *reinterpret_cast<const u32*>(from + kDone * 512 + i * 512 + thread * 4);
   }
-  template <int ITEMS = PANELS>
-  TW_MEMBER static typename Tile::Scales read_scales(const u8* stage, int strip, i64 kb, int k_group, int panel,
-                                                     int thread) {
+  // As: how the tile is unpacked.
+  template <int ITEMS = PANELS, class As = Tile>
+  TW_MEMBER static typename As::Scales read_scales(const u8* stage, int strip, i64 kb, int k_group, int panel,
+                                                   int thread) {
     if constexpr (kChunks == 0) {
       return {};
     } else {
@@ -111,8 +112,63 @@ struct TileWeights {
                          (kWhole ? first * kPanelK / Tile::kScaleK * kChunkBytes : 0);
       const u32 chunk = Tile::kScaleK > BK ? 0 : place * kPanelK / Tile::kScaleK;
       const u32 part = (static_cast<u32>(kb) * PANELS + place) % kOfChunk;
-      return Tile::scales(chunks + chunk * kChunkBytes, thread / 32 * 8 + thread % 32 / 4, static_cast<int>(part));
+      return As::scales(chunks + chunk * kChunkBytes, thread / 32 * 8 + thread % 32 / 4, static_cast<int>(part));
     }
+  }
+};
+
+// Tiles for f16, two of whose panels are unpacked to one of E4M3 (NarrowedTile).
+template <class X, class W, int STRIPS, int PANELS>
+struct NarrowedWeights {
+  using Stored = TileWeights<X, W, STRIPS, 2 * PANELS>;
+  using Narrow = narrowed_tile<typename Stored::Tile>;
+  TW_CONSTANTS(bool, kRegisters = true, kPromotes = false);
+  TW_CONSTANTS(int, kOfPanel = Stored::kWords, kStoredWords = 2 * kOfPanel, kWords = 2 * kStoredWords);
+  TW_CONSTANTS(int, kPanelK = 2 * Stored::kPanelK, kStageBytes = Stored::kStageBytes);
+  TW_MEMBER static constexpr float factor() { return Narrow::factor(); }
+
+  TW_MEMBER static u32 bytes(const Shape& shape, i64 n0, i64 kb) { return Stored::bytes(shape, n0, kb); }
+  TW_MEMBER static void prefetch(const Args& args, const Shape& shape, const TensorMap* map, i64 n0, i64 kb) {
+    Stored::prefetch(args, shape, map, n0, kb);
+  }
+  TW_MEMBER static void load(u8* to, const Args& args, const Shape& shape, const TensorMap* map, i64 n0, i64 kb,
+                             u64* barrier, u64 policy) {
+    Stored::load(to, args, shape, map, n0, kb, barrier, policy);
+  }
+
+  struct Tile : Narrow {
+    struct Scales {
+      typename Narrow::Scales panels[2];
+      typename Narrow::Place::Move rows[2];
+    };
+    // words: for each panel those of one thread and of the next. A step is two groups of sixteen columns.
+    TW_MEMBER static void fragment(const u32 (&words)[kWords], int step, const Scales& scales, u32 (&a)[4]) {
+      TW_UNROLL for (int r = 0; r < 4; ++r) {
+        const int group = step % 2 * 2 + r / 2, at = step / 2 * kStoredWords + group;
+        a[r] = Narrow::narrowed(words[at], words[at + kOfPanel], scales.rows[r % 2], scales.panels[step / 2], r % 2,
+                                group);
+      }
+    }
+  };
+  template <int ITEMS = PANELS>
+  TW_MEMBER static void read_codes(const u8* stage, int strip, int k_group, int panel, int thread,
+                                   u32 (&words)[kWords]) {
+    const int first = thread / 4 * 4 + thread % 2 * 2;
+    TW_UNROLL for (int i = 0; i < 4; ++i) {
+      u32 of_one[kOfPanel];
+      Stored::template read_codes<2 * ITEMS>(stage, strip, k_group, 2 * panel + i / 2, first + i % 2, of_one);
+      TW_UNROLL for (int j = 0; j < kOfPanel; ++j) words[i * kOfPanel + j] = of_one[j];
+    }
+  }
+  template <int ITEMS = PANELS>
+  TW_MEMBER static typename Tile::Scales read_scales(const u8* stage, int strip, i64 kb, int k_group, int panel,
+                                                     int thread) {
+    typename Tile::Scales s;
+    TW_UNROLL for (int i = 0; i < 2; ++i) {
+      s.panels[i] = Stored::template read_scales<2 * ITEMS, Narrow>(stage, strip, kb, k_group, 2 * panel + i, thread);
+      s.rows[i] = typename Narrow::Place::Move(i, i + 2, thread % 4 < 2);
+    }
+    return s;
   }
 };
 
@@ -124,9 +180,11 @@ TW_FN constexpr bool plain_pair() {
          (is_fp8_type<element_of<X>>() && is_fp8_type<element_of<W>>());
 }
 
-template <class X, class W, int STRIPS, int PANELS, int TOKENS>
+// NARROW: with may_narrow().
+template <class X, class W, int STRIPS, int PANELS, int TOKENS, bool NARROW>
 struct WeightsOf {
-  using type = select<plain_pair<X, W>(), PlainWeights<X, STRIPS, PANELS>, TileWeights<X, W, STRIPS, PANELS, TOKENS>>;
+  using type = select<plain_pair<X, W>(), PlainWeights<X, STRIPS, PANELS>,
+                      select<NARROW, NarrowedWeights<X, W, STRIPS, PANELS>, TileWeights<X, W, STRIPS, PANELS, TOKENS>>>;
 };
 
 }  // namespace tw::gemm

@@ -22,7 +22,6 @@ struct WgmmaCodesKnobs {
 
 TW_CONSTANTS(int, kCodesStageK = 128, kCodesPanels = 2);  // columns and panels of a stage
 TW_CONSTANTS(int, kCodesGroup = 32);                      // columns under one scale of x
-TW_CONSTANTS(int, kRawStages = 2);                        // stages of x as it is stored
 
 // What the plan depends on of the formats.
 struct WgmmaCodesOperands {
