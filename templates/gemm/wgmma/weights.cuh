@@ -43,7 +43,8 @@ struct TileWeights {
   using Element = tile_element<X, W>;
   using Stored = typename W::template Tile<Element>;
   using Tile = select<(TOKENS > 0), typename UnpackedFor<Stored, same<Element, Codes>() ? 1 : TOKENS>::type, Stored>;
-  TW_CONSTANTS(int, kWords = tile_words<Tile, Element>(), kStoredWords = kWords);  // of a panel: read by a thread; its
+  // Words of a panel that a thread reads, and its share of those that are stored.
+  TW_CONSTANTS(int, kWords = tile_words<Tile, Element>(), kStoredWords = kWords);
   TW_CONSTANTS(bool, kRegisters = true, kPromotes = Tile::kScaleAfterMma);
   TW_MEMBER static constexpr float factor() { return Tile::factor(); }
   TW_CONSTANTS(int, kPanelK = 32 * tile_width<Element>(), BK = PANELS * kPanelK);
