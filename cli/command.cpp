@@ -163,6 +163,19 @@ std::string bytes_text(double bytes) {
   return fmt::format("{:.1f} MiB", bytes / (1024 * 1024));
 }
 
+std::string rows_text(const RowRange& range) {
+  if (range.last == 0) return fmt::format("{} and more", range.first);
+  return range.last == range.first ? fmt::format("{}", range.first) : fmt::format("{} to {}", range.first, range.last);
+}
+
+Json json(const RowRange& range) {
+  return {{"first", range.first},
+          {"last", range.last == 0 ? Json() : Json(range.last)},
+          {"candidate", range.candidate.text()},
+          {"microseconds", range.microseconds},
+          {"measured", range.measured}};
+}
+
 std::vector<std::size_t> Table::widths() const {
   std::vector<std::size_t> widths(rows_[0].size());
   for (const auto& row : rows_)

@@ -46,6 +46,7 @@ void add_catalogue(Context& context);   // formats, encoders, archs, operations,
 void add_plan(Context& context);        // plan, emit
 void add_prewarm(Context& context);     // prewarm
 void add_tune(Context& context);        // tune
+void add_plot(Context& context);        // plot
 void add_run(Context& context);         // run
 void add_cache(Context& context);       // cache ...
 void add_doctor(Context& context);      // doctor
@@ -84,6 +85,8 @@ CLI::Validator not_empty();
 CLI::Validator size_in_bytes();  // 4096, 20K, 200M, 2G
 std::string microseconds(double value);
 std::string bytes_text(double bytes);
+std::string rows_text(const RowRange& range);  // "1 to 8"
+Json json(const RowRange& range);
 
 // Rows of cells, columns aligned; markdown when asked for.
 class Table {

@@ -71,6 +71,7 @@ int run(Context& context, int argc, char** argv) {
   add_plan(context);
   add_prewarm(context);
   add_tune(context);
+  add_plot(context);
   add_run(context);
   add_cache(context);
   add_doctor(context);

@@ -51,22 +51,11 @@ Json json_of(const TuneReport& r) {
           {"outcomes", outcomes}};
 }
 
-Json json_of(const RowRange& r) {
-  return {{"first", r.first},
-          {"last", r.last == 0 ? Json() : Json(r.last)},
-          {"candidate", r.candidate.text()},
-          {"microseconds", r.microseconds},
-          {"measured", r.measured}};
-}
-
 // What serves which numbers of rows.
 void show_ranges(const TuneReport& r) {
   Table table({"rows", "expected at the last", "candidate"});
   for (const RowRange& range : r.ranges)
-    table.add({range.last == 0             ? fmt::format("{} and more", range.first)
-               : range.last == range.first ? fmt::format("{}", range.first)
-                                           : fmt::format("{} to {}", range.first, range.last),
-               microseconds(range.microseconds), range.candidate.text()});
+    table.add({rows_text(range), microseconds(range.microseconds), range.candidate.text()});
   print(r.key);
   print(table.text());
   print(fmt::format("{} compiled, {} times measured in {:.1f} s, stopped by {}{}\n", r.compiled, r.measured, r.seconds,
@@ -112,7 +101,7 @@ int run_tune(const Context& context, TuneArgs args) {
     const std::string warning = only_reference(problem, device.arch());
     if (context.json) {
       reports.push_back(json_of(report));
-      for (const RowRange& range : report.ranges) reports.back()["ranges"].push_back(json_of(range));
+      for (const RowRange& range : report.ranges) reports.back()["ranges"].push_back(json(range));
       reports.back()["warning"] = warning.empty() ? Json() : Json(warning);
       reports.back()["advice"] = advice ? json(*advice) : Json();
     } else {

@@ -22,6 +22,10 @@ TEST_CASE("cli: arguments that are wrong are named and give 1") {
   refused("prewarm --arch sm_80 --workload /nonexistent", 1, "/nonexistent");
   refused("prewarm --arch sm_80", 1, "workload");
   refused("tune", 1, "PROBLEM");
+  refused("plot", 1, "problem");
+  refused("plot 'pack w=q4_0 x=f16 n=64 k=256'", 1, "number of rows varies");
+  refused(std::string("plot ") + kGemm + " --output ''", 1, "--output");
+  refused(std::string("plot ") + kGemm, 4, "plot needs an NVIDIA GPU");
   refused("cache", 1, "subcommand");
   refused("cache ls --cache /nonexistent/cache.db", 1, "/nonexistent/cache.db");
   refused("cache import /nonexistent/a.db" + cache_flag("import.db"), 1, "/nonexistent/a.db");
@@ -32,7 +36,7 @@ TEST_CASE("cli: help and version") {
   const Ran help = tool("--help");
   CHECK(help.code == 0);
   for (const char* part :
-       {"formats", "archs", "families", "plan", "emit", "prewarm", "tune", "run", "cache", "Exit codes"})
+       {"formats", "archs", "families", "plan", "emit", "prewarm", "tune", "plot", "run", "cache", "Exit codes"})
     CHECK(help.out.find(part) != std::string::npos);
   CHECK(tool("run --help").code == 0);
   CHECK(tool("--version").code == 0);

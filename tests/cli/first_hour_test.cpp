@@ -290,7 +290,7 @@ TEST_CASE("cli: completion scripts know the commands, their options and the targ
   for (const char* name : {"bash", "zsh", "fish"}) {
     const Ran r = tool(std::string("completion ") + name);
     CHECK(r.code == 0);
-    for (const char* part : {"prewarm", "doctor", "sm_90a", "workload"}) CHECK(contains(r.out, part));
+    for (const char* part : {"prewarm", "plot", "doctor", "sm_90a", "workload"}) CHECK(contains(r.out, part));
     if (shell(std::string("command -v ") + name).code != 0) continue;
     CHECK(shell(tool_path() + "completion " + name + " | " + name + " -n").code == 0);
   }

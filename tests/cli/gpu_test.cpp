@@ -2,12 +2,17 @@
 // The commands that need a GPU, in this process: on the driver double, with kernels that are computed on the host.
 #include <fcntl.h>
 
+#include <fmt/format.h>
+
+#include <cmath>
 #include <cstdio>
+#include <fstream>
 #include <iostream>
 
 #include "cli/command.h"
 #include "cli/errors.h"
 #include "cli/tool.h"
+#include "cli/xml.h"
 #include "tuner/tuner_test.h"
 
 using namespace tilewright;
@@ -55,6 +60,7 @@ Ran on_double(std::vector<std::string> words) {
     context.app = &app;
     cli::add_run(context);
     cli::add_tune(context);
+    cli::add_plot(context);
     try {
       app.parse(count, arguments.data());
       ran.code = context.action();
@@ -115,4 +121,87 @@ TEST_CASE("cli: tune recommends what plan does") {
   CHECK(text.code == cli::kOk);
   CHECK(mentions(text.out, "These fields allow faster kernels:\n  pack=tiles"));
   CHECK(mentions(text.out, "measure with tune"));
+}
+
+TEST_CASE("cli: plot draws what tune --all-m stored") {
+  test::FakeGpu gpu;
+  gpu.serve(test::small(), test::target());
+  gpu.gemm_duration = [](const FakeLaunch&, std::int64_t rows) { return 10.0 + static_cast<double>(rows); };
+  const std::string problem = "gemm x=f32 w=q8_0 y=f32 m=1 n=64 k=256";
+  const Ran none = on_double({"plot", problem});
+  CHECK(none.code == cli::kUserError);
+  CHECK(none.out.empty());
+  CHECK(mentions(none.err, "PROBLEM = " + problem + ": one with a stored choice"));
+  CHECK(mentions(none.err, "tilewright tune --all-m \"" + problem + "\""));
+
+  const Ran tuned = on_double({"tune", "--all-m", "--binaries", "3", "--json", test::small().text()});
+  INFO(tuned.err);
+  REQUIRE(tuned.code == cli::kOk);
+  const Json stored = tuned.json()["reports"][0]["ranges"];
+  const Ran drawn = on_double({"plot", test::small().text()});
+  INFO(drawn.err);
+  REQUIRE(drawn.code == cli::kOk);
+  std::size_t ranges = 0, segments = 0;
+  for (const Json& range : stored) ranges += range["first"] <= kMostStepRows;
+  for (const auto& line : xml::parse(drawn.out).all("polyline")) segments += line.attributes.at("class") == "segment";
+  CHECK(segments == ranges);
+  for (const Json& range : stored)
+    if (range["first"] <= kMostStepRows) CHECK(mentions(drawn.out, std::string(range["candidate"])));
+  CHECK(mentions(drawn.out, "roofline: " + fmt::format("{:g} TB/s", test::target().typical_tbps)));
+
+  // The same as numbers, and in a file.
+  const std::string file = scratch() / "plot.svg";
+  const Ran numbers = on_double({"plot", "--json", "-o", file, test::small().text()});
+  REQUIRE(numbers.code == cli::kOk);
+  CHECK(slurp(file) == drawn.out);
+  const Json data = numbers.json();
+  CHECK(data["ranges"].size() == ranges);
+  CHECK(data["rivals"].empty());
+  const Json first = data["roofline"].front(), last = data["roofline"].back();
+  CHECK(first["m"] == 1);
+  CHECK(last["m"] == kMostStepRows);
+  const double least = test::small().with_rows(1).min_bytes() / test::target().typical_tbps / 1e6;
+  CHECK(std::abs(double(first["microseconds"]) - least) <= 1e-9 * least);
+  CHECK(on_double({"plot", "-o", "/nonexistent/plot.svg", test::small().text()}).code == cli::kUserError);
+}
+
+TEST_CASE("cli: plot draws rivals of the same problem, and says what is wrong with their file") {
+  test::FakeGpu gpu;
+  gpu.serve(test::small(), test::target());
+  REQUIRE(on_double({"tune", "--all-m", "--binaries", "3", test::small().text()}).code == cli::kOk);
+  const std::string file = scratch() / "rivals.json";
+  const auto plot = [&](const std::string& text) {
+    std::ofstream(file) << text;
+    return on_double({"plot", "--json", "--rivals", file, test::small().text()});
+  };
+  const auto results = [](const std::string& rows) { return "{\"results\": {\"gemm\": [" + rows + "]}}"; };
+  const std::string problem = "{\"problem\": \"" + test::small().with_rows(7).text() + "\"";
+  const std::string other = "{\"problem\": \"gemm x=f32 w=q8_0 y=f32 m=1 n=64 k=256\"";
+  const Ran drawn = plot(results("{\"label\": \"broken\"}, " + other + "}, " + problem +
+                                 ", \"points\": [{\"m\": 1, \"us\": 12, \"rival_us\": 13, \"rival\": \"theirs\"}, "
+                                 "{\"m\": 64, \"us\": 70}, {\"m\": 9000, \"us\": 70, \"rival_us\": 80}]}"));
+  INFO(drawn.out << drawn.err);
+  REQUIRE(drawn.code == cli::kOk);
+  const Json data = drawn.json();
+  CHECK(data["measured"].size() == 2);
+  REQUIRE(data["rivals"].size() == 1);
+  CHECK(data["rivals"][0] == Json{{"m", 1}, {"microseconds", 13.0}, {"name", "theirs"}});
+
+  for (const auto& [text, part] : std::vector<std::pair<std::string, std::string>>{
+           {"{", "tilewright_bench gemm --every-m"},
+           {"{\"results\": {\"cast\": []}}", "tilewright_bench gemm --every-m"},
+           {results(""), "the file has none of any"},
+           {results(other + "}"), "the file has gemm x=f32 w=q8_0 y=f32 m=1 n=64 k=256"},
+           {results(problem + "}"), "a list \\\"points\\\""},
+           {results(problem + ", \"points\": [{\"m\": 0, \"us\": 1}]}"), "positive numbers"},
+           {results(problem + ", \"points\": [7]}"), "positive numbers"}}) {
+    const Ran refused = plot(text);
+    INFO(text << "\n" << refused.out);
+    CHECK(refused.code == cli::kUserError);
+    CHECK(mentions(refused.out, "--rivals"));
+    CHECK(mentions(refused.out, part));
+  }
+  const Ran missing = on_double({"plot", "--rivals", "/nonexistent/rivals.json", test::small().text()});
+  CHECK(missing.code == cli::kUserError);
+  CHECK(mentions(missing.err, "no such file"));
 }

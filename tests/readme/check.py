@@ -93,7 +93,7 @@ class Checker:
     def compile(self, where: str, source: Path):
         args = self.args
         done = run([args.cxx, "-std=c++20", "-Wall", "-Wextra", source, f"-I{args.prefix}/include",
-                    f"-L{args.prefix}/{args.libdir}", "-ltilewright", "-lsqlite3", "-pthread", "-ldl", "-o",
+                    f"-L{args.prefix}/{args.libdir}", "-ltilewright", *(f"-l{name}" for name in args.needs.split(",")), "-pthread", "-ldl", "-o",
                     source.with_suffix(".out")])
         if done.returncode:
             self.fail(where, "this program does not compile")
@@ -263,6 +263,7 @@ def main() -> int:
     parser.add_argument("--tool", type=lambda p: Path(p).resolve(), required=True)
     parser.add_argument("--prefix", type=lambda p: Path(p).resolve())
     parser.add_argument("--libdir", default="lib")
+    parser.add_argument("--needs", default="sqlite3", help="libraries that the installed one needs, with commas between")
     parser.add_argument("--cxx", default="c++")
     parser.add_argument("--driver", type=lambda p: Path(p).resolve(), help="the driver double, for machines without a GPU")
     parser.add_argument("--work", type=lambda p: Path(p).resolve())
