@@ -17,15 +17,15 @@ int main(int argc, char** argv) {
   Settings settings;
   app.add_option(
       "what", what,
-      "compile prewarm kernels cast launch startup regret: all of them by default; gemm sweep quantize code");
+      "compile prewarm kernels cast launch startup regret: all of them by default; gemm sweep grouped quantize code");
   app.add_option("--out", out, "result file (JSON)");
   app.add_option("--problems", settings.problems, "regret: number of problems");
   app.add_option("--skip", settings.skip,
                  "regret: leave out so many of the first (10: those that the model was fitted on)");
   app.add_option("--child", child, "internal: run one step in this process and print its result");
-  app.add_option(
-      "--cache", settings.cache,
-      "gemm, quantize: keep choices in this file; regret: take binaries from it; internal: the cache of a child");
+  app.add_option("--cache", settings.cache,
+                 "gemm, grouped, quantize: keep choices in this file; regret: take binaries from it; internal: the "
+                 "cache of a child");
   app.add_option(
       "--rows", settings.rows,
       "gemm: only rows with this in 'large|decode LABEL; TARGETS; PROBLEM'; several, by |. code: only candidates with "
@@ -78,6 +78,8 @@ int main(int argc, char** argv) {
         results[name] = settings.every_m ? every_m(*device, settings) : gemms(*device, settings);
       else if (name == "sweep")
         results[name] = sweep(*device, settings);
+      else if (name == "grouped")
+        results[name] = grouped(*device, settings);
       else if (name == "quantize")
         results[name] = quantizing(*device, settings);
       else if (name == "cast")
@@ -90,7 +92,7 @@ int main(int argc, char** argv) {
         results[name] = regret(*device, settings);
       else
         throw Error(ErrorCode::invalid_argument, "what", name,
-                    "compile prewarm kernels cast launch startup regret gemm sweep quantize code");
+                    "compile prewarm kernels cast launch startup regret gemm sweep grouped quantize code");
       std::fflush(stdout);
       write(out, environment(gpu ? &*device : nullptr, options), results);
     }

@@ -34,6 +34,7 @@ Json casts(const Device& device);                            // kernels.cpp
 Json gemms(const Device& device, const Settings& settings);  // gemm.cpp: against cuBLASLt, as its table asks
 Json every_m(const Device& device, const Settings& settings);  // every_m.cpp: numbers of tokens between the buckets
 Json sweep(const Device& device, const Settings& settings);    // sweep.cpp: candidates over numbers of tokens
+Json grouped(const Device& device, const Settings& settings);  // grouped.cpp: against a cuBLASLt call per group
 Json quantizing(const Device& device,
                 const Settings& settings);                // quantize.cpp: x quantized by a cast, or by the gemm itself
 Json launch_costs(const Device& device);                  // host.cpp: prepare() hit, bucket choice, launch()

@@ -239,9 +239,10 @@ void Kernel::launch_operation(Stream stream, std::string_view operation, const v
   const Contract& contract = impl_->contract;
   if (contract.op != operation || contract.args_bytes != bytes) [[unlikely]]
     jit::refuse_operation(*impl_, operation);
-  const std::int64_t rows = contract.rows_at == Contract::kFixedRows
-                                ? contract.rows
-                                : jit::load<std::int64_t>(static_cast<const std::byte*>(args), contract.rows_at);
+  std::int64_t rows = contract.rows_at == Contract::kFixedRows
+                          ? contract.rows
+                          : jit::load<std::int64_t>(static_cast<const std::byte*>(args), contract.rows_at);
+  if (contract.rows_per > 1 && rows > 0) rows = (rows - 1) / contract.rows_per + 1;
   jit::launch_checked(*impl_, stream, args, rows, contract.cols);
 }
 

@@ -50,7 +50,7 @@ std::string name_of(const Kernel::Impl& kernel, const TensorMapPlan& map) {
 
 void check_maps(const Device::Impl& device, const LaunchPlan& plan) {
   constexpr std::uint64_t kMostElements = std::uint64_t{1} << 32;
-  constexpr std::uint32_t kMostInBox = 256, kMostInBlock = 65536;
+  constexpr std::uint32_t kMostInBox = 256, kMostInBlock = 65536, kMostTimes = 65536;
   if (plan.map_count == 0) return;
   if (plan.map_count > kMaxMaps || !device.arch->tma)
     refuse("plan.map_count", fmt::format("{}", plan.map_count),
@@ -70,8 +70,9 @@ void check_maps(const Device::Impl& device, const LaunchPlan& plan) {
     check(!fixed || (map.inner >= 1 && map.inner <= kMostElements), "inner", map.inner, "1 to 2^32");
     check(!fixed || map.stride_at != TensorMapPlan::kNone || map.inner * bytes % 16 == 0, "inner", map.inner,
           "dense rows must be multiples of 16 bytes");
-    check(map.rows_at != TensorMapPlan::kNone || (map.rows >= 1 && map.rows <= kMostElements), "rows", map.rows,
-          "1 to 2^32");
+    const bool counted = map.rows_at != TensorMapPlan::kNone;
+    check(map.rows >= (counted ? 0 : 1) && map.rows <= (counted ? kMostTimes : kMostElements), "rows", map.rows,
+          counted ? "0 to 65536, a factor of what rows_at finds" : "1 to 2^32");
     check(map.swizzle == 0 || map.swizzle == 32 || map.swizzle == 64 || map.swizzle == 128, "swizzle", map.swizzle,
           "0, 32, 64 or 128");
     check(map.box_inner >= 1 && map.box_inner <= kMostInBox && map.box_inner * bytes % 16 == 0, "box_inner",
@@ -118,7 +119,8 @@ void encode_map(const Kernel::Impl& kernel, const Loaded& loaded, const TensorMa
   };
   constexpr std::uint32_t kNone = TensorMapPlan::kNone;
   const std::uint64_t inner = map.inner_at == kNone ? map.inner : elements(map.inner_at);
-  const std::uint64_t rows = value_of(kernel, args, map.rows_at, map.rows);
+  const std::uint64_t times = map.rows_at == kNone || map.rows == 0 ? 1 : map.rows;
+  const std::uint64_t rows = std::min(value_of(kernel, args, map.rows_at, map.rows), kTooFar) * times;
   const std::uint64_t stride =
       std::min(map.stride_at == kNone ? inner : elements(map.stride_at), kTooFar) * map.element_bytes;
   const bool panels = map.box_panels != 0;

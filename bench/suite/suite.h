@@ -85,6 +85,7 @@ void cast_checks(Suite& s);      // casts.cpp
 void pack_checks(Suite& s);      // pack.cpp
 void served_checks(Suite& s);    // pack.cpp
 void wgmma_checks(Suite& s);     // wgmma.cpp
+void grouped_checks(Suite& s);   // grouped.cpp
 void order_checks(Suite& s);     // order.cpp
 void argument_checks(Suite& s);  // arguments.cpp
 void thread_checks(Suite& s);    // arguments.cpp

@@ -3,6 +3,11 @@
 //
 //   gemm x=q8_1 w=q4_0 y=f32 m=2 n=4096 k=14336
 //
+// Grouped, for mixtures of experts: `groups` weight matrices in one launch, each for its own rows of x, which are known
+// on the device alone:
+//
+//   gemm x=bf16 w=bf16 y=bf16 m=128 n=4096 k=7168 groups=64
+//
 // Every field of Gemm is a field of the text, under the same name but for `packing` (pack), `accumulation` (accum) and
 // `constant_weights` (weights=constant); those with a default are printed only when they differ from it.
 // Limits: each extent < 2^31, each stream of each matrix < 2^47 bytes.
@@ -22,6 +27,10 @@ enum class Global { none, mul, div };  // how a tensor-wide scale is applied: va
 // How sums of fp8 products are formed. full: in single precision, but for 128 at a time. fast: by the matrix units
 // alone, which keep some 14 bits of each; what other libraries call fast accumulation.
 enum class Accumulation { full, fast };
+// Where the rows of a grouped gemm's groups are. contiguous: one group behind the other, the first row of each in
+// GemmArgs::group_rows. masked: as many rows for each group, of which GemmArgs::group_rows says how many are in use.
+enum class GroupLayout { contiguous, masked };
+inline constexpr int kMostGroups = 1024;
 enum class Packing { none, tiles };  // how w is stored: as its format says, or reordered for kernels that want that
 
 struct Gemm {
@@ -30,7 +39,7 @@ struct Gemm {
   // x: activations; w: weights; y: f32 f16 bf16, int8 e4m3 e5m2 (rounded to nearest even, saturating) or int32, which
   // is for x=int8 w=int8, exact, and takes no other option than `bias`, `workspace` and `constant_weights`.
   Format x, w, y;
-  std::int64_t m = 0;  // tokens; varies at run time
+  std::int64_t m = 0;  // tokens; varies at run time. With groups: of each, on average (contiguous) or at most (masked)
   std::int64_t n = 0;  // output features
   std::int64_t k = 0;  // reduction
   int group = 0;       // elements of k per scale of w; 0: the format's own, the only one that is accepted besides it
@@ -57,8 +66,14 @@ struct Gemm {
   // it has been waited for, and none that writes it comes later. A launch may then read w while the one before it in
   // the stream still runs.
   bool constant_weights = false;
+  // 0: an ordinary gemm. Else w is a stack of as many matrices [n, k], and the bias one of rows [n]. Every stream of w
+  // is stacked: behind the first matrix' scales are the second's, and `global` is one float for each (x has one for
+  // all). No c and no x_from.
+  int groups = 0;  // kMostGroups at most
+  GroupLayout group_layout = GroupLayout::contiguous;
 
-  Format x_stored() const { return x_from.value_or(x); }  // x in memory
+  std::int64_t x_rows() const { return groups ? groups * m : m; }  // of x and y in memory
+  Format x_stored() const { return x_from.value_or(x); }           // x in memory
   friend bool operator==(const Gemm&, const Gemm&) = default;
 };
 
@@ -71,7 +86,8 @@ struct GemmArgs {
   Operand w = {};              // [n, k], weights
   void* y = nullptr;           // [m, n]
   const void* bias = nullptr;  // [n], if the problem has one
-  std::int64_t m = 0;          // tokens of this call; 0 launches nothing
+  std::int64_t m = 0;          // tokens of this call; 0 launches nothing. With groups: rows of all of them, but of
+                               // each if group_layout=masked
   std::int64_t ldx = 0;        // elements from one row of x to the next; 0: k. A multiple of the format's block, >= k.
                                // If a row's bytes divide by 16, rows must be 16-byte aligned
   std::int64_t ldy = 0;        // elements from one row of y to the next; 0: n. >= n
@@ -84,6 +100,12 @@ struct GemmArgs {
   // y=int32, beta where the problem has no c. c is read whatever beta is: 0 does not hide its NaN.
   float alpha = 1.0f;
   float beta = 1.0f;
+  // Only where the problem has groups; 4-byte aligned, and read on the device when the launch runs.
+  // contiguous: groups + 1 offsets that ascend, from 0 to m: group g has the rows from the g-th to the next.
+  // masked: groups counts, from 0 to m: group g has the first so many of its m rows.
+  // Rows that no group has are left alone in y.
+  // Other values are taken for the nearest that are allowed: an offset below the one before it counts as that one.
+  const std::int32_t* group_rows = nullptr;
 };
 
 }  // namespace tilewright

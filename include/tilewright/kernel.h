@@ -141,6 +141,7 @@ struct Contract {
                                           // After them come the tensor maps of the binary's LaunchPlan.
   static constexpr std::uint32_t kFixedRows = ~0u;
   std::uint32_t rows_at = kFixedRows;  // offset of the int64 in the argument struct that holds the launch's rows
+  std::int64_t rows_per = 1;           // what it is divided by, rounded up
   std::string rows_name = {};          // "m"
   std::int64_t rows = 0;               // if they are fixed
   std::int64_t cols = 0;               // the launch's second extent

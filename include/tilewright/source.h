@@ -36,9 +36,9 @@ struct GridAxis {
 struct TensorMapPlan {
   static constexpr std::uint32_t kNone = 0xffffffff;
   static constexpr std::uint32_t kConstants = 0x80000000;  // kConstants + offset: a field of the constants (Contract)
-  std::uint32_t pointer = 0;      // offset in the argument struct of the pointer to the first row, 16-byte aligned
-  std::uint32_t rows_at = kNone;  // offset of an int64 count of rows; kNone: `rows`
-  std::uint64_t rows = 0;
+  std::uint32_t pointer = 0;        // offset in the argument struct of the pointer to the first row, 16-byte aligned
+  std::uint32_t rows_at = kNone;    // offset of an int64 count of rows; kNone: `rows`
+  std::uint64_t rows = 0;           // with rows_at: a factor of the count; 0 is 1
   std::uint32_t stride_at = kNone;  // offset of an int64 stride in elements (0 means what its StrideRule says); its
                                     // bytes are a multiple of 16. kNone: rows are dense
   std::uint32_t inner_at = kNone;   // offset of an int64 count of the elements of a row; kNone: `inner`

@@ -17,6 +17,7 @@ struct NoC {};
 template <class Y, class Bias, Act act, class C = NoC>
 struct Epilogue {
   using Out = Y;
+  using Addend = Bias;
   using Residual = C;
   TW_MEMBER static constexpr Act activation() { return act; }
   TW_CONSTANTS(bool, kBias = !same<Bias, NoBias>(), kC = !same<C, NoC>());

@@ -28,7 +28,8 @@ static_assert(sizeof(GemmArgs) == sizeof(tw::gemm::Args) && offsetof(GemmArgs, x
               offsetof(GemmArgs, ldc) == offsetof(tw::gemm::Args, ldc) &&
               offsetof(GemmArgs, workspace) == offsetof(tw::gemm::Args, workspace) &&
               offsetof(GemmArgs, alpha) == offsetof(tw::gemm::Args, alpha) &&
-              offsetof(GemmArgs, beta) == offsetof(tw::gemm::Args, beta));
+              offsetof(GemmArgs, beta) == offsetof(tw::gemm::Args, beta) &&
+              offsetof(GemmArgs, group_rows) == offsetof(tw::gemm::Args, group_rows));
 
 namespace {
 
@@ -56,6 +57,15 @@ void add_tiles(Contract& c, const Gemm& g) {
 std::string not_plain(const Problem& problem) {
   const Gemm* g = problem.as<Gemm>();
   return !g ? "not a gemm" : g->packing != Packing::none ? "w is packed as tiles" : "";
+}
+
+std::string has_groups(const Gemm& g) {
+  return g.groups ? fmt::format("groups = {}: kernels of this family have one w", g.groups) : "";
+}
+
+Gemm one_group(Gemm g) {
+  g.groups = 0, g.group_layout = GroupLayout::contiguous;
+  return g;
 }
 
 std::string no_sums(const Gemm& g) {
@@ -112,6 +122,7 @@ Contract contract(const Gemm& g) {
   c.args_bytes = sizeof(GemmArgs);
   c.rows_at = offsetof(GemmArgs, m);
   c.rows_name = "m";
+  if (g.groups && g.group_layout == GroupLayout::contiguous) c.rows_per = g.groups;
   c.cols = g.n;
   add_operand(c, {"x.data", "x.scales", "x.global"}, offsetof(GemmArgs, x), g.x_stored());
   if (g.packing == Packing::none)
@@ -154,6 +165,7 @@ Contract contract(const Gemm& g) {
   c.factors.push_back({"alpha", offsetof(GemmArgs, alpha), exact ? "y=int32 is exact" : nullptr});
   c.factors.push_back({"beta", offsetof(GemmArgs, beta), g.c ? nullptr : "the problem has no c"});
   if (g.workspace) c.pointers.push_back({"workspace", offsetof(GemmArgs, workspace), 16, true});
+  if (g.groups) c.pointers.push_back({"group_rows", offsetof(GemmArgs, group_rows), 4, true});
   const tw::gemm::Shape shape{g.n,
                               g.k,
                               static_cast<float>(g.alpha),
@@ -162,7 +174,12 @@ Contract contract(const Gemm& g) {
                               static_cast<float>(g.beta),
                               static_cast<float>(1.0 / g.y_scale),
                               g.constant_weights ? 1 : 0,
-                              g.workspace};
+                              g.workspace,
+                              g.groups,
+                              g.group_layout == GroupLayout::masked ? 1 : 0,
+                              g.n * g.groups,
+                              g.groups ? packed_bytes(g, StreamName::data) / g.groups : 0,
+                              g.groups ? packed_bytes(g, StreamName::scales) / g.groups : 0};
   c.constants.resize(sizeof(shape));
   std::memcpy(c.constants.data(), &shape, sizeof(shape));
   return c;

@@ -39,6 +39,12 @@ inline constexpr int kGroup = 32, kPieceK = 128;
 bool blocks_of_bytes(Format x);
 TensorMapPlan blocks_map(Format x, int rows, int pieces);
 
+// Why a kernel of one w does not serve the problem; empty if it may.
+std::string has_groups(const Gemm& g);
+
+// The gemm of one group; of a gemm without groups, itself.
+Gemm one_group(Gemm g);
+
 // Columns per word of scales, if the matrix instruction applies the block scales of x and w itself; k and ldx must be
 // multiples of it. 0 if x and w are not natively scaled.
 int scaled_unit(const Gemm& g);

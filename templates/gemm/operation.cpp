@@ -20,13 +20,14 @@ constexpr const char* kGlobals[] = {"none", "mul", "div"};
 constexpr const char* kPackings[] = {"none", "tiles"};
 constexpr const char* kAccumulations[] = {"full", "fast"};
 constexpr const char* kWeights[] = {"variable", "constant"};
+constexpr const char* kGroupLayouts[] = {"contiguous", "masked"};
 
 struct Fields {
   static Gemm blank(Format any) { return {.x = any, .w = any, .y = any}; }
   template <class G, class V>
   static void visit(G& gemm, V&& visit) {
     auto& [x, w, y, m, n, k, group, global, packing, x_from, bias, accumulation, act, alpha, c, beta, y_scale,
-           workspace, constant_weights] = gemm;
+           workspace, constant_weights, groups, group_layout] = gemm;
     visit(required("x", "activations, [m, k]"), x);
     visit(required("w", "weights, [n, k]"), w);
     visit(required("y", "result, [m, n]: f32 f16 bf16 int8 e4m3 e5m2 int32"), y);
@@ -47,6 +48,9 @@ struct Fields {
     visit(optional("y_scale", "y of int8, e4m3, e5m2: results are divided by it"), y_scale);
     visit(optional("workspace", "bytes of device memory that a launch may use besides"), workspace);
     visit(optional("weights", "w is complete before any launch is enqueued, for good"), constant_weights, kWeights);
+    visit(optional("groups", "matrices of w, each for its own rows of x: a mixture of experts"), groups);
+    visit(optional("group_layout", "rows of the groups one behind the other, or m for each, some of them in use"),
+          group_layout, kGroupLayouts);
   }
 };
 
@@ -103,6 +107,30 @@ void check_global(const Gemm& g) {
     throw invalid("global", kGlobals[static_cast<int>(g.global)], "left out: no operand has a tensor-wide scale");
 }
 
+void check_groups(const Gemm& g) {
+  if (g.groups < 0 || g.groups > kMostGroups)
+    throw invalid("groups", std::to_string(g.groups), fmt::format("0 (an ordinary gemm) to {}", kMostGroups));
+  if (g.groups == 0) {
+    if (g.group_layout != GroupLayout::contiguous)
+      throw invalid("group_layout", kGroupLayouts[static_cast<int>(g.group_layout)], "left out: there are no groups");
+    return;
+  }
+  if (g.c) throw unsupported("c", *g.c, "left out: the problem has groups");
+  if (g.x_from) throw unsupported("x_from", *g.x_from, "left out: the problem has groups");
+  // Rows of all groups are numbered in one matrix.
+  const auto check_rows = [&](const char* field, std::int64_t rows, std::int64_t of_all) {
+    if (of_all > kMaxExtent)
+      throw Error(
+          ErrorCode::too_large, field, std::to_string(rows),
+          fmt::format("at most {}: {} groups have 2147483647 rows in all at most", kMaxExtent / g.groups, g.groups));
+  };
+  check_rows("m", g.m, g.x_rows());
+  check_rows("n", g.n, g.n * g.groups);
+  if (w_bytes(g) > static_cast<double>(kMaxBytes))
+    throw Error(ErrorCode::too_large, "w", fmt::format("{} of {} x {} x {}", g.w.name(), g.groups, g.n, g.k),
+                "at most 2^47 bytes");
+}
+
 void check_accumulation(const Gemm& g) {
   if (g.accumulation == Accumulation::full) return;
   if (!is_fp8(fast_path(g.x).element))
@@ -140,9 +168,12 @@ class GemmOperation final : public OperationOf<Gemm, Fields> {
   std::optional<Repack> repack(const Problem& problem) const override {
     const Gemm& g = *problem.as<Gemm>();
     if (g.packing != Packing::tiles) return {};
-    return Repack{Problem(Pack{g.w, g.x, g.n, g.k, false}), [](Operand from, MutableOperand to) {
+    // Tiles are of whole rows, so a stack is packed like one tall matrix: but for its tensor-wide scales, one for each,
+    // which are not moved.
+    const std::int64_t rows = g.n * std::max(g.groups, 1);
+    return Repack{Problem(Pack{g.w, g.x, rows, g.k, false}), [stack = g.groups > 0](Operand from, MutableOperand to) {
                     const MutableOperand w{const_cast<void*>(from.data), const_cast<void*>(from.scales),
-                                           const_cast<float*>(from.global)};
+                                           stack ? nullptr : const_cast<float*>(from.global)};
                     return tilewright::bytes_of(PackArgs{w, to});
                   }};
   }
@@ -175,17 +206,18 @@ class GemmOperation final : public OperationOf<Gemm, Fields> {
     check_global(g);
     check_accumulation(g);
     check_extent("workspace", g.workspace);
+    check_groups(g);
     if (g.packing == Packing::tiles) check_tiles("pack", "tiles", g.w, g.x, g.n, g.k);
   }
   Extents extents_of(const Gemm& g) const override { return {g.m, g.n}; }
   void set_rows(Gemm& g, std::int64_t rows) const override { g.m = rows; }
   double bytes_of(const Gemm& g) const override {
-    return static_cast<double>(g.x_stored().total_bytes(g.m, g.k)) + w_bytes(g) +
-           static_cast<double>(g.y.total_bytes(g.m, g.n)) +
+    return static_cast<double>(g.x_stored().total_bytes(g.x_rows(), g.k)) + w_bytes(g) +
+           static_cast<double>(g.y.total_bytes(g.x_rows(), g.n)) +
            (g.c ? static_cast<double>(g.c->total_bytes(g.m, g.n)) : 0.0);
   }
   double ops_of(const Gemm& g) const override {
-    return 2.0 * static_cast<double>(g.m) * static_cast<double>(g.n) * static_cast<double>(g.k);
+    return 2.0 * static_cast<double>(g.x_rows()) * static_cast<double>(g.n) * static_cast<double>(g.k);
   }
   Contract contract_of(const Gemm& g) const override { return gemm::contract(g); }
   void describe_task(const Gemm& g, Task& task) const override { gemm::describe(g, task); }

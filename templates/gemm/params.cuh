@@ -16,6 +16,7 @@ struct Args {
   i64 ldc = 0;
   void* workspace = nullptr;
   float alpha = 1, beta = 1;  // times those of Shape
+  const i32* group_rows = nullptr;
 };
 
 struct Shape {
@@ -27,6 +28,11 @@ struct Shape {
   float y_factor = 1;        // 1 / y_scale
   i32 constant_weights = 0;  // w may be read before the kernels in front of this one are complete
   i64 workspace = 0;         // bytes
+  // Of a grouped gemm (gemm/groups.cuh):
+  i32 groups = 0;
+  i32 masked = 0;                          // each group has m rows in memory
+  i64 w_rows = 0;                          // of all groups
+  i64 w_data_step = 0, w_scales_step = 0;  // bytes from a group's w to the next
 };
 
 }  // namespace tw::gemm

@@ -46,12 +46,12 @@ std::vector<Recommendation> recommended(const Problem& problem, const Arch& arch
     g.packing = Packing::none;
     if (!only_reference(g, arch)) take("pack=none", "leave w as its format stores it", g);
   }
-  if (g = *best.as<Gemm>(); !g.constant_weights) {
+  if (g = *best.as<Gemm>(); !g.constant_weights && g.groups == 0) {
     g.constant_weights = true;
     if (changes_kernels(best, g, arch))
       take("weights=constant", "w is complete before a launch is enqueued, and stays as it is", g);
   }
-  if (g = *best.as<Gemm>(); g.workspace == 0) {
+  if (g = *best.as<Gemm>(); g.workspace == 0 && g.groups == 0) {
     g.workspace = kWorkspace;
     if (changes_kernels(best, g, arch))
       take("workspace=34603008", "33 MiB of device memory, zero when first used, for launches that follow each other",

@@ -7,7 +7,14 @@ namespace tilewright::gemm {
 namespace {
 
 constexpr int kThreads = 128, kRows = 4;
-const LaunchPlan kGrid = {.x = {1, kRows, kThreads}, .y = {}, .z = {}, .threads = kThreads};
+
+// Of groups, a block for every row: the host does not see how many blocks of rows each has, but none is empty.
+LaunchPlan grid(const Gemm& g) {
+  return {.x = {static_cast<std::uint32_t>(std::max(g.groups, 1)), g.groups ? 1u : kRows, kThreads},
+          .y = {},
+          .z = {},
+          .threads = kThreads};
+}
 
 class Reference final : public EnumeratedFamily {
  public:
@@ -19,9 +26,11 @@ class Reference final : public EnumeratedFamily {
   std::string why_not(const Problem& problem, const Arch&) const override {
     const Gemm* g = problem.as<Gemm>();
     if (!g) return "not a gemm";
-    if (launchable(kGrid, g->m, g->n)) return {};
-    return fmt::format("m = {}, n = {}: {} blocks of {} x {} results, and a launch has at most {}", g->m, g->n,
-                       kGrid.x.blocks(g->m, g->n), kRows, kThreads, kMostBlocks);
+    const LaunchPlan plan = grid(*g);
+    if (launchable(plan, g->m, g->n)) return {};
+    return fmt::format("m = {}, n = {}{}: {} blocks of {} x {} results, and a launch has at most {}", g->m, g->n,
+                       g->groups ? fmt::format(", groups = {}", g->groups) : "", plan.x.blocks(g->m, g->n), kRows,
+                       kThreads, kMostBlocks);
   }
   std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
     if (!why_not(problem, arch).empty()) return {};
@@ -37,20 +46,22 @@ class Reference final : public EnumeratedFamily {
     Specialization s;
     s.name = "gemm/reference";
     s.includes = includes_for(g, "gemm/reference.cuh");
-    s.plan_type = fmt::format("tw::gemm::Reference<{}, {}, {}, {}{}>", x_type(g), format_type(g.w), epilogue_type(g),
+    s.plan_type = fmt::format("tw::gemm::Reference<{}, {}, {}, {}{}{}>", x_type(g), format_type(g.w), epilogue_type(g),
                               c.at("oracle") ? "true" : "false",
                               g.packing == Packing::tiles
                                   ? fmt::format(", tw::tile_element<{}, {}>", format_type(g.x), format_type(g.w))
-                                  : "");
+                              : g.groups ? ", void"
+                                         : "",
+                              g.groups ? ", true" : "");
     s.space = "tw::gemm";
-    s.plan = kGrid;
+    s.plan = grid(g);
     return specialize(s);
   }
   Traits traits(const Problem& problem, const Arch&, const Candidate&) const override {
     const Gemm& g = *problem.as<Gemm>();
     Traits t;
     t.tile_rows = kRows, t.tile_cols = kThreads, t.threads = kThreads, t.registers = 56;
-    const double m = static_cast<double>(g.m), n = static_cast<double>(g.n), k = static_cast<double>(g.k);
+    const double m = static_cast<double>(g.x_rows()), n = static_cast<double>(g.n), k = static_cast<double>(g.k);
     t.blocks = std::max(1.0, m / kRows) * std::max(1.0, n / kThreads);
     t.unique_bytes = problem.min_bytes();
     t.global_bytes = t.unique_bytes * std::max(1.0, m / kRows);

@@ -7,6 +7,8 @@
 // when they are unpacked (rounding() of core/tiles.cuh); the bound's term for that is rounding() sum |x| p, where p is
 // |w|, or, where w is code * step + w0 (Tile::kOffset) and either part may be rounded, |w| + 2 |w0| >= |code * step| +
 // |w0|.
+//
+// Grouped, it leaves the rows that no group has as they are.
 #pragma once
 #include "core/format.cuh"
 #include "core/quantized.cuh"
@@ -14,6 +16,7 @@
 #include "gemm/epilogue.cuh"
 #include "gemm/error_bound.cuh"
 #include "gemm/grid.cuh"
+#include "gemm/groups.cuh"
 #include "gemm/operands.cuh"
 
 namespace tw::gemm {
@@ -83,7 +86,7 @@ struct WeightRow<W, void> {
   TW_MEMBER double slack(i64, double, bool) const { return 0; }
 };
 
-template <class X, class W, class Epi, bool oracle, class Tiled = void>
+template <class X, class W, class Epi, bool oracle, class Tiled = void, bool grouped = false>
 struct Reference {
   TW_CONSTANTS(int, kThreads = 128, kSharedBytes = 0);
   TW_CONSTANTS(int, kRows = 4);  // of x per thread: a weight is decoded once for four of them
@@ -104,8 +107,12 @@ struct Reference {
   }
   TW_MEMBER static bool narrows(const Shape& shape) { return may_narrow() && shape.fast != 0; }
 
-  TW_MEMBER static void finish(const Args& args, const Shape& shape, i64 m, i64 n, double sum, double magnitude,
-                               double rounding) {
+  // The matrices that an oracle writes: values, and bounds from here on. A group's begin at its first row.
+  struct Bounds {
+    float *values, *bounds;
+  };
+  TW_MEMBER static void finish(const Args& args, const Shape& shape, const Bounds& out, i64 m, i64 n, double sum,
+                               double magnitude, double rounding) {
     const double scale = tensor_scale<X, W>(args, shape);
     const double bias = Epi::bias_at(args.bias, n);
     double y = activate<Epi::activation()>(sum * scale + bias), residual = 0;
@@ -124,14 +131,39 @@ struct Reference {
       double error = arithmetic_error(rules, {scale, magnitude, rounding, sum * scale, bias, residual, y});
       if (same<Y, i8>() && y != y) y = error = 0;  // what a NaN is stored as
       y = saturated(rules.store, y);
-      float* out = static_cast<float*>(args.y);
-      out[m * shape.n + n] = static_cast<float>(y);
-      out[(args.m + m) * shape.n + n] = static_cast<float>(stored_error(rules, error, y));
+      out.values[m * shape.n + n] = static_cast<float>(y);
+      out.bounds[m * shape.n + n] = static_cast<float>(stored_error(rules, error, y));
     }
   }
 
   TW_MEMBER static void run(const Args& args, const Shape& shape) {
-    const GridPlace place = grid_place<kRows, kThreads>(block_x(), args.m, shape.n);
+    float* out = static_cast<float*>(args.y);
+    if constexpr (grouped) {
+      const u32 across = static_cast<u32>(ceil_div64(shape.n, kThreads));
+      i64 tile = block_x() / across;  // of rows, counted from the group's first
+      Group group{};
+      i32 row = 0;
+      for (i64 i = 0;; ++i) {
+        if (i == shape.groups) return;
+        group = next_group(args.group_rows, shape, args.m, i, row);
+        const i64 tiles = ceil_div64(group.rows, kRows);
+        if (tile < tiles) break;
+        tile -= tiles;
+      }
+      const i64 y_rows = shape.masked ? shape.groups * args.m : args.m;
+      Args own = args;
+      own.m = group.rows;
+      go_to_group<X, Epi>(own, own.x, own.w, shape, shape.n, group);
+      out += group.row * shape.n;
+      run_block(own, shape, {out, out + y_rows * shape.n},
+                {tile * kRows, static_cast<i64>(block_x() % across) * kThreads});
+    } else {
+      run_block(args, shape, {out, out + args.m * shape.n}, grid_place<kRows, kThreads>(block_x(), args.m, shape.n));
+    }
+  }
+
+ private:
+  TW_MEMBER static void run_block(const Args& args, const Shape& shape, const Bounds& out, const GridPlace& place) {
     const i64 m0 = place.m, n = place.n + thread_x();
     if (n >= shape.n) return;
     const i64 ldx = args.ldx ? args.ldx : shape.k;
@@ -154,7 +186,7 @@ struct Reference {
       }
     }
     TW_UNROLL for (int i = 0; i < kRows; ++i) if (m0 + i < args.m)
-        finish(args, shape, m0 + i, n, sum[i], magnitude[i], rounded[i]);
+        finish(args, shape, out, m0 + i, n, sum[i], magnitude[i], rounded[i]);
   }
 };
 

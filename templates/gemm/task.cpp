@@ -11,15 +11,17 @@
 #include "templates/describe.h"
 #include "templates/fast_path.h"
 #include "templates/gemm/gemm.h"
+#include "templates/gemm/groups.h"
 #include "templates/gemm/judge.h"
 #include "templates/pack/matrix.h"
 
 namespace tilewright::gemm {
 namespace {
 
-// Judges y against what the reference kernel wrote: rows * n values, then rows * n largest permitted errors.
+// Judges y against what the reference kernel wrote: rows * n values, then rows * n largest permitted errors. `owners`:
+// the group of each row, -1 for none, whose rows must be as they were before the launch; empty without groups.
 std::string compare(Format y, std::int64_t n, std::span<const std::byte> got, std::span<const std::byte> oracle,
-                    std::int64_t rows, double& worst) {
+                    std::int64_t rows, const std::vector<int>& owners, double& worst) {
   const auto cells = static_cast<std::size_t>(rows * n);
   if (oracle.size() < 2 * cells * sizeof(float)) return "the reference wrote too little to judge by";
   const std::byte* values = oracle.data();
@@ -28,7 +30,14 @@ std::string compare(Format y, std::int64_t n, std::span<const std::byte> got, st
   const auto row_bytes = static_cast<std::size_t>(y.stream_bytes(0, 1, n));
   worst = 0;
   for (std::int64_t r = 0; r < rows; ++r) {
-    const Operand from{got.data() + static_cast<std::size_t>(r) * row_bytes, nullptr, nullptr};
+    const std::byte* of_row = got.data() + static_cast<std::size_t>(r) * row_bytes;
+    if (!owners.empty() && owners[static_cast<std::size_t>(r)] < 0) {
+      // Before the launch all bytes are one value.
+      if (!std::all_of(of_row, of_row + row_bytes, [=](std::byte b) { return b == *of_row; }))
+        return fmt::format("wrote y[{}], a row of no group", r);
+      continue;
+    }
+    const Operand from{of_row, nullptr, nullptr};
     y.info().decode(from, 1, n, row.data());
     std::memcpy(value.data(), values + static_cast<std::size_t>(r * n) * sizeof(float), row.size() * sizeof(float));
     std::memcpy(bound.data(), bounds + static_cast<std::size_t>(r * n) * sizeof(float), row.size() * sizeof(float));
@@ -48,16 +57,24 @@ void describe(const Gemm& g, Task& task) {
   // Results near one: neither f16 overflow nor a sum below the output's resolution; of what has no scale, as many of
   // its codes as that allows.
   const Format from = g.x_stored();
-  const Matrix x = add_matrix(task, "x", {from, g.m, g.k, least_deviation(from, 1.0f), inverse}, true, false);
+  const std::int64_t x_rows = g.x_rows(), matrices = std::max(g.groups, 1);
+  const Matrix x = add_matrix(task, "x", {from, x_rows, g.k, least_deviation(from, 1.0f), inverse}, true, false);
   const float deviation = least_deviation(g.w, 1.0f / std::sqrt(static_cast<float>(g.k)));
-  task.weights = static_cast<int>(task.matrices.size());
+  if (!g.groups) task.weights = static_cast<int>(task.matrices.size());  // a tensor is one matrix
+  const std::size_t before_w = task.buffers.size();
   const Matrix w = g.packing == Packing::none ? add_matrix(task, "w", {g.w, g.n, g.k, deviation, inverse}, false, false)
-                                              : pack::add_packed(task, "w", g, deviation, false);
-  int bias = -1, c = -1, workspace = -1;
+                                              : pack::add_packed(task, "w", one_group(g), deviation, false);
+  if (g.groups) stack(std::span(task.buffers).subspan(before_w), g.groups);
+  int bias = -1, c = -1, workspace = -1, group_rows = -1;
   if (g.bias)
-    bias = add_matrix(task, "bias", {*g.bias, 1, g.n, least_deviation(*g.bias, 1.0f), false}, false, false).data;
+    bias = add_matrix(task, "bias", {*g.bias, matrices, g.n, least_deviation(*g.bias, 1.0f), false}, false, false).data;
   if (g.c) c = add_matrix(task, "c", {*g.c, g.m, g.n, 1.0f, false}, true, false).data;
-  const int y = add_matrix(task, "y", {g.y, g.m, g.n, 1.0f, false}, true, true).data;
+  const int y = add_matrix(task, "y", {g.y, x_rows, g.n, 1.0f, false}, true, true).data;
+  if (g.groups) {
+    for (Buffer& b : task.buffers) b.row_bytes *= static_cast<std::size_t>(g.groups);  // of a row of each
+    group_rows = static_cast<int>(task.buffers.size());
+    task.buffers.push_back(group_rows_buffer(g));
+  }
   if (g.workspace) {
     workspace = static_cast<int>(task.buffers.size());
     task.buffers.push_back(
@@ -70,18 +87,24 @@ void describe(const Gemm& g, Task& task) {
     args.w = operand(w, pointers);
     args.y = at(y);
     args.bias = at(bias);
-    args.m = rows;
+    args.m = g.groups && g.group_layout == GroupLayout::contiguous ? rows * g.groups : rows;
     args.c = at(c);
     args.workspace = at(workspace);
+    if (group_rows >= 0) args.group_rows = static_cast<const std::int32_t*>(at(group_rows)) + group_rows_at(g, rows);
     return bytes_of(args);
   };
-  task.verify_rows = verify_rows_of(g.m, static_cast<double>(g.n) * static_cast<double>(g.k));
+  task.verify_rows =
+      verify_rows_of(g.m, static_cast<double>(g.n) * static_cast<double>(g.k) * static_cast<double>(matrices));
   const auto element = static_cast<std::size_t>(g.y.stream_bytes(0, 1, 1));
   task.oracle_scale = (2 * sizeof(float) + element - 1) / element;
   const auto worst = std::make_shared<double>(0);
-  task.compare = [y = g.y, n = g.n, worst](std::span<const std::byte> got, std::span<const std::byte> oracle,
-                                           std::span<const std::vector<std::byte>>,
-                                           std::int64_t rows) { return compare(y, n, got, oracle, rows, *worst); };
+  task.compare = [=](std::span<const std::byte> got, std::span<const std::byte> oracle,
+                     std::span<const std::vector<std::byte>> inputs, std::int64_t rows) {
+    if (!g.groups) return compare(g.y, g.n, got, oracle, rows, {}, *worst);
+    // y is the only output, and before the offsets.
+    const std::vector<int> owners = owners_of_rows(g, rows, inputs[static_cast<std::size_t>(group_rows) - 1]);
+    return compare(g.y, g.n, got, oracle, static_cast<std::int64_t>(owners.size()), owners, *worst);
+  };
   task.worst_error = [worst] { return *worst; };
 }
 

@@ -4,6 +4,8 @@
 #include <tilewright/pack.h>
 #include <tilewright/problem.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <string>
 
 #include "format_includes.inc"
@@ -68,9 +70,19 @@ void run(const Gemm& g, MutableOperand w, MutableOperand tiles, const char* cons
   require(tiles.data, names[2]);
   if (packed_bytes(plain, StreamName::scales)) require(w.scales, names[1]);
   if (packed_bytes(g, StreamName::scales)) require(tiles.scales, names[3]);
-  const auto same = [](const MutableOperand& m) { return tw::MutableOperand{m.data, m.scales, m.global}; };
   const ExactFloats exact;
-  find<inverse>(g.w.name(), g.x.name())({same(w), same(tiles)}, {g.n, g.k});
+  const Run pack_one = find<inverse>(g.w.name(), g.x.name());
+  const int count = std::max(g.groups, 1);  // matrices
+  const auto of_group = [&](const MutableOperand& m, const Gemm& stored, int group) {
+    const auto at = [&](StreamName stream) -> void* {
+      return m.at(stream) ? static_cast<std::byte*>(m.at(stream)) + packed_bytes(stored, stream) / count * group
+                          : nullptr;
+    };
+    return tw::MutableOperand{at(StreamName::data), at(StreamName::scales),
+                              static_cast<float*>(at(StreamName::global))};
+  };
+  for (int group = 0; group < count; ++group)
+    pack_one({of_group(w, plain, group), of_group(tiles, g, group)}, {g.n, g.k});
 }
 
 MutableOperand unread(Operand o) {  // the kernels' arguments know no direction
@@ -79,7 +91,8 @@ MutableOperand unread(Operand o) {  // the kernels' arguments know no direction
 
 }  // namespace
 
-std::int64_t packed_bytes(const Gemm& g, StreamName stream) {
+namespace {
+std::int64_t matrix_bytes(const Gemm& g, StreamName stream) {
   const TileInfo* tiles = g.packing == Packing::tiles ? tile_info(g.w, g.x) : nullptr;
   if (tiles && stream == StreamName::data) return g.n * g.k / 8 * tiles->bits;
   if (tiles && stream == StreamName::scales && tiles->scale_bytes)
@@ -89,6 +102,9 @@ std::int64_t packed_bytes(const Gemm& g, StreamName stream) {
     if (stream == streams[i].stream) return g.w.stream_bytes(static_cast<int>(i), g.n, g.k);
   return 0;
 }
+}  // namespace
+
+std::int64_t packed_bytes(const Gemm& g, StreamName stream) { return matrix_bytes(g, stream) * std::max(g.groups, 1); }
 
 void pack_weights(const Gemm& g, Operand from, MutableOperand to) {
   run<false>(g, unread(from), to, {"from.data", "from.scales", "to.data", "to.scales"});

@@ -91,6 +91,8 @@ TEST_CASE("every family compiles for every target", "[archs]") {
       "gemm x=e4m3_row w=e4m3_row y=bf16 m=7 n=4096 k=4096",
       "gemm x=e4m3_g128 w=e4m3_g128 y=f32 m=64 n=4096 k=4096",
       "gemm x=int8_row w=int4_g128 y=bf16 m=64 n=4096 k=4096",
+      "gemm x=bf16 w=bf16 y=bf16 m=128 n=4096 k=4096 groups=64",
+      "gemm x=bf16 w=nvfp4 y=bf16 m=8 n=4096 k=4096 global=mul pack=tiles groups=200 group_layout=masked",
       "gemm x=int8_row w=nvfp4 y=bf16 m=512 n=4096 k=4096 global=mul",
       "gemm x=e4m3_row w=int4_row y=bf16 m=512 n=4096 k=4096",
       "gemm x=e4m3_row w=nvfp4 y=bf16 m=16 n=4096 k=4096 global=mul",

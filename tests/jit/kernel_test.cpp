@@ -38,6 +38,27 @@ TEST_CASE("kernel: grid, block, arguments and constants arrive") {
   CHECK(t.seen.args.ldy == 97);
 }
 
+TEST_CASE("kernel: rows that an argument counts for several are divided, rounded up") {
+  GemmCase t;
+  Contract contract = gemm_contract();
+  contract.rows_per = 5;
+  const int first[] = {0};
+  const Binary binary = gemm_binary();
+  t.kernel = Kernel(t.device, {&binary, 1}, first, contract);
+  for (const auto& [m, grid] : {std::pair{1, 1}, {80, 1}, {81, 2}, {400, 5}}) {  // sixteen rows to a block
+    t.args.m = m;
+    t.kernel.launch(nullptr, t.args);
+    CHECK(t.seen.last.grid[0] == static_cast<unsigned>(grid));
+    CHECK(t.seen.args.m == m);
+  }
+  const int before = t.seen.launches;
+  t.args.m = 0;
+  t.kernel.launch(nullptr, t.args);
+  CHECK(t.seen.launches == before);
+  t.args.m = -1;
+  CHECK(t.refused().field() == "m");
+}
+
 TEST_CASE("kernel: a launch gives factors, finite ones, or 1 where no other makes sense") {
   GemmCase t;
   Contract contract = gemm_contract();

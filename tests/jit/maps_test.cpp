@@ -42,7 +42,7 @@ struct MapCase : GemmCase {
     auto& t = *static_cast<MapCase*>(user);
     look(launch, &t.seen);
     t.maps.clear();
-    for (std::size_t i = 0; i < launch->param_count; ++i)
+    for (std::size_t i = 1; i < launch->param_count; ++i)  // behind the arguments
       if (launch->param_bytes[i] == 128) std::memcpy(&t.maps.emplace_back(), launch->params[i], sizeof(FakeTensorMap));
   }
   std::uint64_t address(const jit::Memory& memory) { return reinterpret_cast<std::uintptr_t>(memory.data()); }
@@ -52,6 +52,19 @@ struct MapCase : GemmCase {
 };
 
 }  // namespace
+
+TEST_CASE("kernel: a tensor map's rows are a multiple of an argument") {
+  MapCase t;
+  Binary binary = map_binary();
+  binary.plan.maps[0].rows = 7;
+  t.kernel = t.make(binary);
+  t.kernel.launch(nullptr, t.args);
+  REQUIRE(t.maps.size() == 2);
+  CHECK(t.maps[0].size[1] == 21);
+  CHECK(t.maps[1].size[1] == 96);
+  binary.plan.maps[0].rows = 65537;
+  CHECK(error_of(ErrorCode::invalid_argument, [&] { t.make(binary); }).field() == "plan.maps[0].rows");
+}
 
 TEST_CASE("kernel: tensor maps follow the arguments and constants, made of that call's arguments") {
   MapCase t;
@@ -148,6 +161,7 @@ TEST_CASE("kernel: a map of panels, with its sizes among the constants") {
       map.swizzle = 32;
     }
     binary.plan.maps[1].rows_at = TensorMapPlan::kConstants + offsetof(Shape, n);
+    binary.plan.maps[1].rows = 0;
     return t.make(binary, contract);
   };
   t.kernel = made({24, 64});

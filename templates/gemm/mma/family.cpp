@@ -82,6 +82,7 @@ class Mma final : public KernelFamily<Knobs> {
   std::string why_not(const Problem& problem, const Arch& arch) const override {
     if (std::string why = not_plain(problem); !why.empty()) return why;
     const Gemm* g = problem.as<Gemm>();
+    if (std::string why = has_groups(*g); !why.empty()) return why;
     if (std::string why = x_comes_as_floats(*g); !why.empty()) return why;
     const FastPath &x = fast_path(g->x), &w = fast_path(g->w);
     if (const int unit = scaled_unit(*g)) {

@@ -31,7 +31,7 @@ constexpr Knob<Knobs> kKnobs[] = {knob<&Knobs::block_m>("block_m"),
                                   option<&Knobs::schedule>("schedule")};
 constexpr Knob<Knobs> kDerived[] = {knob<&Knobs::fast_accumulation>("fast_accumulation"),
                                     knob<&Knobs::async_store>("async_store"),
-                                    knob<&Knobs::quantized_bytes>("quantized_bytes")};
+                                    knob<&Knobs::quantized_bytes>("quantized_bytes"), knob<&Knobs::groups>("groups")};
 
 class Wgmma final : public KernelFamily<Knobs> {
  public:
@@ -56,7 +56,7 @@ class Wgmma final : public KernelFamily<Knobs> {
     if (g->k % p->panel_k() != 0) return fmt::format("k = {}: a multiple of {} is needed", g->k, p->panel_k());
     if (p->quantized && g->k % (kRowPanels * p->panel_k()) != 0)
       return fmt::format("k = {}: with x_from a multiple of {} is needed", g->k, kRowPanels * p->panel_k());
-    if (p->codes && g->m > kFewTokens && !p->quantized)
+    if (p->codes && g->m > kFewTokens && !p->quantized && !g->groups)
       return fmt::format("m = {}: of x={} {} tokens at most", g->m, g->x.name(), kFewTokens);
     if (p->promotes() && p->tiles && g->k / p->panel_k() % 2 != 0)
       return fmt::format("k = {}: a multiple of {} is needed", g->k, 2 * p->panel_k());
@@ -92,7 +92,8 @@ class Wgmma final : public KernelFamily<Knobs> {
     const int parts = k.schedule == Schedule::stream_k          ? tw::gemm::kMaxParts
                       : k.schedule == Schedule::split_last_wave ? 2
                                                                 : 1;
-    p.x = {static_cast<std::uint32_t>(k.cluster * parts), static_cast<std::uint32_t>(k.block_m),
+    // The room for groups, not their number, so that problems share kernels.
+    p.x = {static_cast<std::uint32_t>(k.cluster * parts * std::max(o.groups, 1)), static_cast<std::uint32_t>(k.block_m),
            static_cast<std::uint32_t>(k.block_n() * k.neighbours())};
     if (k.swapped) std::swap(p.x.per_rows, p.x.per_cols);
     p.threads = static_cast<std::uint32_t>(plan.threads);
@@ -106,7 +107,17 @@ class Wgmma final : public KernelFamily<Knobs> {
 
   Traits traits_of(const Problem& problem, const Arch& arch, const Knobs& k) const override {
     const Gemm& g = *problem.as<Gemm>();
-    const WgmmaProblem p = *wgmma_problem(g);
+    Traits t = traits_of(one_group(g), *wgmma_problem(g), arch, k);
+    t.unique_bytes = problem.min_bytes();
+    for (double Traits::*of_launch : {&Traits::blocks, &Traits::global_bytes, &Traits::copied_rows,
+                                      &Traits::padding_rows, &Traits::mma_ops, &Traits::alu_ops})
+      t.*of_launch *= std::max(g.groups, 1);
+    return t;
+  }
+
+ private:
+  // Of one group; without unique_bytes.
+  static Traits traits_of(const Gemm& g, const WgmmaProblem& p, const Arch& arch, const Knobs& k) {
     const tw::gemm::WgmmaPlan plan = p.plan(k);
     Traits t;
     t.tile_rows = k.block_m, t.tile_cols = k.block_n(), t.threads = plan.threads;
@@ -119,7 +130,6 @@ class Wgmma final : public KernelFamily<Knobs> {
     if (k.schedule == Schedule::split_last_wave) t.blocks *= 2;  // halves of tiles, at most
     if (k.schedule == Schedule::stream_k)
       t.blocks = std::ceil(t.blocks / arch.typical_sms) * arch.typical_sms;  // equal shares
-    t.unique_bytes = problem.min_bytes();
     const double w_bytes = static_cast<double>(g.w.total_bytes(g.n, g.k)),
                  x_bytes = static_cast<double>(g.x_stored().total_bytes(g.m, g.k));
     t.global_bytes = tiles_m * w_bytes / (k.swapped ? p.multicast(k) : 1) +
@@ -153,7 +163,6 @@ class Wgmma final : public KernelFamily<Knobs> {
     return t;
   }
 
- private:
   // Instructions per weight: about a dozen for eight, and the loop's own per panel. Few warps and short stages wait
   // longer, which counts as more instructions.
   static double unpacking(const Gemm& g, const WgmmaProblem& p, const Knobs& k) {
@@ -194,6 +203,7 @@ class Wgmma final : public KernelFamily<Knobs> {
     const int rows = k.block_m / o.multicast(k);
     if (o.codes) {
       p.maps[0] = blocks_map(g.x, rows, o.multicast(k) > 1 ? 1 : k.panels / tw::gemm::kPanelsPerCodeBox);
+      if (g.group_layout == GroupLayout::masked) p.maps[0].rows = static_cast<std::uint64_t>(g.groups);
       return;
     }
     p.maps[0] = panel_map(o, rows, o.multicast(k) > 1 ? 1 : k.panels);
@@ -202,8 +212,11 @@ class Wgmma final : public KernelFamily<Knobs> {
     if (!o.tiles) p.maps[1] = panel_map(o, std::min(k.block_n(), 256), k.panels);
     TensorMapPlan &x = p.maps[k.swapped ? 1 : 0], &w = p.maps[k.swapped ? 0 : 1];
     x.pointer = offsetof(GemmArgs, x), x.rows_at = offsetof(GemmArgs, m), x.stride_at = offsetof(GemmArgs, ldx);
-    if (!o.tiles)
-      w.pointer = offsetof(GemmArgs, w), w.rows_at = TensorMapPlan::kConstants + offsetof(tw::gemm::Shape, n);
+    if (g.group_layout == GroupLayout::masked) x.rows = static_cast<std::uint64_t>(g.groups);
+    if (o.tiles) return;
+    w.pointer = offsetof(GemmArgs, w);
+    w.rows_at =
+        TensorMapPlan::kConstants + (g.groups ? offsetof(tw::gemm::Shape, w_rows) : offsetof(tw::gemm::Shape, n));
   }
   static TensorMapPlan panel_map(const WgmmaProblem& o, int rows, int panels) {
     TensorMapPlan m;

@@ -11,7 +11,8 @@
 //   plan.cuh            knobs, shared memory          multiply/  stages to sums
 //   producer.cuh        global memory to the ring     store/     sums to y
 //   widening_producer.cuh  the same, where x becomes wider on the way
-//   tile_scheduler.cuh  which tiles, and which stages of them; stream_k.cuh: sums that meet in the workspace
+//   tile_scheduler.cuh  which tiles, and which stages of them; stream_k.cuh: sums that meet in the workspace;
+//                       grouped_tiles.cuh: of several gemms
 #pragma once
 #include "gemm/wgmma/multiply/multiply.cuh"
 #include "gemm/wgmma/producer.cuh"
@@ -37,6 +38,7 @@ struct WgmmaKernel : WgmmaTraits<Input, W, Epi, knobs> {
   using Parts = typename T::Parts;
   using Items = TileItems<T>;
   TW_CONSTANTS(int, kMathThreads = T::kMathThreads, kStages = T::kStages, kWarpgroupsN = T::kWarpgroupsN);
+  TW_CONSTANTS(bool, kGrouped = T::kGroups > 0);
   TW_CONSTANTS(bool, kStreamK = T::schedule() == Schedule::stream_k, kQueue = T::schedule() == Schedule::queue,
                kSplitLastWave = T::schedule() == Schedule::split_last_wave);
 
@@ -47,7 +49,7 @@ struct WgmmaKernel : WgmmaTraits<Input, W, Epi, knobs> {
       Shape swapped = shape;
       swapped.n = args.m;
       run_block({args.w, args.x, args.y, args.bias, shape.n, args.ldx, args.ldy, args.c, args.ldc, args.workspace,
-                 args.alpha, args.beta},
+                 args.alpha, args.beta, args.group_rows},
                 swapped, x_map, w_map);
     } else {
       run_block(args, shape, x_map, w_map);
@@ -80,6 +82,7 @@ struct WgmmaKernel : WgmmaTraits<Input, W, Epi, knobs> {
       return {reinterpret_cast<float*>(staging()), extra, 0, 0};
     }
     TW_MEMBER AsyncStore<T> async_store() const { return {staging(), extra, extra + kWarpgroupsN}; }
+    TW_MEMBER GroupTiles* groups() const { return reinterpret_cast<GroupTiles*>(base + T::kPlan.groups_at); }
     // split_last_wave: the neighbour has finished multiplying; its sums have arrived.
     TW_MEMBER u64* neighbour_done() const { return extra; }
     TW_MEMBER u64* sums_arrived() const { return extra + 1; }
@@ -124,10 +127,14 @@ struct WgmmaKernel : WgmmaTraits<Input, W, Epi, knobs> {
       sync_cluster();
     else
       sync_block();
-    const Tiles tiles = first_tiles(args, shape);
+    const Tiles tiles = first_tiles(args, shape, shared);
     const Producer<T> producer{args, shape, x_map, w_map};
     const int early = thread == kMathThreads ? producer.load_early(shared.ring, tiles) : 0;
     wait_prerequisite_grids();
+    if constexpr (kGrouped) {
+      if (thread < 32) tiles.fill(shared.groups(), args.group_rows, shape, T::kSwapped ? shape.n : args.m, thread);
+      sync_block();
+    }
 
     if (thread >= kMathThreads) {
       if constexpr (T::kReallocatesRegisters) give_registers<T::kProducerRegisters>();
@@ -152,8 +159,10 @@ struct WgmmaKernel : WgmmaTraits<Input, W, Epi, knobs> {
     }
   }
 
-  TW_MEMBER static Tiles first_tiles(const Args& args, const Shape& shape) {
-    if constexpr (kStreamK)
+  TW_MEMBER static Tiles first_tiles(const Args& args, const Shape& shape, const Shared& shared) {
+    if constexpr (kGrouped)
+      return Tiles(args, shape, shared.groups());
+    else if constexpr (kStreamK)
       return Tiles(args, shape, Parts::slots(shape), Parts::kPartsLimit);
     else
       return Tiles(args, shape);
@@ -171,6 +180,12 @@ struct WgmmaKernel : WgmmaTraits<Input, W, Epi, knobs> {
     } else {
       return tiles.next(n0, m0);
     }
+  }
+
+  // The tile's gemm, read again: if it were kept, it would take registers while the products are made.
+  TW_MEMBER static TileGemm<T> gemm_again(const Args& args, const Shape& shape, Tiles& tiles) {
+    if constexpr (kGrouped) tiles.group = static_cast<u32>(opaque(static_cast<int>(tiles.group)));
+    return TileGemm<T>(args, shape, tiles);
   }
 
   TW_MEMBER static Scales block_scales(const Args& args, const Shape& shape, i64 n0, i64 m0, int thread) {
@@ -215,19 +230,23 @@ struct WgmmaKernel : WgmmaTraits<Input, W, Epi, knobs> {
         ring.advance(), ++tiles.k_begin;
       }
       Sums sums;
-      const Scales scales = block_scales(args, shape, n0, m0, thread);
-      const i64 row0 = T::first_row(shape, n0), token0 = T::first_token(args, m0);
+      const TileGemm<T> gemm(args, shape, tiles);
+      const Scales scales = block_scales(gemm.args, gemm.shape, n0, m0, thread);
+      const i64 row0 = T::first_row(gemm.shape, n0), token0 = T::first_token(gemm.args, m0);
       if constexpr (T::kSwapped) {
         multiply<T>(ring, tiles, scales, sums, thread);
-        store.place(thread,
-                    [&](u8* to) { StoreSwapped<T>::store(args, shape, to, sums, row0, token0, n0, m0, thread); });
+        const TileGemm<T> own = gemm_again(args, shape, tiles);
+        store.place(thread, [&](u8* to) {
+          StoreSwapped<T>::store(own.args, own.shape, to, sums, row0, token0, n0, m0, thread);
+        });
       } else {
         // What the epilogue reads is requested before the products where registers allow, to hide its latency.
         // Warpgroups do not wait for each other: while one stores, another has the matrix units.
-        if (completes) StoreTile<T>::prepare(args, shape, store.part(thread / 128), row0, token0, thread);
+        if (completes) StoreTile<T>::prepare(gemm.args, gemm.shape, store.part(thread / 128), row0, token0, thread);
         if constexpr (T::kPromotes) multiply<T>(ring, tiles, scales, sums, thread);
-        const typename Items::RowItems row_items = Items::row_items(args, shape, row0, thread);
-        const typename Items::ColumnItems column_items(args, token0, thread);
+        const TileGemm<T> early = T::kPromotes ? gemm_again(args, shape, tiles) : gemm;
+        const typename Items::RowItems row_items = Items::row_items(early.args, early.shape, row0, thread);
+        const typename Items::ColumnItems column_items(early.args, token0, thread);
         if constexpr (!T::kPromotes) multiply<T>(ring, tiles, scales, sums, thread);
         const u32* others = nullptr;
         if constexpr (kStreamK) {
@@ -243,10 +262,12 @@ struct WgmmaKernel : WgmmaTraits<Input, W, Epi, knobs> {
                                            thread);
           if (!completes) break;  // it was the last piece
         }
+        const TileGemm<T> late = gemm_again(args, shape, tiles);
         fmt::row_item<X>* own = shared.own_items(thread);
-        column_items.share(args, token0, own, thread);
+        column_items.share(late.args, token0, own, thread);
         store.place(thread, [&](u8* to) {
-          StoreTile<T>::store_tile(args, shape, to, own, row_items, sums, others, row0, token0, n0, m0, thread);
+          StoreTile<T>::store_tile(late.args, late.shape, to, own, row_items, sums, others, row0, token0, n0, m0,
+                                   thread);
         });
       }
     }
@@ -279,13 +300,15 @@ struct WgmmaKernel : WgmmaTraits<Input, W, Epi, knobs> {
     while (next(tiles, ring, n0, m0)) {
       if constexpr (T::kQuantizes) row.fill(args, shape, shared, ring, tiles, m0, thread);
       Sums sums;
-      const Scales scales = block_scales(args, shape, n0, m0, thread);
+      const TileGemm<T> gemm(args, shape, tiles);
+      const Scales scales = block_scales(gemm.args, gemm.shape, n0, m0, thread);
       multiply<T>(ring, tiles, scales, sums, thread);
+      const TileGemm<T> own = gemm_again(args, shape, tiles);
       Sum* part = nullptr;
       if constexpr (kStreamK) {
         if (tiles.part) part = parts.sums_of(block_x(), tiles.share.tile - 1);
       }
-      Store::store_reduced(args, shape, exchange, sums, n0, m0, thread, part);
+      Store::store_reduced(own.args, own.shape, exchange, sums, n0, m0, thread, part);
       if constexpr (kStreamK) {
         if (part) parts.signal(tiles, tiles.share.tile - 1, thread, kMathThreads);
       }

@@ -2,6 +2,7 @@
 #include "templates/gemm/wgmma/operands.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "templates/gemm/family.h"
 
@@ -90,6 +91,7 @@ std::optional<WgmmaProblem> wgmma_problem(const Gemm& g) {
   p.block_scales = !tiles && block_scales(g.w);
   p.fast_accumulation = is_fp8(*kind) && g.accumulation == Accumulation::fast;
   p.quantized = g.x_from ? g.k : 0;
+  p.groups = g.groups ? std::max(32, static_cast<int>(std::bit_ceil(static_cast<unsigned>(g.groups)))) : 0;
 
   tw::gemm::WgmmaOperands& o = p.operands;
   o.coded = tiles != nullptr;
@@ -111,6 +113,7 @@ std::optional<WgmmaProblem> wgmma_problem(const Gemm& g) {
 WgmmaKnobs WgmmaProblem::complete(WgmmaKnobs k) const {
   k.fast_accumulation = fast_accumulation;
   k.quantized_bytes = quantized_bytes(k, *this);
+  k.groups = groups;
   k.async_store = false;
   k.async_store = async_store(k, *this);
   return k;

@@ -25,6 +25,7 @@ struct WgmmaProblem {
   bool narrows;            // or w is rounded to x's element
   bool fast_accumulation;  // fp8 sums stay in the matrix units
   std::int64_t quantized;  // columns of x that arrive as floats; 0: none
+  int groups;              // that the kernel has room for; 0: an ordinary gemm
   tw::gemm::WgmmaOperands operands;
 
   int panel_k() const { return operands.panel_k; }

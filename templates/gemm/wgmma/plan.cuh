@@ -15,6 +15,7 @@ TW_CONSTANTS(int, kStripRows = 64);        // rows of the matrix instruction
 TW_CONSTANTS(int, kPanelBytes = 128);      // of a row of an operand in shared memory: the width of a swizzled panel
 TW_CONSTANTS(int, kSwizzleAtom = 1024);    // bytes after which the swizzle pattern repeats
 TW_CONSTANTS(int, kPanelsPerCodeBox = 2);  // panels of x that one row of a box holds where x is blocks of codes
+TW_CONSTANTS(int, kGroupBytes = 12);       // of an entry of the table of groups
 TW_CONSTANTS(int, kRowPanels = 4);         // panels of a single token's codes that are multiplied at a time
 TW_CONSTANTS(int, kRawStages = 2);         // stages of x as it is stored, where the producer widens it
 
@@ -40,6 +41,7 @@ struct WgmmaKnobs {
   bool async_store =
       false;                // finished tiles wait in shared memory, from where the warps beside the producer store them
   int quantized_bytes = 0;  // room for the row of x that a block quantizes itself; 0: x is not quantized here
+  int groups = 0;           // room for as many groups (grouped_tiles.cuh); 0: an ordinary gemm
 
   TW_MEMBER constexpr int block_n() const { return kStripRows * strips * warpgroups_n; }
   TW_MEMBER constexpr int columns() const { return max2(block_m, 8); }  // of the matrix instruction
@@ -75,7 +77,8 @@ TW_FN constexpr int tile_stage_bytes(int strips, int panels, int code_words, int
 }
 
 // Shared memory: the ring of stages, x before w in each; stages of x that is widened; staging of the epilogue; the
-// quantized row; a copy of x's row items for each warpgroup; barriers, then what the schedule keeps beside them.
+// quantized row; a copy of x's row items for each warpgroup; barriers, then what the schedule keeps beside them; the
+// table of groups.
 struct WgmmaPlan {
   int accumulators;            // of a thread
   bool reallocates_registers;  // the producer is a warpgroup, which hands registers over to the math warpgroups
@@ -83,7 +86,7 @@ struct WgmmaPlan {
   int x_bytes, stage_bytes;  // of a stage
   int raw_at, raw_bytes;     // of a stage of x that is widened
   int slice, slot_floats;    // where parts of k meet: rows of w that a block completes, sums of all parts of them
-  int staging_at, staging_bytes, row_at, items_at, item_bytes, barriers_at, shared_bytes;
+  int staging_at, staging_bytes, row_at, items_at, item_bytes, barriers_at, groups_at, shared_bytes;
 };
 TW_FN constexpr WgmmaPlan wgmma_plan(const WgmmaKnobs& k, const WgmmaOperands& o) {
   WgmmaPlan p{};
@@ -112,11 +115,12 @@ TW_FN constexpr WgmmaPlan wgmma_plan(const WgmmaKnobs& k, const WgmmaOperands& o
   p.item_bytes = k.swapped ? 0 : k.math_warpgroups() * k.columns() * o.x_item_bytes;
   p.barriers_at = p.items_at + p.item_bytes;
   const bool stream_k = k.schedule == Schedule::stream_k, split = k.schedule == Schedule::split_last_wave;
-  p.shared_bytes = p.barriers_at + 16 * k.stages + (o.x_raw_bytes ? 8 * kRawStages : 0) +
-                   (stream_k || k.async_store ? 16 * k.warpgroups_n
-                    : k.parts() > 1 || split  ? 16
-                                              : 0) +
-                   (k.schedule == Schedule::queue ? 4 * k.stages : 0);
+  p.groups_at = p.barriers_at + 16 * k.stages + (o.x_raw_bytes ? 8 * kRawStages : 0) +
+                (stream_k || k.async_store ? 16 * k.warpgroups_n
+                 : k.parts() > 1 || split  ? 16
+                                           : 0) +
+                (k.schedule == Schedule::queue ? 4 * k.stages : 0);
+  p.shared_bytes = p.groups_at + (k.groups ? kGroupBytes * (k.groups + 1) : 0);
   return p;
 }
 

@@ -24,7 +24,8 @@ struct Producer {
   // weights are constant and tokens few, loaded into the ring. Returns how many stages have their weights.
   TW_MEMBER int load_early(Ring ring, Tiles tiles) const {
     i64 n0, m0;
-    if (T::kSwapped || !tiles.next(n0, m0)) return 0;
+    // (Of groups, which tile comes first is not known yet.)
+    if (T::kGroups > 0 || T::kSwapped || !tiles.next(n0, m0)) return 0;
     const bool into_ring = kSmallTile && shape.constant_weights;
     // If a launch has one tile per block only, what the previous kernel still loads comes first: then two thirds of the
     // ring, or eight panels with more than eight tokens, which keep that kernel busy for longer
@@ -55,7 +56,8 @@ struct Producer {
     while (kQueue ? tiles.take(static_cast<u32*>(args.workspace), n0, m0) : tiles.next(n0, m0)) {
       // Blocks that split a tile have the same tokens, but different stages: nothing to multicast.
       const bool alone = T::schedule() == Schedule::split_last_wave && tiles.part;
-      n0 = T::first_row(shape, n0), m0 = T::first_token(args, m0);
+      const TileGemm<T> gemm(args, shape, tiles);
+      n0 = T::first_row(gemm.shape, n0) + gemm.first_w, m0 = T::first_token(gemm.args, m0) + gemm.first_x;
       for (u32 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
         u64* full = ring.full + ring.stage;
         if (kQueue && kb + 1 == tiles.k_end) tiles.request(static_cast<u32*>(args.workspace));
@@ -68,7 +70,9 @@ struct Producer {
           barrier_expect(full, bytes(n0, kb));
         }
         load_x(ring, full, m0, kb, rank, alone);
-        if (loads_weights) Weights::load(ring.w(), args, shape, w_map, n0, kb, full, w_policy);
+        if (loads_weights)
+          Weights::load(ring.w(), gemm.args, gemm.shape, w_map, n0, kb, full,
+                        T::kGroups > 0 ? weight_policy(tiles) : w_policy);
         ring.advance();
       }
     }

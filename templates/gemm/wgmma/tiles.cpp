@@ -193,24 +193,28 @@ void add_block_scaled(const Gemm& g, Collector& out) {
       }
 }
 
+// A large tile with blocks by themselves and in pairs.
+void add_tile(const Gemm& g, const WgmmaProblem& p, const Arch& arch, const Tile& t, Collector& out) {
+  for (int cluster : {1, 2}) {
+    WgmmaKnobs k = t.knobs;
+    k.cluster = cluster;
+    const bool neighbours = (k.swapped ? g.m : g.n) > k.block_n();
+    if (k.schedule != Schedule::whole_tiles ? cluster == 1 : cluster == 2 && (!neighbours || p.widens)) continue;
+    const auto add = [&](int panels) {
+      k.panels = panels;
+      return out.add(k);
+    };
+    // Two panels per stage need fewer instructions around each. That pays off where codes are unpacked or products
+    // promoted, unless only two stages fit.
+    WgmmaKnobs three = k;
+    three.panels = 2, three.stages = 3;
+    const bool two_panels = (p.tiles || p.promotes()) && p.shared_bytes(three) <= arch.shared_per_block;
+    if (!(two_panels && add(2)) && !add(1)) add(2);
+  }
+}
+
 void add_many(const Gemm& g, const WgmmaProblem& p, const Arch& arch, Collector& out) {
-  for (const Tile& t : large_tiles(g, p, arch))
-    for (int cluster : {1, 2}) {
-      WgmmaKnobs k = t.knobs;
-      k.cluster = cluster;
-      const bool neighbours = (k.swapped ? g.m : g.n) > k.block_n();
-      if (k.schedule != Schedule::whole_tiles ? cluster == 1 : cluster == 2 && (!neighbours || p.widens)) continue;
-      const auto add = [&](int panels) {
-        k.panels = panels;
-        return out.add(k);
-      };
-      // Two panels per stage need fewer instructions around each. That pays off where codes are unpacked or products
-      // promoted, unless only two stages fit.
-      WgmmaKnobs three = k;
-      three.panels = 2, three.stages = 3;
-      const bool two_panels = (p.tiles || p.promotes()) && p.shared_bytes(three) <= arch.shared_per_block;
-      if (!(two_panels && add(2)) && !add(1)) add(2);
-    }
+  for (const Tile& t : large_tiles(g, p, arch)) add_tile(g, p, arch, t, out);
   for (int block_m : {64, 128})  // few tiles: k is split
     for (int warpgroups_k : {1, 2}) {
       WgmmaKnobs k = tile_knobs(block_m, 1, 2 / warpgroups_k, false);
@@ -291,9 +295,60 @@ class FewTokens {
   std::int64_t panels_of_k_;
 };
 
+// ---- groups
+// How many rows a group has is not known, so tiles need not divide any number evenly: those are offered that waste
+// least if all groups have the average, and twice that, since the largest groups take longest. Tiles are many, so what
+// counts is how much they compute in all, and none are shared.
+constexpr std::size_t kGroupedOffered = 12;
+
+std::vector<Tile> grouped_tiles(const Gemm& average, const WgmmaProblem& p) {
+  std::vector<Tile> all;
+  const auto add = [&](int block_m, int strips, int warpgroups_n, bool swapped) {
+    const WgmmaKnobs k = tile_knobs(block_m, strips, warpgroups_n, swapped);
+    const int rows = swapped ? k.block_n() : block_m, cols = swapped ? block_m : k.block_n();
+    if (!wgmma_legal(p.kind, block_m) || !accumulators_fit(k, p)) return;
+    all.push_back(
+        {k, static_cast<double>(ceil_div(average.m, rows) * ceil_div(average.n, cols)) * (rows * cols + kTileCost)});
+  };
+  for (const auto& [strips, warpgroups_n] : {std::pair{1, 2}, {2, 2}, {1, 3}, {1, 1}})
+    for (int block_m = 256; block_m > kFewTokens; block_m -= 32) {
+      add(block_m, strips, warpgroups_n, false);
+      if (!p.tiles && p.operands.x_item_bytes <= 4) add(block_m, strips, warpgroups_n, true);
+    }
+  std::stable_sort(all.begin(), all.end(), [](const Tile& a, const Tile& b) { return a.cost < b.cost; });
+  if (all.size() > kGroupedOffered) all.resize(kGroupedOffered);
+  return all;
+}
+
+std::vector<WgmmaKnobs> grouped_knobs(const Gemm& g, const WgmmaProblem& p, const Arch& arch) {
+  std::vector<WgmmaKnobs> knobs;
+  Gemm average = one_group(g);
+  average.workspace = 0;
+  const std::int64_t rows = average.m;
+  int last = 0;  // columns that were offered
+  for (const std::int64_t m : {rows, 2 * rows}) {
+    // Not one, whose kernels take one row at a time. Codes by codes take few.
+    average.m = std::max<std::int64_t>(p.codes ? std::min<std::int64_t>(m, kFewTokens) : m, 2);
+    const bool few = average.m <= kFewTokens;
+    const int columns = few ? few_columns(average.m, false, p) : kFewTokens + 1;
+    if (columns == last) continue;
+    last = columns;
+    Collector out(average, p, arch);
+    if (few)
+      FewTokens(average, p, arch, out).add_all();
+    else if (p.block_scales)
+      add_block_scaled(average, out);
+    else
+      for (const Tile& t : grouped_tiles(average, p)) add_tile(average, p, arch, t, out);
+    for (const WgmmaKnobs& k : out.take()) knobs.push_back(k);
+  }
+  return knobs;
+}
+
 }  // namespace
 
 std::vector<WgmmaKnobs> wgmma_knobs(const Gemm& g, const WgmmaProblem& p, const Arch& arch) {
+  if (g.groups) return grouped_knobs(g, p, arch);
   Collector out(g, p, arch);
   if (g.m > kFewTokens && p.block_scales)
     add_block_scaled(g, out);

@@ -7,6 +7,7 @@
 #include "gemm/block_scales.cuh"
 #include "gemm/epilogue.cuh"
 #include "gemm/operands.cuh"
+#include "gemm/wgmma/grouped_tiles.cuh"
 #include "gemm/wgmma/plan.cuh"
 #include "gemm/wgmma/ring.cuh"
 #include "gemm/wgmma/stream_k.cuh"
@@ -54,7 +55,8 @@ struct WgmmaTraits {
   TW_CONSTANTS(int, kBlockM = knobs.block_m, kBlockN = knobs.block_n(), kColumns = knobs.columns(),
                kStrips = knobs.strips, kWarpgroupsN = knobs.warpgroups_n, kWarpgroupsK = knobs.warpgroups_k,
                kPanels = knobs.panels, kStages = knobs.stages, kCluster = knobs.cluster, kSplitK = knobs.split_k,
-               kNeighbours = knobs.neighbours(), kParts = knobs.parts(), kMathThreads = knobs.math_threads());
+               kNeighbours = knobs.neighbours(), kParts = knobs.parts(), kMathThreads = knobs.math_threads(),
+               kGroups = knobs.groups);
   TW_CONSTANTS(bool, kWarpMma = knobs.warp_mma, kSwapped = knobs.swapped, kAsyncStore = knobs.async_store);
   TW_MEMBER static constexpr Schedule schedule() { return knobs.schedule; }
 
@@ -138,6 +140,7 @@ struct WgmmaTraits {
     const bool short_epilogue = kSwapped && !kAsyncStore;
     if (short_epilogue || (kPromotesCoded && kBlockM > 144 && (kFragmentsAhead || schedule() != Schedule::stream_k)))
       return 232;
+    if (kGroups > 0 && kAsyncStore) return 208;  // the storing warps look groups up
     return kFragmentsAhead ? 224 : 216;
   }
   // The producer's addresses take 72; combinations that leave it less were checked for spills.
@@ -146,7 +149,8 @@ struct WgmmaTraits {
                                          kWarpgroupsN * kWarpgroupsK * kMathRegisters);
 
   using Ring = StageRing<WgmmaTraits>;
-  using Tiles = ClusterTiles<kBlockM, kBlockN, kBlockK, kNeighbours, kCluster, kSplitK, schedule()>;
+  using Tiles = select<(kGroups > 0), GroupedTiles<kBlockM, kBlockN, kBlockK, kNeighbours, kCluster, kSplitK, kSwapped>,
+                       ClusterTiles<kBlockM, kBlockN, kBlockK, kNeighbours, kCluster, kSplitK, schedule()>>;
   using Parts = select<(kParts > 1), StreamKBlock<Sum, kBlockM, kBlockN>,
                        StreamK<Sum, kStrips, kSums, kWarpgroupsN, kCluster, kRingBytes>>;
 
@@ -165,6 +169,9 @@ struct WgmmaTraits {
   static_assert(!kQuantizes || (kCodes && kBlockM == 1 && knobs.quantized_bytes > 0), "one row of codes is quantized");
   static_assert(kStageBytes % (kCodes || kBlockM == 1 ? 128 : kSwizzleAtom) == 0,
                 "stages are aligned as the copy engine writes them, swizzled or as stored");
+  static_assert(kGroups == 0 || (schedule() == Schedule::whole_tiles && !kQuantizes && !Epi::kC),
+                "groups: whole tiles, x as it is stored, no c");
+  static_assert(sizeof(GroupTiles) == kGroupBytes, "the host knows the size of the table");
   static_assert(!kSwapped || kParts == 1, "swapped operands do not split k");
   static_assert(!kSwapped || schedule() == Schedule::whole_tiles, "swapped operands share no tiles");
   static_assert(schedule() != Schedule::split_last_wave || (kNeighbours == 2 && kWarpgroupsN == 2),

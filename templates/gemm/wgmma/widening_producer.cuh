@@ -29,14 +29,17 @@ struct WideningProducer : Producer<T> {
     Tiles tiles;
     u32 kb = 0, end = 0;
     i64 m0 = 0;
-    TW_MEMBER void start(const Tiles& of, i64 token) { kb = of.k_begin, end = of.k_end, m0 = token; }
+    TW_MEMBER void start(const WideningProducer& p, const Tiles& of, i64 token) {
+      const TileGemm<T> gemm(p.args, p.shape, of);
+      kb = of.k_begin, end = of.k_end, m0 = T::first_token(gemm.args, token) + gemm.first_x;
+    }
     TW_MEMBER void fetch(const WideningProducer& p, int slot) {
       if constexpr (!kQueue)
-        for (i64 n0, token; kb == end && tiles.next(n0, token);) start(tiles, token);
+        for (i64 n0, token; kb == end && tiles.next(n0, token);) start(p, tiles, token);
       if (kb == end) return;
       barrier_expect(p.raw_full + slot, kPanels * kBlockM * T::operands().x_raw_bytes);
-      tensor_load(p.raw + slot * kRawBytes, p.x_map, static_cast<i32>(T::first_token(p.args, m0)),
-                  static_cast<i32>(kb * kPanels), p.raw_full + slot, kEvictNormal);
+      tensor_load(p.raw + slot * kRawBytes, p.x_map, static_cast<i32>(m0), static_cast<i32>(kb * kPanels),
+                  p.raw_full + slot, kEvictNormal);
       ++kb;
     }
   };
@@ -56,8 +59,9 @@ struct WideningProducer : Producer<T> {
     ring.phase = 1;  // all stages are empty
     i64 n0, m0;
     while (next(tiles, n0, m0, leader)) {
-      if (kQueue && leader) ahead.start(tiles, m0), fetch_first(ahead, slot);
-      n0 = T::first_row(this->shape, n0);
+      if (kQueue && leader) ahead.start(*this, tiles, m0), fetch_first(ahead, slot);
+      const TileGemm<T> gemm(this->args, this->shape, tiles);
+      n0 = T::first_row(gemm.shape, n0) + gemm.first_w;
       for (u32 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
         u64* full = ring.full + ring.stage;
         if (kQueue && leader && kb + 1 == tiles.k_end) tiles.request(static_cast<u32*>(this->args.workspace));
@@ -66,7 +70,7 @@ struct WideningProducer : Producer<T> {
           --early;
         } else if (leader) {
           if (kQueue && kb == tiles.k_begin) ring.tiles[ring.stage] = tiles.place;
-          load_weights(ring, n0, kb, w_policy);
+          load_weights(ring, gemm, n0, kb, T::kGroups > 0 ? Base::weight_policy(tiles) : w_policy);
         }
         barrier_wait(raw_full + slot, raw_phase);
         widen(raw + slot * kRawBytes, ring.x(), thread);
@@ -112,20 +116,21 @@ struct WideningProducer : Producer<T> {
   TW_MEMBER void fetch_first(Ahead& ahead, int slot = 0) const {
     TW_UNROLL for (int i = 0; i < kRawStages; ++i) ahead.fetch(*this, (slot + i) % kRawStages);
   }
-  TW_MEMBER void load_weights(const Ring& ring, i64 n0, u32 kb, u64 policy) const {
+  TW_MEMBER void load_weights(const Ring& ring, const TileGemm<T>& gemm, i64 n0, u32 kb, u64 policy) const {
     barrier_expect(ring.full + ring.stage, this->bytes(n0, kb));
-    Weights::load(ring.w(), this->args, this->shape, nullptr, n0, kb, ring.full + ring.stage, policy);
+    Weights::load(ring.w(), gemm.args, gemm.shape, nullptr, n0, kb, ring.full + ring.stage, policy);
   }
   // Fills the ring, which is empty, with the first tile's weights from stage `early` on, so that they do not wait for
   // x. Returns how many stages have them.
   TW_MEMBER int load_first(Ring ring, Tiles tiles, int early) const {
     i64 n0, m0;
     if (!tiles.next(n0, m0)) return 0;
-    n0 = T::first_row(this->shape, n0);
+    const TileGemm<T> gemm(this->args, this->shape, tiles);
+    n0 = T::first_row(gemm.shape, n0) + gemm.first_w;
     const u32 end = min2(tiles.k_end, tiles.k_begin + kStages);
     ring.stage = early;
     TW_NO_UNROLL for (u32 kb = tiles.k_begin + static_cast<u32>(early); kb < end; ++kb, ring.advance())
-        load_weights(ring, n0, kb, Base::weight_policy(tiles));
+        load_weights(ring, gemm, n0, kb, Base::weight_policy(tiles));
     return static_cast<int>(end - tiles.k_begin);
   }
 

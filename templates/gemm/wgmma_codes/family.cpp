@@ -50,6 +50,7 @@ class WgmmaCodes final : public KernelFamily<Knobs> {
     const Gemm* g = problem.as<Gemm>();
     if (!g) return "not a gemm";
     if (!arch.wgmma) return fmt::format("{} has no warpgroup matrix instructions", arch.name);
+    if (std::string why = has_groups(*g); !why.empty()) return why;
     if (std::string why = x_comes_as_floats(*g); !why.empty()) return why;
     if (!blocks_of_bytes(g->x))
       return fmt::format("x={} is no format of signed bytes in blocks of 32, whose rows the copy engine can read",

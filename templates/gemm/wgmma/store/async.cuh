@@ -2,6 +2,7 @@
 // Asynchronous stores: math warpgroups leave a finished tile in a buffer in shared memory and go on with the next one;
 // the warps beside the producer, idle otherwise, write it to y.
 #pragma once
+#include "gemm/wgmma/grouped_tiles.cuh"
 #include "gemm/wgmma/store/rows.cuh"
 
 namespace tw::gemm {
@@ -33,12 +34,14 @@ struct AsyncStore {
   // The loop of storing warp `warp`.
   template <class Tiles>
   TW_MEMBER void run(const Args& args, const Shape& shape, Tiles tiles, int warp, int lane) {
-    for (i64 n0, m0; tiles.next(n0, m0); phase ^= 1u)
+    for (i64 n0, m0; tiles.next(n0, m0); phase ^= 1u) {
+      const TileGemm<T> gemm(args, shape, tiles);
       TW_NO_UNROLL for (int group = 0; group < T::kWarpgroupsN; ++group) {
         barrier_wait(full + group, phase);
-        store(args, shape, part(group), group, n0, m0, warp, lane);
+        store(gemm.args, gemm.shape, part(group), group, n0, m0, warp, lane);
         arrive(empty + group, lane);
       }
+    }
   }
 
  private:
