@@ -2,10 +2,11 @@
 // The GPU suite: what CI cannot run. Every family and format on odd shapes against a double-precision product formed on
 // the host, candidates against the tuner's verifier, casts and packed weights bit for bit, the warpgroup kernels of
 // every pair of formats at ragged shapes and on hard data, threads, bad arguments.
-//   tilewright_gpu_suite [--out FILE] [--quick | --one] [--only GROUP,...] [--cache FILE] [--verbose]
+//   tilewright_gpu_suite [--out FILE] [--quick | --one] [--only GROUP,...] [--pairs TEXT] [--cache FILE] [--verbose]
 // --quick: fewer candidates. --one: one configuration of each family at odd sizes, for compute-sanitizer
-// (bench/sanitize.sh). --only: groups of gemm casts pack wgmma grouped order served arguments threads. --cache: a file
-// that keeps compiled kernels from one run to the next, memory otherwise. --verbose: names before they run.
+// (bench/sanitize.sh). --only: groups of gemm casts pack wgmma grouped order served arguments threads. --pairs: of
+// wgmma's pairs of formats, those with this in their problem's text. --cache: a file that keeps compiled kernels from
+// one run to the next, memory otherwise. --verbose: names before they run.
 // Exit code 0: nothing failed; 1: something did; 4: no device (nothing is reported as passed).
 #include <fmt/format.h>
 
@@ -63,6 +64,8 @@ int main(int argc, char** argv) {
     const std::string_view word = argv[i];
     if (word == "--out" && i + 1 < argc) {
       request.out = argv[++i];
+    } else if (word == "--pairs" && i + 1 < argc) {
+      request.pairs = argv[++i];
     } else if (word == "--cache" && i + 1 < argc) {
       request.cache = argv[++i];
     } else if (word == "--only" && i + 1 < argc) {

@@ -28,7 +28,7 @@ struct Result {
 enum class Extent { full, quick, one };
 
 struct Request {
-  std::string out, cache;
+  std::string out, cache, pairs;
   Extent extent = Extent::full;
   std::set<std::string> only;  // groups; empty: all
   bool verbose = false;
@@ -71,6 +71,7 @@ class Suite {
   Engine& engine() { return engine_; }
   const Device& device() const { return device_; }
   Extent extent() const { return request_.extent; }
+  const std::string& pairs() const { return request_.pairs; }
 
  private:
   Engine& engine_;

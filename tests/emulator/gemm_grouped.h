@@ -75,10 +75,6 @@ struct Stack {
   }
 };
 
-struct NothingNarrowed {
-  static constexpr bool kNarrows = false;
-};
-
 // launch(args, shape, x, w): runs a kernel for X, W and Epi. Tiled: void, or the Element for which w is packed.
 template <class X, class W, class Epi, class Tiled, class Launch>
 void check_groups(const Groups& groups, i64 n, i64 k, i64 pad, std::uint64_t seed, const Launch& launch) {

@@ -39,6 +39,11 @@ Tiles<W> pack(const Matrix<W>& w) {
   return tiles;
 }
 
+// A plan, for rounding_of(), of kernels that multiply weights as their tiles hold them.
+struct NothingNarrowed {
+  static constexpr bool kNarrows = false;
+};
+
 // The bound's term for coded weights that are rounded to the operand's type: relative to the weight, or to the parts
 // whose difference it is, which are at most twice the largest weight of its row.
 template <class Plan, class X, class W>

@@ -38,7 +38,7 @@ void check_once(const Size& s, u32 grid, std::uint64_t seed) {
            [&] { Plan::run(args, out.shape, &map); });
   CHECK(emu::written());
   out.compare(x.exact, w.exact, out.factor(),
-              [&](const float* a, const float* b) { return rounding_of<X, W>(a, b, s.k); });
+              [&](const float* a, const float* b) { return rounding_of<NothingNarrowed, X, W>(a, b, s.k); });
 }
 
 // Few blocks, so that some take several tiles; strips that n lacks, tokens that m lacks, stages more and fewer than the

@@ -226,6 +226,14 @@ TEST_CASE("wgmma: nvfp4 is rounded to E4M3 where accumulation is fast and tokens
   CHECK_FALSE(multiplied("x=e4m3_row w=nvfp4 m=64 k=4096 accum=fast"));
   CHECK_FALSE(multiplied("x=e4m3_row w=nvfp4 m=1024 k=4160 accum=fast"));  // an odd number of panels of 64
   CHECK_FALSE(multiplied("x=e4m3_tensor w=q4_0 m=1024 k=4096 accum=fast"));
+  // A candidate has one kernel for every number of tokens: a table of all of them serves it wherever it is fastest.
+  const Problem fast =
+      Problem::parse("gemm x=e4m3_row w=nvfp4 y=bf16 m=1 n=4096 k=4096 accum=fast pack=tiles global=mul");
+  const Family& wgmma = family("gemm", "wgmma");
+  for (const std::int64_t m : {1, 64, 65, 1000})
+    for (const Candidate& c : wgmma.candidates(fast.with_rows(m), hopper()))
+      CHECK(wgmma.source(fast.with_rows(m), hopper(), c).text ==
+            wgmma.source(fast.with_rows(m > 64 ? 16 : 1024), hopper(), c).text);
   // One packed copy, and the bound says what it is unpacked to.
   const auto bound = [](const char* text) {
     GemmSums sums;

@@ -49,7 +49,7 @@ class Wgmma final : public KernelFamily<Knobs> {
     if (!arch.wgmma) return fmt::format("{} has no warpgroup matrix instructions", arch.name);
     if (std::string why = x_comes_as_floats(*g); !why.empty() && g->packing == Packing::none) return why;
     if (!wgmma_kind(g->x)) return fmt::format("x={} is no operand of a warpgroup matrix instruction", g->x.name());
-    const std::optional<WgmmaProblem> p = wgmma_problem(*g);
+    const std::optional<WgmmaProblem> p = wgmma_problem(*g, g->m);
     if (!p && g->packing == Packing::none)
       return fmt::format("w={} does not go with x={} unless it is packed as tiles", g->w.name(), g->x.name());
     if (!p) return fmt::format("w={} has no tiles for x={}", g->w.name(), g->x.name());
@@ -67,9 +67,12 @@ class Wgmma final : public KernelFamily<Knobs> {
 
  protected:
   std::vector<Knobs> legal_knobs(const Gemm& g, const Arch& arch) const override {
-    return wgmma_knobs(g, *wgmma_problem(g), arch);
+    const WgmmaProblem p = *wgmma_problem(g, g.m);
+    std::vector<Knobs> list = wgmma_knobs(g, p, arch);
+    std::erase_if(list, [&](const Knobs& k) { return wgmma_problem(g, k).narrows != p.narrows; });
+    return list;
   }
-  void derive(const Gemm& g, Knobs& k) const override { k = wgmma_problem(g)->complete(k); }
+  void derive(const Gemm& g, Knobs& k) const override { k = wgmma_problem(g, k).complete(k); }
 
   // Swapped, the kernel calls x w, and w x.
   std::string kernel_types(const Gemm& g, const Knobs& k) const override {
@@ -77,7 +80,7 @@ class Wgmma final : public KernelFamily<Knobs> {
                        epilogue_type(g));
   }
   void extend(const Gemm& g, const Arch& arch, const Knobs& k, Specialization& s) const override {
-    const WgmmaProblem p = *wgmma_problem(g);
+    const WgmmaProblem p = wgmma_problem(g, k);
     if (!k.warp_mma)
       s.prelude += wgmma_text(p.tiles ? p.kind : k.swapped ? wgmma_kind(g.x, g.w) : wgmma_kind(g.w, g.x), k.block_m);
     if (g.x_from) s.includes.push_back("gemm/wgmma/quantized_row.cuh");
@@ -85,7 +88,7 @@ class Wgmma final : public KernelFamily<Knobs> {
   }
 
   LaunchPlan launch_plan(const Gemm& g, const Arch& arch, const Knobs& k) const override {
-    const WgmmaProblem o = *wgmma_problem(g);
+    const WgmmaProblem o = wgmma_problem(g, k);
     const tw::gemm::WgmmaPlan plan = o.plan(k);
     LaunchPlan p;
     // At most as many blocks as have a part of a tile.
@@ -107,7 +110,7 @@ class Wgmma final : public KernelFamily<Knobs> {
 
   Traits traits_of(const Problem& problem, const Arch& arch, const Knobs& k) const override {
     const Gemm& g = *problem.as<Gemm>();
-    Traits t = traits_of(one_group(g), *wgmma_problem(g), arch, k);
+    Traits t = traits_of(one_group(g), wgmma_problem(g, k), arch, k);
     t.unique_bytes = problem.min_bytes();
     for (double Traits::*of_launch : {&Traits::blocks, &Traits::global_bytes, &Traits::copied_rows,
                                       &Traits::padding_rows, &Traits::mma_ops, &Traits::alu_ops})

@@ -48,8 +48,8 @@ bool async_store(const WgmmaKnobs& k, const WgmmaProblem& p) {
 
 // Whether weights whose tiles are for a wider element are rounded to x's: if its sums may be coarse too, and where
 // tokens are so many that products are what counts.
-bool narrow(const Gemm& g, const TileInfo& tiles) {
-  return g.accumulation == Accumulation::fast && g.m > tw::gemm::kFewTokens && may_narrow(tiles, g.x) &&
+bool narrow(const Gemm& g, const TileInfo& tiles, std::int64_t tokens) {
+  return g.accumulation == Accumulation::fast && tokens > tw::gemm::kFewTokens && may_narrow(tiles, g.x) &&
          g.k % kPanelBytes == 0;
 }
 
@@ -78,9 +78,9 @@ WgmmaKind wgmma_kind(Format strips, Format columns) {
   return b;
 }
 
-std::optional<WgmmaProblem> wgmma_problem(const Gemm& g) {
+std::optional<WgmmaProblem> wgmma_problem(const Gemm& g, std::int64_t tokens) {
   const TileInfo* tiles = g.packing == Packing::tiles ? tile_info(g.w, g.x) : nullptr;
-  const bool codes = blocks_of_bytes(g.x), narrows = tiles && narrow(g, *tiles),
+  const bool codes = blocks_of_bytes(g.x), narrows = tiles && narrow(g, *tiles, tokens),
              widens = tiles && !codes && !narrows && tiles->element != fast_path(g.x).element;
   const std::optional<WgmmaKind> kind = widens ? wgmma_kind(tiles->element) : wgmma_kind(g.x);
   if (!kind || !(tiles ? g.x.block() == 1 || codes : plain(g))) return std::nullopt;

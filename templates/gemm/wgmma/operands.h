@@ -41,8 +41,10 @@ struct WgmmaProblem {
   int blocks_per_sm(const WgmmaKnobs& k, const Arch& arch) const;
 };
 
-// Nothing if no instruction takes x, or w does not go with it.
-std::optional<WgmmaProblem> wgmma_problem(const Gemm& g);
+// Nothing if no instruction takes x, or w does not go with it. tokens: the problem's, or of a candidate's tile, since a
+// candidate has one kernel for every number of tokens.
+std::optional<WgmmaProblem> wgmma_problem(const Gemm& g, std::int64_t tokens);
+inline WgmmaProblem wgmma_problem(const Gemm& g, const WgmmaKnobs& k) { return *wgmma_problem(g, k.block_m); }
 // The instruction's kind for columns of x's elements; nothing if there is none.
 std::optional<tw::WgmmaKind> wgmma_kind(Format x);
 // The instruction whose 64-row side is `strips`. Precondition: wgmma_kind(columns).
