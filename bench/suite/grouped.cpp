@@ -206,8 +206,8 @@ void grouped_checks(Suite& s) {
                          ahead.submit([&s, problem] { return s.engine().prepare(problem, s.device()); })});
         if (s.extent() == Extent::one) break;
       }
-      for (const char* shape : {"m=3 n=1024 k=1024 groups=64", "m=40 n=1088 k=2048 groups=17",
-                                "m=200 n=1536 k=1024 groups=9", "m=1000 n=2048 k=512 groups=5"}) {
+      for (const char* shape : {"m=3 n=192 k=1024 groups=64", "m=40 n=320 k=1024 groups=17",
+                                "m=200 n=576 k=512 groups=9", "m=1000 n=1088 k=512 groups=5"}) {
         samples.push_back(fmt::format("gemm {} {} group_layout={}", pair, shape, layout));
         compile_sample(s, samples.back(), most, ahead);
         if (s.extent() == Extent::one) break;
