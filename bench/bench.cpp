@@ -36,7 +36,7 @@ int main(int argc, char** argv) {
   app.add_option("--list", settings.list, "sweep: a file of candidates instead of all that are legal");
   app.add_option("--pack", settings.pack, "gemm: ask for pack=VALUE where the weights have it");
   app.add_option("--seconds", settings.seconds,
-                 "gemm, regret: start nothing new after this long; rows of gemm that are left count as short");
+                 "gemm, grouped, regret: start nothing new after this long; rows of gemm that are left count as short");
   app.add_option("--tune-seconds", settings.tune_seconds,
                  "gemm: tuning time of each problem, 6 unless given; 60 with --every-m");
   app.add_option("--candidates", settings.candidates,

@@ -22,6 +22,7 @@ struct TunePolicy {
   bool retune = false;         // ignore stored choices and measurements
   // Tune a layer: choose for every number of rows at once, whatever the problem's own. The candidates that are measured
   // are max_binaries at most, each at the numbers of rows where it may win; budget_seconds then counts for all of it.
+  // Once it is over, no further candidate is tried, but what is to serve is still measured where it will.
   bool all_rows = false;
   int max_binaries = 40;
   int jobs = 0;             // compile threads; 0: one per core, at most 16
