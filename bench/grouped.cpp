@@ -22,7 +22,9 @@ constexpr double kOfSeparate = 1.5, kOfDense = 0.85;  // what is asked for
 struct Formats {
   const char *text, *rival;
 };
-constexpr Formats kFormats[] = {{"x=bf16 w=bf16 y=bf16", "bf16"}, {"x=e4m3_row w=e4m3_row y=bf16", "fp8+rows"}};
+constexpr Formats kFormats[] = {{"x=bf16 w=bf16 y=bf16", "bf16"},
+                                {"x=e4m3_row w=e4m3_row y=bf16 accum=fast", "fp8+rows"},
+                                {"x=e4m3_row w=e4m3_row y=bf16", "fp8+rows"}};
 
 // m: rows of a group on average.
 struct Shape {
