@@ -18,7 +18,7 @@ using namespace tilewright;
 namespace {
 
 // Places in a family's list of candidates. A compilation takes a quarter of a second and more, so a target compiles
-// some only: sm_75 and sm_120a an end of every list, by turns; sm_90a the middle, and of its own family's lists an end
+// some only: sm_75 and sm_120a an end of every list, by turns; sm_90a the middle, and of its own families' lists an end
 // too; sm_89 the middle of every second problem's, sm_80 and sm_100a of the others; the rest, which have no features of
 // their own, of every fourth. The reference, which asks a target for conversions alone, is compiled on two of twelve.
 std::vector<std::size_t> places(const Arch& target, std::size_t number, std::size_t problem, std::size_t candidates,
@@ -30,7 +30,7 @@ std::vector<std::size_t> places(const Arch& target, std::size_t number, std::siz
   if (family == "reference")
     return number % 6 == problem % 6 ? std::vector<std::size_t>{0} : std::vector<std::size_t>();
   if (is({"sm_90a"}))
-    return end == middle || family.substr(0, 5) != "wgmma" ? std::vector{middle} : std::vector{middle, end};
+    return end == middle || !family.starts_with("wgmma") ? std::vector{middle} : std::vector{middle, end};
   if (is({"sm_75", "sm_120a"})) return {end};
   const bool turn = is({"sm_89"})              ? problem % 2 == 0
                     : is({"sm_80", "sm_100a"}) ? problem % 2 == 1

@@ -20,7 +20,7 @@ TunePolicy all_rows() {
   return policy;
 }
 
-// Kernels take 20 ns a row: the tuner rests as long as they take, in real time.
+// Kernels take 20 ns a row and not a microsecond: after each sample the tuner rests, in real time, by what it took.
 void time_by_rows(FakeGpu& gpu) {
   gpu.gemm_duration = [](const FakeLaunch&, std::int64_t rows) { return 1.0 + 0.02 * static_cast<double>(rows); };
 }
