@@ -3,6 +3,7 @@
 #include "support/paths.h"
 
 #include <tilewright/pack.h>
+#include <tilewright/store.h>
 
 #include <stdlib.h>
 
@@ -270,6 +271,27 @@ TunePolicy quick_policy() {
   p.patience = 0;
   p.jobs = 2;
   return p;
+}
+
+const std::string& warm_cache() {
+  static TempDir dir;
+  static const std::string path = [] {
+    Engine engine(options(dir / "warm.db"));
+    PrewarmPolicy policy;
+    policy.top = 2;
+    const Arch* targets[] = {&target()};
+    PrewarmReport r = engine.prewarm(std::span(&small(), 1), targets, policy);
+    REQUIRE(r.failed == 0);
+    return dir / "warm.db";
+  }();
+  return path;
+}
+
+Options warmed(const TempDir& dir, std::shared_ptr<Messages> messages) {
+  StoreOptions from;
+  from.path = warm_cache();
+  Store(from).export_to(dir / "copy.db");
+  return options(dir / "copy.db", messages);
 }
 
 }  // namespace tilewright::test

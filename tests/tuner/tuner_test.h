@@ -104,4 +104,9 @@ Candidate toy(int variant);
 // Small and quick: few copies, no patience.
 TunePolicy quick_policy();
 
+// One cache for the cases that only read what others compiled: NVRTC is most of their time.
+const std::string& warm_cache();
+// Options with a private copy of it.
+Options warmed(const TempDir& dir, std::shared_ptr<Messages> messages = nullptr);
+
 }  // namespace tilewright::test
