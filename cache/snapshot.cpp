@@ -26,7 +26,8 @@ constexpr const char* kPlaces[] = {"/tmp", "/var/tmp", "/dev/shm"};
 
 class PrivateDirectory {
  public:
-  explicit PrivateDirectory(const char* place) : path_(std::string(place) + "/tilewright-XXXXXX") {
+  // The name carries the process, so that a copy left by a process that was killed can be told from one in use.
+  explicit PrivateDirectory(const char* place) : path_(fmt::format("{}/tilewright-copy-{}-XXXXXX", place, getpid())) {
     if (mkdtemp(path_.data()) == nullptr) path_.clear();
   }
   ~PrivateDirectory() {
