@@ -4,7 +4,7 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(TILEWRIGHT_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/tilewright)
-install(TARGETS tilewright EXPORT tilewright-targets
+install(TARGETS tilewright tilewright_c EXPORT tilewright-targets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 # `cmake --install DIR --strip` strips programs and shared libraries by itself; the archive loses its debug information here.
 if(NOT BUILD_SHARED_LIBS AND CMAKE_STRIP)
@@ -45,10 +45,18 @@ endif()
 # Relative to the .pc file, so that an installed tree can be moved.
 file(RELATIVE_PATH TILEWRIGHT_PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 configure_file(cmake/tilewright.pc.in ${PROJECT_BINARY_DIR}/tilewright.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/tilewright.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+configure_file(cmake/tilewright-c.pc.in ${PROJECT_BINARY_DIR}/tilewright-c.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/tilewright.pc ${PROJECT_BINARY_DIR}/tilewright-c.pc
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 # README.md's commands use them: the small model, and the kernel of one's own.
 install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DATADIR}/tilewright PATTERN "*.py" EXCLUDE PATTERN "build*" EXCLUDE)
 install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/tilewright)
+
+# What a Python wheel holds: the C library and the tool, inside the package.
+if(SKBUILD)
+  install(TARGETS tilewright_c LIBRARY DESTINATION tilewright/_lib COMPONENT python)
+  install(TARGETS tilewright_cli RUNTIME DESTINATION tilewright/_bin COMPONENT python)
+endif()
 
 if(TILEWRIGHT_CLI)
   set_target_properties(tilewright_cli PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")

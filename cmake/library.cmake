@@ -46,3 +46,17 @@ else()
   target_link_libraries(tilewright PRIVATE SQLite::SQLite3)
 endif()
 set_target_properties(tilewright PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR} EXPORT_NAME tilewright)
+
+# The same for C: a shared library that exports the functions of tilewright_c.h and nothing else.
+tilewright_folder(capi)
+add_library(tilewright_c SHARED ${TILEWRIGHT_OBJECTS} $<TARGET_OBJECTS:tilewright_capi>)
+add_library(tilewright::c ALIAS tilewright_c)
+target_include_directories(tilewright_c PUBLIC
+  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
+target_link_libraries(tilewright_c PRIVATE ${TILEWRIGHT_FMT} Threads::Threads ${CMAKE_DL_LIBS}
+  $<IF:$<BOOL:${TILEWRIGHT_STATIC_DEPENDENCIES}>,${TILEWRIGHT_SQLITE_STATIC},SQLite::SQLite3>)
+target_link_options(tilewright_c PRIVATE -Wl,-z,defs -Wl,--version-script=${PROJECT_SOURCE_DIR}/capi/exports.map)
+set_target_properties(tilewright_c PROPERTIES EXPORT_NAME c LINK_DEPENDS ${PROJECT_SOURCE_DIR}/capi/exports.map)
+if(NOT SKBUILD)  # a wheel has no links, and one name for the library
+  set_target_properties(tilewright_c PROPERTIES VERSION 1.${PROJECT_VERSION} SOVERSION 1)
+endif()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# cmake -DKIND=find_package|pkg_config|shared|subdirectory|missing|strip ... -P run.cmake
+# cmake -DKIND=find_package|pkg_config|c|shared|subdirectory|missing|strip ... -P run.cmake
 function(run)
   execute_process(COMMAND ${ARGN} WORKING_DIRECTORY ${BINARY} RESULT_VARIABLE code)
   if(NOT code EQUAL 0)
@@ -29,6 +29,14 @@ elseif(KIND STREQUAL "pkg_config")
     OUTPUT_VARIABLE flags OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
   separate_arguments(flags UNIX_COMMAND "${flags}")
   run(${CXX} -std=c++20 ${main} ${flags} -o ${BINARY}/consumer)
+  run(${BINARY}/consumer)
+elseif(KIND STREQUAL "c")
+  # With a C compiler's link line, which knows no C++ runtime.
+  set(ENV{PKG_CONFIG_PATH} ${PREFIX}/${LIBDIR}/pkgconfig)
+  execute_process(COMMAND pkg-config --cflags --libs tilewright-c
+    OUTPUT_VARIABLE flags OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  separate_arguments(flags UNIX_COMMAND "${flags}")
+  run(cc -std=c11 -pedantic -Wall -Wextra -Werror ${SOURCE}/examples/06_c/main.c ${flags} -Wl,-rpath,${PREFIX}/${LIBDIR} -o ${BINARY}/consumer)
   run(${BINARY}/consumer)
 elseif(KIND STREQUAL "subdirectory")
   # Configured and installed, not built: what is installed is the parent's file and nothing of ours.

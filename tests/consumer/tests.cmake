@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Installs into the build tree, then builds strangers against it: by find_package (with every example), by pkg-config,
+# Installs into the build tree, then builds strangers against it: by find_package (with every example), by pkg-config, in C,
 # and against a shared library of the same objects. Also: what a project installs that adds this one as a subdirectory,
 # what CMake says where a prerequisite is missing, and what --strip leaves.
 include(GNUInstallDirs)
@@ -14,7 +14,7 @@ if(TILEWRIGHT_INSTALL AND NOT TILEWRIGHT_SANITIZE AND NOT BUILD_SHARED_LIBS AND 
   set_target_properties(tilewright_shared_check PROPERTIES OUTPUT_NAME tilewright
     LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/shared-check)
 
-  foreach(kind find_package pkg_config shared subdirectory missing strip)
+  foreach(kind find_package pkg_config c shared subdirectory missing strip)
     add_test(NAME consumer_${kind} COMMAND ${CMAKE_COMMAND} -DKIND=${kind} -DPREFIX=${TILEWRIGHT_TEST_PREFIX}
       -DSOURCE=${PROJECT_SOURCE_DIR} -DBINARY=${PROJECT_BINARY_DIR}/consumer-${kind} -DGENERATOR=${CMAKE_GENERATOR}
       -DBUILD=${PROJECT_BINARY_DIR} -DCXX=${CMAKE_CXX_COMPILER} -DLAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER} -DLIBDIR=${CMAKE_INSTALL_LIBDIR}

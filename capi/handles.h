@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the functions of tilewright_c.h share: handles that are counted and know what they are, the guard around every
+// body, and reading and writing of structs whose size the caller says.
+#pragma once
+
+#include <tilewright/tilewright.h>
+#include <tilewright/tilewright_c.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tilewright::capi {
+
+// The first bytes of every handle. A pointer to something else, or to a handle that is gone, is found out as long as
+// its memory says something else there: a help to callers, not a guarantee.
+struct Handle {
+  explicit Handle(const char* kind) : kind(kind) {}
+  ~Handle() { kind = nullptr; }
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+
+  const char* volatile kind;
+  std::atomic<int> references{1};
+};
+
+}  // namespace tilewright::capi
+
+struct tw_options : tilewright::capi::Handle {
+  static constexpr const char* kKind = "options";
+  tw_options() : Handle(kKind), value(tilewright::Options::from_env()) {}
+  tilewright::Options value;
+};
+
+struct tw_problem : tilewright::capi::Handle {
+  static constexpr const char* kKind = "problem";
+  explicit tw_problem(tilewright::Problem p) : Handle(kKind), value(std::move(p)), text(value.text()) {}
+  const tilewright::Task& described() const;  // buffers and matrices
+
+  const tilewright::Problem value;
+  const std::string text;
+
+ private:
+  mutable std::once_flag once_;
+  mutable tilewright::Task described_;
+};
+
+struct tw_device : tilewright::capi::Handle {
+  static constexpr const char* kKind = "device";
+  explicit tw_device(tilewright::Device d) : Handle(kKind), value(std::move(d)) {}
+  const tilewright::Device value;
+};
+
+struct tw_memory : tilewright::capi::Handle {
+  static constexpr const char* kKind = "memory";
+  explicit tw_memory(tilewright::Memory m) : Handle(kKind), value(std::move(m)) {}
+  tilewright::Memory value;
+};
+
+struct tw_owned_stream : tilewright::capi::Handle {
+  static constexpr const char* kKind = "stream";
+  explicit tw_owned_stream(tilewright::OwnedStream s) : Handle(kKind), value(std::move(s)) {}
+  const tilewright::OwnedStream value;
+};
+
+struct tw_engine : tilewright::capi::Handle {
+  static constexpr const char* kKind = "engine";
+  explicit tw_engine(tilewright::Options options) : Handle(kKind), value(std::move(options)) {}
+  mutable tilewright::Engine value;  // thread-safe
+};
+
+struct tw_kernel : tilewright::capi::Handle {
+  static constexpr const char* kKind = "kernel";
+  explicit tw_kernel(tilewright::Kernel k) : Handle(kKind), value(std::move(k)) {}
+  tilewright::Kernel value;
+};
+
+namespace tilewright::capi {
+
+// Records the exception that is being handled, for tw_last_error() and for `error`, and returns its status.
+tw_status record_exception(tw_error** error) noexcept;
+
+template <class Body>
+tw_status guarded(tw_error** error, const Body& body) noexcept {
+  try {
+    if (error) *error = nullptr;
+    body();
+    return TW_OK;
+  } catch (...) {
+    return record_exception(error);
+  }
+}
+
+[[noreturn]] void refuse(const std::string& field, const std::string& value, const std::string& allowed);
+
+template <class T>
+T& required(T* pointer, const char* name) {
+  if (pointer == nullptr) refuse(name, "null", "a pointer is required");
+  return *pointer;
+}
+
+// The handle behind a pointer. Throws Error (invalid_argument) for null, and for what it can tell to be none.
+template <class T>
+T& handle(T* pointer, const char* name = T::kKind) {
+  if (pointer == nullptr) refuse(name, "null", std::string("a handle of kind '") + T::kKind + "' is required");
+  if (pointer->kind != T::kKind)
+    refuse(name, "no such handle",
+           std::string("a handle of kind '") + T::kKind + "' that was not released is required");
+  return *pointer;
+}
+
+template <class T>
+void retain(T* pointer) {
+  if (pointer) pointer->references.fetch_add(1, std::memory_order_relaxed);
+}
+template <class T>
+void release(T* pointer) noexcept {
+  if (pointer && pointer->references.fetch_sub(1, std::memory_order_acq_rel) == 1) delete pointer;
+}
+
+// Gives a new handle to `out`.
+template <class T, class... Args>
+void create(T** out, const char* name, Args&&... args) {
+  required(out, name);
+  *out = new T(std::forward<Args>(args)...);
+}
+
+// Structs of the caller's. What was published first is the least that is taken; beyond what this library knows, bytes
+// must be zero, so that a request that it would not follow is refused.
+inline constexpr std::uint32_t kMostStruct = 4096;
+void check_struct(const void* given, std::uint32_t size, std::uint32_t known, const char* name);
+
+template <class T>
+T read_struct(const T* given, const char* name) {
+  const std::uint32_t size = required(given, name).struct_size;
+  check_struct(given, size, sizeof(T), name);
+  return *given;
+}
+// For one that the library fills in. Its struct_size stays what the caller wrote.
+template <class T>
+void write_struct(T* to, T filled, const char* name) {
+  const std::uint32_t size = required(to, name).struct_size;
+  check_struct(to, size, sizeof(T), name);
+  filled.struct_size = size;
+  *to = filled;
+}
+
+inline const char* word(const char* text) { return text ? text : ""; }
+inline const char* text(const char* given, const char* name) { return &required(given, name); }
+char* copy_text(std::string_view text);  // for tw_free()
+// Throws Error (invalid_argument) unless index is one of `count`.
+std::size_t index_of(std::int32_t index, std::size_t count, const char* name);
+void check_flag(std::int32_t value, const char* name);  // 0 or 1
+
+StreamName stream_name(tw_stream_name stream);
+Operand operand(const tw_operand& o);
+MutableOperand operand(const tw_mutable_operand& o);
+// All streams that the format has; throws Error (invalid_argument) naming the one that is null.
+void require_streams(Format format, Operand o, const char* name);
+
+TunePolicy policy_of(const tw_tune_policy* policy);
+PrewarmPolicy policy_of(const tw_prewarm_policy* policy);
+std::vector<const Arch*> archs_of(const char* const* names, std::size_t count);
+tw_kernel_info info_of(const LaunchPlan& plan, const Resources& resources);
+
+}  // namespace tilewright::capi
+
+struct tw_tune_report : tilewright::capi::Handle {
+  static constexpr const char* kKind = "tune report";
+  explicit tw_tune_report(tilewright::TuneReport r);
+
+  tilewright::TuneReport value;
+  std::string candidate, first;
+  std::vector<std::string> outcomes, ranges;  // texts of their candidates
+};
+
+struct tw_prewarm_report : tilewright::capi::Handle {
+  static constexpr const char* kKind = "prewarm report";
+  explicit tw_prewarm_report(tilewright::PrewarmReport r) : Handle(kKind), value(std::move(r)) {}
+  const tilewright::PrewarmReport value;
+};

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// Launches. They allocate nothing unless they fail.
+#include <span>
+
+#include "capi/handles.h"
+
+namespace tilewright::capi {
+
+tw_kernel_info info_of(const LaunchPlan& plan, const Resources& resources) {
+  return {0, static_cast<std::int32_t>(plan.threads), resources.registers,
+          resources.shared_bytes + static_cast<std::int32_t>(plan.shared_bytes), resources.spill_bytes};
+}
+
+}  // namespace tilewright::capi
+
+using namespace tilewright;
+using namespace tilewright::capi;
+
+extern "C" {
+
+tw_status tw_launch_gemm_args(const tw_kernel* kernel, tw_stream stream, const tw_gemm_args* args) {
+  return guarded(nullptr, [&] {
+    const tw_gemm_args a = read_struct(args, "args");
+    GemmArgs g;
+    g.x = operand(a.x);
+    g.w = operand(a.w);
+    g.y = a.y;
+    g.bias = a.bias;
+    g.m = a.m;
+    g.ldx = a.ldx;
+    g.ldy = a.ldy;
+    g.c = a.c;
+    g.ldc = a.ldc;
+    g.workspace = a.workspace;
+    g.alpha = a.alpha;
+    g.beta = a.beta;
+    g.group_rows = a.group_rows;
+    handle(kernel).value.launch(stream, g);
+  });
+}
+
+tw_status tw_launch_gemm(const tw_kernel* kernel, tw_stream stream, const void* x, const void* w, const void* w_scales,
+                         void* y, int64_t m) {
+  return guarded(nullptr, [&] {
+    GemmArgs g;
+    g.x.data = x;
+    g.w.data = w;
+    g.w.scales = w_scales;
+    g.y = y;
+    g.m = m;
+    handle(kernel).value.launch(stream, g);
+  });
+}
+
+tw_status tw_launch_cast(const tw_kernel* kernel, tw_stream stream, const tw_cast_args* args) {
+  return guarded(nullptr, [&] {
+    const tw_cast_args a = read_struct(args, "args");
+    handle(kernel).value.launch(stream, CastArgs{operand(a.x), operand(a.y), a.rows});
+  });
+}
+
+tw_status tw_launch_pack(const tw_kernel* kernel, tw_stream stream, const tw_pack_args* args) {
+  return guarded(nullptr, [&] {
+    const tw_pack_args a = read_struct(args, "args");
+    handle(kernel).value.launch(stream, PackArgs{operand(a.w), operand(a.tiles)});
+  });
+}
+
+tw_status tw_launch(const tw_kernel* kernel, tw_stream stream, const void* params, size_t bytes, int64_t rows,
+                    int64_t cols) {
+  return guarded(nullptr, [&] {
+    if (params == nullptr && bytes != 0) refuse("params", "null", "a pointer is required");
+    handle(kernel).value.launch(stream, std::span(static_cast<const std::byte*>(params), bytes), rows, cols);
+  });
+}
+
+tw_status tw_kernel_describe(const tw_kernel* kernel, int64_t rows, tw_kernel_info* info, char** candidate,
+                             tw_error** error) {
+  return guarded(error, [&] {
+    const Kernel& k = handle(kernel).value;
+    if (rows < 0) refuse("rows", std::to_string(rows), "0 or more are allowed");
+    if (info) write_struct(info, info_of(k.plan(rows), k.resources(rows)), "info");
+    if (candidate == nullptr) return;
+    const Candidate& c = k.candidate(rows);
+    *candidate = copy_text(c.family.empty() ? "" : c.text());
+  });
+}
+
+tw_status tw_kernel_check_pointers(tw_kernel* kernel, int32_t on, tw_error** error) {
+  return guarded(error, [&] {
+    check_flag(on, "on");
+    handle(kernel).value.check_pointers(on != 0);
+  });
+}
+
+void tw_kernel_retain(tw_kernel* kernel) { retain(kernel); }
+void tw_kernel_release(tw_kernel* kernel) { release(kernel); }
+
+}  // extern "C"

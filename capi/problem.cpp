@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <span>
+
+#include "capi/handles.h"
+
+const tilewright::Task& tw_problem::described() const {
+  std::call_once(once_, [&] { value.operation().describe(value, described_); });
+  return described_;
+}
+
+namespace tilewright::capi {
+namespace {
+
+using Fields = std::vector<std::pair<std::string, std::string>>;
+
+// A value is one word of the text, so that what stands in it cannot add fields.
+Problem problem_of(std::string_view op, const Fields& fields) {
+  std::string text(op);
+  for (const auto& [name, value] : fields) {
+    if (name.empty() || name.find_first_of(" \t\r\n=#") != name.npos)
+      refuse("name", name, "the name of a field is required");
+    if (value.empty() || value.find_first_of(" \t\r\n#") != value.npos) refuse(name, value, "one word is allowed");
+    text += fmt::format(" {}={}", name, value);
+  }
+  (void)operation(op);  // says which there are, where parse() would see a field without '='
+  return Problem::parse(text);
+}
+
+Fields fields_of(const tw_gemm& g) {
+  Fields fields;
+  const auto word = [&](const char* name, const char* value) {
+    if (value) fields.emplace_back(name, value);
+  };
+  const auto count = [&](const char* name, std::int64_t value, bool always = false) {
+    if (value != 0 || always) fields.emplace_back(name, std::to_string(value));
+  };
+  const auto number = [&](const char* name, double value) {
+    if (value != 1.0) fields.emplace_back(name, fmt::format("{}", value));
+  };
+  word("x", g.x);
+  word("w", g.w);
+  word("y", g.y);
+  count("m", g.m, true);
+  count("n", g.n, true);
+  count("k", g.k, true);
+  word("global", g.global);
+  word("pack", g.pack);
+  word("x_from", g.x_from);
+  word("bias", g.bias);
+  word("accum", g.accum);
+  word("act", g.act);
+  number("alpha", g.alpha);
+  word("c", g.c);
+  number("beta", g.beta);
+  number("y_scale", g.y_scale);
+  count("workspace", g.workspace);
+  if (g.constant_weights) fields.emplace_back("weights", "constant");
+  count("groups", g.groups);
+  word("group_layout", g.group_layout);
+  return fields;
+}
+
+std::vector<std::span<std::byte>> host_buffers(const Task& task, void* const* buffers, const std::size_t* bytes,
+                                               std::size_t count) {
+  if (count != task.buffers.size())
+    refuse("count", std::to_string(count), fmt::format("the problem has {} buffers", task.buffers.size()));
+  std::vector<std::span<std::byte>> spans;
+  for (std::size_t i = 0; i < count; ++i) {
+    const Buffer& b = task.buffers[i];
+    auto* data = static_cast<std::byte*>((&required(buffers, "buffers"))[i]);
+    if (data == nullptr && b.bytes != 0) refuse(b.name, "null", fmt::format("{} bytes are required", b.bytes));
+    if (reinterpret_cast<std::uintptr_t>(data) % 16 != 0)
+      refuse(b.name, fmt::format("{}", fmt::ptr(data)), "16-byte aligned");
+    if ((&required(bytes, "bytes"))[i] != b.bytes)
+      refuse(b.name, fmt::format("{} bytes", bytes[i]), fmt::format("the problem has {} bytes there", b.bytes));
+    spans.emplace_back(data, b.bytes);
+  }
+  return spans;
+}
+
+}  // namespace
+}  // namespace tilewright::capi
+
+using namespace tilewright;
+using namespace tilewright::capi;
+
+extern "C" {
+
+tw_status tw_problem_parse(const char* problem_text, tw_problem** problem, tw_error** error) {
+  return guarded(error, [&] { create(problem, "problem", Problem::parse(text(problem_text, "text"))); });
+}
+
+tw_status tw_problem_create(const char* op, const char* const* names, const char* const* values, size_t count,
+                            tw_problem** problem, tw_error** error) {
+  return guarded(error, [&] {
+    Fields fields;
+    for (size_t i = 0; i < count; ++i) {
+      const char* name = text((&required(names, "names"))[i], "names");
+      fields.emplace_back(name, text((&required(values, "values"))[i], name));
+    }
+    create(problem, "problem", problem_of(text(op, "operation"), fields));
+  });
+}
+
+tw_status tw_problem_from_gemm(const tw_gemm* gemm, tw_problem** problem, tw_error** error) {
+  return guarded(error, [&] {
+    const tw_gemm g = read_struct(gemm, "gemm");
+    for (const auto& [name, format] : {std::pair{"x", g.x}, {"w", g.w}, {"y", g.y}}) text(format, name);
+    check_flag(g.constant_weights, "constant_weights");
+    create(problem, "problem", problem_of(Gemm::kOperation, fields_of(g)));
+  });
+}
+
+tw_status tw_problem_with_rows(const tw_problem* problem, int64_t rows, tw_problem** other, tw_error** error) {
+  return guarded(error, [&] { create(other, "other", handle(problem).value.with_rows(rows)); });
+}
+
+const char* tw_problem_text(const tw_problem* problem) { return problem ? problem->text.c_str() : nullptr; }
+const char* tw_problem_operation(const tw_problem* problem) {
+  return problem ? problem->value.operation().name().data() : nullptr;
+}
+int64_t tw_problem_rows(const tw_problem* problem) { return problem ? problem->value.rows() : -1; }
+int64_t tw_problem_cols(const tw_problem* problem) { return problem ? problem->value.cols() : -1; }
+double tw_problem_min_bytes(const tw_problem* problem) { return problem ? problem->value.min_bytes() : -1; }
+double tw_problem_ops(const tw_problem* problem) { return problem ? problem->value.ops() : -1; }
+void tw_problem_retain(tw_problem* problem) { retain(problem); }
+void tw_problem_release(tw_problem* problem) { release(problem); }
+
+int32_t tw_problem_buffer_count(const tw_problem* problem) {
+  std::size_t count = 0;
+  if (problem == nullptr) return -1;
+  return guarded(nullptr, [&] { count = handle(problem).described().buffers.size(); }) == TW_OK
+             ? static_cast<int32_t>(count)
+             : -1;
+}
+
+tw_status tw_problem_buffer(const tw_problem* problem, int32_t index, tw_buffer_info* info, tw_error** error) {
+  return guarded(error, [&] {
+    const std::vector<Buffer>& buffers = handle(problem).described().buffers;
+    const Buffer& b = buffers[index_of(index, buffers.size(), "index")];
+    write_struct(
+        info,
+        {0, b.output, b.scratch, static_cast<int64_t>(b.bytes), static_cast<int64_t>(b.row_bytes), b.name.c_str()},
+        "info");
+  });
+}
+
+tw_status tw_compute_on_host(const tw_problem* problem, void* const* buffers, const size_t* bytes, size_t count,
+                             tw_error** error) {
+  return guarded(error, [&] {
+    const Task& task = handle(problem).described();
+    problem->value.operation().run_on_host(problem->value, task, host_buffers(task, buffers, bytes, count));
+  });
+}
+
+tw_status tw_check_on_host(const tw_problem* problem, void* const* buffers, const size_t* bytes, size_t count,
+                           tw_host_check* check, char** wrong, tw_error** error) {
+  return guarded(error, [&] {
+    const Task& task = handle(problem).described();
+    required(wrong, "wrong");
+    const HostCheck found =
+        problem->value.operation().check_on_host(problem->value, task, host_buffers(task, buffers, bytes, count));
+    write_struct(check,
+                 {0, found.checked, found.outputs, found.largest_error, found.of_bound.value_or(-1), found.infinite},
+                 "check");
+    *wrong = found.wrong.empty() ? nullptr : copy_text(found.wrong);
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+// Engine, device and launches on the driver's double, whose launches compute what the test says.
+#include <filesystem>
+#include <string>
+
+#include "capi/capi_test.h"
+
+namespace tilewright::test {
+namespace {
+
+// The first member of every argument struct of a gemm: x {data, scales, global}, w {...}, y.
+struct Seen {
+  int launches = 0;
+  const void* x = nullptr;
+  const void* w = nullptr;
+  const void* scales = nullptr;
+  const void* y = nullptr;
+  void* stream = nullptr;
+};
+void note(const FakeLaunch* launch, void* user) {
+  auto& seen = *static_cast<Seen*>(user);
+  const auto* pointers = static_cast<const void* const*>(launch->params[0]);
+  ++seen.launches;
+  seen.x = pointers[0];
+  seen.w = pointers[3];
+  seen.scales = pointers[4];
+  seen.y = pointers[6];
+  seen.stream = launch->stream;
+}
+
+struct Gpu {
+  DeviceHandle device = fake_device();
+  Seen seen;
+  Gpu() { fake_cuda_set_launch_handler(&note, &seen); }
+  ~Gpu() { fake_cuda_set_launch_handler(nullptr, nullptr); }
+};
+
+KernelHandle prepare(const EngineHandle& engine, const ProblemHandle& p, const DeviceHandle& device) {
+  tw_kernel* made = nullptr;
+  succeed([&](tw_error** e) { return tw_prepare(engine.get(), p.get(), device.get(), nullptr, &made, e); });
+  return KernelHandle(made);
+}
+
+TEST_CASE("a device is described, its memory is copied and bounded") {
+  const Gpu gpu;
+  CHECK(tw_device_count(paths::fake_cuda().c_str()) == 2);
+  CHECK(tw_device_count("/no/such/driver") == 0);
+  tw_device_info info = TW_DEVICE_INFO_INIT;
+  succeed([&](tw_error** e) { return tw_device_describe(gpu.device.get(), &info, e); });
+  CHECK(std::string(info.arch) == "sm_90a");
+  CHECK(info.sms == 132);
+  CHECK(info.ordinal == 0);
+  tw_device* none = nullptr;
+  CHECK(failure([&](tw_error** e) { return tw_device_open(9, paths::fake_cuda().c_str(), &none, e); }).status ==
+        TW_INVALID_ARGUMENT);
+  CHECK(failure([&](tw_error** e) { return tw_device_open(0, "/no/such/driver", &none, e); }).status ==
+        TW_LIBRARY_MISSING);
+
+  const MemoryHandle m = memory(gpu.device, 64);
+  CHECK(tw_memory_size(m.get()) == 64);
+  const char text[] = "as it was written";
+  char back[sizeof text] = {};
+  succeed([&](tw_error** e) { return tw_memory_fill(m.get(), 7, e); });
+  succeed([&](tw_error** e) { return tw_memory_upload(m.get(), 16, text, sizeof text, e); });
+  succeed([&](tw_error** e) { return tw_memory_download(m.get(), 16, back, sizeof back, e); });
+  CHECK(std::string(back) == text);
+  CHECK(static_cast<const char*>(tw_memory_data(m.get()))[0] == 7);
+  for (const auto& [offset, bytes] :
+       {std::pair<size_t, size_t>{65, 0}, {60, 5}, {0, 65}, {~size_t{0}, 2}, {2, ~size_t{0}}}) {
+    CHECK(failure([&, o = offset, b = bytes](tw_error** e) {
+            return tw_memory_upload(m.get(), o, text, b, e);
+          }).field == "bytes");
+    CHECK(failure([&, o = offset, b = bytes](tw_error** e) {
+            return tw_memory_download(m.get(), o, back, b, e);
+          }).field == "bytes");
+  }
+  CHECK(failure([&](tw_error** e) { return tw_memory_upload(m.get(), 0, nullptr, 1, e); }).field == "from");
+
+  tw_owned_stream* stream = nullptr;
+  succeed([&](tw_error** e) { return tw_stream_create(gpu.device.get(), &stream, e); });
+  CHECK(tw_stream_handle(stream) != nullptr);
+  succeed([&](tw_error** e) { return tw_stream_synchronize(stream, e); });
+  tw_stream_release(stream);
+  succeed([&](tw_error** e) { return tw_device_synchronize(gpu.device.get(), e); });
+  CHECK(fake_cuda_violation_count() == 0);
+}
+
+TEST_CASE("a kernel is prepared, launched in both forms, and described") {
+  Gpu gpu;
+  const EngineHandle en = engine();
+  const ProblemHandle p = problem("gemm x=f16 w=q4_0 y=f16 m=2 n=64 k=128");
+  const KernelHandle kernel = prepare(en, p, gpu.device);
+  const MemoryHandle x = memory(gpu.device, 4096), w = memory(gpu.device, 8192), y = memory(gpu.device, 4096);
+  tw_owned_stream* stream = nullptr;
+  succeed([&](tw_error** e) { return tw_stream_create(gpu.device.get(), &stream, e); });
+
+  REQUIRE(tw_launch_gemm(kernel.get(), tw_stream_handle(stream), tw_memory_data(x.get()), tw_memory_data(w.get()),
+                         nullptr, tw_memory_data(y.get()), 2) == TW_OK);
+  CHECK(gpu.seen.launches == 1);
+  CHECK(gpu.seen.x == tw_memory_data(x.get()));
+  CHECK(gpu.seen.w == tw_memory_data(w.get()));
+  CHECK(gpu.seen.y == tw_memory_data(y.get()));
+  CHECK(gpu.seen.stream == tw_stream_handle(stream));
+
+  tw_gemm_args args = TW_GEMM_ARGS_INIT;
+  args.x.data = tw_memory_data(x.get());
+  args.w.data = tw_memory_data(w.get());
+  args.y = tw_memory_data(y.get());
+  args.m = 2;
+  REQUIRE(tw_launch_gemm_args(kernel.get(), nullptr, &args) == TW_OK);
+  CHECK(gpu.seen.launches == 2);
+  args.m = 0;
+  REQUIRE(tw_launch_gemm_args(kernel.get(), nullptr, &args) == TW_OK);
+  CHECK(gpu.seen.launches == 2);
+
+  args.m = 2;
+  args.x.data = static_cast<const char*>(args.x.data) + 8;
+  CHECK(launch_failure(tw_launch_gemm_args(kernel.get(), nullptr, &args)).field == "x.data");
+  args.x.data = tw_memory_data(x.get());
+  args.ldx = 8;
+  CHECK(launch_failure(tw_launch_gemm_args(kernel.get(), nullptr, &args)).field == "ldx");
+  args.ldx = 0;
+  args.struct_size = 8;
+  CHECK(launch_failure(tw_launch_gemm_args(kernel.get(), nullptr, &args)).field == "args.struct_size");
+  CHECK(launch_failure(tw_launch_gemm(kernel.get(), nullptr, nullptr, args.w.data, nullptr, args.y, 1)).field ==
+        "x.data");
+  tw_cast_args cast = TW_CAST_ARGS_INIT;
+  CHECK(launch_failure(tw_launch_cast(kernel.get(), nullptr, &cast)).status == TW_INVALID_ARGUMENT);
+  tw_pack_args pack = TW_PACK_ARGS_INIT;
+  CHECK(launch_failure(tw_launch_pack(kernel.get(), nullptr, &pack)).status == TW_INVALID_ARGUMENT);
+  CHECK(launch_failure(tw_launch(kernel.get(), nullptr, nullptr, 8, 1, 1)).field == "params");
+  CHECK(gpu.seen.launches == 2);
+
+  tw_kernel_info info = TW_KERNEL_INFO_INIT;
+  char* candidate = nullptr;
+  succeed([&](tw_error** e) { return tw_kernel_describe(kernel.get(), 2, &info, &candidate, e); });
+  CHECK(info.threads >= 32);
+  CHECK(info.registers > 0);
+  CHECK(std::string(candidate).find('=') != std::string::npos);
+  tw_free(candidate);
+  succeed([&](tw_error** e) { return tw_kernel_check_pointers(kernel.get(), 1, e); });
+  args.struct_size = sizeof args;
+  args.x.data = &args;  // host memory, not aligned to 16 perhaps: refused either way
+  CHECK(launch_failure(tw_launch_gemm_args(kernel.get(), nullptr, &args)).field == "x.data");
+
+  tw_stats stats = TW_STATS_INIT;
+  succeed([&](tw_error** e) { return tw_engine_stats(en.get(), &stats, e); });
+  CHECK(stats.prepared == 1);
+  CHECK(stats.compiled >= 1);
+  CHECK(stats.compile_seconds > 0);
+  tw_stream_release(stream);
+}
+
+TEST_CASE("a kernel outlives the handles it came from") {
+  Gpu gpu;
+  KernelHandle kernel;
+  MemoryHandle m = memory(gpu.device, 1 << 16);
+  {
+    const EngineHandle en = engine();
+    kernel = prepare(en, problem("gemm x=f16 w=f16 y=f16 m=1 n=64 k=64"), gpu.device);
+  }
+  gpu.device.reset();
+  void* data = tw_memory_data(m.get());
+  CHECK(tw_launch_gemm(kernel.get(), nullptr, data, data, nullptr, static_cast<char*>(data) + 4096, 1) == TW_OK);
+  CHECK(gpu.seen.launches == 1);
+}
+
+TEST_CASE("weights are packed on the device in streams of the problem") {
+  Gpu gpu;
+  const EngineHandle en = engine();
+  const ProblemHandle plain = problem("gemm x=f16 w=q4_0 y=f16 m=1 n=64 k=128");
+  tw_problem* made = nullptr;
+  succeed([&](tw_error** e) { return tw_packed(en.get(), plain.get(), "sm_90a", &made, e); });
+  const ProblemHandle packed(made);
+  REQUIRE(std::string(tw_problem_text(packed.get())).find("pack=tiles") != std::string::npos);
+  const MemoryHandle from = memory(gpu.device, 64 * 128 / 32 * 18), data = memory(gpu.device, 4096),
+                     scales = memory(gpu.device, 4096);
+  succeed([&](tw_error** e) {
+    return tw_pack(en.get(), packed.get(), gpu.device.get(), nullptr, {tw_memory_data(from.get()), nullptr, nullptr},
+                   {tw_memory_data(data.get()), tw_memory_data(scales.get()), nullptr}, e);
+  });
+  CHECK(gpu.seen.launches >= 1);
+  CHECK(failure([&](tw_error** e) {
+          return tw_pack(en.get(), plain.get(), gpu.device.get(), nullptr, {}, {}, e);
+        }).status == TW_INVALID_ARGUMENT);
+}
+
+TEST_CASE("what needs no GPU: plan, text, explanation, compiler") {
+  const EngineHandle en = engine();
+  const ProblemHandle p = problem("gemm x=f16 w=q4_0 y=f16 m=2 n=64 k=128");
+  tw_plan* plan = nullptr;
+  succeed([&](tw_error** e) { return tw_plan_create(en.get(), p.get(), "sm_90a", &plan, e); });
+  REQUIRE(tw_plan_count(plan) > 1);
+  double before = 0;
+  for (int32_t i = 0; i < tw_plan_count(plan); ++i) {
+    tw_planned planned = TW_PLANNED_INIT;
+    succeed([&](tw_error** e) { return tw_plan_at(plan, i, &planned, e); });
+    CHECK(std::string(planned.candidate).size() > 3);
+    CHECK(planned.predicted_microseconds > 0);
+    before = planned.predicted_microseconds;
+  }
+  CHECK(before > 0);
+  tw_planned planned = TW_PLANNED_INIT;
+  CHECK(failure([&](tw_error** e) { return tw_plan_at(plan, tw_plan_count(plan), &planned, e); }).field == "index");
+  tw_plan_release(plan);
+
+  char *text = nullptr, *path = nullptr;
+  succeed([&](tw_error** e) { return tw_emit(en.get(), p.get(), "sm_90a", &text, e); });
+  CHECK(std::string(text).find("#include") != std::string::npos);
+  tw_free(text);
+  succeed([&](tw_error** e) { return tw_explain(en.get(), p.get(), "sm_90a", nullptr, &text, e); });
+  CHECK(std::string(text).find("ranked") != std::string::npos);
+  tw_free(text);
+  succeed([&](tw_error** e) { return tw_compiler(en.get(), &text, &path, e); });
+  CHECK(std::string(text).find("build") != std::string::npos);
+  CHECK(std::string(path).find("libnvrtc") != std::string::npos);
+  tw_free(text);
+  tw_free(path);
+  CHECK(failure([&](tw_error** e) { return tw_emit(en.get(), p.get(), "sm_9", &text, e); }).allowed.find("sm_90a") !=
+        std::string::npos);
+  const ProblemHandle scaled = problem("gemm x=nvfp4 w=nvfp4 y=f16 m=2 n=64 k=128 global=mul");
+  CHECK(std::string(tw_problem_text(scaled.get())).find("nvfp4") != std::string::npos);
+}
+
+TEST_CASE("a cache is prewarmed, exported, merged and imported") {
+  const Scratch scratch;
+  const std::string cache = scratch.file("cache.db"), copy = scratch.file("copy.db");
+  const ProblemHandle p = problem("gemm x=f16 w=f16 y=f16 m=1 n=64 k=64");
+  const tw_problem* problems[] = {p.get()};
+  const char* archs[] = {"sm_80"};
+  tw_prewarm_summary summary = TW_PREWARM_SUMMARY_INIT;
+  {
+    const EngineHandle en = engine(cache);
+    CHECK(std::string(tw_cache_path(en.get())) == cache);
+    int calls = 0;
+    tw_prewarm_policy policy = TW_PREWARM_POLICY_INIT;
+    policy.top = 1;
+    policy.every_bucket = 0;
+    policy.user = &calls;
+    policy.progress = [](void* user, const char* stage, int32_t done, int32_t total) {
+      CHECK(std::string(stage).size() > 2);
+      CHECK(done <= total);
+      ++*static_cast<int*>(user);
+    };
+    tw_prewarm_report* report = nullptr;
+    succeed([&](tw_error** e) { return tw_prewarm(en.get(), problems, 1, archs, 1, &policy, &report, e); });
+    succeed([&](tw_error** e) { return tw_prewarm_report_summary(report, &summary, e); });
+    CHECK(summary.compiled >= 1);
+    CHECK(summary.failed == 0);
+    CHECK(tw_prewarm_report_failure(report, 0) == nullptr);
+    CHECK(calls > 0);
+    tw_prewarm_report_release(report);
+    policy.top = 0;
+    CHECK(failure([&](tw_error** e) {
+            return tw_prewarm(en.get(), problems, 1, archs, 1, &policy, &report, e);
+          }).field == "top");
+    const char* unknown[] = {"sm_1"};
+    CHECK(failure([&](tw_error** e) {
+            return tw_prewarm(en.get(), problems, 1, unknown, 1, nullptr, &report, e);
+          }).allowed.find("sm_80") != std::string::npos);
+    char* why = nullptr;
+    succeed([&](tw_error** e) { return tw_cache_unwritable(en.get(), &why, e); });
+    CHECK(why == nullptr);
+    succeed([&](tw_error** e) { return tw_cache_export(en.get(), copy.c_str(), 1, 0, e); });
+    CHECK(failure([&](tw_error** e) { return tw_cache_export(en.get(), copy.c_str(), 1, 0, e); }).status == TW_IO);
+    CHECK(failure([&](tw_error** e) { return tw_cache_export(en.get(), copy.c_str(), 2, 0, e); }).field ==
+          "with_binaries");
+    succeed([&](tw_error** e) { return tw_cache_export(en.get(), copy.c_str(), 1, 1, e); });
+  }
+  const EngineHandle other = engine();
+  tw_merge_report merged = TW_MERGE_REPORT_INIT;
+  succeed([&](tw_error** e) { return tw_cache_import(other.get(), copy.c_str(), &merged, e); });
+  const int64_t without_binaries = merged.added;
+  succeed([&](tw_error** e) { return tw_cache_merge(other.get(), copy.c_str(), &merged, e); });
+  CHECK(merged.added == summary.compiled);
+  CHECK(without_binaries > 0);  // what prewarm() noted of its problems
+  CHECK(failure([&](tw_error** e) {
+          return tw_cache_merge(other.get(), scratch.file("none.db").c_str(), &merged, e);
+        }).status == TW_IO);
+}
+
+TEST_CASE("a workload file becomes problems") {
+  const Scratch scratch;
+  const std::string path = scratch.file("workload.txt");
+  {
+    std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "w"), &std::fclose);
+    std::fputs("# two\ngemm x=f16 w=f16 y=f16 m=1 n=64 k=64\ncast x=f32 y=q8_1 rows=1 cols=64\n", file.get());
+  }
+  tw_problem** problems = nullptr;
+  size_t count = 0;
+  succeed([&](tw_error** e) { return tw_read_workload(path.c_str(), &problems, &count, e); });
+  REQUIRE(count == 2);
+  CHECK(std::string(tw_problem_operation(problems[1])) == "cast");
+  for (size_t i = 0; i < count; ++i) tw_problem_release(problems[i]);
+  tw_free(problems);
+  CHECK(failure([&](tw_error** e) { return tw_read_workload("/no/such", &problems, &count, e); }).status == TW_IO);
+}
+
+}  // namespace
+}  // namespace tilewright::test

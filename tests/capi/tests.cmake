@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+enable_language(C)  # the header is one of C
+# Links the shared library alone, as a C program would, and the double of the driver in order to steer it.
+tilewright_test(capi tilewright_c fake_cuda)
+set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/header_test.c PROPERTIES LANGUAGE C)
+target_sources(test_capi PRIVATE ${CMAKE_CURRENT_LIST_DIR}/header_test.c)
+set_property(TARGET test_capi PROPERTY C_STANDARD 11)
+target_compile_options(test_capi PRIVATE $<$<COMPILE_LANGUAGE:C>:-pedantic -Werror>)
+add_test(NAME capi COMMAND test_capi)
+# The functions that leave the library, and their version, are the header's: none is missing and none is added.
+add_test(NAME capi_symbols COMMAND ${CMAKE_COMMAND} -DHEADER=${PROJECT_SOURCE_DIR}/include/tilewright/tilewright_c.h
+  -DLIBRARY=$<TARGET_FILE:tilewright_c> -P ${CMAKE_CURRENT_LIST_DIR}/symbols.cmake)
