@@ -10,3 +10,8 @@ add_test(NAME capi COMMAND test_capi)
 # The functions that leave the library, and their version, are the header's: none is missing and none is added.
 add_test(NAME capi_symbols COMMAND ${CMAKE_COMMAND} -DHEADER=${PROJECT_SOURCE_DIR}/include/tilewright/tilewright_c.h
   -DLIBRARY=$<TARGET_FILE:tilewright_c> -P ${CMAKE_CURRENT_LIST_DIR}/symbols.cmake)
+# Layouts and signatures are those that were published. --write publishes what was added.
+find_program(TILEWRIGHT_PYTHON python3)
+add_test(NAME capi_abi COMMAND ${TILEWRIGHT_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/abi_check.py
+  ${PROJECT_SOURCE_DIR}/include/tilewright/tilewright_c.h ${CMAKE_CURRENT_LIST_DIR}/tilewright_1.abi ${CMAKE_CURRENT_BINARY_DIR}/abi)
+set_tests_properties(capi_abi PROPERTIES SKIP_RETURN_CODE 77)
