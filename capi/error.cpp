@@ -77,12 +77,12 @@ void refuse(const std::string& field, const std::string& value, const std::strin
   throw Error(ErrorCode::invalid_argument, field, value, allowed);
 }
 
-void check_struct(const void* given, std::uint32_t size, std::uint32_t known, const char* name) {
+void check_struct(const void* given, std::uint32_t size, std::uint32_t least, std::uint32_t known, const char* name) {
   const std::string field = std::string(name) + ".struct_size";
-  if (size < known || size > kMostStruct)
+  if (size < least || size > kMostStruct)
     refuse(field, std::to_string(size), fmt::format("{} is what it has here; see the struct's _INIT", known));
   const auto* bytes = static_cast<const unsigned char*>(given);
-  if (std::any_of(bytes + known, bytes + size, [](unsigned char byte) { return byte != 0; }))
+  if (size > known && std::any_of(bytes + known, bytes + size, [](unsigned char byte) { return byte != 0; }))
     throw Error(ErrorCode::unsupported, field, std::to_string(size),
                 fmt::format("this library knows the first {} bytes; what follows has to be zero", known));
 }

@@ -132,24 +132,29 @@ void create(T** out, const char* name, Args&&... args) {
   *out = new T(std::forward<Args>(args)...);
 }
 
-// Structs of the caller's. What was published first is the least that is taken; beyond what this library knows, bytes
-// must be zero, so that a request that it would not follow is refused.
+// Structs of the caller's, whose size says how much of them the caller knows. One that grew is taken in the size that
+// was published first, what is missing being absent; beyond what this library knows, bytes must be zero, so that a
+// request that it would not follow is refused.
+template <class T>
+inline constexpr std::uint32_t kPublishedFirst = sizeof(T);  // to specialize for a struct that grows
 inline constexpr std::uint32_t kMostStruct = 4096;
-void check_struct(const void* given, std::uint32_t size, std::uint32_t known, const char* name);
+void check_struct(const void* given, std::uint32_t size, std::uint32_t least, std::uint32_t known, const char* name);
 
 template <class T>
 T read_struct(const T* given, const char* name) {
   const std::uint32_t size = required(given, name).struct_size;
-  check_struct(given, size, sizeof(T), name);
-  return *given;
+  check_struct(given, size, kPublishedFirst<T>, sizeof(T), name);
+  T copy = {};
+  std::memcpy(&copy, given, std::min<std::size_t>(size, sizeof(T)));
+  return copy;
 }
 // For one that the library fills in. Its struct_size stays what the caller wrote.
 template <class T>
 void write_struct(T* to, T filled, const char* name) {
   const std::uint32_t size = required(to, name).struct_size;
-  check_struct(to, size, sizeof(T), name);
+  check_struct(to, size, kPublishedFirst<T>, sizeof(T), name);
   filled.struct_size = size;
-  *to = filled;
+  std::memcpy(to, &filled, std::min<std::size_t>(size, sizeof(T)));
 }
 
 inline const char* word(const char* text) { return text ? text : ""; }

@@ -213,7 +213,9 @@ typedef struct tw_buffer_info {
 TW_API int32_t tw_problem_buffer_count(const tw_problem* problem);
 TW_API tw_status tw_problem_buffer(const tw_problem* problem, int32_t index, tw_buffer_info* info, tw_error** error);
 
-/* Computes the outputs on the host, plainly and slowly: one pointer for each buffer, in order, with its bytes. */
+/* Computes the outputs on the host, plainly and slowly: one 16-byte aligned pointer for each buffer, in order, with its
+ * bytes. Of a product with more than 2e9 multiplications only the sample that tw_check_on_host() looks at is computed.
+ * A buffer group_rows holds the offsets or counts at its end; what is before them is for other numbers of rows. */
 TW_API tw_status tw_compute_on_host(const tw_problem* problem, void* const* buffers, const size_t* bytes, size_t count,
                                     tw_error** error);
 typedef struct tw_host_check {
@@ -545,8 +547,8 @@ typedef struct tw_task_spec {
   /* Required. The kernel's first parameter over the device pointers, one per buffer; written to params, at most
    * `capacity` bytes. Returns how many, or a negative number to fail. */
   int32_t (*arguments)(void* user, void* const* pointers, int64_t rows, void* params, size_t capacity);
-  /* Required. Judges outputs (host memory, one pointer for each buffer that is one, in order) given the inputs: null
-   * for right ones, else a sentence. */
+  /* Required. Judges outputs, given the inputs: null for right ones, else a sentence. Host memory: a pointer for each
+   * output, and one for each other buffer, scratch too, in order. */
   const char* (*compare)(void* user, const void* const* outputs, const void* const* inputs, int64_t rows);
   void* user;
 } tw_task_spec;
@@ -631,7 +633,7 @@ typedef struct tw_exported {
 TW_API tw_status tw_export_weights(const char* format, const void* data, size_t data_bytes, const void* scales,
                                    size_t scales_bytes, const tw_checkpoint_weight* like, const int32_t* order,
                                    tw_exported* exported, tw_error** error);
-/* Row i of `to` is row order[i] of `from`. */
+/* Row i of `to` is row order[i] of `from`; order has each of 0 to count - 1 once. */
 TW_API tw_status tw_gather_rows(const char* format, int64_t cols, const int32_t* order, size_t count, tw_operand from,
                                 tw_mutable_operand to, tw_error** error);
 
