@@ -13,7 +13,8 @@ in any folder. ~/.local is the installed prefix. A comment on the line above the
                              the same, without libnvrtc; where there is no GPU it must succeed with the driver double of --driver, too
   <!-- file: PATH -->        the block is written to PATH in the page's folder for later blocks; C++ is compiled too
 
-A block of another language must have one of these comments, and an indented block is an error. Links between pages must
+`python` blocks are run by python/tests/test_readme.py. A block of another language must have one of these comments, and an
+indented block is an error. Links between pages must
 exist, and so must files that pages name. With --write, tables and pictures are written instead of compared:
 check.py --source . --tool build/bin/tilewright --write
 """
@@ -125,7 +126,7 @@ class Checker:
         for number, block in enumerate(FENCE.finditer(text)):
             where = f"{name}:{text.count(chr(10), 0, block.start('language')) + 1}"
             mark, language, content = block["mark"] or "", block["language"], block["text"]
-            if mark.startswith("not run: "):
+            if mark.startswith("not run: ") or (language == "python" and page.name == "README.md"):
                 continue
             folder = self.folder(page)
             source = folder / f"block{number}.cpp"

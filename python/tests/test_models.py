@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+import struct
+
+import numpy as np
+import pytest
+import tilewright as tw
+from conftest import SOURCE
+
+GGUF = SOURCE / "examples" / "models" / "minilm-l6-v2-tiny.gguf"
+
+
+def safetensors(path, tensors, metadata=None):
+    header, data = ({"__metadata__": metadata} if metadata else {}), b""
+    for name, (dtype, array) in tensors.items():
+        offsets = [len(data), len(data) + array.nbytes]
+        header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": offsets}
+        data += array.tobytes()
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+    return path
+
+
+def test_gguf():
+    with tw.open_model(GGUF) as model:
+        assert len(model) == len(list(model)) > 0 and model.metadata["general.architecture"]
+        assert set(model.metadata) and len(model.metadata) == len(list(model.metadata))
+        assert "nothing" not in model and "nothing" not in model.metadata and model.get("nothing") is None
+        name = next(n for n in model if model[n].format == "q4_0")
+        w = model[name]
+        assert w.type.lower() == "q4_0" and len(w.shape) == 2 and w.nbytes == w.shape[0] * w.shape[1] // 32 * 18
+        encoded = w.encoded()
+        assert (encoded.rows, encoded.cols) == w.shape and np.array_equal(encoded.data, w.read())
+        assert tw.decode(encoded).std() > 0
+        assert w.array().shape == (w.shape[0], w.shape[1] // 32 * 18)
+        assert np.array_equal(w.read(7, 100), w.read()[7:107])
+        to = bytearray(18)
+        assert w.read(0, 18, to) is to and bytes(to) == w.read(0, 18).tobytes()
+    with pytest.raises(tw.InvalidArgument, match="model = null"):
+        model[name]
+    with pytest.raises(tw.InvalidArgument, match="model = null"):
+        w.read()
+
+
+def test_safetensors(tmp_path):
+    a = np.arange(12, dtype="f4").reshape(3, 4)
+    path = safetensors(
+        tmp_path / "m.safetensors",
+        {
+            "a": ("F32", a),
+            "b": ("BF16", np.arange(4, dtype="u2")),
+            "c": ("I64", np.arange(2)),
+            "d": ("F16", a[0].astype("f2")),
+        },
+        {"format": "pt"},
+    )
+    with tw.open_model(str(path)) as model:
+        assert list(model) == ["a", "b", "c", "d"] and dict(model.metadata) == {"format": "pt"}
+        assert np.array_equal(model["a"].array(), a) and model["a"].array().dtype == "f4"
+        assert model["b"].array().dtype == "u2" and model["d"].array().dtype == "f2"
+        assert tw.decode(model["d"].encoded()).tolist() == [[0, 1, 2, 3]]
+        assert model["c"].format == "" and model["c"].array().dtype == "u1"
+        with pytest.raises(tw.Unsupported) as caught:
+            model["c"].encoded()
+        assert (caught.value.field, caught.value.value) == ("c", "I64")
+        for call in (
+            lambda: model["a"].read(-1),
+            lambda: model["a"].read(0, 49),
+            lambda: model["a"].read(0, 1 << 60),
+            lambda: model["a"].read(0, 4, bytearray(5)),
+            lambda: model["a"].read(0, 4, bytes(4)),
+            lambda: model.tensor("e"),
+            lambda: model.tensor("a\0"),
+        ):
+            with pytest.raises(tw.InvalidArgument):
+                call()
+        with pytest.raises(KeyError, match="e"):
+            model["e"]
+        assert "ModelTensor('a', F32, (3, 4))" == repr(model["a"])
+
+
+def test_refusals(tmp_path):
+    with pytest.raises(tw.IoError):
+        tw.open_model(tmp_path / "nothing")
+    bad = tmp_path / "bad"
+    for content in (b"", b"GGUF", b"GGUF" + bytes(20), struct.pack("<Q", 1 << 40) + b"{}", b"\xff" * 64):
+        bad.write_bytes(content)
+        with pytest.raises(tw.TilewrightError):
+            tw.open_model(bad)
+    with pytest.raises(tw.InvalidArgument, match="path"):
+        tw.open_model(3)

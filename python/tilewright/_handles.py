@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Handles of the C library as Python objects, and functions of Python's that C calls."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Callable, TypeVar
+
+from . import _errors
+from ._c import lib
+
+Self = TypeVar("Self", bound="Handle")
+
+
+class Handle:
+    """Owns one reference. close() gives it back, as do the context manager and the end of the object; what was
+    enqueued on a GPU must have ended before. Closing twice does nothing; using it afterwards is InvalidArgument."""
+
+    _handle: int | None = None  # of the class: what an object has that was closed or never finished
+    _release: Callable[[int], None]  # looked up at once: at interpreter exit there may be no module to ask
+
+    def _own(self, kind: str, handle: ctypes.c_void_p) -> None:
+        self._release = getattr(lib, f"tw_{kind}_release")
+        self._handle = handle.value
+
+    def _open(self) -> int:
+        if self._handle is None:
+            raise _errors.InvalidArgument(type(self).__name__, "closed", "one that is open")
+        return self._handle
+
+    @property
+    def _as_parameter_(self) -> int | None:
+        """What ctypes passes for the object, which then lives until the call has returned. Of one that is closed null,
+        which functions that can fail refuse; calls of others use _open()."""
+        return self._handle
+
+    @property
+    def closed(self) -> bool:
+        return self._handle is None
+
+    def close(self) -> None:
+        handle = self.__dict__.pop("_handle", None)  # in one step: threads that close at once release once
+        if handle is not None:
+            self._release(handle)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:  # asked by pickle, copy and deepcopy
+        kind = type(self).__name__
+        raise TypeError(f"a {kind} belongs to this process and can be neither copied nor pickled; make another {kind}")
+
+
+class Calls:
+    """Functions of Python's during one call into C, as a context manager around it. What they raise comes out of it
+    unchanged: C sees a failure, and the first exception is raised again when C has returned. So is an interrupt
+    (Ctrl-C) of the main thread, which is held back while C runs: raised where a callback begins, nobody could catch
+    it."""
+
+    def __init__(self) -> None:
+        self.raised: BaseException | None = None
+        self._interrupted = False
+        self._handler: Any = None
+
+    def guard(self, function: Callable[..., Any], failed: Any) -> Callable[..., Any]:
+        """The function, which returns `failed` instead of raising."""
+
+        def guarded(*arguments: Any) -> Any:
+            try:
+                return function(*arguments)
+            except BaseException as error:
+                if self.raised is None:
+                    self.raised = error
+                return failed
+
+        return guarded
+
+    @property
+    def stopped(self) -> bool:
+        return self.raised is not None or self._interrupted
+
+    def __enter__(self) -> Calls:
+        import signal
+        import threading
+
+        self.raised, self._interrupted, self._handler = None, False, None
+        handler = signal.getsignal(signal.SIGINT)
+        if threading.current_thread() is threading.main_thread() and callable(handler):
+            self._handler = handler
+            signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def _note(self, signum: int, frame: object) -> None:
+        self._interrupted = True
+
+    def __exit__(self, *exception: object) -> None:
+        import signal
+
+        handler, self._handler = self._handler, None
+        if handler is not None:
+            signal.signal(signal.SIGINT, handler)
+            if self._interrupted:
+                handler(signal.SIGINT, None)
+        raised, self.raised = self.raised, None
+        if raised is not None:
+            raise raised

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPUs, memory and streams, for programs that have no CUDA library of their own; one that has (PyTorch, CuPy) passes
+its own arrays and streams instead."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any
+
+from . import _arrays, _c, _errors, codec
+from ._c import lib
+from ._handles import Handle
+
+
+def device_count(driver: str | os.PathLike[str] | None = None) -> int:
+    """How many GPUs there are; 0 where there is no driver. Never raises for that. driver: the path of libcuda."""
+    return int(lib.tw_device_count(None if driver is None else _c.path(driver, "driver")))
+
+
+class Device(Handle):
+    """A GPU, by its primary context, which the CUDA runtime and PyTorch share. driver: the path of libcuda, None:
+    libcuda.so.1. Raises LibraryMissing without a driver, InvalidArgument with the ordinals that there are,
+    DriverFailed. Usable from any thread; after fork() a child that uses it gets Forked."""
+
+    def __init__(self, ordinal: int = 0, driver: str | os.PathLike[str] | None = None) -> None:
+        handle = ctypes.c_void_p()
+        lib.tw_device_open(ordinal, None if driver is None else _c.path(driver, "driver"), ctypes.byref(handle))
+        self._own("device", handle)
+        info = _c.DeviceInfo()
+        lib.tw_device_describe(self, ctypes.byref(info))
+        self.ordinal: int = info.ordinal
+        self.name = _c.string(info.name)
+        self.arch = _c.string(info.arch)
+        """The target that its kernels are compiled for: "sm_90a"."""
+        self.sms: int = info.sms
+        self.l2_bytes: int = info.l2_bytes
+        self.memory_bytes: int = info.memory_bytes
+        self.driver_version = _c.string(info.driver_version)
+
+    def synchronize(self) -> None:
+        """Waits for all work on the GPU."""
+        lib.tw_device_synchronize(self)
+
+    def memory(self, size: int) -> Memory:
+        """Memory of `size` bytes, not initialized."""
+        return Memory(self, size)
+
+    def upload(self, value: Any) -> Any:
+        """Copies host memory to the GPU: of an array a Memory, of an Encoded or a tuple Streams of Memory."""
+        if isinstance(value, (codec.Encoded, tuple)):
+            streams = codec.streams_of(value, None, "value")
+            return codec.Streams(*(None if s is None else self.upload(s) for s in streams))
+        view = codec.on_host(value, "value")
+        memory = Memory(self, max(view.nbytes, 1))
+        memory.upload(value)
+        return memory
+
+    def __repr__(self) -> str:
+        return f"Device({self.ordinal}, {self.name!r})"
+
+
+class Memory(Handle):
+    """Memory of a GPU. Copies and fill() wait for their completion. It must outlive the launches that use it: close()
+    it, or let go of it, only when they have ended. Also a CUDA array of uint8 for other libraries
+    (__cuda_array_interface__). One thread at a time."""
+
+    def __init__(self, device: Device, size: int) -> None:
+        handle = ctypes.c_void_p()
+        if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size < 1 << 63:
+            raise _errors.InvalidArgument("size", repr(size), "a number of bytes, 0 or more")
+        lib.tw_memory_create(device, size, ctypes.byref(handle))
+        self._own("memory", handle)
+        self._address: int = lib.tw_memory_data(handle) or 0
+        self.device = device
+        self.size = size
+        """Bytes."""
+
+    @property
+    def pointer(self) -> int:
+        """Its address on the GPU."""
+        self._open()
+        return self._address
+
+    def upload(self, value: Any, offset: int = 0) -> None:
+        """Copies an array of the host to `offset` bytes from the start. Raises InvalidArgument if it does not fit."""
+        view = codec.on_host(value, "value")
+        self._check_range(offset, view.nbytes)
+        lib.tw_memory_upload(self, offset, view.pointer, view.nbytes)
+        view.close()
+
+    def download(self, size: int | None = None, offset: int = 0, *, dtype: Any = None, shape: Any = None) -> Any:
+        """A copy of `size` bytes (None: all behind offset) on the host: a NumPy array of uint8, or of the dtype and
+        shape that are asked for; a bytearray where there is no NumPy."""
+        count = self.size - offset if size is None else size
+        self._check_range(offset, count)
+        out = _arrays.allocate(count)
+        if count:
+            lib.tw_memory_download(self, offset, _arrays.view(out, "result").pointer, count)
+        if dtype is not None:
+            out = out.view(dtype)
+        return out if shape is None else out.reshape(shape)
+
+    def fill(self, byte: int = 0) -> None:
+        """Sets every byte."""
+        if not 0 <= byte < 256:
+            raise _errors.InvalidArgument("byte", str(byte), "0 to 255")
+        lib.tw_memory_fill(self, byte)
+
+    def _check_range(self, offset: int, count: int) -> None:
+        if not 0 <= offset <= self.size or not 0 <= count <= self.size - offset:
+            raise _errors.InvalidArgument("offset", str(offset), f"{count} bytes from there within {self.size}")
+
+    def _view(self) -> _arrays.View:
+        view = _arrays.View(self.pointer, _arrays.CUDA, self.device.ordinal)
+        view.dtype, view.shape, view.row_bytes, view.stride = "uint8", (self.size,), self.size, self.size
+        return view
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {"shape": (self.size,), "typestr": "|u1", "data": (self.pointer, False), "version": 3, "stream": None}
+
+    def __repr__(self) -> str:
+        return f"Memory({self.device!r}, {self.size} bytes)"
+
+
+class Stream(Handle):
+    """A stream of a GPU, which does not wait for the legacy default stream. Any thread."""
+
+    def __init__(self, device: Device) -> None:
+        handle = ctypes.c_void_p()
+        lib.tw_stream_create(device, ctypes.byref(handle))
+        self._own("stream", handle)
+        self.device = device
+
+    @property
+    def handle(self) -> int:
+        """The CUstream."""
+        return lib.tw_stream_handle(self._open()) or 0
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
+
+    def synchronize(self) -> None:
+        lib.tw_stream_synchronize(self)
+
+
+def stream_handle(stream: Any) -> int:
+    """The CUstream of a Stream, of PyTorch's, CuPy's and cuda.core's stream objects, or of an integer. None, 0: the
+    legacy default stream."""
+    if stream is None:
+        return 0
+    if isinstance(stream, int) and not isinstance(stream, bool) and 0 <= stream < 1 << 64:
+        return stream
+    protocol = getattr(stream, "__cuda_stream__", None)
+    if protocol is not None:
+        version, handle = protocol() if callable(protocol) else protocol
+        if version != 0:
+            raise _errors.InvalidArgument("stream", f"__cuda_stream__ version {version}", "version 0")
+        return int(handle)
+    for attribute in ("cuda_stream", "ptr"):
+        handle = getattr(stream, attribute, None)
+        if isinstance(handle, int):
+            return handle
+    raise _errors.InvalidArgument(
+        "stream", repr(stream), "None, an integer, a Stream, or an object with __cuda_stream__, cuda_stream or ptr"
+    )

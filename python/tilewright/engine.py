@@ -1,0 +1,496 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engine: ask for a kernel by problem. Kernel: launch it. Nothing here prints; an engine's `log` says what happens."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from _thread import allocate_lock  # threading itself takes milliseconds to import
+from typing import Any, Callable, Iterable, Sequence, Union
+
+from . import _c, _errors, _operands, codec, reports
+from ._c import lib
+from ._handles import Calls, Handle
+from .device import Device, stream_handle
+from .own import Task
+from .problem import Problem, as_problem, read_workload
+
+Progress = Union[None, bool, Callable[[str, int, int], Any]]
+
+_LEVELS = ("error", "warning", "info", "debug")
+# The struct of an operation's launch, its field with the rows, and the C function.
+_LAUNCHES: dict[str, tuple[Any, str, str]] = {
+    "gemm": (_c.GemmArgs, "m", "tw_launch_gemm_args"),
+    "cast": (_c.CastArgs, "rows", "tw_launch_cast"),
+    "pack": (_c.PackArgs, "", "tw_launch_pack"),
+}
+
+
+class Kernel(Handle):
+    """A prepared problem: for any number of rows, launched from any thread, safe under stream capture. It must outlive
+    the CUDA graphs that captured its launches. Engine.prepare() makes it."""
+
+    def __init__(self, handle: ctypes.c_void_p, subject: Problem | Task, device: Device) -> None:
+        self._own("kernel", handle)
+        self._raw_gemm = _c.raw_launch("tw_launch_gemm")
+        self.subject = subject
+        """The problem or task that it computes."""
+        self.device = device
+
+    def launch(
+        self,
+        stream: Any = None,
+        *,
+        x: Any = None,
+        w: Any = None,
+        y: Any = None,
+        m: int | None = None,
+        rows: int | None = None,
+        bias: Any = None,
+        c: Any = None,
+        workspace: Any = None,
+        group_rows: Any = None,
+        tiles: Any = None,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        ldx: int = 0,
+        ldy: int = 0,
+        ldc: int = 0,
+        **buffers: Any,
+    ) -> None:
+        """Enqueues a launch on `stream` (an integer, a Stream, or an object of PyTorch's or CuPy's; None: the legacy
+        default stream). Compiles, allocates and waits for nothing.
+
+        gemm: x, w, y, and bias, c, workspace, group_rows as the problem has them. cast: x, y. pack: w, tiles. A kernel
+        of one's own: the task's buffers by name. An operand is an array in the GPU's memory, a tuple (data, scales,
+        global_scale), a Streams, or an address. Arrays are of the format's type or of uint8; x [m, k], w [n, k], y and
+        c [m, n], bias [n]; rows of x, y and c may lie apart (ldx, ldy, ldc, in elements, follow from the array).
+
+        m, or rows: tokens of this call, with contiguous groups those of all. None: as many as the first array has, and
+        all others exactly as many; a number: arrays may have room for more. alpha, beta: factors of this call.
+
+        Everything but an address is checked before anything is launched: InvalidArgument names the argument. The arrays
+        must stay allocated until the launch has ended."""
+        given = (("x", x), ("w", w), ("y", y), ("bias", bias), ("c", c), ("workspace", workspace))
+        more = (("group_rows", group_rows), ("tiles", tiles), *buffers.items())
+        values = {name: value for name, value in (*given, *more) if value is not None}
+        on = stream_handle(stream)
+        count = m if rows is None else rows
+        if m is not None and rows is not None and m != rows:
+            raise _errors.InvalidArgument("rows", str(rows), f"None, or {m}, which m is")
+        if not isinstance(self.subject, Problem):
+            self._launch_task(self.subject, values, on, count)
+            return
+        if self.subject.op not in _LAUNCHES:
+            raise _errors.Unsupported("operation", self.subject.op, f"one of {', '.join(_LAUNCHES)}")
+        kind, rows_field, function = _LAUNCHES[self.subject.op]
+        wanted = self.subject.slots(True)
+        strides = {name: value for name, value in (("ldx", ldx), ("ldy", ldy), ("ldc", ldc)) if value}
+        default = self.subject.rows * wanted.default_per
+        bound = _operands.bind(wanted, values, count, default, strides, self.device.ordinal, on)
+        try:
+            args = kind()
+            if rows_field:
+                setattr(args, rows_field, bound.rows)
+            for slot, pointer in zip(wanted.all, bound.pointers):
+                place = getattr(args, slot.operand)
+                if isinstance(place, _c.Operand):
+                    setattr(place, "global_scale" if slot.stream == "global" else slot.stream, pointer or None)
+                else:
+                    setattr(args, slot.operand, pointer or None)
+            if kind is _c.GemmArgs:
+                args.alpha, args.beta = alpha, beta
+            elif alpha != 1 or beta != 1:
+                raise _errors.InvalidArgument("alpha", f"{alpha}, beta = {beta}", "1: only a gemm has factors")
+            for name, elements in bound.strides.items():
+                if not hasattr(kind, name):
+                    raise _errors.InvalidArgument(name, str(elements), "0: only a gemm has strides")
+                setattr(args, name, elements)
+            getattr(lib, function)(self, on, ctypes.byref(args))
+        finally:
+            bound.close()
+
+    def launch_raw(self, stream: int | None, x: int, w: int, w_scales: int | None, y: int, m: int) -> None:
+        """The common gemm as a bare call of C: dense x and y, no bias, no residual, no workspace; addresses, and a
+        stream's handle. Only what the library itself checks is checked. About a microsecond."""
+        if self._raw_gemm(self._handle, stream, x, w, w_scales, y, m):
+            _c.raise_last()
+
+    def _launch_task(self, task: Task, values: dict[str, Any], on: int, rows: int | None) -> None:
+        count = task.rows if rows is None else rows
+        bound = _operands.bind(task.slots, values, rows, count, {}, self.device.ordinal, on)
+        try:
+            params = task.parameters(bound.pointers, bound.rows)
+            lib.tw_launch(self, on, params, len(params), bound.rows, task.cols)
+        finally:
+            bound.close()
+
+    def describe(self, rows: int | None = None) -> reports.KernelInfo:
+        """The binary that serves a number of rows (None: the problem's)."""
+        info, candidate = _c.KernelInfo(), ctypes.c_void_p()
+        count = self.subject.rows if rows is None else rows
+        lib.tw_kernel_describe(self, count, ctypes.byref(info), ctypes.byref(candidate))
+        return reports.kernel_info(info, _c.take(candidate))
+
+    def candidate(self, rows: int | None = None) -> str:
+        """The candidate that serves a number of rows: "mma block_m=128 block_n=128 stages=3"."""
+        return self.describe(rows).candidate
+
+    def check_pointers(self, on: bool = True) -> None:
+        """Whether each launch asks the driver about its pointers. Off by default, since it costs microseconds."""
+        lib.tw_kernel_check_pointers(self, int(on))
+
+    def __repr__(self) -> str:
+        return f"Kernel({str(self.subject)!r} on {self.device.name})"
+
+
+class Engine(Handle):
+    """Makes, chooses, stores and finds kernels. Usable from any thread; after fork() make a new one in the child.
+
+    Options, on top of those of the environment: cache (a path, ":memory:"), shipped (paths), cache_cap (bytes),
+    prepared_cap, cache_read_only, allow_shared, nvrtc (a path), same_nvrtc, driver (a path), templates, record, tune,
+    compile, jobs, check_pointers, log_level ("error", "warn", "info", "debug"), and log: a function of (level, text)
+    that is called from any thread, one call at a time, and must not call the engine. Raises InvalidArgument for an
+    unknown one."""
+
+    def __init__(self, *, log: Callable[[str, str], Any] | None = None, **options: Any) -> None:
+        self._log: Any = None
+        self._driver: str | os.PathLike[str] | None = (
+            options.get("driver") or os.environ.get("TILEWRIGHT_DRIVER") or None
+        )
+        self._default: Device | None = None
+        self._lock = allocate_lock()
+        handle, made = ctypes.c_void_p(), ctypes.c_void_p()
+        lib.tw_options_create(ctypes.byref(handle))
+        try:
+            nvrtc = nvrtc_of_environment()
+            if nvrtc is not None and "nvrtc" not in options:
+                options = {"nvrtc": nvrtc, **options}
+            for name, value in options.items():
+                _set_option(handle, name, value)
+            if log is not None:
+                # It lives as long as the engine.
+                self._log = _c.Log(lambda user, level, text: log(_LEVELS[level], _c.string(text)))
+                lib.tw_options_set_log(handle, self._log, None)
+            lib.tw_engine_create(handle, ctypes.byref(made))
+        finally:
+            lib.tw_options_release(handle)
+        self._own("engine", made)
+
+    # ---- kernels
+
+    def device(self) -> Device:
+        """GPU 0, which calls without a device use; opened when it is first needed."""
+        with self._lock:
+            if self._default is None:
+                self._default = Device(0, self._driver)
+            return self._default
+
+    def prepare(self, problem: Problem | str | Task, device: Device | None = None, stream: Any = None) -> Kernel:
+        """A kernel for every number of rows of the problem: what tuning stored, else what the cost model ranks first.
+        Compiles what no cache has, which takes seconds; an equal problem again is answered from memory. stream: the one
+        that it will be launched on, if that may be capturing. Raises Unsupported with every family's reason,
+        CompileFailed, LibraryMissing, DriverFailed; WouldTune where it must not compile."""
+        gpu = device or self.device()
+        subject = _subject(problem)
+        handle = ctypes.c_void_p()
+        if isinstance(subject, Problem):
+            lib.tw_prepare(self, subject, gpu, stream_handle(stream), ctypes.byref(handle))
+        else:
+            with subject.calls:
+                lib.tw_prepare_task(self, subject, gpu, ctypes.byref(handle))
+        return Kernel(handle, subject, gpu)
+
+    def packed(self, problem: Problem | str, arch: str | Device | None = None) -> Problem:
+        """The problem with pack=tiles where kernels of this target take packed weights at every number of rows, else
+        the problem again."""
+        handle = ctypes.c_void_p()
+        lib.tw_packed(self, as_problem(problem), self._arch(arch), ctypes.byref(handle))
+        return Problem._of_handle(handle)
+
+    def pack(
+        self, packed: Problem | str, w: Any, tiles: Any = None, device: Device | None = None, stream: Any = None
+    ) -> Any:
+        """Reorders weights for a problem with pack=tiles: on the GPU, once, at load. w: the streams as the format
+        stores them, in the GPU's memory. tiles: (data, scales) to write, or None: new Memory. Returns the tiles, with
+        w's factor
+        for the tensor if it has one. Enqueued on `stream`; w must stay allocated until that has ended. On the host:
+        Problem.pack_weights()."""
+        gpu = device or self.device()
+        problem = as_problem(packed)
+        fields = problem.fields
+        if fields.get("pack") != "tiles":
+            raise _errors.InvalidArgument(
+                "pack", fields.get("pack", "none"), "tiles: weights of another are not packed"
+            )
+        rows = int(fields["n"]) * max(int(fields.get("groups", 0)), 1)
+        own = Problem.of("pack", w=fields["w"], x=fields["x"], n=rows, k=fields["k"])
+        wanted = own.slots(True)
+        streams = codec.streams_of(w, codec.find(fields["w"]), "w")
+        if tiles is None:
+            sizes = {slot.stream: slot.bytes for slot in wanted.all if slot.operand == "tiles"}
+            scales = gpu.memory(sizes["scales"]) if sizes.get("scales") else None
+            tiles = codec.Streams(gpu.memory(sizes["data"]), scales, streams.global_scale)
+        # A factor for the tensor is the same, packed or not.
+        given = {"w": streams._replace(global_scale=None), "tiles": codec.streams_of(tiles, None, "tiles")[:2]}
+        on = stream_handle(stream)
+        bound = _operands.bind(wanted, given, None, 0, {}, gpu.ordinal, on)
+        try:
+            source, target = _c.Operand(), _c.Operand()
+            for slot, pointer in zip(wanted.all, bound.pointers):
+                operand = source if slot.operand == "w" else target
+                setattr(operand, "global_scale" if slot.stream == "global" else slot.stream, pointer or None)
+            lib.tw_pack(self, problem, gpu, on, source, target)
+        finally:
+            bound.close()
+        return tiles
+
+    # ---- tuning and prewarming
+
+    def tune(
+        self,
+        problem: Problem | str | Task,
+        device: Device | None = None,
+        *,
+        all_rows: bool = False,
+        budget_seconds: float = 30,
+        progress: Progress = None,
+        cancelled: Callable[[], bool] | None = None,
+        max_candidates: int | None = None,
+        patience: int | None = None,
+        exhaustive: bool = False,
+        retune: bool = False,
+        max_binaries: int | None = None,
+        jobs: int | None = None,
+        cold_bytes: float | None = None,
+    ) -> reports.TuneReport:
+        """Measures candidates, checks each against a reference, and stores the fastest: for the bucket of the problem's
+        rows, or for every number of rows (all_rows). budget_seconds: wall clock; patience: stop after so many without
+        improvement; exhaustive: all of them, whatever the budget; retune: forget what is stored.
+
+        progress: a function of (stage, done, total), or True for a bar of tqdm's on a terminal. Ctrl-C and exceptions
+        out of functions cancel the search and are raised; what was measured until then is stored. Raises
+        LibraryMissing, DriverFailed; Unsupported if no candidate is right."""
+        gpu = device or self.device()
+        subject = _subject(problem)
+        calls = Calls() if isinstance(subject, Problem) else subject.calls
+        given = {"max_candidates": max_candidates, "patience": patience, "max_binaries": max_binaries, "jobs": jobs}
+        numbers = {name: value for name, value in {**given, "cold_bytes": cold_bytes}.items() if value is not None}
+        flags = {"all_rows": int(all_rows), "exhaustive": int(exhaustive), "retune": int(retune)}
+        asked = calls.guard(cancelled, True) if cancelled is not None else lambda: False
+        stop = _c.Cancelled(lambda user: int(calls.stopped or bool(asked())))
+        report = ctypes.c_void_p()
+        with _bar(progress) as shown, calls:
+            policy = _c.TunePolicy(
+                budget_seconds=budget_seconds, cancelled=stop, progress=_progress(shown, calls), **flags, **numbers
+            )
+            function = lib.tw_tune if isinstance(subject, Problem) else lib.tw_tune_task
+            function(self, subject, gpu, ctypes.byref(policy), ctypes.byref(report))
+        return reports.tune_report(report)
+
+    def prewarm(
+        self,
+        problems: Iterable[Problem | str] | Problem | str | Task,
+        archs: Sequence[str] = ("sm_90a",),
+        *,
+        top: int = 4,
+        jobs: int = 0,
+        every_bucket: bool = True,
+        worker: str | os.PathLike[str] | None = None,
+        progress: Progress = None,
+    ) -> reports.PrewarmReport:
+        """Compiles what prepare() and tune() will need on those targets; needs no GPU. top: candidates of each problem;
+        jobs: 0 is one per core; every_bucket: also what serves all other numbers of rows. worker: a program that
+        compiles in processes of its own ("": threads of this process; None: the packaged tool, if it is there). What
+        fails by itself is in the report; raises LibraryMissing without a compiler. Ctrl-C is raised when it is done."""
+        from .__main__ import packaged_tool
+
+        calls = problems.calls if isinstance(problems, Task) else Calls()
+        program = (packaged_tool() or "") if worker is None else worker
+        targets = [_c.text(arch, "archs") for arch in archs]
+        report = ctypes.c_void_p()
+        with _bar(progress) as shown, calls:
+            policy = _c.PrewarmPolicy(
+                top=top,
+                jobs=jobs,
+                every_bucket=int(every_bucket),
+                worker=_c.path(program, "worker") or None,
+                progress=_progress(shown, calls),
+            )
+            rest = (_c.texts(targets), len(targets), ctypes.byref(policy), ctypes.byref(report))
+            if isinstance(problems, Task):
+                lib.tw_prewarm_task(self, problems, *rest)
+            else:
+                several = [problems] if isinstance(problems, (str, Problem)) else problems
+                given = [as_problem(problem) for problem in several]
+                handles = (ctypes.c_void_p * len(given))(*(problem._open() for problem in given))
+                lib.tw_prewarm(self, handles, len(given), *rest)
+        return reports.prewarm_report(report)
+
+    # ---- what it knows; no GPU is needed
+
+    def plan(self, problem: Problem | str, arch: str | Device | None = None) -> list[reports.Planned]:
+        """The candidates for a target, best first. arch: "sm_90a", or a Device; None: GPU 0's."""
+        handle = ctypes.c_void_p()
+        lib.tw_plan_create(self, as_problem(problem), self._arch(arch), ctypes.byref(handle))
+        try:
+            out = []
+            for i in range(lib.tw_plan_count(handle)):
+                planned = _c.Planned()
+                lib.tw_plan_at(handle, i, ctypes.byref(planned))
+                out.append(reports.Planned(_c.string(planned.candidate), planned.predicted_microseconds))
+            return out
+        finally:
+            lib.tw_plan_release(handle)
+
+    def emit(self, problem: Problem | str, arch: str | Device | None = None) -> str:
+        """The CUDA text of the kernel that would be compiled first."""
+        source = ctypes.c_void_p()
+        lib.tw_emit(self, as_problem(problem), self._arch(arch), ctypes.byref(source))
+        return _c.take(source)
+
+    def explain(self, problem: Problem | str, arch: str | Device | None = None) -> str:
+        """Why this kernel: stored or ranked, the keys, and what every family says. With a Device, of that GPU's stored
+        choices."""
+        gpu = arch if isinstance(arch, Device) else None
+        text = ctypes.c_void_p()
+        lib.tw_explain(self, as_problem(problem), self._arch(arch), gpu, ctypes.byref(text))
+        return _c.take(text)
+
+    def compile(self, text: str, entry: str, arch: str, name: str = "source") -> reports.Compiled:
+        """Compiles one CUDA source for one target, outside any cache. Raises CompileFailed with the log."""
+        image, count, info, log = ctypes.c_void_p(), ctypes.c_size_t(), _c.KernelInfo(), ctypes.c_void_p()
+        words = (_c.text(name, "name"), _c.text(text, "text"), _c.text(entry, "entry"), _c.text(arch, "arch"))
+        outputs = (ctypes.byref(o) for o in (image, count, info, log))
+        lib.tw_compile(self, *words, *outputs)
+        return reports.Compiled(_c.take_bytes(image.value, count.value), reports.kernel_info(info, ""), _c.take(log))
+
+    @property
+    def compiler(self) -> tuple[str, str]:
+        """Version ("13.0 build 88") and path of the libnvrtc that it compiles with. Raises LibraryMissing."""
+        version, path = ctypes.c_void_p(), ctypes.c_void_p()
+        lib.tw_compiler(self, ctypes.byref(version), ctypes.byref(path))
+        return _c.take(version), _c.take(path)
+
+    @property
+    def stats(self) -> reports.Stats:
+        s = _c.Stats()
+        lib.tw_engine_stats(self, ctypes.byref(s))
+        return reports.Stats(
+            s.prepared, s.memory_hits, s.compiled, s.cache_hits, s.measured, s.warnings, s.compile_seconds
+        )
+
+    # ---- the cache file
+
+    @property
+    def cache_path(self) -> str:
+        return _c.string(lib.tw_cache_path(self._open()))
+
+    @property
+    def cache_unwritable(self) -> str | None:
+        """Why what is learned does not reach the file; None if it does."""
+        why = ctypes.c_void_p()
+        lib.tw_cache_unwritable(self, ctypes.byref(why))
+        return _c.take(why) if why else None
+
+    def export(self, path: str | os.PathLike[str], *, binaries: bool = True, replace: bool = False) -> None:
+        """Writes choices, measurements and (binaries) kernels to a file to ship. Raises IoError."""
+        lib.tw_cache_export(self, _c.path(path, "path"), int(binaries), int(replace))
+
+    def merge(self, path: str | os.PathLike[str]) -> reports.MergeReport:
+        """Takes everything of another cache that is trusted, its binaries too."""
+        return self._take("tw_cache_merge", path)
+
+    def import_(self, path: str | os.PathLike[str]) -> reports.MergeReport:
+        """Takes choices and measurements of another cache; they are checked here before use."""
+        return self._take("tw_cache_import", path)
+
+    def _take(self, function: str, path: str | os.PathLike[str]) -> reports.MergeReport:
+        r = _c.MergeReport()
+        getattr(lib, function)(self, _c.path(path, "path"), ctypes.byref(r))
+        return reports.MergeReport(r.added, r.kept, r.replaced, r.refused)
+
+    def _arch(self, arch: str | Device | None) -> bytes:
+        gpu = self.device() if arch is None else arch
+        return _c.text(gpu.arch if isinstance(gpu, Device) else gpu, "arch")
+
+
+def prewarm(
+    problems: str | os.PathLike[str] | Iterable[Problem | str],
+    archs: Sequence[str] = ("sm_90a",),
+    *,
+    engine: Engine | None = None,
+    progress: Progress = True,
+    **policy: Any,
+) -> reports.PrewarmReport:
+    """Compiles what a workload will need on those targets into the cache, without a GPU. problems: a workload file, or
+    problems. engine: None is a new one. Further arguments are Engine.prewarm()'s."""
+    given = read_workload(problems) if isinstance(problems, (str, os.PathLike)) else problems
+    if engine is not None:
+        return engine.prewarm(given, archs, progress=progress, **policy)
+    with Engine() as own:
+        return own.prewarm(given, archs, progress=progress, **policy)
+
+
+def nvrtc_of_environment() -> str | None:
+    """The libnvrtc of NVIDIA's wheel beside this package, which the library cannot know of unless the environment is
+    activated. None if $TILEWRIGHT_NVRTC names another, or there is none."""
+    if os.environ.get("TILEWRIGHT_NVRTC"):
+        return None
+    for folder in sys.path:
+        for place in ("nvidia/cu13/lib/libnvrtc.so.13", "nvidia/cuda_nvrtc/lib/libnvrtc.so.12"):
+            path = os.path.join(folder, place)
+            if os.path.exists(path):
+                return path
+    return None
+
+
+def _set_option(options: ctypes.c_void_p, name: str, value: Any) -> None:
+    key = _c.text(name, "option")
+    if name == "shipped":  # several, instead of the environment's
+        several = [value] if isinstance(value, (str, os.PathLike)) else list(value)
+        for path in ["", *several]:
+            lib.tw_options_set(options, key, _c.path(path, name))
+    elif isinstance(value, (bool, int)):
+        lib.tw_options_set(options, key, b"%d" % value)
+    else:
+        lib.tw_options_set(options, key, _c.path(value, name))
+
+
+def _subject(problem: Problem | str | Task) -> Problem | Task:
+    return problem if isinstance(problem, Task) else as_problem(problem)
+
+
+def _progress(shown: Callable[[str, int, int], Any] | None, calls: Calls) -> Any:
+    if shown is None:
+        return _c.Progress()
+    return _c.Progress(calls.guard(lambda user, stage, done, total: shown(_c.string(stage), done, total), None))
+
+
+class _bar:
+    """What `progress` means: a function, or for True a bar of tqdm's if it can be imported and stderr is a terminal."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._shown = None if isinstance(progress, bool) else progress
+        self._bar: Any = None
+        if progress is True and sys.stderr is not None and sys.stderr.isatty():
+            try:
+                from tqdm import tqdm
+            except ImportError:
+                return
+            self._bar = tqdm(total=0, leave=False)
+            self._shown = self._update
+
+    def _update(self, stage: str, done: int, total: int) -> None:
+        self._bar.total = total
+        self._bar.n = done
+        self._bar.set_description(stage, refresh=False)
+        self._bar.refresh()
+
+    def __enter__(self) -> Callable[[str, int, int], Any] | None:
+        return self._shown
+
+    def __exit__(self, *exception: object) -> None:
+        if self._bar is not None:
+            self._bar.close()

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+# The Python package's own tests (python/tests), over the C library and the driver's double of this build. They need a
+# Python with the packages of python/tests/requirements.txt, which ./dev test makes.
+set(TILEWRIGHT_TEST_PYTHON "" CACHE FILEPATH "Python that runs the tests of the Python package; empty: they are skipped")
+
+# tilewright_python_test(NAME pytest arguments...)
+function(tilewright_python_test name)
+  add_test(NAME ${name} COMMAND ${CMAKE_COMMAND} -E env
+    TILEWRIGHT_LIBRARY=$<TARGET_FILE:tilewright_c> TILEWRIGHT_CLI=$<TARGET_FILE:tilewright_cli>
+    TILEWRIGHT_FAKE_CUDA=$<TARGET_FILE:fake_cuda> PYTHONPATH=${PROJECT_SOURCE_DIR}/python PYTHONDONTWRITEBYTECODE=1
+    ${TILEWRIGHT_TEST_PYTHON} -m pytest -q -p no:cacheprovider ${ARGN} WORKING_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR})
+  set_tests_properties(${name} PROPERTIES COST 60)
+endfunction()
+
+# A sanitizer's runtime would have to be in the interpreter.
+if(TILEWRIGHT_TEST_PYTHON AND TILEWRIGHT_CLI AND NOT TILEWRIGHT_SANITIZE)
+  set(python_tests ${PROJECT_SOURCE_DIR}/python/tests)
+  tilewright_python_test(python ${python_tests} --ignore=${python_tests}/torch)
+  if(EXISTS ${python_tests}/torch)
+    tilewright_python_test(python_torch ${python_tests}/torch)
+  endif()
+else()
+  add_test(NAME python COMMAND ${CMAKE_COMMAND} -E echo "skipped: no TILEWRIGHT_TEST_PYTHON, or a build with sanitizers")
+  set_tests_properties(python PROPERTIES SKIP_REGULAR_EXPRESSION "skipped:")
+endif()
