@@ -52,13 +52,12 @@ install(FILES ${PROJECT_BINARY_DIR}/tilewright.pc ${PROJECT_BINARY_DIR}/tilewrig
 install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DATADIR}/tilewright PATTERN "*.py" EXCLUDE PATTERN "build*" EXCLUDE)
 install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/tilewright)
 
-# What a Python wheel holds: the C library and the tool, inside the package.
+# A Python wheel holds the C library and the tool, inside the package.
 if(SKBUILD)
+  set_target_properties(tilewright_cli PROPERTIES INSTALL_RPATH "$ORIGIN/../_lib")
   install(TARGETS tilewright_c LIBRARY DESTINATION tilewright/_lib COMPONENT python)
   install(TARGETS tilewright_cli RUNTIME DESTINATION tilewright/_bin COMPONENT python)
-endif()
-
-if(TILEWRIGHT_CLI)
+elseif(TILEWRIGHT_CLI)
   set_target_properties(tilewright_cli PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
   install(TARGETS tilewright_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()

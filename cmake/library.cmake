@@ -41,7 +41,9 @@ if(TILEWRIGHT_COMPILED_FMT)
 endif()
 if(TILEWRIGHT_STATIC_DEPENDENCIES)
   target_link_libraries(tilewright PRIVATE ${TILEWRIGHT_SQLITE_STATIC})
-  add_link_options(-static-libstdc++ -static-libgcc)
+  if(NOT SKBUILD)  # a wheel's tool catches what its library throws, which takes one C++ runtime
+    add_link_options(-static-libstdc++ -static-libgcc)
+  endif()
 else()
   target_link_libraries(tilewright PRIVATE SQLite::SQLite3)
 endif()
@@ -55,8 +57,11 @@ target_include_directories(tilewright_c PUBLIC
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
 target_link_libraries(tilewright_c PRIVATE ${TILEWRIGHT_FMT} Threads::Threads ${CMAKE_DL_LIBS}
   $<IF:$<BOOL:${TILEWRIGHT_STATIC_DEPENDENCIES}>,${TILEWRIGHT_SQLITE_STATIC},SQLite::SQLite3>)
-target_link_options(tilewright_c PRIVATE -Wl,-z,defs -Wl,--version-script=${PROJECT_SOURCE_DIR}/capi/exports.map)
-set_target_properties(tilewright_c PROPERTIES EXPORT_NAME c LINK_DEPENDS ${PROJECT_SOURCE_DIR}/capi/exports.map)
-if(NOT SKBUILD)  # a wheel has no links, and one name for the library
+if(SKBUILD)  # a Python wheel has no links, and its tool uses this library too
+  set(exports ${PROJECT_SOURCE_DIR}/capi/exports_wheel.map)
+else()
+  set(exports ${PROJECT_SOURCE_DIR}/capi/exports.map)
   set_target_properties(tilewright_c PROPERTIES VERSION 1.${PROJECT_VERSION} SOVERSION 1)
 endif()
+target_link_options(tilewright_c PRIVATE -Wl,-z,defs -Wl,--version-script=${exports})
+set_target_properties(tilewright_c PROPERTIES EXPORT_NAME c LINK_DEPENDS ${exports})

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every Python snippet of this folder's README.md and the checkout's, in a process and a folder of its own, as a reader
-without a GPU would run it."""
+"""Every Python snippet of the documentation, in a process and a folder of its own, as a reader without a GPU would run
+it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,25 @@ import sys
 import pytest
 from conftest import LIBRARY, NVRTC, PACKAGE, SOURCE
 
-TEXT = (PACKAGE / "README.md").read_text() + (SOURCE / "README.md").read_text()
-SNIPPETS = re.findall(r"(<!-- compiles -->\n)?```python\n(.*?)```", TEXT, flags=re.S)
+PAGES = [PACKAGE / "README.md", SOURCE / "README.md", *sorted((SOURCE / "docs").glob("*.md"))]
+SNIPPETS = [
+    pytest.param(*found, id=f"{page.relative_to(SOURCE)}-{number}")
+    for page in PAGES
+    for number, found in enumerate(re.findall(r"(<!-- compiles -->\n)?```python\n(.*?)```", page.read_text(), re.S))
+]
 
 
 def test_there_are_snippets():
-    assert len(SNIPPETS) == TEXT.count("```python") >= 5
+    assert len(SNIPPETS) == sum(page.read_text().count("```python") for page in PAGES) >= 9
 
 
-@pytest.mark.parametrize("compiles, code", SNIPPETS, ids=range(len(SNIPPETS)))
+@pytest.mark.parametrize("compiles, code", SNIPPETS)
 def test_snippet(compiles, code, tmp_path):
     if compiles and NVRTC is None:
         pytest.skip("compiles: needs TILEWRIGHT_NVRTC")
+    for package in ("torch", "safetensors"):
+        if package in code:
+            pytest.importorskip(package)
     tmp_path.chmod(0o700)
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(PACKAGE)}
     environment |= {"TILEWRIGHT_LIBRARY": LIBRARY or "", **({"TILEWRIGHT_NVRTC": NVRTC} if NVRTC else {})}

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints that the tests write themselves, against dequantization that shares no code with the library: loops over
+the layouts' definitions, and gguf-py's."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from torch_support import values
+
+# isort: split
+import torch
+from torch import nn
+
+import tilewright as tw
+import tilewright.torch as twt
+
+safetensors = pytest.importorskip("safetensors.torch")
+
+N, K, GROUP = 48, 256, 64
+AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+
+def random(seed=0):
+    return np.random.default_rng(seed)
+
+
+def words(nibbles, axis, order=range(8)):
+    """Packs codes along an axis, eight to an int32: nibble i is code order[i] of the eight."""
+    codes = np.moveaxis(np.asarray(nibbles, np.uint32), axis, -1)
+    codes = codes.reshape(*codes.shape[:-1], -1, 8)
+    out = np.zeros(codes.shape[:-1], np.uint32)
+    for i, j in enumerate(order):
+        out |= codes[..., j] << np.uint32(4 * i)
+    return torch.from_numpy(np.ascontiguousarray(np.moveaxis(out, -1, axis)).view(np.int32))
+
+
+class Layer:
+    """Codes [K, N], zero points and scales [groups, N], and the group of each column of w; act-order permutes it."""
+
+    def __init__(self, seed=0, symmetric=False, act_order=False, n=N, k=K):
+        r = random(seed)
+        self.codes = r.integers(0, 16, (k, n))
+        self.zeros = np.full((k // GROUP, n), 8) if symmetric else r.integers(1, 17, (k // GROUP, n)) % 16
+        if not symmetric:
+            self.zeros[self.zeros == 0] = 3  # v1 has no zero point 0
+        self.scales = (r.random((k // GROUP, n)) * 0.1 + 0.01).astype(np.float16)
+        self.g_idx = np.repeat(np.arange(k // GROUP), GROUP)
+        if act_order:
+            self.g_idx = r.permutation(self.g_idx)
+        self.bias = torch.from_numpy(r.standard_normal(n).astype(np.float16))
+
+    @property
+    def weight(self):
+        """[N, K], in float64."""
+        scale, zero = self.scales.astype(np.float64)[self.g_idx], self.zeros[self.g_idx]
+        return ((self.codes - zero) * scale).T
+
+
+def gptq(layer, version):
+    return {
+        "qweight": words(layer.codes, 0),
+        "qzeros": words((layer.zeros - (version == 1)) & 15, 1),
+        "scales": torch.from_numpy(layer.scales),
+        "g_idx": torch.from_numpy(layer.g_idx.astype(np.int32)),
+        "bias": layer.bias,
+    }
+
+
+def awq(layer):
+    return {
+        "qweight": words(layer.codes, 1, AWQ_ORDER),
+        "qzeros": words(layer.zeros, 1, AWQ_ORDER),
+        "scales": torch.from_numpy(layer.scales),
+    }
+
+
+def compressed(layer, symmetric):
+    out = {
+        "weight_packed": words(layer.codes.T, 1),
+        "weight_scale": torch.from_numpy(np.ascontiguousarray(layer.scales.T)),
+        "weight_shape": torch.tensor([layer.codes.shape[1], layer.codes.shape[0]]),
+        "bias": layer.bias,
+    }
+    if not symmetric:
+        out["weight_zero_point"] = words(layer.zeros.T, 0)
+    return out
+
+
+def save(folder, layers, config=None, name="model.safetensors"):
+    folder.mkdir(exist_ok=True)
+    tensors = {f"{layer}.{part}": t.contiguous() for layer, parts in layers.items() for part, t in parts.items()}
+    safetensors.save_file(tensors, folder / name)
+    if config is not None:
+        (folder / "config.json").write_text(json.dumps({"quantization_config": config}))
+    return folder
+
+
+def check(layer, weight, bias=None):
+    assert np.array_equal(values(layer.dequantize()), weight)
+    x = torch.randn(3, layer.in_features)
+    y = values(x) @ weight.T + (0 if bias is None else values(bias))
+    assert np.abs(values(layer(x)) - y).max() <= 1e-5 * np.abs(y).max()
+    assert (layer.bias is None) == (bias is None)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("act_order", [False, True])
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_gptq(tmp_path, version, act_order, symmetric):
+    one = Layer(1, symmetric, act_order)
+    config = {"quant_method": "gptq", "bits": 4, "group_size": GROUP}
+    if version == 2:
+        config["checkpoint_format"] = "gptq_v2"
+    path = save(tmp_path / "m", {"model.a": gptq(one, version)}, config)
+    ((name, layer),) = twt.load_quantized(path, activation=None)
+    assert name == "model.a" and layer.weight.format == ("int4_g64" if symmetric else "uint4_g64")
+    assert (layer.order is not None) == act_order and layer.dtype == torch.float16
+    check(layer, one.weight, one.bias)
+    # Nothing but the tensors, and the scheme by argument.
+    alone = save(tmp_path / "alone", {"model.a": gptq(one, version)})
+    ((_, again),) = twt.load_quantized(alone / "model.safetensors", scheme="gptq" if version == 1 else "gptq_v2")
+    check(again, one.weight, one.bias)
+
+
+@pytest.mark.parametrize("config", [None, {"quant_method": "awq", "version": "gemm"}])
+def test_awq(tmp_path, config):
+    one = Layer(2)
+    ((_, layer),) = twt.load_quantized(save(tmp_path / "m", {"a": awq(one)}, config), activation="q8_1")
+    assert layer.activation == "q8_1"
+    assert np.array_equal(values(layer.dequantize()), one.weight)
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_compressed_tensors(tmp_path, symmetric):
+    one = Layer(3, symmetric)
+    ((_, layer),) = twt.load_quantized(save(tmp_path / "m", {"a": compressed(one, symmetric)}))
+    check(layer, one.weight, one.bias)
+
+
+@pytest.mark.parametrize("producer", ["modelopt", "compressed_tensors"])
+def test_nvfp4(tmp_path, producer):
+    r = random(4)
+    codes = r.integers(0, 16, (N, K))
+    scales = torch.from_numpy(r.random((N, K // 16)).astype(np.float32) * 400 + 1).to(torch.float8_e4m3fn)
+    factor = torch.tensor([0.00390625])  # a power of two, whose reciprocal is exact
+    parts = {"weight_scale": scales}
+    packed = torch.from_numpy((codes[:, 0::2] | codes[:, 1::2] << 4).astype(np.uint8))
+    if producer == "modelopt":
+        parts |= {"weight": packed, "weight_scale_2": factor.reshape(())}
+    else:
+        parts |= {"weight_packed": packed, "weight_global_scale": 1 / factor}
+    want = E2M1[codes] * values(scales.float()).repeat(16, 1) * factor.item()
+    ((name, layer),) = twt.load_quantized(save(tmp_path / "m", {"mlp.up": parts}))
+    assert name == "mlp.up" and layer.weight.format == "nvfp4"
+    check(layer, want)
+
+
+@pytest.mark.parametrize("type_", ["Q4_0", "Q5_1", "Q8_0", "Q4_K", "Q6_K", "Q2_K"])
+def test_gguf(tmp_path, type_):
+    gguf = pytest.importorskip("gguf")
+    kind = gguf.GGMLQuantizationType[type_]
+    w = random(5).standard_normal((N, K)).astype(np.float32)
+    data = np.asarray(tw.encode(w, type_.lower()).data).reshape(N, -1)
+    bias = random(6).standard_normal(N).astype(np.float32)
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+    writer.add_tensor("blk.0.ffn_down.weight", data, raw_dtype=kind)
+    writer.add_tensor("blk.0.ffn_down.bias", bias)
+    writer.add_tensor("blk.0.norm.weight", np.ones(K, np.float32))
+    writer.add_tensor("blk.0.router.weight", np.ones((4, K), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    ((name, layer),) = twt.load_quantized(tmp_path / "m.gguf")
+    assert name == "blk.0.ffn_down" and layer.weight.format == type_.lower()
+    want = gguf.quants.dequantize(data, kind)
+    assert np.abs(values(layer.dequantize()) - want).max() <= 2.0**-22 * np.abs(want).max()
+    assert torch.equal(layer.bias, torch.from_numpy(bias))
+
+
+class Mlp(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(K, N)
+        self.down = nn.Linear(N, K, bias=False)
+
+    def forward(self, x):
+        return self.down(self.up(x).relu())
+
+
+def test_load_into(tmp_path):
+    up = Layer(7, act_order=True)
+    path = save(tmp_path / "m", {"net.up": gptq(up, 1), "net.other": awq(Layer(8))})
+    model = nn.ModuleDict({"net": Mlp()}).eval()
+
+    def rename(name):
+        return None if name == "net.other" else name
+
+    assert twt.load_into(model, path, rename=rename, activation="f16") == ["net.up"]
+    layer = model["net"].up
+    assert isinstance(layer, twt.QuantizedLinear) and not layer.training and layer.activation == "f16"
+    assert type(model["net"].down) is nn.Linear
+    check_only = values(layer.dequantize())
+    assert np.array_equal(check_only, up.weight)
+    # It is a module as others are: its state goes into one that is made by hand.
+    fresh = twt.QuantizedLinear(K, N, weight="uint4_g64", activation="f16")
+    fresh.load_state_dict(layer.state_dict())
+    x = torch.randn(2, K)
+    assert torch.equal(fresh(x), layer(x))
+    with pytest.raises(tw.InvalidArgument, match="net.other"):
+        twt.load_into(nn.ModuleDict({"net": Mlp()}), path)
+    small = save(tmp_path / "small", {"net.down": gptq(Layer(9), 1)})
+    with pytest.raises(tw.InvalidArgument, match=r"net.down = Linear \(48, 256\): a linear layer 256 -> 48"):
+        twt.load_into(nn.ModuleDict({"net": Mlp()}), small)
+
+
+def test_several_files(tmp_path):
+    one, two = Layer(10), Layer(11)
+    save(tmp_path / "m", {"a": gptq(one, 1)}, name="model-00001-of-00002.safetensors")
+    save(tmp_path / "m", {"b": gptq(two, 1)}, name="model-00002-of-00002.safetensors")
+    layers = dict(twt.load_quantized(tmp_path / "m"))
+    assert set(layers) == {"a", "b"}
+    check(layers["b"], two.weight, two.bias)
+
+
+def test_what_is_refused(tmp_path):
+    good = gptq(Layer(12), 1)
+    nvfp4 = {"weight": torch.zeros(4, 32, dtype=torch.uint8), "weight_scale": torch.zeros(4, 4).to(torch.float8_e4m3fn)}
+
+    def without(parts, *names):
+        return {name: value for name, value in parts.items() if name not in names}
+
+    cases = [
+        (without(good, "scales"), "a.scales = missing"),
+        (without(good, "qzeros"), "qzeros"),
+        (good | {"scales": good["scales"].float()}, "scales"),
+        (good | {"scales": good["scales"][:3]}, "a.scales = shape"),
+        (good | {"g_idx": good["g_idx"] + 100}, "g_idx"),
+        (good | {"qweight": good["qweight"].float()}, "codes|qweight"),
+        (nvfp4, "a = neither: weight_scale_2 or weight_global_scale"),
+        (nvfp4 | {"weight_scale_2": torch.ones(4)}, "4 factors"),
+        (nvfp4 | {"weight_scale": nvfp4["weight_scale"][:, :2].contiguous()}, "a.weight_scale"),
+    ]
+    for i, (parts, message) in enumerate(cases):
+        path = save(tmp_path / f"m{i}", {"a": parts})
+        with pytest.raises(tw.TilewrightError, match=message):
+            list(twt.load_quantized(path))
+    with pytest.raises(tw.InvalidArgument, match="scheme = 'gptq3'"):
+        list(twt.load_quantized(tmp_path, scheme="gptq3"))
+    with pytest.raises(tw.IoError):
+        list(twt.load_quantized(tmp_path / "nowhere.gguf"))
+    with pytest.raises(tw.IoError, match="safetensors"):
+        list(twt.load_quantized(tmp_path))
+    other = save(tmp_path / "gemv", {"a": awq(Layer(13))}, {"quant_method": "awq", "version": "gemv"})
+    with pytest.raises(tw.Unsupported, match="version = gemv"):
+        list(twt.load_quantized(other))
+    (other / "config.json").write_text("{")
+    with pytest.raises(tw.IoError, match="readable JSON"):
+        list(twt.load_quantized(other))

@@ -1,0 +1,357 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operators' CUDA side. Most of it runs here without a GPU: kernels are replaced by the library's computation on
+the host, which gets the addresses that a kernel would; one test goes through the real library to the driver double.
+What needs a device is marked and skipped without one."""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import types
+import warnings
+
+import numpy as np
+import pytest
+from conftest import NVRTC, needs_nvrtc
+from torch_support import assert_close, expected, values
+
+# isort: split
+import torch
+
+import tilewright as tw
+import tilewright.torch as twt
+from tilewright.torch import _cuda, ops
+from tilewright.torch._spec import gemm_text
+
+N, K = 128, 512
+F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
+
+
+class Launches(list):
+    """The problems that were launched, with the rows; `capturing` and `stream` are the test's to set."""
+
+    capturing = False
+    stream = 0
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """Kernels that compute on the host."""
+    seen = Launches()
+
+    def launch(function, use, stream, args):
+        assert stream == seen.stream
+        problem = use.subject
+        rows = {"tw_launch_gemm_args": "m", "tw_launch_cast": "rows"}.get(function)
+        count = getattr(args, rows) if rows else problem.rows
+        seen.append((problem, count))
+        given = {}
+        for buffer in problem.buffers:
+            operand, _, stream_name = buffer.name.partition(".")
+            place = getattr(args, operand)
+            if isinstance(place, tw._c.Operand):
+                place = getattr(place, "global_scale" if stream_name == "global" else stream_name)
+            if place is None:
+                assert stream_name == "global" and problem.op == "pack", f"{buffer.name} is missing"
+            else:
+                given[buffer.name] = place
+        if "workspace" in given:  # the host needs none
+            assert given.pop("workspace") in {t.data_ptr() for t in _cuda._workspaces.values()}
+        factor = torch.zeros(1)
+        for buffer in problem.buffers if problem.op == "pack" else ():  # which nobody's factor of the tensor concerns
+            given.setdefault(buffer.name, factor.data_ptr())
+        (problem.with_rows(count) if rows else problem).compute(given)
+
+    monkeypatch.setattr(_cuda, "_launch", launch)
+    monkeypatch.setattr(_cuda, "index_of", lambda x: 0)
+    monkeypatch.setattr(_cuda, "_stream", lambda index: seen.stream)
+    monkeypatch.setattr(_cuda, "_capturing", lambda index: seen.capturing)
+    monkeypatch.setattr(_cuda, "_empty", lambda shape, dtype, index: torch.empty(shape, dtype=dtype))
+    monkeypatch.setattr(_cuda, "_synchronize", lambda index: None)
+    monkeypatch.setattr(_cuda, "device", lambda index: types.SimpleNamespace(arch="sm_90a", name="host"))
+    monkeypatch.setattr(_cuda, "WORKSPACE_BYTES", 65536)
+    for name in ("_plans", "_kernels", "_workspaces"):
+        monkeypatch.setattr(_cuda, name, {})
+    engine = tw.Engine(cache=":memory:")
+    monkeypatch.setattr(engine, "prepare", lambda problem, device: types.SimpleNamespace(subject=problem))
+    twt.set_engine(engine)
+    yield seen
+    twt.set_engine(None)
+
+
+def gemm(w, x, y="f16", **fields):
+    return gemm_text(x, w, y, N, K, **fields), twt.quantize(torch.randn(N, K), w)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    ("w", "x", "dtype"),
+    [
+        ("q4_0", "q8_1", F32),
+        ("q4_0", "f16", F16),
+        ("q4_k", "bf16", F32),
+        ("nvfp4", "e4m3_row", BF16),
+        ("nvfp4", "e4m3_tensor", F16),
+        ("int4_g128", "int8_row", F16),
+        ("e4m3_row", "bf16", BF16),
+    ],
+)
+def test_linear(launches, w, x, dtype, packed):
+    text, weight = gemm(w, x, bias="f16")
+    bias = torch.randn(N).half()
+    streams, problem = weight, text
+    if packed:
+        problem = gemm_text(x, w, "f16", N, K, bias="f16", pack="tiles")
+        streams = twt.pack(weight, problem)
+    for rows in (1, 2, 4, 5, 9):
+        given = torch.randn(rows, K).to(dtype)
+        launches.clear()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            y = _cuda.linear(given, streams, bias, problem)
+        want = torch.ops.tilewright.linear(given, weight, bias, text)
+        assert (y.float() - want.float()).abs().max() <= 2.0**-7 * want.float().abs().max()
+        assert_close(y, expected(given, values(twt.dequantize(weight, w, N, K)), bias, x, F16))
+        gemms = [(p, m) for p, m in launches if p.op == "gemm"]
+        assert [m for _, m in gemms] == [rows]
+        fused = x == "q8_1" and rows <= (1 if packed else 4)
+        assert gemms[0][0].fields.get("x_from") == ({F32: "f32", F16: "f16", BF16: "bf16"}[dtype] if fused else None)
+        casts = [p for p, _ in launches if p.op == "cast"]
+        assert len(casts) == (0 if fused or x in ("f16", "bf16") else 1)
+        assert "workspace=65536" in str(gemms[0][0]) and "weights=constant" in str(gemms[0][0])
+
+
+def test_a_factor_that_divides(launches):
+    text, weight = gemm("nvfp4", "e4m3_tensor", "f32", global_="div")
+    weight[2] = 1 / weight[2]
+    given = torch.randn(6, K)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        y = _cuda.linear(given, weight, None, text)
+    want = torch.ops.tilewright.linear(given, weight, None, text)
+    assert torch.allclose(y, want, rtol=1e-4, atol=1e-4)
+
+
+def test_shapes_and_strides(launches):
+    text, weight = gemm("q8_0", "q8_1", "f32")
+    base = torch.randn(4, 2 * K + 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for x in (
+            base[:, 1 : K + 1],
+            base[::2, :K],
+            torch.randn(K, 6).t(),
+            torch.randn(K).expand(5, K),
+            torch.randn(K),
+        ):
+            y = _cuda.linear(x, weight, None, text)
+            assert_close(y, expected(x, values(twt.dequantize(weight, "q8_0", N, K)), None, "q8_1"))
+        launches.clear()
+        for shape in ((0, K), (3, 0, K)):
+            assert _cuda.linear(torch.empty(shape), weight, None, text).shape == (*shape[:-1], N)
+        assert not launches
+        with pytest.raises(tw.InvalidArgument, match="x = shape"):
+            _cuda.linear(torch.randn(2, K + 1), weight, None, text)
+
+
+def test_prepared_once(launches, monkeypatch):
+    text = gemm_text("f16", "q4_0", "f16", N, K, pack="tiles")
+    tiles = twt.pack(twt.quantize(torch.randn(N, K), "q4_0"), text)
+    prepared = []
+    prepare = _cuda.engine().prepare
+    monkeypatch.setattr(_cuda.engine(), "prepare", lambda *args: prepared.append(args) or prepare(*args))
+    for rows in (1, 2, 300):
+        _cuda.linear(torch.randn(rows, K).half(), tiles, None, text)
+    assert len(prepared) == 1
+    _cuda.forget_plans()
+    _cuda.linear(torch.randn(1, K).half(), tiles, None, text)
+    assert len(prepared) == 2
+
+
+def test_captures(launches):
+    text = gemm_text("q8_1", "q4_0", "f16", N, K, pack="tiles")
+    tiles = twt.pack(twt.quantize(torch.randn(N, K), "q4_0"), text)
+    x = torch.randn(3, K).half()
+    launches.capturing = True
+    with pytest.raises(tw.WouldTune, match=r"problem = gemm .*call tilewright.torch.warm\(model\) first"):
+        _cuda.linear(x, tiles, None, text)
+    launches.capturing = False
+    _cuda.plan(text, 0, torch.float16)
+    assert set(_cuda._workspaces) == {(0, None)}
+    launches.capturing, launches.stream = True, 7
+    _cuda.linear(x, tiles, None, text)  # with the workspace that waits for captures
+    launches.capturing, launches.stream = False, 8
+    _cuda.linear(x, tiles, None, text)
+    assert set(_cuda._workspaces) == {(0, None), (0, 8)}
+    assert all(not t.any() for t in _cuda._workspaces.values())
+
+
+def test_a_warning_for_weights_as_stored(launches):
+    text, weight = gemm("q4_0", "f16")
+    with pytest.warns(UserWarning, match="faster on tiles"):
+        _cuda.linear(torch.randn(2, K).half(), weight, None, text)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _cuda.linear(torch.randn(2, K).half(), weight, None, text)
+        plain, weight = gemm("q8_1", "f16")  # has no tiles
+        _cuda.linear(torch.randn(2, K).half(), weight, None, plain)
+
+
+@pytest.mark.parametrize("w", [f.name for f in tw.formats() if f.name != "int32"])
+def test_formats(launches, w):
+    x = torch.randn(N, K)
+    x[0, 3] = float("nan")
+    for dtype in (F32, BF16):
+        mine = ops._quantize_cuda(x.to(dtype), w, "")
+        want = twt.quantize(x.to(dtype), w)
+        assert all(torch.equal(a, b) for a, b in zip(mine, want)), w
+        back = ops._dequantize_cuda(want, w, N, K, dtype)
+        wanted = twt.dequantize(want, w, N, K, dtype)
+        assert torch.equal(back.view(torch.uint8), wanted.view(torch.uint8)) or torch.equal(back[1:], wanted[1:])
+    zero = torch.zeros(N, K)
+    assert all(torch.equal(a, b) for a, b in zip(ops._quantize_cuda(zero, w, ""), twt.quantize(zero, w)))
+
+
+@pytest.mark.parametrize("w", ["q4_0", "nvfp4", "e4m3_row", "mxfp4"])
+def test_tiles_and_gradients(launches, w):
+    weight = twt.quantize(torch.randn(N, K), w)
+    text = gemm_text("bf16", w, "bf16", N, K, pack="tiles", alpha=0.5)
+    tiles = ops._pack_cuda(weight, text)
+    assert all(torch.equal(a, b) for a, b in zip(tiles, twt.pack(weight, text)))
+    assert all(torch.equal(a, b) for a, b in zip(ops._unpack_cuda(tiles, text), weight))
+    dy = torch.randn(2, 3, N).bfloat16()
+    got = _cuda.linear_grad(dy, tiles, text, F32)
+    want = torch.ops.tilewright.linear_grad(dy, tiles, text, F32)
+    assert got.dtype == F32 and (got - want).abs().max() < 0.02 * want.abs().max()
+    assert _cuda.linear_grad(dy[:0], tiles, text, F32).shape == (0, 3, K)
+
+
+def test_modules_arrange_their_weights(launches):
+    layer = twt.QuantizedLinear.from_linear(torch.nn.Linear(K, N), "q4_0", "q8_1")
+    stored, state = layer.weight.streams, layer.state_dict()
+    layer.warm(F16)
+    assert layer.weight.tiles == "q8_1" and len(layer.weight.streams) == 2
+    assert {kernel.subject.op for kernel in _cuda._kernels.values()} == {"gemm", "cast"}
+    x = torch.randn(3, K)
+    layer.arrange(F32)
+    assert_close(layer(x), expected(x, values(layer.dequantize()), layer.bias, "q8_1"))
+    after = layer.state_dict()
+    assert list(after) == list(state) and all(torch.equal(after[key], state[key]) for key in state)
+    other = copy.deepcopy(layer)
+    assert other.weight.tiles is None and torch.equal(other.weight.data, stored[0])
+    other.load_state_dict(after)
+    layer.load_state_dict(state)
+    assert layer.weight.tiles is None and torch.equal(layer.weight.data, stored[0])
+    layer.arrange(F16)
+    layer.float()  # on the CPU again, as it were
+    assert layer.weight.tiles is None and torch.equal(layer.weight.data, stored[0])
+    wide = twt.QuantizedLinear.from_linear(torch.nn.Linear(K, N), "q4_0")
+    wide.arrange(F16)
+    assert wide.weight.tiles == "f16"
+    with pytest.raises(
+        tw.InvalidArgument, match="x = dtype torch.bfloat16: one that w is arranged for .tiles for x=f16.*warm"
+    ):
+        wide(torch.randn(2, K).bfloat16())  # on a GPU it would be arranged
+    wide.arrange(F32)  # no tiles for float32
+    assert wide.weight.tiles is None
+    launches.capturing = True
+    with pytest.raises(tw.WouldTune, match="call tilewright.torch.warm"):
+        wide.arrange(BF16)
+    launches.capturing = False
+    wide.arrange(BF16)
+    assert wide.weight.tiles == "bf16" and torch.equal(wide.weight.stored()[0], wide.state_dict()["weight.data"])
+
+
+@needs_nvrtc
+def test_through_the_library(double, gpu, cache, monkeypatch):
+    """Preparation and launches of the real library, which checks what it is given; the double counts them."""
+    memory = []
+
+    def empty(shape, dtype, index=0):
+        count = int(np.prod(shape)) * torch.empty(0, dtype=dtype).element_size()
+        memory.append(gpu.memory(max(count, 1)))
+        buffer = (ctypes.c_char * memory[-1].size).from_address(memory[-1].pointer)
+        return torch.frombuffer(buffer, dtype=dtype, count=int(np.prod(shape))).reshape(shape)
+
+    def on_gpu(tensor):
+        return empty(tensor.shape, tensor.dtype).copy_(tensor)
+
+    for name, value in (("index_of", lambda x: 0), ("_stream", lambda i: 0), ("_capturing", lambda i: False)):
+        monkeypatch.setattr(_cuda, name, value)
+    monkeypatch.setattr(_cuda, "_empty", empty)
+    monkeypatch.setattr(_cuda, "_synchronize", lambda index: gpu.synchronize())
+    monkeypatch.setattr(_cuda, "device", lambda index: gpu)
+    for name in ("_plans", "_kernels", "_workspaces"):
+        monkeypatch.setattr(_cuda, name, {})
+    with tw.Engine(cache=cache, driver=gpu_driver(), nvrtc=NVRTC, jobs=2) as engine:
+        twt.set_engine(engine)
+        try:
+            text = gemm_text("int8_row", "int8_row", "f32", 40, 48, bias="f32")
+            weight = [on_gpu(t) for t in twt.quantize(torch.randn(40, 48), "int8_row")]
+            x, bias = on_gpu(torch.randn(3, 48)), on_gpu(torch.randn(40))
+            double.on_launch(lambda launch: None)
+            before = double.launches()
+            assert _cuda.linear(x, weight, bias, text).shape == (3, 40)
+            assert double.launches() - before == 2
+            with pytest.raises(tw.InvalidArgument, match="w.data"):
+                _cuda.linear(x, [torch.empty(40 * 48 + 1, dtype=torch.uint8)[1:], weight[1]], bias, text)
+        finally:
+            _cuda.forget_plans()
+            _cuda._retired.clear()
+            twt.set_engine(None)
+
+
+def gpu_driver():
+    from conftest import FAKE_CUDA
+
+    return FAKE_CUDA
+
+
+# ---- on a device
+
+on_device = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@on_device
+@pytest.mark.parametrize(
+    ("w", "x"), [("q4_0", "q8_1"), ("nvfp4", "e4m3_row"), ("q4_k", None), ("int4_g128", "int8_row")]
+)
+def test_device_results(w, x):
+    layer = twt.QuantizedLinear.from_linear(torch.nn.Linear(512, 256), w, x).half()
+    on_gpu = twt.QuantizedLinear.from_weight(layer.weight, layer.bias, activation=x).cuda()
+    for rows in (1, 3, 17, 130):
+        given = torch.randn(rows, 512).half()
+        want = layer(given).float()
+        got = on_gpu(given.cuda()).cpu().float()
+        assert (got - want).abs().max() < 0.02 * want.abs().max()
+
+
+@on_device
+def test_device_graph():
+    layer = twt.QuantizedLinear.from_linear(torch.nn.Linear(512, 256).cuda().half(), "q4_0", "q8_1")
+    x = torch.randn(4, 512, device="cuda").half()
+    twt.warm(layer)
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph):
+        y = layer(x)
+    x.copy_(torch.randn_like(x))
+    graph.replay()
+    with torch.no_grad():
+        assert torch.equal(y, layer(x))
+
+
+@on_device
+def test_device_compile():
+    layer = twt.QuantizedLinear.from_linear(torch.nn.Linear(512, 256).cuda().half(), "q4_0", "q8_1")
+    twt.warm(layer)
+    x = torch.randn(4, 512, device="cuda").half()
+    assert torch.equal(torch.compile(layer, fullgraph=True)(x), layer(x))
+
+
+@on_device
+def test_device_round_trip():
+    layer = twt.QuantizedLinear.from_linear(torch.nn.Linear(512, 256), "q4_k", "q8_1")
+    want = layer.state_dict()
+    moved = layer.cuda().half()
+    moved(torch.randn(2, 512, device="cuda").half())
+    assert all(torch.equal(a.cpu(), b) for a, b in zip(moved.weight.stored(), (want["weight.data"],)))

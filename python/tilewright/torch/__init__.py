@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantized linear layers for PyTorch.
+
+    import tilewright.torch as twt
+
+    twt.replace_linears(model, [("lm_head", None), ("*", {"weight": "q4_0", "activation": "q8_1"})])
+    print(twt.tune(model, sample_input))      # once for each kind of GPU
+    twt.warm(model)                           # before torch.compile, or a CUDA graph
+
+Layers and operators compute on the CPU and on CUDA devices, under torch.compile and autograd. PyTorch 2.9 or newer."""
+
+from __future__ import annotations
+
+from ._cuda import engine, set_engine
+from .checkpoints import load_into, load_quantized
+from .modules import (
+    QuantizedLinear,
+    QuantizedWeight,
+    ReplaceReport,
+    W4A8Linear,
+    replace_linears,
+    replace_mlp_with_w4a8,
+)
+from .ops import dequantize, linear, pack, quantize, unpack
+from .tuning import Tuned, TuneSummary, prewarm, record, tune, warm
+
+__all__ = [
+    "QuantizedLinear",
+    "QuantizedWeight",
+    "ReplaceReport",
+    "TuneSummary",
+    "Tuned",
+    "W4A8Linear",
+    "dequantize",
+    "engine",
+    "linear",
+    "load_into",
+    "load_quantized",
+    "pack",
+    "prewarm",
+    "quantize",
+    "record",
+    "replace_linears",
+    "replace_mlp_with_w4a8",
+    "set_engine",
+    "tune",
+    "unpack",
+    "warm",
+]

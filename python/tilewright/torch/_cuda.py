@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operators on a GPU. Kernels are prepared once for a problem and a GPU, for every number of rows, and kept; a
+launch is one call of C between PyTorch's allocations. Everything happens on the current stream of x's device.
+
+Under the capture of a CUDA graph nothing is prepared: what a graph needs has to have run, or been warmed, before."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .. import _c, codec
+from .._errors import InvalidArgument, Unsupported, WouldTune
+from ..device import Device
+from ..engine import Engine, Kernel
+from ..problem import Problem
+from ._spec import DTYPES, FORMATS, Spec, by_name, spec
+
+# Of device memory that launches on sm_90a share tiles through: docs/problems.md, "Recommended fields".
+WORKSPACE_BYTES = 34603008
+# Rows up to which a kernel that quantizes x itself beats a cast and a gemm: of weights as stored, and of tiles
+# (docs/measurement-log.md).
+_FEW = {False: 4, True: 1}
+
+_lock = threading.RLock()
+_engine: Engine | None = None
+_devices: dict[int, Device] = {}
+_plans: dict[tuple[str, int, torch.dtype], _Plan] = {}
+_kernels: dict[tuple[str, int], Kernel] = {}
+_retired: list[Kernel] = []
+# By GPU and stream; stream None: of all captures whose stream has none.
+_workspaces: dict[tuple[int, int | None], Tensor] = {}
+
+
+def engine() -> Engine:
+    """The engine of all operators: of set_engine(), or one that is made when it is first needed."""
+    global _engine
+    with _lock:
+        if _engine is None:
+            _engine = Engine()
+        return _engine
+
+
+def set_engine(engine: Engine | None) -> None:
+    """Makes the operators use this engine; None: a new one when it is next needed."""
+    global _engine
+    with _lock:
+        forget_plans()
+        _engine = engine
+
+
+def forget_plans() -> None:
+    """Prepares everything anew when it is next needed. CUDA graphs may still launch what there was, so it stays."""
+    with _lock:
+        _retired.extend(_kernels.values())
+        _plans.clear()
+        _kernels.clear()
+
+
+def device(index: int) -> Device:
+    with _lock:
+        if index not in _devices:
+            _devices[index] = Device(index)
+        return _devices[index]
+
+
+# ---- what a test on the driver double replaces
+
+
+def index_of(x: Tensor) -> int:
+    return x.device.index
+
+
+def _stream(index: int) -> int:
+    return torch.cuda.current_stream(index).cuda_stream
+
+
+def _capturing(index: int) -> bool:
+    with torch.cuda.device(index):
+        return torch.cuda.is_current_stream_capturing()
+
+
+def _empty(shape: Sequence[int], dtype: torch.dtype, index: int) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device=torch.device("cuda", index))
+
+
+def _synchronize(index: int) -> None:
+    torch.cuda.current_stream(index).synchronize()
+
+
+# ---- preparing
+
+
+class _Plan(NamedTuple):
+    """How linear runs for one problem, GPU and dtype of x. cast: x to its format, None where PyTorch converts it or
+    nothing has to. fused: for at most `few` rows, quantizes x itself."""
+
+    spec: Spec
+    gemm: Kernel
+    cast: Kernel | None
+    fused: Kernel | None
+    few: int
+    row_bytes: tuple[int, int]
+    workspace: bool
+
+
+def plan(problem: str, index: int, dtype: torch.dtype) -> _Plan:
+    """Prepares everything that linear may launch. Takes seconds where no cache has the kernels."""
+    with _lock:
+        key = (problem, index, dtype)
+        if key not in _plans:
+            _plans[key] = _make_plan(problem, index, dtype)
+        return _plans[key]
+
+
+class Wanted(NamedTuple):
+    """The problems behind one linear, each of one row."""
+
+    gemm: Problem
+    cast: Problem | None
+    fused: Problem | None
+
+
+def wanted(problem: str, arch: str | None, dtype: torch.dtype) -> Wanted:
+    """What linear launches on a target for x of a dtype. arch None: of any, so without a workspace."""
+    s = spec(problem)
+    memory = f" workspace={WORKSPACE_BYTES}" if arch == "sm_90a" else ""
+    text = f"{problem} m=1{memory}"
+    cast = fused = None
+    if s.x.name not in DTYPES:
+        cast = Problem.of("cast", x=FORMATS[dtype], y=s.x, rows=1, cols=s.k)
+        try:
+            fused = Problem(f"{text} x_from={FORMATS[dtype]}")
+        except (InvalidArgument, Unsupported):
+            pass  # not for this format of x
+    return Wanted(Problem(text), cast, fused)
+
+
+def _make_plan(problem: str, index: int, dtype: torch.dtype) -> _Plan:
+    s, gpu = spec(problem), device(index)
+    needs = wanted(problem, gpu.arch, dtype)
+    if not s.packed and engine().packed(needs.gemm, gpu.arch).fields.get("pack") == "tiles":
+        warnings.warn(
+            f"weights are passed as stored to {problem!r}, whose kernels on {gpu.arch} are faster on tiles; modules "
+            "pack theirs in eager mode, and tilewright.torch.warm() does it before torch.compile",
+            stacklevel=2,
+        )
+    gemm, cast, fused = (None if p is None else kernel(p, index) for p in needs)
+    assert gemm is not None
+    workspace = "workspace" in needs.gemm.fields
+    if workspace and (index, None) not in _workspaces:
+        _workspaces[index, None] = _zeroed(index)
+    row_bytes = (s.x.stream_bytes("data", 1, s.k), s.x.stream_bytes("scales", 1, s.k))
+    return _Plan(s, gemm, cast, fused, _FEW[s.packed] if fused else 0, row_bytes, workspace)
+
+
+def kernel(problem: Problem, index: int) -> Kernel:
+    """Of the engine, kept for good: CUDA graphs may hold its launches."""
+    key = (str(problem), index)
+    with _lock:
+        if key not in _kernels:
+            refuse_capture(index, str(problem))
+            _kernels[key] = engine().prepare(problem, device(index))
+        return _kernels[key]
+
+
+def refuse_capture(index: int, problem: str) -> None:
+    """Before what cannot be part of a CUDA graph."""
+    if _capturing(index):
+        allowed = "one that was prepared before the capture; call tilewright.torch.warm(model) first, or run once"
+        raise WouldTune("problem", problem, allowed)
+
+
+def _zeroed(index: int) -> Tensor:
+    out = _empty((WORKSPACE_BYTES,), torch.uint8, index).zero_()
+    _synchronize(index)  # whatever stream uses it first
+    return out
+
+
+def _workspace(index: int, stream: int) -> Tensor:
+    found = _workspaces.get((index, stream))
+    if found is not None:
+        return found
+    if _capturing(index):
+        return _workspaces[index, None]
+    with _lock:
+        if (index, stream) not in _workspaces:
+            _workspaces[index, stream] = _zeroed(index)
+        return _workspaces[index, stream]
+
+
+# ---- linear
+
+
+def linear(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, problem: str) -> Tensor:
+    index = index_of(x)
+    p = _plans.get((problem, index, x.dtype))
+    s = spec(problem) if p is None else p.spec
+    s.check(x, weight, bias)
+    y = _empty((*x.shape[:-1], s.n), s.dtype, index)
+    rows = x.numel() // s.k
+    if rows == 0:
+        return y
+    if p is None:
+        p = plan(problem, index, x.dtype)
+    stream = _stream(index)
+    args = _c.GemmArgs(alpha=1.0, beta=1.0, m=rows, y=y.data_ptr())
+    _operand(args.w, s.streams, weight)
+    keep: Any = None  # what the launch reads must outlive the call that enqueues it
+    if rows <= p.few:
+        use, keep = p.fused, _aligned(x)
+        args.x.data = keep.data_ptr()
+    elif p.cast is not None:
+        use, keep = p.gemm, _encoded(x, p, rows, index, stream)
+        _operand(args.x, s.x.streams, keep)
+    else:
+        use, keep = p.gemm, _aligned(x.to(DTYPES[s.x.name]))
+        args.x.data = keep.data_ptr()
+    if bias is not None:
+        bias = _aligned(bias)
+        args.bias = bias.data_ptr()
+    if p.workspace:
+        args.workspace = _workspace(index, stream).data_ptr()
+    _launch("tw_launch_gemm_args", use, stream, args)
+    return y
+
+
+def _operand(operand: _c.Operand, names: Any, tensors: Sequence[Tensor]) -> None:
+    for name, tensor in zip(names, tensors):
+        setattr(operand, "global_scale" if name == "global" else name, tensor.data_ptr())
+
+
+def _aligned(x: Tensor) -> Tensor:
+    """Dense and on 16 bytes, as kernels read. A copy only where x is not."""
+    x = x.contiguous()
+    return x if x.data_ptr() % 16 == 0 else x.clone()
+
+
+def _encoded(x: Tensor, p: _Plan, rows: int, index: int, stream: int) -> list[Tensor]:
+    """x in the problem's format, its streams in order."""
+    data, scales = p.row_bytes
+    out = [_empty((rows * data,), torch.uint8, index)]
+    if scales:
+        out.append(_empty((rows * scales,), torch.uint8, index))
+    factor = None
+    if "global" in p.spec.x.streams:
+        factor = _factor(x, p.spec.x)
+        out.append(factor)
+    _cast(p.cast, stream, [_aligned(x)], ("data",), out, p.spec.x.streams, rows)
+    if factor is not None and p.spec.divides:  # a cast multiplies by it, such a gemm divides
+        out[-1] = 1 / factor
+    return out
+
+
+def _cast(
+    use: Kernel | None, stream: int, x: Sequence[Tensor], x_names: Any, y: Sequence[Tensor], y_names: Any, rows: int
+) -> None:
+    args = _c.CastArgs(rows=rows)
+    _operand(args.x, x_names, x)
+    _operand(args.y, y_names, y)
+    _launch("tw_launch_cast", use, stream, args)
+
+
+_functions: dict[str, Any] = {}
+
+
+def _launch(function: str, use: Kernel | None, stream: int, args: Any) -> None:
+    """Without what Kernel.launch() checks and asks of its arguments, which takes longer than some kernels."""
+    call = _functions.get(function)
+    if call is None:
+        call = _functions[function] = _c.raw_launch(function)
+    if call(use, stream, ctypes.byref(args)):
+        _c.raise_last()
+
+
+def _factor(x: Tensor, format: codec.Format) -> Tensor:
+    """The factor of the tensor that codec.encode() chooses, without waiting for the GPU."""
+    largest = x.abs().float().nan_to_num(nan=0.0, posinf=float("inf")).amax().reshape(1)
+    return torch.where(largest > 0, largest / _most(format.name), 1.0)
+
+
+@functools.lru_cache(None)
+def _most(format: str) -> int:
+    """What the factor makes of the largest magnitude: 448 in E4M3."""
+    f = codec.find(format)
+    return round(1 / float(codec.encode(torch.ones(1, f.block), f).global_scale[0]))
+
+
+def linear_grad(dy: Tensor, weight: Sequence[Tensor], problem: str, dtype: torch.dtype) -> Tensor:
+    s = spec(problem)
+    if dy.numel() == 0:
+        return dy.new_zeros((*dy.shape[:-1], s.k), dtype=dtype)
+    streams = weight
+    if s.packed:
+        streams = unpack(s, by_name(s.streams, weight), stored_sizes(s))
+    if s.divides:
+        streams = [*streams[:-1], 1 / streams[-1]]
+    w = cast_to(streams, s.w, s.n, s.k, s.dtype)
+    with torch.autocast("cuda", enabled=False):
+        return (s.alpha * (dy.to(s.dtype) @ w)).to(dtype)
+
+
+def stored_sizes(s: Spec) -> dict[str, int]:
+    return {name: s.w.stream_bytes(name, s.n, s.k) for name in codec.STREAMS if name in s.w.streams}
+
+
+# ---- formats and tiles
+
+
+def cast_from(x: Tensor, format: codec.Format, out: Sequence[Tensor], encoder: str) -> None:
+    """Writes x [..., cols] in a format to its streams, the factor of the tensor included."""
+    index, cols = index_of(x), x.shape[-1]
+    use = kernel(Problem.of("cast", x=FORMATS[x.dtype], y=format, rows=1, cols=cols, encoder=encoder or None), index)
+    if "global" in format.streams:
+        out[-1].copy_(_factor(x, format))
+    _cast(use, _stream(index), [_aligned(x)], ("data",), out, format.streams, x.numel() // cols)
+
+
+def cast_to(weight: Sequence[Tensor], format: codec.Format, rows: int, cols: int, dtype: torch.dtype) -> Tensor:
+    """The values of an encoded matrix, rounded to dtype."""
+    if format.name in DTYPES:
+        return weight[0].view(DTYPES[format.name]).reshape(rows, cols).to(dtype, copy=True)
+    index = index_of(weight[0])
+    out = _empty((rows, cols), dtype, index)
+    if rows * cols:
+        use = kernel(Problem.of("cast", x=format, y=FORMATS[dtype], rows=1, cols=cols), index)
+        _cast(use, _stream(index), [_aligned(t) for t in weight], format.streams, [out], ("data",), rows)
+    return out
+
+
+def pack(s: Spec, weight: codec.Streams, tiles: codec.Streams) -> None:
+    """Reorders weights; the factor of the tensor is copied."""
+    _reorder(s, weight, tiles, inverse=False)
+    if tiles.global_scale is not None:
+        tiles.global_scale.copy_(weight.global_scale)
+
+
+def unpack(s: Spec, tiles: codec.Streams, sizes: dict[str, int]) -> list[Tensor]:
+    """Weights as stored, of so many bytes by stream."""
+    index = index_of(tiles.data)
+    out = [
+        tiles.global_scale.clone() if name == "global" else _empty((size,), torch.uint8, index)
+        for name, size in sizes.items()
+    ]
+    _reorder(s, by_name(sizes, out), tiles, inverse=True)
+    return out
+
+
+def _reorder(s: Spec, weight: codec.Streams, tiles: codec.Streams, inverse: bool) -> None:
+    index = index_of(weight.data)
+    problem = Problem.of("pack", w=s.w, x=s.x, n=s.n, k=s.k, inverse=1 if inverse else None)
+    args = _c.PackArgs()
+    for operand, streams in ((args.w, weight), (args.tiles, tiles)):
+        for name in ("data", "scales"):
+            tensor = getattr(streams, name)
+            if tensor is not None:
+                setattr(operand, name, tensor.data_ptr())
+    _launch("tw_launch_pack", kernel(problem, index), _stream(index), args)

@@ -1,0 +1,640 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Linear layers with quantized weights, and the replacement of a model's own.
+
+    layer = QuantizedLinear.from_linear(linear, weight="q4_0", activation="q8_1")
+    report = replace_linears(model, [("lm_head", None), ("*.mlp.*", {"weight": "q4_k"}), ("*", {"weight": "q8_0"})])
+
+A module may be used from several threads as PyTorch's own may; moving, loading and the first call on a GPU change
+it."""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Callable, ClassVar, NamedTuple, Union
+
+import torch
+from torch import Tensor, nn
+
+from .. import codec
+from .._errors import InvalidArgument, TilewrightError
+from . import _cuda, ops
+from ._spec import FLOATS, FORMATS, check_streams, gemm_text, spec, stream_sizes
+
+# By stream.
+_BUFFERS = {"data": "data", "scales": "scales", "global": "global_scale"}
+
+
+class QuantizedWeight(nn.Module):
+    """A matrix w[rows, cols] in a format: the `weight` of a QuantizedLinear. Its streams are the buffers `data` and
+    `scales`, of uint8, and `global_scale`, one float32; those that the format does not have are None. No dtype
+    conversion of a module changes them. They are constants: write them by load_state_dict() alone, never in place.
+
+    On a GPU they may be reordered for its kernels (`tiles` says for which format of x, else None). state_dict(),
+    copies, pickles and the CPU have them as the format stores them, with an entry `format` that load_state_dict()
+    compares."""
+
+    data: Tensor
+    scales: Tensor | None
+    global_scale: Tensor | None
+
+    def __init__(self, format: str, rows: int, cols: int, device: Any = None) -> None:
+        """Zero. Raises InvalidArgument where cols is no multiple of the format's block."""
+        super().__init__()
+        f = codec.find(format)
+        if cols % f.block:
+            raise InvalidArgument("cols", str(cols), f"a multiple of {f.block}, {format}'s block")
+        self.format, self.rows, self.cols = format, rows, cols
+        self.tiles: str | None = None
+        for name in _BUFFERS.values():
+            self.register_buffer(name, None)
+        self._put(self._blank(torch.zeros, device))
+
+    @classmethod
+    def from_float(cls, values: Tensor, format: str, encoder: str | None = None) -> QuantizedWeight:
+        """Encodes values [rows, cols] of any float dtype, on their device."""
+        if values.dim() != 2:
+            raise InvalidArgument("weight", f"shape {tuple(values.shape)}", "two dimensions, [out, in]")
+        if not values.is_floating_point():
+            raise InvalidArgument("weight", f"dtype {values.dtype}", "floats")
+        given = values.detach()
+        given = given if given.dtype in FORMATS else given.float()
+        return cls.from_streams(ops.quantize(given, format, encoder), format, *values.shape)
+
+    @classmethod
+    def from_streams(cls, streams: Sequence[Tensor], format: str, rows: int, cols: int) -> QuantizedWeight:
+        """Takes streams as the format stores them, without a copy where they are contiguous."""
+        f = codec.find(format)
+        sizes = stream_sizes(f, rows, cols)
+        flat = [s.contiguous().reshape(-1) for s in streams]
+        flat = [s if name == "global" else s.view(torch.uint8) for s, name in zip(flat, sizes)] + flat[len(sizes) :]
+        check_streams(flat, sizes)
+        weight = cls(format, rows, cols, device="meta")
+        weight._put(weight._shaped(s.detach() for s in flat))
+        return weight
+
+    # ---- what it is
+
+    @property
+    def streams(self) -> list[Tensor]:
+        """Those that there are, in order: what the operators take."""
+        return [s for s in (self.data, self.scales, self.global_scale) if s is not None]
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((self.rows, self.cols))
+
+    @property
+    def device(self) -> torch.device:
+        return self.data.device
+
+    @property
+    def requires_grad(self) -> bool:
+        return False
+
+    @property
+    def nbytes(self) -> int:
+        return sum(s.nbytes for s in self.streams)
+
+    def stored(self) -> list[Tensor]:
+        """The streams as the format stores them, on the same device: the buffers themselves, or copies."""
+        if self.tiles is None:
+            return self.streams
+        if self.device.type == "meta":
+            return list(self._blank(torch.empty, "meta").values())
+        return list(self._shaped(ops.unpack(self.streams, self._problem(self.tiles))).values())
+
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The values, [rows, cols]: exact in float32."""
+        return ops.dequantize(self.stored(), self.format, self.rows, self.cols, dtype)
+
+    def extra_repr(self) -> str:
+        tiles = "" if self.tiles is None else f", tiles for x={self.tiles}"
+        return f"{self.format}, {self.rows} x {self.cols}, {self.nbytes} bytes{tiles}"
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Who passes the weight of a layer to a function of PyTorch's takes it for a tensor.
+        (nn.TransformerEncoderLayer asks whether it is one like this, and then takes its general path, which calls the
+        layer.)"""
+        name = getattr(function, "__name__", function)
+        raise InvalidArgument(
+            "weight", f"a QuantizedWeight, passed to {name}", "a tensor: call the layer, or dequantize()"
+        )
+
+    # ---- tiles
+
+    def arrange(self, tiles: str | None) -> None:
+        """Reorders the streams for kernels with x of this format, or back to how the format stores them (None)."""
+        if tiles == self.tiles:
+            return
+        stored = self.stored()
+        self.tiles = None
+        self._put(self._shaped(stored))
+        if tiles is not None:
+            problem = self._problem(tiles)
+            packed = ops.pack(stored, problem)
+            self.tiles = tiles
+            self._put(dict(zip(spec(problem).streams, packed)))
+
+    def _problem(self, x: str) -> str:
+        return gemm_text(x, self.format, "f32", self.rows, self.cols, pack="tiles")
+
+    # ---- the buffers
+
+    def _put(self, streams: Mapping[str, Tensor]) -> None:
+        for stream, name in _BUFFERS.items():
+            self._buffers[name] = streams.get(stream)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Waits for what writes the streams: problems say weights=constant."""
+        if self.data.is_cuda and type(self.data) is Tensor:
+            torch.cuda.current_stream(self.data.device).synchronize()
+
+    def _blank(self, make: Callable[..., Tensor], device: Any) -> dict[str, Tensor]:
+        """Streams in the shape in which the format stores them: a row for each row of the matrix that has items."""
+        f = codec.find(self.format)
+        out = {}
+        for name, size in stream_sizes(f, self.rows, self.cols).items():
+            if name == "global":
+                out[name] = make(1, dtype=torch.float32, device=device)
+            else:
+                lines = -(-self.rows // f.streams[name].rows)
+                out[name] = make((lines, size // max(lines, 1)), dtype=torch.uint8, device=device)
+        return out
+
+    def _shaped(self, streams: Iterable[Tensor]) -> dict[str, Tensor]:
+        """Streams as the format stores them by name, in that shape."""
+        blanks = self._blank(torch.empty, "meta")
+        return {name: s.reshape(blank.shape) for (name, blank), s in zip(blanks.items(), streams)}
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> QuantizedWeight:
+        before = dict(self._buffers)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, old in before.items():  # only where they are may change: .type() and the like would convert them
+            new = self._buffers[name]
+            if old is not None and new is not None and new.dtype != old.dtype:
+                self._buffers[name] = old.to(new.device)
+        self._settle()
+        if self.device.type == "cpu":
+            self.arrange(None)
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        if self.tiles is not None:
+            stored = self._shaped(self.stored())
+            state.update(tiles=None, _buffers={name: stored.get(stream) for stream, name in _BUFFERS.items()})
+        return state
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        for name, stream in self._shaped(self.stored()).items():
+            destination[prefix + _BUFFERS[name]] = stream
+        destination[prefix + "format"] = torch.tensor(list(self._tag().encode()), dtype=torch.uint8)
+
+    def _tag(self) -> str:
+        version = codec.find(self.format).layout_version
+        return f"{self.format} rows={self.rows} cols={self.cols} layout={version}"
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        own = {key: value for key, value in state_dict.items() if key.startswith(prefix)}
+        tag = own.pop(prefix + "format", None)
+        if tag is None:
+            missing_keys.append(prefix + "format")
+        elif (theirs := bytes(tag.tolist()).decode("utf-8", "replace")) != self._tag():
+            error_msgs.append(
+                f"{prefix.rstrip('.')}: the state dict has {theirs!r}, but this module was made for {self._tag()!r}; "
+                "make it with the state dict's format and shape"
+            )
+            return
+        if self.tiles is not None:
+            self.tiles = None
+            self._put(self._blank(torch.empty, self.device))
+        super()._load_from_state_dict(own, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
+        self._settle()
+
+
+class QuantizedLinear(nn.Module):
+    """y = x w^T + bias with w in a format, for x [..., in_features] of float32, float16 or bfloat16. y has x's dtype;
+    under autocast x is first cast, as nn.Linear's is.
+
+    weight: a format of tilewright.formats(). activation: the format that x is quantized to on the way, each call anew
+    ("q8_1", "int8_row", "e4m3_row", "f16" ...); None: x as it is. accum: "fast" lets FP8 sums stay in the matrix units
+    (docs/numerics.md). With `order` column i of w belongs to column order[i] of x: checkpoints with act-order.
+
+    Gradients reach x, straight through its quantization, and the bias; w is a constant. On a GPU the first call of a
+    dtype prepares kernels, which may compile for seconds, and reorders w for them; under the capture of a CUDA graph
+    that is refused: tilewright.torch.warm() does it before. With activation=None a call with another dtype reorders w
+    again, after which graphs that hold its launches must not be replayed. Raises InvalidArgument or Unsupported for
+    formats that do not fit."""
+
+    defaults: ClassVar[dict[str, Any]] = {"weight": "q4_0", "activation": None}
+    """Of from_linear() and the rules of replace_linears()."""
+
+    bias: nn.Parameter | None
+    order: Tensor | None
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        weight: str = "q4_0",
+        activation: str | None = None,
+        accum: str | None = None,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """Weights and bias are zero: load_state_dict(), or from_linear(). dtype: of the bias, and that which warm()
+        expects of x."""
+        super().__init__()
+        dtype = torch.get_default_dtype() if dtype is None else dtype
+        values = nn.Parameter(torch.zeros(out_features, device=device, dtype=dtype)) if bias else None
+        self._set(QuantizedWeight(weight, out_features, in_features, device), values, activation, accum, dtype, None)
+
+    def _set(
+        self,
+        weight: QuantizedWeight,
+        bias: nn.Parameter | None,
+        activation: str | None,
+        accum: str | None,
+        dtype: torch.dtype,
+        order: Tensor | None,
+    ) -> None:
+        if dtype not in FORMATS:
+            raise InvalidArgument("dtype", f"{dtype}", FLOATS)
+        self.in_features, self.out_features = weight.cols, weight.rows
+        self.activation, self.accum, self.dtype = activation, accum, dtype
+        self.weight = weight
+        self.register_parameter("bias", bias)
+        self.register_buffer("order", order)
+        # Formed here, since torch.compile follows forward(): by dtype and whether w is in tiles.
+        self._texts = {(kind, False): self._text(kind) for kind in FORMATS}
+
+    def _text(self, dtype: torch.dtype, **fields: Any) -> str:
+        y = FORMATS[dtype]
+        bias = None if self.bias is None else y
+        x = self.activation or y
+        n, k = self.out_features, self.in_features
+        return gemm_text(x, self.weight.format, y, n, k, bias=bias, accum=self.accum, **fields)
+
+    @classmethod
+    def from_weight(
+        cls,
+        weight: QuantizedWeight,
+        bias: Tensor | None = None,
+        *,
+        activation: str | None = None,
+        accum: str | None = None,
+        order: Tensor | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> QuantizedLinear:
+        """A layer around a weight, which several layers may share. order: [in_features] of integers, or None. dtype:
+        None is the bias's, or the default."""
+        layer = cls.__new__(cls)
+        nn.Module.__init__(layer)
+        if bias is not None:
+            if tuple(bias.shape) != (weight.rows,) or not bias.is_floating_point():
+                raise InvalidArgument("bias", f"shape {tuple(bias.shape)}, dtype {bias.dtype}", f"{weight.rows} floats")
+            bias = bias if isinstance(bias, nn.Parameter) else nn.Parameter(bias.detach())
+        if dtype is None:
+            given = bias.dtype if bias is not None else torch.get_default_dtype()
+            dtype = given if given in FORMATS else torch.float32
+        if order is not None:
+            if not _permutes(order, weight.cols):
+                raise InvalidArgument("order", f"shape {tuple(order.shape)}", f"each of 0 to {weight.cols - 1} once")
+            order = order.to(weight.device, torch.int32)
+        layer._set(weight, bias, activation, accum, dtype, order)
+        return layer
+
+    @classmethod
+    def from_float(
+        cls,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        format: str = "q4_0",
+        activation: str | None = None,
+        encoder: str | None = None,
+        accum: str | None = None,
+    ) -> QuantizedLinear:
+        """Encodes weight [out_features, in_features] of floats, on its device, by one of the format's encoders. The
+        bias is kept, the very Parameter if it is one."""
+        dtype = weight.dtype if weight.dtype in FORMATS else None
+        quantized = QuantizedWeight.from_float(weight, format, encoder)
+        return cls.from_weight(quantized, bias, activation=activation, accum=accum, dtype=dtype)
+
+    @classmethod
+    def from_linear(
+        cls,
+        linear: nn.Linear,
+        weight: str = "q4_0",
+        activation: str | None = None,
+        encoder: str | None = None,
+        accum: str | None = None,
+    ) -> QuantizedLinear:
+        """The layer of an nn.Linear."""
+        fields = {"activation": activation, "encoder": encoder, "accum": accum}
+        return cls.from_float(linear.weight, linear.bias, format=weight, **fields).train(linear.training)
+
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The weight's values [out_features, in_features], its columns in x's order."""
+        values = self.weight.dequantize(dtype)
+        if self.order is None:
+            return values
+        return values[:, self.order.long().argsort()]
+
+    def to_linear(self, dtype: torch.dtype | None = None) -> nn.Linear:
+        """An nn.Linear with the weight's values. dtype: None is the layer's own."""
+        dtype = self.dtype if dtype is None else dtype
+        device = self.weight.device
+        out = nn.Linear(self.in_features, self.out_features, self.bias is not None, device=device, dtype=dtype)
+        with torch.no_grad():
+            out.weight.copy_(self.dequantize(dtype))
+            if self.bias is not None:
+                out.bias.copy_(self.bias)
+        return out.train(self.training)
+
+    def forward(self, x: Tensor) -> Tensor:
+        dtype = x.dtype
+        kind = x.device.type
+        if kind != "meta" and x.is_floating_point() and torch.is_autocast_enabled(kind):
+            dtype = torch.get_autocast_dtype(kind)
+            x = x.to(dtype)
+        if dtype not in FORMATS:
+            raise InvalidArgument("x", f"dtype {dtype}", FLOATS)
+        if self.order is not None:
+            if x.shape[-1] != self.in_features:  # else a gather would hide it
+                raise InvalidArgument("x", f"shape {tuple(x.shape)}", f"a last dimension of {self.in_features}")
+            x = x.index_select(-1, self.order)
+        if x.is_cuda and not torch.compiler.is_compiling() and type(x) in (Tensor, nn.Parameter):
+            self.arrange(dtype)
+        weight = self.weight
+        bias: Tensor | None = self.bias
+        if bias is not None and bias.dtype != dtype:
+            bias = bias.to(dtype)
+        if weight.tiles is None:
+            return ops.linear(x, weight.streams, bias, self._texts[dtype, False])
+        if weight.tiles != self._x(dtype):  # compiled, or with fake tensors: in eager mode it is arranged
+            raise InvalidArgument(
+                "x",
+                f"dtype {dtype}",
+                f"one that w is arranged for (tiles for x={weight.tiles}): warm(model, dtype=...)",
+            )
+        return ops.linear(x, weight.streams, bias, self._texts[dtype, True])
+
+    def arrange(self, dtype: torch.dtype) -> None:
+        """Reorders w for its GPU's kernels for x of a dtype, if it is not yet. (forward() does, in eager mode.) Raises
+        WouldTune under the capture of a CUDA graph, if there is something to do."""
+        if self.weight.tiles == self._x(dtype) and (dtype, True) in self._texts:
+            return
+        index = _cuda.index_of(self.weight.data)
+        tiles = self._x(dtype) if _takes_tiles(self._texts[dtype, False], index) else None
+        for kind in FORMATS:
+            if self._x(kind) == tiles:
+                self._texts[kind, True] = self._text(kind, pack="tiles")
+        if tiles != self.weight.tiles:
+            _cuda.refuse_capture(index, self._texts[dtype, False])
+            self.weight.arrange(tiles)
+
+    def warm(self, dtype: torch.dtype | None = None) -> None:
+        """On a GPU: arranges w, and prepares the kernels of its problem for x of a dtype (None: the layer's)."""
+        dtype = self.dtype if dtype is None else dtype
+        self.arrange(dtype)
+        text = self._texts[dtype, self.weight.tiles is not None]
+        _cuda.plan(text, _cuda.index_of(self.weight.data), dtype)
+
+    def _x(self, dtype: torch.dtype) -> str:
+        return self.activation or FORMATS[dtype]
+
+    def problem(self, dtype: torch.dtype | None = None) -> str:
+        """The text of its gemm for x of a dtype (None: the layer's), without m and with w as stored."""
+        return self._texts[self.dtype if dtype is None else dtype, False]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> QuantizedLinear:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
+        self.dtype = dtype if dtype in FORMATS else self.dtype
+        return self
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        order = state_dict.get(prefix + "order")
+        if order is not None and not _permutes(order, self.in_features):
+            error_msgs.append(f"{prefix}order: not each of 0 to {self.in_features - 1} once")
+            return
+        if order is not None and self.order is None:  # a layer of a checkpoint with act-order
+            self.order = torch.empty_like(order, device=self.weight.device)
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+
+    def extra_repr(self) -> str:
+        what = f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+        more = "".join(f", {name}={value}" for name in ("activation", "accum") if (value := getattr(self, name)))
+        return f"{what}, weight={self.weight.format}{more}{', order' if self.order is not None else ''}"
+
+
+def _permutes(order: Tensor, count: int) -> bool:
+    return not order.is_floating_point() and sorted(order.flatten().tolist()) == list(range(count))
+
+
+@functools.lru_cache(maxsize=4096)
+def _takes_tiles(problem: str, index: int) -> bool:
+    """Whether a GPU's kernels take packed weights for it at every number of rows."""
+    return _cuda.engine().packed(spec(problem).one_row, _cuda.device(index).arch).fields.get("pack") == "tiles"
+
+
+class W4A8Linear(QuantizedLinear):
+    """4-bit weights by 8-bit activations: w in NVFP4 with a factor for the tensor, x quantized to E4M3 with a float
+    scale for each row (amax / 448). accum="fast" multiplies at FP8's rate with more than 64 rows, and rounds w's
+    products with their scales to E4M3 (docs/numerics.md)."""
+
+    defaults: ClassVar[dict[str, Any]] = {"weight": "nvfp4", "activation": "e4m3_row"}
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = False,
+        *,
+        accum: str | None = None,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(in_features, out_features, bias, **self.defaults, accum=accum, device=device, dtype=dtype)
+
+    @classmethod
+    def from_linear(
+        cls,
+        linear: nn.Linear,
+        weight: str = "nvfp4",
+        activation: str | None = "e4m3_row",
+        encoder: str | None = None,
+        accum: str | None = None,
+    ) -> QuantizedLinear:
+        """The layer of an nn.Linear, in these formats unless others are given."""
+        return super().from_linear(linear, weight, activation, encoder, accum)
+
+
+# ---- replacing
+
+_OPTIONS = ("weight", "activation", "encoder", "accum")
+Options = Mapping[str, Any]
+Rule = tuple[Union[str, "re.Pattern[str]", Callable[[str], bool]], Union[Options, None]]
+
+
+class ReplaceReport(NamedTuple):
+    """replaced: what became of each layer by qualified name; left: why a layer was left alone. Bytes of the weights
+    that were replaced, before and after; shared ones count once."""
+
+    replaced: dict[str, str]
+    left: dict[str, str]
+    bytes_before: int
+    bytes_after: int
+
+    def __str__(self) -> str:
+        width = max((len(name) for name in (*self.replaced, *self.left)), default=0)
+        lines = [f"{name:<{width}}  {what}" for name, what in self.replaced.items()]
+        lines += [f"{name:<{width}}  left alone: {why}" for name, why in self.left.items()]
+        sizes = f"{self.bytes_before / 1e6:.1f} MB of weights became {self.bytes_after / 1e6:.1f} MB"
+        return "\n".join([*lines, f"{len(self.replaced)} replaced, {len(self.left)} left alone; {sizes}"])
+
+
+def replace_linears(
+    model: nn.Module, rules: Sequence[Rule], *, layer: type[QuantizedLinear] = QuantizedLinear
+) -> ReplaceReport:
+    """Replaces nn.Linear layers in place. rules: in order, (which, options); the first that matches a layer's qualified
+    name decides. which: a glob ("*.mlp.*"), a compiled regular expression (searched for), or a function of the name.
+    options: arguments of QuantizedLinear.from_linear(), or None: leave it alone, as are layers that no rule matches.
+
+    Left alone with a reason in the report are also subclasses of nn.Linear, layers whose shape the format does not
+    take, and layers that share their weight with something that is not replaced alike. Layers that share a weight
+    share it afterwards. Raises InvalidArgument for a rule that names an unknown format or encoder."""
+    rules = [(which, None if options is None else {**layer.defaults, **options}) for which, options in rules]
+    for _, options in rules:
+        _check_options(options)
+    if isinstance(model, nn.Linear):
+        raise InvalidArgument(
+            "model", type(model).__name__, "a module that contains layers; of one alone: from_linear()"
+        )
+    users: dict[int, list[str]] = {}
+    places: dict[int, list[tuple[nn.Module, str]]] = {}
+    for name, module in model.named_modules():
+        for child_name, child in module._modules.items():
+            if child is not None:
+                places.setdefault(id(child), []).append((module, child_name))
+        for parameter in module._parameters.values():
+            if parameter is not None:
+                users.setdefault(id(parameter), []).append(name)
+    left: dict[str, str] = {}
+    chosen: dict[str, Options] = {}
+    linears = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    for name, linear in linears.items():
+        options = _first_match(name, rules)
+        why = _why_not(linear, options)
+        if why is not None:
+            left[name] = why
+        elif options is not None:
+            chosen[name] = options
+    for name, options in chosen.items():
+        for other in users[id(linears[name].weight)]:
+            if chosen.get(other) != options:
+                left[name] = f"shares its weight with {other}, which is not replaced alike"
+    replaced: dict[str, str] = {}
+    weights: dict[int, QuantizedWeight] = {}
+    before = after = 0
+    for name, options in chosen.items():
+        if name in left:
+            continue
+        linear = linears[name]
+        weight = weights.get(id(linear.weight))
+        if weight is None:
+            weight = QuantizedWeight.from_float(linear.weight, options["weight"], options.get("encoder"))
+            weights[id(linear.weight)] = weight
+            before += linear.weight.nbytes
+            after += weight.nbytes
+        rest = {field: options.get(field) for field in ("activation", "accum")}
+        new = layer.from_weight(weight, linear.bias, **rest, dtype=linear.weight.dtype).train(linear.training)
+        for parent, child_name in places[id(linear)]:
+            setattr(parent, child_name, new)
+        replaced[name] = new.extra_repr()
+    return ReplaceReport(replaced, left, before, after)
+
+
+def _first_match(name: str, rules: Sequence[Rule]) -> Options | None:
+    for which, options in rules:
+        if isinstance(which, str):
+            found = fnmatch.fnmatchcase(name, which)
+        elif isinstance(which, re.Pattern):
+            found = which.search(name) is not None
+        else:
+            found = which(name)
+        if found:
+            return options
+    return None
+
+
+def _check_options(options: Options | None) -> None:
+    if options is None:
+        return
+    for name in options:
+        if name not in _OPTIONS:
+            raise InvalidArgument("rules", repr(name), f"an option of {', '.join(_OPTIONS)}")
+    format = codec.find(options["weight"])
+    if options.get("activation") is not None:
+        codec.find(options["activation"])
+    encoder = options.get("encoder")
+    if encoder is not None and encoder not in format.encoders:
+        raise InvalidArgument("encoder", str(encoder), f"one of {', '.join(format.encoders)}, {format.name}'s")
+
+
+def _why_not(linear: nn.Linear, options: Options | None) -> str | None:
+    """Why a layer cannot be replaced."""
+    if options is None:
+        return "by the rules"
+    if type(linear) is not nn.Linear:
+        return f"a {type(linear).__name__}, whose owner may use its weight directly"
+    if linear.weight.dtype not in FORMATS:
+        return f"its weight is {linear.weight.dtype}"
+    try:
+        gemm_text(
+            options.get("activation") or "f16",
+            options["weight"],
+            "f16",
+            linear.out_features,
+            linear.in_features,
+            accum=options.get("accum"),
+        )
+    except TilewrightError as error:
+        return str(error)
+    return None
+
+
+def replace_mlp_with_w4a8(
+    model: nn.Module, *, which: str = r"(^|\.)(mlp|feed_forward|ffn)\.[^.]+$", accum: str | None = None
+) -> int:
+    """Makes the linear layers of MLP blocks W4A8Linear, in place, and returns how many. which: a regular expression
+    that is searched for in qualified names: of the layers that belong to an MLP."""
+    return len(replace_linears(model, [(re.compile(which), {"accum": accum})], layer=W4A8Linear).replaced)

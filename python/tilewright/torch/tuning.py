@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a model to tuned, shipped and prepared kernels.
+
+    problems = record(model, x)                      # what the model asks for; needs no GPU
+    prewarm(model, x, archs=["sm_90a"])              # compiles it; needs no GPU
+    print(tune(model, x, budget_seconds=600))        # measures it on this GPU, and stores what is fastest
+    warm(model)                                      # prepares every kernel: before a CUDA graph or torch.compile
+
+A sample input is what the model's forward() takes: tensors on any device, numbers, or tuples, lists and dicts of them.
+Their values do not matter where the model computes the same layers for any, and they are not computed with then."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+from .._errors import InvalidArgument, Unsupported
+from ..engine import Progress
+from ..problem import Problem
+from ..reports import PrewarmReport, TuneReport
+from . import _cuda
+from ._spec import spec, without_rows
+from .modules import QuantizedLinear
+
+
+class _Asked(NamedTuple):
+    """One call of linear: the problem with w as stored, x's dtype, and the rows."""
+
+    text: str
+    dtype: torch.dtype
+    rows: int
+
+
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees every call of linear, by whatever way it came about."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.asked: dict[_Asked, None] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.tilewright.linear.default:
+            x, _, _, problem = args
+            as_stored = spec(problem).text.replace(" pack=tiles", "")
+            self.asked[_Asked(as_stored, x.dtype, math.prod(x.shape[:-1]))] = None
+        return func(*args, **(kwargs or {}))
+
+
+def _asked(model: nn.Module, inputs: Sequence[Any]) -> list[_Asked]:
+    recorder = _Recorder()
+    model = getattr(model, "_orig_mod", model)  # of torch.compile, which would compile for fake tensors
+    with torch.no_grad():
+        try:
+            with FakeTensorMode(allow_non_fake_inputs=True) as fake:
+                given = tree_map_only(Tensor, fake.from_tensor, tuple(inputs))
+                with recorder:
+                    model(*given)
+        except (DataDependentOutputException, DynamicOutputShapeException):  # it has to see values
+            recorder.asked.clear()
+            with recorder:
+                model(*inputs)
+    return [asked for asked in recorder.asked if asked.rows]
+
+
+def record(model: nn.Module, *sample_inputs: Any, arch: str | None = None) -> list[Problem]:
+    """The problems that the model asks for with these inputs, each once, in order: its products, and the casts of their
+    activations. arch: a target ("sm_90a"): exactly what is launched there, tiles and workspace included; None: as the
+    layers state them. Runs the model on fake tensors, or on the given ones where its course depends on their values."""
+    out: dict[Problem, None] = {}
+    for asked in _asked(model, sample_inputs):
+        for problem in _problems(asked, arch):
+            out[problem] = None
+    return list(out)
+
+
+def _problems(asked: _Asked, arch: str | None) -> list[Problem]:
+    s, out = spec(asked.text), []
+    if arch is not None:
+        packed = _cuda.engine().packed(s.one_row, arch)
+        if packed.fields.get("pack") == "tiles":
+            out.append(Problem.of("pack", w=s.w, x=s.x, n=s.n, k=s.k))
+            s = spec(without_rows(packed))
+    gemm, cast, fused = _cuda.wanted(s.text, arch, asked.dtype)
+    out += [problem.with_rows(asked.rows) for problem in (gemm, cast) if problem is not None]
+    if arch is not None and fused is not None:  # of few rows, whatever was recorded
+        out.append(fused)
+    return out
+
+
+class Tuned(NamedTuple):
+    """One problem's result. error: what was raised instead."""
+
+    problem: Problem
+    report: TuneReport | None
+    error: str
+
+
+class TuneSummary(NamedTuple):
+    """What tune() did: one entry for each problem; those behind the budget's end are in `left`."""
+
+    device: str
+    entries: tuple[Tuned, ...]
+    left: tuple[Problem, ...]
+    seconds: float
+
+    def __str__(self) -> str:
+        lines = [f"{self.device}: {len(self.entries)} problems tuned in {self.seconds:.0f} s"]
+        for entry in self.entries:
+            lines.append(f"  {entry.problem}")
+            r = entry.report
+            if r is None:
+                lines.append(f"    failed: {entry.error}")
+                continue
+            kept = ", too noisy to be stored" if r.noisy else ""
+            lines.append(
+                f"    {r.microseconds:.1f} us, {r.measured} measured, stopped by {r.stopped}{kept}: {r.candidate}"
+            )
+        lines += [f"  not reached within the budget: {problem}" for problem in self.left]
+        return "\n".join(lines)
+
+
+def tune(
+    model: nn.Module,
+    sample_inputs: Any,
+    *,
+    device: int | torch.device | None = None,
+    budget_seconds: float = 300,
+    progress: Progress = None,
+    **policy: Any,
+) -> TuneSummary:
+    """Measures candidates for every problem of the model, for all numbers of rows, and stores the fastest in the
+    engine's cache, where operators find them from the next preparation on. sample_inputs: a tensor, or a tuple of
+    forward()'s arguments. device: of CUDA, None: the current one. budget_seconds: for all of them; what one does not
+    use is the others'. progress: a function of (stage, done, total), or True for a bar. policy: further arguments of
+    Engine.tune(). Raises Unsupported without a GPU; what fails by itself is in the summary."""
+    index = _cuda_index(device)
+    gpu = _cuda.device(index)
+    problems = record(model, *_arguments(sample_inputs), arch=gpu.arch)
+    # One choice of all numbers of rows serves every one that was recorded.
+    distinct = list(
+        {problem.with_rows(1) if problem.op != "pack" else problem: problem for problem in problems}.values()
+    )
+    begin = time.monotonic()
+    entries: list[Tuned] = []
+    for i, problem in enumerate(distinct):
+        rest = budget_seconds - (time.monotonic() - begin)
+        if rest <= 0:
+            return TuneSummary(gpu.name, tuple(entries), tuple(distinct[i:]), time.monotonic() - begin)
+        share = rest / (len(distinct) - i)
+        given: dict[str, Any] = {"all_rows": problem.op != "pack", **policy}
+        try:
+            report = _cuda.engine().tune(problem, gpu, budget_seconds=share, progress=progress, **given)
+            entries.append(Tuned(problem, report, ""))
+        except Unsupported as error:
+            entries.append(Tuned(problem, None, str(error)))
+    _cuda.forget_plans()  # prepared before the choices were
+    return TuneSummary(gpu.name, tuple(entries), (), time.monotonic() - begin)
+
+
+def prewarm(
+    model: nn.Module,
+    sample_inputs: Any,
+    archs: Sequence[str] = ("sm_90a",),
+    *,
+    progress: Progress = None,
+    **policy: Any,
+) -> PrewarmReport:
+    """Compiles what the model will need on those targets into the engine's cache, for all numbers of rows, without a
+    GPU. policy: further arguments of Engine.prewarm(). Raises LibraryMissing without a compiler."""
+    arguments = _arguments(sample_inputs)
+    asked = _asked(model, arguments)
+    reports = []
+    for arch in archs:
+        problems = list({problem: None for one in asked for problem in _problems(one, arch)})
+        reports.append(_cuda.engine().prewarm(problems, [arch], progress=progress, **policy))
+    return PrewarmReport(
+        compiled=sum(r.compiled for r in reports),
+        skipped=sum(r.skipped for r in reports),
+        failed=sum(r.failed for r in reports),
+        evicted=sum(r.evicted for r in reports),
+        seconds=sum(r.seconds for r in reports),
+        failures=tuple(line for r in reports for line in r.failures),
+    )
+
+
+def warm(model: nn.Module, *, dtype: torch.dtype | None = None) -> int:
+    """Prepares every kernel of the model's QuantizedLinear layers that are on a GPU, for any number of rows, and
+    arranges their weights: before torch.compile, or the capture of a CUDA graph, under which nothing may be compiled.
+    dtype: of x, None: each layer's own. Returns how many layers there were. Under torch.compile layers take their
+    weights as warm() has left them.
+
+    The launches of all captures of a GPU share one workspace (unless their stream has been used before): replay two
+    graphs one after the other, not at the same time."""
+    layers = [m for m in model.modules() if isinstance(m, QuantizedLinear) and m.weight.device.type == "cuda"]
+    for layer in layers:
+        layer.warm(dtype)
+    return len(layers)
+
+
+def _arguments(sample_inputs: Any) -> tuple[Any, ...]:
+    return tuple(sample_inputs) if isinstance(sample_inputs, (tuple, list)) else (sample_inputs,)
+
+
+def _cuda_index(device: int | torch.device | None) -> int:
+    if not torch.cuda.is_available():
+        raise Unsupported("device", "none", "tuning measures on a GPU, and PyTorch sees none; prewarm() needs none")
+    if device is None:
+        return torch.cuda.current_device()
+    if isinstance(device, int):
+        return device
+    given = torch.device(device)
+    if given.type != "cuda":
+        raise InvalidArgument("device", str(given), "a CUDA device")
+    return torch.cuda.current_device() if given.index is None else given.index
