@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -45,29 +46,43 @@ def decoded_q8_1(blocks):
     return (d * codes).reshape(blocks.shape[0], -1)
 
 
-def test_q4_0_is_the_originals_rule_and_not_ggmls():
-    x = torch.randn(16, 128)
-    blocks = quant_gemm.quantize_q4_0(x)
-    d = blocks[..., :2].contiguous().view(torch.float16).float()
-    low, high = blocks[..., 2:] & 15, blocks[..., 2:] >> 4
-    codes = torch.cat([low, high], -1).to(torch.int32) - 8
-    wanted = x.reshape(16, 4, 32)
-    amax = wanted.abs().amax(-1, keepdim=True)
-    assert torch.equal(d, (amax / 7).half().float())
-    scaled = wanted * (1 / (amax / 7))
-    assert (codes.float() - scaled).abs().max() <= 0.5 + 1e-5
-    assert codes.min() >= -7  # code 0 never occurs: the largest magnitude becomes 7 of either sign
-    assert torch.equal(quant_gemm.dequantize_q4_0(blocks, 128), (codes * d).reshape(16, 128))
+def original_blocks(x, largest):
+    """Scale and codes of the original's two quantizers, restated: d = max|x| / largest, codes x (1 / d) rounded half away
+    from zero, all in float32. x: [blocks, 32]."""
+    amax = np.abs(x).max(1, keepdims=True)
+    d = (amax / np.float32(largest)).astype(np.float32)
+    inverse = np.where(d > 0, np.float32(1) / np.where(d > 0, d, 1), 0).astype(np.float32)
+    scaled = (x * inverse).astype(np.float64)
+    codes = np.sign(scaled) * np.floor(np.abs(scaled) + 0.5)
+    return d.astype(np.float16).view(np.uint8), codes.astype(np.int8)
 
 
-def test_q8_1_stores_the_sum_of_the_floats_or_of_the_codes():
-    x = torch.randn(4, 64)
-    blocks = quant_gemm.quantize_q8_1(x)
-    d = blocks[..., :2].contiguous().view(torch.float16).float()[..., 0]
-    s = blocks[..., 2:4].contiguous().view(torch.float16).float()[..., 0]
-    codes = blocks[..., 4:].contiguous().view(torch.int8).float()
-    assert (s - x.reshape(4, 2, 32).sum(-1)).abs().max() <= 32 * d.max() / 2 + 0.05
-    assert codes.abs().max() == 127
+def some_blocks():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((64, 32)).astype(np.float32) * np.exp2(rng.integers(-8, 8, (64, 1))).astype(np.float32)
+    x[3] = 0
+    return x
+
+
+def test_q4_0_is_the_originals_byte_for_byte():
+    x = some_blocks()
+    d, codes = original_blocks(x, 7)
+    unsigned = (np.clip(codes, -8, 7) + 8).astype(np.uint8)
+    wanted = np.concatenate([d, unsigned[:, :16] | unsigned[:, 16:] << 4], 1)
+    blocks = quant_gemm.quantize_q4_0(torch.from_numpy(x))
+    assert np.array_equal(blocks.numpy().reshape(64, 18), wanted)
+    values = (codes * d.view(np.float16).astype(np.float32)).astype(np.float32)
+    assert np.array_equal(quant_gemm.dequantize_q4_0(blocks, 32).numpy(), values)
+
+
+def test_q8_1_is_the_originals_byte_for_byte():
+    x = some_blocks()
+    d, codes = original_blocks(x, 127)
+    total = np.zeros((64, 1), np.float32)
+    for column in range(32):  # in element order, as the original adds
+        total[:, 0] += x[:, column]
+    wanted = np.concatenate([d, total.astype(np.float16).view(np.uint8), codes.view(np.uint8)], 1)
+    assert np.array_equal(quant_gemm.quantize_q8_1(torch.from_numpy(x)).numpy().reshape(64, 36), wanted)
 
 
 def test_leading_dimensions_stay_and_strides_do_not_matter():

@@ -12,8 +12,8 @@ What differs from the original, on purpose:
 * dequantize_q4_0 checks K against the tensor's shape, and tensors of the wrong type are an InvalidArgument (a ValueError)
   that names the argument.
 
-The blocks are the original's byte for byte but where its arithmetic is approximate (-use_fast_math): Q4_0 by its rule,
-scale max|x| / 7, which is not llama.cpp's; tilewright.encode(x, "q4_0") has llama.cpp's."""
+Blocks are those of the original's rules in single precision: Q4_0 with the scale max|x| / 7, which is not llama.cpp's
+(tilewright.encode(x, "q4_0") has that), and Q8_1 with the sum of the floats, as ggml's CUDA quantizer stores it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def quantize_q4_0(x: Tensor) -> Tensor:
 
 def quantize_q8_1(x: Tensor) -> Tensor:
     """Blocks of 32: d = max|x| / 127, the sum of x, and round(x / d). x as above. Returns uint8 [..., K/32, 36]."""
-    return _quantize(x, "q8_1", "", BLOCK_Q8_1_BYTES)
+    return _quantize(x, "q8_1", "sum_x", BLOCK_Q8_1_BYTES)
 
 
 def dequantize_q4_0(x_q: Tensor, K: int) -> Tensor:

@@ -16,6 +16,7 @@ single precision. What differs from the repository's code, on purpose:
 
 from __future__ import annotations
 
-from ..torch.modules import W4A8Linear, replace_mlp_with_w4a8
+from ..torch.modules import W4A8Linear
+from ..torch.replace import replace_mlp_with_w4a8
 
 __all__ = ["W4A8Linear", "replace_mlp_with_w4a8"]

@@ -13,15 +13,9 @@ from __future__ import annotations
 
 from ._cuda import engine, set_engine
 from .checkpoints import load_into, load_quantized
-from .modules import (
-    QuantizedLinear,
-    QuantizedWeight,
-    ReplaceReport,
-    W4A8Linear,
-    replace_linears,
-    replace_mlp_with_w4a8,
-)
+from .modules import QuantizedLinear, QuantizedWeight, W4A8Linear
 from .ops import dequantize, linear, pack, quantize, unpack
+from .replace import ReplaceReport, replace_linears, replace_mlp_with_w4a8
 from .tuning import Tuned, TuneSummary, prewarm, record, tune, warm
 
 __all__ = [
