@@ -26,10 +26,10 @@ int main(int argc, char** argv) {
   app.add_option("--cache", settings.cache,
                  "gemm, grouped, quantize: keep choices in this file; regret: take binaries from it; internal: the "
                  "cache of a child");
-  app.add_option(
-      "--rows", settings.rows,
-      "gemm: only rows with this in 'large|decode LABEL; TARGETS; PROBLEM'; several, by |. code: only candidates with "
-      "this in 'TARGET; FAMILY; PROBLEM'");
+  app.add_option("--rows", settings.rows,
+                 "gemm: only rows with this in 'large|decode LABEL; TARGETS; PROBLEM'; several, by |; with --every-m "
+                 "whole labels. quantize: only x=FORMAT w=FORMAT with this. code: only candidates with "
+                 "this in 'TARGET; FAMILY; PROBLEM'");
   app.add_option("--shapes", settings.shapes, "gemm: N,K;N,K;... or 'judged' for all that are judged");
   app.add_option("--m", settings.ms, "gemm: only these m, e.g. 1,1024");
   app.add_option("--problem", settings.problem, "sweep: PROBLEM@RIVAL, several, by |");

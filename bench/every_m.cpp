@@ -92,7 +92,8 @@ class EveryM {
     std::vector<Shape> shapes = settings_.shapes.empty() ? kShapes : shapes_of(settings_.shapes);
     for (const Shape shape : shapes)
       for (const EveryRow& row : kRows) {
-        if (!settings_.rows.empty() && std::string(row.label).find(settings_.rows) == std::string::npos) continue;
+        const std::string asked = "|" + settings_.rows + "|";  // whole labels
+        if (!settings_.rows.empty() && asked.find(fmt::format("|{}|", row.label)) == std::string::npos) continue;
         if (seconds() > settings_.seconds) {
           fmt::print("{} {}x{}: not run: out of time\n", row.label, shape.n, shape.k);
           all.push_back({{"label", row.label}, {"n", shape.n}, {"k", shape.k}, {"note", "not run: out of time"}});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `bench quantize`: float activations times weights by integer products. x becomes q8_1 by a cast in front of the gemm,
-// or in the gemm itself (x_from): the whole of it timed, side by side, cold.
+// `bench quantize`: float activations times weights by products of bytes. x becomes q8_1 or e4m3_row by a cast in front
+// of the gemm, or in the gemm itself (x_from): the whole of it timed, side by side, cold.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -8,6 +8,7 @@
 
 #include "bench/bench.h"
 #include "bench/cuda.h"
+#include "bench/gemm_jobs.h"
 
 namespace tilewright::bench {
 namespace {
@@ -15,11 +16,13 @@ namespace {
 // One way from floats to y.
 class Way {
  public:
-  Way(Engine& engine, const Cuda& cuda, const Device& device, const Problem& problem, const TunePolicy& policy)
+  // from: f32 or bf16, what a cast in front takes where the gemm takes no floats.
+  Way(Engine& engine, const Cuda& cuda, const Device& device, const Problem& problem, const TunePolicy& policy,
+      const char* from)
       : problem_(problem), task_(engine.task(problem, device.arch())) {
     const Gemm& g = *problem.as<Gemm>();
     if (!g.x_from) {
-      const Problem cast(Cast{Format::parse("f32"), g.x, g.m, g.k});
+      const Problem cast(Cast{Format::parse(from), g.x, g.m, g.k});
       engine.tune(cast, device, policy);
       cast_.emplace(engine.prepare(cast, device));
     }
@@ -28,18 +31,22 @@ class Way {
     gemm_.emplace(engine.prepare(task_, device));
 
     std::vector<Piece> pieces = pieces_of(task_);
-    for (std::size_t i = 0; i < task_.buffers.size(); ++i)
+    for (std::size_t i = 0; i < task_.buffers.size(); ++i) {
       if (task_.buffers[i].name == "x.data") x_ = static_cast<int>(i);
+      if (task_.buffers[i].name == "x.scales") x_scales_ = static_cast<int>(i);
+    }
     if (cast_) {
       Piece floats;
-      floats.bytes = static_cast<std::size_t>(g.m * g.k) * sizeof(float);
-      floats.fill = [](std::span<std::byte> bytes) {
-        auto* v = reinterpret_cast<float*>(bytes.data());
+      const Format format = Format::parse(from);
+      floats.bytes = static_cast<std::size_t>(format.total_bytes(g.m, g.k));
+      floats.fill = [format, count = g.m * g.k](std::span<std::byte> bytes) {
+        std::vector<float> v(static_cast<std::size_t>(count));
         std::uint64_t state = 1;
-        for (std::size_t i = 0; i < bytes.size() / sizeof(float); ++i) {
+        for (float& each : v) {
           state = state * 6364136223846793005ull + 1442695040888963407ull;
-          v[i] = static_cast<float>(state >> 40) * 0x1p-23f - 1.0f;
+          each = static_cast<float>(state >> 40) * 0x1p-23f - 1.0f;
         }
+        format.info().encode(v.data(), 1, count, {bytes.data(), nullptr, nullptr}, 0);
       };
       floats_ = static_cast<int>(pieces.size());
       pieces.push_back(std::move(floats));
@@ -51,6 +58,7 @@ class Way {
         CastArgs args;
         args.x.data = pointers[static_cast<std::size_t>(floats_)];
         args.y.data = pointers[static_cast<std::size_t>(x_)];
+        if (x_scales_ >= 0) args.y.scales = pointers[static_cast<std::size_t>(x_scales_)];
         args.rows = g.m;
         cast_->launch(cuda.stream(), args);
       }
@@ -77,7 +85,7 @@ class Way {
   Task task_;
   Candidate choice_;
   std::optional<Kernel> cast_, gemm_;
-  int x_ = 0, floats_ = -1;
+  int x_ = 0, x_scales_ = -1, floats_ = -1;
   std::unique_ptr<Rotation> rotation_;
   std::optional<Replay> replay_;
   std::vector<double> samples_;
@@ -96,13 +104,17 @@ Json quantizing(const Device& device, const Settings& settings) {
   Table table(
       {"weights", "m", "n", "k", "cast, gemm", "cast, gemm on tiles", "gemm with x_from", "on tiles", "speedup"});
   Json rows = Json::array();
+  const auto asked = [&](const std::string& label) {
+    return settings.rows.empty() || label.find(settings.rows) != label.npos;
+  };
   for (const char* w : {"q4_0", "q8_0"})
     for (const auto& [n, k] : {std::pair{4096, 4096}, {14336, 4096}, {4096, 14336}})
       for (const int m : {1, 4}) {
+        if (!asked(fmt::format("x=q8_1 w={}", w))) continue;
         const std::string text = fmt::format("gemm x=q8_1 w={} y=f32 m={} n={} k={} weights=constant", w, m, n, k);
         std::vector<std::unique_ptr<Way>> ways;
         const auto add = [&](const char* more) {
-          ways.push_back(std::make_unique<Way>(engine, cuda, device, Problem::parse(text + more), policy));
+          ways.push_back(std::make_unique<Way>(engine, cuda, device, Problem::parse(text + more), policy, "f32"));
         };
         for (const char* more : {"", " pack=tiles", " x_from=f32"}) add(more);
         const bool fused_on_tiles = m == 1;  // that kernel has one token at a time
@@ -121,6 +133,28 @@ Json quantizing(const Device& device, const Settings& settings) {
         rows.push_back(row);
       }
   fmt::print("{}", table.text());
+
+  // A scale per row, in the workspace.
+  Table by_row({"weights", "m", "n", "k", "cast, gemm", "gemm with x_from", "speedup"});
+  for (const char* w : {"nvfp4 global=mul pack=tiles", "e4m3_row accum=fast"})
+    for (const int m : {1, 16, 64, 256, 1024}) {
+      if (!asked(fmt::format("x=e4m3_row w={}", w))) continue;
+      constexpr int kN = 8192, kK = 8192;
+      const std::string text = fmt::format("gemm x=e4m3_row w={} y=bf16 m={} n={} k={} weights=constant workspace={}",
+                                           w, m, kN, kK, kProblemWorkspace);
+      Way apart(engine, cuda, device, Problem::parse(text), policy, "bf16"),
+          fused(engine, cuda, device, Problem::parse(text + " x_from=bf16"), policy, "bf16");
+      for (int round = -kWarmRounds; round < settings.rounds; ++round)
+        for (Way* way : {&apart, &fused}) way->sample(round >= 0);
+      const double speedup = apart.us() / fused.us();
+      by_row.row({w, fmt::format("{}", m), fmt::format("{}", kN), fmt::format("{}", kK),
+                  fmt::format("{:.2f}", apart.us()), fmt::format("{:.2f}", fused.us()),
+                  fmt::format("{:.2f}", speedup)});
+      std::fflush(stdout);
+      rows.push_back(
+          {{"w", w}, {"m", m}, {"n", kN}, {"k", kK}, {"speedup", speedup}, {"ways", {apart.json(), fused.json()}}});
+    }
+  fmt::print("{}", by_row.text());
   return rows;
 }
 

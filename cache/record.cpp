@@ -47,8 +47,10 @@ std::string map_text(const TensorMapPlan& map) {
         std::uint64_t{map.box_rows}, std::uint64_t{map.box_panels}})
     text += std::to_string(value) + ',';
   text += std::to_string(map.swizzle);
-  if (map.block != 1 || map.block_elements != 1)
+  // With their defaults they are left out, so that older rows stay valid.
+  if (map.block != 1 || map.block_elements != 1 || map.behind)
     text += ',' + std::to_string(map.block) + ',' + std::to_string(map.block_elements);
+  if (map.behind) text += ',' + std::to_string(map.behind);
   return text;
 }
 
@@ -58,13 +60,14 @@ bool parse_map(std::string_view text, TensorMapPlan& map) {
   return next(map.pointer) && next(map.rows_at) && next(map.rows) && next(map.stride_at) && next(map.inner_at) &&
          next(map.inner) && next(map.element_bytes) && next(map.box_inner) && next(map.box_rows) &&
          next(map.box_panels) && next(map.swizzle) && (text.empty() || (next(map.block) && next(map.block_elements))) &&
-         map_text(map) == whole;
+         (text.empty() || next(map.behind)) && map_text(map) == whole;
 }
 
 // Adds the fields that only some plans have. A field with its default is left out, so that older rows stay valid.
 void add_extras(Key& key, const LaunchPlan& plan) {
   if (plan.persistent) key.add("persistent", plan.persistent);
   if (plan.overlap) key.add("overlap", 1);
+  if (plan.most_rows) key.add("most_rows", plan.most_rows);
   // More maps than there is room for have no text: the line is malformed.
   for (std::size_t i = 0; i < std::min<std::size_t>(plan.map_count, plan.maps.size() + 1); ++i)
     key.add("map", i < plan.maps.size() ? map_text(plan.maps[i]) : "");
@@ -73,6 +76,7 @@ void add_extras(Key& key, const LaunchPlan& plan) {
 bool parse_extra(const std::string& tag, const std::string& value, LaunchPlan& plan) {
   if (tag == "persistent") return to_integer(value, plan.persistent);
   if (tag == "overlap") return plan.overlap = value == "1";
+  if (tag == "most_rows") return to_integer(value, plan.most_rows);
   return tag == "map" && plan.map_count < plan.maps.size() && parse_map(value, plan.maps[plan.map_count++]);
 }
 

@@ -155,10 +155,9 @@ unsigned blocks(const Device::Impl& device, const GridAxis& axis, int index, std
                   c.grid_x, c.grid_y, c.grid_z, c.block_x, loaded.plan.cluster, c.shared_bytes, kernel.device->name));
 }
 
-void launch_one(const Kernel::Impl& kernel, Stream stream, const std::byte* args, std::int64_t rows,
-                std::int64_t cols) {
+void launch_one(const Kernel::Impl& kernel, const Loaded& loaded, Stream stream, const std::byte* args,
+                std::int64_t rows, std::int64_t cols) {
   const Device::Impl& device = *kernel.device;
-  const Loaded& loaded = *kernel.loaded[kernel.entry(rows)];
   const LaunchPlan& plan = loaded.plan;
   CUlaunchConfig config;
   config.grid_x = blocks(device, plan.x, 0, rows, cols);
@@ -200,6 +199,27 @@ void launch_one(const Kernel::Impl& kernel, Stream stream, const std::byte* args
     launch_failed(kernel, loaded, config, result);
 }
 
+// Precondition: strides are resolved, and check_most_rows().
+void launch_parts(const Kernel::Impl& kernel, const Loaded& loaded, Stream stream, const std::byte* args,
+                  std::int64_t rows, std::int64_t cols) {
+  const Contract& contract = kernel.contract;
+  const std::int64_t most = loaded.plan.most_rows, parts = (rows - 1) / most + 1,
+                     of_part = ((rows - 1) / parts / kPartRows + 1) * kPartRows;
+  alignas(16) std::byte part[kMaxArgumentBytes];
+  std::memcpy(part, args, contract.args_bytes);
+  for (std::int64_t first = 0; first < rows; first += of_part) {
+    const std::int64_t count = std::min(of_part, rows - first);
+    std::memcpy(part + contract.rows_at, &count, sizeof count);
+    for (const RowsRule& rule : contract.row_pointers) {
+      const auto pointer = load<std::byte*>(args, rule.pointer);
+      const std::int64_t stride = rule.stride_at == RowsRule::kDense ? 1 : load<std::int64_t>(args, rule.stride_at);
+      std::byte* const moved = pointer ? pointer + first * stride * rule.bytes : nullptr;
+      std::memcpy(part + rule.pointer, &moved, sizeof moved);
+    }
+    launch_one(kernel, loaded, stream, part, count, cols);
+  }
+}
+
 [[noreturn]] void refuse_extent(const char* field, std::int64_t value) {
   refuse(field, fmt::format("{}", value), "0 or more");
 }
@@ -223,7 +243,11 @@ void launch_checked(const Kernel::Impl& kernel, Stream stream, const void* args,
   alignas(16) std::byte room[kMaxArgumentBytes];
   const std::byte* resolved = resolve_strides(kernel.contract, bytes, room);
   if (kernel.contract.overlap) check_overlap(*kernel.contract.overlap, resolved, rows);
-  launch_one(kernel, stream, resolved, rows, cols);
+  const Loaded& loaded = *kernel.loaded[kernel.entry(rows)];
+  if (loaded.plan.most_rows && rows > loaded.plan.most_rows) [[unlikely]]
+    launch_parts(kernel, loaded, stream, resolved, rows, cols);
+  else
+    launch_one(kernel, loaded, stream, resolved, rows, cols);
 }
 
 [[noreturn]] void refuse_operation(const Kernel::Impl& kernel, std::string_view given) {

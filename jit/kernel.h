@@ -20,6 +20,9 @@ namespace tilewright {
 namespace jit {
 
 inline constexpr std::size_t kMaxArgumentBytes = 4096;  // of all parameters of one kernel, as every GPU accepts
+// Parts of a divided launch have a multiple of so many rows (LaunchPlan::most_rows).
+inline constexpr std::uint32_t kPartRows = 16;
+
 inline constexpr std::size_t kMaxMaps = std::tuple_size_v<decltype(LaunchPlan::maps)>;
 
 // A function of a module, with what launching it takes.

@@ -120,6 +120,11 @@ void check_rules(const Contract& contract) {
     if (rule.offset + sizeof(std::int64_t) > size || rule.multiple < 1)
       refuse(rule.name, fmt::format("offset {}, multiple {}", rule.offset, rule.multiple),
              "must lie in the argument struct, a multiple of at least 1");
+  for (const auto& rule : contract.row_pointers)
+    if (rule.pointer + sizeof(void*) > size ||
+        (rule.stride_at != RowsRule::kDense && rule.stride_at + sizeof(std::int64_t) > size))
+      refuse("contract.row_pointers", fmt::format("offsets {} and {}", rule.pointer, rule.stride_at),
+             "must lie in the argument struct");
   for (const auto& rule : contract.factors)
     if (rule.offset + sizeof(float) > size)
       refuse(rule.name, fmt::format("offset {}", rule.offset), "must lie in the argument struct");
@@ -154,12 +159,23 @@ std::size_t check_parameters(const Loaded& loaded, const Contract& contract) {
   return sizes.empty() ? 0 : sizes[0];
 }
 
+// Parts begin at whole 16-byte pieces, whatever the strides.
+void check_most_rows(const LaunchPlan& plan, const Contract& contract) {
+  if (!plan.most_rows) return;
+  if (plan.most_rows % kPartRows != 0)
+    refuse("plan.most_rows", fmt::format("{}", plan.most_rows), fmt::format("a multiple of {}", kPartRows));
+  if (contract.row_pointers.empty() || contract.rows_at == Contract::kFixedRows || contract.rows_per != 1)
+    refuse("plan.most_rows", fmt::format("{}", plan.most_rows),
+           "0: the contract does not say how a launch is divided (row_pointers)");
+}
+
 std::shared_ptr<Kernel::Impl> load_all(const Device& device, Serving serving, Contract contract) {
   auto impl = std::make_shared<Kernel::Impl>();
   impl->device = device.impl();
   check_rules(contract);
   for (const auto& binary : serving.binaries) {
     if (contract.args_bytes) check_map_fields(binary->plan, contract.args_bytes, contract.constants.size());
+    check_most_rows(binary->plan, contract);
     impl->loaded.push_back(std::make_unique<Loaded>(impl->device, binary));
   }
   impl->candidates = std::move(serving.candidates);

@@ -49,7 +49,7 @@ std::string name_of(const Kernel::Impl& kernel, const TensorMapPlan& map) {
 }  // namespace
 
 void check_maps(const Device::Impl& device, const LaunchPlan& plan) {
-  constexpr std::uint64_t kMostElements = std::uint64_t{1} << 32;
+  constexpr std::uint64_t kMostElements = std::uint64_t{1} << 32, kMostBytes = std::uint64_t{1} << 40;
   constexpr std::uint32_t kMostInBox = 256, kMostInBlock = 65536, kMostTimes = 65536;
   if (plan.map_count == 0) return;
   if (plan.map_count > kMaxMaps || !device.arch->tma)
@@ -73,6 +73,7 @@ void check_maps(const Device::Impl& device, const LaunchPlan& plan) {
     const bool counted = map.rows_at != TensorMapPlan::kNone;
     check(map.rows >= (counted ? 0 : 1) && map.rows <= (counted ? kMostTimes : kMostElements), "rows", map.rows,
           counted ? "0 to 65536, a factor of what rows_at finds" : "1 to 2^32");
+    check(map.behind % 16 == 0 && map.behind <= kMostBytes, "behind", map.behind, "a multiple of 16, at most 2^40");
     check(map.swizzle == 0 || map.swizzle == 32 || map.swizzle == 64 || map.swizzle == 128, "swizzle", map.swizzle,
           "0, 32, 64 or 128");
     check(map.box_inner >= 1 && map.box_inner <= kMostInBox && map.box_inner * bytes % 16 == 0, "box_inner",
@@ -113,7 +114,7 @@ void check_map_fields(const LaunchPlan& plan, std::size_t args, std::size_t cons
 void encode_map(const Kernel::Impl& kernel, const Loaded& loaded, const TensorMapPlan& map, const std::byte* args,
                 CUtensorMap* out) {
   constexpr std::uint64_t kTooFar = std::uint64_t{1} << 40;  // the driver refuses it; no overflow before that
-  void* pointer = load<void*>(args, map.pointer);
+  void* pointer = load<std::byte*>(args, map.pointer) + map.behind;
   const auto elements = [&](std::uint32_t at) {
     return std::min(value_of(kernel, args, at, 0), kTooFar) / map.block * map.block_elements;
   };

@@ -29,6 +29,7 @@ std::string map_text(const TensorMapPlan& m) {
     text += std::to_string(v) + "/";
   text += std::to_string(m.swizzle);
   if (m.block != 1 || m.block_elements != 1) text += fmt::format("/{}/{}", m.block, m.block_elements);
+  if (m.behind) text += fmt::format(" behind={}", m.behind);
   return text;
 }
 
@@ -39,6 +40,7 @@ std::string plan_text(const LaunchPlan& p) {
   // Only where a plan has them, so that the keys of all others stay what they were.
   if (p.persistent) text += " persistent=" + std::to_string(p.persistent);
   if (p.overlap) text += " overlap=1";
+  if (p.most_rows) text += " most_rows=" + std::to_string(p.most_rows);
   if (p.map_count) text += " maps=" + std::to_string(p.map_count);
   for (std::size_t i = 0; i < std::min<std::size_t>(p.map_count, p.maps.size()); ++i) text += map_text(p.maps[i]);
   return text;

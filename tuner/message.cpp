@@ -31,6 +31,7 @@ class Writer {
   }
   void map(const TensorMapPlan& m) {
     number(m.pointer);
+    number64(m.behind);
     number(m.rows_at);
     number64(m.rows);
     number(m.stride_at);
@@ -49,6 +50,7 @@ class Writer {
     number(p.shared_bytes);
     number(p.persistent);
     number(p.overlap);
+    number(p.most_rows);
     number(p.map_count);
     for (const TensorMapPlan& m : p.maps) map(m);
   }
@@ -98,6 +100,7 @@ class Reader {
   TensorMapPlan map() {
     TensorMapPlan m;
     m.pointer = number();
+    m.behind = number64();
     m.rows_at = number();
     m.rows = number64();
     m.stride_at = number();
@@ -118,6 +121,7 @@ class Reader {
     p.shared_bytes = number();
     p.persistent = number();
     p.overlap = number() != 0;
+    p.most_rows = number();
     p.map_count = number();
     for (TensorMapPlan& m : p.maps) m = map();
     return p;
@@ -138,7 +142,7 @@ double number_of(std::string_view s) { return std::strtod(std::string(s).c_str()
 }  // namespace
 
 std::string encode_request(const Source& source, const Arch& arch, const CompileOptions& options) {
-  Writer w("TWQ3");
+  Writer w("TWQ4");
   w.text(arch.name);
   w.text(options.nvrtc);
   w.number(options.compiler_cache);
@@ -157,7 +161,7 @@ std::string encode_request(const Source& source, const Arch& arch, const Compile
 }
 
 std::optional<Request> decode_request(const std::string& body) {
-  Reader r(body, "TWQ3");
+  Reader r(body, "TWQ4");
   Request q;
   q.target = r.text();
   q.options.nvrtc = r.text();

@@ -178,6 +178,12 @@ void gemm_checks(Suite& s) {
         "gemm x=q8_1 x_from=bf16 w=nvfp4 y=f32 m=1 n=37 k=320 global=mul",
         "gemm x=q8_1 x_from=f32 w=f16 y=f32 m=1 n=40 k=64"})
     add(text, {1, 2, 3, 5, 8, 13, 33});
+  // A scale per row: in the workspace, also one that holds 80 tokens, so that launches are divided; or by `reference`.
+  for (const char* text : {"gemm x=e4m3_row x_from=bf16 w=e4m3_row y=bf16 m=1 n=136 k=512 workspace=65536",
+                           "gemm x=e4m3_row x_from=f32 w=e4m3_b128 y=bf16 m=1 n=256 k=512 workspace=16777216",
+                           "gemm x=int8_row x_from=f16 w=int8_row y=f32 m=1 n=200 k=1152 workspace=16777216 c=f32",
+                           "gemm x=e4m3_row x_from=f16 w=q4_0 y=f32 m=1 n=37 k=96"})
+    add(text, {1, 2, 5, 33, 70, 130, 400});
   const int most = s.extent() == Extent::quick ? 4 : 24;
   std::vector<std::string> samples;
   for (const char* formats : {"x=q8_1 w=q4_0 y=f32",

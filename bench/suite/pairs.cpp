@@ -32,8 +32,11 @@ std::string Pair::text(int which, std::int64_t n, std::int64_t k, bool epilogue)
                      from ? " x_from=" + std::string(from->name()) : "",
                      global_of(w) || global_of(x) ? which % 2 ? " global=div" : " global=mul" : "",
                      tiles ? " pack=tiles" : "", fast ? " accum=fast" : "", epilogue ? kBias[which % 5] : "",
-                     epilogue ? kAct[which % 7] : "", epilogue && which % 4 == 3 ? " alpha=0.5" : "");
+                     epilogue ? kAct[which % 7] : "", epilogue && which % 4 == 3 ? " alpha=0.5" : "") +
+         (by_row() ? kWorkspace : "");
 }
+
+const char* const Pair::kWorkspace = " workspace=16777216";
 
 std::vector<Pair> wgmma_pairs(Suite& s) {
   const auto served = [&](const Pair& pair) {
@@ -75,10 +78,21 @@ std::vector<Pair> wgmma_pairs(Suite& s) {
       Pair with = pair;
       with.from = Format::parse(from);
       const auto same = [&](const Pair& other) { return other.from == with.from || other.w == with.w; };
-      if (pair.tiles && std::none_of(quantized.begin(), quantized.end(), same) && served(with))
+      if (!with.by_row() && pair.tiles && std::none_of(quantized.begin(), quantized.end(), same) && served(with))
         quantized.push_back(with);
     }
   pairs.insert(pairs.end(), quantized.begin(), quantized.end());
+  // And x whose rows it quantizes: for each way of multiplying x, one w.
+  const char* const from[] = {"bf16", "f32", "f16"};
+  std::set<std::string> ways;
+  for (std::size_t i = 0, all = pairs.size(); i < all; ++i) {
+    Pair with = pairs[i];
+    if (with.from || !with.x.name().ends_with("_row")) continue;
+    with.from = Format::parse(from[ways.size() % std::size(from)]);
+    const std::string way =
+        fmt::format("{} {} {} {} {}", with.x.name(), with.tiles, with.fast, with.w.block() > 1, widened(pairs[i]));
+    if (!ways.count(way) && served(with)) ways.insert(way), pairs.push_back(with);
+  }
   return pairs;
 }
 

@@ -19,9 +19,12 @@ namespace tilewright::bench {
 struct Pair {
   Format x, w;
   bool tiles = false, fast = false;
-  std::optional<Format> from = {};  // how x arrives, if the kernel quantizes it
+  static const char* const kWorkspace;  // " workspace=..."
+  std::optional<Format> from = {};      // how x arrives, if the kernel quantizes it
   // A problem, whose m is to be replaced. `which` turns through the kinds of output and epilogue.
   std::string text(int which, std::int64_t n, std::int64_t k, bool epilogue) const;
+  // Whether floats get a scale per row, for which kernels need a workspace: text() has one.
+  bool by_row() const { return from && x.block() == 1; }
   int element() const { return x.info().streams[0].bytes / x.block(); }  // bytes of one of x
   int panel() const { return 128 / element(); }                          // columns of 128 bytes
   // Elements that a row of x may be longer than k by multiples of: 16 bytes, of whole blocks.

@@ -89,8 +89,9 @@ Work plan_work(Suite& s, const Pair& pair, int which, std::set<std::string>& ava
   const std::vector<std::int64_t> ms =
       one ? std::vector<std::int64_t>{3, 77} : std::vector<std::int64_t>{1, 3, 16, 17, 64, 77, 130, 257, 1000};
   // The workspace is for Stream-K.
+  const std::string workspace = pair.by_row() ? "" : Pair::kWorkspace;
   const Problem problem =
-      Problem::parse(pair.text(which, n, k, true) + " workspace=16777216" + (which % 2 ? " weights=constant" : ""));
+      Problem::parse(pair.text(which, n, k, true) + workspace + (which % 2 ? " weights=constant" : ""));
   work.cases.push_back({problem, ms, {}});
   Picker picker(work.picks, static_cast<unsigned>(which));
   std::vector<std::vector<Candidate>> lists;
@@ -134,8 +135,8 @@ Work plan_work(Suite& s, const Pair& pair, int which, std::set<std::string>& ava
     // Tiles from a queue: more than two waves of them, of one block to a multiprocessor or of three, and of formats
     // that do not take long to encode.
     if (pair.w.name() != "q4_0" && pair.w.name() != "int4_g128") return work;
-    const Problem many = Problem::parse(pair.text(which, which % 3 == 2 ? 64 * 816 : 64 * 272, 1024, true) +
-                                        " workspace=16777216" + (which % 2 ? "" : " weights=constant"));
+    const Problem many = Problem::parse(pair.text(which, which % 3 == 2 ? 64 * 816 : 64 * 272, 1024, true) + workspace +
+                                        (which % 2 ? "" : " weights=constant"));
     work.cases.push_back({many, {1, 13, 16}, {}});
     for (std::int64_t m : work.cases[2].ms) {
       const std::vector<Candidate> list = legal(s, many, m, "wgmma");
@@ -146,8 +147,7 @@ Work plan_work(Suite& s, const Pair& pair, int which, std::set<std::string>& ava
     return work;
   }
   // Blocks that take more than one tile, and store finished ones asynchronously (no y of four bytes).
-  const Problem wide =
-      Problem::parse(pair.text(which + (which % 3 == 1), 8840, 4 * pair.panel(), true) + " workspace=16777216");
+  const Problem wide = Problem::parse(pair.text(which + (which % 3 == 1), 8840, 4 * pair.panel(), true) + workspace);
   work.cases.push_back({wide, {16, 130, 1000}, {}});
   must_share(2, legal(s, wide, 16, "wgmma"));
   const std::vector<Candidate> list = legal(s, wide, 1000, "wgmma");
@@ -166,6 +166,7 @@ constexpr std::int64_t kOddRows = 19;
 bool put_oddities(Trial& t, bool& infinite) {
   infinite = false;
   const std::string_view x = t.gemm().x.name();
+  if (t.gemm().x_from) return false;  // what becomes of them is quantizing's
   const std::int64_t k = t.gemm().k;
   const auto poke = [&](const char* stream, std::int64_t at, int bytes, std::uint32_t bits) {
     std::memcpy(t.content(stream).data() + at * bytes, &bits, static_cast<std::size_t>(bytes));
@@ -176,8 +177,7 @@ bool put_oddities(Trial& t, bool& infinite) {
     return true;
   }
   if (x.starts_with("int8")) return false;
-  if (t.gemm().x_from) return false;  // what becomes of them is quantizing's
-  if (x == "q8_1") {                  // scales of blocks are the first halves of 36 bytes
+  if (x == "q8_1") {  // scales of blocks are the first halves of 36 bytes
     const std::int64_t row = k / 32 * 18;
     poke("x.data", row + k / 64 * 18, 2, 0x7e00u), poke("x.data", kOddRows * row - 18, 2, 0x7e00u);
     return true;

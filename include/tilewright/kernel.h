@@ -130,6 +130,13 @@ struct FactorRule {
   std::uint32_t offset = 0;        // of the float in the argument struct
   const char* only_one = nullptr;  // why it has to be 1; null: any finite number
 };
+// A pointer to the first row of a matrix, which moves with the rows where a launch is divided (LaunchPlan::most_rows).
+struct RowsRule {
+  static constexpr std::uint32_t kDense = ~0u;
+  std::uint32_t pointer = 0;         // offset in the argument struct
+  std::uint32_t stride_at = kDense;  // offset of the int64 stride, which has a StrideRule; kDense: 1
+  std::int64_t bytes = 0;            // from a row to the next, over the stride
+};
 struct Contract {
   std::string op = {};           // "gemm"
   std::uint32_t args_bytes = 0;  // size of the argument struct
@@ -137,8 +144,9 @@ struct Contract {
   std::vector<StrideRule> strides = {};
   std::vector<FactorRule> factors = {};
   std::optional<OverlapRule> overlap = {};
-  std::vector<std::byte> constants = {};  // second kernel parameter, fixed at prepare(); empty: there is none
-                                          // After them come the tensor maps of the binary's LaunchPlan.
+  std::vector<RowsRule> row_pointers = {};  // empty: launches are not divided
+  std::vector<std::byte> constants = {};    // second kernel parameter, fixed at prepare(); empty: there is none
+                                            // After them come the tensor maps of the binary's LaunchPlan.
   static constexpr std::uint32_t kFixedRows = ~0u;
   std::uint32_t rows_at = kFixedRows;  // offset of the int64 in the argument struct that holds the launch's rows
   std::int64_t rows_per = 1;           // what it is divided by, rounded up

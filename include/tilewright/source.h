@@ -37,6 +37,7 @@ struct TensorMapPlan {
   static constexpr std::uint32_t kNone = 0xffffffff;
   static constexpr std::uint32_t kConstants = 0x80000000;  // kConstants + offset: a field of the constants (Contract)
   std::uint32_t pointer = 0;        // offset in the argument struct of the pointer to the first row, 16-byte aligned
+  std::uint64_t behind = 0;         // bytes from there to the first row: a multiple of 16
   std::uint32_t rows_at = kNone;    // offset of an int64 count of rows; kNone: `rows`
   std::uint64_t rows = 0;           // with rows_at: a factor of the count; 0 is 1
   std::uint32_t stride_at = kNone;  // offset of an int64 stride in elements (0 means what its StrideRule says); its
@@ -65,6 +66,9 @@ struct LaunchPlan {
   // May begin while the kernel before it in the stream ends: it waits itself (griddepcontrol.wait) before it reads what
   // that one wrote. Needs a target with clusters.
   bool overlap = false;
+  // Rows that one launch takes, at most (0: any number), where the contract says how rows are passed (RowsRule): more
+  // are several launches, one behind the other.
+  std::uint32_t most_rows = 0;
   // Parameters after the arguments and the constants: `const __grid_constant__ CUtensorMap`, one for each of the first
   // map_count. The rest stay as they are. Needs a target with tma.
   std::uint32_t map_count = 0;

@@ -38,6 +38,7 @@ void bulk_load(void* shared, const void* global, u32 bytes, u64* barrier, u32 ma
 void tensor_load(void* shared, const TensorMap* map, i32 row, i32 panel, u64* barrier, u32 mask);
 void store_async(void* shared, u32 value, u64* barrier,
                  u32 rank);  // as bulk_load: a word, into one block of the cluster
+void pause();                // others go first
 void fence_async();          // this thread's ordinary shared stores, before later async reads
 // d[64 x n] (+)= a b^T of a warpgroup, executed in order at commit. a: descriptor, or registers if `a_registers`.
 void wgmma_fence();
@@ -154,6 +155,16 @@ TW_DEVICE u32 load_relaxed(const u32* p) {
   return __atomic_load_n(p, __ATOMIC_RELAXED);
 #endif
 }
+// Orders this thread's later accesses behind it.
+TW_DEVICE u32 load_acquire(const u32* p) {
+#if defined(__CUDACC__)
+  u32 v;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+#else
+  return __atomic_load_n(p, __ATOMIC_ACQUIRE);
+#endif
+}
 TW_DEVICE void store_relaxed(u32* p, u32 v) {
 #if defined(__CUDACC__)
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
@@ -190,6 +201,8 @@ TW_DEVICE u32 add_relaxed(u32* p, u32 v) {
 TW_DEVICE void pause() {
 #if defined(__CUDACC__)
   asm volatile("nanosleep.u32 100;" ::: "memory");
+#else
+  emu::pause();
 #endif
 }
 

@@ -17,17 +17,29 @@ struct Quantized : StandAlone {
   using TileElement = void;
   TW_CONSTANTS(int, kGroup = F::kGroup);
   TW_CONSTANTS(bool, kCodes = F::kCodes, kOffset = F::kOffset);
-  static_assert(!F::kRowScale && !F::kGlobal && F::kScaleBytes == 0, "blocks that stand alone");
+  static_assert(!F::kGlobal && F::kScaleBytes == 0 && (!F::kRowScale || same<typename F::RowItem, float>()),
+                "blocks that stand alone, or codes with a float per row");
 
+  TW_CONSTANTS(bool, kByRow = F::kRowScale);
+  // What decode() needs of a row of `cols` elements besides: its scale.
+  TW_MEMBER static float row_context(const u8* row, i64 cols) {
+    if constexpr (F::kRowScale) {
+      Extent<F> extent;
+      for (i64 i = 0; i < cols; ++i) extent.add(From::decode(row + i * From::kDataBytes, nullptr, 1.0f, 0));
+      return extent.item();
+    } else {
+      return 1.0f;
+    }
+  }
   TW_MEMBER static void encode(const float* x, u8* data, u8*, float, int) {
     for (int i = 0; i < kBlock; ++i) From::encode(x + i, data + i * From::kDataBytes, nullptr, 1.0f, 0);
   }
-  TW_MEMBER static float decode(const u8* data, const u8*, float, int i) {
+  TW_MEMBER static float decode(const u8* data, const u8*, float context, int i) {
     float x[kBlock];
     u8 block[F::kDataBytes];
     for (int j = 0; j < kBlock; ++j) x[j] = From::decode(data + j * From::kDataBytes, nullptr, 1.0f, 0);
-    F::encode(x, block, nullptr, 1.0f, 0);
-    return F::decode(block, nullptr, 1.0f, i);
+    F::encode(x, block, nullptr, context, 0);
+    return F::decode(block, nullptr, context, i);
   }
 
   template <int E>
@@ -52,6 +64,23 @@ struct QuantizedFrom {
 template <class F, class From>
 struct QuantizedFrom<Quantized<F, From>> {
   TW_CONSTANTS(bool, value = true);
+};
+// Quantized<F, From>: F, and From. Otherwise the format itself, and the plain format of its elements.
+template <class F>
+struct Unquantized {
+  using type = F;
+};
+template <class F, class From>
+struct Unquantized<Quantized<F, From>> {
+  using type = F;
+};
+template <class F>
+struct StoredAs {
+  using type = Plain<typename F::Element, F::kBits>;
+};
+template <class F, class From>
+struct StoredAs<Quantized<F, From>> {
+  using type = From;
 };
 template <class F>
 TW_FN constexpr bool is_quantized() {

@@ -92,6 +92,8 @@ std::string x_comes_as_floats(const Gemm& g) {
   return g.x_from ? fmt::format("x comes as {}, and kernels of this family do not quantize", g.x_from->name()) : "";
 }
 
+bool quantizes_rows(const Gemm& g) { return g.x_from && fast_path(g.x).row_bytes > 0; }
+
 int scaled_unit(const Gemm& g) {
   const FastPath& x = fast_path(g.x);
   return g.packing == Packing::none && scaled(x, fast_path(g.w)) ? 4 * x.block / x.scale_bytes : 0;
@@ -160,6 +162,15 @@ Contract contract(const Gemm& g) {
     };
     c.overlap = OverlapRule{"c", "y", matrix(offsetof(GemmArgs, c), offsetof(GemmArgs, ldc), *g.c),
                             matrix(offsetof(GemmArgs, y), offsetof(GemmArgs, ldy), g.y), *g.c == g.y};
+  }
+  if (bytes > 0 && !g.groups) {
+    const auto rows = [&](std::size_t pointer, std::size_t stride, std::int64_t of_element) {
+      c.row_pointers.push_back({static_cast<std::uint32_t>(pointer), static_cast<std::uint32_t>(stride), of_element});
+    };
+    rows(offsetof(GemmArgs, x) + offsetof(Operand, data), offsetof(GemmArgs, ldx), bytes);
+    rows(offsetof(GemmArgs, x) + offsetof(Operand, scales), RowsRule::kDense, fast_path(x).row_bytes);
+    rows(offsetof(GemmArgs, y), offsetof(GemmArgs, ldy), fast_path(g.y).element_bytes);
+    if (g.c) rows(offsetof(GemmArgs, c), offsetof(GemmArgs, ldc), fast_path(*g.c).element_bytes);
   }
   const bool exact = fast_path(g.y).element == Element::i32;
   c.factors.push_back({"alpha", offsetof(GemmArgs, alpha), exact ? "y=int32 is exact" : nullptr});

@@ -53,6 +53,8 @@ int scaled_unit(const Gemm& g);
 std::string no_sums(const Gemm& g);
 // Why a kernel that reads x as its format stores it does not serve the problem; empty if it may.
 std::string x_comes_as_floats(const Gemm& g);
+// Whether x comes as floats whose rows get a scale each.
+bool quantizes_rows(const Gemm& g);
 // Why x in blocks of codes has no sums that minima of w would take; empty if it has, or there are none.
 std::string no_sums_of_group(const Gemm& g);
 

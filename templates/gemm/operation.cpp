@@ -57,9 +57,13 @@ struct Fields {
 void check_x_from(const Gemm& g) {
   if (!g.x_from) return;
   if (!is_float(*g.x_from)) throw unsupported("x_from", *g.x_from, "f32, f16 or bf16");
-  if (!fast_path(g.x).code_lanes)
-    throw unsupported("x_from", *g.x_from,
-                      fmt::format("left out: no kernel quantizes to x={} (to q8_1 some do); cast x first", g.x.name()));
+  const FastPath& x = fast_path(g.x);
+  const bool by_row = x.row_bytes > 0 && !x.zero_point && x.element_bytes == 1;
+  if (!x.code_lanes && !by_row)
+    throw unsupported(
+        "x_from", *g.x_from,
+        fmt::format("left out: no kernel quantizes to x={} (to q8_1, e4m3_row and int8_row some do); cast x first",
+                    g.x.name()));
   check_matrix("x_from", *g.x_from, g.m, g.k, "k");
 }
 

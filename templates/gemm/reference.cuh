@@ -27,11 +27,15 @@ struct Row {
   const u8* data;
   const u8* scales;
   fmt::row_item<F> context;
-  TW_MEMBER Row(const Operand& m, i64 row, i64 stride_elements) {
+  // cols: of the row, for floats that get a scale per row.
+  TW_MEMBER Row(const Operand& m, i64 row, i64 stride_elements, i64 cols) {
     data = static_cast<const u8*>(m.data) + row * data_stride<F>(stride_elements);
     scales = F::kScaleBytes ? static_cast<const u8*>(m.scales) + row / F::kScaleRows * scale_stride<F>(stride_elements)
                             : nullptr;
-    context = fmt::row_item_at<F>(m.scales, row);
+    if constexpr (fmt::is_quantized<F>())
+      context = F::row_context(data, cols);
+    else
+      context = fmt::row_item_at<F>(m.scales, row);
   }
   TW_MEMBER float at(i64 k) const {
     const i64 b = k / F::kBlock;
@@ -81,27 +85,29 @@ template <class W>
 struct WeightRow<W, void> {
   TW_MEMBER static constexpr double rounding() { return 0; }
   Row<W> row;
-  TW_MEMBER WeightRow(const Operand& w, i64 n, i64 k) : row(w, n, k) {}
+  TW_MEMBER WeightRow(const Operand& w, i64 n, i64 k) : row(w, n, k, k) {}
   TW_MEMBER double at(i64 k) const { return row.at(k); }
   TW_MEMBER double slack(i64, double, bool) const { return 0; }
 };
 
 template <class X, class W, class Epi, bool oracle, class Tiled = void, bool grouped = false>
 struct Reference {
+  using Multiplied = typename fmt::Unquantized<X>::type;
   TW_CONSTANTS(int, kThreads = 128, kSharedBytes = 0);
   TW_CONSTANTS(int, kRows = 4);  // of x per thread: a weight is decoded once for four of them
   // Whether matrix units may cut off what they add: FP8 products, codes of w that E4M3 holds included, and scaled
   // blocks. x is multiplied as it is, but by tiles that are for another element.
-  using A = element_of<X>;
+  using A = element_of<Multiplied>;
   TW_CONSTANTS(bool, kAsItIs = same<Tiled, void>() || same<Tiled, A>());
-  TW_CONSTANTS(bool, kCuts = (is_fp8_type<A>() && kAsItIs &&
-                              (is_fp8_type<element_of<W>>() || same<Tiled, A>() || (W::kCodes && W::kBits <= 4))) ||
-                             (X::scaled_mma() != ScaledMma::none && X::scaled_mma() == W::scaled_mma()));
+  TW_CONSTANTS(bool,
+               kCuts = (is_fp8_type<A>() && kAsItIs &&
+                        (is_fp8_type<element_of<W>>() || same<Tiled, A>() || (W::kCodes && W::kBits <= 4))) ||
+                       (Multiplied::scaled_mma() != ScaledMma::none && Multiplied::scaled_mma() == W::scaled_mma()));
 
   // What kernels may round and cut off besides where accumulation is fast.
   TW_MEMBER static constexpr bool may_narrow() {
     if constexpr (same<Tiled, f16>())
-      return tw::may_narrow<X, W>();
+      return tw::may_narrow<Multiplied, W>();
     else
       return false;
   }
@@ -171,8 +177,8 @@ struct Reference {
     constexpr bool kSlack = oracle && (Weight::rounding() > 0 || may_narrow());
     Weight w(args.w, n, shape.k);
     const i64 last = args.m - 1;
-    const Row<X> x[kRows] = {Row<X>(args.x, m0, ldx), Row<X>(args.x, min2(m0 + 1, last), ldx),
-                             Row<X>(args.x, min2(m0 + 2, last), ldx), Row<X>(args.x, min2(m0 + 3, last), ldx)};
+    const auto row_of_x = [&](int i) { return Row<X>(args.x, min2(m0 + i, last), ldx, shape.k); };
+    const Row<X> x[kRows] = {row_of_x(0), row_of_x(1), row_of_x(2), row_of_x(3)};
     double sum[kRows] = {}, magnitude[kRows] = {}, rounded[kRows] = {};
     for (i64 k = 0; k < shape.k; ++k) {
       const double b = w.at(k);

@@ -40,8 +40,10 @@ Binary full_binary() {
   Binary binary = scratch::binary(4);
   binary.plan.persistent = 2;
   binary.plan.overlap = true;
+  binary.plan.most_rows = 2032;
   binary.plan.map_count = 2;
   binary.plan.maps[0] = {.pointer = 8,
+                         .behind = std::uint64_t{1} << 34,
                          .rows_at = 64,
                          .stride_at = 72,
                          .inner = 4096,
@@ -115,7 +117,10 @@ TEST_CASE("extras of a plan that make no sense have no text that is read") {
                                  {"overlap=1\n", "other=1\n"},
                                  {"map=8,64,", "map=64,"},
                                  {"map=8,64,", "map=8,64,0,"},
-                                 {",128,0,128\n", ",128,0,4294967296\n"}}) {
+                                 {"most_rows=2032\n", "most_rows=0\n"},
+                                 {",128,0,128,1,1,17179869184\n", ",128,0,4294967296,1,1,17179869184\n"},
+                                 {",1,1,17179869184\n", ",1,1,0\n"},
+                                 {",1,1,17179869184\n", ",1,1\n"}}) {
     CAPTURE(from, to);
     CHECK_FALSE(decode_metadata(with(from, to), other));
   }

@@ -20,6 +20,15 @@ namespace gemm_test {
 
 using namespace tw;
 
+// Whether F is floats that get a scale per row.
+template <class F>
+constexpr bool quantizes_rows() {
+  if constexpr (fmt::is_quantized<F>())
+    return F::kByRow;
+  else
+    return false;
+}
+
 // A random matrix in format F, allocated to the byte; rows are `ld` elements apart and what lies between is NaN or
 // junk.
 template <class F>
@@ -56,6 +65,12 @@ struct Matrix {
               kScaleRows > 1 || F::kRowScale ? F::decode(&pool.data[pick * F::kDataBytes], scale, item, i)
                                              : pool.exact[pick * F::kBlock + static_cast<std::size_t>(i)];
         if constexpr (fmt::has_zero_point<F>()) item.sum += static_cast<i8>(pool.data[pick]);
+      }
+      if constexpr (quantizes_rows<F>()) {
+        const u8* row = &data[static_cast<std::size_t>(r * data_row)];
+        const float context = F::row_context(row, cols);
+        for (i64 i = 0; i < cols; ++i)
+          exact[static_cast<std::size_t>(r * cols + i)] = F::decode(row + i * F::kDataBytes, nullptr, context, 0);
       }
       if constexpr (F::kRowScale) std::memcpy(&scales[static_cast<std::size_t>(r * scale_row)], &item, sizeof(item));
     }

@@ -80,14 +80,17 @@ TensorMap blocks_map(const Matrix<X>& x, int rows, int pieces) {
 template <class Plan, class X, class W>
 void launch_wgmma(const gemm::Args& args, const gemm::Shape& shape, const Matrix<X>& x, const Matrix<W>& w, u32 grid,
                   std::uint64_t seed) {
-  // x that the producer widens is copied as it is stored.
+  // x that the producer widens is copied as it is stored; that of a prologue as it is multiplied.
   constexpr int kBytes = Plan::kWidens || Plan::kNarrows ? 1 : sizeof(tile_element<as_read<X>, W>),
                 kPanel = Plan::kWidens ? Plan::kPanelK : 128 / kBytes;
   const auto map_of = [&](const auto& matrix, bool columns) {
-    return emu::tensor_map(
-        matrix.data.data(), kBytes, static_cast<u64>(matrix.cols), static_cast<u64>(matrix.rows),
-        static_cast<u64>(matrix.ld * kBytes), kPanel, columns ? Plan::kBoxRows : std::min(Plan::kBlockN, 256),
-        columns && (Plan::kBlockM == 1 || Plan::kWidens) ? 0 : 128, columns ? Plan::kPanelBoxes : Plan::kPanels);
+    const bool written = Plan::kPrologue && static_cast<const void*>(&matrix) == &x;
+    return emu::tensor_map(written ? static_cast<u8*>(args.workspace) + gemm::kScheduleBytes : matrix.data.data(),
+                           kBytes, static_cast<u64>(matrix.cols), static_cast<u64>(matrix.rows),
+                           static_cast<u64>((written ? matrix.cols : matrix.ld) * kBytes), kPanel,
+                           columns ? Plan::kBoxRows : std::min(Plan::kBlockN, 256),
+                           columns && (Plan::kBlockM == 1 || Plan::kWidens) ? 0 : 128,
+                           columns ? Plan::kPanelBoxes : Plan::kPanels);
   };
   TensorMap columns_map{}, rows_map{};
   if constexpr (Plan::kQuantizes) {
@@ -134,11 +137,15 @@ void check_wgmma(const Size& s, u32 grid, std::uint64_t seed) {
   }
   gemm::Args args = out.args(x.operand(), operand);
   std::vector<u8> workspace;
-  if (Plan::schedule() == Schedule::stream_k ||
-      Plan::schedule() == Schedule::queue) {  // words, and slots for partial sums
-    workspace.resize(gemm::kScheduleBytes + (Plan::schedule() == Schedule::stream_k
-                                                 ? static_cast<std::size_t>(2 * grid * Plan::Parts::kSlotBytes)
-                                                 : 0));
+  if (Plan::schedule() == Schedule::stream_k || Plan::schedule() == Schedule::queue ||
+      Plan::kPrologue) {  // words, x, and slots for partial sums
+    gemm::Args own = args;
+    if (Plan::kSwapped) own.w = args.x;
+    gemm::Shape shape = out.shape;
+    if (Plan::kSwapped) shape.n = args.m;
+    workspace.resize(static_cast<std::size_t>(
+        Plan::slots_at(own, shape) +
+        (Plan::schedule() == Schedule::stream_k ? 2 * grid * static_cast<i64>(Plan::Parts::kSlotBytes) : 0)));
     std::fill(workspace.begin() + gemm::kScheduleBytes, workspace.end(), u8{0xff});
     out.shape.workspace = static_cast<i64>(workspace.size());
     args.workspace = workspace.data();
@@ -171,7 +178,7 @@ void check_warpgroups() {
   constexpr int kBlockM = knobs.block_m, kStages = knobs.stages, kPanels = knobs.panels;
   constexpr Schedule kSchedule = knobs.schedule;
   using Read = as_read<X>;
-  using Plan = gemm::WgmmaKernel<tw::select<knobs.swapped, W, X>, tw::select<knobs.swapped, Read, W>, Epi,
+  using Plan = gemm::WgmmaKernel<tw::select<knobs.swapped, W, X>, tw::select<knobs.swapped, X, W>, Epi,
                                  Fixed<gemm::Activations<X>::kQuantizes ? with_row(knobs) : knobs>::value>;
   static_assert(Plan::kSharedBytes <= 227 * 1024, "the test asks for too much");
   constexpr i64 kPanel = Plan::kPanelK;

@@ -303,6 +303,11 @@ void Worker::step_aside() {
   switch_to_next();
 }
 
+void Worker::pause() {
+  ready_.insert(ready_.begin(), running_);
+  switch_to_next();
+}
+
 // Under most seeds, copies arrive in the midst of everything; otherwise nothing arrives while anybody can run.
 void Worker::deliver() {
   static constexpr u32 kEagerness[3] = {0, 1, 8};

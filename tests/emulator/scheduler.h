@@ -128,6 +128,7 @@ class Worker {
   void suspend(Wait why, const void* cause, u32 detail);
   void wake(const Block& block, Wait why, const void* cause);
   void step_aside();  // under a seed, now and then, others go first
+  void pause();       // all others go first
   u64 random();
   Async& async() { return async_; }
   Warpgroup& warpgroup();  // of the running thread

@@ -34,6 +34,8 @@ void of_engine(const Step& step) {
 }
 }  // namespace
 
+void pause() { Worker::get().pause(); }
+
 // ---- transaction barriers and copies -------------------------------------------------------------------------------
 void barrier_init(u64* barrier, u32 arrivals) {
   of_engine([=](Async& engine, Worker& worker) { engine.init(worker, barrier, arrivals); });

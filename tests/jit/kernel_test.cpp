@@ -5,8 +5,10 @@
 #include <array>
 #include <atomic>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <thread>
+#include <vector>
 
 #include "jit/driver.h"
 #include "kernel_test.h"
@@ -57,6 +59,41 @@ TEST_CASE("kernel: rows that an argument counts for several are divided, rounded
   CHECK(t.seen.launches == before);
   t.args.m = -1;
   CHECK(t.refused().field() == "m");
+}
+
+TEST_CASE("kernel: a launch of more rows than a plan takes is several") {
+  GemmCase t;
+  Contract contract = gemm_contract();
+  contract.row_pointers = {{offsetof(GemmArgs, x) + offsetof(Operand, data), offsetof(GemmArgs, ldx), 2},
+                           {offsetof(GemmArgs, x) + offsetof(Operand, scales), RowsRule::kDense, 4},
+                           {offsetof(GemmArgs, y), offsetof(GemmArgs, ldy), 1}};
+  const int first[] = {0};
+  Binary binary = gemm_binary();
+  binary.plan.most_rows = 64;
+  t.kernel = Kernel(t.device, {&binary, 1}, first, contract);
+  std::vector<GemmArgs> parts;
+  const auto note = [](const FakeLaunch* launch, void* user) {
+    std::memcpy(&static_cast<std::vector<GemmArgs>*>(user)->emplace_back(), launch->params[0], sizeof(GemmArgs));
+  };
+  fake_cuda_set_launch_handler(note, &parts);
+  for (const auto& [m, of_part] :
+       {std::pair<std::int64_t, std::int64_t>{64, 64}, {65, 48}, {128, 64}, {129, 48}, {200, 64}}) {
+    parts.clear();
+    t.args.m = m, t.args.ldy = 97;
+    t.kernel.launch(nullptr, t.args);
+    INFO(m);
+    REQUIRE(parts.size() == static_cast<std::size_t>((m + of_part - 1) / of_part));
+    std::int64_t row = 0;
+    for (const GemmArgs& part : parts) {
+      CHECK(part.m == std::min(of_part, m - row));
+      CHECK(part.x.data == static_cast<const char*>(t.args.x.data) + row * 64 * 2);
+      CHECK(part.x.scales == nullptr);  // as it was
+      CHECK(part.y == static_cast<char*>(t.args.y) + row * 97);
+      CHECK(part.w.data == t.args.w.data);
+      row += part.m;
+    }
+    CHECK(row == m);
+  }
 }
 
 TEST_CASE("kernel: a launch gives factors, finite ones, or 1 where no other makes sense") {

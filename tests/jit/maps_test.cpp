@@ -66,6 +66,17 @@ TEST_CASE("kernel: a tensor map's rows are a multiple of an argument") {
   CHECK(error_of(ErrorCode::invalid_argument, [&] { t.make(binary); }).field() == "plan.maps[0].rows");
 }
 
+TEST_CASE("kernel: a tensor map begins behind a pointer") {
+  MapCase t;
+  Binary binary = map_binary();
+  binary.plan.maps[0].behind = 48;
+  t.kernel = t.make(binary);
+  t.kernel.launch(nullptr, t.args);
+  REQUIRE(t.maps.size() == 2);
+  CHECK(t.maps[0].address == t.address(t.x) + 48);
+  CHECK(t.maps[1].address == t.address(t.w));
+}
+
 TEST_CASE("kernel: tensor maps follow the arguments and constants, made of that call's arguments") {
   MapCase t;
   t.kernel.launch(nullptr, t.args);

@@ -59,5 +59,6 @@ TEST_CASE("gemv: x that comes as floats, where that cannot be", "[gemv]") {
   CHECK(refused("x=q8_1 w=q4_0 x_from=q8_0") == "x_from=q8_0: f32, f16 or bf16");
   CHECK(refused("x=q8_1 w=q4_0 x_from=int8") == "x_from=int8: f32, f16 or bf16");
   CHECK(refused("x=f16 w=q4_0 x_from=f32") ==
-        "x_from=f32: left out: no kernel quantizes to x=f16 (to q8_1 some do); cast x first");
+        "x_from=f32: left out: no kernel quantizes to x=f16 (to q8_1, e4m3_row and int8_row some do); cast x first");
+  CHECK(refused("x=int8_asym_row w=int8_row x_from=f32").starts_with("x_from=f32: left out: no kernel"));
 }

@@ -9,6 +9,7 @@
 #include <tilewright/problem.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -189,10 +190,21 @@ TEST_CASE("wgmma: E4M3 is widened where tiles are for 16-bit floats", "[wgmma]")
       const std::string text = fmt::format("{} pack=tiles n=8192 k=8192 m={} workspace=34603008", formats, m);
       const std::vector<Candidate> all = offered(text);
       CHECK(!all.empty());
+      bool prologue = false;
       for (const Candidate& c : all) {
         INFO(c.text() << " of " << text);
         const Source source = family("gemm", "wgmma").source(Problem::parse("gemm " + text), hopper(), c);
         const LaunchPlan& plan = source.plan;
+        if (has(c, "prologue")) {
+          prologue = true;
+          CHECK(plan.maps[0].element_bytes == 2);
+          CHECK(plan.maps[0].pointer == offsetof(GemmArgs, workspace));
+          CHECK(plan.maps[0].behind == 16384);
+          CHECK(plan.maps[0].stride_at == TensorMapPlan::kNone);
+          CHECK(plan.most_rows == 2096);  // (34603008 - 16384 - 128) / 16384, whole sixteens
+          continue;
+        }
+        CHECK(plan.most_rows == 0);
         const std::int64_t math = 128 * c.at("warpgroups_n") * c.at("warpgroups_k");
         // x as it is stored, all of a tile's rows; a warp or a warpgroup that widens it.
         REQUIRE(plan.map_count == 1);
@@ -206,10 +218,46 @@ TEST_CASE("wgmma: E4M3 is widened where tiles are for 16-bit floats", "[wgmma]")
         // Blocks of a cluster share no loads of x, so they are for splitting k and for sharing the last wave.
         if (c.at("cluster") > 1) CHECK((c.at("split_k") > 1 || has(c, "schedule")));
       }
+      CHECK(prologue == (m > 64));
     }
   CHECK(family("gemm", "wgmma").why_not(Problem::parse("gemm x=e4m3 w=q4_0 y=f32 m=64 n=64 k=64"), hopper()) ==
         "w=q4_0 does not go with x=e4m3 unless it is packed as tiles");
   CHECK_THROWS_AS(Problem::parse("gemm x=e4m3_g128 w=q4_0 y=f32 m=64 n=64 k=128 pack=tiles"), Error);
+}
+
+TEST_CASE("wgmma: floats get a scale per row in the workspace", "[wgmma]") {
+  const Family& wgmma = family("gemm", "wgmma");
+  for (std::int64_t m : {1, 16, 40, 300, 4096})
+    for (const char* formats :
+         {"x=e4m3_row x_from=bf16 w=nvfp4 pack=tiles global=mul", "x=e4m3_row x_from=f16 w=e4m3_row",
+          "x=e4m3_row x_from=f32 w=e4m3_b128", "x=int8_row x_from=bf16 w=int4_g128 pack=tiles"}) {
+      const Problem problem =
+          Problem::parse(fmt::format("gemm {} y=bf16 n=8192 k=8192 m={} workspace=34603008", formats, m));
+      INFO(problem.text());
+      const std::vector<Candidate> all = wgmma.candidates(problem, hopper());
+      REQUIRE(!all.empty());
+      const bool wide = problem.as<Gemm>()->w.name() == "nvfp4";
+      for (const Candidate& c : all) {
+        INFO(c.text());
+        REQUIRE(has(c, "prologue"));
+        const LaunchPlan plan = wgmma.source(problem, hopper(), c).plan;
+        const TensorMapPlan& x = plan.maps[c.knobs.empty() || !has(c, "swapped") ? 0 : 1];
+        CHECK(x.pointer == offsetof(GemmArgs, workspace));
+        CHECK(x.element_bytes == (wide ? 2u : 1u));
+        CHECK(plan.most_rows == (34603008u - 16512) / (wide ? 16388 : 8196) / 16 * 16);
+      }
+    }
+  const auto why = [&](const char* text) { return wgmma.why_not(Problem::parse(text), hopper()); };
+  CHECK(why("gemm x=e4m3_row x_from=bf16 w=e4m3_row y=bf16 m=1 n=64 k=1024") ==
+        "workspace = 0: x is quantized there, and 32960 bytes hold 16 tokens");
+  CHECK(why("gemm x=e4m3_row x_from=bf16 w=e4m3_row y=bf16 m=1000 n=64 k=1024 workspace=32959")
+            .starts_with("workspace = 32959: "));
+  CHECK(why("gemm x=e4m3_row x_from=bf16 w=e4m3_row y=bf16 m=1000 n=64 k=1024 workspace=32960").empty());
+  // No other kernel quantizes rows, but the reference does.
+  for (const char* name : {"gemv", "mma", "wgmma_codes"})
+    CHECK_FALSE(family("gemm", name)
+                    .why_not(Problem::parse("gemm x=e4m3_row x_from=bf16 w=e4m3_row y=bf16 m=1 n=64 k=1024"), hopper())
+                    .empty());
 }
 
 TEST_CASE("wgmma: nvfp4 is rounded to E4M3 where accumulation is fast and tokens are many", "[wgmma]") {

@@ -55,6 +55,7 @@ TEST_CASE("everything that changes a binary changes its key, nothing else does",
   changes("grid", [](Source& s) { s.plan.x.per_rows = 3; });
   changes("persistent", [](Source& s) { s.plan.persistent = 1; });
   changes("overlap", [](Source& s) { s.plan.overlap = true; });
+  changes("rows of a launch", [](Source& s) { s.plan.most_rows = 64; });
   changes("a map", [](Source& s) { s.plan.map_count = 1; });
   changes("two maps", [](Source& s) { s.plan.map_count = 2; });
   int fields = 0;
@@ -64,10 +65,10 @@ TEST_CASE("everything that changes a binary changes its key, nothing else does",
         &TensorMapPlan::box_panels, &TensorMapPlan::block, &TensorMapPlan::block_elements})
     for (int i = 0; i < 2; ++i, ++fields)
       changes("a field of a map", [&](Source& s) { s.plan.map_count = 2, s.plan.maps[i].*field = 77; });
-  for (std::uint64_t TensorMapPlan::*field : {&TensorMapPlan::rows, &TensorMapPlan::inner})
+  for (std::uint64_t TensorMapPlan::*field : {&TensorMapPlan::rows, &TensorMapPlan::inner, &TensorMapPlan::behind})
     for (int i = 0; i < 2; ++i, ++fields)
       changes("a wide field of a map", [&](Source& s) { s.plan.map_count = 2, s.plan.maps[i].*field = 77; });
-  CHECK(fields == 26);
+  CHECK(fields == 28);
   changes("a deep header", [](Source& s) { s.headers[2].text = std::string(s.headers[2].text.view()) + " "; });
   CHECK(keys.insert(hash(sample(), "sm_80")).second);
   CHECK(keys.insert(hash(sample(), "sm_90a", "12.9")).second);

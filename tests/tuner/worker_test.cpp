@@ -30,6 +30,7 @@ Source sample() {
   s.plan.y = {7, 1, 2};
   s.plan.persistent = 3;
   s.plan.overlap = true;
+  s.plan.most_rows = 48;
   return s;
 }
 
@@ -38,6 +39,7 @@ Source mapped() {
   Source s = sample();
   s.plan.map_count = 2;
   s.plan.maps[0] = {.pointer = 1,
+                    .behind = std::uint64_t{1} << 33,
                     .rows_at = 2,
                     .rows = 3,
                     .stride_at = 4,

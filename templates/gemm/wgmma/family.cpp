@@ -28,7 +28,8 @@ constexpr Knob<Knobs> kKnobs[] = {knob<&Knobs::block_m>("block_m"),
                                   knob<&Knobs::split_k>("split_k"),
                                   knob<&Knobs::warp_mma>("warp_mma"),
                                   option<&Knobs::swapped>("swapped"),
-                                  option<&Knobs::schedule>("schedule")};
+                                  option<&Knobs::schedule>("schedule"),
+                                  option<&Knobs::prologue>("prologue")};
 constexpr Knob<Knobs> kDerived[] = {knob<&Knobs::fast_accumulation>("fast_accumulation"),
                                     knob<&Knobs::async_store>("async_store"),
                                     knob<&Knobs::quantized_bytes>("quantized_bytes"), knob<&Knobs::groups>("groups")};
@@ -47,9 +48,10 @@ class Wgmma final : public KernelFamily<Knobs> {
     const Gemm* g = problem.as<Gemm>();
     if (!g) return "not a gemm";
     if (!arch.wgmma) return fmt::format("{} has no warpgroup matrix instructions", arch.name);
-    if (std::string why = x_comes_as_floats(*g); !why.empty() && g->packing == Packing::none) return why;
+    if (std::string why = x_comes_as_floats(*g); !why.empty() && g->packing == Packing::none && !quantizes_rows(*g))
+      return why;
     if (!wgmma_kind(g->x)) return fmt::format("x={} is no operand of a warpgroup matrix instruction", g->x.name());
-    const std::optional<WgmmaProblem> p = wgmma_problem(*g, g->m);
+    const std::optional<WgmmaProblem> p = wgmma_problem(*g, g->m, quantizes_rows(*g));
     if (!p && g->packing == Packing::none)
       return fmt::format("w={} does not go with x={} unless it is packed as tiles", g->w.name(), g->x.name());
     if (!p) return fmt::format("w={} has no tiles for x={}", g->w.name(), g->x.name());
@@ -60,6 +62,7 @@ class Wgmma final : public KernelFamily<Knobs> {
       return fmt::format("m = {}: of x={} {} tokens at most", g->m, g->x.name(), kFewTokens);
     if (p->promotes() && p->tiles && g->k / p->panel_k() % 2 != 0)
       return fmt::format("k = {}: a multiple of {} is needed", g->k, 2 * p->panel_k());
+    if (std::string why = no_prologue(*g); !why.empty()) return why;
     if (std::string why = no_sums(*g); !why.empty()) return why;
     if (g->n % 8 != 0) return fmt::format("n = {}: a multiple of 8 is needed", g->n);
     return {};
@@ -67,23 +70,27 @@ class Wgmma final : public KernelFamily<Knobs> {
 
  protected:
   std::vector<Knobs> legal_knobs(const Gemm& g, const Arch& arch) const override {
-    const WgmmaProblem p = *wgmma_problem(g, g.m);
-    std::vector<Knobs> list = wgmma_knobs(g, p, arch);
-    std::erase_if(list, [&](const Knobs& k) { return wgmma_problem(g, k).narrows != p.narrows; });
+    std::vector<Knobs> list;
+    for (const bool prologue : {false, true}) {
+      const std::optional<WgmmaProblem> p = wgmma_problem(g, g.m, prologue);
+      if (!p || !offers(g, *p)) continue;
+      for (const Knobs& k : wgmma_knobs(g, *p, arch))
+        if (wgmma_problem(g, k).narrows == p->narrows) list.push_back(k);
+    }
     return list;
   }
   void derive(const Gemm& g, Knobs& k) const override { k = wgmma_problem(g, k).complete(k); }
 
   // Swapped, the kernel calls x w, and w x.
   std::string kernel_types(const Gemm& g, const Knobs& k) const override {
-    return fmt::format("{}, {}, {}", k.swapped ? format_type(g.w) : x_type(g), format_type(k.swapped ? g.x : g.w),
+    return fmt::format("{}, {}, {}", k.swapped ? format_type(g.w) : x_type(g), k.swapped ? x_type(g) : format_type(g.w),
                        epilogue_type(g));
   }
   void extend(const Gemm& g, const Arch& arch, const Knobs& k, Specialization& s) const override {
     const WgmmaProblem p = wgmma_problem(g, k);
     if (!k.warp_mma)
       s.prelude += wgmma_text(p.tiles ? p.kind : k.swapped ? wgmma_kind(g.x, g.w) : wgmma_kind(g.w, g.x), k.block_m);
-    if (g.x_from) s.includes.push_back("gemm/wgmma/quantized_row.cuh");
+    if (p.quantized) s.includes.push_back("gemm/wgmma/quantized_row.cuh");
     s.blocks_per_sm = p.blocks_per_sm(k, arch);
   }
 
@@ -104,6 +111,7 @@ class Wgmma final : public KernelFamily<Knobs> {
     p.shared_bytes = static_cast<std::uint32_t>(plan.shared_bytes);
     p.persistent = static_cast<std::uint32_t>(o.blocks_per_sm(k, arch));
     p.overlap = true;
+    if (o.prologue) p.most_rows = static_cast<std::uint32_t>(o.most_tokens(g));
     set_maps(g, o, k, p);
     return p;
   }
@@ -119,6 +127,13 @@ class Wgmma final : public KernelFamily<Knobs> {
   }
 
  private:
+  // Where nothing else needs a prologue, it is worth its while with many tokens, if the workspace holds them.
+  static bool offers(const Gemm& g, const WgmmaProblem& p) {
+    if (quantizes_rows(g)) return p.prologue;
+    return !p.prologue || (g.m > kFewTokens && p.most_tokens(g) >= std::min(g.m, kManyTokens));
+  }
+  static constexpr std::int64_t kManyTokens = 1024;
+
   // Of one group; without unique_bytes.
   static Traits traits_of(const Gemm& g, const WgmmaProblem& p, const Arch& arch, const Knobs& k) {
     const tw::gemm::WgmmaPlan plan = p.plan(k);
@@ -162,6 +177,8 @@ class Wgmma final : public KernelFamily<Knobs> {
       t.alu_ops = tiles_m * static_cast<double>(g.n) * static_cast<double>(g.k) * unpacking(g, p, k) * parts;
       t.alu_in_flight = 4;
     }
+    if (p.prologue)  // read and written, then read as it was written
+      t.global_bytes += x_bytes + static_cast<double>(g.m) * static_cast<double>(g.k) * 2 * p.element_bytes;
     if (p.widens) add_widening(g, p, k, tiles_m * tiles_n * parts, t);
     return t;
   }
@@ -214,7 +231,11 @@ class Wgmma final : public KernelFamily<Knobs> {
     if (k.block_m == 1 || o.widens) p.maps[0].swizzle = 0;
     if (!o.tiles) p.maps[1] = panel_map(o, std::min(k.block_n(), 256), k.panels);
     TensorMapPlan &x = p.maps[k.swapped ? 1 : 0], &w = p.maps[k.swapped ? 0 : 1];
-    x.pointer = offsetof(GemmArgs, x), x.rows_at = offsetof(GemmArgs, m), x.stride_at = offsetof(GemmArgs, ldx);
+    x.rows_at = offsetof(GemmArgs, m);
+    if (o.prologue)
+      x.pointer = offsetof(GemmArgs, workspace), x.behind = tw::gemm::kScheduleBytes;
+    else
+      x.pointer = offsetof(GemmArgs, x), x.stride_at = offsetof(GemmArgs, ldx);
     if (g.group_layout == GroupLayout::masked) x.rows = static_cast<std::uint64_t>(g.groups);
     if (o.tiles) return;
     w.pointer = offsetof(GemmArgs, w);

@@ -11,6 +11,7 @@
 //   plan.cuh            knobs, shared memory          multiply/  stages to sums
 //   producer.cuh        global memory to the ring     store/     sums to y
 //   widening_producer.cuh  the same, where x becomes wider on the way
+//   prologue.cuh        x to the workspace, before all that
 //   tile_scheduler.cuh  which tiles, and which stages of them; stream_k.cuh: sums that meet in the workspace;
 //                       grouped_tiles.cuh: of several gemms
 #pragma once
@@ -48,15 +49,24 @@ struct WgmmaKernel : WgmmaTraits<Input, W, Epi, knobs> {
     if constexpr (T::kSwapped) {
       Shape swapped = shape;
       swapped.n = args.m;
-      run_block({args.w, args.x, args.y, args.bias, shape.n, args.ldx, args.ldy, args.c, args.ldc, args.workspace,
-                 args.alpha, args.beta, args.group_rows},
+      run_block(scaled({args.w, args.x, args.y, args.bias, shape.n, args.ldx, args.ldy, args.c, args.ldc,
+                        args.workspace, args.alpha, args.beta, args.group_rows},
+                       swapped),
                 swapped, x_map, w_map);
+    } else if constexpr (T::kScalesX) {
+      run_block(scaled(args, shape), shape, x_map, w_map);
     } else {
       run_block(args, shape, x_map, w_map);
     }
   }
 
  private:
+  // Scales that a prologue writes are those of x.
+  TW_MEMBER static Args scaled(Args args, const Shape& shape) {
+    if constexpr (T::kScalesX) (T::kSwapped ? args.w : args.x).scales = T::prologue(args, shape).scales();
+    return args;
+  }
+
   // The block's shared memory beside the ring. Its barriers' meaning depends on the schedule and on how tiles are
   // stored.
   struct Shared {
@@ -73,7 +83,7 @@ struct WgmmaKernel : WgmmaTraits<Input, W, Epi, knobs> {
       ring.empty = ring.full + kStages;
       raw_full = ring.empty + kStages;
       extra = raw_full + (T::kWidens ? kRawStages : 0);
-      if constexpr (kQueue) ring.tiles = reinterpret_cast<u32*>(memory + T::kSharedBytes) - kStages;
+      if constexpr (kQueue) ring.tiles = reinterpret_cast<u32*>(memory + T::kPlan.groups_at) - kStages;
     }
     TW_MEMBER u8* raw() const { return base + T::kPlan.raw_at; }
     TW_MEMBER u8* staging() const { return base + T::kPlan.staging_at; }
@@ -131,6 +141,9 @@ struct WgmmaKernel : WgmmaTraits<Input, W, Epi, knobs> {
     const Producer<T> producer{args, shape, x_map, w_map};
     const int early = thread == kMathThreads ? producer.load_early(shared.ring, tiles) : 0;
     wait_prerequisite_grids();
+    if constexpr (T::kPrologue)
+      T::prologue(args, shape)
+          .run(*reinterpret_cast<typename T::WritesX::Shared*>(shared.base + T::kPlan.prologue_at), grid_x(), thread);
     if constexpr (kGrouped) {
       if (thread < 32) tiles.fill(shared.groups(), args.group_rows, shape, T::kSwapped ? shape.n : args.m, thread);
       sync_block();
@@ -163,7 +176,7 @@ struct WgmmaKernel : WgmmaTraits<Input, W, Epi, knobs> {
     if constexpr (kGrouped)
       return Tiles(args, shape, shared.groups());
     else if constexpr (kStreamK)
-      return Tiles(args, shape, Parts::slots(shape), Parts::kPartsLimit);
+      return Tiles(args, shape, Parts::slots(shape, T::slots_at(args, shape)), Parts::kPartsLimit);
     else
       return Tiles(args, shape);
   }
@@ -216,7 +229,7 @@ struct WgmmaKernel : WgmmaTraits<Input, W, Epi, knobs> {
   TW_MEMBER static void compute_tiles(const Args& args, const Shape& shape, const Shared& shared, Ring ring,
                                       Tiles tiles, int thread) {
     AsyncStore<T> store = shared.async_store();
-    Parts parts{static_cast<u8*>(args.workspace), shared.extra};
+    Parts parts{static_cast<u8*>(args.workspace), kStreamK ? T::slots_at(args, shape) : 0, shared.extra};
     QuantizedRow row;
     if constexpr (T::kQuantizes) ring.row = shared.row(), ring.row_begin = T::kSplitK > 1 ? tiles.k_begin : 0;
     i64 n0, m0;
@@ -294,6 +307,7 @@ struct WgmmaKernel : WgmmaTraits<Input, W, Epi, knobs> {
     typename Store::Exchange exchange = shared.exchange();
     Parts parts;
     parts.workspace = static_cast<u8*>(args.workspace);
+    if constexpr (kStreamK) parts.slots_at = T::slots_at(args, shape);
     QuantizedRow row;
     if constexpr (T::kQuantizes) ring.row = shared.row(), ring.row_begin = T::kSplitK > 1 ? tiles.k_begin : 0;
     i64 n0, m0;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "templates/gemm/wgmma/operands.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 
@@ -78,19 +80,21 @@ WgmmaKind wgmma_kind(Format strips, Format columns) {
   return b;
 }
 
-std::optional<WgmmaProblem> wgmma_problem(const Gemm& g, std::int64_t tokens) {
+std::optional<WgmmaProblem> wgmma_problem(const Gemm& g, std::int64_t tokens, bool prologue) {
   const TileInfo* tiles = g.packing == Packing::tiles ? tile_info(g.w, g.x) : nullptr;
   const bool codes = blocks_of_bytes(g.x), narrows = tiles && narrow(g, *tiles, tokens),
-             widens = tiles && !codes && !narrows && tiles->element != fast_path(g.x).element;
-  const std::optional<WgmmaKind> kind = widens ? wgmma_kind(tiles->element) : wgmma_kind(g.x);
+             wider = tiles && !codes && !narrows && tiles->element != fast_path(g.x).element,
+             widens = wider && !prologue;
+  if (prologue && (codes || g.groups || !(wider || quantizes_rows(g)))) return std::nullopt;
+  const std::optional<WgmmaKind> kind = wider ? wgmma_kind(tiles->element) : wgmma_kind(g.x);
   if (!kind || !(tiles ? g.x.block() == 1 || codes : plain(g))) return std::nullopt;
 
   WgmmaProblem p{};
-  p.kind = *kind, p.tiles = tiles, p.codes = codes, p.widens = widens, p.narrows = narrows;
+  p.kind = *kind, p.tiles = tiles, p.codes = codes, p.widens = widens, p.narrows = narrows, p.prologue = prologue;
   p.element_bytes = *kind == WgmmaKind::f16 || *kind == WgmmaKind::bf16 ? 2 : 1;
   p.block_scales = !tiles && block_scales(g.w);
   p.fast_accumulation = is_fp8(*kind) && g.accumulation == Accumulation::fast;
-  p.quantized = g.x_from ? g.k : 0;
+  p.quantized = g.x_from && !quantizes_rows(g) ? g.k : 0;
   p.groups = g.groups ? std::max(32, static_cast<int>(std::bit_ceil(static_cast<unsigned>(g.groups)))) : 0;
 
   tw::gemm::WgmmaOperands& o = p.operands;
@@ -108,6 +112,32 @@ std::optional<WgmmaProblem> wgmma_problem(const Gemm& g, std::int64_t tokens) {
   o.y_bytes = fast_path(g.y).element_bytes;
   o.c_bytes = g.c ? fast_path(*g.c).element_bytes : 0;
   return p;
+}
+
+namespace {
+// Of a row that a prologue writes, with its scale.
+std::int64_t prologue_row(const Gemm& g, const WgmmaProblem& p) {
+  return g.k * p.element_bytes + (quantizes_rows(g) ? 4 : 0);
+}
+constexpr std::int64_t kLeastTokens = 16;    // of a launch: parts have whole sixteens
+constexpr std::int64_t kRoundedBytes = 128;  // what a prologue writes is rounded up to
+}  // namespace
+
+std::int64_t WgmmaProblem::slots_at(const Gemm& g) const {
+  return tw::gemm::kScheduleBytes + (prologue ? g.m * prologue_row(g, *this) + kRoundedBytes : 0);
+}
+
+std::int64_t WgmmaProblem::most_tokens(const Gemm& g) const {
+  const std::int64_t room = g.workspace - tw::gemm::kScheduleBytes - kRoundedBytes;
+  return std::clamp<std::int64_t>(room / prologue_row(g, *this), 0, 1 << 30) / kLeastTokens * kLeastTokens;
+}
+
+std::string no_prologue(const Gemm& g) {
+  if (!quantizes_rows(g)) return {};
+  const std::optional<WgmmaProblem> p = wgmma_problem(g, g.m, true);
+  if (!p || p->most_tokens(g) > 0) return {};
+  return fmt::format("workspace = {}: x is quantized there, and {} bytes hold {} tokens", g.workspace,
+                     tw::gemm::kScheduleBytes + kRoundedBytes + kLeastTokens * prologue_row(g, *p), kLeastTokens);
 }
 
 WgmmaKnobs WgmmaProblem::complete(WgmmaKnobs k) const {

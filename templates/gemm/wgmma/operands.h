@@ -4,7 +4,9 @@
 
 #include <tilewright/arch.h>
 
+#include <cstdint>
 #include <optional>
+#include <string>
 
 #include "templates/arch/sm90.cuh"
 #include "templates/fast_path.h"
@@ -23,6 +25,7 @@ struct WgmmaProblem {
   bool codes;              // x is blocks of bytes with scales
   bool widens;             // w's tiles are for a wider element than x's, which the producer makes of it
   bool narrows;            // or w is rounded to x's element
+  bool prologue;           // x is first written to the workspace, as it is multiplied
   bool fast_accumulation;  // fp8 sums stay in the matrix units
   std::int64_t quantized;  // columns of x that arrive as floats; 0: none
   int groups;              // that the kernel has room for; 0: an ordinary gemm
@@ -31,6 +34,10 @@ struct WgmmaProblem {
   int panel_k() const { return operands.panel_k; }
   // Panels' products are promoted (tw::gemm::WgmmaOperands).
   bool promotes() const { return operands.promotes; }
+  // With a prologue: bytes of the workspace up to the slots for partial sums of m tokens; and the most tokens of a
+  // launch.
+  std::int64_t slots_at(const Gemm& g) const;
+  std::int64_t most_tokens(const Gemm& g) const;
   // Blocks that share loads of x.
   int multicast(const WgmmaKnobs& k) const { return widens ? 1 : k.neighbours(); }
 
@@ -43,8 +50,12 @@ struct WgmmaProblem {
 
 // Nothing if no instruction takes x, or w does not go with it. tokens: the problem's, or of a candidate's tile, since a
 // candidate has one kernel for every number of tokens.
-std::optional<WgmmaProblem> wgmma_problem(const Gemm& g, std::int64_t tokens);
-inline WgmmaProblem wgmma_problem(const Gemm& g, const WgmmaKnobs& k) { return *wgmma_problem(g, k.block_m); }
+std::optional<WgmmaProblem> wgmma_problem(const Gemm& g, std::int64_t tokens, bool prologue);
+inline WgmmaProblem wgmma_problem(const Gemm& g, const WgmmaKnobs& k) {
+  return *wgmma_problem(g, k.block_m, k.prologue);
+}
+// Why a problem that needs a prologue, as x that comes as floats does, cannot have one; empty: it can, or needs none.
+std::string no_prologue(const Gemm& g);
 // The instruction's kind for columns of x's elements; nothing if there is none.
 std::optional<tw::WgmmaKind> wgmma_kind(Format x);
 // The instruction whose 64-row side is `strips`. Precondition: wgmma_kind(columns).

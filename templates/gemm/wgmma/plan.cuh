@@ -35,6 +35,7 @@ struct WgmmaKnobs {
   // and many tokens a thread reads the scales of two tokens per panel instead of block_m / 4.
   bool swapped = false;
   Schedule schedule = Schedule::whole_tiles;
+  bool prologue = false;  // x is first written to the workspace as the matrix units take it (prologue.cuh)
 
   // What the problem decides:
   bool fast_accumulation = false;  // fp8: the matrix units sum over all of k, at some 14 bits; else over a panel
@@ -78,7 +79,10 @@ TW_FN constexpr int tile_stage_bytes(int strips, int panels, int code_words, int
 
 // Shared memory: the ring of stages, x before w in each; stages of x that is widened; staging of the epilogue; the
 // quantized row; a copy of x's row items for each warpgroup; barriers, then what the schedule keeps beside them; the
-// table of groups.
+// table of groups; what a prologue needs, behind the barriers since the ring may be filled meanwhile.
+// A piece's number, and a float of each warp.
+TW_FN constexpr int prologue_bytes(int threads) { return 4 + threads / 32 * 4; }
+
 struct WgmmaPlan {
   int accumulators;            // of a thread
   bool reallocates_registers;  // the producer is a warpgroup, which hands registers over to the math warpgroups
@@ -86,7 +90,7 @@ struct WgmmaPlan {
   int x_bytes, stage_bytes;  // of a stage
   int raw_at, raw_bytes;     // of a stage of x that is widened
   int slice, slot_floats;    // where parts of k meet: rows of w that a block completes, sums of all parts of them
-  int staging_at, staging_bytes, row_at, items_at, item_bytes, barriers_at, groups_at, shared_bytes;
+  int staging_at, staging_bytes, row_at, items_at, item_bytes, barriers_at, groups_at, prologue_at, shared_bytes;
 };
 TW_FN constexpr WgmmaPlan wgmma_plan(const WgmmaKnobs& k, const WgmmaOperands& o) {
   WgmmaPlan p{};
@@ -120,7 +124,8 @@ TW_FN constexpr WgmmaPlan wgmma_plan(const WgmmaKnobs& k, const WgmmaOperands& o
                  : k.parts() > 1 || split  ? 16
                                            : 0) +
                 (k.schedule == Schedule::queue ? 4 * k.stages : 0);
-  p.shared_bytes = p.groups_at + (k.groups ? kGroupBytes * (k.groups + 1) : 0);
+  p.prologue_at = p.groups_at + (k.groups ? kGroupBytes * (k.groups + 1) : 0);
+  p.shared_bytes = p.prologue_at + (k.prologue ? prologue_bytes(p.threads) : 0);
   return p;
 }
 

@@ -14,6 +14,7 @@ struct Producer {
   TW_CONSTANTS(int, kBlockM = T::kBlockM, kPanels = T::kPanels, kStages = T::kStages, kMulticast = T::kMulticast,
                kPanelsPerBox = T::kPanelsPerBox, kRowBytes = T::kRowBytes);
   TW_CONSTANTS(bool, kSmallTile = T::kSmallTile, kQueue = T::schedule() == Schedule::queue);
+  TW_CONSTANTS(bool, kLoadsEarly = kSmallTile || T::kPrologue);  // the first weights
 
   const Args& args;
   const Shape& shape;
@@ -21,12 +22,13 @@ struct Producer {
   const TensorMap* w_map;
 
   // Before the previous kernel has ended: the first stages of the first tile's weights are prefetched into L2, or, if
-  // weights are constant and tokens few, loaded into the ring. Returns how many stages have their weights.
+  // weights are constant and tokens few or x not there yet, loaded into the ring. Returns how many stages have their
+  // weights.
   TW_MEMBER int load_early(Ring ring, Tiles tiles) const {
     i64 n0, m0;
     // (Of groups, which tile comes first is not known yet.)
     if (T::kGroups > 0 || T::kSwapped || !tiles.next(n0, m0)) return 0;
-    const bool into_ring = kSmallTile && shape.constant_weights;
+    const bool into_ring = kLoadsEarly && shape.constant_weights;
     // If a launch has one tile per block only, what the previous kernel still loads comes first: then two thirds of the
     // ring, or eight panels with more than eight tokens, which keep that kernel busy for longer
     // (docs/measurement-log.md).
@@ -61,7 +63,7 @@ struct Producer {
       for (u32 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
         u64* full = ring.full + ring.stage;
         if (kQueue && kb + 1 == tiles.k_end) tiles.request(static_cast<u32*>(args.workspace));
-        const bool loads_weights = !kSmallTile || early == 0;
+        const bool loads_weights = !kLoadsEarly || early == 0;
         if (!loads_weights) {
           --early;
         } else {

@@ -11,7 +11,7 @@ namespace tw::gemm {
 template <class F, class From>
 struct Activations<fmt::Quantized<F, From>> {
   using Format = F;
-  TW_CONSTANTS(bool, kQuantizes = true);
+  TW_CONSTANTS(bool, kQuantizes = !F::kRowScale);  // a prologue does (prologue.cuh)
   using Quantized = fmt::Quantized<F, From>;
 
   // Elements k_begin to k_end, whole blocks, of row m, by THREADS threads in whole warps.

@@ -22,8 +22,9 @@ enum class Schedule {
 };
 
 TW_CONSTANTS(int, kMaxParts = 15);  // of a tile: as many as a word of stream_k.cuh has bits for
-// Words of stream_k and queue at the start of the workspace; zero whenever a kernel starts.
-TW_CONSTANTS(int, kScheduleBytes = 16384);
+// Words at the start of the workspace, zero whenever a kernel starts: those of stream_k and queue, then four of the
+// prologue's.
+TW_CONSTANTS(int, kScheduleBytes = 16384, kTileWordBytes = kScheduleBytes - 16);
 
 // Bytes of one partial result: the single-precision sums of a cluster's tiles.
 TW_FN constexpr i64 stream_k_slot_bytes(int cluster, int block_m, int block_n) {

@@ -8,7 +8,7 @@
 // the last part. The last warpgroup to return clears the word.
 //
 // Workspace: the words (count of parts, count of returned warpgroups, and a bit for each of those that left their slice
-// to the last), then slots for partial sums, in which the threads' sums are interleaved.
+// to the last), then what a prologue writes, then slots for partial sums, in which the threads' sums are interleaved.
 #pragma once
 #include "arch/sm90.cuh"
 #include "gemm/params.cuh"
@@ -32,21 +32,22 @@ template <class Sum, int STRIPS, int SUMS, int GROUPS, int CLUSTER, int RING>
 struct StreamK {
   TW_CONSTANTS(int, kUnits = STRIPS * SUMS / 4);  // eight tokens of a strip each
   TW_CONSTANTS(i64, kSlotBytes = stream_k_slot_bytes(CLUSTER, 2 * SUMS, 64 * STRIPS * GROUPS));
-  TW_CONSTANTS(i64, kMostTiles = kScheduleBytes / (4 * CLUSTER * GROUPS));  // with words of their own
+  TW_CONSTANTS(i64, kMostTiles = kTileWordBytes / (4 * CLUSTER * GROUPS));  // with words of their own
   TW_CONSTANTS(int, kUnitBytes = 2048, kBufferUnits = RING / (GROUPS * kUnitBytes));
   TW_CONSTANTS(int, kPartsLimit = min2(kMaxParts, kBufferUnits));
   TW_CONSTANTS(u32, kReturned = 1u << 8, kSlice = 1u << 16);  // in a word
   TW_CONSTANTS(int, kPolls = 30);  // some 20 us: shares are equal, so the others finish soon if they run at all
 
   u8* workspace;
+  i64 slots_at;  // bytes from there
   // In shared memory: a barrier for each warpgroup's copies, then two words for each, since a share has at most the end
   // of one tile and the start of another.
   u64* arrived;
   int unsignalled = -1;  // a tile whose part is written but not yet counted
 
   // Slots that the workspace has room for.
-  TW_MEMBER static i64 slots(const Shape& shape) {
-    return shape.workspace < kScheduleBytes ? 0 : min2((shape.workspace - kScheduleBytes) / kSlotBytes, kMostTiles);
+  TW_MEMBER static i64 slots(const Shape& shape, i64 slots_at) {
+    return shape.workspace < slots_at ? 0 : min2((shape.workspace - slots_at) / kSlotBytes, kMostTiles);
   }
 
   TW_MEMBER i64 place(i64 of, int thread) const {  // index of a warpgroup's entry, with GROUPS entries per block
@@ -55,7 +56,7 @@ struct StreamK {
   TW_MEMBER u32* word(u32 tile, int thread) const { return reinterpret_cast<u32*>(workspace) + place(tile, thread); }
   // A cluster has one part of a tile, and its next part is of the next tile: cluster + tile is unique to a part.
   TW_MEMBER Sum* sums_of(u32 cluster, u32 tile, int thread) const {
-    return reinterpret_cast<Sum*>(workspace + kScheduleBytes) + place(cluster + tile, thread) * (kUnits * 512);
+    return reinterpret_cast<Sum*>(workspace + slots_at) + place(cluster + tile, thread) * (kUnits * 512);
   }
   // Bits of the slices that this warpgroup is to add.
   TW_MEMBER u32& slices(u32 first_stage, int thread) const {
@@ -180,19 +181,20 @@ struct StreamK {
 // last part of a tile adds all of them when its own work is done.
 template <class Sum, int BM, int BN>
 struct StreamKBlock {
-  TW_CONSTANTS(i64, kSlotBytes = stream_k_slot_bytes(1, BM, BN), kMostTiles = kScheduleBytes / 4);
+  TW_CONSTANTS(i64, kSlotBytes = stream_k_slot_bytes(1, BM, BN), kMostTiles = kTileWordBytes / 4);
   TW_CONSTANTS(int, kPartsLimit = kMaxParts);
   TW_CONSTANTS(u32, kAtOnce = 4);  // parts of a sum, whose loads wait together
 
   u8* workspace;
+  i64 slots_at;       // bytes from there
   int count = 0;      // parts written: at most the end of one tile and the start of another
   bool last[2] = {};  // thread 0: this block's part was the tile's last
 
-  TW_MEMBER static i64 slots(const Shape& shape) {
-    return shape.workspace < kScheduleBytes ? 0 : min2((shape.workspace - kScheduleBytes) / kSlotBytes, kMostTiles);
+  TW_MEMBER static i64 slots(const Shape& shape, i64 slots_at) {
+    return shape.workspace < slots_at ? 0 : min2((shape.workspace - slots_at) / kSlotBytes, kMostTiles);
   }
   TW_MEMBER Sum* sums_of(u32 block, u32 tile) const {
-    return reinterpret_cast<Sum*>(workspace + kScheduleBytes + (block + tile) * kSlotBytes);
+    return reinterpret_cast<Sum*>(workspace + slots_at + (block + tile) * kSlotBytes);
   }
   // Counts a part that all `threads` of the block have written.
   template <class Tiles>

@@ -44,9 +44,9 @@ double fill(std::int64_t tiles, std::int64_t blocks) {
   return static_cast<double>(tiles) / static_cast<double>(ceil_div(tiles, blocks) * blocks);
 }
 // Whether the workspace has room for the partial sums of `left` tiles that `clusters` clusters share.
-bool has_slots(const Gemm& g, const WgmmaKnobs& k, std::int64_t left, std::int64_t clusters) {
+bool has_slots(const Gemm& g, const WgmmaProblem& p, const WgmmaKnobs& k, std::int64_t left, std::int64_t clusters) {
   const std::int64_t slot = tw::gemm::stream_k_slot_bytes(k.cluster, k.block_m, k.block_n());
-  return left > 0 && g.workspace >= kScheduleBytes + (left + std::min(clusters, 2 * left)) * slot;
+  return left > 0 && g.workspace >= p.slots_at(g) + (left + std::min(clusters, 2 * left)) * slot;
 }
 
 // Collects legal knobs; the ring is as deep as shared memory allows for one block per multiprocessor, or for more.
@@ -156,7 +156,7 @@ void add_tiles(const Gemm& g, const WgmmaProblem& p, const Arch& arch, int strip
     if (pairable && (half || (p.tiles && p.promotes())))
       add(Schedule::split_last_wave, half ? static_cast<double>(pairs / clusters) + 0.5 : waves);
     if (!pairable || !half) add(Schedule::whole_tiles, waves);
-    if (pairable && has_slots(g, k, left, clusters))
+    if (pairable && has_slots(g, p, k, left, clusters))
       add(Schedule::stream_k, static_cast<double>(pairs) / static_cast<double>(clusters) + stream_k_cost(p));
   }
 }
@@ -280,7 +280,7 @@ class FewTokens {
     // Stream-K: partial sums of warpgroups, or so few that a block adds its own first, which pays off if neither whole
     // tiles nor halves of their k fill the waves.
     const std::int64_t tiles = ceil_div(g_.n, k.block_n()), blocks = arch_.typical_sms;
-    if (k.cluster > 1 || !has_slots(g_, k, tiles % blocks, blocks)) return;
+    if (k.cluster > 1 || !has_slots(g_, p_, k, tiles % blocks, blocks)) return;
     const bool few =
         k.block_m < 32 && k.warpgroups_k == 2 && std::max(fill(tiles, blocks), fill(2 * tiles, blocks)) < kFilled;
     if (!few && (k.block_m < 32 || k.warpgroups_k > 1)) return;
@@ -356,7 +356,9 @@ std::vector<WgmmaKnobs> wgmma_knobs(const Gemm& g, const WgmmaProblem& p, const 
     add_many(g, p, arch, out);
   else
     FewTokens(g, p, arch, out).add_all();
-  return out.take();
+  std::vector<WgmmaKnobs> knobs = out.take();
+  for (WgmmaKnobs& k : knobs) k.prologue = p.prologue;
+  return knobs;
 }
 
 }  // namespace tilewright::gemm

@@ -9,6 +9,7 @@
 #include "gemm/operands.cuh"
 #include "gemm/wgmma/grouped_tiles.cuh"
 #include "gemm/wgmma/plan.cuh"
+#include "gemm/wgmma/prologue.cuh"
 #include "gemm/wgmma/ring.cuh"
 #include "gemm/wgmma/stream_k.cuh"
 #include "gemm/wgmma/tile_scheduler.cuh"
@@ -38,16 +39,16 @@ TW_FN constexpr WgmmaKind wgmma_kind() {
 // Activations as a launch passes them. gemm/wgmma/quantized_row.cuh specializes this for floats that a block quantizes.
 template <class Input>
 struct Activations {
-  using Format = Input;  // that is multiplied
+  using Format = typename fmt::Unquantized<Input>::type;  // that is multiplied
   TW_CONSTANTS(bool, kQuantizes = false);
 };
 
-// Input: x's format, or fmt::Quantized. knobs.swapped: Input is w's format and Weights_ x's.
+// Input_: x's format, or fmt::Quantized. knobs.swapped: Input_ is w's format and W_ x's.
 template <class Input_, class W_, class Epi_, const WgmmaKnobs& knobs>
 struct WgmmaTraits {
   using Input = Activations<Input_>;
   using X = typename Input::Format;
-  using W = W_;
+  using W = typename fmt::Unquantized<W_>::type;
   using Epi = Epi_;
   using Y = typename Epi::Out;
   static constexpr WgmmaKnobs kKnobs = knobs;
@@ -65,8 +66,10 @@ struct WgmmaTraits {
   TW_CONSTANTS(bool, kNarrows = knobs.fast_accumulation && may_narrow<X, W>());
   using Element = select<kNarrows, element_of<X>, tile_element<X, W>>;
   TW_CONSTANTS(bool, kCodes = same<Element, Codes>());  // x is blocks of bytes with scales
-  // w's tiles are for a wider element than x's, as which the producer writes x into the ring.
-  TW_CONSTANTS(bool, kWidens = !kCodes && !same<Element, element_of<X>>());
+  // w's tiles are for a wider element than x's, as which the producer writes x into the ring, unless a prologue did.
+  TW_CONSTANTS(bool, kPrologue = knobs.prologue);
+  TW_CONSTANTS(bool, kScalesX = kPrologue && fmt::is_quantized<select<knobs.swapped, W_, Input_>>());  // its rows
+  TW_CONSTANTS(bool, kWidens = !kCodes && !kPrologue && !same<Element, element_of<X>>());
   // Blocks that share loads of x. A block widens all of its own.
   TW_CONSTANTS(int, kMulticast = kWidens ? 1 : kNeighbours);
   TW_CONSTANTS(bool, kQuantizes = Input::kQuantizes);
@@ -119,6 +122,22 @@ struct WgmmaTraits {
                kSlice = kPlan.slice, kSlotFloats = kPlan.slot_floats);
   TW_CONSTANTS(bool, kReallocatesRegisters = kPlan.reallocates_registers);
 
+  // ---- x in the workspace
+  // With few tokens a block's threads share a row, else each warp has one.
+  using WritesX = Prologue<select<kSwapped, W_, Input_>, Element, kThreads, kSmallTile ? kThreads : 32>;
+  TW_MEMBER static WritesX prologue(const Args& args, const Shape& shape) {
+    const Operand& x = kSwapped ? args.w : args.x;
+    return {x, kSwapped ? shape.n : args.m, args.ldx ? args.ldx : shape.k, shape.k, static_cast<u8*>(args.workspace)};
+  }
+  // Where slots for partial sums begin in the workspace.
+  TW_MEMBER static i64 slots_at(const Args& args, const Shape& shape) {
+    if constexpr (kPrologue)
+      return prologue(args, shape).end();
+    else
+      return kScheduleBytes;
+  }
+
+  // ---- the ring
   // x in shared memory: rows of a swizzled panel; or of two panels of blocks as they are stored, whose rows fall into
   // different banks.
   TW_CONSTANTS(int, kPanelsPerBox = kCodes ? kPanelsPerCodeBox : 1);      // panels of a row of x that lie side by side
@@ -166,6 +185,7 @@ struct WgmmaTraits {
   static_assert(!Scales::kAny || (kPromotes && !Weights::kRegisters), "block scales apply to a panel's products");
   static_assert(!kWidens || (Weights::kRegisters && !kSwapped && !kAsyncStore && same<element_of<X>, e4m3>()),
                 "E4M3 is widened for coded weights, by threads that would store asynchronously");
+  static_assert(!kPrologue || (kGroups == 0 && !kCodes), "a prologue writes rows of one matrix");
   static_assert(!kQuantizes || (kCodes && kBlockM == 1 && knobs.quantized_bytes > 0), "one row of codes is quantized");
   static_assert(kStageBytes % (kCodes || kBlockM == 1 ? 128 : kSwizzleAtom) == 0,
                 "stages are aligned as the copy engine writes them, swizzled or as stored");
