@@ -5,9 +5,9 @@
 //   tilewright_gpu_suite [--out FILE] [--quick | --one] [--only GROUP,...] [--pairs TEXT] [--cache FILE] [--verbose]
 // --quick: fewer candidates. --one: one configuration of each family at odd sizes, for compute-sanitizer
 // (bench/sanitize.sh). --only: groups of gemm casts pack wgmma grouped order served arguments threads. --pairs: of
-// wgmma's pairs of formats, those with this in their problem's text. --cache: a file that keeps compiled kernels from
-// one run to the next, memory otherwise. --verbose: names before they run.
-// Exit code 0: nothing failed; 1: something did; 4: no device (nothing is reported as passed).
+// gemm's problems and wgmma's pairs of formats, those with this in their text. --cache: a file that keeps compiled
+// kernels from one run to the next, memory otherwise. --verbose: names before they run. Exit code 0: nothing failed; 1:
+// something did; 4: no device (nothing is reported as passed).
 #include <fmt/format.h>
 
 #include <algorithm>

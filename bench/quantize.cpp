@@ -150,6 +150,7 @@ Json quantizing(const Device& device, const Settings& settings) {
       by_row.row({w, fmt::format("{}", m), fmt::format("{}", kN), fmt::format("{}", kK),
                   fmt::format("{:.2f}", apart.us()), fmt::format("{:.2f}", fused.us()),
                   fmt::format("{:.2f}", speedup)});
+      fmt::print("{} m={}: {:.2f} us, {:.2f} apart\n", w, m, fused.us(), apart.us());
       std::fflush(stdout);
       rows.push_back(
           {{"w", w}, {"m", m}, {"n", kN}, {"k", kK}, {"speedup", speedup}, {"ways", {apart.json(), fused.json()}}});

@@ -53,6 +53,7 @@ class RowSpace {
   double improvement(double have, int contender, int point) const;
 
   std::vector<std::int64_t> points_;
+  std::vector<double> weights_;  // of their times in what is worth a binary
   std::vector<RowContender> contenders_;
   std::optional<ErrorModel> errors_;
 };

@@ -35,6 +35,8 @@ std::string gemm_against_host(Suite& s, const Problem& problem, const Kernel& ke
   if (g.c) c = make(s.device(), *g.c, m_max, g.n, 4);
   const std::size_t y_bytes = static_cast<std::size_t>(g.y.total_bytes(m_max, g.n));
   Memory y(s.device(), y_bytes + 256);
+  Memory workspace(s.device(), static_cast<std::size_t>(std::max<std::int64_t>(g.workspace, 1)));
+  workspace.fill(0);
   OwnedStream stream(s.device());
   for (std::int64_t m : ms) {
     y.fill(0xff);
@@ -42,6 +44,7 @@ std::string gemm_against_host(Suite& s, const Problem& problem, const Kernel& ke
     args.x = x.operand, args.w = w.operand, args.y = y.data(), args.m = m;
     args.bias = g.bias ? bias.operand.data : nullptr;
     args.c = g.c ? c.operand.data : nullptr;
+    args.workspace = g.workspace ? workspace.data() : nullptr;
     if (m % 2 == 0) args.alpha = -1.5f;
     if (m % 2 == 0 && g.c) args.beta = 0.375f;
     const float alpha = static_cast<float>(g.alpha) * args.alpha, beta = static_cast<float>(g.beta) * args.beta;
@@ -141,7 +144,9 @@ void gemm_checks(Suite& s) {
   };
   std::vector<Item> items;
   Ahead ahead(jobs_of(s));
+  const auto asked = [&](const std::string& text) { return text.find(s.pairs()) != std::string::npos; };
   const auto add = [&](const std::string& text, std::vector<std::int64_t> ms) {
+    if (!asked(text)) return;
     const Problem problem = Problem::parse(text);
     items.push_back({(ms.empty() ? "in place, " : "") + text, problem, std::move(ms),
                      ahead.submit([&s, problem] { return s.engine().prepare(problem, s.device()); })});
@@ -217,6 +222,7 @@ void gemm_checks(Suite& s) {
     for (const char* shape :
          {"m=1 n=1000 k=4096", "m=7 n=555 k=2304", "m=16 n=4096 k=1024", "m=100 n=384 k=1536", "m=600 n=1100 k=768"}) {
       const std::string text = fmt::format("gemm {} {}{}", f, shape, global);
+      if (!asked(text)) continue;
       samples.push_back(text);
       compile_sample(s, text, most, ahead);
     }

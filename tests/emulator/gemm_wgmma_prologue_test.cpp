@@ -27,7 +27,7 @@ using Int8Row = fmt::Quantized<fmt::int8_row, From>;
 // What a prologue writes of m rows, by `blocks` blocks: rows, then scales.
 template <class Raw, class To, int row_threads>
 std::vector<u8> written(const Matrix<Raw>& x, u32 blocks, std::uint64_t seed) {
-  constexpr int kThreads = 96;
+  constexpr int kThreads = 192;
   using P = gemm::Prologue<Raw, To, kThreads, row_threads == 0 ? kThreads : row_threads>;
   const Operand operand = x.operand();
   std::vector<u8> workspace;
@@ -55,8 +55,10 @@ void check_quantized(i64 rows, i64 cols, u32 blocks, float magnitude) {
       From::encode(&v, at, nullptr, 1.0f, 0);
     }
   const std::vector<u8> block = written<Raw, typename F::Element, 0>(x, blocks, 1),
-                        warp = written<Raw, typename F::Element, 32>(x, blocks, 2);
+                        warp = written<Raw, typename F::Element, 32>(x, blocks, 2),
+                        half = written<Raw, typename F::Element, 96>(x, blocks, 3);
   CHECK(block == warp);
+  CHECK(block == half);
   i64 wrong = 0;
   for (i64 r = 0; r < rows; ++r) {
     const u8* row = &x.data[static_cast<std::size_t>(r * x.ld * From::kDataBytes)];

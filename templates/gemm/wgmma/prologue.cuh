@@ -22,14 +22,17 @@ struct Prologue {
   TW_CONSTANTS(bool, kQuantizes = fmt::is_quantized<Raw>());
   using X = typename fmt::Unquantized<Raw>::type;  // whose scales and codes those are that are written
   using Code = typename X::Element;
+  using Stored = typename fmt::StoredAs<Raw>::type;  // a plain format of x's elements in memory
   TW_CONSTANTS(int, kRows = THREADS / ROW_THREADS);
   TW_CONSTANTS(int, kUnit = sizeof(To) == 1 ? 16 : 8);  // elements that a thread has at a time: 16 bytes of To
-  TW_CONSTANTS(int, kStep = ROW_THREADS * kUnit, kAhead = 4);
+  // Units that a thread loads at a time.
+  TW_CONSTANTS(int, kStep = ROW_THREADS * kUnit, kAhead = (kQuantizes ? 4 : 8) / (ROW_THREADS < 256 ? 1 : 2));
   static_assert(ROW_THREADS % 32 == 0 && THREADS % ROW_THREADS == 0, "whole warps share a row");
+  static_assert(kQuantizes || sizeof(typename Stored::Element) == 1, "what is not quantized is bytes");
 
   struct Shared {
     u32 piece;
-    float largest[ROW_THREADS / 32];
+    float largest[THREADS / 32];
   };
 
   const Operand& x;
@@ -76,7 +79,6 @@ struct Prologue {
   }
 
  private:
-  using Stored = typename fmt::StoredAs<Raw>::type;  // a plain format of x's elements in memory
   // Loads of at most 16 bytes each.
   TW_CONSTANTS(int, kPart = min2(kUnit, 16 / static_cast<int>(sizeof(typename Stored::Element))),
                kParts = kUnit / kPart);
@@ -94,44 +96,54 @@ struct Prologue {
       TW_UNROLL for (int j = 0; j < kPart; ++j) v[i * kPart + j] = part[j];
     }
   }
-  // visit(unit, k) for this thread's units of a row, `ahead` of which are loaded at a time.
-  template <int ahead = kAhead, class Visit>
-  TW_MEMBER void for_units(const u8* row, int thread, const Visit& visit) const {
-    TW_NO_UNROLL for (i64 first = thread * kUnit; first < k; first += ahead * kStep) {
-      Unit units[ahead] = {};
-      TW_UNROLL for (int i = 0; i < ahead; ++i) if (first + i * kStep < k) load(units[i], row, first + i * kStep);
-      TW_UNROLL for (int i = 0; i < ahead; ++i) if (first + i * kStep < k) visit(units[i], first + i * kStep);
-    }
+  // This thread's units of a row from column `first` on, kAhead of them; visit(unit, column) for those that exist.
+  struct Batch {
+    Unit units[kAhead];
+  };
+  TW_MEMBER Batch load(const u8* row, i64 first) const {
+    Batch batch = {};
+    TW_UNROLL for (int i = 0; i < kAhead; ++i) if (first + i * kStep < k) load(batch.units[i], row, first + i * kStep);
+    return batch;
+  }
+  template <class Visit>
+  TW_MEMBER void visit(const Batch& batch, i64 first, const Visit& visit) const {
+    TW_UNROLL for (int i = 0; i < kAhead; ++i) if (first + i * kStep < k) visit(batch.units[i], first + i * kStep);
   }
 
   TW_MEMBER void write_row(Shared& shared, i64 row, int thread) const {
-    const bool exists = row < m;  // warps of rows beyond the last meet the others
-    const i64 at = exists ? row : 0;
+    const i64 end = row < m ? k : 0, at = row < m ? row : 0;  // warps of rows beyond the last meet the others
     const u8* const from =
         static_cast<const u8*>(x.data) + at * ldx * static_cast<i64>(sizeof(typename Stored::Element));
     u8* const to = rows() + at * k * static_cast<i64>(sizeof(To));
+    i64 first = thread * kUnit;
     if constexpr (!kQuantizes) {
-      if (exists)
-        for_units(from, thread, [&](const Unit& unit, i64 i) {
-          static_assert(kParts == 1, "bytes");
-          store(to, i, unit.parts[0].raw);
-        });
+      TW_NO_UNROLL for (; first < end; first += kAhead * kStep)
+          visit(load(from, first), first, [&](const Unit& unit, i64 i) { store(to, i, unit.parts[0].raw); });
     } else {
       fmt::Extent<X> extent;
-      if (exists)
-        for_units(from, thread, [&](const Unit& unit, i64) {
-          float v[kUnit];
-          values(unit, v);
-          TW_UNROLL for (int i = 0; i < kUnit; ++i) extent.add(v[i]);
-        });
+      const auto add = [&](const Unit& unit, i64) {
+        float v[kUnit];
+        values(unit, v);
+        TW_UNROLL for (int i = 0; i < kUnit; ++i) extent.add(v[i]);
+      };
+      Batch held = {};  // the first ones stay in registers, the others are read again
+      if (first < end) held = load(from, first), visit(held, first, add);
+      TW_NO_UNROLL for (i64 i = first + kAhead * kStep; i < end; i += kAhead * kStep) visit(load(from, i), i, add);
       join(shared, extent, thread);
-      if (!exists) return;
+      if (first >= end) return;
       const float scale = extent.item();
       const Divider by(scale, extent.largest());
-      if (by.direct)
-        for_units(from, thread, [&](const Unit& unit, i64 i) { encode<true>(unit, by, to, i); });
-      else  // rare, and divisions are long
-        for_units<1>(from, thread, [&](const Unit& unit, i64 i) { encode<false>(unit, by, to, i); });
+      if (by.direct) {
+        const auto write = [&](const Unit& unit, i64 i) { encode<true>(unit, by, to, i); };
+        visit(held, first, write);
+        TW_NO_UNROLL for (i64 i = first + kAhead * kStep; i < end; i += kAhead * kStep) visit(load(from, i), i, write);
+      } else {  // rare, and divisions are long: once in the text
+        TW_NO_UNROLL for (i64 i = first; i < end; i += kStep) {
+          Unit unit = {};
+          load(unit, from, i);
+          encode<false>(unit, by, to, i);
+        }
+      }
       if (thread == 0) scales()[row] = scale;
     }
   }
@@ -140,10 +152,11 @@ struct Prologue {
     float& largest = extent.of[0];
     TW_UNROLL for (int d = 16; d > 0; d /= 2) largest = max_number(largest, shuffle_xor(largest, d));
     if constexpr (ROW_THREADS > 32) {
-      static_assert(kRows == 1, "the block shares a row, or each warp has one");
-      if (thread % 32 == 0) shared.largest[thread / 32] = largest;
+      constexpr int kWarps = ROW_THREADS / 32;
+      const int warp = static_cast<int>(thread_x()) / 32, of_row = warp / kWarps * kWarps;
+      if (thread % 32 == 0) shared.largest[warp] = largest;
       sync_block();
-      TW_UNROLL for (int i = 0; i < ROW_THREADS / 32; ++i) largest = max_number(largest, shared.largest[i]);
+      TW_UNROLL for (int i = 0; i < kWarps; ++i) largest = max_number(largest, shared.largest[of_row + i]);
     }
   }
   template <bool direct>

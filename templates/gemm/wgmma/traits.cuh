@@ -123,8 +123,9 @@ struct WgmmaTraits {
   TW_CONSTANTS(bool, kReallocatesRegisters = kPlan.reallocates_registers);
 
   // ---- x in the workspace
-  // With few tokens a block's threads share a row, else each warp has one.
-  using WritesX = Prologue<select<kSwapped, W_, Input_>, Element, kThreads, kSmallTile ? kThreads : 32>;
+  // With few tokens a block's threads share a row, else a few warps do.
+  using WritesX =
+      Prologue<select<kSwapped, W_, Input_>, Element, kThreads, kSmallTile ? kThreads : prologue_row_threads(kThreads)>;
   TW_MEMBER static WritesX prologue(const Args& args, const Shape& shape) {
     const Operand& x = kSwapped ? args.w : args.x;
     return {x, kSwapped ? shape.n : args.m, args.ldx ? args.ldx : shape.k, shape.k, static_cast<u8*>(args.workspace)};
