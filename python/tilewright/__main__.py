@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 TYPE_CHECKING = False
@@ -28,6 +29,8 @@ def main() -> NoReturn:
     nvrtc = nvrtc_of_environment()
     if nvrtc is not None:
         os.environ["TILEWRIGHT_NVRTC"] = nvrtc
+    # Python ignores it, which the tool would inherit: `| head` would end in an error message.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     os.execv(tool, [tool, *sys.argv[1:]])
 
 
