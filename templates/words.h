@@ -65,6 +65,15 @@ double parse_number(const char* field, const std::string& text);
 Format parse_format(const char* field, const std::string& text);
 int parse_choice(const char* field, const std::string& text, std::span<const char* const> names);
 
+// Kinds of members that an operation brings itself: kKind, as help shows it; parse(field, text); text(member);
+// bits(member), for a hash; where it may be a size, product(member) and erase(member), which makes that 1.
+template <class T>
+struct Wording;
+template <class T>
+concept HasWording = requires {
+  Wording<T>::kKind;
+};
+
 // Visitors of an operation's fields. Each takes the kinds of members that structs have.
 
 // The words, each into its member.
@@ -83,6 +92,10 @@ class ParseFields {
   void operator()(const FieldSpec& f, int& member);
   void operator()(const FieldSpec& f, double& member) {
     if (const std::string* text = find(f)) member = parse_number(f.name, *text);
+  }
+  template <HasWording T>
+  void operator()(const FieldSpec& f, T& member) {
+    if (const std::string* text = find(f)) member = Wording<T>::parse(f.name, *text);
   }
   template <class E>
   void operator()(const FieldSpec& f, E& member, std::span<const char* const> names) {
@@ -121,6 +134,10 @@ class PrintFields {
   static std::string written(std::int64_t member) { return std::to_string(member); }
   static std::string written(int member) { return std::to_string(member); }
   static std::string written(double member);
+  template <HasWording T>
+  static std::string written(const T& member) {
+    return Wording<T>::text(member);
+  }
   template <class T>
   const T& by_default(const T& member) const {
     return *reinterpret_cast<const T*>(defaults_ + (reinterpret_cast<const char*>(&member) - fields_));
@@ -153,6 +170,10 @@ class HashFields {
   static std::uint64_t bits(int v) { return static_cast<std::uint64_t>(v); }
   static std::uint64_t bits(std::int64_t v) { return static_cast<std::uint64_t>(v); }
   static std::uint64_t bits(double v) { return std::bit_cast<std::uint64_t>(v); }
+  template <HasWording T>
+  static std::uint64_t bits(const T& v) {
+    return Wording<T>::bits(v);
+  }
 };
 
 class DescribeFields {
@@ -178,6 +199,10 @@ class DescribeFields {
   static const char* kind(std::int64_t) { return "INTEGER"; }
   static const char* kind(int) { return "INTEGER"; }
   static const char* kind(double) { return "NUMBER"; }
+  template <HasWording T>
+  static const char* kind(const T&) {
+    return Wording<T>::kKind;
+  }
 };
 
 // The sizes, and then (second pass) the same sizes for everybody.
@@ -191,6 +216,10 @@ class SizeFields {
       any = true;
       product *= static_cast<double>(member);
       if (erase_) member = 1;
+    } else if constexpr (requires { Wording<T>::erase(member); }) {
+      any = true;
+      product *= Wording<T>::product(member);
+      if (erase_) Wording<T>::erase(member);
     }
   }
   template <class E>

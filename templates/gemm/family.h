@@ -69,6 +69,10 @@ class KernelFamily : public EnumeratedFamily {
   }
 
   Source source(const Problem& problem, const Arch& arch, const Candidate& c) const final {
+    return specialize(specialization(problem, arch, c));
+  }
+  // What the source is made of, for another operation whose kernel is made of this family's.
+  Specialization specialization(const Problem& problem, const Arch& arch, const Candidate& c) const {
     const Gemm& g = *problem.as<Gemm>();
     const Knobs k = knobs_of(g, c);
     Specialization s;
@@ -79,7 +83,7 @@ class KernelFamily : public EnumeratedFamily {
     s.space = "tw::gemm";
     s.plan = launch_plan(g, arch, k);
     extend(g, arch, k, s);
-    return specialize(s);
+    return s;
   }
 
   Traits traits(const Problem& problem, const Arch& arch, const Candidate& c) const final {

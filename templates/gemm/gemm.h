@@ -5,6 +5,8 @@
 #include <tilewright/gemm.h>
 #include <tilewright/operation.h>
 
+#include "templates/specialize.h"
+
 namespace tilewright::gemm {
 
 const Operation& operation();
@@ -14,6 +16,9 @@ const Family& wgmma_codes();  // the same, codes by codes with exact sums of gro
 const Family& mma();          // matrix units through mma.sync, sm_75 and up
 const Family& gemv();         // few rows: bandwidth first
 const Family& reference();    // any pair of formats
+
+// What mma's source of a candidate is made of, for an operation that gathers its x.
+Specialization mma_specialization(const Problem& problem, const Arch& arch, const Candidate& candidate);
 
 Contract contract(const Gemm& gemm);
 void describe(const Gemm& gemm, Task& task);  // Operation::describe(), run_on_host(), check_on_host()
@@ -25,6 +30,11 @@ std::vector<Recommendation> recommended(const Problem& problem, const Arch& arch
 
 // Names of Activation's values, in the text of problems and in templates (tw::gemm::Act).
 inline constexpr const char* kActivations[] = {"none", "relu", "gelu", "gelu_tanh", "silu"};
+
+// Throw Error for what an operation with a gemm's epilogue and operands cannot have. addend: what g.c is called there.
+void check_epilogue(const Gemm& g, const char* addend);
+void check_global(const Gemm& g);
+void check_accumulation(const Gemm& g);
 
 // Throws Error unless weights can be reordered for `x`. `field`, `value`: what asks for it.
 void check_tiles(const char* field, std::string value, Format w, Format x, std::int64_t n, std::int64_t k);

@@ -165,28 +165,13 @@ HostCheck check_on_host(const Gemm& g, const Task& task, std::span<const std::sp
       if (o.computed(sample.rows[r]))
         expected[r * sample.cols.size() + i] = expected_at(g, o, sample.rows[r], sample.cols[i]);
   });
-  HostCheck check;
-  check.outputs = g.x_rows() * g.n;
-  check.of_bound = 0;
+  Tally tally(g.y);
   for (std::size_t i = 0; i < expected.size(); ++i) {
     const std::int64_t row = sample.rows[i / sample.cols.size()], col = sample.cols[i % sample.cols.size()];
-    if (!o.computed(row)) continue;
-    ++check.checked;
-    const float got = y[static_cast<std::size_t>(row * g.n + col)];
-    const Judged judged = judge(g.y, got, expected[i].value, expected[i].bound);
-    if (!judged.right) {
-      if (check.wrong.empty()) check.wrong = wrong_at(row, col, got, expected[i].value, expected[i].bound);
-      check.of_bound = std::numeric_limits<double>::infinity();
-    }
-    if (judged.right && !std::isfinite(got)) {
-      ++check.infinite;
-      continue;
-    }
-    const double error = std::fabs(got - expected[i].value);
-    if (error > check.largest_error) check.largest_error = error;
-    check.of_bound = std::max(*check.of_bound, judged.of_bound);
+    if (o.computed(row)) tally.add(row, col, y[static_cast<std::size_t>(row * g.n + col)], expected[i]);
   }
-  return check;
+  tally.check.outputs = g.x_rows() * g.n;
+  return tally.check;
 }
 
 }  // namespace tilewright::gemm

@@ -3,9 +3,14 @@
 #pragma once
 
 #include <tilewright/format.h>
+#include <tilewright/numerics.h>
+#include <tilewright/operation.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
+#include <vector>
 
 namespace tilewright::gemm {
 
@@ -17,6 +22,21 @@ struct Judged {
 // `got`: decoded from y's format. Infinities are right where the value is the same one, or where the bound lets the
 // value round to one in y; NaN only where it is NaN.
 Judged judge(Format y, float got, double value, double bound);
+
+// Outputs that a check on the host looked at, one by one.
+struct Tally {
+  explicit Tally(Format y) : format(y) { check.of_bound = 0; }
+  // y[row, col], decoded.
+  void add(std::int64_t row, std::int64_t col, float got, const Expected& expected);
+  Format format;
+  HostCheck check;
+};
+
+// Task::compare() of y [rows, n] against what a reference kernel wrote: rows * n values, then rows * n largest
+// permitted errors. `owners`: the group of each row, -1 for none, whose rows must be as they were before the launch;
+// empty without groups. `worst`: the largest error relative to its bound.
+std::string compare(Format y, std::int64_t n, std::span<const std::byte> got, std::span<const std::byte> oracle,
+                    std::int64_t rows, const std::vector<int>& owners, double& worst);
 
 std::string wrong_at(std::int64_t row, std::int64_t col, float got, double value, double bound);
 

@@ -81,36 +81,6 @@ void check_exact(const Gemm& g) {
   if (g.c) throw unsupported("c", *g.c, "left out: y=int32 is exact");
 }
 
-void check_epilogue(const Gemm& g) {
-  if (fast_path(g.y).element == Element::i32) {
-    check_exact(g);
-  } else {
-    if (g.bias && !is_float(*g.bias)) throw unsupported("bias", *g.bias, "f32, f16 or bf16");
-    if (g.c && !is_float(*g.c)) throw unsupported("c", *g.c, "f32, f16 or bf16");
-  }
-  check_factor("alpha", g.alpha);
-  if (g.c) check_matrix("c", *g.c, g.m, g.n, "n");
-  if (!g.c && g.beta != 1.0) throw invalid("beta", fmt::format("{}", g.beta), "left out: there is no c");
-  check_factor("beta", g.beta);
-  if (g.beta == 0.0) throw invalid("beta", "0", "a number other than 0 (of 0, leave c out)");
-  if (g.y_scale != 1.0 && fast_path(g.y).element_bytes != 1)
-    throw invalid("y_scale", fmt::format("{}", g.y_scale),
-                  fmt::format("left out: y={} is not int8, e4m3 or e5m2", g.y.name()));
-  const auto factor = static_cast<float>(1.0 / g.y_scale);
-  if (!(g.y_scale > 0) || !std::isfinite(factor) || factor == 0.0f)
-    throw invalid("y_scale", fmt::format("{}", g.y_scale), "a positive number that single precision holds");
-}
-
-void check_global(const Gemm& g) {
-  const bool global = has_global(g.x) || has_global(g.w);
-  if (global && g.global == Global::none)
-    throw invalid("global", "none",
-                  "mul (value = code * scale * global) or div (value = code * scale / global), required by " +
-                      std::string(has_global(g.w) ? g.w.name() : g.x.name()));
-  if (!global && g.global != Global::none)
-    throw invalid("global", kGlobals[static_cast<int>(g.global)], "left out: no operand has a tensor-wide scale");
-}
-
 void check_groups(const Gemm& g) {
   if (g.groups < 0 || g.groups > kMostGroups)
     throw invalid("groups", std::to_string(g.groups), fmt::format("0 (an ordinary gemm) to {}", kMostGroups));
@@ -133,17 +103,6 @@ void check_groups(const Gemm& g) {
   if (w_bytes(g) > static_cast<double>(kMaxBytes))
     throw Error(ErrorCode::too_large, "w", fmt::format("{} of {} x {} x {}", g.w.name(), g.groups, g.n, g.k),
                 "at most 2^47 bytes");
-}
-
-void check_accumulation(const Gemm& g) {
-  if (g.accumulation == Accumulation::full) return;
-  if (!is_fp8(fast_path(g.x).element))
-    throw Error(ErrorCode::unsupported, "accum", "fast", fmt::format("only for fp8, and x={}", g.x.name()));
-  for (const auto& [field, f] : {std::pair{"x", g.x}, std::pair{"w", g.w}})
-    if (is_fp8(fast_path(f).element) && f.block() > 1)
-      throw Error(ErrorCode::unsupported, "accum", "fast",
-                  fmt::format("only for fp8 with scales of whole rows, and {}={} has one per {} columns", field,
-                              f.name(), f.block()));
 }
 
 class GemmOperation final : public OperationOf<Gemm, Fields> {
@@ -202,7 +161,7 @@ class GemmOperation final : public OperationOf<Gemm, Fields> {
         throw unsupported(field, f, "any format but int32, which is an output's");
     if (!is_plain(g.y)) throw unsupported("y", g.y, "f32, f16, bf16, int8, int32, e4m3 or e5m2");
     check_matrix("y", g.y, g.m, g.n, "n");
-    check_epilogue(g);
+    check_epilogue(g, "c");
     if (g.group != 0)  // the format's own is written as 0
       throw invalid("group", std::to_string(g.group),
                     is_plain(g.w) ? fmt::format("nothing: {} has no groups", g.w.name())
@@ -234,6 +193,48 @@ class GemmOperation final : public OperationOf<Gemm, Fields> {
 };
 
 }  // namespace
+
+void check_epilogue(const Gemm& g, const char* addend) {
+  if (fast_path(g.y).element == Element::i32) {
+    check_exact(g);
+  } else {
+    if (g.bias && !is_float(*g.bias)) throw unsupported("bias", *g.bias, "f32, f16 or bf16");
+    if (g.c && !is_float(*g.c)) throw unsupported(addend, *g.c, "f32, f16 or bf16");
+  }
+  check_factor("alpha", g.alpha);
+  if (g.c) check_matrix(addend, *g.c, g.m, g.n, "n");
+  if (!g.c && g.beta != 1.0)
+    throw invalid("beta", fmt::format("{}", g.beta), fmt::format("left out: there is no {}", addend));
+  check_factor("beta", g.beta);
+  if (g.beta == 0.0) throw invalid("beta", "0", fmt::format("a number other than 0 (of 0, leave {} out)", addend));
+  if (g.y_scale != 1.0 && fast_path(g.y).element_bytes != 1)
+    throw invalid("y_scale", fmt::format("{}", g.y_scale),
+                  fmt::format("left out: y={} is not int8, e4m3 or e5m2", g.y.name()));
+  const auto factor = static_cast<float>(1.0 / g.y_scale);
+  if (!(g.y_scale > 0) || !std::isfinite(factor) || factor == 0.0f)
+    throw invalid("y_scale", fmt::format("{}", g.y_scale), "a positive number that single precision holds");
+}
+
+void check_global(const Gemm& g) {
+  const bool global = has_global(g.x) || has_global(g.w);
+  if (global && g.global == Global::none)
+    throw invalid("global", "none",
+                  "mul (value = code * scale * global) or div (value = code * scale / global), required by " +
+                      std::string(has_global(g.w) ? g.w.name() : g.x.name()));
+  if (!global && g.global != Global::none)
+    throw invalid("global", kGlobals[static_cast<int>(g.global)], "left out: no operand has a tensor-wide scale");
+}
+
+void check_accumulation(const Gemm& g) {
+  if (g.accumulation == Accumulation::full) return;
+  if (!is_fp8(fast_path(g.x).element))
+    throw Error(ErrorCode::unsupported, "accum", "fast", fmt::format("only for fp8, and x={}", g.x.name()));
+  for (const auto& [field, f] : {std::pair{"x", g.x}, std::pair{"w", g.w}})
+    if (is_fp8(fast_path(f).element) && f.block() > 1)
+      throw Error(ErrorCode::unsupported, "accum", "fast",
+                  fmt::format("only for fp8 with scales of whole rows, and {}={} has one per {} columns", field,
+                              f.name(), f.block()));
+}
 
 void check_tiles(const char* field, std::string value, Format w, Format x, std::int64_t n, std::int64_t k) {
   const TileInfo* tiles = tile_info(w, x);

@@ -90,19 +90,45 @@ struct WeightRow<W, void> {
   TW_MEMBER double slack(i64, double, bool) const { return 0; }
 };
 
+// The tensors that an oracle writes.
+struct Judgement {
+  float *values, *bounds;
+};
+// Stores an element: y, at `at`; or as an oracle its value and bound, at `judged_at`.
+template <class Epi, bool oracle>
+TW_DEVICE void store_reference(void* y, i64 at, const Judgement& out, i64 judged_at, const ErrorRules& rules,
+                               const ErrorTerms& terms) {
+  if constexpr (!oracle) {
+    Epi::store(y, at, static_cast<typename Epi::Value>(terms.y));
+  } else {
+    double value = terms.y, error = arithmetic_error(rules, terms);
+    if (same<typename Epi::Out, i8>() && value != value) value = error = 0;  // what a NaN is stored as
+    value = saturated(rules.store, value);
+    out.values[judged_at] = static_cast<float>(value);
+    out.bounds[judged_at] = static_cast<float>(stored_error(rules, error, value));
+  }
+}
+
+// Whether matrix units may cut off what they add: FP8 products, codes of w that E4M3 holds included, and scaled blocks.
+template <class X, class W>
+TW_FN constexpr bool fp8_products() {
+  return is_fp8_type<element_of<X>>() && (is_fp8_type<element_of<W>>() || (W::kCodes && W::kBits <= 4));
+}
+template <class X, class W>
+TW_FN constexpr bool scaled_products() {
+  return X::scaled_mma() != ScaledMma::none && X::scaled_mma() == W::scaled_mma();
+}
+
 template <class X, class W, class Epi, bool oracle, class Tiled = void, bool grouped = false>
 struct Reference {
   using Multiplied = typename fmt::Unquantized<X>::type;
   TW_CONSTANTS(int, kThreads = 128, kSharedBytes = 0);
   TW_CONSTANTS(int, kRows = 4);  // of x per thread: a weight is decoded once for four of them
-  // Whether matrix units may cut off what they add: FP8 products, codes of w that E4M3 holds included, and scaled
-  // blocks. x is multiplied as it is, but by tiles that are for another element.
+  // x is multiplied as it is, but by tiles that are for another element.
   using A = element_of<Multiplied>;
   TW_CONSTANTS(bool, kAsItIs = same<Tiled, void>() || same<Tiled, A>());
-  TW_CONSTANTS(bool,
-               kCuts = (is_fp8_type<A>() && kAsItIs &&
-                        (is_fp8_type<element_of<W>>() || same<Tiled, A>() || (W::kCodes && W::kBits <= 4))) ||
-                       (Multiplied::scaled_mma() != ScaledMma::none && Multiplied::scaled_mma() == W::scaled_mma()));
+  TW_CONSTANTS(bool, kCuts = (kAsItIs && (fp8_products<Multiplied, W>() || (is_fp8_type<A>() && same<Tiled, A>()))) ||
+                             scaled_products<Multiplied, W>());
 
   // What kernels may round and cut off besides where accumulation is fast.
   TW_MEMBER static constexpr bool may_narrow() {
@@ -113,11 +139,8 @@ struct Reference {
   }
   TW_MEMBER static bool narrows(const Shape& shape) { return may_narrow() && shape.fast != 0; }
 
-  // The matrices that an oracle writes: values, and bounds from here on. A group's begin at its first row.
-  struct Bounds {
-    float *values, *bounds;
-  };
-  TW_MEMBER static void finish(const Args& args, const Shape& shape, const Bounds& out, i64 m, i64 n, double sum,
+  // An oracle's matrices are dense. A group's begin at its first row.
+  TW_MEMBER static void finish(const Args& args, const Shape& shape, const Judgement& out, i64 m, i64 n, double sum,
                                double magnitude, double rounding) {
     const double scale = tensor_scale<X, W>(args, shape);
     const double bias = Epi::bias_at(args.bias, n);
@@ -127,19 +150,11 @@ struct Reference {
     if constexpr (Epi::kQuantized) y *= shape.y_factor;
     if constexpr (Epi::kExact)
       y = Epi::finish(args, shape, static_cast<i32>(sum), 1.0f, Epi::bias_at(args.bias, n), 0.0f);
-    if constexpr (!oracle) {
-      Epi::store(args.y, m * (args.ldy ? args.ldy : shape.n) + n, static_cast<typename Epi::Value>(y));
-    } else {
-      using Y = typename Epi::Out;
-      const ErrorRules rules = {
-          store_error<Y>(), additions_of(shape.k), cut_of(kCuts || narrows(shape), shape.fast != 0, shape.k),
-          Epi::kExact,      Epi::kQuantized,       shape.y_factor};
-      double error = arithmetic_error(rules, {scale, magnitude, rounding, sum * scale, bias, residual, y});
-      if (same<Y, i8>() && y != y) y = error = 0;  // what a NaN is stored as
-      y = saturated(rules.store, y);
-      out.values[m * shape.n + n] = static_cast<float>(y);
-      out.bounds[m * shape.n + n] = static_cast<float>(stored_error(rules, error, y));
-    }
+    store_reference<Epi, oracle>(
+        args.y, m * (args.ldy ? args.ldy : shape.n) + n, out, m * shape.n + n,
+        {store_error<typename Epi::Out>(), additions_of(shape.k),
+         cut_of(kCuts || narrows(shape), shape.fast != 0, shape.k), Epi::kExact, Epi::kQuantized, shape.y_factor},
+        {scale, magnitude, rounding, sum * scale, bias, residual, y});
   }
 
   TW_MEMBER static void run(const Args& args, const Shape& shape) {
@@ -169,7 +184,7 @@ struct Reference {
   }
 
  private:
-  TW_MEMBER static void run_block(const Args& args, const Shape& shape, const Bounds& out, const GridPlace& place) {
+  TW_MEMBER static void run_block(const Args& args, const Shape& shape, const Judgement& out, const GridPlace& place) {
     const i64 m0 = place.m, n = place.n + thread_x();
     if (n >= shape.n) return;
     const i64 ldx = args.ldx ? args.ldx : shape.k;

@@ -16,41 +16,6 @@
 #include "templates/pack/matrix.h"
 
 namespace tilewright::gemm {
-namespace {
-
-// Judges y against what the reference kernel wrote: rows * n values, then rows * n largest permitted errors. `owners`:
-// the group of each row, -1 for none, whose rows must be as they were before the launch; empty without groups.
-std::string compare(Format y, std::int64_t n, std::span<const std::byte> got, std::span<const std::byte> oracle,
-                    std::int64_t rows, const std::vector<int>& owners, double& worst) {
-  const auto cells = static_cast<std::size_t>(rows * n);
-  if (oracle.size() < 2 * cells * sizeof(float)) return "the reference wrote too little to judge by";
-  const std::byte* values = oracle.data();
-  const std::byte* bounds = values + cells * sizeof(float);
-  std::vector<float> row(static_cast<std::size_t>(n)), value(row.size()), bound(row.size());
-  const auto row_bytes = static_cast<std::size_t>(y.stream_bytes(0, 1, n));
-  worst = 0;
-  for (std::int64_t r = 0; r < rows; ++r) {
-    const std::byte* of_row = got.data() + static_cast<std::size_t>(r) * row_bytes;
-    if (!owners.empty() && owners[static_cast<std::size_t>(r)] < 0) {
-      // Before the launch all bytes are one value.
-      if (!std::all_of(of_row, of_row + row_bytes, [=](std::byte b) { return b == *of_row; }))
-        return fmt::format("wrote y[{}], a row of no group", r);
-      continue;
-    }
-    const Operand from{of_row, nullptr, nullptr};
-    y.info().decode(from, 1, n, row.data());
-    std::memcpy(value.data(), values + static_cast<std::size_t>(r * n) * sizeof(float), row.size() * sizeof(float));
-    std::memcpy(bound.data(), bounds + static_cast<std::size_t>(r * n) * sizeof(float), row.size() * sizeof(float));
-    for (std::size_t c = 0; c < row.size(); ++c) {
-      const Judged judged = judge(y, row[c], value[c], bound[c]);
-      if (!judged.right) return wrong_at(r, static_cast<std::int64_t>(c), row[c], value[c], bound[c]);
-      worst = std::max(worst, judged.of_bound);
-    }
-  }
-  return {};
-}
-
-}  // namespace
 
 void describe(const Gemm& g, Task& task) {
   const bool inverse = g.global == Global::div;

@@ -254,9 +254,16 @@ class Mma final : public KernelFamily<Knobs> {
 
 }  // namespace
 
-const Family& mma() {
+namespace {
+const Mma& family() {
   static const Mma family;
   return family;
+}
+}  // namespace
+
+const Family& mma() { return family(); }
+Specialization mma_specialization(const Problem& problem, const Arch& arch, const Candidate& candidate) {
+  return family().specialization(problem, arch, candidate);
 }
 
 }  // namespace tilewright::gemm

@@ -24,7 +24,13 @@
 
 namespace tw::gemm {
 
-template <class X, class W, class Epi, const MmaKnobs& knobs>
+// Where rows of x come from: x itself. Another one (conv/gather.cuh) has a Source, and Tiles that start() at a tile's
+// first row and column and then fetch() stage after stage.
+struct DenseInput {
+  using Source = gemm::Source;
+};
+
+template <class X, class W, class Epi, const MmaKnobs& knobs, class Input = DenseInput>
 struct Mma {
   TW_CONSTANTS(int, kBlockM = knobs.block_m, kBlockN = knobs.block_n, kBlockK = knobs.block_k, kWarpsM = knobs.warps_m,
                kWarpsN = knobs.warps_n, kStages = knobs.stages, kSplitK = knobs.split_k, kThreads = knobs.threads());
@@ -86,7 +92,17 @@ struct Mma {
   struct Feed<F, MmaForm::codes, rows, unit, is_x> {
     using Tile = CodeTile<F, T, rows, kBlockK, unit, kThreads, kAsync, is_x, kTerms>;
   };
-  using XTile = typename Feed<X, x_form(), kBlockM, kUnitOfCodesX, true>::Tile;
+  TW_CONSTANTS(bool, kGathers = !same<Input, DenseInput>());
+  static_assert(!kGathers || x_form() == MmaForm::plain, "elements are gathered");
+  template <class I, bool gathers>
+  struct FeedOfX {
+    using Tile = typename Feed<X, x_form(), kBlockM, kUnitOfCodesX, true>::Tile;
+  };
+  template <class I>
+  struct FeedOfX<I, true> {
+    using Tile = typename I::template Tile<T, kBlockM, kBlockK, knobs.unit_x, kThreads, kAsync>;
+  };
+  using XTile = typename FeedOfX<Input, kGathers>::Tile;
   using WTile = typename Feed<W, w_form(), kBlockN, knobs.unit_w, false>::Tile;
 
   TW_MEMBER static u8* x_ring(int slot) { return dynamic_shared() + slot * kPlan.stage_bytes; }
@@ -338,11 +354,14 @@ struct Mma {
   }
 
   TW_MEMBER static void run(const Args& args, const Shape& shape) {
+    run(args, shape, source_of<X>(args.x, args.m, shape.k, args.ldx ? args.ldx : shape.k));
+  }
+  TW_MEMBER static void run(const Args& args, const Shape& shape, const typename Input::Source& xs) {
     const int thread = static_cast<int>(thread_x()), warp = thread / 32;
     const Position p = {thread % 32, warp / kWarpsN * kWarpM, warp % kWarpsN * kWarpN};
     const Tile tile = tile_of(block_x() / kSplitK, args.m, shape.n);
     const i64 ldx = args.ldx ? args.ldx : shape.k;
-    const Source xs = source_of<X>(args.x, args.m, shape.k, ldx), ws = source_of<W>(args.w, shape.n, shape.k, shape.k);
+    const Source ws = source_of<W>(args.w, shape.n, shape.k, shape.k);
 
     const int steps = static_cast<int>(ceil_div64(shape.k, kBlockK)), per_split = (steps + kSplitK - 1) / kSplitK;
     const int begin = kSplitK > 1 ? min2(steps, static_cast<int>(cluster_rank()) * per_split) : 0;
@@ -350,6 +369,7 @@ struct Mma {
 
     XTile x{};
     WTile w{};
+    if constexpr (kGathers) x.start(xs, tile.m, static_cast<i64>(begin) * kBlockK);
     const auto fetch = [&](int step, int slot) {
       if (step >= end) return;
       x.fetch(xs, tile.m, static_cast<i64>(step) * kBlockK, x_ring(slot));

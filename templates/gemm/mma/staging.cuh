@@ -6,6 +6,7 @@
 // places them later. Codes take two steps, see CodeTile.
 #pragma once
 #include "core/format.cuh"
+#include "core/fragments.cuh"
 #include "gemm/mma/plan.cuh"
 #include "gemm/operands.cuh"
 #include "gemm/widen.cuh"
