@@ -3,13 +3,15 @@
 #include <tilewright/operation.h>
 
 #include "templates/cast/cast.h"
+#include "templates/conv/conv.h"
 #include "templates/gemm/gemm.h"
 #include "templates/pack/pack.h"
 
 namespace tilewright {
 
 std::span<const Operation* const> operations() {
-  static const Operation* const list[] = {&gemm::operation(), &cast::operation(), &pack::operation()};
+  static const Operation* const list[] = {&gemm::operation(), &conv::operation(), &cast::operation(),
+                                          &pack::operation()};
   return list;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <tilewright/cast.h>
+#include <tilewright/conv.h>
 #include <tilewright/engine.h>
 #include <tilewright/error.h>
 #include <tilewright/gemm.h>

@@ -111,6 +111,30 @@ TEST_CASE("cli: run without a GPU computes on the CPU, says so, and checks") {
   refused(std::string("run ") + kGemm + " --model README.md --tensor x", 1, "magic");
 }
 
+TEST_CASE("cli: a convolution is planned, written out and run as a gemm is") {
+  const std::string conv =
+      "\"conv x=bf16 w=bf16 y=bf16 n=1 c=16 in=6x9x11 k=24 kernel=3 pad=0x1x1 cache=2 bias=f32 residual=bf16 "
+      "act=silu\"";
+  const Json run = tool("run --json " + conv).json();
+  CHECK(run["verified"] == true);
+  CHECK(run["checked"] == 4 * 9 * 11 * 24);
+  const Json plan = tool("plan --json --top 0 --arch sm_80 " + conv).json();
+  CHECK(plan["candidates"].size() > 3);
+  CHECK(plan["problem"].get<std::string>().find("kernel=3x3x3 pad=0x1x1 cache=2") != std::string::npos);
+  CHECK(plan["candidates"].back()["candidate"] == "reference oracle=0");
+  const Json emit = tool("emit --json --arch sm_80 " + conv).json();
+  CHECK(emit["text"].get<std::string>().find("tw::conv::Mma<") != std::string::npos);
+  // Every line of a workload that ships is a problem.
+  std::ifstream workload(tilewright::paths::source_dir() + "/examples/workloads/wan2.1-vae.txt");
+  int problems = 0;
+  for (std::string line; std::getline(workload, line);)
+    if (line.starts_with("conv")) {
+      CHECK(tool("plan --top 1 --arch sm_90a \"" + line + "\"").code == 0);
+      ++problems;
+    }
+  CHECK(problems == 11);
+}
+
 TEST_CASE("cli: prewarm compiles once; the cache can be listed, shipped, checked and repaired") {
   const std::string cache = cache_flag("warm.db"), shipped = scratch() / "shipped.db";
   const std::string prewarm =

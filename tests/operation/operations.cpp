@@ -4,14 +4,15 @@
 
 #include "operation/row_scale/row_scale.h"
 #include "templates/cast/cast.h"
+#include "templates/conv/conv.h"
 #include "templates/gemm/gemm.h"
 #include "templates/pack/pack.h"
 
 namespace tilewright {
 
 std::span<const Operation* const> operations() {
-  static const Operation* const list[] = {&gemm::operation(), &cast::operation(), &pack::operation(),
-                                          &row_scale::operation()};
+  static const Operation* const list[] = {&gemm::operation(), &conv::operation(), &cast::operation(),
+                                          &pack::operation(), &row_scale::operation()};
   return list;
 }
 

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// The operation conv, a convolution (cross-correlation, as deep learning has it) over one to three spatial axes:
+//
+//   y[i, o, f] = (act(alpha * sum over taps t and channels c of x[i, o * stride - pad.lo + t * dilation, c] w[f, t, c]
+//                     + bias[f]) + beta * residual[i, o, f]) / y_scale
+//
+//   conv x=bf16 w=bf16 y=bf16 n=1 c=96 in=6x480x832 k=96 kernel=3x3x3 pad=0x1x1
+//
+// Every field of Conv is a field of the text, under the same name but for `accumulation` (accum) and `constant_weights`
+// (weights=constant); those with a default are printed only when they differ from it. Values for the axes are written
+// outermost first with x between them; one value stands for all axes.
+// Limits: each extent < 2^31, each tensor < 2^47 bytes.
+// Values, usable from any thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include <tilewright/export.h>
+#include <tilewright/format.h>
+#include <tilewright/gemm.h>
+
+namespace tilewright {
+
+inline constexpr int kMostAxes = 3;
+
+// One number for each spatial axis, outermost first: depth, height and width, or the last two, or the last. As many as
+// Conv::in has; one stands for all; none: the default.
+struct Axes {
+  std::array<std::int64_t, kMostAxes> at = {};
+  int rank = 0;
+
+  Axes() = default;
+  Axes(std::int64_t all) : at{all}, rank(1) {}
+  Axes(std::int64_t height, std::int64_t width) : at{height, width}, rank(2) {}
+  Axes(std::int64_t depth, std::int64_t height, std::int64_t width) : at{depth, height, width}, rank(3) {}
+  friend bool operator==(const Axes&, const Axes&) = default;
+};
+
+// Elements that are added to each axis before its first and behind its last element. Text: 1 is one on both sides, 2:0
+// two in front.
+struct Pads {
+  Axes lo, hi;
+  Pads() = default;
+  Pads(Axes both) : lo(both), hi(both) {}
+  Pads(Axes before, Axes behind) : lo(before), hi(behind) {}
+  friend bool operator==(const Pads&, const Pads&) = default;
+};
+
+// What these elements are: zeros, which take no part; the nearest element of the axis; or the axis mirrored at its
+// first and last element.
+enum class PadMode { zero, replicate, reflect };
+struct PadModes {
+  std::array<PadMode, kMostAxes> at = {};
+  int rank = 0;
+  PadModes() = default;
+  PadModes(PadMode all) : at{all}, rank(1) {}
+  friend bool operator==(const PadModes&, const PadModes&) = default;
+};
+
+// How a tensor of n images with some channels lies in memory, dense, whatever its number of axes. ndhwc: [n, axes,
+// channels]; ncdhw: [n, channels, axes].
+enum class TensorLayout { ndhwc, ncdhw };
+// ktrsc: [k, kernel axes, c / groups]. kctrs: [k, c / groups, kernel axes], only of formats without blocks.
+enum class FilterLayout { ktrsc, kctrs };
+
+struct Conv {
+  static constexpr std::string_view kOperation = "conv";
+
+  // x: f32 f16 bf16 e4m3 e5m2 int8, or the last of these with a scale of the tensor. w: those, formats with a scale per
+  // row, which is an output channel's, and coded ones, whose blocks lie along [kernel axes, c / groups]. y: f32 f16
+  // bf16, int8 e4m3 e5m2 (rounded to nearest even, saturating).
+  Format x, w, y;
+  std::int64_t n = 0;  // images
+  std::int64_t c = 0;  // input channels
+  Axes in = {};        // input extents, those of a cache included; its rank is the convolution's
+  std::int64_t k = 0;  // output channels
+  Axes kernel = {};
+  Axes stride = {};         // default 1
+  Pads pad = {};            // default 0
+  PadModes pad_mode = {};   // default zero
+  Axes dilation = {};       // default 1
+  std::int64_t groups = 1;  // channels of x and y in equally many groups: each output channel sees those of its group
+  TensorLayout x_layout = TensorLayout::ndhwc, y_layout = TensorLayout::ndhwc;
+  FilterLayout w_layout = FilterLayout::ktrsc;
+  // The first so many elements of the outermost axis come from a second tensor, ConvArgs::cache, and x has the others:
+  // what a causal decoder keeps of the chunk before.
+  std::int64_t cache = 0;
+  Global global = Global::none;                    // required when x or w has a tensor-wide scale
+  std::optional<Format> bias = {};                 // [k]; f32 f16 bf16
+  Accumulation accumulation = Accumulation::full;  // fast: only where x has fp8 elements
+  Activation act = Activation::none;
+  double alpha = 1.0;                   // single precision holds it. A launch may give another: ConvArgs::alpha
+  std::optional<Format> residual = {};  // as y, but f32 f16 bf16: a tensor that is added, in y's layout
+  double beta = 1.0;                    // of residual
+  double y_scale = 1.0;                 // results are divided by it; only for y of int8, e4m3 or e5m2
+  std::int64_t workspace = 0;           // as Gemm::workspace
+  bool constant_weights = false;        // as Gemm::constant_weights
+
+  friend bool operator==(const Conv&, const Conv&) = default;
+};
+
+// What a launch passes. Standard layout and the same on the device (templates/conv/params.cuh). Device pointers,
+// 16-byte aligned. A launch takes the problem's n images.
+struct ConvArgs {
+  static constexpr std::string_view kOperation = "conv";
+
+  Operand x = {};  // without what comes from the cache
+  Operand w = {};
+  void* y = nullptr;
+  const void* bias = nullptr;       // [k], if the problem has one
+  const void* residual = nullptr;   // if the problem has one: apart from y, or y itself if formats agree
+  const void* cache = nullptr;      // Conv::cache elements of the outermost axis, in x's format and layout
+  void* workspace = nullptr;        // as GemmArgs::workspace
+  float alpha = 1.0f, beta = 1.0f;  // as in GemmArgs
+};
+
+// Output extents: floor((in + pad.lo + pad.hi - dilation (kernel - 1) - 1) / stride) + 1 of each axis. Precondition:
+// the problem is legal, as one made by Problem is.
+TILEWRIGHT_EXPORT Axes output_extents(const Conv& conv);
+
+}  // namespace tilewright

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The operation conv, its kernel families and what they share on the host.
+#pragma once
+
+#include <tilewright/conv.h>
+#include <tilewright/operation.h>
+
+#include "templates/conv/params.cuh"
+
+namespace tilewright::conv {
+
+const Operation& operation();
+
+const Family& mma();        // gemm's matrix units through mma.sync, x gathered on its way
+const Family& reference();  // any convolution
+
+Contract contract(const Conv& conv);
+void describe(const Conv& conv, Task& task);  // Operation::describe(), run_on_host(), check_on_host()
+void run_on_host(const Conv& conv, const Task& task, std::span<const std::span<std::byte>> buffers);
+HostCheck check_on_host(const Conv& conv, const Task& task, std::span<const std::span<std::byte>> buffers);
+
+// The constants of a launch. Precondition of these: checked extents.
+tw::conv::Shape shape_of(const Conv& conv);
+// The gemm that a convolution is: its output pixels by its output channels, over the kernel's axes and a group's
+// channels. For what depends on neither the axes nor the layouts: the epilogue, error bounds, costs. Extents beyond
+// those of a gemm are left as they are.
+Gemm as_gemm(const Conv& conv);
+
+}  // namespace tilewright::conv

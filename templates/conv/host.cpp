@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// A conv on the host: plain single precision in the place of a kernel, and the fp64 oracle of `tilewright run`. Both
+// decode operands by their formats' scalar codecs and know no kernel.
+#include <tilewright/numerics.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "templates/conv/conv.h"
+#include "templates/describe.h"
+#include "templates/gemm/judge.h"
+
+namespace tilewright::conv {
+namespace {
+
+constexpr double kMostMacs = 2e9;  // of one check: a few seconds on two cores
+
+// The outputs that are computed and checked: all, or an even spread with the first and last.
+struct Sample {
+  std::vector<std::int64_t> pixels, channels;  // pixels: of all images
+  std::int64_t size() const { return static_cast<std::int64_t>(pixels.size() * channels.size()); }
+};
+
+std::vector<std::int64_t> spread(std::int64_t extent, std::int64_t count) {
+  std::vector<std::int64_t> at;
+  count = std::clamp<std::int64_t>(count, 1, extent);
+  for (std::int64_t i = 0; i < count; ++i)
+    at.push_back(count == 1 ? 0 : static_cast<std::int64_t>(static_cast<__int128>(i) * (extent - 1) / (count - 1)));
+  return at;
+}
+
+Sample choose_sample(const Gemm& g) {
+  const double outputs = std::max(64.0, kMostMacs / static_cast<double>(g.k));
+  if (static_cast<double>(g.m) * static_cast<double>(g.n) <= outputs) return {spread(g.m, g.m), spread(g.n, g.n)};
+  Sample s;
+  s.channels = spread(g.n, 16);
+  s.pixels = spread(g.m, static_cast<std::int64_t>(outputs / static_cast<double>(s.channels.size())));
+  return s;
+}
+
+struct Operands {
+  Gemm gemm;
+  tw::conv::Shape shape;
+  std::vector<float> x, w, bias, residual, cache;
+
+  Operands(const Conv& c, const Task& task, std::span<const std::span<std::byte>> buffers)
+      : gemm(as_gemm(c)),
+        shape(shape_of(c)),
+        x(decoded(matrix(task, "x"), buffers)),
+        w(decoded(matrix(task, "w"), buffers)) {
+    if (c.bias) bias = decoded(matrix(task, "bias"), buffers);
+    if (c.residual) residual = decoded(matrix(task, "residual"), buffers);
+    if (c.cache) {
+      Matrix m = matrix(task, "cache");
+      m.global = matrix(task, "x").global;  // one tensor with x
+      cache = decoded(m, buffers);
+    }
+  }
+  std::int64_t output_at(std::int64_t pixel, std::int64_t channel) const {
+    return tw::conv::element_at(shape.y_channels_first, pixel / shape.pixels(), channel, shape.k,
+                                pixel % shape.pixels(), shape.pixels());
+  }
+  double bias_at(std::int64_t channel) const { return bias.empty() ? 0 : bias[static_cast<std::size_t>(channel)]; }
+  double residual_at(std::int64_t output) const {
+    return residual.empty() ? 0 : static_cast<double>(shape.beta) * residual[static_cast<std::size_t>(output)];
+  }
+
+  // visit(element of x, weight) for every product of an output.
+  template <class Visit>
+  void for_products(std::int64_t pixel, std::int64_t channel, const Visit& visit) const {
+    const tw::conv::Axis* axes = shape.axes;
+    const std::int64_t image = pixel / shape.pixels(), of_group = shape.c / shape.groups,
+                       first = channel / (shape.k / shape.groups) * of_group, taps = shape.taps();
+    std::int32_t at[3];
+    for (std::int64_t a = 2, rest = pixel % shape.pixels(); a >= 0; --a)
+      at[a] = static_cast<std::int32_t>(rest % axes[a].out), rest /= axes[a].out;
+    const float* row = w.data() + channel * shape.columns();
+    for (std::int64_t tap = 0; tap < taps; ++tap) {
+      const auto s = static_cast<std::int32_t>(tap % axes[2].kernel),
+                 r = static_cast<std::int32_t>(tap / axes[2].kernel % axes[1].kernel),
+                 t = static_cast<std::int32_t>(tap / axes[2].kernel / axes[1].kernel);
+      const std::int32_t in0 = source_of(axes[0], at[0], t), in1 = source_of(axes[1], at[1], r),
+                         in2 = source_of(axes[2], at[2], s);
+      if (in0 < 0 || in1 < 0 || in2 < 0) continue;
+      const tw::conv::Source source = source_at(shape, in0, in1, in2);
+      const std::vector<float>& from = source.cached ? cache : x;
+      for (std::int64_t c = 0; c < of_group; ++c)
+        visit(from[static_cast<std::size_t>(tw::conv::element_at(shape.x_channels_first, image, first + c, shape.c,
+                                                                 source.pixel, source.pixels))],
+              row[shape.w_channels_first ? c * taps + tap : tap * of_group + c]);
+    }
+  }
+};
+
+Expected expected_at(const Operands& o, std::int64_t pixel, std::int64_t channel) {
+  GemmSums sums;
+  o.for_products(pixel, channel, [&](float x, float w) {
+    const double product = static_cast<double>(x) * w;
+    sums.product += product, sums.magnitude += std::fabs(product);
+  });
+  sums.scale = o.shape.alpha;
+  sums.bias = o.bias_at(channel);
+  sums.residual = o.residual_at(o.output_at(pixel, channel));
+  return gemm_expected(o.gemm, sums);
+}
+
+}  // namespace
+
+void run_on_host(const Conv& conv, const Task& task, std::span<const std::span<std::byte>> buffers) {
+  const Operands o(conv, task, buffers);
+  const Sample sample = choose_sample(o.gemm);
+  const auto element = static_cast<std::size_t>(conv.y.stream_bytes(0, 1, 1));
+  std::byte* out = static_cast<std::byte*>(operand(matrix(task, "y"), buffers).data);
+  parallel(sample.pixels.size(), [&](std::size_t i) {
+    for (const std::int64_t channel : sample.channels) {
+      float lanes[8] = {};  // short chains of additions, as in a kernel
+      int lane = 0;
+      o.for_products(sample.pixels[i], channel, [&](float x, float w) { lanes[lane++ % 8] += x * w; });
+      const float sum =
+          ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+      const std::int64_t at = o.output_at(sample.pixels[i], channel);
+      const double linear = o.shape.alpha * sum + static_cast<float>(o.bias_at(channel));
+      const auto value = static_cast<float>((activate(conv.act, linear) + o.residual_at(at)) / conv.y_scale);
+      conv.y.info().encode(&value, 1, 1, {out + static_cast<std::size_t>(at) * element, nullptr, nullptr}, 0);
+    }
+  });
+}
+
+HostCheck check_on_host(const Conv& conv, const Task& task, std::span<const std::span<std::byte>> buffers) {
+  const Operands o(conv, task, buffers);
+  const Sample sample = choose_sample(o.gemm);
+  const std::vector<float> y = decoded(matrix(task, "y"), buffers);
+  std::vector<Expected> expected(static_cast<std::size_t>(sample.size()));
+  const std::size_t channels = sample.channels.size();
+  parallel(sample.pixels.size(), [&](std::size_t i) {
+    for (std::size_t c = 0; c < channels; ++c)
+      expected[i * channels + c] = expected_at(o, sample.pixels[i], sample.channels[c]);
+  });
+  gemm::Tally tally(conv.y);
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const std::int64_t pixel = sample.pixels[i / channels], channel = sample.channels[i % channels];
+    tally.add(pixel, channel, y[static_cast<std::size_t>(o.output_at(pixel, channel))], expected[i]);
+  }
+  tally.check.outputs = o.gemm.m * o.gemm.n;
+  return tally.check;
+}
+
+}  // namespace tilewright::conv

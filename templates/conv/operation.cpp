@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+// The operation conv: its fields, what they may be, and its families.
+#include <fmt/format.h>
+#include <tilewright/error.h>
+
+#include <algorithm>
+
+#include "templates/checks.h"
+#include "templates/conv/axes.h"
+#include "templates/conv/conv.h"
+#include "templates/fast_path.h"
+#include "templates/gemm/gemm.h"
+#include "templates/operation_of.h"
+
+namespace tilewright::conv {
+namespace {
+
+constexpr const char* kGlobals[] = {"none", "mul", "div"};
+constexpr const char* kLayouts[] = {"ndhwc", "ncdhw"};
+constexpr const char* kFilterLayouts[] = {"ktrsc", "kctrs"};
+constexpr const char* kAccumulations[] = {"full", "fast"};
+constexpr const char* kWeights[] = {"variable", "constant"};
+
+struct Fields {
+  static Conv blank(Format any) { return {.x = any, .w = any, .y = any}; }
+  template <class C, class V>
+  static void visit(C& conv, V&& visit) {
+    auto& [x, w, y, n, c, in, k, kernel, stride, pad, pad_mode, dilation, groups, x_layout, y_layout, w_layout, cache,
+           global, bias, accumulation, act, alpha, residual, beta, y_scale, workspace, constant_weights] = conv;
+    visit(required("x", "input, elements without a scale of their own"), x);
+    visit(required("w", "weights, a row of kernel axes and channels for each output channel"), w);
+    visit(required("y", "result: f32 f16 bf16 int8 e4m3 e5m2"), y);
+    visit(required("n", "images", Role::size), n);
+    visit(required("c", "input channels"), c);
+    visit(required("in", "input extents, one to three, outermost first", Role::size), in);
+    visit(required("k", "output channels"), k);
+    visit(required("kernel", "extents of the kernel; one stands for all axes"), kernel);
+    visit(optional("stride", "steps of the output"), stride);
+    visit(optional("pad", "elements added to each axis, on both sides or before:behind"), pad);
+    visit(optional("pad_mode", "what these are; one stands for all axes"), pad_mode);
+    visit(optional("dilation", "steps of the kernel's taps"), dilation);
+    visit(optional("groups", "of channels, each by itself"), groups);
+    visit(optional("x_layout", "channels behind the axes or in front"), x_layout, kLayouts);
+    visit(optional("y_layout", "channels behind the axes or in front"), y_layout, kLayouts);
+    visit(optional("w_layout", "channels of a row behind the kernel's axes or in front"), w_layout, kFilterLayouts);
+    visit(optional("cache", "leading elements of the outermost axis that a second tensor has"), cache);
+    visit(optional("global", "tensor-wide scale: value = code * scale * global (mul) or / global (div)"), global,
+          kGlobals);
+    visit(optional("bias", "added to each output channel, [k]: f32 f16 bf16"), bias);
+    visit(optional("accum", "fp8: sums by the matrix units alone, with some 14 bits"), accumulation, kAccumulations);
+    visit(optional("act", "activation"), act, gemm::kActivations);
+    visit(optional("alpha", "factor of the products' sum"), alpha);
+    visit(optional("residual", "a tensor that is added, laid out as y: f32 f16 bf16"), residual);
+    visit(optional("beta", "factor of residual"), beta);
+    visit(optional("y_scale", "y of int8, e4m3, e5m2: results are divided by it"), y_scale);
+    visit(optional("workspace", "bytes of device memory that a launch may use besides"), workspace);
+    visit(optional("weights", "w is complete before any launch is enqueued, for good"), constant_weights, kWeights);
+  }
+};
+
+std::string text_of(const Axes& axes) { return Wording<Axes>::text(axes); }
+
+// One value for all axes, or as many as there are.
+void check_rank(const char* field, int given, std::string text, int rank) {
+  if (given == rank || given <= 1) return;
+  throw invalid(field, std::move(text), fmt::format("one value, or {}: in has as many extents", rank));
+}
+
+void spread(Axes& axes, int rank, std::int64_t otherwise) {
+  if (axes.rank > 1) return;
+  const std::int64_t all = axes.rank ? axes.at[0] : otherwise;
+  axes = {};
+  axes.rank = rank;
+  for (int i = 0; i < rank; ++i) axes.at[static_cast<std::size_t>(i)] = all;
+}
+
+bool all_are(const Axes& axes, std::int64_t value) {
+  return std::all_of(axes.at.begin(), axes.at.begin() + axes.rank, [=](std::int64_t v) { return v == value; });
+}
+
+// What Conv leaves to its defaults, written out; ranks are checked.
+Conv spread_out(Conv c) {
+  const int rank = c.in.rank;
+  spread(c.kernel, rank, 0);
+  spread(c.stride, rank, 1);
+  spread(c.pad.lo, rank, 0);
+  spread(c.pad.hi, rank, 0);
+  spread(c.dilation, rank, 1);
+  if (c.pad_mode.rank <= 1) {
+    const PadMode all = c.pad_mode.rank ? c.pad_mode.at[0] : PadMode::zero;
+    c.pad_mode = {};
+    c.pad_mode.rank = rank;
+    std::fill_n(c.pad_mode.at.begin(), rank, all);
+  }
+  return c;
+}
+
+std::int64_t extent_of(const Conv& c, std::size_t i) {
+  return (c.in.at[i] + c.pad.lo.at[i] + c.pad.hi.at[i] - c.dilation.at[i] * (c.kernel.at[i] - 1) - 1) / c.stride.at[i] +
+         1;
+}
+
+// Precondition: spread_out().
+void check_axis(const Conv& c, int axis) {
+  const auto i = static_cast<std::size_t>(axis);
+  check_some("in", c.in.at[i]);
+  check_some("kernel", c.kernel.at[i]);
+  check_some("stride", c.stride.at[i]);
+  check_some("dilation", c.dilation.at[i]);
+  check_extent("pad", c.pad.lo.at[i]);
+  check_extent("pad", c.pad.hi.at[i]);
+  const std::int64_t most = std::max(c.pad.lo.at[i], c.pad.hi.at[i]);
+  if (c.pad_mode.at[i] == PadMode::reflect && most >= c.in.at[i])
+    throw invalid("pad", Wording<Pads>::text(c.pad),
+                  fmt::format("less than the axis' extent where pad_mode=reflect, and in={}", text_of(c.in)));
+  // Coordinates are of 32 bits.
+  const __int128 reach = static_cast<__int128>(c.dilation.at[i]) * (c.kernel.at[i] - 1) + 1,
+                 padded = static_cast<__int128>(c.in.at[i]) + c.pad.lo.at[i] + c.pad.hi.at[i];
+  if (reach > padded)
+    throw invalid("kernel", text_of(c.kernel),
+                  fmt::format("no longer than the padded input: axis {} of in={} has {} elements with its padding, and "
+                              "the kernel spans {}",
+                              axis, text_of(c.in), static_cast<std::int64_t>(padded),
+                              reach > kMaxExtent ? std::string("more than 2147483647")
+                                                 : std::to_string(static_cast<std::int64_t>(reach))));
+  if (padded > kMaxExtent)
+    throw Error(ErrorCode::too_large, "pad", Wording<Pads>::text(c.pad),
+                "at most 2147483647 elements with the padding");
+}
+
+void check_formats(const Conv& c) {
+  const FastPath& x = fast_path(c.x);
+  if (c.x.block() != 1 || x.row_bytes > 0 || x.element_bytes == 0 || x.element == Element::i32)
+    throw unsupported("x", c.x, "f32, f16, bf16, e4m3, e5m2 or int8, or the last of these with a scale of the tensor");
+  check_rows_stand_alone("w", c.w);
+  if (fast_path(c.w).element == Element::i32 || fast_path(c.w).zero_point)
+    throw unsupported("w", c.w, "a format of weights without zero points");
+  if (c.w_layout == FilterLayout::kctrs && c.w.block() != 1)
+    throw invalid("w_layout", "kctrs", fmt::format("ktrsc: w={} has blocks of {}", c.w.name(), c.w.block()));
+  if (!is_plain(c.y) || fast_path(c.y).element == Element::i32)
+    throw unsupported("y", c.y, "f32, f16, bf16, int8, e4m3 or e5m2");
+}
+
+class ConvOperation final : public OperationOf<Conv, Fields> {
+ public:
+  std::string_view title() const override {
+    return "convolution over one to three axes, y = act(alpha conv(x, w) + bias) + beta residual";
+  }
+  std::span<const Family* const> families() const override {
+    static const Family* const list[] = {&mma(), &reference()};
+    return list;
+  }
+  std::optional<Candidate> oracle(const Problem&, const Arch&) const override {
+    return Candidate{"reference", {{"oracle", 1}}};
+  }
+
+ protected:
+  void make_canonical(Conv& c) const override {
+    const int rank = c.in.rank;
+    check_rank("kernel", c.kernel.rank, text_of(c.kernel), rank);
+    check_rank("stride", c.stride.rank, text_of(c.stride), rank);
+    check_rank("pad", c.pad.lo.rank, Wording<Pads>::text(c.pad), rank);
+    check_rank("pad", c.pad.hi.rank, Wording<Pads>::text(c.pad), rank);
+    check_rank("pad_mode", c.pad_mode.rank, Wording<PadModes>::text(c.pad_mode), rank);
+    check_rank("dilation", c.dilation.rank, text_of(c.dilation), rank);
+    c = spread_out(c);
+    if (all_are(c.stride, 1)) c.stride = {};
+    if (all_are(c.dilation, 1)) c.dilation = {};
+    for (int i = 0; i < rank; ++i) {  // an axis without padding has no mode
+      const auto at = static_cast<std::size_t>(i);
+      if (c.pad.lo.at[at] == 0 && c.pad.hi.at[at] == 0) c.pad_mode.at[at] = PadMode::zero;
+    }
+    if (all_are(c.pad.lo, 0) && all_are(c.pad.hi, 0)) c.pad = {};
+    if (std::all_of(c.pad_mode.at.begin(), c.pad_mode.at.begin() + rank, [](PadMode m) { return m == PadMode::zero; }))
+      c.pad_mode = {};
+  }
+  void check(const Conv& conv) const override {
+    if (conv.in.rank < 1) throw invalid("in", "", "one to three extents");
+    const Conv c = spread_out(conv);
+    check_formats(c);
+    check_some("n", c.n);
+    check_some("c", c.c);
+    check_some("k", c.k);
+    for (int i = 0; i < c.in.rank; ++i) check_axis(c, i);
+    check_some("groups", c.groups);
+    for (const auto& [field, channels] : {std::pair{"c", c.c}, std::pair{"k", c.k}})
+      if (channels % c.groups != 0)
+        throw invalid("groups", std::to_string(c.groups),
+                      fmt::format("a divisor of {}={}, which the groups share evenly", field, channels));
+    check_extent("cache", c.cache);
+    const std::int64_t before = (c.kernel.at[0] - 1) * c.dilation.at[0];
+    if (c.cache > before || c.cache >= c.in.at[0])
+      throw invalid("cache", std::to_string(c.cache),
+                    fmt::format("0 to {}: the outermost axis of the kernel reaches so far back, and in={} has some of "
+                                "its own",
+                                std::min(before, c.in.at[0] - 1), text_of(c.in)));
+    check_extent("workspace", c.workspace);
+    const Gemm g = as_gemm(c);
+    const auto check_size = [](const char* field, double elements, Format f) {
+      const double bytes = elements * static_cast<double>(f.total_bytes(1, f.block())) / f.block();
+      if (bytes > static_cast<double>(kMaxBytes) || elements > 0x1p62)
+        throw Error(ErrorCode::too_large, field, fmt::format("{} elements of {}", elements, f.name()),
+                    "at most 2^47 bytes");
+    };
+    check_size("x", static_cast<double>(c.n) * static_cast<double>(c.c) * Wording<Axes>::product(c.in), c.x);
+    check_size("y", static_cast<double>(g.m) * static_cast<double>(c.k), c.y);
+    double columns = static_cast<double>(c.c / c.groups);
+    for (int i = 0; i < c.in.rank; ++i) columns *= static_cast<double>(c.kernel.at[static_cast<std::size_t>(i)]);
+    if (columns > static_cast<double>(kMaxExtent))
+      throw Error(ErrorCode::too_large, "kernel", text_of(c.kernel),
+                  "at most 2147483647 taps and channels of a group in all");
+    check_size("w", static_cast<double>(c.k) * columns, c.w);
+    if (g.k % c.w.block() != 0)
+      throw invalid("c", std::to_string(c.c),
+                    fmt::format("{} kernel elements of {} channels are a row of w={}: a multiple of its blocks of {}",
+                                g.k / (c.c / c.groups), c.c / c.groups, c.w.name(), c.w.block()));
+    gemm::check_epilogue(g, "residual");
+    gemm::check_global(g);
+    gemm::check_accumulation(g);
+  }
+  Extents extents_of(const Conv& c) const override { return {as_gemm(c).m, c.k, true}; }
+  void set_rows(Conv&, std::int64_t) const override {}
+  double bytes_of(const Conv& c) const override {
+    const Gemm g = as_gemm(c);
+    const double outputs = static_cast<double>(g.m) * static_cast<double>(c.k);
+    const auto bytes = [](Format f) { return static_cast<double>(f.total_bytes(1, f.block())) / f.block(); };
+    return static_cast<double>(c.n) * static_cast<double>(c.c) * Wording<Axes>::product(c.in) * bytes(c.x) +
+           static_cast<double>(c.w.total_bytes(c.k, g.k)) + outputs * bytes(c.y) +
+           (c.residual ? outputs * bytes(*c.residual) : 0.0);
+  }
+  double ops_of(const Conv& c) const override {
+    const Gemm g = as_gemm(c);
+    return 2.0 * static_cast<double>(g.m) * static_cast<double>(c.k) * static_cast<double>(g.k);
+  }
+  Contract contract_of(const Conv& c) const override { return conv::contract(c); }
+  void describe_task(const Conv& c, Task& task) const override { conv::describe(c, task); }
+  void compute(const Conv& c, const Task& task, HostBuffers buffers) const override {
+    conv::run_on_host(c, task, buffers);
+  }
+  HostCheck judge(const Conv& c, const Task& task, HostBuffers buffers) const override {
+    return conv::check_on_host(c, task, buffers);
+  }
+};
+
+}  // namespace
+
+tw::conv::Shape shape_of(const Conv& conv) {
+  const Conv c = spread_out(conv);
+  tw::conv::Shape s{};
+  const auto narrow = [](std::int64_t v) { return static_cast<std::int32_t>(v); };
+  s.n = c.n, s.c = narrow(c.c), s.k = narrow(c.k), s.groups = narrow(c.groups), s.cache = narrow(c.cache);
+  s.first_axis = kMostAxes - c.in.rank;
+  for (int i = 0; i < c.in.rank; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    s.axes[s.first_axis + i] = {narrow(c.in.at[at]),
+                                narrow(extent_of(c, at)),
+                                narrow(c.kernel.at[at]),
+                                narrow(c.stride.at[at]),
+                                narrow(c.pad.lo.at[at]),
+                                narrow(c.dilation.at[at]),
+                                static_cast<tw::conv::Pad>(c.pad_mode.at[at])};
+  }
+  s.x_channels_first = c.x_layout == TensorLayout::ncdhw;
+  s.y_channels_first = c.y_layout == TensorLayout::ncdhw;
+  s.w_channels_first = c.w_layout == FilterLayout::kctrs;
+  s.global_divides = c.global == Global::div;
+  s.fast = c.accumulation == Accumulation::fast;
+  s.constant_weights = c.constant_weights;
+  s.alpha = static_cast<float>(c.alpha), s.beta = static_cast<float>(c.beta);
+  s.y_factor = static_cast<float>(1.0 / c.y_scale);
+  s.workspace = c.workspace;
+  return s;
+}
+
+Gemm as_gemm(const Conv& conv) {
+  const Conv c = spread_out(conv);
+  Gemm g{.x = c.x, .w = c.w, .y = c.y};
+  // What no memory holds is not legal; until that is known, it must not wrap around.
+  constexpr __int128 kMost = std::int64_t{1} << 62;
+  __int128 pixels = c.n, columns = c.c / c.groups;
+  for (int i = 0; i < c.in.rank; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    pixels = std::min(pixels * extent_of(c, at), kMost), columns = std::min(columns * c.kernel.at[at], kMost);
+  }
+  g.m = static_cast<std::int64_t>(pixels), g.n = c.k, g.k = static_cast<std::int64_t>(columns);
+  g.global = c.global, g.bias = c.bias, g.accumulation = c.accumulation, g.act = c.act;
+  g.alpha = c.alpha, g.c = c.residual, g.beta = c.beta, g.y_scale = c.y_scale;
+  g.workspace = c.workspace, g.constant_weights = c.constant_weights;
+  return g;
+}
+
+const Operation& operation() {
+  static const ConvOperation operation;
+  return operation;
+}
+
+}  // namespace tilewright::conv
+
+namespace tilewright {
+
+Axes output_extents(const Conv& conv) {
+  const tw::conv::Shape s = conv::shape_of(conv);
+  Axes out;
+  out.rank = conv.in.rank;
+  for (int i = 0; i < out.rank; ++i) out.at[static_cast<std::size_t>(i)] = s.axes[kMostAxes - out.rank + i].out;
+  return out;
+}
+
+}  // namespace tilewright

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parameters of every conv kernel: what a call passes (tilewright::ConvArgs, byte for byte) and what prepare() fixed.
+#pragma once
+#include "core/types.cuh"
+
+namespace tw::conv {
+
+struct Args {
+  Operand x;
+  Operand w;
+  void* y;
+  const void* bias;
+  const void* residual;
+  const void* cache;
+  void* workspace;
+  float alpha = 1, beta = 1;  // times those of Shape
+};
+
+enum class Pad : i32 { zero, replicate, reflect };
+
+// An axis; those that the problem does not have are of one element.
+struct Axis {
+  i32 in = 1, out = 1, kernel = 1, stride = 1, lo = 0, dilation = 1;
+  Pad pad = Pad::zero;
+};
+
+struct Shape {
+  i64 n;
+  i32 c, k, groups;
+  i32 first_axis;  // of those that the problem has, which are the last ones
+  i32 cache;       // elements of the first axis that come from the cache
+  Axis axes[3];    // outermost first
+  i32 x_channels_first, y_channels_first, w_channels_first;
+  i32 global_divides;  // the tensor-wide scales divide instead of multiplying
+  i32 fast;            // fp8 sums may be the matrix units' alone: of use to the oracle only
+  i32 constant_weights;
+  float alpha, beta;  // beta: of the residual
+  float y_factor;     // 1 / y_scale
+  i64 workspace;      // bytes
+
+  TW_MEMBER i64 taps() const { return i64{axes[0].kernel} * axes[1].kernel * axes[2].kernel; }
+  TW_MEMBER i64 columns() const { return taps() * (c / groups); }                        // of a row of w
+  TW_MEMBER i64 pixels() const { return i64{axes[0].out} * axes[1].out * axes[2].out; }  // of an output image
+};
+
+// The element of an axis at place i, which may lie in its padding; -1: a zero there.
+TW_FN i32 place_on(const Axis& a, i32 i) {
+  if (i >= 0 && i < a.in) return i;
+  if (a.pad == Pad::zero) return -1;
+  if (a.pad == Pad::replicate) return i < 0 ? 0 : a.in - 1;
+  return i < 0 ? -i : 2 * (a.in - 1) - i;
+}
+
+// The element that tap t of output o reads.
+TW_FN i32 source_of(const Axis& a, i32 o, i32 t) {
+  return place_on(a, static_cast<i32>(i64{o} * a.stride - a.lo + i64{t} * a.dilation));
+}
+
+// Where the element at these places of the axes is: in the cache or in x, whose first axis begins behind it.
+struct Source {
+  bool cached;
+  i64 pixel, pixels;  // of that tensor
+};
+TW_FN Source source_at(const Shape& shape, i32 z, i32 y, i32 x) {
+  i32 at[3] = {z, y, x};
+  i64 extent[3] = {shape.axes[0].in, shape.axes[1].in, shape.axes[2].in};
+  const i32 f = shape.first_axis;
+  const bool cached = at[f] < shape.cache;
+  if (cached)
+    extent[f] = shape.cache;
+  else
+    at[f] -= shape.cache, extent[f] -= shape.cache;
+  return {cached, (at[0] * extent[1] + at[1]) * extent[2] + at[2], extent[0] * extent[1] * extent[2]};
+}
+
+// Where a pixel of a channel is in a dense tensor of `images` images, in elements. `extents`: of its axes.
+TW_FN i64 element_at(i32 channels_first, i64 image, i64 channel, i64 channels, i64 pixel, i64 pixels) {
+  return channels_first ? (image * channels + channel) * pixels + pixel : (image * pixels + pixel) * channels + channel;
+}
+
+}  // namespace tw::conv

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Any convolution, by the formats' scalar decoders, summed in double precision: what the tuner holds the others
+// against, and the last resort where no other kernel is legal. Taps of zero padding are left out.
+//
+// As an oracle it stores, instead of y, two tensors of floats in y's order: values, and the largest absolute errors
+// that a correct kernel may make (gemm/error_bound.cuh).
+#pragma once
+#include "conv/params.cuh"
+#include "gemm/reference.cuh"
+
+namespace tw::conv {
+
+template <class X, class W, class Epi, bool oracle>
+struct Reference {
+  TW_CONSTANTS(int, kThreads = 128, kSharedBytes = 0);
+  TW_CONSTANTS(int, kPixels = 8, kChannels = kThreads / kPixels);  // of y, of a block
+  TW_CONSTANTS(bool, kCuts = gemm::fp8_products<X, W>() || gemm::scaled_products<X, W>());
+
+  // Where an output is, and the sums of its products.
+  struct Place {
+    i64 image, pixel;
+    i32 at[3];
+  };
+  struct Sums {
+    double product = 0, magnitude = 0;
+  };
+
+  TW_MEMBER static void run(const Args& args, const Shape& shape) {
+    const i64 columns = ceil_div64(shape.k, kChannels), pixels = shape.pixels();
+    const i64 m = block_x() / columns * kPixels + thread_x() / kChannels;
+    const i64 channel = block_x() % columns * kChannels + thread_x() % kChannels;
+    if (m >= shape.n * pixels || channel >= shape.k) return;
+    Place place{m / pixels, m % pixels, {}};
+    i64 rest = place.pixel;
+    for (int a = 2; a >= 0; --a) place.at[a] = static_cast<i32>(rest % shape.axes[a].out), rest /= shape.axes[a].out;
+    finish(args, shape, place, channel, sums_of(args, shape, place, channel));
+  }
+
+ private:
+  TW_MEMBER static Sums sums_of(const Args& args, const Shape& shape, const Place& place, i64 channel) {
+    const i32 of_group = shape.c / shape.groups;
+    const i64 first = channel / (shape.k / shape.groups) * of_group, columns = shape.columns(), taps = shape.taps();
+    const gemm::Row<W> w(args.w, channel, columns, columns);
+    Sums sums;
+    const Axis* axes = shape.axes;
+    i64 tap = -1;
+    for (i32 t = 0; t < axes[0].kernel; ++t)
+      for (i32 r = 0; r < axes[1].kernel; ++r)
+        for (i32 s = 0; s < axes[2].kernel; ++s) {
+          ++tap;
+          const i32 z = source_of(axes[0], place.at[0], t), y = source_of(axes[1], place.at[1], r),
+                    x = source_of(axes[2], place.at[2], s);
+          if (z < 0 || y < 0 || x < 0) continue;
+          const Source source = source_at(shape, z, y, x);
+          const u8* from = static_cast<const u8*>(source.cached ? args.cache : args.x.data);
+          for (i32 c = 0; c < of_group; ++c) {
+            const i64 at =
+                element_at(shape.x_channels_first, place.image, first + c, shape.c, source.pixel, source.pixels);
+            const double a = X::decode(from + at * X::kDataBytes, nullptr, 1.0f, 0);
+            const double product = a * w.at(shape.w_channels_first ? c * taps + tap : tap * of_group + c);
+            sums.product += product, sums.magnitude += gemm::magnitude_of(product);
+          }
+        }
+    return sums;
+  }
+
+  TW_MEMBER static void finish(const Args& args, const Shape& shape, const Place& place, i64 channel,
+                               const Sums& sums) {
+    const i64 at = element_at(shape.y_channels_first, place.image, channel, shape.k, place.pixel, shape.pixels());
+    double scale = shape.alpha * args.alpha;
+    if constexpr (X::kGlobal) scale = shape.global_divides ? scale / *args.x.global : scale * *args.x.global;
+    if constexpr (W::kGlobal) scale = shape.global_divides ? scale / *args.w.global : scale * *args.w.global;
+    const double linear = sums.product * scale, bias = Epi::bias_at(args.bias, channel);
+    double residual = 0;
+    if constexpr (Epi::kC)
+      residual = static_cast<double>(shape.beta * args.beta) *
+                 to_f32(static_cast<const typename Epi::Residual*>(args.residual)[at]);
+    double y = gemm::activate<Epi::activation()>(linear + bias) + residual;
+    if constexpr (Epi::kQuantized) y *= shape.y_factor;
+    float* const values = static_cast<float*>(args.y);
+    gemm::store_reference<Epi, oracle>(
+        args.y, at, {values, values + shape.n * shape.pixels() * shape.k}, at,
+        {gemm::store_error<typename Epi::Out>(), gemm::additions_of(shape.columns()),
+         gemm::cut_of(kCuts, shape.fast != 0, shape.columns()), Epi::kExact, Epi::kQuantized, shape.y_factor},
+        {scale, sums.magnitude, 0, linear, bias, residual, y});
+  }
+};
+
+}  // namespace tw::conv

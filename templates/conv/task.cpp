@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// A conv's launch contract, buffers and arguments, and how its results are judged by what the reference kernel wrote.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+
+#include "templates/conv/conv.h"
+#include "templates/describe.h"
+#include "templates/fast_path.h"
+#include "templates/gemm/judge.h"
+
+namespace tilewright::conv {
+namespace {
+
+// The public struct and the device's are one layout.
+static_assert(sizeof(ConvArgs) == sizeof(tw::conv::Args) && offsetof(ConvArgs, w) == offsetof(tw::conv::Args, w) &&
+              offsetof(ConvArgs, y) == offsetof(tw::conv::Args, y) &&
+              offsetof(ConvArgs, bias) == offsetof(tw::conv::Args, bias) &&
+              offsetof(ConvArgs, residual) == offsetof(tw::conv::Args, residual) &&
+              offsetof(ConvArgs, cache) == offsetof(tw::conv::Args, cache) &&
+              offsetof(ConvArgs, workspace) == offsetof(tw::conv::Args, workspace) &&
+              offsetof(ConvArgs, alpha) == offsetof(tw::conv::Args, alpha) &&
+              offsetof(ConvArgs, beta) == offsetof(tw::conv::Args, beta));
+
+void add_operand(Contract& c, const char* const (&names)[3], std::size_t offset, Format f) {
+  for (const StreamSpec& s : f.info().streams) {
+    constexpr std::size_t kFields[] = {offsetof(Operand, data), offsetof(Operand, scales), offsetof(Operand, global)};
+    const auto i = static_cast<std::size_t>(s.stream);
+    c.pointers.push_back(
+        {names[i], static_cast<std::uint32_t>(offset + kFields[i]), s.scope == Scope::tensor ? 4u : 16u, true});
+  }
+}
+
+}  // namespace
+
+Contract contract(const Conv& conv) {
+  const Gemm g = as_gemm(conv);
+  Contract c;
+  c.op = ConvArgs::kOperation;
+  c.args_bytes = sizeof(ConvArgs);
+  c.rows_name = std::string("pixels");  // GCC 12 warns of a character array here
+  c.rows = g.m, c.cols = g.n;
+  add_operand(c, {"x.data", "x.scales", "x.global"}, offsetof(ConvArgs, x), conv.x);
+  add_operand(c, {"w.data", "w.scales", "w.global"}, offsetof(ConvArgs, w), conv.w);
+  c.pointers.push_back({"y", offsetof(ConvArgs, y), 16, true});
+  if (conv.bias)
+    c.pointers.push_back(
+        {"bias", offsetof(ConvArgs, bias), static_cast<std::uint32_t>(fast_path(*conv.bias).element_bytes), true});
+  if (conv.residual) c.pointers.push_back({"residual", offsetof(ConvArgs, residual), 16, true});
+  if (conv.cache) c.pointers.push_back({"cache", offsetof(ConvArgs, cache), 16, true});
+  if (conv.workspace) c.pointers.push_back({"workspace", offsetof(ConvArgs, workspace), 16, true});
+  c.factors.push_back({"alpha", offsetof(ConvArgs, alpha), nullptr});
+  c.factors.push_back({"beta", offsetof(ConvArgs, beta), conv.residual ? nullptr : "the problem has no residual"});
+  const tw::conv::Shape shape = shape_of(conv);
+  c.constants.resize(sizeof(shape));
+  std::memcpy(c.constants.data(), &shape, sizeof(shape));
+  return c;
+}
+
+void describe(const Conv& conv, Task& task) {
+  const Gemm g = as_gemm(conv);
+  const tw::conv::Shape shape = shape_of(conv);
+  const bool inverse = conv.global == Global::div;
+  std::int64_t plane = 1;  // elements behind one of the outermost axis
+  for (int i = shape.first_axis + 1; i < kMostAxes; ++i) plane *= shape.axes[i].in;
+  // Elements are alike, so tensors are matrices of as many rows, whatever their layout.
+  const Content input{conv.x, conv.n * (shape.axes[shape.first_axis].in - conv.cache) * plane, conv.c,
+                      least_deviation(conv.x, 1.0f), inverse};
+  const Matrix x = add_matrix(task, "x", input, false, false);
+  task.weights = static_cast<int>(task.matrices.size());
+  const Matrix w = add_matrix(
+      task, "w", {conv.w, g.n, g.k, least_deviation(conv.w, 1.0f / std::sqrt(static_cast<float>(g.k))), inverse}, false,
+      false);
+  int bias = -1, residual = -1, cache = -1, workspace = -1;
+  if (conv.bias)
+    bias = add_matrix(task, "bias", {*conv.bias, 1, g.n, least_deviation(*conv.bias, 1.0f), false}, false, false).data;
+  if (conv.residual)
+    residual = add_matrix(task, "residual", {*conv.residual, g.m, g.n, 1.0f, false}, false, false).data;
+  if (conv.cache) {
+    Content before = input;
+    before.rows = conv.n * conv.cache * plane;
+    cache = add_matrix(task, "cache", before, false, false).data;  // its scale of the tensor is x's
+  }
+  const int y = add_matrix(task, "y", {conv.y, g.m, g.n, 1.0f, false}, true, true).data;
+  if (conv.workspace) {
+    workspace = static_cast<int>(task.buffers.size());
+    task.buffers.push_back(
+        {.name = "workspace", .bytes = static_cast<std::size_t>(conv.workspace), .fill = {}, .scratch = true});
+  }
+  task.arguments = [=](std::span<void* const> pointers, std::int64_t) {
+    const auto at = [&](int slot) { return slot < 0 ? nullptr : pointers[static_cast<std::size_t>(slot)]; };
+    ConvArgs args;
+    args.x = operand(x, pointers);
+    args.w = operand(w, pointers);
+    args.y = at(y), args.bias = at(bias), args.residual = at(residual), args.cache = at(cache);
+    args.workspace = at(workspace);
+    return bytes_of(args);
+  };
+  task.verify_rows = g.m;
+  const auto element = static_cast<std::size_t>(conv.y.stream_bytes(0, 1, 1));
+  task.oracle_scale = (2 * sizeof(float) + element - 1) / element;
+  const auto worst = std::make_shared<double>(0);
+  task.compare = [=, format = conv.y](std::span<const std::byte> got, std::span<const std::byte> oracle,
+                                      std::span<const std::vector<std::byte>>, std::int64_t rows) {
+    return gemm::compare(format, g.n, got, oracle, rows, {}, *worst);
+  };
+  task.worst_error = [worst] { return *worst; };
+}
+
+}  // namespace tilewright::conv

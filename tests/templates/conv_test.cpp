@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+// The operation conv: its text, what it refuses, output extents, the contract, and the host's two ways of computing it.
+#include <fmt/format.h>
+#include <tilewright/conv.h>
+#include <tilewright/error.h>
+#include <tilewright/problem.h>
+#include <tilewright/task.h>
+
+#include <algorithm>
+#include <optional>
+#include <random>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/catch.h"
+#include "templates/conv/conv.h"
+
+using namespace tilewright;
+
+namespace {
+
+constexpr const char* kSmall = "conv x=bf16 w=bf16 y=bf16 n=1 c=16 in=4x9x11 k=24 kernel=3x3x3";
+
+std::string refused(const std::string& text) {
+  try {
+    Problem::parse(text);
+  } catch (const Error& e) {
+    return e.field() + "=" + e.value() + ": " + e.allowed();
+  }
+  return "accepted";
+}
+std::string canonical(const std::string& text) { return Problem::parse(text).text(); }
+Axes extents(const std::string& text) { return output_extents(*Problem::parse(text).as<Conv>()); }
+
+}  // namespace
+
+TEST_CASE("conv: one value stands for all axes, defaults are not printed", "[conv]") {
+  const std::string base = "conv x=f16 w=f16 y=f32 n=2 c=8 in=5x6x7 k=8 kernel=3x3x3";
+  CHECK(canonical("conv x=f16 w=f16 y=f32 n=2 c=8 in=5x6x7 k=8 kernel=3") == base);
+  CHECK(canonical(base + " stride=1 pad=0 dilation=1x1x1 pad_mode=zero groups=1 cache=0") == base);
+  CHECK(canonical(base + " pad=1") == base + " pad=1x1x1");
+  CHECK(canonical(base + " pad=2:0x1x1") == base + " pad=2:0x1x1");
+  CHECK(canonical(base + " stride=2") == base + " stride=2x2x2");
+  CHECK(canonical(base + " pad=2:0x1x1 pad_mode=replicatexzeroxzero") ==
+        base + " pad=2:0x1x1 pad_mode=replicatexzeroxzero");
+  CHECK(canonical(base + " pad=0x1x1 pad_mode=reflect") == base + " pad=0x1x1 pad_mode=zeroxreflectxreflect");
+  CHECK(canonical(base + " pad_mode=reflect") == base);  // there is no padding
+  CHECK(canonical("conv x=f16 w=f16 y=f32 n=2 c=8 in=50 k=8 kernel=3 pad=1") ==
+        "conv x=f16 w=f16 y=f32 n=2 c=8 in=50 k=8 kernel=3 pad=1");
+  CHECK(Problem::parse(base + " pad=1") == Problem::parse(base + " pad=1:1x1:1x1"));
+  // A struct says the same.
+  const Format f16 = Format::parse("f16");
+  Conv c{.x = f16, .w = f16, .y = Format::parse("f32"), .n = 2, .c = 8, .in = {5, 6, 7}, .k = 8, .kernel = 3};
+  c.pad = Pads({2, 1, 1}, {0, 1, 1});
+  c.pad_mode = PadMode::replicate;
+  CHECK(Problem(c).text() == base + " pad=2:0x1x1 pad_mode=replicatexreplicatexreplicate");
+  // Problems that differ in n and in are neighbours.
+  CHECK(Problem::parse(base).distance(Problem::parse("conv x=f16 w=f16 y=f32 n=4 c=8 in=5x6x14 k=8 kernel=3")) == 2);
+  CHECK(Problem::parse(base).distance(Problem::parse("conv x=f16 w=f16 y=f32 n=2 c=16 in=5x6x7 k=8 kernel=3")) < 0);
+}
+
+TEST_CASE("conv: output extents", "[conv]") {
+  const std::string base = "conv x=f16 w=f16 y=f32 n=1 c=8 k=8 ";
+  CHECK(extents(base + "in=5x6x7 kernel=3") == Axes(3, 4, 5));
+  CHECK(extents(base + "in=6x480x832 kernel=3 pad=0x1x1") == Axes(4, 480, 832));
+  CHECK(extents(base + "in=10x9 kernel=3 stride=2 pad=1") == Axes(5, 5));
+  CHECK(extents(base + "in=10x9 kernel=3 stride=2 pad=0:1") == Axes(5, 4));
+  CHECK(extents(base + "in=17 kernel=3 dilation=4") == Axes(9));
+  CHECK(extents(base + "in=3x3x3 kernel=3x1x1 stride=5") == Axes(1, 1, 1));
+  const Problem p = Problem::parse(base + "in=10x9 kernel=3 stride=2 pad=1");
+  CHECK(p.rows() == 25);
+  CHECK(p.cols() == 8);
+  CHECK(p.fixed_rows());
+  CHECK(p.ops() == 2.0 * 25 * 8 * 9 * 8);
+}
+
+TEST_CASE("conv: what it refuses, by name", "[conv]") {
+  const std::string base = "conv x=bf16 w=bf16 y=bf16 n=1 c=16 k=24 ";
+  const std::string cube = base + "in=4x9x11 kernel=3x3x3 ";
+  CHECK(refused(kSmall) == "accepted");
+  CHECK(refused(base + "kernel=3").starts_with("in=: required"));
+  CHECK(refused(base + "in=4x9x11x2 kernel=3") == "in=4x9x11x2: values for one to three axes, with x between them");
+  CHECK(refused(base + "in=4x9x11 kernel=3x3") == "kernel=3x3: one value, or 3: in has as many extents");
+  CHECK(refused(cube + "stride=1x2") == "stride=1x2: one value, or 3: in has as many extents");
+  CHECK(refused(cube + "pad=1x1") == "pad=1x1: one value, or 3: in has as many extents");
+  CHECK(refused(cube + "pad_mode=zeroxzero").starts_with("pad_mode=zeroxzero: one value, or 3"));
+  CHECK(refused(cube + "pad=1x1xa").starts_with("pad=a: an integer"));
+  CHECK(refused(cube + "pad=-1").starts_with("pad=-1: 0 to"));
+  CHECK(refused(cube + "pad_mode=mirror").starts_with("pad_mode=mirror: "));
+  CHECK(refused(cube + "stride=0").starts_with("stride=0: 1 to"));
+  CHECK(refused(cube + "dilation=0x1x1").starts_with("dilation=0: 1 to"));
+  CHECK(refused(base + "in=4x0x11 kernel=1").starts_with("in=0: 1 to"));
+  CHECK(refused(base + "in=4x9x11 kernel=0").starts_with("kernel=0: 1 to"));
+  CHECK(refused(base + "in=2x9x11 kernel=3") ==
+        "kernel=3x3x3: no longer than the padded input: axis 0 of in=2x9x11 has 2 elements with its padding, and the "
+        "kernel spans 3");
+  CHECK(refused(base + "in=9 kernel=3 dilation=2147483647").starts_with("kernel=3: no longer than"));
+  CHECK(refused(cube + "groups=3") == "groups=3: a divisor of c=16, which the groups share evenly");
+  CHECK(refused(cube + "groups=16") == "groups=16: a divisor of k=24, which the groups share evenly");
+  CHECK(refused(cube + "groups=-8").starts_with("groups=-8: "));
+  CHECK(refused(base + "in=4x3x11 kernel=1 pad=0x3x0 pad_mode=reflect") ==
+        "pad=0x3x0: less than the axis' extent where pad_mode=reflect, and in=4x3x11");
+  CHECK(refused(cube + "cache=3").starts_with("cache=3: 0 to 2: "));
+  CHECK(refused(cube + "cache=2") == "accepted");
+  CHECK(refused(base + "in=2x9x11 kernel=3x1x1 pad=1x0x0 cache=2").starts_with("cache=2: 0 to 1: "));
+  CHECK(refused("conv x=q8_1 w=bf16 y=bf16 n=1 c=32 in=9 k=24 kernel=3").starts_with("x=q8_1: f32, f16"));
+  CHECK(refused("conv x=e4m3_row w=e4m3 y=bf16 n=1 c=32 in=9 k=24 kernel=3").starts_with("x=e4m3_row: "));
+  CHECK(refused("conv x=bf16 w=e4m3_b128 y=bf16 n=1 c=128 in=9 k=128 kernel=1").starts_with("w=e4m3_b128: "));
+  CHECK(refused("conv x=int8 w=int8_asym_row y=bf16 n=1 c=128 in=9 k=128 kernel=1").starts_with("w=int8_asym_row: "));
+  CHECK(refused("conv x=bf16 w=q4_0 y=bf16 n=1 c=24 in=9 k=8 kernel=3") ==
+        "c=24: 3 kernel elements of 24 channels are a row of w=q4_0: a multiple of its blocks of 32");
+  CHECK(refused("conv x=bf16 w=q4_0 y=bf16 n=1 c=32 in=9 k=8 kernel=3 w_layout=kctrs") ==
+        "w_layout=kctrs: ktrsc: w=q4_0 has blocks of 32");
+  CHECK(refused(cube + "residual=int8").starts_with("residual=int8: f32, f16 or bf16"));
+  CHECK(refused(cube + "beta=2") == "beta=2: left out: there is no residual");
+  CHECK(refused(cube + "y_scale=2").starts_with("y_scale=2: left out"));
+  CHECK(refused(cube + "accum=fast").starts_with("accum=fast: only for fp8"));
+  CHECK(refused(cube + "global=mul").starts_with("global=mul: left out"));
+  CHECK(refused("conv x=int8_tensor w=int8_row y=bf16 n=1 c=32 in=9 k=8 kernel=3").starts_with("global=none: mul"));
+  CHECK(refused("conv x=int8 w=int8 y=int32 n=1 c=32 in=9 k=8 kernel=3").starts_with("y=int32: "));
+  CHECK(refused("conv x=bf16 w=bf16 y=bf16 n=2147483647 c=2147483647 in=2147483647x2147483647x2147483647 k=8 kernel=1")
+            .starts_with("x="));
+}
+
+TEST_CASE("conv: a launch is checked by the names of its arguments", "[conv]") {
+  const Problem p = Problem::parse(
+      "conv x=int8_tensor w=int8_row y=bf16 n=2 c=8 in=5x9 k=8 kernel=2x3 pad=0x1 cache=1 "
+      "global=mul bias=f32 residual=bf16 workspace=1024");
+  const Contract c = conv::operation().contract(p);
+  std::string names;
+  for (const PointerRule& rule : c.pointers) names += std::string(rule.name) + " ";
+  CHECK(names == "x.data x.global w.data w.scales y bias residual cache workspace ");
+  CHECK(c.rows == 2 * 4 * 9);
+  CHECK(c.cols == 8);
+  CHECK(c.factors[1].only_one == nullptr);
+  CHECK(conv::operation().contract(Problem::parse(kSmall)).factors[1].only_one != nullptr);
+}
+
+TEST_CASE("conv: the host computes what its own check accepts", "[conv]") {
+  std::mt19937 random(25);
+  const auto pick = [&](auto list) { return list[random() % list.size()]; };
+  int made = 0;
+  while (made < 60) {
+    const int rank = 1 + static_cast<int>(random() % 3);
+    const auto axes = [&](std::vector<int> of) {
+      std::string text;
+      for (int i = 0; i < rank; ++i) text += (i ? "x" : "") + std::to_string(pick(of));
+      return text;
+    };
+    const int groups = pick(std::vector{1, 1, 2, 4});
+    const auto [x, w] = pick(std::vector<std::pair<const char*, const char*>>{{"f32", "f32"},
+                                                                              {"bf16", "e4m3_row"},
+                                                                              {"e4m3", "e4m3"},
+                                                                              {"int8", "int8_row"},
+                                                                              {"f16", "int4_row"},
+                                                                              {"bf16", "bf16"}});
+    std::string modes;
+    for (int i = 0; i < rank; ++i)
+      modes += (i ? "x" : "") + std::string(pick(std::vector{"zero", "replicate", "reflect"}));
+    const std::string text = fmt::format(
+        "conv x={} w={} y={} n={} c={} in={} k={} kernel={} stride={} pad={} pad_mode={} dilation={} "
+        "groups={}{}{}{}{}{}{}{}",
+        x, w, pick(std::vector{"f32", "bf16", "f16"}), 1 + random() % 3, 4 * groups, axes({3, 5, 8}), 2 * groups,
+        axes({1, 2, 3}), axes({1, 1, 2}), axes({0, 1, 2}), modes, axes({1, 1, 2}), groups,
+        random() % 3 ? "" : " x_layout=ncdhw", random() % 3 ? "" : " y_layout=ncdhw",
+        random() % 3 || std::string(w) == "int4_row" ? "" : " w_layout=kctrs", random() % 3 ? "" : " cache=1",
+        random() % 2 ? "" : " bias=f32", random() % 2 ? "" : " act=silu",
+        random() % 2 ? "" : " residual=bf16 beta=-0.5");
+    std::optional<Problem> problem;
+    try {
+      problem = Problem::parse(text);
+    } catch (const Error&) {
+      continue;
+    }
+    ++made;
+    INFO(problem->text());
+    Task task;
+    conv::operation().describe(*problem, task);
+    std::vector<std::vector<std::byte>> memory;
+    for (const Buffer& b : task.buffers) {
+      memory.emplace_back(b.bytes);
+      if (b.fill) b.fill(memory.back(), 7);
+    }
+    std::vector<std::span<std::byte>> buffers(memory.begin(), memory.end());
+    conv::operation().run_on_host(*problem, task, buffers);
+    const HostCheck good = conv::operation().check_on_host(*problem, task, buffers);
+    CHECK(good.wrong.empty());
+    CHECK(good.checked == problem->rows() * problem->cols());
+    // One output that is another's is found.
+    std::vector<std::byte>& y =
+        memory[static_cast<std::size_t>(&*std::find_if(task.buffers.begin(), task.buffers.end(), [](const Buffer& b) {
+          return b.output;
+        }) - task.buffers.data())];
+    y.back() ^= std::byte{0x40};  // the exponent's highest bit
+    CHECK_FALSE(conv::operation().check_on_host(*problem, task, buffers).wrong.empty());
+  }
+}
