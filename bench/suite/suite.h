@@ -87,6 +87,7 @@ void pack_checks(Suite& s);      // pack.cpp
 void served_checks(Suite& s);    // pack.cpp
 void wgmma_checks(Suite& s);     // wgmma.cpp
 void grouped_checks(Suite& s);   // grouped.cpp
+void conv_checks(Suite& s);      // conv.cpp
 void order_checks(Suite& s);     // order.cpp
 void argument_checks(Suite& s);  // arguments.cpp
 void thread_checks(Suite& s);    // arguments.cpp

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Convolutions on odd shapes: every candidate by the tuner's judge, whose oracle is the reference kernel; and that one,
+// with what is prepared, against sums in double precision on the host.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "bench/suite/trial.h"
+
+namespace tilewright::bench {
+namespace {
+
+// A launch on the tuner's own content, judged by the operation on the host.
+std::string against_host(Suite& s, const Problem& problem, const Kernel& kernel, const Task& task) {
+  OwnedStream stream(s.device());
+  std::vector<std::vector<std::byte>> content;
+  std::vector<std::unique_ptr<Memory>> memory;
+  std::vector<void*> pointers;
+  for (const Buffer& b : task.buffers) {
+    std::vector<std::byte>& bytes = content.emplace_back(b.bytes);
+    if (b.output) std::fill(bytes.begin(), bytes.end(), std::byte{0xff});
+    if (b.fill) b.fill(bytes, 1 + content.size());
+    memory.push_back(std::make_unique<Memory>(s.device(), std::max<std::size_t>(b.bytes, 1)));
+    if (!bytes.empty()) memory.back()->upload(bytes);
+    pointers.push_back(memory.back()->data());
+  }
+  ConvArgs args;
+  const std::vector<std::byte> bytes = task.arguments(pointers, problem.rows());
+  if (bytes.size() != sizeof args) return "arguments of another size";
+  std::memcpy(&args, bytes.data(), sizeof args);
+  kernel.launch(stream.get(), args);
+  stream.synchronize();
+  std::vector<std::span<std::byte>> buffers;
+  for (std::size_t i = 0; i < content.size(); ++i) {
+    if (task.buffers[i].output) memory[i]->download(content[i]);
+    buffers.emplace_back(content[i]);
+  }
+  return operation("conv").check_on_host(problem, task, buffers).wrong;
+}
+
+}  // namespace
+
+void conv_checks(Suite& s) {
+  std::vector<std::string> texts;
+  // Formats, each on another odd shape.
+  for (const char* text :
+       {"x=bf16 w=bf16 y=bf16 n=1 c=96 in=6x17x23 k=96 kernel=3 pad=0x1x1 cache=2 bias=f32 residual=bf16 act=silu",
+        "x=f16 w=f16 y=f16 n=2 c=64 in=19x33 k=40 kernel=3 stride=2 pad=0:1",
+        "x=bf16 w=bf16 y=f32 n=1 c=8 in=301 k=7 kernel=5 dilation=3 pad=6 pad_mode=reflect",
+        "x=f16 w=f16 y=bf16 n=3 c=24 in=7x9x11 k=130 kernel=3x1x2 pad=1x0x1 pad_mode=replicatexzeroxreflect",
+        "x=f32 w=f32 y=f32 n=1 c=5 in=9x9 k=6 kernel=3 pad=1",
+        "x=int8 w=int8_row y=bf16 n=1 c=48 in=20x21 k=96 kernel=3",
+        "x=int8_tensor w=int8_row y=int8 global=mul y_scale=0.5 n=1 c=32 in=40x9 k=33 kernel=3 pad=1",
+        "x=e4m3 w=e4m3_row y=bf16 n=1 c=64 in=13x14 k=64 kernel=3 pad=1",
+        "x=f16 w=e4m3_row y=f16 n=1 c=32 in=13x14 k=64 kernel=3",
+        "x=bf16 w=int4_g128 y=bf16 n=1 c=128 in=5x9x9 k=72 kernel=3 pad=1",
+        "x=f16 w=q4_0 y=f16 n=1 c=64 in=33x17 k=48 kernel=3 pad=1 bias=f16 act=gelu",
+        "x=bf16 w=nvfp4 y=bf16 global=div n=1 c=32 in=33x17 k=48 kernel=1",
+        "x=int8 w=int4_row y=f32 n=1 c=32 in=12x12 k=24 kernel=2 stride=2",
+        // Only the reference takes these.
+        "x=bf16 w=bf16 y=bf16 n=2 c=6 in=9x9 k=9 kernel=3 groups=3 x_layout=ncdhw y_layout=ncdhw w_layout=kctrs",
+        "x=f16 w=f16 y=f16 n=1 c=32 in=30x31 k=32 kernel=7 pad=3 groups=32 bias=f32"})
+    texts.push_back(fmt::format("conv {}", text));
+  if (s.extent() == Extent::one) texts.resize(3);
+  const int most = s.extent() == Extent::full ? 24 : 4;
+  Ahead ahead(jobs_of(s));
+  for (const std::string& text : texts) compile_sample(s, text, most, ahead);
+  for (const std::string& text : texts) {
+    const Problem problem = Problem::parse(text);
+    const Task task = s.engine().task(problem, s.device().arch());
+    s.check("against the host: " + text,
+            [&] { return against_host(s, problem, s.engine().prepare(problem, s.device()), task); });
+    s.check("reference against the host: " + text, [&] {
+      return against_host(s, problem, kernel_of(s, task, {"reference", {{"oracle", 0}}})(), task);
+    });
+    if (s.extent() != Extent::one) s.check("candidates of " + text, [&] { return candidates_verify(s, text, most); });
+  }
+}
+
+}  // namespace tilewright::bench
