@@ -52,6 +52,23 @@ tw_status tw_launch_gemm(const tw_kernel* kernel, tw_stream stream, const void* 
   });
 }
 
+tw_status tw_launch_conv(const tw_kernel* kernel, tw_stream stream, const tw_conv_args* args) {
+  return guarded(nullptr, [&] {
+    const tw_conv_args a = read_struct(args, "args");
+    ConvArgs c;
+    c.x = operand(a.x);
+    c.w = operand(a.w);
+    c.y = a.y;
+    c.bias = a.bias;
+    c.residual = a.residual;
+    c.cache = a.cache;
+    c.workspace = a.workspace;
+    c.alpha = a.alpha;
+    c.beta = a.beta;
+    handle(kernel).value.launch(stream, c);
+  });
+}
+
 tw_status tw_launch_cast(const tw_kernel* kernel, tw_stream stream, const tw_cast_args* args) {
   return guarded(nullptr, [&] {
     const tw_cast_args a = read_struct(args, "args");

@@ -141,6 +141,21 @@ class GemmArgs(Sized):
     ]
 
 
+class ConvArgs(Sized):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("x", Operand),
+        ("w", Operand),
+        ("y", c_void_p),
+        ("bias", c_void_p),
+        ("residual", c_void_p),
+        ("cache", c_void_p),
+        ("workspace", c_void_p),
+        ("alpha", c_float),
+        ("beta", c_float),
+    ]
+
+
 class CastArgs(Sized):
     _fields_ = [("struct_size", c_uint32), ("x", Operand), ("y", Operand), ("rows", c_int64)]
 
@@ -451,6 +466,7 @@ _FALLIBLE: dict[str, tuple[Any, ...]] = {
 _LAUNCHES: dict[str, tuple[Any, ...]] = {
     "tw_launch_gemm_args": (_AT, _AT, _AT),
     "tw_launch_gemm": (_AT, _AT, _AT, _AT, _AT, _AT, _LONG),
+    "tw_launch_conv": (_AT, _AT, _AT),
     "tw_launch_cast": (_AT, _AT, _AT),
     "tw_launch_pack": (_AT, _AT, _AT),
     "tw_launch": (_AT, _AT, _AT, _SIZE, _LONG, _LONG),

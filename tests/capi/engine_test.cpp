@@ -85,6 +85,28 @@ TEST_CASE("a device is described, its memory is copied and bounded") {
   CHECK(fake_cuda_violation_count() == 0);
 }
 
+TEST_CASE("a convolution is launched") {
+  Gpu gpu;
+  const EngineHandle en = engine();
+  const ProblemHandle p = problem("conv x=f16 w=f16 y=f16 n=1 c=8 in=4x9x9 k=8 kernel=3 cache=2 residual=f16");
+  const KernelHandle kernel = prepare(en, p, gpu.device);
+  const MemoryHandle x = memory(gpu.device, 4096), w = memory(gpu.device, 8192), y = memory(gpu.device, 4096);
+  tw_conv_args args = TW_CONV_ARGS_INIT;
+  args.x.data = tw_memory_data(x.get());
+  args.w.data = tw_memory_data(w.get());
+  args.y = tw_memory_data(y.get());
+  CHECK(launch_failure(tw_launch_conv(kernel.get(), nullptr, &args)).field == "residual");
+  args.residual = args.y;
+  CHECK(launch_failure(tw_launch_conv(kernel.get(), nullptr, &args)).field == "cache");
+  args.cache = args.x.data;
+  REQUIRE(tw_launch_conv(kernel.get(), nullptr, &args) == TW_OK);
+  CHECK(gpu.seen.launches == 1);
+  args.struct_size = 8;
+  CHECK(launch_failure(tw_launch_conv(kernel.get(), nullptr, &args)).field == "args.struct_size");
+  tw_gemm_args gemm = TW_GEMM_ARGS_INIT;
+  CHECK(launch_failure(tw_launch_gemm_args(kernel.get(), nullptr, &gemm)).status == TW_INVALID_ARGUMENT);
+}
+
 TEST_CASE("a kernel is prepared, launched in both forms, and described") {
   Gpu gpu;
   const EngineHandle en = engine();
