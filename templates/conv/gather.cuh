@@ -19,7 +19,7 @@ template <class T, int ROWS, int BK, int E, int THREADS, bool ASYNC>
 struct GatheredTile : gemm::PlainTile<T, ROWS, BK, E, THREADS> {
   using Base = gemm::PlainTile<T, ROWS, BK, E, THREADS>;
   TW_CONSTANTS(int, kPieces = Base::kPieces, kEach = Base::kEach, kRowBytes = Base::kRowBytes,
-               kStep = THREADS / kPieces);
+               kStep = THREADS / kPieces, kBytes = E * static_cast<int>(sizeof(T)));
   static_assert(THREADS % kPieces == 0, "a thread's pieces are below each other");
 
   // Of each of its pixels: the image, and the first tap's place on the axes. Images beyond the last have none.
@@ -64,9 +64,8 @@ struct GatheredTile : gemm::PlainTile<T, ROWS, BK, E, THREADS> {
         from += ((image[i] * source.pixels + source.pixel) * s.shape.c + channel) * static_cast<i64>(sizeof(T));
       }
       if constexpr (ASYNC) {
-        const int byte = t % kPieces * E * static_cast<int>(sizeof(T));
-        cp_async<E* static_cast<int>(sizeof(T))>(tile + swizzled<kRowBytes>(t / kPieces, byte / 16) + byte % 16,
-                                                 from, inside ? E * static_cast<int>(sizeof(T)) : 0);
+        const int byte = t % kPieces * kBytes;
+        cp_async<kBytes>(tile + swizzled<kRowBytes>(t / kPieces, byte / 16) + byte % 16, from, inside ? kBytes : 0);
       } else {
         this->unit[i] = {};
         if (inside) Base::F::template load<E>(this->unit[i], from, nullptr, 0);
