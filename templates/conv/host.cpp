@@ -22,20 +22,13 @@ struct Sample {
   std::int64_t size() const { return static_cast<std::int64_t>(pixels.size() * channels.size()); }
 };
 
-std::vector<std::int64_t> spread(std::int64_t extent, std::int64_t count) {
-  std::vector<std::int64_t> at;
-  count = std::clamp<std::int64_t>(count, 1, extent);
-  for (std::int64_t i = 0; i < count; ++i)
-    at.push_back(count == 1 ? 0 : static_cast<std::int64_t>(static_cast<__int128>(i) * (extent - 1) / (count - 1)));
-  return at;
-}
-
 Sample choose_sample(const Gemm& g) {
   const double outputs = std::max(64.0, kMostMacs / static_cast<double>(g.k));
-  if (static_cast<double>(g.m) * static_cast<double>(g.n) <= outputs) return {spread(g.m, g.m), spread(g.n, g.n)};
+  if (static_cast<double>(g.m) * static_cast<double>(g.n) <= outputs)
+    return {gemm::spread(g.m, g.m), gemm::spread(g.n, g.n)};
   Sample s;
-  s.channels = spread(g.n, 16);
-  s.pixels = spread(g.m, static_cast<std::int64_t>(outputs / static_cast<double>(s.channels.size())));
+  s.channels = gemm::spread(g.n, 16);
+  s.pixels = gemm::spread(g.m, static_cast<std::int64_t>(outputs / static_cast<double>(s.channels.size())));
   return s;
 }
 

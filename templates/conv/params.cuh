@@ -73,7 +73,7 @@ TW_FN Source source_at(const Shape& shape, i32 z, i32 y, i32 x) {
   return {cached, (at[0] * extent[1] + at[1]) * extent[2] + at[2], extent[0] * extent[1] * extent[2]};
 }
 
-// Where a pixel of a channel is in a dense tensor of `images` images, in elements. `extents`: of its axes.
+// Where a pixel of a channel of an image is in a dense tensor of `channels` and `pixels` each image, in elements.
 TW_FN i64 element_at(i32 channels_first, i64 image, i64 channel, i64 channels, i64 pixel, i64 pixels) {
   return channels_first ? (image * channels + channel) * pixels + pixel : (image * pixels + pixel) * channels + channel;
 }

@@ -24,13 +24,6 @@ struct Sample {
   std::int64_t size() const { return static_cast<std::int64_t>(rows.size() * cols.size()); }
 };
 
-std::vector<std::int64_t> spread(std::int64_t extent, std::int64_t count) {
-  std::vector<std::int64_t> at;
-  count = std::clamp<std::int64_t>(count, 1, extent);
-  for (std::int64_t i = 0; i < count; ++i) at.push_back(count == 1 ? 0 : i * (extent - 1) / (count - 1));
-  return at;
-}
-
 Sample choose_sample(std::int64_t m, std::int64_t n, std::int64_t k) {
   const double pairs = std::max(64.0, kMostMacs / static_cast<double>(k));
   if (static_cast<double>(m) * static_cast<double>(n) <= pairs) return {spread(m, m), spread(n, n)};

@@ -25,6 +25,14 @@ Judged judge(Format y, float got, double value, double bound) {
   return {true, bound > 0 ? error / bound : 0};
 }
 
+std::vector<std::int64_t> spread(std::int64_t extent, std::int64_t count) {
+  std::vector<std::int64_t> at;
+  count = std::clamp<std::int64_t>(count, 1, extent);
+  for (std::int64_t i = 0; i < count; ++i)
+    at.push_back(count == 1 ? 0 : static_cast<std::int64_t>(static_cast<__int128>(i) * (extent - 1) / (count - 1)));
+  return at;
+}
+
 void Tally::add(std::int64_t row, std::int64_t col, float got, const Expected& expected) {
   ++check.checked;
   const Judged judged = judge(format, got, expected.value, expected.bound);

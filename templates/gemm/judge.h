@@ -23,6 +23,9 @@ struct Judged {
 // value round to one in y; NaN only where it is NaN.
 Judged judge(Format y, float got, double value, double bound);
 
+// `count` of an extent's indices, evenly, with the first and the last: where a check that may not look at all looks.
+std::vector<std::int64_t> spread(std::int64_t extent, std::int64_t count);
+
 // Outputs that a check on the host looked at, one by one.
 struct Tally {
   explicit Tally(Format y) : format(y) { check.of_bound = 0; }

@@ -252,13 +252,11 @@ class Mma final : public KernelFamily<Knobs> {
   }
 };
 
-}  // namespace
-
-namespace {
 const Mma& family() {
   static const Mma family;
   return family;
 }
+
 }  // namespace
 
 const Family& mma() { return family(); }

@@ -77,9 +77,6 @@ TW_FN constexpr int tile_stage_bytes(int strips, int panels, int code_words, int
   return (bytes + kSwizzleAtom - 1) / kSwizzleAtom * kSwizzleAtom;
 }
 
-// Shared memory: the ring of stages, x before w in each; stages of x that is widened; staging of the epilogue; the
-// quantized row; a copy of x's row items for each warpgroup; barriers, then what the schedule keeps beside them; the
-// table of groups; what a prologue needs, behind the barriers since the ring may be filled meanwhile.
 // Threads that write a row of x ahead, of a block's: four warps or three, if that divides them, else all.
 TW_FN constexpr int prologue_row_threads(int threads) {
   return threads % 128 == 0 ? 128 : threads % 96 == 0 ? 96 : threads;
@@ -87,6 +84,9 @@ TW_FN constexpr int prologue_row_threads(int threads) {
 // A piece's number, and a float of each warp.
 TW_FN constexpr int prologue_bytes(int threads) { return 4 + threads / 32 * 4; }
 
+// Shared memory: the ring of stages, x before w in each; stages of x that is widened; staging of the epilogue; the
+// quantized row; a copy of x's row items for each warpgroup; barriers, then what the schedule keeps beside them; the
+// table of groups; what a prologue needs, behind the barriers since the ring may be filled meanwhile.
 struct WgmmaPlan {
   int accumulators;            // of a thread
   bool reallocates_registers;  // the producer is a warpgroup, which hands registers over to the math warpgroups
