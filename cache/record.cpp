@@ -51,16 +51,27 @@ std::string map_text(const TensorMapPlan& map) {
   if (map.block != 1 || map.block_elements != 1 || map.behind)
     text += ',' + std::to_string(map.block) + ',' + std::to_string(map.block_elements);
   if (map.behind) text += ',' + std::to_string(map.behind);
+  if (map.axes) {
+    text += ';';
+    text += std::to_string(map.axes) + ',' + std::to_string(map.axes_at);
+    for (const auto& list : {map.box_axes, map.steps})
+      for (const std::uint32_t value : list) text += ',' + std::to_string(value);
+  }
   return text;
 }
 
 bool parse_map(std::string_view text, TensorMapPlan& map) {
-  const auto next = [&](auto& value) { return to_integer(token(text, ','), value); };
   const std::string whole(text);
+  std::string_view axes = text;
+  text = token(axes, ';');
+  const auto next = [&](auto& value) { return to_integer(token(text, ','), value); };
+  const auto next_of_axes = [&](auto& value) { return axes.empty() || to_integer(token(axes, ','), value); };
+  const auto all_of_axes = [&](auto& list) { return std::all_of(list.begin(), list.end(), next_of_axes); };
   return next(map.pointer) && next(map.rows_at) && next(map.rows) && next(map.stride_at) && next(map.inner_at) &&
          next(map.inner) && next(map.element_bytes) && next(map.box_inner) && next(map.box_rows) &&
          next(map.box_panels) && next(map.swizzle) && (text.empty() || (next(map.block) && next(map.block_elements))) &&
-         (text.empty() || next(map.behind)) && map_text(map) == whole;
+         (text.empty() || next(map.behind)) && next_of_axes(map.axes) && next_of_axes(map.axes_at) &&
+         all_of_axes(map.box_axes) && all_of_axes(map.steps) && map_text(map) == whole;
 }
 
 // Adds the fields that only some plans have. A field with its default is left out, so that older rows stay valid.

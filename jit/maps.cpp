@@ -14,6 +14,8 @@ namespace {
   throw Error(ErrorCode::invalid_argument, field, value, allowed);
 }
 
+constexpr unsigned kMostRank = 5;
+
 template <class T>
 T load(const std::byte* args, std::uint32_t offset) {
   T value;
@@ -34,23 +36,58 @@ std::string name_of(const Kernel::Impl& kernel, const TensorMapPlan& map) {
   return fmt::format("the pointer at {}", map.pointer);
 }
 
-[[noreturn]] void map_failed(const Kernel::Impl& kernel, const Loaded& loaded, const TensorMapPlan& map,
-                             const void* pointer, std::uint64_t inner, std::uint64_t rows, std::uint64_t stride,
-                             CUresult result) {
-  const std::string panels = map.box_panels ? fmt::format(" x {} panels", map.box_panels) : "";
-  kernel.device->driver->fail(
-      kernel.device->driver->tensor_map.name, result,
-      fmt::format("describing {} = {} for {}: {} rows of {} elements of {} bytes, {} bytes from one to the next, in "
-                  "boxes of {} x {}{}, swizzle {}; the pointer and the step must be multiples of 16 bytes",
-                  name_of(kernel, map), pointer, loaded.entry, rows, inner, map.element_bytes, stride, map.box_rows,
-                  map.box_inner, panels, map.swizzle));
+// A map's extents, steps in bytes and boxes, of the axes that it has.
+struct Extents {
+  unsigned rank = 0;
+  std::uint64_t size[kMostRank] = {}, stride[kMostRank - 1] = {};
+  unsigned box[kMostRank] = {}, step[kMostRank] = {1, 1, 1, 1, 1};
+
+  std::string text() const {
+    return fmt::format("extents {}, {} bytes from one to the next, in boxes of {}", fmt::join(size, size + rank, " x "),
+                       fmt::join(stride, stride + rank - 1, ", "), fmt::join(box, box + rank, " x "));
+  }
+};
+
+constexpr std::uint64_t kTooFar = std::uint64_t{1} << 40;  // the driver refuses it; no overflow before that
+
+Extents extents_of_matrix(const Kernel::Impl& kernel, const Loaded& loaded, const TensorMapPlan& map,
+                          std::uint64_t inner, const std::byte* args) {
+  const auto elements = [&](std::uint32_t at) {
+    return std::min(value_of(kernel, args, at, 0), kTooFar) / map.block * map.block_elements;
+  };
+  constexpr std::uint32_t kNone = TensorMapPlan::kNone;
+  const std::uint64_t times = map.rows_at == kNone || map.rows == 0 ? 1 : map.rows;
+  const std::uint64_t rows = std::min(value_of(kernel, args, map.rows_at, map.rows), kTooFar) * times;
+  const std::uint64_t stride =
+      std::min(map.stride_at == kNone ? inner : elements(map.stride_at), kTooFar) * map.element_bytes;
+  if (!map.box_panels) return {2, {inner, rows}, {stride}, {map.box_inner, map.box_rows}};
+  if (inner % map.box_inner != 0) [[unlikely]]
+    refuse(name_of(kernel, map), fmt::format("rows of {} elements", inner),
+           fmt::format("{} reads them in panels of {}", loaded.entry, map.box_inner));
+  return {3,
+          {map.box_inner, rows, inner / map.box_inner},
+          {stride, std::uint64_t{map.box_inner} * map.element_bytes},
+          {map.box_inner, map.box_rows, map.box_panels}};
+}
+
+Extents extents_of_tensor(const Kernel::Impl& kernel, const TensorMapPlan& map, std::uint64_t inner,
+                          const std::byte* args) {
+  Extents e{1 + map.axes, {inner}, {}, {map.box_inner}};
+  for (std::uint32_t a = 0; a < map.axes; ++a) {
+    const auto constant = [&](std::uint32_t i) {
+      return std::min(value_of(kernel, args, TensorMapPlan::kConstants + map.axes_at + 8 * (2 * a + i), 0), kTooFar);
+    };
+    e.size[1 + a] = constant(0), e.stride[a] = constant(1) * map.element_bytes;
+    e.box[1 + a] = (map.box_axes[a] - 1) * map.steps[a] + 1, e.step[1 + a] = map.steps[a];
+  }
+  return e;
 }
 
 }  // namespace
 
 void check_maps(const Device::Impl& device, const LaunchPlan& plan) {
   constexpr std::uint64_t kMostElements = std::uint64_t{1} << 32, kMostBytes = std::uint64_t{1} << 40;
-  constexpr std::uint32_t kMostInBox = 256, kMostInBlock = 65536, kMostTimes = 65536;
+  constexpr std::uint32_t kMostInBox = 256, kMostInBlock = 65536, kMostTimes = 65536, kMostSteps = 8;
   if (plan.map_count == 0) return;
   if (plan.map_count > kMaxMaps || !device.arch->tma)
     refuse("plan.map_count", fmt::format("{}", plan.map_count),
@@ -68,8 +105,8 @@ void check_maps(const Device::Impl& device, const LaunchPlan& plan) {
     check(bytes == 1 || bytes == 2 || bytes == 4, "element_bytes", bytes, "1, 2 or 4");
     const bool fixed = map.inner_at == TensorMapPlan::kNone;
     check(!fixed || (map.inner >= 1 && map.inner <= kMostElements), "inner", map.inner, "1 to 2^32");
-    check(!fixed || map.stride_at != TensorMapPlan::kNone || map.inner * bytes % 16 == 0, "inner", map.inner,
-          "dense rows must be multiples of 16 bytes");
+    check(!fixed || map.axes || map.stride_at != TensorMapPlan::kNone || map.inner * bytes % 16 == 0, "inner",
+          map.inner, "dense rows must be multiples of 16 bytes");
     const bool counted = map.rows_at != TensorMapPlan::kNone;
     check(map.rows >= (counted ? 0 : 1) && map.rows <= (counted ? kMostTimes : kMostElements), "rows", map.rows,
           counted ? "0 to 65536, a factor of what rows_at finds" : "1 to 2^32");
@@ -80,6 +117,14 @@ void check_maps(const Device::Impl& device, const LaunchPlan& plan) {
           map.box_inner, "1 to 256, a multiple of 16 bytes");
     check(map.swizzle == 0 || map.box_inner * bytes <= map.swizzle, "box_inner", map.box_inner,
           fmt::format("at most the {} bytes of the swizzle", map.swizzle));
+    check(map.axes <= map.box_axes.size(), "axes", map.axes, fmt::format("at most {}", map.box_axes.size()));
+    for (std::uint32_t a = 0; a < map.axes; ++a) {
+      const std::uint64_t places = map.box_axes[a], step = map.steps[a];
+      check(step >= 1 && step <= kMostSteps, "steps", step, "1 to 8");
+      check(places >= 1 && (places - 1) * step < kMostInBox, "box_axes", places,
+            fmt::format("1 to 256 places of the axis, of every {}", step));
+    }
+    if (map.axes) continue;
     check(map.box_rows >= 1 && map.box_rows <= kMostInBox, "box_rows", map.box_rows, "1 to 256");
     check(map.block >= 1 && map.block <= kMostInBlock, "block", map.block, "1 to 65536");
     check(map.block_elements >= 1 && map.block_elements <= kMostInBlock, "block_elements", map.block_elements,
@@ -93,12 +138,12 @@ void check_maps(const Device::Impl& device, const LaunchPlan& plan) {
 void check_map_fields(const LaunchPlan& plan, std::size_t args, std::size_t constants) {
   for (std::size_t i = 0; i < std::min<std::size_t>(plan.map_count, kMaxMaps); ++i) {
     const TensorMapPlan& map = plan.maps[i];
-    auto check = [&](const char* field, std::uint32_t at, bool pointer = false) {
+    auto check = [&](const char* field, std::uint32_t at, bool pointer = false, std::size_t words = 1) {
       if (at == TensorMapPlan::kNone && !pointer) return;
       const bool constant = at >= TensorMapPlan::kConstants && !pointer;
       const std::uint32_t offset = constant ? at - TensorMapPlan::kConstants : at;
       const std::size_t size = constant ? constants : args;
-      if (size == Kernel::Impl::kUnknown || offset + sizeof(std::int64_t) > size)
+      if (size == Kernel::Impl::kUnknown || offset + words * sizeof(std::int64_t) > size)
         refuse(fmt::format("plan.maps[{}].{}", i, field), fmt::format("{}", offset),
                size == Kernel::Impl::kUnknown
                    ? "this driver cannot tell the size of the argument struct; pass a Contract"
@@ -108,38 +153,32 @@ void check_map_fields(const LaunchPlan& plan, std::size_t args, std::size_t cons
     check("rows_at", map.rows_at);
     check("stride_at", map.stride_at);
     check("inner_at", map.inner_at);
+    if (map.axes) check("axes_at", TensorMapPlan::kConstants + map.axes_at, false, 2 * map.axes);
   }
 }
 
 void encode_map(const Kernel::Impl& kernel, const Loaded& loaded, const TensorMapPlan& map, const std::byte* args,
                 CUtensorMap* out) {
-  constexpr std::uint64_t kTooFar = std::uint64_t{1} << 40;  // the driver refuses it; no overflow before that
   void* pointer = load<std::byte*>(args, map.pointer) + map.behind;
-  const auto elements = [&](std::uint32_t at) {
-    return std::min(value_of(kernel, args, at, 0), kTooFar) / map.block * map.block_elements;
-  };
-  constexpr std::uint32_t kNone = TensorMapPlan::kNone;
-  const std::uint64_t inner = map.inner_at == kNone ? map.inner : elements(map.inner_at);
-  const std::uint64_t times = map.rows_at == kNone || map.rows == 0 ? 1 : map.rows;
-  const std::uint64_t rows = std::min(value_of(kernel, args, map.rows_at, map.rows), kTooFar) * times;
-  const std::uint64_t stride =
-      std::min(map.stride_at == kNone ? inner : elements(map.stride_at), kTooFar) * map.element_bytes;
-  const bool panels = map.box_panels != 0;
-  if (panels && inner % map.box_inner != 0) [[unlikely]]
-    refuse(name_of(kernel, map), fmt::format("rows of {} elements", inner),
-           fmt::format("{} reads them in panels of {}", loaded.entry, map.box_inner));
-  const std::uint64_t size[] = {panels ? map.box_inner : inner, rows, inner / map.box_inner};
-  const std::uint64_t steps[] = {stride, std::uint64_t{map.box_inner} * map.element_bytes};
-  const unsigned box[] = {map.box_inner, map.box_rows, map.box_panels}, ones[] = {1, 1, 1};
+  const std::uint64_t inner =
+      map.inner_at == TensorMapPlan::kNone
+          ? map.inner
+          : std::min(value_of(kernel, args, map.inner_at, 0), kTooFar) / map.block * map.block_elements;
+  const Extents e =
+      map.axes ? extents_of_tensor(kernel, map, inner, args) : extents_of_matrix(kernel, loaded, map, inner, args);
   const int type = map.element_bytes == 1 ? kMapBytes1 : map.element_bytes == 2 ? kMapBytes2 : kMapBytes4;
   const int swizzle = map.swizzle == 128  ? kMapSwizzle128
                       : map.swizzle == 64 ? kMapSwizzle64
                       : map.swizzle == 32 ? kMapSwizzle32
                                           : kMapSwizzleNone;
-  if (const CUresult result =
-          kernel.device->driver->tensor_map(out, type, panels ? 3u : 2u, pointer, size, steps, box, ones,
-                                            kMapInterleaveNone, swizzle, kMapPromote256, kMapFillZero)) [[unlikely]]
-    map_failed(kernel, loaded, map, pointer, inner, rows, stride, result);
+  const auto& encode = kernel.device->driver->tensor_map;
+  if (const CUresult result = encode(out, type, e.rank, pointer, e.size, e.stride, e.box, e.step, kMapInterleaveNone,
+                                     swizzle, kMapPromote256, kMapFillZero)) [[unlikely]]
+    kernel.device->driver->fail(
+        encode.name, result,
+        fmt::format("describing {} = {} for {}: elements of {} bytes, {}, swizzle {}; the pointer and steps must be "
+                    "multiples of 16 bytes",
+                    name_of(kernel, map), pointer, loaded.entry, map.element_bytes, e.text(), map.swizzle));
 }
 
 }  // namespace tilewright::jit

@@ -37,9 +37,11 @@ class Writer {
     number(m.stride_at);
     number(m.inner_at);
     number64(m.inner);
-    for (std::uint32_t v :
-         {m.block, m.block_elements, m.element_bytes, m.box_inner, m.box_rows, m.box_panels, m.swizzle})
+    for (std::uint32_t v : {m.block, m.block_elements, m.element_bytes, m.box_inner, m.box_rows, m.box_panels,
+                            m.swizzle, m.axes, m.axes_at})
       number(v);
+    for (std::uint32_t v : m.box_axes) number(v);
+    for (std::uint32_t v : m.steps) number(v);
   }
   void plan(const LaunchPlan& p) {
     axis(p.x);
@@ -106,9 +108,11 @@ class Reader {
     m.stride_at = number();
     m.inner_at = number();
     m.inner = number64();
-    for (std::uint32_t* v :
-         {&m.block, &m.block_elements, &m.element_bytes, &m.box_inner, &m.box_rows, &m.box_panels, &m.swizzle})
+    for (std::uint32_t* v : {&m.block, &m.block_elements, &m.element_bytes, &m.box_inner, &m.box_rows, &m.box_panels,
+                             &m.swizzle, &m.axes, &m.axes_at})
       *v = number();
+    for (std::uint32_t& v : m.box_axes) v = number();
+    for (std::uint32_t& v : m.steps) v = number();
     return m;
   }
   LaunchPlan plan() {

@@ -52,6 +52,13 @@ struct TensorMapPlan {
   std::uint32_t box_rows = 0;       // at most 256
   std::uint32_t box_panels = 0;     // at most 256; 0: no panels
   std::uint32_t swizzle = 0;        // bytes: 0 (none), 32, 64 or 128
+  // A tensor instead of a matrix: of rank 1 + axes, whose coordinates are {element of a row, places on the axes}. At
+  // offset axes_at of the constants are two int64 for each axis: its extent, and elements from one place to the next.
+  // What describes rows and panels is not used. A box has box_axes places of each axis, every steps-th one.
+  std::uint32_t axes = 0;  // 0: a matrix; else at most 4
+  std::uint32_t axes_at = 0;
+  std::array<std::uint32_t, 4> box_axes = {};  // at most 256
+  std::array<std::uint32_t, 4> steps = {};     // at most 8; those of a box span at most 256 places
   friend bool operator==(const TensorMapPlan&, const TensorMapPlan&) = default;
 };
 
@@ -72,7 +79,7 @@ struct LaunchPlan {
   // Parameters after the arguments and the constants: `const __grid_constant__ CUtensorMap`, one for each of the first
   // map_count. The rest stay as they are. Needs a target with tma.
   std::uint32_t map_count = 0;
-  std::array<TensorMapPlan, 2> maps = {};
+  std::array<TensorMapPlan, 3> maps = {};
 
   // The blocks along x that are launched for a grid of `blocks` on a device of `sms` multiprocessors.
   std::uint64_t resident(std::uint64_t blocks, int sms) const {

@@ -41,7 +41,7 @@ Binary full_binary() {
   binary.plan.persistent = 2;
   binary.plan.overlap = true;
   binary.plan.most_rows = 2032;
-  binary.plan.map_count = 2;
+  binary.plan.map_count = 3;
   binary.plan.maps[0] = {.pointer = 8,
                          .behind = std::uint64_t{1} << 34,
                          .rows_at = 64,
@@ -62,6 +62,9 @@ Binary full_binary() {
                          .box_rows = 256,
                          .box_panels = 4,
                          .swizzle = 32};
+  binary.plan.maps[2] = {.pointer = 16, .inner = 96, .element_bytes = 2, .box_inner = 64, .swizzle = 128};
+  binary.plan.maps[2].axes = 4, binary.plan.maps[2].axes_at = 120;
+  binary.plan.maps[2].box_axes = {8, 34, 1, 1}, binary.plan.maps[2].steps = {1, 2, 1, 1};
   return binary;
 }
 
@@ -100,7 +103,7 @@ TEST_CASE("extras of a plan that make no sense have no text that is read") {
   const std::string text = encode_metadata(full_binary());
   Binary other;
   Binary many = full_binary();
-  for (const std::uint32_t count : {3u, 0xffffffffu}) {
+  for (const std::uint32_t count : {4u, 0xffffffffu}) {
     many.plan.map_count = count;
     CHECK_FALSE(decode_metadata(encode_metadata(many), other));
   }

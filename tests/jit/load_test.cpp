@@ -93,7 +93,7 @@ TEST_CASE(
   refused([](Plan& p, Map&) { p.most_rows = 40; }, "plan.most_rows");
   for (const std::uint64_t value : {std::uint64_t{8}, (std::uint64_t{1} << 40) + 16})
     refused([&](Plan&, Map& m) { m.behind = value; }, "plan.maps[1].behind");
-  refused([](Plan& p, Map&) { p.map_count = 3; }, "plan.map_count");
+  refused([](Plan& p, Map&) { p.map_count = 4; }, "plan.map_count");
   refused([](Plan& p, Map&) { p.map_count = 0xffffffff; }, "plan.map_count");
   for (const std::uint32_t value : {0, 3, 8, 256})
     refused([&](Plan&, Map& m) { m.element_bytes = value; }, "plan.maps[1].element_bytes");

@@ -200,7 +200,7 @@ TEST_CASE("kernel: a map of panels, with its sizes among the constants") {
   CHECK(mentions(error, "40"));
   CHECK(mentions(error, "panels of 16"));
   t.kernel = made({0, 64});
-  CHECK(mentions(t.refused(ErrorCode::driver_failed), "0 rows of 64 elements"));
+  CHECK(mentions(t.refused(ErrorCode::driver_failed), "extents 16 x 0 x 4"));
 }
 
 TEST_CASE("kernel: a map of rows that are blocks of a coded format") {
@@ -224,6 +224,40 @@ TEST_CASE("kernel: a map of rows that are blocks of a coded format") {
   CHECK(t.maps[0].stride[0] == 96);
 }
 
+TEST_CASE("kernel: a map of a tensor, whose axes are among the constants") {
+  MapCase t;
+  struct Axes {
+    std::int64_t unused, extent[4][2];
+  } axes{0, {{5, 48}, {3, 240}, {2, 720}, {1, 1440}}};
+  Contract contract = gemm_contract();
+  contract.constants.assign(bytes_of(axes).begin(), bytes_of(axes).end());
+  Binary binary = map_binary();
+  binary.image = make_image("k", 90, {sizeof(GemmArgs), sizeof(Axes), 128, 128});
+  TensorMapPlan& map = binary.plan.maps[0];
+  map = {.pointer = offsetof(GemmArgs, x), .inner = 48, .element_bytes = 2, .box_inner = 16, .swizzle = 32};
+  map.axes = 4, map.axes_at = offsetof(Axes, extent), map.box_axes = {4, 2, 1, 1}, map.steps = {1, 2, 1, 1};
+  t.kernel = t.make(binary, contract);
+  t.kernel.launch(nullptr, t.args);
+  REQUIRE(t.maps.size() == 2);
+  CHECK(t.maps[0].rank == 5);
+  const std::uint64_t sizes[] = {48, 5, 3, 2, 1}, strides[] = {96, 480, 1440, 2880};
+  const unsigned boxes[] = {16, 4, 3, 1, 1}, steps[] = {1, 1, 2, 1, 1};
+  for (int i = 0; i < 5; ++i) {
+    CHECK(t.maps[0].size[i] == sizes[i]);
+    CHECK(t.maps[0].box[i] == boxes[i]);
+    CHECK(t.maps[0].step[i] == steps[i]);
+    if (i < 4) CHECK(t.maps[0].stride[i] == strides[i]);
+  }
+  map.axes_at = offsetof(Axes, extent) + 8;
+  CHECK(error_of(ErrorCode::invalid_argument, [&] { t.make(binary, contract); }).field() == "plan.maps[0].axes_at");
+  map.axes_at = offsetof(Axes, extent), map.axes = 5;
+  CHECK(error_of(ErrorCode::invalid_argument, [&] { t.make(binary, contract); }).field() == "plan.maps[0].axes");
+  map.axes = 4, map.box_axes[1] = 129;
+  CHECK(error_of(ErrorCode::invalid_argument, [&] { t.make(binary, contract); }).field() == "plan.maps[0].box_axes");
+  map.box_axes[1] = 1, map.steps[1] = 9;
+  CHECK(error_of(ErrorCode::invalid_argument, [&] { t.make(binary, contract); }).field() == "plan.maps[0].steps");
+}
+
 TEST_CASE("kernel: a captured launch keeps its maps") {
   MapCase t;
   const jit::OwnedStream stream(t.device);
@@ -244,7 +278,7 @@ TEST_CASE("kernel: a map that the driver refuses is named with its sizes") {
   t.args.ldx = 65;
   const auto error = t.refused(ErrorCode::driver_failed);
   CHECK(error.field() == "cuTensorMapEncodeTiled");
-  for (const char* part : {"x.data = 0x", "3 rows of 64 elements of 2 bytes", "130 bytes from one", "16 x 64",
+  for (const char* part : {"x.data = 0x", "elements of 2 bytes", "extents 64 x 3", "130 bytes from one", "64 x 16",
                            "swizzle 128", "INVALID_VALUE", "multiples of 16"}) {
     INFO(error.what());
     CHECK(mentions(error, part));

@@ -32,9 +32,10 @@ struct FakeLaunch {
 struct FakeTensorMap {
   static constexpr unsigned long long kMagic = 0x70616d726f736e74;
   unsigned long long magic, address;
-  unsigned long long size[3], stride[2];  // elements, of a map of rank 2 {of a row, rows}; bytes
-  unsigned box[3], rank;
-  int type, swizzle, promotion;
+  unsigned long long size[5], stride[4];  // elements, of a map of rank 2 {of a row, rows}; bytes
+  unsigned box[5];
+  unsigned char step[5], rank;
+  short type, swizzle, promotion;
 };
 
 extern "C" {

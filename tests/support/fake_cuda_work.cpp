@@ -120,7 +120,7 @@ FAKE_API cuPointerGetAttributes(unsigned count, int* attributes, void** values, 
   return kOk;
 }
 
-// What cuda.h demands of a map of rank 2 or 3 without interleaving. Exported under a name of its own, so that only
+// What cuda.h demands of a map without interleaving. Exported under a name of its own, so that only
 // cuGetProcAddress finds it: an older driver (fake_cuda_set_version) does not have it.
 FAKE_API fake_cuTensorMapEncodeTiled(void* out, int type, unsigned rank, void* address, const std::uint64_t* size,
                                      const std::uint64_t* strides, const unsigned* box, const unsigned* steps,
@@ -129,14 +129,23 @@ FAKE_API fake_cuTensorMapEncodeTiled(void* out, int type, unsigned rank, void* a
   if (entry.failed) return entry.failed;
   const auto base = reinterpret_cast<std::uintptr_t>(address);
   if (reinterpret_cast<std::uintptr_t>(out) % 64 != 0) return state().violation("a misaligned tensor map", kInvalid);
-  if (rank < 2 || rank > 3 || interleave != 0)
+  if (rank < 2 || rank > 5 || interleave != 0)
     return state().violation("a tensor map that the double does not know", kInvalid);
   constexpr int kBytes[] = {1, 2, 4};
   if (type < 0 || type > 2 || swizzle < 0 || swizzle > 3 || promotion < 0 || promotion > 3 || fill != 0)
     return kInvalid;
   const std::uint64_t bytes = kBytes[type];
   if (!base || base % 16 != 0 || box[0] * bytes % 16 != 0) return kInvalid;
-  FakeTensorMap map{FakeTensorMap::kMagic, base, {}, {}, {}, rank, type, swizzle, promotion};
+  FakeTensorMap map{FakeTensorMap::kMagic,
+                    base,
+                    {},
+                    {},
+                    {},
+                    {},
+                    static_cast<unsigned char>(rank),
+                    static_cast<short>(type),
+                    static_cast<short>(swizzle),
+                    static_cast<short>(promotion)};
   std::uint64_t extent = 0;
   for (unsigned i = 0; i < rank; ++i) {
     if (size[i] == 0 || size[i] > std::uint64_t{1} << 32) return kInvalid;
@@ -144,7 +153,7 @@ FAKE_API fake_cuTensorMapEncodeTiled(void* out, int type, unsigned rank, void* a
     const std::uint64_t stride = i ? strides[i - 1] : bytes;
     if (i && (stride % 16 != 0 || stride >= std::uint64_t{1} << 40 || stride < size[0] * bytes)) return kInvalid;
     extent += (size[i] - 1) * stride;
-    map.size[i] = size[i], map.box[i] = box[i];
+    map.size[i] = size[i], map.box[i] = box[i], map.step[i] = static_cast<unsigned char>(steps[i]);
     if (i) map.stride[i - 1] = stride;
   }
   if (swizzle && box[0] * bytes > 16u << swizzle) return kInvalid;
