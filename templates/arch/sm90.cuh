@@ -35,7 +35,7 @@ void barrier_wait(u64* barrier, u32 parity);
 // Copies; bytes are reported to `barrier` when they arrive. mask: blocks of the cluster that get the data, at the same
 // offset of their shared memory, and whose barrier at that offset is told; 0: this block.
 void bulk_load(void* shared, const void* global, u32 bytes, u64* barrier, u32 mask);
-void tensor_load(void* shared, const TensorMap* map, i32 row, i32 panel, u64* barrier, u32 mask);
+void tensor_load(void* shared, const TensorMap* map, const i32* at, u32 rank, u64* barrier, u32 mask);
 void store_async(void* shared, u32 value, u64* barrier,
                  u32 rank);  // as bulk_load: a word, into one block of the cluster
 void pause();                // others go first
@@ -220,33 +220,73 @@ TW_DEVICE void bulk_load(void* shared, const void* p, u32 bytes, u64* barrier, u
   emu::bulk_load(shared, p, bytes, barrier, 0);
 #endif
 }
-// A map describes a row-major matrix, cut along its rows into panels of 128 bytes: a box is some rows of some panels,
-// and lands panel by panel, each row 128 bytes, swizzled. What lies outside of the matrix arrives as zero.
-TW_DEVICE void tensor_load(void* shared, const TensorMap* map, i32 row, i32 panel, u64* barrier, u64 policy) {
+// Where a box begins: in a row-major matrix that is cut along its rows into panels of 128 bytes, or in a tensor of five
+// axes, innermost first. A box of the matrix is some rows of some panels, and lands panel by panel. A row of a box is
+// some elements of the innermost axis, takes 128 bytes and is swizzled. What lies outside of the map arrives as zero.
+struct PanelPlace {
+  i32 row, panel, inner = 0;  // inner: element of the panel
+};
+struct TensorPlace {
+  i32 inner, at[4];
+};
+TW_DEVICE void tensor_load(void* shared, const TensorMap* map, const PanelPlace& from, u64* barrier, u64 policy) {
 #if defined(__CUDACC__)
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%6, "
       "%2, %3}], [%4], %5;" ::"r"(shared_address(shared)),
-      "l"(map), "r"(row), "r"(panel), "r"(shared_address(barrier)), "l"(policy), "r"(0)
+      "l"(map), "r"(from.row), "r"(from.panel), "r"(shared_address(barrier)), "l"(policy), "r"(from.inner)
       : "memory");
 #else
   (void)policy;
-  emu::tensor_load(shared, map, row, panel, barrier, 0);
+  const i32 at[] = {from.inner, from.row, from.panel};
+  emu::tensor_load(shared, map, at, 3, barrier, 0);
+#endif
+}
+TW_DEVICE void tensor_load(void* shared, const TensorMap* map, const TensorPlace& from, u64* barrier, u64 policy) {
+#if defined(__CUDACC__)
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, "
+      "%3, %4, %5, %6}], [%7], %8;" ::"r"(shared_address(shared)),
+      "l"(map), "r"(from.inner), "r"(from.at[0]), "r"(from.at[1]), "r"(from.at[2]), "r"(from.at[3]),
+      "r"(shared_address(barrier)), "l"(policy)
+      : "memory");
+#else
+  (void)policy;
+  const i32 at[] = {from.inner, from.at[0], from.at[1], from.at[2], from.at[3]};
+  emu::tensor_load(shared, map, at, 5, barrier, 0);
 #endif
 }
 // The same to every block of the cluster in `mask`, at the same offset of its shared memory and telling its barrier.
-TW_DEVICE void tensor_load_multicast(void* shared, const TensorMap* map, i32 row, i32 panel, u64* barrier, u32 mask,
+TW_DEVICE void tensor_load_multicast(void* shared, const TensorMap* map, const PanelPlace& from, u64* barrier, u32 mask,
                                      u64 policy) {
 #if defined(__CUDACC__)
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_"
       "hint "
       "[%0], [%1, {%7, %2, %3}], [%4], %5, %6;" ::"r"(shared_address(shared)),
-      "l"(map), "r"(row), "r"(panel), "r"(shared_address(barrier)), "h"(static_cast<u16>(mask)), "l"(policy), "r"(0)
+      "l"(map), "r"(from.row), "r"(from.panel), "r"(shared_address(barrier)), "h"(static_cast<u16>(mask)), "l"(policy),
+      "r"(from.inner)
       : "memory");
 #else
   (void)policy;
-  emu::tensor_load(shared, map, row, panel, barrier, mask);
+  const i32 at[] = {from.inner, from.row, from.panel};
+  emu::tensor_load(shared, map, at, 3, barrier, mask);
+#endif
+}
+TW_DEVICE void tensor_load_multicast(void* shared, const TensorMap* map, const TensorPlace& from, u64* barrier,
+                                     u32 mask, u64 policy) {
+#if defined(__CUDACC__)
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_"
+      "hint "
+      "[%0], [%1, {%2, %3, %4, %5, %6}], [%7], %8, %9;" ::"r"(shared_address(shared)),
+      "l"(map), "r"(from.inner), "r"(from.at[0]), "r"(from.at[1]), "r"(from.at[2]), "r"(from.at[3]),
+      "r"(shared_address(barrier)), "h"(static_cast<u16>(mask)), "l"(policy)
+      : "memory");
+#else
+  (void)policy;
+  const i32 at[] = {from.inner, from.at[0], from.at[1], from.at[2], from.at[3]};
+  emu::tensor_load(shared, map, at, 5, barrier, mask);
 #endif
 }
 // Into L2 only, where what somebody still writes is seen all the same.

@@ -11,6 +11,7 @@ namespace tilewright::conv {
 
 const Operation& operation();
 
+const Family& wgmma();      // gemm's warpgroup units, x read in boxes of pixels
 const Family& mma();        // gemm's matrix units through mma.sync, x gathered on its way
 const Family& reference();  // any convolution
 

@@ -147,7 +147,7 @@ class ConvOperation final : public OperationOf<Conv, Fields> {
     return "convolution over one to three axes, y = act(alpha conv(x, w) + bias) + beta residual";
   }
   std::span<const Family* const> families() const override {
-    static const Family* const list[] = {&mma(), &reference()};
+    static const Family* const list[] = {&wgmma(), &mma(), &reference()};
     return list;
   }
   std::optional<Candidate> oracle(const Problem&, const Arch&) const override {
@@ -269,6 +269,18 @@ tw::conv::Shape shape_of(const Conv& conv) {
   s.alpha = static_cast<float>(c.alpha), s.beta = static_cast<float>(c.beta);
   s.y_factor = static_cast<float>(1.0 / c.y_scale);
   s.workspace = c.workspace;
+  const auto set_maps = [&](tw::conv::MapAxis(&map)[4], std::int64_t first) {
+    std::int64_t step = c.c;
+    for (int a = 0; a < kMostAxes; ++a) {
+      const int axis = kMostAxes - 1 - a;
+      map[a] = {axis == s.first_axis ? first : s.axes[axis].in, step};
+      step *= map[a].extent;
+    }
+    map[3] = {c.n, step};
+  };
+  set_maps(s.x_map, s.axes[s.first_axis].in - c.cache);
+  set_maps(s.cache_map, c.cache);
+  s.w_map[0] = {c.k, s.columns()}, s.w_map[1] = {s.taps(), s.c / s.groups};
   return s;
 }
 

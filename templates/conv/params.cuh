@@ -24,6 +24,11 @@ struct Axis {
   Pad pad = Pad::zero;
 };
 
+// An axis of a tensor as its map has it (TensorMapPlan::axes_at): places, and elements from one to the next.
+struct MapAxis {
+  i64 extent, step;
+};
+
 struct Shape {
   i64 n;
   i32 c, k, groups;
@@ -37,6 +42,8 @@ struct Shape {
   float alpha, beta;  // beta: of the residual
   float y_factor;     // 1 / y_scale
   i64 workspace;      // bytes
+  // Behind the channels: width, height, depth and images of x and of what is cached; rows and taps of w.
+  MapAxis x_map[4], cache_map[4], w_map[2];
 
   TW_MEMBER i64 taps() const { return i64{axes[0].kernel} * axes[1].kernel * axes[2].kernel; }
   TW_MEMBER i64 columns() const { return taps() * (c / groups); }                        // of a row of w

@@ -31,46 +31,96 @@ std::string issued_by(const Transfer& t) {
   return std::string(name(t.what)) + " by " + place(*t.issuer) + ", thread " + std::to_string(t.thread);
 }
 
-// Calls f(offset of 16 bytes in shared memory, where they come from) for the whole of a box. Null: not of the matrix.
+// Calls f(offset of 16 bytes in shared memory, where they come from) for the whole of a box. Null: outside of the map.
 template <class F>
 void for_chunks(const Transfer& t, const F& f) {
   const Tensor& tensor = *t.box;
-  u32 offset = t.offset;
-  for (i64 panel = t.panel; panel < static_cast<i64>(t.panel) + tensor.box_panels; ++panel)
-    for (i64 row = t.row; row < static_cast<i64>(t.row) + tensor.box_rows; ++row) {
-      const u64 r = static_cast<u64>(row), p = static_cast<u64>(panel);  // negative ones are beyond any matrix
-      const bool inside = r < tensor.rows && p < tensor.panels;
-      const u8* from = inside ? tensor.base + r * tensor.row_stride + p * tensor.row_bytes : nullptr;
-      for (u32 b = 0; b < tensor.row_bytes; b += 16, offset += 16)
-        f(tensor.swizzle ? swizzle(offset, tensor.swizzle) : offset, from ? from + b : nullptr);
+  const i64 first = static_cast<i64>(t.at[0]) * static_cast<i64>(tensor.stride[0]);
+  u32 offset = t.offset, place[5] = {};
+  for (bool more = true; more;) {
+    bool inside = true;
+    const u8* from = tensor.base;
+    for (u32 i = 1; i < tensor.rank; ++i) {
+      const i64 at = static_cast<i64>(t.at[i]) + place[i] * tensor.steps[i];
+      inside = inside && at >= 0 && at < static_cast<i64>(tensor.size[i]);
+      if (inside) from += static_cast<u64>(at) * tensor.stride[i];
     }
+    for (i64 b = first; b < first + tensor.box[0]; b += 16, offset += 16)
+      f(tensor.swizzle ? swizzle(offset, tensor.swizzle) : offset,
+        inside && b >= 0 && b < static_cast<i64>(tensor.size[0]) ? from + b : nullptr);
+    u32 axis = 1;
+    while (axis < tensor.rank && ++place[axis] == tensor.box[axis]) place[axis++] = 0;
+    more = axis < tensor.rank;
+  }
+}
+
+void require_span(u32 box_bytes, u32 swizzle_bytes) {
+  require(swizzle_bytes == 0 || swizzle_bytes == 32 || swizzle_bytes == 64 || swizzle_bytes == 128,
+          "swizzle over " + std::to_string(swizzle_bytes) + " bytes");
+  require(box_bytes % 16 == 0, "a box row is not a multiple of 16 bytes");
+  require(!swizzle_bytes || box_bytes <= swizzle_bytes, "a box row is longer than the swizzle's span");
+}
+
+TensorMap map_of(const Tensor& tensor) {
+  require(tensor.base && aligned(tensor.base, 16), "the base is not 16-byte aligned");
+  for (u32 i = 1; i < tensor.rank; ++i)
+    require(tensor.stride[i] % 16 == 0 && tensor.stride[i] < 1ull << 40,
+            "a stride of " + std::to_string(tensor.stride[i]) + " bytes is not a multiple of 16 below 2^40");
+  TensorMap map{};
+  static_assert(sizeof tensor <= sizeof map);
+  std::memcpy(&map, &tensor, sizeof tensor);
+  return map;
 }
 }  // namespace
 
 TensorMap tensor_map(const void* base, int element_bytes, u64 inner, u64 rows, u64 row_stride_bytes, u32 box_inner,
                      u32 box_rows, u32 swizzle_bytes, u32 box_panels) {
   const auto element = static_cast<u32>(element_bytes);
-  require(base && aligned(base, 16), "the base is not 16-byte aligned");
   require(element_bytes == 1 || element_bytes == 2 || element_bytes == 4 || element_bytes == 8,
           "elements of " + std::to_string(element_bytes) + " bytes");
   require(inner >= 1 && rows >= 1 && inner <= 1ull << 32 && rows <= 1ull << 32, "extents must be 1 to 2^32");
-  require(row_stride_bytes % 16 == 0 && row_stride_bytes < 1ull << 40,
-          "a row stride of " + std::to_string(row_stride_bytes) + " bytes is not a multiple of 16 below 2^40");
   require(row_stride_bytes >= inner * element, "rows overlap");
   for (const u32 box : {box_inner, box_rows, box_panels}) require(box >= 1 && box <= 256, "a box is 1 to 256 each way");
   require(inner % box_inner == 0,
           "rows of " + std::to_string(inner) + " elements are not whole panels of " + std::to_string(box_inner));
-  require(swizzle_bytes == 0 || swizzle_bytes == 32 || swizzle_bytes == 64 || swizzle_bytes == 128,
-          "swizzle over " + std::to_string(swizzle_bytes) + " bytes");
-  require(box_inner * element % 16 == 0, "a box row is not a multiple of 16 bytes");
-  require(!swizzle_bytes || box_inner * element <= swizzle_bytes, "a box row is longer than the swizzle's span");
-  const Tensor tensor{kMapMark,         static_cast<const u8*>(base), rows,     inner / box_inner,
-                      row_stride_bytes, box_inner * element,          box_rows, box_panels,
-                      swizzle_bytes};
-  TensorMap map{};
-  static_assert(sizeof tensor <= sizeof map);
-  std::memcpy(&map, &tensor, sizeof tensor);
-  return map;
+  require_span(box_inner * element, swizzle_bytes);
+  const u32 panel = box_inner * element;
+  return map_of({kMapMark,
+                 static_cast<const u8*>(base),
+                 {panel, rows, inner / box_inner},
+                 {element, row_stride_bytes, panel},
+                 {static_cast<u16>(panel), static_cast<u16>(box_rows), static_cast<u16>(box_panels)},
+                 {1, 1, 1},
+                 3,
+                 static_cast<u8>(swizzle_bytes)});
+}
+
+TensorMap tensor_map(const void* base, int element_bytes, u64 inner, u32 box_inner, u32 swizzle_bytes,
+                     const std::vector<MapAxis>& axes) {
+  const auto element = static_cast<u32>(element_bytes);
+  require(element_bytes == 1 || element_bytes == 2 || element_bytes == 4,
+          "elements of " + std::to_string(element_bytes) + " bytes");
+  require(!axes.empty() && axes.size() <= 4, "a rank of 2 to 5 is needed");
+  require(inner * element % 16 == 0, "the innermost axis is not a multiple of 16 bytes");
+  require(box_inner >= 1 && box_inner <= 256, "a box is 1 to 256 each way");
+  require_span(box_inner * element, swizzle_bytes);
+  Tensor t{kMapMark,
+           static_cast<const u8*>(base),
+           {inner * element},
+           {element},
+           {static_cast<u16>(box_inner * element)},
+           {1},
+           static_cast<u8>(1 + axes.size()),
+           static_cast<u8>(swizzle_bytes)};
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    const MapAxis& a = axes[i];
+    require(a.size >= 1 && a.size <= 1ull << 32, "extents must be 1 to 2^32");
+    require(a.step >= 1 && a.step <= 8, "a box takes every eighth place at most");
+    require(a.box >= 1 && (a.box - 1) * a.step < 256, "a box is 1 to 256 each way");
+    t.size[1 + i] = a.size, t.stride[1 + i] = a.stride * element;
+    t.box[1 + i] = static_cast<u16>(a.box), t.steps[1 + i] = static_cast<u8>(a.step);
+  }
+  return map_of(t);
 }
 
 // ---- barriers ------------------------------------------------------------------------------------------------------
@@ -213,18 +263,21 @@ void Async::load(Worker& worker, void* to, const void* from, u32 bytes, const vo
   issue(worker, transfer, to, barrier, mask);
 }
 
-void Async::load(Worker& worker, void* to, const TensorMap* map, i32 row, i32 panel, const void* barrier, u32 mask) {
+void Async::load(Worker& worker, void* to, const TensorMap* map, const i32* at, u32 rank, const void* barrier,
+                 u32 mask) {
   if (!aligned(map, 64)) worker.fail("tensor_load: the map is not 64-byte aligned");
   const Tensor& tensor = *reinterpret_cast<const Tensor*>(map);
   if (tensor.mark != kMapMark) worker.fail("tensor_load: not a map that emu::tensor_map made");
+  if (tensor.rank != rank) worker.fail("tensor_load of another rank than the map's");
   Transfer transfer;
   transfer.what = Transfer::What::tensor;
   transfer.box = &tensor;
-  transfer.bytes = tensor.row_bytes * tensor.box_rows * tensor.box_panels;
-  transfer.row = row, transfer.panel = panel;
+  transfer.bytes = tensor.bytes();
+  std::copy_n(at, rank, transfer.at);
   const u32 touched = tensor.swizzle ? (transfer.bytes + 127) / 128 * 128 : transfer.bytes;
   if (!worker.in_shared(to, touched)) worker.fail("tensor_load to an address that is not in shared memory");
   if (!aligned(to, 128)) worker.fail("tensor_load to an address that is not 128-byte aligned");
+  transfer.offset = static_cast<u32>(static_cast<const u8*>(to) - worker.self().block->shared);
   for_chunks(transfer, [](u32, const u8* from) {
     if (from) TsanQuiet::read(from, 16);
   });

@@ -28,12 +28,18 @@ struct Barrier {
   bool published = false;  // by its initializer's barrier_init_fence
 };
 
-// The contents of a TensorMap.
+// The contents of a TensorMap: extents and strides in bytes, innermost first. A matrix of panels has three axes.
 struct Tensor {
   u64 mark;
   const u8* base;
-  u64 rows, panels, row_stride;
-  u32 row_bytes, box_rows, box_panels, swizzle;  // row_bytes: of a row within a panel
+  u64 size[5], stride[5];  // size[0]: bytes
+  u16 box[5];              // box[0]: bytes; else places, every steps-th one
+  u8 steps[5], rank, swizzle;
+  u32 bytes() const {
+    u32 bytes = 1;
+    for (u32 i = 0; i < rank; ++i) bytes *= box[i];
+    return bytes;
+  }
 };
 
 struct Transfer {
@@ -46,7 +52,7 @@ struct Transfer {
   u32 thread = 0;
   const u8* from = nullptr;     // of a bulk copy
   const Tensor* box = nullptr;  // of a tensor copy
-  i32 row = 0, panel = 0;
+  i32 at[5] = {};
   u32 value = 0;  // of a word
 };
 
@@ -62,7 +68,7 @@ class Async {
   void arrive_remote(Worker& worker, const void* address, u32 rank);
   Barrier& waited_for(Worker& worker, const void* address, u32 parity);
   void load(Worker& worker, void* to, const void* from, u32 bytes, const void* barrier, u32 mask);
-  void load(Worker& worker, void* to, const TensorMap* map, i32 row, i32 panel, const void* barrier, u32 mask);
+  void load(Worker& worker, void* to, const TensorMap* map, const i32* at, u32 rank, const void* barrier, u32 mask);
 
   void store(Worker& worker, void* to, u32 value, const void* barrier, u32 rank);
 

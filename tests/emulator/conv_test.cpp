@@ -8,6 +8,7 @@
 
 #include "conv/mma.cuh"
 #include "conv/reference.cuh"
+#include "conv/wgmma/kernel.cuh"
 #include "emulator/gemm.h"
 #include "formats/bf16.cuh"
 #include "formats/e4m3.cuh"
@@ -38,7 +39,21 @@ std::vector<int> padded(const Axis& a, int hi) {
 
 struct Picked {
   conv::Shape shape{};
-  std::array<std::vector<int>, 3> from;  // of each axis
+  int hi[3] = {};                        // padding behind each axis
+  std::array<std::vector<int>, 3> from;  // which element each of the padded ones is
+
+  // Makes the shape legal, and the rest of it follow.
+  void settle() {
+    for (std::size_t i = 0; i < 3; ++i) {
+      Axis& a = shape.axes[i];
+      const int reach = a.dilation * (a.kernel - 1) + 1;
+      if (a.in + a.lo + hi[i] < reach) a.pad = Pad::zero, hi[i] = reach - a.in - a.lo;
+      a.out = (a.in + a.lo + hi[i] - reach) / a.stride + 1;
+      from[i] = padded(a, hi[i]);
+    }
+    const Axis& first = shape.axes[shape.first_axis];
+    shape.cache = std::min({shape.cache, first.in - 1, (first.kernel - 1) * first.dilation});
+  }
 };
 
 Picked pick_shape(std::mt19937& random, int channel_step) {
@@ -53,16 +68,9 @@ Picked pick_shape(std::mt19937& random, int channel_step) {
     Axis& a = s.axes[i];
     a.in = of(2, 6), a.kernel = of(1, 3), a.stride = of(1, 3), a.dilation = of(1, 2), a.lo = of(0, a.in - 1);
     a.pad = static_cast<Pad>(of(0, 2));
-    int hi = of(0, a.in - 1);
-    const int reach = a.dilation * (a.kernel - 1) + 1;
-    if (a.in + a.lo + hi < reach) a.pad = Pad::zero, hi = reach - a.in - a.lo;
-    a.out = (a.in + a.lo + hi - reach) / a.stride + 1;
-    p.from[static_cast<std::size_t>(i)] = padded(a, hi);
+    p.hi[i] = of(0, a.in - 1);
   }
-  for (int i = 0; i < 3 - rank; ++i) p.from[static_cast<std::size_t>(i)] = {0};
-  const Axis& first = s.axes[3 - rank];
-  s.first_axis = 3 - rank;
-  s.cache = of(0, std::min(first.in - 1, (first.kernel - 1) * first.dilation));
+  s.first_axis = 3 - rank, s.cache = of(0, 4);
   s.x_channels_first = of(0, 1), s.y_channels_first = of(0, 1), s.w_channels_first = of(0, 1);
   s.alpha = kAlpha, s.beta = kBeta, s.y_factor = 1;
   return p;
@@ -101,6 +109,59 @@ struct OneGroup {
   }
 };
 
+// Hopper's warpgroup units read boxes of pixels: channels last, of one group, in pieces of 16 bytes; padding of the
+// axes within a frame is zero. Frames are padded and cached as one likes where a box has one.
+template <class X, class W, class Epi, conv::WgmmaKnobs wanted>
+struct Boxes {
+  static constexpr int kBytes = sizeof(gemm::element_of<X>), kLeastChannels = 16 / kBytes;
+  static constexpr conv::WgmmaKnobs completed(int channels) {
+    conv::WgmmaKnobs k = wanted;
+    k.channels = channels, k.element_bytes = kBytes;
+    return k;
+  }
+  static void fit(conv::Shape& s) {
+    // Channels and the kernel are known when it is compiled.
+    s.c = wanted.channels, s.k = 8 * s.k + (wanted.swapped ? 3 : 0), s.groups = 1;
+    s.x_channels_first = s.y_channels_first = s.w_channels_first = 0;
+    if (wanted.box_d > 1 || s.first_axis > 0) s.cache = 0;
+    for (int a = 0; a < 3; ++a) {
+      Axis& axis = s.axes[a];
+      if (a > 0 || wanted.box_d > 1 || wanted.skips) axis.pad = Pad::zero;
+      if (a == 1 && wanted.halo) {
+        axis.stride = 1, axis.kernel = wanted.kernel_h, axis.dilation = wanted.dilation_h;
+      }
+    }
+  }
+  static void run(const conv::Args& args, const conv::Shape& s, std::uint64_t seed) {
+    static constexpr conv::WgmmaKnobs knobs = completed(wanted.channels);
+    using Plan = conv::Wgmma<X, W, Epi, knobs>;
+    const auto map_of = [&](const void* data, i64 depth) {
+      std::vector<emu::MapAxis> axes;
+      u64 step = static_cast<u64>(s.c);
+      const i64 extents[] = {s.axes[2].in, s.axes[1].in, depth, s.n};
+      for (int a = 0; a < 4; ++a) {
+        const u64 extent = static_cast<u64>(extents[a]);
+        const u32 stride = a < 3 ? static_cast<u32>(s.axes[2 - a].stride) : 1;
+        axes.push_back({extent, step, static_cast<u32>(knobs.part(a)), stride});
+        step *= extent;
+      }
+      return emu::tensor_map(data, kBytes, static_cast<u64>(s.c), knobs.panel_k(), 128, axes);
+    };
+    constexpr gemm::WgmmaKnobs product = knobs.product();
+    alignas(64)
+        const TensorMap pixels = map_of(args.x.data, s.axes[0].in - s.cache),
+                        cached = map_of(args.cache, std::max(s.cache, 1)),
+                        filters = emu::tensor_map(
+                            args.w.data, kBytes, static_cast<u64>(s.c), knobs.panel_k(), 128,
+                            {{static_cast<u64>(s.k), static_cast<u64>(s.columns()),
+                              static_cast<u32>(knobs.swapped ? product.block_m / knobs.cluster : product.block_n())},
+                             {static_cast<u64>(s.taps()), static_cast<u64>(s.c)}});
+    const u32 blocks = static_cast<u32>(2 * knobs.cluster);
+    emu::run({{blocks, 1, 1}, Plan::kThreads, static_cast<u32>(knobs.cluster), Plan::kSharedBytes, seed},
+             [&] { Plan::run(args, s, &pixels, &filters, &cached); });
+  }
+};
+
 template <class X, class W, class Epi, class Kernel = AnyShape<X, W, Epi>>
 void check_convolutions(unsigned seed, int count) {
   std::mt19937 random(seed);
@@ -108,6 +169,7 @@ void check_convolutions(unsigned seed, int count) {
     Picked p = pick_shape(random, Kernel::kLeastChannels);
     conv::Shape& s = p.shape;
     Kernel::fit(s);
+    p.settle();
     const Axis* axes = s.axes;
     const auto f = static_cast<std::size_t>(s.first_axis);
     const i64 plane = i64{axes[0].in} * axes[1].in * axes[2].in / axes[f].in, pixels = s.pixels(),
@@ -117,7 +179,11 @@ void check_convolutions(unsigned seed, int count) {
         cache(s.n * std::max(1, s.cache) * plane, s.c, s.c, seed + 2);
     const Matrix<W> w(s.k, s.columns(), s.columns(), seed + 3);
     INFO("seed " << seed << " shape " << i << " in " << axes[0].in << "x" << axes[1].in << "x" << axes[2].in
-                 << " cache " << s.cache);
+                 << " cache " << s.cache << " out " << axes[0].out << "x" << axes[1].out << "x" << axes[2].out << " of "
+                 << s.n << ", kernel " << axes[0].kernel << "x" << axes[1].kernel << "x" << axes[2].kernel << " stride "
+                 << axes[0].stride << "x" << axes[1].stride << "x" << axes[2].stride << " pad " << axes[0].lo << "x"
+                 << axes[1].lo << "x" << axes[2].lo << " dilation " << axes[0].dilation << "x" << axes[1].dilation
+                 << "x" << axes[2].dilation << " modes " << int(axes[0].pad) << int(axes[1].pad) << int(axes[2].pad));
     std::vector<float> bias(static_cast<std::size_t>(s.k)), residual(static_cast<std::size_t>(outputs));
     for (std::size_t j = 0; j < bias.size(); ++j) bias[j] = 0.125f * static_cast<float>(j % 9);
     for (std::size_t j = 0; j < residual.size(); ++j) residual[j] = 0.25f * static_cast<float>(j % 7);
@@ -203,4 +269,45 @@ TEST_CASE("conv: the matrix units on gathered input", "[conv]") {
                      OneGroup<fmt::e4m3, fmt::e4m3, Plain, gemm::MmaKnobs{.block_k = 64, .unit_x = 16}>>(15, 8);
   check_convolutions<fmt::f16, fmt::q4_0, Biased,
                      OneGroup<fmt::f16, fmt::q4_0, Biased, gemm::MmaKnobs{.block_k = 64, .unit_w = 32}>>(16, 6);
+}
+
+TEST_CASE("conv: Hopper's matrix units on boxes of pixels", "[conv]") {
+  using Plain = Epilogue<float, gemm::NoBias, Act::none>;
+  using Whole = Epilogue<bf16, float, Act::silu, float>;
+  using Biased = Epilogue<float, float, Act::none>;
+  using Halves = Epilogue<bf16, float, Act::none>;
+  using conv::WgmmaKnobs;
+  check_convolutions<
+      fmt::bf16, fmt::bf16, Whole,
+      Boxes<fmt::bf16, fmt::bf16, Whole,
+            WgmmaKnobs{.box_w = 8, .box_h = 16, .features = 32, .swapped = true, .channels = 72, .skips = true}>>(21,
+                                                                                                                  8);
+  check_convolutions<fmt::bf16, fmt::bf16, Halves,
+                     Boxes<fmt::bf16, fmt::bf16, Halves,
+                           WgmmaKnobs{.box_w = 8,
+                                      .box_h = 16,
+                                      .features = 96,
+                                      .cluster = 2,
+                                      .swapped = true,
+                                      .halo = true,
+                                      .kernel_h = 3,
+                                      .channels = 96,
+                                      .skips = true}>>(22, 8);
+  check_convolutions<
+      fmt::f16, fmt::f16, Plain,
+      Boxes<fmt::f16, fmt::f16, Plain,
+            WgmmaKnobs{.box_w = 8, .box_h = 10, .halo = true, .kernel_h = 2, .dilation_h = 2, .channels = 40}>>(23, 6);
+  check_convolutions<fmt::f16, fmt::f16, Whole,
+                     Boxes<fmt::f16, fmt::f16, Whole,
+                           WgmmaKnobs{.box_w = 4, .box_h = 3, .box_d = 2, .box_n = 4, .cluster = 2, .channels = 16}>>(
+      24, 6);
+  check_convolutions<
+      fmt::int8, fmt::int8_row, Biased,
+      Boxes<fmt::int8, fmt::int8_row, Biased,
+            WgmmaKnobs{.box_w = 8, .box_h = 16, .features = 64, .swapped = true, .channels = 160, .element_bytes = 1}>>(
+      25, 6);
+  check_convolutions<fmt::e4m3, fmt::e4m3, Plain,
+                     Boxes<fmt::e4m3, fmt::e4m3, Plain,
+                           WgmmaKnobs{.box_w = 8, .box_h = 10, .channels = 32, .element_bytes = 1, .skips = true}>>(26,
+                                                                                                                    6);
 }

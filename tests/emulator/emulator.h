@@ -24,6 +24,7 @@
 #include <functional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "arch/sm90.cuh"
 
@@ -53,5 +54,13 @@ void run(const Launch& launch, const std::function<void()>& kernel);
 // read it.
 TensorMap tensor_map(const void* base, int element_bytes, u64 inner, u64 rows, u64 row_stride_bytes, u32 box_inner,
                      u32 box_rows, u32 swizzle_bytes, u32 box_panels = 1);
+
+// The map of a tensor, its axes behind the innermost one from inside to outside. Throws as above.
+struct MapAxis {
+  u64 size, stride;       // elements from one place to the next
+  u32 box = 1, step = 1;  // places of a box, every step-th one
+};
+TensorMap tensor_map(const void* base, int element_bytes, u64 inner, u32 box_inner, u32 swizzle_bytes,
+                     const std::vector<MapAxis>& axes);
 
 }  // namespace tw::emu

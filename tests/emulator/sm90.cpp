@@ -62,8 +62,8 @@ void barrier_wait(u64* barrier, u32 parity) {
 void bulk_load(void* shared, const void* global, u32 bytes, u64* barrier, u32 mask) {
   of_engine([=](Async& engine, Worker& worker) { engine.load(worker, shared, global, bytes, barrier, mask); });
 }
-void tensor_load(void* shared, const TensorMap* map, i32 row, i32 panel, u64* barrier, u32 mask) {
-  of_engine([=](Async& engine, Worker& worker) { engine.load(worker, shared, map, row, panel, barrier, mask); });
+void tensor_load(void* shared, const TensorMap* map, const i32* at, u32 rank, u64* barrier, u32 mask) {
+  of_engine([=](Async& engine, Worker& worker) { engine.load(worker, shared, map, at, rank, barrier, mask); });
 }
 void store_async(void* shared, u32 value, u64* barrier, u32 rank) {
   of_engine([=](Async& engine, Worker& worker) { engine.store(worker, shared, value, barrier, rank); });

@@ -184,7 +184,7 @@ TEST_CASE("a tensor copy swizzles by address and fills with zeros", "[emulator][
               u64* b = shared_barrier(8184, 1);
               if (thread_x() == 0) {
                 barrier_expect(b, inner * 2 * 16 * panels);
-                tensor_load(dynamic_shared() + to, &map, row, panel, b, kEvictNormal);
+                tensor_load(dynamic_shared() + to, &map, PanelPlace{row, panel}, b, kEvictNormal);
               }
               barrier_wait(b, 0);
               for (u32 p = 0; p < panels && thread_x() == 31; ++p)
@@ -236,7 +236,7 @@ TEST_CASE("impossible maps and copies are errors", "[emulator][sm90]") {
   const auto tensor = [&](const TensorMap* m, u32 to, u32 barrier, u32 mask = 0) {
     return error_of(one, [=] {
       shared_barrier(4080, 1);
-      tensor_load_multicast(dynamic_shared() + to, m, 0, 0, barrier_at(barrier), mask, kEvictNormal);
+      tensor_load_multicast(dynamic_shared() + to, m, PanelPlace{0, 0}, barrier_at(barrier), mask, kEvictNormal);
     });
   };
   CHECK(has(tensor(&bad, 0, 4080), "not a map"));

@@ -43,9 +43,9 @@ void gemm(const TensorMap* a, const TensorMap* b, u32* c, u32 m, u32 steps) {
         const i32 panel = static_cast<i32>(i);
         barrier_wait(empty + s, (i / kStages & 1) ^ 1);
         barrier_expect(full + s, kStageBytes<N>);
-        tensor_load(stage, a, static_cast<i32>(row0), panel, full + s, kEvictFirst);
-        tensor_load_multicast(stage + 64 * 128 + rank * (N / 2) * 128, b, static_cast<i32>(rank * (N / 2)), panel,
-                              full + s, 3, kEvictLast);
+        tensor_load(stage, a, PanelPlace{static_cast<i32>(row0), panel}, full + s, kEvictFirst);
+        tensor_load_multicast(stage + 64 * 128 + rank * (N / 2) * 128, b,
+                              PanelPlace{static_cast<i32>(rank * (N / 2)), panel}, full + s, 3, kEvictLast);
       }
     }
   } else {

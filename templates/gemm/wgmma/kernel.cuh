@@ -12,6 +12,7 @@
 //   producer.cuh        global memory to the ring     store/     sums to y
 //   widening_producer.cuh  the same, where x becomes wider on the way
 //   prologue.cuh        x to the workspace, before all that
+//   gathered_rows.cuh   x whose rows are not those of a matrix
 //   tile_scheduler.cuh  which tiles, and which stages of them; stream_k.cuh: sums that meet in the workspace;
 //                       grouped_tiles.cuh: of several gemms
 #pragma once
@@ -27,9 +28,9 @@
 
 namespace tw::gemm {
 
-template <class Input, class W, class Epi, const WgmmaKnobs& knobs>
-struct WgmmaKernel : WgmmaTraits<Input, W, Epi, knobs> {
-  using T = WgmmaTraits<Input, W, Epi, knobs>;
+template <class Input, class W, class Epi, const WgmmaKnobs& knobs, class XRows = MatrixRows>
+struct WgmmaKernel : WgmmaTraits<Input, W, Epi, knobs, XRows> {
+  using T = WgmmaTraits<Input, W, Epi, knobs, XRows>;
   using X = typename T::X;
   using Sum = typename T::Sum;
   using Sums = typename T::Sums;
@@ -44,10 +45,12 @@ struct WgmmaKernel : WgmmaTraits<Input, W, Epi, knobs> {
                kSplitLastWave = T::schedule() == Schedule::split_last_wave);
 
   // x_map: null if a block quantizes x; w_map: plain weights only. Swapped: from here on x is called w, and w x.
-  TW_MEMBER static void run(const Args& args, const Shape& shape, const TensorMap* x_map = nullptr,
+  // ShapeOf: Shape, or what XRows takes, which is one.
+  template <class ShapeOf>
+  TW_MEMBER static void run(const Args& args, const ShapeOf& shape, const TensorMap* x_map = nullptr,
                             const TensorMap* w_map = nullptr) {
     if constexpr (T::kSwapped) {
-      Shape swapped = shape;
+      ShapeOf swapped = shape;
       swapped.n = args.m;
       run_block(scaled({args.w, args.x, args.y, args.bias, shape.n, args.ldx, args.ldy, args.c, args.ldc,
                         args.workspace, args.alpha, args.beta, args.group_rows},

@@ -44,6 +44,11 @@ struct WgmmaKnobs {
   int quantized_bytes = 0;  // room for the row of x that a block quantizes itself; 0: x is not quantized here
   int groups = 0;           // room for as many groups (grouped_tiles.cuh); 0: an ordinary gemm
 
+  // What a kernel decides whose x is gathered (gathered_rows.cuh):
+  int gathered_step = 0;  // bytes from one panel of x to the next, which overlaps it; 0: panels are apart
+  int run = 1;            // stages of which the last has panels that are not full
+  int last_steps = 4;     // of these: steps of k, 32 bytes each
+
   TW_MEMBER constexpr int block_n() const { return kStripRows * strips * warpgroups_n; }
   TW_MEMBER constexpr int columns() const { return max2(block_m, 8); }  // of the matrix instruction
   // Blocks of a cluster that take neighbouring tiles, so the same tokens.
@@ -72,6 +77,10 @@ TW_FN constexpr int scale_chunks(int block_k, int scale_k, int scale_bytes) {
 }
 // Bytes of a stage of w: plain rows, swizzled; or per strip its panels of codes, then its chunks of scales.
 TW_FN constexpr int plain_stage_bytes(int block_n, int panels) { return panels * block_n * kPanelBytes; }
+// Bytes of panels that overlap: each begins `step` bytes behind the one before. 0: panels are apart.
+TW_FN constexpr int overlapping_bytes(int panel_bytes, int panels, int step) {
+  return step ? panel_bytes + (panels - 1) * step : panels * panel_bytes;
+}
 TW_FN constexpr int tile_stage_bytes(int strips, int panels, int code_words, int chunks, int scale_bytes) {
   const int bytes = strips * (panels * 512 * code_words + chunks * kStripRows * scale_bytes);
   return (bytes + kSwizzleAtom - 1) / kSwizzleAtom * kSwizzleAtom;
@@ -104,11 +113,13 @@ TW_FN constexpr WgmmaPlan wgmma_plan(const WgmmaKnobs& k, const WgmmaOperands& o
   // One thread fills the ring by copies alone. To widen x takes a warp where tokens are few, else a warpgroup.
   p.threads = k.math_threads() + (p.reallocates_registers || (o.x_raw_bytes && !k.warp_mma) ? 128 : 32);
 
-  p.x_bytes = k.quantized_bytes ? 0 : (k.panels * k.block_m * o.x_row_bytes + 127) / 128 * 128;
+  const int x_step = k.swapped ? 0 : k.gathered_step, w_step = k.swapped ? k.gathered_step : 0;
+  p.x_bytes =
+      k.quantized_bytes ? 0 : (overlapping_bytes(k.block_m * o.x_row_bytes, k.panels, x_step) + 127) / 128 * 128;
   p.stage_bytes = p.x_bytes + (o.coded ? tile_stage_bytes(k.strips * k.warpgroups_n, k.panels, o.code_words,
                                                           scale_chunks(k.panels * o.panel_k, o.scale_k, o.scale_bytes),
                                                           o.scale_bytes)
-                                       : plain_stage_bytes(k.block_n(), k.panels));
+                                       : overlapping_bytes(plain_stage_bytes(k.block_n(), 1), k.panels, w_step));
   p.slice = k.block_n() / k.split_k;
   p.slot_floats = k.parts() * k.columns() * p.slice;
   p.raw_at = k.stages * p.stage_bytes;

@@ -27,7 +27,7 @@ struct Producer {
   TW_MEMBER int load_early(Ring ring, Tiles tiles) const {
     i64 n0, m0;
     // (Of groups, which tile comes first is not known yet.)
-    if (T::kGroups > 0 || T::kSwapped || !tiles.next(n0, m0)) return 0;
+    if (T::kGroups > 0 || T::kSwapped || T::kGathers || !tiles.next(n0, m0)) return 0;
     const bool into_ring = kLoadsEarly && shape.constant_weights;
     // If a launch has one tile per block only, what the previous kernel still loads comes first: then two thirds of the
     // ring, or eight panels with more than eight tokens, which keep that kernel busy for longer
@@ -60,23 +60,26 @@ struct Producer {
       const bool alone = T::schedule() == Schedule::split_last_wave && tiles.part;
       const TileGemm<T> gemm(args, shape, tiles);
       n0 = T::first_row(gemm.shape, n0) + gemm.first_w, m0 = T::first_token(gemm.args, m0) + gemm.first_x;
-      for (u32 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
-        u64* full = ring.full + ring.stage;
-        if (kQueue && kb + 1 == tiles.k_end) tiles.request(static_cast<u32*>(args.workspace));
-        const bool loads_weights = !kLoadsEarly || early == 0;
-        if (!loads_weights) {
-          --early;
-        } else {
-          ring.await_empty();
-          if (kQueue && kb == tiles.k_begin) ring.tiles[ring.stage] = tiles.place;
-          barrier_expect(full, bytes(n0, kb));
+      if constexpr (T::kGathers)
+        gather(ring, tiles, n0, m0, rank);
+      else
+        for (u32 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
+          u64* full = ring.full + ring.stage;
+          if (kQueue && kb + 1 == tiles.k_end) tiles.request(static_cast<u32*>(args.workspace));
+          const bool loads_weights = !kLoadsEarly || early == 0;
+          if (!loads_weights) {
+            --early;
+          } else {
+            ring.await_empty();
+            if (kQueue && kb == tiles.k_begin) ring.tiles[ring.stage] = tiles.place;
+            barrier_expect(full, bytes(n0, kb));
+          }
+          load_x(ring, full, m0, kb, rank, alone);
+          if (loads_weights)
+            Weights::load(ring.w(), gemm.args, gemm.shape, w_map, n0, kb, full,
+                          T::kGroups > 0 ? weight_policy(tiles) : w_policy);
+          ring.advance();
         }
-        load_x(ring, full, m0, kb, rank, alone);
-        if (loads_weights)
-          Weights::load(ring.w(), gemm.args, gemm.shape, w_map, n0, kb, full,
-                        T::kGroups > 0 ? weight_policy(tiles) : w_policy);
-        ring.advance();
-      }
     }
     launch_dependent_grids();      // late: the next kernel would compete for memory bandwidth
     if (kQueue && !tiles.first) {  // a stage without data, which says that there is no further tile
@@ -99,6 +102,16 @@ struct Producer {
   TW_MEMBER static u64 weight_policy(const Tiles& tiles) { return tiles.m_tiles == 1 ? kEvictFirst : kEvictNormal; }
 
  private:
+  TW_MEMBER void gather(Ring& ring, const Tiles& tiles, i64 n0, i64 m0, u32 rank) const {
+    typename T::XRows::template Loader<T> loader(shape, T::kSwapped ? n0 : m0, T::kSwapped ? m0 : n0, tiles.k_begin);
+    TW_NO_UNROLL for (u32 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
+      u64* full = ring.full + ring.stage;
+      ring.await_empty();
+      barrier_expect(full, T::kStageBytes);
+      loader.load(T::kSwapped ? ring.w() : ring.x(), T::kSwapped ? ring.x() : ring.w(), full, rank);
+      ring.advance();
+    }
+  }
   TW_MEMBER void load_x(const Ring& ring, u64* full, i64 m0, u32 kb, u32 rank, bool alone) const {
     const i32 panel = static_cast<i32>(kb * (kPanels / kPanelsPerBox));
     if constexpr (T::kQuantizes) {
@@ -107,16 +120,16 @@ struct Producer {
       // Each block loads its rows of each panel for all. Boxes are whole panels, so several panels are several copies.
       constexpr int kRows = kBlockM / kMulticast;
       if (alone) {
-        TW_NO_UNROLL for (int i = 0; i < kPanels / kPanelsPerBox * kMulticast; ++i)
-            tensor_load(ring.x() + i * kRows * kRowBytes, x_map, static_cast<i32>(m0 + i % kMulticast * kRows),
-                        panel + i / kMulticast, full, kEvictNormal);
+        TW_NO_UNROLL for (int i = 0; i < kPanels / kPanelsPerBox * kMulticast; ++i) tensor_load(
+            ring.x() + i * kRows * kRowBytes, x_map,
+            PanelPlace{static_cast<i32>(m0 + i % kMulticast * kRows), panel + i / kMulticast}, full, kEvictNormal);
       } else {
         TW_UNROLL for (int p = 0; p < kPanels / kPanelsPerBox; ++p) tensor_load_multicast(
-            ring.x() + (p * kBlockM + rank * kRows) * kRowBytes, x_map, static_cast<i32>(m0 + rank * kRows), panel + p,
-            full, (1u << kMulticast) - 1, kEvictNormal);
+            ring.x() + (p * kBlockM + rank * kRows) * kRowBytes, x_map,
+            PanelPlace{static_cast<i32>(m0 + rank * kRows), panel + p}, full, (1u << kMulticast) - 1, kEvictNormal);
       }
     } else {
-      tensor_load(ring.x(), x_map, static_cast<i32>(m0), panel, full, kEvictNormal);
+      tensor_load(ring.x(), x_map, PanelPlace{static_cast<i32>(m0), panel}, full, kEvictNormal);
     }
   }
 };

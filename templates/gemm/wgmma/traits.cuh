@@ -7,6 +7,7 @@
 #include "gemm/block_scales.cuh"
 #include "gemm/epilogue.cuh"
 #include "gemm/operands.cuh"
+#include "gemm/wgmma/gathered_rows.cuh"
 #include "gemm/wgmma/grouped_tiles.cuh"
 #include "gemm/wgmma/plan.cuh"
 #include "gemm/wgmma/prologue.cuh"
@@ -43,9 +44,11 @@ struct Activations {
   TW_CONSTANTS(bool, kQuantizes = false);
 };
 
-// Input_: x's format, or fmt::Quantized. knobs.swapped: Input_ is w's format and W_ x's.
-template <class Input_, class W_, class Epi_, const WgmmaKnobs& knobs>
+// Input_: x's format, or fmt::Quantized. knobs.swapped: Input_ is w's format and W_ x's. XRows_: where rows of x and y
+// are.
+template <class Input_, class W_, class Epi_, const WgmmaKnobs& knobs, class XRows_>
 struct WgmmaTraits {
+  using XRows = XRows_;
   using Input = Activations<Input_>;
   using X = typename Input::Format;
   using W = typename fmt::Unquantized<W_>::type;
@@ -58,7 +61,8 @@ struct WgmmaTraits {
                kPanels = knobs.panels, kStages = knobs.stages, kCluster = knobs.cluster, kSplitK = knobs.split_k,
                kNeighbours = knobs.neighbours(), kParts = knobs.parts(), kMathThreads = knobs.math_threads(),
                kGroups = knobs.groups);
-  TW_CONSTANTS(bool, kWarpMma = knobs.warp_mma, kSwapped = knobs.swapped, kAsyncStore = knobs.async_store);
+  TW_CONSTANTS(bool, kWarpMma = knobs.warp_mma, kSwapped = knobs.swapped, kAsyncStore = knobs.async_store,
+               kGathers = XRows::kGathers);
   TW_MEMBER static constexpr Schedule schedule() { return knobs.schedule; }
 
   // ---- operands
@@ -93,13 +97,23 @@ struct WgmmaTraits {
 
   // The copy engine takes several times as long for a row of a box beyond the matrix as for one of the matrix. So the
   // last tile begins earlier, where all of its rows are the matrix' own, and the rows that an earlier tile stores are
-  // computed twice. (Scales of blocks are found by a tile's place.)
-  TW_CONSTANTS(bool, kShifts = !kSmallTile && knobs.parts() == 1 && !BlockScales<X, W, kBlockM, kStrips>::kAny);
+  // computed twice. (Scales of blocks are found by a tile's place; a convolution may have any number of features.)
+  TW_CONSTANTS(bool,
+               kShifts = !kSmallTile && knobs.parts() == 1 && !kGathers && !BlockScales<X, W, kBlockM, kStrips>::kAny);
   TW_MEMBER static i64 first_token(const Args& args, i64 m0) {
     return kShifts ? min2(m0, max2(i64{0}, args.m - kBlockM)) : m0;
   }
   TW_MEMBER static i64 first_row(const Shape& shape, i64 n0) {
     return kShifts && !Weights::kRegisters ? min2(n0, max2(i64{0}, shape.n - kBlockN)) : n0;
+  }
+
+  // The rows of a tile of x from row0 on, where they are gathered.
+  template <class Tile>
+  TW_MEMBER static Tile tile_rows([[maybe_unused]] const Shape& shape, [[maybe_unused]] i64 row0) {
+    if constexpr (kGathers)
+      return Tile(shape, row0);
+    else
+      return {};
   }
 
   // ---- the plan
@@ -143,7 +157,10 @@ struct WgmmaTraits {
   // different banks.
   TW_CONSTANTS(int, kPanelsPerBox = kCodes ? kPanelsPerCodeBox : 1);      // panels of a row of x that lie side by side
   TW_CONSTANTS(int, kRowBytes = operands().x_row_bytes * kPanelsPerBox);  // of a box
-  TW_CONSTANTS(int, kXPanelBytes = kBlockM * operands().x_row_bytes);
+  // From one panel of an operand to the next.
+  TW_CONSTANTS(int, kXPanelBytes = !kSwapped && knobs.gathered_step ? knobs.gathered_step
+                                                                    : kBlockM * operands().x_row_bytes);
+  TW_CONSTANTS(int, kWPanelBytes = kSwapped && knobs.gathered_step ? knobs.gathered_step : kBlockN * kPanelBytes);
   TW_CONSTANTS(int, kXCopied = kQuantizes || kWidens ? 0 : kPanels * kXPanelBytes);  // per stage
   TW_CONSTANTS(int, kBoxRows = kBlockM / kMulticast, kPanelBoxes = kMulticast > 1 ? 1 : kPanels / kPanelsPerBox);
 
@@ -169,8 +186,9 @@ struct WgmmaTraits {
                                          kWarpgroupsN * kWarpgroupsK * kMathRegisters);
 
   using Ring = StageRing<WgmmaTraits>;
-  using Tiles = select<(kGroups > 0), GroupedTiles<kBlockM, kBlockN, kBlockK, kNeighbours, kCluster, kSplitK, kSwapped>,
-                       ClusterTiles<kBlockM, kBlockN, kBlockK, kNeighbours, kCluster, kSplitK, schedule()>>;
+  using Tiles = typename XRows::template TilesOf<
+      select<(kGroups > 0), GroupedTiles<kBlockM, kBlockN, kBlockK, kNeighbours, kCluster, kSplitK, kSwapped>,
+             ClusterTiles<kBlockM, kBlockN, kBlockK, kNeighbours, kCluster, kSplitK, schedule()>>>::type;
   using Parts = select<(kParts > 1), StreamKBlock<Sum, kBlockM, kBlockN>,
                        StreamK<Sum, kStrips, kSums, kWarpgroupsN, kCluster, kRingBytes>>;
 
@@ -200,6 +218,9 @@ struct WgmmaTraits {
   static_assert(schedule() == Schedule::whole_tiles || kParts == 1 ||
                     (schedule() != Schedule::split_last_wave && kCluster == 1),
                 "shared tiles: sums of all of k per warpgroup, or of a block without a cluster");
+  static_assert(!kGathers || (!Weights::kRegisters && kParts == 1 && schedule() == Schedule::whole_tiles &&
+                              kGroups == 0 && !Scales::kAny && !kSmallTile),
+                "gathered rows: plain weights, whole tiles of many rows");
   static_assert(schedule() != Schedule::queue || (kSmallTile && kCluster == 1), "the queue is for few tokens");
   static_assert(!kAsyncStore || (kReallocatesRegisters && kParts == 1 && schedule() == Schedule::whole_tiles &&
                                  !Epi::kC && sizeof(Y) <= 2),

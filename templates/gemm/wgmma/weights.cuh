@@ -31,8 +31,9 @@ struct PlainWeights {
   }
   TW_MEMBER static void load(u8* to, const Args&, const Shape&, const TensorMap* map, i64 n0, i64 kb, u64* barrier,
                              u64 policy) {
-    TW_UNROLL for (int i = 0; i < BN / kRows; ++i) tensor_load(
-        to + i * kRows * 128, map, static_cast<i32>(n0 + i * kRows), static_cast<i32>(kb * PANELS), barrier, policy);
+    TW_UNROLL for (int i = 0; i < BN / kRows; ++i)
+        tensor_load(to + i * kRows * 128, map,
+                    PanelPlace{static_cast<i32>(n0 + i * kRows), static_cast<i32>(kb * PANELS)}, barrier, policy);
   }
 };
 

@@ -38,7 +38,7 @@ struct WideningProducer : Producer<T> {
         for (i64 n0, token; kb == end && tiles.next(n0, token);) start(p, tiles, token);
       if (kb == end) return;
       barrier_expect(p.raw_full + slot, kPanels * kBlockM * T::operands().x_raw_bytes);
-      tensor_load(p.raw + slot * kRawBytes, p.x_map, static_cast<i32>(m0), static_cast<i32>(kb * kPanels),
+      tensor_load(p.raw + slot * kRawBytes, p.x_map, PanelPlace{static_cast<i32>(m0), static_cast<i32>(kb * kPanels)},
                   p.raw_full + slot, kEvictNormal);
       ++kb;
     }

@@ -46,7 +46,7 @@ struct WgmmaCodes {
   using Sum = float;
   TW_CONSTANTS(int, kColumns = kBlockM, kSums = kBlockM / 2, kRingBytes = 0);
   using Sums = Sum[kStrips][kSums];
-  TW_CONSTANTS(bool, kPromotes = true, kAsyncStore = false);
+  TW_CONSTANTS(bool, kPromotes = true, kAsyncStore = false, kGathers = false);
   TW_MEMBER static constexpr Schedule schedule() { return Schedule::whole_tiles; }
   using Store = StoreTile<WgmmaCodes>;
   using Items = TileItems<WgmmaCodes>;
@@ -107,7 +107,7 @@ struct WgmmaCodes {
     TW_MEMBER void fetch(const TensorMap* map, u8* to, u64* full) {
       if (!more) return;
       barrier_expect(full, kRawBytes);
-      tensor_load(to, map, static_cast<i32>(m0), static_cast<i32>(kb), full, kEvictNormal);
+      tensor_load(to, map, PanelPlace{static_cast<i32>(m0), static_cast<i32>(kb)}, full, kEvictNormal);
       if (++kb == tiles.k_end) advance();
     }
   };

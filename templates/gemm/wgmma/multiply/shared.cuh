@@ -16,7 +16,8 @@ struct MultiplyShared {
   TW_MEMBER static constexpr WgmmaKind kind() { return T::kind(); }
   TW_CONSTANTS(int, kColumns = T::kColumns, kBlockN = T::kBlockN, kStrips = T::kStrips, kWarpgroupsN = T::kWarpgroupsN,
                kWarpgroupsK = T::kWarpgroupsK, kPanels = T::kPanels, kSums = T::kSums, kItems = T::kItems,
-               kXPanelBytes = T::kXPanelBytes, kXBytes = T::kXBytes);
+               kXPanelBytes = T::kXPanelBytes, kWPanelBytes = T::kWPanelBytes, kXBytes = T::kXBytes,
+               kRun = T::kKnobs.run, kLastSteps = T::kKnobs.last_steps);
   TW_CONSTANTS(bool, kSwapped = T::kSwapped, kPromotes = T::kPromotes);
   TW_CONSTANTS(u32, kPanel = kXPanelBytes / 16);  // in units of a descriptor
 
@@ -24,25 +25,31 @@ struct MultiplyShared {
   // stages are in flight.
   TW_MEMBER static void accumulate(Ring& ring, const Tiles& tiles, Sums& sums, u32 x_base, const MathThread& id) {
     int previous = -1;
-    TW_NO_UNROLL for (u32 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
-      const u32 x = stage_descriptor<T>(x_base, ring), w = x + kXBytes / 16 + id.group * kStrips * kStripRows * 8;
-      ring.await_full();
-      wgmma_fence();
-      TW_UNROLL for (int i = 0; i < kItems; ++i) {
-        const int p = id.group_k * kItems + i;
-        TW_UNROLL for (int step = 0; step < 4; ++step)  // 32 bytes of a row each
-            TW_UNROLL for (int s = 0; s < kStrips; ++s) Wgmma<kind(), kColumns>::ss(
-                sums[s], w + static_cast<u32>(p * kBlockN * 128 + s * kStripRows * 128 + step * 32) / 16,
-                x + static_cast<u32>(p * kXPanelBytes + step * 32) / 16, true);
-      }
-      wgmma_commit();
-      wgmma_wait<1>();  // the previous stage has been read
-      if (previous >= 0) ring.release(previous, id.lane);
-      previous = ring.stage;
-      ring.advance();
+    TW_NO_UNROLL for (u32 kb = tiles.k_begin; kb < tiles.k_end; kb += kRun) {
+      TW_NO_UNROLL for (int i = 1; i < kRun; ++i) accumulate_stage<4>(ring, sums, x_base, id, previous);
+      accumulate_stage<kLastSteps>(ring, sums, x_base, id, previous);
     }
     wgmma_wait<0>();
     if (previous >= 0) ring.release(previous, id.lane);
+  }
+  // STEPS of each panel: 32 bytes of a row.
+  template <int STEPS>
+  TW_MEMBER static void accumulate_stage(Ring& ring, Sums& sums, u32 x_base, const MathThread& id, int& previous) {
+    const u32 x = stage_descriptor<T>(x_base, ring), w = x + kXBytes / 16 + id.group * kStrips * kStripRows * 8;
+    ring.await_full();
+    wgmma_fence();
+    TW_UNROLL for (int i = 0; i < kItems; ++i) {
+      const int p = id.group_k * kItems + i;
+      TW_UNROLL for (int step = 0; step < STEPS; ++step) TW_UNROLL for (int s = 0; s < kStrips; ++s)
+          Wgmma<kind(), kColumns>::ss(sums[s],
+                                      w + static_cast<u32>(p * kWPanelBytes + s * kStripRows * 128 + step * 32) / 16,
+                                      x + static_cast<u32>(p * kXPanelBytes + step * 32) / 16, true);
+    }
+    wgmma_commit();
+    wgmma_wait<1>();  // the previous stage has been read
+    if (previous >= 0) ring.release(previous, id.lane);
+    previous = ring.stage;
+    ring.advance();
   }
 
   // Ping-pong: warpgroups that promote take turns with the matrix units, so that one adds while another multiplies.
@@ -83,7 +90,7 @@ struct MultiplyShared {
             if (s == 0) factors[0] = scales.at(kb * kPanels + p);
           }
           const u32 x = at + p * kPanel,
-                    w = at + kXBytes / 16 + (p * kBlockN + (id.group * kStrips + s) * kStripRows) * 8;
+                    w = at + kXBytes / 16 + p * (kWPanelBytes / 16) + (id.group * kStrips + s) * kStripRows * 8;
           await_tensor_cores(id);
           wgmma_fence();
           TW_UNROLL for (int step = 0; step < 4; ++step)

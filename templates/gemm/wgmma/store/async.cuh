@@ -62,14 +62,21 @@ struct AsyncStore {
     const i64 first = row0 + group * kStrips * kStripRows;
     const i64 rows = T::kSwapped ? shape.n : args.m, columns = T::kSwapped ? args.m : shape.n,
               ldy = args.ldy ? args.ldy : columns;
+    [[maybe_unused]] const auto gathered = T::template tile_rows<typename T::XRows::Tile>(shape, T::kSwapped ? n0 : m0);
     TW_NO_UNROLL for (int i = warp; i < kPieces; i += kStoreWarps) {
       const int strip = i / kAcross % kStrips, at = i % kAcross;
       const u8* piece = tile + i * Piece::kBytes;
-      if constexpr (T::kSwapped)
-        Piece::store(piece, args.y, ldy, first + strip * kStripRows + i / kAcross / kStrips * 16, token0 + at * 64, n0,
-                     m0, rows, min2(columns, token0 + kColumns), lane);
+      const i64 at_row = first + strip * kStripRows + (T::kSwapped ? i / kAcross / kStrips * 16 : 0);
+      if constexpr (T::kGathers && T::kSwapped)
+        Piece::store_to(piece, args.y, ldy, gathered, static_cast<int>(at_row - row0), token0 + at * 64, m0,
+                        min2(columns, token0 + kColumns), lane);
+      else if constexpr (T::kGathers)
+        Piece::store_to(piece, args.y, ldy, gathered, at * kRows, at_row, n0, columns, lane);
+      else if constexpr (T::kSwapped)
+        Piece::store(piece, args.y, ldy, at_row, token0 + at * 64, n0, m0, rows, min2(columns, token0 + kColumns),
+                     lane);
       else
-        Piece::store(piece, args.y, ldy, token0 + at * kRows, first + strip * kStripRows, m0, n0, rows, columns, lane);
+        Piece::store(piece, args.y, ldy, token0 + at * kRows, at_row, m0, n0, rows, columns, lane);
     }
   }
 };

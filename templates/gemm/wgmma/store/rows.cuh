@@ -59,6 +59,44 @@ struct Rows {
       });
     }
   }
+  // To the rows of y that `tile` finds for its rows from row0 on; columns as above.
+  template <class Tile>
+  TW_MEMBER static void store_to(const u8* rows, void* y, i64 ldy, const Tile& tile, int row0, i64 n0, i64 first_n,
+                                 i64 n, int thread) {
+    T* to = static_cast<T*>(y) + n0;
+    const i64 left = first_n - n0, right = n - n0;
+    if ((ldy | n) % kElements == 0) {
+      pieces(thread, [&](int row, int at) {
+        const i64 m = tile.row(row0 + row);
+        if (m >= 0 && at * kElements >= left && at * kElements < right)
+          store_global16(to + m * ldy + at * kElements, piece(rows, row, at));
+      });
+    } else {
+      elements(thread, [&](int row, int at) {
+        const i64 m = tile.row(row0 + row);
+        if (m >= 0 && at >= left && at < right) to[m * ldy + at] = *element(rows, row, at);
+      });
+    }
+  }
+  template <class Tile>
+  TW_MEMBER static void fetch_from(u8* rows, const void* c, i64 ldc, const Tile& tile, int row0, i64 n0, i64 n,
+                                   int thread) {
+    const T* from = static_cast<const T*>(c);
+    if (ldc % kElements == 0) {
+      pieces(thread, [&](int row, int at) {
+        const i64 m = tile.row(row0 + row);
+        const bool inside = m >= 0 && n0 + at * kElements < n;
+        cp_async<16>(rows + swizzled<kRowBytes>(row, at), from + (inside ? m * ldc + n0 + at * kElements : 0),
+                     inside ? 16 : 0);
+      });
+      cp_async_commit();
+    } else {
+      elements(thread, [&](int row, int at) {
+        const i64 m = tile.row(row0 + row);
+        *element(rows, row, at) = m >= 0 && n0 + at < n ? from[m * ldc + n0 + at] : T{};
+      });
+    }
+  }
   // The reverse, asynchronously; elements beyond the matrix become zero. n is whole pieces.
   TW_MEMBER static void fetch(u8* rows, const void* c, i64 ldc, i64 m0, i64 n0, i64 m, i64 n, int thread) {
     const T* from = static_cast<const T*>(c);

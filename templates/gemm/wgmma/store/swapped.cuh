@@ -28,11 +28,17 @@ struct StoreSwapped {
     const int lane = thread % 32;
     const float tensor = tensor_scale<X, W>(args, shape);
     staging += thread % 128 / 32 * (T::kAsyncStore ? kStrips * kPieces * Staging::Result::kBytes : Staging::kBytes);
+    [[maybe_unused]] const auto gathered = T::template tile_rows<typename T::XRows::Tile>(shape, n0);
     const auto row_at = [&](int i) { return n0 + TileItems<T>::row_of(thread / 32 * 32, i / kPieces, 0); };
     const auto fetch = [&](int i) {
-      if constexpr (Epi::kC)
-        Staging::Addend::fetch(staging + i % 2 * Staging::kBuffer + Staging::kAddendAt, args.c,
-                               args.ldc ? args.ldc : features, row_at(i), m0 + i % kPieces * 64, tokens, end, lane);
+      if constexpr (Epi::kC) {
+        u8* const to = staging + i % 2 * Staging::kBuffer + Staging::kAddendAt;
+        const i64 ldc = args.ldc ? args.ldc : features, column = m0 + i % kPieces * 64;
+        if constexpr (T::kGathers)
+          Staging::Addend::fetch_from(to, args.c, ldc, gathered, static_cast<int>(row_at(i) - n0), column, end, lane);
+        else
+          Staging::Addend::fetch(to, args.c, ldc, row_at(i), column, tokens, end, lane);
+      }
     };
     fetch(0);
     TW_UNROLL for (int s = 0; s < kStrips; ++s) {
@@ -66,9 +72,17 @@ struct StoreSwapped {
             Staging::put(rows, b, v, lane);
           } else {
             TW_UNROLL for (int h = 0; h < 2; ++h) {
-              const i64 m = n0 + TileItems<T>::row_of(thread, s, h), n = m0 + c * 64 + 8 * b + 2 * (lane % 4);
-              if (m < first_n || m >= tokens || n < first_m || n >= features) continue;  // features are even
-              if (ldy % 2 == 0)
+              const int row = TileItems<T>::row_of(thread, s, h);
+              const i64 n = m0 + c * 64 + 8 * b + 2 * (lane % 4);
+              i64 m = n0 + row;
+              if constexpr (T::kGathers)
+                m = gathered.row(row);
+              else if (m < first_n || m >= tokens)
+                m = -1;
+              if (m < 0 || n < first_m || n >= features) continue;
+              if (features % 2 != 0 && n + 1 == features)
+                Epi::store(args.y, m * ldy + n, v[0][h][0]);
+              else if (ldy % 2 == 0)
                 Epi::store_pair(args.y, m * ldy + n, v[0][h][0], v[0][h][1]);
               else
                 Epi::store(args.y, m * ldy + n, v[0][h][0]), Epi::store(args.y, m * ldy + n + 1, v[0][h][1]);
@@ -78,7 +92,11 @@ struct StoreSwapped {
         sync_warp();  // also so that not all scales of a tile are read before the first is used
         if constexpr (T::kAsyncStore) continue;
         if constexpr (sizeof(Y) <= 2) {
-          Staging::Result::store(rows, args.y, ldy, row_at(i), m0 + c * 64, first_n, first_m, tokens, end, lane);
+          if constexpr (T::kGathers)
+            Staging::Result::store_to(rows, args.y, ldy, gathered, static_cast<int>(row_at(i) - n0), m0 + c * 64,
+                                      first_m, end, lane);
+          else
+            Staging::Result::store(rows, args.y, ldy, row_at(i), m0 + c * 64, first_n, first_m, tokens, end, lane);
           sync_warp();
         }
       }

@@ -27,9 +27,13 @@ struct StoreTile {
   TW_MEMBER static void fetch_c(const Args& args, const Shape& shape, u8* staging, i64 n0, i64 m0, int i, int thread) {
     if constexpr (Epi::kC) {
       using Addend = typename Chunks::Addend;
-      Addend::fetch(buffer(staging, i) + Chunks::kAddendAt, args.c, args.ldc ? args.ldc : shape.n,
-                    m0 + i % kChunks * Chunks::kTokens, n0 + (thread / 128 * kStrips + i / kChunks) * kStripRows,
-                    args.m, shape.n, thread);
+      u8* const to = buffer(staging, i) + Chunks::kAddendAt;
+      const i64 ldc = args.ldc ? args.ldc : shape.n, row = n0 + (thread / 128 * kStrips + i / kChunks) * kStripRows;
+      const int token = i % kChunks * Chunks::kTokens;
+      if constexpr (T::kGathers)
+        Addend::fetch_from(to, args.c, ldc, typename T::XRows::Tile(shape, m0), token, row, shape.n, thread);
+      else
+        Addend::fetch(to, args.c, ldc, m0 + token, row, args.m, shape.n, thread);
     }
   }
   // The first chunk's c is fetched before the products, which hide its latency.
@@ -72,8 +76,12 @@ struct StoreTile {
       }
       if constexpr (T::kAsyncStore) continue;
       sync_named(barrier, 128);
-      Result::store(chunk, args.y, ldy, m0 + c * kTokens, n0 + (thread / 128 * kStrips + s) * kStripRows, first_m,
-                    first_n, end, shape.n, thread);
+      const i64 row = n0 + (thread / 128 * kStrips + s) * kStripRows;
+      if constexpr (T::kGathers)
+        Result::store_to(chunk, args.y, ldy, typename T::XRows::Tile(shape, m0), c * kTokens, row, first_n, shape.n,
+                         thread);
+      else
+        Result::store(chunk, args.y, ldy, m0 + c * kTokens, row, first_m, first_n, end, shape.n, thread);
     }
     if constexpr (!T::kAsyncStore)
       sync_named(barrier, 128);  // the next tile's first chunk may be fetched into the buffer that was read last

@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0
+// conv's wgmma: which convolutions it serves, which boxes of pixels are worth a try, and what they cost.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <optional>
+#include <tuple>
+
+#include "templates/checks.h"
+#include "templates/conv/conv.h"
+#include "templates/conv/wgmma/plan.cuh"
+#include "templates/fast_path.h"
+#include "templates/gemm/family.h"
+#include "templates/gemm/wgmma/instruction.h"
+#include "templates/gemm/wgmma/operands.h"
+#include "templates/knobs.h"
+#include "templates/specialize.h"
+
+namespace tilewright::conv {
+namespace {
+
+using Knobs = tw::conv::WgmmaKnobs;
+using tw::conv::kHaloWidth;
+
+constexpr Knob<Knobs> kKnobs[] = {knob<&Knobs::box_w>("box_w"),
+                                  knob<&Knobs::box_h>("box_h"),
+                                  knob<&Knobs::box_d>("box_d"),
+                                  knob<&Knobs::box_n>("box_n"),
+                                  knob<&Knobs::features>("features"),
+                                  knob<&Knobs::strips>("strips"),
+                                  knob<&Knobs::warpgroups_n>("warpgroups_n"),
+                                  knob<&Knobs::stages>("stages"),
+                                  knob<&Knobs::cluster>("cluster"),
+                                  option<&Knobs::swapped>("swapped"),
+                                  option<&Knobs::halo>("halo")};
+constexpr Knob<Knobs> kDerived[] = {knob<&Knobs::kernel_h>("kernel_h"),
+                                    knob<&Knobs::dilation_h>("dilation_h"),
+                                    knob<&Knobs::channels>("channels"),
+                                    knob<&Knobs::element_bytes>("element_bytes"),
+                                    knob<&Knobs::skips>("skips"),
+                                    knob<&Knobs::fast_accumulation>("fast_accumulation"),
+                                    knob<&Knobs::async_store>("async_store")};
+const KnobTable<Knobs> kTable{"tw::conv::WgmmaKnobs", kKnobs, kDerived};
+
+constexpr int kMostStages = 8, kMostBox = 256, kMostStep = 8;
+constexpr int kLeastPixels = tw::gemm::kFewTokens + 1;  // of a tile whose pixels are the instruction's columns
+// Blocks that are launched for as many pixels as a box has: what boxes have beyond the axes' ends are blocks as well.
+constexpr std::uint32_t kBlocksOfBox = 8;
+constexpr double kTileCost = 3000;  // of a tile, in results: as in gemm/wgmma/tiles.cpp
+// Bytes that reach a multiprocessor's shared memory from L2 in the time of a product of 64 x 8 x 32 bytes of k, four
+// cycles: some 40 a cycle.
+constexpr double kBytesOfProduct = 160;
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+int rounded_up(std::int64_t v, int step) { return static_cast<int>(ceil_div(v, step) * step); }
+
+// What the candidates depend on.
+struct Layer {
+  Gemm gemm;
+  tw::conv::Shape shape;
+  gemm::WgmmaProblem product;
+  tw::WgmmaKind filters_first, pixels_first;  // the instruction, by its 64-row side
+
+  const tw::conv::Axis& axis(int i) const { return shape.axes[2 - i]; }  // width, height, depth
+  // Frames are read one by one where they come from two tensors or are padded by others than zeros.
+  bool one_frame() const { return shape.cache > 0 || axis(2).pad != tw::conv::Pad::zero; }
+  tw::WgmmaKind kind(const Knobs& k) const { return k.swapped ? pixels_first : filters_first; }
+
+  Knobs complete(Knobs k) const {
+    k.kernel_h = axis(1).kernel, k.dilation_h = axis(1).dilation;
+    k.channels = shape.c, k.element_bytes = product.element_bytes;
+    const tw::conv::Axis& depth = axis(2);
+    k.skips = depth.kernel > 1 && depth.pad == tw::conv::Pad::zero &&
+              (depth.lo > 0 || (depth.out - 1) * std::int64_t{depth.stride} - depth.lo +
+                                       (depth.kernel - 1) * std::int64_t{depth.dilation} >=
+                                   depth.in);
+    const gemm::WgmmaKnobs of = product.complete(k.product());
+    k.fast_accumulation = of.fast_accumulation, k.async_store = of.async_store;
+    return k;
+  }
+  tw::gemm::WgmmaPlan plan(const Knobs& k) const { return wgmma_plan(complete(k).product(), product.operands); }
+  double tiles(const Knobs& k) const {
+    return static_cast<double>(ceil_div(axis(0).out, k.box_w) * ceil_div(axis(1).out, k.box_h) *
+                               ceil_div(axis(2).out, k.box_d) * ceil_div(shape.n, k.box_n)) *
+           static_cast<double>(ceil_div(shape.k, k.swapped ? k.features : k.product().block_n()));
+  }
+};
+
+std::optional<Layer> layer_of(const Conv& c) {
+  const Gemm g = as_gemm(c);
+  const std::optional<gemm::WgmmaProblem> p =
+      gemm::wgmma_kind(g.x) ? gemm::wgmma_problem(g, tw::gemm::kFewTokens + 1, false) : std::nullopt;
+  if (!p || p->tiles || p->codes || p->block_scales) return {};
+  return Layer{g, shape_of(c), *p, gemm::wgmma_kind(g.w, g.x), gemm::wgmma_kind(g.x, g.w)};
+}
+
+// Time of a tile's products and copies, in results of a multiply with all of k: what boxes are compared by.
+double cost_of_tile(const Layer& l, const Knobs& k) {
+  const Knobs c = l.complete(k);
+  const double filters = k.swapped ? k.features : c.product().block_n(), pixels = k.pixels(), taps = c.taps();
+  const double padded = c.panels() * c.panel_k(), used = rounded_up(c.channels, 32 / c.element_bytes);
+  const double products = pixels * filters * taps * used / padded * c.panel_k() * c.element_bytes / (64.0 * 8 * 32);
+  const double shared = k.cluster;  // blocks among which one operand is divided
+  const double bytes =
+      128 * ((pixels + 8.0 * c.halo_rows()) / (k.swapped ? 1 : shared) + taps * filters / (k.swapped ? shared : 1));
+  // A narrow instruction reads more of its operands than the units multiply meanwhile.
+  const double narrow = std::max(1.0, 0.75 + 24.0 / (k.swapped ? k.features : pixels));
+  const double stage = std::max(products * narrow, bytes / kBytesOfProduct);
+  return stage / (products / used * padded) * pixels * filters + kTileCost;
+}
+
+// Collects legal knobs with what they cost, the cheapest boxes of each way to multiply.
+class Collector {
+ public:
+  Collector(const Layer& layer, const Arch& arch) : l_(layer), arch_(arch) {}
+
+  std::vector<Knobs> all() {
+    // Pixels as the 64-row side: output channels in tiles of about equal width.
+    const int step = std::max(8, 32 / static_cast<int>(l_.product.operands.y_bytes));
+    for (const auto& [strips, warpgroups] : {std::pair{2, 2}, {1, 2}, {1, 3}, {1, 1}})
+      for (int tiles = 1, last = 0, tried = 0; tried < 2 && tiles <= l_.shape.k; ++tiles) {
+        Knobs k;
+        k.swapped = true, k.strips = strips, k.warpgroups_n = warpgroups;
+        k.features = rounded_up(ceil_div(l_.shape.k, tiles), step);
+        while (k.features < 256 && !gemm::wgmma_legal(l_.kind(k), k.features)) k.features += step;
+        if (k.features > 256 || k.features == last) continue;
+        last = k.features, ++tried;
+        add_boxes(k, 64 * strips * warpgroups);
+      }
+    // Output channels as the 64-row side.
+    for (const auto& [strips, warpgroups] : {std::pair{2, 2}, {1, 2}, {1, 3}, {1, 1}}) {
+      Knobs k;
+      k.strips = strips, k.warpgroups_n = warpgroups, k.features = 64 * strips * warpgroups;
+      if (k.features >= 2 * rounded_up(l_.shape.k, 64)) continue;
+      for (int pixels = 256; pixels >= kLeastPixels; pixels -= 8) add_boxes(k, pixels);
+    }
+    return best();
+  }
+
+ private:
+  struct Way {
+    Knobs knobs;
+    double cost;
+  };
+
+  void add_boxes(Knobs k, int pixels) {
+    if (l_.axis(1).kernel > 1 && l_.axis(1).stride == 1 && pixels % kHaloWidth == 0) {
+      Knobs h = k;
+      h.halo = true, h.box_w = kHaloWidth, h.box_h = pixels / kHaloWidth;
+      add_clusters(h);
+    }
+    // Wide boxes first: of equal ones they read and write longer runs.
+    for (k.box_w = std::min(pixels, kMostBox); k.box_w > 0; --k.box_w) {
+      if (pixels % k.box_w || too_long(0, k.box_w)) continue;
+      for (k.box_h = pixels / k.box_w; k.box_h > 0; --k.box_h) {
+        const int rest = pixels / k.box_w / k.box_h;
+        if (pixels / k.box_w % k.box_h || too_long(1, k.box_h)) continue;
+        for (k.box_d = 1; k.box_d <= (l_.one_frame() ? 1 : rest); ++k.box_d) {
+          if (rest % k.box_d || too_long(2, k.box_d)) continue;
+          k.box_n = rest / k.box_d;
+          if (k.box_n > 1 && k.box_n >= 2 * l_.shape.n) continue;
+          add_clusters(k);
+        }
+      }
+    }
+  }
+  // Boxes of twice an axis' extent are another's.
+  bool too_long(int axis, int box) const { return box > 1 && box >= 2 * l_.axis(axis).out; }
+
+  void add_clusters(Knobs k) {
+    for (k.cluster = 1; k.cluster <= 2; ++k.cluster) {
+      if (!legal(k)) continue;
+      Knobs deep = k;
+      for (deep.stages = kMostStages; deep.stages > 1; --deep.stages)
+        if (l_.plan(deep).shared_bytes <= arch_.shared_per_block) break;
+      if (deep.stages < 2) continue;
+      const double tiles = l_.tiles(k), waves = std::ceil(tiles / arch_.typical_sms);
+      ways_.push_back({deep, waves * cost_of_tile(l_, deep)});
+    }
+  }
+  bool legal(const Knobs& k) const {
+    const Knobs c = l_.complete(k);
+    const tw::gemm::WgmmaKnobs p = c.product();
+    if (!gemm::wgmma_legal(l_.kind(k), p.block_m) || l_.plan(k).accumulators > most_accumulators(k)) return false;
+    const int steps[] = {l_.axis(0).stride, l_.axis(1).stride, l_.axis(2).stride, 1};
+    for (int a = 0; a < 4; ++a)
+      if ((c.box(a) - 1) * steps[a] >= kMostBox) return false;
+    if (k.cluster == 1) return true;
+    if (p.block_m % (8 * k.cluster) != 0) return false;
+    if (k.swapped) return l_.tiles(k) >= k.cluster;
+    if (l_.shape.k <= p.block_n() || c.box(c.split_axis()) % k.cluster != 0) return false;
+    return c.part(0) * c.part(1) * c.part(2) * c.part(3) % 8 == 0;
+  }
+  // That do not spill (gemm/wgmma/tiles.cpp).
+  int most_accumulators(const Knobs& k) const {
+    return k.warpgroups_n == 3 ? 88 : l_.product.promotes() || k.swapped ? 192 : 176;
+  }
+
+  // Which sides the operands take, and whether boxes have halos, the costs tell least about: the cheapest of each.
+  std::vector<Knobs> best() {
+    constexpr std::size_t kOfEach = 8;
+    std::stable_sort(ways_.begin(), ways_.end(), [](const Way& a, const Way& b) { return a.cost < b.cost; });
+    std::vector<Knobs> out;
+    std::size_t of[4] = {};
+    std::vector<std::tuple<int, int, int, int, bool, bool>> seen;  // of two boxes of one way, the cheaper
+    for (const Way& w : ways_) {
+      const Knobs& k = w.knobs;
+      const std::tuple<int, int, int, int, bool, bool> key{k.product().block_m, k.strips,  k.warpgroups_n,
+                                                           k.cluster,           k.swapped, k.halo};
+      if (std::find(seen.begin(), seen.end(), key) != seen.end()) continue;
+      seen.push_back(key);
+      if (of[2 * k.swapped + k.halo]++ < kOfEach) out.push_back(k);
+    }
+    return out;
+  }
+
+  const Layer& l_;
+  const Arch& arch_;
+  std::vector<Way> ways_;
+};
+
+class Wgmma final : public EnumeratedFamily {
+ public:
+  std::string_view op() const override { return Conv::kOperation; }
+  std::string_view name() const override { return "wgmma"; }
+  std::string_view title() const override {
+    return "Hopper's warpgroup matrix units: tensor copies of boxes of pixels, persistent blocks";
+  }
+
+  std::string why_not(const Problem& problem, const Arch& arch) const override {
+    const Conv* c = problem.as<Conv>();
+    if (!c) return "not a conv";
+    if (!arch.wgmma) return fmt::format("{} has no warpgroup matrix instructions", arch.name);
+    if (c->groups != 1) return fmt::format("groups = {}: channels of one group are needed", c->groups);
+    if (c->x_layout != TensorLayout::ndhwc || c->y_layout != TensorLayout::ndhwc)
+      return "x_layout and y_layout of ndhwc are needed";
+    if (c->w_layout != FilterLayout::ktrsc) return "w_layout=ktrsc is needed";
+    const std::optional<Layer> l = layer_of(*c);
+    if (!l)
+      return fmt::format("w={} with x={}: plain elements of one type that wgmma has are needed", c->w.name(),
+                         c->x.name());
+    if (c->c * l->product.element_bytes % 16 != 0)
+      return fmt::format("c = {}: a multiple of {} is needed", c->c, 16 / l->product.element_bytes);
+    for (int a = 0; a < kMostAxes; ++a) {
+      const tw::conv::Axis& axis = l->axis(a);
+      if (axis.stride > kMostStep) return fmt::format("a stride of {}: at most {}", axis.stride, kMostStep);
+      if (a < 2 && axis.pad != tw::conv::Pad::zero) return "pad_mode other than zero is for the first of three axes";
+    }
+    if (c->cache && c->in.rank < kMostAxes) return "a cache is for the first of three axes";
+    if (l->gemm.m > kMaxExtent) return fmt::format("{} output pixels: at most {}", l->gemm.m, kMaxExtent);
+    return {};
+  }
+
+  std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
+    if (!why_not(problem, arch).empty()) return {};
+    const Layer l = *layer_of(*problem.as<Conv>());
+    std::vector<Candidate> out;
+    for (const Knobs& k : Collector(l, arch).all()) out.push_back(kTable.candidate(name(), k));
+    return out;
+  }
+
+  Source source(const Problem& problem, const Arch&, const Candidate& candidate) const override {
+    const Layer l = *layer_of(*problem.as<Conv>());
+    const Knobs k = l.complete(kTable.knobs(candidate));
+    const Gemm& g = l.gemm;
+    Specialization s;
+    s.name = "conv/wgmma";
+    s.includes = gemm::includes_for(g, "conv/wgmma/kernel.cuh");
+    s.prelude = kTable.text(k) + gemm::wgmma_text(l.kind(k), k.product().block_m);
+    s.plan_type = fmt::format("tw::conv::Wgmma<{}, {}, {}, kKnobs>", gemm::format_type(g.x), gemm::format_type(g.w),
+                              gemm::epilogue_type(g));
+    s.space = "tw::conv";
+    s.plan = launch_plan(l, k);
+    return specialize(s);
+  }
+
+  Traits traits(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
+    const Layer l = *layer_of(*problem.as<Conv>());
+    const Knobs k = l.complete(kTable.knobs(candidate));
+    const tw::gemm::WgmmaPlan plan = l.plan(k);
+    const tw::gemm::WgmmaKnobs p = k.product();
+    const double filters = k.swapped ? k.features : p.block_n();
+    Traits t;
+    t.tile_rows = k.pixels(), t.tile_cols = static_cast<int>(filters), t.threads = plan.threads;
+    t.shared_bytes = plan.shared_bytes;
+    t.registers = plan.reallocates_registers ? 65536 / plan.threads : plan.accumulators + 56;
+    t.blocks = l.tiles(k);
+    t.unique_bytes = problem.min_bytes();
+    // The time of a tile is what cost_of_tile() says, as products that the matrix units would make meanwhile.
+    const double results = cost_of_tile(l, k) - kTileCost;
+    t.mma_ops = 2 * t.blocks * results * static_cast<double>(l.gemm.k);
+    t.mma_rate = k.element_bytes == 1 ? 2.75 : 1.5;
+    t.mma_in_flight = 32;
+    t.global_bytes = t.unique_bytes;
+    t.bytes_in_flight = static_cast<double>(k.stages - 1) * plan.stage_bytes / plan.threads;
+    t.later_wave_cost = 0.6;
+    (void)arch;
+    return t;
+  }
+
+ private:
+  static LaunchPlan launch_plan(const Layer& l, const Knobs& k) {
+    const tw::gemm::WgmmaKnobs product = k.product();
+    const tw::gemm::WgmmaPlan plan = l.plan(k);
+    LaunchPlan p;
+    p.x = {kBlocksOfBox * static_cast<std::uint32_t>(k.cluster), static_cast<std::uint32_t>(k.pixels()),
+           static_cast<std::uint32_t>(k.features)};
+    p.threads = static_cast<std::uint32_t>(plan.threads);
+    p.cluster = static_cast<std::uint32_t>(k.cluster);
+    p.shared_bytes = static_cast<std::uint32_t>(plan.shared_bytes);
+    p.persistent = 1;
+    p.overlap = true;
+    p.map_count = l.shape.cache ? 3 : 2;
+    TensorMapPlan map;
+    map.inner = static_cast<std::uint64_t>(l.shape.c);
+    map.element_bytes = static_cast<std::uint32_t>(k.element_bytes);
+    map.box_inner = static_cast<std::uint32_t>(k.panel_k());
+    map.swizzle = tw::gemm::kPanelBytes;
+    TensorMapPlan &pixels = p.maps[0], &filters = p.maps[1], &cached = p.maps[2];
+    pixels = filters = map;
+    pixels.pointer = offsetof(ConvArgs, x), pixels.axes = 4, pixels.axes_at = offsetof(tw::conv::Shape, x_map);
+    for (int a = 0; a < 4; ++a) {
+      const auto at = static_cast<std::size_t>(a);
+      pixels.box_axes[at] = static_cast<std::uint32_t>(k.part(a));
+      pixels.steps[at] = a < kMostAxes ? static_cast<std::uint32_t>(l.axis(a).stride) : 1;
+    }
+    filters.pointer = offsetof(ConvArgs, w), filters.axes = 2, filters.axes_at = offsetof(tw::conv::Shape, w_map);
+    filters.box_axes = {static_cast<std::uint32_t>(k.swapped ? k.features / k.cluster : product.block_n()), 1};
+    filters.steps = {1, 1};
+    if (!l.shape.cache) return p;
+    cached = pixels;
+    cached.pointer = offsetof(ConvArgs, cache), cached.axes_at = offsetof(tw::conv::Shape, cache_map);
+    return p;
+  }
+};
+
+}  // namespace
+
+const Family& wgmma() {
+  static const Wgmma family;
+  return family;
+}
+
+}  // namespace tilewright::conv

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Convolutions as gemms of Hopper's warpgroup matrix units (gemm/wgmma/kernel.cuh), whose rows of x are boxes of
+// pixels. Rows of that gemm are those of whole boxes, columns of k those of whole panels.
+#pragma once
+#include "conv/wgmma/pixels.cuh"
+#include "gemm/wgmma/kernel.cuh"
+
+namespace tw::conv {
+
+template <const WgmmaKnobs& knobs>
+struct ProductKnobs {
+  static constexpr gemm::WgmmaKnobs kProduct = knobs.product();
+};
+
+template <class X, class W, class Epi, const WgmmaKnobs& knobs>
+struct Wgmma {
+  using Pixels = PixelRows<knobs>;
+  using Product = gemm::WgmmaKernel<select<knobs.swapped, W, X>, select<knobs.swapped, X, W>, Epi,
+                                    ProductKnobs<knobs>::kProduct, Pixels>;
+  TW_CONSTANTS(int, kThreads = Product::kThreads, kSharedBytes = Product::kSharedBytes);
+
+  // cached: where the problem has a cache.
+  TW_MEMBER static void run(const Args& args, const Shape& shape, const TensorMap* pixels, const TensorMap* filters,
+                            const TensorMap* cached = nullptr) {
+    const gemm::Args product{args.x,     args.w,   args.y,        args.bias, Pixels::tiles(shape) * Pixels::kPixels,
+                             0,          0,        args.residual, 0,         args.workspace,
+                             args.alpha, args.beta};
+    const i64 k = i64{shape.axes[0].kernel} * Pixels::stages_of_frame(shape) * Product::kBlockK;
+    const PixelShape of({shape.k, k, shape.alpha, shape.global_divides, shape.fast, shape.beta, shape.y_factor,
+                         shape.constant_weights, shape.workspace},
+                        shape, pixels, filters, cached);
+    Product::run(product, of, knobs.swapped ? filters : pixels, knobs.swapped ? pixels : filters);
+  }
+};
+
+}  // namespace tw::conv

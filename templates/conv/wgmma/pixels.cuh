@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of x and y for gemm's warpgroup kernel (gemm/wgmma/gathered_rows.cuh): output pixels in boxes, tile by tile. For
+// a tap of the kernel the input of such a box is a box as well, which the copy engine reads from where it lies; what it
+// has of zero padding, lies outside of the tensor map and arrives as zeros. Rows of w are read tap by tap.
+//
+// A stage is a panel of channels of one tap, or of all taps of a column of the kernel (WgmmaKnobs::halo). Stages of a
+// frame of the kernel come one behind the other, those of a tap's panels innermost.
+#pragma once
+#include "arch/sm90.cuh"
+#include "conv/params.cuh"
+#include "conv/wgmma/plan.cuh"
+#include "gemm/params.cuh"
+
+namespace tw::conv {
+
+// Constants of a launch for gemm's kernel, and what they are made of.
+struct PixelShape : gemm::Shape {
+  const conv::Shape& problem;
+  const TensorMap *pixels, *filters, *cached;
+  TW_MEMBER PixelShape(const gemm::Shape& product, const conv::Shape& of, const TensorMap* pixels_map,
+                       const TensorMap* filters_map, const TensorMap* cached_map)
+      : gemm::Shape(product), problem(of), pixels(pixels_map), filters(filters_map), cached(cached_map) {}
+};
+TW_FN const PixelShape& pixel_shape(const gemm::Shape& shape) { return static_cast<const PixelShape&>(shape); }
+
+template <const WgmmaKnobs& knobs>
+struct PixelRows {
+  TW_CONSTANTS(bool, kGathers = true);
+  TW_CONSTANTS(int, kPixels = knobs.pixels(), kPanelK = knobs.panel_k(), kPanels = knobs.panels(), kTaps = knobs.taps(),
+               kLoaders = knobs.loaders());
+
+  // Boxes along an axis: width, height or depth.
+  TW_MEMBER static u32 boxes(const Shape& shape, int axis) {
+    const int box = axis == 0 ? knobs.box_w : axis == 1 ? knobs.box_h : knobs.box_d;
+    return (static_cast<u32>(shape.axes[2 - axis].out) + static_cast<u32>(box) - 1) / static_cast<u32>(box);
+  }
+  TW_MEMBER static i64 tiles(const Shape& shape) {
+    return ceil_div64(shape.n, knobs.box_n) * boxes(shape, 2) * boxes(shape, 1) * boxes(shape, 0);
+  }
+  TW_MEMBER static u32 stages_of_frame(const Shape& shape) {
+    return static_cast<u32>(shape.axes[1].kernel / kTaps * shape.axes[2].kernel * kPanels);
+  }
+
+  // A box of output pixels. Its rows are pixels of y.
+  struct Tile {
+    const Shape& conv;
+    i32 at[4];  // the first's width, height, depth and image
+    TW_MEMBER Tile(const gemm::Shape& shape, i64 row0) : conv(pixel_shape(shape).problem) {
+      u32 rest = static_cast<u32>(row0 / kPixels);
+      TW_UNROLL for (int a = 0; a < 3; ++a) {
+        const u32 count = boxes(conv, a);
+        at[a] = static_cast<i32>(rest % count) * (a == 0 ? knobs.box_w : a == 1 ? knobs.box_h : knobs.box_d);
+        rest /= count;
+      }
+      at[3] = static_cast<i32>(rest) * knobs.box_n;
+    }
+    TW_MEMBER i64 row(int i) const {
+      const i32 x = at[0] + i % knobs.box_w, y = at[1] + i / knobs.box_w % knobs.box_h,
+                z = at[2] + i / (knobs.box_w * knobs.box_h) % knobs.box_d,
+                image = at[3] + i / (knobs.box_w * knobs.box_h * knobs.box_d);
+      const Axis* axes = conv.axes;
+      const bool exists = x < axes[2].out && y < axes[1].out && z < axes[0].out && image < conv.n;
+      return exists ? ((i64{image} * axes[0].out + z) * axes[1].out + y) * axes[2].out + x : -1;
+    }
+  };
+
+  // Tiles without the stages of frames that are padding for all of their pixels. Blocks that share loads have the same
+  // stages, those that either needs.
+  template <class Matrix>
+  struct Frames : Matrix {
+    const gemm::Shape& shape;
+    TW_MEMBER Frames(const gemm::Args& args, const gemm::Shape& s) : Matrix(args, s), shape(s) {}
+    TW_MEMBER bool next(i64& n0, i64& m0) {
+      if (!Matrix::next(n0, m0)) return false;
+      if constexpr (knobs.skips) leave_out(knobs.swapped ? n0 - i64{Matrix::own_rank()} * kPixels : m0);
+      return true;
+    }
+    TW_MEMBER void leave_out(i64 row0) {
+      const Shape& conv = pixel_shape(shape).problem;
+      const Axis& axis = conv.axes[0];
+      const Tile first(shape, row0), last(shape, row0 + (knobs.swapped ? knobs.cluster - 1 : 0) * kPixels);
+      i32 begin = 0, end = axis.kernel;
+      if (first.at[3] == last.at[3]) {
+        // Places of the first tap for the first and the last frame: taps from `begin` on reach x from the last one, and
+        // those up to `end` from the first.
+        const i32 from = first.at[2] * axis.stride - axis.lo,
+                  to = min2(last.at[2] + knobs.box_d, axis.out) * axis.stride - axis.stride - axis.lo;
+        begin = to < 0 ? min2(end, (-to + axis.dilation - 1) / axis.dilation) : 0;
+        end = max2(begin, min2(end, (axis.in - from + axis.dilation - 1) / axis.dilation));
+      }
+      const u32 stages = stages_of_frame(conv);
+      this->k_begin = static_cast<u32>(begin) * stages, this->k_end = static_cast<u32>(end) * stages;
+    }
+  };
+  template <class Matrix>
+  struct TilesOf {
+    using type = Frames<Matrix>;
+  };
+
+  // T: the kernel's traits.
+  template <class T>
+  struct Loader {
+    const PixelShape& shape;
+    Tile tile;
+    i32 filter;              // the first row of w
+    i32 frame, row, column;  // of the kernel: the next stage's tap, or its first
+    i32 panel = 0;
+
+    TW_MEMBER Loader(const gemm::Shape& s, i64 pixel0, i64 filter0, u32 k_begin)
+        : shape(pixel_shape(s)),
+          tile(s, pixel0),
+          filter(static_cast<i32>(filter0)),
+          frame(static_cast<i32>(k_begin / stages_of_frame(shape.problem))),
+          row(0),
+          column(0) {}
+
+    TW_MEMBER void load(u8* pixels, u8* filters, u64* full, u32 rank) {
+      const Axis* axes = shape.problem.axes;
+      load_pixels(pixels, full, rank);
+      TW_UNROLL for (int tap = 0; tap < kTaps; ++tap) {
+        const PanelPlace from{filter, (frame * axes[1].kernel + row + tap) * axes[2].kernel + column, panel * kPanelK};
+        if constexpr (T::kSwapped)
+          load_columns(filters + tap * T::kBlockM * gemm::kPanelBytes, from, full, rank);
+        else
+          tensor_load(filters + tap * T::kBlockN * gemm::kPanelBytes, shape.filters, from, full, kEvictNormal);
+      }
+      if (++panel < kPanels) return;
+      panel = 0;
+      if (++column < axes[2].kernel) return;
+      column = 0;
+      if ((row += kTaps) < axes[1].kernel) return;
+      row = 0, ++frame;
+    }
+
+   private:
+    // Rows of w that are the instruction's columns: each of the blocks that share them loads a part for all.
+    TW_MEMBER void load_columns(u8* to, PanelPlace from, u64* full, u32 rank) const {
+      if constexpr (T::kMulticast > 1) {
+        constexpr int kRows = T::kBlockM / T::kMulticast;
+        from.row += static_cast<i32>(rank) * kRows;
+        tensor_load_multicast(to + rank * kRows * gemm::kPanelBytes, shape.filters, from, full,
+                              (1u << T::kMulticast) - 1, kEvictNormal);
+      } else {
+        tensor_load(to, shape.filters, from, full, kEvictNormal);
+      }
+    }
+    TW_MEMBER void load_pixels(u8* to, u64* full, u32 rank) const {
+      const Shape& conv = shape.problem;
+      const i32 taps[3] = {column, row, frame};
+      TensorPlace from{panel * kPanelK, {0, 0, 0, tile.at[3]}};
+      TW_UNROLL for (int a = 0; a < 3; ++a) {
+        const Axis& axis = conv.axes[2 - a];
+        from.at[a] = tile.at[a] * axis.stride - axis.lo + taps[a] * axis.dilation;
+      }
+      const TensorMap* map = shape.pixels;
+      if constexpr (knobs.box_d == 1) {
+        if (conv.axes[0].pad != Pad::zero) from.at[2] = place_on(conv.axes[0], from.at[2]);
+        if (from.at[2] >= 0 && from.at[2] < conv.cache)
+          map = shape.cached;
+        else
+          from.at[2] -= conv.cache;
+      }
+      if constexpr (kLoaders > 1) {
+        constexpr int kAxis = knobs.split_axis(), kPart = knobs.part(kAxis);
+        constexpr int kBytes = knobs.part(0) * knobs.part(1) * knobs.part(2) * knobs.part(3) * gemm::kPanelBytes;
+        from.at[kAxis] += static_cast<i32>(rank) * kPart * (kAxis == 3 ? 1 : conv.axes[2 - min2(kAxis, 2)].stride);
+        tensor_load_multicast(to + rank * kBytes, map, from, full, (1u << kLoaders) - 1, kEvictNormal);
+      } else {
+        tensor_load(to, map, from, full, kEvictNormal);
+      }
+    }
+  };
+};
+
+}  // namespace tw::conv

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the warpgroup kernel's rows of x and y are. Those of a matrix lie one behind the other. Another kernel may
+// gather them (conv/wgmma/pixels.cuh): then x, which w is multiplied by, and the rows of y are what its class says,
+// which has the members below, and
+//
+//   struct Loader {                            the producer's, for the stages of a tile
+//     Loader(shape, x0, w0, k_begin);          the tile's first rows of x and w, and its first stage
+//     void load(x, w, barrier, rank);          to shared memory: the next stage
+//   };
+#pragma once
+#include "core/types.cuh"
+
+namespace tw::gemm {
+
+struct MatrixRows {
+  TW_CONSTANTS(bool, kGathers = false);
+  // The rows of a tile: row(i) of y is the tile's i-th; -1: it does not exist.
+  struct Tile {};
+  // Tiles and stages of k, made of those of a matrix.
+  template <class Matrix>
+  struct TilesOf {
+    using type = Matrix;
+  };
+};
+
+}  // namespace tw::gemm
