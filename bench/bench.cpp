@@ -15,36 +15,47 @@ int main(int argc, char** argv) {
   std::vector<std::string> what;
   std::string out, child;
   Settings settings;
-  app.add_option(
-      "what", what,
-      "compile prewarm kernels cast launch startup regret: all of them by default; gemm sweep grouped quantize code");
+  app.add_option("what", what,
+                 "compile prewarm kernels cast launch startup regret: all of them by default; gemm conv sweep grouped "
+                 "quantize code");
   app.add_option("--out", out, "result file (JSON)");
   app.add_option("--problems", settings.problems, "regret: number of problems");
   app.add_option("--skip", settings.skip,
                  "regret: leave out so many of the first (10: those that the model was fitted on)");
   app.add_option("--child", child, "internal: run one step in this process and print its result");
-  app.add_option("--cache", settings.cache,
-                 "gemm, grouped, quantize: keep choices in this file; regret: take binaries from it; internal: the "
-                 "cache of a child");
+  app.add_option(
+      "--cache", settings.cache,
+      "gemm, conv, grouped, quantize: keep choices in this file; regret: take binaries from it; internal: the "
+      "cache of a child");
   app.add_option("--rows", settings.rows,
                  "gemm: only rows with this in 'large|decode LABEL; TARGETS; PROBLEM'; several, by |; with --every-m "
-                 "whole labels. quantize: only x=FORMAT w=FORMAT with this. code: only candidates with "
+                 "whole labels. conv: labels of rows or parts of them. quantize: only x=FORMAT w=FORMAT with this. "
+                 "code: only candidates with "
                  "this in 'TARGET; FAMILY; PROBLEM'");
   app.add_option("--shapes", settings.shapes, "gemm: N,K;N,K;... or 'judged' for all that are judged");
   app.add_option("--m", settings.ms, "gemm: only these m, e.g. 1,1024");
-  app.add_option("--problem", settings.problem, "sweep: PROBLEM@RIVAL, several, by |");
+  app.add_option("--layers", settings.layers,
+                 "conv: 1,2,u1,... or 'judged' for the twelve of its table, which is the default, or 'all'");
+  app.add_option("--problem", settings.problem,
+                 "sweep, conv: PROBLEM@RIVAL, several, by |; of conv bf16 fp16 tf32 fp8 int8, several, by +");
   app.add_option("--list", settings.list, "sweep: a file of candidates instead of all that are legal");
   app.add_option("--pack", settings.pack, "gemm: ask for pack=VALUE where the weights have it");
   app.add_option("--seconds", settings.seconds,
-                 "gemm, grouped, regret: start nothing new after this long; rows of gemm that are left count as short");
+                 "gemm, conv, grouped, regret: start nothing new after this long; rows of gemm and conv that are left "
+                 "count as short");
   app.add_option("--tune-seconds", settings.tune_seconds,
-                 "gemm: tuning time of each problem, 6 unless given; 60 with --every-m");
+                 "gemm, conv: tuning time of each problem, 6 unless given; 60 with --every-m");
+  app.add_option("--rival-seconds", settings.rival_seconds,
+                 "conv: time for the plans of one variant of cuDNN, 10 unless given");
+  app.add_flag("--each", settings.each, "conv: print the time of each candidate");
+  app.add_flag("--tuned", settings.tuned,
+               "conv: choose by Engine::tune, which checks whole outputs, not by times alone");
   app.add_option("--candidates", settings.candidates,
-                 "gemm: candidates measured per problem, 16 unless given; 40 with --every-m")
+                 "gemm, conv: candidates measured per problem, 16 unless given; 40 with --every-m")
       ->check(CLI::Range(1, 1000));
   app.add_option("--sustained", settings.sustained,
                  "gemm: also time many tokens in a row for so many seconds, at the clock that power then leaves");
-  app.add_option("--rounds", settings.rounds, "gemm: timed replays")->check(CLI::Range(1, 1000));
+  app.add_option("--rounds", settings.rounds, "gemm, conv: timed replays")->check(CLI::Range(1, 1000));
   app.add_flag("--every-m", settings.every_m,
                "gemm: layers tuned at once, timed at 27 numbers of tokens and 20 random ones, rested and in a row");
   app.add_flag("--profile", settings.profile,
@@ -80,6 +91,8 @@ int main(int argc, char** argv) {
         results[name] = sweep(*device, settings);
       else if (name == "grouped")
         results[name] = grouped(*device, settings);
+      else if (name == "conv")
+        results[name] = convs(*device, settings);
       else if (name == "quantize")
         results[name] = quantizing(*device, settings);
       else if (name == "cast")
@@ -92,7 +105,7 @@ int main(int argc, char** argv) {
         results[name] = regret(*device, settings);
       else
         throw Error(ErrorCode::invalid_argument, "what", name,
-                    "compile prewarm kernels cast launch startup regret gemm sweep grouped quantize code");
+                    "compile prewarm kernels cast launch startup regret gemm conv sweep grouped quantize code");
       std::fflush(stdout);
       write(out, environment(gpu ? &*device : nullptr, options), results);
     }

@@ -23,7 +23,11 @@ struct Settings {
   int candidates = 16, rounds = 11;
   double sustained = 0;  // seconds in a row of each kernel that has a rival, besides; 0: none
   bool every_m = false;
-  bool profile = false;  // instead of timing: one launch of each kernel and of its fastest rival, for a profiler
+  std::string layers;         // conv
+  double rival_seconds = 10;  // of plans of one of cuDNN's variants
+  bool tuned = false;         // conv: choose by Engine::tune
+  bool each = false;          // conv: print the time of each candidate
+  bool profile = false;       // instead of timing: one launch of each kernel and of its fastest rival, for a profiler
 };
 
 Json compile_times();                                        // offline.cpp: no device needed
@@ -36,9 +40,10 @@ Json every_m(const Device& device, const Settings& settings);  // every_m.cpp: n
 Json sweep(const Device& device, const Settings& settings);    // sweep.cpp: candidates over numbers of tokens
 Json grouped(const Device& device, const Settings& settings);  // grouped.cpp: against a cuBLASLt call per group
 Json quantizing(const Device& device,
-                const Settings& settings);                // quantize.cpp: x quantized by a cast, or by the gemm itself
-Json launch_costs(const Device& device);                  // host.cpp: prepare() hit, bucket choice, launch()
-Json startup(const Settings& settings, const Device& d);  // host.cpp: second process
+                const Settings& settings);  // quantize.cpp: x quantized by a cast, or by the gemm itself
+Json convs(const Device& device, const Settings& settings);  // conv.cpp: against cuDNN, as its table asks
+Json launch_costs(const Device& device);                     // host.cpp: prepare() hit, bucket choice, launch()
+Json startup(const Settings& settings, const Device& d);     // host.cpp: second process
 int startup_child(const Settings& settings, bool one);
 Json regret(const Device& device, const Settings& settings);  // regret.cpp: choice against the exhaustive best
 

@@ -3,11 +3,9 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
-#include <glob.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 
 #include <tilewright/error.h>
@@ -103,33 +101,7 @@ void fill_int8(std::span<std::byte> bytes, std::uint64_t seed) {
   }
 }
 
-std::vector<std::string> places(const std::string& nvrtc) {
-  std::vector<std::string> found;
-  if (const char* named = std::getenv("TILEWRIGHT_CUBLASLT"); named && *named) return {named};
-  for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12"}) found.push_back(name);
-  std::vector<std::string> folders;
-  if (const auto slash = nvrtc.rfind('/'); slash != std::string::npos) {
-    folders.push_back(nvrtc.substr(0, slash));
-    folders.push_back(nvrtc.substr(0, slash) + "/../../cublas/lib");
-  }
-  std::vector<std::string> pythons = {"/usr/local/lib/python3*", "/usr/lib/python3*", "/opt/*/lib/python3*",
-                                      "/opt/*/.venv/lib/python3*"};
-  if (const char* venv = std::getenv("VIRTUAL_ENV"))
-    pythons.insert(pythons.begin(), std::string(venv) + "/lib/python3*");
-  if (const char* home = std::getenv("HOME")) pythons.push_back(std::string(home) + "/.local/lib/python3*");
-  for (const std::string& python : pythons)
-    for (const char* packages : {"/site-packages", "/dist-packages"})
-      for (const char* wheel : {"/nvidia/cu13/lib", "/nvidia/cublas/lib"}) folders.push_back(python + packages + wheel);
-  folders.push_back("/usr/local/cuda*/lib64");
-  for (const std::string& folder : folders)
-    for (const char* name : {"/libcublasLt.so.13", "/libcublasLt.so.12"}) {
-      glob_t g{};
-      if (glob((folder + name).c_str(), 0, nullptr, &g) == 0)
-        for (std::size_t i = 0; i < g.gl_pathc; ++i) found.push_back(g.gl_pathv[i]);
-      globfree(&g);
-    }
-  return found;
-}
+constexpr const char* kNames[] = {"libcublasLt.so.13", "libcublasLt.so.12"};
 
 }  // namespace
 
@@ -187,7 +159,7 @@ std::string CublasLt::version() const {
 
 std::unique_ptr<CublasLt> CublasLt::open(const Device& device, const std::string& nvrtc, std::string& why) {
   why = "not found; TILEWRIGHT_CUBLASLT may name it";
-  for (const std::string& path : places(nvrtc)) {
+  for (const std::string& path : library_places("TILEWRIGHT_CUBLASLT", kNames, "cublas", nvrtc)) {
     auto impl = std::make_unique<Impl>();
     impl->library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (!impl->library) {

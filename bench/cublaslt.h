@@ -11,6 +11,7 @@
 #include <tilewright/engine.h>
 
 #include "bench/cuda.h"
+#include "bench/rival.h"
 
 namespace tilewright::bench {
 
@@ -37,16 +38,6 @@ class CublasLt {
 //   fp8          e4m3 with a scale per tensor, result bf16, each with and without fast accumulation
 //   fp8+rows     those, and with scales per row of x and of w where this version has them
 //   int8         to int32, and to int8 by a float factor: cuBLASLt has no int8 to bf16
-struct RivalTime {
-  std::string name;             // "fp8 rows fast"
-  int algorithms = 0;           // timed
-  double error = 0;             // worst of a handful of elements, relative to the sum's typical size
-  std::vector<double> samples;  // microseconds per launch, one a round
-  double sustained = 0;         // the same in a row
-  Replay replay;
-  std::function<void(int)> launch;  // the i-th of the replay's; as long as its Rival lives
-};
-
 class Rival {
  public:
   // Fills its inputs from the library's own formats, finds the fastest algorithms and checks their results. A variant

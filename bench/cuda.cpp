@@ -56,6 +56,7 @@ struct Cuda::Driver {
   Function<void*> context_push{library, "cuCtxPushCurrent_v2"};
   Function<void**> context_pop{library, "cuCtxPopCurrent_v2"};
   Function<Address, Address, std::size_t> copy{library, "cuMemcpyDtoD_v2"};
+  Function<Address, unsigned char, std::size_t> set{library, "cuMemsetD8_v2"};
   Function<> synchronize{library, "cuCtxSynchronize"};
   Function<std::size_t*, std::size_t*> memory_info{library, "cuMemGetInfo_v2"};
   Function<void*, int> capture_begin{library, "cuStreamBeginCapture_v2"};
@@ -97,6 +98,13 @@ void Cuda::copy(void* to, const void* from, std::size_t bytes) const {
   driver_->copy(reinterpret_cast<Driver::Address>(to), reinterpret_cast<Driver::Address>(from), bytes);
   driver_->synchronize();  // a copy on the device returns before it is done
 }
+
+void Cuda::set(void* at, int byte, std::size_t bytes) const {
+  driver_->set(reinterpret_cast<Driver::Address>(at), static_cast<unsigned char>(byte), bytes);
+  driver_->synchronize();
+}
+
+void Cuda::synchronize() const { driver_->synchronize(); }
 
 std::size_t Cuda::free_bytes() const {
   std::size_t free = 0, total = 0;

@@ -31,6 +31,8 @@ class Cuda {
 
   Stream stream() const { return stream_.get(); }
   void copy(void* to, const void* from, std::size_t bytes) const;  // on the device, synchronous
+  void set(void* at, int byte, std::size_t bytes) const;           // synchronous
+  void synchronize() const;                                        // throws what went wrong since the last one
   std::size_t free_bytes() const;
   double microseconds(const std::function<void()>& enqueue) const;  // between two events around what it enqueues
   void profiled(const std::function<void()>& enqueue)

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <map>
 #include <set>
-#include <sstream>
 
 namespace tilewright::bench {
 namespace {
@@ -100,16 +99,6 @@ const std::vector<Shape> kJudged{{6144, 4096},  {4096, 4096},  {10240, 8192}, {8
                                  {57344, 8192}, {8192, 28672}, {5120, 13824}, {3584, 18944}};
 const std::vector<Shape> kLarge{{10240, 8192}, {6144, 4096}, {5120, 13824}, {3584, 18944}, {8192, 8192}};
 const std::vector<Shape> kSmall{{8192, 28672}, {8192, 8192}, {57344, 8192}, {4096, 4096}, {10240, 8192}};
-
-std::vector<std::string> split(const std::string& text, char at) {
-  std::vector<std::string> parts;
-  std::istringstream in(text);
-  for (std::string part; std::getline(in, part, at);) {
-    const auto begin = part.find_first_not_of(' ');
-    if (begin != part.npos) parts.push_back(part.substr(begin, part.find_last_not_of(' ') - begin + 1));
-  }
-  return parts;
-}
 
 std::int64_t number(const char* field, const std::string& text) {
   std::size_t end = 0;

@@ -42,4 +42,7 @@ double copy_ceiling(Engine& engine, const Device& device);
 
 double median(std::vector<double> v);
 
+// The parts of a list of the command line, without the spaces around them and without empty ones.
+std::vector<std::string> split(const std::string& list, char at);
+
 }  // namespace tilewright::bench

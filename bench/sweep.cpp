@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <fstream>
 #include <optional>
-#include <sstream>
 
 #include "bench/bench.h"
 #include "bench/cublaslt.h"
@@ -18,14 +17,6 @@ namespace {
 
 constexpr double kNear = 1.15;  // of the fastest first launch: such candidates are timed properly
 constexpr int kSweepRounds = 3;
-
-std::vector<std::string> split(const std::string& text, char at) {
-  std::vector<std::string> parts;
-  std::istringstream in(text);
-  for (std::string part; std::getline(in, part, at);)
-    if (!part.empty()) parts.push_back(part);
-  return parts;
-}
 
 struct Contender {
   Candidate candidate;
