@@ -3,7 +3,6 @@
 // is timed over rotating inputs in a CUDA graph, after its result was checked against sums formed on the host.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -34,18 +33,6 @@ class Cudnn {
   explicit Cudnn(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
-
-// A tensor as cuDNN's descriptors have it: images, channels, then the axes, two of them at least, whatever the order in
-// memory, which the strides tell.
-struct CudnnTensor {
-  std::vector<std::int64_t> dims, strides;
-};
-struct CudnnShapes {
-  CudnnTensor x, w, y;
-  std::vector<std::int64_t> strides, before, behind, dilations;  // of the axes
-};
-// Weights lie as w_layout says. Precondition: a problem's conv without a cache.
-CudnnShapes cudnn_shapes(const Conv& conv);
 
 // What the rival computes, with single precision sums unless said otherwise:
 //   bf16, fp16   both operands and the result in it
