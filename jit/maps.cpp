@@ -107,9 +107,6 @@ void check_maps(const Device::Impl& device, const LaunchPlan& plan) {
     check(!fixed || (map.inner >= 1 && map.inner <= kMostElements), "inner", map.inner, "1 to 2^32");
     check(!fixed || map.axes || map.stride_at != TensorMapPlan::kNone || map.inner * bytes % 16 == 0, "inner",
           map.inner, "dense rows must be multiples of 16 bytes");
-    const bool counted = map.rows_at != TensorMapPlan::kNone;
-    check(map.rows >= (counted ? 0 : 1) && map.rows <= (counted ? kMostTimes : kMostElements), "rows", map.rows,
-          counted ? "0 to 65536, a factor of what rows_at finds" : "1 to 2^32");
     check(map.behind % 16 == 0 && map.behind <= kMostBytes, "behind", map.behind, "a multiple of 16, at most 2^40");
     check(map.swizzle == 0 || map.swizzle == 32 || map.swizzle == 64 || map.swizzle == 128, "swizzle", map.swizzle,
           "0, 32, 64 or 128");
@@ -125,6 +122,9 @@ void check_maps(const Device::Impl& device, const LaunchPlan& plan) {
             fmt::format("1 to 256 places of the axis, of every {}", step));
     }
     if (map.axes) continue;
+    const bool counted = map.rows_at != TensorMapPlan::kNone;
+    check(map.rows >= (counted ? 0 : 1) && map.rows <= (counted ? kMostTimes : kMostElements), "rows", map.rows,
+          counted ? "0 to 65536, a factor of what rows_at finds" : "1 to 2^32");
     check(map.box_rows >= 1 && map.box_rows <= kMostInBox, "box_rows", map.box_rows, "1 to 256");
     check(map.block >= 1 && map.block <= kMostInBlock, "block", map.block, "1 to 65536");
     check(map.block_elements >= 1 && map.block_elements <= kMostInBlock, "block_elements", map.block_elements,

@@ -269,7 +269,7 @@ std::string candidates_verify(Suite& s, const std::string& text, int most) {
   const TuneReport report = s.engine().tune(task, s.device(), policy);
   int measured = 0;
   for (const Outcome& o : report.outcomes) {
-    if (o.kind == OutcomeKind::wrong || o.kind == OutcomeKind::failed || o.kind == OutcomeKind::not_compiled)
+    if (o.kind != OutcomeKind::measured && o.kind != OutcomeKind::rejected)
       return fmt::format("{}: {}: {}", o.candidate.text(), to_string(o.kind), o.detail);
     measured += o.kind == OutcomeKind::measured;
   }
