@@ -26,17 +26,21 @@ namespace {
 constexpr int kSuccess = 0;
 // cudnnDataType_t
 constexpr int kF32 = 0, kF16 = 2, kI8 = 3, kI32 = 4, kBF16 = 9, kE4M3 = 12, kFastFloatForFp8 = 14;
+// cudnnPointwiseMode_t
+constexpr int kMultiply = 1;
 // cudnnConvolutionMode_t
 constexpr int kCrossCorrelation = 1;
 // cudnnBackendHeurMode_t
 constexpr int kModeB = 1, kModeFallback = 2, kModeA = 3;
 // cudnnBackendAttributeType_t
-constexpr int kTypeHandle = 0, kTypeDataType = 1, kTypeInt64 = 3, kTypeFloat = 4, kTypePointer = 6,
-              kTypeConvolutionMode = 7, kTypeHeuristicMode = 8, kTypeKnob = 9, kTypeDescriptor = 15;
+constexpr int kTypeHandle = 0, kTypeDataType = 1, kTypeBoolean = 2, kTypeInt64 = 3, kTypeFloat = 4, kTypePointer = 6,
+              kTypeConvolutionMode = 7, kTypeHeuristicMode = 8, kTypeKnob = 9, kTypePointwiseMode = 14,
+              kTypeDescriptor = 15;
 // cudnnBackendDescriptorType_t
-constexpr int kConvolution = 1, kEngine = 2, kConfig = 3, kHeuristic = 4, kPlan = 5, kKnobChoice = 7, kForward = 10,
-              kGraph = 15, kPack = 16, kTensor = 17;
+constexpr int kPointwise = 0, kConvolution = 1, kEngine = 2, kConfig = 3, kHeuristic = 4, kPlan = 5, kKnobChoice = 7,
+              kForward = 10, kPointwiseOperation = 13, kGraph = 15, kPack = 16, kTensor = 17;
 // cudnnBackendAttributeName_t
+constexpr int kPointwiseModeOf = 0, kPointwiseType = 1;
 constexpr int kConvolutionComputeType = 100, kConvolutionModeOf = 101, kConvolutionDilations = 102,
               kConvolutionStrides = 103, kConvolutionBehind = 104, kConvolutionBefore = 105, kConvolutionAxes = 106;
 constexpr int kHeuristicModeOf = 200, kHeuristicGraph = 201, kHeuristicResults = 202;
@@ -45,8 +49,10 @@ constexpr int kPlanHandle = 400, kPlanConfig = 401, kPlanWorkspace = 402;
 constexpr int kKnobChoiceType = 600, kKnobChoiceValue = 601;
 constexpr int kForwardAlpha = 700, kForwardBeta = 701, kForwardConvolution = 702, kForwardW = 703, kForwardX = 704,
               kForwardY = 705;
+constexpr int kPointwiseOf = 750, kPointwiseX = 751, kPointwiseB = 752, kPointwiseY = 753;
 constexpr int kGraphHandle = 800, kGraphOperations = 801;
-constexpr int kTensorAlignment = 900, kTensorType = 901, kTensorDimensions = 902, kTensorStrides = 903, kTensorId = 906;
+constexpr int kTensorAlignment = 900, kTensorType = 901, kTensorDimensions = 902, kTensorStrides = 903, kTensorId = 906,
+              kTensorVirtual = 907;
 constexpr int kPackIds = 1000, kPackPointers = 1001, kPackWorkspace = 1003;
 constexpr int kEngineIndex = 1301;
 
@@ -78,18 +84,23 @@ struct Variant {
   // Of |y| + the norm of its products: shows a wrong type, layout or tap, not a rounding. Fast accumulation keeps some
   // 14 bits of a sum of thousands, and e4m3 has four bits.
   double tolerance = 0.02;
+  // The sums are multiplied by a factor of the tensor on their way out, as a program with 8-bit operands does. Some of
+  // cuDNN's engines take such a graph and no bare convolution.
+  bool scaled = false;
 };
 
-// Of these the first that cuDNN has plans for.
-std::vector<Variant> variants(std::string_view what) {
-  if (what == "bf16") return {{"bf16", kTypeBF16, kTypeBF16, kF32}};
-  if (what == "fp16") return {{"fp16", kTypeF16, kTypeF16, kF32}};
-  if (what == "tf32") return {{"tf32", kTypeF32, kTypeF32, kF32}};
+// Each list is of equals, of which the first counts that cuDNN has plans for.
+std::vector<std::vector<Variant>> variants(std::string_view what) {
+  if (what == "bf16") return {{{"bf16", kTypeBF16, kTypeBF16, kF32}}};
+  if (what == "fp16") return {{{"fp16", kTypeF16, kTypeF16, kF32}}};
+  if (what == "tf32") return {{{"tf32", kTypeF32, kTypeF32, kF32}}};
   if (what == "fp8")
-    return {{"fp8 fast to bf16", kTypeE4M3, kTypeBF16, kFastFloatForFp8, 0.15},
-            {"fp8 fast to e4m3", kTypeE4M3, kTypeE4M3, kFastFloatForFp8, 0.2},
-            {"fp8 fast to f32", kTypeE4M3, kTypeF32, kFastFloatForFp8, 0.15}};
-  if (what == "int8") return {{"int8 to int32", kTypeI8, kTypeI32, kI32}};
+    return {{{"fp8 fast to bf16", kTypeE4M3, kTypeBF16, kFastFloatForFp8, 0.15},
+             {"fp8 fast, scaled to bf16", kTypeE4M3, kTypeBF16, kFastFloatForFp8, 0.15, true},
+             {"fp8 fast to e4m3", kTypeE4M3, kTypeE4M3, kFastFloatForFp8, 0.2},
+             {"fp8 fast, scaled to e4m3", kTypeE4M3, kTypeE4M3, kFastFloatForFp8, 0.2, true},
+             {"fp8 fast to f32", kTypeE4M3, kTypeF32, kFastFloatForFp8, 0.15}}};
+  if (what == "int8") return {{{"int8 to int32", kTypeI8, kTypeI32, kI32}}, {{"int8 to int8", kTypeI8, kTypeI8, kI32}}};
   throw Error(ErrorCode::invalid_argument, "rival", std::string(what), "bf16 fp16 tf32 fp8 int8");
 }
 
@@ -252,13 +263,16 @@ class Descriptor {
   Raw raw_ = nullptr;
 };
 
-Descriptor tensor(const Cudnn::Impl& lib, std::int64_t id, const Type& type, const CudnnTensor& shape) {
+// Virtual: a value between two operations, which is not in memory.
+Descriptor tensor(const Cudnn::Impl& lib, std::int64_t id, const Type& type, const CudnnTensor& shape,
+                  bool is_virtual = false) {
   Descriptor d(lib, kTensor);
   d.set(kTensorId, id);
   d.set_enum(kTensorType, kTypeDataType, type.code);
   d.set(kTensorAlignment, 16);
   d.set(kTensorDimensions, shape.dims);
   d.set(kTensorStrides, shape.strides);
+  if (is_virtual) d.set(kTensorVirtual, kTypeBoolean, 1, &is_virtual);
   d.finalize("a tensor");
   return d;
 }
@@ -272,7 +286,7 @@ std::string name_of(const Descriptor& config) {
   return name;
 }
 
-constexpr std::int64_t kIdX = 1, kIdW = 2, kIdY = 3;
+constexpr std::int64_t kIdX = 1, kIdW = 2, kIdY = 3, kIdFactor = 4, kIdSums = 5;
 
 }  // namespace
 
@@ -280,14 +294,14 @@ constexpr std::int64_t kIdX = 1, kIdW = 2, kIdY = 3;
 
 // Operands that all variants of a rival share, but for y, which has room for each.
 struct CudnnRival::Inputs {
-  enum { kX, kW, kY };
+  enum { kX, kW, kY, kFactor };
 
-  Inputs(const Cuda& cuda, const Device& device, const Engine& engine, const std::vector<Variant>& all,
-         const Conv& conv, double cold_bytes)
-      : plain(plain_of(conv, all.front().in)),
+  Inputs(const Cuda& cuda, const Device& device, const Engine& engine, std::string_view what, const Conv& conv,
+         double cold_bytes)
+      : plain(plain_of(conv, variants(what).front().front().in)),
         task(engine.task(Problem(plain), device.arch())),
         expected(expected_outputs(plain, task, kElements)),
-        rotation(cuda, device, pieces(all), cold_bytes) {}
+        rotation(cuda, device, pieces(what), cold_bytes) {}
 
   // The same convolution with operands of this type.
   static Conv plain_of(const Conv& conv, const Type& in) {
@@ -300,16 +314,22 @@ struct CudnnRival::Inputs {
     plain.w_layout = conv.x_layout == TensorLayout::ncdhw ? FilterLayout::kctrs : FilterLayout::ktrsc;
     return plain;
   }
-  std::vector<Piece> pieces(const std::vector<Variant>& all) const {
+  std::vector<Piece> pieces(std::string_view what) const {
     const std::vector<Piece> own = pieces_of(task);
-    std::vector<Piece> p(3);
+    std::vector<Piece> p(4);
     std::size_t outputs = 0;
     for (std::size_t i = 0; i < own.size(); ++i) {
       if (task.buffers[i].name == "x.data") p[kX] = own[i];
       if (task.buffers[i].name == "w.data") p[kW] = own[i];
       if (task.buffers[i].output) outputs = own[i].bytes / 4;
     }
-    for (const Variant& v : all) p[kY].bytes = std::max(p[kY].bytes, outputs * size_of(v.out));
+    for (const std::vector<Variant>& equals : variants(what))
+      for (const Variant& v : equals) p[kY].bytes = std::max(p[kY].bytes, outputs * size_of(v.out));
+    p[kFactor].bytes = sizeof(float);
+    p[kFactor].fill = [](std::span<std::byte> bytes) {
+      const float one = 1;
+      std::memcpy(bytes.data(), &one, sizeof one);
+    };
     for (Piece& piece : p) piece.weights = true;  // all of it is to be cold
     return p;
   }
@@ -326,7 +346,8 @@ struct CudnnRival::Graph {
       : lib(lib), cuda(cuda), variant(variant), inputs(inputs), graph(lib, kGraph) {
     const CudnnShapes shapes = cudnn_shapes(inputs.plain);
     const Descriptor x = tensor(lib, kIdX, variant.in, shapes.x), w = tensor(lib, kIdW, variant.in, shapes.w),
-                     y = tensor(lib, kIdY, variant.out, shapes.y);
+                     y = tensor(lib, kIdY, variant.out, shapes.y),
+                     sums = tensor(lib, kIdSums, kTypeF32, shapes.y, true);
     Descriptor convolution(lib, kConvolution);
     convolution.set_enum(kConvolutionComputeType, kTypeDataType, variant.compute);
     convolution.set_enum(kConvolutionModeOf, kTypeConvolutionMode, kCrossCorrelation);
@@ -343,22 +364,40 @@ struct CudnnRival::Graph {
     forward.set(kForwardConvolution, convolution);
     forward.set(kForwardX, x);
     forward.set(kForwardW, w);
-    forward.set(kForwardY, y);
+    forward.set(kForwardY, variant.scaled ? sums : y);
     forward.finalize("the operation");
     graph.set(kGraphHandle, kTypeHandle, 1, &lib.handle);
-    graph.set(kGraphOperations, forward);
+    if (variant.scaled) {
+      const std::vector<std::int64_t> ones(shapes.y.dims.size(), 1);
+      const Descriptor factor = tensor(lib, kIdFactor, kTypeF32, {ones, ones});
+      Descriptor multiply(lib, kPointwise);
+      multiply.set_enum(kPointwiseModeOf, kTypePointwiseMode, kMultiply);
+      multiply.set_enum(kPointwiseType, kTypeDataType, kF32);
+      multiply.finalize("the scaling");
+      Descriptor scaling(lib, kPointwiseOperation);
+      scaling.set(kPointwiseOf, multiply);
+      scaling.set(kPointwiseX, sums);
+      scaling.set(kPointwiseB, factor);
+      scaling.set(kPointwiseY, y);
+      scaling.finalize("the scaling's operation");
+      const Raw both[] = {forward.raw(), scaling.raw()};
+      graph.set(kGraphOperations, kTypeDescriptor, 2, both);
+    } else {
+      graph.set(kGraphOperations, forward);
+    }
     graph.finalize("the operation graph");
     for (int copy = 0; copy < inputs.rotation.copies(); ++copy) packs.push_back(pack(copy));
   }
 
   Descriptor pack(int copy) const {
-    const std::vector<std::int64_t> ids{kIdX, kIdW, kIdY};
+    std::vector<std::int64_t> ids{kIdX, kIdW, kIdY};
+    if (variant.scaled) ids.push_back(kIdFactor);
     const void* pointers[] = {inputs.rotation.at(copy, Inputs::kX), inputs.rotation.at(copy, Inputs::kW),
-                              inputs.rotation.at(copy, Inputs::kY)};
+                              inputs.rotation.at(copy, Inputs::kY), inputs.rotation.at(copy, Inputs::kFactor)};
     const void* workspace = lib.workspace.data();
     Descriptor d(lib, kPack);
     d.set(kPackIds, ids);
-    d.set(kPackPointers, kTypePointer, 3, pointers);
+    d.set(kPackPointers, kTypePointer, static_cast<std::int64_t>(ids.size()), pointers);
     d.set(kPackWorkspace, kTypePointer, 1, &workspace);
     d.finalize("the pointers");
     return d;
@@ -403,7 +442,10 @@ struct CudnnRival::Graph {
   double error_now() const {
     const auto bytes = size_of(variant.out);
     const Format format = Format::parse(variant.out.format);
-    return worst_error(inputs.expected, [&](std::size_t i) {
+    std::vector<ExpectedOutput> expected = inputs.expected;
+    if (variant.out.code == kI8)  // it saturates
+      for (ExpectedOutput& e : expected) e.value = std::clamp(e.value, -128.0, 127.0);
+    return worst_error(expected, [&](std::size_t i) {
       std::byte element[4];
       inputs.rotation.download(std::span(element).first(bytes), Inputs::kY, i * bytes);
       float value = 0;
@@ -497,7 +539,6 @@ CudnnRival::CudnnRival(const Cudnn& library, const Cuda& cuda, const Device& dev
                        const std::vector<std::string>& only) {
   const Cudnn::Impl& lib = library.impl();
   lib.must(lib.set_stream(lib.handle, cuda.stream()), "cudnnSetStream");
-  const std::vector<Variant> all = variants(what);
   std::vector<Conv> forms{conv};
   // Plans for padding that differs before and behind are rare; a program pads with a pass of its own then.
   if (!(conv.pad.lo == conv.pad.hi)) {
@@ -507,40 +548,44 @@ CudnnRival::CudnnRival(const Cudnn& library, const Cuda& cuda, const Device& dev
     padded.pad = {};
     forms.push_back(padded);
   }
-  for (const Conv& form : forms) {
-    const bool padded = &form != &forms.front();
-    inputs_.reset();  // its memory, first
-    inputs_ = std::make_unique<Inputs>(cuda, device, engine, all, form, cold_bytes);
-    for (const Variant& variant : all) {
-      const std::string label = variant.name + (padded ? ", input padded before" : "");
-      try {
-        auto graph = std::make_unique<Graph>(lib, cuda, variant, *inputs_);
-        Trials trials{.graph = *graph, .seconds = seconds};
-        trials.run(only);
-        for (const std::string& note : trials.wrong) notes_.push_back(note + " and was left out");
-        if (trials.late)
-          notes_.push_back(fmt::format("{}: out of time after {} of {} plans", label,
-                                       trials.tried + static_cast<int>(trials.wrong.size() + trials.refused.size()),
-                                       trials.offered));
-        if (trials.timed.empty()) {
-          notes_.push_back(fmt::format("{}: none of {} plans{}", label, trials.offered,
-                                       trials.refused.empty() ? "" : "; the last, " + trials.refused.back()));
-          continue;
-        }
-        for (Trials::Timed& t : trials.timed) {
-          if (t.microseconds > kClose * trials.timed.front().microseconds) continue;
-          const auto launch = [from = graph.get(), plan = t.plan](int i) { from->launch(*plan, i); };
-          graph->plans.push_back(t.plan);
-          times_.push_back({t.name, trials.tried, t.error, {}, 0, std::move(t.replay), launch});
-        }
-        if (padded) notes_.push_back(label);
-        graphs_.push_back(std::move(graph));
-        return;
-      } catch (const Error& e) {
-        if (e.code() != ErrorCode::unsupported) throw;
-        notes_.push_back(fmt::format("{}: {}", label, e.what()));
+  // False if it has no plan; notes_ then says why.
+  const auto add = [&](const Variant& variant, const Inputs& inputs) {
+    try {
+      auto graph = std::make_unique<Graph>(lib, cuda, variant, inputs);
+      Trials trials{.graph = *graph, .seconds = seconds};
+      trials.run(only);
+      for (const std::string& note : trials.wrong) notes_.push_back(note + " and was left out");
+      if (trials.late)
+        notes_.push_back(fmt::format("{}: out of time after {} of {} plans", variant.name,
+                                     trials.tried + static_cast<int>(trials.wrong.size() + trials.refused.size()),
+                                     trials.offered));
+      if (trials.timed.empty())
+        notes_.push_back(fmt::format("{}: none of {} plans{}", variant.name, trials.offered,
+                                     trials.refused.empty() ? "" : "; the last, " + trials.refused.back()));
+      for (Trials::Timed& t : trials.timed) {
+        if (t.microseconds > kClose * trials.timed.front().microseconds) continue;
+        const auto launch = [from = graph.get(), plan = t.plan](int i) { from->launch(*plan, i); };
+        graph->plans.push_back(t.plan);
+        times_.push_back({t.name, trials.tried, t.error, {}, 0, std::move(t.replay), launch});
       }
+      if (!trials.timed.empty()) graphs_.push_back(std::move(graph));
+      return !trials.timed.empty();
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::unsupported) throw;
+      notes_.push_back(fmt::format("{}: {}", variant.name, e.what()));
+      return false;
     }
+  };
+  std::vector<std::vector<Variant>> left = variants(what);
+  for (std::size_t form = 0; form < forms.size() && !left.empty(); ++form) {
+    inputs_.push_back(std::make_unique<Inputs>(cuda, device, engine, what, forms[form], cold_bytes));
+    std::erase_if(left, [&](const std::vector<Variant>& equals) {
+      return std::any_of(equals.begin(), equals.end(), [&](Variant variant) {
+        if (form > 0) variant.name += ", input padded before";
+        return add(variant, *inputs_.back());
+      });
+    });
+    if (graphs_.empty()) inputs_.clear();  // nothing refers to them
   }
 }
 

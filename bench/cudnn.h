@@ -37,8 +37,9 @@ class Cudnn {
 // What the rival computes, with single precision sums unless said otherwise:
 //   bf16, fp16   both operands and the result in it
 //   tf32         f32 operands and result, which its matrix units round to TF32
-//   fp8          e4m3 operands, with the units' own sums; to the first of bf16, e4m3 and f32 that it has plans for
-//   int8         to int32: it has no int8 to bf16
+//   fp8          e4m3 operands, with the units' own sums; to the first of bf16, e4m3 and f32 that it has plans for, as
+//                they are or times a factor of the tensor
+//   int8         to int32, and to int8: it has no int8 to bf16
 inline constexpr const char* kCudnnRivals[] = {"bf16", "fp16", "tf32", "fp8", "int8"};
 
 class CudnnRival {
@@ -59,7 +60,7 @@ class CudnnRival {
   struct Inputs;
   struct Graph;
   struct Trials;
-  std::unique_ptr<Inputs> inputs_;
+  std::vector<std::unique_ptr<Inputs>> inputs_;
   std::vector<std::unique_ptr<Graph>> graphs_;
   std::vector<RivalTime> times_;
   std::vector<std::string> notes_;
