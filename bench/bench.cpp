@@ -54,7 +54,8 @@ int main(int argc, char** argv) {
                  "gemm, conv: candidates measured per problem, 16 unless given; 40 with --every-m")
       ->check(CLI::Range(1, 1000));
   app.add_option("--sustained", settings.sustained,
-                 "gemm: also time many tokens in a row for so many seconds, at the clock that power then leaves");
+                 "gemm: also time many tokens in a row for so many seconds, at the clock that power then leaves; conv: "
+                 "in a row for so long, instead of 16 replays");
   app.add_option("--rounds", settings.rounds, "gemm, conv: timed replays")->check(CLI::Range(1, 1000));
   app.add_flag("--every-m", settings.every_m,
                "gemm: layers tuned at once, timed at 27 numbers of tokens and 20 random ones, rested and in a row");

@@ -73,6 +73,16 @@ std::string text_of(const Layer& layer, const char* formats) {
   return fmt::format("conv {} c={} k={} {}", formats, layer.c, layer.k, layer.text);
 }
 
+// False where a row of the weights is no whole number of its format's blocks: there is no such layer.
+bool in_blocks(const Layer& layer, const char* formats) {
+  try {
+    Problem::parse(text_of(layer, formats));
+  } catch (const Error& e) {
+    return e.field() != "c";
+  }
+  return true;
+}
+
 ConvGoal goal_of(const Row& row, const Layer& l) {
   using enum ConvMeasure;
   if (l.use == size) return {};
@@ -161,7 +171,8 @@ std::vector<ConvJob> conv_jobs(const Settings& settings) {
     if (!wanted.empty() && std::none_of(wanted.begin(), wanted.end(), is_label) &&
         std::none_of(wanted.begin(), wanted.end(), is_part))
       continue;
-    for (const Layer* layer : layers) jobs.push_back(job_of(row, *layer));
+    for (const Layer* layer : layers)
+      if (in_blocks(*layer, row.formats)) jobs.push_back(job_of(row, *layer));
   }
   if (jobs.empty()) {
     std::string known;

@@ -40,7 +40,7 @@ double mean_asked(const std::string& group);
 
 // By rows, and within a row by layers. settings.rows: labels or parts of them, by |; layers: numbers and names by
 // commas, "judged" for the twelve (the default), "all" for all; problem: PROBLEM@RIVAL|... instead of rows and layers.
-// Throws Error naming what is none of these.
+// Layers whose weights are no whole blocks of the row's format are left out. Throws Error naming what is none of these.
 std::vector<ConvJob> conv_jobs(const Settings& settings);
 
 }  // namespace tilewright::bench

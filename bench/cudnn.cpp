@@ -559,9 +559,10 @@ CudnnRival::CudnnRival(const Cudnn& library, const Cuda& cuda, const Device& dev
         notes_.push_back(fmt::format("{}: out of time after {} of {} plans", variant.name,
                                      trials.tried + static_cast<int>(trials.wrong.size() + trials.refused.size()),
                                      trials.offered));
-      if (trials.timed.empty())
-        notes_.push_back(fmt::format("{}: none of {} plans{}", variant.name, trials.offered,
-                                     trials.refused.empty() ? "" : "; the last, " + trials.refused.back()));
+      if (trials.timed.empty()) notes_.push_back(fmt::format("{}: none of {} plans", variant.name, trials.offered));
+      if (!trials.refused.empty())
+        notes_.push_back(fmt::format("{}: {} of {} plans do not run; the last, {}", variant.name, trials.refused.size(),
+                                     trials.offered, trials.refused.back()));
       for (Trials::Timed& t : trials.timed) {
         if (t.microseconds > kClose * trials.timed.front().microseconds) continue;
         const auto launch = [from = graph.get(), plan = t.plan](int i) { from->launch(*plan, i); };
