@@ -77,7 +77,11 @@ class ConvBench {
     fmt::print("a copy moves {:.2f} TB/s\n", copy_tbps_);
     cuda_ = std::make_unique<Cuda>(device_, options_.driver);
     std::string why;
-    library_ = Cudnn::open(device_, options_.nvrtc, why);
+    try {
+      library_ = Cudnn::open(device_, options_.nvrtc, why);
+    } catch (const Error& e) {  // no memory for its workspace
+      why = e.what();
+    }
     if (library_)
       fmt::print("cuDNN {} ({})\n", library_->version(), library_->path());
     else
