@@ -310,4 +310,17 @@ TEST_CASE("conv: Hopper's matrix units on boxes of pixels", "[conv]") {
                      Boxes<fmt::e4m3, fmt::e4m3, Plain,
                            WgmmaKnobs{.box_w = 8, .box_h = 10, .channels = 32, .element_bytes = 1, .skips = true}>>(26,
                                                                                                                     6);
+  check_convolutions<fmt::bf16, fmt::bf16, Halves,
+                     Boxes<fmt::bf16, fmt::bf16, Halves,
+                           WgmmaKnobs{.box_w = 8,
+                                      .box_h = 32,
+                                      .features = 96,
+                                      .strips = 2,
+                                      .stages = 5,
+                                      .cluster = 2,
+                                      .swapped = true,
+                                      .halo = true,
+                                      .kernel_h = 3,
+                                      .channels = 64,
+                                      .async_store = true}>>(27, 5);
 }

@@ -146,7 +146,7 @@ class Collector {
   };
 
   void add_boxes(Knobs k, int pixels) {
-    if (l_.axis(1).kernel > 1 && l_.axis(1).stride == 1 && pixels % kHaloWidth == 0) {
+    if (l_.axis(1).kernel > 1 && l_.axis(1).stride == 1 && pixels % kHaloWidth == 0 && !l_.product.promotes()) {
       Knobs h = k;
       h.halo = true, h.box_w = kHaloWidth, h.box_h = pixels / kHaloWidth;
       add_clusters(h);

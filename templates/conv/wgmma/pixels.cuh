@@ -114,28 +114,13 @@ struct PixelRows {
           row(0),
           column(0) {}
 
-    TW_MEMBER void load(u8* pixels, u8* filters, u64* full, u32 rank) {
+    // The filters of a tap.
+    TW_MEMBER void load_w(u8* to, int tap, u64* full, u32 rank) {
       const Axis* axes = shape.problem.axes;
-      load_pixels(pixels, full, rank);
-      TW_UNROLL for (int tap = 0; tap < kTaps; ++tap) {
-        const PanelPlace from{filter, (frame * axes[1].kernel + row + tap) * axes[2].kernel + column, panel * kPanelK};
-        if constexpr (T::kSwapped)
-          load_columns(filters + tap * T::kBlockM * gemm::kPanelBytes, from, full, rank);
-        else
-          tensor_load(filters + tap * T::kBlockN * gemm::kPanelBytes, shape.filters, from, full, kEvictNormal);
-      }
-      if (++panel < kPanels) return;
-      panel = 0;
-      if (++column < axes[2].kernel) return;
-      column = 0;
-      if ((row += kTaps) < axes[1].kernel) return;
-      row = 0, ++frame;
-    }
-
-   private:
-    // Rows of w that are the instruction's columns: each of the blocks that share them loads a part for all.
-    TW_MEMBER void load_columns(u8* to, PanelPlace from, u64* full, u32 rank) const {
-      if constexpr (T::kMulticast > 1) {
+      PanelPlace from{filter, (frame * axes[1].kernel + row + tap) * axes[2].kernel + column, panel * kPanelK};
+      if constexpr (!T::kSwapped) {
+        tensor_load(to, shape.filters, from, full, kEvictNormal);
+      } else if constexpr (T::kMulticast > 1) {  // each of the blocks that share them loads a part for all
         constexpr int kRows = T::kBlockM / T::kMulticast;
         from.row += static_cast<i32>(rank) * kRows;
         tensor_load_multicast(to + rank * kRows * gemm::kPanelBytes, shape.filters, from, full,
@@ -144,7 +129,17 @@ struct PixelRows {
         tensor_load(to, shape.filters, from, full, kEvictNormal);
       }
     }
-    TW_MEMBER void load_pixels(u8* to, u64* full, u32 rank) const {
+    TW_MEMBER void advance() {
+      const Axis* axes = shape.problem.axes;
+      if (++panel < kPanels) return;
+      panel = 0;
+      if (++column < axes[2].kernel) return;
+      column = 0;
+      if ((row += kTaps) < axes[1].kernel) return;
+      row = 0, ++frame;
+    }
+    // A tap's pixels, or those of all taps of a column.
+    TW_MEMBER void load_x(u8* to, u64* full, u32 rank) const {
       const Shape& conv = shape.problem;
       const i32 taps[3] = {column, row, frame};
       TensorPlace from{panel * kPanelK, {0, 0, 0, tile.at[3]}};

@@ -7,6 +7,7 @@
 namespace tw::conv {
 
 TW_CONSTANTS(int, kHaloWidth = 8);  // pixels side by side: a swizzle atom of 128-byte rows
+TW_CONSTANTS(int, kBoxes = 2);      // with halos, in shared memory
 
 struct WgmmaKnobs {
   int box_w = 8, box_h = 32, box_d = 1, box_n = 1;            // output pixels of a tile, rows of them innermost
@@ -49,7 +50,7 @@ struct WgmmaKnobs {
     k.strips = strips, k.warpgroups_n = warpgroups_n;
     k.panels = taps(), k.stages = stages, k.cluster = cluster, k.swapped = swapped;
     k.fast_accumulation = fast_accumulation, k.async_store = async_store;
-    k.gathered_step = halo ? dilation_h * gemm::kSwizzleAtom : 0;
+    if (halo) k.boxes = kBoxes, k.gathered_step = dilation_h * gemm::kSwizzleAtom;
     const int left = channels * element_bytes % gemm::kPanelBytes;  // bytes of a tap's last panel
     if (left) k.run = panels(), k.last_steps = (left + 31) / 32;
     return k;

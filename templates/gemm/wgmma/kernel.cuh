@@ -86,6 +86,10 @@ struct WgmmaKernel : WgmmaTraits<Input, W, Epi, knobs, XRows> {
       ring.empty = ring.full + kStages;
       raw_full = ring.empty + kStages;
       extra = raw_full + (T::kWidens ? kRawStages : 0);
+      if constexpr (T::kBoxes > 0) {
+        ring.boxes = {memory + T::kPlan.box_at, extra, extra + T::kBoxes};
+        extra += 2 * T::kBoxes;
+      }
       if constexpr (kQueue) ring.tiles = reinterpret_cast<u32*>(memory + T::kPlan.groups_at) - kStages;
     }
     TW_MEMBER u8* raw() const { return base + T::kPlan.raw_at; }
@@ -105,7 +109,11 @@ struct WgmmaKernel : WgmmaTraits<Input, W, Epi, knobs, XRows> {
   TW_MEMBER static void init_barriers(const Shared& shared) {
     TW_NO_UNROLL for (int i = 0; i < kStages; ++i) {
       barrier_init(shared.ring.full + i, T::kWidens ? WideningProducer<T>::kArrivals : 1);
-      barrier_init(shared.ring.empty + i, kMathThreads / 32 * T::kMulticast);
+      barrier_init(shared.ring.empty + i, kMathThreads / 32 * T::kRingMulticast);
+    }
+    for (int i = 0; i < T::kBoxes; ++i) {
+      barrier_init(shared.ring.boxes.full + i, 1);
+      barrier_init(shared.ring.boxes.empty + i, kMathThreads / 32 * T::kBoxMulticast);
     }
     if constexpr (T::kWidens)
       for (int i = 0; i < kRawStages; ++i) barrier_init(shared.raw_full + i, 1);

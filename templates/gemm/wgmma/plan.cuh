@@ -45,7 +45,8 @@ struct WgmmaKnobs {
   int groups = 0;           // room for as many groups (grouped_tiles.cuh); 0: an ordinary gemm
 
   // What a kernel decides whose x is gathered (gathered_rows.cuh):
-  int gathered_step = 0;  // bytes from one panel of x to the next, which overlaps it; 0: panels are apart
+  int boxes = 0;          // boxes of x in shared memory, each for all panels of a stage of k; 0: x comes with w
+  int gathered_step = 0;  // bytes from one panel of a box to the next, which overlaps it
   int run = 1;            // stages of which the last has panels that are not full
   int last_steps = 4;     // of these: steps of k, 32 bytes each
 
@@ -77,10 +78,6 @@ TW_FN constexpr int scale_chunks(int block_k, int scale_k, int scale_bytes) {
 }
 // Bytes of a stage of w: plain rows, swizzled; or per strip its panels of codes, then its chunks of scales.
 TW_FN constexpr int plain_stage_bytes(int block_n, int panels) { return panels * block_n * kPanelBytes; }
-// Bytes of panels that overlap: each begins `step` bytes behind the one before. 0: panels are apart.
-TW_FN constexpr int overlapping_bytes(int panel_bytes, int panels, int step) {
-  return step ? panel_bytes + (panels - 1) * step : panels * panel_bytes;
-}
 TW_FN constexpr int tile_stage_bytes(int strips, int panels, int code_words, int chunks, int scale_bytes) {
   const int bytes = strips * (panels * 512 * code_words + chunks * kStripRows * scale_bytes);
   return (bytes + kSwizzleAtom - 1) / kSwizzleAtom * kSwizzleAtom;
@@ -93,16 +90,18 @@ TW_FN constexpr int prologue_row_threads(int threads) {
 // A piece's number, and a float of each warp.
 TW_FN constexpr int prologue_bytes(int threads) { return 4 + threads / 32 * 4; }
 
-// Shared memory: the ring of stages, x before w in each; stages of x that is widened; staging of the epilogue; the
-// quantized row; a copy of x's row items for each warpgroup; barriers, then what the schedule keeps beside them; the
-// table of groups; what a prologue needs, behind the barriers since the ring may be filled meanwhile.
+// Shared memory: the ring of stages, x before w in each; boxes of x, if there are any, and then a stage is a panel of
+// w; stages of x that is widened; staging of the epilogue; the quantized row; a copy of x's row items for each
+// warpgroup; barriers, then what the schedule keeps beside them; the table of groups; what a prologue needs, behind the
+// barriers since the ring may be filled meanwhile.
 struct WgmmaPlan {
   int accumulators;            // of a thread
   bool reallocates_registers;  // the producer is a warpgroup, which hands registers over to the math warpgroups
   int threads;
   int x_bytes, stage_bytes;  // of a stage
-  int raw_at, raw_bytes;     // of a stage of x that is widened
-  int slice, slot_floats;    // where parts of k meet: rows of w that a block completes, sums of all parts of them
+  int box_at, box_bytes;
+  int raw_at, raw_bytes;   // of a stage of x that is widened
+  int slice, slot_floats;  // where parts of k meet: rows of w that a block completes, sums of all parts of them
   int staging_at, staging_bytes, row_at, items_at, item_bytes, barriers_at, groups_at, prologue_at, shared_bytes;
 };
 TW_FN constexpr WgmmaPlan wgmma_plan(const WgmmaKnobs& k, const WgmmaOperands& o) {
@@ -113,16 +112,18 @@ TW_FN constexpr WgmmaPlan wgmma_plan(const WgmmaKnobs& k, const WgmmaOperands& o
   // One thread fills the ring by copies alone. To widen x takes a warp where tokens are few, else a warpgroup.
   p.threads = k.math_threads() + (p.reallocates_registers || (o.x_raw_bytes && !k.warp_mma) ? 128 : 32);
 
-  const int x_step = k.swapped ? 0 : k.gathered_step, w_step = k.swapped ? k.gathered_step : 0;
-  p.x_bytes =
-      k.quantized_bytes ? 0 : (overlapping_bytes(k.block_m * o.x_row_bytes, k.panels, x_step) + 127) / 128 * 128;
+  // Of a stage: without x, or where that is called w (swapped), without w.
+  const int x_panels = k.boxes == 0 ? k.panels : k.swapped ? 1 : 0, w_panels = k.boxes == 0 ? k.panels : 1 - x_panels;
+  p.x_bytes = k.quantized_bytes ? 0 : (x_panels * k.block_m * o.x_row_bytes + 127) / 128 * 128;
   p.stage_bytes = p.x_bytes + (o.coded ? tile_stage_bytes(k.strips * k.warpgroups_n, k.panels, o.code_words,
                                                           scale_chunks(k.panels * o.panel_k, o.scale_k, o.scale_bytes),
                                                           o.scale_bytes)
-                                       : overlapping_bytes(plain_stage_bytes(k.block_n(), 1), k.panels, w_step));
+                                       : plain_stage_bytes(k.block_n(), w_panels));
+  p.box_at = k.stages * p.stage_bytes;
+  p.box_bytes = k.boxes ? (k.swapped ? k.block_n() : k.block_m) * kPanelBytes + (k.panels - 1) * k.gathered_step : 0;
   p.slice = k.block_n() / k.split_k;
   p.slot_floats = k.parts() * k.columns() * p.slice;
-  p.raw_at = k.stages * p.stage_bytes;
+  p.raw_at = p.box_at + k.boxes * p.box_bytes;
   p.raw_bytes = (k.panels * k.block_m * o.x_raw_bytes + 127) / 128 * 128;
   p.staging_at = p.raw_at + kRawStages * p.raw_bytes;
   p.staging_bytes = k.async_store   ? async_store_bytes(k.block_m, k.block_n(), k.swapped, o.y_bytes)
@@ -134,7 +135,7 @@ TW_FN constexpr WgmmaPlan wgmma_plan(const WgmmaKnobs& k, const WgmmaOperands& o
   p.item_bytes = k.swapped ? 0 : k.math_warpgroups() * k.columns() * o.x_item_bytes;
   p.barriers_at = p.items_at + p.item_bytes;
   const bool stream_k = k.schedule == Schedule::stream_k, split = k.schedule == Schedule::split_last_wave;
-  p.groups_at = p.barriers_at + 16 * k.stages + (o.x_raw_bytes ? 8 * kRawStages : 0) +
+  p.groups_at = p.barriers_at + 16 * (k.stages + k.boxes) + (o.x_raw_bytes ? 8 * kRawStages : 0) +
                 (stream_k || k.async_store ? 16 * k.warpgroups_n
                  : k.parts() > 1 || split  ? 16
                                            : 0) +

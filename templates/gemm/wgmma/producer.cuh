@@ -53,7 +53,7 @@ struct Producer {
     if (kSmallTile && shape.constant_weights) launch_dependent_grids();
     const u32 rank = kMulticast > 1 ? cluster_rank() : 0;
     const u64 w_policy = weight_policy(tiles);
-    ring.phase = 1;  // all stages are empty
+    ring.phase = ring.boxes.phase = 1;  // all stages are empty
     i64 n0, m0;
     while (kQueue ? tiles.take(static_cast<u32*>(args.workspace), n0, m0) : tiles.next(n0, m0)) {
       // Blocks that split a tile have the same tokens, but different stages: nothing to multicast.
@@ -93,6 +93,10 @@ struct Producer {
         ring.await_empty();
         ring.advance();
       }
+      TW_NO_UNROLL for (int i = 0; i < T::kBoxes; ++i) {
+        ring.boxes.await_empty();
+        ring.boxes.advance();
+      }
     }
   }
 
@@ -105,11 +109,22 @@ struct Producer {
   TW_MEMBER void gather(Ring& ring, const Tiles& tiles, i64 n0, i64 m0, u32 rank) const {
     typename T::XRows::template Loader<T> loader(shape, T::kSwapped ? n0 : m0, T::kSwapped ? m0 : n0, tiles.k_begin);
     TW_NO_UNROLL for (u32 kb = tiles.k_begin; kb < tiles.k_end; ++kb) {
-      u64* full = ring.full + ring.stage;
-      ring.await_empty();
-      barrier_expect(full, T::kStageBytes);
-      loader.load(T::kSwapped ? ring.w() : ring.x(), T::kSwapped ? ring.x() : ring.w(), full, rank);
-      ring.advance();
+      if constexpr (T::kBoxes > 0) {
+        ring.boxes.await_empty();
+        u64* full = ring.boxes.full + ring.boxes.box;
+        barrier_expect(full, T::kBoxBytes);
+        loader.load_x(ring.boxes.x(), full, rank);
+        ring.boxes.advance();
+      }
+      TW_NO_UNROLL for (int panel = 0; panel < (T::kBoxes ? kPanels : 1); ++panel) {
+        u64* full = ring.full + ring.stage;
+        ring.await_empty();
+        barrier_expect(full, T::kStageBytes);
+        if constexpr (T::kBoxes == 0) loader.load_x(T::kSwapped ? ring.w() : ring.x(), full, rank);
+        loader.load_w(T::kSwapped ? ring.x() : ring.w(), panel, full, rank);
+        ring.advance();
+      }
+      loader.advance();
     }
   }
   TW_MEMBER void load_x(const Ring& ring, u64* full, i64 m0, u32 kb, u32 rank, bool alone) const {

@@ -6,6 +6,34 @@
 
 namespace tw::gemm {
 
+// By every math warp: what `empty` is for may be refilled. Told to every block that writes into it.
+template <int MULTICAST>
+TW_DEVICE void release_stage(u64* empty, int lane) {
+  if constexpr (MULTICAST > 1) {
+    if (lane < MULTICAST) barrier_arrive_remote(empty, static_cast<u32>(lane));
+  } else {
+    if (lane == 0) barrier_arrive(empty);
+  }
+}
+
+// T: WgmmaTraits. Boxes of x, where it has some (WgmmaKnobs::boxes).
+template <class T>
+struct BoxRing {
+  u8* boxes;
+  u64* full;
+  u64* empty;
+  int box = 0;
+  u32 phase = 0;
+
+  TW_MEMBER void advance() {
+    if (++box == T::kBoxes) box = 0, phase ^= 1u;
+  }
+  TW_MEMBER u8* x() const { return boxes + box * T::kBoxBytes; }
+  TW_MEMBER void await_full() const { barrier_wait(full + box, phase); }
+  TW_MEMBER void await_empty() const { barrier_wait(empty + box, phase); }
+  TW_MEMBER void release(int b, int lane) const { release_stage<T::kBoxMulticast>(empty + b, lane); }
+};
+
 // T: WgmmaTraits.
 template <class T>
 struct StageRing {
@@ -17,6 +45,7 @@ struct StageRing {
   u32 phase = 0;
   const u8* row = nullptr;  // the quantized row of x, from stage row_begin of k on
   u32 row_begin = 0;
+  BoxRing<T> boxes = {};
 
   TW_MEMBER void advance() {
     if (++stage == T::kStages) stage = 0, phase ^= 1u;
@@ -32,11 +61,7 @@ struct StageRing {
       sync_warp();  // other lanes read codes with ordinary loads
     else
       converge_warp();
-    if constexpr (T::kMulticast > 1) {
-      if (lane < T::kMulticast) barrier_arrive_remote(empty + s, static_cast<u32>(lane));
-    } else {
-      if (lane == 0) barrier_arrive(empty + s);
-    }
+    release_stage<T::kRingMulticast>(empty + s, lane);
   }
 };
 

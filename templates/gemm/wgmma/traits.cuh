@@ -158,9 +158,11 @@ struct WgmmaTraits {
   TW_CONSTANTS(int, kPanelsPerBox = kCodes ? kPanelsPerCodeBox : 1);      // panels of a row of x that lie side by side
   TW_CONSTANTS(int, kRowBytes = operands().x_row_bytes * kPanelsPerBox);  // of a box
   // From one panel of an operand to the next.
-  TW_CONSTANTS(int, kXPanelBytes = !kSwapped && knobs.gathered_step ? knobs.gathered_step
-                                                                    : kBlockM * operands().x_row_bytes);
-  TW_CONSTANTS(int, kWPanelBytes = kSwapped && knobs.gathered_step ? knobs.gathered_step : kBlockN * kPanelBytes);
+  TW_CONSTANTS(int, kXPanelBytes = kBlockM * operands().x_row_bytes, kWPanelBytes = kBlockN * kPanelBytes);
+  // Boxes of x apart from the stages, which are then panels of w. A block loads its own of what its neighbours do not
+  // share.
+  TW_CONSTANTS(int, kBoxes = knobs.boxes, kBoxBytes = kPlan.box_bytes);
+  TW_CONSTANTS(int, kBoxMulticast = kSwapped ? 1 : kMulticast, kRingMulticast = kBoxes && !kSwapped ? 1 : kMulticast);
   TW_CONSTANTS(int, kXCopied = kQuantizes || kWidens ? 0 : kPanels * kXPanelBytes);  // per stage
   TW_CONSTANTS(int, kBoxRows = kBlockM / kMulticast, kPanelBoxes = kMulticast > 1 ? 1 : kPanels / kPanelsPerBox);
 
@@ -221,6 +223,7 @@ struct WgmmaTraits {
   static_assert(!kGathers || (!Weights::kRegisters && kParts == 1 && schedule() == Schedule::whole_tiles &&
                               kGroups == 0 && !Scales::kAny && !kSmallTile),
                 "gathered rows: plain weights, whole tiles of many rows");
+  static_assert(kBoxes == 0 || (kGathers && !kPromotes), "boxes: gathered rows, sums of all of k");
   static_assert(schedule() != Schedule::queue || (kSmallTile && kCluster == 1), "the queue is for few tokens");
   static_assert(!kAsyncStore || (kReallocatesRegisters && kParts == 1 && schedule() == Schedule::whole_tiles &&
                                  !Epi::kC && sizeof(Y) <= 2),

@@ -17,13 +17,14 @@ struct MultiplyShared {
   TW_CONSTANTS(int, kColumns = T::kColumns, kBlockN = T::kBlockN, kStrips = T::kStrips, kWarpgroupsN = T::kWarpgroupsN,
                kWarpgroupsK = T::kWarpgroupsK, kPanels = T::kPanels, kSums = T::kSums, kItems = T::kItems,
                kXPanelBytes = T::kXPanelBytes, kWPanelBytes = T::kWPanelBytes, kXBytes = T::kXBytes,
-               kRun = T::kKnobs.run, kLastSteps = T::kKnobs.last_steps);
+               kRun = T::kKnobs.run, kLastSteps = T::kKnobs.last_steps, kStep = T::kKnobs.gathered_step);
   TW_CONSTANTS(bool, kSwapped = T::kSwapped, kPromotes = T::kPromotes);
   TW_CONSTANTS(u32, kPanel = kXPanelBytes / 16);  // in units of a descriptor
 
   // The matrix units sum over all of k. A stage is released when the next one's products have been issued, so that two
   // stages are in flight.
   TW_MEMBER static void accumulate(Ring& ring, const Tiles& tiles, Sums& sums, u32 x_base, const MathThread& id) {
+    if constexpr (T::kBoxes > 0) return accumulate_boxes(ring, tiles, sums, x_base, id);
     int previous = -1;
     TW_NO_UNROLL for (u32 kb = tiles.k_begin; kb < tiles.k_end; kb += kRun) {
       TW_NO_UNROLL for (int i = 1; i < kRun; ++i) accumulate_stage<4>(ring, sums, x_base, id, previous);
@@ -50,6 +51,42 @@ struct MultiplyShared {
     if (previous >= 0) ring.release(previous, id.lane);
     previous = ring.stage;
     ring.advance();
+  }
+
+  // The same where x comes in boxes: one for all panels of a stage of k, and stages of the ring are panels of w.
+  TW_MEMBER static void accumulate_boxes(Ring& ring, const Tiles& tiles, Sums& sums, u32 x_base, const MathThread& id) {
+    int previous = -1, previous_box = -1;
+    TW_NO_UNROLL for (u32 kb = tiles.k_begin; kb < tiles.k_end; kb += kRun) {
+      TW_NO_UNROLL for (int i = 1; i < kRun; ++i) accumulate_box<4>(ring, sums, x_base, id, previous, previous_box);
+      accumulate_box<kLastSteps>(ring, sums, x_base, id, previous, previous_box);
+    }
+    wgmma_wait<0>();
+    if (previous >= 0) ring.release(previous, id.lane);
+    if (previous_box >= 0) ring.boxes.release(previous_box, id.lane);
+  }
+  template <int STEPS>
+  TW_MEMBER static void accumulate_box(Ring& ring, Sums& sums, u32 x_base, const MathThread& id, int& previous,
+                                       int& previous_box) {
+    const u32 own = id.group * kStrips * kStripRows * 8;  // where a warpgroup's strips begin
+    const u32 box = x_base + static_cast<u32>(T::kPlan.box_at + ring.boxes.box * T::kBoxBytes) / 16;
+    ring.boxes.await_full();
+    TW_UNROLL for (int p = 0; p < kPanels; ++p) {
+      const u32 stage = stage_descriptor<T>(x_base, ring), panel = box + static_cast<u32>(p * kStep) / 16;
+      const u32 w = (kSwapped ? panel : stage) + own, x = kSwapped ? stage : panel;
+      ring.await_full();
+      wgmma_fence();
+      TW_UNROLL for (int step = 0; step < STEPS; ++step) TW_UNROLL for (int s = 0; s < kStrips; ++s)
+          Wgmma<kind(), kColumns>::ss(sums[s], w + static_cast<u32>(s * kStripRows * 128 + step * 32) / 16,
+                                      x + static_cast<u32>(step * 32) / 16, true);
+      wgmma_commit();
+      wgmma_wait<1>();  // what came before has been read
+      if (previous >= 0) ring.release(previous, id.lane);
+      if (p == 0 && previous_box >= 0) ring.boxes.release(previous_box, id.lane);
+      previous = ring.stage;
+      ring.advance();
+    }
+    previous_box = ring.boxes.box;
+    ring.boxes.advance();
   }
 
   // Ping-pong: warpgroups that promote take turns with the matrix units, so that one adds while another multiplies.
