@@ -14,10 +14,12 @@ struct alignas(64) TensorMap {
 };
 
 // Operands of a warpgroup matrix instruction. Accumulators are float, or int32 for s8.
-// What both operands are; e4m3_e5m2: A is E4M3, B is E5M2.
-enum class WgmmaKind { f16, bf16, e4m3, e5m2, e4m3_e5m2, e5m2_e4m3, s8 };
+// What both operands are; e4m3_e5m2: A is E4M3, B is E5M2; tf32: floats, of whose mantissas 10 bits are read.
+enum class WgmmaKind { f16, bf16, e4m3, e5m2, e4m3_e5m2, e5m2_e4m3, s8, tf32 };
 constexpr bool is_fp8(WgmmaKind kind) { return kind >= WgmmaKind::e4m3 && kind <= WgmmaKind::e5m2_e4m3; }
-constexpr int mma_k(WgmmaKind kind) { return kind == WgmmaKind::f16 || kind == WgmmaKind::bf16 ? 16 : 32; }  // 32 bytes
+constexpr int mma_k(WgmmaKind kind) {  // 32 bytes
+  return kind == WgmmaKind::tf32 ? 8 : kind == WgmmaKind::f16 || kind == WgmmaKind::bf16 ? 16 : 32;
+}
 
 // L2 eviction priorities of a copy (encodings that createpolicy gives for fractional policies of 1.0).
 TW_CONSTANTS(u64, kEvictNormal = 0x1000000000000000ull, kEvictFirst = 0x12f0000000000000ull,

@@ -9,6 +9,8 @@
 
 #include "templates/conv/conv.h"
 #include "templates/describe.h"
+#include "templates/fast_path.h"
+#include "templates/gemm/error_bound.cuh"
 #include "templates/gemm/judge.h"
 
 namespace tilewright::conv {
@@ -86,12 +88,19 @@ struct Operands {
   }
 };
 
+// Single precision goes through TF32, or where accumulation is fast through bfloat16.
+bool rounds_operands(const Gemm& g) {
+  return fast_path(g.x).element == Element::f32 && fast_path(g.w).element == Element::f32;
+}
+
 Expected expected_at(const Operands& o, std::int64_t pixel, std::int64_t channel) {
   GemmSums sums;
   o.for_products(pixel, channel, [&](float x, float w) {
     const double product = static_cast<double>(x) * w;
     sums.product += product, sums.magnitude += std::fabs(product);
   });
+  if (rounds_operands(o.gemm))
+    sums.rounding = sums.magnitude * (o.shape.fast ? tw::gemm::kBfloatRounding : tw::gemm::kTf32Rounding);
   sums.scale = o.shape.alpha;
   sums.bias = o.bias_at(channel);
   sums.residual = o.residual_at(o.output_at(pixel, channel));

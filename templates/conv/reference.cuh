@@ -15,6 +15,8 @@ struct Reference {
   TW_CONSTANTS(int, kThreads = 128, kSharedBytes = 0);
   TW_CONSTANTS(int, kPixels = 8, kChannels = kThreads / kPixels);  // of y, of a block
   TW_CONSTANTS(bool, kCuts = gemm::fp8_products<X, W>() || gemm::scaled_products<X, W>());
+  // Single precision goes through TF32, or where accumulation is fast through bfloat16.
+  TW_CONSTANTS(bool, kSingle = same<gemm::element_of<X>, float>() && same<gemm::element_of<W>, float>());
 
   // Where an output is, and the sums of its products.
   struct Place {
@@ -82,7 +84,9 @@ struct Reference {
         args.y, at, {values, values + shape.n * shape.pixels() * shape.k}, at,
         {gemm::store_error<typename Epi::Out>(), gemm::additions_of(shape.columns()),
          gemm::cut_of(kCuts, shape.fast != 0, shape.columns()), Epi::kExact, Epi::kQuantized, shape.y_factor},
-        {scale, sums.magnitude, 0, linear, bias, residual, y});
+        {scale, sums.magnitude,
+         !kSingle ? 0 : sums.magnitude * (shape.fast ? gemm::kBfloatRounding : gemm::kTf32Rounding), linear, bias,
+         residual, y});
   }
 };
 

@@ -323,4 +323,14 @@ TEST_CASE("conv: Hopper's matrix units on boxes of pixels", "[conv]") {
                                       .kernel_h = 3,
                                       .channels = 64,
                                       .async_store = true}>>(27, 5);
+  check_convolutions<fmt::f32, fmt::f32, Plain,
+                     Boxes<fmt::f32, fmt::f32, Plain,
+                           WgmmaKnobs{.box_w = 8,
+                                      .box_h = 16,
+                                      .features = 40,
+                                      .swapped = true,
+                                      .halo = true,
+                                      .kernel_h = 3,
+                                      .channels = 36,
+                                      .element_bytes = 4}>>(28, 5);
 }

@@ -20,6 +20,11 @@ float value_of(WgmmaKind kind, const u8* row, int i) {
     case WgmmaKind::e4m3: return e4m3_to_f32(row[i]);
     case WgmmaKind::e5m2: return e5m2_to_f32(row[i]);
     case WgmmaKind::s8: return static_cast<float>(static_cast<i8>(row[i]));
+    case WgmmaKind::tf32: {
+      u32 bits;
+      std::memcpy(&bits, row + 4 * i, 4);
+      return bits_as<float>(bits & 0xffffe000u);
+    }
     case WgmmaKind::e4m3_e5m2:
     case WgmmaKind::e5m2_e4m3: break;  // of two
   }

@@ -88,8 +88,20 @@ struct Layer {
   }
 };
 
+// Floats, which the units read as TF32.
+std::optional<gemm::WgmmaProblem> single_precision(const Gemm& g) {
+  if (fast_path(g.x).element != Element::f32 || fast_path(g.w).element != Element::f32) return {};
+  gemm::WgmmaProblem p{};
+  p.kind = tw::WgmmaKind::tf32, p.element_bytes = 4;
+  p.operands.panel_k = tw::gemm::kPanelBytes / p.element_bytes, p.operands.x_row_bytes = tw::gemm::kPanelBytes;
+  p.operands.y_bytes = fast_path(g.y).element_bytes, p.operands.c_bytes = g.c ? fast_path(*g.c).element_bytes : 0;
+  return p;
+}
+
 std::optional<Layer> layer_of(const Conv& c) {
   const Gemm g = as_gemm(c);
+  if (const std::optional<gemm::WgmmaProblem> p = single_precision(g))
+    return Layer{g, shape_of(c), *p, p->kind, p->kind};
   const std::optional<gemm::WgmmaProblem> p =
       gemm::wgmma_kind(g.x) ? gemm::wgmma_problem(g, tw::gemm::kFewTokens + 1, false) : std::nullopt;
   if (!p || p->tiles || p->codes || p->block_scales) return {};
@@ -291,7 +303,7 @@ class Wgmma final : public EnumeratedFamily {
     // The time of a tile is what cost_of_tile() says, as products that the matrix units would make meanwhile.
     const double results = cost_of_tile(l, k) - kTileCost;
     t.mma_ops = 2 * t.blocks * results * static_cast<double>(l.gemm.k);
-    t.mma_rate = k.element_bytes == 1 ? 2.75 : 1.5;
+    t.mma_rate = k.element_bytes == 1 ? 2.75 : k.element_bytes == 2 ? 1.5 : 0.75;
     t.mma_in_flight = 32;
     t.global_bytes = t.unique_bytes;
     t.bytes_in_flight = static_cast<double>(k.stages - 1) * plan.stage_bytes / plan.threads;

@@ -20,6 +20,7 @@ Spelling spelling(tw::WgmmaKind kind) {
     case tw::WgmmaKind::e5m2: return {"e5m2", "f32.e5m2.e5m2", {", 1, 1", ", 1, 1"}};
     case tw::WgmmaKind::e4m3_e5m2: return {"e4m3_e5m2", "f32.e4m3.e5m2", {", 1, 1", ", 1, 1"}};
     case tw::WgmmaKind::e5m2_e4m3: return {"e5m2_e4m3", "f32.e5m2.e4m3", {", 1, 1", ", 1, 1"}};
+    case tw::WgmmaKind::tf32: return {"tf32", "f32.tf32.tf32", {", 1, 1", ", 1, 1"}};
     case tw::WgmmaKind::s8: break;
   }
   return {"s8", "s32.s8.s8", {"", ""}};

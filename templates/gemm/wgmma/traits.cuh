@@ -33,6 +33,8 @@ TW_FN constexpr WgmmaKind wgmma_kind() {
     return WgmmaKind::f16;
   else if constexpr (same<Element, bf16>())
     return WgmmaKind::bf16;
+  else if constexpr (same<Element, float>())
+    return WgmmaKind::tf32;
   else
     return WgmmaKind::s8;
 }
