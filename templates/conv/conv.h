@@ -20,6 +20,8 @@ void describe(const Conv& conv, Task& task);  // Operation::describe(), run_on_h
 void run_on_host(const Conv& conv, const Task& task, std::span<const std::span<std::byte>> buffers);
 HostCheck check_on_host(const Conv& conv, const Task& task, std::span<const std::span<std::byte>> buffers);
 
+// Bytes of x's elements as they are multiplied: single precision is rounded to bfloat16 where accumulation is fast.
+int multiplied_bytes(const Conv& conv);
 // The constants of a launch. Precondition of these: checked extents.
 tw::conv::Shape shape_of(const Conv& conv);
 // The gemm that a convolution is: its output pixels by its output channels, over the kernel's axes and a group's

@@ -47,7 +47,8 @@ struct Fields {
     visit(optional("global", "tensor-wide scale: value = code * scale * global (mul) or / global (div)"), global,
           kGlobals);
     visit(optional("bias", "added to each output channel, [k]: f32 f16 bf16"), bias);
-    visit(optional("accum", "fp8: sums by the matrix units alone, with some 14 bits"), accumulation, kAccumulations);
+    visit(optional("accum", "fp8: sums by the matrix units alone, with some 14 bits; f32: rounded to bf16"),
+          accumulation, kAccumulations);
     visit(optional("act", "activation"), act, gemm::kActivations);
     visit(optional("alpha", "factor of the products' sum"), alpha);
     visit(optional("residual", "a tensor that is added, laid out as y: f32 f16 bf16"), residual);
@@ -93,6 +94,11 @@ Conv spread_out(Conv c) {
     std::fill_n(c.pad_mode.at.begin(), rank, all);
   }
   return c;
+}
+
+// Which may be rounded to bfloat16.
+bool single_precision(const Conv& c) {
+  return fast_path(c.x).element == Element::f32 && fast_path(c.w).element == Element::f32;
 }
 
 std::int64_t extent_of(const Conv& c, std::size_t i) {
@@ -244,6 +250,11 @@ class ConvOperation final : public OperationOf<Conv, Fields> {
 
 }  // namespace
 
+int multiplied_bytes(const Conv& conv) {
+  const FastPath& x = fast_path(conv.x);
+  return x.element == Element::f32 && conv.accumulation == Accumulation::fast ? 2 : x.element_bytes;
+}
+
 tw::conv::Shape shape_of(const Conv& conv) {
   const Conv c = spread_out(conv);
   tw::conv::Shape s{};
@@ -269,8 +280,8 @@ tw::conv::Shape shape_of(const Conv& conv) {
   s.alpha = static_cast<float>(c.alpha), s.beta = static_cast<float>(c.beta);
   s.y_factor = static_cast<float>(1.0 / c.y_scale);
   s.workspace = c.workspace;
-  const auto set_maps = [&](tw::conv::MapAxis(&map)[4], std::int64_t first) {
-    std::int64_t step = c.c;
+  const auto set_maps = [&](tw::conv::MapAxis(&map)[4], std::int64_t channels, std::int64_t first) {
+    std::int64_t step = channels;
     for (int a = 0; a < kMostAxes; ++a) {
       const int axis = kMostAxes - 1 - a;
       map[a] = {axis == s.first_axis ? first : s.axes[axis].in, step};
@@ -278,9 +289,12 @@ tw::conv::Shape shape_of(const Conv& conv) {
     }
     map[3] = {c.n, step};
   };
-  set_maps(s.x_map, s.axes[s.first_axis].in - c.cache);
-  set_maps(s.cache_map, c.cache);
+  const std::int64_t first = s.axes[s.first_axis].in, channels = tw::conv::written_channels(s.c, multiplied_bytes(c));
+  set_maps(s.x_map, c.c, first - c.cache);
+  set_maps(s.cache_map, c.c, c.cache);
+  set_maps(s.written_x_map, channels, first);
   s.w_map[0] = {c.k, s.columns()}, s.w_map[1] = {s.taps(), s.c / s.groups};
+  s.written_w_map[0] = {c.k, s.taps() * channels}, s.written_w_map[1] = {s.taps(), channels};
   return s;
 }
 
@@ -295,7 +309,9 @@ Gemm as_gemm(const Conv& conv) {
     pixels = std::min(pixels * extent_of(c, at), kMost), columns = std::min(columns * c.kernel.at[at], kMost);
   }
   g.m = static_cast<std::int64_t>(pixels), g.n = c.k, g.k = static_cast<std::int64_t>(columns);
-  g.global = c.global, g.bias = c.bias, g.accumulation = c.accumulation, g.act = c.act;
+  g.global = c.global, g.bias = c.bias, g.act = c.act;
+  // What a gemm has no fast way for.
+  g.accumulation = single_precision(c) ? Accumulation::full : c.accumulation;
   g.alpha = c.alpha, g.c = c.residual, g.beta = c.beta, g.y_scale = c.y_scale;
   g.workspace = c.workspace, g.constant_weights = c.constant_weights;
   return g;

@@ -44,11 +44,19 @@ struct Shape {
   i64 workspace;      // bytes
   // Behind the channels: width, height, depth and images of x and of what is cached; rows and taps of w.
   MapAxis x_map[4], cache_map[4], w_map[2];
+  // The same of x and w that a kernel has written to the workspace (conv/wgmma/channels_last.cuh).
+  MapAxis written_x_map[4], written_w_map[2];
 
   TW_MEMBER i64 taps() const { return i64{axes[0].kernel} * axes[1].kernel * axes[2].kernel; }
   TW_MEMBER i64 columns() const { return taps() * (c / groups); }                        // of a row of w
   TW_MEMBER i64 pixels() const { return i64{axes[0].out} * axes[1].out * axes[2].out; }  // of an output image
 };
+
+// Channels of a pixel as a kernel writes it to the workspace: whole pieces of 16 bytes.
+TW_FN constexpr i32 written_channels(i32 channels, int element_bytes) {
+  const i32 piece = 16 / element_bytes;
+  return (channels + piece - 1) / piece * piece;
+}
 
 // The element of an axis at place i, which may lie in its padding; -1: a zero there.
 TW_FN i32 place_on(const Axis& a, i32 i) {

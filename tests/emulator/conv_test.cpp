@@ -111,9 +111,10 @@ struct OneGroup {
 
 // Hopper's warpgroup units read boxes of pixels: channels last, of one group, in pieces of 16 bytes; padding of the
 // axes within a frame is zero. Frames are padded and cached as one likes where a box has one.
-template <class X, class W, class Epi, conv::WgmmaKnobs wanted>
+// As: the format that x and w are multiplied in.
+template <class X, class W, class Epi, conv::WgmmaKnobs wanted, class As = X>
 struct Boxes {
-  static constexpr int kBytes = sizeof(gemm::element_of<X>), kLeastChannels = 16 / kBytes;
+  static constexpr int kBytes = sizeof(gemm::element_of<As>), kLeastChannels = wanted.writes ? 1 : 16 / kBytes;
   static constexpr conv::WgmmaKnobs completed(int channels) {
     conv::WgmmaKnobs k = wanted;
     k.channels = channels, k.element_bytes = kBytes;
@@ -122,8 +123,9 @@ struct Boxes {
   static void fit(conv::Shape& s) {
     // Channels and the kernel are known when it is compiled.
     s.c = wanted.channels, s.k = 8 * s.k + (wanted.swapped ? 3 : 0), s.groups = 1;
-    s.x_channels_first = s.y_channels_first = s.w_channels_first = 0;
-    if (wanted.box_d > 1 || s.first_axis > 0) s.cache = 0;
+    if (!wanted.writes) s.x_channels_first = s.w_channels_first = 0;
+    s.y_channels_first = 0, s.fast = !same<As, X>();
+    if ((wanted.box_d > 1 && !wanted.writes) || s.first_axis > 0) s.cache = 0;
     for (int a = 0; a < 3; ++a) {
       Axis& axis = s.axes[a];
       if (a > 0 || wanted.box_d > 1 || wanted.skips) axis.pad = Pad::zero;
@@ -134,10 +136,19 @@ struct Boxes {
   }
   static void run(const conv::Args& args, const conv::Shape& s, std::uint64_t seed) {
     static constexpr conv::WgmmaKnobs knobs = completed(wanted.channels);
-    using Plan = conv::Wgmma<X, W, Epi, knobs>;
+    using Plan = conv::Wgmma<gemm::element_of<X>, As, tw::select<same<As, X>(), W, As>, Epi, knobs>;
+    const i32 channels = wanted.writes ? conv::written_channels(s.c, kBytes) : s.c;
+    const i64 filter_bytes = conv::written_filter_bytes(s.k, s.taps(), s.c, kBytes);
+    std::vector<u8> workspace(
+        static_cast<std::size_t>(conv::written_x_at(filter_bytes) +
+                                 s.n * s.axes[0].in * s.axes[1].in * s.axes[2].in * i64{channels} * kBytes) +
+        128);
+    u8* const written = workspace.data() + (128 - reinterpret_cast<std::uintptr_t>(workspace.data()) % 128);
+    conv::Args own = args;
+    own.workspace = written;
     const auto map_of = [&](const void* data, i64 depth) {
       std::vector<emu::MapAxis> axes;
-      u64 step = static_cast<u64>(s.c);
+      u64 step = static_cast<u64>(channels);
       const i64 extents[] = {s.axes[2].in, s.axes[1].in, depth, s.n};
       for (int a = 0; a < 4; ++a) {
         const u64 extent = static_cast<u64>(extents[a]);
@@ -145,20 +156,23 @@ struct Boxes {
         axes.push_back({extent, step, static_cast<u32>(knobs.part(a)), stride});
         step *= extent;
       }
-      return emu::tensor_map(data, kBytes, static_cast<u64>(s.c), knobs.panel_k(), 128, axes);
+      return emu::tensor_map(data, kBytes, static_cast<u64>(channels), knobs.panel_k(), 128, axes);
     };
     constexpr gemm::WgmmaKnobs product = knobs.product();
-    alignas(64)
-        const TensorMap pixels = map_of(args.x.data, s.axes[0].in - s.cache),
-                        cached = map_of(args.cache, std::max(s.cache, 1)),
-                        filters = emu::tensor_map(
-                            args.w.data, kBytes, static_cast<u64>(s.c), knobs.panel_k(), 128,
-                            {{static_cast<u64>(s.k), static_cast<u64>(s.columns()),
-                              static_cast<u32>(knobs.swapped ? product.block_m / knobs.cluster : product.block_n())},
-                             {static_cast<u64>(s.taps()), static_cast<u64>(s.c)}});
+    alignas(64) const TensorMap pixels = wanted.writes
+                                             ? map_of(written + conv::written_x_at(filter_bytes), s.axes[0].in)
+                                             : map_of(args.x.data, s.axes[0].in - s.cache),
+                                cached = wanted.writes ? pixels : map_of(args.cache, std::max(s.cache, 1));
+    const void* const w = wanted.writes ? written + gemm::kScheduleBytes : args.w.data;
+    constexpr int kFilters = knobs.swapped ? product.block_m / knobs.cluster : product.block_n();
+    alignas(64) const TensorMap filters =
+        emu::tensor_map(w, kBytes, static_cast<u64>(channels), knobs.panel_k(), 128,
+                        {{static_cast<u64>(s.k), static_cast<u64>(s.taps() * channels), kFilters},
+                         {static_cast<u64>(s.taps()), static_cast<u64>(channels)}});
     const u32 blocks = static_cast<u32>(2 * knobs.cluster);
     emu::run({{blocks, 1, 1}, Plan::kThreads, static_cast<u32>(knobs.cluster), Plan::kSharedBytes, seed},
-             [&] { Plan::run(args, s, &pixels, &filters, &cached); });
+             [&] { Plan::run(own, s, &pixels, &filters, &cached); });
+    CHECK(std::all_of(written, written + gemm::kScheduleBytes, [](u8 b) { return b == 0; }));
   }
 };
 
@@ -333,4 +347,31 @@ TEST_CASE("conv: Hopper's matrix units on boxes of pixels", "[conv]") {
                                       .kernel_h = 3,
                                       .channels = 36,
                                       .element_bytes = 4}>>(28, 5);
+  check_convolutions<fmt::bf16, fmt::bf16, Whole,
+                     Boxes<fmt::bf16, fmt::bf16, Whole,
+                           WgmmaKnobs{.box_w = 8,
+                                      .box_h = 16,
+                                      .features = 32,
+                                      .swapped = true,
+                                      .halo = true,
+                                      .kernel_h = 3,
+                                      .channels = 5,
+                                      .writes = true}>>(29, 8);
+  check_convolutions<fmt::f32, fmt::f32, Biased,
+                     Boxes<fmt::f32, fmt::f32, Biased,
+                           WgmmaKnobs{.box_w = 8,
+                                      .box_h = 16,
+                                      .features = 64,
+                                      .cluster = 2,
+                                      .swapped = true,
+                                      .channels = 70,
+                                      .writes = true,
+                                      .skips = true},
+                           fmt::bf16>>(30, 6);
+  check_convolutions<
+      fmt::int8, fmt::int8_row, Biased,
+      Boxes<fmt::int8, fmt::int8_row, Biased,
+            WgmmaKnobs{
+                .box_w = 16, .box_h = 3, .box_d = 2, .box_n = 1, .channels = 20, .element_bytes = 1, .writes = true}>>(
+      31, 6);
 }

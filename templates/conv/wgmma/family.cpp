@@ -10,6 +10,7 @@
 
 #include "templates/checks.h"
 #include "templates/conv/conv.h"
+#include "templates/conv/wgmma/channels_last.cuh"
 #include "templates/conv/wgmma/plan.cuh"
 #include "templates/fast_path.h"
 #include "templates/gemm/family.h"
@@ -39,6 +40,7 @@ constexpr Knob<Knobs> kDerived[] = {knob<&Knobs::kernel_h>("kernel_h"),
                                     knob<&Knobs::dilation_h>("dilation_h"),
                                     knob<&Knobs::channels>("channels"),
                                     knob<&Knobs::element_bytes>("element_bytes"),
+                                    knob<&Knobs::writes>("writes"),
                                     knob<&Knobs::skips>("skips"),
                                     knob<&Knobs::fast_accumulation>("fast_accumulation"),
                                     knob<&Knobs::async_store>("async_store")};
@@ -62,15 +64,17 @@ struct Layer {
   tw::conv::Shape shape;
   gemm::WgmmaProblem product;
   tw::WgmmaKind filters_first, pixels_first;  // the instruction, by its 64-row side
+  bool writes;                                // x and w are first written to the workspace
+  bool rounds;                                // and rounded to bfloat16
 
   const tw::conv::Axis& axis(int i) const { return shape.axes[2 - i]; }  // width, height, depth
   // Frames are read one by one where they come from two tensors or are padded by others than zeros.
-  bool one_frame() const { return shape.cache > 0 || axis(2).pad != tw::conv::Pad::zero; }
+  bool one_frame() const { return (shape.cache > 0 && !writes) || axis(2).pad != tw::conv::Pad::zero; }
   tw::WgmmaKind kind(const Knobs& k) const { return k.swapped ? pixels_first : filters_first; }
 
   Knobs complete(Knobs k) const {
     k.kernel_h = axis(1).kernel, k.dilation_h = axis(1).dilation;
-    k.channels = shape.c, k.element_bytes = product.element_bytes;
+    k.channels = shape.c, k.element_bytes = product.element_bytes, k.writes = writes;
     const tw::conv::Axis& depth = axis(2);
     k.skips = depth.kernel > 1 && depth.pad == tw::conv::Pad::zero &&
               (depth.lo > 0 || (depth.out - 1) * std::int64_t{depth.stride} - depth.lo +
@@ -99,13 +103,28 @@ std::optional<gemm::WgmmaProblem> single_precision(const Gemm& g) {
 }
 
 std::optional<Layer> layer_of(const Conv& c) {
-  const Gemm g = as_gemm(c);
-  if (const std::optional<gemm::WgmmaProblem> p = single_precision(g))
-    return Layer{g, shape_of(c), *p, p->kind, p->kind};
-  const std::optional<gemm::WgmmaProblem> p =
-      gemm::wgmma_kind(g.x) ? gemm::wgmma_problem(g, tw::gemm::kFewTokens + 1, false) : std::nullopt;
+  Gemm g = as_gemm(c);
+  const tw::conv::Shape shape = shape_of(c);
+  std::optional<gemm::WgmmaProblem> p = single_precision(g);
+  const bool rounds = p && c.accumulation == Accumulation::fast;
+  if (rounds) g.x = g.w = Format::parse("bf16"), p.reset();
+  if (!p && gemm::wgmma_kind(g.x)) p = gemm::wgmma_problem(g, tw::gemm::kFewTokens + 1, false);
   if (!p || p->tiles || p->codes || p->block_scales) return {};
-  return Layer{g, shape_of(c), *p, gemm::wgmma_kind(g.w, g.x), gemm::wgmma_kind(g.x, g.w)};
+  const bool writes =
+      rounds || shape.x_channels_first || shape.w_channels_first || shape.c * p->element_bytes % 16 != 0;
+  const bool tf32 = p->kind == tw::WgmmaKind::tf32;
+  return Layer{
+      g,      shape, *p, tf32 ? p->kind : gemm::wgmma_kind(g.w, g.x), tf32 ? p->kind : gemm::wgmma_kind(g.x, g.w),
+      writes, rounds};
+}
+
+// Bytes of the workspace that x and w take where they are written there.
+double written_bytes(const Layer& l) {
+  const int element = l.product.element_bytes;
+  return static_cast<double>(
+             tw::conv::written_x_at(tw::conv::written_filter_bytes(l.shape.k, l.shape.taps(), l.shape.c, element))) +
+         static_cast<double>(l.shape.written_x_map[3].extent) * static_cast<double>(l.shape.written_x_map[3].step) *
+             element;
 }
 
 // Time of a tile's products and copies, in results of a multiply with all of k: what boxes are compared by.
@@ -246,15 +265,14 @@ class Wgmma final : public EnumeratedFamily {
     if (!c) return "not a conv";
     if (!arch.wgmma) return fmt::format("{} has no warpgroup matrix instructions", arch.name);
     if (c->groups != 1) return fmt::format("groups = {}: channels of one group are needed", c->groups);
-    if (c->x_layout != TensorLayout::ndhwc || c->y_layout != TensorLayout::ndhwc)
-      return "x_layout and y_layout of ndhwc are needed";
-    if (c->w_layout != FilterLayout::ktrsc) return "w_layout=ktrsc is needed";
+    if (c->y_layout != TensorLayout::ndhwc) return "y_layout=ndhwc is needed";
     const std::optional<Layer> l = layer_of(*c);
     if (!l)
       return fmt::format("w={} with x={}: plain elements of one type that wgmma has are needed", c->w.name(),
                          c->x.name());
-    if (c->c * l->product.element_bytes % 16 != 0)
-      return fmt::format("c = {}: a multiple of {} is needed", c->c, 16 / l->product.element_bytes);
+    if (l->writes && static_cast<double>(c->workspace) < written_bytes(*l))
+      return fmt::format("workspace = {}: x and w are written there with channels last, {:.0f} bytes", c->workspace,
+                         written_bytes(*l));
     for (int a = 0; a < kMostAxes; ++a) {
       const tw::conv::Axis& axis = l->axis(a);
       if (axis.stride > kMostStep) return fmt::format("a stride of {}: at most {}", axis.stride, kMostStep);
@@ -281,8 +299,10 @@ class Wgmma final : public EnumeratedFamily {
     s.name = "conv/wgmma";
     s.includes = gemm::includes_for(g, "conv/wgmma/kernel.cuh");
     s.prelude = kTable.text(k) + gemm::wgmma_text(l.kind(k), k.product().block_m);
-    s.plan_type = fmt::format("tw::conv::Wgmma<{}, {}, {}, kKnobs>", gemm::format_type(g.x), gemm::format_type(g.w),
-                              gemm::epilogue_type(g));
+    s.plan_type =
+        fmt::format("tw::conv::Wgmma<{}::Element, {}, {}, {}, kKnobs>", gemm::format_type(problem.as<Conv>()->x),
+                    gemm::format_type(g.x), gemm::format_type(g.w), gemm::epilogue_type(g));
+    if (l.rounds) s.includes.push_back("formats/f32.cuh");
     s.space = "tw::conv";
     s.plan = launch_plan(l, k);
     return specialize(s);
@@ -305,7 +325,7 @@ class Wgmma final : public EnumeratedFamily {
     t.mma_ops = 2 * t.blocks * results * static_cast<double>(l.gemm.k);
     t.mma_rate = k.element_bytes == 1 ? 2.75 : k.element_bytes == 2 ? 1.5 : 0.75;
     t.mma_in_flight = 32;
-    t.global_bytes = t.unique_bytes;
+    t.global_bytes = t.unique_bytes + (l.writes ? 2 * written_bytes(l) : 0);
     t.bytes_in_flight = static_cast<double>(k.stages - 1) * plan.stage_bytes / plan.threads;
     t.later_wave_cost = 0.6;
     (void)arch;
@@ -324,24 +344,36 @@ class Wgmma final : public EnumeratedFamily {
     p.shared_bytes = static_cast<std::uint32_t>(plan.shared_bytes);
     p.persistent = 1;
     p.overlap = true;
-    p.map_count = l.shape.cache ? 3 : 2;
+    p.map_count = l.shape.cache && !l.writes ? 3 : 2;
     TensorMapPlan map;
-    map.inner = static_cast<std::uint64_t>(l.shape.c);
+    map.inner =
+        static_cast<std::uint64_t>(l.writes ? tw::conv::written_channels(l.shape.c, k.element_bytes) : l.shape.c);
     map.element_bytes = static_cast<std::uint32_t>(k.element_bytes);
     map.box_inner = static_cast<std::uint32_t>(k.panel_k());
     map.swizzle = tw::gemm::kPanelBytes;
     TensorMapPlan &pixels = p.maps[0], &filters = p.maps[1], &cached = p.maps[2];
     pixels = filters = map;
     pixels.pointer = offsetof(ConvArgs, x), pixels.axes = 4, pixels.axes_at = offsetof(tw::conv::Shape, x_map);
+    if (l.writes) {
+      const std::int64_t filter_bytes =
+          tw::conv::written_filter_bytes(l.shape.k, l.shape.taps(), l.shape.c, k.element_bytes);
+      pixels.pointer = filters.pointer = offsetof(ConvArgs, workspace);
+      pixels.behind = static_cast<std::uint64_t>(tw::conv::written_x_at(filter_bytes));
+      pixels.axes_at = offsetof(tw::conv::Shape, written_x_map);
+    }
     for (int a = 0; a < 4; ++a) {
       const auto at = static_cast<std::size_t>(a);
       pixels.box_axes[at] = static_cast<std::uint32_t>(k.part(a));
       pixels.steps[at] = a < kMostAxes ? static_cast<std::uint32_t>(l.axis(a).stride) : 1;
     }
-    filters.pointer = offsetof(ConvArgs, w), filters.axes = 2, filters.axes_at = offsetof(tw::conv::Shape, w_map);
+    filters.axes = 2;
+    if (l.writes)
+      filters.behind = tw::gemm::kScheduleBytes, filters.axes_at = offsetof(tw::conv::Shape, written_w_map);
+    else
+      filters.pointer = offsetof(ConvArgs, w), filters.axes_at = offsetof(tw::conv::Shape, w_map);
     filters.box_axes = {static_cast<std::uint32_t>(k.swapped ? k.features / k.cluster : product.block_n()), 1};
     filters.steps = {1, 1};
-    if (!l.shape.cache) return p;
+    if (p.map_count < 3) return p;
     cached = pixels;
     cached.pointer = offsetof(ConvArgs, cache), cached.axes_at = offsetof(tw::conv::Shape, cache_map);
     return p;

@@ -12,9 +12,10 @@ struct ProductKnobs {
   static constexpr gemm::WgmmaKnobs kProduct = knobs.product();
 };
 
-template <class X, class W, class Epi, const WgmmaKnobs& knobs>
+// From: elements of x and w as a launch passes them. X and W: formats in which they are multiplied.
+template <class From, class X, class W, class Epi, const WgmmaKnobs& knobs>
 struct Wgmma {
-  using Pixels = PixelRows<knobs>;
+  using Pixels = PixelRows<knobs, From, gemm::element_of<X>>;
   using Product = gemm::WgmmaKernel<select<knobs.swapped, W, X>, select<knobs.swapped, X, W>, Epi,
                                     ProductKnobs<knobs>::kProduct, Pixels>;
   TW_CONSTANTS(int, kThreads = Product::kThreads, kSharedBytes = Product::kSharedBytes);
@@ -28,7 +29,7 @@ struct Wgmma {
     const i64 k = i64{shape.axes[0].kernel} * Pixels::stages_of_frame(shape) * Product::kBlockK;
     const PixelShape of({shape.k, k, shape.alpha, shape.global_divides, shape.fast, shape.beta, shape.y_factor,
                          shape.constant_weights, shape.workspace},
-                        shape, pixels, filters, cached);
+                        args, shape, pixels, filters, cached);
     Product::run(product, of, knobs.swapped ? filters : pixels, knobs.swapped ? pixels : filters);
   }
 };

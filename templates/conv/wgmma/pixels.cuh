@@ -8,6 +8,7 @@
 #pragma once
 #include "arch/sm90.cuh"
 #include "conv/params.cuh"
+#include "conv/wgmma/channels_last.cuh"
 #include "conv/wgmma/plan.cuh"
 #include "gemm/params.cuh"
 
@@ -15,15 +16,17 @@ namespace tw::conv {
 
 // Constants of a launch for gemm's kernel, and what they are made of.
 struct PixelShape : gemm::Shape {
+  const conv::Args& args;
   const conv::Shape& problem;
   const TensorMap *pixels, *filters, *cached;
-  TW_MEMBER PixelShape(const gemm::Shape& product, const conv::Shape& of, const TensorMap* pixels_map,
-                       const TensorMap* filters_map, const TensorMap* cached_map)
-      : gemm::Shape(product), problem(of), pixels(pixels_map), filters(filters_map), cached(cached_map) {}
+  TW_MEMBER PixelShape(const gemm::Shape& product, const conv::Args& launch, const conv::Shape& of,
+                       const TensorMap* pixels_map, const TensorMap* filters_map, const TensorMap* cached_map)
+      : gemm::Shape(product), args(launch), problem(of), pixels(pixels_map), filters(filters_map), cached(cached_map) {}
 };
 TW_FN const PixelShape& pixel_shape(const gemm::Shape& shape) { return static_cast<const PixelShape&>(shape); }
 
-template <const WgmmaKnobs& knobs>
+// From: elements of x and w as a launch passes them; To: as they are multiplied.
+template <const WgmmaKnobs& knobs, class From, class To>
 struct PixelRows {
   TW_CONSTANTS(bool, kGathers = true);
   TW_CONSTANTS(int, kPixels = knobs.pixels(), kPanelK = knobs.panel_k(), kPanels = knobs.panels(), kTaps = knobs.taps(),
@@ -99,6 +102,15 @@ struct PixelRows {
 
   // T: the kernel's traits.
   template <class T>
+  TW_MEMBER static void write_ahead(const gemm::Shape& shape, u8* memory, int thread) {
+    if constexpr (knobs.writes) {
+      using Writes = ChannelsLast<From, To, T::kThreads>;
+      static_assert(sizeof(typename Writes::Memory) <= T::kRingBytes, "pieces are turned where the ring will be");
+      Writes{pixel_shape(shape).args, pixel_shape(shape).problem}.run(memory, thread);
+    }
+  }
+
+  template <class T>
   struct Loader {
     const PixelShape& shape;
     Tile tile;
@@ -150,9 +162,9 @@ struct PixelRows {
       const TensorMap* map = shape.pixels;
       if constexpr (knobs.box_d == 1) {
         if (conv.axes[0].pad != Pad::zero) from.at[2] = place_on(conv.axes[0], from.at[2]);
-        if (from.at[2] >= 0 && from.at[2] < conv.cache)
+        if (!knobs.writes && from.at[2] >= 0 && from.at[2] < conv.cache)
           map = shape.cached;
-        else
+        else if (!knobs.writes)
           from.at[2] -= conv.cache;
       }
       if constexpr (kLoaders > 1) {

@@ -3,6 +3,7 @@
 // gather them (conv/wgmma/pixels.cuh): then x, which w is multiplied by, and the rows of y are what its class says,
 // which has the members below, and
 //
+//   static void write_ahead(shape, memory, thread);   by all threads, before anything is loaded: `memory` is the ring's
 //   struct Loader {                            the producer's, for the stages of a tile
 //     Loader(shape, x0, w0, k_begin);          the tile's first rows of x and w, and its first stage
 //     void load_x(to, barrier, rank);          a stage's panels of x, or the box that they lie in

@@ -155,6 +155,7 @@ struct WgmmaKernel : WgmmaTraits<Input, W, Epi, knobs, XRows> {
     if constexpr (T::kPrologue)
       T::prologue(args, shape)
           .run(*reinterpret_cast<typename T::WritesX::Shared*>(shared.base + T::kPlan.prologue_at), grid_x(), thread);
+    if constexpr (T::kGathers) T::XRows::template write_ahead<T>(shape, shared.base, thread);
     if constexpr (kGrouped) {
       if (thread < 32) tiles.fill(shared.groups(), args.group_rows, shape, T::kSwapped ? shape.n : args.m, thread);
       sync_block();

@@ -15,6 +15,37 @@
 
 namespace tw::gemm {
 
+// Calls write(piece) for each of `pieces`, by all threads of a block, which share `own`. `grid`: blocks of the launch.
+// Behind it every thread may read what any has written to global memory, also through the copy engine.
+template <class Write>
+TW_DEVICE void share_pieces(u8* workspace, u32 pieces, u32 grid, u32& own, int thread, const Write& write) {
+  u32* const taken = reinterpret_cast<u32*>(workspace + kTileWordBytes);
+  u32 *const done = taken + 1, *const passed = taken + 2;
+  u32 next = 0;
+  if (thread == 0) next = add_relaxed(taken, 1);
+  for (;;) {
+    if (thread == 0) own = next;
+    sync_block();
+    const u32 piece = own;
+    if (piece >= pieces) break;
+    if (thread == 0) next = add_relaxed(taken, 1);  // whose answer takes a while
+    write(piece);
+    fence_async_global();
+    sync_block();
+    if (thread == 0) add_global<true>(done, 1);
+  }
+  if (thread == 0) {
+    while (load_acquire(done) != pieces) pause();
+    if (add_relaxed(passed, 1) + 1 == grid) {  // nobody needs the words any more
+      store_relaxed(taken, 0);
+      store_relaxed(done, 0);
+      store_relaxed(passed, 0);
+    }
+  }
+  sync_block();
+  fence_async_global();
+}
+
 // Raw: x as a launch passes it, elements of one or more bytes, with a scale per row or without, or fmt::Quantized rows
 // of such. To: the element that is written. A piece is THREADS / ROW_THREADS rows.
 template <class Raw, class To, int THREADS, int ROW_THREADS>
@@ -50,32 +81,9 @@ struct Prologue {
   // All threads of the block. `grid`: blocks of the launch. Behind it every thread may read what was written, also
   // through the copy engine.
   TW_MEMBER void run(Shared& shared, u32 grid, int thread) const {
-    u32* const taken = reinterpret_cast<u32*>(workspace + kTileWordBytes);
-    u32 *const done = taken + 1, *const passed = taken + 2;
-    const u32 pieces = static_cast<u32>(ceil_div64(m, kRows));
-    u32 next = 0;
-    if (thread == 0) next = add_relaxed(taken, 1);
-    for (;;) {
-      if (thread == 0) shared.piece = next;
-      sync_block();
-      const u32 piece = shared.piece;
-      if (piece >= pieces) break;
-      if (thread == 0) next = add_relaxed(taken, 1);  // whose answer takes a while
+    share_pieces(workspace, static_cast<u32>(ceil_div64(m, kRows)), grid, shared.piece, thread, [&](u32 piece) {
       write_row(shared, i64{piece} * kRows + thread / ROW_THREADS, thread % ROW_THREADS);
-      fence_async_global();
-      sync_block();
-      if (thread == 0) add_global<true>(done, 1);
-    }
-    if (thread == 0) {
-      while (load_acquire(done) != pieces) pause();
-      if (add_relaxed(passed, 1) + 1 == grid) {  // nobody needs the words any more
-        store_relaxed(taken, 0);
-        store_relaxed(done, 0);
-        store_relaxed(passed, 0);
-      }
-    }
-    sync_block();
-    fence_async_global();
+    });
   }
 
  private:
