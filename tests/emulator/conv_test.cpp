@@ -124,7 +124,7 @@ struct Boxes {
     // Channels and the kernel are known when it is compiled.
     s.c = wanted.channels, s.k = 8 * s.k + (wanted.swapped ? 3 : 0), s.groups = 1;
     if (!wanted.writes) s.x_channels_first = s.w_channels_first = 0;
-    s.y_channels_first = 0, s.fast = !same<As, X>();
+    s.y_channels_first = wanted.channels_first, s.fast = !same<As, X>();
     if ((wanted.box_d > 1 && !wanted.writes) || s.first_axis > 0) s.cache = 0;
     for (int a = 0; a < 3; ++a) {
       Axis& axis = s.axes[a];
@@ -374,4 +374,26 @@ TEST_CASE("conv: Hopper's matrix units on boxes of pixels", "[conv]") {
             WgmmaKnobs{
                 .box_w = 16, .box_h = 3, .box_d = 2, .box_n = 1, .channels = 20, .element_bytes = 1, .writes = true}>>(
       31, 6);
+  check_convolutions<fmt::bf16, fmt::bf16, Whole,
+                     Boxes<fmt::bf16, fmt::bf16, Whole,
+                           WgmmaKnobs{.box_w = 8,
+                                      .box_h = 10,
+                                      .halo = true,
+                                      .kernel_h = 3,
+                                      .channels = 24,
+                                      .channels_first = true,
+                                      .writes = true}>>(32, 8);
+  check_convolutions<fmt::f16, fmt::f16, Biased,
+                     Boxes<fmt::f16, fmt::f16, Biased,
+                           WgmmaKnobs{.box_w = 16, .box_h = 3, .box_d = 2, .channels = 24, .channels_first = true}>>(33,
+                                                                                                                     6);
+  check_convolutions<fmt::int8, fmt::int8_row, Halves,
+                     Boxes<fmt::int8, fmt::int8_row, Halves,
+                           WgmmaKnobs{.box_w = 3,
+                                      .box_h = 16,
+                                      .box_d = 2,
+                                      .cluster = 2,
+                                      .channels = 32,
+                                      .element_bytes = 1,
+                                      .channels_first = true}>>(34, 6);
 }

@@ -40,6 +40,7 @@ constexpr Knob<Knobs> kDerived[] = {knob<&Knobs::kernel_h>("kernel_h"),
                                     knob<&Knobs::dilation_h>("dilation_h"),
                                     knob<&Knobs::channels>("channels"),
                                     knob<&Knobs::element_bytes>("element_bytes"),
+                                    knob<&Knobs::channels_first>("channels_first"),
                                     knob<&Knobs::writes>("writes"),
                                     knob<&Knobs::skips>("skips"),
                                     knob<&Knobs::fast_accumulation>("fast_accumulation"),
@@ -74,14 +75,15 @@ struct Layer {
 
   Knobs complete(Knobs k) const {
     k.kernel_h = axis(1).kernel, k.dilation_h = axis(1).dilation;
-    k.channels = shape.c, k.element_bytes = product.element_bytes, k.writes = writes;
+    k.channels_first = shape.y_channels_first, k.channels = shape.c, k.element_bytes = product.element_bytes,
+    k.writes = writes;
     const tw::conv::Axis& depth = axis(2);
     k.skips = depth.kernel > 1 && depth.pad == tw::conv::Pad::zero &&
               (depth.lo > 0 || (depth.out - 1) * std::int64_t{depth.stride} - depth.lo +
                                        (depth.kernel - 1) * std::int64_t{depth.dilation} >=
                                    depth.in);
     const gemm::WgmmaKnobs of = product.complete(k.product());
-    k.fast_accumulation = of.fast_accumulation, k.async_store = of.async_store;
+    k.fast_accumulation = of.fast_accumulation, k.async_store = of.async_store && !k.channels_first;
     return k;
   }
   tw::gemm::WgmmaPlan plan(const Knobs& k) const { return wgmma_plan(complete(k).product(), product.operands); }
@@ -148,10 +150,11 @@ class Collector {
   Collector(const Layer& layer, const Arch& arch) : l_(layer), arch_(arch) {}
 
   std::vector<Knobs> all() {
-    // Pixels as the 64-row side: output channels in tiles of about equal width.
+    // Pixels as the 64-row side, unless y has channels first: output channels in tiles of about equal width.
     const int step = std::max(8, 32 / static_cast<int>(l_.product.operands.y_bytes));
     for (const auto& [strips, warpgroups] : {std::pair{2, 2}, {1, 2}, {1, 3}, {1, 1}})
-      for (int tiles = 1, last = 0, tried = 0; tried < 2 && tiles <= l_.shape.k; ++tiles) {
+      for (int tiles = 1, last = 0, tried = l_.shape.y_channels_first ? 2 : 0; tried < 2 && tiles <= l_.shape.k;
+           ++tiles) {
         Knobs k;
         k.swapped = true, k.strips = strips, k.warpgroups_n = warpgroups;
         k.features = rounded_up(ceil_div(l_.shape.k, tiles), step);
@@ -214,6 +217,8 @@ class Collector {
   bool legal(const Knobs& k) const {
     const Knobs c = l_.complete(k);
     const tw::gemm::WgmmaKnobs p = c.product();
+    // Sixteen bytes of y lie along a feature.
+    if (c.channels_first && p.block_m % (32 / l_.product.operands.y_bytes) != 0) return false;
     if (!gemm::wgmma_legal(l_.kind(k), p.block_m) || l_.plan(k).accumulators > most_accumulators(k)) return false;
     const int steps[] = {l_.axis(0).stride, l_.axis(1).stride, l_.axis(2).stride, 1};
     for (int a = 0; a < 4; ++a)
@@ -265,11 +270,11 @@ class Wgmma final : public EnumeratedFamily {
     if (!c) return "not a conv";
     if (!arch.wgmma) return fmt::format("{} has no warpgroup matrix instructions", arch.name);
     if (c->groups != 1) return fmt::format("groups = {}: channels of one group are needed", c->groups);
-    if (c->y_layout != TensorLayout::ndhwc) return "y_layout=ndhwc is needed";
     const std::optional<Layer> l = layer_of(*c);
     if (!l)
       return fmt::format("w={} with x={}: plain elements of one type that wgmma has are needed", c->w.name(),
                          c->x.name());
+    if (c->y_layout == TensorLayout::ncdhw && l->product.promotes()) return "y_layout=ncdhw: accum=fast is needed";
     if (l->writes && static_cast<double>(c->workspace) < written_bytes(*l))
       return fmt::format("workspace = {}: x and w are written there with channels last, {:.0f} bytes", c->workspace,
                          written_bytes(*l));

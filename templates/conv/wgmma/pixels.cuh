@@ -57,13 +57,32 @@ struct PixelRows {
       }
       at[3] = static_cast<i32>(rest) * knobs.box_n;
     }
-    TW_MEMBER i64 row(int i) const {
-      const i32 x = at[0] + i % knobs.box_w, y = at[1] + i / knobs.box_w % knobs.box_h,
-                z = at[2] + i / (knobs.box_w * knobs.box_h) % knobs.box_d,
-                image = at[3] + i / (knobs.box_w * knobs.box_h * knobs.box_d);
+    // The places of a box' pixel on the axes: width, height, depth and image.
+    struct Pixel {
+      i32 at[4];
+    };
+    TW_MEMBER Pixel pixel(int i) const {
+      return {{at[0] + i % knobs.box_w, at[1] + i / knobs.box_w % knobs.box_h,
+               at[2] + i / (knobs.box_w * knobs.box_h) % knobs.box_d,
+               at[3] + i / (knobs.box_w * knobs.box_h * knobs.box_d)}};
+    }
+    TW_MEMBER bool exists(const Pixel& p) const {
       const Axis* axes = conv.axes;
-      const bool exists = x < axes[2].out && y < axes[1].out && z < axes[0].out && image < conv.n;
-      return exists ? ((i64{image} * axes[0].out + z) * axes[1].out + y) * axes[2].out + x : -1;
+      return p.at[0] < axes[2].out && p.at[1] < axes[1].out && p.at[2] < axes[0].out && p.at[3] < conv.n;
+    }
+    TW_MEMBER i64 place(const Pixel& p, i64 image) const {
+      return ((image * conv.axes[0].out + p.at[2]) * conv.axes[1].out + p.at[1]) * conv.axes[2].out + p.at[0];
+    }
+    TW_MEMBER i64 row(int i) const {
+      const Pixel p = pixel(i);
+      return exists(p) ? place(p, p.at[3]) : -1;
+    }
+    TW_MEMBER i64 transposed(int i, i64 channel) const {
+      const Pixel p = pixel(i);
+      return exists(p) ? place(p, i64{p.at[3]} * conv.k + channel) : -1;
+    }
+    TW_MEMBER bool adjacent(int i, int count) const {
+      return i % knobs.box_w + count <= knobs.box_w && at[0] + i % knobs.box_w + count <= conv.axes[2].out;
     }
   };
 

@@ -23,8 +23,9 @@ struct WgmmaKnobs {
   int kernel_h = 1, dilation_h = 1;  // where halo
   int channels = 1;                  // of x
   int element_bytes = 2;
-  bool writes = false;  // x and w are first written to the workspace (channels_last.cuh)
-  bool skips = false;   // frames of zero padding, whose taps are left out
+  bool channels_first = false;  // of y and residual
+  bool writes = false;          // x and w are first written to the workspace (channels_last.cuh)
+  bool skips = false;           // frames of zero padding, whose taps are left out
   bool fast_accumulation = false, async_store = false;  // as gemm's
 
   TW_MEMBER constexpr int pixels() const { return box_w * box_h * box_d * box_n; }
@@ -50,7 +51,7 @@ struct WgmmaKnobs {
     k.block_m = swapped ? features : pixels();
     k.strips = strips, k.warpgroups_n = warpgroups_n;
     k.panels = taps(), k.stages = stages, k.cluster = cluster, k.swapped = swapped;
-    k.fast_accumulation = fast_accumulation, k.async_store = async_store;
+    k.fast_accumulation = fast_accumulation, k.async_store = async_store, k.transposed = channels_first;
     if (halo) k.boxes = kBoxes, k.gathered_step = dilation_h * gemm::kSwizzleAtom;
     const int left = channels * element_bytes % gemm::kPanelBytes;  // bytes of a tap's last panel
     if (left) k.run = panels(), k.last_steps = (left + 31) / 32;

@@ -17,7 +17,8 @@ namespace tw::gemm {
 
 struct MatrixRows {
   TW_CONSTANTS(bool, kGathers = false);
-  // The rows of a tile: row(i) of y is the tile's i-th; -1: it does not exist.
+  // The rows of a tile. row(i): that of y which is the tile's i-th; -1: it does not exist. Where y has features first,
+  // transposed(i, feature): the element's place instead; adjacent(i, count): whether those of `count` rows adjoin.
   struct Tile {};
   // Tiles and stages of k, made of those of a matrix.
   template <class Matrix>

@@ -23,6 +23,7 @@
 #include "gemm/wgmma/store/parts.cuh"
 #include "gemm/wgmma/store/swapped.cuh"
 #include "gemm/wgmma/store/tile.cuh"
+#include "gemm/wgmma/store/transposed.cuh"
 #include "gemm/wgmma/traits.cuh"
 #include "gemm/wgmma/widening_producer.cuh"
 
@@ -267,7 +268,8 @@ struct WgmmaKernel : WgmmaTraits<Input, W, Epi, knobs, XRows> {
       } else {
         // What the epilogue reads is requested before the products where registers allow, to hide its latency.
         // Warpgroups do not wait for each other: while one stores, another has the matrix units.
-        if (completes) StoreTile<T>::prepare(gemm.args, gemm.shape, store.part(thread / 128), row0, token0, thread);
+        if (completes && !T::kTransposed)
+          StoreTile<T>::prepare(gemm.args, gemm.shape, store.part(thread / 128), row0, token0, thread);
         if constexpr (T::kPromotes) multiply<T>(ring, tiles, scales, sums, thread);
         const TileGemm<T> early = T::kPromotes ? gemm_again(args, shape, tiles) : gemm;
         const typename Items::RowItems row_items = Items::row_items(early.args, early.shape, row0, thread);
@@ -290,6 +292,13 @@ struct WgmmaKernel : WgmmaTraits<Input, W, Epi, knobs, XRows> {
         const TileGemm<T> late = gemm_again(args, shape, tiles);
         fmt::row_item<X>* own = shared.own_items(thread);
         column_items.share(late.args, token0, own, thread);
+        if constexpr (T::kTransposed) {
+          store.place(thread, [&](u8* to) {
+            StoreTransposed<T>::store(late.args, late.shape, to, row_items, sums,
+                                      typename T::XRows::Tile(late.shape, m0), row0, thread);
+          });
+          continue;
+        }
         store.place(thread, [&](u8* to) {
           StoreTile<T>::store_tile(late.args, late.shape, to, own, row_items, sums, others, row0, token0, n0, m0,
                                    thread);

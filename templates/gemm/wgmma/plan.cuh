@@ -45,10 +45,11 @@ struct WgmmaKnobs {
   int groups = 0;           // room for as many groups (grouped_tiles.cuh); 0: an ordinary gemm
 
   // What a kernel decides whose x is gathered (gathered_rows.cuh):
-  int boxes = 0;          // boxes of x in shared memory, each for all panels of a stage of k; 0: x comes with w
-  int gathered_step = 0;  // bytes from one panel of a box to the next, which overlaps it
-  int run = 1;            // stages of which the last has panels that are not full
-  int last_steps = 4;     // of these: steps of k, 32 bytes each
+  int boxes = 0;            // boxes of x in shared memory, each for all panels of a stage of k; 0: x comes with w
+  int gathered_step = 0;    // bytes from one panel of a box to the next, which overlaps it
+  bool transposed = false;  // y and c have features first (store/transposed.cuh)
+  int run = 1;              // stages of which the last has panels that are not full
+  int last_steps = 4;       // of these: steps of k, 32 bytes each
 
   TW_MEMBER constexpr int block_n() const { return kStripRows * strips * warpgroups_n; }
   TW_MEMBER constexpr int columns() const { return max2(block_m, 8); }  // of the matrix instruction
@@ -128,6 +129,7 @@ TW_FN constexpr WgmmaPlan wgmma_plan(const WgmmaKnobs& k, const WgmmaOperands& o
   p.staging_at = p.raw_at + kRawStages * p.raw_bytes;
   p.staging_bytes = k.async_store   ? async_store_bytes(k.block_m, k.block_n(), k.swapped, o.y_bytes)
                     : k.parts() > 1 ? 2 * p.slot_floats * 4
+                    : k.transposed  ? 4 * k.warpgroups_n * swapped_staging_bytes(o.y_bytes, 0)
                     : k.swapped     ? 4 * k.warpgroups_n * swapped_staging_bytes(o.y_bytes, o.c_bytes)
                                     : k.warpgroups_n * staging_bytes(k.columns(), o.y_bytes, o.c_bytes);
   p.row_at = p.staging_at + p.staging_bytes;

@@ -64,7 +64,7 @@ struct WgmmaTraits {
                kNeighbours = knobs.neighbours(), kParts = knobs.parts(), kMathThreads = knobs.math_threads(),
                kGroups = knobs.groups);
   TW_CONSTANTS(bool, kWarpMma = knobs.warp_mma, kSwapped = knobs.swapped, kAsyncStore = knobs.async_store,
-               kGathers = XRows::kGathers);
+               kGathers = XRows::kGathers, kTransposed = knobs.transposed);
   TW_MEMBER static constexpr Schedule schedule() { return knobs.schedule; }
 
   // ---- operands
@@ -225,6 +225,8 @@ struct WgmmaTraits {
   static_assert(!kGathers || (!Weights::kRegisters && kParts == 1 && schedule() == Schedule::whole_tiles &&
                               kGroups == 0 && !Scales::kAny && !kSmallTile),
                 "gathered rows: plain weights, whole tiles of many rows");
+  static_assert(!kTransposed || (kGathers && !kSwapped && !kAsyncStore && !kPromotes),
+                "y with features first: of gathered rows, features are the 64-row side");
   static_assert(kBoxes == 0 || (kGathers && !kPromotes), "boxes: gathered rows, sums of all of k");
   static_assert(schedule() != Schedule::queue || (kSmallTile && kCluster == 1), "the queue is for few tokens");
   static_assert(!kAsyncStore || (kReallocatesRegisters && kParts == 1 && schedule() == Schedule::whole_tiles &&
