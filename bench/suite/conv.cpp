@@ -57,6 +57,12 @@ void conv_checks(Suite& s) {
         "x=f16 w=q4_0 y=f16 n=1 c=64 in=33x17 k=48 kernel=3 pad=1 bias=f16 act=gelu",
         "x=bf16 w=nvfp4 y=bf16 global=div n=1 c=32 in=33x17 k=48 kernel=1",
         "x=int8 w=int4_row y=f32 n=1 c=32 in=12x12 k=24 kernel=2 stride=2",
+        // Layouts and channels that a kernel rewrites first, in the workspace.
+        "x=bf16 w=bf16 y=bf16 n=2 c=40 in=5x19x23 k=100 kernel=3 pad=0x1x1 cache=1 x_layout=ncdhw y_layout=ncdhw "
+        "w_layout=kctrs bias=f32 residual=bf16 act=silu workspace=4194304",
+        "x=f16 w=f16 y=f16 n=1 c=3 in=61x66 k=32 kernel=3 pad=1 workspace=4194304",
+        "x=f32 w=f32 y=f32 n=1 c=20 in=4x13x18 k=48 kernel=3 pad=1 bias=f32",
+        "x=f32 w=f32 y=f32 accum=fast n=1 c=20 in=4x13x18 k=48 kernel=3 pad=1 y_layout=ncdhw workspace=4194304",
         // Only the reference takes these.
         "x=bf16 w=bf16 y=bf16 n=2 c=6 in=9x9 k=9 kernel=3 groups=3 x_layout=ncdhw y_layout=ncdhw w_layout=kctrs",
         "x=f16 w=f16 y=f16 n=1 c=32 in=30x31 k=32 kernel=7 pad=3 groups=32 bias=f32"})

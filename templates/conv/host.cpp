@@ -99,8 +99,7 @@ Expected expected_at(const Operands& o, std::int64_t pixel, std::int64_t channel
     const double product = static_cast<double>(x) * w;
     sums.product += product, sums.magnitude += std::fabs(product);
   });
-  if (rounds_operands(o.gemm))
-    sums.rounding = sums.magnitude * (o.shape.fast ? tw::gemm::kBfloatRounding : tw::gemm::kTf32Rounding);
+  if (rounds_operands(o.gemm)) sums.rounding = sums.magnitude * tw::gemm::single_rounding(o.shape.fast != 0);
   sums.scale = o.shape.alpha;
   sums.bias = o.bias_at(channel);
   sums.residual = o.residual_at(o.output_at(pixel, channel));

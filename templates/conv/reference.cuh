@@ -84,8 +84,7 @@ struct Reference {
         args.y, at, {values, values + shape.n * shape.pixels() * shape.k}, at,
         {gemm::store_error<typename Epi::Out>(), gemm::additions_of(shape.columns()),
          gemm::cut_of(kCuts, shape.fast != 0, shape.columns()), Epi::kExact, Epi::kQuantized, shape.y_factor},
-        {scale, sums.magnitude,
-         !kSingle ? 0 : sums.magnitude * (shape.fast ? gemm::kBfloatRounding : gemm::kTf32Rounding), linear, bias,
+        {scale, sums.magnitude, !kSingle ? 0 : sums.magnitude * gemm::single_rounding(shape.fast != 0), linear, bias,
          residual, y});
   }
 };

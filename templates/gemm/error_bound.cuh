@@ -49,9 +49,9 @@ struct ErrorRules {
   double y_factor;   // its reciprocal
 };
 // `cuts`: FP8 products, or blocks that the matrix units scale.
-// Relative to |x w|: what matrix units lose of single-precision operands that they read as TF32, whose lower bits of
-// the mantissa are cut off behind ten, and of such that are rounded to bfloat16.
-TW_CONSTANTS(double, kTf32Rounding = 1.9551e-3, kBfloatRounding = 7.8279e-3);
+// Relative to |x w|, what matrix units lose of single-precision operands: read as TF32 they lack what is behind ten bits
+// of the mantissa, as bfloat16 they are rounded to seven.
+TW_FN constexpr double single_rounding(bool bfloat) { return bfloat ? 7.8279e-3 : 1.9551e-3; }
 TW_FN constexpr double additions_of(i64 k) { return static_cast<double>(k) / 4 + 64; }
 TW_FN constexpr double cut_of(bool cuts, bool fast, i64 k) {
   return !cuts ? 0 : 9.765625e-4 * (fast ? static_cast<double>(k) / 32 : 4.0);

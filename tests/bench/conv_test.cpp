@@ -120,7 +120,7 @@ TEST_CASE("bench conv: the jobs are problems, and what is asked of them follows 
     if (!job.base.empty()) CHECK_NOTHROW(Problem::parse(job.base));
     CHECK_NOTHROW(Problem::parse(job.problem));
   }
-  CHECK(labels.size() == 9);
+  CHECK(labels.size() == 10);
 
   settings.layers = "1,2,6,8,12";
   settings.rows = "bf16|fp8";

@@ -18,16 +18,26 @@ TW_FN constexpr i64 written_filter_bytes(i64 k, i64 taps, i32 channels, int elem
 }
 TW_FN constexpr i64 written_x_at(i64 filter_bytes) { return gemm::kScheduleBytes + filter_bytes; }
 
+// A piece of x, and the shared memory that it takes.
+TW_CONSTANTS(int, kPiecePixels = 256, kPieceChannels = 64);
+TW_FN constexpr int piece_bytes(int element_bytes) { return kPiecePixels * kPieceChannels * element_bytes + 16; }
+
 // From: elements of x and w as a launch passes them; To: as they are written.
 template <class From, class To, int THREADS>
 struct ChannelsLast {
-  TW_CONSTANTS(int, kUnit = 16 / static_cast<int>(sizeof(To)));  // channels that a thread writes at a time
-  // A piece: pixels of a frame by channels, turned in shared memory where channels come first.
-  TW_CONSTANTS(int, kPixels = 64, kChannels = 64, kPitch = kPixels + 1);
+  TW_CONSTANTS(int, kUnit = 16 / static_cast<int>(sizeof(To)));      // channels that a thread writes at a time
+  TW_CONSTANTS(int, kVector = 16 / static_cast<int>(sizeof(From)));  // elements that it loads at a time
+  // A piece: pixels of a frame by channels, turned in shared memory where channels come first. There a vector of pixels
+  // has its place XORed with the number of its eight channels, so that units are read without conflicts.
+  TW_CONSTANTS(int, kPixels = kPiecePixels, kChannels = kPieceChannels, kUnits = kChannels / kUnit, kAhead = 4);
   struct Memory {
+    alignas(16) From turned[kChannels * kPixels];
     u32 piece;
-    From turned[kChannels * kPitch];
   };
+  static_assert(sizeof(Memory) == piece_bytes(sizeof(From)), "the host knows its size");
+  TW_MEMBER static int turned_at(int channel, int pixel) {
+    return channel * kPixels + ((pixel / kVector) ^ (channel / 8 % 8)) * kVector + pixel % kVector;
+  }
 
   const Args& args;
   const Shape& shape;
@@ -61,12 +71,26 @@ struct ChannelsLast {
     else
       return from_f32<To>(to_f32(v));
   }
-  // Channels first .. of a pixel or a tap: value(i) of those that exist, else zero.
+  struct Unit {
+    From of[kUnit];
+  };
+  // value(i) of the elements that exist, else zero.
   template <class Value>
-  TW_MEMBER static void write_unit(To* to, i32 exist, const Value& value) {
-    To unit[kUnit];
-    TW_UNROLL for (int i = 0; i < kUnit; ++i) unit[i] = i < exist ? converted(value(i)) : To{};
-    *reinterpret_cast<u32x4*>(to) = *reinterpret_cast<const u32x4*>(unit);
+  TW_MEMBER static Unit collect(i32 exist, const Value& value) {
+    Unit unit;
+    TW_UNROLL for (int i = 0; i < kUnit; ++i) unit.of[i] = i < exist ? value(i) : From{};
+    return unit;
+  }
+  TW_MEMBER static void write(To* to, const Unit& unit) {
+    To values[kUnit];
+    TW_UNROLL for (int i = 0; i < kUnit; ++i) values[i] = converted(unit.of[i]);
+    u32x4 piece;
+    __builtin_memcpy(&piece, values, 16);
+    *reinterpret_cast<u32x4*>(to) = piece;
+  }
+  TW_MEMBER static void load(From (&to)[kVector], const From* from) {
+    const u32x4 piece = *reinterpret_cast<const u32x4*>(from);
+    __builtin_memcpy(to, &piece, 16);
   }
 
   TW_MEMBER void write_filter(To* w, i64 row, int thread) const {
@@ -76,9 +100,9 @@ struct ChannelsLast {
     To* const to = w + row * taps * channels;
     for (i32 at = thread; at < taps * units; at += THREADS) {
       const i32 tap = at / units, c = at % units * kUnit;
-      write_unit(to + i64{at} * kUnit, shape.c - c, [&](int i) {
-        return shape.w_channels_first ? from[i64{c + i} * taps + tap] : from[i64{tap} * shape.c + c + i];
-      });
+      write(to + i64{at} * kUnit, collect(shape.c - c, [&](int i) {
+              return shape.w_channels_first ? from[i64{c + i} * taps + tap] : from[i64{tap} * shape.c + c + i];
+            }));
     }
   }
 
@@ -89,23 +113,73 @@ struct ChannelsLast {
               own_z = z < cached ? z : z - cached;
     const From* const from = static_cast<const From*>(z < cached ? args.cache : args.x.data);
     const int pixels = static_cast<int>(min2(i64{kPixels}, plane - pixel0));
-    const i32 channels = written_channels(shape.c, sizeof(To)), width = min2(kChannels, channels - c0),
-              units = width / kUnit;
+    const i32 channels = written_channels(shape.c, sizeof(To));
     To* const to = x + (frame * plane + pixel0) * channels + c0;
     if (shape.x_channels_first) {
-      for (int at = thread; at < kChannels * kPixels; at += THREADS) {
-        const int c = at / kPixels, p = at % kPixels;
-        if (p < pixels && c0 + c < shape.c)
-          shared.turned[c * kPitch + p] = from[((image * shape.c + c0 + c) * own_depth + own_z) * plane + pixel0 + p];
-      }
+      turn(shared, from + ((image * shape.c + c0) * own_depth + own_z) * plane + pixel0, own_depth * plane, pixels,
+           min2(kChannels, shape.c - c0), thread);
       sync_block();
-    }
-    const From* const rows = from + ((image * own_depth + own_z) * plane + pixel0) * shape.c + c0;
-    for (int at = thread; at < pixels * units; at += THREADS) {
-      const int p = at / units, c = at % units * kUnit;
-      write_unit(to + i64{p} * channels + c, shape.c - c0 - c, [&](int i) {
-        return shape.x_channels_first ? shared.turned[(c + i) * kPitch + p] : rows[i64{p} * shape.c + c + i];
+      write_units(to, pixels, channels, c0, thread, [&](int p, int c) {
+        return collect(kUnit, [&](int i) { return shared.turned[turned_at(c + i, p)]; });
       });
+    } else {
+      const From* const rows = from + ((image * own_depth + own_z) * plane + pixel0) * shape.c + c0;
+      const bool vectors = shape.c % max2(kUnit, kVector) == 0;
+      write_units(to, pixels, channels, c0, thread, [&](int p, int c) {
+        const From* const unit = rows + i64{p} * shape.c + c;
+        if (kUnit < kVector || !vectors) return collect(shape.c - c0 - c, [&](int i) { return unit[i]; });
+        Unit u;
+        TW_UNROLL for (int i = 0; i < max2(1, kUnit / kVector); ++i) {
+          From v[kVector];
+          load(v, unit + i * kVector);
+          TW_UNROLL for (int j = 0; j < min2(kVector, kUnit); ++j) u.of[min2(i * kVector + j, kUnit - 1)] = v[j];
+        }
+        return u;
+      });
+    }
+  }
+  // unit(pixel, channel) to where it belongs; some are loaded before the first is written.
+  template <class Read>
+  TW_MEMBER static void write_units(To* to, int pixels, i32 channels, i32 c0, int thread, const Read& unit) {
+    const int end = pixels * kUnits;
+    TW_NO_UNROLL for (int first = thread; first < end; first += kAhead * THREADS) {
+      Unit units[kAhead];
+      const auto each = [&](const auto& visit) {
+        TW_UNROLL for (int i = 0; i < kAhead; ++i) {
+          const int at = first + i * THREADS, c = at % kUnits * kUnit;
+          if (at < end && c0 + c < channels) visit(i, at / kUnits, c);
+        }
+      };
+      each([&](int i, int p, int c) { units[i] = unit(p, c); });
+      each([&](int i, int p, int c) { write(to + i64{p} * channels + c, units[i]); });
+    }
+  }
+  // `count` channels of pixels, the channels `step` elements apart; those that do not exist are zeros.
+  TW_MEMBER static void turn(Memory& shared, const From* from, i64 step, int pixels, int count, int thread) {
+    const bool vectors =
+        step % kVector == 0 && pixels % kVector == 0 && reinterpret_cast<unsigned long long>(from) % 16 == 0;
+    if (vectors) {
+      constexpr int kRow = kPixels / kVector, kEnd = kChannels * kRow;
+      TW_NO_UNROLL for (int first = thread; first < kEnd; first += kAhead * THREADS) {
+        From v[kAhead][kVector];
+        TW_UNROLL for (int i = 0; i < kAhead; ++i) {
+          const int at = first + i * THREADS, c = at / kRow, p = at % kRow * kVector;
+          TW_UNROLL for (int j = 0; j < kVector; ++j) v[i][j] = From{};
+          if (c < count && p < pixels) load(v[i], from + c * step + p);
+        }
+        TW_UNROLL for (int i = 0; i < kAhead; ++i) {
+          const int at = first + i * THREADS, c = at / kRow, p = at % kRow * kVector;
+          if (at >= kEnd || p >= pixels) continue;
+          u32x4 piece;
+          __builtin_memcpy(&piece, v[i], 16);
+          *reinterpret_cast<u32x4*>(shared.turned + turned_at(c, p)) = piece;
+        }
+      }
+    } else {
+      TW_NO_UNROLL for (int at = thread; at < kChannels * kPixels; at += THREADS) {
+        const int c = at / kPixels, p = at % kPixels;
+        if (p < pixels) shared.turned[turned_at(c, p)] = c < count ? from[c * step + p] : From{};
+      }
     }
   }
 };

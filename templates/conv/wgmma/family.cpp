@@ -68,6 +68,9 @@ struct Layer {
   bool writes;                                // x and w are first written to the workspace
   bool rounds;                                // and rounded to bfloat16
 
+  // Shared memory in front of the barriers that writing takes.
+  int room_to_write() const { return writes ? tw::conv::piece_bytes(rounds ? 4 : product.element_bytes) : 0; }
+
   const tw::conv::Axis& axis(int i) const { return shape.axes[2 - i]; }  // width, height, depth
   // Frames are read one by one where they come from two tensors or are padded by others than zeros.
   bool one_frame() const { return (shape.cache > 0 && !writes) || axis(2).pad != tw::conv::Pad::zero; }
@@ -150,11 +153,10 @@ class Collector {
   Collector(const Layer& layer, const Arch& arch) : l_(layer), arch_(arch) {}
 
   std::vector<Knobs> all() {
-    // Pixels as the 64-row side, unless y has channels first: output channels in tiles of about equal width.
+    // Pixels as the 64-row side: output channels in tiles of about equal width.
     const int step = std::max(8, 32 / static_cast<int>(l_.product.operands.y_bytes));
     for (const auto& [strips, warpgroups] : {std::pair{2, 2}, {1, 2}, {1, 3}, {1, 1}})
-      for (int tiles = 1, last = 0, tried = l_.shape.y_channels_first ? 2 : 0; tried < 2 && tiles <= l_.shape.k;
-           ++tiles) {
+      for (int tiles = 1, last = 0, tried = 0; tried < 2 && tiles <= l_.shape.k; ++tiles) {
         Knobs k;
         k.swapped = true, k.strips = strips, k.warpgroups_n = warpgroups;
         k.features = rounded_up(ceil_div(l_.shape.k, tiles), step);
@@ -209,7 +211,7 @@ class Collector {
       Knobs deep = k;
       for (deep.stages = kMostStages; deep.stages > 1; --deep.stages)
         if (l_.plan(deep).shared_bytes <= arch_.shared_per_block) break;
-      if (deep.stages < 2) continue;
+      if (deep.stages < 2 || l_.plan(deep).barriers_at < l_.room_to_write()) continue;
       const double tiles = l_.tiles(k), waves = std::ceil(tiles / arch_.typical_sms);
       ways_.push_back({deep, waves * cost_of_tile(l_, deep)});
     }
@@ -218,7 +220,9 @@ class Collector {
     const Knobs c = l_.complete(k);
     const tw::gemm::WgmmaKnobs p = c.product();
     // Sixteen bytes of y lie along a feature.
-    if (c.channels_first && p.block_m % (32 / l_.product.operands.y_bytes) != 0) return false;
+    if (c.channels_first && !k.swapped &&
+        (l_.product.promotes() || p.block_m % (32 / l_.product.operands.y_bytes) != 0))
+      return false;
     if (!gemm::wgmma_legal(l_.kind(k), p.block_m) || l_.plan(k).accumulators > most_accumulators(k)) return false;
     const int steps[] = {l_.axis(0).stride, l_.axis(1).stride, l_.axis(2).stride, 1};
     for (int a = 0; a < 4; ++a)
@@ -274,7 +278,6 @@ class Wgmma final : public EnumeratedFamily {
     if (!l)
       return fmt::format("w={} with x={}: plain elements of one type that wgmma has are needed", c->w.name(),
                          c->x.name());
-    if (c->y_layout == TensorLayout::ncdhw && l->product.promotes()) return "y_layout=ncdhw: accum=fast is needed";
     if (l->writes && static_cast<double>(c->workspace) < written_bytes(*l))
       return fmt::format("workspace = {}: x and w are written there with channels last, {:.0f} bytes", c->workspace,
                          written_bytes(*l));

@@ -124,7 +124,8 @@ struct PixelRows {
   TW_MEMBER static void write_ahead(const gemm::Shape& shape, u8* memory, int thread) {
     if constexpr (knobs.writes) {
       using Writes = ChannelsLast<From, To, T::kThreads>;
-      static_assert(sizeof(typename Writes::Memory) <= T::kRingBytes, "pieces are turned where the ring will be");
+      static_assert(sizeof(typename Writes::Memory) <= T::kPlan.barriers_at,
+                    "pieces are turned in front of the barriers");
       Writes{pixel_shape(shape).args, pixel_shape(shape).problem}.run(memory, thread);
     }
   }

@@ -263,7 +263,11 @@ struct WgmmaKernel : WgmmaTraits<Input, W, Epi, knobs, XRows> {
         multiply<T>(ring, tiles, scales, sums, thread);
         const TileGemm<T> own = gemm_again(args, shape, tiles);
         store.place(thread, [&](u8* to) {
-          StoreSwapped<T>::store(own.args, own.shape, to, sums, row0, token0, n0, m0, thread);
+          if constexpr (T::kTransposed)
+            StoreTransposed<T>::store_swapped(own.args, own.shape, to, sums, typename T::XRows::Tile(own.shape, row0),
+                                              token0, thread);
+          else
+            StoreSwapped<T>::store(own.args, own.shape, to, sums, row0, token0, n0, m0, thread);
         });
       } else {
         // What the epilogue reads is requested before the products where registers allow, to hide its latency.

@@ -129,7 +129,8 @@ TW_FN constexpr WgmmaPlan wgmma_plan(const WgmmaKnobs& k, const WgmmaOperands& o
   p.staging_at = p.raw_at + kRawStages * p.raw_bytes;
   p.staging_bytes = k.async_store   ? async_store_bytes(k.block_m, k.block_n(), k.swapped, o.y_bytes)
                     : k.parts() > 1 ? 2 * p.slot_floats * 4
-                    : k.transposed  ? 4 * k.warpgroups_n * swapped_staging_bytes(o.y_bytes, 0)
+                    : k.transposed  ? k.warpgroups_n * (k.swapped ? staging_bytes(k.columns(), o.y_bytes, 0)
+                                                                  : 4 * swapped_staging_bytes(o.y_bytes, 0))
                     : k.swapped     ? 4 * k.warpgroups_n * swapped_staging_bytes(o.y_bytes, o.c_bytes)
                                     : k.warpgroups_n * staging_bytes(k.columns(), o.y_bytes, o.c_bytes);
   p.row_at = p.staging_at + p.staging_bytes;

@@ -225,8 +225,8 @@ struct WgmmaTraits {
   static_assert(!kGathers || (!Weights::kRegisters && kParts == 1 && schedule() == Schedule::whole_tiles &&
                               kGroups == 0 && !Scales::kAny && !kSmallTile),
                 "gathered rows: plain weights, whole tiles of many rows");
-  static_assert(!kTransposed || (kGathers && !kSwapped && !kAsyncStore && !kPromotes),
-                "y with features first: of gathered rows, features are the 64-row side");
+  static_assert(!kTransposed || (kGathers && !kAsyncStore && (kSwapped || !kPromotes)),
+                "y with features first: of gathered rows");
   static_assert(kBoxes == 0 || (kGathers && !kPromotes), "boxes: gathered rows, sums of all of k");
   static_assert(schedule() != Schedule::queue || (kSmallTile && kCluster == 1), "the queue is for few tokens");
   static_assert(!kAsyncStore || (kReallocatesRegisters && kParts == 1 && schedule() == Schedule::whole_tiles &&
