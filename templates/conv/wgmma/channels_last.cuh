@@ -82,15 +82,12 @@ struct ChannelsLast {
     return unit;
   }
   TW_MEMBER static void write(To* to, const Unit& unit) {
-    To values[kUnit];
+    alignas(16) To values[kUnit];
     TW_UNROLL for (int i = 0; i < kUnit; ++i) values[i] = converted(unit.of[i]);
-    u32x4 piece;
-    __builtin_memcpy(&piece, values, 16);
-    *reinterpret_cast<u32x4*>(to) = piece;
+    *reinterpret_cast<u32x4*>(to) = *reinterpret_cast<const u32x4*>(values);
   }
   TW_MEMBER static void load(From (&to)[kVector], const From* from) {
-    const u32x4 piece = *reinterpret_cast<const u32x4*>(from);
-    __builtin_memcpy(to, &piece, 16);
+    *reinterpret_cast<u32x4*>(to) = *reinterpret_cast<const u32x4*>(from);
   }
 
   TW_MEMBER void write_filter(To* w, i64 row, int thread) const {
@@ -130,7 +127,7 @@ struct ChannelsLast {
         if (kUnit < kVector || !vectors) return collect(shape.c - c0 - c, [&](int i) { return unit[i]; });
         Unit u;
         TW_UNROLL for (int i = 0; i < max2(1, kUnit / kVector); ++i) {
-          From v[kVector];
+          alignas(16) From v[kVector];
           load(v, unit + i * kVector);
           TW_UNROLL for (int j = 0; j < min2(kVector, kUnit); ++j) u.of[min2(i * kVector + j, kUnit - 1)] = v[j];
         }
@@ -161,7 +158,7 @@ struct ChannelsLast {
     if (vectors) {
       constexpr int kRow = kPixels / kVector, kEnd = kChannels * kRow;
       TW_NO_UNROLL for (int first = thread; first < kEnd; first += kAhead * THREADS) {
-        From v[kAhead][kVector];
+        alignas(16) From v[kAhead][kVector];
         TW_UNROLL for (int i = 0; i < kAhead; ++i) {
           const int at = first + i * THREADS, c = at / kRow, p = at % kRow * kVector;
           TW_UNROLL for (int j = 0; j < kVector; ++j) v[i][j] = From{};
@@ -170,9 +167,7 @@ struct ChannelsLast {
         TW_UNROLL for (int i = 0; i < kAhead; ++i) {
           const int at = first + i * THREADS, c = at / kRow, p = at % kRow * kVector;
           if (at >= kEnd || p >= pixels) continue;
-          u32x4 piece;
-          __builtin_memcpy(&piece, v[i], 16);
-          *reinterpret_cast<u32x4*>(shared.turned + turned_at(c, p)) = piece;
+          *reinterpret_cast<u32x4*>(shared.turned + turned_at(c, p)) = *reinterpret_cast<const u32x4*>(v[i]);
         }
       }
     } else {
