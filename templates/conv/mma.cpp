@@ -47,7 +47,7 @@ class Mma final : public Family {
     return gemm::mma().illegal(product(problem), arch, candidate);
   }
   Source source(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
-    Specialization s = gemm::mma_specialization(product(problem), arch, candidate);
+    Specialization s = gemm::mma().specialization(product(problem), arch, candidate);
     s.name = "conv/mma";
     s.includes.front() = "conv/mma.cuh";
     s.space = "tw::conv";

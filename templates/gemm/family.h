@@ -28,7 +28,7 @@ inline bool launchable(const LaunchPlan& plan, std::int64_t m, std::int64_t n) {
 inline constexpr int kReservedShared = 1024;
 
 template <class Knobs>
-class KernelFamily : public EnumeratedFamily {
+class KernelFamily : public ReusableFamily {
  public:
   struct Names {
     std::string_view family, title;
@@ -71,8 +71,7 @@ class KernelFamily : public EnumeratedFamily {
   Source source(const Problem& problem, const Arch& arch, const Candidate& c) const final {
     return specialize(specialization(problem, arch, c));
   }
-  // What the source is made of, for another operation whose kernel is made of this family's.
-  Specialization specialization(const Problem& problem, const Arch& arch, const Candidate& c) const {
+  Specialization specialization(const Problem& problem, const Arch& arch, const Candidate& c) const final {
     const Gemm& g = *problem.as<Gemm>();
     const Knobs k = knobs_of(g, c);
     Specialization s;

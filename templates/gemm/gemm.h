@@ -5,20 +5,25 @@
 #include <tilewright/gemm.h>
 #include <tilewright/operation.h>
 
+#include "templates/knobs.h"
 #include "templates/specialize.h"
 
 namespace tilewright::gemm {
 
 const Operation& operation();
 
-const Family& wgmma();        // Hopper's warpgroup matrix units; coded weights as tiles
-const Family& wgmma_codes();  // the same, codes by codes with exact sums of groups
-const Family& mma();          // matrix units through mma.sync, sm_75 and up
-const Family& gemv();         // few rows: bandwidth first
-const Family& reference();    // any pair of formats
+// A family whose kernels another operation's can be made of.
+class ReusableFamily : public EnumeratedFamily {
+ public:
+  // What source() writes out. Precondition: illegal() is empty.
+  virtual Specialization specialization(const Problem& problem, const Arch& arch, const Candidate& candidate) const = 0;
+};
 
-// What mma's source of a candidate is made of, for an operation that gathers its x.
-Specialization mma_specialization(const Problem& problem, const Arch& arch, const Candidate& candidate);
+const ReusableFamily& wgmma();  // Hopper's warpgroup matrix units; coded weights as tiles
+const Family& wgmma_codes();    // the same, codes by codes with exact sums of groups
+const ReusableFamily& mma();    // matrix units through mma.sync, sm_75 and up
+const ReusableFamily& gemv();   // few rows: bandwidth first
+const Family& reference();      // any pair of formats
 
 Contract contract(const Gemm& gemm);
 void describe(const Gemm& gemm, Task& task);  // Operation::describe(), run_on_host(), check_on_host()

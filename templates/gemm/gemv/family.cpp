@@ -176,7 +176,7 @@ class Gemv final : public KernelFamily<Knobs> {
 
 }  // namespace
 
-const Family& gemv() {
+const ReusableFamily& gemv() {
   static const Gemv family;
   return family;
 }

@@ -252,16 +252,11 @@ class Mma final : public KernelFamily<Knobs> {
   }
 };
 
-const Mma& family() {
-  static const Mma family;
-  return family;
-}
-
 }  // namespace
 
-const Family& mma() { return family(); }
-Specialization mma_specialization(const Problem& problem, const Arch& arch, const Candidate& candidate) {
-  return family().specialization(problem, arch, candidate);
+const ReusableFamily& mma() {
+  static const Mma family;
+  return family;
 }
 
 }  // namespace tilewright::gemm

@@ -256,7 +256,7 @@ class Wgmma final : public KernelFamily<Knobs> {
 
 }  // namespace
 
-const Family& wgmma() {
+const ReusableFamily& wgmma() {
   static const Wgmma family;
   return family;
 }
