@@ -228,11 +228,13 @@ class ConvOperation final : public OperationOf<Conv, Fields> {
   void set_rows(Conv&, std::int64_t) const override {}
   double bytes_of(const Conv& c) const override {
     const Gemm g = as_gemm(c);
-    const double outputs = static_cast<double>(g.m) * static_cast<double>(c.k);
-    const auto bytes = [](Format f) { return static_cast<double>(f.total_bytes(1, f.block())) / f.block(); };
-    return static_cast<double>(c.n) * static_cast<double>(c.c) * Wording<Axes>::product(c.in) * bytes(c.x) +
-           static_cast<double>(c.w.total_bytes(c.k, g.k)) + outputs * bytes(c.y) +
-           (c.residual ? outputs * bytes(*c.residual) : 0.0);
+    std::int64_t pixels = c.n;  // of x and what is cached
+    for (int i = 0; i < c.in.rank; ++i) pixels *= c.in.at[static_cast<std::size_t>(i)];
+    const auto bytes = [](Format f, std::int64_t rows, std::int64_t columns) {
+      return static_cast<double>(f.total_bytes(rows, columns));
+    };
+    return bytes(c.x, pixels, c.c) + bytes(c.w, c.k, g.k) + bytes(c.y, g.m, c.k) +
+           (c.residual ? bytes(*c.residual, g.m, c.k) : 0.0);
   }
   double ops_of(const Conv& c) const override {
     const Gemm g = as_gemm(c);
