@@ -5,15 +5,23 @@
 #include <tilewright/conv.h>
 #include <tilewright/operation.h>
 
+#include <string>
+
 #include "templates/conv/params.cuh"
 
 namespace tilewright::conv {
 
 const Operation& operation();
 
+const Family& pointwise_wgmma();  // gemm's families of these names, for convolutions that are gemms in memory
+const Family& pointwise_mma();
+const Family& pointwise_gemv();
 const Family& wgmma();      // gemm's warpgroup units, x read in boxes of pixels
 const Family& mma();        // gemm's matrix units through mma.sync, x gathered on its way
 const Family& reference();  // any convolution
+
+// Why x, w and y are not the matrices of as_gemm(), dense and in its order; empty if they are.
+std::string not_pointwise(const Conv& conv);
 
 Contract contract(const Conv& conv);
 void describe(const Conv& conv, Task& task);  // Operation::describe(), run_on_host(), check_on_host()

@@ -28,6 +28,7 @@ class Mma final : public Family {
     if (c->groups != 1) return fmt::format("groups = {}: channels of one group are needed", c->groups);
     if (c->x_layout != TensorLayout::ndhwc || c->y_layout != TensorLayout::ndhwc)
       return "x_layout and y_layout of ndhwc are needed";
+    if (not_pointwise(*c).empty()) return "a pointwise convolution, which pointwise_mma serves";
     if (c->w_layout != FilterLayout::ktrsc) return "w_layout=ktrsc is needed";
     const FastPath& x = fast_path(c->x);
     // Copies of 16 bytes.

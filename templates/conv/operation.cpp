@@ -153,7 +153,8 @@ class ConvOperation final : public OperationOf<Conv, Fields> {
     return "convolution over one to three axes, y = act(alpha conv(x, w) + bias) + beta residual";
   }
   std::span<const Family* const> families() const override {
-    static const Family* const list[] = {&wgmma(), &mma(), &reference()};
+    static const Family* const list[] = {&pointwise_wgmma(), &wgmma(),    &pointwise_mma(), &mma(),
+                                         &pointwise_gemv(),  &reference()};
     return list;
   }
   std::optional<Candidate> oracle(const Problem&, const Arch&) const override {
@@ -297,6 +298,7 @@ tw::conv::Shape shape_of(const Conv& conv) {
   set_maps(s.written_x_map, channels, first);
   s.w_map[0] = {c.k, s.columns()}, s.w_map[1] = {s.taps(), s.c / s.groups};
   s.written_w_map[0] = {c.k, s.taps() * channels}, s.written_w_map[1] = {s.taps(), channels};
+  s.gemm_m = s.n * s.pixels(), s.gemm_n = s.k, s.gemm_k = s.columns();
   return s;
 }
 

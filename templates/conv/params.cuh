@@ -46,6 +46,7 @@ struct Shape {
   MapAxis x_map[4], cache_map[4], w_map[2];
   // The same of x and w that a kernel has written to the workspace (conv/wgmma/channels_last.cuh).
   MapAxis written_x_map[4], written_w_map[2];
+  i64 gemm_m, gemm_n, gemm_k;  // of the gemm that the convolution is: conv::as_gemm()
 
   TW_MEMBER i64 taps() const { return i64{axes[0].kernel} * axes[1].kernel * axes[2].kernel; }
   TW_MEMBER i64 columns() const { return taps() * (c / groups); }                        // of a row of w

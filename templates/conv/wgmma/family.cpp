@@ -274,6 +274,8 @@ class Wgmma final : public EnumeratedFamily {
     if (!c) return "not a conv";
     if (!arch.wgmma) return fmt::format("{} has no warpgroup matrix instructions", arch.name);
     if (c->groups != 1) return fmt::format("groups = {}: channels of one group are needed", c->groups);
+    if (pointwise_wgmma().why_not(problem, arch).empty())
+      return "a pointwise convolution, which pointwise_wgmma serves";
     const std::optional<Layer> l = layer_of(*c);
     if (!l)
       return fmt::format("w={} with x={}: plain elements of one type that wgmma has are needed", c->w.name(),
