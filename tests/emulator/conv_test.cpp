@@ -7,11 +7,14 @@
 #include <vector>
 
 #include "conv/mma.cuh"
+#include "conv/pointwise.cuh"
 #include "conv/reference.cuh"
 #include "conv/wgmma/kernel.cuh"
 #include "emulator/gemm.h"
+#include "emulator/gemm_wgmma.h"
 #include "formats/bf16.cuh"
 #include "formats/e4m3.cuh"
+#include "formats/e4m3_row.cuh"
 #include "formats/f16.cuh"
 #include "formats/f32.cuh"
 #include "formats/int8.cuh"
@@ -53,6 +56,7 @@ struct Picked {
     }
     const Axis& first = shape.axes[shape.first_axis];
     shape.cache = std::min({shape.cache, first.in - 1, (first.kernel - 1) * first.dilation});
+    shape.gemm_m = shape.n * shape.pixels(), shape.gemm_n = shape.k, shape.gemm_k = shape.columns();
   }
 };
 
@@ -176,6 +180,59 @@ struct Boxes {
   }
 };
 
+// Kernels of gemm take what is a gemm in memory.
+void make_pointwise(conv::Shape& s) {
+  s.c /= s.groups, s.groups = 1, s.x_channels_first = s.y_channels_first = 0;
+  for (Axis& axis : s.axes) axis.kernel = axis.stride = 1, axis.lo = 0, axis.pad = Pad::zero;
+}
+
+// Hopper's warpgroup units: whole panels of channels, eights of output channels.
+template <class X, class W, class Epi, gemm::WgmmaKnobs knobs>
+struct PointwiseWgmma {
+  static constexpr bool kPointwise = true;
+  static constexpr int kBytes = sizeof(gemm::element_of<X>), kLeastChannels = 128 / kBytes;
+  static void fit(conv::Shape& s) {
+    make_pointwise(s);
+    s.k = 8 * s.k;
+  }
+  static void run(conv::Args args, conv::Shape s, std::uint64_t seed) {
+    using Gemm =
+        gemm::WgmmaKernel<tw::select<knobs.swapped, W, X>, tw::select<knobs.swapped, X, W>, Epi, Fixed<knobs>::value>;
+    using Plan = conv::Pointwise<Gemm>;
+    constexpr u32 kClusters = 3;  // at most, so that some take several tiles, or parts of them
+    constexpr int kPanel = 128 / kBytes;
+    const auto map_of = [&](const void* data, i64 rows, bool columns) {
+      return emu::tensor_map(
+          data, kBytes, static_cast<u64>(s.c), static_cast<u64>(rows), static_cast<u64>(s.c * kBytes), kPanel,
+          columns ? Gemm::kBoxRows : std::min(Gemm::kBlockN, 256), 128, columns ? Gemm::kPanelBoxes : Gemm::kPanels);
+    };
+    const TensorMap x = map_of(args.x.data, s.gemm_m, !knobs.swapped), w = map_of(args.w.data, s.k, knobs.swapped);
+    i64 slots = 0;
+    if constexpr (knobs.schedule == Schedule::stream_k)
+      slots = 2 * kClusters * static_cast<i64>(knobs.cluster * Gemm::Parts::kSlotBytes);
+    std::vector<u8> workspace(static_cast<std::size_t>(gemm::kScheduleBytes + slots));
+    std::fill(workspace.begin() + gemm::kScheduleBytes, workspace.end(), u8{0xff});
+    args.workspace = workspace.data(), s.workspace = static_cast<i64>(workspace.size());
+    emu::run(
+        {{kClusters * knobs.cluster, 1, 1}, Plan::kThreads, static_cast<u32>(knobs.cluster), Plan::kSharedBytes, seed},
+        [&] { Plan::run(args, s, knobs.swapped ? &w : &x, knobs.swapped ? &x : &w); });
+    CHECK(std::all_of(workspace.begin(), workspace.begin() + gemm::kScheduleBytes, [](u8 b) { return b == 0; }));
+  }
+};
+// A grid with a block, or a cluster, for each tile. Any number of channels.
+template <class X, class W, class Gemm, int block_m, int block_n, int split_k = 1>
+struct PointwiseGrid {
+  static constexpr bool kPointwise = true;
+  static constexpr int kLeastChannels = std::max<int>(4, W::kBlock);
+  static void fit(conv::Shape& s) { make_pointwise(s); }
+  static void run(const conv::Args& args, const conv::Shape& s, std::uint64_t seed) {
+    using Plan = conv::Pointwise<Gemm>;
+    const u32 blocks = static_cast<u32>(ceil_div64(s.gemm_m, block_m) * ceil_div64(s.k, block_n)) * split_k;
+    emu::run({{blocks, 1, 1}, Plan::kThreads, static_cast<u32>(split_k), Plan::kSharedBytes, seed},
+             [&] { Plan::run(args, s); });
+  }
+};
+
 template <class X, class W, class Epi, class Kernel = AnyShape<X, W, Epi>>
 void check_convolutions(unsigned seed, int count) {
   std::mt19937 random(seed);
@@ -183,6 +240,7 @@ void check_convolutions(unsigned seed, int count) {
     Picked p = pick_shape(random, Kernel::kLeastChannels);
     conv::Shape& s = p.shape;
     Kernel::fit(s);
+    if constexpr (requires { Kernel::kPointwise; }) std::fill(p.hi, p.hi + 3, 0);
     p.settle();
     const Axis* axes = s.axes;
     const auto f = static_cast<std::size_t>(s.first_axis);
@@ -426,4 +484,37 @@ TEST_CASE("conv: Hopper's matrix units on boxes of pixels", "[conv]") {
                                       .channels_first = true,
                                       .writes = true},
                            fmt::bf16>>(37, 6);
+}
+
+TEST_CASE("conv: pointwise ones by gemm's kernels", "[conv]") {
+  using Plain = Epilogue<float, gemm::NoBias, Act::none>;
+  using Whole = Epilogue<bf16, float, Act::silu, float>;
+  using Biased = Epilogue<float, float, Act::none>;
+  using gemm::WgmmaKnobs;
+  check_convolutions<fmt::bf16, fmt::bf16, Whole,
+                     PointwiseWgmma<fmt::bf16, fmt::bf16, Whole, WgmmaKnobs{.block_m = 72, .warpgroups_n = 1}>>(31, 6);
+  check_convolutions<
+      fmt::f16, fmt::f16, Plain,
+      PointwiseWgmma<fmt::f16, fmt::f16, Plain,
+                     WgmmaKnobs{.block_m = 96, .warpgroups_n = 1, .stages = 2, .cluster = 2, .swapped = true}>>(32, 6);
+  check_convolutions<fmt::bf16, fmt::bf16, Whole,
+                     PointwiseWgmma<fmt::bf16, fmt::bf16, Whole,
+                                    WgmmaKnobs{.block_m = 24, .warpgroups_n = 1, .schedule = Schedule::stream_k}>>(33,
+                                                                                                                   8);
+  check_convolutions<
+      fmt::int8, fmt::int8_row, Biased,
+      PointwiseWgmma<fmt::int8, fmt::int8_row, Biased, WgmmaKnobs{.block_m = 64, .stages = 2, .cluster = 2}>>(34, 6);
+  check_convolutions<fmt::e4m3, fmt::e4m3_row, Whole,
+                     PointwiseWgmma<fmt::e4m3, fmt::e4m3_row, Whole,
+                                    WgmmaKnobs{.block_m = 48, .cluster = 2, .schedule = Schedule::split_last_wave}>>(35,
+                                                                                                                     6);
+
+  static constexpr gemm::MmaKnobs kMma{.block_k = 32, .stages = 2, .async_copy = false, .unit_x = 4};
+  check_convolutions<
+      fmt::f16, fmt::f16, Whole,
+      PointwiseGrid<fmt::f16, fmt::f16, gemm::Mma<fmt::f16, fmt::f16, Whole, kMma>, kMma.block_m, kMma.block_n>>(36, 8);
+  static constexpr gemm::GemvKnobs kGemv{.tokens = 4, .unit = 4, .lanes = 8, .warps_k = 2, .staged_k = 128};
+  check_convolutions<fmt::f32, fmt::f32, Biased,
+                     PointwiseGrid<fmt::f32, fmt::f32, gemm::Gemv<fmt::f32, fmt::f32, Biased, kGemv>, kGemv.tokens,
+                                   kGemv.block_rows()>>(37, 8);
 }

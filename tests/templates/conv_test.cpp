@@ -7,6 +7,8 @@
 #include <tilewright/task.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstring>
 #include <optional>
 #include <random>
 #include <span>
@@ -16,6 +18,7 @@
 
 #include "support/catch.h"
 #include "templates/conv/conv.h"
+#include "templates/gemm/gemm.h"
 
 using namespace tilewright;
 
@@ -136,6 +139,110 @@ TEST_CASE("conv: a launch is checked by the names of its arguments", "[conv]") {
   CHECK(c.cols == 8);
   CHECK(c.factors[1].only_one == nullptr);
   CHECK(conv::operation().contract(Problem::parse(kSmall)).factors[1].only_one != nullptr);
+}
+
+TEST_CASE("conv: pointwise ones have the candidates of gemm's families", "[conv]") {
+  struct Pair {
+    const Family &conv, &gemm;
+  };
+  const Pair wgmma{conv::pointwise_wgmma(), gemm::wgmma()}, mma{conv::pointwise_mma(), gemm::mma()},
+      gemv{conv::pointwise_gemv(), gemm::gemv()};
+  const struct {
+    const char *conv, *gemm, *arch;
+    const Pair& families;
+    const char* text;  // in the sources
+  } cases[] = {
+      {"conv x=bf16 w=bf16 y=bf16 n=2 c=128 in=3x60x106 k=264 kernel=1 bias=f32 residual=bf16 workspace=34603008",
+       "gemm x=bf16 w=bf16 y=bf16 m=38160 n=264 k=128 bias=f32 c=bf16 workspace=34603008", "sm_90a", wgmma,
+       "Pointwise<tw::gemm::WgmmaKernel<tw::fmt::bf16, tw::fmt::bf16, "},
+      {"conv x=int8_tensor w=int8_row y=int8 n=1 c=256 in=9x9 k=64 kernel=1 global=mul y_scale=2 act=relu",
+       "gemm x=int8_tensor w=int8_row y=int8 m=81 n=64 k=256 global=mul y_scale=2 act=relu", "sm_90a", wgmma,
+       "Pointwise<tw::gemm::WgmmaKernel<"},
+      {"conv x=bf16 w=bf16 y=bf16 n=1 c=12 in=9x9 k=7 kernel=1 w_layout=kctrs",
+       "gemm x=bf16 w=bf16 y=bf16 m=81 n=7 k=12", "sm_80", mma, "Pointwise<tw::gemm::Mma<"},
+      {"conv x=f16 w=q4_0 y=f16 n=1 c=64 in=90 k=64 kernel=1", "gemm x=f16 w=q4_0 y=f16 m=90 n=64 k=64", "sm_120a", mma,
+       "Pointwise<tw::gemm::Mma<"},
+      {"conv x=f16 w=f16 y=f16 n=2 c=64 in=1x1 k=64 kernel=1 stride=2", "gemm x=f16 w=f16 y=f16 m=2 n=64 k=64",
+       "sm_90a", gemv, "Pointwise<tw::gemm::Gemv<"}};
+  for (const auto& test : cases) {
+    INFO(test.conv << " on " << test.arch);
+    const Problem problem = Problem::parse(test.conv), product = Problem::parse(test.gemm);
+    const Arch& target = arch(test.arch);
+    const Family &family = test.families.conv, &gemm = test.families.gemm;
+    CHECK(conv::mma().candidates(problem, target).empty());
+    const std::vector<Candidate> all = family.candidates(problem, target), same = gemm.candidates(product, target);
+    CHECK(problem.min_bytes() == product.min_bytes());
+    REQUIRE(!all.empty());
+    REQUIRE(all.size() == same.size());
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      INFO(all[i].text());
+      CHECK(all[i].family == family.name());
+      CHECK(all[i].knobs == same[i].knobs);
+      CHECK(family.illegal(problem, target, all[i]).empty());
+      CHECK(!family.illegal(problem, target, same[i]).empty());  // of another family
+      CHECK(family.traits(problem, target, all[i]).blocks == gemm.traits(product, target, same[i]).blocks);
+    }
+    const auto blocks = [](const Traits& t) { return t.blocks; };
+    CHECK(family.cheapest(problem, target, blocks)->candidate.knobs ==
+          gemm.cheapest(product, target, blocks)->candidate.knobs);
+    CHECK(family.source(problem, target, all.front()).text.find(test.text) != std::string::npos);
+  }
+}
+
+TEST_CASE("conv: tensor maps of pointwise ones read a conv's arguments", "[conv]") {
+  const Problem problem =
+      Problem::parse("conv x=bf16 w=bf16 y=bf16 n=2 c=128 in=60x106 k=264 kernel=1 residual=bf16 workspace=34603008");
+  const Arch& target = arch("sm_90a");
+  const Contract contract = conv::operation().contract(problem);
+  const auto constant = [&](std::uint32_t at) {
+    REQUIRE(at >= TensorMapPlan::kConstants);
+    at -= TensorMapPlan::kConstants;
+    REQUIRE(at + sizeof(std::int64_t) <= contract.constants.size());
+    std::int64_t value = 0;
+    std::memcpy(&value, contract.constants.data() + at, sizeof value);
+    return value;
+  };
+  const auto check_map = [&](const TensorMapPlan& map, std::size_t pointer, std::int64_t rows) {
+    CHECK(map.pointer == pointer);
+    CHECK(constant(map.rows_at) == rows);
+    CHECK(map.rows == 0);
+    CHECK(constant(map.inner_at) == 128);
+    CHECK(map.stride_at == TensorMapPlan::kNone);
+  };
+  bool swapped = false, plain = false;
+  for (const Candidate& c : conv::pointwise_wgmma().candidates(problem, target)) {
+    INFO(c.text());
+    const LaunchPlan plan = conv::pointwise_wgmma().source(problem, target, c).plan;
+    REQUIRE(plan.map_count == 2);
+    const bool turned = c.text().find("swapped=1") != std::string::npos;
+    (turned ? swapped : plain) = true;
+    check_map(plan.maps[turned], offsetof(ConvArgs, x), 2 * 60 * 106);
+    check_map(plan.maps[!turned], offsetof(ConvArgs, w), 264);
+  }
+  CHECK((swapped && plain));
+}
+
+TEST_CASE("conv: which ones are pointwise", "[conv]") {
+  const auto why = [](const std::string& text) {
+    return conv::not_pointwise(*Problem::parse("conv x=f16 w=f16 y=f16 n=2 c=64 k=64 " + text).as<Conv>());
+  };
+  CHECK(why("in=5x6x7 kernel=1") == "");
+  CHECK(why("in=7 kernel=1 dilation=3 w_layout=kctrs") == "");
+  CHECK(why("in=1x1 kernel=1 stride=2") == "");
+  CHECK(why("in=5x6 kernel=1x3 pad=0x1") == "a kernel of 3 taps along an axis: one is needed");
+  CHECK(why("in=5x6 kernel=1 stride=1x2") == "a stride of 1 and no padding are needed");
+  CHECK(why("in=2 kernel=1 stride=2 pad=0:1") == "a stride of 1 and no padding are needed");  // as many as there were
+  CHECK(why("in=2 kernel=1 stride=2 pad=1:0") == "a stride of 1 and no padding are needed");
+  CHECK(why("in=5 kernel=1 pad=0:1") == "a stride of 1 and no padding are needed");
+  CHECK(why("in=5 kernel=1 groups=2") == "groups = 2: channels of one group are needed");
+  CHECK(why("in=5 kernel=1 x_layout=ncdhw") == "x_layout and y_layout of ndhwc are needed");
+  CHECK(why("in=5 kernel=1 y_layout=ncdhw") == "x_layout and y_layout of ndhwc are needed");
+  // Boxes of pixels are for channels that gemm's wgmma does not take.
+  const Problem odd = Problem::parse("conv x=f16 w=f16 y=f16 n=2 c=72 in=33x34 k=64 kernel=1"),
+                even = Problem::parse("conv x=f16 w=f16 y=f16 n=2 c=128 in=33x34 k=64 kernel=1");
+  CHECK(!conv::wgmma().candidates(odd, arch("sm_90a")).empty());
+  CHECK(conv::pointwise_wgmma().candidates(odd, arch("sm_90a")).empty());
+  CHECK(conv::wgmma().candidates(even, arch("sm_90a")).empty());
 }
 
 TEST_CASE("conv: the host computes what its own check accepts", "[conv]") {
