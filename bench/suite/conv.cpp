@@ -63,6 +63,10 @@ void conv_checks(Suite& s) {
         "x=f16 w=f16 y=f16 n=1 c=3 in=61x66 k=32 kernel=3 pad=1 workspace=4194304",
         "x=f32 w=f32 y=f32 n=1 c=20 in=4x13x18 k=48 kernel=3 pad=1 bias=f32",
         "x=f32 w=f32 y=f32 accum=fast n=1 c=20 in=4x13x18 k=48 kernel=3 pad=1 y_layout=ncdhw workspace=4194304",
+        // Pointwise ones.
+        "x=bf16 w=bf16 y=bf16 n=2 c=192 in=5x33x41 k=136 kernel=1 bias=bf16 residual=bf16 workspace=34603008",
+        "x=int8 w=int8_row y=bf16 n=3 c=256 in=13x9 k=72 kernel=1 act=relu",
+        "x=f16 w=f16 y=f16 n=5 c=128 in=1x1 k=24 kernel=1 bias=f32 act=silu",
         // Only the reference takes these.
         "x=bf16 w=bf16 y=bf16 n=2 c=6 in=9x9 k=9 kernel=3 groups=3 x_layout=ncdhw y_layout=ncdhw w_layout=kctrs",
         "x=f16 w=f16 y=f16 n=1 c=32 in=30x31 k=32 kernel=7 pad=3 groups=32 bias=f32"})
