@@ -10,6 +10,7 @@
 #include "templates/cast/lanes.h"
 #include "templates/checks.h"
 #include "templates/fast_path.h"
+#include "templates/run_grid.h"
 #include "templates/specialize.h"
 
 namespace tilewright::cast {
@@ -25,21 +26,6 @@ double total_bytes(const Cast& c) {
   return static_cast<double>(c.x.total_bytes(c.rows, c.cols)) + static_cast<double>(c.y.total_bytes(c.rows, c.cols));
 }
 double elements(const Cast& c) { return static_cast<double>(c.rows) * static_cast<double>(c.cols); }
-
-// At least as many blocks as a run of rows x cols elements has tiles; those too many end at once. A block stands for
-// r rows and tile / r columns, with the r that wastes least.
-GridAxis run_grid(std::int64_t tile, const Cast& c) {
-  GridAxis best;
-  std::uint64_t fewest = 0;
-  const auto consider = [&](std::int64_t r, std::int64_t cols) {
-    const GridAxis axis{1, static_cast<std::uint32_t>(r), static_cast<std::uint32_t>(cols)};
-    const std::uint64_t blocks = axis.blocks(std::max<std::int64_t>(c.rows, 1), c.cols);
-    if (fewest == 0 || blocks < fewest) best = axis, fewest = blocks;
-  };
-  if (c.cols <= tile) consider(tile / c.cols, c.cols);
-  for (std::int64_t r = 1; r <= 16 && tile % r == 0 && (r == 1 || r * 4 <= c.rows); r *= 2) consider(r, tile / r);
-  return best;
-}
 
 std::vector<std::string> includes(const Cast& c, const char* kernel) {
   std::vector<std::string> list{kernel, fmt::format("formats/{}.cuh", c.x.name())};
@@ -98,7 +84,7 @@ class Blocks final : public CastFamily {
         encodes(c) ? fmt::format("tw::cast::Encode<{}, {}, {}, {}, {}>", type(c.x), type(c.y), plan.threads, plan.lane,
                                  plan.passes)
                    : fmt::format("tw::cast::Decode<{}, {}, {}, {}>", type(c.x), type(c.y), plan.threads, plan.passes);
-    s.plan.x = run_grid(plan.tile, c);
+    s.plan.x = run_grid(plan.tile, c.rows, c.cols);
     s.plan.threads = static_cast<std::uint32_t>(plan.threads);
     s.plan.shared_bytes = static_cast<std::uint32_t>(plan.shared_bytes);
     return specialize(s);
@@ -107,7 +93,7 @@ class Blocks final : public CastFamily {
   Traits traits(const Problem& problem, const Arch&, const Candidate& candidate) const override {
     const Cast& c = *problem.as<Cast>();
     const Plan plan = plan_of(c, candidate);
-    const GridAxis grid = run_grid(plan.tile, c);
+    const GridAxis grid = run_grid(plan.tile, c.rows, c.cols);
     Traits t = base_traits(c, plan.threads, plan.shared_bytes, static_cast<double>(grid.blocks(c.rows, c.cols)));
     t.tile_rows = static_cast<int>(grid.per_rows);
     t.tile_cols = static_cast<int>(grid.per_cols);
@@ -285,7 +271,7 @@ class Reference final : public CastFamily {
   static constexpr int kThreads = 128;
   static GridAxis grid(const Cast& c) {
     if (fast_path(c.y).row_bytes) return {1, kThreads, 0};
-    return run_grid(std::int64_t{kThreads} * std::max(c.x.block(), c.y.block()), c);
+    return run_grid(std::int64_t{kThreads} * std::max(c.x.block(), c.y.block()), c.rows, c.cols);
   }
 
  protected:
