@@ -4,13 +4,18 @@
 
 #include "templates/cast/cast.h"
 #include "templates/conv/conv.h"
+#include "templates/fake_quant/fake_quant.h"
 #include "templates/gemm/gemm.h"
 #include "templates/pack/pack.h"
 
 namespace tilewright {
 
 std::span<const Operation* const> operations() {
-  static const Operation* const list[] = {&gemm::operation(), &conv::operation(), &cast::operation(),
+  static const Operation* const list[] = {&gemm::operation(),
+                                          &conv::operation(),
+                                          &cast::operation(),
+                                          &fake_quant::fp4_fake_quant(),
+                                          &fake_quant::dynamic_block_quantize(),
                                           &pack::operation()};
   return list;
 }

@@ -6,6 +6,7 @@
 #include <tilewright/conv.h>
 #include <tilewright/engine.h>
 #include <tilewright/error.h>
+#include <tilewright/fake_quant.h>
 #include <tilewright/gemm.h>
 #include <tilewright/gguf.h>
 #include <tilewright/import.h>

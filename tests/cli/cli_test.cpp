@@ -135,6 +135,25 @@ TEST_CASE("cli: a convolution is planned, written out and run as a gemm is") {
   CHECK(problems == 11);
 }
 
+TEST_CASE("cli: fake quantizations are planned, written out and run as a cast is") {
+  for (const std::string text : {"fp4_fake_quant x=bf16 y=bf16 rows=5 cols=512 block=128",
+                                 "dynamic_block_quantize x=f16 y=f32 rows=5 cols=77 block=32"}) {
+    const Json run = tool("run --json \"" + text + "\"").json();
+    CHECK(run["verified"] == true);
+    CHECK(run["checked"] == run["outputs"]);
+    const Json plan = tool("plan --json --top 0 --arch sm_75 \"" + text + "\"").json();
+    CHECK(plan["candidates"].size() > 4);
+    CHECK(plan["candidates"].back()["candidate"] == "reference");
+    const Json emit = tool("emit --json --arch sm_75 \"" + text + "\"").json();
+    CHECK(emit["text"].get<std::string>().find("tw::fake_quant::Blocks<") != std::string::npos);
+  }
+  const std::string model = std::string(" ") + kModel + "--tensor blk.0.attn_q.weight.f16";
+  CHECK(tool("run --json \"dynamic_block_quantize x=f16 y=f16 rows=384 cols=384\"" + model).json()["verified"] == true);
+  refused("run \"fp4_fake_quant x=bf16 y=bf16 rows=5 cols=520 block=128\"", 1, "cols = 520");
+  refused("run \"dynamic_block_quantize x=bf16 y=bf16 rows=5 cols=520 block=24\"", 1, "block = 24");
+  refused("run \"dynamic_block_quantize x=bf16 y=bf16 rows=5 cols=520 block_size=16\"", 1, "block");
+}
+
 TEST_CASE("cli: prewarm compiles once; the cache can be listed, shipped, checked and repaired") {
   const std::string cache = cache_flag("warm.db"), shipped = scratch() / "shipped.db";
   const std::string prewarm =

@@ -5,14 +5,20 @@
 #include "operation/row_scale/row_scale.h"
 #include "templates/cast/cast.h"
 #include "templates/conv/conv.h"
+#include "templates/fake_quant/fake_quant.h"
 #include "templates/gemm/gemm.h"
 #include "templates/pack/pack.h"
 
 namespace tilewright {
 
 std::span<const Operation* const> operations() {
-  static const Operation* const list[] = {&gemm::operation(), &conv::operation(), &cast::operation(),
-                                          &pack::operation(), &row_scale::operation()};
+  static const Operation* const list[] = {&gemm::operation(),
+                                          &conv::operation(),
+                                          &cast::operation(),
+                                          &fake_quant::fp4_fake_quant(),
+                                          &fake_quant::dynamic_block_quantize(),
+                                          &pack::operation(),
+                                          &row_scale::operation()};
   return list;
 }
 

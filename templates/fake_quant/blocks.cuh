@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs of blocks. Neighbouring lanes hold a block in registers, read by accesses of 16 bytes that lie side by side, and
+// agree on its largest magnitude by shuffles. Where rows are not whole blocks, nor a multiple of 16 bytes, accesses are
+// single elements. A thread writes what it read itself, so y may be x.
+#pragma once
+#include "cast/tile.cuh"
+#include "core/fp4_fake.cuh"
+#include "fake_quant/params.cuh"
+#include "fake_quant/plan.cuh"
+
+namespace tw::fake_quant {
+
+template <class X, class Y, const Knobs& knobs>
+struct Blocks {
+  using T = typename X::Element;
+  using U = typename Y::Element;
+  TW_CONSTANTS(int, kThreads = knobs.threads, kSharedBytes = 0);
+  TW_CONSTANTS(int, kBlock = knobs.block, kPasses = knobs.passes, kPiece = knobs.piece, kLanes = knobs.lanes(),
+               kElements = knobs.elements(), kGroups = knobs.groups(), kTile = knobs.tile());
+  TW_CONSTANTS(bool, kRagged = knobs.ragged);
+  static_assert(kPiece == 1 || kPiece * sizeof(T) == 16, "whole accesses");
+  static_assert(kBlock % (kLanes * kPiece) == 0 && kThreads % 32 == 0, "whole warps share whole blocks");
+
+  // Ordinary accesses: what is read may be written by this kernel.
+  TW_MEMBER static void load(float (&v)[kPiece], const T* x) {
+    if constexpr (kPiece == 1) {
+      v[0] = to_f32(*x);
+    } else {
+      const u32x4 q = *reinterpret_cast<const u32x4*>(x);
+      const u32 words[4] = {q.x, q.y, q.z, q.w};
+      cast::to_floats<T, kPiece>(v, words);
+    }
+  }
+  TW_MEMBER static void store(U* y, const float (&v)[kPiece]) {
+    if constexpr (kPiece == 1) {
+      *y = from_f32<U>(v[0]);
+    } else {
+      constexpr int kWords = kPiece * sizeof(U) / 4;
+      u32 words[kWords];
+      cast::from_floats<U, kPiece>(words, v);
+      if constexpr (kWords == 2) {
+        *reinterpret_cast<u32x2*>(y) = {words[0], words[1]};
+      } else {
+        TW_UNROLL for (int i = 0; i < kWords; i += 4)
+            store_global16(reinterpret_cast<u32*>(y) + i, {words[i], words[i + 1], words[i + 2], words[i + 3]});
+      }
+    }
+  }
+
+  // Block `index` of the tensor; no elements beyond the last one.
+  TW_MEMBER static Span span(i64 index, i64 blocks, i64 cols) {
+    if (index >= blocks) return {0, 0};
+    if constexpr (kRagged)
+      return span_of(index, cols, kBlock);
+    else
+      return {index * kBlock, kBlock};
+  }
+  // Of a lane's piece i: the first element's place in the block.
+  TW_MEMBER static int place(int lane, int i) { return (i * kLanes + lane) * kPiece; }
+
+  TW_MEMBER static void run(const Args& args, const Shape& shape) {
+    const i64 blocks = args.rows * blocks_per_row(shape.cols, kBlock), first = static_cast<i64>(block_x()) * kTile;
+    if (first >= blocks) return;
+    const int group = static_cast<int>(thread_x()) / kLanes, lane = static_cast<int>(thread_x()) % kLanes;
+    const T* x = static_cast<const T*>(args.x);
+    U* y = static_cast<U*>(args.y);
+
+    constexpr int kPieces = kElements / kPiece;
+    float v[kPasses][kPieces][kPiece];
+    Span spans[kPasses];
+    TW_UNROLL for (int p = 0; p < kPasses; ++p) {
+      spans[p] = span(first + p * kGroups + group, blocks, shape.cols);
+      TW_UNROLL for (int i = 0; i < kPieces; ++i) {
+        TW_UNROLL for (int e = 0; e < kPiece; ++e) v[p][i][e] = 0.0f;
+        if (place(lane, i) < spans[p].count) load(v[p][i], x + spans[p].first + place(lane, i));
+      }
+    }
+    const float amax = *args.amax;
+    TW_UNROLL for (int p = 0; p < kPasses; ++p) {
+      float largest = 0.0f;
+      TW_UNROLL for (int i = 0; i < kPieces; ++i) TW_UNROLL for (int e = 0; e < kPiece; ++e) largest =
+          max_number(largest, abs_f(v[p][i][e]));
+      TW_UNROLL for (int d = kLanes / 2; d > 0; d /= 2) largest = max_number(largest, shuffle_xor(largest, d));
+      const float scale = fp4_block_scale(largest, amax), inverse = div_rn(1.0f, scale);
+      TW_UNROLL for (int i = 0; i < kPieces; ++i) {
+        TW_UNROLL for (int e = 0; e < kPiece; ++e) v[p][i][e] = fp4_fake(v[p][i][e], scale, inverse);
+        if (place(lane, i) < spans[p].count) store(y + spans[p].first + place(lane, i), v[p][i]);
+      }
+    }
+  }
+};
+
+}  // namespace tw::fake_quant

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fake quantization on the host, by the functions that kernels call for an element and a block.
+#include <algorithm>
+
+#include "templates/core/fp4_fake.cuh"
+#include "templates/describe.h"
+#include "templates/exact_floats.h"
+#include "templates/fake_quant/fake_quant.h"
+
+namespace tilewright::fake_quant {
+
+void fake_quantize(const float* x, float* y, std::int64_t rows, std::int64_t cols, int block, const float* amax) {
+  constexpr std::int64_t kPart = 1 << 14;  // blocks that a core takes at a time
+  const std::int64_t per_row = (cols + block - 1) / block, blocks = rows * per_row;
+  parallel(static_cast<std::size_t>((blocks + kPart - 1) / kPart), [&](std::size_t part) {
+    const ExactFloats exact;
+    const std::int64_t first = static_cast<std::int64_t>(part) * kPart;
+    for (std::int64_t index = first; index < std::min(first + kPart, blocks); ++index) {
+      const std::int64_t col = index % per_row * block, begin = index / per_row * cols + col,
+                         end = begin + std::min<std::int64_t>(block, cols - col);
+      float largest = 0.0f;
+      for (std::int64_t i = begin; i < end; ++i)
+        if (const float a = tw::abs_f(x[i]); a > largest) largest = a;  // a NaN is not
+      const float scale = tw::fp4_block_scale(largest, *amax), inverse = tw::div_rn(1.0f, scale);
+      for (std::int64_t i = begin; i < end; ++i) y[i] = tw::fp4_fake(x[i], scale, inverse);
+    }
+  });
+}
+
+}  // namespace tilewright::fake_quant
