@@ -76,6 +76,20 @@ tw_status tw_launch_cast(const tw_kernel* kernel, tw_stream stream, const tw_cas
   });
 }
 
+tw_status tw_launch_fp4_fake_quant(const tw_kernel* kernel, tw_stream stream, const tw_fake_quant_args* args) {
+  return guarded(nullptr, [&] {
+    const tw_fake_quant_args a = read_struct(args, "args");
+    handle(kernel).value.launch(stream, Fp4FakeQuantArgs{a.x, a.y, a.amax, a.rows});
+  });
+}
+
+tw_status tw_launch_dynamic_block_quantize(const tw_kernel* kernel, tw_stream stream, const tw_fake_quant_args* args) {
+  return guarded(nullptr, [&] {
+    const tw_fake_quant_args a = read_struct(args, "args");
+    handle(kernel).value.launch(stream, DynamicBlockQuantizeArgs{a.x, a.y, a.amax, a.rows});
+  });
+}
+
 tw_status tw_launch_pack(const tw_kernel* kernel, tw_stream stream, const tw_pack_args* args) {
   return guarded(nullptr, [&] {
     const tw_pack_args a = read_struct(args, "args");

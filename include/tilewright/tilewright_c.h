@@ -374,6 +374,20 @@ typedef struct tw_cast_args {
   { sizeof(tw_cast_args), {0, 0, 0}, {0, 0, 0}, 0 }
 TW_API tw_status tw_launch_cast(const tw_kernel* kernel, tw_stream stream, const tw_cast_args* args);
 
+/* Of an fp4_fake_quant or a dynamic_block_quantize: dense tensors, and one float in device memory. */
+typedef struct tw_fake_quant_args {
+  uint32_t struct_size;
+  const void* x;
+  void* y;
+  const float* amax;
+  int64_t rows;
+} tw_fake_quant_args;
+#define TW_FAKE_QUANT_ARGS_INIT \
+  { sizeof(tw_fake_quant_args), 0, 0, 0, 0 }
+TW_API tw_status tw_launch_fp4_fake_quant(const tw_kernel* kernel, tw_stream stream, const tw_fake_quant_args* args);
+TW_API tw_status tw_launch_dynamic_block_quantize(const tw_kernel* kernel, tw_stream stream,
+                                                  const tw_fake_quant_args* args);
+
 typedef struct tw_pack_args {
   uint32_t struct_size;
   tw_mutable_operand w, tiles;

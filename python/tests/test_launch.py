@@ -286,6 +286,25 @@ def test_cast_and_pack(engine, gpu, double):
 
 
 @needs_nvrtc
+@pytest.mark.parametrize("operation", ["fp4_fake_quant", "dynamic_block_quantize"])
+def test_fake_quantization(engine, gpu, double, operation):
+    kernel = engine.prepare(f"{operation} x=f32 y=f32 rows=2 cols=64", gpu)
+    x, amax = gpu.upload(random(3, 64)), gpu.upload(np.float32([3]))
+    got = []
+    double.on_launch(
+        lambda launch: got.append((ctypes.c_int64 * 4).from_buffer_copy(ctypes.string_at(launch.params[0], 32))[:])
+    )
+    kernel.launch(x=x, y=x, amax=amax)
+    assert got.pop() == [x.pointer, x.pointer, amax.pointer, 3]
+    kernel.launch(x=x, y=x, amax=amax, rows=1)
+    assert got.pop() == [x.pointer, x.pointer, amax.pointer, 1]
+    with pytest.raises(tw.InvalidArgument, match="amax"):
+        kernel.launch(x=x, y=x)
+    with pytest.raises(tw.InvalidArgument, match="amax"):
+        kernel.launch(x=x, y=x, amax=x)
+
+
+@needs_nvrtc
 def test_describe(kernel):
     info = kernel.describe()
     assert info.threads > 0 and info.registers > 0 and kernel.candidate(2) == info.candidate != ""

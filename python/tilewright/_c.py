@@ -160,6 +160,16 @@ class CastArgs(Sized):
     _fields_ = [("struct_size", c_uint32), ("x", Operand), ("y", Operand), ("rows", c_int64)]
 
 
+class FakeQuantArgs(Sized):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("x", c_void_p),
+        ("y", c_void_p),
+        ("amax", c_void_p),
+        ("rows", c_int64),
+    ]
+
+
 class PackArgs(Sized):
     _fields_ = [("struct_size", c_uint32), ("w", Operand), ("tiles", Operand)]
 
@@ -468,6 +478,8 @@ _LAUNCHES: dict[str, tuple[Any, ...]] = {
     "tw_launch_gemm": (_AT, _AT, _AT, _AT, _AT, _AT, _LONG),
     "tw_launch_conv": (_AT, _AT, _AT),
     "tw_launch_cast": (_AT, _AT, _AT),
+    "tw_launch_fp4_fake_quant": (_AT, _AT, _AT),
+    "tw_launch_dynamic_block_quantize": (_AT, _AT, _AT),
     "tw_launch_pack": (_AT, _AT, _AT),
     "tw_launch": (_AT, _AT, _AT, _SIZE, _LONG, _LONG),
 }

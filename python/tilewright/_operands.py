@@ -26,6 +26,8 @@ _BYTES = ("uint8", "raw8")
 _COLS = {
     "gemm": {"x": "k", "w": "k", "y": "n", "c": "n", "bias": "n"},
     "cast": {"x": "cols", "y": "cols"},
+    "fp4_fake_quant": {"x": "cols", "y": "cols"},
+    "dynamic_block_quantize": {"x": "cols", "y": "cols"},
     "pack": {"w": "k"},
 }
 # Operands whose rows may lie apart, by the launch's argument that says how far.
@@ -79,11 +81,13 @@ def slots(problem: Any, launch: bool) -> Slots:
             format = found[operand] = codec.find(name)
         dtypes: tuple[str, ...] = ()
         item, width, size = 1, 0, buffer.bytes
-        align = 16 if stream == "data" and operand != "bias" else 1  # of the others the library knows
+        align = 16 if stream == "data" and operand not in ("bias", "amax") else 1  # of the others the library knows
         if operand == "group_rows":
             dtypes, item, align = ("int32",), 4, 4
             if launch:  # the buffer is for the tuner, which keeps one table for every step of rows
                 size = 4 * (groups if masked else groups + 1)
+        elif operand == "amax":
+            dtypes, item = ("float32",), 4
         elif format is not None and operand != packed:
             width = int(fields[cols[operand]])
             if format.is_elements:

@@ -23,6 +23,8 @@ _LEVELS = ("error", "warning", "info", "debug")
 _LAUNCHES: dict[str, tuple[Any, str, str]] = {
     "gemm": (_c.GemmArgs, "m", "tw_launch_gemm_args"),
     "cast": (_c.CastArgs, "rows", "tw_launch_cast"),
+    "fp4_fake_quant": (_c.FakeQuantArgs, "rows", "tw_launch_fp4_fake_quant"),
+    "dynamic_block_quantize": (_c.FakeQuantArgs, "rows", "tw_launch_dynamic_block_quantize"),
     "pack": (_c.PackArgs, "", "tw_launch_pack"),
 }
 
@@ -62,8 +64,9 @@ class Kernel(Handle):
         """Enqueues a launch on `stream` (an integer, a Stream, or an object of PyTorch's or CuPy's; None: the legacy
         default stream). Compiles, allocates and waits for nothing.
 
-        gemm: x, w, y, and bias, c, workspace, group_rows as the problem has them. cast: x, y. pack: w, tiles. A kernel
-        of one's own: the task's buffers by name. An operand is an array in the GPU's memory, a tuple (data, scales,
+        gemm: x, w, y, and bias, c, workspace, group_rows as the problem has them. cast: x, y.
+        fp4_fake_quant and dynamic_block_quantize: x, y, amax. pack: w, tiles. A kernel of one's own: the task's buffers
+        by name. An operand is an array in the GPU's memory, a tuple (data, scales,
         global_scale), a Streams, or an address. Arrays are of the format's type or of uint8; x [m, k], w [n, k], y and
         c [m, n], bias [n]; rows of x, y and c may lie apart (ldx, ldy, ldc, in elements, follow from the array).
 

@@ -107,6 +107,37 @@ TEST_CASE("a convolution is launched") {
   CHECK(launch_failure(tw_launch_gemm_args(kernel.get(), nullptr, &gemm)).status == TW_INVALID_ARGUMENT);
 }
 
+TEST_CASE("fake quantizations are launched") {
+  Gpu gpu;
+  const EngineHandle en = engine();
+  const MemoryHandle x = memory(gpu.device, 4096), amax = memory(gpu.device, 4);
+  using Launch = tw_status (*)(const tw_kernel*, tw_stream, const tw_fake_quant_args*);
+  const std::pair<const char*, Launch> launches[] = {{"fp4_fake_quant", &tw_launch_fp4_fake_quant},
+                                                     {"dynamic_block_quantize", &tw_launch_dynamic_block_quantize}};
+  for (int i = 0; i < 2; ++i) {
+    const auto& [name, launch] = launches[i];
+    const ProblemHandle p = problem((std::string(name) + " x=f16 y=f16 rows=2 cols=64 block=32").c_str());
+    const KernelHandle kernel = prepare(en, p, gpu.device);
+    tw_fake_quant_args args = TW_FAKE_QUANT_ARGS_INIT;
+    args.x = args.y = tw_memory_data(x.get());
+    args.rows = 2;
+    gpu.seen.launches = 0;
+    CHECK(launch_failure(launch(kernel.get(), nullptr, &args)).field == "amax");
+    args.amax = static_cast<const float*>(tw_memory_data(amax.get()));
+    REQUIRE(launch(kernel.get(), nullptr, &args) == TW_OK);
+    CHECK(gpu.seen.launches == 1);
+    CHECK(gpu.seen.x == args.x);
+    CHECK(launch_failure(launches[1 - i].second(kernel.get(), nullptr, &args)).status == TW_INVALID_ARGUMENT);
+    args.y = static_cast<char*>(args.y) + 8;
+    CHECK(launch_failure(launch(kernel.get(), nullptr, &args)).field == "y");
+    args.rows = -1;
+    CHECK(launch_failure(launch(kernel.get(), nullptr, &args)).field == "rows");
+    args.struct_size = 8;
+    CHECK(launch_failure(launch(kernel.get(), nullptr, &args)).field == "args.struct_size");
+    CHECK(gpu.seen.launches == 1);
+  }
+}
+
 TEST_CASE("a kernel is prepared, launched in both forms, and described") {
   Gpu gpu;
   const EngineHandle en = engine();

@@ -7,6 +7,7 @@ int header_initializers(void) {
   const tw_gemm gemm = TW_GEMM_INIT;
   const tw_gemm_args args = TW_GEMM_ARGS_INIT;
   const tw_conv_args conv = TW_CONV_ARGS_INIT;
+  const tw_fake_quant_args fake = TW_FAKE_QUANT_ARGS_INIT;
   const tw_tune_policy tune = TW_TUNE_POLICY_INIT;
   const tw_prewarm_policy prewarm = TW_PREWARM_POLICY_INIT;
   const tw_launch_plan plan = TW_LAUNCH_PLAN_INIT;
@@ -20,5 +21,6 @@ int header_initializers(void) {
   if (weight.struct_size != sizeof weight || weight.bits != 4 || weight.group != 128) return 6;
   if (task.struct_size != sizeof task || task.user) return 7;
   if (conv.struct_size != sizeof conv || conv.alpha != 1 || conv.beta != 1) return 8;
+  if (fake.struct_size != sizeof fake || fake.amax || fake.rows) return 9;
   return 0;
 }
