@@ -4,10 +4,10 @@
 // every pair of formats at ragged shapes and on hard data, threads, bad arguments.
 //   tilewright_gpu_suite [--out FILE] [--quick | --one] [--only GROUP,...] [--pairs TEXT] [--cache FILE] [--verbose]
 // --quick: fewer candidates. --one: one configuration of each family at odd sizes, for compute-sanitizer
-// (bench/sanitize.sh). --only: groups of gemm casts pack wgmma grouped conv order served arguments threads. --pairs: of
-// gemm's problems and wgmma's pairs of formats, those with this in their text. --cache: a file that keeps compiled
-// kernels from one run to the next, memory otherwise. --verbose: names before they run. Exit code 0: nothing failed; 1:
-// something did; 4: no device (nothing is reported as passed).
+// (bench/sanitize.sh). --only: groups of gemm casts pack wgmma grouped conv fake_quant order served arguments threads.
+// --pairs: of gemm's problems and wgmma's pairs of formats, those with this in their text. --cache: a file that keeps
+// compiled kernels from one run to the next, memory otherwise. --verbose: names before they run. Exit code 0: nothing
+// failed; 1: something did; 4: no device (nothing is reported as passed).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -33,6 +33,7 @@ int run(const Request& request) {
   suite.group("wgmma", [&] { wgmma_checks(suite); });
   suite.group("grouped", [&] { grouped_checks(suite); });
   suite.group("conv", [&] { conv_checks(suite); });
+  suite.group("fake_quant", [&] { fake_quant_checks(suite); });
   if (request.extent != Extent::one) {
     suite.group("order", [&] { order_checks(suite); });
     suite.group("served", [&] { served_checks(suite); });
