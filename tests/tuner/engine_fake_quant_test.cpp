@@ -53,7 +53,7 @@ void check_engine(const Problem& problem, HostLaunch host) {
   const Kernel kernel = engine.prepare(problem, gpu.device());
 
   alignas(16) float x[512], y[512];
-  for (int i = 0; i < 512; ++i) x[i] = static_cast<float>(i % 8);
+  for (int i = 0; i < 512; ++i) x[i] = static_cast<float>(i % 7);
   const float amax = 2688;
   Args args{x, y, &amax, 1};
   kernel.launch(nullptr, args);
@@ -85,11 +85,11 @@ void check_engine(const Problem& problem, HostLaunch host) {
 }  // namespace
 
 TEST_CASE("fp4_fake_quant is planned, prewarmed, tuned, stored and launched", "[engine]") {
-  check_engine<Fp4FakeQuantArgs>(Problem::parse("fp4_fake_quant x=f32 y=f32 rows=6 cols=96 block=32"), {96, 32});
+  check_engine<Fp4FakeQuantArgs>(Problem::parse("fp4_fake_quant x=f32 y=f32 rows=8 cols=96 block=32"), {96, 32});
 }
 
 TEST_CASE("dynamic_block_quantize is planned, prewarmed, tuned, stored and launched", "[engine]") {
-  check_engine<DynamicBlockQuantizeArgs>(Problem::parse("dynamic_block_quantize x=f32 y=f32 rows=6 cols=81 block=64"),
+  check_engine<DynamicBlockQuantizeArgs>(Problem::parse("dynamic_block_quantize x=f32 y=f32 rows=8 cols=81 block=64"),
                                          {81, 64});
 }
 
@@ -98,7 +98,7 @@ TEST_CASE("fake quantizations that are wrong are found out", "[engine]") {
   HostLaunch host{96, 32, 0, true};
   fake_cuda_set_launch_handler(&HostLaunch::handle, &host);
   Engine engine(options(""));
-  const Problem problem = Problem::parse("fp4_fake_quant x=f32 y=f32 rows=6 cols=96 block=32");
+  const Problem problem = Problem::parse("fp4_fake_quant x=f32 y=f32 rows=8 cols=96 block=32");
   try {
     for (const Outcome& o : engine.tune(problem, gpu.device(), quick_policy()).outcomes)
       CHECK(std::string(to_string(o.kind)) == "wrong");
