@@ -184,13 +184,23 @@ TW_FN float e2m1_to_f32(u32 code) {
   const float magnitude = mul_rn(bits_as<float>((code & 7u) << 22), 8.507059173023462e37f);  // 2^126
   return bits_as<float>(((code & 8u) << 28) | bits_as<u32>(magnitude));
 }
+TW_FN float e2m1_limited(float magnitude) { return magnitude < 6.0f ? magnitude : 6.0f; }
+// Has the ulp that is E2M1's step at a magnitude of at most 6: steps are 1/2 below 2, then 1, then 2, and so is the ulp
+// of a power of two 22 places above the magnitude's, at least 2^22.
+TW_FN float e2m1_align(float a) {
+  return bits_as<float>((max2(bits_as<u32>(a), 0x3f800000u) & 0x7f800000u) + 0x0b000000u);
+}
 // Code of a magnitude; a NaN's is that of 6.
 TW_FN u32 e2m1_magnitude(float magnitude) {
-  const float a = magnitude < 6.0f ? magnitude : 6.0f;
-  // Steps are 1/2 below 2, then 1, then 2: a power of two 22 places above the value's, at least 2^22, has that ulp.
-  const u32 align = (max2(bits_as<u32>(a), 0x3f800000u) & 0x7f800000u) + 0x0b000000u;
+  const float a = e2m1_limited(magnitude);
+  const u32 align = bits_as<u32>(e2m1_align(a));
   const u32 steps = bits_as<u32>(add_rn(a, bits_as<float>(align))) - align;
   return steps + ((align - 0x4a800000u) >> 22);  // 2 and 4 are codes 4 and 6, but 2 steps of theirs
+}
+// The value of that code.
+TW_FN float e2m1_rounded(float magnitude) {
+  const float a = e2m1_limited(magnitude), align = e2m1_align(a);
+  return sub_rn(add_rn(a, align), align);
 }
 TW_FN u32 e2m1_sign(float f) { return is_nan(f) ? 0u : (bits_as<u32>(f) >> 28) & 8u; }
 // Saturating at 6; ties to the even code; NaN gives +6, as the hardware does; the sign of zero is kept.

@@ -47,20 +47,36 @@ struct Blocks {
     }
   }
 
-  // Block `index` of the tensor; no elements beyond the last one.
-  TW_MEMBER static Span span(i64 index, i64 blocks, i64 cols) {
-    if (index >= blocks) return {0, 0};
-    if constexpr (kRagged)
-      return span_of(index, cols, kBlock);
-    else
-      return {index * kBlock, kBlock};
-  }
+  // Where a thread block's blocks begin. 64-bit divisions take long: there is one.
+  struct Start {
+    i64 first, left;      // its first block, and how many there are from it on
+    i64 row;              // of the first one
+    u32 in_row, per_row;  // its place in that row, and the blocks of a row
+    TW_MEMBER Start(i64 rows, i64 cols) {
+      const i64 blocks = blocks_per_row(cols, kBlock);
+      first = static_cast<i64>(block_x()) * kTile;
+      left = rows * blocks - first;
+      row = kRagged ? first / blocks : 0;
+      in_row = static_cast<u32>(first - row * blocks);
+      per_row = static_cast<u32>(blocks);
+    }
+    // The block `index` behind the first; no elements beyond the last one.
+    TW_MEMBER Span span(u32 index, i64 cols) const {
+      if (index >= left) return {0, 0};
+      if constexpr (kRagged) {
+        const u32 at = in_row + index, rows = at / per_row;
+        return span_of(row + rows, at - rows * per_row, cols, kBlock);
+      } else {
+        return {(first + index) * kBlock, kBlock};
+      }
+    }
+  };
   // Of a lane's piece i: the first element's place in the block.
   TW_MEMBER static int place(int lane, int i) { return (i * kLanes + lane) * kPiece; }
 
   TW_MEMBER static void run(const Args& args, const Shape& shape) {
-    const i64 blocks = args.rows * blocks_per_row(shape.cols, kBlock), first = static_cast<i64>(block_x()) * kTile;
-    if (first >= blocks) return;
+    const Start start(args.rows, shape.cols);
+    if (start.left <= 0) return;
     const int group = static_cast<int>(thread_x()) / kLanes, lane = static_cast<int>(thread_x()) % kLanes;
     const T* x = static_cast<const T*>(args.x);
     U* y = static_cast<U*>(args.y);
@@ -69,19 +85,19 @@ struct Blocks {
     float v[kPasses][kPieces][kPiece];
     Span spans[kPasses];
     TW_UNROLL for (int p = 0; p < kPasses; ++p) {
-      spans[p] = span(first + p * kGroups + group, blocks, shape.cols);
+      spans[p] = start.span(static_cast<u32>(p * kGroups + group), shape.cols);
       TW_UNROLL for (int i = 0; i < kPieces; ++i) {
         TW_UNROLL for (int e = 0; e < kPiece; ++e) v[p][i][e] = 0.0f;
         if (place(lane, i) < spans[p].count) load(v[p][i], x + spans[p].first + place(lane, i));
       }
     }
-    const float amax = *args.amax;
+    const Fp4Scales scales(*args.amax);
     TW_UNROLL for (int p = 0; p < kPasses; ++p) {
       float largest = 0.0f;
       TW_UNROLL for (int i = 0; i < kPieces; ++i) TW_UNROLL for (int e = 0; e < kPiece; ++e) largest =
           max_number(largest, abs_f(v[p][i][e]));
       TW_UNROLL for (int d = kLanes / 2; d > 0; d /= 2) largest = max_number(largest, shuffle_xor(largest, d));
-      const float scale = fp4_block_scale(largest, amax), inverse = div_rn(1.0f, scale);
+      const float scale = scales.of_block(largest), inverse = div_rn(1.0f, scale);
       TW_UNROLL for (int i = 0; i < kPieces; ++i) {
         TW_UNROLL for (int e = 0; e < kPiece; ++e) v[p][i][e] = fp4_fake(v[p][i][e], scale, inverse);
         if (place(lane, i) < spans[p].count) store(y + spans[p].first + place(lane, i), v[p][i]);

@@ -14,6 +14,7 @@ void fake_quantize(const float* x, float* y, std::int64_t rows, std::int64_t col
   const std::int64_t per_row = (cols + block - 1) / block, blocks = rows * per_row;
   parallel(static_cast<std::size_t>((blocks + kPart - 1) / kPart), [&](std::size_t part) {
     const ExactFloats exact;
+    const tw::Fp4Scales scales(*amax);
     const std::int64_t first = static_cast<std::int64_t>(part) * kPart;
     for (std::int64_t index = first; index < std::min(first + kPart, blocks); ++index) {
       const std::int64_t col = index % per_row * block, begin = index / per_row * cols + col,
@@ -21,7 +22,7 @@ void fake_quantize(const float* x, float* y, std::int64_t rows, std::int64_t col
       float largest = 0.0f;
       for (std::int64_t i = begin; i < end; ++i)
         if (const float a = tw::abs_f(x[i]); a > largest) largest = a;  // a NaN is not
-      const float scale = tw::fp4_block_scale(largest, *amax), inverse = tw::div_rn(1.0f, scale);
+      const float scale = scales.of_block(largest), inverse = tw::div_rn(1.0f, scale);
       for (std::int64_t i = begin; i < end; ++i) y[i] = tw::fp4_fake(x[i], scale, inverse);
     }
   });

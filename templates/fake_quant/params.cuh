@@ -23,9 +23,9 @@ struct Span {
   int count;
 };
 TW_FN i64 blocks_per_row(i64 cols, int block) { return ceil_div64(cols, block); }
-TW_FN Span span_of(i64 index, i64 cols, int block) {
-  const i64 per_row = blocks_per_row(cols, block), row = index / per_row, col = (index - row * per_row) * block;
-  const i64 left = cols - col;
+// Block `index` of a row.
+TW_FN Span span_of(i64 row, i64 index, i64 cols, int block) {
+  const i64 col = index * block, left = cols - col;
   return {row * cols + col, left < block ? static_cast<int>(left) : block};
 }
 

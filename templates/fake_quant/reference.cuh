@@ -16,12 +16,12 @@ struct Reference {
     return X::decode(static_cast<const u8*>(args.x) + at * X::kDataBytes, nullptr, 1.0f, 0);
   }
   TW_MEMBER static void run(const Args& args, const Shape& shape) {
-    const i64 index = static_cast<i64>(block_x()) * kThreads + thread_x();
-    if (index >= args.rows * blocks_per_row(shape.cols, block)) return;
-    const Span span = span_of(index, shape.cols, block);
+    const i64 per_row = blocks_per_row(shape.cols, block), index = static_cast<i64>(block_x()) * kThreads + thread_x();
+    if (index >= args.rows * per_row) return;
+    const Span span = span_of(index / per_row, index % per_row, shape.cols, block);
     float largest = 0.0f;
     for (int i = 0; i < span.count; ++i) largest = max_number(largest, abs_f(element(args, span.first + i)));
-    const float scale = fp4_block_scale(largest, *args.amax), inverse = div_rn(1.0f, scale);
+    const float scale = Fp4Scales(*args.amax).of_block(largest), inverse = div_rn(1.0f, scale);
     for (int i = 0; i < span.count; ++i) {
       const i64 at = span.first + i;
       const float v = fp4_fake(element(args, at), scale, inverse);

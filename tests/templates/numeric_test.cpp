@@ -181,6 +181,10 @@ TEST_CASE("e2m1 decodes, rounds to nearest even and saturates", "[numeric]") {
   }
   CHECK(mismatches(Nearest(7, 1, 1, true), 8, 5, f32_to_e2m1) == 0);
   CHECK(f32_to_e2m1(kNan) == 7);
+  std::uint64_t rounded_otherwise = 0;
+  for (std::uint32_t bits = 0; bits<0x80000000u; bits += bits> 0x3e000000u && bits < 0x40e00000u ? 7 : 4099)
+    rounded_otherwise += e2m1_rounded(bits_as<float>(bits)) != e2m1_to_f32(e2m1_magnitude(bits_as<float>(bits)));
+  CHECK(rounded_otherwise == 0);
   CHECK(f32_to_e2m1(-kNan) == 7);
 }
 
