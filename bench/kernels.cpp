@@ -87,35 +87,38 @@ Json casts(const Device& device) {
   Json out;
   out["copy_ceiling_tbps"] = ceiling;
   Table table({"cast of 256 MB", "us", "TB/s", "of ceiling", "target", "", "choice"});
+  const auto measure = [&](const std::string& text) {
+    const Problem problem = Problem::parse(text);
+    TunePolicy policy;
+    policy.patience = 0;
+    const TuneReport report = engine.tune(problem, device, policy);
+    const double us = report.choice.microseconds, tbps = problem.min_bytes() / us * 1e-6;
+    const std::string mark = tbps >= 0.6 * ceiling ? "pass" : "short";
+    table.row({text, fmt::format("{:.1f}", us), fmt::format("{:.2f}", tbps),
+               fmt::format("{:.0f} %", 100 * tbps / ceiling), ">= 60 %", mark, report.choice.candidate.text()});
+    out["rows"].push_back({{"problem", text},
+                           {"us", us},
+                           {"tbps", tbps},
+                           {"of_ceiling", tbps / ceiling},
+                           {"mark", mark},
+                           {"choice", report.choice.candidate.text()}});
+  };
+  // 256 MiB of the plain side, in the rows of the largest bucket: measuring takes no more.
+  const auto cols = [](std::string_view plain) { return plain == "f32" ? 16384 : 32768; };
   for (Format f : Format::all()) {
     const auto shares = [](const StreamSpec& s) { return s.rows > 1; };
     const auto streams = f.info().streams;
     if (std::any_of(streams.begin(), streams.end(), shares)) continue;  // rows that share a scale: no cast takes them
     for (const char* plain : {"f32", "f16", "bf16"}) {
-      std::vector<std::pair<std::string, std::string>> pairs{{plain, std::string(f.name())}};
-      if (f.name() != plain) pairs.emplace_back(std::string(f.name()), plain);
-      for (const auto& [x, y] : pairs) {
-        if (x == y) continue;
-        // 256 MiB of the plain side, in the rows of the largest bucket: measuring takes no more.
-        const std::string text =
-            fmt::format("cast x={} y={} rows=4096 cols={}", x, y, std::string_view(plain) == "f32" ? 16384 : 32768);
-        const Problem problem = Problem::parse(text);
-        TunePolicy policy;
-        policy.patience = 0;
-        const TuneReport report = engine.tune(problem, device, policy);
-        const double bytes = problem.min_bytes();
-        const double us = report.choice.microseconds, tbps = bytes / us * 1e-6;
-        const std::string mark = tbps >= 0.6 * ceiling ? "pass" : "short";
-        table.row({text, fmt::format("{:.1f}", us), fmt::format("{:.2f}", tbps),
-                   fmt::format("{:.0f} %", 100 * tbps / ceiling), ">= 60 %", mark, report.choice.candidate.text()});
-        out["rows"].push_back({{"problem", text},
-                               {"us", us},
-                               {"tbps", tbps},
-                               {"of_ceiling", tbps / ceiling},
-                               {"mark", mark},
-                               {"choice", report.choice.candidate.text()}});
-      }
+      if (f.name() == plain) continue;
+      measure(fmt::format("cast x={} y={} rows=4096 cols={}", plain, f.name(), cols(plain)));
+      measure(fmt::format("cast x={} y={} rows=4096 cols={}", f.name(), plain, cols(plain)));
     }
+  }
+  for (const char* plain : {"f32", "f16", "bf16"}) {
+    for (const int block : {16, 256})
+      measure(fmt::format("fp4_fake_quant x={0} y={0} rows=4096 cols={1} block={2}", plain, cols(plain), block));
+    measure(fmt::format("dynamic_block_quantize x={0} y={0} rows=4096 cols={1} block=128", plain, cols(plain) - 1));
   }
   fmt::print("{}", table.text());
   return out;
