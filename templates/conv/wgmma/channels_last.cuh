@@ -29,7 +29,10 @@ struct ChannelsLast {
   TW_CONSTANTS(int, kVector = 16 / static_cast<int>(sizeof(From)));  // elements that it loads at a time
   // A piece: pixels of a frame by channels, turned in shared memory where channels come first. There a vector of pixels
   // has its place XORed with the number of its eight channels, so that units are read without conflicts.
-  TW_CONSTANTS(int, kPixels = kPiecePixels, kChannels = kPieceChannels, kUnits = kChannels / kUnit, kAhead = 4);
+  TW_CONSTANTS(int, kPixels = kPiecePixels, kChannels = kPieceChannels, kUnits = kChannels / kUnit);
+  // Loads of a thread that wait together: all of a piece, if that is not too many.
+  TW_CONSTANTS(int, kAhead = min2(8, ceil_div(kPixels* kUnits, THREADS)),
+               kTurnAhead = min2(8, ceil_div(kPixels* kChannels / kVector, THREADS)), kSingleAhead = 16);
   struct Memory {
     alignas(16) From turned[kChannels * kPixels];
     u32 piece;
@@ -157,23 +160,31 @@ struct ChannelsLast {
         step % kVector == 0 && pixels % kVector == 0 && reinterpret_cast<unsigned long long>(from) % 16 == 0;
     if (vectors) {
       constexpr int kRow = kPixels / kVector, kEnd = kChannels * kRow;
-      TW_NO_UNROLL for (int first = thread; first < kEnd; first += kAhead * THREADS) {
-        alignas(16) From v[kAhead][kVector];
-        TW_UNROLL for (int i = 0; i < kAhead; ++i) {
+      TW_NO_UNROLL for (int first = thread; first < kEnd; first += kTurnAhead * THREADS) {
+        alignas(16) From v[kTurnAhead][kVector];
+        TW_UNROLL for (int i = 0; i < kTurnAhead; ++i) {
           const int at = first + i * THREADS, c = at / kRow, p = at % kRow * kVector;
           TW_UNROLL for (int j = 0; j < kVector; ++j) v[i][j] = From{};
           if (c < count && p < pixels) load(v[i], from + c * step + p);
         }
-        TW_UNROLL for (int i = 0; i < kAhead; ++i) {
+        TW_UNROLL for (int i = 0; i < kTurnAhead; ++i) {
           const int at = first + i * THREADS, c = at / kRow, p = at % kRow * kVector;
           if (at >= kEnd || p >= pixels) continue;
           *reinterpret_cast<u32x4*>(shared.turned + turned_at(c, p)) = *reinterpret_cast<const u32x4*>(v[i]);
         }
       }
     } else {
-      TW_NO_UNROLL for (int at = thread; at < kChannels * kPixels; at += THREADS) {
-        const int c = at / kPixels, p = at % kPixels;
-        if (p < pixels) shared.turned[turned_at(c, p)] = c < count ? from[c * step + p] : From{};
+      constexpr int kEnd = kChannels * kPixels;
+      TW_NO_UNROLL for (int first = thread; first < kEnd; first += kSingleAhead * THREADS) {
+        From v[kSingleAhead];
+        TW_UNROLL for (int i = 0; i < kSingleAhead; ++i) {
+          const int at = first + i * THREADS, c = at / kPixels, p = at % kPixels;
+          v[i] = c < count && p < pixels ? from[c * step + p] : From{};
+        }
+        TW_UNROLL for (int i = 0; i < kSingleAhead; ++i) {
+          const int at = first + i * THREADS, c = at / kPixels, p = at % kPixels;
+          if (at < kEnd && p < pixels) shared.turned[turned_at(c, p)] = v[i];
+        }
       }
     }
   }
