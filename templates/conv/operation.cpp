@@ -153,8 +153,8 @@ class ConvOperation final : public OperationOf<Conv, Fields> {
     return "convolution over one to three axes, y = act(alpha conv(x, w) + bias) + beta residual";
   }
   std::span<const Family* const> families() const override {
-    static const Family* const list[] = {&pointwise_wgmma(), &wgmma(),    &pointwise_mma(), &mma(),
-                                         &pointwise_gemv(),  &reference()};
+    static const Family* const list[] = {&pointwise_wgmma(), &wgmma(),  &pointwise_mma(), &mma(),
+                                         &pointwise_gemv(),  &direct(), &reference()};
     return list;
   }
   std::optional<Candidate> oracle(const Problem&, const Arch&) const override {
