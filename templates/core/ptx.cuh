@@ -41,6 +41,11 @@ TW_DEVICE u32 reread_block_x() {
   asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
   return block;
 }
+// The same value, of which the compiler does not know how it was computed.
+TW_DEVICE i64 opaque(i64 v) {
+  asm volatile("" : "+l"(v));
+  return v;
+}
 TW_DEVICE u32 block_y() { return blockIdx.y; }
 TW_DEVICE u32 block_z() { return blockIdx.z; }
 TW_DEVICE u32 grid_x() { return gridDim.x; }
@@ -54,6 +59,7 @@ TW_DEVICE void sync_warp() { __syncwarp(); }
 TW_DEVICE u32 thread_x() { return emu::thread(); }
 TW_DEVICE u32 block_x() { return emu::block().x; }
 TW_DEVICE u32 reread_block_x() { return emu::block().x; }
+TW_DEVICE i64 opaque(i64 v) { return v; }
 TW_DEVICE u32 block_y() { return emu::block().y; }
 TW_DEVICE u32 block_z() { return emu::block().z; }
 TW_DEVICE u32 grid_x() { return emu::grid().x; }

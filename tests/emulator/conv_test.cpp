@@ -259,7 +259,9 @@ struct Tiles {
       Axis& axis = s.axes[a];
       if (kernel[a] > 1) s.first_axis = std::min(s.first_axis, a);
       axis.kernel = kernel[a];
-      if (a > 0) axis.stride = strides[a], axis.dilation = dilations[a], axis.in += 4;
+      if (a == 0) continue;
+      axis.stride = strides[a], axis.dilation = dilations[a], axis.in += 4;
+      if (!knobs.mirrors) axis.pad = Pad::zero;
     }
     if (!knobs.cached) s.cache = 0;
     if (!knobs.channels_first) return;
@@ -589,6 +591,7 @@ TEST_CASE("conv: tiles of pixels without matrix units", "[conv]") {
                                        .whole = true,
                                        .kernel_h = 3,
                                        .kernel_w = 3,
+                                       .mirrors = true,
                                        .rows = 3,
                                        .piece = 8,
                                        .run = 2}>>(31, 10);
@@ -605,6 +608,7 @@ TEST_CASE("conv: tiles of pixels without matrix units", "[conv]") {
                                        .stride_w = 3,
                                        .dilation_h = 3,
                                        .dilation_w = 2,
+                                       .mirrors = true,
                                        .cached = true,
                                        .rows = 2}>>(32, 10);
   // Kernel rows in a loop, in stages, with a frame for each of the kernel's.
@@ -663,6 +667,7 @@ TEST_CASE("conv: tiles of pixels without matrix units", "[conv]") {
                                        .kernel_h = 5,
                                        .kernel_w = 5,
                                        .channels_first = true,
+                                       .mirrors = true,
                                        .rows = 5,
                                        .piece = 8,
                                        .first = 6,
@@ -683,6 +688,7 @@ TEST_CASE("conv: tiles of pixels without matrix units", "[conv]") {
                                        .stride_w = 2,
                                        .dilation_w = 2,
                                        .channels_first = true,
+                                       .mirrors = true,
                                        .cached = true,
                                        .rows = 4,
                                        .piece = 2,

@@ -36,12 +36,17 @@ constexpr Knob<Knobs> kDerived[] = {knob<&Knobs::group_in>("group_in"),
                                     knob<&Knobs::dilation_w>("dilation_w"),
                                     knob<&Knobs::element_bytes>("element_bytes"),
                                     knob<&Knobs::channels_first>("channels_first"),
+                                    knob<&Knobs::mirrors>("mirrors"),
                                     knob<&Knobs::cached>("cached"),
                                     knob<&Knobs::rows>("rows"),
                                     knob<&Knobs::piece>("piece"),
                                     knob<&Knobs::first>("first"),
                                     knob<&Knobs::run>("run"),
-                                    knob<&Knobs::async_copy>("async_copy")};
+                                    knob<&Knobs::async_copy>("async_copy"),
+                                    knob<&Knobs::tiles_c>("tiles_c"),
+                                    knob<&Knobs::tiles_w>("tiles_w"),
+                                    knob<&Knobs::tiles_h>("tiles_h"),
+                                    knob<&Knobs::frames>("frames")};
 const KnobTable<Knobs> kTable{"tw::conv::DirectKnobs", kKnobs, kDerived};
 
 constexpr int kMostGroupInputs = 16;  // channels: from there on matrix units have enough to do
@@ -50,7 +55,7 @@ constexpr int kMostProducts = 4096;   // of a thread in straight code, 16 bytes 
 constexpr int kMostPlace = 1 << 30;   // of an axis: ragged tiles reach a little further
 constexpr int kStageBytes = 64 * 1024;  // what kernel rows are divided for
 constexpr int kMostRows = 64;           // of a kernel in a stage
-constexpr int kMostThreads = 256, kLeastThreads = 64, kMostRegisters = 232;
+constexpr int kMostThreads = 256, kLeastThreads = 64, kMostRegisters = 232, kSpareRegisters = 8;
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 std::int64_t ceil_div64(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -105,6 +110,7 @@ struct Layer {
     k.stride_h = height.out > 1 ? height.stride : 1, k.stride_w = width.out > 1 ? width.stride : 1;
     k.dilation_h = k.kernel_h > 1 ? height.dilation : 1, k.dilation_w = k.kernel_w > 1 ? width.dilation : 1;
     k.element_bytes = x_bytes, k.channels_first = channels_first, k.cached = shape.cache > 0;
+    k.mirrors = width.pad != tw::conv::Pad::zero || height.pad != tw::conv::Pad::zero;
     const int most = 16 / x_bytes;
     if (channels_first) {
       // A cache of a sole axis parts its rows.
@@ -118,6 +124,8 @@ struct Layer {
       k.run = common(k.parts() == 1 ? shape.k : k.group_out, k.outputs(), 16 / y_bytes);
     }
     k.async_copy = arch.cp_async && k.piece * x_bytes >= 4;
+    k.tiles_c = ceil_div(shape.groups, k.block_groups()), k.tiles_w = ceil_div(width.out, k.block_w());
+    k.tiles_h = ceil_div(height.out, k.block_h()), k.frames = axis(2).out;
     for (k.rows = k.whole ? k.kernel_h : std::min(k.kernel_h, kMostRows); !k.whole && k.rows > 1 && k.shared_bytes() > kStageBytes;) k.rows = ceil_div(k.rows, 2);
     return k;
   }
@@ -129,6 +137,11 @@ struct Layer {
                               : c.tile_h;
     const int held = (c.whole ? c.rows : 1) * c.kernel_w * c.group_in * c.outputs();
     return open_rows * c.tile_w * c.outputs() + held + columns_read(c) * c.inputs() + 32;
+  }
+  // Blocks of a multiprocessor that these registers allow: more than a thread needs are not to keep others out.
+  int resident(const Knobs& c) const {
+    const int threads = 32 * ceil_div(c.threads(), 32), each = ceil_div(registers(c) + kSpareRegisters, 8) * 8;
+    return std::clamp(65536 / (threads * each), 1, std::min(16, arch.threads_per_sm / threads));
   }
   static int columns_read(const Knobs& c) {
     int n = 0;
@@ -142,10 +155,12 @@ struct Layer {
     return n;
   }
 
+  // Or any number that no launch has.
   std::int64_t blocks(const Knobs& c) const {
-    const std::int64_t images = shape.n * axis(2).out;
-    return images * ceil_div64(axis(0).out, c.block_w()) * ceil_div64(axis(1).out, c.block_h()) *
-           ceil_div64(shape.groups, c.block_groups()) * c.parts();
+    std::int64_t n = shape.n;
+    for (const int factor : {c.frames, c.tiles_h, c.tiles_w, c.tiles_c, c.parts()})
+      if ((n *= factor) > static_cast<std::int64_t>(gemm::kMostBlocks)) break;
+    return n;
   }
 
   Work work(const Knobs& c) const {
@@ -307,6 +322,7 @@ class Direct final : public EnumeratedFamily {
     s.plan.x.fixed = static_cast<std::uint32_t>(l.blocks(k));
     s.plan.threads = static_cast<std::uint32_t>(k.threads());
     s.plan.shared_bytes = static_cast<std::uint32_t>(k.shared_bytes());
+    s.blocks_per_sm = l.resident(k);
     s.plan.overlap = arch.clusters;  // targets that have one have the other
     return specialize(s);
   }

@@ -49,11 +49,11 @@ struct Direct {
     };
     Place p;
     p.part = next(knobs.parts());
-    p.group = next(ceil_div(shape.groups, knobs.block_groups())) * knobs.block_groups();
-    p.column = next(ceil_div(axes[2].out, knobs.block_w())) * knobs.block_w();
-    p.row = next(ceil_div(axes[1].out, knobs.block_h())) * knobs.block_h();
-    p.depth = next(axes[0].out);
-    p.image = next(static_cast<i32>(shape.n));
+    p.group = next(knobs.tiles_c ? knobs.tiles_c : ceil_div(shape.groups, knobs.block_groups())) * knobs.block_groups();
+    p.column = next(knobs.tiles_w ? knobs.tiles_w : ceil_div(axes[2].out, knobs.block_w())) * knobs.block_w();
+    p.row = next(knobs.tiles_h ? knobs.tiles_h : ceil_div(axes[1].out, knobs.block_h())) * knobs.block_h();
+    p.depth = next(knobs.frames ? knobs.frames : axes[0].out);
+    p.image = rest;
     const int thread = static_cast<int>(thread_x());
     int c, w, h;
     if constexpr (knobs.channels_first)
@@ -72,6 +72,19 @@ struct Direct {
   // Whether any of a thread's outputs exists.
   TW_MEMBER static bool exists(const Shape& shape, const Place& p) {
     return p.own_row < shape.axes[1].out && p.own_column < shape.axes[2].out && p.own_group < shape.groups;
+  }
+
+  // An aligned store.
+  template <int bytes>
+  TW_MEMBER static void put_words(u8* to, const u32* words) {
+    if constexpr (bytes == 16)
+      *reinterpret_cast<u32x4*>(to) = {words[0], words[1], words[2], words[3]};
+    else if constexpr (bytes == 8)
+      *reinterpret_cast<u32x2*>(to) = {words[0], words[1]};
+    else if constexpr (bytes == 4)
+      *reinterpret_cast<u32*>(to) = words[0];
+    else
+      *reinterpret_cast<u16*>(to) = static_cast<u16>(words[0]);
   }
 
   // ---- x to shared memory: a frame, from a kernel row on
@@ -103,6 +116,7 @@ struct Direct {
   }
   // Places of ragged tiles may lie beyond the padding too, where a mirror shows nothing.
   TW_MEMBER static i32 inside(const Axis& axis, i32 place) {
+    if constexpr (!knobs.mirrors) return static_cast<u32>(place) < static_cast<u32>(axis.in) ? place : -1;
     const i32 at = place_on(axis, place);
     return at < axis.in ? at : -1;
   }
@@ -115,14 +129,7 @@ struct Direct {
     } else {
       u32 words[ceil_div(kPieceBytes, 4)] = {};
       if (exists) load_words<kPieceBytes, kPieceBytes>(words, from);
-      if constexpr (kPieceBytes == 16)
-        *reinterpret_cast<u32x4*>(to) = {words[0], words[1], words[2], words[3]};
-      else if constexpr (kPieceBytes == 8)
-        *reinterpret_cast<u32x2*>(to) = {words[0], words[1]};
-      else if constexpr (kPieceBytes == 4)
-        *reinterpret_cast<u32*>(to) = words[0];
-      else
-        *reinterpret_cast<u16*>(to) = static_cast<u16>(words[0]);
+      put_words<kPieceBytes>(to, words);
     }
   }
   // A piece of a row that replicates or mirrors its ends, element by element.
@@ -138,18 +145,19 @@ struct Direct {
   TW_MEMBER static void copy_item(const Args& args, const Shape& shape, const Place& p, const Item& item, i32 z,
                                   i32 row0, int from_row, int row_step) {
     const Axis &height = shape.axes[1], &width = shape.axes[2];
-    u8* const to = dynamic_shared() + item.to;
+    u8* to = dynamic_shared() + item.to + from_row * knobs.row_bytes();
     const bool channel = item.channel < shape.c && z >= 0;
     i32 x = item.column;
     if constexpr (knobs.channels_first && knobs.piece > 1) {
       if (x < 0 || x >= width.in) {
-        if (channel && width.pad != Pad::zero) {
+        if (knobs.mirrors && channel && width.pad != Pad::zero) {
           TW_NO_UNROLL for (int row = from_row; row < knobs.input_rows(); row += row_step) {
             const i32 y = inside(height, row0 + row);
             if (y >= 0)
-              copy_padding(args, shape, p, item, z, y, to + row * knobs.row_bytes());
+              copy_padding(args, shape, p, item, z, y, to);
             else
-              copy_zeros(to + row * knobs.row_bytes());
+              copy_zeros(to);
+            to += row_step * knobs.row_bytes();
           }
           return;
         }
@@ -159,21 +167,23 @@ struct Direct {
       x = inside(width, x);
     }
     const bool column = channel && x >= 0;
-    // Rows are read in steps from the first, which need not exist itself.
-    const i64 step = i64{width.in} * (knobs.channels_first ? 1 : shape.c) * kBytes;
-    const u8* const first = column && !knobs.cached ? element(args, shape, p, item.channel, z, 0, x)
-                                                    : static_cast<const u8*>(args.x.data);
-    TW_UNROLL_BY(4) for (int row = from_row; row < knobs.input_rows(); row += row_step) {
-      const i32 y = inside(height, row0 + row);
-      const bool exists = column && y >= 0;
-      const u8* from = first;
-      if (exists) {
-        if constexpr (knobs.cached)
-          from = element(args, shape, p, item.channel, z, y, x);
-        else
-          from += y * step;
+    if constexpr (knobs.mirrors || knobs.cached) {
+      TW_UNROLL_BY(4) for (int row = from_row; row < knobs.input_rows(); row += row_step) {
+        const i32 y = inside(height, row0 + row);
+        const bool exists = column && y >= 0;
+        copy(to, exists ? element(args, shape, p, item.channel, z, y, x) : static_cast<const u8*>(args.x.data), exists);
+        to += row_step * knobs.row_bytes();
       }
-      copy(to + row * knobs.row_bytes(), from, exists);
+    } else {
+      // From row to row, the first of which need not exist.
+      const i64 row_bytes = i64{width.in} * (knobs.channels_first ? 1 : shape.c) * kBytes;
+      const u32 first = static_cast<u32>(row0 + from_row), rows = column ? static_cast<u32>(height.in) : 0u;
+      u64 from = reinterpret_cast<u64>(column ? element(args, shape, p, item.channel, z, 0, x) : args.x.data) +
+                 static_cast<u64>(static_cast<i32>(first) * row_bytes);
+      TW_UNROLL_BY(4) for (int row = 0; row < knobs.input_rows() - from_row; row += row_step) {
+        copy(to, reinterpret_cast<const u8*>(from), first + static_cast<u32>(row) < rows);
+        to += row_step * knobs.row_bytes(), from += static_cast<u64>(row_step * row_bytes);
+      }
     }
   }
   TW_MEMBER static void copy_zeros(u8* to) {
@@ -197,18 +207,49 @@ struct Direct {
   // ---- weights to shared memory, a row's columns side by side
   TW_MEMBER static float* weights() { return reinterpret_cast<float*>(dynamic_shared() + knobs.input_bytes()); }
   TW_MEMBER static void copy_weights(const Args& args, const Shape& shape, const Place& p, i32 frame, i32 kernel_row) {
-    constexpr int kColumns = knobs.stage_taps() * kGroupIn;
+    constexpr int kColumns = knobs.stage_taps() * kGroupIn, kItems = kColumns * knobs.block_outputs();
+    constexpr int kAhead = 8;  // loads under way
+    float* const to = weights();
     const i64 columns = shape.columns(), taps = shape.taps();
-    TW_NO_UNROLL for (int i = static_cast<int>(thread_x()); i < kColumns * knobs.block_outputs(); i += kThreads) {
-      const int own = i / kColumns, column = i % kColumns, tap = column / kGroupIn, c = column % kGroupIn;
-      const i32 group = p.group + own / kFeatures, feature = p.part * kFeatures + own % kFeatures;
-      float v = 0;
-      if (group < shape.groups && feature < knobs.group_out && kernel_row + tap / kTapsW < knobs.kernel_h) {
-        const i64 t = (i64{frame} * knobs.kernel_h + kernel_row) * kTapsW + tap;
-        const gemm::Row<W> row(args.w, i64{group} * knobs.group_out + feature, columns, columns);
-        v = row.at(shape.w_channels_first ? c * taps + t : t * kGroupIn + c);
+    const i64 row0 = i64{p.group} * knobs.group_out, rows = shape.k - row0;
+    // Whole rows of the block's channels are copied as they lie.
+    constexpr bool kDense = kOneStage && knobs.parts() == 1;
+    const int dense = rows < knobs.block_outputs() ? static_cast<int>(rows) * kColumns : kItems;
+    TW_NO_UNROLL for (int first = static_cast<int>(thread_x()); first < kItems; first += kAhead * kThreads) {
+      float v[kAhead];
+      TW_UNROLL for (int a = 0; a < kAhead; ++a) {
+        const int i = first + a * kThreads, own = i / kColumns;
+        v[a] = 0;
+        if constexpr (kDense) {
+          if (i < dense) v[a] = weight(args.w, row0 + own, row0 * kColumns + i, kColumns);
+        } else {
+          const int column = i % kColumns, tap = column / kGroupIn, c = column % kGroupIn;
+          const i32 feature = p.part * kFeatures + own % kFeatures;
+          const i64 row = row0 + own / kFeatures * knobs.group_out + feature;
+          if (i < kItems && row < shape.k && feature < knobs.group_out &&
+              kernel_row + tap / kTapsW < knobs.kernel_h) {
+            const i64 t = (i64{frame} * knobs.kernel_h + kernel_row) * kTapsW + tap;
+            v[a] = weight(args.w, row, row * columns + (shape.w_channels_first ? c * taps + t : t * kGroupIn + c), columns);
+          }
+        }
       }
-      weights()[column * kPitch + own] = v;
+      TW_UNROLL for (int a = 0; a < kAhead; ++a) {
+        const int i = first + a * kThreads, own = i / kColumns;
+        int column = i - own * kColumns;
+        if (kDense && kGroupIn > 1 && shape.w_channels_first)
+          column = column % knobs.stage_taps() * kGroupIn + column / knobs.stage_taps();
+        if (i < kItems) to[column * kPitch + own] = v[a];
+      }
+    }
+  }
+  // Element `at` of w, which is one of the row.
+  TW_MEMBER static float weight(const Operand& w, i64 row, i64 at, i64 columns) {
+    if constexpr (same<gemm::element_of<W>, void>() || W::kBlock > 1) {
+      return gemm::Row<W>(w, row, columns, columns).at(at - row * columns);
+    } else {
+      // Loaded whole; the codec reads bytes.
+      const gemm::element_of<W> element = static_cast<const gemm::element_of<W>*>(w.data)[at];
+      return W::decode(reinterpret_cast<const u8*>(&element), nullptr, fmt::row_item_at<W>(w.scales, row), 0);
     }
   }
 
@@ -284,48 +325,73 @@ struct Direct {
   }
 
   // ---- to y
+  using Residual = select<Epi::kC, typename Epi::Residual, float>;
+  // A place among the outputs, in both tensors.
+  struct Output {
+    u8* y;
+    const u8* residual;
+    TW_MEMBER void move(i64 bytes) {
+      y += bytes;
+      if constexpr (Epi::kC) residual += bytes / static_cast<i64>(sizeof(Y)) * static_cast<i64>(sizeof(Residual));
+    }
+  };
   struct Finish {
     gemm::Args args;
     gemm::Shape shape;
     float scale, bias[kOut];
-    i32 feature, features;  // the first, and the end of those that exist
+    Output next;  // the first of the row that is stored next
+    i64 row_step, column_step, output_step;  // from each to the next, in bytes of y
+    i32 rows, columns, outputs;  // of the thread, that exist
   };
   TW_MEMBER static Finish finish_of(const Args& args, const Shape& shape, const Place& p) {
-    Finish f{{args.x, args.w, args.y, args.bias, 0, 0, 0, args.residual, 0, nullptr, args.alpha, args.beta},
-             {shape.k, shape.columns(), shape.alpha, shape.global_divides, shape.fast, shape.beta, shape.y_factor},
-             0,
-             {},
-             p.own_group * knobs.group_out + p.part * kFeatures,
-             knobs.parts() == 1 ? shape.k : (p.own_group + 1) * knobs.group_out};
+    Finish f{};
+    f.args = {args.x, args.w, args.y, args.bias, 0, 0, 0, args.residual, 0, nullptr, args.alpha, args.beta};
+    f.shape = {shape.k, 0, shape.alpha, shape.global_divides, shape.fast, shape.beta, shape.y_factor};
     f.scale = gemm::tensor_scale<X, W>(f.args, f.shape);
+    const i32 feature = p.own_group * knobs.group_out + p.part * kFeatures;
+    const i32 width = shape.axes[2].out, height = shape.axes[1].out;
+    const i64 pixels = shape.pixels(), pixel = (i64{p.depth} * height + p.own_row) * width + p.own_column;
+    const i64 at = element_at(knobs.channels_first, p.image, feature, shape.k, pixel, pixels);
+    f.next.y = reinterpret_cast<u8*>(static_cast<Y*>(args.y) + at);
+    if constexpr (Epi::kC)
+      f.next.residual = reinterpret_cast<const u8*>(static_cast<const Residual*>(args.residual) + at);
+    // Opaque: from sums of them the compiler makes products again, for each output.
+    const i64 column_step = knobs.channels_first ? 1 : shape.k, bytes = sizeof(Y);
+    f.column_step = opaque(column_step * bytes), f.output_step = opaque((knobs.channels_first ? pixels : 1) * bytes);
+    f.row_step = opaque(column_step * width * bytes);
+    f.rows = height - p.own_row, f.columns = width - p.own_column;
+    f.outputs = (knobs.parts() == 1 ? shape.k : (p.own_group + 1) * knobs.group_out) - feature;
     TW_UNROLL for (int o = 0; o < kOut; ++o) {
-      if (f.feature + o < f.features) f.bias[o] = Epi::bias_at(args.bias, f.feature + o);
+      if (Epi::kBias && o < f.outputs) f.bias[o] = Epi::bias_at(args.bias, feature + o);
     }
     return f;
   }
-  TW_MEMBER static void store_run(const Finish& f, i64 at, const float (&sums)[kRun], const float (&bias)[kRun]) {
-    float residual[kRun] = {};
-    if constexpr (Epi::kC) {
-      using R = typename Epi::Residual;
-      const R* const from = static_cast<const R*>(f.args.c) + at;
-      if constexpr (kRun == 1) {
-        residual[0] = to_f32(*from);
-      } else {
-        u32 words[ceil_div(kRun * static_cast<int>(sizeof(R)), 4)];
-        load_shared_words<kRun * sizeof(R), fmt::run_alignment(kRun * sizeof(R))>(words,
-                                                                                   reinterpret_cast<const u8*>(from));
-        TW_UNROLL for (int i = 0; i < kRun; ++i) {
-          if constexpr (sizeof(R) == 4)
-            residual[i] = bits_as<float>(words[i]);
-          else
-            residual[i] = i % 2 ? high_half<R>(words[i / 2]) : low_half<R>(words[i / 2]);
-        }
+  // kRun neighbours, aligned to all of them.
+  TW_MEMBER static void read_residual(const Residual* from, float (&v)[kRun]) {
+    constexpr int kRead = kRun * static_cast<int>(sizeof(Residual));
+    if constexpr (kRun == 1) {
+      v[0] = to_f32(*from);
+    } else {
+      u32 words[kRead / 4];
+      load_shared_words<kRead, fmt::run_alignment(kRead)>(words, reinterpret_cast<const u8*>(from));
+      TW_UNROLL for (int i = 0; i < kRun; ++i) {
+        if constexpr (sizeof(Residual) == 4)
+          v[i] = bits_as<float>(words[i]);
+        else
+          v[i] = i % 2 ? high_half<Residual>(words[i / 2]) : low_half<Residual>(words[i / 2]);
       }
     }
-    float v[kRun];
+  }
+  TW_MEMBER static void store_run(const Finish& f, const Output& output, int i0, const float (&sums)[kRun],
+                                  const float (&bias)[kRun]) {
+    float residual[kRun] = {}, v[kRun];
+    if constexpr (Epi::kC) read_residual(reinterpret_cast<const Residual*>(output.residual) + i0, residual);
     TW_UNROLL for (int i = 0; i < kRun; ++i) v[i] = Epi::finish(f.args, f.shape, sums[i], f.scale, bias[i], residual[i]);
-    if constexpr (kRun == 1) {
-      Epi::store(f.args.y, at, v[0]);
+    Y* const to = reinterpret_cast<Y*>(output.y) + i0;
+    if constexpr (kRun == 1 && sizeof(Y) == 2) {
+      to->bits = static_cast<u16>(pack2<Y>(v[0], v[0]));  // one instruction
+    } else if constexpr (kRun == 1) {
+      Epi::store(to, 0, v[0]);
     } else {
       constexpr int kStored = kRun * static_cast<int>(sizeof(Y));
       u32 words[ceil_div(kStored, 4)];
@@ -336,41 +402,33 @@ struct Direct {
       } else if constexpr (kRun == 2) {
         words[0] = pack2<Y>(v[0], v[1]);
       } else {
-        TW_UNROLL for (int i = 0; i < kRun / 4; ++i)
-          words[i] = (pack2<Y>(v[4 * i], v[4 * i + 1]) & 0xffffu) | (pack2<Y>(v[4 * i + 2], v[4 * i + 3]) << 16);
+        TW_UNROLL for (int i = 0; i < kRun / 4; ++i) words[i] =
+            (pack2<Y>(v[4 * i], v[4 * i + 1]) & 0xffffu) | (pack2<Y>(v[4 * i + 2], v[4 * i + 3]) << 16);
       }
-      Y* const to = static_cast<Y*>(f.args.y) + at;
-      if constexpr (kStored == 16)
-        *reinterpret_cast<u32x4*>(to) = {words[0], words[1], words[2], words[3]};
-      else if constexpr (kStored == 8)
-        *reinterpret_cast<u32x2*>(to) = {words[0], words[1]};
-      else if constexpr (kStored == 4)
-        *reinterpret_cast<u32*>(to) = words[0];
-      else
-        *reinterpret_cast<u16*>(to) = static_cast<u16>(words[0]);
+      put_words<kStored>(reinterpret_cast<u8*>(to), words);
     }
   }
-  TW_MEMBER static void store_row(const Shape& shape, const Place& p, const Finish& f, int row,
-                                  const float (&sums)[kTileW][kOut]) {
-    const Axis &height = shape.axes[1], &width = shape.axes[2];
-    if (p.own_row + row >= height.out) return;
-    const i64 pixel = (i64{p.depth} * height.out + p.own_row + row) * width.out + p.own_column, pixels = shape.pixels();
-    const i64 at = element_at(knobs.channels_first, p.image, f.feature, shape.k, pixel, pixels);
+  // The next row.
+  TW_MEMBER static void store_row(Finish& f, int row, const float (&sums)[kTileW][kOut]) {
     float run[kRun], bias[kRun];
+    Output output = f.next;
+    f.next.move(f.row_step);
+    if (row >= f.rows) return;
     if constexpr (knobs.channels_first) {
       TW_UNROLL for (int o = 0; o < kOut; ++o) {
         TW_UNROLL for (int j = 0; j < kTileW; j += kRun) {
           TW_UNROLL for (int i = 0; i < kRun; ++i) run[i] = sums[j + i][o], bias[i] = f.bias[o];
-          if (p.own_column + j < width.out && f.feature + o < f.features) store_run(f, at + o * pixels + j, run, bias);
+          if (j < f.columns && o < f.outputs) store_run(f, output, j, run, bias);
         }
+        output.move(f.output_step);
       }
     } else {
       TW_UNROLL for (int j = 0; j < kTileW; ++j) {
         TW_UNROLL for (int o = 0; o < kOut; o += kRun) {
           TW_UNROLL for (int i = 0; i < kRun; ++i) run[i] = sums[j][o + i], bias[i] = f.bias[o + i];
-          if (p.own_column + j < width.out && f.feature + o < f.features)
-            store_run(f, at + i64{j} * shape.k + o, run, bias);
+          if (j < f.columns && o < f.outputs) store_run(f, output, o, run, bias);
         }
+        output.move(f.column_step);
       }
     }
   }
@@ -381,7 +439,7 @@ struct Direct {
     Weights w;
     InputRow x;
     if constexpr (knobs.whole) {
-      const Finish f = finish_of(args, shape, p);
+      Finish f = finish_of(args, shape, p);
       read_weights(p, 0, w);
       TW_UNROLL for (int row = 0; row < knobs.tile_rows(); ++row) {
         if (!knobs.needs_row(row)) continue;
@@ -390,7 +448,7 @@ struct Direct {
           const int behind = row - o * knobs.stride_h;
           if (behind < 0 || behind % knobs.dilation_h != 0 || behind / knobs.dilation_h >= kRows) continue;
           multiply(x, w, behind / knobs.dilation_h, sums[o]);
-          if (kStoresEarly && behind / knobs.dilation_h == kRows - 1) store_row(shape, p, f, o, sums[o]);
+          if (kStoresEarly && behind / knobs.dilation_h == kRows - 1) store_row(f, o, sums[o]);
         }
       }
     } else {
@@ -427,8 +485,8 @@ struct Direct {
     }
     if (kStoresEarly || !exists(shape, p)) return;
     wait_prerequisite_grids();  // all frames may have been padding
-    const Finish f = finish_of(args, shape, p);
-    TW_UNROLL for (int row = 0; row < kTileH; ++row) store_row(shape, p, f, row, sums[row]);
+    Finish f = finish_of(args, shape, p);
+    TW_UNROLL for (int row = 0; row < kTileH; ++row) store_row(f, row, sums[row]);
   }
 };
 

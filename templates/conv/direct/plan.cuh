@@ -21,12 +21,14 @@ struct DirectKnobs {
   int kernel_d = 1, kernel_h = 1, kernel_w = 1, stride_h = 1, stride_w = 1, dilation_h = 1, dilation_w = 1;
   int element_bytes = 2;        // of x
   bool channels_first = false;  // x and y
+  bool mirrors = false;         // an axis within a frame is padded by others than zeros
   bool cached = false;          // the first elements of an axis come from another tensor
   int rows = 1;                 // kernel rows of a stage
   int piece = 1;                // elements of x that are copied together: whole pieces lie in a row
   int first = 0;                // channels_first: elements of the first piece in front of what a block needs
   int run = 1;                  // elements of y that are stored together
   bool async_copy = false;
+  int tiles_c = 0, tiles_w = 0, tiles_h = 0, frames = 0;  // blocks along each; 0: the shape says so
 
   TW_MEMBER constexpr int threads() const { return threads_c * threads_w * threads_h; }
   TW_MEMBER constexpr int block_w() const { return threads_w * tile_w; }
