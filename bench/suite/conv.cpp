@@ -67,9 +67,19 @@ void conv_checks(Suite& s) {
         "x=bf16 w=bf16 y=bf16 n=2 c=192 in=5x33x41 k=136 kernel=1 bias=bf16 residual=bf16 workspace=34603008",
         "x=int8 w=int8_row y=bf16 n=3 c=256 in=13x9 k=72 kernel=1 act=relu",
         "x=f16 w=f16 y=f16 n=5 c=128 in=1x1 k=24 kernel=1 bias=f32 act=silu",
-        // Only the reference takes these.
+        // Few channels a group.
         "x=bf16 w=bf16 y=bf16 n=2 c=6 in=9x9 k=9 kernel=3 groups=3 x_layout=ncdhw y_layout=ncdhw w_layout=kctrs",
-        "x=f16 w=f16 y=f16 n=1 c=32 in=30x31 k=32 kernel=7 pad=3 groups=32 bias=f32"})
+        "x=f16 w=f16 y=f16 n=1 c=32 in=30x31 k=32 kernel=7 pad=3 groups=32 bias=f32",
+        "x=bf16 w=bf16 y=bf16 n=2 c=72 in=23x40 k=72 kernel=7 pad=3 groups=72 x_layout=ncdhw y_layout=ncdhw act=gelu",
+        "x=bf16 w=bf16 y=bf16 n=3 c=19 in=77 k=19 kernel=4 pad=3:0 groups=19 cache=3 x_layout=ncdhw y_layout=ncdhw "
+        "bias=bf16 act=silu",
+        "x=f32 w=f32 y=f32 n=1 c=24 in=5x17x14 k=48 kernel=3 stride=1x2x2 pad=1 groups=24 pad_mode=reflect",
+        "x=f16 w=f16 y=f16 n=2 c=64 in=21x19 k=64 kernel=3 dilation=2 pad=2 groups=16 pad_mode=replicate residual=f16",
+        "x=int8 w=int8_row y=bf16 n=1 c=48 in=6x9x10 k=48 kernel=3 pad=1 groups=48 cache=2",
+        "x=bf16 w=bf16 y=bf16 n=2 c=3 in=45x37 k=24 kernel=7 stride=2 pad=3 act=relu",
+        // Only the reference takes these.
+        "x=f16 w=f16 y=f16 n=1 c=66 in=9x11 k=10 kernel=3 pad=1 groups=2",
+        "x=bf16 w=bf16 y=bf16 n=1 c=12 in=9x11 k=12 kernel=3 groups=12 y_layout=ncdhw"})
     texts.push_back(fmt::format("conv {}", text));
   if (s.extent() == Extent::one) texts.resize(3);
   const int most = s.extent() == Extent::full ? 24 : 4;

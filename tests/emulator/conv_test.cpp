@@ -245,7 +245,6 @@ struct Tiles {
   static constexpr conv::DirectKnobs knobs = [] {
     conv::DirectKnobs k = wanted;
     k.element_bytes = sizeof(gemm::element_of<X>);
-    k.async_copy = k.piece * k.element_bytes >= 4;
     return k;
   }();
   static void fit(Picked& p) {
@@ -253,8 +252,8 @@ struct Tiles {
     const int multiple = knobs.channels_first ? 1 : std::max(knobs.piece, knobs.run);
     s.groups = multiple * (1 + s.k % 5), s.c = s.groups * knobs.group_in, s.k = s.groups * knobs.group_out;
     s.x_channels_first = s.y_channels_first = knobs.channels_first;
-    const int kernel[] = {knobs.kernel_d, knobs.kernel_h, knobs.kernel_w}, strides[] = {0, knobs.stride_h, knobs.stride_w},
-              dilations[] = {0, knobs.dilation_h, knobs.dilation_w};
+    const int kernel[] = {knobs.kernel_d, knobs.kernel_h, knobs.kernel_w},
+              strides[] = {0, knobs.stride_h, knobs.stride_w}, dilations[] = {0, knobs.dilation_h, knobs.dilation_w};
     for (int a = 0; a < 3; ++a) {
       Axis& axis = s.axes[a];
       if (kernel[a] > 1) s.first_axis = std::min(s.first_axis, a);
@@ -271,7 +270,8 @@ struct Tiles {
     width.lo = (knobs.piece - knobs.first) % knobs.piece + (p.hi[2] % 2 ? 0 : knobs.piece);
     width.lo = std::min(width.lo, width.in - 1);
     const int reach = width.dilation * (width.kernel - 1) + 1;
-    while (width.in + width.lo + p.hi[2] < reach || ((width.in + width.lo + p.hi[2] - reach) / width.stride + 1) % knobs.run)
+    while (width.in + width.lo + p.hi[2] < reach ||
+           ((width.in + width.lo + p.hi[2] - reach) / width.stride + 1) % knobs.run)
       ++p.hi[2];
     if (p.hi[2] >= width.in && width.pad == Pad::reflect) width.pad = Pad::replicate;
   }
@@ -279,7 +279,8 @@ struct Tiles {
     using Plan = conv::Direct<X, W, Epi, knobs>;
     const Axis* axes = s.axes;
     const i64 blocks = s.n * axes[0].out * ceil_div(axes[1].out, knobs.block_h()) *
-                       ceil_div(axes[2].out, knobs.block_w()) * ceil_div(s.groups, knobs.block_groups()) * knobs.parts();
+                       ceil_div(axes[2].out, knobs.block_w()) * ceil_div(s.groups, knobs.block_groups()) *
+                       knobs.parts();
     emu::run({{static_cast<u32>(blocks), 1, 1}, Plan::kThreads, 1, Plan::kSharedBytes, seed},
              [&] { Plan::run(args, s); });
   }
@@ -594,7 +595,8 @@ TEST_CASE("conv: tiles of pixels without matrix units", "[conv]") {
                                        .mirrors = true,
                                        .rows = 3,
                                        .piece = 8,
-                                       .run = 2}>>(31, 10);
+                                       .run = 2,
+                                       .async_copy = true}>>(31, 10);
   check_convolutions<fmt::f32, fmt::f32, Plain,
                      Tiles<fmt::f32, fmt::f32, Plain,
                            DirectKnobs{.tile_w = 2,
@@ -629,7 +631,8 @@ TEST_CASE("conv: tiles of pixels without matrix units", "[conv]") {
                                        .cached = true,
                                        .rows = 2,
                                        .piece = 4,
-                                       .run = 4}>>(33, 8);
+                                       .run = 4,
+                                       .async_copy = true}>>(33, 8);
   // Small groups, whose output channels are divided among blocks.
   check_convolutions<fmt::bf16, fmt::int8_row, Plain,
                      Tiles<fmt::bf16, fmt::int8_row, Plain,
@@ -646,15 +649,12 @@ TEST_CASE("conv: tiles of pixels without matrix units", "[conv]") {
                                        .kernel_h = 3,
                                        .kernel_w = 3,
                                        .rows = 3}>>(34, 8);
-  check_convolutions<fmt::int8_tensor, fmt::int8, Bytes,
-                     Tiles<fmt::int8_tensor, fmt::int8, Bytes,
-                           DirectKnobs{.groups = 4,
-                                       .tile_w = 4,
-                                       .threads_c = 4,
-                                       .threads_w = 8,
-                                       .kernel_w = 4,
-                                       .piece = 16,
-                                       .run = 4}>>(35, 8);
+  check_convolutions<
+      fmt::int8_tensor, fmt::int8, Bytes,
+      Tiles<fmt::int8_tensor, fmt::int8, Bytes,
+            DirectKnobs{
+                .groups = 4, .tile_w = 4, .threads_c = 4, .threads_w = 8, .kernel_w = 4, .piece = 16, .run = 4}>>(35,
+                                                                                                                  8);
   // The width innermost.
   check_convolutions<fmt::bf16, fmt::bf16, Whole,
                      Tiles<fmt::bf16, fmt::bf16, Whole,
@@ -667,11 +667,11 @@ TEST_CASE("conv: tiles of pixels without matrix units", "[conv]") {
                                        .kernel_h = 5,
                                        .kernel_w = 5,
                                        .channels_first = true,
-                                       .mirrors = true,
                                        .rows = 5,
                                        .piece = 8,
                                        .first = 6,
-                                       .run = 8}>>(36, 10);
+                                       .run = 8,
+                                       .async_copy = true}>>(36, 10);
   check_convolutions<fmt::f32, fmt::f16, Plain,
                      Tiles<fmt::f32, fmt::f16, Plain,
                            DirectKnobs{.tile_w = 2,

@@ -118,7 +118,10 @@ TEST_CASE("every family compiles for every target", "[archs]") {
       "dynamic_block_quantize x=f32 y=bf16 rows=64 cols=4095 block=64",
       "pack w=q5_k x=f16 n=4096 k=4096",
       "pack w=nvfp4 x=bf16 n=4096 k=4096 inverse=1",
-      "pack w=int4_row x=int8_row n=4096 k=4096"};
+      "pack w=int4_row x=int8_row n=4096 k=4096",
+      "conv x=bf16 w=bf16 y=bf16 n=8 c=96 in=56x56 k=96 kernel=7 pad=3 groups=96 bias=f32",
+      "conv x=f16 w=f16 y=f16 n=2 c=64 in=5x30x30 k=128 kernel=3 pad=1 groups=64 x_layout=ncdhw y_layout=ncdhw "
+      "act=silu"};
   for (std::size_t number = 0; number < archs().size(); ++number)
     for (std::size_t i = 0; i < problems.size(); ++i) compile_some(Problem::parse(problems[i]), i, number);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The operation conv: its text, what it refuses, output extents, the contract, and the host's two ways of computing it.
 #include <fmt/format.h>
+#include <tilewright/arch.h>
 #include <tilewright/conv.h>
 #include <tilewright/error.h>
 #include <tilewright/problem.h>
@@ -303,4 +304,50 @@ TEST_CASE("conv: the host computes what its own check accepts", "[conv]") {
     y.back() ^= std::byte{0x40};  // the exponent's highest bit
     CHECK_FALSE(conv::operation().check_on_host(*problem, task, buffers).wrong.empty());
   }
+}
+
+TEST_CASE("conv: direct serves few channels a group on every target, and says what it does not", "[conv]") {
+  const Family& direct = conv::direct();
+  const std::string depthwise = "conv x=bf16 w=bf16 y=bf16 n=8 c=96 k=96 groups=96 ";
+  for (const std::string& text :
+       {depthwise + "in=56x56 kernel=7 pad=3", depthwise + "in=224x224 kernel=3 pad=1 x_layout=ncdhw y_layout=ncdhw",
+        depthwise + "in=4096 kernel=4 pad=3:0 cache=3", depthwise + "in=7x7 kernel=31 pad=15",
+        depthwise + "in=9x20x20 kernel=3 pad=1 pad_mode=reflect",
+        std::string("conv x=f32 w=f32 y=f32 n=1 c=1 in=1 k=1 kernel=1"),
+        std::string("conv x=f16 w=e4m3_row y=f16 n=1 c=128 in=30x30 k=128 kernel=3 groups=32"),
+        std::string("conv x=bf16 w=bf16 y=bf16 n=8 c=3 in=224x224 k=64 kernel=7 stride=2 pad=3"),
+        depthwise + "in=33x33 kernel=5 stride=3 dilation=2"}) {
+    const Problem problem = Problem::parse(text);
+    for (const Arch& arch : archs()) {
+      INFO(arch.name << " " << text);
+      CHECK(direct.why_not(problem, arch).empty());
+      const std::vector<Candidate> candidates = direct.candidates(problem, arch);
+      REQUIRE_FALSE(candidates.empty());
+      for (const Candidate& c : candidates) {
+        const Traits t = direct.traits(problem, arch, c);
+        CHECK(t.shared_bytes <= arch.shared_per_block);
+        CHECK(t.threads * std::min(t.registers, 255) <= 65536);
+        CHECK(t.blocks * t.tile_rows * t.tile_cols >= static_cast<double>(problem.rows() * problem.cols()));
+      }
+      const Source source = direct.source(problem, arch, candidates.front());
+      const Traits t = direct.traits(problem, arch, candidates.front());
+      CHECK(source.plan.x.blocks(problem.rows(), problem.cols()) == static_cast<std::uint64_t>(t.blocks));
+      CHECK(source.plan.shared_bytes == static_cast<std::uint32_t>(t.shared_bytes));
+      CHECK(direct.illegal(problem, arch, candidates.back()).empty());
+      CHECK_FALSE(direct.illegal(problem, arch, {"direct", {{"tile_w", 3}}}).empty());
+    }
+  }
+  const auto refuses = [&](const std::string& text) {
+    const Problem problem = Problem::parse(text);
+    CHECK(direct.candidates(problem, arch("sm_90a")).empty());
+    return direct.why_not(problem, arch("sm_90a"));
+  };
+  CHECK(refuses("conv x=bf16 w=bf16 y=bf16 n=1 c=64 in=9x9 k=64 kernel=3 groups=2") ==
+        "32 input channels a group: at most 16");
+  CHECK(refuses(depthwise + "in=9x9 kernel=3 y_layout=ncdhw") == "x_layout and y_layout must be the same");
+  CHECK(refuses("conv x=bf16 w=bf16 y=bf16 n=1 c=16 in=9x9 k=64 kernel=3") == "one group, which the matrix units take");
+  CHECK(refuses(depthwise + "in=9x2000 kernel=1x3 dilation=1x300") == "a kernel that spans 601 elements: at most 513");
+  CHECK(refuses(depthwise + "in=9x2000 kernel=1 stride=600") == "a stride of 600: at most 512");
+  CHECK(refuses(depthwise + "in=2000 kernel=500") ==
+        "no tile of the kernel's taps fits into registers and shared memory");
 }

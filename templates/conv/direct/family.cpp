@@ -49,10 +49,10 @@ constexpr Knob<Knobs> kDerived[] = {knob<&Knobs::group_in>("group_in"),
                                     knob<&Knobs::frames>("frames")};
 const KnobTable<Knobs> kTable{"tw::conv::DirectKnobs", kKnobs, kDerived};
 
-constexpr int kMostGroupInputs = 16;  // channels: from there on matrix units have enough to do
-constexpr int kMostReach = 512;      // of an axis, from a tap to the next output's or to the last tap
-constexpr int kMostProducts = 4096;   // of a thread in straight code, 16 bytes each
-constexpr int kMostPlace = 1 << 30;   // of an axis: ragged tiles reach a little further
+constexpr int kMostGroupInputs = 16;    // channels: from there on matrix units have enough to do
+constexpr int kMostReach = 512;         // of an axis, from a tap to the next output's or to the last tap
+constexpr int kMostProducts = 4096;     // of a thread in straight code, 16 bytes each
+constexpr int kMostPlace = 1 << 30;     // of an axis: ragged tiles reach a little further
 constexpr int kStageBytes = 64 * 1024;  // what kernel rows are divided for
 constexpr int kMostRows = 64;           // of a kernel in a stage
 constexpr int kMostThreads = 256, kLeastThreads = 64, kMostRegisters = 232, kSpareRegisters = 8;
@@ -96,7 +96,8 @@ struct Layer {
     const tw::conv::Axis &width = axis(0), &height = axis(1);
     const std::int64_t group_in = shape.c / shape.groups;
     const std::int64_t held = width.kernel * group_in * k.outputs();  // weights of a kernel row
-    if (held > kMostRegisters || (k.whole && (height.kernel == 1 || held * height.kernel > kMostRegisters))) return false;
+    if (held > kMostRegisters || (k.whole && (height.kernel == 1 || held * height.kernel > kMostRegisters)))
+      return false;
     const std::int64_t columns = std::int64_t{k.block_w() - 1} * (width.out > 1 ? width.stride : 1) + 1,
                        rows = std::int64_t{k.block_h() - 1} * (height.out > 1 ? height.stride : 1) + 1;
     return columns * rows * k.block_groups() * group_in * x_bytes <= arch.shared_per_block;
@@ -126,7 +127,9 @@ struct Layer {
     k.async_copy = arch.cp_async && k.piece * x_bytes >= 4;
     k.tiles_c = ceil_div(shape.groups, k.block_groups()), k.tiles_w = ceil_div(width.out, k.block_w());
     k.tiles_h = ceil_div(height.out, k.block_h()), k.frames = axis(2).out;
-    for (k.rows = k.whole ? k.kernel_h : std::min(k.kernel_h, kMostRows); !k.whole && k.rows > 1 && k.shared_bytes() > kStageBytes;) k.rows = ceil_div(k.rows, 2);
+    for (k.rows = k.whole ? k.kernel_h : std::min(k.kernel_h, kMostRows);
+         !k.whole && k.rows > 1 && k.shared_bytes() > kStageBytes;)
+      k.rows = ceil_div(k.rows, 2);
     return k;
   }
 
@@ -171,9 +174,9 @@ struct Layer {
     // Reads of shared memory and what widens them.
     const double columns = columns_read(c), rows = rows_read(c) * stages;
     const int align = tw::fmt::run_alignment((channels_first ? c.step() : c.inputs()) * x_bytes);
-    const double reads =
-        channels_first ? c.inputs() * std::ceil((c.first + c.span()) * x_bytes / static_cast<double>(align))
-                       : columns * c.inputs() * x_bytes / align;
+    const double reads = channels_first
+                             ? c.inputs() * std::ceil((c.first + c.span()) * x_bytes / static_cast<double>(align))
+                             : columns * c.inputs() * x_bytes / align;
     const double weights = static_cast<double>(c.stage_taps()) * c.group_in * stages;
     const double weight_reads = weights * c.outputs() / (tw::fmt::run_alignment(c.outputs() * 4) / 4.0);
     const double widened = x_bytes < 4 ? columns * c.inputs() * (x_bytes == 1 ? 2 : 1) : 0;
@@ -184,8 +187,8 @@ struct Layer {
     // Copies.
     const double items = c.items(), input_rows = c.input_rows();
     const double parallel = std::max(1.0, std::min(items, std::floor(threads / items) * items));
-    const double turns = items > threads ? std::ceil(items / threads) * input_rows
-                                         : std::ceil(input_rows * items / parallel);
+    const double turns =
+        items > threads ? std::ceil(items / threads) * input_rows : std::ceil(input_rows * items / parallel);
     w.others += stages * (turns * (c.async_copy ? 7 : 9) + 40);
     w.others += std::ceil(weights * c.block_outputs() / threads) * 25 + 60;
     w.others += outputs * (2.0 + 6.0 / c.run);
@@ -197,8 +200,7 @@ struct Layer {
   // Precondition: may_fit(), and the knobs are complete.
   bool legal(const Knobs& k) const {
     const std::int64_t rows = k.whole ? k.rows : 1;
-    return k.threads() >= 32 && k.threads() <= kMostThreads && k.shared_bytes() <= arch.shared_per_block &&
-           registers(k) <= kMostRegisters &&
+    return k.threads() <= kMostThreads && k.shared_bytes() <= arch.shared_per_block && registers(k) <= kMostRegisters &&
            rows * k.tile_w * k.tile_h * k.outputs() * k.group_in * k.kernel_w <= kMostProducts &&
            blocks(k) <= static_cast<std::int64_t>(gemm::kMostBlocks);
   }
@@ -297,15 +299,15 @@ class Direct final : public EnumeratedFamily {
     const Conv* c = problem.as<Conv>();
     if (!c) return "not a conv";
     if (std::string why = unfit(*c); !why.empty()) return why;
+    if (c->groups == 1 && mma().why_not(problem, arch).empty()) return "one group, which the matrix units take";
     if (knobs_of(Layer(*c, arch)).empty()) return "no tile of the kernel's taps fits into registers and shared memory";
     return {};
   }
 
   std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
-    const Conv* c = problem.as<Conv>();
-    if (!c || !unfit(*c).empty()) return {};
+    if (!why_not(problem, arch).empty()) return {};
     std::vector<Candidate> out;
-    for (const Knobs& k : knobs_of(Layer(*c, arch))) out.push_back(kTable.candidate(name(), k));
+    for (const Knobs& k : knobs_of(Layer(*problem.as<Conv>(), arch))) out.push_back(kTable.candidate(name(), k));
     return out;
   }
 
@@ -338,7 +340,8 @@ class Direct final : public EnumeratedFamily {
     t.registers = l.registers(k);
     t.blocks = blocks;
     t.unique_bytes = problem.min_bytes();
-    t.global_bytes = blocks * w.copied_bytes + static_cast<double>(l.gemm.m) * static_cast<double>(l.gemm.n) * l.y_bytes;
+    t.global_bytes =
+        blocks * w.copied_bytes + static_cast<double>(l.gemm.m) * static_cast<double>(l.gemm.n) * l.y_bytes;
     t.bytes_in_flight = w.copied_bytes / k.stages() / k.threads();
     t.shared_traffic = blocks * w.shared_bytes;
     t.alu_ops = blocks * threads * (w.products + w.others) / 2;  // at twice the rate of integers

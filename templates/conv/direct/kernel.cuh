@@ -30,10 +30,10 @@ struct Direct {
   // Where a block and a thread of it are.
   struct Place {
     i64 image;
-    i32 depth, row, column;       // the block's first output
-    i32 group, part;              // the block's first group, and which output channels of each
+    i32 depth, row, column;              // the block's first output
+    i32 group, part;                     // the block's first group, and which output channels of each
     i32 own_row, own_column, own_group;  // the thread's first ones
-    int input, weights;           // offsets of what the thread reads, in bytes and in floats
+    int input, weights;                  // offsets of what the thread reads, in bytes and in floats
   };
   using Sums = float[kTileH][kTileW][kOut];
   using Weights = float[kHeldTaps][kGroupIn][kOut];
@@ -97,8 +97,7 @@ struct Direct {
     if constexpr (knobs.channels_first) {
       constexpr int kPieces = knobs.copied_columns() / knobs.piece;
       const int channel = item / kPieces, column = item % kPieces * knobs.piece;
-      return {p.group * kGroupIn + channel, column0 + column,
-              channel * knobs.plane_bytes() + knobs.column_at(column)};
+      return {p.group * kGroupIn + channel, column0 + column, channel * knobs.plane_bytes() + knobs.column_at(column)};
     } else {
       constexpr int kPieces = knobs.block_inputs() / knobs.piece;
       const int column = item / kPieces, channel = item % kPieces * knobs.piece;
@@ -187,7 +186,7 @@ struct Direct {
     }
   }
   TW_MEMBER static void copy_zeros(u8* to) {
-    TW_NO_UNROLL for (int e = 0; e < knobs.piece; ++e) *reinterpret_cast<T*>(to + e * kBytes) = T{};
+    TW_NO_UNROLL for (int e = 0; e < knobs.piece; ++e) * reinterpret_cast<T*>(to + e * kBytes) = T{};
   }
   TW_MEMBER static void copy_input(const Args& args, const Shape& shape, const Place& p, i32 z, i32 kernel_row) {
     constexpr int kItems = knobs.items(), kRowStep = kThreads / kItems > 1 ? kThreads / kItems : 1;
@@ -200,7 +199,7 @@ struct Direct {
         copy_item(args, shape, p, item_at(p, column0, thread % kItems), z, row0, thread / kItems, kRowStep);
     } else {
       TW_NO_UNROLL for (int i = thread; i < kItems; i += kThreads)
-        copy_item(args, shape, p, item_at(p, column0, i), z, row0, 0, 1);
+          copy_item(args, shape, p, item_at(p, column0, i), z, row0, 0, 1);
     }
   }
 
@@ -226,10 +225,10 @@ struct Direct {
           const int column = i % kColumns, tap = column / kGroupIn, c = column % kGroupIn;
           const i32 feature = p.part * kFeatures + own % kFeatures;
           const i64 row = row0 + own / kFeatures * knobs.group_out + feature;
-          if (i < kItems && row < shape.k && feature < knobs.group_out &&
-              kernel_row + tap / kTapsW < knobs.kernel_h) {
+          if (i < kItems && row < shape.k && feature < knobs.group_out && kernel_row + tap / kTapsW < knobs.kernel_h) {
             const i64 t = (i64{frame} * knobs.kernel_h + kernel_row) * kTapsW + tap;
-            v[a] = weight(args.w, row, row * columns + (shape.w_channels_first ? c * taps + t : t * kGroupIn + c), columns);
+            v[a] = weight(args.w, row, row * columns + (shape.w_channels_first ? c * taps + t : t * kGroupIn + c),
+                          columns);
           }
         }
       }
@@ -339,9 +338,9 @@ struct Direct {
     gemm::Args args;
     gemm::Shape shape;
     float scale, bias[kOut];
-    Output next;  // the first of the row that is stored next
+    Output next;                             // the first of the row that is stored next
     i64 row_step, column_step, output_step;  // from each to the next, in bytes of y
-    i32 rows, columns, outputs;  // of the thread, that exist
+    i32 rows, columns, outputs;              // of the thread, that exist
   };
   TW_MEMBER static Finish finish_of(const Args& args, const Shape& shape, const Place& p) {
     Finish f{};
@@ -386,7 +385,8 @@ struct Direct {
                                   const float (&bias)[kRun]) {
     float residual[kRun] = {}, v[kRun];
     if constexpr (Epi::kC) read_residual(reinterpret_cast<const Residual*>(output.residual) + i0, residual);
-    TW_UNROLL for (int i = 0; i < kRun; ++i) v[i] = Epi::finish(f.args, f.shape, sums[i], f.scale, bias[i], residual[i]);
+    TW_UNROLL for (int i = 0; i < kRun; ++i) v[i] =
+        Epi::finish(f.args, f.shape, sums[i], f.scale, bias[i], residual[i]);
     Y* const to = reinterpret_cast<Y*>(output.y) + i0;
     if constexpr (kRun == 1 && sizeof(Y) == 2) {
       to->bits = static_cast<u16>(pack2<Y>(v[0], v[0]));  // one instruction

@@ -64,7 +64,9 @@ struct DirectKnobs {
   // tap and input channel of a group those of the block's output channels.
   TW_MEMBER constexpr int block_inputs() const { return threads_c * inputs(); }
   TW_MEMBER constexpr int block_outputs() const { return threads_c * outputs(); }
-  TW_MEMBER constexpr int column_bytes() const { return channels_first ? element_bytes : block_inputs() * element_bytes; }
+  TW_MEMBER constexpr int column_bytes() const {
+    return channels_first ? element_bytes : block_inputs() * element_bytes;
+  }
   // Behind each thread's step of columns: where a warp spans several, their lanes then reach different banks.
   TW_MEMBER constexpr int skew() const {
     const int bytes = column_bytes();
