@@ -5,10 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <optional>
 #include <tuple>
 
-#include "templates/checks.h"
 #include "templates/conv/conv.h"
 #include "templates/conv/direct/plan.cuh"
 #include "templates/fast_path.h"
@@ -356,6 +354,7 @@ class Direct final : public EnumeratedFamily {
     if (c.c / c.groups > kMostGroupInputs)
       return fmt::format("{} input channels a group: at most {}", c.c / c.groups, kMostGroupInputs);
     if (c.x_layout != c.y_layout) return "x_layout and y_layout must be the same";
+    if (std::max(c.c, c.k) > kMostPlace) return fmt::format("c, k: at most {} channels", kMostPlace);
     const tw::conv::Shape s = shape_of(c);
     for (int i = s.first_axis; i < kMostAxes; ++i) {
       const tw::conv::Axis& a = s.axes[i];
