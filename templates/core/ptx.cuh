@@ -386,6 +386,43 @@ TW_DEVICE void store_global16(void* p, u32x4 v) {
   *static_cast<u32x4*>(p) = v;
 #endif
 }
+// words <- `bytes` (1, 2, 4 or 8) at p, aligned to as many; zeros, and nothing is read, unless `inside`. Predicated, so
+// that loads of one element each do not become branches.
+template <int bytes>
+TW_DEVICE void load_words_if(u32 (&words)[ceil_div(bytes, 4)], const void* p, bool inside) {
+  static_assert(bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8, "one load");
+#if defined(__CUDACC__)
+#define TW_LOAD_IF(type)                                                                                 \
+  asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; mov.u32 %0, 0; @p ld.global.nc." type " %0, [%1];}" \
+               : "=&r"(words[0])                                                                         \
+               : "l"(p), "r"(static_cast<u32>(inside)))
+  if constexpr (bytes == 1)
+    TW_LOAD_IF("u8");
+  else if constexpr (bytes == 2)
+    TW_LOAD_IF("u16");
+  else if constexpr (bytes == 4)
+    TW_LOAD_IF("u32");
+  else
+    asm volatile(
+        "{.reg .pred p; setp.ne.u32 p, %3, 0; mov.u32 %0, 0; mov.u32 %1, 0; @p ld.global.nc.v2.u32 {%0, %1}, [%2];}"
+        : "=&r"(words[0]), "=&r"(words[1])
+        : "l"(p), "r"(static_cast<u32>(inside)));
+#undef TW_LOAD_IF
+#else
+  TW_UNROLL for (int i = 0; i < ceil_div(bytes, 4); ++i) words[i] = 0;
+  if (!inside) return;
+  if constexpr (bytes == 1)
+    words[0] = load_global1(p);
+  else if constexpr (bytes == 2)
+    words[0] = load_global2(p);
+  else if constexpr (bytes == 4)
+    words[0] = load_global4(p);
+  else {
+    const u32x2 v = load_global8(p);
+    words[0] = v.x, words[1] = v.y;
+  }
+#endif
+}
 // words[i] <- p, in pieces of `align` bytes (16, 8, 4 or 2). `bytes` is a multiple of align; a last half word is
 // zero-filled.
 template <int bytes, int align>

@@ -45,6 +45,13 @@ struct Epilogue {
                  ? 0.0f
                  : to_f32(static_cast<const C*>(args.c)[m * (args.ldc ? args.ldc : shape.n) + n]);
   }
+  // The same of an element that exists.
+  TW_MEMBER static float c_element(const void* c, i64 at) {
+    if constexpr (!kC)
+      return 0.0f;
+    else
+      return to_f32(static_cast<const C*>(c)[at]);
+  }
   // `scale`: all that sum is to be multiplied with.
   template <class Sum>
   TW_MEMBER static Value finish(const Args& args, const Shape& shape, Sum sum, float scale, Value bias, float c) {

@@ -25,9 +25,14 @@
 namespace tw::gemm {
 
 // Where rows of x come from: x itself. Another one (conv/gather.cuh) has a Source, and Tiles that start() at a tile's
-// first row and column and then fetch() stage after stage.
+// first row and column and then fetch() stage after stage. block(): which of the blocks that share y this one is.
+//
+// kTransposed: y (and c) are contiguous along m. Then y_row() is the place of a row's first element, y_step() the
+// distance from a column to the next, and Tiles have the rows that paired_row() says.
 struct DenseInput {
   using Source = gemm::Source;
+  TW_CONSTANTS(bool, kTransposed = false);
+  TW_MEMBER static u32 block(const Source&) { return block_x(); }
 };
 
 template <class X, class W, class Epi, const MmaKnobs& knobs, class Input = DenseInput>
@@ -76,12 +81,15 @@ struct Mma {
   static_assert(kStages >= (kCoded ? 3 : 2), "a coded tile is unpacked a stage before its use");
 
   // How tiles of an operand get from global into shared memory.
+  TW_CONSTANTS(bool, kGathers = !same<Input, DenseInput>());
   template <class F, MmaForm form, int rows, int unit, bool is_x>
   struct Feed {
     TW_CONSTANTS(bool, kWidened = sizeof(typename F::Element) < sizeof(T));
-    using Tile = select<
-        kWidened, WidenedTile<T, typename F::Element, rows, kBlockK, knobs.unit_x, kThreads>,
-        select<kAsync, AsyncTile<T, rows, kBlockK, kThreads>, PlainTile<T, rows, kBlockK, knobs.unit_x, kThreads>>>;
+    TW_CONSTANTS(bool, kCollected = kGathers && knobs.unit_x * sizeof(T) < 16);
+    using Loaded = select<kCollected, CollectedTile<T, rows, kBlockK, knobs.unit_x, kThreads>,
+                          PlainTile<T, rows, kBlockK, knobs.unit_x, kThreads>>;
+    using Tile = select<kWidened, WidenedTile<T, typename F::Element, rows, kBlockK, knobs.unit_x, kThreads>,
+                        select<kAsync, AsyncTile<T, rows, kBlockK, kThreads>, Loaded>>;
   };
   template <class F, int rows, int unit, bool is_x>
   struct Feed<F, MmaForm::scaled, rows, unit, is_x> {
@@ -92,7 +100,6 @@ struct Mma {
   struct Feed<F, MmaForm::codes, rows, unit, is_x> {
     using Tile = CodeTile<F, T, rows, kBlockK, unit, kThreads, kAsync, is_x, kTerms>;
   };
-  TW_CONSTANTS(bool, kGathers = !same<Input, DenseInput>());
   static_assert(!kGathers || x_form() == MmaForm::plain, "elements are gathered");
   template <class I, bool gathers>
   struct FeedOfX {
@@ -359,7 +366,7 @@ struct Mma {
   TW_MEMBER static void run(const Args& args, const Shape& shape, const typename Input::Source& xs) {
     const int thread = static_cast<int>(thread_x()), warp = thread / 32;
     const Position p = {thread % 32, warp / kWarpsN * kWarpM, warp % kWarpsN * kWarpN};
-    const Tile tile = tile_of(block_x() / kSplitK, args.m, shape.n);
+    const Tile tile = tile_of(Input::block(xs) / kSplitK, args.m, shape.n);
     const i64 ldx = args.ldx ? args.ldx : shape.k;
     const Source ws = source_of<W>(args.w, shape.n, shape.k, shape.k);
 
@@ -414,10 +421,12 @@ struct Mma {
       read = read + 1 == kStages ? 0 : read + 1;
       write = write + 1 == kStages ? 0 : write + 1;
     }
-    if constexpr (kSplitK == 1)
-      store(args, shape, tile, p, acc);
+    if constexpr (kSplitK > 1)
+      reduce(args, shape, xs, tile, p, acc);
+    else if constexpr (Input::kTransposed)
+      store_transposed(args, shape, xs, tile, p, acc);
     else
-      reduce(args, shape, tile, p, acc);
+      store(args, shape, tile, p, acc);
   }
 
   // ---- results
@@ -449,9 +458,43 @@ struct Mma {
     }
   }
 
-  // Each block of the cluster leaves its sums in its shared memory and then adds up its share of the rows over all.
-  TW_MEMBER static void reduce(const Args& args, const Shape& shape, const Tile& tile, const Position& p,
-                               Accumulators& acc) {
+  // Neighbours along m are a thread's own (paired_row), and eight lanes store 16 of them.
+  TW_MEMBER static void store_transposed(const Args& args, const Shape& shape, const typename Input::Source& xs,
+                                         const Tile& tile, const Position& p, Accumulators& acc) {
+    const float scale = tensor_scale<X, W>(args, shape);
+    const i64 step = Input::y_step(xs);
+    const bool pairs = step % 2 == 0;
+    TW_UNROLL for (int i = 0; i < kFragmentsM; ++i) {
+      const i64 m = tile.m + p.warp_m + 16 * i + p.lane / 4 * 2;
+      if (m >= args.m) continue;
+      const bool both = m + 1 < args.m;
+      const i64 row = Input::y_row(xs, m), next = pairs ? row + 1 : both ? Input::y_row(xs, m + 1) : row;
+      TW_UNROLL for (int j = 0; j < kFragmentsN; ++j) TW_UNROLL for (int e = 0; e < 2; ++e) {
+        const i64 n = tile.n + p.warp_n + 8 * j + 2 * (p.lane % 4) + e;
+        if (n >= shape.n) continue;
+        const i64 lo = row + n * step, hi = next + n * step;
+        const auto first = finished_at(args, shape, scale, m, n, lo, acc[i][j][e]);
+        if (pairs) {
+          Epi::store_pair(args.y, lo, first, finished_at(args, shape, scale, m + 1, n, hi, acc[i][j][2 + e]));
+        } else {
+          Epi::store(args.y, lo, first);
+          if (both) Epi::store(args.y, hi, finished_at(args, shape, scale, m + 1, n, hi, acc[i][j][2 + e]));
+        }
+      }
+    }
+  }
+  // The result of row m and column n, which is element `at` of y and of c.
+  TW_MEMBER static auto finished_at(const Args& args, const Shape& shape, float scale, i64 m, i64 n, i64 at, Sum sum) {
+    const fmt::row_item<X> of_x = x_item<X>(args, m);
+    const fmt::row_item<W> of_w = w_item<W>(args, n, shape.k);
+    return Epi::finish(args, shape, centred(sum, of_x, of_w), scale * fmt::scale_of(of_x) * fmt::scale_of(of_w),
+                       Epi::bias_at(args.bias, n), Epi::c_element(args.c, at));
+  }
+
+  // Each block of the cluster leaves its sums in its shared memory and then adds up its share of the rows over all, or
+  // of the columns where these are what lies apart in y.
+  TW_MEMBER static void reduce(const Args& args, const Shape& shape, [[maybe_unused]] const typename Input::Source& xs,
+                               const Tile& tile, const Position& p, Accumulators& acc) {
     constexpr int kPitch = kPlan.sums_pitch;
     float* sums = reinterpret_cast<float*>(dynamic_shared());
     if constexpr (kAsync) cp_async_wait<0>();
@@ -463,15 +506,23 @@ struct Mma {
     sync_cluster();
     const float scale = tensor_scale<X, W>(args, shape);
     const i64 ldy = args.ldy ? args.ldy : shape.n;
-    constexpr int kShare = (kBlockM + kSplitK - 1) / kSplitK;
+    constexpr bool kTransposed = Input::kTransposed;
+    constexpr int kShared = kTransposed ? kBlockN : kBlockM, kWhole = kTransposed ? kBlockM : kBlockN;
+    constexpr int kShare = (kShared + kSplitK - 1) / kSplitK;
     const int first = static_cast<int>(cluster_rank()) * kShare;
-    for (int t = static_cast<int>(thread_x()); t < kShare * kBlockN; t += kThreads) {
-      const int row = first + t / kBlockN, column = t % kBlockN;
-      const i64 m = tile.m + row, n = tile.n + column;
-      if (row >= kBlockM || m >= args.m || n >= shape.n) continue;
+    for (int t = static_cast<int>(thread_x()); t < kShare * kWhole; t += kThreads) {
+      const int part = first + t / kWhole, whole = t % kWhole;
+      const int row = kTransposed ? row_of_pair(whole) : part, column = kTransposed ? part : whole;
+      const i64 m = tile.m + (kTransposed ? whole : row), n = tile.n + column;
+      if (part >= kShared || m >= args.m || n >= shape.n) continue;
       Sum total = 0;
       TW_UNROLL for (int c = 0; c < kSplitK; ++c) total +=
           bits_as<Sum>(load_cluster(sums + row * kPitch + column, static_cast<u32>(c)));
+      if constexpr (kTransposed) {
+        const i64 at = Input::y_row(xs, m) + n * Input::y_step(xs);
+        Epi::store(args.y, at, finished_at(args, shape, scale, m, n, at, total));
+        continue;
+      }
       const fmt::row_item<X> of_x = x_item<X>(args, m);
       const fmt::row_item<W> of_w = w_item<W>(args, n, shape.k);
       const float scaled = scale * fmt::scale_of(of_x) * fmt::scale_of(of_w);

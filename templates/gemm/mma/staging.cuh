@@ -37,6 +37,11 @@ TW_DEVICE Source source_of(const Operand& m, i64 rows, i64 k, i64 ld) {
           k};
 }
 
+// Where y's rows are contiguous along m instead of n, 16 rows of a tile are 8 pairs of neighbours: fragments then hold
+// both of a pair, which are stored together. The row of y that a tile's row is, and the other way round.
+TW_DEVICE int paired_row(int row) { return (row & ~15) | (row & 7) << 1 | (row >> 3 & 1); }
+TW_DEVICE int row_of_pair(int m) { return (m & ~15) | (m & 1) << 3 | (m >> 1 & 7); }
+
 // Plain elements whose rows start on 16 bytes.
 template <class T, int ROWS, int BK, int THREADS>
 struct AsyncTile {
@@ -91,6 +96,47 @@ struct PlainTile {
         *reinterpret_cast<u32*>(to) = raw[0];
       else
         *reinterpret_cast<u16*>(to) = static_cast<u16>(raw[0]);
+    }
+  }
+};
+
+// 16 bytes of a row in the swizzled tile, from loads of `bytes` each.
+template <int bytes>
+TW_DEVICE void place_chunk(u8* to, const u32 (&raw)[16 / bytes][ceil_div(bytes, 4)]) {
+  u32 words[4] = {};
+  TW_UNROLL for (int l = 0; l < 16 / bytes; ++l) TW_UNROLL for (int j = 0; j < ceil_div(bytes, 4); ++j)
+      words[l * bytes / 4 + j] |= raw[l][j] << (l * bytes % 4 * 8);
+  *reinterpret_cast<u32x4*>(to) = {words[0], words[1], words[2], words[3]};
+}
+
+// Plain elements E at a time, less than 16 bytes, of which a thread collects 16 of each of its rows: fewer stores and
+// addresses than PlainTile has.
+template <class T, int ROWS, int BK, int E, int THREADS>
+struct CollectedTile {
+  TW_CONSTANTS(int, kSize = sizeof(T), kRowBytes = BK * kSize, kChunks = kRowBytes / 16, kStep = THREADS / kChunks,
+               kEach = ceil_div(ROWS, kStep));
+  TW_CONSTANTS(int, kBytes = E * kSize, kLoads = 16 / kBytes);
+  static_assert(THREADS % kChunks == 0, "a thread's chunks are below each other");
+  u32 raw[kEach][kLoads][ceil_div(kBytes, 4)];
+
+  TW_MEMBER void fetch(const Source& s, i64 row0, i64 k0, u8*) {
+    const int first = static_cast<int>(thread_x()) / kChunks;
+    const i64 k = k0 + static_cast<int>(thread_x()) % kChunks * (16 / kSize);
+    const int columns = static_cast<int>(max2(i64{0}, min2(i64{16 / kSize}, s.k - k)));
+    const int rows = static_cast<int>(min2(i64{ROWS}, s.rows - row0));
+    u64 from = reinterpret_cast<u64>(s.data) + static_cast<u64>((row0 + first) * s.data_stride + k * kSize);
+    TW_UNROLL for (int i = 0; i < kEach; ++i) {
+      TW_UNROLL for (int l = 0; l < kLoads; ++l) load_words_if<kBytes>(
+          raw[i][l], reinterpret_cast<const void*>(from + l * kBytes), first + i * kStep < rows && l * E < columns);
+      from += static_cast<u64>(kStep * s.data_stride);
+    }
+  }
+  TW_MEMBER void place(u8* tile) {
+    const int first = static_cast<int>(thread_x()) / kChunks, chunk = static_cast<int>(thread_x()) % kChunks;
+    TW_UNROLL for (int i = 0; i < kEach; ++i) {
+      const int row = first + i * kStep;
+      if (ROWS % kStep != 0 && row >= ROWS) break;
+      place_chunk<kBytes>(tile + swizzled<kRowBytes>(row, chunk), raw[i]);
     }
   }
 };
