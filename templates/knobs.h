@@ -87,9 +87,9 @@ class KnobTable {
     }
     return i == c.knobs.size();
   }
-  // The constant kKnobs of a generated source. (Assignments, since C++17 names no members in an initializer.)
-  std::string text(const Knobs& k) const {
-    std::string s = fmt::format("inline constexpr {0} kKnobs = [] {{\n  {0} k;\n", type_);
+  // A constant of a generated source. (Assignments, since C++17 names no members in an initializer.)
+  std::string text(const Knobs& k, std::string_view constant = "kKnobs") const {
+    std::string s = fmt::format("inline constexpr {0} {1} = [] {{\n  {0} k;\n", type_, constant);
     for (const auto& list : {knobs_, derived_})
       for (const Knob<Knobs>& knob : list)
         s += fmt::format(fmt::runtime(knob.enumerator ? "  k.{0} = decltype(k.{0})({1});\n" : "  k.{0} = {1};\n"),

@@ -1,18 +1,100 @@
 // SPDX-License-Identifier: Apache-2.0
-// mma: the candidates of gemm's family of that name for the gemm that a convolution is.
+// mma: the candidates of gemm's family of that name for the gemm that a convolution is, or each of its groups, and how
+// x is gathered for it.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
+#include <cmath>
 
 #include "templates/checks.h"
+#include "templates/conv/axes.h"
 #include "templates/conv/conv.h"
+#include "templates/conv/gather_knobs.cuh"
 #include "templates/fast_path.h"
-#include "templates/gemm/gemm.h"
+#include "templates/gemm/family.h"
+#include "templates/knobs.h"
 #include "templates/specialize.h"
 
 namespace tilewright::conv {
 namespace {
+
+using Knobs = tw::conv::GatherKnobs;
+using tw::conv::Taps;
+
+constexpr Knob<Knobs> kKnobs[] = {knob<&Knobs::unit>("unit"),      knob<&Knobs::taps_innermost>("taps_innermost"),
+                                  knob<&Knobs::taps>("taps"),      knob<&Knobs::places>("places"),
+                                  knob<&Knobs::cached>("cached"),  knob<&Knobs::y_channels_first>("y_channels_first"),
+                                  knob<&Knobs::grouped>("grouped")};
+const KnobTable<Knobs> kTable{"tw::conv::GatherKnobs", kKnobs};
+
+constexpr int kMostPlaces = 64;  // of a table: 16 KiB for 64 pixels
+constexpr int kMostRegisters = 250;
+
+struct Layer {
+  Gemm gemm;  // of one group
+  tw::conv::Shape shape;
+  Knobs gather;
+  int element_bytes;
+};
+
+// Bytes from the first to the last tap of a pixel, whose offsets have 32 bits.
+double reach_of(const tw::conv::Shape& s, int pixel_bytes) {
+  double reach = 0, width = pixel_bytes;
+  for (int a = 2; a >= 0; --a) {
+    reach += width * s.axes[a].dilation * (s.axes[a].kernel - 1.0);
+    width *= s.axes[a].in;
+  }
+  return reach;
+}
+
+Knobs gather_of(const Conv& c, const tw::conv::Shape& s, int element_bytes) {
+  const std::int64_t channels = c.c / c.groups;
+  Knobs k;
+  k.y_channels_first = s.y_channels_first, k.grouped = c.groups > 1;
+  k.taps_innermost = s.w_channels_first && s.taps() > 1;
+  const bool along_channels = !s.x_channels_first && !k.taps_innermost;
+  if (along_channels && channels * element_bytes % 16 == 0) return k;
+  for (k.unit = along_channels ? 8 / element_bytes : 1; channels % k.unit != 0;) k.unit /= 2;
+  const int places = s.axes[0].kernel + s.axes[1].kernel + s.axes[2].kernel;
+  const bool padded = c.pad != Pads{}, zeros = c.pad_mode == PadModes{};
+  const double pixel_bytes = element_bytes * (s.x_channels_first ? 1.0 : static_cast<double>(c.c));
+  if (s.cache == 0 && zeros && (!padded || places <= tw::conv::kMostBits) &&
+      reach_of(s, static_cast<int>(pixel_bytes)) < static_cast<double>(kMaxExtent)) {
+    k.taps = padded ? Taps::zeros : Taps::all;
+  } else {
+    k.taps = Taps::table, k.places = places, k.cached = s.cache > 0;
+  }
+  return k;
+}
+
+Layer layer_of(const Conv& c) {
+  Layer l{as_gemm(c), shape_of(c), {}, fast_path(c.x).element_bytes};
+  l.gemm.n = c.k / c.groups;
+  l.gather = gather_of(c, l.shape, l.element_bytes);
+  return l;
+}
+
+// What a candidate of gemm's has besides, where x is loaded by elements.
+struct Loads {
+  double of_thread;  // in a stage
+  int rows, registers;
+};
+Loads loads_of(const Layer& l, const Candidate& c) {
+  const double threads = 32.0 * static_cast<double>(c.at("warps_m") * c.at("warps_n"));
+  const double elements = static_cast<double>(c.at("block_m") * c.at("block_k")) / threads;
+  const int words = std::max(1, l.gather.unit * l.element_bytes / 4);
+  Loads loads{elements / l.gather.unit, static_cast<int>(std::max(1.0, elements * l.element_bytes / 16)), 0};
+  // As the compiler gave for sm_80 to sm_90a. Of what is loaded by registers gemm counts whole words.
+  loads.registers = static_cast<int>(loads.of_thread) * words + loads.rows * (l.gather.cached ? 8 : 5) +
+                    (l.gather.taps == Taps::table ? 32 : 16);
+  if (c.at("async_copy") == 0 && !fast_path(l.gemm.w).codes) {
+    const double of_w = static_cast<double>(c.at("block_n") * c.at("block_k")) / threads;
+    const auto unit = static_cast<double>(c.at("unit_x")), bytes = static_cast<double>(l.element_bytes);
+    if (unit * bytes < 4) loads.registers += static_cast<int>(of_w * (1 / unit - bytes / 4));
+    loads.registers -= static_cast<int>(elements * bytes / 4);
+  }
+  return loads;
+}
 
 class Mma final : public Family {
  public:
@@ -25,44 +107,92 @@ class Mma final : public Family {
   std::string why_not(const Problem& problem, const Arch& arch) const override {
     const Conv* c = problem.as<Conv>();
     if (!c) return "not a conv";
-    if (c->groups != 1) return fmt::format("groups = {}: channels of one group are needed", c->groups);
-    if (c->x_layout != TensorLayout::ndhwc || c->y_layout != TensorLayout::ndhwc)
-      return "x_layout and y_layout of ndhwc are needed";
     if (not_pointwise(*c).empty()) return "a pointwise convolution, which pointwise_mma serves";
-    if (c->w_layout != FilterLayout::ktrsc) return "w_layout=ktrsc is needed";
-    const FastPath& x = fast_path(c->x);
-    // Copies of 16 bytes.
-    if (c->c * x.element_bytes % 16 != 0)
-      return fmt::format("c = {}: a multiple of {} is needed", c->c, 16 / x.element_bytes);
-    const Gemm g = as_gemm(*c);
-    if (g.m > kMaxExtent) return fmt::format("{} output pixels: at most {}", g.m, kMaxExtent);
-    return gemm::mma().why_not(Problem(g), arch);
+    const Layer l = layer_of(*c);
+    if (l.gemm.m > kMaxExtent) return fmt::format("{} output pixels: at most {}", l.gemm.m, kMaxExtent);
+    if (std::string why = gemm::mma().why_not(Problem(l.gemm), arch); !why.empty()) return why;
+    if (l.gather.unit == 0) return {};
+    // What GatheredElements keeps in 32 bits.
+    if (Wording<Axes>::product(c->in) >= tw::conv::kInCache)
+      return fmt::format("in = {}: less than {} pixels are needed", Wording<Axes>::text(c->in), tw::conv::kInCache);
+    if (c->c * l.element_bytes > kMaxExtent)
+      return fmt::format("c = {}: at most {}", c->c, kMaxExtent / l.element_bytes);
+    if (l.gather.places > kMostPlaces)
+      return fmt::format(
+          "kernel = {}: at most {} places on its axes together where channels are no whole pieces of 16 "
+          "bytes",
+          Wording<Axes>::text(c->kernel), kMostPlaces);
+    return {};
   }
 
   std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
     if (!why_not(problem, arch).empty()) return {};
-    return gemm::mma().candidates(product(problem), arch);
+    const Layer l = layer_of(*problem.as<Conv>());
+    const Problem product(l.gemm);
+    std::vector<Candidate> out = gemm::mma().candidates(product, arch);
+    std::erase_if(out, [&](const Candidate& c) { return !fits(l, product, arch, c); });
+    return out;
   }
   std::string illegal(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
     if (std::string why = why_not(problem, arch); !why.empty()) return why;
-    return gemm::mma().illegal(product(problem), arch, candidate);
+    const Layer l = layer_of(*problem.as<Conv>());
+    const Problem product(l.gemm);
+    if (std::string why = gemm::mma().illegal(product, arch, candidate); !why.empty()) return why;
+    return fits(l, product, arch, candidate) ? std::string()
+                                             : fmt::format("'{}' leaves no room to gather x", candidate.text());
   }
   Source source(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
-    Specialization s = gemm::mma().specialization(product(problem), arch, candidate);
+    const Layer l = layer_of(*problem.as<Conv>());
+    Specialization s = gemm::mma().specialization(Problem(l.gemm), arch, candidate);
     s.name = "conv/mma";
     s.includes.front() = "conv/mma.cuh";
+    s.prelude += kTable.text(l.gather, "kGather");
     s.space = "tw::conv";
     s.plan_type.replace(0, std::string_view("tw::gemm").size(), s.space);
+    s.plan_type.insert(s.plan_type.size() - 1, ", kGather");
+    const auto block_m = static_cast<int>(candidate.at("block_m"));
+    s.plan.shared_bytes += static_cast<std::uint32_t>(l.gather.table_bytes(block_m));
+    if (l.gather.grouped) {  // the columns of y are several groups'
+      const auto groups = static_cast<std::uint64_t>(l.shape.groups);
+      s.plan.x = {static_cast<std::uint32_t>(s.plan.x.blocks(1, l.gemm.n) * groups), s.plan.x.per_rows, 0};
+    }
     return specialize(s);
   }
   Traits traits(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
-    Traits t = gemm::mma().traits(product(problem), arch, candidate);
+    const Layer l = layer_of(*problem.as<Conv>());
+    Traits t = gemm::mma().traits(Problem(l.gemm), arch, candidate);
+    const double groups = l.shape.groups;
+    for (double* of_all : {&t.blocks, &t.global_bytes, &t.mma_ops, &t.shared_traffic, &t.alu_ops}) *of_all *= groups;
     t.unique_bytes = problem.min_bytes();
+    if (l.gather.unit == 0) return t;
+    const Loads loads = loads_of(l, candidate);
+    t.registers += loads.registers;
+    t.shared_bytes += l.gather.table_bytes(t.tile_rows);
+    // One stage of x is under way, in registers.
+    const auto stages = static_cast<double>(candidate.at("stages"));
+    t.bytes_in_flight -= (stages - 2) * loads.of_thread * l.gather.unit * l.element_bytes;
+    // Instructions: of each load, and of each column, which a thread's rows share.
+    const bool table = l.gather.taps == Taps::table;
+    const double of_load = table ? 12 + 6.0 * l.gather.cached : 6, of_column = 24.0 / loads.rows;
+    const double stages_of_all =
+        std::ceil(static_cast<double>(l.gemm.k) / static_cast<double>(candidate.at("block_k")));
+    const auto splits = static_cast<double>(candidate.at("split_k"));
+    t.alu_ops += t.blocks / splits * stages_of_all * t.threads * loads.of_thread * (of_load + of_column);
+    if (table) t.shared_traffic += t.blocks / splits * stages_of_all * t.threads * loads.of_thread * 12;
     return t;
   }
 
  private:
-  static Problem product(const Problem& problem) { return Problem(as_gemm(*problem.as<Conv>())); }
+  static bool fits(const Layer& l, const Problem& product, const Arch& arch, const Candidate& c) {
+    const Traits t = gemm::mma().traits(product, arch, c);
+    const double blocks = t.blocks * l.shape.groups;
+    if (blocks > static_cast<double>(gemm::kMostBlocks)) return false;
+    // Splitting k is for grids that leave the chip idle.
+    if (c.at("split_k") > 1 && blocks > 8.0 * arch.typical_sms) return false;
+    if (l.gather.unit == 0) return true;
+    return t.registers + loads_of(l, c).registers <= kMostRegisters &&
+           t.shared_bytes + l.gather.table_bytes(t.tile_rows) <= arch.shared_per_block;
+  }
 };
 
 }  // namespace

@@ -98,19 +98,32 @@ struct AnyShape {
     emu::run({{blocks, 1, 1}, Plan::kThreads, 1, 0, seed}, [&] { Plan::run(args, s); });
   }
 };
-// The matrix units' takes channels last, of one group, in pieces of 16 bytes.
-template <class X, class W, class Epi, gemm::MmaKnobs knobs>
-struct OneGroup {
-  static constexpr int kLeastChannels = std::max<int>(16 / sizeof(gemm::element_of<X>), W::kBlock);
+// The matrix units' takes any layout; how it gathers x says which.
+template <class X, class W, class Epi, gemm::MmaKnobs knobs, conv::GatherKnobs gather = conv::GatherKnobs{}>
+struct Products {
+  static constexpr int kPiece = 16 / sizeof(gemm::element_of<X>);
+  // Rows of w are whole pieces where these are copied asynchronously, else of any width that unit_x divides.
+  static constexpr int kLeastChannels =
+      std::max<int>(gather.unit == 0 || (knobs.async_copy && !W::kCodes) ? kPiece : 3 * gather.unit, W::kBlock);
   static void fit(Picked& p) {
     conv::Shape& s = p.shape;
-    s.c /= s.groups, s.k = std::max(s.k, 5), s.groups = 1;
-    s.x_channels_first = s.y_channels_first = s.w_channels_first = 0;
+    if (!gather.grouped) s.c /= s.groups, s.k = std::max(s.k, 5), s.groups = 1;
+    if (gather.unit != 1) s.x_channels_first = 0;
+    s.w_channels_first = gather.taps_innermost, s.y_channels_first = gather.y_channels_first;
+    if (gather.unit == 0) return;
+    if (!gather.cached) s.cache = 0;
+    for (int a = 0; a < 3 && gather.taps != conv::Taps::table; ++a) {
+      Axis& axis = s.axes[a];
+      axis.pad = Pad::zero;
+      if (gather.taps == conv::Taps::zeros) continue;
+      axis.lo = p.hi[a] = 0, axis.in = std::max(axis.in, axis.dilation * (axis.kernel - 1) + 1);
+    }
   }
   static void run(const conv::Args& args, const conv::Shape& s, std::uint64_t seed) {
-    using Plan = conv::Mma<X, W, Epi, Fixed<knobs>::value>;
+    using Plan = conv::Mma<X, W, Epi, Fixed<knobs>::value, Fixed<gather>::value>;
     const u32 blocks =
-        static_cast<u32>(ceil_div64(s.n * s.pixels(), knobs.block_m) * ceil_div64(s.k, knobs.block_n)) * knobs.split_k;
+        static_cast<u32>(ceil_div64(s.n * s.pixels(), knobs.block_m) * ceil_div64(s.k / s.groups, knobs.block_n)) *
+        static_cast<u32>(knobs.split_k * s.groups);
     emu::run({{blocks, 1, 1}, Plan::kThreads, static_cast<u32>(knobs.split_k), Plan::kSharedBytes, seed},
              [&] { Plan::run(args, s); });
   }
@@ -382,20 +395,97 @@ TEST_CASE("conv: the matrix units on gathered input", "[conv]") {
   using Plain = Epilogue<float, gemm::NoBias, Act::none>;
   using Whole = Epilogue<bf16, float, Act::silu, float>;
   using Biased = Epilogue<float, float, Act::none>;
-  check_convolutions<fmt::bf16, fmt::bf16, Whole, OneGroup<fmt::bf16, fmt::bf16, Whole, gemm::MmaKnobs{}>>(11, 12);
+  check_convolutions<fmt::bf16, fmt::bf16, Whole, Products<fmt::bf16, fmt::bf16, Whole, gemm::MmaKnobs{}>>(11, 12);
   check_convolutions<fmt::f16, fmt::f16, Plain,
-                     OneGroup<fmt::f16, fmt::f16, Plain,
+                     Products<fmt::f16, fmt::f16, Plain,
                               gemm::MmaKnobs{.block_m = 16, .block_k = 32, .warps_m = 1, .warps_n = 4, .split_k = 2}>>(
       12, 8);
   check_convolutions<fmt::f16, fmt::f16, Whole,
-                     OneGroup<fmt::f16, fmt::f16, Whole,
+                     Products<fmt::f16, fmt::f16, Whole,
                               gemm::MmaKnobs{.block_m = 32, .warps_m = 1, .stages = 2, .async_copy = false}>>(13, 8);
   check_convolutions<fmt::int8, fmt::int8_row, Biased,
-                     OneGroup<fmt::int8, fmt::int8_row, Biased, gemm::MmaKnobs{.block_k = 128, .unit_x = 16}>>(14, 8);
+                     Products<fmt::int8, fmt::int8_row, Biased, gemm::MmaKnobs{.block_k = 128, .unit_x = 16}>>(14, 8);
   check_convolutions<fmt::e4m3, fmt::e4m3, Plain,
-                     OneGroup<fmt::e4m3, fmt::e4m3, Plain, gemm::MmaKnobs{.block_k = 64, .unit_x = 16}>>(15, 8);
+                     Products<fmt::e4m3, fmt::e4m3, Plain, gemm::MmaKnobs{.block_k = 64, .unit_x = 16}>>(15, 8);
   check_convolutions<fmt::f16, fmt::q4_0, Biased,
-                     OneGroup<fmt::f16, fmt::q4_0, Biased, gemm::MmaKnobs{.block_k = 64, .unit_w = 32}>>(16, 6);
+                     Products<fmt::f16, fmt::q4_0, Biased, gemm::MmaKnobs{.block_k = 64, .unit_w = 32}>>(16, 6);
+}
+
+TEST_CASE("conv: the matrix units on PyTorch's layouts", "[conv]") {
+  using Plain = Epilogue<float, gemm::NoBias, Act::none>;
+  using Whole = Epilogue<bf16, float, Act::silu, float>;
+  using Biased = Epilogue<float, float, Act::none>;
+  using conv::GatherKnobs;
+  using conv::Taps;
+  using gemm::MmaKnobs;
+  constexpr MmaKnobs one = {.stages = 2, .async_copy = false, .unit_x = 1};  // w element by element
+  check_convolutions<
+      fmt::bf16, fmt::bf16, Whole,
+      Products<fmt::bf16, fmt::bf16, Whole, one,
+               GatherKnobs{.unit = 1, .taps_innermost = true, .taps = Taps::zeros, .y_channels_first = true}>>(31, 16);
+  check_convolutions<fmt::bf16, fmt::bf16, Whole,
+                     Products<fmt::bf16, fmt::bf16, Whole, one,
+                              GatherKnobs{.unit = 1,
+                                          .taps_innermost = true,
+                                          .taps = Taps::table,
+                                          .places = 9,
+                                          .cached = true,
+                                          .y_channels_first = true}>>(32, 16);
+  check_convolutions<fmt::f16, fmt::f16, Plain,
+                     Products<fmt::f16, fmt::f16, Plain,
+                              MmaKnobs{.block_m = 16, .block_k = 128, .warps_m = 1, .warps_n = 4, .split_k = 2},
+                              GatherKnobs{.unit = 1, .taps = Taps::zeros, .y_channels_first = true}>>(33, 10);
+  check_convolutions<fmt::f16, fmt::f16, Biased,
+                     Products<fmt::f16, fmt::f16, Biased, MmaKnobs{.block_m = 32, .block_k = 32, .warps_n = 4},
+                              GatherKnobs{.unit = 1, .taps_innermost = true, .taps = Taps::table, .places = 9}>>(34, 8);
+  // Pieces of channels, stored along pixels.
+  check_convolutions<fmt::bf16, fmt::bf16, Whole,
+                     Products<fmt::bf16, fmt::bf16, Whole, MmaKnobs{}, GatherKnobs{.y_channels_first = true}>>(35, 8);
+  check_convolutions<
+      fmt::int8, fmt::int8_row, Biased,
+      Products<fmt::int8, fmt::int8_row, Biased, MmaKnobs{.block_k = 64, .unit_x = 16},
+               GatherKnobs{.unit = 1, .taps_innermost = true, .taps = Taps::zeros, .y_channels_first = true}>>(36, 8);
+  check_convolutions<
+      fmt::f16, fmt::q4_0, Biased,
+      Products<fmt::f16, fmt::q4_0, Biased, MmaKnobs{.unit_w = 32}, GatherKnobs{.unit = 1, .y_channels_first = true}>>(
+      37, 6);
+}
+
+TEST_CASE("conv: the matrix units on channels that are no whole pieces, and on groups", "[conv]") {
+  using Plain = Epilogue<float, gemm::NoBias, Act::none>;
+  using Whole = Epilogue<bf16, float, Act::silu, float>;
+  using Biased = Epilogue<float, float, Act::none>;
+  using conv::GatherKnobs;
+  using conv::Taps;
+  using gemm::MmaKnobs;
+  constexpr MmaKnobs one = {.stages = 3, .async_copy = false, .unit_x = 1}, two = {.async_copy = false, .unit_x = 2},
+                     four = {.block_k = 32, .async_copy = false, .unit_x = 4};
+  check_convolutions<fmt::bf16, fmt::bf16, Whole,
+                     Products<fmt::bf16, fmt::bf16, Whole, one, GatherKnobs{.unit = 1, .taps = Taps::zeros}>>(41, 10);
+  check_convolutions<fmt::f16, fmt::f16, Plain,
+                     Products<fmt::f16, fmt::f16, Plain, two, GatherKnobs{.unit = 2, .taps = Taps::zeros}>>(42, 10);
+  check_convolutions<fmt::f16, fmt::f16, Biased,
+                     Products<fmt::f16, fmt::f16, Biased, four,
+                              GatherKnobs{.unit = 4, .taps = Taps::table, .places = 9, .cached = true}>>(43, 8);
+  check_convolutions<fmt::e4m3, fmt::e4m3, Plain,
+                     Products<fmt::e4m3, fmt::e4m3, Plain, MmaKnobs{.block_k = 64, .async_copy = false, .unit_x = 4},
+                              GatherKnobs{.unit = 4, .taps = Taps::zeros}>>(44, 8);
+  check_convolutions<
+      fmt::int8, fmt::int8_row, Biased,
+      Products<fmt::int8, fmt::int8_row, Biased, MmaKnobs{.block_k = 128, .async_copy = false, .unit_x = 2},
+               GatherKnobs{.unit = 2, .taps = Taps::table, .places = 9}>>(45, 8);
+  check_convolutions<fmt::bf16, fmt::bf16, Whole,
+                     Products<fmt::bf16, fmt::bf16, Whole, MmaKnobs{.split_k = 2}, GatherKnobs{.grouped = true}>>(46,
+                                                                                                                  8);
+  check_convolutions<
+      fmt::bf16, fmt::bf16, Whole,
+      Products<fmt::bf16, fmt::bf16, Whole, one,
+               GatherKnobs{
+                   .unit = 1, .taps_innermost = true, .taps = Taps::zeros, .y_channels_first = true, .grouped = true}>>(
+      47, 10);
+  check_convolutions<fmt::int8, fmt::int8_row, Biased,
+                     Products<fmt::int8, fmt::int8_row, Biased, MmaKnobs{.block_k = 128, .unit_x = 16},
+                              GatherKnobs{.y_channels_first = true, .grouped = true}>>(48, 8);
 }
 
 TEST_CASE("conv: Hopper's matrix units on boxes of pixels", "[conv]") {

@@ -4,6 +4,7 @@
 #include <tilewright/arch.h>
 #include <tilewright/conv.h>
 #include <tilewright/error.h>
+#include <tilewright/family.h>
 #include <tilewright/problem.h>
 #include <tilewright/task.h>
 
@@ -126,6 +127,67 @@ TEST_CASE("conv: what it refuses, by name", "[conv]") {
   CHECK(refused("conv x=int8 w=int8 y=int32 n=1 c=32 in=9 k=8 kernel=3").starts_with("y=int32: "));
   CHECK(refused("conv x=bf16 w=bf16 y=bf16 n=2147483647 c=2147483647 in=2147483647x2147483647x2147483647 k=8 kernel=1")
             .starts_with("x="));
+}
+
+TEST_CASE("conv: what mma takes, and how it gathers x", "[conv]") {
+  const auto why_not = [](const std::string& text, const char* target = "sm_80") {
+    return conv::mma().why_not(Problem::parse("conv " + text), arch(target));
+  };
+  // The constants of a generated source that differ from zero.
+  const auto gathers = [](const std::string& text) {
+    const Problem p = Problem::parse("conv " + text);
+    const Arch& target = arch("sm_80");
+    const std::vector<Candidate> candidates = conv::mma().candidates(p, target);
+    if (candidates.empty()) return std::string("nothing");
+    for (const Candidate& c : candidates) {
+      CHECK(conv::mma().illegal(p, target, c).empty());
+      const Traits t = conv::mma().traits(p, target, c);
+      const Source source = conv::mma().source(p, target, c);
+      CHECK(static_cast<std::uint32_t>(t.shared_bytes) == source.plan.shared_bytes);
+      CHECK(t.blocks == static_cast<double>(source.plan.x.blocks(p.rows(), p.cols())));
+      CHECK(source.plan.y == GridAxis{});
+    }
+    const std::string source = conv::mma().source(p, target, candidates.front()).text;
+    std::string found;
+    for (const char* knob : {"unit", "taps_innermost", "taps", "places", "cached", "y_channels_first", "grouped"}) {
+      const std::string_view text_of = std::string_view(source).substr(source.find("kGather"));
+      const std::string name = fmt::format("k.{} = ", knob);
+      const std::string_view line = text_of.substr(text_of.find(name) + name.size());
+      const std::string_view value = line.substr(0, line.find(';'));
+      if (value != "0" && !value.ends_with("(0)"))
+        found += fmt::format("{}{}={}", found.empty() ? "" : " ", knob, value);
+    }
+    return found;
+  };
+  const std::string bf16 = "x=bf16 w=bf16 y=bf16 n=1 ", torch = " x_layout=ncdhw y_layout=ncdhw w_layout=kctrs";
+  CHECK(gathers(bf16 + "c=16 in=9x9x9 k=24 kernel=3 pad=1 cache=2").empty());
+  CHECK(gathers(bf16 + "c=16 in=9x9x9 k=24 kernel=1 w_layout=kctrs").empty());  // one order of columns is the other
+  CHECK(gathers(bf16 + "c=16 in=9x9x9 k=24 kernel=3 groups=2") == "grouped=1");
+  CHECK(gathers(bf16 + "c=16 in=9x9x9 k=24 kernel=3" + torch) == "unit=1 taps_innermost=1 y_channels_first=1");
+  CHECK(gathers(bf16 + "c=16 in=9x9x9 k=24 kernel=3 pad=1" + torch) ==
+        "unit=1 taps_innermost=1 taps=decltype(k.taps)(1) y_channels_first=1");
+  CHECK(gathers(bf16 + "c=16 in=9x9x9 k=24 kernel=3 cache=2" + torch) ==
+        "unit=1 taps_innermost=1 taps=decltype(k.taps)(2) places=9 cached=1 y_channels_first=1");
+  CHECK(gathers(bf16 + "c=12 in=9x9 k=24 kernel=3 pad=1 pad_mode=reflect") ==
+        "unit=4 taps=decltype(k.taps)(2) places=7");
+  CHECK(gathers(bf16 + "c=3 in=9x9 k=24 kernel=3") == "unit=1");
+  CHECK(gathers(bf16 + "c=6 in=9x9 k=24 kernel=3") == "unit=2");
+  CHECK(gathers(bf16 + "c=32 in=9x9 k=32 kernel=3 groups=32") == "unit=1 grouped=1");
+  CHECK(gathers("x=int8 w=int8_row y=bf16 n=1 c=24 in=9x9 k=24 kernel=3") == "unit=8");
+  CHECK(gathers("x=bf16 w=q4_0 y=bf16 n=1 c=32 in=9x9 k=24 kernel=3 x_layout=ncdhw") == "unit=1");
+  // More places than bits, and than a table has.
+  CHECK(gathers(bf16 + "c=3 in=900 k=24 kernel=41 pad=20") == "unit=1 taps=decltype(k.taps)(2) places=43");
+  CHECK(gathers(bf16 + "c=1 in=9000 k=24 kernel=400 stride=160") == "unit=1");
+  CHECK(why_not(bf16 + "c=1 in=9000 k=24 kernel=400 stride=160 pad=200") ==
+        "kernel = 400: at most 64 places on its axes together where channels are no whole pieces of 16 bytes");
+  CHECK(why_not(bf16 + "c=3 in=1024x1024x1024 k=24 kernel=1").starts_with("in = 1024x1024x1024: less than 1073741824"));
+  CHECK(why_not(bf16 + "c=8 in=1024x1024x1023 k=24 kernel=1").empty());
+  CHECK(why_not("x=f32 w=f32 y=f32 n=1 c=8 in=9x9 k=24 kernel=3").starts_with("x=f32 is no float of 16 or 8 bits"));
+  CHECK(why_not("x=int8 w=int8_row y=f32 n=1 c=3 in=9x9 k=24 kernel=3") == "k = 27: a multiple of 2 is needed");
+  CHECK(why_not(bf16 + "c=8 in=9x9 k=24 kernel=3", "sm_75") == "sm_75 has no bf16 matrix instruction");
+  CHECK(why_not("x=f16 w=f16 y=f16 n=1 c=3 in=9x9 k=24 kernel=3" + torch, "sm_75").empty());
+  // More blocks than a grid has.
+  CHECK(gathers("x=f16 w=f16 y=f16 n=64 c=1048576 in=500x500 k=1048576 kernel=1 groups=1048576") == "nothing");
 }
 
 TEST_CASE("conv: a launch is checked by the names of its arguments", "[conv]") {
