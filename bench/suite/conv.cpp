@@ -67,6 +67,18 @@ void conv_checks(Suite& s) {
         "x=bf16 w=bf16 y=bf16 n=2 c=192 in=5x33x41 k=136 kernel=1 bias=bf16 residual=bf16 workspace=34603008",
         "x=int8 w=int8_row y=bf16 n=3 c=256 in=13x9 k=72 kernel=1 act=relu",
         "x=f16 w=f16 y=f16 n=5 c=128 in=1x1 k=24 kernel=1 bias=f32 act=silu",
+        // Layouts, channels that are no whole pieces of 16 bytes, and groups.
+        "x=bf16 w=bf16 y=bf16 n=2 c=40 in=9x23x18 k=72 kernel=3 pad=1 x_layout=ncdhw y_layout=ncdhw w_layout=kctrs "
+        "bias=bf16 residual=bf16 act=silu",
+        "x=f16 w=f16 y=f16 n=1 c=16 in=5x21x17 k=33 kernel=3 pad=0x1x1 pad_mode=zeroxreplicatexreflect cache=2 "
+        "x_layout=ncdhw y_layout=ncdhw w_layout=kctrs",
+        "x=bf16 w=bf16 y=bf16 n=2 c=3 in=45x37 k=64 kernel=7 stride=2 pad=3 x_layout=ncdhw w_layout=kctrs",
+        "x=f16 w=f16 y=f32 n=1 c=64 in=19x22 k=40 kernel=1 x_layout=ncdhw y_layout=ncdhw w_layout=kctrs",
+        "x=bf16 w=bf16 y=bf16 n=1 c=7 in=31x30 k=20 kernel=3 pad=1",
+        "x=f16 w=f16 y=f16 n=1 c=12 in=31x30 k=24 kernel=3 pad=1 pad_mode=replicate y_layout=ncdhw",
+        "x=e4m3 w=e4m3 y=bf16 n=1 c=20 in=21x22 k=24 kernel=3 x_layout=ncdhw w_layout=kctrs",
+        "x=bf16 w=q8_0 y=bf16 n=1 c=32 in=25x17 k=48 kernel=3 pad=1 x_layout=ncdhw y_layout=ncdhw",
+        "x=int8 w=int8_row y=f16 n=1 c=96 in=20x21 k=60 kernel=3 pad=1 groups=2 bias=f32 residual=f16",
         // Few channels a group.
         "x=bf16 w=bf16 y=bf16 n=2 c=6 in=9x9 k=9 kernel=3 groups=3 x_layout=ncdhw y_layout=ncdhw w_layout=kctrs",
         "x=f16 w=f16 y=f16 n=1 c=32 in=30x31 k=32 kernel=7 pad=3 groups=32 bias=f32",
