@@ -77,6 +77,8 @@ void conv_checks(Suite& s) {
         "x=bf16 w=bf16 y=bf16 n=1 c=7 in=31x30 k=20 kernel=3 pad=1",
         "x=f16 w=f16 y=f16 n=1 c=12 in=31x30 k=24 kernel=3 pad=1 pad_mode=replicate y_layout=ncdhw",
         "x=e4m3 w=e4m3 y=bf16 n=1 c=20 in=21x22 k=24 kernel=3 x_layout=ncdhw w_layout=kctrs",
+        "x=f32 w=f32 y=f32 n=1 c=64 in=4x21x22 k=72 kernel=3 pad=1 bias=f32",
+        "x=f32 w=f32 y=f32 n=2 c=24 in=21x22 k=24 kernel=3 pad=1 x_layout=ncdhw y_layout=ncdhw w_layout=kctrs",
         "x=bf16 w=q8_0 y=bf16 n=1 c=32 in=25x17 k=48 kernel=3 pad=1 x_layout=ncdhw y_layout=ncdhw",
         "x=int8 w=int8_row y=f16 n=1 c=96 in=20x21 k=60 kernel=3 pad=1 groups=2 bias=f32 residual=f16",
         // Few channels a group.

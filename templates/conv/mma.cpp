@@ -67,6 +67,10 @@ Knobs gather_of(const Conv& c, const tw::conv::Shape& s, int element_bytes) {
   return k;
 }
 
+const gemm::ReusableFamily& product_family(const Gemm& g) {
+  return fast_path(g.x).element == Element::f32 ? gemm::mma_floats() : gemm::mma();
+}
+
 Layer layer_of(const Conv& c) {
   Layer l{as_gemm(c), shape_of(c), {}, fast_path(c.x).element_bytes};
   l.gemm.n = c.k / c.groups;
@@ -110,7 +114,7 @@ class Mma final : public Family {
     if (not_pointwise(*c).empty()) return "a pointwise convolution, which pointwise_mma serves";
     const Layer l = layer_of(*c);
     if (l.gemm.m > kMaxExtent) return fmt::format("{} output pixels: at most {}", l.gemm.m, kMaxExtent);
-    if (std::string why = gemm::mma().why_not(Problem(l.gemm), arch); !why.empty()) return why;
+    if (std::string why = product_family(l.gemm).why_not(Problem(l.gemm), arch); !why.empty()) return why;
     if (l.gather.unit == 0) return {};
     // What GatheredElements keeps in 32 bits.
     if (Wording<Axes>::product(c->in) >= tw::conv::kInCache)
@@ -129,7 +133,7 @@ class Mma final : public Family {
     if (!why_not(problem, arch).empty()) return {};
     const Layer l = layer_of(*problem.as<Conv>());
     const Problem product(l.gemm);
-    std::vector<Candidate> out = gemm::mma().candidates(product, arch);
+    std::vector<Candidate> out = product_family(l.gemm).candidates(product, arch);
     std::erase_if(out, [&](const Candidate& c) { return !fits(l, product, arch, c); });
     return out;
   }
@@ -137,13 +141,13 @@ class Mma final : public Family {
     if (std::string why = why_not(problem, arch); !why.empty()) return why;
     const Layer l = layer_of(*problem.as<Conv>());
     const Problem product(l.gemm);
-    if (std::string why = gemm::mma().illegal(product, arch, candidate); !why.empty()) return why;
+    if (std::string why = product_family(l.gemm).illegal(product, arch, candidate); !why.empty()) return why;
     return fits(l, product, arch, candidate) ? std::string()
                                              : fmt::format("'{}' leaves no room to gather x", candidate.text());
   }
   Source source(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
     const Layer l = layer_of(*problem.as<Conv>());
-    Specialization s = gemm::mma().specialization(Problem(l.gemm), arch, candidate);
+    Specialization s = product_family(l.gemm).specialization(Problem(l.gemm), arch, candidate);
     s.name = "conv/mma";
     s.includes.front() = "conv/mma.cuh";
     s.prelude += kTable.text(l.gather, "kGather");
@@ -160,7 +164,7 @@ class Mma final : public Family {
   }
   Traits traits(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
     const Layer l = layer_of(*problem.as<Conv>());
-    Traits t = gemm::mma().traits(Problem(l.gemm), arch, candidate);
+    Traits t = product_family(l.gemm).traits(Problem(l.gemm), arch, candidate);
     const double groups = l.shape.groups;
     for (double* of_all : {&t.blocks, &t.global_bytes, &t.mma_ops, &t.shared_traffic, &t.alu_ops}) *of_all *= groups;
     t.unique_bytes = problem.min_bytes();
@@ -184,7 +188,7 @@ class Mma final : public Family {
 
  private:
   static bool fits(const Layer& l, const Problem& product, const Arch& arch, const Candidate& c) {
-    const Traits t = gemm::mma().traits(product, arch, c);
+    const Traits t = product_family(l.gemm).traits(product, arch, c);
     const double blocks = t.blocks * l.shape.groups;
     if (blocks > static_cast<double>(gemm::kMostBlocks)) return false;
     // Splitting k is for grids that leave the chip idle.

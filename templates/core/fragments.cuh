@@ -13,6 +13,7 @@ enum class Mma {
   f16_k16,
   bf16_k8,
   bf16_k16,
+  tf32_k8,
   s8_k16_m8,
   s8_k32,
   e4m3_k32,
@@ -135,6 +136,28 @@ TW_DEVICE void mma_k16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
   for (int i = 0; i < 4; ++i) d[i] = bits_as<float>(bits[i]);
 #endif
 }
+// d[16x8] += a[16x8] b[8x8], single precision whose lower 13 bits are zero, fp32 accumulation.
+TW_DEVICE void mma_tf32_k8(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+#if defined(__CUDACC__)
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+  u32 bits[4];
+  for (int i = 0; i < 4; ++i) bits[i] = bits_as<u32>(d[i]);
+  emu::mma(emu::Mma::tf32_k8, bits, a, b);
+  for (int i = 0; i < 4; ++i) d[i] = bits_as<float>(bits[i]);
+#endif
+}
+// An element as the sum of two such, but for 2^-21 of it. What is not finite is the first's alone.
+TW_DEVICE void split_tf32(u32 element, u32& high, u32& low) {
+  constexpr u32 kKept = 0xffffe000u, kExponent = 0x7f800000u;
+  high = element & kKept;
+  const u32 rest = bits_as<u32>(bits_as<float>(element) - bits_as<float>(high));
+  low = (element & kExponent) == kExponent ? 0u : (rest + 0x1000u) & kKept;
+}
+
 // d[16x8] += a[16x32] b[32x8], signed bytes. Four m8n8k16 steps where the chip has no m16n8k32 shape: there the 16x32
 // operand is the same registers, read as {rows 0-7, rows 8-15} x {k 0-15, k 16-31}.
 TW_DEVICE void mma_s8_k32(i32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {

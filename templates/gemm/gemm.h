@@ -22,6 +22,8 @@ class ReusableFamily : public EnumeratedFamily {
 const ReusableFamily& wgmma();  // Hopper's warpgroup matrix units; coded weights as tiles
 const Family& wgmma_codes();    // the same, codes by codes with exact sums of groups
 const ReusableFamily& mma();    // matrix units through mma.sync, sm_75 and up
+// The same of f32 by f32, as sums of TF32 numbers, from sm_80 on: for operations that gather x, none of gemm's own.
+const ReusableFamily& mma_floats();
 const ReusableFamily& gemv();   // few rows: bandwidth first
 const Family& reference();      // any pair of formats
 

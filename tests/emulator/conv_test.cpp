@@ -451,6 +451,23 @@ TEST_CASE("conv: the matrix units on PyTorch's layouts", "[conv]") {
       37, 6);
 }
 
+TEST_CASE("conv: the matrix units on single precision", "[conv]") {
+  using Plain = Epilogue<float, gemm::NoBias, Act::none>;
+  using Whole = Epilogue<float, float, Act::silu, float>;
+  using conv::GatherKnobs;
+  using conv::Taps;
+  using gemm::MmaKnobs;
+  check_convolutions<fmt::f32, fmt::f32, Whole,
+                     Products<fmt::f32, fmt::f32, Whole, MmaKnobs{.block_k = 32, .unit_x = 4}>>(51, 8);
+  check_convolutions<
+      fmt::f32, fmt::f32, Plain,
+      Products<fmt::f32, fmt::f32, Plain, MmaKnobs{.block_k = 32, .stages = 2, .async_copy = false, .unit_x = 1},
+               GatherKnobs{.unit = 1, .taps_innermost = true, .taps = Taps::zeros, .y_channels_first = true}>>(52, 10);
+  check_convolutions<fmt::f32, fmt::f32, Plain,
+                     Products<fmt::f32, fmt::f32, Plain, MmaKnobs{.async_copy = false, .unit_x = 2},
+                              GatherKnobs{.unit = 2, .taps = Taps::table, .places = 9, .cached = true}>>(53, 8);
+}
+
 TEST_CASE("conv: the matrix units on channels that are no whole pieces, and on groups", "[conv]") {
   using Plain = Epilogue<float, gemm::NoBias, Act::none>;
   using Whole = Epilogue<bf16, float, Act::silu, float>;

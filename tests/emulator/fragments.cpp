@@ -36,6 +36,24 @@ void multiply_floats(Deposit* lanes, bool bf) {
   }
 }
 
+// 16 x 8 x 8 of single precision, of which the unit reads 19 bits.
+void multiply_tf32(Deposit* lanes) {
+  float a[16][8], b[8][8];
+  const auto read = [](u32 bits) { return bits_as<float>(bits & 0xffffe000u); };
+  for (int lane = 0; lane < 32; ++lane) {
+    const int g = lane / 4, t = lane % 4;
+    for (int r = 0; r < 4; ++r) a[g + 8 * (r % 2)][4 * (r / 2) + t] = read(lanes[lane].a[r]);
+    for (int r = 0; r < 2; ++r) b[4 * r + t][g] = read(lanes[lane].b[r]);
+  }
+  for (int m = 0; m < 16; ++m)
+    for (int n = 0; n < 8; ++n) {
+      u32& d = lanes[4 * (m % 8) + n / 2].d[2 * (m / 8) + n % 2];
+      float sum = bits_as<float>(d);
+      for (int i = 0; i < 8; ++i) sum += a[m][i] * b[i][n];
+      d = bits_as<u32>(sum);
+    }
+}
+
 // 16 x 8 x 32 of fp8.
 void multiply_f8(Deposit* lanes, float (*decode_a)(u8), float (*decode_b)(u8)) {
   float a[16][32], b[32][8];
@@ -108,6 +126,7 @@ void multiply(Mma kind, Deposit* lanes) {
     case Mma::f16_k16: return multiply_floats<16>(lanes, false);
     case Mma::bf16_k8: return multiply_floats<8>(lanes, true);
     case Mma::bf16_k16: return multiply_floats<16>(lanes, true);
+    case Mma::tf32_k8: return multiply_tf32(lanes);
     case Mma::s8_k16_m8: return multiply_bytes<8, 16>(lanes);
     case Mma::s8_k32: return multiply_bytes<16, 32>(lanes);
     case Mma::e4m3_k32: return multiply_f8(lanes, e4m3_to_f32, e4m3_to_f32);

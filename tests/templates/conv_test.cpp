@@ -182,7 +182,11 @@ TEST_CASE("conv: what mma takes, and how it gathers x", "[conv]") {
         "kernel = 400: at most 64 places on its axes together where channels are no whole pieces of 16 bytes");
   CHECK(why_not(bf16 + "c=3 in=1024x1024x1024 k=24 kernel=1").starts_with("in = 1024x1024x1024: less than 1073741824"));
   CHECK(why_not(bf16 + "c=8 in=1024x1024x1023 k=24 kernel=1").empty());
-  CHECK(why_not("x=f32 w=f32 y=f32 n=1 c=8 in=9x9 k=24 kernel=3").starts_with("x=f32 is no float of 16 or 8 bits"));
+  CHECK(gathers("x=f32 w=f32 y=f32 n=1 c=8 in=9x9 k=24 kernel=3").empty());
+  CHECK(gathers("x=f32 w=f32 y=f32 n=1 c=3 in=9x9 k=24 kernel=3" + torch) ==
+        "unit=1 taps_innermost=1 y_channels_first=1");
+  CHECK(why_not("x=f32 w=bf16 y=f32 n=1 c=8 in=9x9 k=24 kernel=3") == "w=bf16 has other elements than x=f32");
+  CHECK(why_not("x=f32 w=f32 y=f32 n=1 c=8 in=9x9 k=24 kernel=3", "sm_75") == "sm_75 has no tf32 matrix instruction");
   CHECK(why_not("x=int8 w=int8_row y=f32 n=1 c=3 in=9x9 k=24 kernel=3") == "k = 27: a multiple of 2 is needed");
   CHECK(why_not(bf16 + "c=8 in=9x9 k=24 kernel=3", "sm_75") == "sm_75 has no bf16 matrix instruction");
   CHECK(why_not("x=f16 w=f16 y=f16 n=1 c=3 in=9x9 k=24 kernel=3" + torch, "sm_75").empty());

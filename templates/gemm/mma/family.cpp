@@ -66,18 +66,24 @@ int registers(const Knobs& k, const FastPath& x, const FastPath& w) {
                       : widened(x, w) ? k.block_n * k.block_k
                       : k.async_copy  ? 0
                                       : k.block_n * k.block_k * element_bytes(x));
-  return mi * ni * 4 + a + staged / 4 / k.threads() + (w.codes ? 84 : 64);
+  const int split = x.element_bytes == 4 ? mi * 8 + 16 : 0;  // halves of the operands
+  return mi * ni * 4 + a + split + staged / 4 / k.threads() + (w.codes ? 84 : 64);
 }
+
+// Instructions to split an element of a fragment for three products.
+constexpr double kSplit = 5;
 
 class Mma final : public KernelFamily<Knobs> {
  public:
-  Mma()
+  // floats: f32 by f32 instead of all others.
+  explicit Mma(bool floats)
       : KernelFamily({.family = "mma",
                       .title = "matrix units through mma.sync: 16-bit floats, fp8, signed bytes, scaled blocks, "
                                "cp.async pipelines",
                       .header = "gemm/mma/kernel.cuh",
                       .kernel = "tw::gemm::Mma"},
-                     {"tw::gemm::MmaKnobs", kKnobs}) {}
+                     {"tw::gemm::MmaKnobs", kKnobs}),
+        floats_(floats) {}
 
   std::string why_not(const Problem& problem, const Arch& arch) const override {
     if (std::string why = not_plain(problem); !why.empty()) return why;
@@ -85,6 +91,11 @@ class Mma final : public KernelFamily<Knobs> {
     if (std::string why = has_groups(*g); !why.empty()) return why;
     if (std::string why = x_comes_as_floats(*g); !why.empty()) return why;
     const FastPath &x = fast_path(g->x), &w = fast_path(g->w);
+    if (floats_) {
+      if (x.element != Element::f32 || w.element != Element::f32)
+        return fmt::format("w={} has other elements than x={}", g->w.name(), g->x.name());
+      return arch.mma_bf16 ? std::string() : fmt::format("{} has no tf32 matrix instruction", arch.name);
+    }
     if (const int unit = scaled_unit(*g)) {
       if (!arch.mma_scaled) return fmt::format("{} has no matrix instruction that scales blocks", arch.name);
       return g->k % unit == 0 ? std::string() : fmt::format("k = {}: a multiple of {} is needed", g->k, unit);
@@ -169,7 +180,10 @@ class Mma final : public KernelFamily<Knobs> {
     // Splitting k leaves a tile of sums per block, written here and read, more slowly, by another block.
     if (k.split_k > 1) t.shared_traffic += t.blocks * k.block_m * k.block_n * 4.0 * 4.0;
     t.mma_in_flight = (k.block_m / k.warps_m / 16.0) * (k.block_n / k.warps_n / 8.0);
-    t.mma_rate = native ? 2.0 / element : element_bytes(x) == 1 && !(w.codes && w.group == 16) ? 2.0 : 1.0;
+    t.mma_rate = floats_                                                ? 1.0 / 6  // three products at half the rate
+                 : native                                               ? 2.0 / element
+                 : element_bytes(x) == 1 && !(w.codes && w.group == 16) ? 2.0
+                                                                        : 1.0;
     // Operations to scale a group's sum, for each output, and to unpack a weight, once per tile of m. In instructions
     // they are about half of that: each step of k waits for the one that unpacks it, which the model has no term for.
     // Fitted to the fastest third of 656 measured candidates (bench/results, coded weights as stored): off by 24 %
@@ -177,6 +191,7 @@ class Mma final : public KernelFamily<Knobs> {
     const double per_group = x.codes ? 6.0 : 3.0, unpack = x.codes ? 8.0 : 10.0;
     t.alu_ops =
         coded ? padded / 2 / w.group * per_group + tiles_m * tiles_n * k.block_n * padded_k * unpack : padded / 2 / 256;
+    if (floats_) t.alu_ops += steps * read * kSplit;
     t.alu_in_flight = 4;  // of one fragment
     return t;
   }
@@ -210,13 +225,14 @@ class Mma final : public KernelFamily<Knobs> {
     if (block_scaled(x, w) && k.block_k != 128) return false;  // a stage has one scale
     const int steps = native                 ? 4               // of the matrix instruction
                       : x.element_bytes == 1 ? k.block_k / 32
+                      : x.element_bytes == 4 ? k.block_k / 8
                                              : k.block_k / 16;
     const int results = k.block_m * k.block_n;
     if (steps == 1) return false;                                                   // rows of 64 bytes at least
     if (steps == 2 && ((w.codes && !native) || results < 128 * 128)) return false;  // small tiles want long ones
     // Four warps of 64 x 64 spill with two more fragments of k in flight, and take half a second to compile.
     if (steps == 4 && results == 128 * 128 && k.warps_m * k.warps_n == 4) return false;
-    return steps != 8 || x.codes || results <= 64 * 128;
+    return steps < 8 || x.codes || (steps == 8 && results <= 64 * 128);
   }
   static bool pays(const Knobs& k, const Gemm& g, const Arch& arch, bool native) {
     const FastPath &x = fast_path(g.x), &w = fast_path(g.w);
@@ -247,15 +263,22 @@ class Mma final : public KernelFamily<Knobs> {
   }
   // Elements of plain rows per access: as many as their alignment allows.
   static int plain_unit(const Gemm& g) {
+    if (fast_path(g.x).element_bytes == 4) return g.k % 4 == 0 ? 4 : g.k % 2 == 0 ? 2 : 1;
     if (fast_path(g.x).element_bytes == 1 && g.k % 16 == 0) return 16;
     return g.k % 8 == 0 ? 8 : g.k % 4 == 0 ? 4 : g.k % 2 == 0 ? 2 : 1;
   }
+
+  bool floats_;
 };
 
 }  // namespace
 
 const ReusableFamily& mma() {
-  static const Mma family;
+  static const Mma family(false);
+  return family;
+}
+const ReusableFamily& mma_floats() {
+  static const Mma family(true);
   return family;
 }
 

@@ -6,6 +6,7 @@
 //                                 stage's are promoted, that is summed apart and added in fp32. Scales of rows are the
 //                                 epilogue's; those of 128 columns (gemm/block_scales.cuh) apply to a stage's sums,
 //                                 which then are of 128 columns too
+//   x and w in single precision   as sums of two TF32 numbers, three products of which are added (from sm_80 on)
 //   x 16-bit, w of bytes          w is widened on its way into shared memory, exactly
 //   x 16-bit, w coded             codes become 16-bit floats, exactly; each group's products are summed apart and then
 //                                 scaled in fp32, so that no weight is rounded
@@ -157,6 +158,28 @@ struct Mma {
         TW_UNROLL for (int i = 0; i < kFragmentsM; ++i) {
           mma_step<T, U>(acc[i][2 * j], a[i], b0);
           mma_step<T, U>(acc[i][2 * j + 1], a[i], b1);
+        }
+      }
+    }
+  }
+  // Single precision: each operand as a sum of two of 11 bits, whose products are added but for that of the low parts.
+  TW_MEMBER static void multiply_split(const Stage& xs, const Stage& ws, const Position& p, Accumulators& acc) {
+    TW_UNROLL for (int s = 0; s < kRowBytes / 32; ++s) {
+      u32 a[kFragmentsM][2][4];
+      TW_UNROLL for (int i = 0; i < kFragmentsM; ++i) {
+        u32 whole[4];
+        load_a(whole, xs.codes, p.warp_m + 16 * i, 2 * s, p.lane);
+        TW_UNROLL for (int e = 0; e < 4; ++e) split_tf32(whole[e], a[i][0][e], a[i][1][e]);
+      }
+      TW_UNROLL for (int j = 0; j < kFragmentsN / 2; ++j) {
+        u32 whole[4], b[2][2][2];
+        load_b(whole, ws.codes, p.warp_n + 16 * j, 2 * s, p.lane);
+        TW_UNROLL for (int e = 0; e < 4; ++e) split_tf32(whole[e], b[e / 2][0][e % 2], b[e / 2][1][e % 2]);
+        TW_UNROLL for (int i = 0; i < kFragmentsM; ++i) TW_UNROLL for (int h = 0; h < 2; ++h) {
+          float(&sum)[4] = acc[i][2 * j + h];
+          mma_tf32_k8(sum, a[i][1], b[h][0]);
+          mma_tf32_k8(sum, a[i][0], b[h][1]);
+          mma_tf32_k8(sum, a[i][0], b[h][0]);
         }
       }
     }
@@ -344,6 +367,8 @@ struct Mma {
       multiply_grouped(x, w, p, acc);
     else if constexpr (kPromotes)
       multiply_promoted(x, w, p, factors, acc);
+    else if constexpr (same<T, float>())
+      multiply_split(x, w, p, acc);
     else
       multiply_plain(x, w, p, acc);
   }
