@@ -24,8 +24,8 @@ const Family& wgmma_codes();    // the same, codes by codes with exact sums of g
 const ReusableFamily& mma();    // matrix units through mma.sync, sm_75 and up
 // The same of f32 by f32, as sums of TF32 numbers, from sm_80 on: for operations that gather x, none of gemm's own.
 const ReusableFamily& mma_floats();
-const ReusableFamily& gemv();   // few rows: bandwidth first
-const Family& reference();      // any pair of formats
+const ReusableFamily& gemv();  // few rows: bandwidth first
+const Family& reference();     // any pair of formats
 
 Contract contract(const Gemm& gemm);
 void describe(const Gemm& gemm, Task& task);  // Operation::describe(), run_on_host(), check_on_host()
