@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""plot.py RESULT.json... [--out docs/gemm.svg]: the rows of `bench gemm` as bars, with a mark where the target is.
+"""plot.py RESULT.json... [--out docs/gemm.svg]: the rows of `bench gemm` or `bench conv` as bars, with a mark where the target is.
 A row is taken from the first file that has a result for it. With --table, prints the table of docs/results.md instead; with
 --summary, that of README.md."""
 import argparse
@@ -19,6 +19,11 @@ PANELS = [
     ("m = 1: share of the read bandwidth (higher is better)",
      lambda r: r["m"] == 1 and r["value"] > 0, lambda v: f"{100 * v:.0f} %"),
     ("m = 16, 64: time over that of m = 1 (lower is better)", lambda r: r["at_most"], lambda v: f"{v:.2f}x"),
+]
+CONV_PANELS = [
+    ("Speed relative to cuDNN's fastest plan (higher is better)", lambda r: r["rival_us"] > 0 and not r["share"],
+     lambda v: f"{v:.2f}x"),
+    ("Share of a copy's rate (higher is better)", lambda r: r["share"], lambda v: f"{100 * v:.0f} %"),
 ]
 
 
@@ -40,8 +45,17 @@ def read(paths):
         environment = result["environment"]
         device = f'{environment.get("device", "no device")}, driver {environment.get("driver", "?")}'
         commits.append(f'{environment.get("commit", "?")[:7]} ({environment.get("date", "?")[:10]})')
-        for row in result["results"]["gemm"]["rows"]:
+        for row in result["results"].get("gemm", {}).get("rows", []):
+            row["detail"] = f'm={row["m"]} {row["n"]}x{row["k"]}'
             key = row["label"], row["m"], row["n"], row["k"], row["target_text"]
+            if key not in rows or rows[key]["us"] == 0:
+                rows[key] = row
+        for row in result["results"].get("conv", {}).get("rows", []):
+            row["share"] = "%" in row["target_text"]
+            if not row["share"]:
+                row["value"] = row["ratio"]
+            row.update(detail=f'{row["layer"]}: {row["title"]}', at_most=False, m=0, n=0, k=0)
+            key = row["label"], row["layer"]
             if key not in rows or rows[key]["us"] == 0:
                 rows[key] = row
     return list(rows.values()), f'{device}, commit {" and ".join(dict.fromkeys(commits))}'
@@ -73,7 +87,7 @@ def panel(title, rows, show, top):
                 x = LEFT + WIDTH * r["target"] / most
                 out.append(f'<path d="M{x:.1f} {y - 1}v{BAR}" stroke="{INK}" stroke-width="1.6"/>')
             reached = show(r["value"]) if r["value"] > 0 else "no result"
-            out.append(text(LEFT + WIDTH + 8, y + BAR - 2, f'{reached}   m={r["m"]} {r["n"]}x{r["k"]}', size=8.5))
+            out.append(text(LEFT + WIDTH + 8, y + BAR - 2, f'{reached}   {r["detail"]}', size=8.5))
             y += BAR
         y += GAP
     out.insert(0, f'<path d="M{LEFT} {start - 4}V{y - GAP + 4}" stroke="{FAINT}"/>')
@@ -82,7 +96,7 @@ def panel(title, rows, show, top):
 
 def draw(rows, device):
     body, y = [], 34
-    for title, belongs, show in PANELS:
+    for title, belongs, show in CONV_PANELS if "share" in rows[0] else PANELS:
         chosen = [r for r in rows if r["us"] > 0 and belongs(r)]
         if chosen:
             elements, y = panel(title, chosen, show, y)

@@ -38,7 +38,8 @@ OPENS_GPU = re.compile(r"opens a GPU(, without libnvrtc)?$")
 ANYWHERE = ("README.md",)  # pages whose commands work outside the checkout
 RESULTS = [f"bench/results/h200_gemm_{part}.json" for part in ("1024", "4096", "few")]
 PICTURES = {"docs/pipeline.svg": ["docs/draw.py", "pipeline"], "docs/hopper.svg": ["docs/draw.py", "hopper"],
-            "docs/gemm.svg": ["bench/plot.py", *RESULTS]}
+            "docs/gemm.svg": ["bench/plot.py", *RESULTS],
+            "docs/conv.svg": ["bench/plot.py", *(f"bench/results/h100_{part}.json" for part in ("conv", "conv_formats"))]}
 # Names in backticks: of files, relative to one of these folders or anywhere, and of things in the code.
 FILE = re.compile(r"`([\w.*/-]*[\w*-]\.(?:cpp|cuh|h|py|cmake|sh|svg|json))`")
 ROOTS = ("", "templates", "include", "tests/operation", "templates/gemm/wgmma")

@@ -32,7 +32,8 @@ class Check(unittest.TestCase):
                 (source / name).mkdir(parents=True)
             for name in ("README", "ARCHITECTURE", "CONTRIBUTING", "SECURITY"):
                 (source / f"{name}.md").write_text(readme if name == "README" else "words\n")
-            for script, picture in (("docs/draw.py", "pipeline.svg"), ("docs/draw.py", "hopper.svg"), ("bench/plot.py", "gemm.svg")):
+            for script, picture in (("docs/draw.py", "pipeline.svg"), ("docs/draw.py", "hopper.svg"), ("bench/plot.py", "gemm.svg"),
+                                    ("bench/plot.py", "conv.svg")):
                 (source / script).write_text("import sys\nopen(sys.argv[-1], 'w').write('<svg/>')\n")
                 (source / "docs" / picture).write_text("<svg/>")
             (source / "tuner/options.cpp").write_text('read("TILEWRIGHT_A")')
