@@ -88,20 +88,20 @@ struct Conv {
   // The first so many elements of the outermost axis come from a second tensor, ConvArgs::cache, and x has the others:
   // what a causal decoder keeps of the chunk before.
   std::int64_t cache = 0;
-  Global global = Global::none;                    // required when x or w has a tensor-wide scale
-  std::optional<Format> bias = {};                 // [k]; f32 f16 bf16
-  // f32 by f32 goes through TF32 where that is faster (docs/numerics.md). fast: only where x has fp8 elements, whose sums
-  // the matrix units then make alone, or x and w are f32, which may then be rounded to bfloat16.
+  Global global = Global::none;     // required when x or w has a tensor-wide scale
+  std::optional<Format> bias = {};  // [k]; f32 f16 bf16
+  // f32 by f32 goes through TF32 where that is faster (docs/numerics.md). fast: only where x has fp8 elements, whose
+  // sums the matrix units then make alone, or x and w are f32, which may then be rounded to bfloat16.
   Accumulation accumulation = Accumulation::full;
   Activation act = Activation::none;
   double alpha = 1.0;                   // single precision holds it. A launch may give another: ConvArgs::alpha
   std::optional<Format> residual = {};  // as y, but f32 f16 bf16: a tensor that is added, in y's layout
   double beta = 1.0;                    // of residual
   double y_scale = 1.0;                 // results are divided by it; only for y of int8, e4m3 or e5m2
-  // As Gemm::workspace. Hopper's kernels write x and w there first if their channels are not innermost or no whole pieces
-  // of 16 bytes, or are rounded; `plan` and why_not() say how many bytes that takes.
+  // As Gemm::workspace. Hopper's kernels write x and w there first if their channels are not innermost or no whole
+  // pieces of 16 bytes, or are rounded; `plan` and why_not() say how many bytes that takes.
   std::int64_t workspace = 0;
-  bool constant_weights = false;        // as Gemm::constant_weights
+  bool constant_weights = false;  // as Gemm::constant_weights
 
   friend bool operator==(const Conv&, const Conv&) = default;
 };
