@@ -49,8 +49,8 @@ struct ErrorRules {
   double y_factor;   // its reciprocal
 };
 // `cuts`: FP8 products, or blocks that the matrix units scale.
-// Relative to |x w|, what matrix units lose of single-precision operands: read as TF32 they lack what is behind ten bits
-// of the mantissa, as bfloat16 they are rounded to seven.
+// Relative to |x w|, what matrix units lose of single-precision operands: read as TF32 they lack what is behind ten
+// bits of the mantissa, as bfloat16 they are rounded to seven.
 TW_FN constexpr double single_rounding(bool bfloat) { return bfloat ? 7.8279e-3 : 1.9551e-3; }
 TW_FN constexpr double additions_of(i64 k) { return static_cast<double>(k) / 4 + 64; }
 TW_FN constexpr double cut_of(bool cuts, bool fast, i64 k) {
