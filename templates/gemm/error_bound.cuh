@@ -48,10 +48,10 @@ struct ErrorRules {
   bool scaled;       // y has a scale
   double y_factor;   // its reciprocal
 };
-// `cuts`: FP8 products, or blocks that the matrix units scale.
 // Relative to |x w|, what matrix units lose of single-precision operands: read as TF32 they lack what is behind ten
 // bits of the mantissa, as bfloat16 they are rounded to seven.
 TW_FN constexpr double single_rounding(bool bfloat) { return bfloat ? 7.8279e-3 : 1.9551e-3; }
+// `cuts`: FP8 products, or blocks that the matrix units scale.
 TW_FN constexpr double additions_of(i64 k) { return static_cast<double>(k) / 4 + 64; }
 TW_FN constexpr double cut_of(bool cuts, bool fast, i64 k) {
   return !cuts ? 0 : 9.765625e-4 * (fast ? static_cast<double>(k) / 32 : 4.0);
