@@ -206,6 +206,62 @@ TEST_CASE("a tensor copy swizzles by address and fills with zeros", "[emulator][
           }
 }
 
+TEST_CASE("a tensor copy of five axes takes every steps-th place, and zeros outside", "[emulator][sm90]") {
+  constexpr int kInner = 40, kWidth = 7, kHeight = 5, kDepth = 3, kImages = 2;  // of u16
+  alignas(16) static u16 x[kImages][kDepth][kHeight][kWidth][kInner];
+  u16 next = 1;
+  for (auto& image : x)
+    for (auto& frame : image)
+      for (auto& row : frame)
+        for (auto& pixel : row)
+          for (u16& v : pixel) v = next++;
+  constexpr u64 kRow = kWidth * kInner, kFrame = kHeight * kRow;
+  alignas(64) const TensorMap map = emu::tensor_map(
+      x, 2, kInner, 64, 128,
+      {{kWidth, kInner, 4, 2}, {kHeight, kRow, 2, 1}, {kDepth, kFrame, 1, 1}, {kImages, kDepth * kFrame, 1, 1}});
+  for (const i32 inner : {0, 32})
+    for (const i32 column : {-3, 0, 4})
+      for (const i32 row : {-1, 3})
+        for (const i32 frame : {-1, 1, 2}) {
+          int wrong = 0;
+          emu::run({{1, 1, 1}, 32, 1, 4096, 1}, [&] {
+            u64* b = shared_barrier(4088, 1);
+            if (thread_x() == 0) {
+              barrier_expect(b, 8 * 128);
+              tensor_load(dynamic_shared(), &map, TensorPlace{inner, {column, row, frame, 1}}, b, kEvictNormal);
+            }
+            barrier_wait(b, 0);
+            for (int pixel = 0; pixel < 8 && thread_x() == 5; ++pixel)
+              for (int i = 0; i < 64; ++i) {
+                const u32 at = static_cast<u32>(pixel * 128 + i * 2);
+                const int px = column + pixel % 4 * 2, py = row + pixel / 4, c = inner + i;
+                const bool inside =
+                    px >= 0 && px < kWidth && py >= 0 && py < kHeight && frame >= 0 && frame < kDepth && c < kInner;
+                wrong += *reinterpret_cast<u16*>(dynamic_shared() + (at ^ (at / 128 % 8 * 16))) !=
+                         (inside ? x[1][frame][py][px][c] : 0);
+              }
+          });
+          CHECK(wrong == 0);
+        }
+  CHECK(has(error_of({{1, 1, 1}, 1, 1, 4096, 0},
+                     [&] {
+                       shared_barrier(4080, 1);
+                       tensor_load(dynamic_shared(), &map, PanelPlace{0, 0}, barrier_at(4080), kEvictNormal);
+                     }),
+            "another rank"));
+  const auto refused = [&](u32 box, u32 step) {
+    try {
+      emu::tensor_map(x, 2, kInner, 64, 128, {{kWidth, kInner, box, step}});
+    } catch (const std::invalid_argument& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  CHECK(refused(4, 2) == "");
+  CHECK(has(refused(4, 9), "eighth"));
+  CHECK(has(refused(129, 2), "256"));
+}
+
 TEST_CASE("impossible maps and copies are errors", "[emulator][sm90]") {
   alignas(128) static u8 x[4096];
   const auto map = [](const void* base, int element, u64 inner, u64 rows, u64 stride, u32 box_inner, u32 box_rows,
