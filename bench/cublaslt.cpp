@@ -161,19 +161,13 @@ std::unique_ptr<CublasLt> CublasLt::open(const Device& device, const std::string
   why = "not found; TILEWRIGHT_CUBLASLT may name it";
   for (const std::string& path : library_places("TILEWRIGHT_CUBLASLT", kNames, "cublas", nvrtc)) {
     auto impl = std::make_unique<Impl>();
-    impl->library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (!impl->library) {
-      const char* reason = dlerror();
-      if (path.find('/') != path.npos) why = reason ? reason : path;
-      continue;
-    }
+    impl->library = open_library(path, why);
+    if (!impl->library) continue;
     if (!impl->load()) {
       why = fmt::format("{} has no {}", path, impl->missing);
       continue;
     }
-    impl->path = path;
-    Dl_info info{};
-    if (dladdr(reinterpret_cast<void*>(impl->create), &info) && info.dli_fname) impl->path = info.dli_fname;
+    impl->path = library_path(reinterpret_cast<void*>(impl->create), path);
     if (const int status = impl->create(&impl->handle)) {
       why = fmt::format("{}: cublasLtCreate returns {}", path, status);
       impl->handle = nullptr;

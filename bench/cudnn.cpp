@@ -172,19 +172,13 @@ std::unique_ptr<Cudnn> Cudnn::open(const Device& device, const std::string& nvrt
   why = "not found; TILEWRIGHT_CUDNN may name it";
   for (const std::string& path : library_places("TILEWRIGHT_CUDNN", kNames, "cudnn", nvrtc)) {
     auto impl = std::make_unique<Impl>();
-    impl->library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (!impl->library) {
-      const char* reason = dlerror();
-      if (path.find('/') != path.npos) why = reason ? reason : path;
-      continue;
-    }
+    impl->library = open_library(path, why);
+    if (!impl->library) continue;
     if (!impl->load()) {
       why = fmt::format("{} has no {}", path, impl->missing);
       continue;
     }
-    impl->path = path;
-    Dl_info info{};
-    if (dladdr(reinterpret_cast<void*>(impl->create), &info) && info.dli_fname) impl->path = info.dli_fname;
+    impl->path = library_path(reinterpret_cast<void*>(impl->create), path);
     if (const int status = impl->create(&impl->handle)) {
       why = fmt::format("{}: cudnnCreate: {}", path, impl->reason(status));
       impl->handle = nullptr;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/rival.h"
 
+#include <dlfcn.h>
 #include <glob.h>
 
 #include <cstdlib>
@@ -35,6 +36,19 @@ std::vector<std::string> library_places(const char* variable, std::span<const ch
       globfree(&g);
     }
   return found;
+}
+
+void* open_library(const std::string& path, std::string& why) {
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library) return library;
+  const char* reason = dlerror();
+  if (path.find('/') != path.npos) why = reason ? reason : path;
+  return nullptr;
+}
+
+std::string library_path(const void* symbol, const std::string& otherwise) {
+  Dl_info info{};
+  return dladdr(symbol, &info) && info.dli_fname ? info.dli_fname : otherwise;
 }
 
 }  // namespace tilewright::bench

@@ -28,4 +28,11 @@ struct RivalTime {
 std::vector<std::string> library_places(const char* variable, std::span<const char* const> names, const char* wheel,
                                         const std::string& nvrtc);
 
+// Null if `path` cannot be loaded. `why` then has the loader's reason if `path` names a file; a bare name leaves `why`
+// as it was.
+void* open_library(const std::string& path, std::string& why);
+
+// The file that the loader took `symbol` from; `otherwise` if it does not say.
+std::string library_path(const void* symbol, const std::string& otherwise);
+
 }  // namespace tilewright::bench
