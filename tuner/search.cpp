@@ -323,6 +323,7 @@ void Search::decide() {
   for (int i : finalists_) {
     Entry& e = entries_[static_cast<std::size_t>(i)];
     Summary s = bench_->summary(e.bench);
+    if (s.rounds < 2) s = {};  // one steady round says nothing about the others
     finals.push_back(s);
     if (s.median <= 0) continue;
     e.outcome.microseconds = s.median;

@@ -19,8 +19,8 @@ struct Summary {
 };
 Summary summarize(std::span<const double> samples);
 
-// Indices of samples whose clock is within `tolerance` (relative) of the median clock. Clocks of 0 are unknown and
-// always kept.
+// Indices of samples whose clock is within `tolerance` (relative) of the median clock; of an even number, of the faster
+// of the two in the middle, so that some sample is always kept. Clocks of 0 are unknown and always kept.
 std::vector<int> steady(std::span<const double> clocks, double tolerance = 0.03);
 
 struct Rules {

@@ -44,6 +44,10 @@ TEST_CASE("rounds at another clock are dropped", "[statistics]") {
   CHECK(steady(std::vector<double>{1755, 1750, 1760, 1500, 1755}) == std::vector<int>{0, 1, 2, 4});
   CHECK(steady(std::vector<double>{0, 0, 0}).size() == 3);
   CHECK(steady({}).empty());
+  // Two samples at clocks far apart: one has to stand, or the candidate's time would be zero, the best of all.
+  CHECK(steady(std::vector<double>{1980, 1500}) == std::vector<int>{0});
+  CHECK(steady(std::vector<double>{1200, 1500, 1700, 1980}) == std::vector<int>{2});
+  CHECK(steady(std::vector<double>{0, 900, 1980}) == std::vector<int>{0, 2});
 }
 
 TEST_CASE("a winner must beat the default by more than the noise", "[statistics]") {
