@@ -48,9 +48,10 @@ std::string map_text(const TensorMapPlan& map) {
     text += std::to_string(value) + ',';
   text += std::to_string(map.swizzle);
   // With their defaults they are left out, so that older rows stay valid.
-  if (map.block != 1 || map.block_elements != 1 || map.behind)
+  if (map.block != 1 || map.block_elements != 1 || map.behind || map.tile_boxes)
     text += ',' + std::to_string(map.block) + ',' + std::to_string(map.block_elements);
-  if (map.behind) text += ',' + std::to_string(map.behind);
+  if (map.behind || map.tile_boxes) text += ',' + std::to_string(map.behind);
+  if (map.tile_boxes) text += ',' + std::to_string(map.tile_boxes);
   if (map.axes) {
     text += ';';
     text += std::to_string(map.axes) + ',' + std::to_string(map.axes_at);
@@ -70,8 +71,8 @@ bool parse_map(std::string_view text, TensorMapPlan& map) {
   return next(map.pointer) && next(map.rows_at) && next(map.rows) && next(map.stride_at) && next(map.inner_at) &&
          next(map.inner) && next(map.element_bytes) && next(map.box_inner) && next(map.box_rows) &&
          next(map.box_panels) && next(map.swizzle) && (text.empty() || (next(map.block) && next(map.block_elements))) &&
-         (text.empty() || next(map.behind)) && next_of_axes(map.axes) && next_of_axes(map.axes_at) &&
-         all_of_axes(map.box_axes) && all_of_axes(map.steps) && map_text(map) == whole;
+         (text.empty() || next(map.behind)) && (text.empty() || next(map.tile_boxes)) && next_of_axes(map.axes) &&
+         next_of_axes(map.axes_at) && all_of_axes(map.box_axes) && all_of_axes(map.steps) && map_text(map) == whole;
 }
 
 // Adds the fields that only some plans have. A field with its default is left out, so that older rows stay valid.

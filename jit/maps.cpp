@@ -60,14 +60,15 @@ Extents extents_of_matrix(const Kernel::Impl& kernel, const Loaded& loaded, cons
   const std::uint64_t rows = std::min(value_of(kernel, args, map.rows_at, map.rows), kTooFar) * times;
   const std::uint64_t stride =
       std::min(map.stride_at == kNone ? inner : elements(map.stride_at), kTooFar) * map.element_bytes;
-  if (!map.box_panels) return {2, {inner, rows}, {stride}, {map.box_inner, map.box_rows}};
+  const std::uint32_t box_rows = map.clipped_rows(rows);
+  if (!map.box_panels) return {2, {inner, rows}, {stride}, {map.box_inner, box_rows}};
   if (inner % map.box_inner != 0) [[unlikely]]
     refuse(name_of(kernel, map), fmt::format("rows of {} elements", inner),
            fmt::format("{} reads them in panels of {}", loaded.entry, map.box_inner));
   return {3,
           {map.box_inner, rows, inner / map.box_inner},
           {stride, std::uint64_t{map.box_inner} * map.element_bytes},
-          {map.box_inner, map.box_rows, map.box_panels}};
+          {map.box_inner, box_rows, box_rows < map.box_rows ? 1 : map.box_panels}};
 }
 
 Extents extents_of_tensor(const Kernel::Impl& kernel, const TensorMapPlan& map, std::uint64_t inner,

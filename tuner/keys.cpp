@@ -30,6 +30,7 @@ std::string map_text(const TensorMapPlan& m) {
   text += std::to_string(m.swizzle);
   if (m.block != 1 || m.block_elements != 1) text += fmt::format("/{}/{}", m.block, m.block_elements);
   if (m.behind) text += fmt::format(" behind={}", m.behind);
+  if (m.tile_boxes) text += fmt::format(" tile_boxes={}", m.tile_boxes);
   if (m.axes)
     text += fmt::format(" axes={}/{}/{}/{}", m.axes, m.axes_at, fmt::join(m.box_axes, "/"), fmt::join(m.steps, "/"));
   return text;

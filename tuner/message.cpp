@@ -38,7 +38,7 @@ class Writer {
     number(m.inner_at);
     number64(m.inner);
     for (std::uint32_t v : {m.block, m.block_elements, m.element_bytes, m.box_inner, m.box_rows, m.box_panels,
-                            m.swizzle, m.axes, m.axes_at})
+                            m.swizzle, m.tile_boxes, m.axes, m.axes_at})
       number(v);
     for (std::uint32_t v : m.box_axes) number(v);
     for (std::uint32_t v : m.steps) number(v);
@@ -109,7 +109,7 @@ class Reader {
     m.inner_at = number();
     m.inner = number64();
     for (std::uint32_t* v : {&m.block, &m.block_elements, &m.element_bytes, &m.box_inner, &m.box_rows, &m.box_panels,
-                             &m.swizzle, &m.axes, &m.axes_at})
+                             &m.swizzle, &m.tile_boxes, &m.axes, &m.axes_at})
       *v = number();
     for (std::uint32_t& v : m.box_axes) v = number();
     for (std::uint32_t& v : m.steps) v = number();

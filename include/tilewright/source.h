@@ -51,7 +51,11 @@ struct TensorMapPlan {
   std::uint32_t box_inner = 0;      // elements, at most 256: a multiple of 16 bytes, at most `swizzle` of them
   std::uint32_t box_rows = 0;       // at most 256
   std::uint32_t box_panels = 0;     // at most 256; 0: no panels
-  std::uint32_t swizzle = 0;        // bytes: 0 (none), 32, 64 or 128
+  // Boxes below each other that a kernel's tile has. Where a matrix has fewer rows than a tile, boxes have as few as it
+  // takes, in whole eights, and one panel each (clipped_rows()): the copy engine takes several times as long for a row
+  // beyond the matrix as for one of it. 0: boxes are always alike.
+  std::uint32_t tile_boxes = 0;
+  std::uint32_t swizzle = 0;  // bytes: 0 (none), 32, 64 or 128
   // A tensor instead of a matrix: of rank 1 + axes, whose coordinates are {element of a row, places on the axes}. At
   // offset axes_at of the constants are two int64 for each axis: its extent, and elements from one place to the next.
   // What describes rows and panels is not used. A box has box_axes places of each axis, every steps-th one.
@@ -59,6 +63,11 @@ struct TensorMapPlan {
   std::uint32_t axes_at = 0;
   std::array<std::uint32_t, 4> box_axes = {};  // at most 256
   std::array<std::uint32_t, 4> steps = {};     // at most 8; those of a box span at most 256 places
+  std::uint32_t clipped_rows(std::uint64_t rows) const {
+    if (tile_boxes == 0 || rows >= std::uint64_t{tile_boxes} * box_rows) return box_rows;
+    const std::uint64_t each = (rows + tile_boxes - 1) / tile_boxes;
+    return std::min(static_cast<std::uint32_t>(std::max(each, std::uint64_t{1}) + 7) / 8 * 8, box_rows);
+  }
   friend bool operator==(const TensorMapPlan&, const TensorMapPlan&) = default;
 };
 

@@ -61,6 +61,7 @@ Binary full_binary() {
                          .box_inner = 32,
                          .box_rows = 256,
                          .box_panels = 4,
+                         .tile_boxes = 2,
                          .swizzle = 32};
   binary.plan.maps[2] = {.pointer = 16, .inner = 96, .element_bytes = 2, .box_inner = 64, .swizzle = 128};
   binary.plan.maps[2].axes = 4, binary.plan.maps[2].axes_at = 120;

@@ -73,9 +73,9 @@ struct PointwiseWgmma {
     constexpr u32 kClusters = 3;  // at most, so that some take several tiles, or parts of them
     constexpr int kPanel = 128 / kBytes;
     const auto map_of = [&](const void* data, i64 rows, bool columns) {
-      return emu::tensor_map(
-          data, kBytes, static_cast<u64>(s.c), static_cast<u64>(rows), static_cast<u64>(s.c * kBytes), kPanel,
-          columns ? Gemm::kBoxRows : std::min(Gemm::kBlockN, 256), 128, columns ? Gemm::kPanelBoxes : Gemm::kPanels);
+      const Box box = box_of<Gemm>(rows, columns);
+      return emu::tensor_map(data, kBytes, static_cast<u64>(s.c), static_cast<u64>(rows),
+                             static_cast<u64>(s.c * kBytes), kPanel, box.rows, 128, box.panels);
     };
     const TensorMap x = map_of(args.x.data, s.gemm_m, !knobs.swapped), w = map_of(args.w.data, s.k, knobs.swapped);
     i64 slots = 0;

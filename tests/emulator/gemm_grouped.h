@@ -175,14 +175,14 @@ struct GroupedWgmma {
     constexpr int kBytes = Plan::kWidens ? 1 : sizeof(tile_element<X, W>),
                   kPanel = Plan::kWidens ? Plan::kPanelK : 128 / kBytes;
     const auto map_of = [&](const u8* data, i64 rows, i64 ld, bool columns) {
+      const Box box = box_of<Plan>(rows, columns);
       return emu::tensor_map(data, kBytes, static_cast<u64>(shape.k), static_cast<u64>(rows),
-                             static_cast<u64>(ld * kBytes), kPanel,
-                             columns ? Plan::kBoxRows : std::min(Plan::kBlockN, 256),
-                             columns && Plan::kWidens ? 0 : 128, columns ? Plan::kPanelBoxes : Plan::kPanels);
+                             static_cast<u64>(ld * kBytes), kPanel, box.rows, columns && Plan::kWidens ? 0 : 128,
+                             box.panels);
     };
     TensorMap columns_map{}, rows_map{};
     if constexpr (Plan::kCodes)
-      columns_map = blocks_map(x, Plan::kBoxRows, Plan::kPanelBoxes);
+      columns_map = blocks_map(x, box_of<Plan>(x.rows, true));
     else
       (Plan::kSwapped ? rows_map : columns_map) = map_of(x.data.data(), x.rows, x.ld, !Plan::kSwapped);
     if constexpr (!kCoded)

@@ -68,12 +68,27 @@ double rounding_of(const float* x, const float* w, i64 k) {
   }
 }
 
+// A box of a matrix of `rows` rows, which are the instruction's columns or its 64-row side.
+struct Box {
+  u32 rows, panels;
+};
+template <class Plan>
+Box box_of(i64 rows, bool columns) {
+  const int whole = columns ? Plan::kBoxRows : std::min(Plan::kBlockN, 256),
+            boxes = (columns ? Plan::kBlockM : Plan::kBlockN) / whole;
+  const bool tokens = columns != Plan::kSwapped;
+  const int clipped = Plan::kClips && tokens ? gemm::clipped_rows(rows, whole, boxes) : whole;
+  return {static_cast<u32>(clipped), static_cast<u32>(clipped < whole ? 1
+                                                      : columns       ? Plan::kPanelBoxes
+                                                                      : Plan::kPanels)};
+}
+
 // Rows of x's blocks as the copy engine reads them, in words: boxes of 128 columns.
 template <class X>
-TensorMap blocks_map(const Matrix<X>& x, int rows, int pieces) {
+TensorMap blocks_map(const Matrix<X>& x, Box box) {
   const auto words = [](i64 columns) { return static_cast<u64>(columns / X::kBlock * X::kDataBytes / 4); };
   return emu::tensor_map(x.data.data(), 4, words(x.cols), static_cast<u64>(x.rows), 4 * words(x.ld),
-                         static_cast<u32>(words(128)), static_cast<u32>(rows), 0, static_cast<u32>(pieces));
+                         static_cast<u32>(words(128)), box.rows, 0, box.panels);
 }
 
 // grid: blocks at most, so that some take several tiles.
@@ -85,12 +100,11 @@ void launch_wgmma(const gemm::Args& args, const gemm::Shape& shape, const Matrix
                 kPanel = Plan::kWidens ? Plan::kPanelK : 128 / kBytes;
   const auto map_of = [&](const auto& matrix, bool columns) {
     const bool written = Plan::kPrologue && static_cast<const void*>(&matrix) == &x;
+    const Box box = box_of<Plan>(matrix.rows, columns);
     return emu::tensor_map(written ? static_cast<u8*>(args.workspace) + gemm::kScheduleBytes : matrix.data.data(),
                            kBytes, static_cast<u64>(matrix.cols), static_cast<u64>(matrix.rows),
-                           static_cast<u64>((written ? matrix.cols : matrix.ld) * kBytes), kPanel,
-                           columns ? Plan::kBoxRows : std::min(Plan::kBlockN, 256),
-                           columns && (Plan::kBlockM == 1 || Plan::kWidens) ? 0 : 128,
-                           columns ? Plan::kPanelBoxes : Plan::kPanels);
+                           static_cast<u64>((written ? matrix.cols : matrix.ld) * kBytes), kPanel, box.rows,
+                           columns && (Plan::kBlockM == 1 || Plan::kWidens) ? 0 : 128, box.panels);
   };
   TensorMap columns_map{}, rows_map{};
   if constexpr (Plan::kQuantizes) {
@@ -98,7 +112,7 @@ void launch_wgmma(const gemm::Args& args, const gemm::Shape& shape, const Matrix
   else if constexpr (Plan::kSwapped)
     columns_map = map_of(w, true), rows_map = map_of(x, false);
   else if constexpr (Plan::kCodes)
-    columns_map = blocks_map(x, Plan::kBoxRows, Plan::kPanelBoxes);
+    columns_map = blocks_map(x, box_of<Plan>(x.rows, true));
   else
     columns_map = map_of(x, true);
   if constexpr (!Plan::kSwapped && gemm::plain_pair<as_read<X>, W>()) rows_map = map_of(w, false);
@@ -194,6 +208,10 @@ void check_warpgroups() {
   check_wgmma<Plan, X, W, Epi>({1, ragged, step * 3, 0, 0}, 8, seed++);
   check_wgmma<Plan, X, W, Epi>({std::max(1, kBlockM - 3), Plan::kBlockN, step * (kStages + 2), pad, 3}, 8, seed++);
   check_wgmma<Plan, X, W, Epi>({kBlockM + 5, ragged, step, X::kRowScale ? 0 : pad, 8}, 4, seed++);
+  // Boxes that are clipped, of a tile that is half full.
+  if constexpr (Plan::kClips && kBlockM > 1)
+    check_wgmma<Plan, X, W, Epi>({(knobs.swapped ? Plan::kBlockN : kBlockM) / 2 + 1, Plan::kBlockN, step * 2, pad, 0},
+                                 Plan::kCluster, seed++);
   check_wgmma<Plan, X, W, Epi>({2 * kBlockM + 1, 2 * ragged - (kCoded ? 0 : 16), step * 2, 0, 0}, Plan::kCluster,
                                seed++);
   // Two clusters, three pairs of tiles: a wave of whole tiles, then two shared ones with an odd number of stages of k.

@@ -27,7 +27,7 @@ void check_once(const Size& s, u32 grid, std::uint64_t seed) {
   Output<X, W, Epi> out(s, seed);
   Tiles<W> tiles = pack<W, tile_element<X, W>>(w);
   const gemm::Args args = out.args(x.operand(), {tiles.data.data(), tiles.scales.data(), nullptr});
-  const TensorMap map = blocks_map(x, Plan::kBlockM, 1);
+  const TensorMap map = blocks_map(x, {Plan::kBlockM, 1});
   const u32 places = static_cast<u32>(ceil_div64(s.n, Plan::kBlockN) * ceil_div64(s.m, Plan::kBlockM));
   out.shape.constant_weights = constant_weights(seed);
   if (out.shape.constant_weights)

@@ -203,6 +203,27 @@ TEST_CASE("kernel: a map of panels, with its sizes among the constants") {
   CHECK(mentions(t.refused(ErrorCode::driver_failed), "extents 16 x 0 x 4"));
 }
 
+TEST_CASE("kernel: boxes end where a matrix of fewer rows than a tile does") {
+  MapCase t;
+  Binary binary = map_binary();
+  TensorMapPlan& map = binary.plan.maps[0];
+  map.inner = 64, map.box_inner = 32, map.box_rows = 16, map.box_panels = 2, map.tile_boxes = 2;
+  t.kernel = t.make(binary, gemm_contract());
+  struct {
+    std::int64_t rows;
+    unsigned box_rows, panels;
+  } const cases[] = {{1, 8, 1}, {3, 8, 1}, {16, 8, 1}, {17, 16, 2}, {32, 16, 2}};
+  for (const auto& c : cases) {
+    t.args.m = c.rows;
+    t.kernel.launch(nullptr, t.args);
+    INFO(c.rows << " rows");
+    REQUIRE(t.maps.size() == 2);
+    CHECK(t.maps[0].box[1] == c.box_rows);
+    CHECK(t.maps[0].box[2] == c.panels);
+    CHECK(t.maps[1].box[1] == 32);
+  }
+}
+
 TEST_CASE("kernel: a map of rows that are blocks of a coded format") {
   MapCase t;
   Contract contract = gemm_contract();

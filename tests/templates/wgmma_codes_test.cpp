@@ -117,6 +117,7 @@ TEST_CASE("wgmma_codes: every m has candidates that fit", "[codes]") {
             CHECK(plan.maps[0].box_inner * plan.maps[0].element_bytes == 144);  // four blocks
             const bool shared = m <= 64 && c.at("cluster") > c.at("split_k");
             CHECK(plan.maps[0].box_rows == static_cast<std::uint32_t>(c.at("block_m")) / (shared ? 2 : 1));
+            CHECK(plan.maps[0].tile_boxes == (m > 64 ? 0u : shared ? 2u : 1u));
           }
         }
 }

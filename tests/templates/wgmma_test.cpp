@@ -176,6 +176,7 @@ TEST_CASE("wgmma: one token has one row of x in shared memory", "[wgmma]") {
         const LaunchPlan plan = family("gemm", "wgmma").source(Problem::parse("gemm " + text), hopper(), c).plan;
         const bool one = m == 1 && c.at("warp_mma") == 1;  // warpgroup instructions read whole eights of rows
         CHECK(plan.maps[0].box_rows == (one ? 1u : 8u));
+        CHECK(plan.maps[0].tile_boxes == 1);
         CHECK(plan.maps[0].swizzle == (one ? 0u : 128u));
         CHECK(plan.x.per_rows == (one ? 1u : 8u));
       }
@@ -333,6 +334,8 @@ TEST_CASE("wgmma: operands are swapped where they are plain and have no zero poi
     CHECK(plan.x.per_cols == static_cast<std::uint32_t>(c.at("block_m")));
     CHECK(plan.maps[1].box_rows ==
           static_cast<std::uint32_t>(std::min<std::int64_t>(256, 64 * c.at("strips") * c.at("warpgroups_n"))));
+    CHECK(plan.maps[0].tile_boxes == 0);  // rows of w
+    CHECK(plan.maps[1].tile_boxes == 1);
   }
   CHECK_FALSE(swapped("x=e4m3_row w=e4m3_row y=bf16 m=1024 n=5120 k=4096").empty());
   CHECK(swapped("x=int8_asym_row w=int8_asym_row y=bf16 m=1024 n=5120 k=4096").empty());

@@ -49,7 +49,7 @@ Source mapped() {
                     .box_rows = 8,
                     .swizzle = 9};
   s.plan.maps[1].inner_at = 10;
-  s.plan.maps[1].box_panels = 11;
+  s.plan.maps[1].box_panels = 11, s.plan.maps[1].tile_boxes = 14;
   s.plan.maps[1].block = 12, s.plan.maps[1].block_elements = 13;
   s.plan.maps[1].inner = s.plan.maps[1].rows = ~std::uint64_t{1};
   return s;

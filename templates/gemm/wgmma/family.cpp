@@ -119,7 +119,7 @@ class Wgmma final : public KernelFamily<Knobs> {
   Traits traits_of(const Problem& problem, const Arch& arch, const Knobs& k) const override {
     const Gemm& g = *problem.as<Gemm>();
     Traits t = traits_of(one_group(g), wgmma_problem(g, k), arch, k);
-    t.unique_bytes = problem.min_bytes();
+    t.unique_bytes = problem.min_bytes() + read_again(g, arch, k);
     for (double Traits::*of_launch : {&Traits::blocks, &Traits::global_bytes, &Traits::copied_rows,
                                       &Traits::padding_rows, &Traits::mma_ops, &Traits::alu_ops})
       t.*of_launch *= std::max(g.groups, 1);
@@ -144,26 +144,31 @@ class Wgmma final : public KernelFamily<Knobs> {
     t.registers = plan.reallocates_registers ? 65536 / plan.threads : wgmma_registers(k, p);
     const double tiles_m = std::ceil(static_cast<double>(g.m) / t.tile_rows),
                  tiles_n = std::ceil(static_cast<double>(g.n) / t.tile_cols);
-    t.blocks = tiles_m * tiles_n * k.split_k;
+    // A block whose cluster has no tile left for it computes its neighbour's again.
+    const double neighbours = k.neighbours(), along = k.swapped ? tiles_m : tiles_n,
+                 whole_clusters = std::ceil(along / neighbours) * neighbours / along;
+    t.blocks = tiles_m * tiles_n * whole_clusters * k.split_k;
     if (k.schedule == Schedule::split_last_wave) t.blocks *= 2;  // halves of tiles, at most
     if (k.schedule == Schedule::stream_k)
       t.blocks = std::ceil(t.blocks / arch.typical_sms) * arch.typical_sms;  // equal shares
     const double w_bytes = static_cast<double>(g.w.total_bytes(g.n, g.k)),
                  x_bytes = static_cast<double>(g.x_stored().total_bytes(g.m, g.k));
     t.global_bytes = tiles_m * w_bytes / (k.swapped ? p.multicast(k) : 1) +
-                     tiles_n * x_bytes * (tiles_m * t.tile_rows / static_cast<double>(std::max<std::int64_t>(g.m, 1))) /
+                     tiles_n * x_bytes *
+                         (box_rows(g, p, k, tiles_m) / static_cast<double>(std::max<std::int64_t>(g.m, 1))) /
                          (k.swapped ? 1 : p.multicast(k)) +
                      static_cast<double>(g.y.total_bytes(g.m, g.n));
     // Neighbouring tiles ask for the same boxes at about the same time, which costs half as much as reads apart would.
     const bool few = k.block_m <= kFewTokens && !k.swapped;
     if (!few) t.global_bytes *= 0.5;
-    // Rows beyond the matrix: of every tile's box if tokens are few, else only where one tile has more rows than x
-    // (WgmmaTraits::kShifts).
+    // Rows beyond the matrix: of every tile's box if tokens are few, unless one tile has them all
+    // (WgmmaTraits::kShifts, kClips).
     const double m = static_cast<double>(g.m),
                  panels = tiles_n * static_cast<double>(g.k) / p.panel_k() / p.multicast(k);
-    t.copied_rows = panels * (tiles_m * (t.tile_rows + (p.tiles ? 0 : t.tile_cols * p.multicast(k))));
-    t.padding_rows =
-        p.codes || k.block_m == 1 ? 0 : panels * (few ? tiles_m * t.tile_rows - m : std::max(0.0, t.tile_rows - m));
+    t.copied_rows = panels * (box_rows(g, p, k, tiles_m) + (p.tiles ? 0 : tiles_m * t.tile_cols * p.multicast(k)));
+    t.padding_rows = p.codes || k.block_m == 1 ? 0
+                     : few || tiles_m == 1     ? panels * (box_rows(g, p, k, tiles_m) - m)
+                                               : 0;
     t.bytes_in_flight = static_cast<double>(k.stages - 1) * plan.stage_bytes / plan.threads;
     t.mma_ops = 2.0 * tiles_m * tiles_n * k.columns() * k.block_n() * static_cast<double>(g.k);
     t.mma_rate = (p.element_bytes == 1 ? 2.75 : 1.5) * std::min(1.0, k.columns() / 64.0 + 0.25);
@@ -180,7 +185,26 @@ class Wgmma final : public KernelFamily<Knobs> {
     if (p.prologue)  // read and written, then read as it was written
       t.global_bytes += x_bytes + static_cast<double>(g.m) * static_cast<double>(g.k) * 2 * p.element_bytes;
     if (p.widens) add_widening(g, p, k, tiles_m * tiles_n * parts, t);
+    for (double Traits::*of_blocks : {&Traits::copied_rows, &Traits::padding_rows, &Traits::mma_ops, &Traits::alu_ops})
+      t.*of_blocks *= whole_clusters;
     return t;
+  }
+
+  // Bytes of w that shared tiles read from device memory again. Tiles of the same rows of w read them at once if they
+  // are computed whole, but clusters that share tiles are at different places of k.
+  static double read_again(const Gemm& g, const Arch& arch, const Knobs& k) {
+    if (k.schedule != Schedule::stream_k || k.block_m <= kFewTokens) return 0;
+    const double tiles_m = std::ceil(static_cast<double>(g.m) / k.block_m),
+                 tiles = tiles_m * std::ceil(static_cast<double>(g.n) / (k.block_n() * k.neighbours())),
+                 shared = std::fmod(tiles, std::floor(arch.typical_sms / static_cast<double>(k.cluster)));
+    constexpr double kAtHalfRate = 2;  // as measured
+    return kAtHalfRate * shared / tiles * (tiles_m - 1) * static_cast<double>(g.w.total_bytes(g.n, g.k));
+  }
+
+  // Rows of all boxes of x, of tiles across one column of them.
+  static double box_rows(const Gemm& g, const WgmmaProblem& p, const Knobs& k, double tiles_m) {
+    const int rows = k.swapped ? k.block_n() : k.block_m, boxes = k.swapped ? (rows + 255) / 256 : p.multicast(k);
+    return tiles_m == 1 && clips(p) ? boxes * tw::gemm::clipped_rows(g.m, rows / boxes, boxes) : tiles_m * rows;
   }
 
   // Instructions per weight: about a dozen for eight, and the loop's own per panel. Few warps and short stages wait
@@ -223,6 +247,7 @@ class Wgmma final : public KernelFamily<Knobs> {
     const int rows = k.block_m / o.multicast(k);
     if (o.codes) {
       p.maps[0] = blocks_map(g.x, rows, o.multicast(k) > 1 ? 1 : k.panels / tw::gemm::kPanelsPerCodeBox);
+      if (clips(o)) p.maps[0].tile_boxes = static_cast<std::uint32_t>(o.multicast(k));
       if (g.group_layout == GroupLayout::masked) p.maps[0].rows = static_cast<std::uint64_t>(g.groups);
       return;
     }
@@ -232,6 +257,7 @@ class Wgmma final : public KernelFamily<Knobs> {
     if (!o.tiles) p.maps[1] = panel_map(o, std::min(k.block_n(), 256), k.panels);
     TensorMapPlan &x = p.maps[k.swapped ? 1 : 0], &w = p.maps[k.swapped ? 0 : 1];
     x.rows_at = offsetof(GemmArgs, m);
+    if (clips(o)) x.tile_boxes = (k.swapped ? static_cast<std::uint32_t>(k.block_n()) : p.x.per_rows) / x.box_rows;
     if (o.prologue)
       x.pointer = offsetof(GemmArgs, workspace), x.behind = tw::gemm::kScheduleBytes;
     else
@@ -242,6 +268,8 @@ class Wgmma final : public KernelFamily<Knobs> {
     w.rows_at =
         TensorMapPlan::kConstants + (g.groups ? offsetof(tw::gemm::Shape, w_rows) : offsetof(tw::gemm::Shape, n));
   }
+  // Whether boxes of tokens end where x does (WgmmaTraits::kClips).
+  static bool clips(const WgmmaProblem& o) { return !o.widens && !o.groups; }
   static TensorMapPlan panel_map(const WgmmaProblem& o, int rows, int panels) {
     TensorMapPlan m;
     m.inner_at = TensorMapPlan::kConstants + offsetof(tw::gemm::Shape, k);

@@ -73,6 +73,11 @@ struct WgmmaOperands {
   int y_bytes, c_bytes;              // of elements; 0: no c
 };
 
+// Rows of each of a tile's `boxes` boxes of `rows` rows, of a matrix with `all`: TensorMapPlan::clipped_rows().
+TW_FN constexpr int clipped_rows(i64 all, int rows, int boxes) {
+  return all >= i64{boxes} * rows ? rows : min2((static_cast<int>(all) + boxes - 1) / boxes + 7, rows + 7) / 8 * 8;
+}
+
 // Chunks of scales in a stage of block_k columns of k.
 TW_FN constexpr int scale_chunks(int block_k, int scale_k, int scale_bytes) {
   return scale_bytes ? max2(1, block_k / scale_k) : 0;

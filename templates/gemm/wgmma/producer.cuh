@@ -100,8 +100,18 @@ struct Producer {
     }
   }
 
+  // Rows of each box of x.
+  TW_MEMBER int box_rows() const {
+    if constexpr (!T::kClips || T::kSwapped) return T::kBoxRows;
+    // Computed again for each stage: the producer has few registers.
+    return clipped_rows(opaque(args.m), T::kBoxRows, kMulticast);
+  }
   // Bytes of a stage that are copied.
-  TW_MEMBER u32 bytes(i64 n0, u32 kb) const { return T::kXCopied + Weights::bytes(shape, n0, kb); }
+  TW_MEMBER u32 bytes(i64 n0, u32 kb) const {
+    constexpr bool kCopied = !T::kQuantizes && !T::kWidens;
+    const u32 x = kCopied ? static_cast<u32>(kPanels / kPanelsPerBox * kMulticast * kRowBytes * box_rows()) : 0;
+    return x + Weights::bytes(shape, n0, kb);
+  }
   // Weights that no other tile reads are the first to be evicted from L2.
   TW_MEMBER static u64 weight_policy(const Tiles& tiles) { return tiles.m_tiles == 1 ? kEvictFirst : kEvictNormal; }
 
@@ -133,16 +143,21 @@ struct Producer {
       // Math threads read and quantize x themselves.
     } else if constexpr (kMulticast > 1) {
       // Each block loads its rows of each panel for all. Boxes are whole panels, so several panels are several copies.
-      constexpr int kRows = kBlockM / kMulticast;
+      const int rows = box_rows();
       if (alone) {
         TW_NO_UNROLL for (int i = 0; i < kPanels / kPanelsPerBox * kMulticast; ++i) tensor_load(
-            ring.x() + i * kRows * kRowBytes, x_map,
-            PanelPlace{static_cast<i32>(m0 + i % kMulticast * kRows), panel + i / kMulticast}, full, kEvictNormal);
+            ring.x() + (i / kMulticast * kBlockM + i % kMulticast * rows) * kRowBytes, x_map,
+            PanelPlace{static_cast<i32>(m0 + i % kMulticast * rows), panel + i / kMulticast}, full, kEvictNormal);
       } else {
+        const int first = static_cast<int>(rank) * rows;
         TW_UNROLL for (int p = 0; p < kPanels / kPanelsPerBox; ++p) tensor_load_multicast(
-            ring.x() + (p * kBlockM + rank * kRows) * kRowBytes, x_map,
-            PanelPlace{static_cast<i32>(m0 + rank * kRows), panel + p}, full, (1u << kMulticast) - 1, kEvictNormal);
+            ring.x() + (p * kBlockM + first) * kRowBytes, x_map, PanelPlace{static_cast<i32>(m0 + first), panel + p},
+            full, (1u << kMulticast) - 1, kEvictNormal);
       }
+    } else if (T::kClips && T::kPanelBoxes > 1 && box_rows() < kBlockM) {
+      // One box would leave the panels' rows closer to each other than they are read.
+      TW_NO_UNROLL for (int p = 0; p < T::kPanelBoxes; ++p) tensor_load(
+          ring.x() + p * kBlockM * kRowBytes, x_map, PanelPlace{static_cast<i32>(m0), panel + p}, full, kEvictNormal);
     } else {
       tensor_load(ring.x(), x_map, PanelPlace{static_cast<i32>(m0), panel}, full, kEvictNormal);
     }

@@ -80,7 +80,10 @@ struct WgmmaTraits {
   TW_CONSTANTS(int, kMulticast = kWidens ? 1 : kNeighbours);
   TW_CONSTANTS(bool, kQuantizes = Input::kQuantizes);
   TW_MEMBER static constexpr WgmmaKind kind() { return wgmma_kind<Element, element_of<W>>(); }
-  using Weights = typename WeightsOf<X, W, kStrips * kWarpgroupsN, kPanels, kWarpMma ? kColumns : 0, kNarrows>::type;
+  // Boxes of tokens end where a matrix of fewer rows than a tile does (TensorMapPlan::tile_boxes).
+  TW_CONSTANTS(bool, kClips = !kWidens && kGroups == 0 && !kGathers);
+  using Weights = typename WeightsOf<X, W, kStrips * kWarpgroupsN, kPanels, kWarpMma ? kColumns : 0, kNarrows,
+                                     kClips && kSwapped>::type;
   using Product = select<kind() == WgmmaKind::s8, i32, float>;
   // A panel's products are promoted: they leave the matrix units and are added to sums in single precision. Group
   // scales along k that the operand cannot hold apply to them there, and such sums are better than those of the fp8
@@ -97,9 +100,10 @@ struct WgmmaTraits {
   // there is room for them and load theirs while this one still runs.
   TW_CONSTANTS(bool, kSmallTile = kBlockM <= kFewTokens && !kSwapped);
 
-  // The copy engine takes several times as long for a row of a box beyond the matrix as for one of the matrix. So the
-  // last tile begins earlier, where all of its rows are the matrix' own, and the rows that an earlier tile stores are
-  // computed twice. (Scales of blocks are found by a tile's place; a convolution may have any number of features.)
+  // The copy engine takes several times as long for a row of a box beyond the matrix as for one of the matrix. So boxes
+  // are clipped where one tile has more rows than the matrix, and else the last tile begins earlier, where all of its
+  // rows are the matrix' own, and the rows that an earlier tile stores are computed twice. (Scales of blocks are found
+  // by a tile's place; a convolution may have any number of features.)
   TW_CONSTANTS(bool,
                kShifts = !kSmallTile && knobs.parts() == 1 && !kGathers && !BlockScales<X, W, kBlockM, kStrips>::kAny);
   TW_MEMBER static i64 first_token(const Args& args, i64 m0) {
@@ -165,7 +169,6 @@ struct WgmmaTraits {
   // share.
   TW_CONSTANTS(int, kBoxes = knobs.boxes, kBoxBytes = kPlan.box_bytes);
   TW_CONSTANTS(int, kBoxMulticast = kSwapped ? 1 : kMulticast, kRingMulticast = kBoxes && !kSwapped ? 1 : kMulticast);
-  TW_CONSTANTS(int, kXCopied = kQuantizes || kWidens ? 0 : kPanels * kXPanelBytes);  // per stage
   TW_CONSTANTS(int, kBoxRows = kBlockM / kMulticast, kPanelBoxes = kMulticast > 1 ? 1 : kPanels / kPanelsPerBox);
 
   // ---- registers

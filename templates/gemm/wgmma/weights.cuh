@@ -13,27 +13,37 @@
 
 namespace tw::gemm {
 
-// Plain rows: a tile is 64 STRIPS rows of 128 bytes per panel, swizzled.
-template <class X, int STRIPS, int PANELS>
+// Plain rows: a tile is 64 STRIPS rows of 128 bytes per panel, swizzled. CLIPS: they are tokens, whose boxes have no
+// more rows than there are.
+template <class X, int STRIPS, int PANELS, bool CLIPS>
 struct PlainWeights {
   TW_CONSTANTS(bool, kRegisters = false, kPromotes = false);
   TW_MEMBER static constexpr float factor() { return 1.0f; }
   TW_CONSTANTS(int, BN = 64 * STRIPS, kPanelK = 128 / static_cast<int>(sizeof(typename X::Element)));
   TW_CONSTANTS(int, kStageBytes = plain_stage_bytes(BN, PANELS));
 
-  TW_CONSTANTS(int, kRows = BN > 256 ? BN / 2 : BN);  // of a box
+  TW_CONSTANTS(int, kRows = BN > 256 ? BN / 2 : BN, kBoxes = BN / kRows);  // rows of a box
   static_assert(BN == kRows || PANELS == 1, "several panels come in one box, of 256 rows at most");
 
-  TW_MEMBER static u32 bytes(const Shape&, i64, i64) { return kStageBytes; }
+  TW_MEMBER static int box_rows(const Shape& shape) { return CLIPS ? clipped_rows(shape.n, kRows, kBoxes) : kRows; }
+  TW_MEMBER static u32 bytes(const Shape& shape, i64, i64) {
+    return CLIPS ? static_cast<u32>(PANELS * kBoxes * 128 * box_rows(shape)) : kStageBytes;
+  }
   TW_MEMBER static void prefetch(const Args&, const Shape&, const TensorMap* map, i64 n0, i64 kb) {
-    TW_UNROLL for (int i = 0; i < BN / kRows; ++i)
+    TW_UNROLL for (int i = 0; i < kBoxes; ++i)
         tensor_prefetch(map, static_cast<i32>(n0 + i * kRows), static_cast<i32>(kb * PANELS));
   }
-  TW_MEMBER static void load(u8* to, const Args&, const Shape&, const TensorMap* map, i64 n0, i64 kb, u64* barrier,
-                             u64 policy) {
-    TW_UNROLL for (int i = 0; i < BN / kRows; ++i)
-        tensor_load(to + i * kRows * 128, map,
-                    PanelPlace{static_cast<i32>(n0 + i * kRows), static_cast<i32>(kb * PANELS)}, barrier, policy);
+  TW_MEMBER static void load(u8* to, const Args&, const Shape& shape, const TensorMap* map, i64 n0, i64 kb,
+                             u64* barrier, u64 policy) {
+    const int rows = box_rows(shape);
+    const i32 panel = static_cast<i32>(kb * PANELS);
+    if (PANELS > 1 && rows < kRows) {  // (Producer::load_x() says why.)
+      TW_NO_UNROLL for (int p = 0; p < PANELS; ++p)
+          tensor_load(to + p * BN * 128, map, PanelPlace{static_cast<i32>(n0), panel + p}, barrier, policy);
+    } else {
+      TW_UNROLL for (int i = 0; i < kBoxes; ++i)
+          tensor_load(to + i * rows * 128, map, PanelPlace{static_cast<i32>(n0 + i * rows), panel}, barrier, policy);
+    }
   }
 };
 
@@ -182,10 +192,10 @@ TW_FN constexpr bool plain_pair() {
          (is_fp8_type<element_of<X>>() && is_fp8_type<element_of<W>>());
 }
 
-// NARROW: with may_narrow().
-template <class X, class W, int STRIPS, int PANELS, int TOKENS, bool NARROW>
+// NARROW: with may_narrow(). CLIPS: of PlainWeights.
+template <class X, class W, int STRIPS, int PANELS, int TOKENS, bool NARROW, bool CLIPS>
 struct WeightsOf {
-  using type = select<plain_pair<X, W>(), PlainWeights<X, STRIPS, PANELS>,
+  using type = select<plain_pair<X, W>(), PlainWeights<X, STRIPS, PANELS, CLIPS>,
                       select<NARROW, NarrowedWeights<X, W, STRIPS, PANELS>, TileWeights<X, W, STRIPS, PANELS, TOKENS>>>;
 };
 
