@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tuner/error_model.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
+#include <map>
 #include <numbers>
+#include <string>
 
 namespace tilewright::tuner {
 namespace {
@@ -10,6 +14,7 @@ namespace {
 // Deviations of log(measured / predicted), by playing searches back over complete measurements of three layers
 // (docs/measurement-log.md).
 constexpr double kCommon = 0.1;       // of the error that all candidates share
+constexpr double kOfKind = 0.12;      // of that which candidates of one kind share
 constexpr double kOwn = 0.1;          // of a candidate's own
 constexpr double kNoise = 0.015;      // of a measurement
 constexpr double kKnobOctaves = 0.6;  // a distance of knobs at which errors are alike by 1 / e
@@ -36,22 +41,44 @@ double distance(const Candidate& a, const Candidate& b) {
   return std::sqrt(sum);
 }
 
+// Candidates of one family that have the same options, knobs that others do not name, such as a schedule: how these are
+// mispredicted is learned at once, whatever the tile.
+std::vector<std::string> kinds_of(std::span<const Candidate> candidates) {
+  std::map<std::string, int> named, of_family;  // candidates
+  for (const Candidate& c : candidates) {
+    ++of_family[c.family];
+    for (const auto& [knob, value] : c.knobs) ++named[c.family + ' ' + knob];
+  }
+  std::vector<std::string> kinds;
+  for (const Candidate& c : candidates) {
+    std::string kind = c.family;
+    for (const auto& [knob, value] : c.knobs)
+      if (named[c.family + ' ' + knob] < of_family[c.family]) kind += fmt::format(" {}={}", knob, value);
+    kinds.push_back(std::move(kind));
+  }
+  return kinds;
+}
+
 }  // namespace
 
 ErrorModel::ErrorModel(std::span<const Candidate> candidates, std::span<const std::int64_t> rows) : rows_(rows.size()) {
-  for (const Candidate& a : candidates)
-    for (const Candidate& b : candidates)
-      alike_.push_back(a.family == b.family ? std::exp(-distance(a, b) / kKnobOctaves) : 0);
+  const std::vector<std::string> kinds = kinds_of(candidates);
+  for (std::size_t i = 0; i < candidates.size(); ++i)
+    for (std::size_t j = 0; j < candidates.size(); ++j) {
+      const Candidate &a = candidates[i], &b = candidates[j];
+      alike_.push_back((a.family == b.family ? kOwn * kOwn * std::exp(-distance(a, b) / kKnobOctaves) : 0) +
+                       (kinds[i] == kinds[j] ? kOfKind * kOfKind : 0));
+    }
   for (const std::int64_t a : rows)
     for (const std::int64_t b : rows)
       near_.push_back(std::exp(-std::fabs(std::log2(static_cast<double>(a) / static_cast<double>(b))) / kRowOctaves));
   mean_.assign(candidates.size() * rows_, 0);
-  variance_.assign(mean_.size(), kCommon * kCommon + kOwn * kOwn);
+  variance_.assign(mean_.size(), kCommon * kCommon + kOfKind * kOfKind + kOwn * kOwn);
 }
 
 double ErrorModel::covariance(std::size_t c, std::size_t at, std::size_t other, std::size_t other_at) const {
   const std::size_t candidates = mean_.size() / rows_;
-  return kCommon * kCommon + kOwn * kOwn * alike_[c * candidates + other] * near_[at * rows_ + other_at];
+  return kCommon * kCommon + alike_[c * candidates + other] * near_[at * rows_ + other_at];
 }
 
 void ErrorModel::observe(std::size_t candidate, std::size_t at, double log_error) {

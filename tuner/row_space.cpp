@@ -20,7 +20,7 @@ constexpr double kApart = 1.07;       // least ratio of two points at which one 
 // little, so that the first ones cover all points rather than vary one.
 constexpr double kUncertain = 1.5, kBlind = 0.02;
 // 0: every point counts as much; 1: every octave does (docs/measurement-log.md).
-constexpr double kEvenness = 0.75;
+constexpr double kEvenness = 0.4;
 
 // Points are denser, in octaves, where rows are many. A point counts as the power kEvenness of the octaves that it
 // stands for, half of those to its neighbours; 1 in the mean.

@@ -32,6 +32,7 @@ class RowSpace {
 
   std::span<const std::int64_t> points() const { return points_; }
   std::vector<RowContender>& contenders() { return contenders_; }
+  const std::vector<RowContender>& contenders() const { return contenders_; }
   // Microseconds: measured, or else predicted and corrected by the errors of measured candidates, the more alike they
   // are.
   double estimate(int contender, int point) const;

@@ -34,6 +34,7 @@ constexpr int kBatch = 4;                          // and then, to learn from ea
 constexpr int kFirstPoints = 3, kMostPoints = 14;  // of a binary: measured before its estimates count, and in all
 constexpr int kConfirmRounds = 5;
 constexpr int kScreenRounds = 2, kFinalRounds = 5;
+constexpr double kLeastTime = 1e-3;  // microseconds: a driver double's launches take none
 constexpr double kContender = 1.04;  // a time within this of the best at its point is taken again beside it
 constexpr std::size_t kMostContenders = 3;
 
@@ -84,6 +85,7 @@ class RowSearch {
   void confirm();
   void finals();
   void fail(int index, OutcomeKind kind, const std::string& why);
+  Outcome outcome(int index, int point, double microseconds) const;
   void store(int index, int point, const Summary& summary);
   RowTable decided();  // by what is known so far
   void choose(RowTable& table);
@@ -149,7 +151,7 @@ bool RowSearch::time(int index, int point) {
   const int one[] = {timed};
   for (int i = 0; i < kScreenRounds; ++i) r.bench->round(one);
   ++report_.measured, ++context_.measured;
-  space_.record(index, point, std::max(1e-3, r.bench->summary(timed).median));
+  space_.record(index, point, std::max(kLeastTime, r.bench->summary(timed).median));
   return true;
 }
 
@@ -230,8 +232,12 @@ void RowSearch::finals() {
     }
     if (near.empty()) continue;
     std::sort(near.begin(), near.end());
-    std::erase_if(near, [&, best = near.front().first](const auto& n) { return n.first > kContender * best; });
-    if (near.size() > kMostContenders) near.resize(kMostContenders);
+    std::size_t contenders = 0;
+    while (contenders < std::min(near.size(), kMostContenders) && near[contenders].first <= kContender * near[0].first)
+      ++contenders;
+    for (std::size_t i = contenders; i < near.size(); ++i)
+      report_.outcomes.push_back(outcome(near[i].second, p, near[i].first));
+    near.resize(contenders);
     Range& r = range(range_of(space_.points()[static_cast<std::size_t>(p)]));
     std::vector<int> timed;
     for (const auto& [us, index] : near) timed.push_back(r.timed.at({index, p}));
@@ -247,13 +253,18 @@ void RowSearch::finals() {
   for (auto& [index, r] : ranges_) report_.noisy |= r.bench->unsteady();
 }
 
-void RowSearch::store(int index, int point, const Summary& s) {
-  const RowContender& c = space_.contenders()[static_cast<std::size_t>(index)];
+Outcome RowSearch::outcome(int index, int point, double microseconds) const {
   Outcome o;
-  o.candidate = c.ranked.candidate, o.kind = OutcomeKind::measured;
+  o.candidate = space_.contenders()[static_cast<std::size_t>(index)].ranked.candidate, o.kind = OutcomeKind::measured;
   o.rows = space_.points()[static_cast<std::size_t>(point)];
-  o.microseconds = s.median, o.low = s.low, o.high = s.high, o.rounds = s.rounds;
+  o.microseconds = microseconds;
   o.resources = binaries_.at(index)->resources;
+  return o;
+}
+
+void RowSearch::store(int index, int point, const Summary& s) {
+  Outcome o = outcome(index, point, s.median);
+  o.low = s.low, o.high = s.high, o.rounds = s.rounds;
   context_.store.put_outcome(outcome_key_, at(point).text(), o, outcome_key_.transcript());
   report_.outcomes.push_back(std::move(o));
 }

@@ -38,6 +38,18 @@ TEST_CASE("an observation teaches candidates and rows the more, the nearer they 
   CHECK(model.deviation(1, 1) < before);
 }
 
+TEST_CASE("candidates with the same options share an error, whatever their tiles", "[error_model]") {
+  const std::vector<Candidate> candidates{Candidate::parse("wgmma block_m=64 stages=4 schedule=2"),
+                                          Candidate::parse("wgmma block_m=256 stages=2 schedule=2"),
+                                          Candidate::parse("wgmma block_m=256 stages=2"),
+                                          Candidate::parse("wgmma block_m=256 stages=2 schedule=1")};
+  ErrorModel model(candidates, kRows);
+  model.observe(0, 2, 0.7);
+  CHECK(model.mean(1, 2) > 1.5 * model.mean(2, 2));
+  CHECK(model.mean(3, 2) < model.mean(1, 2));
+  CHECK(model.deviation(1, 2) < model.deviation(2, 2));
+}
+
 TEST_CASE("the order of observations does not matter", "[error_model]") {
   ErrorModel one(kCandidates, kRows), other(kCandidates, kRows);
   one.observe(0, 0, 0.2), one.observe(2, 3, -0.1), one.observe(1, 1, 0.05);
