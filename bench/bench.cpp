@@ -29,13 +29,15 @@ int main(int argc, char** argv) {
       "cache of a child");
   app.add_option("--rows", settings.rows,
                  "gemm: only rows with this in 'large|decode LABEL; TARGETS; PROBLEM'; several, by |; with --every-m "
-                 "whole labels. conv: labels of rows or parts of them. quantize: only x=FORMAT w=FORMAT with this. "
-                 "code: only candidates with "
-                 "this in 'TARGET; FAMILY; PROBLEM'");
+                 "whole labels. conv: labels of rows or parts of them. cast: only problems with this. quantize: only "
+                 "x=FORMAT w=FORMAT with this. code: only candidates with this in 'TARGET; FAMILY; PROBLEM'");
   app.add_option("--shapes", settings.shapes, "gemm: N,K;N,K;... or 'judged' for all that are judged");
   app.add_option("--m", settings.ms, "gemm: only these m, e.g. 1,1024");
   app.add_option("--layers", settings.layers,
                  "conv: 1,2,u1,... or 'judged' for the twelve of its table, which is the default, or 'all'");
+  app.add_option("--sizes", settings.sizes,
+                 "conv: only parts of layers (1,3,4,8,11 unless given), of so many percent of their width, e.g. "
+                 "100,90,75,60,50,30: is a smaller one slower than a larger one?");
   app.add_option("--problem", settings.problem,
                  "sweep, conv: PROBLEM@RIVAL, several, by |; of conv bf16 fp16 tf32 fp8 int8, several, by +");
   app.add_option("--list", settings.list, "sweep: a file of candidates instead of all that are legal");
@@ -97,7 +99,7 @@ int main(int argc, char** argv) {
       else if (name == "quantize")
         results[name] = quantizing(*device, settings);
       else if (name == "cast")
-        results[name] = casts(*device);
+        results[name] = casts(*device, settings);
       else if (name == "launch")
         results[name] = launch_costs(*device);
       else if (name == "startup")

@@ -23,7 +23,7 @@ struct Settings {
   int candidates = 16, rounds = 11;
   double sustained = 0;  // seconds in a row of each kernel that has a rival, besides; 0: none
   bool every_m = false;
-  std::string layers;         // conv
+  std::string layers, sizes;  // conv
   double rival_seconds = 10;  // of plans of one of cuDNN's variants
   bool tuned = false;         // conv: choose by Engine::tune
   bool each = false;          // conv: print the time of each candidate
@@ -34,7 +34,7 @@ Json compile_times();                                        // offline.cpp: no 
 Json prewarm_scaling(const Settings& settings);              // offline.cpp
 Json code(const Settings& settings);                         // code.cpp: fingerprints of machine code, no device needed
 Json kernels(const Device& device);                          // kernels.cpp: gemv and mma against the device's ceilings
-Json casts(const Device& device);                            // kernels.cpp
+Json casts(const Device& device, const Settings& settings);  // kernels.cpp
 Json gemms(const Device& device, const Settings& settings);  // gemm.cpp: against cuBLASLt, as its table asks
 Json every_m(const Device& device, const Settings& settings);  // every_m.cpp: numbers of tokens between the buckets
 Json sweep(const Device& device, const Settings& settings);    // sweep.cpp: candidates over numbers of tokens

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `bench conv`: the conv kernels against cuDNN's fastest plan, our own kernel for unquantized weights, or the rate of a
-// copy, all measured in this run. What is asked of them is in conv_jobs.cpp.
+// `bench conv`: the conv kernels against cuDNN's fastest plan, our own kernel for unquantized weights, the rate of a
+// copy or of the single-precision units, or a larger part of the same layer, all measured in this run. What is asked of
+// them is in conv_jobs.cpp.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,9 +24,11 @@ constexpr int kElements = 16;            // of y, compared with the host
 constexpr std::size_t kFinalists = 3;    // candidates that are timed as the result is
 constexpr double kTolerance = 0.02;      // of |y| + the norm of its products: shows what is wrong, not what is rounded
 constexpr double kFastTolerance = 0.15;  // of sums that keep some 14 bits
-constexpr int kPoison = 0xff;            // no number, in any float format
-constexpr double kRoundSeconds = 6;      // of all rounds of a job: slow kernels get fewer
-constexpr double kInARowMost = 0.1e6;    // microseconds of a replay that is also timed in a row
+constexpr double kFourBitTolerance = 0.5;  // of x in four bits, which the host's sums are not
+constexpr int kPoison = 0xff;              // no number, in any float format
+constexpr int kLanes = 128;                // of a multiprocessor, each a single-precision FMA in a cycle
+constexpr double kRoundSeconds = 6;        // of all rounds of a job: slow kernels get fewer
+constexpr double kInARowMost = 0.1e6;      // microseconds of a replay that is also timed in a row
 
 struct Missing {
   std::string why;
@@ -40,6 +43,14 @@ struct Timed {
   int algorithms = 0;
 };
 
+// The passes beside a convolution as copies of their bytes, one launch each, over operands of their own.
+struct TimedPasses {
+  std::vector<Pass> passes = {};
+  std::unique_ptr<Rotation> rotation = {};
+  std::optional<Kernel> copy = {};
+  std::optional<Replay> replay = {};
+};
+
 // One of our kernels over its rotating operands.
 struct Ours {
   Problem problem;
@@ -49,6 +60,7 @@ struct Ours {
   Candidate choice = {};
   std::optional<Kernel> kernel = {};
   std::optional<Replay> replay = {};
+  bool four_bits = false;
   double error = 0, tune_seconds = 0;
   Json outcomes = Json::array();
 
@@ -60,10 +72,10 @@ struct Ours {
 
 struct Measured {
   ConvJob job;
-  double us = 0, rival_us = 0, in_a_row_us = 0, rival_in_a_row_us = 0;
+  double us = 0, rival_us = 0, in_a_row_us = 0, rival_in_a_row_us = 0, passes_us = 0;
   double tflops = 0, tbps = 0, value = 0, ratio = 0, error = 0, tune_seconds = 0, ops = 0;
   std::string mark = "-", note, rival, choice;
-  Json rivals = Json::array(), outcomes = Json::array(), rival_notes = Json::array();
+  Json rivals = Json::array(), passes = Json::array(), outcomes = Json::array(), rival_notes = Json::array();
 };
 
 class ConvBench {
@@ -73,9 +85,11 @@ class ConvBench {
 
   Json run() {
     const std::vector<ConvJob> jobs = conv_jobs(settings_);
-    copy_tbps_ = copy_ceiling(engine_, device_);
-    fmt::print("a copy moves {:.2f} TB/s\n", copy_tbps_);
+    copy_ = fastest_copy(engine_, device_);
     cuda_ = std::make_unique<Cuda>(device_, options_.driver);
+    fma_tflops_ = 2.0 * device_.sms() * kLanes * cuda_->most_mhz() * 1e-6;
+    fmt::print("a copy moves {:.2f} TB/s; single-precision FMAs at {:.0f} MHz: {:.1f} TF\n", copy_.tbps,
+               cuda_->most_mhz(), fma_tflops_);
     std::string why;
     try {
       library_ = Cudnn::open(device_, options_.nvrtc, why);
@@ -159,11 +173,12 @@ class ConvBench {
   }
 
   // Chosen once for a problem, timed with each job that needs it.
-  std::unique_ptr<Ours> ours(const std::string& text) {
+  std::unique_ptr<Ours> ours(const std::string& text, bool four_bits = false) {
     const Problem problem = problem_of(text);
     if (!problem.as<Conv>()) throw Missing{"no conv: " + text};
     const std::vector<Candidate> candidates = candidates_of(problem);
     auto o = std::make_unique<Ours>(Ours{problem, engine_.task(problem, device_.arch()), {}, nullptr});
+    o->four_bits = four_bits;
     o->expected = expected_outputs(*problem.as<Conv>(), o->task, kElements);
     o->rotation = std::make_unique<Rotation>(*cuda_, device_, cold_pieces(o->task), kColdBytes);
     const double began = seconds();
@@ -257,6 +272,7 @@ class ConvBench {
   }
 
   static double tolerance(const Ours& o) {
+    if (o.four_bits) return kFourBitTolerance;
     return o.problem.as<Conv>()->accumulation == Accumulation::fast ? kFastTolerance : kTolerance;
   }
 
@@ -303,13 +319,36 @@ class ConvBench {
     conv.x = conv.w = conv.y = Format::parse("f32");
     conv.global = Global::none, conv.accumulation = Accumulation::full, conv.workspace = 0;
     conv.constant_weights = false;
+    conv.cache = 0, conv.bias = {}, conv.residual = {};
     return conv;
+  }
+
+  TimedPasses passes(const Conv& conv) {
+    TimedPasses p{passes_of(conv)};
+    std::size_t most = 0;
+    for (const Pass& pass : p.passes) most = std::max(most, pass.bytes);
+    Task task = probe_task(copy_probe(device_, most));
+    task.candidates = {copy_.candidate};
+    std::vector<Piece> pieces = pieces_of(task);
+    for (Piece& piece : pieces) piece.weights = true;
+    p.rotation = std::make_unique<Rotation>(*cuda_, device_, pieces, kColdBytes);
+    p.copy = engine_.prepare(task, device_);
+    const auto launch = [&](int i) {
+      const int copy = i % p.rotation->copies();
+      for (const Pass& pass : p.passes)
+        p.copy->launch(cuda_->stream(), probe_arguments(p.rotation->at(copy, 1), p.rotation->at(copy, 0), pass.bytes),
+                       1, 1);
+    };
+    launch(0);
+    const double once = cuda_->microseconds([&] { launch(p.rotation->copies() - 1); });
+    p.replay.emplace(*cuda_, p.rotation->launches(once), launch);
+    return p;
   }
 
   void measure(const ConvJob& job) {
     Measured r;
     r.job = job;
-    const std::unique_ptr<Ours> own = ours(job.problem);
+    const std::unique_ptr<Ours> own = ours(job.problem, job.four_bits);
     const std::unique_ptr<Ours> base = job.base.empty() ? nullptr : ours(job.base);
     std::vector<std::unique_ptr<CudnnRival>> rivals;
     if (library_)
@@ -327,8 +366,19 @@ class ConvBench {
     if (base) timed.push_back({base->problem.text(), &*base->replay, {}, 0, 0, base->error, 0});
     for (const auto& rival : rivals)
       for (const RivalTime& t : rival->times()) timed.push_back({t.name, &t.replay, {}, 0, 0, t.error, t.algorithms});
+    TimedPasses beside;
+    if (job.in_passes) {
+      beside = passes(*own->problem.as<Conv>());
+      timed.push_back({"passes", &*beside.replay, {}, 0, 0, 0, 0});
+    }
     time_all(timed);
-    conclude(r, *own, timed);
+    Timed extra;  // of every rival
+    if (job.in_passes) {
+      extra = timed.back();
+      timed.pop_back();
+      for (const Pass& pass : beside.passes) r.passes.push_back({{"name", pass.name}, {"bytes", pass.bytes}});
+    }
+    conclude(r, *own, timed, extra);
   }
 
   // Interleaved, so that whatever drifts favours nobody; the first rounds do not count.
@@ -348,12 +398,13 @@ class ConvBench {
         t.in_a_row = settings_.sustained > 0 ? t.replay->sustained(settings_.sustained) : t.replay->in_a_row();
   }
 
-  void conclude(Measured& r, const Ours& own, const std::vector<Timed>& timed) {
+  void conclude(Measured& r, const Ours& own, const std::vector<Timed>& timed, const Timed& extra) {
     const Timed& mine = timed.front();
     r.us = mine.us, r.in_a_row_us = mine.in_a_row, r.error = mine.error;
     r.ops = own.problem.ops();
     r.tflops = r.ops / r.us * 1e-6, r.tbps = own.problem.min_bytes() / r.us * 1e-6;
     r.choice = mine.name, r.tune_seconds = own.tune_seconds, r.outcomes = own.outcomes;
+    r.passes_us = extra.us;
     for (std::size_t i = 1; i < timed.size(); ++i) {
       const Timed& t = timed[i];
       r.rivals.push_back({{"name", t.name},
@@ -365,10 +416,13 @@ class ConvBench {
       if (t.in_a_row > 0 && (r.rival_in_a_row_us == 0 || t.in_a_row < r.rival_in_a_row_us))
         r.rival_in_a_row_us = t.in_a_row;
     }
+    if (r.rival_us > 0) r.rival_us += extra.us;
+    if (r.rival_in_a_row_us > 0)
+      r.rival_in_a_row_us = extra.in_a_row > 0 || extra.us == 0 ? r.rival_in_a_row_us + extra.in_a_row : 0;
     r.ratio = r.rival_us / r.us;
-    r.value = r.job.goal.measure == ConvMeasure::copy_rate ? r.tbps / copy_tbps_ : r.ratio;
-    if (r.job.goal.value > 0 && r.value > 0) r.mark = r.value >= r.job.goal.value ? "pass" : "SHORT";
-    if (r.rival_us == 0 && r.note.empty()) r.note = "no rival";
+    judge(r);
+    const bool wants_rival = !r.job.rivals.empty() || !r.job.base.empty();
+    if (r.rival_us == 0 && wants_rival && r.note.empty()) r.note = "no rival";
     add(std::move(r));
   }
 
@@ -380,14 +434,35 @@ class ConvBench {
     add(std::move(r));
   }
 
+  // Where the value depends on other rows, it is judged again once they are measured.
+  void judge(Measured& r) const {
+    switch (r.job.goal.measure) {
+      case ConvMeasure::ratio: r.value = r.ratio; break;
+      case ConvMeasure::copy_rate: r.value = r.tbps / copy_.tbps; break;
+      case ConvMeasure::fma_rate: r.value = r.tflops / fma_tflops_; break;
+      case ConvMeasure::larger: r.value = against_larger(r); break;
+    }
+    if (r.job.goal.value > 0 && r.value > 0) r.mark = reaches(r.value, r.job.goal) ? "pass" : "SHORT";
+  }
+
+  static bool at_most(const ConvGoal& goal) { return goal.measure == ConvMeasure::larger; }
+  static bool reaches(double value, const ConvGoal& goal) {
+    return at_most(goal) ? value <= goal.value : value >= goal.value;
+  }
   static std::string show(double value, ConvMeasure measure) {
     if (value == 0) return "";
-    return measure == ConvMeasure::copy_rate ? fmt::format("{:.0f} %", 100 * value) : fmt::format("{:.3f}x", value);
+    return measure == ConvMeasure::copy_rate || measure == ConvMeasure::fma_rate ? fmt::format("{:.0f} %", 100 * value)
+                                                                                 : fmt::format("{:.3f}x", value);
   }
   static std::string asked(const ConvGoal& goal) {
     if (goal.value == 0) return "";
-    return goal.measure == ConvMeasure::copy_rate ? fmt::format(">= {:.0f} % of a copy", 100 * goal.value)
-                                                  : fmt::format(">= {:.2f}x", goal.value);
+    switch (goal.measure) {
+      case ConvMeasure::copy_rate: return fmt::format(">= {:.0f} % of a copy", 100 * goal.value);
+      case ConvMeasure::fma_rate: return fmt::format(">= {:.0f} % of the FMA rate", 100 * goal.value);
+      case ConvMeasure::larger: return fmt::format("<= {:.2f}x a larger size's time", goal.value);
+      case ConvMeasure::ratio: break;
+    }
+    return fmt::format(">= {:.2f}x", goal.value);
   }
 
   void add(Measured r) {
@@ -401,32 +476,34 @@ class ConvBench {
 
   // ---- The report
 
-  // Time over that of the whole layer, relative to the share of its operations; 0: not both were measured.
-  double against_whole(const Measured& r) const {
-    if (r.job.whole.empty() || r.us == 0) return 0;
+  // Time over that of the fastest larger part of the layer; 0: none was measured.
+  double against_larger(const Measured& r) const {
+    double least = 0;
     for (const Measured& w : results_)
-      if (w.job.label == r.job.label && w.job.layer == r.job.whole && w.us > 0) return (r.us / w.us) / (r.ops / w.ops);
-    return 0;
+      if (!r.job.whole.empty() && w.job.label == r.job.label && w.job.whole == r.job.whole && w.ops > r.ops &&
+          (least == 0 || w.us < least))
+        least = w.us;
+    return least > 0 ? r.us / least : 0;
   }
 
   Json report(const std::string& why) {
-    Table table({"row", "layer", "", "us", "TF", "TB/s", "rival us", "rival", "ratio", "in a row", "of a copy", "asked",
-                 "", "choice"});
+    for (Measured& r : results_)
+      if (r.us > 0) judge(r);
+    Table table({"row", "layer", "", "us", "TF", "TB/s", "rival us", "rival", "ratio", "in a row", "of a copy", "value",
+                 "asked", "", "choice"});
     Json json;
-    json["copy_tbps"] = copy_tbps_;
+    json["copy_tbps"] = copy_.tbps;
+    json["fma_tflops"] = fma_tflops_;
     json["cudnn"] = library_ ? Json{{"version", library_->version()}} : Json{{"error", why}};
     json["rows"] = Json::array();
     for (const Measured& r : results_) {
-      const double whole = against_whole(r);
       const std::string number = r.us > 0 ? fmt::format("{:.1f}", r.us) : "-";
       table.row({r.job.label, r.job.layer, r.job.title, number, r.us > 0 ? fmt::format("{:.0f}", r.tflops) : "",
                  r.us > 0 ? fmt::format("{:.2f}", r.tbps) : "", r.rival_us > 0 ? fmt::format("{:.1f}", r.rival_us) : "",
                  r.rival.substr(0, 40), show(r.ratio, ConvMeasure::ratio),
                  r.in_a_row_us > 0 ? show(r.rival_in_a_row_us / r.in_a_row_us, ConvMeasure::ratio) : "",
-                 show(r.tbps / copy_tbps_, ConvMeasure::copy_rate), asked(r.job.goal), r.mark,
-                 whole > 0  ? fmt::format("{:.2f} of the whole layer's time per operation; {}", whole, r.choice)
-                 : r.us > 0 ? r.choice
-                            : r.note.substr(0, 100)});
+                 show(r.tbps / copy_.tbps, ConvMeasure::copy_rate), show(r.value, r.job.goal.measure),
+                 asked(r.job.goal), r.mark, r.us > 0 ? r.choice : r.note.substr(0, 100)});
       json["rows"].push_back({{"label", r.job.label},
                               {"layer", r.job.layer},
                               {"title", r.job.title},
@@ -439,12 +516,15 @@ class ConvBench {
                               {"rival_us", r.rival_us},
                               {"rival_in_a_row_us", r.rival_in_a_row_us},
                               {"ratio", r.ratio},
-                              {"of_copy", r.tbps / copy_tbps_},
-                              {"against_whole", whole},
+                              {"of_copy", r.tbps / copy_.tbps},
+                              {"calls", r.job.calls},
+                              {"passes", r.passes},
+                              {"passes_us", r.passes_us},
                               {"group", r.job.goal.group},
                               {"value", r.value},
                               {"target", r.job.goal.value},
                               {"target_text", asked(r.job.goal)},
+                              {"at_most", at_most(r.job.goal)},
                               {"mark", r.mark},
                               {"note", r.note},
                               {"error", r.error},
@@ -460,56 +540,101 @@ class ConvBench {
     return json;
   }
 
-  // One line for each group: of its rows, or of their geometric mean.
+  // A line of the summary, and what it is made from.
+  struct Group {
+    std::string name;
+    ConvGoal goal;
+    double worst = 0, value = 0;  // of all rows together: their mean, geometric, or of times weighted by calls
+    int rows = 0, judged = 0, reached = 0, without = 0, missing = 0;
+    bool together = false;  // the value is asked for, not each row's
+  };
+
+  // One line for each group: of its rows, of their geometric mean, or of their times weighted by calls.
   Json summary() const {
-    std::vector<std::string> groups, means;
+    std::vector<std::string> groups, means, weighted;
     const auto once = [](std::vector<std::string>& list, const std::string& name) {
       if (!name.empty() && std::find(list.begin(), list.end(), name) == list.end()) list.push_back(name);
     };
     for (const Measured& r : results_) {
       if (r.job.goal.value > 0) once(groups, r.job.goal.group);
       once(means, r.job.mean);
+      once(weighted, r.job.weighted);
     }
+    std::vector<Group> lines;
+    for (const std::string& name : groups) lines.push_back(rows_of(name));
+    for (const std::string& name : means) lines.push_back(mean_of(name));
+    for (const std::string& name : weighted) lines.push_back(calls_of(name));
     Table table({"asked for", "worst", "mean", "target", "", "rows", "reached", "not judged", "without a kernel"});
     Json json = Json::array();
-    const auto line = [&](const std::string& group, bool mean) {
-      double worst = 0, logarithms = 0;
-      int rows = 0, had = 0, reached = 0, without = 0;
-      ConvGoal goal{ConvMeasure::mean, mean_asked(group), group};
-      for (const Measured& r : results_) {
-        if (mean ? r.job.mean != group : r.job.goal.value == 0 || r.job.goal.group != group) continue;
-        if (!mean) goal = r.job.goal;
-        const double value = mean ? r.ratio : r.value;
-        ++rows, without += r.us == 0;
-        if (value == 0) continue;
-        ++had, reached += value >= goal.value;
-        worst = had == 1 ? value : std::min(worst, value);
-        logarithms += std::log(value);
-      }
-      const double middle = had ? std::exp(logarithms / had) : 0;
+    for (const Group& g : lines) {
       // A mean of some of its rows is no mean of all.
-      const std::string mark = without                                          ? "SHORT"
-                               : had < rows                                     ? "-"
-                               : (mean ? middle >= goal.value : reached == had) ? "pass"
-                                                                                : "SHORT";
-      const std::string name = mean ? group + ", geometric mean" : group;
-      table.row({name, show(worst, goal.measure), show(middle, goal.measure), asked(goal), mark,
-                 fmt::format("{}", rows), mean ? "" : fmt::format("{}", reached),
-                 fmt::format("{}", rows - had - without), fmt::format("{}", without)});
-      json.push_back({{"group", name},
-                      {"worst", worst},
-                      {"mean", middle},
-                      {"target", goal.value},
-                      {"rows", rows},
-                      {"judged", had},
-                      {"reached", reached},
-                      {"without_kernel", without},
+      const std::string mark = g.without                                                         ? "SHORT"
+                               : g.judged < g.rows || g.missing                                  ? "-"
+                               : (g.together ? reaches(g.value, g.goal) : g.reached == g.judged) ? "pass"
+                                                                                                 : "SHORT";
+      const int not_judged = g.rows - g.judged - g.without;
+      table.row({g.name, show(g.worst, g.goal.measure), show(g.value, g.goal.measure), asked(g.goal), mark,
+                 fmt::format("{}", g.rows), g.together ? "" : fmt::format("{}", g.reached),
+                 fmt::format("{}", not_judged), fmt::format("{}", g.without)});
+      json.push_back({{"group", g.name},
+                      {"worst", g.worst},
+                      {"mean", g.value},
+                      {"target", g.goal.value},
+                      {"rows", g.rows},
+                      {"judged", g.judged},
+                      {"reached", g.reached},
+                      {"without_kernel", g.without},
+                      {"missing_calls", g.missing},
                       {"mark", mark}});
-    };
-    for (const std::string& group : groups) line(group, false);
-    for (const std::string& group : means) line(group, true);
+    }
     fmt::print("{}", table.text());
     return json;
+  }
+
+  // Adds a row to a group; false if it has no value.
+  static bool count(Group& g, const Measured& r, double value) {
+    ++g.rows, g.without += r.us == 0;
+    if (value == 0) return false;
+    ++g.judged, g.reached += reaches(value, g.goal);
+    const bool worse = at_most(g.goal) ? value > g.worst : value < g.worst;
+    if (g.judged == 1 || worse) g.worst = value;
+    return true;
+  }
+
+  Group rows_of(const std::string& name) const {
+    Group g{name, {}};
+    double logarithms = 0;
+    for (const Measured& r : results_) {
+      if (r.job.goal.value == 0 || r.job.goal.group != name) continue;
+      g.goal = r.job.goal;
+      if (count(g, r, r.value)) logarithms += std::log(r.value);
+    }
+    if (g.judged) g.value = std::exp(logarithms / g.judged);
+    return g;
+  }
+
+  Group mean_of(const std::string& name) const {
+    Group g{name + ", geometric mean", {ConvMeasure::ratio, mean_asked(name), name}};
+    g.together = true;
+    double logarithms = 0;
+    for (const Measured& r : results_)
+      if (r.job.mean == name && count(g, r, r.ratio)) logarithms += std::log(r.ratio);
+    if (g.judged) g.value = std::exp(logarithms / g.judged);
+    return g;
+  }
+
+  Group calls_of(const std::string& name) const {
+    const ConvCalls all = calls_asked(name);
+    Group g{name, {ConvMeasure::ratio, all.asked, name}};
+    g.together = true, g.missing = all.calls;
+    double ours = 0, rival = 0;
+    for (const Measured& r : results_) {
+      if (r.job.weighted != name) continue;
+      g.missing -= r.job.calls;
+      if (count(g, r, r.ratio)) ours += r.job.calls * r.us, rival += r.job.calls * r.rival_us;
+    }
+    if (ours > 0) g.value = rival / ours;
+    return g;
   }
 
   const Settings& settings_;
@@ -517,7 +642,8 @@ class ConvBench {
   Engine engine_;
   const Device& device_;
   const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
-  double copy_tbps_ = 0;
+  FastestCopy copy_;
+  double fma_tflops_ = 0;  // what the single-precision units could do at the highest clock
   std::unique_ptr<Cuda> cuda_;
   std::unique_ptr<Cudnn> library_;
   std::map<std::string, Candidate> chosen_;                // by problem

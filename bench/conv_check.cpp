@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include <tilewright/error.h>
 
@@ -18,11 +19,10 @@ void check_plain(const Conv& conv) {
   const auto refuse = [](const char* field, const char* allowed) {
     throw Error(ErrorCode::unsupported, field, "", allowed);
   };
-  if (conv.cache) refuse("cache", "0 in a benchmark's convolution: in= has those frames");
-  if (conv.bias) refuse("bias", "none in a benchmark's convolution");
-  if (conv.residual) refuse("residual", "none in a benchmark's convolution");
   if (conv.act != Activation::none) refuse("act", "none in a benchmark's convolution");
-  if (conv.alpha != 1 || conv.y_scale != 1) refuse("alpha, y_scale", "1 in a benchmark's convolution");
+  if (conv.alpha != 1 || conv.beta != 1 || conv.y_scale != 1)
+    refuse("alpha, beta, y_scale", "1 in a benchmark's convolution");
+  if (conv.cache && conv.x.info().streams.size() > 1) refuse("cache", "0 where x has scales, in a benchmark");
   for (int i = 0; i < conv.pad_mode.rank; ++i)
     if (conv.pad_mode.at[static_cast<std::size_t>(i)] != PadMode::zero)
       refuse("pad_mode", "zero in a benchmark's convolution");
@@ -96,9 +96,13 @@ std::vector<ExpectedOutput> expected_outputs(const Conv& conv, const Task& task,
   std::vector<ConvAxis> axes = axes_of(conv);
   while (axes.size() < kMostAxes) axes.insert(axes.begin(), {1, 1, 1, 1, 0, 0, 1});
   const Content x(task, "x"), w(task, "w");
+  std::optional<Content> cache, bias, residual;
+  if (conv.cache) cache.emplace(task, "cache");
+  if (conv.bias) bias.emplace(task, "bias");
+  if (conv.residual) residual.emplace(task, "residual");
   std::int64_t in_pixels = 1, out_pixels = 1, taps = 1;
   for (const ConvAxis& a : axes) in_pixels *= a.in, out_pixels *= a.out, taps *= a.kernel;
-  const std::int64_t channels = conv.c / conv.groups;
+  const std::int64_t channels = conv.c / conv.groups, cached = in_pixels / conv.in.at[0] * conv.cache;
   std::vector<ExpectedOutput> expected;
   std::uint64_t state = 12345;
   for (int e = 0; e < count; ++e) {
@@ -122,17 +126,23 @@ std::vector<ExpectedOutput> expected_outputs(const Conv& conv, const Task& task,
         source = source * axes[a].in + i;
       }
       if (!inside) continue;
+      const bool kept = source < cached;
+      const Content& from = kept ? *cache : x;
+      const std::int64_t pixels = kept ? cached : in_pixels - cached;
+      if (!kept) source -= cached;
       for (std::int64_t c = 0; c < channels; ++c) {
         const double product =
-            static_cast<double>(x.element(conv.x_layout == TensorLayout::ncdhw
-                                              ? (image * conv.c + first + c) * in_pixels + source
-                                              : (image * in_pixels + source) * conv.c + first + c)) *
+            static_cast<double>(from.element(conv.x_layout == TensorLayout::ncdhw
+                                                 ? (image * conv.c + first + c) * pixels + source
+                                                 : (image * pixels + source) * conv.c + first + c)) *
             row[static_cast<std::size_t>(conv.w_layout == FilterLayout::kctrs ? c * taps + tap : tap * channels + c)];
         sum += product, squares += product * product;
       }
     }
     const std::int64_t index = conv.y_layout == TensorLayout::ncdhw ? (image * conv.k + channel) * out_pixels + place
                                                                     : pixel * conv.k + channel;
+    if (bias) sum += bias->element(channel);
+    if (residual) sum += residual->element(index);
     expected.push_back({static_cast<std::size_t>(index), sum, std::sqrt(squares)});
   }
   return expected;

@@ -25,7 +25,7 @@ struct ExpectedOutput {
 };
 
 // `count` outputs spread over y, of inputs as the task fills them with seed 1. Throws Error (unsupported) for a conv
-// with more than its products: a cache, a bias, an activation, a residual, or padding that is not zero.
+// with factors, an activation, or padding that is not zero.
 std::vector<ExpectedOutput> expected_outputs(const Conv& conv, const Task& task, int count);
 
 // The largest |y - value| relative to |value| + norm; infinite if one is no number.

@@ -16,6 +16,7 @@ namespace tilewright::bench {
 namespace {
 
 constexpr int kCaptureRelaxed = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED: what a library does while it launches is its own
+constexpr int kClockRate = 13;      // CU_DEVICE_ATTRIBUTE_CLOCK_RATE
 constexpr double kGraphMicroseconds = 2000;
 constexpr double kRestShare = 2;     // of a sample's work (docs/measurement.md, Rested)
 constexpr int kMostLaunches = 2048;  // in one graph
@@ -51,6 +52,7 @@ struct Cuda::Driver {
   using Address = unsigned long long;
   void* library;
   Function<int*, int> device_get{library, "cuDeviceGet"};
+  Function<int*, int, int> device_attribute{library, "cuDeviceGetAttribute"};
   Function<void**, int> primary_retain{library, "cuDevicePrimaryCtxRetain"};
   Function<int> primary_release{library, "cuDevicePrimaryCtxRelease_v2"};
   Function<void*> context_push{library, "cuCtxPushCurrent_v2"};
@@ -110,6 +112,13 @@ std::size_t Cuda::free_bytes() const {
   std::size_t free = 0, total = 0;
   driver_->memory_info(&free, &total);
   return free;
+}
+
+double Cuda::most_mhz() const {
+  int handle = 0, khz = 0;
+  driver_->device_get(&handle, ordinal_);
+  driver_->device_attribute(&khz, kClockRate, handle);
+  return khz / 1000.0;
 }
 
 double Cuda::microseconds(const std::function<void()>& enqueue) const {

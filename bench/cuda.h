@@ -34,6 +34,7 @@ class Cuda {
   void set(void* at, int byte, std::size_t bytes) const;           // synchronous
   void synchronize() const;                                        // throws what went wrong since the last one
   std::size_t free_bytes() const;
+  double most_mhz() const;                                          // that the multiprocessors' clock reaches
   double microseconds(const std::function<void()>& enqueue) const;  // between two events around what it enqueues
   void profiled(const std::function<void()>& enqueue)
       const;  // what it enqueues is seen by a profiler that waits to be told (bench/counters.sh)

@@ -16,6 +16,11 @@
 
 namespace tilewright::bench {
 
+namespace cudnn {  // cudnn_graph.h
+struct Inputs;
+struct Graph;
+}  // namespace cudnn
+
 class Cudnn {
  public:
   // Looks for TILEWRIGHT_CUDNN, the loader's libcudnn.so.9, and among Python's packages (library_places()). Null if
@@ -57,11 +62,8 @@ class CudnnRival {
   const std::vector<std::string>& notes() const { return notes_; }
 
  private:
-  struct Inputs;
-  struct Graph;
-  struct Trials;
-  std::vector<std::unique_ptr<Inputs>> inputs_;
-  std::vector<std::unique_ptr<Graph>> graphs_;
+  std::vector<std::unique_ptr<cudnn::Inputs>> inputs_;
+  std::vector<std::unique_ptr<cudnn::Graph>> graphs_;
   std::vector<RivalTime> times_;
   std::vector<std::string> notes_;
 };

@@ -80,7 +80,7 @@ Json kernels(const Device& device) {
   return out;
 }
 
-Json casts(const Device& device) {
+Json casts(const Device& device, const Settings& settings) {
   Engine engine = fresh();
   const double ceiling = copy_ceiling(engine, device);
   fmt::print("copy ceiling {:.2f} TB/s (read + write)\n", ceiling);
@@ -88,6 +88,7 @@ Json casts(const Device& device) {
   out["copy_ceiling_tbps"] = ceiling;
   Table table({"cast of 256 MB", "us", "TB/s", "of ceiling", "target", "", "choice"});
   const auto measure = [&](const std::string& text) {
+    if (text.find(settings.rows) == text.npos) return;
     const Problem problem = Problem::parse(text);
     TunePolicy policy;
     policy.patience = 0;

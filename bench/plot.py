@@ -23,7 +23,9 @@ PANELS = [
 CONV_PANELS = [
     ("Speed relative to cuDNN's fastest plan (higher is better)", lambda r: r["rival_us"] > 0 and not r["share"],
      lambda v: f"{v:.2f}x"),
-    ("Share of a copy's rate (higher is better)", lambda r: r["share"], lambda v: f"{100 * v:.0f} %"),
+    ("Share of a copy's rate, or of the single-precision units' (higher is better)", lambda r: r["share"],
+     lambda v: f"{100 * v:.0f} %"),
+    ("Time over that of a larger part of the layer (lower is better)", lambda r: r["at_most"], lambda v: f"{v:.2f}x"),
 ]
 
 
@@ -52,9 +54,10 @@ def read(paths):
                 rows[key] = row
         for row in result["results"].get("conv", {}).get("rows", []):
             row["share"] = "%" in row["target_text"]
-            if not row["share"]:
+            row.setdefault("at_most", False)
+            if not row["share"] and not row["at_most"]:
                 row["value"] = row["ratio"]
-            row.update(detail=f'{row["layer"]}: {row["title"]}', at_most=False, m=0, n=0, k=0)
+            row.update(detail=f'{row["layer"]}: {row["title"]}', m=0, n=0, k=0)
             key = row["label"], row["layer"]
             if key not in rows or rows[key]["us"] == 0:
                 rows[key] = row

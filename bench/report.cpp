@@ -56,6 +56,17 @@ std::string Table::text() const {
   return out;
 }
 
+std::vector<std::byte> probe_arguments(void* out, const void* in, std::size_t in_bytes) {
+  struct {
+    void* out;
+    const void* in;
+    long long n;
+  } args{out, in, static_cast<long long>(in_bytes / 16)};
+  std::vector<std::byte> bytes(sizeof(args));
+  std::memcpy(bytes.data(), &args, sizeof(args));
+  return bytes;
+}
+
 Task probe_task(const Probe& probe) {
   Task task;
   task.key = "probe " + probe.name;
@@ -82,16 +93,8 @@ Task probe_task(const Probe& probe) {
     }
   };
   task.buffers = {in, out};
-  const auto words = static_cast<long long>(probe.in_bytes / 16);
-  task.arguments = [words](std::span<void* const> p, std::int64_t) {
-    struct {
-      void* out;
-      const void* in;
-      long long n;
-    } args{p[1], p[0], words};
-    std::vector<std::byte> bytes(sizeof(args));
-    std::memcpy(bytes.data(), &args, sizeof(args));
-    return bytes;
+  task.arguments = [bytes = probe.in_bytes](std::span<void* const> p, std::int64_t) {
+    return probe_arguments(p[1], p[0], bytes);
   };
   task.compare = [](auto, auto, auto, std::int64_t) { return std::string(); };
   task.min_bytes = static_cast<double>(probe.in_bytes + probe.out_bytes);
@@ -102,14 +105,15 @@ namespace {
 
 constexpr const char* kArgs = "struct Args { uint4* out; const uint4* in; long long n; };\n";
 
-double best_tbps(Engine& engine, const Device& device, const Probe& probe, double bytes) {
+FastestCopy fastest(Engine& engine, const Device& device, const Probe& probe, double bytes) {
   TunePolicy policy;
   policy.exhaustive = true;
   policy.retune = true;
   const TuneReport report = engine.tune(probe_task(probe), device, policy);
-  double best = 0;
+  FastestCopy best;
   for (const Outcome& o : report.outcomes)
-    if (o.kind == OutcomeKind::measured && o.microseconds > 0) best = std::max(best, bytes / o.microseconds * 1e-6);
+    if (o.kind == OutcomeKind::measured && o.microseconds > 0 && bytes / o.microseconds * 1e-6 > best.tbps)
+      best = {bytes / o.microseconds * 1e-6, o.candidate};
   return best;
 }
 
@@ -138,10 +142,10 @@ double read_ceiling(Engine& engine, const Device& device) {
   probe.in_bytes = 512ull << 20;
   for (int per_sm : {1, 2}) probe.grids.emplace_back(device.sms() * per_sm, 1024);
   probe.out_bytes = static_cast<std::size_t>(device.sms()) * 2 * 1024 * 4;
-  return best_tbps(engine, device, probe, static_cast<double>(probe.in_bytes));
+  return fastest(engine, device, probe, static_cast<double>(probe.in_bytes)).tbps;
 }
 
-double copy_ceiling(Engine& engine, const Device& device) {
+Probe copy_probe(const Device& device, std::size_t bytes) {
   Probe probe;
   probe.name = "copy";
   probe.text = std::string(kArgs) +
@@ -156,10 +160,17 @@ double copy_ceiling(Engine& engine, const Device& device) {
                "    for (int j = 0; j < 4; ++j) if (i + j * step < a.n) a.out[i + j * step] = v[j];\n"
                "  }\n"
                "}\n";
-  probe.in_bytes = probe.out_bytes = 256ull << 20;
+  probe.in_bytes = probe.out_bytes = bytes;
   for (int per_sm : {1, 2, 4, 16}) probe.grids.emplace_back(device.sms() * per_sm, 512);
-  return best_tbps(engine, device, probe, 2.0 * static_cast<double>(probe.in_bytes));
+  return probe;
 }
+
+FastestCopy fastest_copy(Engine& engine, const Device& device) {
+  const Probe probe = copy_probe(device, 256ull << 20);
+  return fastest(engine, device, probe, 2.0 * static_cast<double>(probe.in_bytes));
+}
+
+double copy_ceiling(Engine& engine, const Device& device) { return fastest_copy(engine, device).tbps; }
 
 double median(std::vector<double> v) {
   if (v.empty()) return 0;

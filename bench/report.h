@@ -35,10 +35,19 @@ struct Probe {
   std::size_t in_bytes = 0, out_bytes = 0;
 };
 Task probe_task(const Probe& probe);
+std::vector<std::byte> probe_arguments(void* out, const void* in, std::size_t in_bytes);
 
 // Ceilings of this device in TB/s, measured now: reads with 16-byte loads, and copies (read + write).
 double read_ceiling(Engine& engine, const Device& device);
 double copy_ceiling(Engine& engine, const Device& device);
+
+// What copy_ceiling() times, and its fastest candidate.
+struct FastestCopy {
+  double tbps = 0;
+  Candidate candidate = {};
+};
+Probe copy_probe(const Device& device, std::size_t bytes);
+FastestCopy fastest_copy(Engine& engine, const Device& device);
 
 double median(std::vector<double> v);
 

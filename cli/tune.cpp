@@ -62,7 +62,7 @@ void show_ranges(const TuneReport& r) {
                     r.stopped, r.noisy ? "; too noisy to store" : ""));
 }
 
-void show(const TuneReport& r, const Problem& problem) {
+void show(const TuneReport& r) {
   Table table({"candidate", "outcome", "time", "spread", "error/bound"});
   for (const Outcome& o : r.outcomes) {
     const bool measured = o.kind == OutcomeKind::measured;
@@ -73,9 +73,10 @@ void show(const TuneReport& r, const Problem& problem) {
   print(r.key);
   print(table.text());
   std::string rate;
+  const Problem measured = Problem::parse(r.key);  // the one that stands for its bucket
   if (r.choice.microseconds > 0)
-    rate = fmt::format(", {:.2f} TB/s, {:.2f} TFLOP/s", problem.min_bytes() / r.choice.microseconds / 1e6,
-                       problem.ops() / r.choice.microseconds / 1e6);
+    rate = fmt::format(", {:.2f} TB/s, {:.2f} TFLOP/s", measured.min_bytes() / r.choice.microseconds / 1e6,
+                       measured.ops() / r.choice.microseconds / 1e6);
   print(fmt::format("choice: {} ({}{})\n{} compiled, {} measured in {:.1f} s, stopped by {}{}\n",
                     r.choice.candidate.text(), microseconds(r.choice.microseconds), rate, r.compiled, r.measured,
                     r.seconds, r.stopped, r.noisy ? "; too noisy to store" : ""));
@@ -106,7 +107,7 @@ int run_tune(const Context& context, TuneArgs args) {
       reports.back()["advice"] = advice ? json(*advice) : Json();
     } else {
       if (report.ranges.empty())
-        show(report, problem);
+        show(report);
       else
         show_ranges(report);
       if (advice) print(text(*advice) + "\n");

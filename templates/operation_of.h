@@ -56,6 +56,7 @@ class OperationOf : public Operation {
     Fields::visit(second, other);
     return one.any && first == second ? std::fabs(std::log2(one.product / other.product)) : -1;
   }
+  std::int64_t size_bucket(const void* fields) const final { return size_bucket_of(of(fields)); }
 
   Contract contract(const Problem& problem) const final { return contract_of(fields_of(problem)); }
   void describe(const Problem& problem, Task& task) const final { describe_task(fields_of(problem), task); }
@@ -85,6 +86,7 @@ class OperationOf : public Operation {
   virtual void make_canonical(P&) const {}        // gives what means the same one form
   virtual Extents extents_of(const P& fields) const = 0;
   virtual void set_rows(P& fields, std::int64_t rows) const = 0;  // does nothing if they are fixed
+  virtual std::int64_t size_bucket_of(const P&) const { return 0; }
   virtual double bytes_of(const P& fields) const = 0;
   virtual double ops_of(const P& fields) const = 0;
   virtual Contract contract_of(const P& fields) const = 0;

@@ -47,6 +47,12 @@ double Problem::distance(const Problem& other) const {
   return operation_ == other.operation_ ? operation_->distance(fields_.get(), other.fields_.get()) : -1;
 }
 
+std::int64_t Problem::size_bucket() const { return operation_->size_bucket(fields_.get()); }
+
+bool Problem::same_size_bucket(const Problem& other) const {
+  return size_bucket() > 0 && distance(other) >= 0 && size_bucket() == other.size_bucket();
+}
+
 std::string Problem::neighbours_prefix() const { return operation_->neighbours_prefix(fields_.get()); }
 
 bool Problem::same_but_rows(const Problem& other) const {

@@ -18,6 +18,30 @@ namespace {
 
 constexpr double kFarthest = 3;  // octaves of n * k: a tile that suits 8 times the work is no better than a guess
 
+// Best first: those of the same size bucket, then by distance.
+std::vector<tuner::Near> rows_near(Store& store, const Key& key, const Problem& problem) {
+  const std::string own = problem.text();
+  std::vector<tuner::Near> near;
+  for (StoredChoice& row : store.choices(key, problem.neighbours_prefix())) {
+    try {
+      const Problem other = Problem::parse(row.problem);
+      const double distance = problem.distance(other);
+      if (distance < 0 || row.problem == own) continue;
+      const Grade grade = !problem.same_size_bucket(other) ? Grade::neighbour
+                          : row.imported                   ? Grade::imported
+                                                           : Grade::same_bucket;
+      if (grade != Grade::neighbour || distance <= kFarthest) near.push_back({grade, distance, std::move(row)});
+    } catch (const Error&) {
+      // Written by a version that knew other problems.
+    }
+  }
+  // Equal distances are decided by the text, so that every process takes the same.
+  std::sort(near.begin(), near.end(), [](const tuner::Near& a, const tuner::Near& b) {
+    return std::tie(a.grade, a.distance, a.row.problem) < std::tie(b.grade, b.distance, b.row.problem);
+  });
+  return near;
+}
+
 }  // namespace
 
 void tuner::throw_unsupported(const Problem& problem, const Arch& arch) {
@@ -47,38 +71,33 @@ std::optional<Choice> Engine::Impl::stored_choice(const Problem& problem, const 
     log(LogLevel::info,
         fmt::format("{}: the stored choice {} is ignored: {}", problem.text(), row->candidate.text(), why));
   }
-  return neighbour(problem, device, history);
+  const std::optional<tuner::Near> other = near(problem, device, history, false);
+  if (!other) return std::nullopt;
+  return Choice{other->row.candidate, other->grade, other->grade == Grade::same_bucket ? other->row.microseconds : 0};
 }
 
-std::optional<Choice> Engine::Impl::neighbour(const Problem& problem, const Device& device,
-                                              const tuner::History& history) {
-  struct Near {
-    double distance;
-    StoredChoice row;
-  };
-  std::vector<Near> near;
-  for (StoredChoice& row : store.choices(tuner::choice_key(device), problem.neighbours_prefix())) {
-    try {
-      const double d = problem.distance(Problem::parse(row.problem));
-      if (d >= 0 && d <= kFarthest && row.problem != problem.text()) near.push_back({d, std::move(row)});
-    } catch (const Error&) {
-      // Written by a version that knew other problems.
-    }
-  }
-  // Equal distances are decided by the text, so that every process takes the same.
-  std::sort(near.begin(), near.end(), [](const Near& a, const Near& b) {
-    return std::tie(a.distance, a.row.problem) < std::tie(b.distance, b.row.problem);
-  });
+std::optional<tuner::Near> Engine::Impl::near(const Problem& problem, const Device& device,
+                                              const tuner::History& history, bool bucket_only) {
   // Legality last: it lists every candidate of a family.
-  for (const Near& n : near)
-    if (!history.ruled_out(n.row.candidate) && illegal(problem, device.arch(), n.row.candidate).empty())
-      return Choice{n.row.candidate, Grade::neighbour, 0};
+  for (tuner::Near& n : rows_near(store, tuner::choice_key(device), problem))
+    if ((!bucket_only || n.grade == Grade::same_bucket) && !history.ruled_out(n.row.candidate) &&
+        illegal(problem, device.arch(), n.row.candidate).empty())
+      return std::move(n);
   return std::nullopt;
+}
+
+std::optional<tuner::Near> Engine::Impl::tuned_in_bucket(const Problem& problem, const Device& device) {
+  if (problem.size_bucket() == 0 || store.find_choice(tuner::choice_key(device), problem.text())) return std::nullopt;
+  return near(problem, device, history(problem, device), true);
 }
 
 std::vector<Candidate> Engine::Impl::prewarmed(const Problem& problem, const Arch& arch) {
   std::vector<Candidate> candidates;
-  auto row = store.find_choice(tuner::prewarm_key(arch), problem.text());
+  const Key key = tuner::prewarm_key(arch);
+  auto row = store.find_choice(key, problem.text());
+  if (!row && problem.size_bucket() > 0)
+    if (auto near = rows_near(store, key, problem); !near.empty() && near.front().grade != Grade::neighbour)
+      row = std::move(near.front().row);
   if (!row) return candidates;
   std::istringstream lines(row->environment);
   for (std::string line; std::getline(lines, line);) {
@@ -107,7 +126,7 @@ tuner::Choices Engine::Impl::choices(const Problem& problem, const Device& devic
   std::vector<Choice> first;
   if (auto stored = stored_choice(problem, device, known)) first.push_back(std::move(*stored));
   // Measured here, so it compiled here; only a store from another compiler needs more.
-  if (first.empty() || first.front().grade != Grade::exact)
+  if (first.empty() || first.front().grade > Grade::same_bucket)
     for (Candidate& c : prewarmed(problem, device.arch()))
       if (!known.ruled_out(c)) first.push_back({std::move(c), Grade::ranked, 0});
   const auto rest = [this, problem, device, known] {

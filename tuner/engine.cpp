@@ -122,7 +122,7 @@ Kernel Engine::prepare(const Problem& problem, const Device& device, Stream stre
     if (impl_->options.tune) {
       const Problem bucket = tuner::bucketed(problem);
       const auto known = impl_->store.find_choice(tuner::choice_key(device), bucket.text());
-      if (!known || known->imported) impl_->tune(bucket, device, {});
+      if (known ? known->imported : !impl_->tuned_in_bucket(bucket, device)) impl_->tune(bucket, device, {});
     }
     return impl_->assemble(problem, device);
   });
@@ -140,6 +140,18 @@ TuneReport Engine::tune(const Problem& problem, const Device& device, const Tune
 }
 
 TuneReport Engine::Impl::tune(const Problem& bucket, const Device& device, const TunePolicy& policy) {
+  // What was measured for other sizes of the bucket answers, unless it is to be measured here.
+  if (!policy.retune && !policy.exhaustive)
+    if (const auto near = tuned_in_bucket(bucket, device)) {
+      TuneReport report;
+      report.key = near->row.problem;
+      report.choice = {near->row.candidate, near->grade, near->row.microseconds};
+      report.first = tuner::ranked_first(bucket, device.arch(), tuner::model_of(device)).value();
+      report.outcomes = outcomes(near->row.problem, device);
+      for (Outcome& o : report.outcomes) o.stored = true;
+      report.stopped = "all";
+      return report;
+    }
   const tuner::SearchRequest request = search_request(bucket, device, policy);
   const Task task = tuner::make_task(bucket, device.arch(), request.candidates, options.templates);
   tuner::SearchContext context{store, builder, log, measured, options.compile};

@@ -25,6 +25,13 @@ namespace tilewright {
 
 namespace tuner {
 
+// A stored row of a problem that differs from another in its sizes alone.
+struct Near {
+  Grade grade;      // same_bucket: the sizes are in one bucket; imported: that, but of somebody else's; else neighbour
+  double distance;  // octaves
+  StoredChoice row;
+};
+
 // Throws Error (invalid_argument) naming the field.
 void check(const TunePolicy& policy);
 void check(const PrewarmPolicy& policy);
@@ -37,9 +44,14 @@ struct Engine::Impl {
   explicit Impl(Options given);
 
   // ---- choices (choose.cpp)
-  // The stored choice, else that of the nearest size. Nothing that today's rules refuse, or that failed here since.
+  // The stored choice, else that of another problem of the same size bucket, else that of the nearest size. Nothing
+  // that today's rules refuse, or that failed here since.
   std::optional<Choice> stored_choice(const Problem& problem, const Device& device, const tuner::History& history);
-  std::optional<Choice> neighbour(const Problem& problem, const Device& device, const tuner::History& history);
+  // What stored_choice() takes of other problems. `bucket_only`: and of no more than the problem's size bucket.
+  std::optional<tuner::Near> near(const Problem& problem, const Device& device, const tuner::History& history,
+                                  bool bucket_only);
+  // The choice for a problem that has none of its own, measured here for another one of its size bucket.
+  std::optional<tuner::Near> tuned_in_bucket(const Problem& problem, const Device& device);
   // The candidates that prepare() tries, in order: stored, a neighbour's, prewarmed, ranked, and the reference last.
   // Throws Error (unsupported) if there is nothing, or if every kernel was found wrong here.
   tuner::Choices choices(const Problem& problem, const Device& device);

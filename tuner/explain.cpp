@@ -4,6 +4,7 @@
 
 #include <tilewright/error.h>
 
+#include "templates/families.h"
 #include "tuner/engine_impl.h"
 #include "tuner/task.h"
 
@@ -23,12 +24,20 @@ std::string indented(const std::string& text) {
 const char* meaning(Grade grade) {
   switch (grade) {
     case Grade::exact: return "measured for this problem";
-    case Grade::same_bucket: return "measured for this problem's bucket of rows";
+    case Grade::same_bucket: return "measured for this problem's bucket";
     case Grade::imported: return "measured by somebody else (cache import), not yet on this machine";
     case Grade::neighbour: return "measured for the nearest size with these formats and rows";
     case Grade::ranked: return "not measured: the cost model's first, or what a prewarm compiled";
   }
   return "";
+}
+
+// The problem that stands for all of its bucket, or which sizes share choices with it.
+std::string bucket_text(const Problem& problem) {
+  const std::int64_t bucket = problem.size_bucket();
+  return bucket == 0
+             ? problem.text()
+             : fmt::format("all sizes with {} to {} {}", bucket / 2 + 1, bucket, contract_for(problem).rows_name);
 }
 
 std::string families_text(const Problem& problem, const Arch& arch) {
@@ -63,9 +72,9 @@ std::string ranges_text(const std::vector<RowRange>& ranges) {
   return out;
 }
 
-std::string history_text(Store& store, const Key& key, const Problem& problem) {
+std::string history_text(Store& store, const Key& key, const std::string& problem) {
   std::string out;
-  for (const Outcome& o : store.outcomes(key, problem.text()))
+  for (const Outcome& o : store.outcomes(key, problem))
     out += o.kind == OutcomeKind::measured
                ? fmt::format("  {}: {:.2f} us ({} rounds{})\n", o.candidate.text(), o.microseconds, o.rounds,
                              o.imported ? ", imported" : "")
@@ -80,9 +89,10 @@ std::string Engine::explain(const Problem& asked, const Arch& arch, const Device
     throw Error(ErrorCode::invalid_argument, "arch", arch.name,
                 fmt::format("the device's own target is {}", device->arch().name));
   Problem problem = tuner::bucketed(asked);
-  std::string out = fmt::format("problem: {}\nbucket: {}\ntarget: {}\ncache: {}{}\n", asked.text(), problem.text(),
-                                arch.name, impl_->store.path().empty() ? "memory" : impl_->store.path(),
-                                impl_->store.degraded() ? " (unusable: in memory)" : "");
+  std::string out =
+      fmt::format("problem: {}\nbucket: {}\ntarget: {}\ncache: {}{}\n", asked.text(), bucket_text(problem), arch.name,
+                  impl_->store.path().empty() ? "memory" : impl_->store.path(),
+                  impl_->store.degraded() ? " (unusable: in memory)" : "");
   auto ranked = tuner::rank(problem, arch, device ? tuner::model_of(*device) : tuner::model_of(arch));
   Candidate candidate;
   if (device && !ranked.empty()) {
@@ -91,9 +101,12 @@ std::string Engine::explain(const Problem& asked, const Arch& arch, const Device
     out +=
         fmt::format("choice: {}\ngrade: {} ({})\n", candidate.text(), to_string(choice.grade), meaning(choice.grade));
     if (choice.microseconds > 0) out += fmt::format("measured: {:.2f} us\n", choice.microseconds);
+    const auto near = impl_->tuned_in_bucket(problem, *device);
+    if (near) out += fmt::format("measured for: {}\n", near->row.problem);
     if (!problem.fixed_rows()) out += ranges_text(ranges(asked, *device));
     out += "choice key:\n" + indented(tuner::choice_key(*device).transcript());
-    out += history_text(impl_->store, tuner::outcome_key(*device, impl_->builder.compiler()), problem);
+    out += history_text(impl_->store, tuner::outcome_key(*device, impl_->builder.compiler()),
+                        near ? near->row.problem : problem.text());
   } else if (!ranked.empty()) {
     candidate = ranked.front().candidate;
     out += fmt::format("choice: {}\ngrade: ranked (no device was named, and a stored choice belongs to one)\n",

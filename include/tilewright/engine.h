@@ -85,10 +85,11 @@ class TILEWRIGHT_EXPORT Engine {
   // computes wrong results from others.
   void pack(const Problem& packed, const Device& device, Stream stream, Operand from, MutableOperand to);
 
-  // Measures and remembers: for the bucket of the problem's rows, or for every number of rows (TunePolicy::all_rows).
-  // The report lists every candidate's fate. If all fail, the choice is the reference kernel (a
-  // task's last candidate), provided that it is right. Throws Error: unsupported with the reasons if that is not
-  // either; library_missing, would_tune, driver_failed.
+  // Measures and remembers: for the bucket of the problem's rows, of its sizes where its rows are fixed
+  // (Problem::size_bucket()), or for every number of rows (TunePolicy::all_rows). What was measured for other sizes of
+  // the bucket answers, unless the policy is to retune or exhaustive. The report lists every candidate's fate. If all
+  // fail, the choice is the reference kernel (a task's last candidate), provided that it is right. Throws Error:
+  // unsupported with the reasons if that is not either; library_missing, would_tune, driver_failed.
   TuneReport tune(const Problem& problem, const Device& device, const TunePolicy& policy = {});
   TuneReport tune(const Task& task, const Device& device, const TunePolicy& policy = {});
   // The stored choice of a caller's own task, else the first of its candidates that was not found wrong here. Throws

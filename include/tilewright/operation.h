@@ -82,6 +82,9 @@ class TILEWRIGHT_EXPORT Operation {
   virtual double ops(const void* fields) const = 0;
   // Octaves between the sizes of two problems that are otherwise equal; negative if they are not, or share nothing.
   virtual double distance(const void* a, const void* b) const = 0;
+  // Problems that differ in their sizes alone share choices while this is equal: what kBuckets are to rows that a
+  // launch gives. 0: each has its own.
+  virtual std::int64_t size_bucket(const void* fields) const = 0;
 
   // ---- kernels
   virtual std::span<const Family* const> families() const = 0;  // most specialized first, the reference last

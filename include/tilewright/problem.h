@@ -55,8 +55,10 @@ class TILEWRIGHT_EXPORT Problem {
   bool same_but_rows(const Problem& other) const;
   // Octaves between the sizes of two problems that are otherwise equal; negative if they are not.
   double distance(const Problem& other) const;
-  std::string neighbours_prefix() const;        // of the text; problems at a distance share it
-  std::uint64_t hash() const { return hash_; }  // equal for problems that are the same but for their rows
+  std::int64_t size_bucket() const;                   // Operation::size_bucket()
+  bool same_size_bucket(const Problem& other) const;  // the same, and equal but for sizes: they share choices
+  std::string neighbours_prefix() const;              // of the text; problems at a distance share it
+  std::uint64_t hash() const { return hash_; }        // equal for problems that are the same but for their rows
 
   friend TILEWRIGHT_EXPORT bool operator==(const Problem& a, const Problem& b);
 

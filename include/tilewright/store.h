@@ -39,7 +39,7 @@ class TILEWRIGHT_EXPORT Key {
 TILEWRIGHT_EXPORT std::string sha256_hex(std::string_view bytes);
 
 struct StoredChoice {
-  std::string problem = {};  // canonical text with the bucket's rows
+  std::string problem = {};  // canonical text, with the bucket's rows or the sizes that were measured
   Candidate candidate = {};
   double microseconds = 0;
   std::string first = {};  // ranked first choice at that time, and its time

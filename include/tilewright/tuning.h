@@ -60,7 +60,7 @@ struct Outcome {
 // How well a stored choice fits a request.
 enum class Grade {
   exact,        // measured for this problem
-  same_bucket,  // measured for another number of rows of the same bucket
+  same_bucket,  // measured for another number of rows, or other sizes, of the same bucket
   imported,     // measured by somebody else for this problem, and not yet here
   neighbour,    // measured for another n and k
   ranked,       // not measured

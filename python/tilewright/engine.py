@@ -269,8 +269,9 @@ class Engine(Handle):
         cold_bytes: float | None = None,
     ) -> reports.TuneReport:
         """Measures candidates, checks each against a reference, and stores the fastest: for the bucket of the problem's
-        rows, or for every number of rows (all_rows). budget_seconds: wall clock; patience: stop after so many without
-        improvement; exhaustive: all of them, whatever the budget; retune: forget what is stored.
+        rows (of a conv: its output pixels), or for every number of rows (all_rows). budget_seconds: wall clock;
+        patience: stop after so many without improvement; exhaustive: all of them, whatever the budget; retune: forget
+        what is stored.
 
         progress: a function of (stage, done, total), or True for a bar of tqdm's on a terminal. Ctrl-C and exceptions
         out of functions cancel the search and are raised; what was measured until then is stored. Raises

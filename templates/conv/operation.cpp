@@ -4,6 +4,7 @@
 #include <tilewright/error.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "templates/checks.h"
 #include "templates/conv/axes.h"
@@ -227,6 +228,10 @@ class ConvOperation final : public OperationOf<Conv, Fields> {
   }
   Extents extents_of(const Conv& c) const override { return {as_gemm(c).m, c.k, true}; }
   void set_rows(Conv&, std::int64_t) const override {}
+  // Chunks of a video, and batches, share what was tuned for about as many output pixels, up to a power of two.
+  std::int64_t size_bucket_of(const Conv& c) const override {
+    return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(as_gemm(c).m)));
+  }
   double bytes_of(const Conv& c) const override {
     const Gemm g = as_gemm(c);
     std::int64_t pixels = c.n;  // of x and what is cached

@@ -56,14 +56,17 @@ TEST_CASE("bench conv: expected outputs are those of the operation on the host",
         "x=e4m3 w=e4m3_row y=f32 n=1 c=16 in=9x9 k=8 kernel=3", "x=int8 w=int8_row y=f32 n=1 c=16 in=9x9 k=8 kernel=3",
         "x=bf16 w=int4_g128 y=f32 n=1 c=128 in=9x9 k=8 kernel=3",
         "x=bf16 w=nvfp4 y=f32 global=mul n=1 c=32 in=9x9 k=8 kernel=3",
-        "x=bf16 w=nvfp4 y=f32 global=div n=1 c=32 in=9x9 k=8 kernel=3"}) {
+        "x=bf16 w=nvfp4 y=f32 global=div n=1 c=32 in=9x9 k=8 kernel=3",
+        "x=bf16 w=bf16 y=f32 n=2 c=8 in=5x6x7 k=9 kernel=3 pad=0x1x1 cache=2 bias=bf16 residual=bf16",
+        "x=f16 w=f16 y=f32 n=2 c=8 in=9x7 k=5 kernel=3 pad=1 cache=1 bias=f32 residual=f16 x_layout=ncdhw "
+        "y_layout=ncdhw"}) {
     INFO(text);
     CHECK(error_on_host(text) < 1e-5);
   }
 }
 
 TEST_CASE("bench conv: what a plain convolution does not have is refused by name", "[bench]") {
-  for (const char* field : {"cache=1", "bias=f32", "act=relu", "residual=bf16", "pad=1 pad_mode=replicate"}) {
+  for (const char* field : {"alpha=2", "act=relu", "residual=bf16 beta=2", "pad=1 pad_mode=replicate"}) {
     const Problem problem =
         Problem::parse(fmt::format("conv x=bf16 w=bf16 y=bf16 n=1 c=8 in=5x5 k=8 kernel=3 {}", field));
     Task task;
@@ -118,9 +121,11 @@ TEST_CASE("bench conv: the jobs are problems, and what is asked of them follows 
     INFO(job.problem);
     CHECK(job.rivals.empty() != job.base.empty());
     if (!job.base.empty()) CHECK_NOTHROW(Problem::parse(job.base));
-    CHECK_NOTHROW(Problem::parse(job.problem));
+    // A problem that is none yet is a row without a kernel.
+    if (!job.four_bits) CHECK_NOTHROW(Problem::parse(job.problem));
+    CHECK((job.layer != "d1" || (job.label == "bf16" && job.goal.measure == ConvMeasure::fma_rate)));
   }
-  CHECK(labels.size() == 10);
+  CHECK(labels.size() == 13);
 
   settings.layers = "1,2,6,8,12";
   settings.rows = "bf16|fp8";
@@ -145,4 +150,63 @@ TEST_CASE("bench conv: the jobs are problems, and what is asked of them follows 
   CHECK_THROWS_AS(conv_jobs(settings), Error);
   settings.layers.clear(), settings.rows = "bf17";
   CHECK_THROWS_AS(conv_jobs(settings), Error);
+}
+
+TEST_CASE("bench conv: a decode's calls are counted, and what they need besides the convolution", "[bench]") {
+  Settings settings;
+  settings.rows = "bf16|bf16, as called";
+  int alone = 0, called = 0, residuals = 0;
+  std::string groups[2];
+  for (const ConvJob& job : conv_jobs(settings)) {
+    if (job.calls == 0) continue;
+    INFO(job.problem);
+    const Conv conv = *Problem::parse(job.problem).as<Conv>();
+    CHECK(job.in_passes == conv.bias.has_value());
+    (job.in_passes ? called : alone) += job.calls;
+    groups[job.in_passes] = job.weighted;
+    residuals += conv.residual ? job.calls : 0;
+  }
+  CHECK(alone == 590);
+  CHECK(called == 590);
+  CHECK(residuals == 275);
+  CHECK(calls_asked(groups[0]).asked == 1.25);
+  CHECK(calls_asked(groups[1]).asked == 1.6);
+  CHECK(calls_asked(groups[1]).calls == 590);
+
+  const auto passes = [](const std::string& text) {
+    std::vector<std::pair<std::string, std::size_t>> list;
+    for (const Pass& p : passes_of(conv_of(text))) list.emplace_back(p.name, p.bytes);
+    return list;
+  };
+  using List = std::vector<std::pair<std::string, std::size_t>>;
+  const std::string causal = "x=bf16 w=bf16 y=bf16 n=1 c=8 in=6x10x12 k=16 kernel=3 pad=0x1x1";
+  CHECK(passes(causal).empty());
+  CHECK(passes(causal + " cache=2 bias=bf16 residual=bf16") == List{{"concatenation", 6 * 120 * 16},
+                                                                    {"padding", 6 * (120 + 12 * 14) * 8},
+                                                                    {"bias", 4 * 120 * 32},
+                                                                    {"residual", 4 * 120 * 48}});
+  // A convolution that pads both sides alike does so itself.
+  CHECK(passes("x=bf16 w=bf16 y=bf16 n=4 c=8 in=10x12 k=16 kernel=3 pad=1 bias=bf16") == List{{"bias", 4 * 120 * 32}});
+}
+
+TEST_CASE("bench conv: parts of a layer's width are compared with the larger ones", "[bench]") {
+  Settings settings;
+  settings.sizes = "100, 50,33";
+  std::vector<ConvJob> jobs = conv_jobs(settings);
+  REQUIRE(jobs.size() == 15);  // of five layers
+  settings.layers = "1";
+  jobs = conv_jobs(settings);
+  REQUIRE(jobs.size() == 3);
+  std::vector<std::int64_t> widths;
+  for (const ConvJob& job : jobs) {
+    widths.push_back(Problem::parse(job.problem).as<Conv>()->in.at[2]);
+    CHECK(job.whole == "1");
+    CHECK(job.rivals.empty());
+    CHECK(job.goal.value == (job.layer == "1@100" ? 0 : 1.03));
+  }
+  CHECK(widths == list({832, 416, 275}));
+  for (const char* wrong : {"0", "100,x", "-5"}) {
+    settings.sizes = wrong;
+    CHECK_THROWS_AS(conv_jobs(settings), Error);
+  }
 }

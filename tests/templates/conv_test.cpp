@@ -81,6 +81,47 @@ TEST_CASE("conv: output extents", "[conv]") {
   CHECK(p.ops() == 2.0 * 25 * 8 * 9 * 8);
 }
 
+TEST_CASE("conv: sizes with about as many output pixels are in one bucket", "[conv]") {
+  const std::string base = "conv x=f16 w=f16 y=f32 c=8 k=8 kernel=3 pad=0x1x1 ";
+  const auto of_size = [&](const std::string& size) { return Problem::parse(base + size); };
+  const Problem chunk = of_size("n=1 in=6x4x8");
+  CHECK(chunk.rows() == 128);
+  CHECK(chunk.size_bucket() == 128);
+  CHECK(of_size("n=1 in=7x4x8").size_bucket() == 256);
+  CHECK(chunk.same_size_bucket(of_size("n=1 in=5x4x8")));
+  CHECK(chunk.same_size_bucket(of_size("n=2 in=4x4x8")));
+  CHECK_FALSE(chunk.same_size_bucket(of_size("n=1 in=7x4x8")));
+  CHECK_FALSE(chunk.same_size_bucket(of_size("n=1 in=4x4x8")));
+  CHECK_FALSE(chunk.same_size_bucket(of_size("n=1 in=6x4x8 bias=f32")));
+  const Problem gemm = Problem::parse("gemm x=f16 w=f16 y=f16 m=16 n=64 k=64");
+  CHECK(gemm.size_bucket() == 0);
+  CHECK_FALSE(gemm.same_size_bucket(gemm));
+}
+
+TEST_CASE("conv: wgmma's candidates are legal for other sizes whose boxes they fit", "[conv]") {
+  const std::string base = "conv x=bf16 w=bf16 y=bf16 c=96 k=96 kernel=3 pad=0x1x1 n=1 in=";
+  const Family& wgmma = conv::wgmma();
+  const Arch& hopper = arch("sm_90a");
+  const Problem chunk = Problem::parse(base + "6x480x832"), other = Problem::parse(base + "5x480x832"),
+                narrow = Problem::parse(base + "4x2x3");
+  const std::vector<Candidate> own = wgmma.candidates(other, hopper);
+  int unlisted = 0, refused = 0;
+  for (Candidate c : wgmma.candidates(chunk, hopper)) {
+    INFO(c.text());
+    CHECK(wgmma.illegal(chunk, hopper, c).empty());
+    CHECK(wgmma.illegal(other, hopper, c).empty());
+    CHECK(wgmma.source(chunk, hopper, c).text == wgmma.source(other, hopper, c).text);
+    unlisted += std::find(own.begin(), own.end(), c) == own.end();
+    refused += !wgmma.illegal(narrow, hopper, c).empty();
+    c.knobs[0].second = 1000;
+    CHECK_FALSE(wgmma.illegal(chunk, hopper, c).empty());
+    c.knobs.pop_back();
+    CHECK_FALSE(wgmma.illegal(chunk, hopper, c).empty());
+  }
+  CHECK(unlisted > 0);
+  CHECK(refused > 0);
+}
+
 TEST_CASE("conv: what it refuses, by name", "[conv]") {
   const std::string base = "conv x=bf16 w=bf16 y=bf16 n=1 c=16 k=24 ";
   const std::string cube = base + "in=4x9x11 kernel=3x3x3 ";

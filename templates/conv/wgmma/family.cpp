@@ -175,6 +175,12 @@ class Collector {
     return best();
   }
 
+  // Whether these are legal knobs, among the cheapest or not.
+  bool offers(const Candidate& candidate) {
+    only_ = &candidate;
+    return !all().empty();
+  }
+
  private:
   struct Way {
     Knobs knobs;
@@ -207,14 +213,22 @@ class Collector {
 
   void add_clusters(Knobs k) {
     for (k.cluster = 1; k.cluster <= 2; ++k.cluster) {
-      if (!legal(k)) continue;
+      if (!wanted(k) || !legal(k)) continue;
       Knobs deep = k;
       for (deep.stages = kMostStages; deep.stages > 1; --deep.stages)
         if (l_.plan(deep).shared_bytes <= arch_.shared_per_block) break;
       if (deep.stages < 2 || l_.plan(deep).barriers_at < l_.room_to_write()) continue;
+      if (only_ && !kTable.names(*only_, deep)) continue;
       const double tiles = l_.tiles(k), waves = std::ceil(tiles / arch_.typical_sms);
       ways_.push_back({deep, waves * cost_of_tile(l_, deep)});
     }
+  }
+  // Cheap, and exact but for the stages, which follow from the others.
+  bool wanted(Knobs k) const {
+    if (!only_) return true;
+    for (k.stages = kMostStages; k.stages > 1; --k.stages)
+      if (kTable.names(*only_, k)) return true;
+    return false;
   }
   bool legal(const Knobs& k) const {
     const Knobs c = l_.complete(k);
@@ -258,6 +272,7 @@ class Collector {
 
   const Layer& l_;
   const Arch& arch_;
+  const Candidate* only_ = nullptr;  // of which nothing else is collected
   std::vector<Way> ways_;
 };
 
@@ -299,6 +314,14 @@ class Wgmma final : public EnumeratedFamily {
     std::vector<Candidate> out;
     for (const Knobs& k : Collector(l, arch).all()) out.push_back(kTable.candidate(name(), k));
     return out;
+  }
+  // What candidates() leaves out as slower is legal: it may have been chosen for other sizes.
+  std::string illegal(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
+    if (candidate.family != name()) return fmt::format("family is '{}', not '{}'", candidate.family, name());
+    if (std::string why = why_not(problem, arch); !why.empty()) return why;
+    const Layer l = *layer_of(*problem.as<Conv>());
+    return Collector(l, arch).offers(candidate) ? std::string()
+                                                : fmt::format("'{}' has no box for its pixels", candidate.text());
   }
 
   Source source(const Problem& problem, const Arch&, const Candidate& candidate) const override {
