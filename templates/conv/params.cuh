@@ -14,6 +14,7 @@ struct Args {
   const void* cache;
   void* workspace;
   float alpha = 1, beta = 1;  // times those of Shape
+  const float* amax = nullptr;
 };
 
 enum class Pad : i32 { zero, replicate, reflect };
@@ -39,9 +40,11 @@ struct Shape {
   i32 global_divides;  // the tensor-wide scales divide instead of multiplying
   i32 fast;            // fp8 sums may be the matrix units' alone: of use to the oracle only
   i32 constant_weights;
-  float alpha, beta;  // beta: of the residual
-  float y_factor;     // 1 / y_scale
-  i64 workspace;      // bytes
+  i32 quant_block;     // elements of x that are fake quantized together; 0: it is not
+  i32 quant_channels;  // they are channels of a pixel, not columns that an output pixel sees
+  float alpha, beta;   // beta: of the residual
+  float y_factor;      // 1 / y_scale
+  i64 workspace;       // bytes
   // Behind the channels: width, height, depth and images of x and of what is cached; rows and taps of w.
   MapAxis x_map[4], cache_map[4], w_map[2];
   // The same of x and w that a kernel has written to the workspace (conv/wgmma/channels_last.cuh).

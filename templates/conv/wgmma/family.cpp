@@ -276,6 +276,7 @@ class Wgmma final : public EnumeratedFamily {
     if (c->groups != 1) return fmt::format("groups = {}: channels of one group are needed", c->groups);
     if (pointwise_wgmma().why_not(problem, arch).empty())
       return "a pointwise convolution, which pointwise_wgmma serves";
+    if (c->quant_act.block) return "quant_act: x is fake quantized before it is multiplied";
     const std::optional<Layer> l = layer_of(*c);
     if (!l)
       return fmt::format("w={} with x={}: plain elements of one type that wgmma has are needed", c->w.name(),
