@@ -31,6 +31,9 @@ struct Boxes {
     s.c = wanted.channels, s.k = 8 * s.k + (wanted.swapped ? 3 : 0), s.groups = 1;
     if (!wanted.writes) s.x_channels_first = s.w_channels_first = 0;
     s.y_channels_first = wanted.channels_first, s.fast = !same<As, X>();
+    s.quant_block = wanted.quant_block, s.quant_channels = 1;
+    if (wanted.quant_block >= 64)
+      for (Axis& axis : s.axes) axis.kernel = std::min(axis.kernel, 2);
     if ((wanted.box_d > 1 && !wanted.writes) || s.first_axis > 0) s.cache = 0;
     for (int a = 0; a < 3; ++a) {
       Axis& axis = s.axes[a];
@@ -225,4 +228,69 @@ TEST_CASE("conv: Hopper's matrix units on boxes of pixels", "[conv]") {
                                       .channels_first = true,
                                       .writes = true},
                            fmt::bf16>>(37, 6);
+}
+
+TEST_CASE("conv: Hopper's matrix units on input that is fake quantized in the workspace", "[conv]") {
+  using Whole = Epilogue<bf16, float, Act::silu, float>;
+  using conv::WgmmaKnobs;
+  check_convolutions<fmt::bf16, fmt::bf16, Whole,
+                     Boxes<fmt::bf16, fmt::bf16, Whole,
+                           WgmmaKnobs{.box_w = 8,
+                                      .box_h = 16,
+                                      .features = 32,
+                                      .swapped = true,
+                                      .channels = 72,
+                                      .writes = true,
+                                      .quant_block = 16,
+                                      .skips = true}>>(41, 6);
+  check_convolutions<fmt::f16, fmt::f16, Plain,
+                     Boxes<fmt::f16, fmt::f16, Plain,
+                           WgmmaKnobs{.box_w = 8, .box_h = 10, .channels = 101, .writes = true, .quant_block = 64}>>(42,
+                                                                                                                     5);
+  check_convolutions<fmt::bf16, fmt::bf16, Plain,
+                     Boxes<fmt::bf16, fmt::bf16, Plain,
+                           WgmmaKnobs{.box_w = 8, .box_h = 10, .channels = 300, .writes = true, .quant_block = 256}>>(
+      43, 4);
+  check_convolutions<fmt::f32, fmt::f32, Plain,
+                     Boxes<fmt::f32, fmt::f32, Plain,
+                           WgmmaKnobs{.box_w = 8,
+                                      .box_h = 16,
+                                      .features = 40,
+                                      .stages = 4,
+                                      .swapped = true,
+                                      .channels = 132,
+                                      .element_bytes = 4,
+                                      .writes = true,
+                                      .quant_block = 128}>>(44, 4);
+  check_convolutions<fmt::f32, fmt::f32, Plain,
+                     Boxes<fmt::f32, fmt::f32, Plain,
+                           WgmmaKnobs{.box_w = 8,
+                                      .box_h = 16,
+                                      .features = 64,
+                                      .swapped = true,
+                                      .channels = 41,
+                                      .writes = true,
+                                      .quant_block = 32},
+                           fmt::bf16>>(45, 5);
+}
+
+TEST_CASE("conv: Hopper's matrix units fake quantize every kind of trouble exactly", "[conv]") {
+  using conv::WgmmaKnobs;
+  check_exactly<fmt::bf16, fmt::bf16,
+                Boxes<fmt::bf16, fmt::bf16, Plain,
+                      WgmmaKnobs{.box_w = 16, .box_h = 8, .channels = 100, .writes = true, .quant_block = 16}>>(
+      pixels_of_taps(100, 2), 16, true);
+  check_exactly<fmt::f16, fmt::f16,
+                Boxes<fmt::f16, fmt::f16, Plain,
+                      WgmmaKnobs{.box_w = 16, .box_h = 8, .channels = 264, .writes = true, .quant_block = 128}>>(
+      pixels_of_taps(264, 1), 128, true);
+  check_exactly<fmt::bf16, fmt::bf16,
+                Boxes<fmt::bf16, fmt::bf16, Plain,
+                      WgmmaKnobs{.box_w = 16,
+                                 .box_h = 8,
+                                 .features = 64,
+                                 .swapped = true,
+                                 .channels = 264,
+                                 .writes = true,
+                                 .quant_block = 256}>>(pixels_of_taps(264, 2), 256, true);
 }

@@ -255,6 +255,38 @@ TEST_CASE("conv: a launch is checked by the names of its arguments", "[conv]") {
   CHECK(quantized.pointers.back().offset == offsetof(ConvArgs, amax));
 }
 
+TEST_CASE("conv: who takes input that is fake quantized", "[conv]") {
+  const Arch& hopper = arch("sm_90a");
+  const auto why_not = [&](const Family& family, const std::string& text) {
+    return family.why_not(Problem::parse("conv y=f32 n=2 k=64 " + text), hopper);
+  };
+  const std::string room = " workspace=33554432", trsc = " order=trsc", bf16 = "x=bf16 w=bf16 ";
+  // Wherever channels are, and however many: it is written once.
+  for (const char* layer : {"x=bf16 w=bf16 c=64 in=9x20x30 kernel=3 pad=1 quant_act=e2m1/16",
+                            "x=f16 w=f16 c=100 in=20x30 kernel=3 "
+                            "x_layout=ncdhw w_layout=kctrs quant_act=e2m1/256",
+                            "x=f32 w=f32 c=33 in=300 kernel=3 pad=1 quant_act=e2m1/128",
+                            "x=f32 w=f32 c=64 in=300 kernel=3 accum=fast quant_act=e2m1/64"}) {
+    INFO(layer);
+    const Problem problem = Problem::parse(std::string("conv y=f32 n=2 k=64 ") + layer + trsc + room);
+    const std::vector<Candidate> candidates = conv::wgmma().candidates(problem, hopper);
+    REQUIRE_FALSE(candidates.empty());
+    const std::string source = conv::wgmma().source(problem, hopper, candidates.front()).text;
+    CHECK(source.find(fmt::format("k.quant_block = {};", problem.as<Conv>()->quant_act.block)) != source.npos);
+    CHECK(why_not(conv::wgmma(), layer + trsc).starts_with("workspace = 0: x and w are written there"));
+    CHECK(why_not(conv::wgmma(), layer + room) ==
+          "order = ctrs: an element of x has several values, and one is written");
+  }
+  CHECK(why_not(conv::wgmma(), bf16 + "c=64 in=20x30 kernel=1 quant_act=e2m1/16" + room).empty());
+  CHECK(why_not(conv::mma(), bf16 + "c=64 in=20x30 kernel=1 quant_act=e2m1/16").empty());
+  for (const Family* family : {&conv::pointwise_wgmma(), &conv::pointwise_mma(), &conv::pointwise_gemv()})
+    CHECK(why_not(*family, bf16 + "c=64 in=20x30 kernel=1 quant_act=e2m1/16") ==
+          "quant_act: x is fake quantized before it is multiplied");
+  CHECK(why_not(conv::direct(), bf16 + "c=64 in=20x30 kernel=3 groups=64 quant_act=e2m1/16") ==
+        "quant_act: x is fake quantized before it is multiplied");
+  CHECK(why_not(conv::reference(), bf16 + "c=64 in=20x30 kernel=3 groups=64 quant_act=e2m1/16").empty());
+}
+
 TEST_CASE("conv: pointwise ones have the candidates of gemm's families", "[conv]") {
   struct Pair {
     const Family &conv, &gemm;

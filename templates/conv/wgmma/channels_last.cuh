@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // x and w written to the workspace as boxes are read from there: channels innermost, in whole pieces of 16 bytes, in
 // the elements that the matrix units take; what a cache has, in front of x. For layouts with channels first, numbers of
-// channels that are no whole pieces, and single precision that is rounded to bfloat16. All blocks share the work before
-// any of them multiplies (gemm/wgmma/prologue.cuh).
+// channels that are no whole pieces, single precision that is rounded to bfloat16, and x that is fake quantized along
+// its channels. All blocks share the work before any of them multiplies (gemm/wgmma/prologue.cuh).
 //
 // Workspace: the words of gemm/wgmma/schedule.cuh, w, x.
 #pragma once
 #include "conv/params.cuh"
+#include "core/fp4_fake_block.cuh"
 #include "core/numeric.cuh"
 #include "gemm/wgmma/prologue.cuh"
 
@@ -18,18 +19,23 @@ TW_FN constexpr i64 written_filter_bytes(i64 k, i64 taps, i32 channels, int elem
 }
 TW_FN constexpr i64 written_x_at(i64 filter_bytes) { return gemm::kScheduleBytes + filter_bytes; }
 
-// A piece of x, and the shared memory that it takes.
-TW_CONSTANTS(int, kPiecePixels = 256, kPieceChannels = 64);
-TW_FN constexpr int piece_bytes(int element_bytes) { return kPiecePixels * kPieceChannels * element_bytes + 16; }
+// Elements of a piece of x, and the shared memory that it takes.
+TW_CONSTANTS(int, kPieceElements = 16384);
+TW_FN constexpr int piece_bytes(int element_bytes) { return kPieceElements * element_bytes + 16; }
 
-// From: elements of x and w as a launch passes them; To: as they are written.
-template <class From, class To, int THREADS>
+// From: elements of x and w as a launch passes them; To: as they are written. quant_block: channels that are fake
+// quantized together; 0: they are not.
+template <class From, class To, int THREADS, int quant_block>
 struct ChannelsLast {
-  TW_CONSTANTS(int, kUnit = 16 / static_cast<int>(sizeof(To)));      // channels that a thread writes at a time
+  TW_CONSTANTS(int, kStore = 16 / static_cast<int>(sizeof(To)));     // channels of one store
+  TW_CONSTANTS(int, kUnit = quant_block > 0 ? 8 : kStore);           // channels that a thread writes at a time
   TW_CONSTANTS(int, kVector = 16 / static_cast<int>(sizeof(From)));  // elements that it loads at a time
-  // A piece: pixels of a frame by channels, turned in shared memory where channels come first. There a vector of pixels
-  // has its place XORed with the number of its eight channels, so that units are read without conflicts.
-  TW_CONSTANTS(int, kPixels = kPiecePixels, kChannels = kPieceChannels, kUnits = kChannels / kUnit);
+  // A piece: pixels of a frame by channels, whole blocks of them, turned in shared memory where channels come first.
+  // There a vector of pixels has its place XORed with the number of its eight channels, so that units are read without
+  // conflicts.
+  TW_CONSTANTS(int, kChannels = max2(64, quant_block), kPixels = kPieceElements / kChannels,
+               kUnits = kChannels / kUnit);
+  static_assert(quant_block == 0 || (quant_block / kUnit <= 32 && THREADS % 32 == 0), "a warp has whole blocks");
   // Loads of a thread that wait together: all of a piece, if that is not too many.
   TW_CONSTANTS(int, kAhead = min2(8, ceil_div(kPixels* kUnits, THREADS)),
                kTurnAhead = min2(8, ceil_div(kPixels* kChannels / kVector, THREADS)), kSingleAhead = 16);
@@ -84,10 +90,19 @@ struct ChannelsLast {
     TW_UNROLL for (int i = 0; i < kUnit; ++i) unit.of[i] = i < exist ? value(i) : From{};
     return unit;
   }
-  TW_MEMBER static void write(To* to, const Unit& unit) {
+  // The first `count` channels of a unit, whole stores.
+  TW_MEMBER static void write(To* to, const Unit& unit, i32 count) {
     alignas(16) To values[kUnit];
     TW_UNROLL for (int i = 0; i < kUnit; ++i) values[i] = converted(unit.of[i]);
-    *reinterpret_cast<u32x4*>(to) = *reinterpret_cast<const u32x4*>(values);
+    TW_UNROLL for (int i = 0; i < kUnit; i += kStore) if (kUnit == kStore || i < count) *
+        reinterpret_cast<u32x4*>(to + i) = *reinterpret_cast<const u32x4*>(values + i);
+  }
+  // By all lanes of a warp, neighbours of which have a block's units.
+  TW_MEMBER static void quantize(Unit& unit, const Fp4Scales& scales) {
+    float v[1][kUnit];
+    TW_UNROLL for (int i = 0; i < kUnit; ++i) v[0][i] = to_f32(unit.of[i]);
+    fp4_fake_block<quant_block / kUnit>(v, scales);
+    TW_UNROLL for (int i = 0; i < kUnit; ++i) unit.of[i] = from_f32<From>(v[0][i]);
   }
   TW_MEMBER static void load(From (&to)[kVector], const From* from) {
     *reinterpret_cast<u32x4*>(to) = *reinterpret_cast<const u32x4*>(from);
@@ -95,14 +110,15 @@ struct ChannelsLast {
 
   TW_MEMBER void write_filter(To* w, i64 row, int thread) const {
     const i32 taps = static_cast<i32>(shape.taps()), channels = written_channels(shape.c, sizeof(To)),
-              units = channels / kUnit;
+              units = ceil_div(channels, kUnit);
     const From* const from = static_cast<const From*>(args.w.data) + row * shape.columns();
     To* const to = w + row * taps * channels;
     for (i32 at = thread; at < taps * units; at += THREADS) {
       const i32 tap = at / units, c = at % units * kUnit;
-      write(to + i64{at} * kUnit, collect(shape.c - c, [&](int i) {
-              return shape.w_channels_first ? from[i64{c + i} * taps + tap] : from[i64{tap} * shape.c + c + i];
-            }));
+      const Unit unit = collect(shape.c - c, [&](int i) {
+        return shape.w_channels_first ? from[i64{c + i} * taps + tap] : from[i64{tap} * shape.c + c + i];
+      });
+      write(to + i64{tap} * channels + c, unit, channels - c);
     }
   }
 
@@ -140,10 +156,11 @@ struct ChannelsLast {
   }
   // unit(pixel, channel) to where it belongs; some are loaded before the first is written.
   template <class Read>
-  TW_MEMBER static void write_units(To* to, int pixels, i32 channels, i32 c0, int thread, const Read& unit) {
+  TW_MEMBER void write_units(To* to, int pixels, i32 channels, i32 c0, int thread, const Read& unit) const {
     const int end = pixels * kUnits;
-    TW_NO_UNROLL for (int first = thread; first < end; first += kAhead * THREADS) {
+    TW_NO_UNROLL for (int first = thread; first < (end + 31) / 32 * 32; first += kAhead * THREADS) {
       Unit units[kAhead];
+      if constexpr (quant_block > 0) TW_UNROLL for (int i = 0; i < kAhead; ++i) units[i] = {};
       const auto each = [&](const auto& visit) {
         TW_UNROLL for (int i = 0; i < kAhead; ++i) {
           const int at = first + i * THREADS, c = at % kUnits * kUnit;
@@ -151,7 +168,11 @@ struct ChannelsLast {
         }
       };
       each([&](int i, int p, int c) { units[i] = unit(p, c); });
-      each([&](int i, int p, int c) { write(to + i64{p} * channels + c, units[i]); });
+      if constexpr (quant_block > 0) {
+        const Fp4Scales scales(*args.amax);
+        TW_UNROLL for (int i = 0; i < kAhead; ++i) quantize(units[i], scales);
+      }
+      each([&](int i, int p, int c) { write(to + i64{p} * channels + c, units[i], channels - c0 - c); });
     }
   }
   // `count` channels of pixels, the channels `step` elements apart; those that do not exist are zeros.

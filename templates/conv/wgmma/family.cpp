@@ -42,6 +42,7 @@ constexpr Knob<Knobs> kDerived[] = {knob<&Knobs::kernel_h>("kernel_h"),
                                     knob<&Knobs::element_bytes>("element_bytes"),
                                     knob<&Knobs::channels_first>("channels_first"),
                                     knob<&Knobs::writes>("writes"),
+                                    knob<&Knobs::quant_block>("quant_block"),
                                     knob<&Knobs::skips>("skips"),
                                     knob<&Knobs::fast_accumulation>("fast_accumulation"),
                                     knob<&Knobs::async_store>("async_store")};
@@ -51,6 +52,7 @@ constexpr int kMostStages = 8, kMostBox = 256, kMostStep = 8;
 constexpr int kLeastPixels = tw::gemm::kFewTokens + 1;  // of a tile whose pixels are the instruction's columns
 // Blocks that are launched for as many pixels as a box has: what boxes have beyond the axes' ends are blocks as well.
 constexpr std::uint32_t kBlocksOfBox = 8;
+constexpr double kQuantize = 20;    // instructions to fake quantize an element
 constexpr double kTileCost = 3000;  // of a tile, in results: as in gemm/wgmma/tiles.cpp
 // Bytes that reach a multiprocessor's shared memory from L2 in the time of a product of 64 x 8 x 32 bytes of k, four
 // cycles: some 40 a cycle.
@@ -79,7 +81,7 @@ struct Layer {
   Knobs complete(Knobs k) const {
     k.kernel_h = axis(1).kernel, k.dilation_h = axis(1).dilation;
     k.channels_first = shape.y_channels_first, k.channels = shape.c, k.element_bytes = product.element_bytes,
-    k.writes = writes;
+    k.writes = writes, k.quant_block = shape.quant_block;
     const tw::conv::Axis& depth = axis(2);
     k.skips = depth.kernel > 1 && depth.pad == tw::conv::Pad::zero &&
               (depth.lo > 0 || (depth.out - 1) * std::int64_t{depth.stride} - depth.lo +
@@ -115,8 +117,8 @@ std::optional<Layer> layer_of(const Conv& c) {
   if (rounds) g.x = g.w = Format::parse("bf16"), p.reset();
   if (!p && gemm::wgmma_kind(g.x)) p = gemm::wgmma_problem(g, tw::gemm::kFewTokens + 1, false);
   if (!p || p->tiles || p->codes || p->block_scales) return {};
-  const bool writes =
-      rounds || shape.x_channels_first || shape.w_channels_first || shape.c * p->element_bytes % 16 != 0;
+  const bool writes = rounds || shape.quant_block > 0 || shape.x_channels_first || shape.w_channels_first ||
+                      shape.c * p->element_bytes % 16 != 0;
   const bool tf32 = p->kind == tw::WgmmaKind::tf32;
   return Layer{
       g,      shape, *p, tf32 ? p->kind : gemm::wgmma_kind(g.w, g.x), tf32 ? p->kind : gemm::wgmma_kind(g.x, g.w),
@@ -276,7 +278,9 @@ class Wgmma final : public EnumeratedFamily {
     if (c->groups != 1) return fmt::format("groups = {}: channels of one group are needed", c->groups);
     if (pointwise_wgmma().why_not(problem, arch).empty())
       return "a pointwise convolution, which pointwise_wgmma serves";
-    if (c->quant_act.block) return "quant_act: x is fake quantized before it is multiplied";
+    const tw::conv::Shape shape = shape_of(*c);
+    if (shape.quant_block > 0 && !shape.quant_channels && shape.taps() > 1)
+      return "order = ctrs: an element of x has several values, and one is written";
     const std::optional<Layer> l = layer_of(*c);
     if (!l)
       return fmt::format("w={} with x={}: plain elements of one type that wgmma has are needed", c->w.name(),
@@ -337,6 +341,9 @@ class Wgmma final : public EnumeratedFamily {
     t.mma_rate = k.element_bytes == 1 ? 2.75 : k.element_bytes == 2 ? 1.5 : 0.75;
     t.mma_in_flight = 32;
     t.global_bytes = t.unique_bytes + (l.writes ? 2 * written_bytes(l) : 0);
+    if (k.quant_block)
+      t.alu_ops = kQuantize * static_cast<double>(l.shape.written_x_map[3].extent) *
+                  static_cast<double>(l.shape.written_x_map[3].step);
     t.bytes_in_flight = static_cast<double>(k.stages - 1) * plan.stage_bytes / plan.threads;
     t.later_wave_cost = 0.6;
     (void)arch;

@@ -123,7 +123,7 @@ struct PixelRows {
   template <class T>
   TW_MEMBER static void write_ahead(const gemm::Shape& shape, u8* memory, int thread) {
     if constexpr (knobs.writes) {
-      using Writes = ChannelsLast<From, To, T::kThreads>;
+      using Writes = ChannelsLast<From, To, T::kThreads, knobs.quant_block>;
       static_assert(sizeof(typename Writes::Memory) <= T::kPlan.barriers_at,
                     "pieces are turned in front of the barriers");
       Writes{pixel_shape(shape).args, pixel_shape(shape).problem}.run(memory, thread);
