@@ -307,21 +307,24 @@ tw::conv::Shape shape_of(const Conv& conv) {
   s.alpha = static_cast<float>(c.alpha), s.beta = static_cast<float>(c.beta);
   s.y_factor = static_cast<float>(1.0 / c.y_scale);
   s.workspace = c.workspace;
-  const auto set_maps = [&](tw::conv::MapAxis(&map)[4], std::int64_t channels, std::int64_t first) {
+  const auto set_maps = [&](tw::conv::MapAxis(&map)[4], const tw::conv::Shape& of, std::int64_t channels,
+                            std::int64_t first) {
     std::int64_t step = channels;
     for (int a = 0; a < kMostAxes; ++a) {
       const int axis = kMostAxes - 1 - a;
-      map[a] = {axis == s.first_axis ? first : s.axes[axis].in, step};
+      map[a] = {axis == of.first_axis ? first : of.axes[axis].in, step};
       step *= map[a].extent;
     }
     map[3] = {c.n, step};
   };
-  const std::int64_t first = s.axes[s.first_axis].in, channels = tw::conv::written_channels(s.c, multiplied_bytes(c));
-  set_maps(s.x_map, c.c, first - c.cache);
-  set_maps(s.cache_map, c.c, c.cache);
-  set_maps(s.written_x_map, channels, first);
+  const std::int64_t first = s.axes[s.first_axis].in;
+  set_maps(s.x_map, s, c.c, first - c.cache);
+  set_maps(s.cache_map, s, c.c, c.cache);
   s.w_map[0] = {c.k, s.columns()}, s.w_map[1] = {s.taps(), s.c / s.groups};
-  s.written_w_map[0] = {c.k, s.taps() * channels}, s.written_w_map[1] = {s.taps(), channels};
+  const tw::conv::Shape written = s.quantizes_columns() ? s.unfolded() : s;
+  const std::int64_t channels = tw::conv::written_channels(written.c, multiplied_bytes(c));
+  set_maps(s.written_x_map, written, channels, written.axes[written.first_axis].in);
+  s.written_w_map[0] = {c.k, written.taps() * channels}, s.written_w_map[1] = {written.taps(), channels};
   s.gemm_m = s.n * s.pixels(), s.gemm_n = s.k, s.gemm_k = s.columns();
   return s;
 }

@@ -94,17 +94,18 @@ struct Reference {
   template <class Visit>
   TW_MEMBER static void for_quantized(const Args& args, const Shape& shape, const Place& place, i64 first,
                                       const Visit& visit) {
-    const i64 taps = shape.taps(), runs = shape.quant_channels ? taps : 1, length = shape.columns() / runs;
+    const i32 taps = static_cast<i32>(shape.taps()), runs = shape.quant_channels ? taps : 1,
+              length = static_cast<i32>(shape.columns()) / runs;
     const i32 rows = shape.axes[1].kernel, columns = shape.axes[2].kernel;
     const Fp4Scales scales(*args.amax);
-    for (i64 run = 0; run < runs; ++run)
-      for (i64 begin = 0; begin < length; begin += shape.quant_block) {
-        const i64 end = min2(begin + shape.quant_block, length);
+    for (i32 run = 0; run < runs; ++run)
+      for (i32 left = length; left > 0; left -= shape.quant_block) {
+        const i32 begin = length - left, end = begin + min2(left, shape.quant_block);
         const auto each = [&](const auto& use) {
-          for (i64 i = begin; i < end; ++i) {
-            const i64 c = shape.quant_channels ? i : i / taps, tap = shape.quant_channels ? run : i % taps;
-            const Channels x = channels_at(args, shape, place, first, static_cast<i32>(tap / columns / rows),
-                                           static_cast<i32>(tap / columns % rows), static_cast<i32>(tap % columns));
+          for (i32 i = begin; i < end; ++i) {
+            const i32 c = shape.quant_channels ? i : i / taps, tap = shape.quant_channels ? run : i % taps;
+            const Channels x =
+                channels_at(args, shape, place, first, tap / columns / rows, tap / columns % rows, tap % columns);
             if (x.from) use(c, tap, decoded(x, c));
           }
         };

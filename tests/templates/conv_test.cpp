@@ -274,10 +274,30 @@ TEST_CASE("conv: who takes input that is fake quantized", "[conv]") {
     const std::string source = conv::wgmma().source(problem, hopper, candidates.front()).text;
     CHECK(source.find(fmt::format("k.quant_block = {};", problem.as<Conv>()->quant_act.block)) != source.npos);
     CHECK(why_not(conv::wgmma(), layer + trsc).starts_with("workspace = 0: x and w are written there"));
-    CHECK(why_not(conv::wgmma(), layer + room) ==
-          "order = ctrs: an element of x has several values, and one is written");
   }
   CHECK(why_not(conv::wgmma(), bf16 + "c=64 in=20x30 kernel=1 quant_act=e2m1/16" + room).empty());
+  // Along columns a row is written for each output pixel, whatever padding, cache and strides are.
+  const Problem columns = Problem::parse("conv y=f32 n=2 k=64 " + bf16 +
+                                         "c=33 in=20x30 kernel=3x2 pad=1 stride=9x1 pad_mode=reflect cache=1 "
+                                         "quant_act=e2m1/64" +
+                                         room);
+  const std::vector<Candidate> candidates = conv::wgmma().candidates(columns, hopper);
+  REQUIRE_FALSE(candidates.empty());
+  for (const Candidate& c : candidates) {
+    INFO(c.text());
+    const LaunchPlan plan = conv::wgmma().source(columns, hopper, c).plan;
+    CHECK(plan.map_count == 2);
+    CHECK(plan.maps[0].pointer == offsetof(ConvArgs, workspace));
+    CHECK(plan.maps[0].inner == 200);  // 33 channels of 6 taps, in whole pieces
+    CHECK(plan.maps[1].inner == 200);
+    CHECK(plan.maps[0].steps[0] == 1);
+  }
+  const tw::conv::Shape shape = conv::shape_of(*columns.as<Conv>());
+  CHECK(shape.written_x_map[0].extent == 3 * 31);
+  CHECK(shape.written_x_map[3].step == 3 * 31 * 200);
+  CHECK(shape.written_w_map[0].step == 200);
+  CHECK(why_not(conv::wgmma(), bf16 + "c=64 in=20x90 kernel=3 quant_act=e2m1/64")
+            .starts_with("workspace = 0: x and w are written there"));
   CHECK(why_not(conv::mma(), bf16 + "c=64 in=20x30 kernel=1 quant_act=e2m1/16").empty());
   for (const Family* family : {&conv::pointwise_wgmma(), &conv::pointwise_mma(), &conv::pointwise_gemv()})
     CHECK(why_not(*family, bf16 + "c=64 in=20x30 kernel=1 quant_act=e2m1/16") ==
