@@ -65,6 +65,7 @@ tw_status tw_launch_conv(const tw_kernel* kernel, tw_stream stream, const tw_con
     c.workspace = a.workspace;
     c.alpha = a.alpha;
     c.beta = a.beta;
+    c.amax = a.amax;
     handle(kernel).value.launch(stream, c);
   });
 }

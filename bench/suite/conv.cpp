@@ -91,7 +91,34 @@ void conv_checks(Suite& s) {
         "x=f16 w=f16 y=f16 n=2 c=64 in=21x19 k=64 kernel=3 dilation=2 pad=2 groups=16 pad_mode=replicate residual=f16",
         "x=int8 w=int8_row y=bf16 n=1 c=48 in=6x9x10 k=48 kernel=3 pad=1 groups=48 cache=2",
         "x=bf16 w=bf16 y=bf16 n=2 c=3 in=45x37 k=24 kernel=7 stride=2 pad=3 act=relu",
+        // Fake quantized, in blocks along the im2col matrix and along channels.
+        "x=bf16 w=bf16 y=f32 n=2 c=27 in=5x19x23 k=40 kernel=3 pad=1 x_layout=ncdhw y_layout=ncdhw w_layout=kctrs "
+        "quant_act=e2m1/16",
+        "x=f16 w=f16 y=f16 n=1 c=32 in=6x13x17 k=72 kernel=3 pad=0x1x1 cache=2 w_layout=kctrs bias=f32 "
+        "quant_act=e2m1/128",
+        "x=bf16 w=bf16 y=bf16 n=3 c=64 in=33x18 k=130 kernel=3 stride=2 pad=1 pad_mode=replicate x_layout=ncdhw "
+        "w_layout=kctrs act=silu quant_act=e2m1/256",
+        "x=f32 w=f32 y=f32 n=1 c=33 in=20x21 k=48 kernel=3 pad=1 x_layout=ncdhw y_layout=ncdhw w_layout=kctrs "
+        "quant_act=e2m1/64",
+        "x=bf16 w=bf16 y=bf16 n=1 c=64 in=25x17 k=48 kernel=3 pad=1 groups=2 residual=bf16 quant_act=e2m1/32 "
+        "order=trsc",
+        "x=f16 w=q4_0 y=f16 n=1 c=256 in=25x17 k=48 kernel=3 pad=1 quant_act=e2m1/256 order=trsc",
+        "x=bf16 w=bf16 y=f32 n=2 c=104 in=19x33 k=64 kernel=1 quant_act=e2m1/128 workspace=4194304",
+        "x=bf16 w=bf16 y=bf16 n=2 c=40 in=5x19x23 k=100 kernel=3 pad=0x1x1 cache=1 x_layout=ncdhw y_layout=ncdhw "
+        "w_layout=kctrs bias=f32 residual=bf16 workspace=4194304 quant_act=e2m1/16 order=trsc",
+        "x=f32 w=f32 y=f32 n=1 c=132 in=4x13x18 k=48 kernel=3 pad=1 workspace=4194304 quant_act=e2m1/256 order=trsc",
+        "x=f32 w=f32 y=f32 accum=fast n=1 c=100 in=4x13x18 k=48 kernel=3 pad=1 workspace=4194304 quant_act=e2m1/64 "
+        "order=trsc",
+        "x=bf16 w=bf16 y=bf16 n=2 c=27 in=5x19x23 k=40 kernel=3 pad=1 x_layout=ncdhw y_layout=ncdhw w_layout=kctrs "
+        "residual=bf16 workspace=8388608 quant_act=e2m1/16",
+        "x=f16 w=f16 y=f16 n=3 c=20 in=7x40 k=72 kernel=3x2 stride=1x2 pad=2:0x1 pad_mode=reflect cache=2 bias=f32 "
+        "workspace=4194304 quant_act=e2m1/128",
+        "x=f32 w=f32 y=f32 n=1 c=33 in=6x20x21 k=48 kernel=3 pad=1 x_layout=ncdhw y_layout=ncdhw w_layout=kctrs "
+        "workspace=16777216 quant_act=e2m1/64",
+        "x=f32 w=f32 y=f32 accum=fast n=1 c=128 in=7x20x22 k=96 kernel=3 pad=1 x_layout=ncdhw y_layout=ncdhw "
+        "w_layout=kctrs bias=f32 workspace=33554432 quant_act=e2m1/256",
         // Only the reference takes these.
+        "x=f16 w=f16 y=f16 n=1 c=40 in=12x13 k=24 kernel=3 pad=1 quant_act=e2m1/64",
         "x=f16 w=f16 y=f16 n=1 c=66 in=9x11 k=10 kernel=3 pad=1 groups=2",
         "x=bf16 w=bf16 y=bf16 n=1 c=12 in=9x11 k=12 kernel=3 groups=12 y_layout=ncdhw"})
     texts.push_back(fmt::format("conv {}", text));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A three-dimensional convolution as PyTorch programs have it: float tensors [n, c, depth, height, width] and weights
-// [k, c, 3, 3, 3], stride 1, no padding unless asked for, dilation 1, products in bfloat16 (accum=fast). A kernel for
-// Hopper writes x and w to the workspace first, with channels last, so the problem has one.
+// [k, c, 3, 3, 3], stride 1, no padding unless asked for, dilation 1, products in bfloat16 (accum=fast), once as it is
+// and once with activations as FP4 would keep them. A kernel for Hopper writes x and w to the workspace first, with
+// channels last, so the problem has one; of fake quantized activations it writes what each output pixel sees.
 // Without a GPU it shows what would run, best guess first.
 #include <tilewright/tilewright.h>
 #include <cstdio>
@@ -15,6 +16,7 @@ namespace {
 
 struct Steps {  // of conv3d(x, w, bias), each with the default that it has there
   Axes stride = 1, padding = 0, dilation = 1;
+  int fp4_block = 0;  // elements that share a scale: 16 32 64 128 256; 0: activations are not quantized
 };
 
 Problem conv3d(std::int64_t n, std::int64_t c, Axes in, std::int64_t k, Axes kernel, const Steps& steps = {}) {
@@ -25,7 +27,8 @@ Problem conv3d(std::int64_t n, std::int64_t c, Axes in, std::int64_t k, Axes ker
   conv.w_layout = FilterLayout::kctrs;
   conv.bias = f32;
   conv.accumulation = Accumulation::fast;
-  conv.workspace = 64 << 20;
+  conv.quant_act = {steps.fp4_block};
+  conv.workspace = steps.fp4_block ? 1 << 30 : 64 << 20;
   return Problem(conv);
 }
 
@@ -36,11 +39,8 @@ Memory upload(const Device& device, std::size_t count, float value) {
   return memory;
 }
 
-void run() {
-  // A layer of Wan2.2's decoder.
-  const Problem problem = conv3d(1, 128, {21, 60, 106}, 512, 3, {.padding = 1});
+void run(Engine& engine, const Problem& problem) {
   const Conv& conv = *problem.as<Conv>();
-  Engine engine;
   if (Device::count() == 0) {
     std::printf("No GPU here. On an H100 or H200 these would be tried first:\n");
     const auto plans = engine.plan(problem, arch("sm_90a"));
@@ -56,6 +56,7 @@ void run() {
   const Memory x = upload(device, static_cast<std::size_t>(conv.n * conv.c) * size(conv.in), 0.5f);
   const Memory w = upload(device, static_cast<std::size_t>(conv.k * conv.c) * 27, -0.25f);
   const Memory bias = upload(device, static_cast<std::size_t>(conv.k), 2.0f);
+  const Memory amax = upload(device, 1, 0.5f);  // the largest magnitude of x
   const Memory y(device, outputs * sizeof(float));
   Memory workspace(device, static_cast<std::size_t>(conv.workspace));
   workspace.fill(0);  // once: each launch leaves it ready for the next
@@ -63,6 +64,7 @@ void run() {
   ConvArgs args;
   args.x.data = x.data(), args.w.data = w.data(), args.bias = bias.data(), args.y = y.data();
   args.workspace = workspace.data();
+  args.amax = static_cast<const float*>(amax.data());  // of use where activations are quantized
   kernel.launch(nullptr, args);
   device.synchronize();
 
@@ -77,7 +79,10 @@ void run() {
 
 int main() {
   try {
-    run();
+    Engine engine;
+    // A layer of Wan2.2's decoder.
+    run(engine, conv3d(1, 128, {21, 60, 106}, 512, 3, {.padding = 1}));
+    run(engine, conv3d(1, 128, {21, 60, 106}, 512, 3, {.padding = 1, .fp4_block = 256}));
     return 0;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "%s\n", e.what());

@@ -66,6 +66,17 @@ enum class TensorLayout { ndhwc, ncdhw };
 // ktrsc: [k, kernel axes, c / groups]. kctrs: [k, c / groups, kernel axes], only of formats without blocks.
 enum class FilterLayout { ktrsc, kctrs };
 
+// FP4 fake quantization of x: what is multiplied is what fp4_fake_quant (docs/fake-quant.md) leaves of x, in x's
+// format, in blocks of `block` elements: 16 32 64 128 256; 0: x as it is. Text: e2m1/16.
+struct QuantAct {
+  int block = 0;
+  friend bool operator==(const QuantAct&, const QuantAct&) = default;
+};
+// Where these blocks lie. ctrs: along the elements that an output pixel sees, [c / groups, kernel axes], those of
+// padding included; as there are other elements for another pixel, one of x may have several values. trsc: along the
+// channels of a pixel. Blocks begin anew for each group, and the last one of a row may be short.
+enum class QuantOrder { ctrs, trsc };
+
 struct Conv {
   static constexpr std::string_view kOperation = "conv";
 
@@ -99,9 +110,11 @@ struct Conv {
   double beta = 1.0;                    // of residual
   double y_scale = 1.0;                 // results are divided by it; only for y of int8, e4m3 or e5m2
   // As Gemm::workspace. Hopper's kernels write x and w there first if their channels are not innermost or no whole
-  // pieces of 16 bytes, or are rounded; `plan` and why_not() say how many bytes that takes.
+  // pieces of 16 bytes, or are rounded or quantized; `plan` and why_not() say how many bytes that takes.
   std::int64_t workspace = 0;
-  bool constant_weights = false;  // as Gemm::constant_weights
+  bool constant_weights = false;        // as Gemm::constant_weights
+  QuantAct quant_act = {};              // x of f32 f16 bf16 only; takes ConvArgs::amax
+  QuantOrder order = QuantOrder::ctrs;  // of quant_act
 
   friend bool operator==(const Conv&, const Conv&) = default;
 };
@@ -119,6 +132,7 @@ struct ConvArgs {
   const void* cache = nullptr;      // Conv::cache elements of the outermost axis, in x's format and layout
   void* workspace = nullptr;        // as GemmArgs::workspace
   float alpha = 1.0f, beta = 1.0f;  // as in GemmArgs
+  const float* amax = nullptr;  // if the problem has quant_act: one float, as Fp4FakeQuantArgs::amax. 4-byte aligned
 };
 
 // Output extents: floor((in + pad.lo + pad.hi - dilation (kernel - 1) - 1) / stride) + 1 of each axis. Precondition:

@@ -349,7 +349,7 @@ TW_API tw_status tw_launch_gemm_args(const tw_kernel* kernel, tw_stream stream, 
 TW_API tw_status tw_launch_gemm(const tw_kernel* kernel, tw_stream stream, const void* x, const void* w,
                                 const void* w_scales, void* y, int64_t m);
 
-/* Of a conv: residual and cache where the problem has them. */
+/* Of a conv: residual, cache and amax (one float in device memory) where the problem has them. */
 typedef struct tw_conv_args {
   uint32_t struct_size;
   tw_operand x, w;
@@ -359,9 +359,10 @@ typedef struct tw_conv_args {
   const void* cache;
   void* workspace;
   float alpha, beta;
+  const float* amax;
 } tw_conv_args;
 #define TW_CONV_ARGS_INIT \
-  { sizeof(tw_conv_args), {0, 0, 0}, {0, 0, 0}, 0, 0, 0, 0, 0, 1.0f, 1.0f }
+  { sizeof(tw_conv_args), {0, 0, 0}, {0, 0, 0}, 0, 0, 0, 0, 0, 1.0f, 1.0f, 0 }
 TW_API tw_status tw_launch_conv(const tw_kernel* kernel, tw_stream stream, const tw_conv_args* args);
 
 typedef struct tw_cast_args {

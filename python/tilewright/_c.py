@@ -153,6 +153,7 @@ class ConvArgs(Sized):
         ("workspace", c_void_p),
         ("alpha", c_float),
         ("beta", c_float),
+        ("amax", c_void_p),
     ]
 
 

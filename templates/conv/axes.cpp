@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <tilewright/error.h>
 
+#include <limits>
+#include <string_view>
 #include <vector>
 
 namespace tilewright {
@@ -89,5 +91,16 @@ std::uint64_t Wording<PadModes>::bits(const PadModes& modes) {
   for (const PadMode mode : modes.at) bits = bits * 4 + static_cast<std::uint64_t>(mode);
   return bits;
 }
+
+QuantAct Wording<QuantAct>::parse(const char* field, const std::string& text) {
+  constexpr std::string_view kElement = "e2m1/";
+  if (!text.starts_with(kElement))
+    throw Error(ErrorCode::invalid_argument, field, text, "e2m1/ and the elements of a block, as in e2m1/16");
+  const std::int64_t block = parse_integer(field, text.substr(kElement.size()));
+  if (block < 1 || block > std::numeric_limits<int>::max())
+    throw Error(ErrorCode::invalid_argument, field, text, "a block of one element or more");
+  return {static_cast<int>(block)};
+}
+std::string Wording<QuantAct>::text(const QuantAct& quant) { return fmt::format("e2m1/{}", quant.block); }
 
 }  // namespace tilewright

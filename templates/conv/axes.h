@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values for the axes of a convolution as words of a problem's text, outermost first: 6x480x832, 2:0x1x1, zero.
+// Values for the axes of a convolution as words of a problem's text, outermost first: 6x480x832, 2:0x1x1, zero; and how
+// its input is fake quantized: e2m1/16.
 #pragma once
 
 #include <tilewright/conv.h>
@@ -34,6 +35,13 @@ struct Wording<PadModes> {
   static PadModes parse(const char* field, const std::string& text);
   static std::string text(const PadModes& modes);
   static std::uint64_t bits(const PadModes& modes);
+};
+template <>
+struct Wording<QuantAct> {
+  static constexpr const char* kKind = "e2m1/INTEGER";
+  static QuantAct parse(const char* field, const std::string& text);
+  static std::string text(const QuantAct& quant);
+  static std::uint64_t bits(const QuantAct& quant) { return static_cast<std::uint64_t>(quant.block); }
 };
 
 }  // namespace tilewright

@@ -21,7 +21,7 @@ const Family& mma();        // gemm's matrix units through mma.sync, x gathered 
 const Family& direct();     // few channels a group, without matrix units
 const Family& reference();  // any convolution
 
-// Why x, w and y are not the matrices of as_gemm(), dense and in its order; empty if they are.
+// Why x, w and y are not the matrices of as_gemm(), dense, in its order and as they are multiplied; empty if they are.
 std::string not_pointwise(const Conv& conv);
 
 Contract contract(const Conv& conv);

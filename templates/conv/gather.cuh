@@ -4,8 +4,10 @@
 // origins of its pixels and the tap and channel of its columns and moves on from stage to stage, without a division
 // for an element.
 #pragma once
+#include "cast/tile.cuh"
 #include "conv/gather_knobs.cuh"
 #include "conv/params.cuh"
+#include "core/fp4_fake_block.cuh"
 #include "gemm/mma/staging.cuh"
 
 namespace tw::conv {
@@ -280,6 +282,46 @@ struct GatheredElements {
   }
 };
 
+// Fake quantizes rows of x where they were gathered to, in blocks of so many columns. Neighbouring threads take
+// neighbouring pieces of a row.
+template <class T, int ROWS, int BK, int THREADS, const GatherKnobs& knobs>
+struct FakeQuantizer {
+  TW_CONSTANTS(int, kStages = knobs.quant_stages(BK));
+  TW_CONSTANTS(int, kElements = 16 / static_cast<int>(sizeof(T)), kPieces = BK / kElements,
+               kLanes = min2(static_cast<int>(knobs.quant_block), BK) / kElements);
+  static_assert(knobs.quant_block % BK == 0 || BK % knobs.quant_block == 0, "whole blocks, or whole stages");
+  static_assert(ROWS * kPieces % 32 == 0 && kLanes <= 32, "whole warps share whole blocks");
+  Fp4Scales scales;
+
+  TW_MEMBER explicit FakeQuantizer(const GatherSource& s) : scales(*s.args.amax) {}
+
+  // tile(i): the place of stage i, of which there are `count`.
+  template <class Tile>
+  TW_MEMBER void apply(int count, const Tile& tile) const {
+    // Not unrolled: the registers belong to the accumulators.
+    TW_NO_UNROLL for (int t = static_cast<int>(thread_x()); t < ROWS * kPieces; t += THREADS) {
+      const int at = swizzled<BK* static_cast<int>(sizeof(T))>(t / kPieces, t % kPieces);
+      float v[kStages][kElements] = {};
+      TW_UNROLL for (int i = 0; i < kStages; ++i) {
+        if (i >= count) continue;
+        const u32x4 piece = *reinterpret_cast<const u32x4*>(tile(i) + at);
+        cast::to_floats<T, kElements>(v[i], {piece.x, piece.y, piece.z, piece.w});
+      }
+      fp4_fake_block<kLanes>(v, scales);
+      TW_UNROLL for (int i = 0; i < kStages; ++i) {
+        if (i >= count) continue;
+        u32 words[4];
+        cast::from_floats<T, kElements>(words, v[i]);
+        *reinterpret_cast<u32x4*>(tile(i) + at) = {words[0], words[1], words[2], words[3]};
+      }
+    }
+  }
+};
+struct NotQuantized {
+  TW_CONSTANTS(int, kStages = 0);
+  TW_MEMBER explicit NotQuantized(const GatherSource&) {}
+};
+
 // Input of gemm::Mma.
 template <const GatherKnobs& knobs>
 struct Gathered {
@@ -288,6 +330,8 @@ struct Gathered {
   template <class T, int ROWS, int BK, int E, int THREADS, bool ASYNC>
   using Tile = select<knobs.unit == 0, GatheredPieces<T, ROWS, BK, E, THREADS, ASYNC, knobs.y_channels_first>,
                       GatheredElements<T, ROWS, BK, THREADS, knobs>>;
+  template <class T, int ROWS, int BK, int THREADS>
+  using Quantizer = select<knobs.quant_block != 0, FakeQuantizer<T, ROWS, BK, THREADS, knobs>, NotQuantized>;
 
   TW_MEMBER static u32 block(const Source& s) { return s.block; }
   // The place of an output pixel in y, channels first, and of a channel after another.

@@ -19,6 +19,10 @@ struct GatherKnobs {
   bool cached = false;          // Taps::table: leading elements of the first axis are in a tensor of their own
   bool y_channels_first = false;
   bool grouped = false;  // each group of channels has blocks of its own
+  int quant_block = 0;   // columns of x that are fake quantized together, from the first on; 0: it is not
+
+  // Stages whose columns are fake quantized together.
+  TW_MEMBER constexpr int quant_stages(int block_k) const { return (quant_block + block_k - 1) / block_k; }
 
   // Bytes of shared memory behind gemm's.
   TW_MEMBER constexpr int table_bytes(int block_m) const { return taps == Taps::table ? 4 * places * block_m : 0; }

@@ -9,6 +9,7 @@
 
 #include "templates/conv/conv.h"
 #include "templates/describe.h"
+#include "templates/fake_quant/fake_quant.h"
 #include "templates/fast_path.h"
 #include "templates/gemm/error_bound.cuh"
 #include "templates/gemm/judge.h"
@@ -38,6 +39,7 @@ struct Operands {
   Gemm gemm;
   tw::conv::Shape shape;
   std::vector<float> x, w, bias, residual, cache;
+  float amax = 0;
 
   Operands(const Conv& c, const Task& task, std::span<const std::span<std::byte>> buffers)
       : gemm(as_gemm(c)),
@@ -51,6 +53,7 @@ struct Operands {
       m.global = matrix(task, "x").global;  // one tensor with x
       cache = decoded(m, buffers);
     }
+    if (c.quant_act.block) amax = *static_cast<const float*>(operand(matrix(task, "amax"), buffers).data);
   }
   std::int64_t output_at(std::int64_t pixel, std::int64_t channel) const {
     return tw::conv::element_at(shape.y_channels_first, pixel / shape.pixels(), channel, shape.k,
@@ -61,16 +64,23 @@ struct Operands {
     return residual.empty() ? 0 : static_cast<double>(shape.beta) * residual[static_cast<std::size_t>(output)];
   }
 
-  // visit(element of x, weight) for every product of an output.
+  // The column of a group's channel at a tap, of w or in another order.
+  std::int64_t column(bool channels_first, std::int64_t c, std::int64_t tap) const {
+    return channels_first ? c * shape.taps() + tap : tap * (shape.c / shape.groups) + c;
+  }
+  std::int64_t column_of_w(std::int64_t c, std::int64_t tap) const {
+    return column(shape.w_channels_first != 0, c, tap);
+  }
+
+  // visit(channel of the group, tap, element of x) for all that an output pixel sees, without zero padding.
   template <class Visit>
-  void for_products(std::int64_t pixel, std::int64_t channel, const Visit& visit) const {
+  void for_elements(std::int64_t pixel, std::int64_t group, const Visit& visit) const {
     const tw::conv::Axis* axes = shape.axes;
-    const std::int64_t image = pixel / shape.pixels(), of_group = shape.c / shape.groups,
-                       first = channel / (shape.k / shape.groups) * of_group, taps = shape.taps();
+    const std::int64_t image = pixel / shape.pixels(), of_group = shape.c / shape.groups, first = group * of_group,
+                       taps = shape.taps();
     std::int32_t at[3];
     for (std::int64_t a = 2, rest = pixel % shape.pixels(); a >= 0; --a)
       at[a] = static_cast<std::int32_t>(rest % axes[a].out), rest /= axes[a].out;
-    const float* row = w.data() + channel * shape.columns();
     for (std::int64_t tap = 0; tap < taps; ++tap) {
       const auto s = static_cast<std::int32_t>(tap % axes[2].kernel),
                  r = static_cast<std::int32_t>(tap / axes[2].kernel % axes[1].kernel),
@@ -81,11 +91,53 @@ struct Operands {
       const tw::conv::Source source = source_at(shape, in0, in1, in2);
       const std::vector<float>& from = source.cached ? cache : x;
       for (std::int64_t c = 0; c < of_group; ++c)
-        visit(from[static_cast<std::size_t>(tw::conv::element_at(shape.x_channels_first, image, first + c, shape.c,
-                                                                 source.pixel, source.pixels))],
-              row[shape.w_channels_first ? c * taps + tap : tap * of_group + c]);
+        visit(c, tap,
+              from[static_cast<std::size_t>(tw::conv::element_at(shape.x_channels_first, image, first + c, shape.c,
+                                                                 source.pixel, source.pixels))]);
     }
   }
+
+  // The same elements fake quantized, by w's columns; zero padding is zeros.
+  std::vector<float> quantized(std::int64_t pixel, std::int64_t group) const {
+    const std::int64_t columns = shape.columns(), length = shape.quant_channels ? shape.c / shape.groups : columns;
+    const auto own = [&](std::int64_t c, std::int64_t tap) {
+      return static_cast<std::size_t>(column(!shape.quant_channels, c, tap));
+    };
+    std::vector<float> row(static_cast<std::size_t>(columns)), by_w = row;
+    for_elements(pixel, group, [&](std::int64_t c, std::int64_t tap, float v) { row[own(c, tap)] = v; });
+    for (float* run = row.data(); run != row.data() + columns; run += length)
+      fake_quant::fake_quantize_run(run, run, length, shape.quant_block, &amax);
+    row = through(gemm.x, 1, columns, row);
+    for_elements(pixel, group, [&](std::int64_t c, std::int64_t tap, float) {
+      by_w[static_cast<std::size_t>(column_of_w(c, tap))] = row[own(c, tap)];
+    });
+    return by_w;
+  }
+};
+
+// The products of an output pixel, for one output channel after another.
+class Products {
+ public:
+  Products(const Operands& operands, std::int64_t pixel) : o_(operands), pixel_(pixel) {}
+
+  // visit(element of x, weight) for every product.
+  template <class Visit>
+  void of(std::int64_t channel, const Visit& visit) {
+    const std::int64_t group = channel / (o_.shape.k / o_.shape.groups);
+    const float* const w = o_.w.data() + channel * o_.shape.columns();
+    if (o_.shape.quant_block == 0) {
+      o_.for_elements(pixel_, group,
+                      [&](std::int64_t c, std::int64_t tap, float v) { visit(v, w[o_.column_of_w(c, tap)]); });
+      return;
+    }
+    if (group != group_) x_ = o_.quantized(pixel_, group), group_ = group;
+    for (std::size_t i = 0; i < x_.size(); ++i) visit(x_[i], w[i]);
+  }
+
+ private:
+  const Operands& o_;
+  std::int64_t pixel_, group_ = -1;
+  std::vector<float> x_;  // of that group, quantized
 };
 
 // Single precision goes through TF32, or where accumulation is fast through bfloat16.
@@ -93,9 +145,9 @@ bool rounds_operands(const Gemm& g) {
   return fast_path(g.x).element == Element::f32 && fast_path(g.w).element == Element::f32;
 }
 
-Expected expected_at(const Operands& o, std::int64_t pixel, std::int64_t channel) {
+Expected expected_at(const Operands& o, Products& products, std::int64_t pixel, std::int64_t channel) {
   GemmSums sums;
-  o.for_products(pixel, channel, [&](float x, float w) {
+  products.of(channel, [&](float x, float w) {
     const double product = static_cast<double>(x) * w;
     sums.product += product, sums.magnitude += std::fabs(product);
   });
@@ -114,10 +166,11 @@ void run_on_host(const Conv& conv, const Task& task, std::span<const std::span<s
   const auto element = static_cast<std::size_t>(conv.y.stream_bytes(0, 1, 1));
   std::byte* out = static_cast<std::byte*>(operand(matrix(task, "y"), buffers).data);
   parallel(sample.pixels.size(), [&](std::size_t i) {
+    Products products(o, sample.pixels[i]);
     for (const std::int64_t channel : sample.channels) {
       float lanes[8] = {};  // short chains of additions, as in a kernel
       int lane = 0;
-      o.for_products(sample.pixels[i], channel, [&](float x, float w) { lanes[lane++ % 8] += x * w; });
+      products.of(channel, [&](float x, float w) { lanes[lane++ % 8] += x * w; });
       const float sum =
           ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
       const std::int64_t at = o.output_at(sample.pixels[i], channel);
@@ -135,8 +188,9 @@ HostCheck check_on_host(const Conv& conv, const Task& task, std::span<const std:
   std::vector<Expected> expected(static_cast<std::size_t>(sample.size()));
   const std::size_t channels = sample.channels.size();
   parallel(sample.pixels.size(), [&](std::size_t i) {
+    Products products(o, sample.pixels[i]);
     for (std::size_t c = 0; c < channels; ++c)
-      expected[i * channels + c] = expected_at(o, sample.pixels[i], sample.channels[c]);
+      expected[i * channels + c] = expected_at(o, products, sample.pixels[i], sample.channels[c]);
   });
   gemm::Tally tally(conv.y);
   for (std::size_t i = 0; i < expected.size(); ++i) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "templates/checks.h"
 #include "templates/conv/axes.h"
@@ -21,14 +22,16 @@ namespace {
 using Knobs = tw::conv::GatherKnobs;
 using tw::conv::Taps;
 
-constexpr Knob<Knobs> kKnobs[] = {knob<&Knobs::unit>("unit"),      knob<&Knobs::taps_innermost>("taps_innermost"),
-                                  knob<&Knobs::taps>("taps"),      knob<&Knobs::places>("places"),
-                                  knob<&Knobs::cached>("cached"),  knob<&Knobs::y_channels_first>("y_channels_first"),
-                                  knob<&Knobs::grouped>("grouped")};
+constexpr Knob<Knobs> kKnobs[] = {knob<&Knobs::unit>("unit"),       knob<&Knobs::taps_innermost>("taps_innermost"),
+                                  knob<&Knobs::taps>("taps"),       knob<&Knobs::places>("places"),
+                                  knob<&Knobs::cached>("cached"),   knob<&Knobs::y_channels_first>("y_channels_first"),
+                                  knob<&Knobs::grouped>("grouped"), knob<&Knobs::quant_block>("quant_block")};
 const KnobTable<Knobs> kTable{"tw::conv::GatherKnobs", kKnobs};
 
 constexpr int kMostPlaces = 64;  // of a table: 16 KiB for 64 pixels
 constexpr int kMostRegisters = 250;
+constexpr int kMostQuantized = 32;  // elements of x that a thread fake quantizes at a time, in registers
+constexpr double kQuantize = 20;    // instructions to fake quantize an element
 
 struct Layer {
   Gemm gemm;  // of one group
@@ -50,7 +53,7 @@ double reach_of(const tw::conv::Shape& s, int pixel_bytes) {
 Knobs gather_of(const Conv& c, const tw::conv::Shape& s, int element_bytes) {
   const std::int64_t channels = c.c / c.groups;
   Knobs k;
-  k.y_channels_first = s.y_channels_first, k.grouped = c.groups > 1;
+  k.y_channels_first = s.y_channels_first, k.grouped = c.groups > 1, k.quant_block = c.quant_act.block;
   k.taps_innermost = s.w_channels_first && s.taps() > 1;
   const bool along_channels = !s.x_channels_first && !k.taps_innermost;
   if (along_channels && channels * element_bytes % 16 == 0) return k;
@@ -100,7 +103,20 @@ Loads loads_of(const Layer& l, const Candidate& c) {
   return loads;
 }
 
-class Mma final : public Family {
+// Candidates of gemm's with as many stages as x needs that is fake quantized: those of a block, the one that is
+// multiplied and one or two that are under way.
+void add_quantized(std::vector<Candidate>& out, const Layer& l, Candidate c) {
+  const auto block_k = static_cast<int>(c.at("block_k"));
+  const int stages = l.gather.quant_stages(block_k);
+  if (stages * 16 / l.element_bytes > kMostQuantized) return;
+  for (const int more : {2, 3}) {
+    for (auto& [name, value] : c.knobs)
+      if (name == "stages") value = stages + more;
+    if (std::find(out.begin(), out.end(), c) == out.end()) out.push_back(c);
+  }
+}
+
+class Mma final : public EnumeratedFamily {
  public:
   std::string_view op() const override { return Conv::kOperation; }
   std::string_view name() const override { return "mma"; }
@@ -115,7 +131,8 @@ class Mma final : public Family {
     const Layer l = layer_of(*c);
     if (l.gemm.m > kMaxExtent) return fmt::format("{} output pixels: at most {}", l.gemm.m, kMaxExtent);
     if (std::string why = product_family(l.gemm).why_not(Problem(l.gemm), arch); !why.empty()) return why;
-    if (l.gather.unit == 0) return {};
+    if (std::string why = blocks_apart(*c, l.shape); !why.empty()) return why;
+    if (l.gather.unit == 0) return no_room(*c, l, arch);
     // What GatheredElements keeps in 32 bits.
     if (Wording<Axes>::product(c->in) >= tw::conv::kInCache)
       return fmt::format("in = {}: less than {} pixels are needed", Wording<Axes>::text(c->in), tw::conv::kInCache);
@@ -126,20 +143,17 @@ class Mma final : public Family {
           "kernel = {}: at most {} places on its axes together where channels are no whole pieces of 16 "
           "bytes",
           Wording<Axes>::text(c->kernel), kMostPlaces);
-    return {};
+    return no_room(*c, l, arch);
   }
 
   std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
     if (!why_not(problem, arch).empty()) return {};
-    const Layer l = layer_of(*problem.as<Conv>());
-    const Problem product(l.gemm);
-    std::vector<Candidate> out = product_family(l.gemm).candidates(product, arch);
-    std::erase_if(out, [&](const Candidate& c) { return !fits(l, product, arch, c); });
-    return out;
+    return fitting(layer_of(*problem.as<Conv>()), arch);
   }
   std::string illegal(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
     if (std::string why = why_not(problem, arch); !why.empty()) return why;
     const Layer l = layer_of(*problem.as<Conv>());
+    if (l.gather.quant_block) return EnumeratedFamily::illegal(problem, arch, candidate);
     const Problem product(l.gemm);
     if (std::string why = product_family(l.gemm).illegal(product, arch, candidate); !why.empty()) return why;
     return fits(l, product, arch, candidate) ? std::string()
@@ -168,6 +182,11 @@ class Mma final : public Family {
     const double groups = l.shape.groups;
     for (double* of_all : {&t.blocks, &t.global_bytes, &t.mma_ops, &t.shared_traffic, &t.alu_ops}) *of_all *= groups;
     t.unique_bytes = problem.min_bytes();
+    if (l.gather.quant_block) {
+      t.registers += quantizing_registers(l, candidate);
+      const double tiles = t.blocks / static_cast<double>(candidate.at("split_k"));
+      t.alu_ops += tiles * t.tile_rows * static_cast<double>(l.gemm.k) * kQuantize;
+    }
     if (l.gather.unit == 0) return t;
     const Loads loads = loads_of(l, candidate);
     t.registers += loads.registers;
@@ -187,14 +206,46 @@ class Mma final : public Family {
   }
 
  private:
+  // Blocks that are not columns of x side by side, from the first on; empty if they are.
+  static std::string blocks_apart(const Conv& c, const tw::conv::Shape& s) {
+    if (s.quant_block == 0 || s.taps() == 1) return {};
+    if (!s.quant_channels)
+      return s.w_channels_first ? std::string() : "w_layout = ktrsc: order=ctrs of quant_act takes kctrs";
+    if (s.w_channels_first) return "w_layout = kctrs: order=trsc of quant_act takes ktrsc";
+    const std::int64_t channels = c.c / c.groups;
+    return channels % s.quant_block == 0
+               ? std::string()
+               : fmt::format("{} channels of a group: whole blocks of {} are needed", channels, s.quant_block);
+  }
+  // Of what is fake quantized, more has to be in shared memory at a time.
+  static std::string no_room(const Conv& c, const Layer& l, const Arch& arch) {
+    if (l.gather.quant_block == 0 || !fitting(l, arch).empty()) return {};
+    return fmt::format("quant_act = {}: no tile of whole blocks fits into shared memory",
+                       Wording<QuantAct>::text(c.quant_act));
+  }
+  static std::vector<Candidate> fitting(const Layer& l, const Arch& arch) {
+    const Problem product(l.gemm);
+    std::vector<Candidate> out = product_family(l.gemm).candidates(product, arch);
+    if (l.gather.quant_block) {
+      std::vector<Candidate> quantized;
+      for (const Candidate& c : out) add_quantized(quantized, l, c);
+      out = std::move(quantized);
+    }
+    std::erase_if(out, [&](const Candidate& c) { return !fits(l, product, arch, c); });
+    return out;
+  }
+  static int quantizing_registers(const Layer& l, const Candidate& c) {
+    return l.gather.quant_stages(static_cast<int>(c.at("block_k"))) * 16 / l.element_bytes + 8;
+  }
   static bool fits(const Layer& l, const Problem& product, const Arch& arch, const Candidate& c) {
     const Traits t = product_family(l.gemm).traits(product, arch, c);
     const double blocks = t.blocks * l.shape.groups;
     if (blocks > static_cast<double>(gemm::kMostBlocks)) return false;
     // Splitting k is for grids that leave the chip idle.
     if (c.at("split_k") > 1 && blocks > 8.0 * arch.typical_sms) return false;
-    if (l.gather.unit == 0) return true;
-    return t.registers + loads_of(l, c).registers <= kMostRegisters &&
+    const int more =
+        (l.gather.unit ? loads_of(l, c).registers : 0) + (l.gather.quant_block ? quantizing_registers(l, c) : 0);
+    return t.registers + more <= kMostRegisters &&
            t.shared_bytes + l.gather.table_bytes(t.tile_rows) <= arch.shared_per_block;
   }
 };

@@ -21,13 +21,16 @@ constexpr const char* kLayouts[] = {"ndhwc", "ncdhw"};
 constexpr const char* kFilterLayouts[] = {"ktrsc", "kctrs"};
 constexpr const char* kAccumulations[] = {"full", "fast"};
 constexpr const char* kWeights[] = {"variable", "constant"};
+constexpr const char* kOrders[] = {"ctrs", "trsc"};
+constexpr int kQuantBlocks[] = {16, 32, 64, 128, 256};
 
 struct Fields {
   static Conv blank(Format any) { return {.x = any, .w = any, .y = any}; }
   template <class C, class V>
   static void visit(C& conv, V&& visit) {
     auto& [x, w, y, n, c, in, k, kernel, stride, pad, pad_mode, dilation, groups, x_layout, y_layout, w_layout, cache,
-           global, bias, accumulation, act, alpha, residual, beta, y_scale, workspace, constant_weights] = conv;
+           global, bias, accumulation, act, alpha, residual, beta, y_scale, workspace, constant_weights, quant_act,
+           order] = conv;
     visit(required("x", "input, elements without a scale of their own"), x);
     visit(required("w", "weights, a row of kernel axes and channels for each output channel"), w);
     visit(required("y", "result: f32 f16 bf16 int8 e4m3 e5m2"), y);
@@ -57,6 +60,10 @@ struct Fields {
     visit(optional("y_scale", "y of int8, e4m3, e5m2: results are divided by it"), y_scale);
     visit(optional("workspace", "bytes of device memory that a launch may use besides"), workspace);
     visit(optional("weights", "w is complete before any launch is enqueued, for good"), constant_weights, kWeights);
+    visit(optional("quant_act", "x is fake quantized to FP4 in blocks of 16 32 64 128 256; a launch passes amax"),
+          quant_act);
+    visit(optional("order", "of quant_act: blocks of [c / groups, kernel axes], or of a pixel's channels"), order,
+          kOrders);
   }
 };
 
@@ -148,6 +155,20 @@ void check_formats(const Conv& c) {
     throw unsupported("y", c.y, "f32, f16, bf16, int8, e4m3 or e5m2");
 }
 
+void check_quantization(const Conv& c) {
+  const int block = c.quant_act.block;
+  if (block == 0) {
+    if (c.order != QuantOrder::ctrs) throw invalid("order", "trsc", "left out: there is no quant_act");
+    return;
+  }
+  const std::string text = Wording<QuantAct>::text(c.quant_act);
+  if (std::find(std::begin(kQuantBlocks), std::end(kQuantBlocks), block) == std::end(kQuantBlocks))
+    throw invalid("quant_act", text, fmt::format("e2m1/ and one of {}", fmt::join(kQuantBlocks, ", ")));
+  if (!is_float(c.x))
+    throw invalid("quant_act", text,
+                  fmt::format("left out: f32, f16 and bf16 are fake quantized, and x={}", c.x.name()));
+}
+
 class ConvOperation final : public OperationOf<Conv, Fields> {
  public:
   std::string_view title() const override {
@@ -181,11 +202,13 @@ class ConvOperation final : public OperationOf<Conv, Fields> {
     if (all_are(c.pad.lo, 0) && all_are(c.pad.hi, 0)) c.pad = {};
     if (std::all_of(c.pad_mode.at.begin(), c.pad_mode.at.begin() + rank, [](PadMode m) { return m == PadMode::zero; }))
       c.pad_mode = {};
+    if (c.quant_act.block && all_are(c.kernel, 1)) c.order = QuantOrder::ctrs;  // of one tap, both orders are the same
   }
   void check(const Conv& conv) const override {
     if (conv.in.rank < 1) throw invalid("in", "", "one to three extents");
     const Conv c = spread_out(conv);
     check_formats(c);
+    check_quantization(c);
     check_some("n", c.n);
     check_some("c", c.c);
     check_some("k", c.k);
@@ -240,7 +263,7 @@ class ConvOperation final : public OperationOf<Conv, Fields> {
       return static_cast<double>(f.total_bytes(rows, columns));
     };
     return bytes(c.x, pixels, c.c) + bytes(c.w, c.k, g.k) + bytes(c.y, g.m, c.k) +
-           (c.residual ? bytes(*c.residual, g.m, c.k) : 0.0);
+           (c.residual ? bytes(*c.residual, g.m, c.k) : 0.0) + (c.quant_act.block ? sizeof(float) : 0);
   }
   double ops_of(const Conv& c) const override {
     const Gemm g = as_gemm(c);
@@ -285,24 +308,28 @@ tw::conv::Shape shape_of(const Conv& conv) {
   s.global_divides = c.global == Global::div;
   s.fast = c.accumulation == Accumulation::fast;
   s.constant_weights = c.constant_weights;
+  s.quant_block = c.quant_act.block, s.quant_channels = c.order == QuantOrder::trsc;
   s.alpha = static_cast<float>(c.alpha), s.beta = static_cast<float>(c.beta);
   s.y_factor = static_cast<float>(1.0 / c.y_scale);
   s.workspace = c.workspace;
-  const auto set_maps = [&](tw::conv::MapAxis(&map)[4], std::int64_t channels, std::int64_t first) {
+  const auto set_maps = [&](tw::conv::MapAxis(&map)[4], const tw::conv::Shape& of, std::int64_t channels,
+                            std::int64_t first) {
     std::int64_t step = channels;
     for (int a = 0; a < kMostAxes; ++a) {
       const int axis = kMostAxes - 1 - a;
-      map[a] = {axis == s.first_axis ? first : s.axes[axis].in, step};
+      map[a] = {axis == of.first_axis ? first : of.axes[axis].in, step};
       step *= map[a].extent;
     }
     map[3] = {c.n, step};
   };
-  const std::int64_t first = s.axes[s.first_axis].in, channels = tw::conv::written_channels(s.c, multiplied_bytes(c));
-  set_maps(s.x_map, c.c, first - c.cache);
-  set_maps(s.cache_map, c.c, c.cache);
-  set_maps(s.written_x_map, channels, first);
+  const std::int64_t first = s.axes[s.first_axis].in;
+  set_maps(s.x_map, s, c.c, first - c.cache);
+  set_maps(s.cache_map, s, c.c, c.cache);
   s.w_map[0] = {c.k, s.columns()}, s.w_map[1] = {s.taps(), s.c / s.groups};
-  s.written_w_map[0] = {c.k, s.taps() * channels}, s.written_w_map[1] = {s.taps(), channels};
+  const tw::conv::Shape written = s.quantizes_columns() ? s.unfolded() : s;
+  const std::int64_t channels = tw::conv::written_channels(written.c, multiplied_bytes(c));
+  set_maps(s.written_x_map, written, channels, written.axes[written.first_axis].in);
+  s.written_w_map[0] = {c.k, written.taps() * channels}, s.written_w_map[1] = {written.taps(), channels};
   s.gemm_m = s.n * s.pixels(), s.gemm_n = s.k, s.gemm_k = s.columns();
   return s;
 }

@@ -14,6 +14,7 @@ struct Args {
   const void* cache;
   void* workspace;
   float alpha = 1, beta = 1;  // times those of Shape
+  const float* amax = nullptr;
 };
 
 enum class Pad : i32 { zero, replicate, reflect };
@@ -39,9 +40,11 @@ struct Shape {
   i32 global_divides;  // the tensor-wide scales divide instead of multiplying
   i32 fast;            // fp8 sums may be the matrix units' alone: of use to the oracle only
   i32 constant_weights;
-  float alpha, beta;  // beta: of the residual
-  float y_factor;     // 1 / y_scale
-  i64 workspace;      // bytes
+  i32 quant_block;     // elements of x that are fake quantized together; 0: it is not
+  i32 quant_channels;  // they are channels of a pixel, not columns that an output pixel sees
+  float alpha, beta;   // beta: of the residual
+  float y_factor;      // 1 / y_scale
+  i64 workspace;       // bytes
   // Behind the channels: width, height, depth and images of x and of what is cached; rows and taps of w.
   MapAxis x_map[4], cache_map[4], w_map[2];
   // The same of x and w that a kernel has written to the workspace (conv/wgmma/channels_last.cuh).
@@ -51,6 +54,19 @@ struct Shape {
   TW_MEMBER i64 taps() const { return i64{axes[0].kernel} * axes[1].kernel * axes[2].kernel; }
   TW_MEMBER i64 columns() const { return taps() * (c / groups); }                        // of a row of w
   TW_MEMBER i64 pixels() const { return i64{axes[0].out} * axes[1].out * axes[2].out; }  // of an output image
+
+  // Whether x's elements have a value for each column of each pixel that sees them.
+  TW_MEMBER bool quantizes_columns() const { return quant_block > 0 && !quant_channels && taps() > 1; }
+  // The same convolution of one group, with one tap, over what its output pixels see: x has a pixel for each of them,
+  // side by side, and as many channels as a row of w has columns, channels first.
+  TW_MEMBER Shape unfolded() const {
+    Shape s = *this;
+    s.c = static_cast<i32>(columns()), s.cache = 0;
+    for (Axis& a : s.axes) a = {};
+    s.axes[2].in = s.axes[2].out = static_cast<i32>(pixels());
+    s.first_axis = 2;
+    return s;
+  }
 };
 
 // Channels of a pixel as a kernel writes it to the workspace: whole pieces of 16 bytes.
@@ -78,15 +94,12 @@ struct Source {
   i64 pixel, pixels;  // of that tensor
 };
 TW_FN Source source_at(const Shape& shape, i32 z, i32 y, i32 x) {
-  i32 at[3] = {z, y, x};
-  i64 extent[3] = {shape.axes[0].in, shape.axes[1].in, shape.axes[2].in};
-  const i32 f = shape.first_axis;
-  const bool cached = at[f] < shape.cache;
-  if (cached)
-    extent[f] = shape.cache;
-  else
-    at[f] -= shape.cache, extent[f] -= shape.cache;
-  return {cached, (at[0] * extent[1] + at[1]) * extent[2] + at[2], extent[0] * extent[1] * extent[2]};
+  const i32 f = shape.first_axis;  // no array is read there, which would have to be in memory
+  const bool cached = (f == 0 ? z : f == 1 ? y : x) < shape.cache;
+  const i64 before = cached ? 0 : shape.cache, first_extent = cached ? shape.cache : shape.axes[f].in - shape.cache;
+  const auto place = [&](int a, i32 at) { return at - (a == f ? before : 0); };
+  const auto extent = [&](int a) { return a == f ? first_extent : shape.axes[a].in; };
+  return {cached, (place(0, z) * extent(1) + place(1, y)) * extent(2) + place(2, x), extent(0) * extent(1) * extent(2)};
 }
 
 // Where a pixel of a channel of an image is in a dense tensor of `channels` and `pixels` each image, in elements.

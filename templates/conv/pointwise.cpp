@@ -110,6 +110,7 @@ class Pointwise final : public Family {
 }  // namespace
 
 std::string not_pointwise(const Conv& conv) {
+  if (conv.quant_act.block) return "quant_act: x is fake quantized before it is multiplied";
   if (conv.groups != 1) return fmt::format("groups = {}: channels of one group are needed", conv.groups);
   if (conv.x_layout != TensorLayout::ndhwc || conv.y_layout != TensorLayout::ndhwc)
     return "x_layout and y_layout of ndhwc are needed";

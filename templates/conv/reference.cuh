@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any convolution, by the formats' scalar decoders, summed in double precision: what the tuner holds the others
-// against, and the last resort where no other kernel is legal. Taps of zero padding are left out.
+// against, and the last resort where no other kernel is legal. Taps of zero padding are left out. What is fake
+// quantized is so once for each product.
 //
 // As an oracle it stores, instead of y, two tensors of floats in y's order: values, and the largest absolute errors
 // that a correct kernel may make (gemm/error_bound.cuh).
 #pragma once
 #include "conv/params.cuh"
+#include "core/fp4_fake.cuh"
 #include "gemm/reference.cuh"
 
 namespace tw::conv {
@@ -15,6 +17,9 @@ struct Reference {
   TW_CONSTANTS(int, kThreads = 128, kSharedBytes = 0);
   TW_CONSTANTS(int, kPixels = 8, kChannels = kThreads / kPixels);  // of y, of a block
   TW_CONSTANTS(bool, kCuts = gemm::fp8_products<X, W>() || gemm::scaled_products<X, W>());
+  // Formats that are fake quantized.
+  using Element = gemm::element_of<X>;
+  TW_CONSTANTS(bool, kFloats = same<Element, float>() || same<Element, f16>() || same<Element, bf16>());
   // Single precision goes through TF32, or where accumulation is fast through bfloat16.
   TW_CONSTANTS(bool, kSingle = same<gemm::element_of<X>, float>() && same<gemm::element_of<W>, float>());
 
@@ -39,31 +44,76 @@ struct Reference {
   }
 
  private:
+  // x at a tap: of the group's first channel, and bytes from one channel to the next. Null: zero padding.
+  struct Channels {
+    const u8* from;
+    i64 step;
+  };
+  TW_MEMBER static Channels channels_at(const Args& args, const Shape& shape, const Place& place, i64 first, i32 t,
+                                        i32 r, i32 s) {
+    const Axis* axes = shape.axes;
+    const i32 z = source_of(axes[0], place.at[0], t), y = source_of(axes[1], place.at[1], r),
+              x = source_of(axes[2], place.at[2], s);
+    if (z < 0 || y < 0 || x < 0) return {nullptr, 0};
+    const Source source = source_at(shape, z, y, x);
+    const i64 at = element_at(shape.x_channels_first, place.image, first, shape.c, source.pixel, source.pixels);
+    return {static_cast<const u8*>(source.cached ? args.cache : args.x.data) + at * X::kDataBytes,
+            (shape.x_channels_first ? source.pixels : 1) * X::kDataBytes};
+  }
+  TW_MEMBER static float decoded(const Channels& x, i64 c) { return X::decode(x.from + c * x.step, nullptr, 1.0f, 0); }
+
   TW_MEMBER static Sums sums_of(const Args& args, const Shape& shape, const Place& place, i64 channel) {
     const i32 of_group = shape.c / shape.groups;
     const i64 first = channel / (shape.k / shape.groups) * of_group, columns = shape.columns(), taps = shape.taps();
     const gemm::Row<W> w(args.w, channel, columns, columns);
     Sums sums;
+    const auto add = [&](i64 c, i64 tap, double a) {
+      const double product = a * w.at(shape.w_channels_first ? c * taps + tap : tap * of_group + c);
+      sums.product += product, sums.magnitude += gemm::magnitude_of(product);
+    };
+    if constexpr (kFloats) {
+      if (shape.quant_block > 0) {
+        for_quantized(args, shape, place, first, add);
+        return sums;
+      }
+    }
     const Axis* axes = shape.axes;
     i64 tap = -1;
     for (i32 t = 0; t < axes[0].kernel; ++t)
       for (i32 r = 0; r < axes[1].kernel; ++r)
         for (i32 s = 0; s < axes[2].kernel; ++s) {
           ++tap;
-          const i32 z = source_of(axes[0], place.at[0], t), y = source_of(axes[1], place.at[1], r),
-                    x = source_of(axes[2], place.at[2], s);
-          if (z < 0 || y < 0 || x < 0) continue;
-          const Source source = source_at(shape, z, y, x);
-          const u8* from = static_cast<const u8*>(source.cached ? args.cache : args.x.data);
-          for (i32 c = 0; c < of_group; ++c) {
-            const i64 at =
-                element_at(shape.x_channels_first, place.image, first + c, shape.c, source.pixel, source.pixels);
-            const double a = X::decode(from + at * X::kDataBytes, nullptr, 1.0f, 0);
-            const double product = a * w.at(shape.w_channels_first ? c * taps + tap : tap * of_group + c);
-            sums.product += product, sums.magnitude += gemm::magnitude_of(product);
-          }
+          const Channels x = channels_at(args, shape, place, first, t, r, s);
+          for (i32 c = 0; x.from && c < of_group; ++c) add(c, tap, decoded(x, c));
         }
     return sums;
+  }
+
+  // visit(channel of the group, tap, element of x), fake quantized. Blocks run through all columns, channels first, or
+  // through the channels of each tap.
+  template <class Visit>
+  TW_MEMBER static void for_quantized(const Args& args, const Shape& shape, const Place& place, i64 first,
+                                      const Visit& visit) {
+    const i32 taps = static_cast<i32>(shape.taps()), runs = shape.quant_channels ? taps : 1,
+              length = static_cast<i32>(shape.columns()) / runs;
+    const i32 rows = shape.axes[1].kernel, columns = shape.axes[2].kernel;
+    const Fp4Scales scales(*args.amax);
+    for (i32 run = 0; run < runs; ++run)
+      for (i32 left = length; left > 0; left -= shape.quant_block) {
+        const i32 begin = length - left, end = begin + min2(left, shape.quant_block);
+        const auto each = [&](const auto& use) {
+          for (i32 i = begin; i < end; ++i) {
+            const i32 c = shape.quant_channels ? i : i / taps, tap = shape.quant_channels ? run : i % taps;
+            const Channels x =
+                channels_at(args, shape, place, first, tap / columns / rows, tap / columns % rows, tap % columns);
+            if (x.from) use(c, tap, decoded(x, c));
+          }
+        };
+        float largest = 0.0f;
+        each([&](i64, i64, float v) { largest = max_number(largest, abs_f(v)); });
+        const float scale = scales.of_block(largest), inverse = div_rn(1.0f, scale);
+        each([&](i64 c, i64 tap, float v) { visit(c, tap, to_f32(from_f32<Element>(fp4_fake(v, scale, inverse)))); });
+      }
   }
 
   TW_MEMBER static void finish(const Args& args, const Shape& shape, const Place& place, i64 channel,

@@ -9,6 +9,7 @@
 
 #include "templates/conv/conv.h"
 #include "templates/describe.h"
+#include "templates/fake_quant/fake_quant.h"
 #include "templates/fast_path.h"
 #include "templates/gemm/judge.h"
 
@@ -23,7 +24,8 @@ static_assert(sizeof(ConvArgs) == sizeof(tw::conv::Args) && offsetof(ConvArgs, w
               offsetof(ConvArgs, cache) == offsetof(tw::conv::Args, cache) &&
               offsetof(ConvArgs, workspace) == offsetof(tw::conv::Args, workspace) &&
               offsetof(ConvArgs, alpha) == offsetof(tw::conv::Args, alpha) &&
-              offsetof(ConvArgs, beta) == offsetof(tw::conv::Args, beta));
+              offsetof(ConvArgs, beta) == offsetof(tw::conv::Args, beta) &&
+              offsetof(ConvArgs, amax) == offsetof(tw::conv::Args, amax));
 
 void add_operand(Contract& c, const char* const (&names)[3], std::size_t offset, Format f) {
   for (const StreamSpec& s : f.info().streams) {
@@ -52,6 +54,7 @@ Contract contract(const Conv& conv) {
   if (conv.residual) c.pointers.push_back({"residual", offsetof(ConvArgs, residual), 16, true});
   if (conv.cache) c.pointers.push_back({"cache", offsetof(ConvArgs, cache), 16, true});
   if (conv.workspace) c.pointers.push_back({"workspace", offsetof(ConvArgs, workspace), 16, true});
+  if (conv.quant_act.block) c.pointers.push_back({"amax", offsetof(ConvArgs, amax), alignof(float), true});
   c.factors.push_back({"alpha", offsetof(ConvArgs, alpha), nullptr});
   c.factors.push_back({"beta", offsetof(ConvArgs, beta), conv.residual ? nullptr : "the problem has no residual"});
   const tw::conv::Shape shape = shape_of(conv);
@@ -74,7 +77,7 @@ void describe(const Conv& conv, Task& task) {
   const Matrix w = add_matrix(
       task, "w", {conv.w, g.n, g.k, least_deviation(conv.w, 1.0f / std::sqrt(static_cast<float>(g.k))), inverse}, false,
       false);
-  int bias = -1, residual = -1, cache = -1, workspace = -1;
+  int bias = -1, residual = -1, cache = -1, amax = -1, workspace = -1;
   if (conv.bias)
     bias = add_matrix(task, "bias", {*conv.bias, 1, g.n, least_deviation(*conv.bias, 1.0f), false}, false, false).data;
   if (conv.residual)
@@ -84,6 +87,7 @@ void describe(const Conv& conv, Task& task) {
     before.rows = conv.n * conv.cache * plane;
     cache = add_matrix(task, "cache", before, false, false).data;  // its scale of the tensor is x's
   }
+  if (conv.quant_act.block) amax = fake_quant::add_amax(task);
   const int y = add_matrix(task, "y", {conv.y, g.m, g.n, 1.0f, false}, true, true).data;
   if (conv.workspace) {
     workspace = static_cast<int>(task.buffers.size());
@@ -96,7 +100,7 @@ void describe(const Conv& conv, Task& task) {
     args.x = operand(x, pointers);
     args.w = operand(w, pointers);
     args.y = at(y), args.bias = at(bias), args.residual = at(residual), args.cache = at(cache);
-    args.workspace = at(workspace);
+    args.workspace = at(workspace), args.amax = static_cast<const float*>(at(amax));
     return bytes_of(args);
   };
   task.verify_rows = g.m;

@@ -4,7 +4,7 @@
 // single elements. A thread writes what it read itself, so y may be x.
 #pragma once
 #include "cast/tile.cuh"
-#include "core/fp4_fake.cuh"
+#include "core/fp4_fake_block.cuh"
 #include "fake_quant/params.cuh"
 #include "fake_quant/plan.cuh"
 
@@ -93,13 +93,8 @@ struct Blocks {
     }
     const Fp4Scales scales(*args.amax);
     TW_UNROLL for (int p = 0; p < kPasses; ++p) {
-      float largest = 0.0f;
-      TW_UNROLL for (int i = 0; i < kPieces; ++i) TW_UNROLL for (int e = 0; e < kPiece; ++e) largest =
-          max_number(largest, abs_f(v[p][i][e]));
-      TW_UNROLL for (int d = kLanes / 2; d > 0; d /= 2) largest = max_number(largest, shuffle_xor(largest, d));
-      const float scale = scales.of_block(largest), inverse = div_rn(1.0f, scale);
+      fp4_fake_block<kLanes>(v[p], scales);
       TW_UNROLL for (int i = 0; i < kPieces; ++i) {
-        TW_UNROLL for (int e = 0; e < kPiece; ++e) v[p][i][e] = fp4_fake(v[p][i][e], scale, inverse);
         if (place(lane, i) < spans[p].count) store(y + spans[p].first + place(lane, i), v[p][i]);
       }
     }

@@ -8,6 +8,24 @@
 #include "templates/fake_quant/fake_quant.h"
 
 namespace tilewright::fake_quant {
+namespace {
+
+void fake_quantize_block(const float* x, float* y, std::int64_t count, const tw::Fp4Scales& scales) {
+  float largest = 0.0f;
+  for (std::int64_t i = 0; i < count; ++i)
+    if (const float a = tw::abs_f(x[i]); a > largest) largest = a;  // a NaN is not
+  const float scale = scales.of_block(largest), inverse = tw::div_rn(1.0f, scale);
+  for (std::int64_t i = 0; i < count; ++i) y[i] = tw::fp4_fake(x[i], scale, inverse);
+}
+
+}  // namespace
+
+void fake_quantize_run(const float* x, float* y, std::int64_t count, int block, const float* amax) {
+  const ExactFloats exact;
+  const tw::Fp4Scales scales(*amax);
+  for (std::int64_t at = 0; at < count; at += block)
+    fake_quantize_block(x + at, y + at, std::min<std::int64_t>(block, count - at), scales);
+}
 
 void fake_quantize(const float* x, float* y, std::int64_t rows, std::int64_t cols, int block, const float* amax) {
   constexpr std::int64_t kPart = 1 << 14;  // blocks that a core takes at a time
@@ -17,13 +35,8 @@ void fake_quantize(const float* x, float* y, std::int64_t rows, std::int64_t col
     const tw::Fp4Scales scales(*amax);
     const std::int64_t first = static_cast<std::int64_t>(part) * kPart;
     for (std::int64_t index = first; index < std::min(first + kPart, blocks); ++index) {
-      const std::int64_t col = index % per_row * block, begin = index / per_row * cols + col,
-                         end = begin + std::min<std::int64_t>(block, cols - col);
-      float largest = 0.0f;
-      for (std::int64_t i = begin; i < end; ++i)
-        if (const float a = tw::abs_f(x[i]); a > largest) largest = a;  // a NaN is not
-      const float scale = scales.of_block(largest), inverse = tw::div_rn(1.0f, scale);
-      for (std::int64_t i = begin; i < end; ++i) y[i] = tw::fp4_fake(x[i], scale, inverse);
+      const std::int64_t col = index % per_row * block, begin = index / per_row * cols + col;
+      fake_quantize_block(x + begin, y + begin, std::min<std::int64_t>(block, cols - col), scales);
     }
   });
 }

@@ -26,8 +26,6 @@ constexpr bool same_layout = sizeof(Args) == sizeof(tw::fake_quant::Args) &&
 static_assert(same_layout<Fp4FakeQuantArgs> && same_layout<DynamicBlockQuantizeArgs>);
 
 constexpr int kSizes[] = {8, 16, 32, 64, 128, 256};
-// What a task has as the largest magnitude of values about N(0, 1): some are clipped.
-constexpr float kAmax = 3.0f;
 
 template <class P>
 struct Fields {
@@ -104,10 +102,7 @@ class FakeQuant final : public OperationOf<P, Fields<P>> {
     task.weights = 0;
     const int x = add_matrix(task, "x", {p.x, p.rows, p.cols}, true, false).data;
     const int y = add_matrix(task, "y", {p.y, p.rows, p.cols}, true, true).data;
-    const int amax = add_matrix(task, "amax", {Format::parse("f32"), 1, 1}, false, false).data;
-    task.buffers[static_cast<std::size_t>(amax)].fill = [](std::span<std::byte> bytes, std::uint64_t) {
-      std::memcpy(bytes.data(), &kAmax, sizeof kAmax);
-    };
+    const int amax = add_amax(task);
     task.arguments = [=](std::span<void* const> at, std::int64_t rows) {
       return tilewright::bytes_of(Args{at[x], at[y], static_cast<const float*>(at[amax]), rows});
     };
@@ -136,6 +131,15 @@ class FakeQuant final : public OperationOf<P, Fields<P>> {
 };
 
 }  // namespace
+
+int add_amax(Task& task) {
+  const int amax = add_matrix(task, "amax", {Format::parse("f32"), 1, 1}, false, false).data;
+  task.buffers[static_cast<std::size_t>(amax)].fill = [](std::span<std::byte> bytes, std::uint64_t) {
+    constexpr float kAmax = 3.0f;
+    std::memcpy(bytes.data(), &kAmax, sizeof kAmax);
+  };
+  return amax;
+}
 
 const Operation& fp4_fake_quant() {
   static const FakeQuant<Fp4FakeQuant, Fp4FakeQuantArgs> operation;

@@ -107,6 +107,22 @@ TEST_CASE("a convolution is launched") {
   CHECK(launch_failure(tw_launch_gemm_args(kernel.get(), nullptr, &gemm)).status == TW_INVALID_ARGUMENT);
 }
 
+TEST_CASE("a convolution of fake quantized input takes amax") {
+  Gpu gpu;
+  const EngineHandle en = engine();
+  const ProblemHandle p = problem("conv x=f16 w=f16 y=f16 n=1 c=16 in=9x9 k=8 kernel=3 quant_act=e2m1/16 order=trsc");
+  const KernelHandle kernel = prepare(en, p, gpu.device);
+  const MemoryHandle x = memory(gpu.device, 4096), w = memory(gpu.device, 8192), y = memory(gpu.device, 4096);
+  tw_conv_args args = TW_CONV_ARGS_INIT;
+  args.x.data = tw_memory_data(x.get());
+  args.w.data = tw_memory_data(w.get());
+  args.y = tw_memory_data(y.get());
+  CHECK(launch_failure(tw_launch_conv(kernel.get(), nullptr, &args)).field == "amax");
+  args.amax = static_cast<const float*>(args.x.data);
+  REQUIRE(tw_launch_conv(kernel.get(), nullptr, &args) == TW_OK);
+  CHECK(gpu.seen.launches == 1);
+}
+
 TEST_CASE("fake quantizations are launched") {
   Gpu gpu;
   const EngineHandle en = engine();

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // conv's reference and the kernels that it borrows from gemm's mma, and whole from gemm.
-#include "emulator/conv.h"
+#include "emulator/conv_mma.h"
 
-#include "conv/mma.cuh"
 #include "conv/pointwise.cuh"
 #include "emulator/gemm_wgmma.h"
 #include "formats/bf16.cuh"
@@ -18,37 +17,6 @@
 using namespace conv_test;
 
 namespace {
-
-// The matrix units' takes any layout; how it gathers x says which.
-template <class X, class W, class Epi, gemm::MmaKnobs knobs, conv::GatherKnobs gather = conv::GatherKnobs{}>
-struct Products {
-  static constexpr int kPiece = 16 / sizeof(gemm::element_of<X>);
-  // Rows of w are whole pieces where these are copied asynchronously, else of any width that unit_x divides.
-  static constexpr int kLeastChannels =
-      std::max<int>(gather.unit == 0 || (knobs.async_copy && !W::kCodes) ? kPiece : 3 * gather.unit, W::kBlock);
-  static void fit(Picked& p) {
-    conv::Shape& s = p.shape;
-    if (!gather.grouped) s.c /= s.groups, s.k = std::max(s.k, 5), s.groups = 1;
-    if (gather.unit != 1) s.x_channels_first = 0;
-    s.w_channels_first = gather.taps_innermost, s.y_channels_first = gather.y_channels_first;
-    if (gather.unit == 0) return;
-    if (!gather.cached) s.cache = 0;
-    for (int a = 0; a < 3 && gather.taps != conv::Taps::table; ++a) {
-      Axis& axis = s.axes[a];
-      axis.pad = Pad::zero;
-      if (gather.taps == conv::Taps::zeros) continue;
-      axis.lo = p.hi[a] = 0, axis.in = std::max(axis.in, axis.dilation * (axis.kernel - 1) + 1);
-    }
-  }
-  static void run(const conv::Args& args, const conv::Shape& s, std::uint64_t seed) {
-    using Plan = conv::Mma<X, W, Epi, Fixed<knobs>::value, Fixed<gather>::value>;
-    const u32 blocks =
-        static_cast<u32>(ceil_div64(s.n * s.pixels(), knobs.block_m) * ceil_div64(s.k / s.groups, knobs.block_n)) *
-        static_cast<u32>(knobs.split_k * s.groups);
-    emu::run({{blocks, 1, 1}, Plan::kThreads, static_cast<u32>(knobs.split_k), Plan::kSharedBytes, seed},
-             [&] { Plan::run(args, s); });
-  }
-};
 
 // Kernels of gemm take what is a gemm in memory.
 void make_pointwise(Picked& p) {

@@ -28,9 +28,13 @@ struct Boxes {
   static void fit(Picked& p) {
     conv::Shape& s = p.shape;
     // Channels and the kernel are known when it is compiled.
+    if (wanted.unfolds) return fit_columns(p);
     s.c = wanted.channels, s.k = 8 * s.k + (wanted.swapped ? 3 : 0), s.groups = 1;
     if (!wanted.writes) s.x_channels_first = s.w_channels_first = 0;
     s.y_channels_first = wanted.channels_first, s.fast = !same<As, X>();
+    s.quant_block = wanted.quant_block, s.quant_channels = 1;
+    if (wanted.quant_block >= 64)
+      for (Axis& axis : s.axes) axis.kernel = std::min(axis.kernel, 2);
     if ((wanted.box_d > 1 && !wanted.writes) || s.first_axis > 0) s.cache = 0;
     for (int a = 0; a < 3; ++a) {
       Axis& axis = s.axes[a];
@@ -40,7 +44,18 @@ struct Boxes {
       }
     }
   }
-  static void run(const conv::Args& args, const conv::Shape& s, std::uint64_t seed) {
+  // Of a kernel with as many columns.
+  static void fit_columns(Picked& p) {
+    conv::Shape& s = p.shape;
+    const int taps[] = {s.first_axis > 0 ? 1 : 2, s.first_axis > 1 ? 1 : 3, 4};
+    for (int a = 0; a < 3; ++a) s.axes[a].kernel = taps[a];
+    s.c = wanted.channels / (taps[0] * taps[1] * taps[2]), s.groups = 1;
+    s.k = 8 * s.k + (wanted.swapped ? 3 : 0);
+    s.y_channels_first = wanted.channels_first, s.fast = !same<As, X>();
+    s.quant_block = wanted.quant_block, s.quant_channels = 0;
+  }
+  static void run(const conv::Args& args, const conv::Shape& source, std::uint64_t seed) {
+    const conv::Shape s = wanted.unfolds ? source.unfolded() : source;
     static constexpr conv::WgmmaKnobs knobs = completed(wanted.channels);
     using Plan = conv::Wgmma<gemm::element_of<X>, As, tw::select<same<As, X>(), W, As>, Epi, knobs>;
     const i32 channels = wanted.writes ? conv::written_channels(s.c, kBytes) : s.c;
@@ -77,7 +92,7 @@ struct Boxes {
                          {static_cast<u64>(s.taps()), static_cast<u64>(channels)}});
     const u32 blocks = static_cast<u32>(2 * knobs.cluster);
     emu::run({{blocks, 1, 1}, Plan::kThreads, static_cast<u32>(knobs.cluster), Plan::kSharedBytes, seed},
-             [&] { Plan::run(own, s, &pixels, &filters, &cached); });
+             [&] { Plan::run(own, source, &pixels, &filters, &cached); });
     CHECK(std::all_of(written, written + gemm::kScheduleBytes, [](u8 b) { return b == 0; }));
   }
 };
@@ -225,4 +240,136 @@ TEST_CASE("conv: Hopper's matrix units on boxes of pixels", "[conv]") {
                                       .channels_first = true,
                                       .writes = true},
                            fmt::bf16>>(37, 6);
+}
+
+TEST_CASE("conv: Hopper's matrix units on input that is fake quantized in the workspace", "[conv]") {
+  using Whole = Epilogue<bf16, float, Act::silu, float>;
+  using conv::WgmmaKnobs;
+  check_convolutions<fmt::bf16, fmt::bf16, Whole,
+                     Boxes<fmt::bf16, fmt::bf16, Whole,
+                           WgmmaKnobs{.box_w = 8,
+                                      .box_h = 16,
+                                      .features = 32,
+                                      .swapped = true,
+                                      .channels = 72,
+                                      .writes = true,
+                                      .quant_block = 16,
+                                      .skips = true}>>(41, 6);
+  check_convolutions<fmt::f16, fmt::f16, Plain,
+                     Boxes<fmt::f16, fmt::f16, Plain,
+                           WgmmaKnobs{.box_w = 8, .box_h = 10, .channels = 101, .writes = true, .quant_block = 64}>>(42,
+                                                                                                                     5);
+  check_convolutions<fmt::bf16, fmt::bf16, Plain,
+                     Boxes<fmt::bf16, fmt::bf16, Plain,
+                           WgmmaKnobs{.box_w = 8, .box_h = 10, .channels = 300, .writes = true, .quant_block = 256}>>(
+      43, 4);
+  check_convolutions<fmt::f32, fmt::f32, Plain,
+                     Boxes<fmt::f32, fmt::f32, Plain,
+                           WgmmaKnobs{.box_w = 8,
+                                      .box_h = 16,
+                                      .features = 40,
+                                      .stages = 4,
+                                      .swapped = true,
+                                      .channels = 132,
+                                      .element_bytes = 4,
+                                      .writes = true,
+                                      .quant_block = 128}>>(44, 4);
+  check_convolutions<fmt::f32, fmt::f32, Plain,
+                     Boxes<fmt::f32, fmt::f32, Plain,
+                           WgmmaKnobs{.box_w = 8,
+                                      .box_h = 16,
+                                      .features = 64,
+                                      .swapped = true,
+                                      .channels = 41,
+                                      .writes = true,
+                                      .quant_block = 32},
+                           fmt::bf16>>(45, 5);
+}
+
+TEST_CASE("conv: Hopper's matrix units on columns that are fake quantized in the workspace", "[conv]") {
+  using Whole = Epilogue<bf16, float, Act::silu, float>;
+  using conv::WgmmaKnobs;
+  check_convolutions<fmt::bf16, fmt::bf16, Whole,
+                     Boxes<fmt::bf16, fmt::bf16, Whole,
+                           WgmmaKnobs{.box_w = 128,
+                                      .box_h = 1,
+                                      .features = 32,
+                                      .swapped = true,
+                                      .channels = 72,
+                                      .writes = true,
+                                      .quant_block = 16,
+                                      .unfolds = true}>>(51, 10);
+  check_convolutions<fmt::f16, fmt::f16, Plain,
+                     Boxes<fmt::f16, fmt::f16, Plain,
+                           WgmmaKnobs{.box_w = 40,
+                                      .box_h = 1,
+                                      .box_n = 2,
+                                      .channels = 360,
+                                      .channels_first = true,
+                                      .writes = true,
+                                      .quant_block = 64,
+                                      .unfolds = true}>>(52, 10);
+  check_convolutions<fmt::f32, fmt::f32, Plain,
+                     Boxes<fmt::f32, fmt::f32, Plain,
+                           WgmmaKnobs{.box_w = 128,
+                                      .box_h = 1,
+                                      .features = 40,
+                                      .stages = 5,
+                                      .swapped = true,
+                                      .channels = 168,
+                                      .element_bytes = 4,
+                                      .writes = true,
+                                      .quant_block = 128,
+                                      .unfolds = true}>>(53, 8);
+  check_convolutions<fmt::f32, fmt::f32, Plain,
+                     Boxes<fmt::f32, fmt::f32, Plain,
+                           WgmmaKnobs{.box_w = 128,
+                                      .box_h = 1,
+                                      .features = 64,
+                                      .stages = 5,
+                                      .swapped = true,
+                                      .channels = 600,
+                                      .writes = true,
+                                      .quant_block = 256,
+                                      .unfolds = true},
+                           fmt::bf16>>(54, 8);
+}
+
+TEST_CASE("conv: Hopper's matrix units fake quantize every kind of trouble exactly", "[conv]") {
+  using conv::WgmmaKnobs;
+  check_exactly<fmt::bf16, fmt::bf16,
+                Boxes<fmt::bf16, fmt::bf16, Plain,
+                      WgmmaKnobs{.box_w = 16, .box_h = 8, .channels = 100, .writes = true, .quant_block = 16}>>(
+      pixels_of_taps(100, 2), 16, true);
+  check_exactly<fmt::f16, fmt::f16,
+                Boxes<fmt::f16, fmt::f16, Plain,
+                      WgmmaKnobs{.box_w = 16, .box_h = 8, .channels = 264, .writes = true, .quant_block = 128}>>(
+      pixels_of_taps(264, 1), 128, true);
+  check_exactly<fmt::bf16, fmt::bf16,
+                Boxes<fmt::bf16, fmt::bf16, Plain,
+                      WgmmaKnobs{.box_w = 16,
+                                 .box_h = 8,
+                                 .features = 64,
+                                 .swapped = true,
+                                 .channels = 264,
+                                 .writes = true,
+                                 .quant_block = 256}>>(pixels_of_taps(264, 2), 256, true);
+  check_exactly<fmt::bf16, fmt::bf16,
+                Boxes<fmt::bf16, fmt::bf16, Plain,
+                      WgmmaKnobs{.box_w = 24,
+                                 .box_h = 1,
+                                 .box_n = 4,
+                                 .channels = 304,
+                                 .writes = true,
+                                 .quant_block = 16,
+                                 .unfolds = true}>>(whole_images(304), 16, false);
+  check_exactly<fmt::f16, fmt::f16,
+                Boxes<fmt::f16, fmt::f16, Plain,
+                      WgmmaKnobs{.box_w = 24,
+                                 .box_h = 1,
+                                 .box_n = 4,
+                                 .channels = 304,
+                                 .writes = true,
+                                 .quant_block = 256,
+                                 .unfolds = true}>>(whole_images(304), 256, false);
 }

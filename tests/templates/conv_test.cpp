@@ -9,6 +9,7 @@
 #include <tilewright/task.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstring>
 #include <optional>
@@ -19,6 +20,7 @@
 #include <vector>
 
 #include "support/catch.h"
+#include "support/fake_quant.h"
 #include "templates/conv/conv.h"
 #include "templates/gemm/gemm.h"
 
@@ -55,12 +57,18 @@ TEST_CASE("conv: one value stands for all axes, defaults are not printed", "[con
   CHECK(canonical("conv x=f16 w=f16 y=f32 n=2 c=8 in=50 k=8 kernel=3 pad=1") ==
         "conv x=f16 w=f16 y=f32 n=2 c=8 in=50 k=8 kernel=3 pad=1");
   CHECK(Problem::parse(base + " pad=1") == Problem::parse(base + " pad=1:1x1:1x1"));
+  CHECK(canonical(base + " order=ctrs quant_act=e2m1/32") == base + " quant_act=e2m1/32");
+  CHECK(canonical(base + " order=trsc quant_act=e2m1/256") == base + " quant_act=e2m1/256 order=trsc");
+  CHECK(canonical("conv x=f16 w=f16 y=f32 n=2 c=8 in=50 k=8 kernel=1 pad=1 quant_act=e2m1/16 order=trsc") ==
+        "conv x=f16 w=f16 y=f32 n=2 c=8 in=50 k=8 kernel=1 pad=1 quant_act=e2m1/16");  // of one tap, both are the same
   // A struct says the same.
   const Format f16 = Format::parse("f16");
   Conv c{.x = f16, .w = f16, .y = Format::parse("f32"), .n = 2, .c = 8, .in = {5, 6, 7}, .k = 8, .kernel = 3};
   c.pad = Pads({2, 1, 1}, {0, 1, 1});
   c.pad_mode = PadMode::replicate;
   CHECK(Problem(c).text() == base + " pad=2:0x1x1 pad_mode=replicatexreplicatexreplicate");
+  c.quant_act = {64}, c.order = QuantOrder::trsc;
+  CHECK(Problem(c).text() == base + " pad=2:0x1x1 pad_mode=replicatexreplicatexreplicate quant_act=e2m1/64 order=trsc");
   // Problems that differ in n and in are neighbours.
   CHECK(Problem::parse(base).distance(Problem::parse("conv x=f16 w=f16 y=f32 n=4 c=8 in=5x6x14 k=8 kernel=3")) == 2);
   CHECK(Problem::parse(base).distance(Problem::parse("conv x=f16 w=f16 y=f32 n=2 c=16 in=5x6x7 k=8 kernel=3")) < 0);
@@ -165,6 +173,19 @@ TEST_CASE("conv: what it refuses, by name", "[conv]") {
   CHECK(refused(cube + "accum=fast").starts_with("accum=fast: only for fp8"));
   CHECK(refused(cube + "global=mul").starts_with("global=mul: left out"));
   CHECK(refused("conv x=int8_tensor w=int8_row y=bf16 n=1 c=32 in=9 k=8 kernel=3").starts_with("global=none: mul"));
+  CHECK(refused(cube + "quant_act=e2m1/24") == "quant_act=e2m1/24: e2m1/ and one of 16, 32, 64, 128, 256");
+  CHECK(refused(cube + "quant_act=e2m1/8").starts_with("quant_act=e2m1/8: e2m1/ and one of 16,"));
+  CHECK(refused(cube + "quant_act=e2m1/0") == "quant_act=e2m1/0: a block of one element or more");
+  CHECK(refused(cube + "quant_act=e2m1/-16") == "quant_act=e2m1/-16: a block of one element or more");
+  CHECK(refused(cube + "quant_act=e2m1/x").starts_with("quant_act=x: an integer"));
+  CHECK(refused(cube + "quant_act=e4m3/16") == "quant_act=e4m3/16: e2m1/ and the elements of a block, as in e2m1/16");
+  CHECK(refused(cube + "quant_act=16").starts_with("quant_act=16: e2m1/ and the elements of a block"));
+  CHECK(refused(cube + "order=trsc") == "order=trsc: left out: there is no quant_act");
+  CHECK(refused(cube + "quant_act=e2m1/16 order=cthw").starts_with("order=cthw: "));
+  CHECK(refused("conv x=int8 w=int8_row y=bf16 n=1 c=32 in=9 k=8 kernel=3 quant_act=e2m1/16") ==
+        "quant_act=e2m1/16: left out: f32, f16 and bf16 are fake quantized, and x=int8");
+  CHECK(refused("conv x=e4m3 w=e4m3 y=bf16 n=1 c=32 in=9 k=8 kernel=3 quant_act=e2m1/16")
+            .starts_with("quant_act=e2m1/16: left out: "));
   CHECK(refused("conv x=int8 w=int8 y=int32 n=1 c=32 in=9 k=8 kernel=3").starts_with("y=int32: "));
   CHECK(refused("conv x=bf16 w=bf16 y=bf16 n=2147483647 c=2147483647 in=2147483647x2147483647x2147483647 k=8 kernel=1")
             .starts_with("x="));
@@ -190,7 +211,8 @@ TEST_CASE("conv: what mma takes, and how it gathers x", "[conv]") {
     }
     const std::string source = conv::mma().source(p, target, candidates.front()).text;
     std::string found;
-    for (const char* knob : {"unit", "taps_innermost", "taps", "places", "cached", "y_channels_first", "grouped"}) {
+    for (const char* knob :
+         {"unit", "taps_innermost", "taps", "places", "cached", "y_channels_first", "grouped", "quant_block"}) {
       const std::string_view text_of = std::string_view(source).substr(source.find("kGather"));
       const std::string name = fmt::format("k.{} = ", knob);
       const std::string_view line = text_of.substr(text_of.find(name) + name.size());
@@ -233,6 +255,25 @@ TEST_CASE("conv: what mma takes, and how it gathers x", "[conv]") {
   CHECK(why_not("x=int8 w=int8_row y=f32 n=1 c=3 in=9x9 k=24 kernel=3") == "k = 27: a multiple of 2 is needed");
   CHECK(why_not(bf16 + "c=8 in=9x9 k=24 kernel=3", "sm_75") == "sm_75 has no bf16 matrix instruction");
   CHECK(why_not("x=f16 w=f16 y=f16 n=1 c=3 in=9x9 k=24 kernel=3" + torch, "sm_75").empty());
+  // Blocks that are fake quantized lie side by side, and in shared memory together.
+  const std::string quant = " quant_act=e2m1/";
+  CHECK(gathers(bf16 + "c=16 in=9x9x9 k=24 kernel=3" + torch + quant + "256") ==
+        "unit=1 taps_innermost=1 y_channels_first=1 quant_block=256");
+  CHECK(gathers(bf16 + "c=16 in=9x9x9 k=24 kernel=3 w_layout=kctrs" + quant + "32") ==
+        "unit=1 taps_innermost=1 quant_block=32");
+  CHECK(gathers(bf16 + "c=64 in=9x9x9 k=24 kernel=3 groups=2 order=trsc" + quant + "32") == "grouped=1 quant_block=32");
+  CHECK(gathers(bf16 + "c=72 in=9x9 k=24 kernel=1" + quant + "16") == "quant_block=16");
+  CHECK(gathers(bf16 + "c=72 in=9x9 k=24 kernel=1 w_layout=kctrs order=trsc" + quant + "16") == "quant_block=16");
+  CHECK(gathers("x=f32 w=f32 y=f32 n=1 c=9 in=9x9 k=24 kernel=3" + torch + quant + "128") ==
+        "unit=1 taps_innermost=1 y_channels_first=1 quant_block=128");
+  CHECK(why_not(bf16 + "c=16 in=9x9 k=24 kernel=3" + quant + "16") ==
+        "w_layout = ktrsc: order=ctrs of quant_act takes kctrs");
+  CHECK(why_not(bf16 + "c=16 in=9x9 k=24 kernel=3 w_layout=kctrs order=trsc" + quant + "16") ==
+        "w_layout = kctrs: order=trsc of quant_act takes ktrsc");
+  CHECK(why_not(bf16 + "c=48 in=9x9 k=24 kernel=3 order=trsc" + quant + "32") ==
+        "48 channels of a group: whole blocks of 32 are needed");
+  CHECK(why_not("x=f32 w=f32 y=f32 n=1 c=9 in=9x9 k=24 kernel=3 w_layout=kctrs" + quant + "256", "sm_89") ==
+        "quant_act = e2m1/256: no tile of whole blocks fits into shared memory");
   // More blocks than a grid has.
   CHECK(gathers("x=f16 w=f16 y=f16 n=64 c=1048576 in=500x500 k=1048576 kernel=1 groups=1048576") == "nothing");
 }
@@ -249,6 +290,62 @@ TEST_CASE("conv: a launch is checked by the names of its arguments", "[conv]") {
   CHECK(c.cols == 8);
   CHECK(c.factors[1].only_one == nullptr);
   CHECK(conv::operation().contract(Problem::parse(kSmall)).factors[1].only_one != nullptr);
+  const Contract quantized = conv::operation().contract(Problem::parse(std::string(kSmall) + " quant_act=e2m1/16"));
+  CHECK(std::string(quantized.pointers.back().name) == "amax");
+  CHECK(quantized.pointers.back().required);
+  CHECK(quantized.pointers.back().offset == offsetof(ConvArgs, amax));
+}
+
+TEST_CASE("conv: who takes input that is fake quantized", "[conv]") {
+  const Arch& hopper = arch("sm_90a");
+  const auto why_not = [&](const Family& family, const std::string& text) {
+    return family.why_not(Problem::parse("conv y=f32 n=2 k=64 " + text), hopper);
+  };
+  const std::string room = " workspace=33554432", trsc = " order=trsc", bf16 = "x=bf16 w=bf16 ";
+  // Wherever channels are, and however many: it is written once.
+  for (const char* layer : {"x=bf16 w=bf16 c=64 in=9x20x30 kernel=3 pad=1 quant_act=e2m1/16",
+                            "x=f16 w=f16 c=100 in=20x30 kernel=3 "
+                            "x_layout=ncdhw w_layout=kctrs quant_act=e2m1/256",
+                            "x=f32 w=f32 c=33 in=300 kernel=3 pad=1 quant_act=e2m1/128",
+                            "x=f32 w=f32 c=64 in=300 kernel=3 accum=fast quant_act=e2m1/64"}) {
+    INFO(layer);
+    const Problem problem = Problem::parse(std::string("conv y=f32 n=2 k=64 ") + layer + trsc + room);
+    const std::vector<Candidate> candidates = conv::wgmma().candidates(problem, hopper);
+    REQUIRE_FALSE(candidates.empty());
+    const std::string source = conv::wgmma().source(problem, hopper, candidates.front()).text;
+    CHECK(source.find(fmt::format("k.quant_block = {};", problem.as<Conv>()->quant_act.block)) != source.npos);
+    CHECK(why_not(conv::wgmma(), layer + trsc).starts_with("workspace = 0: x and w are written there"));
+  }
+  CHECK(why_not(conv::wgmma(), bf16 + "c=64 in=20x30 kernel=1 quant_act=e2m1/16" + room).empty());
+  // Along columns a row is written for each output pixel, whatever padding, cache and strides are.
+  const Problem columns = Problem::parse("conv y=f32 n=2 k=64 " + bf16 +
+                                         "c=33 in=20x30 kernel=3x2 pad=1 stride=9x1 pad_mode=reflect cache=1 "
+                                         "quant_act=e2m1/64" +
+                                         room);
+  const std::vector<Candidate> candidates = conv::wgmma().candidates(columns, hopper);
+  REQUIRE_FALSE(candidates.empty());
+  for (const Candidate& c : candidates) {
+    INFO(c.text());
+    const LaunchPlan plan = conv::wgmma().source(columns, hopper, c).plan;
+    CHECK(plan.map_count == 2);
+    CHECK(plan.maps[0].pointer == offsetof(ConvArgs, workspace));
+    CHECK(plan.maps[0].inner == 200);  // 33 channels of 6 taps, in whole pieces
+    CHECK(plan.maps[1].inner == 200);
+    CHECK(plan.maps[0].steps[0] == 1);
+  }
+  const tw::conv::Shape shape = conv::shape_of(*columns.as<Conv>());
+  CHECK(shape.written_x_map[0].extent == 3 * 31);
+  CHECK(shape.written_x_map[3].step == 3 * 31 * 200);
+  CHECK(shape.written_w_map[0].step == 200);
+  CHECK(why_not(conv::wgmma(), bf16 + "c=64 in=20x90 kernel=3 quant_act=e2m1/64")
+            .starts_with("workspace = 0: x and w are written there"));
+  CHECK(why_not(conv::mma(), bf16 + "c=64 in=20x30 kernel=1 quant_act=e2m1/16").empty());
+  for (const Family* family : {&conv::pointwise_wgmma(), &conv::pointwise_mma(), &conv::pointwise_gemv()})
+    CHECK(why_not(*family, bf16 + "c=64 in=20x30 kernel=1 quant_act=e2m1/16") ==
+          "quant_act: x is fake quantized before it is multiplied");
+  CHECK(why_not(conv::direct(), bf16 + "c=64 in=20x30 kernel=3 groups=64 quant_act=e2m1/16") ==
+        "quant_act: x is fake quantized before it is multiplied");
+  CHECK(why_not(conv::reference(), bf16 + "c=64 in=20x30 kernel=3 groups=64 quant_act=e2m1/16").empty());
 }
 
 TEST_CASE("conv: pointwise ones have the candidates of gemm's families", "[conv]") {
@@ -376,7 +473,7 @@ TEST_CASE("conv: the host computes what its own check accepts", "[conv]") {
     std::string modes;
     for (int i = 0; i < rank; ++i)
       modes += (i ? "x" : "") + std::string(pick(std::vector{"zero", "replicate", "reflect"}));
-    const std::string text = fmt::format(
+    std::string text = fmt::format(
         "conv x={} w={} y={} n={} c={} in={} k={} kernel={} stride={} pad={} pad_mode={} dilation={} "
         "groups={}{}{}{}{}{}{}{}",
         x, w, pick(std::vector{"f32", "bf16", "f16"}), 1 + random() % 3, 4 * groups, axes({3, 5, 8}), 2 * groups,
@@ -385,6 +482,9 @@ TEST_CASE("conv: the host computes what its own check accepts", "[conv]") {
         random() % 3 || std::string(w) == "int4_row" ? "" : " w_layout=kctrs", random() % 3 ? "" : " cache=1",
         random() % 2 ? "" : " bias=f32", random() % 2 ? "" : " act=silu",
         random() % 2 ? "" : " residual=bf16 beta=-0.5");
+    const int quantized = static_cast<int>(random() % 6);
+    if (quantized < 2) text += fmt::format(" quant_act=e2m1/{}", pick(std::vector{16, 32, 64, 128, 256}));
+    if (quantized == 1) text += " order=trsc";
     std::optional<Problem> problem;
     try {
       problem = Problem::parse(text);
@@ -413,6 +513,69 @@ TEST_CASE("conv: the host computes what its own check accepts", "[conv]") {
     y.back() ^= std::byte{0x40};  // the exponent's highest bit
     CHECK_FALSE(conv::operation().check_on_host(*problem, task, buffers).wrong.empty());
   }
+}
+
+TEST_CASE("conv: the host fake quantizes as the model says", "[conv]") {
+  // A pixel's own channels and those of the pixels beside it, of one group of two; zeros in the padding.
+  constexpr int kPixels = 40, kChannels = 30, kTaps = 3, kColumns = kTaps * kChannels, kOut = 4;
+  for (const int block : {16, 32, 64, 128, 256})
+    for (const bool along_channels : {false, true})
+      for (const char* layouts : {"", " x_layout=ncdhw", " w_layout=kctrs", " x_layout=ncdhw w_layout=kctrs"}) {
+        const Problem problem = Problem::parse(
+            fmt::format("conv x=f32 w=f32 y=f32 n=1 c={} in={} k={} kernel={} pad=1 groups=2{} quant_act=e2m1/{}{}",
+                        2 * kChannels, kPixels, 2 * kOut, kTaps, layouts, block, along_channels ? " order=trsc" : ""));
+        INFO(problem.text());
+        const Conv& conv = *problem.as<Conv>();
+        Task task;
+        conv::operation().describe(problem, task);
+        std::vector<std::vector<std::byte>> memory;
+        for (const Buffer& b : task.buffers) memory.emplace_back(b.bytes);
+        const std::vector<std::span<std::byte>> buffers(memory.begin(), memory.end());
+        const auto floats = [&](const char* name) {
+          std::span<float> all;
+          for (std::size_t i = 0; i < buffers.size(); ++i)
+            if (task.buffers[i].name.starts_with(name))
+              all = {reinterpret_cast<float*>(buffers[i].data()), buffers[i].size() / sizeof(float)};
+          return all;
+        };
+        const std::span<float> x = floats("x"), w = floats("w"), y = floats("y"), amax = floats("amax");
+        REQUIRE(amax.size() == 1);
+        amax[0] = 3;
+        std::vector<float> values = fake_quant_model::troubled(static_cast<std::int64_t>(x.size()), block, 3, 9);
+        std::copy(values.begin(), values.end(), x.begin());
+        std::mt19937 random(1);
+        for (float& v : w) v = static_cast<float>(static_cast<int>(random() % 9) - 4);
+        conv::operation().run_on_host(problem, task, buffers);
+        const auto column = [](bool channels_first, int c, int tap) {
+          return static_cast<std::size_t>(channels_first ? c * kTaps + tap : tap * kChannels + c);
+        };
+        int wrong = 0;
+        for (int group = 0; group < 2; ++group)
+          for (int pixel = 0; pixel < kPixels; ++pixel) {
+            std::vector<float> row(kColumns);
+            for (int tap = 0; tap < kTaps; ++tap)
+              for (int c = 0; c < kChannels; ++c) {
+                const int from = pixel + tap - 1, channel = group * kChannels + c;
+                if (from < 0 || from >= kPixels) continue;
+                row[column(!along_channels, c, tap)] = x[static_cast<std::size_t>(
+                    conv.x_layout == TensorLayout::ncdhw ? channel * kPixels + from : from * 2 * kChannels + channel)];
+              }
+            row = fake_quant_model::fake_quantized(row, along_channels ? kChannels : kColumns, block, 3);
+            for (int k = group * kOut; k < (group + 1) * kOut; ++k) {
+              double sum = 0, magnitude = 0;
+              for (int tap = 0; tap < kTaps; ++tap)
+                for (int c = 0; c < kChannels; ++c) {
+                  const double product =
+                      static_cast<double>(row[column(!along_channels, c, tap)]) *
+                      w[static_cast<std::size_t>(k * kColumns) + column(conv.w_layout == FilterLayout::kctrs, c, tap)];
+                  sum += product, magnitude += std::fabs(product);
+                }
+              wrong += !(std::fabs(y[static_cast<std::size_t>(pixel * 2 * kOut + k)] - sum) <= 1e-6 * magnitude);
+            }
+          }
+        CHECK(wrong == 0);
+        CHECK(conv::operation().check_on_host(problem, task, buffers).wrong.empty());
+      }
 }
 
 TEST_CASE("conv: direct serves few channels a group on every target, and says what it does not", "[conv]") {

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // x and w written to the workspace as boxes are read from there: channels innermost, in whole pieces of 16 bytes, in
 // the elements that the matrix units take; what a cache has, in front of x. For layouts with channels first, numbers of
-// channels that are no whole pieces, and single precision that is rounded to bfloat16. All blocks share the work before
-// any of them multiplies (gemm/wgmma/prologue.cuh).
+// channels that are no whole pieces, single precision that is rounded to bfloat16, and x that is fake quantized along
+// its channels. What is fake quantized along columns is written unfolded: for each pixel of y all that it sees, as the
+// channels of one pixel. All blocks share the work before any of them multiplies (gemm/wgmma/prologue.cuh).
 //
 // Workspace: the words of gemm/wgmma/schedule.cuh, w, x.
 #pragma once
+#include "cast/tile.cuh"
 #include "conv/params.cuh"
+#include "core/fp4_fake_block.cuh"
 #include "core/numeric.cuh"
 #include "gemm/wgmma/prologue.cuh"
 
@@ -18,18 +21,30 @@ TW_FN constexpr i64 written_filter_bytes(i64 k, i64 taps, i32 channels, int elem
 }
 TW_FN constexpr i64 written_x_at(i64 filter_bytes) { return gemm::kScheduleBytes + filter_bytes; }
 
-// A piece of x, and the shared memory that it takes.
-TW_CONSTANTS(int, kPiecePixels = 256, kPieceChannels = 64);
-TW_FN constexpr int piece_bytes(int element_bytes) { return kPiecePixels * kPieceChannels * element_bytes + 16; }
+// A column of what is unfolded: its channel, and how far its tap is from the first one on each axis.
+struct alignas(16) UnfoldedColumn {
+  i32 channel, tap[3];
+};
+// Elements of a piece of x, and the shared memory that it takes; behind those of an unfolded one lie its columns.
+TW_CONSTANTS(int, kPieceElements = 16384, kUnfoldedColumns = 256);
+TW_FN constexpr int piece_bytes(int element_bytes, bool unfolds) {
+  return kPieceElements * element_bytes + 16 +
+         (unfolds ? kUnfoldedColumns * static_cast<int>(sizeof(UnfoldedColumn)) : 0);
+}
 
-// From: elements of x and w as a launch passes them; To: as they are written.
-template <class From, class To, int THREADS>
+// From: elements of x and w as a launch passes them; To: as they are written. quant_block: channels that are fake
+// quantized together; 0: they are not.
+template <class From, class To, int THREADS, int quant_block, bool unfolds>
 struct ChannelsLast {
-  TW_CONSTANTS(int, kUnit = 16 / static_cast<int>(sizeof(To)));      // channels that a thread writes at a time
+  TW_CONSTANTS(int, kStore = 16 / static_cast<int>(sizeof(To)));     // channels of one store
+  TW_CONSTANTS(int, kUnit = quant_block > 0 ? 8 : kStore);           // channels that a thread writes at a time
   TW_CONSTANTS(int, kVector = 16 / static_cast<int>(sizeof(From)));  // elements that it loads at a time
-  // A piece: pixels of a frame by channels, turned in shared memory where channels come first. There a vector of pixels
-  // has its place XORed with the number of its eight channels, so that units are read without conflicts.
-  TW_CONSTANTS(int, kPixels = kPiecePixels, kChannels = kPieceChannels, kUnits = kChannels / kUnit);
+  // A piece: pixels of a frame by channels, whole blocks of them, turned in shared memory where channels come first.
+  // There a vector of pixels has its place XORed with the number of its eight channels, so that units are read without
+  // conflicts.
+  TW_CONSTANTS(int, kChannels = unfolds ? kUnfoldedColumns : max2(64, quant_block),
+               kPixels = kPieceElements / kChannels, kUnits = kChannels / kUnit);
+  static_assert(quant_block == 0 || (quant_block / kUnit <= 32 && THREADS % 32 == 0), "a warp has whole blocks");
   // Loads of a thread that wait together: all of a piece, if that is not too many.
   TW_CONSTANTS(int, kAhead = min2(8, ceil_div(kPixels* kUnits, THREADS)),
                kTurnAhead = min2(8, ceil_div(kPixels* kChannels / kVector, THREADS)), kSingleAhead = 16);
@@ -37,13 +52,16 @@ struct ChannelsLast {
     alignas(16) From turned[kChannels * kPixels];
     u32 piece;
   };
-  static_assert(sizeof(Memory) == piece_bytes(sizeof(From)), "the host knows its size");
+  static_assert(sizeof(Memory) == piece_bytes(sizeof(From), false), "the host knows its size");
   TW_MEMBER static int turned_at(int channel, int pixel) {
+    // No vectors are stored: the threads of a warp, which read eights of channels of a pixel, find each a bank.
+    constexpr int kEach = sizeof(From) == 4 ? 1 : 2;
+    if (unfolds) return channel * kPixels + (pixel ^ (channel / 8 * kEach % kPixels));
     return channel * kPixels + ((pixel / kVector) ^ (channel / 8 % 8)) * kVector + pixel % kVector;
   }
 
   const Args& args;
-  const Shape& shape;
+  const Shape &source, &shape;  // the problem's, and as it is written
 
   TW_MEMBER void run(u8* memory, int thread) const {
     Memory& shared = *reinterpret_cast<Memory*>(memory);
@@ -84,44 +102,72 @@ struct ChannelsLast {
     TW_UNROLL for (int i = 0; i < kUnit; ++i) unit.of[i] = i < exist ? value(i) : From{};
     return unit;
   }
-  TW_MEMBER static void write(To* to, const Unit& unit) {
+  // The first `count` channels of a unit, whole stores.
+  TW_MEMBER static void write(To* to, const Unit& unit, i32 count) {
     alignas(16) To values[kUnit];
     TW_UNROLL for (int i = 0; i < kUnit; ++i) values[i] = converted(unit.of[i]);
-    *reinterpret_cast<u32x4*>(to) = *reinterpret_cast<const u32x4*>(values);
+    TW_UNROLL for (int i = 0; i < kUnit; i += kStore) if (kUnit == kStore || i < count) *
+        reinterpret_cast<u32x4*>(to + i) = *reinterpret_cast<const u32x4*>(values + i);
+  }
+  // By all lanes of a warp, neighbours of which have a block's units.
+  TW_MEMBER static void quantize(Unit& unit, const Fp4Scales& scales) {
+    u32 words[sizeof(Unit) / 4];
+    float v[1][kUnit];
+    TW_COPY(words, &unit, sizeof(Unit));
+    cast::to_floats<From, kUnit>(v[0], words);
+    fp4_fake_block<quant_block / kUnit>(v, scales);
+    cast::from_floats<From, kUnit>(words, v[0]);
+    TW_COPY(&unit, words, sizeof(Unit));
   }
   TW_MEMBER static void load(From (&to)[kVector], const From* from) {
     *reinterpret_cast<u32x4*>(to) = *reinterpret_cast<const u32x4*>(from);
   }
 
+  // The column of w, as it is stored, that column i of channels first is.
+  TW_MEMBER i64 unfolded_column(i32 i) const {
+    const i32 taps = static_cast<i32>(source.taps());
+    return source.w_channels_first ? i : i64{i % taps} * source.c + i / taps;
+  }
+
   TW_MEMBER void write_filter(To* w, i64 row, int thread) const {
     const i32 taps = static_cast<i32>(shape.taps()), channels = written_channels(shape.c, sizeof(To)),
-              units = channels / kUnit;
+              units = ceil_div(channels, kUnit);
     const From* const from = static_cast<const From*>(args.w.data) + row * shape.columns();
     To* const to = w + row * taps * channels;
     for (i32 at = thread; at < taps * units; at += THREADS) {
       const i32 tap = at / units, c = at % units * kUnit;
-      write(to + i64{at} * kUnit, collect(shape.c - c, [&](int i) {
-              return shape.w_channels_first ? from[i64{c + i} * taps + tap] : from[i64{tap} * shape.c + c + i];
-            }));
+      const Unit unit = collect(shape.c - c, [&](int i) {
+        if constexpr (unfolds)
+          return from[unfolded_column(c + i)];
+        else
+          return shape.w_channels_first ? from[i64{c + i} * taps + tap] : from[i64{tap} * shape.c + c + i];
+      });
+      write(to + i64{tap} * channels + c, unit, channels - c);
     }
   }
 
   // Pixels from `pixel0` on of a frame of an image, channels from c0 on.
   TW_MEMBER void write_pixels(Memory& shared, To* x, i64 frame, i64 pixel0, i32 c0, i64 plane, int thread) const {
+    const i32 channels = written_channels(shape.c, sizeof(To));
+    To* const to = x + (frame * plane + pixel0) * channels + c0;
+    const int pixels = static_cast<int>(min2(i64{kPixels}, plane - pixel0));
+    if constexpr (unfolds) {
+      unfold(shared, frame, static_cast<u32>(pixel0), c0, pixels, min2(kChannels, shape.c - c0), thread);
+      write_turned(shared, to, pixels, channels, c0, thread);
+    } else {
+      write_as_they_lie(shared, to, frame, pixel0, c0, plane, pixels, channels, thread);
+    }
+  }
+  TW_MEMBER void write_as_they_lie(Memory& shared, To* to, i64 frame, i64 pixel0, i32 c0, i64 plane, int pixels,
+                                   i32 channels, int thread) const {
     const i32 depth = shape.axes[0].in, z = static_cast<i32>(frame % depth), cached = shape.cache;
     const i64 image = frame / depth, own_depth = z < cached ? cached : depth - cached,
               own_z = z < cached ? z : z - cached;
     const From* const from = static_cast<const From*>(z < cached ? args.cache : args.x.data);
-    const int pixels = static_cast<int>(min2(i64{kPixels}, plane - pixel0));
-    const i32 channels = written_channels(shape.c, sizeof(To));
-    To* const to = x + (frame * plane + pixel0) * channels + c0;
     if (shape.x_channels_first) {
       turn(shared, from + ((image * shape.c + c0) * own_depth + own_z) * plane + pixel0, own_depth * plane, pixels,
            min2(kChannels, shape.c - c0), thread);
-      sync_block();
-      write_units(to, pixels, channels, c0, thread, [&](int p, int c) {
-        return collect(kUnit, [&](int i) { return shared.turned[turned_at(c + i, p)]; });
-      });
+      write_turned(shared, to, pixels, channels, c0, thread);
     } else {
       const From* const rows = from + ((image * own_depth + own_z) * plane + pixel0) * shape.c + c0;
       const bool vectors = shape.c % max2(kUnit, kVector) == 0;
@@ -138,12 +184,20 @@ struct ChannelsLast {
       });
     }
   }
+  // What lies in shared memory.
+  TW_MEMBER void write_turned(const Memory& shared, To* to, int pixels, i32 channels, i32 c0, int thread) const {
+    sync_block();
+    write_units(to, pixels, channels, c0, thread, [&](int p, int c) {
+      return collect(kUnit, [&](int i) { return shared.turned[turned_at(c + i, p)]; });
+    });
+  }
   // unit(pixel, channel) to where it belongs; some are loaded before the first is written.
   template <class Read>
-  TW_MEMBER static void write_units(To* to, int pixels, i32 channels, i32 c0, int thread, const Read& unit) {
+  TW_MEMBER void write_units(To* to, int pixels, i32 channels, i32 c0, int thread, const Read& unit) const {
     const int end = pixels * kUnits;
-    TW_NO_UNROLL for (int first = thread; first < end; first += kAhead * THREADS) {
+    TW_NO_UNROLL for (int first = thread; first < (end + 31) / 32 * 32; first += kAhead * THREADS) {
       Unit units[kAhead];
+      if constexpr (quant_block > 0) TW_UNROLL for (int i = 0; i < kAhead; ++i) units[i] = {};
       const auto each = [&](const auto& visit) {
         TW_UNROLL for (int i = 0; i < kAhead; ++i) {
           const int at = first + i * THREADS, c = at % kUnits * kUnit;
@@ -151,8 +205,69 @@ struct ChannelsLast {
         }
       };
       each([&](int i, int p, int c) { units[i] = unit(p, c); });
-      each([&](int i, int p, int c) { write(to + i64{p} * channels + c, units[i]); });
+      if constexpr (quant_block > 0) {
+        const Fp4Scales scales(*args.amax);
+        TW_UNROLL for (int i = 0; i < kAhead; ++i) quantize(units[i], scales);
+      }
+      each([&](int i, int p, int c) { write(to + i64{p} * channels + c, units[i], channels - c0 - c); });
     }
+  }
+  // `count` columns from c0 on that pixels of an image see, from pixel0 on; those that do not exist are zeros. A warp
+  // has neighbouring pixels of one column at a time.
+  TW_MEMBER void unfold(Memory& shared, i64 image, u32 pixel0, i32 c0, int pixels, int count, int thread) const {
+    UnfoldedColumn* const columns = reinterpret_cast<UnfoldedColumn*>(&shared + 1);
+    const Axis* axes = source.axes;
+    for (int i = thread; i < count; i += THREADS) {
+      const i32 taps = static_cast<i32>(source.taps()), tap = (c0 + i) % taps, row = tap / axes[2].kernel;
+      columns[i] = {(c0 + i) / taps,
+                    {row / axes[1].kernel * axes[0].dilation, row % axes[1].kernel * axes[1].dilation,
+                     tap % axes[2].kernel * axes[2].dilation}};
+    }
+    sync_block();
+    const bool channels_first = source.x_channels_first != 0;
+    const i64 all = i64{axes[0].in} * axes[1].in * axes[2].in, frame = all / axes[source.first_axis].in;
+    const auto tensor = [&](const void* data, i64 of) {
+      return Tensor{static_cast<const From*>(data) + image * source.c * of, channels_first ? of : 1,
+                    channels_first ? 1 : source.c};
+    };
+    const Tensor own = tensor(args.x.data, all - source.cache * frame),
+                 cached = tensor(args.cache, source.cache * frame);
+    constexpr int kWarps = THREADS / 32;
+    const int end = (count + kUnit - 1) / kUnit * kUnit;  // whole units
+    TW_NO_UNROLL for (int p = thread % 32; p < kPixels; p += 32) {
+      const u32 pixel = pixel0 + static_cast<u32>(p), width = static_cast<u32>(axes[2].out),
+                height = static_cast<u32>(axes[1].out), line = pixel / width;
+      const u32 of[3] = {line / height, line % height, pixel % width};
+      i32 first_tap[3];
+      TW_UNROLL for (int a = 0; a < 3; ++a) first_tap[a] = static_cast<i32>(of[a]) * axes[a].stride - axes[a].lo;
+      TW_NO_UNROLL for (int first = thread / 32; first < end; first += kSingleAhead * kWarps) {
+        From v[kSingleAhead];
+        TW_UNROLL for (int i = 0; i < kSingleAhead; ++i) {
+          const int c = first + i * kWarps;
+          v[i] = From{};
+          if (c < count && p < pixels) seen(v[i], own, cached, columns[c], first_tap);
+        }
+        TW_UNROLL for (int i = 0; i < kSingleAhead; ++i) {
+          const int c = first + i * kWarps;
+          if (c < end) shared.turned[turned_at(c, p)] = v[i];
+        }
+      }
+    }
+  }
+  // An image of x or of the cache: elements from a channel to the next, and from a pixel.
+  struct Tensor {
+    const From* from;
+    i64 channel, pixel;
+  };
+  // The element of a column, if it is no zero of the padding.
+  TW_MEMBER void seen(From& v, const Tensor& own, const Tensor& cached, const UnfoldedColumn& column,
+                      const i32 (&first_tap)[3]) const {
+    i32 at[3];
+    TW_UNROLL for (int a = 0; a < 3; ++a) at[a] = place_on(source.axes[a], first_tap[a] + column.tap[a]);
+    if ((at[0] | at[1] | at[2]) < 0) return;
+    const Source place = source_at(source, at[0], at[1], at[2]);
+    const From* const x = place.cached ? cached.from : own.from;
+    v = x[column.channel * (place.cached ? cached.channel : own.channel) + place.pixel * own.pixel];
   }
   // `count` channels of pixels, the channels `step` elements apart; those that do not exist are zeros.
   TW_MEMBER static void turn(Memory& shared, const From* from, i64 step, int pixels, int count, int thread) {

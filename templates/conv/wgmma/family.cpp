@@ -42,6 +42,8 @@ constexpr Knob<Knobs> kDerived[] = {knob<&Knobs::kernel_h>("kernel_h"),
                                     knob<&Knobs::element_bytes>("element_bytes"),
                                     knob<&Knobs::channels_first>("channels_first"),
                                     knob<&Knobs::writes>("writes"),
+                                    knob<&Knobs::quant_block>("quant_block"),
+                                    knob<&Knobs::unfolds>("unfolds"),
                                     knob<&Knobs::skips>("skips"),
                                     knob<&Knobs::fast_accumulation>("fast_accumulation"),
                                     knob<&Knobs::async_store>("async_store")};
@@ -51,7 +53,8 @@ constexpr int kMostStages = 8, kMostBox = 256, kMostStep = 8;
 constexpr int kLeastPixels = tw::gemm::kFewTokens + 1;  // of a tile whose pixels are the instruction's columns
 // Blocks that are launched for as many pixels as a box has: what boxes have beyond the axes' ends are blocks as well.
 constexpr std::uint32_t kBlocksOfBox = 8;
-constexpr double kTileCost = 3000;  // of a tile, in results: as in gemm/wgmma/tiles.cpp
+constexpr double kQuantize = 20, kUnfold = 25;  // instructions to fake quantize an element, and to find and turn it
+constexpr double kTileCost = 3000;              // of a tile, in results: as in gemm/wgmma/tiles.cpp
 // Bytes that reach a multiprocessor's shared memory from L2 in the time of a product of 64 x 8 x 32 bytes of k, four
 // cycles: some 40 a cycle.
 constexpr double kBytesOfProduct = 160;
@@ -62,14 +65,15 @@ int rounded_up(std::int64_t v, int step) { return static_cast<int>(ceil_div(v, s
 // What the candidates depend on.
 struct Layer {
   Gemm gemm;
-  tw::conv::Shape shape;
+  tw::conv::Shape shape;  // of what is multiplied
   gemm::WgmmaProblem product;
   tw::WgmmaKind filters_first, pixels_first;  // the instruction, by its 64-row side
   bool writes;                                // x and w are first written to the workspace
   bool rounds;                                // and rounded to bfloat16
+  bool unfolds;                               // and x unfolded
 
   // Shared memory in front of the barriers that writing takes.
-  int room_to_write() const { return writes ? tw::conv::piece_bytes(rounds ? 4 : product.element_bytes) : 0; }
+  int room_to_write() const { return writes ? tw::conv::piece_bytes(rounds ? 4 : product.element_bytes, unfolds) : 0; }
 
   const tw::conv::Axis& axis(int i) const { return shape.axes[2 - i]; }  // width, height, depth
   // Frames are read one by one where they come from two tensors or are padded by others than zeros.
@@ -79,7 +83,7 @@ struct Layer {
   Knobs complete(Knobs k) const {
     k.kernel_h = axis(1).kernel, k.dilation_h = axis(1).dilation;
     k.channels_first = shape.y_channels_first, k.channels = shape.c, k.element_bytes = product.element_bytes,
-    k.writes = writes;
+    k.writes = writes, k.quant_block = shape.quant_block, k.unfolds = unfolds;
     const tw::conv::Axis& depth = axis(2);
     k.skips = depth.kernel > 1 && depth.pad == tw::conv::Pad::zero &&
               (depth.lo > 0 || (depth.out - 1) * std::int64_t{depth.stride} - depth.lo +
@@ -109,18 +113,20 @@ std::optional<gemm::WgmmaProblem> single_precision(const Gemm& g) {
 
 std::optional<Layer> layer_of(const Conv& c) {
   Gemm g = as_gemm(c);
-  const tw::conv::Shape shape = shape_of(c);
+  const tw::conv::Shape source = shape_of(c);
+  const bool unfolds = source.quantizes_columns();
+  const tw::conv::Shape shape = unfolds ? source.unfolded() : source;
   std::optional<gemm::WgmmaProblem> p = single_precision(g);
   const bool rounds = p && c.accumulation == Accumulation::fast;
   if (rounds) g.x = g.w = Format::parse("bf16"), p.reset();
   if (!p && gemm::wgmma_kind(g.x)) p = gemm::wgmma_problem(g, tw::gemm::kFewTokens + 1, false);
   if (!p || p->tiles || p->codes || p->block_scales) return {};
-  const bool writes =
-      rounds || shape.x_channels_first || shape.w_channels_first || shape.c * p->element_bytes % 16 != 0;
+  const bool writes = rounds || shape.quant_block > 0 || shape.x_channels_first || shape.w_channels_first ||
+                      shape.c * p->element_bytes % 16 != 0;
   const bool tf32 = p->kind == tw::WgmmaKind::tf32;
   return Layer{
-      g,      shape, *p, tf32 ? p->kind : gemm::wgmma_kind(g.w, g.x), tf32 ? p->kind : gemm::wgmma_kind(g.x, g.w),
-      writes, rounds};
+      g,      shape,  *p,     tf32 ? p->kind : gemm::wgmma_kind(g.w, g.x), tf32 ? p->kind : gemm::wgmma_kind(g.x, g.w),
+      writes, rounds, unfolds};
 }
 
 // Bytes of the workspace that x and w take where they are written there.
@@ -303,7 +309,7 @@ class Wgmma final : public EnumeratedFamily {
       if (axis.stride > kMostStep) return fmt::format("a stride of {}: at most {}", axis.stride, kMostStep);
       if (a < 2 && axis.pad != tw::conv::Pad::zero) return "pad_mode other than zero is for the first of three axes";
     }
-    if (c->cache && c->in.rank < kMostAxes) return "a cache is for the first of three axes";
+    if (c->cache && c->in.rank < kMostAxes && !l->unfolds) return "a cache is for the first of three axes";
     if (l->gemm.m > kMaxExtent) return fmt::format("{} output pixels: at most {}", l->gemm.m, kMaxExtent);
     return {};
   }
@@ -359,6 +365,10 @@ class Wgmma final : public EnumeratedFamily {
     t.mma_rate = k.element_bytes == 1 ? 2.75 : k.element_bytes == 2 ? 1.5 : 0.75;
     t.mma_in_flight = 32;
     t.global_bytes = t.unique_bytes + (l.writes ? 2 * written_bytes(l) : 0);
+    const tw::conv::MapAxis& images = l.shape.written_x_map[3];
+    if (k.quant_block)
+      t.alu_ops = (kQuantize + (k.unfolds ? kUnfold : 0)) * static_cast<double>(images.extent) *
+                  static_cast<double>(images.step);
     t.bytes_in_flight = static_cast<double>(k.stages - 1) * plan.stage_bytes / plan.threads;
     t.later_wave_cost = 0.6;
     (void)arch;

@@ -21,15 +21,25 @@ struct Wgmma {
   TW_CONSTANTS(int, kThreads = Product::kThreads, kSharedBytes = Product::kSharedBytes);
 
   // cached: where the problem has a cache.
-  TW_MEMBER static void run(const Args& args, const Shape& shape, const TensorMap* pixels, const TensorMap* filters,
+  TW_MEMBER static void run(const Args& args, const Shape& problem, const TensorMap* pixels, const TensorMap* filters,
                             const TensorMap* cached = nullptr) {
+    if constexpr (knobs.unfolds)
+      multiply(args, problem, problem.unfolded(), pixels, filters, cached);
+    else
+      multiply(args, problem, problem, pixels, filters, cached);
+  }
+
+ private:
+  // shape: of what is multiplied.
+  TW_MEMBER static void multiply(const Args& args, const Shape& problem, const Shape& shape, const TensorMap* pixels,
+                                 const TensorMap* filters, const TensorMap* cached) {
     const gemm::Args product{args.x,     args.w,   args.y,        args.bias, Pixels::tiles(shape) * Pixels::kPixels,
                              0,          0,        args.residual, 0,         args.workspace,
                              args.alpha, args.beta};
     const i64 k = i64{shape.axes[0].kernel} * Pixels::stages_of_frame(shape) * Product::kBlockK;
     const PixelShape of({shape.k, k, shape.alpha, shape.global_divides, shape.fast, shape.beta, shape.y_factor,
                          shape.constant_weights, shape.workspace},
-                        args, shape, pixels, filters, cached);
+                        args, problem, shape, pixels, filters, cached);
     Product::run(product, of, knobs.swapped ? filters : pixels, knobs.swapped ? pixels : filters);
   }
 };

@@ -17,11 +17,18 @@ namespace tw::conv {
 // Constants of a launch for gemm's kernel, and what they are made of.
 struct PixelShape : gemm::Shape {
   const conv::Args& args;
-  const conv::Shape& problem;
+  const conv::Shape &source, &problem;  // as a launch passes it, and as it is multiplied
   const TensorMap *pixels, *filters, *cached;
-  TW_MEMBER PixelShape(const gemm::Shape& product, const conv::Args& launch, const conv::Shape& of,
-                       const TensorMap* pixels_map, const TensorMap* filters_map, const TensorMap* cached_map)
-      : gemm::Shape(product), args(launch), problem(of), pixels(pixels_map), filters(filters_map), cached(cached_map) {}
+  TW_MEMBER PixelShape(const gemm::Shape& product, const conv::Args& launch, const conv::Shape& from,
+                       const conv::Shape& of, const TensorMap* pixels_map, const TensorMap* filters_map,
+                       const TensorMap* cached_map)
+      : gemm::Shape(product),
+        args(launch),
+        source(from),
+        problem(of),
+        pixels(pixels_map),
+        filters(filters_map),
+        cached(cached_map) {}
 };
 TW_FN const PixelShape& pixel_shape(const gemm::Shape& shape) { return static_cast<const PixelShape&>(shape); }
 
@@ -123,10 +130,11 @@ struct PixelRows {
   template <class T>
   TW_MEMBER static void write_ahead(const gemm::Shape& shape, u8* memory, int thread) {
     if constexpr (knobs.writes) {
-      using Writes = ChannelsLast<From, To, T::kThreads>;
-      static_assert(sizeof(typename Writes::Memory) <= T::kPlan.barriers_at,
+      using Writes = ChannelsLast<From, To, T::kThreads, knobs.quant_block, knobs.unfolds>;
+      static_assert(piece_bytes(sizeof(From), knobs.unfolds) <= T::kPlan.barriers_at,
                     "pieces are turned in front of the barriers");
-      Writes{pixel_shape(shape).args, pixel_shape(shape).problem}.run(memory, thread);
+      const PixelShape& of = pixel_shape(shape);
+      Writes{of.args, of.source, of.problem}.run(memory, thread);
     }
   }
 

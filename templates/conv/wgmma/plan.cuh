@@ -25,6 +25,8 @@ struct WgmmaKnobs {
   int element_bytes = 2;
   bool channels_first = false;  // of y and residual
   bool writes = false;          // x and w are first written to the workspace (channels_last.cuh)
+  int quant_block = 0;          // where writes: channels of x that are fake quantized together; 0: it is not
+  bool unfolds = false;         // where writes: a pixel of x is written for each of y, with what that one sees
   bool skips = false;           // frames of zero padding, whose taps are left out
   bool fast_accumulation = false, async_store = false;  // as gemm's
 

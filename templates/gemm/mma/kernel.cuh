@@ -28,12 +28,21 @@ namespace tw::gemm {
 // Where rows of x come from: x itself. Another one (conv/gather.cuh) has a Source, and Tiles that start() at a tile's
 // first row and column and then fetch() stage after stage. block(): which of the blocks that share y this one is.
 //
+// Quantizer<T, rows, columns, threads>: changes the elements of a tile of x in shared memory before they are
+// multiplied, those of kStages stages together, beginning with a multiple of as many; 0: x is multiplied as it was
+// fetched.
+//
 // kTransposed: y (and c) are contiguous along m. Then y_row() is the place of a row's first element, y_step() the
 // distance from a column to the next, and Tiles have the rows that paired_row() says.
 struct DenseInput {
   using Source = gemm::Source;
   TW_CONSTANTS(bool, kTransposed = false);
   TW_MEMBER static u32 block(const Source&) { return block_x(); }
+  template <class T, int rows, int columns, int threads>
+  struct Quantizer {
+    TW_CONSTANTS(int, kStages = 0);
+    TW_MEMBER explicit Quantizer(const Source&) {}
+  };
 };
 
 template <class X, class W, class Epi, const MmaKnobs& knobs, class Input = DenseInput>
@@ -79,7 +88,10 @@ struct Mma {
   }
   static constexpr MmaPlan kPlan = mma_plan(knobs, operand<X, x_form(), true>(), operand<W, w_form(), false>());
   TW_CONSTANTS(int, kRowBytes = kPlan.x.row_bytes, kSharedBytes = kPlan.shared_bytes);
-  static_assert(kStages >= (kCoded ? 3 : 2), "a coded tile is unpacked a stage before its use");
+  using Quantizer = typename Input::template Quantizer<T, kBlockM, kBlockK, kThreads>;
+  // Stages that have arrived before the one that is multiplied: what is coded or quantized is made ready meanwhile.
+  TW_CONSTANTS(int, kReady = max2(Quantizer::kStages, kCoded ? 1 : 0));
+  static_assert(kStages >= 2 + kReady, "a stage of copies is under way");
 
   // How tiles of an operand get from global into shared memory.
   TW_CONSTANTS(bool, kGathers = !same<Input, DenseInput>());
@@ -395,12 +407,15 @@ struct Mma {
     const i64 ldx = args.ldx ? args.ldx : shape.k;
     const Source ws = source_of<W>(args.w, shape.n, shape.k, shape.k);
 
-    const int steps = static_cast<int>(ceil_div64(shape.k, kBlockK)), per_split = (steps + kSplitK - 1) / kSplitK;
+    constexpr int kWhole = max2(1, Quantizer::kStages);
+    const int steps = static_cast<int>(ceil_div64(shape.k, kBlockK)),
+              per_split = ceil_div(ceil_div(steps, kSplitK), kWhole) * kWhole;
     const int begin = kSplitK > 1 ? min2(steps, static_cast<int>(cluster_rank()) * per_split) : 0;
     const int end = kSplitK > 1 ? min2(steps, begin + per_split) : steps;
 
     XTile x{};
     WTile w{};
+    const Quantizer quantizer(xs);
     if constexpr (kGathers) x.start(xs, tile.m, static_cast<i64>(begin) * kBlockK);
     const auto fetch = [&](int step, int slot) {
       if (step >= end) return;
@@ -414,6 +429,11 @@ struct Mma {
     };
     const auto unpack = [&](int step, int slot) {
       if (step >= end) return;
+      if constexpr (Quantizer::kStages > 0) {
+        if ((step - begin) % Quantizer::kStages == 0)
+          quantizer.apply(min2(static_cast<int>(Quantizer::kStages), end - step),
+                          [&](int stage) { return x_ring((slot + stage) % kStages); });
+      }
       if constexpr (kXCoded) x.unpack(x_ring(slot), static_cast<i64>(step) * kBlockK, x_stage(slot, step & 1));
       if constexpr (kWCoded) w.unpack(w_ring(slot), static_cast<i64>(step) * kBlockK, w_stage(slot, step & 1));
     };
@@ -426,8 +446,8 @@ struct Mma {
       place(begin + s, s);
       if constexpr (kAsync) cp_async_commit();
     }
-    if constexpr (kCoded) {
-      if constexpr (kAsync) cp_async_wait<kStages - 2>();
+    if constexpr (kReady > 0) {
+      if constexpr (kAsync) cp_async_wait<kStages - 1 - kReady>();
       sync_block();
       unpack(begin, 0);
     }
@@ -435,8 +455,8 @@ struct Mma {
     TW_NO_UNROLL for (int step = begin; step < end; ++step) {
       Factors factors;
       if constexpr (Scales::kAny) factors = scales.at(step);  // they arrive while others are waited for
-      // Tile `step` is complete, as stored `step + 1` too; and all are done with slot `write`, which step - 1 read.
-      if constexpr (kAsync) cp_async_wait<kCoded ? kStages - 3 : kStages - 2>();
+      // Tile `step` is complete, kReady more as stored; and all are done with slot `write`, which step - 1 read.
+      if constexpr (kAsync) cp_async_wait<kStages - 2 - kReady>();
       sync_block();
       fetch(step + kStages - 1, write);
       if constexpr (kAsync) cp_async_commit();
