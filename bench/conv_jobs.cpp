@@ -89,10 +89,10 @@ constexpr Row kRows[] = {
     {"nvfp4 x bf16", "x=bf16 w=nvfp4 y=bf16 global=mul", Kind::own, "x=bf16 w=bf16 y=bf16", 0.95},
     {"int4 rows x fp8", "x=e4m3 w=int4_row y=bf16 accum=fast", Kind::own, "x=e4m3 w=e4m3_row y=bf16 accum=fast", 0.95},
     // At most 1.2 and 2 times the time without it.
-    {"fake quant, trsc", "x=bf16 w=bf16 y=bf16 quant_act=e2m1/16 order=trsc", Kind::fake_quant, "x=bf16 w=bf16 y=bf16",
-     1 / 1.2},
-    {"fake quant, ctrs", "x=bf16 w=bf16 y=bf16 quant_act=e2m1/16 order=ctrs", Kind::fake_quant, "x=bf16 w=bf16 y=bf16",
-     1 / 2.0},
+    {"fake quant, trsc", "x=bf16 w=bf16 y=bf16 quant_act=e2m1/16 order=trsc workspace=1073741824", Kind::fake_quant,
+     "x=bf16 w=bf16 y=bf16", 1 / 1.2},
+    {"fake quant, ctrs", "x=bf16 w=bf16 y=bf16 w_layout=kctrs quant_act=e2m1/16 workspace=2147483648",
+     Kind::fake_quant, "x=bf16 w=bf16 y=bf16", 1 / 2.0},
     {"fp16", "x=f16 w=f16 y=f16", Kind::half, "fp16"},
     {"f32", "x=f32 w=f32 y=f32 accum=fast workspace=1073741824", Kind::f32, "tf32", 1.5},  // rounded to bf16
     {"f32 as tf32", "x=f32 w=f32 y=f32", Kind::f32, "tf32", 1.5},

@@ -121,8 +121,7 @@ TEST_CASE("bench conv: the jobs are problems, and what is asked of them follows 
     INFO(job.problem);
     CHECK(job.rivals.empty() != job.base.empty());
     if (!job.base.empty()) CHECK_NOTHROW(Problem::parse(job.base));
-    // A problem that is none yet is a row without a kernel.
-    if (!job.four_bits) CHECK_NOTHROW(Problem::parse(job.problem));
+    CHECK_NOTHROW(Problem::parse(job.problem));
     CHECK((job.layer != "d1" || (job.label == "bf16" && job.goal.measure == ConvMeasure::fma_rate)));
   }
   CHECK(labels.size() == 13);
