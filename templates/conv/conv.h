@@ -29,6 +29,8 @@ void describe(const Conv& conv, Task& task);  // Operation::describe(), run_on_h
 void run_on_host(const Conv& conv, const Task& task, std::span<const std::span<std::byte>> buffers);
 HostCheck check_on_host(const Conv& conv, const Task& task, std::span<const std::span<std::byte>> buffers);
 
+// Whether x and w are both f32, which go through TF32, or where accumulation is fast are rounded to bfloat16.
+bool single_precision(Format x, Format w);
 // Bytes of x's elements as they are multiplied: single precision is rounded to bfloat16 where accumulation is fast.
 int multiplied_bytes(const Conv& conv);
 // The constants of a launch. Precondition of these: checked extents.

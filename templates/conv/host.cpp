@@ -88,18 +88,14 @@ struct Operands {
   }
 };
 
-// Single precision goes through TF32, or where accumulation is fast through bfloat16.
-bool rounds_operands(const Gemm& g) {
-  return fast_path(g.x).element == Element::f32 && fast_path(g.w).element == Element::f32;
-}
-
 Expected expected_at(const Operands& o, std::int64_t pixel, std::int64_t channel) {
   GemmSums sums;
   o.for_products(pixel, channel, [&](float x, float w) {
     const double product = static_cast<double>(x) * w;
     sums.product += product, sums.magnitude += std::fabs(product);
   });
-  if (rounds_operands(o.gemm)) sums.rounding = sums.magnitude * tw::gemm::single_rounding(o.shape.fast != 0);
+  if (single_precision(o.gemm.x, o.gemm.w))
+    sums.rounding = sums.magnitude * tw::gemm::single_rounding(o.shape.fast != 0);
   sums.scale = o.shape.alpha;
   sums.bias = o.bias_at(channel);
   sums.residual = o.residual_at(o.output_at(pixel, channel));

@@ -96,11 +96,6 @@ Conv spread_out(Conv c) {
   return c;
 }
 
-// Which may be rounded to bfloat16.
-bool single_precision(const Conv& c) {
-  return fast_path(c.x).element == Element::f32 && fast_path(c.w).element == Element::f32;
-}
-
 std::int64_t extent_of(const Conv& c, std::size_t i) {
   return (c.in.at[i] + c.pad.lo.at[i] + c.pad.hi.at[i] - c.dilation.at[i] * (c.kernel.at[i] - 1) - 1) / c.stride.at[i] +
          1;
@@ -253,6 +248,10 @@ class ConvOperation final : public OperationOf<Conv, Fields> {
 
 }  // namespace
 
+bool single_precision(Format x, Format w) {
+  return fast_path(x).element == Element::f32 && fast_path(w).element == Element::f32;
+}
+
 int multiplied_bytes(const Conv& conv) {
   const FastPath& x = fast_path(conv.x);
   return x.element == Element::f32 && conv.accumulation == Accumulation::fast ? 2 : x.element_bytes;
@@ -315,7 +314,7 @@ Gemm as_gemm(const Conv& conv) {
   g.m = static_cast<std::int64_t>(pixels), g.n = c.k, g.k = static_cast<std::int64_t>(columns);
   g.global = c.global, g.bias = c.bias, g.act = c.act;
   // What a gemm has no fast way for.
-  g.accumulation = single_precision(c) ? Accumulation::full : c.accumulation;
+  g.accumulation = single_precision(c.x, c.w) ? Accumulation::full : c.accumulation;
   g.alpha = c.alpha, g.c = c.residual, g.beta = c.beta, g.y_scale = c.y_scale;
   g.workspace = c.workspace, g.constant_weights = c.constant_weights;
   return g;

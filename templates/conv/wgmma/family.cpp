@@ -23,6 +23,8 @@ namespace tilewright::conv {
 namespace {
 
 using Knobs = tw::conv::WgmmaKnobs;
+using gemm::ceil_div;
+using gemm::kTileCost;
 using tw::conv::kHaloWidth;
 
 constexpr Knob<Knobs> kKnobs[] = {knob<&Knobs::box_w>("box_w"),
@@ -51,12 +53,10 @@ constexpr int kMostStages = 8, kMostBox = 256, kMostStep = 8;
 constexpr int kLeastPixels = tw::gemm::kFewTokens + 1;  // of a tile whose pixels are the instruction's columns
 // Blocks that are launched for as many pixels as a box has: what boxes have beyond the axes' ends are blocks as well.
 constexpr std::uint32_t kBlocksOfBox = 8;
-constexpr double kTileCost = 3000;  // of a tile, in results: as in gemm/wgmma/tiles.cpp
 // Bytes that reach a multiprocessor's shared memory from L2 in the time of a product of 64 x 8 x 32 bytes of k, four
 // cycles: some 40 a cycle.
 constexpr double kBytesOfProduct = 160;
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 int rounded_up(std::int64_t v, int step) { return static_cast<int>(ceil_div(v, step) * step); }
 
 // What the candidates depend on.
@@ -98,8 +98,8 @@ struct Layer {
 };
 
 // Floats, which the units read as TF32.
-std::optional<gemm::WgmmaProblem> single_precision(const Gemm& g) {
-  if (fast_path(g.x).element != Element::f32 || fast_path(g.w).element != Element::f32) return {};
+std::optional<gemm::WgmmaProblem> tf32_problem(const Gemm& g) {
+  if (!single_precision(g.x, g.w)) return {};
   gemm::WgmmaProblem p{};
   p.kind = tw::WgmmaKind::tf32, p.element_bytes = 4;
   p.operands.panel_k = tw::gemm::kPanelBytes / p.element_bytes, p.operands.x_row_bytes = tw::gemm::kPanelBytes;
@@ -110,7 +110,7 @@ std::optional<gemm::WgmmaProblem> single_precision(const Gemm& g) {
 std::optional<Layer> layer_of(const Conv& c) {
   Gemm g = as_gemm(c);
   const tw::conv::Shape shape = shape_of(c);
-  std::optional<gemm::WgmmaProblem> p = single_precision(g);
+  std::optional<gemm::WgmmaProblem> p = tf32_problem(g);
   const bool rounds = p && c.accumulation == Accumulation::fast;
   if (rounds) g.x = g.w = Format::parse("bf16"), p.reset();
   if (!p && gemm::wgmma_kind(g.x)) p = gemm::wgmma_problem(g, tw::gemm::kFewTokens + 1, false);
@@ -318,7 +318,7 @@ class Wgmma final : public EnumeratedFamily {
     return specialize(s);
   }
 
-  Traits traits(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
+  Traits traits(const Problem& problem, const Arch&, const Candidate& candidate) const override {
     const Layer l = *layer_of(*problem.as<Conv>());
     const Knobs k = l.complete(kTable.knobs(candidate));
     const tw::gemm::WgmmaPlan plan = l.plan(k);
@@ -338,7 +338,6 @@ class Wgmma final : public EnumeratedFamily {
     t.global_bytes = t.unique_bytes + (l.writes ? 2 * written_bytes(l) : 0);
     t.bytes_in_flight = static_cast<double>(k.stages - 1) * plan.stage_bytes / plan.threads;
     t.later_wave_cost = 0.6;
-    (void)arch;
     return t;
   }
 

@@ -2,6 +2,7 @@
 // Convolutions as gemms of Hopper's warpgroup matrix units (gemm/wgmma/kernel.cuh), whose rows of x are boxes of
 // pixels. Rows of that gemm are those of whole boxes, columns of k those of whole panels.
 #pragma once
+#include "conv/product.cuh"
 #include "conv/wgmma/pixels.cuh"
 #include "gemm/wgmma/kernel.cuh"
 
@@ -23,14 +24,10 @@ struct Wgmma {
   // cached: where the problem has a cache.
   TW_MEMBER static void run(const Args& args, const Shape& shape, const TensorMap* pixels, const TensorMap* filters,
                             const TensorMap* cached = nullptr) {
-    const gemm::Args product{args.x,     args.w,   args.y,        args.bias, Pixels::tiles(shape) * Pixels::kPixels,
-                             0,          0,        args.residual, 0,         args.workspace,
-                             args.alpha, args.beta};
     const i64 k = i64{shape.axes[0].kernel} * Pixels::stages_of_frame(shape) * Product::kBlockK;
-    const PixelShape of({shape.k, k, shape.alpha, shape.global_divides, shape.fast, shape.beta, shape.y_factor,
-                         shape.constant_weights, shape.workspace},
-                        args, shape, pixels, filters, cached);
-    Product::run(product, of, knobs.swapped ? filters : pixels, knobs.swapped ? pixels : filters);
+    const PixelShape of(product_shape(shape, shape.k, k), args, shape, pixels, filters, cached);
+    Product::run(product_args(args, Pixels::tiles(shape) * Pixels::kPixels), of, knobs.swapped ? filters : pixels,
+                 knobs.swapped ? pixels : filters);
   }
 };
 

@@ -119,7 +119,6 @@ struct PixelRows {
     using type = Frames<Matrix>;
   };
 
-  // T: the kernel's traits.
   template <class T>
   TW_MEMBER static void write_ahead(const gemm::Shape& shape, u8* memory, int thread) {
     if constexpr (knobs.writes) {
@@ -130,6 +129,7 @@ struct PixelRows {
     }
   }
 
+  // T: the kernel's traits.
   template <class T>
   struct Loader {
     const PixelShape& shape;
