@@ -63,9 +63,10 @@ constexpr Row kRows[] = {
     {"int8 to bf16", "x=int8 w=int8_row y=bf16", Kind::int8, "int8"},
     {"bf16, ncdhw", "x=bf16 w=bf16 y=bf16 x_layout=ncdhw y_layout=ncdhw w_layout=kctrs workspace=1073741824",
      Kind::channels_first, "bf16"},
-    {"int4-g128 x bf16", "x=bf16 w=int4_g128 y=bf16", Kind::own, "x=bf16 w=bf16 y=bf16"},
-    {"nvfp4 x bf16", "x=bf16 w=nvfp4 y=bf16 global=mul", Kind::own, "x=bf16 w=bf16 y=bf16"},
-    {"int4 rows x fp8", "x=e4m3 w=int4_row y=bf16 accum=fast", Kind::own, "x=e4m3 w=e4m3_row y=bf16 accum=fast"},
+    {"int4-g128 x bf16", "x=bf16 w=int4_g128 y=bf16 workspace=1073741824", Kind::own, "x=bf16 w=bf16 y=bf16"},
+    {"nvfp4 x bf16", "x=bf16 w=nvfp4 y=bf16 global=mul workspace=1073741824", Kind::own, "x=bf16 w=bf16 y=bf16"},
+    {"int4 rows x fp8", "x=e4m3 w=int4_row y=bf16 accum=fast workspace=1073741824", Kind::own,
+     "x=e4m3 w=e4m3_row y=bf16 accum=fast"},
     {"fp16", "x=f16 w=f16 y=f16", Kind::half, "fp16"},
     {"f32", "x=f32 w=f32 y=f32 accum=fast workspace=1073741824", Kind::f32, "tf32"},  // rounded to bf16
     {"f32 as tf32", "x=f32 w=f32 y=f32", Kind::f32, "tf32"},

@@ -63,6 +63,19 @@ void conv_checks(Suite& s) {
         "x=f16 w=f16 y=f16 n=1 c=3 in=61x66 k=32 kernel=3 pad=1 workspace=4194304",
         "x=f32 w=f32 y=f32 n=1 c=20 in=4x13x18 k=48 kernel=3 pad=1 bias=f32",
         "x=f32 w=f32 y=f32 accum=fast n=1 c=20 in=4x13x18 k=48 kernel=3 pad=1 y_layout=ncdhw workspace=4194304",
+        // Weights of another format than x, which a kernel rewrites too.
+        "x=bf16 w=int4_g128 y=bf16 n=2 c=128 in=5x19x23 k=100 kernel=3 pad=0x1x1 cache=1 bias=f32 residual=bf16 "
+        "act=silu workspace=4194304",
+        "x=f16 w=int4_g32 y=f16 n=1 c=96 in=33x37 k=96 kernel=3 pad=1 workspace=4194304",
+        "x=bf16 w=nvfp4 y=bf16 global=mul n=1 c=48 in=6x18x22 k=72 kernel=3 pad=1 workspace=4194304",
+        "x=bf16 w=nvfp4 y=bf16 global=div n=1 c=20 in=21x22 k=40 kernel=4 pad=1 x_layout=ncdhw y_layout=ncdhw "
+        "workspace=4194304",
+        "x=f16 w=q4_k y=f32 n=1 c=256 in=21x22 k=72 kernel=3 stride=2 workspace=4194304",
+        "x=bf16 w=e4m3_row y=bf16 n=2 c=40 in=5x19x23 k=48 kernel=3 w_layout=kctrs workspace=4194304",
+        "x=e4m3 w=int4_row y=bf16 n=1 c=192 in=5x19x23 k=96 kernel=3 pad=0x1x1 accum=fast workspace=4194304",
+        "x=e4m3_tensor w=int4_row y=bf16 global=mul n=1 c=64 in=33x34 k=72 kernel=3 pad=1 workspace=4194304",
+        "x=int8 w=int4_row y=bf16 n=1 c=64 in=33x34 k=72 kernel=3 pad=1 workspace=4194304",
+        "x=bf16 w=int4_g32 y=bf16 n=1 c=128 in=33x41 k=136 kernel=1 workspace=4194304",
         // Pointwise ones.
         "x=bf16 w=bf16 y=bf16 n=2 c=192 in=5x33x41 k=136 kernel=1 bias=bf16 residual=bf16 workspace=34603008",
         "x=int8 w=int8_row y=bf16 n=3 c=256 in=13x9 k=72 kernel=1 act=relu",

@@ -98,8 +98,9 @@ struct Conv {
   std::optional<Format> residual = {};  // as y, but f32 f16 bf16: a tensor that is added, in y's layout
   double beta = 1.0;                    // of residual
   double y_scale = 1.0;                 // results are divided by it; only for y of int8, e4m3 or e5m2
-  // As Gemm::workspace. Hopper's kernels write x and w there first if their channels are not innermost or no whole
-  // pieces of 16 bytes, or are rounded; `plan` and why_not() say how many bytes that takes.
+  // As Gemm::workspace. Hopper's kernels write x or w there first if its channels are not innermost or no whole pieces
+  // of 16 bytes, if both are rounded, or if w is of another format than x; `plan` and why_not() say how many bytes that
+  // takes.
   std::int64_t workspace = 0;
   bool constant_weights = false;  // as Gemm::constant_weights
 

@@ -94,6 +94,7 @@ Expected expected_at(const Operands& o, std::int64_t pixel, std::int64_t channel
     const double product = static_cast<double>(x) * w;
     sums.product += product, sums.magnitude += std::fabs(product);
   });
+  if (o.shape.workspace > 0) sums.rounding = sums.magnitude * written_rounding(o.gemm.w, o.gemm.x).value_or(0);
   if (single_precision(o.gemm.x, o.gemm.w))
     sums.rounding = sums.magnitude * tw::gemm::single_rounding(o.shape.fast != 0);
   sums.scale = o.shape.alpha;

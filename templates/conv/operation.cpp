@@ -155,6 +155,15 @@ class ConvOperation final : public OperationOf<Conv, Fields> {
   std::optional<Candidate> oracle(const Problem&, const Arch&) const override {
     return Candidate{"reference", {{"oracle", 1}}};
   }
+  std::vector<Recommendation> recommended(const Problem& problem, const Arch& arch) const override {
+    Conv c = *problem.as<Conv>();
+    c.workspace = workspace_of_wgmma(c);
+    if (c.workspace == 0 || !wgmma().why_not(c, arch).empty()) return {};
+    return {{fmt::format("workspace={}", c.workspace),
+             "device memory, zero when first used, to which a launch writes what its kernels read in another layout or "
+             "format, for launches that follow each other",
+             c}};
+  }
 
  protected:
   void make_canonical(Conv& c) const override {
@@ -255,6 +264,14 @@ bool single_precision(Format x, Format w) {
 int multiplied_bytes(const Conv& conv) {
   const FastPath& x = fast_path(conv.x);
   return x.element == Element::f32 && conv.accumulation == Accumulation::fast ? 2 : x.element_bytes;
+}
+
+// Those that have tiles for x of its element (core/tiles.cuh), in which scales of blocks are part of weights.
+std::optional<double> written_rounding(Format w, Format x) {
+  const TileInfo* tiles = tile_info(w, x);
+  if (!tiles || tiles->element != fast_path(x).element) return {};
+  if (tiles->scale_bytes && fast_path(x).element_bytes == 1) return {};
+  return tiles->rounding;
 }
 
 tw::conv::Shape shape_of(const Conv& conv) {

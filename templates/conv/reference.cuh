@@ -18,6 +18,14 @@ struct Reference {
   // Single precision goes through TF32, or where accumulation is fast through bfloat16.
   TW_CONSTANTS(bool, kSingle = same<gemm::element_of<X>, float>() && same<gemm::element_of<W>, float>());
 
+  // What it may cost to write w to the workspace as x's elements.
+  TW_MEMBER static constexpr double written_rounding() {
+    using Element = tile_element<X, W>;
+    if constexpr (same<Element, gemm::element_of<X>>())
+      if constexpr (has_tile<W, Element>()) return W::template Tile<Element>::rounding();
+    return 0;
+  }
+
   // Where an output is, and the sums of its products.
   struct Place {
     i64 image, pixel;
@@ -79,13 +87,15 @@ struct Reference {
                  to_f32(static_cast<const typename Epi::Residual*>(args.residual)[at]);
     double y = gemm::activate<Epi::activation()>(linear + bias) + residual;
     if constexpr (Epi::kQuantized) y *= shape.y_factor;
+    const double rounding = sums.magnitude * (kSingle               ? gemm::single_rounding(shape.fast != 0)
+                                              : shape.workspace > 0 ? written_rounding()
+                                                                    : 0);
     float* const values = static_cast<float*>(args.y);
     gemm::store_reference<Epi, oracle>(
         args.y, at, {values, values + shape.n * shape.pixels() * shape.k}, at,
         {gemm::store_error<typename Epi::Out>(), gemm::additions_of(shape.columns()),
          gemm::cut_of(kCuts, shape.fast != 0, shape.columns()), Epi::kExact, Epi::kQuantized, shape.y_factor},
-        {scale, sums.magnitude, !kSingle ? 0 : sums.magnitude * gemm::single_rounding(shape.fast != 0), linear, bias,
-         residual, y});
+        {scale, sums.magnitude, rounding, linear, bias, residual, y});
   }
 };
 

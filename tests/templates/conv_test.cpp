@@ -21,6 +21,7 @@
 #include "support/catch.h"
 #include "templates/conv/conv.h"
 #include "templates/gemm/gemm.h"
+#include "templates/gemm/wgmma/schedule.cuh"
 
 using namespace tilewright;
 
@@ -312,6 +313,75 @@ TEST_CASE("conv: which ones are pointwise", "[conv]") {
   CHECK(!conv::wgmma().candidates(odd, arch("sm_90a")).empty());
   CHECK(conv::pointwise_wgmma().candidates(odd, arch("sm_90a")).empty());
   CHECK(conv::wgmma().candidates(even, arch("sm_90a")).empty());
+}
+
+TEST_CASE("conv: what wgmma writes to the workspace first", "[conv]") {
+  const Arch& hopper = arch("sm_90a");
+  // The bytes that it needs, and whether x is read from there and whether w is.
+  const auto writes = [&](const std::string& text) -> std::string {
+    const Problem problem = Problem::parse("conv y=f32 n=1 in=20x21 k=64 kernel=3 " + text);
+    const std::vector<Recommendation> advice = conv::operation().recommended(problem, hopper);
+    const bool lacks = conv::wgmma().why_not(problem, hopper).starts_with("workspace = 0: ");
+    CHECK(lacks == !advice.empty());
+    const Problem enough = lacks ? advice.front().problem : problem;
+    CHECK(conv::operation().recommended(enough, hopper).empty());
+    const std::vector<Candidate> candidates = conv::wgmma().candidates(enough, hopper);
+    if (candidates.empty()) return conv::wgmma().why_not(enough, hopper);
+    Conv less = *enough.as<Conv>();
+    if (lacks) {
+      less.workspace -= 1;
+      CHECK(conv::wgmma().candidates(less, hopper).empty());
+    }
+    std::string found;
+    for (const Candidate& c : candidates) {
+      CHECK(conv::wgmma().illegal(enough, hopper, c).empty());
+      const LaunchPlan plan = conv::wgmma().source(enough, hopper, c).plan;
+      const auto from = [&](int map) { return plan.maps[map].pointer == offsetof(ConvArgs, workspace); };
+      const std::string own =
+          fmt::format("{}{}{}", enough.as<Conv>()->workspace, from(0) ? " x" : "", from(1) ? " w" : "");
+      CHECK((found.empty() || found == own));
+      found = own;
+    }
+    return found;
+  };
+  constexpr int kWords = tw::gemm::kScheduleBytes, kPixels = 20 * 21, kFilters = 64 * 9;
+  const auto bytes = [](int pixels, int weights) { return std::to_string(kWords + pixels + weights); };
+  CHECK(writes("x=bf16 w=bf16 c=64") == "0");
+  CHECK(writes("x=bf16 w=bf16 c=64 w_layout=kctrs") == bytes(0, kFilters * 64 * 2) + " w");
+  CHECK(writes("x=bf16 w=bf16 c=64 x_layout=ncdhw") == bytes(kPixels * 64 * 2, 0) + " x");
+  CHECK(writes("x=bf16 w=bf16 c=36") == bytes(kPixels * 40 * 2, kFilters * 40 * 2) + " x w");
+  CHECK(writes("x=f32 w=f32 c=64 accum=fast") == bytes(kPixels * 64 * 2, kFilters * 64 * 2) + " x w");
+  for (const char* w : {"int4_g32", "uint4_g64", "q4_0", "q5_1", "e4m3", "e5m2", "int8", "e4m3_row", "int8_row",
+                        "int4_row", "e2m1_row", "nvfp4 global=mul", "e4m3_tensor global=mul"})
+    for (const char* x : {"f16", "bf16"}) {
+      INFO(x << " " << w);
+      CHECK(writes(fmt::format("x={} w={} c=64", x, w)) == bytes(0, kFilters * 64 * 2) + " w");
+    }
+  CHECK(writes("x=bf16 w=q4_k c=256") == bytes(0, kFilters * 256 * 2) + " w");
+  CHECK(writes("x=bf16 w=mxfp4 c=64") == bytes(0, kFilters * 64 * 2) + " w");
+  CHECK(writes("x=e4m3 w=int4_row c=64") == bytes(0, kFilters * 64) + " w");
+  CHECK(writes("x=e4m3_tensor w=e2m1_row global=mul c=64") == bytes(0, kFilters * 64) + " w");
+  CHECK(writes("x=int8 w=int4_row c=64") == bytes(0, kFilters * 64) + " w");
+  // No element of x's is near such a weight, or the scale of its block would be lost.
+  for (const char* pair : {"x=f16 w=mxfp4", "x=f16 w=bf16", "x=f32 w=bf16", "x=e4m3 w=nvfp4 global=mul",
+                           "x=e5m2 w=int4_row", "x=e4m3 w=int4_g64", "x=int8 w=e4m3"}) {
+    INFO(pair);
+    CHECK(writes(std::string(pair) + " c=64").find("elements that wgmma has are needed") != std::string::npos);
+  }
+  CHECK(conv::operation()
+            .recommended(Problem::parse("conv y=f32 n=1 in=20x21 k=64 kernel=3 x=bf16 w=nvfp4 global=mul c=64"),
+                         arch("sm_80"))
+            .empty());
+}
+
+// Its bound has room for rounding w to x's element where there is a workspace to write it to.
+TEST_CASE("conv: the bound of weights that may be rounded", "[conv]") {
+  CHECK(conv::written_rounding(Format::parse("int4_g128"), Format::parse("bf16")).value() > 3.9e-3);
+  CHECK(conv::written_rounding(Format::parse("int4_g128"), Format::parse("f16")).value() > 4.8e-4);
+  for (const char* w : {"nvfp4", "int4_row", "e4m3", "int8_row", "e5m2_tensor"})
+    CHECK(conv::written_rounding(Format::parse(w), Format::parse("bf16")).value() == 0);
+  CHECK_FALSE(conv::written_rounding(Format::parse("int4_g128"), Format::parse("e4m3")));
+  CHECK_FALSE(conv::written_rounding(Format::parse("bf16"), Format::parse("bf16")));
 }
 
 TEST_CASE("conv: the host computes what its own check accepts", "[conv]") {

@@ -1,28 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// x and w written to the workspace as boxes are read from there: channels innermost, in whole pieces of 16 bytes, in
-// the elements that the matrix units take; what a cache has, in front of x. For layouts with channels first, numbers of
-// channels that are no whole pieces, and single precision that is rounded to bfloat16. All blocks share the work before
-// any of them multiplies (gemm/wgmma/prologue.cuh).
-//
-// Workspace: the words of gemm/wgmma/schedule.cuh, w, x.
+// x written to the workspace as boxes are read from there (prologue.cuh): channels innermost, in whole pieces of 16
+// bytes, in the elements that the matrix units take; what a cache has, in front of x.
 #pragma once
+#include "arch/sm90.cuh"
 #include "conv/params.cuh"
 #include "core/numeric.cuh"
-#include "gemm/wgmma/prologue.cuh"
 
 namespace tw::conv {
 
-// Bytes of w as it is written, and where x begins behind the workspace's first byte.
-TW_FN constexpr i64 written_filter_bytes(i64 k, i64 taps, i32 channels, int element_bytes) {
-  return (k * taps * written_channels(channels, element_bytes) * element_bytes + 127) / 128 * 128;
-}
-TW_FN constexpr i64 written_x_at(i64 filter_bytes) { return gemm::kScheduleBytes + filter_bytes; }
-
 // A piece of x, and the shared memory that it takes.
 TW_CONSTANTS(int, kPiecePixels = 256, kPieceChannels = 64);
-TW_FN constexpr int piece_bytes(int element_bytes) { return kPiecePixels * kPieceChannels * element_bytes + 16; }
+TW_FN constexpr int pixels_room(int element_bytes) { return kPiecePixels * kPieceChannels * element_bytes; }
 
-// From: elements of x and w as a launch passes them; To: as they are written.
+// From: elements of x as a launch passes them; To: as they are written.
 template <class From, class To, int THREADS>
 struct ChannelsLast {
   TW_CONSTANTS(int, kUnit = 16 / static_cast<int>(sizeof(To)));      // channels that a thread writes at a time
@@ -33,38 +23,22 @@ struct ChannelsLast {
   // Loads of a thread that wait together: all of a piece, if that is not too many.
   TW_CONSTANTS(int, kAhead = min2(8, ceil_div(kPixels* kUnits, THREADS)),
                kTurnAhead = min2(8, ceil_div(kPixels* kChannels / kVector, THREADS)), kSingleAhead = 16);
-  struct Memory {
-    alignas(16) From turned[kChannels * kPixels];
-    u32 piece;
-  };
-  static_assert(sizeof(Memory) == piece_bytes(sizeof(From)), "the host knows its size");
   TW_MEMBER static int turned_at(int channel, int pixel) {
     return channel * kPixels + ((pixel / kVector) ^ (channel / 8 % 8)) * kVector + pixel % kVector;
   }
 
   const Args& args;
   const Shape& shape;
+  To* x;         // as it is written
+  From* turned;  // shared memory
 
-  TW_MEMBER void run(u8* memory, int thread) const {
-    Memory& shared = *reinterpret_cast<Memory*>(memory);
-    u8* const workspace = static_cast<u8*>(args.workspace);
-    const i64 plane = i64{shape.axes[1].in} * shape.axes[2].in, runs = ceil_div64(plane, kPixels),
-              blocks = ceil_div(shape.c, kChannels);
-    const i64 frames = shape.n * shape.axes[0].in, pieces = frames * runs * blocks;
-    To* const w = reinterpret_cast<To*>(workspace + gemm::kScheduleBytes);
-    To* const x = reinterpret_cast<To*>(workspace +
-                                        written_x_at(written_filter_bytes(shape.k, shape.taps(), shape.c, sizeof(To))));
-    gemm::share_pieces(workspace, static_cast<u32>(pieces + shape.k), grid_x(), shared.piece, thread, [&](u32 piece) {
-      if (piece < static_cast<u32>(shape.k)) {
-        write_filter(w, piece, thread);
-      } else {
-        const i64 at = piece - static_cast<u32>(shape.k), frame = at / blocks / runs;
-        write_pixels(shared, x, frame, at / blocks % runs * kPixels, static_cast<i32>(at % blocks) * kChannels, plane,
-                     thread);
-      }
-    });
-    fence_async();  // the ring is filled where this lay
-    sync_block();
+  TW_MEMBER i64 plane() const { return i64{shape.axes[1].in} * shape.axes[2].in; }  // pixels of a frame
+  TW_MEMBER i64 runs() const { return ceil_div64(plane(), kPixels); }               // of pixels, in a frame
+  TW_MEMBER i64 blocks() const { return ceil_div(shape.c, kChannels); }             // of channels
+  TW_MEMBER u32 pieces() const { return static_cast<u32>(shape.n * shape.axes[0].in * runs() * blocks()); }
+  TW_MEMBER void write(u32 piece, int thread) const {
+    const i64 run = piece / blocks();
+    write_pixels(run / runs(), run % runs() * kPixels, static_cast<i32>(piece % blocks()) * kChannels, plane(), thread);
   }
 
  private:
@@ -93,21 +67,8 @@ struct ChannelsLast {
     *reinterpret_cast<u32x4*>(to) = *reinterpret_cast<const u32x4*>(from);
   }
 
-  TW_MEMBER void write_filter(To* w, i64 row, int thread) const {
-    const i32 taps = static_cast<i32>(shape.taps()), channels = written_channels(shape.c, sizeof(To)),
-              units = channels / kUnit;
-    const From* const from = static_cast<const From*>(args.w.data) + row * shape.columns();
-    To* const to = w + row * taps * channels;
-    for (i32 at = thread; at < taps * units; at += THREADS) {
-      const i32 tap = at / units, c = at % units * kUnit;
-      write(to + i64{at} * kUnit, collect(shape.c - c, [&](int i) {
-              return shape.w_channels_first ? from[i64{c + i} * taps + tap] : from[i64{tap} * shape.c + c + i];
-            }));
-    }
-  }
-
   // Pixels from `pixel0` on of a frame of an image, channels from c0 on.
-  TW_MEMBER void write_pixels(Memory& shared, To* x, i64 frame, i64 pixel0, i32 c0, i64 plane, int thread) const {
+  TW_MEMBER void write_pixels(i64 frame, i64 pixel0, i32 c0, i64 plane, int thread) const {
     const i32 depth = shape.axes[0].in, z = static_cast<i32>(frame % depth), cached = shape.cache;
     const i64 image = frame / depth, own_depth = z < cached ? cached : depth - cached,
               own_z = z < cached ? z : z - cached;
@@ -116,12 +77,11 @@ struct ChannelsLast {
     const i32 channels = written_channels(shape.c, sizeof(To));
     To* const to = x + (frame * plane + pixel0) * channels + c0;
     if (shape.x_channels_first) {
-      turn(shared, from + ((image * shape.c + c0) * own_depth + own_z) * plane + pixel0, own_depth * plane, pixels,
+      turn(from + ((image * shape.c + c0) * own_depth + own_z) * plane + pixel0, own_depth * plane, pixels,
            min2(kChannels, shape.c - c0), thread);
       sync_block();
-      write_units(to, pixels, channels, c0, thread, [&](int p, int c) {
-        return collect(kUnit, [&](int i) { return shared.turned[turned_at(c + i, p)]; });
-      });
+      write_units(to, pixels, channels, c0, thread,
+                  [&](int p, int c) { return collect(kUnit, [&](int i) { return turned[turned_at(c + i, p)]; }); });
     } else {
       const From* const rows = from + ((image * own_depth + own_z) * plane + pixel0) * shape.c + c0;
       const bool vectors = shape.c % max2(kUnit, kVector) == 0;
@@ -155,7 +115,7 @@ struct ChannelsLast {
     }
   }
   // `count` channels of pixels, the channels `step` elements apart; those that do not exist are zeros.
-  TW_MEMBER static void turn(Memory& shared, const From* from, i64 step, int pixels, int count, int thread) {
+  TW_MEMBER void turn(const From* from, i64 step, int pixels, int count, int thread) const {
     const bool vectors =
         step % kVector == 0 && pixels % kVector == 0 && reinterpret_cast<unsigned long long>(from) % 16 == 0;
     if (vectors) {
@@ -170,7 +130,7 @@ struct ChannelsLast {
         TW_UNROLL for (int i = 0; i < kTurnAhead; ++i) {
           const int at = first + i * THREADS, c = at / kRow, p = at % kRow * kVector;
           if (at >= kEnd || p >= pixels) continue;
-          *reinterpret_cast<u32x4*>(shared.turned + turned_at(c, p)) = *reinterpret_cast<const u32x4*>(v[i]);
+          *reinterpret_cast<u32x4*>(turned + turned_at(c, p)) = *reinterpret_cast<const u32x4*>(v[i]);
         }
       }
     } else {
@@ -183,7 +143,7 @@ struct ChannelsLast {
         }
         TW_UNROLL for (int i = 0; i < kSingleAhead; ++i) {
           const int at = first + i * THREADS, c = at / kPixels, p = at % kPixels;
-          if (at < kEnd && p < pixels) shared.turned[turned_at(c, p)] = v[i];
+          if (at < kEnd && p < pixels) turned[turned_at(c, p)] = v[i];
         }
       }
     }

@@ -10,8 +10,8 @@
 
 #include "templates/checks.h"
 #include "templates/conv/conv.h"
-#include "templates/conv/wgmma/channels_last.cuh"
 #include "templates/conv/wgmma/plan.cuh"
+#include "templates/conv/wgmma/prologue.cuh"
 #include "templates/fast_path.h"
 #include "templates/gemm/family.h"
 #include "templates/gemm/wgmma/instruction.h"
@@ -43,7 +43,8 @@ constexpr Knob<Knobs> kDerived[] = {knob<&Knobs::kernel_h>("kernel_h"),
                                     knob<&Knobs::channels>("channels"),
                                     knob<&Knobs::element_bytes>("element_bytes"),
                                     knob<&Knobs::channels_first>("channels_first"),
-                                    knob<&Knobs::writes>("writes"),
+                                    knob<&Knobs::writes_x>("writes_x"),
+                                    knob<&Knobs::writes_w>("writes_w"),
                                     knob<&Knobs::skips>("skips"),
                                     knob<&Knobs::fast_accumulation>("fast_accumulation"),
                                     knob<&Knobs::async_store>("async_store")};
@@ -65,21 +66,19 @@ struct Layer {
   tw::conv::Shape shape;
   gemm::WgmmaProblem product;
   tw::WgmmaKind filters_first, pixels_first;  // the instruction, by its 64-row side
-  bool writes;                                // x and w are first written to the workspace
-  bool rounds;                                // and rounded to bfloat16
-
-  // Shared memory in front of the barriers that writing takes.
-  int room_to_write() const { return writes ? tw::conv::piece_bytes(rounds ? 4 : product.element_bytes) : 0; }
+  bool writes_x, writes_w;                    // to the workspace first
+  std::optional<Format> as;                   // the elements as which both are multiplied; nothing: as they are
+  int x_bytes;                                // of an element of x as a launch passes it
 
   const tw::conv::Axis& axis(int i) const { return shape.axes[2 - i]; }  // width, height, depth
   // Frames are read one by one where they come from two tensors or are padded by others than zeros.
-  bool one_frame() const { return (shape.cache > 0 && !writes) || axis(2).pad != tw::conv::Pad::zero; }
+  bool one_frame() const { return (shape.cache > 0 && !writes_x) || axis(2).pad != tw::conv::Pad::zero; }
   tw::WgmmaKind kind(const Knobs& k) const { return k.swapped ? pixels_first : filters_first; }
 
   Knobs complete(Knobs k) const {
     k.kernel_h = axis(1).kernel, k.dilation_h = axis(1).dilation;
     k.channels_first = shape.y_channels_first, k.channels = shape.c, k.element_bytes = product.element_bytes,
-    k.writes = writes;
+    k.writes_x = writes_x, k.writes_w = writes_w;
     const tw::conv::Axis& depth = axis(2);
     k.skips = depth.kernel > 1 && depth.pad == tw::conv::Pad::zero &&
               (depth.lo > 0 || (depth.out - 1) * std::int64_t{depth.stride} - depth.lo +
@@ -90,6 +89,11 @@ struct Layer {
     return k;
   }
   tw::gemm::WgmmaPlan plan(const Knobs& k) const { return wgmma_plan(complete(k).product(), product.operands); }
+  // Shared memory in front of the barriers that writing takes.
+  int room_to_write(const Knobs& k) const { return writing_room(complete(k), plan(k).threads, x_bytes); }
+  std::int64_t filter_bytes() const {  // of w as it is written
+    return writes_w ? tw::conv::written_filter_bytes(shape.k, shape.taps(), shape.c, product.element_bytes) : 0;
+  }
   double tiles(const Knobs& k) const {
     return static_cast<double>(ceil_div(axis(0).out, k.box_w) * ceil_div(axis(1).out, k.box_h) *
                                ceil_div(axis(2).out, k.box_d) * ceil_div(shape.n, k.box_n)) *
@@ -107,29 +111,44 @@ std::optional<gemm::WgmmaProblem> tf32_problem(const Gemm& g) {
   return p;
 }
 
+// The plain format of elements.
+Format format_of(Element e) {
+  switch (e) {
+    case Element::f16: return Format::parse("f16");
+    case Element::e4m3: return Format::parse("e4m3");
+    case Element::i8: return Format::parse("int8");
+    default: return Format::parse("bf16");
+  }
+}
+
 std::optional<Layer> layer_of(const Conv& c) {
   Gemm g = as_gemm(c);
   const tw::conv::Shape shape = shape_of(c);
   std::optional<gemm::WgmmaProblem> p = tf32_problem(g);
-  const bool rounds = p && c.accumulation == Accumulation::fast;
-  if (rounds) g.x = g.w = Format::parse("bf16"), p.reset();
+  std::optional<Format> as;
+  if (p && c.accumulation == Accumulation::fast) as = format_of(Element::bf16), p.reset();
+  if (!p && written_rounding(g.w, g.x)) as = format_of(fast_path(g.x).element);
+  if (as) g.x = g.w = *as;
   if (!p && gemm::wgmma_kind(g.x)) p = gemm::wgmma_problem(g, tw::gemm::kFewTokens + 1, false);
   if (!p || p->tiles || p->codes || p->block_scales) return {};
-  const bool writes =
-      rounds || shape.x_channels_first || shape.w_channels_first || shape.c * p->element_bytes % 16 != 0;
-  const bool tf32 = p->kind == tw::WgmmaKind::tf32;
-  return Layer{
-      g,      shape, *p, tf32 ? p->kind : gemm::wgmma_kind(g.w, g.x), tf32 ? p->kind : gemm::wgmma_kind(g.x, g.w),
-      writes, rounds};
+  const bool pieces = shape.c * p->element_bytes % 16 == 0, rounds = as && fast_path(c.x).element == Element::f32,
+             tf32 = p->kind == tw::WgmmaKind::tf32;
+  return Layer{g,
+               shape,
+               *p,
+               tf32 ? p->kind : gemm::wgmma_kind(g.w, g.x),
+               tf32 ? p->kind : gemm::wgmma_kind(g.x, g.w),
+               rounds || shape.x_channels_first || !pieces,
+               as || shape.w_channels_first || !pieces,
+               as,
+               fast_path(c.x).element_bytes};
 }
 
 // Bytes of the workspace that x and w take where they are written there.
 double written_bytes(const Layer& l) {
-  const int element = l.product.element_bytes;
-  return static_cast<double>(
-             tw::conv::written_x_at(tw::conv::written_filter_bytes(l.shape.k, l.shape.taps(), l.shape.c, element))) +
-         static_cast<double>(l.shape.written_x_map[3].extent) * static_cast<double>(l.shape.written_x_map[3].step) *
-             element;
+  const tw::conv::MapAxis& images = l.shape.written_x_map[3];
+  const double x = static_cast<double>(images.extent) * static_cast<double>(images.step) * l.product.element_bytes;
+  return static_cast<double>(tw::conv::written_x_at(l.filter_bytes())) + (l.writes_x ? x : 0);
 }
 
 // Time of a tile's products and copies, in results of a multiply with all of k: what boxes are compared by.
@@ -211,7 +230,7 @@ class Collector {
       Knobs deep = k;
       for (deep.stages = kMostStages; deep.stages > 1; --deep.stages)
         if (l_.plan(deep).shared_bytes <= arch_.shared_per_block) break;
-      if (deep.stages < 2 || l_.plan(deep).barriers_at < l_.room_to_write()) continue;
+      if (deep.stages < 2 || l_.plan(deep).barriers_at < l_.room_to_write(deep)) continue;
       const double tiles = l_.tiles(k), waves = std::ceil(tiles / arch_.typical_sms);
       ways_.push_back({deep, waves * cost_of_tile(l_, deep)});
     }
@@ -261,6 +280,10 @@ class Collector {
   std::vector<Way> ways_;
 };
 
+bool lacks_workspace(const Layer& l) {
+  return (l.writes_x || l.writes_w) && static_cast<double>(l.gemm.workspace) < written_bytes(l);
+}
+
 class Wgmma final : public EnumeratedFamily {
  public:
   std::string_view op() const override { return Conv::kOperation; }
@@ -278,10 +301,13 @@ class Wgmma final : public EnumeratedFamily {
       return "a pointwise convolution, which pointwise_wgmma serves";
     const std::optional<Layer> l = layer_of(*c);
     if (!l)
-      return fmt::format("w={} with x={}: plain elements of one type that wgmma has are needed", c->w.name(),
-                         c->x.name());
-    if (l->writes && static_cast<double>(c->workspace) < written_bytes(*l))
-      return fmt::format("workspace = {}: x and w are written there with channels last, {:.0f} bytes", c->workspace,
+      return fmt::format("w={} with x={}: elements that wgmma has are needed, and w of them or with tiles for them",
+                         c->w.name(), c->x.name());
+    if (lacks_workspace(*l))
+      return fmt::format("workspace = {}: {} written there first, {:.0f} bytes", c->workspace,
+                         !l->writes_x   ? "w is"
+                         : !l->writes_w ? "x is"
+                                        : "x and w are",
                          written_bytes(*l));
     for (int a = 0; a < kMostAxes; ++a) {
       const tw::conv::Axis& axis = l->axis(a);
@@ -304,15 +330,14 @@ class Wgmma final : public EnumeratedFamily {
   Source source(const Problem& problem, const Arch&, const Candidate& candidate) const override {
     const Layer l = *layer_of(*problem.as<Conv>());
     const Knobs k = l.complete(kTable.knobs(candidate));
-    const Gemm& g = l.gemm;
+    const Gemm g = as_gemm(*problem.as<Conv>());
     Specialization s;
     s.name = "conv/wgmma";
     s.includes = gemm::includes_for(g, "conv/wgmma/kernel.cuh");
     s.prelude = kTable.text(k) + gemm::wgmma_text(l.kind(k), k.product().block_m);
-    s.plan_type =
-        fmt::format("tw::conv::Wgmma<{}::Element, {}, {}, {}, kKnobs>", gemm::format_type(problem.as<Conv>()->x),
-                    gemm::format_type(g.x), gemm::format_type(g.w), gemm::epilogue_type(g));
-    if (l.rounds) s.includes.push_back("formats/f32.cuh");
+    s.plan_type = fmt::format("tw::conv::Wgmma<{}, {}, {}, {}, kKnobs>", gemm::format_type(g.x), gemm::format_type(g.w),
+                              l.as ? gemm::format_type(*l.as) + "::Element" : "void", gemm::epilogue_type(g));
+    if (l.as) s.includes.push_back(gemm::format_file(*l.as));
     s.space = "tw::conv";
     s.plan = launch_plan(l, k);
     return specialize(s);
@@ -335,7 +360,7 @@ class Wgmma final : public EnumeratedFamily {
     t.mma_ops = 2 * t.blocks * results * static_cast<double>(l.gemm.k);
     t.mma_rate = k.element_bytes == 1 ? 2.75 : k.element_bytes == 2 ? 1.5 : 0.75;
     t.mma_in_flight = 32;
-    t.global_bytes = t.unique_bytes + (l.writes ? 2 * written_bytes(l) : 0);
+    t.global_bytes = t.unique_bytes + (l.writes_x || l.writes_w ? 2 * written_bytes(l) : 0);
     t.bytes_in_flight = static_cast<double>(k.stages - 1) * plan.stage_bytes / plan.threads;
     t.later_wave_cost = 0.6;
     return t;
@@ -353,21 +378,19 @@ class Wgmma final : public EnumeratedFamily {
     p.shared_bytes = static_cast<std::uint32_t>(plan.shared_bytes);
     p.persistent = 1;
     p.overlap = true;
-    p.map_count = l.shape.cache && !l.writes ? 3 : 2;
+    p.map_count = l.shape.cache && !l.writes_x ? 3 : 2;
     TensorMapPlan map;
-    map.inner =
-        static_cast<std::uint64_t>(l.writes ? tw::conv::written_channels(l.shape.c, k.element_bytes) : l.shape.c);
+    // The problem's, where they are whole pieces and need not be written.
+    map.inner = static_cast<std::uint64_t>(tw::conv::written_channels(l.shape.c, k.element_bytes));
     map.element_bytes = static_cast<std::uint32_t>(k.element_bytes);
     map.box_inner = static_cast<std::uint32_t>(k.panel_k());
     map.swizzle = tw::gemm::kPanelBytes;
     TensorMapPlan &pixels = p.maps[0], &filters = p.maps[1], &cached = p.maps[2];
     pixels = filters = map;
     pixels.pointer = offsetof(ConvArgs, x), pixels.axes = 4, pixels.axes_at = offsetof(tw::conv::Shape, x_map);
-    if (l.writes) {
-      const std::int64_t filter_bytes =
-          tw::conv::written_filter_bytes(l.shape.k, l.shape.taps(), l.shape.c, k.element_bytes);
-      pixels.pointer = filters.pointer = offsetof(ConvArgs, workspace);
-      pixels.behind = static_cast<std::uint64_t>(tw::conv::written_x_at(filter_bytes));
+    if (l.writes_x) {
+      pixels.pointer = offsetof(ConvArgs, workspace);
+      pixels.behind = static_cast<std::uint64_t>(tw::conv::written_x_at(l.filter_bytes()));
       pixels.axes_at = offsetof(tw::conv::Shape, written_x_map);
     }
     for (int a = 0; a < 4; ++a) {
@@ -376,8 +399,9 @@ class Wgmma final : public EnumeratedFamily {
       pixels.steps[at] = a < kMostAxes ? static_cast<std::uint32_t>(l.axis(a).stride) : 1;
     }
     filters.axes = 2;
-    if (l.writes)
-      filters.behind = tw::gemm::kScheduleBytes, filters.axes_at = offsetof(tw::conv::Shape, written_w_map);
+    if (l.writes_w)
+      filters.pointer = offsetof(ConvArgs, workspace), filters.behind = tw::gemm::kScheduleBytes,
+      filters.axes_at = offsetof(tw::conv::Shape, written_w_map);
     else
       filters.pointer = offsetof(ConvArgs, w), filters.axes_at = offsetof(tw::conv::Shape, w_map);
     filters.box_axes = {static_cast<std::uint32_t>(k.swapped ? k.features / k.cluster : product.block_n()), 1};
@@ -394,6 +418,12 @@ class Wgmma final : public EnumeratedFamily {
 const Family& wgmma() {
   static const Wgmma family;
   return family;
+}
+
+std::int64_t workspace_of_wgmma(const Conv& conv) {
+  const std::optional<Layer> l = layer_of(conv);
+  if (!l || !lacks_workspace(*l) || written_bytes(*l) > static_cast<double>(kMaxBytes)) return 0;
+  return static_cast<std::int64_t>(written_bytes(*l));
 }
 
 }  // namespace tilewright::conv

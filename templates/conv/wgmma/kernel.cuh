@@ -13,12 +13,16 @@ struct ProductKnobs {
   static constexpr gemm::WgmmaKnobs kProduct = knobs.product();
 };
 
-// From: elements of x and w as a launch passes them. X and W: formats in which they are multiplied.
-template <class From, class X, class W, class Epi, const WgmmaKnobs& knobs>
+// X, W: formats of x and w as a launch passes them. To: the elements as which both are written to the workspace, those
+// of one that is not, too; void: they are multiplied as they are.
+template <class X, class W, class To, class Epi, const WgmmaKnobs& knobs>
 struct Wgmma {
-  using Pixels = PixelRows<knobs, From, gemm::element_of<X>>;
-  using Product = gemm::WgmmaKernel<select<knobs.swapped, W, X>, select<knobs.swapped, X, W>, Epi,
-                                    ProductKnobs<knobs>::kProduct, Pixels>;
+  TW_CONSTANTS(bool, kAsTheyAre = same<To, void>());
+  template <class F>
+  using Multiplied = select<kAsTheyAre, F, Written<F, To>>;
+  using Pixels = PixelRows<knobs, X, W, gemm::element_of<Multiplied<X>>, gemm::element_of<Multiplied<W>>>;
+  using Product = gemm::WgmmaKernel<Multiplied<select<knobs.swapped, W, X>>, Multiplied<select<knobs.swapped, X, W>>,
+                                    Epi, ProductKnobs<knobs>::kProduct, Pixels>;
   TW_CONSTANTS(int, kThreads = Product::kThreads, kSharedBytes = Product::kSharedBytes);
 
   // cached: where the problem has a cache.

@@ -8,8 +8,8 @@
 #pragma once
 #include "arch/sm90.cuh"
 #include "conv/params.cuh"
-#include "conv/wgmma/channels_last.cuh"
 #include "conv/wgmma/plan.cuh"
+#include "conv/wgmma/prologue.cuh"
 #include "gemm/params.cuh"
 
 namespace tw::conv {
@@ -25,8 +25,8 @@ struct PixelShape : gemm::Shape {
 };
 TW_FN const PixelShape& pixel_shape(const gemm::Shape& shape) { return static_cast<const PixelShape&>(shape); }
 
-// From: elements of x and w as a launch passes them; To: as they are multiplied.
-template <const WgmmaKnobs& knobs, class From, class To>
+// X, W: formats of x and w as a launch passes them; XTo, WTo: the elements that are multiplied.
+template <const WgmmaKnobs& knobs, class X, class W, class XTo, class WTo>
 struct PixelRows {
   TW_CONSTANTS(bool, kGathers = true);
   TW_CONSTANTS(int, kPixels = knobs.pixels(), kPanelK = knobs.panel_k(), kPanels = knobs.panels(), kTaps = knobs.taps(),
@@ -121,11 +121,10 @@ struct PixelRows {
 
   template <class T>
   TW_MEMBER static void write_ahead(const gemm::Shape& shape, u8* memory, int thread) {
-    if constexpr (knobs.writes) {
-      using Writes = ChannelsLast<From, To, T::kThreads>;
-      static_assert(sizeof(typename Writes::Memory) <= T::kPlan.barriers_at,
-                    "pieces are turned in front of the barriers");
-      Writes{pixel_shape(shape).args, pixel_shape(shape).problem}.run(memory, thread);
+    if constexpr (knobs.writes_x || knobs.writes_w) {
+      using Writes = Prologue<knobs, X, W, XTo, WTo, T::kThreads>;
+      static_assert(Writes::kRoom <= T::kPlan.barriers_at, "pieces pass through memory in front of the barriers");
+      Writes::run(pixel_shape(shape).args, pixel_shape(shape).problem, memory, thread);
     }
   }
 
@@ -182,9 +181,9 @@ struct PixelRows {
       const TensorMap* map = shape.pixels;
       if constexpr (knobs.box_d == 1) {
         if (conv.axes[0].pad != Pad::zero) from.at[2] = place_on(conv.axes[0], from.at[2]);
-        if (!knobs.writes && from.at[2] >= 0 && from.at[2] < conv.cache)
+        if (!knobs.writes_x && from.at[2] >= 0 && from.at[2] < conv.cache)
           map = shape.cached;
-        else if (!knobs.writes)
+        else if (!knobs.writes_x)
           from.at[2] -= conv.cache;
       }
       if constexpr (kLoaders > 1) {

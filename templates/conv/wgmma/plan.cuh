@@ -23,9 +23,9 @@ struct WgmmaKnobs {
   int kernel_h = 1, dilation_h = 1;  // where halo
   int channels = 1;                  // of x
   int element_bytes = 2;
-  bool channels_first = false;  // of y and residual
-  bool writes = false;          // x and w are first written to the workspace (channels_last.cuh)
-  bool skips = false;           // frames of zero padding, whose taps are left out
+  bool channels_first = false;              // of y and residual
+  bool writes_x = false, writes_w = false;  // to the workspace first, from where boxes are read (prologue.cuh)
+  bool skips = false;                       // frames of zero padding, whose taps are left out
   bool fast_accumulation = false, async_store = false;  // as gemm's
 
   TW_MEMBER constexpr int pixels() const { return box_w * box_h * box_d * box_n; }

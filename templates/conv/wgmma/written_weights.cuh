@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// w written to the workspace as boxes are read from there (prologue.cuh): for each output channel the taps, for each of
+// these its channels, in whole pieces of 16 bytes. Scales of rows and of the tensor are left to the epilogue.
+#pragma once
+#include "arch/sm90.cuh"
+#include "conv/params.cuh"
+#include "core/format.cuh"
+
+namespace tw::conv {
+
+TW_CONSTANTS(int, kThreadColumns = 64);  // of w, that a thread decodes at a time
+// Shared memory that a block of so many threads needs.
+TW_FN constexpr int weights_room(int threads, int element_bytes) { return threads * kThreadColumns * element_bytes; }
+
+// W: w's format; To: the elements that are written.
+template <class W, class To, int CHANNELS, int THREADS>
+struct WrittenWeights {
+  TW_CONSTANTS(int, kChunk = 16 / static_cast<int>(sizeof(To)));  // elements that are written at a time
+  // W's smallest unit of whole chunks, where elements may be written in the order in which w has them, one for one;
+  // else 0. (Those that are To's are written because they are in another order.)
+  TW_MEMBER static constexpr int unit_columns() {
+    if (CHANNELS % kChunk != 0 || same<typename W::Element, To>()) return 0;
+    for (int e = kChunk; e <= kThreadColumns; e *= 2)
+      if (W::unit_ok(e)) return e;
+    return 0;
+  }
+  TW_CONSTANTS(int, kUnit = unit_columns(), kUnits = kUnit ? kThreadColumns / kUnit : 1);  // a thread's units
+  TW_CONSTANTS(int, kChunks = THREADS * kThreadColumns / kChunk);                          // of a piece
+
+  const Args& args;
+  const Shape& shape;
+  To* to;
+  u32x4* shared;
+
+  // Blocks are of neighbouring channels, so that they are in order.
+  TW_CONSTANTS(bool, kInOrder = kUnit > 0 && W::kBlock % max2(2, kUnit) == 0);
+  TW_MEMBER bool in_order() const {
+    return kInOrder || (kUnit > 0 && !shape.w_channels_first && shape.k * shape.columns() % max2(1, kUnit) == 0);
+  }
+  TW_MEMBER i64 chunks() const { return shape.k * shape.taps() * (written_channels(shape.c, sizeof(To)) / kChunk); }
+  TW_MEMBER u32 pieces() const { return static_cast<u32>(ceil_div64(chunks(), kChunks)); }
+  TW_MEMBER void write(u32 piece, int thread) const {
+    const i64 first = i64{piece} * kChunks;
+    const int count = static_cast<int>(min2(i64{kChunks}, chunks() - first));
+    if constexpr (kUnit > 0)
+      if (in_order()) return write_units(first, count, thread);
+    if constexpr (!kInOrder) write_channels(first, count, thread);
+  }
+
+ private:
+  TW_MEMBER static void store(u32x4* chunk, const float (&v)[kChunk]) {
+    fmt::Plain<To, 8 * static_cast<int>(sizeof(To))>::template encode_lanes<kChunk>(v, 0, reinterpret_cast<u8*>(chunk),
+                                                                                    nullptr, 1.0f, 0);
+  }
+
+  // Units of the format, which come from a thread's registers, pass through shared memory, so that neighbouring threads
+  // write neighbouring chunks. There a chunk's place is XORed, for neither side to meet in a bank.
+  TW_MEMBER static int place(int chunk) { return chunk ^ (chunk / 8 % 8); }
+  TW_MEMBER void write_units(i64 first, int count, int thread) const {
+    constexpr int kOfUnit = kUnit / kChunk;
+    typename W::template Unit<kUnit> units[kUnits];
+    const auto each = [&](const auto& visit) {
+      TW_UNROLL for (int i = 0; i < kUnits; ++i) {
+        const int at = (i * THREADS + thread) * kOfUnit;
+        if (at < count) visit(units[i], at);
+      }
+    };
+    each([&](auto& unit, int at) {
+      W::template load<kUnit>(unit, static_cast<const u8*>(args.w.data), static_cast<const u8*>(args.w.scales),
+                              (first + at) * kChunk);
+    });
+    each([&](const auto& unit, int at) {
+      float v[kUnit];
+      values(unit, v);
+      TW_UNROLL for (int c = 0; c < kOfUnit; ++c) {
+        float of_chunk[kChunk];
+        TW_UNROLL for (int i = 0; i < kChunk; ++i) of_chunk[i] = v[c * kChunk + i];
+        store(shared + place(at + c), of_chunk);
+      }
+    });
+    sync_block();
+    u32x4* const chunks = reinterpret_cast<u32x4*>(to) + first;
+    for (int i = thread; i < count; i += THREADS) chunks[i] = shared[place(i)];
+  }
+  template <class Unit, int columns>
+  TW_MEMBER static void values(const Unit& unit, float (&v)[columns]) {
+    if constexpr (W::kCodes) {
+      constexpr int kGroup = W::kGroup;
+      TW_UNROLL for (int g = 0; g < columns / kGroup; ++g) {
+        u32 codes[kGroup / 4];
+        float scale, offset;
+        W::template group<columns>(unit, g, codes, scale, offset);
+        TW_UNROLL for (int i = 0; i < kGroup; ++i) v[g * kGroup + i] = scale * fmt::code_at(codes, i) - offset;
+      }
+    } else {
+      W::template values<columns>(unit, 0, v);
+    }
+  }
+
+  // Any order and number of channels, element by element.
+  TW_MEMBER void write_channels(i64 first, int count, int thread) const {
+    const i64 taps = shape.taps(), step = shape.w_channels_first ? taps : 1;
+    const u32 of_tap = static_cast<u32>(written_channels(shape.c, sizeof(To)) / kChunk);
+    u32x4* const chunks = reinterpret_cast<u32x4*>(to) + first;
+    TW_NO_UNROLL for (int i = thread; i < count; i += THREADS) {
+      const i64 at = (first + i) / of_tap, row = at / taps, tap = at % taps;
+      const i32 c = static_cast<i32>((first + i) % of_tap) * kChunk;
+      const i64 from = row * shape.columns() + (shape.w_channels_first ? c * taps + tap : tap * shape.c + c);
+      alignas(16) To values[kChunk];
+      TW_UNROLL for (int e = 0; e < kChunk; ++e) values[e] = c + e < shape.c ? element(from + e * step) : To{};
+      chunks[i] = *reinterpret_cast<const u32x4*>(values);
+    }
+  }
+  TW_MEMBER To element(i64 at) const {
+    if constexpr (same<typename W::Element, To>()) {
+      return static_cast<const To*>(args.w.data)[at];
+    } else {
+      const i64 block = at / W::kBlock;
+      return from_f32<To>(W::decode(static_cast<const u8*>(args.w.data) + block * W::kDataBytes,
+                                    static_cast<const u8*>(args.w.scales) + block * W::kScaleBytes, 1.0f,
+                                    static_cast<int>(at % W::kBlock)));
+    }
+  }
+};
+
+}  // namespace tw::conv
