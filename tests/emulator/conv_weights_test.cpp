@@ -85,13 +85,20 @@ TEST_CASE("conv: Hopper's matrix units on weights of other formats", "[conv]") {
                                       .features = 32,
                                       .swapped = true,
                                       .channels = 21,
+                                      .w_channels_first = true,
                                       .writes_x = true,
                                       .writes_w = true},
                            fmt::bf16>>(49, 6);
+  check_convolutions<
+      fmt::f16, fmt::e4m3_row, Biased,
+      Boxes<fmt::f16, fmt::e4m3_row, Biased,
+            WgmmaKnobs{.box_w = 8, .box_h = 10, .channels = 48, .w_channels_first = true, .writes_w = true}, fmt::f16>>(
+      52, 5);
   // The other way round: only one of two plain operands is written.
   check_convolutions<
       fmt::bf16, fmt::bf16, Whole,
-      Boxes<fmt::bf16, fmt::bf16, Whole, WgmmaKnobs{.box_w = 8, .box_h = 10, .channels = 24, .writes_w = true}>>(50, 6);
+      Boxes<fmt::bf16, fmt::bf16, Whole,
+            WgmmaKnobs{.box_w = 8, .box_h = 10, .channels = 24, .w_channels_first = true, .writes_w = true}>>(50, 6);
   check_convolutions<
       fmt::f16, fmt::f16, Biased,
       Boxes<fmt::f16, fmt::f16, Biased, WgmmaKnobs{.box_w = 8, .box_h = 10, .channels = 24, .writes_x = true}>>(51, 6);

@@ -25,7 +25,7 @@ struct Boxes {
     s.c = wanted.channels, s.k = 8 * s.k + (wanted.swapped ? 3 : 0), s.groups = 1;
     s.workspace = wanted.writes_x || wanted.writes_w;
     if (!wanted.writes_x) s.x_channels_first = 0;
-    if (!wanted.writes_w || W::kBlock > 1) s.w_channels_first = 0;
+    s.w_channels_first = wanted.w_channels_first;
     s.y_channels_first = wanted.channels_first, s.fast = same<gemm::element_of<X>, float>() && !same<To, float>();
     if ((wanted.box_d > 1 && !wanted.writes_x) || s.first_axis > 0) s.cache = 0;
     for (int a = 0; a < 3; ++a) {

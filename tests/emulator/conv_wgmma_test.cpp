@@ -82,6 +82,7 @@ TEST_CASE("conv: Hopper's matrix units on boxes of pixels", "[conv]") {
                                       .halo = true,
                                       .kernel_h = 3,
                                       .channels = 5,
+                                      .w_channels_first = true,
                                       .writes_x = true,
                                       .writes_w = true}>>(29, 8);
   check_convolutions<fmt::f32, fmt::f32, Biased,
@@ -104,6 +105,7 @@ TEST_CASE("conv: Hopper's matrix units on boxes of pixels", "[conv]") {
                                       .box_n = 1,
                                       .channels = 20,
                                       .element_bytes = 1,
+                                      .w_channels_first = true,
                                       .writes_x = true,
                                       .writes_w = true}>>(31, 6);
   check_convolutions<fmt::bf16, fmt::bf16, Whole,
@@ -139,6 +141,7 @@ TEST_CASE("conv: Hopper's matrix units on boxes of pixels", "[conv]") {
                                       .kernel_h = 3,
                                       .channels = 70,
                                       .channels_first = true,
+                                      .w_channels_first = true,
                                       .writes_x = true,
                                       .writes_w = true}>>(35, 8);
   check_convolutions<fmt::e4m3, fmt::e4m3, Plain,

@@ -43,6 +43,7 @@ constexpr Knob<Knobs> kDerived[] = {knob<&Knobs::kernel_h>("kernel_h"),
                                     knob<&Knobs::channels>("channels"),
                                     knob<&Knobs::element_bytes>("element_bytes"),
                                     knob<&Knobs::channels_first>("channels_first"),
+                                    knob<&Knobs::w_channels_first>("w_channels_first"),
                                     knob<&Knobs::writes_x>("writes_x"),
                                     knob<&Knobs::writes_w>("writes_w"),
                                     knob<&Knobs::skips>("skips"),
@@ -77,8 +78,8 @@ struct Layer {
 
   Knobs complete(Knobs k) const {
     k.kernel_h = axis(1).kernel, k.dilation_h = axis(1).dilation;
-    k.channels_first = shape.y_channels_first, k.channels = shape.c, k.element_bytes = product.element_bytes,
-    k.writes_x = writes_x, k.writes_w = writes_w;
+    k.channels_first = shape.y_channels_first, k.w_channels_first = shape.w_channels_first, k.channels = shape.c,
+    k.element_bytes = product.element_bytes, k.writes_x = writes_x, k.writes_w = writes_w;
     const tw::conv::Axis& depth = axis(2);
     k.skips = depth.kernel > 1 && depth.pad == tw::conv::Pad::zero &&
               (depth.lo > 0 || (depth.out - 1) * std::int64_t{depth.stride} - depth.lo +

@@ -24,6 +24,7 @@ struct WgmmaKnobs {
   int channels = 1;                  // of x
   int element_bytes = 2;
   bool channels_first = false;              // of y and residual
+  bool w_channels_first = false;            // as a launch passes w
   bool writes_x = false, writes_w = false;  // to the workspace first, from where boxes are read (prologue.cuh)
   bool skips = false;                       // frames of zero padding, whose taps are left out
   bool fast_accumulation = false, async_store = false;  // as gemm's

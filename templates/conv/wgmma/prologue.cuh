@@ -44,15 +44,16 @@ struct Prologue {
     const i64 filter_bytes = knobs.writes_w ? written_filter_bytes(shape.k, shape.taps(), shape.c, sizeof(WTo)) : 0;
     const ChannelsLast<From, XTo, THREADS> pixels{
         args, shape, reinterpret_cast<XTo*>(workspace + written_x_at(filter_bytes)), reinterpret_cast<From*>(room)};
-    const WrittenWeights<W, WTo, knobs.channels, THREADS> weights{
+    const WrittenWeights<W, WTo, knobs.channels, knobs.w_channels_first, THREADS> weights{
         args, shape, reinterpret_cast<WTo*>(workspace + gemm::kScheduleBytes), reinterpret_cast<u32x4*>(room)};
     u32 of_weights = 0, of_pixels = 0;
     if constexpr (knobs.writes_w) of_weights = weights.pieces();
     if constexpr (knobs.writes_x) of_pixels = pixels.pieces();
+    // (What either derives from the thread must not be kept in registers for all pieces.)
     gemm::share_pieces(workspace, of_weights + of_pixels, grid_x(), own, thread, [&](u32 piece) {
       if constexpr (knobs.writes_w)
-        if (piece < of_weights) return weights.write(piece, thread);
-      if constexpr (knobs.writes_x) pixels.write(piece - of_weights, thread);
+        if (piece < of_weights) return weights.write(piece, opaque(thread));
+      if constexpr (knobs.writes_x) pixels.write(piece - of_weights, opaque(thread));
     });
     fence_async();  // the ring is filled where this lay
     sync_block();

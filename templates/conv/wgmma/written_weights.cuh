@@ -8,43 +8,44 @@
 
 namespace tw::conv {
 
-TW_CONSTANTS(int, kThreadColumns = 64);  // of w, that a thread decodes at a time
+TW_CONSTANTS(int, kWidestUnit = 64);  // columns of w that a thread decodes together
 // Shared memory that a block of so many threads needs.
-TW_FN constexpr int weights_room(int threads, int element_bytes) { return threads * kThreadColumns * element_bytes; }
+TW_FN constexpr int weights_room(int threads, int element_bytes) { return threads * kWidestUnit * element_bytes; }
 
-// W: w's format; To: the elements that are written.
-template <class W, class To, int CHANNELS, int THREADS>
+// W: w's format; To: the elements that are written. channels_first: whether w has them so.
+template <class W, class To, int CHANNELS, bool channels_first, int THREADS>
 struct WrittenWeights {
   TW_CONSTANTS(int, kChunk = 16 / static_cast<int>(sizeof(To)));  // elements that are written at a time
-  // W's smallest unit of whole chunks, where elements may be written in the order in which w has them, one for one;
-  // else 0. (Those that are To's are written because they are in another order.)
+  // Columns of a unit of W in a thread's registers, whole chunks, where elements are written in the order in which w
+  // has them, one for one; else 0. (Those that are To's are written because they are in another order.)
   TW_MEMBER static constexpr int unit_columns() {
-    if (CHANNELS % kChunk != 0 || same<typename W::Element, To>()) return 0;
-    for (int e = kChunk; e <= kThreadColumns; e *= 2)
-      if (W::unit_ok(e)) return e;
+    if (CHANNELS % kChunk != 0 || channels_first || same<typename W::Element, To>()) return 0;
+    const int widths[] = {kWidestUnit / 2, kWidestUnit / 4, kWidestUnit / 8, kWidestUnit};  // the best first
+    for (const int e : widths)
+      if (e >= kChunk && W::unit_ok(e) && (CHANNELS % e == 0 || W::kBlock % e == 0)) return e;
     return 0;
   }
-  TW_CONSTANTS(int, kUnit = unit_columns(), kUnits = kUnit ? kThreadColumns / kUnit : 1);  // a thread's units
-  TW_CONSTANTS(int, kChunks = THREADS * kThreadColumns / kChunk);                          // of a piece
+  TW_CONSTANTS(int, kUnit = unit_columns(), kOfUnit = max2(1, kUnit / kChunk));  // chunks
+  // A piece is a unit, or a chunk, of each thread, or several, but no more than give every block a piece.
+  TW_CONSTANTS(int, kMost = kUnit ? min2(4, 128 / max2(1, kUnit)) : 8, kStep = THREADS * kOfUnit);
 
   const Args& args;
   const Shape& shape;
   To* to;
   u32x4* shared;
 
-  // Blocks are of neighbouring channels, so that they are in order.
-  TW_CONSTANTS(bool, kInOrder = kUnit > 0 && W::kBlock % max2(2, kUnit) == 0);
-  TW_MEMBER bool in_order() const {
-    return kInOrder || (kUnit > 0 && !shape.w_channels_first && shape.k * shape.columns() % max2(1, kUnit) == 0);
-  }
   TW_MEMBER i64 chunks() const { return shape.k * shape.taps() * (written_channels(shape.c, sizeof(To)) / kChunk); }
-  TW_MEMBER u32 pieces() const { return static_cast<u32>(ceil_div64(chunks(), kChunks)); }
+  TW_MEMBER int piece_chunks() const {
+    return kStep * static_cast<int>(min2(i64{kMost}, max2(i64{1}, ceil_div64(chunks(), i64{kStep} * grid_x()))));
+  }
+  TW_MEMBER u32 pieces() const { return static_cast<u32>(ceil_div64(chunks(), piece_chunks())); }
   TW_MEMBER void write(u32 piece, int thread) const {
-    const i64 first = i64{piece} * kChunks;
-    const int count = static_cast<int>(min2(i64{kChunks}, chunks() - first));
+    const i64 first = i64{piece} * piece_chunks();
+    const int count = static_cast<int>(min2(i64{piece_chunks()}, chunks() - first));
     if constexpr (kUnit > 0)
-      if (in_order()) return write_units(first, count, thread);
-    if constexpr (!kInOrder) write_channels(first, count, thread);
+      write_units(first, count, thread);
+    else
+      write_channels(first, count, thread);
   }
 
  private:
@@ -57,30 +58,30 @@ struct WrittenWeights {
   // write neighbouring chunks. There a chunk's place is XORed, for neither side to meet in a bank.
   TW_MEMBER static int place(int chunk) { return chunk ^ (chunk / 8 % 8); }
   TW_MEMBER void write_units(i64 first, int count, int thread) const {
-    constexpr int kOfUnit = kUnit / kChunk;
-    typename W::template Unit<kUnit> units[kUnits];
-    const auto each = [&](const auto& visit) {
-      TW_UNROLL for (int i = 0; i < kUnits; ++i) {
-        const int at = (i * THREADS + thread) * kOfUnit;
-        if (at < count) visit(units[i], at);
-      }
-    };
-    each([&](auto& unit, int at) {
-      W::template load<kUnit>(unit, static_cast<const u8*>(args.w.data), static_cast<const u8*>(args.w.scales),
-                              (first + at) * kChunk);
-    });
-    each([&](const auto& unit, int at) {
-      float v[kUnit];
-      values(unit, v);
-      TW_UNROLL for (int c = 0; c < kOfUnit; ++c) {
-        float of_chunk[kChunk];
-        TW_UNROLL for (int i = 0; i < kChunk; ++i) of_chunk[i] = v[c * kChunk + i];
-        store(shared + place(at + c), of_chunk);
-      }
-    });
-    sync_block();
+    typename W::template Unit<kUnit> units[kMost];
+    TW_UNROLL for (int i = 0; i < kMost; ++i) {
+      const int at = i * kStep + thread * kOfUnit;
+      if (at < count)
+        W::template load<kUnit>(units[i], static_cast<const u8*>(args.w.data), static_cast<const u8*>(args.w.scales),
+                                (first + at) * kChunk);
+    }
     u32x4* const chunks = reinterpret_cast<u32x4*>(to) + first;
-    for (int i = thread; i < count; i += THREADS) chunks[i] = shared[place(i)];
+    TW_UNROLL for (int i = 0; i < kMost; ++i) {
+      if (i * kStep >= count) break;
+      if (i > 0) sync_block();
+      const int left = min2(kStep, count - i * kStep);
+      if (thread * kOfUnit < left) {
+        float v[kUnit];
+        values(units[i], v);
+        TW_UNROLL for (int c = 0; c < kOfUnit; ++c) {
+          float of_chunk[kChunk];
+          TW_UNROLL for (int e = 0; e < kChunk; ++e) of_chunk[e] = v[c * kChunk + e];
+          store(shared + place(thread * kOfUnit + c), of_chunk);
+        }
+      }
+      sync_block();
+      for (int at = thread; at < left; at += THREADS) chunks[i * kStep + at] = shared[place(at)];
+    }
   }
   template <class Unit, int columns>
   TW_MEMBER static void values(const Unit& unit, float (&v)[columns]) {
@@ -99,13 +100,13 @@ struct WrittenWeights {
 
   // Any order and number of channels, element by element.
   TW_MEMBER void write_channels(i64 first, int count, int thread) const {
-    const i64 taps = shape.taps(), step = shape.w_channels_first ? taps : 1;
+    const i64 taps = shape.taps(), step = channels_first ? taps : 1;
     const u32 of_tap = static_cast<u32>(written_channels(shape.c, sizeof(To)) / kChunk);
     u32x4* const chunks = reinterpret_cast<u32x4*>(to) + first;
     TW_NO_UNROLL for (int i = thread; i < count; i += THREADS) {
       const i64 at = (first + i) / of_tap, row = at / taps, tap = at % taps;
       const i32 c = static_cast<i32>((first + i) % of_tap) * kChunk;
-      const i64 from = row * shape.columns() + (shape.w_channels_first ? c * taps + tap : tap * shape.c + c);
+      const i64 from = row * shape.columns() + (channels_first ? c * taps + tap : tap * shape.c + c);
       alignas(16) To values[kChunk];
       TW_UNROLL for (int e = 0; e < kChunk; ++e) values[e] = c + e < shape.c ? element(from + e * step) : To{};
       chunks[i] = *reinterpret_cast<const u32x4*>(values);
