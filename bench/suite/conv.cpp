@@ -80,6 +80,10 @@ void conv_checks(Suite& s) {
         "x=bf16 w=bf16 y=bf16 n=2 c=192 in=5x33x41 k=136 kernel=1 bias=bf16 residual=bf16 workspace=34603008",
         "x=int8 w=int8_row y=bf16 n=3 c=256 in=13x9 k=72 kernel=1 act=relu",
         "x=f16 w=f16 y=f16 n=5 c=128 in=1x1 k=24 kernel=1 bias=f32 act=silu",
+        "x=bf16 w=int4_g128 y=bf16 n=2 c=256 in=13x9 k=128 kernel=1 bias=f32 pack=tiles workspace=34603008",
+        "x=e4m3 w=nvfp4 y=bf16 global=mul n=1 c=256 in=33x34 k=192 kernel=1 pack=tiles workspace=1048576",
+        "x=int8 w=int4_row y=bf16 n=1 c=256 in=7 k=64 kernel=1 pack=tiles",
+        "x=bf16 w=int4_g32 y=bf16 n=1 c=64 in=9x10 k=64 kernel=3 pad=1 pack=tiles",
         // Layouts, channels that are no whole pieces of 16 bytes, and groups.
         "x=bf16 w=bf16 y=bf16 n=2 c=40 in=9x23x18 k=72 kernel=3 pad=1 x_layout=ncdhw y_layout=ncdhw w_layout=kctrs "
         "bias=bf16 residual=bf16 act=silu",

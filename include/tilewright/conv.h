@@ -88,7 +88,10 @@ struct Conv {
   // The first so many elements of the outermost axis come from a second tensor, ConvArgs::cache, and x has the others:
   // what a causal decoder keeps of the chunk before.
   std::int64_t cache = 0;
-  Global global = Global::none;     // required when x or w has a tensor-wide scale
+  Global global = Global::none;  // required when x or w has a tensor-wide scale
+  // tiles: w was reordered once, at load, as Gemm::packing has it of a matrix [k, kernel axes and channels]: k is a
+  // multiple of 64, and a row of the columns of a tile.
+  Packing packing = Packing::none;
   std::optional<Format> bias = {};  // [k]; f32 f16 bf16
   // f32 by f32 goes through TF32 where that is faster (docs/numerics.md). fast: only where x has fp8 elements, whose
   // sums the matrix units then make alone, or x and w are f32, which may then be rounded to bfloat16.

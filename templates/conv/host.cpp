@@ -38,12 +38,18 @@ struct Operands {
   Gemm gemm;
   tw::conv::Shape shape;
   std::vector<float> x, w, bias, residual, cache;
+  std::vector<float> slack;  // how far from w a correct kernel's weight may be; empty: not at all
 
   Operands(const Conv& c, const Task& task, std::span<const std::span<std::byte>> buffers)
       : gemm(as_gemm(c)),
         shape(shape_of(c)),
         x(decoded(matrix(task, "x"), buffers)),
         w(decoded(matrix(task, "w"), buffers)) {
+    slack = gemm::slack_of_weights(gemm, matrix(task, "w"), w, buffers);
+    // Kernels that write w to the workspace round it once.
+    const double rounding = c.packing == Packing::none && c.workspace > 0 ? written_rounding(c.w, c.x).value_or(0) : 0;
+    for (std::size_t i = 0; rounding > 0 && i < w.size(); ++i)
+      slack.push_back(static_cast<float>(rounding) * std::fabs(w[i]));
     if (c.bias) bias = decoded(matrix(task, "bias"), buffers);
     if (c.residual) residual = decoded(matrix(task, "residual"), buffers);
     if (c.cache) {
@@ -61,7 +67,7 @@ struct Operands {
     return residual.empty() ? 0 : static_cast<double>(shape.beta) * residual[static_cast<std::size_t>(output)];
   }
 
-  // visit(element of x, weight) for every product of an output.
+  // visit(element of x, the weight's place in w) for every product of an output.
   template <class Visit>
   void for_products(std::int64_t pixel, std::int64_t channel, const Visit& visit) const {
     const tw::conv::Axis* axes = shape.axes;
@@ -70,7 +76,6 @@ struct Operands {
     std::int32_t at[3];
     for (std::int64_t a = 2, rest = pixel % shape.pixels(); a >= 0; --a)
       at[a] = static_cast<std::int32_t>(rest % axes[a].out), rest /= axes[a].out;
-    const float* row = w.data() + channel * shape.columns();
     for (std::int64_t tap = 0; tap < taps; ++tap) {
       const auto s = static_cast<std::int32_t>(tap % axes[2].kernel),
                  r = static_cast<std::int32_t>(tap / axes[2].kernel % axes[1].kernel),
@@ -83,18 +88,19 @@ struct Operands {
       for (std::int64_t c = 0; c < of_group; ++c)
         visit(from[static_cast<std::size_t>(tw::conv::element_at(shape.x_channels_first, image, first + c, shape.c,
                                                                  source.pixel, source.pixels))],
-              row[shape.w_channels_first ? c * taps + tap : tap * of_group + c]);
+              static_cast<std::size_t>(channel * shape.columns() +
+                                       (shape.w_channels_first ? c * taps + tap : tap * of_group + c)));
     }
   }
 };
 
 Expected expected_at(const Operands& o, std::int64_t pixel, std::int64_t channel) {
   GemmSums sums;
-  o.for_products(pixel, channel, [&](float x, float w) {
-    const double product = static_cast<double>(x) * w;
+  o.for_products(pixel, channel, [&](float x, std::size_t w) {
+    const double product = static_cast<double>(x) * o.w[w];
     sums.product += product, sums.magnitude += std::fabs(product);
+    if (!o.slack.empty()) sums.rounding += std::fabs(x) * o.slack[w];
   });
-  if (o.shape.workspace > 0) sums.rounding = sums.magnitude * written_rounding(o.gemm.w, o.gemm.x).value_or(0);
   if (single_precision(o.gemm.x, o.gemm.w))
     sums.rounding = sums.magnitude * tw::gemm::single_rounding(o.shape.fast != 0);
   sums.scale = o.shape.alpha;
@@ -114,7 +120,7 @@ void run_on_host(const Conv& conv, const Task& task, std::span<const std::span<s
     for (const std::int64_t channel : sample.channels) {
       float lanes[8] = {};  // short chains of additions, as in a kernel
       int lane = 0;
-      o.for_products(sample.pixels[i], channel, [&](float x, float w) { lanes[lane++ % 8] += x * w; });
+      o.for_products(sample.pixels[i], channel, [&](float x, std::size_t w) { lanes[lane++ % 8] += x * o.w[w]; });
       const float sum =
           ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
       const std::int64_t at = o.output_at(sample.pixels[i], channel);

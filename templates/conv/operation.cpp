@@ -16,6 +16,7 @@ namespace tilewright::conv {
 namespace {
 
 constexpr const char* kGlobals[] = {"none", "mul", "div"};
+constexpr const char* kPackings[] = {"none", "tiles"};
 constexpr const char* kLayouts[] = {"ndhwc", "ncdhw"};
 constexpr const char* kFilterLayouts[] = {"ktrsc", "kctrs"};
 constexpr const char* kAccumulations[] = {"full", "fast"};
@@ -26,7 +27,8 @@ struct Fields {
   template <class C, class V>
   static void visit(C& conv, V&& visit) {
     auto& [x, w, y, n, c, in, k, kernel, stride, pad, pad_mode, dilation, groups, x_layout, y_layout, w_layout, cache,
-           global, bias, accumulation, act, alpha, residual, beta, y_scale, workspace, constant_weights] = conv;
+           global, packing, bias, accumulation, act, alpha, residual, beta, y_scale, workspace, constant_weights] =
+        conv;
     visit(required("x", "input, elements without a scale of their own"), x);
     visit(required("w", "weights, a row of kernel axes and channels for each output channel"), w);
     visit(required("y", "result: f32 f16 bf16 int8 e4m3 e5m2"), y);
@@ -46,6 +48,7 @@ struct Fields {
     visit(optional("cache", "leading elements of the outermost axis that a second tensor has"), cache);
     visit(optional("global", "tensor-wide scale: value = code * scale * global (mul) or / global (div)"), global,
           kGlobals);
+    visit(optional("pack", "w was reordered once, at load, for faster kernels"), packing, kPackings);
     visit(optional("bias", "added to each output channel, [k]: f32 f16 bf16"), bias);
     visit(optional("accum", "fp8: sums by the matrix units alone, with some 14 bits; f32: rounded to bf16"),
           accumulation, kAccumulations);
@@ -155,14 +158,32 @@ class ConvOperation final : public OperationOf<Conv, Fields> {
   std::optional<Candidate> oracle(const Problem&, const Arch&) const override {
     return Candidate{"reference", {{"oracle", 1}}};
   }
-  std::vector<Recommendation> recommended(const Problem& problem, const Arch& arch) const override {
+  std::optional<Problem> packed(const Problem& problem, const Arch& arch) const override {
     Conv c = *problem.as<Conv>();
+    if (c.groups > 1 || c.w_layout != FilterLayout::ktrsc || !gemm::packable(as_gemm(c))) return {};
+    c.packing = Packing::tiles;
+    const Problem packed(c);
+    const auto serves = [&](const Family* f) { return f->why_not(packed, arch).empty(); };
+    if (std::none_of(families().begin(), families().end() - 1, serves)) return {};
+    return packed;
+  }
+  std::optional<Repack> repack(const Problem& problem) const override {
+    return gemm::repack(as_gemm(*problem.as<Conv>()));
+  }
+  std::vector<Recommendation> recommended(const Problem& problem, const Arch& arch) const override {
+    std::vector<Recommendation> list;
+    Conv c = *problem.as<Conv>();
+    if (const std::optional<Problem> tiles = packed(problem, arch)) {
+      c = *tiles->as<Conv>();
+      list.push_back({"pack=tiles", "reorder w once, at load: Engine::pack(), or pack_weights() on the host", *tiles});
+    }
     c.workspace = workspace_of_wgmma(c);
-    if (c.workspace == 0 || !wgmma().why_not(c, arch).empty()) return {};
-    return {{fmt::format("workspace={}", c.workspace),
-             "device memory, zero when first used, to which a launch writes what its kernels read in another layout or "
-             "format, for launches that follow each other",
-             c}};
+    if (c.workspace > 0 && wgmma().why_not(c, arch).empty())
+      list.push_back({fmt::format("workspace={}", c.workspace),
+                      "device memory, zero when first used, to which a launch writes what its kernels read in another "
+                      "layout or format, for launches that follow each other",
+                      c});
+    return list;
   }
 
  protected:
@@ -225,6 +246,11 @@ class ConvOperation final : public OperationOf<Conv, Fields> {
       throw invalid("c", std::to_string(c.c),
                     fmt::format("{} kernel elements of {} channels are a row of w={}: a multiple of its blocks of {}",
                                 g.k / (c.c / c.groups), c.c / c.groups, c.w.name(), c.w.block()));
+    if (c.packing == Packing::tiles) {
+      if (c.groups > 1) throw invalid("pack", "tiles", "none where channels are in groups");
+      if (c.w_layout != FilterLayout::ktrsc) throw invalid("w_layout", "kctrs", "ktrsc where w is packed");
+      gemm::check_tiles("pack", "tiles", c.w, c.x, g.n, g.k, "k", "kernel elements times c");
+    }
     gemm::check_epilogue(g, "residual");
     gemm::check_global(g);
     gemm::check_accumulation(g);
@@ -238,7 +264,7 @@ class ConvOperation final : public OperationOf<Conv, Fields> {
     const auto bytes = [](Format f, std::int64_t rows, std::int64_t columns) {
       return static_cast<double>(f.total_bytes(rows, columns));
     };
-    return bytes(c.x, pixels, c.c) + bytes(c.w, c.k, g.k) + bytes(c.y, g.m, c.k) +
+    return bytes(c.x, pixels, c.c) + gemm::w_bytes(g) + bytes(c.y, g.m, c.k) +
            (c.residual ? bytes(*c.residual, g.m, c.k) : 0.0);
   }
   double ops_of(const Conv& c) const override {
@@ -329,7 +355,7 @@ Gemm as_gemm(const Conv& conv) {
     pixels = std::min(pixels * extent_of(c, at), kMost), columns = std::min(columns * c.kernel.at[at], kMost);
   }
   g.m = static_cast<std::int64_t>(pixels), g.n = c.k, g.k = static_cast<std::int64_t>(columns);
-  g.global = c.global, g.bias = c.bias, g.act = c.act;
+  g.global = c.global, g.packing = c.packing, g.bias = c.bias, g.act = c.act;
   // What a gemm has no fast way for.
   g.accumulation = single_precision(c.x, c.w) ? Accumulation::full : c.accumulation;
   g.alpha = c.alpha, g.c = c.residual, g.beta = c.beta, g.y_scale = c.y_scale;

@@ -232,6 +232,12 @@ TEST_CASE("conv: pointwise ones have the candidates of gemm's families", "[conv]
        "gemm x=bf16 w=bf16 y=bf16 m=81 n=7 k=12", "sm_80", mma, "Pointwise<tw::gemm::Mma<"},
       {"conv x=f16 w=q4_0 y=f16 n=1 c=64 in=90 k=64 kernel=1", "gemm x=f16 w=q4_0 y=f16 m=90 n=64 k=64", "sm_120a", mma,
        "Pointwise<tw::gemm::Mma<"},
+      {"conv x=bf16 w=int4_g128 y=bf16 n=1 c=256 in=9x9 k=128 kernel=1 pack=tiles bias=f32",
+       "gemm x=bf16 w=int4_g128 y=bf16 m=81 n=128 k=256 pack=tiles bias=f32", "sm_90a", wgmma,
+       "Pointwise<tw::gemm::WgmmaKernel<tw::fmt::bf16, tw::fmt::int4_g128, "},
+      {"conv x=e4m3 w=nvfp4 y=bf16 n=1 c=256 in=90x90 k=128 kernel=1 global=mul pack=tiles workspace=34603008",
+       "gemm x=e4m3 w=nvfp4 y=bf16 m=8100 n=128 k=256 global=mul pack=tiles workspace=34603008", "sm_90a", wgmma,
+       "Pointwise<tw::gemm::WgmmaKernel<tw::fmt::e4m3, tw::fmt::nvfp4, "},
       {"conv x=f16 w=f16 y=f16 n=2 c=64 in=1x1 k=64 kernel=1 stride=2", "gemm x=f16 w=f16 y=f16 m=2 n=64 k=64",
        "sm_90a", gemv, "Pointwise<tw::gemm::Gemv<"}};
   for (const auto& test : cases) {
@@ -290,6 +296,53 @@ TEST_CASE("conv: tensor maps of pointwise ones read a conv's arguments", "[conv]
     check_map(plan.maps[!turned], offsetof(ConvArgs, w), 264);
   }
   CHECK((swapped && plain));
+}
+
+TEST_CASE("conv: a launch is not divided where x is widened in the workspace", "[conv]") {
+  const auto prologues = [](int workspace) {
+    const Problem p = Problem::parse(fmt::format(
+        "conv x=e4m3 w=nvfp4 y=bf16 n=1 c=256 in=90x90 k=128 kernel=1 global=mul pack=tiles workspace={}", workspace));
+    int count = 0;
+    for (const Candidate& c : conv::pointwise_wgmma().candidates(p, arch("sm_90a"))) {
+      if (c.text().find("prologue=1") == std::string::npos) continue;
+      const LaunchPlan plan = conv::pointwise_wgmma().source(p, arch("sm_90a"), c).plan;
+      CHECK(plan.most_rows == 0);
+      CHECK(plan.maps[0].pointer == offsetof(ConvArgs, workspace));
+      ++count;
+    }
+    return count;
+  };
+  CHECK(prologues(8 << 20) > 0);
+  CHECK(prologues(4000000) == 0);  // 8100 rows of 512 bytes are more
+}
+
+TEST_CASE("conv: weights packed as tiles", "[conv]") {
+  const std::string base = "conv x=bf16 y=bf16 n=1 in=9x11 kernel=1 ";
+  const Arch &hopper = arch("sm_90a"), &ampere = arch("sm_80");
+  const Problem plain = Problem::parse(base + "w=int4_g128 c=256 k=128");
+  const std::optional<Problem> packed = conv::operation().packed(plain, hopper);
+  REQUIRE(packed);
+  CHECK(packed->text() == "conv x=bf16 w=int4_g128 y=bf16 n=1 c=256 in=9x11 k=128 kernel=1x1 pack=tiles");
+  CHECK_FALSE(conv::operation().packed(*packed, hopper));
+  CHECK_FALSE(conv::operation().packed(plain, ampere));
+  CHECK_FALSE(conv::operation().packed(Problem::parse(base + "w=int4_g128 c=256 k=100"), hopper));
+  CHECK_FALSE(conv::operation().packed(Problem::parse(base + "w=int4_g32 c=96 k=128"), hopper));
+  CHECK_FALSE(conv::operation().packed(Problem::parse(base + "w=bf16 c=256 k=128"), hopper));
+  CHECK(conv::operation().recommended(plain, hopper).front().field == "pack=tiles");
+  CHECK(conv::operation().repack(*packed)->problem.text() == "pack w=int4_g128 x=bf16 n=128 k=256");
+  CHECK_FALSE(conv::operation().repack(plain));
+  std::string names;
+  for (const PointerRule& rule : conv::operation().contract(*packed).pointers) names += std::string(rule.name) + ", ";
+  CHECK(names == "x.data, w.data (tiles), w.scales (tiles), y, ");
+  CHECK(conv::mma().why_not(*packed, hopper) == "a pointwise convolution, which pointwise_mma serves");
+  CHECK(conv::pointwise_mma().why_not(*packed, hopper) == "w is packed as tiles");
+  CHECK(conv::direct().why_not(*packed, hopper) == "w is packed as tiles");
+  const std::string tiles = "conv x=bf16 y=bf16 n=1 in=9x11 pack=tiles ";
+  CHECK(refused(tiles + "w=int4_g128 c=256 k=100 kernel=1") == "k=100: a multiple of 64, the rows of a tile");
+  CHECK(refused(tiles + "w=e4m3 c=36 k=64 kernel=3").starts_with("kernel elements times c=324: a multiple of 64"));
+  CHECK(refused(tiles + "w=bf16 c=64 k=64 kernel=3") == "pack=tiles: w=bf16 has no tiles for x=bf16");
+  CHECK(refused(tiles + "w=e4m3 c=64 k=64 kernel=3 w_layout=kctrs") == "w_layout=kctrs: ktrsc where w is packed");
+  CHECK(refused(tiles + "w=e4m3 c=64 k=64 kernel=3 groups=2") == "pack=tiles: none where channels are in groups");
 }
 
 TEST_CASE("conv: which ones are pointwise", "[conv]") {

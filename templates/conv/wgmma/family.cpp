@@ -123,6 +123,7 @@ Format format_of(Element e) {
 }
 
 std::optional<Layer> layer_of(const Conv& c) {
+  if (c.packing != Packing::none) return {};
   Gemm g = as_gemm(c);
   const tw::conv::Shape shape = shape_of(c);
   std::optional<gemm::WgmmaProblem> p = tf32_problem(g);
