@@ -5,7 +5,9 @@
 
 #include <algorithm>
 
+#include <tilewright/arch.h>
 #include <tilewright/error.h>
+#include <tilewright/operation.h>
 
 namespace tilewright::bench {
 namespace {
@@ -40,6 +42,8 @@ constexpr Layer kLayers[] = {
     {"u3", "1-D", 512, 512, "n=1 in=3000 kernel=3 pad=1", unseen},
     {"u4", "48 channels", 48, 48, "n=1 in=6x240x416 kernel=3 pad=0x1x1", unseen},
     {"u5", "stride 2", 256, 256, "n=1 in=256x256 kernel=3 stride=2 pad=1", unseen, 2},
+    {"u6", "SDXL mid", 1280, 1280, "n=2 in=32x32 kernel=3 pad=1", unseen},
+    {"u7", "SD mid", 1280, 1280, "n=2 in=8x8 kernel=3 pad=1", unseen},
     // Time against size.
     {"1/2", "layer 1, half as wide", 96, 96, "n=1 in=6x480x416 kernel=3 pad=0x1x1", size},
     {"1/4", "layer 1, a quarter as wide", 96, 96, "n=1 in=6x480x208 kernel=3 pad=0x1x1", size},
@@ -49,7 +53,7 @@ constexpr Layer kLayers[] = {
     {"3/4", "layer 3, a quarter as wide", 384, 384, "n=1 in=4x120x52 kernel=3 pad=0x1x1", size},
 };
 
-enum class Kind { half, channels_first, f32, fp8, int8, own };
+enum class Kind { half, channels_first, f32, fp8, int8, own, packed };
 
 struct Row {
   const char *label, *formats;
@@ -65,6 +69,8 @@ constexpr Row kRows[] = {
      Kind::channels_first, "bf16"},
     {"int4-g128 x bf16", "x=bf16 w=int4_g128 y=bf16 workspace=1073741824", Kind::own, "x=bf16 w=bf16 y=bf16"},
     {"nvfp4 x bf16", "x=bf16 w=nvfp4 y=bf16 global=mul workspace=1073741824", Kind::own, "x=bf16 w=bf16 y=bf16"},
+    {"int4-g128 tiles x bf16", "x=bf16 w=int4_g128 y=bf16", Kind::packed, "x=bf16 w=bf16 y=bf16"},
+    {"nvfp4 tiles x bf16", "x=bf16 w=nvfp4 y=bf16 global=mul", Kind::packed, "x=bf16 w=bf16 y=bf16"},
     {"int4 rows x fp8", "x=e4m3 w=int4_row y=bf16 accum=fast workspace=1073741824", Kind::own,
      "x=e4m3 w=e4m3_row y=bf16 accum=fast"},
     {"fp16", "x=f16 w=f16 y=f16", Kind::half, "fp16"},
@@ -84,6 +90,14 @@ bool in_blocks(const Layer& layer, const char* formats) {
     return e.field() != "c";
   }
   return true;
+}
+// The problem with packed weights, where Hopper's kernels want those.
+std::optional<Problem> packed(const Layer& layer, const char* formats) {
+  const Problem problem = Problem::parse(text_of(layer, formats));
+  return problem.operation().packed(problem, arch("sm_90a"));
+}
+bool applies(const Row& row, const Layer& layer) {
+  return in_blocks(layer, row.formats) && (row.kind != Kind::packed || packed(layer, row.formats));
 }
 
 ConvGoal goal_of(const Row& row, const Layer& l) {
@@ -107,7 +121,8 @@ ConvGoal goal_of(const Row& row, const Layer& l) {
     case Kind::f32: return {ratio, 1.5, label};
     case Kind::channels_first:
     case Kind::int8: return {mean, 0, label};
-    case Kind::own: return {ratio, 0.95, label};
+    case Kind::own:
+    case Kind::packed: return {ratio, 0.95, label};
   }
   return {};
 }
@@ -128,7 +143,8 @@ std::vector<const Layer*> layers_of(const std::string& text) {
 
 ConvJob job_of(const Row& row, const Layer& layer) {
   ConvJob job{row.label, layer.name, layer.title, text_of(layer, row.formats), {}, {}, goal_of(row, layer), {}, {}};
-  if (row.kind == Kind::own)
+  if (row.kind == Kind::packed) job.problem = packed(layer, row.formats)->text();
+  if (row.kind == Kind::own || row.kind == Kind::packed)
     job.base = text_of(layer, row.rival);
   else
     job.rivals = {row.rival};
@@ -175,7 +191,7 @@ std::vector<ConvJob> conv_jobs(const Settings& settings) {
         std::none_of(wanted.begin(), wanted.end(), is_part))
       continue;
     for (const Layer* layer : layers)
-      if (in_blocks(*layer, row.formats)) jobs.push_back(job_of(row, *layer));
+      if (applies(row, *layer)) jobs.push_back(job_of(row, *layer));
   }
   if (jobs.empty()) {
     std::string known;

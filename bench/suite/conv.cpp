@@ -84,6 +84,14 @@ void conv_checks(Suite& s) {
         "x=e4m3 w=nvfp4 y=bf16 global=mul n=1 c=256 in=33x34 k=192 kernel=1 pack=tiles workspace=1048576",
         "x=int8 w=int4_row y=bf16 n=1 c=256 in=7 k=64 kernel=1 pack=tiles",
         "x=bf16 w=int4_g32 y=bf16 n=1 c=64 in=9x10 k=64 kernel=3 pad=1 pack=tiles",
+        "x=f16 w=nvfp4 y=f16 global=mul n=2 c=128 in=5x13x14 k=192 kernel=3 pad=0x1x1 cache=1 bias=f32 residual=f16 "
+        "pack=tiles",
+        "x=bf16 w=q4_k y=bf16 n=1 c=256 in=17x18 k=128 kernel=3 stride=2 pad=1 x_layout=ncdhw y_layout=ncdhw "
+        "pack=tiles workspace=4194304",
+        "x=e4m3 w=int4_row y=bf16 n=1 c=256 in=17x18 k=128 kernel=3 pad=1 accum=fast act=silu pack=tiles",
+        "x=e4m3 w=int4_row y=bf16 n=3 c=256 in=9x7 k=64 kernel=3 pad=1 pack=tiles",
+        "x=e4m3 w=nvfp4 y=bf16 global=mul n=1 c=128 in=17x18 k=128 kernel=3 pad=1 accum=fast pack=tiles",
+        "x=int8 w=int4_g128 y=bf16 n=1 c=256 in=17x18 k=64 kernel=3 pad=1 pack=tiles",
         // Layouts, channels that are no whole pieces of 16 bytes, and groups.
         "x=bf16 w=bf16 y=bf16 n=2 c=40 in=9x23x18 k=72 kernel=3 pad=1 x_layout=ncdhw y_layout=ncdhw w_layout=kctrs "
         "bias=bf16 residual=bf16 act=silu",

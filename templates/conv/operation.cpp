@@ -22,6 +22,10 @@ constexpr const char* kFilterLayouts[] = {"ktrsc", "kctrs"};
 constexpr const char* kAccumulations[] = {"full", "fast"};
 constexpr const char* kWeights[] = {"variable", "constant"};
 
+// Kernels with several taps unpack weights for every tile of pixels. Of more output pixels than these it is better to
+// decode each weight once, to the workspace.
+constexpr std::int64_t kFewPixels = 4096;
+
 struct Fields {
   static Conv blank(Format any) { return {.x = any, .w = any, .y = any}; }
   template <class C, class V>
@@ -160,7 +164,9 @@ class ConvOperation final : public OperationOf<Conv, Fields> {
   }
   std::optional<Problem> packed(const Problem& problem, const Arch& arch) const override {
     Conv c = *problem.as<Conv>();
-    if (c.groups > 1 || c.w_layout != FilterLayout::ktrsc || !gemm::packable(as_gemm(c))) return {};
+    const Gemm g = as_gemm(c);
+    if (c.groups > 1 || c.w_layout != FilterLayout::ktrsc || !gemm::packable(g)) return {};
+    if (g.m > kFewPixels && !not_pointwise(c).empty()) return {};
     c.packing = Packing::tiles;
     const Problem packed(c);
     const auto serves = [&](const Family* f) { return f->why_not(packed, arch).empty(); };

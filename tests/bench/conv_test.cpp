@@ -120,7 +120,7 @@ TEST_CASE("bench conv: the jobs are problems, and what is asked of them follows 
     if (!job.base.empty()) CHECK_NOTHROW(Problem::parse(job.base));
     CHECK_NOTHROW(Problem::parse(job.problem));
   }
-  CHECK(labels.size() == 10);
+  CHECK(labels.size() == 12);
 
   settings.layers = "1,2,6,8,12";
   settings.rows = "bf16|fp8";
@@ -136,7 +136,7 @@ TEST_CASE("bench conv: the jobs are problems, and what is asked of them follows 
   CHECK(jobs[9].rivals == std::vector<std::string>{"fp8"});
 
   // 27 x 96 channels are no whole number of blocks of 128.
-  settings.layers = "1,3", settings.rows = "int4-g128";
+  settings.layers = "1,3", settings.rows = "int4-g128 x bf16";
   jobs = conv_jobs(settings);
   REQUIRE(jobs.size() == 1);
   CHECK(jobs[0].layer == "3");

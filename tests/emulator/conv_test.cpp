@@ -17,7 +17,6 @@
 #include "formats/nvfp4.cuh"
 #include "formats/q4_0.cuh"
 #include "formats/q4_1.cuh"
-#include "pack/tiles.cuh"
 
 using namespace conv_test;
 
@@ -59,26 +58,17 @@ template <class X, class W, class Epi>
 struct TiledReference {
   using Element = tile_element<X, W>;
   using Tile = typename W::template Tile<Element>;
-  using Pack = pack::Tiles<W, Element, false>;
-  static constexpr int kLeastChannels = Pack::kPanelK;
+  static constexpr int kLeastChannels = TiledUnit<W, Element>::kPanelK;
   static void fit(Picked& p) {
     conv::Shape& s = p.shape;
     s.c = kLeastChannels, s.k = 64, s.groups = 1, s.w_channels_first = 0, s.n = 1;
   }
   static void run(const conv::Args& args, const conv::Shape& s, std::uint64_t seed) {
-    const i64 columns = s.columns(), chunks = Tile::kScaleBytes ? ceil_div64(columns, Tile::kScaleK) : 0;
-    std::vector<u32> codes(static_cast<std::size_t>(s.k * columns * Tile::kBits / 32));
-    std::vector<u32> scales(static_cast<std::size_t>(s.k * chunks * Tile::kScaleBytes / 4 + 1));
-    const auto writable = [](const void* p) { return const_cast<void*>(p); };
-    const pack::Args pack_args{{writable(args.w.data), writable(args.w.scales), nullptr},
-                               {codes.data(), scales.data(), nullptr}};
-    const pack::Shape pack_shape{s.k, columns};
-    emu::run({{static_cast<u32>(Pack::tiles(pack_shape)), 1, 1}, Pack::kThreads, 1, 0, seed},
-             [&] { Pack::run(pack_args, pack_shape); });
+    PackedWeights<X, W, true> weights;
     const auto cells = static_cast<std::size_t>(s.n * s.pixels() * s.k);
     std::vector<float> plain(2 * cells), tiled(2 * cells);
     conv::Args packed = args;
-    packed.w = {codes.data(), scales.data(), args.w.global};
+    packed.w = weights.pack(args.w, s.k, s.columns(), seed);
     using Any = AnyShape<X, W, Epi>;
     Any::template launch<conv::Reference<X, W, Epi, false, Element>>(packed, s, seed);
     packed.y = tiled.data();

@@ -94,6 +94,43 @@ TEST_CASE("conv: Hopper's matrix units on weights of other formats", "[conv]") {
       Boxes<fmt::f16, fmt::e4m3_row, Biased,
             WgmmaKnobs{.box_w = 8, .box_h = 10, .channels = 48, .w_channels_first = true, .writes_w = true}, fmt::f16>>(
       52, 5);
+  // Weights that were packed, unpacked in registers.
+  check_convolutions<fmt::bf16, fmt::int4_g32, Whole,
+                     Boxes<fmt::bf16, fmt::int4_g32, Whole,
+                           WgmmaKnobs{.box_w = 8, .box_h = 10, .channels = 64, .tiles = true, .skips = true}>>(53, 5);
+  check_convolutions<
+      fmt::f16, fmt::int4_g128, Plain,
+      Boxes<fmt::f16, fmt::int4_g128, Plain, WgmmaKnobs{.box_w = 8, .box_h = 10, .channels = 128, .tiles = true}>>(58,
+                                                                                                                   4);
+  check_convolutions<fmt::f16, fmt::nvfp4, Biased,
+                     Boxes<fmt::f16, fmt::nvfp4, Biased,
+                           WgmmaKnobs{.box_w = 4,
+                                      .box_h = 3,
+                                      .box_d = 2,
+                                      .box_n = 4,
+                                      .strips = 2,
+                                      .warpgroups_n = 1,
+                                      .cluster = 2,
+                                      .two_panels = true,
+                                      .channels = 128,
+                                      .tiles = true}>>(54, 4);
+  check_convolutions<
+      fmt::bf16, fmt::int4_row, Biased,
+      Boxes<fmt::bf16, fmt::int4_row, Biased,
+            WgmmaKnobs{
+                .box_w = 16, .box_h = 5, .channels = 64, .channels_first = true, .tiles = true, .writes_x = true}>>(55,
+                                                                                                                    5);
+  check_convolutions<
+      fmt::e4m3, fmt::int4_row, Plain,
+      Boxes<fmt::e4m3, fmt::int4_row, Plain,
+            WgmmaKnobs{
+                .box_w = 8, .box_h = 10, .two_panels = true, .channels = 256, .element_bytes = 1, .tiles = true}>>(56,
+                                                                                                                   3);
+  check_convolutions<
+      fmt::int8, fmt::int4_row, Whole,
+      Boxes<fmt::int8, fmt::int4_row, Whole,
+            WgmmaKnobs{.box_w = 8, .box_h = 12, .cluster = 2, .channels = 128, .element_bytes = 1, .tiles = true}>>(57,
+                                                                                                                    4);
   // The other way round: only one of two plain operands is written.
   check_convolutions<
       fmt::bf16, fmt::bf16, Whole,

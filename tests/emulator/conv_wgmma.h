@@ -23,7 +23,8 @@ struct Boxes {
     conv::Shape& s = p.shape;
     // Channels and the kernel are known when it is compiled.
     s.c = wanted.channels, s.k = 8 * s.k + (wanted.swapped ? 3 : 0), s.groups = 1;
-    s.workspace = wanted.writes_x || wanted.writes_w;
+    if (wanted.tiles) s.k = s.k / 8 % 3 * 64 + 64;
+    s.workspace = wanted.writes_x || wanted.writes_w || wanted.tiles;  // weights may be rounded
     if (!wanted.writes_x) s.x_channels_first = 0;
     s.w_channels_first = wanted.w_channels_first;
     s.y_channels_first = wanted.channels_first, s.fast = same<gemm::element_of<X>, float>() && !same<To, float>();
@@ -48,6 +49,8 @@ struct Boxes {
     u8* const written = workspace.data() + (128 - reinterpret_cast<std::uintptr_t>(workspace.data()) % 128);
     conv::Args own = args;
     own.workspace = written;
+    PackedWeights<X, W, wanted.tiles> packed;
+    if constexpr (wanted.tiles) own.w = packed.pack(args.w, s.k, s.columns(), seed);
     const auto map_of = [&](const void* data, i64 depth) {
       std::vector<emu::MapAxis> axes;
       u64 step = static_cast<u64>(channels);
@@ -72,8 +75,9 @@ struct Boxes {
                         {{static_cast<u64>(s.k), static_cast<u64>(s.taps() * channels), kFilters},
                          {static_cast<u64>(s.taps()), static_cast<u64>(channels)}});
     const u32 blocks = static_cast<u32>(2 * knobs.cluster);
-    emu::run({{blocks, 1, 1}, Plan::kThreads, static_cast<u32>(knobs.cluster), Plan::kSharedBytes, seed},
-             [&] { Plan::run(own, s, &pixels, &filters, &cached); });
+    emu::run({{blocks, 1, 1}, Plan::kThreads, static_cast<u32>(knobs.cluster), Plan::kSharedBytes, seed}, [&] {
+      wanted.tiles ? Plan::run(own, s, &pixels, &cached) : Plan::run(own, s, &pixels, &filters, &cached);
+    });
     CHECK(std::all_of(written, written + gemm::kScheduleBytes, [](u8 b) { return b == 0; }));
   }
 };

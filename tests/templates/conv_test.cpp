@@ -345,6 +345,49 @@ TEST_CASE("conv: weights packed as tiles", "[conv]") {
   CHECK(refused(tiles + "w=e4m3 c=64 k=64 kernel=3 groups=2") == "pack=tiles: none where channels are in groups");
 }
 
+TEST_CASE("conv: wgmma takes weights in tiles where taps are whole panels", "[conv]") {
+  const Arch& hopper = arch("sm_90a");
+  const std::string base = "conv y=bf16 n=1 in=3x20x21 k=128 kernel=3 pad=0x1x1 ";
+  const auto why = [&](const std::string& text) {
+    const Problem p = Problem::parse(base + "pack=tiles " + text);
+    const std::vector<Candidate> candidates = conv::wgmma().candidates(p, hopper);
+    CHECK(candidates.empty() == !conv::wgmma().why_not(p, hopper).empty());
+    for (const Candidate& c : candidates) {
+      INFO(p.text() << " " << c.text());
+      CHECK(conv::wgmma().illegal(p, hopper, c).empty());
+      const Traits t = conv::wgmma().traits(p, hopper, c);
+      CHECK(t.shared_bytes <= hopper.shared_per_block);
+      const LaunchPlan plan = conv::wgmma().source(p, hopper, c).plan;
+      const bool cached = p.as<Conv>()->cache > 0 && p.as<Conv>()->x_layout == TensorLayout::ndhwc;
+      CHECK(plan.map_count == 1u + cached);  // none for w
+      if (cached) CHECK(plan.maps[1].pointer == offsetof(ConvArgs, cache));
+      CHECK(plan.shared_bytes == static_cast<std::uint32_t>(t.shared_bytes));
+    }
+    return conv::wgmma().why_not(p, hopper);
+  };
+  for (const char* text :
+       {"x=bf16 w=int4_g32 c=64", "x=f16 w=int4_g128 c=128 cache=1", "x=bf16 w=nvfp4 global=mul c=192",
+        "x=bf16 w=q4_k c=256", "x=bf16 w=e4m3_row c=64 x_layout=ncdhw y_layout=ncdhw cache=1 workspace=4194304",
+        "x=e4m3 w=int4_row c=256", "x=e4m3 w=int4_row c=128 accum=fast", "x=int8 w=int4_g128 c=256",
+        "x=int8 w=int4_row c=128", "x=e4m3 w=nvfp4 global=mul c=128 accum=fast"})
+    CHECK(why(text) == "");
+  CHECK(conv::wgmma()
+            .why_not(Problem::parse("conv x=bf16 w=int4_g32 y=bf16 n=1 in=9x9 c=96 k=64 kernel=2 pack=tiles"), hopper)
+            .starts_with("c = 96: a multiple of 64 is needed"));
+  CHECK(why("x=e4m3 w=int4_row c=128").starts_with("c = 128: a multiple of 256 is needed"));
+  CHECK(why("x=e4m3 w=nvfp4 global=mul c=128").find("elements that wgmma has") != std::string::npos);  // x is widened
+  CHECK(why("x=bf16 w=int4_g32 c=64 x_layout=ncdhw").starts_with("workspace = 0: x is written there first"));
+  // Worth it for few pixels.
+  const auto packs = [&](const std::string& in) {
+    const Problem p = Problem::parse("conv x=bf16 w=int4_g128 y=bf16 n=1 c=128 k=128 kernel=3 pad=1 in=" + in);
+    return conv::operation().packed(p, hopper).has_value();
+  };
+  CHECK(packs("64x64"));
+  CHECK_FALSE(packs("64x65"));
+  CHECK_FALSE(conv::operation().packed(Problem::parse("conv x=bf16 w=int4_g128 y=bf16 n=1 c=128 k=128 kernel=3 in=9x9"),
+                                       arch("sm_80")));
+}
+
 TEST_CASE("conv: which ones are pointwise", "[conv]") {
   const auto why = [](const std::string& text) {
     return conv::not_pointwise(*Problem::parse("conv x=f16 w=f16 y=f16 n=2 c=64 k=64 " + text).as<Conv>());
@@ -372,7 +415,7 @@ TEST_CASE("conv: what wgmma writes to the workspace first", "[conv]") {
   const Arch& hopper = arch("sm_90a");
   // The bytes that it needs, and whether x is read from there and whether w is.
   const auto writes = [&](const std::string& text) -> std::string {
-    const Problem problem = Problem::parse("conv y=f32 n=1 in=20x21 k=64 kernel=3 " + text);
+    const Problem problem = Problem::parse("conv y=f32 n=1 in=80x81 k=64 kernel=3 " + text);
     const std::vector<Recommendation> advice = conv::operation().recommended(problem, hopper);
     const bool lacks = conv::wgmma().why_not(problem, hopper).starts_with("workspace = 0: ");
     CHECK(lacks == !advice.empty());
@@ -397,7 +440,7 @@ TEST_CASE("conv: what wgmma writes to the workspace first", "[conv]") {
     }
     return found;
   };
-  constexpr int kWords = tw::gemm::kScheduleBytes, kPixels = 20 * 21, kFilters = 64 * 9;
+  constexpr int kWords = tw::gemm::kScheduleBytes, kPixels = 80 * 81, kFilters = 64 * 9;
   const auto bytes = [](int pixels, int weights) { return std::to_string(kWords + pixels + weights); };
   CHECK(writes("x=bf16 w=bf16 c=64") == "0");
   CHECK(writes("x=bf16 w=bf16 c=64 w_layout=kctrs") == bytes(0, kFilters * 64 * 2) + " w");
@@ -422,7 +465,7 @@ TEST_CASE("conv: what wgmma writes to the workspace first", "[conv]") {
     CHECK(writes(std::string(pair) + " c=64").find("elements that wgmma has are needed") != std::string::npos);
   }
   CHECK(conv::operation()
-            .recommended(Problem::parse("conv y=f32 n=1 in=20x21 k=64 kernel=3 x=bf16 w=nvfp4 global=mul c=64"),
+            .recommended(Problem::parse("conv y=f32 n=1 in=80x81 k=64 kernel=3 x=bf16 w=nvfp4 global=mul c=64"),
                          arch("sm_80"))
             .empty());
 }

@@ -37,13 +37,15 @@ constexpr Knob<Knobs> kKnobs[] = {knob<&Knobs::box_w>("box_w"),
                                   knob<&Knobs::stages>("stages"),
                                   knob<&Knobs::cluster>("cluster"),
                                   option<&Knobs::swapped>("swapped"),
-                                  option<&Knobs::halo>("halo")};
+                                  option<&Knobs::halo>("halo"),
+                                  option<&Knobs::two_panels>("two_panels")};
 constexpr Knob<Knobs> kDerived[] = {knob<&Knobs::kernel_h>("kernel_h"),
                                     knob<&Knobs::dilation_h>("dilation_h"),
                                     knob<&Knobs::channels>("channels"),
                                     knob<&Knobs::element_bytes>("element_bytes"),
                                     knob<&Knobs::channels_first>("channels_first"),
                                     knob<&Knobs::w_channels_first>("w_channels_first"),
+                                    knob<&Knobs::tiles>("tiles"),
                                     knob<&Knobs::writes_x>("writes_x"),
                                     knob<&Knobs::writes_w>("writes_w"),
                                     knob<&Knobs::skips>("skips"),
@@ -58,6 +60,8 @@ constexpr std::uint32_t kBlocksOfBox = 8;
 // Bytes that reach a multiprocessor's shared memory from L2 in the time of a product of 64 x 8 x 32 bytes of k, four
 // cycles: some 40 a cycle.
 constexpr double kBytesOfProduct = 160;
+// Such products in which a weight is unpacked: three instructions, of 128 a cycle.
+constexpr double kUnpackingOfProduct = 3.0 / 128 / 4;
 
 int rounded_up(std::int64_t v, int step) { return static_cast<int>(ceil_div(v, step) * step); }
 
@@ -79,7 +83,8 @@ struct Layer {
   Knobs complete(Knobs k) const {
     k.kernel_h = axis(1).kernel, k.dilation_h = axis(1).dilation;
     k.channels_first = shape.y_channels_first, k.w_channels_first = shape.w_channels_first, k.channels = shape.c,
-    k.element_bytes = product.element_bytes, k.writes_x = writes_x, k.writes_w = writes_w;
+    k.element_bytes = product.element_bytes, k.writes_x = writes_x, k.writes_w = writes_w,
+    k.tiles = product.tiles != nullptr;
     const tw::conv::Axis& depth = axis(2);
     k.skips = depth.kernel > 1 && depth.pad == tw::conv::Pad::zero &&
               (depth.lo > 0 || (depth.out - 1) * std::int64_t{depth.stride} - depth.lo +
@@ -123,25 +128,25 @@ Format format_of(Element e) {
 }
 
 std::optional<Layer> layer_of(const Conv& c) {
-  if (c.packing != Packing::none) return {};
   Gemm g = as_gemm(c);
   const tw::conv::Shape shape = shape_of(c);
   std::optional<gemm::WgmmaProblem> p = tf32_problem(g);
   std::optional<Format> as;
   if (p && c.accumulation == Accumulation::fast) as = format_of(Element::bf16), p.reset();
-  if (!p && written_rounding(g.w, g.x)) as = format_of(fast_path(g.x).element);
+  const bool packed = c.packing != Packing::none;
+  if (!p && !packed && written_rounding(g.w, g.x)) as = format_of(fast_path(g.x).element);
   if (as) g.x = g.w = *as;
   if (!p && gemm::wgmma_kind(g.x)) p = gemm::wgmma_problem(g, tw::gemm::kFewTokens + 1, false);
-  if (!p || p->tiles || p->codes || p->block_scales) return {};
+  if (!p || p->widens || p->codes || p->block_scales) return {};
   const bool pieces = shape.c * p->element_bytes % 16 == 0, rounds = as && fast_path(c.x).element == Element::f32,
-             tf32 = p->kind == tw::WgmmaKind::tf32;
+             one_kind = packed || p->kind == tw::WgmmaKind::tf32;
   return Layer{g,
                shape,
                *p,
-               tf32 ? p->kind : gemm::wgmma_kind(g.w, g.x),
-               tf32 ? p->kind : gemm::wgmma_kind(g.x, g.w),
+               one_kind ? p->kind : gemm::wgmma_kind(g.w, g.x),
+               one_kind ? p->kind : gemm::wgmma_kind(g.x, g.w),
                rounds || shape.x_channels_first || !pieces,
-               as || shape.w_channels_first || !pieces,
+               as || shape.w_channels_first || (!pieces && !packed),
                as,
                fast_path(c.x).element_bytes};
 }
@@ -160,11 +165,14 @@ double cost_of_tile(const Layer& l, const Knobs& k) {
   const double padded = c.panels() * c.panel_k(), used = rounded_up(c.channels, 32 / c.element_bytes);
   const double products = pixels * filters * taps * used / padded * c.panel_k() * c.element_bytes / (64.0 * 8 * 32);
   const double shared = k.cluster;  // blocks among which one operand is divided
-  const double bytes =
-      128 * ((pixels + 8.0 * c.halo_rows()) / (k.swapped ? 1 : shared) + taps * filters / (k.swapped ? shared : 1));
+  // Of a panel of w: its rows; or of a tile, the codes.
+  const double w_row = c.tiles ? 8.0 * l.product.operands.code_words : 128.0;
+  const double bytes = 128 * (pixels + 8.0 * c.halo_rows()) / (k.swapped ? 1 : shared) +
+                       w_row * taps * filters / (k.swapped ? shared : 1);
   // A narrow instruction reads more of its operands than the units multiply meanwhile.
   const double narrow = std::max(1.0, 0.75 + 24.0 / (k.swapped ? k.features : pixels));
-  const double stage = std::max(products * narrow, bytes / kBytesOfProduct);
+  const double unpacking = c.tiles ? filters * c.panel_k() * kUnpackingOfProduct : 0;
+  const double stage = std::max({products * narrow, bytes / kBytesOfProduct, unpacking});
   return stage / (products / used * padded) * pixels * filters + kTileCost;
 }
 
@@ -174,6 +182,7 @@ class Collector {
   Collector(const Layer& layer, const Arch& arch) : l_(layer), arch_(arch) {}
 
   std::vector<Knobs> all() {
+    if (l_.product.tiles) return with_tiles();
     // Pixels as the 64-row side: output channels in tiles of about equal width.
     const int step = std::max(8, 32 / static_cast<int>(l_.product.operands.y_bytes));
     for (const auto& [strips, warpgroups] : {std::pair{2, 2}, {1, 2}, {1, 3}, {1, 1}})
@@ -197,13 +206,27 @@ class Collector {
   }
 
  private:
+  // Weights that are unpacked are the 64-row side.
+  std::vector<Knobs> with_tiles() {
+    for (const bool two_panels : {false, true})
+      for (const auto& [strips, warpgroups] : {std::pair{1, 2}, {2, 2}, {1, 1}, {2, 1}, {1, 3}}) {
+        Knobs k;
+        k.two_panels = two_panels, k.strips = strips, k.warpgroups_n = warpgroups,
+        k.features = 64 * strips * warpgroups;
+        if (k.features >= 2 * rounded_up(l_.shape.k, 64)) continue;
+        for (int pixels = 256; pixels >= kLeastPixels; pixels -= 8) add_boxes(k, pixels);
+      }
+    return best();
+  }
+
   struct Way {
     Knobs knobs;
     double cost;
   };
 
   void add_boxes(Knobs k, int pixels) {
-    if (l_.axis(1).kernel > 1 && l_.axis(1).stride == 1 && pixels % kHaloWidth == 0 && !l_.product.promotes()) {
+    if (!l_.product.tiles && l_.axis(1).kernel > 1 && l_.axis(1).stride == 1 && pixels % kHaloWidth == 0 &&
+        !l_.product.promotes()) {
       Knobs h = k;
       h.halo = true, h.box_w = kHaloWidth, h.box_h = pixels / kHaloWidth;
       add_clusters(h);
@@ -245,6 +268,7 @@ class Collector {
         (l_.product.promotes() || p.block_m % (32 / l_.product.operands.y_bytes) != 0))
       return false;
     if (!gemm::wgmma_legal(l_.kind(k), p.block_m) || l_.plan(k).accumulators > most_accumulators(k)) return false;
+    if (c.tiles && !tiles_fit(c)) return false;
     const int steps[] = {l_.axis(0).stride, l_.axis(1).stride, l_.axis(2).stride, 1};
     for (int a = 0; a < 4; ++a)
       if ((c.box(a) - 1) * steps[a] >= kMostBox) return false;
@@ -254,25 +278,34 @@ class Collector {
     if (l_.shape.k <= p.block_n() || c.box(c.split_axis()) % k.cluster != 0) return false;
     return c.part(0) * c.part(1) * c.part(2) * c.part(3) % 8 == 0;
   }
+  // Whether a stage is panels of one tap, whole chunks of scales or a part of one, and as the kernel unpacks it.
+  bool tiles_fit(const Knobs& k) const {
+    const TileInfo& tiles = *l_.product.tiles;
+    const int block_k = k.stage_panels() * l_.product.panel_k();
+    if (k.panels() % k.stage_panels() != 0 || (l_.product.promotes() && (!k.two_panels || k.strips > 1))) return false;
+    return !tiles.scale_bytes || block_k % tiles.scale_k == 0 || tiles.scale_k % block_k == 0;
+  }
   // That do not spill (gemm/wgmma/tiles.cpp).
   int most_accumulators(const Knobs& k) const {
+    if (l_.product.tiles)
+      return k.warpgroups_n == 3 ? 64 : !l_.product.promotes() ? 128 : l_.product.kind == tw::WgmmaKind::s8 ? 160 : 176;
     return k.warpgroups_n == 3 ? 88 : l_.product.promotes() || k.swapped ? 192 : 176;
   }
 
   // Which sides the operands take, and whether boxes have halos, the costs tell least about: the cheapest of each.
   std::vector<Knobs> best() {
-    constexpr std::size_t kOfEach = 8;
+    const std::size_t of_each = l_.product.tiles ? 24 : 8;
     std::stable_sort(ways_.begin(), ways_.end(), [](const Way& a, const Way& b) { return a.cost < b.cost; });
     std::vector<Knobs> out;
     std::size_t of[4] = {};
-    std::vector<std::tuple<int, int, int, int, bool, bool>> seen;  // of two boxes of one way, the cheaper
+    std::vector<std::tuple<int, int, int, int, bool, bool, bool>> seen;  // of two boxes of one way, the cheaper
     for (const Way& w : ways_) {
       const Knobs& k = w.knobs;
-      const std::tuple<int, int, int, int, bool, bool> key{k.product().block_m, k.strips,  k.warpgroups_n,
-                                                           k.cluster,           k.swapped, k.halo};
+      const std::tuple<int, int, int, int, bool, bool, bool> key{
+          k.product().block_m, k.strips, k.warpgroups_n, k.cluster, k.swapped, k.halo, k.two_panels};
       if (std::find(seen.begin(), seen.end(), key) != seen.end()) continue;
       seen.push_back(key);
-      if (of[2 * k.swapped + k.halo]++ < kOfEach) out.push_back(k);
+      if (of[2 * k.swapped + k.halo]++ < of_each) out.push_back(k);
     }
     return out;
   }
@@ -318,6 +351,10 @@ class Wgmma final : public EnumeratedFamily {
     }
     if (c->cache && c->in.rank < kMostAxes) return "a cache is for the first of three axes";
     if (l->gemm.m > kMaxExtent) return fmt::format("{} output pixels: at most {}", l->gemm.m, kMaxExtent);
+    if (std::string why = gemm::no_sums(l->gemm); !why.empty()) return why;
+    const int channels = (l->product.promotes() ? 2 : 1) * l->product.panel_k();
+    if (l->product.tiles && l->shape.c % channels != 0)
+      return fmt::format("c = {}: a multiple of {} is needed, where w comes as tiles", l->shape.c, channels);
     return {};
   }
 
@@ -380,15 +417,15 @@ class Wgmma final : public EnumeratedFamily {
     p.shared_bytes = static_cast<std::uint32_t>(plan.shared_bytes);
     p.persistent = 1;
     p.overlap = true;
-    p.map_count = l.shape.cache && !l.writes_x ? 3 : 2;
+    const bool has_filters = !k.tiles, has_cached = l.shape.cache && !l.writes_x;
+    p.map_count = 1u + has_filters + has_cached;
     TensorMapPlan map;
     // The problem's, where they are whole pieces and need not be written.
     map.inner = static_cast<std::uint64_t>(tw::conv::written_channels(l.shape.c, k.element_bytes));
     map.element_bytes = static_cast<std::uint32_t>(k.element_bytes);
     map.box_inner = static_cast<std::uint32_t>(k.panel_k());
     map.swizzle = tw::gemm::kPanelBytes;
-    TensorMapPlan &pixels = p.maps[0], &filters = p.maps[1], &cached = p.maps[2];
-    pixels = filters = map;
+    TensorMapPlan& pixels = p.maps[0] = map;
     pixels.pointer = offsetof(ConvArgs, x), pixels.axes = 4, pixels.axes_at = offsetof(tw::conv::Shape, x_map);
     if (l.writes_x) {
       pixels.pointer = offsetof(ConvArgs, workspace);
@@ -400,17 +437,21 @@ class Wgmma final : public EnumeratedFamily {
       pixels.box_axes[at] = static_cast<std::uint32_t>(k.part(a));
       pixels.steps[at] = a < kMostAxes ? static_cast<std::uint32_t>(l.axis(a).stride) : 1;
     }
-    filters.axes = 2;
-    if (l.writes_w)
-      filters.pointer = offsetof(ConvArgs, workspace), filters.behind = tw::gemm::kScheduleBytes,
-      filters.axes_at = offsetof(tw::conv::Shape, written_w_map);
-    else
-      filters.pointer = offsetof(ConvArgs, w), filters.axes_at = offsetof(tw::conv::Shape, w_map);
-    filters.box_axes = {static_cast<std::uint32_t>(k.swapped ? k.features / k.cluster : product.block_n()), 1};
-    filters.steps = {1, 1};
-    if (p.map_count < 3) return p;
-    cached = pixels;
-    cached.pointer = offsetof(ConvArgs, cache), cached.axes_at = offsetof(tw::conv::Shape, cache_map);
+    if (has_filters) {
+      TensorMapPlan& filters = p.maps[1] = map;
+      filters.axes = 2;
+      if (l.writes_w)
+        filters.pointer = offsetof(ConvArgs, workspace), filters.behind = tw::gemm::kScheduleBytes,
+        filters.axes_at = offsetof(tw::conv::Shape, written_w_map);
+      else
+        filters.pointer = offsetof(ConvArgs, w), filters.axes_at = offsetof(tw::conv::Shape, w_map);
+      filters.box_axes = {static_cast<std::uint32_t>(k.swapped ? k.features / k.cluster : product.block_n()), 1};
+      filters.steps = {1, 1};
+    }
+    if (has_cached) {
+      TensorMapPlan& cached = p.maps[1 + has_filters] = pixels;
+      cached.pointer = offsetof(ConvArgs, cache), cached.axes_at = offsetof(tw::conv::Shape, cache_map);
+    }
     return p;
   }
 };

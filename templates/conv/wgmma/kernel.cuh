@@ -25,9 +25,10 @@ struct Wgmma {
                                     Epi, ProductKnobs<knobs>::kProduct, Pixels>;
   TW_CONSTANTS(int, kThreads = Product::kThreads, kSharedBytes = Product::kSharedBytes);
 
-  // cached: where the problem has a cache.
-  TW_MEMBER static void run(const Args& args, const Shape& shape, const TensorMap* pixels, const TensorMap* filters,
-                            const TensorMap* cached = nullptr) {
+  // Of the maps those that there are: of w where it does not come as tiles, and of what is cached.
+  TW_MEMBER static void run(const Args& args, const Shape& shape, const TensorMap* pixels,
+                            const TensorMap* second = nullptr, const TensorMap* third = nullptr) {
+    const TensorMap *const filters = knobs.tiles ? nullptr : second, *const cached = knobs.tiles ? second : third;
     const i64 k = i64{shape.axes[0].kernel} * Pixels::stages_of_frame(shape) * Product::kBlockK;
     const PixelShape of(product_shape(shape, shape.k, k), args, shape, pixels, filters, cached);
     Product::run(product_args(args, Pixels::tiles(shape) * Pixels::kPixels), of, knobs.swapped ? filters : pixels,

@@ -29,8 +29,8 @@ TW_FN const PixelShape& pixel_shape(const gemm::Shape& shape) { return static_ca
 template <const WgmmaKnobs& knobs, class X, class W, class XTo, class WTo>
 struct PixelRows {
   TW_CONSTANTS(bool, kGathers = true);
-  TW_CONSTANTS(int, kPixels = knobs.pixels(), kPanelK = knobs.panel_k(), kPanels = knobs.panels(), kTaps = knobs.taps(),
-               kLoaders = knobs.loaders());
+  TW_CONSTANTS(int, kPixels = knobs.pixels(), kPanelK = knobs.panel_k(), kPanels = knobs.panels(),
+               kOfStage = knobs.stage_panels(), kTaps = knobs.taps(), kLoaders = knobs.loaders());
 
   // Boxes along an axis: width, height or depth.
   TW_MEMBER static u32 boxes(const Shape& shape, int axis) {
@@ -41,7 +41,7 @@ struct PixelRows {
     return ceil_div64(shape.n, knobs.box_n) * boxes(shape, 2) * boxes(shape, 1) * boxes(shape, 0);
   }
   TW_MEMBER static u32 stages_of_frame(const Shape& shape) {
-    return static_cast<u32>(shape.axes[1].kernel / kTaps * shape.axes[2].kernel * kPanels);
+    return static_cast<u32>(shape.axes[1].kernel / kTaps * shape.axes[2].kernel * (kPanels / kOfStage));
   }
 
   // A box of output pixels. Its rows are pixels of y.
@@ -162,7 +162,7 @@ struct PixelRows {
     }
     TW_MEMBER void advance() {
       const Axis* axes = shape.problem.axes;
-      if (++panel < kPanels) return;
+      if ((panel += kOfStage) < kPanels) return;
       panel = 0;
       if (++column < axes[2].kernel) return;
       column = 0;
@@ -190,9 +190,14 @@ struct PixelRows {
         constexpr int kAxis = knobs.split_axis(), kPart = knobs.part(kAxis);
         constexpr int kBytes = knobs.part(0) * knobs.part(1) * knobs.part(2) * knobs.part(3) * gemm::kPanelBytes;
         from.at[kAxis] += static_cast<i32>(rank) * kPart * (kAxis == 3 ? 1 : conv.axes[2 - min2(kAxis, 2)].stride);
-        tensor_load_multicast(to + rank * kBytes, map, from, full, (1u << kLoaders) - 1, kEvictNormal);
-      } else {
-        tensor_load(to, map, from, full, kEvictNormal);
+        to += rank * kBytes;
+      }
+      TW_UNROLL for (int p = 0; p < kOfStage; ++p) {
+        if constexpr (kLoaders > 1)
+          tensor_load_multicast(to + p * T::kXPanelBytes, map, from, full, (1u << kLoaders) - 1, kEvictNormal);
+        else
+          tensor_load(to + p * T::kXPanelBytes, map, from, full, kEvictNormal);
+        from.inner += kPanelK;
       }
     }
   };

@@ -35,17 +35,19 @@ TW_FN constexpr int writing_room(const WgmmaKnobs& k, int threads, int x_bytes) 
 template <const WgmmaKnobs& knobs, class X, class W, class XTo, class WTo, int THREADS>
 struct Prologue {
   using From = typename X::Element;
+  using WritesAs = select<knobs.writes_w, WTo, XTo>;  // tiles, which stay as they are, have no element
   TW_CONSTANTS(int, kRoom = writing_room(knobs, THREADS, sizeof(From)));
 
   TW_MEMBER static void run(const Args& args, const Shape& shape, u8* memory, int thread) {
     u8* const workspace = static_cast<u8*>(args.workspace);
     u32& own = *reinterpret_cast<u32*>(memory);
     u8* const room = memory + kPieceNumberBytes;
-    const i64 filter_bytes = knobs.writes_w ? written_filter_bytes(shape.k, shape.taps(), shape.c, sizeof(WTo)) : 0;
+    const i64 filter_bytes =
+        knobs.writes_w ? written_filter_bytes(shape.k, shape.taps(), shape.c, sizeof(WritesAs)) : 0;
     const ChannelsLast<From, XTo, THREADS> pixels{
         args, shape, reinterpret_cast<XTo*>(workspace + written_x_at(filter_bytes)), reinterpret_cast<From*>(room)};
-    const WrittenWeights<W, WTo, knobs.channels, knobs.w_channels_first, THREADS> weights{
-        args, shape, reinterpret_cast<WTo*>(workspace + gemm::kScheduleBytes), reinterpret_cast<u32x4*>(room)};
+    const WrittenWeights<W, WritesAs, knobs.channels, knobs.w_channels_first, THREADS> weights{
+        args, shape, reinterpret_cast<WritesAs*>(workspace + gemm::kScheduleBytes), reinterpret_cast<u32x4*>(room)};
     u32 of_weights = 0, of_pixels = 0;
     if constexpr (knobs.writes_w) of_weights = weights.pieces();
     if constexpr (knobs.writes_x) of_pixels = pixels.pieces();

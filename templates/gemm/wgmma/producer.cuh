@@ -119,9 +119,12 @@ struct Producer {
       TW_NO_UNROLL for (int panel = 0; panel < (T::kBoxes ? kPanels : 1); ++panel) {
         u64* full = ring.full + ring.stage;
         ring.await_empty();
-        barrier_expect(full, T::kStageBytes);
+        barrier_expect(full, Weights::kRegisters ? bytes(n0, kb) : static_cast<u32>(T::kStageBytes));
         if constexpr (T::kBoxes == 0) loader.load_x(T::kSwapped ? ring.w() : ring.x(), full, rank);
-        loader.load_w(T::kSwapped ? ring.x() : ring.w(), panel, full, rank);
+        if constexpr (Weights::kRegisters)
+          Weights::load(ring.w(), args, shape, nullptr, n0, kb, full, kEvictNormal);
+        else
+          loader.load_w(T::kSwapped ? ring.x() : ring.w(), panel, full, rank);
         ring.advance();
       }
       loader.advance();
