@@ -6,9 +6,9 @@
 //
 //   conv x=bf16 w=bf16 y=bf16 n=1 c=96 in=6x480x832 k=96 kernel=3x3x3 pad=0x1x1
 //
-// Every field of Conv is a field of the text, under the same name but for `accumulation` (accum) and `constant_weights`
-// (weights=constant); those with a default are printed only when they differ from it. Values for the axes are written
-// outermost first with x between them; one value stands for all axes.
+// Every field of Conv is a field of the text, under the same name but for `packing` (pack), `accumulation` (accum) and
+// `constant_weights` (weights=constant); those with a default are printed only when they differ from it. Values for the
+// axes are written outermost first with x between them; one value stands for all axes.
 // Limits: each extent < 2^31, each tensor < 2^47 bytes.
 // Values, usable from any thread.
 #pragma once

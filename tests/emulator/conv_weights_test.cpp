@@ -131,6 +131,12 @@ TEST_CASE("conv: Hopper's matrix units on weights of other formats", "[conv]") {
       Boxes<fmt::int8, fmt::int4_row, Whole,
             WgmmaKnobs{.box_w = 8, .box_h = 12, .cluster = 2, .channels = 128, .element_bytes = 1, .tiles = true}>>(57,
                                                                                                                     4);
+  check_convolutions<
+      fmt::bf16, fmt::nvfp4, Whole,
+      Boxes<fmt::bf16, fmt::nvfp4, Whole,
+            WgmmaKnobs{
+                .box_w = 4, .box_h = 3, .box_d = 2, .warpgroups_n = 1, .stages = 4, .channels = 64, .tiles = true}>>(59,
+                                                                                                                     4);
   // The other way round: only one of two plain operands is written.
   check_convolutions<
       fmt::bf16, fmt::bf16, Whole,

@@ -54,7 +54,8 @@ constexpr Knob<Knobs> kDerived[] = {knob<&Knobs::kernel_h>("kernel_h"),
 const KnobTable<Knobs> kTable{"tw::conv::WgmmaKnobs", kKnobs, kDerived};
 
 constexpr int kMostStages = 8, kMostBox = 256, kMostStep = 8;
-constexpr int kLeastPixels = tw::gemm::kFewTokens + 1;  // of a tile whose pixels are the instruction's columns
+// Of a tile whose pixels are the instruction's columns; and where weights are unpacked.
+constexpr int kLeastPixels = tw::gemm::kFewTokens + 1, kLeastUnpacked = 16;
 // Blocks that are launched for as many pixels as a box has: what boxes have beyond the axes' ends are blocks as well.
 constexpr std::uint32_t kBlocksOfBox = 8;
 // Bytes that reach a multiprocessor's shared memory from L2 in the time of a product of 64 x 8 x 32 bytes of k, four
@@ -214,7 +215,7 @@ class Collector {
         k.two_panels = two_panels, k.strips = strips, k.warpgroups_n = warpgroups,
         k.features = 64 * strips * warpgroups;
         if (k.features >= 2 * rounded_up(l_.shape.k, 64)) continue;
-        for (int pixels = 256; pixels >= kLeastPixels; pixels -= 8) add_boxes(k, pixels);
+        for (int pixels = 256; pixels >= kLeastUnpacked; pixels -= 8) add_boxes(k, pixels);
       }
     return best();
   }
