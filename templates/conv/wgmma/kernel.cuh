@@ -29,6 +29,8 @@ struct Wgmma {
   TW_MEMBER static void run(const Args& args, const Shape& shape, const TensorMap* pixels,
                             const TensorMap* second = nullptr, const TensorMap* third = nullptr) {
     const TensorMap *const filters = knobs.tiles ? nullptr : second, *const cached = knobs.tiles ? second : third;
+    if constexpr (knobs.writes_w)
+      if (thread_x() == 0) prefetch_weights<W>(args, shape);
     const i64 k = i64{shape.axes[0].kernel} * Pixels::stages_of_frame(shape) * Product::kBlockK;
     const PixelShape of(product_shape(shape, shape.k, k), args, shape, pixels, filters, cached);
     Product::run(product_args(args, Pixels::tiles(shape) * Pixels::kPixels), of, knobs.swapped ? filters : pixels,

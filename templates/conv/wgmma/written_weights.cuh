@@ -5,12 +5,21 @@
 #include "arch/sm90.cuh"
 #include "conv/params.cuh"
 #include "core/format.cuh"
+#include "gemm/operands.cuh"
 
 namespace tw::conv {
 
 TW_CONSTANTS(int, kWidestUnit = 64);  // columns of w that a thread decodes together
 // Shared memory that a block of so many threads needs.
 TW_FN constexpr int weights_room(int threads, int element_bytes) { return threads * kWidestUnit * element_bytes; }
+
+// One thread's, before the previous kernel has ended: the block's share of w's codes comes into L2.
+template <class W>
+TW_DEVICE void prefetch_weights(const Args& args, const Shape& shape) {
+  const i64 all = shape.k * gemm::data_stride<W>(shape.columns()) / 16, share = ceil_div64(all, grid_x()),
+            first = share * block_x(), count = min2(share, all - first);
+  if (count > 0) bulk_prefetch(static_cast<const u8*>(args.w.data) + first * 16, static_cast<u32>(count * 16));
+}
 
 // W: w's format; To: the elements that are written. channels_first: whether w has them so.
 template <class W, class To, int CHANNELS, bool channels_first, int THREADS>
