@@ -5,8 +5,11 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
 
+#include <tilewright/arch.h>
 #include <tilewright/error.h>
+#include <tilewright/operation.h>
 
 #include "bench/conv_check.h"
 
@@ -44,6 +47,8 @@ constexpr Layer kLayers[] = {
     {"u3", "1-D", 512, 512, "n=1 in=3000 kernel=3 pad=1", unseen},
     {"u4", "48 channels", 48, 48, "n=1 in=6x240x416 kernel=3 pad=0x1x1", unseen},
     {"u5", "stride 2", 256, 256, "n=1 in=256x256 kernel=3 stride=2 pad=1", unseen, 2},
+    {"u6", "SDXL mid", 1280, 1280, "n=2 in=32x32 kernel=3 pad=1", unseen},
+    {"u7", "SD mid", 1280, 1280, "n=2 in=8x8 kernel=3 pad=1", unseen},
     // The stages of ConvNeXt at 224 x 224.
     {"d1", "depthwise 7x7", 96, 96, "n=64 in=56x56 kernel=7 pad=3 groups=96", depthwise},
     {"d2", "depthwise 7x7", 192, 192, "n=64 in=28x28 kernel=7 pad=3 groups=192", depthwise},
@@ -69,7 +74,7 @@ constexpr const char *kAlone = "Wan2.1 decode, call-weighted: conv alone",
 constexpr double kLargerAtMost = 1.03;
 constexpr const char* kSizedLayers = "1,3,4,8,11";
 
-enum class Kind { half, called, channels_first, f32, fp8, int8, own, fake_quant };
+enum class Kind { half, called, channels_first, f32, fp8, int8, own, packed, fake_quant };
 
 struct Row {
   const char *label, *formats;
@@ -85,14 +90,17 @@ constexpr Row kRows[] = {
     {"int8 to bf16", "x=int8 w=int8_row y=bf16", Kind::int8, "int8"},
     {"bf16, ncdhw", "x=bf16 w=bf16 y=bf16 x_layout=ncdhw y_layout=ncdhw w_layout=kctrs workspace=1073741824",
      Kind::channels_first, "bf16"},
-    {"int4-g128 x bf16", "x=bf16 w=int4_g128 y=bf16", Kind::own, "x=bf16 w=bf16 y=bf16", 0.95},
-    {"nvfp4 x bf16", "x=bf16 w=nvfp4 y=bf16 global=mul", Kind::own, "x=bf16 w=bf16 y=bf16", 0.95},
-    {"int4 rows x fp8", "x=e4m3 w=int4_row y=bf16 accum=fast", Kind::own, "x=e4m3 w=e4m3_row y=bf16 accum=fast", 0.95},
+    {"int4-g128 x bf16", "x=bf16 w=int4_g128 y=bf16 workspace=1073741824", Kind::own, "x=bf16 w=bf16 y=bf16", 0.95},
+    {"nvfp4 x bf16", "x=bf16 w=nvfp4 y=bf16 global=mul workspace=1073741824", Kind::own, "x=bf16 w=bf16 y=bf16", 0.95},
+    {"int4-g128 tiles x bf16", "x=bf16 w=int4_g128 y=bf16", Kind::packed, "x=bf16 w=bf16 y=bf16", 0.95},
+    {"nvfp4 tiles x bf16", "x=bf16 w=nvfp4 y=bf16 global=mul", Kind::packed, "x=bf16 w=bf16 y=bf16", 0.95},
+    {"int4 rows x fp8", "x=e4m3 w=int4_row y=bf16 accum=fast workspace=1073741824", Kind::own,
+     "x=e4m3 w=e4m3_row y=bf16 accum=fast", 0.95},
     // At most 1.2 and 2 times the time without it.
     {"fake quant, trsc", "x=bf16 w=bf16 y=bf16 quant_act=e2m1/16 order=trsc workspace=1073741824", Kind::fake_quant,
      "x=bf16 w=bf16 y=bf16", 1 / 1.2},
-    {"fake quant, ctrs", "x=bf16 w=bf16 y=bf16 w_layout=kctrs quant_act=e2m1/16 workspace=2147483648",
-     Kind::fake_quant, "x=bf16 w=bf16 y=bf16", 1 / 2.0},
+    {"fake quant, ctrs", "x=bf16 w=bf16 y=bf16 w_layout=kctrs quant_act=e2m1/16 workspace=2147483648", Kind::fake_quant,
+     "x=bf16 w=bf16 y=bf16", 1 / 2.0},
     {"fp16", "x=f16 w=f16 y=f16", Kind::half, "fp16"},
     {"f32", "x=f32 w=f32 y=f32 accum=fast workspace=1073741824", Kind::f32, "tf32", 1.5},  // rounded to bf16
     {"f32 as tf32", "x=f32 w=f32 y=f32", Kind::f32, "tf32", 1.5},
@@ -102,14 +110,16 @@ std::string text_of(const Layer& layer, const char* formats) {
   return fmt::format("conv {} c={} k={} {}", formats, layer.c, layer.k, layer.text);
 }
 
-// False where a row of the weights is no whole number of its format's blocks: there is no such layer.
-bool in_blocks(const Layer& layer, const char* formats) {
+// Nothing where a row of the weights is no whole number of its format's blocks, or Hopper's kernels do not want it as
+// tiles: there is no such layer.
+std::optional<Problem> problem_of(const Row& row, const Layer& layer) {
   try {
-    Problem::parse(text_of(layer, formats));
+    const Problem problem = Problem::parse(text_of(layer, row.formats));
+    return row.kind == Kind::packed ? problem.operation().packed(problem, arch("sm_90a")) : problem;
   } catch (const Error& e) {
-    return e.field() != "c";
+    if (e.field() != "c") throw;
+    return {};
   }
-  return true;
 }
 
 ConvGoal goal_of(const Row& row, const Layer& l) {
@@ -136,6 +146,7 @@ ConvGoal goal_of(const Row& row, const Layer& l) {
     case Kind::int8: return {};
     case Kind::f32:
     case Kind::own:
+    case Kind::packed:
     case Kind::fake_quant: return {ratio, row.asked, label};
   }
   return {};
@@ -161,10 +172,10 @@ const Calls* calls_of(const Layer& layer) {
   return found == std::end(kDecode) ? nullptr : found;
 }
 
-ConvJob job_of(const Row& row, const Layer& layer) {
-  ConvJob job{row.label, layer.name, layer.title, text_of(layer, row.formats)};
+ConvJob job_of(const Row& row, const Layer& layer, const Problem& problem) {
+  ConvJob job{row.label, layer.name, layer.title, problem.text()};
   job.goal = goal_of(row, layer);
-  if (row.kind == Kind::own || row.kind == Kind::fake_quant)
+  if (row.kind == Kind::own || row.kind == Kind::packed || row.kind == Kind::fake_quant)
     job.base = text_of(layer, row.rival);
   else
     job.rivals = {row.rival};
@@ -178,11 +189,11 @@ ConvJob job_of(const Row& row, const Layer& layer) {
 }
 
 // A layer of the decode as it is called, and the same with a residual.
-std::vector<ConvJob> called_jobs(const Row& row, const Layer& layer) {
+std::vector<ConvJob> called_jobs(const Row& row, const Layer& layer, const Problem& problem) {
   std::vector<ConvJob> jobs;
   const Calls* c = calls_of(layer);
   if (!c) return jobs;
-  ConvJob job = job_of(row, layer);
+  ConvJob job = job_of(row, layer, problem);
   job.weighted = kInPasses, job.in_passes = true;
   if (c->cache) job.problem += fmt::format(" cache={}", c->cache);
   job.calls = c->calls - c->with_residual;
@@ -195,9 +206,9 @@ std::vector<ConvJob> called_jobs(const Row& row, const Layer& layer) {
 }
 
 // Parts of a layer's width, without a rival. The largest is asked nothing.
-std::vector<ConvJob> sized_jobs(const Row& row, const Layer& layer, const std::vector<int>& percents) {
+std::vector<ConvJob> sized_jobs(const Row& row, const Layer& layer, const Conv& whole,
+                                const std::vector<int>& percents) {
   std::vector<ConvJob> jobs;
-  const Conv whole = *Problem::parse(text_of(layer, row.formats)).as<Conv>();
   for (const int percent : percents) {
     Conv part = whole;
     std::int64_t& width = part.in.at[static_cast<std::size_t>(part.in.rank - 1)];
@@ -225,12 +236,13 @@ std::vector<int> percents_of(const std::string& text) {
 }
 
 std::vector<ConvJob> jobs_of(const Row& row, const Layer& layer, const std::vector<int>& percents) {
-  if (!in_blocks(layer, row.formats)) return {};
-  if (!percents.empty()) return sized_jobs(row, layer, percents);
-  if (row.kind == Kind::called) return called_jobs(row, layer);
+  const std::optional<Problem> problem = problem_of(row, layer);
+  if (!problem) return {};
+  if (!percents.empty()) return sized_jobs(row, layer, *problem->as<Conv>(), percents);
+  if (row.kind == Kind::called) return called_jobs(row, layer, *problem);
   const bool one_row = layer.use == depthwise || layer.use == special;
   if (one_row && row.label != std::string("bf16")) return {};
-  return {job_of(row, layer)};
+  return {job_of(row, layer, *problem)};
 }
 
 }  // namespace

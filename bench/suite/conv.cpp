@@ -63,10 +63,35 @@ void conv_checks(Suite& s) {
         "x=f16 w=f16 y=f16 n=1 c=3 in=61x66 k=32 kernel=3 pad=1 workspace=4194304",
         "x=f32 w=f32 y=f32 n=1 c=20 in=4x13x18 k=48 kernel=3 pad=1 bias=f32",
         "x=f32 w=f32 y=f32 accum=fast n=1 c=20 in=4x13x18 k=48 kernel=3 pad=1 y_layout=ncdhw workspace=4194304",
+        // Weights of another format than x, which a kernel rewrites too.
+        "x=bf16 w=int4_g128 y=bf16 n=2 c=128 in=5x19x23 k=100 kernel=3 pad=0x1x1 cache=1 bias=f32 residual=bf16 "
+        "act=silu workspace=4194304",
+        "x=f16 w=int4_g32 y=f16 n=1 c=96 in=33x37 k=96 kernel=3 pad=1 workspace=4194304",
+        "x=bf16 w=nvfp4 y=bf16 global=mul n=1 c=48 in=6x18x22 k=72 kernel=3 pad=1 workspace=4194304",
+        "x=bf16 w=nvfp4 y=bf16 global=div n=1 c=20 in=21x22 k=40 kernel=4 pad=1 x_layout=ncdhw y_layout=ncdhw "
+        "workspace=4194304",
+        "x=f16 w=q4_k y=f32 n=1 c=256 in=21x22 k=72 kernel=3 stride=2 workspace=4194304",
+        "x=bf16 w=e4m3_row y=bf16 n=2 c=40 in=5x19x23 k=48 kernel=3 w_layout=kctrs workspace=4194304",
+        "x=e4m3 w=int4_row y=bf16 n=1 c=192 in=5x19x23 k=96 kernel=3 pad=0x1x1 accum=fast workspace=4194304",
+        "x=e4m3_tensor w=int4_row y=bf16 global=mul n=1 c=64 in=33x34 k=72 kernel=3 pad=1 workspace=4194304",
+        "x=int8 w=int4_row y=bf16 n=1 c=64 in=33x34 k=72 kernel=3 pad=1 workspace=4194304",
+        "x=bf16 w=int4_g32 y=bf16 n=1 c=128 in=33x41 k=136 kernel=1 workspace=4194304",
         // Pointwise ones.
         "x=bf16 w=bf16 y=bf16 n=2 c=192 in=5x33x41 k=136 kernel=1 bias=bf16 residual=bf16 workspace=34603008",
         "x=int8 w=int8_row y=bf16 n=3 c=256 in=13x9 k=72 kernel=1 act=relu",
         "x=f16 w=f16 y=f16 n=5 c=128 in=1x1 k=24 kernel=1 bias=f32 act=silu",
+        "x=bf16 w=int4_g128 y=bf16 n=2 c=256 in=13x9 k=128 kernel=1 bias=f32 pack=tiles workspace=34603008",
+        "x=e4m3 w=nvfp4 y=bf16 global=mul n=1 c=256 in=33x34 k=192 kernel=1 pack=tiles workspace=1048576",
+        "x=int8 w=int4_row y=bf16 n=1 c=256 in=7 k=64 kernel=1 pack=tiles",
+        "x=bf16 w=int4_g32 y=bf16 n=1 c=64 in=9x10 k=64 kernel=3 pad=1 pack=tiles",
+        "x=f16 w=nvfp4 y=f16 global=mul n=2 c=128 in=5x13x14 k=192 kernel=3 pad=0x1x1 cache=1 bias=f32 residual=f16 "
+        "pack=tiles",
+        "x=bf16 w=q4_k y=bf16 n=1 c=256 in=17x18 k=128 kernel=3 stride=2 pad=1 x_layout=ncdhw y_layout=ncdhw "
+        "pack=tiles workspace=4194304",
+        "x=e4m3 w=int4_row y=bf16 n=1 c=256 in=17x18 k=128 kernel=3 pad=1 accum=fast act=silu pack=tiles",
+        "x=e4m3 w=int4_row y=bf16 n=3 c=256 in=9x7 k=64 kernel=3 pad=1 pack=tiles",
+        "x=e4m3 w=nvfp4 y=bf16 global=mul n=1 c=128 in=17x18 k=128 kernel=3 pad=1 accum=fast pack=tiles",
+        "x=int8 w=int4_g128 y=bf16 n=1 c=256 in=17x18 k=64 kernel=3 pad=1 pack=tiles",
         // Layouts, channels that are no whole pieces of 16 bytes, and groups.
         "x=bf16 w=bf16 y=bf16 n=2 c=40 in=9x23x18 k=72 kernel=3 pad=1 x_layout=ncdhw y_layout=ncdhw w_layout=kctrs "
         "bias=bf16 residual=bf16 act=silu",
@@ -117,6 +142,13 @@ void conv_checks(Suite& s) {
         "workspace=16777216 quant_act=e2m1/64",
         "x=f32 w=f32 y=f32 accum=fast n=1 c=128 in=7x20x22 k=96 kernel=3 pad=1 x_layout=ncdhw y_layout=ncdhw "
         "w_layout=kctrs bias=f32 workspace=33554432 quant_act=e2m1/256",
+        // The same with weights of another format, decoded or packed.
+        "x=bf16 w=int4_g32 y=bf16 n=1 c=96 in=5x19x23 k=72 kernel=3 pad=0x1x1 cache=1 workspace=4194304 "
+        "quant_act=e2m1/32 order=trsc",
+        "x=f16 w=nvfp4 y=f16 global=mul n=2 c=48 in=17x18 k=72 kernel=3 pad=1 bias=f32 workspace=4194304 "
+        "quant_act=e2m1/16",
+        "x=bf16 w=int4_g32 y=bf16 n=1 c=128 in=17x18 k=64 kernel=3 pad=1 residual=bf16 pack=tiles workspace=4194304 "
+        "quant_act=e2m1/128 order=trsc",
         // Only the reference takes these.
         "x=f16 w=f16 y=f16 n=1 c=40 in=12x13 k=24 kernel=3 pad=1 quant_act=e2m1/64",
         "x=f16 w=f16 y=f16 n=1 c=66 in=9x11 k=10 kernel=3 pad=1 groups=2",

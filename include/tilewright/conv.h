@@ -6,9 +6,9 @@
 //
 //   conv x=bf16 w=bf16 y=bf16 n=1 c=96 in=6x480x832 k=96 kernel=3x3x3 pad=0x1x1
 //
-// Every field of Conv is a field of the text, under the same name but for `accumulation` (accum) and `constant_weights`
-// (weights=constant); those with a default are printed only when they differ from it. Values for the axes are written
-// outermost first with x between them; one value stands for all axes.
+// Every field of Conv is a field of the text, under the same name but for `packing` (pack), `accumulation` (accum) and
+// `constant_weights` (weights=constant); those with a default are printed only when they differ from it. Values for the
+// axes are written outermost first with x between them; one value stands for all axes.
 // Limits: each extent < 2^31, each tensor < 2^47 bytes.
 // Values, usable from any thread.
 #pragma once
@@ -99,7 +99,10 @@ struct Conv {
   // The first so many elements of the outermost axis come from a second tensor, ConvArgs::cache, and x has the others:
   // what a causal decoder keeps of the chunk before.
   std::int64_t cache = 0;
-  Global global = Global::none;     // required when x or w has a tensor-wide scale
+  Global global = Global::none;  // required when x or w has a tensor-wide scale
+  // tiles: w was reordered once, at load, as Gemm::packing has it of a matrix [k, kernel axes and channels]. k is then
+  // a multiple of 64, and kernel elements times channels one of a tile's columns.
+  Packing packing = Packing::none;
   std::optional<Format> bias = {};  // [k]; f32 f16 bf16
   // f32 by f32 goes through TF32 where that is faster (docs/numerics.md). fast: only where x has fp8 elements, whose
   // sums the matrix units then make alone, or x and w are f32, which may then be rounded to bfloat16.
@@ -109,8 +112,9 @@ struct Conv {
   std::optional<Format> residual = {};  // as y, but f32 f16 bf16: a tensor that is added, in y's layout
   double beta = 1.0;                    // of residual
   double y_scale = 1.0;                 // results are divided by it; only for y of int8, e4m3 or e5m2
-  // As Gemm::workspace. Hopper's kernels write x and w there first if their channels are not innermost or no whole
-  // pieces of 16 bytes, or are rounded or quantized; `plan` and why_not() say how many bytes that takes.
+  // As Gemm::workspace. Hopper's kernels write x or w there first if its channels are not innermost or no whole pieces
+  // of 16 bytes, if both are rounded, if x is quantized, or if w is of another format than x; `plan` and why_not() say
+  // how many bytes that takes.
   std::int64_t workspace = 0;
   bool constant_weights = false;        // as Gemm::constant_weights
   QuantAct quant_act = {};              // x of f32 f16 bf16 only; takes ConvArgs::amax

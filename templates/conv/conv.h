@@ -5,6 +5,7 @@
 #include <tilewright/conv.h>
 #include <tilewright/operation.h>
 
+#include <optional>
 #include <string>
 
 #include "templates/conv/params.cuh"
@@ -21,6 +22,8 @@ const Family& mma();        // gemm's matrix units through mma.sync, x gathered 
 const Family& direct();     // few channels a group, without matrix units
 const Family& reference();  // any convolution
 
+// Bytes of the workspace without which wgmma does not serve a convolution that it serves with them; 0: there are none.
+std::int64_t workspace_of_wgmma(const Conv& conv);
 // Why x, w and y are not the matrices of as_gemm(), dense, in its order and as they are multiplied; empty if they are.
 std::string not_pointwise(const Conv& conv);
 
@@ -29,8 +32,13 @@ void describe(const Conv& conv, Task& task);  // Operation::describe(), run_on_h
 void run_on_host(const Conv& conv, const Task& task, std::span<const std::span<std::byte>> buffers);
 HostCheck check_on_host(const Conv& conv, const Task& task, std::span<const std::span<std::byte>> buffers);
 
+// Whether x and w are both f32, which go through TF32, or where accumulation is fast are rounded to bfloat16.
+bool single_precision(Format x, Format w);
 // Bytes of x's elements as they are multiplied: single precision is rounded to bfloat16 where accumulation is fast.
 int multiplied_bytes(const Conv& conv);
+// The largest relative error of w's values as elements of x, which kernels may write them as (conv/wgmma); nothing if
+// they do not: w is of such elements, or its values are not near any.
+std::optional<double> written_rounding(Format w, Format x);
 // The constants of a launch. Precondition of these: checked extents.
 tw::conv::Shape shape_of(const Conv& conv);
 // The gemm that a convolution is: its output pixels by its output channels, over the kernel's axes and a group's

@@ -39,6 +39,7 @@ struct Operands {
   Gemm gemm;
   tw::conv::Shape shape;
   std::vector<float> x, w, bias, residual, cache;
+  std::vector<float> slack;  // how far from w a correct kernel's weight may be; empty: not at all
   float amax = 0;
 
   Operands(const Conv& c, const Task& task, std::span<const std::span<std::byte>> buffers)
@@ -46,6 +47,11 @@ struct Operands {
         shape(shape_of(c)),
         x(decoded(matrix(task, "x"), buffers)),
         w(decoded(matrix(task, "w"), buffers)) {
+    slack = gemm::slack_of_weights(gemm, matrix(task, "w"), w, buffers);
+    // Kernels that write w to the workspace round it once.
+    const double rounding = c.packing == Packing::none && c.workspace > 0 ? written_rounding(c.w, c.x).value_or(0) : 0;
+    for (std::size_t i = 0; rounding > 0 && i < w.size(); ++i)
+      slack.push_back(static_cast<float>(rounding) * std::fabs(w[i]));
     if (c.bias) bias = decoded(matrix(task, "bias"), buffers);
     if (c.residual) residual = decoded(matrix(task, "residual"), buffers);
     if (c.cache) {
@@ -120,18 +126,19 @@ class Products {
  public:
   Products(const Operands& operands, std::int64_t pixel) : o_(operands), pixel_(pixel) {}
 
-  // visit(element of x, weight) for every product.
+  // visit(element of x, the weight's place in w) for every product.
   template <class Visit>
   void of(std::int64_t channel, const Visit& visit) {
     const std::int64_t group = channel / (o_.shape.k / o_.shape.groups);
-    const float* const w = o_.w.data() + channel * o_.shape.columns();
+    const std::int64_t row = channel * o_.shape.columns();
     if (o_.shape.quant_block == 0) {
-      o_.for_elements(pixel_, group,
-                      [&](std::int64_t c, std::int64_t tap, float v) { visit(v, w[o_.column_of_w(c, tap)]); });
+      o_.for_elements(pixel_, group, [&](std::int64_t c, std::int64_t tap, float v) {
+        visit(v, static_cast<std::size_t>(row + o_.column_of_w(c, tap)));
+      });
       return;
     }
     if (group != group_) x_ = o_.quantized(pixel_, group), group_ = group;
-    for (std::size_t i = 0; i < x_.size(); ++i) visit(x_[i], w[i]);
+    for (std::size_t i = 0; i < x_.size(); ++i) visit(x_[i], static_cast<std::size_t>(row) + i);
   }
 
  private:
@@ -140,18 +147,15 @@ class Products {
   std::vector<float> x_;  // of that group, quantized
 };
 
-// Single precision goes through TF32, or where accumulation is fast through bfloat16.
-bool rounds_operands(const Gemm& g) {
-  return fast_path(g.x).element == Element::f32 && fast_path(g.w).element == Element::f32;
-}
-
 Expected expected_at(const Operands& o, Products& products, std::int64_t pixel, std::int64_t channel) {
   GemmSums sums;
-  products.of(channel, [&](float x, float w) {
-    const double product = static_cast<double>(x) * w;
+  products.of(channel, [&](float x, std::size_t w) {
+    const double product = static_cast<double>(x) * o.w[w];
     sums.product += product, sums.magnitude += std::fabs(product);
+    if (!o.slack.empty()) sums.rounding += std::fabs(x) * o.slack[w];
   });
-  if (rounds_operands(o.gemm)) sums.rounding = sums.magnitude * tw::gemm::single_rounding(o.shape.fast != 0);
+  if (single_precision(o.gemm.x, o.gemm.w))
+    sums.rounding = sums.magnitude * tw::gemm::single_rounding(o.shape.fast != 0);
   sums.scale = o.shape.alpha;
   sums.bias = o.bias_at(channel);
   sums.residual = o.residual_at(o.output_at(pixel, channel));
@@ -170,7 +174,7 @@ void run_on_host(const Conv& conv, const Task& task, std::span<const std::span<s
     for (const std::int64_t channel : sample.channels) {
       float lanes[8] = {};  // short chains of additions, as in a kernel
       int lane = 0;
-      products.of(channel, [&](float x, float w) { lanes[lane++ % 8] += x * w; });
+      products.of(channel, [&](float x, std::size_t w) { lanes[lane++ % 8] += x * o.w[w]; });
       const float sum =
           ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
       const std::int64_t at = o.output_at(sample.pixels[i], channel);

@@ -2,6 +2,7 @@
 // Convolutions as gemms of the matrix units (gemm/mma/kernel.cuh), whose rows of x are gathered while they are copied.
 #pragma once
 #include "conv/gather.cuh"
+#include "conv/product.cuh"
 #include "gemm/groups.cuh"
 #include "gemm/mma/kernel.cuh"
 
@@ -14,10 +15,8 @@ struct Mma {
                kSharedBytes = Product::kSharedBytes + gather.table_bytes(knobs.block_m));
 
   TW_MEMBER static void run(const Args& args, const Shape& shape) {
-    gemm::Args product{args.x, args.w,         args.y,     args.bias, shape.n * shape.pixels(), 0, 0, args.residual,
-                       0,      args.workspace, args.alpha, args.beta};
-    gemm::Shape of{shape.k,        shape.columns(),        shape.alpha,    shape.global_divides, shape.fast, shape.beta,
-                   shape.y_factor, shape.constant_weights, shape.workspace};
+    gemm::Args product = product_args(args, shape.n * shape.pixels());
+    gemm::Shape of = product_shape(shape, shape.k, shape.columns());
     i32 first = 0, channels = shape.c;
     u32 block = block_x();
     if constexpr (gather.grouped) {

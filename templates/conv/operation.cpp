@@ -17,6 +17,7 @@ namespace tilewright::conv {
 namespace {
 
 constexpr const char* kGlobals[] = {"none", "mul", "div"};
+constexpr const char* kPackings[] = {"none", "tiles"};
 constexpr const char* kLayouts[] = {"ndhwc", "ncdhw"};
 constexpr const char* kFilterLayouts[] = {"ktrsc", "kctrs"};
 constexpr const char* kAccumulations[] = {"full", "fast"};
@@ -24,13 +25,17 @@ constexpr const char* kWeights[] = {"variable", "constant"};
 constexpr const char* kOrders[] = {"ctrs", "trsc"};
 constexpr int kQuantBlocks[] = {16, 32, 64, 128, 256};
 
+// Kernels with several taps unpack weights for every tile of pixels. Of more output pixels than these it is better to
+// decode each weight once, to the workspace.
+constexpr std::int64_t kFewPixels = 4096;
+
 struct Fields {
   static Conv blank(Format any) { return {.x = any, .w = any, .y = any}; }
   template <class C, class V>
   static void visit(C& conv, V&& visit) {
     auto& [x, w, y, n, c, in, k, kernel, stride, pad, pad_mode, dilation, groups, x_layout, y_layout, w_layout, cache,
-           global, bias, accumulation, act, alpha, residual, beta, y_scale, workspace, constant_weights, quant_act,
-           order] = conv;
+           global, packing, bias, accumulation, act, alpha, residual, beta, y_scale, workspace, constant_weights,
+           quant_act, order] = conv;
     visit(required("x", "input, elements without a scale of their own"), x);
     visit(required("w", "weights, a row of kernel axes and channels for each output channel"), w);
     visit(required("y", "result: f32 f16 bf16 int8 e4m3 e5m2"), y);
@@ -50,6 +55,7 @@ struct Fields {
     visit(optional("cache", "leading elements of the outermost axis that a second tensor has"), cache);
     visit(optional("global", "tensor-wide scale: value = code * scale * global (mul) or / global (div)"), global,
           kGlobals);
+    visit(optional("pack", "w was reordered once, at load, for faster kernels"), packing, kPackings);
     visit(optional("bias", "added to each output channel, [k]: f32 f16 bf16"), bias);
     visit(optional("accum", "fp8: sums by the matrix units alone, with some 14 bits; f32: rounded to bf16"),
           accumulation, kAccumulations);
@@ -102,11 +108,6 @@ Conv spread_out(Conv c) {
     std::fill_n(c.pad_mode.at.begin(), rank, all);
   }
   return c;
-}
-
-// Which may be rounded to bfloat16.
-bool single_precision(const Conv& c) {
-  return fast_path(c.x).element == Element::f32 && fast_path(c.w).element == Element::f32;
 }
 
 std::int64_t extent_of(const Conv& c, std::size_t i) {
@@ -182,6 +183,35 @@ class ConvOperation final : public OperationOf<Conv, Fields> {
   std::optional<Candidate> oracle(const Problem&, const Arch&) const override {
     return Candidate{"reference", {{"oracle", 1}}};
   }
+  std::optional<Problem> packed(const Problem& problem, const Arch& arch) const override {
+    Conv c = *problem.as<Conv>();
+    const Gemm g = as_gemm(c);
+    if (c.groups > 1 || c.w_layout != FilterLayout::ktrsc || !gemm::packable(g)) return {};
+    if (g.m > kFewPixels && !not_pointwise(c).empty()) return {};
+    c.packing = Packing::tiles;
+    const Problem packed(c);
+    const auto serves = [&](const Family* f) { return f->why_not(packed, arch).empty(); };
+    if (std::none_of(families().begin(), families().end() - 1, serves)) return {};
+    return packed;
+  }
+  std::optional<Repack> repack(const Problem& problem) const override {
+    return gemm::repack(as_gemm(*problem.as<Conv>()));
+  }
+  std::vector<Recommendation> recommended(const Problem& problem, const Arch& arch) const override {
+    std::vector<Recommendation> list;
+    Conv c = *problem.as<Conv>();
+    if (const std::optional<Problem> tiles = packed(problem, arch)) {
+      c = *tiles->as<Conv>();
+      list.push_back({"pack=tiles", "reorder w once, at load: Engine::pack(), or pack_weights() on the host", *tiles});
+    }
+    c.workspace = workspace_of_wgmma(c);
+    if (c.workspace > 0 && wgmma().why_not(c, arch).empty())
+      list.push_back({fmt::format("workspace={}", c.workspace),
+                      "device memory, zero when first used, to which a launch writes what its kernels read in another "
+                      "layout or format, for launches that follow each other",
+                      c});
+    return list;
+  }
 
  protected:
   void make_canonical(Conv& c) const override {
@@ -245,6 +275,11 @@ class ConvOperation final : public OperationOf<Conv, Fields> {
       throw invalid("c", std::to_string(c.c),
                     fmt::format("{} kernel elements of {} channels are a row of w={}: a multiple of its blocks of {}",
                                 g.k / (c.c / c.groups), c.c / c.groups, c.w.name(), c.w.block()));
+    if (c.packing == Packing::tiles) {
+      if (c.groups > 1) throw invalid("pack", "tiles", "none where channels are in groups");
+      if (c.w_layout != FilterLayout::ktrsc) throw invalid("w_layout", "kctrs", "ktrsc where w is packed");
+      gemm::check_tiles("pack", "tiles", c.w, c.x, g.n, g.k, "k", "kernel elements times c");
+    }
     gemm::check_epilogue(g, "residual");
     gemm::check_global(g);
     gemm::check_accumulation(g);
@@ -262,7 +297,7 @@ class ConvOperation final : public OperationOf<Conv, Fields> {
     const auto bytes = [](Format f, std::int64_t rows, std::int64_t columns) {
       return static_cast<double>(f.total_bytes(rows, columns));
     };
-    return bytes(c.x, pixels, c.c) + bytes(c.w, c.k, g.k) + bytes(c.y, g.m, c.k) +
+    return bytes(c.x, pixels, c.c) + gemm::w_bytes(g) + bytes(c.y, g.m, c.k) +
            (c.residual ? bytes(*c.residual, g.m, c.k) : 0.0) + (c.quant_act.block ? sizeof(float) : 0);
   }
   double ops_of(const Conv& c) const override {
@@ -281,9 +316,21 @@ class ConvOperation final : public OperationOf<Conv, Fields> {
 
 }  // namespace
 
+bool single_precision(Format x, Format w) {
+  return fast_path(x).element == Element::f32 && fast_path(w).element == Element::f32;
+}
+
 int multiplied_bytes(const Conv& conv) {
   const FastPath& x = fast_path(conv.x);
   return x.element == Element::f32 && conv.accumulation == Accumulation::fast ? 2 : x.element_bytes;
+}
+
+// Those that have tiles for x of its element (core/tiles.cuh), in which scales of blocks are part of weights.
+std::optional<double> written_rounding(Format w, Format x) {
+  const TileInfo* tiles = tile_info(w, x);
+  if (!tiles || tiles->element != fast_path(x).element) return {};
+  if (tiles->scale_bytes && fast_path(x).element_bytes == 1) return {};
+  return tiles->rounding;
 }
 
 tw::conv::Shape shape_of(const Conv& conv) {
@@ -345,9 +392,9 @@ Gemm as_gemm(const Conv& conv) {
     pixels = std::min(pixels * extent_of(c, at), kMost), columns = std::min(columns * c.kernel.at[at], kMost);
   }
   g.m = static_cast<std::int64_t>(pixels), g.n = c.k, g.k = static_cast<std::int64_t>(columns);
-  g.global = c.global, g.bias = c.bias, g.act = c.act;
+  g.global = c.global, g.packing = c.packing, g.bias = c.bias, g.act = c.act;
   // What a gemm has no fast way for.
-  g.accumulation = single_precision(c) ? Accumulation::full : c.accumulation;
+  g.accumulation = single_precision(c.x, c.w) ? Accumulation::full : c.accumulation;
   g.alpha = c.alpha, g.c = c.residual, g.beta = c.beta, g.y_scale = c.y_scale;
   g.workspace = c.workspace, g.constant_weights = c.constant_weights;
   return g;

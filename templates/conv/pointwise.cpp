@@ -14,13 +14,14 @@
 #include "templates/conv/conv.h"
 #include "templates/gemm/gemm.h"
 #include "templates/gemm/params.cuh"
+#include "templates/gemm/wgmma/operands.h"
 #include "templates/specialize.h"
 
 namespace tilewright::conv {
 namespace {
 
 // Offsets in a tensor map: a gemm's, and those of the same values in ConvArgs and conv's constants. Maps of candidates
-// that quantize x or take weights as tiles need others, but no conv has these.
+// that quantize x need others, but no conv has these.
 struct Place {
   std::size_t of_gemm, of_conv;
 };
@@ -28,6 +29,7 @@ constexpr std::size_t kConstants = TensorMapPlan::kConstants;
 constexpr Place kPlaces[] = {
     {offsetof(GemmArgs, x), offsetof(ConvArgs, x)},
     {offsetof(GemmArgs, w), offsetof(ConvArgs, w)},
+    {offsetof(GemmArgs, workspace), offsetof(ConvArgs, workspace)},
     {offsetof(GemmArgs, m), kConstants + offsetof(tw::conv::Shape, gemm_m)},
     {offsetof(GemmArgs, ldx), TensorMapPlan::kNone},  // dense
     {kConstants + offsetof(tw::gemm::Shape, n), kConstants + offsetof(tw::conv::Shape, gemm_n)},
@@ -58,7 +60,7 @@ class Pointwise final : public Family {
     if (std::string why = not_pointwise(*c); !why.empty()) return why;
     const Gemm g = as_gemm(*c);
     if (g.m > kMaxExtent) return fmt::format("{} output pixels: at most {}", g.m, kMaxExtent);
-    return of_.why_not(Problem(g), arch);
+    return of_.why_not(product(problem), arch);
   }
 
   std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
@@ -86,6 +88,7 @@ class Pointwise final : public Family {
     s.includes.push_back("conv/pointwise.cuh");
     s.plan_type = fmt::format("tw::conv::Pointwise<{}>", s.plan_type);
     s.space = "tw::conv";
+    s.plan.most_rows = 0;
     for (std::uint32_t i = 0; i < s.plan.map_count; ++i) {
       TensorMapPlan& map = s.plan.maps[i];
       for (std::uint32_t* offset : {&map.pointer, &map.rows_at, &map.stride_at, &map.inner_at}) move_to_conv(*offset);
@@ -97,7 +100,13 @@ class Pointwise final : public Family {
   }
 
  private:
-  static Problem product(const Problem& problem) { return Problem(as_gemm(*problem.as<Conv>())); }
+  static Problem product(const Problem& problem) {
+    Gemm g = as_gemm(*problem.as<Conv>());
+    // Launches are not divided: x that is widened in the workspace needs room there for all of its rows.
+    if (const std::optional<gemm::WgmmaProblem> p = gemm::wgmma_problem(g, g.m, true); p && p->most_tokens(g) < g.m)
+      g.workspace = 0;
+    return Problem(g);
+  }
   Candidate of_gemm(Candidate candidate) const {
     candidate.family = of_.name();
     return candidate;

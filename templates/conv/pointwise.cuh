@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pointwise convolutions by a kernel of gemm: x, w and y already lie as its matrices, with a row for each pixel.
 #pragma once
-#include "conv/params.cuh"
-#include "gemm/params.cuh"
+#include "conv/product.cuh"
 
 namespace tw::conv {
 
@@ -13,12 +12,7 @@ struct Pointwise {
 
   template <class... Maps>
   TW_MEMBER static void run(const Args& args, const Shape& shape, const Maps*... maps) {
-    const gemm::Args product{args.x, args.w,        args.y, args.bias,      shape.gemm_m, 0,
-                             0,      args.residual, 0,      args.workspace, args.alpha,   args.beta};
-    const gemm::Shape of{shape.gemm_n,   shape.gemm_k, shape.alpha,    shape.global_divides,
-                         shape.fast,     shape.beta,   shape.y_factor, shape.constant_weights,
-                         shape.workspace};
-    Kernel::run(product, of, maps...);
+    Kernel::run(product_args(args, shape.gemm_m), product_shape(shape, shape.gemm_n, shape.gemm_k), maps...);
   }
 };
 

@@ -12,16 +12,26 @@
 
 namespace tw::conv {
 
-template <class X, class W, class Epi, bool oracle>
+// Tiled: void, or the element for which w is tiled (gemm/reference.cuh).
+template <class X, class W, class Epi, bool oracle, class Tiled = void>
 struct Reference {
+  using Product = gemm::Reference<X, W, Epi, oracle, Tiled>;
   TW_CONSTANTS(int, kThreads = 128, kSharedBytes = 0);
   TW_CONSTANTS(int, kPixels = 8, kChannels = kThreads / kPixels);  // of y, of a block
-  TW_CONSTANTS(bool, kCuts = gemm::fp8_products<X, W>() || gemm::scaled_products<X, W>());
+  TW_CONSTANTS(bool, kTiled = !same<Tiled, void>());
   // Formats that are fake quantized.
   using Element = gemm::element_of<X>;
   TW_CONSTANTS(bool, kFloats = same<Element, float>() || same<Element, f16>() || same<Element, bf16>());
   // Single precision goes through TF32, or where accumulation is fast through bfloat16.
   TW_CONSTANTS(bool, kSingle = same<gemm::element_of<X>, float>() && same<gemm::element_of<W>, float>());
+
+  // What it may cost to write w to the workspace as x's elements.
+  TW_MEMBER static constexpr double written_rounding() {
+    if (kTiled) return 0;
+    if constexpr (same<tile_element<X, W>, Element>())
+      if constexpr (has_tile<W, Element>()) return W::template Tile<Element>::rounding();
+    return 0;
+  }
 
   // Where an output is, and the sums of its products.
   struct Place {
@@ -30,6 +40,7 @@ struct Reference {
   };
   struct Sums {
     double product = 0, magnitude = 0;
+    double rounding = 0;  // of unpacked weights
   };
 
   TW_MEMBER static void run(const Args& args, const Shape& shape) {
@@ -65,11 +76,14 @@ struct Reference {
   TW_MEMBER static Sums sums_of(const Args& args, const Shape& shape, const Place& place, i64 channel) {
     const i32 of_group = shape.c / shape.groups;
     const i64 first = channel / (shape.k / shape.groups) * of_group, columns = shape.columns(), taps = shape.taps();
-    const gemm::Row<W> w(args.w, channel, columns, columns);
+    gemm::WeightRow<W, Tiled> w(args.w, channel, columns);
+    const bool narrows = Product::may_narrow() && shape.fast != 0;
     Sums sums;
     const auto add = [&](i64 c, i64 tap, double a) {
-      const double product = a * w.at(shape.w_channels_first ? c * taps + tap : tap * of_group + c);
+      const i64 column = shape.w_channels_first ? c * taps + tap : tap * of_group + c;
+      const double weight = w.at(column), product = a * weight;
       sums.product += product, sums.magnitude += gemm::magnitude_of(product);
+      if constexpr (oracle && kTiled) sums.rounding += gemm::magnitude_of(a) * w.slack(column, weight, narrows);
     };
     if constexpr (kFloats) {
       if (shape.quant_block > 0) {
@@ -129,13 +143,16 @@ struct Reference {
                  to_f32(static_cast<const typename Epi::Residual*>(args.residual)[at]);
     double y = gemm::activate<Epi::activation()>(linear + bias) + residual;
     if constexpr (Epi::kQuantized) y *= shape.y_factor;
+    const double rounding = sums.rounding + sums.magnitude * (kSingle ? gemm::single_rounding(shape.fast != 0)
+                                                              : shape.workspace > 0 ? written_rounding()
+                                                                                    : 0);
     float* const values = static_cast<float*>(args.y);
     gemm::store_reference<Epi, oracle>(
         args.y, at, {values, values + shape.n * shape.pixels() * shape.k}, at,
         {gemm::store_error<typename Epi::Out>(), gemm::additions_of(shape.columns()),
-         gemm::cut_of(kCuts, shape.fast != 0, shape.columns()), Epi::kExact, Epi::kQuantized, shape.y_factor},
-        {scale, sums.magnitude, !kSingle ? 0 : sums.magnitude * gemm::single_rounding(shape.fast != 0), linear, bias,
-         residual, y});
+         gemm::cut_of(Product::kCuts || (Product::may_narrow() && shape.fast != 0), shape.fast != 0, shape.columns()),
+         Epi::kExact, Epi::kQuantized, shape.y_factor},
+        {scale, sums.magnitude, rounding, linear, bias, residual, y});
   }
 };
 

@@ -2,7 +2,6 @@
 // A conv's launch contract, buffers and arguments, and how its results are judged by what the reference kernel wrote.
 #include <fmt/format.h>
 
-#include <cmath>
 #include <cstddef>
 #include <cstring>
 #include <memory>
@@ -11,6 +10,7 @@
 #include "templates/describe.h"
 #include "templates/fake_quant/fake_quant.h"
 #include "templates/fast_path.h"
+#include "templates/gemm/gemm.h"
 #include "templates/gemm/judge.h"
 
 namespace tilewright::conv {
@@ -27,15 +27,6 @@ static_assert(sizeof(ConvArgs) == sizeof(tw::conv::Args) && offsetof(ConvArgs, w
               offsetof(ConvArgs, beta) == offsetof(tw::conv::Args, beta) &&
               offsetof(ConvArgs, amax) == offsetof(tw::conv::Args, amax));
 
-void add_operand(Contract& c, const char* const (&names)[3], std::size_t offset, Format f) {
-  for (const StreamSpec& s : f.info().streams) {
-    constexpr std::size_t kFields[] = {offsetof(Operand, data), offsetof(Operand, scales), offsetof(Operand, global)};
-    const auto i = static_cast<std::size_t>(s.stream);
-    c.pointers.push_back(
-        {names[i], static_cast<std::uint32_t>(offset + kFields[i]), s.scope == Scope::tensor ? 4u : 16u, true});
-  }
-}
-
 }  // namespace
 
 Contract contract(const Conv& conv) {
@@ -45,8 +36,8 @@ Contract contract(const Conv& conv) {
   c.args_bytes = sizeof(ConvArgs);
   c.rows_name = std::string("pixels");  // GCC 12 warns of a character array here
   c.rows = g.m, c.cols = g.n;
-  add_operand(c, {"x.data", "x.scales", "x.global"}, offsetof(ConvArgs, x), conv.x);
-  add_operand(c, {"w.data", "w.scales", "w.global"}, offsetof(ConvArgs, w), conv.w);
+  gemm::add_operand(c, {"x.data", "x.scales", "x.global"}, offsetof(ConvArgs, x), conv.x);
+  gemm::add_weights(c, g, offsetof(ConvArgs, w));
   c.pointers.push_back({"y", offsetof(ConvArgs, y), 16, true});
   if (conv.bias)
     c.pointers.push_back(
@@ -74,9 +65,7 @@ void describe(const Conv& conv, Task& task) {
                       least_deviation(conv.x, 1.0f), inverse};
   const Matrix x = add_matrix(task, "x", input, false, false);
   task.weights = static_cast<int>(task.matrices.size());
-  const Matrix w = add_matrix(
-      task, "w", {conv.w, g.n, g.k, least_deviation(conv.w, 1.0f / std::sqrt(static_cast<float>(g.k))), inverse}, false,
-      false);
+  const Matrix w = gemm::add_weights(task, g);
   int bias = -1, residual = -1, cache = -1, amax = -1, workspace = -1;
   if (conv.bias)
     bias = add_matrix(task, "bias", {*conv.bias, 1, g.n, least_deviation(*conv.bias, 1.0f), false}, false, false).data;

@@ -31,28 +31,25 @@ static_assert(sizeof(GemmArgs) == sizeof(tw::gemm::Args) && offsetof(GemmArgs, x
               offsetof(GemmArgs, beta) == offsetof(tw::gemm::Args, beta) &&
               offsetof(GemmArgs, group_rows) == offsetof(tw::gemm::Args, group_rows));
 
-namespace {
-
-void add_operand(Contract& c, const char* const (&names)[3], std::uint32_t offset, Format f) {
+void add_operand(Contract& c, const char* const (&names)[3], std::size_t offset, Format f) {
   for (const StreamSpec& s : f.info().streams) {
     constexpr std::size_t kFields[] = {offsetof(Operand, data), offsetof(Operand, scales), offsetof(Operand, global)};
     const auto i = static_cast<std::size_t>(s.stream);
     c.pointers.push_back(
-        {names[i], offset + static_cast<std::uint32_t>(kFields[i]), s.scope == Scope::tensor ? 4u : 16u, true});
+        {names[i], static_cast<std::uint32_t>(offset + kFields[i]), s.scope == Scope::tensor ? 4u : 16u, true});
   }
 }
 
 // Tiles have a stream of scales where their format keeps them beside the codes.
-void add_tiles(Contract& c, const Gemm& g) {
-  const std::uint32_t w = offsetof(GemmArgs, w);
-  c.pointers.push_back({"w.data (tiles)", w + static_cast<std::uint32_t>(offsetof(Operand, data)), 16, true});
-  if (packed_bytes(g, StreamName::scales))
-    c.pointers.push_back({"w.scales (tiles)", w + static_cast<std::uint32_t>(offsetof(Operand, scales)), 16, true});
-  if (packed_bytes(g, StreamName::global))
-    c.pointers.push_back({"w.global", w + static_cast<std::uint32_t>(offsetof(Operand, global)), 4, true});
+void add_weights(Contract& c, const Gemm& g, std::size_t offset) {
+  if (g.packing == Packing::none) return add_operand(c, {"w.data", "w.scales", "w.global"}, offset, g.w);
+  const auto add = [&](const char* name, std::size_t member, std::uint32_t align) {
+    c.pointers.push_back({name, static_cast<std::uint32_t>(offset + member), align, true});
+  };
+  add("w.data (tiles)", offsetof(Operand, data), 16);
+  if (packed_bytes(g, StreamName::scales)) add("w.scales (tiles)", offsetof(Operand, scales), 16);
+  if (packed_bytes(g, StreamName::global)) add("w.global", offsetof(Operand, global), 4);
 }
-
-}  // namespace
 
 std::string not_plain(const Problem& problem) {
   const Gemm* g = problem.as<Gemm>();
@@ -127,10 +124,7 @@ Contract contract(const Gemm& g) {
   if (g.groups && g.group_layout == GroupLayout::contiguous) c.rows_per = g.groups;
   c.cols = g.n;
   add_operand(c, {"x.data", "x.scales", "x.global"}, offsetof(GemmArgs, x), g.x_stored());
-  if (g.packing == Packing::none)
-    add_operand(c, {"w.data", "w.scales", "w.global"}, offsetof(GemmArgs, w), g.w);
-  else
-    add_tiles(c, g);
+  add_weights(c, g, offsetof(GemmArgs, w));
   c.pointers.push_back({"y", offsetof(GemmArgs, y), 16, true});
   if (g.bias)
     c.pointers.push_back(

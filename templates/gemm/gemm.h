@@ -43,8 +43,18 @@ void check_epilogue(const Gemm& g, const char* addend);
 void check_global(const Gemm& g);
 void check_accumulation(const Gemm& g);
 
-// Throws Error unless weights can be reordered for `x`. `field`, `value`: what asks for it.
-void check_tiles(const char* field, std::string value, Format w, Format x, std::int64_t n, std::int64_t k);
+// Throws Error unless weights can be reordered for `x`. `field`, `value`: what asks for it. n_field, k_field: what the
+// operation calls, or makes, their extents of.
+void check_tiles(const char* field, std::string value, Format w, Format x, std::int64_t n, std::int64_t k,
+                 const char* n_field = "n", const char* k_field = "k");
+// Adds the pointers of a stored operand at `offset` of a launch's arguments; those of w, packed or not as g says.
+void add_operand(Contract& c, const char* const (&names)[3], std::size_t offset, Format f);
+void add_weights(Contract& c, const Gemm& g, std::size_t offset);
+// w among a task's buffers, packed or not. Precondition: no groups.
+Matrix add_weights(Task& task, const Gemm& g);
+// The problem with pack=tiles, if w can be and is not yet; and how it is packed.
+std::optional<Gemm> packable(const Gemm& g);
+std::optional<Repack> repack(const Gemm& g);
 double w_bytes(const Gemm& gemm);  // of w, packed or not as the problem says
 
 // Why no kernel that reads w as its format stores it serves the problem; empty if some may.

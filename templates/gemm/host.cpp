@@ -41,8 +41,6 @@ struct Operands {
 
   Operands(const Gemm& g, const Task& task, std::span<const std::span<std::byte>> buffers)
       : x(decoded(matrix(task, "x"), buffers)) {
-    const TileInfo* tiles = g.packing == Packing::tiles ? tile_info(g.w, g.x) : nullptr;
-    const bool narrowed = tiles && g.accumulation == Accumulation::fast && may_narrow(*tiles, g.x);
     for (int group = 0; group < std::max(g.groups, 1); ++group) {
       const Matrix& m = matrix(task, "w");
       std::vector<std::span<std::byte>> own(buffers.begin(), buffers.end());
@@ -53,10 +51,8 @@ struct Operands {
           bytes = bytes.subspan(each * static_cast<std::size_t>(group), each);
         }
       std::vector<float> one = decoded(m, own);
-      if (narrowed)
-        find_narrowed_slack(*tiles, m, one, own);
-      else if (tiles && tiles->rounding > 0)
-        find_slack(*tiles, m, one, own);
+      const std::vector<float> of_one = slack_of_weights(g, m, one, own);
+      slack.insert(slack.end(), of_one.begin(), of_one.end());
       if (w.empty())
         w = std::move(one);
       else
@@ -70,27 +66,6 @@ struct Operands {
     if (g.x_from) x = through(g.x, g.m, g.k, x);
     if (g.bias) bias = decoded(matrix(task, "bias"), buffers);
     if (g.c) c = decoded(matrix(task, "c"), buffers);
-  }
-  // templates/gemm/reference.cuh: |w| + 2 |w0| of w = code * step + w0; codes of 0 decode to w0.
-  void find_slack(const TileInfo& tiles, const Matrix& m, const std::vector<float>& values,
-                  std::span<const std::span<std::byte>> buffers) {
-    std::vector<float> base(values.size());
-    if (tiles.offset) {
-      std::vector<std::byte> zeros(buffers[static_cast<std::size_t>(m.data)].size());
-      std::vector<std::span<std::byte>> without(buffers.begin(), buffers.end());
-      without[static_cast<std::size_t>(m.data)] = zeros;
-      base = decoded(m, without);
-    }
-    for (std::size_t i = 0; i < values.size(); ++i)
-      slack.push_back(static_cast<float>(tiles.rounding) * (std::fabs(values[i]) + 2 * std::fabs(base[i])));
-  }
-  // Weights that are rounded to x's element.
-  void find_narrowed_slack(const TileInfo& tiles, const Matrix& m, const std::vector<float>& values,
-                           std::span<const std::span<std::byte>> buffers) {
-    const float* global = operand(m, buffers).global;
-    const double scale = !global ? 1 : m.inverse_global ? 1.0 / *global : *global;
-    for (const float v : values)
-      slack.push_back(static_cast<float>(tiles.narrow_rounding * std::fabs(v) + tiles.narrow_least * std::fabs(scale)));
   }
   // Whether a row is to be computed: whether a group has it.
   bool computed(std::int64_t row) const { return owners.empty() || owners[static_cast<std::size_t>(row)] >= 0; }
@@ -124,6 +99,32 @@ Expected expected_at(const Gemm& g, const Operands& o, std::int64_t row, std::in
 }
 
 }  // namespace
+
+std::vector<float> slack_of_weights(const Gemm& g, const Matrix& m, const std::vector<float>& values,
+                                    std::span<const std::span<std::byte>> buffers) {
+  const TileInfo* tiles = g.packing == Packing::tiles ? tile_info(g.w, g.x) : nullptr;
+  std::vector<float> slack;
+  if (tiles && g.accumulation == Accumulation::fast && may_narrow(*tiles, g.x)) {
+    // Weights that are rounded to x's element.
+    const float* global = operand(m, buffers).global;
+    const double scale = !global ? 1 : m.inverse_global ? 1.0 / *global : *global;
+    for (const float v : values)
+      slack.push_back(
+          static_cast<float>(tiles->narrow_rounding * std::fabs(v) + tiles->narrow_least * std::fabs(scale)));
+  } else if (tiles && tiles->rounding > 0) {
+    // templates/gemm/reference.cuh: |w| + 2 |w0| of w = code * step + w0; codes of 0 decode to w0.
+    std::vector<float> base(values.size());
+    if (tiles->offset) {
+      std::vector<std::byte> zeros(buffers[static_cast<std::size_t>(m.data)].size());
+      std::vector<std::span<std::byte>> without(buffers.begin(), buffers.end());
+      without[static_cast<std::size_t>(m.data)] = zeros;
+      base = decoded(m, without);
+    }
+    for (std::size_t i = 0; i < values.size(); ++i)
+      slack.push_back(static_cast<float>(tiles->rounding) * (std::fabs(values[i]) + 2 * std::fabs(base[i])));
+  }
+  return slack;
+}
 
 void run_on_host(const Gemm& g, const Task& task, std::span<const std::span<std::byte>> buffers) {
   const Operands o(g, task, buffers);

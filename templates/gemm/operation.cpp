@@ -117,29 +117,16 @@ class GemmOperation final : public OperationOf<Gemm, Fields> {
   }
 
   std::optional<Problem> packed(const Problem& problem, const Arch& arch) const override {
-    Gemm g = *problem.as<Gemm>();
-    const TileInfo* tiles = tile_info(g.w, g.x);
-    if (g.packing != Packing::none || g.x_from || !tiles || g.n % kTileRows || g.k % tiles->panel_k) return {};
-    g.packing = Packing::tiles;
-    const Problem packed(g);
+    const std::optional<Gemm> g = packable(*problem.as<Gemm>());
+    if (!g) return {};
+    const Problem packed(*g);
     for (const std::int64_t rows : kBuckets) {
       const auto serves = [&](const Family* f) { return f->why_not(packed.with_rows(rows), arch).empty(); };
       if (std::none_of(families().begin(), families().end() - 1, serves)) return {};
     }
     return packed;
   }
-  std::optional<Repack> repack(const Problem& problem) const override {
-    const Gemm& g = *problem.as<Gemm>();
-    if (g.packing != Packing::tiles) return {};
-    // Tiles are of whole rows, so a stack is packed like one tall matrix: but for its tensor-wide scales, one for each,
-    // which are not moved.
-    const std::int64_t rows = g.n * std::max(g.groups, 1);
-    return Repack{Problem(Pack{g.w, g.x, rows, g.k, false}), [stack = g.groups > 0](Operand from, MutableOperand to) {
-                    const MutableOperand w{const_cast<void*>(from.data), const_cast<void*>(from.scales),
-                                           stack ? nullptr : const_cast<float*>(from.global)};
-                    return tilewright::bytes_of(PackArgs{w, to});
-                  }};
-  }
+  std::optional<Repack> repack(const Problem& problem) const override { return gemm::repack(*problem.as<Gemm>()); }
   std::vector<Recommendation> recommended(const Problem& problem, const Arch& arch) const override {
     return gemm::recommended(problem, arch);
   }
@@ -236,15 +223,36 @@ void check_accumulation(const Gemm& g) {
                               f.name(), f.block()));
 }
 
-void check_tiles(const char* field, std::string value, Format w, Format x, std::int64_t n, std::int64_t k) {
+std::optional<Gemm> packable(const Gemm& g) {
+  const TileInfo* tiles = tile_info(g.w, g.x);
+  if (g.packing != Packing::none || g.x_from || !tiles || g.n % kTileRows || g.k % tiles->panel_k) return {};
+  Gemm packed = g;
+  packed.packing = Packing::tiles;
+  return packed;
+}
+
+std::optional<Repack> repack(const Gemm& g) {
+  if (g.packing != Packing::tiles) return {};
+  // Tiles are of whole rows, so a stack is packed like one tall matrix: but for its tensor-wide scales, one for each,
+  // which are not moved.
+  const std::int64_t rows = g.n * std::max(g.groups, 1);
+  return Repack{Problem(Pack{g.w, g.x, rows, g.k, false}), [stack = g.groups > 0](Operand from, MutableOperand to) {
+                  const MutableOperand w{const_cast<void*>(from.data), const_cast<void*>(from.scales),
+                                         stack ? nullptr : const_cast<float*>(from.global)};
+                  return tilewright::bytes_of(PackArgs{w, to});
+                }};
+}
+
+void check_tiles(const char* field, std::string value, Format w, Format x, std::int64_t n, std::int64_t k,
+                 const char* n_field, const char* k_field) {
   const TileInfo* tiles = tile_info(w, x);
   if (!tiles)
     throw Error(ErrorCode::unsupported, field, std::move(value),
                 fmt::format("w={} has no tiles for x={}", w.name(), x.name()));
   if (n % kTileRows != 0)
-    throw invalid("n", std::to_string(n), fmt::format("a multiple of {}, the rows of a tile", kTileRows));
+    throw invalid(n_field, std::to_string(n), fmt::format("a multiple of {}, the rows of a tile", kTileRows));
   if (k % tiles->panel_k != 0)
-    throw invalid("k", std::to_string(k),
+    throw invalid(k_field, std::to_string(k),
                   fmt::format("a multiple of {}, the columns of a tile for x={}", tiles->panel_k, x.name()));
 }
 

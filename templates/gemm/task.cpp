@@ -17,6 +17,12 @@
 
 namespace tilewright::gemm {
 
+Matrix add_weights(Task& task, const Gemm& g) {
+  const float deviation = least_deviation(g.w, 1.0f / std::sqrt(static_cast<float>(g.k)));
+  if (g.packing == Packing::tiles) return pack::add_packed(task, "w", g, deviation, false);
+  return add_matrix(task, "w", {g.w, g.n, g.k, deviation, g.global == Global::div}, false, false);
+}
+
 void describe(const Gemm& g, Task& task) {
   const bool inverse = g.global == Global::div;
   // Results near one: neither f16 overflow nor a sum below the output's resolution; of what has no scale, as many of
@@ -24,11 +30,9 @@ void describe(const Gemm& g, Task& task) {
   const Format from = g.x_stored();
   const std::int64_t x_rows = g.x_rows(), matrices = std::max(g.groups, 1);
   const Matrix x = add_matrix(task, "x", {from, x_rows, g.k, least_deviation(from, 1.0f), inverse}, true, false);
-  const float deviation = least_deviation(g.w, 1.0f / std::sqrt(static_cast<float>(g.k)));
   if (!g.groups) task.weights = static_cast<int>(task.matrices.size());  // a tensor is one matrix
   const std::size_t before_w = task.buffers.size();
-  const Matrix w = g.packing == Packing::none ? add_matrix(task, "w", {g.w, g.n, g.k, deviation, inverse}, false, false)
-                                              : pack::add_packed(task, "w", one_group(g), deviation, false);
+  const Matrix w = add_weights(task, one_group(g));
   if (g.groups) stack(std::span(task.buffers).subspan(before_w), g.groups);
   int bias = -1, c = -1, workspace = -1, group_rows = -1;
   if (g.bias)

@@ -124,7 +124,7 @@ TEST_CASE("bench conv: the jobs are problems, and what is asked of them follows 
     CHECK_NOTHROW(Problem::parse(job.problem));
     CHECK((job.layer != "d1" || (job.label == "bf16" && job.goal.measure == ConvMeasure::fma_rate)));
   }
-  CHECK(labels.size() == 13);
+  CHECK(labels.size() == 15);
 
   settings.layers = "1,2,6,8,12";
   settings.rows = "bf16|fp8";
@@ -140,7 +140,7 @@ TEST_CASE("bench conv: the jobs are problems, and what is asked of them follows 
   CHECK(jobs[9].rivals == std::vector<std::string>{"fp8"});
 
   // 27 x 96 channels are no whole number of blocks of 128.
-  settings.layers = "1,3", settings.rows = "int4-g128";
+  settings.layers = "1,3", settings.rows = "int4-g128 x bf16";
   jobs = conv_jobs(settings);
   REQUIRE(jobs.size() == 1);
   CHECK(jobs[0].layer == "3");

@@ -11,6 +11,7 @@
 
 #include "conv/reference.cuh"
 #include "emulator/gemm.h"
+#include "pack/tiles.cuh"
 #include "support/fake_quant.h"
 
 namespace conv_test {
@@ -70,6 +71,29 @@ inline Picked pick_shape(std::mt19937& random, int channel_step) {
   s.alpha = kAlpha, s.beta = kBeta, s.y_factor = 1;
   return p;
 }
+
+// w as tiles, if it is to be.
+template <class X, class W, bool packed>
+struct PackedWeights {};
+template <class X, class W>
+struct PackedWeights<X, W, true> {
+  using Element = tile_element<X, W>;
+  using Tile = typename W::template Tile<Element>;
+  using Pack = pack::Tiles<W, Element, false>;
+  std::vector<u32> codes, scales;
+  Operand pack(const Operand& w, i64 rows, i64 columns, std::uint64_t seed) {
+    const i64 chunks = Tile::kScaleBytes ? ceil_div64(columns, max2(1, Tile::kScaleK)) : 0;
+    codes.resize(static_cast<std::size_t>(rows * columns * Tile::kBits / 32));
+    scales.resize(
+        static_cast<std::size_t>(rows * std::max(chunks * Tile::kScaleBytes, i64{fmt::row_bytes<W>()}) / 4 + 1));
+    const auto writable = [](const void* p) { return const_cast<void*>(p); };
+    const pack::Args args{{writable(w.data), writable(w.scales), nullptr}, {codes.data(), scales.data(), nullptr}};
+    const pack::Shape shape{rows, columns};
+    emu::run({{static_cast<u32>(Pack::tiles(shape)), 1, 1}, Pack::kThreads, 1, 0, seed},
+             [&] { Pack::run(args, shape); });
+    return {codes.data(), scales.data(), w.global};
+  }
+};
 
 // The reference kernel takes any shape.
 template <class X, class W, class Epi>

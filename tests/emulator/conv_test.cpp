@@ -9,14 +9,47 @@
 #include "formats/e4m3_row.cuh"
 #include "formats/f16.cuh"
 #include "formats/f32.cuh"
+#include "formats/int4_g32.cuh"
 #include "formats/int8.cuh"
 #include "formats/int8_row.cuh"
 #include "formats/int8_tensor.cuh"
+#include "formats/nvfp4.cuh"
 #include "formats/q4_0.cuh"
+#include "formats/q4_1.cuh"
 
 using namespace conv_test;
 
 namespace {
+
+// The reference, and as an oracle, on weights that were packed: the same values, and bounds that are no smaller.
+template <class X, class W, class Epi>
+struct TiledReference {
+  using Element = tile_element<X, W>;
+  using Tile = typename W::template Tile<Element>;
+  static constexpr int kLeastChannels = TiledUnit<W, Element>::kPanelK;
+  static void fit(Picked& p) {
+    conv::Shape& s = p.shape;
+    s.c = kLeastChannels, s.k = 64, s.groups = 1, s.w_channels_first = 0, s.n = 1;
+  }
+  static void run(const conv::Args& args, const conv::Shape& s, std::uint64_t seed) {
+    PackedWeights<X, W, true> weights;
+    const auto cells = static_cast<std::size_t>(s.n * s.pixels() * s.k);
+    std::vector<float> plain(2 * cells), tiled(2 * cells);
+    conv::Args packed = args;
+    packed.w = weights.pack(args.w, s.k, s.columns(), seed);
+    using Any = AnyShape<X, W, Epi>;
+    Any::template launch<conv::Reference<X, W, Epi, false, Element>>(packed, s, seed);
+    packed.y = tiled.data();
+    Any::template launch<conv::Reference<X, W, Epi, true, Element>>(packed, s, seed);
+    conv::Args judged = args;
+    judged.y = plain.data();
+    Any::template launch<conv::Reference<X, W, Epi, true>>(judged, s, seed);
+    CHECK(std::memcmp(plain.data(), tiled.data(), cells * sizeof(float)) == 0);
+    bool wider = true;
+    for (std::size_t i = cells; i < 2 * cells && (Tile::rounding() > 0); ++i) wider &= tiled[i] >= plain[i];
+    CHECK(wider);
+  }
+};
 
 // Kernels of gemm take what is a gemm in memory.
 void make_pointwise(Picked& p) {
@@ -79,6 +112,13 @@ TEST_CASE("conv: the reference, every pad mode, layout, stride, dilation, group 
   check_convolutions<fmt::int8, fmt::int8_row, Epilogue<float, float, Act::none>>(3, 20);
   check_convolutions<fmt::e4m3, fmt::e4m3, Epilogue<f16, gemm::NoBias, Act::relu, float>>(4, 20);
   check_convolutions<fmt::f16, fmt::q4_0, Epilogue<float, float, Act::none>>(5, 15);
+}
+
+TEST_CASE("conv: the reference on weights in tiles", "[conv]") {
+  using Plain = Epilogue<float, float, Act::none>;
+  check_convolutions<fmt::bf16, fmt::int4_g32, Plain, TiledReference<fmt::bf16, fmt::int4_g32, Plain>>(61, 2);
+  check_convolutions<fmt::f16, fmt::q4_1, Plain, TiledReference<fmt::f16, fmt::q4_1, Plain>>(62, 2);
+  check_convolutions<fmt::e4m3, fmt::nvfp4, Plain, TiledReference<fmt::e4m3, fmt::nvfp4, Plain>>(63, 2);
 }
 
 TEST_CASE("conv: the matrix units on gathered input", "[conv]") {

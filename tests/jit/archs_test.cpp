@@ -130,12 +130,21 @@ TEST_CASE("every family compiles for every target", "[archs]") {
       "w_layout=kctrs workspace=33554432",
       "conv x=e4m3 w=e4m3_row y=bf16 n=1 c=192 in=6x48x83 k=192 kernel=3 pad=1 residual=bf16 accum=fast",
       "conv x=f32 w=f32 y=f32 n=1 c=40 in=31x30 k=64 kernel=3 stride=2 pad=1 accum=fast workspace=33554432",
-
+      "conv x=bf16 w=int4_g128 y=bf16 n=1 c=384 in=6x48x83 k=384 kernel=3 pad=0x1x1 workspace=33554432",
+      "conv x=f16 w=nvfp4 y=f16 n=1 c=48 in=31x30 k=64 kernel=3 x_layout=ncdhw global=mul workspace=33554432",
+      "conv x=e4m3 w=int4_row y=bf16 n=1 c=192 in=31x30 k=192 kernel=3 pad=1 accum=fast workspace=33554432",
+      "conv x=bf16 w=e5m2 y=bf16 n=1 c=36 in=31x30 k=64 kernel=3 pad=1 w_layout=kctrs workspace=33554432",
+      "conv x=bf16 w=int4_g128 y=bf16 n=2 c=640 in=16x16 k=640 kernel=3 pad=1 pack=tiles",
+      "conv x=e4m3 w=int4_row y=bf16 n=1 c=256 in=31x30 k=192 kernel=3 pad=1 x_layout=ncdhw pack=tiles "
+      "workspace=33554432",
       "conv x=f32 w=f32 y=f32 n=1 c=8 in=31x30 k=64 kernel=3 pad=1",
       "conv x=f16 w=f16 y=f16 n=1 c=33 in=9x31x30 k=64 kernel=3 pad=1 x_layout=ncdhw w_layout=kctrs workspace=33554432 "
       "quant_act=e2m1/128",
       "conv x=bf16 w=bf16 y=bf16 n=1 c=96 in=31x30 k=64 kernel=3 pad=1 workspace=33554432 quant_act=e2m1/32 order=trsc",
-      "conv x=f32 w=f32 y=f32 n=1 c=132 in=31x30 k=64 kernel=3 pad=1 workspace=33554432 quant_act=e2m1/256 order=trsc"};
+      "conv x=f32 w=f32 y=f32 n=1 c=132 in=31x30 k=64 kernel=3 pad=1 workspace=33554432 quant_act=e2m1/256 order=trsc",
+      "conv x=bf16 w=int4_g32 y=bf16 n=1 c=96 in=31x30 k=64 kernel=3 pad=1 workspace=33554432 quant_act=e2m1/16",
+      "conv x=f16 w=nvfp4 y=f16 n=1 c=64 in=31x30 k=64 kernel=3 global=mul pack=tiles workspace=33554432 "
+      "quant_act=e2m1/64 order=trsc"};
   for (std::size_t number = 0; number < archs().size(); ++number)
     for (std::size_t i = 0; i < problems.size(); ++i) compile_some(Problem::parse(problems[i]), i, number);
 }

@@ -23,6 +23,7 @@
 #include "support/fake_quant.h"
 #include "templates/conv/conv.h"
 #include "templates/gemm/gemm.h"
+#include "templates/gemm/wgmma/schedule.cuh"
 
 using namespace tilewright;
 
@@ -314,7 +315,7 @@ TEST_CASE("conv: who takes input that is fake quantized", "[conv]") {
     REQUIRE_FALSE(candidates.empty());
     const std::string source = conv::wgmma().source(problem, hopper, candidates.front()).text;
     CHECK(source.find(fmt::format("k.quant_block = {};", problem.as<Conv>()->quant_act.block)) != source.npos);
-    CHECK(why_not(conv::wgmma(), layer + trsc).starts_with("workspace = 0: x and w are written there"));
+    CHECK(why_not(conv::wgmma(), layer + trsc).starts_with("workspace = 0: x "));
   }
   CHECK(why_not(conv::wgmma(), bf16 + "c=64 in=20x30 kernel=1 quant_act=e2m1/16" + room).empty());
   // Along columns a row is written for each output pixel, whatever padding, cache and strides are.
@@ -340,6 +341,19 @@ TEST_CASE("conv: who takes input that is fake quantized", "[conv]") {
   CHECK(why_not(conv::wgmma(), bf16 + "c=64 in=20x90 kernel=3 quant_act=e2m1/64")
             .starts_with("workspace = 0: x and w are written there"));
   CHECK(why_not(conv::mma(), bf16 + "c=64 in=20x30 kernel=1 quant_act=e2m1/16").empty());
+  // With weights of another format.
+  const std::string coded = "x=bf16 w=int4_g32 c=64 in=20x30 kernel=3 quant_act=e2m1/32", tiles = " pack=tiles";
+  CHECK(why_not(conv::wgmma(), coded + room).empty());
+  CHECK(why_not(conv::wgmma(), coded).starts_with("workspace = 0: x and w are written there"));
+  CHECK(why_not(conv::wgmma(), coded + trsc + room).empty());
+  CHECK(why_not(conv::wgmma(), coded + trsc + tiles + room).empty());
+  CHECK(why_not(conv::wgmma(), coded + trsc + tiles).starts_with("workspace = 0: x is written there"));
+  CHECK(why_not(conv::wgmma(), coded + tiles + room) ==
+        "pack = tiles: order=ctrs of quant_act takes w that is not packed");
+  CHECK(why_not(conv::wgmma(), "x=bf16 w=int4_g32 c=64 in=20x30 kernel=1 quant_act=e2m1/32" + tiles + room).empty());
+  CHECK(why_not(conv::mma(), coded + trsc).empty());
+  CHECK(why_not(conv::mma(), coded + trsc + tiles) == "w is packed as tiles");
+  CHECK(why_not(conv::reference(), coded + tiles).empty());
   for (const Family* family : {&conv::pointwise_wgmma(), &conv::pointwise_mma(), &conv::pointwise_gemv()})
     CHECK(why_not(*family, bf16 + "c=64 in=20x30 kernel=1 quant_act=e2m1/16") ==
           "quant_act: x is fake quantized before it is multiplied");
@@ -369,6 +383,12 @@ TEST_CASE("conv: pointwise ones have the candidates of gemm's families", "[conv]
        "gemm x=bf16 w=bf16 y=bf16 m=81 n=7 k=12", "sm_80", mma, "Pointwise<tw::gemm::Mma<"},
       {"conv x=f16 w=q4_0 y=f16 n=1 c=64 in=90 k=64 kernel=1", "gemm x=f16 w=q4_0 y=f16 m=90 n=64 k=64", "sm_120a", mma,
        "Pointwise<tw::gemm::Mma<"},
+      {"conv x=bf16 w=int4_g128 y=bf16 n=1 c=256 in=9x9 k=128 kernel=1 pack=tiles bias=f32",
+       "gemm x=bf16 w=int4_g128 y=bf16 m=81 n=128 k=256 pack=tiles bias=f32", "sm_90a", wgmma,
+       "Pointwise<tw::gemm::WgmmaKernel<tw::fmt::bf16, tw::fmt::int4_g128, "},
+      {"conv x=e4m3 w=nvfp4 y=bf16 n=1 c=256 in=90x90 k=128 kernel=1 global=mul pack=tiles workspace=34603008",
+       "gemm x=e4m3 w=nvfp4 y=bf16 m=8100 n=128 k=256 global=mul pack=tiles workspace=34603008", "sm_90a", wgmma,
+       "Pointwise<tw::gemm::WgmmaKernel<tw::fmt::e4m3, tw::fmt::nvfp4, "},
       {"conv x=f16 w=f16 y=f16 n=2 c=64 in=1x1 k=64 kernel=1 stride=2", "gemm x=f16 w=f16 y=f16 m=2 n=64 k=64",
        "sm_90a", gemv, "Pointwise<tw::gemm::Gemv<"}};
   for (const auto& test : cases) {
@@ -429,6 +449,96 @@ TEST_CASE("conv: tensor maps of pointwise ones read a conv's arguments", "[conv]
   CHECK((swapped && plain));
 }
 
+TEST_CASE("conv: a launch is not divided where x is widened in the workspace", "[conv]") {
+  const auto prologues = [](int workspace) {
+    const Problem p = Problem::parse(fmt::format(
+        "conv x=e4m3 w=nvfp4 y=bf16 n=1 c=256 in=90x90 k=128 kernel=1 global=mul pack=tiles workspace={}", workspace));
+    int count = 0;
+    for (const Candidate& c : conv::pointwise_wgmma().candidates(p, arch("sm_90a"))) {
+      if (c.text().find("prologue=1") == std::string::npos) continue;
+      const LaunchPlan plan = conv::pointwise_wgmma().source(p, arch("sm_90a"), c).plan;
+      CHECK(plan.most_rows == 0);
+      CHECK(plan.maps[0].pointer == offsetof(ConvArgs, workspace));
+      ++count;
+    }
+    return count;
+  };
+  CHECK(prologues(8 << 20) > 0);
+  CHECK(prologues(4000000) == 0);  // 8100 rows of 512 bytes are more
+}
+
+TEST_CASE("conv: weights packed as tiles", "[conv]") {
+  const std::string base = "conv x=bf16 y=bf16 n=1 in=9x11 kernel=1 ";
+  const Arch &hopper = arch("sm_90a"), &ampere = arch("sm_80");
+  const Problem plain = Problem::parse(base + "w=int4_g128 c=256 k=128");
+  const std::optional<Problem> packed = conv::operation().packed(plain, hopper);
+  REQUIRE(packed);
+  CHECK(packed->text() == "conv x=bf16 w=int4_g128 y=bf16 n=1 c=256 in=9x11 k=128 kernel=1x1 pack=tiles");
+  CHECK_FALSE(conv::operation().packed(*packed, hopper));
+  CHECK_FALSE(conv::operation().packed(plain, ampere));
+  CHECK_FALSE(conv::operation().packed(Problem::parse(base + "w=int4_g128 c=256 k=100"), hopper));
+  CHECK_FALSE(conv::operation().packed(Problem::parse(base + "w=int4_g32 c=96 k=128"), hopper));
+  CHECK_FALSE(conv::operation().packed(Problem::parse(base + "w=bf16 c=256 k=128"), hopper));
+  CHECK(conv::operation().recommended(plain, hopper).front().field == "pack=tiles");
+  CHECK(conv::operation().repack(*packed)->problem.text() == "pack w=int4_g128 x=bf16 n=128 k=256");
+  CHECK_FALSE(conv::operation().repack(plain));
+  std::string names;
+  for (const PointerRule& rule : conv::operation().contract(*packed).pointers) names += std::string(rule.name) + ", ";
+  CHECK(names == "x.data, w.data (tiles), w.scales (tiles), y, ");
+  CHECK(conv::mma().why_not(*packed, hopper) == "a pointwise convolution, which pointwise_mma serves");
+  CHECK(conv::pointwise_mma().why_not(*packed, hopper) == "w is packed as tiles");
+  CHECK(conv::direct().why_not(*packed, hopper) == "w is packed as tiles");
+  const std::string tiles = "conv x=bf16 y=bf16 n=1 in=9x11 pack=tiles ";
+  CHECK(refused(tiles + "w=int4_g128 c=256 k=100 kernel=1") == "k=100: a multiple of 64, the rows of a tile");
+  CHECK(refused(tiles + "w=e4m3 c=36 k=64 kernel=3").starts_with("kernel elements times c=324: a multiple of 64"));
+  CHECK(refused(tiles + "w=bf16 c=64 k=64 kernel=3") == "pack=tiles: w=bf16 has no tiles for x=bf16");
+  CHECK(refused(tiles + "w=e4m3 c=64 k=64 kernel=3 w_layout=kctrs") == "w_layout=kctrs: ktrsc where w is packed");
+  CHECK(refused(tiles + "w=e4m3 c=64 k=64 kernel=3 groups=2") == "pack=tiles: none where channels are in groups");
+}
+
+TEST_CASE("conv: wgmma takes weights in tiles where taps are whole panels", "[conv]") {
+  const Arch& hopper = arch("sm_90a");
+  const std::string base = "conv y=bf16 n=1 in=3x20x21 k=128 kernel=3 pad=0x1x1 ";
+  const auto why = [&](const std::string& text) {
+    const Problem p = Problem::parse(base + "pack=tiles " + text);
+    const std::vector<Candidate> candidates = conv::wgmma().candidates(p, hopper);
+    CHECK(candidates.empty() == !conv::wgmma().why_not(p, hopper).empty());
+    for (const Candidate& c : candidates) {
+      INFO(p.text() << " " << c.text());
+      CHECK(conv::wgmma().illegal(p, hopper, c).empty());
+      const Traits t = conv::wgmma().traits(p, hopper, c);
+      CHECK(t.shared_bytes <= hopper.shared_per_block);
+      const LaunchPlan plan = conv::wgmma().source(p, hopper, c).plan;
+      const bool cached = p.as<Conv>()->cache > 0 && p.as<Conv>()->x_layout == TensorLayout::ndhwc;
+      CHECK(plan.map_count == 1u + cached);  // none for w
+      if (cached) CHECK(plan.maps[1].pointer == offsetof(ConvArgs, cache));
+      CHECK(plan.shared_bytes == static_cast<std::uint32_t>(t.shared_bytes));
+    }
+    return conv::wgmma().why_not(p, hopper);
+  };
+  for (const char* text :
+       {"x=bf16 w=int4_g32 c=64", "x=f16 w=int4_g128 c=128 cache=1", "x=bf16 w=nvfp4 global=mul c=192",
+        "x=bf16 w=q4_k c=256", "x=bf16 w=e4m3_row c=64 x_layout=ncdhw y_layout=ncdhw cache=1 workspace=4194304",
+        "x=e4m3 w=int4_row c=256", "x=e4m3 w=int4_row c=128 accum=fast", "x=int8 w=int4_g128 c=256",
+        "x=int8 w=int4_row c=128", "x=e4m3 w=nvfp4 global=mul c=128 accum=fast"})
+    CHECK(why(text) == "");
+  CHECK(conv::wgmma()
+            .why_not(Problem::parse("conv x=bf16 w=int4_g32 y=bf16 n=1 in=9x9 c=96 k=64 kernel=2 pack=tiles"), hopper)
+            .starts_with("c = 96: a multiple of 64 is needed"));
+  CHECK(why("x=e4m3 w=int4_row c=128").starts_with("c = 128: a multiple of 256 is needed"));
+  CHECK(why("x=e4m3 w=nvfp4 global=mul c=128").find("elements that wgmma has") != std::string::npos);  // x is widened
+  CHECK(why("x=bf16 w=int4_g32 c=64 x_layout=ncdhw").starts_with("workspace = 0: x is written there first"));
+  // Worth it for few pixels.
+  const auto packs = [&](const std::string& in) {
+    const Problem p = Problem::parse("conv x=bf16 w=int4_g128 y=bf16 n=1 c=128 k=128 kernel=3 pad=1 in=" + in);
+    return conv::operation().packed(p, hopper).has_value();
+  };
+  CHECK(packs("64x64"));
+  CHECK_FALSE(packs("64x65"));
+  CHECK_FALSE(conv::operation().packed(Problem::parse("conv x=bf16 w=int4_g128 y=bf16 n=1 c=128 k=128 kernel=3 in=9x9"),
+                                       arch("sm_80")));
+}
+
 TEST_CASE("conv: which ones are pointwise", "[conv]") {
   const auto why = [](const std::string& text) {
     return conv::not_pointwise(*Problem::parse("conv x=f16 w=f16 y=f16 n=2 c=64 k=64 " + text).as<Conv>());
@@ -450,6 +560,75 @@ TEST_CASE("conv: which ones are pointwise", "[conv]") {
   CHECK(!conv::wgmma().candidates(odd, arch("sm_90a")).empty());
   CHECK(conv::pointwise_wgmma().candidates(odd, arch("sm_90a")).empty());
   CHECK(conv::wgmma().candidates(even, arch("sm_90a")).empty());
+}
+
+TEST_CASE("conv: what wgmma writes to the workspace first", "[conv]") {
+  const Arch& hopper = arch("sm_90a");
+  // The bytes that it needs, and whether x is read from there and whether w is.
+  const auto writes = [&](const std::string& text) -> std::string {
+    const Problem problem = Problem::parse("conv y=f32 n=1 in=80x81 k=64 kernel=3 " + text);
+    const std::vector<Recommendation> advice = conv::operation().recommended(problem, hopper);
+    const bool lacks = conv::wgmma().why_not(problem, hopper).starts_with("workspace = 0: ");
+    CHECK(lacks == !advice.empty());
+    const Problem enough = lacks ? advice.front().problem : problem;
+    CHECK(conv::operation().recommended(enough, hopper).empty());
+    const std::vector<Candidate> candidates = conv::wgmma().candidates(enough, hopper);
+    if (candidates.empty()) return conv::wgmma().why_not(enough, hopper);
+    Conv less = *enough.as<Conv>();
+    if (lacks) {
+      less.workspace -= 1;
+      CHECK(conv::wgmma().candidates(less, hopper).empty());
+    }
+    std::string found;
+    for (const Candidate& c : candidates) {
+      CHECK(conv::wgmma().illegal(enough, hopper, c).empty());
+      const LaunchPlan plan = conv::wgmma().source(enough, hopper, c).plan;
+      const auto from = [&](int map) { return plan.maps[map].pointer == offsetof(ConvArgs, workspace); };
+      const std::string own =
+          fmt::format("{}{}{}", enough.as<Conv>()->workspace, from(0) ? " x" : "", from(1) ? " w" : "");
+      CHECK((found.empty() || found == own));
+      found = own;
+    }
+    return found;
+  };
+  constexpr int kWords = tw::gemm::kScheduleBytes, kPixels = 80 * 81, kFilters = 64 * 9;
+  const auto bytes = [](int pixels, int weights) { return std::to_string(kWords + pixels + weights); };
+  CHECK(writes("x=bf16 w=bf16 c=64") == "0");
+  CHECK(writes("x=bf16 w=bf16 c=64 w_layout=kctrs") == bytes(0, kFilters * 64 * 2) + " w");
+  CHECK(writes("x=bf16 w=bf16 c=64 x_layout=ncdhw") == bytes(kPixels * 64 * 2, 0) + " x");
+  CHECK(writes("x=bf16 w=bf16 c=36") == bytes(kPixels * 40 * 2, kFilters * 40 * 2) + " x w");
+  CHECK(writes("x=f32 w=f32 c=64 accum=fast") == bytes(kPixels * 64 * 2, kFilters * 64 * 2) + " x w");
+  for (const char* w : {"int4_g32", "uint4_g64", "q4_0", "q5_1", "e4m3", "e5m2", "int8", "e4m3_row", "int8_row",
+                        "int4_row", "e2m1_row", "nvfp4 global=mul", "e4m3_tensor global=mul"})
+    for (const char* x : {"f16", "bf16"}) {
+      INFO(x << " " << w);
+      CHECK(writes(fmt::format("x={} w={} c=64", x, w)) == bytes(0, kFilters * 64 * 2) + " w");
+    }
+  CHECK(writes("x=bf16 w=q4_k c=256") == bytes(0, kFilters * 256 * 2) + " w");
+  CHECK(writes("x=bf16 w=mxfp4 c=64") == bytes(0, kFilters * 64 * 2) + " w");
+  CHECK(writes("x=e4m3 w=int4_row c=64") == bytes(0, kFilters * 64) + " w");
+  CHECK(writes("x=e4m3_tensor w=e2m1_row global=mul c=64") == bytes(0, kFilters * 64) + " w");
+  CHECK(writes("x=int8 w=int4_row c=64") == bytes(0, kFilters * 64) + " w");
+  // No element of x's is near such a weight, or the scale of its block would be lost.
+  for (const char* pair : {"x=f16 w=mxfp4", "x=f16 w=bf16", "x=f32 w=bf16", "x=e4m3 w=nvfp4 global=mul",
+                           "x=e5m2 w=int4_row", "x=e4m3 w=int4_g64", "x=int8 w=e4m3"}) {
+    INFO(pair);
+    CHECK(writes(std::string(pair) + " c=64").find("elements that wgmma has are needed") != std::string::npos);
+  }
+  CHECK(conv::operation()
+            .recommended(Problem::parse("conv y=f32 n=1 in=80x81 k=64 kernel=3 x=bf16 w=nvfp4 global=mul c=64"),
+                         arch("sm_80"))
+            .empty());
+}
+
+// Its bound has room for rounding w to x's element where there is a workspace to write it to.
+TEST_CASE("conv: the bound of weights that may be rounded", "[conv]") {
+  CHECK(conv::written_rounding(Format::parse("int4_g128"), Format::parse("bf16")).value() > 3.9e-3);
+  CHECK(conv::written_rounding(Format::parse("int4_g128"), Format::parse("f16")).value() > 4.8e-4);
+  for (const char* w : {"nvfp4", "int4_row", "e4m3", "int8_row", "e5m2_tensor"})
+    CHECK(conv::written_rounding(Format::parse(w), Format::parse("bf16")).value() == 0);
+  CHECK_FALSE(conv::written_rounding(Format::parse("int4_g128"), Format::parse("e4m3")));
+  CHECK_FALSE(conv::written_rounding(Format::parse("bf16"), Format::parse("bf16")));
 }
 
 TEST_CASE("conv: the host computes what its own check accepts", "[conv]") {

@@ -1,25 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// x and w written to the workspace as boxes are read from there: channels innermost, in whole pieces of 16 bytes, in
-// the elements that the matrix units take; what a cache has, in front of x. For layouts with channels first, numbers of
-// channels that are no whole pieces, single precision that is rounded to bfloat16, and x that is fake quantized along
-// its channels. What is fake quantized along columns is written unfolded: for each pixel of y all that it sees, as the
-// channels of one pixel. All blocks share the work before any of them multiplies (gemm/wgmma/prologue.cuh).
-//
-// Workspace: the words of gemm/wgmma/schedule.cuh, w, x.
+// x written to the workspace as boxes are read from there (prologue.cuh): channels innermost, in whole pieces of 16
+// bytes, in the elements that the matrix units take; what a cache has, in front of x. It may be fake quantized on the
+// way, along its channels. What is fake quantized along columns is written unfolded: for each pixel of y all that it
+// sees, as the channels of one pixel.
 #pragma once
+#include "arch/sm90.cuh"
 #include "cast/tile.cuh"
 #include "conv/params.cuh"
 #include "core/fp4_fake_block.cuh"
 #include "core/numeric.cuh"
-#include "gemm/wgmma/prologue.cuh"
 
 namespace tw::conv {
-
-// Bytes of w as it is written, and where x begins behind the workspace's first byte.
-TW_FN constexpr i64 written_filter_bytes(i64 k, i64 taps, i32 channels, int element_bytes) {
-  return (k * taps * written_channels(channels, element_bytes) * element_bytes + 127) / 128 * 128;
-}
-TW_FN constexpr i64 written_x_at(i64 filter_bytes) { return gemm::kScheduleBytes + filter_bytes; }
 
 // A column of what is unfolded: its channel, and how far its tap is from the first one on each axis.
 struct alignas(16) UnfoldedColumn {
@@ -27,12 +18,11 @@ struct alignas(16) UnfoldedColumn {
 };
 // Elements of a piece of x, and the shared memory that it takes; behind those of an unfolded one lie its columns.
 TW_CONSTANTS(int, kPieceElements = 16384, kUnfoldedColumns = 256);
-TW_FN constexpr int piece_bytes(int element_bytes, bool unfolds) {
-  return kPieceElements * element_bytes + 16 +
-         (unfolds ? kUnfoldedColumns * static_cast<int>(sizeof(UnfoldedColumn)) : 0);
+TW_FN constexpr int pixels_room(int element_bytes, bool unfolds) {
+  return kPieceElements * element_bytes + (unfolds ? kUnfoldedColumns * static_cast<int>(sizeof(UnfoldedColumn)) : 0);
 }
 
-// From: elements of x and w as a launch passes them; To: as they are written. quant_block: channels that are fake
+// From: elements of x as a launch passes them; To: as they are written. quant_block: channels that are fake
 // quantized together; 0: they are not.
 template <class From, class To, int THREADS, int quant_block, bool unfolds>
 struct ChannelsLast {
@@ -48,11 +38,6 @@ struct ChannelsLast {
   // Loads of a thread that wait together: all of a piece, if that is not too many.
   TW_CONSTANTS(int, kAhead = min2(8, ceil_div(kPixels* kUnits, THREADS)),
                kTurnAhead = min2(8, ceil_div(kPixels* kChannels / kVector, THREADS)), kSingleAhead = 16);
-  struct Memory {
-    alignas(16) From turned[kChannels * kPixels];
-    u32 piece;
-  };
-  static_assert(sizeof(Memory) == piece_bytes(sizeof(From), false), "the host knows its size");
   TW_MEMBER static int turned_at(int channel, int pixel) {
     // No vectors are stored: the threads of a warp, which read eights of channels of a pixel, find each a bank.
     constexpr int kEach = sizeof(From) == 4 ? 1 : 2;
@@ -62,27 +47,16 @@ struct ChannelsLast {
 
   const Args& args;
   const Shape &source, &shape;  // the problem's, and as it is written
+  To* x;                        // as it is written
+  From* turned;                 // shared memory
 
-  TW_MEMBER void run(u8* memory, int thread) const {
-    Memory& shared = *reinterpret_cast<Memory*>(memory);
-    u8* const workspace = static_cast<u8*>(args.workspace);
-    const i64 plane = i64{shape.axes[1].in} * shape.axes[2].in, runs = ceil_div64(plane, kPixels),
-              blocks = ceil_div(shape.c, kChannels);
-    const i64 frames = shape.n * shape.axes[0].in, pieces = frames * runs * blocks;
-    To* const w = reinterpret_cast<To*>(workspace + gemm::kScheduleBytes);
-    To* const x = reinterpret_cast<To*>(workspace +
-                                        written_x_at(written_filter_bytes(shape.k, shape.taps(), shape.c, sizeof(To))));
-    gemm::share_pieces(workspace, static_cast<u32>(pieces + shape.k), grid_x(), shared.piece, thread, [&](u32 piece) {
-      if (piece < static_cast<u32>(shape.k)) {
-        write_filter(w, piece, thread);
-      } else {
-        const i64 at = piece - static_cast<u32>(shape.k), frame = at / blocks / runs;
-        write_pixels(shared, x, frame, at / blocks % runs * kPixels, static_cast<i32>(at % blocks) * kChannels, plane,
-                     thread);
-      }
-    });
-    fence_async();  // the ring is filled where this lay
-    sync_block();
+  TW_MEMBER i64 plane() const { return i64{shape.axes[1].in} * shape.axes[2].in; }  // pixels of a frame
+  TW_MEMBER i64 runs() const { return ceil_div64(plane(), kPixels); }               // of pixels, in a frame
+  TW_MEMBER i64 blocks() const { return ceil_div(shape.c, kChannels); }             // of channels
+  TW_MEMBER u32 pieces() const { return static_cast<u32>(shape.n * shape.axes[0].in * runs() * blocks()); }
+  TW_MEMBER void write(u32 piece, int thread) const {
+    const i64 run = piece / blocks();
+    write_pixels(run / runs(), run % runs() * kPixels, static_cast<i32>(piece % blocks()) * kChannels, plane(), thread);
   }
 
  private:
@@ -123,51 +97,28 @@ struct ChannelsLast {
     *reinterpret_cast<u32x4*>(to) = *reinterpret_cast<const u32x4*>(from);
   }
 
-  // The column of w, as it is stored, that column i of channels first is.
-  TW_MEMBER i64 unfolded_column(i32 i) const {
-    const i32 taps = static_cast<i32>(source.taps());
-    return source.w_channels_first ? i : i64{i % taps} * source.c + i / taps;
-  }
-
-  TW_MEMBER void write_filter(To* w, i64 row, int thread) const {
-    const i32 taps = static_cast<i32>(shape.taps()), channels = written_channels(shape.c, sizeof(To)),
-              units = ceil_div(channels, kUnit);
-    const From* const from = static_cast<const From*>(args.w.data) + row * shape.columns();
-    To* const to = w + row * taps * channels;
-    for (i32 at = thread; at < taps * units; at += THREADS) {
-      const i32 tap = at / units, c = at % units * kUnit;
-      const Unit unit = collect(shape.c - c, [&](int i) {
-        if constexpr (unfolds)
-          return from[unfolded_column(c + i)];
-        else
-          return shape.w_channels_first ? from[i64{c + i} * taps + tap] : from[i64{tap} * shape.c + c + i];
-      });
-      write(to + i64{tap} * channels + c, unit, channels - c);
-    }
-  }
-
   // Pixels from `pixel0` on of a frame of an image, channels from c0 on.
-  TW_MEMBER void write_pixels(Memory& shared, To* x, i64 frame, i64 pixel0, i32 c0, i64 plane, int thread) const {
+  TW_MEMBER void write_pixels(i64 frame, i64 pixel0, i32 c0, i64 plane, int thread) const {
     const i32 channels = written_channels(shape.c, sizeof(To));
     To* const to = x + (frame * plane + pixel0) * channels + c0;
     const int pixels = static_cast<int>(min2(i64{kPixels}, plane - pixel0));
     if constexpr (unfolds) {
-      unfold(shared, frame, static_cast<u32>(pixel0), c0, pixels, min2(kChannels, shape.c - c0), thread);
-      write_turned(shared, to, pixels, channels, c0, thread);
+      unfold(frame, static_cast<u32>(pixel0), c0, pixels, min2(kChannels, shape.c - c0), thread);
+      write_turned(to, pixels, channels, c0, thread);
     } else {
-      write_as_they_lie(shared, to, frame, pixel0, c0, plane, pixels, channels, thread);
+      write_as_they_lie(to, frame, pixel0, c0, plane, pixels, channels, thread);
     }
   }
-  TW_MEMBER void write_as_they_lie(Memory& shared, To* to, i64 frame, i64 pixel0, i32 c0, i64 plane, int pixels,
-                                   i32 channels, int thread) const {
+  TW_MEMBER void write_as_they_lie(To* to, i64 frame, i64 pixel0, i32 c0, i64 plane, int pixels, i32 channels,
+                                   int thread) const {
     const i32 depth = shape.axes[0].in, z = static_cast<i32>(frame % depth), cached = shape.cache;
     const i64 image = frame / depth, own_depth = z < cached ? cached : depth - cached,
               own_z = z < cached ? z : z - cached;
     const From* const from = static_cast<const From*>(z < cached ? args.cache : args.x.data);
     if (shape.x_channels_first) {
-      turn(shared, from + ((image * shape.c + c0) * own_depth + own_z) * plane + pixel0, own_depth * plane, pixels,
+      turn(from + ((image * shape.c + c0) * own_depth + own_z) * plane + pixel0, own_depth * plane, pixels,
            min2(kChannels, shape.c - c0), thread);
-      write_turned(shared, to, pixels, channels, c0, thread);
+      write_turned(to, pixels, channels, c0, thread);
     } else {
       const From* const rows = from + ((image * own_depth + own_z) * plane + pixel0) * shape.c + c0;
       const bool vectors = shape.c % max2(kUnit, kVector) == 0;
@@ -185,11 +136,10 @@ struct ChannelsLast {
     }
   }
   // What lies in shared memory.
-  TW_MEMBER void write_turned(const Memory& shared, To* to, int pixels, i32 channels, i32 c0, int thread) const {
+  TW_MEMBER void write_turned(To* to, int pixels, i32 channels, i32 c0, int thread) const {
     sync_block();
-    write_units(to, pixels, channels, c0, thread, [&](int p, int c) {
-      return collect(kUnit, [&](int i) { return shared.turned[turned_at(c + i, p)]; });
-    });
+    write_units(to, pixels, channels, c0, thread,
+                [&](int p, int c) { return collect(kUnit, [&](int i) { return turned[turned_at(c + i, p)]; }); });
   }
   // unit(pixel, channel) to where it belongs; some are loaded before the first is written.
   template <class Read>
@@ -214,8 +164,8 @@ struct ChannelsLast {
   }
   // `count` columns from c0 on that pixels of an image see, from pixel0 on; those that do not exist are zeros. A warp
   // has neighbouring pixels of one column at a time.
-  TW_MEMBER void unfold(Memory& shared, i64 image, u32 pixel0, i32 c0, int pixels, int count, int thread) const {
-    UnfoldedColumn* const columns = reinterpret_cast<UnfoldedColumn*>(&shared + 1);
+  TW_MEMBER void unfold(i64 image, u32 pixel0, i32 c0, int pixels, int count, int thread) const {
+    UnfoldedColumn* const columns = reinterpret_cast<UnfoldedColumn*>(turned + kChannels * kPixels);
     const Axis* axes = source.axes;
     for (int i = thread; i < count; i += THREADS) {
       const i32 taps = static_cast<i32>(source.taps()), tap = (c0 + i) % taps, row = tap / axes[2].kernel;
@@ -249,7 +199,7 @@ struct ChannelsLast {
         }
         TW_UNROLL for (int i = 0; i < kSingleAhead; ++i) {
           const int c = first + i * kWarps;
-          if (c < end) shared.turned[turned_at(c, p)] = v[i];
+          if (c < end) turned[turned_at(c, p)] = v[i];
         }
       }
     }
@@ -270,7 +220,7 @@ struct ChannelsLast {
     v = x[column.channel * (place.cached ? cached.channel : own.channel) + place.pixel * own.pixel];
   }
   // `count` channels of pixels, the channels `step` elements apart; those that do not exist are zeros.
-  TW_MEMBER static void turn(Memory& shared, const From* from, i64 step, int pixels, int count, int thread) {
+  TW_MEMBER void turn(const From* from, i64 step, int pixels, int count, int thread) const {
     const bool vectors =
         step % kVector == 0 && pixels % kVector == 0 && reinterpret_cast<unsigned long long>(from) % 16 == 0;
     if (vectors) {
@@ -285,7 +235,7 @@ struct ChannelsLast {
         TW_UNROLL for (int i = 0; i < kTurnAhead; ++i) {
           const int at = first + i * THREADS, c = at / kRow, p = at % kRow * kVector;
           if (at >= kEnd || p >= pixels) continue;
-          *reinterpret_cast<u32x4*>(shared.turned + turned_at(c, p)) = *reinterpret_cast<const u32x4*>(v[i]);
+          *reinterpret_cast<u32x4*>(turned + turned_at(c, p)) = *reinterpret_cast<const u32x4*>(v[i]);
         }
       }
     } else {
@@ -298,7 +248,7 @@ struct ChannelsLast {
         }
         TW_UNROLL for (int i = 0; i < kSingleAhead; ++i) {
           const int at = first + i * THREADS, c = at / kPixels, p = at % kPixels;
-          if (at < kEnd && p < pixels) shared.turned[turned_at(c, p)] = v[i];
+          if (at < kEnd && p < pixels) turned[turned_at(c, p)] = v[i];
         }
       }
     }

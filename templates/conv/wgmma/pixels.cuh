@@ -8,8 +8,8 @@
 #pragma once
 #include "arch/sm90.cuh"
 #include "conv/params.cuh"
-#include "conv/wgmma/channels_last.cuh"
 #include "conv/wgmma/plan.cuh"
+#include "conv/wgmma/prologue.cuh"
 #include "gemm/params.cuh"
 
 namespace tw::conv {
@@ -32,12 +32,12 @@ struct PixelShape : gemm::Shape {
 };
 TW_FN const PixelShape& pixel_shape(const gemm::Shape& shape) { return static_cast<const PixelShape&>(shape); }
 
-// From: elements of x and w as a launch passes them; To: as they are multiplied.
-template <const WgmmaKnobs& knobs, class From, class To>
+// X, W: formats of x and w as a launch passes them; XTo, WTo: the elements that are multiplied.
+template <const WgmmaKnobs& knobs, class X, class W, class XTo, class WTo>
 struct PixelRows {
   TW_CONSTANTS(bool, kGathers = true);
-  TW_CONSTANTS(int, kPixels = knobs.pixels(), kPanelK = knobs.panel_k(), kPanels = knobs.panels(), kTaps = knobs.taps(),
-               kLoaders = knobs.loaders());
+  TW_CONSTANTS(int, kPixels = knobs.pixels(), kPanelK = knobs.panel_k(), kPanels = knobs.panels(),
+               kOfStage = knobs.stage_panels(), kTaps = knobs.taps(), kLoaders = knobs.loaders());
 
   // Boxes along an axis: width, height or depth.
   TW_MEMBER static u32 boxes(const Shape& shape, int axis) {
@@ -48,7 +48,7 @@ struct PixelRows {
     return ceil_div64(shape.n, knobs.box_n) * boxes(shape, 2) * boxes(shape, 1) * boxes(shape, 0);
   }
   TW_MEMBER static u32 stages_of_frame(const Shape& shape) {
-    return static_cast<u32>(shape.axes[1].kernel / kTaps * shape.axes[2].kernel * kPanels);
+    return static_cast<u32>(shape.axes[1].kernel / kTaps * shape.axes[2].kernel * (kPanels / kOfStage));
   }
 
   // A box of output pixels. Its rows are pixels of y.
@@ -126,18 +126,17 @@ struct PixelRows {
     using type = Frames<Matrix>;
   };
 
-  // T: the kernel's traits.
   template <class T>
   TW_MEMBER static void write_ahead(const gemm::Shape& shape, u8* memory, int thread) {
-    if constexpr (knobs.writes) {
-      using Writes = ChannelsLast<From, To, T::kThreads, knobs.quant_block, knobs.unfolds>;
-      static_assert(piece_bytes(sizeof(From), knobs.unfolds) <= T::kPlan.barriers_at,
-                    "pieces are turned in front of the barriers");
+    if constexpr (knobs.writes_x || knobs.writes_w) {
+      using Writes = Prologue<knobs, X, W, XTo, WTo, T::kThreads>;
+      static_assert(Writes::kRoom <= T::kPlan.barriers_at, "pieces pass through memory in front of the barriers");
       const PixelShape& of = pixel_shape(shape);
-      Writes{of.args, of.source, of.problem}.run(memory, thread);
+      Writes::run(of.args, of.source, of.problem, memory, thread);
     }
   }
 
+  // T: the kernel's traits.
   template <class T>
   struct Loader {
     const PixelShape& shape;
@@ -171,7 +170,7 @@ struct PixelRows {
     }
     TW_MEMBER void advance() {
       const Axis* axes = shape.problem.axes;
-      if (++panel < kPanels) return;
+      if ((panel += kOfStage) < kPanels) return;
       panel = 0;
       if (++column < axes[2].kernel) return;
       column = 0;
@@ -190,18 +189,23 @@ struct PixelRows {
       const TensorMap* map = shape.pixels;
       if constexpr (knobs.box_d == 1) {
         if (conv.axes[0].pad != Pad::zero) from.at[2] = place_on(conv.axes[0], from.at[2]);
-        if (!knobs.writes && from.at[2] >= 0 && from.at[2] < conv.cache)
+        if (!knobs.writes_x && from.at[2] >= 0 && from.at[2] < conv.cache)
           map = shape.cached;
-        else if (!knobs.writes)
+        else if (!knobs.writes_x)
           from.at[2] -= conv.cache;
       }
       if constexpr (kLoaders > 1) {
         constexpr int kAxis = knobs.split_axis(), kPart = knobs.part(kAxis);
         constexpr int kBytes = knobs.part(0) * knobs.part(1) * knobs.part(2) * knobs.part(3) * gemm::kPanelBytes;
         from.at[kAxis] += static_cast<i32>(rank) * kPart * (kAxis == 3 ? 1 : conv.axes[2 - min2(kAxis, 2)].stride);
-        tensor_load_multicast(to + rank * kBytes, map, from, full, (1u << kLoaders) - 1, kEvictNormal);
-      } else {
-        tensor_load(to, map, from, full, kEvictNormal);
+        to += rank * kBytes;
+      }
+      TW_UNROLL for (int p = 0; p < kOfStage; ++p) {
+        if constexpr (kLoaders > 1)
+          tensor_load_multicast(to + p * T::kXPanelBytes, map, from, full, (1u << kLoaders) - 1, kEvictNormal);
+        else
+          tensor_load(to + p * T::kXPanelBytes, map, from, full, kEvictNormal);
+        from.inner += kPanelK;
       }
     }
   };

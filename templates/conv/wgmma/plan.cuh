@@ -18,16 +18,19 @@ struct WgmmaKnobs {
   // An input box serves all taps of a column of the kernel: it is as much higher than the box of output pixels, which
   // is kHaloWidth wide, as these taps reach. A tap's rows begin so many swizzle atoms behind the box' first.
   bool halo = false;
+  bool two_panels = false;  // of channels of a tap are a stage, where w comes as tiles; else one is, or one of each tap
 
   // What the problem decides:
   int kernel_h = 1, dilation_h = 1;  // where halo
   int channels = 1;                  // of x
   int element_bytes = 2;
-  bool channels_first = false;  // of y and residual
-  bool writes = false;          // x and w are first written to the workspace (channels_last.cuh)
-  int quant_block = 0;          // where writes: channels of x that are fake quantized together; 0: it is not
-  bool unfolds = false;         // where writes: a pixel of x is written for each of y, with what that one sees
-  bool skips = false;           // frames of zero padding, whose taps are left out
+  bool channels_first = false;              // of y and residual
+  bool w_channels_first = false;            // as a launch passes w
+  bool tiles = false;                       // w is packed (core/tiles.cuh), and unpacked in registers
+  bool writes_x = false, writes_w = false;  // to the workspace first, from where boxes are read (prologue.cuh)
+  int quant_block = 0;                      // where x is written: channels that are fake quantized together; 0: not
+  bool unfolds = false;                     // x is written with a pixel for each of y, and what that one sees
+  bool skips = false;                       // frames of zero padding, whose taps are left out
   bool fast_accumulation = false, async_store = false;  // as gemm's
 
   TW_MEMBER constexpr int pixels() const { return box_w * box_h * box_d * box_n; }
@@ -35,6 +38,7 @@ struct WgmmaKnobs {
   TW_MEMBER constexpr int halo_rows() const { return halo ? (kernel_h - 1) * dilation_h : 0; }
   TW_MEMBER constexpr int panel_k() const { return gemm::kPanelBytes / element_bytes; }
   TW_MEMBER constexpr int panels() const { return (channels + panel_k() - 1) / panel_k(); }  // of a tap
+  TW_MEMBER constexpr int stage_panels() const { return two_panels ? 2 : 1; }                // of these
 
   // Input boxes are loaded by as many blocks as share them, each a part of the outermost of these extents beyond 1.
   TW_MEMBER constexpr int loaders() const { return swapped ? 1 : cluster; }
@@ -52,7 +56,7 @@ struct WgmmaKnobs {
     gemm::WgmmaKnobs k;
     k.block_m = swapped ? features : pixels();
     k.strips = strips, k.warpgroups_n = warpgroups_n;
-    k.panels = taps(), k.stages = stages, k.cluster = cluster, k.swapped = swapped;
+    k.panels = taps() * stage_panels(), k.stages = stages, k.cluster = cluster, k.swapped = swapped;
     k.fast_accumulation = fast_accumulation, k.async_store = async_store, k.transposed = channels_first;
     if (halo) k.boxes = kBoxes, k.gathered_step = dilation_h * gemm::kSwizzleAtom;
     const int left = channels * element_bytes % gemm::kPanelBytes;  // bytes of a tap's last panel

@@ -7,7 +7,7 @@
 //   struct Loader {                            the producer's, for the stages of a tile
 //     Loader(shape, x0, w0, k_begin);          the tile's first rows of x and w, and its first stage
 //     void load_x(to, barrier, rank);          a stage's panels of x, or the box that they lie in
-//     void load_w(to, panel, barrier, rank);   its panels of w, or one of them if x comes in boxes
+//     void load_w(to, panel, barrier, rank);   its panels of w, or one of them if x comes in boxes; but no tiles
 //     void advance();                          to the next stage
 //   };
 #pragma once

@@ -64,6 +64,10 @@ tw::WgmmaKind wgmma_kind(Format strips, Format columns);
 // Blocks per multiprocessor that the candidates try at most.
 int most_blocks(const WgmmaKnobs& k);
 
+inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+// What a tile costs besides its products, as results of a multiply with all of k.
+inline constexpr double kTileCost = 3000;
+
 // Every legal choice, in a deterministic order (tiles.cpp).
 std::vector<WgmmaKnobs> wgmma_knobs(const Gemm& g, const WgmmaProblem& p, const Arch& arch);
 // An estimate of a thread's registers.

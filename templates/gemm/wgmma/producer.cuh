@@ -27,8 +27,8 @@ struct Producer {
   TW_MEMBER int load_early(Ring ring, Tiles tiles) const {
     i64 n0, m0;
     // (Of groups, which tile comes first is not known yet.)
-    if (T::kGroups > 0 || T::kSwapped || T::kGathers || !tiles.next(n0, m0)) return 0;
-    const bool into_ring = kLoadsEarly && shape.constant_weights;
+    if (T::kGroups > 0 || T::kSwapped || (T::kGathers && !Weights::kRegisters) || !tiles.next(n0, m0)) return 0;
+    const bool into_ring = kLoadsEarly && !T::kGathers && shape.constant_weights;
     // If a launch has one tile per block only, what the previous kernel still loads comes first: then two thirds of the
     // ring, or eight panels with more than eight tokens, which keep that kernel busy for longer
     // (docs/measurement-log.md).
@@ -129,9 +129,12 @@ struct Producer {
       TW_NO_UNROLL for (int panel = 0; panel < (T::kBoxes ? kPanels : 1); ++panel) {
         u64* full = ring.full + ring.stage;
         ring.await_empty();
-        barrier_expect(full, T::kStageBytes);
+        barrier_expect(full, Weights::kRegisters ? bytes(n0, kb) : static_cast<u32>(T::kStageBytes));
         if constexpr (T::kBoxes == 0) loader.load_x(T::kSwapped ? ring.w() : ring.x(), full, rank);
-        loader.load_w(T::kSwapped ? ring.x() : ring.w(), panel, full, rank);
+        if constexpr (Weights::kRegisters)
+          Weights::load(ring.w(), args, shape, nullptr, n0, kb, full, kEvictNormal);
+        else
+          loader.load_w(T::kSwapped ? ring.x() : ring.w(), panel, full, rank);
         ring.advance();
       }
       loader.advance();

@@ -18,8 +18,6 @@ using tw::gemm::Schedule;
 
 constexpr int kMaxStages = 8;
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 // Accumulators that do not spill.
 int most_accumulators(const WgmmaKnobs& k, const WgmmaProblem& p) {
   if (k.math_warpgroups() == 3)
@@ -124,7 +122,6 @@ struct Tile {
   WgmmaKnobs knobs;  // without panels, stages and cluster
   double cost;       // of all tiles, in results of one multiprocessor
 };
-constexpr double kTileCost = 3000;
 constexpr std::size_t kWholeOffered = 4;                          // tiles that are not shared, at least
 constexpr std::size_t kTilesOffered = 20, kPromotedOffered = 24;  // tiles at most; promoting kernels differ more
 

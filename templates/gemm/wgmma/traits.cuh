@@ -225,9 +225,9 @@ struct WgmmaTraits {
   static_assert(schedule() == Schedule::whole_tiles || kParts == 1 ||
                     (schedule() != Schedule::split_last_wave && kCluster == 1),
                 "shared tiles: sums of all of k per warpgroup, or of a block without a cluster");
-  static_assert(!kGathers || (!Weights::kRegisters && kParts == 1 && schedule() == Schedule::whole_tiles &&
-                              kGroups == 0 && !Scales::kAny && !kSmallTile),
-                "gathered rows: plain weights, whole tiles of many rows");
+  static_assert(!kGathers || (kParts == 1 && schedule() == Schedule::whole_tiles && kGroups == 0 && !Scales::kAny &&
+                              (Weights::kRegisters ? kBoxes == 0 && !kSwapped && !kWidens : !kSmallTile)),
+                "gathered rows: whole tiles, of many rows if weights are plain, without boxes if they are in tiles");
   static_assert(!kTransposed || (kGathers && !kAsyncStore && (kSwapped || !kPromotes)),
                 "y with features first: of gathered rows");
   static_assert(kBoxes == 0 || (kGathers && !kPromotes), "boxes: gathered rows, sums of all of k");
