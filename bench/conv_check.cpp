@@ -28,7 +28,7 @@ void check_plain(const Conv& conv) {
       refuse("pad_mode", "zero in a benchmark's convolution");
 }
 
-// A matrix of the task with the bytes that its launches see.
+// A matrix of the task with the bytes that its launches see, in its format's own order.
 class Content {
  public:
   Content(const Task& task, std::string_view name)
@@ -45,6 +45,7 @@ class Content {
       float& factor = *reinterpret_cast<float*>(streams_[static_cast<std::size_t>(StreamName::global)].data());
       factor = 1 / factor;
     }
+    if (matrix_.restore) restore();
   }
 
   std::vector<float> row(std::int64_t r) const {
@@ -74,6 +75,24 @@ class Content {
   }
 
  private:
+  // All streams but the tensor's scale, which is the same in both orders.
+  void restore() {
+    std::vector<std::byte> plain[3];
+    MutableOperand from, to;
+    const auto specs = matrix_.format.info().streams;
+    for (int i = 0; i < static_cast<int>(specs.size()); ++i) {
+      const StreamSpec& spec = specs[static_cast<std::size_t>(i)];
+      if (spec.scope == Scope::tensor) continue;
+      const auto at = static_cast<std::size_t>(spec.stream);
+      plain[at].resize(static_cast<std::size_t>(matrix_.format.stream_bytes(i, matrix_.rows, matrix_.cols)));
+      if (matrix_.slot(spec.stream) >= 0) from.set(spec.stream, streams_[at].data());
+      to.set(spec.stream, plain[at].data());
+    }
+    matrix_.restore(from, to);
+    for (const StreamName s : {StreamName::data, StreamName::scales})
+      streams_[static_cast<std::size_t>(s)] = std::move(plain[static_cast<std::size_t>(s)]);
+  }
+
   const Matrix& matrix_;
   std::vector<std::byte> streams_[3];
 };

@@ -99,7 +99,7 @@ constexpr Row kRows[] = {
     // At most 1.2 and 2 times the time without it.
     {"fake quant, trsc", "x=bf16 w=bf16 y=bf16 quant_act=e2m1/16 order=trsc workspace=1073741824", Kind::fake_quant,
      "x=bf16 w=bf16 y=bf16", 1 / 1.2},
-    {"fake quant, ctrs", "x=bf16 w=bf16 y=bf16 w_layout=kctrs quant_act=e2m1/16 workspace=2147483648", Kind::fake_quant,
+    {"fake quant, ctrs", "x=bf16 w=bf16 y=bf16 w_layout=kctrs quant_act=e2m1/16 workspace=2147483647", Kind::fake_quant,
      "x=bf16 w=bf16 y=bf16", 1 / 2.0},
     {"fp16", "x=f16 w=f16 y=f16", Kind::half, "fp16"},
     {"f32", "x=f32 w=f32 y=f32 accum=fast workspace=1073741824", Kind::f32, "tf32", 1.5},  // rounded to bf16

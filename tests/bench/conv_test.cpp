@@ -57,6 +57,8 @@ TEST_CASE("bench conv: expected outputs are those of the operation on the host",
         "x=bf16 w=int4_g128 y=f32 n=1 c=128 in=9x9 k=8 kernel=3",
         "x=bf16 w=nvfp4 y=f32 global=mul n=1 c=32 in=9x9 k=8 kernel=3",
         "x=bf16 w=nvfp4 y=f32 global=div n=1 c=32 in=9x9 k=8 kernel=3",
+        "x=bf16 w=int4_g128 y=f32 n=1 c=128 in=9x9 k=64 kernel=3 pack=tiles",
+        "x=bf16 w=nvfp4 y=f32 global=div n=1 c=64 in=9x9 k=64 kernel=3 pack=tiles",
         "x=bf16 w=bf16 y=f32 n=2 c=8 in=5x6x7 k=9 kernel=3 pad=0x1x1 cache=2 bias=bf16 residual=bf16",
         "x=f16 w=f16 y=f32 n=2 c=8 in=9x7 k=5 kernel=3 pad=1 cache=1 bias=f32 residual=f16 x_layout=ncdhw "
         "y_layout=ncdhw"}) {
