@@ -33,6 +33,10 @@ struct Boxes {
     if (wanted.quant_block >= 64)
       for (Axis& axis : s.axes) axis.kernel = std::min(axis.kernel, 2);
     if ((wanted.box_d > 1 && !wanted.writes_x) || s.first_axis > 0) s.cache = 0;
+    if (wanted.resident) {  // as many taps as there are stages
+      s.first_axis = 0, s.axes[0].kernel = s.axes[2].kernel = 2;
+      s.k = s.k % wanted.features + 1;
+    }
     for (int a = 0; a < 3; ++a) {
       Axis& axis = s.axes[a];
       if (a > 0 || wanted.box_d > 1 || wanted.skips) axis.pad = Pad::zero;

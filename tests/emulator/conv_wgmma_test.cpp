@@ -166,6 +166,28 @@ TEST_CASE("conv: Hopper's matrix units on boxes of pixels", "[conv]") {
                            fmt::bf16>>(37, 6);
 }
 
+TEST_CASE("conv: Hopper's matrix units with all filters in shared memory", "[conv]") {
+  using conv::WgmmaKnobs;
+  static constexpr WgmmaKnobs kFew{.box_w = 8,
+                                   .box_h = 16,
+                                   .features = 16,
+                                   .stages = 24,
+                                   .swapped = true,
+                                   .halo = true,
+                                   .resident = true,
+                                   .kernel_h = 3,
+                                   .channels = 72};
+  constexpr WgmmaKnobs kSkips = [] {
+    WgmmaKnobs k = kFew;
+    k.skips = true, k.strips = 2, k.box_h = 32, k.features = 8;
+    return k;
+  }();
+  using Plain = Epilogue<float, gemm::NoBias, Act::none>;
+  using Whole = Epilogue<bf16, float, Act::silu, float>;
+  check_convolutions<fmt::bf16, fmt::bf16, Whole, Boxes<fmt::bf16, fmt::bf16, Whole, kFew>>(61, 8);
+  check_convolutions<fmt::f16, fmt::f16, Plain, Boxes<fmt::f16, fmt::f16, Plain, kSkips>>(62, 8);
+}
+
 TEST_CASE("conv: Hopper's matrix units on input that is fake quantized in the workspace", "[conv]") {
   using Whole = Epilogue<bf16, float, Act::silu, float>;
   using conv::WgmmaKnobs;

@@ -16,15 +16,23 @@ namespace tw::conv {
 struct alignas(16) UnfoldedColumn {
   i32 channel, tap[3];
 };
-// Elements of a piece of x, and the shared memory that it takes; behind those of an unfolded one lie its columns.
-TW_CONSTANTS(int, kPieceElements = 16384, kUnfoldedColumns = 256);
-TW_FN constexpr int pixels_room(int element_bytes, bool unfolds) {
-  return kPieceElements * element_bytes + (unfolds ? kUnfoldedColumns * static_cast<int>(sizeof(UnfoldedColumn)) : 0);
+// The shared memory that a piece of x of so many bytes takes: behind those of an unfolded one lie its columns.
+TW_CONSTANTS(int, kLeastPiece = 32 * 1024, kMostPiece = 128 * 1024, kUnfoldedColumns = 256);
+TW_FN constexpr int pixels_room(int piece, bool unfolds) {
+  return piece + (unfolds ? kUnfoldedColumns * static_cast<int>(sizeof(UnfoldedColumn)) : 0);
+}
+// Bytes of a piece where there is room for so many. For each piece a block waits four times, for what it loads, stores,
+// has taken and counts, so large ones are faster.
+TW_FN constexpr int piece_bytes(int room, bool unfolds) {
+  int piece = kMostPiece;
+  while (piece > kLeastPiece && pixels_room(piece, unfolds) > room) piece /= 2;
+  return piece;
 }
 
 // From: elements of x as a launch passes them; To: as they are written. quant_block: channels that are fake
 // quantized together; 0: they are not.
-template <class From, class To, int THREADS, int quant_block, bool unfolds>
+// PIECE: bytes.
+template <class From, class To, int THREADS, int PIECE, int quant_block, bool unfolds>
 struct ChannelsLast {
   TW_CONSTANTS(int, kStore = 16 / static_cast<int>(sizeof(To)));     // channels of one store
   TW_CONSTANTS(int, kUnit = quant_block > 0 ? 8 : kStore);           // channels that a thread writes at a time
@@ -33,7 +41,7 @@ struct ChannelsLast {
   // There a vector of pixels has its place XORed with the number of its eight channels, so that units are read without
   // conflicts.
   TW_CONSTANTS(int, kChannels = unfolds ? kUnfoldedColumns : max2(64, quant_block),
-               kPixels = kPieceElements / kChannels, kUnits = kChannels / kUnit);
+               kPixels = PIECE / static_cast<int>(sizeof(From)) / kChannels, kUnits = kChannels / kUnit);
   static_assert(quant_block == 0 || (quant_block / kUnit <= 32 && THREADS % 32 == 0), "a warp has whole blocks");
   // Loads of a thread that wait together: all of a piece, if that is not too many.
   TW_CONSTANTS(int, kAhead = min2(8, ceil_div(kPixels* kUnits, THREADS)),

@@ -38,7 +38,8 @@ constexpr Knob<Knobs> kKnobs[] = {knob<&Knobs::box_w>("box_w"),
                                   knob<&Knobs::cluster>("cluster"),
                                   option<&Knobs::swapped>("swapped"),
                                   option<&Knobs::halo>("halo"),
-                                  option<&Knobs::two_panels>("two_panels")};
+                                  option<&Knobs::two_panels>("two_panels"),
+                                  option<&Knobs::resident>("resident")};
 constexpr Knob<Knobs> kDerived[] = {knob<&Knobs::kernel_h>("kernel_h"),
                                     knob<&Knobs::dilation_h>("dilation_h"),
                                     knob<&Knobs::channels>("channels"),
@@ -78,7 +79,6 @@ struct Layer {
   bool writes_x, writes_w;                    // to the workspace first
   bool unfolds;                               // x is written unfolded
   std::optional<Format> as;                   // the elements as which both are multiplied; nothing: as they are
-  int x_bytes;                                // of an element of x as a launch passes it
 
   const tw::conv::Axis& axis(int i) const { return shape.axes[2 - i]; }  // width, height, depth
   // Frames are read one by one where they come from two tensors or are padded by others than zeros.
@@ -101,7 +101,7 @@ struct Layer {
   }
   tw::gemm::WgmmaPlan plan(const Knobs& k) const { return wgmma_plan(complete(k).product(), product.operands); }
   // Shared memory in front of the barriers that writing takes.
-  int room_to_write(const Knobs& k) const { return writing_room(complete(k), plan(k).threads, x_bytes); }
+  int room_to_write(const Knobs& k) const { return writing_room(complete(k), plan(k).threads); }
   std::int64_t filter_bytes() const {  // of w as it is written
     return writes_w ? tw::conv::written_filter_bytes(shape.k, shape.taps(), shape.c, product.element_bytes) : 0;
   }
@@ -155,8 +155,7 @@ std::optional<Layer> layer_of(const Conv& c) {
                rounds || shape.quant_block > 0 || shape.x_channels_first || !pieces,
                as || unfolds || shape.w_channels_first || (!pieces && !packed),
                unfolds,
-               as,
-               fast_path(c.x).element_bytes};
+               as};
 }
 
 // Bytes of the workspace that x and w take where they are written there.
@@ -176,7 +175,7 @@ double cost_of_tile(const Layer& l, const Knobs& k) {
   // Of a panel of w: its rows; or of a tile, the codes.
   const double w_row = c.tiles ? 8.0 * l.product.operands.code_words : 128.0;
   const double bytes = 128 * (pixels + 8.0 * c.halo_rows()) / (k.swapped ? 1 : shared) +
-                       w_row * taps * filters / (k.swapped ? shared : 1);
+                       (k.resident ? 0 : w_row * taps * filters / (k.swapped ? shared : 1));
   // A narrow instruction reads more of its operands than the units multiply meanwhile.
   const double narrow = std::max(1.0, 0.75 + 24.0 / (k.swapped ? k.features : pixels));
   const double unpacking = c.tiles ? filters * c.panel_k() * kUnpackingOfProduct : 0;
@@ -269,18 +268,26 @@ class Collector {
       Knobs deep = k;
       for (deep.stages = kMostStages; deep.stages > 1; --deep.stages)
         if (l_.plan(deep).shared_bytes <= arch_.shared_per_block) break;
-      if (deep.stages < 2 || l_.plan(deep).barriers_at < l_.room_to_write(deep)) continue;
-      if (only_ && !kTable.names(*only_, deep)) continue;
-      const double tiles = l_.tiles(k), waves = std::ceil(tiles / arch_.typical_sms);
-      ways_.push_back({deep, waves * cost_of_tile(l_, deep)});
+      add(deep);
+      if (!k.halo || !k.swapped || k.cluster > 1 || k.features < l_.shape.k) continue;
+      deep.resident = true, deep.stages = static_cast<int>(l_.shape.taps()) * l_.complete(k).panels();
+      if (l_.plan(deep).shared_bytes <= arch_.shared_per_block) add(deep);
     }
   }
-  // Cheap, and exact but for the stages, which follow from the others.
+  void add(const Knobs& k) {
+    if (k.stages < 2 || l_.plan(k).barriers_at < l_.room_to_write(k)) return;
+    if (only_ && !kTable.names(*only_, k)) return;
+    const double tiles = l_.tiles(k), waves = std::ceil(tiles / arch_.typical_sms);
+    ways_.push_back({k, waves * cost_of_tile(l_, k)});
+  }
+  // Cheap, and exact but for the stages and whether they are resident, which follow from the others.
   bool wanted(Knobs k) const {
     if (!only_) return true;
-    for (k.stages = kMostStages; k.stages > 1; --k.stages)
-      if (kTable.names(*only_, k)) return true;
-    return false;
+    for (const auto& [knob, value] : only_->knobs) {
+      if (knob == "stages") k.stages = static_cast<int>(value);
+      if (knob == "resident") k.resident = value != 0;
+    }
+    return kTable.names(*only_, k);
   }
   bool legal(const Knobs& k) const {
     const Knobs c = l_.complete(k);
@@ -320,11 +327,11 @@ class Collector {
     std::stable_sort(ways_.begin(), ways_.end(), [](const Way& a, const Way& b) { return a.cost < b.cost; });
     std::vector<Knobs> out;
     std::size_t of[4] = {};
-    std::vector<std::tuple<int, int, int, int, bool, bool, bool>> seen;  // of two boxes of one way, the cheaper
+    std::vector<std::tuple<int, int, int, int, bool, bool, bool, bool>> seen;  // of two boxes of one way, the cheaper
     for (const Way& w : ways_) {
       const Knobs& k = w.knobs;
-      const std::tuple<int, int, int, int, bool, bool, bool> key{
-          k.product().block_m, k.strips, k.warpgroups_n, k.cluster, k.swapped, k.halo, k.two_panels};
+      const std::tuple<int, int, int, int, bool, bool, bool, bool> key{
+          k.product().block_m, k.strips, k.warpgroups_n, k.cluster, k.swapped, k.halo, k.two_panels, k.resident};
       if (std::find(seen.begin(), seen.end(), key) != seen.end()) continue;
       seen.push_back(key);
       if (of[2 * k.swapped + k.halo]++ < of_each) out.push_back(k);

@@ -129,10 +129,9 @@ struct PixelRows {
   template <class T>
   TW_MEMBER static void write_ahead(const gemm::Shape& shape, u8* memory, int thread) {
     if constexpr (knobs.writes_x || knobs.writes_w) {
-      using Writes = Prologue<knobs, X, W, XTo, WTo, T::kThreads>;
-      static_assert(Writes::kRoom <= T::kPlan.barriers_at, "pieces pass through memory in front of the barriers");
       const PixelShape& of = pixel_shape(shape);
-      Writes::run(of.args, of.source, of.problem, memory, thread);
+      Prologue<knobs, X, W, XTo, WTo, T::kThreads, T::kPlan.barriers_at>::run(of.args, of.source, of.problem, memory,
+                                                                              thread);
     }
   }
 

@@ -6,8 +6,8 @@
 
 namespace tw::conv {
 
-TW_CONSTANTS(int, kHaloWidth = 8);  // pixels side by side: a swizzle atom of 128-byte rows
-TW_CONSTANTS(int, kBoxes = 2);      // with halos, in shared memory
+TW_CONSTANTS(int, kHaloWidth = 8);                       // pixels side by side: a swizzle atom of 128-byte rows
+TW_CONSTANTS(int, kBoxes = 2, kBoxesBesideFilters = 3);  // with halos, in shared memory; where w stays there
 
 struct WgmmaKnobs {
   int box_w = 8, box_h = 32, box_d = 1, box_n = 1;            // output pixels of a tile, rows of them innermost
@@ -18,6 +18,7 @@ struct WgmmaKnobs {
   // An input box serves all taps of a column of the kernel: it is as much higher than the box of output pixels, which
   // is kHaloWidth wide, as these taps reach. A tap's rows begin so many swizzle atoms behind the box' first.
   bool halo = false;
+  bool resident = false;    // where halo: all of w stays in shared memory, a stage for each panel of each tap
   bool two_panels = false;  // of channels of a tap are a stage, where w comes as tiles; else one is, or one of each tap
 
   // What the problem decides:
@@ -58,7 +59,8 @@ struct WgmmaKnobs {
     k.strips = strips, k.warpgroups_n = warpgroups_n;
     k.panels = taps() * stage_panels(), k.stages = stages, k.cluster = cluster, k.swapped = swapped;
     k.fast_accumulation = fast_accumulation, k.async_store = async_store, k.transposed = channels_first;
-    if (halo) k.boxes = kBoxes, k.gathered_step = dilation_h * gemm::kSwizzleAtom;
+    if (halo) k.boxes = resident ? kBoxesBesideFilters : kBoxes, k.gathered_step = dilation_h * gemm::kSwizzleAtom;
+    k.resident = resident;
     const int left = channels * element_bytes % gemm::kPanelBytes;  // bytes of a tap's last panel
     if (left) k.run = panels(), k.last_steps = (left + 31) / 32;
     return k;

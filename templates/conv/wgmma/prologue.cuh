@@ -25,20 +25,20 @@ TW_FN constexpr i64 written_filter_bytes(i64 k, i64 taps, i32 channels, int elem
 }
 TW_FN constexpr i64 written_x_at(i64 filter_bytes) { return gemm::kScheduleBytes + filter_bytes; }
 
-// Shared memory in front of the barriers that this takes: the number of a piece, and what it passes through.
+// Shared memory in front of the barriers that this takes at least: the number of a piece, and what it passes through.
 TW_CONSTANTS(int, kPieceNumberBytes = 16);
-TW_FN constexpr int writing_room(const WgmmaKnobs& k, int threads, int x_bytes) {
-  const int x = k.writes_x ? pixels_room(x_bytes, k.unfolds) : 0,
+TW_FN constexpr int writing_room(const WgmmaKnobs& k, int threads) {
+  const int x = k.writes_x ? pixels_room(kLeastPiece, k.unfolds) : 0,
             w = k.writes_w ? weights_room(threads, k.element_bytes) : 0;
   return k.writes_x || k.writes_w ? kPieceNumberBytes + max2(x, w) : 0;
 }
 
-// X, W: as a launch passes x and w; XTo, WTo: the elements that are written.
-template <const WgmmaKnobs& knobs, class X, class W, class XTo, class WTo, int THREADS>
+// X, W: as a launch passes x and w; XTo, WTo: the elements that are written; ROOM: bytes in front of the barriers.
+template <const WgmmaKnobs& knobs, class X, class W, class XTo, class WTo, int THREADS, int ROOM>
 struct Prologue {
   using From = typename X::Element;
   using WritesAs = select<knobs.writes_w, WTo, XTo>;  // tiles, which stay as they are, have no element
-  TW_CONSTANTS(int, kRoom = writing_room(knobs, THREADS, sizeof(From)));
+  static_assert(writing_room(knobs, THREADS) <= ROOM, "pieces pass through memory in front of the barriers");
 
   // source, shape: the problem's, and of what is multiplied.
   TW_MEMBER static void run(const Args& args, const Shape& source, const Shape& shape, u8* memory, int thread) {
@@ -47,9 +47,10 @@ struct Prologue {
     u8* const room = memory + kPieceNumberBytes;
     const i64 filter_bytes =
         knobs.writes_w ? written_filter_bytes(shape.k, shape.taps(), shape.c, sizeof(WritesAs)) : 0;
-    const ChannelsLast<From, XTo, THREADS, knobs.quant_block, knobs.unfolds> pixels{
-        args, source, shape, reinterpret_cast<XTo*>(workspace + written_x_at(filter_bytes)),
-        reinterpret_cast<From*>(room)};
+    const ChannelsLast<From, XTo, THREADS, piece_bytes(ROOM - kPieceNumberBytes, knobs.unfolds), knobs.quant_block,
+                       knobs.unfolds>
+        pixels{args, source, shape, reinterpret_cast<XTo*>(workspace + written_x_at(filter_bytes)),
+               reinterpret_cast<From*>(room)};
     const WrittenWeights<W, WritesAs, knobs.channels, knobs.w_channels_first, knobs.unfolds, THREADS> weights{
         args, source, shape, reinterpret_cast<WritesAs*>(workspace + gemm::kScheduleBytes),
         reinterpret_cast<u32x4*>(room)};

@@ -47,6 +47,7 @@ struct WgmmaKnobs {
   // What a kernel decides whose x is gathered (gathered_rows.cuh):
   int boxes = 0;            // boxes of x in shared memory, each for all panels of a stage of k; 0: x comes with w
   int gathered_step = 0;    // bytes from one panel of a box to the next, which overlaps it
+  bool resident = false;    // with boxes: the ring has a stage for each of w's, all loaded once and kept
   bool transposed = false;  // y and c have features first (store/transposed.cuh)
   int run = 1;              // stages of which the last has panels that are not full
   int last_steps = 4;       // of these: steps of k, 32 bytes each

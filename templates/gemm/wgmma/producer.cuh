@@ -54,6 +54,7 @@ struct Producer {
     const u32 rank = kMulticast > 1 ? cluster_rank() : 0;
     const u64 w_policy = weight_policy(tiles);
     ring.phase = ring.boxes.phase = 1;  // all stages are empty
+    if constexpr (T::kResident) load_resident(ring, rank);
     i64 n0, m0;
     while (kQueue ? tiles.take(static_cast<u32*>(args.workspace), n0, m0) : tiles.next(n0, m0)) {
       // Blocks that split a tile have the same tokens, but different stages: nothing to multicast.
@@ -80,6 +81,9 @@ struct Producer {
                           T::kGroups > 0 ? weight_policy(tiles) : w_policy);
           ring.advance();
         }
+    }
+    if constexpr (T::kResident) {  // also what no tile has read
+      TW_NO_UNROLL for (int i = 0; i < kStages; ++i) barrier_wait(ring.full + i, 0);
     }
     launch_dependent_grids();      // late: the next kernel would compete for memory bandwidth
     if (kQueue && !tiles.first) {  // a stage without data, which says that there is no further tile
@@ -126,7 +130,7 @@ struct Producer {
         loader.load_x(ring.boxes.x(), full, rank);
         ring.boxes.advance();
       }
-      TW_NO_UNROLL for (int panel = 0; panel < (T::kBoxes ? kPanels : 1); ++panel) {
+      TW_NO_UNROLL for (int panel = 0; panel < (T::kResident ? 0 : T::kBoxes ? kPanels : 1); ++panel) {
         u64* full = ring.full + ring.stage;
         ring.await_empty();
         barrier_expect(full, Weights::kRegisters ? bytes(n0, kb) : static_cast<u32>(T::kStageBytes));
@@ -135,6 +139,18 @@ struct Producer {
           Weights::load(ring.w(), args, shape, nullptr, n0, kb, full, kEvictNormal);
         else
           loader.load_w(T::kSwapped ? ring.x() : ring.w(), panel, full, rank);
+        ring.advance();
+      }
+      loader.advance();
+    }
+  }
+  // All of w, whose rows one tile has.
+  TW_MEMBER void load_resident(Ring ring, u32 rank) const {
+    typename T::XRows::template Loader<T> loader(shape, 0, 0, 0);
+    TW_NO_UNROLL for (int kb = 0; kb < kStages / kPanels; ++kb) {
+      TW_NO_UNROLL for (int panel = 0; panel < kPanels; ++panel) {
+        barrier_expect(ring.full + ring.stage, T::kStageBytes);
+        loader.load_w(T::kSwapped ? ring.x() : ring.w(), panel, ring.full + ring.stage, rank);
         ring.advance();
       }
       loader.advance();

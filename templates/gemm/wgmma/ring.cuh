@@ -48,7 +48,7 @@ struct StageRing {
   BoxRing<T> boxes = {};
 
   TW_MEMBER void advance() {
-    if (++stage == T::kStages) stage = 0, phase ^= 1u;
+    if (++stage == T::kStages) stage = 0, phase ^= T::kResident ? 0u : 1u;
   }
   TW_MEMBER u8* x() const { return stages + stage * T::kStageBytes; }
   TW_MEMBER u8* w() const { return x() + T::kXBytes; }
@@ -57,6 +57,7 @@ struct StageRing {
 
   // By every math warp: stage `s` may be refilled. Told to every block that writes into it.
   TW_MEMBER void release(int s, int lane) const {
+    if constexpr (T::kResident) return;
     if constexpr (T::kWarpMma)
       sync_warp();  // other lanes read codes with ordinary loads
     else

@@ -64,7 +64,7 @@ struct WgmmaTraits {
                kNeighbours = knobs.neighbours(), kParts = knobs.parts(), kMathThreads = knobs.math_threads(),
                kGroups = knobs.groups);
   TW_CONSTANTS(bool, kWarpMma = knobs.warp_mma, kSwapped = knobs.swapped, kAsyncStore = knobs.async_store,
-               kGathers = XRows::kGathers, kTransposed = knobs.transposed);
+               kGathers = XRows::kGathers, kTransposed = knobs.transposed, kResident = knobs.resident);
   TW_MEMBER static constexpr Schedule schedule() { return knobs.schedule; }
 
   // ---- operands
@@ -231,6 +231,8 @@ struct WgmmaTraits {
   static_assert(!kTransposed || (kGathers && !kAsyncStore && (kSwapped || !kPromotes)),
                 "y with features first: of gathered rows");
   static_assert(kBoxes == 0 || (kGathers && !kPromotes), "boxes: gathered rows, sums of all of k");
+  static_assert(!kResident || (kBoxes > 0 && kCluster == 1 && kStages % kPanels == 0),
+                "what is resident: the panels of w, of blocks by themselves");
   static_assert(schedule() != Schedule::queue || (kSmallTile && kCluster == 1), "the queue is for few tokens");
   static_assert(!kAsyncStore || (kReallocatesRegisters && kParts == 1 && schedule() == Schedule::whole_tiles &&
                                  !Epi::kC && sizeof(Y) <= 2),

@@ -56,6 +56,7 @@ struct MultiplyShared {
   // The same where x comes in boxes: one for all panels of a stage of k, and stages of the ring are panels of w.
   TW_MEMBER static void accumulate_boxes(Ring& ring, const Tiles& tiles, Sums& sums, u32 x_base, const MathThread& id) {
     int previous = -1, previous_box = -1;
+    if constexpr (T::kResident) ring.stage = static_cast<int>(tiles.k_begin) * kPanels;
     TW_NO_UNROLL for (u32 kb = tiles.k_begin; kb < tiles.k_end; kb += kRun) {
       TW_NO_UNROLL for (int i = 1; i < kRun; ++i) accumulate_box<4>(ring, sums, x_base, id, previous, previous_box);
       accumulate_box<kLastSteps>(ring, sums, x_base, id, previous, previous_box);
@@ -78,11 +79,15 @@ struct MultiplyShared {
       TW_UNROLL for (int step = 0; step < STEPS; ++step) TW_UNROLL for (int s = 0; s < kStrips; ++s)
           Wgmma<kind(), kColumns>::ss(sums[s], w + static_cast<u32>(s * kStripRows * 128 + step * 32) / 16,
                                       x + static_cast<u32>(step * 32) / 16, true);
-      wgmma_commit();
-      wgmma_wait<1>();  // what came before has been read
-      if (previous >= 0) ring.release(previous, id.lane);
-      if (p == 0 && previous_box >= 0) ring.boxes.release(previous_box, id.lane);
-      previous = ring.stage;
+      // Where panels of w are resident, nothing waits for them to be read.
+      constexpr bool kWhole = T::kResident;
+      if (!kWhole || p + 1 == kPanels) {
+        wgmma_commit();
+        wgmma_wait<1>();  // what came before has been read
+        if (previous >= 0) ring.release(previous, id.lane);
+        if ((kWhole || p == 0) && previous_box >= 0) ring.boxes.release(previous_box, id.lane);
+        previous = ring.stage;
+      }
       ring.advance();
     }
     previous_box = ring.boxes.box;
