@@ -43,9 +43,9 @@ struct ChannelsLast {
   TW_CONSTANTS(int, kChannels = unfolds ? kUnfoldedColumns : max2(64, quant_block),
                kPixels = PIECE / static_cast<int>(sizeof(From)) / kChannels, kUnits = kChannels / kUnit);
   static_assert(quant_block == 0 || (quant_block / kUnit <= 32 && THREADS % 32 == 0), "a warp has whole blocks");
-  // Loads of a thread that wait together: all of a piece, if that is not too many.
-  TW_CONSTANTS(int, kAhead = min2(8, ceil_div(kPixels* kUnits, THREADS)),
-               kTurnAhead = min2(8, ceil_div(kPixels* kChannels / kVector, THREADS)), kSingleAhead = 16);
+  // Loads of a thread that wait together. The more threads, the fewer registers each has for them.
+  TW_CONSTANTS(int, kTogether = ceil_div(1536, THREADS), kAhead = min2(kTogether, ceil_div(kPixels* kUnits, THREADS)),
+               kTurnAhead = min2(kTogether, ceil_div(kPixels* kChannels / kVector, THREADS)), kSingleAhead = 16);
   TW_MEMBER static int turned_at(int channel, int pixel) {
     // No vectors are stored: the threads of a warp, which read eights of channels of a pixel, find each a bank.
     constexpr int kEach = sizeof(From) == 4 ? 1 : 2;

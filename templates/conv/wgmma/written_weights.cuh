@@ -110,14 +110,16 @@ struct WrittenWeights {
 
   // Any order and number of channels, element by element.
   TW_MEMBER void write_channels(i64 first, int count, int thread) const {
-    const i64 taps = shape.taps(), step = channels_first ? taps : 1;
-    const u32 of_tap = static_cast<u32>(written_channels(shape.c, sizeof(To)) / kChunk);
+    // There are fewer than 2^32 chunks.
+    const u32 taps = static_cast<u32>(shape.taps()), step = channels_first ? taps : 1,
+              of_tap = static_cast<u32>(written_channels(shape.c, sizeof(To)) / kChunk);
     u32x4* const chunks = reinterpret_cast<u32x4*>(to) + first;
     TW_NO_UNROLL for (int i = thread; i < count; i += THREADS) {
-      const i64 at = (first + i) / of_tap, row = at / taps, tap = at % taps;
-      const i32 c = static_cast<i32>((first + i) % of_tap) * kChunk;
+      const u32 chunk = static_cast<u32>(first) + static_cast<u32>(i), at = chunk / of_tap, row = at / taps,
+                tap = at % taps;
+      const i32 c = static_cast<i32>(chunk % of_tap) * kChunk;
       const i64 first_of_row = row * shape.columns(),
-                from = first_of_row + (channels_first ? c * taps + tap : tap * shape.c + c);
+                from = first_of_row + (channels_first ? i64{c} * taps + tap : i64{tap} * shape.c + c);
       alignas(16) To values[kChunk];
       TW_UNROLL for (int e = 0; e < kChunk; ++e) {
         const i64 place = unfolds ? first_of_row + unfolded_column(c + e) : from + e * step;
