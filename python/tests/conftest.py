@@ -75,6 +75,18 @@ class GemmArgs(ctypes.Structure):
     ]
 
 
+class ConvArgs(ctypes.Structure):
+    """tilewright::ConvArgs, as a kernel gets it."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("x", "xs", "xg", "w", "ws", "wg", "y", "bias", "residual", "cache")),
+        ("workspace", ctypes.c_void_p),
+        ("alpha", ctypes.c_float),
+        ("beta", ctypes.c_float),
+        ("amax", ctypes.c_void_p),
+    ]
+
+
 class Double:
     """The driver double."""
 

@@ -12,7 +12,7 @@ import types
 import numpy as np
 import pytest
 import tilewright as tw
-from conftest import FAKE_CUDA, GemmArgs, needs_nvrtc
+from conftest import FAKE_CUDA, ConvArgs, GemmArgs, needs_nvrtc
 from test_arrays import Gpu, Producer
 from tilewright.device import stream_handle
 
@@ -89,6 +89,61 @@ def test_results(double, gpu, engine):
     y.fill(0)
     kernel.launch_raw(0, on_x.data.pointer, on_w.data.pointer, None, y.pointer, 3)
     assert np.array_equal(y.download(dtype="f4", shape=(3, 64)), got)
+
+
+CONV = "conv x=f32 w=f32 y=f32 n=2 c=8 in=4x5x6 k=16 kernel=3x3x3 pad=0x1x1 cache=2 bias=f32 residual=f32"
+
+
+@needs_nvrtc
+def test_a_convolution(double, gpu, engine):
+    """The host computes what the kernel was told to, in its place; the same sums by NumPy."""
+    problem = tw.Problem(CONV)
+    kernel = engine.prepare(problem, gpu)
+    launches = []
+
+    def run(launch):
+        args = ConvArgs.from_address(launch.params[0])
+        launches.append((args.alpha, args.beta, args.amax, args.workspace))
+        names = ("x", "w", "y", "bias", "residual", "cache")
+        problem.compute({name: getattr(args, name) for name in names})
+
+    double.on_launch(run)
+    frames = random(2, 4, 5, 6, 8)  # two kept ones and two new ones
+    w, bias, residual = random(16, 3, 3, 3, 8), random(16), random(2, 2, 5, 6, 16)
+    given = {"x": frames[:, 2:].copy(), "cache": frames[:, :2].copy(), "w": w, "bias": bias, "residual": residual}
+    on = {name: gpu.upload(value) for name, value in given.items()}
+    y = gpu.memory(residual.nbytes)
+    kernel.launch(**on, y=y)
+    assert launches == [(1.0, 1.0, None, None)]
+    padded = np.pad(frames, ((0, 0), (0, 0), (1, 1), (1, 1), (0, 0)))
+    want = bias + residual
+    for d, h, s in np.ndindex(3, 3, 3):
+        want += np.einsum("ndhwc,kc->ndhwk", padded[:, d : d + 2, h : h + 5, s : s + 6], w[:, d, h, s])
+    assert np.abs(y.download(dtype="f4", shape=want.shape) - want).max() < 1e-4
+    assert problem.compute(given)["y"].shape == (want.size,)
+
+
+@needs_nvrtc
+def test_what_a_convolution_refuses(double, gpu, engine, seen):
+    kernel = engine.prepare("conv x=bf16 w=bf16 y=bf16 n=1 c=8 in=6x6 k=8 kernel=3", gpu)
+    x, w, y = gpu.memory(6 * 6 * 8 * 2), gpu.memory(8 * 9 * 8 * 2), gpu.memory(4 * 4 * 8 * 2)
+    for bad, field in (
+        ({"x": gpu.memory(64)}, "x.data"),
+        ({"y": gpu.memory(4 * 4 * 8 * 4)}, "y.data"),
+        ({"x": Array2d(x, (6, 48), "<f4")}, "x.data"),
+        ({"x": Array2d(x, (1, 6, 6, 8), "<u2", (576, 16, 96, 2))}, "x.data"),  # permuted
+        ({"w": None}, "w.data"),
+        ({"residual": y}, "residual"),
+        ({"m": 16}, "rows"),
+        ({"ldx": 8}, "ldx"),
+    ):
+        given = {"x": x, "w": w, "y": y, **bad}
+        with pytest.raises(tw.InvalidArgument) as caught:
+            kernel.launch(**{name: value for name, value in given.items() if value is not None})
+        assert caught.value.field == field, caught.value
+    assert not seen
+    kernel.launch(x=x, w=w, y=y, alpha=0.5)
+    assert len(seen) == 1
 
 
 @needs_nvrtc

@@ -22,9 +22,10 @@ _DTYPES = {
 }
 _BYTES = ("uint8", "raw8")
 
-# The field that has the columns of an operand, by operation.
+# The field that has the columns of an operand, by operation; empty where arrays have more axes, in one of two orders.
 _COLS = {
     "gemm": {"x": "k", "w": "k", "y": "n", "c": "n", "bias": "n"},
+    "conv": dict.fromkeys(("x", "w", "y", "bias", "residual", "cache"), ""),
     "cast": {"x": "cols", "y": "cols"},
     "fp4_fake_quant": {"x": "cols", "y": "cols"},
     "dynamic_block_quantize": {"x": "cols", "y": "cols"},
@@ -64,7 +65,7 @@ class Slots(NamedTuple):
 def slots(problem: Any, launch: bool) -> Slots:
     """What a launch of the problem takes, or its computation on the host: there, sizes are exactly the buffers'."""
     fields, op = problem.fields, problem.op
-    groups = int(fields.get("groups", 0))
+    groups = int(fields.get("groups", 0)) if op == "gemm" else 0
     masked = fields.get("group_layout") == "masked"
     # Of contiguous groups a launch counts the rows of all, elsewhere those of each.
     rows_per = groups if groups and (masked or not launch) else 1
@@ -75,7 +76,8 @@ def slots(problem: Any, launch: bool) -> Slots:
     for buffer in problem.buffers:
         operand, _, stream = buffer.name.partition(".")
         stream = stream or "data"
-        name = fields.get(operand + "_from") or fields.get(operand)
+        # A convolution's field `cache` counts frames, which are x's.
+        name = fields.get(operand + "_from") or fields.get("x" if operand == "cache" else operand)
         format = None
         if operand in cols and name is not None:
             format = found[operand] = codec.find(name)
@@ -89,7 +91,7 @@ def slots(problem: Any, launch: bool) -> Slots:
         elif operand == "amax":
             dtypes, item = ("float32",), 4
         elif format is not None and operand != packed:
-            width = int(fields[cols[operand]])
+            width = int(fields[cols[operand]]) if cols[operand] else 0
             if format.is_elements:
                 dtypes = _DTYPES[format.name]
             elif stream != "data":
@@ -100,7 +102,7 @@ def slots(problem: Any, launch: bool) -> Slots:
                 operand,
                 stream,
                 size,
-                buffer.row_bytes // max(groups, 1),
+                0 if op == "conv" and launch else buffer.row_bytes // max(groups, 1),
                 buffer.output,
                 buffer.scratch,
                 op == "pack" and stream == "global",

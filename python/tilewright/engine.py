@@ -22,6 +22,7 @@ _LEVELS = ("error", "warning", "info", "debug")
 # The struct of an operation's launch, its field with the rows, and the C function.
 _LAUNCHES: dict[str, tuple[Any, str, str]] = {
     "gemm": (_c.GemmArgs, "m", "tw_launch_gemm_args"),
+    "conv": (_c.ConvArgs, "", "tw_launch_conv"),
     "cast": (_c.CastArgs, "rows", "tw_launch_cast"),
     "fp4_fake_quant": (_c.FakeQuantArgs, "rows", "tw_launch_fp4_fake_quant"),
     "dynamic_block_quantize": (_c.FakeQuantArgs, "rows", "tw_launch_dynamic_block_quantize"),
@@ -65,7 +66,8 @@ class Kernel(Handle):
         default stream). Compiles, allocates and waits for nothing.
 
         gemm: x, w, y, and bias, c, workspace, group_rows as the problem has them. cast: x, y.
-        fp4_fake_quant and dynamic_block_quantize: x, y, amax. pack: w, tiles. A kernel of one's own: the task's buffers
+        conv: x, w, y, and bias, residual, cache, amax, workspace as the problem has them, contiguous in its layouts
+        (of PyTorch's channels_last tensors pass x.permute(0, 2, 3, 1)). fp4_fake_quant and dynamic_block_quantize: x, y, amax. pack: w, tiles. A kernel of one's own: the task's buffers
         by name. An operand is an array in the GPU's memory, a tuple (data, scales,
         global_scale), a Streams, or an address. Arrays are of the format's type or of uint8; x [m, k], w [n, k], y and
         c [m, n], bias [n]; rows of x, y and c may lie apart (ldx, ldy, ldc, in elements, follow from the array).
@@ -88,6 +90,8 @@ class Kernel(Handle):
         if self.subject.op not in _LAUNCHES:
             raise _errors.Unsupported("operation", self.subject.op, f"one of {', '.join(_LAUNCHES)}")
         kind, rows_field, function = _LAUNCHES[self.subject.op]
+        if count is not None and not rows_field:
+            raise _errors.InvalidArgument("rows", str(count), f"None: a launch of {self.subject.op} has no rows")
         wanted = self.subject.slots(True)
         strides = {name: value for name, value in (("ldx", ldx), ("ldy", ldy), ("ldc", ldc)) if value}
         default = self.subject.rows * wanted.default_per
@@ -102,10 +106,10 @@ class Kernel(Handle):
                     setattr(place, "global_scale" if slot.stream == "global" else slot.stream, pointer or None)
                 else:
                     setattr(args, slot.operand, pointer or None)
-            if kind is _c.GemmArgs:
+            if hasattr(kind, "alpha"):
                 args.alpha, args.beta = alpha, beta
             elif alpha != 1 or beta != 1:
-                raise _errors.InvalidArgument("alpha", f"{alpha}, beta = {beta}", "1: only a gemm has factors")
+                raise _errors.InvalidArgument("alpha", f"{alpha}, beta = {beta}", "1: only gemm and conv have factors")
             for name, elements in bound.strides.items():
                 if not hasattr(kind, name):
                     raise _errors.InvalidArgument(name, str(elements), "0: only a gemm has strides")

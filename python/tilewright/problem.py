@@ -122,7 +122,7 @@ class Problem(Handle):
     def compute(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Computes the outputs on the host, plainly and slowly. inputs: by operand, {"x": array, "w": Encoded}, or by
         buffer, {"w.scales": array}; host memory, 16-byte aligned. Returns a NumPy array or an Encoded for each operand
-        that is written. Raises InvalidArgument naming the argument."""
+        that is written; of a convolution one axis, in memory's order. Raises InvalidArgument naming the argument."""
         wanted = self.slots(False)
         values = dict(inputs)
         made: dict[str, Any] = {}
@@ -161,7 +161,7 @@ class Problem(Handle):
         if operand == wanted.packed or format is None:
             return codec.Streams(**{_member(slot.stream): part for slot, part in zip(slots, parts)})
         if format.is_elements:
-            return _arrays.typed(parts[0], format.name, (rows, slots[0].cols))
+            return _arrays.typed(parts[0], format.name, (rows, slots[0].cols) if slots[0].cols else (-1,))
         streams = {_member(slot.stream): part for slot, part in zip(slots, parts)}
         return codec.Encoded(format, rows, slots[0].cols, **streams)
 
