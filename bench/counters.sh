@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # What the hardware's counters say of the kernels of `bench gemm` and of the fastest rival beside each: one cold launch of each under
 # Nsight Compute, at the clocks that the chip takes. Choices come from a cache that `bench gemm --cache FILE` has filled before.
-#   bench/counters.sh OUT.json --cache FILE [arguments of `bench gemm`: --rows, --m, --shapes]
+# With --every-m, of any numbers of tokens, from a cache that `bench gemm --every-m --cache FILE` has filled.
+#   bench/counters.sh OUT.json --cache FILE [arguments of `bench gemm`: --rows, --m, --shapes, --every-m]
 # BENCH, NCU: programs to use instead; LOGS: where the profiler's own table goes.
 set -eu
-[ $# -ge 3 ] || { sed -n '3,6s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -ge 3 ] || { sed -n '3,7s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 cd "$(dirname "$0")/.."
 out=$1
 shift

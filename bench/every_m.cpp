@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <random>
 #include <set>
@@ -107,6 +109,7 @@ class EveryM {
         }
         std::fflush(stdout);
       }
+    if (settings_.profile) return {{"profiled", profiled_}};
     return all;
   }
 
@@ -121,37 +124,79 @@ class EveryM {
     policy.all_rows = true;
     policy.budget_seconds = settings_.tune_seconds;
     policy.max_binaries = settings_.candidates;
-    const TuneReport report = engine_->tune(problem, device_, policy);
+    TuneReport report;
+    if (!settings_.profile) {  // else the cache has what a run without a profiler chose
+      report = engine_->tune(problem, device_, policy);
+      std::set<std::string> binaries;
+      for (const RowRange& r : report.ranges) binaries.insert(r.candidate.text());
+      fmt::print("{} {}x{}: tuned in {:.1f} s, {} compiled, {} times, {}; {} binaries serve {} ranges\n", row.label,
+                 shape.n, shape.k, report.seconds, report.compiled, report.measured, report.stopped, binaries.size(),
+                 report.ranges.size());
+    }
     const Kernel kernel = engine_->prepare(problem, device_);
-    std::set<std::string> binaries;
-    for (const RowRange& r : report.ranges) binaries.insert(r.candidate.text());
-    fmt::print("{} {}x{}: tuned in {:.1f} s, {} compiled, {} times, {}; {} binaries serve {} ranges\n", row.label,
-               shape.n, shape.k, report.seconds, report.compiled, report.measured, report.stopped, binaries.size(),
-               report.ranges.size());
     std::vector<std::int64_t> ms = tokens();
     if (!settings_.ms.empty()) ms = numbers_of("m", settings_.ms);
     Task task = engine_->task(problem.with_rows(4096), device_.arch());
     task.rows = std::max<std::int64_t>(8192, ms.back());
     const Rotation rotation(*cuda_, device_, pieces_of(task), kColdBytes);
     std::vector<Point> points;
-    for (const std::int64_t m : ms) points.push_back(time(row, shape, kernel, task, rotation, m));
+    for (const std::int64_t m : ms)
+      if (settings_.profile)
+        profile(row, shape, kernel, task, rotation, m);
+      else
+        points.push_back(time(row, shape, kernel, task, rotation, m));
+    if (settings_.profile) return nullptr;
     return conclude(row, shape, problem, report, points);
+  }
+
+  auto launch_of(const Kernel& kernel, const Task& task, const Rotation& rotation, std::int64_t m) const {
+    return [&, m](int i) {
+      const std::vector<void*> pointers = rotation.pointers(i % rotation.copies());
+      kernel.launch(cuda_->stream(), task.arguments(pointers, m), m, task.cols);
+    };
+  }
+  // Null where none is asked for, or there is no cuBLASLt.
+  std::unique_ptr<Rival> rival_of(const EveryRow& row, Shape shape, std::int64_t m) {
+    if (!library_ || m < row.from) return nullptr;
+    return std::make_unique<Rival>(*library_, *cuda_, device_, *engine_, row.rival, m, shape.n, shape.k, kColdBytes);
+  }
+
+  // One cold launch of each for a profiler (bench/counters.sh): ours, and the rival that is fastest rested.
+  void profile(const EveryRow& row, Shape shape, const Kernel& kernel, const Task& task, const Rotation& rotation,
+               std::int64_t m) {
+    const auto profiled = [&](const std::string& rival, const std::function<void(int)>& launch) {
+      const std::string choice = rival.empty() ? kernel.candidate(m).text() : std::string();
+      cuda_->profiled([&] { launch(1); });
+      profiled_.push_back({{"label", row.label},
+                           {"m", m},
+                           {"n", shape.n},
+                           {"k", shape.k},
+                           {"problem", row.text},
+                           {"rival", rival},
+                           {"choice", choice}});
+      fmt::print("{} m={} {}x{}: {}\n", row.label, m, shape.n, shape.k, rival.empty() ? choice : rival);
+    };
+    const auto launch = launch_of(kernel, task, rotation, m);
+    launch(0);
+    profiled("", launch);
+    const std::unique_ptr<Rival> rival = rival_of(row, shape, m);
+    RivalTime* fastest = nullptr;
+    double least = 0;
+    if (rival)
+      for (RivalTime& t : rival->times())
+        if (const double us = t.replay.time(); !fastest || us < least) fastest = &t, least = us;
+    if (fastest) profiled(fastest->name, fastest->launch);
   }
 
   Point time(const EveryRow& row, Shape shape, const Kernel& kernel, const Task& task, const Rotation& rotation,
              std::int64_t m) {
     Point p;
     p.m = m, p.candidate = kernel.candidate(m).text();
-    const auto launch = [&](int i) {
-      const std::vector<void*> pointers = rotation.pointers(i % rotation.copies());
-      kernel.launch(cuda_->stream(), task.arguments(pointers, m), m, task.cols);
-    };
+    const auto launch = launch_of(kernel, task, rotation, m);
     launch(0);
     cuda_->microseconds([&] { launch(1); });
     Replay ours(*cuda_, rotation.launches(cuda_->microseconds([&] { launch(rotation.copies() - 1); })), launch);
-    std::optional<Rival> rival;
-    if (library_ && m >= row.from)
-      rival.emplace(*library_, *cuda_, device_, *engine_, row.rival, m, shape.n, shape.k, kColdBytes);
+    const std::unique_ptr<Rival> rival = rival_of(row, shape, m);
     std::vector<double> samples;
     for (int round = -kWarmRounds; round < settings_.rounds; ++round) {
       if (const double us = ours.time(); round >= 0) samples.push_back(us);
@@ -234,6 +279,7 @@ class EveryM {
   std::optional<Engine> engine_;
   std::optional<Cuda> cuda_;
   std::unique_ptr<CublasLt> library_;
+  Json profiled_ = Json::array();  // in the order of launches
   const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
 };
 

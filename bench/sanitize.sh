@@ -4,12 +4,12 @@
 # synccheck in turn. Prints each tool's count of errors and keeps its log. Exit code 0: none; 1: errors, or checks failed;
 # 4: no compute-sanitizer.
 #   bench/sanitize.sh [--only GROUP,...] [--tools TOOL,...]
-# GROUP: gemm casts pack wgmma, all of them by default. SUITE, SANITIZER: programs to use instead; LOGS: where logs go.
+# GROUP: gemm casts pack wgmma conv fake_quant, all of them by default. SUITE, SANITIZER: programs to use instead; LOGS: where logs go.
 # racecheck follows ordinary loads and stores of shared memory, not those of the copy engine and the matrix units.
 set -u
 cd "$(dirname "$0")/.."
 
-groups=gemm,casts,pack,wgmma
+groups=gemm,casts,pack,wgmma,conv,fake_quant
 tools=memcheck,racecheck,initcheck,synccheck
 while [ $# -gt 0 ]; do
   case "$1" in
