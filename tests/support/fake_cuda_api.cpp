@@ -197,6 +197,8 @@ FAKE_API cuCtxGetId(Context* context, unsigned long long* id) {
 }
 
 FAKE_API cuCtxSynchronize() { return Entry("cuCtxSynchronize", kContext | kNotInCapture).failed; }
+FAKE_API cuProfilerStart() { return Entry("cuProfilerStart", kContext | kNotInCapture).failed; }
+FAKE_API cuProfilerStop() { return Entry("cuProfilerStop", kContext | kNotInCapture).failed; }
 
 FAKE_API cuModuleLoadData(Module** out, const void* data) {
   Entry entry("cuModuleLoadData", kContext | kNotInCapture);
