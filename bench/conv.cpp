@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// `bench conv`: the conv kernels against cuDNN's fastest plan, our own kernel for unquantized weights, the rate of a
-// copy or of the single-precision units, or a larger part of the same layer, all measured in this run. What is asked of
-// them is in conv_jobs.cpp.
+// `bench conv`: measures the conv kernels and cuDNN's fastest plan, our own kernel for unquantized weights, the rate of
+// a copy or of the single-precision units, or a larger part of the same layer, all in this run. What is asked of them
+// is in conv_jobs.cpp, what is concluded in conv_report.cpp.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <map>
 #include <memory>
 #include <optional>
@@ -14,6 +13,7 @@
 #include "bench/bench.h"
 #include "bench/conv_check.h"
 #include "bench/conv_jobs.h"
+#include "bench/conv_report.h"
 #include "bench/cuda.h"
 #include "bench/cudnn.h"
 
@@ -70,14 +70,6 @@ struct Ours {
   }
 };
 
-struct Measured {
-  ConvJob job;
-  double us = 0, rival_us = 0, in_a_row_us = 0, rival_in_a_row_us = 0, passes_us = 0;
-  double tflops = 0, tbps = 0, value = 0, ratio = 0, error = 0, tune_seconds = 0, ops = 0;
-  std::string mark = "-", note, rival, choice;
-  Json rivals = Json::array(), passes = Json::array(), outcomes = Json::array(), rival_notes = Json::array();
-};
-
 class ConvBench {
  public:
   ConvBench(const Device& device, const Settings& settings)
@@ -87,9 +79,10 @@ class ConvBench {
     const std::vector<ConvJob> jobs = conv_jobs(settings_);
     copy_ = fastest_copy(engine_, device_);
     cuda_ = std::make_unique<Cuda>(device_, options_.driver);
-    fma_tflops_ = 2.0 * device_.sms() * kLanes * cuda_->most_mhz() * 1e-6;
+    const double fma_tflops = 2.0 * device_.sms() * kLanes * cuda_->most_mhz() * 1e-6;
+    report_.emplace(copy_.tbps, fma_tflops);
     fmt::print("a copy moves {:.2f} TB/s; single-precision FMAs at {:.0f} MHz: {:.1f} TF\n", copy_.tbps,
-               cuda_->most_mhz(), fma_tflops_);
+               cuda_->most_mhz(), fma_tflops);
     std::string why;
     try {
       library_ = Cudnn::open(device_, options_.nvrtc, why);
@@ -106,15 +99,15 @@ class ConvBench {
     for (const ConvJob& job : jobs) {
       const double began = seconds();
       if (lost || began + longest > settings_.seconds) {
-        missing(job, lost ? "the device was lost" : "not run: out of time");
+        report_->missing(job, lost ? "the device was lost" : "not run: out of time");
         continue;
       }
       try {
         measure(job);
       } catch (const Missing& e) {
-        missing(job, e.why);
+        report_->missing(job, e.why);
       } catch (const Error& e) {
-        missing(job, std::string("failed: ") + e.what());
+        report_->missing(job, std::string("failed: ") + e.what());
         try {
           device_.synchronize();
           cuda_->synchronize();
@@ -125,7 +118,10 @@ class ConvBench {
       longest = std::max(longest, seconds() - began);
       std::fflush(stdout);
     }
-    return report(why);
+    Json json = report_->finish();
+    json["cudnn"] = library_ ? Json{{"version", library_->version()}} : Json{{"error", why}};
+    fmt::print("{:.0f} s\n", seconds());
+    return json;
   }
 
  private:
@@ -301,7 +297,7 @@ class ConvBench {
 
   // ---- A job
 
-  std::unique_ptr<CudnnRival> rival(const std::string& what, const Conv& conv, Measured& r) {
+  std::unique_ptr<CudnnRival> rival(const std::string& what, const Conv& conv, ConvResult& r) {
     const std::string key = what + " " + Problem(conv).text();
     auto found = std::make_unique<CudnnRival>(*library_, *cuda_, device_, engine_, what, conv, kColdBytes,
                                               settings_.rival_seconds, plans_[key]);
@@ -346,7 +342,7 @@ class ConvBench {
   }
 
   void measure(const ConvJob& job) {
-    Measured r;
+    ConvResult r;
     r.job = job;
     const std::unique_ptr<Ours> own = ours(job.problem, job.four_bits);
     const std::unique_ptr<Ours> base = job.base.empty() ? nullptr : ours(job.base);
@@ -398,7 +394,7 @@ class ConvBench {
         t.in_a_row = settings_.sustained > 0 ? t.replay->sustained(settings_.sustained) : t.replay->in_a_row();
   }
 
-  void conclude(Measured& r, const Ours& own, const std::vector<Timed>& timed, const Timed& extra) {
+  void conclude(ConvResult& r, const Ours& own, const std::vector<Timed>& timed, const Timed& extra) {
     const Timed& mine = timed.front();
     r.us = mine.us, r.in_a_row_us = mine.in_a_row, r.error = mine.error;
     r.ops = own.problem.ops();
@@ -420,221 +416,7 @@ class ConvBench {
     if (r.rival_in_a_row_us > 0)
       r.rival_in_a_row_us = extra.in_a_row > 0 || extra.us == 0 ? r.rival_in_a_row_us + extra.in_a_row : 0;
     r.ratio = r.rival_us / r.us;
-    judge(r);
-    const bool wants_rival = !r.job.rivals.empty() || !r.job.base.empty();
-    if (r.rival_us == 0 && wants_rival && r.note.empty()) r.note = "no rival";
-    add(std::move(r));
-  }
-
-  // A row without a kernel falls short; one without a rival is not judged.
-  void missing(const ConvJob& job, const std::string& why) {
-    Measured r;
-    r.job = job, r.note = why;
-    if (job.goal.value > 0 || !job.mean.empty()) r.mark = "SHORT";
-    add(std::move(r));
-  }
-
-  // Where the value depends on other rows, it is judged again once they are measured.
-  void judge(Measured& r) const {
-    switch (r.job.goal.measure) {
-      case ConvMeasure::ratio: r.value = r.ratio; break;
-      case ConvMeasure::copy_rate: r.value = r.tbps / copy_.tbps; break;
-      case ConvMeasure::fma_rate: r.value = r.tflops / fma_tflops_; break;
-      case ConvMeasure::larger: r.value = against_larger(r); break;
-    }
-    if (r.job.goal.value > 0 && r.value > 0) r.mark = reaches(r.value, r.job.goal) ? "pass" : "SHORT";
-  }
-
-  static bool at_most(const ConvGoal& goal) { return goal.measure == ConvMeasure::larger; }
-  static bool reaches(double value, const ConvGoal& goal) {
-    return at_most(goal) ? value <= goal.value : value >= goal.value;
-  }
-  static std::string show(double value, ConvMeasure measure) {
-    if (value == 0) return "";
-    return measure == ConvMeasure::copy_rate || measure == ConvMeasure::fma_rate ? fmt::format("{:.0f} %", 100 * value)
-                                                                                 : fmt::format("{:.3f}x", value);
-  }
-  static std::string asked(const ConvGoal& goal) {
-    if (goal.value == 0) return "";
-    switch (goal.measure) {
-      case ConvMeasure::copy_rate: return fmt::format(">= {:.0f} % of a copy", 100 * goal.value);
-      case ConvMeasure::fma_rate: return fmt::format(">= {:.0f} % of the FMA rate", 100 * goal.value);
-      case ConvMeasure::larger: return fmt::format("<= {:.2f}x a larger size's time", goal.value);
-      case ConvMeasure::ratio: break;
-    }
-    return fmt::format(">= {:.2f}x", goal.value);
-  }
-
-  void add(Measured r) {
-    fmt::print("{:5} {:18} {:>4}: {}\n", r.mark, r.job.label, r.job.layer,
-               r.us > 0 ? fmt::format("{:.1f} us {:.0f} TF, rival {:.1f} {} {} {} {} {}", r.us, r.tflops, r.rival_us,
-                                      show(r.ratio, ConvMeasure::ratio), show(r.value, r.job.goal.measure),
-                                      asked(r.job.goal), r.rival, r.note)
-                        : r.note);
-    results_.push_back(std::move(r));
-  }
-
-  // ---- The report
-
-  // Time over that of the fastest larger part of the layer; 0: none was measured.
-  double against_larger(const Measured& r) const {
-    double least = 0;
-    for (const Measured& w : results_)
-      if (!r.job.whole.empty() && w.job.label == r.job.label && w.job.whole == r.job.whole && w.ops > r.ops &&
-          (least == 0 || w.us < least))
-        least = w.us;
-    return least > 0 ? r.us / least : 0;
-  }
-
-  Json report(const std::string& why) {
-    for (Measured& r : results_)
-      if (r.us > 0) judge(r);
-    Table table({"row", "layer", "", "us", "TF", "TB/s", "rival us", "rival", "ratio", "in a row", "of a copy", "value",
-                 "asked", "", "choice"});
-    Json json;
-    json["copy_tbps"] = copy_.tbps;
-    json["fma_tflops"] = fma_tflops_;
-    json["cudnn"] = library_ ? Json{{"version", library_->version()}} : Json{{"error", why}};
-    json["rows"] = Json::array();
-    for (const Measured& r : results_) {
-      const std::string number = r.us > 0 ? fmt::format("{:.1f}", r.us) : "-";
-      table.row({r.job.label, r.job.layer, r.job.title, number, r.us > 0 ? fmt::format("{:.0f}", r.tflops) : "",
-                 r.us > 0 ? fmt::format("{:.2f}", r.tbps) : "", r.rival_us > 0 ? fmt::format("{:.1f}", r.rival_us) : "",
-                 r.rival.substr(0, 40), show(r.ratio, ConvMeasure::ratio),
-                 r.in_a_row_us > 0 ? show(r.rival_in_a_row_us / r.in_a_row_us, ConvMeasure::ratio) : "",
-                 show(r.tbps / copy_.tbps, ConvMeasure::copy_rate), show(r.value, r.job.goal.measure),
-                 asked(r.job.goal), r.mark, r.us > 0 ? r.choice : r.note.substr(0, 100)});
-      json["rows"].push_back({{"label", r.job.label},
-                              {"layer", r.job.layer},
-                              {"title", r.job.title},
-                              {"problem", r.job.problem},
-                              {"us", r.us},
-                              {"in_a_row_us", r.in_a_row_us},
-                              {"tflops", r.tflops},
-                              {"tbps", r.tbps},
-                              {"rival", r.rival},
-                              {"rival_us", r.rival_us},
-                              {"rival_in_a_row_us", r.rival_in_a_row_us},
-                              {"ratio", r.ratio},
-                              {"of_copy", r.tbps / copy_.tbps},
-                              {"calls", r.job.calls},
-                              {"passes", r.passes},
-                              {"passes_us", r.passes_us},
-                              {"group", r.job.goal.group},
-                              {"value", r.value},
-                              {"target", r.job.goal.value},
-                              {"target_text", asked(r.job.goal)},
-                              {"at_most", at_most(r.job.goal)},
-                              {"mark", r.mark},
-                              {"note", r.note},
-                              {"error", r.error},
-                              {"rivals", r.rivals},
-                              {"rival_notes", r.rival_notes},
-                              {"choice", r.choice},
-                              {"tune_seconds", r.tune_seconds},
-                              {"outcomes", r.outcomes}});
-    }
-    fmt::print("\n{}\n", table.text());
-    json["summary"] = summary();
-    fmt::print("{:.0f} s\n", seconds());
-    return json;
-  }
-
-  // A line of the summary, and what it is made from.
-  struct Group {
-    std::string name;
-    ConvGoal goal;
-    double worst = 0, value = 0;  // of all rows together: their mean, geometric, or of times weighted by calls
-    int rows = 0, judged = 0, reached = 0, without = 0, missing = 0;
-    bool together = false;  // the value is asked for, not each row's
-  };
-
-  // One line for each group: of its rows, of their geometric mean, or of their times weighted by calls.
-  Json summary() const {
-    std::vector<std::string> groups, means, weighted;
-    const auto once = [](std::vector<std::string>& list, const std::string& name) {
-      if (!name.empty() && std::find(list.begin(), list.end(), name) == list.end()) list.push_back(name);
-    };
-    for (const Measured& r : results_) {
-      if (r.job.goal.value > 0) once(groups, r.job.goal.group);
-      once(means, r.job.mean);
-      once(weighted, r.job.weighted);
-    }
-    std::vector<Group> lines;
-    for (const std::string& name : groups) lines.push_back(rows_of(name));
-    for (const std::string& name : means) lines.push_back(mean_of(name));
-    for (const std::string& name : weighted) lines.push_back(calls_of(name));
-    Table table({"asked for", "worst", "mean", "target", "", "rows", "reached", "not judged", "without a kernel"});
-    Json json = Json::array();
-    for (const Group& g : lines) {
-      // A mean of some of its rows is no mean of all.
-      const std::string mark = g.without                                                         ? "SHORT"
-                               : g.judged < g.rows || g.missing                                  ? "-"
-                               : (g.together ? reaches(g.value, g.goal) : g.reached == g.judged) ? "pass"
-                                                                                                 : "SHORT";
-      const int not_judged = g.rows - g.judged - g.without;
-      table.row({g.name, show(g.worst, g.goal.measure), show(g.value, g.goal.measure), asked(g.goal), mark,
-                 fmt::format("{}", g.rows), g.together ? "" : fmt::format("{}", g.reached),
-                 fmt::format("{}", not_judged), fmt::format("{}", g.without)});
-      json.push_back({{"group", g.name},
-                      {"worst", g.worst},
-                      {"mean", g.value},
-                      {"target", g.goal.value},
-                      {"rows", g.rows},
-                      {"judged", g.judged},
-                      {"reached", g.reached},
-                      {"without_kernel", g.without},
-                      {"missing_calls", g.missing},
-                      {"mark", mark}});
-    }
-    fmt::print("{}", table.text());
-    return json;
-  }
-
-  // Adds a row to a group; false if it has no value.
-  static bool count(Group& g, const Measured& r, double value) {
-    ++g.rows, g.without += r.us == 0;
-    if (value == 0) return false;
-    ++g.judged, g.reached += reaches(value, g.goal);
-    const bool worse = at_most(g.goal) ? value > g.worst : value < g.worst;
-    if (g.judged == 1 || worse) g.worst = value;
-    return true;
-  }
-
-  Group rows_of(const std::string& name) const {
-    Group g{name, {}};
-    double logarithms = 0;
-    for (const Measured& r : results_) {
-      if (r.job.goal.value == 0 || r.job.goal.group != name) continue;
-      g.goal = r.job.goal;
-      if (count(g, r, r.value)) logarithms += std::log(r.value);
-    }
-    if (g.judged) g.value = std::exp(logarithms / g.judged);
-    return g;
-  }
-
-  Group mean_of(const std::string& name) const {
-    Group g{name + ", geometric mean", {ConvMeasure::ratio, mean_asked(name), name}};
-    g.together = true;
-    double logarithms = 0;
-    for (const Measured& r : results_)
-      if (r.job.mean == name && count(g, r, r.ratio)) logarithms += std::log(r.ratio);
-    if (g.judged) g.value = std::exp(logarithms / g.judged);
-    return g;
-  }
-
-  Group calls_of(const std::string& name) const {
-    const ConvCalls all = calls_asked(name);
-    Group g{name, {ConvMeasure::ratio, all.asked, name}};
-    g.together = true, g.missing = all.calls;
-    double ours = 0, rival = 0;
-    for (const Measured& r : results_) {
-      if (r.job.weighted != name) continue;
-      g.missing -= r.job.calls;
-      if (count(g, r, r.ratio)) ours += r.job.calls * r.us, rival += r.job.calls * r.rival_us;
-    }
-    if (ours > 0) g.value = rival / ours;
-    return g;
+    report_->add(std::move(r));
   }
 
   const Settings& settings_;
@@ -643,12 +425,11 @@ class ConvBench {
   const Device& device_;
   const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   FastestCopy copy_;
-  double fma_tflops_ = 0;  // what the single-precision units could do at the highest clock
   std::unique_ptr<Cuda> cuda_;
   std::unique_ptr<Cudnn> library_;
   std::map<std::string, Candidate> chosen_;                // by problem
   std::map<std::string, std::vector<std::string>> plans_;  // cuDNN's fastest, by formats and convolution
-  std::vector<Measured> results_;
+  std::optional<ConvReport> report_;
 };
 
 }  // namespace

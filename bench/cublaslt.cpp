@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/cublaslt.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -107,13 +106,7 @@ constexpr const char* kNames[] = {"libcublasLt.so.13", "libcublasLt.so.12"};
 
 // ---- The library
 
-struct CublasLt::Impl {
-  template <class F>
-  bool find(F*& function, const char* name) {
-    function = reinterpret_cast<F*>(dlsym(library, name));
-    if (!function) missing = name;
-    return function != nullptr;
-  }
+struct CublasLt::Impl : RivalLibrary {
   bool load() {
     return find(create, "cublasLtCreate") && find(destroy, "cublasLtDestroy") && find(version, "cublasLtGetVersion") &&
            find(desc_create, "cublasLtMatmulDescCreate") && find(desc_destroy, "cublasLtMatmulDescDestroy") &&
@@ -125,9 +118,6 @@ struct CublasLt::Impl {
            find(heuristic, "cublasLtMatmulAlgoGetHeuristic") && find(matmul, "cublasLtMatmul");
   }
 
-  void* library = nullptr;
-  const char* missing = "";
-  std::string path;
   Handle handle = nullptr;
   Memory workspace;
 
@@ -151,23 +141,18 @@ CublasLt::CublasLt(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 CublasLt::~CublasLt() {
   if (impl_ && impl_->handle) impl_->destroy(impl_->handle);
 }
-const std::string& CublasLt::path() const { return impl_->path; }
-std::string CublasLt::version() const {
-  const std::size_t v = impl_->version();
-  return fmt::format("{}.{}.{}", v / 10000, v / 100 % 100, v % 100);
-}
+const std::string& CublasLt::path() const { return impl_->path(); }
+std::string CublasLt::version() const { return version_text(impl_->version()); }
 
 std::unique_ptr<CublasLt> CublasLt::open(const Device& device, const std::string& nvrtc, std::string& why) {
   why = "not found; TILEWRIGHT_CUBLASLT may name it";
   for (const std::string& path : library_places("TILEWRIGHT_CUBLASLT", kNames, "cublas", nvrtc)) {
     auto impl = std::make_unique<Impl>();
-    impl->library = open_library(path, why);
-    if (!impl->library) continue;
+    if (!impl->open(path, why)) continue;
     if (!impl->load()) {
-      why = fmt::format("{} has no {}", path, impl->missing);
+      why = fmt::format("{} has no {}", path, impl->missing());
       continue;
     }
-    impl->path = library_path(reinterpret_cast<void*>(impl->create), path);
     if (const int status = impl->create(&impl->handle)) {
       why = fmt::format("{}: cublasLtCreate returns {}", path, status);
       impl->handle = nullptr;

@@ -9,24 +9,19 @@ Cudnn::Cudnn(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Cudnn::~Cudnn() {
   if (impl_ && impl_->handle) impl_->destroy(impl_->handle);
 }
-const std::string& Cudnn::path() const { return impl_->path; }
-std::string Cudnn::version() const {
-  const std::size_t v = impl_->version();
-  return fmt::format("{}.{}.{}", v / 10000, v / 100 % 100, v % 100);
-}
+const std::string& Cudnn::path() const { return impl_->path(); }
+std::string Cudnn::version() const { return version_text(impl_->version()); }
 
 std::unique_ptr<Cudnn> Cudnn::open(const Device& device, const std::string& nvrtc, std::string& why) {
   static constexpr const char* kNames[] = {"libcudnn.so.9"};
   why = "not found; TILEWRIGHT_CUDNN may name it";
   for (const std::string& path : library_places("TILEWRIGHT_CUDNN", kNames, "cudnn", nvrtc)) {
     auto impl = std::make_unique<Impl>();
-    impl->library = open_library(path, why);
-    if (!impl->library) continue;
+    if (!impl->open(path, why)) continue;
     if (!impl->load()) {
-      why = fmt::format("{} has no {}", path, impl->missing);
+      why = fmt::format("{} has no {}", path, impl->missing());
       continue;
     }
-    impl->path = library_path(reinterpret_cast<void*>(impl->create), path);
     if (const int status = impl->create(&impl->handle)) {
       why = fmt::format("{}: cudnnCreate: {}", path, impl->reason(status));
       impl->handle = nullptr;

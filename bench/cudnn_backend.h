@@ -2,7 +2,6 @@
 // cuDNN's backend API as its rival uses it: own declarations of its constants and functions, and a descriptor.
 #pragma once
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -66,15 +65,9 @@ inline constexpr std::size_t kWorkspaceBytes = 2ull << 30;
 
 // ---- The library
 
-struct Cudnn::Impl {
-  template <class F>
-  bool find(F*& function, const char* name) {
-    function = reinterpret_cast<F*>(dlsym(library, name));
-    if (!function) missing = name;
-    return function != nullptr;
-  }
+struct Cudnn::Impl : RivalLibrary {
   bool load() {
-    last_error = reinterpret_cast<void (*)(char*, std::size_t)>(dlsym(library, "cudnnGetLastErrorString"));
+    find(last_error, "cudnnGetLastErrorString");
     return find(version, "cudnnGetVersion") && find(error_string, "cudnnGetErrorString") &&
            find(create, "cudnnCreate") && find(destroy, "cudnnDestroy") && find(set_stream, "cudnnSetStream") &&
            find(desc_create, "cudnnBackendCreateDescriptor") && find(desc_destroy, "cudnnBackendDestroyDescriptor") &&
@@ -95,9 +88,6 @@ struct Cudnn::Impl {
     if (status != cudnn::kSuccess) throw Error(ErrorCode::unsupported, call, reason(status), "success");
   }
 
-  void* library = nullptr;
-  const char* missing = "";
-  std::string path;
   cudnn::Handle handle = nullptr;
   Memory workspace;
 

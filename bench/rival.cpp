@@ -2,7 +2,9 @@
 #include "bench/rival.h"
 
 #include <dlfcn.h>
+#include <fmt/format.h>
 #include <glob.h>
+#include <link.h>
 
 #include <cstdlib>
 
@@ -38,17 +40,22 @@ std::vector<std::string> library_places(const char* variable, std::span<const ch
   return found;
 }
 
-void* open_library(const std::string& path, std::string& why) {
-  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library) return library;
-  const char* reason = dlerror();
-  if (path.find('/') != path.npos) why = reason ? reason : path;
-  return nullptr;
+bool RivalLibrary::open(const std::string& path, std::string& why) {
+  library_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!library_) {
+    const char* reason = dlerror();
+    if (path.find('/') != path.npos) why = reason ? reason : path;
+    return false;
+  }
+  link_map* map = nullptr;
+  path_ = dlinfo(library_, RTLD_DI_LINKMAP, &map) == 0 ? map->l_name : path;
+  return true;
 }
 
-std::string library_path(const void* symbol, const std::string& otherwise) {
-  Dl_info info{};
-  return dladdr(symbol, &info) && info.dli_fname ? info.dli_fname : otherwise;
+void* RivalLibrary::symbol(const char* name) { return dlsym(library_, name); }
+
+std::string version_text(std::size_t version) {
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
 }  // namespace tilewright::bench

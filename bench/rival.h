@@ -28,11 +28,34 @@ struct RivalTime {
 std::vector<std::string> library_places(const char* variable, std::span<const char* const> names, const char* wheel,
                                         const std::string& nvrtc);
 
-// Null if `path` cannot be loaded. `why` then has the loader's reason if `path` names a file; a bare name leaves `why`
-// as it was.
-void* open_library(const std::string& path, std::string& why);
+// A library that was loaded, which stays so.
+class RivalLibrary {
+ public:
+  // False if `path` cannot be loaded. `why` then has the loader's reason if `path` names a file; a bare name leaves
+  // `why` as it was.
+  bool open(const std::string& path, std::string& why);
 
-// The file that the loader took `symbol` from; `otherwise` if it does not say.
-std::string library_path(const void* symbol, const std::string& otherwise);
+  // False if the library has no `name`, which missing() then says.
+  template <class F>
+  bool find(F*& function, const char* name) {
+    function = reinterpret_cast<F*>(symbol(name));
+    if (!function) missing_ = name;
+    return function != nullptr;
+  }
+  const char* missing() const { return missing_; }
+
+  // The file that the loader found.
+  const std::string& path() const { return path_; }
+
+ private:
+  void* symbol(const char* name);
+
+  void* library_ = nullptr;
+  const char* missing_ = "";
+  std::string path_;
+};
+
+// "9.19.0" of 91900, as cuBLASLt and cuDNN count.
+std::string version_text(std::size_t version);
 
 }  // namespace tilewright::bench

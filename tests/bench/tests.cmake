@@ -1,6 +1,6 @@
 if(TILEWRIGHT_BENCH)
   tilewright_test(bench tilewright::tilewright)
-  foreach(source conv_check conv_jobs cudnn_shapes report)
+  foreach(source conv_check conv_jobs conv_report cudnn_shapes report rival)
     target_sources(test_bench PRIVATE ${PROJECT_SOURCE_DIR}/bench/${source}.cpp)
   endforeach()
   target_include_directories(test_bench PRIVATE ${PROJECT_BINARY_DIR}/generated)

@@ -270,6 +270,7 @@ void check_convolutions(unsigned seed, int count) {
 }
 
 using Plain = Epilogue<float, gemm::NoBias, Act::none>;
+using Whole = Epilogue<bf16, float, Act::silu, float>;
 
 // One output pixel for each image, which sees all of it in the order of memory: blocks are stretches of trouble.
 inline Picked whole_images(int columns) {

@@ -69,8 +69,6 @@ struct PixelTiles {
 }  // namespace
 
 TEST_CASE("conv: tiles of pixels without matrix units", "[conv]") {
-  using Plain = Epilogue<float, gemm::NoBias, Act::none>;
-  using Whole = Epilogue<bf16, float, Act::silu, float>;
   using Halves = Epilogue<f16, float, Act::none, f16>;
   using Bytes = Epilogue<e4m3, float, Act::relu>;
   using conv::DirectKnobs;

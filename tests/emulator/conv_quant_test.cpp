@@ -14,7 +14,6 @@ namespace {
 using conv::GatherKnobs;
 using conv::Taps;
 using gemm::MmaKnobs;
-using Whole = Epilogue<bf16, float, Act::silu, float>;
 
 template <class X, class W, class Epi, int block, bool along_channels>
 struct QuantizedShape : AnyShape<X, W, Epi> {

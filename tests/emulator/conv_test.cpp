@@ -122,8 +122,6 @@ TEST_CASE("conv: the reference on weights in tiles", "[conv]") {
 }
 
 TEST_CASE("conv: the matrix units on gathered input", "[conv]") {
-  using Plain = Epilogue<float, gemm::NoBias, Act::none>;
-  using Whole = Epilogue<bf16, float, Act::silu, float>;
   using Biased = Epilogue<float, float, Act::none>;
   check_convolutions<fmt::bf16, fmt::bf16, Whole, Products<fmt::bf16, fmt::bf16, Whole, gemm::MmaKnobs{}>>(11, 12);
   check_convolutions<fmt::f16, fmt::f16, Plain,
@@ -142,8 +140,6 @@ TEST_CASE("conv: the matrix units on gathered input", "[conv]") {
 }
 
 TEST_CASE("conv: the matrix units on PyTorch's layouts", "[conv]") {
-  using Plain = Epilogue<float, gemm::NoBias, Act::none>;
-  using Whole = Epilogue<bf16, float, Act::silu, float>;
   using Biased = Epilogue<float, float, Act::none>;
   using conv::GatherKnobs;
   using conv::Taps;
@@ -182,7 +178,6 @@ TEST_CASE("conv: the matrix units on PyTorch's layouts", "[conv]") {
 }
 
 TEST_CASE("conv: the matrix units on single precision", "[conv]") {
-  using Plain = Epilogue<float, gemm::NoBias, Act::none>;
   using Whole = Epilogue<float, float, Act::silu, float>;
   using conv::GatherKnobs;
   using conv::Taps;
@@ -199,8 +194,6 @@ TEST_CASE("conv: the matrix units on single precision", "[conv]") {
 }
 
 TEST_CASE("conv: the matrix units on channels that are no whole pieces, and on groups", "[conv]") {
-  using Plain = Epilogue<float, gemm::NoBias, Act::none>;
-  using Whole = Epilogue<bf16, float, Act::silu, float>;
   using Biased = Epilogue<float, float, Act::none>;
   using conv::GatherKnobs;
   using conv::Taps;
@@ -236,8 +229,6 @@ TEST_CASE("conv: the matrix units on channels that are no whole pieces, and on g
 }
 
 TEST_CASE("conv: pointwise ones by gemm's kernels", "[conv]") {
-  using Plain = Epilogue<float, gemm::NoBias, Act::none>;
-  using Whole = Epilogue<bf16, float, Act::silu, float>;
   using Biased = Epilogue<float, float, Act::none>;
   using gemm::WgmmaKnobs;
   check_convolutions<fmt::bf16, fmt::bf16, Whole,

@@ -14,9 +14,9 @@ template <class X, class W, class Epi, conv::WgmmaKnobs wanted, class As = void>
 struct Boxes {
   using To = typename tw::select<same<As, void>(), X, As>::Element;
   static constexpr int kBytes = sizeof(To), kLeastChannels = wanted.writes_x ? 1 : 16 / kBytes;
-  static constexpr conv::WgmmaKnobs completed(int channels) {
+  static constexpr conv::WgmmaKnobs completed() {
     conv::WgmmaKnobs k = wanted;
-    k.channels = channels, k.element_bytes = kBytes;
+    k.element_bytes = kBytes;
     return k;
   }
   static void fit(Picked& p) {
@@ -57,7 +57,7 @@ struct Boxes {
   }
   static void run(const conv::Args& args, const conv::Shape& source, std::uint64_t seed) {
     const conv::Shape s = wanted.unfolds ? source.unfolded() : source;
-    static constexpr conv::WgmmaKnobs knobs = completed(wanted.channels);
+    static constexpr conv::WgmmaKnobs knobs = completed();
     using Plan = conv::Wgmma<X, W, tw::select<same<As, void>(), void, To>, Epi, knobs>;
     const i32 channels = conv::written_channels(s.c, kBytes);
     const i64 filter_bytes = wanted.writes_w ? conv::written_filter_bytes(s.k, s.taps(), s.c, kBytes) : 0;
@@ -100,5 +100,15 @@ struct Boxes {
     CHECK(std::all_of(written, written + gemm::kScheduleBytes, [](u8 b) { return b == 0; }));
   }
 };
+
+// As check_convolutions() and check_exactly(), of one kernel.
+template <class X, class W, class Epi, conv::WgmmaKnobs knobs, class As = void>
+void check_boxes(unsigned seed, int count) {
+  check_convolutions<X, W, Epi, Boxes<X, W, Epi, knobs, As>>(seed, count);
+}
+template <class X, class W, conv::WgmmaKnobs knobs>
+void check_boxes_exactly(const Picked& p, int block, bool along_channels) {
+  check_exactly<X, W, Boxes<X, W, Plain, knobs>>(p, block, along_channels);
+}
 
 }  // namespace conv_test
