@@ -27,3 +27,9 @@ inline tilewright::Error refusal(const std::string& text) {
   INFO(text);
   return refusal([&] { tilewright::Problem::parse(text); });
 }
+
+// It as one line, "k=100: a multiple of 64".
+inline std::string refused(const std::string& text) {
+  const tilewright::Error e = refusal(text);
+  return e.field() + "=" + e.value() + ": " + e.allowed();
+}

@@ -24,11 +24,6 @@ using fake_quant_model::kNan;
 
 namespace {
 
-std::string refused(const std::string& text) {
-  const Error e = refusal(text);
-  return e.field() + "=" + e.value() + ": " + e.allowed();
-}
-
 std::vector<float> on_host(const std::vector<float>& x, std::int64_t cols, int block, float amax) {
   std::vector<float> y(x.size());
   fake_quant::fake_quantize(x.data(), y.data(), static_cast<std::int64_t>(x.size()) / cols, cols, block, &amax);
