@@ -65,12 +65,13 @@ class Kernel(Handle):
         """Enqueues a launch on `stream` (an integer, a Stream, or an object of PyTorch's or CuPy's; None: the legacy
         default stream). Compiles, allocates and waits for nothing.
 
-        gemm: x, w, y, and bias, c, workspace, group_rows as the problem has them. cast: x, y.
-        conv: x, w, y, and bias, residual, cache, amax, workspace as the problem has them, contiguous in its layouts
-        (of PyTorch's channels_last tensors pass x.permute(0, 2, 3, 1)). fp4_fake_quant and dynamic_block_quantize: x, y, amax. pack: w, tiles. A kernel of one's own: the task's buffers
-        by name. An operand is an array in the GPU's memory, a tuple (data, scales,
-        global_scale), a Streams, or an address. Arrays are of the format's type or of uint8; x [m, k], w [n, k], y and
-        c [m, n], bias [n]; rows of x, y and c may lie apart (ldx, ldy, ldc, in elements, follow from the array).
+        gemm: x, w, y, and bias, c, workspace, group_rows as the problem has them. conv: x, w, y, and bias, residual,
+        cache, amax, workspace as the problem has them, contiguous in its layouts (of PyTorch's channels_last tensors
+        pass x.permute(0, 2, 3, 1)). cast: x, y. fp4_fake_quant and dynamic_block_quantize: x, y, amax. pack: w, tiles.
+        A kernel of one's own: the task's buffers by name. An operand is an array in the GPU's memory, a tuple (data,
+        scales, global_scale), a Streams, or an address. Arrays are of the format's type or of uint8; a
+        gemm's x [m, k], w [n, k], y and c [m, n], bias [n]; rows of x, y and c may lie apart (ldx, ldy, ldc, in
+        elements, follow from the array).
 
         m, or rows: tokens of this call, with contiguous groups those of all. None: as many as the first array has, and
         all others exactly as many; a number: arrays may have room for more. alpha, beta: factors of this call.
