@@ -4,6 +4,7 @@
 //
 //   SHARE     blocks of a cluster that take neighbouring tiles of n at once
 //   SPLIT     1, or CLUSTER: blocks that share a tile, each with its part of k
+//   SWAPPED   tokens are the rows of w (WgmmaKnobs::swapped)
 #pragma once
 #include "arch/sm90.cuh"
 #include "gemm/params.cuh"
@@ -11,11 +12,15 @@
 
 namespace tw::gemm {
 
-template <int BM, int BN, int BK, int SHARE, int CLUSTER, int SPLIT, Schedule SCHEDULE>
+template <int BM, int BN, int BK, int SHARE, int CLUSTER, int SPLIT, Schedule SCHEDULE, bool SWAPPED>
 struct ClusterTiles {
   // Tiles are rasterized in bands along n, and along m within a band, so that concurrent tiles read few rows of either
-  // operand.
-  TW_CONSTANTS(int, kBand = 16 / SHARE);
+  // operand. Up to kFewRows tokens a band is one tile wide: blocks side by side, which start together, then read the
+  // same weights, and L2 and device memory are asked for them once (docs/measurement-log.md).
+  TW_CONSTANTS(int, kBand = 16 / SHARE, kFewRows = 3072);
+  TW_MEMBER u32 band() const {
+    return !SWAPPED && m_tiles <= static_cast<u32>(kFewRows / BM) ? 1 : static_cast<u32>(kBand);
+  }
   // There are fewer than 2^31 tiles, and fewer than 2^31 stages per tile.
   u32 n_tiles, m_tiles, clusters, place, k_begin, k_end;
   u32 whole;          // tiles before this one go to one block (or cluster) each; those from here on are shared
@@ -122,11 +127,11 @@ struct ClusterTiles {
   }
   TW_MEMBER static u32 own_rank() { return SHARE > 1 ? cluster_rank() : 0; }
   TW_MEMBER void locate(u32 tile, u32 rank, i64& n0, i64& m0) const {
-    const u32 of_band = kBand * m_tiles, band = tile / of_band;
-    const u32 within = tile - band * of_band;
-    const u32 width = min2(static_cast<u32>(kBand), n_tiles - band * kBand);
+    const u32 of_band = band() * m_tiles, first = tile / of_band * band();  // the band's first tile along n
+    const u32 within = tile - first * m_tiles;
+    const u32 width = min2(band(), n_tiles - first);
     const u32 m = within / width;
-    n0 = static_cast<i64>((band * kBand + within - m * width) * SHARE + rank) * BN;
+    n0 = static_cast<i64>((first + within - m * width) * SHARE + rank) * BN;
     m0 = static_cast<i64>(m) * BM;
   }
 };
