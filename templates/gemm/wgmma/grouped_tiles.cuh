@@ -17,8 +17,8 @@ struct GroupTiles {
 // SWAPPED: rows of w are cut into tiles of BM, and tokens into those of BN. Otherwise as ClusterTiles, whose numbers of
 // tiles are those of a group.
 template <int BM, int BN, int BK, int SHARE, int CLUSTER, int SPLIT, bool SWAPPED>
-struct GroupedTiles : ClusterTiles<BM, BN, BK, SHARE, CLUSTER, SPLIT, Schedule::whole_tiles, SWAPPED> {
-  using One = ClusterTiles<BM, BN, BK, SHARE, CLUSTER, SPLIT, Schedule::whole_tiles, SWAPPED>;
+struct GroupedTiles : ClusterTiles<BM, BN, BK, SHARE, CLUSTER, SPLIT, Schedule::whole_tiles> {
+  using One = ClusterTiles<BM, BN, BK, SHARE, CLUSTER, SPLIT, Schedule::whole_tiles>;
   TW_CONSTANTS(int, kTokens = SWAPPED ? BN * SHARE : BM);  // of a tile, or of those of a cluster
 
   const GroupTiles* table;

@@ -4,7 +4,6 @@
 //
 //   SHARE     blocks of a cluster that take neighbouring tiles of n at once
 //   SPLIT     1, or CLUSTER: blocks that share a tile, each with its part of k
-//   SWAPPED   tokens are the rows of w (WgmmaKnobs::swapped)
 #pragma once
 #include "arch/sm90.cuh"
 #include "gemm/params.cuh"
@@ -12,14 +11,16 @@
 
 namespace tw::gemm {
 
-template <int BM, int BN, int BK, int SHARE, int CLUSTER, int SPLIT, Schedule SCHEDULE, bool SWAPPED>
+template <int BM, int BN, int BK, int SHARE, int CLUSTER, int SPLIT, Schedule SCHEDULE>
 struct ClusterTiles {
   // Tiles are rasterized in bands along n, and along m within a band, so that concurrent tiles read few rows of either
-  // operand. Up to kFewRows tokens a band is one tile wide: blocks side by side, which start together, then read the
-  // same weights, and L2 and device memory are asked for them once (docs/measurement-log.md).
+  // operand. If m is the shorter side and kFewRows at most, a band is one tile wide: blocks side by side, which start
+  // together, then read the same rows of the longer side, which L2 and device memory are asked for once
+  // (docs/measurement-log.md).
   TW_CONSTANTS(int, kBand = 16 / SHARE, kFewRows = 3072);
   TW_MEMBER u32 band() const {
-    return !SWAPPED && m_tiles <= static_cast<u32>(kFewRows / BM) ? 1 : static_cast<u32>(kBand);
+    const bool few = m_tiles <= static_cast<u32>(kFewRows / BM) && m_tiles * BM / (BN * SHARE) <= n_tiles;
+    return few ? 1 : static_cast<u32>(kBand);
   }
   // There are fewer than 2^31 tiles, and fewer than 2^31 stages per tile.
   u32 n_tiles, m_tiles, clusters, place, k_begin, k_end;

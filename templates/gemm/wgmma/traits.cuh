@@ -195,7 +195,7 @@ struct WgmmaTraits {
   using Ring = StageRing<WgmmaTraits>;
   using Tiles = typename XRows::template TilesOf<
       select<(kGroups > 0), GroupedTiles<kBlockM, kBlockN, kBlockK, kNeighbours, kCluster, kSplitK, kSwapped>,
-             ClusterTiles<kBlockM, kBlockN, kBlockK, kNeighbours, kCluster, kSplitK, schedule(), kSwapped>>>::type;
+             ClusterTiles<kBlockM, kBlockN, kBlockK, kNeighbours, kCluster, kSplitK, schedule()>>>::type;
   using Parts = select<(kParts > 1), StreamKBlock<Sum, kBlockM, kBlockN>,
                        StreamK<Sum, kStrips, kSums, kWarpgroupsN, kCluster, kRingBytes>>;
 

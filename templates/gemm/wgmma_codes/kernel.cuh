@@ -87,7 +87,7 @@ struct WgmmaCodes {
     return token / 16 * 16 + token % 8 / 2 * 4 + token / 8 % 2 * 2 + token % 2;
   }
 
-  using Tiles = ClusterTiles<kBlockM, kBlockN, kBlockK, 1, 1, 1, schedule(), false>;
+  using Tiles = ClusterTiles<kBlockM, kBlockN, kBlockK, 1, 1, 1, schedule()>;
 
   // ---- producer: a warpgroup
   TW_CONSTANTS(u32, kProducers = 9);  // their barrier

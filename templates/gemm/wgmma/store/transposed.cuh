@@ -109,9 +109,20 @@ struct StoreTransposed {
       store_global16(to + first, Staged::piece(staging, staged, at));
       return;
     }
-    TW_NO_UNROLL for (int i = 0; i < Staged::kElements && row + i < kRows; ++i) {
+    // Ragged rows, in pairs where they are aligned.
+    struct alignas(2 * sizeof(Y)) Pair {
+      Y of[2];
+    };
+    TW_NO_UNROLL for (int i = 0; i < Staged::kElements && row + i < kRows; i += 2) {
+      const auto element = [&](int e) { return *Staged::element(staging, staged, at * Staged::kElements + i + e); };
       const i64 place = gathered.transposed(row + i, feature);
-      if (place >= 0) to[place] = *Staged::element(staging, staged, at * Staged::kElements + i);
+      if (place >= 0 && place % 2 == 0 && gathered.adjacent(row + i, 2)) {
+        *reinterpret_cast<Pair*>(to + place) = Pair{{element(0), element(1)}};
+        continue;
+      }
+      if (place >= 0) to[place] = element(0);
+      const i64 next = row + i + 1 < kRows ? gathered.transposed(row + i + 1, feature) : -1;
+      if (next >= 0) to[next] = element(1);
     }
   }
 };
