@@ -19,22 +19,32 @@ TW_FN float e8m0_to_f32(u32 code) {
   return fma_rn(v, 0.0f, v);
 }
 
-// How the standard's formats are encoded, "floor" (section 6.3): 64 elements, two scales. Elements: kEmax, and
-// codes(v), four elements, nearest even and saturating, as the kBytes lowest bytes of a word.
+// How the standard's formats are encoded: 64 elements, two scales. Elements: kEmax; kMantissa, its bits; kLargest,
+// those of the largest magnitude as a single's; and codes(v), four elements, nearest even and saturating, as the kBytes
+// lowest bytes of a word. Encoders differ in the scale: "floor" (section 6.3); "ceil", the least that clips nothing
+// (cuBLAS, torchao's RCEIL); "even", floor of the largest magnitude rounded half up to an element's bits (torchao's
+// EVEN, compressed-tensors).
 template <class Elements>
 struct MicroscaledBlocks : StandAlone {
-  TW_CONSTANTS(int, kEncoders = 1, kErrorColumns = 32);
-  static constexpr const char* encoder_name(int) { return "floor"; }
+  TW_CONSTANTS(int, kEncoders = 3, kErrorColumns = 32);
+  static constexpr const char* encoder_name(int i) { return i == 0 ? "floor" : i == 1 ? "ceil" : "even"; }
+  TW_MEMBER static u8 scale_of(float amax, int encoder) {
+    const u32 mantissa = bits_as<u32>(amax) & 0x7fffffu;
+    const bool next = encoder == 1   ? mantissa > Elements::kLargest
+                      : encoder == 2 ? mantissa >= 0x800000u - (0x400000u >> Elements::kMantissa)
+                                     : false;
+    return e8m0_of(amax, Elements::kEmax - (next ? 1 : 0));
+  }
   TW_MEMBER static constexpr Infinity infinity() { return Infinity::spreads; }
   TW_CONSTANTS(bool, kCodeLanes = false);
   using Element = void;
   using TileElement = void;
 
-  TW_MEMBER static void encode(const float* x, u8* data, u8* scales, float, int) {
+  TW_MEMBER static void encode(const float* x, u8* data, u8* scales, float, int encoder) {
     for (int b = 0; b < 2; ++b) {
       float largest = 0.0f;
       for (int i = 0; i < 32; ++i) largest = max2(largest, abs_f(x[32 * b + i]));
-      scales[b] = e8m0_of(largest, Elements::kEmax);
+      scales[b] = scale_of(largest, encoder);
       const float inverse = e8m0_inverse(scales[b]);
       for (int i = 32 * b; i < 32 * b + 32; i += 4) {
         const float v[4] = {mul_rn(x[i], inverse), mul_rn(x[i + 1], inverse), mul_rn(x[i + 2], inverse),
@@ -48,9 +58,9 @@ struct MicroscaledBlocks : StandAlone {
 
   TW_MEMBER static constexpr bool lanes_ok(int e) { return e == 4 || e == 8 || e == 16 || e == 32; }
   template <int E>
-  TW_MEMBER static void encode_lanes(const float (&v)[E], int lane, u8* data, u8* scales, float, int) {
+  TW_MEMBER static void encode_lanes(const float (&v)[E], int lane, u8* data, u8* scales, float, int encoder) {
     constexpr int kLanes = 32 / E;  // of one scale
-    const u8 scale = e8m0_of(largest_of<kLanes>(v), Elements::kEmax);
+    const u8 scale = scale_of(largest_of<kLanes>(v), encoder);
     if (lane % kLanes == 0) scales[lane / kLanes] = scale;
     const float inverse = e8m0_inverse(scale);
     TW_UNROLL for (int i = 0; i < E; i += 4) {

@@ -25,7 +25,7 @@ template <int group_elements, int item_bytes>
 struct NibbleGroups : StandAlone {
   TW_CONSTANTS(int, kLayout = 1, kBlock = group_elements, kBits = 4);
   TW_CONSTANTS(int, kDataBytes = group_elements / 2, kScaleBytes = item_bytes);
-  TW_CONSTANTS(int, kEncoders = 1, kErrorColumns = group_elements);
+  TW_CONSTANTS(int, kErrorColumns = group_elements);
   TW_CONSTANTS(bool, kKeepsNan = false);
   TW_MEMBER static constexpr Infinity infinity() { return Infinity::spreads; }
   TW_MEMBER static constexpr ScaledMma scaled_mma() { return ScaledMma::none; }
@@ -84,37 +84,42 @@ struct NibbleGroups : StandAlone {
 template <int group_elements>
 struct Int4Groups : NibbleGroups<group_elements, 2> {
   using Base = NibbleGroups<group_elements, 2>;
-  static constexpr const char* encoder_name(int) { return "amax7"; }
-  static constexpr Error error(int) {
-    return {0, 0.5 / 7 + half_rounding(), 0, 0, 7 * half_least(), 7 * largest_half()};
+  // "amax7": scale = amax / 7, codes 1 to 15, so that no value is clipped; "compressed_tensors": amax / 7.5, codes 0 to
+  // 15, as its observers choose (quantization/utils/helpers.py): the largest value becomes 7 steps, the least -8.
+  TW_CONSTANTS(int, kEncoders = 2);
+  static constexpr const char* encoder_name(int i) { return i == 0 ? "amax7" : "compressed_tensors"; }
+  TW_MEMBER static constexpr float top(int encoder) { return encoder == 0 ? 7.0f : 7.5f; }
+  static constexpr Error error(int i) {
+    return {0, 0.5 / top(i) + half_rounding(), 0, 0, top(i) * half_least(), top(i) * largest_half()};
   }
 
   // Steps are taken of the scale as stored. Where that is 0 or infinite all codes are 8.
   TW_MEMBER static bool usable(float scale) { return scale > 0.0f && scale <= 65504.0f; }
-  TW_MEMBER static u32 code(float steps) { return static_cast<u32>(max2(min2(to_int(rint_even(steps)), 7), -7) + 8); }
-  TW_MEMBER static void encode(const float* x, u8* data, u8* scales, float, int) {
+  TW_MEMBER static u32 code(float steps, int encoder) {
+    return static_cast<u32>(max2(min2(to_int(rint_even(steps)), 7), encoder == 0 ? -7 : -8) + 8);
+  }
+  TW_MEMBER static void encode(const float* x, u8* data, u8* scales, float, int encoder) {
     float largest = 0.0f;
     for (int i = 0; i < group_elements; ++i) largest = max2(largest, abs_f(x[i]));
-    write16(scales, f32_to_f16_bits(div_rn(largest, 7.0f)));
+    write16(scales, f32_to_f16_bits(div_rn(largest, top(encoder))));
     const float scale = f16_bits_to_f32(read16(scales));
+    const auto code_of = [&](float v) { return usable(scale) ? code(div_rn(v, scale), encoder) : 8u; };
     for (int i = 0; i < group_elements / 2; ++i)
-      data[i] = usable(scale)
-                    ? static_cast<u8>(code(div_rn(x[2 * i], scale)) | (code(div_rn(x[2 * i + 1], scale)) << 4))
-                    : 0x88;
+      data[i] = static_cast<u8>(code_of(x[2 * i]) | (code_of(x[2 * i + 1]) << 4));
   }
   TW_MEMBER static float decode(const u8* data, const u8* scales, float, int i) {
     return mul_rn(static_cast<float>(static_cast<i32>(nibble_at(data, i)) - 8), f16_bits_to_f32(read16(scales)));
   }
 
   template <int E>
-  TW_MEMBER static void encode_lanes(const float (&v)[E], int lane, u8* data, u8* scales, float, int) {
+  TW_MEMBER static void encode_lanes(const float (&v)[E], int lane, u8* data, u8* scales, float, int encoder) {
     const float largest = largest_of<group_elements / E>(v);
-    const u16 stored = f32_to_f16_bits(div_rn(largest, 7.0f));
+    const u16 stored = f32_to_f16_bits(div_rn(largest, top(encoder)));
     if (lane == 0) *reinterpret_cast<u16*>(scales) = stored;
     const float scale = f16_bits_to_f32(stored);
     const Divider by(scale, largest);  // direct for every usable scale
     u32 codes[E];
-    TW_UNROLL for (int i = 0; i < E; ++i) codes[i] = usable(scale) ? code(by.quotient_unsigned(v[i])) : 8u;
+    TW_UNROLL for (int i = 0; i < E; ++i) codes[i] = usable(scale) ? code(by.quotient_unsigned(v[i]), encoder) : 8u;
     Base::write_codes(data + E / 2 * lane, codes);
   }
 
@@ -141,6 +146,7 @@ struct Int4Groups : NibbleGroups<group_elements, 2> {
 template <int group_elements>
 struct Uint4Groups : NibbleGroups<group_elements, 4> {
   using Base = NibbleGroups<group_elements, 4>;
+  TW_CONSTANTS(int, kEncoders = 1);
   static constexpr const char* encoder_name(int) { return "minmax"; }
   // Half a step; the scale's rounding moves the outermost of the fifteen steps, on either side of the zero point. A
   // range is twice the largest magnitude at most.

@@ -3,7 +3,7 @@
 // pack them: the codes of a row are the nibbles of its little-endian int32 words, lowest first, each v + 8;
 // value = (code - 8) scale, one half-precision scale per group.
 // Encoder "amax7": scale = half(amax / 7); code = 8 + nearest even of x / scale, clamped to 1..15; scale 0 and codes 8
-// for zeros. (compressed-tensors itself takes amax / 7.5.)
+// for zeros. "compressed_tensors": amax / 7.5, codes 0..15.
 #pragma once
 #include "core/int4.cuh"
 
@@ -11,7 +11,9 @@ namespace tw::fmt {
 
 struct int4_g128 : Int4Groups<128> {
   static constexpr const char* title() { return "4-bit codes minus 8, one half scale per 128 (compressed-tensors)"; }
-  static constexpr const char* source() { return "compressed-tensors (pack_quantized.py); amax / 7 is this library's"; }
+  static constexpr const char* source() {
+    return "compressed-tensors (pack_quantized.py, helpers.py); amax7: this library";
+  }
 };
 
 }  // namespace tw::fmt

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // MXFP4 (OCP Microscaling Formats v1.0) in the plain layout of torchao (mx_tensor.py) and Model Optimizer: 32 elements
 // share one E8M0 scale X = 2^(b - 127), b = 255: NaN; stream `data` packs two E2M1 codes a byte, even element low;
-// stream `scales` is one byte per 32; value = code X. (ggml's MXFP4 orders its bytes otherwise.) A block here is two of
+// stream `scales` is one byte per 32; value = code X. A block here is two of
 // the standard's, so that a row's scales can be read two bytes at a time. Encoder "floor": b - 127 = floor(log2 amax) -
 // 2, at least -127, as section 6.3 of the standard says; elements E2M1 of x / X, nearest even, saturating; b = 0 for
-// zeros, 255 if an element is infinite.
+// zeros, 255 if an element is infinite. Others: core/e8m0.cuh. (ggml's MXFP4, ggml_mxfp4, orders its bytes otherwise.)
 #pragma once
 #include "core/e2m1.cuh"
 #include "core/e8m0.cuh"
@@ -14,7 +14,8 @@
 namespace tw::fmt {
 
 struct Mxfp4Elements {
-  TW_CONSTANTS(int, kEmax = 2, kBytes = 2);
+  TW_CONSTANTS(int, kEmax = 2, kMantissa = 1, kBytes = 2);
+  TW_CONSTANTS(u32, kLargest = 0x400000u);  // 6
   TW_MEMBER static u32 codes(const float (&v)[4]) {
     u32 codes = 0;
     TW_UNROLL for (int j = 0; j < 4; ++j) codes |= f32_to_e2m1(v[j]) << (4 * j);
@@ -27,8 +28,12 @@ struct mxfp4 : MicroscaledBlocks<Mxfp4Elements> {
   static constexpr const char* source() {
     return "OCP Microscaling Formats v1.0 (6.3); layout of torchao and Model Optimizer";
   }
-  // The scale may leave magnitudes of up to 8 scales; codes end at 6, so larger ones are clipped.
-  static constexpr Error error(int) { return {0, 0.25, 0, 0, 1.5e-39}; }
+  // Floor's scale may leave magnitudes of up to 8 scales; codes end at 6, so larger ones are clipped. Others leave up
+  // to 6 or 7, of which 5 becomes 4; beyond 2^127 they round up to what is no float.
+  static constexpr Error error(int i) {
+    if (i == 0) return {0, 0.25, 0, 0, 1.5e-39};
+    return {0, 0.2, 0, 0, 1.5e-39, 2.5e38f};
+  }
   TW_CONSTANTS(bool, kKeepsNan = false);
   TW_CONSTANTS(int, kLayout = 2, kBlock = 64, kBits = 4);
   TW_CONSTANTS(int, kDataBytes = 32, kScaleBytes = 2);

@@ -3,7 +3,7 @@
 // scale X = 2^(b - 127), b = 255: NaN; stream `data` is one E4M3 code a byte; stream `scales` is one byte per 32; value
 // = code X. A block here is two of the standard's, so that a row's scales can be read two bytes at a time. Encoder
 // "floor": b - 127 = floor(log2 amax) - 8, at least -127, as section 6.3 of the standard says; elements E4M3 of x / X,
-// nearest even, saturating; b = 0 for zeros, 255 if an element is infinite.
+// nearest even, saturating; b = 0 for zeros, 255 if an element is infinite. Others: core/e8m0.cuh.
 #pragma once
 #include "core/e8m0.cuh"
 #include "core/format.cuh"
@@ -11,15 +11,21 @@
 namespace tw::fmt {
 
 struct Mxfp8Elements {
-  TW_CONSTANTS(int, kEmax = 8, kBytes = 4);
+  TW_CONSTANTS(int, kEmax = 8, kMantissa = 3, kBytes = 4);
+  TW_CONSTANTS(u32, kLargest = 0x600000u);  // 448
   TW_MEMBER static u32 codes(const float (&v)[4]) { return pack_e4m3x2(v[0], v[1]) | pack_e4m3x2(v[2], v[3]) << 16; }
 };
 
 struct mxfp8 : MicroscaledBlocks<Mxfp8Elements> {
   static constexpr const char* title() { return "OCP MXFP8: E4M3 codes, an E8M0 scale per 32, two of them a block"; }
   static constexpr const char* source() { return "OCP Microscaling Formats v1.0 (6.3); layout of torchao"; }
-  // The scale may leave magnitudes of up to 512 scales; codes end at 448, so larger ones are clipped.
-  static constexpr Error error(int) { return {0, 0.125, 0, 0, 5.8e-42}; }
+  // Floor's scale may leave magnitudes of up to 512 scales, and even's of 496; codes end at 448, so larger ones are
+  // clipped. Ceil's is more than amax / 448, of which codes below 2^-6 are multiples of 2^-9.
+  static constexpr Error error(int i) {
+    if (i == 0) return {0, 0.125, 0, 0, 5.8e-42};
+    constexpr float kLargest = 2.9e38f;  // beyond, scales round up to what is no float
+    return i == 1 ? Error{0.0625, 4.4e-6, 0, 0, 5.8e-42, kLargest} : Error{0, 0.097, 0, 0, 5.8e-42, kLargest};
+  }
   TW_CONSTANTS(bool, kKeepsNan = true);
   template <class>
   TW_MEMBER static constexpr bool tiles_for() {

@@ -166,12 +166,12 @@ def packed_nibbles(codes: np.ndarray) -> np.ndarray:
     return words.astype("<u4").view(np.uint8)
 
 
-def int4_groups(x: np.ndarray, group: int):
+def int4_groups(x: np.ndarray, group: int, top: float = 7, least: int = -7):
     b = x.reshape(-1, group)
-    stored = (np.abs(b).max(1) / F(7)).astype(np.float16)
+    stored = (np.abs(b).max(1) / F(top)).astype(np.float16)
     s = stored.astype(F)[:, None]
     good = (s > 0) & np.isfinite(s)
-    q = np.where(good, np.clip(np.rint(b / np.where(good, s, F(1))), -7, 7), 0).astype(np.int32)
+    q = np.where(good, np.clip(np.rint(b / np.where(good, s, F(1))), least, 7), 0).astype(np.int32)
     return [packed_nibbles((q + 8).reshape(x.shape)), stored], (q.astype(F) * s).reshape(x.shape)
 
 
@@ -219,22 +219,59 @@ def e2m1_row(x: np.ndarray):
     return [packed_nibbles(q.view(np.uint8) & 15), s], (q.astype(F) * s[:, None]).astype(F)
 
 
-def mxfp4(x: np.ndarray):
+def e8m0(b: np.ndarray, emax: int, rule: str, largest: float, rounds_up: float) -> np.ndarray:
+    """Exponents of the blocks' scales. largest, rounds_up: significands of the largest element, and of the least that is
+    two once it is rounded half up to an element's bits."""
+    half, exponent = np.frexp(np.abs(b).max(1))  # amax = half * 2^exponent
+    up = {"floor": False, "ceil": 2 * half > largest, "even": 2 * half >= rounds_up}[rule]
+    return np.where(half == 0, -127, np.clip(exponent - 1 - emax + up, -127, 127))[:, None]
+
+
+def mxfp4(x: np.ndarray, rule: str = "floor"):
     b = x.reshape(-1, 32)
-    _, exponent = np.frexp(np.abs(b).max(1))  # amax = [0.5, 1) * 2^exponent
-    e = np.where(np.abs(b).max(1) == 0, -127, np.clip(exponent - 1 - 2, -127, 127))[:, None]
+    e = e8m0(b, 2, rule, 1.5, 1.75)
     q = np.clip(np.ldexp(b.astype(np.float64), -e), -6, 6).astype(F).astype(ml_dtypes.float4_e2m1fn)
     decoded = np.ldexp(q.astype(np.float64), e).astype(F)
     return [packed_nibbles((q.view(np.uint8) & 15).reshape(x.shape)), (e + 127).astype(np.uint8)], decoded.reshape(x.shape)
 
 
-def mxfp8(x: np.ndarray):
+def mxfp8(x: np.ndarray, rule: str = "floor"):
     b = x.reshape(-1, 32)
-    _, exponent = np.frexp(np.abs(b).max(1))
-    e = np.where(np.abs(b).max(1) == 0, -127, np.clip(exponent - 1 - 8, -127, 127))[:, None]
+    e = e8m0(b, 8, rule, 1.75, 1.9375)
     q = np.clip(np.ldexp(b.astype(np.float64), -e), -448, 448).astype(F).astype(ml_dtypes.float8_e4m3fn)
     decoded = np.ldexp(q.astype(np.float64), e).astype(F)
     return [q.view(np.uint8).reshape(x.shape), (e + 127).astype(np.uint8)], decoded.reshape(x.shape)
+
+
+def nearest_e2m1(b: np.ndarray, scale: np.ndarray):
+    """The index of the nearest of ggml's sixteen values in single precision, the first of equals (best_index_mxfp4)."""
+    values = F([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    values = np.concatenate([values, -values])
+    return np.abs((values * scale[..., None]).astype(F) - b[..., None]).astype(F).argmin(-1).astype(np.uint8), values
+
+
+def ggml_mxfp4(x: np.ndarray):
+    b = x.reshape(-1, 32)
+    e = e8m0(b, 2, "floor", 1.5, 1.75)
+    scale = np.broadcast_to(np.ldexp(1.0, e).astype(F), b.shape)
+    codes, values = nearest_e2m1(b, scale)
+    data = np.concatenate([(e + 127).astype(np.uint8), codes[:, :16] | codes[:, 16:] << 4], 1)
+    return [data], (values[codes] * scale).astype(F).reshape(x.shape)
+
+
+def ggml_nvfp4(x: np.ndarray):
+    b = x.reshape(-1, 16)
+    wanted = (np.abs(b).max(1) / F(6)).astype(F)
+    # Half up: of what lies between two codes, and in seven steps of 2^-9 at most below 2^-6; from 256 on 448.
+    all_scales = np.arange(0, 0x78, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(F)
+    between = (all_scales[1:] + all_scales[:-1]) / 2
+    scale = all_scales[np.searchsorted(between, np.minimum(wanted, 256), side="right")]
+    scale[wanted < 2.0 ** -6] = np.minimum(scale[wanted < 2.0 ** -6], 7 * 2.0 ** -9)
+    scale[(wanted >= 248) | (scale >= 256)] = 448
+    scales = scale.astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
+    codes, values = nearest_e2m1(b, np.broadcast_to(scale[:, None], b.shape))
+    data = np.concatenate([scales.reshape(-1, 4), (codes[:, :8] | codes[:, 8:] << 4).reshape(-1, 32)], 1)
+    return [data], (values[codes] * scale[:, None]).astype(F).reshape(x.shape)
 
 
 def to_int(v: np.ndarray, low: int, high: int) -> np.ndarray:
@@ -392,6 +429,21 @@ def plain(out: str) -> None:
         for case, v in (("wide", scaled), ("narrow", scaled[-1:])):  # the last row's scale is 1 for E4M3
             write(Path(out) / f"{name}_tensor_{case}.bin", v, *elements(name, v, top))
     write(Path(out) / "q8_1_sum_x.bin", edge(), *q8_1_sum_x(edge()))
+    steps = np.repeat(6 * F(2.0 ** -9) * F([0.25, 0.5, 0.75, 1.5, 2.5, 6.5, 7.49, 7.5, 7.75, 8, 8.5, 9.5, 120000, 127000, 131072, 229376]
+                                           * 2), 16)  # scales below 2^-6 and above 240
+    steps *= np.tile(F([1, -0.7, 0.5, -0.25]), 128)
+    fp4 = np.concatenate([edge(), edge_fp4(), steps[None]])
+    write(Path(out) / "ggml_mxfp4.bin", fp4, *ggml_mxfp4(fp4))
+    powers = np.repeat(F([1.5, 1.5000001, 1.4999999, 1.75, 1.7499999, 1.9375, 1.9374999, 1.7500001] * 2) * F(2.0) ** np.arange(-8, 8), 32)
+    powers *= np.tile(F([-1, 0.6, 0.41, -0.2]), 128).astype(F)
+    for group in (32, 64, 128):
+        v = edge_weights()
+        write(Path(out) / f"int4_g{group}_compressed_tensors.bin", v, *int4_groups(v, group, 7.5, -8))
+    for rule in ("ceil", "even"):
+        v = np.concatenate([edge(), powers[None].astype(F)])
+        write(Path(out) / f"mxfp4_{rule}.bin", v, *mxfp4(v, rule))
+        write(Path(out) / f"mxfp8_{rule}.bin", v, *mxfp8(v, rule))
+    write(Path(out) / "ggml_nvfp4.bin", fp4, *ggml_nvfp4(fp4))
 
 
 def main(model: str, git_dir: str, out: str) -> None:

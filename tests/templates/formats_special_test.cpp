@@ -25,9 +25,9 @@ TEST_CASE("special elements when encoding", "[formats]") {
   };
   // A NaN has no part in a scale: the block's other elements are as without it. It is itself lost in integer codes
   // (code 0), becomes +6 in E2M1, as in hardware, and survives in floats.
-  for (const char* name :
-       {"q4_0", "q8_0", "nvfp4", "e4m3_row", "int4_g32", "uint4_g64", "int4_row", "int8_row", "int8_asym_row",
-        "e2m1_row", "mxfp4", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q5_k", "q6_k"}) {
+  for (const char* name : {"q4_0",     "q8_0",          "nvfp4",    "e4m3_row", "int4_g32",   "uint4_g64",  "int4_row",
+                           "int8_row", "int8_asym_row", "e2m1_row", "mxfp4",    "ggml_mxfp4", "ggml_nvfp4", "q4_1",
+                           "q5_0",     "q5_1",          "q2_k",     "q3_k",     "q5_k",       "q6_k"}) {
     const Format f = Format::parse(name);
     auto a = round_trip(f, with(kNan), 256), b = round_trip(f, with(0.0f), 256);
     a[40] = b[40] = 0.0f;
@@ -35,6 +35,8 @@ TEST_CASE("special elements when encoding", "[formats]") {
     CHECK(first_difference(a, b) == -1);
   }
   CHECK(round_trip(Format::parse("q8_0"), with(kNan), 256)[40] == 0.0f);
+  CHECK(round_trip(Format::parse("ggml_mxfp4"), with(kNan), 256)[40] == 0.0f);
+  CHECK(round_trip(Format::parse("ggml_nvfp4"), with(kNan), 256)[40] == 0.0f);
   CHECK(round_trip(Format::parse("nvfp4"), with(kNan), 256)[40] > 0.0f);
   CHECK(std::isnan(round_trip(Format::parse("e4m3_row"), with(kNan), 256)[40]));
   // An infinity makes an infinite scale: its block (or row) decodes to NaN or an infinity, never to a finite number.
@@ -48,6 +50,8 @@ TEST_CASE("special elements when encoding", "[formats]") {
   }
   // Not so in NVFP4, whose scales end at 448: the infinity is the largest number there is.
   CHECK(round_trip(Format::parse("nvfp4"), with(-kInf), 256)[40] == -6.0f * 448.0f);
+  CHECK(round_trip(Format::parse("ggml_nvfp4"), with(-kInf), 256)[40] == -6.0f * 448.0f);
+  CHECK(round_trip(Format::parse("ggml_mxfp4"), with(kInf), 256)[40] == std::ldexp(6.0f, 125));
   // Too small for the scale: zero, not NaN.
   for (const char* name :
        {"q4_0", "q8_0", "q8_1", "e4m3_row", "int4_g32", "uint4_g32", "int4_row", "int8_row", "int8_asym_row",
