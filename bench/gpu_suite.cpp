@@ -2,7 +2,9 @@
 // The GPU suite: what CI cannot run. Every family and format on odd shapes against a double-precision product formed on
 // the host, candidates against the tuner's verifier, casts and packed weights bit for bit, the warpgroup kernels of
 // every pair of formats at ragged shapes and on hard data, threads, bad arguments.
-//   tilewright_gpu_suite [--out FILE] [--quick | --one] [--only GROUP,...] [--pairs TEXT] [--cache FILE] [--verbose]
+//   tilewright_gpu_suite [--out FILE [--resume]] [--quick | --one] [--only GROUP,...] [--pairs TEXT] [--cache FILE]
+//                        [--verbose]
+// --out: written after each group. --resume: groups that FILE has, of the same text and device, are not run again.
 // --quick: fewer candidates. --one: one configuration of each family at odd sizes, for compute-sanitizer
 // (bench/sanitize.sh). --only: groups of gemm casts pack wgmma grouped conv fake_quant order served arguments threads.
 // --pairs: of gemm's problems and wgmma's pairs of formats, those with this in their text. --cache: a file that keeps
@@ -11,11 +13,56 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <fstream>
+#include <span>
+#include <utility>
 
 #include "bench/suite/suite.h"
 
 namespace tilewright::bench {
 namespace {
+
+// What a run has found, written after each group, so that one that is cut short is not lost.
+class Findings {
+ public:
+  Findings(const Request& request, Json environment) : out_(request.out), environment_(std::move(environment)) {
+    environment_["groups"] = Json::array();
+    if (request.resume) resume();
+  }
+  bool has(const std::string& group) const {
+    const Json& groups = environment_["groups"];
+    return std::find(groups.begin(), groups.end(), group) != groups.end();
+  }
+  void add(const std::string& group, std::span<const Result> results) {
+    for (const Result& r : results) rows_.push_back({{"name", r.name}, {"status", r.status}, {"detail", r.detail}});
+    environment_["groups"].push_back(group);
+    write(out_, environment_, rows_);
+  }
+  std::ptrdiff_t count(std::string_view status) const {
+    return std::count_if(rows_.begin(), rows_.end(), [&](const Json& r) { return r["status"] == status; });
+  }
+  const Json& environment() const { return environment_; }
+
+ private:
+  // Groups of an earlier run of the same text, on a device of the same name.
+  void resume() {
+    if (out_.empty()) throw Error(ErrorCode::invalid_argument, "--resume", "", "--out FILE beside it");
+    std::ifstream file(out_);
+    if (!file) return;
+    const Json earlier = Json::parse(file, nullptr, false);
+    if (earlier.is_discarded() || !earlier.contains("environment") || !earlier["environment"].contains("groups"))
+      throw Error(ErrorCode::invalid_argument, "--resume", out_, "a result of this program");
+    for (const char* same : {"tree_hash", "device", "driver", "compiler"})
+      if (earlier["environment"].value(same, "") != environment_.value(same, ""))
+        throw Error(ErrorCode::invalid_argument, "--resume", earlier["environment"].value(same, ""),
+                    fmt::format("a result whose {} is {}", same, environment_.value(same, "")));
+    environment_["groups"] = earlier["environment"]["groups"];
+    rows_ = earlier["results"];
+  }
+
+  std::string out_;
+  Json environment_, rows_ = Json::array();
+};
 
 int run(const Request& request) {
   Options options = Options::from_env();
@@ -27,34 +74,32 @@ int run(const Request& request) {
   Engine engine(options);
   const Device device = Device::open(0, options.driver);
   Suite suite(engine, device, request);
-  suite.group("gemm", [&] { gemm_checks(suite); });
-  suite.group("casts", [&] { cast_checks(suite); });
-  suite.group("pack", [&] { pack_checks(suite); });
-  suite.group("wgmma", [&] { wgmma_checks(suite); });
-  suite.group("grouped", [&] { grouped_checks(suite); });
-  suite.group("conv", [&] { conv_checks(suite); });
-  suite.group("fake_quant", [&] { fake_quant_checks(suite); });
+  Findings findings(request, environment(&device, options));
+  const auto group = [&](const char* name, void (*checks)(Suite&)) {
+    const std::size_t before = suite.results().size();
+    if (!findings.has(name) && suite.group(name, [&] { checks(suite); }))
+      findings.add(name, std::span(suite.results()).subspan(before));
+  };
+  group("gemm", gemm_checks);
+  group("casts", cast_checks);
+  group("pack", pack_checks);
+  group("wgmma", wgmma_checks);
+  group("grouped", grouped_checks);
+  group("conv", conv_checks);
+  group("fake_quant", fake_quant_checks);
   if (request.extent != Extent::one) {
-    suite.group("order", [&] { order_checks(suite); });
-    suite.group("served", [&] { served_checks(suite); });
-    suite.group("arguments", [&] { argument_checks(suite); });
-    suite.group("threads", [&] { thread_checks(suite); });
+    group("order", order_checks);
+    group("served", served_checks);
+    group("arguments", argument_checks);
+    group("threads", thread_checks);
   }
-  int failed = 0, skipped = 0;
-  Json rows = Json::array();
-  for (const Result& r : suite.results()) {
-    failed += r.status == "failed", skipped += r.status == "skipped";
-    rows.push_back({{"name", r.name}, {"status", r.status}, {"detail", r.detail}});
-  }
-  if (suite.results().empty())
+  const Json& env = findings.environment();
+  if (env["groups"].empty())
     throw Error(ErrorCode::invalid_argument, "--only", "", "groups, see the head of bench/gpu_suite.cpp");
-  const Json env = environment(&device, options);
-  write(request.out, env, rows);
-  fmt::print("{} passed, {} failed, {} skipped on {} (driver {}, compiler {}, tree {})\n",
-             static_cast<int>(suite.results().size()) - failed - skipped, failed, skipped, device.name(),
-             device.driver_version(), env["compiler"].get<std::string>(),
-             env["tree_hash"].get<std::string>().substr(0, 12));
-  return failed ? 1 : 0;
+  fmt::print("{} passed, {} failed, {} skipped on {} (driver {}, compiler {}, tree {})\n", findings.count("passed"),
+             findings.count("failed"), findings.count("skipped"), device.name(), device.driver_version(),
+             env["compiler"].get<std::string>(), env["tree_hash"].get<std::string>().substr(0, 12));
+  return findings.count("failed") ? 1 : 0;
 }
 
 }  // namespace
@@ -81,6 +126,8 @@ int main(int argc, char** argv) {
       request.extent = tilewright::bench::Extent::quick;
     } else if (word == "--one") {
       request.extent = tilewright::bench::Extent::one;
+    } else if (word == "--resume") {
+      request.resume = true;
     } else if (word == "--verbose") {
       request.verbose = true;
     } else {

@@ -31,7 +31,7 @@ struct Request {
   std::string out, cache, pairs;
   Extent extent = Extent::full;
   std::set<std::string> only;  // groups; empty: all
-  bool verbose = false;
+  bool resume = false, verbose = false;
 };
 
 class Suite {
@@ -39,8 +39,9 @@ class Suite {
   Suite(Engine& engine, const Device& device, const Request& request)
       : engine_(engine), device_(device), request_(request) {}
 
-  void group(const std::string& name, const std::function<void()>& body) {
-    if (!request_.only.empty() && !request_.only.count(name)) return;
+  // False if it was not asked for.
+  bool group(const std::string& name, const std::function<void()>& body) {
+    if (!request_.only.empty() && !request_.only.count(name)) return false;
     const std::size_t before = results_.size();
     const auto began = std::chrono::steady_clock::now();
     // What a group prepares before its checks may throw as well.
@@ -52,6 +53,7 @@ class Suite {
     fmt::print("{}: {} checks in {:.1f} s\n", name, results_.size() - before,
                std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
     std::fflush(stdout);
+    return true;
   }
   void check(const std::string& name, const std::function<std::string()>& body) {
     if (request_.verbose) fmt::print("{}\n", name), std::fflush(stdout);
