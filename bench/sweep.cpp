@@ -11,7 +11,6 @@
 #include "bench/cublaslt.h"
 #include "bench/cuda.h"
 #include "bench/gemm_jobs.h"
-#include "tuner/task.h"
 
 namespace tilewright::bench {
 namespace {
@@ -63,9 +62,6 @@ Json times(const Device& device, const Settings& settings, const std::string& te
   Task task = engine.task(problem, device.arch());
   task.candidates.clear();
   for (const Contender& c : all) task.candidates.push_back(c.candidate);
-  task.source = [&problem, &device, &options](const Candidate& c) {
-    return tuner::source_of(problem, device.arch(), c, options.templates);
-  };
   PrewarmPolicy policy;
   policy.top = static_cast<int>(all.size());
   policy.worker = settings.self;
