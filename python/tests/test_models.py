@@ -44,6 +44,28 @@ def test_gguf():
         w.read()
 
 
+@pytest.mark.parametrize(("kind", "format"), [("MXFP4", "ggml_mxfp4"), ("NVFP4", "ggml_nvfp4")])
+def test_gguf_of_fp4(tmp_path, kind, format):
+    """Tensors of FP4 are formats as they lie in a file, with the values that the gguf package reads."""
+    gguf = pytest.importorskip("gguf")
+    from gguf import quants
+
+    type = gguf.GGMLQuantizationType[kind]
+    x = np.random.default_rng(5).standard_normal((6, 128), dtype="f4") * 3
+    rows = np.frombuffer(tw.encode(x, format).data, "u1").reshape(6, -1)
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+    writer.add_tensor("w", rows, raw_dtype=type)
+    writer.write_header_to_file(), writer.write_kv_data_to_file(), writer.write_tensors_to_file(), writer.close()
+    with tw.open_model(tmp_path / "m.gguf") as model:
+        w = model["w"]
+        assert (w.format, w.shape) == (format, (6, 128))
+        values = np.asarray(tw.decode(w.encoded())).reshape(6, 128)
+    assert np.array_equal(values, quants.dequantize(rows, type))
+    assert np.abs(values - x).max() < 0.25 * np.abs(x).max()
+    if kind == "MXFP4":  # NVFP4 has no encoder there
+        assert np.array_equal(rows, quants.quantize(x, type))
+
+
 def test_safetensors(tmp_path):
     a = np.arange(12, dtype="f4").reshape(3, 4)
     path = safetensors(
