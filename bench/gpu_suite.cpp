@@ -4,7 +4,8 @@
 // every pair of formats at ragged shapes and on hard data, threads, bad arguments.
 //   tilewright_gpu_suite [--out FILE [--resume]] [--quick | --one] [--only GROUP,...] [--pairs TEXT] [--cache FILE]
 //                        [--verbose]
-// --out: written after each group. --resume: groups that FILE has, of the same text and device, are not run again.
+// --out: written after each group. --resume: groups that FILE has, of the same checks, text and device, are not run
+// again.
 // --quick: fewer candidates. --one: one configuration of each family at odd sizes, for compute-sanitizer
 // (bench/sanitize.sh). --only: groups of gemm casts pack wgmma grouped conv fake_quant order served arguments threads.
 // --pairs: of gemm's problems and wgmma's pairs of formats, those with this in their text. --cache: a file that keeps
@@ -27,6 +28,8 @@ class Findings {
  public:
   Findings(const Request& request, Json environment) : out_(request.out), environment_(std::move(environment)) {
     environment_["groups"] = Json::array();
+    environment_["checks"] = fmt::format("{}{}{}", kExtents[static_cast<int>(request.extent)],
+                                         request.pairs.empty() ? "" : " of ", request.pairs);
     if (request.resume) resume();
   }
   bool has(const std::string& group) const {
@@ -44,7 +47,9 @@ class Findings {
   const Json& environment() const { return environment_; }
 
  private:
-  // Groups of an earlier run of the same text, on a device of the same name.
+  static constexpr const char* kExtents[] = {"all", "quick", "one"};
+
+  // Groups of an earlier run of the same checks and text, on a device of the same name.
   void resume() {
     if (out_.empty()) throw Error(ErrorCode::invalid_argument, "--resume", "", "--out FILE beside it");
     std::ifstream file(out_);
@@ -52,7 +57,7 @@ class Findings {
     const Json earlier = Json::parse(file, nullptr, false);
     if (earlier.is_discarded() || !earlier.contains("environment") || !earlier["environment"].contains("groups"))
       throw Error(ErrorCode::invalid_argument, "--resume", out_, "a result of this program");
-    for (const char* same : {"tree_hash", "device", "driver", "compiler"})
+    for (const char* same : {"checks", "tree_hash", "device", "driver", "compiler"})
       if (earlier["environment"].value(same, "") != environment_.value(same, ""))
         throw Error(ErrorCode::invalid_argument, "--resume", earlier["environment"].value(same, ""),
                     fmt::format("a result whose {} is {}", same, environment_.value(same, "")));

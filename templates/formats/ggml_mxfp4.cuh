@@ -6,27 +6,17 @@
 // precision first, by the C library's log2f, which may take magnitudes a few units below a power of two to be one.)
 #pragma once
 #include "core/e8m0.cuh"
-#include "core/format.cuh"
 #include "core/ggml_fp4.cuh"
 #include "formats/mxfp4.cuh"
 
 namespace tw::fmt {
 
-struct ggml_mxfp4 : StandAlone {
+struct ggml_mxfp4 : GgmlFp4Blocks<34> {
   static constexpr const char* title() { return "ggml MXFP4: E2M1 codes, an E8M0 scale per 32, two of them a block"; }
   static constexpr const char* source() { return "ggml (quantize_row_mxfp4_ref)"; }
   // The scale may leave magnitudes of up to 8 scales; codes end at 6, so larger ones are clipped.
   static constexpr Error error(int) { return {0, 0.25, 0, 0, 1.5e-39}; }
-  TW_CONSTANTS(bool, kKeepsNan = false);
-  TW_MEMBER static constexpr Infinity infinity() { return Infinity::saturates; }
-  TW_CONSTANTS(int, kLayout = 1, kBlock = 64, kBits = 4);
-  TW_CONSTANTS(int, kDataBytes = 34, kScaleBytes = 0);
-  TW_CONSTANTS(int, kEncoders = 1, kErrorColumns = 32);
-  static constexpr const char* encoder_name(int) { return "ggml"; }
-  TW_MEMBER static constexpr ScaledMma scaled_mma() { return ScaledMma::none; }
-  TW_CONSTANTS(bool, kCodeLanes = false);
-  using Element = void;
-  using TileElement = void;
+  TW_CONSTANTS(int, kErrorColumns = 32);
 
   TW_CONSTANTS(int, kHalf = 17);  // bytes of one of ggml's
   TW_MEMBER static void encode(const float* x, u8* data, u8*, float, int) {
@@ -45,29 +35,7 @@ struct ggml_mxfp4 : StandAlone {
     return mul_rn(e2m1_to_f32(half_code(half + 1, 16, i % 32)), e8m0_to_f32(half[0]));
   }
 
-  TW_MEMBER static constexpr bool lanes_ok(int) { return false; }
-
   TW_CONSTANTS(int, kGroup = 32);
-  TW_CONSTANTS(bool, kCodes = true, kOffset = false);
-  TW_MEMBER static constexpr bool unit_ok(int e) { return e == 64 || e == 128 || e == 256; }
-  TW_MEMBER static constexpr int bytes_of(int e) { return e / 64 * kDataBytes; }
-  template <int E>
-  struct Unit {
-    u32 raw[ceil_div(bytes_of(E), 4)];
-  };
-  template <int E>
-  TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8*, i64 k) {
-    load_words<bytes_of(E), run_alignment(bytes_of(E))>(u.raw, data + k / 64 * kDataBytes);
-  }
-  template <int BK>
-  TW_MEMBER static constexpr int raw_bytes() {
-    return bytes_of(BK);
-  }
-  TW_MEMBER static i64 raw_offset(i64 k0, int byte) { return k0 / 64 * kDataBytes + byte; }
-  template <int E>
-  TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8*, int k, i64) {
-    load_shared_words<bytes_of(E), run_alignment(bytes_of(E))>(u.raw, raw + k / 64 * kDataBytes);
-  }
   // Four bytes from byte `at` of a run of blocks on.
   TW_MEMBER static u32 word_at(const u32* raw, int at) {
     return at % 4 == 0 ? raw[at / 4] : prmt(raw[at / 4], raw[at / 4 + 1], 0x3210u + 0x1111u * static_cast<u32>(at % 4));

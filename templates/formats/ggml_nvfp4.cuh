@@ -5,28 +5,18 @@
 // "ggml" (quantize_row_nvfp4_ref): s is amax / 6, half up, 448 from 256 on; codes nearest, of two as near the smaller,
 // clipped at 6. (Of scales that no encoder writes, ggml reads 0x7f, a NaN here, as 0, and ignores a sign.)
 #pragma once
-#include "core/format.cuh"
 #include "core/ggml_fp4.cuh"
 #include "formats/nvfp4.cuh"
 
 namespace tw::fmt {
 
-struct ggml_nvfp4 : StandAlone {
+struct ggml_nvfp4 : GgmlFp4Blocks<36> {
   static constexpr const char* title() { return "ggml NVFP4: E2M1 codes, an E4M3 scale per 16, four of them a block"; }
   static constexpr const char* source() { return "ggml (quantize_row_nvfp4_ref)"; }
   // Where a scale of 448 stands for 373, 5 of its steps, the largest magnitude, become 4. Below 2^-6 scales are
   // multiples of 2^-9, the last of which stands for the next one, too.
   static constexpr Error error(int) { return {0, 0.2, 0, 0, 6.0 / 512, 2688.0f}; }
-  TW_CONSTANTS(bool, kKeepsNan = false);
-  TW_MEMBER static constexpr Infinity infinity() { return Infinity::saturates; }
-  TW_CONSTANTS(int, kLayout = 1, kBlock = 64, kBits = 4);
-  TW_CONSTANTS(int, kDataBytes = 36, kScaleBytes = 0);
-  TW_CONSTANTS(int, kEncoders = 1, kErrorColumns = 16);
-  static constexpr const char* encoder_name(int) { return "ggml"; }
-  TW_MEMBER static constexpr ScaledMma scaled_mma() { return ScaledMma::none; }
-  TW_CONSTANTS(bool, kCodeLanes = false);
-  using Element = void;
-  using TileElement = void;
+  TW_CONSTANTS(int, kErrorColumns = 16);
 
   // ggml_fp32_to_ue4m3: half up, in whole steps of 2^-9 below 2^-6, of which there are seven at most.
   TW_MEMBER static u8 scale_of(float v) {
@@ -53,29 +43,7 @@ struct ggml_nvfp4 : StandAlone {
     return mul_rn(e2m1_to_f32(half_code(data + 4 + i / 16 * 8, 8, i % 16)), e4m3_to_f32(data[i / 16]));
   }
 
-  TW_MEMBER static constexpr bool lanes_ok(int) { return false; }
-
   TW_CONSTANTS(int, kGroup = 16);
-  TW_CONSTANTS(bool, kCodes = true, kOffset = false);
-  TW_MEMBER static constexpr bool unit_ok(int e) { return e == 64 || e == 128 || e == 256; }
-  TW_MEMBER static constexpr int bytes_of(int e) { return e / 64 * kDataBytes; }
-  template <int E>
-  struct Unit {
-    u32 raw[bytes_of(E) / 4];
-  };
-  template <int E>
-  TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8*, i64 k) {
-    load_words<bytes_of(E), run_alignment(bytes_of(E))>(u.raw, data + k / 64 * kDataBytes);
-  }
-  template <int BK>
-  TW_MEMBER static constexpr int raw_bytes() {
-    return bytes_of(BK);
-  }
-  TW_MEMBER static i64 raw_offset(i64 k0, int byte) { return k0 / 64 * kDataBytes + byte; }
-  template <int E>
-  TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8*, int k, i64) {
-    load_shared_words<bytes_of(E), run_alignment(bytes_of(E))>(u.raw, raw + k / 64 * kDataBytes);
-  }
   template <int E>
   TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[4], float& scale, float& offset) {
     const int block = g / 4 * (kDataBytes / 4), words = block + 1 + g % 4 * 2;

@@ -434,16 +434,16 @@ def plain(out: str) -> None:
     steps *= np.tile(F([1, -0.7, 0.5, -0.25]), 128)
     fp4 = np.concatenate([edge(), edge_fp4(), steps[None]])
     write(Path(out) / "ggml_mxfp4.bin", fp4, *ggml_mxfp4(fp4))
-    powers = np.repeat(F([1.5, 1.5000001, 1.4999999, 1.75, 1.7499999, 1.9375, 1.9374999, 1.7500001] * 2) * F(2.0) ** np.arange(-8, 8), 32)
-    powers *= np.tile(F([-1, 0.6, 0.41, -0.2]), 128).astype(F)
+    write(Path(out) / "ggml_nvfp4.bin", fp4, *ggml_nvfp4(fp4))
     for group in (32, 64, 128):
         v = edge_weights()
         write(Path(out) / f"int4_g{group}_compressed_tensors.bin", v, *int4_groups(v, group, 7.5, -8))
+    powers = np.repeat(F([1.5, 1.5000001, 1.4999999, 1.75, 1.7499999, 1.9375, 1.9374999, 1.7500001] * 2) * F(2.0) ** np.arange(-8, 8), 32)
+    powers *= np.tile(F([-1, 0.6, 0.41, -0.2]), 128).astype(F)
     for rule in ("ceil", "even"):
         v = np.concatenate([edge(), powers[None].astype(F)])
         write(Path(out) / f"mxfp4_{rule}.bin", v, *mxfp4(v, rule))
         write(Path(out) / f"mxfp8_{rule}.bin", v, *mxfp8(v, rule))
-    write(Path(out) / "ggml_nvfp4.bin", fp4, *ggml_nvfp4(fp4))
 
 
 def main(model: str, git_dir: str, out: str) -> None:

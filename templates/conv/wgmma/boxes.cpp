@@ -42,6 +42,7 @@ constexpr Knob<Knobs> kDerived[] = {knob<&Knobs::kernel_h>("kernel_h"),
                                     knob<&Knobs::skips>("skips"),
                                     knob<&Knobs::fast_accumulation>("fast_accumulation"),
                                     knob<&Knobs::async_store>("async_store")};
+
 constexpr int kMostStages = 8, kMostBox = 256;
 // Of a tile whose pixels are the instruction's columns; and where weights are unpacked.
 constexpr int kLeastPixels = tw::gemm::kFewTokens + 1, kLeastUnpacked = 16;

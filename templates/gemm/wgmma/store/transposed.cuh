@@ -109,7 +109,7 @@ struct StoreTransposed {
       store_global16(to + first, Staged::piece(staging, staged, at));
       return;
     }
-    // Ragged rows, in pairs where they are aligned.
+    // Ragged rows, in pairs where they are aligned. (Pieces and tiles have even numbers of them.)
     struct alignas(2 * sizeof(Y)) Pair {
       Y of[2];
     };
@@ -121,7 +121,7 @@ struct StoreTransposed {
         continue;
       }
       if (place >= 0) to[place] = element(0);
-      const i64 next = row + i + 1 < kRows ? gathered.transposed(row + i + 1, feature) : -1;
+      const i64 next = gathered.transposed(row + i + 1, feature);
       if (next >= 0) to[next] = element(1);
     }
   }
