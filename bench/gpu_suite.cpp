@@ -2,10 +2,10 @@
 // The GPU suite: what CI cannot run. Every family and format on odd shapes against a double-precision product formed on
 // the host, candidates against the tuner's verifier, casts and packed weights bit for bit, the warpgroup kernels of
 // every pair of formats at ragged shapes and on hard data, threads, bad arguments.
-//   tilewright_gpu_suite [--out FILE [--resume]] [--quick | --one] [--only GROUP,...] [--pairs TEXT] [--cache FILE]
-//                        [--verbose]
-// --out: written after each group. --resume: groups that FILE has, of the same checks, text and device, are not run
-// again.
+//   tilewright_gpu_suite [--out FILE] [--resume FILE,...] [--quick | --one] [--only GROUP,...] [--pairs TEXT]
+//                        [--cache FILE] [--verbose]
+// --out: written after each group. --resume: groups that these results have, of the same checks, text and device, are
+// taken from them, so that a run that was cut goes on, and groups that ran side by side (`--only`) become one result.
 // --quick: fewer candidates. --one: one configuration of each family at odd sizes, for compute-sanitizer
 // (bench/sanitize.sh). --only: groups of gemm casts pack wgmma grouped conv fake_quant order served arguments threads.
 // --pairs: of gemm's problems and wgmma's pairs of formats, those with this in their text. --cache: a file that keeps
@@ -30,7 +30,7 @@ class Findings {
     environment_["groups"] = Json::array();
     environment_["checks"] = fmt::format("{}{}{}", kExtents[static_cast<int>(request.extent)],
                                          request.pairs.empty() ? "" : " of ", request.pairs);
-    if (request.resume) resume();
+    for (const std::string& file : request.resume) resume(file);
   }
   bool has(const std::string& group) const {
     const Json& groups = environment_["groups"];
@@ -50,19 +50,21 @@ class Findings {
   static constexpr const char* kExtents[] = {"all", "quick", "one"};
 
   // Groups of an earlier run of the same checks and text, on a device of the same name.
-  void resume() {
-    if (out_.empty()) throw Error(ErrorCode::invalid_argument, "--resume", "", "--out FILE beside it");
-    std::ifstream file(out_);
-    if (!file) return;
+  void resume(const std::string& name) {
+    std::ifstream file(name);
     const Json earlier = Json::parse(file, nullptr, false);
     if (earlier.is_discarded() || !earlier.contains("environment") || !earlier["environment"].contains("groups"))
-      throw Error(ErrorCode::invalid_argument, "--resume", out_, "a result of this program");
+      throw Error(ErrorCode::invalid_argument, "--resume", name, "a result of this program");
     for (const char* same : {"checks", "tree_hash", "device", "driver", "compiler"})
       if (earlier["environment"].value(same, "") != environment_.value(same, ""))
         throw Error(ErrorCode::invalid_argument, "--resume", earlier["environment"].value(same, ""),
                     fmt::format("a result whose {} is {}", same, environment_.value(same, "")));
-    environment_["groups"] = earlier["environment"]["groups"];
-    rows_ = earlier["results"];
+    for (const std::string group : earlier["environment"]["groups"]) {
+      if (has(group)) throw Error(ErrorCode::invalid_argument, "--resume", group, "each group in one result");
+      environment_["groups"].push_back(group);
+    }
+    for (const Json& row : earlier["results"]) rows_.push_back(row);
+    write(out_, environment_, rows_);
   }
 
   std::string out_;
@@ -107,6 +109,17 @@ int run(const Request& request) {
   return findings.count("failed") ? 1 : 0;
 }
 
+// "a,b" as a and b.
+std::vector<std::string> words(std::string_view list) {
+  std::vector<std::string> names;
+  for (std::size_t at = 0; at <= list.size();) {
+    const std::size_t comma = std::min(list.find(',', at), list.size());
+    if (comma > at) names.emplace_back(list.substr(at, comma - at));
+    at = comma + 1;
+  }
+  return names;
+}
+
 }  // namespace
 }  // namespace tilewright::bench
 
@@ -121,18 +134,13 @@ int main(int argc, char** argv) {
     } else if (word == "--cache" && i + 1 < argc) {
       request.cache = argv[++i];
     } else if (word == "--only" && i + 1 < argc) {
-      const std::string list = argv[++i];
-      for (std::size_t at = 0; at <= list.size();) {
-        const std::size_t comma = std::min(list.find(',', at), list.size());
-        if (comma > at) request.only.insert(list.substr(at, comma - at));
-        at = comma + 1;
-      }
+      for (std::string& name : tilewright::bench::words(argv[++i])) request.only.insert(std::move(name));
+    } else if (word == "--resume" && i + 1 < argc) {
+      request.resume = tilewright::bench::words(argv[++i]);
     } else if (word == "--quick") {
       request.extent = tilewright::bench::Extent::quick;
     } else if (word == "--one") {
       request.extent = tilewright::bench::Extent::one;
-    } else if (word == "--resume") {
-      request.resume = true;
     } else if (word == "--verbose") {
       request.verbose = true;
     } else {

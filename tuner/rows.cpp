@@ -234,6 +234,9 @@ void decide(RowTable& table, RowModel& model) {
     }
   std::vector<bool> dropped(us.size(), false);
   assign(table, us, dropped);
+  // Rows of a candidate that goes are given to those that serve already: another in its place would save no binary.
+  for (std::size_t c = 0; c < us.size(); ++c)
+    dropped[c] = std::find(table.steps.begin(), table.steps.end(), c) == table.steps.end();
   for (;;) {
     // The candidate whose loss is least, judged against the best of all, so that losses do not add up.
     std::size_t dearest = us.size();

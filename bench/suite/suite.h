@@ -30,8 +30,9 @@ enum class Extent { full, quick, one };
 struct Request {
   std::string out, cache, pairs;
   Extent extent = Extent::full;
-  std::set<std::string> only;  // groups; empty: all
-  bool resume = false, verbose = false;
+  std::set<std::string> only;       // groups; empty: all
+  std::vector<std::string> resume;  // results of earlier runs
+  bool verbose = false;
 };
 
 class Suite {
