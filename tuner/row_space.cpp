@@ -12,37 +12,19 @@
 namespace tilewright::tuner {
 namespace {
 
-constexpr double kLeastGain = 0.002;  // of a further binary: logarithms of times, summed over the points
+constexpr double kLeastGain = 1e-5;   // of a further binary: squared logarithms of times, summed over the points
 constexpr double kWorthwhile = 0.97;  // of the least time so far: a smaller gain is not worth a binary
 constexpr double kNear = 1.08;        // an estimate within this of the least may be the fastest
 constexpr double kApart = 1.07;       // least ratio of two points at which one contender is measured
 // Before anything was tried: the time at a point over the least estimate, and how far off an estimate may be. It is
 // little, so that the first ones cover all points rather than vary one.
 constexpr double kUncertain = 1.5, kBlind = 0.02;
-// 0: every point counts as much; 1: every octave does (docs/measurement-log.md).
-constexpr double kEvenness = 0.4;
-
-// Points are denser, in octaves, where rows are many. A point counts as the power kEvenness of the octaves that it
-// stands for, half of those to its neighbours; 1 in the mean.
-std::vector<double> weights_of(std::span<const std::int64_t> points) {
-  const auto octave = [&](std::size_t p) { return std::log2(static_cast<double>(points[p])); };
-  std::vector<double> weights;
-  double sum = 0;
-  for (std::size_t p = 0; p < points.size(); ++p) {
-    const double below = p ? octave(p) - octave(p - 1) : 0,
-                 above = p + 1 < points.size() ? octave(p + 1) - octave(p) : 0;
-    weights.push_back(std::pow((below + above) / (below > 0 && above > 0 ? 2 : 1), kEvenness));
-    sum += weights.back();
-  }
-  for (double& w : weights) w *= static_cast<double>(points.size()) / sum;
-  return weights;
-}
 
 }  // namespace
 
 RowSpace::RowSpace(const Problem& problem, const Arch& arch, const DeviceModel& model,
                    std::span<const std::int64_t> points, int each)
-    : points_(points.begin(), points.end()), weights_(weights_of(points)) {
+    : points_(points.begin(), points.end()) {
   const Family* reference = families(problem.op()).back();
   std::map<std::string, bool> known;
   for (const std::int64_t rows : points_) {
@@ -106,9 +88,12 @@ std::vector<int> RowSpace::next(int most) const {
     double most_gain = kLeastGain;
     for (int i = 0; i < size(); ++i) {
       if (at(i).tried || std::find(list.begin(), list.end(), i) != list.end()) continue;
+      // Squares: one point that is 10 % from its best is worse than ten that are 1 % from theirs.
       double gain = 0;
-      for (int p = 0; p < point_count(); ++p)
-        gain += weights_[static_cast<std::size_t>(p)] * improvement(have[static_cast<std::size_t>(p)], i, p);
+      for (int p = 0; p < point_count(); ++p) {
+        const double improved = improvement(have[static_cast<std::size_t>(p)], i, p);
+        gain += improved * improved;
+      }
       if (gain > most_gain) best = i, most_gain = gain;
     }
     if (best < 0) break;

@@ -36,9 +36,9 @@ class RowSpace {
   // Microseconds: measured, or else predicted and corrected by the errors of measured candidates, the more alike they
   // are.
   double estimate(int contender, int point) const;
-  // At most `most` contenders that were not tried, best first: of each one the most improvement is expected over all
-  // points, beside those before it. Its estimate counts with its uncertainty, so one that is unlike all others may come
-  // before one that is known to be nearly as fast as the best.
+  // At most `most` contenders that were not tried, best first: of each one the most improvement is expected, as the sum
+  // of its squares over all points, beside those before it. Its estimate counts with its uncertainty, so one that is
+  // unlike all others may come before one that is known to be nearly as fast as the best.
   std::vector<int> next(int most) const;
   // Points at which a contender is to be measured: where it may be the fastest, the likeliest first. One at least if it
   // was measured nowhere.
@@ -54,7 +54,6 @@ class RowSpace {
   double improvement(double have, int contender, int point) const;
 
   std::vector<std::int64_t> points_;
-  std::vector<double> weights_;  // of their times in what is worth a binary
   std::vector<RowContender> contenders_;
   std::optional<ErrorModel> errors_;
 };
