@@ -56,7 +56,7 @@ std::string gemm_against_host(Suite& s, const Problem& problem, const Kernel& ke
     g.y.info().decode({bytes.data(), nullptr, nullptr}, m, g.n, got.data());
     for (std::size_t i = static_cast<std::size_t>(g.y.total_bytes(m, g.n)); i < bytes.size(); ++i)
       if (bytes[i] != std::byte{0xff}) return fmt::format("m={}: wrote beyond y", m);
-    for (std::int64_t i = 0; i < m; ++i)
+    const std::string wrong = first_wrong(s, m, [&](std::int64_t i) -> std::string {
       for (std::int64_t j = 0; j < g.n; ++j) {
         double sum = 0, magnitude = 0;
         for (std::int64_t k = 0; k < g.k; ++k) {
@@ -73,6 +73,9 @@ std::string gemm_against_host(Suite& s, const Problem& problem, const Kernel& ke
         if (!(std::fabs(value - expected) <= bound))
           return fmt::format("m={}: y[{},{}] = {}, expected {} +- {}", m, i, j, value, expected, bound);
       }
+      return {};
+    });
+    if (!wrong.empty()) return wrong;
   }
   return {};
 }

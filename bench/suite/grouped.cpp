@@ -135,12 +135,12 @@ std::string against_host(Suite& s, const Problem& problem, const Kernel& kernel,
     std::vector<float> got(static_cast<std::size_t>(rows * g.n));
     g.y.info().decode({&bytes[kCanary], nullptr, nullptr}, rows, g.n, got.data());
     const std::vector<int> owners = owners_of(g, m, kinds[kind]);
-    for (std::int64_t i = 0; i < rows; ++i) {
+    const std::string wrong = first_wrong(s, rows, [&](std::int64_t i) -> std::string {
       const int group = owners[static_cast<std::size_t>(i)];
       if (group < 0) {
         if (!untouched(kCanary + static_cast<std::size_t>(i) * row_bytes, row_bytes))
           return fmt::format("rows {}: wrote y[{}], a row of no group", kind, i);
-        continue;
+        return {};
       }
       for (std::int64_t j = 0; j < g.n; ++j) {
         double sum = 0, magnitude = 0;
@@ -163,7 +163,9 @@ std::string against_host(Suite& s, const Problem& problem, const Kernel& kernel,
           return fmt::format("rows {}: y[{},{}] of group {} = {}, expected {} +- {}", kind, i, j, group, value,
                              expected, bound);
       }
-    }
+      return {};
+    });
+    if (!wrong.empty()) return wrong;
   }
   return {};
 }

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <span>
@@ -15,6 +16,25 @@ namespace tilewright::bench {
 int jobs_of(Suite& s) {
   if (const int asked = s.engine().options().jobs) return asked;
   return std::min(16, static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+}
+
+std::string first_wrong(Suite& s, std::int64_t count, const std::function<std::string(std::int64_t)>& check) {
+  std::atomic<std::int64_t> next{0}, first{count};
+  std::mutex mutex;
+  std::string wrong;
+  const auto work = [&] {
+    // Ascending, so all before one that is wrong have been taken.
+    for (std::int64_t i; (i = next++) < first;) {
+      std::string why = check(i);
+      if (why.empty()) continue;
+      std::lock_guard lock(mutex);
+      if (i < first) first = i, wrong = std::move(why);
+    }
+  };
+  std::vector<std::future<void>> threads;
+  for (int t = 0; t < jobs_of(s); ++t) threads.push_back(std::async(std::launch::async, work));
+  for (std::future<void>& t : threads) t.get();
+  return wrong;
 }
 
 std::function<Kernel()> kernel_of(Suite& s, const Task& task, const Candidate& candidate) {

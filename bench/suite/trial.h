@@ -69,6 +69,9 @@ class Ahead {
 // As many threads as the engine would compile on.
 int jobs_of(Suite& s);
 
+// Of what `check` says of 0 to count - 1, on as many threads, the first that is not empty.
+std::string first_wrong(Suite& s, std::int64_t count, const std::function<std::string(std::int64_t)>& check);
+
 // Compiled and loaded, to serve any number of rows. The task's choice is not asked.
 std::function<Kernel()> kernel_of(Suite& s, const Task& task, const Candidate& candidate);
 std::function<Kernel()> oracle_of(Suite& s, const Task& task);
