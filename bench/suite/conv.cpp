@@ -106,6 +106,11 @@ void conv_checks(Suite& s) {
         "x=f32 w=f32 y=f32 n=2 c=24 in=21x22 k=24 kernel=3 pad=1 x_layout=ncdhw y_layout=ncdhw w_layout=kctrs",
         "x=bf16 w=q8_0 y=bf16 n=1 c=32 in=25x17 k=48 kernel=3 pad=1 x_layout=ncdhw y_layout=ncdhw",
         "x=int8 w=int8_row y=f16 n=1 c=96 in=20x21 k=60 kernel=3 pad=1 groups=2 bias=f32 residual=f16",
+        // Few output channels.
+        "x=bf16 w=bf16 y=bf16 n=2 c=96 in=6x37x41 k=3 kernel=3 pad=0x1x1 cache=2 bias=f32 residual=bf16 act=silu",
+        "x=f16 w=f16 y=f32 n=3 c=72 in=45x70 k=4 kernel=3x5 dilation=2x1 pad=2 pad_mode=reflect y_layout=ncdhw",
+        "x=bf16 w=bf16 y=bf16 n=1 c=128 in=301 k=1 kernel=7 pad=3 pad_mode=replicate w_layout=kctrs weights=constant",
+        "x=f16 w=f16 y=f16 n=1 c=40 in=19x18x21 k=2 kernel=3 pad=1",
         // Few channels a group.
         "x=bf16 w=bf16 y=bf16 n=2 c=6 in=9x9 k=9 kernel=3 groups=3 x_layout=ncdhw y_layout=ncdhw w_layout=kctrs",
         "x=f16 w=f16 y=f16 n=1 c=32 in=30x31 k=32 kernel=7 pad=3 groups=32 bias=f32",

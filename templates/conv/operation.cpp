@@ -176,7 +176,7 @@ class ConvOperation final : public OperationOf<Conv, Fields> {
     return "convolution over one to three axes, y = act(alpha conv(x, w) + bias) + beta residual";
   }
   std::span<const Family* const> families() const override {
-    static const Family* const list[] = {&pointwise_wgmma(), &wgmma(),  &pointwise_mma(), &mma(),
+    static const Family* const list[] = {&pointwise_wgmma(), &wgmma(),  &kn2row(),   &pointwise_mma(), &mma(),
                                          &pointwise_gemv(),  &direct(), &reference()};
     return list;
   }

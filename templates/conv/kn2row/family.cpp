@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// conv's kn2row: which convolutions it serves, which tiles are worth a try, and what they cost.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "templates/checks.h"
+#include "templates/conv/conv.h"
+#include "templates/conv/kn2row/plan.cuh"
+#include "templates/fast_path.h"
+#include "templates/gemm/family.h"
+#include "templates/knobs.h"
+#include "templates/specialize.h"
+
+namespace tilewright::conv {
+namespace {
+
+using Knobs = tw::conv::Kn2rowKnobs;
+
+constexpr Knob<Knobs> kKnobs[] = {knob<&Knobs::tile_h>("tile_h"), knob<&Knobs::tile_w>("tile_w"),
+                                  knob<&Knobs::warps>("warps"),   knob<&Knobs::chunk>("chunk"),
+                                  knob<&Knobs::stages>("stages"), knob<&Knobs::frames>("frames")};
+constexpr Knob<Knobs> kDerived[] = {
+    knob<&Knobs::channels>("channels"),     knob<&Knobs::features>("features"),
+    knob<&Knobs::kernel_d>("kernel_d"),     knob<&Knobs::kernel_h>("kernel_h"),
+    knob<&Knobs::kernel_w>("kernel_w"),     knob<&Knobs::dilation_h>("dilation_h"),
+    knob<&Knobs::dilation_w>("dilation_w")};
+const KnobTable<Knobs> kTable{"tw::conv::Kn2rowKnobs", kKnobs, kDerived};
+
+constexpr int kMostFeatures = 4, kMostRows = 128, kMostChannels = 4096, kMostReach = 512;
+constexpr int kMostRegisters = 244;
+
+struct Layer {
+  Gemm gemm;
+  tw::conv::Shape shape;
+  const Arch& arch;
+
+  Layer(const Conv& c, const Arch& target) : gemm(as_gemm(c)), shape(shape_of(c)), arch(target) {}
+
+  Knobs complete(Knobs k) const {
+    const tw::conv::Axis *axes = shape.axes, &height = axes[1], &width = axes[2];
+    k.channels = shape.c, k.features = shape.k;
+    k.kernel_d = axes[0].kernel, k.kernel_h = height.kernel, k.kernel_w = width.kernel;
+    k.dilation_h = k.kernel_h > 1 ? height.dilation : 1, k.dilation_w = k.kernel_w > 1 ? width.dilation : 1;
+    return k;
+  }
+  // Of a thread, about: the products, fragments of both, the sums, addresses.
+  static int registers(const Knobs& k) {
+    return 4 * k.row_tiles() * k.pixel_tiles() + 4 * k.pixel_tiles() + 4 +
+           k.own_pixels() * k.kernel_d * k.features + 40;
+  }
+  int resident(const Knobs& k) const {
+    return std::max(1, std::min({65536 / (k.threads() * ((registers(k) + 15) / 8 * 8)),
+                                 arch.shared_per_sm / (k.shared_bytes() + 1024), arch.threads_per_sm / k.threads()}));
+  }
+  std::int64_t frames(const Knobs& k) const {
+    return k.frames ? std::min(k.frames, shape.axes[0].out) : shape.axes[0].out;
+  }
+  std::int64_t tiles(const Knobs& k) const {
+    const auto parts = [](std::int64_t all, std::int64_t each) { return (all + each - 1) / each; };
+    const tw::conv::Axis* axes = shape.axes;
+    return shape.n * parts(axes[0].out, frames(k)) * parts(axes[1].out, k.tile_h) * parts(axes[2].out, k.tile_w);
+  }
+  bool legal(const Knobs& k) const {
+    return k.seen() <= 64 * 1024 && k.shared_bytes() <= arch.shared_per_block && registers(k) <= kMostRegisters &&
+           tiles(k) <= static_cast<std::int64_t>(gemm::kMostBlocks);
+  }
+};
+
+std::vector<Knobs> knobs_of(const Layer& l) {
+  std::vector<Knobs> out;
+  const tw::conv::Axis* axes = l.shape.axes;
+  for (const int warps : {4, 8})
+    for (const int tile_h : {1, 2, 4, 8, 16, 32})
+      for (const int own : {1, 2}) {
+        Knobs k;
+        k.warps = warps, k.tile_h = tile_h, k.tile_w = own * k.threads() / tile_h;
+        // Neither much longer than the output nor a row of few pixels.
+        if ((tile_h > 1 && tile_h >= 2 * axes[1].out) || (k.tile_w > 8 && k.tile_w >= 2 * axes[2].out)) continue;
+        if (k.tile_w < 8 || (tile_h < 4 && axes[1].out >= 4 && axes[2].out >= 16)) continue;
+        for (const int chunk : {32, 64}) {
+          if (chunk > 32 && chunk >= 2 * l.shape.c) continue;
+          for (const int stages : {2, 3, 4})
+            for (const int frames : {0, 1, 4, 16}) {
+              if (frames >= axes[0].out) continue;
+              k.chunk = chunk, k.stages = stages, k.frames = frames;
+              if (l.legal(l.complete(k))) out.push_back(k);
+            }
+        }
+      }
+  return out;
+}
+
+class Kn2row final : public EnumeratedFamily {
+ public:
+  std::string_view op() const override { return Conv::kOperation; }
+  std::string_view name() const override { return "kn2row"; }
+  std::string_view title() const override {
+    return "at most 4 output channels: each pixel times all taps through mma.sync, then shifted and added";
+  }
+
+  std::string why_not(const Problem& problem, const Arch& arch) const override {
+    const Conv* c = problem.as<Conv>();
+    if (!c) return "not a conv";
+    if (std::string why = unfit(*c); !why.empty()) return why;
+    if (!arch.cp_async) return fmt::format("{} has no asynchronous copies", arch.name);
+    if (knobs_of(Layer(*c, arch)).empty()) return "no tile of the kernel's taps fits into registers and shared memory";
+    return {};
+  }
+
+  std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
+    if (!why_not(problem, arch).empty()) return {};
+    std::vector<Candidate> out;
+    for (const Knobs& k : knobs_of(Layer(*problem.as<Conv>(), arch))) out.push_back(kTable.candidate(name(), k));
+    return out;
+  }
+
+  Source source(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
+    const Layer l(*problem.as<Conv>(), arch);
+    const Knobs k = l.complete(kTable.knobs(candidate));
+    Specialization s;
+    s.name = "conv/kn2row";
+    s.includes = gemm::includes_for(l.gemm, "conv/kn2row/kernel.cuh");
+    s.prelude = kTable.text(k);
+    s.plan_type = fmt::format("tw::conv::Kn2row<{}, {}, {}, kKnobs>", gemm::format_type(l.gemm.x),
+                              gemm::format_type(l.gemm.w), gemm::epilogue_type(l.gemm));
+    s.space = "tw::conv";
+    // Blocks take what the grid leaves out in turns; those for which there is no tile end at once.
+    s.plan.x = {2, static_cast<std::uint32_t>(k.tile_h * k.tile_w), 0};
+    s.plan.persistent = static_cast<std::uint32_t>(l.resident(k));
+    s.plan.threads = static_cast<std::uint32_t>(k.threads());
+    s.plan.shared_bytes = static_cast<std::uint32_t>(k.shared_bytes());
+    s.blocks_per_sm = l.resident(k);
+    s.plan.overlap = arch.clusters;  // targets that have one have the other
+    return specialize(s);
+  }
+
+  Traits traits(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
+    const Layer l(*problem.as<Conv>(), arch);
+    const Knobs k = l.complete(kTable.knobs(candidate));
+    const double tiles = static_cast<double>(l.tiles(k)), frames = static_cast<double>(l.frames(k));
+    const double products = tiles * (frames + k.kernel_d - 1);  // frames that are multiplied
+    const double pixels = k.pixels(), rows = 16.0 * k.row_tiles(), channels = k.chunks() * k.chunk;
+    Traits t;
+    t.tile_rows = static_cast<int>(std::min<std::int64_t>(k.tile_h * k.tile_w * l.frames(k), kMaxExtent));
+    t.tile_cols = k.features, t.threads = k.threads();
+    t.shared_bytes = k.shared_bytes(), t.registers = l.registers(k);
+    t.blocks = tiles;
+    t.unique_bytes = problem.min_bytes();
+    t.global_bytes = products * k.seen() * l.shape.c * 2 + tiles * k.rows() * l.shape.c * 2 +
+                     static_cast<double>(l.gemm.m) * static_cast<double>(l.gemm.n) * fast_path(l.gemm.y).element_bytes;
+    t.bytes_in_flight = (k.stages - 1.0) * k.stage_bytes() / k.threads();
+    t.mma_ops = products * 2 * pixels * rows * channels;
+    t.mma_in_flight = k.row_tiles() * k.pixel_tiles();
+    // Pixels in and out, weights for each warp, the product in and out.
+    t.shared_traffic = products * (pixels * channels * 4 + k.warps * rows * channels * 2 +
+                                   rows * (pixels + k.tile_h * k.tile_w) * 4);
+    t.alu_ops = products * k.threads() * (k.own_pixels() * k.rows() * 2.0 + pixels * channels / 8 / k.threads() * 8);
+    t.alu_in_flight = 4;
+    t.later_wave_cost = 0.5;
+    return t;
+  }
+
+ private:
+  // What keeps a convolution from it on any target; empty: nothing.
+  static std::string unfit(const Conv& c) {
+    if (c.packing != Packing::none) return "w is packed as tiles";
+    if (c.quant_act.block) return "quant_act: x is fake quantized before it is multiplied";
+    if (c.groups != 1) return fmt::format("groups = {}: channels of one group are needed", c.groups);
+    if (c.k > kMostFeatures) return fmt::format("k = {}: at most {} output channels", c.k, kMostFeatures);
+    const Element x = fast_path(c.x).element;
+    if ((x != Element::f16 && x != Element::bf16) || c.x != c.w)
+      return fmt::format("x={} w={}: 16-bit floats of one type are needed", c.x.name(), c.w.name());
+    if (c.x_layout != TensorLayout::ndhwc) return "x_layout of ndhwc is needed";
+    if (c.c % 8 != 0 || c.c > kMostChannels)
+      return fmt::format("c = {}: a multiple of 8, at most {}, is needed", c.c, kMostChannels);
+    if (not_pointwise(c).empty()) return "a pointwise convolution, which pointwise_mma serves";
+    const tw::conv::Shape s = shape_of(c);
+    if (s.cache > 0 && s.first_axis != 0) return "cache: frames of three axes are needed";
+    if (s.taps() * c.k > kMostRows)
+      return fmt::format("{} taps of {} output channels: at most {} together", s.taps(), c.k, kMostRows);
+    if (std::int64_t{s.axes[1].in} * s.axes[2].in > kMaxExtent)
+      return fmt::format("in: at most {} pixels of a frame", kMaxExtent);
+    for (int i = 0; i < kMostAxes; ++i) {
+      const tw::conv::Axis& a = s.axes[i];
+      if (a.stride != 1 && a.out > 1) return fmt::format("a stride of {}: 1 is needed", a.stride);
+      if (i == 0 && a.dilation != 1 && a.kernel > 1)
+        return fmt::format("a dilation of {} from frame to frame: 1 is needed", a.dilation);
+      if (std::int64_t{a.kernel - 1} * a.dilation > kMostReach)
+        return fmt::format("a kernel that spans {} elements: at most {}", std::int64_t{a.kernel - 1} * a.dilation + 1,
+                           kMostReach + 1);
+    }
+    return {};
+  }
+};
+
+}  // namespace
+
+const Family& kn2row() {
+  static const Kn2row family;
+  return family;
+}
+
+}  // namespace tilewright::conv
