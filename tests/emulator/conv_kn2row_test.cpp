@@ -31,8 +31,7 @@ struct AllTaps {
   static void run(const conv::Args& args, const conv::Shape& s, std::uint64_t seed) {
     using Plan = conv::Kn2row<X, X, Epi, knobs>;
     const u32 blocks = min2(Plan::tiles_of(s), static_cast<u32>(1 + seed % 5));  // which take several tiles each
-    emu::run({{blocks, 1, 1}, Plan::kThreads, 1, Plan::kSharedBytes, seed},
-             [&] { Plan::run(args, s); });
+    emu::run({{blocks, 1, 1}, Plan::kThreads, 1, Plan::kSharedBytes, seed}, [&] { Plan::run(args, s); });
   }
 };
 
@@ -79,13 +78,10 @@ TEST_CASE("conv: each pixel times all taps, shifted and added", "[conv]") {
                                          .kernel_h = 3,
                                          .kernel_w = 3,
                                          .dilation_w = 3}>>(53, 10);
-  check_convolutions<fmt::bf16, fmt::bf16, Plain,
-                     AllTaps<fmt::bf16, Plain,
-                             Kn2rowKnobs{.tile_h = 1,
-                                         .tile_w = 64,
-                                         .warps = 2,
-                                         .stages = 2,
-                                         .channels = 64,
-                                         .features = 2,
-                                         .kernel_w = 5}>>(54, 10);
+  check_convolutions<
+      fmt::bf16, fmt::bf16, Plain,
+      AllTaps<fmt::bf16, Plain,
+              Kn2rowKnobs{
+                  .tile_h = 1, .tile_w = 64, .warps = 2, .stages = 2, .channels = 64, .features = 2, .kernel_w = 5}>>(
+      54, 10);
 }

@@ -435,6 +435,64 @@ TEST_CASE("conv: what wgmma writes to the workspace first", "[conv]") {
             .empty());
 }
 
+TEST_CASE("conv: kn2row serves few output channels, and says what it does not", "[conv]") {
+  const Family& kn2row = conv::kn2row();
+  const std::string last = "conv x=bf16 w=bf16 y=bf16 n=1 ";
+  for (const std::string& text :
+       {last + "c=96 in=6x480x832 k=3 kernel=3 pad=0x1x1 cache=2",
+        last + "c=128 in=512x512 k=3 kernel=3 pad=1 act=silu", last + "c=8 in=3000 k=1 kernel=9 pad=4 pad_mode=reflect",
+        last + "c=40 in=5x6 k=2 kernel=5 y_layout=ncdhw",
+        std::string("conv x=f16 w=f16 y=f32 n=7 c=256 in=17x33x20 k=2 kernel=3 pad=1 w_layout=kctrs bias=f32")}) {
+    const Problem problem = Problem::parse(text);
+    for (const Arch& arch : archs()) {
+      INFO(arch.name << " " << text);
+      if (!arch.cp_async) {
+        CHECK(kn2row.why_not(problem, arch) == std::string(arch.name) + " has no asynchronous copies");
+        continue;
+      }
+      CHECK(kn2row.why_not(problem, arch).empty());
+      const std::vector<Candidate> candidates = kn2row.candidates(problem, arch);
+      REQUIRE_FALSE(candidates.empty());
+      for (const Candidate& c : candidates) {
+        const Traits t = kn2row.traits(problem, arch, c);
+        CHECK(t.shared_bytes <= arch.shared_per_block);
+        CHECK(t.threads * std::min(t.registers, 255) <= 65536);
+        CHECK(t.blocks * t.tile_rows >= static_cast<double>(problem.rows()));
+        const std::int64_t pixels = c.at("tile_h") * c.at("tile_w");
+        CHECK((pixels % t.threads == 0 && pixels >= t.threads));
+      }
+      const Source source = kn2row.source(problem, arch, candidates.front());
+      CHECK(source.plan.persistent > 0);
+      CHECK(source.plan.shared_bytes ==
+            static_cast<std::uint32_t>(kn2row.traits(problem, arch, candidates.front()).shared_bytes));
+      // Chunks of a video share a kernel.
+      Conv larger = *problem.as<Conv>();
+      larger.n += 3;
+      CHECK(kn2row.source(Problem(larger), arch, candidates.front()).text == source.text);
+      CHECK(kn2row.source(Problem(larger), arch, candidates.front()).plan == source.plan);
+      CHECK(kn2row.illegal(problem, arch, candidates.back()).empty());
+      CHECK_FALSE(kn2row.illegal(problem, arch, {"kn2row", {{"tile_w", 3}}}).empty());
+    }
+  }
+  const auto refuses = [&](const std::string& text) {
+    const Problem problem = Problem::parse(text);
+    CHECK(kn2row.candidates(problem, arch("sm_90a")).empty());
+    return kn2row.why_not(problem, arch("sm_90a"));
+  };
+  CHECK(refuses(last + "c=96 in=9x9 k=5 kernel=3") == "k = 5: at most 4 output channels");
+  CHECK(refuses(last + "c=9 in=9x9 k=3 kernel=3") == "c = 9: a multiple of 8, at most 4096, is needed");
+  CHECK(refuses(last + "c=96 in=9x9 k=3 kernel=3 stride=2") == "a stride of 2: 1 is needed");
+  CHECK(refuses(last + "c=96 in=9x9 k=3 kernel=3 x_layout=ncdhw") == "x_layout of ndhwc is needed");
+  CHECK(refuses(last + "c=96 in=9x9 k=3 kernel=1") == "a pointwise convolution, which pointwise_mma serves");
+  CHECK(refuses(last + "c=96 in=9x9 k=3 kernel=3 cache=1") == "cache: frames of three axes are needed");
+  CHECK(refuses(last + "c=96 in=9x9 k=4 kernel=6") == "36 taps of 4 output channels: at most 128 together");
+  CHECK(refuses(last + "c=96 in=9x9x9 k=1 kernel=3 dilation=2") == "a dilation of 2 from frame to frame: 1 is needed");
+  CHECK(refuses(last + "c=4096 in=9x9 k=3 kernel=3") ==
+        "no tile of the kernel's taps fits into registers and shared memory");
+  CHECK(refuses("conv x=e4m3 w=e4m3 y=bf16 n=1 c=96 in=9x9 k=3 kernel=3") ==
+        "x=e4m3 w=e4m3: 16-bit floats of one type are needed");
+}
+
 TEST_CASE("conv: direct serves few channels a group on every target, and says what it does not", "[conv]") {
   const Family& direct = conv::direct();
   const std::string depthwise = "conv x=bf16 w=bf16 y=bf16 n=8 c=96 k=96 groups=96 ";

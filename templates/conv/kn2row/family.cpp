@@ -20,11 +20,10 @@ using Knobs = tw::conv::Kn2rowKnobs;
 constexpr Knob<Knobs> kKnobs[] = {knob<&Knobs::tile_h>("tile_h"), knob<&Knobs::tile_w>("tile_w"),
                                   knob<&Knobs::warps>("warps"),   knob<&Knobs::chunk>("chunk"),
                                   knob<&Knobs::stages>("stages"), knob<&Knobs::frames>("frames")};
-constexpr Knob<Knobs> kDerived[] = {
-    knob<&Knobs::channels>("channels"),     knob<&Knobs::features>("features"),
-    knob<&Knobs::kernel_d>("kernel_d"),     knob<&Knobs::kernel_h>("kernel_h"),
-    knob<&Knobs::kernel_w>("kernel_w"),     knob<&Knobs::dilation_h>("dilation_h"),
-    knob<&Knobs::dilation_w>("dilation_w")};
+constexpr Knob<Knobs> kDerived[] = {knob<&Knobs::channels>("channels"),    knob<&Knobs::features>("features"),
+                                    knob<&Knobs::kernel_d>("kernel_d"),    knob<&Knobs::kernel_h>("kernel_h"),
+                                    knob<&Knobs::kernel_w>("kernel_w"),    knob<&Knobs::dilation_h>("dilation_h"),
+                                    knob<&Knobs::dilation_w>("dilation_w")};
 const KnobTable<Knobs> kTable{"tw::conv::Kn2rowKnobs", kKnobs, kDerived};
 
 constexpr int kMostFeatures = 4, kMostRows = 128, kMostChannels = 4096, kMostReach = 512;
@@ -46,8 +45,8 @@ struct Layer {
   }
   // Of a thread, about: the products, fragments of both, the sums, addresses.
   static int registers(const Knobs& k) {
-    return 4 * k.row_tiles() * k.pixel_tiles() + 4 * k.pixel_tiles() + 4 +
-           k.own_pixels() * k.kernel_d * k.features + 40;
+    return 4 * k.row_tiles() * k.pixel_tiles() + 4 * k.pixel_tiles() + 4 + k.own_pixels() * k.kernel_d * k.features +
+           40;
   }
   int resident(const Knobs& k) const {
     return std::max(1, std::min({65536 / (k.threads() * ((registers(k) + 15) / 8 * 8)),
@@ -75,8 +74,7 @@ std::vector<Knobs> knobs_of(const Layer& l) {
       for (const int own : {1, 2}) {
         Knobs k;
         k.warps = warps, k.tile_h = tile_h, k.tile_w = own * k.threads() / tile_h;
-        // Neither much longer than the output nor a row of few pixels.
-        if ((tile_h > 1 && tile_h >= 2 * axes[1].out) || (k.tile_w > 8 && k.tile_w >= 2 * axes[2].out)) continue;
+        // Rows of few pixels see much beside them, and so do few rows.
         if (k.tile_w < 8 || (tile_h < 4 && axes[1].out >= 4 && axes[2].out >= 16)) continue;
         for (const int chunk : {32, 64}) {
           if (chunk > 32 && chunk >= 2 * l.shape.c) continue;
@@ -153,8 +151,8 @@ class Kn2row final : public EnumeratedFamily {
     t.mma_ops = products * 2 * pixels * rows * channels;
     t.mma_in_flight = k.row_tiles() * k.pixel_tiles();
     // Pixels in and out, weights for each warp, the product in and out.
-    t.shared_traffic = products * (pixels * channels * 4 + k.warps * rows * channels * 2 +
-                                   rows * (pixels + k.tile_h * k.tile_w) * 4);
+    t.shared_traffic =
+        products * (pixels * channels * 4 + k.warps * rows * channels * 2 + rows * (pixels + k.tile_h * k.tile_w) * 4);
     t.alu_ops = products * k.threads() * (k.own_pixels() * k.rows() * 2.0 + pixels * channels / 8 / k.threads() * 8);
     t.alu_in_flight = 4;
     t.later_wave_cost = 0.5;

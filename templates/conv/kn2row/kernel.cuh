@@ -39,7 +39,8 @@ struct Kn2row {
   TW_MEMBER static u32 tiles_of(const Shape& shape) {
     const Axis* axes = shape.axes;
     return static_cast<u32>(shape.n) * static_cast<u32>(ceil_div(axes[0].out, frames_of(shape))) *
-           static_cast<u32>(ceil_div(axes[1].out, knobs.tile_h)) * static_cast<u32>(ceil_div(axes[2].out, knobs.tile_w));
+           static_cast<u32>(ceil_div(axes[1].out, knobs.tile_h)) *
+           static_cast<u32>(ceil_div(axes[2].out, knobs.tile_w));
   }
   TW_MEMBER static Place place_of(const Shape& shape, u32 tile) {
     const Axis* axes = shape.axes;
@@ -131,13 +132,19 @@ struct Kn2row {
     const Source source = source_at(shape, c.frame, 0, 0);
     const u8* const frame = static_cast<const u8*>(source.cached ? args.cache : args.x.data) +
                             (c.of.image * source.pixels + source.pixel) * knobs.channels * 2;
-    u8* const to = dynamic_shared() + knobs.stage_at(stage);
-    TW_UNROLL_BY(4) for (int i = static_cast<int>(thread_x()); i < knobs.pixels() * kPieces; i += kThreads) {
-      const int pixel = i / kPieces, piece = i % kPieces, channel = c.chunk * knobs.chunk + piece * 8;
-      const i32 place = places(c.table)[pixel];
-      const bool exists = place >= 0 && channel < knobs.channels;
-      const u8* const from = exists ? frame + (i64{place} * knobs.channels + channel) * 2 : frame;
-      cp_async<16>(to + pixel * knobs.pixel_pitch() + piece * 16, from, exists ? 16 : 0);
+    // A thread copies the same piece of its pixels.
+    constexpr int kStep = kThreads / kPieces, kPitch = knobs.pixel_pitch();
+    static_assert(knobs.pixels() % kStep == 0, "each thread copies as much");
+    const int first = static_cast<int>(thread_x()) / kPieces, piece = static_cast<int>(thread_x()) % kPieces;
+    const i32 channel = c.chunk * knobs.chunk + piece * 8;
+    const bool channels = knobs.channels % knobs.chunk == 0 || channel < knobs.channels;
+    const u8* const from = frame + (channels ? channel : 0) * 2;
+    const i32* const place = places(c.table) + first;
+    u8* const to = dynamic_shared() + knobs.stage_at(stage) + first * kPitch + piece * 16;
+    TW_UNROLL for (int i = 0; i * kStep < knobs.pixels(); ++i) {
+      const i32 at = place[i * kStep];
+      cp_async<16>(to + i * kStep * kPitch, from + i64{max2(at, 0)} * (knobs.channels * 2),
+                   channels && at >= 0 ? 16 : 0);
     }
   }
 
@@ -184,8 +191,8 @@ struct Kn2row {
       }
       sync_block();
       TW_UNROLL for (int j = 0; j < kOwn; ++j) {
-        const int pixel = static_cast<int>(thread_x()) + j * kThreads;
-        const float* const from = shared + pixel / knobs.tile_w * knobs.seen_w() + pixel % knobs.tile_w;
+        const int unit = warp + j * knobs.warps;
+        const float* const from = shared + knobs.own_row(unit, lane) * knobs.seen_w() + knobs.own_column(unit, lane);
         TW_UNROLL for (int r = 0; r < kRound * 16; ++r) {
           const int row = round * kRound * 16 + r;
           if (row >= knobs.rows()) continue;
@@ -216,8 +223,8 @@ struct Kn2row {
                               const Sums& sums) {
     const i32 height = shape.axes[1].out, width = shape.axes[2].out;
     TW_UNROLL for (int j = 0; j < kOwn; ++j) {
-      const int own = static_cast<int>(thread_x()) + j * kThreads;
-      const i32 row = p.row + own / knobs.tile_w, column = p.column + own % knobs.tile_w;
+      const int lane = static_cast<int>(thread_x() % 32), unit = static_cast<int>(thread_x() / 32) + j * knobs.warps;
+      const i32 row = p.row + knobs.own_row(unit, lane), column = p.column + knobs.own_column(unit, lane);
       if (row >= height || column >= width) continue;
       const i64 pixel = (i64{frame} * height + row) * width + column;
       TW_UNROLL for (int o = 0; o < kFeatures; ++o) {

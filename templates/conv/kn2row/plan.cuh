@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a candidate of conv's kn2row chooses: the tile of output pixels of a block, its warps, and how its input arrives.
-// The kernel and the host read the same functions.
+// What a candidate of conv's kn2row chooses: the tile of output pixels of a block, its warps, and how its input
+// arrives. The kernel and the host read the same functions.
 #pragma once
 #include "core/types.cuh"
 
@@ -17,6 +17,15 @@ struct Kn2rowKnobs {
 
   TW_MEMBER constexpr int threads() const { return 32 * warps; }
   TW_MEMBER constexpr int own_pixels() const { return tile_h * tile_w / threads(); }
+  // Where the unit-th 32 of them are. Lanes that are not of one row are of rows far apart: of 16 x 8 pixels that see
+  // 18 x 10, every fourth, which lie in different banks.
+  TW_MEMBER constexpr int apart() const { return tile_w < 32 ? tile_h * tile_w / 32 : 1; }
+  TW_MEMBER constexpr int own_row(int unit, int lane) const {
+    return tile_w < 32 ? lane / tile_w * apart() + unit : unit / (tile_w / 32);
+  }
+  TW_MEMBER constexpr int own_column(int unit, int lane) const {
+    return tile_w < 32 ? lane % tile_w : unit % (tile_w / 32) * 32 + lane;
+  }
 
   // The product of a frame: a row for each tap and output channel, a column for each pixel that the tile's outputs see.
   TW_MEMBER constexpr int frame_taps() const { return kernel_h * kernel_w; }
@@ -32,9 +41,9 @@ struct Kn2rowKnobs {
   TW_MEMBER constexpr int round_tiles() const { return row_tiles() < 2 ? row_tiles() : 2; }
   TW_MEMBER constexpr int rounds() const { return ceil_div(row_tiles(), round_tiles()); }
 
-  // Shared memory, in bytes: weights, stages, rows of the product, two tables of where each pixel is. A row of 16-bit elements ends in
-  // 16 bytes more, so that eight neighbours' pieces lie in different banks; a row of the product, 8 floats before whole
-  // banks, so that pairs of four neighbours do.
+  // Shared memory, in bytes: weights, stages, rows of the product, two tables of where each pixel is. A row of 16-bit
+  // elements ends in 16 bytes more, so that eight neighbours' pieces lie in different banks; a row of the product, 8
+  // floats before whole banks, so that pairs of four neighbours do.
   TW_MEMBER constexpr int weight_pitch() const { return chunks() * chunk * 2 + 16; }
   TW_MEMBER constexpr int weight_bytes() const { return row_tiles() * 16 * weight_pitch(); }
   TW_MEMBER constexpr int pixel_pitch() const { return chunk * 2 + 16; }
