@@ -111,6 +111,11 @@ void conv_checks(Suite& s) {
         "x=f16 w=f16 y=f32 n=3 c=72 in=45x70 k=4 kernel=3x5 dilation=2x1 pad=2 pad_mode=reflect y_layout=ncdhw",
         "x=bf16 w=bf16 y=bf16 n=1 c=128 in=301 k=1 kernel=7 pad=3 pad_mode=replicate w_layout=kctrs weights=constant",
         "x=f16 w=f16 y=f16 n=1 c=40 in=19x18x21 k=2 kernel=3 pad=1",
+        // Depthwise.
+        "x=bf16 w=bf16 y=bf16 n=9 c=72 in=7x7 k=72 kernel=7 pad=3 groups=72 act=gelu",
+        "x=f16 w=f16 y=bf16 n=2 c=40 in=57x61 k=40 kernel=3x5 dilation=2 pad=2 pad_mode=reflect groups=40 bias=f32",
+        "x=f16 w=f16 y=f16 n=37 c=96 in=70 k=96 kernel=9 pad=8:0 pad_mode=replicate groups=96 weights=constant",
+        "x=bf16 w=bf16 y=bf16 n=1 c=32 in=5x33x40 k=32 kernel=1x3x3 pad=0x1x1 groups=32 bias=bf16 act=silu",
         // Few channels a group.
         "x=bf16 w=bf16 y=bf16 n=2 c=6 in=9x9 k=9 kernel=3 groups=3 x_layout=ncdhw y_layout=ncdhw w_layout=kctrs",
         "x=f16 w=f16 y=f16 n=1 c=32 in=30x31 k=32 kernel=7 pad=3 groups=32 bias=f32",

@@ -20,6 +20,7 @@ const Family& pointwise_gemv();
 const Family& wgmma();      // gemm's warpgroup units, x read in boxes of pixels
 const Family& mma();        // gemm's matrix units through mma.sync, x gathered on its way
 const Family& kn2row();     // few output channels, each pixel times all taps
+const Family& depthwise();  // depthwise ones, by matrix units
 const Family& direct();     // few channels a group, without matrix units
 const Family& reference();  // any convolution
 

@@ -176,8 +176,8 @@ class ConvOperation final : public OperationOf<Conv, Fields> {
     return "convolution over one to three axes, y = act(alpha conv(x, w) + bias) + beta residual";
   }
   std::span<const Family* const> families() const override {
-    static const Family* const list[] = {&pointwise_wgmma(), &wgmma(),  &kn2row(),   &pointwise_mma(), &mma(),
-                                         &pointwise_gemv(),  &direct(), &reference()};
+    static const Family* const list[] = {&pointwise_wgmma(), &wgmma(),     &kn2row(), &pointwise_mma(), &mma(),
+                                         &pointwise_gemv(),  &depthwise(), &direct(), &reference()};
     return list;
   }
   std::optional<Candidate> oracle(const Problem&, const Arch&) const override {

@@ -8,6 +8,8 @@
 namespace tw::emu {
 // ldmatrix: each lane passes the address of one 16-byte row; `count` 8x8 matrices of 16-bit elements.
 void ldmatrix(u32* out, const void* row, int count, bool transpose);
+// movmatrix: the 8x8 matrix of 16-bit elements whose rows lanes 4i..4i+3 hold, two elements each, transposed.
+u32 movmatrix(u32 elements);
 enum class Mma {
   f16_k8,
   f16_k16,
@@ -101,6 +103,18 @@ TW_DEVICE void ldmatrix_transposed(u32 (&d)[count], const void* row) {
                  : "memory");
 #else
   emu::ldmatrix(d, row, count, true);
+#endif
+}
+
+// Of an 8x8 matrix of 16-bit elements, lane l holds the elements 2 (l % 4) and the next of row l / 4; then of column l
+// / 4.
+TW_DEVICE u32 transpose_matrix(u32 elements) {
+#if defined(__CUDACC__)
+  u32 d;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(d) : "r"(elements));
+  return d;
+#else
+  return emu::movmatrix(elements);
 #endif
 }
 

@@ -76,6 +76,22 @@ void ldmatrix(u32* out, const void* row, int count, bool transpose) {
                     [=](Deposit* lanes) { load_matrices(lanes, count, transpose); });
 }
 
+u32 movmatrix(u32 elements) {
+  Deposit mine;
+  mine.value = elements;
+  return Worker::get()
+      .collective(Collective::movmatrix, 0, mine,
+                  [](Deposit* lanes) {
+                    u16 matrix[8][8];
+                    for (u32 i = 0; i < kWarp; ++i)
+                      for (u32 half = 0; half < 2; ++half)
+                        matrix[i / 4][i % 4 * 2 + half] = static_cast<u16>(lanes[i].value >> (16 * half));
+                    for (u32 i = 0; i < kWarp; ++i)
+                      lanes[i].value = matrix[i % 4 * 2][i / 4] | static_cast<u32>(matrix[i % 4 * 2 + 1][i / 4]) << 16;
+                  })
+      .value;
+}
+
 void mma(Mma kind, u32* d, const u32* a, const u32* b) {
   Deposit mine;
   mine.d = d;

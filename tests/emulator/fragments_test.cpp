@@ -253,6 +253,17 @@ TEST_CASE("ldmatrix gives each lane two elements of a row, or of a column", "[em
       }
 }
 
+TEST_CASE("movmatrix transposes what a warp holds", "[emulator]") {
+  u32 d[32];
+  emu::run({{1, 1, 1}, 32, 1, 0, 7}, [&] {
+    const u32 lane = thread_x(), first = lane / 4 * 8 + lane % 4 * 2;  // row by row
+    d[lane] = transpose_matrix(first | (first + 1) << 16);
+  });
+  for (u32 lane = 0; lane < 32; ++lane)
+    for (u32 half = 0; half < 2; ++half)
+      CHECK(((d[lane] >> (16 * half)) & 0xffffu) == (2 * (lane % 4) + half) * 8 + lane / 4);
+}
+
 TEST_CASE("the wrappers of ptx.cuh reach the emulator", "[emulator]") {
   float product = 0;
   emu::run({{1, 1, 1}, 32, 1, 512, 0}, [&] {

@@ -54,6 +54,7 @@ std::string describe(Collective kind, int argument) {
     case Collective::sync_warp: return "sync_warp";
     case Collective::shuffle_xor: return "shuffle_xor by " + std::to_string(argument);
     case Collective::shuffle_down: return "shuffle_down by " + std::to_string(argument);
+    case Collective::movmatrix: return "movmatrix";
     case Collective::ldmatrix: return "ldmatrix x" + std::to_string(argument / 2) + (argument % 2 ? " trans" : "");
     case Collective::mma: return "mma kind " + std::to_string(argument);
     case Collective::scaled_mma:

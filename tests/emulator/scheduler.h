@@ -27,6 +27,7 @@ enum class Collective : u8 {
   shuffle_xor,
   shuffle_down,
   ldmatrix,
+  movmatrix,
   mma,
   scaled_mma,
   stmatrix,

@@ -493,6 +493,58 @@ TEST_CASE("conv: kn2row serves few output channels, and says what it does not", 
         "x=e4m3 w=e4m3: 16-bit floats of one type are needed");
 }
 
+TEST_CASE("conv: depthwise serves 16-bit filters of few columns, and says what it does not", "[conv]") {
+  const Family& depthwise = conv::depthwise();
+  const std::string f16 = "conv x=f16 w=f16 y=f16 n=8 c=96 k=96 groups=96 ";
+  for (const std::string& text :
+       {f16 + "in=56x56 kernel=7 pad=3", f16 + "in=7x7 kernel=7 pad=3 bias=f32 act=silu", f16 + "in=4096 kernel=9",
+        f16 + "in=5x20x20 kernel=1x3x3 pad=0x1x1 pad_mode=zeroxreflectxreplicate", f16 + "in=30x2 kernel=16x1 pad=8x0",
+        f16 + "in=33x33 kernel=3 dilation=4"}) {
+    const Problem problem = Problem::parse(text);
+    for (const Arch& arch : archs()) {
+      INFO(arch.name << " " << text);
+      CHECK(depthwise.why_not(problem, arch).empty());
+      const std::vector<Candidate> candidates = depthwise.candidates(problem, arch);
+      REQUIRE_FALSE(candidates.empty());
+      for (const Candidate& c : candidates) {
+        const Traits t = depthwise.traits(problem, arch, c);
+        CHECK(t.shared_bytes <= arch.shared_per_block);
+        CHECK(t.threads * std::min(t.registers, 255) <= 65536);
+        CHECK(t.blocks * t.tile_rows * t.tile_cols >= static_cast<double>(problem.rows() * problem.cols()));
+        CHECK(c.at("tile_w") % 8 == 0);
+      }
+      // Sizes share a kernel.
+      Conv larger = *problem.as<Conv>();
+      larger.n += 3;
+      const Source source = depthwise.source(problem, arch, candidates.front());
+      CHECK(depthwise.source(Problem(larger), arch, candidates.front()).text == source.text);
+      CHECK(depthwise.source(Problem(larger), arch, candidates.front()).plan == source.plan);
+      CHECK(source.plan.persistent > 0);
+      CHECK(depthwise.illegal(problem, arch, candidates.back()).empty());
+      CHECK_FALSE(depthwise.illegal(problem, arch, {"depthwise", {{"tile_w", 8}}}).empty());
+    }
+  }
+  const auto refuses = [&](const std::string& text, const char* target = "sm_90a") {
+    const Problem problem = Problem::parse(text);
+    CHECK(depthwise.candidates(problem, arch(target)).empty());
+    return depthwise.why_not(problem, arch(target));
+  };
+  const std::string bf16 = "conv x=bf16 w=bf16 y=bf16 n=8 c=96 k=96 groups=96 in=20x20 ";
+  CHECK(refuses(bf16 + "kernel=3", "sm_75") == "sm_75 has no matrix units of bf16");
+  CHECK(refuses(bf16 + "kernel=3 stride=2") == "a stride of 2: 1 is needed");
+  CHECK(refuses(bf16 + "kernel=3 residual=bf16") == "residual: there is none to be added");
+  CHECK(refuses(bf16 + "kernel=3 x_layout=ncdhw y_layout=ncdhw") == "x_layout and y_layout of ndhwc are needed");
+  CHECK(refuses(bf16 + "kernel=3 cache=1") == "cache: there is none to be read");
+  CHECK(refuses(bf16 + "kernel=3 dilation=5") == "a kernel that spans 11 columns: at most 9");
+  CHECK(refuses(bf16 + "kernel=17x3") == "a kernel of 17 rows: at most 16");
+  CHECK(refuses("conv x=bf16 w=bf16 y=bf16 n=1 c=96 k=96 groups=96 in=9x9x9 kernel=3") ==
+        "a kernel of 3 frames: one, without padding, is needed");
+  CHECK(refuses("conv x=bf16 w=bf16 y=bf16 n=1 c=96 k=192 groups=96 in=9x9 kernel=3") ==
+        "c = 96, k = 192, groups = 96: one and the same multiple of 8 is needed");
+  CHECK(refuses("conv x=bf16 w=bf16 y=f32 n=1 c=96 k=96 groups=96 in=9x9 kernel=3") ==
+        "x=bf16 w=bf16 y=f32: 16-bit floats are needed, x and w of one type");
+}
+
 TEST_CASE("conv: direct serves few channels a group on every target, and says what it does not", "[conv]") {
   const Family& direct = conv::direct();
   const std::string depthwise = "conv x=bf16 w=bf16 y=bf16 n=8 c=96 k=96 groups=96 ";

@@ -78,6 +78,7 @@ TEST_CASE("every family of every operation numbers its blocks along x alone", "[
         "conv x=f16 w=f16 y=f16 n=1 c=64 in=6x900x900 k=64 kernel=3 groups=64", "pack w=q4_0 x=f16 n=64 k=4096",
         "conv x=f16 w=f16 y=f16 n=1 c=16 in=6x900x900 k=8 kernel=3",
         "conv x=f16 w=f16 y=f16 n=1 c=16 in=6x900x900 k=3 kernel=3",
+        "conv x=f16 w=f16 y=f16 n=1 c=64 in=6x900x900 k=64 kernel=1x3x3 groups=64",
         "conv x=f16 w=f16 y=f16 n=1 c=64 in=6x900x900 k=8 kernel=1",
         "conv x=f32 w=f32 y=f32 n=1 c=64 in=900x900 k=8 kernel=1"})
     for (const Arch& target : archs()) {

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// Depthwise convolutions by matrix units. A row of a channel's filter is a banded (Toeplitz) matrix: 16 columns of an
+// input row times it are what that filter row adds to eight columns of an output row. So 16 output rows by eight
+// columns of a channel take a matrix instruction for each filter row, whose A are the 16 input rows beside it. Half
+// of the products are with zeros, or more; the units are ten times as fast as single-precision FMAs, so what bounds
+// is memory.
+//
+// A needs a channel's pixels side by side. Warps load eight pixels of 32 channels, transpose them in registers and keep
+// planes of channels in shared memory; outputs take the place of inputs that are no longer read, and are transposed on
+// their way to y. Blocks take tiles in turns.
+#pragma once
+#include "conv/depthwise/plan.cuh"
+#include "conv/params.cuh"
+#include "core/fragments.cuh"
+#include "gemm/epilogue.cuh"
+#include "gemm/operands.cuh"
+
+namespace tw::conv {
+
+template <class X, class W, class Epi, const DepthwiseKnobs& knobs>
+struct Depthwise {
+  using T = typename X::Element;
+  using Y = typename Epi::Out;
+  static_assert(same<T, typename W::Element>() && sizeof(T) == 2 && sizeof(Y) == 2 && !Epi::kC, "16-bit floats");
+  TW_CONSTANTS(int, kThreads = knobs.threads(), kSharedBytes = knobs.shared_bytes());
+  TW_CONSTANTS(int, kChannels = DepthwiseKnobs::kChannels, kTapsH = knobs.kernel_h, kTapsW = knobs.kernel_w);
+  static_assert((kTapsW - 1) * knobs.dilation_w <= DepthwiseKnobs::kMostReach, "two blocks of columns");
+  static_assert(knobs.tile_w % 8 == 0 && kChannels % knobs.warps == 0, "whole tiles");
+
+  struct Place {
+    i32 channel, row, column;  // the first of the block's outputs
+    i64 image;
+  };
+  TW_MEMBER static i64 images_of(const Shape& shape) { return shape.n * shape.axes[0].out; }
+  TW_MEMBER static u32 tiles_of(const Shape& shape) {
+    return static_cast<u32>(ceil_div64(images_of(shape), knobs.images)) *
+           static_cast<u32>(ceil_div(shape.axes[1].out, knobs.tile_h)) *
+           static_cast<u32>(ceil_div(shape.axes[2].out, knobs.tile_w)) *
+           static_cast<u32>(ceil_div(shape.c, kChannels));
+  }
+  TW_MEMBER static Place place_of(const Shape& shape, u32 tile) {
+    const auto next = [&](i32 count) {
+      const u32 at = tile % static_cast<u32>(count);
+      tile /= static_cast<u32>(count);
+      return static_cast<i32>(at);
+    };
+    Place p;
+    p.channel = next(ceil_div(shape.c, kChannels)) * kChannels;
+    p.column = next(ceil_div(shape.axes[2].out, knobs.tile_w)) * knobs.tile_w;
+    p.row = next(ceil_div(shape.axes[1].out, knobs.tile_h)) * knobs.tile_h;
+    p.image = i64{tile} * knobs.images;
+    return p;
+  }
+
+  // Lane l of a warp has a pixel l / 4 and eight channels from 8 (l % 4) on, two in a word. The words i of a warp are a
+  // matrix of pixels by channels; transposed, its rows are the planes from 8 i on.
+  TW_MEMBER static int channel_of(int plane) { return plane % 8 / 2 * 8 + plane / 8 * 2 + plane % 2; }
+  TW_MEMBER static u8* plane_at(int plane) { return dynamic_shared() + plane * knobs.plane_bytes(); }
+  TW_MEMBER static u16* weights() { return reinterpret_cast<u16*>(dynamic_shared() + knobs.weights_at()); }
+
+  TW_MEMBER static void copy_weights(const Args& args, const Shape& shape, const Place& p) {
+    TW_NO_UNROLL for (int i = static_cast<int>(thread_x()); i < kChannels * knobs.taps(); i += kThreads) {
+      const i32 channel = p.channel + channel_of(i / knobs.taps());
+      weights()[i] = channel < shape.c ? static_cast<const u16*>(args.w.data)[i64{channel} * knobs.taps() +
+                                                                              i % knobs.taps()]
+                                       : u16{0};
+    }
+  }
+
+  // ---- x to planes
+  struct Block {
+    int image, row, block;  // within the tile
+  };
+  TW_MEMBER static Block block_at(int item, int rows, int blocks) {
+    return {item / blocks / rows, item / blocks % rows, item % blocks};
+  }
+  TW_MEMBER static void load(const Args& args, const Shape& shape, const Place& p) {
+    constexpr int kBlocks = knobs.seen_blocks(), kItems = knobs.images * knobs.seen_h() * kBlocks, kAhead = 4;
+    const Axis &height = shape.axes[1], &width = shape.axes[2];
+    const int lane = static_cast<int>(thread_x() % 32), warp = static_cast<int>(thread_x() / 32);
+    const i32 channel = p.channel + lane % 4 * 8;
+    const u16* const x = static_cast<const u16*>(args.x.data) + channel;
+    TW_NO_UNROLL for (int first = warp; first < kItems; first += kAhead * knobs.warps) {
+      u32x4 words[kAhead];
+      TW_UNROLL for (int a = 0; a < kAhead; ++a) {
+        const Block b = block_at(first + a * knobs.warps, knobs.seen_h(), kBlocks);
+        const i32 y = place_on(height, p.row - height.lo + b.row),
+                  column = place_on(width, p.column - width.lo + b.block * 8 + lane / 4);
+        const i64 image = p.image + b.image;
+        words[a] = {0, 0, 0, 0};
+        if (b.image < knobs.images && image < images_of(shape) && channel < shape.c && y >= 0 && y < height.in &&
+            column >= 0 && column < width.in)
+          words[a] = load_global16(x + ((image * height.in + y) * width.in + column) * shape.c);
+      }
+      TW_UNROLL for (int a = 0; a < kAhead; ++a) {
+        const int item = first + a * knobs.warps;
+        if (item >= kItems) continue;  // a warp's lanes agree
+        const Block b = block_at(item, knobs.seen_h(), kBlocks);
+        u8* const to = plane_at(lane / 4) + b.image * knobs.image_bytes() + b.row * knobs.row_bytes() + b.block * 16 +
+                       lane % 4 * 4;
+        const u32 word[4] = {words[a].x, words[a].y, words[a].z, words[a].w};
+        TW_UNROLL for (int i = 0; i < 4; ++i)
+          *reinterpret_cast<u32*>(to + 8 * i * knobs.plane_bytes()) = transpose_matrix(word[i]);
+      }
+    }
+  }
+
+  // ---- a channel
+  struct Finish {
+    gemm::Args args;
+    gemm::Shape shape;
+    float scale;
+  };
+  TW_MEMBER static Finish finish_of(const Args& args, const Shape& shape) {
+    Finish f{};
+    f.args = {args.x, args.w, args.y, args.bias, 0, 0, 0, args.residual, 0, nullptr, args.alpha, args.beta};
+    f.shape = {shape.k, 0, shape.alpha, shape.global_divides, shape.fast, shape.beta, shape.y_factor};
+    f.scale = gemm::tensor_scale<X, W>(f.args, f.shape);
+    return f;
+  }
+  // B of each filter row: element (k, n) is what column k adds to output n.
+  TW_MEMBER static void read_filter(int plane, int lane, u32 (&filter)[kTapsH][2]) {
+    const u16* const w = weights() + plane * knobs.taps();
+    TW_UNROLL for (int half = 0; half < 2; ++half) {
+      int tap[2];
+      TW_UNROLL for (int e = 0; e < 2; ++e) {
+        const int distance = 8 * half + lane % 4 * 2 + e - lane / 4;
+        tap[e] = distance >= 0 && distance % knobs.dilation_w == 0 && distance / knobs.dilation_w < kTapsW
+                     ? distance / knobs.dilation_w
+                     : -1;
+      }
+      TW_UNROLL for (int r = 0; r < kTapsH; ++r) {
+        const u32 lo = tap[0] >= 0 ? w[r * kTapsW + tap[0]] : 0u, hi = tap[1] >= 0 ? w[r * kTapsW + tap[1]] : 0u;
+        filter[r][half] = lo | hi << 16;
+      }
+    }
+  }
+  // Where an output row of the tile begins, and the first input row that it sees. Rows beyond the tile show its first.
+  TW_MEMBER static int row_at(int row) {
+    if (row >= knobs.rows()) row = 0;
+    return row / knobs.tile_h * knobs.image_bytes() + row % knobs.tile_h * knobs.row_bytes();
+  }
+  TW_MEMBER static void filter_plane(const Finish& f, int plane, float bias) {
+    const int lane = static_cast<int>(thread_x() % 32);
+    u32 filter[kTapsH][2];
+    read_filter(plane, lane, filter);
+    u8* const base = plane_at(plane);
+    TW_NO_UNROLL for (int m = 0; m < knobs.row_tiles(); ++m) {
+      const u8* const in = base + row_at(16 * m + lane % 16);
+      u8* const out[2] = {base + row_at(16 * m + lane / 4) + lane % 4 * 4,
+                          base + row_at(16 * m + 8 + lane / 4) + lane % 4 * 4};
+      // Both blocks of columns of a tile; the second is the next one's first.
+      u32 left[kTapsH][2];
+      TW_UNROLL for (int r = 0; r < kTapsH; ++r) ldmatrix_x2(left[r], in + r * knobs.dilation_h * knobs.row_bytes());
+      TW_NO_UNROLL for (int n = 0; n < knobs.column_tiles(); ++n) {
+        float sums[2][4] = {};
+        TW_UNROLL for (int r = 0; r < kTapsH; ++r) {
+          u32 right[2];
+          ldmatrix_x2(right, in + r * knobs.dilation_h * knobs.row_bytes() + (n + 1) * 16);
+          const u32 a[4] = {left[r][0], left[r][1], right[0], right[1]};
+          mma_k16<T>(sums[r % 2], a, filter[r]);
+          left[r][0] = right[0], left[r][1] = right[1];
+        }
+        // No lane reads these columns of these rows any more.
+        sync_warp();
+        TW_UNROLL for (int half = 0; half < 2; ++half) {
+          float v[2];
+          TW_UNROLL for (int e = 0; e < 2; ++e) v[e] =
+              Epi::finish(f.args, f.shape, sums[0][2 * half + e] + sums[1][2 * half + e], f.scale, bias, 0.0f);
+          if (16 * m + 8 * half + lane / 4 < knobs.rows())
+            *reinterpret_cast<u32*>(out[half] + n * 16) = pack2<Y>(v[0], v[1]);
+        }
+      }
+    }
+  }
+
+  // ---- to y
+  TW_MEMBER static void store(const Args& args, const Shape& shape, const Place& p) {
+    constexpr int kBlocks = knobs.column_tiles(), kItems = knobs.rows() * kBlocks;
+    const i32 height = shape.axes[1].out, width = shape.axes[2].out;
+    const int lane = static_cast<int>(thread_x() % 32), warp = static_cast<int>(thread_x() / 32);
+    const i32 channel = p.channel + lane % 4 * 8;
+    u16* const y = static_cast<u16*>(args.y) + channel;
+    TW_NO_UNROLL for (int item = warp; item < kItems; item += knobs.warps) {
+      const Block b = block_at(item, knobs.tile_h, kBlocks);
+      u32 words[4];
+      ldmatrix_transposed<4>(
+          words, plane_at(lane) + b.image * knobs.image_bytes() + b.row * knobs.row_bytes() + b.block * 16);
+      const i64 image = p.image + b.image;
+      const i32 row = p.row + b.row, column = p.column + b.block * 8 + lane / 4;
+      if (image < images_of(shape) && row < height && column < width && channel < shape.c)
+        store_global16(y + ((image * height + row) * width + column) * shape.c,
+                       u32x4{words[0], words[1], words[2], words[3]});
+    }
+  }
+
+  TW_MEMBER static void run(const Args& args, const Shape& shape) {
+    const int warp = static_cast<int>(thread_x() / 32);
+    wait_prerequisite_grids();
+    const Finish f = finish_of(args, shape);
+    TW_NO_UNROLL for (u32 tile = block_x(); tile < tiles_of(shape); tile += grid_x()) {
+      const Place p = place_of(shape, tile);
+      copy_weights(args, shape, p);
+      load(args, shape, p);
+      sync_block();
+      TW_NO_UNROLL for (int plane = warp; plane < kChannels; plane += knobs.warps) {
+        const i32 channel = p.channel + channel_of(plane);
+        filter_plane(f, plane, channel < shape.c ? Epi::bias_at(args.bias, channel) : 0.0f);
+      }
+      sync_block();
+      store(args, shape, p);
+      sync_block();  // the next tile's planes
+    }
+  }
+};
+
+}  // namespace tw::conv
