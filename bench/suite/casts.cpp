@@ -90,7 +90,8 @@ void cast_checks(Suite& s) {
   for (auto& [text, kernel] : casts) s.check(text, [&] { return cast_against_host(s, text, kernel.get()); });
   for (const char* y : {"q8_1", "q4_0", "q4_k", "nvfp4", "e4m3_row", "e4m3_g128", "bf16"}) {
     const std::string text = fmt::format("cast x=f32 y={} rows=65 cols=2304", y);
-    s.check("candidates of " + text, [&] { return candidates_verify(s, text, s.extent() == Extent::quick ? 4 : 24); });
+    s.check("candidates of " + text,
+            [&] { return candidates_verify(s.engine(), s.device(), text, s.extent() == Extent::quick ? 4 : 24); });
   }
 }
 

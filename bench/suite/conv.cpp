@@ -166,8 +166,7 @@ void conv_checks(Suite& s) {
     texts.push_back(fmt::format("conv {}", text));
   if (s.extent() == Extent::one) texts.resize(3);
   const int most = s.extent() == Extent::full ? 24 : 4;
-  Ahead ahead(jobs_of(s));
-  for (const std::string& text : texts) compile_sample(s, text, most, ahead);
+  Verdicts verdicts(s, s.extent() == Extent::one ? std::vector<std::string>{} : texts, most);
   for (const std::string& text : texts) {
     const Problem problem = Problem::parse(text);
     const Task task = s.engine().task(problem, s.device().arch());
@@ -176,8 +175,8 @@ void conv_checks(Suite& s) {
     s.check("reference against the host: " + text, [&] {
       return against_host(s, problem, kernel_of(s, task, {"reference", {{"oracle", 0}}})(), task);
     });
-    if (s.extent() != Extent::one) s.check("candidates of " + text, [&] { return candidates_verify(s, text, most); });
   }
+  verdicts.check(s);
 }
 
 }  // namespace tilewright::bench

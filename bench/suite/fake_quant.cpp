@@ -108,7 +108,7 @@ void fake_quant_checks(Suite& s) {
   for (const char* text :
        {"fp4_fake_quant x=bf16 y=bf16 rows=65 cols=2304", "fp4_fake_quant x=f32 y=f32 rows=65 cols=2304 block=256",
         "dynamic_block_quantize x=f16 y=f16 rows=65 cols=2307 block=128"})
-    s.check("candidates of " + std::string(text), [&] { return candidates_verify(s, text, 24); });
+    s.check("candidates of " + std::string(text), [&] { return candidates_verify(s.engine(), s.device(), text, 24); });
 }
 
 }  // namespace tilewright::bench

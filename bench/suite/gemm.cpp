@@ -227,16 +227,15 @@ void gemm_checks(Suite& s) {
       const std::string text = fmt::format("gemm {} {}{}", f, shape, global);
       if (!asked(text)) continue;
       samples.push_back(text);
-      compile_sample(s, text, most, ahead);
     }
   }
+  Verdicts verdicts(s, std::move(samples), most);
   for (Item& item : items)
     s.check(item.name, [&] {
       const Kernel kernel = item.kernel.get();
       return item.ms.empty() ? in_place(s, item.problem, kernel) : gemm_against_host(s, item.problem, kernel, item.ms);
     });
-  for (const std::string& text : samples)
-    s.check("candidates of " + text, [&] { return candidates_verify(s, text, most); });
+  verdicts.check(s);
 }
 
 }  // namespace tilewright::bench

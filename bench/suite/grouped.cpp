@@ -211,13 +211,12 @@ void grouped_checks(Suite& s) {
       for (const char* shape : {"m=3 n=192 k=1024 groups=64", "m=40 n=320 k=1024 groups=17",
                                 "m=200 n=576 k=512 groups=9", "m=1000 n=1088 k=512 groups=5"}) {
         samples.push_back(fmt::format("gemm {} {} group_layout={}", pair, shape, layout));
-        compile_sample(s, samples.back(), most, ahead);
         if (s.extent() == Extent::one) break;
       }
     }
+  Verdicts verdicts(s, std::move(samples), most);
   for (Item& item : items) s.check(item.name, [&] { return against_host(s, item.problem, item.kernel.get(), item.m); });
-  for (const std::string& text : samples)
-    s.check("candidates of " + text, [&] { return candidates_verify(s, text, most); });
+  verdicts.check(s);
 }
 
 }  // namespace tilewright::bench

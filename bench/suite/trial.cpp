@@ -265,8 +265,8 @@ std::string Trial::compare(const std::vector<std::byte>& got, std::int64_t m, co
 namespace {
 
 // With a spread over the ranked list, so that every region of the space is met.
-Task sample_of(Suite& s, const std::string& text, int most) {
-  Task task = s.engine().task(Problem::parse(text), s.device().arch());
+Task sample_of(const Engine& engine, const Device& device, const std::string& text, int most) {
+  Task task = engine.task(Problem::parse(text), device.arch());
   std::vector<Candidate> sample;
   const std::size_t n = task.candidates.size(), step = std::max<std::size_t>(1, n / static_cast<std::size_t>(most));
   for (std::size_t i = 0; i < n; i += step) sample.push_back(task.candidates[i]);
@@ -276,17 +276,12 @@ Task sample_of(Suite& s, const std::string& text, int most) {
 
 }  // namespace
 
-void compile_sample(Suite& s, const std::string& text, int most, Ahead& ahead) {
-  const Task task = sample_of(s, text, most);
-  for (const Candidate& c : task.candidates) ahead.submit(kernel_of(s, task, c));
-}
-
-std::string candidates_verify(Suite& s, const std::string& text, int most) {
-  const Task task = sample_of(s, text, most);
+std::string candidates_verify(Engine& engine, const Device& device, const std::string& text, int most) {
+  const Task task = sample_of(engine, device, text, most);
   TunePolicy policy;
   policy.exhaustive = policy.retune = true;
   policy.cold_bytes = 1e6;
-  const TuneReport report = s.engine().tune(task, s.device(), policy);
+  const TuneReport report = engine.tune(task, device, policy);
   int measured = 0;
   for (const Outcome& o : report.outcomes) {
     if (o.kind != OutcomeKind::measured && o.kind != OutcomeKind::rejected)
@@ -294,6 +289,33 @@ std::string candidates_verify(Suite& s, const std::string& text, int most) {
     measured += o.kind == OutcomeKind::measured;
   }
   return measured ? "" : "no candidate was measured";
+}
+
+Verdicts::Verdicts(Suite& s, std::vector<std::string> texts, int most)
+    : texts_(std::move(texts)), verdicts_(texts_.size()) {
+  constexpr int kEngines = 6;
+  Options options = s.engine().options();
+  options.jobs = std::max(2, jobs_of(s) / 2);
+  for (int t = 0; t < std::min(kEngines, static_cast<int>(texts_.size())); ++t)
+    threads_.push_back(std::async(std::launch::async, [this, options, device = s.device(), most] {
+      Engine engine(options);
+      for (std::size_t i; !given_up_ && (i = next_++) < texts_.size();) {
+        try {
+          verdicts_[i] = candidates_verify(engine, device, texts_[i], most);
+        } catch (const std::exception& e) {
+          verdicts_[i] = e.what();
+        }
+      }
+    }));
+}
+Verdicts::~Verdicts() {
+  given_up_ = true;
+  for (std::future<void>& t : threads_)
+    if (t.valid()) t.wait();
+}
+void Verdicts::check(Suite& s) {
+  for (std::future<void>& t : threads_) t.get();
+  for (std::size_t i = 0; i < texts_.size(); ++i) s.check("candidates of " + texts_[i], [&] { return verdicts_[i]; });
 }
 
 }  // namespace tilewright::bench

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -145,9 +146,22 @@ class Trial {
   std::vector<float> values_, bounds_;  // of as many rows as the oracle was asked for
 };
 
-// The tuner's own judge over a sample of candidates: none may be wrong or fail. Ahead of that, their binaries may be
-// made.
-std::string candidates_verify(Suite& s, const std::string& text, int most);
-void compile_sample(Suite& s, const std::string& text, int most, Ahead& ahead);
+// The tuner's own judge over a sample of candidates: none may be wrong or fail.
+std::string candidates_verify(Engine& engine, const Device& device, const std::string& text, int most);
+// The same of several problems, from the beginning on while other checks run: an engine measures one problem at a time,
+// so there are some.
+class Verdicts {
+ public:
+  Verdicts(Suite& s, std::vector<std::string> texts, int most);
+  ~Verdicts();
+  // Waits for them, and writes a check of each.
+  void check(Suite& s);
+
+ private:
+  std::vector<std::string> texts_, verdicts_;
+  std::atomic<std::size_t> next_{0};
+  std::atomic<bool> given_up_{false};
+  std::vector<std::future<void>> threads_;
+};
 
 }  // namespace tilewright::bench

@@ -40,17 +40,15 @@ TEST_CASE("conv: rows of depthwise filters as banded matrices", "[conv]") {
   using Halves = Epilogue<f16, float, Act::none>;
   using Rounded = Epilogue<bf16, float, Act::silu>;
   using conv::DepthwiseKnobs;
-  check_convolutions<fmt::bf16, fmt::bf16, Rounded,
-                     Banded<fmt::bf16, Rounded,
-                            DepthwiseKnobs{
-                                .tile_h = 16, .tile_w = 16, .images = 1, .warps = 4, .kernel_h = 7, .kernel_w = 7}>>(61,
-                                                                                                                    8);
+  check_convolutions<
+      fmt::bf16, fmt::bf16, Rounded,
+      Banded<fmt::bf16, Rounded,
+             DepthwiseKnobs{.tile_h = 16, .tile_w = 16, .images = 1, .warps = 4, .kernel_h = 7, .kernel_w = 7}>>(61, 8);
   // A tile's rows are those of several images, some of which do not exist; a filter of one row.
-  check_convolutions<fmt::f16, fmt::f16, Halves,
-                     Banded<fmt::f16, Halves,
-                            DepthwiseKnobs{
-                                .tile_h = 7, .tile_w = 8, .images = 3, .warps = 2, .kernel_h = 3, .kernel_w = 3}>>(62,
-                                                                                                                  8);
+  check_convolutions<
+      fmt::f16, fmt::f16, Halves,
+      Banded<fmt::f16, Halves,
+             DepthwiseKnobs{.tile_h = 7, .tile_w = 8, .images = 3, .warps = 2, .kernel_h = 3, .kernel_w = 3}>>(62, 8);
   check_convolutions<
       fmt::f16, fmt::f16, Halves,
       Banded<fmt::f16, Halves,

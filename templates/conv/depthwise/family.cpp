@@ -20,9 +20,8 @@ using Knobs = tw::conv::DepthwiseKnobs;
 
 constexpr Knob<Knobs> kKnobs[] = {knob<&Knobs::tile_h>("tile_h"), knob<&Knobs::tile_w>("tile_w"),
                                   knob<&Knobs::images>("images"), knob<&Knobs::warps>("warps")};
-constexpr Knob<Knobs> kDerived[] = {
-    knob<&Knobs::kernel_h>("kernel_h"), knob<&Knobs::kernel_w>("kernel_w"), knob<&Knobs::dilation_h>("dilation_h"),
-    knob<&Knobs::dilation_w>("dilation_w")};
+constexpr Knob<Knobs> kDerived[] = {knob<&Knobs::kernel_h>("kernel_h"), knob<&Knobs::kernel_w>("kernel_w"),
+                                    knob<&Knobs::dilation_h>("dilation_h"), knob<&Knobs::dilation_w>("dilation_w")};
 const KnobTable<Knobs> kTable{"tw::conv::DepthwiseKnobs", kKnobs, kDerived};
 
 constexpr int kMostKernelRows = 16;  // whose matrices and inputs a thread holds, four registers each
@@ -62,7 +61,8 @@ struct Layer {
 // Extents of about equal parts of an axis, the largest first, none above `most`.
 std::vector<int> parts_of(std::int64_t extent, int multiple, int most) {
   std::vector<int> out;
-  for (std::int64_t parts = std::max<std::int64_t>(1, (extent + most - 1) / most), n = 0; n < kMostParts; ++parts, ++n) {
+  for (std::int64_t parts = std::max<std::int64_t>(1, (extent + most - 1) / most), n = 0; n < kMostParts;
+       ++parts, ++n) {
     const std::int64_t each = (extent + parts - 1) / parts, part = (each + multiple - 1) / multiple * multiple;
     if (part <= most && (out.empty() || part < out.back())) out.push_back(static_cast<int>(part));
     if (each == 1) break;
@@ -148,7 +148,8 @@ class Depthwise final : public EnumeratedFamily {
     const Layer l(*problem.as<Conv>(), arch);
     const Knobs k = l.complete(kTable.knobs(candidate));
     const double tiles = l.tiles(k), channels = Knobs::kChannels;
-    const double seen = 8.0 * k.images * k.seen_h() * k.seen_blocks(), stored = static_cast<double>(k.rows()) * k.tile_w;
+    const double seen = 8.0 * k.images * k.seen_h() * k.seen_blocks(),
+                 stored = static_cast<double>(k.rows()) * k.tile_w;
     const double products = channels * k.row_tiles() * k.column_tiles();  // of 16 x 8 outputs
     Traits t;
     t.tile_rows = k.rows() * k.tile_w, t.tile_cols = Knobs::kChannels, t.threads = k.threads();
@@ -161,7 +162,8 @@ class Depthwise final : public EnumeratedFamily {
     t.mma_in_flight = 2;
     t.shared_traffic = tiles * (seen * channels * 2 + products * k.kernel_h * 256 + stored * channels * 4);
     // Instructions of lanes: a load and four transposed words of eight pixels, filters, what surrounds products.
-    t.alu_ops = tiles * 32 * (seen / 8 * 30 + channels * k.kernel_h * 14 + products * (30 + 3.0 * k.kernel_h) + stored / 8 * 20) / 2;
+    t.alu_ops = tiles * 32 *
+                (seen / 8 * 30 + channels * k.kernel_h * 14 + products * (30 + 3.0 * k.kernel_h) + stored / 8 * 20) / 2;
     t.alu_in_flight = 2;
     t.later_wave_cost = 0.5;
     return t;
@@ -191,8 +193,8 @@ class Depthwise final : public EnumeratedFamily {
       return fmt::format("a kernel of {} frames: one, without padding, is needed", s.axes[0].kernel);
     const tw::conv::Axis &height = s.axes[1], &width = s.axes[2];
     if (std::int64_t{width.kernel - 1} * width.dilation > Knobs::kMostReach)
-      return fmt::format("a kernel that spans {} columns: at most {}", std::int64_t{width.kernel - 1} * width.dilation + 1,
-                         Knobs::kMostReach + 1);
+      return fmt::format("a kernel that spans {} columns: at most {}",
+                         std::int64_t{width.kernel - 1} * width.dilation + 1, Knobs::kMostReach + 1);
     if (height.kernel > kMostKernelRows)
       return fmt::format("a kernel of {} rows: at most {}", height.kernel, kMostKernelRows);
     return {};

@@ -35,8 +35,7 @@ struct Depthwise {
   TW_MEMBER static u32 tiles_of(const Shape& shape) {
     return static_cast<u32>(ceil_div64(images_of(shape), knobs.images)) *
            static_cast<u32>(ceil_div(shape.axes[1].out, knobs.tile_h)) *
-           static_cast<u32>(ceil_div(shape.axes[2].out, knobs.tile_w)) *
-           static_cast<u32>(ceil_div(shape.c, kChannels));
+           static_cast<u32>(ceil_div(shape.axes[2].out, knobs.tile_w)) * static_cast<u32>(ceil_div(shape.c, kChannels));
   }
   TW_MEMBER static Place place_of(const Shape& shape, u32 tile) {
     const auto next = [&](i32 count) {
@@ -61,9 +60,9 @@ struct Depthwise {
   TW_MEMBER static void copy_weights(const Args& args, const Shape& shape, const Place& p) {
     TW_NO_UNROLL for (int i = static_cast<int>(thread_x()); i < kChannels * knobs.taps(); i += kThreads) {
       const i32 channel = p.channel + channel_of(i / knobs.taps());
-      weights()[i] = channel < shape.c ? static_cast<const u16*>(args.w.data)[i64{channel} * knobs.taps() +
-                                                                              i % knobs.taps()]
-                                       : u16{0};
+      weights()[i] = channel < shape.c
+                         ? static_cast<const u16*>(args.w.data)[i64{channel} * knobs.taps() + i % knobs.taps()]
+                         : u16{0};
     }
   }
 
@@ -99,8 +98,8 @@ struct Depthwise {
         u8* const to = plane_at(lane / 4) + b.image * knobs.image_bytes() + b.row * knobs.row_bytes() + b.block * 16 +
                        lane % 4 * 4;
         const u32 word[4] = {words[a].x, words[a].y, words[a].z, words[a].w};
-        TW_UNROLL for (int i = 0; i < 4; ++i)
-          *reinterpret_cast<u32*>(to + 8 * i * knobs.plane_bytes()) = transpose_matrix(word[i]);
+        TW_UNROLL for (int i = 0; i < 4; ++i) * reinterpret_cast<u32*>(to + 8 * i * knobs.plane_bytes()) =
+            transpose_matrix(word[i]);
       }
     }
   }
@@ -184,8 +183,8 @@ struct Depthwise {
     TW_NO_UNROLL for (int item = warp; item < kItems; item += knobs.warps) {
       const Block b = block_at(item, knobs.tile_h, kBlocks);
       u32 words[4];
-      ldmatrix_transposed<4>(
-          words, plane_at(lane) + b.image * knobs.image_bytes() + b.row * knobs.row_bytes() + b.block * 16);
+      ldmatrix_transposed<4>(words,
+                             plane_at(lane) + b.image * knobs.image_bytes() + b.row * knobs.row_bytes() + b.block * 16);
       const i64 image = p.image + b.image;
       const i32 row = p.row + b.row, column = p.column + b.block * 8 + lane / 4;
       if (image < images_of(shape) && row < height && column < width && channel < shape.c)
