@@ -102,6 +102,16 @@ TW_FN Source source_at(const Shape& shape, i32 z, i32 y, i32 x) {
   return {cached, (place(0, z) * extent(1) + place(1, y)) * extent(2) + place(2, x), extent(0) * extent(1) * extent(2)};
 }
 
+// A tile's number as its places along axes, the one that counts fastest first.
+struct TileNumber {
+  u32 rest;
+  TW_MEMBER i32 next(i32 count) {
+    const u32 at = rest % static_cast<u32>(count);
+    rest /= static_cast<u32>(count);
+    return static_cast<i32>(at);
+  }
+};
+
 // Where a pixel of a channel of an image is in a dense tensor of `channels` and `pixels` each image, in elements.
 TW_FN i64 element_at(i32 channels_first, i64 image, i64 channel, i64 channels, i64 pixel, i64 pixels) {
   return channels_first ? (image * channels + channel) * pixels + pixel : (image * pixels + pixel) * channels + channel;

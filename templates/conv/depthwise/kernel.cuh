@@ -11,6 +11,7 @@
 #pragma once
 #include "conv/depthwise/plan.cuh"
 #include "conv/params.cuh"
+#include "conv/product.cuh"
 #include "core/fragments.cuh"
 #include "gemm/epilogue.cuh"
 #include "gemm/operands.cuh"
@@ -38,16 +39,12 @@ struct Depthwise {
            static_cast<u32>(ceil_div(shape.axes[2].out, knobs.tile_w)) * static_cast<u32>(ceil_div(shape.c, kChannels));
   }
   TW_MEMBER static Place place_of(const Shape& shape, u32 tile) {
-    const auto next = [&](i32 count) {
-      const u32 at = tile % static_cast<u32>(count);
-      tile /= static_cast<u32>(count);
-      return static_cast<i32>(at);
-    };
+    TileNumber number{tile};
     Place p;
-    p.channel = next(ceil_div(shape.c, kChannels)) * kChannels;
-    p.column = next(ceil_div(shape.axes[2].out, knobs.tile_w)) * knobs.tile_w;
-    p.row = next(ceil_div(shape.axes[1].out, knobs.tile_h)) * knobs.tile_h;
-    p.image = i64{tile} * knobs.images;
+    p.channel = number.next(ceil_div(shape.c, kChannels)) * kChannels;
+    p.column = number.next(ceil_div(shape.axes[2].out, knobs.tile_w)) * knobs.tile_w;
+    p.row = number.next(ceil_div(shape.axes[1].out, knobs.tile_h)) * knobs.tile_h;
+    p.image = i64{number.rest} * knobs.images;
     return p;
   }
 
@@ -112,8 +109,7 @@ struct Depthwise {
   };
   TW_MEMBER static Finish finish_of(const Args& args, const Shape& shape) {
     Finish f{};
-    f.args = {args.x, args.w, args.y, args.bias, 0, 0, 0, args.residual, 0, nullptr, args.alpha, args.beta};
-    f.shape = {shape.k, 0, shape.alpha, shape.global_divides, shape.fast, shape.beta, shape.y_factor};
+    f.args = product_args(args, 0), f.shape = product_shape(shape, shape.k, 0);
     f.scale = gemm::tensor_scale<X, W>(f.args, f.shape);
     return f;
   }

@@ -8,6 +8,7 @@
 #pragma once
 #include "conv/direct/plan.cuh"
 #include "conv/params.cuh"
+#include "conv/product.cuh"
 #include "gemm/reference.cuh"
 
 namespace tw::conv {
@@ -41,19 +42,15 @@ struct Direct {
 
   TW_MEMBER static Place place_of(const Shape& shape) {
     const Axis* axes = shape.axes;
-    u32 rest = block_x();
-    const auto next = [&](i32 count) {
-      const u32 at = rest % static_cast<u32>(count);
-      rest /= static_cast<u32>(count);
-      return static_cast<i32>(at);
-    };
+    TileNumber number{block_x()};
     Place p;
-    p.part = next(knobs.parts());
-    p.group = next(knobs.tiles_c ? knobs.tiles_c : ceil_div(shape.groups, knobs.block_groups())) * knobs.block_groups();
-    p.column = next(knobs.tiles_w ? knobs.tiles_w : ceil_div(axes[2].out, knobs.block_w())) * knobs.block_w();
-    p.row = next(knobs.tiles_h ? knobs.tiles_h : ceil_div(axes[1].out, knobs.block_h())) * knobs.block_h();
-    p.depth = next(knobs.frames ? knobs.frames : axes[0].out);
-    p.image = rest;
+    p.part = number.next(knobs.parts());
+    p.group = number.next(knobs.tiles_c ? knobs.tiles_c : ceil_div(shape.groups, knobs.block_groups())) *
+              knobs.block_groups();
+    p.column = number.next(knobs.tiles_w ? knobs.tiles_w : ceil_div(axes[2].out, knobs.block_w())) * knobs.block_w();
+    p.row = number.next(knobs.tiles_h ? knobs.tiles_h : ceil_div(axes[1].out, knobs.block_h())) * knobs.block_h();
+    p.depth = number.next(knobs.frames ? knobs.frames : axes[0].out);
+    p.image = number.rest;
     const int thread = static_cast<int>(thread_x());
     int c, w, h;
     if constexpr (knobs.channels_first)
@@ -344,8 +341,7 @@ struct Direct {
   };
   TW_MEMBER static Finish finish_of(const Args& args, const Shape& shape, const Place& p) {
     Finish f{};
-    f.args = {args.x, args.w, args.y, args.bias, 0, 0, 0, args.residual, 0, nullptr, args.alpha, args.beta};
-    f.shape = {shape.k, 0, shape.alpha, shape.global_divides, shape.fast, shape.beta, shape.y_factor};
+    f.args = product_args(args, 0), f.shape = product_shape(shape, shape.k, 0);
     f.scale = gemm::tensor_scale<X, W>(f.args, f.shape);
     const i32 feature = p.own_group * knobs.group_out + p.part * kFeatures;
     const i32 width = shape.axes[2].out, height = shape.axes[1].out;

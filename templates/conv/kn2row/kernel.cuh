@@ -10,6 +10,7 @@
 #pragma once
 #include "conv/kn2row/plan.cuh"
 #include "conv/params.cuh"
+#include "conv/product.cuh"
 #include "core/fragments.cuh"
 #include "gemm/epilogue.cuh"
 #include "gemm/operands.cuh"
@@ -43,19 +44,15 @@ struct Kn2row {
            static_cast<u32>(ceil_div(axes[2].out, knobs.tile_w));
   }
   TW_MEMBER static Place place_of(const Shape& shape, u32 tile) {
+    TileNumber number{tile};
     const Axis* axes = shape.axes;
-    const auto next = [&](i32 count) {
-      const u32 at = tile % static_cast<u32>(count);
-      tile /= static_cast<u32>(count);
-      return static_cast<i32>(at);
-    };
     const i32 frames = frames_of(shape);
     Place p;
-    p.column = next(ceil_div(axes[2].out, knobs.tile_w)) * knobs.tile_w;
-    p.row = next(ceil_div(axes[1].out, knobs.tile_h)) * knobs.tile_h;
-    p.frame = next(ceil_div(axes[0].out, frames)) * frames;
+    p.column = number.next(ceil_div(axes[2].out, knobs.tile_w)) * knobs.tile_w;
+    p.row = number.next(ceil_div(axes[1].out, knobs.tile_h)) * knobs.tile_h;
+    p.frame = number.next(ceil_div(axes[0].out, frames)) * frames;
     p.last_frame = min2(p.frame + frames, axes[0].out);
-    p.image = tile;
+    p.image = number.rest;
     return p;
   }
 
@@ -213,8 +210,7 @@ struct Kn2row {
   };
   TW_MEMBER static Finish finish_of(const Args& args, const Shape& shape) {
     Finish f{};
-    f.args = {args.x, args.w, args.y, args.bias, 0, 0, 0, args.residual, 0, nullptr, args.alpha, args.beta};
-    f.shape = {shape.k, 0, shape.alpha, shape.global_divides, shape.fast, shape.beta, shape.y_factor};
+    f.args = product_args(args, 0), f.shape = product_shape(shape, shape.k, 0);
     f.scale = gemm::tensor_scale<X, W>(f.args, f.shape);
     TW_UNROLL for (int o = 0; o < kFeatures; ++o) f.bias[o] = Epi::bias_at(args.bias, o);
     return f;
