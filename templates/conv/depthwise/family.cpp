@@ -8,10 +8,10 @@
 #include "templates/checks.h"
 #include "templates/conv/conv.h"
 #include "templates/conv/depthwise/plan.cuh"
+#include "templates/conv/specialization.h"
 #include "templates/fast_path.h"
 #include "templates/gemm/family.h"
 #include "templates/knobs.h"
-#include "templates/specialize.h"
 
 namespace tilewright::conv {
 namespace {
@@ -127,13 +127,7 @@ class Depthwise final : public EnumeratedFamily {
   Source source(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
     const Layer l(*problem.as<Conv>(), arch);
     const Knobs k = l.complete(kTable.knobs(candidate));
-    Specialization s;
-    s.name = "conv/depthwise";
-    s.includes = gemm::includes_for(l.gemm, "conv/depthwise/kernel.cuh");
-    s.prelude = kTable.text(k);
-    s.plan_type = fmt::format("tw::conv::Depthwise<{}, {}, {}, kKnobs>", gemm::format_type(l.gemm.x),
-                              gemm::format_type(l.gemm.w), gemm::epilogue_type(l.gemm));
-    s.space = "tw::conv";
+    Specialization s = tile_specialization(l.gemm, name(), "Depthwise", kTable.text(k));
     // Blocks take what the grid leaves out in turns; those for which there is no tile end at once.
     s.plan.x = {2, static_cast<std::uint32_t>(k.rows() * k.tile_w), Knobs::kChannels};
     s.plan.persistent = static_cast<std::uint32_t>(l.resident(k));

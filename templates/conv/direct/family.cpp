@@ -9,10 +9,10 @@
 
 #include "templates/conv/conv.h"
 #include "templates/conv/direct/plan.cuh"
+#include "templates/conv/specialization.h"
 #include "templates/fast_path.h"
 #include "templates/gemm/family.h"
 #include "templates/knobs.h"
-#include "templates/specialize.h"
 
 namespace tilewright::conv {
 namespace {
@@ -312,13 +312,7 @@ class Direct final : public EnumeratedFamily {
   Source source(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
     const Layer l(*problem.as<Conv>(), arch);
     const Knobs k = l.complete(kTable.knobs(candidate));
-    Specialization s;
-    s.name = "conv/direct";
-    s.includes = gemm::includes_for(l.gemm, "conv/direct/kernel.cuh");
-    s.prelude = kTable.text(k);
-    s.plan_type = fmt::format("tw::conv::Direct<{}, {}, {}, kKnobs>", gemm::format_type(l.gemm.x),
-                              gemm::format_type(l.gemm.w), gemm::epilogue_type(l.gemm));
-    s.space = "tw::conv";
+    Specialization s = tile_specialization(l.gemm, name(), "Direct", kTable.text(k));
     s.plan.x.fixed = static_cast<std::uint32_t>(l.blocks(k));
     s.plan.threads = static_cast<std::uint32_t>(k.threads());
     s.plan.shared_bytes = static_cast<std::uint32_t>(k.shared_bytes());

@@ -7,10 +7,10 @@
 #include "templates/checks.h"
 #include "templates/conv/conv.h"
 #include "templates/conv/kn2row/plan.cuh"
+#include "templates/conv/specialization.h"
 #include "templates/fast_path.h"
 #include "templates/gemm/family.h"
 #include "templates/knobs.h"
-#include "templates/specialize.h"
 
 namespace tilewright::conv {
 namespace {
@@ -116,13 +116,7 @@ class Kn2row final : public EnumeratedFamily {
   Source source(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
     const Layer l(*problem.as<Conv>(), arch);
     const Knobs k = l.complete(kTable.knobs(candidate));
-    Specialization s;
-    s.name = "conv/kn2row";
-    s.includes = gemm::includes_for(l.gemm, "conv/kn2row/kernel.cuh");
-    s.prelude = kTable.text(k);
-    s.plan_type = fmt::format("tw::conv::Kn2row<{}, {}, {}, kKnobs>", gemm::format_type(l.gemm.x),
-                              gemm::format_type(l.gemm.w), gemm::epilogue_type(l.gemm));
-    s.space = "tw::conv";
+    Specialization s = tile_specialization(l.gemm, name(), "Kn2row", kTable.text(k));
     // Blocks take what the grid leaves out in turns; those for which there is no tile end at once.
     s.plan.x = {2, static_cast<std::uint32_t>(k.tile_h * k.tile_w), 0};
     s.plan.persistent = static_cast<std::uint32_t>(l.resident(k));
