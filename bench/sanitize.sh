@@ -5,17 +5,19 @@
 # 4: no compute-sanitizer.
 #   bench/sanitize.sh [--only GROUP,...] [--tools TOOL,...]
 # GROUP: gemm casts pack wgmma conv fake_quant, all of them by default. SUITE, SANITIZER: programs to use instead; LOGS: where logs go.
-# racecheck follows ordinary loads and stores of shared memory, not those of the copy engine and the matrix units.
+# racecheck follows ordinary loads and stores of shared memory, not those of the copy engine and the matrix units. Of
+# wgmma it reports bulk copies against the loads that an mbarrier orders, which it does not follow, so by default it
+# leaves that group out; the emulator orders them, under ThreadSanitizer too.
 set -u
 cd "$(dirname "$0")/.."
 
-groups=gemm,casts,pack,wgmma,conv,fake_quant
+groups=
 tools=memcheck,racecheck,initcheck,synccheck
 while [ $# -gt 0 ]; do
   case "$1" in
     --only) groups=${2:?groups}; shift 2 ;;
     --tools) tools=${2:?tools}; shift 2 ;;
-    *) sed -n '3,9s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+    *) sed -n '3,11s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
   esac
 done
 
@@ -40,12 +42,14 @@ mkdir -p "$logs"
 bad=0
 for tool in $(echo "$tools" | tr , ' '); do
   log=$logs/$tool.log
+  selected=gemm,casts,pack,wgmma,conv,fake_quant
+  [ "$tool" = racecheck ] && selected=gemm,casts,pack,conv,fake_quant
   # Calls that fail are the library's to notice: it asks drivers for what older ones do not have.
   more=
   [ "$tool" = memcheck ] && more='--report-api-errors no --leak-check no'
   began=$(date +%s)
   sh bench/device.sh "$sanitizer" --tool "$tool" $more --error-exitcode 99 --print-limit 20 \
-    "$suite" --one --only "$groups" --verbose >"$log" 2>&1
+    "$suite" --one --only "${groups:-$selected}" --verbose >"$log" 2>&1
   status=$?
   # "ERROR SUMMARY: 3 errors", "RACECHECK SUMMARY: 2 hazards displayed (1 error, 1 warning)"
   count=$(sed -n -e 's/.*ERROR SUMMARY: \([0-9]*\) error.*/\1/p' \

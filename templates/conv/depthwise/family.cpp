@@ -189,6 +189,8 @@ class Depthwise final : public EnumeratedFamily {
     if (std::int64_t{width.kernel - 1} * width.dilation > Knobs::kMostReach)
       return fmt::format("a kernel that spans {} columns: at most {}",
                          std::int64_t{width.kernel - 1} * width.dilation + 1, Knobs::kMostReach + 1);
+    if (std::int64_t{std::max(width.in, width.out)} * (s.c / 8) > kMaxExtent)
+      return fmt::format("in: a row of at most {} channels", 8 * kMaxExtent);
     if (height.kernel > kMostKernelRows)
       return fmt::format("a kernel of {} rows: at most {}", height.kernel, kMostKernelRows);
     return {};

@@ -64,39 +64,57 @@ struct Depthwise {
   }
 
   // ---- x to planes
-  struct Block {
-    int image, row, block;  // within the tile
-  };
-  TW_MEMBER static Block block_at(int item, int rows, int blocks) {
-    return {item / blocks / rows, item / blocks % rows, item % blocks};
+  // Where the lane's pixels of blocks of columns are in a row, in pieces of eight channels; kOutside: nowhere.
+  TW_CONSTANTS(u32, kOutside = 0xffffffff);
+  template <int n>
+  TW_MEMBER static void find_columns(const Shape& shape, i32 channel, i32 first, i32 end, const Axis* padded,
+                                     u32 (&columns)[n]) {
+    const i32 lane = static_cast<i32>(thread_x() % 32), pieces = shape.c / 8;
+    TW_UNROLL for (int b = 0; b < n; ++b) {
+      i32 column = first + b * 8 + lane / 4;
+      if (padded) column = place_on(*padded, column);
+      columns[b] = column >= 0 && column < end && channel < shape.c
+                       ? static_cast<u32>(column) * static_cast<u32>(pieces) + static_cast<u32>(channel) / 8
+                       : kOutside;
+    }
   }
   TW_MEMBER static void load(const Args& args, const Shape& shape, const Place& p) {
-    constexpr int kBlocks = knobs.seen_blocks(), kItems = knobs.images * knobs.seen_h() * kBlocks, kAhead = 4;
+    // Warps take rows in turns; several share one of many columns.
+    constexpr int kParts = knobs.seen_blocks() > 8   ? 4
+                           : knobs.seen_blocks() > 4 ? 2
+                                                     : 1,
+                  kBlocks = ceil_div(knobs.seen_blocks(), kParts);
+    constexpr int kAhead = kBlocks > 4 ? 1 : 2, kRows = knobs.images * knobs.seen_h(), kStep = knobs.warps / kParts;
     const Axis &height = shape.axes[1], &width = shape.axes[2];
     const int lane = static_cast<int>(thread_x() % 32), warp = static_cast<int>(thread_x() / 32);
-    const i32 channel = p.channel + lane % 4 * 8;
-    const u16* const x = static_cast<const u16*>(args.x.data) + channel;
-    TW_NO_UNROLL for (int first = warp; first < kItems; first += kAhead * knobs.warps) {
-      u32x4 words[kAhead];
+    const int part = warp % kParts * kBlocks;
+    u32 columns[kBlocks];
+    find_columns(shape, p.channel + lane % 4 * 8, p.column - width.lo + part * 8, width.in, &width, columns);
+    u8* const to = plane_at(lane / 4) + part * 16 + lane % 4 * 4;
+    TW_NO_UNROLL for (int first = warp / kParts; first < kRows; first += kAhead * kStep) {
+      u32x4 words[kAhead][kBlocks];
       TW_UNROLL for (int a = 0; a < kAhead; ++a) {
-        const Block b = block_at(first + a * knobs.warps, knobs.seen_h(), kBlocks);
-        const i32 y = place_on(height, p.row - height.lo + b.row),
-                  column = place_on(width, p.column - width.lo + b.block * 8 + lane / 4);
-        const i64 image = p.image + b.image;
-        words[a] = {0, 0, 0, 0};
-        if (b.image < knobs.images && image < images_of(shape) && channel < shape.c && y >= 0 && y < height.in &&
-            column >= 0 && column < width.in)
-          words[a] = load_global16(x + ((image * height.in + y) * width.in + column) * shape.c);
+        const int item = first + a * kStep;
+        const i64 image = p.image + item / knobs.seen_h();
+        const i32 y = place_on(height, p.row - height.lo + item % knobs.seen_h());
+        const bool exists = item < kRows && image < images_of(shape) && y >= 0 && y < height.in;
+        const u8* const row =
+            static_cast<const u8*>(args.x.data) + (exists ? (image * height.in + y) * width.in * shape.c * 2 : 0);
+        TW_UNROLL for (int b = 0; b < kBlocks; ++b) {
+          words[a][b] = {0, 0, 0, 0};
+          if (exists && columns[b] != kOutside) words[a][b] = load_global16(row + u64{columns[b]} * 16);
+        }
       }
       TW_UNROLL for (int a = 0; a < kAhead; ++a) {
-        const int item = first + a * knobs.warps;
-        if (item >= kItems) continue;  // a warp's lanes agree
-        const Block b = block_at(item, knobs.seen_h(), kBlocks);
-        u8* const to = plane_at(lane / 4) + b.image * knobs.image_bytes() + b.row * knobs.row_bytes() + b.block * 16 +
-                       lane % 4 * 4;
-        const u32 word[4] = {words[a].x, words[a].y, words[a].z, words[a].w};
-        TW_UNROLL for (int i = 0; i < 4; ++i) * reinterpret_cast<u32*>(to + 8 * i * knobs.plane_bytes()) =
-            transpose_matrix(word[i]);
+        const int item = first + a * kStep;
+        if (item >= kRows) continue;  // a warp's lanes agree
+        u8* const line = to + item / knobs.seen_h() * knobs.image_bytes() + item % knobs.seen_h() * knobs.row_bytes();
+        TW_UNROLL for (int b = 0; b < kBlocks; ++b) {
+          if (kParts * kBlocks > knobs.seen_blocks() && part + b >= knobs.seen_blocks()) continue;
+          const u32 word[4] = {words[a][b].x, words[a][b].y, words[a][b].z, words[a][b].w};
+          TW_UNROLL for (int i = 0; i < 4; ++i) * reinterpret_cast<u32*>(line + b * 16 + 8 * i * knobs.plane_bytes()) =
+              transpose_matrix(word[i]);
+        }
       }
     }
   }
@@ -171,21 +189,24 @@ struct Depthwise {
 
   // ---- to y
   TW_MEMBER static void store(const Args& args, const Shape& shape, const Place& p) {
-    constexpr int kBlocks = knobs.column_tiles(), kItems = knobs.rows() * kBlocks;
+    constexpr int kBlocks = knobs.column_tiles();
     const i32 height = shape.axes[1].out, width = shape.axes[2].out;
     const int lane = static_cast<int>(thread_x() % 32), warp = static_cast<int>(thread_x() / 32);
-    const i32 channel = p.channel + lane % 4 * 8;
-    u16* const y = static_cast<u16*>(args.y) + channel;
-    TW_NO_UNROLL for (int item = warp; item < kItems; item += knobs.warps) {
-      const Block b = block_at(item, knobs.tile_h, kBlocks);
-      u32 words[4];
-      ldmatrix_transposed<4>(words,
-                             plane_at(lane) + b.image * knobs.image_bytes() + b.row * knobs.row_bytes() + b.block * 16);
-      const i64 image = p.image + b.image;
-      const i32 row = p.row + b.row, column = p.column + b.block * 8 + lane / 4;
-      if (image < images_of(shape) && row < height && column < width && channel < shape.c)
-        store_global16(y + ((image * height + row) * width + column) * shape.c,
-                       u32x4{words[0], words[1], words[2], words[3]});
+    u32 columns[kBlocks];
+    find_columns(shape, p.channel + lane % 4 * 8, p.column, width, nullptr, columns);
+    TW_NO_UNROLL for (int item = warp; item < knobs.rows(); item += knobs.warps) {
+      const i64 image = p.image + item / knobs.tile_h;
+      const i32 row = p.row + item % knobs.tile_h;
+      if (image >= images_of(shape) || row >= height) continue;  // a warp's lanes agree
+      const u8* const line =
+          plane_at(lane) + item / knobs.tile_h * knobs.image_bytes() + item % knobs.tile_h * knobs.row_bytes();
+      u8* const y = static_cast<u8*>(args.y) + (image * height + row) * width * shape.c * 2;
+      TW_UNROLL for (int b = 0; b < kBlocks; ++b) {
+        u32 words[4];
+        ldmatrix_transposed<4>(words, line + b * 16);
+        if (columns[b] != kOutside)
+          store_global16(y + u64{columns[b]} * 16, u32x4{words[0], words[1], words[2], words[3]});
+      }
     }
   }
 
@@ -193,9 +214,10 @@ struct Depthwise {
     const int warp = static_cast<int>(thread_x() / 32);
     wait_prerequisite_grids();
     const Finish f = finish_of(args, shape);
+    i32 channel_of_weights = -1;
     TW_NO_UNROLL for (u32 tile = block_x(); tile < tiles_of(shape); tile += grid_x()) {
       const Place p = place_of(shape, tile);
-      copy_weights(args, shape, p);
+      if (p.channel != channel_of_weights) copy_weights(args, shape, p), channel_of_weights = p.channel;
       load(args, shape, p);
       sync_block();
       TW_NO_UNROLL for (int plane = warp; plane < kChannels; plane += knobs.warps) {

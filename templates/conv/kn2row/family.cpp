@@ -45,7 +45,7 @@ struct Layer {
   }
   // Of a thread, about: the products, fragments of both, the sums, addresses.
   static int registers(const Knobs& k) {
-    return 4 * k.row_tiles() * k.pixel_tiles() + 4 * k.pixel_tiles() + 4 + k.own_pixels() * k.kernel_d * k.features +
+    return 4 * k.row_tiles() * k.pixel_tiles() + 4 * k.pixel_tiles() + 4 + k.own_pixels() * k.features + k.kernel_d +
            40;
   }
   int resident(const Knobs& k) const {
@@ -139,15 +139,16 @@ class Kn2row final : public EnumeratedFamily {
     t.shared_bytes = k.shared_bytes(), t.registers = l.registers(k);
     t.blocks = tiles;
     t.unique_bytes = problem.min_bytes();
-    t.global_bytes = products * k.seen() * l.shape.c * 2 + tiles * k.rows() * l.shape.c * 2 +
+    t.global_bytes = products * k.seen() * l.shape.c * 2 + tiles * k.kernel_d * k.frame_rows() * l.shape.c * 2 +
                      static_cast<double>(l.gemm.m) * static_cast<double>(l.gemm.n) * fast_path(l.gemm.y).element_bytes;
     t.bytes_in_flight = (k.stages - 1.0) * k.stage_bytes() / k.threads();
     t.mma_ops = products * 2 * pixels * rows * channels;
     t.mma_in_flight = k.row_tiles() * k.pixel_tiles();
-    // Pixels in and out, weights for each warp, the product in and out.
-    t.shared_traffic =
-        products * (pixels * channels * 4 + k.warps * rows * channels * 2 + rows * (pixels + k.tile_h * k.tile_w) * 4);
-    t.alu_ops = products * k.threads() * (k.own_pixels() * k.rows() * 2.0 + pixels * channels / 8 / k.threads() * 8);
+    // Pixels in and out, weights for each warp, the products of a finished frame in and out.
+    t.shared_traffic = products * (pixels * channels * 4 + k.warps * rows * channels * 2 +
+                                   16.0 * k.frame_tiles() * (pixels + k.tile_h * k.tile_w) * 4);
+    t.alu_ops =
+        products * k.threads() * (k.own_pixels() * k.frame_rows() * 2.0 + pixels * channels / 8 / k.threads() * 8);
     t.alu_in_flight = 4;
     t.later_wave_cost = 0.5;
     return t;

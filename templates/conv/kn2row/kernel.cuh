@@ -5,8 +5,9 @@
 // added. (Vasudevan, Anderson, Gregg: Parallel Multi Channel Convolution using General Matrix Multiplication, 2017.)
 //
 // Blocks take tiles of pixels in turns, and go from frame to frame of x, each of which adds to as many output frames as
-// the kernel has. Channels of the pixels that a tile sees, padding included, arrive in stages, those of the next tile
-// while one is summed; weights stay.
+// the kernel has. Products of those stay in registers until the last of their frames is multiplied, for frames need no
+// shift; then they pass through shared memory once. Channels of the pixels that a tile sees, padding included, arrive
+// in stages, those of the next tile while one is summed; weights stay.
 #pragma once
 #include "conv/kn2row/plan.cuh"
 #include "conv/params.cuh"
@@ -22,13 +23,14 @@ struct Kn2row {
   using T = typename X::Element;
   static_assert(same<T, typename W::Element>() && sizeof(T) == 2, "16-bit floats of one type");
   TW_CONSTANTS(int, kThreads = knobs.threads(), kSharedBytes = knobs.shared_bytes());
-  TW_CONSTANTS(int, kRowTiles = knobs.row_tiles(), kPixelTiles = knobs.pixel_tiles(), kOwn = knobs.own_pixels(),
+  TW_CONSTANTS(int, kFrameTiles = knobs.frame_tiles(), kPixelTiles = knobs.pixel_tiles(), kOwn = knobs.own_pixels(),
                kFeatures = knobs.features, kFrames = knobs.kernel_d, kPieces = knobs.chunk / 8);
   static_assert(kOwn * kThreads == knobs.tile_h * knobs.tile_w && kOwn > 0, "each thread has as many pixels");
   static_assert(knobs.chunk % 32 == 0 && knobs.channels % 8 == 0 && knobs.stages >= 2, "whole pieces");
 
-  using Products = float[kRowTiles][kPixelTiles][4];
-  using Sums = float[kOwn][kFrames][kFeatures];  // of output frames, the oldest first
+  // Of the output frames that a frame of x adds to: the o-th of a tile is at o mod kFrames.
+  using Products = float[kFrames][kFrameTiles][kPixelTiles][4];
+  using Sums = float[kOwn][kFeatures];
 
   struct Place {
     i64 image;
@@ -72,13 +74,15 @@ struct Kn2row {
     }
   }
   TW_MEMBER static void copy_weights(const Args& args, const Shape& shape) {
-    constexpr int kRowPieces = knobs.chunks() * kPieces, kItems = kRowTiles * 16 * kRowPieces;
+    constexpr int kRowPieces = knobs.chunks() * kPieces, kItems = knobs.row_tiles() * 16 * kRowPieces;
     constexpr int kTaps = kFrames * knobs.frame_taps();
     const u16* const w = static_cast<const u16*>(args.w.data);
     TW_NO_UNROLL for (int i = static_cast<int>(thread_x()); i < kItems; i += kThreads) {
-      const int row = i / kRowPieces, channel = i % kRowPieces * 8, tap = row / kFeatures, feature = row % kFeatures;
+      const int row = i / kRowPieces, channel = i % kRowPieces * 8, in_frame = row % (kFrameTiles * 16);
+      const int tap = row / (kFrameTiles * 16) * knobs.frame_taps() + in_frame / kFeatures,
+                feature = in_frame % kFeatures;
       u32x4 piece = {0, 0, 0, 0};
-      if (row < knobs.rows() && channel < knobs.channels) {
+      if (in_frame < knobs.frame_rows() && channel < knobs.channels) {
         const i64 filter = i64{feature} * kTaps * knobs.channels;
         if (!shape.w_channels_first) {
           piece = *reinterpret_cast<const u32x4*>(w + filter + i64{tap} * knobs.channels + channel);
@@ -146,21 +150,29 @@ struct Kn2row {
   }
 
   // ---- products
-  TW_MEMBER static void multiply(int chunk, int stage, Products& products) {
+  // newest: where the products of the output frame are to which the kernel's first frame belongs.
+  TW_MEMBER static void multiply(int chunk, int stage, int newest, Products& products) {
     const int lane = static_cast<int>(thread_x() % 32), warp = static_cast<int>(thread_x() / 32);
     const u8* const weights = dynamic_shared() + lane % 16 * knobs.weight_pitch() + lane / 16 * 16;
     const u8* const pixels = dynamic_shared() + knobs.stage_at(stage) +
                              (warp * kPixelTiles * 8 + lane % 8) * knobs.pixel_pitch() + lane / 8 * 16;
+    int rows_at[kFrames];
+    TW_UNROLL for (int t = 0; t < kFrames; ++t) {
+      const int frame = newest - t + (newest < t ? kFrames : 0);
+      rows_at[t] = frame * kFrameTiles * 16 * knobs.weight_pitch() + chunk * knobs.chunk * 2;
+    }
     TW_UNROLL for (int k = 0; k < knobs.chunk; k += 32) {
       u32 b[kPixelTiles][4];
       TW_UNROLL for (int n = 0; n < kPixelTiles; ++n) ldmatrix_x4(b[n], pixels + n * 8 * knobs.pixel_pitch() + k * 2);
-      TW_UNROLL for (int m = 0; m < kRowTiles; ++m) {
-        TW_UNROLL for (int half = 0; half < 2; ++half) {
-          u32 a[4];
-          ldmatrix_x4(a, weights + m * 16 * knobs.weight_pitch() + (chunk * knobs.chunk + k + half * 16) * 2);
-          TW_UNROLL for (int n = 0; n < kPixelTiles; ++n) {
-            const u32 part[2] = {b[n][2 * half], b[n][2 * half + 1]};
-            mma_k16<T>(products[m][n], a, part);
+      TW_UNROLL for (int t = 0; t < kFrames; ++t) {
+        TW_UNROLL for (int m = 0; m < kFrameTiles; ++m) {
+          TW_UNROLL for (int half = 0; half < 2; ++half) {
+            u32 a[4];
+            ldmatrix_x4(a, weights + rows_at[t] + m * 16 * knobs.weight_pitch() + (k + half * 16) * 2);
+            TW_UNROLL for (int n = 0; n < kPixelTiles; ++n) {
+              const u32 part[2] = {b[n][2 * half], b[n][2 * half + 1]};
+              mma_k16<T>(products[t][m][n], a, part);
+            }
           }
         }
       }
@@ -168,22 +180,24 @@ struct Kn2row {
   }
 
   // ---- their sums
-  // Rows of the product, shifted by their taps, to the outputs that they belong to. Whoever calls has passed a barrier
-  // since the last call.
-  TW_MEMBER static void add(const Products& products, Sums& sums) {
+  // Rows of a finished frame's products, shifted by their taps, to the outputs that they belong to. Whoever
+  // calls has passed a barrier since the last call.
+  TW_MEMBER static void add(const Products& products, int finished, Sums& sums) {
     const int lane = static_cast<int>(thread_x() % 32), warp = static_cast<int>(thread_x() / 32);
     constexpr int kPitch = knobs.product_pitch(), kRound = knobs.round_tiles();
     float* const shared = reinterpret_cast<float*>(dynamic_shared() + knobs.product_at());
     float* const to = shared + lane / 4 * kPitch + warp * kPixelTiles * 8 + lane % 4 * 2;
     TW_UNROLL for (int round = 0; round < knobs.rounds(); ++round) {
       if (round > 0) sync_block();
-      TW_UNROLL for (int m = 0; m < kRound; ++m) {
-        if (round * kRound + m >= kRowTiles) continue;
-        TW_UNROLL for (int n = 0; n < kPixelTiles; ++n) {
-          const float(&v)[4] = products[round * kRound + m][n];
-          float* const at = to + m * 16 * kPitch + n * 8;
-          *reinterpret_cast<u32x2*>(at) = {bits_as<u32>(v[0]), bits_as<u32>(v[1])};
-          *reinterpret_cast<u32x2*>(at + 8 * kPitch) = {bits_as<u32>(v[2]), bits_as<u32>(v[3])};
+      TW_UNROLL for (int t = 0; t < kFrames; ++t) {
+        if (t != finished) continue;  // all threads agree, and registers are not indexed
+        TW_UNROLL for (int m = 0; m < kRound && round * kRound + m < kFrameTiles; ++m) {
+          TW_UNROLL for (int n = 0; n < kPixelTiles; ++n) {
+            const float(&v)[4] = products[t][round * kRound + m][n];
+            float* const at = to + m * 16 * kPitch + n * 8;
+            *reinterpret_cast<u32x2*>(at) = {bits_as<u32>(v[0]), bits_as<u32>(v[1])};
+            *reinterpret_cast<u32x2*>(at + 8 * kPitch) = {bits_as<u32>(v[2]), bits_as<u32>(v[3])};
+          }
         }
       }
       sync_block();
@@ -192,11 +206,21 @@ struct Kn2row {
         const float* const from = shared + knobs.own_row(unit, lane) * knobs.seen_w() + knobs.own_column(unit, lane);
         TW_UNROLL for (int r = 0; r < kRound * 16; ++r) {
           const int row = round * kRound * 16 + r;
-          if (row >= knobs.rows()) continue;
-          const int tap = row / kFeatures, frame = tap / knobs.frame_taps(), in_frame = tap % knobs.frame_taps();
-          const int shift = in_frame / knobs.kernel_w * knobs.dilation_h * knobs.seen_w() +
-                            in_frame % knobs.kernel_w * knobs.dilation_w;
-          sums[j][kFrames - 1 - frame][row % kFeatures] += from[r * kPitch + shift];
+          if (row >= knobs.frame_rows()) continue;
+          const int tap = row / kFeatures;
+          const int shift =
+              tap / knobs.kernel_w * knobs.dilation_h * knobs.seen_w() + tap % knobs.kernel_w * knobs.dilation_w;
+          sums[j][row % kFeatures] += from[r * kPitch + shift];
+        }
+      }
+    }
+  }
+  TW_MEMBER static void clear(Products& products, int finished) {
+    TW_UNROLL for (int t = 0; t < kFrames; ++t) {
+      if (t != finished) continue;
+      TW_UNROLL for (int m = 0; m < kFrameTiles; ++m) {
+        TW_UNROLL for (int n = 0; n < kPixelTiles; ++n) {
+          TW_UNROLL for (int e = 0; e < 4; ++e) products[t][m][n][e] = 0;
         }
       }
     }
@@ -226,7 +250,7 @@ struct Kn2row {
       TW_UNROLL for (int o = 0; o < kFeatures; ++o) {
         const i64 at = element_at(shape.y_channels_first, p.image, o, kFeatures, pixel, shape.pixels());
         Epi::store(args.y, at,
-                   Epi::finish(f.args, f.shape, sums[j][0][o], f.scale, f.bias[o], Epi::c_element(args.residual, at)));
+                   Epi::finish(f.args, f.shape, sums[j][o], f.scale, f.bias[o], Epi::c_element(args.residual, at)));
       }
     }
   }
@@ -252,28 +276,31 @@ struct Kn2row {
     int stage = 0, free = knobs.stages - 1;
     TW_NO_UNROLL for (u32 tile = block_x(); tile < tiles_of(shape); tile += grid_x()) {
       const Place p = place_of(shape, tile);
-      Sums sums = {};
+      Products products = {};
+      int newest = 0;
       TW_NO_UNROLL for (i32 at = p.frame; at < p.last_frame + kFrames - 1; ++at) {
         if (place_on(depth, at - depth.lo) >= 0) {
-          Products products = {};
           TW_NO_UNROLL for (int chunk = 0; chunk < knobs.chunks(); ++chunk) {
             cp_async_wait<knobs.stages - 2>();
             sync_block();  // the stage has arrived, and the one before is free
             fetch_next(free);
-            multiply(chunk, stage, products);
+            multiply(chunk, stage, newest, products);
             free = stage;
             stage = stage + 1 < knobs.stages ? stage + 1 : 0;
           }
-          add(products, sums);
+        } else {
+          sync_block();  // the last frame's sums are read
         }
+        // The kernel's last frame has been multiplied for this one, whose place the next one takes.
+        const int oldest = newest + 1 < kFrames ? newest + 1 : 0;
         const i32 frame = at - (kFrames - 1);
-        if (frame >= p.frame) store(f, args, shape, p, frame, sums);
-        TW_UNROLL for (int j = 0; j < kOwn; ++j) {
-          TW_UNROLL for (int o = 0; o < kFeatures; ++o) {
-            TW_UNROLL for (int t = 0; t + 1 < kFrames; ++t) sums[j][t][o] = sums[j][t + 1][o];
-            sums[j][kFrames - 1][o] = 0;
-          }
+        if (frame >= p.frame) {
+          Sums sums = {};
+          add(products, oldest, sums);
+          store(f, args, shape, p, frame, sums);
         }
+        clear(products, oldest);
+        newest = oldest;
       }
     }
   }

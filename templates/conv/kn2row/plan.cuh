@@ -27,19 +27,21 @@ struct Kn2rowKnobs {
     return tile_w < 32 ? lane % tile_w : unit % (tile_w / 32) * 32 + lane;
   }
 
-  // The product of a frame: a row for each tap and output channel, a column for each pixel that the tile's outputs see.
+  // The product of a frame: for each frame of the kernel, a row for each of its taps and output channels, in whole
+  // tiles; a column for each pixel that the tile's outputs see.
   TW_MEMBER constexpr int frame_taps() const { return kernel_h * kernel_w; }
-  TW_MEMBER constexpr int rows() const { return kernel_d * frame_taps() * features; }
-  TW_MEMBER constexpr int row_tiles() const { return ceil_div(rows(), 16); }
+  TW_MEMBER constexpr int frame_rows() const { return frame_taps() * features; }
+  TW_MEMBER constexpr int frame_tiles() const { return ceil_div(frame_rows(), 16); }
+  TW_MEMBER constexpr int row_tiles() const { return kernel_d * frame_tiles(); }
   TW_MEMBER constexpr int seen_h() const { return tile_h + (kernel_h - 1) * dilation_h; }
   TW_MEMBER constexpr int seen_w() const { return tile_w + (kernel_w - 1) * dilation_w; }
   TW_MEMBER constexpr int seen() const { return seen_h() * seen_w(); }
   TW_MEMBER constexpr int pixel_tiles() const { return ceil_div(ceil_div(seen(), 8), warps); }  // of a warp
   TW_MEMBER constexpr int pixels() const { return 8 * warps * pixel_tiles(); }                  // some of them none
   TW_MEMBER constexpr int chunks() const { return ceil_div(channels, chunk); }
-  // Rows of the product are added to the outputs so many tiles at a time.
-  TW_MEMBER constexpr int round_tiles() const { return row_tiles() < 2 ? row_tiles() : 2; }
-  TW_MEMBER constexpr int rounds() const { return ceil_div(row_tiles(), round_tiles()); }
+  // Rows of a finished frame are added to its outputs so many tiles at a time.
+  TW_MEMBER constexpr int round_tiles() const { return frame_tiles() < 2 ? frame_tiles() : 2; }
+  TW_MEMBER constexpr int rounds() const { return ceil_div(frame_tiles(), round_tiles()); }
 
   // Shared memory, in bytes: weights, stages, rows of the product, two tables of where each pixel is. A row of 16-bit
   // elements ends in 16 bytes more, so that eight neighbours' pieces lie in different banks; a row of the product, 8
