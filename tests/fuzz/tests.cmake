@@ -8,8 +8,8 @@ if(TILEWRIGHT_FUZZ)
   endif()
   file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/fuzz-found)
   foreach(reader gguf safetensors)
-    add_executable(fuzz_${reader} fuzz/${reader}_fuzz.cpp ${PROJECT_SOURCE_DIR}/readers/${reader}.cpp
-      ${PROJECT_SOURCE_DIR}/readers/byte_source.cpp)
+    add_executable(fuzz_${reader} fuzz/${reader}_fuzz.cpp ${PROJECT_SOURCE_DIR}/files/${reader}.cpp
+      ${PROJECT_SOURCE_DIR}/files/byte_source.cpp)
     target_include_directories(fuzz_${reader} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
     target_link_libraries(fuzz_${reader} PRIVATE ${TILEWRIGHT_FMT} nlohmann_json::nlohmann_json)
     target_compile_options(fuzz_${reader} PRIVATE -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all)

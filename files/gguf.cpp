@@ -13,7 +13,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "readers/checked.h"
+#include "files/checked.h"
 
 namespace tilewright {
 namespace {

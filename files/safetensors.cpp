@@ -12,7 +12,7 @@
 #include <optional>
 #include <unordered_set>
 
-#include "readers/checked.h"
+#include "files/checked.h"
 
 namespace tilewright {
 namespace {

@@ -10,7 +10,7 @@
 #include <fstream>
 #include <random>
 
-#include "readers/gguf_builder.h"
+#include "files/gguf_builder.h"
 #include "support/catch.h"
 #include "support/paths.h"
 
