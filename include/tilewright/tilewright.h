@@ -2,6 +2,7 @@
 // Everything.
 #pragma once
 
+#include <tilewright/amax.h>
 #include <tilewright/cast.h>
 #include <tilewright/conv.h>
 #include <tilewright/engine.h>

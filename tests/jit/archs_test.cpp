@@ -112,6 +112,8 @@ TEST_CASE("every family compiles for every target", "[archs]") {
       "cast x=q4_0 y=f16 rows=64 cols=4096",
       "conv x=bf16 w=bf16 y=bf16 n=1 c=512 in=5x60x106 k=512 kernel=1 bias=bf16 residual=bf16",
       "conv x=e4m3 w=e4m3_row y=bf16 n=4 c=256 in=1x1 k=64 kernel=1 act=silu",
+      "amax x=f16 rows=64 cols=4096",
+      "amax x=f32 rows=64 cols=4096",
       "fp4_fake_quant x=bf16 y=bf16 rows=64 cols=4096",
       "fp4_fake_quant x=f32 y=f16 rows=64 cols=4096 block=256",
       "dynamic_block_quantize x=f16 y=f16 rows=64 cols=4104 block=128",
