@@ -2,6 +2,7 @@
 // Everything.
 #pragma once
 
+#include <tilewright/calibration.h>
 #include <tilewright/cast.h>
 #include <tilewright/conv.h>
 #include <tilewright/engine.h>
@@ -11,6 +12,7 @@
 #include <tilewright/gguf.h>
 #include <tilewright/import.h>
 #include <tilewright/memory.h>
+#include <tilewright/npy.h>
 #include <tilewright/numerics.h>
 #include <tilewright/operation.h>
 #include <tilewright/pack.h>
