@@ -79,7 +79,7 @@ def percentile(x: np.ndarray, p: float, symmetric: bool) -> tuple:
     negated = -x
     negated[x == 0] = -1e-300
     low = upper(negated, (100 + p) / 2)
-    return -low + 0.0, upper(x, (100 + p) / 2)
+    return 0.0 if low == -1e-300 else -low + 0.0, upper(x, (100 + p) / 2)
 
 
 def entropy(x: np.ndarray, levels: int) -> float:
