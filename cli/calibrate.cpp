@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // calibrate: the ranges, scales and zero points of tensors in .npy and .safetensors files.
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <fmt/format.h>
 #include <fnmatch.h>
+#include <sys/stat.h>
 #include <tilewright/calibration.h>
 #include <tilewright/npy.h>
 #include <unistd.h>
@@ -101,9 +101,9 @@ Inputs inputs_of(const CalibrateArgs& args) {
     }
   }
   if (inputs.tensors.empty())
-    throw Error(ErrorCode::invalid_argument, "--tensor", args.tensor,
-                fmt::format("must match a tensor of F16, BF16, F32 or F64; there are: {}",
-                            others.empty() ? "none" : others));
+    throw Error(
+        ErrorCode::invalid_argument, "--tensor", args.tensor,
+        fmt::format("must match a tensor of F16, BF16, F32 or F64; there are: {}", others.empty() ? "none" : others));
   return inputs;
 }
 
@@ -193,7 +193,7 @@ std::string table(const std::vector<Result>& results, bool channels) {
   for (const Result& r : results)
     for (std::size_t i = 0; i < r.clips.size(); ++i) {
       if (i == kMostLines) {
-        t.add({r.name, fmt::format("{} more; --json has all", r.clips.size() - i)});
+        t.add({r.name, "...", fmt::format("{} more channels; --json has all", r.clips.size() - i)});
         break;
       }
       const auto number = [](double v) { return fmt::format("{:.6g}", v); };
@@ -267,8 +267,8 @@ int run_calibrate(const Context& context, const CalibrateArgs& args) {
   if (!args.plot.empty() && inputs.tensors.size() != 1)
     throw Error(ErrorCode::invalid_argument, "--plot", args.plot,
                 fmt::format("draws one tensor, and there are {}: choose one by --tensor", inputs.tensors.size()));
-  const bool counts = !args.plot.empty() || (how.method != CalibrationMethod::min_max &&
-                                             how.method != CalibrationMethod::moving_average);
+  const bool counts = !args.plot.empty() ||
+                      (how.method != CalibrationMethod::min_max && how.method != CalibrationMethod::moving_average);
   std::int64_t total = 0, done = 0;
   for (const Tensor& t : inputs.tensors)
     for (const Array& a : t.arrays) total += a.chunks();
@@ -277,10 +277,13 @@ int run_calibrate(const Context& context, const CalibrateArgs& args) {
 
   std::vector<Result> results;
   for (const Tensor& t : inputs.tensors) {
-    const auto where = [&](const Array& a) { return a.model ? fmt::format("{}: tensor '{}'", a.file, t.name) : a.file; };
+    const auto where = [&](const Array& a) {
+      return a.model ? fmt::format("{}: tensor '{}'", a.file, t.name) : a.file;
+    };
     const Array& first = t.arrays.front();
     Observer observer = in_file(where(first), [&] {
-      return Observer({.channels = axis_of(first, args).channels, .bins = counts ? 2048 : 0, .momentum = args.momentum});
+      return Observer(
+          {.channels = axis_of(first, args).channels, .bins = counts ? 2048 : 0, .momentum = args.momentum});
     });
     for (const Array& a : t.arrays)
       in_file(where(a), [&] {
@@ -327,7 +330,8 @@ void add_calibrate(Context& context) {
       ->type_name("FILE")
       ->required()
       ->check(not_empty());
-  command->add_option("--tensor", args->tensor, "Which tensors of safetensors files, * and ? for any text (default: all)")
+  command
+      ->add_option("--tensor", args->tensor, "Which tensors of safetensors files, * and ? for any text (default: all)")
       ->type_name("PATTERN")
       ->check(not_empty());
   command->add_option("--method", args->method, "min-max, moving-average, percentile, entropy or mse")
@@ -336,10 +340,9 @@ void add_calibrate(Context& context) {
       command->add_option("--percentile", args->percentile, "Of percentile, in (0, 100] (default: 99.9)");
   args->momentum_given = command->add_option(
       "--momentum", args->momentum, "Of moving-average, in [0, 1): what a batch leaves of the average (default: 0.9)");
-  CLI::Option* to = command
-                        ->add_option("--to", args->target,
-                                     "int2 to int8, uint2 to uint8, e4m3, e5m2 or e2m1 (default: int8)")
-                        ->type_name("FORMAT");
+  CLI::Option* to =
+      command->add_option("--to", args->target, "int2 to int8, uint2 to uint8, e4m3, e5m2 or e2m1 (default: int8)")
+          ->type_name("FORMAT");
   args->bits_given = command->add_option("--bits", args->bits, "The same as --to intB")->type_name("B")->excludes(to);
   CLI::Option* symmetric = command->add_flag("--symmetric", args->symmetric, "A range around zero (default)");
   command->add_flag("--asymmetric", args->asymmetric, "A range of its own for each sign, with a zero point")
@@ -347,7 +350,9 @@ void add_calibrate(Context& context) {
   args->axis_given =
       command->add_option("--channels", args->axis, "A range for each index of this axis; -1 is the last one")
           ->type_name("AXIS");
-  command->add_option("--out", args->out, "Write the results to this file, as JSON")->type_name("FILE")->check(not_empty());
+  command->add_option("--out", args->out, "Write the results to this file, as JSON")
+      ->type_name("FILE")
+      ->check(not_empty());
   command->add_option("--plot", args->plot, "Draw the histogram and the range to this file, as SVG")
       ->type_name("FILE")
       ->check(not_empty());

@@ -62,9 +62,8 @@ class Header {
       need('}');
       break;
     }
-    for (const auto& [there, key] : {std::pair{dtype != nullptr, "descr"},
-                                     {has_order, "fortran_order"},
-                                     {has_shape, "shape"}})
+    for (const auto& [there, key] :
+         {std::pair{dtype != nullptr, "descr"}, {has_order, "fortran_order"}, {has_shape, "shape"}})
       if (!there) throw Error(ErrorCode::invalid_argument, field(key), "", "is missing");
     if (peek() != '\0') refuse("spaces to its end");
   }

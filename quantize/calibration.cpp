@@ -171,7 +171,9 @@ ClipRange mse_range(const Observation& o, const CalibrationTarget& target) {
 
 ClipRange range_of(const Observation& o, const Calibration& how, double momentum) {
   const bool symmetric = how.symmetry == Symmetry::symmetric;
-  const auto clipped = [&](double t) { return symmetric ? ClipRange{0.0 - t, t} : ClipRange{std::max(o.min, -t), std::min(o.max, t)}; };
+  const auto clipped = [&](double t) {
+    return symmetric ? ClipRange{0.0 - t, t} : ClipRange{std::max(o.min, -t), std::min(o.max, t)};
+  };
   switch (how.method) {
     case CalibrationMethod::min_max: return symmetric ? clipped(amax(o)) : ClipRange{o.min, o.max};
     case CalibrationMethod::moving_average: {
@@ -246,8 +248,8 @@ std::vector<double> CalibrationTarget::magnitudes() const {
   for (int code = 0;; ++code) {
     const int exponent = code >> mantissa, fraction = code & ((1 << mantissa) - 1);
     const double value = kind_ == Kind::integer ? code
-                         : exponent == 0 ? std::ldexp(fraction, 1 - bias - mantissa)
-                                         : std::ldexp(fraction + (1 << mantissa), exponent - bias - mantissa);
+                         : exponent == 0        ? std::ldexp(fraction, 1 - bias - mantissa)
+                                                : std::ldexp(fraction + (1 << mantissa), exponent - bias - mantissa);
     if (value > largest()) return all;
     all.push_back(value);
   }

@@ -31,9 +31,9 @@ namespace tilewright {
 
 struct ObserverOptions {
   std::int64_t channels = 1;  // 1 to kMostChannels; 1 observes the tensor as a whole
-  int bins = 2048;            // of each sign's histogram: a power of two from 256 to 65536; 0: none, which leaves min_max
-                              // and moving_average. channels * bins is at most kMostBins
-  double momentum = 0.9;      // of the moving average: in [0, 1), the share that a batch leaves of what was there
+  int bins = 2048;        // of each sign's histogram: a power of two from 256 to 65536; 0: none, which leaves min_max
+                          // and moving_average. channels * bins is at most kMostBins
+  double momentum = 0.9;  // of the moving average: in [0, 1), the share that a batch leaves of what was there
 
   static constexpr std::int64_t kMostChannels = std::int64_t{1} << 18;
   static constexpr std::int64_t kMostBins = std::int64_t{1} << 25;  // 512 MiB of counters
@@ -112,7 +112,8 @@ class TILEWRIGHT_EXPORT CalibrationTarget {
   int bits() const { return bits_; }
   int least() const { return signed_ ? -(1 << (bits_ - 1)) : 0; }  // of an integer's codes
   int most() const { return least() + (1 << bits_) - 1; }
-  double largest() const;  // what the largest magnitude becomes under a symmetric scale: 2^(bits - 1) - 1, 448, 57344, 6
+  double largest()
+      const;  // what the largest magnitude becomes under a symmetric scale: 2^(bits - 1) - 1, 448, 57344, 6
   std::vector<double> magnitudes() const;  // of such codes, ascending from 0
 
   friend bool operator==(const CalibrationTarget&, const CalibrationTarget&) = default;

@@ -154,9 +154,8 @@ TEST_CASE("calibration: a percentile is at most one bin above the value of its r
     CHECK(r.max >= magnitudes[rank - 1]);
     CHECK(r.max <= magnitudes[rank - 1] + w);
     const auto upper = static_cast<std::size_t>(std::ceil((100 + p) * 5000 / 200));
-    const ClipRange a = clip_ranges(observer, {.method = CalibrationMethod::percentile,
-                                               .percentile = p,
-                                               .symmetry = Symmetry::asymmetric})[0];
+    const ClipRange a = clip_ranges(
+        observer, {.method = CalibrationMethod::percentile, .percentile = p, .symmetry = Symmetry::asymmetric})[0];
     CHECK(a.max >= sorted[upper - 1]);
     CHECK(a.max <= sorted[upper - 1] + w);
     CHECK(a.min <= sorted[5000 - upper]);
@@ -221,7 +220,7 @@ TEST_CASE("calibration: scales and zero points") {
   CHECK(symmetric(3, "e2m1") == ScaleAndZero{0.5, 0});
   CHECK(asymmetric(0, 255, "uint8") == ScaleAndZero{1, 0});
   CHECK(asymmetric(0, 255, "int8") == ScaleAndZero{1, -128});
-  CHECK(asymmetric(10, 255, "uint8") == ScaleAndZero{1, 0});    // 0 is in the range
+  CHECK(asymmetric(10, 255, "uint8") == ScaleAndZero{1, 0});  // 0 is in the range
   CHECK(asymmetric(-255, -3, "uint8") == ScaleAndZero{1, 255});
   CHECK(asymmetric(-0.5, 254.5, "uint8") == ScaleAndZero{1, 0});  // ties to even
   CHECK(asymmetric(-1.5, 253.5, "uint8") == ScaleAndZero{1, 2});

@@ -25,7 +25,8 @@ std::vector<float> mixed(std::size_t n, unsigned seed) {
   std::vector<float> values(n);
   for (float& v : values) {
     const unsigned kind = random() % 40;
-    v = static_cast<float>(std::ldexp(static_cast<double>(random() % 2001) - 1000, static_cast<int>(random() % 24) - 16));
+    v = static_cast<float>(
+        std::ldexp(static_cast<double>(random() % 2001) - 1000, static_cast<int>(random() % 24) - 16));
     if (kind == 0) v = 0;
     if (kind == 1) v = -0.0f;
     if (kind == 2) v = std::numeric_limits<float>::quiet_NaN();
@@ -125,8 +126,8 @@ TEST_CASE("observer: moving averages merge to rounding errors") {
       }
       parts[0].merge(parts[1]);
       CHECK(parts[0].channels()[0].batches == batches.size());
-      const ClipRange r = clip_ranges(parts[0], {.method = CalibrationMethod::moving_average,
-                                                 .symmetry = Symmetry::asymmetric})[0];
+      const ClipRange r =
+          clip_ranges(parts[0], {.method = CalibrationMethod::moving_average, .symmetry = Symmetry::asymmetric})[0];
       const double bound = std::ldexp(32 * 4.0, -50);
       CHECK(std::fabs(r.min - least) <= bound);
       CHECK(std::fabs(r.max - largest) <= bound);
@@ -158,7 +159,8 @@ TEST_CASE("observer: channels along any axis, from any element on") {
     INFO(piece);
     Observer o({.channels = channels, .bins = 256});
     for (std::size_t at = 0; at < values.size(); at += piece)
-      o.observe(std::span(values).subspan(at, std::min(piece, values.size() - at)), static_cast<std::int64_t>(at), inner);
+      o.observe(std::span(values).subspan(at, std::min(piece, values.size() - at)), static_cast<std::int64_t>(at),
+                inner);
     for (std::size_t c = 0; c < 5; ++c) CHECK(o.channels()[c] == seen(by_channel[c], {.bins = 256}).channels()[0]);
     Observation whole = seen(values, {.bins = 256}).channels()[0];
     whole.batch.reset();
@@ -207,7 +209,8 @@ TEST_CASE("observer: options out of range are errors that name them") {
   CHECK(refused({.channels = INT64_MAX}) == "channels");
   CHECK(refused({.channels = ObserverOptions::kMostChannels, .bins = 256}) == "channels");
   for (const int bins : {-1, 1, 128, 257, 131072, INT32_MIN}) CHECK(refused({.bins = bins}) == "bins");
-  for (const double momentum : {-0.1, 1.0, static_cast<double>(NAN)}) CHECK(refused({.momentum = momentum}) == "momentum");
+  for (const double momentum : {-0.1, 1.0, static_cast<double>(NAN)})
+    CHECK(refused({.momentum = momentum}) == "momentum");
   Observer a, b({.bins = 256});
   CHECK(refusal([&] { a.merge(b); }).field() == "options");
 }
@@ -229,8 +232,9 @@ TEST_CASE("observer: one value, zeros, the least and the largest float") {
 }
 
 TEST_CASE("observer: to JSON and back to the bit") {
-  for (const ObserverOptions& options : {ObserverOptions{}, ObserverOptions{.channels = 7, .bins = 256, .momentum = 0.3},
-                                         ObserverOptions{.channels = 2, .bins = 0}}) {
+  for (const ObserverOptions& options :
+       {ObserverOptions{}, ObserverOptions{.channels = 7, .bins = 256, .momentum = 0.3},
+        ObserverOptions{.channels = 2, .bins = 0}}) {
     Observer o(options);
     CHECK(Observer::from_json(o.json()) == o);
     for (unsigned i = 0; i < 3; ++i) {
