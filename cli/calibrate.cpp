@@ -30,7 +30,7 @@ struct CalibrateArgs {
   std::string tensor, method = "min-max", target = "int8", out, plot;
   double percentile = 99.9, momentum = 0.9;
   int bits = 8, axis = 0;
-  bool symmetric = false, asymmetric = false;
+  bool symmetric = false, asymmetric = false, markdown = false;
   CLI::Option *percentile_given = nullptr, *momentum_given = nullptr, *bits_given = nullptr, *axis_given = nullptr;
 };
 
@@ -186,7 +186,7 @@ Json json(const std::vector<Result>& results, const Calibration& how, const Cali
   return all;
 }
 
-std::string table(const std::vector<Result>& results, bool channels) {
+Table table(const std::vector<Result>& results, bool channels) {
   std::vector<std::string> head = {"tensor", "values", "NaN", "min", "max", "clip min", "clip max", "scale", "zero"};
   if (channels) head.insert(head.begin() + 1, "channel");
   Table t(head);
@@ -209,7 +209,7 @@ std::string table(const std::vector<Result>& results, bool channels) {
       if (channels) row.insert(row.begin() + 1, std::to_string(i));
       t.add(std::move(row));
     }
-  return t.text();
+  return t;
 }
 
 // Under another name first, so that a file of this name is always whole.
@@ -313,10 +313,11 @@ int run_calibrate(const Context& context, const CalibrateArgs& args) {
   }
   const Json all = json(results, how, args);
   if (!args.out.empty()) write_whole("--out", args.out, all.dump(2, ' ', true, Json::error_handler_t::replace) + "\n");
+  const Table lines = table(results, args.axis_given->count() > 0);
   if (context.json)
     print_json(all);
   else
-    print(table(results, args.axis_given->count() > 0));
+    print(args.markdown ? lines.markdown() : lines.text());
   return kOk;
 }
 
@@ -356,6 +357,7 @@ void add_calibrate(Context& context) {
   command->add_option("--plot", args->plot, "Draw the histogram and the range to this file, as SVG")
       ->type_name("FILE")
       ->check(not_empty());
+  command->add_flag("--markdown", args->markdown, "Print the table as Markdown");
   command->callback([&context, args] { context.action = [&context, args] { return run_calibrate(context, *args); }; });
 }
 
