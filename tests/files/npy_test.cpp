@@ -37,7 +37,7 @@ std::string dict(const std::string& descr, const std::string& shape, const std::
 
 Npy parse(const std::vector<std::byte>& bytes) { return Npy(ByteSource::memory(bytes)); }
 
-Error refused(const std::string& text) {
+Error error_of(const std::string& text) {
   INFO(text);
   const std::vector<std::byte> bytes = bytes_of(text);
   const Error e = refusal([&] { parse(bytes); });
@@ -85,7 +85,7 @@ TEST_CASE("npy: shapes without elements, of one, and of as many axes as NumPy ha
   std::string ones = "(";
   for (int i = 0; i < 64; ++i) ones += "1, ";
   CHECK(shape(ones + ")", 4).size() == 64);
-  CHECK(refused(file(dict("<f4", ones + "1)"), 4)).code() == ErrorCode::too_large);
+  CHECK(error_of(file(dict("<f4", ones + "1)"), 4)).code() == ErrorCode::too_large);
 }
 
 TEST_CASE("npy: keys in any order, with either quotes and without a last comma") {
@@ -94,8 +94,8 @@ TEST_CASE("npy: keys in any order, with either quotes and without a last comma")
 }
 
 TEST_CASE("npy: what is not read is refused by name") {
-  const auto field = [](const std::string& text) { return refused(text).field(); };
-  const auto header = [](const std::string& text) { return refused(file(text, 4)); };
+  const auto field = [](const std::string& text) { return error_of(text).field(); };
+  const auto header = [](const std::string& text) { return error_of(file(text, 4)); };
   for (const char* type : {">f4", "|f4", "<i4", "|V2", "<c8", "<f16", "|O", "f4", ""}) {
     INFO(type);
     const Error e = header(dict(type, "(1,)"));
@@ -126,17 +126,17 @@ TEST_CASE("npy: what is not read is refused by name") {
   CHECK(field("GGUF\0\0\0\0\0\0\0\0") == "magic");
   std::string wrong = file(dict("<f4", "(1,)"), 4);
   wrong[6] = 4;
-  CHECK(refused(wrong).value() == "4.0");
+  CHECK(error_of(wrong).value() == "4.0");
   wrong[6] = 1, wrong[7] = 1;
-  CHECK(refused(wrong).value() == "1.1");
+  CHECK(error_of(wrong).value() == "1.1");
   CHECK(field(std::string("\x93NUMPY\2\0\1\0", 10)) == "file");
   CHECK(field(std::string("\x93NUMPY\1\0\xff\xff", 10)) == "header length");
-  CHECK(refused(std::string("\x93NUMPY\2\0\0\0\1\1", 12)).code() == ErrorCode::too_large);
+  CHECK(error_of(std::string("\x93NUMPY\2\0\0\0\1\1", 12)).code() == ErrorCode::too_large);
 }
 
 TEST_CASE("npy: every file that is cut short is refused") {
   const std::string whole = file(dict("<f4", "(3,)"), 12, 2);
-  for (std::size_t n = 0; n < whole.size(); ++n) refused(whole.substr(0, n));
+  for (std::size_t n = 0; n < whole.size(); ++n) error_of(whole.substr(0, n));
 }
 
 TEST_CASE("npy: what NumPy wrote") {
