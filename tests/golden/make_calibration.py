@@ -3,7 +3,8 @@
 
 usage: make_calibration.py OUT_DIR      (see README.md beside this file)
 
-Where torch is installed, its observers of minimum and maximum and of their moving average are compared while generating.
+Where torch is installed, its observers of minimum and maximum, and of their moving average, are compared while
+generating.
 """
 import json
 import sys
@@ -39,7 +40,7 @@ def magnitudes(target: str) -> np.ndarray:
 
 
 def scale_for(low: float, high: float, target: str, symmetric: bool) -> tuple:
-    """System 2: s = amax / (2^(b-1) - 1); or s = (max - min) / (2^b - 1), zp = round(qmin - min / s), 0 in [min, max]."""
+    """s = amax / (2^(b-1) - 1); or s = (max - min) / (2^b - 1), zp = round(qmin - min / s), 0 in [min, max]."""
     if symmetric:
         extent, steps = max(abs(low), abs(high)), magnitudes(target)[-1]
     else:
@@ -212,8 +213,8 @@ def main() -> None:
     cases = {
         "gauss": (gauss * np.float32([[1], [0.5], [2], [0.7]]), True),
         "relu": (np.maximum(rng.standard_normal((3, 500)), 0).astype(np.float16), True),
-        "outliers": (np.concatenate([rng.laplace(size=(2, 800)), 60 * rng.standard_normal((2, 4))], 1).astype(np.float32),
-                     False),
+        "outliers": (np.concatenate([rng.laplace(size=(2, 800)), 60 * rng.standard_normal((2, 4))], 1)
+                     .astype(np.float32), False),
         "skewed": ((rng.gamma(2.0, size=(5, 200)) - 0.4).astype(np.float64), True),
         "one_value": (np.full((2, 7), -2.75, np.float32), False),
         "zeros": (np.float32([[0.0, -0.0, 0.0]]), False),
