@@ -3,6 +3,7 @@
 #pragma once
 
 #include <tilewright/amax.h>
+#include <tilewright/calibration.h>
 #include <tilewright/cast.h>
 #include <tilewright/conv.h>
 #include <tilewright/engine.h>
@@ -12,6 +13,7 @@
 #include <tilewright/gguf.h>
 #include <tilewright/import.h>
 #include <tilewright/memory.h>
+#include <tilewright/npy.h>
 #include <tilewright/numerics.h>
 #include <tilewright/operation.h>
 #include <tilewright/pack.h>
