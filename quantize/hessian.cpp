@@ -2,8 +2,8 @@
 // Sums of x x^T, the errors that they give, and their triangular factor.
 //
 // GPTQ is usually written with U, the upper Cholesky factor of the inverse of H: H^-1 = U^T U. Here H = R R^T with R
-// upper triangular, so U = R^-1, and neither an inverse nor a second factorization is needed. With D = w - q the paper's
-// scaled errors are E = D R, and the weight in column i as corrected by the columns before it is
+// upper triangular, so U = R^-1, and neither an inverse nor a second factorization is needed. With D = w - q the
+// paper's scaled errors are E = D R, and the weight in column i as corrected by the columns before it is
 //   w_i + (sum over p < i of D_p R[p, i]) / R[i, i].
 #include "quantize/hessian.h"
 

@@ -19,13 +19,13 @@ struct Hessian::Sums {
 
 namespace quantize {
 
-// tr(d H d^T) of the 64 rows of d, given transposed: d[column][row], `columns` a multiple of 64. One number a row, added
-// to `to`. `scratch` has 64 x 64 elements.
+// tr(d H d^T) of the 64 rows of d, given transposed: d[column][row], `columns` a multiple of 64. One number a row,
+// added to `to`. `scratch` has 64 x 64 elements.
 void add_errors(const Tiles& hessian, const double* d, double* scratch, double* to);
 
 // The upper triangular R of H = R R^T, after the columns of H were put in the given order, `dead` ones were given the
-// diagonal `mean` and `damping` x mean was added to the diagonal. Tiles are row-major; columns beyond k are those of the
-// identity. Empty if H is not positive definite as far as double precision can tell.
+// diagonal `mean` and `damping` x mean was added to the diagonal. Tiles are row-major; columns beyond k are those of
+// the identity. Empty if H is not positive definite as far as double precision can tell.
 std::optional<Tiles> factor(const Hessian::Sums& hessian, std::span<const std::int32_t> order, double mean,
                             double damping, int threads);
 

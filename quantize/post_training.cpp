@@ -55,7 +55,8 @@ struct Job {
       refuse("k", std::to_string(layer.k), fmt::format("{}, as wide as the Hessian", hessian.k));
     const std::int64_t block = rounder.format().block();
     if (layer.k % block)
-      refuse("k", std::to_string(layer.k), fmt::format("a multiple of {}, the block of {}", block, target.format.name()));
+      refuse("k", std::to_string(layer.k),
+             fmt::format("a multiple of {}, the block of {}", block, target.format.name()));
     if (static_cast<std::int64_t>(layer.w.size()) != layer.n * layer.k)
       refuse("w", fmt::format("{} elements", layer.w.size()), fmt::format("{} x {} (n, k)", layer.n, layer.k));
     if (!hessian.rows) refuse("Hessian", "0 rows", "calibration data: Hessian::add() at least one row");
@@ -63,14 +64,16 @@ struct Job {
     group = whole ? layer.k : target.group == 0 ? block : target.group;
     if (rounder.row_scaled() ? group != layer.k : group < 1 || group % block)
       refuse("group", std::to_string(target.group),
-             rounder.row_scaled() ? std::string("0, -1 or k: int4_row has one scale a row")
-                                  : fmt::format("0, -1, or a multiple of {}, the block of {}", block, target.format.name()));
+             rounder.row_scaled()
+                 ? std::string("0, -1 or k: int4_row has one scale a row")
+                 : fmt::format("0, -1, or a multiple of {}, the block of {}", block, target.format.name()));
     group = std::min(group, layer.k);
     groups = (layer.k + group - 1) / group;
     threads = thread_count(target.threads);
     for (std::size_t i = 0; i < layer.w.size(); ++i)
       if (!std::isfinite(layer.w[i]))
-        refuse(fmt::format("w[{}, {}]", static_cast<std::int64_t>(i) / layer.k, static_cast<std::int64_t>(i) % layer.k).c_str(),
+        refuse(fmt::format("w[{}, {}]", static_cast<std::int64_t>(i) / layer.k, static_cast<std::int64_t>(i) % layer.k)
+                   .c_str(),
                fmt::format("{}", layer.w[i]), "a finite number");
     order.resize(at(layer.k));
     std::iota(order.begin(), order.end(), 0);
@@ -341,8 +344,8 @@ std::pair<double, std::vector<float>> search_exponent(const Job& job, const AwqO
     const double exponent = static_cast<double>(step) / options.grid;
     std::vector<double> s(at(k));
     for (std::int64_t j = 0; j < k; ++j)
-      s[at(j)] = std::max(
-          std::pow(job.hessian.magnitudes[at(j)] / static_cast<double>(job.hessian.rows), exponent), 1e-4);
+      s[at(j)] =
+          std::max(std::pow(job.hessian.magnitudes[at(j)] / static_cast<double>(job.hessian.rows), exponent), 1e-4);
     const auto [low, high] = std::minmax_element(s.begin(), s.end());
     const double mean = std::sqrt(*low * *high);
     Job trial = job;
@@ -406,7 +409,8 @@ QuantizedLinear awq(const LinearWeight& layer, const Hessian& hessian, const Qua
                     const AwqOptions& options) {
   Job job(layer, hessian, target);
   if (options.grid < 1 || options.grid > 1000)
-    throw Error(ErrorCode::invalid_argument, fmt::format("{} grid", job.name), std::to_string(options.grid), "1 to 1000");
+    throw Error(ErrorCode::invalid_argument, fmt::format("{} grid", job.name), std::to_string(options.grid),
+                "1 to 1000");
   if (options.search_rows < 0)
     throw Error(ErrorCode::invalid_argument, fmt::format("{} search_rows", job.name),
                 std::to_string(options.search_rows), "1 or more, or 0 for all");

@@ -69,7 +69,9 @@ void dispatch(const T* a, const T* b, std::int64_t depth, double* c) {
 
 }  // namespace
 
-void add_product(const float* a, const float* b, std::int64_t depth, double* c) { dispatch<float, false>(a, b, depth, c); }
+void add_product(const float* a, const float* b, std::int64_t depth, double* c) {
+  dispatch<float, false>(a, b, depth, c);
+}
 void add_product(const double* a, const double* b, std::int64_t depth, double* c) {
   dispatch<double, false>(a, b, depth, c);
 }

@@ -38,8 +38,8 @@ class Tiles {
   std::vector<double> values_;
 };
 
-// c[i][j] += sum over t < depth of a[t][i] b[t][j]; rows of a, b and c have 64 elements. depth % 64 == 0; 64 products at
-// a time are summed in T, in order.
+// c[i][j] += sum over t < depth of a[t][i] b[t][j]; rows of a, b and c have 64 elements. depth % 64 == 0; 64 products
+// at a time are summed in T, in order.
 void add_product(const float* a, const float* b, std::int64_t depth, double* c);
 void add_product(const double* a, const double* b, std::int64_t depth, double* c);
 void subtract_product(const double* a, const double* b, std::int64_t depth, double* c);

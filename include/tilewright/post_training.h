@@ -54,7 +54,7 @@ class TILEWRIGHT_EXPORT Hessian {
   void merge(const Hessian& other);
 
   std::int64_t k() const;
-  std::int64_t rows() const;  // that were added
+  std::int64_t rows() const;                        // that were added
   double at(std::int64_t i, std::int64_t j) const;  // 0 <= i, j < k
   std::vector<double> values() const;               // [k, k]
   std::span<const double> magnitudes() const;       // [k], sums of |x|
@@ -123,8 +123,8 @@ TILEWRIGHT_EXPORT QuantizedLinear round_to_nearest(const LinearWeight& layer, co
 // when its first column is reached, from the weights as corrected by then.
 struct GptqOptions {
   bool act_order = false;  // columns with the largest H[j, j] first; groups are then of neighbours in that order
-  // The scales of all groups are chosen before, from w itself. With act_order, groups are of neighbours in w, so columns
-  // keep their places in the streams, and `order` is empty.
+  // The scales of all groups are chosen before, from w itself. With act_order, groups are of neighbours in w, so
+  // columns keep their places in the streams, and `order` is empty.
   bool static_groups = false;
   // Of the mean of the live columns' H[j, j], added to each of them: 0 to 1. Where H is not positive definite with it,
   // ten times as much is tried, 1e-6 at least, up to 1.
@@ -141,8 +141,8 @@ TILEWRIGHT_EXPORT QuantizedLinear gptq(const LinearWeight& layer, const Hessian&
 // rows, which is what the paper minimizes over a sample of them.
 struct AwqOptions {
   int grid = 20;  // 1 to 1000
-  // Afterwards, for each group, the largest magnitude that its scale is chosen for is lowered in steps of 5 % to no less
-  // than half, as far as that lowers the error that the group alone makes.
+  // Afterwards, for each group, the largest magnitude that its scale is chosen for is lowered in steps of 5 % to no
+  // less than half, as far as that lowers the error that the group alone makes.
   bool clip = false;
   std::int64_t search_rows = 1024;  // of w, that the search of a looks at, evenly spaced; 0: all
 };

@@ -152,8 +152,8 @@ def awq(fmt, encoder, w, x, h, group, clip):
 METHODS = {"nearest": 0, "gptq": 1, "awq": 2}
 
 
-def case(method, fmt, n, k, rows, group, seed, encoder=0, act_order=False, static_groups=False, clip=False, damping=0.01,
-         dead=()):
+def case(method, fmt, n, k, rows, group, seed, encoder=0, act_order=False, static_groups=False, clip=False,
+         damping=0.01, dead=()):
     torch.manual_seed(seed)
     w = torch.randn(n, k) * 0.05
     spread = torch.exp(torch.randn(k))  # channels of different size, and correlated

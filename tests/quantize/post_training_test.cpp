@@ -83,7 +83,7 @@ void check_consistent(const QuantizedLinear& q, const Layer& layer) {
     const float* w = layer.w.data() + row * q.k;
     for (std::int64_t j = 0; j < q.k; ++j)
       d[at(j)] = static_cast<double>(w[j]) - static_cast<double>(q.values[at(row * q.k + j)]) /
-                                                  (q.input_scales.empty() ? 1.0 : q.input_scales[at(j)]);
+                                                 (q.input_scales.empty() ? 1.0 : q.input_scales[at(j)]);
     for (std::int64_t i = 0; i < q.k; ++i)
       for (std::int64_t j = 0; j < q.k; ++j) {
         error += d[at(i)] * h[at(i * q.k + j)] * d[at(j)];
@@ -157,11 +157,11 @@ TEST_CASE("codes, orders, scales and errors are those of the implementation in t
     const auto exponent = in.one<double>(), error = in.one<double>(), energy = in.one<double>();
 
     const QuantizeTarget target{.format = format, .group = group, .encoder = encoder, .threads = 2};
-    const QuantizedLinear q =
-        method == 0   ? round_to_nearest(layer.weight(), layer.hessian, target)
-        : method == 1 ? gptq(layer.weight(), layer.hessian, target,
-                             {.act_order = act_order, .static_groups = static_groups, .damping = damping})
-                      : awq(layer.weight(), layer.hessian, target, {.clip = clip});
+    const QuantizedLinear q = method == 0 ? round_to_nearest(layer.weight(), layer.hessian, target)
+                              : method == 1
+                                  ? gptq(layer.weight(), layer.hessian, target,
+                                         {.act_order = act_order, .static_groups = static_groups, .damping = damping})
+                                  : awq(layer.weight(), layer.hessian, target, {.clip = clip});
     check_consistent(q, layer);
     CHECK(q.group == group);
     for (std::int64_t j = 0; j < k; ++j)
@@ -173,8 +173,7 @@ TEST_CASE("codes, orders, scales and errors are those of the implementation in t
     }
     if (method == 2) {
       CHECK(q.exponent == exponent);
-      for (std::int64_t j = 0; j < k; ++j)
-        REQUIRE(q.input_scales[at(j)] == Approx(input_scales[at(j)]).epsilon(1e-6));
+      for (std::int64_t j = 0; j < k; ++j) REQUIRE(q.input_scales[at(j)] == Approx(input_scales[at(j)]).epsilon(1e-6));
       // pow() of another library may differ in the last bit, and a weight then rounds the other way.
       CHECK(other_codes <= n * k / 1000);
       CHECK(q.error == Approx(error).epsilon(1e-3));
@@ -197,8 +196,16 @@ TEST_CASE("rounding to nearest gives the streams of the format's encoder", "[qua
     for (std::int64_t i = 0; i < k; ++i) {
       // Among the rows: zeros, one value, subnormal halves and floats, ties, one outlier, one sign, large ones.
       const float v = normal(random);
-      const float kinds[] = {v,        0.0f,        -0.25f, v * 1e-7f, v * 1e-41f, std::rint(v * 2) * 0.5f + (i ? 0 : 7),
-                             i ? v : 1e4f, std::fabs(v), v * 3e4f,  i % 2 ? 0.0f : -0.0f};
+      const float kinds[] = {v,
+                             0.0f,
+                             -0.25f,
+                             v * 1e-7f,
+                             v * 1e-41f,
+                             std::rint(v * 2) * 0.5f + (i ? 0 : 7),
+                             i ? v : 1e4f,
+                             std::fabs(v),
+                             v * 3e4f,
+                             i % 2 ? 0.0f : -0.0f};
       w.push_back(kinds[row % 10]);
     }
   const Layer layer{n, k, w, diagonal(k, 1)};
@@ -289,7 +296,7 @@ TEST_CASE("a search over some rows finds what is best for them", "[quantize]") {
   const QuantizeTarget target{.format = Format::parse("int4_g32")};
   const auto all = awq(layer.weight(), layer.hessian, target, {.search_rows = 0});
   check_consistent(all, layer);
-  check_equal(all, awq(layer.weight(), layer.hessian, target));                           // 256 < 1024
+  check_equal(all, awq(layer.weight(), layer.hessian, target));                      // 256 < 1024
   const auto some = awq(layer.weight(), layer.hessian, target, {.search_rows = 1});  // rows 0 to 63
   const Layer first{64, 128, {layer.w.begin(), layer.w.begin() + 64 * 128}, layer.hessian};
   CHECK(some.exponent == awq(first.weight(), first.hessian, target).exponent);
@@ -308,7 +315,10 @@ TEST_CASE("results have equal bits for any number of threads", "[quantize]") {
   CHECK(one.values() == three.values());
   for (const char* name : {"int4_g64", "uint4_g32", "int4_row"}) {
     const Format format = Format::parse(name);
-    const auto both = [&](auto&& make) { check_equal(make(QuantizeTarget{.format = format, .threads = 1}), make(QuantizeTarget{.format = format, .threads = 5})); };
+    const auto both = [&](auto&& make) {
+      check_equal(make(QuantizeTarget{.format = format, .threads = 1}),
+                  make(QuantizeTarget{.format = format, .threads = 5}));
+    };
     both([&](const QuantizeTarget& t) { return round_to_nearest(layer.weight(), layer.hessian, t); });
     both([&](const QuantizeTarget& t) { return gptq(layer.weight(), layer.hessian, t, {.act_order = true}); });
     both([&](const QuantizeTarget& t) { return gptq(layer.weight(), layer.hessian, t); });
