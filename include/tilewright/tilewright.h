@@ -17,5 +17,6 @@
 #include <tilewright/numerics.h>
 #include <tilewright/operation.h>
 #include <tilewright/pack.h>
+#include <tilewright/post_training.h>
 #include <tilewright/safetensors.h>
 #include <tilewright/version.h>
