@@ -73,6 +73,7 @@ int run(Context& context, int argc, char** argv) {
   add_tune(context);
   add_plot(context);
   add_run(context);
+  add_quantize(context);
   add_cache(context);
   add_doctor(context);
   add_completion(context);

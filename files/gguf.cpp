@@ -342,9 +342,9 @@ GgufField Gguf::field(std::string_view key) const {
   throw Error(ErrorCode::invalid_argument, "key", printable(key), fmt::format("one of the {} there are", metadata_.size()));
 }
 
-std::optional<std::uint32_t> gguf_type(std::string_view format) {
+std::optional<std::uint32_t> gguf_type(std::string_view name) {
   for (const Type& t : kTypes)
-    if (!format.empty() && format == t.format) return t.id;
+    if (name == t.name || (!name.empty() && name == t.format)) return t.id;
   return std::nullopt;
 }
 

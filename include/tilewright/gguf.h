@@ -97,8 +97,8 @@ class TILEWRIGHT_EXPORT Gguf {
   std::uint64_t alignment_ = 32;
 };
 
-// GGUF's type id for a format ("q4_k": 12), none if it has no such type.
-TILEWRIGHT_EXPORT std::optional<std::uint32_t> gguf_type(std::string_view format);
+// GGUF's type id for a format ("q4_k": 12) or by ggml's name of it ("q4_K", "i64"), none if there is no such type.
+TILEWRIGHT_EXPORT std::optional<std::uint32_t> gguf_type(std::string_view name);
 
 struct TILEWRIGHT_EXPORT GgufInfo {
   std::string name = {};                // at most 63 bytes, which is what ggml takes

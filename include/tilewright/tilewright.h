@@ -14,5 +14,6 @@
 #include <tilewright/numerics.h>
 #include <tilewright/operation.h>
 #include <tilewright/pack.h>
+#include <tilewright/quantize_model.h>
 #include <tilewright/safetensors.h>
 #include <tilewright/version.h>
