@@ -42,21 +42,22 @@ void show(const QuantizeReport& report, const QuantizeArgs& args) {
   print(table.text());
   Table kept({"kept", "rows x cols", "type", "because"});
   for (const TensorReport& t : report.tensors)
-    if (!t.quantized && t.rows > 1 && t.cols > 1) kept.add({t.name, fmt::format("{} x {}", t.rows, t.cols), t.type, t.kept});
+    if (!t.quantized && t.rows > 1 && t.cols > 1)
+      kept.add({t.name, fmt::format("{} x {}", t.rows, t.cols), t.type, t.kept});
   print(kept.text());
-  print(fmt::format("{} of {} tensors quantized to {}{}, {} -> {}{}", quantized, report.tensors.size(),
-                    args.policy.format, resumed ? fmt::format(" ({} done by an earlier run)", resumed) : "",
-                    bytes_text(static_cast<double>(report.bytes_before)),
-                    bytes_text(static_cast<double>(report.bytes_after)),
-                    args.dry ? "; nothing is written" : fmt::format(", relative RMS error {:.3e}", report.relative_rms())));
+  print(fmt::format(
+      "{} of {} tensors quantized to {}{}, {} -> {}{}", quantized, report.tensors.size(), args.policy.format,
+      resumed ? fmt::format(" ({} done by an earlier run)", resumed) : "",
+      bytes_text(static_cast<double>(report.bytes_before)), bytes_text(static_cast<double>(report.bytes_after)),
+      args.dry ? "; nothing is written" : fmt::format(", relative RMS error {:.3e}", report.relative_rms())));
   if (!args.dry && !report.config_path.empty()) print("configuration for loaders: " + report.config_path);
 }
 
 int run_quantize(const Context& context, QuantizeArgs& args) {
   QuantizePolicy& policy = args.policy;
   policy.progress = Progress();
-  const QuantizeReport report = args.dry ? plan_quantization(args.inputs, args.output, policy)
-                                         : quantize_model(args.inputs, args.output, policy);
+  const QuantizeReport report =
+      args.dry ? plan_quantization(args.inputs, args.output, policy) : quantize_model(args.inputs, args.output, policy);
   policy.progress = nullptr;  // the bar is erased before the report
   if (!context.json) {
     show(report, args);
@@ -81,10 +82,9 @@ int run_quantize(const Context& context, QuantizeArgs& args) {
 void add_quantize(Context& context) {
   const auto args = std::make_shared<QuantizeArgs>();
   QuantizePolicy& policy = args->policy;
-  CLI::App* command = add_command(context, *context.app, "quantize",
-                                  "Quantize a model file's weights, round to nearest; needs no GPU");
-  command
-      ->add_option("file", args->inputs, "safetensors files of one model, an index of such (.json), or a GGUF file")
+  CLI::App* command =
+      add_command(context, *context.app, "quantize", "Quantize a model file's weights, round to nearest; needs no GPU");
+  command->add_option("file", args->inputs, "safetensors files of one model, an index of such (.json), or a GGUF file")
       ->type_name("FILE")
       ->required();
   command->add_option("--format", policy.format, "Of the weights ('tilewright formats' lists them)")

@@ -339,7 +339,8 @@ GgufField Gguf::field(std::string_view key) const {
     source_->read(stored_[i].offset, field.bytes);
     return field;
   }
-  throw Error(ErrorCode::invalid_argument, "key", printable(key), fmt::format("one of the {} there are", metadata_.size()));
+  throw Error(ErrorCode::invalid_argument, "key", printable(key),
+              fmt::format("one of the {} there are", metadata_.size()));
 }
 
 std::optional<std::uint32_t> gguf_type(std::string_view name) {
@@ -402,8 +403,7 @@ struct GgufWriter::Layout {
     std::uint64_t alignment = 32;
     std::unordered_set<std::string_view> seen;
     for (const GgufField& f : fields) {
-      if (!seen.insert(f.key).second)
-        throw Error(ErrorCode::invalid_argument, "key", printable(f.key), "occurs twice");
+      if (!seen.insert(f.key).second) throw Error(ErrorCode::invalid_argument, "key", printable(f.key), "occurs twice");
       const GgufValue value = checked(f);
       if (f.key == "general.alignment") alignment = checked_alignment(value);
       put_text(out, f.key);
@@ -437,8 +437,7 @@ struct GgufWriter::Layout {
 
  private:
   static void within(const char* what, std::size_t count, std::uint64_t most) {
-    if (count > most)
-      throw Error(ErrorCode::too_large, what, std::to_string(count), fmt::format("at most {}", most));
+    if (count > most) throw Error(ErrorCode::too_large, what, std::to_string(count), fmt::format("at most {}", most));
   }
   // The bytes are one whole value of the type: the reader reads them.
   static GgufValue checked(const GgufField& f) {

@@ -22,7 +22,9 @@ using readers::printable;
 
 constexpr std::size_t kMark = 8;  // bytes that are zero until the file is whole
 
-[[noreturn]] void throw_errno(const std::string& path) { throw Error(ErrorCode::io, "file", path, std::strerror(errno)); }
+[[noreturn]] void throw_errno(const std::string& path) {
+  throw Error(ErrorCode::io, "file", path, std::strerror(errno));
+}
 
 // PATH.part, open and locked.
 class PartFile {
@@ -142,6 +144,7 @@ ModelWriter::ModelWriter(const std::string& path, std::string header, std::vecto
                          Start start) {
   state_ = std::make_unique<State>(path, std::move(header), start == Start::create);
   State& s = *state_;
+  s.keep = start == Start::resume;  // what was there before is not this writer's to remove
   for (Place& p : places) {
     std::string name = p.name;
     s.slots.emplace(std::move(name), State::Slot{std::move(p)});

@@ -30,11 +30,10 @@ struct Dtype {
 };
 // In the reference implementation's order, by which it sorts what it writes.
 constexpr Dtype kDtypes[] = {
-    {"BOOL", 8, ""},        {"F4", 4, ""},          {"F6_E2M3", 6, ""},     {"F6_E3M2", 6, ""},
-    {"U8", 8, ""},          {"I8", 8, "int8"},      {"F8_E5M2", 8, "e5m2"}, {"F8_E4M3", 8, "e4m3"},
-    {"F8_E8M0", 8, ""},     {"F8_E4M3FNUZ", 8, ""}, {"F8_E5M2FNUZ", 8, ""}, {"I16", 16, ""},
-    {"U16", 16, ""},        {"F16", 16, "f16"},     {"BF16", 16, "bf16"},   {"I32", 32, "int32"},
-    {"U32", 32, ""},        {"F32", 32, "f32"},     {"C64", 64, ""},        {"F64", 64, ""},
+    {"BOOL", 8, ""},        {"F4", 4, ""},          {"F6_E2M3", 6, ""},     {"F6_E3M2", 6, ""}, {"U8", 8, ""},
+    {"I8", 8, "int8"},      {"F8_E5M2", 8, "e5m2"}, {"F8_E4M3", 8, "e4m3"}, {"F8_E8M0", 8, ""}, {"F8_E4M3FNUZ", 8, ""},
+    {"F8_E5M2FNUZ", 8, ""}, {"I16", 16, ""},        {"U16", 16, ""},        {"F16", 16, "f16"}, {"BF16", 16, "bf16"},
+    {"I32", 32, "int32"},   {"U32", 32, ""},        {"F32", 32, "f32"},     {"C64", 64, ""},    {"F64", 64, ""},
     {"I64", 64, ""},        {"U64", 64, ""},
 };
 
@@ -358,8 +357,7 @@ struct SafetensorsWriter::Layout {
       if (extent < 0) throw Error(ErrorCode::invalid_argument, field, std::to_string(extent), "must be >= 0");
       bits = checked_mul(bits, static_cast<std::uint64_t>(extent), field);
     }
-    if (bits % 8)
-      throw Error(ErrorCode::invalid_argument, field, fmt::format("{} bits", bits), "must be whole bytes");
+    if (bits % 8) throw Error(ErrorCode::invalid_argument, field, fmt::format("{} bits", bits), "must be whole bytes");
     return bits / 8;
   }
 };

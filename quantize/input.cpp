@@ -32,7 +32,8 @@ std::unordered_map<std::string, std::string> read_index(const std::string& path)
   const auto root = nlohmann::json::parse(read_text(path, kIndexBytes), nullptr, false);
   const auto map = root.is_object() ? root.find("weight_map") : root.end();
   if (!root.is_object() || map == root.end() || !map->is_object() || map->empty())
-    throw Error(ErrorCode::invalid_argument, "file", path, "must be JSON with an object weight_map, of files by tensor");
+    throw Error(ErrorCode::invalid_argument, "file", path,
+                "must be JSON with an object weight_map, of files by tensor");
   std::unordered_map<std::string, std::string> files;
   for (const auto& [name, file] : map->items()) {
     const std::string value = file.is_string() ? file.get<std::string>() : std::string();
@@ -94,7 +95,8 @@ void Input::add_safetensors(const std::string& path) {
   const auto tensors = safetensors_.back().tensors();
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const SafetensorsTensor& t = tensors[i];
-    tensors_.push_back({t.name, std::string(t.dtype), std::string(t.format), t.shape, t.bytes, safetensors_.size() - 1, i});
+    tensors_.push_back(
+        {t.name, std::string(t.dtype), std::string(t.format), t.shape, t.bytes, safetensors_.size() - 1, i});
   }
   add_identity(path);
 }

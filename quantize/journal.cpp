@@ -23,7 +23,9 @@ constexpr std::size_t kPiece = 1 << 20;
 constexpr std::uint64_t kMostBytes = 1ull << 30;
 constexpr int kVersion = 1;
 
-[[noreturn]] void throw_errno(const std::string& path) { throw Error(ErrorCode::io, "file", path, std::strerror(errno)); }
+[[noreturn]] void throw_errno(const std::string& path) {
+  throw Error(ErrorCode::io, "file", path, std::strerror(errno));
+}
 
 void write_all(int fd, std::string_view text, const std::string& path) {
   while (!text.empty()) {
@@ -64,7 +66,8 @@ Journal::Journal(const std::string& path, const std::string& input, const std::s
   fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_APPEND | (resume ? 0 : O_TRUNC), 0666);
   if (fd_ < 0) throw_errno(path);
   // A line that was cut ends here, and does not spoil the next one.
-  pending_ = resume ? "\n" : Json{{"tilewright_quantize", kVersion}, {"input", input}, {"options", options}}.dump() + "\n";
+  pending_ =
+      resume ? "\n" : Json{{"tilewright_quantize", kVersion}, {"input", input}, {"options", options}}.dump() + "\n";
   try {
     flush();
   } catch (...) {
@@ -87,7 +90,8 @@ void Journal::read(const std::string& input, const std::string& options) {
   std::size_t at = 0;
   const Json head = line_at(at);
   if (!head.is_object() || number_of(head, "tilewright_quantize") != kVersion)
-    throw Error(ErrorCode::invalid_argument, "resume", path_, "is damaged or of another version: start anew without it");
+    throw Error(ErrorCode::invalid_argument, "resume", path_,
+                "is damaged or of another version: start anew without it");
   if (text_of(head, "input") != input)
     throw Error(ErrorCode::invalid_argument, "resume", path_,
                 "was made from other input, or the files have changed since: start anew without it");

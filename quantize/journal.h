@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// OUTPUT.part.journal: lines of JSON. The first says from which input and by which options, each other one that a tensor
-// is done: the hashes of the bytes that it became, and its report. A line that is damaged or cut counts as absent.
+// OUTPUT.part.journal: lines of JSON. The first says from which input and by which options, each other one that a
+// tensor is done: the hashes of the bytes that it became, and its report. A line that is damaged or cut counts as
+// absent.
 #pragma once
 
 #include <tilewright/quantize_model.h>
@@ -51,7 +52,7 @@ class Journal {
   std::map<std::string, Done> done_;
 };
 
-std::string read_text(const std::string& path, std::uint64_t most);      // throws Error (io, too_large)
-void write_text(const std::string& path, const std::string& text);       // whole or not at all
+std::string read_text(const std::string& path, std::uint64_t most);  // throws Error (io, too_large)
+void write_text(const std::string& path, const std::string& text);   // whole or not at all
 
 }  // namespace tilewright::quantize

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sources of the configurations: compressed-tensors (src/compressed_tensors/quantization/quant_config.py, quant_args.py,
-// config/base.py), GPTQModel (gptqmodel/quantization/config.py), AutoAWQ (awq/models/_config.py).
+// Sources of the configurations: compressed-tensors (src/compressed_tensors/quantization/quant_config.py,
+// quant_args.py, config/base.py), GPTQModel (gptqmodel/quantization/config.py), AutoAWQ (awq/models/_config.py).
 #include "quantize/packing.h"
 
 #include <fmt/format.h>
@@ -54,7 +54,8 @@ class InPlace : public Sink {
         continue;
       }
       const std::int64_t bytes = format_.stream_bytes(static_cast<int>(i), count, cols_);
-      write_(outputs_[i].name, {static_cast<const std::byte*>(from.at(streams[i].stream)), static_cast<std::size_t>(bytes)});
+      write_(outputs_[i].name,
+             {static_cast<const std::byte*>(from.at(streams[i].stream)), static_cast<std::size_t>(bytes)});
     }
   }
   void end() override {
@@ -131,7 +132,8 @@ Packing::Packing(Container container, const LayerQuantizer& quantizer, const std
     throw Error(ErrorCode::unsupported, "format", std::string(name), fmt::format("one of {} in {}", names, where));
   }
   if (container == Container::safetensors && is_int4(name)) {
-    constexpr Checkpoint kAll[] = {Checkpoint::compressed_tensors, Checkpoint::gptq, Checkpoint::gptq_v2, Checkpoint::awq};
+    constexpr Checkpoint kAll[] = {Checkpoint::compressed_tensors, Checkpoint::gptq, Checkpoint::gptq_v2,
+                                   Checkpoint::awq};
     std::string names;
     for (const Checkpoint c : kAll) {
       names += (names.empty() ? "" : ", ") + std::string(to_string(c));
@@ -139,12 +141,15 @@ Packing::Packing(Container container, const LayerQuantizer& quantizer, const std
     }
     if (!checkpoint_) throw Error(ErrorCode::invalid_argument, "packing", packing, "one of " + names);
     if (checkpoint_ == Checkpoint::awq && reorders_)
-      throw Error(ErrorCode::unsupported, "packing", packing, "gptq or compressed_tensors: awq has no order of columns");
+      throw Error(ErrorCode::unsupported, "packing", packing,
+                  "gptq or compressed_tensors: awq has no order of columns");
   } else {
     if (!packing.empty() && !(container == Container::safetensors && packing == "compressed_tensors"))
       throw Error(ErrorCode::invalid_argument, "packing", packing,
                   fmt::format("none: only 4-bit integers in safetensors have one, this is {} in {}", name, where));
-    if (reorders_) throw Error(ErrorCode::unsupported, "format", std::string(name), "int4_g* or uint4_g* in safetensors, which can say in which order columns are");
+    if (reorders_)
+      throw Error(ErrorCode::unsupported, "format", std::string(name),
+                  "int4_g* or uint4_g* in safetensors, which can say in which order columns are");
   }
 }
 
@@ -247,9 +252,9 @@ std::string Packing::config(const std::vector<std::string>& kept) const {
   const bool symmetric = !name.starts_with('u');
   if (config_file().empty()) return "";
   if (checkpoint_ == Checkpoint::awq)
-    return Json{{"quant_method", "awq"},     {"version", "gemm"},       {"bits", 4},
-                {"w_bit", 4},                {"group_size", group()},   {"q_group_size", group()},
-                {"zero_point", true},        {"modules_to_not_convert", kept}}
+    return Json{
+        {"quant_method", "awq"}, {"version", "gemm"},       {"bits", 4},          {"w_bit", 4},
+        {"group_size", group()}, {"q_group_size", group()}, {"zero_point", true}, {"modules_to_not_convert", kept}}
         .dump(2, ' ', false, Json::error_handler_t::replace);
   if (checkpoint_ && *checkpoint_ != Checkpoint::compressed_tensors)
     return Json{{"quant_method", "gptq"},
@@ -266,21 +271,29 @@ std::string Packing::config(const std::vector<std::string>& kept) const {
   Json weights = {{"num_bits", rows ? 8 : 4},
                   {"type", floats ? "float" : "int"},
                   {"symmetric", symmetric},
-                  {"strategy", rows ? "channel" : name == "nvfp4" ? "tensor_group" : "group"},
+                  {"strategy", rows              ? "channel"
+                               : name == "nvfp4" ? "tensor_group"
+                                                 : "group"},
                   {"group_size", rows ? Json() : Json(group())},
                   {"dynamic", false},
                   {"actorder", reorders_ ? Json("group") : Json()}};
   // Eight-bit weights are multiplied with eight-bit activations, scaled as they come.
   Json activations;
   if (rows)
-    activations = {{"num_bits", 8},       {"type", floats ? "float" : "int"}, {"symmetric", true},
-                   {"strategy", "token"}, {"dynamic", true}};
+    activations = {{"num_bits", 8},
+                   {"type", floats ? "float" : "int"},
+                   {"symmetric", true},
+                   {"strategy", "token"},
+                   {"dynamic", true}};
   const char* format = name == "nvfp4"      ? "nvfp4-pack-quantized"
                        : name == "e4m3_row" ? "float-quantized"
                        : rows               ? "int-quantized"
                                             : "pack-quantized";
-  Json group_0 = {{"targets", {"Linear"}}, {"weights", weights}, {"input_activations", activations},
-                  {"output_activations", nullptr}, {"format", format}};
+  Json group_0 = {{"targets", {"Linear"}},
+                  {"weights", weights},
+                  {"input_activations", activations},
+                  {"output_activations", nullptr},
+                  {"format", format}};
   return Json{{"quantization_config",
                {{"quant_method", "compressed-tensors"},
                 {"quantization_status", "compressed"},

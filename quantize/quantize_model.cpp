@@ -25,14 +25,14 @@ namespace {
 
 using namespace quantize;
 
-constexpr std::int64_t kChunkFloats = 1 << 18;   // that a thread has at a time
-constexpr std::uint64_t kCopyBytes = 4 << 20;    // of a tensor that is copied
-constexpr int kChunksPerThread = 4;              // between two writes
+constexpr std::int64_t kChunkFloats = 1 << 18;  // that a thread has at a time
+constexpr std::uint64_t kCopyBytes = 4 << 20;   // of a tensor that is copied
+constexpr int kChunksPerThread = 4;             // between two writes
 
 // Embeddings and heads, which lose most; norms; and what decides between experts.
-constexpr const char* kKept[] = {"*embed*", "*embd*",  "*.wte.*",   "*.wpe.*",         "*token_types*",
-                                 "*norm*",  "*Norm*",  "*lm_head*", "output.weight",   "*router*",
-                                 "*.gate.weight",      "*ffn_gate_inp*", "shared.weight"};
+constexpr const char* kKept[] = {"*embed*",       "*embd*",         "*.wte.*",      "*.wpe.*",       "*token_types*",
+                                 "*norm*",        "*Norm*",         "*lm_head*",    "output.weight", "*router*",
+                                 "*.gate.weight", "*ffn_gate_inp*", "shared.weight"};
 
 const char* match(std::span<const std::string> patterns, const std::string& name) {
   for (const std::string& p : patterns)
@@ -47,10 +47,12 @@ const char* match_default(const std::string& name) {
 
 void check_patterns(const char* field, std::span<const std::string> patterns, const Input& input) {
   for (const std::string& p : patterns)
-    if (std::none_of(input.tensors().begin(), input.tensors().end(),
-                     [&](const InputTensor& t) { return match({&p, 1}, t.name); }))
-      throw Error(ErrorCode::invalid_argument, field, printable(p),
-                  fmt::format("a pattern that a tensor's name matches, such as '{}'", printable(input.tensors().front().name)));
+    if (std::none_of(input.tensors().begin(), input.tensors().end(), [&](const InputTensor& t) {
+          return match({&p, 1}, t.name);
+        }))
+      throw Error(
+          ErrorCode::invalid_argument, field, printable(p),
+          fmt::format("a pattern that a tensor's name matches, such as '{}'", printable(input.tensors().front().name)));
 }
 
 // Why a tensor stays as it is, or "".
@@ -77,7 +79,8 @@ class Model {
         own_(policy.quantizer ? nullptr : round_to_nearest(Format::parse(policy.format), policy.encoder)),
         quantizer_(policy.quantizer ? *policy.quantizer : *own_),
         packing_(container_, quantizer_, policy.packing),
-        threads_(policy.threads > 0 ? policy.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))) {
+        threads_(policy.threads > 0 ? policy.threads
+                                    : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))) {
     for (const std::string& path : inputs)
       if (path == output) throw Error(ErrorCode::invalid_argument, "output", output, "another file than the input");
     plan();
@@ -88,14 +91,15 @@ class Model {
   QuantizeReport run() {
     check_outputs();
     if (policy_.resume && ::access((output_ + ".part").c_str(), F_OK) != 0)
-      throw Error(ErrorCode::invalid_argument, "resume", output_ + ".part", "is not there: nothing was begun or it is finished");
+      throw Error(ErrorCode::invalid_argument, "resume", output_ + ".part",
+                  "is not there: nothing was begun or it is finished");
     std::unique_ptr<ModelWriter> writer = open_writer();
-    const std::string options = fmt::format("{}; {}; {}", quantizer_.identity(), packing_.text(), TILEWRIGHT_VERSION_STRING);
+    const std::string options =
+        fmt::format("{}; {}; {}", quantizer_.identity(), packing_.text(), TILEWRIGHT_VERSION_STRING);
     Journal journal(output_ + ".part.journal", input_.identity(), options, policy_.resume);
     journal_ = &journal;
     writer_ = writer.get();
     kept_part_ = policy_.resume;
-    if (kept_part_) writer->keep_part();
     try {
       for (std::size_t i = 0; i < planned_.size(); ++i) work(planned_[i], report_.tensors[i]);
       if (!report_.config.empty()) write_text(report_.config_path, report_.config + "\n");
@@ -288,7 +292,8 @@ class Model {
     const LayerWeights weights{t.name, t.rows(), cols, threads_,
                                [&](std::int64_t first, std::int64_t n, float* to) { read_floats(t, first, n, to); }};
     const auto layer = quantizer_.begin(weights);
-    const auto sink = packing_.sink(t, *layer, [&](const std::string& n, std::span<const std::byte> b) { write(n, b); });
+    const auto sink =
+        packing_.sink(t, *layer, [&](const std::string& n, std::span<const std::byte> b) { write(n, b); });
     float global = layer->global_scale();
     std::vector<Chunk> chunks(static_cast<std::size_t>(threads_ * kChunksPerThread));
     for (std::int64_t first = 0; first < t.rows();) {
@@ -341,8 +346,10 @@ class Model {
       const std::size_t from = order.empty() ? i : i - col + static_cast<std::size_t>(order[col]);
       const double w = weights[from], error = decoded[i] - w;
       if (!std::isfinite(error))
-        throw Error(ErrorCode::unsupported, fmt::format("tensor '{}' row {}", printable(t.name), c.first + static_cast<std::int64_t>(i) / t.cols()),
-                    fmt::format("{}", w), fmt::format("magnitudes that {} holds; or skip this tensor", format.name()));
+        throw Error(
+            ErrorCode::unsupported,
+            fmt::format("tensor '{}' row {}", printable(t.name), c.first + static_cast<std::int64_t>(i) / t.cols()),
+            fmt::format("{}", w), fmt::format("magnitudes that {} holds; or skip this tensor", format.name()));
       c.squares += w * w;
       c.error_squares += error * error;
       c.max_error = std::max(c.max_error, std::fabs(error));

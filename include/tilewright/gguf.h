@@ -76,7 +76,8 @@ class TILEWRIGHT_EXPORT Gguf {
   const GgufTensor& tensor(std::string_view name) const;            // throws Error naming some that exist
   const std::vector<std::pair<std::string, GgufValue>>& metadata() const { return metadata_; }
   const GgufValue* value(std::string_view key) const;  // null when there is none
-  // The value as stored, arrays with their contents, for a GgufWriter. Throws Error (invalid_argument) if there is none.
+  // The value as stored, arrays with their contents, for a GgufWriter. Throws Error (invalid_argument) if there is
+  // none.
   GgufField field(std::string_view key) const;
   std::uint64_t alignment() const { return alignment_; }
 

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What SafetensorsWriter and GgufWriter have in common: a model file whose tensors are declared first and streamed then.
-// Until finish() the bytes are in PATH.part, whose first eight bytes are zero, so that neither name nor content looks
-// like a whole model; finish() completes it, flushes it to the disk and renames it to PATH, replacing what is there.
-// A writer that is destroyed before removes PATH.part, unless keep_part() was called. Space is reserved at the start,
-// so a full disk is an error before the work and not after it. PATH.part is locked: a second process is refused.
-// Functions throw Error (io) naming the file, (invalid_argument) for what does not fit the declaration. Not thread-safe.
+// What SafetensorsWriter and GgufWriter have in common: a model file whose tensors are declared first and streamed
+// then. Until finish() the bytes are in PATH.part, whose first eight bytes are zero, so that neither name nor content
+// looks like a whole model; finish() completes it, flushes it to the disk and renames it to PATH, replacing what is
+// there. A writer that is destroyed before removes PATH.part, unless it was resumed or keep_part() was called. Space is
+// reserved at the start, so a full disk is an error before the work and not after it. PATH.part is locked: a second
+// process is refused.
+// Functions throw Error (io) naming the file, (invalid_argument) for what does not fit the declaration. Not
+// thread-safe.
 #pragma once
 
 #include <cstddef>

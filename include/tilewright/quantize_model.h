@@ -14,7 +14,8 @@
 //   .gguf         as GGUF's type of the format, names kept; the keys of a GGUF input are copied
 //   .safetensors  int4_g* uint4_g*   as `packing` says: compressed_tensors (the default), gptq, gptq_v2 or awq
 //                 e4m3_row int8_row  NAME F8_E4M3 or I8 [n, k], NAME_scale F32 [n, 1] (compressed-tensors)
-//                 nvfp4              NAME_packed U8 [n, k / 2], NAME_scale F8_E4M3 [n, k / 16], NAME_global_scale F32 [1],
+//                 nvfp4              NAME_packed U8 [n, k / 2], NAME_scale F8_E4M3 [n, k / 16], NAME_global_scale F32
+//                 [1],
 //                                    which is the inverse of the format's global scale (compressed-tensors)
 //                 f32 f16 bf16       NAME of that type
 //
@@ -41,7 +42,7 @@ namespace tilewright {
 struct LayerWeights {
   std::string_view name = {};  // of the tensor
   std::int64_t rows = 0, cols = 0;
-  int threads = 1;                  // that may be used for it
+  int threads = 1;  // that may be used for it
   // Rows first to first + count - 1, to count * cols floats. Thread-safe. Throws Error (io), and (invalid_argument) for
   // a value that is no finite number.
   std::function<void(std::int64_t first, std::int64_t count, float* to)> read = {};
@@ -77,9 +78,9 @@ TILEWRIGHT_EXPORT std::unique_ptr<LayerQuantizer> round_to_nearest(Format format
 
 struct QuantizePolicy {
   std::string format = {};
-  std::string encoder = {};                   // empty: the format's first
-  std::string packing = {};                   // of 4-bit formats in safetensors; empty: compressed_tensors
-  std::vector<std::string> only = {};         // patterns of names
+  std::string encoder = {};            // empty: the format's first
+  std::string packing = {};            // of 4-bit formats in safetensors; empty: compressed_tensors
+  std::vector<std::string> only = {};  // patterns of names
   std::vector<std::string> skip = {};
   const LayerQuantizer* quantizer = nullptr;  // null: round_to_nearest(format, encoder)
   bool resume = false;                        // go on with OUTPUT.part; Error (invalid_argument) if that cannot be
@@ -92,9 +93,9 @@ struct QuantizePolicy {
 
 struct TensorReport {
   std::string name = {};
-  std::string type = {};      // as the input says: "BF16"
+  std::string type = {};  // as the input says: "BF16"
   bool quantized = false;
-  std::string kept = {};      // why not, empty if it is quantized
+  std::string kept = {};  // why not, empty if it is quantized
   std::int64_t rows = 0, cols = 0;
   std::uint64_t bytes_before = 0, bytes_after = 0;
   double squares = 0, error_squares = 0;  // sums over the elements, of the weight and of its error

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A strict reader of safetensors: tensor infos, tensor bytes and metadata; and a writer. A file is input from strangers.
-// What the format's own implementation refuses is refused: a header beyond 100 MB, offsets that run backwards, tensors
-// that overlap, leave a hole or do not fill the file to its end, a size that is not what dtype and shape make it. Names
-// that occur twice and fields the format does not have are refused besides. Tensors may be listed in any order. Every
-// refusal is an Error naming the field and its value: invalid_argument for what the file says, too_large beyond a
-// stated limit, io when it cannot be read. The reader is thread-safe once opened.
+// A strict reader of safetensors: tensor infos, tensor bytes and metadata; and a writer. A file is input from
+// strangers. What the format's own implementation refuses is refused: a header beyond 100 MB, offsets that run
+// backwards, tensors that overlap, leave a hole or do not fill the file to its end, a size that is not what dtype and
+// shape make it. Names that occur twice and fields the format does not have are refused besides. Tensors may be listed
+// in any order. Every refusal is an Error naming the field and its value: invalid_argument for what the file says,
+// too_large beyond a stated limit, io when it cannot be read. The reader is thread-safe once opened.
 #pragma once
 
 #include <cstddef>
@@ -76,8 +76,7 @@ struct TILEWRIGHT_EXPORT SafetensorsInfo {
 class TILEWRIGHT_EXPORT SafetensorsWriter : public ModelWriter {
  public:
   SafetensorsWriter(const std::string& path, std::vector<SafetensorsInfo> tensors,
-                    const std::vector<std::pair<std::string, std::string>>& metadata = {},
-                    Start start = Start::create);
+                    const std::vector<std::pair<std::string, std::string>>& metadata = {}, Start start = Start::create);
 
  private:
   struct Layout;

@@ -41,11 +41,14 @@ std::vector<std::byte> pattern(std::uint64_t count, std::uint64_t seed) {
 }
 
 // The tensors of tests/golden/make_model_files.py.
-const std::vector<SafetensorsInfo> kTensors = {
-    {"z.weight", "F32", {3, 5}}, {"a.weight", "F16", {2, 4}}, {"b.weight", "BF16", {7}}, {"a.codes", "U8", {5}},
-    {"a.bytes", "I8", {3}},      {"scales", "F8_E4M3", {9}},  {"wide", "F8_E5M2", {3}},  {"powers", "F8_E8M0", {2}},
-    {"fnuz", "F8_E4M3FNUZ", {3}}, {"step", "I64", {}},        {"none", "I32", {0, 4}},   {"words", "I32", {2}},
-    {"doubles", "F64", {1}},     {"short \"\u00e4\" \\ \n", "I16", {3}}, {"flags", "U16", {1}}};
+const std::vector<SafetensorsInfo> kTensors = {{"z.weight", "F32", {3, 5}},  {"a.weight", "F16", {2, 4}},
+                                               {"b.weight", "BF16", {7}},    {"a.codes", "U8", {5}},
+                                               {"a.bytes", "I8", {3}},       {"scales", "F8_E4M3", {9}},
+                                               {"wide", "F8_E5M2", {3}},     {"powers", "F8_E8M0", {2}},
+                                               {"fnuz", "F8_E4M3FNUZ", {3}}, {"step", "I64", {}},
+                                               {"none", "I32", {0, 4}},      {"words", "I32", {2}},
+                                               {"doubles", "F64", {1}},      {"short \"\u00e4\" \\ \n", "I16", {3}},
+                                               {"flags", "U16", {1}}};
 
 // Writes pattern(seed = index) to every tensor, in two parts each, the second parts in the opposite order.
 void fill(ModelWriter& writer, const std::vector<std::string>& names, std::uint64_t first_seed) {
@@ -100,9 +103,12 @@ TEST_CASE("writers: a GGUF file has the bytes of the reference implementation") 
   const Folder folder;
   const std::string path = folder / "m.gguf";
   const std::string texts[] = {"x", "", "yz"};
-  const std::vector<GgufField> fields = {
-      GgufField::text("general.architecture", "test"), GgufField::u32("a.number", 7), GgufField::f32("a.float", 0.5f),
-      GgufField::boolean("a.bool", true), GgufField::text("a.text", "\u00e4"), GgufField::texts("a.texts", texts)};
+  const std::vector<GgufField> fields = {GgufField::text("general.architecture", "test"),
+                                         GgufField::u32("a.number", 7),
+                                         GgufField::f32("a.float", 0.5f),
+                                         GgufField::boolean("a.bool", true),
+                                         GgufField::text("a.text", "\u00e4"),
+                                         GgufField::texts("a.texts", texts)};
   const std::vector<GgufInfo> tensors = {{"q.weight", {64, 3}, *gguf_type("q8_0")},
                                          {"n.weight", {5}, *gguf_type("f32")},
                                          {"h", {5, 3, 2}, *gguf_type("f16")},
