@@ -14,9 +14,8 @@
 //   .gguf         as GGUF's type of the format, names kept; the keys of a GGUF input are copied
 //   .safetensors  int4_g* uint4_g*   as `packing` says: compressed_tensors (the default), gptq, gptq_v2 or awq
 //                 e4m3_row int8_row  NAME F8_E4M3 or I8 [n, k], NAME_scale F32 [n, 1] (compressed-tensors)
-//                 nvfp4              NAME_packed U8 [n, k / 2], NAME_scale F8_E4M3 [n, k / 16], NAME_global_scale F32
-//                 [1],
-//                                    which is the inverse of the format's global scale (compressed-tensors)
+//                 nvfp4              NAME_packed U8 [n, k / 2], NAME_scale F8_E4M3 [n, k / 16] and NAME_global_scale
+//                                    F32 [1], the inverse of the format's global scale (compressed-tensors)
 //                 f32 f16 bf16       NAME of that type
 //
 // The output is written under another name (model_writer.h), beside a journal, OUTPUT.part.journal, that says which
