@@ -74,6 +74,7 @@ int run(Context& context, int argc, char** argv) {
   add_plot(context);
   add_calibrate(context);
   add_run(context);
+  add_quantize(context);
   add_cache(context);
   add_doctor(context);
   add_completion(context);

@@ -18,5 +18,6 @@
 #include <tilewright/operation.h>
 #include <tilewright/pack.h>
 #include <tilewright/post_training.h>
+#include <tilewright/quantize_model.h>
 #include <tilewright/safetensors.h>
 #include <tilewright/version.h>
