@@ -12,7 +12,7 @@ import pickle
 import numpy as np
 import pytest
 from test_torch_cuda import launches  # noqa: F401  (a fixture)
-from torch_support import decoded, values
+from torch_support import decoded
 
 # isort: split
 import torch
@@ -193,7 +193,9 @@ def test_fake_quantization(order, block, groups, amax):
 def test_the_library_computes_the_same():
     """The text that an engine is asked for, computed by the library's own reference."""
     for text in (
-        conv_text("bf16", "q4_0", "f32", 32, 8, (3, 2), stride="2x1", pad="1:2x0", dilation="1x2", act="silu", alpha=0.5),
+        conv_text(
+            "bf16", "q4_0", "f32", 32, 8, (3, 2), stride="2x1", pad="1:2x0", dilation="1x2", act="silu", alpha=0.5
+        ),
         conv_text("f16", "int4_row", "f32", 32, 8, (3,), pad="2", pad_mode="reflect", groups=2, bias="f32"),
         conv_text("f32", "nvfp4", "f32", 32, 8, (1, 3, 3), pad="0x1x1", pad_mode="replicate", quant_act="e2m1/16"),
         conv_text("e4m3_tensor", "e4m3_tensor", "f32", 32, 8, (2, 2), global_="div"),
@@ -478,7 +480,8 @@ def test_record():
     model = nn.Sequential(make(padding=1, activation="e4m3_tensor"), make(c=8, k=4)).half()
     problems = [str(p) for p in twt.record(model, innermost(torch.randn(2, 32, 6, 7).half()))]
     assert problems[0] == (
-        "conv x=e4m3_tensor w=int8_row y=f16 n=2 c=32 in=6x7 k=8 kernel=3x3 pad=1x1 global=mul bias=f16 weights=constant"
+        "conv x=e4m3_tensor w=int8_row y=f16 n=2 c=32 in=6x7 k=8 kernel=3x3 pad=1x1 global=mul bias=f16 "
+        "weights=constant"
     )
     assert problems[1] == "cast x=f16 y=e4m3_tensor rows=84 cols=32"
     assert problems[2].startswith("conv x=f16 w=int8_row y=f16 n=2 c=8 in=6x7 ") and "ncdhw" not in problems[2]

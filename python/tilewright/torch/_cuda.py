@@ -396,9 +396,7 @@ def conv(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, amax: Tensor 
     return y
 
 
-def conv_grad(
-    dy: Tensor, weight: Sequence[Tensor], problem: str, extents: Sequence[int], dtype: torch.dtype
-) -> Tensor:
+def conv_grad(dy: Tensor, weight: Sequence[Tensor], problem: str, extents: Sequence[int], dtype: torch.dtype) -> Tensor:
     s = conv_spec(problem)
     streams = [*weight[:-1], 1 / weight[-1]] if s.divides else weight
     w = cast_to(streams, s.w, s.k, s.cols, s.dtype)
@@ -414,9 +412,8 @@ def conv_input_grad(s: ConvSpec, dy: Tensor, w: Tensor, extents: Sequence[int]) 
         return x
     none, given = [0] * s.rank, dy.new_empty((1,)).expand(dy.shape[0], s.c, *padded)
     mask = [True, False, False]
-    dx = torch.ops.aten.convolution_backward(
-        dy, given, w, None, s.stride, none, s.dilation, False, none, s.groups, mask
-    )[0]
+    shape = (s.stride, none, s.dilation, False, none, s.groups)
+    dx: Tensor = torch.ops.aten.convolution_backward(dy, given, w, None, *shape, mask)[0]
     if s.pad_mode == "zero":
         for axis, (a, extent) in enumerate(zip(s.before, extents)):
             dx = dx.narrow(2 + axis, a, extent)

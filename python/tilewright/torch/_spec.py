@@ -62,8 +62,10 @@ class Spec:
 
 
 # Fields of a conv that the operators do not take: x's shape has n and in, its strides the layouts.
-_NOT_TAKEN_OF_CONV = ("n", "in", "x_layout", "y_layout", "w_layout", "cache", "pack", "residual", "beta", "y_scale")
-_NOT_TAKEN_OF_CONV += ("workspace",)
+_NOT_TAKEN_OF_CONV = (
+    *("n", "in", "x_layout", "y_layout", "w_layout"),
+    *("cache", "pack", "residual", "beta", "y_scale", "workspace"),
+)
 
 
 class ConvSpec:
@@ -79,8 +81,11 @@ class ConvSpec:
             if name in given:
                 raise InvalidArgument("problem", text, f"a conv without {name}, which the operator has no argument for")
         self.rank = rank = len(given.get("kernel", "").split("x"))
-        self.kernel = self.stride = self.dilation = ()
-        self.before = self.behind = ()
+        self.kernel: list[int] = []
+        self.stride: list[int] = []
+        self.dilation: list[int] = []
+        self.before: list[int] = []
+        self.behind: list[int] = []
         try:  # what cannot be read, Problem refuses below
             self.kernel, self.stride, self.dilation = (
                 _per_axis(given.get(name, "1"), rank) for name in ("kernel", "stride", "dilation")

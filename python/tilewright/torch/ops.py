@@ -257,10 +257,11 @@ def _fake_quantized_pixels(s: ConvSpec, x: Tensor, amax: Tensor) -> Tensor:
 
 def _conv_of_patches(s: ConvSpec, padded: Tensor, w: Tensor, amax: Tensor) -> Tensor:
     """Blocks of what an output pixel sees, the im2col matrix's rows, in each group."""
-    patches = padded.unflatten(1, (s.groups, -1))  # images, groups, channels, axes
+    patches = padded.reshape(padded.shape[0], s.groups, -1, *padded.shape[2:])
     for axis, (span, step) in enumerate(zip(s.spans, s.stride)):
         patches = patches.unfold(3 + axis, span, step)
-    patches = patches[(..., *(slice(None, None, dilation) for dilation in s.dilation))]
+    for axis, step in enumerate(s.dilation):
+        patches = patches[(slice(None),) * (3 + s.rank + axis) + (slice(None, None, step),)]
     patches = patches.movedim(2, 2 + s.rank)  # images, groups, output axes, channels, kernel
     rows = _fake_quantized(s, patches.reshape(-1, s.cols), amax).reshape(*patches.shape[: 2 + s.rank], s.cols)
     z = rows.flatten(2, 1 + s.rank) @ w.reshape(s.groups, s.k // s.groups, s.cols).mT
@@ -342,9 +343,7 @@ class _Conv(torch.autograd.Function):
         return dx, dbias, None, None, *(None for _ in weight)
 
 
-def conv(
-    x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, problem: str, amax: Tensor | None = None
-) -> Tensor:
+def conv(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, problem: str, amax: Tensor | None = None) -> Tensor:
     """y = act(alpha x * w + bias), differentiable in x and bias. x: [images, c, axes] of float32, float16 or bfloat16;
     it is encoded in the problem's format of x, whatever its dtype. weight: [k, kernel axes, c / groups], a row for each
     output channel. bias: [k] of the problem's type. amax: one float32, if the problem has quant_act. Returns [images,

@@ -123,7 +123,7 @@ def _replace(model: nn.Module, rules: Sequence[Rule], kinds: Mapping[type[nn.Mod
         if kind is None:
             continue
         layers[name], kind_of[name] = module, kind
-        options = _first_match(name, rules)
+        options = first_match(name, rules)
         why = _why_not(module, options, kinds)
         if why is not None:
             left[name] = why
@@ -152,7 +152,7 @@ def _replace(model: nn.Module, rules: Sequence[Rule], kinds: Mapping[type[nn.Mod
     return ReplaceReport(replaced, left, before, after)
 
 
-def _first_match(name: str, rules: Sequence[Rule]) -> Options | None:
+def first_match(name: str, rules: Sequence[Rule]) -> Options | None:
     for which, options in rules:
         if isinstance(which, str):
             found = fnmatch.fnmatchcase(name, which)

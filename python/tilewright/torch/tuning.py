@@ -87,8 +87,9 @@ def _asked(model: nn.Module, inputs: Sequence[Any]) -> list[_Asked]:
 
 def record(model: nn.Module, *sample_inputs: Any, arch: str | None = None) -> list[Problem]:
     """The problems that the model asks for with these inputs, each once, in order: its products and convolutions, and
-    the casts of their activations. arch: a target ("sm_90a"): exactly what is launched there, tiles and workspace included; None: as the
-    layers state them. Runs the model on fake tensors, or on the given ones where its course depends on their values."""
+    the casts of their activations. arch: a target ("sm_90a"): exactly what is launched there, tiles and workspace
+    included; None: as the layers state them. Runs the model on fake tensors, or on the given ones where its course
+    depends on their values."""
     out: dict[Problem, None] = {}
     for asked in _asked(model, sample_inputs):
         for problem in _problems(asked, arch):
