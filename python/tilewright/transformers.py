@@ -134,7 +134,7 @@ class TilewrightQuantizer(HfQuantizer):  # type: ignore[misc]
     def _rules(self, model: Any) -> list[Any]:
         config = self.quantization_config
         if config.rules is not None:
-            return config.rules
+            return list(config.rules)
         keep = self.get_modules_to_not_convert(model, config.modules_to_not_convert, model._keep_in_fp32_modules)
         names = {name.removesuffix(".weight") for name in keep}
         rest = {"weight": config.weight, "activation": config.activation}
