@@ -28,7 +28,7 @@ def test_there_are_snippets():
 def test_snippet(compiles, code, tmp_path):
     if compiles and NVRTC is None:
         pytest.skip("compiles: needs TILEWRIGHT_NVRTC")
-    for package in ("torch", "safetensors"):
+    for package in ("torch", "safetensors", "transformers", "onnx"):
         if package in code:
             pytest.importorskip(package)
     tmp_path.chmod(0o700)
