@@ -10,6 +10,10 @@ function(tilewright_folder name)
   target_compile_definitions(tilewright_${name} PRIVATE TILEWRIGHT_BUILDING)
   # A format's codec must give the same bits on every host; see templates/core/numeric.cuh.
   target_compile_options(tilewright_${name} PRIVATE -ffp-contract=off)
+  # In the Python wheel the size of what is not arithmetic counts.
+  if(SKBUILD AND name MATCHES "^(jit|cache|tuner|files|capi)$")
+    target_compile_options(tilewright_${name} PRIVATE -Os)
+  endif()
 endfunction()
 
 tilewright_folder(jit)
