@@ -22,8 +22,8 @@
 namespace tilewright::cli {
 namespace {
 
-constexpr std::uint64_t kChunk = std::uint64_t{1} << 20;  // elements in memory at once
-constexpr std::size_t kMostLines = 16;                    // of the table, for a tensor's channels
+constexpr std::uint64_t kChunkElements = std::uint64_t{1} << 20;  // elements in memory at once
+constexpr std::size_t kMostChannelLines = 16;                     // of the table, for a tensor's channels
 
 struct CalibrateArgs {
   std::vector<std::string> files;
@@ -35,7 +35,7 @@ struct CalibrateArgs {
 };
 
 // One array of one file. Those of a name are batches of one tensor.
-struct Array {
+struct FileArray {
   std::string file, format;  // "" of doubles
   std::vector<std::int64_t> shape;
   std::uint64_t bytes = 0;
@@ -44,17 +44,19 @@ struct Array {
 
   std::uint64_t size() const { return format.empty() ? 8 : format == "f32" ? 4 : 2; }
   std::uint64_t elements() const { return bytes / size(); }
-  int chunks() const { return static_cast<int>(std::min<std::uint64_t>((elements() + kChunk - 1) / kChunk, 1 << 20)); }
+  int chunks() const {
+    return static_cast<int>(std::min<std::uint64_t>((elements() + kChunkElements - 1) / kChunkElements, 1 << 20));
+  }
 };
 
-struct Tensor {
+struct NamedTensor {
   std::string name;
-  std::vector<Array> arrays;
+  std::vector<FileArray> arrays;
 };
 
-struct Inputs {
-  std::vector<Tensor> tensors;
-  void add(const std::string& name, Array array) {
+struct CalibrationInputs {
+  std::vector<NamedTensor> tensors;
+  void add(const std::string& name, FileArray array) {
     const auto [at, fresh] = places.emplace(name, tensors.size());
     if (fresh) tensors.push_back({name, {}});
     tensors[at->second].arrays.push_back(std::move(array));
@@ -79,8 +81,8 @@ auto in_file(const std::string& what, Action&& action) {
   }
 }
 
-Inputs inputs_of(const CalibrateArgs& args) {
-  Inputs inputs;
+CalibrationInputs inputs_of(const CalibrateArgs& args) {
+  CalibrationInputs inputs;
   std::string npy_name, others;
   for (const std::string& file : args.files) {
     if (file.ends_with(".npy")) {
@@ -107,11 +109,11 @@ Inputs inputs_of(const CalibrateArgs& args) {
   return inputs;
 }
 
-struct Axis {
+struct ChannelAxis {
   std::int64_t channels = 1, inner = 1;
 };
 
-Axis axis_of(const Array& a, const CalibrateArgs& args) {
+ChannelAxis axis_of(const FileArray& a, const CalibrateArgs& args) {
   if (args.axis_given->count() == 0) return {};
   const auto rank = static_cast<int>(a.shape.size());
   const int axis = args.axis < 0 ? args.axis + rank : args.axis;
@@ -119,13 +121,13 @@ Axis axis_of(const Array& a, const CalibrateArgs& args) {
     throw Error(ErrorCode::invalid_argument, "--channels", std::to_string(args.axis),
                 rank == 0 ? "the array has no axes: it is one element"
                           : fmt::format("the array has {} axes: {} to {}", rank, -rank, rank - 1));
-  Axis found{a.shape[static_cast<std::size_t>(axis)], 1};
+  ChannelAxis found{a.shape[static_cast<std::size_t>(axis)], 1};
   for (auto i = static_cast<std::size_t>(axis) + 1; i < a.shape.size(); ++i) found.inner *= a.shape[i];
   found.inner = std::max<std::int64_t>(found.inner, 1);  // without elements
   return found;
 }
 
-void observe(Observer& observer, const Array& a, const Axis& axis, const std::function<void()>& step) {
+void observe_array(Observer& observer, const FileArray& a, const ChannelAxis& axis, const std::function<void()>& step) {
   std::optional<Npy> npy;
   if (!a.model) {
     npy.emplace(Npy::open(a.file));
@@ -133,8 +135,8 @@ void observe(Observer& observer, const Array& a, const Axis& axis, const std::fu
       throw Error(ErrorCode::io, "file", a.file, "has changed while it was read");
   }
   std::vector<std::byte> bytes;
-  for (std::uint64_t first = 0; first < a.elements(); first += kChunk) {
-    bytes.resize(static_cast<std::size_t>(std::min(kChunk, a.elements() - first) * a.size()));
+  for (std::uint64_t first = 0; first < a.elements(); first += kChunkElements) {
+    bytes.resize(static_cast<std::size_t>(std::min(kChunkElements, a.elements() - first) * a.size()));
     if (npy)
       npy->read(first * a.size(), bytes);
     else
@@ -154,7 +156,7 @@ void observe(Observer& observer, const Array& a, const Axis& axis, const std::fu
   observer.end_batch();
 }
 
-struct Result {
+struct Calibrated {
   std::string name;
   std::size_t arrays = 0;
   std::vector<Observation> seen;  // without histograms
@@ -162,7 +164,7 @@ struct Result {
   std::vector<ScaleAndZero> scales;
 };
 
-Json json(const Result& r) {
+Json json_of(const Calibrated& r) {
   Json min = Json::array(), max = min, count = min, nans = min, low = min, high = min, scale = min, zero = min;
   for (std::size_t i = 0; i < r.clips.size(); ++i) {
     count.push_back(r.seen[i].count), nans.push_back(r.seen[i].nans);
@@ -174,7 +176,7 @@ Json json(const Result& r) {
           {"max", max},     {"clip_min", low},    {"clip_max", high}, {"scale", scale}, {"zero_point", zero}};
 }
 
-Json json(const std::vector<Result>& results, const Calibration& how, const CalibrateArgs& args) {
+Json json_of(const std::vector<Calibrated>& results, const Calibration& how, const CalibrateArgs& args) {
   Json all{{"method", name_of(how.method)}};
   if (how.method == CalibrationMethod::percentile) all["percentile"] = how.percentile;
   if (how.method == CalibrationMethod::moving_average) all["momentum"] = args.momentum;
@@ -182,17 +184,17 @@ Json json(const std::vector<Result>& results, const Calibration& how, const Cali
   all["symmetric"] = how.symmetry == Symmetry::symmetric;
   all["axis"] = args.axis_given->count() ? Json(args.axis) : Json();
   all["tensors"] = Json::array();
-  for (const Result& r : results) all["tensors"].push_back(json(r));
+  for (const Calibrated& r : results) all["tensors"].push_back(json_of(r));
   return all;
 }
 
-Table table(const std::vector<Result>& results, bool channels) {
+Table calibration_table(const std::vector<Calibrated>& results, bool channels) {
   std::vector<std::string> head = {"tensor", "values", "NaN", "min", "max", "clip min", "clip max", "scale", "zero"};
   if (channels) head.insert(head.begin() + 1, "channel");
   Table t(head);
-  for (const Result& r : results)
+  for (const Calibrated& r : results)
     for (std::size_t i = 0; i < r.clips.size(); ++i) {
-      if (i == kMostLines) {
+      if (i == kMostChannelLines) {
         t.add({r.name, "...", fmt::format("{} more channels; --json has all", r.clips.size() - i)});
         break;
       }
@@ -253,7 +255,7 @@ Calibration calibration_of(const CalibrateArgs& args) {
 }
 
 // Numbers out of range are refused before any file is read: the library refuses them for any data.
-void check(const Calibration& how, double momentum) {
+void check_numbers(const Calibration& how, double momentum) {
   Observer one({.bins = 256, .momentum = momentum});
   one.observe(std::vector<float>{1});
   one.end_batch();
@@ -262,38 +264,38 @@ void check(const Calibration& how, double momentum) {
 
 int run_calibrate(const Context& context, const CalibrateArgs& args) {
   const Calibration how = calibration_of(args);
-  check(how, args.momentum);
-  const Inputs inputs = inputs_of(args);
+  check_numbers(how, args.momentum);
+  const CalibrationInputs inputs = inputs_of(args);
   if (!args.plot.empty() && inputs.tensors.size() != 1)
     throw Error(ErrorCode::invalid_argument, "--plot", args.plot,
                 fmt::format("draws one tensor, and there are {}: choose one by --tensor", inputs.tensors.size()));
   const bool counts = !args.plot.empty() ||
                       (how.method != CalibrationMethod::min_max && how.method != CalibrationMethod::moving_average);
   std::int64_t total = 0, done = 0;
-  for (const Tensor& t : inputs.tensors)
-    for (const Array& a : t.arrays) total += a.chunks();
+  for (const NamedTensor& t : inputs.tensors)
+    for (const FileArray& a : t.arrays) total += a.chunks();
   const auto steps = [](std::int64_t n) { return static_cast<int>(std::min<std::int64_t>(n, INT32_MAX)); };
   const Progress progress;
 
-  std::vector<Result> results;
-  for (const Tensor& t : inputs.tensors) {
-    const auto where = [&](const Array& a) {
+  std::vector<Calibrated> results;
+  for (const NamedTensor& t : inputs.tensors) {
+    const auto where = [&](const FileArray& a) {
       return a.model ? fmt::format("{}: tensor '{}'", a.file, t.name) : a.file;
     };
-    const Array& first = t.arrays.front();
+    const FileArray& first = t.arrays.front();
     Observer observer = in_file(where(first), [&] {
       return Observer(
           {.channels = axis_of(first, args).channels, .bins = counts ? 2048 : 0, .momentum = args.momentum});
     });
-    for (const Array& a : t.arrays)
+    for (const FileArray& a : t.arrays)
       in_file(where(a), [&] {
-        const Axis axis = axis_of(a, args);
+        const ChannelAxis axis = axis_of(a, args);
         if (axis.channels != observer.options().channels)
           throw Error(ErrorCode::invalid_argument, "channels", std::to_string(axis.channels),
                       fmt::format("must be {}, as in {}", observer.options().channels, first.file));
-        observe(observer, a, axis, [&] { progress("reading", steps(++done), steps(total)); });
+        observe_array(observer, a, axis, [&] { progress("reading", steps(++done), steps(total)); });
       });
-    Result r{t.name, t.arrays.size(), {}, {}, {}};
+    Calibrated r{t.name, t.arrays.size(), {}, {}, {}};
     r.clips = in_file(where(first), [&] { return clip_ranges(observer, how); });
     for (const ClipRange& clip : r.clips) r.scales.push_back(scale_for(clip, how.target, how.symmetry));
     for (Observation o : observer.channels()) {
@@ -311,9 +313,9 @@ int run_calibrate(const Context& context, const CalibrateArgs& args) {
     }
     results.push_back(std::move(r));
   }
-  const Json all = json(results, how, args);
+  const Json all = json_of(results, how, args);
   if (!args.out.empty()) write_whole("--out", args.out, all.dump(2, ' ', true, Json::error_handler_t::replace) + "\n");
-  const Table lines = table(results, args.axis_given->count() > 0);
+  const Table lines = calibration_table(results, args.axis_given->count() > 0);
   if (context.json)
     print_json(all);
   else

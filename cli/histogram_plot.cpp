@@ -22,13 +22,13 @@ constexpr const char* kHistogramStyle =
     "@media (prefers-color-scheme: dark) { text { fill: #e6edf3 } .back { fill: #0d1117 } .grid { stroke: #30363d } "
     ".axis { stroke: #9198a1 } .bar { fill: #4493f8 } .clipped { fill: #db61a2 } .clip { stroke: #e6edf3 } }";
 
-std::string rounded(double value) { return fmt::format("{:.1f}", value); }
+std::string pixels(double value) { return fmt::format("{:.1f}", value); }
 
-struct Columns {
+struct HistogramColumns {
   double least, most;
   std::vector<double> inside, outside;  // of the clip
 
-  explicit Columns(const HistogramPlot& plot) : inside(kColumns), outside(kColumns) {
+  explicit HistogramColumns(const HistogramPlot& plot) : inside(kColumns), outside(kColumns) {
     const Observation& o = plot.seen;
     const double w = std::ldexp(1.0, o.exponent);
     least = std::min(o.min, plot.clip.min);
@@ -55,14 +55,14 @@ struct Columns {
   double x(double value) const { return kFirstX + (value - least) / (most - least) * (kLastX - kFirstX); }
 };
 
-void write(Svg& svg, double x, double y, const std::string& text, const char* anchor) {
-  svg.element("text", {{"x", rounded(x)}, {"y", rounded(y)}, {"text-anchor", anchor}}, text);
+void write_text(Svg& svg, double x, double y, const std::string& text, const char* anchor) {
+  svg.element("text", {{"x", pixels(x)}, {"y", pixels(y)}, {"text-anchor", anchor}}, text);
 }
 
 }  // namespace
 
 std::string draw(const HistogramPlot& plot) {
-  const Columns columns(plot);
+  const HistogramColumns columns(plot);
   // 1 stands a little above the axis, so that a lone value is seen.
   const double decades = std::log10(columns.largest()) + 0.3;
   const auto y = [&](double count) {
@@ -78,25 +78,25 @@ std::string draw(const HistogramPlot& plot) {
               fmt::format("Histogram of {} values from {:.6g} to {:.6g}; kept are those from {:.6g} to {:.6g}.",
                           plot.seen.count, plot.seen.min, plot.seen.max, plot.clip.min, plot.clip.max));
   svg.element("style", {}, kHistogramStyle);
-  svg.element("rect", {{"class", "back"}, {"width", rounded(kPlotWidth)}, {"height", rounded(kPlotHeight)}});
-  svg.element("text", {{"class", "title"}, {"x", rounded(kFirstX)}, {"y", "24"}}, plot.title);
-  svg.element("text", {{"x", rounded(kFirstX)}, {"y", "44"}}, plot.subtitle);
+  svg.element("rect", {{"class", "back"}, {"width", pixels(kPlotWidth)}, {"height", pixels(kPlotHeight)}});
+  svg.element("text", {{"class", "title"}, {"x", pixels(kFirstX)}, {"y", "24"}}, plot.title);
+  svg.element("text", {{"x", pixels(kFirstX)}, {"y", "44"}}, plot.subtitle);
 
   for (double count = 1; count <= columns.largest(); count *= 10) {
-    const std::string at = rounded(y(count));
-    svg.element("line", {{"class", "grid"}, {"x1", rounded(kFirstX)}, {"x2", rounded(kLastX)}, {"y1", at}, {"y2", at}});
-    write(svg, kFirstX - 8, y(count) + 4, fmt::format("{:g}", count), "end");
+    const std::string at = pixels(y(count));
+    svg.element("line", {{"class", "grid"}, {"x1", pixels(kFirstX)}, {"x2", pixels(kLastX)}, {"y1", at}, {"y2", at}});
+    write_text(svg, kFirstX - 8, y(count) + 4, fmt::format("{:g}", count), "end");
   }
   for (int i = 0; i <= 8; ++i) {
     const double value = columns.least + (columns.most - columns.least) * i / 8;
-    write(svg, columns.x(value), kLastY + 18, fmt::format("{:.4g}", value), "middle");
+    write_text(svg, columns.x(value), kLastY + 18, fmt::format("{:.4g}", value), "middle");
   }
   const double step = (kLastX - kFirstX) / kColumns;
   const auto bar = [&](std::size_t i, double from, double to, const char* style) {
     if (to <= from) return;
     svg.element("rect", {{"class", style},
                          {"x", fmt::format("{:.2f}", kFirstX + static_cast<double>(i) * step)},
-                         {"y", rounded(y(to))},
+                         {"y", pixels(y(to))},
                          {"width", fmt::format("{:.2f}", step)},
                          {"height", fmt::format("{:.2f}", y(from) - y(to))}});
   };
@@ -106,14 +106,14 @@ std::string draw(const HistogramPlot& plot) {
   }
   svg.element("path",
               {{"class", "axis"}, {"d", fmt::format("M{0:g} {1:g}V{2:g}H{3:g}", kFirstX, kFirstY, kLastY, kLastX)}});
-  write(svg, (kFirstX + kLastX) / 2, kLastY + 38, "value", "middle");
-  write(svg, kFirstX - 8, kFirstY - 12, "count", "end");
+  write_text(svg, (kFirstX + kLastX) / 2, kLastY + 38, "value", "middle");
+  write_text(svg, kFirstX - 8, kFirstY - 12, "count", "end");
   for (const double end : {plot.clip.min, plot.clip.max}) {
-    const std::string x = rounded(columns.x(end));
-    svg.element("line", {{"class", "clip"}, {"x1", x}, {"x2", x}, {"y1", rounded(kFirstY)}, {"y2", rounded(kLastY)}});
+    const std::string x = pixels(columns.x(end));
+    svg.element("line", {{"class", "clip"}, {"x1", x}, {"x2", x}, {"y1", pixels(kFirstY)}, {"y2", pixels(kLastY)}});
     // On the side of the line that is inside the picture.
     const bool left = columns.x(end) < (kFirstX + kLastX) / 2;
-    write(svg, columns.x(end) + (left ? 4 : -4), kFirstY - 6, fmt::format("{:.6g}", end), left ? "start" : "end");
+    write_text(svg, columns.x(end) + (left ? 4 : -4), kFirstY - 6, fmt::format("{:.6g}", end), left ? "start" : "end");
   }
   svg.close();
   return svg.text();
