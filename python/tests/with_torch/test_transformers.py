@@ -5,12 +5,15 @@ model with the weights that the layouts' definitions give (test_torch_checkpoint
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 from conftest import PACKAGE
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when it is imported
 
 # isort: split
 transformers = pytest.importorskip("transformers")
