@@ -117,6 +117,7 @@ Json casts(const Device& device, const Settings& settings) {
     }
   }
   for (const char* plain : {"f32", "f16", "bf16"}) {
+    measure(fmt::format("amax x={} rows=4096 cols={}", plain, cols(plain)));
     for (const int block : {16, 256})
       measure(fmt::format("fp4_fake_quant x={0} y={0} rows=4096 cols={1} block={2}", plain, cols(plain), block));
     measure(fmt::format("dynamic_block_quantize x={0} y={0} rows=4096 cols={1} block=128", plain, cols(plain) - 1));

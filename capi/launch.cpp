@@ -77,6 +77,13 @@ tw_status tw_launch_cast(const tw_kernel* kernel, tw_stream stream, const tw_cas
   });
 }
 
+tw_status tw_launch_amax(const tw_kernel* kernel, tw_stream stream, const tw_amax_args* args) {
+  return guarded(nullptr, [&] {
+    const tw_amax_args a = read_struct(args, "args");
+    handle(kernel).value.launch(stream, AmaxArgs{a.x, a.amax, a.workspace, a.rows});
+  });
+}
+
 tw_status tw_launch_fp4_fake_quant(const tw_kernel* kernel, tw_stream stream, const tw_fake_quant_args* args) {
   return guarded(nullptr, [&] {
     const tw_fake_quant_args a = read_struct(args, "args");

@@ -47,7 +47,9 @@ void add_plan(Context& context);        // plan, emit
 void add_prewarm(Context& context);     // prewarm
 void add_tune(Context& context);        // tune
 void add_plot(Context& context);        // plot
+void add_calibrate(Context& context);   // calibrate
 void add_run(Context& context);         // run
+void add_quantize(Context& context);    // quantize
 void add_cache(Context& context);       // cache ...
 void add_doctor(Context& context);      // doctor
 void add_completion(Context& context);  // completion

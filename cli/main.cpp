@@ -72,7 +72,9 @@ int run(Context& context, int argc, char** argv) {
   add_prewarm(context);
   add_tune(context);
   add_plot(context);
+  add_calibrate(context);
   add_run(context);
+  add_quantize(context);
   add_cache(context);
   add_doctor(context);
   add_completion(context);

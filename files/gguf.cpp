@@ -190,29 +190,33 @@ std::uint64_t checked_alignment(const GgufValue& value) {
   return *a;
 }
 
+std::uint64_t bytes_of(std::span<const std::int64_t> dims, const Type& type, const std::string& field) {
+  std::uint64_t elements = 1;
+  for (std::size_t i = 0; i < dims.size(); ++i) {
+    if (dims[i] < 1)
+      throw Error(ErrorCode::invalid_argument, fmt::format("{} shape[{}]", field, i),
+                  std::to_string(static_cast<std::uint64_t>(dims[i])), "must be 1 to 2^63 - 1");
+    elements = checked_mul(elements, static_cast<std::uint64_t>(dims[i]), field + " shape");
+  }
+  if (elements > static_cast<std::uint64_t>(INT64_MAX))
+    throw Error(ErrorCode::too_large, field + " shape", fmt::format("{} elements", elements), "must be < 2^63");
+  if (static_cast<std::uint64_t>(dims[0]) % type.block)
+    throw Error(ErrorCode::invalid_argument, field + " shape[0]", std::to_string(dims[0]),
+                fmt::format("must be a multiple of {}, the block of {}", type.block, type.name));
+  return checked_mul(elements / type.block, type.bytes, field + " bytes");
+}
+
 void read_shape(Cursor& in, GgufTensor& t, const std::string& field) {
   const auto dims = in.get<std::uint32_t>(field + " dims");
   if (dims < 1 || dims > GgufLimits::kDims)
     throw Error(ErrorCode::invalid_argument, field + " dims", std::to_string(dims), "must be 1 to 4");
-  std::uint64_t elements = 1;
-  for (std::uint32_t i = 0; i < dims; ++i) {
-    const auto extent = in.get<std::uint64_t>(field + " shape");
-    if (extent < 1 || extent > static_cast<std::uint64_t>(INT64_MAX))
-      throw Error(ErrorCode::invalid_argument, fmt::format("{} shape[{}]", field, i), std::to_string(extent),
-                  "must be 1 to 2^63 - 1");
-    elements = checked_mul(elements, extent, field + " shape");
-    t.dims.push_back(static_cast<std::int64_t>(extent));
-  }
-  if (elements > static_cast<std::uint64_t>(INT64_MAX))
-    throw Error(ErrorCode::too_large, field + " shape", fmt::format("{} elements", elements), "must be < 2^63");
+  for (std::uint32_t i = 0; i < dims; ++i)
+    t.dims.push_back(static_cast<std::int64_t>(in.get<std::uint64_t>(field + " shape")));
   t.type = in.get<std::uint32_t>(field + " type");
   const Type& type = type_of(t.type, field + " type");
   t.type_name = type.name;
   t.format = type.format;
-  if (static_cast<std::uint64_t>(t.dims[0]) % type.block)
-    throw Error(ErrorCode::invalid_argument, field + " shape[0]", std::to_string(t.dims[0]),
-                fmt::format("must be a multiple of {}, the block of {}", type.block, type.name));
-  t.bytes = checked_mul(elements / type.block, type.bytes, field + " bytes");
+  t.bytes = bytes_of(t.dims, type, field);
 }
 
 std::vector<GgufTensor> read_infos(Cursor& in, std::uint64_t count) {
@@ -288,7 +292,9 @@ Gguf::Gguf(std::unique_ptr<ByteSource> source) : source_(std::move(source)) {
     const std::string field = fmt::format("key '{}'", printable(key));
     if (key.empty()) throw Error(ErrorCode::invalid_argument, fmt::format("key {}", i), "", "is empty");
     const auto type = in.get<std::uint32_t>(field);
+    const std::uint64_t begin = in.position();
     GgufValue value = read_value(in, type, field);
+    stored_.push_back({type, begin, in.position() - begin});
     if (key == "general.alignment") alignment_ = checked_alignment(value);
     metadata_.emplace_back(std::move(key), std::move(value));
   }
@@ -324,5 +330,136 @@ std::vector<std::byte> Gguf::read(const GgufTensor& tensor) const {
 void Gguf::read(const GgufTensor& tensor, std::uint64_t first, std::span<std::byte> to) const {
   read_part(*source_, tensor, first, to);
 }
+
+GgufField Gguf::field(std::string_view key) const {
+  for (std::size_t i = 0; i < metadata_.size(); ++i) {
+    if (metadata_[i].first != key) continue;
+    GgufField field{metadata_[i].first, stored_[i].type, {}};
+    field.bytes.resize(static_cast<std::size_t>(stored_[i].bytes));
+    source_->read(stored_[i].offset, field.bytes);
+    return field;
+  }
+  throw Error(ErrorCode::invalid_argument, "key", printable(key),
+              fmt::format("one of the {} there are", metadata_.size()));
+}
+
+std::optional<std::uint32_t> gguf_type(std::string_view name) {
+  for (const Type& t : kTypes)
+    if (name == t.name || (!name.empty() && name == t.format)) return t.id;
+  return std::nullopt;
+}
+
+namespace {
+
+template <class T>
+void put(std::vector<std::byte>& to, T value) {
+  const auto bytes = std::as_bytes(std::span(&value, 1));
+  to.insert(to.end(), bytes.begin(), bytes.end());
+}
+void put_text(std::vector<std::byte>& to, std::string_view text) {
+  put<std::uint64_t>(to, text.size());
+  const auto bytes = std::as_bytes(std::span(text));
+  to.insert(to.end(), bytes.begin(), bytes.end());
+}
+template <class T>
+GgufField scalar(std::string key, std::uint32_t type, T value) {
+  GgufField field{std::move(key), type, {}};
+  put(field.bytes, value);
+  return field;
+}
+
+}  // namespace
+
+GgufField GgufField::u32(std::string key, std::uint32_t value) { return scalar(std::move(key), kU32, value); }
+GgufField GgufField::f32(std::string key, float value) { return scalar(std::move(key), kF32, value); }
+GgufField GgufField::boolean(std::string key, bool value) {
+  return scalar(std::move(key), kBool, static_cast<std::uint8_t>(value));
+}
+GgufField GgufField::text(std::string key, std::string_view value) {
+  GgufField field{std::move(key), kString, {}};
+  put_text(field.bytes, value);
+  return field;
+}
+GgufField GgufField::texts(std::string key, std::span<const std::string> values) {
+  GgufField field = scalar(std::move(key), kArray, static_cast<std::uint32_t>(kString));
+  put<std::uint64_t>(field.bytes, values.size());
+  for (const std::string& value : values) put_text(field.bytes, value);
+  return field;
+}
+
+struct GgufWriter::Layout {
+  std::string header;
+  std::vector<Place> places;
+  std::uint64_t size = 0;
+
+  Layout(std::span<const GgufInfo> tensors, std::span<const GgufField> fields) {
+    within("tensors", tensors.size(), GgufLimits::kTensors);
+    within("keys", fields.size(), GgufLimits::kKeys);
+    std::vector<std::byte> out;
+    put<std::uint32_t>(out, 0x46554747);  // "GGUF"
+    put<std::uint32_t>(out, 3);
+    put<std::uint64_t>(out, tensors.size());
+    put<std::uint64_t>(out, fields.size());
+    std::uint64_t alignment = 32;
+    std::unordered_set<std::string_view> seen;
+    for (const GgufField& f : fields) {
+      if (!seen.insert(f.key).second) throw Error(ErrorCode::invalid_argument, "key", printable(f.key), "occurs twice");
+      const GgufValue value = checked(f);
+      if (f.key == "general.alignment") alignment = checked_alignment(value);
+      put_text(out, f.key);
+      put(out, f.type);
+      out.insert(out.end(), f.bytes.begin(), f.bytes.end());
+    }
+    seen.clear();
+    std::uint64_t next = 0;
+    for (const GgufInfo& t : tensors) {
+      const std::string field = fmt::format("tensor '{}'", printable(t.name));
+      if (t.name.empty() || t.name.size() >= GgufLimits::kNameBytes)
+        throw Error(ErrorCode::invalid_argument, "tensor name", printable(t.name), "must be 1 to 63 bytes long");
+      if (!seen.insert(t.name).second)
+        throw Error(ErrorCode::invalid_argument, "tensor name", printable(t.name), "occurs twice");
+      if (t.dims.empty() || t.dims.size() > GgufLimits::kDims)
+        throw Error(ErrorCode::invalid_argument, field + " dims", std::to_string(t.dims.size()), "must be 1 to 4");
+      const std::uint64_t bytes = bytes_of(t.dims, type_of(t.type, field + " type"), field);
+      put_text(out, t.name);
+      put(out, static_cast<std::uint32_t>(t.dims.size()));
+      for (const std::int64_t extent : t.dims) put(out, extent);
+      put(out, t.type);
+      put(out, next);
+      places.push_back({t.name, next, bytes});
+      next = checked_align(checked_add(next, bytes, field + " end"), alignment, field + " end");
+    }
+    header.assign(reinterpret_cast<const char*>(out.data()), out.size());
+    header.resize(static_cast<std::size_t>(checked_align(header.size(), alignment, "data offset")), '\0');
+    for (Place& p : places) p.offset += header.size();
+    size = checked_add(header.size(), next, "file size");
+  }
+
+ private:
+  static void within(const char* what, std::size_t count, std::uint64_t most) {
+    if (count > most) throw Error(ErrorCode::too_large, what, std::to_string(count), fmt::format("at most {}", most));
+  }
+  // The bytes are one whole value of the type: the reader reads them.
+  static GgufValue checked(const GgufField& f) {
+    if (f.key.empty() || f.key.size() > GgufLimits::kKeyBytes)
+      throw Error(ErrorCode::invalid_argument, "key", printable(f.key),
+                  fmt::format("must be 1 to {} bytes long", GgufLimits::kKeyBytes));
+    const std::string field = fmt::format("key '{}'", printable(f.key));
+    const auto source = ByteSource::memory(f.bytes);
+    Cursor in(*source);
+    GgufValue value = read_value(in, f.type, field);
+    if (in.left())
+      throw Error(ErrorCode::invalid_argument, field, fmt::format("{} bytes", f.bytes.size()),
+                  fmt::format("the value has {}", in.position()));
+    return value;
+  }
+};
+
+GgufWriter::GgufWriter(const std::string& path, std::span<const GgufInfo> tensors, std::span<const GgufField> fields,
+                       Start start)
+    : GgufWriter(path, Layout(tensors, fields), start) {}
+
+GgufWriter::GgufWriter(const std::string& path, Layout layout, Start start)
+    : ModelWriter(path, std::move(layout.header), std::move(layout.places), layout.size, start) {}
 
 }  // namespace tilewright

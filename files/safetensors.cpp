@@ -5,6 +5,8 @@
 // JSON starts with '{' and may be followed by spaces.
 #include <tilewright/safetensors.h>
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -26,14 +28,25 @@ struct Dtype {
   std::uint64_t bits;
   const char* format;
 };
+// In the reference implementation's order, by which it sorts what it writes.
 constexpr Dtype kDtypes[] = {
-    {"BOOL", 8, ""},        {"F4", 4, ""},          {"F6_E2M3", 6, ""},     {"F6_E3M2", 6, ""},
-    {"U8", 8, ""},          {"I8", 8, "int8"},      {"F8_E5M2", 8, "e5m2"}, {"F8_E4M3", 8, "e4m3"},
-    {"F8_E5M2FNUZ", 8, ""}, {"F8_E4M3FNUZ", 8, ""}, {"F8_E8M0", 8, ""},     {"I16", 16, ""},
-    {"U16", 16, ""},        {"F16", 16, "f16"},     {"BF16", 16, "bf16"},   {"I32", 32, "int32"},
-    {"U32", 32, ""},        {"F32", 32, "f32"},     {"C64", 64, ""},        {"F64", 64, ""},
+    {"BOOL", 8, ""},        {"F4", 4, ""},          {"F6_E2M3", 6, ""},     {"F6_E3M2", 6, ""}, {"U8", 8, ""},
+    {"I8", 8, "int8"},      {"F8_E5M2", 8, "e5m2"}, {"F8_E4M3", 8, "e4m3"}, {"F8_E8M0", 8, ""}, {"F8_E4M3FNUZ", 8, ""},
+    {"F8_E5M2FNUZ", 8, ""}, {"I16", 16, ""},        {"U16", 16, ""},        {"F16", 16, "f16"}, {"BF16", 16, "bf16"},
+    {"I32", 32, "int32"},   {"U32", 32, ""},        {"F32", 32, "f32"},     {"C64", 64, ""},    {"F64", 64, ""},
     {"I64", 64, ""},        {"U64", 64, ""},
 };
+
+const Dtype& dtype_of(const std::string& name, const std::string& field) {
+  for (const Dtype& d : kDtypes)
+    if (d.name == name) return d;
+  std::string names;
+  for (const Dtype& d : kDtypes) {
+    if (!names.empty()) names += ' ';
+    names += d.name;
+  }
+  throw Error(ErrorCode::invalid_argument, field, printable(name), "one of " + names);
+}
 
 // One entry of the header, with what was seen of it.
 struct Entry {
@@ -84,16 +97,7 @@ class Header : public nlohmann::json_sax<nlohmann::json> {
     }
     if (depth_ != 2 || in_array() || key_ != "dtype") refuse("a string", expected());
     if (entries.back().dtype) throw_twice(entries.back().field("dtype"));
-    const auto known = std::find_if(std::begin(kDtypes), std::end(kDtypes), [&](auto& d) { return d.name == text; });
-    if (known == std::end(kDtypes)) {
-      std::string names;
-      for (const Dtype& d : kDtypes) {
-        if (!names.empty()) names += ' ';
-        names += d.name;
-      }
-      throw Error(ErrorCode::invalid_argument, entries.back().field("dtype"), printable(text), "one of " + names);
-    }
-    entries.back().dtype = known;
+    entries.back().dtype = &dtype_of(text, entries.back().field("dtype"));
     return true;
   }
   bool start_array(std::size_t) override {
@@ -280,6 +284,90 @@ std::vector<std::byte> Safetensors::read(const SafetensorsTensor& tensor) const 
 void Safetensors::read(const SafetensorsTensor& tensor, std::uint64_t first, std::span<std::byte> to) const {
   read_part(*source_, tensor, first, to);
 }
+
+struct SafetensorsWriter::Layout {
+  std::string header;
+  std::vector<Place> places;
+  std::uint64_t size = 0;
+
+  Layout(std::vector<SafetensorsInfo>&& tensors, const std::vector<std::pair<std::string, std::string>>& metadata) {
+    using Sorted = std::pair<const Dtype*, SafetensorsInfo>;
+    std::vector<Sorted> sorted;
+    for (SafetensorsInfo& t : tensors) {
+      const auto field = fmt::format("tensor '{}' dtype", printable(t.name));
+      const Dtype& dtype = dtype_of(t.dtype, field);
+      sorted.emplace_back(&dtype, std::move(t));
+    }
+    std::sort(sorted.begin(), sorted.end(), [](const Sorted& a, const Sorted& b) {
+      return a.first != b.first ? a.first > b.first : a.second.name < b.second.name;
+    });
+    std::string names;
+    const auto add = [&](const std::string& name, const std::string& value) {
+      names += fmt::format("{}{}:{}", names.empty() ? "" : ",", quoted(name), value);
+    };
+    if (!metadata.empty()) {
+      std::string values;
+      std::unordered_set<std::string_view> seen;
+      for (const auto& [key, value] : metadata) {
+        if (!seen.insert(key).second)
+          throw Error(ErrorCode::invalid_argument, "__metadata__ key", printable(key), "occurs twice");
+        values += fmt::format("{}{}:{}", values.empty() ? "" : ",", quoted(key), quoted(value));
+      }
+      add("__metadata__", "{" + values + "}");
+    }
+    std::uint64_t next = 0;
+    std::unordered_set<std::string_view> seen = {"__metadata__"};
+    for (const auto& [dtype, t] : sorted) {
+      if (!seen.insert(t.name).second)
+        throw Error(ErrorCode::invalid_argument, "tensor name", printable(t.name), "occurs twice");
+      const std::uint64_t bytes = bytes_of(*dtype, t);
+      const std::uint64_t end = checked_add(next, bytes, "data_offsets");
+      add(t.name, fmt::format(R"({{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})", dtype->name,
+                              fmt::join(t.shape, ","), next, end));
+      places.push_back({t.name, next, bytes});
+      next = end;
+    }
+    std::string text = "{" + names + "}";
+    text.resize((text.size() + 7) / 8 * 8, ' ');
+    if (text.size() > SafetensorsLimits::kHeaderBytes)
+      throw Error(ErrorCode::too_large, "header length", std::to_string(text.size()),
+                  fmt::format("at most {}", SafetensorsLimits::kHeaderBytes));
+    const std::uint64_t length = text.size();
+    header.assign(reinterpret_cast<const char*>(&length), sizeof length);
+    header += text;
+    for (Place& p : places) p.offset += header.size();
+    size = checked_add(header.size(), next, "file size");
+  }
+
+ private:
+  static std::string quoted(const std::string& text) {
+    try {
+      return nlohmann::json(text).dump();
+    } catch (const nlohmann::json::exception&) {
+      throw Error(ErrorCode::invalid_argument, "text", printable(text), "must be UTF-8");
+    }
+  }
+  static std::uint64_t bytes_of(const Dtype& dtype, const SafetensorsInfo& t) {
+    const auto field = fmt::format("tensor '{}' shape", printable(t.name));
+    if (t.shape.size() > SafetensorsLimits::kDims)
+      throw Error(ErrorCode::too_large, field, fmt::format("{} dimensions", t.shape.size()),
+                  fmt::format("at most {}", SafetensorsLimits::kDims));
+    std::uint64_t bits = dtype.bits;
+    for (const std::int64_t extent : t.shape) {
+      if (extent < 0) throw Error(ErrorCode::invalid_argument, field, std::to_string(extent), "must be >= 0");
+      bits = checked_mul(bits, static_cast<std::uint64_t>(extent), field);
+    }
+    if (bits % 8) throw Error(ErrorCode::invalid_argument, field, fmt::format("{} bits", bits), "must be whole bytes");
+    return bits / 8;
+  }
+};
+
+SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<SafetensorsInfo> tensors,
+                                     const std::vector<std::pair<std::string, std::string>>& metadata, Start start)
+    : SafetensorsWriter(path, Layout(std::move(tensors), metadata), start) {}
+
+SafetensorsWriter::SafetensorsWriter(const std::string& path, Layout layout, Start start)
+    : ModelWriter(path, std::move(layout.header), std::move(layout.places), layout.size, start) {}
 
 CheckpointTensor checkpoint_tensor(const SafetensorsTensor& tensor, std::span<const std::byte> bytes) {
   const bool known = tensor.dtype == "I32" || tensor.dtype == "F16" || tensor.dtype == "BF16";

@@ -16,8 +16,15 @@ namespace {
 
 template <class F>
 constexpr int raw_bytes(int elements) {
-  if constexpr (F::kCodes) return elements == 64 ? F::template raw_bytes<64>() : F::template raw_bytes<128>();
+  if constexpr (F::kCodes || tw::fmt::is_table<F>())
+    return elements == 64 ? F::template raw_bytes<64>() : F::template raw_bytes<128>();
   return 0 * elements;
+}
+
+template <class F, class T>
+constexpr double table_error() {
+  if constexpr (tw::fmt::is_table<F>()) return F::template rounding<T>();
+  return 0;
 }
 
 template <class E>
@@ -45,6 +52,8 @@ constexpr FastPath path_of() {
           F::kGroup,
           F::kCodes,
           F::kOffset,
+          table_error<F, tw::f16>(),
+          table_error<F, tw::bf16>(),
           F::kCodeLanes,
           F::kBits,
           F::kGlobal,

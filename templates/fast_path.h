@@ -19,8 +19,9 @@ struct FastPath {
   bool zero_point;    // as well as a scale
   int group;          // elements under one scale; 0: no units of one thread
   bool codes, offset;
-  bool code_lanes;  // a GEMM kernel may encode x itself
-  int bits;         // of a code
+  double table_f16, table_bf16;  // codes of a table: relative errors of its entries as floats of 16 bits; 0: no table
+  bool code_lanes;               // a GEMM kernel may encode x itself
+  int bits;                      // of a code
   bool global;
   tw::ScaledMma scaled;  // the matrix instruction that takes it as stored
   bool (*unit_ok)(int elements);
@@ -28,6 +29,9 @@ struct FastPath {
   int block, data_bytes, scale_bytes;
   int scale_rows;                  // that share a scale
   int (*raw_bytes)(int elements);  // codes: of the data of 64 or 128 elements copied as stored
+
+  bool table() const { return table_bf16 > 0; }
+  bool coded() const { return codes || table(); }  // has to be unpacked
 };
 
 const FastPath& fast_path(Format f);
@@ -35,6 +39,12 @@ const FastPath& fast_path(Format f);
 // Whether a matrix instruction takes both as they are stored, and applies their scales.
 inline bool scaled(const FastPath& x, const FastPath& w) {
   return x.scaled == w.scaled && x.scaled != tw::ScaledMma::none;
+}
+
+// What kernels may round off weights that nothing packed, relatively: entries of a table, which matrix units take as
+// elements of x.
+inline double table_rounding(const FastPath& x, const FastPath& w) {
+  return x.element == Element::f16 ? w.table_f16 : x.element == Element::bf16 ? w.table_bf16 : 0;
 }
 
 inline constexpr int kTileRows = 64;

@@ -52,6 +52,9 @@ concept TensorScale = requires(float amax) {
 template <class F>
 concept RowScale = requires(float amax) {
   { F::row_scale(amax) } -> std::same_as<float>;
+}
+|| requires(float mean) {
+  { F::row_scale_of_mean(mean) } -> std::same_as<float>;
 };
 template <class F>
 concept ZeroPoint = requires(float most, float below) {
@@ -99,6 +102,12 @@ concept Raw = requires(typename F::template Unit<raw_unit<F>>& unit, const tw::u
   F::template load_raw<raw_unit<F>>(unit, raw, raw, k, k0);
 };
 template <class F>
+concept Pairs = requires(const typename F::template Unit<smallest_unit<F>()>& unit, tw::u32 (&words)[F::kGroup / 2],
+                         float& scale) {
+  F::template pairs<tw::f16>(unit, 0, words, scale);
+  { F::template rounding<tw::bf16>() } -> std::same_as<double>;
+};
+template <class F>
 concept Loads = requires(typename F::template Unit<smallest_unit<F>()>& unit, const tw::u8* data, tw::i64 k) {
   F::template load<smallest_unit<F>()>(unit, data, data, k);
 };
@@ -106,7 +115,8 @@ template <class F>
 concept FastPath = UnitsStated<F> &&
     ((F::kGroup == 0 && smallest_unit<F>() == 0) || (smallest_unit<F>() > 0 && Loads<F>));
 template <class F>
-concept FastGroups = F::kGroup == 0 || (!F::kCodes && Values<F>) || (F::kCodes && Groups<F> && Raw<F>);
+concept FastGroups = F::kGroup == 0 || (!F::kCodes && Values<F> && (!tw::fmt::is_table<F>() || (Pairs<F> && Raw<F>))) ||
+                     (F::kCodes && Groups<F> && Raw<F>);
 
 template <class F>
 constexpr int fewest_elements() {

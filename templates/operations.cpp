@@ -2,6 +2,7 @@
 // The operations that there are. Nothing else names one.
 #include <tilewright/operation.h>
 
+#include "templates/amax/amax.h"
 #include "templates/cast/cast.h"
 #include "templates/conv/conv.h"
 #include "templates/fake_quant/fake_quant.h"
@@ -14,6 +15,7 @@ std::span<const Operation* const> operations() {
   static const Operation* const list[] = {&gemm::operation(),
                                           &conv::operation(),
                                           &cast::operation(),
+                                          &amax::operation(),
                                           &fake_quant::fp4_fake_quant(),
                                           &fake_quant::dynamic_block_quantize(),
                                           &pack::operation()};

@@ -218,6 +218,12 @@ void gemm_checks(Suite& s) {
                               "x=int8_row w=int4_row y=f32",
                               "x=f16 w=e4m3_row y=f16",
                               "x=bf16 w=e2m1_row y=f32",
+                              "x=bf16 w=nf4 y=bf16",
+                              "x=f16 w=nf4 y=f32",
+                              "x=int8_row w=ternary_row y=f32",
+                              "x=bf16 w=ternary_row y=bf16",
+                              "x=q8_1 w=sign_row y=f32",
+                              "x=f16 w=signbit_row y=f16",
                               "x=bf16 w=bf16 y=bf16 c=bf16 beta=0.5",
                               "x=bf16 w=q4_0 y=int8 c=f32 bias=f32 y_scale=0.02"}) {
     std::string f = formats, global;

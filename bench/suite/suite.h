@@ -91,6 +91,7 @@ void served_checks(Suite& s);      // pack.cpp
 void wgmma_checks(Suite& s);       // wgmma.cpp
 void grouped_checks(Suite& s);     // grouped.cpp
 void conv_checks(Suite& s);        // conv.cpp
+void amax_checks(Suite& s);        // amax.cpp
 void fake_quant_checks(Suite& s);  // fake_quant.cpp
 void order_checks(Suite& s);       // order.cpp
 void argument_checks(Suite& s);    // arguments.cpp

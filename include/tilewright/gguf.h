@@ -1,23 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// A strict reader of GGUF version 3: tensor infos, tensor bytes and scalar metadata. A file is input from strangers:
+// A strict reader of GGUF version 3: tensor infos, tensor bytes and metadata; and a writer. A file is from strangers:
 // every count, length and offset is checked before it is used, and what a file costs in memory is bounded by what it
 // holds. What ggml's own reader refuses is refused, such as tensors that overlap or are not laid out one after another
 // in the order of their infos, and besides what the format leaves open but nobody writes (nested arrays, tensors
 // without elements). Every refusal is an Error naming the field and its value: invalid_argument for what the file says,
-// too_large beyond a stated limit, io when it cannot be read. Thread-safe once opened.
+// too_large beyond a stated limit, io when it cannot be read. The reader is thread-safe once opened.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include <tilewright/byte_source.h>
 #include <tilewright/export.h>
+#include <tilewright/model_writer.h>
 
 namespace tilewright {
 
@@ -34,11 +37,24 @@ struct TILEWRIGHT_EXPORT GgufTensor {
   std::int64_t rows() const;  // product of the other dims
 };
 
-struct GgufArray {  // contents are checked and skipped
+struct GgufArray {  // contents are checked and skipped; Gguf::field() has them
   std::uint32_t element_type = 0;
   std::uint64_t count = 0;
 };
 using GgufValue = std::variant<std::uint64_t, std::int64_t, double, bool, std::string, GgufArray>;
+
+// A key and its value as they lie in a file: GGUF's type id, then for an array its elements' type and their number.
+struct TILEWRIGHT_EXPORT GgufField {
+  std::string key = {};
+  std::uint32_t type = 0;
+  std::vector<std::byte> bytes = {};
+
+  static GgufField u32(std::string key, std::uint32_t value);
+  static GgufField f32(std::string key, float value);
+  static GgufField boolean(std::string key, bool value);
+  static GgufField text(std::string key, std::string_view value);
+  static GgufField texts(std::string key, std::span<const std::string> values);  // an array of strings
+};
 
 struct GgufLimits {
   static constexpr std::uint64_t kStringBytes = 1ull << 30;
@@ -60,6 +76,9 @@ class TILEWRIGHT_EXPORT Gguf {
   const GgufTensor& tensor(std::string_view name) const;            // throws Error naming some that exist
   const std::vector<std::pair<std::string, GgufValue>>& metadata() const { return metadata_; }
   const GgufValue* value(std::string_view key) const;  // null when there is none
+  // The value as stored, arrays with their contents, for a GgufWriter. Throws Error (invalid_argument) if there is
+  // none.
+  GgufField field(std::string_view key) const;
   std::uint64_t alignment() const { return alignment_; }
 
   std::vector<std::byte> read(const GgufTensor& tensor) const;  // throws Error (io)
@@ -71,7 +90,33 @@ class TILEWRIGHT_EXPORT Gguf {
   std::unique_ptr<ByteSource> source_;
   std::vector<GgufTensor> tensors_;
   std::vector<std::pair<std::string, GgufValue>> metadata_;
+  struct Stored {
+    std::uint32_t type;
+    std::uint64_t offset, bytes;
+  };
+  std::vector<Stored> stored_;  // of metadata_
   std::uint64_t alignment_ = 32;
+};
+
+// GGUF's type id for a format ("q4_k": 12) or by ggml's name of it ("q4_K", "i64"), none if there is no such type.
+TILEWRIGHT_EXPORT std::optional<std::uint32_t> gguf_type(std::string_view name);
+
+struct TILEWRIGHT_EXPORT GgufInfo {
+  std::string name = {};                // at most 63 bytes, which is what ggml takes
+  std::vector<std::int64_t> dims = {};  // fastest first, 1 to 4, each >= 1
+  std::uint32_t type = 0;               // ggml's id
+};
+
+// Writes version 3, keys and tensors in the given order. The alignment is 32, or what the field general.alignment says.
+// Throws Error (invalid_argument, too_large) for what the reader would refuse.
+class TILEWRIGHT_EXPORT GgufWriter : public ModelWriter {
+ public:
+  GgufWriter(const std::string& path, std::span<const GgufInfo> tensors, std::span<const GgufField> fields,
+             Start start = Start::create);
+
+ private:
+  struct Layout;
+  GgufWriter(const std::string& path, Layout layout, Start start);
 };
 
 }  // namespace tilewright

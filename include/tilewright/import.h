@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // 4-bit weights of other libraries' checkpoints, to formats and back. Lossless: the decoded value is the checkpoint's
-// own (code - zero) scale, in single precision, bit for bit. Host memory, one thread; pure functions, usable from any
-// thread.
+// own (code - zero) scale, or of NF4 table[code] absmax, in single precision, bit for bit. Host memory, one thread;
+// pure functions, usable from any thread.
 //
 //   CheckpointWeight w = ...;                            // the tensors of one linear layer, as they lie in the file
 //   const Format format = import_formats(w).front();
@@ -92,6 +92,26 @@ struct CheckpointBytes {
 TILEWRIGHT_EXPORT CheckpointWeight export_weights(Format format, std::span<const std::byte> data,
                                                   std::span<const std::byte> scales, const CheckpointWeight& like,
                                                   std::span<const std::int32_t> order, CheckpointBytes& to);
+
+// A linear layer that bitsandbytes quantized to NF4, by the names that its state has in a checkpoint. All tensors are
+// little-endian and without padding, of any alignment. With double quantization (bnb_4bit_use_double_quant) absmax is
+// codes of one byte: absmax = nested_quant_map[code] * nested_absmax + nested_offset.
+struct BitsandbytesWeight {
+  std::int64_t n = 0, k = 0;                  // output features; reduction, a multiple of 64
+  std::int64_t blocksize = 64;                // elements under one absmax: a multiple of 64
+  std::span<const std::byte> weight = {};     // n k / 2 bytes, whatever type they were stored as
+  std::span<const std::byte> absmax = {};     // ceil(n k / blocksize) floats; if nested_absmax is given, bytes
+  std::span<const std::byte> quant_map = {};  // 16 floats, NF4's; may be left out
+  std::span<const std::byte> nested_absmax = {}, nested_quant_map = {};  // floats: one a nested_blocksize; 256
+  std::int64_t nested_blocksize = 256;                                   // absmaxes under one of nested_absmax
+  float nested_offset = 0;
+};
+
+// Writes the streams of format nf4, each exactly as large as Format::stream_bytes says: the scales are the floats that
+// bitsandbytes dequantizes with, bit for bit. Throws Error, naming the tensor: invalid_argument if it is not as large
+// as n, k and the block sizes make it, unsupported if quant_map is another table than NF4's (FP4's, say).
+TILEWRIGHT_EXPORT void import_bitsandbytes(const BitsandbytesWeight& w, std::span<std::byte> data,
+                                           std::span<std::byte> scales);
 
 // Row i of `to` is row order[i] of `from`, of order.size() rows of `cols` elements: a layer's output features in the
 // order in which the next one wants its x. A bias has one column. The two must not overlap.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A strict reader of safetensors: tensor infos, tensor bytes and metadata. A file is input from strangers. What the
-// format's own implementation refuses is refused: a header beyond 100 MB, offsets that run backwards, tensors that
-// overlap, leave a hole or do not fill the file to its end, a size that is not what dtype and shape make it. Names
-// that occur twice and fields the format does not have are refused besides. Tensors may be listed in any order. Every
-// refusal is an Error naming the field and its value: invalid_argument for what the file says, too_large beyond a
-// stated limit, io when it cannot be read. Thread-safe once opened.
+// A strict reader of safetensors: tensor infos, tensor bytes and metadata; and a writer. A file is input from
+// strangers. What the format's own implementation refuses is refused: a header beyond 100 MB, offsets that run
+// backwards, tensors that overlap, leave a hole or do not fill the file to its end, a size that is not what dtype and
+// shape make it. Names that occur twice and fields the format does not have are refused besides. Tensors may be listed
+// in any order. Every refusal is an Error naming the field and its value: invalid_argument for what the file says,
+// too_large beyond a stated limit, io when it cannot be read. The reader is thread-safe once opened.
 #pragma once
 
 #include <cstddef>
@@ -19,6 +19,7 @@
 #include <tilewright/byte_source.h>
 #include <tilewright/export.h>
 #include <tilewright/import.h>
+#include <tilewright/model_writer.h>
 
 namespace tilewright {
 
@@ -60,6 +61,26 @@ class TILEWRIGHT_EXPORT Safetensors {
   std::unique_ptr<ByteSource> source_;
   std::vector<SafetensorsTensor> tensors_;
   std::vector<std::pair<std::string, std::string>> metadata_;
+};
+
+struct TILEWRIGHT_EXPORT SafetensorsInfo {
+  std::string name = {};
+  std::string dtype = {};  // "BF16"
+  std::vector<std::int64_t> shape = {};
+};
+
+// Writes what the reference implementation would: wider dtypes first and names in order within one, so that every
+// tensor is aligned, a header without spaces, padded to a multiple of eight bytes. Metadata keep their order. Throws
+// Error (invalid_argument) for an unknown dtype, a name twice, text that is not UTF-8, a negative extent, elements of
+// less than a byte that do not fill whole ones, (too_large) beyond SafetensorsLimits.
+class TILEWRIGHT_EXPORT SafetensorsWriter : public ModelWriter {
+ public:
+  SafetensorsWriter(const std::string& path, std::vector<SafetensorsInfo> tensors,
+                    const std::vector<std::pair<std::string, std::string>>& metadata = {}, Start start = Start::create);
+
+ private:
+  struct Layout;
+  SafetensorsWriter(const std::string& path, Layout layout, Start start);
 };
 
 // A tensor for CheckpointWeight: `bytes` are what read() gave, and must outlive it. Throws Error (unsupported) unless

@@ -2,6 +2,8 @@
 // Everything.
 #pragma once
 
+#include <tilewright/amax.h>
+#include <tilewright/calibration.h>
 #include <tilewright/cast.h>
 #include <tilewright/conv.h>
 #include <tilewright/engine.h>
@@ -11,8 +13,11 @@
 #include <tilewright/gguf.h>
 #include <tilewright/import.h>
 #include <tilewright/memory.h>
+#include <tilewright/npy.h>
 #include <tilewright/numerics.h>
 #include <tilewright/operation.h>
 #include <tilewright/pack.h>
+#include <tilewright/post_training.h>
+#include <tilewright/quantize_model.h>
 #include <tilewright/safetensors.h>
 #include <tilewright/version.h>

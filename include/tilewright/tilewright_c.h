@@ -375,6 +375,18 @@ typedef struct tw_cast_args {
   { sizeof(tw_cast_args), {0, 0, 0}, {0, 0, 0}, 0 }
 TW_API tw_status tw_launch_cast(const tw_kernel* kernel, tw_stream stream, const tw_cast_args* args);
 
+/* Of an amax: a dense tensor, and in device memory one float and 8 bytes of workspace, zero when first used. */
+typedef struct tw_amax_args {
+  uint32_t struct_size;
+  const void* x;
+  float* amax;
+  void* workspace;
+  int64_t rows;
+} tw_amax_args;
+#define TW_AMAX_ARGS_INIT \
+  { sizeof(tw_amax_args), 0, 0, 0, 0 }
+TW_API tw_status tw_launch_amax(const tw_kernel* kernel, tw_stream stream, const tw_amax_args* args);
+
 /* Of an fp4_fake_quant or a dynamic_block_quantize: dense tensors, and one float in device memory. */
 typedef struct tw_fake_quant_args {
   uint32_t struct_size;

@@ -360,6 +360,21 @@ def test_fake_quantization(engine, gpu, double, operation):
 
 
 @needs_nvrtc
+def test_amax(engine, gpu, double):
+    kernel = engine.prepare("amax x=f32 rows=2 cols=64", gpu)
+    x, amax, workspace = gpu.upload(random(3, 64)), gpu.upload(np.float32([0])), gpu.upload(np.zeros(8, np.uint8))
+    got = []
+    double.on_launch(
+        lambda launch: got.append((ctypes.c_int64 * 4).from_buffer_copy(ctypes.string_at(launch.params[0], 32))[:])
+    )
+    kernel.launch(x=x, amax=amax, workspace=workspace)
+    assert got.pop() == [x.pointer, amax.pointer, workspace.pointer, 3]
+    for missing in ("amax", "workspace"):
+        with pytest.raises(tw.InvalidArgument, match=missing):
+            kernel.launch(x=x, **{k: v for k, v in {"amax": amax, "workspace": workspace}.items() if k != missing})
+
+
+@needs_nvrtc
 def test_describe(kernel):
     info = kernel.describe()
     assert info.threads > 0 and info.registers > 0 and kernel.candidate(2) == info.candidate != ""

@@ -27,6 +27,7 @@ _COLS = {
     "gemm": {"x": "k", "w": "k", "y": "n", "c": "n", "bias": "n"},
     "conv": dict.fromkeys(("x", "w", "y", "bias", "residual", "cache"), ""),
     "cast": {"x": "cols", "y": "cols"},
+    "amax": {"x": "cols"},
     "fp4_fake_quant": {"x": "cols", "y": "cols"},
     "dynamic_block_quantize": {"x": "cols", "y": "cols"},
     "pack": {"w": "k"},

@@ -3,6 +3,7 @@
 // instructions, register reallocation. One function per instruction, as in core/ptx.cuh; host bodies go to tw::emu.
 // Sources: PTX ISA 9.0, sections "Asynchronous Warpgroup Level Matrix Instructions", "mbarrier", "cp.async.bulk".
 #pragma once
+#include "core/atomic.cuh"
 #include "core/fragments.cuh"
 #include "core/ptx.cuh"
 
@@ -40,7 +41,6 @@ void bulk_load(void* shared, const void* global, u32 bytes, u64* barrier, u32 ma
 void tensor_load(void* shared, const TensorMap* map, const i32* at, u32 rank, u64* barrier, u32 mask);
 void store_async(void* shared, u32 value, u64* barrier,
                  u32 rank);  // as bulk_load: a word, into one block of the cluster
-void pause();                // others go first
 void fence_async();          // this thread's ordinary shared stores, before later async reads
 // d[64 x n] (+)= a b^T of a warpgroup, executed in order at commit. a: descriptor, or registers if `a_registers`.
 void wgmma_fence();
@@ -145,67 +145,6 @@ TW_DEVICE void store_cluster_async(const ClusterAddress& place, u32 bytes, float
 }
 TW_DEVICE void store_cluster_async(float* shared, float v, u64* barrier, u32 rank) {
   store_cluster_async(ClusterAddress(shared, rank), 0, v, ClusterAddress(barrier, rank));
-}
-
-// ---- between blocks ------------------------------------------------------------------------------------------------
-TW_DEVICE u32 load_relaxed(const u32* p) {
-#if defined(__CUDACC__)
-  u32 v;
-  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-  return v;
-#else
-  return __atomic_load_n(p, __ATOMIC_RELAXED);
-#endif
-}
-// Orders this thread's later accesses behind it.
-TW_DEVICE u32 load_acquire(const u32* p) {
-#if defined(__CUDACC__)
-  u32 v;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-  return v;
-#else
-  return __atomic_load_n(p, __ATOMIC_ACQUIRE);
-#endif
-}
-TW_DEVICE void store_relaxed(u32* p, u32 v) {
-#if defined(__CUDACC__)
-  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
-#else
-  __atomic_store_n(p, v, __ATOMIC_RELAXED);
-#endif
-}
-// Returns what was there. Orders this thread's later accesses behind it and, with `release`, earlier ones before it:
-// its own, and those that it knows of through a barrier.
-template <bool release>
-TW_DEVICE u32 add_global(u32* p, u32 v) {
-#if defined(__CUDACC__)
-  u32 before;
-  if constexpr (release)
-    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(v) : "memory");
-  else
-    asm volatile("atom.acquire.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(v) : "memory");
-  return before;
-#else
-  return __atomic_fetch_add(p, v, release ? __ATOMIC_ACQ_REL : __ATOMIC_ACQUIRE);
-#endif
-}
-// The same without any order.
-TW_DEVICE u32 add_relaxed(u32* p, u32 v) {
-#if defined(__CUDACC__)
-  u32 before;
-  asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(v) : "memory");
-  return before;
-#else
-  return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
-#endif
-}
-// Some 100 ns of nothing.
-TW_DEVICE void pause() {
-#if defined(__CUDACC__)
-  asm volatile("nanosleep.u32 100;" ::: "memory");
-#else
-  emu::pause();
-#endif
 }
 
 // ---- bulk copies, global to shared ---------------------------------------------------------------------------------

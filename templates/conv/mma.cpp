@@ -94,7 +94,7 @@ Loads loads_of(const Layer& l, const Candidate& c) {
   // As the compiler gave for sm_80 to sm_90a. Of what is loaded by registers gemm counts whole words.
   loads.registers = static_cast<int>(loads.of_thread) * words + loads.rows * (l.gather.cached ? 8 : 5) +
                     (l.gather.taps == Taps::table ? 32 : 16);
-  if (c.at("async_copy") == 0 && !fast_path(l.gemm.w).codes) {
+  if (c.at("async_copy") == 0 && !fast_path(l.gemm.w).coded()) {
     const double of_w = static_cast<double>(c.at("block_n") * c.at("block_k")) / threads;
     const auto unit = static_cast<double>(c.at("unit_x")), bytes = static_cast<double>(l.element_bytes);
     if (unit * bytes < 4) loads.registers += static_cast<int>(of_w * (1 / unit - bytes / 4));

@@ -76,14 +76,15 @@ struct Reference {
   TW_MEMBER static Sums sums_of(const Args& args, const Shape& shape, const Place& place, i64 channel) {
     const i32 of_group = shape.c / shape.groups;
     const i64 first = channel / (shape.k / shape.groups) * of_group, columns = shape.columns(), taps = shape.taps();
-    gemm::WeightRow<W, Tiled> w(args.w, channel, columns);
+    gemm::WeightRow<W, Tiled, Element> w(args.w, channel, columns);
     const bool narrows = Product::may_narrow() && shape.fast != 0;
     Sums sums;
     const auto add = [&](i64 c, i64 tap, double a) {
       const i64 column = shape.w_channels_first ? c * taps + tap : tap * of_group + c;
       const double weight = w.at(column), product = a * weight;
       sums.product += product, sums.magnitude += gemm::magnitude_of(product);
-      if constexpr (oracle && kTiled) sums.rounding += gemm::magnitude_of(a) * w.slack(column, weight, narrows);
+      if constexpr (oracle && (kTiled || gemm::table_rounding<W, Element>() > 0))
+        sums.rounding += gemm::magnitude_of(a) * w.slack(column, weight, narrows);
     };
     if constexpr (kFloats) {
       if (shape.quant_block > 0) {

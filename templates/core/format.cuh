@@ -37,12 +37,16 @@
 //   kOffset                      false: that offset is always 0
 //   unit_ok(E), Unit<E>          whether a thread can hold E consecutive elements in registers, and as what
 //   load(unit, data, scales, k)  a unit from a row, from element k (a multiple of E)
-//   values(unit, g, v)           !kCodes: group g as floats
+//   values(unit, g, v)           !kCodes: group g as floats; of a table (is_table()) a whole unit
 //   group(unit, g, codes, scale, offset)    kCodes: group g, codes in element order
-// and with kCodes, for rows that are first copied to shared memory as they are stored:
+// and with kCodes, or a table, for rows that are first copied to shared memory as they are stored:
 //   raw_bytes<BK>()              bytes of `data` that BK elements from k0 (a multiple of BK) take
 //   raw_offset(k0, byte)         where in the row each of these bytes is
 //   load_raw(unit, raw, scales, k, k0)      a unit from such a copy, k counted from k0
+// A table is a format whose codes name floats: Element is void, and kCodes false. Its values are exact; against x of
+// 16 bits matrix units take
+//   pairs<T>(unit, g, words, scale)   group g's entries of the table as pairs of T, and what they lack
+//   rounding<T>()                     the largest relative error of such an entry
 //
 // Casts:
 //   lanes_ok(E)                  whether encode_lanes<E> exists
@@ -114,6 +118,12 @@ TW_FN constexpr int row_bytes() {
   return F::kRowScale ? static_cast<int>(sizeof(row_item<F>)) : 0;
 }
 
+// Whether F's codes name floats of a table.
+template <class F>
+TW_FN constexpr bool is_table() {
+  return !F::kCodes && F::kGroup > 0 && same<typename F::Element, void>();
+}
+
 TW_FN float scale_of(float item) { return item; }
 TW_FN float scale_of(const ZeroPointItem& item) { return item.scale; }
 TW_FN float scaled_by(float factor, float item) { return factor * item; }
@@ -130,13 +140,32 @@ TW_FN row_item<F> row_item_at(const void* scales, i64 row) {
     return 1.0f;
 }
 
-// A row's item is made from its largest magnitude; with a zero point, from the largest v and the largest -v. None is
-// less than 0, and NaNs are ignored.
+// Whether a row's scale is made from its mean magnitude.
+template <class F, class = void>
+struct OfMean {
+  TW_CONSTANTS(bool, value = false);
+};
 template <class F>
-struct Extent {
+struct OfMean<F, void_of<decltype(F::row_scale_of_mean(0.0f))>> {
+  TW_CONSTANTS(bool, value = true);
+};
+template <bool of_mean>
+struct RowSum {};
+template <>
+struct RowSum<true> {
+  double sum = 0;
+  i64 count = 0;
+};
+
+// A row's item is made from its largest magnitude; with a zero point, from the largest v and the largest -v. None is
+// less than 0, and NaNs are ignored. Or it is made from the mean magnitude, NaNs being 0, which is summed in double
+// precision in the order of the row.
+template <class F>
+struct Extent : RowSum<OfMean<F>::value> {
   TW_CONSTANTS(int, kFloats = has_zero_point<F>() ? 2 : 1);
   float of[kFloats] = {};
   TW_MEMBER void add(float v) {
+    if constexpr (OfMean<F>::value) this->sum += v == v ? abs_f(v) : 0.0f, ++this->count;
     of[0] = max_number(of[0], kFloats == 1 ? abs_f(v) : v);
     if constexpr (kFloats == 2) of[1] = max_number(of[1], -v);
   }
@@ -144,6 +173,9 @@ struct Extent {
   TW_MEMBER row_item<F> item() const {
     if constexpr (has_zero_point<F>())
       return F::row_item(of[0], of[1]);
+    else if constexpr (OfMean<F>::value)
+      return F::row_scale_of_mean(this->count ? static_cast<float>(this->sum / static_cast<double>(this->count))
+                                              : 0.0f);
     else
       return F::row_scale(of[0]);
   }

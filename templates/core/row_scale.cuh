@@ -21,11 +21,12 @@ struct RowElements : ByteElements<T> {
   TW_MEMBER static constexpr bool lanes_ok(int) { return false; }  // a row is more than a block
 };
 
-// Two 4-bit codes a byte, even element low. What they stand for is Rule's: bytes(word, first, second), the nibbles of a
-// word as signed bytes in order, and step(), what these count. Kernels read them as if there were no scale but that.
+// Codes of Rule::kBits bits, the first of a byte lowest. What they stand for is Rule's: bytes(word, codes), the codes
+// of a word as signed bytes in order, and step(), what these count. Kernels read them as if there were no scale but
+// that.
 template <class Rule>
-struct RowNibbles {
-  TW_CONSTANTS(int, kLayout = 1, kBlock = 2, kBits = 4);
+struct RowCodes {
+  TW_CONSTANTS(int, kLayout = 1, kBits = Rule::kBits, kBlock = 8 / kBits);
   TW_CONSTANTS(int, kDataBytes = 1, kScaleBytes = 0, kScaleRows = 1);
   TW_CONSTANTS(bool, kRowScale = true, kGlobal = false);
   using RowItem = float;
@@ -39,36 +40,38 @@ struct RowNibbles {
 
   TW_MEMBER static constexpr bool lanes_ok(int) { return false; }  // a row is more than a block
 
+  TW_MEMBER static u32 code_in(const u8* block, int i) { return (block[0] >> (kBits * i)) & ((1u << kBits) - 1); }
+
   TW_CONSTANTS(int, kGroup = 32);
   TW_CONSTANTS(bool, kCodes = true, kOffset = false);
   TW_MEMBER static constexpr bool unit_ok(int e) { return e == 32 || e == 64 || e == 128 || e == 256; }
   template <int E>
   struct Unit {
-    u32 raw[E / 8];
+    u32 raw[E * kBits / 32];
   };
   template <int E>
   TW_MEMBER static void load(Unit<E>& u, const u8* data, const u8*, i64 k) {
-    load_words<E / 2, 16>(u.raw, data + k / 2);
+    load_words<E * kBits / 8, run_alignment(E * kBits / 8)>(u.raw, data + k / kBlock);
   }
   template <int BK>
   TW_MEMBER static constexpr int raw_bytes() {
-    return BK / 2;
+    return BK / kBlock;
   }
-  TW_MEMBER static i64 raw_offset(i64 k0, int byte) { return k0 / 2 + byte; }
+  TW_MEMBER static i64 raw_offset(i64 k0, int byte) { return k0 / kBlock + byte; }
   template <int E>
   TW_MEMBER static void load_raw(Unit<E>& u, const u8* raw, const u8*, int k, i64) {
-    load_shared_words<E / 2, 16>(u.raw, raw + k / 2);
+    load_shared_words<E * kBits / 8, run_alignment(E * kBits / 8)>(u.raw, raw + k / kBlock);
   }
   template <int E>
   TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[8], float& scale, float& offset) {
-    TW_UNROLL for (int i = 0; i < 4; ++i) Rule::bytes(u.raw[4 * g + i], codes[2 * i], codes[2 * i + 1]);
+    TW_UNROLL for (int i = 0; i < kBits; ++i) Rule::bytes(u.raw[kBits * g + i], codes + 8 / kBits * i);
     scale = Rule::step(), offset = 0.0f;
   }
 
   struct TileBase : UnscaledTile {
-    TW_CONSTANTS(int, kBits = 4);
-    TW_MEMBER static u32 code(const u8* block, int i) { return (block[0] >> (4 * i)) & 15u; }
-    TW_MEMBER static void put_code(u8* block, int i, u32 code) { block[0] |= static_cast<u8>(code << (4 * i)); }
+    TW_CONSTANTS(int, kBits = Rule::kBits);
+    TW_MEMBER static u32 code(const u8* block, int i) { return code_in(block, i); }
+    TW_MEMBER static void put_code(u8* block, int i, u32 code) { block[0] |= static_cast<u8>(code << (kBits * i)); }
   };
 };
 

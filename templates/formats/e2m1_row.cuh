@@ -10,11 +10,12 @@
 namespace tw::fmt {
 
 struct E2m1Row {
+  TW_CONSTANTS(int, kBits = 4);
   TW_MEMBER static constexpr float step() { return 0.5f; }
-  TW_MEMBER static void bytes(u32 word, u32& first, u32& second) { e2m1_bytes(word, first, second); }
+  TW_MEMBER static void bytes(u32 word, u32* codes) { e2m1_bytes(word, codes[0], codes[1]); }
 };
 
-struct e2m1_row : RowNibbles<E2m1Row> {
+struct e2m1_row : RowCodes<E2m1Row> {
   static constexpr const char* title() { return "FP4 E2M1, one float scale per row"; }
   static constexpr const char* source() { return "OCP E2M1; amax / 6 is this library's"; }
   static constexpr Error error(int) { return {0, 1.0 / 6, 0, 0, 6 * least_float(), largest_scaled()}; }  // 5 of 4 and 6

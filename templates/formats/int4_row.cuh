@@ -10,11 +10,12 @@
 namespace tw::fmt {
 
 struct Int4Row {
+  TW_CONSTANTS(int, kBits = 4);
   TW_MEMBER static constexpr float step() { return 0.0625f; }
-  TW_MEMBER static void bytes(u32 word, u32& first, u32& second) { nibble_bytes_signed(word, first, second); }
+  TW_MEMBER static void bytes(u32 word, u32* codes) { nibble_bytes_signed(word, codes[0], codes[1]); }
 };
 
-struct int4_row : RowNibbles<Int4Row> {
+struct int4_row : RowCodes<Int4Row> {
   static constexpr const char* title() { return "4-bit codes minus 8, one float scale per row"; }
   static constexpr const char* source() {
     return "compressed-tensors (pack-quantized, strategy channel); amax / 7 is this library's";

@@ -103,7 +103,10 @@ Expected expected_at(const Gemm& g, const Operands& o, std::int64_t row, std::in
 std::vector<float> slack_of_weights(const Gemm& g, const Matrix& m, const std::vector<float>& values,
                                     std::span<const std::span<std::byte>> buffers) {
   const TileInfo* tiles = g.packing == Packing::tiles ? tile_info(g.w, g.x) : nullptr;
+  const double of_table = g.packing == Packing::none ? table_rounding(fast_path(g.x), fast_path(g.w)) : 0;
   std::vector<float> slack;
+  for (std::size_t i = 0; of_table > 0 && i < values.size(); ++i)
+    slack.push_back(static_cast<float>(of_table) * std::fabs(values[i]));
   if (tiles && g.accumulation == Accumulation::fast && may_narrow(*tiles, g.x)) {
     // Weights that are rounded to x's element.
     const float* global = operand(m, buffers).global;

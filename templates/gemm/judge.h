@@ -28,8 +28,8 @@ Judged judge(Format y, float got, double value, double bound);
 // `count` of an extent's indices, evenly, with the first and the last: where a check that may not look at all looks.
 std::vector<std::int64_t> spread(std::int64_t extent, std::int64_t count);
 
-// How far from w a correct kernel's weights may be, where w is packed and unpacking rounds; else empty. m: the task's
-// w, and its values.
+// How far from w a correct kernel's weights may be, where w is packed and unpacking rounds, or is codes of a table
+// whose entries become elements of x; else empty. m: the task's w, and its values.
 std::vector<float> slack_of_weights(const Gemm& g, const Matrix& m, const std::vector<float>& values,
                                     std::span<const std::span<std::byte>> buffers);
 

@@ -4,9 +4,9 @@
 //
 // As an oracle it stores, instead of y, two dense float matrices [m, n]: the value, clamped to what y holds, and the
 // largest absolute error that a correct kernel may make there (gemm/error_bound.cuh). Weights in tiles may be rounded
-// when they are unpacked (rounding() of core/tiles.cuh); the bound's term for that is rounding() sum |x| p, where p is
-// |w|, or, where w is code * step + w0 (Tile::kOffset) and either part may be rounded, |w| + 2 |w0| >= |code * step| +
-// |w0|.
+// when they are unpacked (rounding() of core/tiles.cuh), and so may entries of a table (core/format.cuh) against x of
+// 16 bits; the bound's term for that is rounding() sum |x| p, where p is |w|, or, where w is code * step + w0
+// (Tile::kOffset) and either part may be rounded, |w| + 2 |w0| >= |code * step| + |w0|.
 //
 // Grouped, it leaves the rows that no group has as they are.
 #pragma once
@@ -63,9 +63,16 @@ struct TiledRow {
                      context, i % F::kBlock);
   }
 };
+// What kernels may round off weights that nothing packed, relatively: entries of a table, which matrix units take as
+// elements of x, of type A.
+template <class W, class A>
+TW_FN constexpr double table_rounding() {
+  if constexpr (fmt::is_table<W>() && (same<A, f16>() || same<A, bf16>())) return W::template rounding<A>();
+  return 0;
+}
 // How a row of w is read and how far from it a correct kernel's may be, given with each element. `Tiled`: void, or the
-// Element for which w is tiled.
-template <class W, class Tiled>
+// Element for which w is tiled; A: x's.
+template <class W, class Tiled, class A>
 struct WeightRow {
   using Tile = typename W::template Tile<Tiled>;
   TW_MEMBER static constexpr double rounding() { return Tile::rounding(); }
@@ -81,13 +88,13 @@ struct WeightRow {
     return rounding() * (v + 2 * (b < 0 ? -b : b));
   }
 };
-template <class W>
-struct WeightRow<W, void> {
-  TW_MEMBER static constexpr double rounding() { return 0; }
+template <class W, class A>
+struct WeightRow<W, void, A> {
+  TW_MEMBER static constexpr double rounding() { return table_rounding<W, A>(); }
   Row<W> row;
   TW_MEMBER WeightRow(const Operand& w, i64 n, i64 k) : row(w, n, k, k) {}
   TW_MEMBER double at(i64 k) const { return row.at(k); }
-  TW_MEMBER double slack(i64, double, bool) const { return 0; }
+  TW_MEMBER double slack(i64, double value, bool) const { return rounding() * magnitude_of(value); }
 };
 
 // The tensors that an oracle writes.
@@ -188,7 +195,7 @@ struct Reference {
     const i64 m0 = place.m, n = place.n + thread_x();
     if (n >= shape.n) return;
     const i64 ldx = args.ldx ? args.ldx : shape.k;
-    using Weight = WeightRow<W, Tiled>;
+    using Weight = WeightRow<W, Tiled, A>;
     constexpr bool kSlack = oracle && (Weight::rounding() > 0 || may_narrow());
     Weight w(args.w, n, shape.k);
     const i64 last = args.m - 1;

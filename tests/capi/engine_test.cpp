@@ -123,6 +123,31 @@ TEST_CASE("a convolution of fake quantized input takes amax") {
   CHECK(gpu.seen.launches == 1);
 }
 
+TEST_CASE("an amax is launched") {
+  Gpu gpu;
+  const EngineHandle en = engine();
+  const MemoryHandle x = memory(gpu.device, 4096), amax = memory(gpu.device, 4), workspace = memory(gpu.device, 8);
+  const ProblemHandle p = problem("amax x=f16 rows=2 cols=64");
+  const KernelHandle kernel = prepare(en, p, gpu.device);
+  tw_amax_args args = TW_AMAX_ARGS_INIT;
+  args.x = tw_memory_data(x.get());
+  args.rows = 2;
+  gpu.seen.launches = 0;
+  CHECK(launch_failure(tw_launch_amax(kernel.get(), nullptr, &args)).field == "amax");
+  args.amax = static_cast<float*>(tw_memory_data(amax.get()));
+  CHECK(launch_failure(tw_launch_amax(kernel.get(), nullptr, &args)).field == "workspace");
+  args.workspace = tw_memory_data(workspace.get());
+  REQUIRE(tw_launch_amax(kernel.get(), nullptr, &args) == TW_OK);
+  CHECK(gpu.seen.launches == 1);
+  CHECK(gpu.seen.x == args.x);
+  args.workspace = static_cast<char*>(args.workspace) + 4;
+  CHECK(launch_failure(tw_launch_amax(kernel.get(), nullptr, &args)).field == "workspace");
+  args.workspace = tw_memory_data(workspace.get());
+  args.rows = 0;
+  REQUIRE(tw_launch_amax(kernel.get(), nullptr, &args) == TW_OK);
+  CHECK(gpu.seen.launches == 1);
+}
+
 TEST_CASE("fake quantizations are launched") {
   Gpu gpu;
   const EngineHandle en = engine();

@@ -251,7 +251,10 @@ TEST_CASE("every format encodes and decodes through its streams") {
     double worst = 0;
     for (size_t k = 0; k < values.size(); ++k)
       worst = std::max(worst, std::fabs(static_cast<double>(values[k] - decoded[k])));
-    CHECK(worst <= 2.4);  // half a step of the coarsest, two bits over -7 to 7
+    // Half a step of two bits over -7 to 7; of formats whose scale is the mean magnitude, that mean, 3.73, rounded up.
+    const bool mean_scaled =
+        std::string_view(f.name).find("sign") == 0 || std::string_view(f.name).find("ternary") == 0;
+    CHECK(worst <= (mean_scaled ? 3.75 : 2.4));
     CHECK(decoded[0] < decoded[14]);
     if (f.block > 1)
       CHECK(failure([&](tw_error** e) {

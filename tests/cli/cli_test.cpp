@@ -35,8 +35,8 @@ TEST_CASE("cli: arguments that are wrong are named and give 1") {
 TEST_CASE("cli: help and version") {
   const Ran help = tool("--help");
   CHECK(help.code == 0);
-  for (const char* part :
-       {"formats", "archs", "families", "plan", "emit", "prewarm", "tune", "plot", "run", "cache", "Exit codes"})
+  for (const char* part : {"formats", "archs", "families", "plan", "emit", "prewarm", "tune", "plot", "run", "quantize",
+                           "cache", "Exit codes"})
     CHECK(help.out.find(part) != std::string::npos);
   CHECK(tool("run --help").code == 0);
   CHECK(tool("--version").code == 0);

@@ -60,12 +60,16 @@ Matrix<Y> convert(const Matrix<X>& x, int encoder) {
     fmt::row_item<Y> context{Y::kGlobal ? y.global : 1.0f};
     if constexpr (Y::kRowScale) {
       float most = 0.0f, below = 0.0f;
+      double sum = 0;
       for (i64 c = 0; c < x.cols; ++c) {
         const float f = v[static_cast<std::size_t>(r * x.cols + c)];
         most = max2(most, f), below = max2(below, -f);
+        if (!std::isnan(f)) sum += std::fabs(static_cast<double>(f));
       }
       if constexpr (fmt::has_zero_point<Y>())
         context = Y::row_item(most, below);
+      else if constexpr (fmt::OfMean<Y>::value)
+        context = Y::row_scale_of_mean(static_cast<float>(sum / static_cast<double>(x.cols)));
       else
         context = Y::row_scale(max2(most, below));
     }

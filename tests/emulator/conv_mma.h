@@ -13,9 +13,9 @@ struct Products {
   static constexpr int kPiece = 16 / sizeof(gemm::element_of<X>);
   // Rows of w are whole pieces where these are copied asynchronously, else of any width that unit_x divides.
   static constexpr bool kAlongChannels = gather.quant_block > 0 && !gather.taps_innermost;
-  static constexpr int kLeastChannels =
-      std::max<int>({gather.unit == 0 || (knobs.async_copy && !W::kCodes) ? kPiece : 3 * gather.unit, W::kBlock,
-                     gather.quant_block / (kAlongChannels ? 1 : 8)});
+  static constexpr int kLeastChannels = std::max<int>(
+      {gather.unit == 0 || (knobs.async_copy && !W::kCodes && !fmt::is_table<W>()) ? kPiece : 3 * gather.unit,
+       W::kBlock, gather.quant_block / (kAlongChannels ? 1 : 8)});
   static void fit(Picked& p) {
     conv::Shape& s = p.shape;
     if (!gather.grouped) s.c /= s.groups, s.k = std::max(s.k, 5), s.groups = 1;

@@ -13,6 +13,7 @@
 #include "formats/int8.cuh"
 #include "formats/int8_row.cuh"
 #include "formats/int8_tensor.cuh"
+#include "formats/nf4.cuh"
 #include "formats/nvfp4.cuh"
 #include "formats/q4_0.cuh"
 #include "formats/q4_1.cuh"
@@ -137,6 +138,8 @@ TEST_CASE("conv: the matrix units on gathered input", "[conv]") {
                      Products<fmt::e4m3, fmt::e4m3, Plain, gemm::MmaKnobs{.block_k = 64, .unit_x = 16}>>(15, 8);
   check_convolutions<fmt::f16, fmt::q4_0, Biased,
                      Products<fmt::f16, fmt::q4_0, Biased, gemm::MmaKnobs{.block_k = 64, .unit_w = 32}>>(16, 6);
+  check_convolutions<fmt::bf16, fmt::nf4, Biased,
+                     Products<fmt::bf16, fmt::nf4, Biased, gemm::MmaKnobs{.block_k = 64, .unit_w = 64}>>(17, 4);
 }
 
 TEST_CASE("conv: the matrix units on PyTorch's layouts", "[conv]") {

@@ -66,6 +66,9 @@ void mma() {
   if constexpr (W::kCodes) {
     mma_coded<fmt::f16, W>();
     if constexpr (by_blocks<W>) mma_coded<fmt::q8_1, W>();
+  } else if constexpr (fmt::is_table<W>()) {
+    mma_coded<fmt::f16, W>();
+    mma_coded<fmt::bf16, W>();
   } else if constexpr (fmt::has_zero_point<W>()) {
     check_mma<W, W, PlainF32, loaded(tile(16, 64, 64, 1, 4), 2, 2)>();
   } else if constexpr (W::kBlock == 128 && same<T, e4m3>()) {
@@ -148,7 +151,7 @@ void casts() {
   check_encode<fmt::f32, F>();
   if constexpr (F::kRowScale && F::kBlock == 1) check_rows<fmt::f32, F, 64, 2, 2>();
   if constexpr (F::kRowScale)
-    check_plan<cast::Reference<fmt::f32, F>, F>(plain<fmt::f32>(131, 34, 5), 2, 0, 1);
+    check_plan<cast::Reference<fmt::f32, F>, F>(plain<fmt::f32>(131, ceil_div(34, F::kBlock) * F::kBlock, 5), 2, 0, 1);
   else if constexpr (F::kScaleRows == 1)
     check_run<cast::Reference<fmt::f32, F>, fmt::f32, F>();
   check_run<cast::Reference<F, fmt::f16>, F, fmt::f16>();

@@ -16,6 +16,9 @@
 #include "formats/q4_k.cuh"
 #include "formats/q6_k.cuh"
 #include "formats/q8_0.cuh"
+#include "formats/sign_row.cuh"
+#include "formats/signbit_row.cuh"
+#include "formats/ternary_row.cuh"
 
 using namespace gemm_test;
 
@@ -40,6 +43,8 @@ TEST_CASE("mma: bytes of x, coded weights", "[gemm]") {
     check_mma_bytes<fmt::int8_row, fmt::int4_g128, 128>();
     check_mma_bytes<fmt::int8, fmt::int4_row, 32>();
     check_mma_bytes<fmt::int8_row, fmt::q8_0, 32>();
+    check_mma_bytes<fmt::int8_row, fmt::ternary_row, 32>();
+    check_mma_bytes<fmt::int8, fmt::sign_row, 32>();
     check_mma_bytes<fmt::int8_row, fmt::q4_k, 128>();  // minima
     check_mma_bytes<fmt::int8_row, fmt::q6_k, 128>();  // groups of 16
     check_mma_bytes<fmt::int8_row, fmt::q2_k, 128>();  // both
@@ -50,6 +55,8 @@ TEST_CASE("mma: bytes of x, coded weights", "[gemm]") {
     check_mma_bytes<fmt::e4m3, fmt::e2m1_row, 32>();
     check_mma_bytes<fmt::e4m3_row, fmt::q4_k, 128>();
     check_mma_bytes<fmt::e4m3_row, fmt::nvfp4, 32>();
+    check_mma_bytes<fmt::e4m3_row, fmt::ternary_row, 32>();
+    check_mma_bytes<fmt::e4m3, fmt::signbit_row, 32>();
     check_mma_bytes<fmt::e4m3_row, fmt::q2_k, 128>();
   }
 }

@@ -12,8 +12,8 @@ template <class X, class W, class Epi, MmaKnobs knobs>
 void check_mma() {
   using Plan = gemm::Mma<X, W, Epi, Fixed<knobs>::value>;
   static_assert(Plan::kSharedBytes <= 227 * 1024, "the test asks for too much");
-  constexpr i64 kUnit = std::lcm<i64>(W::kCodes ? knobs.unit_w : knobs.unit_x, X::kBlock), kStageK = knobs.block_k,
-                kRounds = knobs.stages, kSplit = knobs.split_k;
+  constexpr i64 kUnit = std::lcm<i64>(W::kCodes || fmt::is_table<W>() ? knobs.unit_w : knobs.unit_x, X::kBlock),
+                kStageK = knobs.block_k, kRounds = knobs.stages, kSplit = knobs.split_k;
   const auto k = [](i64 least) { return round_up<W>(least, kUnit); };
   check_sizes<Plan, X, W, Epi>(
       knobs.block_n, k(kStageK + kUnit),

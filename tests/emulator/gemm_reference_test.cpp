@@ -8,6 +8,7 @@
 #include "formats/f16.cuh"
 #include "formats/f32.cuh"
 #include "formats/int8_asym_row.cuh"
+#include "formats/nf4.cuh"
 #include "formats/nvfp4.cuh"
 #include "formats/q4_0.cuh"
 #include "formats/q4_k.cuh"
@@ -69,8 +70,9 @@ void check_oracle(i64 k) {
                                w.exact[static_cast<std::size_t>(j * k + l)];
         sum += product, magnitude += std::fabs(product);
       }
-      const Expected e = expect<Epi>(sum, magnitude, 1.5 * static_cast<double>(x.global) * w.global,
-                                     bias[static_cast<std::size_t>(j)], k);
+      const Expected e =
+          expect<Epi>(sum, magnitude, 1.5 * static_cast<double>(x.global) * w.global, bias[static_cast<std::size_t>(j)],
+                      k, 0, 1, gemm::table_rounding<W, gemm::element_of<X>>() * magnitude);
       wrong += !(std::fabs(out[static_cast<std::size_t>(i * s.n + j)] - e.y) <= 1e-3 * e.bound + 1e-6 * std::fabs(e.y));
       wrong += !(std::fabs(out[static_cast<std::size_t>((s.m + i) * s.n + j)] - e.bound) <= 5e-3 * e.bound);
     }
@@ -109,4 +111,8 @@ TEST_CASE("reference: values and bounds as an oracle", "[gemm]") {
   check_oracle<fmt::q8_1, fmt::q4_0, Epilogue<float, f16, Act::gelu_tanh>>(1024);
   check_oracle<fmt::e4m3_row, fmt::q8_0, Epilogue<float, NoBias, Act::relu>>(96);
   check_oracle<fmt::int8_asym_row, fmt::int8_asym_row, PlainF32>(99);
+  // Entries of a table are rounded against x of 16 bits.
+  check_oracle<fmt::f16, fmt::nf4, PlainF32>(192);
+  check_oracle<fmt::bf16, fmt::nf4, Epilogue<bf16, float, Act::silu>>(128);
+  check_oracle<fmt::f32, fmt::nf4, PlainF32>(128);
 }

@@ -7,7 +7,7 @@ if(TILEWRIGHT_FUZZ)
     message(FATAL_ERROR "TILEWRIGHT_FUZZ needs clang, not ${CMAKE_CXX_COMPILER_ID}")
   endif()
   file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/fuzz-found)
-  foreach(reader gguf safetensors)
+  foreach(reader gguf safetensors npy)
     add_executable(fuzz_${reader} fuzz/${reader}_fuzz.cpp ${PROJECT_SOURCE_DIR}/files/${reader}.cpp
       ${PROJECT_SOURCE_DIR}/files/byte_source.cpp)
     target_include_directories(fuzz_${reader} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)

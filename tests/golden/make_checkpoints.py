@@ -100,6 +100,52 @@ def compressed_tensors(w: Weight, symmetric: bool, g_idx: bool) -> list:
             w.g_idx() if g_idx else NONE]
 
 
+# bitsandbytes' NF4 table (bitsandbytes/functional.py, get_4bit_type()).
+NF4 = [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+       -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+       0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0]
+
+
+def f32(v: float) -> float:
+    return struct.unpack("<f", struct.pack("<f", v))[0]
+
+
+def floats(values: list) -> bytes:
+    return struct.pack(f"<{len(values)}f", *values)
+
+
+def dynamic_map() -> list:
+    """bitsandbytes' create_dynamic_map(signed=True): seven decades, of 2^i means of neighbours each, both signs."""
+    values = [0.0, 1.0]
+    for i in range(7):
+        edges = [0.1 + 0.9 * j / 2 ** i for j in range(2 ** i + 1)]
+        for low, high in zip(edges, edges[1:]):
+            values += [sign * 10 ** (i - 6) * (low + high) / 2 for sign in (1, -1)]
+    return [f32(v) for v in sorted(values)]
+
+
+def bitsandbytes(path: Path, seed: int, n: int, k: int, blocksize: int, nested: bool) -> None:
+    """u32 n, k, blocksize, nested_blocksize; f32 nested_offset; five times u32 bytes, data: weight, absmax, quant_map,
+    nested_absmax, nested_quant_map; f32 decoded[n * k]."""
+    rng = random.Random(seed)
+    codes = [rng.randrange(16) for _ in range(n * k)]
+    weight = bytes(codes[i] << 4 | codes[i + 1] for i in range(0, n * k, 2))
+    blocks = (n * k + blocksize - 1) // blocksize
+    offset, outer, map_ = 0.0, [], []
+    if nested:
+        offset, map_ = f32(rng.uniform(0.02, 0.2)), dynamic_map()
+        stored = [rng.randrange(256) for _ in range(blocks)]
+        outer = [f32(rng.uniform(1e-3, 0.3)) for _ in range((blocks + 255) // 256)]
+        absmax = [f32(f32(map_[c] * outer[i // 256]) + offset) for i, c in enumerate(stored)]
+    else:
+        stored = absmax = [f32(rng.uniform(1e-6, 3) ** 3) for _ in range(blocks)]
+    tensors = [weight, bytes(stored) if nested else floats(stored), floats(NF4), floats(outer), floats(map_)]
+    data = struct.pack("<4If", n, k, blocksize, 256, offset)
+    for t in tensors:
+        data += struct.pack("<I", len(t)) + t
+    path.write_bytes(data + floats([f32(f32(NF4[c]) * absmax[i // blocksize]) for i, c in enumerate(codes)]))
+
+
 def write(path: Path, packing: int, w: Weight, tensors: list) -> None:
     data = struct.pack("<5I", packing, w.n, w.k, w.group, w.kind)
     for rows, cols, stored in tensors:
@@ -124,6 +170,9 @@ def main(out: Path) -> None:
           compressed_tensors(w, False, True))
     w = Weight(7, 5, 72, 72, BF16)
     write(out / "checkpoint_compressed_tensors_channel.bin", COMPRESSED_TENSORS, w, compressed_tensors(w, True, False))
+    bitsandbytes(out / "checkpoint_bitsandbytes.bin", 8, 6, 192, 64, False)
+    bitsandbytes(out / "checkpoint_bitsandbytes_double.bin", 9, 9, 2048, 64, True)
+    bitsandbytes(out / "checkpoint_bitsandbytes_long.bin", 10, 3, 192, 128, True)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ usage: make_golden.py MODEL.safetensors GGML_GIT_DIR OUT_DIR      (see README.md
 """
 import struct
 import sys
+from fractions import Fraction
 from pathlib import Path
 
 import ml_dtypes
@@ -217,6 +218,63 @@ def e2m1_row(x: np.ndarray):
     s = row_scale(x, 6)
     q = np.clip((x / s[:, None]).astype(F), -6, 6).astype(ml_dtypes.float4_e2m1fn)
     return [packed_nibbles(q.view(np.uint8) & 15), s], (q.astype(F) * s[:, None]).astype(F)
+
+
+NF4 = F([-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+         -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+         0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0])
+
+
+def single(decimal: str) -> np.float32:
+    """As C reads a literal: the nearest float. (Some of the pivots are means of two floats, and no float in double precision.)"""
+    near = F(decimal)
+    return min((near, np.nextafter(near, F(2)), np.nextafter(near, F(-2))), key=lambda v: abs(Fraction(float(v)) - Fraction(decimal)))
+
+
+NF4_PIVOTS = F([single(v) for v in (
+    "-0.8480964004993439 -0.6106329262256622 -0.4599952697753906 -0.33967943489551544 -0.23460740596055984 -0.13791173323988914 "
+    "-0.045525018125772476 0.03979014977812767 0.1202552504837513 0.2035212516784668 0.2920137718319893 0.3893125355243683 "
+    "0.5016634166240692 0.6427869200706482 0.8614784181118011").split()])
+
+
+def nf4(x: np.ndarray):
+    """bitsandbytes' CUDA kernel: x times the reciprocal of absmax, the code is what a tree of `>` finds; the even element
+    is the upper nibble."""
+    b = x.reshape(-1, 64)
+    absmax = np.abs(b).max(1)
+    v = (b * (F(1) / absmax)[:, None]).astype(F)
+    codes = np.zeros(b.shape, np.int32)
+    for bit in (3, 2, 1, 0):  # the pivot of a subtree is before its upper half
+        codes |= np.where(v > NF4_PIVOTS[codes + (1 << bit) - 1], 1 << bit, 0)
+    data = (codes[:, 0::2] << 4 | codes[:, 1::2]).astype(np.uint8)
+    return [data, absmax], (NF4[codes] * absmax[:, None]).astype(F).reshape(x.shape)
+
+
+def edge_nf4() -> np.ndarray:
+    """Blocks of 64 whose largest magnitude is a power of two: every pivot, its neighbours, and every value."""
+    special = np.concatenate([NF4_PIVOTS, np.nextafter(NF4_PIVOTS, F(2)), np.nextafter(NF4_PIVOTS, F(-2)), NF4])
+    rows = np.stack([np.concatenate([special, F([1, -1, 0.9999999])]) * F(2.0) ** e for e in (0, 3, -7, 40, -40, 126, -120, 1)])
+    rows[-1] *= F(0.3)  # quotients that are rounded
+    return rows.reshape(1, -1).astype(F)
+
+
+def row_mean(x: np.ndarray) -> np.ndarray:
+    return (np.add.accumulate(np.abs(x).astype(np.float64), axis=1)[:, -1] / x.shape[1]).astype(F)
+
+
+def ternary_row(x: np.ndarray):
+    s = row_mean(x)
+    s[s == 0] = 1
+    q = np.clip(np.rint((x / s[:, None]).astype(F)), -1, 1).astype(np.int32)
+    codes = (q + 1).astype(np.uint8).reshape(x.shape[0], -1, 4)
+    data = codes[..., 0] | codes[..., 1] << 2 | codes[..., 2] << 4 | codes[..., 3] << 6
+    return [data, s], (q.astype(F) * s[:, None]).astype(F)
+
+
+def sign_rows(x: np.ndarray, negative: bool):
+    s = row_mean(x)
+    bits = x < 0 if negative else x >= 0
+    return [np.packbits(bits, axis=1, bitorder="little"), s], np.where(x < 0, -s[:, None], s[:, None]).astype(F)
 
 
 def e8m0(b: np.ndarray, emax: int, rule: str, largest: float, rounds_up: float) -> np.ndarray:
@@ -435,6 +493,14 @@ def plain(out: str) -> None:
     fp4 = np.concatenate([edge(), edge_fp4(), steps[None]])
     write(Path(out) / "ggml_mxfp4.bin", fp4, *ggml_mxfp4(fp4))
     write(Path(out) / "ggml_nvfp4.bin", fp4, *ggml_nvfp4(fp4))
+    v = edge_weights()
+    nf4_rows = np.concatenate([v, edge_nf4()])
+    write(Path(out) / "nf4.bin", nf4_rows, *nf4(nf4_rows))
+    half = np.tile(F([3, 1, 5, -3, 0, -1, 2.5, -0.5]), COLS // 8)  # mean 2: quotients of a half and one and a half
+    signs = np.concatenate([v, half[None], np.where(np.arange(COLS) % 3, F(-0.0), F(0.0))[None]])
+    write(Path(out) / "ternary_row.bin", signs, *ternary_row(signs))
+    write(Path(out) / "sign_row.bin", signs, *sign_rows(signs, False))
+    write(Path(out) / "signbit_row.bin", signs, *sign_rows(signs, True))
     for group in (32, 64, 128):
         v = edge_weights()
         write(Path(out) / f"int4_g{group}_compressed_tensors.bin", v, *int4_groups(v, group, 7.5, -8))

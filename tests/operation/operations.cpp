@@ -3,6 +3,7 @@
 #include <tilewright/operation.h>
 
 #include "operation/row_scale/row_scale.h"
+#include "templates/amax/amax.h"
 #include "templates/cast/cast.h"
 #include "templates/conv/conv.h"
 #include "templates/fake_quant/fake_quant.h"
@@ -15,6 +16,7 @@ std::span<const Operation* const> operations() {
   static const Operation* const list[] = {&gemm::operation(),
                                           &conv::operation(),
                                           &cast::operation(),
+                                          &amax::operation(),
                                           &fake_quant::fp4_fake_quant(),
                                           &fake_quant::dynamic_block_quantize(),
                                           &pack::operation(),

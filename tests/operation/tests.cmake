@@ -4,7 +4,7 @@ tilewright_embed(${CMAKE_CURRENT_BINARY_DIR}/operation ${PROJECT_SOURCE_DIR}/tem
 set(library_objects
   "$<FILTER:$<TARGET_OBJECTS:tilewright_templates>,EXCLUDE,(templates/operations|embedded)\\.cpp>"
   $<TARGET_OBJECTS:tilewright_jit> $<TARGET_OBJECTS:tilewright_cache> $<TARGET_OBJECTS:tilewright_tuner>
-  $<TARGET_OBJECTS:tilewright_files>)
+  $<TARGET_OBJECTS:tilewright_files> $<TARGET_OBJECTS:tilewright_quantize>)
 add_library(row_scale OBJECT operation/operations.cpp operation/row_scale/operation.cpp
   ${CMAKE_CURRENT_BINARY_DIR}/operation/embedded.cpp)
 target_include_directories(row_scale PUBLIC ${PROJECT_SOURCE_DIR}/include PRIVATE

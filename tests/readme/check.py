@@ -44,7 +44,7 @@ PICTURES = {"docs/pipeline.svg": ["docs/draw.py", "pipeline"], "docs/hopper.svg"
 FILE = re.compile(r"`([\w.*/-]*[\w*-]\.(?:cpp|cuh|h|py|cmake|sh|svg|json))`")
 ROOTS = ("", "templates", "include", "tests/operation", "templates/gemm/wgmma")
 NAME = re.compile(r"`([A-Za-z_][\w:]*)(?:<\w+>)?(?:\(\))?`")
-CODE = ("include", "templates", "jit", "cache", "tuner", "files", "capi", "cli", "bench", "tests", "cmake")
+CODE = ("include", "templates", "jit", "cache", "tuner", "files", "quantize", "capi", "cli", "bench", "tests", "cmake")
 GUIDES = ("reading-guide.md", "ARCHITECTURE.md", "CONTRIBUTING.md")  # whose names of things are checked
 
 

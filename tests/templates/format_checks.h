@@ -130,7 +130,7 @@ std::string raw_difference() {
 // load_raw(), raw_bytes() and raw_offset(), by the units that the mma family unpacks.
 template <class F>
 std::string raw_difference() {
-  if constexpr (F::kCodes) {
+  if constexpr (F::kCodes || tw::fmt::is_table<F>()) {
     std::string differences[4] = {raw_difference<F, 64, 64>(), raw_difference<F, 128, 64>(), {}, {}};
     if constexpr (F::kBlock <= 128)
       differences[2] = raw_difference<F, 64, 32>(), differences[3] = raw_difference<F, 128, 32>();
@@ -138,6 +138,32 @@ std::string raw_difference() {
       if (!difference.empty()) return "load_raw: " + difference;
   }
   return {};
+}
+
+// A table's entries as pairs of T, times their scale, against the row's elements: as near as rounding<T>() says, and
+// not twice as near.
+template <class F, class T>
+std::string pairs_difference() {
+  constexpr int kUnit = F::kGroup;
+  const Row<F> row(kUnit);
+  double worst = 0;
+  for (i64 at = 0; at < Row<F>::kColumns; at += kUnit) {
+    typename F::template Unit<kUnit> unit;
+    F::template load<kUnit>(unit, row.data.data(), row.scales.data(), at);
+    u32 pairs[kUnit / 2];
+    float scale;
+    F::template pairs<T>(unit, 0, pairs, scale);
+    for (int i = 0; i < kUnit; ++i) {
+      const double want = row.at(at + i);
+      const double entry = i % 2 ? tw::high_half<T>(pairs[i / 2]) : tw::low_half<T>(pairs[i / 2]);
+      if (!std::isfinite(want) || std::fabs(want) < 1e-30) continue;
+      worst = std::max(worst, std::fabs(entry * scale - want) / std::fabs(want));
+      if (worst > F::template rounding<T>() + 6e-8)
+        return "element " + std::to_string(at + i) + ": " + std::to_string(entry) + " times " + std::to_string(scale) +
+               " instead of " + std::to_string(want);
+    }
+  }
+  return worst > 0.5 * F::template rounding<T>() ? "" : "errors are half of what rounding() says at most";
 }
 
 }  // namespace format_checks

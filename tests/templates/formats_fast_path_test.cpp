@@ -15,6 +15,10 @@ void check_fast_path(const char* name) {
   if constexpr (F::kGroup > 0) {
     CHECK(format_checks::load_difference<F>() == "");
     CHECK(format_checks::raw_difference<F>() == "");
+    if constexpr (tw::fmt::is_table<F>()) {
+      CHECK((format_checks::pairs_difference<F, tw::f16>()) == "");
+      CHECK((format_checks::pairs_difference<F, tw::bf16>()) == "");
+    }
   }
 }
 

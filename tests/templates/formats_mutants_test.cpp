@@ -99,6 +99,15 @@ struct NoOffset : F {
 };
 
 template <class F>
+struct OtherEntry : F {  // of a table, by a unit in its last place
+  template <class T, int E>
+  static void pairs(const typename F::template Unit<E>& u, int g, u32 (&of)[F::kGroup / 2], float& scale) {
+    F::template pairs<T>(u, g, of, scale);
+    for (u32& two : of) two += two & 0x7fffu ? 1u : 0u;
+  }
+};
+
+template <class F>
 void check_mutants(const char* name) {
   if constexpr (F::kCodes) {
     INFO(name);
@@ -114,6 +123,17 @@ void check_mutants(const char* name) {
     CHECK(load_difference<OtherScale<F>>() != "");
     CHECK(load_difference<SwappedCodes<F>>() != "");
     if constexpr (F::kOffset) CHECK(load_difference<NoOffset<F>>() != "");
+  }
+  if constexpr (tw::fmt::is_table<F>()) {
+    INFO(name);
+    using namespace format_checks;
+    CHECK(raw_difference<Forgets<F>>() != "");
+    CHECK(raw_difference<FirstUnit<F>>() != "");
+    CHECK(raw_difference<OtherScales<F>>() != "");
+    CHECK(raw_difference<ShortCopy<F>>() != "");
+    CHECK(load_difference<FirstLoad<F>>() != "");
+    CHECK((pairs_difference<OtherEntry<F>, tw::f16>()) != "");
+    CHECK((pairs_difference<OtherEntry<F>, tw::bf16>()) != "");
   }
 }
 

@@ -25,9 +25,10 @@ TEST_CASE("special elements when encoding", "[formats]") {
   };
   // A NaN has no part in a scale: the block's other elements are as without it. It is itself lost in integer codes
   // (code 0), becomes +6 in E2M1, as in hardware, and survives in floats.
-  for (const char* name : {"q4_0",     "q8_0",          "nvfp4",    "e4m3_row", "int4_g32",   "uint4_g64",  "int4_row",
-                           "int8_row", "int8_asym_row", "e2m1_row", "mxfp4",    "ggml_mxfp4", "ggml_nvfp4", "q4_1",
-                           "q5_0",     "q5_1",          "q2_k",     "q3_k",     "q5_k",       "q6_k"}) {
+  for (const char* name :
+       {"q4_0",          "q8_0",     "nvfp4", "e4m3_row",   "int4_g32",   "uint4_g64",   "int4_row", "int8_row",
+        "int8_asym_row", "e2m1_row", "mxfp4", "ggml_mxfp4", "ggml_nvfp4", "q4_1",        "q5_0",     "q5_1",
+        "q2_k",          "q3_k",     "q5_k",  "q6_k",       "nf4",        "ternary_row", "sign_row", "signbit_row"}) {
     const Format f = Format::parse(name);
     auto a = round_trip(f, with(kNan), 256), b = round_trip(f, with(0.0f), 256);
     a[40] = b[40] = 0.0f;
@@ -41,8 +42,9 @@ TEST_CASE("special elements when encoding", "[formats]") {
   CHECK(std::isnan(round_trip(Format::parse("e4m3_row"), with(kNan), 256)[40]));
   // An infinity makes an infinite scale: its block (or row) decodes to NaN or an infinity, never to a finite number.
   for (const char* name :
-       {"q4_0", "q8_0", "q8_1", "e4m3_row", "int4_g32", "uint4_g32", "int4_row", "int8_row", "int8_asym_row",
-        "e2m1_row", "mxfp4", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q5_k", "q6_k"}) {
+       {"q4_0",          "q8_0",     "q8_1",  "e4m3_row",    "int4_g32", "uint4_g32",  "int4_row", "int8_row",
+        "int8_asym_row", "e2m1_row", "mxfp4", "q4_1",        "q5_0",     "q5_1",       "q2_k",     "q3_k",
+        "q5_k",          "q6_k",     "nf4",   "ternary_row", "sign_row", "signbit_row"}) {
     const Format f = Format::parse(name);
     const auto y = round_trip(f, with(kInf), 256);
     INFO(name);
@@ -54,8 +56,9 @@ TEST_CASE("special elements when encoding", "[formats]") {
   CHECK(round_trip(Format::parse("ggml_mxfp4"), with(kInf), 256)[40] == std::ldexp(6.0f, 125));
   // Too small for the scale: zero, not NaN.
   for (const char* name :
-       {"q4_0", "q8_0", "q8_1", "e4m3_row", "int4_g32", "uint4_g32", "int4_row", "int8_row", "int8_asym_row",
-        "e2m1_row", "mxfp4", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q5_k", "q6_k"}) {
+       {"q4_0",          "q8_0",     "q8_1",  "e4m3_row",    "int4_g32", "uint4_g32",  "int4_row", "int8_row",
+        "int8_asym_row", "e2m1_row", "mxfp4", "q4_1",        "q5_0",     "q5_1",       "q2_k",     "q3_k",
+        "q5_k",          "q6_k",     "nf4",   "ternary_row", "sign_row", "signbit_row"}) {
     auto x = std::vector<float>(256, 1e-44f);
     x[3] = 0.0f;
     for (float v : round_trip(Format::parse(name), x, 256)) CHECK(std::fabs(v) <= 1e-40f);

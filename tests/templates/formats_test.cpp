@@ -27,6 +27,24 @@ int encoder_index(Format f, const std::string& name) {
   return static_cast<int>(std::find(list.begin(), list.end(), name) - list.begin());
 }
 
+// bitsandbytes/functional.py, get_4bit_type().
+constexpr double kNf4[] = {-1.0,
+                           -0.6961928009986877,
+                           -0.5250730514526367,
+                           -0.39491748809814453,
+                           -0.28444138169288635,
+                           -0.18477343022823334,
+                           -0.09105003625154495,
+                           0.0,
+                           0.07958029955625534,
+                           0.16093020141124725,
+                           0.24611230194568634,
+                           0.33791524171829224,
+                           0.44070982933044434,
+                           0.5626170039176941,
+                           0.7229568362236023,
+                           1.0};
+
 }  // namespace
 
 TEST_CASE("a format's name: all of them, and the one that may have been meant", "[formats]") {
@@ -269,6 +287,20 @@ TEST_CASE("every code of the integer formats of weights decodes by its formula",
     const double values[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6}, c = nibble(i);
     return (c < 8 ? values[static_cast<int>(c)] : -values[static_cast<int>(c) - 8]) * double(row);
   });
+  check("ternary_row", data, floats(row),
+        [&](std::size_t i) { return ((data[i / 4] >> (2 * (i % 4)) & 3) - 1) * row; });
+  const auto bit = [&](std::size_t i) { return data[i / 8] >> (i % 8) & 1; };
+  check("sign_row", data, floats(row), [&](std::size_t i) { return bit(i) ? row : -row; });
+  check("signbit_row", data, floats(row), [&](std::size_t i) { return bit(i) ? -row : row; });
+  // Every byte under scales of 1, of the largest and the smallest float, of 0 and below it.
+  std::vector<u8> scales;
+  for (const float v : {1.0f, 3.4028235e38f, 1e-45f, 0.0f, -0.3f, 0.25f, 7.0f, 1e-20f})
+    for (const u8 b : floats(v)) scales.push_back(b);
+  check("nf4", data, scales, [&](std::size_t i) {
+    float scale;
+    std::memcpy(&scale, &scales[i / 64 * 4], 4);
+    return static_cast<float>(kNf4[i % 2 ? data[i / 2] & 15 : data[i / 2] >> 4]) * scale;
+  });
   std::vector<u8> exponents;  // 0 is 2^-127, a denormal; 254 is 2^127
   for (int i = 0; i < 16; ++i)
     exponents.push_back(static_cast<u8>(i == 0 ? 0 : i == 1 ? 1 : i == 2 ? 252 : 100 + 4 * i));
@@ -293,6 +325,62 @@ TEST_CASE("every code of the integer formats of weights decodes by its formula",
     check(("uint4_g" + std::to_string(group)).c_str(), data, pairs,
           [&](std::size_t i) { return (nibble(i) - double(i / group)) * scale(i); });
   }
+}
+
+TEST_CASE("nf4: the code is that of the nearest value, and the even element's is the upper nibble", "[formats]") {
+  const Format f = Format::parse("nf4");
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    const auto x = gauss(256, std::ldexp(1.0f, static_cast<int>(seed) * 4 - 120), seed);
+    const Encoded e = encode(f, x, 128);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      float absmax;
+      std::memcpy(&absmax, &e.scales[i / 64 * 4], 4);
+      REQUIRE(absmax == largest({x.begin() + static_cast<std::ptrdiff_t>(i / 64 * 64),
+                                 x.begin() + static_cast<std::ptrdiff_t>(i / 64 * 64 + 64)}));
+      const int code = i % 2 ? e.data[i / 2] & 15 : e.data[i / 2] >> 4;
+      double least = 2;
+      for (const double v : kNf4) least = std::min(least, std::fabs(v - double(x[i]) / absmax));
+      CHECK(std::fabs(kNf4[code] - double(x[i]) / absmax) <= least + 2e-7);
+    }
+  }
+}
+
+TEST_CASE("rows of ternary codes and of signs: the scale is the mean magnitude", "[formats]") {
+  for (const char* name : {"ternary_row", "sign_row", "signbit_row"}) {
+    const Format f = Format::parse(name);
+    INFO(name);
+    for (unsigned seed = 0; seed < 40; ++seed) {
+      const std::int64_t cols = 8 * (seed % 9 + 1);
+      auto x = gauss(static_cast<std::size_t>(2 * cols), std::ldexp(1.0f, static_cast<int>(seed) * 6 - 120), seed);
+      x[3] = 0.0f, x[5] = -0.0f;
+      const Encoded e = encode(f, x, cols);
+      const auto y = decode(f, e, x.size(), cols);
+      for (std::int64_t row = 0; row < 2; ++row) {
+        double mean = 0;
+        for (std::int64_t i = row * cols; i < (row + 1) * cols; ++i)
+          mean += std::fabs(x[static_cast<std::size_t>(i)]) / static_cast<double>(cols);
+        float scale;
+        std::memcpy(&scale, &e.scales[static_cast<std::size_t>(4 * row)], 4);
+        CHECK(scale == Approx(mean).epsilon(1e-6).margin(1e-44));
+        for (std::int64_t i = row * cols; i < (row + 1) * cols; ++i) {
+          const auto at = static_cast<std::size_t>(i);
+          // The nearest of the values that there are; a zero's sign is positive.
+          const double want = name[0] == 's'                    ? (x[at] < 0 ? -scale : scale)
+                              : std::fabs(x[at]) <= 0.5 * scale ? 0
+                                                                : std::copysign(double(scale), x[at]);
+          CHECK(y[at] == want);
+        }
+      }
+    }
+  }
+  // The two formats of signs differ in every bit, and in what a NaN becomes.
+  auto x = gauss(64, 1.0f, 4);
+  const Encoded a = encode(Format::parse("sign_row"), x, 64), b = encode(Format::parse("signbit_row"), x, 64);
+  CHECK(a.scales == b.scales);
+  for (std::size_t i = 0; i < a.data.size(); ++i) CHECK((a.data[i] ^ b.data[i]) == 0xff);
+  x[9] = kNan;
+  CHECK(round_trip(Format::parse("sign_row"), x, 64)[9] < 0);
+  CHECK(round_trip(Format::parse("signbit_row"), x, 64)[9] > 0);
 }
 
 TEST_CASE("int8_asym_row: a row's item is its scale, its zero point and the sum of its codes", "[formats]") {

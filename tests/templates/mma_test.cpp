@@ -30,7 +30,17 @@ TEST_CASE("mma: operands of different widths", "[mma]") {
       INFO(w << " " << target);
       CHECK(why_not(std::string("x=f16 w=") + w + shape, target).empty());
     }
-  for (const char* w : {"int4_g128", "int4_row", "e2m1_row", "q4_k", "q2_k", "q3_k", "mxfp4"})
+  for (const char* w : {"nf4", "ternary_row", "sign_row", "signbit_row"})
+    for (const char* x : {"f16", "bf16"}) {
+      INFO(x << " " << w);
+      CHECK(why_not(std::string("x=") + x + " w=" + w + shape, "sm_80").empty());
+    }
+  for (const char* x : {"int8", "int8_row", "e4m3_row", "q8_1"}) {
+    const std::string why = why_not(std::string("x=") + x + " w=nf4" + shape, "sm_89");
+    CHECK(why == "w=nf4 is codes of a table of floats, and x=" + std::string(x) + " is no float of 16 bits");
+  }
+  for (const char* w :
+       {"int4_g128", "int4_row", "e2m1_row", "q4_k", "q2_k", "q3_k", "mxfp4", "ternary_row", "sign_row"})
     for (const char* x : {"int8_row", "e4m3_row"}) {
       INFO(x << " " << w);
       CHECK(why_not(std::string("x=") + x + " w=" + w + shape, "sm_89").empty());

@@ -6,8 +6,10 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "support/catch.h"
+#include "templates/gemm/judge.h"
 
 using namespace tilewright;
 
@@ -60,6 +62,28 @@ TEST_CASE("the error bound of rounded weights, residuals and scaled outputs", "[
       gemm_expected(gemm_of("x=int8_row w=int8_row y=int8 c=f32 y_scale=0.5"), {.product = 4, .residual = 2});
   CHECK(scaled.value == 12);
   check_bound(scaled, std::ldexp(1, -20) * (4 + 4 + 2) * 2 + std::ldexp(1, -20) * 12 + 0.5);
+}
+
+TEST_CASE("the error bound allows entries of a table to be rounded to x's sixteen bits", "[numerics]") {
+  const auto slack = [](const char* fields) {
+    return gemm::slack_of_weights(gemm_of(fields), Matrix{.name = "w", .format = Format::parse("nf4")},
+                                  {1.0f, -2.0f, 0.0f}, {});
+  };
+  const std::vector<float> f16 = slack("x=f16 w=nf4 y=f32"), bf16 = slack("x=bf16 w=nf4 y=f32");
+  REQUIRE(f16.size() == 3);
+  REQUIRE(bf16.size() == 3);
+  // A half's rounding is at most 2^-11, a bfloat16's 2^-8; NF4's sixteen entries happen to be nearer.
+  CHECK(f16[0] == Approx(3.26e-4));
+  CHECK(bf16[0] == Approx(3.12e-3));
+  for (const auto& s : {f16, bf16}) {
+    CHECK(s[1] == 2 * s[0]);
+    CHECK(s[2] == 0);
+  }
+  for (const char* fields : {"x=f32 w=nf4 y=f32", "x=int8_row w=nf4 y=f32", "x=q8_1 w=nf4 y=f32", "x=f16 w=q4_0 y=f32",
+                             "x=bf16 w=ternary_row y=f32", "x=f16 w=sign_row y=f32"}) {
+    INFO(fields);
+    CHECK(slack(fields).empty());
+  }
 }
 
 TEST_CASE("expected values are clamped to what y holds", "[numerics]") {

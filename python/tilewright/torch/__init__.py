@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantized linear layers for PyTorch.
+"""Quantized linear layers and convolutions for PyTorch.
 
     import tilewright.torch as twt
 
@@ -13,18 +13,23 @@ from __future__ import annotations
 
 from ._cuda import engine, set_engine
 from .checkpoints import load_into, load_quantized
+from .convolution import QuantizedConv1d, QuantizedConv2d, QuantizedConv3d
 from .modules import QuantizedLinear, QuantizedWeight, W4A8Linear
-from .ops import dequantize, linear, pack, quantize, unpack
-from .replace import ReplaceReport, replace_linears, replace_mlp_with_w4a8
+from .ops import conv, dequantize, linear, pack, quantize, unpack
+from .replace import ReplaceReport, replace_convs, replace_linears, replace_mlp_with_w4a8
 from .tuning import Tuned, TuneSummary, prewarm, record, tune, warm
 
 __all__ = [
+    "QuantizedConv1d",
+    "QuantizedConv2d",
+    "QuantizedConv3d",
     "QuantizedLinear",
     "QuantizedWeight",
     "ReplaceReport",
     "TuneSummary",
     "Tuned",
     "W4A8Linear",
+    "conv",
     "dequantize",
     "engine",
     "linear",
@@ -34,6 +39,7 @@ __all__ = [
     "prewarm",
     "quantize",
     "record",
+    "replace_convs",
     "replace_linears",
     "replace_mlp_with_w4a8",
     "set_engine",

@@ -21,7 +21,7 @@ from .._errors import InvalidArgument, Unsupported, WouldTune
 from ..device import Device
 from ..engine import Engine, Kernel
 from ..problem import Problem
-from ._spec import DTYPES, FORMATS, Spec, by_name, spec
+from ._spec import DTYPES, FORMATS, ConvSpec, Spec, by_name, channels_last, conv_spec, spec
 
 # Of device memory that launches on sm_90a share tiles through: docs/problems.md, "Recommended fields".
 WORKSPACE_BYTES = 34603008
@@ -33,6 +33,7 @@ _lock = threading.RLock()
 _engine: Engine | None = None
 _devices: dict[int, Device] = {}
 _plans: dict[tuple[str, int, torch.dtype], _Plan] = {}
+_conv_plans: dict[tuple[str, int, torch.dtype, tuple[int, ...], bool], _ConvPlan] = {}
 _kernels: dict[tuple[str, int], Kernel] = {}
 _retired: list[Kernel] = []
 # By GPU and stream; stream None: of all captures whose stream has none.
@@ -61,6 +62,7 @@ def forget_plans() -> None:
     with _lock:
         _retired.extend(_kernels.values())
         _plans.clear()
+        _conv_plans.clear()
         _kernels.clear()
 
 
@@ -157,11 +159,17 @@ def _make_plan(problem: str, index: int, dtype: torch.dtype) -> _Plan:
         )
     gemm, cast, fused = (None if p is None else kernel(p, index) for p in needs)
     assert gemm is not None
-    workspace = "workspace" in needs.gemm.fields
-    if workspace and (index, None) not in _workspaces:
-        _workspaces[index, None] = _zeroed(index)
+    workspace = _has_workspace(needs.gemm, index)
     row_bytes = (s.x.stream_bytes("data", 1, s.k), s.x.stream_bytes("scales", 1, s.k))
     return _Plan(s, gemm, cast, fused, _FEW[s.packed] if fused else 0, row_bytes, workspace)
+
+
+def _has_workspace(problem: Problem, index: int) -> bool:
+    """Makes the one of captures, too."""
+    found = "workspace" in problem.fields
+    if found and (index, None) not in _workspaces:
+        _workspaces[index, None] = _zeroed(index)
+    return found
 
 
 def kernel(problem: Problem, index: int) -> Kernel:
@@ -246,7 +254,7 @@ def _aligned(x: Tensor) -> Tensor:
     return x if x.data_ptr() % 16 == 0 else x.clone()
 
 
-def _encoded(x: Tensor, p: _Plan, rows: int, index: int, stream: int) -> list[Tensor]:
+def _encoded(x: Tensor, p: _Plan | _ConvPlan, rows: int, index: int, stream: int) -> list[Tensor]:
     """x in the problem's format, its streams in order."""
     data, scales = p.row_bytes
     out = [_empty((rows * data,), torch.uint8, index)]
@@ -312,6 +320,107 @@ def linear_grad(dy: Tensor, weight: Sequence[Tensor], problem: str, dtype: torch
 
 def stored_sizes(s: Spec) -> dict[str, int]:
     return {name: s.w.stream_bytes(name, s.n, s.k) for name in codec.STREAMS if name in s.w.streams}
+
+
+# ---- conv
+
+
+class _ConvPlan(NamedTuple):
+    """How conv runs for one problem, GPU, dtype and shape of x. Members as of _Plan."""
+
+    spec: ConvSpec
+    conv: Kernel
+    cast: Kernel | None
+    row_bytes: tuple[int, int]
+    workspace: bool
+
+
+def conv_plan(problem: str, index: int, dtype: torch.dtype, shape: Sequence[int], last: bool) -> _ConvPlan:
+    """Prepares everything that conv launches for x of a shape [images, channels, axes]. last: of the layout."""
+    with _lock:
+        key = (problem, index, dtype, tuple(shape), last)
+        if key not in _conv_plans:
+            s = conv_spec(problem)
+            conv, cast = wanted_of_conv(problem, device(index).arch, dtype, shape, last)
+            row_bytes = (s.x.stream_bytes("data", 1, s.c), s.x.stream_bytes("scales", 1, s.c))
+            kernels = (kernel(conv, index), None if cast is None else kernel(cast, index))
+            _conv_plans[key] = _ConvPlan(s, *kernels, row_bytes, _has_workspace(conv, index))
+        return _conv_plans[key]
+
+
+def wanted_of_conv(
+    problem: str, arch: str | None, dtype: torch.dtype, shape: Sequence[int], last: bool
+) -> tuple[Problem, Problem | None]:
+    """What conv launches on a target, the cast of one row. arch None: of any, so without a workspace."""
+    s = conv_spec(problem)
+    memory = f" workspace={WORKSPACE_BYTES}" if arch == "sm_90a" else ""
+    cast = None
+    if s.x.name not in DTYPES:  # formats of x are elements, in whatever order
+        cast = Problem.of("cast", x=FORMATS[dtype], y=s.x, rows=1, cols=s.c)
+    return Problem(s.problem(shape[0], shape[2:], last) + memory), cast
+
+
+def conv(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, amax: Tensor | None, problem: str) -> Tensor:
+    index = index_of(x)
+    s = conv_spec(problem)
+    s.check(x, weight, bias, amax)
+    last, shape = channels_last(x), tuple(x.shape)
+    extents = s.out(shape[2:])
+    if last:
+        y = _empty((shape[0], *extents, s.k), s.dtype, index).movedim(-1, 1)
+    else:
+        y = _empty((shape[0], s.k, *extents), s.dtype, index)
+    if shape[0] == 0:
+        return y
+    p = _conv_plans.get((problem, index, x.dtype, shape, last))
+    if p is None:
+        p = conv_plan(problem, index, x.dtype, shape, last)
+    stream = _stream(index)
+    args = _c.ConvArgs(alpha=1.0, beta=1.0, y=y.data_ptr())
+    _operand(args.w, s.streams, weight)
+    dense = x.movedim(1, -1) if last else x.contiguous()
+    if p.cast is not None:
+        keep: Any = _encoded(dense, p, x.numel() // s.c, index, stream)
+        _operand(args.x, s.x.streams, keep)
+    else:
+        keep = _aligned(dense.to(DTYPES[s.x.name]))
+        args.x.data = keep.data_ptr()
+    if bias is not None:
+        bias = _aligned(bias)
+        args.bias = bias.data_ptr()
+    if amax is not None:
+        args.amax = amax.data_ptr()
+    if p.workspace:
+        args.workspace = _workspace(index, stream).data_ptr()
+    _launch("tw_launch_conv", p.conv, stream, args)
+    return y
+
+
+def conv_grad(dy: Tensor, weight: Sequence[Tensor], problem: str, extents: Sequence[int], dtype: torch.dtype) -> Tensor:
+    s = conv_spec(problem)
+    streams = [*weight[:-1], 1 / weight[-1]] if s.divides else weight
+    w = cast_to(streams, s.w, s.k, s.cols, s.dtype)
+    with torch.autocast("cuda", enabled=False):
+        return conv_input_grad(s, dy.to(s.dtype), s.filters(w), extents).to(dtype)
+
+
+def conv_input_grad(s: ConvSpec, dy: Tensor, w: Tensor, extents: Sequence[int]) -> Tensor:
+    """By PyTorch, on any device: of the padded input, and then of the padding. Dense, channels in front."""
+    padded = [extent + a + b for extent, a, b in zip(extents, s.before, s.behind)]
+    x = dy.new_empty((dy.shape[0], s.c, *extents))
+    if dy.shape[0] == 0:
+        return x
+    none, given = [0] * s.rank, dy.new_empty((1,)).expand(dy.shape[0], s.c, *padded)
+    mask = [True, False, False]
+    shape = (s.stride, none, s.dilation, False, none, s.groups)
+    dx: Tensor = torch.ops.aten.convolution_backward(dy, given, w, None, *shape, mask)[0]
+    if s.pad_mode == "zero":
+        for axis, (a, extent) in enumerate(zip(s.before, extents)):
+            dx = dx.narrow(2 + axis, a, extent)
+    else:
+        kind = {"reflect": "reflection", "replicate": "replication"}[s.pad_mode]
+        dx = getattr(torch.ops.aten, f"{kind}_pad{s.rank}d_backward")(dx, x, s.torch_pads)
+    return (s.alpha * dx).contiguous()
 
 
 # ---- formats and tiles

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Linear layers out of quantized checkpoints: GPTQ (v1 and v2, act-order too), AWQ, compressed-tensors' pack-quantized
-and nvfp4-pack-quantized, Model Optimizer's NVFP4, in safetensors, and GGUF. Nothing is quantized anew: but for NVFP4 of
+and nvfp4-pack-quantized, Model Optimizer's NVFP4, state dicts of QuantizedLinear, in safetensors, and GGUF. Nothing is quantized anew: but for NVFP4 of
 compressed-tensors, whose factor is stored as its reciprocal, every weight has exactly the checkpoint's value.
 
     for name, layer in load_quantized("model/"):         # a folder, a .safetensors file or a .gguf file
@@ -16,7 +16,8 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -27,11 +28,17 @@ from .._errors import InvalidArgument, IoError, Unsupported
 from ..models import Model, ModelTensor, open_model
 from .modules import QuantizedLinear, QuantizedWeight
 
-SCHEMES = ("gptq", "gptq_v2", "awq", "compressed_tensors", "nvfp4", "gguf")
+SCHEMES = ("gptq", "gptq_v2", "awq", "compressed_tensors", "nvfp4", "tilewright", "gguf")
 
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I32": torch.int32, "I64": torch.int64}
-# Of the tensor with the codes, which tells where a layer is; NVFP4 of Model Optimizer has them in `weight`.
-_CODES = (".qweight", ".weight_packed", ".weight")
+# Of the tensor that tells where a layer is: with the codes, of NVFP4 of Model Optimizer `weight`; of a QuantizedLinear's
+# own state dict what its format is.
+_CODES = (".qweight", ".weight_packed", ".weight.format", ".weight")
+
+Options = Callable[[str], Mapping[str, Any]]
+
+_STREAMS = {"data": "data", "scales": "scales", "global": "global_scale"}
+_TAG = re.compile(r"(\w+) rows=(\d{1,10}) cols=(\d{1,10}) layout=(\d{1,6})")
 
 
 def load_quantized(
@@ -52,12 +59,19 @@ def load_quantized(
     Raises InvalidArgument or Unsupported naming the tensor that is missing, or that no format holds; IoError."""
     if scheme is not None and scheme not in SCHEMES:
         raise InvalidArgument("scheme", repr(scheme), f"None, or one of {', '.join(SCHEMES)}")
-    files = _files(pathlib.Path(path))
-    config = _config(pathlib.Path(path))
+    files, config = _files(pathlib.Path(path)), _config(pathlib.Path(path))
+    options = {"activation": activation, "accum": accum}
+    yield from read_layers(files, scheme or scheme_of(config), lambda name: options, dtype)
+
+
+def read_layers(
+    files: Sequence[pathlib.Path], scheme: str | None, options: Options, dtype: torch.dtype | None
+) -> Iterator[tuple[str, QuantizedLinear]]:
+    """load_quantized() of files. options: activation and accum of a layer, by its name."""
     models = [open_model(file) for file in files]
     try:
         tensors = {name: model for model in models for name in model}
-        reader = _Reader(tensors, scheme or _scheme_of(config), {"activation": activation, "accum": accum}, dtype)
+        reader = _Reader(tensors, scheme, options, dtype)
         yield from reader.layers(".gguf" in {file.suffix for file in files} or scheme == "gguf")
     finally:
         for model in models:
@@ -122,7 +136,7 @@ def _config(path: pathlib.Path) -> dict[str, Any]:
     return {}
 
 
-def _scheme_of(config: dict[str, Any]) -> str | None:
+def scheme_of(config: dict[str, Any]) -> str | None:
     method = config.get("quant_method")
     if method == "gptq":
         return "gptq_v2" if config.get("checkpoint_format") == "gptq_v2" else "gptq"
@@ -149,7 +163,7 @@ _COMPRESSED = _Parts("weight_packed", "weight_zero_point", "weight_scale", "weig
 
 class _Reader:
     def __init__(
-        self, tensors: dict[str, Model], scheme: str | None, options: dict[str, Any], dtype: torch.dtype | None
+        self, tensors: dict[str, Model], scheme: str | None, options: Options, dtype: torch.dtype | None
     ) -> None:
         self.tensors = tensors
         self.scheme = scheme
@@ -170,6 +184,8 @@ class _Reader:
                 yield layer, self._packed(layer, self._gptq_or_awq(layer, tensor), _GPTQ)
             elif tensor.type == "U8" and f"{layer}.weight_scale" in self.tensors:
                 yield layer, self._nvfp4(layer, tensor)
+            elif suffix == ".weight.format":
+                yield layer, self._own(layer)
             elif suffix == ".weight_packed":
                 yield layer, self._packed(layer, "compressed_tensors", _COMPRESSED)
 
@@ -199,7 +215,7 @@ class _Reader:
             packing, codes=codes, scales=scales, zeros=zeros, g_idx=g_idx, n=n, k=k, group=k // groups
         )
         order = None if imported.order is None else torch.as_tensor(imported.order)
-        return self._layer(layer, _weight(imported.weight), order)
+        return self._layer(layer, host_weight(imported.weight), order)
 
     def _shape(self, layer: str, codes: Tensor) -> tuple[int, int]:
         """compressed-tensors' weight_shape, else what the codes have room for."""
@@ -228,6 +244,21 @@ class _Reader:
         streams = [_bytes(codes), _bytes(scales), factor if names[0] == "weight_scale_2" else 1 / factor]
         return self._layer(layer, QuantizedWeight.from_streams(streams, "nvfp4", n, k))
 
+    def _own(self, layer: str) -> QuantizedLinear:
+        tag = bytes(self._get(layer, "weight.format").read()).decode("utf-8", "replace")
+        found = _TAG.fullmatch(tag)
+        if found is None:
+            raise InvalidArgument(f"{layer}.weight.format", repr(tag), "'FORMAT rows=N cols=K layout=VERSION'")
+        format, rows, cols = codec.find(found[1]), int(found[2]), int(found[3])
+        if int(found[4]) != format.layout_version:
+            raise Unsupported(
+                f"{layer}.weight.format", tag, f"layout={format.layout_version}, which this version reads"
+            )
+        streams = [_bytes(self._get(layer, f"weight.{_STREAMS[name]}")) for name in format.streams]
+        streams = [s.view(torch.float32) if n == "global" else s for n, s in zip(format.streams, streams)]
+        order = self._tensor(layer, "order")
+        return self._layer(layer, QuantizedWeight.from_streams(streams, format.name, rows, cols), order)
+
     # ---- GGUF
 
     def _gguf(self, layer: str, tensor: ModelTensor) -> QuantizedLinear:
@@ -240,7 +271,7 @@ class _Reader:
         bias = self._tensor(layer, "bias")
         if bias is not None and self.dtype is not None:
             bias = bias.to(self.dtype)
-        return QuantizedLinear.from_weight(weight, bias, order=order, dtype=self.dtype, **self.options)
+        return QuantizedLinear.from_weight(weight, bias, order=order, dtype=self.dtype, **self.options(layer))
 
     def _get(self, layer: str, part: str) -> ModelTensor:
         name = f"{layer}.{part}"
@@ -270,7 +301,7 @@ def _is_quantized(tensor: ModelTensor) -> bool:
     return not codec.find(tensor.format).is_elements
 
 
-def _weight(encoded: codec.Encoded) -> QuantizedWeight:
+def host_weight(encoded: codec.Encoded) -> QuantizedWeight:
     """Of the host's codec, whose memory it takes over."""
     streams = [torch.frombuffer(part, dtype=torch.uint8) for part in encoded.streams if part is not None]
     return QuantizedWeight.from_streams(streams, encoded.format.name, encoded.rows, encoded.cols)

@@ -239,6 +239,7 @@ class QuantizedLinear(nn.Module):
 
     defaults: ClassVar[dict[str, Any]] = {"weight": "q4_0", "activation": None}
     """Of from_linear() and the rules of replace_linears()."""
+    options: ClassVar[tuple[str, ...]] = ("weight", "activation", "encoder", "accum")
 
     bias: nn.Parameter | None
     order: Tensor | None
@@ -366,11 +367,8 @@ class QuantizedLinear(nn.Module):
         return out.train(self.training)
 
     def forward(self, x: Tensor) -> Tensor:
+        x = autocasted(x)
         dtype = x.dtype
-        kind = x.device.type
-        if kind != "meta" and x.is_floating_point() and torch.is_autocast_enabled(kind):
-            dtype = torch.get_autocast_dtype(kind)
-            x = x.to(dtype)
         if dtype not in FORMATS:
             raise InvalidArgument("x", f"dtype {dtype}", FLOATS)
         if self.order is not None:
@@ -423,8 +421,7 @@ class QuantizedLinear(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> QuantizedLinear:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
-        self.dtype = dtype if dtype in FORMATS else self.dtype
+        self.dtype = float_dtype(fn, self.dtype)
         return self
 
     def _load_from_state_dict(
@@ -451,6 +448,20 @@ class QuantizedLinear(nn.Module):
         what = f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
         more = "".join(f", {name}={value}" for name in ("activation", "accum") if (value := getattr(self, name)))
         return f"{what}, weight={self.weight.format}{more}{', order' if self.order is not None else ''}"
+
+
+def autocasted(x: Tensor) -> Tensor:
+    """x as autocast, if it is on, has PyTorch's own layers take it."""
+    kind = x.device.type
+    if kind != "meta" and x.is_floating_point() and torch.is_autocast_enabled(kind):
+        return x.to(torch.get_autocast_dtype(kind))
+    return x
+
+
+def float_dtype(fn: Callable[[Tensor], Tensor], dtype: torch.dtype) -> torch.dtype:
+    """What a conversion of a module makes of a dtype, as far as the operators take it."""
+    converted = fn(torch.empty(0, dtype=dtype)).dtype
+    return converted if converted in FORMATS else dtype
 
 
 def _permutes(order: Tensor, count: int) -> bool:

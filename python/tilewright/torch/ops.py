@@ -4,13 +4,15 @@ fake tensors; they are opaque to torch.compile, functional, and safe to call fro
 
     linear(x, weight, bias, problem) -> y          y = act(alpha x w^T + bias): a gemm of any number of rows
     linear_grad(dy, weight, problem, dtype) -> dx  the gradient of linear's x
+    conv(x, weight, bias, amax, problem) -> y      y = act(alpha x * w + bias): a convolution of any extents
+    conv_grad(dy, weight, problem, extents, dtype) -> dx
     quantize(x, format, encoder) -> streams        floats to a format
     dequantize(weight, format, rows, cols, dtype)  and back
     pack(weight, problem) -> streams               weights as stored to tiles, for a problem with pack=tiles
     unpack(weight, problem) -> streams             and back
 
 `weight` are the streams of a matrix in the order data, scales, global, those that the format has: contiguous tensors of
-uint8, but global one float32. `problem` is a gemm's text without m (docs/problems.md).
+uint8, but global one float32. `problem` is a gemm's text without m, or a conv's without n and in (docs/problems.md).
 
 On the CPU every operand is decoded exactly by the library's codecs, x having been encoded in the problem's format of x
 first; sums are single precision's. This is the meaning; what a kernel's result may differ by is in docs/numerics.md."""
@@ -28,7 +30,20 @@ from torch.autograd.function import once_differentiable
 from .. import codec
 from .._errors import InvalidArgument
 from . import _cuda
-from ._spec import DTYPES, FLOATS, FORMATS, Spec, by_name, check_streams, spec, stream_sizes
+from ..problem import Problem
+from ._spec import (
+    DTYPES,
+    FLOATS,
+    FORMATS,
+    ConvSpec,
+    Spec,
+    by_name,
+    channels_last,
+    check_streams,
+    conv_spec,
+    spec,
+    stream_sizes,
+)
 
 _library = torch.library.Library("tilewright", "DEF")  # type: ignore[no-untyped-call]
 
@@ -127,18 +142,22 @@ def linear(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, problem: st
             _check_kinds(x, weight, bias)
     if not (torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad))):
         return torch.ops.tilewright.linear(x, list(weight), bias, problem)  # type: ignore[no-any-return]
+    plain, act = _without_act(problem)
+    y: Tensor = _Linear.apply(x, bias, plain, *weight)  # type: ignore[no-untyped-call]
+    return _activated(y, act)
+
+
+def _without_act(problem: str) -> tuple[str, str | None]:
     fields = problem.split(" ")
     acts = [field[4:] for field in fields if field.startswith("act=")]
-    plain = " ".join([field for field in fields if not field.startswith("act=")])
-    y: Tensor = _Linear.apply(x, bias, plain, *weight)  # type: ignore[no-untyped-call]
-    return _activated(y, acts[0] if acts else None)
+    return " ".join([field for field in fields if not field.startswith("act=")]), acts[0] if acts else None
 
 
-def _check_kinds(x: Any, weight: Sequence[Any], bias: Any) -> None:
+def _check_kinds(x: Any, weight: Sequence[Any], bias: Any, amax: Any = None) -> None:
     """What the dispatcher would pass to somebody else, or refuse in words that do not name the argument."""
-    named = [("x", x), *((f"weight ({i})", t) for i, t in enumerate(weight)), ("bias", bias)]
+    named = [("x", x), *((f"weight ({i})", t) for i, t in enumerate(weight)), ("bias", bias), ("amax", amax)]
     for name, value in named:
-        if value is None and name == "bias":
+        if value is None and name in ("bias", "amax"):
             continue
         if not isinstance(value, Tensor):
             raise InvalidArgument(name, type(value).__name__, "a tensor")
@@ -173,18 +192,174 @@ def _rounded(x: Tensor, format: codec.Format) -> Tensor:
 
 def _decoded(s: Spec, weight: Sequence[Tensor]) -> Tensor:
     """w [n, k] in float32."""
-    streams = by_name(s.streams, weight)
-    factor = None
-    if s.divides:
-        factor, one = streams.global_scale, torch.ones(1)
-        streams = streams._replace(global_scale=None if factor is None else one)
-    w = s.one_row.unpack_weights(streams).streams if s.packed else streams
-    out = _floats(codec.decode(w, s.w, s.n, s.k), (s.n, s.k))
-    return out if factor is None else out / factor
+    if s.packed:
+        streams = s.one_row.unpack_weights(by_name(s.streams, weight)).streams
+        weight = [stream for stream in streams if stream is not None]
+    return _values(weight, s.w, s.n, s.k, s.divides)
+
+
+def _values(weight: Sequence[Any], format: codec.Format, rows: int, cols: int, divides: bool) -> Tensor:
+    """A matrix as the format stores it, in float32. divides: by the factor of the tensor."""
+    streams = by_name(format.streams, weight)
+    factor = streams.global_scale if divides else None
+    if factor is not None:
+        streams = streams._replace(global_scale=torch.ones(1))
+    out = _floats(codec.decode(streams, format, rows, cols), (rows, cols))
+    return out if factor is None else out / torch.as_tensor(factor)
 
 
 def _floats(values: Any, shape: Any) -> Tensor:
     return torch.frombuffer(values, dtype=torch.float32).reshape(shape)
+
+
+# ---- conv
+
+
+def _conv_cpu(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, amax: Tensor | None, problem: str) -> Tensor:
+    s = conv_spec(problem)
+    s.check(x, weight, bias, amax)
+    y = _conv_fake(x, weight, bias, amax, problem)
+    if y.numel() == 0:
+        return y
+    with torch.no_grad(), torch.autocast("cpu", enabled=False):
+        values = _rounded(x, s.x)
+        w = _decoded_filters(s, weight)
+        if amax is not None and s.by_pixel:
+            values = _fake_quantized_pixels(s, values, amax)
+        if s.pad_mode == "zero":
+            values = F.pad(values, s.torch_pads)
+        else:
+            values = F.pad(values, s.torch_pads, mode=s.pad_mode)
+        if amax is None or s.by_pixel:
+            z = _CONV[s.rank](values, w, None, s.stride, 0, s.dilation, s.groups)
+        else:
+            z = _conv_of_patches(s, values, w, amax)
+        z = s.alpha * z
+        if bias is not None:
+            z = z + bias.float().reshape(-1, *[1] * s.rank)
+        return y.copy_(_activated(z, s.act))
+
+
+_CONV: dict[int, Any] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+
+
+def _decoded_filters(s: ConvSpec, weight: Sequence[Tensor]) -> Tensor:
+    """w [k, c / groups, kernel] in float32."""
+    return s.filters(_values(weight, s.w, s.k, s.cols, s.divides))
+
+
+def _fake_quantized_pixels(s: ConvSpec, x: Tensor, amax: Tensor) -> Tensor:
+    """Blocks of the channels of a pixel, from a group's first on."""
+    pixels = x.movedim(1, -1)
+    rows = _fake_quantized(s, pixels.reshape(-1, s.c // s.groups), amax)
+    return rows.reshape(pixels.shape).movedim(-1, 1)
+
+
+def _conv_of_patches(s: ConvSpec, padded: Tensor, w: Tensor, amax: Tensor) -> Tensor:
+    """Blocks of what an output pixel sees, the im2col matrix's rows, in each group."""
+    patches = padded.reshape(padded.shape[0], s.groups, -1, *padded.shape[2:])
+    for axis, (span, step) in enumerate(zip(s.spans, s.stride)):
+        patches = patches.unfold(3 + axis, span, step)
+    for axis, step in enumerate(s.dilation):
+        patches = patches[(slice(None),) * (3 + s.rank + axis) + (slice(None, None, step),)]
+    patches = patches.movedim(2, 2 + s.rank)  # images, groups, output axes, channels, kernel
+    rows = _fake_quantized(s, patches.reshape(-1, s.cols), amax).reshape(*patches.shape[: 2 + s.rank], s.cols)
+    z = rows.flatten(2, 1 + s.rank) @ w.reshape(s.groups, s.k // s.groups, s.cols).mT
+    return z.mT.flatten(1, 2).reshape(padded.shape[0], s.k, *rows.shape[2:-1])
+
+
+def _fake_quantized(s: ConvSpec, rows: Tensor, amax: Tensor) -> Tensor:
+    """What the library's own operation leaves of them, in x's format."""
+    count, cols = rows.shape
+    name, dtype = s.x.name, DTYPES[s.x.name]
+    problem = Problem.of("dynamic_block_quantize", x=name, y=name, rows=count, cols=cols, block=s.block)
+    y = torch.empty((count, cols), dtype=dtype)
+    problem.compute({"x": rows.to(dtype).contiguous(), "y": y, "amax": amax})
+    return y.float()
+
+
+def _conv_fake(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, amax: Tensor | None, problem: str) -> Tensor:
+    s = conv_spec(problem)
+    s.check(x, weight, bias, amax)
+    images, extents = x.shape[0], s.out(x.shape[2:])
+    if channels_last(x):
+        return x.new_empty((images, *extents, s.k), dtype=s.dtype).movedim(-1, 1)
+    return x.new_empty((images, s.k, *extents), dtype=s.dtype)
+
+
+_define(
+    "conv(Tensor x, Tensor[] weight, Tensor? bias, Tensor? amax, str problem) -> Tensor",
+    _conv_cpu,
+    _cuda.conv,
+    _conv_fake,
+)
+
+
+def _conv_grad_cpu(
+    dy: Tensor, weight: Sequence[Tensor], problem: str, extents: Sequence[int], dtype: torch.dtype
+) -> Tensor:
+    s = conv_spec(problem)
+    with torch.no_grad(), torch.autocast("cpu", enabled=False):
+        return _cuda.conv_input_grad(s, dy.float(), _decoded_filters(s, weight), extents).to(dtype)
+
+
+def _conv_grad_fake(
+    dy: Tensor, weight: Sequence[Tensor], problem: str, extents: Sequence[int], dtype: torch.dtype
+) -> Tensor:
+    return dy.new_empty((dy.shape[0], conv_spec(problem).c, *extents), dtype=dtype)
+
+
+_define(
+    "conv_grad(Tensor dy, Tensor[] weight, str problem, SymInt[] extents, ScalarType dtype) -> Tensor",
+    _conv_grad_cpu,
+    _cuda.conv_grad,
+    _conv_grad_fake,
+)
+
+
+class _Conv(torch.autograd.Function):
+    """As _Linear: straight through the quantization of x, fake quantization included."""
+
+    @staticmethod
+    def forward(x: Tensor, bias: Tensor | None, amax: Tensor | None, problem: str, *weight: Tensor) -> Tensor:
+        return torch.ops.tilewright.conv(x, list(weight), bias, amax, problem)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, bias, _, ctx.problem, *weight = inputs
+        ctx.save_for_backward(*weight)
+        ctx.extents, ctx.dtype = x.shape[2:], x.dtype
+        ctx.bias = None if bias is None else bias.dtype
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        weight = list(ctx.saved_tensors)
+        dx = dbias = None
+        if ctx.needs_input_grad[0]:
+            dx = torch.ops.tilewright.conv_grad(dy, weight, ctx.problem, ctx.extents, ctx.dtype)
+        if ctx.needs_input_grad[1]:
+            dbias = dy.transpose(0, 1).flatten(1).sum(1, dtype=torch.float32).to(ctx.bias)
+        return dx, dbias, None, None, *(None for _ in weight)
+
+
+def conv(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, problem: str, amax: Tensor | None = None) -> Tensor:
+    """y = act(alpha x * w + bias), differentiable in x and bias. x: [images, c, axes] of float32, float16 or bfloat16;
+    it is encoded in the problem's format of x, whatever its dtype. weight: [k, kernel axes, c / groups], a row for each
+    output channel. bias: [k] of the problem's type. amax: one float32, if the problem has quant_act. Returns [images,
+    k, axes] of the dtype of the problem's y, with channels innermost in memory if x has them there.
+
+    On a GPU x is read in place where it is dense with channels first or innermost, else it is copied; kernels are
+    prepared for each shape. Gradients are as of linear(). Raises InvalidArgument, which names the argument."""
+    if not torch.compiler.is_compiling():
+        usual = type(x) is Tensor and x.layout is torch.strided
+        if not (usual and all(type(w) is Tensor and not w.requires_grad for w in weight)):
+            _check_kinds(x, weight, bias, amax)
+    if not (torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad))):
+        return torch.ops.tilewright.conv(x, list(weight), bias, amax, problem)  # type: ignore[no-any-return]
+    plain, act = _without_act(problem)
+    y: Tensor = _Conv.apply(x, bias, amax, plain, *weight)  # type: ignore[no-untyped-call]
+    return _activated(y, act)
 
 
 # ---- formats

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The replacement of a model's linear layers by quantized ones.
+"""The replacement of a model's linear layers and convolutions by quantized ones.
 
     report = replace_linears(model, [("lm_head", None), ("*.mlp.*", {"weight": "q4_k"}), ("*", {"weight": "q8_0"})])"""
 
@@ -15,9 +15,9 @@ from torch import nn
 from .. import codec
 from .._errors import InvalidArgument, TilewrightError
 from ._spec import FORMATS, gemm_text
+from .convolution import QuantizedConv1d, QuantizedConv2d, QuantizedConv3d
 from .modules import QuantizedLinear, QuantizedWeight, W4A8Linear
 
-_OPTIONS = ("weight", "activation", "encoder", "accum")
 Options = Mapping[str, Any]
 Rule = tuple[Union[str, "re.Pattern[str]", Callable[[str], bool]], Union[Options, None]]
 
@@ -49,13 +49,62 @@ def replace_linears(
     Left alone with a reason in the report are also subclasses of nn.Linear, layers whose shape the format does not
     take, and layers that share their weight with something that is not replaced alike. Layers that share a weight
     share it afterwards. Raises InvalidArgument for a rule that names an unknown format or encoder."""
-    rules = [(which, None if options is None else {**layer.defaults, **options}) for which, options in rules]
+    return _replace(model, rules, {nn.Linear: _Linears(layer)})
+
+
+def replace_convs(model: nn.Module, rules: Sequence[Rule]) -> ReplaceReport:
+    """Replaces nn.Conv1d, nn.Conv2d and nn.Conv3d in place, as replace_linears() does linear layers. options: arguments
+    of QuantizedConv2d.from_conv(). Left alone are also circular padding, and transposed convolutions, which the report
+    does not list."""
+    layers = (QuantizedConv1d, QuantizedConv2d, QuantizedConv3d)
+    return _replace(model, rules, {layer.plain: _Convs(layer) for layer in layers})
+
+
+class _Linears:
+    """What is replaced, and by what."""
+
+    def __init__(self, layer: type[QuantizedLinear]) -> None:
+        self.layer = layer
+
+    def try_out(self, linear: Any, options: Options) -> None:
+        """Raises TilewrightError for a layer that cannot be replaced."""
+        x = options.get("activation") or "f16"
+        accum = options.get("accum")
+        gemm_text(x, options["weight"], "f16", linear.out_features, linear.in_features, accum=accum)
+
+    def encode(self, linear: Any, options: Options) -> QuantizedWeight:
+        return QuantizedWeight.from_float(linear.weight, options["weight"], options.get("encoder"))
+
+    def make(self, linear: Any, weight: QuantizedWeight, options: Options) -> nn.Module:
+        rest = {field: options.get(field) for field in ("activation", "accum")}
+        return self.layer.from_weight(weight, linear.bias, **rest, dtype=linear.weight.dtype).train(linear.training)
+
+
+class _Convs:
+    def __init__(self, layer: type[Any]) -> None:
+        self.layer = layer
+
+    def try_out(self, conv: Any, options: Options) -> None:
+        cols = conv.weight[0].numel()
+        weight = QuantizedWeight(options["weight"], conv.out_channels, cols, device="meta")
+        self.make(conv, weight, options)
+
+    def encode(self, conv: Any, options: Options) -> QuantizedWeight:
+        return self.layer._encode(conv, options["weight"], options.get("encoder"))  # type: ignore[no-any-return]
+
+    def make(self, conv: Any, weight: QuantizedWeight, options: Options) -> nn.Module:
+        rest = {name: value for name, value in options.items() if name not in ("weight", "encoder")}
+        return self.layer._of(conv, weight, **rest)  # type: ignore[no-any-return]
+
+
+def _replace(model: nn.Module, rules: Sequence[Rule], kinds: Mapping[type[nn.Module], Any]) -> ReplaceReport:
+    """kinds: by the type of layer."""
+    some = next(iter(kinds.values())).layer
+    rules = [(which, None if options is None else {**some.defaults, **options}) for which, options in rules]
     for _, options in rules:
-        _check_options(options)
-    if isinstance(model, nn.Linear):
-        raise InvalidArgument(
-            "model", type(model).__name__, "a module that contains layers; of one alone: from_linear()"
-        )
+        _check_options(options, some.options)
+    if isinstance(model, tuple(kinds)):
+        raise InvalidArgument("model", type(model).__name__, "a module that contains layers; one alone is made from it")
     users: dict[int, list[str]] = {}
     places: dict[int, list[tuple[nn.Module, str]]] = {}
     for name, module in model.named_modules():
@@ -67,16 +116,21 @@ def replace_linears(
                 users.setdefault(id(parameter), []).append(name)
     left: dict[str, str] = {}
     chosen: dict[str, Options] = {}
-    linears = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-    for name, linear in linears.items():
-        options = _first_match(name, rules)
-        why = _why_not(linear, options)
+    layers: dict[str, Any] = {}
+    kind_of: dict[str, Any] = {}
+    for name, module in model.named_modules():
+        kind = next((kind for plain, kind in kinds.items() if isinstance(module, plain)), None)
+        if kind is None:
+            continue
+        layers[name], kind_of[name] = module, kind
+        options = first_match(name, rules)
+        why = _why_not(module, options, kinds)
         if why is not None:
             left[name] = why
         elif options is not None:
             chosen[name] = options
     for name, options in chosen.items():
-        for other in users[id(linears[name].weight)]:
+        for other in users[id(layers[name].weight)]:
             if chosen.get(other) != options:
                 left[name] = f"shares its weight with {other}, which is not replaced alike"
     replaced: dict[str, str] = {}
@@ -85,22 +139,20 @@ def replace_linears(
     for name, options in chosen.items():
         if name in left:
             continue
-        linear = linears[name]
-        weight = weights.get(id(linear.weight))
+        old, kind = layers[name], kind_of[name]
+        weight = weights.get(id(old.weight))
         if weight is None:
-            weight = QuantizedWeight.from_float(linear.weight, options["weight"], options.get("encoder"))
-            weights[id(linear.weight)] = weight
-            before += linear.weight.nbytes
+            weight = weights[id(old.weight)] = kind.encode(old, options)
+            before += old.weight.nbytes
             after += weight.nbytes
-        rest = {field: options.get(field) for field in ("activation", "accum")}
-        new = layer.from_weight(weight, linear.bias, **rest, dtype=linear.weight.dtype).train(linear.training)
-        for parent, child_name in places[id(linear)]:
+        new = kind.make(old, weight, options)
+        for parent, child_name in places[id(old)]:
             setattr(parent, child_name, new)
         replaced[name] = new.extra_repr()
     return ReplaceReport(replaced, left, before, after)
 
 
-def _first_match(name: str, rules: Sequence[Rule]) -> Options | None:
+def first_match(name: str, rules: Sequence[Rule]) -> Options | None:
     for which, options in rules:
         if isinstance(which, str):
             found = fnmatch.fnmatchcase(name, which)
@@ -113,12 +165,12 @@ def _first_match(name: str, rules: Sequence[Rule]) -> Options | None:
     return None
 
 
-def _check_options(options: Options | None) -> None:
+def _check_options(options: Options | None, known: Sequence[str]) -> None:
     if options is None:
         return
     for name in options:
-        if name not in _OPTIONS:
-            raise InvalidArgument("rules", repr(name), f"an option of {', '.join(_OPTIONS)}")
+        if name not in known:
+            raise InvalidArgument("rules", repr(name), f"an option of {', '.join(known)}")
     format = codec.find(options["weight"])
     if options.get("activation") is not None:
         codec.find(options["activation"])
@@ -127,23 +179,17 @@ def _check_options(options: Options | None) -> None:
         raise InvalidArgument("encoder", str(encoder), f"one of {', '.join(format.encoders)}, {format.name}'s")
 
 
-def _why_not(linear: nn.Linear, options: Options | None) -> str | None:
+def _why_not(module: Any, options: Options | None, kinds: Mapping[type[nn.Module], Any]) -> str | None:
     """Why a layer cannot be replaced."""
     if options is None:
         return "by the rules"
-    if type(linear) is not nn.Linear:
-        return f"a {type(linear).__name__}, whose owner may use its weight directly"
-    if linear.weight.dtype not in FORMATS:
-        return f"its weight is {linear.weight.dtype}"
+    kind = kinds.get(type(module))
+    if kind is None:
+        return f"a {type(module).__name__}, whose owner may use its weight directly"
+    if module.weight.dtype not in FORMATS:
+        return f"its weight is {module.weight.dtype}"
     try:
-        gemm_text(
-            options.get("activation") or "f16",
-            options["weight"],
-            "f16",
-            linear.out_features,
-            linear.in_features,
-            accum=options.get("accum"),
-        )
+        kind.try_out(module, options)
     except TilewrightError as error:
         return str(error)
     return None

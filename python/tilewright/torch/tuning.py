@@ -4,7 +4,7 @@
     problems = record(model, x)                      # what the model asks for; needs no GPU
     prewarm(model, x, archs=["sm_90a"])              # compiles it; needs no GPU
     print(tune(model, x, budget_seconds=600))        # measures it on this GPU, and stores what is fastest
-    warm(model)                                      # prepares every kernel: before a CUDA graph or torch.compile
+    warm(model, x)                                   # prepares every kernel: before a CUDA graph or torch.compile
 
 A sample input is what the model's forward() takes: tensors on any device, numbers, or tuples, lists and dicts of them.
 Their values do not matter where the model computes the same layers for any, and they are not computed with then."""
@@ -28,20 +28,29 @@ from ..engine import Progress
 from ..problem import Problem
 from ..reports import PrewarmReport, TuneReport
 from . import _cuda
-from ._spec import spec, without_rows
+from ._spec import channels_last, conv_spec, spec, without_rows
+from .convolution import _QuantizedConv
 from .modules import QuantizedLinear
 
 
+# Operations whose launches have no rows of their own.
+_FIXED = ("pack", "conv")
+
+
 class _Asked(NamedTuple):
-    """One call of linear: the problem with w as stored, x's dtype, and the rows."""
+    """One call of linear or conv: the problem, of a gemm with w as stored; x's dtype, and rows or pixels. Of conv also
+    x's shape, whether its channels are innermost, and its device."""
 
     text: str
     dtype: torch.dtype
     rows: int
+    shape: tuple[int, ...] = ()
+    last: bool = False
+    device: torch.device | None = None
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees every call of linear, by whatever way it came about."""
+    """Sees every call of linear and conv, by whatever way it came about."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -52,6 +61,11 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             x, _, _, problem = args
             as_stored = spec(problem).text.replace(" pack=tiles", "")
             self.asked[_Asked(as_stored, x.dtype, math.prod(x.shape[:-1]))] = None
+        elif func is torch.ops.tilewright.conv.default:
+            x, problem = args[0], args[-1]
+            shape, text = tuple(x.shape), conv_spec(problem).text
+            pixels = shape[0] * math.prod(shape[2:])
+            self.asked[_Asked(text, x.dtype, pixels, shape, channels_last(x), x.device)] = None
         return func(*args, **(kwargs or {}))
 
 
@@ -72,9 +86,10 @@ def _asked(model: nn.Module, inputs: Sequence[Any]) -> list[_Asked]:
 
 
 def record(model: nn.Module, *sample_inputs: Any, arch: str | None = None) -> list[Problem]:
-    """The problems that the model asks for with these inputs, each once, in order: its products, and the casts of their
-    activations. arch: a target ("sm_90a"): exactly what is launched there, tiles and workspace included; None: as the
-    layers state them. Runs the model on fake tensors, or on the given ones where its course depends on their values."""
+    """The problems that the model asks for with these inputs, each once, in order: its products and convolutions, and
+    the casts of their activations. arch: a target ("sm_90a"): exactly what is launched there, tiles and workspace
+    included; None: as the layers state them. Runs the model on fake tensors, or on the given ones where its course
+    depends on their values."""
     out: dict[Problem, None] = {}
     for asked in _asked(model, sample_inputs):
         for problem in _problems(asked, arch):
@@ -83,6 +98,9 @@ def record(model: nn.Module, *sample_inputs: Any, arch: str | None = None) -> li
 
 
 def _problems(asked: _Asked, arch: str | None) -> list[Problem]:
+    if asked.shape:
+        conv, cast = _cuda.wanted_of_conv(asked.text, arch, asked.dtype, asked.shape, asked.last)
+        return [conv] if cast is None else [conv, cast.with_rows(asked.rows)]
     s, out = spec(asked.text), []
     if arch is not None:
         packed = _cuda.engine().packed(s.one_row, arch)
@@ -147,7 +165,7 @@ def tune(
     problems = record(model, *_arguments(sample_inputs), arch=gpu.arch)
     # One choice of all numbers of rows serves every one that was recorded.
     distinct = list(
-        {problem.with_rows(1) if problem.op != "pack" else problem: problem for problem in problems}.values()
+        {problem if problem.op in _FIXED else problem.with_rows(1): problem for problem in problems}.values()
     )
     begin = time.monotonic()
     entries: list[Tuned] = []
@@ -156,7 +174,7 @@ def tune(
         if rest <= 0:
             return TuneSummary(gpu.name, tuple(entries), tuple(distinct[i:]), time.monotonic() - begin)
         share = rest / (len(distinct) - i)
-        given: dict[str, Any] = {"all_rows": problem.op != "pack", **policy}
+        given: dict[str, Any] = {"all_rows": problem.op not in _FIXED, **policy}
         try:
             report = _cuda.engine().tune(problem, gpu, budget_seconds=share, progress=progress, **given)
             entries.append(Tuned(problem, report, ""))
@@ -192,17 +210,24 @@ def prewarm(
     )
 
 
-def warm(model: nn.Module, *, dtype: torch.dtype | None = None) -> int:
-    """Prepares every kernel of the model's QuantizedLinear layers that are on a GPU, for any number of rows, and
-    arranges their weights: before torch.compile, or the capture of a CUDA graph, under which nothing may be compiled.
-    dtype: of x, None: each layer's own. Returns how many layers there were. Under torch.compile layers take their
-    weights as warm() has left them.
+def warm(model: nn.Module, *sample_inputs: Any, dtype: torch.dtype | None = None) -> int:
+    """Prepares every kernel of the model's layers that are on a GPU: before torch.compile, or the capture of a CUDA
+    graph, under which nothing may be compiled. Linear layers are prepared for any number of rows, and their weights
+    arranged; convolutions for the shapes that they are given with these inputs, which are as record()'s: call it for
+    each shape of them. dtype: of linear layers' x, None: each layer's own. Returns how many layers there were. Under
+    torch.compile layers take their weights as warm() has left them.
 
     The launches of all captures of a GPU share one workspace (unless their stream has been used before): replay two
     graphs one after the other, not at the same time."""
-    layers = [m for m in model.modules() if isinstance(m, QuantizedLinear) and m.weight.device.type == "cuda"]
+    kinds = (QuantizedLinear, _QuantizedConv)
+    layers = [m for m in model.modules() if isinstance(m, kinds) and m.weight.device.type == "cuda"]
     for layer in layers:
-        layer.warm(dtype)
+        if isinstance(layer, QuantizedLinear):
+            layer.warm(dtype)
+    for asked in _asked(model, sample_inputs) if sample_inputs else ():
+        if asked.shape and asked.device is not None and asked.device.type == "cuda":
+            index = torch.cuda.current_device() if asked.device.index is None else asked.device.index
+            _cuda.conv_plan(asked.text, index, asked.dtype, asked.shape, asked.last)
     return len(layers)
 
 

@@ -116,13 +116,14 @@ class Gemv final : public KernelFamily<Knobs> {
     t.bytes_in_flight = static_cast<double>(w.unit_bytes(k.unit)) * k.rows * k.depth;
     // Per weight: unpacking (about 1 for codes under integer products, 2 under floats), and per row of x a quarter for
     // dp4a or one FMA and, shared by r rows, a conversion; lanes that have no unit in the last round idle.
-    // Bytes by bytes need no unpacking; as floats they, and fp8, need more than halves.
+    // Bytes by bytes need no unpacking; as floats they, and fp8, need more than halves. Of a table's four bytes each is
+    // looked up by itself, for four weights together.
     const bool bytes = x.element == Element::i8 && w.element == Element::i8;
     const auto widen = [](const FastPath& f, double none) {
       return f.element_bytes == 1 ? 3.0 : f.element_bytes == 2 ? 1.0 : none;
     };
     const double per_row = x.codes || bytes ? 0.4 : 1.0 + widen(x, 0.5) / k.rows;
-    const double unpack = bytes ? 0.25 : w.codes ? (x.codes ? 1.0 : 2.0) : widen(w, 0.25);
+    const double unpack = bytes ? 0.25 : w.codes ? (x.codes ? 1.0 : 2.0) : w.table() ? 5.0 : widen(w, 0.25);
     const double lanes_units = static_cast<double>(k.threads_k()) * k.split_k * k.unit;
     const double rounds = static_cast<double>(g.k) / lanes_units;
     const double idle = std::max(1.0, std::ceil(rounds) / rounds);

@@ -35,7 +35,7 @@ int element_bytes(const FastPath& x) { return x.codes ? 1 : x.element_bytes; }  
 tw::gemm::MmaPlan plan_of(const Knobs& k, const FastPath& x, const FastPath& w) {
   using tw::gemm::MmaForm;
   const auto operand = [&](const FastPath& f, int group) {
-    const MmaForm form = scaled(x, w) ? MmaForm::scaled : f.codes ? MmaForm::codes : MmaForm::plain;
+    const MmaForm form = scaled(x, w) ? MmaForm::scaled : f.coded() ? MmaForm::codes : MmaForm::plain;
     return tw::gemm::MmaOperand{
         form,    element_bytes(x), group,         w.offset,
         f.block, f.data_bytes,     f.scale_bytes, form == MmaForm::codes ? f.raw_bytes(k.block_k) : 0};
@@ -60,14 +60,14 @@ bool widened(const FastPath& x, const FastPath& w) { return x.element_bytes == 2
 int registers(const Knobs& k, const FastPath& x, const FastPath& w) {
   const int mi = k.block_m / k.warps_m / 16, ni = k.block_n / k.warps_n / 8;
   if (scaled(x, w)) return mi * ni * 4 + 100;
-  const int a = mi * 4 * (w.codes && !x.codes ? std::max(1, w.group / 16) : 1);
+  const int a = mi * 4 * (w.coded() && !x.codes ? std::max(1, w.group / 16) : 1);
   const int staged = (x.codes || k.async_copy ? 0 : k.block_m * k.block_k * element_bytes(x)) +
-                     (w.codes         ? 0
+                     (w.coded()       ? 0
                       : widened(x, w) ? k.block_n * k.block_k
                       : k.async_copy  ? 0
                                       : k.block_n * k.block_k * element_bytes(x));
   const int split = x.element_bytes == 4 ? mi * 8 + 16 : 0;  // halves of the operands
-  return mi * ni * 4 + a + split + staged / 4 / k.threads() + (w.codes ? 84 : 64);
+  return mi * ni * 4 + a + split + staged / 4 / k.threads() + (w.coded() ? 84 : 64);
 }
 
 // Instructions to split an element of a fragment for three products.
@@ -111,15 +111,18 @@ class Mma final : public KernelFamily<Knobs> {
           "w={} is coded and x={} is neither floats of 16 bits nor signed bytes, nor E4M3, which codes of 4 bits at "
           "most are too",
           g->w.name(), g->x.name());
+    if (w.table() && x.element_bytes != 2)
+      return fmt::format("w={} is codes of a table of floats, and x={} is no float of 16 bits", g->w.name(),
+                         g->x.name());
     if (std::string why = no_sums_of_group(*g); !why.empty()) return why;
     if ((bytes || widened(x, w)) && g->k % 2 != 0) return fmt::format("k = {}: a multiple of 2 is needed", g->k);
     if (g->x.name() == "bf16" && !arch.mma_bf16) return fmt::format("{} has no bf16 matrix instruction", arch.name);
-    if (!w.codes && !w.element_bytes) return fmt::format("w={} has no fast path", g->w.name());
+    if (!w.coded() && !w.element_bytes) return fmt::format("w={} has no fast path", g->w.name());
     const bool both_fp8 = is_fp8(x.element) && is_fp8(w.element) && x.block == 1 && w.block == 1;
-    if (!w.codes && w.element != x.element && !both_fp8 && !(widened(x, w) && w.block == 1))
+    if (!w.coded() && w.element != x.element && !both_fp8 && !(widened(x, w) && w.block == 1))
       return fmt::format("w={} has other elements than x={}", g->w.name(), g->x.name());
     if (std::string why = no_sums(*g); !why.empty()) return why;
-    if (w.codes && coded_unit(*g) == 0) return fmt::format("k = {}: no unit of w={} divides it", g->k, g->w.name());
+    if (w.coded() && coded_unit(*g) == 0) return fmt::format("k = {}: no unit of w={} divides it", g->k, g->w.name());
     return {};
   }
 
@@ -128,7 +131,7 @@ class Mma final : public KernelFamily<Knobs> {
     const FastPath &x = fast_path(g.x), &w = fast_path(g.w);
     const bool native = scaled(x, w);
     Knobs k;
-    k.unit_x = plain_unit(g), k.unit_w = w.codes && !native ? coded_unit(g) : 0;
+    k.unit_x = plain_unit(g), k.unit_w = w.coded() && !native ? coded_unit(g) : 0;
     k.async_copy = arch.cp_async && (k.unit_x * x.element_bytes == 16 || x.codes || native);
     std::vector<Knobs> out;
     // Tiles far smaller than m are for formats whose larger ones leave no room in shared memory.
@@ -163,7 +166,7 @@ class Mma final : public KernelFamily<Knobs> {
     t.global_bytes = tiles_m * static_cast<double>(g.w.total_bytes(g.n, g.k)) +
                      tiles_n * static_cast<double>(g.x.total_bytes(g.m, g.k)) +
                      static_cast<double>(g.y.total_bytes(g.m, g.n));
-    const bool native = scaled(x, w), coded = w.codes && !native;
+    const bool native = scaled(x, w), coded = w.coded() && !native;
     const double element =
         native ? static_cast<double>(plan_of(k, x, w).x.ring_bytes) / k.block_m / k.block_k : element_bytes(x);
     t.bytes_in_flight = static_cast<double>(k.stages - 1) *
@@ -228,8 +231,8 @@ class Mma final : public KernelFamily<Knobs> {
                       : x.element_bytes == 4 ? k.block_k / 8
                                              : k.block_k / 16;
     const int results = k.block_m * k.block_n;
-    if (steps == 1) return false;                                                   // rows of 64 bytes at least
-    if (steps == 2 && ((w.codes && !native) || results < 128 * 128)) return false;  // small tiles want long ones
+    if (steps == 1) return false;                                                     // rows of 64 bytes at least
+    if (steps == 2 && ((w.coded() && !native) || results < 128 * 128)) return false;  // small tiles want long ones
     // Four warps of 64 x 64 spill with two more fragments of k in flight, and take half a second to compile.
     if (steps == 4 && results == 128 * 128 && k.warps_m * k.warps_n == 4) return false;
     return steps < 8 || x.codes || (steps == 8 && results <= 64 * 128);
@@ -240,7 +243,7 @@ class Mma final : public KernelFamily<Knobs> {
     // Splitting k is for grids that leave the chip idle, and its sums have to fit in shared memory.
     if (k.split_k > 1 && (k.block_m * k.block_n > 64 * 256 || tiles * k.split_k > 8 * arch.typical_sms)) return false;
     // Copies want two stages under way, coded tiles are unpacked one ahead; registers hold what they need.
-    const int least = (k.async_copy && !native) || (w.codes && !native) ? 3 : 2;
+    const int least = (k.async_copy && !native) || (w.coded() && !native) ? 3 : 2;
     if (k.stages < least || k.stages > (k.async_copy ? 4 : 3)) return false;
     // Where two blocks share an SM with four stages as well, three alone are not offered.
     Knobs four = k;

@@ -10,6 +10,7 @@
 //   x 16-bit, w of bytes          w is widened on its way into shared memory, exactly
 //   x 16-bit, w coded             codes become 16-bit floats, exactly; each group's products are summed apart and then
 //                                 scaled in fp32, so that no weight is rounded
+//   x 16-bit, w of a table        the same, but entries of the table are rounded to x's type
 //   x of bytes, w coded           the same by bytes: signed, with int32 sums of a group; or E4M3, which codes of 4 bits
 //                                 are exactly
 //   x and w coded                 signed bytes, int32 sums of a group, scaled in fp32
@@ -58,13 +59,15 @@ struct Mma {
     return X::scaled_mma() == W::scaled_mma() ? X::scaled_mma() : ScaledMma::none;
   }
   TW_CONSTANTS(bool, kScaled = kind() != ScaledMma::none);
-  TW_CONSTANTS(bool, kInt = X::kCodes && !kScaled, kGrouped = W::kCodes && !kScaled, kTerms = W::kOffset);
+  TW_CONSTANTS(bool, kInt = X::kCodes && !kScaled, kGrouped = (W::kCodes || fmt::is_table<W>()) && !kScaled,
+               kTerms = W::kOffset);
   using T = select<kScaled, u8, typename OperandOf<X, kInt || kScaled>::type>;
   using U =
       select<is_fp8_type<T>() && is_fp8_type<element_of<W>>(), element_of<W>, T>;  // of w's fragments; fp8 may be mixed
   // Plain x and w of one byte: sums of integers are exact, and FP8 products are promoted.
   TW_CONSTANTS(bool, kBytes = !kGrouped && same<T, i8>(),
                kPromotes = !kGrouped && !kScaled && sizeof(T) == 1 && !kBytes);
+  static_assert(!fmt::is_table<W>() || (sizeof(T) == 2 && !kInt), "entries of a table are floats of 16 bits");
   using Sum = select<kBytes, i32, float>;
   TW_CONSTANTS(int, kGroup = kGrouped ? W::kGroup : kBlockK);
   using Scales = BlockScales<W, X, kWarpN, kFragmentsM, 16>;  // of the warp's tile

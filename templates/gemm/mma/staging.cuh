@@ -221,6 +221,7 @@ TW_DEVICE void copy_piece(u8* to, const u8* from, bool inside) {
 
 // Blocks of codes: copied as stored, neighbouring threads taking neighbouring bytes, and unpacked from shared memory
 // into the swizzled tile a step before it is needed. T is i8, or a float that holds a code exactly; scales stay apart.
+// Codes of a table become its entries, rounded to T.
 // Activations (kSums) store scale * sum of codes as their term, weights their offset.
 //   E  elements of a unit that divides k: what the alignment of a row's pieces follows from
 template <class F, class T, int ROWS, int BK, int E, int THREADS, bool ASYNC, bool kSums, bool kTerms>
@@ -277,6 +278,11 @@ struct CodeTile {
       }
     }
   }
+  TW_MEMBER static void put_pairs(const Stage& stage, int row, int element, const u32 (&pairs)[kGroup / 2]) {
+    TW_UNROLL for (int i = 0; i < kGroup / 8; ++i) *
+        reinterpret_cast<u32x4*>(stage.codes + swizzled<kRowBytes>(row, element / 8 + i)) = {
+        pairs[4 * i], pairs[4 * i + 1], pairs[4 * i + 2], pairs[4 * i + 3]};
+  }
   // Neighbouring threads take neighbouring rows: their stores then differ in the swizzle.
   TW_MEMBER static void unpack(const u8* raw, i64 k0, const Stage& stage) {
     // Not unrolled: the registers belong to the accumulators.
@@ -285,10 +291,16 @@ struct CodeTile {
       typename F::template Unit<kUnit> unit;
       F::template load_raw<kUnit>(unit, raw + row * kPitch, raw + ROWS * kPitch + row * kScaleBytes, k, k0);
       TW_UNROLL for (int g = 0; g < kGroups; ++g) {
+        float scale, offset = 0.0f;
         u32 codes[kGroup / 4];
-        float scale, offset;
-        F::template group<kUnit>(unit, g, codes, scale, offset);
-        put(stage, row, k + g * kGroup, codes);
+        if constexpr (fmt::is_table<F>()) {
+          u32 pairs[kGroup / 2];
+          F::template pairs<T>(unit, g, pairs, scale);
+          put_pairs(stage, row, k + g * kGroup, pairs);
+        } else {
+          F::template group<kUnit>(unit, g, codes, scale, offset);
+          put(stage, row, k + g * kGroup, codes);
+        }
         const int at = (k / kGroup + g) * ROWS + row;
         stage.scales[at] = scale;
         if constexpr (kTerms && !kSums) stage.terms[at] = offset;

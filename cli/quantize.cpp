@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// quantize: a model file in floats to one in quantized weights.
+#include <fmt/format.h>
+#include <tilewright/quantize_model.h>
+
+#include "cli/command.h"
+
+namespace tilewright::cli {
+namespace {
+
+struct QuantizeArgs {
+  std::vector<std::string> inputs;
+  std::string output;
+  QuantizePolicy policy;
+  bool dry = false;
+};
+
+Json json(const TensorReport& t, bool dry) {
+  Json j = {{"name", t.name}, {"type", t.type}, {"rows", t.rows}, {"cols", t.cols}, {"quantized", t.quantized}};
+  if (!t.quantized) j["kept"] = t.kept;
+  j["bytes_before"] = t.bytes_before;
+  j["bytes_after"] = t.bytes_after;
+  if (t.quantized && !dry) {
+    j["relative_rms"] = t.relative_rms();
+    j["max_error"] = t.max_error;
+  }
+  j["resumed"] = t.resumed;
+  return j;
+}
+
+void show(const QuantizeReport& report, const QuantizeArgs& args) {
+  Table table({"tensor", "rows x cols", "from", "before", "after", "relative RMS", "largest error"});
+  std::size_t quantized = 0, resumed = 0;
+  for (const TensorReport& t : report.tensors) {
+    resumed += t.resumed;
+    if (!t.quantized) continue;
+    ++quantized;
+    table.add({t.name, fmt::format("{} x {}", t.rows, t.cols), t.type, bytes_text(static_cast<double>(t.bytes_before)),
+               bytes_text(static_cast<double>(t.bytes_after)), args.dry ? "-" : fmt::format("{:.3e}", t.relative_rms()),
+               args.dry ? "-" : fmt::format("{:.3e}", t.max_error)});
+  }
+  print(table.text());
+  Table kept({"kept", "rows x cols", "type", "because"});
+  for (const TensorReport& t : report.tensors)
+    if (!t.quantized && t.rows > 1 && t.cols > 1)
+      kept.add({t.name, fmt::format("{} x {}", t.rows, t.cols), t.type, t.kept});
+  print(kept.text());
+  print(fmt::format(
+      "{} of {} tensors quantized to {}{}, {} -> {}{}", quantized, report.tensors.size(), args.policy.format,
+      resumed ? fmt::format(" ({} done by an earlier run)", resumed) : "",
+      bytes_text(static_cast<double>(report.bytes_before)), bytes_text(static_cast<double>(report.bytes_after)),
+      args.dry ? "; nothing is written" : fmt::format(", relative RMS error {:.3e}", report.relative_rms())));
+  if (!args.dry && !report.config_path.empty()) print("configuration for loaders: " + report.config_path);
+}
+
+int run_quantize(const Context& context, QuantizeArgs& args) {
+  QuantizePolicy& policy = args.policy;
+  policy.progress = Progress();
+  const QuantizeReport report =
+      args.dry ? plan_quantization(args.inputs, args.output, policy) : quantize_model(args.inputs, args.output, policy);
+  policy.progress = nullptr;  // the bar is erased before the report
+  if (!context.json) {
+    show(report, args);
+    return kOk;
+  }
+  Json tensors = Json::array();
+  for (const TensorReport& t : report.tensors) tensors.push_back(json(t, args.dry));
+  Json all = {{"output", args.output},
+              {"format", policy.format},
+              {"written", !args.dry},
+              {"bytes_before", report.bytes_before},
+              {"bytes_after", report.bytes_after}};
+  if (!args.dry) all["relative_rms"] = report.relative_rms();
+  all["config_path"] = report.config_path;
+  all["tensors"] = std::move(tensors);
+  print_json(all);
+  return kOk;
+}
+
+}  // namespace
+
+void add_quantize(Context& context) {
+  const auto args = std::make_shared<QuantizeArgs>();
+  QuantizePolicy& policy = args->policy;
+  CLI::App* command =
+      add_command(context, *context.app, "quantize", "Quantize a model file's weights, round to nearest; needs no GPU");
+  command->add_option("file", args->inputs, "safetensors files of one model, an index of such (.json), or a GGUF file")
+      ->type_name("FILE")
+      ->required();
+  command->add_option("--format", policy.format, "Of the weights ('tilewright formats' lists them)")
+      ->type_name("FORMAT")
+      ->required();
+  command->add_option("--out", args->output, "FILE.gguf or FILE.safetensors")->type_name("FILE")->required();
+  command->add_option("--encoder", policy.encoder, "'tilewright encoders' lists them (default: the format's first)")
+      ->type_name("NAME");
+  command
+      ->add_option("--packing", policy.packing,
+                   "Of int4_* and uint4_* in safetensors: compressed_tensors (the default), gptq, gptq_v2, awq")
+      ->type_name("NAME");
+  command->add_option("--only", policy.only, "Quantize the tensors whose names match (* ? [a-z]); repeatable")
+      ->allow_extra_args(false)
+      ->type_name("PATTERN");
+  command->add_option("--skip", policy.skip, "Copy the tensors whose names match; repeatable")
+      ->allow_extra_args(false)
+      ->type_name("PATTERN");
+  command->add_flag("--resume", policy.resume, "Go on with what an interrupted run has left");
+  command->add_flag("--force", policy.replace, "Replace an output that exists");
+  command->add_flag("--dry-run", args->dry, "Only say which tensors would be quantized");
+  command->add_option("--jobs", policy.threads, "Threads; 0: one per core")->check(CLI::Range(0, 1024));
+  command->callback([&context, args] { context.action = [&context, args] { return run_quantize(context, *args); }; });
+}
+
+}  // namespace tilewright::cli

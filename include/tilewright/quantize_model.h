@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole model files from floats to quantized weights, on the host: which tensors, how each is encoded, what it loses,
+// and how it lies in the output. A layer is encoded by a LayerQuantizer; round_to_nearest() is the plain one.
+//
+//   QuantizePolicy policy;
+//   policy.format = "q4_0";
+//   const QuantizeReport report = quantize_model({{"model.safetensors"}}, "model.gguf", policy);
+//
+// Which tensors. Those with two dimensions of F32, F16 or BF16 whose columns are a multiple of the format's block,
+// except embeddings, norms, the output head and routers: names that match kept_by_default(). `only` replaces that list
+// by its own choice, `skip` adds to what stays. Patterns are those of fnmatch(3): * ? [a-z]. All others are copied.
+//
+// How they lie in the output, which its ending decides:
+//   .gguf         as GGUF's type of the format, names kept; the keys of a GGUF input are copied
+//   .safetensors  int4_g* uint4_g*   as `packing` says: compressed_tensors (the default), gptq, gptq_v2 or awq
+//                 e4m3_row int8_row  NAME F8_E4M3 or I8 [n, k], NAME_scale F32 [n, 1] (compressed-tensors)
+//                 nvfp4              NAME_packed U8 [n, k / 2], NAME_scale F8_E4M3 [n, k / 16] and NAME_global_scale
+//                                    F32 [1], the inverse of the format's global scale (compressed-tensors)
+//                 f32 f16 bf16       NAME of that type
+//
+// The output is written under another name (model_writer.h), beside a journal, OUTPUT.part.journal, that says which
+// tensors are done, from which input and options, with a hash of their bytes. Whatever stops the work leaves both, and
+// `resume` goes on from there: tensors whose bytes do not have their hash are made again. The finished file has the
+// same bytes as one made in one go, for any number of threads.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tilewright/export.h>
+#include <tilewright/format.h>
+
+namespace tilewright {
+
+// The weights of a layer, w[rows, cols], as floats.
+struct LayerWeights {
+  std::string_view name = {};  // of the tensor
+  std::int64_t rows = 0, cols = 0;
+  int threads = 1;  // that may be used for it
+  // Rows first to first + count - 1, to count * cols floats. Thread-safe. Throws Error (io), and (invalid_argument) for
+  // a value that is no finite number.
+  std::function<void(std::int64_t first, std::int64_t count, float* to)> read = {};
+};
+
+// One layer while it is quantized.
+class TILEWRIGHT_EXPORT QuantizedLayer {
+ public:
+  virtual ~QuantizedLayer() = default;
+  // Column i of the result is column order()[i] of the weights; empty: they keep their places.
+  virtual std::span<const std::int32_t> order() const { return {}; }
+  // Encodes rows first to first + count - 1, whose weights are `w` in their own order of columns, to those rows'
+  // streams. `to.global` is set by global_scale() and only read. Called for every row once, from several threads.
+  virtual void encode(std::int64_t first, std::int64_t count, const float* w, MutableOperand to) const = 0;
+  virtual float global_scale() const { return 1; }  // of formats that have one
+};
+
+// How a layer's weights become codes: what an algorithm implements. Thread-safe.
+class TILEWRIGHT_EXPORT LayerQuantizer {
+ public:
+  virtual ~LayerQuantizer() = default;
+  virtual Format format() const = 0;
+  virtual bool reorders() const { return false; }  // whether a layer's order() may have entries
+  // Everything that its results depend on besides the weights, as one line: results of another line are not resumed.
+  virtual std::string identity() const = 0;
+  // Called once for each layer, one layer at a time. May read all of the weights.
+  virtual std::unique_ptr<QuantizedLayer> begin(const LayerWeights& weights) const = 0;
+};
+
+// FormatInfo::encode by the encoder of that name, the format's first one if it is empty. Throws Error
+// (invalid_argument) naming the encoders.
+TILEWRIGHT_EXPORT std::unique_ptr<LayerQuantizer> round_to_nearest(Format format, std::string_view encoder = {});
+
+struct QuantizePolicy {
+  std::string format = {};
+  std::string encoder = {};            // empty: the format's first
+  std::string packing = {};            // of 4-bit formats in safetensors; empty: compressed_tensors
+  std::vector<std::string> only = {};  // patterns of names
+  std::vector<std::string> skip = {};
+  const LayerQuantizer* quantizer = nullptr;  // null: round_to_nearest(format, encoder)
+  bool resume = false;                        // go on with OUTPUT.part; Error (invalid_argument) if that cannot be
+  bool replace = false;                       // an output that exists
+  int threads = 0;                            // 0: one per core
+  std::uint64_t sync_bytes = 64 << 20;        // of the input, after which the journal is brought up to date
+  // After each part of the work, in MiB of the input; what it throws ends the work. Called from one thread.
+  std::function<void(std::string_view stage, int done, int total)> progress = {};
+};
+
+struct TensorReport {
+  std::string name = {};
+  std::string type = {};  // as the input says: "BF16"
+  bool quantized = false;
+  std::string kept = {};  // why not, empty if it is quantized
+  std::int64_t rows = 0, cols = 0;
+  std::uint64_t bytes_before = 0, bytes_after = 0;
+  double squares = 0, error_squares = 0;  // sums over the elements, of the weight and of its error
+  double max_error = 0;                   // the largest magnitude of an error
+  bool resumed = false;                   // its bytes are those of an earlier run
+  double relative_rms() const;            // sqrt(error_squares / squares), 0 of zeros
+};
+
+struct QuantizeReport {
+  std::vector<TensorReport> tensors = {};  // in the input's order
+  std::uint64_t bytes_before = 0, bytes_after = 0;
+  double relative_rms() const;  // of all quantized tensors together
+  std::string config = {};      // JSON for loaders: what is in the file `config_path`; empty if none is needed
+  std::string config_path = {};
+};
+
+TILEWRIGHT_EXPORT std::span<const char* const> kept_by_default();
+
+// `inputs`: safetensors files that together are one model, or one index of such (NAME.safetensors.index.json), or one
+// GGUF file. Beside a safetensors output the configuration that loaders want is written, as it is in its metadata under
+// "quantization_config": quantize_config.json for gptq (GPTQModel, vLLM), quant_config.json for awq (AutoAWQ, vLLM),
+// and quantization_config.json for compressed-tensors, an object to merge into the model's config.json.
+// Throws Error: invalid_argument for what the policy or a file says, unsupported for a tensor that the output cannot
+// hold, too_large, io.
+TILEWRIGHT_EXPORT QuantizeReport quantize_model(std::span<const std::string> inputs, const std::string& output,
+                                                const QuantizePolicy& policy);
+// The same report without errors and without writing anything.
+TILEWRIGHT_EXPORT QuantizeReport plan_quantization(std::span<const std::string> inputs, const std::string& output,
+                                                   const QuantizePolicy& policy);
+
+}  // namespace tilewright

@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantized linear layers of ONNX models, and back, exactly.
+
+    for name, layer in tilewright.onnx.load_quantized("model.onnx"):    # a QuantizedLinear of tilewright.torch
+        ...
+    onnx.save(tilewright.onnx.export(layer), "layer.onnx")
+
+Read are ONNX Runtime's MatMulNBits (2, 4 and 8 bits) and DequantizeLinear in front of the second operand of a MatMul or
+Gemm (INT8 by row or tensor, INT4 and UINT4 in blocks). Needs the package onnx."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, Union
+
+import numpy as np
+import onnx
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from torch import Tensor
+
+from . import checkpoints, codec
+from ._errors import InvalidArgument, IoError, TooLarge, Unsupported
+from .torch import QuantizedLinear, QuantizedWeight
+from .torch.checkpoints import host_weight
+
+__all__ = ["export", "load_quantized"]
+
+_MS = "com.microsoft"
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+_MOST = 1 << 31  # elements of a weight's extent
+
+
+def load_quantized(
+    model: Union[str, os.PathLike[str], onnx.ModelProto], *, activation: str | None = None, accum: str | None = None
+) -> Iterator[tuple[str, QuantizedLinear]]:
+    """The quantized linear layers of a model's graph, each with its node's name (without one, its weight's).
+    activation, accum: as of QuantizedLinear. The bias is that of MatMulNBits and Gemm; an Add behind the node is not looked at.
+
+    Weights have exactly the model's values: 4 bits become int4_g32 to int4_g128, or uint4_* with zero points other than
+    the middle, 2 bits their codes in those; 8 bits in blocks of 32 become q8_0, and DequantizeLinear's INT8 int8_row.
+    Raises InvalidArgument or Unsupported naming the tensor or attribute that does not fit, IoError."""
+    if not isinstance(model, onnx.ModelProto):
+        try:
+            model = onnx.load(os.fspath(model))
+        except Exception as error:  # of protobuf's, of the file system's, of external data's
+            raise IoError("model", str(model), f"a readable ONNX model: {error}") from None
+    graph = model.graph
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    makers = {output: node for node in graph.node for output in node.output}
+    for node in graph.node:
+        if node.op_type == "MatMulNBits" and node.domain == _MS:
+            reader = _Node(node, tensors)
+            weight, bias = _nbits(reader), reader.array(5)
+        elif node.op_type in ("MatMul", "Gemm") and len(node.input) > 1 and _is_stored(makers, tensors, node.input[1]):
+            reader = _Node(node, tensors)
+            turned = node.op_type == "MatMul" or not reader.attribute("transB", 0)
+            if node.op_type == "Gemm" and any(reader.attribute(a, v) != v for a, v in _GEMM.items()):
+                raise Unsupported(reader.name, "Gemm", "alpha = beta = 1, and no transA")
+            weight = _dequantized(_Node(makers[node.input[1]], tensors), turned)
+            bias = reader.array(2) if node.op_type == "Gemm" else None
+        else:
+            continue
+        parameter = None if bias is None else torch.from_numpy(bias.astype(np.float32).reshape(-1))
+        yield reader.name, QuantizedLinear.from_weight(weight, parameter, activation=activation, accum=accum)
+
+
+_GEMM = {"alpha": 1.0, "beta": 1.0, "transA": 0}
+
+
+def _is_stored(makers: Mapping[str, Any], tensors: Mapping[str, Any], name: str) -> bool:
+    """Whether a value is dequantized out of an initializer."""
+    maker = makers.get(name)
+    return maker is not None and maker.op_type == "DequantizeLinear" and maker.input[0] in tensors
+
+
+class _Node:
+    """A node's attributes and constant inputs."""
+
+    def __init__(self, node: onnx.NodeProto, tensors: Mapping[str, onnx.TensorProto]) -> None:
+        self.node, self.tensors = node, tensors
+        self.name = node.name or (node.input[1] if len(node.input) > 1 else node.op_type)
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        for attribute in self.node.attribute:
+            if attribute.name == name:
+                return helper.get_attribute_value(attribute)
+        if default is None:
+            raise InvalidArgument(f"{self.name}.{name}", "missing", "an attribute of the node")
+        return default
+
+    def extent(self, name: str) -> int:
+        value = self.attribute(name)
+        if not isinstance(value, int) or value < 1:
+            raise InvalidArgument(f"{self.name}.{name}", str(value), "at least 1")
+        if value >= _MOST:
+            raise TooLarge(f"{self.name}.{name}", str(value), f"less than {_MOST}")
+        return value
+
+    def array(self, index: int) -> Any:
+        """A constant input as NumPy has it; None where the node has none."""
+        if len(self.node.input) <= index or not self.node.input[index]:
+            return None
+        name = self.node.input[index]
+        if name not in self.tensors:
+            raise Unsupported(f"{self.name}.{name}", "computed", "an initializer of the graph")
+        try:
+            return numpy_helper.to_array(self.tensors[name])
+        except (ValueError, TypeError, KeyError) as error:
+            raise InvalidArgument(f"{self.name}.{name}", "unreadable", f"a tensor as ONNX has it: {error}") from None
+
+    def needed(self, index: int, count: int | None = None) -> Any:
+        array = self.array(index)
+        part = f"{self.name} (input {index})"
+        if array is None:
+            raise InvalidArgument(part, "missing", "an initializer")
+        if count is not None and array.size != count:
+            raise InvalidArgument(part, f"{array.size} elements", f"{count}")
+        return array
+
+
+def _nbits(node: _Node) -> QuantizedWeight:
+    n, k, bits, group = (node.extent(name) for name in ("N", "K", "bits", "block_size"))
+    if bits not in (2, 4, 8):
+        raise Unsupported(f"{node.name}.bits", str(bits), "2, 4 or 8")
+    if k % group:
+        raise Unsupported(f"{node.name}.K", str(k), f"whole blocks of block_size = {group}")
+    if node.array(4) is not None:
+        raise Unsupported(f"{node.name} (input 4)", "g_idx", "none: blocks of columns in order")
+    blocks = k // group
+    codes = _unpacked(node.needed(1, n * blocks * (group * bits // 8)), n * blocks, group, bits).reshape(n, k)
+    scales = node.needed(2, n * blocks).reshape(n, blocks)
+    middle = 1 << (bits - 1)
+    zeros = node.array(3)
+    if zeros is None:
+        zeros = np.full((n, blocks), middle, np.uint8)
+    elif zeros.dtype != np.uint8:
+        raise Unsupported(f"{node.name} (input 3)", f"{zeros.dtype} zero points", "integers, packed in uint8")
+    else:
+        row = -(-blocks * bits // 8)
+        zeros = _unpacked(node.needed(3, n * row), n, 8 * row // bits, bits)[:, :blocks]
+    if bits < 8:
+        return _blocks(node.name, codes, zeros, scales, group)
+    if group != 32 or (zeros != middle).any():
+        raise Unsupported(
+            node.name, f"8 bits in blocks of {group}", "blocks of 32 without zero points, as q8_0 has them"
+        )
+    parts = [_half(node.name, scales).view(np.uint8).reshape(n, blocks, 2)]
+    parts.append((codes ^ 0x80).reshape(n, blocks, 32))  # minus 128, as bytes
+    data = np.concatenate(parts, -1).reshape(-1)
+    return QuantizedWeight.from_streams([torch.from_numpy(data)], "q8_0", n, k)
+
+
+def _unpacked(packed: Any, rows: int, cols: int, bits: int) -> Any:
+    """Codes [rows, cols] out of bytes, the lowest bits first."""
+    if packed.dtype != np.uint8:
+        raise InvalidArgument("B", f"{packed.dtype}", "uint8")
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    codes = (packed.reshape(rows, -1, 1) >> shifts) & np.uint8((1 << bits) - 1)
+    return codes.reshape(rows, cols)
+
+
+def _half(name: str, scales: Any) -> Any:
+    half = np.ascontiguousarray(scales, np.float16)
+    if not np.array_equal(half.astype(np.float32), scales.astype(np.float32)):
+        raise Unsupported(f"{name} (scales)", f"{scales.dtype}", "numbers that float16 has: a format's scales are that")
+    return half
+
+
+def _blocks(name: str, codes: Any, zeros: Any, scales: Any, group: int) -> QuantizedWeight:
+    """Codes [n, k] below 16, zero points and scales [n, blocks]."""
+    n, k = codes.shape
+    packed = _words(codes.reshape(n, k // 8, 8)) if k % 8 == 0 else None
+    if packed is None:
+        raise Unsupported(f"{name}.K", str(k), "a multiple of 8")
+    rows = -(-n // 8)
+    padded = np.zeros((8 * rows, zeros.shape[1]), np.uint8)
+    padded[:n] = zeros
+    offsets = None
+    if (zeros != 8).any():
+        offsets = _words(np.ascontiguousarray(padded.reshape(rows, 8, -1).swapaxes(1, 2)))
+    imported = checkpoints.import_weights(
+        "compressed_tensors", codes=packed, scales=_half(name, scales), zeros=offsets, n=n, k=k, group=group
+    )
+    return host_weight(imported.weight)
+
+
+def _words(nibbles: Any) -> Any:
+    """Eight codes to an int32, the first lowest."""
+    shifts = np.arange(0, 32, 4, dtype=np.uint32)
+    words = np.bitwise_or.reduce(nibbles.astype(np.uint32) << shifts, -1)
+    return np.ascontiguousarray(words).view(np.int32)
+
+
+def _dequantized(node: _Node, turned: bool) -> QuantizedWeight:
+    """turned: the matrix is [k, n]."""
+    codes, scales, zeros = node.needed(0), node.needed(1), node.array(2)
+    kind = node.tensors[node.node.input[0]].data_type
+    if codes.ndim != 2 or codes.size == 0:
+        raise Unsupported(node.name, f"a weight of shape {codes.shape}", "a matrix")
+    axis, group = node.attribute("axis", 1) % 2, node.attribute("block_size", 0)
+    if zeros is not None and zeros.shape != scales.shape:
+        raise InvalidArgument(f"{node.name} (input 2)", f"shape {zeros.shape}", f"{scales.shape}, as scales have")
+    wide, offsets = codes.astype(np.int16), None if zeros is None else zeros.astype(np.int16)
+    if kind == TensorProto.INT8 and not group:
+        n = wide.shape[1 if turned else 0]
+        if scales.size not in (1, n) or (scales.size != 1 and axis != (1 if turned else 0)):
+            raise Unsupported(
+                f"{node.name} (input 1)", f"shape {scales.shape}, axis {axis}", "one, or one for each output"
+            )
+        if offsets is not None and offsets.any():
+            raise Unsupported(f"{node.name} (input 2)", "zero points", "zeros: int8_row has none")
+        data = np.ascontiguousarray(codes.T if turned else codes).view(np.uint8).reshape(-1)
+        rows = np.ascontiguousarray(np.broadcast_to(scales.astype(np.float32).reshape(-1), (n,)))
+        return QuantizedWeight.from_streams(
+            [torch.from_numpy(data.copy()), torch.from_numpy(rows.view(np.uint8).copy())], "int8_row", n, data.size // n
+        )
+    if kind not in (TensorProto.INT4, TensorProto.UINT4) or group < 1 or axis != (0 if turned else 1):
+        what = f"{TensorProto.DataType.Name(kind)}, axis {axis}, block_size {group}"
+        raise Unsupported(node.name, what, "INT8 by output or tensor, INT4 or UINT4 in blocks along the reduction")
+    if turned:
+        wide, scales, offsets = wide.T, scales.T, None if offsets is None else offsets.T
+    n, k = wide.shape
+    if k % group or scales.shape != (n, k // group):
+        raise InvalidArgument(f"{node.name} (input 1)", f"shape {scales.shape}", f"blocks of {group} of {k} elements")
+    offsets = np.zeros(scales.shape, np.int16) if offsets is None else offsets
+    shift = 8 if kind == TensorProto.INT4 else 0
+    return _blocks(node.name, (wide + shift).astype(np.uint8), (offsets + shift).astype(np.uint8), scales, group)
+
+
+# ---- export
+
+
+def export(layer: QuantizedLinear, name: str = "linear") -> onnx.ModelProto:
+    """A model with one layer: x [..., in_features] -> y [..., out_features], float32. int4_*, uint4_*, q4_0 and q8_0
+    become MatMulNBits, int8_row DequantizeLinear and MatMul. x is not quantized, whatever the layer's activation is.
+    Raises Unsupported for other formats, and for layers with `order`."""
+    if layer.order is not None:
+        raise Unsupported("order", "act-order", "a layer whose columns are in order")
+    n, k = layer.out_features, layer.in_features
+    streams = [stream.cpu() for stream in layer.weight.stored()]
+    bias = None if layer.bias is None else layer.bias.detach().float().cpu().numpy()
+    constants: dict[str, Any] = {}
+    opsets = [helper.make_opsetid("", 21)]
+    if layer.weight.format == "int8_row":
+        codes = streams[0].view(torch.int8).reshape(n, k).numpy()
+        constants[f"{name}.weight"] = np.ascontiguousarray(codes.T)
+        constants[f"{name}.scales"] = streams[1].reshape(-1).view(torch.float32).numpy()
+        parts = list(constants)
+        nodes = [helper.make_node("DequantizeLinear", parts, [f"{name}.w"], axis=1)]
+        nodes.append(helper.make_node("MatMul", ["x", f"{name}.w"], ["y" if bias is None else f"{name}.z"], name=name))
+        if bias is not None:
+            constants[f"{name}.bias"] = bias
+            nodes.append(helper.make_node("Add", [f"{name}.z", f"{name}.bias"], ["y"]))
+    else:
+        bits, group, packed, scales, zeros = _packed(layer.weight.format, streams, n, k)
+        constants[f"{name}.B"] = packed.reshape(n, k // group, -1)
+        constants[f"{name}.scales"] = scales.astype(np.float32).reshape(-1)
+        inputs = ["x", *constants, "", "", ""]
+        if zeros is not None:
+            constants[f"{name}.zero_points"] = zeros
+            inputs[3] = f"{name}.zero_points"
+        if bias is not None:
+            constants[f"{name}.bias"] = bias
+            inputs[5] = f"{name}.bias"
+        while not inputs[-1]:
+            inputs.pop()
+        sizes = {"K": k, "N": n, "bits": bits, "block_size": group}
+        nodes = [helper.make_node("MatMulNBits", inputs, ["y"], name=name, domain=_MS, **sizes)]
+        opsets.append(helper.make_opsetid(_MS, 1))
+    values = [helper.make_tensor_value_info(v, TensorProto.FLOAT, ["rows", e]) for v, e in (("x", k), ("y", n))]
+    stored = [numpy_helper.from_array(value, key) for key, value in constants.items()]
+    graph = helper.make_graph(nodes, name, values[:1], values[1:], stored)
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def _packed(format: str, streams: list[Tensor], n: int, k: int) -> tuple[int, int, Any, Any, Any]:
+    """Bits, block size, packed codes, scales and packed zero points (None: the middle) of MatMulNBits."""
+    if format in ("q8_0", "q4_0"):
+        width = 34 if format == "q8_0" else 18
+        blocks = streams[0].numpy().reshape(n, k // 32, width)
+        scales = np.ascontiguousarray(blocks[..., :2]).view(np.float16)
+        codes = blocks[..., 2:]
+        if format == "q8_0":
+            return 8, 32, codes ^ np.uint8(0x80), scales, None
+        # ggml has elements i and i + 16 of a block in one byte, ONNX Runtime neighbours.
+        nibbles = np.concatenate([codes & 15, codes >> 4], -1)
+        return 4, 32, nibbles[..., ::2] | (nibbles[..., 1::2] << 4), scales, None
+    kind, _, group = format.partition("_g")
+    if kind not in ("int4", "uint4") or not group:
+        raise Unsupported("weight", format, "int4_g*, uint4_g*, q4_0, q8_0 or int8_row")
+    size = int(group)
+    encoded = codec.Encoded(format, n, k, *streams)
+    out = checkpoints.export_weights(encoded, "compressed_tensors", group=size)
+    zeros = None
+    if out.zeros is not None:
+        words = np.asarray(out.zeros).view(np.uint32)
+        nibbles = (words[:, None, :] >> np.arange(0, 32, 4, dtype=np.uint32)[:, None]) & 15
+        rows = nibbles.reshape(-1, k // size)[:n].astype(np.uint8)
+        rows = np.pad(rows, ((0, 0), (0, rows.shape[1] % 2)))
+        zeros = rows[:, ::2] | (rows[:, 1::2] << 4)
+    return 4, size, np.ascontiguousarray(out.codes).view(np.uint8), np.asarray(out.scales), zeros

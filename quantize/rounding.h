@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Codes, scales and zero points of one format for strips of 64 rows of a weight. A format's encoder chooses scales;
+// which code a weight gets is stated once more here, because GPTQ rounds one column at a time with scales that it
+// already has. tests/quantize compares the two bit for bit.
+#pragma once
+
+#include <tilewright/format.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "quantize/tiles.h"
+
+namespace tilewright::quantize {
+
+constexpr std::int64_t kStrip = kTile;  // rows of w that are handled together
+
+// Of one group in each row of a strip.
+struct Rule {
+  float scale[kStrip], zero[kStrip];
+  std::byte items[kStrip * 4];  // of the format's scales, as stored
+};
+
+class Rounder {
+ public:
+  // Throws Error for formats and encoders that QuantizeTarget does not take; `name` is the layer's.
+  Rounder(Format format, int encoder, std::string_view name);
+
+  Format format() const { return format_; }
+  bool row_scaled() const { return row_scaled_; }
+  int item_bytes() const { return item_bytes_; }
+
+  // The rule for groups whose least value is low[row] and whose largest is high[row], 0 among them. False if a scale is
+  // not finite.
+  bool choose(const float* low, const float* high, Rule& rule) const;
+
+  // One element of each row: its code, and the value that it decodes to.
+  void round(const Rule& rule, const float* w, std::uint8_t* codes, float* values) const;
+
+ private:
+  Format format_, half_;
+  int encoder_, item_bytes_;
+  bool row_scaled_, asymmetric_;
+  float least_;  // code less zero point, of symmetric formats
+};
+
+}  // namespace tilewright::quantize

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// Words of global memory through which blocks agree. Every target has these instructions.
+#pragma once
+#include "core/ptx.cuh"
+
+#if !defined(__CUDACC__)
+namespace tw::emu {
+void pause();  // others go first
+}
+#endif
+
+namespace tw {
+
+TW_DEVICE u32 load_relaxed(const u32* p) {
+#if defined(__CUDACC__)
+  u32 v;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+#else
+  return __atomic_load_n(p, __ATOMIC_RELAXED);
+#endif
+}
+// Orders this thread's later accesses behind it.
+TW_DEVICE u32 load_acquire(const u32* p) {
+#if defined(__CUDACC__)
+  u32 v;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+#else
+  return __atomic_load_n(p, __ATOMIC_ACQUIRE);
+#endif
+}
+TW_DEVICE void store_relaxed(u32* p, u32 v) {
+#if defined(__CUDACC__)
+  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+#else
+  __atomic_store_n(p, v, __ATOMIC_RELAXED);
+#endif
+}
+// Returns what was there. Orders this thread's later accesses behind it and, with `release`, earlier ones before it:
+// its own, and those that it knows of through a barrier.
+template <bool release>
+TW_DEVICE u32 add_global(u32* p, u32 v) {
+#if defined(__CUDACC__)
+  u32 before;
+  if constexpr (release)
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(v) : "memory");
+  else
+    asm volatile("atom.acquire.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(v) : "memory");
+  return before;
+#else
+  return __atomic_fetch_add(p, v, release ? __ATOMIC_ACQ_REL : __ATOMIC_ACQUIRE);
+#endif
+}
+// The same without any order.
+TW_DEVICE u32 add_relaxed(u32* p, u32 v) {
+#if defined(__CUDACC__)
+  u32 before;
+  asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(v) : "memory");
+  return before;
+#else
+  return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
+#endif
+}
+// p becomes v where that is more, without any order.
+TW_DEVICE void max_global(u32* p, u32 v) {
+#if defined(__CUDACC__)
+  asm volatile("red.relaxed.gpu.global.max.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+#else
+  u32 before = __atomic_load_n(p, __ATOMIC_RELAXED);
+  while (before < v && !__atomic_compare_exchange_n(p, &before, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+#endif
+}
+// Returns what was there, without any order.
+TW_DEVICE u32 exchange_global(u32* p, u32 v) {
+#if defined(__CUDACC__)
+  u32 before;
+  asm volatile("atom.relaxed.gpu.global.exch.b32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(v) : "memory");
+  return before;
+#else
+  return __atomic_exchange_n(p, v, __ATOMIC_RELAXED);
+#endif
+}
+// Some 100 ns of nothing.
+TW_DEVICE void pause() {
+#if defined(__CUDACC__)
+  asm volatile("nanosleep.u32 100;" ::: "memory");
+#else
+  emu::pause();
+#endif
+}
+
+}  // namespace tw

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+// calibrate, as its users run it, and the picture that it draws.
+#include <tilewright/calibration.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "cli/histogram_plot.h"
+#include "cli/tool.h"
+#include "cli/xml.h"
+
+using namespace tilewright;
+using namespace cli_tool;
+
+namespace {
+
+const std::string kData = "tests/golden/calibration/";
+
+std::string quoted(const std::string& path) { return "'" + path + "'"; }
+
+// A file in the scratch folder, which is its path.
+std::string written(const char* name, const std::string& bytes) {
+  std::ofstream(scratch() / name, std::ios::binary) << bytes;
+  return scratch() / name;
+}
+
+std::string npy(const char* name, const std::string& descr, const std::string& shape, const std::string& data) {
+  const std::string header = "{'descr': '" + descr + "', 'fortran_order': False, 'shape': " + shape + ", }\n";
+  return written(name, std::string("\x93NUMPY\1\0", 8) + static_cast<char>(header.size()) + '\0' + header + data);
+}
+
+template <class T>
+std::string raw(const std::vector<T>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+}
+
+std::string safetensors(const char* name, const std::string& header, const std::string& data) {
+  const std::uint64_t length = header.size();
+  return written(name, std::string(reinterpret_cast<const char*>(&length), 8) + header + data);
+}
+
+// Two tensors of floats, and one of integers.
+std::string model(const char* name, float factor) {
+  std::vector<float> values;
+  for (int i = 0; i < 10; ++i) values.push_back(factor * static_cast<float>(i - 4));
+  return safetensors(name,
+                     R"({"a.weight":{"dtype":"F32","shape":[2,4],"data_offsets":[0,32]},)"
+                     R"("b.weight":{"dtype":"F32","shape":[2],"data_offsets":[32,40]},)"
+                     R"("steps":{"dtype":"I64","shape":[1],"data_offsets":[40,48]}})",
+                     raw(values) + std::string(8, '\0'));
+}
+
+}  // namespace
+
+TEST_CASE("calibrate: what the command prints is what the golden script computed") {
+  const Json expected = Json::parse(slurp(paths::source_dir() + "/" + kData + "expected.json"));
+  for (const char* name : {"gauss", "relu", "skewed"}) {
+    for (const Json& entry : expected["cases"][name]) {
+      if (entry["method"] != "min-max" || entry["target"] != "int8") continue;
+      const bool symmetric = entry["symmetric"];
+      const Json all = tool("calibrate --json " + kData + name + ".npy " + (symmetric ? "" : "--asymmetric")).json();
+      CHECK(all["method"] == "min-max");
+      CHECK(all["symmetric"] == symmetric);
+      const Json& t = all["tensors"][0];
+      CHECK(t["name"] == name);
+      CHECK(t["clip_min"][0] == entry["min"]);
+      CHECK(t["clip_max"][0] == entry["max"]);
+      CHECK(t["scale"][0].get<float>() == entry["scale"].get<float>());
+      CHECK(t["zero_point"][0] == entry["zero_point"]);
+    }
+  }
+  const Ran r = tool("calibrate " + kData + "gauss.npy --method mse --bits 4");
+  CHECK(r.code == 0);
+  CHECK(r.out.find("scale") != std::string::npos);
+  CHECK(r.out.find("gauss   2400") != std::string::npos);
+}
+
+TEST_CASE("calibrate: all .npy files are batches of one tensor") {
+  const std::string one = npy("one.npy", "<f4", "(2,)", raw<float>({-1, 2}));
+  const std::string two = npy("two.npy", "<V2", "(3,)", raw<std::uint16_t>({0x4080, 0xc040, 0x7fc0}));  // 4, -3, NaN
+  const std::string both = quoted(one) + " " + quoted(two);
+  const Json t = tool("calibrate --json --method moving-average --momentum 0.5 --asymmetric " + both).json()["tensors"];
+  REQUIRE(t.size() == 1);
+  CHECK(t[0]["name"] == "one");
+  CHECK(t[0]["arrays"] == 2);
+  CHECK(t[0]["count"][0] == 4);
+  CHECK(t[0]["nans"][0] == 1);
+  CHECK(t[0]["clip_min"][0] == -2);
+  CHECK(t[0]["clip_max"][0] == 3);
+}
+
+TEST_CASE("calibrate: a file larger than what is in memory at once is the same as its parts") {
+  std::mt19937 random(1);
+  std::normal_distribution<double> normal;
+  std::vector<double> values(2500000);
+  for (double& v : values) v = normal(random);
+  const std::vector<double> head(values.begin(), values.begin() + 1000000),
+      tail(values.begin() + 1000000, values.end());
+  const std::string whole = npy("whole.npy", "<f8", "(2500000,)", raw(values));
+  const std::string parts = quoted(npy("whole_head.npy", "<f8", "(1000000,)", raw(head))) + " " +
+                            quoted(npy("whole_tail.npy", "<f8", "(1500000,)", raw(tail)));
+  Json a = tool("calibrate --json --method percentile --percentile 99 " + quoted(whole)).json()["tensors"][0];
+  Json b = tool("calibrate --json --method percentile --percentile 99 " + parts).json()["tensors"][0];
+  CHECK(a["count"][0] == 2500000);
+  for (Json* j : {&a, &b}) j->erase("name"), j->erase("arrays");
+  CHECK(a == b);
+  CHECK(std::fabs(a["clip_max"][0].get<double>() - 2.576) < 0.02);
+}
+
+TEST_CASE("calibrate: tensors of safetensors files, by pattern and by channel") {
+  const std::string files = quoted(model("m1.safetensors", 1)) + " " + quoted(model("m2.safetensors", -2));
+  const Json all = tool("calibrate --json " + files).json();
+  REQUIRE(all["tensors"].size() == 2);
+  CHECK(all["tensors"][0]["name"] == "a.weight");
+  CHECK(all["tensors"][0]["arrays"] == 2);
+  CHECK(all["tensors"][0]["min"][0] == -6);
+  CHECK(all["tensors"][0]["max"][0] == 8);
+  const Json rows = tool("calibrate --json --tensor 'a*' --channels 0 " + files).json();
+  REQUIRE(rows["tensors"].size() == 1);
+  CHECK(rows["axis"] == 0);
+  CHECK(rows["tensors"][0]["clip_max"] == Json::parse("[8, 6]"));
+  const Json columns = tool("calibrate --json --tensor 'a*' --channels -1 " + files).json();
+  CHECK(columns["tensors"][0]["clip_max"] == Json::parse("[8, 6, 4, 6]"));
+  refused("calibrate --tensor 'c*' " + files, 1, "a.weight");
+  refused("calibrate --tensor steps " + files, 1, "steps (I64)");
+  refused("calibrate --channels 1 " + files, 1, "tensor 'b.weight': --channels = 1");
+}
+
+TEST_CASE("calibrate: --out and --plot write whole files") {
+  const std::string out = scratch() / "ranges.json", svg = scratch() / "ranges.svg";
+  const Ran r = tool("calibrate --json --method entropy " + kData + "outliers.npy --out " + quoted(out) + " --plot " +
+                     quoted(svg));
+  CHECK(r.code == 0);
+  CHECK(Json::parse(slurp(out)) == r.json());
+  const xml::Document document = xml::parse(slurp(svg));
+  CHECK(document.all("line").size() > 2);
+  for (const auto& entry : fs::directory_iterator(scratch().path))
+    CHECK(entry.path().filename().string().find(".json.") == std::string::npos);
+  refused("calibrate " + kData + "gauss.npy --out /nonexistent/x.json", 1, "--out = /nonexistent/x.json");
+  refused("calibrate --plot x.svg " + quoted(model("m3.safetensors", 1)), 1, "choose one by --tensor");
+}
+
+TEST_CASE("calibrate: what cannot be calibrated is one line that names it") {
+  const std::string gauss = kData + "gauss.npy ";
+  refused("calibrate", 1, "files");
+  refused("calibrate README.md", 1, "must end in .npy or .safetensors");
+  refused("calibrate none.npy", 1, "none.npy");
+  refused("calibrate " + gauss + "--method max", 1, "must be one of min-max");
+  refused("calibrate " + gauss + "--method percentile --percentile 0", 1, "in (0, 100]");
+  refused("calibrate " + gauss + "--method percentile --percentile 101", 1, "in (0, 100]");
+  refused("calibrate " + gauss + "--method percentile --percentile nan", 1, "in (0, 100]");
+  refused("calibrate " + gauss + "--method moving-average --momentum 1", 1, "momentum = 1");
+  refused("calibrate " + gauss + "--percentile 5", 1, "is for --method percentile");
+  refused("calibrate " + gauss + "--momentum 0.5", 1, "is for --method moving-average");
+  refused("calibrate " + gauss + "--bits 9", 1, "int9");
+  refused("calibrate " + gauss + "--bits 4 --to int4", 1, "excludes");
+  refused("calibrate " + gauss + "--symmetric --asymmetric", 1, "excludes");
+  refused("calibrate " + gauss + "--to e4m3 --asymmetric", 1, "e4m3 has no zero point");
+  refused("calibrate " + gauss + "--channels 2", 1, "the array has 2 axes");
+  refused("calibrate " + gauss + kData + "relu.npy --channels 0", 1, "channels = 3: must be 4");
+  refused("calibrate " + quoted(npy("none.npy", "<f4", "(0,)", "")), 1, "data = none");
+  refused("calibrate " + quoted(npy("nan.npy", "<f4", "(1,)", raw<float>({NAN}))), 1, "data = 1 NaNs");
+  refused("calibrate " + quoted(npy("inf.npy", "<f4", "(2,)", raw<float>({1, -INFINITY}))), 1, "element 1 = -inf");
+  refused("calibrate " + quoted(npy("wide.npy", "<f8", "(1,)", raw<double>({1e300}))), 1, "element 0 = inf");
+  refused("calibrate " + quoted(npy("int.npy", "<i4", "(1,)", raw<int>({1}))), 1, "int.npy: header 'descr' = <i4");
+  refused("calibrate " + quoted(written("cut.npy", "\x93NUM")), 1, "magic");
+}
+
+TEST_CASE("calibrate: a picture has all values, the clipped ones apart, and a line at each end") {
+  Observer observer;
+  std::vector<float> values;
+  for (int i = -500; i <= 500; ++i) values.push_back(static_cast<float>(i) / 100);
+  observer.observe(values);
+  const auto of_class = [](const xml::Document& document, const std::string& name, const std::string& wanted) {
+    std::size_t found = 0;
+    for (const auto& e : document.all(name)) found += e.attributes.count("class") && e.attributes.at("class") == wanted;
+    return found;
+  };
+  const xml::Document half =
+      xml::parse(tilewright::cli::draw({"a <b> & \"c\"", "values", observer.channels()[0], {-2.5, 2.5}}));
+  CHECK(half.all("title")[0].text == "a &lt;b&gt; &amp; &quot;c&quot;");
+  CHECK(of_class(half, "line", "clip") == 2);
+  const std::size_t kept = of_class(half, "rect", "bar"), clipped = of_class(half, "rect", "bar clipped");
+  CHECK(kept + clipped >= 240);  // a column for all of them, two pieces where the clip ends
+  CHECK(kept + clipped <= 242);
+  CHECK(std::abs(static_cast<int>(kept) - static_cast<int>(clipped)) <= 4);
+  const xml::Document whole = xml::parse(tilewright::cli::draw({"t", "s", observer.channels()[0], {-5, 5}}));
+  CHECK(of_class(whole, "rect", "bar") == 240);
+  CHECK(of_class(whole, "rect", "bar clipped") == 0);
+  Observer one;
+  one.observe(std::vector<float>{0});
+  CHECK(of_class(xml::parse(tilewright::cli::draw({"t", "s", one.channels()[0], {0, 0}})), "rect", "bar") == 1);
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tool.h"
+
+using namespace cli_tool;
+
+namespace {
+
+constexpr const char* kModel = "examples/models/minilm-l6-v2-tiny.gguf ";
+
+std::string out(const char* name) { return "--out '" + (scratch() / name) + "' "; }
+void removed(const char* name) { fs::remove(scratch() / name); }
+
+}  // namespace
+
+TEST_CASE("cli: quantize reports every layer, and replaces nothing unasked") {
+  const std::string arguments = "quantize " + (kModel + ("--format q4_0 --only 'blk.0.*.f16' " + out("q.gguf")));
+  const Json plan = tool(arguments + "--dry-run --json").json();
+  CHECK(plan["written"] == false);
+  CHECK_FALSE(fs::exists(scratch() / "q.gguf"));
+  const Json report = tool(arguments + "--json").json();
+  CHECK(report["bytes_after"] == plan["bytes_after"]);
+  CHECK(report["bytes_after"] < report["bytes_before"]);
+  int quantized = 0;
+  for (const Json& t : report["tensors"]) {
+    if (!t["quantized"]) {
+      CHECK_FALSE(t["kept"].get<std::string>().empty());
+      CHECK(t["bytes_before"] == t["bytes_after"]);
+      continue;
+    }
+    ++quantized;
+    CHECK(t["relative_rms"] > 0.01);
+    CHECK(t["relative_rms"] < 0.2);
+    CHECK(t["max_error"] > 0);
+  }
+  CHECK(quantized > 0);
+  const std::string bytes = slurp(scratch() / "q.gguf");
+  refused(arguments, 1, "exists");
+  const Ran text = tool(arguments + "--force --jobs 1");
+  CHECK(text.code == 0);
+  CHECK(text.out.find("relative RMS") != std::string::npos);
+  CHECK(text.out.find("blk.0.attn_q.weight.f16") != std::string::npos);
+  CHECK(slurp(scratch() / "q.gguf") == bytes);
+  // It is a model like any other.
+  CHECK(tool("run --json \"gemm x=q8_1 w=q4_0 y=f32 m=1 n=384 k=384\" --tensor blk.0.attn_q.weight.f16 --model '" +
+             (scratch() / "q.gguf") + "'")
+            .json()["verified"] == true);
+  removed("q.gguf");
+}
+
+TEST_CASE("cli: quantize names what is wrong") {
+  const std::string model = std::string("quantize ") + kModel;
+  refused("quantize", 1, "file");
+  refused(model + out("q.gguf"), 1, "--format");
+  refused(model + "--format q4_0", 1, "--out");
+  refused(model + "--format q4_0 --out x.bin", 1, ".gguf or .safetensors");
+  refused(model + "--format q9_0 " + out("q.gguf"), 1, "q9_0");
+  refused(model + "--format int4_g128 " + out("q.gguf"), 1, "in GGUF");
+  refused(model + "--format q4_0 --encoder best " + out("q.gguf"), 1, "amax7");
+  refused(model + "--format q4_0 --packing gptq " + out("q.gguf"), 1, "packing");
+  refused(model + "--format q4_0 --only nothing " + out("q.gguf"), 1, "only");
+  refused(model + "--format q4_0 --resume " + out("q.gguf"), 1, "resume");
+  refused(model + "--format int8_row " + out("q.safetensors"), 1, "safetensors has");  // its q4_0 tensors
+  refused("quantize README.md --format q4_0 " + out("q.gguf"), 1, "header");
+  refused("quantize /nonexistent.safetensors --format q4_0 " + out("q.gguf"), 1, "/nonexistent");
+  refused(model + "--format q4_0 --only 'blk.0.*.f16' --out /nonexistent/q.gguf", 1, "/nonexistent/q.gguf.part");
+  CHECK(tool(model + "--format q4_0 --json " + out("q.bin")).json()["error"]["field"] == "output");
+}
+
+TEST_CASE("cli: quantize on a full or read-only disk leaves nothing") {
+  const std::string arguments = kModel + ("--format q4_0 --only 'blk.0.*.f16' " + out("full.gguf"));
+  // A limit on a file's size is what a full disk is, without one.
+  const Ran full = shell("ulimit -f 64; trap '' XFSZ; " + tool_path() + "quantize " + arguments);
+  CHECK(full.code == 1);
+  CHECK(full.err.find("full.gguf.part") != std::string::npos);
+  CHECK_FALSE(fs::exists(scratch() / "full.gguf"));
+  CHECK_FALSE(fs::exists(scratch() / "full.gguf.part"));
+  if (::geteuid() == 0) return;  // who may write anywhere
+  fs::create_directory(scratch() / "closed");
+  fs::permissions(scratch() / "closed", fs::perms::owner_read | fs::perms::owner_exec);
+  refused("quantize " + (kModel + std::string("--format q4_0 --only 'blk.0.*.f16' ")) + out("closed/q.gguf"), 1,
+          "Permission");
+}
