@@ -18,6 +18,7 @@ const std::vector<Row>& rows() {
       {"bf16, fp16", "fp16", "x=f16 w=f16 y=f16", both, ratio, 0.97, "fp16"},
       {"fp8 rows x channels", "fp8 rows x channels", "x=e4m3_row w=e4m3_row y=bf16 accum=fast", both, ratio, 1.0,
        "fp8+rows"},
+      {"", "signs x signs", "x=sign_row w=sign_row y=bf16", {4096}, teraflops, 9000, ""},
       // Sums in single precision, which the rival's fast accumulation gives up: not judged against it.
       {"", "fp8, full accumulation", "x=e4m3_row w=e4m3_row y=bf16", both, ratio, 0, "fp8+rows"},
       {"fp8 128-blocks", "fp8 128-blocks", "x=e4m3_g128 w=e4m3_b128 y=bf16", {4096}, ratio, 0.9, "fp8"},
@@ -62,6 +63,7 @@ const std::vector<Row>& rows() {
       {"", "nvfp4 x f16", "x=f16 w=nvfp4 y=f16 global=mul", decoded, decode, 4.5, ""},
       {"", "fp8 rows x channels", "x=e4m3_row w=e4m3_row y=bf16", decoded, decode, 8, ""},
       {"", "int8 to bf16", "x=int8_row w=int8_row y=bf16", decoded, decode, 8, ""},
+      {"", "signs x signs", "x=sign_row w=sign_row y=bf16", decoded, decode, 1, ""},
       {"", "int4-g128 x f16", "x=f16 w=int4_g128 y=f16", decoded, decode, 4.125, ""},
       {"", "int4-g128 x int8", "x=int8_row w=int4_g128 y=bf16", decoded, decode, 4.125, ""},
       {"", "int4-g128 x fp8", "x=e4m3_row w=int4_g128 y=bf16", decoded, decode, 4.125, ""},

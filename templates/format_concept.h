@@ -54,7 +54,7 @@ concept RowScale = requires(float amax) {
   { F::row_scale(amax) } -> std::same_as<float>;
 }
 || requires(float mean) {
-  { F::row_scale_of_mean(mean) } -> std::same_as<float>;
+  { F::row_scale_of_mean(mean) } -> std::same_as<typename F::RowItem>;
 };
 template <class F>
 concept ZeroPoint = requires(float most, float below) {

@@ -89,7 +89,7 @@ void encode(const float* src, std::int64_t rows, std::int64_t cols, MutableOpera
       const std::int64_t at = r * blocks + b;
       F::encode(src + at * F::kBlock, data + at * F::kDataBytes,
                 F::kScaleBytes ? scales + (r / kRows * blocks + b) * F::kScaleBytes : nullptr, context, encoder);
-      if constexpr (tw::fmt::has_zero_point<F>()) context.sum += static_cast<signed char>(data[at]);
+      if constexpr (F::kRowScale) tw::fmt::add_codes(context, data[at]);
     }
     if constexpr (F::kRowScale) std::memcpy(scales + r * tw::fmt::row_bytes<F>(), &context, sizeof(context));
   }

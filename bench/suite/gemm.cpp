@@ -224,6 +224,8 @@ void gemm_checks(Suite& s) {
                               "x=bf16 w=ternary_row y=bf16",
                               "x=q8_1 w=sign_row y=f32",
                               "x=f16 w=signbit_row y=f16",
+                              "x=sign_row w=sign_row y=bf16",
+                              "x=signbit_row w=sign_row y=f32 bias=f32",
                               "x=bf16 w=bf16 y=bf16 c=bf16 beta=0.5",
                               "x=bf16 w=q4_0 y=int8 c=f32 bias=f32 y_scale=0.02"}) {
     std::string f = formats, global;

@@ -16,10 +16,14 @@ struct alignas(64) TensorMap {
 
 // Operands of a warpgroup matrix instruction. Accumulators are float, or int32 for s8.
 // What both operands are; e4m3_e5m2: A is E4M3, B is E5M2; tf32: floats, of whose mantissas 10 bits are read.
-enum class WgmmaKind { f16, bf16, e4m3, e5m2, e4m3_e5m2, e5m2_e4m3, s8, tf32 };
+enum class WgmmaKind { f16, bf16, e4m3, e5m2, e4m3_e5m2, e5m2_e4m3, s8, tf32, b1 };
 constexpr bool is_fp8(WgmmaKind kind) { return kind >= WgmmaKind::e4m3 && kind <= WgmmaKind::e5m2_e4m3; }
+constexpr bool is_integer(WgmmaKind kind) { return kind == WgmmaKind::s8 || kind == WgmmaKind::b1; }
 constexpr int mma_k(WgmmaKind kind) {  // 32 bytes
-  return kind == WgmmaKind::tf32 ? 8 : kind == WgmmaKind::f16 || kind == WgmmaKind::bf16 ? 16 : 32;
+  return kind == WgmmaKind::b1                                  ? 256
+         : kind == WgmmaKind::tf32                              ? 8
+         : kind == WgmmaKind::f16 || kind == WgmmaKind::bf16 ? 16
+                                                                : 32;
 }
 
 // L2 eviction priorities of a copy (encodings that createpolicy gives for fractional policies of 1.0).
@@ -310,7 +314,7 @@ struct Wgmma;
 #else
 template <WgmmaKind kind, int N>
 struct Wgmma {
-  using D = select<kind == WgmmaKind::s8, i32, float>;
+  using D = select<is_integer(kind), i32, float>;
   static u64 whole(u32 low) { return (static_cast<u64>(kDescriptorHigh) << 32) | low; }
   static void ss(D (&d)[N / 2], u32 a, u32 b, bool accumulate) {
     emu::wgmma(kind, N, reinterpret_cast<u32*>(d), nullptr, whole(a), whole(b), accumulate);

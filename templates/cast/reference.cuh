@@ -51,8 +51,9 @@ struct Reference {
       for (i64 c = 0; c < shape.cols; ++c) extent.add(element(args, shape, first + c, context));
       fmt::row_item<Y> item = extent.item();
       for (i64 c = 0; c < shape.cols; c += kUnit) unit(args, shape, first + c, context, item);
-      if constexpr (fmt::has_zero_point<Y>())
-        for (i64 c = 0; c < shape.cols; ++c) item.sum += static_cast<const i8*>(args.y.data)[first + c];
+      if constexpr (!same<fmt::row_item<Y>, float>())
+        for (i64 b = first / Y::kBlock; b < (first + shape.cols) / Y::kBlock; ++b)
+          fmt::add_codes(item, static_cast<const u8*>(args.y.data)[b]);
       static_cast<fmt::row_item<Y>*>(args.y.scales)[thread] = item;
     } else {
       const i64 at = thread * kUnit;

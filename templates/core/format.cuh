@@ -18,7 +18,7 @@
 //   kBlock                       elements of a block: columns of a row that are stored together
 //   kDataBytes, kScaleBytes      bytes of a block in the streams `data` and `scales`
 //   kScaleRows                   rows that share the items of `scales`; 1: each has its own
-//   kRowScale, RowItem           true: `scales` holds one RowItem per row instead, a float or a ZeroPointItem
+//   kRowScale, RowItem           true: `scales` holds one RowItem per row instead, a float, a ZeroPointItem or a SignItem
 //   kGlobal                      true: one more float scales the whole tensor
 //   Element                      type of an element where each is stored by itself; void: codes in blocks
 //
@@ -107,11 +107,30 @@ struct alignas(16) ZeroPointItem {
   float scale = 0;
   i32 zero = 0, sum = 0, unused = 0;
 };
+// An item of `scales` for a row of signs: value = scale or -scale, and `ones` counts the row's bits that are 1, so that
+// kernels may count common ones. `negative`: the bit of an element below zero.
+template <u32 negative>
+struct alignas(16) SignItem {
+  float scale = 0;
+  i32 ones = 0, unused[2] = {};
+};
 template <class F>
 using row_item = typename F::RowItem;
 template <class F>
 TW_FN constexpr bool has_zero_point() {
   return same<row_item<F>, ZeroPointItem>();
+}
+template <class Item>
+struct OfSigns {
+  TW_CONSTANTS(bool, value = false);
+};
+template <u32 negative>
+struct OfSigns<SignItem<negative>> {
+  TW_CONSTANTS(bool, value = true);
+};
+template <class F>
+TW_FN constexpr bool is_signs() {
+  return OfSigns<row_item<F>>::value;
 }
 template <class F>
 TW_FN constexpr int row_bytes() {
@@ -126,9 +145,25 @@ TW_FN constexpr bool is_table() {
 
 TW_FN float scale_of(float item) { return item; }
 TW_FN float scale_of(const ZeroPointItem& item) { return item.scale; }
+template <u32 negative>
+TW_FN float scale_of(const SignItem<negative>& item) {
+  return item.scale;
+}
 TW_FN float scaled_by(float factor, float item) { return factor * item; }
 TW_FN ZeroPointItem scaled_by(float factor, const ZeroPointItem& item) {
   return {factor * item.scale, item.zero, item.sum, 0};
+}
+template <u32 negative>
+TW_FN SignItem<negative> scaled_by(float factor, const SignItem<negative>& item) {
+  return {factor * item.scale, item.ones};
+}
+
+// What an item adds up of its row: of each byte of codes.
+TW_FN void add_codes(float&, u8) {}
+TW_FN void add_codes(ZeroPointItem& item, u8 code) { item.sum += static_cast<i8>(code); }
+template <u32 negative>
+TW_FN void add_codes(SignItem<negative>& item, u8 signs) {
+  item.ones += popcount(signs);
 }
 
 // The item of row `row`; 1 if the format has no row scales.

@@ -18,6 +18,7 @@ enum class Mma {
   tf32_k8,
   s8_k16_m8,
   s8_k32,
+  b1_k256,
   e4m3_k32,
   e5m2_k32,
   e4m3_e5m2_k32,
@@ -205,6 +206,21 @@ TW_DEVICE void mma_s8_k32(i32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2], con
 #endif
 }
 
+// d[16x8] += a[16x256] b[256x8], bits: how many are 1 on both sides. From sm_80 on.
+TW_DEVICE void mma_b1_k256(i32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+#if defined(__CUDACC__)
+  asm volatile(
+      "mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+  u32 bits[4];
+  for (int i = 0; i < 4; ++i) bits[i] = static_cast<u32>(d[i]);
+  emu::mma(emu::Mma::b1_k256, bits, a, b);
+  for (int i = 0; i < 4; ++i) d[i] = static_cast<i32>(bits[i]);
+#endif
+}
+
 // d[16x8] += a[16x32] b[32x8], fp8 of either kind. The units keep fewer bits of a sum than single precision has.
 #define TW_MMA_F8(types)                                                    \
   asm volatile("mma.sync.aligned.m16n8k32.row.col.f32." types               \
@@ -242,6 +258,8 @@ TW_DEVICE void mma_step(Sum (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
     mma_k16<T>(d, a, b);
   else if constexpr (same<T, i8>())
     mma_s8_k32(d, a, b);
+  else if constexpr (same<T, signs8>())
+    mma_b1_k256(d, a, b);
   else
     mma_f8_k32<T, B>(d, a, b);
 }

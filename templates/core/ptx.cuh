@@ -112,6 +112,15 @@ TW_DEVICE float min_number(float a, float b) {
 #endif
 }
 
+// Bits that are 1.
+TW_FN i32 popcount(u32 word) {
+#if defined(__CUDACC__)
+  return __popc(word);
+#else
+  return __builtin_popcount(word);
+#endif
+}
+
 // ---- integer
 // --------------------------------------------------------------------------------------------------------- Byte
 // permute: result byte i is byte (selector nibble i & 7) of {b, a}; selector bit 3 replicates that byte's sign.

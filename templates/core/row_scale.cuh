@@ -24,12 +24,12 @@ struct RowElements : ByteElements<T> {
 // Codes of Rule::kBits bits, the first of a byte lowest. What they stand for is Rule's: bytes(word, codes), the codes
 // of a word as signed bytes in order, and step(), what these count. Kernels read them as if there were no scale but
 // that.
-template <class Rule>
+template <class Rule, class Item = float>
 struct RowCodes {
   TW_CONSTANTS(int, kLayout = 1, kBits = Rule::kBits, kBlock = 8 / kBits);
   TW_CONSTANTS(int, kDataBytes = 1, kScaleBytes = 0, kScaleRows = 1);
   TW_CONSTANTS(bool, kRowScale = true, kGlobal = false);
-  using RowItem = float;
+  using RowItem = Item;
   using Element = void;
   using TileElement = void;
   TW_CONSTANTS(int, kEncoders = 1, kErrorColumns = 0);

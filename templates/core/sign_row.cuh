@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shared by the formats of signs with one float scale per row: eight bits a byte, the first lowest; value = scale or
-// -scale. Encoder "absmean": scale = mean |x|, summed in double precision. Zeros, -0 among them, are positive.
+// -scale. Encoder "absmean": scale = mean |x|, summed in double precision. Zeros, -0 among them, are positive. Beside
+// the scale is the number of the row's bits that are 1, from which matrix units make products of signs by signs.
 #pragma once
 #include "core/row_scale.cuh"
 
@@ -21,20 +22,24 @@ struct SignRow {
 };
 
 template <u32 bit>
-struct Signs : RowCodes<SignRow<bit>> {
-  using Base = RowCodes<SignRow<bit>>;
+struct Signs : RowCodes<SignRow<bit>, SignItem<bit>> {
+  using Base = RowCodes<SignRow<bit>, SignItem<bit>>;
   static constexpr Error error(int) { return {0, 1, 0, 0, least_float()}; }  // a zero, or an element far above the mean
   static constexpr const char* encoder_name(int) { return "absmean"; }
-  TW_MEMBER static float row_scale_of_mean(float mean) { return mean; }
-  TW_MEMBER static float decode(const u8* data, const u8*, float scale, int i) {
-    return Base::code_in(data, i) == bit ? -scale : scale;
+  TW_MEMBER static SignItem<bit> row_scale_of_mean(float mean) { return {mean}; }
+  TW_MEMBER static float decode(const u8* data, const u8*, const SignItem<bit>& item, int i) {
+    return Base::code_in(data, i) == bit ? -item.scale : item.scale;
   }
   // cast/decode.cuh counts a row's blocks as elements, and names itself by passing no scales.
-  static float decode(const u8*, decltype(nullptr), float, int) = delete;
+  static float decode(const u8*, decltype(nullptr), const SignItem<bit>&, int) = delete;
   template <class>
   TW_MEMBER static constexpr bool tiles_for() {
     return false;
   }
 };
+
+// Signs as they are multiplied by signs: eight of a row are an element, and k counts these. (gemm/signs.cuh)
+template <class F>
+struct SignBytes : RowElements<signs8, typename F::RowItem> {};
 
 }  // namespace tw::fmt

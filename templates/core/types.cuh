@@ -69,6 +69,10 @@ struct e4m3 {
 struct e5m2 {
   u8 bits;
 };
+// Eight signs of a row, which matrix units multiply as bits.
+struct signs8 {
+  u8 bits;
+};
 
 // The streams of one matrix (tilewright::Operand).
 struct Operand {

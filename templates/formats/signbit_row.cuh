@@ -11,7 +11,7 @@ struct signbit_row : Signs<1> {
   static constexpr const char* source() {
     return "XNOR-Net (arXiv 1603.05279), alpha the mean magnitude; bits of Larq";
   }
-  TW_MEMBER static void encode(const float* x, u8* data, u8*, float, int) {
+  TW_MEMBER static void encode(const float* x, u8* data, u8*, const RowItem&, int) {
     u32 byte = 0;
     for (int i = 0; i < kBlock; ++i) byte |= (x[i] < 0.0f ? 1u : 0u) << i;
     data[0] = static_cast<u8>(byte);

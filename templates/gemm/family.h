@@ -43,6 +43,7 @@ class KernelFamily : public ReusableFamily {
 
   std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const final {
     if (!why_not(problem, arch).empty()) return {};
+    if (const auto bytes = as_bytes(problem)) return candidates(*bytes, arch);
     std::vector<Candidate> out;
     for (const Knobs& k : launchable_knobs(problem, arch)) out.push_back(knobs_.candidate(name(), k));
     return out;
@@ -52,6 +53,7 @@ class KernelFamily : public ReusableFamily {
   std::string illegal(const Problem& problem, const Arch& arch, const Candidate& candidate) const final {
     if (candidate.family != name()) return EnumeratedFamily::illegal(problem, arch, candidate);
     if (std::string why = why_not(problem, arch); !why.empty()) return why;
+    if (const auto bytes = as_bytes(problem)) return illegal(*bytes, arch, candidate);
     const std::vector<Knobs> legal = launchable_knobs(problem, arch);
     if (std::any_of(legal.begin(), legal.end(), [&](const Knobs& k) { return knobs_.names(candidate, k); })) return {};
     return not_among(candidate, legal.size());
@@ -60,6 +62,7 @@ class KernelFamily : public ReusableFamily {
   std::optional<Costed> cheapest(const Problem& problem, const Arch& arch,
                                  const std::function<double(const Traits&)>& cost) const final {
     if (!why_not(problem, arch).empty()) return {};
+    if (const auto bytes = as_bytes(problem)) return cheapest(*bytes, arch, cost);
     std::optional<Knobs> best;
     double least = 0;
     for (const Knobs& k : launchable_knobs(problem, arch))
@@ -72,20 +75,25 @@ class KernelFamily : public ReusableFamily {
     return specialize(specialization(problem, arch, c));
   }
   Specialization specialization(const Problem& problem, const Arch& arch, const Candidate& c) const final {
-    const Gemm& g = *problem.as<Gemm>();
-    const Knobs k = knobs_of(g, c);
+    const Gemm &g = *problem.as<Gemm>(), planned = as_bytes(g);
+    const Knobs k = knobs_of(planned, c);
     Specialization s;
     s.name = fmt::format("gemm/{}", name());
     s.includes = includes_for(g, names_.header);
     s.prelude = knobs_.text(k);
     s.plan_type = fmt::format("{}<{}, kKnobs>", names_.kernel, kernel_types(g, k));
     s.space = "tw::gemm";
-    s.plan = launch_plan(g, arch, k);
+    s.plan = launch_plan(planned, arch, k);
+    if (signs(g)) {
+      s.plan_type = fmt::format("tw::gemm::SignProducts<{}>", s.plan_type);
+      for (TensorMapPlan& map : s.plan.maps) map.block = static_cast<std::uint32_t>(g.x.block());
+    }
     extend(g, arch, k, s);
     return s;
   }
 
   Traits traits(const Problem& problem, const Arch& arch, const Candidate& c) const final {
+    if (const auto bytes = as_bytes(problem)) return traits(*bytes, arch, c);
     return traits_of(problem, arch, knobs_of(*problem.as<Gemm>(), c));
   }
 
@@ -96,7 +104,7 @@ class KernelFamily : public ReusableFamily {
   virtual Traits traits_of(const Problem& problem, const Arch& arch, const Knobs& k) const = 0;
   // The kernel's template arguments before its knobs.
   virtual std::string kernel_types(const Gemm& g, const Knobs&) const {
-    return fmt::format("{}, {}, {}", format_type(g.x), format_type(g.w), epilogue_type(g));
+    return fmt::format("{}, {}, {}", multiplied_x(g), multiplied_w(g), epilogue_type(g));
   }
   // Sets the members of `k` that candidates do not name.
   virtual void derive(const Gemm&, Knobs&) const {}

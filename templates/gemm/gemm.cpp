@@ -91,6 +91,21 @@ std::string x_comes_as_floats(const Gemm& g) {
 
 bool quantizes_rows(const Gemm& g) { return g.x_from && fast_path(g.x).row_bytes > 0; }
 
+bool signs(const Gemm& g) {
+  return fast_path(g.x).signs && fast_path(g.w).signs && !g.groups && !g.x_from && g.packing == Packing::none;
+}
+
+Gemm as_bytes(Gemm g) {
+  if (!signs(g)) return g;
+  g.k /= g.x.block();
+  g.x = g.w = Format::parse("int8_asym_row");
+  return g;
+}
+std::optional<Problem> as_bytes(const Problem& problem) {
+  const Gemm* g = problem.as<Gemm>();
+  return g && signs(*g) ? std::optional<Problem>(as_bytes(*g)) : std::nullopt;
+}
+
 int scaled_unit(const Gemm& g) {
   const FastPath& x = fast_path(g.x);
   return g.packing == Packing::none && scaled(x, fast_path(g.w)) ? 4 * x.block / x.scale_bytes : 0;
@@ -131,21 +146,22 @@ Contract contract(const Gemm& g) {
         {"bias", offsetof(GemmArgs, bias), static_cast<std::uint32_t>(fast_path(*g.bias).element_bytes), true});
   // Rows of elements, with a scale per row or without, that are whole 16-byte pieces are read as such, so they have to
   // start on one.
-  const Format x = g.x_stored();
+  const Format x = as_bytes(g).x_stored();
   const int bytes = x.block() == 1 ? fast_path(x).data_bytes : 0;
   // So do those of a coded x where w is tiles, since the copy engine reads them.
   const std::int64_t row_blocks =
       g.packing == Packing::tiles && g.x.block() > 1 ? 16 / std::gcd(16, fast_path(g.x).data_bytes) : 1;
   // So do words of scales that the matrix units apply.
   const int unit = scaled_unit(g);
+  const std::int64_t row = as_bytes(g).k * bytes;
   const std::int64_t multiple = unit && g.k % unit == 0 ? unit
                                 : bytes == 0            ? g.x.block() * row_blocks
-                                : g.k * bytes % 16 == 0 ? 16 / bytes
-                                : g.k * bytes % 8 == 0  ? 8 / bytes
-                                : g.k * bytes % 4 == 0  ? 4 / bytes
-                                : g.k * bytes % 2 == 0  ? std::max(2 / bytes, 1)
+                                : row % 16 == 0         ? 16 / bytes
+                                : row % 8 == 0          ? 8 / bytes
+                                : row % 4 == 0          ? 4 / bytes
+                                : row % 2 == 0          ? std::max(2 / bytes, 1)
                                                         : 1;
-  c.strides.push_back({"ldx", offsetof(GemmArgs, ldx), g.k, multiple});
+  c.strides.push_back({"ldx", offsetof(GemmArgs, ldx), g.k, signs(g) ? multiple * g.x.block() : multiple});
   c.strides.push_back({"ldy", offsetof(GemmArgs, ldy), g.n, 1});
   if (g.c) {
     c.pointers.push_back({"c", offsetof(GemmArgs, c), 16, true});
@@ -157,7 +173,7 @@ Contract contract(const Gemm& g) {
     c.overlap = OverlapRule{"c", "y", matrix(offsetof(GemmArgs, c), offsetof(GemmArgs, ldc), *g.c),
                             matrix(offsetof(GemmArgs, y), offsetof(GemmArgs, ldy), g.y), *g.c == g.y};
   }
-  if (bytes > 0 && !g.groups) {
+  if (bytes > 0 && !g.groups && !signs(g)) {
     const auto rows = [&](std::size_t pointer, std::size_t stride, std::int64_t of_element) {
       c.row_pointers.push_back({static_cast<std::uint32_t>(pointer), static_cast<std::uint32_t>(stride), of_element});
     };
@@ -191,6 +207,11 @@ Contract contract(const Gemm& g) {
 }
 
 std::string format_type(Format f) { return fmt::format("tw::fmt::{}", f.name()); }
+namespace {
+std::string bytes_of_signs(Format f) { return fmt::format("tw::fmt::SignBytes<{}>", format_type(f)); }
+}  // namespace
+std::string multiplied_x(const Gemm& g) { return signs(g) ? bytes_of_signs(g.x) : x_type(g); }
+std::string multiplied_w(const Gemm& g) { return signs(g) ? bytes_of_signs(g.w) : format_type(g.w); }
 std::string x_type(const Gemm& g) {
   return g.x_from ? fmt::format("tw::fmt::Quantized<{}, {}>", format_type(g.x), format_type(*g.x_from))
                   : format_type(g.x);
@@ -217,6 +238,7 @@ std::vector<std::string> includes_for(const Gemm& g, const char* kernel) {
   if (g.x_from) add(*g.x_from);
   if (g.bias) add(*g.bias);
   if (g.c) add(*g.c);
+  if (signs(g)) names.push_back("gemm/signs.cuh");
   return names;
 }
 

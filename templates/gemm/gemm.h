@@ -72,6 +72,12 @@ std::string has_groups(const Gemm& g);
 // The gemm of one group; of a gemm without groups, itself.
 Gemm one_group(Gemm g);
 
+// Whether signs are multiplied by signs, eight at a time (gemm/signs.cuh).
+bool signs(const Gemm& g);
+// The gemm that a kernel of such a problem is planned as: its bytes, like integers with zero points. Of any other, g.
+Gemm as_bytes(Gemm g);
+std::optional<Problem> as_bytes(const Problem& problem);  // nothing if it is another's
+
 // Columns per word of scales, if the matrix instruction applies the block scales of x and w itself; k and ldx must be
 // multiples of it. 0 if x and w are not natively scaled.
 int scaled_unit(const Gemm& g);
@@ -88,6 +94,9 @@ std::string no_sums_of_group(const Gemm& g);
 // "tw::fmt::q4_0", "formats/q4_0.cuh"
 std::string format_type(Format f);
 std::string x_type(const Gemm& g);  // what a kernel that may quantize x takes it as
+// As a family's kernel takes them: of signs by signs, their bytes.
+std::string multiplied_x(const Gemm& g);
+std::string multiplied_w(const Gemm& g);
 std::string format_file(Format f);
 // Template arguments and includes that every gemm kernel needs.
 std::string epilogue_type(const Gemm& g);

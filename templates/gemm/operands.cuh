@@ -30,13 +30,20 @@ template <class W>
 TW_DEVICE fmt::row_item<W> w_item(const Args& args, i64 n, i64 k) {
   fmt::row_item<W> item = fmt::row_item_at<W>(args.w.scales, n);
   if constexpr (fmt::has_zero_point<W>()) item.sum -= static_cast<i32>(k) * item.zero;
+  if constexpr (same<element_of<W>, signs8>()) item.ones = 2 * item.ones - 8 * static_cast<i32>(k);
   return item;
 }
 // From a sum of products of codes to one of the values that they stand for: codes less their rows' zero points.
 // Intermediate results may wrap around.
-template <class Sum>
-TW_DEVICE Sum centred(Sum sum, float, float) {
+template <class Sum, class X, class W>
+TW_DEVICE Sum centred(Sum sum, const X&, const W&) {
   return sum;
+}
+// Of signs a, b the common ones were counted: sum (2a - 1)(2b - 1) = 4 sum ab - 2 sum a - (2 sum b - k).
+template <u32 x_negative, u32 w_negative>
+TW_DEVICE i32 centred(i32 common, const fmt::SignItem<x_negative>& x, const fmt::SignItem<w_negative>& w) {
+  const i32 sum = 4 * common - 2 * x.ones - w.ones;
+  return x_negative == w_negative ? sum : -sum;
 }
 TW_DEVICE i32 centred(i32 sum, const fmt::ZeroPointItem& x, const fmt::ZeroPointItem& w) {
   const u32 taken =

@@ -77,7 +77,7 @@ Matrix<Y> convert(const Matrix<X>& x, int encoder) {
       const i64 at = r * x.cols + c, b = at / Y::kBlock;
       Y::encode(&v[static_cast<std::size_t>(at)], y.data.data() + b * Y::kDataBytes,
                 y.scales.data() + b * Y::kScaleBytes, context, encoder);
-      if constexpr (fmt::has_zero_point<Y>()) context.sum += static_cast<i8>(y.data[static_cast<std::size_t>(at)]);
+      if constexpr (Y::kRowScale) fmt::add_codes(context, y.data[static_cast<std::size_t>(b)]);
     }
     if constexpr (Y::kRowScale)
       std::memcpy(&y.scales[static_cast<std::size_t>(r * fmt::row_bytes<Y>())], &context, sizeof(context));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "emulator/fragments.h"
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -93,6 +94,21 @@ void multiply_bytes(Deposit* lanes) {
     for (int n = 0; n < 8; ++n) lanes[4 * (m % 8) + n / 2].d[2 * (m / 8) + n % 2] += sum[n];
   }
 }
+
+// 16 x 8 x 256 of bits: those that are 1 on both sides are counted.
+void multiply_bits(Deposit* lanes) {
+  u32 a[16][8], b[8][8];  // words of a row
+  for (int lane = 0; lane < 32; ++lane) {
+    const int g = lane / 4, t = lane % 4;
+    for (int r = 0; r < 4; ++r) a[g + 8 * (r % 2)][4 * (r / 2) + t] = lanes[lane].a[r];
+    for (int r = 0; r < 2; ++r) b[g][4 * r + t] = lanes[lane].b[r];
+  }
+  for (int m = 0; m < 16; ++m)
+    for (int n = 0; n < 8; ++n) {
+      u32& d = lanes[4 * (m % 8) + n / 2].d[2 * (m / 8) + n % 2];
+      for (int i = 0; i < 8; ++i) d += static_cast<u32>(std::popcount(a[m][i] & b[n][i]));
+    }
+}
 }  // namespace
 
 void load_matrices(Deposit* lanes, int count, bool transpose) {
@@ -129,6 +145,7 @@ void multiply(Mma kind, Deposit* lanes) {
     case Mma::tf32_k8: return multiply_tf32(lanes);
     case Mma::s8_k16_m8: return multiply_bytes<8, 16>(lanes);
     case Mma::s8_k32: return multiply_bytes<16, 32>(lanes);
+    case Mma::b1_k256: return multiply_bits(lanes);
     case Mma::e4m3_k32: return multiply_f8(lanes, e4m3_to_f32, e4m3_to_f32);
     case Mma::e5m2_k32: return multiply_f8(lanes, e5m2_to_f32, e5m2_to_f32);
     case Mma::e4m3_e5m2_k32: return multiply_f8(lanes, e4m3_to_f32, e5m2_to_f32);

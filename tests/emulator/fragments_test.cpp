@@ -61,6 +61,17 @@ const Shape kByte32{emu::Mma::s8_k32,
                       return At{4 * t + (i & 3) + (i < 4 ? 0 : 16), g};
                     },
                     wide_d};
+const Shape kBits{emu::Mma::b1_k256,
+                  16,
+                  256,
+                  1,
+                  [](int g, int t, int i) {
+                    return At{i / 32 % 2 ? g + 8 : g, 32 * t + i % 32 + i / 64 * 128};
+                  },
+                  [](int g, int t, int i) {
+                    return At{32 * t + i % 32 + i / 32 * 128, g};
+                  },
+                  wide_d};
 const Shape kByte16{emu::Mma::s8_k16_m8,
                     8,
                     16,
@@ -84,8 +95,8 @@ void check_mma(const Shape& s, emu::Mma kind, u32 seed) {
   std::vector<int> a(static_cast<std::size_t>(s.m * s.k)), b(static_cast<std::size_t>(s.k * 8)),
       d(static_cast<std::size_t>(s.m * 8));
   for (auto* v : {&a, &b, &d})
-    for (int& x : *v) x = fp8 ? static_cast<int>(random() % 17) - 8 : static_cast<int>(random() % 255) - 127;
-  const bool bytes = s.bits == 8 && !fp8, bf = kind == emu::Mma::bf16_k8 || kind == emu::Mma::bf16_k16;
+    for (int& x : *v) x = s.bits == 1 && v != &d ? static_cast<int>(random() % 2) : fp8 ? static_cast<int>(random() % 17) - 8 : static_cast<int>(random() % 255) - 127;
+  const bool bytes = s.bits <= 8 && !fp8, bf = kind == emu::Mma::bf16_k8 || kind == emu::Mma::bf16_k16;
   const auto encode = [&](int x, bool e4m3) -> u32 {
     const auto f = static_cast<float>(x);
     if (fp8) return e4m3 ? f32_to_e4m3(f) : f32_to_e5m2(f);
@@ -134,6 +145,7 @@ TEST_CASE("mma of every kind is a matrix product", "[emulator]") {
     check_mma(kK16, emu::Mma::f16_k16, seed);
     check_mma(kK16, emu::Mma::bf16_k16, seed);
     check_mma(kByte32, emu::Mma::s8_k32, seed);
+    check_mma(kBits, emu::Mma::b1_k256, seed);
     check_mma(kByte32, emu::Mma::e4m3_k32, seed);
     check_mma(kByte32, emu::Mma::e5m2_k32, seed);
     check_mma(kByte32, emu::Mma::e4m3_e5m2_k32, seed);

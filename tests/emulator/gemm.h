@@ -64,7 +64,7 @@ struct Matrix {
           exact[static_cast<std::size_t>(r * cols + b * F::kBlock + i)] =
               kScaleRows > 1 || F::kRowScale ? F::decode(&pool.data[pick * F::kDataBytes], scale, item, i)
                                              : pool.exact[pick * F::kBlock + static_cast<std::size_t>(i)];
-        if constexpr (fmt::has_zero_point<F>()) item.sum += static_cast<i8>(pool.data[pick]);
+        if constexpr (F::kRowScale) fmt::add_codes(item, pool.data[pick * F::kDataBytes]);
       }
       if constexpr (quantizes_rows<F>()) {
         const u8* row = &data[static_cast<std::size_t>(r * data_row)];

@@ -20,6 +20,7 @@ float value_of(WgmmaKind kind, const u8* row, int i) {
     case WgmmaKind::e4m3: return e4m3_to_f32(row[i]);
     case WgmmaKind::e5m2: return e5m2_to_f32(row[i]);
     case WgmmaKind::s8: return static_cast<float>(static_cast<i8>(row[i]));
+    case WgmmaKind::b1: return static_cast<float>(row[i / 8] >> (i % 8) & 1);
     case WgmmaKind::tf32: {
       u32 bits;
       std::memcpy(&bits, row + 4 * i, 4);
@@ -38,7 +39,7 @@ WgmmaKind of_b(WgmmaKind kind) {
 }
 
 bool legal(WgmmaKind kind, int n) {
-  return n >= 8 && n <= 256 && n % 8 == 0 && (kind != WgmmaKind::s8 || n <= 24 || n % 16 == 0);
+  return n >= 8 && n <= 256 && n % 8 == 0 && (!is_integer(kind) || n <= 24 || n % 16 == 0);
 }
 
 // The operand's rows of 32 bytes, as the matrix units find them through a descriptor.
@@ -101,7 +102,7 @@ void Warpgroup::issue(Worker& worker, u32 warp, const Deposit* lanes) {
   ++own.issued;
 
   // This warp's registers.
-  const bool integer = call.kind == WgmmaKind::s8;
+  const bool integer = is_integer(call.kind);
   const auto words = static_cast<std::size_t>(call.n) / 2;
   auto d = std::find_if(own.accumulators.begin(), own.accumulators.end(),
                         [&](const Accumulator& other) { return other.lanes[0] == lanes[0].d; });
@@ -215,7 +216,7 @@ void Warpgroup::compute(Worker& worker, u32 warp, Instruction& instruction, cons
     for (std::size_t c = 0; c < columns; ++c) {
       const std::size_t lane = 4 * (row % 8) + c % 8 / 2;
       u32& d = part.d->values[lane * (columns / 2) + 4 * (c / 8) + 2 * (row / 8) + c % 2];
-      if (call.kind == WgmmaKind::s8) {
+      if (is_integer(call.kind)) {
         d = (call.accumulate ? d : 0u) + static_cast<u32>(static_cast<i32>(sum[c]));
       } else {
         d = bits_as<u32>(static_cast<float>((call.accumulate ? bits_as<float>(d) : 0.0) + sum[c]));

@@ -274,7 +274,9 @@ def ternary_row(x: np.ndarray):
 def sign_rows(x: np.ndarray, negative: bool):
     s = row_mean(x)
     bits = x < 0 if negative else x >= 0
-    return [np.packbits(bits, axis=1, bitorder="little"), s], np.where(x < 0, -s[:, None], s[:, None]).astype(F)
+    items = np.zeros((x.shape[0], 4), np.int32)  # scale, ones, and two zeros
+    items[:, 0], items[:, 1] = s.view(np.int32), bits.sum(1)
+    return [np.packbits(bits, axis=1, bitorder="little"), items], np.where(x < 0, -s[:, None], s[:, None]).astype(F)
 
 
 def e8m0(b: np.ndarray, emax: int, rule: str, largest: float, rounds_up: float) -> np.ndarray:

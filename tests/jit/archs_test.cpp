@@ -79,6 +79,8 @@ TEST_CASE("every family compiles for every target", "[archs]") {
       "gemm x=f16 w=ternary_row y=f16 m=8 n=4096 k=4096 pack=tiles",
       "gemm x=int8_row w=sign_row y=f32 m=64 n=4096 k=4096",
       "gemm x=f16 w=signbit_row y=f16 m=1 n=4096 k=4096",
+      "gemm x=sign_row w=sign_row y=bf16 m=64 n=4096 k=4096",
+      "gemm x=signbit_row w=sign_row y=f32 m=2 n=4096 k=4112",
       "cast x=bf16 y=nf4 rows=64 cols=4096",
       "cast x=nf4 y=bf16 rows=64 cols=4096",
       "cast x=f16 y=ternary_row rows=64 cols=4096",

@@ -290,8 +290,10 @@ TEST_CASE("every code of the integer formats of weights decodes by its formula",
   check("ternary_row", data, floats(row),
         [&](std::size_t i) { return ((data[i / 4] >> (2 * (i % 4)) & 3) - 1) * row; });
   const auto bit = [&](std::size_t i) { return data[i / 8] >> (i % 8) & 1; };
-  check("sign_row", data, floats(row), [&](std::size_t i) { return bit(i) ? row : -row; });
-  check("signbit_row", data, floats(row), [&](std::size_t i) { return bit(i) ? -row : row; });
+  std::vector<u8> signs(16);
+  std::memcpy(signs.data(), &row, 4);
+  check("sign_row", data, signs, [&](std::size_t i) { return bit(i) ? row : -row; });
+  check("signbit_row", data, signs, [&](std::size_t i) { return bit(i) ? -row : row; });
   // Every byte under scales of 1, of the largest and the smallest float, of 0 and below it.
   std::vector<u8> scales;
   for (const float v : {1.0f, 3.4028235e38f, 1e-45f, 0.0f, -0.3f, 0.25f, 7.0f, 1e-20f})
@@ -359,9 +361,17 @@ TEST_CASE("rows of ternary codes and of signs: the scale is the mean magnitude",
         double mean = 0;
         for (std::int64_t i = row * cols; i < (row + 1) * cols; ++i)
           mean += std::fabs(x[static_cast<std::size_t>(i)]) / static_cast<double>(cols);
+        const std::size_t item = name[0] == 's' ? 16 : 4;
         float scale;
-        std::memcpy(&scale, &e.scales[static_cast<std::size_t>(4 * row)], 4);
+        std::memcpy(&scale, &e.scales[item * static_cast<std::size_t>(row)], 4);
         CHECK(scale == Approx(mean).epsilon(1e-6).margin(1e-44));
+        if (name[0] == 's') {
+          int ones, expected = 0;
+          std::memcpy(&ones, &e.scales[item * static_cast<std::size_t>(row) + 4], 4);
+          for (std::int64_t i = row * cols; i < (row + 1) * cols; ++i)
+            expected += (x[static_cast<std::size_t>(i)] < 0) == (std::string(name) == "signbit_row");
+          CHECK(ones == expected);
+        }
         for (std::int64_t i = row * cols; i < (row + 1) * cols; ++i) {
           const auto at = static_cast<std::size_t>(i);
           // The nearest of the values that there are; a zero's sign is positive.
@@ -376,7 +386,8 @@ TEST_CASE("rows of ternary codes and of signs: the scale is the mean magnitude",
   // The two formats of signs differ in every bit, and in what a NaN becomes.
   auto x = gauss(64, 1.0f, 4);
   const Encoded a = encode(Format::parse("sign_row"), x, 64), b = encode(Format::parse("signbit_row"), x, 64);
-  CHECK(a.scales == b.scales);
+  CHECK(std::equal(a.scales.begin(), a.scales.begin() + 4, b.scales.begin()));
+  CHECK(a.scales[4] + b.scales[4] == 64);  // set bits
   for (std::size_t i = 0; i < a.data.size(); ++i) CHECK((a.data[i] ^ b.data[i]) == 0xff);
   x[9] = kNan;
   CHECK(round_trip(Format::parse("sign_row"), x, 64)[9] < 0);

@@ -37,6 +37,7 @@ class Gemv final : public KernelFamily<Knobs> {
                      {"tw::gemm::GemvKnobs", kKnobs}) {}
 
   std::string why_not(const Problem& problem, const Arch& arch) const override {
+    if (const auto bytes = as_bytes(problem)) return why_not(*bytes, arch);
     if (std::string why = not_plain(problem); !why.empty()) return why;
     const Gemm* g = problem.as<Gemm>();
     if (std::string why = has_groups(*g); !why.empty()) return why;
@@ -95,10 +96,6 @@ class Gemv final : public KernelFamily<Knobs> {
     p.shared_bytes = static_cast<std::uint32_t>(shared_bytes(k, fast_path(g.x), fast_path(g.w)));
     return p;
   }
-  std::string kernel_types(const Gemm& g, const Knobs&) const override {
-    return fmt::format("{}, {}, {}", x_type(g), format_type(g.w), epilogue_type(g));
-  }
-
   Traits traits_of(const Problem& problem, const Arch&, const Knobs& k) const override {
     const Gemm& g = *problem.as<Gemm>();
     const FastPath &x = fast_path(g.x), &w = fast_path(g.w);

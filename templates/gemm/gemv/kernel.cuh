@@ -24,7 +24,8 @@ struct Gemv {
   static_assert(kStagedK % (kUnit * kThreadsK * kDepth) == 0, "every thread has as many units of a staged piece of k");
 
   TW_CONSTANTS(bool, kInt = X::kCodes);  // integer products, scaled per group
-  TW_CONSTANTS(bool, kBytes = same<element_of<X>, i8>() && same<element_of<W>, i8>());  // and exact sums of them
+  TW_CONSTANTS(bool, kSigns = same<element_of<X>, signs8>());
+  TW_CONSTANTS(bool, kBytes = kSigns || (same<element_of<X>, i8>() && same<element_of<W>, i8>()));  // and exact sums
   using Sum = select<kBytes, i32, float>;
   TW_CONSTANTS(int, kGroup = W::kCodes ? W::kGroup : kUnit);
 
@@ -214,7 +215,7 @@ struct Gemv {
       TW_UNROLL for (int r = 0; r < kRows; ++r) TW_UNROLL for (int j = 0; j < kUnit; ++j) acc[m][r] += v[r][j] * x[j];
     }
   }
-  // Signed bytes, two at least.
+  // Signed bytes, two at least; or bytes of signs.
   TW_MEMBER static void multiply_bytes(const Staged& s, const Unit (&w)[kRows], int unit, Accumulators& acc) {
     TW_UNROLL for (int m = 0; m < kTokens; ++m) {
       u32 x[ceil_div(kUnit, 4)];
@@ -224,7 +225,7 @@ struct Gemv {
       else
         load_shared_words<kUnit, kUnit>(x, from);
       TW_UNROLL for (int r = 0; r < kRows; ++r) TW_UNROLL for (int i = 0; i < ceil_div(kUnit, 4); ++i) acc[m][r] =
-          dp4a(w[r].raw[i], x[i], acc[m][r]);
+          kSigns ? acc[m][r] + popcount(w[r].raw[i] & x[i]) : dp4a(w[r].raw[i], x[i], acc[m][r]);
     }
   }
   TW_MEMBER static void multiply(const Staged& s, const Unit (&w)[kRows], int unit, Accumulators& acc) {

@@ -86,6 +86,9 @@ class Mma final : public KernelFamily<Knobs> {
         floats_(floats) {}
 
   std::string why_not(const Problem& problem, const Arch& arch) const override {
+    if (const auto bytes = as_bytes(problem))
+      return arch.mma_bf16 ? why_not(*bytes, arch)
+                           : fmt::format("{} has no matrix instruction that counts common bits", arch.name);
     if (std::string why = not_plain(problem); !why.empty()) return why;
     const Gemm* g = problem.as<Gemm>();
     if (std::string why = has_groups(*g); !why.empty()) return why;

@@ -65,7 +65,7 @@ struct Mma {
   using U =
       select<is_fp8_type<T>() && is_fp8_type<element_of<W>>(), element_of<W>, T>;  // of w's fragments; fp8 may be mixed
   // Plain x and w of one byte: sums of integers are exact, and FP8 products are promoted.
-  TW_CONSTANTS(bool, kBytes = !kGrouped && same<T, i8>(),
+  TW_CONSTANTS(bool, kBytes = !kGrouped && (same<T, i8>() || same<T, signs8>()),
                kPromotes = !kGrouped && !kScaled && sizeof(T) == 1 && !kBytes);
   static_assert(!fmt::is_table<W>() || (sizeof(T) == 2 && !kInt), "entries of a table are floats of 16 bits");
   using Sum = select<kBytes, i32, float>;

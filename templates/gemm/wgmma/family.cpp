@@ -45,6 +45,7 @@ class Wgmma final : public KernelFamily<Knobs> {
             {"tw::gemm::WgmmaKnobs", kKnobs, kDerived}) {}
 
   std::string why_not(const Problem& problem, const Arch& arch) const override {
+    if (const auto bytes = as_bytes(problem)) return why_not(*bytes, arch);
     const Gemm* g = problem.as<Gemm>();
     if (!g) return "not a gemm";
     if (!arch.wgmma) return fmt::format("{} has no warpgroup matrix instructions", arch.name);
@@ -83,13 +84,17 @@ class Wgmma final : public KernelFamily<Knobs> {
 
   // Swapped, the kernel calls x w, and w x.
   std::string kernel_types(const Gemm& g, const Knobs& k) const override {
-    return fmt::format("{}, {}, {}", k.swapped ? format_type(g.w) : x_type(g), k.swapped ? x_type(g) : format_type(g.w),
-                       epilogue_type(g));
+    return fmt::format("{}, {}, {}", k.swapped ? multiplied_w(g) : multiplied_x(g),
+                       k.swapped ? multiplied_x(g) : multiplied_w(g), epilogue_type(g));
   }
   void extend(const Gemm& g, const Arch& arch, const Knobs& k, Specialization& s) const override {
-    const WgmmaProblem p = wgmma_problem(g, k);
+    const WgmmaProblem p = wgmma_problem(as_bytes(g), k);
     if (!k.warp_mma)
-      s.prelude += wgmma_text(p.tiles ? p.kind : k.swapped ? wgmma_kind(g.x, g.w) : wgmma_kind(g.w, g.x), k.block_m);
+      s.prelude += wgmma_text(p.tiles     ? p.kind
+                              : signs(g)  ? tw::WgmmaKind::b1
+                              : k.swapped ? wgmma_kind(g.x, g.w)
+                                          : wgmma_kind(g.w, g.x),
+                              k.block_m);
     if (p.quantized) s.includes.push_back("gemm/wgmma/quantized_row.cuh");
     s.blocks_per_sm = p.blocks_per_sm(k, arch);
   }

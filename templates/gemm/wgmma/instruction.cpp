@@ -21,6 +21,7 @@ Spelling spelling(tw::WgmmaKind kind) {
     case tw::WgmmaKind::e4m3_e5m2: return {"e4m3_e5m2", "f32.e4m3.e5m2", {", 1, 1", ", 1, 1"}};
     case tw::WgmmaKind::e5m2_e4m3: return {"e5m2_e4m3", "f32.e5m2.e4m3", {", 1, 1", ", 1, 1"}};
     case tw::WgmmaKind::tf32: return {"tf32", "f32.tf32.tf32", {", 1, 1", ", 1, 1"}};
+    case tw::WgmmaKind::b1: return {"b1", "s32.b1.b1.and.popc", {"", ""}};
     case tw::WgmmaKind::s8: break;
   }
   return {"s8", "s32.s8.s8", {"", ""}};
@@ -29,13 +30,13 @@ Spelling spelling(tw::WgmmaKind kind) {
 }  // namespace
 
 bool wgmma_legal(tw::WgmmaKind kind, int n) {
-  return n >= 8 && n <= 256 && n % 8 == 0 && (kind != tw::WgmmaKind::s8 || n <= 32 || n % 16 == 0);
+  return n >= 8 && n <= 256 && n % 8 == 0 && (!tw::is_integer(kind) || n <= 32 || n % 16 == 0);
 }
 
 std::string wgmma_text(tw::WgmmaKind kind, int n) {
   const Spelling s = spelling(kind);
   const int sums = n / 2;
-  const bool integer = kind == tw::WgmmaKind::s8;
+  const bool integer = tw::is_integer(kind);
   std::string registers, outputs;
   for (int i = 0; i < sums; ++i) {
     registers += fmt::format("{}%{}", i ? ", " : "", i);

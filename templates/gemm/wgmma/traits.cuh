@@ -35,6 +35,8 @@ TW_FN constexpr WgmmaKind wgmma_kind() {
     return WgmmaKind::bf16;
   else if constexpr (same<Element, float>())
     return WgmmaKind::tf32;
+  else if constexpr (same<Element, signs8>())
+    return WgmmaKind::b1;
   else
     return WgmmaKind::s8;
 }
@@ -84,7 +86,7 @@ struct WgmmaTraits {
   TW_CONSTANTS(bool, kClips = !kWidens && kGroups == 0 && !kGathers);
   using Weights = typename WeightsOf<X, W, kStrips * kWarpgroupsN, kPanels, kWarpMma ? kColumns : 0, kNarrows,
                                      kClips && kSwapped>::type;
-  using Product = select<kind() == WgmmaKind::s8, i32, float>;
+  using Product = select<is_integer(kind()), i32, float>;
   // A panel's products are promoted: they leave the matrix units and are added to sums in single precision. Group
   // scales along k that the operand cannot hold apply to them there, and such sums are better than those of the fp8
   // units.
