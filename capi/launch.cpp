@@ -77,6 +77,14 @@ tw_status tw_launch_cast(const tw_kernel* kernel, tw_stream stream, const tw_cas
   });
 }
 
+tw_status tw_launch_fused_cast(const tw_kernel* kernel, tw_stream stream, const tw_fused_cast_args* args) {
+  return guarded(nullptr, [&] {
+    const tw_fused_cast_args a = read_struct(args, "args");
+    handle(kernel).value.launch(
+        stream, FusedCastArgs{a.x, operand(a.y), a.bias, a.weight, a.residual, a.residual_out, a.rows});
+  });
+}
+
 tw_status tw_launch_amax(const tw_kernel* kernel, tw_stream stream, const tw_amax_args* args) {
   return guarded(nullptr, [&] {
     const tw_amax_args a = read_struct(args, "args");

@@ -49,6 +49,7 @@ constexpr FastPath path_of() {
           element_of<F>() == Element::none ? 0 : F::kDataBytes / F::kBlock,
           tw::fmt::row_bytes<F>(),
           tw::fmt::has_zero_point<F>(),
+          tw::fmt::OfMean<F>::value,
           F::kGroup,
           F::kCodes,
           F::kOffset,

@@ -360,6 +360,37 @@ def test_fake_quantization(engine, gpu, double, operation):
 
 
 @needs_nvrtc
+def test_fused_cast(engine, gpu, double):
+    kernel = engine.prepare("fused_cast x=f16 y=f16 rows=2 cols=64 residual=add norm=rms weight=f16", gpu)
+    arrays = {name: gpu.upload(random(3, 64).astype(np.float16)) for name in ("x", "y", "residual")}
+    arrays["weight"] = gpu.upload(random(64).astype(np.float16))
+    arrays["residual_out"] = arrays["residual"]
+    got = []
+    double.on_launch(
+        lambda launch: got.append((ctypes.c_int64 * 9).from_buffer_copy(ctypes.string_at(launch.params[0], 72))[:])
+    )
+    kernel.launch(**arrays)
+    x, y, weight, residual = (arrays[name].pointer for name in ("x", "y", "weight", "residual"))
+    assert got.pop() == [x, y, 0, 0, 0, weight, residual, residual, 3]
+    for missing in ("weight", "residual_out"):
+        with pytest.raises(tw.InvalidArgument, match=missing):
+            kernel.launch(**{name: array for name, array in arrays.items() if name != missing})
+    with pytest.raises(tw.InvalidArgument, match="bias"):
+        kernel.launch(**arrays, bias=arrays["weight"])
+
+
+@needs_nvrtc
+def test_fused_cast_of_a_gate(engine, gpu, double):
+    kernel = engine.prepare("fused_cast x=f16 y=f16 rows=2 cols=64 act=silu gate=first", gpu)
+    y, launches = gpu.upload(np.zeros((3, 64), np.float16)), []
+    double.on_launch(lambda launch: launches.append(1))
+    kernel.launch(x=gpu.upload(random(3, 128).astype(np.float16)), y=y)
+    assert launches == [1]
+    with pytest.raises(tw.InvalidArgument, match="a last dimension of 128"):
+        kernel.launch(x=gpu.upload(random(6, 64).astype(np.float16)), y=y)
+
+
+@needs_nvrtc
 def test_amax(engine, gpu, double):
     kernel = engine.prepare("amax x=f32 rows=2 cols=64", gpu)
     x, amax, workspace = gpu.upload(random(3, 64)), gpu.upload(np.float32([0])), gpu.upload(np.zeros(8, np.uint8))

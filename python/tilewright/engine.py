@@ -24,6 +24,7 @@ _LAUNCHES: dict[str, tuple[Any, str, str]] = {
     "gemm": (_c.GemmArgs, "m", "tw_launch_gemm_args"),
     "conv": (_c.ConvArgs, "", "tw_launch_conv"),
     "cast": (_c.CastArgs, "rows", "tw_launch_cast"),
+    "fused_cast": (_c.FusedCastArgs, "rows", "tw_launch_fused_cast"),
     "amax": (_c.AmaxArgs, "rows", "tw_launch_amax"),
     "fp4_fake_quant": (_c.FakeQuantArgs, "rows", "tw_launch_fp4_fake_quant"),
     "dynamic_block_quantize": (_c.FakeQuantArgs, "rows", "tw_launch_dynamic_block_quantize"),
@@ -68,8 +69,9 @@ class Kernel(Handle):
 
         gemm: x, w, y, and bias, c, workspace, group_rows as the problem has them. conv: x, w, y, and bias, residual,
         cache, amax, workspace as the problem has them, contiguous in its layouts (of PyTorch's channels_last tensors
-        pass x.permute(0, 2, 3, 1)). cast: x, y. amax: x, amax, workspace (8
-        bytes, zero at first). fp4_fake_quant and dynamic_block_quantize: x, y, amax. pack: w, tiles.
+        pass x.permute(0, 2, 3, 1)). cast: x, y. fused_cast: x, y, and bias, weight, residual and residual_out (which
+        may be one array) as the problem has them. amax: x, amax, workspace (8 bytes, zero at first). fp4_fake_quant and
+        dynamic_block_quantize: x, y, amax. pack: w, tiles.
         A kernel of one's own: the task's buffers by name. An operand is an array in the GPU's memory, a tuple (data,
         scales, global_scale), a Streams, or an address. Arrays are of the format's type or of uint8; a
         gemm's x [m, k], w [n, k], y and c [m, n], bias [n]; rows of x, y and c may lie apart (ldx, ldy, ldc, in

@@ -34,16 +34,6 @@ struct Fields {
   }
 };
 
-void add_rules(std::vector<PointerRule>& rules, const char* const (&names)[3], std::size_t at, Format format) {
-  const FastPath& f = fast_path(format);
-  const auto offset = [&](std::size_t member) { return static_cast<std::uint32_t>(at + member); };
-  rules.push_back({names[0], offset(offsetof(Operand, data)), 16, true});
-  if (f.row_bytes || f.scale_bytes)
-    rules.push_back({names[1], offset(offsetof(Operand, scales)),
-                     f.row_bytes ? static_cast<std::uint32_t>(f.row_bytes) : 16u, true});
-  if (has_global(format)) rules.push_back({names[2], offset(offsetof(Operand, global)), 4, true});
-}
-
 class CastOperation final : public OperationOf<Cast, Fields> {
  public:
   std::string_view title() const override { return "a matrix from one format to another, bit for bit"; }
@@ -82,8 +72,8 @@ class CastOperation final : public OperationOf<Cast, Fields> {
     c.rows_at = offsetof(CastArgs, rows);
     c.rows_name = "rows";
     c.cols = cast.cols;
-    add_rules(c.pointers, {"x.data", "x.scales", "x.global"}, offsetof(CastArgs, x), cast.x);
-    add_rules(c.pointers, {"y.data", "y.scales", "y.global"}, offsetof(CastArgs, y), cast.y);
+    add_pointers(c.pointers, {"x.data", "x.scales", "x.global"}, offsetof(CastArgs, x), cast.x);
+    add_pointers(c.pointers, {"y.data", "y.scales", "y.global"}, offsetof(CastArgs, y), cast.y);
     const tw::cast::Shape shape{cast.cols, cast.encoder, 0};
     c.constants.resize(sizeof shape);
     std::memcpy(c.constants.data(), &shape, sizeof shape);
@@ -120,6 +110,16 @@ class CastOperation final : public OperationOf<Cast, Fields> {
 };
 
 }  // namespace
+
+void add_pointers(std::vector<PointerRule>& rules, const char* const (&names)[3], std::size_t at, Format format) {
+  const FastPath& f = fast_path(format);
+  const auto offset = [&](std::size_t member) { return static_cast<std::uint32_t>(at + member); };
+  rules.push_back({names[0], offset(offsetof(Operand, data)), 16, true});
+  if (f.row_bytes || f.scale_bytes)
+    rules.push_back({names[1], offset(offsetof(Operand, scales)),
+                     f.row_bytes ? static_cast<std::uint32_t>(f.row_bytes) : 16u, true});
+  if (has_global(format)) rules.push_back({names[2], offset(offsetof(Operand, global)), 4, true});
+}
 
 const Operation& operation() {
   static const CastOperation operation;
