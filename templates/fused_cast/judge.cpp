@@ -8,7 +8,9 @@
 #include <limits>
 #include <numbers>
 
+#include "templates/checks.h"
 #include "templates/describe.h"
+#include "templates/fast_path.h"
 #include "templates/fused_cast/fused_cast.h"
 
 namespace tilewright::fused_cast {
@@ -61,18 +63,108 @@ void finish_row(const FusedCast& c, const std::vector<float>& weight, double* h,
 }
 
 struct Extremes {
-  double low = 0, high = 0;
+  double low = 0, high = 0;  // of the values that a correct kernel may encode
+  double sure = 0;           // the largest magnitude is this at least
   double amax() const { return std::max(-low, high); }
 };
-// Of the values that a correct kernel may encode.
 Extremes extremes(const Exact& e, std::int64_t first, std::int64_t count) {
   Extremes found;
   for (auto i = static_cast<std::size_t>(first); i < static_cast<std::size_t>(first + count); ++i) {
     found.high = std::max(found.high, e.values[i] + e.bounds[i]);
     found.low = std::min(found.low, e.values[i] - e.bounds[i]);
+    found.sure = std::max(found.sure, std::fabs(e.values[i]) - e.bounds[i]);
   }
   return found;
 }
+
+// What y may hold of values within their bounds. (docs/numerics.md, "Fused casts".)
+class Permitted {
+ public:
+  Permitted(const FusedCast& c, const HostArgs& args, const Exact& e) : c_(c), e_(e), y_(c.y.info()), error_(y_.errors[static_cast<std::size_t>(c.encoder)]) {
+    global_ = args.y.global;
+    // Elements that share a scale which is made of them.
+    group_ = y_.error_columns ? y_.error_columns : global_ ? 1 : c.cols;
+    scaled_ = !is_plain(c.y);
+    follows_largest_ = error_.range == 0 && (error_.outer == 0 || global_) && !fast_path(c.y).row_mean;
+    for (const double largest : {1.0, -1.0})
+      for (const double others : {1.0, -1.0})
+        if (group_ > 1 || largest == others) moved_.push_back(stored(args.rows, largest, others));
+    tensor_ = global_ ? static_cast<double>(*global_) / y_.global_for(1.0f) : 0;
+  }
+  std::int64_t group() const { return group_; }
+  // Of the group of elements first to first + count, in a row whose extremes are `whole`.
+  void look_at(std::int64_t first, std::int64_t count, const Extremes& whole) {
+    own_ = extremes(e_, first, count), whole_ = whole.amax();
+    bool above = false, below = false;
+    for (std::int64_t i = first; i < first + count; ++i)
+      if (largest(i)) (e_.values[static_cast<std::size_t>(i)] < 0 ? below : above) = true;
+    spread_ = group_ > 1 ? own_.amax() / own_.sure - 1 : 0;
+    between_ = follows_largest_ && (group_ == 1 || (own_.sure > 0 && spread_ <= kMostSpread && !(above && below)));
+  }
+  bool right(std::int64_t i, float got) const {
+    const auto k = static_cast<std::size_t>(i);
+    if (!between_ && std::fabs(got - e_.values[k]) <= bound(i) && own_.amax() <= error_.largest) return true;
+    double low = kInfinite, high = -kInfinite;
+    for (const std::vector<float>& values : moved_) {
+      if (std::isnan(values[k]) && std::isnan(got)) return true;
+      if (between_ ? std::isnan(values[k]) : got != values[k]) continue;
+      low = std::min<double>(low, values[k]), high = std::max<double>(high, values[k]);
+    }
+    const double slack =
+        scaled_ ? std::max(kScaleSlack, 2 * spread_) * std::max(std::fabs(low), std::fabs(high)) : 0;
+    return low <= high && (got >= low - slack || got == low) && (got <= high + slack || got == high);
+  }
+  double bound(std::int64_t i) const {
+    const auto k = static_cast<std::size_t>(i);
+    const double amax = global_ && group_ == 1 && scaled_ ? tensor_ : own_.amax();
+    return e_.bounds[k] + error_.at(std::fabs(e_.values[k]) + e_.bounds[k], amax, own_.high - own_.low,
+                                    global_ ? tensor_ : whole_);
+  }
+
+ private:
+  static constexpr double kInfinite = std::numeric_limits<double>::infinity();
+  // A stored scale may be the neighbour of another one; half precision's are 2^-10 apart, and codes of eight bits 2^-7.
+  static constexpr double kScaleSlack = 0x1p-9;
+  // Of a group's largest magnitude, relative: up to here two neighbouring scales at most are possible.
+  static constexpr double kMostSpread = 0x1p-5;
+
+  // Whether it may be the one of largest magnitude.
+  bool largest(std::int64_t i) const {
+    const auto k = static_cast<std::size_t>(i);
+    return std::fabs(e_.values[k]) + e_.bounds[k] >= own_.sure;
+  }
+  // What the host's encoder makes of a matrix whose largest elements are moved from zero (1) or to it (-1) by their
+  // bounds, and the others likewise.
+  std::vector<float> stored(std::int64_t rows, double of_largest, double of_others) {
+    std::vector<float> values(e_.values.size());
+    for (std::int64_t first = 0; first < rows * c_.cols; first += group_) {
+      const std::int64_t count = std::min(group_, c_.cols - first % c_.cols);
+      own_ = extremes(e_, first, count);
+      for (std::int64_t i = first; i < first + count; ++i) {
+        const auto k = static_cast<std::size_t>(i);
+        values[k] = static_cast<float>(e_.values[k] + std::copysign(e_.bounds[k], e_.values[k]) *
+                                                          (largest(i) ? of_largest : of_others));
+      }
+    }
+    HostStreams streams(c_.y, rows, c_.cols);
+    if (global_) *streams.operand.global = *global_;
+    y_.encode(values.data(), rows, c_.cols, streams.operand, c_.encoder);
+    y_.decode(streams.operand, rows, c_.cols, values.data());
+    return values;
+  }
+
+  const FusedCast& c_;
+  const Exact& e_;
+  const FormatInfo& y_;
+  const ErrorBound& error_;
+  const float* global_;
+  std::int64_t group_;
+  bool scaled_, follows_largest_, between_ = false;
+  double tensor_ = 0;  // the largest magnitude of a tensor that has y's global scale
+  double whole_ = 0, spread_ = 0;
+  Extremes own_;
+  std::vector<std::vector<float>> moved_;
+};
 
 }  // namespace
 
@@ -111,7 +203,10 @@ Exact exact(const FusedCast& c, const HostArgs& args) {
       }
     }
     finish_row(c, weight, &e.values[first], &e.bounds[first]);
-    for (std::size_t i = 0; i < cols; ++i) e.bounds[first + i] += std::numeric_limits<float>::min();
+    for (std::size_t i = 0; i < cols; ++i) {
+      double& bound = e.bounds[first + i];
+      bound = std::isfinite(e.values[first + i]) ? bound + (bound > 0 ? std::numeric_limits<float>::min() : 0) : 0;
+    }
   });
   return e;
 }
@@ -135,50 +230,25 @@ HostCheck judge(const FusedCast& c, const HostArgs& args) {
     }
   }
 
-  // What the host's encoder makes of the exact values, and of values moved from zero, and to it, by the bound: y may hold
-  // each of them, also where nothing is said about a format's error (infinities, numbers beyond its largest).
-  const FormatInfo& y = c.y.info();
-  const auto stored = [&](double direction) {
-    std::vector<float> values(e.values.size());
-    for (std::size_t i = 0; i < values.size(); ++i)
-      values[i] = static_cast<float>(e.values[i] + direction * std::copysign(e.bounds[i], e.values[i]));
-    HostStreams streams(c.y, args.rows, c.cols);
-    if (args.y.global) *streams.operand.global = *args.y.global;
-    y.encode(values.data(), args.rows, c.cols, streams.operand, c.encoder);
-    y.decode(streams.operand, args.rows, c.cols, values.data());
-    return values;
-  };
-  const std::vector<float> likely[] = {stored(0), stored(1), stored(-1)};
+  Permitted permitted(c, args, e);
   const std::vector<float> got = decoded(c.y, args.y, args.rows, c.cols);
-
-  const ErrorBound& format = y.errors[static_cast<std::size_t>(c.encoder)];
-  // The largest magnitude of a tensor that has y's scale.
-  const double tensor = args.y.global ? static_cast<double>(*args.y.global) / y.global_for(1.0f) : 0;
-  const std::int64_t group = y.error_columns ? y.error_columns : c.cols;
   for (std::int64_t row = 0; row < args.rows; ++row) {
     const Extremes whole = extremes(e, row * c.cols, c.cols);
-    for (std::int64_t at = 0; at < c.cols; at += group) {
-      const std::int64_t count = std::min(group, c.cols - at);
-      const Extremes own = extremes(e, row * c.cols + at, count);
-      const double amax = args.y.global && !y.error_columns ? tensor : own.amax();
-      for (std::int64_t i = at; i < at + count; ++i) {
-        const auto k = static_cast<std::size_t>(row * c.cols + i);
-        const double v = e.values[k], most = std::fabs(v) + e.bounds[k], error = std::fabs(got[k] - v);
-        const double bound =
-            e.bounds[k] + format.at(most, amax, own.high - own.low, args.y.global ? tensor : whole.amax());
-        const bool within = own.amax() <= format.largest && (!args.y.global || most <= tensor) && error <= bound;
-        const bool same = std::any_of(std::begin(likely), std::end(likely), [&](const std::vector<float>& other) {
-          return got[k] == other[k] || (std::isnan(got[k]) && std::isnan(other[k]));
-        });
-        if (!within && !same) {
+    for (std::int64_t at = 0; at < c.cols; at += permitted.group()) {
+      const std::int64_t first = row * c.cols + at, end = first + std::min(permitted.group(), c.cols - at);
+      permitted.look_at(first, end - first, whole);
+      for (std::int64_t i = first; i < end; ++i) {
+        const float y = got[static_cast<std::size_t>(i)];
+        const double v = e.values[static_cast<std::size_t>(i)], error = std::fabs(y - v), bound = permitted.bound(i);
+        if (!permitted.right(i, y)) {
           check.of_bound = std::numeric_limits<double>::infinity();
           if (check.wrong.empty())
-            check.wrong = fmt::format("y[{},{}] = {}, expected {} +- {:.2g}", row, i, got[k], v, bound);
-        } else if (!std::isfinite(got[k])) {
+            check.wrong = fmt::format("y[{},{}] = {}, expected {} +- {:.2g}", row, i - row * c.cols, y, v, bound);
+        } else if (!std::isfinite(y)) {
           ++check.infinite;
         } else {
           check.largest_error = std::max(check.largest_error, error);
-          if (within && bound > 0) check.of_bound = std::max(*check.of_bound, error / bound);
+          if (bound > 0 && error <= bound) check.of_bound = std::max(*check.of_bound, error / bound);
         }
       }
     }

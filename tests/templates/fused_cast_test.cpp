@@ -82,7 +82,7 @@ TEST_CASE("fused_cast: text and identity", "[fused_cast]") {
 
 TEST_CASE("fused_cast: what is refused names the field", "[fused_cast]") {
   const auto field = [](const std::string& text) {
-    return refusal([&] { Problem::parse(text); }).field;
+    return refusal([&] { Problem::parse(text); }).field();
   };
   CHECK(field("fused_cast x=q4_0 y=f16 rows=5 cols=32") == "x");
   CHECK(field("fused_cast x=int8 y=f16 rows=5 cols=32") == "x");
