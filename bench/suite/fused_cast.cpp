@@ -2,7 +2,6 @@
 // Fused casts of hard data against double precision on the host, apart and in place, with a guard behind each output.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstring>
 #include <random>
 
@@ -10,8 +9,6 @@
 
 namespace tilewright::bench {
 namespace {
-
-constexpr std::size_t kGuard = 64;
 
 // By stretches of 64: what models have, large and small values, zeros, one outlier.
 std::vector<float> hard(std::int64_t count, unsigned seed) {
@@ -44,38 +41,16 @@ std::string fused_against_host(Suite& s, const Problem& whole, const Kernel& ker
     if (m.name == "residual") residual = data;
     if (m.name == "residual_out") residual_out = data;
     if (m.name != "y" && m.name != "residual_out")
-      m.format.info().encode(hard(m.rows * m.cols, ++seed).data(), m.rows, m.cols, {bytes[data].data(), nullptr, nullptr},
-                             0);
+      m.format.info().encode(hard(m.rows * m.cols, ++seed).data(), m.rows, m.cols,
+                             {bytes[data].data(), nullptr, nullptr}, 0);
     if (m.global >= 0) {
       const float global = m.format.info().global_for(100.0f);
       std::memcpy(bytes[static_cast<std::size_t>(m.global)].data(), &global, sizeof global);
     }
   }
   if (in_place && residual_out == 0) return {};
-
-  std::vector<Memory> memory;
-  std::vector<void*> pointers;
-  for (std::size_t i = 0; i < bytes.size(); ++i) {
-    memory.emplace_back(s.device(), bytes[i].size() + kGuard);
-    memory.back().fill(0xa5);
-    if (!task.buffers[i].output) memory.back().upload(bytes[i]);
-    pointers.push_back(memory.back().data());
-  }
-  if (in_place) pointers[residual_out] = pointers[residual];
-  OwnedStream stream(s.device());
-  kernel.launch(stream.get(), task.arguments(pointers, rows), rows, task.cols);
-  stream.synchronize();
-  for (std::size_t i = 0; i < bytes.size(); ++i) {
-    if (!task.buffers[i].output) continue;
-    std::vector<std::byte> got(bytes[i].size() + kGuard);
-    memory[in_place && i == residual_out ? residual : i].download(got);
-    if (std::any_of(got.end() - kGuard, got.end(), [](std::byte b) { return b != std::byte{0xa5}; }))
-      return fmt::format("{} rows: wrote behind {}", rows, task.buffers[i].name);
-    std::copy(got.begin(), got.end() - kGuard, bytes[i].begin());
-  }
-  std::vector<std::span<std::byte>> buffers(bytes.begin(), bytes.end());
-  const HostCheck check = problem.operation().check_on_host(problem, task, buffers);
-  return check.wrong.empty() ? check.wrong : fmt::format("{} rows{}: {}", rows, in_place ? " in place" : "", check.wrong);
+  const std::string wrong = judged_on_host(s, problem, kernel, bytes, in_place ? residual_out : 0, residual);
+  return wrong.empty() ? wrong : fmt::format("{} rows{}: {}", rows, in_place ? " in place" : "", wrong);
 }
 
 }  // namespace

@@ -24,17 +24,17 @@
 
 namespace tilewright {
 
-enum class Norm { none, rms };       // h / sqrt(mean(h^2) + eps)
-enum class Residual { none, add };   // a matrix is added, and the sum written
-enum class Gate { none, first };     // x is [rows, 2 cols]: in each row `cols` gates, then as many that they multiply
+enum class Norm { none, rms };      // h / sqrt(mean(h^2) + eps)
+enum class Residual { none, add };  // a matrix is added, and the sum written
+enum class Gate { none, first };    // x is [rows, 2 cols]: in each row `cols` gates, then as many that they multiply
 
 struct FusedCast {
   static constexpr std::string_view kOperation = "fused_cast";
 
-  Format x;  // f32 f16 bf16
-  Format y;  // any format whose rows stand alone
-  std::int64_t rows = 0, cols = 0;  // of y
-  std::optional<Format> bias = {};  // [cols]; f32 f16 bf16. Not with a gate
+  Format x;                            // f32 f16 bf16
+  Format y;                            // any format whose rows stand alone
+  std::int64_t rows = 0, cols = 0;     // of y
+  std::optional<Format> bias = {};     // [cols]; f32 f16 bf16. Not with a gate
   Residual residual = Residual::none;  // [rows, cols] of x's format. Not with a gate
   Norm norm = Norm::none;              // not with a gate
   std::optional<Format> weight = {};   // [cols]; f32 f16 bf16, what a normalized row is multiplied by. Only with norm

@@ -370,9 +370,10 @@ typedef struct tw_cast_args {
   tw_operand x;
   tw_mutable_operand y;
   int64_t rows;
+  uint64_t seed; /* of rounding=stochastic */
 } tw_cast_args;
 #define TW_CAST_ARGS_INIT \
-  { sizeof(tw_cast_args), {0, 0, 0}, {0, 0, 0}, 0 }
+  { sizeof(tw_cast_args), {0, 0, 0}, {0, 0, 0}, 0, 0 }
 TW_API tw_status tw_launch_cast(const tw_kernel* kernel, tw_stream stream, const tw_cast_args* args);
 
 /* Of a fused_cast: dense matrices; null for what the problem does not have. residual_out may be residual. */

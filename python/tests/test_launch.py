@@ -311,10 +311,15 @@ def test_cast_and_pack(engine, gpu, double):
     x, y = gpu.upload(random(3, 64)), (gpu.memory(3 * 64), gpu.memory(3 * 4))
     got = []
     double.on_launch(
-        lambda launch: got.append((ctypes.c_int64 * 7).from_buffer_copy(ctypes.string_at(launch.params[0], 56))[:])
+        lambda launch: got.append((ctypes.c_uint64 * 8).from_buffer_copy(ctypes.string_at(launch.params[0], 64))[:])
     )
     cast.launch(x=x, y=y)
-    assert got.pop() == [x.pointer, 0, 0, y[0].pointer, y[1].pointer, 0, 3]
+    assert got.pop() == [x.pointer, 0, 0, y[0].pointer, y[1].pointer, 0, 3, 0]
+    cast.launch(x=x, y=y, seed=(1 << 64) - 1)
+    assert got.pop()[6:] == [3, (1 << 64) - 1]
+    for seed in (-1, 1 << 64):
+        with pytest.raises(tw.InvalidArgument, match="seed"):
+            cast.launch(x=x, y=y, seed=seed)
     with pytest.raises(tw.InvalidArgument, match="alpha"):
         cast.launch(x=x, y=y, alpha=2)
     with pytest.raises(tw.InvalidArgument, match="ldx"):
@@ -377,6 +382,8 @@ def test_fused_cast(engine, gpu, double):
             kernel.launch(**{name: array for name, array in arrays.items() if name != missing})
     with pytest.raises(tw.InvalidArgument, match="bias"):
         kernel.launch(**arrays, bias=arrays["weight"])
+    with pytest.raises(tw.InvalidArgument, match="seed"):
+        kernel.launch(**arrays, seed=1)
 
 
 @needs_nvrtc

@@ -158,7 +158,7 @@ class ConvArgs(Sized):
 
 
 class CastArgs(Sized):
-    _fields_ = [("struct_size", c_uint32), ("x", Operand), ("y", Operand), ("rows", c_int64)]
+    _fields_ = [("struct_size", c_uint32), ("x", Operand), ("y", Operand), ("rows", c_int64), ("seed", c_uint64)]
 
 
 class FusedCastArgs(Sized):

@@ -62,6 +62,7 @@ class Kernel(Handle):
         ldx: int = 0,
         ldy: int = 0,
         ldc: int = 0,
+        seed: int = 0,
         **buffers: Any,
     ) -> None:
         """Enqueues a launch on `stream` (an integer, a Stream, or an object of PyTorch's or CuPy's; None: the legacy
@@ -78,7 +79,8 @@ class Kernel(Handle):
         elements, follow from the array).
 
         m, or rows: tokens of this call, with contiguous groups those of all. None: as many as the first array has, and
-        all others exactly as many; a number: arrays may have room for more. alpha, beta: factors of this call.
+        all others exactly as many; a number: arrays may have room for more. alpha, beta: factors of this call. seed: of a
+        cast with rounding=stochastic, 64 bits.
 
         Everything but an address is checked before anything is launched: InvalidArgument names the argument. The arrays
         must stay allocated until the launch has ended."""
@@ -111,6 +113,12 @@ class Kernel(Handle):
                     setattr(place, "global_scale" if slot.stream == "global" else slot.stream, pointer or None)
                 else:
                     setattr(args, slot.operand, pointer or None)
+            if hasattr(kind, "seed"):
+                if not 0 <= seed < 1 << 64:
+                    raise _errors.InvalidArgument("seed", str(seed), "0 to 2^64 - 1")
+                args.seed = seed
+            elif seed:
+                raise _errors.InvalidArgument("seed", str(seed), "0: only casts have one")
             if hasattr(kind, "alpha"):
                 args.alpha, args.beta = alpha, beta
             elif alpha != 1 or beta != 1:

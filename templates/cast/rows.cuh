@@ -11,10 +11,12 @@
 #include "cast/params.cuh"
 #include "cast/row_group.cuh"
 #include "cast/tile.cuh"
+#include "core/stochastic.cuh"
 
 namespace tw::cast {
 
-template <class X, class Y, int row_threads, int block_rows, int held, bool whole, bool aligned>
+template <class X, class Y, int row_threads, int block_rows, int held, bool whole, bool aligned,
+          bool stochastic = false>
 struct Rows {
   using T = typename X::Element;
   TW_CONSTANTS(int, kThreads = row_threads * block_rows);
@@ -35,10 +37,14 @@ struct Rows {
     const T* x;       // of the thread's first load
     u8* y;            // of its first store
     u32 load, store;  // the numbers of both
+    i64 base;         // of element 0 in the matrix
+    u64 seed;
     u32 low, high;
     TW_MEMBER Span(const Args& args, i64 index, i64 cols, int thread) {
       const int warp = thread / 32, lane = thread % 32;
-      const i64 first = index < args.rows ? index * cols : 0, base = first / 16 * 16;
+      const i64 first = index < args.rows ? index * cols : 0;
+      base = first / 16 * 16;
+      seed = args.seed;
       load = static_cast<u32>(warp * 512 + kVector * lane);
       store = static_cast<u32>(warp * 512 + 32 * kVector * (lane % kLoads) + 16 * (lane / kLoads));
       x = static_cast<const T*>(args.x.data) + base + load;
@@ -99,6 +105,17 @@ struct Rows {
           static_cast<u8>(words[i / 4] >> (8 * (i % 4)));
     }
   }
+  // Codes of elements `at` to `at` + 3 of the matrix.
+  TW_MEMBER static u32 rounded(u32 codes, const float (&v)[4], i64 at, const Span& row, const Item& item) {
+    u32 random[4];
+    random_words(random, at / 4, row.seed);
+    TW_UNROLL for (int i = 0; i < 4; ++i) {
+      u8 code = static_cast<u8>(codes >> (8 * i));
+      fmt::round_stochastically<Y>(&code, nullptr, item, 0, v[i], random[i], 0);
+      codes = (codes & ~(255u << (8 * i))) | static_cast<u32>(code) << (8 * i);
+    }
+    return codes;
+  }
   template <bool direct>
   TW_MEMBER static void encode_step(const u32 (&words)[kLoads][4], const Divider& scale, const Span& row, int i,
                                     int thread, Item& item) {
@@ -108,7 +125,9 @@ struct Rows {
       to_floats<T, kVector>(v, words[j]);
       TW_UNROLL for (int k = 0; k < kVector; k += 4) {
         const float four[4] = {v[k], v[k + 1], v[k + 2], v[k + 3]};
-        const u32 word = Y::template codes<direct>(four, scale, item);
+        u32 word = Y::template codes<direct>(four, scale, item);
+        if constexpr (stochastic)
+          word = rounded(word, four, row.base + row.load + i * kStep + j * 32 * kVector + k, row, item);
         if constexpr (kZeroPoint) item.sum = dp4a(word, 0x01010101u, item.sum);
         codes[(kVector * j + k) / 4] = word;
       }

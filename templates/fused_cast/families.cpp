@@ -23,7 +23,7 @@ constexpr Knob<Knobs> kDerived[] = {knob<&Knobs::piece>("piece"),       knob<&Kn
                                     knob<&Knobs::gated>("gated"),       knob<&Knobs::act>("act")};
 const KnobTable<Knobs> kTable{"tw::fused_cast::Knobs", kKnobs, kDerived};
 
-constexpr int kHeldElements = 32;     // of a thread
+constexpr int kHeldElements = 32;  // of a thread
 constexpr int kReferenceThreads = 128;
 
 std::string type(const std::optional<Format>& f) { return f ? fmt::format("tw::fmt::{}", f->name()) : "void"; }
@@ -107,8 +107,9 @@ class Rows final : public FusedCastFamily {
     const int passes = (k.norm ? 1 : 0) + (fast_path(c.y).row_bytes ? 1 : 0);
     if (!k.whole) t.global_bytes += again * passes * bytes;
     const double act = c.act == Activation::none || c.act == Activation::relu ? 1 : c.act == Activation::silu ? 20 : 35;
-    t.alu_ops = (elements(c) + (k.whole ? 0 : again * passes)) * (14 + act + (k.norm ? 4 : 0) + (k.piece == 1 ? 12 : 0)) +
-                t.blocks * t.threads * (needs_row(c) ? 120 : 40);
+    t.alu_ops =
+        (elements(c) + (k.whole ? 0 : again * passes)) * (14 + act + (k.norm ? 4 : 0) + (k.piece == 1 ? 12 : 0)) +
+        t.blocks * t.threads * (needs_row(c) ? 120 : 40);
     return t;
   }
 
@@ -120,7 +121,8 @@ class Rows final : public FusedCastFamily {
     if (y.row_bytes && c.y.block() > 1 && c.cols % 8 != 0)
       return fmt::format("cols = {}: y={} packs several codes a byte, and rows are no multiple of 8", c.cols,
                          c.y.name());
-    if (!y.row_bytes && c.y.block() > 1 && !(cast::encoder_lanes(c.y) & 8u)) return fmt::format("y: {} has no encoder for lanes of 8", c.y.name());
+    if (!y.row_bytes && c.y.block() > 1 && !(cast::encoder_lanes(c.y) & 8u))
+      return fmt::format("y: {} has no encoder for lanes of 8", c.y.name());
     return "";
   }
   const char* struct_name() const override { return "Rows"; }
@@ -148,8 +150,7 @@ class Rows final : public FusedCastFamily {
       Knobs k = derived(c, {.row_threads = threads});
       const int most = kHeldElements / k.piece / (threads == kLargest ? 2 : 1);  // of 64 registers there
       const std::int64_t steps = (c.cols + k.step() - 1) / k.step();
-      k.held = static_cast<int>(
-          std::bit_ceil(static_cast<std::uint64_t>(std::clamp<std::int64_t>(steps, 1, most))));
+      k.held = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::clamp<std::int64_t>(steps, 1, most))));
       if (threads > 32 && k.step() >= 2 * c.cols) break;  // half of the threads would have nothing
       if (needs_row(c) && steps > 2 * k.held && threads < kLargest) continue;
       if (!needs_row(c) && threads > 256) break;

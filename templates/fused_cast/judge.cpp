@@ -16,9 +16,9 @@
 namespace tilewright::fused_cast {
 namespace {
 
-constexpr double kRounding = 0x1p-24;  // of single precision, relative
+constexpr double kRounding = 0x1p-24;      // of single precision, relative
 constexpr double kFewRoundings = 0x1p-20;  // of a few operations; an activation's, relative to what it is given
-constexpr double kSteepest = 1.2;  // slope of an activation
+constexpr double kSteepest = 1.2;          // slope of an activation
 constexpr double kLargestFloat = std::numeric_limits<float>::max();
 
 std::vector<float> decoded(Format f, Operand from, std::int64_t rows, std::int64_t cols) {
@@ -48,11 +48,13 @@ void finish_row(const FusedCast& c, const std::vector<float>& weight, double* h,
     // A row has a warp at least, so as many additions follow each other; those of other lanes and warps are few.
     // Squares of h are off by twice its own error, and the root halves all of that.
     relative = (static_cast<double>(c.cols) / 64 + 48) * kRounding;
-    inverse_rms = sum > kLargestFloat ? 0 : 1 / std::sqrt(sum / static_cast<double>(c.cols) + static_cast<float>(c.eps));
+    inverse_rms =
+        sum > kLargestFloat ? 0 : 1 / std::sqrt(sum / static_cast<double>(c.cols) + static_cast<float>(c.eps));
   }
   for (std::int64_t i = 0; i < c.cols; ++i) {
     if (c.norm == Norm::rms) {
-      const double factor = inverse_rms * (weight.empty() ? 1.0 : static_cast<double>(weight[static_cast<std::size_t>(i)]));
+      const double factor =
+          inverse_rms * (weight.empty() ? 1.0 : static_cast<double>(weight[static_cast<std::size_t>(i)]));
       h[i] *= factor;
       error[i] = error[i] * std::fabs(factor) + std::fabs(h[i]) * relative;
     }
@@ -80,7 +82,8 @@ Extremes extremes(const Exact& e, std::int64_t first, std::int64_t count) {
 // What y may hold of values within their bounds. (docs/numerics.md, "Fused casts".)
 class Permitted {
  public:
-  Permitted(const FusedCast& c, const HostArgs& args, const Exact& e) : c_(c), e_(e), y_(c.y.info()), error_(y_.errors[static_cast<std::size_t>(c.encoder)]) {
+  Permitted(const FusedCast& c, const HostArgs& args, const Exact& e)
+      : c_(c), e_(e), y_(c.y.info()), error_(y_.errors[static_cast<std::size_t>(c.encoder)]) {
     global_ = args.y.global;
     // Elements that share a scale which is made of them.
     group_ = y_.error_columns ? y_.error_columns : global_ ? 1 : c.cols;
@@ -110,15 +113,14 @@ class Permitted {
       if (between_ ? std::isnan(values[k]) : got != values[k]) continue;
       low = std::min<double>(low, values[k]), high = std::max<double>(high, values[k]);
     }
-    const double slack =
-        scaled_ ? std::max(kScaleSlack, 2 * spread_) * std::max(std::fabs(low), std::fabs(high)) : 0;
+    const double slack = scaled_ ? std::max(kScaleSlack, 2 * spread_) * std::max(std::fabs(low), std::fabs(high)) : 0;
     return low <= high && (got >= low - slack || got == low) && (got <= high + slack || got == high);
   }
   double bound(std::int64_t i) const {
     const auto k = static_cast<std::size_t>(i);
     const double amax = global_ && group_ == 1 && scaled_ ? tensor_ : own_.amax();
-    return e_.bounds[k] + error_.at(std::fabs(e_.values[k]) + e_.bounds[k], amax, own_.high - own_.low,
-                                    global_ ? tensor_ : whole_);
+    return e_.bounds[k] +
+           error_.at(std::fabs(e_.values[k]) + e_.bounds[k], amax, own_.high - own_.low, global_ ? tensor_ : whole_);
   }
 
  private:

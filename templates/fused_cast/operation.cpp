@@ -199,8 +199,13 @@ class FusedCastOperation final : public OperationOf<FusedCast, Fields> {
     const auto vector = [&](int i) {
       return Operand{i < 0 ? nullptr : pointers[static_cast<std::size_t>(i)], nullptr, nullptr};
     };
-    return {operand(at.x, pointers), operand(at.y, pointers),   vector(at.bias), vector(at.weight),
-            vector(at.residual),     vector(at.residual_out), rows};
+    return {operand(at.x, pointers),
+            operand(at.y, pointers),
+            vector(at.bias),
+            vector(at.weight),
+            vector(at.residual),
+            vector(at.residual_out),
+            rows};
   }
 };
 

@@ -26,8 +26,7 @@ struct Rows {
   TW_CONSTANTS(int, kWarpBlocks = kStaged ? warp_blocks(knobs, Y::kBlock) : 0);
   TW_CONSTANTS(int, kData = whole_vectors(kWarpBlocks * Y::kDataBytes));
   TW_CONSTANTS(int, kStaging = kStaged ? staging_bytes(knobs, Y::kBlock, Y::kDataBytes, Y::kScaleBytes) : 0);
-  TW_CONSTANTS(int,
-               kExchanged = whole_vectors(Group::shared_bytes(exchanged_words(knobs, Y::kRowScale, kZeroPoint))));
+  TW_CONSTANTS(int, kExchanged = whole_vectors(Group::shared_bytes(exchanged_words(knobs, Y::kRowScale, kZeroPoint))));
   TW_CONSTANTS(int, kSharedBytes = kExchanged + kThreads / 32 * kStaging);
   TW_CONSTANTS(int, kScaleWord = knobs.norm ? 1 : 0);  // the first word exchanged for the scale
   static_assert(P % Y::kBlock == 0 || Y::kBlock % P == 0, "a piece is whole blocks, or a block whole pieces");
@@ -59,13 +58,13 @@ struct Rows {
     u8* const data = dynamic_shared() + kExchanged + static_cast<int>(thread_x()) / 32 * kStaging;
     u8* const scales = data + kData;
     const int block = lane * P / Y::kBlock;
-    Y::template encode_lanes<P>(v, lane % kLanes, data + block * Y::kDataBytes, scales + block * Y::kScaleBytes, context,
-                                shape.encoder);
+    Y::template encode_lanes<P>(v, lane % kLanes, data + block * Y::kDataBytes, scales + block * Y::kScaleBytes,
+                                context, shape.encoder);
     sync_warp();
     const u32 start = at - static_cast<u32>(lane * P);
     const i64 first = (row * shape.cols + start) / Y::kBlock;
-    const int count = static_cast<int>(min2((static_cast<u32>(shape.cols) - start) / Y::kBlock,
-                                            static_cast<u32>(kWarpBlocks)));
+    const int count =
+        static_cast<int>(min2((static_cast<u32>(shape.cols) - start) / Y::kBlock, static_cast<u32>(kWarpBlocks)));
     copy_items<Y::kDataBytes, kWarpBlocks>(static_cast<u8*>(args.y.data) + first * Y::kDataBytes, data, count, lane);
     if constexpr (Y::kScaleBytes > 0)
       copy_items<Y::kScaleBytes, kWarpBlocks>(static_cast<u8*>(args.y.scales) + first * Y::kScaleBytes, scales, count,
@@ -97,7 +96,8 @@ struct Rows {
       }
       *reinterpret_cast<u32x2*>(y) = {codes[0], codes[1]};
     } else {
-      TW_UNROLL for (int i = 0; i < P / Y::kBlock; ++i) Y::encode(v + i * Y::kBlock, y + i, nullptr, item, shape.encoder);
+      TW_UNROLL for (int i = 0; i < P / Y::kBlock; ++i)
+          Y::encode(v + i * Y::kBlock, y + i, nullptr, item, shape.encoder);
     }
   }
 
@@ -135,7 +135,8 @@ struct Rows {
     float v[kHeld][P];
     {
       typename F::Raw raw[kHeld] = {};
-      TW_UNROLL for (int i = 0; i < kHeld; ++i) if (at + i * kStep < end) F::load(raw[i], args, cols, row, at + i * kStep);
+      TW_UNROLL for (int i = 0; i < kHeld; ++i) if (at + i * kStep < end)
+          F::load(raw[i], args, cols, row, at + i * kStep);
       TW_UNROLL for (int i = 0; i < kHeld; ++i) {
         TW_UNROLL for (int j = 0; j < P; ++j) v[i][j] = 0.0f;
         if (at + i * kStep < end) F::begin(v[i], raw[i], args, cols, row, at + i * kStep);
@@ -146,33 +147,34 @@ struct Rows {
       float sum = 0.0f;
       TW_UNROLL for (int i = 0; i < kHeld; ++i) add_squares(sum, v[i]);
       if constexpr (!knobs.whole) TW_NO_UNROLL for (u32 more = behind; more < end; more += kStep) {
-        float w[P];
-        F::first(w, args, cols, row, more);
-        add_squares(sum, w);
-      }
+          float w[P];
+          F::first(w, args, cols, row, more);
+          add_squares(sum, w);
+        }
       sum = Group::sum(sum, 0, in_block, thread);
       inverse_rms = div_rn(1.0f, sqrt_rn(add_rn(div_rn(sum, static_cast<float>(cols)), shape.eps)));
     }
-    TW_UNROLL for (int i = 0; i < kHeld; ++i) if (at + i * kStep < end) F::finish(v[i], inverse_rms, args, at + i * kStep);
+    TW_UNROLL for (int i = 0; i < kHeld; ++i) if (at + i * kStep < end)
+        F::finish(v[i], inverse_rms, args, at + i * kStep);
 
     if constexpr (Y::kRowScale) {
       Extent extent;
       TW_UNROLL for (int i = 0; i < kHeld; ++i) add(extent, v[i]);
       if constexpr (!knobs.whole) TW_NO_UNROLL for (u32 more = behind; more < end; more += kStep) {
-        float w[P];
-        rest<knobs.norm>(w, inverse_rms, args, cols, row, more);
-        add(extent, w);
-      }
+          float w[P];
+          rest<knobs.norm>(w, inverse_rms, args, cols, row, more);
+          add(extent, w);
+        }
       Group::join(extent, kScaleWord, in_block, thread);
       Item item = extent.item();
       const Divider by(fmt::scale_of(item), extent.largest());
       TW_UNROLL for (int i = 0; i < kHeld; ++i) if (at + i * kStep < end)
           put_codes(v[i], args, shape, row, at + i * kStep, by, item);
       if constexpr (!knobs.whole) TW_NO_UNROLL for (u32 more = behind; more < end; more += kStep) {
-        float w[P];
-        rest<true>(w, inverse_rms, args, cols, row, more);
-        put_codes(w, args, shape, row, more, by, item);
-      }
+          float w[P];
+          rest<true>(w, inverse_rms, args, cols, row, more);
+          put_codes(w, args, shape, row, more, by, item);
+        }
       if constexpr (kZeroPoint) item.sum = Group::sum(item.sum, kScaleWord + Extent::kFloats, in_block, thread);
       if (row < args.rows && thread == 0) static_cast<Item*>(args.y.scales)[row] = item;
     } else {
@@ -188,13 +190,13 @@ struct Rows {
         }
       }
       if constexpr (!knobs.whole) TW_NO_UNROLL for (u32 more = behind; more - leading < end; more += kStep) {
-        float w[P] = {};
-        if (more < end) rest<true>(w, inverse_rms, args, cols, row, more);
-        if constexpr (kStaged)
-          put_blocks(w, args, shape, row, more, context);
-        else if (more < end)
-          put_elements(w, args, shape, row, more, context);
-      }
+          float w[P] = {};
+          if (more < end) rest<true>(w, inverse_rms, args, cols, row, more);
+          if constexpr (kStaged)
+            put_blocks(w, args, shape, row, more, context);
+          else if (more < end)
+            put_elements(w, args, shape, row, more, context);
+        }
     }
   }
 };

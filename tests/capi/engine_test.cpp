@@ -148,6 +148,27 @@ TEST_CASE("an amax is launched") {
   CHECK(gpu.seen.launches == 1);
 }
 
+TEST_CASE("a cast of the size that was published first has no seed") {
+  Gpu gpu;
+  const EngineHandle en = engine();
+  const MemoryHandle x = memory(gpu.device, 4096), y = memory(gpu.device, 4096), scales = memory(gpu.device, 64);
+  const ProblemHandle p = problem("cast x=f16 y=e4m3_row rows=2 cols=64 rounding=stochastic");
+  const KernelHandle kernel = prepare(en, p, gpu.device);
+  tw_cast_args args = TW_CAST_ARGS_INIT;
+  args.x.data = tw_memory_data(x.get());
+  args.y.data = tw_memory_data(y.get());
+  args.y.scales = tw_memory_data(scales.get());
+  args.rows = 2;
+  gpu.seen.launches = 0;
+  for (const std::size_t size : {offsetof(tw_cast_args, seed), sizeof args}) {
+    args.struct_size = static_cast<std::uint32_t>(size);
+    CHECK(tw_launch_cast(kernel.get(), nullptr, &args) == TW_OK);
+  }
+  CHECK(gpu.seen.launches == 2);
+  args.struct_size = 8;
+  CHECK(launch_failure(tw_launch_cast(kernel.get(), nullptr, &args)).field == "args.struct_size");
+}
+
 TEST_CASE("a fused cast is launched") {
   Gpu gpu;
   const EngineHandle en = engine();

@@ -23,6 +23,8 @@ int header_initializers(void) {
   if (task.struct_size != sizeof task || task.user) return 7;
   if (conv.struct_size != sizeof conv || conv.alpha != 1 || conv.beta != 1) return 8;
   if (fake.struct_size != sizeof fake || fake.amax || fake.rows) return 9;
+  const tw_cast_args cast = TW_CAST_ARGS_INIT;
+  if (cast.struct_size != sizeof cast || cast.seed) return 11;
   if (fused.struct_size != sizeof fused || fused.y.data || fused.residual_out || fused.rows) return 10;
   return 0;
 }

@@ -49,7 +49,8 @@ Matrix<X> filled(i64 rows, i64 cols, unsigned seed, float about = 0) {
 double act_of(Act act, double v) {
   if (act == Act::relu) return v > 0 || v != v ? v : 0;
   if (act == Act::gelu) return 0.5 * v * (1 + std::erf(v / std::sqrt(2.0)));
-  if (act == Act::gelu_tanh) return 0.5 * v * (1 + std::tanh(std::sqrt(2 / 3.14159265358979) * (v + 0.044715 * v * v * v)));
+  if (act == Act::gelu_tanh)
+    return 0.5 * v * (1 + std::tanh(std::sqrt(2 / 3.14159265358979) * (v + 0.044715 * v * v * v)));
   if (act == Act::silu) return v / (1 + std::exp(-v));
   return v;
 }
@@ -203,7 +204,7 @@ void check(const fc::Knobs& k, i64 rows, i64 cols, i64 blocks, unsigned seed) {
     Matrix<X> residual = in.residual, out(rows, cols), wanted(rows, cols);
     const Expected e = expected(k, in, wanted);
     Matrix<X>& to = in_place ? residual : out;
-    const fc::Args args{in.x.data.data(), y.out(),        in.bias.data.data(), in.weight.data.data(), residual.data.data(),
+    const fc::Args args{in.x.data.data(), y.out(), in.bias.data.data(), in.weight.data.data(), residual.data.data(),
                         to.data.data(),   rows};
     const fc::Shape shape{cols, 0, kEps};
     emu::run({{static_cast<u32>(blocks), 1, 1},
@@ -245,7 +246,8 @@ void check_rows(unsigned seed) {
   };
   const auto run = [&](i64 rows, i64 cols) {
     ++seed;
-    if (!kWholeRow || cols <= span) check<Fits, X, Y, Bias, Weight>(kFits, rows, cols, blocks(rows, cols) + seed % 2, seed);
+    if (!kWholeRow || cols <= span)
+      check<Fits, X, Y, Bias, Weight>(kFits, rows, cols, blocks(rows, cols) + seed % 2, seed);
     if (kWholeRow) check<Long, X, Y, Bias, Weight>(kLong, rows, cols, blocks(rows, cols), seed);
   };
   run(1, unit), run(block_rows + 1, 3 * unit), run(2, span), run(3, span / unit * unit - unit);

@@ -61,14 +61,15 @@ struct OnHost {
 };
 
 std::string text_of(const char* y, const char* more, const char* x = "f32", int rows = 3, int cols = 128) {
-  return std::string("fused_cast x=") + x + " y=" + y + " rows=" + std::to_string(rows) + " cols=" +
-         std::to_string(cols) + (*more ? " " : "") + more;
+  return std::string("fused_cast x=") + x + " y=" + y + " rows=" + std::to_string(rows) +
+         " cols=" + std::to_string(cols) + (*more ? " " : "") + more;
 }
 
 }  // namespace
 
 TEST_CASE("fused_cast: text and identity", "[fused_cast]") {
-  const std::string text = "fused_cast x=bf16 y=e4m3_row rows=5 cols=512 bias=f32 residual=add norm=rms weight=bf16 act=silu";
+  const std::string text =
+      "fused_cast x=bf16 y=e4m3_row rows=5 cols=512 bias=f32 residual=add norm=rms weight=bf16 act=silu";
   const Problem problem = Problem::parse(text);
   CHECK(problem.text() == text);
   CHECK(problem.with_rows(9).rows() == 9);
@@ -81,9 +82,7 @@ TEST_CASE("fused_cast: text and identity", "[fused_cast]") {
 }
 
 TEST_CASE("fused_cast: what is refused names the field", "[fused_cast]") {
-  const auto field = [](const std::string& text) {
-    return refusal([&] { Problem::parse(text); }).field();
-  };
+  const auto field = [](const std::string& text) { return refusal([&] { Problem::parse(text); }).field(); };
   CHECK(field("fused_cast x=q4_0 y=f16 rows=5 cols=32") == "x");
   CHECK(field("fused_cast x=int8 y=f16 rows=5 cols=32") == "x");
   CHECK(field("fused_cast x=f16 y=e4m3_b128 rows=128 cols=128") == "y");
