@@ -25,6 +25,8 @@ static_assert(sizeof(FusedCastArgs) == sizeof(tw::fused_cast::Args) &&
               offsetof(FusedCastArgs, residual_out) == offsetof(tw::fused_cast::Args, residual_out) &&
               offsetof(FusedCastArgs, rows) == offsetof(tw::fused_cast::Args, rows));
 
+constexpr float kDeviation = 8;  // of y: products of two numbers of the input
+
 constexpr const char* kResiduals[] = {"none", "add"};
 constexpr const char* kNorms[] = {"none", "rms"};
 constexpr const char* kGates[] = {"none", "first"};
@@ -130,7 +132,7 @@ class FusedCastOperation final : public OperationOf<FusedCast, Fields> {
     task.weights = 0;
     const Places at = {
         add_matrix(task, "x", {c.x, c.rows, x_cols(c)}, true, false),
-        add_matrix(task, "y", {c.y, c.rows, c.cols}, true, true),
+        add_matrix(task, "y", {c.y, c.rows, c.cols, kDeviation}, true, true),
         c.bias ? add_matrix(task, "bias", {*c.bias, 1, c.cols}, false, false).data : -1,
         c.weight ? add_matrix(task, "weight", {*c.weight, 1, c.cols}, false, false).data : -1,
         c.residual == Residual::none ? -1 : add_matrix(task, "residual", {c.x, c.rows, c.cols}, true, false).data,

@@ -164,7 +164,7 @@ TEST_CASE("cli: fused and stochastic casts are planned, written out and run") {
     const Json run = tool("run --json" + quoted).json();
     CHECK(run["verified"] == true);
     CHECK(run["checked"] == run["outputs"]);
-    CHECK(tool("plan --json --top 0 --arch sm_75" + quoted).json()["candidates"].size() > 4);
+    CHECK(tool("plan --json --top 0 --arch sm_75" + quoted).json()["candidates"].size() > 2);
     CHECK(tool("emit --json --arch sm_75" + quoted).json()["text"].get<std::string>().find(type) != std::string::npos);
   }
   refused("run \"fused_cast x=bf16 y=e4m3_row rows=5 cols=64 gate=first norm=rms\"", 1, "norm = rms");
