@@ -116,6 +116,14 @@ Json casts(const Device& device, const Settings& settings) {
       measure(fmt::format("cast x={} y={} rows=4096 cols={}", f.name(), plain, cols(plain)));
     }
   }
+  for (const char* y : {"e4m3_row", "e4m3", "int8_row", "int4_g32", "nvfp4", "mxfp8"})
+    measure(fmt::format("cast x=bf16 y={} rows=4096 cols=32768 rounding=stochastic", y));
+  // What is fused, of as many bytes of x.
+  for (const char* y : {"e4m3_row", "int8_row", "nvfp4", "mxfp8", "q8_1", "bf16"}) {
+    measure(fmt::format("fused_cast x=bf16 y={} rows=16384 cols=8192 residual=add norm=rms weight=bf16", y));
+    measure(fmt::format("fused_cast x=bf16 y={} rows=4096 cols=14336 act=silu gate=first", y));
+    measure(fmt::format("fused_cast x=bf16 y={} rows=16384 cols=8192 bias=bf16 act=gelu", y));
+  }
   for (const char* plain : {"f32", "f16", "bf16"}) {
     measure(fmt::format("amax x={} rows=4096 cols={}", plain, cols(plain)));
     for (const int block : {16, 256})

@@ -137,6 +137,8 @@ void create(T** out, const char* name, Args&&... args) {
 // request that it would not follow is refused.
 template <class T>
 inline constexpr std::uint32_t kPublishedFirst = sizeof(T);  // to specialize for a struct that grows
+template <>
+inline constexpr std::uint32_t kPublishedFirst<tw_cast_args> = offsetof(tw_cast_args, seed);
 inline constexpr std::uint32_t kMostStruct = 4096;
 void check_struct(const void* given, std::uint32_t size, std::uint32_t least, std::uint32_t known, const char* name);
 

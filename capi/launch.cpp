@@ -73,7 +73,15 @@ tw_status tw_launch_conv(const tw_kernel* kernel, tw_stream stream, const tw_con
 tw_status tw_launch_cast(const tw_kernel* kernel, tw_stream stream, const tw_cast_args* args) {
   return guarded(nullptr, [&] {
     const tw_cast_args a = read_struct(args, "args");
-    handle(kernel).value.launch(stream, CastArgs{operand(a.x), operand(a.y), a.rows});
+    handle(kernel).value.launch(stream, CastArgs{operand(a.x), operand(a.y), a.rows, a.seed});
+  });
+}
+
+tw_status tw_launch_fused_cast(const tw_kernel* kernel, tw_stream stream, const tw_fused_cast_args* args) {
+  return guarded(nullptr, [&] {
+    const tw_fused_cast_args a = read_struct(args, "args");
+    handle(kernel).value.launch(stream,
+                                FusedCastArgs{a.x, operand(a.y), a.bias, a.weight, a.residual, a.residual_out, a.rows});
   });
 }
 

@@ -50,6 +50,7 @@ constexpr FastPath path_of() {
           tw::fmt::row_bytes<F>(),
           tw::fmt::has_zero_point<F>(),
           tw::fmt::is_signs<F>(),
+          tw::fmt::OfMean<F>::value,
           F::kGroup,
           F::kCodes,
           F::kOffset,

@@ -18,6 +18,7 @@ struct FastPath {
   int row_bytes;      // of what `scales` holds of a row; 0: nothing
   bool zero_point;    // as well as a scale
   bool signs;         // elements are a scale and its negative, a bit each
+  bool row_mean;      // the scale is made from the row's mean magnitude
   int group;          // elements under one scale; 0: no units of one thread
   bool codes, offset;
   double table_f16, table_bf16;  // codes of a table: relative errors of its entries as floats of 16 bits; 0: no table

@@ -88,6 +88,21 @@ void cast_checks(Suite& s) {
         add(fmt::format("cast x={} y={} rows={} cols={}", a.name(), plain, rows, cols));
       }
   for (auto& [text, kernel] : casts) s.check(text, [&] { return cast_against_host(s, text, kernel.get()); });
+  // Against the reference kernel and, by check_on_host(), the host.
+  for (const char* y :
+       {"e4m3_row", "int8_row", "int4_g32", "nvfp4", "mxfp8", "mxfp4", "e4m3", "e5m2_tensor", "int4_row"}) {
+    const std::string text = fmt::format("cast x=bf16 y={} rows=65 cols=2304 rounding=stochastic", y);
+    s.check("candidates of " + text, [&] { return candidates_verify(s.engine(), s.device(), text, 24); });
+    s.check(text, [&] {
+      const Problem problem = Problem::parse(text);
+      Task task;
+      problem.operation().describe(problem, task);
+      std::vector<std::vector<std::byte>> bytes;
+      for (const Buffer& b : task.buffers)
+        if (bytes.emplace_back(b.bytes); b.fill) b.fill(bytes.back(), 7);
+      return judged_on_host(s, problem, s.engine().prepare(problem, s.device()), std::move(bytes));
+    });
+  }
   for (const char* y : {"q8_1", "q4_0", "q4_k", "nvfp4", "e4m3_row", "e4m3_g128", "bf16"}) {
     const std::string text = fmt::format("cast x=f32 y={} rows=65 cols=2304", y);
     s.check("candidates of " + text,

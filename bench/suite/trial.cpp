@@ -276,6 +276,36 @@ Task sample_of(const Engine& engine, const Device& device, const std::string& te
 
 }  // namespace
 
+std::string judged_on_host(Suite& s, const Problem& problem, const Kernel& kernel,
+                           std::vector<std::vector<std::byte>> bytes, std::size_t in_place, std::size_t with) {
+  constexpr std::size_t kBehind = 64;
+  constexpr std::byte kUntouched{0xa5};
+  Task task;
+  problem.operation().describe(problem, task);
+  std::vector<Memory> memory;
+  std::vector<void*> pointers;
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    memory.emplace_back(s.device(), bytes[i].size() + kBehind);
+    memory.back().fill(std::to_integer<unsigned char>(kUntouched));
+    if (!task.buffers[i].output) memory.back().upload(bytes[i]);
+    pointers.push_back(memory.back().data());
+  }
+  if (in_place) pointers[in_place] = pointers[with];
+  OwnedStream stream(s.device());
+  kernel.launch(stream.get(), task.arguments(pointers, problem.rows()), problem.rows(), task.cols);
+  stream.synchronize();
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    if (!task.buffers[i].output) continue;
+    std::vector<std::byte> got(bytes[i].size() + kBehind);
+    memory[in_place && i == in_place ? with : i].download(got);
+    if (std::any_of(got.end() - kBehind, got.end(), [](std::byte b) { return b != kUntouched; }))
+      return fmt::format("wrote behind {}", task.buffers[i].name);
+    std::copy(got.begin(), got.end() - kBehind, bytes[i].begin());
+  }
+  const std::vector<std::span<std::byte>> buffers(bytes.begin(), bytes.end());
+  return problem.operation().check_on_host(problem, task, buffers).wrong;
+}
+
 std::string candidates_verify(Engine& engine, const Device& device, const std::string& text, int most) {
   const Task task = sample_of(engine, device, text, most);
   TunePolicy policy;

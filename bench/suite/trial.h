@@ -146,6 +146,12 @@ class Trial {
   std::vector<float> values_, bounds_;  // of as many rows as the oracle was asked for
 };
 
+// What check_on_host() says of one launch over `bytes`, one for each of the task's buffers; those of outputs only have
+// the right size. Each output has a guard behind it. in_place: an output's place that is the memory of input `with`; 0:
+// none is.
+std::string judged_on_host(Suite& s, const Problem& problem, const Kernel& kernel,
+                           std::vector<std::vector<std::byte>> bytes, std::size_t in_place = 0, std::size_t with = 0);
+
 // The tuner's own judge over a sample of candidates: none may be wrong or fail.
 std::string candidates_verify(Engine& engine, const Device& device, const std::string& text, int most);
 // The same of several problems, from the beginning on while other checks run: an engine measures one problem at a time,

@@ -9,6 +9,7 @@
 #include <tilewright/engine.h>
 #include <tilewright/error.h>
 #include <tilewright/fake_quant.h>
+#include <tilewright/fused_cast.h>
 #include <tilewright/gemm.h>
 #include <tilewright/gguf.h>
 #include <tilewright/import.h>

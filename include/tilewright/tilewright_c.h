@@ -370,10 +370,26 @@ typedef struct tw_cast_args {
   tw_operand x;
   tw_mutable_operand y;
   int64_t rows;
+  uint64_t seed; /* of rounding=stochastic */
 } tw_cast_args;
 #define TW_CAST_ARGS_INIT \
-  { sizeof(tw_cast_args), {0, 0, 0}, {0, 0, 0}, 0 }
+  { sizeof(tw_cast_args), {0, 0, 0}, {0, 0, 0}, 0, 0 }
 TW_API tw_status tw_launch_cast(const tw_kernel* kernel, tw_stream stream, const tw_cast_args* args);
+
+/* Of a fused_cast: dense matrices; null for what the problem does not have. residual_out may be residual. */
+typedef struct tw_fused_cast_args {
+  uint32_t struct_size;
+  const void* x;
+  tw_mutable_operand y;
+  const void* bias;
+  const void* weight;
+  const void* residual;
+  void* residual_out;
+  int64_t rows;
+} tw_fused_cast_args;
+#define TW_FUSED_CAST_ARGS_INIT \
+  { sizeof(tw_fused_cast_args), 0, {0, 0, 0}, 0, 0, 0, 0, 0 }
+TW_API tw_status tw_launch_fused_cast(const tw_kernel* kernel, tw_stream stream, const tw_fused_cast_args* args);
 
 /* Of an amax: a dense tensor, and in device memory one float and 8 bytes of workspace, zero when first used. */
 typedef struct tw_amax_args {

@@ -311,10 +311,15 @@ def test_cast_and_pack(engine, gpu, double):
     x, y = gpu.upload(random(3, 64)), (gpu.memory(3 * 64), gpu.memory(3 * 4))
     got = []
     double.on_launch(
-        lambda launch: got.append((ctypes.c_int64 * 7).from_buffer_copy(ctypes.string_at(launch.params[0], 56))[:])
+        lambda launch: got.append((ctypes.c_uint64 * 8).from_buffer_copy(ctypes.string_at(launch.params[0], 64))[:])
     )
     cast.launch(x=x, y=y)
-    assert got.pop() == [x.pointer, 0, 0, y[0].pointer, y[1].pointer, 0, 3]
+    assert got.pop() == [x.pointer, 0, 0, y[0].pointer, y[1].pointer, 0, 3, 0]
+    cast.launch(x=x, y=y, seed=(1 << 64) - 1)
+    assert got.pop()[6:] == [3, (1 << 64) - 1]
+    for seed in (-1, 1 << 64):
+        with pytest.raises(tw.InvalidArgument, match="seed"):
+            cast.launch(x=x, y=y, seed=seed)
     with pytest.raises(tw.InvalidArgument, match="alpha"):
         cast.launch(x=x, y=y, alpha=2)
     with pytest.raises(tw.InvalidArgument, match="ldx"):
@@ -357,6 +362,39 @@ def test_fake_quantization(engine, gpu, double, operation):
         kernel.launch(x=x, y=x)
     with pytest.raises(tw.InvalidArgument, match="amax"):
         kernel.launch(x=x, y=x, amax=x)
+
+
+@needs_nvrtc
+def test_fused_cast(engine, gpu, double):
+    kernel = engine.prepare("fused_cast x=f16 y=f16 rows=2 cols=64 residual=add norm=rms weight=f16", gpu)
+    arrays = {name: gpu.upload(random(3, 64).astype(np.float16)) for name in ("x", "y", "residual")}
+    arrays["weight"] = gpu.upload(random(64).astype(np.float16))
+    arrays["residual_out"] = arrays["residual"]
+    got = []
+    double.on_launch(
+        lambda launch: got.append((ctypes.c_int64 * 9).from_buffer_copy(ctypes.string_at(launch.params[0], 72))[:])
+    )
+    kernel.launch(**arrays)
+    x, y, weight, residual = (arrays[name].pointer for name in ("x", "y", "weight", "residual"))
+    assert got.pop() == [x, y, 0, 0, 0, weight, residual, residual, 3]
+    for missing in ("weight", "residual_out"):
+        with pytest.raises(tw.InvalidArgument, match=missing):
+            kernel.launch(**{name: array for name, array in arrays.items() if name != missing})
+    with pytest.raises(tw.InvalidArgument, match="bias"):
+        kernel.launch(**arrays, bias=arrays["weight"])
+    with pytest.raises(tw.InvalidArgument, match="seed"):
+        kernel.launch(**arrays, seed=1)
+
+
+@needs_nvrtc
+def test_fused_cast_of_a_gate(engine, gpu, double):
+    kernel = engine.prepare("fused_cast x=f16 y=f16 rows=2 cols=64 act=silu gate=first", gpu)
+    y, launches = gpu.upload(np.zeros((3, 64), np.float16)), []
+    double.on_launch(lambda launch: launches.append(1))
+    kernel.launch(x=gpu.upload(random(3, 128).astype(np.float16)), y=y)
+    assert launches == [1]
+    with pytest.raises(tw.InvalidArgument, match="a last dimension of 128"):
+        kernel.launch(x=gpu.upload(random(6, 64).astype(np.float16)), y=y)
 
 
 @needs_nvrtc

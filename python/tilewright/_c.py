@@ -158,7 +158,20 @@ class ConvArgs(Sized):
 
 
 class CastArgs(Sized):
-    _fields_ = [("struct_size", c_uint32), ("x", Operand), ("y", Operand), ("rows", c_int64)]
+    _fields_ = [("struct_size", c_uint32), ("x", Operand), ("y", Operand), ("rows", c_int64), ("seed", c_uint64)]
+
+
+class FusedCastArgs(Sized):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("x", c_void_p),
+        ("y", Operand),
+        ("bias", c_void_p),
+        ("weight", c_void_p),
+        ("residual", c_void_p),
+        ("residual_out", c_void_p),
+        ("rows", c_int64),
+    ]
 
 
 class AmaxArgs(Sized):
@@ -490,6 +503,7 @@ _LAUNCHES: dict[str, tuple[Any, ...]] = {
     "tw_launch_conv": (_AT, _AT, _AT),
     "tw_launch_cast": (_AT, _AT, _AT),
     "tw_launch_amax": (_AT, _AT, _AT),
+    "tw_launch_fused_cast": (_AT, _AT, _AT),
     "tw_launch_fp4_fake_quant": (_AT, _AT, _AT),
     "tw_launch_dynamic_block_quantize": (_AT, _AT, _AT),
     "tw_launch_pack": (_AT, _AT, _AT),

@@ -27,11 +27,14 @@ _COLS = {
     "gemm": {"x": "k", "w": "k", "y": "n", "c": "n", "bias": "n"},
     "conv": dict.fromkeys(("x", "w", "y", "bias", "residual", "cache"), ""),
     "cast": {"x": "cols", "y": "cols"},
+    "fused_cast": dict.fromkeys(("x", "y", "bias", "weight", "residual", "residual_out"), "cols"),
     "amax": {"x": "cols"},
     "fp4_fake_quant": {"x": "cols", "y": "cols"},
     "dynamic_block_quantize": {"x": "cols", "y": "cols"},
     "pack": {"w": "k"},
 }
+# Operands without a field of their own for their format, by operation: the field that has it.
+_FORMATS = {"conv": {"cache": "x"}, "fused_cast": {"residual": "x", "residual_out": "x"}}
 # Operands whose rows may lie apart, by the launch's argument that says how far.
 STRIDES = {"gemm": {"x": "ldx", "y": "ldy", "c": "ldc"}}
 
@@ -77,8 +80,7 @@ def slots(problem: Any, launch: bool) -> Slots:
     for buffer in problem.buffers:
         operand, _, stream = buffer.name.partition(".")
         stream = stream or "data"
-        # A convolution's field `cache` counts frames, which are x's.
-        name = fields.get(operand + "_from") or fields.get("x" if operand == "cache" else operand)
+        name = fields.get(operand + "_from") or fields.get(_FORMATS.get(op, {}).get(operand, operand))
         format = None
         if operand in cols and name is not None:
             format = found[operand] = codec.find(name)
@@ -93,6 +95,8 @@ def slots(problem: Any, launch: bool) -> Slots:
             dtypes, item = ("float32",), 4
         elif format is not None and operand != packed:
             width = int(fields[cols[operand]]) if cols[operand] else 0
+            if op == "fused_cast" and operand == "x" and fields.get("gate"):
+                width *= 2
             if format.is_elements:
                 dtypes = _DTYPES[format.name]
             elif stream != "data":

@@ -24,6 +24,7 @@ _LAUNCHES: dict[str, tuple[Any, str, str]] = {
     "gemm": (_c.GemmArgs, "m", "tw_launch_gemm_args"),
     "conv": (_c.ConvArgs, "", "tw_launch_conv"),
     "cast": (_c.CastArgs, "rows", "tw_launch_cast"),
+    "fused_cast": (_c.FusedCastArgs, "rows", "tw_launch_fused_cast"),
     "amax": (_c.AmaxArgs, "rows", "tw_launch_amax"),
     "fp4_fake_quant": (_c.FakeQuantArgs, "rows", "tw_launch_fp4_fake_quant"),
     "dynamic_block_quantize": (_c.FakeQuantArgs, "rows", "tw_launch_dynamic_block_quantize"),
@@ -61,6 +62,7 @@ class Kernel(Handle):
         ldx: int = 0,
         ldy: int = 0,
         ldc: int = 0,
+        seed: int = 0,
         **buffers: Any,
     ) -> None:
         """Enqueues a launch on `stream` (an integer, a Stream, or an object of PyTorch's or CuPy's; None: the legacy
@@ -68,15 +70,17 @@ class Kernel(Handle):
 
         gemm: x, w, y, and bias, c, workspace, group_rows as the problem has them. conv: x, w, y, and bias, residual,
         cache, amax, workspace as the problem has them, contiguous in its layouts (of PyTorch's channels_last tensors
-        pass x.permute(0, 2, 3, 1)). cast: x, y. amax: x, amax, workspace (8
-        bytes, zero at first). fp4_fake_quant and dynamic_block_quantize: x, y, amax. pack: w, tiles.
+        pass x.permute(0, 2, 3, 1)). cast: x, y. fused_cast: x, y, and bias, weight, residual and residual_out (which
+        may be one array) as the problem has them. amax: x, amax, workspace (8 bytes, zero at first). fp4_fake_quant and
+        dynamic_block_quantize: x, y, amax. pack: w, tiles.
         A kernel of one's own: the task's buffers by name. An operand is an array in the GPU's memory, a tuple (data,
         scales, global_scale), a Streams, or an address. Arrays are of the format's type or of uint8; a
         gemm's x [m, k], w [n, k], y and c [m, n], bias [n]; rows of x, y and c may lie apart (ldx, ldy, ldc, in
         elements, follow from the array).
 
         m, or rows: tokens of this call, with contiguous groups those of all. None: as many as the first array has, and
-        all others exactly as many; a number: arrays may have room for more. alpha, beta: factors of this call.
+        all others exactly as many; a number: arrays may have room for more. alpha, beta: factors of this call. seed: of a
+        cast with rounding=stochastic, 64 bits.
 
         Everything but an address is checked before anything is launched: InvalidArgument names the argument. The arrays
         must stay allocated until the launch has ended."""
@@ -109,6 +113,12 @@ class Kernel(Handle):
                     setattr(place, "global_scale" if slot.stream == "global" else slot.stream, pointer or None)
                 else:
                     setattr(args, slot.operand, pointer or None)
+            if hasattr(kind, "seed"):
+                if not 0 <= seed < 1 << 64:
+                    raise _errors.InvalidArgument("seed", str(seed), "0 to 2^64 - 1")
+                args.seed = seed
+            elif seed:
+                raise _errors.InvalidArgument("seed", str(seed), "0: only casts have one")
             if hasattr(kind, "alpha"):
                 args.alpha, args.beta = alpha, beta
             elif alpha != 1 or beta != 1:

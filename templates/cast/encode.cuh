@@ -6,10 +6,11 @@
 #pragma once
 #include "cast/params.cuh"
 #include "cast/tile.cuh"
+#include "core/stochastic.cuh"
 
 namespace tw::cast {
 
-template <class X, class Y, int threads, int lane_elements, int passes>
+template <class X, class Y, int threads, int lane_elements, int passes, bool stochastic = false>
 struct Encode {
   using T = typename X::Element;
   TW_CONSTANTS(int, kThreads = threads);
@@ -42,6 +43,18 @@ struct Encode {
       to_floats<T, lane_elements>(v, words[p]);
       Y::template encode_lanes<lane_elements>(v, thread % kLanes, shared + block * Y::kDataBytes,
                                               shared + kData + block * Y::kScaleBytes, context, shape.encoder);
+      if constexpr (stochastic) {
+        sync_warp();  // one lane has written the scale
+        TW_UNROLL for (int i = 0; i < lane_elements; i += 4) {
+          u32 random[4];
+          random_words(random, (start + at + i) / 4, args.seed);
+          TW_UNROLL for (int j = i; j < i + 4; ++j) {
+            const int b = (at + j) / Y::kBlock;
+            fmt::round_stochastically<Y>(shared + b * Y::kDataBytes, shared + kData + b * Y::kScaleBytes, context,
+                                         (at + j) % Y::kBlock, v[j], random[j % 4], shape.encoder);
+          }
+        }
+      }
     }
     sync_block();
 

@@ -18,6 +18,10 @@ namespace {
 
 int element_bytes(Format plain) { return fast_path(plain).data_bytes; }
 std::string type(Format f) { return fmt::format("tw::fmt::{}", f.name()); }
+// The last argument of an encoding kernel's template.
+const char* rounding(const Cast& c) { return c.rounding == Rounding::stochastic ? ", true" : ""; }
+// Of an element: its share of a generator's ten rounds, two decodings and a division.
+double rounding_ops(const Cast& c) { return c.rounding == Rounding::stochastic ? 60 : 0; }
 
 // Narrowing is the encoder's work, widening the decoder's.
 bool encodes(const Cast& c) { return is_float(c.x) && (!is_float(c.y) || element_bytes(c.y) <= element_bytes(c.x)); }
@@ -81,8 +85,8 @@ class Blocks final : public CastFamily {
     s.space = "tw::cast";
     s.includes = includes(c, encodes(c) ? "cast/encode.cuh" : "cast/decode.cuh");
     s.plan_type =
-        encodes(c) ? fmt::format("tw::cast::Encode<{}, {}, {}, {}, {}>", type(c.x), type(c.y), plan.threads, plan.lane,
-                                 plan.passes)
+        encodes(c) ? fmt::format("tw::cast::Encode<{}, {}, {}, {}, {}{}>", type(c.x), type(c.y), plan.threads,
+                                 plan.lane, plan.passes, rounding(c))
                    : fmt::format("tw::cast::Decode<{}, {}, {}, {}>", type(c.x), type(c.y), plan.threads, plan.passes);
     s.plan.x = run_grid(plan.tile, c.rows, c.cols);
     s.plan.threads = static_cast<std::uint32_t>(plan.threads);
@@ -103,7 +107,7 @@ class Blocks final : public CastFamily {
     t.bytes_in_flight = encodes(c) ? plan.lane * plan.passes * element_bytes(c.x)
                                    : static_cast<double>(plan.shared_bytes) / plan.threads;
     // Instructions per element, of which the work per block is shared by a lane's elements.
-    t.alu_ops = elements(c) * (searches ? 500.0 : encodes(c) ? 10.0 + 64.0 / plan.lane : 9.0);
+    t.alu_ops = elements(c) * (searches ? 500.0 : encodes(c) ? 10.0 + 64.0 / plan.lane + rounding_ops(c) : 9.0);
     return t;
   }
 
@@ -181,8 +185,8 @@ class Rows final : public CastFamily {
     s.name = "cast/rows";
     s.space = "tw::cast";
     s.includes = includes(c, "cast/rows.cuh");
-    s.plan_type = fmt::format("tw::cast::Rows<{}, {}, {}, {}, {}, {}, {}>", type(c.x), type(c.y), row_threads,
-                              block_rows, held, steps(c, row_threads) <= held, aligned(c));
+    s.plan_type = fmt::format("tw::cast::Rows<{}, {}, {}, {}, {}, {}, {}{}>", type(c.x), type(c.y), row_threads,
+                              block_rows, held, steps(c, row_threads) <= held, aligned(c), rounding(c));
     s.plan.x = {1, static_cast<std::uint32_t>(block_rows), 0};
     s.plan.threads = static_cast<std::uint32_t>(row_threads * block_rows);
     s.plan.shared_bytes = static_cast<std::uint32_t>(shared_bytes(c, candidate));
@@ -202,7 +206,7 @@ class Rows final : public CastFamily {
                         std::min(1.0, static_cast<double>(c.cols) / (16.0 * row_threads * held));
     const double again = std::max(0.0, static_cast<double>(c.cols) - 16.0 * row_threads * held);  // read twice
     t.global_bytes += again * static_cast<double>(c.rows) * element_bytes(c.x);
-    t.alu_ops = elements(c) * 16 + t.blocks * t.threads * 100;
+    t.alu_ops = elements(c) * (16 + rounding_ops(c)) + t.blocks * t.threads * 100;
     return t;
   }
 
@@ -252,7 +256,7 @@ class Reference final : public CastFamily {
     s.name = "cast/reference";
     s.space = "tw::cast";
     s.includes = includes(c, "cast/reference.cuh");
-    s.plan_type = fmt::format("tw::cast::Reference<{}, {}>", type(c.x), type(c.y));
+    s.plan_type = fmt::format("tw::cast::Reference<{}, {}{}>", type(c.x), type(c.y), rounding(c));
     s.plan.x = grid(c);
     s.plan.threads = kThreads;
     return specialize(s);

@@ -9,6 +9,7 @@
 
 #include "templates/cast/cast.h"
 #include "templates/cast/params.cuh"
+#include "templates/cast/stochastic.h"
 #include "templates/checks.h"
 #include "templates/describe.h"
 #include "templates/fast_path.h"
@@ -18,31 +19,26 @@ namespace tilewright::cast {
 namespace {
 
 static_assert(sizeof(tw::cast::Args) == sizeof(CastArgs) && offsetof(tw::cast::Args, y) == offsetof(CastArgs, y) &&
-              offsetof(tw::cast::Args, rows) == offsetof(CastArgs, rows));
+              offsetof(tw::cast::Args, rows) == offsetof(CastArgs, rows) &&
+              offsetof(tw::cast::Args, seed) == offsetof(CastArgs, seed));
+
+constexpr const char* kRoundings[] = {"nearest", "stochastic"};
+constexpr std::uint64_t kTaskSeed = 0x243f6a8885a308d3;  // of launches that are verified and measured
 
 struct Fields {
   static Cast blank(Format any) { return {.x = any, .y = any}; }
   template <class C, class V>
   static void visit(C& cast, V&& visit) {
-    auto& [x, y, rows, cols, encoder] = cast;
+    auto& [x, y, rows, cols, encoder, rounding] = cast;
     visit(required("x", "what is cast, [rows, cols]"), x);
     visit(required("y", "what it becomes; one of the two is f32, f16 or bf16"), y);
     visit(required("rows", "rows", Role::rows), rows);
     visit(required("cols", "columns", Role::size), cols);
     visit(optional("encoder", "the rule by which y is encoded, of those it has; the first by default"), encoder,
           y.info().encoders);
+    visit(optional("rounding", "to the neighbouring codes, by chance as near as each is"), rounding, kRoundings);
   }
 };
-
-void add_rules(std::vector<PointerRule>& rules, const char* const (&names)[3], std::size_t at, Format format) {
-  const FastPath& f = fast_path(format);
-  const auto offset = [&](std::size_t member) { return static_cast<std::uint32_t>(at + member); };
-  rules.push_back({names[0], offset(offsetof(Operand, data)), 16, true});
-  if (f.row_bytes || f.scale_bytes)
-    rules.push_back({names[1], offset(offsetof(Operand, scales)),
-                     f.row_bytes ? static_cast<std::uint32_t>(f.row_bytes) : 16u, true});
-  if (has_global(format)) rules.push_back({names[2], offset(offsetof(Operand, global)), 4, true});
-}
 
 class CastOperation final : public OperationOf<Cast, Fields> {
  public:
@@ -67,6 +63,8 @@ class CastOperation final : public OperationOf<Cast, Fields> {
     if (c.encoder < 0 || c.encoder >= static_cast<int>(encoders.size()))
       throw invalid("encoder", std::to_string(c.encoder),
                     fmt::format("an encoder of {}: {}", c.y.name(), fmt::join(encoders, " ")));
+    if (c.rounding == Rounding::stochastic && !rounds_stochastically(c.y))
+      throw unsupported("y", c.y, "fp8, int8, int4 or fp4 without zero points: rounding=stochastic");
   }
   Extents extents_of(const Cast& c) const override { return {c.rows, c.cols}; }
   void set_rows(Cast& c, std::int64_t rows) const override { c.rows = rows; }
@@ -82,8 +80,8 @@ class CastOperation final : public OperationOf<Cast, Fields> {
     c.rows_at = offsetof(CastArgs, rows);
     c.rows_name = "rows";
     c.cols = cast.cols;
-    add_rules(c.pointers, {"x.data", "x.scales", "x.global"}, offsetof(CastArgs, x), cast.x);
-    add_rules(c.pointers, {"y.data", "y.scales", "y.global"}, offsetof(CastArgs, y), cast.y);
+    add_pointers(c.pointers, {"x.data", "x.scales", "x.global"}, offsetof(CastArgs, x), cast.x);
+    add_pointers(c.pointers, {"y.data", "y.scales", "y.global"}, offsetof(CastArgs, y), cast.y);
     const tw::cast::Shape shape{cast.cols, cast.encoder, 0};
     c.constants.resize(sizeof shape);
     std::memcpy(c.constants.data(), &shape, sizeof shape);
@@ -95,7 +93,7 @@ class CastOperation final : public OperationOf<Cast, Fields> {
     const Matrix x = add_matrix(task, "x", {c.x, c.rows, c.cols, 1.0f, false}, true, false);
     const Matrix y = add_matrix(task, "y", {c.y, c.rows, c.cols, 1.0f, false}, true, true);
     task.arguments = [=](std::span<void* const> pointers, std::int64_t rows) {
-      return tilewright::bytes_of(CastArgs{operand(x, pointers), operand(y, pointers), rows});
+      return tilewright::bytes_of(CastArgs{operand(x, pointers), operand(y, pointers), rows, kTaskSeed});
     };
     task.verify_rows = verify_rows_of(c.rows, static_cast<double>(c.cols));
     task.compare = [outputs = row_outputs(task)](std::span<const std::byte> got, std::span<const std::byte> oracle,
@@ -106,7 +104,10 @@ class CastOperation final : public OperationOf<Cast, Fields> {
 
   void compute(const Cast& c, const Task& task, HostBuffers buffers) const override {
     const std::vector<float> values = decoded(matrix(task, "x"), buffers);
-    c.y.info().encode(values.data(), c.rows, c.cols, operand(matrix(task, "y"), buffers), c.encoder);
+    const MutableOperand y = operand(matrix(task, "y"), buffers);
+    c.y.info().encode(values.data(), c.rows, c.cols, y, c.encoder);
+    if (c.rounding == Rounding::stochastic)
+      round_stochastically(c.y, values.data(), c.rows, c.cols, y, c.encoder, kTaskSeed);
   }
 
   HostCheck judge(const Cast& c, const Task& task, HostBuffers buffers) const override {
@@ -120,6 +121,16 @@ class CastOperation final : public OperationOf<Cast, Fields> {
 };
 
 }  // namespace
+
+void add_pointers(std::vector<PointerRule>& rules, const char* const (&names)[3], std::size_t at, Format format) {
+  const FastPath& f = fast_path(format);
+  const auto offset = [&](std::size_t member) { return static_cast<std::uint32_t>(at + member); };
+  rules.push_back({names[0], offset(offsetof(Operand, data)), 16, true});
+  if (f.row_bytes || f.scale_bytes)
+    rules.push_back({names[1], offset(offsetof(Operand, scales)),
+                     f.row_bytes ? static_cast<std::uint32_t>(f.row_bytes) : 16u, true});
+  if (has_global(format)) rules.push_back({names[2], offset(offsetof(Operand, global)), 4, true});
+}
 
 const Operation& operation() {
   static const CastOperation operation;

@@ -9,6 +9,7 @@ struct Args {
   Operand x;         // [rows, cols]
   MutableOperand y;  // [rows, cols]; y.global is read, not written
   i64 rows;
+  u64 seed;  // of stochastic rounding
 };
 
 struct Shape {

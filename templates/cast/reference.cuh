@@ -4,10 +4,11 @@
 #pragma once
 #include "cast/params.cuh"
 #include "cast/tile.cuh"
+#include "core/stochastic.cuh"
 
 namespace tw::cast {
 
-template <class X, class Y>
+template <class X, class Y, bool stochastic = false>
 struct Reference {
   TW_CONSTANTS(int, kThreads = 128, kSharedBytes = 0);
   TW_CONSTANTS(int, kUnit = max2(X::kBlock, Y::kBlock));  // elements that belong together; blocks are powers of two
@@ -24,8 +25,15 @@ struct Reference {
   }
   TW_MEMBER static void encode(const Args& args, const float* v, i64 at, const fmt::row_item<Y>& context, i32 encoder) {
     const i64 block = at / Y::kBlock;
-    Y::encode(v, static_cast<u8*>(args.y.data) + block * Y::kDataBytes,
-              static_cast<u8*>(args.y.scales) + block * Y::kScaleBytes, context, encoder);
+    u8* const data = static_cast<u8*>(args.y.data) + block * Y::kDataBytes;
+    u8* const scales = static_cast<u8*>(args.y.scales) + block * Y::kScaleBytes;
+    Y::encode(v, data, scales, context, encoder);
+    if constexpr (stochastic)
+      for (int i = 0; i < Y::kBlock; ++i) {
+        u32 random[4];
+        random_words(random, (at + i) / 4, args.seed);
+        fmt::round_stochastically<Y>(data, scales, context, i, v[i], random[(at + i) % 4], encoder);
+      }
   }
   // Elements at .. at + kUnit of one row.
   TW_MEMBER static void unit(const Args& args, const Shape& shape, i64 at, const fmt::row_item<X>& x_context,

@@ -9,24 +9,27 @@
 // neighbouring ones, and stores 16 bytes.
 #pragma once
 #include "cast/params.cuh"
+#include "cast/row_group.cuh"
 #include "cast/tile.cuh"
+#include "core/stochastic.cuh"
 
 namespace tw::cast {
 
-template <class X, class Y, int row_threads, int block_rows, int held, bool whole, bool aligned>
+template <class X, class Y, int row_threads, int block_rows, int held, bool whole, bool aligned,
+          bool stochastic = false>
 struct Rows {
   using T = typename X::Element;
   TW_CONSTANTS(int, kThreads = row_threads * block_rows);
-  TW_CONSTANTS(int, kWarps = row_threads / 32);  // of a row
+  using Group = RowGroup<row_threads, block_rows>;
   TW_CONSTANTS(bool, kZeroPoint = fmt::has_zero_point<Y>());
   TW_CONSTANTS(int, kWords = kZeroPoint ? 3 : 1);  // that warps exchange: extremes, the sum of codes
-  TW_CONSTANTS(int, kSharedBytes = kWarps > 1 ? block_rows * kWarps * 4 * kWords : 0);
+  TW_CONSTANTS(int, kSharedBytes = Group::shared_bytes(kWords));
   using Extent = fmt::Extent<Y>;
   using Item = fmt::row_item<Y>;
   TW_CONSTANTS(int, kVector = 16 / sizeof(T));  // elements of one load
   TW_CONSTANTS(int, kLoads = 16 / kVector);     // loads of one iteration
   TW_CONSTANTS(int, kStep = row_threads * 16);  // elements of one iteration
-  static_assert(row_threads % 32 == 0 && Y::kRowScale && Y::kDataBytes == 1, "whole warps, one-byte codes");
+  static_assert(Y::kRowScale && Y::kDataBytes == 1, "one-byte codes");
 
   // A thread's view of a row. Elements are numbered from the last multiple of 16 at or before the row's start; the
   // row's are low <= at < high. `aligned`: low is 0 and high a multiple of 16. Rows are short enough for 32 bits.
@@ -34,10 +37,14 @@ struct Rows {
     const T* x;       // of the thread's first load
     u8* y;            // of its first store
     u32 load, store;  // the numbers of both
+    i64 base;         // of element 0 in the matrix
+    u64 seed;
     u32 low, high;
     TW_MEMBER Span(const Args& args, i64 index, i64 cols, int thread) {
       const int warp = thread / 32, lane = thread % 32;
-      const i64 first = index < args.rows ? index * cols : 0, base = first / 16 * 16;
+      const i64 first = index < args.rows ? index * cols : 0;
+      base = first / 16 * 16;
+      seed = args.seed;
       load = static_cast<u32>(warp * 512 + kVector * lane);
       store = static_cast<u32>(warp * 512 + 32 * kVector * (lane % kLoads) + 16 * (lane / kLoads));
       x = static_cast<const T*>(args.x.data) + base + load;
@@ -74,35 +81,6 @@ struct Rows {
       TW_UNROLL for (int i = 0; i < kVector; ++i) extent.add(v[i]);
     }
   }
-  // The words of a row's warps.
-  template <class V>
-  TW_MEMBER static V* of_warps(int word, int row) {
-    return reinterpret_cast<V*>(dynamic_shared()) + (word * block_rows + row) * kWarps;
-  }
-  // Over the threads of a row; every thread gets it.
-  TW_MEMBER static void join(Extent& extent, int row, int thread) {
-    TW_UNROLL for (int e = 0; e < Extent::kFloats; ++e) TW_UNROLL for (int d = 16; d > 0; d /= 2) extent.of[e] =
-        max_number(extent.of[e], shuffle_xor(extent.of[e], d));
-    if constexpr (kWarps > 1) {
-      TW_UNROLL for (int e = 0; e < Extent::kFloats; ++e) if (thread % 32 == 0) of_warps<float>(e, row)[thread / 32] =
-          extent.of[e];
-      sync_block();
-      TW_UNROLL for (int e = 0; e < Extent::kFloats; ++e) TW_UNROLL for (int i = 0; i < kWarps; ++i) extent.of[e] =
-          max_number(extent.of[e], of_warps<float>(e, row)[i]);
-    }
-  }
-  TW_MEMBER static i32 sum_of_row(i32 sum, int row, int thread) {
-    sum = sum_lanes<32>(sum);
-    if constexpr (kWarps > 1) {
-      i32* warps = of_warps<i32>(Extent::kFloats, row);
-      if (thread % 32 == 0) warps[thread / 32] = sum;
-      sync_block();
-      sum = 0;
-      TW_UNROLL for (int i = 0; i < kWarps; ++i) sum += warps[i];
-    }
-    return sum;
-  }
-
   // Lanes of a group of kLoads exchange code words: word k of lane t becomes the word of lane k for vector t.
   TW_MEMBER static u32x4 exchange(const u32 (&codes)[4], int lane) {
     const bool odd = lane % 2, upper = lane % 4 >= 2;
@@ -127,6 +105,17 @@ struct Rows {
           static_cast<u8>(words[i / 4] >> (8 * (i % 4)));
     }
   }
+  // Codes of elements `at` to `at` + 3 of the matrix.
+  TW_MEMBER static u32 rounded(u32 codes, const float (&v)[4], i64 at, const Span& row, const Item& item) {
+    u32 random[4];
+    random_words(random, at / 4, row.seed);
+    TW_UNROLL for (int i = 0; i < 4; ++i) {
+      u8 code = static_cast<u8>(codes >> (8 * i));
+      fmt::round_stochastically<Y>(&code, nullptr, item, 0, v[i], random[i], 0);
+      codes = (codes & ~(255u << (8 * i))) | static_cast<u32>(code) << (8 * i);
+    }
+    return codes;
+  }
   template <bool direct>
   TW_MEMBER static void encode_step(const u32 (&words)[kLoads][4], const Divider& scale, const Span& row, int i,
                                     int thread, Item& item) {
@@ -136,7 +125,9 @@ struct Rows {
       to_floats<T, kVector>(v, words[j]);
       TW_UNROLL for (int k = 0; k < kVector; k += 4) {
         const float four[4] = {v[k], v[k + 1], v[k + 2], v[k + 3]};
-        const u32 word = Y::template codes<direct>(four, scale, item);
+        u32 word = Y::template codes<direct>(four, scale, item);
+        if constexpr (stochastic)
+          word = rounded(word, four, row.base + row.load + i * kStep + j * 32 * kVector + k, row, item);
         if constexpr (kZeroPoint) item.sum = dp4a(word, 0x01010101u, item.sum);
         codes[(kVector * j + k) / 4] = word;
       }
@@ -160,7 +151,7 @@ struct Rows {
       load_step(more, row, i);
       add(extent, more);
     }
-    join(extent, in_block, thread);
+    Group::join(extent, 0, in_block, thread);
     Item item = extent.item();
 
     const Divider by(fmt::scale_of(item), extent.largest());
@@ -177,7 +168,8 @@ struct Rows {
       }
     }
     if constexpr (kZeroPoint)  // beyond the row's ends there were zeros
-      item.sum = sum_of_row(item.sum, in_block, thread) - item.zero * (steps * kStep - static_cast<int>(shape.cols));
+      item.sum = Group::sum(item.sum, Extent::kFloats, in_block, thread) -
+                 item.zero * (steps * kStep - static_cast<int>(shape.cols));
     if (row.high > 0 && thread == 0) static_cast<Item*>(args.y.scales)[index] = item;
   }
 };

@@ -19,6 +19,7 @@ struct E4m3Blocks {
   TW_MEMBER static constexpr Infinity infinity() { return Infinity::spreads; }
   TW_MEMBER static constexpr ScaledMma scaled_mma() { return ScaledMma::none; }
   TW_CONSTANTS(bool, kCodeLanes = false);
+  TW_MEMBER static constexpr CodeSteps steps(int) { return e4m3_steps(); }
   template <class>
   TW_MEMBER static constexpr bool tiles_for() {
     return false;

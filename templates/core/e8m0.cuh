@@ -37,6 +37,7 @@ struct MicroscaledBlocks : StandAlone {
   }
   TW_MEMBER static constexpr Infinity infinity() { return Infinity::spreads; }
   TW_CONSTANTS(bool, kCodeLanes = false);
+  TW_MEMBER static constexpr CodeSteps steps(int) { return Elements::kBytes == 2 ? e2m1_steps() : e4m3_steps(); }
   using Element = void;
   using TileElement = void;
 

@@ -56,6 +56,8 @@
 //                                are in shared memory, the first block of a run 16-byte aligned; all lanes of the warp
 //                                take part
 //   codes<direct>(v, divider, item)         kRowScale and bytes: four codes as a word; direct: see Divider
+//   steps(i)                     how codes follow each other under encoder i, if casts may round stochastically
+//                                (core/stochastic.cuh); the only member that a format may leave out
 //   kCodeLanes                   true: a GEMM kernel may encode x itself (core/quantized.cuh), by
 //   code_lanes<E>(v, codes)      as encode_lanes(), a lane's codes as the bytes of words; returns the block's scale
 //
@@ -80,6 +82,16 @@ struct Error {
   double element = 0, amax = 0, range = 0, outer = 0, least = 0;
   float largest = 3.4028234663852886e38f;
 };
+// Codes in the order of their values, one step after the other, from `low` to `high`: integers of `bits` bits, or a
+// sign and a magnitude. A code is a byte, or half of one, the even element's the lower. 0 bits: there is no such order.
+struct CodeSteps {
+  int bits = 0;
+  bool sign_magnitude = false;
+  i32 low = 0, high = 0;
+};
+TW_FN constexpr CodeSteps e4m3_steps() { return {8, true, -0x7e, 0x7e}; }
+TW_FN constexpr CodeSteps e2m1_steps() { return {4, true, -7, 7}; }
+
 // The relative error of a scale that is rounded to half precision, and the absolute one: below 2^-14 halves are
 // multiples of 2^-24.
 TW_FN constexpr double half_rounding() { return 4.8828125e-4; }
@@ -309,6 +321,12 @@ struct Plain : StandAlone {
     return to_f32(v);
   }
 
+  TW_MEMBER static constexpr CodeSteps steps(int) {
+    if constexpr (same<T, tw::e4m3>()) return e4m3_steps();
+    if constexpr (same<T, tw::e5m2>()) return {8, true, -0x7b, 0x7b};
+    if constexpr (same<T, tw::i8>()) return {8, false, -128, 127};
+    return {};
+  }
   TW_MEMBER static constexpr bool lanes_ok(int e) { return e * static_cast<int>(sizeof(T)) >= 8; }
   template <int E>
   TW_MEMBER static void encode_lanes(const float (&v)[E], int, u8* data, u8*, float, int) {

@@ -88,6 +88,7 @@ struct Int4Groups : NibbleGroups<group_elements, 2> {
   // 15, as its observers choose (quantization/utils/helpers.py): the largest value becomes 7 steps, the least -8.
   TW_CONSTANTS(int, kEncoders = 2);
   static constexpr const char* encoder_name(int i) { return i == 0 ? "amax7" : "compressed_tensors"; }
+  TW_MEMBER static constexpr CodeSteps steps(int i) { return {4, false, i == 0 ? 1 : 0, 15}; }
   TW_MEMBER static constexpr float top(int encoder) { return encoder == 0 ? 7.0f : 7.5f; }
   static constexpr Error error(int i) {
     return {0, 0.5 / top(i) + half_rounding(), 0, 0, top(i) * half_least(), top(i) * largest_half()};

@@ -20,6 +20,7 @@ struct e2m1_row : RowCodes<E2m1Row> {
   static constexpr const char* source() { return "OCP E2M1; amax / 6 is this library's"; }
   static constexpr Error error(int) { return {0, 1.0 / 6, 0, 0, 6 * least_float(), largest_scaled()}; }  // 5 of 4 and 6
   static constexpr const char* encoder_name(int) { return "amax6"; }
+  TW_MEMBER static constexpr CodeSteps steps(int) { return e2m1_steps(); }
   TW_MEMBER static float row_scale(float amax) { return scale_for(amax, 6.0f); }
 
   TW_MEMBER static void encode(const float* x, u8* data, u8*, float scale, int) {

@@ -22,6 +22,7 @@ struct int4_row : RowCodes<Int4Row> {
   }
   static constexpr Error error(int) { return {0, 0.5 / 7, 0, 0, 7 * least_float(), largest_scaled()}; }
   static constexpr const char* encoder_name(int) { return "amax7"; }
+  TW_MEMBER static constexpr CodeSteps steps(int) { return {4, false, 1, 15}; }
   TW_MEMBER static float row_scale(float amax) { return scale_for(amax, 7.0f); }
 
   TW_MEMBER static u32 code(float steps) { return static_cast<u32>(max2(min2(to_int(rint_even(steps)), 7), -7) + 8); }

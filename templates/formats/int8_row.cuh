@@ -22,6 +22,7 @@ struct int8_row : RowElements<tw::i8> {
     return mul_rn(static_cast<float>(static_cast<i8>(data[0])), scale);
   }
 
+  TW_MEMBER static constexpr CodeSteps steps(int) { return {8, false, -127, 127}; }
   template <bool direct>
   TW_MEMBER static u32 codes(const float (&v)[4], const Divider& scale, float) {
     u32 q[4];

@@ -21,6 +21,7 @@ struct nvfp4 {
   TW_CONSTANTS(bool, kKeepsNan = false);
   TW_MEMBER static constexpr Infinity infinity() { return Infinity::saturates; }
   TW_CONSTANTS(bool, kCodeLanes = false);
+  TW_MEMBER static constexpr CodeSteps steps(int) { return e2m1_steps(); }
   TW_CONSTANTS(int, kScaleRows = 1, kErrorColumns = 16);
   using RowItem = float;
   using Element = void;

@@ -148,6 +148,59 @@ TEST_CASE("an amax is launched") {
   CHECK(gpu.seen.launches == 1);
 }
 
+TEST_CASE("a cast of the size that was published first has no seed") {
+  Gpu gpu;
+  const EngineHandle en = engine();
+  const MemoryHandle x = memory(gpu.device, 4096), y = memory(gpu.device, 4096), scales = memory(gpu.device, 64);
+  const ProblemHandle p = problem("cast x=f16 y=e4m3_row rows=2 cols=64 rounding=stochastic");
+  const KernelHandle kernel = prepare(en, p, gpu.device);
+  tw_cast_args args = TW_CAST_ARGS_INIT;
+  args.x.data = tw_memory_data(x.get());
+  args.y.data = tw_memory_data(y.get());
+  args.y.scales = tw_memory_data(scales.get());
+  args.rows = 2;
+  gpu.seen.launches = 0;
+  for (const std::size_t size : {offsetof(tw_cast_args, seed), sizeof args}) {
+    args.struct_size = static_cast<std::uint32_t>(size);
+    CHECK(tw_launch_cast(kernel.get(), nullptr, &args) == TW_OK);
+  }
+  CHECK(gpu.seen.launches == 2);
+  args.struct_size = 8;
+  CHECK(launch_failure(tw_launch_cast(kernel.get(), nullptr, &args)).field == "args.struct_size");
+}
+
+TEST_CASE("a fused cast is launched") {
+  Gpu gpu;
+  const EngineHandle en = engine();
+  const MemoryHandle x = memory(gpu.device, 4096), y = memory(gpu.device, 4096), scales = memory(gpu.device, 64);
+  const ProblemHandle p =
+      problem("fused_cast x=f16 y=e4m3_row rows=2 cols=64 bias=f32 residual=add norm=rms weight=f16");
+  const KernelHandle kernel = prepare(en, p, gpu.device);
+  tw_fused_cast_args args = TW_FUSED_CAST_ARGS_INIT;
+  void* const memory = tw_memory_data(x.get());
+  args.x = memory;
+  args.y.data = tw_memory_data(y.get());
+  args.y.scales = tw_memory_data(scales.get());
+  args.rows = 2;
+  gpu.seen.launches = 0;
+  const auto missing = [&] { return launch_failure(tw_launch_fused_cast(kernel.get(), nullptr, &args)).field; };
+  CHECK(missing() == "bias");
+  args.bias = memory;
+  CHECK(missing() == "weight");
+  args.weight = memory;
+  CHECK(missing() == "residual");
+  args.residual = memory;
+  CHECK(missing() == "residual_out");
+  args.residual_out = memory;
+  REQUIRE(tw_launch_fused_cast(kernel.get(), nullptr, &args) == TW_OK);
+  CHECK(gpu.seen.launches == 1);
+  CHECK(gpu.seen.x == args.x);
+  args.x = static_cast<char*>(memory) + 8;
+  CHECK(missing() == "x");
+  args.struct_size = 8;
+  CHECK(missing() == "args.struct_size");
+}
+
 TEST_CASE("fake quantizations are launched") {
   Gpu gpu;
   const EngineHandle en = engine();

@@ -154,6 +154,23 @@ TEST_CASE("cli: fake quantizations are planned, written out and run as a cast is
   refused("run \"dynamic_block_quantize x=bf16 y=bf16 rows=5 cols=520 block_size=16\"", 1, "block");
 }
 
+TEST_CASE("cli: fused and stochastic casts are planned, written out and run") {
+  for (const auto& [text, type] :
+       {std::pair{"fused_cast x=bf16 y=e4m3_row rows=5 cols=512 residual=add norm=rms weight=bf16",
+                  "fused_cast::Rows<"},
+        {"fused_cast x=f16 y=q8_1 rows=5 cols=96 act=silu gate=first", "fused_cast::Rows<"},
+        {"cast x=f32 y=nvfp4 rows=5 cols=96 rounding=stochastic", "cast::Encode<"}}) {
+    const std::string quoted = std::string(" \"") + text + "\"";
+    const Json run = tool("run --json" + quoted).json();
+    CHECK(run["verified"] == true);
+    CHECK(run["checked"] == run["outputs"]);
+    CHECK(tool("plan --json --top 0 --arch sm_75" + quoted).json()["candidates"].size() > 2);
+    CHECK(tool("emit --json --arch sm_75" + quoted).json()["text"].get<std::string>().find(type) != std::string::npos);
+  }
+  refused("run \"fused_cast x=bf16 y=e4m3_row rows=5 cols=64 gate=first norm=rms\"", 1, "norm = rms");
+  refused("run \"cast x=f32 y=q4_0 rows=5 cols=64 rounding=stochastic\"", 1, "y = q4_0");
+}
+
 TEST_CASE("cli: prewarm compiles once; the cache can be listed, shipped, checked and repaired") {
   const std::string cache = cache_flag("warm.db"), shipped = scratch() / "shipped.db";
   const std::string prewarm =

@@ -7,6 +7,7 @@
 #include "templates/cast/cast.h"
 #include "templates/conv/conv.h"
 #include "templates/fake_quant/fake_quant.h"
+#include "templates/fused_cast/fused_cast.h"
 #include "templates/gemm/gemm.h"
 #include "templates/pack/pack.h"
 
@@ -16,6 +17,7 @@ std::span<const Operation* const> operations() {
   static const Operation* const list[] = {&gemm::operation(),
                                           &conv::operation(),
                                           &cast::operation(),
+                                          &fused_cast::operation(),
                                           &amax::operation(),
                                           &fake_quant::fp4_fake_quant(),
                                           &fake_quant::dynamic_block_quantize(),

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stochastic rounding on the host (core/stochastic.cuh).
+#pragma once
+
+#include <tilewright/format.h>
+
+#include <cstdint>
+
+namespace tilewright::cast {
+
+bool rounds_stochastically(Format f);
+
+// y: what the encoder made of x, [rows, cols]. Codes are changed in place. Precondition: rounds_stochastically(f).
+void round_stochastically(Format f, const float* x, std::int64_t rows, std::int64_t cols, MutableOperand y, int encoder,
+                          std::uint64_t seed);
+
+}  // namespace tilewright::cast

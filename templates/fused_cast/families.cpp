@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "templates/cast/lanes.h"
+#include "templates/checks.h"
+#include "templates/fast_path.h"
+#include "templates/fused_cast/fused_cast.h"
+#include "templates/fused_cast/plan.cuh"
+#include "templates/knobs.h"
+#include "templates/specialize.h"
+
+namespace tilewright::fused_cast {
+namespace {
+
+using Knobs = tw::fused_cast::Knobs;
+constexpr Knob<Knobs> kKnobs[] = {knob<&Knobs::row_threads>("row_threads"), knob<&Knobs::block_rows>("block_rows"),
+                                  knob<&Knobs::held>("held")};
+constexpr Knob<Knobs> kDerived[] = {knob<&Knobs::piece>("piece"),       knob<&Knobs::whole>("whole"),
+                                    knob<&Knobs::residual>("residual"), knob<&Knobs::norm>("norm"),
+                                    knob<&Knobs::gated>("gated"),       knob<&Knobs::act>("act")};
+const KnobTable<Knobs> kTable{"tw::fused_cast::Knobs", kKnobs, kDerived};
+
+constexpr int kHeldElements = 32;  // of a thread
+constexpr int kReferenceThreads = 128;
+
+std::string type(const std::optional<Format>& f) { return f ? fmt::format("tw::fmt::{}", f->name()) : "void"; }
+double elements(const FusedCast& c) { return static_cast<double>(c.rows) * static_cast<double>(c.cols); }
+int input_bytes(const FusedCast& c) {  // of x and the residual, for an element of y
+  return fast_path(c.x).element_bytes * (c.residual != Residual::none || c.gate != Gate::none ? 2 : 1);
+}
+bool needs_row(const FusedCast& c) { return c.norm != Norm::none || fast_path(c.y).row_bytes; }
+
+// What follows from the problem and the knobs chosen.
+Knobs derived(const FusedCast& c, Knobs k) {
+  k.piece = c.cols % 8 == 0 ? 8 : 1;
+  k.residual = c.residual != Residual::none, k.norm = c.norm != Norm::none, k.gated = c.gate != Gate::none;
+  k.act = static_cast<tw::gemm::Act>(c.act);
+  k.whole = !needs_row(c) || k.span() >= c.cols;
+  return k;
+}
+
+class FusedCastFamily : public EnumeratedFamily {
+ public:
+  std::string_view op() const override { return FusedCast::kOperation; }
+  std::string why_not(const Problem& problem, const Arch&) const override {
+    return problem.as<FusedCast>() ? why_not(*problem.as<FusedCast>()) : "not a fused_cast";
+  }
+  std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
+    if (!why_not(problem, arch).empty()) return {};
+    return list(*problem.as<FusedCast>());
+  }
+  Source source(const Problem& problem, const Arch&, const Candidate& candidate) const override {
+    const FusedCast& c = *problem.as<FusedCast>();
+    const Knobs k = knobs(c, candidate);
+    Specialization s;
+    s.name = fmt::format("fused_cast/{}", name());
+    s.space = "tw::fused_cast";
+    s.includes = {fmt::format("fused_cast/{}.cuh", name())};
+    std::vector<Format> formats = {c.x, c.y};
+    if (c.bias) formats.push_back(*c.bias);
+    if (c.weight) formats.push_back(*c.weight);
+    for (auto f = formats.begin(); f != formats.end(); ++f)
+      if (std::find(formats.begin(), f, *f) == f) s.includes.push_back(fmt::format("formats/{}.cuh", f->name()));
+    s.prelude = kTable.text(k);
+    s.plan_type = fmt::format("tw::fused_cast::{}<{}, {}, {}, {}, kKnobs>", struct_name(), type(c.x), type(c.y),
+                              type(c.bias), type(c.weight));
+    s.plan = plan(c, k);
+    return specialize(s);
+  }
+
+ protected:
+  virtual std::string why_not(const FusedCast& c) const = 0;
+  virtual std::vector<Candidate> list(const FusedCast& c) const = 0;
+  virtual const char* struct_name() const = 0;
+  virtual Knobs knobs(const FusedCast& c, const Candidate& candidate) const = 0;
+  virtual LaunchPlan plan(const FusedCast& c, const Knobs& k) const = 0;
+  static Traits base_traits(const Problem& problem, const LaunchPlan& plan) {
+    Traits t;
+    t.threads = static_cast<int>(plan.threads);
+    t.shared_bytes = static_cast<int>(plan.shared_bytes);
+    t.tile_rows = static_cast<int>(plan.x.per_rows);
+    t.tile_cols = static_cast<int>(plan.x.per_cols ? plan.x.per_cols : problem.cols());
+    t.blocks = static_cast<double>(plan.x.blocks(problem.rows(), problem.cols()));
+    t.unique_bytes = t.global_bytes = problem.min_bytes();
+    return t;
+  }
+};
+
+class Rows final : public FusedCastFamily {
+ public:
+  std::string_view name() const override { return "rows"; }
+  std::string_view title() const override { return "rows in registers, read once by 16-byte accesses"; }
+
+  Traits traits(const Problem& problem, const Arch&, const Candidate& candidate) const override {
+    const FusedCast& c = *problem.as<FusedCast>();
+    const Knobs k = knobs(c, candidate);
+    Traits t = base_traits(problem, plan(c, k));
+    const int held = k.held * k.piece, bytes = input_bytes(c);
+    t.registers = 32 + held + held * bytes / 8;
+    const double used = std::min(1.0, static_cast<double>(c.cols) / k.span());
+    t.bytes_in_flight = held * bytes * used;
+    // What is behind the held pieces is read again: once for each thing that all of a row has to be known for.
+    const double again = std::max(0.0, static_cast<double>(c.cols - k.span())) * static_cast<double>(c.rows);
+    const int passes = (k.norm ? 1 : 0) + (fast_path(c.y).row_bytes ? 1 : 0);
+    if (!k.whole) t.global_bytes += again * passes * bytes;
+    const double act = c.act == Activation::none || c.act == Activation::relu ? 1 : c.act == Activation::silu ? 20 : 35;
+    t.alu_ops =
+        (elements(c) + (k.whole ? 0 : again * passes)) * (14 + act + (k.norm ? 4 : 0) + (k.piece == 1 ? 12 : 0)) +
+        t.blocks * t.threads * (needs_row(c) ? 120 : 40);
+    return t;
+  }
+
+ protected:
+  std::string why_not(const FusedCast& c) const override {
+    const FastPath& y = fast_path(c.y);
+    if (y.row_mean)  // summed in the order of the row
+      return fmt::format("y: {} has a scale from the mean magnitude of a row", c.y.name());
+    if (y.row_bytes && c.y.block() > 1 && c.cols % 8 != 0)
+      return fmt::format("cols = {}: y={} packs several codes a byte, and rows are no multiple of 8", c.cols,
+                         c.y.name());
+    if (!y.row_bytes && c.y.block() > 1 && !(cast::encoder_lanes(c.y) & 8u))
+      return fmt::format("y: {} has no encoder for lanes of 8", c.y.name());
+    return "";
+  }
+  const char* struct_name() const override { return "Rows"; }
+  Knobs knobs(const FusedCast& c, const Candidate& candidate) const override {
+    return derived(c, kTable.knobs(candidate));
+  }
+  LaunchPlan plan(const FusedCast& c, const Knobs& k) const override {
+    const FastPath& y = fast_path(c.y);
+    const bool staged = !y.row_bytes && c.y.block() > 1;
+    const int words = tw::fused_cast::exchanged_words(k, y.row_bytes != 0, y.zero_point);
+    const int exchanged = k.row_threads > 32 ? k.threads() / 32 * 4 * words : 0;
+    LaunchPlan p;
+    p.x = {1, static_cast<std::uint32_t>(k.block_rows), needs_row(c) ? 0 : static_cast<std::uint32_t>(k.span())};
+    p.threads = static_cast<std::uint32_t>(k.threads());
+    p.shared_bytes = static_cast<std::uint32_t>(
+        tw::fused_cast::whole_vectors(exchanged) +
+        (staged ? k.threads() / 32 * tw::fused_cast::staging_bytes(k, c.y.block(), y.data_bytes, y.scale_bytes) : 0));
+    return p;
+  }
+  // Numbers of threads that a row keeps busy, and that hold it, or half of it.
+  std::vector<Candidate> list(const FusedCast& c) const override {
+    std::vector<Candidate> all;
+    constexpr int kLargest = 1024;
+    for (int threads = 32; threads <= kLargest; threads *= 2) {
+      Knobs k = derived(c, {.row_threads = threads});
+      const int most = kHeldElements / k.piece / (threads == kLargest ? 2 : 1);  // of 64 registers there
+      const std::int64_t steps = (c.cols + k.step() - 1) / k.step();
+      k.held = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::clamp<std::int64_t>(steps, 1, most))));
+      if (threads > 32 && k.step() >= 2 * c.cols) break;  // half of the threads would have nothing
+      if (needs_row(c) && steps > 2 * k.held && threads < kLargest) continue;
+      if (!needs_row(c) && threads > 256) break;
+      // A row that may be divided among blocks is, into more parts for few rows.
+      const int least = needs_row(c) ? k.held : std::max(1, k.held / 4);
+      for (; k.held >= least; k.held /= 2)
+        for (int rows = std::max(1, 128 / threads); rows <= std::max(1, 256 / threads); rows *= 2) {
+          k.block_rows = rows;
+          all.push_back(kTable.candidate(name(), k));
+        }
+    }
+    return all;
+  }
+};
+
+class Reference final : public FusedCastFamily {
+ public:
+  std::string_view name() const override { return "reference"; }
+  std::string_view title() const override { return "one thread for each row, in double precision"; }
+
+  Traits traits(const Problem& problem, const Arch&, const Candidate&) const override {
+    const FusedCast& c = *problem.as<FusedCast>();
+    Traits t = base_traits(problem, plan(c, {}));
+    t.registers = 64;
+    t.bytes_in_flight = 4;
+    t.global_bytes *= 16;  // narrow accesses, a row apart
+    t.alu_ops = elements(c) * 600;
+    return t;
+  }
+
+ protected:
+  std::string why_not(const FusedCast&) const override { return ""; }
+  std::vector<Candidate> list(const FusedCast&) const override { return {{"reference", {}}}; }
+  const char* struct_name() const override { return "Reference"; }
+  Knobs knobs(const FusedCast& c, const Candidate&) const override { return derived(c, {}); }
+  LaunchPlan plan(const FusedCast&, const Knobs&) const override {
+    LaunchPlan p;
+    p.x = {1, kReferenceThreads, 0};
+    p.threads = kReferenceThreads;
+    return p;
+  }
+};
+
+}  // namespace
+
+const Family& rows() {
+  static const Rows family;
+  return family;
+}
+const Family& reference() {
+  static const Reference family;
+  return family;
+}
+
+}  // namespace tilewright::fused_cast
