@@ -98,6 +98,40 @@ tw_status tw_launch_dynamic_block_quantize(const tw_kernel* kernel, tw_stream st
   });
 }
 
+tw_status tw_unscale_pieces(const char* format, const tw_unscale_tensor* tensors, size_t count, int64_t elements,
+                            tw_unscale_piece* pieces, size_t* piece_count, tw_error** error) {
+  return guarded(error, [&] {
+    static_assert(sizeof(tw_unscale_tensor) == sizeof(UnscaleTensor) &&
+                  sizeof(tw_unscale_piece) == sizeof(UnscalePiece));
+    const Format f = Format::parse(text(format, "format"));
+    if (tensors == nullptr && count != 0) refuse("tensors", "null", "a pointer is required");
+    std::size_t& room = required(piece_count, "piece_count");
+    const auto all =
+        unscale_pieces(f, std::span(reinterpret_cast<const UnscaleTensor*>(tensors), count), elements);
+    if (pieces != nullptr && room < all.size())
+      refuse("piece_count", std::to_string(room), std::to_string(all.size()) + " or more, what there are");
+    room = all.size();
+    if (pieces != nullptr && room != 0) std::memcpy(pieces, all.data(), room * sizeof *pieces);
+  });
+}
+
+tw_status tw_launch_unscale(const tw_kernel* kernel, tw_stream stream, const tw_unscale_args* args) {
+  return guarded(nullptr, [&] {
+    const tw_unscale_args a = read_struct(args, "args");
+    handle(kernel).value.launch(
+        stream, UnscaleArgs{a.x, a.y, reinterpret_cast<const UnscalePiece*>(a.table), a.scale, a.found_inf,
+                            a.found_before, a.workspace, a.pieces});
+  });
+}
+
+tw_status tw_launch_update_scale(const tw_kernel* kernel, tw_stream stream, const tw_update_scale_args* args) {
+  return guarded(nullptr, [&] {
+    const tw_update_scale_args a = read_struct(args, "args");
+    handle(kernel).value.launch(
+        stream, UpdateScaleArgs{a.scale, a.good_steps, a.found_inf, a.new_scale, a.new_good_steps});
+  });
+}
+
 tw_status tw_launch_pack(const tw_kernel* kernel, tw_stream stream, const tw_pack_args* args) {
   return guarded(nullptr, [&] {
     const tw_pack_args a = read_struct(args, "args");

@@ -181,6 +181,31 @@ class FakeQuantArgs(Sized):
     ]
 
 
+class UnscaleArgs(Sized):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("x", c_void_p),
+        ("y", c_void_p),
+        ("table", c_void_p),
+        ("scale", c_void_p),
+        ("found_inf", c_void_p),
+        ("found_before", c_void_p),
+        ("workspace", c_void_p),
+        ("pieces", c_int64),
+    ]
+
+
+class UpdateScaleArgs(Sized):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("scale", c_void_p),
+        ("good_steps", c_void_p),
+        ("found_inf", c_void_p),
+        ("new_scale", c_void_p),
+        ("new_good_steps", c_void_p),
+    ]
+
+
 class PackArgs(Sized):
     _fields_ = [("struct_size", c_uint32), ("w", Operand), ("tiles", Operand)]
 
@@ -481,6 +506,7 @@ _FALLIBLE: dict[str, tuple[Any, ...]] = {
     "tw_import_order": (_AT, _AT, _AT),
     "tw_import_weights": (_AT, _TEXT, _AT, _SIZE, _AT, _SIZE),
     "tw_export_weights": (_TEXT, _AT, _SIZE, _AT, _SIZE, _AT, _AT, _AT),
+    "tw_unscale_pieces": (_TEXT, _AT, _SIZE, _LONG, _AT, _AT),
     "tw_gather_rows": (_TEXT, _LONG, _AT, _SIZE, Operand, Operand),
 }
 # Launches return a tw_status without a tw_error**.
@@ -492,6 +518,8 @@ _LAUNCHES: dict[str, tuple[Any, ...]] = {
     "tw_launch_amax": (_AT, _AT, _AT),
     "tw_launch_fp4_fake_quant": (_AT, _AT, _AT),
     "tw_launch_dynamic_block_quantize": (_AT, _AT, _AT),
+    "tw_launch_unscale": (_AT, _AT, _AT),
+    "tw_launch_update_scale": (_AT, _AT, _AT),
     "tw_launch_pack": (_AT, _AT, _AT),
     "tw_launch": (_AT, _AT, _AT, _SIZE, _LONG, _LONG),
 }

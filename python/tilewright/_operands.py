@@ -30,7 +30,14 @@ _COLS = {
     "amax": {"x": "cols"},
     "fp4_fake_quant": {"x": "cols", "y": "cols"},
     "dynamic_block_quantize": {"x": "cols", "y": "cols"},
+    "unscale": {"x": "", "y": ""},
     "pack": {"w": "k"},
+}
+# Operands that are single numbers, or tables of them: their dtype, and its bytes.
+_NUMBERS = {
+    **dict.fromkeys(("amax", "scale", "found_inf", "new_scale"), ("float32", 4)),
+    **dict.fromkeys(("good_steps", "new_good_steps"), ("int32", 4)),
+    "table": ("int64", 8),
 }
 # Operands whose rows may lie apart, by the launch's argument that says how far.
 STRIDES = {"gemm": {"x": "ldx", "y": "ldy", "c": "ldc"}}
@@ -78,7 +85,8 @@ def slots(problem: Any, launch: bool) -> Slots:
         operand, _, stream = buffer.name.partition(".")
         stream = stream or "data"
         # A convolution's field `cache` counts frames, which are x's.
-        name = fields.get(operand + "_from") or fields.get("x" if operand == "cache" else operand)
+        same = operand == "cache" or (op == "unscale" and operand == "y")
+        name = fields.get(operand + "_from") or fields.get("x" if same else operand)
         format = None
         if operand in cols and name is not None:
             format = found[operand] = codec.find(name)
@@ -89,8 +97,9 @@ def slots(problem: Any, launch: bool) -> Slots:
             dtypes, item, align = ("int32",), 4, 4
             if launch:  # the buffer is for the tuner, which keeps one table for every step of rows
                 size = 4 * (groups if masked else groups + 1)
-        elif operand == "amax":
-            dtypes, item = ("float32",), 4
+        elif operand in _NUMBERS:
+            dtype, item = _NUMBERS[operand]
+            dtypes, align = (dtype,), item
         elif format is not None and operand != packed:
             width = int(fields[cols[operand]]) if cols[operand] else 0
             if format.is_elements:
@@ -106,7 +115,7 @@ def slots(problem: Any, launch: bool) -> Slots:
                 0 if op == "conv" and launch else buffer.row_bytes // max(groups, 1),
                 buffer.output,
                 buffer.scratch,
-                op == "pack" and stream == "global",
+                (op == "pack" and stream == "global") or (op == "unscale" and launch and operand in ("x", "y")),
                 dtypes,
                 item,
                 width,

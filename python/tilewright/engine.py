@@ -27,6 +27,8 @@ _LAUNCHES: dict[str, tuple[Any, str, str]] = {
     "amax": (_c.AmaxArgs, "rows", "tw_launch_amax"),
     "fp4_fake_quant": (_c.FakeQuantArgs, "rows", "tw_launch_fp4_fake_quant"),
     "dynamic_block_quantize": (_c.FakeQuantArgs, "rows", "tw_launch_dynamic_block_quantize"),
+    "unscale": (_c.UnscaleArgs, "pieces", "tw_launch_unscale"),
+    "update_scale": (_c.UpdateScaleArgs, "", "tw_launch_update_scale"),
     "pack": (_c.PackArgs, "", "tw_launch_pack"),
 }
 
@@ -69,7 +71,10 @@ class Kernel(Handle):
         gemm: x, w, y, and bias, c, workspace, group_rows as the problem has them. conv: x, w, y, and bias, residual,
         cache, amax, workspace as the problem has them, contiguous in its layouts (of PyTorch's channels_last tensors
         pass x.permute(0, 2, 3, 1)). cast: x, y. amax: x, amax, workspace (8
-        bytes, zero at first). fp4_fake_quant and dynamic_block_quantize: x, y, amax. pack: w, tiles.
+        bytes, zero at first). fp4_fake_quant and dynamic_block_quantize: x, y, amax. unscale: table
+        (unscale_pieces()), scale, found_inf, workspace (8 bytes, zero at first), and x and y where pieces are counted
+        from those; rows are its pieces. update_scale: scale, good_steps, found_inf, new_scale, new_good_steps. pack: w,
+        tiles.
         A kernel of one's own: the task's buffers by name. An operand is an array in the GPU's memory, a tuple (data,
         scales, global_scale), a Streams, or an address. Arrays are of the format's type or of uint8; a
         gemm's x [m, k], w [n, k], y and c [m, n], bias [n]; rows of x, y and c may lie apart (ldx, ldy, ldc, in

@@ -8,6 +8,7 @@
 #include "templates/conv/conv.h"
 #include "templates/fake_quant/fake_quant.h"
 #include "templates/gemm/gemm.h"
+#include "templates/loss_scale/loss_scale.h"
 #include "templates/pack/pack.h"
 
 namespace tilewright {
@@ -19,6 +20,8 @@ std::span<const Operation* const> operations() {
                                           &amax::operation(),
                                           &fake_quant::fp4_fake_quant(),
                                           &fake_quant::dynamic_block_quantize(),
+                                          &loss_scale::unscale(),
+                                          &loss_scale::update_scale(),
                                           &pack::operation(),
                                           &row_scale::operation()};
   return list;

@@ -17,9 +17,11 @@ from .convolution import QuantizedConv1d, QuantizedConv2d, QuantizedConv3d
 from .modules import QuantizedLinear, QuantizedWeight, W4A8Linear
 from .ops import conv, dequantize, linear, pack, quantize, unpack
 from .replace import ReplaceReport, replace_convs, replace_linears, replace_mlp_with_w4a8
+from .scaling import GradScaler, unscale_, update_scale_
 from .tuning import Tuned, TuneSummary, prewarm, record, tune, warm
 
 __all__ = [
+    "GradScaler",
     "QuantizedConv1d",
     "QuantizedConv2d",
     "QuantizedConv3d",
@@ -45,5 +47,7 @@ __all__ = [
     "set_engine",
     "tune",
     "unpack",
+    "unscale_",
+    "update_scale_",
     "warm",
 ]
