@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Launches. They allocate nothing unless they fail.
+#include <cstring>
 #include <span>
 
 #include "capi/handles.h"
@@ -81,6 +82,14 @@ tw_status tw_launch_amax(const tw_kernel* kernel, tw_stream stream, const tw_ama
   return guarded(nullptr, [&] {
     const tw_amax_args a = read_struct(args, "args");
     handle(kernel).value.launch(stream, AmaxArgs{a.x, a.amax, a.workspace, a.rows});
+  });
+}
+
+tw_status tw_launch_fake_quant(const tw_kernel* kernel, tw_stream stream, const tw_affine_fake_quant_args* args) {
+  return guarded(nullptr, [&] {
+    const tw_affine_fake_quant_args a = read_struct(args, "args");
+    handle(kernel).value.launch(
+        stream, FakeQuantArgs{a.x, a.dy, a.y, a.scale, a.zero_point, a.dscale, a.workspace, a.rows, a.factor});
   });
 }
 

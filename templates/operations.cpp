@@ -2,6 +2,7 @@
 // The operations that there are. Nothing else names one.
 #include <tilewright/operation.h>
 
+#include "templates/affine/affine.h"
 #include "templates/amax/amax.h"
 #include "templates/cast/cast.h"
 #include "templates/conv/conv.h"
@@ -17,6 +18,7 @@ std::span<const Operation* const> operations() {
                                           &conv::operation(),
                                           &cast::operation(),
                                           &amax::operation(),
+                                          &affine::operation(),
                                           &fake_quant::fp4_fake_quant(),
                                           &fake_quant::dynamic_block_quantize(),
                                           &loss_scale::unscale(),

@@ -387,6 +387,24 @@ typedef struct tw_amax_args {
   { sizeof(tw_amax_args), 0, 0, 0, 0 }
 TW_API tw_status tw_launch_amax(const tw_kernel* kernel, tw_stream stream, const tw_amax_args* args);
 
+/* Of a fake_quant (FakeQuantArgs of tilewright/fake_quant.h): dy, dscale and workspace where the problem has a gradient,
+ * zero_point null for zeros. */
+typedef struct tw_affine_fake_quant_args {
+  uint32_t struct_size;
+  const void* x;
+  const void* dy;
+  void* y;
+  const float* scale;
+  const int32_t* zero_point;
+  float* dscale;
+  void* workspace;
+  int64_t rows;
+  float factor;
+} tw_affine_fake_quant_args;
+#define TW_AFFINE_FAKE_QUANT_ARGS_INIT \
+  { sizeof(tw_affine_fake_quant_args), 0, 0, 0, 0, 0, 0, 0, 0, 1.0f }
+TW_API tw_status tw_launch_fake_quant(const tw_kernel* kernel, tw_stream stream, const tw_affine_fake_quant_args* args);
+
 /* Of an fp4_fake_quant or a dynamic_block_quantize: dense tensors, and one float in device memory. */
 typedef struct tw_fake_quant_args {
   uint32_t struct_size;

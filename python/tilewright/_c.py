@@ -171,6 +171,21 @@ class AmaxArgs(Sized):
     ]
 
 
+class AffineFakeQuantArgs(Sized):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("x", c_void_p),
+        ("dy", c_void_p),
+        ("y", c_void_p),
+        ("scale", c_void_p),
+        ("zero_point", c_void_p),
+        ("dscale", c_void_p),
+        ("workspace", c_void_p),
+        ("rows", c_int64),
+        ("factor", c_float),
+    ]
+
+
 class FakeQuantArgs(Sized):
     _fields_ = [
         ("struct_size", c_uint32),
@@ -516,6 +531,7 @@ _LAUNCHES: dict[str, tuple[Any, ...]] = {
     "tw_launch_conv": (_AT, _AT, _AT),
     "tw_launch_cast": (_AT, _AT, _AT),
     "tw_launch_amax": (_AT, _AT, _AT),
+    "tw_launch_fake_quant": (_AT, _AT, _AT),
     "tw_launch_fp4_fake_quant": (_AT, _AT, _AT),
     "tw_launch_dynamic_block_quantize": (_AT, _AT, _AT),
     "tw_launch_unscale": (_AT, _AT, _AT),

@@ -28,6 +28,7 @@ _COLS = {
     "conv": dict.fromkeys(("x", "w", "y", "bias", "residual", "cache"), ""),
     "cast": {"x": "cols", "y": "cols"},
     "amax": {"x": "cols"},
+    "fake_quant": {"x": "cols", "dy": "cols", "y": "cols"},
     "fp4_fake_quant": {"x": "cols", "y": "cols"},
     "dynamic_block_quantize": {"x": "cols", "y": "cols"},
     "unscale": {"x": "", "y": ""},
@@ -35,10 +36,12 @@ _COLS = {
 }
 # Operands that are single numbers, or tables of them: their dtype, and its bytes.
 _NUMBERS = {
-    **dict.fromkeys(("amax", "scale", "found_inf", "new_scale"), ("float32", 4)),
-    **dict.fromkeys(("good_steps", "new_good_steps"), ("int32", 4)),
+    **dict.fromkeys(("amax", "scale", "dscale", "found_inf", "new_scale"), ("float32", 4)),
+    **dict.fromkeys(("zero_point", "good_steps", "new_good_steps"), ("int32", 4)),
     "table": ("int64", 8),
 }
+# Operands that launches may do without.
+_OPTIONAL = {"unscale": ("x", "y"), "fake_quant": ("zero_point",)}
 # Operands whose rows may lie apart, by the launch's argument that says how far.
 STRIDES = {"gemm": {"x": "ldx", "y": "ldy", "c": "ldc"}}
 
@@ -85,7 +88,7 @@ def slots(problem: Any, launch: bool) -> Slots:
         operand, _, stream = buffer.name.partition(".")
         stream = stream or "data"
         # A convolution's field `cache` counts frames, which are x's.
-        same = operand == "cache" or (op == "unscale" and operand == "y")
+        same = operand == "cache" or (op in ("unscale", "fake_quant") and operand in ("dy", "y"))
         name = fields.get(operand + "_from") or fields.get("x" if same else operand)
         format = None
         if operand in cols and name is not None:
@@ -115,7 +118,7 @@ def slots(problem: Any, launch: bool) -> Slots:
                 0 if op == "conv" and launch else buffer.row_bytes // max(groups, 1),
                 buffer.output,
                 buffer.scratch,
-                (op == "pack" and stream == "global") or (op == "unscale" and launch and operand in ("x", "y")),
+                (op == "pack" and stream == "global") or (launch and operand in _OPTIONAL.get(op, ())),
                 dtypes,
                 item,
                 width,

@@ -25,6 +25,7 @@ _LAUNCHES: dict[str, tuple[Any, str, str]] = {
     "conv": (_c.ConvArgs, "", "tw_launch_conv"),
     "cast": (_c.CastArgs, "rows", "tw_launch_cast"),
     "amax": (_c.AmaxArgs, "rows", "tw_launch_amax"),
+    "fake_quant": (_c.AffineFakeQuantArgs, "rows", "tw_launch_fake_quant"),
     "fp4_fake_quant": (_c.FakeQuantArgs, "rows", "tw_launch_fp4_fake_quant"),
     "dynamic_block_quantize": (_c.FakeQuantArgs, "rows", "tw_launch_dynamic_block_quantize"),
     "unscale": (_c.UnscaleArgs, "pieces", "tw_launch_unscale"),
@@ -60,6 +61,7 @@ class Kernel(Handle):
         tiles: Any = None,
         alpha: float = 1.0,
         beta: float = 1.0,
+        factor: float = 1.0,
         ldx: int = 0,
         ldy: int = 0,
         ldc: int = 0,
@@ -71,7 +73,8 @@ class Kernel(Handle):
         gemm: x, w, y, and bias, c, workspace, group_rows as the problem has them. conv: x, w, y, and bias, residual,
         cache, amax, workspace as the problem has them, contiguous in its layouts (of PyTorch's channels_last tensors
         pass x.permute(0, 2, 3, 1)). cast: x, y. amax: x, amax, workspace (8
-        bytes, zero at first). fp4_fake_quant and dynamic_block_quantize: x, y, amax. unscale: table
+        bytes, zero at first). fake_quant: x, y, scale, zero_point (or none), and as its gradient needs dy, dscale,
+        workspace, factor. fp4_fake_quant and dynamic_block_quantize: x, y, amax. unscale: table
         (unscale_pieces()), scale, found_inf, workspace (8 bytes, zero at first), and x and y where pieces are counted
         from those; rows are its pieces. update_scale: scale, good_steps, found_inf, new_scale, new_good_steps. pack: w,
         tiles.
@@ -118,6 +121,10 @@ class Kernel(Handle):
                 args.alpha, args.beta = alpha, beta
             elif alpha != 1 or beta != 1:
                 raise _errors.InvalidArgument("alpha", f"{alpha}, beta = {beta}", "1: only gemm and conv have factors")
+            if hasattr(kind, "factor"):
+                args.factor = factor
+            elif factor != 1:
+                raise _errors.InvalidArgument("factor", f"{factor}", "1: only fake_quant has one")
             for name, elements in bound.strides.items():
                 if not hasattr(kind, name):
                     raise _errors.InvalidArgument(name, str(elements), "0: only a gemm has strides")

@@ -3,6 +3,7 @@
 #include <tilewright/operation.h>
 
 #include "operation/row_scale/row_scale.h"
+#include "templates/affine/affine.h"
 #include "templates/amax/amax.h"
 #include "templates/cast/cast.h"
 #include "templates/conv/conv.h"
@@ -18,6 +19,7 @@ std::span<const Operation* const> operations() {
                                           &conv::operation(),
                                           &cast::operation(),
                                           &amax::operation(),
+                                          &affine::operation(),
                                           &fake_quant::fp4_fake_quant(),
                                           &fake_quant::dynamic_block_quantize(),
                                           &loss_scale::unscale(),

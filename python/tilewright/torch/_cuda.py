@@ -424,6 +424,64 @@ def conv_input_grad(s: ConvSpec, dy: Tensor, w: Tensor, extents: Sequence[int]) 
     return (s.alpha * dx).contiguous()
 
 
+# ---- fake quantization
+
+
+def fake_quant(x: Tensor, scale: Tensor, zero_point: Tensor | None, qmin: int, qmax: int) -> Tensor:
+    return _fake_quant(x, None, scale, zero_point, {"qmin": qmin, "qmax": qmax}, 1.0)[0]
+
+
+def fake_quant_grad(
+    dy: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor | None, qmin: int, qmax: int, learned: bool, factor: float
+) -> tuple[Tensor, Tensor]:
+    grad = "learned" if learned else "straight"
+    return _fake_quant(x, dy, scale, zero_point, {"qmin": qmin, "qmax": qmax, "grad": grad}, factor)
+
+
+def _fake_quant(
+    x: Tensor, dy: Tensor | None, scale: Tensor, zero_point: Tensor | None, fields: dict[str, Any], factor: float
+) -> tuple[Tensor, Tensor]:
+    """x [rows, cols], scale [1] or [rows]."""
+    index = index_of(x)
+    y, dscale = _empty(tuple(x.shape), x.dtype, index), _empty(tuple(scale.shape), torch.float32, index)
+    rows, cols = x.shape
+    if x.numel() == 0:
+        return y, dscale.zero_()
+    by_row = scale.numel() > 1
+    if not by_row:
+        rows, cols = _flat(x.numel())
+    problem = Problem.of(
+        "fake_quant", x=FORMATS[x.dtype], rows=1, cols=cols, scope="row" if by_row else None, **fields
+    )
+    stream = _stream(index)
+    keep = [_aligned(x), scale.contiguous()]  # what the launch reads must outlive the call that enqueues it
+    args = _c.AffineFakeQuantArgs(x=keep[0].data_ptr(), scale=keep[1].data_ptr(), y=y.data_ptr(), rows=rows)
+    args.dscale, args.factor = dscale.data_ptr(), factor
+    if dy is not None:
+        keep.append(_aligned(dy.to(x.dtype)))
+        args.dy = keep[-1].data_ptr()
+    if zero_point is not None:
+        keep.append(zero_point.contiguous())
+        args.zero_point = keep[-1].data_ptr()
+    if fields.get("grad") == "learned" and not by_row:
+        keep.append(_empty((_FAKE_QUANT_WORKSPACE,), torch.uint8, index))
+        keep[-1][:8].zero_()
+        args.workspace = keep[-1].data_ptr()
+    _launch("tw_launch_fake_quant", kernel(problem, index), stream, args)
+    return y, dscale
+
+
+_FAKE_QUANT_WORKSPACE = 32776  # FakeQuant::kWorkspace
+
+
+def _flat(elements: int) -> tuple[int, int]:
+    """Rows and columns of a tensor that has one scale, so that tensors of many sizes share a kernel where they can."""
+    for cols in (4096, 64):
+        if elements % cols == 0:
+            return elements // cols, cols
+    return 1, elements
+
+
 # ---- loss scaling
 
 # Tables of pieces, by GPU, stream and what they list: gradients mostly stay where they are from one step to the next.
@@ -450,18 +508,12 @@ def unscale(tensors: Sequence[Tensor], scale: Tensor, found_inf: Tensor | None) 
         args = _c.UnscaleArgs(pieces=table.shape[0], table=table.data_ptr(), workspace=workspace.data_ptr())
         args.scale, args.found_inf = scale.data_ptr(), found.data_ptr()
         args.found_before = None if before is None else before.data_ptr()
-        use = kernel(Problem.of("unscale", x=FORMATS[dtype], pieces=_pieces_bucket(table.shape[0])), index)
-        _launch("tw_launch_unscale", use, stream, args)
+        _launch("tw_launch_unscale", kernel(Problem.of("unscale", x=FORMATS[dtype], pieces=1), index), stream, args)
         before = found
         for t, copy in zip(group, dense):
             if copy is not t:
                 t.copy_(copy)
     return found
-
-
-def _pieces_bucket(pieces: int) -> int:
-    """One kernel serves any number; what is tuned for follows it roughly."""
-    return 1 << (pieces - 1).bit_length()
 
 
 def _fills_its_memory(t: Tensor) -> bool:

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// The operation fake_quant and its kernel families.
+#pragma once
+
+#include <tilewright/fake_quant.h>
+#include <tilewright/operation.h>
+
+namespace tilewright::affine {
+
+const Operation& operation();
+const Family& vectors();
+const Family& reference();
+
+}  // namespace tilewright::affine
