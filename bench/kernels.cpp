@@ -121,6 +121,10 @@ Json casts(const Device& device, const Settings& settings) {
     for (const int block : {16, 256})
       measure(fmt::format("fp4_fake_quant x={0} y={0} rows=4096 cols={1} block={2}", plain, cols(plain), block));
     measure(fmt::format("dynamic_block_quantize x={0} y={0} rows=4096 cols={1} block=128", plain, cols(plain) - 1));
+    for (const char* more : {"", " scope=row", " grad=straight", " grad=learned", " scope=row grad=learned"})
+      measure(fmt::format("fake_quant x={} rows=4096 cols={} qmin=-8 qmax=7{}", plain, cols(plain), more));
+    // A thousand tensors of 2 MiB of single precision, or of half as much: 64 pieces each.
+    measure(fmt::format("unscale x={} pieces=64000", plain));
   }
   fmt::print("{}", table.text());
   return out;

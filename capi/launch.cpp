@@ -115,8 +115,7 @@ tw_status tw_unscale_pieces(const char* format, const tw_unscale_tensor* tensors
     const Format f = Format::parse(text(format, "format"));
     if (tensors == nullptr && count != 0) refuse("tensors", "null", "a pointer is required");
     std::size_t& room = required(piece_count, "piece_count");
-    const auto all =
-        unscale_pieces(f, std::span(reinterpret_cast<const UnscaleTensor*>(tensors), count), elements);
+    const auto all = unscale_pieces(f, std::span(reinterpret_cast<const UnscaleTensor*>(tensors), count), elements);
     if (pieces != nullptr && room < all.size())
       refuse("piece_count", std::to_string(room), std::to_string(all.size()) + " or more, what there are");
     room = all.size();
@@ -127,17 +126,16 @@ tw_status tw_unscale_pieces(const char* format, const tw_unscale_tensor* tensors
 tw_status tw_launch_unscale(const tw_kernel* kernel, tw_stream stream, const tw_unscale_args* args) {
   return guarded(nullptr, [&] {
     const tw_unscale_args a = read_struct(args, "args");
-    handle(kernel).value.launch(
-        stream, UnscaleArgs{a.x, a.y, reinterpret_cast<const UnscalePiece*>(a.table), a.scale, a.found_inf,
-                            a.found_before, a.workspace, a.pieces});
+    handle(kernel).value.launch(stream, UnscaleArgs{a.x, a.y, reinterpret_cast<const UnscalePiece*>(a.table), a.scale,
+                                                    a.found_inf, a.found_before, a.workspace, a.pieces});
   });
 }
 
 tw_status tw_launch_update_scale(const tw_kernel* kernel, tw_stream stream, const tw_update_scale_args* args) {
   return guarded(nullptr, [&] {
     const tw_update_scale_args a = read_struct(args, "args");
-    handle(kernel).value.launch(
-        stream, UpdateScaleArgs{a.scale, a.good_steps, a.found_inf, a.new_scale, a.new_good_steps});
+    handle(kernel).value.launch(stream,
+                                UpdateScaleArgs{a.scale, a.good_steps, a.found_inf, a.new_scale, a.new_good_steps});
   });
 }
 

@@ -7,10 +7,10 @@
 //
 // fake_quant rounds to integers from qmin to qmax under a scale and a zero point that are given, for the tensor or for
 // each row; with `grad` it is the backward pass of that, straight through, and of its scale if that is learned (LSQ).
-// The other two round each value to E2M1 (0 .5 1 1.5 2 3 4 6 and their negatives) times a scale of its block, and that scale to
-// E4M3 times one for the tensor; docs/fake-quant.md has the formulas. They differ in where blocks lie: those of
-// fp4_fake_quant follow each other through the whole dense tensor, those of dynamic_block_quantize begin anew in each
-// row, whose last one may be short. Values, usable from any thread.
+// The other two round each value to E2M1 (0 .5 1 1.5 2 3 4 6 and their negatives) times a scale of its block, and that
+// scale to E4M3 times one for the tensor; docs/fake-quant.md has the formulas. They differ in where blocks lie: those
+// of fp4_fake_quant follow each other through the whole dense tensor, those of dynamic_block_quantize begin anew in
+// each row, whose last one may be short. Values, usable from any thread.
 #pragma once
 
 #include <cstddef>
@@ -69,10 +69,11 @@ struct FakeQuantArgs {
   const float* scale = nullptr;              // one, or [rows]: positive and finite
   const std::int32_t* zero_point = nullptr;  // as many, each from qmin to qmax; null: 0
   float* dscale = nullptr;                   // grad=learned: as many, the gradient of each scale
-  void* workspace = nullptr;  // grad=learned, scope=tensor: FakeQuant::kWorkspace bytes, 8-byte aligned, that no other
-                              // launch uses meanwhile. Its first 8 are zero when first used; every launch leaves them so
-  std::int64_t rows = 0;      // of this call; 0 launches nothing
-  float factor = 1;           // of dscale: LSQ's is 1 / sqrt(qmax * the elements that share a scale)
+  void* workspace =
+      nullptr;            // grad=learned, scope=tensor: FakeQuant::kWorkspace bytes, 8-byte aligned, that no other
+                          // launch uses meanwhile. Its first 8 are zero when first used; every launch leaves them so
+  std::int64_t rows = 0;  // of this call; 0 launches nothing
+  float factor = 1;       // of dscale: LSQ's is 1 / sqrt(qmax * the elements that share a scale)
 };
 
 struct Fp4FakeQuantArgs {

@@ -57,8 +57,8 @@ TILEWRIGHT_EXPORT std::vector<UnscalePiece> unscale_pieces(Format x, std::span<c
 struct UnscaleArgs {
   static constexpr std::string_view kOperation = "unscale";
 
-  const void* x = nullptr;  // what pieces are counted from, 16-byte aligned. Null: pieces hold addresses
-  void* y = nullptr;        // where results go, likewise; may be x itself
+  const void* x = nullptr;              // what pieces are counted from, 16-byte aligned. Null: pieces hold addresses
+  void* y = nullptr;                    // where results go, likewise; may be x itself
   const UnscalePiece* table = nullptr;  // [pieces]
   const float* scale = nullptr;         // one float. Unless it is positive and finite, found_inf becomes 1
   float* found_inf = nullptr;           // one float: becomes 1 if an element is infinite or NaN, else 0
@@ -72,8 +72,8 @@ struct UnscaleArgs {
 struct UpdateScale {
   static constexpr std::string_view kOperation = "update_scale";
 
-  double growth = 2;            // more than 1: the factor after `interval` good steps in a row
-  double backoff = 0.5;         // between 0 and 1: the factor after a step with found_inf
+  double growth = 2;             // more than 1: the factor after `interval` good steps in a row
+  double backoff = 0.5;          // between 0 and 1: the factor after a step with found_inf
   std::int64_t interval = 2000;  // 1 to 2147483647
   friend bool operator==(const UpdateScale&, const UpdateScale&) = default;
 };

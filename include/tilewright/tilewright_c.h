@@ -387,8 +387,8 @@ typedef struct tw_amax_args {
   { sizeof(tw_amax_args), 0, 0, 0, 0 }
 TW_API tw_status tw_launch_amax(const tw_kernel* kernel, tw_stream stream, const tw_amax_args* args);
 
-/* Of a fake_quant (FakeQuantArgs of tilewright/fake_quant.h): dy, dscale and workspace where the problem has a gradient,
- * zero_point null for zeros. */
+/* Of a fake_quant (FakeQuantArgs of tilewright/fake_quant.h): dy, dscale and workspace where the problem has a
+ * gradient, zero_point null for zeros. */
 typedef struct tw_affine_fake_quant_args {
   uint32_t struct_size;
   const void* x;
@@ -419,8 +419,8 @@ TW_API tw_status tw_launch_fp4_fake_quant(const tw_kernel* kernel, tw_stream str
 TW_API tw_status tw_launch_dynamic_block_quantize(const tw_kernel* kernel, tw_stream stream,
                                                   const tw_fake_quant_args* args);
 
-/* A part of a tensor, in device memory: bytes from x and y of the launch, an address where those are null; and elements.
- * A plain value without a size of its own: arrays of it are what kernels read. */
+/* A part of a tensor, in device memory: bytes from x and y of the launch, an address where those are null; and
+ * elements. A plain value without a size of its own: arrays of it are what kernels read. */
 typedef struct tw_unscale_piece {
   int64_t at, elements;
 } tw_unscale_piece;
@@ -429,8 +429,8 @@ typedef struct tw_unscale_tensor {
   const void* data;
   int64_t elements;
 } tw_unscale_tensor;
-/* `count` tensors of a format (f32, f16, bf16) in pieces of at most `elements` each, for launches in place. pieces: room
- * for `*piece_count`, which becomes the number that there are; null: only that is told. */
+/* `count` tensors of a format (f32, f16, bf16) in pieces of at most `elements` each, for launches in place. pieces:
+ * room for `*piece_count`, which becomes the number that there are; null: only that is told. */
 TW_API tw_status tw_unscale_pieces(const char* format, const tw_unscale_tensor* tensors, size_t count, int64_t elements,
                                    tw_unscale_piece* pieces, size_t* piece_count, tw_error** error);
 /* Of an unscale. x and y: what pieces are counted from, or null. found_before: another launch's found_inf, or null.

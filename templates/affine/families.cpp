@@ -118,8 +118,7 @@ class Reference final : public AffineFamily {
   Source source(const Problem& problem, const Arch&, const Candidate&) const override {
     const FakeQuant& f = *problem.as<FakeQuant>();
     Specialization s = specialization(f, "reference", plan(f));
-    s.plan_type =
-        fmt::format("tw::affine::Reference<tw::fmt::{}, {}, {}>", f.x.name(), by_row(f), grad_of(f));
+    s.plan_type = fmt::format("tw::affine::Reference<tw::fmt::{}, {}, {}>", f.x.name(), by_row(f), grad_of(f));
     return specialize(s);
   }
   Traits traits(const Problem& problem, const Arch&, const Candidate&) const override {

@@ -139,8 +139,7 @@ class FakeQuantOperation final : public OperationOf<FakeQuant, Fields> {
   void describe_task(const FakeQuant& f, Task& task) const override {
     task.weights = 0;
     const int x = add_matrix(task, "x", {f.x, f.rows, f.cols}, true, false).data;
-    const int dy =
-        f.grad == FakeQuantGrad::none ? -1 : add_matrix(task, "dy", {f.x, f.rows, f.cols}, true, false).data;
+    const int dy = f.grad == FakeQuantGrad::none ? -1 : add_matrix(task, "dy", {f.x, f.rows, f.cols}, true, false).data;
     const int y = add_matrix(task, "y", {f.x, f.rows, f.cols}, true, true).data;
     const std::int64_t scales = by_row(f) ? f.rows : 1;
     const auto words = [&](const char* name, bool output, auto value) {
@@ -252,14 +251,15 @@ class FakeQuantOperation final : public OperationOf<FakeQuant, Fields> {
  private:
   // LSQ's, of the problem's own rows, whatever a task's launch has; a caller's launch gives its own.
   static float task_factor(const FakeQuant& f) {
-    const double each = static_cast<double>(f.cols) * (by_row(f) ? 1.0 : static_cast<double>(std::max<std::int64_t>(f.rows, 1)));
+    const double each =
+        static_cast<double>(f.cols) * (by_row(f) ? 1.0 : static_cast<double>(std::max<std::int64_t>(f.rows, 1)));
     return static_cast<float>(1 / std::sqrt(each * std::max(f.qmax, 1)));
   }
 
   static std::string judge_sums(const FakeQuant& f, double factor, const std::vector<float>& x,
-                                const std::vector<float>& dy,
-                                std::span<const std::byte> scale, std::span<const std::byte> zero_point,
-                                std::span<const std::byte> got, double* of_bound) {
+                                const std::vector<float>& dy, std::span<const std::byte> scale,
+                                std::span<const std::byte> zero_point, std::span<const std::byte> got,
+                                double* of_bound) {
     const std::int64_t scales = by_row(f) ? f.rows : 1, each = by_row(f) ? f.cols : f.rows * f.cols;
     for (std::int64_t s = 0; s < scales; ++s) {
       const Codes codes(word<float>(scale, s), word<std::int32_t>(zero_point, s), shape_of(f));

@@ -9,8 +9,8 @@ struct Knobs {
   int threads = 256;
   int loads = 4;  // pieces that a thread has in flight
   // These follow from the problem.
-  int piece = 4;          // elements of one access: 16 bytes of them, or one
-  bool by_row = false;    // each row has a scale
+  int piece = 4;        // elements of one access: 16 bytes of them, or one
+  bool by_row = false;  // each row has a scale
   bool learned = false;
 
   TW_MEMBER constexpr int tile() const { return threads * loads; }  // pieces of a block at a time

@@ -108,7 +108,9 @@ struct Vectors {
     for (int i = 1; i < kThreads / 32; ++i) v += warps[i];
     return v;
   }
-  TW_MEMBER static float gradient(double sum, float factor) { return static_cast<float>(sum * static_cast<double>(factor)); }
+  TW_MEMBER static float gradient(double sum, float factor) {
+    return static_cast<float>(sum * static_cast<double>(factor));
+  }
 
   TW_MEMBER static void run(const Args& args, const Shape& shape) {
     const i64 elements = args.rows * shape.cols;
@@ -118,8 +120,8 @@ struct Vectors {
         const Codes codes = codes_of(args, shape, row);
         const i64 end = (row + 1) * per_row;
         double sum = 0;
-        TW_NO_UNROLL for (i64 first = row * per_row; first < end; first += kTile)
-            sum += tile(args, shape, codes, first, end);
+        TW_NO_UNROLL for (i64 first = row * per_row; first < end; first += kTile) sum +=
+            tile(args, shape, codes, first, end);
         sum = sum_block(sum);
         if (thread_x() == 0) args.dscale[row] = gradient(sum, args.factor);
       }

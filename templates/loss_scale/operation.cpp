@@ -213,8 +213,8 @@ class UnscaleOperation final : public OperationOf<Unscale, UnscaleFields> {
     const double factor = static_cast<float>(1.0 / static_cast<double>(scale));
     bool found = !(scale > 0 && std::isfinite(scale));
     HostCheck check;
-    for_elements(u, table_of(of(task, buffers, "table")),
-                 static_cast<std::int64_t>(of(task, buffers, "x").size()), [&](std::size_t i) {
+    for_elements(u, table_of(of(task, buffers, "table")), static_cast<std::int64_t>(of(task, buffers, "x").size()),
+                 [&](std::size_t i) {
                    found = found || !std::isfinite(from[i]);
                    const std::vector<float> product = {static_cast<float>(static_cast<double>(from[i]) * factor)};
                    const float wanted = through(u.x, 1, 1, product).front();

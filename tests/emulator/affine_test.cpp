@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of fake_quant against integers and doubles. Buffers are allocated to the byte, so that a sanitizer sees an
-// access beyond any of them.
+// The kernels of fake_quant against integers and doubles. Buffers are allocated to the byte, so that a sanitizer sees
+// an access beyond any of them.
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -93,15 +93,26 @@ void check(const Case& c, u32 blocks, std::uint64_t seed) {
   for (const int launch : {0, 1, 2}) {  // apart, in place of x, in place of dy
     std::vector<u8> from = x, gradient = dy, to(x.size(), 0xa5);
     std::vector<float> dscale(scales, -1);
-    affine::Args args{from.data(), grad == Grad::none ? nullptr : gradient.data(), to.data(), scale.data(),
-                      c.zero_points ? zero.data() : nullptr, grad == Grad::learned ? dscale.data() : nullptr,
-                      workspace.data(), c.rows, kFactor};
+    affine::Args args{from.data(),
+                      grad == Grad::none ? nullptr : gradient.data(),
+                      to.data(),
+                      scale.data(),
+                      c.zero_points ? zero.data() : nullptr,
+                      grad == Grad::learned ? dscale.data() : nullptr,
+                      workspace.data(),
+                      c.rows,
+                      kFactor};
     if (launch == 1) args.y = from.data();
     if (launch == 2 && grad != Grad::none) args.y = gradient.data();
     const std::vector<u8>& result = launch == 1 ? from : launch == 2 && grad != Grad::none ? gradient : to;
-    emu::run({{blocks, 1, 1}, static_cast<unsigned>(Plan::kThreads), 1, static_cast<std::size_t>(Plan::kSharedBytes),
+    emu::run({{blocks, 1, 1},
+              static_cast<unsigned>(Plan::kThreads),
+              1,
+              static_cast<std::size_t>(Plan::kSharedBytes),
               seed + static_cast<std::uint64_t>(launch)},
-             [&] { Plan::run(args, {c.cols, c.qmin, c.qmax}); });
+             [&] {
+               Plan::run(args, {c.cols, c.qmin, c.qmax});
+             });
     CHECK(result == expected);
     CHECK((workspace[0] == 0 && workspace[1] == 0));
     if (grad != Grad::learned) continue;
@@ -129,7 +140,8 @@ void check_grad() {
     for (const bool zero_points : {false, true}) {
       for (const auto& [rows, cols] : {std::pair{1, 1}, {3, 5}, {7, 64}, {5, 333}, {2, 2048}}) {
         const Case c{rows, cols, qmin, qmax, false, zero_points};
-        for (const u32 blocks : {1u, 3u}) check<affine::Vectors<X, kOf<kWhole, false, kLearned>, grad>, X, grad>(c, blocks, seed += 4);
+        for (const u32 blocks : {1u, 3u})
+          check<affine::Vectors<X, kOf<kWhole, false, kLearned>, grad>, X, grad>(c, blocks, seed += 4);
         const u32 each = kLearned ? 1 : static_cast<u32>((rows * cols + 127) / 128);
         check<affine::Reference<X, false, grad>, X, grad>(c, each, seed += 4);
       }
@@ -140,8 +152,8 @@ void check_grad() {
         check<affine::Reference<X, true, grad>, X, grad>(c, each, seed += 4);
       }
       for (const auto& [rows, cols] : {std::pair{1, kWhole}, {7, 4 * kWhole}, {3, 150 * kWhole}})
-        check<affine::Vectors<X, kOf<kWhole, true, kLearned>, grad>, X, grad>({rows, cols, qmin, qmax, true, zero_points}, 2,
-                                                                              seed += 4);
+        check<affine::Vectors<X, kOf<kWhole, true, kLearned>, grad>, X, grad>(
+            {rows, cols, qmin, qmax, true, zero_points}, 2, seed += 4);
     }
 }
 template <class X>

@@ -132,7 +132,8 @@ void check_format() {
   // Scales that no loss has been scaled by; and what another launch found.
   for (const float scale : {0.0f, -2.0f, kInf, kNan}) everywhere(x, many, scale);
   for (const float before : {1.0f, 0.5f, kNan})
-    check<Few, X>(x, many, 2, 3, Place::apart, seed += 2, before), check<Reference, X>(x, many, 2, 1, Place::apart, 0, before);
+    check<Few, X>(x, many, 2, 3, Place::apart, seed += 2, before),
+        check<Reference, X>(x, many, 2, 1, Place::apart, 0, before);
 }
 
 }  // namespace
@@ -144,9 +145,7 @@ TEST_CASE("unscale: bfloat16", "[loss_scale]") { check_format<fmt::bf16>(); }
 TEST_CASE("update_scale: grows after enough good steps, in place and apart", "[loss_scale]") {
   using update_scale::Reference;
   const auto step = [](float& scale, i32& good, float found, const update_scale::Shape& how) {
-    emu::run({{1, 1, 1}, 32, 1, 0, 1}, [&] {
-      Reference::run({&scale, &good, &found, &scale, &good}, how);
-    });
+    emu::run({{1, 1, 1}, 32, 1, 0, 1}, [&] { Reference::run({&scale, &good, &found, &scale, &good}, how); });
   };
   float scale = 1024;
   i32 good = 0;

@@ -68,20 +68,28 @@ TEST_CASE("every family of every operation numbers its blocks along x alone", "[
   std::set<std::string> seen, all;
   for (const Operation* o : operations())
     for (const Family* f : o->families()) all.insert(std::string(o->name()) + "/" + std::string(f->name()));
-  for (const char* text :
-       {"gemm x=f16 w=q4_0 y=f32 m=3 n=4096 k=4096", "gemm x=f32 w=q4_0 y=f32 m=600000 n=64 k=256",
-        "gemm x=f16 w=f16 y=f16 m=512 n=4096 k=4096", "gemm x=f16 w=q4_0 y=f16 m=512 n=4096 k=4096 pack=tiles",
-        "gemm x=q8_1 w=q4_0 y=f32 m=512 n=4096 k=4096 pack=tiles",
-        "gemm x=nvfp4 w=nvfp4 y=bf16 m=300 n=128 k=512 global=mul", "cast x=f32 y=q8_1 rows=600000 cols=64",
-        "cast x=q4_k y=f16 rows=600000 cols=256", "cast x=f32 y=int8_row rows=600000 cols=64",
-        "amax x=bf16 rows=600000 cols=4096", "fp4_fake_quant x=bf16 y=bf16 rows=600000 cols=4096",
-        "dynamic_block_quantize x=f32 y=f32 rows=600000 cols=81",
-        "conv x=f16 w=f16 y=f16 n=1 c=64 in=6x900x900 k=64 kernel=3 groups=64", "pack w=q4_0 x=f16 n=64 k=4096",
-        "conv x=f16 w=f16 y=f16 n=1 c=16 in=6x900x900 k=8 kernel=3",
-        "conv x=f16 w=f16 y=f16 n=1 c=16 in=6x900x900 k=3 kernel=3",
-        "conv x=f16 w=f16 y=f16 n=1 c=64 in=6x900x900 k=64 kernel=1x3x3 groups=64",
-        "conv x=f16 w=f16 y=f16 n=1 c=64 in=6x900x900 k=8 kernel=1",
-        "conv x=f32 w=f32 y=f32 n=1 c=64 in=900x900 k=8 kernel=1"})
+  for (const char* text : {"gemm x=f16 w=q4_0 y=f32 m=3 n=4096 k=4096",
+                           "gemm x=f32 w=q4_0 y=f32 m=600000 n=64 k=256",
+                           "gemm x=f16 w=f16 y=f16 m=512 n=4096 k=4096",
+                           "gemm x=f16 w=q4_0 y=f16 m=512 n=4096 k=4096 pack=tiles",
+                           "gemm x=q8_1 w=q4_0 y=f32 m=512 n=4096 k=4096 pack=tiles",
+                           "gemm x=nvfp4 w=nvfp4 y=bf16 m=300 n=128 k=512 global=mul",
+                           "cast x=f32 y=q8_1 rows=600000 cols=64",
+                           "cast x=q4_k y=f16 rows=600000 cols=256",
+                           "cast x=f32 y=int8_row rows=600000 cols=64",
+                           "amax x=bf16 rows=600000 cols=4096",
+                           "unscale x=bf16 pieces=6000000",
+                           "fake_quant x=bf16 rows=600000 cols=4096 scope=row grad=learned",
+                           "fake_quant x=bf16 rows=600000 cols=4096",
+                           "fp4_fake_quant x=bf16 y=bf16 rows=600000 cols=4096",
+                           "dynamic_block_quantize x=f32 y=f32 rows=600000 cols=81",
+                           "conv x=f16 w=f16 y=f16 n=1 c=64 in=6x900x900 k=64 kernel=3 groups=64",
+                           "pack w=q4_0 x=f16 n=64 k=4096",
+                           "conv x=f16 w=f16 y=f16 n=1 c=16 in=6x900x900 k=8 kernel=3",
+                           "conv x=f16 w=f16 y=f16 n=1 c=16 in=6x900x900 k=3 kernel=3",
+                           "conv x=f16 w=f16 y=f16 n=1 c=64 in=6x900x900 k=64 kernel=1x3x3 groups=64",
+                           "conv x=f16 w=f16 y=f16 n=1 c=64 in=6x900x900 k=8 kernel=1",
+                           "conv x=f32 w=f32 y=f32 n=1 c=64 in=900x900 k=8 kernel=1"})
     for (const Arch& target : archs()) {
       const Problem problem = Problem::parse(text);
       for (const Planned& p : engine.plan(problem, target)) {

@@ -67,7 +67,9 @@ def learned_step_quantize(
     return _run(x, scale, zero_point, qmin, qmax, axis, float(factor))
 
 
-def _run(x: Tensor, scale: Any, zero_point: Any, qmin: int, qmax: int, axis: int | None, factor: float | None) -> Tensor:
+def _run(
+    x: Tensor, scale: Any, zero_point: Any, qmin: int, qmax: int, axis: int | None, factor: float | None
+) -> Tensor:
     if not isinstance(x, Tensor) or x.dtype not in FORMATS:
         raise InvalidArgument("x", f"{getattr(x, 'dtype', type(x).__name__)}", FLOATS)
     for name, value, least, most in (("qmin", qmin, -128, 254), ("qmax", qmax, qmin + 1, min(255, qmin + 255))):

@@ -134,7 +134,7 @@ class GradScaler:
         if not self._enabled:
             return outputs
         if isinstance(outputs, Tensor):
-            return outputs * self._on(outputs.device).to(outputs.dtype if outputs.is_floating_point() else torch.float32)
+            return outputs * self._on(outputs.device).reshape(()).to(outputs.dtype)
         if isinstance(outputs, (list, tuple)):
             return type(outputs)(self.scale(each) for each in outputs)
         raise InvalidArgument("outputs", type(outputs).__name__, "a tensor, or a list or tuple of tensors")
@@ -145,15 +145,14 @@ class GradScaler:
             return
         state, _ = self._optimizers.get(id(optimizer), (_READY, None))
         if state != _READY:
-            raise InvalidArgument("optimizer", "one that was unscaled or stepped", "one unscale_() before each update()")
+            raise InvalidArgument("optimizer", "one that was unscaled or stepped", "one unscale_() for each update()")
         grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         if not grads:
-            raise InvalidArgument("optimizer", "one without gradients", "one whose parameters have them: backward() first")
+            raise InvalidArgument("optimizer", "one without gradients", "one with some: backward() comes first")
         self._optimizers[id(optimizer)] = (_UNSCALED, unscale_(grads, self._on(grads[0].device)))
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
-        """optimizer.step(), unless a gradient is infinite or NaN: then None. Unscales first where that has not been
-        done."""
+        """optimizer.step(), unless a gradient is infinite or NaN: then None. Unscales first where that is not done."""
         if not self._enabled:
             return optimizer.step(*args, **kwargs)
         if "closure" in kwargs or args:
