@@ -34,7 +34,7 @@ struct FakeQuant {
 
   Format x;  // f32 f16 bf16; y and dy are alike
   std::int64_t rows = 0, cols = 0;
-  int qmin = -128, qmax = 127;  // codes: -128 <= qmin < qmax <= 255, at most 256 of them
+  std::int64_t qmin = -128, qmax = 127;  // codes: -128 <= qmin < qmax <= 255, at most 256 of them
   ScaleScope scope = ScaleScope::tensor;
   FakeQuantGrad grad = FakeQuantGrad::none;
   friend bool operator==(const FakeQuant&, const FakeQuant&) = default;

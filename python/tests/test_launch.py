@@ -401,7 +401,7 @@ def test_fake_quant(engine, gpu, double):
         with pytest.raises(tw.InvalidArgument, match=field):
             kernel.launch(**{k: v for k, v in given.items() if v is not None})
     with pytest.raises(tw.InvalidArgument, match="factor"):
-        engine.prepare("cast x=f32 y=q8_1 rows=1 cols=64", gpu).launch(x=on, y=y, factor=2.0)
+        engine.prepare("cast x=f32 y=q8_1 rows=1 cols=64", gpu).launch(x=on, y=gpu.memory(216), factor=2.0)
 
 
 @needs_nvrtc

@@ -54,7 +54,7 @@ struct Fields {
 
 bool learned(const FakeQuant& f) { return f.grad == FakeQuantGrad::learned; }
 bool by_row(const FakeQuant& f) { return f.scope == ScaleScope::row; }
-Shape shape_of(const FakeQuant& f) { return {f.cols, f.qmin, f.qmax}; }
+Shape shape_of(const FakeQuant& f) { return {f.cols, static_cast<tw::i32>(f.qmin), static_cast<tw::i32>(f.qmax)}; }
 
 std::span<std::byte> find(const Task& task, std::span<const std::span<std::byte>> buffers, std::string_view name) {
   for (std::size_t i = 0; i < buffers.size(); ++i)
@@ -102,7 +102,7 @@ class FakeQuantOperation final : public OperationOf<FakeQuant, Fields> {
     if (!is_float(f.x)) throw unsupported("x", f.x, "f32, f16 or bf16");
     check_matrix("x", f.x, f.rows, f.cols, "cols");
     if (f.qmin < -128 || f.qmin > 254) throw invalid("qmin", std::to_string(f.qmin), "-128 to 254");
-    const int most = std::min(255, f.qmin + 255);
+    const std::int64_t most = std::min<std::int64_t>(255, f.qmin + 255);
     if (f.qmax <= f.qmin || f.qmax > most)
       throw invalid("qmax", std::to_string(f.qmax), fmt::format("{} to {} with qmin={}", f.qmin + 1, most, f.qmin));
   }
@@ -162,7 +162,7 @@ class FakeQuantOperation final : public OperationOf<FakeQuant, Fields> {
     const int scale =
         words("scale", false, [step](std::uint64_t i) { return step * (0.75f + static_cast<float>(i % 5) / 8); });
     const int zero = words("zero_point", false, [f](std::uint64_t i) {
-      return static_cast<std::int32_t>(f.qmin + (f.qmax - f.qmin) / 2 + static_cast<int>(i % 2));
+      return static_cast<std::int32_t>(f.qmin + (f.qmax - f.qmin) / 2 + static_cast<std::int64_t>(i % 2));
     });
     const int dscale = learned(f) ? words("dscale", true, [](std::uint64_t) { return 0.0f; }) : -1;
     const int workspace = learned(f) && !by_row(f) ? static_cast<int>(task.buffers.size()) : -1;
@@ -228,8 +228,9 @@ class FakeQuantOperation final : public OperationOf<FakeQuant, Fields> {
       const auto zero = word<std::int32_t>(zero_point, s);
       const double inverse = static_cast<float>(1.0 / static_cast<double>(by));
       const double code = std::nearbyint(static_cast<float>(x[at] * inverse)) + zero;
-      const double limited = code >= f.qmin ? std::min<double>(code, f.qmax) : f.qmin;
-      const bool inside = code >= f.qmin && code <= f.qmax;
+      const auto least = static_cast<double>(f.qmin), most = static_cast<double>(f.qmax);
+      const double limited = code >= least ? std::min(code, most) : least;
+      const bool inside = code >= least && code <= most;
       const std::vector<float> exact = {backward ? (inside ? dy[at] : dy[at] * 0.0f)
                                                  : static_cast<float>((limited - zero) * static_cast<double>(by))};
       const float wanted = through(f.x, 1, 1, exact).front();
@@ -253,7 +254,7 @@ class FakeQuantOperation final : public OperationOf<FakeQuant, Fields> {
   static float task_factor(const FakeQuant& f) {
     const double each =
         static_cast<double>(f.cols) * (by_row(f) ? 1.0 : static_cast<double>(std::max<std::int64_t>(f.rows, 1)));
-    return static_cast<float>(1 / std::sqrt(each * std::max(f.qmax, 1)));
+    return static_cast<float>(1 / std::sqrt(each * static_cast<double>(std::max<std::int64_t>(f.qmax, 1))));
   }
 
   static std::string judge_sums(const FakeQuant& f, double factor, const std::vector<float>& x,

@@ -134,13 +134,13 @@ class GradScaler:
         if not self._enabled:
             return outputs
         if isinstance(outputs, Tensor):
-            return outputs * self._on(outputs.device).reshape(()).to(outputs.dtype)
+            return outputs * self._on(outputs.device).reshape(())  # a loss of half precision becomes float32
         if isinstance(outputs, (list, tuple)):
             return type(outputs)(self.scale(each) for each in outputs)
         raise InvalidArgument("outputs", type(outputs).__name__, "a tensor, or a list or tuple of tensors")
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
-        """Unscales the gradients of an optimizer's parameters, once between two update()s: to clip them before step()."""
+        """Unscales the gradients of an optimizer's parameters, once before each update(): to clip them, say."""
         if not self._enabled:
             return
         state, _ = self._optimizers.get(id(optimizer), (_READY, None))
