@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The operation fake_quant: its text, what it refuses, its contract, what the host computes and judges.
 #include <tilewright/fake_quant.h>
+#include <tilewright/operation.h>
 #include <tilewright/problem.h>
 #include <tilewright/task.h>
 

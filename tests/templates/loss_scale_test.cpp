@@ -2,6 +2,7 @@
 // The operations unscale and update_scale: their texts, what they refuse, contracts, tables of pieces, what the host
 // computes and judges.
 #include <tilewright/loss_scale.h>
+#include <tilewright/operation.h>
 #include <tilewright/problem.h>
 #include <tilewright/task.h>
 
