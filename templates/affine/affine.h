@@ -7,6 +7,9 @@
 
 namespace tilewright::affine {
 
+inline bool by_row(const FakeQuant& f) { return f.scope == ScaleScope::row; }
+inline bool learned(const FakeQuant& f) { return f.grad == FakeQuantGrad::learned; }
+
 const Operation& operation();
 const Family& vectors();
 const Family& reference();

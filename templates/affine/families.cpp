@@ -24,8 +24,6 @@ const char* grad_of(const FakeQuant& f) {
          : f.grad == FakeQuantGrad::straight ? "tw::affine::Grad::straight"
                                              : "tw::affine::Grad::learned";
 }
-bool by_row(const FakeQuant& f) { return f.scope == ScaleScope::row; }
-bool learned(const FakeQuant& f) { return f.grad == FakeQuantGrad::learned; }
 
 class AffineFamily : public EnumeratedFamily {
  public:

@@ -52,8 +52,6 @@ struct Fields {
   }
 };
 
-bool learned(const FakeQuant& f) { return f.grad == FakeQuantGrad::learned; }
-bool by_row(const FakeQuant& f) { return f.scope == ScaleScope::row; }
 Shape shape_of(const FakeQuant& f) { return {f.cols, static_cast<tw::i32>(f.qmin), static_cast<tw::i32>(f.qmax)}; }
 
 std::span<std::byte> find(const Task& task, std::span<const std::span<std::byte>> buffers, std::string_view name) {

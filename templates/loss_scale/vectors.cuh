@@ -72,8 +72,11 @@ struct Vectors {
   TW_MEMBER static void run(const Args& args, const Shape&) {
     const Inverse inverse(*args.scale);
     Vectors block(inverse.factor);
+    Piece next = {0, 0};
+    if (block_x() < args.pieces) next = args.table[block_x()];
     TW_NO_UNROLL for (i64 i = block_x(); i < args.pieces; i += grid_x()) {
-      const Piece piece = args.table[i];
+      const Piece piece = next;
+      if (i + grid_x() < args.pieces) next = args.table[i + grid_x()];  // on its way while this one is computed
       block.piece(args.x + static_cast<u64>(piece.at), args.y + static_cast<u64>(piece.at), piece.elements);
     }
     u32 found = inverse.bad || is_nan(block.seen);
