@@ -4,7 +4,7 @@
 # synccheck in turn. Prints each tool's count of errors and keeps its log. Exit code 0: none; 1: errors, or checks failed;
 # 4: no compute-sanitizer.
 #   bench/sanitize.sh [--only GROUP,...] [--tools TOOL,...]
-# GROUP: gemm casts pack wgmma conv amax fake_quant fused_cast, all of them by default. SUITE, SANITIZER: programs to use instead; LOGS: where logs go.
+# GROUP: gemm casts pack wgmma conv amax fake_quant fused_cast training, all of them by default. SUITE, SANITIZER: programs to use instead; LOGS: where logs go.
 # racecheck follows ordinary loads and stores of shared memory, not those of the copy engine and the matrix units. Of
 # wgmma it reports bulk copies against the loads that an mbarrier orders, which it does not follow, so by default it
 # leaves that group out; the emulator orders them, under ThreadSanitizer too.
@@ -42,8 +42,8 @@ mkdir -p "$logs"
 bad=0
 for tool in $(echo "$tools" | tr , ' '); do
   log=$logs/$tool.log
-  selected=gemm,casts,pack,wgmma,conv,amax,fake_quant,fused_cast
-  [ "$tool" = racecheck ] && selected=gemm,casts,pack,conv,amax,fake_quant,fused_cast
+  selected=gemm,casts,pack,wgmma,conv,amax,fake_quant,fused_cast,training
+  [ "$tool" = racecheck ] && selected=gemm,casts,pack,conv,amax,fake_quant,fused_cast,training
   # Calls that fail are the library's to notice: it asks drivers for what older ones do not have.
   more=
   [ "$tool" = memcheck ] && more='--report-api-errors no --leak-check no'

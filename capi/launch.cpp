@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Launches. They allocate nothing unless they fail.
+#include <cstring>
 #include <span>
 
 #include "capi/handles.h"
@@ -92,6 +93,14 @@ tw_status tw_launch_amax(const tw_kernel* kernel, tw_stream stream, const tw_ama
   });
 }
 
+tw_status tw_launch_fake_quant(const tw_kernel* kernel, tw_stream stream, const tw_affine_fake_quant_args* args) {
+  return guarded(nullptr, [&] {
+    const tw_affine_fake_quant_args a = read_struct(args, "args");
+    handle(kernel).value.launch(
+        stream, FakeQuantArgs{a.x, a.dy, a.y, a.scale, a.zero_point, a.dscale, a.workspace, a.rows, a.factor});
+  });
+}
+
 tw_status tw_launch_fp4_fake_quant(const tw_kernel* kernel, tw_stream stream, const tw_fake_quant_args* args) {
   return guarded(nullptr, [&] {
     const tw_fake_quant_args a = read_struct(args, "args");
@@ -103,6 +112,38 @@ tw_status tw_launch_dynamic_block_quantize(const tw_kernel* kernel, tw_stream st
   return guarded(nullptr, [&] {
     const tw_fake_quant_args a = read_struct(args, "args");
     handle(kernel).value.launch(stream, DynamicBlockQuantizeArgs{a.x, a.y, a.amax, a.rows});
+  });
+}
+
+tw_status tw_unscale_pieces(const char* format, const tw_unscale_tensor* tensors, size_t count, int64_t elements,
+                            tw_unscale_piece* pieces, size_t* piece_count, tw_error** error) {
+  return guarded(error, [&] {
+    static_assert(sizeof(tw_unscale_tensor) == sizeof(UnscaleTensor) &&
+                  sizeof(tw_unscale_piece) == sizeof(UnscalePiece));
+    const Format f = Format::parse(text(format, "format"));
+    if (tensors == nullptr && count != 0) refuse("tensors", "null", "a pointer is required");
+    std::size_t& room = required(piece_count, "piece_count");
+    const auto all = unscale_pieces(f, std::span(reinterpret_cast<const UnscaleTensor*>(tensors), count), elements);
+    if (pieces != nullptr && room < all.size())
+      refuse("piece_count", std::to_string(room), std::to_string(all.size()) + " or more, what there are");
+    room = all.size();
+    if (pieces != nullptr && room != 0) std::memcpy(pieces, all.data(), room * sizeof *pieces);
+  });
+}
+
+tw_status tw_launch_unscale(const tw_kernel* kernel, tw_stream stream, const tw_unscale_args* args) {
+  return guarded(nullptr, [&] {
+    const tw_unscale_args a = read_struct(args, "args");
+    handle(kernel).value.launch(stream, UnscaleArgs{a.x, a.y, reinterpret_cast<const UnscalePiece*>(a.table), a.scale,
+                                                    a.found_inf, a.found_before, a.workspace, a.pieces});
+  });
+}
+
+tw_status tw_launch_update_scale(const tw_kernel* kernel, tw_stream stream, const tw_update_scale_args* args) {
+  return guarded(nullptr, [&] {
+    const tw_update_scale_args a = read_struct(args, "args");
+    handle(kernel).value.launch(stream,
+                                UpdateScaleArgs{a.scale, a.good_steps, a.found_inf, a.new_scale, a.new_good_steps});
   });
 }
 

@@ -13,6 +13,7 @@
 #include <tilewright/gemm.h>
 #include <tilewright/gguf.h>
 #include <tilewright/import.h>
+#include <tilewright/loss_scale.h>
 #include <tilewright/memory.h>
 #include <tilewright/npy.h>
 #include <tilewright/numerics.h>

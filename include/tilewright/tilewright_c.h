@@ -403,6 +403,24 @@ typedef struct tw_amax_args {
   { sizeof(tw_amax_args), 0, 0, 0, 0 }
 TW_API tw_status tw_launch_amax(const tw_kernel* kernel, tw_stream stream, const tw_amax_args* args);
 
+/* Of a fake_quant (FakeQuantArgs of tilewright/fake_quant.h): dy, dscale and workspace where the problem has a
+ * gradient, zero_point null for zeros. */
+typedef struct tw_affine_fake_quant_args {
+  uint32_t struct_size;
+  const void* x;
+  const void* dy;
+  void* y;
+  const float* scale;
+  const int32_t* zero_point;
+  float* dscale;
+  void* workspace;
+  int64_t rows;
+  float factor;
+} tw_affine_fake_quant_args;
+#define TW_AFFINE_FAKE_QUANT_ARGS_INIT \
+  { sizeof(tw_affine_fake_quant_args), 0, 0, 0, 0, 0, 0, 0, 0, 1.0f }
+TW_API tw_status tw_launch_fake_quant(const tw_kernel* kernel, tw_stream stream, const tw_affine_fake_quant_args* args);
+
 /* Of an fp4_fake_quant or a dynamic_block_quantize: dense tensors, and one float in device memory. */
 typedef struct tw_fake_quant_args {
   uint32_t struct_size;
@@ -416,6 +434,50 @@ typedef struct tw_fake_quant_args {
 TW_API tw_status tw_launch_fp4_fake_quant(const tw_kernel* kernel, tw_stream stream, const tw_fake_quant_args* args);
 TW_API tw_status tw_launch_dynamic_block_quantize(const tw_kernel* kernel, tw_stream stream,
                                                   const tw_fake_quant_args* args);
+
+/* A part of a tensor, in device memory: bytes from x and y of the launch, an address where those are null; and
+ * elements. A plain value without a size of its own: arrays of it are what kernels read. */
+typedef struct tw_unscale_piece {
+  int64_t at, elements;
+} tw_unscale_piece;
+/* A dense tensor in device memory, aligned to an element. */
+typedef struct tw_unscale_tensor {
+  const void* data;
+  int64_t elements;
+} tw_unscale_tensor;
+/* `count` tensors of a format (f32, f16, bf16) in pieces of at most `elements` each, for launches in place. pieces:
+ * room for `*piece_count`, which becomes the number that there are; null: only that is told. */
+TW_API tw_status tw_unscale_pieces(const char* format, const tw_unscale_tensor* tensors, size_t count, int64_t elements,
+                                   tw_unscale_piece* pieces, size_t* piece_count, tw_error** error);
+/* Of an unscale. x and y: what pieces are counted from, or null. found_before: another launch's found_inf, or null.
+ * workspace: 8 bytes, zero when first used. */
+typedef struct tw_unscale_args {
+  uint32_t struct_size;
+  const void* x;
+  void* y;
+  const tw_unscale_piece* table;
+  const float* scale;
+  float* found_inf;
+  const float* found_before;
+  void* workspace;
+  int64_t pieces;
+} tw_unscale_args;
+#define TW_UNSCALE_ARGS_INIT \
+  { sizeof(tw_unscale_args), 0, 0, 0, 0, 0, 0, 0, 0 }
+TW_API tw_status tw_launch_unscale(const tw_kernel* kernel, tw_stream stream, const tw_unscale_args* args);
+
+/* Of an update_scale, all in device memory; new_ ones may be the old ones. */
+typedef struct tw_update_scale_args {
+  uint32_t struct_size;
+  const float* scale;
+  const int32_t* good_steps;
+  const float* found_inf;
+  float* new_scale;
+  int32_t* new_good_steps;
+} tw_update_scale_args;
+#define TW_UPDATE_SCALE_ARGS_INIT \
+  { sizeof(tw_update_scale_args), 0, 0, 0, 0, 0 }
+TW_API tw_status tw_launch_update_scale(const tw_kernel* kernel, tw_stream stream, const tw_update_scale_args* args);
 
 typedef struct tw_pack_args {
   uint32_t struct_size;

@@ -413,6 +413,67 @@ def test_amax(engine, gpu, double):
 
 
 @needs_nvrtc
+def test_fake_quant(engine, gpu, double):
+    """The host computes what the kernel was told to, in its place."""
+    problem = tw.Problem("fake_quant x=f32 rows=2 cols=64 qmin=-8 qmax=7 scope=row")
+    kernel = engine.prepare(problem, gpu)
+    none, launches = np.zeros(3, np.int32), []
+
+    def run(launch):
+        x, dy, y, scale, zero, dscale, workspace, rows = (ctypes.c_int64 * 8).from_address(launch.params[0])
+        launches.append((dy, dscale, workspace, rows))
+        problem.with_rows(rows).compute({"x": x, "y": y, "scale": scale, "zero_point": zero or none.ctypes.data})
+
+    double.on_launch(run)
+    x, scale, zero = random(3, 64), np.float32([0.1, 0.2, 0.3]), np.int32([0, -8, 7])
+    on, y = gpu.upload(x), gpu.memory(x.nbytes)
+    for zeros in (zero, None):
+        given = {} if zeros is None else {"zero_point": gpu.upload(zeros)}
+        kernel.launch(x=on, y=y, scale=gpu.upload(scale), **given)
+        z = (none if zeros is None else zeros)[:, None]
+        codes = np.clip(np.rint(x * (np.float32(1) / scale)[:, None]) + z, -8, 7)
+        assert np.array_equal(y.download(dtype="f4", shape=x.shape), (codes - z).astype("f4") * scale[:, None])
+    assert launches == [(0, 0, 0, 3)] * 2
+    for bad, field in (({"scale": None}, "scale"), ({"scale": gpu.upload(scale[:2])}, "scale"), ({"dy": on}, "dy")):
+        given = {"x": on, "y": y, "scale": gpu.upload(scale), **bad}
+        with pytest.raises(tw.InvalidArgument, match=field):
+            kernel.launch(**{k: v for k, v in given.items() if v is not None})
+    with pytest.raises(tw.InvalidArgument, match="factor"):
+        engine.prepare("cast x=f32 y=q8_1 rows=1 cols=64", gpu).launch(x=on, y=gpu.memory(216), factor=2.0)
+
+
+@needs_nvrtc
+def test_unscale(engine, gpu, double):
+    kernel = engine.prepare("unscale x=f16 pieces=4", gpu)
+    update = engine.prepare("update_scale", gpu)
+    tensors = [gpu.upload(random(n).astype("f2")) for n in (7, 20000)]
+    pairs = [(t.pointer, t.size // 2) for t in tensors]
+    pieces = tw.unscale_pieces("f16", pairs)
+    assert pieces.tolist()[1:] == [[pairs[1][0] + 2 * at, n] for at, n in ((0, 8192), (8192, 8192), (16384, 3616))]
+    table, scale, found = gpu.upload(pieces), gpu.upload(np.float32([8])), gpu.upload(np.float32([1]))
+    workspace, good = gpu.upload(np.zeros(8, np.uint8)), gpu.upload(np.int32([0]))
+    got = []
+    double.on_launch(
+        lambda launch: got.append((ctypes.c_int64 * 8).from_buffer_copy(ctypes.string_at(launch.params[0], 64))[:])
+    )
+    given = {"table": table, "scale": scale, "found_inf": found, "workspace": workspace}
+    kernel.launch(**given)
+    assert got.pop() == [0, 0, table.pointer, scale.pointer, found.pointer, 0, workspace.pointer, 4]
+    kernel.launch(**given, rows=3)
+    assert got.pop()[-1] == 3
+    for missing in given:
+        with pytest.raises(tw.InvalidArgument, match=missing):
+            kernel.launch(**{k: v for k, v in given.items() if k != missing})
+    with pytest.raises(tw.InvalidArgument, match="table"):
+        kernel.launch(**given, rows=5)
+    double.on_launch(
+        lambda launch: got.append((ctypes.c_int64 * 5).from_buffer_copy(ctypes.string_at(launch.params[0], 40))[:])
+    )
+    update.launch(scale=scale, good_steps=good, found_inf=found, new_scale=scale, new_good_steps=good)
+    assert got.pop() == [scale.pointer, good.pointer, found.pointer, scale.pointer, good.pointer]
+
+
+@needs_nvrtc
 def test_describe(kernel):
     info = kernel.describe()
     assert info.threads > 0 and info.registers > 0 and kernel.candidate(2) == info.candidate != ""

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from .info import Arch as Arch
     from .info import archs as archs
     from .info import operations as operations
+    from .loss_scale import unscale_pieces as unscale_pieces
     from .models import Model as Model
     from .models import open_model as open_model
     from .own import Array as Array
@@ -70,6 +71,7 @@ _PLACES = {
     "engine": "Engine Kernel prewarm",
     "codec": "Encoded Format Streams decode encode formats",
     "info": "Arch archs operations",
+    "loss_scale": "unscale_pieces",
     "models": "Model open_model",
     "own": "Array Grid Launch Task",
     "problem": "Problem read_workload",

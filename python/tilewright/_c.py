@@ -184,6 +184,21 @@ class AmaxArgs(Sized):
     ]
 
 
+class AffineFakeQuantArgs(Sized):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("x", c_void_p),
+        ("dy", c_void_p),
+        ("y", c_void_p),
+        ("scale", c_void_p),
+        ("zero_point", c_void_p),
+        ("dscale", c_void_p),
+        ("workspace", c_void_p),
+        ("rows", c_int64),
+        ("factor", c_float),
+    ]
+
+
 class FakeQuantArgs(Sized):
     _fields_ = [
         ("struct_size", c_uint32),
@@ -191,6 +206,31 @@ class FakeQuantArgs(Sized):
         ("y", c_void_p),
         ("amax", c_void_p),
         ("rows", c_int64),
+    ]
+
+
+class UnscaleArgs(Sized):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("x", c_void_p),
+        ("y", c_void_p),
+        ("table", c_void_p),
+        ("scale", c_void_p),
+        ("found_inf", c_void_p),
+        ("found_before", c_void_p),
+        ("workspace", c_void_p),
+        ("pieces", c_int64),
+    ]
+
+
+class UpdateScaleArgs(Sized):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("scale", c_void_p),
+        ("good_steps", c_void_p),
+        ("found_inf", c_void_p),
+        ("new_scale", c_void_p),
+        ("new_good_steps", c_void_p),
     ]
 
 
@@ -494,6 +534,7 @@ _FALLIBLE: dict[str, tuple[Any, ...]] = {
     "tw_import_order": (_AT, _AT, _AT),
     "tw_import_weights": (_AT, _TEXT, _AT, _SIZE, _AT, _SIZE),
     "tw_export_weights": (_TEXT, _AT, _SIZE, _AT, _SIZE, _AT, _AT, _AT),
+    "tw_unscale_pieces": (_TEXT, _AT, _SIZE, _LONG, _AT, _AT),
     "tw_gather_rows": (_TEXT, _LONG, _AT, _SIZE, Operand, Operand),
 }
 # Launches return a tw_status without a tw_error**.
@@ -504,8 +545,11 @@ _LAUNCHES: dict[str, tuple[Any, ...]] = {
     "tw_launch_cast": (_AT, _AT, _AT),
     "tw_launch_amax": (_AT, _AT, _AT),
     "tw_launch_fused_cast": (_AT, _AT, _AT),
+    "tw_launch_fake_quant": (_AT, _AT, _AT),
     "tw_launch_fp4_fake_quant": (_AT, _AT, _AT),
     "tw_launch_dynamic_block_quantize": (_AT, _AT, _AT),
+    "tw_launch_unscale": (_AT, _AT, _AT),
+    "tw_launch_update_scale": (_AT, _AT, _AT),
     "tw_launch_pack": (_AT, _AT, _AT),
     "tw_launch": (_AT, _AT, _AT, _SIZE, _LONG, _LONG),
 }

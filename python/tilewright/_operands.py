@@ -29,12 +29,27 @@ _COLS = {
     "cast": {"x": "cols", "y": "cols"},
     "fused_cast": dict.fromkeys(("x", "y", "bias", "weight", "residual", "residual_out"), "cols"),
     "amax": {"x": "cols"},
+    "fake_quant": {"x": "cols", "dy": "cols", "y": "cols"},
     "fp4_fake_quant": {"x": "cols", "y": "cols"},
     "dynamic_block_quantize": {"x": "cols", "y": "cols"},
+    "unscale": {"x": "", "y": ""},
     "pack": {"w": "k"},
 }
 # Operands without a field of their own for their format, by operation: the field that has it.
-_FORMATS = {"conv": {"cache": "x"}, "fused_cast": {"residual": "x", "residual_out": "x"}}
+_FORMATS = {
+    "conv": {"cache": "x"},
+    "fused_cast": {"residual": "x", "residual_out": "x"},
+    "fake_quant": {"dy": "x", "y": "x"},
+    "unscale": {"y": "x"},
+}
+# Operands that are single numbers, or tables of them: their dtype, and its bytes.
+_NUMBERS = {
+    **dict.fromkeys(("amax", "scale", "dscale", "found_inf", "new_scale"), ("float32", 4)),
+    **dict.fromkeys(("zero_point", "good_steps", "new_good_steps"), ("int32", 4)),
+    "table": ("int64", 8),
+}
+# Operands that launches may do without.
+_OPTIONAL = {"unscale": ("x", "y"), "fake_quant": ("zero_point",)}
 # Operands whose rows may lie apart, by the launch's argument that says how far.
 STRIDES = {"gemm": {"x": "ldx", "y": "ldy", "c": "ldc"}}
 
@@ -80,7 +95,8 @@ def slots(problem: Any, launch: bool) -> Slots:
     for buffer in problem.buffers:
         operand, _, stream = buffer.name.partition(".")
         stream = stream or "data"
-        name = fields.get(operand + "_from") or fields.get(_FORMATS.get(op, {}).get(operand, operand))
+        same = _FORMATS.get(op, {}).get(operand, operand)
+        name = fields.get(operand + "_from") or fields.get(same)
         format = None
         if operand in cols and name is not None:
             format = found[operand] = codec.find(name)
@@ -91,8 +107,9 @@ def slots(problem: Any, launch: bool) -> Slots:
             dtypes, item, align = ("int32",), 4, 4
             if launch:  # the buffer is for the tuner, which keeps one table for every step of rows
                 size = 4 * (groups if masked else groups + 1)
-        elif operand == "amax":
-            dtypes, item = ("float32",), 4
+        elif operand in _NUMBERS:
+            dtype, item = _NUMBERS[operand]
+            dtypes, align = (dtype,), item
         elif format is not None and operand != packed:
             width = int(fields[cols[operand]]) if cols[operand] else 0
             if op == "fused_cast" and operand == "x" and fields.get("gate"):
@@ -110,7 +127,7 @@ def slots(problem: Any, launch: bool) -> Slots:
                 0 if op == "conv" and launch else buffer.row_bytes // max(groups, 1),
                 buffer.output,
                 buffer.scratch,
-                op == "pack" and stream == "global",
+                (op == "pack" and stream == "global") or (launch and operand in _OPTIONAL.get(op, ())),
                 dtypes,
                 item,
                 width,

@@ -26,8 +26,11 @@ _LAUNCHES: dict[str, tuple[Any, str, str]] = {
     "cast": (_c.CastArgs, "rows", "tw_launch_cast"),
     "fused_cast": (_c.FusedCastArgs, "rows", "tw_launch_fused_cast"),
     "amax": (_c.AmaxArgs, "rows", "tw_launch_amax"),
+    "fake_quant": (_c.AffineFakeQuantArgs, "rows", "tw_launch_fake_quant"),
     "fp4_fake_quant": (_c.FakeQuantArgs, "rows", "tw_launch_fp4_fake_quant"),
     "dynamic_block_quantize": (_c.FakeQuantArgs, "rows", "tw_launch_dynamic_block_quantize"),
+    "unscale": (_c.UnscaleArgs, "pieces", "tw_launch_unscale"),
+    "update_scale": (_c.UpdateScaleArgs, "", "tw_launch_update_scale"),
     "pack": (_c.PackArgs, "", "tw_launch_pack"),
 }
 
@@ -59,6 +62,7 @@ class Kernel(Handle):
         tiles: Any = None,
         alpha: float = 1.0,
         beta: float = 1.0,
+        factor: float = 1.0,
         ldx: int = 0,
         ldy: int = 0,
         ldc: int = 0,
@@ -71,8 +75,11 @@ class Kernel(Handle):
         gemm: x, w, y, and bias, c, workspace, group_rows as the problem has them. conv: x, w, y, and bias, residual,
         cache, amax, workspace as the problem has them, contiguous in its layouts (of PyTorch's channels_last tensors
         pass x.permute(0, 2, 3, 1)). cast: x, y. fused_cast: x, y, and bias, weight, residual and residual_out (which
-        may be one array) as the problem has them. amax: x, amax, workspace (8 bytes, zero at first). fp4_fake_quant and
-        dynamic_block_quantize: x, y, amax. pack: w, tiles.
+        may be one array) as the problem has them. amax: x, amax, workspace (8 bytes, zero at first). fake_quant: x, y,
+        scale, zero_point (or none), and as its gradient needs dy, dscale, workspace, factor. fp4_fake_quant and
+        dynamic_block_quantize: x, y, amax. unscale: table (unscale_pieces()), scale, found_inf, workspace (8 bytes, zero
+        at first), and x and y where pieces are counted from those; rows are its pieces. update_scale: scale, good_steps,
+        found_inf, new_scale, new_good_steps. pack: w, tiles.
         A kernel of one's own: the task's buffers by name. An operand is an array in the GPU's memory, a tuple (data,
         scales, global_scale), a Streams, or an address. Arrays are of the format's type or of uint8; a
         gemm's x [m, k], w [n, k], y and c [m, n], bias [n]; rows of x, y and c may lie apart (ldx, ldy, ldc, in
@@ -123,6 +130,10 @@ class Kernel(Handle):
                 args.alpha, args.beta = alpha, beta
             elif alpha != 1 or beta != 1:
                 raise _errors.InvalidArgument("alpha", f"{alpha}, beta = {beta}", "1: only gemm and conv have factors")
+            if hasattr(kind, "factor"):
+                args.factor = factor
+            elif factor != 1:
+                raise _errors.InvalidArgument("factor", f"{factor}", "1: only fake_quant has one")
             for name, elements in bound.strides.items():
                 if not hasattr(kind, name):
                     raise _errors.InvalidArgument(name, str(elements), "0: only a gemm has strides")

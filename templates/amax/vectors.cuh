@@ -67,11 +67,7 @@ struct Vectors {
     TW_UNROLL for (int mask = 16; mask > 0; mask /= 2) most = max2(most, shuffle_xor(most, mask));
     // Every warp's leader has its warp's; a word of the workspace takes them all.
     if (thread % 32 == 0 && most > 0) max_global(args.workspace, most);
-    sync_block();
-    if (thread != 0) return;
-    if (add_global<true>(args.workspace + 1, 1) + 1 != grid_x()) return;
-    *args.amax = from_magnitude_bits(exchange_global(args.workspace, 0));
-    exchange_global(args.workspace + 1, 0);
+    if (ends_last(args.workspace + 1)) *args.amax = from_magnitude_bits(exchange_global(args.workspace, 0));
   }
 };
 

@@ -82,6 +82,14 @@ TW_DEVICE u32 exchange_global(u32* p, u32 v) {
   return __atomic_exchange_n(p, v, __ATOMIC_RELAXED);
 #endif
 }
+// By every thread of every block at its end. True for one thread of the block that ends last, to which all is visible
+// that threads wrote before. `ended` counts blocks; zero before and after.
+TW_DEVICE bool ends_last(u32* ended) {
+  sync_block();
+  if (thread_x() != 0 || add_global<true>(ended, 1) + 1 != grid_x()) return false;
+  exchange_global(ended, 0);
+  return true;
+}
 // Some 100 ns of nothing.
 TW_DEVICE void pause() {
 #if defined(__CUDACC__)

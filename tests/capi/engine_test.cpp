@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Engine, device and launches on the driver's double, whose launches compute what the test says.
+#include <cmath>
 #include <filesystem>
 #include <string>
 
@@ -199,6 +200,91 @@ TEST_CASE("a fused cast is launched") {
   CHECK(missing() == "x");
   args.struct_size = 8;
   CHECK(missing() == "args.struct_size");
+}
+
+TEST_CASE("a fake_quant is launched") {
+  Gpu gpu;
+  const EngineHandle en = engine();
+  const MemoryHandle x = memory(gpu.device, 4096), words = memory(gpu.device, 64), work = memory(gpu.device, 32776);
+  float* const scale = static_cast<float*>(tw_memory_data(words.get()));
+  const ProblemHandle p = problem("fake_quant x=f16 rows=2 cols=64 grad=learned");
+  const KernelHandle kernel = prepare(en, p, gpu.device);
+  tw_affine_fake_quant_args args = TW_AFFINE_FAKE_QUANT_ARGS_INIT;
+  CHECK(args.factor == 1);
+  args.x = args.y = tw_memory_data(x.get());
+  args.rows = 2;
+  gpu.seen.launches = 0;
+  const auto refused = [&] { return launch_failure(tw_launch_fake_quant(kernel.get(), nullptr, &args)).field; };
+  CHECK(refused() == "dy");
+  args.dy = args.x;
+  CHECK(refused() == "scale");
+  args.scale = scale;
+  CHECK(refused() == "dscale");
+  args.dscale = scale + 4;
+  CHECK(refused() == "workspace");
+  args.workspace = tw_memory_data(work.get());
+  args.factor = INFINITY;
+  CHECK(refused() == "factor");
+  args.factor = 0.5f;
+  REQUIRE(tw_launch_fake_quant(kernel.get(), nullptr, &args) == TW_OK);  // without zero points
+  CHECK(gpu.seen.launches == 1);
+}
+
+TEST_CASE("loss scaling is launched") {
+  Gpu gpu;
+  const EngineHandle en = engine();
+  const MemoryHandle x = memory(gpu.device, 4096), words = memory(gpu.device, 64);
+  float* const word = static_cast<float*>(tw_memory_data(words.get()));
+  const tw_unscale_tensor tensors[] = {{tw_memory_data(x.get()), 20}, {nullptr, 0}};
+  tw_unscale_piece pieces[3] = {};
+  std::size_t count = 0;
+  tw_error* error = nullptr;
+  REQUIRE(tw_unscale_pieces("f16", tensors, 2, 8, nullptr, &count, &error) == TW_OK);
+  REQUIRE(count == 3);
+  REQUIRE(tw_unscale_pieces("f16", tensors, 2, 8, pieces, &count, &error) == TW_OK);
+  CHECK((pieces[2].elements == 4 && pieces[2].at == reinterpret_cast<std::int64_t>(tensors[0].data) + 32));
+  const auto failed = [&](tw_status status) {
+    CHECK(status == TW_INVALID_ARGUMENT);
+    const std::string field = tw_error_field(error);
+    tw_error_release(error);
+    return field;
+  };
+  count = 2;
+  CHECK(failed(tw_unscale_pieces("f16", tensors, 2, 8, pieces, &count, &error)) == "piece_count");
+  CHECK(failed(tw_unscale_pieces("f16", nullptr, 0, 8, pieces, &count, &error)) == "tensors");
+  CHECK(failed(tw_unscale_pieces("f16", nullptr, 1, 8, pieces, &count, &error)) == "tensors");
+  CHECK(failed(tw_unscale_pieces("f16", tensors, 2, 8, pieces, nullptr, &error)) == "piece_count");
+  CHECK(failed(tw_unscale_pieces(nullptr, tensors, 2, 8, pieces, &count, &error)) == "format");
+
+  const ProblemHandle p = problem("unscale x=f16 pieces=3 elements=8");
+  const KernelHandle kernel = prepare(en, p, gpu.device);
+  tw_unscale_args args = TW_UNSCALE_ARGS_INIT;
+  args.pieces = 3;
+  gpu.seen.launches = 0;
+  const auto refused = [&] { return launch_failure(tw_launch_unscale(kernel.get(), nullptr, &args)).field; };
+  CHECK(refused() == "table");
+  args.table = static_cast<const tw_unscale_piece*>(tw_memory_data(x.get()));
+  CHECK(refused() == "scale");
+  args.scale = word;
+  CHECK(refused() == "found_inf");
+  args.found_inf = word + 1;
+  CHECK(refused() == "workspace");
+  args.workspace = word + 3;
+  CHECK(refused() == "workspace");
+  args.workspace = word + 4;
+  REQUIRE(tw_launch_unscale(kernel.get(), nullptr, &args) == TW_OK);
+  args.pieces = 0;
+  REQUIRE(tw_launch_unscale(kernel.get(), nullptr, &args) == TW_OK);
+  CHECK(gpu.seen.launches == 1);
+
+  const ProblemHandle u = problem("update_scale interval=7");
+  const KernelHandle update = prepare(en, u, gpu.device);
+  tw_update_scale_args step = TW_UPDATE_SCALE_ARGS_INIT;
+  step.scale = word, step.found_inf = word + 1, step.new_scale = word;
+  CHECK(launch_failure(tw_launch_update_scale(update.get(), nullptr, &step)).field == "good_steps");
+  step.good_steps = step.new_good_steps = reinterpret_cast<std::int32_t*>(word + 2);
+  REQUIRE(tw_launch_update_scale(update.get(), nullptr, &step) == TW_OK);
+  CHECK(gpu.seen.launches == 2);
 }
 
 TEST_CASE("fake quantizations are launched") {

@@ -14,12 +14,15 @@ from __future__ import annotations
 from ._cuda import engine, set_engine
 from .checkpoints import load_into, load_quantized
 from .convolution import QuantizedConv1d, QuantizedConv2d, QuantizedConv3d
+from .fake_quant import fake_quantize, learned_step_quantize
 from .modules import QuantizedLinear, QuantizedWeight, W4A8Linear
 from .ops import conv, dequantize, linear, pack, quantize, unpack
 from .replace import ReplaceReport, replace_convs, replace_linears, replace_mlp_with_w4a8
+from .scaling import GradScaler, unscale_, update_scale_
 from .tuning import Tuned, TuneSummary, prewarm, record, tune, warm
 
 __all__ = [
+    "GradScaler",
     "QuantizedConv1d",
     "QuantizedConv2d",
     "QuantizedConv3d",
@@ -32,6 +35,8 @@ __all__ = [
     "conv",
     "dequantize",
     "engine",
+    "fake_quantize",
+    "learned_step_quantize",
     "linear",
     "load_into",
     "load_quantized",
@@ -45,5 +50,7 @@ __all__ = [
     "set_engine",
     "tune",
     "unpack",
+    "unscale_",
+    "update_scale_",
     "warm",
 ]

@@ -20,6 +20,7 @@ from .. import _c, codec
 from .._errors import InvalidArgument, Unsupported, WouldTune
 from ..device import Device
 from ..engine import Engine, Kernel
+from ..loss_scale import unscale_pieces
 from ..problem import Problem
 from ._spec import DTYPES, FORMATS, ConvSpec, Spec, by_name, channels_last, conv_spec, spec
 
@@ -421,6 +422,132 @@ def conv_input_grad(s: ConvSpec, dy: Tensor, w: Tensor, extents: Sequence[int]) 
         kind = {"reflect": "reflection", "replicate": "replication"}[s.pad_mode]
         dx = getattr(torch.ops.aten, f"{kind}_pad{s.rank}d_backward")(dx, x, s.torch_pads)
     return (s.alpha * dx).contiguous()
+
+
+# ---- fake quantization
+
+
+def fake_quant(x: Tensor, scale: Tensor, zero_point: Tensor | None, qmin: int, qmax: int) -> Tensor:
+    return _fake_quant(x, None, scale, zero_point, {"qmin": qmin, "qmax": qmax}, 1.0)[0]
+
+
+def fake_quant_grad(
+    dy: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor | None, qmin: int, qmax: int, learned: bool, factor: float
+) -> tuple[Tensor, Tensor]:
+    grad = "learned" if learned else "straight"
+    return _fake_quant(x, dy, scale, zero_point, {"qmin": qmin, "qmax": qmax, "grad": grad}, factor)
+
+
+def _fake_quant(
+    x: Tensor, dy: Tensor | None, scale: Tensor, zero_point: Tensor | None, fields: dict[str, Any], factor: float
+) -> tuple[Tensor, Tensor]:
+    """x [rows, cols], scale [1] or [rows]."""
+    index = index_of(x)
+    y, dscale = _empty(tuple(x.shape), x.dtype, index), _empty(tuple(scale.shape), torch.float32, index)
+    rows, cols = x.shape
+    if x.numel() == 0:
+        return y, dscale.zero_()
+    by_row = scale.numel() > 1
+    if not by_row:
+        rows, cols = _flat(x.numel())
+    problem = Problem.of(
+        "fake_quant", x=FORMATS[x.dtype], rows=1, cols=cols, scope="row" if by_row else None, **fields
+    )
+    stream = _stream(index)
+    keep = [_aligned(x), scale.contiguous()]  # what the launch reads must outlive the call that enqueues it
+    args = _c.AffineFakeQuantArgs(x=keep[0].data_ptr(), scale=keep[1].data_ptr(), y=y.data_ptr(), rows=rows)
+    args.dscale, args.factor = dscale.data_ptr(), factor
+    if dy is not None:
+        keep.append(_aligned(dy.to(x.dtype)))
+        args.dy = keep[-1].data_ptr()
+    if zero_point is not None:
+        keep.append(zero_point.contiguous())
+        args.zero_point = keep[-1].data_ptr()
+    if fields.get("grad") == "learned" and not by_row:
+        keep.append(_empty((_FAKE_QUANT_WORKSPACE,), torch.uint8, index))
+        keep[-1][:8].zero_()
+        args.workspace = keep[-1].data_ptr()
+    _launch("tw_launch_fake_quant", kernel(problem, index), stream, args)
+    return y, dscale
+
+
+_FAKE_QUANT_WORKSPACE = 32776  # FakeQuant::kWorkspace
+
+
+def _flat(elements: int) -> tuple[int, int]:
+    """Rows and columns of a tensor that has one scale, so that tensors of many sizes share a kernel where they can."""
+    for cols in (4096, 64):
+        if elements % cols == 0:
+            return elements // cols, cols
+    return 1, elements
+
+
+# ---- loss scaling
+
+# Tables of pieces, by GPU, stream and what they list: gradients mostly stay where they are from one step to the next.
+_TABLES_KEPT = 64
+_tables: dict[tuple[Any, ...], Tensor] = {}
+
+
+def unscale(tensors: Sequence[Tensor], scale: Tensor, found_inf: Tensor | None) -> Tensor:
+    index = index_of(tensors[0])
+    stream = _stream(index)
+    found = _empty((1,), torch.float32, index)
+    by_dtype: dict[torch.dtype, list[Tensor]] = {}
+    for t in tensors:
+        if t.numel():
+            by_dtype.setdefault(t.dtype, []).append(t)
+    if not by_dtype:
+        return found.zero_() if found_inf is None else found.copy_(found_inf != 0)
+    before = found_inf
+    for dtype, group in by_dtype.items():
+        # A kernel takes memory as it lies, in whatever order dimensions are, but not with gaps.
+        dense = [t if _fills_its_memory(t) else t.contiguous() for t in group]
+        table = _table(FORMATS[dtype], dense, index, stream)
+        workspace = _empty((1,), torch.int64, index).zero_()
+        args = _c.UnscaleArgs(pieces=table.shape[0], table=table.data_ptr(), workspace=workspace.data_ptr())
+        args.scale, args.found_inf = scale.data_ptr(), found.data_ptr()
+        args.found_before = None if before is None else before.data_ptr()
+        _launch("tw_launch_unscale", kernel(Problem.of("unscale", x=FORMATS[dtype], pieces=1), index), stream, args)
+        before = found
+        for t, copy in zip(group, dense):
+            if copy is not t:
+                t.copy_(copy)
+    return found
+
+
+def _fills_its_memory(t: Tensor) -> bool:
+    expected = 1
+    for stride, size in sorted((stride, size) for stride, size in zip(t.stride(), t.shape) if size != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _table(format: str, tensors: Sequence[Tensor], index: int, stream: int) -> Tensor:
+    key = (index, stream, format, *((t.data_ptr(), t.numel()) for t in tensors))
+    with _lock:
+        table = _tables.pop(key, None)
+        if table is None:
+            refuse_capture(index, f"unscale x={format}")
+            pieces = unscale_pieces(format, [(t.data_ptr(), t.numel()) for t in tensors])
+            on_host = torch.frombuffer(pieces, dtype=torch.int64).reshape(-1, 2)
+            table = _empty(on_host.shape, torch.int64, index).copy_(on_host)
+            while len(_tables) >= _TABLES_KEPT:
+                del _tables[next(iter(_tables))]
+        _tables[key] = table  # the last one used is the last to go
+    return table
+
+
+def update_scale(
+    scale: Tensor, good_steps: Tensor, found_inf: Tensor, growth: float, backoff: float, interval: int
+) -> None:
+    index = index_of(scale)
+    fields = {"growth": growth, "backoff": backoff, "interval": interval}
+    args = _c.UpdateScaleArgs(scale=scale.data_ptr(), good_steps=good_steps.data_ptr(), found_inf=found_inf.data_ptr())
+    args.new_scale, args.new_good_steps = args.scale, args.good_steps
+    _launch("tw_launch_update_scale", kernel(Problem.of("update_scale", **fields), index), _stream(index), args)
 
 
 # ---- formats and tiles

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "templates/affine/affine.h"
+#include "templates/affine/plan.cuh"
+#include "templates/fast_path.h"
+#include "templates/knobs.h"
+#include "templates/run_grid.h"
+#include "templates/specialize.h"
+
+namespace tilewright::affine {
+namespace {
+
+using Knobs = tw::affine::Knobs;
+constexpr Knob<Knobs> kKnobs[] = {knob<&Knobs::threads>("threads"), knob<&Knobs::loads>("loads")};
+constexpr Knob<Knobs> kDerived[] = {knob<&Knobs::piece>("piece"), knob<&Knobs::by_row>("by_row"),
+                                    knob<&Knobs::learned>("learned")};
+const KnobTable<Knobs> kTable{"tw::affine::Knobs", kKnobs, kDerived};
+
+const char* grad_of(const FakeQuant& f) {
+  return f.grad == FakeQuantGrad::none       ? "tw::affine::Grad::none"
+         : f.grad == FakeQuantGrad::straight ? "tw::affine::Grad::straight"
+                                             : "tw::affine::Grad::learned";
+}
+
+class AffineFamily : public EnumeratedFamily {
+ public:
+  std::string_view op() const override { return FakeQuant::kOperation; }
+  std::string why_not(const Problem& problem, const Arch&) const override {
+    return problem.as<FakeQuant>() ? "" : fmt::format("not a {}", FakeQuant::kOperation);
+  }
+
+ protected:
+  static Specialization specialization(const FakeQuant& f, const char* header, const LaunchPlan& plan) {
+    Specialization s;
+    s.name = fmt::format("fake_quant/{}", header);
+    s.includes = {fmt::format("affine/{}.cuh", header), fmt::format("formats/{}.cuh", f.x.name())};
+    s.space = "tw::affine";
+    s.plan = plan;
+    return s;
+  }
+  static Traits base_traits(const Problem& problem, const LaunchPlan& plan) {
+    Traits t;
+    t.threads = static_cast<int>(plan.threads);
+    t.tile_rows = std::max(1, static_cast<int>(plan.x.per_rows));
+    t.tile_cols = std::max(1, static_cast<int>(plan.x.per_cols));
+    t.blocks = static_cast<double>(plan.x.blocks(problem.rows(), problem.cols()));
+    t.unique_bytes = t.global_bytes = problem.min_bytes();
+    return t;
+  }
+  static double elements(const FakeQuant& f) { return static_cast<double>(f.rows) * static_cast<double>(f.cols); }
+};
+
+class Vectors final : public AffineFamily {
+ public:
+  std::string_view name() const override { return "vectors"; }
+  std::string_view title() const override { return "16-byte accesses, blocks in turns, sums in one order"; }
+
+  std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
+    if (!why_not(problem, arch).empty()) return {};
+    std::vector<Candidate> all;
+    for (const int threads : {256, 512, 128})
+      for (const int loads : {4, 2, 8}) all.push_back(kTable.candidate(name(), {.threads = threads, .loads = loads}));
+    return all;
+  }
+  Source source(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
+    const FakeQuant& f = *problem.as<FakeQuant>();
+    const Knobs k = derived(f, candidate);
+    Specialization s = specialization(f, "vectors", plan(f, k, arch));
+    s.prelude = kTable.text(k);
+    s.plan_type = fmt::format("tw::affine::Vectors<tw::fmt::{}, kKnobs, {}>", f.x.name(), grad_of(f));
+    return specialize(s);
+  }
+  Traits traits(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
+    const FakeQuant& f = *problem.as<FakeQuant>();
+    const Knobs k = derived(f, candidate);
+    Traits t = base_traits(problem, plan(f, k, arch));
+    const int inputs = f.grad == FakeQuantGrad::none ? 1 : 2;
+    t.registers = 36 + inputs * k.loads * k.piece;
+    t.bytes_in_flight = inputs * k.loads * k.piece * fast_path(f.x).element_bytes;
+    // Of each element the code and what follows from it, of each piece the division that finds its row.
+    t.alu_ops = elements(f) * (learned(f) ? 14.0 : 9.0) + elements(f) / k.piece * (by_row(f) && !learned(f) ? 50 : 5);
+    t.later_wave_cost = 0.1;  // a loop's turn
+    return t;
+  }
+
+ private:
+  static Knobs derived(const FakeQuant& f, const Candidate& candidate) {
+    Knobs k = kTable.knobs(candidate);
+    const int whole = 16 / fast_path(f.x).element_bytes;
+    k.piece = by_row(f) && f.cols % whole != 0 ? 1 : whole;
+    k.by_row = by_row(f);
+    k.learned = learned(f);
+    return k;
+  }
+  static LaunchPlan plan(const FakeQuant& f, const Knobs& k, const Arch& arch) {
+    LaunchPlan p{.x = {1, 1, 0}, .y = {}, .z = {}, .threads = static_cast<std::uint32_t>(k.threads)};
+    if (!(k.learned && k.by_row)) p.x = run_grid(std::int64_t{k.tile()} * k.piece, f.rows, f.cols);
+    p.persistent = static_cast<std::uint32_t>(std::max(1, arch.threads_per_sm / k.threads));
+    if (k.learned) p.shared_bytes = 264;
+    return p;
+  }
+};
+
+class Reference final : public AffineFamily {
+ public:
+  std::string_view name() const override { return "reference"; }
+  std::string_view title() const override { return "one thread for each element, by the format's scalar codec"; }
+
+  std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
+    if (!why_not(problem, arch).empty()) return {};
+    return {{"reference", {}}};
+  }
+  Source source(const Problem& problem, const Arch&, const Candidate&) const override {
+    const FakeQuant& f = *problem.as<FakeQuant>();
+    Specialization s = specialization(f, "reference", plan(f));
+    s.plan_type = fmt::format("tw::affine::Reference<tw::fmt::{}, {}, {}>", f.x.name(), by_row(f), grad_of(f));
+    return specialize(s);
+  }
+  Traits traits(const Problem& problem, const Arch&, const Candidate&) const override {
+    const FakeQuant& f = *problem.as<FakeQuant>();
+    Traits t = base_traits(problem, plan(f));
+    t.registers = 40;
+    t.bytes_in_flight = 4;
+    t.alu_ops = elements(f) * 60;
+    return t;
+  }
+
+ private:
+  static LaunchPlan plan(const FakeQuant& f) {
+    if (!learned(f)) return {.x = run_grid(128, f.rows, f.cols), .y = {}, .z = {}, .threads = 128};
+    return {.x = {1, by_row(f) ? 1u : 0u, 0}, .y = {}, .z = {}, .threads = 32};
+  }
+};
+
+}  // namespace
+
+const Family& vectors() {
+  static const Vectors family;
+  return family;
+}
+const Family& reference() {
+  static const Reference family;
+  return family;
+}
+
+}  // namespace tilewright::affine

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include "templates/fast_path.h"
+#include "templates/knobs.h"
+#include "templates/loss_scale/loss_scale.h"
+#include "templates/loss_scale/plan.cuh"
+#include "templates/specialize.h"
+
+namespace tilewright::loss_scale {
+namespace {
+
+using Knobs = tw::loss_scale::Knobs;
+constexpr Knob<Knobs> kKnobs[] = {knob<&Knobs::threads>("threads"), knob<&Knobs::loads>("loads"),
+                                  knob<&Knobs::persistent>("persistent")};
+const KnobTable<Knobs> kTable{"tw::loss_scale::Knobs", kKnobs, {}};
+
+template <class P>
+class LossScaleFamily : public EnumeratedFamily {
+ public:
+  std::string_view op() const override { return P::kOperation; }
+  std::string why_not(const Problem& problem, const Arch&) const override {
+    return problem.as<P>() ? "" : fmt::format("not an {}", P::kOperation);
+  }
+
+ protected:
+  static Traits base_traits(const Problem& problem, const LaunchPlan& plan) {
+    Traits t;
+    t.threads = static_cast<int>(plan.threads);
+    t.tile_rows = t.tile_cols = 1;
+    t.blocks = static_cast<double>(plan.x.blocks(problem.rows(), problem.cols()));
+    t.unique_bytes = t.global_bytes = problem.min_bytes();
+    t.registers = 40;
+    t.bytes_in_flight = 4;
+    return t;
+  }
+};
+
+class UnscaleFamily : public LossScaleFamily<Unscale> {
+ protected:
+  static Specialization specialization(const Unscale& u, const char* header, const LaunchPlan& plan) {
+    Specialization s;
+    s.name = fmt::format("unscale/{}", header);
+    s.includes = {fmt::format("loss_scale/{}.cuh", header), fmt::format("formats/{}.cuh", u.x.name())};
+    s.space = "tw::loss_scale";
+    s.plan = plan;
+    return s;
+  }
+  static double elements(const Unscale& u) { return static_cast<double>(u.pieces) * static_cast<double>(u.elements); }
+};
+
+class Vectors final : public UnscaleFamily {
+ public:
+  std::string_view name() const override { return "vectors"; }
+  std::string_view title() const override { return "16-byte accesses, blocks take pieces in turns"; }
+
+  std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
+    if (!why_not(problem, arch).empty()) return {};
+    std::vector<Candidate> all;
+    for (const bool persistent : {true, false})
+      for (const int threads : {256, 512, 128})
+        for (const int loads : {4, 2, 8})
+          all.push_back(kTable.candidate(name(), {.threads = threads, .loads = loads, .persistent = persistent}));
+    return all;
+  }
+  Source source(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
+    const Unscale& u = *problem.as<Unscale>();
+    const Knobs k = kTable.knobs(candidate);
+    Specialization s = specialization(u, "vectors", plan(k, arch));
+    s.prelude = kTable.text(k);
+    s.plan_type = fmt::format("tw::loss_scale::Vectors<tw::fmt::{}, kKnobs>", u.x.name());
+    return specialize(s);
+  }
+  Traits traits(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
+    const Unscale& u = *problem.as<Unscale>();
+    const Knobs k = kTable.knobs(candidate);
+    Traits t = base_traits(problem, plan(k, arch));
+    t.registers = 32 + 6 * k.loads;
+    t.bytes_in_flight = 16 * k.loads;
+    // A product, a look, and for 16 bits taking it out of its word and back.
+    t.alu_ops = elements(u) * (fast_path(u.x).element_bytes == 2 ? 4.0 : 2.0);
+    t.later_wave_cost = k.persistent ? 0.1 : 0.4;  // a loop's turn, or a block's start
+    return t;
+  }
+
+ private:
+  static LaunchPlan plan(const Knobs& k, const Arch& arch) {
+    LaunchPlan p{.x = {1, 1, 0}, .y = {}, .z = {}, .threads = static_cast<std::uint32_t>(k.threads)};
+    if (k.persistent) p.persistent = static_cast<std::uint32_t>(arch.threads_per_sm / k.threads);
+    return p;
+  }
+};
+
+class Reference final : public UnscaleFamily {
+ public:
+  std::string_view name() const override { return "reference"; }
+  std::string_view title() const override { return "one warp, by the format's scalar codec"; }
+
+  std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
+    if (!why_not(problem, arch).empty()) return {};
+    return {{"reference", {}}};
+  }
+  Source source(const Problem& problem, const Arch&, const Candidate&) const override {
+    const Unscale& u = *problem.as<Unscale>();
+    Specialization s = specialization(u, "reference", kOneWarp);
+    s.plan_type = fmt::format("tw::loss_scale::Reference<tw::fmt::{}>", u.x.name());
+    return specialize(s);
+  }
+  Traits traits(const Problem& problem, const Arch&, const Candidate&) const override {
+    Traits t = base_traits(problem, kOneWarp);
+    t.alu_ops = elements(*problem.as<Unscale>()) * 60;
+    return t;
+  }
+
+ private:
+  static constexpr LaunchPlan kOneWarp{.x = {}, .y = {}, .z = {}, .threads = 32};
+};
+
+class OneStep final : public LossScaleFamily<UpdateScale> {
+ public:
+  std::string_view name() const override { return "reference"; }
+  std::string_view title() const override { return "one thread"; }
+
+  std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
+    if (!why_not(problem, arch).empty()) return {};
+    return {{"reference", {}}};
+  }
+  Source source(const Problem&, const Arch&, const Candidate&) const override {
+    Specialization s;
+    s.name = "update_scale/reference";
+    s.includes = {"loss_scale/reference.cuh"};
+    s.space = "tw::update_scale";
+    s.plan = kOneWarp;
+    s.plan_type = "tw::update_scale::Reference";
+    return specialize(s);
+  }
+  Traits traits(const Problem& problem, const Arch&, const Candidate&) const override {
+    return base_traits(problem, kOneWarp);
+  }
+
+ private:
+  static constexpr LaunchPlan kOneWarp{.x = {}, .y = {}, .z = {}, .threads = 32};
+};
+
+}  // namespace
+
+const Family& vectors() {
+  static const Vectors family;
+  return family;
+}
+const Family& reference() {
+  static const Reference family;
+  return family;
+}
+const Family& one_step() {
+  static const OneStep family;
+  return family;
+}
+
+}  // namespace tilewright::loss_scale
