@@ -11,7 +11,7 @@ namespace tilewright::bench {
 namespace {
 
 // By stretches of 64: what models have, large and small values, zeros, one outlier.
-std::vector<float> hard(std::int64_t count, unsigned seed) {
+std::vector<float> hard_rows(std::int64_t count, unsigned seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
   std::vector<float> values(static_cast<std::size_t>(count));
@@ -41,7 +41,7 @@ std::string fused_against_host(Suite& s, const Problem& whole, const Kernel& ker
     if (m.name == "residual") residual = data;
     if (m.name == "residual_out") residual_out = data;
     if (m.name != "y" && m.name != "residual_out")
-      m.format.info().encode(hard(m.rows * m.cols, ++seed).data(), m.rows, m.cols,
+      m.format.info().encode(hard_rows(m.rows * m.cols, ++seed).data(), m.rows, m.cols,
                              {bytes[data].data(), nullptr, nullptr}, 0);
     if (m.global >= 0) {
       const float global = m.format.info().global_for(100.0f);
