@@ -292,7 +292,7 @@ std::string judged_on_host(Suite& s, const Problem& problem, const Kernel& kerne
   }
   if (in_place) pointers[in_place] = pointers[with];
   OwnedStream stream(s.device());
-  kernel.launch(stream.get(), task.arguments(pointers, problem.rows()), problem.rows(), task.cols);
+  kernel.launch(stream.get(), task.arguments(pointers, problem.rows()), problem.rows(), problem.cols());
   stream.synchronize();
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     if (!task.buffers[i].output) continue;
