@@ -223,7 +223,7 @@ def sentences():
 
 def test_a_real_model_by_gptq_and_awq(tmp_path):
     weights = safetensors.load_file(minilm())
-    texts = list(sentences())
+    texts = list(sentences())[::2]
     model, held_out = Bert(weights), texts[1::4]
     exact = [model.embed(t) for t in held_out]
     model.inputs = {}
@@ -240,10 +240,10 @@ def test_a_real_model_by_gptq_and_awq(tmp_path):
     out = tmp_path / "m.safetensors"
     for method, *options in (("rtn",), ("awq",), ("gptq", "--act-order", "--static-groups")):
         report = quantize(minilm(), "--format", "uint4_g128", "--method", method, "--calibration", tmp_path / "inputs", *options,
-                          "--force", "--out", out)
+                          "--only", "encoder.layer.[05].*.dense.weight", "--only", "pooler.*", "--force", "--out", out)
         read = safetensors.load_file(out)
         layers = [t for t in report["tensors"] if t["quantized"]]
-        assert len(layers) == 37 and {t["output"]["method"] for t in layers} == {method}
+        assert len(layers) == 7 and {t["output"]["method"] for t in layers} == {method}
         for t in layers:
             name, layer = t["name"], t["name"].removesuffix(".weight")
             scales = np.repeat(read.pop(name + "_scale").astype("f4"), 128, axis=1)
