@@ -14,6 +14,7 @@ struct QuantizeArgs {
   QuantizePolicy policy;
   PostTraining training{.format = Format::parse("int4_g128"), .method = "rtn"};
   bool dry = false;
+  std::vector<std::string> importance;
   std::vector<const CLI::Option*> of_gptq, of_awq, of_calibration;
 };
 
@@ -83,7 +84,16 @@ std::unique_ptr<LayerQuantizer> quantizer_of(QuantizeArgs& args) {
   };
   only_for(args.of_gptq, training.method == "gptq", "--method gptq");
   only_for(args.of_awq, training.method == "awq", "--method awq");
-  only_for(args.of_calibration, !training.calibration.empty(), "layers with --calibration");
+  only_for(args.of_calibration, !training.calibration.empty() || !args.importance.empty(),
+           "--calibration and --importance");
+  if (!args.importance.empty()) {
+    if (training.method != "rtn" || !training.calibration.empty())
+      throw Error(ErrorCode::invalid_argument, "--importance", args.importance.front(),
+                  "is for encoders of ggml, without --method and --calibration");
+    if (!args.policy.encoder.empty() && args.policy.encoder != "ggml")
+      throw Error(ErrorCode::invalid_argument, "--encoder", args.policy.encoder, "ggml, with --importance");
+    return importance_weighted(Format::parse(args.policy.format), args.importance, training.fallback);
+  }
   if (training.method == "rtn" && training.calibration.empty()) return nullptr;
   training.format = Format::parse(args.policy.format);
   training.encoder = args.policy.encoder;
@@ -147,6 +157,13 @@ void add_quantize(Context& context) {
       ->type_name("PATH");
   args->of_calibration = {command->add_flag(
       "--fallback-rtn", training.fallback, "Round layers without calibration data to nearest; else they are an error")};
+  command
+      ->add_option(
+          "--importance", args->importance,
+          "q2_k to q6_k: a weight for each column; .npy or .safetensors files, arrays [k] named like the layer, "
+          "or llama.cpp's imatrix.gguf; repeatable")
+      ->allow_extra_args(false)
+      ->type_name("FILE");
   args->of_gptq = {
       command->add_flag("--act-order", training.gptq.act_order, "GPTQ: columns with the largest inputs first"),
       command->add_flag("--static-groups", training.gptq.static_groups,

@@ -14,6 +14,9 @@
 #include <filesystem>
 #include <optional>
 
+#include "quantize/in_file.h"
+#include "quantize/rounding.h"
+
 namespace tilewright::quantize {
 namespace {
 
@@ -23,23 +26,7 @@ constexpr std::int64_t kPieceRows = 256;          // a Hessian's sums depend on 
 constexpr std::int64_t kPieceElements = 1 << 22;  // about as many are in memory
 constexpr std::size_t kMostNames = 8;             // in an error
 
-std::string_view layer_of(std::string_view tensor) {
-  constexpr std::string_view kWeight = ".weight";
-  return tensor.ends_with(kWeight) ? tensor.substr(0, tensor.size() - kWeight.size()) : tensor;
-}
-
 bool is_array_file(const std::string& path) { return path.ends_with(".npy") || path.ends_with(".safetensors"); }
-
-// An error of a file's contents says which file.
-template <class Action>
-auto in_file(const std::string& file, Action&& action) {
-  try {
-    return action();
-  } catch (const Error& e) {
-    if (e.code() == ErrorCode::io) throw;  // has the path
-    throw Error(e.code(), file + ": " + e.field(), e.value(), e.allowed());
-  }
-}
 
 std::int64_t size_of(const std::string& format) { return format == "f64" ? 8 : format == "f32" ? 4 : 2; }
 

@@ -61,6 +61,11 @@ class RoundToNearest : public LayerQuantizer {
 
 }  // namespace
 
+std::string_view quantize::layer_of(std::string_view tensor) {
+  constexpr std::string_view kWeight = ".weight";
+  return tensor.ends_with(kWeight) ? tensor.substr(0, tensor.size() - kWeight.size()) : tensor;
+}
+
 int quantize::encoder_index(Format format, std::string_view name) {
   const auto encoders = format.info().encoders;
   const auto found = name.empty() ? encoders.begin() : std::find(encoders.begin(), encoders.end(), name);

@@ -117,6 +117,14 @@ struct PostTraining {
 // change meanwhile: Error (io).
 TILEWRIGHT_EXPORT std::unique_ptr<LayerQuantizer> post_training(const PostTraining& options);
 
+// FormatInfo::encode_weighted: K-quants by ggml's search, each column with its importance. `files` are .npy and
+// .safetensors files, whose arrays have one number of 0 to 1e15 for each column and are called like the layer's weight,
+// with or without ".weight", and imatrix files of llama.cpp (.gguf). With `fallback`, layers without importance are
+// encoded by encoder "ggml"; else check() throws Error for them. Throws Error: unsupported for a format without
+// encode_weighted, invalid_argument for what is wrong with a file; io.
+TILEWRIGHT_EXPORT std::unique_ptr<LayerQuantizer> importance_weighted(Format format, std::span<const std::string> files,
+                                                                      bool fallback = false);
+
 struct QuantizePolicy {
   std::string format = {};
   std::string encoder = {};            // empty: the format's first

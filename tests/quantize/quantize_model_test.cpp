@@ -725,3 +725,98 @@ TEST_CASE("quantize: calibration files that change while the model is quantized"
   Calibration::npy(inputs.folder / "a.npy", "<f4", "16, 256", std::vector<std::byte>(16 * 256 * 4));
   contains(refusal([&] { model.quantize("", "o.safetensors", {.quantizer = quantizer.get()}); }).what(), "changed");
 }
+
+TEST_CASE("quantize: importance from arrays and from an imatrix") {
+  const Model model;
+  const fs::path folder = model.folder / "importance";
+  fs::create_directories(folder);
+  std::mt19937 random(8);
+  std::vector<float> a, b, c;
+  for (int i = 0; i < 512; ++i) {
+    const float v = std::exp2(static_cast<float>(random() % 16));
+    if (i < 256) a.push_back(v), c.push_back(i % 3 ? 1.0f : 64.0f);
+    b.push_back(i % 5 ? v : 0);
+  }
+  const std::vector<double> wide(a.begin(), a.end());
+  Calibration::npy(folder / "a.npy", "<f8", "256,", std::as_bytes(std::span(wide)));
+  SafetensorsWriter writer((folder / "b.safetensors").string(), {{"b.weight", "F32", {1, 512}}, {"ids", "I64", {1}}});
+  writer.write("b.weight", std::as_bytes(std::span(b)));
+  writer.write("ids", std::vector<std::byte>(8));
+  writer.finish();
+  const auto imatrix = [&](const std::string& name, std::vector<float> sums, std::vector<float> counts) {
+    const auto count = static_cast<std::int64_t>(counts.size());
+    const std::vector<GgufInfo> tensors = {
+        {"c.weight.in_sum2", {static_cast<std::int64_t>(sums.size())}, *gguf_type("f32")},
+        {"c.weight.counts", {count}, *gguf_type("f32")}};
+    const std::vector<GgufField> fields = {GgufField::u32("imatrix.chunk_count", 1)};
+    GgufWriter gguf((folder / name).string(), tensors, fields);
+    gguf.write("c.weight.in_sum2", std::as_bytes(std::span(sums)));
+    gguf.write("c.weight.counts", std::as_bytes(std::span(counts)));
+    gguf.finish();
+    return (folder / name).string();
+  };
+  std::vector<float> sums = c;
+  for (float& v : sums) v *= 4;
+  const std::vector<std::string> files = {(folder / "a.npy").string(), (folder / "b.safetensors").string(),
+                                          imatrix("c.gguf", sums, {4})};
+  for (const char* format : {"q2_k", "q3_k", "q4_k", "q5_k", "q6_k"}) {
+    INFO(format);
+    const Format f = Format::parse(format);
+    const auto quantizer = importance_weighted(f, files);
+    const auto report = model.quantize(format, "o.gguf", {.quantizer = quantizer.get(), .replace = true, .threads = 3});
+    CHECK(quantized(report) == Names{"a.weight", "b.weight", "c.weight"});
+    const Gguf out = Gguf::open(model / "o.gguf");
+    std::vector<std::byte> expected(static_cast<std::size_t>(f.stream_bytes(0, 24, 256)));
+    f.info().encode_weighted(model.weights.data(), 24, 256, a.data(), {expected.data(), nullptr, nullptr});
+    CHECK(out.read(out.tensor("a.weight")) == expected);
+    const Safetensors in = Safetensors::open(model.input[0]);
+    std::vector<float> w(16 * 512);
+    const auto bytes_b = in.read(in.tensor("b.weight")), bytes_c = in.read(in.tensor("c.weight"));
+    Format::parse("bf16").info().decode({bytes_b.data(), nullptr, nullptr}, 16, 512, w.data());
+    expected.resize(static_cast<std::size_t>(f.stream_bytes(0, 16, 512)));
+    f.info().encode_weighted(w.data(), 16, 512, b.data(), {expected.data(), nullptr, nullptr});
+    CHECK(out.read(out.tensor("b.weight")) == expected);
+    Format::parse("f16").info().decode({bytes_c.data(), nullptr, nullptr}, 8, 256, w.data());
+    expected.resize(static_cast<std::size_t>(f.stream_bytes(0, 8, 256)));
+    f.info().encode_weighted(w.data(), 8, 256, c.data(), {expected.data(), nullptr, nullptr});
+    CHECK(out.read(out.tensor("c.weight")) == expected);
+  }
+  // Without importance for a layer: an error before any work, or encoder "ggml".
+  fs::remove(model / "o.gguf");
+  const Format q3 = Format::parse("q3_k");
+  const auto some = importance_weighted(q3, std::vector{files[1]});
+  contains(message(model, "q3_k", "o.gguf", {.quantizer = some.get()}), "importance of 'a.weight'");
+  CHECK_FALSE(fs::exists(model / "o.gguf.part"));
+  const auto rest = importance_weighted(q3, std::vector{files[1]}, true);
+  model.quantize("q3_k", "o.gguf", {.quantizer = rest.get()});
+  model.quantize("q3_k", "p.gguf", {.encoder = "ggml"});
+  const Gguf out = Gguf::open(model / "o.gguf"), plain = Gguf::open(model / "p.gguf");
+  CHECK(out.read(out.tensor("a.weight")) == plain.read(plain.tensor("a.weight")));
+  CHECK(out.read(out.tensor("b.weight")) != plain.read(plain.tensor("b.weight")));
+  // What files may not say.
+  const auto refused = [&](const char* format, std::vector<std::string> paths, const char* part) {
+    const std::string what = refusal([&] {
+                               const auto quantizer = importance_weighted(Format::parse(format), paths);
+                               model.quantize("", "r.gguf", {.only = {"[ab].weight"}, .quantizer = quantizer.get()});
+                             }).what();
+    contains(what, part);
+  };
+  refused("q4_0", files, "q2_k, q3_k, q4_k, q5_k, q6_k");
+  refused("q3_k", {}, "at least one");
+  refused("q3_k", {model.input[0] + ".bin"}, "must end in");
+  refused("q3_k", {(folder / "none.npy").string()}, "none.npy");
+  refused("q3_k", {files[0], files[0], files[1]}, "given once");
+  refused("q3_k", {imatrix("d.gguf", std::vector<float>(512, 1.0f), {1, 1})}, "one count");
+  for (const float bad : {-1.0f, NAN, INFINITY, 1e16f}) {
+    std::vector<float> values = a;
+    values[7] = bad;
+    Calibration::npy(folder / "a.npy", "<f4", "256,", std::as_bytes(std::span(values)));
+    refused("q3_k", files, "importance of 'a' [7]");
+  }
+  Calibration::npy(folder / "a.npy", "<f4", "128,", std::as_bytes(std::span(a).first(128)));
+  refused("q3_k", files, "one a column");
+  Calibration::npy(folder / "a.npy", "<f4", "2, 128", std::as_bytes(std::span(a)));
+  refused("q3_k", files, "one for each column");
+  Calibration::npy(folder / "a.npy", "<f4", "0,", {});
+  refused("q3_k", files, "one for each column");
+}
