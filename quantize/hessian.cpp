@@ -187,7 +187,7 @@ namespace {
 
 // The factor of one tile on the diagonal, in place, column-major; false if a pivot is no larger than its rounding
 // errors, `least` of the diagonal. Below the diagonal it becomes 0.
-bool factor_tile(double* t, const double (&least)[kTile]) {
+bool factor_tile(double* t, const double* least) {
   for (std::int64_t j = kTile - 1; j >= 0; --j) {
     double* column = t + j * kTile;
     if (!(column[j] > least[j])) return false;
@@ -205,9 +205,12 @@ bool factor_tile(double* t, const double (&least)[kTile]) {
 void solve_tile(const double* r, double* t) {
   for (std::int64_t m = kTile - 1; m >= 0; --m) {
     double* column = t + m * kTile;
-    for (std::int64_t i = 0; i < kTile; ++i) column[i] /= r[m * kTile + m];
-    for (std::int64_t j = 0; j < m; ++j)
-      for (std::int64_t i = 0; i < kTile; ++i) t[j * kTile + i] -= column[i] * r[m * kTile + j];
+    double taken[kTile];
+    for (std::int64_t i = 0; i < kTile; ++i) {
+      column[i] /= r[m * kTile + m];
+      taken[i] = -column[i];
+    }
+    add_outer(r + m * kTile, taken, m, t);
   }
 }
 
@@ -233,18 +236,31 @@ std::optional<Tiles> factor(const Hessian::Sums& hessian, std::span<const std::i
       }
   });
 
-  for (std::int64_t j = count - 1; j >= 0; --j) {
-    double* diagonal = r.tile(j, j);
-    double least[kTile];  // of each pivot: what rounding errors of its sum can make of 0
+  // A few columns of tiles at a time: first what the columns behind them take from all their tiles, which is most of
+  // the work and is done by all threads, then what they take from each other.
+  constexpr std::int64_t kColumns = 4;
+  const auto subtract = [&](std::int64_t i, std::int64_t j, std::int64_t first, std::int64_t end) {
+    for (std::int64_t m = first; m < end; ++m) subtract_product(r.tile(j, m), r.tile(i, m), kTile, r.tile(i, j));
+  };
+  std::vector<double> least(static_cast<std::size_t>(count * kTile));  // pivots: rounding errors can make this of 0
+  for (std::int64_t j = 0; j < count; ++j)
     for (std::int64_t c = 0; c < kTile; ++c)
-      least[c] = static_cast<double>(k) * std::numeric_limits<double>::epsilon() * diagonal[c * kTile + c];
-    for (std::int64_t m = j + 1; m < count; ++m) subtract_product(r.tile(j, m), r.tile(j, m), kTile, diagonal);
-    if (!factor_tile(diagonal, least)) return std::nullopt;
-    for_each(threads, j, [&](std::int64_t i) {
-      double* t = r.tile(i, j);
-      for (std::int64_t m = j + 1; m < count; ++m) subtract_product(r.tile(j, m), r.tile(i, m), kTile, t);
-      solve_tile(diagonal, t);
+      least[static_cast<std::size_t>(j * kTile + c)] =
+          static_cast<double>(k) * std::numeric_limits<double>::epsilon() * r.tile(j, j)[c * kTile + c];
+  for (std::int64_t end = count; end > 0; end -= std::min(end, kColumns)) {
+    const std::int64_t first = std::max<std::int64_t>(end - kColumns, 0);
+    for_each(threads, (end - first) * end, [&](std::int64_t n) {
+      const std::int64_t j = first + n % (end - first), i = n / (end - first);
+      if (i <= j) subtract(i, j, end, count);
     });
+    for (std::int64_t j = end - 1; j >= first; --j) {
+      subtract(j, j, j + 1, end);
+      if (!factor_tile(r.tile(j, j), least.data() + j * kTile)) return std::nullopt;
+      for_each(threads, j, [&](std::int64_t i) {
+        subtract(i, j, j + 1, end);
+        solve_tile(r.tile(j, j), r.tile(i, j));
+      });
+    }
   }
   for_each(threads, count * (count + 1) / 2, [&](std::int64_t n) {
     const auto [i, j] = place_of(n);

@@ -102,7 +102,11 @@ void Journal::read(const std::string& input, const std::string& options) {
     const Json line = line_at(at);
     const auto outputs = line.is_object() ? line.find("outputs") : line.end();
     if (!line.is_object() || outputs == line.end() || !outputs->is_object()) continue;
-    Done done{{}, number_of(line, "squares"), number_of(line, "error_squares"), number_of(line, "max_error")};
+    Done done{{}, number_of(line, "squares"), number_of(line, "error_squares"), number_of(line, "max_error"), {}};
+    if (const auto output = line.find("output"); output != line.end() && output->is_object())
+      done.output = {text_of(*output, "method"),
+                     static_cast<std::int64_t>(std::clamp(number_of(*output, "rows"), 0.0, 1e15)),
+                     number_of(*output, "error"), number_of(*output, "energy")};
     for (const auto& [name, hash] : outputs->items())
       done.outputs.emplace_back(name, hash.is_string() ? hash.get<std::string>() : std::string());
     done_[text_of(line, "tensor")] = std::move(done);
@@ -112,13 +116,14 @@ void Journal::read(const std::string& input, const std::string& options) {
 void Journal::add(const std::string& tensor, const Done& done) {
   Json outputs = Json::object();
   for (const auto& [name, hash] : done.outputs) outputs[name] = hash;
-  pending_ += Json{{"tensor", tensor},
-                   {"outputs", outputs},
-                   {"squares", done.squares},
-                   {"error_squares", done.error_squares},
-                   {"max_error", done.max_error}}
-                  .dump(-1, ' ', false, Json::error_handler_t::replace) +
-              "\n";
+  Json line = {{"tensor", tensor},
+               {"outputs", outputs},
+               {"squares", done.squares},
+               {"error_squares", done.error_squares},
+               {"max_error", done.max_error}};
+  if (const OutputError& o = done.output; !o.method.empty())
+    line["output"] = {{"method", o.method}, {"rows", o.rows}, {"error", o.error}, {"energy", o.energy}};
+  pending_ += line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 void Journal::flush() {

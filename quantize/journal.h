@@ -28,6 +28,7 @@ class Digest {
 struct Done {
   std::vector<std::pair<std::string, std::string>> outputs;  // names and hashes
   double squares = 0, error_squares = 0, max_error = 0;
+  OutputError output = {};
 };
 
 class Journal {

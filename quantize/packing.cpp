@@ -76,8 +76,14 @@ class InPlace : public Sink {
 // Packings that mix rows, and so need all of them.
 class Exported : public Sink {
  public:
-  Exported(std::string base, Format format, const CheckpointWeight& like, std::vector<std::int32_t> order, Write write)
-      : base_(std::move(base)), format_(format), like_(like), order_(std::move(order)), write_(std::move(write)) {
+  Exported(std::string base, Format format, const CheckpointWeight& like, std::vector<std::int32_t> order,
+           std::vector<float> pre_quant_scale, Write write)
+      : base_(std::move(base)),
+        format_(format),
+        like_(like),
+        order_(std::move(order)),
+        pre_quant_scale_(std::move(pre_quant_scale)),
+        write_(std::move(write)) {
     for (int i = 0; i < 2; ++i) streams_[i].reserve(static_cast<std::size_t>(format.stream_bytes(i, like.n, like.k)));
   }
   void rows(std::int64_t count, Operand from) override {
@@ -99,6 +105,7 @@ class Exported : public Sink {
     write("g_idx", "weight_g_idx", to.g_idx);
     const std::int64_t shape[] = {like_.n, like_.k};
     if (compressed) write_(base_ + "weight_shape", std::as_bytes(std::span(shape)));
+    if (!pre_quant_scale_.empty()) write_(base_ + "pre_quant_scale", std::as_bytes(std::span(pre_quant_scale_)));
   }
 
  private:
@@ -106,6 +113,7 @@ class Exported : public Sink {
   Format format_;
   CheckpointWeight like_;
   std::vector<std::int32_t> order_;
+  std::vector<float> pre_quant_scale_;
   Write write_;
   std::vector<std::byte> streams_[2];
 };
@@ -122,7 +130,10 @@ Container container_of(const std::string& output) {
 }
 
 Packing::Packing(Container container, const LayerQuantizer& quantizer, const std::string& packing)
-    : container_(container), format_(quantizer.format()), reorders_(quantizer.reorders()) {
+    : container_(container),
+      format_(quantizer.format()),
+      reorders_(quantizer.reorders()),
+      scales_inputs_(quantizer.scales_inputs()) {
   const std::string_view name = format_.name();
   const char* where = container == Container::gguf ? "GGUF" : "safetensors";
   if (!takes(container, name)) {
@@ -147,9 +158,10 @@ Packing::Packing(Container container, const LayerQuantizer& quantizer, const std
     if (!packing.empty() && !(container == Container::safetensors && packing == "compressed_tensors"))
       throw Error(ErrorCode::invalid_argument, "packing", packing,
                   fmt::format("none: only 4-bit integers in safetensors have one, this is {} in {}", name, where));
-    if (reorders_)
+    if (reorders_ || scales_inputs_)
       throw Error(ErrorCode::unsupported, "format", std::string(name),
-                  "int4_g* or uint4_g* in safetensors, which can say in which order columns are");
+                  fmt::format("int4_g* or uint4_g* in safetensors, which can say {}",
+                              reorders_ ? "in which order columns are" : "what inputs are multiplied by"));
   }
 }
 
@@ -181,26 +193,28 @@ std::vector<OutputTensor> Packing::outputs(const InputTensor& t) const {
             {t.name + "_global_scale", "F32", {1}}};
   const std::int64_t groups = k / group();
   const std::string base = base_of(t.name);
-  const bool zeros = name.starts_with('u');
+  std::vector<OutputTensor> all;
   switch (*checkpoint_) {
-    case Checkpoint::compressed_tensors: {
-      std::vector<OutputTensor> all = {{t.name + "_packed", "I32", {n, k / 8}},
-                                       {t.name + "_scale", "F16", {n, groups}},
-                                       {t.name + "_shape", "I64", {2}}};
-      if (zeros) all.push_back({t.name + "_zero_point", "I32", {(n + 7) / 8, groups}});
+    case Checkpoint::compressed_tensors:
+      all = {{t.name + "_packed", "I32", {n, k / 8}},
+             {t.name + "_scale", "F16", {n, groups}},
+             {t.name + "_shape", "I64", {2}}};
+      if (name.starts_with('u')) all.push_back({t.name + "_zero_point", "I32", {(n + 7) / 8, groups}});
       if (reorders_) all.push_back({t.name + "_g_idx", "I32", {k}});
-      return all;
-    }
+      break;
     case Checkpoint::awq:
-      return {{base + "qweight", "I32", {k, n / 8}},
-              {base + "qzeros", "I32", {groups, n / 8}},
-              {base + "scales", "F16", {groups, n}}};
+      all = {{base + "qweight", "I32", {k, n / 8}},
+             {base + "qzeros", "I32", {groups, n / 8}},
+             {base + "scales", "F16", {groups, n}}};
+      break;
     default:
-      return {{base + "qweight", "I32", {k / 8, n}},
-              {base + "qzeros", "I32", {groups, n / 8}},
-              {base + "scales", "F16", {groups, n}},
-              {base + "g_idx", "I32", {k}}};
+      all = {{base + "qweight", "I32", {k / 8, n}},
+             {base + "qzeros", "I32", {groups, n / 8}},
+             {base + "scales", "F16", {groups, n}},
+             {base + "g_idx", "I32", {k}}};
   }
+  if (scales_inputs_) all.push_back({base + "pre_quant_scale", "F32", {k}});
+  return all;
 }
 
 std::unique_ptr<Sink> Packing::sink(const InputTensor& t, const QuantizedLayer& layer, Sink::Write write) const {
@@ -210,13 +224,17 @@ std::unique_ptr<Sink> Packing::sink(const InputTensor& t, const QuantizedLayer& 
     order.resize(static_cast<std::size_t>(t.cols()));  // its g_idx was declared
     std::iota(order.begin(), order.end(), 0);
   }
+  std::vector<float> pre_quant_scale;
+  if (scales_inputs_) pre_quant_scale.assign(static_cast<std::size_t>(t.cols()), 1.0f);
+  for (std::size_t j = 0; j < layer.input_scales().size(); ++j) pre_quant_scale[j] /= layer.input_scales()[j];
   CheckpointWeight like;
   like.packing = *checkpoint_;
   like.n = t.rows();
   like.k = t.cols();
   like.group = group();
   like.scales.type = TensorType::f16;
-  return std::make_unique<Exported>(base_of(t.name), format_, like, std::move(order), std::move(write));
+  return std::make_unique<Exported>(base_of(t.name), format_, like, std::move(order), std::move(pre_quant_scale),
+                                    std::move(write));
 }
 
 OutputTensor Packing::copied(const InputTensor& t) const {

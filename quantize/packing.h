@@ -59,7 +59,7 @@ class Packing {
 
   Container container_;
   Format format_;
-  bool reorders_;
+  bool reorders_, scales_inputs_;
   std::optional<Checkpoint> checkpoint_;
 };
 

@@ -41,6 +41,7 @@ struct Job {
   std::vector<std::int32_t> order, places;
   bool static_groups = false;        // else groups are of neighbours in `order`
   const Tiles* factor = nullptr;     // of the Hessian in `order`; none: columns do not correct each other
+  double added = 0;                  // to the diagonal before it was factored
   std::vector<bool> dead = {};       // columns of w whose weights become 0; empty: none
   std::vector<float> multiply = {};  // columns of w by these; empty: 1
   bool clip = false;
@@ -115,7 +116,8 @@ class Strip {
     for (std::int64_t tile = 0; tile < tiles_in(k()); ++tile) correct_and_round(tile);
   }
 
-  // The rows' errors and, if wanted, energies, added up in order.
+  // The rows' errors and, if wanted, energies, added up in order. GPTQ has its errors already: with R R^T = H + the
+  // diagonal that was added, d H d^T = |d R|^2 - added |d|^2.
   void measure(double& error, double* energy) {
     std::vector<double> d(w_.size()), scratch(at(kTileSize));
     const auto sum = [&](double& to, auto&& of) {
@@ -125,7 +127,10 @@ class Strip {
       add_errors(job_.hessian.tiles, d.data(), scratch.data(), all);
       to = std::accumulate(all, all + rows_, 0.0);
     };
-    sum(error, [&](std::int64_t i, std::int64_t r) { return difference(i, r, values_[at(i * kStrip + r)]); });
+    if (job_.factor)
+      error = std::max(std::accumulate(errors_, errors_ + rows_, 0.0), 0.0);
+    else
+      sum(error, [&](std::int64_t i, std::int64_t r) { return difference(i, r, values_[at(i * kStrip + r)]); });
     if (energy)
       sum(*energy, [&](std::int64_t i, std::int64_t r) { return static_cast<double>(source(r, job_.order[at(i)])); });
   }
@@ -246,11 +251,14 @@ class Strip {
       for (std::int64_t r = 0; r < kStrip; ++r)
         corrected[r] = static_cast<float>(static_cast<double>(w[r]) + sums[i % kTile * kStrip + r] / pivot(i));
       round(i, corrected);
-      for (std::int64_t r = 0; r < kStrip; ++r)
+      for (std::int64_t r = 0; r < kStrip; ++r) {
         d[r] = static_cast<double>(w[r]) - static_cast<double>(values_[at(i * kStrip + r)]);
+        const double scaled = sums[i % kTile * kStrip + r] + d[r] * pivot(i);
+        errors_[r] += scaled * scaled - job_.added * d[r] * d[r];
+      }
       const double* row = factor_row(i, tile);
-      for (std::int64_t j = i % kTile + 1; j < kTile; ++j)
-        for (std::int64_t r = 0; r < kStrip; ++r) sums[j * kStrip + r] += row[j] * d[r];
+      const std::int64_t next = i % kTile + 1;
+      add_outer(row + next, d, kTile - next, sums + next * kStrip);
     }
   }
 
@@ -274,15 +282,17 @@ class Strip {
     for (std::int64_t p = i; p < end; ++p) {
       double* solved = v + (p - tile * kTile) * kStrip;
       float corrected[kStrip];
+      double taken[kStrip];
       for (std::int64_t r = 0; r < kStrip; ++r) {
         solved[r] /= pivot(p);
+        taken[r] = -solved[r];
         corrected[r] = static_cast<float>(static_cast<double>(w_[at(p * kStrip + r)]) + solved[r]);
       }
       range.include(corrected);
       for (std::int64_t t = p / kTile; t < tiles_in(end); ++t) {
         const double* row = factor_row(p, t);
-        for (std::int64_t j = std::max(p + 1, t * kTile); j < std::min(end, (t + 1) * kTile); ++j)
-          for (std::int64_t r = 0; r < kStrip; ++r) v[(j - tile * kTile) * kStrip + r] -= row[j % kTile] * solved[r];
+        const std::int64_t j = std::max(p + 1, t * kTile), count = std::min(end, (t + 1) * kTile) - j;
+        if (count > 0) add_outer(row + j % kTile, taken, count, v + (j - tile * kTile) * kStrip);
       }
     }
     choose(i / job_.group, range);
@@ -295,6 +305,7 @@ class Strip {
   std::vector<Rule> rules_;
   std::vector<double> d_, sums_, correction_;
   std::vector<std::int64_t> summed_;
+  double errors_[kStrip] = {};
 };
 
 // Quantizes all strips and measures them.
@@ -398,6 +409,7 @@ QuantizedLinear gptq(const LinearWeight& layer, const Hessian& hessian, const Qu
     damping = std::min(1.0, std::max(10 * damping, 1e-6));
   }
   job.factor = &*factor_of;
+  job.added = damping * mean;
   QuantizedLinear q = run(job);
   q.order = std::move(order);
   q.damping = damping;

@@ -129,6 +129,7 @@ class Model {
       r.kept = kept(t, policy_, packing_);
       r.quantized = r.kept.empty();
       any |= r.quantized;
+      if (r.quantized) quantizer_.check(t.name, t.rows(), t.cols());
       planned_.push_back({&t, r.quantized ? packing_.outputs(t) : std::vector{packing_.copied(t)}});
       constexpr std::string_view kWeight = ".weight";
       if (!r.quantized && t.shape.size() == 2 && t.name.ends_with(kWeight))
@@ -217,6 +218,7 @@ class Model {
       r.squares = done->second.squares;
       r.error_squares = done->second.error_squares;
       r.max_error = done->second.max_error;
+      r.output = done->second.output;
       r.resumed = true;
       progress(r.name, r.bytes_before);
       return;
@@ -226,7 +228,7 @@ class Model {
       encode(*p.input, r);
     else
       copy(p);
-    Done now{{}, r.squares, r.error_squares, r.max_error};
+    Done now{{}, r.squares, r.error_squares, r.max_error, r.output};
     for (const OutputTensor& o : p.outputs) now.outputs.emplace_back(o.name, digests_[o.name].hex());
     journal_->add(r.name, now);
     unsynced_ += r.bytes_before;
@@ -289,9 +291,14 @@ class Model {
 
   void encode(const InputTensor& t, TensorReport& r) {
     const std::int64_t cols = t.cols(), rows = std::clamp<std::int64_t>(kChunkFloats / cols, 1, t.rows());
-    const LayerWeights weights{t.name, t.rows(), cols, threads_,
+    const LayerWeights weights{t.name,
+                               t.rows(),
+                               cols,
+                               threads_,
+                               [&](std::string_view what) { stage(t.name, what); },
                                [&](std::int64_t first, std::int64_t n, float* to) { read_floats(t, first, n, to); }};
     const auto layer = quantizer_.begin(weights);
+    r.output = layer->output_error();
     const auto sink =
         packing_.sink(t, *layer, [&](const std::string& n, std::span<const std::byte> b) { write(n, b); });
     float global = layer->global_scale();
@@ -340,11 +347,14 @@ class Model {
     layer.encode(c.first, c.rows, weights.data(), to);
     format.info().decode(to, c.rows, t.cols(), decoded.data());
     const auto order = layer.order();
+    const auto input_scales = layer.input_scales();
     c.squares = c.error_squares = c.max_error = 0;
     for (std::size_t i = 0; i < count; ++i) {
       const std::size_t col = i % static_cast<std::size_t>(t.cols());
-      const std::size_t from = order.empty() ? i : i - col + static_cast<std::size_t>(order[col]);
-      const double w = weights[from], error = decoded[i] - w;
+      const std::size_t column = order.empty() ? col : static_cast<std::size_t>(order[col]);
+      const double w = weights[i - col + column];
+      const double factor = input_scales.empty() ? 1.0 : input_scales[column];
+      const double error = static_cast<double>(decoded[i]) / factor - w;
       if (!std::isfinite(error))
         throw Error(
             ErrorCode::unsupported,
@@ -372,8 +382,13 @@ class Model {
 
   void progress(std::string_view name, std::uint64_t bytes) {
     done_ += bytes;
+    stage(name, "");
+  }
+  void stage(std::string_view name, std::string_view what) {
     const auto mib = [](std::uint64_t b) { return static_cast<int>((b + (1 << 20) - 1) >> 20); };
-    if (policy_.progress) policy_.progress(fmt::format("MiB, {}", name), mib(done_), mib(report_.bytes_before));
+    if (policy_.progress)
+      policy_.progress(fmt::format("MiB, {}{}{}", name, what.empty() ? "" : ": ", what), mib(done_),
+                       mib(report_.bytes_before));
   }
 
   const QuantizePolicy& policy_;

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <vector>
 
+#include "quantize/rounding.h"
 #include "quantize/threads.h"
 
 namespace tilewright {
@@ -60,13 +61,22 @@ class RoundToNearest : public LayerQuantizer {
 
 }  // namespace
 
-std::unique_ptr<LayerQuantizer> round_to_nearest(Format format, std::string_view encoder) {
+std::string_view quantize::layer_of(std::string_view tensor) {
+  constexpr std::string_view kWeight = ".weight";
+  return tensor.ends_with(kWeight) ? tensor.substr(0, tensor.size() - kWeight.size()) : tensor;
+}
+
+int quantize::encoder_index(Format format, std::string_view name) {
   const auto encoders = format.info().encoders;
-  const auto found = encoder.empty() ? encoders.begin() : std::find(encoders.begin(), encoders.end(), encoder);
+  const auto found = name.empty() ? encoders.begin() : std::find(encoders.begin(), encoders.end(), name);
   if (found == encoders.end())
-    throw Error(ErrorCode::invalid_argument, "encoder", std::string(encoder),
+    throw Error(ErrorCode::invalid_argument, "encoder", std::string(name),
                 fmt::format("one of {} for {}", fmt::join(encoders, ", "), format.name()));
-  return std::make_unique<RoundToNearest>(format, static_cast<int>(found - encoders.begin()));
+  return static_cast<int>(found - encoders.begin());
+}
+
+std::unique_ptr<LayerQuantizer> round_to_nearest(Format format, std::string_view encoder) {
+  return std::make_unique<RoundToNearest>(format, quantize::encoder_index(format, encoder));
 }
 
 }  // namespace tilewright

@@ -16,6 +16,12 @@ namespace tilewright::quantize {
 
 constexpr std::int64_t kStrip = kTile;  // rows of w that are handled together
 
+// The encoder of that name, the format's first one if it is empty. Throws Error (invalid_argument) naming the encoders.
+int encoder_index(Format format, std::string_view name);
+
+// A weight's name without ".weight": calibration data go by either.
+std::string_view layer_of(std::string_view tensor);
+
 // Of one group in each row of a strip.
 struct Rule {
   float scale[kStrip], zero[kStrip];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Symmetric and triangular matrices as square tiles, their products, and loops over threads. What one index of a loop
-// computes depends on that index alone, and sums have a fixed order: results have equal bits for any number of threads,
-// with and without AVX2.
+// computes depends on that index alone, and sums have a fixed order: results have equal bits for any number of threads
+// and on any machine.
 #pragma once
 
 #include <atomic>
@@ -39,10 +39,13 @@ class Tiles {
 };
 
 // c[i][j] += sum over t < depth of a[t][i] b[t][j]; rows of a, b and c have 64 elements. depth % 64 == 0; 64 products
-// at a time are summed in T, in order.
+// at a time are summed in T, in order, each fused with its addition (std::fma).
 void add_product(const float* a, const float* b, std::int64_t depth, double* c);
 void add_product(const double* a, const double* b, std::int64_t depth, double* c);
 void subtract_product(const double* a, const double* b, std::int64_t depth, double* c);
+
+// sums[j][r] += row[j] d[r] for j < count and r < 64, fused.
+void add_outer(const double* row, const double* d, std::int64_t count, double* sums);
 
 // `threads` as a caller gave it: 0 is all cores. Throws Error (invalid_argument) outside 0 to 256.
 int thread_count(int threads);

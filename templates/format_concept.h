@@ -46,6 +46,15 @@ concept Codec = requires(const float* x, tw::u8* data, tw::u8* scales, const typ
   { F::decode(data, scales, context, i) } -> std::same_as<float>;
 };
 template <class F>
+concept EncodesWeighted = requires(const float* x, tw::u8* data) {
+  F::encode_weighted(x, x, data);
+};
+template <class F>
+concept Weighted = requires {
+  { F::kImportance } -> Member<bool>;
+}
+&&(!F::kImportance || EncodesWeighted<F>);
+template <class F>
 concept TensorScale = requires(float amax) {
   { F::global_scale(amax) } -> std::same_as<float>;
 };
@@ -208,8 +217,8 @@ namespace tilewright {
 
 template <class F>
 concept FormatFile = format_concept::Description<F> && format_concept::Storage<F> && format_concept::Codec<F> &&
-    format_concept::Scales<F> && format_concept::FastPath<F> && format_concept::FastGroups<F> &&
-    format_concept::Casts<F> && format_concept::RowCasts<F> && format_concept::MatrixInstructions<F> &&
-    format_concept::Tiles<F>;
+    format_concept::Weighted<F> && format_concept::Scales<F> && format_concept::FastPath<F> &&
+    format_concept::FastGroups<F> && format_concept::Casts<F> && format_concept::RowCasts<F> &&
+    format_concept::MatrixInstructions<F> && format_concept::Tiles<F>;
 
 }  // namespace tilewright

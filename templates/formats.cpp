@@ -95,6 +95,20 @@ void encode(const float* src, std::int64_t rows, std::int64_t cols, MutableOpera
   }
 }
 template <class F>
+void encode_weighted(const float* src, std::int64_t rows, std::int64_t cols, const float* importance,
+                     MutableOperand dst) {
+  const ExactFloats exact;
+  const std::int64_t blocks = cols / F::kBlock;
+  for (std::int64_t at = 0; at < rows * blocks; ++at)
+    F::encode_weighted(src + at * F::kBlock, importance + at % blocks * F::kBlock,
+                       static_cast<tw::u8*>(dst.data) + at * F::kDataBytes);
+}
+template <class F>
+constexpr auto weighted_of() -> decltype(FormatInfo::encode_weighted) {
+  if constexpr (F::kImportance) return &encode_weighted<F>;
+  return nullptr;
+}
+template <class F>
 void decode(Operand src, std::int64_t rows, std::int64_t cols, float* dst) {
   const ExactFloats exact;
   const std::int64_t blocks = cols / F::kBlock;
@@ -126,22 +140,23 @@ constexpr auto global_of() -> float (*)(float) {
 }
 
 constexpr FormatInfo kInfos[] = {
-#define FORMAT(NAME)             \
-  {#NAME,                        \
-   tw::fmt::NAME::title(),       \
-   tw::fmt::NAME::kLayout,       \
-   tw::fmt::NAME::kBlock,        \
-   tw::fmt::NAME::kBits,         \
-   kStreams<tw::fmt::NAME>,      \
-   kEncoderNames<tw::fmt::NAME>, \
-   &encode<tw::fmt::NAME>,       \
-   &decode<tw::fmt::NAME>,       \
-   global_of<tw::fmt::NAME>(),   \
-   tw::fmt::NAME::source(),      \
-   tw::fmt::NAME::kErrorColumns, \
-   kErrors<tw::fmt::NAME>,       \
-   tw::fmt::NAME::kKeepsNan,     \
-   infinity_of(tw::fmt::NAME::infinity())},
+#define FORMAT(NAME)                       \
+  {#NAME,                                  \
+   tw::fmt::NAME::title(),                 \
+   tw::fmt::NAME::kLayout,                 \
+   tw::fmt::NAME::kBlock,                  \
+   tw::fmt::NAME::kBits,                   \
+   kStreams<tw::fmt::NAME>,                \
+   kEncoderNames<tw::fmt::NAME>,           \
+   &encode<tw::fmt::NAME>,                 \
+   &decode<tw::fmt::NAME>,                 \
+   global_of<tw::fmt::NAME>(),             \
+   tw::fmt::NAME::source(),                \
+   tw::fmt::NAME::kErrorColumns,           \
+   kErrors<tw::fmt::NAME>,                 \
+   tw::fmt::NAME::kKeepsNan,               \
+   infinity_of(tw::fmt::NAME::infinity()), \
+   weighted_of<tw::fmt::NAME>()},
 #include "format_list.inc"
 #undef FORMAT
 };

@@ -136,7 +136,9 @@ void training_checks(Suite& s) {
       for (const char* codes : {"", " qmin=-8 qmax=7", " qmin=0 qmax=255"})
         for (const char* scope : {"", " scope=row"})
           for (const char* sizes :
-               {"rows=3 cols=7", "rows=67 cols=4096", "rows=1000 cols=1235", "rows=2 cols=1000000"}) {
+               {"rows=3 cols=7", "rows=67 cols=4096", "rows=300 cols=1235", "rows=2 cols=300000"}) {
+            // (What is large takes the host long.)
+            if (std::string_view(sizes) == "rows=2 cols=300000" && std::string_view(codes) != " qmin=-8 qmax=7") continue;
             if (one ? std::string_view(sizes) != "rows=3 cols=7" || *codes
                     : *codes == '\0' && s.extent() != Extent::full)
               continue;
@@ -164,12 +166,14 @@ void training_checks(Suite& s) {
               [&, kernel = kernels[i]] { return task_against_host(s, problem, kernel.get(), format, special); });
   }
   for (const char* x : {"f32", "f16", "bf16"})
-    for (const float special : {1.0f, kInf, kNan})
+    for (const float special : {1.0f, kInf, kNan}) {
+      if (special != 1.0f && std::string_view(x) != "bf16") continue;
       s.check(fmt::format("unscale of 1000 tensors of {} in place, one with {}", x, special), [&] {
         const Kernel kernel =
             s.engine().prepare(Problem::parse(fmt::format("unscale x={} pieces=3000", x)), s.device());
         return unscale_in_place(s, kernel, Format::parse(x), special);
       });
+    }
   if (one) return;
   for (const char* text :
        {"unscale x=bf16 pieces=300", "unscale x=f32 pieces=65 elements=999", "fake_quant x=bf16 rows=65 cols=2304",

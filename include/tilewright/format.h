@@ -92,6 +92,10 @@ struct FormatInfo {
   std::span<const ErrorBound> errors;  // by encoder
   bool keeps_nan;                      // else a NaN becomes some number
   Infinity infinity;
+  // encode() by ggml's search with a weight for each column, of at least 0, as its importance matrices have them: what
+  // llama-quantize makes of a row with --imatrix, bit for bit. Null if the format has none. importance: cols floats.
+  void (*encode_weighted)(const float* src, std::int64_t rows, std::int64_t cols, const float* importance,
+                          MutableOperand dst);
 };
 
 class TILEWRIGHT_EXPORT Format {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// 4-bit weights of other libraries' checkpoints, to formats and back. Lossless: the decoded value is the checkpoint's
-// own (code - zero) scale, or of NF4 table[code] absmax, in single precision, bit for bit. Host memory, one thread;
-// pure functions, usable from any thread.
+// Weights of 2 to 8 bits of other libraries' checkpoints, to formats, and those of 4 bits back. Lossless: the decoded
+// value is the checkpoint's own (code - zero) scale, or of NF4 table[code] absmax, in single precision, bit for bit.
+// Host memory, one thread; pure functions, usable from any thread.
 //
 //   CheckpointWeight w = ...;                            // the tensors of one linear layer, as they lie in the file
 //   const Format format = import_formats(w).front();
@@ -32,6 +32,9 @@ namespace tilewright {
 //   gptq     qweight [k/8, n]: nibble i of word [r, c] is the code of row c of w, column 8r + i; qzeros [groups, n/8]:
 //            nibble i of word [g, c] is the zero point of row 8c + i, minus 1; scales [groups, n]; g_idx [k], optional
 //   gptq_v2  the same with the zero point itself in qzeros
+//            Both also of 2, 3 and 8 bits: qweight [k bits/32, n], where code i of a column is bits i * bits of its
+//            words taken together, lowest first (of 3 bits, 32 codes are three words), and qzeros [groups, n bits/32]
+//            alike along n. n and k are multiples of 16, 32 and 8.
 //   awq      qweight [k, n/8], qzeros [groups, n/8]: nibble i belongs to row 8c + (0 2 4 6 1 3 5 7)[i];
 //            scales [groups, n]. AutoAWQ's version "gemm"; its others and llm-awq's pack differently
 //   compressed_tensors
@@ -54,7 +57,7 @@ struct CheckpointTensor {
 struct CheckpointWeight {
   Checkpoint packing = Checkpoint::gptq;
   std::int64_t n = 0, k = 0;     // output features, reduction: multiples of 8 (n of compressed_tensors: any)
-  int bits = 4;                  // nothing else is taken
+  int bits = 4;                  // gptq and gptq_v2: 2, 3, 4 or 8
   std::int64_t group = 128;      // elements of a row under one scale; -1, as checkpoints write it, or k: all
   CheckpointTensor codes = {};   // qweight, weight_packed
   CheckpointTensor zeros = {};   // qzeros, weight_zero_point
@@ -66,8 +69,10 @@ struct CheckpointWeight {
 //   int4_row                 symmetric, one group a row
 //   int4_g128 _g64 _g32      symmetric, where the format's group divides the checkpoint's, whose scales are repeated
 //   uint4_g128 _g64 _g32     the same, whatever the zero points
-// Throws Error (unsupported) if bits or group have no format, (invalid_argument) if a tensor is missing or is not what
-// n, k and group make it, each naming the tensor as the checkpoint does.
+// Codes of 2 and 3 bits become codes of 4; symmetric means 2 or 4. Those of 8 bits must be symmetric (128), in groups
+// of a multiple of 32, and have one format, q8_0, whose only stream is data. Throws Error (unsupported) if bits or
+// group have no format, (invalid_argument) if a tensor is missing or is not what n, k and group make it, each naming
+// the tensor as the checkpoint does.
 TILEWRIGHT_EXPORT std::vector<Format> import_formats(const CheckpointWeight& w);
 
 // Where column i of the imported weight was: k indices; empty if columns keep their places. Throws Error
@@ -112,6 +117,20 @@ struct BitsandbytesWeight {
 // as n, k and the block sizes make it, unsupported if quant_map is another table than NF4's (FP4's, say).
 TILEWRIGHT_EXPORT void import_bitsandbytes(const BitsandbytesWeight& w, std::span<std::byte> data,
                                            std::span<std::byte> scales);
+
+// A BitNet b1.58 layer as transformers packs it (microsoft/bitnet-b1.58-2B-4T), four rows a byte.
+struct BitnetWeight {
+  std::int64_t n = 0, k = 0;               // output features; reduction, a multiple of 4
+  std::span<const std::byte> weight = {};  // U8 [ceil(n / 4), k]
+  float scale = 1;                         // weight_scale
+  bool divides = false;                    // of the config's linear_class: "autobitlinear" multiplies by weight_scale,
+                                           // "bitlinear", the default there, divides by it
+};
+
+// Writes the streams of format ternary_row, each exactly as large as Format::stream_bytes says; all rows' scales are
+// weight_scale, or its inverse in single precision. Throws Error (invalid_argument) for sizes, a code of 3, or a scale
+// that is not finite.
+TILEWRIGHT_EXPORT void import_bitnet(const BitnetWeight& w, std::span<std::byte> data, std::span<std::byte> scales);
 
 // Row i of `to` is row order[i] of `from`, of order.size() rows of `cols` elements: a layer's output features in the
 // order in which the next one wants its x. A bias has one column. The two must not overlap.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whole model files from floats to quantized weights, on the host: which tensors, how each is encoded, what it loses,
-// and how it lies in the output. A layer is encoded by a LayerQuantizer; round_to_nearest() is the plain one.
+// and how it lies in the output. A layer is encoded by a LayerQuantizer; round_to_nearest() is the plain one, and
+// post_training() has the algorithms of post_training.h, with calibration data from files.
 //
 //   QuantizePolicy policy;
 //   policy.format = "q4_0";
@@ -17,6 +18,8 @@
 //                 nvfp4              NAME_packed U8 [n, k / 2], NAME_scale F8_E4M3 [n, k / 16] and NAME_global_scale
 //                                    F32 [1], the inverse of the format's global scale (compressed-tensors)
 //                 f32 f16 bf16       NAME of that type
+//                 Of AWQ besides, whatever the packing: NAME without "weight" and then pre_quant_scale, F32 [k]
+//                 (ModelOpt's name): the layer's inputs times these are what the stored weight wants.
 //
 // The output is written under another name (model_writer.h), beside a journal, OUTPUT.part.journal, that says which
 // tensors are done, from which input and options, with a hash of their bytes. Whatever stops the work leaves both, and
@@ -34,6 +37,7 @@
 
 #include <tilewright/export.h>
 #include <tilewright/format.h>
+#include <tilewright/post_training.h>
 
 namespace tilewright {
 
@@ -41,10 +45,19 @@ namespace tilewright {
 struct LayerWeights {
   std::string_view name = {};  // of the tensor
   std::int64_t rows = 0, cols = 0;
-  int threads = 1;  // that may be used for it
+  int threads = 1;                                        // that may be used for it
+  std::function<void(std::string_view what)> stage = {};  // says what is being done; may be empty
   // Rows first to first + count - 1, to count * cols floats. Thread-safe. Throws Error (io), and (invalid_argument) for
   // a value that is no finite number.
   std::function<void(std::int64_t first, std::int64_t count, float* to)> read = {};
+};
+
+// What a layer's outputs lose over calibration rows: the error and energy of post_training.h.
+struct OutputError {
+  std::string method = {};  // that quantized the layer: "gptq"; empty if nothing was calibrated
+  std::int64_t rows = 0;    // calibration rows
+  double error = 0, energy = 0;
+  double relative() const { return error == 0 ? 0 : error / energy; }
 };
 
 // One layer while it is quantized.
@@ -57,6 +70,9 @@ class TILEWRIGHT_EXPORT QuantizedLayer {
   // streams. `to.global` is set by global_scale() and only read. Called for every row once, from several threads.
   virtual void encode(std::int64_t first, std::int64_t count, const float* w, MutableOperand to) const = 0;
   virtual float global_scale() const { return 1; }  // of formats that have one
+  // What each column of the weights was multiplied by before it was encoded, in their own order; empty: nothing.
+  virtual std::span<const float> input_scales() const { return {}; }
+  virtual OutputError output_error() const { return {}; }
 };
 
 // How a layer's weights become codes: what an algorithm implements. Thread-safe.
@@ -64,7 +80,12 @@ class TILEWRIGHT_EXPORT LayerQuantizer {
  public:
   virtual ~LayerQuantizer() = default;
   virtual Format format() const = 0;
-  virtual bool reorders() const { return false; }  // whether a layer's order() may have entries
+  virtual bool reorders() const { return false; }       // whether a layer's order() may have entries
+  virtual bool scales_inputs() const { return false; }  // whether a layer's input_scales() may have entries
+  // Called for every layer before any work is done: throws Error if it cannot be quantized.
+  virtual void check(std::string_view name, std::int64_t rows, std::int64_t cols) const {
+    static_cast<void>(name), static_cast<void>(rows), static_cast<void>(cols);
+  }
   // Everything that its results depend on besides the weights, as one line: results of another line are not resumed.
   virtual std::string identity() const = 0;
   // Called once for each layer, one layer at a time. May read all of the weights.
@@ -74,6 +95,35 @@ class TILEWRIGHT_EXPORT LayerQuantizer {
 // FormatInfo::encode by the encoder of that name, the format's first one if it is empty. Throws Error
 // (invalid_argument) naming the encoders.
 TILEWRIGHT_EXPORT std::unique_ptr<LayerQuantizer> round_to_nearest(Format format, std::string_view encoder = {});
+
+// The algorithms of post_training.h, for layers whose inputs are in files: int4_row, int4_g* and uint4_g* only.
+//
+// `calibration` has .npy and .safetensors files, and folders of such (not of folders in them). An array holds inputs of
+// one layer, [rows, k] or with more dimensions in front, in single, double, half precision or bfloat16, and is called
+// like the layer's weight, with or without ".weight"; a .npy file's name without .npy is the array's. Arrays of one
+// name in several files are further rows. Arrays that no layer has the name of are not read.
+struct PostTraining {
+  Format format;
+  std::string encoder = {};     // empty: the format's first
+  std::string method = "gptq";  // gptq, awq, or rtn, which is rounding to nearest with its error
+  std::vector<std::string> calibration = {};
+  bool fallback = false;  // layers without calibration data are rounded to nearest; else they are an Error
+  GptqOptions gptq = {};
+  AwqOptions awq = {};
+};
+// Throws Error: invalid_argument for an unknown method, format or encoder, options out of range, no calibration data,
+// and what is wrong with a file; io. The quantizer's check() throws Error (invalid_argument) for a layer without
+// calibration rows, or whose arrays are not k wide. Files are opened again when their layer's turn comes, and must not
+// change meanwhile: Error (io).
+TILEWRIGHT_EXPORT std::unique_ptr<LayerQuantizer> post_training(const PostTraining& options);
+
+// FormatInfo::encode_weighted: K-quants by ggml's search, each column with its importance. `files` are .npy and
+// .safetensors files, whose arrays have one number of 0 to 1e15 for each column and are called like the layer's weight,
+// with or without ".weight", and imatrix files of llama.cpp (.gguf). With `fallback`, layers without importance are
+// encoded by encoder "ggml"; else check() throws Error for them. Throws Error: unsupported for a format without
+// encode_weighted, invalid_argument for what is wrong with a file; io.
+TILEWRIGHT_EXPORT std::unique_ptr<LayerQuantizer> importance_weighted(Format format, std::span<const std::string> files,
+                                                                      bool fallback = false);
 
 struct QuantizePolicy {
   std::string format = {};
@@ -99,6 +149,7 @@ struct TensorReport {
   std::uint64_t bytes_before = 0, bytes_after = 0;
   double squares = 0, error_squares = 0;  // sums over the elements, of the weight and of its error
   double max_error = 0;                   // the largest magnitude of an error
+  OutputError output = {};                // of a quantizer that has calibration data
   bool resumed = false;                   // its bytes are those of an earlier run
   double relative_rms() const;            // sqrt(error_squares / squares), 0 of zeros
 };

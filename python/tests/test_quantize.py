@@ -175,3 +175,108 @@ def test_gguf_to_gguf(tmp_path):
     for key, field in before.fields.items():
         if not key.startswith("GGUF.") and key not in replaced:
             assert after.fields[key].contents() == field.contents()
+
+
+class Bert:
+    """MiniLM's sentence embeddings in NumPy, which keeps the inputs of linear layers if asked to."""
+
+    def __init__(self, weights):
+        self.weights, self.inputs = weights, None
+
+    def linear(self, x, name):
+        if self.inputs is not None:
+            self.inputs.setdefault(name, []).append(x.reshape(-1, x.shape[-1]))
+        return x * self.weights.get(name + ".pre_quant_scale", np.float32(1)) @ self.weights[name + ".weight"].T + self.weights[name + ".bias"]
+
+    def norm(self, x, name):
+        x = x - x.mean(-1, keepdims=True)
+        return x / np.sqrt(np.square(x).mean(-1, keepdims=True) + 1e-12) * self.weights[name + ".weight"] + self.weights[name + ".bias"]
+
+    def embed(self, tokens):
+        w = self.weights
+        x = w["embeddings.word_embeddings.weight"][tokens] + w["embeddings.position_embeddings.weight"][: len(tokens)]
+        x = self.norm(x + w["embeddings.token_type_embeddings.weight"][0], "embeddings.LayerNorm")
+        for i in range(6):
+            at = f"encoder.layer.{i}."
+            q, k, v = (self.linear(x, at + "attention.self." + name).reshape(-1, 12, 32).swapaxes(0, 1) for name in ("query", "key", "value"))
+            scores = q @ k.swapaxes(1, 2) / np.sqrt(np.float32(32))
+            scores = np.exp(scores - scores.max(-1, keepdims=True))
+            mixed = (scores / scores.sum(-1, keepdims=True) @ v).swapaxes(0, 1).reshape(-1, 384)
+            x = self.norm(x + self.linear(mixed, at + "attention.output.dense"), at + "attention.output.LayerNorm")
+            h = self.linear(x, at + "intermediate.dense")
+            h = h / (1 + np.exp(-1.702 * h))  # close to GELU, and the same for all that are compared
+            x = self.norm(x + self.linear(h, at + "output.dense"), at + "output.LayerNorm")
+        self.linear(x[:1], "pooler.dense")
+        mean = x.mean(0)
+        return mean / np.linalg.norm(mean)
+
+
+def sentences():
+    """Lines of the model's own card, as tokens of its vocabulary: whole words only."""
+    folder = minilm().parent
+    vocabulary = {word: i for i, word in enumerate((folder / "vocab.txt").read_text("utf-8").split("\n"))}
+    for line in (folder / "README.md").read_text("utf-8").splitlines():
+        words = [vocabulary[w] for w in "".join(c.lower() if c.isalnum() else " " for c in line).split() if w in vocabulary]
+        if len(words) >= 4:
+            yield np.array([101, *words[:60], 102])
+
+
+def test_a_real_model_by_gptq_and_awq(tmp_path):
+    weights = safetensors.load_file(minilm())
+    texts = list(sentences())[::2]
+    model, held_out = Bert(weights), texts[1::4]
+    exact = [model.embed(t) for t in held_out]
+    model.inputs = {}
+    for tokens in texts:
+        if not any(tokens is t for t in held_out):
+            model.embed(tokens)
+    assert len(model.inputs) == 37
+    (tmp_path / "inputs").mkdir()
+    inputs = {name: np.concatenate(rows) for name, rows in model.inputs.items()}
+    np.save(tmp_path / "inputs" / "pooler.dense.npy", inputs.pop("pooler.dense"))
+    safetensors.save_file({name: x.astype("f2") for name, x in inputs.items()}, tmp_path / "inputs" / "encoder.safetensors")
+
+    losses, errors = {}, {}
+    out = tmp_path / "m.safetensors"
+    for method, *options in (("rtn",), ("awq",), ("gptq", "--act-order", "--static-groups")):
+        report = quantize(minilm(), "--format", "uint4_g128", "--method", method, "--calibration", tmp_path / "inputs", *options,
+                          "--only", "encoder.layer.[05].*.dense.weight", "--only", "pooler.*", "--force", "--out", out)
+        read = safetensors.load_file(out)
+        layers = [t for t in report["tensors"] if t["quantized"]]
+        assert len(layers) == 7 and {t["output"]["method"] for t in layers} == {method}
+        for t in layers:
+            name, layer = t["name"], t["name"].removesuffix(".weight")
+            scales = np.repeat(read.pop(name + "_scale").astype("f4"), 128, axis=1)
+            zeros = nibbles(read.pop(name + "_zero_point"), 0)[: len(scales)]
+            read[name] = (nibbles(read.pop(name + "_packed"), 1) - np.repeat(zeros, 128, axis=1)) * scales
+            # What the report says the outputs lose, by NumPy.
+            x = model.inputs[layer]
+            x = np.concatenate(x).astype("f8" if layer.startswith("pooler") else "f2").astype("f8")
+            w = weights[name].astype("f8")
+            d = read[name].astype("f8") * read.get(layer + ".pre_quant_scale", np.float32(1)) - w
+            expected = np.square(x @ d.T).sum() / np.square(x @ w.T).sum()
+            assert t["output"]["relative"] == pytest.approx(expected, rel=1e-3) and t["output"]["rows"] == len(x)
+        errors[method] = np.array([t["output"]["relative"] for t in layers])
+        losses[method] = np.mean([1 - Bert(read).embed(t) @ e for t, e in zip(held_out, exact)])
+    assert (errors["awq"] <= errors["rtn"]).all() and (errors["gptq"] < errors["rtn"]).all()
+    assert losses["gptq"] < losses["rtn"] < 0.1 and losses["awq"] < losses["rtn"]
+
+
+def test_layers_without_calibration_data(tmp_path):
+    weights = model(tmp_path / "in.safetensors")
+    random = np.random.default_rng(4)
+    for name in ("x", "y"):
+        k = weights[name + ".weight"].shape[1]
+        np.save(tmp_path / f"{name}.npy", random.standard_normal((300, k), dtype="f4"))
+    arguments = [tmp_path / "in.safetensors", "--format", "int4_g64", "--packing", "gptq", "--method", "gptq", "--act-order",
+                 "--calibration", tmp_path / "x.npy", "--calibration", tmp_path / "y.npy"]
+    whole = tmp_path / "whole.safetensors"
+    quantize(*arguments, "--out", whole)
+    done = subprocess.run([CLI, "quantize", *map(str, arguments[:-2]), "--out", tmp_path / "o.safetensors"], capture_output=True,
+                          text=True, check=False)
+    assert done.returncode == 1 and "calibration of 'y.weight'" in done.stderr and not (tmp_path / "o.safetensors.part").exists()
+    report = quantize(*arguments[:-2], "--fallback-rtn", "--out", tmp_path / "o.safetensors")
+    methods = {t["name"]: t["output"]["method"] for t in report["tensors"] if "output" in t}
+    assert methods == {"x.weight": "gptq"}
+    read = safetensors.load_file(whole)
+    assert sorted(read["x.g_idx"]) == sorted(np.arange(256) // 64) and not np.array_equal(read["x.g_idx"], np.arange(256) // 64)

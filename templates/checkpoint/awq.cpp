@@ -50,6 +50,8 @@ constinit const Layout kAwq = {
     .n_multiple = 8,
     .read_codes = read_codes,
     .write_codes = write_codes,
+    .read_wide_codes = nullptr,
+    .read_wide_zeros = nullptr,
     .read_zeros = [](const std::byte* from, std::int64_t n, std::int64_t groups,
                      std::uint8_t* to) { checkpoint::read_zeros(from, n, groups, kOrder, 0, to); },
     .write_zeros = [](const std::uint8_t* from, std::int64_t n, std::int64_t groups,

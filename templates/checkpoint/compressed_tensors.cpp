@@ -57,6 +57,8 @@ constinit const Layout kCompressedTensors = {.name = "compressed_tensors",
                                              .n_multiple = 1,
                                              .read_codes = read_codes,
                                              .write_codes = write_codes,
+                                             .read_wide_codes = nullptr,
+                                             .read_wide_zeros = nullptr,
                                              .read_zeros = read_zeros,
                                              .write_zeros = write_zeros};
 

@@ -44,7 +44,9 @@ void write_zeros(const std::uint8_t* from, std::int64_t n, std::int64_t groups, 
 namespace {
 
 constexpr std::int64_t kStripRows = 32;
-constexpr std::uint8_t kSymmetric = 8;  // the zero point
+constexpr std::int64_t kBlockBytes = 34;  // of q8_0
+
+std::uint8_t symmetric_zero(int bits) { return static_cast<std::uint8_t>(1 << (bits - 1)); }
 
 const Layout& layout_of(Checkpoint packing) {
   switch (packing) {
@@ -70,6 +72,7 @@ std::int64_t bytes_of(TensorType type) { return type == TensorType::i32 ? 4 : 2;
 // The extents of w, checked before any tensor is looked at.
 struct Shape {
   std::int64_t n, k, group, groups;
+  int bits;
 };
 Shape shape_of(const CheckpointWeight& w, const Layout& layout) {
   const auto check = [](const char* name, std::int64_t value, std::int64_t multiple) {
@@ -77,14 +80,17 @@ Shape shape_of(const CheckpointWeight& w, const Layout& layout) {
       throw Error(ErrorCode::invalid_argument, name, std::to_string(value),
                   multiple == 1 ? "1 to 2147483647" : fmt::format("a multiple of {} below 2147483648", multiple));
   };
-  if (w.bits != 4) throw Error(ErrorCode::unsupported, "bits", std::to_string(w.bits), "4");
-  check("n", w.n, layout.n_multiple);
-  check("k", w.k, 8);
+  const bool wide = layout.read_wide_codes && (w.bits == 2 || w.bits == 3 || w.bits == 8);
+  if (w.bits != 4 && !wide)
+    throw Error(ErrorCode::unsupported, "bits", std::to_string(w.bits), layout.read_wide_codes ? "2, 3, 4 or 8" : "4");
+  const std::int64_t whole_words = w.bits == 2 ? 16 : w.bits == 3 ? 32 : 8;
+  check("n", w.n, wide ? whole_words : layout.n_multiple);
+  check("k", w.k, whole_words);
   const std::int64_t group = w.group == -1 ? w.k : w.group;
   if (group < 1 || w.k % group)
     throw Error(ErrorCode::invalid_argument, "group", std::to_string(w.group),
                 fmt::format("a divisor of k = {}, or -1 for all of k", w.k));
-  return {w.n, w.k, group, w.k / group};
+  return {w.n, w.k, group, w.k / group, w.bits};
 }
 
 void check_tensor(const CheckpointTensor& t, const char* name, const char* shape, Extents want, bool scales) {
@@ -102,9 +108,15 @@ void check_tensor(const CheckpointTensor& t, const char* name, const char* shape
 
 Shape checked(const CheckpointWeight& w, const Layout& layout) {
   const Shape s = shape_of(w, layout);
-  check_tensor(w.codes, layout.codes, layout.codes_shape, layout.codes_extents(s.n, s.k), false);
-  if (!w.zeros.bytes.empty() || !layout.zeros_optional)
-    check_tensor(w.zeros, layout.zeros, layout.zeros_shape, layout.zeros_extents(s.n, s.groups), false);
+  if (s.bits != 4) {
+    const std::string codes = fmt::format("k {} / 32, n", s.bits), zeros = fmt::format("k / group, n {} / 32", s.bits);
+    check_tensor(w.codes, layout.codes, codes.c_str(), {s.k * s.bits / 32, s.n}, false);
+    check_tensor(w.zeros, layout.zeros, zeros.c_str(), {s.groups, s.n * s.bits / 32}, false);
+  } else {
+    check_tensor(w.codes, layout.codes, layout.codes_shape, layout.codes_extents(s.n, s.k), false);
+    if (!w.zeros.bytes.empty() || !layout.zeros_optional)
+      check_tensor(w.zeros, layout.zeros, layout.zeros_shape, layout.zeros_extents(s.n, s.groups), false);
+  }
   check_tensor(w.scales, layout.scales, layout.scales_shape,
                layout.scales_by_group ? Extents{s.groups, s.n} : Extents{s.n, s.groups}, true);
   if (!w.g_idx.bytes.empty()) {
@@ -116,8 +128,11 @@ Shape checked(const CheckpointWeight& w, const Layout& layout) {
 }
 
 std::vector<std::uint8_t> zeros_of(const CheckpointWeight& w, const Layout& layout, const Shape& s) {
-  std::vector<std::uint8_t> zeros(static_cast<std::size_t>(s.n * s.groups), kSymmetric);
-  if (!w.zeros.bytes.empty()) layout.read_zeros(w.zeros.bytes.data(), s.n, s.groups, zeros.data());
+  std::vector<std::uint8_t> zeros(static_cast<std::size_t>(s.n * s.groups), symmetric_zero(s.bits));
+  if (s.bits != 4)
+    layout.read_wide_zeros(w.zeros.bytes.data(), s.bits, s.n, s.groups, zeros.data());
+  else if (!w.zeros.bytes.empty())
+    layout.read_zeros(w.zeros.bytes.data(), s.n, s.groups, zeros.data());
   return zeros;
 }
 
@@ -125,26 +140,35 @@ std::vector<std::uint8_t> zeros_of(const CheckpointWeight& w, const Layout& layo
 bool row_scaled(Format f) { return f.info().streams.back().scope == Scope::row; }
 bool has_zeros(Format f) { return f.name().starts_with('u'); }
 
+bool holds_bytes(Format f) { return f.name() == "q8_0"; }  // a half and 32 codes a block
+
 constexpr const char* kFormats[] = {"int4_row",   "int4_g128", "int4_g64", "int4_g32",
                                     "uint4_g128", "uint4_g64", "uint4_g32"};
 
 std::vector<Format> formats_for(const Shape& s, bool symmetric) {
   std::vector<Format> fitting;
+  if (s.bits == 8) {
+    if (symmetric && s.group % 32 == 0) fitting.push_back(Format::parse("q8_0"));
+    return fitting;
+  }
   for (const char* name : kFormats) {
     const Format f = Format::parse(name);
     if ((symmetric || has_zeros(f)) && (row_scaled(f) ? s.groups == 1 : s.group % f.block() == 0)) fitting.push_back(f);
   }
   return fitting;
 }
-bool symmetric(const std::vector<std::uint8_t>& zeros) {
-  return std::all_of(zeros.begin(), zeros.end(), [](std::uint8_t z) { return z == kSymmetric; });
+bool symmetric(const std::vector<std::uint8_t>& zeros, int bits) {
+  return std::all_of(zeros.begin(), zeros.end(), [&](std::uint8_t z) { return z == symmetric_zero(bits); });
 }
 std::vector<Format> checked_formats(const Shape& s, bool symmetric) {
   const auto fitting = formats_for(s, symmetric);
+  if (fitting.empty() && s.bits == 8 && !symmetric)
+    throw Error(ErrorCode::unsupported, "zero points", "other than 128", "128 in all groups of 8-bit weights");
   if (fitting.empty())
-    throw Error(
-        ErrorCode::unsupported, "group", std::to_string(s.group),
-        symmetric ? "a multiple of 32, or all of k" : "a multiple of 32, as there are zero points other than 8");
+    throw Error(ErrorCode::unsupported, "group", std::to_string(s.group),
+                s.bits == 8 ? "a multiple of 32"
+                : symmetric ? "a multiple of 32, or all of k"
+                            : "a multiple of 32, as there are zero points other than 8");
   return fitting;
 }
 
@@ -211,7 +235,7 @@ std::string_view to_string(Checkpoint packing) { return layout_of(packing).name;
 std::vector<Format> import_formats(const CheckpointWeight& w) {
   const Layout& layout = layout_of(w.packing);
   const Shape s = checked(w, layout);
-  return checked_formats(s, symmetric(zeros_of(w, layout, s)));
+  return checked_formats(s, symmetric(zeros_of(w, layout, s), s.bits));
 }
 
 std::vector<std::int32_t> import_order(const CheckpointWeight& w) {
@@ -246,9 +270,13 @@ void import_weights(const CheckpointWeight& w, Format format, std::span<std::byt
   const Layout& layout = layout_of(w.packing);
   const Shape s = checked(w, layout);
   const auto zeros = zeros_of(w, layout, s);
-  check_format(format, checked_formats(s, symmetric(zeros)));
+  check_format(format, checked_formats(s, symmetric(zeros, s.bits)));
   check_stream(format, 0, s, data.size());
-  check_stream(format, 1, s, scales.size());
+  if (!holds_bytes(format))
+    check_stream(format, 1, s, scales.size());
+  else if (!scales.empty())
+    throw Error(ErrorCode::invalid_argument, "scales", fmt::format("{} bytes", scales.size()),
+                "0: q8_0 has one stream");
   const auto order = import_order(w);
 
   const std::int64_t repeat = row_scaled(format) ? 1 : s.group / format.block();
@@ -263,6 +291,8 @@ void import_weights(const CheckpointWeight& w, Format format, std::span<std::byt
       } else if (!narrow(TensorType::f16, scale, half)) {
         throw Error(ErrorCode::unsupported, scale_name(layout, row, g), fmt::format("{}", scale),
                     fmt::format("up to 65504 and a multiple of 2^-24: {} has scales in half precision", format.name()));
+      } else if (holds_bytes(format)) {
+        for (std::int64_t i = 0; i < repeat; ++i) std::memcpy(data.data() + kBlockBytes * item++, &half, sizeof half);
       } else if (has_zeros(format)) {
         const std::uint16_t zero = tw::f32_to_f16_bits(zeros[static_cast<std::size_t>(row * s.groups + g)]);
         for (std::int64_t i = 0; i < repeat; ++i) store(scales.data(), item++, half | std::uint32_t{zero} << 16);
@@ -275,13 +305,26 @@ void import_weights(const CheckpointWeight& w, Format format, std::span<std::byt
   std::vector<std::uint8_t> ordered(order.size());
   for (std::int64_t first = 0; first < s.n; first += kStripRows) {
     const std::int64_t rows = std::min(kStripRows, s.n - first);
-    layout.read_codes(w.codes.bytes.data(), s.n, s.k, {codes.bytes.data(), codes.pitch, first, rows});
+    const Strip<std::uint8_t> strip{codes.bytes.data(), codes.pitch, first, rows};
+    if (s.bits == 4)
+      layout.read_codes(w.codes.bytes.data(), s.n, s.k, strip);
+    else
+      layout.read_wide_codes(w.codes.bytes.data(), s.bits, s.n, s.k, strip);
     for (std::int64_t row = 0; row < rows; ++row) {
-      const std::uint8_t* from = codes.row(row);
+      std::uint8_t* from = codes.row(row);
       if (!order.empty()) {
         for (std::size_t i = 0; i < order.size(); ++i) ordered[i] = from[order[i]];
         from = ordered.data();
       }
+      if (holds_bytes(format)) {
+        for (std::int64_t i = 0; i < s.k; ++i)
+          data[static_cast<std::size_t>(((first + row) * s.k + i) / 32 * kBlockBytes + 2 + i % 32)] =
+              std::byte(from[i] ^ 0x80u);
+        continue;
+      }
+      if (!has_zeros(format) && s.bits < 4)
+        for (std::int64_t i = 0; i < s.k; ++i)
+          from[i] = static_cast<std::uint8_t>(from[i] + 8 - symmetric_zero(s.bits));
       for (std::int64_t word = 0; word < s.k / 8; ++word)
         store(data.data(), (first + row) * (s.k / 8) + word, pack_nibbles(from + 8 * word));
     }
@@ -293,6 +336,7 @@ CheckpointWeight export_weights(Format format, std::span<const std::byte> data, 
                                 CheckpointBytes& to) {
   const ExactFloats exact;
   const Layout& layout = layout_of(like.packing);
+  if (like.bits != 4) throw Error(ErrorCode::unsupported, "bits", std::to_string(like.bits), "4, in what is exported");
   const Shape s = shape_of(like, layout);
   check_format(format, checked_formats(s, !has_zeros(format)));
   check_stream(format, 0, s, data.size());
@@ -321,7 +365,7 @@ CheckpointWeight export_weights(Format format, std::span<const std::byte> data, 
   w.zeros = make(to.zeros, write_zeros ? layout.zeros_extents(s.n, s.groups) : Extents{0, 0}, TensorType::i32);
   w.g_idx = make(to.g_idx, write_order ? Extents{1, s.k} : Extents{0, 0}, TensorType::i32);
 
-  std::vector<std::uint8_t> zeros(static_cast<std::size_t>(s.n * s.groups), kSymmetric);
+  std::vector<std::uint8_t> zeros(static_cast<std::size_t>(s.n * s.groups), symmetric_zero(4));
   const std::int64_t repeat = row_scaled(format) ? 1 : s.group / format.block();
   const std::int64_t item_bytes = format.info().streams.back().bytes;
   for (std::int64_t row = 0; row < s.n; ++row)

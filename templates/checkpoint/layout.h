@@ -35,6 +35,11 @@ struct Layout {
   std::int64_t n_multiple;
   void (*read_codes)(const std::byte* from, std::int64_t n, std::int64_t k, const Strip<std::uint8_t>& to);
   void (*write_codes)(const Strip<const std::uint8_t>& from, std::int64_t n, std::int64_t k, std::byte* to);
+  // Of codes that are not of 4 bits, where the packing has them; else null. Words go along k, those of zero points
+  // along n; code i is bits i * bits of the words taken together, lowest first.
+  void (*read_wide_codes)(const std::byte* from, int bits, std::int64_t n, std::int64_t k,
+                          const Strip<std::uint8_t>& to);
+  void (*read_wide_zeros)(const std::byte* from, int bits, std::int64_t n, std::int64_t groups, std::uint8_t* to);
   // One byte for each row and group, [n, groups].
   void (*read_zeros)(const std::byte* from, std::int64_t n, std::int64_t groups, std::uint8_t* to);
   void (*write_zeros)(const std::uint8_t* from, std::int64_t n, std::int64_t groups, std::byte* to);

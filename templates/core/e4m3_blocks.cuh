@@ -11,7 +11,7 @@ struct E4m3Blocks {
   using TileElement = tw::e4m3;
   TW_CONSTANTS(int, kLayout = 1, kBlock = 128, kBits = 8);
   TW_CONSTANTS(int, kDataBytes = 128, kScaleBytes = 4);
-  TW_CONSTANTS(bool, kRowScale = false, kGlobal = false);
+  TW_CONSTANTS(bool, kRowScale = false, kGlobal = false, kImportance = false);
   using RowItem = float;
   TW_CONSTANTS(int, kEncoders = 1, kErrorColumns = 128);
   static constexpr Error error(int) { return scaled_error<tw::e4m3>(); }

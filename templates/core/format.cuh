@@ -25,6 +25,8 @@
 // Scalar codec, the library's reference on the host and in the reference kernels:
 //   encode(x, data, scales, context, encoder)   one block; context: the tensor's scale, the row's item, or 1
 //   decode(data, scales, context, i)            element i of a block, exact in float
+//   kImportance                  true: encode_weighted(x, importance, data), a block whose elements have a weight each;
+//                                the host's alone
 //   global_scale(amax)                          kGlobal
 //   row_scale(amax)                             kRowScale, RowItem = float
 //   row_item(most, below)                       kRowScale, RowItem = ZeroPointItem: the item but for the sum, from the
@@ -108,7 +110,7 @@ enum class Infinity { stays, saturates, spreads };
 // Base of formats whose blocks stand alone: there is no scale of a row, of several rows or of the tensor.
 struct StandAlone {
   TW_CONSTANTS(int, kScaleRows = 1);
-  TW_CONSTANTS(bool, kRowScale = false, kGlobal = false);
+  TW_CONSTANTS(bool, kRowScale = false, kGlobal = false, kImportance = false);
   using RowItem = float;
 };
 

@@ -151,6 +151,16 @@ struct MinimaBlocks : Blocks256 {
   TW_CONSTANTS(int, kBits = bits, kDataBytes = kNibbles + 128);
   TW_CONSTANTS(int, kErrorColumns = 32);
 
+  TW_MEMBER static void put_header(u8* data, u16 d, u16 dmin, const u8* scales, const u8* minima) {
+    write16(data, d);
+    write16(data + 2, dmin);
+    u8* s = data + 4;
+    for (int j = 0; j < 4; ++j) {
+      s[j] = static_cast<u8>(scales[j] | ((scales[j + 4] >> 4) << 6));
+      s[j + 4] = static_cast<u8>(minima[j] | ((minima[j + 4] >> 4) << 6));
+      s[j + 8] = static_cast<u8>((scales[j + 4] & 15u) | ((minima[j + 4] & 15u) << 4));
+    }
+  }
   TW_MEMBER static float decode(const u8* data, const u8*, float, int i) {
     const float d = mul_rn(f16_bits_to_f32(read16(data)), static_cast<float>(minima_scale(data, i / 32)));
     const float m = mul_rn(f16_bits_to_f32(read16(data + 2)), static_cast<float>(minima_minimum(data, i / 32)));

@@ -28,7 +28,7 @@ template <class Rule, class Item = float>
 struct RowCodes {
   TW_CONSTANTS(int, kLayout = 1, kBits = Rule::kBits, kBlock = 8 / kBits);
   TW_CONSTANTS(int, kDataBytes = 1, kScaleBytes = 0, kScaleRows = 1);
-  TW_CONSTANTS(bool, kRowScale = true, kGlobal = false);
+  TW_CONSTANTS(bool, kRowScale = true, kGlobal = false, kImportance = false);
   using RowItem = Item;
   using Element = void;
   using TileElement = void;

@@ -28,7 +28,7 @@ struct nvfp4 {
   using TileElement = void;
   TW_CONSTANTS(int, kLayout = 2, kBlock = 16, kBits = 4);
   TW_CONSTANTS(int, kDataBytes = 8, kScaleBytes = 1);
-  TW_CONSTANTS(bool, kRowScale = false, kGlobal = true);
+  TW_CONSTANTS(bool, kRowScale = false, kGlobal = true, kImportance = false);
   TW_CONSTANTS(int, kEncoders = 1);
   static constexpr const char* encoder_name(int) { return "modelopt"; }
   TW_MEMBER static constexpr ScaledMma scaled_mma() { return ScaledMma::nvf4; }

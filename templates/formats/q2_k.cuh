@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Q2_K as ggml defines it (ggml-common.h, ggml-quants.c): 256 elements in 84 bytes: sixteen bytes with a 4-bit scale
 // low and a 4-bit minimum high, one per 16 elements, 64 bytes of codes, half-precision d and dmin; element 128 h + 32 t
-// + l is bits 2 t of byte 32 h + l of the codes; value = d scale code - dmin minimum. Encoder "plain"
-// (core/k_quants.cuh): without ggml's search.
+// + l is bits 2 t of byte 32 h + l of the codes; value = d scale code - dmin minimum. Encoders: "plain"
+// (core/k_quants.cuh), and "ggml", with its search (core/k_search.cuh).
 #pragma once
-#include "core/k_quants.cuh"
+#include "core/k_search.cuh"
 
 namespace tw::fmt {
 
@@ -12,27 +12,38 @@ struct q2_k : Blocks256 {
   static constexpr const char* title() {
     return "ggml Q2_K: 2-bit codes, 4-bit scales and minima per 16, two halves per 256";
   }
-  static constexpr const char* source() {
-    return "layout: ggml (block_q2_K); encoder: this library (templates/core/k_quants.cuh)";
-  }
+  static constexpr const char* source() { return "ggml (block_q2_K, quantize_row_q2_K_ref); plain: this library"; }
   TW_CONSTANTS(int, kLayout = 1, kBits = 2, kDataBytes = 84);
-  TW_CONSTANTS(int, kEncoders = 1, kErrorColumns = 16);
-  static constexpr const char* encoder_name(int) { return "plain"; }
-  static constexpr Error error(int) { return minima_error(3, 15); }
+  TW_CONSTANTS(int, kEncoders = 2, kErrorColumns = 16);
+  static constexpr const char* encoder_name(int i) { return i == 0 ? "plain" : "ggml"; }
+  static constexpr Error error(int i) { return i == 0 ? minima_error(3, 15) : searched_minima_error(3, 15); }
 
-  TW_MEMBER static void encode(const float* x, u8* data, u8*, float, int) {
+  template <bool searched>
+  TW_MEMBER static void encode_by(const float* x, const float* importance, u8* data) {
     for (int i = 16; i < 80; ++i) data[i] = 0;
-    encode_with_minima<16, 3, 15>(
-        x,
-        [&](u16 d, u16 dmin, const u8* scales, const u8* minima) {
-          for (int j = 0; j < 16; ++j) data[j] = static_cast<u8>(scales[j] | (minima[j] << 4));
-          write16(data + 80, d);
-          write16(data + 82, dmin);
-        },
-        [&](int i, u32 code) {
-          u8& bits = data[16 + 32 * (i / 128) + i % 32];
-          bits = static_cast<u8>(bits | (code << (2 * (i / 32 % 4))));
-        });
+    const auto store = [&](u16 d, u16 dmin, const u8* scales, const u8* minima) {
+      for (int j = 0; j < 16; ++j) data[j] = static_cast<u8>(scales[j] | (minima[j] << 4));
+      write16(data + 80, d);
+      write16(data + 82, dmin);
+    };
+    const auto put = [&](int i, u32 code) {
+      u8& bits = data[16 + 32 * (i / 128) + i % 32];
+      bits = static_cast<u8>(bits | (code << (2 * (i / 32 % 4))));
+    };
+    if constexpr (searched)
+      search_with_minima<16, 3, 15>(x, importance, {-0.5f, 0.1f, 15, true}, store, put);
+    else
+      encode_with_minima<16, 3, 15>(x, store, put);
+  }
+  TW_MEMBER static void encode(const float* x, u8* data, u8*, float, int encoder) {
+    if (encoder == 0)
+      encode_by<false>(x, nullptr, data);
+    else
+      encode_by<true>(x, nullptr, data);
+  }
+  TW_CONSTANTS(bool, kImportance = true);
+  TW_MEMBER static void encode_weighted(const float* x, const float* importance, u8* data) {
+    encode_by<true>(x, importance, data);
   }
   TW_MEMBER static float decode(const u8* data, const u8*, float, int i) {
     const u32 code = (data[16 + 32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4))) & 3u, pair = data[i / 16];

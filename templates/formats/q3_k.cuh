@@ -3,21 +3,20 @@
 // lower two, twelve of 6-bit scales, one per 16 elements, and a half-precision d. Element 128 h + 32 t + l has bits 2 t
 // of byte 32 h + l of the lower bits and bit 4 h + t of byte l of the upper ones. Scale j: four bits are the nibble j /
 // 8 of byte j % 8, the upper two bits 2 (j / 4) of byte 8 + j % 4; 32 is subtracted. value = d (scale - 32) (code - 4).
-// Encoder "plain" (core/k_quants.cuh): the extreme of every 16 becomes code 0; the largest scale becomes -32.
+// Encoders: "ggml", its search (core/k_search.cuh), and "plain" (core/k_quants.cuh): the extreme of every 16 becomes
+// code 0; the largest scale becomes -32.
 #pragma once
-#include "core/k_quants.cuh"
+#include "core/k_search.cuh"
 
 namespace tw::fmt {
 
 struct q3_k : Blocks256 {
   static constexpr const char* title() { return "ggml Q3_K: 3-bit codes, 6-bit scales per 16, one half per 256"; }
-  static constexpr const char* source() {
-    return "layout: ggml (block_q3_K); encoder: this library (templates/core/k_quants.cuh)";
-  }
+  static constexpr const char* source() { return "ggml (block_q3_K, quantize_row_q3_K_ref); plain: this library"; }
   TW_CONSTANTS(int, kLayout = 2, kBits = 3, kDataBytes = 110);
-  TW_CONSTANTS(int, kEncoders = 1, kErrorColumns = 16);
-  static constexpr const char* encoder_name(int) { return "plain"; }
-  static constexpr Error error(int) { return signed_error(4, 32); }
+  TW_CONSTANTS(int, kEncoders = 2, kErrorColumns = 16);
+  static constexpr const char* encoder_name(int i) { return i == 0 ? "plain" : "ggml"; }
+  static constexpr Error error(int i) { return i == 0 ? signed_error(4, 32) : searched_signed_error(4, 32); }
 
   // Element i's code and the j-th scale minus 32; the others put them where bits are zero.
   struct TileBase {
@@ -41,15 +40,28 @@ struct q3_k : Blocks256 {
     }
   };
 
-  TW_MEMBER static void encode(const float* x, u8* data, u8*, float, int) {
+  template <bool searched>
+  TW_MEMBER static void encode_by(const float* x, const float* importance, u8* data) {
     for (int i = 0; i < 108; ++i) data[i] = 0;
-    encode_signed<4, 32>(
-        x,
-        [&](u16 d, const i8* scales) {
-          for (int j = 0; j < 16; ++j) TileBase::put_scale(data, j, scales[j]);
-          write16(data + 108, d);
-        },
-        [&](int i, u32 code) { TileBase::put_code(data, i, code); });
+    const auto store = [&](u16 d, const i8* scales) {
+      for (int j = 0; j < 16; ++j) TileBase::put_scale(data, j, scales[j]);
+      write16(data + 108, d);
+    };
+    const auto put = [&](int i, u32 code) { TileBase::put_code(data, i, code); };
+    if constexpr (searched)
+      search_signed<4, 32>(x, importance, store, put);
+    else
+      encode_signed<4, 32>(x, store, put);
+  }
+  TW_MEMBER static void encode(const float* x, u8* data, u8*, float, int encoder) {
+    if (encoder == 0)
+      encode_by<false>(x, nullptr, data);
+    else
+      encode_by<true>(x, nullptr, data);
+  }
+  TW_CONSTANTS(bool, kImportance = true);
+  TW_MEMBER static void encode_weighted(const float* x, const float* importance, u8* data) {
+    encode_by<true>(x, importance, data);
   }
   TW_MEMBER static float decode(const u8* data, const u8*, float, int i) {
     const float d = mul_rn(f16_bits_to_f32(read16(data + 108)), static_cast<float>(TileBase::scale(data, i / 16)));

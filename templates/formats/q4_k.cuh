@@ -5,7 +5,7 @@
 // Encoder "ggml": for each sub-block a weighted least-squares line through 21 trial scales, the float operations in the
 // order of ggml's reference, so that the bytes agree.
 #pragma once
-#include "core/k_quants.cuh"
+#include "core/k_search.cuh"
 
 namespace tw::fmt {
 
@@ -138,6 +138,18 @@ struct q4_k : MinimaBlocks<4> {
     TW_NO_UNROLL for (int j = 0; j < 8; ++j) requantize(x + 32 * j, data, j, code + 32 * j);
     TW_NO_UNROLL for (int p = 0; p < 4; ++p) for (int l = 0; l < 32; ++l) data[16 + 32 * p + l] =
         static_cast<u8>(code[64 * p + l] | (code[64 * p + 32 + l] << 4));
+  }
+
+  TW_CONSTANTS(bool, kImportance = true);
+  TW_MEMBER static void encode_weighted(const float* x, const float* importance, u8* data) {
+    for (int i = 16; i < 144; ++i) data[i] = 0;
+    search_with_minima<32, 15, 63>(
+        x, importance, {},
+        [&](u16 d, u16 dmin, const u8* scales, const u8* minima) { put_header(data, d, dmin, scales, minima); },
+        [&](int i, u32 code) {
+          u8& pair = data[16 + 32 * (i / 64) + i % 32];
+          pair = static_cast<u8>(pair | (code << (4 * (i / 32 % 2))));
+        });
   }
 
   // One lane per sub-block, its 32 elements in registers. The order of every sum is search()'s, so that lanes cannot

@@ -3,38 +3,49 @@
 // 128 bytes), the upper two (qh, 64), sixteen signed bytes of scales, one per 16 elements, and a half-precision d. Of
 // the half h of a block and l < 32, byte 64 h + l of ql holds element 128 h + l low and 128 h + 64 + l high, byte 64 h
 // + 32 + l the elements 32 after those; byte 32 h + l of qh holds two bits each of elements 128 h + l, + 32, + 64, +
-// 96; value = d scale (code - 32). Encoder "plain" (core/k_quants.cuh): the extreme of every 16 becomes code 0; the
-// largest scale becomes -128.
+// 96; value = d scale (code - 32). Encoders: "ggml", its search (core/k_search.cuh), and "plain" (core/k_quants.cuh):
+// the extreme of every 16 becomes code 0; the largest scale becomes -128.
 #pragma once
-#include "core/k_quants.cuh"
+#include "core/k_search.cuh"
 
 namespace tw::fmt {
 
 struct q6_k : Blocks256 {
   static constexpr const char* title() { return "ggml Q6_K: 6-bit codes, 8-bit scales per 16, one half per 256"; }
-  static constexpr const char* source() {
-    return "layout: ggml (block_q6_K); encoder: this library (templates/core/k_quants.cuh)";
-  }
+  static constexpr const char* source() { return "ggml (block_q6_K, quantize_row_q6_K_ref); plain: this library"; }
   TW_CONSTANTS(int, kLayout = 2, kBits = 6, kDataBytes = 210);
-  TW_CONSTANTS(int, kEncoders = 1, kErrorColumns = 16);
-  static constexpr const char* encoder_name(int) { return "plain"; }
-  static constexpr Error error(int) { return signed_error(32, 128); }
+  TW_CONSTANTS(int, kEncoders = 2, kErrorColumns = 16);
+  static constexpr const char* encoder_name(int i) { return i == 0 ? "plain" : "ggml"; }
+  static constexpr Error error(int i) { return i == 0 ? signed_error(32, 128) : searched_signed_error(32, 128); }
 
-  TW_MEMBER static void encode(const float* x, u8* data, u8*, float, int) {
+  template <bool searched>
+  TW_MEMBER static void encode_by(const float* x, const float* importance, u8* data) {
     for (int i = 0; i < 192; ++i) data[i] = 0;
-    encode_signed<32, 128>(
-        x,
-        [&](u16 d, const i8* scales) {
-          for (int j = 0; j < 16; ++j) data[192 + j] = static_cast<u8>(scales[j]);
-          write16(data + 208, d);
-        },
-        [&](int i, u32 code) {
-          const int h = i / 128, quarter = i / 32 % 4, l = i % 32;
-          u8& low = data[64 * h + 32 * (quarter % 2) + l];
-          u8& high = data[128 + 32 * h + l];
-          low = static_cast<u8>(low | ((code & 15u) << (4 * (quarter / 2))));
-          high = static_cast<u8>(high | ((code >> 4) << (2 * quarter)));
-        });
+    const auto store = [&](u16 d, const i8* scales) {
+      for (int j = 0; j < 16; ++j) data[192 + j] = static_cast<u8>(scales[j]);
+      write16(data + 208, d);
+    };
+    const auto put = [&](int i, u32 code) {
+      const int h = i / 128, quarter = i / 32 % 4, l = i % 32;
+      u8& low = data[64 * h + 32 * (quarter % 2) + l];
+      u8& high = data[128 + 32 * h + l];
+      low = static_cast<u8>(low | ((code & 15u) << (4 * (quarter / 2))));
+      high = static_cast<u8>(high | ((code >> 4) << (2 * quarter)));
+    };
+    if constexpr (searched)
+      search_signed<32, 128>(x, importance, store, put);
+    else
+      encode_signed<32, 128>(x, store, put);
+  }
+  TW_MEMBER static void encode(const float* x, u8* data, u8*, float, int encoder) {
+    if (encoder == 0)
+      encode_by<false>(x, nullptr, data);
+    else
+      encode_by<true>(x, nullptr, data);
+  }
+  TW_CONSTANTS(bool, kImportance = true);
+  TW_MEMBER static void encode_weighted(const float* x, const float* importance, u8* data) {
+    encode_by<true>(x, importance, data);
   }
   TW_MEMBER static float decode(const u8* data, const u8*, float, int i) {
     const int h = i / 128, quarter = i / 32 % 4, l = i % 32;

@@ -66,6 +66,22 @@ TEST_CASE("cli: quantize names what is wrong") {
   CHECK(tool(model + "--format q4_0 --json " + out("q.bin")).json()["error"]["field"] == "output");
 }
 
+TEST_CASE("cli: quantize's methods and importance, misused") {
+  const std::string model = std::string("quantize ") + kModel + "--format q3_k " + out("q.gguf");
+  refused(model + "--method gptq --calibration README.md", 1, "int4_g128");
+  refused(model + "--method best", 1, "gptq, awq or rtn");
+  refused(model + "--act-order", 1, "--method gptq");
+  refused(model + "--clip --method gptq", 1, "--method awq");
+  refused(model + "--fallback-rtn", 1, "--importance");
+  refused(model + "--importance README.md", 1, ".npy, .safetensors or .gguf");
+  refused(model + "--importance x.npy --encoder plain", 1, "ggml");
+  refused(model + "--importance x.npy --method awq", 1, "without --method");
+  const std::string int4 = std::string("quantize ") + kModel + "--format int4_g128 " + out("q.safetensors");
+  refused(int4 + "--method gptq", 1, "at least one array");
+  refused(int4 + "--method gptq --calibration README.md", 1, "must be a folder");
+  refused(int4 + "--method gptq --calibration README.md --damping 2", 1, "damping");
+}
+
 TEST_CASE("cli: quantize on a full or read-only disk leaves nothing") {
   const std::string arguments = kModel + ("--format q4_0 --only 'blk.0.*.f16' " + out("full.gguf"));
   // A limit on a file's size is what a full disk is, without one.

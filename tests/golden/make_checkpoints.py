@@ -35,14 +35,14 @@ def word(nibbles: list) -> int:
 
 
 class Weight:
-    """q[n][k] and zeros[n][groups] of 0..15, scales[n][groups], group_of[k]."""
+    """q[n][k] of 0..2^bits - 1 and zeros[n][groups], scales[n][groups], group_of[k]."""
 
-    def __init__(self, seed: int, n: int, k: int, group: int, kind: int, zeros=None, act_order=False):
+    def __init__(self, seed: int, n: int, k: int, group: int, kind: int, zeros=None, act_order=False, bits=4):
         rng = random.Random(seed)
         self.n, self.k, self.group, self.kind = n, k, group, kind
         groups = k // group
-        self.q = [[rng.randrange(16) for _ in range(k)] for _ in range(n)]
-        self.zeros = [[rng.choice(zeros) if zeros else 8 for _ in range(groups)] for _ in range(n)]
+        self.q = [[rng.randrange(2 ** bits) for _ in range(k)] for _ in range(n)]
+        self.zeros = [[rng.choice(zeros) if zeros else 2 ** (bits - 1) for _ in range(groups)] for _ in range(n)]
         self.scales = [[rounded(rng.uniform(1e-4, 0.05) * rng.choice([1, 1, -1, 100]), kind) for _ in range(groups)]
                        for _ in range(n)]
         self.group_of = [i // group for i in range(k)]
@@ -79,6 +79,29 @@ def gptq(w: Weight, version: int, g_idx: bool) -> list:
             assert 0 in row or z == word([v - 1 for v in row])
     return [(w.k // 8, w.n, words(codes)), (groups, w.n // 8, words(zeros)), w.scale_bytes(True),
             w.g_idx() if g_idx else NONE]
+
+
+def pack(values: list, bits: int) -> list:
+    """AutoGPTQ's pack() (qlinear_cuda_old.py): 16, 4 or, by its three cases, 32 / 3 values a word."""
+    packed = []
+    if bits != 3:
+        per = 32 // bits
+        return [sum(v << bits * i for i, v in enumerate(values[at:at + per])) for at in range(0, len(values), per)]
+    for at in range(0, len(values), 32):
+        v = values[at:at + 32]
+        packed.append(sum(v[i] << 3 * i for i in range(10)) | v[10] << 30 & 0xffffffff)
+        packed.append(v[10] >> 2 & 1 | sum(v[11 + i] << 3 * i + 1 for i in range(10)) | v[21] << 31 & 0xffffffff)
+        packed.append(v[21] >> 1 & 3 | sum(v[22 + i] << 3 * i + 2 for i in range(10)))
+    return packed
+
+
+def gptq_wide(w: Weight, version: int, bits: int) -> list:
+    groups = w.k // w.group
+    columns = [pack(row, bits) for row in w.q]  # of each output feature, along k
+    zeros = [pack([w.zeros[r][g] - (version == 1) for r in range(w.n)], bits) for g in range(groups)]
+    height = w.k * bits // 32
+    return [(height, w.n, words([columns[c][r] for r in range(height) for c in range(w.n)])),
+            (groups, w.n * bits // 32, words([z for row in zeros for z in row])), w.scale_bytes(True), w.g_idx()]
 
 
 def awq(w: Weight) -> list:
@@ -146,6 +169,22 @@ def bitsandbytes(path: Path, seed: int, n: int, k: int, blocksize: int, nested: 
     path.write_bytes(data + floats([f32(f32(NF4[c]) * absmax[i // blocksize]) for i, c in enumerate(codes)]))
 
 
+def bitnet(path: Path, seed: int, n: int, k: int, divides: bool) -> None:
+    """u32 n, k, divides; f32 weight_scale; u32 bytes, data; f32 decoded[n * k]. transformers' pack_weights(): rows are
+    cut into four parts, of which the last may be shorter, and part i has bits 2i of all bytes."""
+    rng = random.Random(seed)
+    codes = [[rng.randrange(3) for _ in range(k)] for _ in range(n)]
+    part = (n + 3) // 4
+    packed = [[0] * k for _ in range(part)]
+    for i in range(4):
+        for r, row in enumerate(codes[i * part:(i + 1) * part]):
+            packed[r] = [b | c << 2 * i for b, c in zip(packed[r], row)]
+    stored = f32(rounded(rng.uniform(0.5, 3), BF16))
+    scale = f32(1 / stored) if divides else stored
+    data = struct.pack("<3IfI", n, k, divides, stored, part * k) + bytes(b for row in packed for b in row)
+    path.write_bytes(data + floats([(c - 1) * scale for row in codes for c in row]))
+
+
 def write(path: Path, packing: int, w: Weight, tensors: list) -> None:
     data = struct.pack("<5I", packing, w.n, w.k, w.group, w.kind)
     for rows, cols, stored in tensors:
@@ -170,6 +209,16 @@ def main(out: Path) -> None:
           compressed_tensors(w, False, True))
     w = Weight(7, 5, 72, 72, BF16)
     write(out / "checkpoint_compressed_tensors_channel.bin", COMPRESSED_TENSORS, w, compressed_tensors(w, True, False))
+    w = Weight(11, 16, 128, 32, F16, zeros=[1, 2, 3], act_order=True, bits=2)
+    write(out / "checkpoint_gptq_2bit.bin", GPTQ, w, gptq_wide(w, 1, 2))
+    w = Weight(12, 32, 128, 64, F16, zeros=[1, 2, 3, 4, 5, 6, 7, 8], bits=3)
+    write(out / "checkpoint_gptq_3bit.bin", GPTQ, w, gptq_wide(w, 1, 3))
+    w = Weight(13, 32, 64, 32, BF16, bits=3)
+    write(out / "checkpoint_gptq_v2_3bit.bin", GPTQ_V2, w, gptq_wide(w, 2, 3))
+    w = Weight(14, 8, 128, 64, F16, act_order=True, bits=8)
+    write(out / "checkpoint_gptq_8bit.bin", GPTQ, w, gptq_wide(w, 1, 8))
+    bitnet(out / "checkpoint_bitnet.bin", 15, 16, 64, False)
+    bitnet(out / "checkpoint_bitnet_ragged.bin", 16, 10, 36, True)
     bitsandbytes(out / "checkpoint_bitsandbytes.bin", 8, 6, 192, 64, False)
     bitsandbytes(out / "checkpoint_bitsandbytes_double.bin", 9, 9, 2048, 64, True)
     bitsandbytes(out / "checkpoint_bitsandbytes_long.bin", 10, 3, 192, 128, True)

@@ -2,6 +2,7 @@
 """Writes the golden vectors of the encoders. Independent of Tilewright: ggml's C code, the gguf package, numpy, ml_dtypes.
 
 usage: make_golden.py MODEL.safetensors GGML_GIT_DIR OUT_DIR      (see README.md beside this file)
+       make_golden.py searched MODEL.safetensors GGML_GIT_DIR OUT_DIR   ggml's encoders of q2_k, q3_k, q5_k, q6_k alone
        make_golden.py plain OUT_DIR            the files that need neither, of numpy and ml_dtypes alone
 """
 import struct
@@ -514,16 +515,40 @@ def plain(out: str) -> None:
         write(Path(out) / f"mxfp8_{rule}.bin", v, *mxfp8(v, rule))
 
 
-def main(model: str, git_dir: str, out: str) -> None:
+def searched(out: str, real: np.ndarray, ggml) -> None:
+    """ggml's searched encoders of K-quants: without importance, and with one matrix of it."""
+    x = np.concatenate([edge(), real[:2]])
+    x[7] *= F(1e8)  # ggml asserts when top / (max - min) is not a float
+    rng = np.random.default_rng(26)
+    half = np.concatenate([np.zeros(COLS // 2, F), np.ones(COLS // 2, F)])
+    sparse = np.where(rng.random(COLS) < 0.2, 0, rng.lognormal(0, 2, COLS)).astype(F)
+    kinds = [np.ones(COLS, F), rng.lognormal(0, 1, COLS).astype(F), (sparse * F(1e-3)).astype(F), half]
+    for name in ("q2_k", "q3_k", "q5_k", "q6_k"):
+        write(Path(out) / f"{name}_ggml.bin", x, *ggml_format(ggml, name, x))
+    with open(Path(out) / "importance.bin", "wb") as f:
+        names = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
+        f.write(struct.pack("<IIII", *x.shape, len(kinds), len(names)) + x.astype("<f4").tobytes())
+        for importance in kinds:
+            f.write(importance.tobytes())
+        for name in names:
+            f.write(name.encode().ljust(8, b"\0"))
+            for importance in kinds:
+                f.write(ggml.encode_weighted(name, x, importance).tobytes())
+
+
+def reference(model: str, git_dir: str):
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "models"))
     from ggml_reference import FUNCTIONS, Ggml
     from safetensors.numpy import load_file
 
     FUNCTIONS.update(GGML_FUNCTIONS)
+    return Ggml(git_dir), load_file(model)["encoder.layer.0.output.dense.weight"][:8, :COLS].astype(F)
+
+
+def main(model: str, git_dir: str, out: str) -> None:
     plain(out)
     np.seterr(all="ignore")
-    ggml = Ggml(git_dir)
-    real = load_file(model)["encoder.layer.0.output.dense.weight"][:8, :COLS].astype(F)
+    ggml, real = reference(model, git_dir)
     with_zero_row = np.concatenate([edge(), np.zeros((1, COLS), F)])
     for case, x in (("edge", edge()), ("minilm", real)):
         for name in ("q4_0", "q8_0", "q8_1", "q4_k"):
@@ -538,11 +563,15 @@ def main(model: str, git_dir: str, out: str) -> None:
         fp8 = with_zero_row if case == "edge" else x
         write(Path(out) / f"e4m3_row_{case}.bin", fp8, *e4m3(fp8))
     weights(out, real, ggml)
+    searched(out, real, ggml)
 
 
 if __name__ == "__main__":
     if len(sys.argv) == 3 and sys.argv[1] == "plain":
         plain(sys.argv[2])
+    elif len(sys.argv) == 5 and sys.argv[1] == "searched":
+        ggml, real = reference(*sys.argv[2:4])
+        searched(sys.argv[4], real, ggml)
     elif len(sys.argv) == 4:
         main(*sys.argv[1:])
     else:

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "quantize/tiles.h"
 #include "support/catch.h"
 #include "support/paths.h"
 #include "support/refusal.h"
@@ -241,7 +242,10 @@ TEST_CASE("columns that are not correlated are rounded to nearest by GPTQ", "[qu
         auto q = gptq(layer.weight(), h, target, {.act_order = act_order, .static_groups = static_groups});
         CHECK(q.damping == 0.01);
         q.damping = 0;
-        check_equal(q, round_to_nearest(layer.weight(), h, target));
+        QuantizedLinear nearest = round_to_nearest(layer.weight(), h, target);
+        CHECK(q.error == Approx(nearest.error).epsilon(1e-12));
+        nearest.error = q.error;  // the sums are others
+        check_equal(q, nearest);
       }
 }
 
@@ -324,6 +328,68 @@ TEST_CASE("results have equal bits for any number of threads", "[quantize]") {
     both([&](const QuantizeTarget& t) { return gptq(layer.weight(), layer.hessian, t); });
     both([&](const QuantizeTarget& t) { return awq(layer.weight(), layer.hessian, t, {.clip = true}); });
   }
+}
+
+TEST_CASE("products of tiles are fused and summed in order, on any machine", "[quantize]") {
+  using namespace quantize;
+  std::mt19937 random(7);
+  std::normal_distribution<double> normal;
+  const std::int64_t depth = 2 * kTile;
+  std::vector<double> a(at(depth * kTile)), b(a.size()), c(at(kTileSize));
+  for (auto* v : {&a, &b, &c})
+    for (double& e : *v) e = normal(random) * std::exp2(normal(random) * 20);
+  const std::vector<float> af(a.begin(), a.end()), bf(b.begin(), b.end());
+  const auto expect = [&](const auto& x, const auto& y, double sign) {
+    std::vector<double> to = c;
+    for (std::int64_t i = 0; i < kTile; ++i)
+      for (std::int64_t j = 0; j < kTile; ++j)
+        for (std::int64_t first = 0; first < depth; first += kTile) {
+          std::decay_t<decltype(x[0])> sum = 0;
+          for (std::int64_t t = first; t < first + kTile; ++t)
+            sum = std::fma(x[at(t * kTile + i)], y[at(t * kTile + j)], sum);
+          to[at(i * kTile + j)] += sign * static_cast<double>(sum);
+        }
+    return to;
+  };
+  std::vector<double> to = c;
+  add_product(a.data(), b.data(), depth, to.data());
+  CHECK(to == expect(a, b, 1));
+  to = c;
+  subtract_product(a.data(), b.data(), depth, to.data());
+  CHECK(to == expect(a, b, -1));
+  to = c;
+  add_product(af.data(), bf.data(), depth, to.data());
+  CHECK(to == expect(af, bf, 1));
+  for (const std::int64_t count : {0, 1, 5, 63}) {
+    to = c;
+    add_outer(a.data(), b.data(), count, to.data());
+    std::vector<double> expected = c;
+    for (std::int64_t j = 0; j < count; ++j)
+      for (std::int64_t r = 0; r < kTile; ++r)
+        expected[at(j * kTile + r)] = std::fma(a[at(j)], b[at(r)], expected[at(j * kTile + r)]);
+    CHECK(to == expected);
+  }
+}
+
+TEST_CASE("GPTQ's error is that of its values, however much was added to the diagonal", "[quantize]") {
+  const Layer layer = correlated(70, 256, 700, 11);
+  for (const double damping : {0.0, 0.01, 1.0})
+    for (const bool act_order : {false, true}) {
+      CAPTURE(damping, act_order);
+      const QuantizedLinear q =
+          gptq(layer.weight(), layer.hessian, {.format = Format::parse("uint4_g64"), .threads = 2},
+               {.act_order = act_order, .damping = damping});
+      double error = 0;
+      for (std::int64_t row = 0; row < layer.n; ++row)
+        for (std::int64_t i = 0; i < layer.k; ++i)
+          for (std::int64_t j = 0; j < layer.k; ++j) {
+            const auto d = [&](std::int64_t c) {
+              return static_cast<double>(layer.w[at(row * layer.k + c)]) - q.values[at(row * layer.k + c)];
+            };
+            error += d(i) * layer.hessian.at(i, j) * d(j);
+          }
+      CHECK(q.error == Approx(error).epsilon(1e-9));
+    }
 }
 
 TEST_CASE("act-order survives a GPTQ checkpoint with g_idx, to the bit", "[quantize]") {

@@ -64,9 +64,9 @@ TEST_CASE("what is no checkpoint is refused by name", "[import]") {
              compressed = Checkpoint::compressed_tensors;
   const auto unsupported = ErrorCode::unsupported;
   check(
-      gptq, [](W& w) { w.bits = 8; }, "bits", "8", "4", unsupported);
+      gptq, [](W& w) { w.bits = 5; }, "bits", "5", "2, 3, 4 or 8", unsupported);
   check(
-      gptq, [](W& w) { w.bits = 3; }, "bits", "3", "4", unsupported);
+      awq, [](W& w) { w.bits = 3; }, "bits", "3", "4", unsupported);
   check(
       gptq, [](W& w) { w.packing = static_cast<Checkpoint>(9); }, "packing", "9",
       "gptq, gptq_v2, awq or compressed_tensors");

@@ -68,6 +68,48 @@ void check_equal(const CheckpointTensor& a, const CheckpointTensor& b) {
 
 }  // namespace
 
+TEST_CASE("GPTQ's codes of 2, 3 and 8 bits give the weights that they say", "[import]") {
+  const std::vector<std::string> all4 = {"uint4_g64", "uint4_g32"};
+  struct Case {
+    const char* name;
+    int bits;
+    std::vector<std::string> formats;
+  };
+  for (const auto& [name, bits, formats] :
+       {Case{"gptq_2bit", 2, {"uint4_g32"}}, Case{"gptq_3bit", 3, all4},
+        Case{"gptq_v2_3bit", 3, {"int4_g32", "uint4_g32"}}, Case{"gptq_8bit", 8, {"q8_0"}}}) {
+    INFO(name);
+    Golden g = golden(name);
+    g.weight.bits = bits;
+    REQUIRE(names(import_formats(g.weight)) == formats);
+    const auto order = import_order(g.weight);
+    for (const Format f : import_formats(g.weight)) {
+      Streams s(f, g.weight.n, g.weight.k);
+      if (f.info().streams.size() == 1) s.scales.clear();
+      import_weights(g.weight, f, s.data, s.scales);
+      CHECK(s.decoded() == reordered(g.decoded, g.weight.k, order));
+    }
+  }
+  // What such weights may not be.
+  Golden g = golden("gptq_8bit");
+  g.weight.bits = 8;
+  Streams s(Format::parse("q8_0"), g.weight.n, g.weight.k);
+  Bytes scales(2);
+  CHECK(refusal([&] { import_weights(g.weight, s.format, s.data, scales); }).field() == "scales");
+  CheckpointWeight w = g.weight;
+  w.group = 16;
+  CHECK(refusal([&] { import_formats(w); }).field() == "qzeros");
+  w = g.weight;
+  g.tensors[1][3] ^= std::byte{1};
+  CHECK(refusal([&] { import_formats(w); }).field() == "zero points");
+  w.bits = 3;
+  CHECK(refusal([&] { import_formats(w); }).field() == "n");
+  w.n = 32;
+  CHECK(refusal([&] { import_formats(w); }).field() == "qweight");
+  CheckpointBytes to;
+  CHECK(refusal([&] { export_weights(s.format, s.data, {}, g.weight, {}, to); }).field() == "bits");
+}
+
 TEST_CASE("checkpoints give the weights that they say, and come back byte for byte", "[import]") {
   const std::pair<const char*, std::vector<std::string>> cases[] = {
       {"gptq", {"uint4_g32"}},
