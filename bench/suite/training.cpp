@@ -135,10 +135,10 @@ void training_checks(Suite& s) {
     for (const char* grad : {"", " grad=straight", " grad=learned"})
       for (const char* codes : {"", " qmin=-8 qmax=7", " qmin=0 qmax=255"})
         for (const char* scope : {"", " scope=row"})
-          for (const char* sizes :
-               {"rows=3 cols=7", "rows=67 cols=4096", "rows=300 cols=1235", "rows=2 cols=300000"}) {
+          for (const char* sizes : {"rows=3 cols=7", "rows=67 cols=4096", "rows=300 cols=1235", "rows=2 cols=300000"}) {
             // (What is large takes the host long.)
-            if (std::string_view(sizes) == "rows=2 cols=300000" && std::string_view(codes) != " qmin=-8 qmax=7") continue;
+            if (std::string_view(sizes) == "rows=2 cols=300000" && std::string_view(codes) != " qmin=-8 qmax=7")
+              continue;
             if (one ? std::string_view(sizes) != "rows=3 cols=7" || *codes
                     : *codes == '\0' && s.extent() != Extent::full)
               continue;

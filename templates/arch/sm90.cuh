@@ -20,10 +20,10 @@ enum class WgmmaKind { f16, bf16, e4m3, e5m2, e4m3_e5m2, e5m2_e4m3, s8, tf32, b1
 constexpr bool is_fp8(WgmmaKind kind) { return kind >= WgmmaKind::e4m3 && kind <= WgmmaKind::e5m2_e4m3; }
 constexpr bool is_integer(WgmmaKind kind) { return kind == WgmmaKind::s8 || kind == WgmmaKind::b1; }
 constexpr int mma_k(WgmmaKind kind) {  // 32 bytes
-  return kind == WgmmaKind::b1                                  ? 256
-         : kind == WgmmaKind::tf32                              ? 8
+  return kind == WgmmaKind::b1                               ? 256
+         : kind == WgmmaKind::tf32                           ? 8
          : kind == WgmmaKind::f16 || kind == WgmmaKind::bf16 ? 16
-                                                                : 32;
+                                                             : 32;
 }
 
 // L2 eviction priorities of a copy (encodings that createpolicy gives for fractional policies of 1.0).

@@ -95,7 +95,10 @@ void check_mma(const Shape& s, emu::Mma kind, u32 seed) {
   std::vector<int> a(static_cast<std::size_t>(s.m * s.k)), b(static_cast<std::size_t>(s.k * 8)),
       d(static_cast<std::size_t>(s.m * 8));
   for (auto* v : {&a, &b, &d})
-    for (int& x : *v) x = s.bits == 1 && v != &d ? static_cast<int>(random() % 2) : fp8 ? static_cast<int>(random() % 17) - 8 : static_cast<int>(random() % 255) - 127;
+    for (int& x : *v)
+      x = s.bits == 1 && v != &d ? static_cast<int>(random() % 2)
+          : fp8                  ? static_cast<int>(random() % 17) - 8
+                                 : static_cast<int>(random() % 255) - 127;
   const bool bytes = s.bits <= 8 && !fp8, bf = kind == emu::Mma::bf16_k8 || kind == emu::Mma::bf16_k16;
   const auto encode = [&](int x, bool e4m3) -> u32 {
     const auto f = static_cast<float>(x);

@@ -21,8 +21,8 @@ template <class X, class W, class Epi, gemm::GemvKnobs knobs>
 void check_gemv_signs() {
   using Plan = SignProducts<gemm::Gemv<Bytes<X>, Bytes<W>, Epi, Fixed<knobs>::value>>;
   constexpr i64 kUnit = 8 * knobs.unit, kStaged = 8 * knobs.staged_k;
-  check_sizes<Plan, X, W, Epi>(knobs.block_rows(), 3 * kUnit,
-                               {kUnit, kStaged, kStaged * knobs.split_k + 3 * kUnit}, kUnit);
+  check_sizes<Plan, X, W, Epi>(knobs.block_rows(), 3 * kUnit, {kUnit, kStaged, kStaged * knobs.split_k + 3 * kUnit},
+                               kUnit);
 }
 
 template <class X, class W, class Epi, gemm::MmaKnobs knobs>
@@ -39,7 +39,8 @@ void check_wgmma_signs() {
   constexpr int kPanel = 1024;  // signs of a panel
   static_assert(Kernel::kPanelK == kPanel / 8 && Kernel::kSharedBytes <= 227 * 1024);
   std::uint64_t seed = 0;
-  for (const Size& s : {Size{1, Kernel::kBlockN + 24, 3 * kPanel}, {knobs.block_m - 3, Kernel::kBlockN, 5 * kPanel, 128, 3},
+  for (const Size& s : {Size{1, Kernel::kBlockN + 24, 3 * kPanel},
+                        {knobs.block_m - 3, Kernel::kBlockN, 5 * kPanel, 128, 3},
                         {2 * knobs.block_m + 1, 2 * Kernel::kBlockN + 8, 2 * kPanel}}) {
     INFO("m " << s.m << " n " << s.n << " k " << s.k);
     const Matrix<X> x(s.m, s.k, s.k + s.pad_x, static_cast<unsigned>(++seed));
@@ -50,8 +51,8 @@ void check_wgmma_signs() {
                              static_cast<u64>(matrix.ld / 8), 128, static_cast<u32>(rows), 128,
                              static_cast<u32>(panels));
     };
-    const int rows = Kernel::kClips ? gemm::clipped_rows(s.m, Kernel::kBoxRows, knobs.block_m / Kernel::kBoxRows)
-                                    : Kernel::kBoxRows;
+    const int rows =
+        Kernel::kClips ? gemm::clipped_rows(s.m, Kernel::kBoxRows, knobs.block_m / Kernel::kBoxRows) : Kernel::kBoxRows;
     const TensorMap x_map = map_of(x, rows, rows < Kernel::kBoxRows ? 1 : Kernel::kPanelBoxes),
                     w_map = map_of(w, std::min<int>(Kernel::kBlockN, 256), knobs.panels);
     const gemm::Args args = out.args(x.operand(), w.operand());
