@@ -2,6 +2,9 @@
 # libtilewright from its folders. Each folder is an object library, so that its tests link it alone.
 include(templates/embed.cmake)
 
+set(TILEWRIGHT_FAST_SOURCES "formats|fast_path|host|judge|matrix|pieces|stochastic|fill|numerics|hessian|tiles|post_training|rounding|\
+round_to_nearest|observer|calibration|family|boxes|layer|operands|mma|awq|gptq|bitnet|bitsandbytes|compressed_tensors")
+
 function(tilewright_folder name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${name}/*.cpp)
   add_library(tilewright_${name} OBJECT ${sources} ${ARGN})
@@ -10,9 +13,12 @@ function(tilewright_folder name)
   target_compile_definitions(tilewright_${name} PRIVATE TILEWRIGHT_BUILDING)
   # A format's codec must give the same bits on every host; see templates/core/numeric.cuh.
   target_compile_options(tilewright_${name} PRIVATE -ffp-contract=off)
-  # In the Python wheel the size of what is not arithmetic counts.
-  if(SKBUILD AND name MATCHES "^(jit|cache|tuner|files|capi)$")
-    target_compile_options(tilewright_${name} PRIVATE -Os)
+  if(SKBUILD)  # In the Python wheel the size of what neither computes nor ranks candidates counts.
+    foreach(source ${sources})
+      if(NOT source MATCHES "/(${TILEWRIGHT_FAST_SOURCES})\\.cpp$")
+        set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS -Os)
+      endif()
+    endforeach()
   endif()
 endfunction()
 

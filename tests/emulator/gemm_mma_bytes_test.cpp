@@ -49,6 +49,10 @@ TEST_CASE("mma: bytes of x, coded weights", "[gemm]") {
     check_mma_bytes<fmt::int8_row, fmt::q6_k, 128>();  // groups of 16
     check_mma_bytes<fmt::int8_row, fmt::q2_k, 128>();  // both
   }
+  SECTION("codes of 4 bits on both sides") {
+    check_mma<fmt::int4_row, fmt::int4_row, PlainF32, coded(tile(16, 64, 128, 1, 4), 32, 1, false)>();
+    check_mma<fmt::int4_row, fmt::int4_row, Epilogue<bf16, float, Act::relu>, coded(tile(64, 128, 128, 2, 4), 128, 2)>();
+  }
   SECTION("fp8") {
     check_mma_bytes<fmt::e4m3_row, fmt::int4_g128, 128>();
     check_mma_bytes<fmt::e4m3_row, fmt::int4_row, 32>();
