@@ -25,8 +25,10 @@ struct Pair {
   std::string text(int which, std::int64_t n, std::int64_t k, bool epilogue) const;
   // Whether floats get a scale per row, for which kernels need a workspace: text() has one.
   bool by_row() const { return from && x.block() == 1; }
-  int element() const { return x.info().streams[0].bytes / x.block(); }  // bytes of one of x
-  int panel() const { return 128 / element(); }                          // columns of 128 bytes
+  int panel() const {  // columns of 128 bytes
+    const int block = x.block(), bytes = x.info().streams[0].bytes;
+    return bytes < block ? 128 * (block / bytes) : 128 / (bytes / block);
+  }
   // Elements that a row of x may be longer than k by multiples of: 16 bytes, of whole blocks.
   std::int64_t step() const {
     const Format stored = from.value_or(x);

@@ -8,8 +8,8 @@ from conftest import GOLDEN
 from tilewright import checkpoints
 
 PACKINGS = ("gptq", "gptq_v2", "awq", "compressed_tensors")
-# (bitsandbytes' are read by the C++ library alone.)
-VECTORS = sorted(p for p in GOLDEN.glob("checkpoint_*.bin") if "bitsandbytes" not in p.stem)
+# (bitsandbytes' and BitNet's are read by the C++ library alone.)
+VECTORS = sorted(p for p in GOLDEN.glob("checkpoint_*.bin") if p.stem.split("_")[1] not in ("bitsandbytes", "bitnet"))
 
 
 def read(path):
@@ -30,10 +30,13 @@ def read(path):
 @pytest.mark.parametrize("path", VECTORS, ids=lambda p: p.stem)
 def test_golden(path):
     packing, n, k, group, kind, tensors, decoded = read(path)
-    layer = checkpoints.import_weights(packing, **tensors, group=group)
+    bits = int(path.stem[-4]) if path.stem.endswith("bit") else 4
+    layer = checkpoints.import_weights(packing, **tensors, group=group, bits=bits)
     assert (layer.weight.rows, layer.weight.cols) == (n, k)
     want = decoded if layer.order is None else decoded[:, layer.order]
-    assert np.array_equal(tw.decode(layer.weight), want) and ("act_order" in path.stem) == (layer.order is not None)
+    assert np.array_equal(tw.decode(layer.weight), want) and (bits != 4 or ("act_order" in path.stem) == (layer.order is not None))
+    if bits != 4:
+        return
     out = checkpoints.export_weights(layer.weight, packing, group=group, scale_type=kind, order=layer.order)
     for name, tensor in tensors.items():
         given = getattr(out, name)
@@ -65,7 +68,7 @@ def good():
     "changes, kind, field",
     [
         ({"packing": "exl2"}, tw.InvalidArgument, "packing"),
-        ({"bits": 3}, tw.Unsupported, None),
+        ({"bits": 5}, tw.Unsupported, None),
         ({"group": 48}, tw.TilewrightError, None),
         ({"codes": np.zeros((8, 8), "f4")}, tw.InvalidArgument, "codes"),
         ({"codes": np.zeros((2, 2, 2), "i4")}, tw.InvalidArgument, "codes"),

@@ -26,10 +26,10 @@ _SHAPES: dict[str, Any] = {
 }
 # n and k from the shape of the codes.
 _EXTENTS: dict[str, Any] = {
-    "gptq": lambda rows, cols: (cols, 8 * rows),
-    "gptq_v2": lambda rows, cols: (cols, 8 * rows),
-    "awq": lambda rows, cols: (8 * cols, rows),
-    "compressed_tensors": lambda rows, cols: (rows, 8 * cols),
+    "gptq": lambda rows, cols, bits: (cols, 32 * rows // bits),
+    "gptq_v2": lambda rows, cols, bits: (cols, 32 * rows // bits),
+    "awq": lambda rows, cols, bits: (8 * cols, rows),
+    "compressed_tensors": lambda rows, cols, bits: (rows, 8 * cols),
 }
 _TYPES = {"int32": "i32", "float16": "f16", "bfloat16": "bf16", "uint16": "bf16"}
 
@@ -65,7 +65,7 @@ class _Weight:
             if value is not None:
                 setattr(self.struct, name, self._tensor(name, value))
         codes = self.struct.codes
-        inferred = _EXTENTS[packing](codes.rows, codes.cols)
+        inferred = _EXTENTS[packing](codes.rows, codes.cols, max(bits, 1))
         self.n = self.struct.n = inferred[0] if n is None else n
         self.k = self.struct.k = inferred[1] if k is None else k
 
@@ -133,8 +133,14 @@ def import_weights(
     n, k = weight.n, weight.k
     order, permuted = (ctypes.c_int32 * k)(), ctypes.c_int32()
     lib.tw_import_order(ctypes.byref(weight.struct), order, ctypes.byref(permuted))
-    data, scale = (_arrays.allocate(chosen.stream_bytes(s, n, k)) for s in ("data", "scales"))
-    addresses = (_arrays.view(data, "data").pointer, len(data), _arrays.view(scale, "scales").pointer, len(scale))
+    data, scale = (
+        _arrays.allocate(chosen.stream_bytes(s, n, k)) if s in chosen.streams else None for s in ("data", "scales")
+    )
+    addresses = [
+        part
+        for stream in (data, scale)
+        for part in ((None, 0) if stream is None else (_arrays.view(stream, "stream").pointer, len(stream)))
+    ]
     lib.tw_import_weights(ctypes.byref(weight.struct), _c.text(chosen.name, "format"), *addresses)
     return Imported(codec.Encoded(chosen, n, k, data, scale), _integers(order) if permuted.value else None)
 
