@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 tilewright_test(jit tilewright_jit tilewright_templates fake_cuda)
-add_test(NAME jit COMMAND test_jit)
-set_tests_properties(jit PROPERTIES COST 100)  # seconds: the longest starts first
+add_test(NAME jit COMMAND test_jit ~[archs])
+add_test(NAME jit_archs COMMAND test_jit "every family*")  # apart, so that they run side by side
+add_test(NAME jit_tiles COMMAND test_jit "Hopper's largest*")
+set_tests_properties(jit_archs jit_tiles PROPERTIES COST 200)  # seconds: the longest start first
 
 # Compilers that nobody has installed: an old one with its builtins, and one beside the builtins of another version.
 function(fake_nvrtc name major minor builtins)
