@@ -182,7 +182,7 @@ TEST_CASE("an act-order layer gives its order, and a broken one an error that na
   CHECK(refused([](tw_checkpoint_weight& w) { w.scales.type = "f64"; }).field == "scales.type");
   CHECK(refused([](tw_checkpoint_weight& w) { w.codes.rows = -1; }).field == "codes");
   CHECK(refused([](tw_checkpoint_weight& w) { w.codes.rows = int64_t{1} << 62; }).field == "codes");
-  CHECK(refused([](tw_checkpoint_weight& w) { w.bits = 3; }).status == TW_UNSUPPORTED);
+  CHECK(refused([](tw_checkpoint_weight& w) { w.bits = 5; }).status == TW_UNSUPPORTED);
 }
 
 }  // namespace

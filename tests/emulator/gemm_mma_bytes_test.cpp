@@ -50,8 +50,10 @@ TEST_CASE("mma: bytes of x, coded weights", "[gemm]") {
     check_mma_bytes<fmt::int8_row, fmt::q2_k, 128>();  // both
   }
   SECTION("codes of 4 bits on both sides") {
-    check_mma<fmt::int4_row, fmt::int4_row, PlainF32, coded(tile(16, 64, 128, 1, 4), 32, 1, false)>();
-    check_mma<fmt::int4_row, fmt::int4_row, Epilogue<bf16, float, Act::relu>, coded(tile(64, 128, 128, 2, 4), 128, 2)>();
+    using Plan =
+        gemm::Mma<fmt::int4_row, fmt::int4_row, PlainF32, Fixed<coded(tile(32, 64, 128, 1, 4), 128, 2)>::value>;
+    for (const i64 k : {128, 256, 1152})  // whole stages
+      check<Plan, fmt::int4_row, fmt::int4_row, PlainF32>({37, 67, k}, static_cast<std::uint64_t>(k));
   }
   SECTION("fp8") {
     check_mma_bytes<fmt::e4m3_row, fmt::int4_g128, 128>();

@@ -52,6 +52,11 @@ TEST_CASE("mma: operands of different widths", "[mma]") {
   CHECK(why_not("x=e4m3_row w=int4_row" + shape, "sm_80") == "sm_80 has no fp8 mma.sync of its own");
   CHECK(why_not("x=q8_1 w=q2_k" + shape, "sm_80") == "w=q2_k has minima of 16 elements, and x=q8_1 sums of 32");
   CHECK(why_not("x=f16 w=e4m3 y=f32 m=16 n=128 k=255", "sm_80") == "k = 255: a multiple of 2 is needed");
+  // Codes of 0 behind a row's end would be -8 by -8.
+  CHECK(why_not("x=int4_row w=int4_row" + shape, "sm_80").empty());
+  CHECK(why_not("x=int4_row w=ternary_row y=f32 m=16 n=128 k=320", "sm_80") ==
+        "k = 320: a multiple of 128 is needed where both operands are rows of codes");
+  CHECK(why_not("x=int4_row w=q8_0 y=f32 m=16 n=128 k=320", "sm_80").empty());
 }
 
 TEST_CASE("mma: blocks that a target's units scale", "[mma]") {

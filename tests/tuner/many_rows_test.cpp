@@ -81,6 +81,7 @@ TEST_CASE("every family of every operation numbers its blocks along x alone", "[
                            "fused_cast x=bf16 y=nvfp4 rows=600000 cols=14336 act=silu gate=first",
                            "amax x=bf16 rows=600000 cols=4096",
                            "unscale x=bf16 pieces=6000000",
+                           "update_scale",
                            "fake_quant x=bf16 rows=600000 cols=4096 scope=row grad=learned",
                            "fake_quant x=bf16 rows=600000 cols=4096",
                            "fp4_fake_quant x=bf16 y=bf16 rows=600000 cols=4096",

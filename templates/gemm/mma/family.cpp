@@ -14,6 +14,8 @@ namespace {
 constexpr std::int64_t kLargeM = 512;  // from here on, tiles of 64 rows are the smallest that pay
 constexpr int kMinTokens = 4;          // below, most of a fragment is padding, and gemv is faster where it has a kernel
 
+constexpr int kWidestStage = 128;  // columns of a stage of coded operands, at most
+
 struct Tile {  // of a block, and how its warps share it
   int block_m, block_n, warps_m, warps_n;
 };
@@ -125,6 +127,10 @@ class Mma final : public KernelFamily<Knobs> {
     if (!w.coded() && w.element != x.element && !both_fp8 && !(widened(x, w) && w.block == 1))
       return fmt::format("w={} has other elements than x={}", g->w.name(), g->x.name());
     if (std::string why = no_sums(*g); !why.empty()) return why;
+    // A stage is filled up with codes of 0, which stand for other numbers; of blocks, the scale is 0.
+    if (x.codes && x.row_bytes && w.codes && w.row_bytes && g->k % kWidestStage != 0)
+      return fmt::format("k = {}: a multiple of {} is needed where both operands are rows of codes", g->k,
+                         kWidestStage);
     if (w.coded() && coded_unit(*g) == 0) return fmt::format("k = {}: no unit of w={} divides it", g->k, g->w.name());
     return {};
   }
