@@ -140,7 +140,7 @@ struct QuantizePolicy {
   std::function<void(std::string_view stage, int done, int total)> progress = {};
 };
 
-struct TensorReport {
+struct TILEWRIGHT_EXPORT TensorReport {
   std::string name = {};
   std::string type = {};  // as the input says: "BF16"
   bool quantized = false;
@@ -154,7 +154,7 @@ struct TensorReport {
   double relative_rms() const;            // sqrt(error_squares / squares), 0 of zeros
 };
 
-struct QuantizeReport {
+struct TILEWRIGHT_EXPORT QuantizeReport {
   std::vector<TensorReport> tensors = {};  // in the input's order
   std::uint64_t bytes_before = 0, bytes_after = 0;
   double relative_rms() const;  // of all quantized tensors together
