@@ -120,11 +120,11 @@ Json casts(const Device& device, const Settings& settings) {
   }
   for (const char* y : {"e4m3_row", "e4m3", "int8_row", "int4_g32", "nvfp4", "mxfp8"})
     measure(fmt::format("cast x=bf16 y={} rows=4096 cols=32768 rounding=stochastic", y));
-  // What is fused, of as many bytes of x.
+  // What is fused. (Of more rows than the largest bucket has, times would be of those.)
   for (const char* y : {"e4m3_row", "int8_row", "nvfp4", "mxfp8", "q8_1", "bf16"}) {
-    measure(fmt::format("fused_cast x=bf16 y={} rows=16384 cols=8192 residual=add norm=rms weight=bf16", y));
+    measure(fmt::format("fused_cast x=bf16 y={} rows=4096 cols=8192 residual=add norm=rms weight=bf16", y));
     measure(fmt::format("fused_cast x=bf16 y={} rows=4096 cols=14336 act=silu gate=first", y));
-    measure(fmt::format("fused_cast x=bf16 y={} rows=16384 cols=8192 bias=bf16 act=gelu", y));
+    measure(fmt::format("fused_cast x=bf16 y={} rows=4096 cols=8192 bias=bf16 act=gelu", y));
   }
   for (const char* plain : {"f32", "f16", "bf16"}) {
     measure(fmt::format("amax x={} rows=4096 cols={}", plain, cols(plain)));
@@ -133,7 +133,7 @@ Json casts(const Device& device, const Settings& settings) {
     measure(fmt::format("dynamic_block_quantize x={0} y={0} rows=4096 cols={1} block=128", plain, cols(plain) - 1));
     for (const char* more : {"", " scope=row", " grad=straight", " grad=learned", " scope=row grad=learned"})
       measure(fmt::format("fake_quant x={} rows=4096 cols={} qmin=-8 qmax=7{}", plain, cols(plain), more));
-    measure(fmt::format("unscale x={} pieces=16000", plain));  // a thousand tensors of 131072 elements
+    measure(fmt::format("unscale x={} pieces=4096 elements=32768", plain));  // a thousand tensors of 131072 elements
   }
   fmt::print("{}", table.text());
   return out;
