@@ -156,7 +156,7 @@ template <class Plan, class Y, class X>
 void check_plan(const Matrix<X>& x, i64 blocks, int encoder, std::uint64_t seed) {
   INFO("rows " << x.rows << " cols " << x.cols << " encoder " << encoder);
   Matrix<Y> y(x.rows, x.cols);
-  const cast::Args args{x.in(), y.out(), x.rows};
+  const cast::Args args{x.in(), y.out(), x.rows, 0};
   const cast::Shape shape{x.cols, encoder, 0};
   emu::run({{static_cast<u32>(blocks), 1, 1}, Plan::kThreads, 1, static_cast<std::size_t>(Plan::kSharedBytes), seed},
            [&] { Plan::run(args, shape); });
