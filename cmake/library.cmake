@@ -2,6 +2,7 @@
 # libtilewright from its folders. Each folder is an object library, so that its tests link it alone.
 include(templates/embed.cmake)
 
+# Of all folders, the sources that compute on the host or rank candidates: the wheel keeps these at -O2.
 set(TILEWRIGHT_FAST_SOURCES "formats|fast_path|host|judge|matrix|pieces|stochastic|fill|numerics|hessian|tiles|post_training|rounding|\
 round_to_nearest|observer|calibration|family|boxes|layer|operands|mma|awq|gptq|bitnet|bitsandbytes|compressed_tensors")
 
@@ -13,7 +14,7 @@ function(tilewright_folder name)
   target_compile_definitions(tilewright_${name} PRIVATE TILEWRIGHT_BUILDING)
   # A format's codec must give the same bits on every host; see templates/core/numeric.cuh.
   target_compile_options(tilewright_${name} PRIVATE -ffp-contract=off)
-  if(SKBUILD)  # In the Python wheel the size of what neither computes nor ranks candidates counts.
+  if(SKBUILD)  # of the others size is what counts there
     foreach(source ${sources})
       if(NOT source MATCHES "/(${TILEWRIGHT_FAST_SOURCES})\\.cpp$")
         set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS -Os)
