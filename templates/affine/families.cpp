@@ -5,10 +5,9 @@
 
 #include "templates/affine/affine.h"
 #include "templates/affine/plan.cuh"
+#include "templates/family_of.h"
 #include "templates/fast_path.h"
-#include "templates/knobs.h"
 #include "templates/run_grid.h"
-#include "templates/specialize.h"
 
 namespace tilewright::affine {
 namespace {
@@ -25,52 +24,20 @@ const char* grad_of(const FakeQuant& f) {
                                              : "tw::affine::Grad::learned";
 }
 
-class AffineFamily : public EnumeratedFamily {
- public:
-  std::string_view op() const override { return FakeQuant::kOperation; }
-  std::string why_not(const Problem& problem, const Arch&) const override {
-    return problem.as<FakeQuant>() ? "" : fmt::format("not a {}", FakeQuant::kOperation);
-  }
+double elements(const FakeQuant& f) { return static_cast<double>(f.rows) * static_cast<double>(f.cols); }
 
- protected:
-  static Specialization specialization(const FakeQuant& f, const char* header, const LaunchPlan& plan) {
-    Specialization s;
-    s.name = fmt::format("fake_quant/{}", header);
-    s.includes = {fmt::format("affine/{}.cuh", header), fmt::format("formats/{}.cuh", f.x.name())};
-    s.space = "tw::affine";
-    s.plan = plan;
-    return s;
-  }
-  static Traits base_traits(const Problem& problem, const LaunchPlan& plan) {
-    Traits t;
-    t.threads = static_cast<int>(plan.threads);
-    t.tile_rows = std::max(1, static_cast<int>(plan.x.per_rows));
-    t.tile_cols = std::max(1, static_cast<int>(plan.x.per_cols));
-    t.blocks = static_cast<double>(plan.x.blocks(problem.rows(), problem.cols()));
-    t.unique_bytes = t.global_bytes = problem.min_bytes();
-    return t;
-  }
-  static double elements(const FakeQuant& f) { return static_cast<double>(f.rows) * static_cast<double>(f.cols); }
-};
-
-class Vectors final : public AffineFamily {
+class Vectors final : public FamilyOf<FakeQuant> {
  public:
+  Vectors() : FamilyOf("affine") {}
   std::string_view name() const override { return "vectors"; }
   std::string_view title() const override { return "16-byte accesses, blocks in turns, sums in one order"; }
 
-  std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
-    if (!why_not(problem, arch).empty()) return {};
-    std::vector<Candidate> all;
-    for (const int threads : {256, 512, 128})
-      for (const int loads : {4, 2, 8}) all.push_back(kTable.candidate(name(), {.threads = threads, .loads = loads}));
-    return all;
-  }
   Source source(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
     const FakeQuant& f = *problem.as<FakeQuant>();
     const Knobs k = derived(f, candidate);
-    Specialization s = specialization(f, "vectors", plan(f, k, arch));
+    Specialization s = specialization(plan(f, k, arch), {f.x});
     s.prelude = kTable.text(k);
-    s.plan_type = fmt::format("tw::affine::Vectors<tw::fmt::{}, kKnobs, {}>", f.x.name(), grad_of(f));
+    s.plan_type = fmt::format("tw::affine::Vectors<{}, kKnobs, {}>", format_type(f.x), grad_of(f));
     return specialize(s);
   }
   Traits traits(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
@@ -84,6 +51,14 @@ class Vectors final : public AffineFamily {
     t.alu_ops = elements(f) * (learned(f) ? 14.0 : 9.0) + elements(f) / k.piece * (by_row(f) && !learned(f) ? 50 : 5);
     t.later_wave_cost = 0.1;  // a loop's turn
     return t;
+  }
+
+ protected:
+  std::vector<Candidate> list(const FakeQuant&) const override {
+    std::vector<Candidate> all;
+    for (const int threads : {256, 512, 128})
+      for (const int loads : {4, 2, 8}) all.push_back(kTable.candidate(name(), {.threads = threads, .loads = loads}));
+    return all;
   }
 
  private:
@@ -104,19 +79,16 @@ class Vectors final : public AffineFamily {
   }
 };
 
-class Reference final : public AffineFamily {
+class Reference final : public FamilyOf<FakeQuant> {
  public:
+  Reference() : FamilyOf("affine") {}
   std::string_view name() const override { return "reference"; }
   std::string_view title() const override { return "one thread for each element, by the format's scalar codec"; }
 
-  std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
-    if (!why_not(problem, arch).empty()) return {};
-    return {{"reference", {}}};
-  }
   Source source(const Problem& problem, const Arch&, const Candidate&) const override {
     const FakeQuant& f = *problem.as<FakeQuant>();
-    Specialization s = specialization(f, "reference", plan(f));
-    s.plan_type = fmt::format("tw::affine::Reference<tw::fmt::{}, {}, {}>", f.x.name(), by_row(f), grad_of(f));
+    Specialization s = specialization(plan(f), {f.x});
+    s.plan_type = fmt::format("tw::affine::Reference<{}, {}, {}>", format_type(f.x), by_row(f), grad_of(f));
     return specialize(s);
   }
   Traits traits(const Problem& problem, const Arch&, const Candidate&) const override {

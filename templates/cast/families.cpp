@@ -2,22 +2,20 @@
 #include "templates/cast/cast.h"
 
 #include <fmt/format.h>
-#include <tilewright/error.h>
 
 #include <algorithm>
 #include <bit>
 
 #include "templates/cast/lanes.h"
 #include "templates/checks.h"
+#include "templates/family_of.h"
 #include "templates/fast_path.h"
 #include "templates/run_grid.h"
-#include "templates/specialize.h"
 
 namespace tilewright::cast {
 namespace {
 
 int element_bytes(Format plain) { return fast_path(plain).data_bytes; }
-std::string type(Format f) { return fmt::format("tw::fmt::{}", f.name()); }
 // The last argument of an encoding kernel's template.
 const char* rounding(const Cast& c) { return c.rounding == Rounding::stochastic ? ", true" : ""; }
 // Of an element: its share of a generator's ten rounds, two decodings and a division.
@@ -26,81 +24,31 @@ double rounding_ops(const Cast& c) { return c.rounding == Rounding::stochastic ?
 // Narrowing is the encoder's work, widening the decoder's.
 bool encodes(const Cast& c) { return is_float(c.x) && (!is_float(c.y) || element_bytes(c.y) <= element_bytes(c.x)); }
 
-double total_bytes(const Cast& c) {
-  return static_cast<double>(c.x.total_bytes(c.rows, c.cols)) + static_cast<double>(c.y.total_bytes(c.rows, c.cols));
-}
 double elements(const Cast& c) { return static_cast<double>(c.rows) * static_cast<double>(c.cols); }
-
-std::vector<std::string> includes(const Cast& c, const char* kernel) {
-  std::vector<std::string> list{kernel, fmt::format("formats/{}.cuh", c.x.name())};
-  if (c.x != c.y) list.push_back(fmt::format("formats/{}.cuh", c.y.name()));
-  return list;
-}
-
-Traits base_traits(const Cast& c, int threads, int shared_bytes, double blocks) {
-  Traits t;
-  t.threads = threads;
-  t.shared_bytes = shared_bytes;
-  t.blocks = blocks;
-  t.unique_bytes = t.global_bytes = total_bytes(c);
-  return t;
-}
-
-// Legality is membership of the list: the lists are short.
-class CastFamily : public Family {
- public:
-  std::string_view op() const override { return "cast"; }
-  std::string why_not(const Problem& problem, const Arch&) const override {
-    return problem.as<Cast>() ? why_not(*problem.as<Cast>()) : "not a cast";
-  }
-  std::vector<Candidate> candidates(const Problem& problem, const Arch&) const override {
-    if (!problem.as<Cast>() || !why_not(*problem.as<Cast>()).empty()) return {};
-    return list(*problem.as<Cast>());
-  }
-  std::string illegal(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
-    if (std::string why = why_not(problem, arch); !why.empty()) return why;
-    const std::vector<Candidate> all = list(*problem.as<Cast>());
-    if (std::find(all.begin(), all.end(), candidate) != all.end()) return "";
-    return fmt::format("'{}' is not one of the {} candidates of cast/{} for this problem", candidate.text(), all.size(),
-                       name());
-  }
-
- protected:
-  virtual std::string why_not(const Cast& c) const = 0;
-  virtual std::vector<Candidate> list(const Cast& c) const = 0;
-};
 
 int knob(const Candidate& c, std::string_view name) { return static_cast<int>(c.at(name)); }
 
-class Blocks final : public CastFamily {
+class Blocks final : public FamilyOf<Cast> {
  public:
+  Blocks() : FamilyOf("cast") {}
   std::string_view name() const override { return "blocks"; }
   std::string_view title() const override { return "runs of blocks, staged through shared memory"; }
 
   Source source(const Problem& problem, const Arch&, const Candidate& candidate) const override {
     const Cast& c = *problem.as<Cast>();
     const Plan plan = plan_of(c, candidate);
-    Specialization s;
-    s.name = "cast/blocks";
-    s.space = "tw::cast";
-    s.includes = includes(c, encodes(c) ? "cast/encode.cuh" : "cast/decode.cuh");
-    s.plan_type =
-        encodes(c) ? fmt::format("tw::cast::Encode<{}, {}, {}, {}, {}{}>", type(c.x), type(c.y), plan.threads,
-                                 plan.lane, plan.passes, rounding(c))
-                   : fmt::format("tw::cast::Decode<{}, {}, {}, {}>", type(c.x), type(c.y), plan.threads, plan.passes);
-    s.plan.x = run_grid(plan.tile, c.rows, c.cols);
-    s.plan.threads = static_cast<std::uint32_t>(plan.threads);
-    s.plan.shared_bytes = static_cast<std::uint32_t>(plan.shared_bytes);
+    Specialization s = specialization(launch(c, plan), {c.x, c.y}, encodes(c) ? "encode" : "decode");
+    s.plan_type = encodes(c) ? fmt::format("tw::cast::Encode<{}, {}, {}, {}, {}{}>", format_type(c.x), format_type(c.y),
+                                           plan.threads, plan.lane, plan.passes, rounding(c))
+                             : fmt::format("tw::cast::Decode<{}, {}, {}, {}>", format_type(c.x), format_type(c.y),
+                                           plan.threads, plan.passes);
     return specialize(s);
   }
 
   Traits traits(const Problem& problem, const Arch&, const Candidate& candidate) const override {
     const Cast& c = *problem.as<Cast>();
     const Plan plan = plan_of(c, candidate);
-    const GridAxis grid = run_grid(plan.tile, c.rows, c.cols);
-    Traits t = base_traits(c, plan.threads, plan.shared_bytes, static_cast<double>(grid.blocks(c.rows, c.cols)));
-    t.tile_rows = static_cast<int>(grid.per_rows);
-    t.tile_cols = static_cast<int>(grid.per_cols);
+    Traits t = base_traits(problem, launch(c, plan));
     // Encoders hold their input in registers; decoders read the narrow side only.
     const bool searches = c.y.name() == "q4_k";
     t.registers = encodes(c) ? 24 + plan.lane * plan.passes * (searches ? 3 : 1) : 32;
@@ -130,9 +78,16 @@ class Blocks final : public CastFamily {
     p.shared_bytes = static_cast<int>(p.tile / coded.block()) * (f.data_bytes + f.scale_bytes);
     return p;
   }
+  static LaunchPlan launch(const Cast& c, const Plan& p) {
+    return {.x = run_grid(p.tile, c.rows, c.cols),
+            .y = {},
+            .z = {},
+            .threads = static_cast<std::uint32_t>(p.threads),
+            .shared_bytes = static_cast<std::uint32_t>(p.shared_bytes)};
+  }
 
  protected:
-  std::string why_not(const Cast& c) const override {
+  std::string refusal(const Cast& c) const override {
     if (encodes(c) && fast_path(c.y).row_bytes) return fmt::format("y: {} has a scale per row", c.y.name());
     if (encodes(c) && encoder_lanes(c.y) == 0) return fmt::format("y: {} has no encoder for lanes", c.y.name());
     if (!encodes(c) && fast_path(c.x).row_bytes && c.x.block() > 1)
@@ -172,8 +127,9 @@ class Blocks final : public CastFamily {
   }
 };
 
-class Rows final : public CastFamily {
+class Rows final : public FamilyOf<Cast> {
  public:
+  Rows() : FamilyOf("cast") {}
   std::string_view name() const override { return "rows"; }
   std::string_view title() const override { return "whole rows in registers, for formats with a scale per row"; }
 
@@ -181,26 +137,16 @@ class Rows final : public CastFamily {
     const Cast& c = *problem.as<Cast>();
     const int row_threads = knob(candidate, "row_threads"), block_rows = knob(candidate, "block_rows");
     const int held = knob(candidate, "held");
-    Specialization s;
-    s.name = "cast/rows";
-    s.space = "tw::cast";
-    s.includes = includes(c, "cast/rows.cuh");
-    s.plan_type = fmt::format("tw::cast::Rows<{}, {}, {}, {}, {}, {}, {}{}>", type(c.x), type(c.y), row_threads,
-                              block_rows, held, steps(c, row_threads) <= held, aligned(c), rounding(c));
-    s.plan.x = {1, static_cast<std::uint32_t>(block_rows), 0};
-    s.plan.threads = static_cast<std::uint32_t>(row_threads * block_rows);
-    s.plan.shared_bytes = static_cast<std::uint32_t>(shared_bytes(c, candidate));
+    Specialization s = specialization(launch(c, candidate), {c.x, c.y});
+    s.plan_type = fmt::format("tw::cast::Rows<{}, {}, {}, {}, {}, {}, {}{}>", format_type(c.x), format_type(c.y),
+                              row_threads, block_rows, held, steps(c, row_threads) <= held, aligned(c), rounding(c));
     return specialize(s);
   }
 
   Traits traits(const Problem& problem, const Arch&, const Candidate& candidate) const override {
     const Cast& c = *problem.as<Cast>();
-    const int row_threads = knob(candidate, "row_threads"), block_rows = knob(candidate, "block_rows");
-    const int held = knob(candidate, "held");
-    Traits t = base_traits(c, row_threads * block_rows, shared_bytes(c, candidate),
-                           std::max(1.0, static_cast<double>((c.rows + block_rows - 1) / block_rows)));
-    t.tile_rows = block_rows;
-    t.tile_cols = static_cast<int>(c.cols);
+    const int row_threads = knob(candidate, "row_threads"), held = knob(candidate, "held");
+    Traits t = base_traits(problem, launch(c, candidate));
     t.registers = 40 + held * 4 * element_bytes(c.x);
     t.bytes_in_flight = static_cast<double>(held * 16 * element_bytes(c.x)) *
                         std::min(1.0, static_cast<double>(c.cols) / (16.0 * row_threads * held));
@@ -221,9 +167,16 @@ class Rows final : public CastFamily {
     const int words = fast_path(c.y).zero_point ? 3 : 1;  // two extremes and a sum of codes
     return knob(k, "row_threads") > 32 ? knob(k, "block_rows") * knob(k, "row_threads") / 32 * 4 * words : 0;
   }
+  static LaunchPlan launch(const Cast& c, const Candidate& k) {
+    return {.x = {1, static_cast<std::uint32_t>(knob(k, "block_rows")), 0},
+            .y = {},
+            .z = {},
+            .threads = static_cast<std::uint32_t>(knob(k, "row_threads") * knob(k, "block_rows")),
+            .shared_bytes = static_cast<std::uint32_t>(shared_bytes(c, k))};
+  }
 
  protected:
-  std::string why_not(const Cast& c) const override {
+  std::string refusal(const Cast& c) const override {
     if (!is_float(c.x) || !fast_path(c.y).row_bytes) return fmt::format("y: {} has no scale per row", c.y.name());
     if (c.y.block() > 1) return fmt::format("y: {} packs several codes a byte", c.y.name());
     return "";
@@ -245,25 +198,21 @@ class Rows final : public CastFamily {
   }
 };
 
-class Reference final : public CastFamily {
+class Reference final : public FamilyOf<Cast> {
  public:
+  Reference() : FamilyOf("cast") {}
   std::string_view name() const override { return "reference"; }
   std::string_view title() const override { return "any pair of formats by their scalar codecs"; }
 
   Source source(const Problem& problem, const Arch&, const Candidate&) const override {
     const Cast& c = *problem.as<Cast>();
-    Specialization s;
-    s.name = "cast/reference";
-    s.space = "tw::cast";
-    s.includes = includes(c, "cast/reference.cuh");
-    s.plan_type = fmt::format("tw::cast::Reference<{}, {}{}>", type(c.x), type(c.y), rounding(c));
-    s.plan.x = grid(c);
-    s.plan.threads = kThreads;
+    Specialization s = specialization(launch(c), {c.x, c.y});
+    s.plan_type = fmt::format("tw::cast::Reference<{}, {}{}>", format_type(c.x), format_type(c.y), rounding(c));
     return specialize(s);
   }
   Traits traits(const Problem& problem, const Arch&, const Candidate&) const override {
     const Cast& c = *problem.as<Cast>();
-    Traits t = base_traits(c, kThreads, 0, static_cast<double>(grid(c).blocks(c.rows, c.cols)));
+    Traits t = base_traits(problem, launch(c));
     t.registers = 64;
     t.bytes_in_flight = 4;
     t.global_bytes *= 4;  // narrow accesses
@@ -273,14 +222,13 @@ class Reference final : public CastFamily {
 
  private:
   static constexpr int kThreads = 128;
-  static GridAxis grid(const Cast& c) {
-    if (fast_path(c.y).row_bytes) return {1, kThreads, 0};
-    return run_grid(std::int64_t{kThreads} * std::max(c.x.block(), c.y.block()), c.rows, c.cols);
+  static LaunchPlan launch(const Cast& c) {
+    const std::int64_t run = std::int64_t{kThreads} * std::max(c.x.block(), c.y.block());
+    return {.x = fast_path(c.y).row_bytes ? GridAxis{1, kThreads, 0} : run_grid(run, c.rows, c.cols),
+            .y = {},
+            .z = {},
+            .threads = kThreads};
   }
-
- protected:
-  std::string why_not(const Cast&) const override { return ""; }
-  std::vector<Candidate> list(const Cast&) const override { return {{"reference", {}}}; }
 };
 
 }  // namespace

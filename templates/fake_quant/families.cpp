@@ -3,10 +3,9 @@
 
 #include "templates/fake_quant/fake_quant.h"
 #include "templates/fake_quant/plan.cuh"
+#include "templates/family_of.h"
 #include "templates/fast_path.h"
-#include "templates/knobs.h"
 #include "templates/run_grid.h"
-#include "templates/specialize.h"
 
 namespace tilewright::fake_quant {
 namespace {
@@ -16,8 +15,6 @@ constexpr Knob<Knobs> kKnobs[] = {knob<&Knobs::threads>("threads"), knob<&Knobs:
 constexpr Knob<Knobs> kDerived[] = {knob<&Knobs::block>("block"), knob<&Knobs::piece>("piece"),
                                     knob<&Knobs::ragged>("ragged")};
 constexpr int kMostElements = 32;  // of x in a thread's registers
-
-std::string type(Format f) { return fmt::format("tw::fmt::{}", f.name()); }
 
 template <class P>
 double elements(const P& p) {
@@ -33,55 +30,18 @@ GridAxis grid(const P& p, std::int64_t tile) {
 }
 
 template <class P>
-class FakeQuantFamily : public EnumeratedFamily {
+class Blocks final : public FamilyOf<P> {
  public:
-  std::string_view op() const override { return P::kOperation; }
-  std::string why_not(const Problem& problem, const Arch&) const override {
-    return problem.as<P>() ? "" : fmt::format("not a {}", P::kOperation);
-  }
-
- protected:
-  static Specialization specialization(const P& p, const char* header, const LaunchPlan& plan) {
-    Specialization s;
-    s.name = fmt::format("{}/{}", P::kOperation, header);
-    s.includes = {fmt::format("fake_quant/{}.cuh", header), fmt::format("formats/{}.cuh", p.x.name())};
-    if (p.x != p.y) s.includes.push_back(fmt::format("formats/{}.cuh", p.y.name()));
-    s.space = "tw::fake_quant";
-    s.plan = plan;
-    return s;
-  }
-  static Traits base_traits(const Problem& problem, const LaunchPlan& plan) {
-    Traits t;
-    t.threads = static_cast<int>(plan.threads);
-    t.tile_rows = static_cast<int>(plan.x.per_rows), t.tile_cols = static_cast<int>(plan.x.per_cols);
-    t.blocks = static_cast<double>(plan.x.blocks(problem.rows(), problem.cols()));
-    t.unique_bytes = t.global_bytes = problem.min_bytes();
-    return t;
-  }
-};
-
-template <class P>
-class Blocks final : public FakeQuantFamily<P> {
- public:
+  Blocks() : FamilyOf<P>("fake_quant") {}
   std::string_view name() const override { return "blocks"; }
   std::string_view title() const override { return "a block in registers of neighbouring lanes, 16-byte accesses"; }
 
-  std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
-    if (!this->why_not(problem, arch).empty()) return {};
-    std::vector<Candidate> all;
-    for (const int threads : {256, 128})
-      for (const int passes : {1, 2, 4, 8}) {
-        const Knobs k = derived(*problem.as<P>(), {.threads = threads, .passes = passes});
-        if (passes == 1 || passes * k.elements() <= kMostElements) all.push_back(table().candidate(name(), k));
-      }
-    return all;
-  }
   Source source(const Problem& problem, const Arch&, const Candidate& candidate) const override {
     const P& p = *problem.as<P>();
     const Knobs k = derived(p, table().knobs(candidate));
-    Specialization s = this->specialization(p, "blocks", plan(p, k));
+    Specialization s = this->specialization(plan(p, k), {p.x, p.y});
     s.prelude = table().text(k);
-    s.plan_type = fmt::format("tw::fake_quant::Blocks<{}, {}, kKnobs>", type(p.x), type(p.y));
+    s.plan_type = fmt::format("tw::fake_quant::Blocks<{}, {}, kKnobs>", format_type(p.x), format_type(p.y));
     return specialize(s);
   }
   Traits traits(const Problem& problem, const Arch&, const Candidate& candidate) const override {
@@ -93,6 +53,17 @@ class Blocks final : public FakeQuantFamily<P> {
     // Rounding an element, and of each lane two divisions and the shuffles for a block; addresses of short accesses.
     t.alu_ops = elements(p) * (18.0 + 60.0 / k.elements() + (k.piece == 1 ? 8.0 : 0.0));
     return t;
+  }
+
+ protected:
+  std::vector<Candidate> list(const P& p) const override {
+    std::vector<Candidate> all;
+    for (const int threads : {256, 128})
+      for (const int passes : {1, 2, 4, 8}) {
+        const Knobs k = derived(p, {.threads = threads, .passes = passes});
+        if (passes == 1 || passes * k.elements() <= kMostElements) all.push_back(table().candidate(name(), k));
+      }
+    return all;
   }
 
  private:
@@ -110,19 +81,16 @@ class Blocks final : public FakeQuantFamily<P> {
 };
 
 template <class P>
-class Reference final : public FakeQuantFamily<P> {
+class Reference final : public FamilyOf<P> {
  public:
+  Reference() : FamilyOf<P>("fake_quant") {}
   std::string_view name() const override { return "reference"; }
   std::string_view title() const override { return "one thread for each block, by the formats' scalar codecs"; }
 
-  std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
-    if (!this->why_not(problem, arch).empty()) return {};
-    return {{"reference", {}}};
-  }
   Source source(const Problem& problem, const Arch&, const Candidate&) const override {
     const P& p = *problem.as<P>();
-    Specialization s = this->specialization(p, "reference", plan(p));
-    s.plan_type = fmt::format("tw::fake_quant::Reference<{}, {}, {}>", type(p.x), type(p.y), p.block);
+    Specialization s = this->specialization(plan(p), {p.x, p.y});
+    s.plan_type = fmt::format("tw::fake_quant::Reference<{}, {}, {}>", format_type(p.x), format_type(p.y), p.block);
     return specialize(s);
   }
   Traits traits(const Problem& problem, const Arch&, const Candidate&) const override {

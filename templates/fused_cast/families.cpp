@@ -6,11 +6,10 @@
 
 #include "templates/cast/lanes.h"
 #include "templates/checks.h"
+#include "templates/family_of.h"
 #include "templates/fast_path.h"
 #include "templates/fused_cast/fused_cast.h"
 #include "templates/fused_cast/plan.cuh"
-#include "templates/knobs.h"
-#include "templates/specialize.h"
 
 namespace tilewright::fused_cast {
 namespace {
@@ -26,7 +25,7 @@ const KnobTable<Knobs> kTable{"tw::fused_cast::Knobs", kKnobs, kDerived};
 constexpr int kHeldElements = 32;  // of a thread
 constexpr int kReferenceThreads = 128;
 
-std::string type(const std::optional<Format>& f) { return f ? fmt::format("tw::fmt::{}", f->name()) : "void"; }
+std::string type(const std::optional<Format>& f) { return f ? format_type(*f) : "void"; }
 double elements(const FusedCast& c) { return static_cast<double>(c.rows) * static_cast<double>(c.cols); }
 int input_bytes(const FusedCast& c) {  // of x and the residual, for an element of y
   return fast_path(c.x).element_bytes * (c.residual != Residual::none || c.gate != Gate::none ? 2 : 1);
@@ -42,51 +41,26 @@ Knobs derived(const FusedCast& c, Knobs k) {
   return k;
 }
 
-class FusedCastFamily : public EnumeratedFamily {
+class FusedCastFamily : public FamilyOf<FusedCast> {
  public:
-  std::string_view op() const override { return FusedCast::kOperation; }
-  std::string why_not(const Problem& problem, const Arch&) const override {
-    return problem.as<FusedCast>() ? why_not(*problem.as<FusedCast>()) : "not a fused_cast";
-  }
-  std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
-    if (!why_not(problem, arch).empty()) return {};
-    return list(*problem.as<FusedCast>());
-  }
+  FusedCastFamily() : FamilyOf("fused_cast") {}
   Source source(const Problem& problem, const Arch&, const Candidate& candidate) const override {
     const FusedCast& c = *problem.as<FusedCast>();
     const Knobs k = knobs(c, candidate);
-    Specialization s;
-    s.name = fmt::format("fused_cast/{}", name());
-    s.space = "tw::fused_cast";
-    s.includes = {fmt::format("fused_cast/{}.cuh", name())};
     std::vector<Format> formats = {c.x, c.y};
     if (c.bias) formats.push_back(*c.bias);
     if (c.weight) formats.push_back(*c.weight);
-    for (auto f = formats.begin(); f != formats.end(); ++f)
-      if (std::find(formats.begin(), f, *f) == f) s.includes.push_back(fmt::format("formats/{}.cuh", f->name()));
+    Specialization s = specialization(plan(c, k), formats);
     s.prelude = kTable.text(k);
     s.plan_type = fmt::format("tw::fused_cast::{}<{}, {}, {}, {}, kKnobs>", struct_name(), type(c.x), type(c.y),
                               type(c.bias), type(c.weight));
-    s.plan = plan(c, k);
     return specialize(s);
   }
 
  protected:
-  virtual std::string why_not(const FusedCast& c) const = 0;
-  virtual std::vector<Candidate> list(const FusedCast& c) const = 0;
   virtual const char* struct_name() const = 0;
   virtual Knobs knobs(const FusedCast& c, const Candidate& candidate) const = 0;
   virtual LaunchPlan plan(const FusedCast& c, const Knobs& k) const = 0;
-  static Traits base_traits(const Problem& problem, const LaunchPlan& plan) {
-    Traits t;
-    t.threads = static_cast<int>(plan.threads);
-    t.shared_bytes = static_cast<int>(plan.shared_bytes);
-    t.tile_rows = static_cast<int>(plan.x.per_rows);
-    t.tile_cols = static_cast<int>(plan.x.per_cols ? plan.x.per_cols : problem.cols());
-    t.blocks = static_cast<double>(plan.x.blocks(problem.rows(), problem.cols()));
-    t.unique_bytes = t.global_bytes = problem.min_bytes();
-    return t;
-  }
 };
 
 class Rows final : public FusedCastFamily {
@@ -114,7 +88,7 @@ class Rows final : public FusedCastFamily {
   }
 
  protected:
-  std::string why_not(const FusedCast& c) const override {
+  std::string refusal(const FusedCast& c) const override {
     const FastPath& y = fast_path(c.y);
     if (y.row_mean)  // summed in the order of the row
       return fmt::format("y: {} has a scale from the mean magnitude of a row", c.y.name());
@@ -182,8 +156,6 @@ class Reference final : public FusedCastFamily {
   }
 
  protected:
-  std::string why_not(const FusedCast&) const override { return ""; }
-  std::vector<Candidate> list(const FusedCast&) const override { return {{"reference", {}}}; }
   const char* struct_name() const override { return "Reference"; }
   Knobs knobs(const FusedCast& c, const Candidate&) const override { return derived(c, {}); }
   LaunchPlan plan(const FusedCast&, const Knobs&) const override {

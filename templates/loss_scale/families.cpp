@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include "templates/family_of.h"
 #include "templates/fast_path.h"
-#include "templates/knobs.h"
 #include "templates/loss_scale/loss_scale.h"
 #include "templates/loss_scale/plan.cuh"
-#include "templates/specialize.h"
 
 namespace tilewright::loss_scale {
 namespace {
@@ -15,60 +14,22 @@ constexpr Knob<Knobs> kKnobs[] = {knob<&Knobs::threads>("threads"), knob<&Knobs:
                                   knob<&Knobs::persistent>("persistent")};
 const KnobTable<Knobs> kTable{"tw::loss_scale::Knobs", kKnobs, {}};
 
-template <class P>
-class LossScaleFamily : public EnumeratedFamily {
+constexpr LaunchPlan kOneWarp{.x = {}, .y = {}, .z = {}, .threads = 32};
+
+double elements(const Unscale& u) { return static_cast<double>(u.pieces) * static_cast<double>(u.elements); }
+
+class Vectors final : public FamilyOf<Unscale> {
  public:
-  std::string_view op() const override { return P::kOperation; }
-  std::string why_not(const Problem& problem, const Arch&) const override {
-    return problem.as<P>() ? "" : fmt::format("not an {}", P::kOperation);
-  }
-
- protected:
-  static Traits base_traits(const Problem& problem, const LaunchPlan& plan) {
-    Traits t;
-    t.threads = static_cast<int>(plan.threads);
-    t.tile_rows = t.tile_cols = 1;
-    t.blocks = static_cast<double>(plan.x.blocks(problem.rows(), problem.cols()));
-    t.unique_bytes = t.global_bytes = problem.min_bytes();
-    t.registers = 40;
-    t.bytes_in_flight = 4;
-    return t;
-  }
-};
-
-class UnscaleFamily : public LossScaleFamily<Unscale> {
- protected:
-  static Specialization specialization(const Unscale& u, const char* header, const LaunchPlan& plan) {
-    Specialization s;
-    s.name = fmt::format("unscale/{}", header);
-    s.includes = {fmt::format("loss_scale/{}.cuh", header), fmt::format("formats/{}.cuh", u.x.name())};
-    s.space = "tw::loss_scale";
-    s.plan = plan;
-    return s;
-  }
-  static double elements(const Unscale& u) { return static_cast<double>(u.pieces) * static_cast<double>(u.elements); }
-};
-
-class Vectors final : public UnscaleFamily {
- public:
+  Vectors() : FamilyOf("loss_scale") {}
   std::string_view name() const override { return "vectors"; }
   std::string_view title() const override { return "16-byte accesses, blocks take pieces in turns"; }
 
-  std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
-    if (!why_not(problem, arch).empty()) return {};
-    std::vector<Candidate> all;
-    for (const bool persistent : {true, false})
-      for (const int threads : {256, 512, 128})
-        for (const int loads : {4, 2, 8})
-          all.push_back(kTable.candidate(name(), {.threads = threads, .loads = loads, .persistent = persistent}));
-    return all;
-  }
   Source source(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
     const Unscale& u = *problem.as<Unscale>();
     const Knobs k = kTable.knobs(candidate);
-    Specialization s = specialization(u, "vectors", plan(k, arch));
+    Specialization s = specialization(plan(k, arch), {u.x});
     s.prelude = kTable.text(k);
-    s.plan_type = fmt::format("tw::loss_scale::Vectors<tw::fmt::{}, kKnobs>", u.x.name());
+    s.plan_type = fmt::format("tw::loss_scale::Vectors<{}, kKnobs>", format_type(u.x));
     return specialize(s);
   }
   Traits traits(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
@@ -83,6 +44,16 @@ class Vectors final : public UnscaleFamily {
     return t;
   }
 
+ protected:
+  std::vector<Candidate> list(const Unscale&) const override {
+    std::vector<Candidate> all;
+    for (const bool persistent : {true, false})
+      for (const int threads : {256, 512, 128})
+        for (const int loads : {4, 2, 8})
+          all.push_back(kTable.candidate(name(), {.threads = threads, .loads = loads, .persistent = persistent}));
+    return all;
+  }
+
  private:
   static LaunchPlan plan(const Knobs& k, const Arch& arch) {
     LaunchPlan p{.x = {1, 1, 0}, .y = {}, .z = {}, .threads = static_cast<std::uint32_t>(k.threads)};
@@ -91,55 +62,45 @@ class Vectors final : public UnscaleFamily {
   }
 };
 
-class Reference final : public UnscaleFamily {
+class Reference final : public FamilyOf<Unscale> {
  public:
+  Reference() : FamilyOf("loss_scale") {}
   std::string_view name() const override { return "reference"; }
   std::string_view title() const override { return "one warp, by the format's scalar codec"; }
 
-  std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
-    if (!why_not(problem, arch).empty()) return {};
-    return {{"reference", {}}};
-  }
   Source source(const Problem& problem, const Arch&, const Candidate&) const override {
     const Unscale& u = *problem.as<Unscale>();
-    Specialization s = specialization(u, "reference", kOneWarp);
-    s.plan_type = fmt::format("tw::loss_scale::Reference<tw::fmt::{}>", u.x.name());
+    Specialization s = specialization(kOneWarp, {u.x});
+    s.plan_type = fmt::format("tw::loss_scale::Reference<{}>", format_type(u.x));
     return specialize(s);
   }
   Traits traits(const Problem& problem, const Arch&, const Candidate&) const override {
     Traits t = base_traits(problem, kOneWarp);
+    t.registers = 40;
+    t.bytes_in_flight = 4;
     t.alu_ops = elements(*problem.as<Unscale>()) * 60;
     return t;
   }
-
- private:
-  static constexpr LaunchPlan kOneWarp{.x = {}, .y = {}, .z = {}, .threads = 32};
 };
 
-class OneStep final : public LossScaleFamily<UpdateScale> {
+class OneStep final : public FamilyOf<UpdateScale> {
  public:
+  OneStep() : FamilyOf("loss_scale") {}
   std::string_view name() const override { return "reference"; }
   std::string_view title() const override { return "one thread"; }
 
-  std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
-    if (!why_not(problem, arch).empty()) return {};
-    return {{"reference", {}}};
-  }
   Source source(const Problem&, const Arch&, const Candidate&) const override {
-    Specialization s;
-    s.name = "update_scale/reference";
-    s.includes = {"loss_scale/reference.cuh"};
+    Specialization s = specialization(kOneWarp, {});
     s.space = "tw::update_scale";
-    s.plan = kOneWarp;
     s.plan_type = "tw::update_scale::Reference";
     return specialize(s);
   }
   Traits traits(const Problem& problem, const Arch&, const Candidate&) const override {
-    return base_traits(problem, kOneWarp);
+    Traits t = base_traits(problem, kOneWarp);
+    t.registers = 40;
+    t.bytes_in_flight = 4;
+    return t;
   }
-
- private:
-  static constexpr LaunchPlan kOneWarp{.x = {}, .y = {}, .z = {}, .threads = 32};
 };
 
 }  // namespace
