@@ -16,8 +16,6 @@
 
 namespace tilewright {
 
-inline std::string format_type(Format f) { return fmt::format("tw::fmt::{}", f.name()); }
-
 // A family of the operation whose struct is P. Its kernel's text is in the file that it is named after.
 template <class P>
 class FamilyOf : public EnumeratedFamily {
@@ -46,7 +44,7 @@ class FamilyOf : public EnumeratedFamily {
     s.name = fmt::format("{}/{}", op(), name());
     s.includes = {fmt::format("{}/{}.cuh", folder_, header.empty() ? name() : header)};
     for (auto f = formats.begin(); f != formats.end(); ++f)
-      if (std::find(formats.begin(), f, *f) == f) s.includes.push_back(fmt::format("formats/{}.cuh", f->name()));
+      if (std::find(formats.begin(), f, *f) == f) s.includes.push_back(format_file(*f));
     s.space = fmt::format("tw::{}", folder_);
     s.plan = plan;
     return s;

@@ -101,6 +101,9 @@ const EmbeddedFile* embedded(std::string_view name) {
   return nullptr;
 }
 
+std::string format_type(Format f) { return fmt::format("tw::fmt::{}", f.name()); }
+std::string format_file(Format f) { return fmt::format("formats/{}.cuh", f.name()); }
+
 Source specialize(const Specialization& s) {
   Source source;
   source.name = s.name;

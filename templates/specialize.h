@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include <tilewright/format.h>
 #include <tilewright/source.h>
 
 namespace tilewright {
@@ -21,6 +22,10 @@ struct Specialization {
   std::vector<std::string> options;
   LaunchPlan plan;  // its tensor maps become parameters (tw::TensorMap of arch/sm90.cuh)
 };
+
+// What a generated source calls a format, and the file that has it: "tw::fmt::q4_0", "formats/q4_0.cuh".
+std::string format_type(Format f);
+std::string format_file(Format f);
 
 // From the embedded files. Throws Error (io) if there is no such file.
 Source specialize(const Specialization& s);

@@ -42,7 +42,7 @@ class Reference final : public EnumeratedFamily {
     Specialization s;
     s.name = "conv/reference";
     s.includes = gemm::includes_for(g, "conv/reference.cuh");
-    const std::string x = gemm::format_type(g.x), w = gemm::format_type(g.w);
+    const std::string x = format_type(g.x), w = format_type(g.w);
     s.plan_type = fmt::format("tw::conv::Reference<{}, {}, {}, {}{}>", x, w, gemm::epilogue_type(g),
                               c.at("oracle") ? "true" : "false",
                               g.packing == Packing::tiles ? fmt::format(", tw::tile_element<{}, {}>", x, w) : "");

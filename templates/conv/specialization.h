@@ -21,8 +21,8 @@ inline Specialization tile_specialization(const Gemm& gemm, std::string_view fam
   s.name = fmt::format("conv/{}", family);
   s.includes = gemm::includes_for(gemm, fmt::format("conv/{}/kernel.cuh", family).c_str());
   s.prelude = std::move(prelude);
-  s.plan_type = fmt::format("tw::conv::{}<{}, {}, {}, kKnobs>", type, gemm::format_type(gemm.x),
-                            gemm::format_type(gemm.w), gemm::epilogue_type(gemm));
+  s.plan_type = fmt::format("tw::conv::{}<{}, {}, {}, kKnobs>", type, format_type(gemm.x), format_type(gemm.w),
+                            gemm::epilogue_type(gemm));
   s.space = "tw::conv";
   return s;
 }

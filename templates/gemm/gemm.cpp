@@ -206,7 +206,6 @@ Contract contract(const Gemm& g) {
   return c;
 }
 
-std::string format_type(Format f) { return fmt::format("tw::fmt::{}", f.name()); }
 namespace {
 std::string bytes_of_signs(Format f) { return fmt::format("tw::fmt::SignBytes<{}>", format_type(f)); }
 }  // namespace
@@ -216,7 +215,6 @@ std::string x_type(const Gemm& g) {
   return g.x_from ? fmt::format("tw::fmt::Quantized<{}, {}>", format_type(g.x), format_type(*g.x_from))
                   : format_type(g.x);
 }
-std::string format_file(Format f) { return fmt::format("formats/{}.cuh", f.name()); }
 
 std::string epilogue_type(const Gemm& g) {
   const auto element = [](Format f) { return fmt::format("{}::Element", format_type(f)); };

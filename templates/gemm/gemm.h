@@ -91,13 +91,10 @@ bool quantizes_rows(const Gemm& g);
 // Why x in blocks of codes has no sums that minima of w would take; empty if it has, or there are none.
 std::string no_sums_of_group(const Gemm& g);
 
-// "tw::fmt::q4_0", "formats/q4_0.cuh"
-std::string format_type(Format f);
 std::string x_type(const Gemm& g);  // what a kernel that may quantize x takes it as
 // As a family's kernel takes them: of signs by signs, their bytes.
 std::string multiplied_x(const Gemm& g);
 std::string multiplied_w(const Gemm& g);
-std::string format_file(Format f);
 // Template arguments and includes that every gemm kernel needs.
 std::string epilogue_type(const Gemm& g);
 std::vector<std::string> includes_for(const Gemm& g, const char* kernel);

@@ -90,9 +90,9 @@ class Wgmma final : public EnumeratedFamily {
     s.name = "conv/wgmma";
     s.includes = gemm::includes_for(g, "conv/wgmma/kernel.cuh");
     s.prelude = wgmma_table().text(k) + gemm::wgmma_text(l.kind(k), k.product().block_m);
-    s.plan_type = fmt::format("tw::conv::Wgmma<{}, {}, {}, {}, kKnobs>", gemm::format_type(g.x), gemm::format_type(g.w),
-                              l.as ? gemm::format_type(*l.as) + "::Element" : "void", gemm::epilogue_type(g));
-    if (l.as) s.includes.push_back(gemm::format_file(*l.as));
+    s.plan_type = fmt::format("tw::conv::Wgmma<{}, {}, {}, {}, kKnobs>", format_type(g.x), format_type(g.w),
+                              l.as ? format_type(*l.as) + "::Element" : "void", gemm::epilogue_type(g));
+    if (l.as) s.includes.push_back(format_file(*l.as));
     s.space = "tw::conv";
     s.plan = launch_plan(l, k);
     return specialize(s);
