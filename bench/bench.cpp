@@ -16,8 +16,8 @@ int main(int argc, char** argv) {
   std::string out, child;
   Settings settings;
   app.add_option("what", what,
-                 "compile prewarm kernels cast launch startup regret: all of them by default; gemm conv sweep grouped "
-                 "quantize code");
+                 "compile prewarm kernels quantize launch startup regret: all of them by default; gemm conv sweep "
+                 "grouped cast_rows x_from code");
   app.add_option("--out", out, "result file (JSON)");
   app.add_option("--problems", settings.problems, "regret: number of problems");
   app.add_option("--skip", settings.skip,
@@ -25,12 +25,12 @@ int main(int argc, char** argv) {
   app.add_option("--child", child, "internal: run one step in this process and print its result");
   app.add_option(
       "--cache", settings.cache,
-      "gemm, conv, grouped, quantize: keep choices in this file; regret: take binaries from it; internal: the "
+      "gemm, conv, grouped, quantize, cast_rows, x_from: keep choices in this file; regret: take binaries from it; internal: the "
       "cache of a child");
   app.add_option("--rows", settings.rows,
                  "gemm: only rows with this in 'large|decode LABEL; TARGETS; PROBLEM'; several, by |; with --every-m "
-                 "whole labels. conv: labels of rows or parts of them. cast: only problems with this. quantize: only "
-                 "x=FORMAT w=FORMAT with this. code: only candidates with this in 'TARGET; FAMILY; PROBLEM'");
+                 "whole labels. conv: labels of rows or parts of them. quantize, cast_rows: problems with this, and not "
+                 "those of the table alone. x_from: only x=FORMAT w=FORMAT with this. code: only candidates with this in 'TARGET; FAMILY; PROBLEM'");
   app.add_option("--shapes", settings.shapes, "gemm: N,K;N,K;... or 'judged' for all that are judged");
   app.add_option("--m", settings.ms, "gemm: only these m, e.g. 1,1024");
   app.add_option("--layers", settings.layers,
@@ -72,7 +72,7 @@ int main(int argc, char** argv) {
     if (child == "startup" || child == "startup-one") return startup_child(settings, child == "startup-one");
     const Options options = Options::from_env();
     const bool gpu = Device::count(options.driver) > 0;
-    if (what.empty()) what = {"compile", "prewarm", "kernels", "cast", "launch", "startup", "regret"};
+    if (what.empty()) what = {"compile", "prewarm", "kernels", "quantize", "launch", "startup", "regret"};
     std::optional<Device> device;
     if (gpu) device = Device::open(0, options.driver);
     Json results;
@@ -98,8 +98,10 @@ int main(int argc, char** argv) {
         results[name] = convs(*device, settings);
       else if (name == "quantize")
         results[name] = quantizing(*device, settings);
-      else if (name == "cast")
-        results[name] = casts(*device, settings);
+      else if (name == "cast_rows")
+        results[name] = cast_rows(*device, settings);
+      else if (name == "x_from")
+        results[name] = x_from(*device, settings);
       else if (name == "launch")
         results[name] = launch_costs(*device);
       else if (name == "startup")
@@ -108,7 +110,7 @@ int main(int argc, char** argv) {
         results[name] = regret(*device, settings);
       else
         throw Error(ErrorCode::invalid_argument, "what", name,
-                    "compile prewarm kernels cast launch startup regret gemm conv sweep grouped quantize code");
+                    "compile prewarm kernels quantize launch startup regret gemm conv sweep grouped cast_rows x_from code");
       std::fflush(stdout);
       write(out, environment(gpu ? &*device : nullptr, options), results);
     }

@@ -34,13 +34,16 @@ Json compile_times();                                        // offline.cpp: no 
 Json prewarm_scaling(const Settings& settings);              // offline.cpp
 Json code(const Settings& settings);                         // code.cpp: fingerprints of machine code, no device needed
 Json kernels(const Device& device);                          // kernels.cpp: gemv and mma against the device's ceilings
-Json casts(const Device& device, const Settings& settings);  // kernels.cpp
+// quantize.cpp: casts and what is fused with them, against copies
+Json quantizing(const Device& device, const Settings& settings);
+// cast_rows.cpp: the same at numbers of rows between those that were tuned
+Json cast_rows(const Device& device, const Settings& settings);
 Json gemms(const Device& device, const Settings& settings);  // gemm.cpp: against cuBLASLt, as its table asks
 Json every_m(const Device& device, const Settings& settings);  // every_m.cpp: numbers of tokens between the buckets
 Json sweep(const Device& device, const Settings& settings);    // sweep.cpp: candidates over numbers of tokens
 Json grouped(const Device& device, const Settings& settings);  // grouped.cpp: against a cuBLASLt call per group
-Json quantizing(const Device& device,
-                const Settings& settings);  // quantize.cpp: x quantized by a cast, or by the gemm itself
+// x_from.cpp: x quantized by a cast, or by the gemm itself
+Json x_from(const Device& device, const Settings& settings);
 Json convs(const Device& device, const Settings& settings);  // conv.cpp: against cuDNN, as its table asks
 Json launch_costs(const Device& device);                     // host.cpp: prepare() hit, bucket choice, launch()
 Json startup(const Settings& settings, const Device& d);     // host.cpp: second process

@@ -1,95 +1,73 @@
 // SPDX-License-Identifier: Apache-2.0
-// `bench quantize`: float activations times weights by products of bytes. x becomes q8_1 or e4m3_row by a cast in front
-// of the gemm, or in the gemm itself (x_from): the whole of it timed, side by side, cold.
+// `bench quantize`: casts and what is fused with them, as shares of the rates at which this device copies and reads.
 #include <fmt/format.h>
 
-#include <cstdio>
-#include <memory>
+#include <algorithm>
+#include <chrono>
 
 #include "bench/bench.h"
-#include "bench/cuda.h"
-#include "bench/gemm_jobs.h"
 
 namespace tilewright::bench {
 namespace {
 
-// One way from floats to y.
-class Way {
- public:
-  // from: f32 or bf16, what a cast in front takes where the gemm takes no floats.
-  Way(Engine& engine, const Cuda& cuda, const Device& device, const Problem& problem, const TunePolicy& policy,
-      const char* from)
-      : problem_(problem), task_(engine.task(problem, device.arch())) {
-    const Gemm& g = *problem.as<Gemm>();
-    if (!g.x_from) {
-      const Problem cast(Cast{Format::parse(from), g.x, g.m, g.k});
-      engine.tune(cast, device, policy);
-      cast_.emplace(engine.prepare(cast, device));
-    }
-    choice_ = engine.tune(problem, device, policy).choice.candidate;
-    task_.candidates = {choice_};
-    gemm_.emplace(engine.prepare(task_, device));
+enum class Ceiling { copy, read };
 
-    std::vector<Piece> pieces = pieces_of(task_);
-    for (std::size_t i = 0; i < task_.buffers.size(); ++i) {
-      if (task_.buffers[i].name == "x.data") x_ = static_cast<int>(i);
-      if (task_.buffers[i].name == "x.scales") x_scales_ = static_cast<int>(i);
-    }
-    if (cast_) {
-      Piece floats;
-      const Format format = Format::parse(from);
-      floats.bytes = static_cast<std::size_t>(format.total_bytes(g.m, g.k));
-      floats.fill = [format, count = g.m * g.k](std::span<std::byte> bytes) {
-        std::vector<float> v(static_cast<std::size_t>(count));
-        std::uint64_t state = 1;
-        for (float& each : v) {
-          state = state * 6364136223846793005ull + 1442695040888963407ull;
-          each = static_cast<float>(state >> 40) * 0x1p-23f - 1.0f;
-        }
-        format.info().encode(v.data(), 1, count, {bytes.data(), nullptr, nullptr}, 0);
-      };
-      floats_ = static_cast<int>(pieces.size());
-      pieces.push_back(std::move(floats));
-    }
-    rotation_ = std::make_unique<Rotation>(cuda, device, pieces, kColdBytes);
-    const auto launch = [&](int i) {
-      const std::vector<void*> pointers = rotation_->pointers(i % rotation_->copies());
-      if (cast_) {
-        CastArgs args;
-        args.x.data = pointers[static_cast<std::size_t>(floats_)];
-        args.y.data = pointers[static_cast<std::size_t>(x_)];
-        if (x_scales_ >= 0) args.y.scales = pointers[static_cast<std::size_t>(x_scales_)];
-        args.rows = g.m;
-        cast_->launch(cuda.stream(), args);
-      }
-      gemm_->launch(cuda.stream(), task_.arguments(std::span(pointers).first(task_.buffers.size()), g.m), g.m,
-                    task_.cols);
-    };
-    launch(0);
-    cuda.microseconds([&] { launch(1); });
-    const double once = cuda.microseconds([&] { launch(rotation_->copies() - 1); });
-    replay_.emplace(cuda, rotation_->launches(once), launch);
-  }
-
-  void sample(bool counts) {
-    const double us = replay_->time();
-    if (counts) samples_.push_back(us);
-  }
-  double us() const { return median(samples_); }
-  Json json() const {
-    return {{"problem", problem_.text()}, {"choice", choice_.text()}, {"launches", cast_ ? 2 : 1}, {"us", us()}};
-  }
-
- private:
-  Problem problem_;
-  Task task_;
-  Candidate choice_;
-  std::optional<Kernel> cast_, gemm_;
-  int x_ = 0, x_scales_ = -1, floats_ = -1;
-  std::unique_ptr<Rotation> rotation_;
-  std::optional<Replay> replay_;
-  std::vector<double> samples_;
+struct Row {
+  std::string problem;
+  double target = 0;  // share of the ceiling, at least; 0: none, and only measured where --rows asks for it
+  Ceiling ceiling = Ceiling::copy;
 };
+
+constexpr double kShare = 0.85;
+constexpr const char* kFloats[] = {"bf16", "f16", "f32"};
+
+// 256 MiB of the plain side, in the rows of the largest bucket: measuring takes no more.
+std::int64_t cols(std::string_view plain) { return plain == "f32" ? 16384 : 32768; }
+
+std::vector<Row> rows() {
+  std::vector<Row> all;
+  const auto both_ways = [&](std::string_view coded, const char* plain, double target) {
+    all.push_back({fmt::format("cast x={} y={} rows=4096 cols={}", plain, coded, cols(plain)), target});
+    all.push_back({fmt::format("cast x={} y={} rows=4096 cols={}", coded, plain, cols(plain)), target});
+  };
+  const std::vector<std::string_view> judged = {"e4m3_row", "e4m3",  "int8_row", "int4_row", "int4_g128",
+                                                "nvfp4",    "mxfp8", "q8_1",     "q4_0"};
+  for (const std::string_view coded : judged)
+    for (const char* plain : kFloats) both_ways(coded, plain, kShare);
+  // (Of more rows than the largest bucket has, times would be of those.)
+  for (const char* y : {"e4m3_row", "int8_row", "nvfp4", "mxfp8", "q8_1", "bf16"}) {
+    all.push_back({fmt::format("fused_cast x=bf16 y={} rows=4096 cols=8192 residual=add norm=rms weight=bf16", y),
+                   y == std::string_view("bf16") ? 0 : kShare});
+    all.push_back({fmt::format("fused_cast x=bf16 y={} rows=4096 cols=8192 norm=rms weight=bf16", y), kShare});
+    all.push_back({fmt::format("fused_cast x=bf16 y={} rows=4096 cols=14336 act=silu gate=first", y), kShare});
+    all.push_back({fmt::format("fused_cast x=bf16 y={} rows=4096 cols=8192 bias=bf16 act=gelu", y), 0});
+  }
+  for (const char* plain : kFloats) {
+    all.push_back({fmt::format("amax x={} rows=4096 cols={}", plain, cols(plain)), kShare, Ceiling::read});
+    // A thousand tensors of 131072 elements.
+    all.push_back({fmt::format("unscale x={} pieces=4096 elements=32768", plain), kShare});
+  }
+
+  for (const Format f : Format::all()) {
+    const auto shares = [](const StreamSpec& s) { return s.rows > 1; };
+    const auto streams = f.info().streams;
+    if (std::any_of(streams.begin(), streams.end(), shares)) continue;  // rows that share a scale: no cast takes them
+    if (std::find(judged.begin(), judged.end(), f.name()) != judged.end()) continue;
+    for (const char* plain : kFloats)
+      if (f.name() != plain) both_ways(f.name(), plain, 0);
+  }
+  for (const char* y : {"e4m3_row", "e4m3", "int8_row", "int4_g32", "nvfp4", "mxfp8"})
+    all.push_back({fmt::format("cast x=bf16 y={} rows=4096 cols=32768 rounding=stochastic", y)});
+  for (const char* plain : kFloats) {
+    for (const int block : {16, 256})
+      all.push_back({fmt::format("fp4_fake_quant x={0} y={0} rows=4096 cols={1} block={2}", plain, cols(plain), block)});
+    all.push_back(
+        {fmt::format("dynamic_block_quantize x={0} y={0} rows=4096 cols={1} block=128", plain, cols(plain) - 1)});
+    for (const char* more : {"", " scope=row", " grad=straight", " grad=learned", " scope=row grad=learned"})
+      all.push_back({fmt::format("fake_quant x={} rows=4096 cols={} qmin=-8 qmax=7{}", plain, cols(plain), more)});
+  }
+  return all;
+}
 
 }  // namespace
 
@@ -97,66 +75,43 @@ Json quantizing(const Device& device, const Settings& settings) {
   Options options = Options::from_env();
   options.cache = settings.cache.empty() ? ":memory:" : settings.cache;
   Engine engine(options);
-  const Cuda cuda(device, options.driver);
-  TunePolicy policy;
-  policy.max_candidates = settings.candidates;
-  policy.budget_seconds = settings.tune_seconds;
-  Table table(
-      {"weights", "m", "n", "k", "cast, gemm", "cast, gemm on tiles", "gemm with x_from", "on tiles", "speedup"});
-  Json rows = Json::array();
-  const auto asked = [&](const std::string& label) {
-    return settings.rows.empty() || label.find(settings.rows) != label.npos;
-  };
-  for (const char* w : {"q4_0", "q8_0"})
-    for (const auto& [n, k] : {std::pair{4096, 4096}, {14336, 4096}, {4096, 14336}})
-      for (const int m : {1, 4}) {
-        if (!asked(fmt::format("x=q8_1 w={}", w))) continue;
-        const std::string text = fmt::format("gemm x=q8_1 w={} y=f32 m={} n={} k={} weights=constant", w, m, n, k);
-        std::vector<std::unique_ptr<Way>> ways;
-        const auto add = [&](const char* more) {
-          ways.push_back(std::make_unique<Way>(engine, cuda, device, Problem::parse(text + more), policy, "f32"));
-        };
-        for (const char* more : {"", " pack=tiles", " x_from=f32"}) add(more);
-        const bool fused_on_tiles = m == 1;  // that kernel has one token at a time
-        if (fused_on_tiles) add(" x_from=f32 pack=tiles");
-        for (int round = -kWarmRounds; round < settings.rounds; ++round)
-          for (const auto& way : ways) way->sample(round >= 0);
-        const double apart = std::min(ways[0]->us(), ways[1]->us()), fused = std::min(ways[2]->us(), ways.back()->us());
-        table.row({w, fmt::format("{}", m), fmt::format("{}", n), fmt::format("{}", k),
-                   fmt::format("{:.2f}", ways[0]->us()), fmt::format("{:.2f}", ways[1]->us()),
-                   fmt::format("{:.2f}", ways[2]->us()), fused_on_tiles ? fmt::format("{:.2f}", ways.back()->us()) : "",
-                   fmt::format("{:.2f}", apart / fused)});
-        fmt::print("{} m={} {}x{}: {:.2f} us, {:.2f} apart\n", w, m, n, k, fused, apart);
-        std::fflush(stdout);
-        Json row = {{"w", w}, {"m", m}, {"n", n}, {"k", k}, {"speedup", apart / fused}, {"ways", Json::array()}};
-        for (const auto& way : ways) row["ways"].push_back(way->json());
-        rows.push_back(row);
-      }
-  fmt::print("{}", table.text());
-
-  // A scale per row, in the workspace.
-  Table by_row({"weights", "m", "n", "k", "cast, gemm", "gemm with x_from", "speedup"});
-  for (const char* w : {"nvfp4 global=mul pack=tiles", "e4m3_row accum=fast"})
-    for (const int m : {1, 16, 64, 256, 1024}) {
-      if (!asked(fmt::format("x=e4m3_row w={}", w))) continue;
-      constexpr int kN = 8192, kK = 8192;
-      const std::string text = fmt::format("gemm x=e4m3_row w={} y=bf16 m={} n={} k={} weights=constant workspace={}",
-                                           w, m, kN, kK, kProblemWorkspace);
-      Way apart(engine, cuda, device, Problem::parse(text), policy, "bf16"),
-          fused(engine, cuda, device, Problem::parse(text + " x_from=bf16"), policy, "bf16");
-      for (int round = -kWarmRounds; round < settings.rounds; ++round)
-        for (Way* way : {&apart, &fused}) way->sample(round >= 0);
-      const double speedup = apart.us() / fused.us();
-      by_row.row({w, fmt::format("{}", m), fmt::format("{}", kN), fmt::format("{}", kK),
-                  fmt::format("{:.2f}", apart.us()), fmt::format("{:.2f}", fused.us()),
-                  fmt::format("{:.2f}", speedup)});
-      fmt::print("{} m={}: {:.2f} us, {:.2f} apart\n", w, m, fused.us(), apart.us());
-      std::fflush(stdout);
-      rows.push_back(
-          {{"w", w}, {"m", m}, {"n", kN}, {"k", kK}, {"speedup", speedup}, {"ways", {apart.json(), fused.json()}}});
+  const double copy = copy_ceiling(engine, device), read = read_ceiling(engine, device);
+  fmt::print("ceilings: copy {:.2f} TB/s (read + write), read {:.2f}\n", copy, read);
+  Json out = {{"copy_ceiling_tbps", copy}, {"read_ceiling_tbps", read}, {"rows", Json::array()}};
+  Table table({"problem", "us", "TB/s", "of ceiling", "target", "", "choice"});
+  const auto began = std::chrono::steady_clock::now();
+  for (const Row& row : rows()) {
+    if (settings.rows.empty() ? row.target == 0 : row.problem.find(settings.rows) == row.problem.npos) continue;
+    if (std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count() > settings.seconds) {
+      if (row.target > 0) table.row({row.problem, "", "", "", "", "SHORT: out of time", ""});
+      out["rows"].push_back({{"problem", row.problem}, {"note", "not run: out of time"}});
+      continue;
     }
-  fmt::print("{}", by_row.text());
-  return rows;
+    const Problem problem = Problem::parse(row.problem);
+    TunePolicy policy;
+    policy.patience = 0;
+    policy.budget_seconds = settings.tune_seconds;
+    policy.max_candidates = settings.candidates;
+    const Choice choice = engine.tune(problem, device, policy).choice;
+    const double tbps = problem.min_bytes() / choice.microseconds * 1e-6;
+    const double share = tbps / (row.ceiling == Ceiling::read ? read : copy);
+    const std::string mark = row.target == 0 ? "" : share >= row.target ? "pass" : "SHORT";
+    const std::string asked = row.target == 0 ? "" : fmt::format(">= {:.0f} %", 100 * row.target);
+    table.row({row.problem, fmt::format("{:.1f}", choice.microseconds), fmt::format("{:.2f}", tbps),
+               fmt::format("{:.0f} %", 100 * share), asked, mark, choice.candidate.text()});
+    fmt::print("{}: {:.1f} us, {:.0f} % {}\n", row.problem, choice.microseconds, 100 * share, mark);
+    std::fflush(stdout);
+    out["rows"].push_back({{"problem", row.problem},
+                           {"us", choice.microseconds},
+                           {"tbps", tbps},
+                           {"ceiling", row.ceiling == Ceiling::read ? "read" : "copy"},
+                           {"of_ceiling", share},
+                           {"target", row.target},
+                           {"mark", mark},
+                           {"choice", choice.candidate.text()}});
+  }
+  fmt::print("{}", table.text());
+  return out;
 }
 
 }  // namespace tilewright::bench
