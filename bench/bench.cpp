@@ -23,14 +23,16 @@ int main(int argc, char** argv) {
   app.add_option("--skip", settings.skip,
                  "regret: leave out so many of the first (10: those that the model was fitted on)");
   app.add_option("--child", child, "internal: run one step in this process and print its result");
+  app.add_option("--cache", settings.cache,
+                 "gemm, conv, grouped, quantize, cast_rows, x_from: keep choices in this file; regret: take binaries "
+                 "from it; internal: the "
+                 "cache of a child");
   app.add_option(
-      "--cache", settings.cache,
-      "gemm, conv, grouped, quantize, cast_rows, x_from: keep choices in this file; regret: take binaries from it; internal: the "
-      "cache of a child");
-  app.add_option("--rows", settings.rows,
-                 "gemm: only rows with this in 'large|decode LABEL; TARGETS; PROBLEM'; several, by |; with --every-m "
-                 "whole labels. conv: labels of rows or parts of them. quantize, cast_rows: problems with this, and not "
-                 "those of the table alone. x_from: only x=FORMAT w=FORMAT with this. code: only candidates with this in 'TARGET; FAMILY; PROBLEM'");
+      "--rows", settings.rows,
+      "gemm: only rows with this in 'large|decode LABEL; TARGETS; PROBLEM'; several, by |; with --every-m "
+      "whole labels. conv: labels of rows or parts of them. quantize, cast_rows: problems with this, and not "
+      "those of the table alone. x_from: only x=FORMAT w=FORMAT with this. code: only candidates with this in 'TARGET; "
+      "FAMILY; PROBLEM'");
   app.add_option("--shapes", settings.shapes, "gemm: N,K;N,K;... or 'judged' for all that are judged");
   app.add_option("--m", settings.ms, "gemm: only these m, e.g. 1,1024");
   app.add_option("--layers", settings.layers,
@@ -109,8 +111,9 @@ int main(int argc, char** argv) {
       else if (name == "regret")
         results[name] = regret(*device, settings);
       else
-        throw Error(ErrorCode::invalid_argument, "what", name,
-                    "compile prewarm kernels quantize launch startup regret gemm conv sweep grouped cast_rows x_from code");
+        throw Error(
+            ErrorCode::invalid_argument, "what", name,
+            "compile prewarm kernels quantize launch startup regret gemm conv sweep grouped cast_rows x_from code");
       std::fflush(stdout);
       write(out, environment(gpu ? &*device : nullptr, options), results);
     }

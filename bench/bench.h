@@ -30,15 +30,15 @@ struct Settings {
   bool profile = false;       // instead of timing: one launch of each kernel and of its fastest rival, for a profiler
 };
 
-Json compile_times();                                        // offline.cpp: no device needed
-Json prewarm_scaling(const Settings& settings);              // offline.cpp
-Json code(const Settings& settings);                         // code.cpp: fingerprints of machine code, no device needed
-Json kernels(const Device& device);                          // kernels.cpp: gemv and mma against the device's ceilings
+Json compile_times();                            // offline.cpp: no device needed
+Json prewarm_scaling(const Settings& settings);  // offline.cpp
+Json code(const Settings& settings);             // code.cpp: fingerprints of machine code, no device needed
+Json kernels(const Device& device);              // kernels.cpp: gemv and mma against the device's ceilings
 // quantize.cpp: casts and what is fused with them, against copies
 Json quantizing(const Device& device, const Settings& settings);
 // cast_rows.cpp: the same at numbers of rows between those that were tuned
 Json cast_rows(const Device& device, const Settings& settings);
-Json gemms(const Device& device, const Settings& settings);  // gemm.cpp: against cuBLASLt, as its table asks
+Json gemms(const Device& device, const Settings& settings);    // gemm.cpp: against cuBLASLt, as its table asks
 Json every_m(const Device& device, const Settings& settings);  // every_m.cpp: numbers of tokens between the buckets
 Json sweep(const Device& device, const Settings& settings);    // sweep.cpp: candidates over numbers of tokens
 Json grouped(const Device& device, const Settings& settings);  // grouped.cpp: against a cuBLASLt call per group

@@ -15,11 +15,12 @@
 namespace tilewright::bench {
 namespace {
 
-constexpr std::int64_t kGiven[] = {1, 2, 4, 8, 16, 33, 64, 100, 128, 200, 256, 333, 512, 777, 1024, 1500, 2048, 3000, 4096};
+constexpr std::int64_t kGiven[] = {1,   2,   4,   8,   16,   33,   64,   100,  128, 200,
+                                   256, 333, 512, 777, 1024, 1500, 2048, 3000, 4096};
 constexpr std::int64_t kMostRows = 4096, kFewRows = 64;
 constexpr int kRandom = 8;
-constexpr double kSlack = 1.03;    // a launch may take that much longer than one of more rows
-constexpr double kFew = 1.3;       // of an empty launch and the bytes, at most, up to kFewRows
+constexpr double kSlack = 1.03;  // a launch may take that much longer than one of more rows
+constexpr double kFew = 1.3;     // of an empty launch and the bytes, at most, up to kFewRows
 constexpr int kMostLaunches = 8192;
 constexpr double kGraphMicroseconds = 2000;
 constexpr std::size_t kAlign = 256;
@@ -56,7 +57,9 @@ double median_time(const Replay& replay, int rounds) {
 double empty_launch(Engine& engine, const Cuda& cuda, const Device& device, int rounds) {
   Probe probe;
   probe.name = "empty";
-  probe.text = "extern \"C\" __global__ void probe(uint4* out, const uint4* in, long long n) {}\n";
+  probe.text =
+      "struct Args { uint4* out; const uint4* in; long long n; };\nextern \"C\" __global__ void probe(const "
+      "__grid_constant__ Args) {}\n";
   probe.grids = {{1, 128}};
   probe.in_bytes = probe.out_bytes = 16;
   const Kernel kernel = engine.prepare(probe_task(probe), device);
@@ -148,8 +151,8 @@ Json cast_rows(const Device& device, const Settings& settings) {
       launch(0);
       cuda.synchronize();
       const Replay replay(cuda, cold.most_launches(rows), launch);
-      points.push_back({rows, median_time(replay, settings.rounds),
-                        empty + problem.with_rows(rows).min_bytes() / ceiling * 1e-6});
+      points.push_back(
+          {rows, median_time(replay, settings.rounds), empty + problem.with_rows(rows).min_bytes() / ceiling * 1e-6});
     }
 
     Table table({"rows", "us", "of empty launch + bytes", "choice"});

@@ -60,7 +60,8 @@ std::vector<Row> rows() {
     all.push_back({fmt::format("cast x=bf16 y={} rows=4096 cols=32768 rounding=stochastic", y)});
   for (const char* plain : kFloats) {
     for (const int block : {16, 256})
-      all.push_back({fmt::format("fp4_fake_quant x={0} y={0} rows=4096 cols={1} block={2}", plain, cols(plain), block)});
+      all.push_back(
+          {fmt::format("fp4_fake_quant x={0} y={0} rows=4096 cols={1} block={2}", plain, cols(plain), block)});
     all.push_back(
         {fmt::format("dynamic_block_quantize x={0} y={0} rows=4096 cols={1} block=128", plain, cols(plain) - 1)});
     for (const char* more : {"", " scope=row", " grad=straight", " grad=learned", " scope=row grad=learned"})
