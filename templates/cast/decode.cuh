@@ -48,7 +48,7 @@ struct Decode {
     fmt::row_item<X> context = *row.scales;
     TW_UNROLL for (int i = 0; i < kElements; ++i) {
       if (!one_row && i < count) context = row.next();
-      v[i] = X::decode(shared + (at + i) * X::kDataBytes, nullptr, context, 0);
+      v[i] = X::decode(shared + (at + i) / X::kBlock * X::kDataBytes, nullptr, context, (at + i) % X::kBlock);
     }
   }
 
@@ -72,6 +72,7 @@ struct Decode {
     const i64 start = static_cast<i64>(block_x()) * kTile;
     const i64 left = args.rows * shape.cols - start;
     if (left <= 0) return;
+    begin_in_turn();
     const int thread = static_cast<int>(thread_x());
     u8* shared = dynamic_shared();
     const i64 first = start / X::kBlock;

@@ -26,6 +26,7 @@ struct Encode {
     const i64 start = static_cast<i64>(block_x()) * kTile;
     const i64 left = args.rows * shape.cols - start;
     if (left <= 0) return;
+    begin_in_turn();
     const int thread = static_cast<int>(thread_x());
     u8* shared = dynamic_shared();
 

@@ -34,7 +34,7 @@ class Blocks final : public FamilyOf<Cast> {
   std::string_view name() const override { return "blocks"; }
   std::string_view title() const override { return "runs of blocks, staged through shared memory"; }
 
-  Source source(const Problem& problem, const Arch&, const Candidate& candidate) const override {
+  Source source(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
     const Cast& c = *problem.as<Cast>();
     const Plan plan = plan_of(c, candidate);
     Specialization s = specialization(launch(c, plan), {c.x, c.y}, encodes(c) ? "encode" : "decode");
@@ -42,6 +42,7 @@ class Blocks final : public FamilyOf<Cast> {
                                            plan.threads, plan.lane, plan.passes, rounding(c))
                              : fmt::format("tw::cast::Decode<{}, {}, {}, {}>", format_type(c.x), format_type(c.y),
                                            plan.threads, plan.passes);
+    s.plan.overlap = arch.clusters;  // targets that have one have the other
     return specialize(s);
   }
 
@@ -90,8 +91,6 @@ class Blocks final : public FamilyOf<Cast> {
   std::string refusal(const Cast& c) const override {
     if (encodes(c) && fast_path(c.y).row_bytes) return fmt::format("y: {} has a scale per row", c.y.name());
     if (encodes(c) && encoder_lanes(c.y) == 0) return fmt::format("y: {} has no encoder for lanes", c.y.name());
-    if (!encodes(c) && fast_path(c.x).row_bytes && c.x.block() > 1)
-      return fmt::format("x: {} has a scale per row and several elements a block", c.x.name());
     if (!encodes(c) && fast_path(c.x).scale_rows > 1)
       return fmt::format("x: {} has scales for {} rows", c.x.name(), fast_path(c.x).scale_rows);
     if (!encodes(c) && !is_float(c.y))
@@ -133,13 +132,14 @@ class Rows final : public FamilyOf<Cast> {
   std::string_view name() const override { return "rows"; }
   std::string_view title() const override { return "whole rows in registers, for formats with a scale per row"; }
 
-  Source source(const Problem& problem, const Arch&, const Candidate& candidate) const override {
+  Source source(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
     const Cast& c = *problem.as<Cast>();
     const int row_threads = knob(candidate, "row_threads"), block_rows = knob(candidate, "block_rows");
     const int held = knob(candidate, "held");
     Specialization s = specialization(launch(c, candidate), {c.x, c.y});
     s.plan_type = fmt::format("tw::cast::Rows<{}, {}, {}, {}, {}, {}, {}{}>", format_type(c.x), format_type(c.y),
                               row_threads, block_rows, held, steps(c, row_threads) <= held, aligned(c), rounding(c));
+    s.plan.overlap = arch.clusters;
     return specialize(s);
   }
 
@@ -178,7 +178,8 @@ class Rows final : public FamilyOf<Cast> {
  protected:
   std::string refusal(const Cast& c) const override {
     if (!is_float(c.x) || !fast_path(c.y).row_bytes) return fmt::format("y: {} has no scale per row", c.y.name());
-    if (c.y.block() > 1) return fmt::format("y: {} packs several codes a byte", c.y.name());
+    if (fast_path(c.y).row_mean)  // summed in the order of the row
+      return fmt::format("y: {} has a scale from the mean magnitude of a row", c.y.name());
     return "";
   }
   // Numbers of threads that hold a row, or half of it, in half of their registers, and that a row keeps busy.

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plain floats to a format of one-byte codes with a scale per row. `row_threads` threads (whole warps) share a row:
-// they read it once, keep the first `held` iterations of it in registers, agree on its largest magnitude (or its
-// extremes, where there is a zero point, and in the end the sum of its codes), and encode; what did not fit (nothing,
-// if `whole`) is read again, from L2 as a rule. Elements are counted from the start of the matrix, where both matrices
-// are aligned, so that rows of any length are read and written in 16-byte pieces except at their ends.
+// Plain floats to a format of codes of eight or four bits with a scale per row. `row_threads` threads (whole warps)
+// share a row: they read it once, keep the first `held` iterations of it in registers, agree on its largest magnitude
+// (or its extremes, where there is a zero point, and in the end the sum of its codes), and encode; what did not fit
+// (nothing, if `whole`) is read again, from L2 as a rule. Elements are counted from the start of the matrix, where both
+// matrices are aligned, so that rows of any length are read and written in 16-byte pieces except at their ends.
 //
-// The vectors that a warp reads together are neighbours; lanes then exchange codes so that each has sixteen
-// neighbouring ones, and stores 16 bytes.
+// The vectors that a warp reads together are neighbours; lanes then exchange codes, each in a byte, so that each has
+// sixteen neighbouring ones, packs them, and stores them at once.
 #pragma once
 #include "cast/params.cuh"
 #include "cast/row_group.cuh"
 #include "cast/tile.cuh"
+#include "core/row_scale.cuh"
 #include "core/stochastic.cuh"
 
 namespace tw::cast {
@@ -29,7 +30,8 @@ struct Rows {
   TW_CONSTANTS(int, kVector = 16 / sizeof(T));  // elements of one load
   TW_CONSTANTS(int, kLoads = 16 / kVector);     // loads of one iteration
   TW_CONSTANTS(int, kStep = row_threads * 16);  // elements of one iteration
-  static_assert(Y::kRowScale && Y::kDataBytes == 1, "one-byte codes");
+  TW_CONSTANTS(int, kPerByte = Y::kBlock);      // codes
+  static_assert(Y::kRowScale && Y::kDataBytes == 1 && !fmt::OfMean<Y>::value, "codes that a thread can make");
 
   // A thread's view of a row. Elements are numbered from the last multiple of 16 at or before the row's start; the
   // row's are low <= at < high. `aligned`: low is 0 and high a multiple of 16. Rows are short enough for 32 bits.
@@ -48,7 +50,7 @@ struct Rows {
       load = static_cast<u32>(warp * 512 + kVector * lane);
       store = static_cast<u32>(warp * 512 + 32 * kVector * (lane % kLoads) + 16 * (lane / kLoads));
       x = static_cast<const T*>(args.x.data) + base + load;
-      y = static_cast<u8*>(args.y.data) + base + store;
+      y = static_cast<u8*>(args.y.data) + (base + store) / kPerByte;
       low = static_cast<u32>(first - base);
       high = index < args.rows ? low + static_cast<u32>(cols) : 0;
     }
@@ -94,15 +96,24 @@ struct Rows {
       return upper ? u32x4{c, d, w2, w3} : u32x4{w0, w1, c, d};
     }
   }
+  static_assert(kPerByte <= 2);
+  // Two words of codes of four bits, each in a byte, as one.
+  TW_MEMBER static u32 nibbles(u32 a, u32 b) { return prmt(a | a >> 4, b | b >> 4, 0x6420u); }
   TW_MEMBER static void store(const Span& row, int offset, u32x4 codes) {
     const u32 at = row.store + static_cast<u32>(offset);
-    u8* y = row.y + offset;
+    u8* y = row.y + offset / kPerByte;
+    u32 words[4] = {codes.x, codes.y, codes.z, codes.w};
+    if constexpr (kPerByte == 2) words[0] = nibbles(codes.x, codes.y), words[1] = nibbles(codes.z, codes.w);
     if ((aligned || at >= row.low) && at + 16 <= row.high) {
-      store_global16(y, codes);
+      if constexpr (kPerByte == 1)
+        store_global16(y, codes);
+      else
+        *reinterpret_cast<u32x2*>(y) = {words[0], words[1]};
     } else if constexpr (!aligned) {
-      const u32 words[4] = {codes.x, codes.y, codes.z, codes.w};
-      TW_UNROLL for (int i = 0; i < 16; ++i) if (at + i >= row.low && at + i < row.high) y[i] =
-          static_cast<u8>(words[i / 4] >> (8 * (i % 4)));
+      TW_UNROLL for (int i = 0; i < 16 / kPerByte; ++i) {
+        const u32 first = at + static_cast<u32>(i * kPerByte);
+        if (first >= row.low && first < row.high) y[i] = static_cast<u8>(words[i / 4] >> (8 * (i % 4)));
+      }
     }
   }
   // Codes of elements `at` to `at` + 3 of the matrix.
@@ -125,7 +136,7 @@ struct Rows {
       to_floats<T, kVector>(v, words[j]);
       TW_UNROLL for (int k = 0; k < kVector; k += 4) {
         const float four[4] = {v[k], v[k + 1], v[k + 2], v[k + 3]};
-        u32 word = Y::template codes<direct>(four, scale, item);
+        u32 word = fmt::row_codes<Y, direct>(four, scale, item);
         if constexpr (stochastic)
           word = rounded(word, four, row.base + row.load + i * kStep + j * 32 * kVector + k, row, item);
         if constexpr (kZeroPoint) item.sum = dp4a(word, 0x01010101u, item.sum);
@@ -143,6 +154,7 @@ struct Rows {
                    thread);  // empty beyond the last row: its threads still meet at the barrier
     const int steps = static_cast<int>((row.high + (kStep - 1)) / kStep);
 
+    begin_in_turn();
     u32 kept[held][kLoads][4], more[kLoads][4];
     TW_UNROLL for (int i = 0; i < held; ++i) load_step(kept[i], row, i);
     Extent extent;

@@ -6,6 +6,13 @@
 
 namespace tw::cast {
 
+// Waits for what the kernel before this one writes, and lets the blocks of the one behind come: they are launched while
+// this one ends.
+TW_DEVICE void begin_in_turn() {
+  wait_prerequisite_grids();
+  launch_dependent_grids();
+}
+
 TW_DEVICE u32x4 read_shared16(const u8* p) { return *reinterpret_cast<const u32x4*>(p); }
 TW_DEVICE void write_shared16(u8* p, u32x4 v) { *reinterpret_cast<u32x4*>(p) = v; }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // E2M1 codes as integers.
 #pragma once
+#include "core/numeric.cuh"
 #include "core/ptx.cuh"
 
 namespace tw::fmt {
@@ -16,6 +17,41 @@ TW_DEVICE u32 e2m1_twice(u32 nibbles) {
 // The eight nibbles of a word so, as signed bytes in order.
 TW_DEVICE void e2m1_bytes(u32 word, u32& first, u32& second) {
   first = e2m1_twice(word & 0xffffu), second = e2m1_twice(word >> 16);
+}
+
+// Codes of v[i] / by, eight of E in a word, the first lowest. A lane whose elements and divisor are not quite ordinary
+// takes E divisions; the others round by additions. A code is the least of what its magnitude is in steps of 1/2, of
+// 1 from 2 on and of 2 from 4 on, and numbers of steps are what an addition to 3 2^22 leaves in the lowest bits.
+// `largest`: of the lane's |v|, NaN if one is.
+template <int E>
+TW_DEVICE void e2m1_codes(u32 (&words)[ceil_div(E, 8)], const float (&v)[E], const Divider& by, float largest) {
+  constexpr int kWords = ceil_div(E, 8), kIn = E < 8 ? E : 8;
+  TW_UNROLL for (int w = 0; w < kWords; ++w) words[w] = 0;
+  if (by.direct && by.quotient_unsigned(largest) < 6.5f) {  // not a NaN
+    constexpr float kInteger = 12582912.0f;                 // 3 2^22
+    TW_UNROLL for (int i = 0; i < E; ++i) {
+      const float q = by.quotient_unsigned(abs_f(v[i]));
+      const float halves = fma_rn(q, 2.0f, kInteger), ones = add_rn(q, kInteger + 2.0f),
+                  twos = fma_rn(q, 0.5f, kInteger + 4.0f);
+      const u32 code = bits_as<u32>(min_number(min_number(halves, ones), twos));
+      words[i / 8] += code << (4 * (i % 8));  // with the bits of 3 2^22, which are taken away at once below
+      words[i / 8] += (bits_as<u32>(v[i]) >> 31) << (4 * (i % 8) + 3);
+    }
+    u32 more = 0;
+    TW_UNROLL for (int i = 0; i < kIn; ++i) more += 0x4b400000u << (4 * i);
+    TW_UNROLL for (int w = 0; w < kWords; ++w) words[w] -= more;
+  } else {
+    // Rare, and a division is long: one in the text, to which the elements come in turn.
+    float turn[E];
+    TW_UNROLL for (int i = 0; i < E; ++i) turn[i] = v[i];
+    TW_NO_UNROLL for (int n = 0; n < E; ++n) {
+      const u32 code = f32_to_e2m1(div_rn(turn[0], by.divisor));
+      TW_UNROLL for (int i = 0; i + 1 < E; ++i) turn[i] = turn[i + 1];
+      TW_UNROLL for (int w = 0; w < kWords; ++w)  // through the words
+          words[w] = words[w] >> 4 | (w + 1 < kWords ? words[(w + 1) % kWords] : code) << 28;
+    }
+    if constexpr (E < 8) words[0] >>= 32 - 4 * E;
+  }
 }
 
 }  // namespace tw::fmt

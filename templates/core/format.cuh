@@ -259,13 +259,25 @@ TW_DEVICE u32 e4m3_codes(const float* v, const Divider& scale) {
   return pack_e4m3x2(q[0], q[1]) | (pack_e4m3x2(q[2], q[3]) << 16);
 }
 
+// The largest of the numbers of `lanes` neighbouring lanes.
+template <int lanes>
+TW_DEVICE float largest_of_lanes(float largest) {
+  TW_UNROLL for (int d = lanes / 2; d > 0; d /= 2) largest = max_number(largest, shuffle_xor(largest, d));
+  return largest;
+}
+// A lane's largest magnitude; NaN if one of its elements is.
+template <int E>
+TW_DEVICE float largest_or_nan(const float (&v)[E]) {
+  float largest = 0.0f;
+  TW_UNROLL for (int i = 0; i < E; ++i) largest = max_or_nan(largest, abs_f(v[i]));
+  return largest;
+}
 // The largest magnitude among the elements of `lanes` neighbouring lanes; NaNs are passed over.
 template <int lanes, int E>
 TW_DEVICE float largest_of(const float (&v)[E]) {
   float largest = 0.0f;
   TW_UNROLL for (int i = 0; i < E; ++i) largest = max_number(largest, abs_f(v[i]));
-  TW_UNROLL for (int d = lanes / 2; d > 0; d /= 2) largest = max_number(largest, shuffle_xor(largest, d));
-  return largest;
+  return largest_of_lanes<lanes>(largest);
 }
 
 // Element i of one-byte elements in words.

@@ -102,6 +102,16 @@ TW_DEVICE float max_number(float a, float b) {
   return is_nan(a) || a < b ? b : a;
 #endif
 }
+// NaN if one of them is.
+TW_DEVICE float max_or_nan(float a, float b) {
+#if defined(__CUDACC__) && __CUDA_ARCH__ >= 800
+  float d;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(d) : "f"(a), "f"(b));
+  return d;
+#else
+  return is_nan(a) || a > b ? a : b;
+#endif
+}
 TW_DEVICE float min_number(float a, float b) {
 #if defined(__CUDACC__)
   float d;

@@ -75,4 +75,17 @@ struct RowCodes {
   };
 };
 
+// Four codes under a row's scale, in a byte each. `direct`: Divider's.
+template <class F, bool direct>
+TW_DEVICE u32 row_codes(const float (&v)[4], const Divider& by, const row_item<F>& item) {
+  if constexpr (F::kBlock == 1) {
+    return F::template codes<direct>(v, by, item);
+  } else {
+    u32 codes = 0;
+    TW_UNROLL for (int i = 0; i < 4; ++i) codes |= F::code(direct ? by.quotient(v[i]) : div_rn(v[i], by.divisor))
+                                                   << (8 * i);
+    return codes;
+  }
+}
+
 }  // namespace tw::fmt

@@ -30,8 +30,6 @@ struct Signs : RowCodes<SignRow<bit>, SignItem<bit>> {
   TW_MEMBER static float decode(const u8* data, const u8*, const SignItem<bit>& item, int i) {
     return Base::code_in(data, i) == bit ? -item.scale : item.scale;
   }
-  // cast/decode.cuh counts a row's blocks as elements, and names itself by passing no scales.
-  static float decode(const u8*, decltype(nullptr), const SignItem<bit>&, int) = delete;
   template <class>
   TW_MEMBER static constexpr bool tiles_for() {
     return false;

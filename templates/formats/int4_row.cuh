@@ -32,8 +32,6 @@ struct int4_row : RowCodes<Int4Row> {
   TW_MEMBER static float decode(const u8* data, const u8*, float scale, int i) {
     return mul_rn(static_cast<float>(static_cast<i32>((data[0] >> (4 * i)) & 15u) - 8), scale);
   }
-  // cast/decode.cuh counts a row's blocks as elements, and names itself by passing no scales.
-  static float decode(const u8*, decltype(nullptr), float, int) = delete;
 
   template <class Element>
   TW_MEMBER static constexpr bool tiles_for() {

@@ -52,28 +52,17 @@ struct nvfp4 {
   TW_MEMBER static constexpr bool lanes_ok(int e) { return e == 4 || e == 8 || e == 16; }
   template <int E>
   TW_MEMBER static void encode_lanes(const float (&v)[E], int lane, u8* data, u8* scales, float global, int) {
-    const float largest = largest_of<16 / E>(v);
+    const float own = largest_or_nan(v), largest = largest_of_lanes<16 / E>(is_nan(own) ? largest_of<1>(v) : own);
     float s = div_rn(largest, mul_rn(6.0f, global));
     s = largest == 0.0f ? 1.0f : min2(max2(s, 0.001953125f), 448.0f);
     const u8 stored = f32_to_e4m3(s);
     if (lane == 0) scales[0] = stored;
-    const Divider by(mul_rn(e4m3_to_f32(stored), global), largest);
-    u32 codes[E] = {};
-    if (by.direct) {
-      TW_UNROLL for (int i = 0; i < E; ++i) codes[i] =
-          e2m1_sign(v[i]) | e2m1_magnitude(by.quotient_unsigned(abs_f(v[i])));
-    } else {
-      // Rare, and a division is long: one in the text, to which the elements come in turn.
-      float turn[E];
-      TW_UNROLL for (int i = 0; i < E; ++i) turn[i] = v[i];
-      TW_NO_UNROLL for (int n = 0; n < E; ++n) {
-        const u32 code = f32_to_e2m1(div_rn(turn[0], by.divisor));
-        TW_UNROLL for (int i = 0; i + 1 < E; ++i) turn[i] = turn[i + 1], codes[i] = codes[i + 1];
-        codes[E - 1] = code;
-      }
-    }
-    TW_UNROLL for (int i = 0; i < E; i += 4) * reinterpret_cast<u16*>(data + E / 2 * lane + i / 2) =
-        static_cast<u16>(codes[i] | (codes[i + 1] << 4) | (codes[i + 2] << 8) | (codes[i + 3] << 12));
+    u32 words[ceil_div(E, 8)];
+    e2m1_codes(words, v, Divider(mul_rn(e4m3_to_f32(stored), global), largest), own);
+    if constexpr (E == 4)
+      reinterpret_cast<u16*>(data)[lane] = static_cast<u16>(words[0]);
+    else
+      TW_UNROLL for (int w = 0; w < E / 8; ++w) reinterpret_cast<u32*>(data + E / 2 * lane)[w] = words[w];
   }
 
   TW_CONSTANTS(int, kGroup = 16);

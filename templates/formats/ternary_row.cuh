@@ -37,8 +37,6 @@ struct ternary_row : RowCodes<TernaryRow> {
   TW_MEMBER static float decode(const u8* data, const u8*, float scale, int i) {
     return mul_rn(static_cast<float>(static_cast<i32>(code_in(data, i)) - 1), scale);
   }
-  // cast/decode.cuh counts a row's blocks as elements, and names itself by passing no scales.
-  static float decode(const u8*, decltype(nullptr), float, int) = delete;
 
   template <class Element>
   TW_MEMBER static constexpr bool tiles_for() {

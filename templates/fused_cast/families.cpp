@@ -16,7 +16,7 @@ namespace {
 
 using Knobs = tw::fused_cast::Knobs;
 constexpr Knob<Knobs> kKnobs[] = {knob<&Knobs::row_threads>("row_threads"), knob<&Knobs::block_rows>("block_rows"),
-                                  knob<&Knobs::held>("held")};
+                                  knob<&Knobs::held>("held"), knob<&Knobs::ahead>("ahead", true)};
 constexpr Knob<Knobs> kDerived[] = {knob<&Knobs::piece>("piece"),       knob<&Knobs::whole>("whole"),
                                     knob<&Knobs::residual>("residual"), knob<&Knobs::norm>("norm"),
                                     knob<&Knobs::gated>("gated"),       knob<&Knobs::act>("act")};
@@ -24,6 +24,7 @@ const KnobTable<Knobs> kTable{"tw::fused_cast::Knobs", kKnobs, kDerived};
 
 constexpr int kHeldElements = 32;  // of a thread
 constexpr int kReferenceThreads = 128;
+constexpr int kRegisters = 65536;  // of a multiprocessor
 
 std::string type(const std::optional<Format>& f) { return f ? format_type(*f) : "void"; }
 double elements(const FusedCast& c) { return static_cast<double>(c.rows) * static_cast<double>(c.cols); }
@@ -31,6 +32,12 @@ int input_bytes(const FusedCast& c) {  // of x and the residual, for an element 
   return fast_path(c.x).element_bytes * (c.residual != Residual::none || c.gate != Gate::none ? 2 : 1);
 }
 bool needs_row(const FusedCast& c) { return c.norm != Norm::none || fast_path(c.y).row_bytes; }
+
+// Of a thread: what is held, and what was read of it, or is being read for the next rows. More for blocks' encoders.
+int registers(const FusedCast& c, const Knobs& k) {
+  const int held = k.held * k.piece, blocks = !fast_path(c.y).row_bytes && c.y.block() > 1 ? 16 : 0;
+  return 32 + blocks + held + held * input_bytes(c) / (k.ahead ? 4 : 8);
+}
 
 // What follows from the problem and the knobs chosen.
 Knobs derived(const FusedCast& c, Knobs k) {
@@ -44,23 +51,24 @@ Knobs derived(const FusedCast& c, Knobs k) {
 class FusedCastFamily : public FamilyOf<FusedCast> {
  public:
   FusedCastFamily() : FamilyOf("fused_cast") {}
-  Source source(const Problem& problem, const Arch&, const Candidate& candidate) const override {
+  Source source(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
     const FusedCast& c = *problem.as<FusedCast>();
     const Knobs k = knobs(c, candidate);
     std::vector<Format> formats = {c.x, c.y};
     if (c.bias) formats.push_back(*c.bias);
     if (c.weight) formats.push_back(*c.weight);
-    Specialization s = specialization(plan(c, k), formats);
+    Specialization s = specialization(plan(c, k, arch), formats);
     s.prelude = kTable.text(k);
     s.plan_type = fmt::format("tw::fused_cast::{}<{}, {}, {}, {}, kKnobs>", struct_name(), type(c.x), type(c.y),
                               type(c.bias), type(c.weight));
+    s.blocks_per_sm = std::max(1, static_cast<int>(s.plan.persistent));
     return specialize(s);
   }
 
  protected:
   virtual const char* struct_name() const = 0;
   virtual Knobs knobs(const FusedCast& c, const Candidate& candidate) const = 0;
-  virtual LaunchPlan plan(const FusedCast& c, const Knobs& k) const = 0;
+  virtual LaunchPlan plan(const FusedCast& c, const Knobs& k, const Arch& arch) const = 0;
 };
 
 class Rows final : public FusedCastFamily {
@@ -68,12 +76,13 @@ class Rows final : public FusedCastFamily {
   std::string_view name() const override { return "rows"; }
   std::string_view title() const override { return "rows in registers, read once by 16-byte accesses"; }
 
-  Traits traits(const Problem& problem, const Arch&, const Candidate& candidate) const override {
+  Traits traits(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
     const FusedCast& c = *problem.as<FusedCast>();
     const Knobs k = knobs(c, candidate);
-    Traits t = base_traits(problem, plan(c, k));
+    Traits t = base_traits(problem, plan(c, k, arch));
     const int held = k.held * k.piece, bytes = input_bytes(c);
-    t.registers = 32 + held + held * bytes / 8;
+    t.registers = registers(c, k);
+    if (k.ahead) t.later_wave_cost = 0.1;  // a loop's turn
     const double used = std::min(1.0, static_cast<double>(c.cols) / k.span());
     t.bytes_in_flight = held * bytes * used;
     // What is behind the held pieces is read again: once for each thing that all of a row has to be known for.
@@ -103,7 +112,7 @@ class Rows final : public FusedCastFamily {
   Knobs knobs(const FusedCast& c, const Candidate& candidate) const override {
     return derived(c, kTable.knobs(candidate));
   }
-  LaunchPlan plan(const FusedCast& c, const Knobs& k) const override {
+  LaunchPlan plan(const FusedCast& c, const Knobs& k, const Arch& arch) const override {
     const FastPath& y = fast_path(c.y);
     const bool staged = !y.row_bytes && c.y.block() > 1;
     const int words = tw::fused_cast::exchanged_words(k, y.row_bytes != 0, y.zero_point);
@@ -114,6 +123,10 @@ class Rows final : public FusedCastFamily {
     p.shared_bytes = static_cast<std::uint32_t>(
         tw::fused_cast::whole_vectors(exchanged) +
         (staged ? k.threads() / 32 * tw::fused_cast::staging_bytes(k, c.y.block(), y.data_bytes, y.scale_bytes) : 0));
+    if (k.ahead)
+      p.persistent = static_cast<std::uint32_t>(
+          std::clamp(std::min(arch.threads_per_sm, kRegisters / registers(c, k)) / k.threads(), 1, 16));
+    p.overlap = arch.clusters;  // targets that have one have the other
     return p;
   }
   // Numbers of threads that a row keeps busy, and that hold it, or half of it.
@@ -134,6 +147,10 @@ class Rows final : public FusedCastFamily {
         for (int rows = std::max(1, 128 / threads); rows <= std::max(1, 256 / threads); rows *= 2) {
           k.block_rows = rows;
           all.push_back(kTable.candidate(name(), k));
+          if (!needs_row(c) || k.span() < c.cols) continue;
+          Knobs loop = k;
+          loop.ahead = true;
+          all.push_back(kTable.candidate(name(), loop));
         }
     }
     return all;
@@ -145,9 +162,9 @@ class Reference final : public FusedCastFamily {
   std::string_view name() const override { return "reference"; }
   std::string_view title() const override { return "one thread for each row, in double precision"; }
 
-  Traits traits(const Problem& problem, const Arch&, const Candidate&) const override {
+  Traits traits(const Problem& problem, const Arch& arch, const Candidate&) const override {
     const FusedCast& c = *problem.as<FusedCast>();
-    Traits t = base_traits(problem, plan(c, {}));
+    Traits t = base_traits(problem, plan(c, {}, arch));
     t.registers = 64;
     t.bytes_in_flight = 4;
     t.global_bytes *= 16;  // narrow accesses, a row apart
@@ -158,7 +175,7 @@ class Reference final : public FusedCastFamily {
  protected:
   const char* struct_name() const override { return "Reference"; }
   Knobs knobs(const FusedCast& c, const Candidate&) const override { return derived(c, {}); }
-  LaunchPlan plan(const FusedCast&, const Knobs&) const override {
+  LaunchPlan plan(const FusedCast&, const Knobs&, const Arch&) const override {
     LaunchPlan p;
     p.x = {1, kReferenceThreads, 0};
     p.threads = kReferenceThreads;

@@ -9,6 +9,7 @@ struct Knobs {
   int row_threads = 128;  // that share a row, or a part of one: whole warps
   int block_rows = 1;     // of a block
   int held = 1;           // pieces of a thread that stay in registers
+  bool ahead = false;     // blocks loop over rows, and read the next ones while they encode
   // These follow from the problem.
   int piece = 8;      // neighbouring elements of a thread: 16 bytes of them or more, or one
   bool whole = true;  // held pieces are all of a row

@@ -2,13 +2,14 @@
 // Rows in registers. `row_threads` threads share a row: each reads its pieces once, with 16-byte accesses that lie side
 // by side, keeps what comes of them in single precision, and meets the row's other threads for the sum of squares and,
 // where y has a scale for each row, for its largest magnitude. Of rows that are longer than the held pieces the rest is
-// read again, from L2 as a rule. Where a row's elements need nothing of each other, a block takes a part of each of its
-// rows instead.
+// read again, from L2 as a rule. With `ahead` a block loops over rows and reads the next ones while it encodes, else it
+// has its rows alone. Where a row's elements need nothing of each other, a block takes a part of each of its rows.
 //
 // Codes of rows and plain elements go to memory as they are made. Blocks are encoded by neighbouring lanes, in shared
 // memory of their warp, which then copies them with whole accesses.
 #pragma once
 #include "cast/row_group.cuh"
+#include "core/row_scale.cuh"
 #include "fused_cast/function.cuh"
 
 namespace tw::fused_cast {
@@ -91,7 +92,7 @@ struct Rows {
       u32 codes[P / 4];
       TW_UNROLL for (int i = 0; i < P; i += 4) {
         const float four[4] = {v[i], v[i + 1], v[i + 2], v[i + 3]};
-        codes[i / 4] = by.direct ? Y::template codes<true>(four, by, item) : Y::template codes<false>(four, by, item);
+        codes[i / 4] = by.direct ? fmt::row_codes<Y, true>(four, by, item) : fmt::row_codes<Y, false>(four, by, item);
         if constexpr (kZeroPoint) item.sum = dp4a(codes[i / 4], 0x01010101u, item.sum);
       }
       *reinterpret_cast<u32x2*>(y) = {codes[0], codes[1]};
@@ -117,31 +118,67 @@ struct Rows {
     F::finish(v, inverse_rms, args, at);
   }
 
+  // What a thread has of a tile: a piece at each step from column `at` on, up to `end`. Beyond the last row there are
+  // no columns: its threads still meet at barriers.
+  struct Place {
+    i64 row;
+    u32 at, end;
+    TW_MEMBER Place(const Args& args, i64 cols, i64 tile) {
+      const int in_block = static_cast<int>(thread_x()) / knobs.row_threads,
+                thread = static_cast<int>(thread_x()) % knobs.row_threads;
+      i64 rows = tile;
+      u32 start = 0;  // column of this block's part of its rows
+      if constexpr (!kWholeRow) {
+        const i64 parts = ceil_div64(cols, knobs.span());
+        rows = tile / parts;
+        start = static_cast<u32>(tile - rows * parts) * knobs.span();
+      }
+      row = rows * knobs.block_rows + in_block;
+      at = start + static_cast<u32>(thread * P);
+      end = row < args.rows ? static_cast<u32>(cols) : 0;
+    }
+  };
+  TW_MEMBER static void load(typename F::Raw (&raw)[kHeld], const Args& args, i64 cols, const Place& place) {
+    TW_UNROLL for (int i = 0; i < kHeld; ++i) if (place.at + i * kStep < place.end)
+        F::load(raw[i], args, cols, place.row, place.at + i * kStep);
+  }
+
   TW_MEMBER static void run(const Args& args, const Shape& shape) {
+    const i64 cols = shape.cols;
+    i64 tile = block_x();
+    cast::begin_in_turn();
+    typename F::Raw raw[kHeld] = {};
+    load(raw, args, cols, Place(args, cols, tile));
+    if constexpr (knobs.ahead) {
+      const i64 tiles = ceil_div64(args.rows, knobs.block_rows);
+      TW_NO_UNROLL for (;;) {
+        const i64 next = tile + grid_x();
+        of_tile(raw, args, shape, tile, next);
+        if (next >= tiles) break;
+        tile = next;
+        sync_block();  // the words that warps exchange are read
+      }
+    } else {
+      of_tile(raw, args, shape, tile, tile);
+    }
+  }
+
+  // raw: of the tile; with knobs.ahead those of `next` take their place as soon as they are not needed any more.
+  TW_MEMBER static void of_tile(typename F::Raw (&raw)[kHeld], const Args& args, const Shape& shape, i64 tile,
+                                i64 next) {
     const int in_block = static_cast<int>(thread_x()) / knobs.row_threads,
               thread = static_cast<int>(thread_x()) % knobs.row_threads;
-    i64 tile = block_x();  // of rows
-    u32 start = 0;         // column of this block's part of them
-    if constexpr (!kWholeRow) {
-      const i64 parts = ceil_div64(shape.cols, knobs.span()), number = tile;
-      tile = number / parts;
-      start = static_cast<u32>(number - tile * parts) * knobs.span();
-    }
-    const i64 row = tile * knobs.block_rows + in_block, cols = shape.cols;
-    // Beyond the last row there are no columns: its threads still meet at barriers.
-    const u32 end = row < args.rows ? static_cast<u32>(cols) : 0, at = start + static_cast<u32>(thread * P),
-              behind = at + knobs.span(), lane = static_cast<u32>(thread % 32);
+    const i64 cols = shape.cols;
+    const Place place(args, cols, tile);
+    const i64 row = place.row;
+    const u32 at = place.at, end = place.end, behind = at + knobs.span(), lane = static_cast<u32>(thread % 32);
 
     float v[kHeld][P];
-    {
-      typename F::Raw raw[kHeld] = {};
-      TW_UNROLL for (int i = 0; i < kHeld; ++i) if (at + i * kStep < end)
-          F::load(raw[i], args, cols, row, at + i * kStep);
-      TW_UNROLL for (int i = 0; i < kHeld; ++i) {
-        TW_UNROLL for (int j = 0; j < P; ++j) v[i][j] = 0.0f;
-        if (at + i * kStep < end) F::begin(v[i], raw[i], args, cols, row, at + i * kStep);
-      }
+    TW_UNROLL for (int i = 0; i < kHeld; ++i) {
+      TW_UNROLL for (int j = 0; j < P; ++j) v[i][j] = 0.0f;
+      if (at + i * kStep < end) F::begin(v[i], raw[i], args, cols, row, at + i * kStep);
     }
+    if constexpr (knobs.ahead) load(raw, args, cols, Place(args, cols, next));
     float inverse_rms = 1.0f;
     if constexpr (knobs.norm) {
       float sum = 0.0f;

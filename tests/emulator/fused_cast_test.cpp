@@ -227,7 +227,11 @@ void check(const fc::Knobs& k, i64 rows, i64 cols, i64 blocks, unsigned seed) {
 
 constexpr fc::Knobs knobs(int row_threads, int block_rows, int held, int piece, bool whole, bool residual, bool norm,
                           bool gated, Act act) {
-  return {row_threads, block_rows, held, piece, whole, residual, norm, gated, act};
+  return {row_threads, block_rows, held, false, piece, whole, residual, norm, gated, act};
+}
+constexpr fc::Knobs looping(fc::Knobs k) {
+  k.ahead = true;
+  return k;
 }
 
 // One function, and columns about what a row's threads hold.
@@ -237,7 +241,9 @@ void check_rows(unsigned seed) {
   constexpr bool kWholeRow = norm || Y::kRowScale;
   static constexpr fc::Knobs kFits = knobs(row_threads, block_rows, held, piece, true, residual, norm, gated, act),
                              kLong = knobs(row_threads, block_rows, held, piece, false, residual, norm, gated, act);
+  static constexpr fc::Knobs kAhead = looping(kFits);
   using Fits = fc::Rows<X, Y, Bias, Weight, kFits>;
+  using Ahead = fc::Rows<X, Y, Bias, Weight, kAhead>;
   using Long = fc::Rows<X, Y, Bias, Weight, kLong>;
   using Reference = fc::Reference<X, Y, Bias, Weight, kFits>;
   const i64 unit = std::max<i64>(Y::kBlock, piece), span = kFits.span();
@@ -248,9 +254,12 @@ void check_rows(unsigned seed) {
     ++seed;
     if (!kWholeRow || cols <= span)
       check<Fits, X, Y, Bias, Weight>(kFits, rows, cols, blocks(rows, cols) + seed % 2, seed);
+    if (kWholeRow && cols <= span)
+      for (const i64 resident : {1, 2, 9}) check<Ahead, X, Y, Bias, Weight>(kAhead, rows, cols, resident, seed);
     if (kWholeRow) check<Long, X, Y, Bias, Weight>(kLong, rows, cols, blocks(rows, cols), seed);
   };
   run(1, unit), run(block_rows + 1, 3 * unit), run(2, span), run(3, span / unit * unit - unit);
+  run(5 * block_rows + 1, span);
   run(2, span + unit), run(block_rows + 1, 2 * span + 3 * unit);
   check<Reference, X, Y, Bias, Weight>(kFits, 3, 5 * unit, 1, seed);
 }
