@@ -265,16 +265,18 @@ class Bench:
         return self.engine.prepare(problem, self.device)
 
     def streams(self, name, rows, cols):
-        """Uninitialized memory of a matrix's streams."""
+        """Uninitialized memory of a matrix's streams; a factor of the tensor is 1."""
         f = tilewright.codec.find(name)
         made = [
             torch.empty(f.stream_bytes(stream, rows, cols), dtype=torch.uint8, device="cuda")
-            for stream in f.streams
-            if stream != "global"
+            for stream in ("data", "scales")
+            if stream in f.streams
         ]
+        if "global" in f.streams:
+            made.append(torch.ones(1, device="cuda"))
         return tuple(made) if len(made) > 1 else made[0]
 
-    def compare(self, text, ours, theirs, copies, equal):
+    def compare(self, text, kernel, ours, theirs, copies, equal):
         ours_us, theirs_us = side_by_side(ours, theirs, copies)
         row = {
             "problem": text,
@@ -282,13 +284,14 @@ class Bench:
             "torch_compile_us": theirs_us,
             "speedup": theirs_us / ours_us,
             "equal_values": equal,
+            "choice": kernel.candidate(),
             "target": TARGET,
             "mark": "pass" if theirs_us / ours_us >= TARGET else "SHORT",
         }
         self.rows.append(row)
         print(
             f"{text}: {ours_us:.1f} us, torch.compile {theirs_us:.1f}: {row['speedup']:.2f}x {row['mark']};"
-            f" {100 * equal:.3f} % equal",
+            f" {100 * equal:.3f} % equal; {row['choice']}",
             flush=True,
         )
 
@@ -327,7 +330,7 @@ class Bench:
         torch.cuda.synchronize()
         got = self.decoded(name, rows, cols, outs[0])
         equal = (got == DECODERS[name](*kept[0][:2])).float().mean().item()
-        self.compare(text, ours, theirs, copies, equal)
+        self.compare(text, kernel, ours, theirs, copies, equal)
 
     def decode(self, name):
         rows, cols = 4096, 32768
@@ -354,7 +357,7 @@ class Bench:
         ours(0, torch.cuda.current_stream().cuda_stream)
         theirs(0, None)
         torch.cuda.synchronize()
-        self.compare(text, ours, theirs, copies, (outs[0] == kept[0]).float().mean().item())
+        self.compare(text, kernel, ours, theirs, copies, (outs[0] == kept[0]).float().mean().item())
 
     def run(self, only):
         jobs = []
@@ -385,7 +388,7 @@ class Bench:
                 continue
             try:
                 job()
-            except (tilewright.Error, RuntimeError) as error:
+            except RuntimeError as error:
                 print(f"{text}: SHORT: {error}")
                 self.rows.append({"problem": text, "error": str(error)})
             torch.cuda.empty_cache()
