@@ -182,9 +182,10 @@ class Rows final : public FamilyOf<Cast> {
       return fmt::format("y: {} has a scale from the mean magnitude of a row", c.y.name());
     return "";
   }
-  // Numbers of threads that hold a row, or half of it, in half of their registers, and that a row keeps busy.
+  // Numbers of threads that hold a row in half of their registers and that a row keeps busy; of rows that none holds,
+  // those that hold half of it. (What is read again, from L2, costs up to a sixth even beside writes to memory.)
   std::vector<Candidate> list(const Cast& c) const override {
-    std::vector<Candidate> all;
+    std::vector<Candidate> all, halves;
     const int largest = aligned(c) ? 1024 : 512;
     for (int threads = 32; threads <= largest; threads *= 2) {
       const int most = threads == 1024 ? 4 / element_bytes(c.x) : aligned(c) ? 4 : 2;
@@ -193,9 +194,10 @@ class Rows final : public FamilyOf<Cast> {
       if (threads > 32 && 8 * threads >= c.cols) continue;
       if (threads < largest && steps(c, threads) > 2 * held) continue;
       for (int rows = std::max(1, 128 / threads); rows <= std::max(1, 256 / threads); rows *= 2)
-        all.push_back({"rows", {{"row_threads", threads}, {"block_rows", rows}, {"held", held}}});
+        (steps(c, threads) <= held ? all : halves)
+            .push_back({"rows", {{"row_threads", threads}, {"block_rows", rows}, {"held", held}}});
     }
-    return all;
+    return all.empty() ? halves : all;
   }
 };
 
