@@ -17,7 +17,7 @@ int main(int argc, char** argv) {
   Settings settings;
   app.add_option("what", what,
                  "compile prewarm kernels cast launch startup regret: all of them by default; gemm conv sweep grouped "
-                 "quantize code");
+                 "quantize gptq code");
   app.add_option("--out", out, "result file (JSON)");
   app.add_option("--problems", settings.problems, "regret: number of problems");
   app.add_option("--skip", settings.skip,
@@ -25,13 +25,13 @@ int main(int argc, char** argv) {
   app.add_option("--child", child, "internal: run one step in this process and print its result");
   app.add_option(
       "--cache", settings.cache,
-      "gemm, conv, grouped, quantize: keep choices in this file; regret: take binaries from it; internal: the "
+      "gemm, conv, grouped, quantize, gptq: keep choices in this file; regret: take binaries from it; internal: the "
       "cache of a child");
   app.add_option("--rows", settings.rows,
                  "gemm: only rows with this in 'large|decode LABEL; TARGETS; PROBLEM'; several, by |; with --every-m "
                  "whole labels. conv: labels of rows or parts of them. cast: only problems with this. quantize: only "
                  "x=FORMAT w=FORMAT with this. code: only candidates with this in 'TARGET; FAMILY; PROBLEM'");
-  app.add_option("--shapes", settings.shapes, "gemm: N,K;N,K;... or 'judged' for all that are judged");
+  app.add_option("--shapes", settings.shapes, "gemm, gptq: N,K;N,K;... of gemm also 'judged' for all that are judged");
   app.add_option("--m", settings.ms, "gemm: only these m, e.g. 1,1024");
   app.add_option("--layers", settings.layers,
                  "conv: 1,2,u1,... or 'judged' for the twelve of its table, which is the default, or 'all'");
@@ -40,6 +40,8 @@ int main(int argc, char** argv) {
                  "100,90,75,60,50,30: is a smaller one slower than a larger one?");
   app.add_option("--problem", settings.problem,
                  "sweep, conv: PROBLEM@RIVAL, several, by |; of conv bf16 fp16 tf32 fp8 int8, several, by +");
+  app.add_option("--layer", settings.layer, "gptq: a folder with w.npy and h.npy (bench/gptq_torch.py makes them)");
+  app.add_flag("--host", settings.host, "gptq: on the host too, and whether it gives the same bits");
   app.add_option("--list", settings.list, "sweep: a file of candidates instead of all that are legal");
   app.add_option("--pack", settings.pack, "gemm: ask for pack=VALUE where the weights have it");
   app.add_option("--seconds", settings.seconds,
@@ -98,6 +100,8 @@ int main(int argc, char** argv) {
         results[name] = convs(*device, settings);
       else if (name == "quantize")
         results[name] = quantizing(*device, settings);
+      else if (name == "gptq")
+        results[name] = gptqs(*device, settings);
       else if (name == "cast")
         results[name] = casts(*device, settings);
       else if (name == "launch")
@@ -108,7 +112,7 @@ int main(int argc, char** argv) {
         results[name] = regret(*device, settings);
       else
         throw Error(ErrorCode::invalid_argument, "what", name,
-                    "compile prewarm kernels cast launch startup regret gemm conv sweep grouped quantize code");
+                    "compile prewarm kernels cast launch startup regret gemm conv sweep grouped quantize gptq code");
       std::fflush(stdout);
       write(out, environment(gpu ? &*device : nullptr, options), results);
     }

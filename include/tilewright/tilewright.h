@@ -12,6 +12,7 @@
 #include <tilewright/fused_cast.h>
 #include <tilewright/gemm.h>
 #include <tilewright/gguf.h>
+#include <tilewright/gptq.h>
 #include <tilewright/import.h>
 #include <tilewright/loss_scale.h>
 #include <tilewright/memory.h>
