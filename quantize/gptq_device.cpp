@@ -240,6 +240,13 @@ class DeviceMachine : public GptqMachine {
 
 }  // namespace
 
+std::int64_t gptq_device_bytes(std::int64_t n, std::int64_t k, std::int64_t group) {
+  const std::int64_t rows = (n + kTile - 1) / kTile * kTile, tiles = tiles_in(k), columns = tiles * kTile;
+  const std::int64_t corrections = group < 0 ? 0 : (std::min(group ? group : 128, k) / kTile + 2) * kTile;
+  return tiles * (tiles + 1) / 2 * kTileSize * 16 + rows * columns * 13 + n * k / 2 * 9 + rows * corrections * 8 +
+         rows * (k / 32 * 4 + 20);
+}
+
 namespace quantize {
 
 QuantizedLinear gptq(GptqMachine& machine, const LinearWeight& layer, const Hessian& hessian,

@@ -16,10 +16,12 @@
 
 namespace tilewright {
 
+// Bytes of device memory that gptq() below allocates, or somewhat more. group: of the target; 0 counts as 128.
+TILEWRIGHT_EXPORT std::int64_t gptq_device_bytes(std::int64_t n, std::int64_t k, std::int64_t group = 0);
+
 // As gptq() of post_training.h, and throws what it throws; besides Error (driver_failed), for want of memory too, and
-// (library_missing, compile_failed) where no cache has the kernels. Allocates 8 k^2 bytes of device memory for H and its
-// factor, 18 n k for the weights, and for groups of more than 128 up to 8 n group. All products are in double precision,
-// so a device that has few units for it takes longer. May be called from any thread.
+// (library_missing, compile_failed) where no cache has the kernels. All products are in double precision, so a device
+// that has few units for it takes longer. May be called from any thread.
 TILEWRIGHT_EXPORT QuantizedLinear gptq(Engine& engine, const Device& device, const LinearWeight& layer,
                                        const Hessian& hessian, const QuantizeTarget& target,
                                        const GptqOptions& options = {});

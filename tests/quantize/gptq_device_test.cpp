@@ -53,6 +53,7 @@ class Emulated : public quantize::GptqMachine {
   void* allocate(std::size_t bytes) override {
     auto& memory = memory_.emplace_back(new std::byte[bytes], bytes);
     std::memset(memory.first.get(), 0xff, bytes);
+    allocated_ += static_cast<std::int64_t>(bytes);
     return memory.first.get();
   }
   void clear(void* all) override {
@@ -75,7 +76,10 @@ class Emulated : public quantize::GptqMachine {
                  [&] { rounds ? round_(same, layer_) : tw::gptq::Matrix::run(same, layer_); });
   }
 
+  std::int64_t allocated() const { return allocated_; }
+
  private:
+  std::int64_t allocated_ = 0;
   Rounding round_;
   std::uint64_t seed_;
   tw::gptq::Shape layer_;
@@ -133,6 +137,9 @@ void check_same(const Layer& layer, const QuantizeTarget& target, const GptqOpti
   CHECK((got.n == layer.n && got.k == layer.k && got.group == expected.group));
   CHECK(got.format == target.format);
   CHECK(got.input_scales.empty());
+  const std::int64_t said = gptq_device_bytes(layer.n, layer.k, target.group);
+  CHECK(machine.allocated() < said + (1 << 14));
+  CHECK(said < 3 * machine.allocated());
 }
 
 std::string refusal(const Layer& layer, const QuantizeTarget& target, const GptqOptions& options, bool device) {
