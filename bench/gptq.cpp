@@ -50,7 +50,8 @@ Layer synthetic(std::int64_t n, std::int64_t k) {
         for (std::int64_t j = 0; j <= i; ++j) {
           float all = 0;
           for (int f = 0; f < kShared; ++f)
-            all += common[static_cast<std::size_t>(i * kShared + f)] * common[static_cast<std::size_t>(j * kShared + f)];
+            all +=
+                common[static_cast<std::size_t>(i * kShared + f)] * common[static_cast<std::size_t>(j * kShared + f)];
           h[static_cast<std::size_t>(i * k + j)] =
               static_cast<double>(kTokens) * size[static_cast<std::size_t>(i)] * size[static_cast<std::size_t>(j)] *
               (share[static_cast<std::size_t>(i - j)] + 0.1 * static_cast<double>(all));

@@ -7,8 +7,8 @@
 // --out: written after each group. --resume: groups that these results have, of the same checks, text and device, are
 // taken from them, so that a run that was cut goes on, and groups that ran side by side (`--only`) become one result.
 // --quick: fewer candidates. --one: one configuration of each family at odd sizes, for compute-sanitizer
-// (bench/sanitize.sh). --only: groups of gemm casts pack wgmma grouped conv amax fused_cast fake_quant training gptq order
-// served arguments threads.
+// (bench/sanitize.sh). --only: groups of gemm casts pack wgmma grouped conv amax fused_cast fake_quant training gptq
+// order served arguments threads.
 // --pairs: of gemm's problems and wgmma's pairs of formats, those with this in their text. --cache: a file that keeps
 // compiled kernels from one run to the next, memory otherwise. --verbose: names before they run. Exit code 0: nothing
 // failed; 1: something did; 4: no device (nothing is reported as passed).

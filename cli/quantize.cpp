@@ -169,8 +169,9 @@ int run_quantize(const Context& context, QuantizeArgs& args) {
 void add_quantize(Context& context) {
   const auto args = std::make_shared<QuantizeArgs>();
   QuantizePolicy& policy = args->policy;
-  CLI::App* command = add_command(context, *context.app, "quantize",
-                                  "Quantize a model file's weights, to nearest or by GPTQ or AWQ; needs no GPU, but GPTQ uses one");
+  CLI::App* command =
+      add_command(context, *context.app, "quantize",
+                  "Quantize a model file's weights, to nearest or by GPTQ or AWQ; needs no GPU, but GPTQ uses one");
   command->add_option("file", args->inputs, "safetensors files of one model, an index of such (.json), or a GGUF file")
       ->type_name("FILE")
       ->required();

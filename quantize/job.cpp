@@ -36,12 +36,10 @@ Job::Job(const LinearWeight& l, const Hessian& h, const QuantizeTarget& target)
     throw Error(ErrorCode::invalid_argument, fmt::format("{} {}", name, field), value, allowed);
   };
   if (layer.n < 1 || layer.n > INT32_MAX) refuse("n", std::to_string(layer.n), "1 to 2147483647");
-  if (layer.k != hessian.k)
-    refuse("k", std::to_string(layer.k), fmt::format("{}, as wide as the Hessian", hessian.k));
+  if (layer.k != hessian.k) refuse("k", std::to_string(layer.k), fmt::format("{}, as wide as the Hessian", hessian.k));
   const std::int64_t block = rounder.format().block();
   if (layer.k % block)
-    refuse("k", std::to_string(layer.k),
-           fmt::format("a multiple of {}, the block of {}", block, target.format.name()));
+    refuse("k", std::to_string(layer.k), fmt::format("a multiple of {}, the block of {}", block, target.format.name()));
   if (static_cast<std::int64_t>(layer.w.size()) != layer.n * layer.k)
     refuse("w", fmt::format("{} elements", layer.w.size()), fmt::format("{} x {} (n, k)", layer.n, layer.k));
   if (!hessian.rows) refuse("Hessian", "0 rows", "calibration data: Hessian::add() at least one row");
@@ -75,8 +73,7 @@ GptqJob::GptqJob(const LinearWeight& layer, const Hessian& hessian, const Quanti
                  const GptqOptions& options)
     : job(layer, hessian, target), damping(options.damping) {
   if (!(damping >= 0 && damping <= 1))
-    throw Error(ErrorCode::invalid_argument, fmt::format("{} damping", job.name), fmt::format("{}", damping),
-                "0 to 1");
+    throw Error(ErrorCode::invalid_argument, fmt::format("{} damping", job.name), fmt::format("{}", damping), "0 to 1");
   job.static_groups = options.static_groups;
   if (options.act_order) stored = order_columns(job);
   double sum = 0;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a call of post_training.h quantizes: its arguments, checked, and what GPTQ does alike on the host and on devices.
+// What a call of post_training.h quantizes: its arguments, checked, and what GPTQ does alike on the host and on
+// devices.
 #pragma once
 
 #include <tilewright/post_training.h>

@@ -116,8 +116,7 @@ class Strip {
   void choose(std::int64_t group, const Range& range) {
     if (job_.rounder.choose(range.low, range.high, rules_[at(group)])) return;
     for (std::int64_t r = 0; r < rows_; ++r)
-      if (!std::isfinite(rules_[at(group)].scale[r]))
-        job_.refuse_scale(first_ + r, group, range.low[r], range.high[r]);
+      if (!std::isfinite(rules_[at(group)].scale[r])) job_.refuse_scale(first_ + r, group, range.low[r], range.high[r]);
   }
   void choose_all() {
     std::vector<Range> ranges(at(job_.groups));

@@ -87,8 +87,7 @@ void gptq_checks(Suite& s) {
   };
   const Layer small = correlated(70, 384, 800);
   if (one) return check(small, "uint4_g64", 192, 0, true, false);
-  for (const char* format :
-       {"int4_row", "int4_g128", "int4_g64", "int4_g32", "uint4_g128", "uint4_g64", "uint4_g32"})
+  for (const char* format : {"int4_row", "int4_g128", "int4_g64", "int4_g32", "uint4_g128", "uint4_g64", "uint4_g32"})
     for (int encoder = 0; encoder < static_cast<int>(Format::parse(format).info().encoders.size()); ++encoder)
       for (const bool act_order : {false, true})
         for (const bool static_groups : {false, true}) check(small, format, 0, encoder, act_order, static_groups);

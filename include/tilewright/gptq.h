@@ -2,7 +2,8 @@
 // GPTQ of one linear layer on a GPU. Sums, their order and their roundings are those of gptq() in post_training.h, so
 // results have the same bits, on any device.
 //
-//   const QuantizedLinear q = gptq(engine, Device::open(0), {w, n, k, "mlp.down"}, hessian, {Format::parse("int4_g128")});
+//   const QuantizedLinear q = gptq(engine, Device::open(0), {w, n, k, "mlp.down"}, hessian,
+//   {Format::parse("int4_g128")});
 #pragma once
 
 #include <cstddef>
@@ -37,25 +38,25 @@ TILEWRIGHT_EXPORT std::vector<Task> gptq_tasks(Format format);
 struct GptqLayer {
   std::int64_t n = 0, k = 0, group = 0;
   std::int32_t static_groups = 0, encoder = 0;
-  double mean = 0;          // of H[j, j] of live columns, which dead ones get
-  double least_pivot = 0;   // of the factor, as a part of the diagonal
-  float* source = nullptr;  // [n, k]: w; after `store` its values
-  const double* h = nullptr;         // triangle of H; tiles column-major
-  double* r = nullptr;               // triangle of R
-  double* least = nullptr;           // [64 T]: pivots
-  std::uint32_t* failed = nullptr;   // set to 1 where a pivot is less
+  double mean = 0;                       // of H[j, j] of live columns, which dead ones get
+  double least_pivot = 0;                // of the factor, as a part of the diagonal
+  float* source = nullptr;               // [n, k]: w; after `store` its values
+  const double* h = nullptr;             // triangle of H; tiles column-major
+  double* r = nullptr;                   // triangle of R
+  double* least = nullptr;               // [64 T]: pivots
+  std::uint32_t* failed = nullptr;       // set to 1 where a pivot is less
   const std::int32_t* order = nullptr;   // [k]: columns of w in the order of rounding; ~column where it is dead
   const std::int32_t* slots = nullptr;   // [k]: where each column of w is in that order
   const std::int32_t* places = nullptr;  // [k]: where each column of the streams is in that order
-  float* w = nullptr;               // [S][T][64][64]: w in order, columns behind each other; then its values
-  double* sums = nullptr;           // the same: what corrects each column; then the differences w - value
-  double* corrections = nullptr;    // [S][group / 64 + 2][64][64]
-  std::uint32_t* items = nullptr;   // [groups][64 S]: items of stream `scales`
-  std::uint8_t* codes = nullptr;    // as w
-  double* errors = nullptr;         // [64 S]: each row's error, or energy
-  std::uint32_t* bad_group = nullptr;  // [64 S]: 1 + the first group whose scale is not finite; 0: none
-  float* bad_range = nullptr;          // [64 S, 2]: least and largest weight there
-  std::uint8_t* data = nullptr;        // the stream
+  float* w = nullptr;                    // [S][T][64][64]: w in order, columns behind each other; then its values
+  double* sums = nullptr;                // the same: what corrects each column; then the differences w - value
+  double* corrections = nullptr;         // [S][group / 64 + 2][64][64]
+  std::uint32_t* items = nullptr;        // [groups][64 S]: items of stream `scales`
+  std::uint8_t* codes = nullptr;         // as w
+  double* errors = nullptr;              // [64 S]: each row's error, or energy
+  std::uint32_t* bad_group = nullptr;    // [64 S]: 1 + the first group whose scale is not finite; 0: none
+  float* bad_range = nullptr;            // [64 S, 2]: least and largest weight there
+  std::uint8_t* data = nullptr;          // the stream
 };
 
 // The first parameter.

@@ -107,9 +107,7 @@ struct Int4Groups : NibbleGroups<group_elements, 2> {
       return f32_to_f16_bits(div_rn(max2(high, -low), top(encoder)));
     }
     TW_MEMBER explicit Grid(u32 item) : scale(f16_bits_to_f32(static_cast<u16>(item))) {}
-    TW_MEMBER u32 nearest(float v, int encoder) const {
-      return usable(scale) ? code(div_rn(v, scale), encoder) : 8u;
-    }
+    TW_MEMBER u32 nearest(float v, int encoder) const { return usable(scale) ? code(div_rn(v, scale), encoder) : 8u; }
     TW_MEMBER float value(u32 code) const { return mul_rn(static_cast<float>(static_cast<i32>(code) - 8), scale); }
   };
   TW_MEMBER static void encode(const float* x, u8* data, u8* scales, float, int encoder) {

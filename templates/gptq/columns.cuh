@@ -92,15 +92,15 @@ struct Columns {
       sync_block();
       const double* const r = factor_row(i, tile);
       const double left = d[row];
-      TW_UNROLL_BY(4) for (int q = c + 1 + half; q < kTile; q += 2) sums[q * kTile + row] =
-          fma_rn(r[q], left, sums[q * kTile + row]);
+      TW_UNROLL_BY(4)
+      for (int q = c + 1 + half; q < kTile; q += 2) sums[q * kTile + row] = fma_rn(r[q], left, sums[q * kTile + row]);
     }
     if (half == 0) s.errors[at] = error;
   }
 
-  // The rule of the group that begins with column i, from its weights as corrected by the columns before i: w + v, where
-  // v R = sums within the group. `sums` are those of column i's tile; what the tiles behind it take from the tiles before
-  // it is in s.sums.
+  // The rule of the group that begins with column i, from its weights as corrected by the columns before i: w + v,
+  // where v R = sums within the group. `sums` are those of column i's tile; what the tiles behind it take from the
+  // tiles before it is in s.sums.
   TW_MEMBER void choose_corrected(i64 i, const double* sums) {
     const i64 tile = i / kTile, end = min2(s.k, i + s.group), group = i / s.group;
     const float* const w = s.w + s.strip(strip, 0) + row;
@@ -126,7 +126,8 @@ struct Columns {
       sync_block();
       const double solved = div_rn(v[p * kTile], pivot(p));
       include(static_cast<float>(add_rn(static_cast<double>(w[p * kTile]), solved)), low, high);
-      TW_UNROLL_BY(4) for (i64 j = p + 1 + half; j < end; j += 2) v[j * kTile] =
+      TW_UNROLL_BY(4)
+      for (i64 j = p + 1 + half; j < end; j += 2) v[j * kTile] =
           fma_rn(factor_row(p, j / kTile)[j % kTile], -solved, v[j * kTile]);
     }
     if (half == 0) choose(s, strip * kTile + row, group, low, high);

@@ -11,26 +11,16 @@ struct Matrix {
 
   TW_MEMBER static void run(const Args& a, const Shape& s) {
     switch (a.step) {
-      case Step::gather:
-        return gather(a, s);
-      case Step::energy:
-        return a.plain ? energy_of_rows(s) : energy(s);
-      case Step::arrange:
-        return arrange(a, s);
-      case Step::subtract:
-        return subtract(a, s);
-      case Step::diagonal:
-        return diagonal(a.first, s);
-      case Step::solve:
-        return solve(a.first, s);
-      case Step::transpose:
-        return transpose(s);
-      case Step::add:
-        return add(a, s);
-      case Step::store:
-        return store(s);
-      default:
-        return;
+      case Step::gather: return gather(a, s);
+      case Step::energy: return a.plain ? energy_of_rows(s) : energy(s);
+      case Step::arrange: return arrange(a, s);
+      case Step::subtract: return subtract(a, s);
+      case Step::diagonal: return diagonal(a.first, s);
+      case Step::solve: return solve(a.first, s);
+      case Step::transpose: return transpose(s);
+      case Step::add: return add(a, s);
+      case Step::store: return store(s);
+      default: return;
     }
   }
 
@@ -81,8 +71,8 @@ struct Matrix {
     const float* const w = s.w + s.strip(block(), 0) + thread();
     const i64 columns = s.tiles() * kTile;
     double sum = 0;
-    TW_UNROLL_BY(8) for (i64 i = 0; i < columns; ++i) sum =
-        add_rn(sum, mul_rn(products[i * kTile], static_cast<double>(w[i * kTile])));
+    TW_UNROLL_BY(8)
+    for (i64 i = 0; i < columns; ++i) sum = add_rn(sum, mul_rn(products[i * kTile], static_cast<double>(w[i * kTile])));
     s.errors[block() * kTile + thread()] = sum;
   }
 
@@ -158,8 +148,8 @@ struct Matrix {
       sync_block();
       const double x = div_rn(t[m * kTile + row], r[m * kTile + m]);
       if (half == 0) tile[m * kTile + row] = x;
-      TW_UNROLL_BY(4) for (int q = half; q < m; q += 2) t[q * kTile + row] =
-          fma_rn(r[m * kTile + q], -x, t[q * kTile + row]);
+      TW_UNROLL_BY(4)
+      for (int q = half; q < m; q += 2) t[q * kTile + row] = fma_rn(r[m * kTile + q], -x, t[q * kTile + row]);
     }
   }
 

@@ -7,8 +7,8 @@
 
 namespace tw::gptq {
 
-// A tile c[64][64] over a block: a thread has rows 8 (thread / 16) to + 7 and every 16th column. Accesses of a warp to a
-// row of shared memory are then to 16 neighbours, or to one place.
+// A tile c[64][64] over a block: a thread has rows 8 (thread / 16) to + 7 and every 16th column. Accesses of a warp to
+// a row of shared memory are then to 16 neighbours, or to one place.
 struct Product {
   TW_CONSTANTS(int, kRows = 8, kCols = 4, kDepth = 16, kSlice = kDepth * kTile, kLoads = kSlice / kThreads / 2);
   static_assert(4 * kSlice * 8 <= kSharedBytes, "two slices of both operands");
@@ -35,8 +35,8 @@ struct Product {
         f(c[i][j], row(i) * kTile + col(j));
   }
 
-  // c[i][j] += (or -=) sum over t of a(m)[t][i] b(m)[t][j], for m of from to end - 1 in order. By all threads. Slices of
-  // 16 rows are fetched while the ones before are multiplied.
+  // c[i][j] += (or -=) sum over t of a(m)[t][i] b(m)[t][j], for m of from to end - 1 in order. By all threads. Slices
+  // of 16 rows are fetched while the ones before are multiplied.
   template <bool minus, class A, class B>
   TW_MEMBER void add(i64 from, i64 end, A a, B b) {
     if (from >= end) return;

@@ -37,13 +37,11 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 using Rounding = void (*)(const tw::gptq::Args&, const tw::gptq::Shape&);
 const std::map<std::string, Rounding>& rounding() {
   namespace f = tw::fmt;
-  static const std::map<std::string, Rounding> all = {{"int4_row", tw::gptq::Columns<f::int4_row>::run},
-                                                      {"int4_g128", tw::gptq::Columns<f::int4_g128>::run},
-                                                      {"int4_g64", tw::gptq::Columns<f::int4_g64>::run},
-                                                      {"int4_g32", tw::gptq::Columns<f::int4_g32>::run},
-                                                      {"uint4_g128", tw::gptq::Columns<f::uint4_g128>::run},
-                                                      {"uint4_g64", tw::gptq::Columns<f::uint4_g64>::run},
-                                                      {"uint4_g32", tw::gptq::Columns<f::uint4_g32>::run}};
+  static const std::map<std::string, Rounding> all = {
+      {"int4_row", tw::gptq::Columns<f::int4_row>::run},     {"int4_g128", tw::gptq::Columns<f::int4_g128>::run},
+      {"int4_g64", tw::gptq::Columns<f::int4_g64>::run},     {"int4_g32", tw::gptq::Columns<f::int4_g32>::run},
+      {"uint4_g128", tw::gptq::Columns<f::uint4_g128>::run}, {"uint4_g64", tw::gptq::Columns<f::uint4_g64>::run},
+      {"uint4_g32", tw::gptq::Columns<f::uint4_g32>::run}};
   return all;
 }
 
@@ -68,12 +66,9 @@ class Emulated : public quantize::GptqMachine {
     static_assert(sizeof same == sizeof args);
     std::memcpy(&same, &args, sizeof args);
     const bool rounds = args.step == GptqArgs::Step::choose || args.step == GptqArgs::Step::round;
-    tw::emu::run({{static_cast<unsigned>(blocks), 1, 1},
-                  tw::gptq::kThreads,
-                  1,
-                  tw::gptq::kSharedBytes,
-                  seed_ ? seed_++ : 0},
-                 [&] { rounds ? round_(same, layer_) : tw::gptq::Matrix::run(same, layer_); });
+    tw::emu::run(
+        {{static_cast<unsigned>(blocks), 1, 1}, tw::gptq::kThreads, 1, tw::gptq::kSharedBytes, seed_ ? seed_++ : 0},
+        [&] { rounds ? round_(same, layer_) : tw::gptq::Matrix::run(same, layer_); });
   }
 
   std::int64_t allocated() const { return allocated_; }
@@ -94,7 +89,8 @@ struct Layer {
 };
 
 // Inputs are correlated, and some columns have none.
-Layer correlated(std::int64_t n, std::int64_t k, std::int64_t rows, unsigned seed, std::vector<std::int64_t> dead = {}) {
+Layer correlated(std::int64_t n, std::int64_t k, std::int64_t rows, unsigned seed,
+                 std::vector<std::int64_t> dead = {}) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
   Layer layer{n, k, {}, Hessian(k)};
@@ -189,7 +185,8 @@ TEST_CASE("kernels of GPTQ damp as the host does", "[quantize][gptq]") {
   for (const double damping : {0.0, 1e-17, 0.01, 1.0})
     check_same(singular, {.format = Format::parse("int4_g64"), .threads = 2}, {.damping = damping}, 5);
   // All columns dead.
-  const Layer dead{3, 64, std::vector<float>(192, 1.0f), Hessian(64, 1, std::vector<double>(4096), std::vector<double>(64))};
+  const Layer dead{3, 64, std::vector<float>(192, 1.0f),
+                   Hessian(64, 1, std::vector<double>(4096), std::vector<double>(64))};
   check_same(dead, {.format = Format::parse("uint4_g64")}, {}, 6);
 }
 
