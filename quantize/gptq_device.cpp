@@ -214,15 +214,15 @@ class DeviceMachine : public GptqMachine {
     of(from).download({static_cast<std::byte*>(to), bytes});
   }
   void begin(const GptqLayer& layer) override {
-    for (Task& task : gptq_tasks(format_)) {
-      const auto bytes = std::as_bytes(std::span(&layer, 1));
-      task.contract.constants.assign(bytes.begin(), bytes.end());
-      kernels_.push_back(engine_.prepare(task, device_));
-    }
+    std::vector<Task> tasks = gptq_tasks(format_);
+    const auto bytes = std::as_bytes(std::span(&layer, 1));
+    for (Task& task : tasks) task.contract.constants.assign(bytes.begin(), bytes.end());
+    kernels_.resize(tasks.size());
+    for_each(2, 2, [&](std::int64_t i) { kernels_[at(i)] = engine_.prepare(tasks[at(i)], device_); });  // may compile
   }
   void launch(const GptqArgs& args, std::int64_t blocks) override {
     const bool rounds = args.step == Step::choose || args.step == Step::round;
-    kernels_[rounds].launch(stream_.get(), std::as_bytes(std::span(&args, 1)), blocks, 0);
+    kernels_[rounds]->launch(stream_.get(), std::as_bytes(std::span(&args, 1)), blocks, 0);
   }
 
  private:
@@ -235,7 +235,7 @@ class DeviceMachine : public GptqMachine {
   OwnedStream stream_;
   Format format_;
   std::vector<Memory> memory_;
-  std::vector<Kernel> kernels_;
+  std::vector<std::optional<Kernel>> kernels_;
 };
 
 }  // namespace
