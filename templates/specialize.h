@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <tilewright/source.h>
+#include <tilewright/task.h>
 
 namespace tilewright {
 
@@ -24,6 +25,10 @@ struct Specialization {
 
 // From the embedded files. Throws Error (io) if there is no such file.
 Source specialize(const Specialization& s);
+
+// The same as the only candidate of a task, for kernels that library code launches by steps: no problem, nothing to
+// choose. Its launches have a block for each row.
+Task kernel_task(const Specialization& s, std::size_t args_bytes);
 
 // A file of templates/, as the build embedded it: a zero byte follows the data.
 struct EmbeddedFile {

@@ -6,6 +6,7 @@
 #include <tilewright/calibration.h>
 #include <tilewright/cast.h>
 #include <tilewright/conv.h>
+#include <tilewright/device_observer.h>
 #include <tilewright/engine.h>
 #include <tilewright/error.h>
 #include <tilewright/fake_quant.h>

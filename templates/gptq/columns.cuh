@@ -127,8 +127,8 @@ struct Columns {
       const double solved = div_rn(v[p * kTile], pivot(p));
       include(static_cast<float>(add_rn(static_cast<double>(w[p * kTile]), solved)), low, high);
       TW_UNROLL_BY(4)
-      for (i64 j = p + 1 + half; j < end; j += 2) v[j * kTile] =
-          fma_rn(factor_row(p, j / kTile)[j % kTile], -solved, v[j * kTile]);
+      for (i64 j = p + 1 + half; j < end; j += 2)
+        v[j * kTile] = fma_rn(factor_row(p, j / kTile)[j % kTile], -solved, v[j * kTile]);
     }
     if (half == 0) choose(s, strip * kTile + row, group, low, high);
   }

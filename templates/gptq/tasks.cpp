@@ -6,7 +6,6 @@
 
 #include <cstddef>
 
-#include "templates/describe.h"
 #include "templates/gptq/params.cuh"
 #include "templates/specialize.h"
 
@@ -37,14 +36,7 @@ Task task_of(std::string name, std::vector<std::string> includes, std::string pl
   s.plan.x.per_rows = 1;
   s.plan.threads = tw::gptq::kThreads;
   s.plan.shared_bytes = tw::gptq::kSharedBytes;
-  Task task;
-  task.key = s.name;
-  task.rows = 1;
-  task.candidates = {{"gptq", {}}};
-  task.source = [s](const Candidate&) { return specialize(s); };
-  task.arguments = [](std::span<void* const>, std::int64_t) { return bytes_of(GptqArgs{}); };
-  task.contract.args_bytes = sizeof(GptqArgs);
-  return task;
+  return kernel_task(s, sizeof(GptqArgs));
 }
 
 }  // namespace
