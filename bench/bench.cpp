@@ -17,14 +17,14 @@ int main(int argc, char** argv) {
   Settings settings;
   app.add_option("what", what,
                  "compile prewarm kernels quantize launch startup regret: all of them by default; gemm conv sweep "
-                 "grouped cast_rows x_from code");
+                 "grouped cast_rows x_from gptq code");
   app.add_option("--out", out, "result file (JSON)");
   app.add_option("--problems", settings.problems, "regret: number of problems");
   app.add_option("--skip", settings.skip,
                  "regret: leave out so many of the first (10: those that the model was fitted on)");
   app.add_option("--child", child, "internal: run one step in this process and print its result");
   app.add_option("--cache", settings.cache,
-                 "gemm, conv, grouped, quantize, cast_rows, x_from: keep choices in this file; regret: take binaries "
+                 "gemm, conv, grouped, quantize, cast_rows, x_from, gptq: keep choices in this file; regret: take binaries "
                  "from it; internal: the "
                  "cache of a child");
   app.add_option(
@@ -33,7 +33,7 @@ int main(int argc, char** argv) {
       "whole labels. conv: labels of rows or parts of them. quantize, cast_rows: problems with this, and not "
       "those of the table alone. x_from: only x=FORMAT w=FORMAT with this. code: only candidates with this in 'TARGET; "
       "FAMILY; PROBLEM'");
-  app.add_option("--shapes", settings.shapes, "gemm: N,K;N,K;... or 'judged' for all that are judged");
+  app.add_option("--shapes", settings.shapes, "gemm, gptq: N,K;N,K;... of gemm also 'judged' for all that are judged");
   app.add_option("--m", settings.ms, "gemm: only these m, e.g. 1,1024");
   app.add_option("--layers", settings.layers,
                  "conv: 1,2,u1,... or 'judged' for the twelve of its table, which is the default, or 'all'");
@@ -42,6 +42,8 @@ int main(int argc, char** argv) {
                  "100,90,75,60,50,30: is a smaller one slower than a larger one?");
   app.add_option("--problem", settings.problem,
                  "sweep, conv: PROBLEM@RIVAL, several, by |; of conv bf16 fp16 tf32 fp8 int8, several, by +");
+  app.add_option("--layer", settings.layer, "gptq: a folder with w.npy and h.npy (bench/gptq_torch.py makes them)");
+  app.add_flag("--host", settings.host, "gptq: on the host too, and whether it gives the same bits");
   app.add_option("--list", settings.list, "sweep: a file of candidates instead of all that are legal");
   app.add_option("--pack", settings.pack, "gemm: ask for pack=VALUE where the weights have it");
   app.add_option("--seconds", settings.seconds,
@@ -104,6 +106,8 @@ int main(int argc, char** argv) {
         results[name] = cast_rows(*device, settings);
       else if (name == "x_from")
         results[name] = x_from(*device, settings);
+      else if (name == "gptq")
+        results[name] = gptqs(*device, settings);
       else if (name == "launch")
         results[name] = launch_costs(*device);
       else if (name == "startup")
@@ -113,7 +117,7 @@ int main(int argc, char** argv) {
       else
         throw Error(
             ErrorCode::invalid_argument, "what", name,
-            "compile prewarm kernels quantize launch startup regret gemm conv sweep grouped cast_rows x_from code");
+            "compile prewarm kernels quantize launch startup regret gemm conv sweep grouped cast_rows x_from gptq code");
       std::fflush(stdout);
       write(out, environment(gpu ? &*device : nullptr, options), results);
     }

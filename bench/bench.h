@@ -24,6 +24,8 @@ struct Settings {
   double sustained = 0;  // seconds in a row of each kernel that has a rival, besides; 0: none
   bool every_m = false;
   std::string layers, sizes;  // conv
+  std::string layer;          // gptq: a folder with w.npy and h.npy
+  bool host = false;          // gptq: on the host too
   double rival_seconds = 10;  // of plans of one of cuDNN's variants
   bool tuned = false;         // conv: choose by Engine::tune
   bool each = false;          // conv: print the time of each candidate
@@ -44,6 +46,7 @@ Json sweep(const Device& device, const Settings& settings);    // sweep.cpp: can
 Json grouped(const Device& device, const Settings& settings);  // grouped.cpp: against a cuBLASLt call per group
 // x_from.cpp: x quantized by a cast, or by the gemm itself
 Json x_from(const Device& device, const Settings& settings);
+Json gptqs(const Device& device, const Settings& settings);  // gptq.cpp: a layer by GPTQ on the device
 Json convs(const Device& device, const Settings& settings);  // conv.cpp: against cuDNN, as its table asks
 Json launch_costs(const Device& device);                     // host.cpp: prepare() hit, bucket choice, launch()
 Json startup(const Settings& settings, const Device& d);     // host.cpp: second process

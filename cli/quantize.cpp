@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // quantize: a model file in floats to one in quantized weights.
 #include <fmt/format.h>
+#include <tilewright/engine.h>
+#include <tilewright/gptq.h>
 #include <tilewright/quantize_model.h>
+
+#include <algorithm>
+#include <optional>
 
 #include "cli/command.h"
 
@@ -13,7 +18,8 @@ struct QuantizeArgs {
   std::string output;
   QuantizePolicy policy;
   PostTraining training{.format = Format::parse("int4_g128"), .method = "rtn"};
-  bool dry = false;
+  bool dry = false, cpu = false;
+  int device = -1;
   std::vector<std::string> importance;
   std::vector<const CLI::Option*> of_gptq, of_awq, of_calibration;
 };
@@ -100,8 +106,38 @@ std::unique_ptr<LayerQuantizer> quantizer_of(QuantizeArgs& args) {
   return post_training(training);
 }
 
+// What GPTQ runs on instead of the host, if anything: results have the same bits.
+class Gpu {
+ public:
+  Gpu(const Options& options, const QuantizeArgs& args) {
+    if (args.training.method != "gptq" || args.cpu || args.dry) return;
+    const bool asked = args.device >= 0;
+    if (!asked && Device::count(options.driver) == 0) return;
+    try {
+      device_ = need_device(std::max(args.device, 0), options, "quantize --device");
+      engine_.emplace(options);
+      for (const Task& task : gptq_tasks(Format::parse(args.policy.format))) engine_->prepare(task, *device_);
+    } catch (const Error& e) {
+      if (asked || e.code() == ErrorCode::invalid_argument) throw;
+      device_.reset();
+      tell(fmt::format("GPTQ runs on the host: {}", e.what()));
+    }
+  }
+  void give(PostTraining& training) {
+    training.engine = device_ ? &*engine_ : nullptr;
+    training.device = device_ ? &*device_ : nullptr;
+  }
+  std::string name() const { return device_ ? device_->name() : ""; }
+
+ private:
+  std::optional<Device> device_;
+  std::optional<Engine> engine_;
+};
+
 int run_quantize(const Context& context, QuantizeArgs& args) {
   QuantizePolicy& policy = args.policy;
+  Gpu gpu(context.options(), args);
+  gpu.give(args.training);
   const auto quantizer = quantizer_of(args);
   policy.quantizer = quantizer.get();
   policy.progress = Progress();
@@ -121,6 +157,7 @@ int run_quantize(const Context& context, QuantizeArgs& args) {
               {"bytes_before", report.bytes_before},
               {"bytes_after", report.bytes_after}};
   if (!args.dry) all["relative_rms"] = report.relative_rms();
+  if (!gpu.name().empty()) all["device"] = gpu.name();
   all["config_path"] = report.config_path;
   all["tensors"] = std::move(tensors);
   print_json(all);
@@ -132,8 +169,9 @@ int run_quantize(const Context& context, QuantizeArgs& args) {
 void add_quantize(Context& context) {
   const auto args = std::make_shared<QuantizeArgs>();
   QuantizePolicy& policy = args->policy;
-  CLI::App* command = add_command(context, *context.app, "quantize",
-                                  "Quantize a model file's weights, to nearest or by GPTQ or AWQ; needs no GPU");
+  CLI::App* command =
+      add_command(context, *context.app, "quantize",
+                  "Quantize a model file's weights, to nearest or by GPTQ or AWQ; needs no GPU, but GPTQ uses one");
   command->add_option("file", args->inputs, "safetensors files of one model, an index of such (.json), or a GGUF file")
       ->type_name("FILE")
       ->required();
@@ -171,7 +209,10 @@ void add_quantize(Context& context) {
       command
           ->add_option("--damping", training.gptq.damping,
                        "GPTQ: added to the Hessian's diagonal, as a part of its mean (default: 0.01)")
-          ->type_name("NUMBER")};
+          ->type_name("NUMBER"),
+      command->add_option("--device", args->device, "GPTQ: ordinal of the GPU; an error if there is none")
+          ->check(at_least(0)),
+      command->add_flag("--cpu", args->cpu, "GPTQ: on the host, even with a GPU; the same bits")};
   args->of_awq = {command->add_flag("--clip", training.awq.clip, "AWQ: lower the range of a group where that helps")};
   command->add_option("--only", policy.only, "Quantize the tensors whose names match (* ? [a-z]); repeatable")
       ->allow_extra_args(false)

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <tilewright/error.h>
+#include <tilewright/gptq.h>
 #include <tilewright/quantize_model.h>
 #include <tilewright/text.h>
 
@@ -84,7 +85,7 @@ class Calibrated : public LayerQuantizer {
     layer.read(0, layer.rows, w.data());
     const LinearWeight weight{w, layer.rows, layer.cols, layer.name};
     const QuantizeTarget target{options_.format, 0, encoder_, threads};
-    QuantizedLinear q = options_.method == "gptq"  ? gptq(weight, hessian, target, options_.gptq)
+    QuantizedLinear q = options_.method == "gptq"  ? by_gptq(weight, hessian, target)
                         : options_.method == "awq" ? awq(weight, hessian, target, options_.awq)
                                                    : round_to_nearest(weight, hessian, target);
     q.values = {};  // as large as w
@@ -93,6 +94,14 @@ class Calibrated : public LayerQuantizer {
   }
 
  private:
+  QuantizedLinear by_gptq(const LinearWeight& w, const Hessian& hessian, const QuantizeTarget& target) const {
+    constexpr double kMost = 0.9;  // of the device's memory: others have some of it
+    if (options_.device && static_cast<double>(gptq_device_bytes(w.n, w.k, target.group)) <
+                               kMost * static_cast<double>(options_.device->memory_bytes()))
+      return gptq(*options_.engine, *options_.device, w, hessian, target, options_.gptq);
+    return gptq(w, hessian, target, options_.gptq);
+  }
+
   PostTraining options_;
   int encoder_;
   Activations activations_;
@@ -104,6 +113,8 @@ class Calibrated : public LayerQuantizer {
 std::unique_ptr<LayerQuantizer> post_training(const PostTraining& options) {
   if (options.method != "gptq" && options.method != "awq" && options.method != "rtn")
     throw Error(ErrorCode::invalid_argument, "method", options.method, "gptq, awq or rtn");
+  if (!options.engine != !options.device)
+    throw Error(ErrorCode::invalid_argument, options.engine ? "device" : "engine", "null", "given with the other");
   const int encoder = encoder_index(options.format, options.encoder);
   const Rounder checked(options.format, encoder, options.method);
   // What the algorithms refuse whatever the layer, before any file is read.

@@ -57,7 +57,7 @@ void add(Observation& o, std::span<const float> values, int bins) {
   if (nans == values.size()) return;
   include(o, min, max, bins);
   o.count += values.size() - nans;
-  if (!o.batch) o.batch = {min, max};
+  if (!o.batch) o.batch = {min + 0.0, max + 0.0};
   o.batch = {std::min((*o.batch)[0], min + 0.0), std::max((*o.batch)[1], max + 0.0)};
   if (!bins) return;
   if (min < 0) o.negative.resize(static_cast<std::size_t>(bins));

@@ -16,7 +16,7 @@
 #include <string>
 
 #include "quantize/hessian.h"
-#include "quantize/rounding.h"
+#include "quantize/job.h"
 
 namespace tilewright {
 
@@ -25,65 +25,6 @@ using namespace quantize;
 namespace {
 
 constexpr int kClipSteps = 10;  // of 5 % each
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
-// What one call quantizes, checked.
-struct Job {
-  LinearWeight layer;
-  std::string name;
-  const Hessian::Sums& hessian;
-  Rounder rounder;
-  std::int64_t group = 0, groups = 0;
-  int threads = 1;
-
-  // Columns in the order in which they are rounded, and the column of the streams that each becomes.
-  std::vector<std::int32_t> order, places;
-  bool static_groups = false;        // else groups are of neighbours in `order`
-  const Tiles* factor = nullptr;     // of the Hessian in `order`; none: columns do not correct each other
-  double added = 0;                  // to the diagonal before it was factored
-  std::vector<bool> dead = {};       // columns of w whose weights become 0; empty: none
-  std::vector<float> multiply = {};  // columns of w by these; empty: 1
-  bool clip = false;
-
-  Job(const LinearWeight& l, const Hessian& h, const QuantizeTarget& target)
-      : layer(l), name(printable(l.name)), hessian(h.sums()), rounder(target.format, target.encoder, name) {
-    const auto refuse = [&](const char* field, const std::string& value, const std::string& allowed) {
-      throw Error(ErrorCode::invalid_argument, fmt::format("{} {}", name, field), value, allowed);
-    };
-    if (layer.n < 1 || layer.n > INT32_MAX) refuse("n", std::to_string(layer.n), "1 to 2147483647");
-    if (layer.k != hessian.k)
-      refuse("k", std::to_string(layer.k), fmt::format("{}, as wide as the Hessian", hessian.k));
-    const std::int64_t block = rounder.format().block();
-    if (layer.k % block)
-      refuse("k", std::to_string(layer.k),
-             fmt::format("a multiple of {}, the block of {}", block, target.format.name()));
-    if (static_cast<std::int64_t>(layer.w.size()) != layer.n * layer.k)
-      refuse("w", fmt::format("{} elements", layer.w.size()), fmt::format("{} x {} (n, k)", layer.n, layer.k));
-    if (!hessian.rows) refuse("Hessian", "0 rows", "calibration data: Hessian::add() at least one row");
-    const bool whole = target.group == -1 || (rounder.row_scaled() && target.group == 0);
-    group = whole ? layer.k : target.group == 0 ? block : target.group;
-    if (rounder.row_scaled() ? group != layer.k : group < 1 || group % block)
-      refuse("group", std::to_string(target.group),
-             rounder.row_scaled()
-                 ? std::string("0, -1 or k: int4_row has one scale a row")
-                 : fmt::format("0, -1, or a multiple of {}, the block of {}", block, target.format.name()));
-    group = std::min(group, layer.k);
-    groups = (layer.k + group - 1) / group;
-    threads = thread_count(target.threads);
-    for (std::size_t i = 0; i < layer.w.size(); ++i)
-      if (!std::isfinite(layer.w[i]))
-        refuse(fmt::format("w[{}, {}]", static_cast<std::int64_t>(i) / layer.k, static_cast<std::int64_t>(i) % layer.k)
-                   .c_str(),
-               fmt::format("{}", layer.w[i]), "a finite number");
-    order.resize(at(layer.k));
-    std::iota(order.begin(), order.end(), 0);
-    places = order;
-  }
-
-  std::int64_t strips() const { return (layer.n + kStrip - 1) / kStrip; }
-  std::int64_t group_of(std::int64_t i) const { return (static_groups ? order[at(i)] : i) / group; }
-};
 
 // 64 rows of a job. Columns are in the job's order.
 class Strip {
@@ -175,10 +116,7 @@ class Strip {
   void choose(std::int64_t group, const Range& range) {
     if (job_.rounder.choose(range.low, range.high, rules_[at(group)])) return;
     for (std::int64_t r = 0; r < rows_; ++r)
-      if (!std::isfinite(rules_[at(group)].scale[r]))
-        throw Error(ErrorCode::unsupported, fmt::format("{} w, row {}, group {}", job_.name, first_ + r, group),
-                    fmt::format("{} to {}", range.low[r], range.high[r]),
-                    fmt::format("values whose scale {} can hold", job_.rounder.format().name()));
+      if (!std::isfinite(rules_[at(group)].scale[r])) job_.refuse_scale(first_ + r, group, range.low[r], range.high[r]);
   }
   void choose_all() {
     std::vector<Range> ranges(at(job_.groups));
@@ -327,23 +265,6 @@ QuantizedLinear run(const Job& job) {
   return q;
 }
 
-// Columns in the order of GPTQ's act-order, where they lie in the streams, and what the streams' order is then.
-std::vector<std::int32_t> order_columns(Job& job) {
-  std::stable_sort(job.order.begin(), job.order.end(), [&](std::int32_t a, std::int32_t b) {
-    return job.hessian.tiles.at(a, a) > job.hessian.tiles.at(b, b);
-  });
-  job.places = job.order;
-  if (job.static_groups) return {};
-  // Within a group the streams keep w's order, so that g_idx says everything.
-  std::vector<std::int32_t> stored = job.order, place_of(stored.size());
-  for (std::int64_t g = 0; g < job.groups; ++g)
-    std::sort(stored.begin() + g * job.group, stored.begin() + std::min((g + 1) * job.group, job.layer.k));
-  for (std::size_t i = 0; i < stored.size(); ++i) place_of[at(stored[i])] = static_cast<std::int32_t>(i);
-  for (std::size_t i = 0; i < stored.size(); ++i) job.places[i] = place_of[at(job.order[i])];
-  if (std::is_sorted(stored.begin(), stored.end())) stored.clear();
-  return stored;
-}
-
 // The least error's exponent, and the columns' factors that it gives.
 std::pair<double, std::vector<float>> search_exponent(const Job& job, const AwqOptions& options) {
   const std::int64_t k = job.layer.k, strips = job.strips();
@@ -381,39 +302,17 @@ QuantizedLinear round_to_nearest(const LinearWeight& layer, const Hessian& hessi
 
 QuantizedLinear gptq(const LinearWeight& layer, const Hessian& hessian, const QuantizeTarget& target,
                      const GptqOptions& options) {
-  Job job(layer, hessian, target);
-  if (!(options.damping >= 0 && options.damping <= 1))
-    throw Error(ErrorCode::invalid_argument, fmt::format("{} damping", job.name), fmt::format("{}", options.damping),
-                "0 to 1");
-  job.static_groups = options.static_groups;
-  std::vector<std::int32_t> order;
-  if (options.act_order) order = order_columns(job);
-
-  double sum = 0;
-  std::int64_t live = 0;
-  job.dead.resize(at(job.layer.k));
-  for (std::int64_t j = 0; j < job.layer.k; ++j) {
-    const double v = job.hessian.tiles.at(j, j);
-    job.dead[at(j)] = v == 0;
-    if (v != 0) sum += v, ++live;
-  }
-  const double mean = live ? sum / static_cast<double>(live) : 1;
-
-  double damping = options.damping;
+  GptqJob gptq(layer, hessian, target, options);
+  Job& job = gptq.job;
   std::optional<Tiles> factor_of;
-  while (!(factor_of = factor(job.hessian, job.order, mean, damping, job.threads))) {
-    if (damping >= 1)
-      throw Error(ErrorCode::invalid_argument, fmt::format("{} Hessian", job.name),
-                  fmt::format("not positive definite with a damping of {}", damping),
-                  "sums of x x^T, as Hessian::add() makes them");
-    damping = std::min(1.0, std::max(10 * damping, 1e-6));
-  }
+  gptq.damp([&](double damping) {
+    factor_of = factor(job.hessian, job.order, gptq.mean, damping, job.threads);
+    return factor_of.has_value();
+  });
   job.factor = &*factor_of;
-  job.added = damping * mean;
+  job.added = gptq.damping * gptq.mean;
   QuantizedLinear q = run(job);
-  q.order = std::move(order);
-  q.damping = damping;
-  q.dead_columns = job.layer.k - live;
+  gptq.finish(q);
   return q;
 }
 

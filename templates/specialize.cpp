@@ -130,6 +130,17 @@ Source specialize(const Specialization& s) {
   return source;
 }
 
+Task kernel_task(const Specialization& s, std::size_t args_bytes) {
+  Task task;
+  task.key = s.name;
+  task.rows = 1;
+  task.candidates = {{"steps", {}}};
+  task.source = [s](const Candidate&) { return specialize(s); };
+  task.arguments = [=](std::span<void* const>, std::int64_t) { return std::vector<std::byte>(args_bytes); };
+  task.contract.args_bytes = static_cast<std::uint32_t>(args_bytes);
+  return task;
+}
+
 Source with_templates_from(Source source, const std::string& root) {
   source.headers = closure(source.text, [&](const std::string& name) {
     std::ifstream file(root + "/" + name, std::ios::binary);

@@ -9,6 +9,7 @@
 
 #include <tilewright/format.h>
 #include <tilewright/source.h>
+#include <tilewright/task.h>
 
 namespace tilewright {
 
@@ -29,6 +30,10 @@ std::string format_file(Format f);
 
 // From the embedded files. Throws Error (io) if there is no such file.
 Source specialize(const Specialization& s);
+
+// The same as the only candidate of a task, for kernels that library code launches by steps: no problem, nothing to
+// choose. Its launches have a block for each row.
+Task kernel_task(const Specialization& s, std::size_t args_bytes);
 
 // A file of templates/, as the build embedded it: a zero byte follows the data.
 struct EmbeddedFile {

@@ -95,6 +95,8 @@ void amax_checks(Suite& s);        // amax.cpp
 void fake_quant_checks(Suite& s);  // fake_quant.cpp
 void fused_cast_checks(Suite& s);  // fused_cast.cpp
 void training_checks(Suite& s);    // training.cpp
+void gptq_checks(Suite& s);        // gptq.cpp
+void observe_checks(Suite& s);     // observe.cpp
 void order_checks(Suite& s);       // order.cpp
 void argument_checks(Suite& s);    // arguments.cpp
 void thread_checks(Suite& s);      // arguments.cpp

@@ -63,6 +63,10 @@ struct Observation {
   friend bool operator==(const Observation&, const Observation&) = default;
 };
 
+namespace quantize {
+class DeviceObservation;
+}
+
 class TILEWRIGHT_EXPORT Observer {
  public:
   // Throws Error (invalid_argument, too_large) naming the option.
@@ -96,6 +100,7 @@ class TILEWRIGHT_EXPORT Observer {
   friend bool operator==(const Observer&, const Observer&) = default;
 
  private:
+  friend class quantize::DeviceObservation;  // of DeviceObserver
   ObserverOptions options_;
   std::vector<Observation> channels_;
 };

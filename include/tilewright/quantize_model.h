@@ -41,6 +41,9 @@
 
 namespace tilewright {
 
+class Device;
+class Engine;
+
 // The weights of a layer, w[rows, cols], as floats.
 struct LayerWeights {
   std::string_view name = {};  // of the tensor
@@ -110,6 +113,10 @@ struct PostTraining {
   bool fallback = false;  // layers without calibration data are rounded to nearest; else they are an Error
   GptqOptions gptq = {};
   AwqOptions awq = {};
+  // GPTQ of layers that fit the device's memory is done there (gptq.h), with the same bits. Both or none; they must
+  // outlive the quantizer.
+  Engine* engine = nullptr;
+  const Device* device = nullptr;
 };
 // Throws Error: invalid_argument for an unknown method, format or encoder, options out of range, no calibration data,
 // and what is wrong with a file; io. The quantizer's check() throws Error (invalid_argument) for a layer without

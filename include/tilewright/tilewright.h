@@ -6,12 +6,14 @@
 #include <tilewright/calibration.h>
 #include <tilewright/cast.h>
 #include <tilewright/conv.h>
+#include <tilewright/device_observer.h>
 #include <tilewright/engine.h>
 #include <tilewright/error.h>
 #include <tilewright/fake_quant.h>
 #include <tilewright/fused_cast.h>
 #include <tilewright/gemm.h>
 #include <tilewright/gguf.h>
+#include <tilewright/gptq.h>
 #include <tilewright/import.h>
 #include <tilewright/loss_scale.h>
 #include <tilewright/memory.h>

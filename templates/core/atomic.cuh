@@ -72,6 +72,32 @@ TW_DEVICE void max_global(u32* p, u32 v) {
   }
 #endif
 }
+// The same of 64 bits, and p += v.
+TW_DEVICE void max_global(u64* p, u64 v) {
+#if defined(__CUDACC__)
+  asm volatile("red.relaxed.gpu.global.max.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+#else
+  u64 before = __atomic_load_n(p, __ATOMIC_RELAXED);
+  while (before < v && !__atomic_compare_exchange_n(p, &before, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+#endif
+}
+TW_DEVICE void sum_global(u64* p, u64 v) {
+#if defined(__CUDACC__)
+  asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+#else
+  __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
+#endif
+}
+// In shared memory.
+TW_DEVICE void sum_shared(u32* p, u32 v) {
+#if defined(__CUDACC__)
+  const u32 at = static_cast<u32>(__cvta_generic_to_shared(p));
+  asm volatile("red.relaxed.cta.shared.add.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
+#else
+  __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
+#endif
+}
 // Returns what was there, without any order.
 TW_DEVICE u32 exchange_global(u32* p, u32 v) {
 #if defined(__CUDACC__)

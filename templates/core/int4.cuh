@@ -99,14 +99,25 @@ struct Int4Groups : NibbleGroups<group_elements, 2> {
   TW_MEMBER static u32 code(float steps, int encoder) {
     return static_cast<u32>(max2(min2(to_int(rint_even(steps)), 7), encoder == 0 ? -7 : -8) + 8);
   }
+  // A group's values, for those who round weights one at a time.
+  struct Grid {
+    float scale;
+    // The item of stream `scales` for weights from low to high, 0 among them.
+    TW_MEMBER static u32 item(float low, float high, int encoder) {
+      return f32_to_f16_bits(div_rn(max2(high, -low), top(encoder)));
+    }
+    TW_MEMBER explicit Grid(u32 item) : scale(f16_bits_to_f32(static_cast<u16>(item))) {}
+    TW_MEMBER u32 nearest(float v, int encoder) const { return usable(scale) ? code(div_rn(v, scale), encoder) : 8u; }
+    TW_MEMBER float value(u32 code) const { return mul_rn(static_cast<float>(static_cast<i32>(code) - 8), scale); }
+  };
   TW_MEMBER static void encode(const float* x, u8* data, u8* scales, float, int encoder) {
     float largest = 0.0f;
     for (int i = 0; i < group_elements; ++i) largest = max2(largest, abs_f(x[i]));
-    write16(scales, f32_to_f16_bits(div_rn(largest, top(encoder))));
-    const float scale = f16_bits_to_f32(read16(scales));
-    const auto code_of = [&](float v) { return usable(scale) ? code(div_rn(v, scale), encoder) : 8u; };
+    const u32 item = Grid::item(0.0f, largest, encoder);
+    write16(scales, static_cast<u16>(item));
+    const Grid grid(item);
     for (int i = 0; i < group_elements / 2; ++i)
-      data[i] = static_cast<u8>(code_of(x[2 * i]) | (code_of(x[2 * i + 1]) << 4));
+      data[i] = static_cast<u8>(grid.nearest(x[2 * i], encoder) | (grid.nearest(x[2 * i + 1], encoder) << 4));
   }
   TW_MEMBER static float decode(const u8* data, const u8* scales, float, int i) {
     return mul_rn(static_cast<float>(static_cast<i32>(nibble_at(data, i)) - 8), f16_bits_to_f32(read16(scales)));
@@ -167,20 +178,33 @@ struct Uint4Groups : NibbleGroups<group_elements, 4> {
     r.zero = f32_to_f16_bits(static_cast<float>(code(div_rn(-low, f16_bits_to_f32(r.scale)))));
     return r;
   }
-  TW_MEMBER static void encode(const float* x, u8* data, u8* scales, float, int) {
+  // A group's values, for those who round weights one at a time.
+  struct Grid {
+    float scale, zero;
+    // The item of stream `scales` for weights from low to high, 0 among them.
+    TW_MEMBER static u32 item(float low, float high, int) {
+      const Rule r = rule(low, high);
+      return r.scale | (static_cast<u32>(r.zero) << 16);
+    }
+    TW_MEMBER explicit Grid(u32 item)
+        : scale(f16_bits_to_f32(static_cast<u16>(item))), zero(f16_bits_to_f32(static_cast<u16>(item >> 16))) {}
+    TW_MEMBER u32 nearest(float v, int) const {
+      return usable(scale) ? code(div_rn(add_rn(v, mul_rn(zero, scale)), scale)) : 0u;
+    }
+    TW_MEMBER float value(u32 code) const { return mul_rn(sub_rn(static_cast<float>(code), zero), scale); }
+  };
+  TW_MEMBER static void encode(const float* x, u8* data, u8* scales, float, int encoder) {
     float low = 0.0f, high = 0.0f;
     for (int i = 0; i < group_elements; ++i) {
       if (x[i] < low) low = x[i];
       if (x[i] > high) high = x[i];
     }
-    const Rule r = rule(low, high);
-    write16(scales, r.scale);
-    write16(scales + 2, r.zero);
-    const float scale = f16_bits_to_f32(r.scale), shift = mul_rn(f16_bits_to_f32(r.zero), scale);
+    const u32 item = Grid::item(low, high, encoder);
+    write16(scales, static_cast<u16>(item));
+    write16(scales + 2, static_cast<u16>(item >> 16));
+    const Grid grid(item);
     for (int i = 0; i < group_elements / 2; ++i)
-      data[i] = usable(scale) ? static_cast<u8>(code(div_rn(add_rn(x[2 * i], shift), scale)) |
-                                                (code(div_rn(add_rn(x[2 * i + 1], shift), scale)) << 4))
-                              : 0;
+      data[i] = static_cast<u8>(grid.nearest(x[2 * i], encoder) | (grid.nearest(x[2 * i + 1], encoder) << 4));
   }
   // (code - zero) scale, for a zero point that is not an integer of four bits too as the kernels form it.
   TW_MEMBER static float decode(const u8* data, const u8* scales, float, int i) {

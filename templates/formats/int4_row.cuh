@@ -26,8 +26,18 @@ struct int4_row : RowCodes<Int4Row> {
   TW_MEMBER static float row_scale(float amax) { return scale_for(amax, 7.0f); }
 
   TW_MEMBER static u32 code(float steps) { return static_cast<u32>(max2(min2(to_int(rint_even(steps)), 7), -7) + 8); }
-  TW_MEMBER static void encode(const float* x, u8* data, u8*, float scale, int) {
-    data[0] = static_cast<u8>(code(div_rn(x[0], scale)) | (code(div_rn(x[1], scale)) << 4));
+  // A row's values, for those who round weights one at a time.
+  struct Grid {
+    float scale;
+    // The item of stream `scales` for weights from low to high, 0 among them.
+    TW_MEMBER static u32 item(float low, float high, int) { return bits_as<u32>(row_scale(max2(high, -low))); }
+    TW_MEMBER explicit Grid(u32 item) : scale(bits_as<float>(item)) {}
+    TW_MEMBER u32 nearest(float v, int) const { return code(div_rn(v, scale)); }
+    TW_MEMBER float value(u32 code) const { return mul_rn(static_cast<float>(static_cast<i32>(code) - 8), scale); }
+  };
+  TW_MEMBER static void encode(const float* x, u8* data, u8*, float scale, int encoder) {
+    const Grid grid(bits_as<u32>(scale));
+    data[0] = static_cast<u8>(grid.nearest(x[0], encoder) | (grid.nearest(x[1], encoder) << 4));
   }
   TW_MEMBER static float decode(const u8* data, const u8*, float scale, int i) {
     return mul_rn(static_cast<float>(static_cast<i32>((data[0] >> (4 * i)) & 15u) - 8), scale);

@@ -80,6 +80,9 @@ TEST_CASE("cli: quantize's methods and importance, misused") {
   refused(int4 + "--method gptq", 1, "at least one array");
   refused(int4 + "--method gptq --calibration README.md", 1, "must be a folder");
   refused(int4 + "--method gptq --calibration README.md --damping 2", 1, "damping");
+  refused(int4 + "--method awq --calibration README.md --device 0", 1, "--method gptq");
+  refused(int4 + "--method gptq --calibration README.md --device -1", 1, "--device");
+  refused(int4 + "--method gptq --calibration README.md --device 0", 4, "needs an NVIDIA GPU");
 }
 
 TEST_CASE("cli: quantize on a full or read-only disk leaves nothing") {

@@ -6,8 +6,10 @@
 #include <string_view>
 #include <vector>
 
+#include <tilewright/device_observer.h>
 #include <tilewright/error.h>
 #include <tilewright/family.h>
+#include <tilewright/gptq.h>
 #include <tilewright/kernel.h>
 
 #include "jit_test.h"
@@ -181,6 +183,23 @@ TEST_CASE("every family compiles for every target", "[archs]") {
       "quant_act=e2m1/64 order=trsc"};
   for (std::size_t number = 0; number < archs().size(); ++number)
     for (std::size_t i = 0; i < problems.size(); ++i) compile_some(Problem::parse(problems[i]), i, number);
+}
+
+TEST_CASE("kernels of GPTQ and of observers compile for every target and spill nothing", "[archs]") {
+  const char* formats[] = {"int4_row", "int4_g128", "uint4_g64"};
+  const char* floats[] = {"f32", "f16", "bf16"};
+  for (std::size_t number = 0; number < archs().size(); ++number) {
+    const Arch& target = archs()[number];
+    std::vector<Task> tasks = gptq_tasks(Format::parse(formats[number % 3]));
+    tasks.push_back(observe_task(Format::parse(floats[number % 3])));
+    for (const Task& task : tasks) {
+      INFO(target.name << " " << task.key);
+      const Binary binary = compile(task.source(task.candidates[0]), target, test::real_compiler());
+      CHECK(binary.resources.spill_bytes == 0);
+      CHECK(test::device_variables(binary.image).size() <= kMostVariables);
+    }
+  }
+  CHECK_THROWS_AS(gptq_tasks(Format::parse("q4_0")), Error);
 }
 
 // Tiles with as many sums as fit, which a change far from them may push over: one that spills is refused, and what is

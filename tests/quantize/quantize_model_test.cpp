@@ -525,6 +525,17 @@ const TensorReport& entry(const QuantizeReport& report, const char* name) {
 
 }  // namespace
 
+TEST_CASE("quantize: a device needs an engine") {
+  PostTraining training{.format = Format::parse("int4_g128")};
+  training.device = reinterpret_cast<const Device*>(&training);  // not looked at
+  try {
+    post_training(training);
+    FAIL("not refused");
+  } catch (const Error& e) {
+    CHECK(e.field() == "engine");
+  }
+}
+
 TEST_CASE("quantize: layers get the streams that gptq, awq and rounding to nearest give for their inputs") {
   const Model model;
   const Calibration inputs(model);

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parameters of GPTQ's kernels: what a launch does (tilewright::GptqArgs, byte for byte) and where the layer lies
+// (tilewright::GptqLayer). include/tilewright/gptq.h documents both.
+#pragma once
+#include "core/types.cuh"
+
+namespace tw::gptq {
+
+TW_CONSTANTS(int, kTile = 64, kTileSize = kTile * kTile, kThreads = 128, kSharedBytes = 33280);
+
+enum class Step : i32 { gather, energy, arrange, subtract, diagonal, solve, transpose, choose, add, round, store };
+
+struct Args {
+  Step step;
+  i32 plain;
+  i64 first, count, from, end;
+  double added;
+};
+
+struct Shape {
+  i64 n, k, group;
+  i32 static_groups, encoder;
+  double mean, least_pivot;
+  float* source;
+  const double* h;
+  double* r;
+  double* least;
+  u32* failed;
+  const i32* order;
+  const i32* slots;
+  const i32* places;
+  float* w;
+  double* sums;
+  double* corrections;
+  u32* items;
+  u8* codes;
+  double* errors;
+  u32* bad_group;
+  float* bad_range;
+  u8* data;
+
+  TW_MEMBER i64 tiles() const { return ceil_div64(k, kTile); }
+  TW_MEMBER i64 rows() const { return ceil_div64(n, kTile) * kTile; }
+  TW_MEMBER i64 groups() const { return ceil_div64(k, group); }
+  // Of the upper triangle's tile (i, j), i <= j.
+  TW_MEMBER static i64 triangle(i64 i, i64 j) { return (j * (j + 1) / 2 + i) * kTileSize; }
+  // Of the tile of 64 columns by 64 rows of w, sums and codes.
+  TW_MEMBER i64 strip(i64 strip, i64 tile) const { return (strip * tiles() + tile) * kTileSize; }
+};
+
+// Exactly rounded, never contracted: results are the host's to the bit.
+#if defined(__CUDA_ARCH__)
+TW_FN double add_rn(double a, double b) { return __dadd_rn(a, b); }
+TW_FN double sub_rn(double a, double b) { return __dsub_rn(a, b); }
+TW_FN double mul_rn(double a, double b) { return __dmul_rn(a, b); }
+TW_FN double div_rn(double a, double b) { return __ddiv_rn(a, b); }
+TW_FN double sqrt_rn(double a) { return __dsqrt_rn(a); }
+TW_FN double fma_rn(double a, double b, double c) { return __fma_rn(a, b, c); }
+#else
+TW_FN double add_rn(double a, double b) { return a + b; }
+TW_FN double sub_rn(double a, double b) { return a - b; }
+TW_FN double mul_rn(double a, double b) { return a * b; }
+TW_FN double div_rn(double a, double b) { return a / b; }
+TW_FN double sqrt_rn(double a) { return __builtin_sqrt(a); }
+TW_FN double fma_rn(double a, double b, double c) { return __builtin_fma(a, b, c); }
+#endif
+
+}  // namespace tw::gptq
