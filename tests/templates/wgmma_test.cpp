@@ -5,7 +5,9 @@
 #include <tilewright/error.h>
 #include <tilewright/family.h>
 #include <tilewright/gemm.h>
+#include <tilewright/kernel.h>
 #include <tilewright/numerics.h>
+#include <tilewright/operation.h>
 #include <tilewright/problem.h>
 
 #include <algorithm>
@@ -285,8 +287,9 @@ TEST_CASE("wgmma: codes with a scale per row become bytes in the workspace", "[w
       }
     }
   // A launch is divided at whole bytes of x's rows.
-  const Contract contract =
-      contract_for(Problem::parse("gemm x=int4_row w=int4_row y=f16 m=1 n=64 k=128 pack=tiles workspace=1000000"));
+  const Problem divided =
+      Problem::parse("gemm x=int4_row w=int4_row y=f16 m=1 n=64 k=128 pack=tiles workspace=1000000");
+  const Contract contract = divided.operation().contract(divided);
   const auto moves = [&](std::size_t pointer) {
     for (const RowsRule& rule : contract.row_pointers)
       if (rule.pointer == pointer) return rule;
