@@ -321,6 +321,18 @@ TEST_CASE("wgmma: codes with a scale per row become bytes in the workspace", "[w
   };
   CHECK(packed("gemm x=int4_row w=int4_row y=f32 m=1 n=64 k=1024 workspace=34603008"));
   CHECK_FALSE(packed("gemm x=int4_row w=int4_row y=f32 m=1 n=64 k=1024"));
+  // Which is recommended first, then.
+  const auto advice = [&](const char* text) {
+    const Problem p = Problem::parse(text);
+    std::vector<std::string> fields;
+    for (const Recommendation& r : p.operation().recommended(p, hopper())) fields.push_back(r.field);
+    return fields;
+  };
+  CHECK(advice("gemm x=int4_row w=int4_row y=f32 m=512 n=1024 k=1024") ==
+        std::vector<std::string>{"workspace=34603008", "pack=tiles", "weights=constant"});
+  CHECK(advice("gemm x=int8_row w=int4_row y=f32 m=512 n=1024 k=1024") ==
+        std::vector<std::string>{"pack=tiles", "weights=constant", "workspace=34603008"});
+  CHECK(advice("gemm x=int4_row w=int4_row y=f32 m=512 n=1024 k=1024 groups=2").empty());
 }
 
 TEST_CASE("wgmma: nvfp4 is rounded to E4M3 where accumulation is fast and tokens are many", "[wgmma]") {
