@@ -23,10 +23,11 @@ int main(int argc, char** argv) {
   app.add_option("--skip", settings.skip,
                  "regret: leave out so many of the first (10: those that the model was fitted on)");
   app.add_option("--child", child, "internal: run one step in this process and print its result");
-  app.add_option("--cache", settings.cache,
-                 "gemm, conv, grouped, quantize, cast_rows, x_from, gptq: keep choices in this file; regret: take binaries "
-                 "from it; internal: the "
-                 "cache of a child");
+  app.add_option(
+      "--cache", settings.cache,
+      "gemm, conv, grouped, quantize, cast_rows, x_from, gptq: keep choices in this file; regret: take binaries "
+      "from it; internal: the "
+      "cache of a child");
   app.add_option(
       "--rows", settings.rows,
       "gemm: only rows with this in 'large|decode LABEL; TARGETS; PROBLEM'; several, by |; with --every-m "
@@ -115,9 +116,9 @@ int main(int argc, char** argv) {
       else if (name == "regret")
         results[name] = regret(*device, settings);
       else
-        throw Error(
-            ErrorCode::invalid_argument, "what", name,
-            "compile prewarm kernels quantize launch startup regret gemm conv sweep grouped cast_rows x_from gptq code");
+        throw Error(ErrorCode::invalid_argument, "what", name,
+                    "compile prewarm kernels quantize launch startup regret gemm conv sweep grouped cast_rows x_from "
+                    "gptq code");
       std::fflush(stdout);
       write(out, environment(gpu ? &*device : nullptr, options), results);
     }

@@ -19,6 +19,15 @@ const std::vector<Row>& rows() {
       {"fp8 rows x channels", "fp8 rows x channels", "x=e4m3_row w=e4m3_row y=bf16 accum=fast", both, ratio, 1.0,
        "fp8+rows"},
       {"", "signs x signs", "x=sign_row w=sign_row y=bf16", {4096}, teraflops, 9000, ""},
+      // Beside its own int8: 0.9 of that. x of 8192 x 8192 is unpacked in the workspace.
+      {"", "int4 x int4", "x=int4_row w=int4_row y=bf16 workspace=67633152", {1024, 8192}, teraflops, 0, ""},
+      {"",
+       "int8, beside int4 x int4",
+       "x=int8_row w=int8_row y=bf16 workspace=67633152",
+       {1024, 8192},
+       teraflops,
+       0,
+       ""},
       // Sums in single precision, which the rival's fast accumulation gives up: not judged against it.
       {"", "fp8, full accumulation", "x=e4m3_row w=e4m3_row y=bf16", both, ratio, 0, "fp8+rows"},
       {"fp8 128-blocks", "fp8 128-blocks", "x=e4m3_g128 w=e4m3_b128 y=bf16", {4096}, ratio, 0.9, "fp8"},
@@ -64,6 +73,7 @@ const std::vector<Row>& rows() {
       {"", "fp8 rows x channels", "x=e4m3_row w=e4m3_row y=bf16", decoded, decode, 8, ""},
       {"", "int8 to bf16", "x=int8_row w=int8_row y=bf16", decoded, decode, 8, ""},
       {"", "signs x signs", "x=sign_row w=sign_row y=bf16", decoded, decode, 1, ""},
+      {"", "int4 x int4", "x=int4_row w=int4_row y=bf16", decoded, decode, 4, ""},
       {"", "int4-g128 x f16", "x=f16 w=int4_g128 y=f16", decoded, decode, 4.125, ""},
       {"", "int4-g128 x int8", "x=int8_row w=int4_g128 y=bf16", decoded, decode, 4.125, ""},
       {"", "int4-g128 x fp8", "x=e4m3_row w=int4_g128 y=bf16", decoded, decode, 4.125, ""},
@@ -134,8 +144,10 @@ std::vector<std::int64_t> numbers_of(const char* field, const std::string& text)
 }
 
 std::string problem_text(const Row& row, Shape shape, std::int64_t m, const std::string& pack) {
-  return fmt::format("gemm {} m={} n={} k={}{} workspace={} weights=constant", row.text, m, shape.n, shape.k,
-                     pack.empty() ? "" : " pack=" + pack, kProblemWorkspace);
+  const std::string_view text = row.text;
+  return fmt::format("gemm {} m={} n={} k={}{}{} weights=constant", text, m, shape.n, shape.k,
+                     pack.empty() ? "" : " pack=" + pack,
+                     text.find("workspace=") == text.npos ? fmt::format(" workspace={}", kProblemWorkspace) : "");
 }
 
 Goal goal_of(const Row& row, std::int64_t m, double weight_bytes) {

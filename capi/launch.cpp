@@ -154,6 +154,13 @@ tw_status tw_launch_pack(const tw_kernel* kernel, tw_stream stream, const tw_pac
   });
 }
 
+tw_status tw_launch_transpose(const tw_kernel* kernel, tw_stream stream, const tw_transpose_args* args) {
+  return guarded(nullptr, [&] {
+    const tw_transpose_args a = read_struct(args, "args");
+    handle(kernel).value.launch(stream, TransposeArgs{a.x, a.y});
+  });
+}
+
 tw_status tw_launch(const tw_kernel* kernel, tw_stream stream, const void* params, size_t bytes, int64_t rows,
                     int64_t cols) {
   return guarded(nullptr, [&] {

@@ -213,7 +213,7 @@ void launch_parts(const Kernel::Impl& kernel, const Loaded& loaded, Stream strea
     for (const RowsRule& rule : contract.row_pointers) {
       const auto pointer = load<std::byte*>(args, rule.pointer);
       const std::int64_t stride = rule.stride_at == RowsRule::kDense ? 1 : load<std::int64_t>(args, rule.stride_at);
-      std::byte* const moved = pointer ? pointer + first * stride * rule.bytes : nullptr;
+      std::byte* const moved = pointer ? pointer + first * stride / rule.elements * rule.bytes : nullptr;
       std::memcpy(part + rule.pointer, &moved, sizeof moved);
     }
     launch_one(kernel, loaded, stream, part, count, cols);

@@ -105,7 +105,8 @@ template <class... E>
 struct TileElements {
   template <class X>
   static constexpr int number() {
-    if (X::kBlock > 1 && !tw::same<typename X::TileElement, tw::Codes>()) return -1;  // with scales along k
+    if (X::kBlock > 1 && !X::kRowScale && !tw::same<typename X::TileElement, tw::Codes>())
+      return -1;  // with scales along k
     int at = 0;
     const bool found = ((tw::same<E, typename X::TileElement>() || (++at, false)) || ...);
     return found ? at : -1;

@@ -103,6 +103,8 @@ void conv_checks(Suite& s) {
         "x=bf16 w=bf16 y=bf16 n=2 c=192 in=5x33x41 k=136 kernel=1 bias=bf16 residual=bf16 workspace=34603008",
         "x=int8 w=int8_row y=bf16 n=3 c=256 in=13x9 k=72 kernel=1 act=relu",
         "x=f16 w=f16 y=f16 n=5 c=128 in=1x1 k=24 kernel=1 bias=f32 act=silu",
+        "x=sign_row w=signbit_row y=bf16 n=3 c=2048 in=13x9 k=72 kernel=1 bias=f32",
+        "x=signbit_row w=sign_row y=f32 n=1 c=48 in=13x9 k=33 kernel=1 act=relu",
         "x=bf16 w=int4_g128 y=bf16 n=2 c=256 in=13x9 k=128 kernel=1 bias=f32 pack=tiles workspace=34603008",
         "x=e4m3 w=nvfp4 y=bf16 global=mul n=1 c=256 in=33x34 k=192 kernel=1 pack=tiles workspace=1048576",
         "x=int8 w=int4_row y=bf16 n=1 c=256 in=7 k=64 kernel=1 pack=tiles",
@@ -183,6 +185,7 @@ void conv_checks(Suite& s) {
         "x=bf16 w=int4_g32 y=bf16 n=1 c=128 in=17x18 k=64 kernel=3 pad=1 residual=bf16 pack=tiles workspace=4194304 "
         "quant_act=e2m1/128 order=trsc",
         // Only the reference takes these.
+        "x=sign_row w=sign_row y=bf16 n=2 c=24 in=9x11 k=40 kernel=3 stride=2 pad=1 residual=bf16",
         "x=f16 w=f16 y=f16 n=1 c=40 in=12x13 k=24 kernel=3 pad=1 quant_act=e2m1/64",
         "x=f16 w=f16 y=f16 n=1 c=66 in=9x11 k=10 kernel=3 pad=1 groups=2",
         "x=bf16 w=bf16 y=bf16 n=1 c=12 in=9x11 k=12 kernel=3 groups=12 y_layout=ncdhw"})

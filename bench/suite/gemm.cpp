@@ -216,6 +216,7 @@ void gemm_checks(Suite& s) {
                               "x=int8_row w=q4_k y=bf16",
                               "x=int8_row w=nvfp4 y=f16 global=mul",
                               "x=int8_row w=int4_row y=f32",
+                              "x=int4_row w=int4_row y=bf16",
                               "x=f16 w=e4m3_row y=f16",
                               "x=bf16 w=e2m1_row y=f32",
                               "x=bf16 w=nf4 y=bf16",

@@ -57,7 +57,8 @@ std::vector<Pair> wgmma_pairs(Suite& s) {
     return text_of({pair.x, pair.w, true, false}) == text_of({pair.x, pair.w, true, true});
   };
   std::vector<Pair> pairs;
-  std::set<std::string_view> wide;  // kinds of such x but e4m3_row that have met one w: as for the mixed ones
+  std::set<std::string_view> wide;      // kinds of such x but e4m3_row that have met one w: as for the mixed ones
+  std::set<std::string_view> unpacked;  // kinds of x but int4_row that have met one w: once unpacked, all are bytes
   std::set<std::string_view>
       mixed;  // x of FP8 that have met the other kind: scales are the epilogue's, as pairs of one kind show
   for (Format x : Format::all())
@@ -66,6 +67,7 @@ std::vector<Pair> wgmma_pairs(Suite& s) {
       for (const bool tiles : {false, true})
         for (const bool fast : {false, true})
           if (const Pair pair{x, w, tiles, fast}; served(pair)) {
+            if (pair.unpacks() && x.name() != "int4_row" && !unpacked.insert(x.name()).second) continue;
             if (widened(pair) && (fast || (x.name() != "e4m3_row" && !wide.insert(x.name()).second))) continue;
             pairs.push_back(pair);
           }

@@ -23,8 +23,10 @@ struct Pair {
   std::optional<Format> from = {};      // how x arrives, if the kernel quantizes it
   // A problem, whose m is to be replaced. `which` turns through the kinds of output and epilogue.
   std::string text(int which, std::int64_t n, std::int64_t k, bool epilogue) const;
-  // Whether floats get a scale per row, for which kernels need a workspace: text() has one.
-  bool by_row() const { return from && x.block() == 1; }
+  // Whether codes have a scale per row, which kernels that take them by tiles unpack first.
+  bool unpacks() const { return tiles && x.block() > 1 && x.info().streams.back().scope == Scope::row; }
+  // Whether kernels write x to a workspace, quantized with a scale per row or unpacked: text() has one.
+  bool by_row() const { return (from && x.block() == 1) || unpacks(); }
   int panel() const {  // columns of 128 bytes
     const int block = x.block(), bytes = x.info().streams[0].bytes;
     return bytes < block ? 128 * (block / bytes) : 128 / (bytes / block);

@@ -171,8 +171,10 @@ bool put_oddities(Trial& t, bool& infinite) {
   const auto poke = [&](const char* stream, std::int64_t at, int bytes, std::uint32_t bits) {
     std::memcpy(t.content(stream).data() + at * bytes, &bits, static_cast<std::size_t>(bytes));
   };
-  if (x == "int8_row" || x == "int8_asym_row") {  // a row's item begins with its scale
-    const std::int64_t words = t.gemm().x.info().streams[1].bytes / 4;
+  const auto streams = t.gemm().x.info().streams;
+  const bool row_codes = t.gemm().x.block() > 1 && streams.back().scope == Scope::row;
+  if (x == "int8_row" || x == "int8_asym_row" || row_codes) {  // a row's item begins with its scale
+    const std::int64_t words = streams[1].bytes / 4;
     poke("x.scales", words, 4, 0x7fc00000u), poke("x.scales", (kOddRows - 1) * words, 4, 0x7fc00000u);
     return true;
   }

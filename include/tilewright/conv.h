@@ -80,9 +80,10 @@ enum class QuantOrder { ctrs, trsc };
 struct Conv {
   static constexpr std::string_view kOperation = "conv";
 
-  // x: f32 f16 bf16 e4m3 e5m2 int8, or the last of these with a scale of the tensor. w: those, formats with a scale per
-  // row, which is an output channel's, and coded ones, whose blocks lie along [kernel axes, c / groups]. y: f32 f16
-  // bf16, int8 e4m3 e5m2 (rounded to nearest even, saturating).
+  // x: f32 f16 bf16 e4m3 e5m2 int8, or the last of these with a scale of the tensor; or sign_row, signbit_row, of which
+  // a row is a pixel's channels: [n, axes, c] with c a multiple of 8, w of these two, no groups and no cache. w: those,
+  // formats with a scale per row, which is an output channel's, and coded ones, whose blocks lie along [kernel axes, c
+  // / groups]. y: f32 f16 bf16, int8 e4m3 e5m2 (rounded to nearest even, saturating).
   Format x, w, y;
   std::int64_t n = 0;  // images
   std::int64_t c = 0;  // input channels

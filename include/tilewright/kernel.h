@@ -135,7 +135,8 @@ struct RowsRule {
   static constexpr std::uint32_t kDense = ~0u;
   std::uint32_t pointer = 0;         // offset in the argument struct
   std::uint32_t stride_at = kDense;  // offset of the int64 stride, which has a StrideRule; kDense: 1
-  std::int64_t bytes = 0;            // from a row to the next, over the stride
+  std::int64_t bytes = 0;            // from a row to the next, over the stride: of so many
+  std::int64_t elements = 1;         // elements of it
 };
 struct Contract {
   std::string op = {};           // "gemm"

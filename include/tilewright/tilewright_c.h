@@ -489,6 +489,16 @@ typedef struct tw_pack_args {
   }
 TW_API tw_status tw_launch_pack(const tw_kernel* kernel, tw_stream stream, const tw_pack_args* args);
 
+/* Of a transpose: x of [rows, cols] and y of [cols, rows], both dense, apart from each other. */
+typedef struct tw_transpose_args {
+  uint32_t struct_size;
+  const void* x;
+  void* y;
+} tw_transpose_args;
+#define TW_TRANSPOSE_ARGS_INIT \
+  { sizeof(tw_transpose_args), 0, 0 }
+TW_API tw_status tw_launch_transpose(const tw_kernel* kernel, tw_stream stream, const tw_transpose_args* args);
+
 /* The kernel of a caller's own task: params is what its entry function declares as its first parameter. */
 TW_API tw_status tw_launch(const tw_kernel* kernel, tw_stream stream, const void* params, size_t bytes, int64_t rows,
                            int64_t cols);

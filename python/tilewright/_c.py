@@ -238,6 +238,10 @@ class PackArgs(Sized):
     _fields_ = [("struct_size", c_uint32), ("w", Operand), ("tiles", Operand)]
 
 
+class TransposeArgs(Sized):
+    _fields_ = [("struct_size", c_uint32), ("x", c_void_p), ("y", c_void_p)]
+
+
 class KernelInfo(Sized):
     _fields_ = [
         ("struct_size", c_uint32),
@@ -551,6 +555,7 @@ _LAUNCHES: dict[str, tuple[Any, ...]] = {
     "tw_launch_unscale": (_AT, _AT, _AT),
     "tw_launch_update_scale": (_AT, _AT, _AT),
     "tw_launch_pack": (_AT, _AT, _AT),
+    "tw_launch_transpose": (_AT, _AT, _AT),
     "tw_launch": (_AT, _AT, _AT, _SIZE, _LONG, _LONG),
 }
 # What cannot fail, by its result.

@@ -34,6 +34,7 @@ _COLS = {
     "dynamic_block_quantize": {"x": "cols", "y": "cols"},
     "unscale": {"x": "", "y": ""},
     "pack": {"w": "k"},
+    "transpose": {"x": "cols", "y": "rows"},
 }
 # Operands without a field of their own for their format, by operation: the field that has it.
 _FORMATS = {
@@ -41,6 +42,7 @@ _FORMATS = {
     "fused_cast": {"residual": "x", "residual_out": "x"},
     "fake_quant": {"dy": "x", "y": "x"},
     "unscale": {"y": "x"},
+    "transpose": {"y": "x"},
 }
 # Operands that are single numbers, or tables of them: their dtype, and its bytes.
 _NUMBERS = {

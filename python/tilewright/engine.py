@@ -32,6 +32,7 @@ _LAUNCHES: dict[str, tuple[Any, str, str]] = {
     "unscale": (_c.UnscaleArgs, "pieces", "tw_launch_unscale"),
     "update_scale": (_c.UpdateScaleArgs, "", "tw_launch_update_scale"),
     "pack": (_c.PackArgs, "", "tw_launch_pack"),
+    "transpose": (_c.TransposeArgs, "", "tw_launch_transpose"),
 }
 
 
@@ -79,7 +80,7 @@ class Kernel(Handle):
         scale, zero_point (or none), and as its gradient needs dy, dscale, workspace, factor. fp4_fake_quant and
         dynamic_block_quantize: x, y, amax. unscale: table (unscale_pieces()), scale, found_inf, workspace (8 bytes, zero
         at first), and x and y where pieces are counted from those; rows are its pieces. update_scale: scale, good_steps,
-        found_inf, new_scale, new_good_steps. pack: w, tiles.
+        found_inf, new_scale, new_good_steps. pack: w, tiles. transpose: x, y.
         A kernel of one's own: the task's buffers by name. An operand is an array in the GPU's memory, a tuple (data,
         scales, global_scale), a Streams, or an address. Arrays are of the format's type or of uint8; a
         gemm's x [m, k], w [n, k], y and c [m, n], bias [n]; rows of x, y and c may lie apart (ldx, ldy, ldc, in

@@ -34,9 +34,13 @@ void describe(const Conv& conv, Task& task);  // Operation::describe(), run_on_h
 void run_on_host(const Conv& conv, const Task& task, std::span<const std::span<std::byte>> buffers);
 HostCheck check_on_host(const Conv& conv, const Task& task, std::span<const std::span<std::byte>> buffers);
 
+// Why x of signs, whose pixels have a scale each, is not for a kernel that sums products of taps; empty: x has none.
+std::string scaled_pixels(const Conv& conv);
+
 // Whether x and w are both f32, which go through TF32, or where accumulation is fast are rounded to bfloat16.
 bool single_precision(Format x, Format w);
-// Bytes of x's elements as they are multiplied: single precision is rounded to bfloat16 where accumulation is fast.
+// Bytes of x's elements as they are multiplied: single precision is rounded to bfloat16 where accumulation is fast, and
+// signs are bytes of eight.
 int multiplied_bytes(const Conv& conv);
 // The largest relative error of w's values as elements of x, which kernels may write them as (conv/wgmma); nothing if
 // they do not: w is of such elements, or its values are not near any.

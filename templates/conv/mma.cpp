@@ -128,6 +128,7 @@ class Mma final : public EnumeratedFamily {
     const Conv* c = problem.as<Conv>();
     if (!c) return "not a conv";
     if (not_pointwise(*c).empty()) return "a pointwise convolution, which pointwise_mma serves";
+    if (std::string why = scaled_pixels(*c); !why.empty()) return why;
     const Layer l = layer_of(*c);
     if (l.gemm.m > kMaxExtent) return fmt::format("{} output pixels: at most {}", l.gemm.m, kMaxExtent);
     if (std::string why = product_family(l.gemm).why_not(Problem(l.gemm), arch); !why.empty()) return why;

@@ -36,7 +36,7 @@ struct Fields {
     auto& [x, w, y, n, c, in, k, kernel, stride, pad, pad_mode, dilation, groups, x_layout, y_layout, w_layout, cache,
            global, packing, bias, accumulation, act, alpha, residual, beta, y_scale, workspace, constant_weights,
            quant_act, order] = conv;
-    visit(required("x", "input, elements without a scale of their own"), x);
+    visit(required("x", "input, elements without a scale of their own; or signs, with one for each pixel"), x);
     visit(required("w", "weights, a row of kernel axes and channels for each output channel"), w);
     visit(required("y", "result: f32 f16 bf16 int8 e4m3 e5m2"), y);
     visit(required("n", "images", Role::size), n);
@@ -143,10 +143,28 @@ void check_axis(const Conv& c, int axis) {
                 "at most 2147483647 elements with the padding");
 }
 
+// Signs by signs. A pixel is a row of x, with a scale of its own.
+void check_signs(const Conv& c) {
+  if (!fast_path(c.w).signs)
+    throw unsupported("w", c.w, fmt::format("sign_row or signbit_row, as x={} is", c.x.name()));
+  const std::string rows = fmt::format("x={} has a scale for each pixel's row of channels", c.x.name());
+  if (c.x_layout != TensorLayout::ndhwc) throw invalid("x_layout", "ncdhw", "ndhwc: " + rows);
+  if (c.groups != 1) throw invalid("groups", std::to_string(c.groups), "1: " + rows);
+  if (c.c % c.x.block() != 0)
+    throw invalid("c", std::to_string(c.c), fmt::format("a multiple of {}, the signs of a byte", c.x.block()));
+  if (c.cache != 0)
+    throw invalid("cache", std::to_string(c.cache), fmt::format("0: {}, and a launch passes one tensor of them", rows));
+}
+
 void check_formats(const Conv& c) {
   const FastPath& x = fast_path(c.x);
-  if (c.x.block() != 1 || x.row_bytes > 0 || x.element_bytes == 0 || x.element == Element::i32)
-    throw unsupported("x", c.x, "f32, f16, bf16, e4m3, e5m2 or int8, or the last of these with a scale of the tensor");
+  if (x.signs)
+    check_signs(c);
+  else if (c.x.block() != 1 || x.row_bytes > 0 || x.element_bytes == 0 || x.element == Element::i32)
+    throw unsupported(
+        "x", c.x,
+        "f32, f16, bf16, e4m3, e5m2 or int8, the last of these with a scale of the tensor, or sign_row or "
+        "signbit_row");
   check_rows_stand_alone("w", c.w);
   if (fast_path(c.w).element == Element::i32 || fast_path(c.w).zero_point)
     throw unsupported("w", c.w, "a format of weights without zero points");
@@ -316,13 +334,18 @@ class ConvOperation final : public OperationOf<Conv, Fields> {
 
 }  // namespace
 
+std::string scaled_pixels(const Conv& conv) {
+  if (!fast_path(conv.x).row_bytes) return {};
+  return fmt::format("x={} has a scale for each pixel, and taps are summed before scales are applied", conv.x.name());
+}
+
 bool single_precision(Format x, Format w) {
   return fast_path(x).element == Element::f32 && fast_path(w).element == Element::f32;
 }
 
 int multiplied_bytes(const Conv& conv) {
   const FastPath& x = fast_path(conv.x);
-  return x.element == Element::f32 && conv.accumulation == Accumulation::fast ? 2 : x.element_bytes;
+  return x.element == Element::f32 && conv.accumulation == Accumulation::fast ? 2 : std::max(1, x.element_bytes);
 }
 
 // Those that have tiles for x of its element (core/tiles.cuh), in which scales of blocks are part of weights.

@@ -28,7 +28,7 @@ struct Reference {
   // What it may cost to write w to the workspace as x's elements.
   TW_MEMBER static constexpr double written_rounding() {
     if (kTiled) return 0;
-    if constexpr (same<tile_element<X, W>, Element>())
+    if constexpr (same<tile_element<X, W>, Element>() && !same<Element, void>())
       if constexpr (has_tile<W, Element>()) return W::template Tile<Element>::rounding();
     return 0;
   }
@@ -55,23 +55,29 @@ struct Reference {
   }
 
  private:
-  // x at a tap: of the group's first channel, and bytes from one channel to the next. Null: zero padding.
+  // x at a tap: of the group's first channel, bytes from one block of channels to the next, and what the pixel's row
+  // has of scales. Null: zero padding.
   struct Channels {
     const u8* from;
     i64 step;
+    fmt::row_item<X> item;
   };
   TW_MEMBER static Channels channels_at(const Args& args, const Shape& shape, const Place& place, i64 first, i32 t,
                                         i32 r, i32 s) {
     const Axis* axes = shape.axes;
     const i32 z = source_of(axes[0], place.at[0], t), y = source_of(axes[1], place.at[1], r),
               x = source_of(axes[2], place.at[2], s);
-    if (z < 0 || y < 0 || x < 0) return {nullptr, 0};
+    if (z < 0 || y < 0 || x < 0) return {nullptr, 0, {}};
     const Source source = source_at(shape, z, y, x);
     const i64 at = element_at(shape.x_channels_first, place.image, first, shape.c, source.pixel, source.pixels);
-    return {static_cast<const u8*>(source.cached ? args.cache : args.x.data) + at * X::kDataBytes,
-            (shape.x_channels_first ? source.pixels : 1) * X::kDataBytes};
+    return {static_cast<const u8*>(source.cached ? args.cache : args.x.data) + at / X::kBlock * X::kDataBytes,
+            (shape.x_channels_first ? source.pixels : 1) * X::kDataBytes,
+            fmt::row_item_at<X>(args.x.scales, at / shape.c)};
   }
-  TW_MEMBER static float decoded(const Channels& x, i64 c) { return X::decode(x.from + c * x.step, nullptr, 1.0f, 0); }
+  TW_MEMBER static float decoded(const Channels& x, i64 c) {
+    const u8* const none = nullptr;
+    return X::decode(x.from + c / X::kBlock * x.step, none, x.item, static_cast<int>(c % X::kBlock));
+  }
 
   TW_MEMBER static Sums sums_of(const Args& args, const Shape& shape, const Place& place, i64 channel) {
     const i32 of_group = shape.c / shape.groups;

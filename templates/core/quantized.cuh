@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Activations that arrive as floats and are encoded by the kernel that multiplies them: the same codes and scales as a
-// cast to F writes, which no memory ever holds.
+// cast to F writes, which no memory ever holds. And codes that it unpacks before it multiplies them.
 #pragma once
 #include "core/format.cuh"
 
@@ -81,6 +81,24 @@ struct StoredAs {
 template <class F, class From>
 struct StoredAs<Quantized<F, From>> {
   using type = From;
+};
+// Codes with a scale per row, as the bytes that they are unpacked to (core/row_scale.cuh).
+template <class F>
+struct UnpackedRow;
+template <class F>
+struct StoredAs<UnpackedRow<F>> {
+  using type = F;
+};
+// What elements of F count.
+template <class F>
+struct StepOf {
+  TW_CONSTANTS(bool, kUnpacked = false);
+  TW_MEMBER static constexpr float step() { return 1.0f; }
+};
+template <class F>
+struct StepOf<UnpackedRow<F>> {
+  TW_CONSTANTS(bool, kUnpacked = true);
+  TW_MEMBER static constexpr float step() { return F::step(); }
 };
 template <class F>
 TW_FN constexpr bool is_quantized() {

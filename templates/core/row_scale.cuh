@@ -31,7 +31,7 @@ struct RowCodes {
   TW_CONSTANTS(bool, kRowScale = true, kGlobal = false, kImportance = false);
   using RowItem = Item;
   using Element = void;
-  using TileElement = void;
+  using TileElement = select<same<Item, float>(), tw::i8, void>;  // once a kernel has made bytes of them (UnpackedRow)
   TW_CONSTANTS(int, kEncoders = 1, kErrorColumns = 0);
   TW_CONSTANTS(bool, kKeepsNan = false);
   TW_MEMBER static constexpr Infinity infinity() { return Infinity::spreads; }
@@ -65,7 +65,13 @@ struct RowCodes {
   template <int E>
   TW_MEMBER static void group(const Unit<E>& u, int g, u32 (&codes)[8], float& scale, float& offset) {
     TW_UNROLL for (int i = 0; i < kBits; ++i) Rule::bytes(u.raw[kBits * g + i], codes + 8 / kBits * i);
-    scale = Rule::step(), offset = 0.0f;
+    scale = step(), offset = 0.0f;
+  }
+  // Of a unit that may be shorter than a group: its codes as signed bytes, which count step().
+  TW_MEMBER static constexpr float step() { return Rule::step(); }
+  template <int E>
+  TW_MEMBER static void bytes(const Unit<E>& u, u32 (&codes)[E / 4]) {
+    TW_UNROLL for (int i = 0; i < E * kBits / 32; ++i) Rule::bytes(u.raw[i], codes + 8 / kBits * i);
   }
 
   struct TileBase : UnscaledTile {
@@ -87,5 +93,9 @@ TW_DEVICE u32 row_codes(const float (&v)[4], const Divider& by, const row_item<F
     return codes;
   }
 }
+
+// Rows of F, one of RowCodes, as they are multiplied once a kernel has written them as bytes, which count F's step.
+template <class F>
+struct UnpackedRow : RowElements<tw::i8> {};
 
 }  // namespace tw::fmt

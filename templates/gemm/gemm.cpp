@@ -72,7 +72,8 @@ std::string no_sums(const Gemm& g) {
         "{0}={1} has zero points, and {2}={3} no sums of its rows, which these need: {1} on both sides has",
         x.zero_point ? "x" : "w", x.zero_point ? g.x.name() : g.w.name(), x.zero_point ? "w" : "x",
         x.zero_point ? g.w.name() : g.x.name());
-  const bool sums = x.element == Element::i8 && (w.element == Element::i8 || g.packing == Packing::tiles);
+  const bool sums =
+      (x.element == Element::i8 && (w.element == Element::i8 || g.packing == Packing::tiles)) || unpacks_rows(g);
   const int most = x.zero_point ? kMostCentred : kMostBytes;
   if (!sums || g.k <= most) return {};
   return fmt::format("k = {}: 32-bit sums hold {} products of bytes{}", g.k, most,
@@ -90,6 +91,10 @@ std::string x_comes_as_floats(const Gemm& g) {
 }
 
 bool quantizes_rows(const Gemm& g) { return g.x_from && fast_path(g.x).row_bytes > 0; }
+bool unpacks_rows(const Gemm& g) {
+  const FastPath& x = fast_path(g.x);
+  return g.packing == Packing::tiles && x.codes && x.row_bytes > 0;
+}
 
 bool signs(const Gemm& g) {
   return fast_path(g.x).signs && fast_path(g.w).signs && !g.groups && !g.x_from && g.packing == Packing::none;
@@ -173,11 +178,12 @@ Contract contract(const Gemm& g) {
     c.overlap = OverlapRule{"c", "y", matrix(offsetof(GemmArgs, c), offsetof(GemmArgs, ldc), *g.c),
                             matrix(offsetof(GemmArgs, y), offsetof(GemmArgs, ldy), g.y), *g.c == g.y};
   }
-  if (bytes > 0 && !g.groups && !signs(g)) {
-    const auto rows = [&](std::size_t pointer, std::size_t stride, std::int64_t of_element) {
-      c.row_pointers.push_back({static_cast<std::uint32_t>(pointer), static_cast<std::uint32_t>(stride), of_element});
+  if ((bytes > 0 || unpacks_rows(g)) && !g.groups && !signs(g)) {
+    const auto rows = [&](std::size_t pointer, std::size_t stride, std::int64_t bytes_of, std::int64_t elements = 1) {
+      c.row_pointers.push_back(
+          {static_cast<std::uint32_t>(pointer), static_cast<std::uint32_t>(stride), bytes_of, elements});
     };
-    rows(offsetof(GemmArgs, x) + offsetof(Operand, data), offsetof(GemmArgs, ldx), bytes);
+    rows(offsetof(GemmArgs, x) + offsetof(Operand, data), offsetof(GemmArgs, ldx), fast_path(x).data_bytes, x.block());
     rows(offsetof(GemmArgs, x) + offsetof(Operand, scales), RowsRule::kDense, fast_path(x).row_bytes);
     rows(offsetof(GemmArgs, y), offsetof(GemmArgs, ldy), fast_path(g.y).element_bytes);
     if (g.c) rows(offsetof(GemmArgs, c), offsetof(GemmArgs, ldc), fast_path(*g.c).element_bytes);
@@ -209,7 +215,10 @@ Contract contract(const Gemm& g) {
 namespace {
 std::string bytes_of_signs(Format f) { return fmt::format("tw::fmt::SignBytes<{}>", format_type(f)); }
 }  // namespace
-std::string multiplied_x(const Gemm& g) { return signs(g) ? bytes_of_signs(g.x) : x_type(g); }
+std::string multiplied_x(const Gemm& g) {
+  if (unpacks_rows(g)) return fmt::format("tw::fmt::UnpackedRow<{}>", format_type(g.x));
+  return signs(g) ? bytes_of_signs(g.x) : x_type(g);
+}
 std::string multiplied_w(const Gemm& g) { return signs(g) ? bytes_of_signs(g.w) : format_type(g.w); }
 std::string x_type(const Gemm& g) {
   return g.x_from ? fmt::format("tw::fmt::Quantized<{}, {}>", format_type(g.x), format_type(*g.x_from))

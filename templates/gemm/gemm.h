@@ -88,11 +88,13 @@ std::string no_sums(const Gemm& g);
 std::string x_comes_as_floats(const Gemm& g);
 // Whether x comes as floats whose rows get a scale each.
 bool quantizes_rows(const Gemm& g);
+// Whether x is codes with a scale per row, of which a kernel has to make bytes for packed weights.
+bool unpacks_rows(const Gemm& g);
 // Why x in blocks of codes has no sums that minima of w would take; empty if it has, or there are none.
 std::string no_sums_of_group(const Gemm& g);
 
 std::string x_type(const Gemm& g);  // what a kernel that may quantize x takes it as
-// As a family's kernel takes them: of signs by signs, their bytes.
+// As a family's kernel takes them: of signs by signs, their bytes; of codes that it unpacks, these.
 std::string multiplied_x(const Gemm& g);
 std::string multiplied_w(const Gemm& g);
 // Template arguments and includes that every gemm kernel needs.

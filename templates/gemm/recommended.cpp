@@ -40,7 +40,16 @@ std::vector<Recommendation> recommended(const Problem& problem, const Arch& arch
     best = next;
   };
   Gemm g = *problem.as<Gemm>();
-  if (const std::optional<Problem> packed = operation().packed(problem, arch)) {
+  const auto take_workspace = [&](const char* what_for) {
+    g.workspace = kWorkspace;
+    take("workspace=34603008", what_for, g);
+  };
+  // Packed weights may have kernels with a workspace alone, in which x is unpacked.
+  Gemm room = g;
+  if (room.workspace == 0 && room.groups == 0) room.workspace = kWorkspace;
+  if (!operation().packed(problem, arch) && operation().packed(room, arch))
+    take_workspace("33 MiB of device memory, zero when first used: with packed w, x is unpacked there");
+  if (const std::optional<Problem> packed = operation().packed(best, arch)) {
     take("pack=tiles", "reorder w once, at load: Engine::pack(), or pack_weights() on the host", *packed);
   } else if (g.packing != Packing::none && only_reference(problem, arch)) {
     g.packing = Packing::none;
@@ -52,10 +61,10 @@ std::vector<Recommendation> recommended(const Problem& problem, const Arch& arch
       take("weights=constant", "w is complete before a launch is enqueued, and stays as it is", g);
   }
   if (g = *best.as<Gemm>(); g.workspace == 0 && g.groups == 0) {
-    g.workspace = kWorkspace;
-    if (changes_kernels(best, g, arch))
-      take("workspace=34603008", "33 MiB of device memory, zero when first used, for launches that follow each other",
-           g);
+    Gemm with = g;
+    with.workspace = kWorkspace;
+    if (changes_kernels(best, with, arch))
+      take_workspace("33 MiB of device memory, zero when first used, for launches that follow each other");
   }
   return list;
 }

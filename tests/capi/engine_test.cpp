@@ -124,6 +124,27 @@ TEST_CASE("a convolution of fake quantized input takes amax") {
   CHECK(gpu.seen.launches == 1);
 }
 
+TEST_CASE("a transpose is launched") {
+  Gpu gpu;
+  const EngineHandle en = engine();
+  const MemoryHandle x = memory(gpu.device, 4096), y = memory(gpu.device, 4096);
+  const ProblemHandle p = problem("transpose x=int8 rows=32 cols=128");
+  const KernelHandle kernel = prepare(en, p, gpu.device);
+  tw_transpose_args args = TW_TRANSPOSE_ARGS_INIT;
+  args.x = tw_memory_data(x.get());
+  gpu.seen.launches = 0;
+  CHECK(launch_failure(tw_launch_transpose(kernel.get(), nullptr, &args)).field == "y");
+  args.y = tw_memory_data(y.get());
+  REQUIRE(tw_launch_transpose(kernel.get(), nullptr, &args) == TW_OK);
+  CHECK(gpu.seen.launches == 1);
+  CHECK(gpu.seen.x == args.x);
+  args.x = static_cast<const char*>(args.x) + 8;
+  CHECK(launch_failure(tw_launch_transpose(kernel.get(), nullptr, &args)).field == "x");
+  tw_amax_args other = TW_AMAX_ARGS_INIT;
+  CHECK(launch_failure(tw_launch_amax(kernel.get(), nullptr, &other)).status == TW_INVALID_ARGUMENT);
+  CHECK(gpu.seen.launches == 1);
+}
+
 TEST_CASE("an amax is launched") {
   Gpu gpu;
   const EngineHandle en = engine();

@@ -102,6 +102,7 @@ struct AnyShape {
   static void fit(Picked& p) {
     conv::Shape& s = p.shape;
     if (W::kBlock > 1) s.w_channels_first = 0;
+    if (X::kBlock > 1) s.x_channels_first = 0, s.cache = 0, s.c /= s.groups, s.groups = 1;  // rows are pixels
   }
   static void run(const conv::Args& args, const conv::Shape& s, std::uint64_t seed) {
     launch<conv::Reference<X, W, Epi, false>>(args, s, seed);
@@ -217,15 +218,19 @@ void check_shape(const Picked& p, unsigned seed, float amax = 3, bool hard = fal
   };
   // By w's columns, as it is multiplied.
   const auto multiplied = [&](i64 image, i64 pixel, i64 group) {
-    if (!s.quant_block) return seen(image, pixel, group, s.w_channels_first != 0);
-    const bool along_channels = s.quant_channels != 0;
-    const std::vector<float> quantized = kept<X>(fake_quant_model::fake_quantized(
-        seen(image, pixel, group, !along_channels), along_channels ? of_group : columns, s.quant_block, amax));
-    std::vector<float> row(quantized.size());
-    for (i64 tap = 0; tap < taps; ++tap)
-      for (i64 c = 0; c < of_group; ++c)
-        row[column(s.w_channels_first != 0, c, tap)] = quantized[column(!along_channels, c, tap)];
-    return row;
+    if constexpr (X::kBlock == 1) {
+      if (s.quant_block) {
+        const bool along_channels = s.quant_channels != 0;
+        const std::vector<float> quantized = kept<X>(fake_quant_model::fake_quantized(
+            seen(image, pixel, group, !along_channels), along_channels ? of_group : columns, s.quant_block, amax));
+        std::vector<float> row(quantized.size());
+        for (i64 tap = 0; tap < taps; ++tap)
+          for (i64 c = 0; c < of_group; ++c)
+            row[column(s.w_channels_first != 0, c, tap)] = quantized[column(!along_channels, c, tap)];
+        return row;
+      }
+    }
+    return seen(image, pixel, group, s.w_channels_first != 0);
   };
   i64 wrong = 0;
   for (i64 image = 0; image < s.n; ++image)

@@ -17,6 +17,9 @@
 #include "formats/nvfp4.cuh"
 #include "formats/q4_0.cuh"
 #include "formats/q4_1.cuh"
+#include "formats/sign_row.cuh"
+#include "formats/signbit_row.cuh"
+#include "gemm/signs.cuh"
 
 using namespace conv_test;
 
@@ -105,6 +108,12 @@ struct PointwiseGrid {
   }
 };
 
+// Units of two bytes.
+template <class X, class W, class Gemm, int block_m, int block_n>
+struct PointwiseSigns : PointwiseGrid<X, W, Gemm, block_m, block_n> {
+  static constexpr int kLeastChannels = 16;
+};
+
 }  // namespace
 
 TEST_CASE("conv: the reference, every pad mode, layout, stride, dilation, group and cache", "[conv]") {
@@ -113,6 +122,25 @@ TEST_CASE("conv: the reference, every pad mode, layout, stride, dilation, group 
   check_convolutions<fmt::int8, fmt::int8_row, Epilogue<float, float, Act::none>>(3, 20);
   check_convolutions<fmt::e4m3, fmt::e4m3, Epilogue<f16, gemm::NoBias, Act::relu, float>>(4, 20);
   check_convolutions<fmt::f16, fmt::q4_0, Epilogue<float, float, Act::none>>(5, 15);
+}
+
+// Pixels have a scale each, and padding adds nothing: zeros have no sign.
+TEST_CASE("conv: signs by signs, by the reference and where a pixel is one tap by gemm's kernels of bits", "[conv]") {
+  using Plain = Epilogue<float, float, Act::none>;
+  using Sign = fmt::sign_row;
+  using Signbit = fmt::signbit_row;
+  check_convolutions<Sign, Sign, Plain>(71, 25);
+  check_convolutions<Signbit, Sign, Whole>(72, 15);
+  check_convolutions<Signbit, Signbit, Epilogue<f16, gemm::NoBias, Act::relu, float>>(73, 15);
+  using Mma = gemm::SignProducts<gemm::Mma<
+      fmt::SignBytes<Sign>, fmt::SignBytes<Signbit>, Plain,
+      Fixed<gemm::MmaKnobs{
+          .block_m = 16, .block_k = 64, .warps_m = 1, .warps_n = 4, .stages = 2, .async_copy = false, .unit_x = 2}>::
+          value>>;
+  check_convolutions<Sign, Signbit, Plain, PointwiseSigns<Sign, Signbit, Mma, 16, gemm::MmaKnobs{}.block_n>>(74, 8);
+  constexpr gemm::GemvKnobs one{.tokens = 1, .unit = 2, .lanes = 4, .staged_k = 16};
+  using Gemv = gemm::SignProducts<gemm::Gemv<fmt::SignBytes<Sign>, fmt::SignBytes<Sign>, Plain, Fixed<one>::value>>;
+  check_convolutions<Sign, Sign, Plain, PointwiseSigns<Sign, Sign, Gemv, 1, one.block_rows()>>(75, 8);
 }
 
 TEST_CASE("conv: the reference on weights in tiles", "[conv]") {

@@ -187,12 +187,23 @@ constexpr WgmmaKnobs with_row(WgmmaKnobs k) {
   return k;
 }
 
+// X as the kernel takes it: codes with a scale per row are unpacked by a prologue.
+template <class X, bool unpacked = X::kCodes&& X::kRowScale>
+struct AsTaken {
+  using type = X;
+};
+template <class X>
+struct AsTaken<X, true> {
+  using type = fmt::UnpackedRow<X>;
+};
+
 template <class X, class W, class Epi, WgmmaKnobs knobs>
 void check_warpgroups() {
   constexpr int kBlockM = knobs.block_m, kStages = knobs.stages, kPanels = knobs.panels;
   constexpr Schedule kSchedule = knobs.schedule;
   using Read = as_read<X>;
-  using Plan = gemm::WgmmaKernel<tw::select<knobs.swapped, W, X>, tw::select<knobs.swapped, X, W>, Epi,
+  using Taken = typename AsTaken<X>::type;
+  using Plan = gemm::WgmmaKernel<tw::select<knobs.swapped, W, Taken>, tw::select<knobs.swapped, Taken, W>, Epi,
                                  Fixed<gemm::Activations<X>::kQuantizes ? with_row(knobs) : knobs>::value>;
   static_assert(Plan::kSharedBytes <= 227 * 1024, "the test asks for too much");
   constexpr i64 kPanel = Plan::kPanelK;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The warpgroup kernel with a prologue: x widened, or quantized with a scale per row; and what a prologue writes, byte
-// for byte what a cast does.
+// The warpgroup kernel with a prologue: x widened, quantized with a scale per row, or unpacked; and what a prologue
+// writes, byte for byte what a cast does.
 #include "emulator/gemm_wgmma.h"
 #include "formats/bf16.cuh"
 #include "formats/e4m3.cuh"
@@ -8,10 +8,12 @@
 #include "formats/e4m3_row.cuh"
 #include "formats/f16.cuh"
 #include "formats/f32.cuh"
+#include "formats/int4_g128.cuh"
 #include "formats/int4_row.cuh"
 #include "formats/int8_row.cuh"
 #include "formats/nvfp4.cuh"
 #include "formats/q4_0.cuh"
+#include "formats/ternary_row.cuh"
 
 using namespace gemm_test;
 
@@ -26,12 +28,11 @@ using Int8Row = fmt::Quantized<fmt::int8_row, From>;
 
 // What a prologue writes of m rows, by `blocks` blocks: rows, then scales.
 template <class Raw, class To, int row_threads>
-std::vector<u8> written(const Matrix<Raw>& x, u32 blocks, std::uint64_t seed) {
+std::vector<u8> written(const Operand& operand, i64 rows, i64 ld, i64 cols, u32 blocks, std::uint64_t seed) {
   constexpr int kThreads = 192;
   using P = gemm::Prologue<Raw, To, kThreads, row_threads == 0 ? kThreads : row_threads>;
-  const Operand operand = x.operand();
   std::vector<u8> workspace;
-  const auto prologue = [&] { return P{operand, x.rows, x.ld, x.cols, workspace.data()}; };
+  const auto prologue = [&] { return P{operand, rows, ld, cols, workspace.data()}; };
   workspace.resize(static_cast<std::size_t>(prologue().end()));
   std::fill(workspace.begin() + gemm::kScheduleBytes, workspace.end(), u8{0xff});
   emu::run({{blocks, 1, 1}, kThreads, 1, sizeof(typename P::Shared), seed}, [&] {
@@ -39,6 +40,11 @@ std::vector<u8> written(const Matrix<Raw>& x, u32 blocks, std::uint64_t seed) {
   });
   CHECK(std::all_of(workspace.begin(), workspace.begin() + gemm::kScheduleBytes, [](u8 b) { return b == 0; }));
   return {workspace.begin() + gemm::kScheduleBytes, workspace.end()};
+}
+
+template <class Raw, class To, int row_threads>
+std::vector<u8> written(const Matrix<Raw>& x, u32 blocks, std::uint64_t seed) {
+  return written<Raw, To, row_threads>(x.operand(), x.rows, x.ld, x.cols, blocks, seed);
 }
 
 // Codes and scales of the scalar encoder.
@@ -104,6 +110,57 @@ TEST_CASE("wgmma: a prologue widens E4M3", "[wgmma][prologue]") {
       wrong += !(same_number || std::isnan(v));
     }
   CHECK(wrong == 0);
+}
+
+TEST_CASE("wgmma: a prologue unpacks codes with a scale per row", "[wgmma][prologue]") {
+  const auto check = []<class F>(F*, i64 rows, i64 cols, u32 blocks) {
+    Matrix<F> x(rows, cols, cols + 32, 1);
+    std::mt19937 random(5);  // every byte, of which the encoder makes a few
+    for (u8& byte : x.data)
+      byte = static_cast<u8>(same<F, fmt::int4_row>() ? random() : random() % 3 * 0x55 & random());
+    using Raw = fmt::UnpackedRow<F>;
+    const std::vector<u8> block = written<Raw, i8, 0>(x.operand(), rows, x.ld, cols, blocks, 1),
+                          warp = written<Raw, i8, 32>(x.operand(), rows, x.ld, cols, blocks, 2);
+    CHECK(block == warp);
+    i64 wrong = 0;
+    for (i64 r = 0; r < rows; ++r)
+      for (i64 i = 0; i < cols; ++i) {
+        const u8 byte = x.data[static_cast<std::size_t>((r * x.ld + i) / F::kBlock)];
+        const float code = F::decode(&byte, &byte, fmt::row_item<F>{1.0f}, static_cast<int>(i % F::kBlock));
+        wrong += static_cast<float>(static_cast<i8>(block[static_cast<std::size_t>(r * cols + i)])) * F::step() != code;
+      }
+    CHECK(wrong == 0);
+  };
+  check(static_cast<fmt::int4_row*>(nullptr), 7, 1104, 4);
+  check(static_cast<fmt::int4_row*>(nullptr), 3, 128, 1);
+  check(static_cast<fmt::int4_row*>(nullptr), 2, 16, 5);  // less than a warp has, and blocks without a row
+  check(static_cast<fmt::ternary_row*>(nullptr), 5, 2048, 9);
+}
+
+TEST_CASE("wgmma: int4 by int4, which a prologue unpacked", "[wgmma][prologue]") {
+  check_warpgroups<fmt::int4_row, fmt::int4_row, Brain, WgmmaKnobs{.cluster = 2, .prologue = true}>();
+  check_warpgroups<
+      fmt::int4_row, fmt::int4_row, Residual,
+      WgmmaKnobs{.block_m = 80, .panels = 2, .cluster = 2, .schedule = Schedule::split_last_wave, .prologue = true}>();
+  check_warpgroups<fmt::int4_row, fmt::int4_row, PlainF32,
+                   WgmmaKnobs{.block_m = 96, .stages = 4, .schedule = Schedule::stream_k, .prologue = true}>();
+  check_warpgroups<fmt::int4_row, fmt::int4_row, Brain,
+                   WgmmaKnobs{.block_m = 8,
+                              .warpgroups_n = 1,
+                              .panels = 4,
+                              .warp_mma = true,
+                              .schedule = Schedule::queue,
+                              .prologue = true}>();
+  check_warpgroups<fmt::int4_row, fmt::int4_row, PlainF32,
+                   WgmmaKnobs{.block_m = 16,
+                              .warpgroups_n = 1,
+                              .warpgroups_k = 2,
+                              .panels = 4,
+                              .stages = 2,
+                              .cluster = 2,
+                              .split_k = 2,
+                              .prologue = true}>();
+  check_warpgroups<fmt::ternary_row, fmt::int4_g128, Brain, WgmmaKnobs{.block_m = 80, .panels = 2, .prologue = true}>();
 }
 
 TEST_CASE("wgmma: E4M3 that a prologue widened, by tiles for 16-bit x", "[wgmma][prologue]") {

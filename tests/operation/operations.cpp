@@ -12,6 +12,7 @@
 #include "templates/gemm/gemm.h"
 #include "templates/loss_scale/loss_scale.h"
 #include "templates/pack/pack.h"
+#include "templates/transpose/transpose.h"
 
 namespace tilewright {
 
@@ -27,6 +28,7 @@ std::span<const Operation* const> operations() {
                                           &loss_scale::unscale(),
                                           &loss_scale::update_scale(),
                                           &pack::operation(),
+                                          &transpose::operation(),
                                           &row_scale::operation()};
   return list;
 }

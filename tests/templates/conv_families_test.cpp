@@ -218,6 +218,12 @@ TEST_CASE("conv: pointwise ones have the candidates of gemm's families", "[conv]
        "Pointwise<tw::gemm::WgmmaKernel<"},
       {"conv x=bf16 w=bf16 y=bf16 n=1 c=12 in=9x9 k=7 kernel=1 w_layout=kctrs",
        "gemm x=bf16 w=bf16 y=bf16 m=81 n=7 k=12", "sm_80", mma, "Pointwise<tw::gemm::Mma<"},
+      {"conv x=sign_row w=signbit_row y=bf16 n=1 c=1024 in=90 k=64 kernel=1",
+       "gemm x=sign_row w=signbit_row y=bf16 m=90 n=64 k=1024", "sm_90a", wgmma,
+       "Pointwise<tw::gemm::SignProducts<tw::gemm::WgmmaKernel<"},
+      {"conv x=signbit_row w=sign_row y=bf16 n=1 c=48 in=9x9 k=7 kernel=1",
+       "gemm x=signbit_row w=sign_row y=bf16 m=81 n=7 k=48", "sm_80", mma,
+       "Pointwise<tw::gemm::SignProducts<tw::gemm::Mma<"},
       {"conv x=f16 w=q4_0 y=f16 n=1 c=64 in=90 k=64 kernel=1", "gemm x=f16 w=q4_0 y=f16 m=90 n=64 k=64", "sm_120a", mma,
        "Pointwise<tw::gemm::Mma<"},
       {"conv x=bf16 w=int4_g128 y=bf16 n=1 c=256 in=9x9 k=128 kernel=1 pack=tiles bias=f32",
@@ -251,6 +257,43 @@ TEST_CASE("conv: pointwise ones have the candidates of gemm's families", "[conv]
           gemm.cheapest(product, target, blocks)->candidate.knobs);
     CHECK(family.source(problem, target, all.front()).text.find(test.text) != std::string::npos);
   }
+}
+
+TEST_CASE("conv: signs by signs have a scale for each pixel", "[conv]") {
+  const Problem taps = Problem::parse("conv x=sign_row w=sign_row y=f32 n=2 c=64 in=9x9 k=32 kernel=3 pad=1");
+  // Where there are taps, whose sums have no common factor, the reference alone.
+  for (const Family* family : conv::operation().families()) {
+    INFO(family->name());
+    const std::string why = family->why_not(taps, arch("sm_90a"));
+    CHECK(why.empty() == (family == &conv::reference()));
+    if (family == &conv::mma() || family == &conv::direct() || family == &conv::wgmma())
+      CHECK(why == "x=sign_row has a scale for each pixel, and taps are summed before scales are applied");
+  }
+  // As bytes they go to the matrix units.
+  CHECK(conv::mma()
+            .why_not(Problem::parse("conv x=int8 w=sign_row y=f32 n=2 c=64 in=9x9 k=32 kernel=3 pad=1"), arch("sm_90a"))
+            .empty());
+  const Contract contract = conv::operation().contract(taps);
+  const auto has = [&](const char* name) {
+    return std::any_of(contract.pointers.begin(), contract.pointers.end(),
+                       [&](const PointerRule& p) { return p.name == std::string_view(name); });
+  };
+  CHECK((has("x.data") && has("x.scales") && has("w.scales")));
+  // Two maps in signs, by bytes of eight.
+  const Problem one = Problem::parse("conv x=sign_row w=sign_row y=f32 n=2 c=2048 in=9x9 k=64 kernel=1");
+  for (const Candidate& c : conv::pointwise_wgmma().candidates(one, arch("sm_90a"))) {
+    const LaunchPlan plan = conv::pointwise_wgmma().source(one, arch("sm_90a"), c).plan;
+    REQUIRE(plan.map_count == 2);
+    CHECK((plan.maps[0].block == 8 && plan.maps[1].block == 8));
+  }
+  const auto field = [](const char* text) { return refusal([&] { Problem::parse(text); }).field(); };
+  CHECK(field("conv x=sign_row w=int8_row y=f32 n=1 c=64 in=9x9 k=32 kernel=3") == "w");
+  CHECK(field("conv x=sign_row w=sign_row y=f32 n=1 c=12 in=9x9 k=32 kernel=2") == "c");
+  CHECK(field("conv x=sign_row w=sign_row y=f32 n=1 c=64 in=9x9 k=32 kernel=3 groups=2") == "groups");
+  CHECK(field("conv x=sign_row w=sign_row y=f32 n=1 c=64 in=9x9 k=32 kernel=3 x_layout=ncdhw") == "x_layout");
+  CHECK(field("conv x=sign_row w=sign_row y=f32 n=1 c=64 in=9x9 k=32 kernel=3 cache=1") == "cache");
+  CHECK(field("conv x=sign_row w=sign_row y=f32 n=1 c=64 in=9x9 k=32 kernel=3 quant_act=e2m1/16") == "quant_act");
+  CHECK(field("conv x=int4_row w=int4_row y=f32 n=1 c=64 in=9x9 k=32 kernel=3") == "x");
 }
 
 TEST_CASE("conv: tensor maps of pointwise ones read a conv's arguments", "[conv]") {

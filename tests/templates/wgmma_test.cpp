@@ -5,7 +5,9 @@
 #include <tilewright/error.h>
 #include <tilewright/family.h>
 #include <tilewright/gemm.h>
+#include <tilewright/kernel.h>
 #include <tilewright/numerics.h>
+#include <tilewright/operation.h>
 #include <tilewright/problem.h>
 
 #include <algorithm>
@@ -259,6 +261,78 @@ TEST_CASE("wgmma: floats get a scale per row in the workspace", "[wgmma]") {
     CHECK_FALSE(family("gemm", name)
                     .why_not(Problem::parse("gemm x=e4m3_row x_from=bf16 w=e4m3_row y=bf16 m=1 n=64 k=1024"), hopper())
                     .empty());
+}
+
+TEST_CASE("wgmma: codes with a scale per row become bytes in the workspace", "[wgmma]") {
+  const Family& wgmma = family("gemm", "wgmma");
+  for (std::int64_t m : {1, 16, 40, 300, 4096})
+    for (const char* formats : {"x=int4_row w=int4_row", "x=ternary_row w=int4_row", "x=int4_row w=int4_g128"}) {
+      const Problem problem =
+          Problem::parse(fmt::format("gemm {} pack=tiles y=bf16 n=8192 k=8192 m={} workspace=34603008", formats, m));
+      INFO(problem.text());
+      const std::vector<Candidate> all = wgmma.candidates(problem, hopper());
+      REQUIRE(!all.empty());
+      const Gemm& g = *problem.as<Gemm>();
+      for (const Candidate& c : all) {
+        INFO(c.text());
+        REQUIRE(has(c, "prologue"));
+        const Source source = wgmma.source(problem, hopper(), c);
+        CHECK(source.text.find(fmt::format("UnpackedRow<tw::fmt::{}>", g.x.name())) != std::string::npos);
+        const TensorMapPlan& x = source.plan.maps[0];
+        CHECK(x.pointer == offsetof(GemmArgs, workspace));
+        CHECK(x.stride_at == TensorMapPlan::kNone);
+        CHECK(x.element_bytes == 1);
+        CHECK(source.plan.map_count == 1);
+        CHECK(source.plan.most_rows == 4208);  // (34603008 - 16512) / 8192, whole sixteens
+      }
+    }
+  // A launch is divided at whole bytes of x's rows.
+  const Problem divided =
+      Problem::parse("gemm x=int4_row w=int4_row y=f16 m=1 n=64 k=128 pack=tiles workspace=1000000");
+  const Contract contract = divided.operation().contract(divided);
+  const auto moves = [&](std::size_t pointer) {
+    for (const RowsRule& rule : contract.row_pointers)
+      if (rule.pointer == pointer) return rule;
+    return RowsRule{};
+  };
+  CHECK(moves(offsetof(GemmArgs, x) + offsetof(Operand, data)).bytes == 1);
+  CHECK(moves(offsetof(GemmArgs, x) + offsetof(Operand, data)).elements == 2);
+  CHECK(moves(offsetof(GemmArgs, x) + offsetof(Operand, scales)).bytes == 4);
+  CHECK(moves(offsetof(GemmArgs, y)).bytes == 2);
+  for (const StrideRule& rule : contract.strides)
+    if (std::string_view(rule.name) == "ldx") CHECK(rule.multiple == 32);  // 16 bytes
+
+  const auto why = [&](const char* text) { return wgmma.why_not(Problem::parse(text), hopper()); };
+  CHECK(why("gemm x=int4_row w=int4_row y=f32 m=1 n=64 k=1024 workspace=1000000") ==
+        "x=int4_row is no operand of a warpgroup matrix instruction unless w is packed as tiles");
+  CHECK(why("gemm x=int4_row w=int4_row y=f32 m=1 n=64 k=1024 pack=tiles") ==
+        "workspace = 0: x is unpacked there, and 32896 bytes hold 16 tokens");
+  CHECK(why("gemm x=int4_row w=int4_row y=f32 m=1 n=64 k=1024 pack=tiles workspace=32896").empty());
+  CHECK(why("gemm x=int4_row w=int4_row y=f32 m=1 n=64 k=131072 pack=tiles workspace=34603008") ==
+        "k = 131072: 32-bit sums hold 131071 products of bytes");
+  CHECK(why("gemm x=int4_row w=int4_row y=f32 m=1 n=64 k=128 groups=2 pack=tiles workspace=34603008") ==
+        "groups = 2: kernels of this family have one w, and x=int4_row is unpacked first");
+  CHECK_THROWS_AS(Problem::parse("gemm x=sign_row w=int4_row y=f32 m=64 n=64 k=128 pack=tiles"), Error);
+  CHECK_THROWS_AS(Problem::parse("gemm x=int4_g128 w=int4_row y=f32 m=64 n=64 k=128 pack=tiles"), Error);
+  // Engine::packed() has it where there is a workspace.
+  const auto packed = [&](const char* text) {
+    const Problem p = Problem::parse(text);
+    return p.operation().packed(p, hopper()).has_value();
+  };
+  CHECK(packed("gemm x=int4_row w=int4_row y=f32 m=1 n=64 k=1024 workspace=34603008"));
+  CHECK_FALSE(packed("gemm x=int4_row w=int4_row y=f32 m=1 n=64 k=1024"));
+  // Which is recommended first, then.
+  const auto advice = [&](const char* text) {
+    const Problem p = Problem::parse(text);
+    std::vector<std::string> fields;
+    for (const Recommendation& r : p.operation().recommended(p, hopper())) fields.push_back(r.field);
+    return fields;
+  };
+  CHECK(advice("gemm x=int4_row w=int4_row y=f32 m=512 n=1024 k=1024") ==
+        std::vector<std::string>{"workspace=34603008", "pack=tiles", "weights=constant"});
+  CHECK(advice("gemm x=int8_row w=int4_row y=f32 m=512 n=1024 k=1024") ==
+        std::vector<std::string>{"pack=tiles", "weights=constant", "workspace=34603008"});
+  CHECK(advice("gemm x=int4_row w=int4_row y=f32 m=512 n=1024 k=1024 groups=2").empty());
 }
 
 TEST_CASE("wgmma: nvfp4 is rounded to E4M3 where accumulation is fast and tokens are many", "[wgmma]") {

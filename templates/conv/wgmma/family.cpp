@@ -41,6 +41,7 @@ class Wgmma final : public EnumeratedFamily {
     if (c->groups != 1) return fmt::format("groups = {}: channels of one group are needed", c->groups);
     if (pointwise_wgmma().why_not(problem, arch).empty())
       return "a pointwise convolution, which pointwise_wgmma serves";
+    if (std::string why = scaled_pixels(*c); !why.empty()) return why;
     const std::optional<WgmmaLayer> l = layer_of(*c);
     if (!l)
       return fmt::format("w={} with x={}: elements that wgmma has are needed, and w of them or with tiles for them",

@@ -51,8 +51,12 @@ class Wgmma final : public KernelFamily<Knobs> {
     if (!arch.wgmma) return fmt::format("{} has no warpgroup matrix instructions", arch.name);
     if (std::string why = x_comes_as_floats(*g); !why.empty() && g->packing == Packing::none && !quantizes_rows(*g))
       return why;
-    if (!wgmma_kind(g->x)) return fmt::format("x={} is no operand of a warpgroup matrix instruction", g->x.name());
-    const std::optional<WgmmaProblem> p = wgmma_problem(*g, g->m, quantizes_rows(*g));
+    if (!wgmma_kind(g->x) && !unpacks_rows(*g))
+      return fmt::format("x={} is no operand of a warpgroup matrix instruction{}", g->x.name(),
+                         tile_info(g->w, g->x) ? " unless w is packed as tiles" : "");
+    if (unpacks_rows(*g) && g->groups)
+      return fmt::format("{}, and x={} is unpacked first", has_groups(*g), g->x.name());
+    const std::optional<WgmmaProblem> p = wgmma_problem(*g, g->m, needs_prologue(*g));
     if (!p && g->packing == Packing::none)
       return fmt::format("w={} does not go with x={} unless it is packed as tiles", g->w.name(), g->x.name());
     if (!p) return fmt::format("w={} has no tiles for x={}", g->w.name(), g->x.name());
@@ -134,7 +138,7 @@ class Wgmma final : public KernelFamily<Knobs> {
  private:
   // Where nothing else needs a prologue, it is worth its while with many tokens, if the workspace holds them.
   static bool offers(const Gemm& g, const WgmmaProblem& p) {
-    if (quantizes_rows(g)) return p.prologue;
+    if (needs_prologue(g)) return p.prologue;
     return !p.prologue || (g.m > kFewTokens && p.most_tokens(g) >= std::min(g.m, kManyTokens));
   }
   static constexpr std::int64_t kManyTokens = 1024;

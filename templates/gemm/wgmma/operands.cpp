@@ -68,6 +68,8 @@ std::optional<WgmmaKind> wgmma_kind(Element x) {
 
 }  // namespace
 
+bool needs_prologue(const Gemm& g) { return quantizes_rows(g) || unpacks_rows(g); }
+
 std::optional<WgmmaKind> wgmma_kind(Format x) {
   return blocks_of_bytes(x) ? std::optional(WgmmaKind::s8) : wgmma_kind(fast_path(x).element);
 }
@@ -80,12 +82,16 @@ WgmmaKind wgmma_kind(Format strips, Format columns) {
   return b;
 }
 
-std::optional<WgmmaProblem> wgmma_problem(const Gemm& g, std::int64_t tokens, bool prologue) {
+std::optional<WgmmaProblem> wgmma_problem(const Gemm& stored, std::int64_t tokens, bool prologue) {
+  Gemm g = stored;  // as it is multiplied
+  const bool unpacks = unpacks_rows(g);
+  if (unpacks && !prologue) return std::nullopt;
+  if (unpacks) g.x = Format::parse("int8_row");
   const TileInfo* tiles = g.packing == Packing::tiles ? tile_info(g.w, g.x) : nullptr;
   const bool codes = blocks_of_bytes(g.x), narrows = tiles && narrow(g, *tiles, tokens),
              wider = tiles && !codes && !narrows && tiles->element != fast_path(g.x).element,
              widens = wider && !prologue;
-  if (prologue && (codes || g.groups || !(wider || quantizes_rows(g)))) return std::nullopt;
+  if (prologue && (codes || g.groups || !(wider || unpacks || quantizes_rows(g)))) return std::nullopt;
   const std::optional<WgmmaKind> kind = wider ? wgmma_kind(tiles->element) : wgmma_kind(g.x);
   if (!kind || !(tiles ? g.x.block() == 1 || codes : plain(g))) return std::nullopt;
 
@@ -133,10 +139,11 @@ std::int64_t WgmmaProblem::most_tokens(const Gemm& g) const {
 }
 
 std::string no_prologue(const Gemm& g) {
-  if (!quantizes_rows(g)) return {};
+  if (!needs_prologue(g)) return {};
   const std::optional<WgmmaProblem> p = wgmma_problem(g, g.m, true);
   if (!p || p->most_tokens(g) > 0) return {};
-  return fmt::format("workspace = {}: x is quantized there, and {} bytes hold {} tokens", g.workspace,
+  return fmt::format("workspace = {}: x is {} there, and {} bytes hold {} tokens", g.workspace,
+                     unpacks_rows(g) ? "unpacked" : "quantized",
                      tw::gemm::kScheduleBytes + kRoundedBytes + kLeastTokens * prologue_row(g, *p), kLeastTokens);
 }
 

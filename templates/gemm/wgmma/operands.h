@@ -54,7 +54,9 @@ std::optional<WgmmaProblem> wgmma_problem(const Gemm& g, std::int64_t tokens, bo
 inline WgmmaProblem wgmma_problem(const Gemm& g, const WgmmaKnobs& k) {
   return *wgmma_problem(g, k.block_m, k.prologue);
 }
-// Why a problem that needs a prologue, as x that comes as floats does, cannot have one; empty: it can, or needs none.
+// Whether x is multiplied as a prologue wrote it, whatever else is chosen; and why it cannot; empty: it can, or need
+// not.
+bool needs_prologue(const Gemm& g);
 std::string no_prologue(const Gemm& g);
 // The instruction's kind for columns of x's elements; nothing if there is none.
 std::optional<tw::WgmmaKind> wgmma_kind(Format x);

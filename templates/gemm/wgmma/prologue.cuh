@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // x written to the workspace as the matrix units take it, by all blocks together, before any of them multiplies; the
-// copy engine then reads it from there like any other x. For E4M3 where w's tiles are for 16-bit floats, and for floats
-// that get a scale per row.
+// copy engine then reads it from there like any other x. For E4M3 where w's tiles are for 16-bit floats, for floats
+// that get a scale per row, and for codes with a scale per row, which become bytes.
 //
 // No block waits for one that may not run: blocks take pieces of x from a counter, and those that find none left wait
 // for pieces that others have taken, who are at work on them.
@@ -46,20 +46,21 @@ TW_DEVICE void share_pieces(u8* workspace, u32 pieces, u32 grid, u32& own, int t
   fence_async_global();
 }
 
-// Raw: x as a launch passes it, elements of one or more bytes, with a scale per row or without, or fmt::Quantized rows
-// of such. To: the element that is written. A piece is THREADS / ROW_THREADS rows.
+// Raw: x as a launch passes it, elements of one or more bytes, with a scale per row or without, fmt::Quantized rows of
+// such, or fmt::UnpackedRow. To: the element that is written. A piece is THREADS / ROW_THREADS rows.
 template <class Raw, class To, int THREADS, int ROW_THREADS>
 struct Prologue {
-  TW_CONSTANTS(bool, kQuantizes = fmt::is_quantized<Raw>());
+  TW_CONSTANTS(bool, kQuantizes = fmt::is_quantized<Raw>(), kUnpacks = fmt::StepOf<Raw>::kUnpacked);
   using X = typename fmt::Unquantized<Raw>::type;  // whose scales and codes those are that are written
   using Code = typename X::Element;
-  using Stored = typename fmt::StoredAs<Raw>::type;  // a plain format of x's elements in memory
+  using Stored = typename fmt::StoredAs<Raw>::type;  // a plain format of x's elements in memory, or its codes
   TW_CONSTANTS(int, kRows = THREADS / ROW_THREADS);
   TW_CONSTANTS(int, kUnit = sizeof(To) == 1 ? 16 : 8);  // elements that a thread has at a time: 16 bytes of To
   // Units that a thread loads at a time.
   TW_CONSTANTS(int, kStep = ROW_THREADS * kUnit, kAhead = (kQuantizes ? 4 : 8) / (ROW_THREADS < 256 ? 1 : 2));
   static_assert(ROW_THREADS % 32 == 0 && THREADS % ROW_THREADS == 0, "whole warps share a row");
-  static_assert(kQuantizes || sizeof(typename Stored::Element) == 1, "what is not quantized is bytes");
+  static_assert(kQuantizes || kUnpacks || sizeof(Code) == 1, "what is not quantized or unpacked is bytes");
+  static_assert(!kUnpacks || sizeof(To) == 1, "codes become bytes");
 
   struct Shared {
     u32 piece;
@@ -88,8 +89,7 @@ struct Prologue {
 
  private:
   // Loads of at most 16 bytes each.
-  TW_CONSTANTS(int, kPart = min2(kUnit, 16 / static_cast<int>(sizeof(typename Stored::Element))),
-               kParts = kUnit / kPart);
+  TW_CONSTANTS(int, kPart = min2(kUnit, 16 * Stored::kBlock / Stored::kDataBytes), kParts = kUnit / kPart);
   struct Unit {
     typename Stored::template Unit<kPart> parts[kParts];
   };
@@ -120,13 +120,12 @@ struct Prologue {
 
   TW_MEMBER void write_row(Shared& shared, i64 row, int thread) const {
     const i64 end = row < m ? k : 0, at = row < m ? row : 0;  // warps of rows beyond the last meet the others
-    const u8* const from =
-        static_cast<const u8*>(x.data) + at * ldx * static_cast<i64>(sizeof(typename Stored::Element));
+    const u8* const from = static_cast<const u8*>(x.data) + at * data_stride<Stored>(ldx);
     u8* const to = rows() + at * k * static_cast<i64>(sizeof(To));
     i64 first = thread * kUnit;
     if constexpr (!kQuantizes) {
       TW_NO_UNROLL for (; first < end; first += kAhead * kStep)
-          visit(load(from, first), first, [&](const Unit& unit, i64 i) { store(to, i, unit.parts[0].raw); });
+          visit(load(from, first), first, [&](const Unit& unit, i64 i) { copy(unit, to, i); });
     } else {
       fmt::Extent<X> extent;
       const auto add = [&](const Unit& unit, i64) {
@@ -165,6 +164,16 @@ struct Prologue {
       if (thread % 32 == 0) shared.largest[warp] = largest;
       sync_block();
       TW_UNROLL for (int i = 0; i < kWarps; ++i) largest = max_number(largest, shared.largest[of_row + i]);
+    }
+  }
+  // What is not quantized.
+  TW_MEMBER static void copy(const Unit& unit, u8* to, i64 at) {
+    if constexpr (kUnpacks) {
+      u32 codes[kUnit / 4];
+      Stored::template bytes<kUnit>(unit.parts[0], codes);
+      store(to, at, codes);
+    } else {
+      store(to, at, unit.parts[0].raw);
     }
   }
   template <bool direct>

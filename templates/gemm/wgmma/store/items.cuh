@@ -3,6 +3,7 @@
 // T: WgmmaTraits, or the same names of wgmma_codes.
 #pragma once
 #include "arch/sm90.cuh"
+#include "core/quantized.cuh"
 #include "gemm/epilogue.cuh"
 #include "gemm/operands.cuh"
 #include "gemm/wgmma/plan.cuh"
@@ -15,7 +16,8 @@ struct TileItems {
   using W = typename T::W;
   using Epi = typename T::Epi;
   TW_CONSTANTS(int, kColumns = T::kColumns, kStrips = T::kStrips, kWarpgroupsN = T::kWarpgroupsN);
-  TW_MEMBER static constexpr float factor() { return T::Weights::factor(); }
+  // What products lack.
+  TW_MEMBER static constexpr float factor() { return T::Weights::factor() * fmt::StepOf<X>::step(); }
 
   struct RowItems {
     fmt::row_item<W> w[kStrips][2];  // items of this thread's rows of w, times the tensor's scale

@@ -20,7 +20,6 @@ struct StoreParts {
   TW_CONSTANTS(int, kColumns = T::kColumns, kStrips = T::kStrips, kWarpgroupsN = T::kWarpgroupsN,
                kWarpgroupsK = T::kWarpgroupsK, kSplitK = T::kSplitK, kSums = T::kSums, kMathThreads = T::kMathThreads,
                kParts = T::kParts, kSlice = T::kSlice, kSlotFloats = T::kSlotFloats);
-  TW_MEMBER static constexpr float factor() { return T::Weights::factor(); }
   using Items = TileItems<T>;
 
   struct Exchange {
@@ -70,7 +69,7 @@ struct StoreParts {
     if (n >= shape.n || m >= args.m) return;
     const fmt::row_item<W> of_w = w_item<W>(args, n, shape.k);
     const typename Items::Column of_x = x_item<X>(args, m);
-    const float f = tensor_scale<X, W>(args, shape) * factor() * fmt::scale_of(of_w) * fmt::scale_of(of_x);
+    const float f = tensor_scale<X, W>(args, shape) * Items::factor() * fmt::scale_of(of_w) * fmt::scale_of(of_x);
     Epi::store(args.y, m * (args.ldy ? args.ldy : shape.n) + n,
                Epi::apply(args, shape, m, n, centred(sum, of_x, of_w), f));
   }
@@ -84,7 +83,7 @@ struct StoreParts {
               ldy = args.ldy ? args.ldy : shape.n;
     if (n < first_n || n >= shape.n) return;
     const fmt::row_item<W> of_w = w_item<W>(args, n, shape.k);
-    const float f = tensor_scale<X, W>(args, shape) * factor() * fmt::scale_of(of_w);
+    const float f = tensor_scale<X, W>(args, shape) * Items::factor() * fmt::scale_of(of_w);
     const typename Epi::Value bias = Epi::bias_at(args.bias, n);
     token += unit % (kSums / 4) * 8;
     const int left = static_cast<int>(min2(args.m - m0 - token, i64{7}));  // tokens
