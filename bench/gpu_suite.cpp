@@ -7,8 +7,8 @@
 // --out: written after each group. --resume: groups that these results have, of the same checks, text and device, are
 // taken from them, so that a run that was cut goes on, and groups that ran side by side (`--only`) become one result.
 // --quick: fewer candidates. --one: one configuration of each family at odd sizes, for compute-sanitizer
-// (bench/sanitize.sh). --only: groups of gemm casts pack wgmma grouped conv amax fused_cast fake_quant training gptq
-// observe order served arguments threads.
+// (bench/sanitize.sh). --only: groups of gemm casts pack wgmma grouped conv conv_layouts amax fused_cast fake_quant
+// training gptq observe order served arguments threads.
 // --pairs: of gemm's problems and wgmma's pairs of formats, those with this in their text. --cache: a file that keeps
 // compiled kernels from one run to the next, memory otherwise. --verbose: names before they run. Exit code 0: nothing
 // failed; 1: something did; 4: no device (nothing is reported as passed).
@@ -94,6 +94,7 @@ int run(const Request& request) {
   group("wgmma", wgmma_checks);
   group("grouped", grouped_checks);
   group("conv", conv_checks);
+  if (request.extent != Extent::one) group("conv_layouts", conv_layout_checks);
   group("amax", amax_checks);
   group("fused_cast", fused_cast_checks);
   group("fake_quant", fake_quant_checks);

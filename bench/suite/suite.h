@@ -84,21 +84,22 @@ class Suite {
 };
 
 // The groups, one file each: every check names itself and its case.
-void gemm_checks(Suite& s);        // gemm.cpp
-void cast_checks(Suite& s);        // casts.cpp
-void pack_checks(Suite& s);        // pack.cpp
-void served_checks(Suite& s);      // pack.cpp
-void wgmma_checks(Suite& s);       // wgmma.cpp
-void grouped_checks(Suite& s);     // grouped.cpp
-void conv_checks(Suite& s);        // conv.cpp
-void amax_checks(Suite& s);        // amax.cpp
-void fake_quant_checks(Suite& s);  // fake_quant.cpp
-void fused_cast_checks(Suite& s);  // fused_cast.cpp
-void training_checks(Suite& s);    // training.cpp
-void gptq_checks(Suite& s);        // gptq.cpp
-void observe_checks(Suite& s);     // observe.cpp
-void order_checks(Suite& s);       // order.cpp
-void argument_checks(Suite& s);    // arguments.cpp
-void thread_checks(Suite& s);      // arguments.cpp
+void gemm_checks(Suite& s);         // gemm.cpp
+void cast_checks(Suite& s);         // casts.cpp
+void pack_checks(Suite& s);         // pack.cpp
+void served_checks(Suite& s);       // pack.cpp
+void wgmma_checks(Suite& s);        // wgmma.cpp
+void grouped_checks(Suite& s);      // grouped.cpp
+void conv_checks(Suite& s);         // conv.cpp
+void conv_layout_checks(Suite& s);  // conv.cpp
+void amax_checks(Suite& s);         // amax.cpp
+void fake_quant_checks(Suite& s);   // fake_quant.cpp
+void fused_cast_checks(Suite& s);   // fused_cast.cpp
+void training_checks(Suite& s);     // training.cpp
+void gptq_checks(Suite& s);         // gptq.cpp
+void observe_checks(Suite& s);      // observe.cpp
+void order_checks(Suite& s);        // order.cpp
+void argument_checks(Suite& s);     // arguments.cpp
+void thread_checks(Suite& s);       // arguments.cpp
 
 }  // namespace tilewright::bench
