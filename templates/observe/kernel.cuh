@@ -40,7 +40,7 @@ struct Observe {
     const i64 step = static_cast<i64>(grid_x()) * kThreads;
     TW_UNROLL_BY(4)
     for (i64 i = static_cast<i64>(block_x()) * kThreads + thread_x(); i < a.elements; i += step)
-        f(X::decode(x + i * X::kDataBytes, nullptr, 1.0f, 0), a.first + i);
+      f(X::decode(x + i * X::kDataBytes, nullptr, 1.0f, 0), a.first + i);
   }
   TW_MEMBER static bool infinite(float v) { return (bits_as<u32>(v) & 0x7fffffffu) == 0x7f800000u; }
   TW_MEMBER static void raise(u32* p, u32 v) {
