@@ -168,11 +168,10 @@ TEST_CASE("kernels of GPTQ give the host's bits for groups and sizes that are no
   std::uint64_t seed = 100;
   for (const auto& [n, k] : {std::pair<std::int64_t, std::int64_t>{1, 32}, {3, 96}, {64, 160}, {129, 416}}) {
     const Layer layer = correlated(n, k, 300, static_cast<unsigned>(k));
-    for (const char* name : {"uint4_g32", "int4_g32"})
-      for (const std::int64_t group : {0, 96, 160, 192, -1})
-        for (const bool act_order : {false, true})
-          check_same(layer, {.format = Format::parse(name), .group = group, .threads = 2}, {.act_order = act_order},
-                     ++seed);
+    for (const std::int64_t group : {0, 96, 160, 192, -1})
+      for (const bool act_order : {false, true})
+        check_same(layer, {.format = Format::parse(act_order ? "int4_g32" : "uint4_g32"), .group = group, .threads = 2},
+                   {.act_order = act_order}, ++seed);
     check_same(layer, {.format = Format::parse("uint4_g32"), .group = 64, .threads = 2},
                {.act_order = true, .static_groups = true}, ++seed);
   }
