@@ -254,10 +254,25 @@ def copy_ceiling():
 
 
 class Bench:
-    def __init__(self, seconds):
+    def __init__(self, seconds, out):
+        self.out, self.ceiling = out, copy_ceiling()
         self.engine, self.device = tilewright.Engine(cache=":memory:"), tilewright.Device(0)
         self.until = time.monotonic() + seconds
         self.rows = []
+
+    def save(self):
+        """After each case, so that a run that is cut is not lost."""
+        if not self.out:
+            return
+        environment = {
+            "device": torch.cuda.get_device_name(),
+            "torch": torch.__version__,
+            "commit": os.environ.get("TILEWRIGHT_COMMIT", ""),
+        }
+        result = {"environment": environment, "copy_ceiling_tbps": self.ceiling, "rows": self.rows}
+        with open(self.out, "w", encoding="utf-8") as file:
+            json.dump(result, file, indent=1)
+            file.write("\n")
 
     def kernel(self, text):
         problem = tilewright.Problem(text)
@@ -289,6 +304,7 @@ class Bench:
             "mark": "pass" if theirs_us / ours_us >= TARGET else "SHORT",
         }
         self.rows.append(row)
+        self.save()
         print(
             f"{text}: {ours_us:.1f} us, torch.compile {theirs_us:.1f}: {row['speedup']:.2f}x {row['mark']};"
             f" {100 * equal:.3f} % equal; {row['choice']}",
@@ -402,19 +418,10 @@ def main():
     parser.add_argument("--seconds", type=float, default=400, help="start nothing new after that")
     arguments = parser.parse_args()
     torch.manual_seed(1)
-    ceiling = copy_ceiling()
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, copy {ceiling:.2f} TB/s (read + write)")
-    bench = Bench(arguments.seconds)
+    bench = Bench(arguments.seconds, arguments.out)
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, copy {bench.ceiling:.2f} TB/s (read + write)")
     bench.run(arguments.only)
-    if arguments.out:
-        environment = {
-            "device": torch.cuda.get_device_name(),
-            "torch": torch.__version__,
-            "commit": os.environ.get("TILEWRIGHT_COMMIT", ""),
-        }
-        with open(arguments.out, "w", encoding="utf-8") as file:
-            json.dump({"environment": environment, "copy_ceiling_tbps": ceiling, "rows": bench.rows}, file, indent=1)
-            file.write("\n")
+    bench.save()
 
 
 if __name__ == "__main__":
