@@ -2,8 +2,8 @@
 // GPTQ of one linear layer on a GPU. Sums, their order and their roundings are those of gptq() in post_training.h, so
 // results have the same bits, on any device.
 //
-//   const QuantizedLinear q = gptq(engine, Device::open(0), {w, n, k, "mlp.down"}, hessian,
-//   {Format::parse("int4_g128")});
+//   const QuantizeTarget target{.format = Format::parse("int4_g128")};
+//   const QuantizedLinear q = gptq(engine, Device::open(0), {w, n, k, "mlp.down"}, hessian, target);
 #pragma once
 
 #include <cstddef>
