@@ -10,8 +10,9 @@ or one of floats, which is quantized when it has been loaded. The options: `acti
 tilewright.torch.QuantizedLinear, and of floats also `weight` and `encoder`. Without an activation x is taken as it is,
 but where the checkpoint is 8-bit and quantizes x, too: then each row of x gets a scale of its own, in each call.
 
-Layers may be cut for tensor parallelism, also within a group. Experts and quantized output embeddings are refused.
-Written for vLLM 0.11 and newer, against its signatures: quantization/base_config.py, linear.py and parameter.py."""
+Layers may be cut for tensor parallelism, also within a group. Experts and quantized output embeddings are refused; what
+reads a layer's weight by itself, as LoRA and MLA do, finds none. Written against vLLM's signatures (quantization's
+base_config.py, linear.py and parameter.py, main of 2026), and not run in it yet."""
 
 from __future__ import annotations
 
@@ -244,8 +245,8 @@ def _compressed(config: Mapping[str, Any]) -> Callable[[str], Scheme | None]:
     ]
 
     def scheme(name: str) -> Scheme | None:
-        named = [found for targets, found in schemes if _listed(name, targets)]
-        return (named or [found for targets, found in schemes if "Linear" in targets] or [None])[0]
+        by_name = (found for targets, found in schemes if _listed(name, targets))
+        return next(by_name, next((found for targets, found in schemes if "Linear" in targets), None))
 
     return scheme
 
@@ -259,7 +260,9 @@ def _compressed_group(group: Mapping[str, Any], format: str) -> Scheme:
         zeros, ordered = not weights.get("symmetric", True), order in ("group", "true") and size != -1
         return _grouped("compressed_tensors", _integer(weights, "num_bits"), size, (4,), zeros=zeros, ordered=ordered)
     if format == "nvfp4-pack-quantized":
-        return Scheme("nvfp4", names=("weight_packed", "weight_global_scale"), inputs=_inputs(inputs, "input_global_scale"))
+        return Scheme(
+            "nvfp4", names=("weight_packed", "weight_global_scale"), inputs=_inputs(inputs, "input_global_scale")
+        )
     wide = {"float": ("e4m3_row", torch.float8_e4m3fn), "int": ("int8_row", torch.int8)}.get(kind)
     formats = ("float-quantized", "int-quantized", "naive-quantized")
     if format in formats and bits == 8 and wide is not None and strategy in ("channel", "tensor"):
@@ -267,7 +270,12 @@ def _compressed_group(group: Mapping[str, Any], format: str) -> Scheme:
             raise Unsupported("symmetric", "false", "symmetric weights of 8 bits")
         size = -1 if strategy == "channel" else 0
         return Scheme(
-            "rows", 8, size, dtype=wide[1], activation=wide[0] if inputs else None, inputs=_inputs(inputs, "input_scale")
+            "rows",
+            8,
+            size,
+            dtype=wide[1],
+            activation=wide[0] if inputs else None,
+            inputs=_inputs(inputs, "input_scale"),
         )
     raise Unsupported(
         "config_groups",
@@ -287,9 +295,7 @@ def _modelopt(config: Mapping[str, Any]) -> Callable[[str], Scheme | None]:
         inputs = "input_scale" if algorithm == "NVFP4" else ""
         found = Scheme("nvfp4", names=("weight", "weight_scale_2"), inputs=inputs)
     elif algorithm == "FP8":
-        found = Scheme(
-            "rows", 8, 0, dtype=torch.float8_e4m3fn, activation="e4m3_row", inputs="input_scale"
-        )
+        found = Scheme("rows", 8, 0, dtype=torch.float8_e4m3fn, activation="e4m3_row", inputs="input_scale")
     else:
         raise Unsupported("quant_algo", algorithm, "NVFP4, W4A16_NVFP4 or FP8")
     return lambda name: found
@@ -448,14 +454,18 @@ class TilewrightLinearMethod(LinearMethodBase):  # type: ignore[misc]
         assert self.shard is not None
         if self.shard.k % of:
             raise Unsupported(
-                f"{self.prefix}: input_size_per_partition", str(self.shard.k), f"a multiple of {of}, as columns are packed"
+                f"{self.prefix}: input_size_per_partition",
+                str(self.shard.k),
+                f"a multiple of {of}, as columns are packed",
             )
 
     def rows(self, of: int) -> None:
         assert self.shard is not None
         if any(part % of for part in self.shard.parts):
             raise Unsupported(
-                f"{self.prefix}: output_partition_sizes", str(self.shard.parts), f"multiples of {of}, as rows are packed"
+                f"{self.prefix}: output_partition_sizes",
+                str(self.shard.parts),
+                f"multiples of {of}, as rows are packed",
             )
 
     def refuse(self, name: str, value: str, allowed: str) -> InvalidArgument:
@@ -464,7 +474,7 @@ class TilewrightLinearMethod(LinearMethodBase):  # type: ignore[misc]
 
 def _pieces(bias: Tensor, weights: Sequence[QuantizedWeight]) -> list[Any]:
     """Views of the bias, so that what is loaded into it later counts."""
-    return [bias] if len(weights) == 1 else list(bias.detach().split([weight.rows for weight in weights]))
+    return [bias] if len(weights) == 1 else list(torch.split(bias.detach(), [weight.rows for weight in weights]))
 
 
 Parameters = dict[str, Any]
@@ -504,7 +514,7 @@ def _read_nvfp4(method: TilewrightLinearMethod, given: dict[str, Tensor]) -> Rea
         raise method.refuse(name, str(factors.tolist()), "positive numbers")
     factors = factors if name == "weight_scale_2" else 1 / factors
     parts = [shard.n] if (factors == factors[0]).all() else shard.parts  # layers that are fused may differ
-    pieces = zip(given[codes].split(parts), given["weight_scale"].split(parts), factors)
+    pieces = zip(torch.split(given[codes], parts), torch.split(given["weight_scale"], parts), factors)
     weights = [
         QuantizedWeight.from_streams([code, scale.view(torch.uint8), factor.reshape(1)], "nvfp4", len(code), shard.k)
         for code, scale, factor in pieces
@@ -613,7 +623,9 @@ def _read_grouped(method: TilewrightLinearMethod, given: dict[str, Tensor]) -> R
     assert shard is not None
     codes, zeros, scales, g_idx = _COMPRESSED if scheme.kind == "compressed_tensors" else _PARTS
     group = shard.full if scheme.group == -1 else scheme.group
-    tensors = {"codes": given[codes], "zeros": given.get(zeros), "scales": given[scales]}
+    grouped = {"scales": given[scales]}
+    if zeros in given:
+        grouped["zeros"] = given[zeros]
     table = given[g_idx] if scheme.ordered else None
     if table is not None and not ((table >= 0) & (table < shard.full // group)).all():
         raise method.refuse(g_idx, f"{int(table.min())} to {int(table.max())}", f"groups below {shard.full // group}")
@@ -627,12 +639,17 @@ def _read_grouped(method: TilewrightLinearMethod, given: dict[str, Tensor]) -> R
                 "pieces of a multiple of 32 columns" + (", or desc_act=false" if scheme.ordered else ""),
             )
         group, axis = piece, 1 if scheme.kind == "compressed_tensors" else 0
-        for name in ("zeros", "scales"):
-            if tensors[name] is not None:
-                tensors[name] = tensors[name].index_select(axis, which).contiguous()
-    tensors["scales"] = half_scales(tensors["scales"], f"{method.prefix}.{scales}")
+        grouped = {name: tensor.index_select(axis, which).contiguous() for name, tensor in grouped.items()}
     imported = checkpoints.import_weights(
-        scheme.kind, **tensors, g_idx=table, n=shard.n, k=shard.k, group=group, bits=scheme.bits
+        scheme.kind,
+        codes=given[codes],
+        scales=half_scales(grouped["scales"], f"{method.prefix}.{scales}"),
+        zeros=grouped.get("zeros"),
+        g_idx=table,
+        n=shard.n,
+        k=shard.k,
+        group=group,
+        bits=scheme.bits,
     )
     order = None if imported.order is None else torch.as_tensor(imported.order)
     return [host_weight(imported.weight)], order

@@ -554,7 +554,10 @@ def test_refused_options_and_modules():
     layer = layers.LinearBase.__new__(layers.LinearBase)
     with process(tilewright={"weights": "q4_0"}), pytest.raises(tw.InvalidArgument, match="weights.*a dict of weight"):
         TilewrightConfig().get_quant_method(layer, "a")
-    with process(tilewright={"weight": "q4_0"}), pytest.raises(tw.InvalidArgument, match="weight: activation and accum"):
+    with (
+        process(tilewright={"weight": "q4_0"}),
+        pytest.raises(tw.InvalidArgument, match="weight: activation and accum"),
+    ):
         config_of(GPTQ).get_quant_method(layer, "a")
     with process(tilewright={"activation": "q9"}), pytest.raises(tw.InvalidArgument, match="q9"):
         one = layers.ReplicatedLinear(64, 8, quant_config=TilewrightConfig())
@@ -575,4 +578,6 @@ def test_refused_options_and_modules():
 
 def test_entry_point():
     text = (SOURCE / "python" / "pyproject.toml").read_text()
-    assert re.search(r'\[project.entry-points."vllm.general_plugins"\]\ntilewright = "tilewright.vllm:register"\n', text)
+    assert re.search(
+        r'\[project.entry-points."vllm.general_plugins"\]\ntilewright = "tilewright.vllm:register"\n', text
+    )
