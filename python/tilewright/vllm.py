@@ -10,8 +10,8 @@ or one of floats, which is quantized when it has been loaded. The options: `acti
 tilewright.torch.QuantizedLinear, and of floats also `weight` and `encoder`. Without an activation x is taken as it is,
 but where the checkpoint is 8-bit and quantizes x, too: then each row of x gets a scale of its own, in each call.
 
-Layers may be cut for tensor parallelism, also within a group. Experts and quantized output embeddings are refused; what
-reads a layer's weight by itself, as LoRA and MLA do, finds none. Written against vLLM's signatures (quantization's
+Layers may be cut for tensor parallelism, also within a group. Experts and quantized output embeddings are refused.
+LoRA and MLA, which read a layer's weight directly, do not work with these layers. Written against vLLM's signatures (quantization's
 base_config.py, linear.py and parameter.py, main of 2026), and not run in it yet."""
 
 from __future__ import annotations
@@ -90,6 +90,8 @@ class TilewrightConfig(QuantizationConfig):  # type: ignore[misc]
         super().__init__()
         self.source = dict(source or {"quant_method": METHOD})
         self.method = str(self.source.get("quant_method", "")).lower().replace("_", "-")
+        if self.method.startswith("modelopt"):  # vLLM says modelopt_fp4 where hf_quant_config.json has the config
+            self.method = "modelopt"
         if self.method not in _PARSERS:
             raise Unsupported("quant_method", repr(self.source.get("quant_method")), f"one of {', '.join(_PARSERS)}")
         if self.source.get("lm_head"):
@@ -433,9 +435,8 @@ class TilewrightLinearMethod(LinearMethodBase):  # type: ignore[misc]
                 for weight, piece in zip(weights, each)
             ]
             setattr(layer, name, nn.ModuleList(layers))
-            if place.type == "cuda":
-                for quantized in layers:
-                    quantized.warm(shard.dtype)
+        if _on_gpu(place):  # before vLLM compiles and captures
+            _prepare(layer, shard.dtype)
 
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
         parts: Any = layer.tilewright if bias is None else layer.tilewright_biased
@@ -470,6 +471,19 @@ class TilewrightLinearMethod(LinearMethodBase):  # type: ignore[misc]
 
     def refuse(self, name: str, value: str, allowed: str) -> InvalidArgument:
         return InvalidArgument(f"{self.prefix}.{name}", value, allowed)
+
+
+def _on_gpu(place: torch.device) -> bool:
+    return place.type == "cuda"
+
+
+def _prepare(layer: Any, dtype: torch.dtype) -> None:
+    """Arranges weights for a GPU, and compiles what the layer will launch: with its bias unless it hands that on."""
+    hands_on = layer.tilewright_biased[0].bias is None or getattr(layer, "skip_bias_add", False)
+    for quantized in (*layer.tilewright, *layer.tilewright_biased):
+        quantized.arrange(dtype)
+    for quantized in layer.tilewright if hands_on else layer.tilewright_biased:
+        quantized.warm(dtype)
 
 
 def _pieces(bias: Tensor, weights: Sequence[QuantizedWeight]) -> list[Any]:

@@ -175,6 +175,7 @@ def test_8_bits(tmp_path, dtype, format, shape):
         ("weight_zero_point", torch.ones(shape, dtype=torch.int8), "a.weight_zero_point = not all zero"),
         ("weight_scale", torch.ones(N // 8, K // 8), "a.weight_scale = .*one float, or one for each of"),
         ("weight_scale", torch.ones(1, dtype=torch.int32), "a.weight_scale"),
+        ("pre_quant_scale", torch.ones(K), "a.pre_quant_scale = a scale of x"),
     ):
         with pytest.raises(tw.Unsupported, match=why):
             list(twt.load_quantized(save(tmp_path / "bad", {"a": {**parts, name: changed}})))

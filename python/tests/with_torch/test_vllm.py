@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin for vLLM against vllm_signatures: layers are created, loaded with the tensors of a checkpoint as vLLM loads
-them in each process of a tensor-parallel group, and compute as the checkpoint's definition says."""
+"""The plugin for vLLM against vllm_signatures: layers are created, loaded with the tensors of a checkpoint as vLLM does
+in each process of a tensor-parallel group, and compute as the checkpoint's definition says."""
 
 from __future__ import annotations
 
@@ -467,6 +467,26 @@ def test_under_compile():
     assert torch.equal(torch.compile(layer, fullgraph=True, backend="eager")(x)[0], layer(x)[0])
 
 
+@pytest.mark.parametrize("bias, hands_on", [(False, False), (True, False), (True, True)])
+def test_kernels_are_prepared(monkeypatch, bias, hands_on):
+    """On a GPU, once the weights are there."""
+    done = []
+    for name in ("arrange", "warm"):
+        monkeypatch.setattr(
+            twt.QuantizedLinear, name, lambda self, dtype, name=name: done.append((name, self.bias is not None, dtype))
+        )
+    monkeypatch.setattr(tilewright.vllm, "_on_gpu", lambda place: True)
+    config, _, tensors = make("gptq")
+    with process():
+        layer = layers.ReplicatedLinear(4 * GROUP, 48, bias=bias, quant_config=config, params_dtype=torch.float16)
+    layer.skip_bias_add = hands_on
+    load(layer, tensors)
+    assert not done
+    finished(layer)
+    f16 = torch.float16
+    assert done == [("arrange", False, f16), ("arrange", bias, f16), ("warm", bias and not hands_on, f16)]
+
+
 # ---- what the config decides
 
 
@@ -476,6 +496,7 @@ def test_what_is_asked_for():
     assert cls.override_quantization_method(GPTQ, None) is cls.override_quantization_method(GPTQ, "gptq") is None
     assert cls.get_name() == "tilewright" and cls.get_config_filenames() == [] and cls.get_min_capability() == 75
     assert torch.bfloat16 in cls.get_supported_act_dtypes()
+    assert config_of({**NVFP4["modelopt"], "quant_method": "modelopt_fp4"}).method == "modelopt"
 
 
 @pytest.mark.parametrize(

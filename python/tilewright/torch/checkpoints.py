@@ -33,8 +33,8 @@ SCHEMES = ("gptq", "gptq_v2", "awq", "compressed_tensors", "nvfp4", "tilewright"
 
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I32": torch.int32, "I64": torch.int64}
 _BYTES = {"F8_E4M3": torch.float8_e4m3fn, "I8": torch.int8}
-# Of the tensor that tells where a layer is: with the codes, of NVFP4 of Model Optimizer `weight`; of a QuantizedLinear's
-# own state dict what its format is.
+# Suffixes of the tensor that tells where a layer is: the one with the codes, which Model Optimizer calls `weight`; in a
+# QuantizedLinear's own state dict the one with its format.
 _CODES = (".qweight", ".weight_packed", ".weight.format", ".weight")
 
 Options = Callable[[str], Mapping[str, Any]]
@@ -280,6 +280,8 @@ class _Reader:
     # ---- tensors
 
     def _layer(self, layer: str, weight: QuantizedWeight, order: Tensor | None = None) -> QuantizedLinear:
+        if f"{layer}.pre_quant_scale" in self.tensors:  # Model Optimizer's of AWQ and SVDQuant
+            raise Unsupported(f"{layer}.pre_quant_scale", "a scale of x", "layers without: fold it into the one before")
         bias = self._tensor(layer, "bias")
         if bias is not None and self.dtype is not None:
             bias = bias.to(self.dtype)

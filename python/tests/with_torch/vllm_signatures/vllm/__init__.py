@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The part of vLLM that tilewright.vllm sees, in our own words: its names, signatures and what its loaders do with the
-attributes of a parameter (vllm-project/vllm, main of 2026; test_vllm.py). state holds what vLLM asks its processes for."""
+attributes of a parameter (vllm-project/vllm, main of 2026; linear.py at commit 0036d38). state: rank, size and config of
+a process."""
 
 import contextlib
 import types
