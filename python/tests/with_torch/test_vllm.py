@@ -458,7 +458,7 @@ def test_rules_and_modules_to_not_convert():
 
 
 def test_under_compile():
-    config, one, tensors = make("gptq", n=16, k=2 * GROUP)
+    config, _, tensors = make("gptq", n=16, k=2 * GROUP)
     with process():
         layer = layers.ReplicatedLinear(2 * GROUP, 16, bias=True, quant_config=config)
     load(layer, tensors)

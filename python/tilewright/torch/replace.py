@@ -171,7 +171,7 @@ def replace_quantized(
             try:
                 found = make(old)
                 if found is not None:
-                    weight = weights.setdefault(id(old.weight), found[0])
+                    weight = weights.setdefault(id(old.weight), found[0].to(old.weight.device))
                     layer = QuantizedLinear.from_weight(weight, old.bias, **found[1])
                     made[id(old)] = layer.train(old.training)
                     if weight is found[0]:
