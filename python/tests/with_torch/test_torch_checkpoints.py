@@ -159,6 +159,28 @@ def test_nvfp4(tmp_path, producer):
     check(layer, want)
 
 
+@pytest.mark.parametrize("dtype, format", [(torch.float8_e4m3fn, "e4m3_row"), (torch.int8, "int8_row")])
+@pytest.mark.parametrize("shape", [(), (1,), (N,), (N, 1)])
+def test_8_bits(tmp_path, dtype, format, shape):
+    """compressed-tensors' float-quantized and int-quantized; Model Optimizer's FP8 has a scale of no dimension."""
+    r = random(9)
+    codes = torch.from_numpy(r.integers(-127, 128, (N, K))).to(dtype)
+    scale = torch.from_numpy(np.asarray(r.random(shape), np.float32))
+    parts = {"weight": codes, "weight_scale": scale, "input_scale": torch.tensor(1.0), "bias": torch.randn(N)}
+    parts["weight_zero_point"] = torch.zeros(shape, dtype=torch.int8)
+    ((_, layer),) = twt.load_quantized(save(tmp_path / "m", {"a": parts}))
+    assert layer.weight.format == format
+    check(layer, (values(codes.float()) * values(scale).reshape(-1, 1)).astype(np.float32), parts["bias"])
+    for name, changed, why in (
+        ("weight_zero_point", torch.ones(shape, dtype=torch.int8), "a.weight_zero_point = not all zero"),
+        ("weight_scale", torch.ones(N // 8, K // 8), "a.weight_scale = .*one float, or one for each of"),
+        ("weight_scale", torch.ones(1, dtype=torch.int32), "a.weight_scale"),
+        ("pre_quant_scale", torch.ones(K), "a.pre_quant_scale = a scale of x"),
+    ):
+        with pytest.raises(tw.Unsupported, match=why):
+            list(twt.load_quantized(save(tmp_path / "bad", {"a": {**parts, name: changed}})))
+
+
 @pytest.mark.parametrize("type_", ["Q4_0", "Q5_1", "Q8_0", "Q4_K", "Q6_K", "Q2_K"])
 def test_gguf(tmp_path, type_):
     gguf = pytest.importorskip("gguf")

@@ -165,6 +165,12 @@ def nvfp4(linear):
     return weight, parts
 
 
+def fp8(linear):
+    data, _ = twt.quantize(linear.weight, "e4m3_row")
+    codes, factor = data.view(torch.float8_e4m3fn).reshape(linear.weight.shape), torch.tensor(2.0**-10)
+    return codes.float() * factor, {"weight": codes, "weight_scale": factor, "input_scale": torch.tensor(1.0)}
+
+
 SCHEMES = {
     "gptq": ({"quant_method": "gptq", "bits": 4, "group_size": 64, "desc_act": False}, lambda one: gptq(one, 1)),
     "gptq with act-order": (
@@ -178,6 +184,7 @@ SCHEMES = {
         lambda one: compressed(one, False),
     ),
     "modelopt": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, None),
+    "modelopt fp8": ({"quant_method": "modelopt", "quant_algo": "FP8"}, None),
 }
 
 
@@ -190,7 +197,7 @@ def write(folder, scheme):
         if name == HEAD:
             continue
         if parts_of is None:
-            weight, parts = nvfp4(linear)
+            weight, parts = fp8(linear) if "fp8" in scheme else nvfp4(linear)
         else:
             one = Layer(seed, act_order="act-order" in scheme, n=linear.out_features, k=linear.in_features)
             one.scales = (one.scales.astype(np.float32) * 0.02).astype(np.float16)

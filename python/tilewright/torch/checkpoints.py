@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear layers out of quantized checkpoints: GPTQ (v1 and v2, act-order too), AWQ, compressed-tensors' pack-quantized
-and nvfp4-pack-quantized, Model Optimizer's NVFP4, state dicts of QuantizedLinear, in safetensors, and GGUF. Nothing is quantized anew: but for NVFP4 of
-compressed-tensors, whose factor is stored as its reciprocal, every weight has exactly the checkpoint's value.
+"""Linear layers out of quantized checkpoints: GPTQ (v1 and v2, act-order too), AWQ, compressed-tensors' pack-quantized,
+nvfp4-pack-quantized, float-quantized and int-quantized, Model Optimizer's NVFP4 and FP8, state dicts of
+QuantizedLinear, in safetensors, and GGUF. Nothing is quantized anew: but for NVFP4 of compressed-tensors, whose factor
+is stored as its reciprocal, every weight has exactly the checkpoint's value.
 
     for name, layer in load_quantized("model/"):         # a folder, a .safetensors file or a .gguf file
         ...
@@ -31,8 +32,9 @@ from .modules import QuantizedLinear, QuantizedWeight
 SCHEMES = ("gptq", "gptq_v2", "awq", "compressed_tensors", "nvfp4", "tilewright", "gguf")
 
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I32": torch.int32, "I64": torch.int64}
-# Of the tensor that tells where a layer is: with the codes, of NVFP4 of Model Optimizer `weight`; of a QuantizedLinear's
-# own state dict what its format is.
+_BYTES = {"F8_E4M3": torch.float8_e4m3fn, "I8": torch.int8}
+# Suffixes of the tensor that tells where a layer is: the one with the codes, which Model Optimizer calls `weight`; in a
+# QuantizedLinear's own state dict the one with its format.
 _CODES = (".qweight", ".weight_packed", ".weight.format", ".weight")
 
 Options = Callable[[str], Mapping[str, Any]]
@@ -184,6 +186,8 @@ class _Reader:
                 yield layer, self._packed(layer, self._gptq_or_awq(layer, tensor), _GPTQ)
             elif tensor.type == "U8" and f"{layer}.weight_scale" in self.tensors:
                 yield layer, self._nvfp4(layer, tensor)
+            elif suffix == ".weight" and tensor.type in _BYTES and f"{layer}.weight_scale" in self.tensors:
+                yield layer, self._rows(layer, tensor)
             elif suffix == ".weight.format":
                 yield layer, self._own(layer)
             elif suffix == ".weight_packed":
@@ -244,6 +248,14 @@ class _Reader:
         streams = [_bytes(codes), _bytes(scales), factor if names[0] == "weight_scale_2" else 1 / factor]
         return self._layer(layer, QuantizedWeight.from_streams(streams, "nvfp4", n, k))
 
+    def _rows(self, layer: str, codes: ModelTensor) -> QuantizedLinear:
+        zeros = self._get(layer, "weight_zero_point") if f"{layer}.weight_zero_point" in self.tensors else None
+        if zeros is not None and any(zeros.read()):
+            raise Unsupported(zeros.name, "not all zero", "zeros: codes of 8 bits that are symmetric")
+        scale = self._content(self._get(layer, "weight_scale"))
+        values = _bytes(codes).view(_BYTES[codes.type]).reshape(codes.shape)
+        return self._layer(layer, row_weight(values, scale, f"{layer}.weight"))
+
     def _own(self, layer: str) -> QuantizedLinear:
         tag = bytes(self._get(layer, "weight.format").read()).decode("utf-8", "replace")
         found = _TAG.fullmatch(tag)
@@ -268,6 +280,8 @@ class _Reader:
     # ---- tensors
 
     def _layer(self, layer: str, weight: QuantizedWeight, order: Tensor | None = None) -> QuantizedLinear:
+        if f"{layer}.pre_quant_scale" in self.tensors:  # Model Optimizer's of AWQ and SVDQuant
+            raise Unsupported(f"{layer}.pre_quant_scale", "a scale of x", "layers without: fold it into the one before")
         bias = self._tensor(layer, "bias")
         if bias is not None and self.dtype is not None:
             bias = bias.to(self.dtype)
@@ -305,3 +319,48 @@ def host_weight(encoded: codec.Encoded) -> QuantizedWeight:
     """Of the host's codec, whose memory it takes over."""
     streams = [torch.frombuffer(part, dtype=torch.uint8) for part in encoded.streams if part is not None]
     return QuantizedWeight.from_streams(streams, encoded.format.name, encoded.rows, encoded.cols)
+
+
+def row_weight(codes: Tensor, scale: Tensor, name: str = "weight") -> QuantizedWeight:
+    """codes [n, k] of int8 or float8_e4m3fn under one scale for all, or one for each row, in whatever shape."""
+    format = {torch.int8: "int8_row", torch.float8_e4m3fn: "e4m3_row"}.get(codes.dtype)
+    if format is None or codes.dim() != 2:
+        raise Unsupported(name, f"{codes.dtype} {tuple(codes.shape)}", "a matrix of int8 or float8_e4m3fn")
+    n, k = codes.shape
+    if (scale.numel() != 1 and tuple(scale.shape) not in ((n,), (n, 1))) or not scale.is_floating_point():
+        what = f"{scale.dtype} {tuple(scale.shape)}"
+        raise Unsupported(f"{name}_scale", what, f"one float, or one for each of {n} rows")
+    rows = scale.detach().float().reshape(-1).expand(n).contiguous()
+    return QuantizedWeight.from_streams([codes.detach().view(torch.uint8), rows.view(torch.uint8)], format, n, k)
+
+
+def group_weight(codes: Tensor, zeros: Tensor, scales: Tensor, name: str = "weight") -> QuantizedWeight:
+    """codes [n, k] of 0 to 15, integer zero points of 0 to 15 and scales [n, groups]: (code - zero) scale."""
+    n, k = codes.shape
+    groups = scales.shape[-1]
+    if tuple(scales.shape) != (n, groups) or zeros.shape != scales.shape or groups == 0 or k % groups or k % 8:
+        raise Unsupported(name, f"[{n}, {k}] with scales {tuple(scales.shape)}", "k a multiple of 8, in equal groups")
+    padded = torch.nn.functional.pad(zeros.cpu().long(), (0, 0, 0, -n % 8), value=8)
+    imported = checkpoints.import_weights(
+        "compressed_tensors",
+        codes=_words(codes.cpu().long().reshape(n, -1, 8)),
+        scales=half_scales(scales.detach().cpu(), f"{name}_scale"),
+        zeros=_words(padded.reshape(-1, 8, groups).transpose(1, 2)),
+        n=n,
+        k=k,
+        group=k // groups,
+    )
+    return host_weight(imported.weight)
+
+
+def _words(nibbles: Tensor) -> Tensor:
+    """Eight codes of the last dimension to an int32, the first lowest."""
+    return (nibbles << torch.arange(0, 32, 4)).sum(-1).to(torch.int32)  # wraps
+
+
+def half_scales(scales: Tensor, name: str) -> Tensor:
+    """As float16 or bfloat16, whichever holds them all."""
+    for dtype in (torch.float16, torch.bfloat16):
+        if torch.equal(scales.to(dtype).float(), scales.float()):
+            return scales.to(dtype).contiguous()
+    raise Unsupported(name, f"{scales.dtype}", "numbers that float16 or bfloat16 has")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The replacement of a model's linear layers and convolutions by quantized ones.
 
-    report = replace_linears(model, [("lm_head", None), ("*.mlp.*", {"weight": "q4_k"}), ("*", {"weight": "q8_0"})])"""
+report = replace_linears(model, [("lm_head", None), ("*.mlp.*", {"weight": "q4_k"}), ("*", {"weight": "q8_0"})])"""
 
 from __future__ import annotations
 
@@ -149,6 +149,39 @@ def _replace(model: nn.Module, rules: Sequence[Rule], kinds: Mapping[type[nn.Mod
         for parent, child_name in places[id(old)]:
             setattr(parent, child_name, new)
         replaced[name] = new.extra_repr()
+    return ReplaceReport(replaced, left, before, after)
+
+
+def replace_quantized(
+    model: nn.Module, make: Callable[[Any], tuple[QuantizedWeight, dict[str, Any]] | None]
+) -> ReplaceReport:
+    """Replaces, in place, what other libraries have quantized. make: of a module its weight and the options of
+    from_weight(), of which dtype is that of the model's floats; or None where the module is not theirs. What it raises
+    is why a layer is left alone. Modules that share a weight share it afterwards. The report's bytes before are those
+    of the floats."""
+    if make(model) is not None:
+        raise InvalidArgument("model", type(model).__name__, "a module that contains layers")
+    made: dict[int, Any] = {}
+    weights: dict[int, QuantizedWeight] = {}
+    left: dict[str, str] = {}
+    replaced: dict[str, str] = {}
+    before = after = 0
+    for name, old in list(model.named_modules(remove_duplicate=False)):
+        if id(old) not in made:
+            try:
+                found = make(old)
+                if found is not None:
+                    weight = weights.setdefault(id(old.weight), found[0].to(old.weight.device))
+                    layer = QuantizedLinear.from_weight(weight, old.bias, **found[1])
+                    made[id(old)] = layer.train(old.training)
+                    if weight is found[0]:
+                        before += weight.rows * weight.cols * layer.dtype.itemsize
+                        after += weight.nbytes
+            except TilewrightError as error:
+                left[name] = str(error)
+        if id(old) in made:
+            model.set_submodule(name, made[id(old)])
+            replaced[name] = made[id(old)].extra_repr()
     return ReplaceReport(replaced, left, before, after)
 
 

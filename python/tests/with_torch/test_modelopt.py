@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models that Model Optimizer has quantized. Itself it needs 200 MB of packages, and takes 20 s to be imported, so that
+most of this runs on modules with the attributes of its layers (modelopt 0.47); where it is installed, it is tried."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import types
+
+import numpy as np
+import pytest
+from torch_support import torch, values
+from torch import nn
+
+safetensors = pytest.importorskip("safetensors.torch")
+
+import tilewright.torch as twt
+from tilewright.modelopt import convert
+
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+
+class Wrapper(nn.Parameter):
+    """The weight of a compressed layer: a parameter of bytes that says what they are."""
+
+    def __new__(cls, data, kind, shape, dtype=torch.bfloat16):
+        self = super().__new__(cls, data, requires_grad=False)
+        self.metadata = {"shape": shape, "dtype": dtype, "qtensor_class": type(kind, (), {})}
+        return self
+
+
+def quantizer(enabled=True, num_bits=8, **more):
+    return types.SimpleNamespace(**{"is_enabled": enabled, "num_bits": num_bits, "pre_quant_scale": None, **more})
+
+
+def layer(data, kind, scale, inputs=None, **more):
+    n, k = data.shape[0], 64
+    out = nn.Linear(k, n).bfloat16()
+    out.weight = Wrapper(data, kind, torch.Size((n, k)))
+    out.weight_quantizer = quantizer(_scale=scale, **more)
+    out.input_quantizer = inputs or quantizer(enabled=False)
+    out.output_quantizer = quantizer(enabled=False)
+    return out
+
+
+def nvfp4(**more):
+    r = np.random.default_rng(0)
+    codes = r.integers(0, 16, (48, 64))
+    scale = torch.from_numpy((r.random((48, 4)) * 400 + 1).astype(np.float32)).to(torch.float8_e4m3fn)
+    packed = torch.from_numpy((codes[:, 0::2] | codes[:, 1::2] << 4).astype(np.uint8))
+    want = E2M1[codes] * values(scale.float()).repeat(16, 1) * 0.125
+    return want, layer(packed, "NVFP4QTensor", scale, **{"_double_scale": torch.tensor(0.125), **more})
+
+
+def rows(kind, **more):
+    r = np.random.default_rng(1)
+    dtype = torch.int8 if kind == "INT8QTensor" else torch.float8_e4m3fn
+    codes = torch.from_numpy(r.integers(-127, 128, (48, 64))).to(dtype)
+    scale = torch.from_numpy(r.random((48, 1)).astype(np.float32))
+    return values(codes.float()) * values(scale), layer(codes, kind, scale, **more)
+
+
+def test_convert():
+    wanted = {}
+    model = nn.ModuleDict()
+    wanted["fp4"], model["fp4"] = nvfp4(inputs=quantizer(num_bits=(2, 1)))
+    wanted["w4a8"], model["w4a8"] = nvfp4(inputs=quantizer(num_bits=(4, 3)))
+    wanted["int8"], model["int8"] = rows("INT8QTensor", inputs=quantizer(num_bits=8))
+    wanted["fp8"], model["fp8"] = rows("FP8QTensor")
+    model["plain"] = nn.Linear(64, 8)
+    model["off"] = layer(torch.zeros(8, 64), "None", None, enabled=False)
+    report = convert(model.eval())
+    assert list(report.replaced) == list(wanted) and not report.left
+    found = {name: (model[name].weight.format, model[name].activation) for name in wanted}
+    assert found == {
+        "fp4": ("nvfp4", None),
+        "w4a8": ("nvfp4", "e4m3_row"),
+        "int8": ("int8_row", "int8_row"),
+        "fp8": ("e4m3_row", None),
+    }
+    for name, weight in wanted.items():
+        assert np.array_equal(values(model[name].dequantize()), weight.astype(np.float32))
+        assert model[name].dtype == torch.bfloat16 and not model[name].training
+    assert type(model["plain"]) is type(model["off"]) is nn.Linear
+
+
+@pytest.mark.parametrize(
+    "change, why",
+    [
+        (lambda m: setattr(m.input_quantizer, "pre_quant_scale", torch.ones(64)), "input_quantizer.pre_quant_scale"),
+        (lambda m: setattr(m.output_quantizer, "is_enabled", True), "output_quantizer"),
+        (lambda m: setattr(m.weight_quantizer, "svdquant_lora_a", torch.ones(1)), "svdquant_lora_a"),
+        (lambda m: setattr(m, "weight", nn.Parameter(torch.ones(48, 64))), r"mtq.compress\(\)"),
+        (lambda m: setattr(m.weight_quantizer, "_scale", None), "weight_quantizer._scale = None"),
+        (lambda m: setattr(m.weight_quantizer, "_scale", torch.ones(48, 2).to(torch.float8_e4m3fn)), "block of 16"),
+        (lambda m: setattr(m.weight_quantizer, "_double_scale", torch.ones(2)), "2 factors"),
+        (lambda m: setattr(m, "weight", Wrapper(m.weight.data, "INT4QTensor", (48, 64))), "weight = INT4QTensor"),
+    ],
+)
+def test_left_alone(change, why):
+    _, one = nvfp4()
+    model = nn.Sequential(one)
+    change(one)
+    report = convert(model)
+    assert report.replaced == {} and model[0] is one
+    (text,) = report.left.values()
+    assert re.search(why, text), text
+
+
+def test_exported_fp8(tmp_path):
+    """Model Optimizer's checkpoints of FP8: one scale for a layer, and one for x, which each call computes itself."""
+    codes = torch.arange(-64, 64).repeat(16, 1)[:, :64].to(torch.float8_e4m3fn)
+    tensors = {"a.weight": codes, "a.weight_scale": torch.tensor(0.25), "a.input_scale": torch.tensor(2.0)}
+    safetensors.save_file(tensors, tmp_path / "model.safetensors")
+    config = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(config))
+    ((name, layer),) = twt.load_quantized(tmp_path, activation="e4m3_row")
+    assert name == "a" and layer.weight.format == "e4m3_row"
+    assert np.array_equal(values(layer.dequantize()), values(codes.float()) * 0.25)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("modelopt") is None, reason="needs nvidia-modelopt")
+@pytest.mark.parametrize("config", ["NVFP4_DEFAULT_CFG", "FP8_DEFAULT_CFG", "INT8_DEFAULT_CFG"])
+@pytest.mark.filterwarnings("ignore")
+def test_itself(config):
+    mtq = pytest.importorskip("modelopt.torch.quantization")
+    model = nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 32)).eval()
+    mtq.quantize(model, getattr(mtq, config), lambda m: m(torch.randn(16, 64)))
+    fake = [model[i].weight_quantizer(model[i].weight) for i in (0, 2)] if config != "NVFP4_DEFAULT_CFG" else None
+    mtq.compress(model)
+    theirs = [model[i].weight_quantizer(model[i].weight) for i in (0, 2)]
+    report = convert(model)
+    assert list(report.replaced) == ["0", "2"] and not report.left
+    for i, want in zip((0, 2), theirs):
+        assert torch.allclose(model[i].dequantize(), want, rtol=2e-7, atol=0)
+    for i, want in zip((0, 2), fake or []):
+        assert torch.allclose(model[i].dequantize(), want, rtol=1e-5, atol=0)

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models that NVIDIA Model Optimizer has quantized, where it is installed.
+
+    import modelopt.torch.quantization as mtq
+    from tilewright.modelopt import convert
+
+    mtq.quantize(model, mtq.NVFP4_DEFAULT_CFG, forward_loop)
+    mtq.compress(model)                                         # weights as bytes
+    print(convert(model))                                       # its linear layers become QuantizedLinear
+
+Its exported checkpoints are read by tilewright.torch.load_quantized() and tilewright.transformers. This module imports
+PyTorch alone: what is read are the attributes of Model Optimizer's layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ._errors import Unsupported
+from .torch import QuantizedWeight
+from .torch._spec import FORMATS
+from .torch.checkpoints import row_weight
+from .torch.replace import ReplaceReport, replace_quantized
+
+__all__ = ["convert"]
+
+
+def convert(model: nn.Module, *, activation: Any = ..., accum: str | None = None) -> ReplaceReport:
+    """Makes the compressed linear layers of a model QuantizedLinear, in place, with the values that they have: NVFP4 in
+    blocks of 16, and FP8 and INT8 by tensor or output. activation, accum: as of QuantizedLinear; ...: a scale for each
+    row of x where its quantizer has 8 bits, computed in each call instead of by calibration; else None, x as it is.
+
+    The report says why others were left alone: quantizers of outputs, scales of x before it is quantized (AWQ,
+    SmoothQuant), low-rank parts (SVDQuant), and layers that mtq.compress() has not compressed."""
+
+    def make(module: Any) -> tuple[QuantizedWeight, dict[str, Any]] | None:
+        quantizer = getattr(module, "weight_quantizer", None)
+        if not isinstance(module, nn.Linear) or quantizer is None or not getattr(quantizer, "is_enabled", True):
+            return None
+        x = _activation(module)
+        options = {"activation": x if activation is ... else activation, "accum": accum}
+        stored: Any = module.weight
+        weight = _weight(stored, quantizer)
+        dtype = stored.metadata.get("dtype")
+        return weight, {**options, "dtype": dtype if dtype in FORMATS else None}
+
+    return replace_quantized(model, make)
+
+
+def _activation(module: Any) -> str | None:
+    inputs, outputs = module.input_quantizer, getattr(module, "output_quantizer", None)
+    if getattr(inputs, "pre_quant_scale", None) is not None:
+        raise Unsupported("input_quantizer.pre_quant_scale", "a scale of x", "none: fold it into the layer before")
+    if outputs is not None and outputs.is_enabled:
+        raise Unsupported("output_quantizer", "enabled", "outputs as they are")
+    if not inputs.is_enabled:
+        return None
+    return {(4, 3): "e4m3_row", 8: "int8_row"}.get(inputs.num_bits)
+
+
+def _weight(weight: Any, quantizer: Any) -> QuantizedWeight:
+    if getattr(quantizer, "svdquant_lora_a", None) is not None:
+        raise Unsupported("weight_quantizer.svdquant_lora_a", "a low-rank part", "none")
+    metadata = getattr(weight, "metadata", None)
+    if metadata is None:
+        raise Unsupported("weight", f"{weight.dtype}, quantized in each call", "one that mtq.compress() has compressed")
+    kind = metadata["qtensor_class"].__name__
+    data, scale = weight.data.as_subclass(torch.Tensor), getattr(quantizer, "_scale", None)
+    if scale is None:
+        raise Unsupported("weight_quantizer._scale", "None", "the scales of a compressed weight")
+    if kind in ("FP8QTensor", "INT8QTensor"):
+        return row_weight(data, scale)
+    if kind != "NVFP4QTensor":
+        raise Unsupported("weight", kind, "NVFP4QTensor, FP8QTensor or INT8QTensor")
+    n, k = metadata["shape"]
+    if scale.dtype != torch.float8_e4m3fn or scale.numel() * 16 != n * k:
+        what = f"{scale.dtype} {tuple(scale.shape)}"
+        raise Unsupported("weight_quantizer._scale", what, f"E4M3 for each block of 16 of {n} x {k}")
+    factor = quantizer._double_scale.float().reshape(-1)
+    if factor.numel() != 1:
+        raise Unsupported("weight_quantizer._double_scale", f"{factor.numel()} factors", "one for the tensor")
+    return QuantizedWeight.from_streams([data, scale.view(torch.uint8), factor], "nvfp4", n, k)

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torchao: its quantize_() with our formats, and models that it has quantized. Importing this module registers
+TilewrightConfig there.
+
+    from torchao.quantization import quantize_
+    from tilewright.torchao import TilewrightConfig, convert
+
+    quantize_(model, TilewrightConfig("q4_0", "q8_1"))          # nn.Linear becomes QuantizedLinear
+    print(convert(other))                                       # after quantize_(other, Int8WeightOnlyConfig())
+
+Written for torchao 0.18."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torchao.core.config import AOBaseConfig
+from torchao.quantization.transform_module import register_quantize_module_handler
+
+from . import codec
+from ._errors import InvalidArgument, Unsupported
+from .torch import QuantizedLinear, QuantizedWeight
+from .torch._spec import FORMATS
+from .torch.checkpoints import group_weight, row_weight
+from .torch.replace import ReplaceReport, replace_quantized
+
+__all__ = ["TilewrightConfig", "convert"]
+
+
+@dataclasses.dataclass
+class TilewrightConfig(AOBaseConfig):  # type: ignore[misc]
+    """Fields as of QuantizedLinear.from_linear(). quantize_() raises InvalidArgument for a layer whose shape the format
+    does not take, and Unsupported for one whose weight is no tensor of floats: filter_fn leaves them out."""
+
+    weight: str = "q4_0"
+    activation: str | None = None
+    encoder: str | None = None
+    accum: str | None = None
+
+    def __post_init__(self) -> None:
+        format = codec.find(self.weight)
+        if self.activation is not None:
+            codec.find(self.activation)
+        if self.encoder is not None and self.encoder not in format.encoders:
+            raise InvalidArgument("encoder", self.encoder, f"one of {', '.join(format.encoders)}, {format.name}'s")
+
+
+@register_quantize_module_handler(TilewrightConfig)  # type: ignore[untyped-decorator]
+def _quantize(module: nn.Module, config: TilewrightConfig) -> nn.Module:
+    if isinstance(module, QuantizedLinear):
+        return module
+    weight: Any = getattr(module, "weight", None)
+    if not isinstance(module, nn.Linear) or type(weight) not in (Tensor, nn.Parameter) or weight.dtype not in FORMATS:
+        what = f"{type(module).__name__} with a weight of {type(weight).__name__}"
+        raise Unsupported("module", what, "an nn.Linear of floats; convert() takes what torchao has quantized")
+    options = {field.name: getattr(config, field.name) for field in dataclasses.fields(TilewrightConfig)}
+    return QuantizedLinear.from_linear(module, **{name: options[name] for name in QuantizedLinear.options})
+
+
+def convert(model: nn.Module, *, activation: Any = ..., accum: str | None = None) -> ReplaceReport:
+    """Makes the linear layers that torchao has quantized QuantizedLinear, in place, with the values that they have.
+    activation, accum: as of QuantizedLinear; ...: a scale for each row of x where torchao quantizes x to 8 bits too,
+    else None.
+
+    Taken are Int8Tensor and Float8Tensor by row or tensor, Int8Tensor in groups and IntxUnpackedToInt8Tensor whose
+    scales float16 has, and Int4Tensor without zero points. The report says why others were left alone."""
+
+    def make(module: Any) -> tuple[QuantizedWeight, dict[str, Any]] | None:
+        weight: Any = getattr(module, "weight", None)
+        if not isinstance(module, nn.Linear) or not type(weight).__module__.startswith("torchao."):
+            return None
+        read = _READ.get(type(weight).__name__)
+        if read is None:
+            raise Unsupported("weight", type(weight).__name__, f"one of {', '.join(_READ)}")
+        if getattr(weight, "act_pre_scale", None) is not None:
+            raise Unsupported("act_pre_scale", "a scale of x", "none")
+        own, x = read(weight)
+        x = x if activation is ... else activation
+        return own, {"activation": x, "accum": accum, "dtype": weight.dtype if weight.dtype in FORMATS else None}
+
+    return replace_quantized(model, make)
+
+
+def _rows(weight: Any, x: str) -> tuple[QuantizedWeight, str | None]:
+    n, k = weight.shape
+    zeros = getattr(weight, "zero_point", None)
+    if zeros is not None and zeros.any():
+        raise Unsupported("zero_point", "not all zero", "symmetric weights")
+    inputs = x if weight.act_quant_kwargs is not None or getattr(weight, "act_quant_scale", None) is not None else None
+    block = list(weight.block_size or (n, k))
+    if block in ([1, k], [n, k]):
+        return row_weight(weight.qdata, weight.scale), inputs
+    if weight.qdata.dtype == torch.int8:
+        return _q8_0(weight), inputs
+    raise Unsupported("block_size", str(block), f"[1, {k}] or [{n}, {k}]: PerRow or PerTensor")
+
+
+def _q8_0(weight: Any) -> QuantizedWeight:
+    """Groups of a multiple of 32, each 32 of which get the group's scale."""
+    n, k = weight.shape
+    lines, group = weight.block_size
+    if lines != 1 or group % 32:
+        raise Unsupported("block_size", str(list(weight.block_size)), "rows, or groups of a multiple of 32 of a row")
+    half = weight.scale.to(torch.float16)
+    if not torch.equal(half.float(), weight.scale.float()):
+        raise Unsupported("scale", f"{weight.scale.dtype}", "numbers that float16 has: q8_0's scales are that")
+    scales = half.reshape(n, k // group, 1).repeat_interleave(group // 32, 1).view(torch.uint8)
+    data = torch.cat([scales, weight.qdata.reshape(n, k // 32, 32).view(torch.uint8)], -1)
+    return QuantizedWeight.from_streams([data], "q8_0", n, k)
+
+
+def _intx(weight: Any) -> tuple[QuantizedWeight, str | None]:
+    k = weight.shape[1]
+    inputs = None if weight.activation_quantization is None else "int8_asym_row"
+    if list(weight.block_size) == [1, k] and not weight.zero_point.any():
+        return row_weight(weight.qdata, weight.scale), inputs
+    if weight.block_size[0] != 1:
+        raise Unsupported("block_size", str(list(weight.block_size)), "groups of one row")
+    codes, zeros = weight.qdata.long() + 8, weight.zero_point.float() + 8
+    if ((codes >= 0) & (codes < 16)).all() and ((zeros >= 0) & (zeros < 16) & (zeros == zeros.round())).all():
+        return group_weight(codes, zeros, weight.scale), inputs
+    if weight.zero_point.any():
+        raise Unsupported("zero_point", "not all zero", "codes and zero points of -8 to 7, or symmetric ones of 8 bits")
+    return _q8_0(weight), inputs
+
+
+def _int4(weight: Any) -> tuple[QuantizedWeight, str | None]:
+    n, k = weight.shape
+    if weight.zero_point.any() or weight.qdata.dim() != 2:
+        raise Unsupported("zero_point", "numbers added to the codes' products", "none: symmetric matrices")
+    nibbles = torch.stack([weight.qdata & 15, (weight.qdata >> 4) & 15], -1).reshape(n, k).long()
+    scales = weight.scale.T
+    inputs = None if weight.activation_dtype != torch.float8_e4m3fn else "e4m3_row"
+    return group_weight(nibbles ^ 8, torch.full(scales.shape, 8), scales), inputs  # two's complement, plus 8
+
+
+_READ: dict[str, Any] = {
+    "Int8Tensor": lambda weight: _rows(weight, "int8_row"),
+    "Float8Tensor": lambda weight: _rows(weight, "e4m3_row"),
+    "IntxUnpackedToInt8Tensor": _intx,
+    "Int4Tensor": _int4,
+}
