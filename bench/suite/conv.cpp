@@ -3,6 +3,7 @@
 // with what is prepared, against sums in double precision on the host.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <set>
 #include <string>
@@ -21,7 +22,12 @@ std::string against_host(Suite& s, const Problem& problem, const Kernel& kernel,
   for (const Buffer& b : task.buffers) {
     std::vector<std::byte>& bytes = content.emplace_back(b.bytes);
     if (b.output) std::fill(bytes.begin(), bytes.end(), std::byte{0xff});
-    if (b.fill) b.fill(bytes, 1 + content.size());
+    // Each matrix has a seed of its own, which its streams share: rows of signs have counts of their bits.
+    const std::string matrix = b.name.substr(0, b.name.find('.'));
+    const auto first = std::find_if(task.buffers.begin(), task.buffers.end(), [&](const Buffer& other) {
+      return other.name.substr(0, other.name.find('.')) == matrix;
+    });
+    if (b.fill) b.fill(bytes, 1 + static_cast<std::uint64_t>(first - task.buffers.begin()));
     memory.push_back(std::make_unique<Memory>(s.device(), std::max<std::size_t>(b.bytes, 1)));
     if (!bytes.empty()) memory.back()->upload(bytes);
     pointers.push_back(memory.back()->data());

@@ -82,6 +82,7 @@ TEST_CASE("every family of every operation numbers its blocks along x alone", "[
                            "amax x=bf16 rows=600000 cols=4096",
                            "unscale x=bf16 pieces=6000000",
                            "update_scale",
+                           "transpose x=int8 rows=8000000 cols=64",
                            "fake_quant x=bf16 rows=600000 cols=4096 scope=row grad=learned",
                            "fake_quant x=bf16 rows=600000 cols=4096",
                            "fp4_fake_quant x=bf16 y=bf16 rows=600000 cols=4096",
