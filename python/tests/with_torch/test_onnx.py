@@ -10,9 +10,8 @@ import pytest
 onnx = pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
 
-import onnx.reference
 import torch
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, reference
 from torch import nn
 
 import tilewright as tw
@@ -193,7 +192,7 @@ def evaluate(proto, x):
         return run(proto, x)
     except Exception as error:
         assert "NOT_IMPLEMENTED" in str(error)
-    (y,) = onnx.reference.ReferenceEvaluator(proto).run(None, {"x": x.numpy()})
+    (y,) = reference.ReferenceEvaluator(proto).run(None, {"x": x.numpy()})
     return torch.from_numpy(y)
 
 
@@ -238,7 +237,7 @@ def test_export_of_nvfp4(bias, tmp_path):
 
 
 def test_nvfp4_that_does_not_fit():
-    codes, scales, factor, _ = fp4()
+    codes, scales, _, _ = fp4()
     nan, negative = scales.copy(), scales.copy()
     nan[3, 4], negative[3, 4] = 0x7F, 0xB8
     for changes, message in (
