@@ -59,7 +59,8 @@ def int8_matmul(
     a, b = _tensor("A", A, torch.int8, 2), _tensor("B", B, torch.int8, 2)
     if a.shape[1] != b.shape[0]:
         raise InvalidArgument("B", f"shape {tuple(b.shape)}", f"{a.shape[1]} rows, the columns of A")
-    c = a.new_empty((a.shape[0], b.shape[1]), dtype=torch.int32)
+    with _on(stream, a):  # whose memory it is then
+        c = a.new_empty((a.shape[0], b.shape[1]), dtype=torch.int32)
     int8_matmul_cuda(a, b, c, a.shape[0], b.shape[1], a.shape[1], scale_a, scale_b, scale_c, stream)
     return _as(A, c)
 
@@ -76,7 +77,8 @@ def int4_matmul(
     """As int8_matmul() of packed codes less 8: A_packed [M, (K + 1) / 2] by pack_int4(), B_packed [(K + 1) / 2, N] by
     pack_int4_rows(), uint8."""
     a, b = _tensor("A_packed", A_packed, torch.uint8, 2), _tensor("B_packed", B_packed, torch.uint8, 2)
-    c = a.new_empty((a.shape[0], b.shape[1]), dtype=torch.int32)
+    with _on(stream, a):  # whose memory it is then
+        c = a.new_empty((a.shape[0], b.shape[1]), dtype=torch.int32)
     int4_matmul_cuda(a, b, c, a.shape[0], b.shape[1], K, scale_a, scale_b, scale_c, stream)
     return _as(A_packed, c)
 
