@@ -145,7 +145,8 @@ def int8_matmul_cuda(
     stream: Any = None,
 ) -> None:
     """int8_matmul() into C, int32 [M, N]."""
-    a, b = _sized("A", A, torch.int8, M, K), _sized("B", B, torch.int8, K, N)
+    a = _sized("A", A, torch.int8, M, K)
+    b = _sized("B", B, torch.int8, K, N, a)
     _scaled_sums(a, b, _output("C", C, torch.int32, a, (M, N)), (scale_a, scale_b, scale_c), stream)
 
 
@@ -164,7 +165,7 @@ def int4_matmul_cuda(
     """int4_matmul() into C, int32 [M, N]."""
     half = (K + 1) // 2
     a = _sized("A_packed", A_packed, torch.uint8, M, half)
-    b = _sized("B_packed", B_packed, torch.uint8, half, N)
+    b = _sized("B_packed", B_packed, torch.uint8, half, N, a)
     c = _output("C", C, torch.int32, a, (M, N))
     with _on(stream, a):
         codes_a, codes_b = _unpacked(a)[:, :K], _unpacked(b.T.contiguous())[:, :K].T
@@ -185,7 +186,8 @@ def fused_int8_matmul_bias_relu_cuda(
     stream: Any = None,
 ) -> None:
     """C, float32 [M, N] = max(0, (A B) scale_a scale_b scale_c + bias [N]). bias: float32 or None."""
-    a, b = _sized("A", A, torch.int8, M, K), _sized("B", B, torch.int8, K, N)
+    a = _sized("A", A, torch.int8, M, K)
+    b = _sized("B", B, torch.int8, K, N, a)
     c = _output("C", C, torch.float32, a, (M, N))
     add = None if bias is None else _tensor("bias", bias, torch.float32)
     if add is not None and (add.numel() != N or add.device != a.device):
@@ -295,8 +297,10 @@ def _tensor(name: str, value: Any, dtype: Any, dim: int | None = None) -> Tensor
     return tensor
 
 
-def _sized(name: str, value: Any, dtype: torch.dtype, rows: int, cols: int) -> Tensor:
+def _sized(name: str, value: Any, dtype: torch.dtype, rows: int, cols: int, beside: Tensor | None = None) -> Tensor:
     tensor = _tensor(name, value, dtype)
+    if beside is not None and tensor.device != beside.device:
+        raise InvalidArgument(name, f"on {tensor.device}", f"on {beside.device}, as the first operand is")
     if min(rows, cols) < 0 or tensor.numel() != rows * cols or (tensor.dim() == 2 and tensor.shape[0] != rows):
         raise InvalidArgument(name, f"shape {tuple(tensor.shape)}", f"{rows} x {cols} elements")
     return tensor.reshape(rows, cols)
