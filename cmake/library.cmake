@@ -78,3 +78,15 @@ else()
 endif()
 target_link_options(tilewright_c PRIVATE -Wl,-z,defs -Wl,--version-script=${exports})
 set_target_properties(tilewright_c PROPERTIES EXPORT_NAME c LINK_DEPENDS ${exports})
+
+# The functions of CUDA Quantization Kernels' cuda_kernels.h on top of it.
+if(TILEWRIGHT_CUDA_KERNELS OR TILEWRIGHT_TESTS)
+  enable_language(C)
+  add_library(tilewright_cuda_kernels SHARED ${PROJECT_SOURCE_DIR}/capi/compat/cuda_kernels.c)
+  target_include_directories(tilewright_cuda_kernels PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/capi/compat> $<INSTALL_INTERFACE:include/tilewright/compat>)
+  target_link_libraries(tilewright_cuda_kernels PUBLIC tilewright_c PRIVATE Threads::Threads m)
+  set_target_properties(tilewright_cuda_kernels PROPERTIES C_STANDARD 11 C_VISIBILITY_PRESET hidden EXPORT_NAME cuda_kernels)
+  target_compile_options(tilewright_cuda_kernels PRIVATE -Wall -Wextra -ffp-contract=off)
+  target_link_options(tilewright_cuda_kernels PRIVATE -Wl,-z,defs)
+endif()

@@ -6,7 +6,8 @@
     onnx.save(tilewright.onnx.export(layer), "layer.onnx")
 
 Read are ONNX Runtime's MatMulNBits (2, 4 and 8 bits) and DequantizeLinear in front of the second operand of a MatMul or
-Gemm (INT8 by row or tensor, INT4 and UINT4 in blocks). Needs the package onnx."""
+Gemm (INT8 by row or tensor, INT4 and UINT4 in blocks, and NVFP4 as Model Optimizer exports it for TensorRT: FLOAT4E2M1
+in blocks of 16 whose scales in FLOAT8E4M3FN are dequantized by one number). Needs the package onnx, 1.18 for FP4."""
 
 from __future__ import annotations
 
@@ -29,6 +30,7 @@ __all__ = ["export", "load_quantized"]
 
 _MS = "com.microsoft"
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+_FLOAT4 = 23  # TensorProto.FLOAT4E2M1, which packages before 1.18 do not name
 _MOST = 1 << 31  # elements of a weight's extent
 
 
@@ -36,11 +38,13 @@ def load_quantized(
     model: Union[str, os.PathLike[str], onnx.ModelProto], *, activation: str | None = None, accum: str | None = None
 ) -> Iterator[tuple[str, QuantizedLinear]]:
     """The quantized linear layers of a model's graph, each with its node's name (without one, its weight's).
-    activation, accum: as of QuantizedLinear. The bias is that of MatMulNBits and Gemm; an Add behind the node is not looked at.
+    activation, accum: as of QuantizedLinear. The bias is that of MatMulNBits and Gemm; an Add behind the node is not
+    looked at, nor what is done to the other operand. Between DequantizeLinear and the product may be a Transpose, and a
+    Cast, which says in what precision the model computes.
 
     Weights have exactly the model's values: 4 bits become int4_g32 to int4_g128, or uint4_* with zero points other than
-    the middle, 2 bits their codes in those; 8 bits in blocks of 32 become q8_0, and DequantizeLinear's INT8 int8_row.
-    Raises InvalidArgument or Unsupported naming the tensor or attribute that does not fit, IoError."""
+    the middle, 2 bits their codes in those; 8 bits in blocks of 32 become q8_0, DequantizeLinear's INT8 int8_row and its
+    FLOAT4E2M1 nvfp4, byte for byte. Raises InvalidArgument or Unsupported naming the tensor or attribute that does not fit, IoError."""
     if not isinstance(model, onnx.ModelProto):
         try:
             model = onnx.load(os.fspath(model))
@@ -53,12 +57,15 @@ def load_quantized(
         if node.op_type == "MatMulNBits" and node.domain == _MS:
             reader = _Node(node, tensors)
             weight, bias = _nbits(reader), reader.array(5)
-        elif node.op_type in ("MatMul", "Gemm") and len(node.input) > 1 and _is_stored(makers, tensors, node.input[1]):
+        elif node.op_type in ("MatMul", "Gemm") and len(node.input) > 1:
+            maker, transposed = _stored(makers, tensors, node.input[1])
+            if maker is None:
+                continue
             reader = _Node(node, tensors)
-            turned = node.op_type == "MatMul" or not reader.attribute("transB", 0)
+            turned = (node.op_type == "MatMul" or not reader.attribute("transB", 0)) != transposed
             if node.op_type == "Gemm" and any(reader.attribute(a, v) != v for a, v in _GEMM.items()):
                 raise Unsupported(reader.name, "Gemm", "alpha = beta = 1, and no transA")
-            weight = _dequantized(_Node(makers[node.input[1]], tensors), turned)
+            weight = _dequantized(_Node(maker, tensors), makers, turned)
             bias = reader.array(2) if node.op_type == "Gemm" else None
         else:
             continue
@@ -69,10 +76,21 @@ def load_quantized(
 _GEMM = {"alpha": 1.0, "beta": 1.0, "transA": 0}
 
 
-def _is_stored(makers: Mapping[str, Any], tensors: Mapping[str, Any], name: str) -> bool:
-    """Whether a value is dequantized out of an initializer."""
-    maker = makers.get(name)
-    return maker is not None and maker.op_type == "DequantizeLinear" and maker.input[0] in tensors
+def _stored(makers: Mapping[str, Any], tensors: Mapping[str, Any], name: str) -> tuple[Any, bool]:
+    """The node that dequantizes a value out of an initializer, or None, and whether it is transposed behind it."""
+    transposed = False
+    for _ in range(8):  # a graph of a file may have cycles
+        maker = makers.get(name)
+        if maker is None or not maker.input:
+            break
+        name = maker.input[0]
+        if maker.op_type == "DequantizeLinear":
+            return (maker if name in tensors else None), transposed
+        if maker.op_type == "Transpose":  # of a matrix, so of both axes unless it says otherwise
+            transposed ^= list(_Node(maker, tensors).attribute("perm", [1, 0])) == [1, 0]
+        elif maker.op_type != "Cast":
+            break
+    return None, False
 
 
 class _Node:
@@ -193,10 +211,12 @@ def _words(nibbles: Any) -> Any:
     return np.ascontiguousarray(words).view(np.int32)
 
 
-def _dequantized(node: _Node, turned: bool) -> QuantizedWeight:
+def _dequantized(node: _Node, makers: Mapping[str, Any], turned: bool) -> QuantizedWeight:
     """turned: the matrix is [k, n]."""
-    codes, scales, zeros = node.needed(0), node.needed(1), node.array(2)
     kind = node.tensors[node.node.input[0]].data_type
+    if kind == _FLOAT4:
+        return _nvfp4(node, makers, turned)
+    codes, scales, zeros = node.needed(0), node.needed(1), node.array(2)
     if codes.ndim != 2 or codes.size == 0:
         raise Unsupported(node.name, f"a weight of shape {codes.shape}", "a matrix")
     axis, group = node.attribute("axis", 1) % 2, node.attribute("block_size", 0)
@@ -218,7 +238,8 @@ def _dequantized(node: _Node, turned: bool) -> QuantizedWeight:
         )
     if kind not in (TensorProto.INT4, TensorProto.UINT4) or group < 1 or axis != (0 if turned else 1):
         what = f"{TensorProto.DataType.Name(kind)}, axis {axis}, block_size {group}"
-        raise Unsupported(node.name, what, "INT8 by output or tensor, INT4 or UINT4 in blocks along the reduction")
+        allowed = "INT8 by output or tensor, INT4, UINT4 or FLOAT4E2M1 in blocks along the reduction"
+        raise Unsupported(node.name, what, allowed)
     if turned:
         wide, scales, offsets = wide.T, scales.T, None if offsets is None else offsets.T
     n, k = wide.shape
@@ -229,26 +250,73 @@ def _dequantized(node: _Node, turned: bool) -> QuantizedWeight:
     return _blocks(node.name, (wide + shift).astype(np.uint8), (offsets + shift).astype(np.uint8), scales, group)
 
 
+def _nvfp4(node: _Node, makers: Mapping[str, Any], turned: bool) -> QuantizedWeight:
+    """FLOAT4E2M1 in blocks of 16, whose scales are dequantized from FLOAT8E4M3FN by one number."""
+    codes, part = node.needed(0), f"{node.name} (input 1)"
+    scale = makers.get(node.node.input[1]) if len(node.node.input) > 1 else None
+    stored = node.tensors.get(scale.input[0]) if scale is not None and scale.op_type == "DequantizeLinear" else None
+    if stored is None or stored.data_type != TensorProto.FLOAT8E4M3FN:
+        raise Unsupported(part, "other scales", "DequantizeLinear of an initializer of FLOAT8E4M3FN")
+    inner = _Node(scale, node.tensors)
+    scales, factor = inner.needed(0), inner.needed(1, 1)
+    if node.array(2) is not None or inner.array(2) is not None:
+        raise Unsupported(node.name, "zero points", "none: those of floats are zeros")
+    axis, group = node.attribute("axis", 1), node.attribute("block_size", 0)
+    if codes.ndim != 2 or codes.size == 0 or group != 16 or axis not in ((0, -2) if turned else (1, -1)):
+        what = f"FLOAT4E2M1 of shape {codes.shape}, axis {axis}, block_size {group}"
+        raise Unsupported(node.name, what, "a matrix in blocks of 16 along the reduction")
+    nibbles, bytes_ = codes.view(np.uint8), scales.view(np.uint8)
+    if turned:
+        nibbles, bytes_ = nibbles.T, bytes_.T
+    n, k = nibbles.shape
+    if k % 16 or bytes_.shape != (n, k // 16):
+        raise InvalidArgument(part, f"shape {scales.shape}", f"blocks of 16 of {k} elements")
+    if (bytes_ >= 0x7F).any():
+        raise Unsupported(part, "negative numbers or NaNs", "scales from 0 to 448")
+    factor = np.ascontiguousarray(factor, np.float32).reshape(1)
+    if not 0 < factor[0] < np.inf:
+        raise Unsupported(f"{inner.name} (input 1)", f"{factor[0]}", "a positive finite number")
+    data = nibbles[:, ::2] | (nibbles[:, 1::2] << 4)
+    streams = [torch.from_numpy(np.array(part, order="C").reshape(-1)) for part in (data, bytes_, factor)]
+    return QuantizedWeight.from_streams(streams, "nvfp4", n, k)
+
+
 # ---- export
 
 
 def export(layer: QuantizedLinear, name: str = "linear") -> onnx.ModelProto:
     """A model with one layer: x [..., in_features] -> y [..., out_features], float32. int4_*, uint4_*, q4_0 and q8_0
-    become MatMulNBits, int8_row DequantizeLinear and MatMul. x is not quantized, whatever the layer's activation is.
-    Raises Unsupported for other formats, and for layers with `order`."""
+    become MatMulNBits; int8_row becomes DequantizeLinear and MatMul, nvfp4 two DequantizeLinear, Transpose and MatMul
+    (opset 23), as Model Optimizer exports it. x is not quantized, whatever the layer's activation is. Raises Unsupported for other formats, and for layers with `order`."""
     if layer.order is not None:
         raise Unsupported("order", "act-order", "a layer whose columns are in order")
     n, k = layer.out_features, layer.in_features
     streams = [stream.cpu() for stream in layer.weight.stored()]
     bias = None if layer.bias is None else layer.bias.detach().float().cpu().numpy()
     constants: dict[str, Any] = {}
-    opsets = [helper.make_opsetid("", 21)]
-    if layer.weight.format == "int8_row":
-        codes = streams[0].view(torch.int8).reshape(n, k).numpy()
-        constants[f"{name}.weight"] = np.ascontiguousarray(codes.T)
-        constants[f"{name}.scales"] = streams[1].reshape(-1).view(torch.float32).numpy()
-        parts = list(constants)
-        nodes = [helper.make_node("DequantizeLinear", parts, [f"{name}.w"], axis=1)]
+    stored: list[onnx.TensorProto] = []
+    fp4 = layer.weight.format == "nvfp4"
+    opsets = [helper.make_opsetid("", 23 if fp4 else 21)]
+    if fp4 or layer.weight.format == "int8_row":
+        if fp4:
+            bytes_ = [stream.numpy().tobytes() for stream in streams[:2]]
+            stored = [
+                helper.make_tensor(f"{name}.weight", _FLOAT4, (n, k), bytes_[0], raw=True),
+                helper.make_tensor(f"{name}.scales", TensorProto.FLOAT8E4M3FN, (n, k // 16), bytes_[1], raw=True),
+            ]
+            constants[f"{name}.scale"] = streams[2].reshape(()).numpy()
+            nodes = [
+                helper.make_node("DequantizeLinear", [f"{name}.scales", f"{name}.scale"], [f"{name}.s"]),
+                helper.make_node(
+                    "DequantizeLinear", [f"{name}.weight", f"{name}.s"], [f"{name}.d"], axis=1, block_size=16
+                ),
+                helper.make_node("Transpose", [f"{name}.d"], [f"{name}.w"], perm=[1, 0]),
+            ]
+        else:
+            codes = streams[0].view(torch.int8).reshape(n, k).numpy()
+            constants[f"{name}.weight"] = np.ascontiguousarray(codes.T)
+            constants[f"{name}.scales"] = streams[1].reshape(-1).view(torch.float32).numpy()
+            nodes = [helper.make_node("DequantizeLinear", list(constants), [f"{name}.w"], axis=1)]
         nodes.append(helper.make_node("MatMul", ["x", f"{name}.w"], ["y" if bias is None else f"{name}.z"], name=name))
         if bias is not None:
             constants[f"{name}.bias"] = bias
@@ -270,9 +338,9 @@ def export(layer: QuantizedLinear, name: str = "linear") -> onnx.ModelProto:
         nodes = [helper.make_node("MatMulNBits", inputs, ["y"], name=name, domain=_MS, **sizes)]
         opsets.append(helper.make_opsetid(_MS, 1))
     values = [helper.make_tensor_value_info(v, TensorProto.FLOAT, ["rows", e]) for v, e in (("x", k), ("y", n))]
-    stored = [numpy_helper.from_array(value, key) for key, value in constants.items()]
+    stored += [numpy_helper.from_array(value, key) for key, value in constants.items()]
     graph = helper.make_graph(nodes, name, values[:1], values[1:], stored)
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    return helper.make_model(graph, opset_imports=opsets, ir_version=11 if fp4 else 10)
 
 
 def _packed(format: str, streams: list[Tensor], n: int, k: int) -> tuple[int, int, Any, Any, Any]:
@@ -289,7 +357,7 @@ def _packed(format: str, streams: list[Tensor], n: int, k: int) -> tuple[int, in
         return 4, 32, nibbles[..., ::2] | (nibbles[..., 1::2] << 4), scales, None
     kind, _, group = format.partition("_g")
     if kind not in ("int4", "uint4") or not group:
-        raise Unsupported("weight", format, "int4_g*, uint4_g*, q4_0, q8_0 or int8_row")
+        raise Unsupported("weight", format, "int4_g*, uint4_g*, q4_0, q8_0, int8_row or nvfp4")
     size = int(group)
     encoded = codec.Encoded(format, n, k, *streams)
     out = checkpoints.export_weights(encoded, "compressed_tensors", group=size)

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 enable_language(C)  # the header is one of C
 # Links the shared library alone, as a C program would, and the double of the driver in order to steer it.
-tilewright_test(capi tilewright_c fake_cuda)
+tilewright_test(capi tilewright_c tilewright_cuda_kernels fake_cuda)
+target_include_directories(test_capi PRIVATE ${PROJECT_SOURCE_DIR}/capi)
+target_compile_options(test_capi PRIVATE -ffp-contract=off)  # of elements.h
 set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/header_test.c PROPERTIES LANGUAGE C)
 target_sources(test_capi PRIVATE ${CMAKE_CURRENT_LIST_DIR}/header_test.c)
 set_property(TARGET test_capi PROPERTY C_STANDARD 11)

@@ -11,7 +11,7 @@ onnx = pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
 
 import torch
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, reference
 from torch import nn
 
 import tilewright as tw
@@ -133,6 +133,163 @@ def test_export(weight, bias, tmp_path):
     onnx.save(proto, tmp_path / "layer.onnx")
     ((name, again),) = tonnx.load_quantized(tmp_path / "layer.onnx")
     assert name == "up" and torch.equal(again.dequantize(), layer.dequantize())
+
+
+# ---- NVFP4. ONNX Runtime's CPU has no FLOAT4E2M1 (1.32), so onnx's own reference and NumPy evaluate these models
+
+
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+
+
+def fp4(seed=5, n=N, k=K):
+    """Codes [n, k], bytes of scales [n, k / 16], a factor; and what they mean, in double precision."""
+    r = random(seed)
+    codes, scales = r.integers(0, 16, (n, k)).astype(np.uint8), r.integers(0, 0x7F, (n, k // 16)).astype(np.uint8)
+    factor = np.float32(0.0123)
+    numbers = torch.from_numpy(scales).view(torch.float8_e4m3fn).double().numpy()
+    values = np.where(codes & 8, -1.0, 1.0) * E2M1[codes & 7]
+    return codes, scales, factor, values * numbers.repeat(16, 1) * np.float64(factor)
+
+
+def fp4_tensor(name, codes):
+    flat = codes.reshape(-1)
+    return helper.make_tensor(
+        name, TensorProto.FLOAT4E2M1, codes.shape, (flat[::2] | flat[1::2] << 4).tobytes(), raw=True
+    )
+
+
+def fp8_tensor(name, scales):
+    return helper.make_tensor(name, TensorProto.FLOAT8E4M3FN, scales.shape, scales.tobytes(), raw=True)
+
+
+def fp4_model(kind="Transpose", axis=-1, casts=(), **changes):
+    """As Model Optimizer's exporter writes a linear layer: the weight and its block scales dequantized by two nodes,
+    transposed for MatMul. kind: how w comes to its place. changes: of the initializers."""
+    codes, scales, factor, w = fp4()
+    turned = kind == "[k, n]"
+    given = [t.T.copy() if turned else t for t in (codes, scales)]
+    constants = {"w": fp4_tensor("w", given[0]), "s": fp8_tensor("s", given[1]), "g": np.array(factor), **changes}
+    nodes = [helper.make_node("DequantizeLinear", ["s", "g"], ["s32"])]
+    nodes.append(helper.make_node("DequantizeLinear", ["w", "s32"], ["v0"], axis=axis, block_size=16))
+    last = "v0"
+    for i, op in enumerate([*casts, *(["Transpose"] if kind == "Transpose" else [])]):
+        attributes = {"perm": [1, 0]} if op == "Transpose" else {"to": TensorProto.FLOAT}
+        nodes.append(helper.make_node(op, [last], [f"v{i + 1}"], **attributes))
+        last = f"v{i + 1}"
+    if kind == "Gemm":
+        constants["bias"] = random(6).standard_normal(N).astype(np.float32)
+        nodes.append(helper.make_node("Gemm", ["x", last, "bias"], ["y"], name="layer", transB=1))
+    else:
+        nodes.append(helper.make_node("MatMul", ["x", last], ["y"], name="layer"))
+    proto = model(nodes, constants)
+    proto.opset_import[0].version, proto.ir_version = 23, 11
+    return proto, w
+
+
+def evaluate(proto, x):
+    """By ONNX Runtime once its CPU has FLOAT4E2M1, and until then by onnx's own reference."""
+    try:
+        return run(proto, x)
+    except Exception as error:
+        assert "NOT_IMPLEMENTED" in str(error)
+    (y,) = reference.ReferenceEvaluator(proto).run(None, {"x": x.numpy()})
+    return torch.from_numpy(y)
+
+
+@pytest.mark.parametrize(
+    ("kind", "axis", "casts"),
+    [
+        ("Transpose", -1, ()),
+        ("Transpose", 1, ("Cast",)),
+        ("Gemm", -1, ()),
+        ("Gemm", 1, ("Transpose", "Cast", "Transpose")),
+        ("[k, n]", 0, ()),
+        ("[k, n]", -2, ("Cast",)),
+    ],
+)
+def test_nvfp4(kind, axis, casts):
+    proto, w = fp4_model(kind, axis, casts)
+    onnx.checker.check_model(proto, full_check=True)
+    ((name, layer),) = tonnx.load_quantized(proto, activation="e4m3_row")
+    assert (name, layer.weight.format, layer.activation) == ("layer", "nvfp4", "e4m3_row")
+    np.testing.assert_allclose(layer.dequantize().double().numpy(), w, rtol=2.0**-22)
+    ((_, layer),) = tonnx.load_quantized(proto)
+    x = torch.randn(3, K)
+    with torch.no_grad():
+        assert close(layer(x), evaluate(proto, x))
+    assert (layer.bias is not None) == (kind == "Gemm")
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_export_of_nvfp4(bias, tmp_path):
+    layer = twt.QuantizedLinear.from_linear(nn.Linear(K, N, bias), "nvfp4")
+    proto = tonnx.export(layer, "up")
+    onnx.checker.check_model(proto, full_check=True)
+    assert [node.op_type for node in proto.graph.node[:4]] == ["DequantizeLinear"] * 2 + ["Transpose", "MatMul"]
+    x = torch.randn(4, K)
+    with torch.no_grad():
+        assert close(layer(x), evaluate(proto, x))
+    onnx.save(proto, tmp_path / "layer.onnx")
+    ((name, again),) = tonnx.load_quantized(tmp_path / "layer.onnx")
+    assert name == "up"
+    for one, other in zip(again.weight.stored(), layer.weight.stored()):
+        assert torch.equal(one, other)  # byte for byte
+
+
+def test_nvfp4_that_does_not_fit():
+    codes, scales, _, _ = fp4()
+    nan, negative = scales.copy(), scales.copy()
+    nan[3, 4], negative[3, 4] = 0x7F, 0xB8
+    for changes, message in (
+        ({"s": fp8_tensor("s", nan)}, "negative numbers or NaNs: scales from 0 to 448"),
+        ({"s": fp8_tensor("s", negative)}, "negative numbers or NaNs"),
+        ({"s": fp8_tensor("s", scales[:, :8].copy())}, "shape .24, 8.: blocks of 16 of 256 elements"),
+        ({"s": scales.view(np.int8)}, "other scales: DequantizeLinear of an initializer of FLOAT8E4M3FN"),
+        ({"g": np.float32(-1)}, "-1.0: a positive finite number"),
+        ({"g": np.float32(np.nan)}, "nan: a positive finite number"),
+        ({"g": np.ones(24, np.float32)}, "24 elements: 1"),
+        ({"w": fp4_tensor("w", codes.reshape(-1))}, "FLOAT4E2M1 of shape .6144,."),
+    ):
+        with pytest.raises(tw.TilewrightError, match=message):
+            list(tonnx.load_quantized(fp4_model(**changes)[0]))
+    with pytest.raises(tw.Unsupported, match="axis 0, block_size 16: a matrix in blocks of 16 along the reduction"):
+        list(tonnx.load_quantized(fp4_model(axis=0)[0]))
+    with pytest.raises(tw.Unsupported, match="axis -1"):  # in blocks along n
+        list(tonnx.load_quantized(fp4_model(kind="[k, n]")[0]))
+    proto, _ = fp4_model()
+    proto.graph.node[1].attribute[1].i = 32
+    with pytest.raises(tw.Unsupported, match="block_size 32"):
+        list(tonnx.load_quantized(proto))
+    proto, _ = fp4_model()
+    proto.graph.node[1].input[1] = "s"  # block scales without their factor
+    with pytest.raises(tw.Unsupported, match="other scales"):
+        list(tonnx.load_quantized(proto))
+    proto, _ = fp4_model()
+    proto.graph.node[1].input.append("s")
+    with pytest.raises(tw.Unsupported, match="zero points"):
+        list(tonnx.load_quantized(proto))
+    proto, _ = fp4_model()
+    proto.graph.initializer[0].raw_data = b"few"
+    with pytest.raises(tw.InvalidArgument, match="w = unreadable"):
+        list(tonnx.load_quantized(proto))
+    proto, _ = fp4_model()
+    proto.graph.node[2].input[0] = proto.graph.node[2].output[0]  # a cycle
+    assert not list(tonnx.load_quantized(proto))
+
+
+def test_a_transposed_weight_of_integers():
+    """DequantizeLinear, Transpose, MatMul: as column-major exporters write INT8 and INT4, too."""
+    r = random(8)
+    codes = r.integers(-8, 8, (N, K))
+    constants = {"w": helper.make_tensor("w", TensorProto.INT4, (N, K), codes.ravel().tolist())}
+    constants["s"] = (r.random((N, K // 32)) * 0.1 + 0.01).astype(np.float16).astype(np.float32)
+    nodes = [helper.make_node("DequantizeLinear", ["w", "s"], ["d"], axis=1, block_size=32)]
+    nodes.append(helper.make_node("Transpose", ["d"], ["t"], perm=[1, 0]))
+    nodes.append(helper.make_node("MatMul", ["x", "t"], ["y"], name="layer"))
+    proto = model(nodes, constants)
+    ((_, layer),) = tonnx.load_quantized(proto)
+    x = torch.randn(3, K)
+    assert layer.weight.format == "int4_g32" and close(layer(x), run(proto, x))
 
 
 def test_what_does_not_fit(tmp_path):

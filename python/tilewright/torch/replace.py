@@ -229,8 +229,12 @@ def _why_not(module: Any, options: Options | None, kinds: Mapping[type[nn.Module
 
 
 def replace_mlp_with_w4a8(
-    model: nn.Module, *, which: str = r"(^|\.)(mlp|feed_forward|ffn)\.[^.]+$", accum: str | None = None
+    model: nn.Module,
+    *,
+    which: str = r"(^|\.)(mlp|feed_forward|ffn)\.[^.]+$",
+    accum: str | None = None,
+    layer: type[W4A8Linear] = W4A8Linear,
 ) -> int:
-    """Makes the linear layers of MLP blocks W4A8Linear, in place, and returns how many. which: a regular expression
-    that is searched for in qualified names: of the layers that belong to an MLP."""
-    return len(replace_linears(model, [(re.compile(which), {"accum": accum})], layer=W4A8Linear).replaced)
+    """Makes the linear layers of MLP blocks W4A8Linear (or a subclass, layer), in place, and returns how many. which: a
+    regular expression that is searched for in qualified names: of the layers that belong to an MLP."""
+    return len(replace_linears(model, [(re.compile(which), {"accum": accum})], layer=layer).replaced)
