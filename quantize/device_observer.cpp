@@ -40,8 +40,6 @@ std::uint64_t in_channel(std::int64_t channel, std::int64_t channels, std::int64
 
 }  // namespace
 
-namespace quantize {
-
 DeviceObservation::DeviceObservation(const ObserverOptions& options)
     : options_(Observer(options).options()), seen_(static_cast<std::size_t>(options.channels)) {}
 
@@ -114,8 +112,6 @@ Observer DeviceObservation::observed(std::span<const ObserveChannel> channels, s
 }
 
 void DeviceObservation::clear() { std::fill(seen_.begin(), seen_.end(), 0); }
-
-}  // namespace quantize
 
 struct DeviceObserver::Impl {
   Impl(Engine& engine, const Device& on, Format x, const ObserverOptions& options)

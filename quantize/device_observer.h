@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-namespace tilewright::quantize {
+namespace tilewright {
 
 class DeviceObservation {
  public:
@@ -35,4 +35,4 @@ class DeviceObservation {
   std::vector<std::uint64_t> seen_;  // elements of each channel
 };
 
-}  // namespace tilewright::quantize
+}  // namespace tilewright

@@ -63,10 +63,6 @@ struct Observation {
   friend bool operator==(const Observation&, const Observation&) = default;
 };
 
-namespace quantize {
-class DeviceObservation;
-}
-
 class TILEWRIGHT_EXPORT Observer {
  public:
   // Throws Error (invalid_argument, too_large) naming the option.
@@ -100,7 +96,7 @@ class TILEWRIGHT_EXPORT Observer {
   friend bool operator==(const Observer&, const Observer&) = default;
 
  private:
-  friend class quantize::DeviceObservation;  // of DeviceObserver
+  friend class DeviceObservation;  // quantize/device_observer.h
   ObserverOptions options_;
   std::vector<Observation> channels_;
 };

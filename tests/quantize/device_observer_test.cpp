@@ -54,14 +54,14 @@ class Emulated {
   Observer observed() const { return steps_.observed(channels_, counts_, infinite_); }
 
  private:
-  quantize::DeviceObservation steps_;
+  DeviceObservation steps_;
   std::vector<ObserveChannel> channels_;
   std::vector<std::uint64_t> counts_;
   std::uint64_t infinite_ = 0, seed_ = 0;
   std::int64_t most_blocks_;
   tw::observe::Shape state_;
   void (*run_)(const tw::observe::Args&, const tw::observe::Shape&);
-  quantize::DeviceObservation::Launch launch_;
+  DeviceObservation::Launch launch_;
 };
 
 std::vector<std::byte> encoded(const std::string& format, const std::vector<float>& values) {
