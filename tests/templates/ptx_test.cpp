@@ -3,6 +3,8 @@
 // in tests/emulator.
 #include "core/ptx.cuh"
 
+#include "core/e2m1.cuh"
+
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -103,4 +105,36 @@ TEST_CASE("load_words reads the same bytes in pieces of any alignment", "[ptx]")
   CHECK(load_global1(memory + 5) == memory[5]);
   CHECK(load_global2(memory + 6) == memory[6] + 256 * memory[7]);
   CHECK(load_stream16(memory + 16).w == load_global16(memory + 16).w);
+}
+
+// By additions or, where a lane is not ordinary, by divisions: what the scalar encoder makes of each quotient.
+template <int E>
+void check_e2m1_codes(unsigned seed) {
+  // Ties between codes, where the smallest error shows, and the largest code; 7 and 300 saturate.
+  constexpr float kLikely[] = {0.0f, 0.25f, 0.5f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.0f, 6.0f, 6.4f};
+  std::mt19937 random(seed);
+  const auto pick = [&](unsigned n) { return static_cast<unsigned>(random() % n); };
+  for (int n = 0; n < 50000; ++n) {
+    const bool round = pick(2) != 0;  // divisors with few bits, of which ties are multiples
+    float scale = 1.0f + static_cast<float>(pick(round ? 8 : 1u << 23)) / static_cast<float>(round ? 8 : 1 << 23);
+    scale = std::ldexp(scale, static_cast<int>(pick(n % 16 ? 40 : 250)) - (n % 16 ? 20 : 125));
+    float v[E], largest = 0.0f;
+    for (float& each : v) {
+      each = (pick(2) ? kLikely[pick(11)] : 6.4f * static_cast<float>(pick(1u << 24)) * 0x1p-24f) * scale;
+      if (pick(3) == 0) each = std::nextafter(each, pick(2) ? 1e30f : 0.0f);
+      if (pick(2000) == 0) each = scale * (pick(2) ? 7.0f : 300.0f);
+      if (pick(2000) == 0) each = std::nanf("");
+      if (pick(2)) each = -each;
+      largest = max_or_nan(largest, abs_f(each));
+    }
+    u32 words[ceil_div(E, 8)], expected[ceil_div(E, 8)] = {};
+    fmt::e2m1_codes(words, v, Divider(scale, is_nan(largest) ? 300.0f * scale : largest), largest);
+    for (int i = 0; i < E; ++i) expected[i / 8] |= f32_to_e2m1(div_rn(v[i], scale)) << (4 * (i % 8));
+    REQUIRE(std::memcmp(words, expected, sizeof words) == 0);
+  }
+}
+TEST_CASE("E2M1 codes of a lane are those of its quotients", "[ptx]") {
+  check_e2m1_codes<4>(1);
+  check_e2m1_codes<8>(2);
+  check_e2m1_codes<16>(3);
 }
