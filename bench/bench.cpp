@@ -34,7 +34,7 @@ int main(int argc, char** argv) {
       "whole labels. conv: labels of rows or parts of them. quantize, cast_rows: problems with this, and not "
       "those of the table alone. x_from: only x=FORMAT w=FORMAT with this. code: only candidates with this in 'TARGET; "
       "FAMILY; PROBLEM'");
-  app.add_option("--shapes", settings.shapes, "gemm, gptq: N,K;N,K;... of gemm also 'judged' for all that are judged");
+  app.add_option("--shapes", settings.shapes, "gemm, gptq: N,K;N,K;... or 'judged' for all that are judged");
   app.add_option("--m", settings.ms, "gemm: only these m, e.g. 1,1024");
   app.add_option("--layers", settings.layers,
                  "conv: 1,2,u1,... or 'judged' for the twelve of its table, which is the default, or 'all'");

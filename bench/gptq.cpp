@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "bench/bench.h"
+#include "bench/gemm_jobs.h"
 
 namespace tilewright::bench {
 namespace {
@@ -99,16 +100,8 @@ Json gptqs(const Device& device, const Settings& settings) {
   Options options = Options::from_env();
   options.cache = settings.cache.empty() ? ":memory:" : settings.cache;
   Engine engine(options);
-  std::vector<std::pair<std::int64_t, std::int64_t>> shapes = {{4096, 14336}};
-  if (!settings.shapes.empty()) {
-    shapes.clear();
-    for (const std::string& text : split(settings.shapes, ';')) {
-      long long n = 0, k = 0;
-      if (std::sscanf(text.c_str(), "%lld,%lld", &n, &k) != 2)
-        throw Error(ErrorCode::invalid_argument, "--shapes", text, "N,K");
-      shapes.emplace_back(n, k);
-    }
-  }
+  std::vector<Shape> shapes = shapes_of(settings.shapes);
+  if (shapes.empty()) shapes = {{4096, 14336}};
   if (!settings.layer.empty()) shapes = {{0, 0}};
   Table table({"n", "k", "first call, s", "s", "relative error", "on the host, s", "the same bits"});
   Json rows = Json::array();

@@ -4,12 +4,10 @@
 #include <tilewright/error.h>
 #include <tilewright/gptq.h>
 
-#include <cmath>
 #include <cstring>
 #include <limits>
 #include <map>
 #include <memory>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -23,14 +21,14 @@
 #include "formats/uint4_g64.cuh"
 #include "gptq/columns.cuh"
 #include "gptq/matrix.cuh"
+#include "quantize/correlated_layer.h"
 #include "quantize/gptq_device.h"
 #include "support/catch.h"
 
 using namespace tilewright;
+using test::correlated, test::Layer;
 
 namespace {
-
-const Format kF32 = Format::parse("f32");
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
@@ -80,34 +78,6 @@ class Emulated : public quantize::GptqMachine {
   tw::gptq::Shape layer_;
   std::vector<std::pair<std::unique_ptr<std::byte[]>, std::size_t>> memory_;
 };
-
-struct Layer {
-  std::int64_t n, k;
-  std::vector<float> w;
-  Hessian hessian;
-  LinearWeight weight() const { return {w, n, k, "down"}; }
-};
-
-// Inputs are correlated, and some columns have none.
-Layer correlated(std::int64_t n, std::int64_t k, std::int64_t rows, unsigned seed,
-                 std::vector<std::int64_t> dead = {}) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  Layer layer{n, k, {}, Hessian(k)};
-  for (std::int64_t i = 0; i < n * k; ++i) layer.w.push_back(normal(random) * 0.02f);
-  std::vector<float> x(at(rows * k)), size(at(k));
-  for (float& s : size) s = std::exp(normal(random));
-  for (const std::int64_t j : dead) size[at(j)] = 0;
-  for (std::int64_t t = 0; t < rows; ++t) {
-    float before = 0;
-    for (std::int64_t j = 0; j < k; ++j) {
-      before = 0.9f * before + normal(random);
-      x[at(t * k + j)] = before * size[at(j)];
-    }
-  }
-  layer.hessian.add(kF32, x.data(), rows, k, 2);
-  return layer;
-}
 
 template <class T>
 std::int64_t differences(const std::vector<T>& a, const std::vector<T>& b) {

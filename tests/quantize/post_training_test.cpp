@@ -15,12 +15,14 @@
 #include <string>
 #include <vector>
 
+#include "quantize/correlated_layer.h"
 #include "quantize/tiles.h"
 #include "support/catch.h"
 #include "support/paths.h"
 #include "support/refusal.h"
 
 using namespace tilewright;
+using test::correlated, test::Layer;
 
 namespace {
 
@@ -29,32 +31,6 @@ constexpr const char* kFormats[] = {"int4_row",   "int4_g128", "int4_g64", "int4
                                     "uint4_g128", "uint4_g64", "uint4_g32"};
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
-struct Layer {
-  std::int64_t n, k;
-  std::vector<float> w;
-  Hessian hessian;
-  LinearWeight weight() const { return {w, n, k, "down"}; }
-};
-
-// Weights of many sizes, and inputs that are correlated: each column has a share of the one before it.
-Layer correlated(std::int64_t n, std::int64_t k, std::int64_t rows, unsigned seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  Layer layer{n, k, {}, Hessian(k)};
-  for (std::int64_t i = 0; i < n * k; ++i) layer.w.push_back(normal(random) * 0.02f);
-  std::vector<float> x(at(rows * k)), size(at(k));
-  for (float& s : size) s = std::exp(normal(random));
-  for (std::int64_t t = 0; t < rows; ++t) {
-    float before = 0;
-    for (std::int64_t j = 0; j < k; ++j) {
-      before = 0.9f * before + normal(random);
-      x[at(t * k + j)] = before * size[at(j)];
-    }
-  }
-  layer.hessian.add(kF32, x.data(), rows, k, 1);
-  return layer;
-}
 
 Hessian diagonal(std::int64_t k, double value) {
   std::vector<double> h(at(k * k)), magnitudes(at(k), 1.0);
