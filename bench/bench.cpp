@@ -67,8 +67,8 @@ int main(int argc, char** argv) {
   app.add_flag("--every-m", settings.every_m,
                "gemm: layers tuned at once, timed at 27 numbers of tokens and 20 random ones, rested and in a row");
   app.add_flag("--profile", settings.profile,
-               "gemm: time nothing; launch each kernel and its fastest rival once, for a profiler that waits "
-               "to be told (bench/counters.sh)");
+               "gemm, quantize: time nothing; launch each kernel and its fastest rival once, for a profiler that "
+               "waits to be told (bench/counters.sh)");
   CLI11_PARSE(app, argc, argv);
   settings.self = argv[0];
   if (settings.every_m && !app.count("--tune-seconds")) settings.tune_seconds = 60;

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Joins what `bench gemm --profile` launched with what ncu counted (its raw page as CSV): bench/counters.sh calls it.
+"""Joins what `bench gemm --profile` or `bench quantize --profile` launched with what ncu counted (its raw page as CSV):
+bench/counters.sh calls it.
 
   counters.py PROFILED.json COUNTERS.csv OUT.json
 """
@@ -63,7 +64,8 @@ def main():
         profiled = json.load(file)
     kernels = read(counters_path)
     rows = []
-    for launch in profiled["results"]["gemm"]["profiled"]:
+    [launches] = [result["profiled"] for result in profiled["results"].values()]
+    for launch in launches:
         # A rival's product may be several kernels.
         mine = [kernels.pop(0)] if kernels else []
         while launch["rival"] and kernels and kernels[0]["Kernel Name"] != OURS:
@@ -78,11 +80,11 @@ def main():
     with open(out, "w") as file:
         json.dump({"environment": profiled["environment"], "results": {"counters": rows}}, file, indent=1)
         file.write("\n")
-    print(f"{'':44} {'us':>7} {'GHz':>5} {'kcycles':>8} {'matrix':>6} {'issue':>6} {'DRAM':>5} {'L2':>4} {'shared':>6}  warps")
+    print(f"{'':70} {'us':>7} {'GHz':>5} {'kcycles':>8} {'matrix':>6} {'issue':>6} {'DRAM':>5} {'L2':>4} {'shared':>6}  warps")
     for r in rows:
-        who = f"{r['label']} m={r['m']} {r['n']}x{r['k']}"
+        who = f"{r['label']} m={r['m']} {r['n']}x{r['k']}" if "label" in r else r["problem"]
         warps = ", ".join(f"{name} {share:.0f}" for name, share in list(r["warps"].items())[:4])
-        print(f"{who[:44] if not r['rival'] else '  ' + r['rival']:44} {r['us']:7.1f} {r['ghz']:5.2f} {r['kcycles']:8.0f} {r['matrix_units']:6.0f} "
+        print(f"{who[:70] if not r['rival'] else '  ' + r['rival']:70} {r['us']:7.1f} {r['ghz']:5.2f} {r['kcycles']:8.0f} {r['matrix_units']:6.0f} "
               f"{r['issue_slots']:6.0f} {r['dram']:5.0f} {r['l2']:4.0f} {r['shared_memory']:6.0f}  {warps}")
 
 

@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "bench/bench.h"
+#include "bench/cuda.h"
 
 namespace tilewright::bench {
 namespace {
@@ -70,12 +71,34 @@ std::vector<Row> rows() {
   return all;
 }
 
+// One cold launch of what the cache has for a problem, for a profiler (bench/counters.sh).
+Json profile(Engine& engine, const Cuda& cuda, const Device& device, const Problem& problem) {
+  const Kernel kernel = engine.prepare(problem, device);
+  const Task task = engine.task(problem, device.arch());
+  const Rotation rotation(cuda, device, pieces_of(task), kColdBytes);
+  const auto launch = [&](int copy) {
+    const std::vector<void*> pointers = rotation.pointers(copy % rotation.copies());
+    kernel.launch(cuda.stream(), task.arguments(pointers, task.rows), task.rows, task.cols);
+  };
+  launch(0);
+  cuda.profiled([&] { launch(1); });
+  return {{"problem", problem.text()}, {"rival", ""}, {"choice", kernel.candidate(task.rows).text()}};
+}
+
 }  // namespace
 
 Json quantizing(const Device& device, const Settings& settings) {
   Options options = Options::from_env();
   options.cache = settings.cache.empty() ? ":memory:" : settings.cache;
   Engine engine(options);
+  if (settings.profile) {
+    const Cuda cuda(device, options.driver);
+    Json profiled = Json::array();
+    for (const Row& row : rows())
+      if (row.problem.find(settings.rows) != row.problem.npos)
+        profiled.push_back(profile(engine, cuda, device, Problem::parse(row.problem)));
+    return {{"profiled", profiled}};
+  }
   const double copy = copy_ceiling(engine, device), read = read_ceiling(engine, device);
   fmt::print("ceilings: copy {:.2f} TB/s (read + write), read {:.2f}\n", copy, read);
   Json out = {{"copy_ceiling_tbps", copy}, {"read_ceiling_tbps", read}, {"rows", Json::array()}};

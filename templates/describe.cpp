@@ -30,7 +30,9 @@ const Matrix& add_matrix(Task& task, const std::string& name, const Content& con
     b.output = output && s.scope != Scope::tensor;  // a global scale is an input of every kernel
     if (follows_rows && s.scope != Scope::tensor && s.rows == 1)
       b.row_bytes = static_cast<std::size_t>(content.format.stream_bytes(i, 1, content.cols));
-    b.fill = [content, i](std::span<std::byte> bytes, std::uint64_t seed) { fill_stream(content, i, seed, bytes); };
+    b.fill = [content, i, name](std::span<std::byte> bytes, std::uint64_t seed) {
+      fill_stream(content, i, seed_of(seed, name), bytes);
+    };
     m.slot(s.stream) = static_cast<int>(task.buffers.size());
     task.buffers.push_back(std::move(b));
   }

@@ -64,6 +64,11 @@ float global_of(const Content& c) {
   return c.inverse_global ? 1.0f / global : global;
 }
 
+std::uint64_t seed_of(std::uint64_t seed, std::string_view matrix) {
+  for (const char c : matrix) seed = Random(seed ^ static_cast<unsigned char>(c)).next();
+  return seed;
+}
+
 void fill_stream(const Content& c, int stream, std::uint64_t seed, std::span<std::byte> bytes) {
   const FormatInfo& info = c.format.info();
   const StreamSpec& spec = info.streams[static_cast<std::size_t>(stream)];

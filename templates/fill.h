@@ -38,6 +38,10 @@ struct Content {
 // The tensor-wide scale of such content; every seed has the same, so that streams can be filled one by one.
 float global_of(const Content& content);
 
+// The seed of one matrix among those of a task: two of one format and size must not hold the same numbers, or a kernel
+// that confuses them passes every check.
+std::uint64_t seed_of(std::uint64_t seed, std::string_view matrix);
+
 // Fills `bytes` with stream `stream` (index into the format's streams) of content. Streams filled with one seed belong
 // together. Only a pool of distinct rows is encoded; the matrix repeats them in a scrambled order.
 void fill_stream(const Content& content, int stream, std::uint64_t seed, std::span<std::byte> bytes);

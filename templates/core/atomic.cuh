@@ -62,26 +62,23 @@ TW_DEVICE u32 add_relaxed(u32* p, u32 v) {
   return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
 #endif
 }
-// p becomes v where that is more, without any order.
+// p becomes v where that is more, without any order; of u32 and of u64.
+#if defined(__CUDACC__)
 TW_DEVICE void max_global(u32* p, u32 v) {
-#if defined(__CUDACC__)
   asm volatile("red.relaxed.gpu.global.max.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
-#else
-  u32 before = __atomic_load_n(p, __ATOMIC_RELAXED);
-  while (before < v && !__atomic_compare_exchange_n(p, &before, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-  }
-#endif
 }
-// The same of 64 bits, and p += v.
 TW_DEVICE void max_global(u64* p, u64 v) {
-#if defined(__CUDACC__)
   asm volatile("red.relaxed.gpu.global.max.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
 #else
-  u64 before = __atomic_load_n(p, __ATOMIC_RELAXED);
+template <class T>
+TW_DEVICE void max_global(T* p, T v) {
+  T before = __atomic_load_n(p, __ATOMIC_RELAXED);
   while (before < v && !__atomic_compare_exchange_n(p, &before, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
   }
-#endif
 }
+#endif
+// p += v, without any order.
 TW_DEVICE void sum_global(u64* p, u64 v) {
 #if defined(__CUDACC__)
   asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");

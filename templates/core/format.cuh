@@ -18,9 +18,9 @@
 //   kBlock                       elements of a block: columns of a row that are stored together
 //   kDataBytes, kScaleBytes      bytes of a block in the streams `data` and `scales`
 //   kScaleRows                   rows that share the items of `scales`; 1: each has its own
-//   kRowScale, RowItem           true: `scales` holds one RowItem per row instead, a float, a ZeroPointItem or a
-//   SignItem kGlobal                      true: one more float scales the whole tensor Element type of an element where
-//   each is stored by itself; void: codes in blocks
+//   kRowScale, RowItem           true: `scales` holds one RowItem per row instead: a float, ZeroPointItem or SignItem
+//   kGlobal                      true: one more float scales the whole tensor
+//   Element                      type of an element where each is stored by itself; void: codes in blocks
 //
 // Scalar codec, the library's reference on the host and in the reference kernels:
 //   encode(x, data, scales, context, encoder)   one block; context: the tensor's scale, the row's item, or 1

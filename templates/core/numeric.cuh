@@ -14,7 +14,7 @@
 
 namespace tw {
 
-// ---- exactly rounded float operations ------------------------------------------------------------------------------
+// ---- exactly rounded operations ------------------------------------------------------------------------------------
 #if defined(__CUDA_ARCH__)
 TW_FN float add_rn(float a, float b) { return __fadd_rn(a, b); }
 TW_FN float sub_rn(float a, float b) { return __fsub_rn(a, b); }
@@ -22,6 +22,12 @@ TW_FN float mul_rn(float a, float b) { return __fmul_rn(a, b); }
 TW_FN float div_rn(float a, float b) { return __fdiv_rn(a, b); }
 TW_FN float sqrt_rn(float a) { return __fsqrt_rn(a); }
 TW_FN float fma_rn(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+TW_FN double add_rn(double a, double b) { return __dadd_rn(a, b); }
+TW_FN double sub_rn(double a, double b) { return __dsub_rn(a, b); }
+TW_FN double mul_rn(double a, double b) { return __dmul_rn(a, b); }
+TW_FN double div_rn(double a, double b) { return __ddiv_rn(a, b); }
+TW_FN double sqrt_rn(double a) { return __dsqrt_rn(a); }
+TW_FN double fma_rn(double a, double b, double c) { return __fma_rn(a, b, c); }
 TW_FN float rint_even(float a) { return rintf(a); }
 TW_FN float trunc_zero(float a) { return truncf(a); }
 TW_FN float abs_f(float a) { return fabsf(a); }
@@ -32,6 +38,12 @@ TW_FN float mul_rn(float a, float b) { return a * b; }
 TW_FN float div_rn(float a, float b) { return a / b; }
 TW_FN float sqrt_rn(float a) { return __builtin_sqrtf(a); }
 TW_FN float fma_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+TW_FN double add_rn(double a, double b) { return a + b; }
+TW_FN double sub_rn(double a, double b) { return a - b; }
+TW_FN double mul_rn(double a, double b) { return a * b; }
+TW_FN double div_rn(double a, double b) { return a / b; }
+TW_FN double sqrt_rn(double a) { return __builtin_sqrt(a); }
+TW_FN double fma_rn(double a, double b, double c) { return __builtin_fma(a, b, c); }
 TW_FN float rint_even(float a) { return __builtin_rintf(a); }
 TW_FN float trunc_zero(float a) { return __builtin_truncf(a); }
 TW_FN float abs_f(float a) { return __builtin_fabsf(a); }
@@ -57,9 +69,11 @@ TW_FN i32 to_int(float a) {
 TW_FN i32 to_int_away(float a) { return to_int(nudged_away(a)); }
 
 // Many quotients by one positive divisor, each correctly rounded, for values of magnitude at most `largest` (a NaN is
-// allowed too). The reciprocal is rounded correctly, so two corrections of the product are enough (Markstein); nothing
-// may leave the range of normal numbers on the way, else a plain division is used. A quotient below 2^-40 may be off by
-// an ulp: who rounds it to a narrow format does not see that.
+// allowed too). The reciprocal is rounded correctly. So the product with it is within an ulp of the quotient, and one
+// correction rounds that correctly (Markstein, IBM J. Res. Dev. 34, 1990, theorem 2); or it is within 1.5 ulps, and the
+// correction could be wrong only where the quotient lies within 2^-22 ulp of the middle between two floats. A test
+// tries all of those. Nothing may leave the range of normal numbers on the way, else a plain division is used. A
+// quotient below 2^-40 may be off by an ulp: rounded to a narrow format it is the same.
 struct Divider {
   float divisor, reciprocal;
   bool direct;
@@ -71,8 +85,7 @@ struct Divider {
   }
   // Both: precondition: direct. Otherwise div_rn(x, divisor).
   TW_MEMBER float quotient_unsigned(float x) const {  // x >= 0, or the sign of a zero does not matter
-    float q = mul_rn(x, reciprocal);
-    q = fma_rn(fma_rn(-q, divisor, x), reciprocal, q);
+    const float q = mul_rn(x, reciprocal);
     return fma_rn(fma_rn(-q, divisor, x), reciprocal, q);
   }
   TW_MEMBER float quotient(float x) const {

@@ -16,13 +16,15 @@ namespace {
 
 using Knobs = tw::fused_cast::Knobs;
 constexpr Knob<Knobs> kKnobs[] = {knob<&Knobs::row_threads>("row_threads"), knob<&Knobs::block_rows>("block_rows"),
-                                  knob<&Knobs::held>("held"), knob<&Knobs::ahead>("ahead", true)};
+                                  knob<&Knobs::held>("held"), option<&Knobs::ahead>("ahead"),
+                                  option<&Knobs::wide>("wide")};
 constexpr Knob<Knobs> kDerived[] = {knob<&Knobs::piece>("piece"),       knob<&Knobs::whole>("whole"),
                                     knob<&Knobs::residual>("residual"), knob<&Knobs::norm>("norm"),
                                     knob<&Knobs::gated>("gated"),       knob<&Knobs::act>("act")};
 const KnobTable<Knobs> kTable{"tw::fused_cast::Knobs", kKnobs, kDerived};
 
 constexpr int kHeldElements = 32;  // of a thread
+constexpr double kScaleOps = 90;   // instructions of a block's scale, in every lane that has some of the block
 constexpr int kReferenceThreads = 128;
 constexpr int kRegisters = 65536;  // of a multiprocessor
 
@@ -31,17 +33,18 @@ double elements(const FusedCast& c) { return static_cast<double>(c.rows) * stati
 int input_bytes(const FusedCast& c) {  // of x and the residual, for an element of y
   return fast_path(c.x).element_bytes * (c.residual != Residual::none || c.gate != Gate::none ? 2 : 1);
 }
+bool has_blocks(const FusedCast& c) { return !fast_path(c.y).row_bytes && c.y.block() > 1; }
 bool needs_row(const FusedCast& c) { return c.norm != Norm::none || fast_path(c.y).row_bytes; }
 
 // Of a thread: what is held, and what was read of it, or is being read for the next rows. More for blocks' encoders.
 int registers(const FusedCast& c, const Knobs& k) {
-  const int held = k.held * k.piece, blocks = !fast_path(c.y).row_bytes && c.y.block() > 1 ? 16 : 0;
+  const int held = k.held * k.piece, blocks = has_blocks(c) ? 16 : 0;
   return 32 + blocks + held + held * input_bytes(c) / (k.ahead ? 4 : 8);
 }
 
 // What follows from the problem and the knobs chosen.
 Knobs derived(const FusedCast& c, Knobs k) {
-  k.piece = c.cols % 8 == 0 ? 8 : 1;
+  k.piece = c.cols % 8 != 0 ? 1 : k.wide ? 16 : 8;
   k.residual = c.residual != Residual::none, k.norm = c.norm != Norm::none, k.gated = c.gate != Gate::none;
   k.act = static_cast<tw::gemm::Act>(c.act);
   k.whole = !needs_row(c) || k.span() >= c.cols;
@@ -91,7 +94,8 @@ class Rows final : public FusedCastFamily {
     if (!k.whole) t.global_bytes += again * passes * bytes;
     const double act = c.act == Activation::none || c.act == Activation::relu ? 1 : c.act == Activation::silu ? 20 : 35;
     t.alu_ops =
-        (elements(c) + (k.whole ? 0 : again * passes)) * (14 + act + (k.norm ? 4 : 0) + (k.piece == 1 ? 12 : 0)) +
+        (elements(c) + (k.whole ? 0 : again * passes)) *
+            (14 + act + (k.norm ? 4 : 0) + (k.piece == 1 ? 12 : 0) + (has_blocks(c) ? kScaleOps / k.piece : 0)) +
         t.blocks * t.threads * (needs_row(c) ? 120 : 40);
     return t;
   }
@@ -104,7 +108,7 @@ class Rows final : public FusedCastFamily {
     if (y.row_bytes && c.y.block() > 1 && c.cols % 8 != 0)
       return fmt::format("cols = {}: y={} packs several codes a byte, and rows are no multiple of 8", c.cols,
                          c.y.name());
-    if (!y.row_bytes && c.y.block() > 1 && !(cast::encoder_lanes(c.y) & 8u))
+    if (has_blocks(c) && !(cast::encoder_lanes(c.y) & 8u))
       return fmt::format("y: {} has no encoder for lanes of 8", c.y.name());
     return "";
   }
@@ -114,7 +118,6 @@ class Rows final : public FusedCastFamily {
   }
   LaunchPlan plan(const FusedCast& c, const Knobs& k, const Arch& arch) const override {
     const FastPath& y = fast_path(c.y);
-    const bool staged = !y.row_bytes && c.y.block() > 1;
     const int words = tw::fused_cast::exchanged_words(k, y.row_bytes != 0, y.zero_point);
     const int exchanged = k.row_threads > 32 ? k.threads() / 32 * 4 * words : 0;
     LaunchPlan p;
@@ -122,19 +125,28 @@ class Rows final : public FusedCastFamily {
     p.threads = static_cast<std::uint32_t>(k.threads());
     p.shared_bytes = static_cast<std::uint32_t>(
         tw::fused_cast::whole_vectors(exchanged) +
-        (staged ? k.threads() / 32 * tw::fused_cast::staging_bytes(k, c.y.block(), y.data_bytes, y.scale_bytes) : 0));
+        (has_blocks(c) ? k.threads() / 32 * tw::fused_cast::staging_bytes(k, c.y.block(), y.data_bytes, y.scale_bytes)
+                       : 0));
     if (k.ahead)
       p.persistent = static_cast<std::uint32_t>(
           std::clamp(std::min(arch.threads_per_sm, kRegisters / registers(c, k)) / k.threads(), 1, 16));
     p.overlap = arch.clusters;  // targets that have one have the other
     return p;
   }
-  // Numbers of threads that a row keeps busy, and that hold it, or half of it.
+  // Numbers of threads that a row keeps busy, and that hold it, or half of it. In pieces of 16 elements too where fewer
+  // lanes then compute the scale of one block.
   std::vector<Candidate> list(const FusedCast& c) const override {
     std::vector<Candidate> all;
+    add(all, c, false);
+    if (has_blocks(c) && c.cols % 16 == 0 && cast::encoder_lanes(c.y) & 16u) add(all, c, true);
+    return all;
+  }
+
+ private:
+  void add(std::vector<Candidate>& all, const FusedCast& c, bool wide) const {
     constexpr int kLargest = 1024;
     for (int threads = 32; threads <= kLargest; threads *= 2) {
-      Knobs k = derived(c, {.row_threads = threads});
+      Knobs k = derived(c, {.row_threads = threads, .wide = wide});
       const int most = kHeldElements / k.piece / (threads == kLargest ? 2 : 1);  // of 64 registers there
       const std::int64_t steps = (c.cols + k.step() - 1) / k.step();
       k.held = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::clamp<std::int64_t>(steps, 1, most))));
@@ -153,7 +165,6 @@ class Rows final : public FusedCastFamily {
           all.push_back(kTable.candidate(name(), loop));
         }
     }
-    return all;
   }
 };
 

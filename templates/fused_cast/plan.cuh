@@ -10,8 +10,9 @@ struct Knobs {
   int block_rows = 1;     // of a block
   int held = 1;           // pieces of a thread that stay in registers
   bool ahead = false;     // blocks loop over rows, and read the next ones while they encode
+  bool wide = false;      // pieces of 16 elements
   // These follow from the problem.
-  int piece = 8;      // neighbouring elements of a thread: 16 bytes of them or more, or one
+  int piece = 8;      // neighbouring elements of a thread: 8 or 16, or one
   bool whole = true;  // held pieces are all of a row
   bool residual = false, norm = false, gated = false;
   gemm::Act act = gemm::Act::none;

@@ -48,21 +48,4 @@ struct Shape {
   TW_MEMBER i64 strip(i64 strip, i64 tile) const { return (strip * tiles() + tile) * kTileSize; }
 };
 
-// Exactly rounded, never contracted: results are the host's to the bit.
-#if defined(__CUDA_ARCH__)
-TW_FN double add_rn(double a, double b) { return __dadd_rn(a, b); }
-TW_FN double sub_rn(double a, double b) { return __dsub_rn(a, b); }
-TW_FN double mul_rn(double a, double b) { return __dmul_rn(a, b); }
-TW_FN double div_rn(double a, double b) { return __ddiv_rn(a, b); }
-TW_FN double sqrt_rn(double a) { return __dsqrt_rn(a); }
-TW_FN double fma_rn(double a, double b, double c) { return __fma_rn(a, b, c); }
-#else
-TW_FN double add_rn(double a, double b) { return a + b; }
-TW_FN double sub_rn(double a, double b) { return a - b; }
-TW_FN double mul_rn(double a, double b) { return a * b; }
-TW_FN double div_rn(double a, double b) { return a / b; }
-TW_FN double sqrt_rn(double a) { return __builtin_sqrt(a); }
-TW_FN double fma_rn(double a, double b, double c) { return __builtin_fma(a, b, c); }
-#endif
-
 }  // namespace tw::gptq

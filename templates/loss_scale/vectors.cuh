@@ -81,7 +81,7 @@ struct Vectors {
     }
     u32 found = inverse.bad || is_nan(block.seen);
     TW_UNROLL for (int mask = 16; mask > 0; mask /= 2) found |= shuffle_xor(found, mask);
-    if (found && thread_x() % 32 == 0) max_global(args.workspace, 1);
+    if (found && thread_x() % 32 == 0) max_global(args.workspace, 1u);
     if (!ends_last(args.workspace + 1)) return;
     const bool before = args.found_before != nullptr && !(*args.found_before == 0.0f);
     *args.found_inf = exchange_global(args.workspace, 0) != 0 || before ? 1.0f : 0.0f;

@@ -9,14 +9,6 @@
 
 namespace tw::observe {
 
-#if defined(__CUDA_ARCH__)
-TW_FN double mul_exact(double a, double b) { return __dmul_rn(a, b); }
-TW_FN double add_exact(double a, double b) { return __dadd_rn(a, b); }
-#else
-TW_FN double mul_exact(double a, double b) { return a * b; }
-TW_FN double add_exact(double a, double b) { return a + b; }
-#endif
-
 template <class X>
 struct Observe {
   TW_CONSTANTS(int, kThreads = observe::kThreads, kSharedBytes = observe::kSharedBytes);
@@ -110,7 +102,7 @@ struct Observe {
   TW_MEMBER static void count(const Args& a, const Shape& s) {
     const auto bin = [&](float v, i32 exponent) {
       const double per_value = bits_as<double>(static_cast<u64>(1023 - exponent) << 52);
-      const auto i = static_cast<i64>(mul_exact(static_cast<double>(abs_f(v)), per_value));
+      const auto i = static_cast<i64>(mul_rn(static_cast<double>(abs_f(v)), per_value));
       return (v < 0 ? 0 : s.bins) + min2(i, static_cast<i64>(s.bins - 1));
     };
     if (s.channels > 1 || s.bins > kSharedBins) {
@@ -142,7 +134,7 @@ struct Observe {
     const double batch[2] = {static_cast<double>(value(~c.batch_least)), static_cast<double>(value(c.batch_most))};
     for (int i = 0; i < 2; ++i) {
       if (c.batches == 0) c.first[i] = batch[i];
-      c.average[i] = add_exact(mul_exact(s.momentum, c.average[i]), mul_exact(1 - s.momentum, batch[i]));
+      c.average[i] = add_rn(mul_rn(s.momentum, c.average[i]), mul_rn(1 - s.momentum, batch[i]));
     }
     ++c.batches;
     c.batch_least = c.batch_most = 0;

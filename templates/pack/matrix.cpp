@@ -27,7 +27,7 @@ void fill_packed(const Gemm& g, float deviation, StreamName stream, std::uint64_
   MutableOperand plain, packed;
   const auto& specs = g.w.info().streams;
   for (int i = 0; i < static_cast<int>(specs.size()); ++i)
-    fill_stream(content, i, seed, place(from, specs[i].stream, g.w.stream_bytes(i, part.n, g.k), plain));
+    fill_stream(content, i, seed_of(seed, "w"), place(from, specs[i].stream, g.w.stream_bytes(i, part.n, g.k), plain));
   std::span<const std::byte> wanted;
   for (const StreamName which : kStreams)
     if (const std::int64_t size = packed_bytes(part, which)) {

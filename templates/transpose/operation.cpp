@@ -8,11 +8,10 @@
 
 #include "templates/checks.h"
 #include "templates/describe.h"
+#include "templates/family_of.h"
 #include "templates/fast_path.h"
-#include "templates/knobs.h"
 #include "templates/operation_of.h"
 #include "templates/run_grid.h"
-#include "templates/specialize.h"
 #include "templates/transpose/params.cuh"
 #include "templates/transpose/transpose.h"
 
@@ -36,21 +35,14 @@ struct Fields {
   }
 };
 
-class TransposeFamily : public EnumeratedFamily {
+class TransposeFamily : public FamilyOf<Transpose> {
  public:
-  std::string_view op() const override { return Transpose::kOperation; }
-  std::string why_not(const Problem& problem, const Arch&) const override {
-    return problem.as<Transpose>() ? "" : fmt::format("not a {}", Transpose::kOperation);
-  }
+  TransposeFamily() : FamilyOf("transpose") {}
 
  protected:
-  static Source source_of(std::string_view name, std::string plan_type, const LaunchPlan& plan) {
-    Specialization s;
-    s.name = fmt::format("transpose/{}", name);
-    s.includes = {"transpose/tiles.cuh"};
+  Source source_of(std::string plan_type, const LaunchPlan& plan) const {
+    Specialization s = specialization(plan, {}, "tiles");
     s.plan_type = std::move(plan_type);
-    s.space = "tw::transpose";
-    s.plan = plan;
     return specialize(s);
   }
 };
@@ -60,38 +52,39 @@ class Tiles final : public TransposeFamily {
   std::string_view name() const override { return "tiles"; }
   std::string_view title() const override { return "tiles of 128 bytes square, through registers and shared memory"; }
 
-  std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
-    if (!why_not(problem, arch).empty()) return {};
-    std::vector<Candidate> all;
-    for (const int warps : {8, 16, 4}) all.push_back({std::string(name()), {{"warps", warps}}});
-    return all;
-  }
   Source source(const Problem& problem, const Arch&, const Candidate& candidate) const override {
     const Transpose& t = *problem.as<Transpose>();
     const int bytes = element_bytes(t);
     const bool words = t.rows * bytes % 4 == 0 && t.cols * bytes % 4 == 0;
-    LaunchPlan plan;
-    const auto side = static_cast<std::uint32_t>(tw::transpose::tile_side(bytes));
-    plan.x = {1, side, side};
-    plan.threads = static_cast<std::uint32_t>(32 * candidate.at("warps"));
-    plan.shared_bytes = static_cast<std::uint32_t>(tw::transpose::tile_bytes(bytes));
-    return source_of(name(), fmt::format("tw::transpose::Tiles<{}, {}, {}>", bytes, candidate.at("warps"), words),
-                     plan);
+    return source_of(fmt::format("tw::transpose::Tiles<{}, {}, {}>", bytes, candidate.at("warps"), words),
+                     plan(t, candidate));
   }
   Traits traits(const Problem& problem, const Arch&, const Candidate& candidate) const override {
     const Transpose& p = *problem.as<Transpose>();
     const int bytes = element_bytes(p), side = tw::transpose::tile_side(bytes);
-    const double tiles =
-        static_cast<double>((p.rows + side - 1) / side) * static_cast<double>((p.cols + side - 1) / side);
-    Traits t;
-    t.threads = static_cast<int>(32 * candidate.at("warps"));
-    t.tile_rows = t.tile_cols = side, t.blocks = tiles;
-    t.shared_bytes = tw::transpose::tile_bytes(bytes);
-    t.unique_bytes = t.global_bytes = problem.min_bytes();
+    Traits t = base_traits(problem, plan(p, candidate));
     t.bytes_in_flight = 128.0 * side / t.threads;
     t.registers = 24 + side / t.threads * 32;
     t.alu_ops = elements(p) * bytes;
     return t;
+  }
+
+ protected:
+  std::vector<Candidate> list(const Transpose&) const override {
+    std::vector<Candidate> all;
+    for (const int warps : {8, 16, 4}) all.push_back({std::string(name()), {{"warps", warps}}});
+    return all;
+  }
+
+ private:
+  static LaunchPlan plan(const Transpose& t, const Candidate& candidate) {
+    const int bytes = element_bytes(t);
+    const auto side = static_cast<std::uint32_t>(tw::transpose::tile_side(bytes));
+    LaunchPlan plan;
+    plan.x = {1, side, side};
+    plan.threads = static_cast<std::uint32_t>(32 * candidate.at("warps"));
+    plan.shared_bytes = static_cast<std::uint32_t>(tw::transpose::tile_bytes(bytes));
+    return plan;
   }
 };
 
@@ -100,23 +93,14 @@ class Reference final : public TransposeFamily {
   std::string_view name() const override { return "reference"; }
   std::string_view title() const override { return "an element for a thread"; }
 
-  std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
-    if (!why_not(problem, arch).empty()) return {};
-    return {{"reference", {}}};
-  }
   Source source(const Problem& problem, const Arch&, const Candidate&) const override {
     const Transpose& t = *problem.as<Transpose>();
-    LaunchPlan plan;
-    plan.x = run_grid(kThreads, t.rows, t.cols);
-    plan.threads = kThreads;
-    return source_of(name(), fmt::format("tw::transpose::Reference<{}>", element_bytes(t)), plan);
+    return source_of(fmt::format("tw::transpose::Reference<{}>", element_bytes(t)), plan(t));
   }
   Traits traits(const Problem& problem, const Arch&, const Candidate&) const override {
     const Transpose& p = *problem.as<Transpose>();
-    Traits t;
-    t.threads = kThreads, t.tile_cols = kThreads, t.registers = 24;
-    t.blocks = std::max(1.0, elements(p) / kThreads);
-    t.unique_bytes = problem.min_bytes();
+    Traits t = base_traits(problem, plan(p));
+    t.registers = 24;
     t.global_bytes = elements(p) * (element_bytes(p) + 32);  // a sector for each element that is written
     t.bytes_in_flight = 4;
     t.alu_ops = elements(p) * 60;
@@ -124,7 +108,12 @@ class Reference final : public TransposeFamily {
   }
 
  private:
-  static constexpr int kThreads = 128;
+  static LaunchPlan plan(const Transpose& t) {
+    LaunchPlan plan;
+    plan.threads = 128;
+    plan.x = run_grid(static_cast<int>(plan.threads), t.rows, t.cols);
+    return plan;
+  }
 };
 
 class TransposeOperation final : public OperationOf<Transpose, Fields> {

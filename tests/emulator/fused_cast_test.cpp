@@ -227,7 +227,7 @@ void check(const fc::Knobs& k, i64 rows, i64 cols, i64 blocks, unsigned seed) {
 
 constexpr fc::Knobs knobs(int row_threads, int block_rows, int held, int piece, bool whole, bool residual, bool norm,
                           bool gated, Act act) {
-  return {row_threads, block_rows, held, false, piece, whole, residual, norm, gated, act};
+  return {row_threads, block_rows, held, false, piece == 16, piece, whole, residual, norm, gated, act};
 }
 constexpr fc::Knobs looping(fc::Knobs k) {
   k.ahead = true;
@@ -280,6 +280,12 @@ TEST_CASE("fused_cast: RMSNorm and blocks", "[fused_cast]") {
   check_rows<BF16, fmt::nvfp4, void, BF16, true, true, false, Act::none, 32, 2, 2>(5);
   check_rows<F16, fmt::mxfp8, void, F16, true, true, false, Act::none, 64, 2, 1>(6);
   check_rows<F32, fmt::q8_1, BF16, F32, false, true, false, Act::silu, 64, 1, 1>(7);
+}
+TEST_CASE("fused_cast: blocks in pieces of 16 elements", "[fused_cast]") {
+  check_rows<BF16, fmt::nvfp4, void, BF16, false, true, false, Act::none, 32, 2, 1, 16>(22);
+  check_rows<F16, fmt::mxfp8, void, F16, true, true, false, Act::none, 64, 1, 1, 16>(23);
+  check_rows<F32, fmt::q8_1, BF16, F32, false, true, false, Act::silu, 32, 1, 2, 16>(24);
+  check_rows<F16, fmt::nvfp4, void, void, false, false, true, Act::silu, 64, 2, 1, 16>(25);
 }
 TEST_CASE("fused_cast: gates", "[fused_cast]") {
   check_rows<BF16, fmt::e4m3_row, void, void, false, false, true, Act::silu, 64, 2, 1>(8);

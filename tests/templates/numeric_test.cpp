@@ -4,7 +4,9 @@
 #include "core/numeric.cuh"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <random>
 #include <vector>
@@ -186,6 +188,50 @@ TEST_CASE("e2m1 decodes, rounds to nearest even and saturates", "[numeric]") {
     rounded_otherwise += e2m1_rounded(bits_as<float>(bits)) != e2m1_to_f32(e2m1_magnitude(bits_as<float>(bits)));
   CHECK(rounded_otherwise == 0);
   CHECK(f32_to_e2m1(-kNan) == 7);
+}
+
+// x / d in the binade of 1/2 to 1, and nearer to the middle of two floats than 2^-20 ulp: x = m d + s 2^-48 with m in
+// the middle, so that m is a multiplicative inverse. f(x) of every such x of the divisor d = D 2^-23.
+template <class F>
+void hard_quotients(std::uint64_t D, F&& f) {
+  const int shift = std::countr_zero(D);
+  std::uint64_t inverse = D >> shift;
+  for (int i = 0; i < 6; ++i) inverse *= 2 - (D >> shift) * inverse;  // modulo 2^64
+  const int bits = 25 - shift;
+  for (std::int64_t s = -16; s <= 16; ++s) {
+    if (s == 0 || s % (std::int64_t{1} << shift) != 0) continue;
+    const std::uint64_t least =
+        static_cast<std::uint64_t>(-s / (std::int64_t{1} << shift)) * inverse & ((1ull << bits) - 1);
+    for (std::uint64_t m = least; m < 1ull << 25; m += 1ull << bits) {
+      if (m < 1ull << 24 || m % 2 == 0) continue;
+      const std::int64_t product = static_cast<std::int64_t>(m * D) + s;
+      REQUIRE(product % (1 << 25) == 0);
+      f(static_cast<float>(std::ldexp(static_cast<double>(product >> 25), -23)));
+    }
+  }
+}
+
+TEST_CASE("a divider's quotients are correctly rounded", "[numeric]") {
+  long cases = 0, wrong = 0;
+  const auto check = [&](const Divider& by, float x) {
+    ++cases;
+    wrong += by.quotient_unsigned(x) != x / by.divisor;
+  };
+  // With one correction only quotients next to the middle of two floats could be wrong. (All 2^23 divisors pass.)
+  for (std::uint64_t D = 1u << 23; D < 1u << 24; D += D % 64 == 0 ? 1 : 97) {
+    const Divider by(static_cast<float>(D) * 0x1p-23f, 2.0f);
+    hard_quotients(D, [&](float x) { check(by, x); });
+  }
+  CHECK(cases > 500000);
+  std::mt19937 random(1);
+  std::uniform_real_distribution<float> significand(1, 2);
+  std::uniform_int_distribution<int> exponent(-59, 59), below(0, 40);
+  for (int i = 0; i < 1000000; ++i) {
+    const Divider by(std::ldexp(significand(random), exponent(random)), 1.0f);
+    REQUIRE(by.direct);
+    check(by, std::min(0x1p60f, by.divisor * std::ldexp(significand(random), 20 - below(random))));
+  }
+  CHECK(wrong == 0);
 }
 
 TEST_CASE("round_away is C's roundf and rint_even rounds ties to even", "[numeric]") {
