@@ -19,6 +19,19 @@ TW_DEVICE void e2m1_bytes(u32 word, u32& first, u32& second) {
   first = e2m1_twice(word & 0xffffu), second = e2m1_twice(word >> 16);
 }
 
+// The signs of N elements where a word of their codes has them. Each is the highest bit of a byte: those of odd
+// elements in place when the bytes lie side by side, those of even ones four bits above it.
+template <int N>
+TW_DEVICE u32 e2m1_signs(const float* v) {
+  static_assert(N == 4 || N == 8, "half a word or a word");
+  u32 bytes[2];
+  TW_UNROLL for (int odd = 0; odd < 2; ++odd) {
+    const auto pair = [&](int i) { return prmt(bits_as<u32>(v[i + odd]), bits_as<u32>(v[i + 2 + odd]), 0x73u); };
+    bytes[odd] = N == 8 ? prmt(pair(0), pair(4 % N), 0x5410u) : pair(0) & 0xffffu;
+  }
+  return (bytes[1] & 0x80808080u) | ((bytes[0] >> 4) & 0x08080808u);
+}
+
 // Codes of v[i] / by, eight of E in a word, the first lowest. A lane whose elements and divisor are not quite ordinary
 // takes E divisions; the others round by additions. A code is the least of what its magnitude is in steps of 1/2, of
 // 1 from 2 on and of 2 from 4 on, and numbers of steps are what an addition to 3 2^22 leaves in the lowest bits.
@@ -35,11 +48,10 @@ TW_DEVICE void e2m1_codes(u32 (&words)[ceil_div(E, 8)], const float (&v)[E], con
                   twos = fma_rn(q, 0.5f, kInteger + 4.0f);
       const u32 code = bits_as<u32>(min_number(min_number(halves, ones), twos));
       words[i / 8] += code << (4 * (i % 8));  // with the bits of 3 2^22, which are taken away at once below
-      words[i / 8] += (bits_as<u32>(v[i]) >> 31) << (4 * (i % 8) + 3);
     }
     u32 more = 0;
     TW_UNROLL for (int i = 0; i < kIn; ++i) more += 0x4b400000u << (4 * i);
-    TW_UNROLL for (int w = 0; w < kWords; ++w) words[w] -= more;
+    TW_UNROLL for (int w = 0; w < kWords; ++w) words[w] = (words[w] - more) | e2m1_signs<kIn>(v + 8 * w);
   } else {
     // Rare, and a division is long: one in the text, to which the elements come in turn.
     float turn[E];

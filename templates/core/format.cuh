@@ -272,6 +272,19 @@ TW_DEVICE float largest_or_nan(const float (&v)[E]) {
   TW_UNROLL for (int i = 0; i < E; ++i) largest = max_or_nan(largest, abs_f(v[i]));
   return largest;
 }
+// The largest magnitude among a lane's elements, NaNs passed over; `or_nan`: of largest_or_nan(). NaNs are rare, so
+// they get a loop, which ptxas cannot execute for every lane as it does with short branches.
+template <int E>
+TW_DEVICE float largest_number(const float (&v)[E], float or_nan) {
+  if (!is_nan(or_nan)) return or_nan;
+  float largest = 0.0f;
+  TW_NO_UNROLL for (int n = 0; n < E; ++n) {
+    float x = v[0];
+    TW_UNROLL for (int i = 1; i < E; ++i) x = n == i ? v[i] : x;
+    largest = max_number(largest, abs_f(x));
+  }
+  return largest;
+}
 // The largest magnitude among the elements of `lanes` neighbouring lanes; NaNs are passed over.
 template <int lanes, int E>
 TW_DEVICE float largest_of(const float (&v)[E]) {

@@ -52,7 +52,7 @@ struct nvfp4 {
   TW_MEMBER static constexpr bool lanes_ok(int e) { return e == 4 || e == 8 || e == 16; }
   template <int E>
   TW_MEMBER static void encode_lanes(const float (&v)[E], int lane, u8* data, u8* scales, float global, int) {
-    const float own = largest_or_nan(v), largest = largest_of_lanes<16 / E>(is_nan(own) ? largest_of<1>(v) : own);
+    const float own = largest_or_nan(v), largest = largest_of_lanes<16 / E>(largest_number(v, own));
     float s = div_rn(largest, mul_rn(6.0f, global));
     s = largest == 0.0f ? 1.0f : min2(max2(s, 0.001953125f), 448.0f);
     const u8 stored = f32_to_e4m3(s);
@@ -61,8 +61,10 @@ struct nvfp4 {
     e2m1_codes(words, v, Divider(mul_rn(e4m3_to_f32(stored), global), largest), own);
     if constexpr (E == 4)
       reinterpret_cast<u16*>(data)[lane] = static_cast<u16>(words[0]);
+    else if constexpr (E == 8)
+      reinterpret_cast<u32*>(data)[lane] = words[0];
     else
-      TW_UNROLL for (int w = 0; w < E / 8; ++w) reinterpret_cast<u32*>(data + E / 2 * lane)[w] = words[w];
+      *reinterpret_cast<u32x2*>(data) = {words[0], words[1]};
   }
 
   TW_CONSTANTS(int, kGroup = 16);

@@ -125,8 +125,9 @@ class Rows final : public FusedCastFamily {
     p.threads = static_cast<std::uint32_t>(k.threads());
     p.shared_bytes = static_cast<std::uint32_t>(
         tw::fused_cast::whole_vectors(exchanged) +
-        (has_blocks(c) ? k.threads() / 32 * tw::fused_cast::staging_bytes(k, c.y.block(), y.data_bytes, y.scale_bytes)
-                       : 0));
+        (has_blocks(c) && tw::fused_cast::shares_blocks(k, c.y.block())
+             ? k.threads() / 32 * tw::fused_cast::staging_bytes(k, c.y.block(), y.data_bytes, y.scale_bytes)
+             : 0));
     if (k.ahead)
       p.persistent = static_cast<std::uint32_t>(
           std::clamp(std::min(arch.threads_per_sm, kRegisters / registers(c, k)) / k.threads(), 1, 16));

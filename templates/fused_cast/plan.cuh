@@ -23,6 +23,8 @@ struct Knobs {
 };
 
 TW_FN constexpr int whole_vectors(int bytes) { return (bytes + 15) / 16 * 16; }
+// Whether lanes share a block of `block` elements without a scale of the row: then it goes through shared memory.
+TW_FN constexpr bool shares_blocks(const Knobs& k, int block) { return block > k.piece; }
 // Blocks of `block` elements that a warp encodes together.
 TW_FN constexpr int warp_blocks(const Knobs& k, int block) { return 32 * k.piece / block; }
 // Where a warp's encoded blocks wait for their way to memory: their data, then their scales.

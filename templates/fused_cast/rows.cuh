@@ -5,8 +5,8 @@
 // read again, from L2 as a rule. With `ahead` a block loops over rows and reads the next ones while it encodes, else it
 // has its rows alone. Where a row's elements need nothing of each other, a block takes a part of each of its rows.
 //
-// Codes of rows and plain elements go to memory as they are made. Blocks are encoded by neighbouring lanes, in shared
-// memory of their warp, which then copies them with whole accesses.
+// Codes of rows, plain elements and blocks of one piece go to memory as they are made. Larger blocks are encoded by
+// neighbouring lanes, in shared memory of their warp, which then copies them with whole accesses.
 #pragma once
 #include "cast/row_group.cuh"
 #include "core/row_scale.cuh"
@@ -22,7 +22,7 @@ struct Rows {
   using Item = fmt::row_item<Y>;
   TW_CONSTANTS(int, P = knobs.piece, kHeld = knobs.held, kThreads = knobs.threads(), kStep = knobs.step());
   TW_CONSTANTS(bool, kWholeRow = knobs.norm || Y::kRowScale, kZeroPoint = fmt::has_zero_point<Y>(),
-               kStaged = !Y::kRowScale && Y::kBlock > 1);
+               kStaged = !Y::kRowScale && shares_blocks(knobs, Y::kBlock));
   TW_CONSTANTS(int, kLanes = Y::kBlock > P ? Y::kBlock / P : 1);  // of one block
   TW_CONSTANTS(int, kWarpBlocks = kStaged ? warp_blocks(knobs, Y::kBlock) : 0);
   TW_CONSTANTS(int, kData = whole_vectors(kWarpBlocks * Y::kDataBytes));
@@ -72,14 +72,16 @@ struct Rows {
                                               lane);
     sync_warp();
   }
-  // Elements without a scale of their own.
+  // Elements without a scale of their own, or whole blocks.
   TW_MEMBER static void put_elements(const float (&v)[P], const Args& args, const Shape& shape, i64 row, u32 at,
                                      float context) {
-    u8* const y = static_cast<u8*>(args.y.data) + (row * shape.cols + at) * Y::kDataBytes;
+    const i64 first = (row * shape.cols + at) / Y::kBlock;
+    u8* const y = static_cast<u8*>(args.y.data) + first * Y::kDataBytes;
+    u8* const scales = static_cast<u8*>(args.y.scales) + first * Y::kScaleBytes;
     if constexpr (P == 1)
-      Y::encode(v, y, nullptr, context, shape.encoder);
+      Y::encode(v, y, scales, context, shape.encoder);
     else
-      Y::template encode_lanes<P>(v, 0, y, nullptr, context, shape.encoder);
+      Y::template encode_lanes<P>(v, 0, y, scales, context, shape.encoder);
   }
   // Codes under a row's scale.
   TW_MEMBER static void put_codes(const float (&v)[P], const Args& args, const Shape& shape, i64 row, u32 at,
