@@ -56,8 +56,13 @@ install(FILES ${PROJECT_BINARY_DIR}/tilewright.pc ${PROJECT_BINARY_DIR}/tilewrig
 install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DATADIR}/tilewright PATTERN "*.py" EXCLUDE PATTERN "build*" EXCLUDE)
 install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/tilewright)
 
-# A Python wheel holds the C library and the tool, inside the package.
+# A Python wheel holds the C library, the tool and what it was built with of PyTorch's operators, inside the package.
 if(SKBUILD)
+  add_custom_target(tilewright_python DEPENDS tilewright_c tilewright_cli)
+  if(TARGET tilewright_torch)
+    add_dependencies(tilewright_python tilewright_torch)
+    install(TARGETS tilewright_torch LIBRARY DESTINATION tilewright/_lib COMPONENT python)
+  endif()
   set_target_properties(tilewright_cli PROPERTIES INSTALL_RPATH "$ORIGIN/../_lib")
   install(TARGETS tilewright_c LIBRARY DESTINATION tilewright/_lib COMPONENT python)
   install(TARGETS tilewright_cli RUNTIME DESTINATION tilewright/_bin COMPONENT python)

@@ -1,18 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operators' CUDA side. Most of it runs here without a GPU: kernels are replaced by the library's computation on
 the host, which gets the addresses that a kernel would; one test goes through the real library to the driver double.
-What needs a device is marked and skipped without one."""
+Both implementations of linear are tested so, that of Python and libtilewright_torch, whose CUDA kernel is called with
+tensors of the CPU. What needs a device is marked and skipped without one."""
 
 from __future__ import annotations
 
 import copy
 import ctypes
+import itertools
+import os
+import pathlib
+import subprocess
+import sys
 import types
 import warnings
 
 import numpy as np
 import pytest
-from conftest import NVRTC, needs_nvrtc
+from conftest import LIBRARY, NVRTC, PACKAGE, needs_nvrtc
 from torch_support import assert_close, expected, values
 
 # isort: split
@@ -20,31 +26,31 @@ import torch
 
 import tilewright as tw
 import tilewright.torch as twt
-from tilewright.torch import _cuda, ops
+from tilewright.torch import _cuda, _stable, ops
 from tilewright.torch._spec import gemm_text
 
 N, K = 128, 512
+INDEX = -1  # of the CPU's tensors
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 
 
 class Launches(list):
-    """The problems that were launched, with the rows; `capturing` and `stream` are the test's to set."""
+    """The problems that were launched, with the rows; `capturing` and `stream` are the test's to set. linear() is the
+    implementation under test; `by_python` counts how often libtilewright_torch left it to Python."""
 
     capturing = False
     stream = 0
+    cpp = False
+    by_python = 0
+    expected_failure = False
 
-
-@pytest.fixture
-def launches(monkeypatch):
-    """Kernels that compute on the host."""
-    seen = Launches()
-
-    def launch(function, use, stream, args):
-        assert stream == seen.stream
+    def launch(self, function, use, stream, args):
+        """Computes on the host."""
+        assert stream == self.stream
         problem = use.subject
         rows = {"tw_launch_gemm_args": "m", "tw_launch_cast": "rows"}.get(function)
         count = getattr(args, rows) if rows else problem.rows
-        seen.append((problem, count))
+        self.append((problem, count))
         given = {}
         for buffer in problem.buffers:
             operand, _, stream_name = buffer.name.partition(".")
@@ -62,8 +68,74 @@ def launches(monkeypatch):
             given.setdefault(buffer.name, factor.data_ptr())
         (problem.with_rows(count) if rows else problem).compute(given)
 
-    monkeypatch.setattr(_cuda, "_launch", launch)
-    monkeypatch.setattr(_cuda, "index_of", lambda x: 0)
+
+def linear_in_cpp(x, weight, bias, problem):
+    """The kernel of CUDA tensors, called as ops.linear() calls it."""
+    try:
+        keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
+        return torch.ops.tilewright.linear.default.redispatch(keys, x, list(weight), bias, problem)
+    except RuntimeError as error:
+        raise _cuda.cause(error) from None
+
+
+_numbers = itertools.count(1)
+_prepared = {}
+
+
+@pytest.fixture(scope="module")
+def bound():
+    """libtilewright_torch with launches that compute on the host: of the Launches in `bound.seen`."""
+    if _stable.info().ops != "stable":
+        pytest.skip(f"needs libtilewright_torch: {_stable.info().why}")
+    state = types.SimpleNamespace(seen=None)
+
+    def called(name, kind):
+        def launch(kernel, stream, args):
+            try:
+                state.seen.launch(name, _prepared[kernel], stream or 0, args.contents)
+                return 0
+            except BaseException as error:
+                state.raised = error
+                return 1
+
+        return ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(kind))(launch)
+
+    def current_stream(device, stream):
+        stream[0] = state.seen.stream or None
+        return 0
+
+    kind = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
+    state.functions = (
+        called("tw_launch_gemm_args", tw._c.GemmArgs),
+        called("tw_launch_cast", tw._c.CastArgs),
+        kind(current_stream),
+    )
+    _stable.bind(*state.functions)
+    yield state
+    _stable.forget(workspaces=True)
+    _stable._library.tilewright_torch_bind(_stable._Functions())  # as it was
+    _stable._bound = False
+
+
+@pytest.fixture(params=["python", "stable"])
+def launches(request, monkeypatch):
+    """Kernels that compute on the host."""
+    seen = Launches()
+    seen.linear = _cuda.linear
+    if request.param == "stable":
+        bound = request.getfixturevalue("bound")
+        bound.seen, bound.raised = seen, None
+        seen.linear, seen.cpp = linear_in_cpp, True
+        _stable.forget(workspaces=True)
+        by_python = _cuda.linear
+
+        def counted(*args):
+            seen.by_python += 1
+            return by_python(*args)
+
+        monkeypatch.setattr(_cuda, "linear", counted)
+    monkeypatch.setattr(_cuda, "_launch", seen.launch)
+    monkeypatch.setattr(_cuda, "index_of", lambda x: INDEX)
     monkeypatch.setattr(_cuda, "_stream", lambda index: seen.stream)
     monkeypatch.setattr(_cuda, "_capturing", lambda index: seen.capturing)
     monkeypatch.setattr(_cuda, "_empty", lambda shape, dtype, index: torch.empty(shape, dtype=dtype))
@@ -73,10 +145,18 @@ def launches(monkeypatch):
     for name in ("_plans", "_kernels", "_workspaces"):
         monkeypatch.setattr(_cuda, name, {})
     engine = tw.Engine(cache=":memory:")
-    monkeypatch.setattr(engine, "prepare", lambda problem, device: types.SimpleNamespace(subject=problem))
+
+    def prepare(problem, device):
+        number = next(_numbers)
+        _prepared[number] = types.SimpleNamespace(subject=problem, _open=lambda: number)
+        return _prepared[number]
+
+    monkeypatch.setattr(engine, "prepare", prepare)
     twt.set_engine(engine)
     yield seen
     twt.set_engine(None)
+    if seen.cpp and bound.raised is not None and not seen.expected_failure:
+        raise bound.raised
 
 
 def gemm(w, x, y="f16", **fields):
@@ -108,7 +188,7 @@ def test_linear(launches, w, x, dtype, packed):
         launches.clear()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            y = _cuda.linear(given, streams, bias, problem)
+            y = launches.linear(given, streams, bias, problem)
         want = torch.ops.tilewright.linear(given, weight, bias, text)
         assert (y.float() - want.float()).abs().max() <= 2.0**-7 * want.float().abs().max()
         assert_close(y, expected(given, values(twt.dequantize(weight, w, N, K)), bias, x, F16))
@@ -119,6 +199,9 @@ def test_linear(launches, w, x, dtype, packed):
         casts = [p for p, _ in launches if p.op == "cast"]
         assert len(casts) == (0 if fused or x in ("f16", "bf16") else 1)
         assert "workspace=65536" in str(gemms[0][0]) and "weights=constant" in str(gemms[0][0])
+    if launches.cpp:  # the first call prepares; conversions and a factor of the tensor are PyTorch's arithmetic
+        converted = x == "e4m3_tensor" or (x in ("f16", "bf16") and x != {F16: "f16", BF16: "bf16"}.get(dtype))
+        assert launches.by_python == (5 if converted else 1)
 
 
 def test_a_factor_that_divides(launches):
@@ -127,7 +210,7 @@ def test_a_factor_that_divides(launches):
     given = torch.randn(6, K)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        y = _cuda.linear(given, weight, None, text)
+        y = launches.linear(given, weight, None, text)
     want = torch.ops.tilewright.linear(given, weight, None, text)
     assert torch.allclose(y, want, rtol=1e-4, atol=1e-4)
 
@@ -144,14 +227,97 @@ def test_shapes_and_strides(launches):
             torch.randn(K).expand(5, K),
             torch.randn(K),
         ):
-            y = _cuda.linear(x, weight, None, text)
+            y = launches.linear(x, weight, None, text)
             assert_close(y, expected(x, values(twt.dequantize(weight, "q8_0", N, K)), None, "q8_1"))
         launches.clear()
         for shape in ((0, K), (3, 0, K)):
-            assert _cuda.linear(torch.empty(shape), weight, None, text).shape == (*shape[:-1], N)
+            assert launches.linear(torch.empty(shape), weight, None, text).shape == (*shape[:-1], N)
         assert not launches
         with pytest.raises(tw.InvalidArgument, match="x = shape"):
-            _cuda.linear(torch.randn(2, K + 1), weight, None, text)
+            launches.linear(torch.randn(2, K + 1), weight, None, text)
+    if launches.cpp:  # dense rows of any number of dimensions are its own; views and what is empty are not
+        before = launches.by_python
+        for x in (torch.randn(K), torch.randn(2, 1, 3, K), torch.randn(1, K)[:, :]):
+            y = launches.linear(x, weight, None, text)
+            assert_close(y, expected(x, values(twt.dequantize(weight, "q8_0", N, K)), None, "q8_1"))
+        assert launches.by_python == before
+        launches.linear(base[:, 1 : K + 1], weight, None, text)
+        assert launches.by_python == before + 1
+
+
+BAD = {
+    "x's columns": (lambda x, w, b: (x[:, :-32].contiguous(), w, b), "x = shape .3, 480.: a last dimension of 512"),
+    "x's dtype": (lambda x, w, b: (x.double(), w, b), "x = dtype torch.float64"),
+    "no dimension": (lambda x, w, b: (x[0, 0].clone(), w, b), "x = shape .."),
+    "a stream too few": (lambda x, w, b: (x, w[:1], b), "weight = 1 tensors: 2: data, scales"),
+    "a stream too many": (lambda x, w, b: (x, [*w, w[0]], b), "weight = 3 tensors"),
+    "no stream": (lambda x, w, b: (x, [], b), "weight = 0 tensors"),
+    "bytes": (lambda x, w, b: (x, [w[0][:-1].clone(), w[1]], b), "weight .data. = 65535 bytes: 65536 bytes"),
+    "a stream's dtype": (lambda x, w, b: (x, [w[0].view(torch.int8), w[1]], b), "weight .data. = dtype torch.int8"),
+    "strides": (lambda x, w, b: (x, [w[0].repeat_interleave(2)[::2], w[1]], b), "weight .data. = strides"),
+    "another device": (lambda x, w, b: (x, [w[0].to("meta"), w[1]], b), "weight .data. = on meta: on cpu"),
+    "no bias": (lambda x, w, b: (x, w, None), "bias = None"),
+    "the bias's dtype": (lambda x, w, b: (x, w, b.float()), "bias = .*dtype torch.float32"),
+    "the bias's shape": (lambda x, w, b: (x, w, b[:, None]), "bias = shape .128, 1."),
+    "the bias's device": (lambda x, w, b: (x, w, b.to("meta")), "bias = on meta"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_does_not_fit(launches, case):
+    """Of a problem that was prepared, as most are."""
+    text, weight = gemm("int8_row", "f16", bias="f16")
+    x, bias = torch.randn(3, K).half(), torch.randn(N).half()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        launches.linear(x, weight, bias, text)
+        launches.clear()
+        change, message = BAD[case]
+        with pytest.raises(tw.InvalidArgument, match=message):
+            launches.linear(*change(x, weight, bias), text)
+        assert not launches
+        with pytest.raises(tw.TilewrightError, match="k = 33"):
+            launches.linear(x, weight, bias, "gemm x=f16 w=q4_0 y=f32 n=8 k=33")
+
+
+def test_a_launch_that_fails(launches, monkeypatch):
+    """C++ leaves it to Python, which says why."""
+    text, weight = gemm("int8_row", "f16")
+    x = torch.randn(3, K).half()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        launches.linear(x, weight, None, text)
+
+    def fail(*args):
+        raise tw.DriverFailed("cuLaunchKernelEx", "719", "CUDA_ERROR_LAUNCH_FAILED")
+
+    monkeypatch.setattr(launches, "launch", fail)
+    monkeypatch.setattr(_cuda, "_launch", fail)
+    with pytest.raises(tw.DriverFailed, match="LAUNCH_FAILED") as caught:
+        launches.linear(x, weight, None, text)
+    assert caught.value.code == "driver_failed"
+    if launches.cpp:
+        launches.expected_failure = True
+
+
+def test_threads(launches):
+    """Calls while plans are forgotten and prepared again."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    text, weight = gemm("int8_row", "int8_row", "f32")
+    inputs = [torch.randn(3, K) for _ in range(24)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        want = [launches.linear(x, weight, None, text) for x in inputs]
+
+        def call(i):
+            if i % 5 == 0:
+                _cuda.forget_plans()
+            return launches.linear(inputs[i], weight, None, text)
+
+        with ThreadPoolExecutor(4) as pool:
+            got = list(pool.map(call, range(24)))
+    assert all(torch.equal(a, b) for a, b in zip(got, want))
 
 
 def test_prepared_once(launches, monkeypatch):
@@ -161,10 +327,10 @@ def test_prepared_once(launches, monkeypatch):
     prepare = _cuda.engine().prepare
     monkeypatch.setattr(_cuda.engine(), "prepare", lambda *args: prepared.append(args) or prepare(*args))
     for rows in (1, 2, 300):
-        _cuda.linear(torch.randn(rows, K).half(), tiles, None, text)
+        launches.linear(torch.randn(rows, K).half(), tiles, None, text)
     assert len(prepared) == 1
     _cuda.forget_plans()
-    _cuda.linear(torch.randn(1, K).half(), tiles, None, text)
+    launches.linear(torch.randn(1, K).half(), tiles, None, text)
     assert len(prepared) == 2
 
 
@@ -174,27 +340,27 @@ def test_captures(launches):
     x = torch.randn(3, K).half()
     launches.capturing = True
     with pytest.raises(tw.WouldTune, match=r"problem = gemm .*call tilewright.torch.warm\(model\) first"):
-        _cuda.linear(x, tiles, None, text)
+        launches.linear(x, tiles, None, text)
     launches.capturing = False
-    _cuda.plan(text, 0, torch.float16)
-    assert set(_cuda._workspaces) == {(0, None)}
+    _cuda.plan(text, INDEX, torch.float16)
+    assert set(_cuda._workspaces) == {(INDEX, None)}
     launches.capturing, launches.stream = True, 7
-    _cuda.linear(x, tiles, None, text)  # with the workspace that waits for captures
+    launches.linear(x, tiles, None, text)  # with the workspace that waits for captures
     launches.capturing, launches.stream = False, 8
-    _cuda.linear(x, tiles, None, text)
-    assert set(_cuda._workspaces) == {(0, None), (0, 8)}
+    launches.linear(x, tiles, None, text)
+    assert set(_cuda._workspaces) == {(INDEX, None), (INDEX, 8)}
     assert all(not t.any() for t in _cuda._workspaces.values())
 
 
 def test_a_warning_for_weights_as_stored(launches):
     text, weight = gemm("q4_0", "f16")
     with pytest.warns(UserWarning, match="faster on tiles"):
-        _cuda.linear(torch.randn(2, K).half(), weight, None, text)
+        launches.linear(torch.randn(2, K).half(), weight, None, text)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        _cuda.linear(torch.randn(2, K).half(), weight, None, text)
+        launches.linear(torch.randn(2, K).half(), weight, None, text)
         plain, weight = gemm("q8_1", "f16")  # has no tiles
-        _cuda.linear(torch.randn(2, K).half(), weight, None, plain)
+        launches.linear(torch.randn(2, K).half(), weight, None, plain)
 
 
 @pytest.mark.parametrize("w", [f.name for f in tw.formats() if f.name != "int32"])
@@ -263,7 +429,8 @@ def test_modules_arrange_their_weights(launches):
 
 
 @needs_nvrtc
-def test_through_the_library(double, gpu, cache, monkeypatch):
+@pytest.mark.parametrize("implementation", ["python", "stable"])
+def test_through_the_library(double, gpu, cache, monkeypatch, implementation, request):
     """Preparation and launches of the real library, which checks what it is given; the double counts them."""
     memory = []
 
@@ -276,13 +443,21 @@ def test_through_the_library(double, gpu, cache, monkeypatch):
     def on_gpu(tensor):
         return empty(tensor.shape, tensor.dtype).copy_(tensor)
 
-    for name, value in (("index_of", lambda x: 0), ("_stream", lambda i: 0), ("_capturing", lambda i: False)):
+    for name, value in (("index_of", lambda x: INDEX), ("_stream", lambda i: 0), ("_capturing", lambda i: False)):
         monkeypatch.setattr(_cuda, name, value)
     monkeypatch.setattr(_cuda, "_empty", empty)
     monkeypatch.setattr(_cuda, "_synchronize", lambda index: gpu.synchronize())
     monkeypatch.setattr(_cuda, "device", lambda index: gpu)
     for name in ("_plans", "_kernels", "_workspaces"):
         monkeypatch.setattr(_cuda, name, {})
+    linear = _cuda.linear
+    if implementation == "stable":
+        request.getfixturevalue("bound")
+        _stable.forget(workspaces=True)
+        stream = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p)(lambda index, stream: 0)
+        _stable.bind(tw._c.lib.cdll.tw_launch_gemm_args, tw._c.lib.cdll.tw_launch_cast, stream)
+        request.addfinalizer(lambda: _stable.bind(*request.getfixturevalue("bound").functions))
+        linear = linear_in_cpp
     with tw.Engine(cache=cache, driver=gpu_driver(), nvrtc=NVRTC, jobs=2) as engine:
         twt.set_engine(engine)
         try:
@@ -291,14 +466,57 @@ def test_through_the_library(double, gpu, cache, monkeypatch):
             x, bias = on_gpu(torch.randn(3, 48)), on_gpu(torch.randn(40))
             double.on_launch(lambda launch: None)
             before = double.launches()
-            assert _cuda.linear(x, weight, bias, text).shape == (3, 40)
-            assert double.launches() - before == 2
+            for calls in (1, 2):
+                assert linear(x, weight, bias, text).shape == (3, 40)
+                assert double.launches() - before == 2 * calls
             with pytest.raises(tw.InvalidArgument, match="w.data"):
-                _cuda.linear(x, [torch.empty(40 * 48 + 1, dtype=torch.uint8)[1:], weight[1]], bias, text)
+                linear(x, [torch.empty(40 * 48 + 1, dtype=torch.uint8)[1:], weight[1]], bias, text)
         finally:
             _cuda.forget_plans()
             _cuda._retired.clear()
             twt.set_engine(None)
+
+
+def run(code, **environment):
+    """Of a process of its own."""
+    variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(PACKAGE), "TILEWRIGHT_LIBRARY": LIBRARY or ""}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**variables, **environment}, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr, done.stderr
+    return done.stdout
+
+
+REPORT = """
+import torch, tilewright.torch as twt
+print(twt.info().ops, "|", twt.info().library, "|", twt.info().why)
+print([line for line in torch._C._dispatch_dump("tilewright::linear").splitlines() if line.startswith("CUDA")])
+layer = twt.QuantizedLinear(64, 32)
+assert layer(torch.ones(2, 64)).shape == (2, 32)
+"""
+
+
+def test_info(bound):
+    out = run(REPORT)
+    assert out.startswith("stable |") and "| None" in out and "linear.cpp" in out
+
+
+def test_the_fall_back_on_request():
+    out = run(REPORT, TILEWRIGHT_TORCH_OPS="python")
+    assert out.startswith("python |") and "TILEWRIGHT_TORCH_OPS is python" in out and "ops.py" in out
+
+
+@pytest.mark.parametrize(
+    ("content", "why"), [(None, "there is no such file"), (b"", "file too short"), (b"\x7fELF" * 99, "")]
+)
+def test_the_fall_back_without_a_library_that_loads(tmp_path, content, why):
+    library = tmp_path / "libtilewright_c.so"
+    library.symlink_to(pathlib.Path(LIBRARY).resolve())
+    if content is not None:
+        (tmp_path / "libtilewright_torch.so").write_bytes(content)
+    out = run(REPORT, TILEWRIGHT_LIBRARY=str(library))
+    assert out.startswith("python |") and why in out and str(tmp_path) in out and "ops.py" in out
 
 
 def gpu_driver():

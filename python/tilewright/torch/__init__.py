@@ -12,6 +12,7 @@ Layers and operators compute on the CPU and on CUDA devices, under torch.compile
 from __future__ import annotations
 
 from ._cuda import engine, set_engine
+from ._stable import Info, info
 from .checkpoints import load_into, load_quantized
 from .convolution import QuantizedConv1d, QuantizedConv2d, QuantizedConv3d
 from .fake_quant import fake_quantize, learned_step_quantize
@@ -23,6 +24,7 @@ from .tuning import Tuned, TuneSummary, prewarm, record, tune, warm
 
 __all__ = [
     "GradScaler",
+    "Info",
     "QuantizedConv1d",
     "QuantizedConv2d",
     "QuantizedConv3d",
@@ -36,6 +38,7 @@ __all__ = [
     "dequantize",
     "engine",
     "fake_quantize",
+    "info",
     "learned_step_quantize",
     "linear",
     "load_into",

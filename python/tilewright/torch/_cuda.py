@@ -22,6 +22,7 @@ from ..device import Device
 from ..engine import Engine, Kernel
 from ..loss_scale import unscale_pieces
 from ..problem import Problem
+from . import _stable
 from ._spec import DTYPES, FORMATS, ConvSpec, Spec, by_name, channels_last, conv_spec, spec
 
 # Of device memory that launches on sm_90a share tiles through: docs/problems.md, "Recommended fields".
@@ -65,6 +66,7 @@ def forget_plans() -> None:
         _plans.clear()
         _conv_plans.clear()
         _kernels.clear()
+        _stable.forget()
 
 
 def device(index: int) -> Device:
@@ -120,6 +122,7 @@ def plan(problem: str, index: int, dtype: torch.dtype) -> _Plan:
         key = (problem, index, dtype)
         if key not in _plans:
             _plans[key] = _make_plan(problem, index, dtype)
+            _stable.add(problem, index, dtype, _plans[key])
         return _plans[key]
 
 
@@ -205,6 +208,7 @@ def _workspace(index: int, stream: int) -> Tensor:
     with _lock:
         if (index, stream) not in _workspaces:
             _workspaces[index, stream] = _zeroed(index)
+            _stable.add_workspace(index, stream, _workspaces[index, stream].data_ptr())
         return _workspaces[index, stream]
 
 
@@ -242,6 +246,25 @@ def linear(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, problem: st
         args.workspace = _workspace(index, stream).data_ptr()
     _launch("tw_launch_gemm_args", use, stream, args)
     return y
+
+
+_raised = threading.local()
+
+
+def linear_by_python(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, problem: str) -> list[Tensor]:
+    """linear() for libtilewright_torch, through which no exception of Python's comes: y, or nothing and the message."""
+    try:
+        return [linear(x, weight, bias, problem)]
+    except BaseException as error:
+        _raised.error = error
+        message = str(error) or type(error).__name__
+        return [torch.empty(0), torch.frombuffer(bytearray(message, "utf-8"), dtype=torch.uint8)]
+
+
+def cause(error: RuntimeError) -> BaseException:
+    """What linear_by_python() caught, if an operator raised this for it."""
+    raised: BaseException | None = _raised.__dict__.pop("error", None)
+    return raised if raised is not None and str(raised) in str(error) else error
 
 
 def _operand(operand: _c.Operand, names: Any, tensors: Sequence[Tensor]) -> None:
@@ -450,9 +473,7 @@ def _fake_quant(
     by_row = scale.numel() > 1
     if not by_row:
         rows, cols = _flat(x.numel())
-    problem = Problem.of(
-        "fake_quant", x=FORMATS[x.dtype], rows=1, cols=cols, scope="row" if by_row else None, **fields
-    )
+    problem = Problem.of("fake_quant", x=FORMATS[x.dtype], rows=1, cols=cols, scope="row" if by_row else None, **fields)
     stream = _stream(index)
     keep = [_aligned(x), scale.contiguous()]  # what the launch reads must outlive the call that enqueues it
     args = _c.AffineFakeQuantArgs(x=keep[0].data_ptr(), scale=keep[1].data_ptr(), y=y.data_ptr(), rows=rows)

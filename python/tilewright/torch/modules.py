@@ -77,7 +77,7 @@ class QuantizedWeight(nn.Module):
     @property
     def streams(self) -> list[Tensor]:
         """Those that there are, in order: what the operators take."""
-        return [s for s in (self.data, self.scales, self.global_scale) if s is not None]
+        return [s for s in self._buffers.values() if s is not None]
 
     @property
     def shape(self) -> torch.Size:
@@ -371,39 +371,43 @@ class QuantizedLinear(nn.Module):
         dtype = x.dtype
         if dtype not in FORMATS:
             raise InvalidArgument("x", f"dtype {dtype}", FLOATS)
-        if self.order is not None:
+        # The dictionaries behind nn.Module's attributes, which take a microsecond each.
+        order: Tensor | None = self._buffers["order"]
+        if order is not None:
             if x.shape[-1] != self.in_features:  # else a gather would hide it
                 raise InvalidArgument("x", f"shape {tuple(x.shape)}", f"a last dimension of {self.in_features}")
-            x = x.index_select(-1, self.order)
-        if x.is_cuda and not torch.compiler.is_compiling() and type(x) in (Tensor, nn.Parameter):
-            self.arrange(dtype)
-        weight = self.weight
-        bias: Tensor | None = self.bias
+            x = x.index_select(-1, order)
+        weight: Any = self._modules["weight"]
+        wanted = self.activation or FORMATS[dtype]
+        if x.is_cuda and (weight.tiles != wanted or (dtype, True) not in self._texts):
+            if not torch.compiler.is_compiling() and type(x) in (Tensor, nn.Parameter):
+                self.arrange(dtype)
+        tiles = weight.tiles
+        if tiles is not None and tiles != wanted:  # compiled, or with fake tensors: in eager mode it is arranged
+            raise InvalidArgument(
+                "x", f"dtype {dtype}", f"one that w is arranged for (tiles for x={tiles}): warm(model, dtype=...)"
+            )
+        parameters = self._parameters
+        bias: Tensor | None = parameters["bias"] if "bias" in parameters else self.bias  # else it is parametrized
         if bias is not None and bias.dtype != dtype:
             bias = bias.to(dtype)
-        if weight.tiles is None:
-            return ops.linear(x, weight.streams, bias, self._texts[dtype, False])
-        if weight.tiles != self._x(dtype):  # compiled, or with fake tensors: in eager mode it is arranged
-            raise InvalidArgument(
-                "x",
-                f"dtype {dtype}",
-                f"one that w is arranged for (tiles for x={weight.tiles}): warm(model, dtype=...)",
-            )
-        return ops.linear(x, weight.streams, bias, self._texts[dtype, True])
+        return ops.linear(x, weight.streams, bias, self._texts[dtype, tiles is not None])
 
     def arrange(self, dtype: torch.dtype) -> None:
         """Reorders w for its GPU's kernels for x of a dtype, if it is not yet. (forward() does, in eager mode.) Raises
         WouldTune under the capture of a CUDA graph, if there is something to do."""
-        if self.weight.tiles == self._x(dtype) and (dtype, True) in self._texts:
+        weight = self.weight
+        if weight.tiles == self._x(dtype) and (dtype, True) in self._texts:
             return
-        index = _cuda.index_of(self.weight.data)
+        index = _cuda.index_of(weight.data)
         tiles = self._x(dtype) if _takes_tiles(self._texts[dtype, False], index) else None
-        for kind in FORMATS:
-            if self._x(kind) == tiles:
-                self._texts[kind, True] = self._text(kind, pack="tiles")
-        if tiles != self.weight.tiles:
+        if tiles is not None:
+            for kind in FORMATS:
+                if self._x(kind) == tiles:
+                    self._texts[kind, True] = self._text(kind, pack="tiles")
+        if tiles != weight.tiles:
             _cuda.refuse_capture(index, self._texts[dtype, False])
-            self.weight.arrange(tiles)
+            weight.arrange(tiles)
 
     def warm(self, dtype: torch.dtype | None = None) -> None:
         """On a GPU: arranges w, and prepares the kernels of its problem for x of a dtype (None: the layer's)."""
@@ -452,8 +456,8 @@ class QuantizedLinear(nn.Module):
 
 def autocasted(x: Tensor) -> Tensor:
     """x as autocast, if it is on, has PyTorch's own layers take it."""
-    kind = x.device.type
-    if kind != "meta" and x.is_floating_point() and torch.is_autocast_enabled(kind):
+    kind = "cuda" if x.is_cuda else "cpu"
+    if torch.is_autocast_enabled(kind) and x.is_floating_point() and x.device.type == kind:
         return x.to(torch.get_autocast_dtype(kind))
     return x
 

@@ -29,8 +29,8 @@ from torch.autograd.function import once_differentiable
 
 from .. import codec
 from .._errors import InvalidArgument
-from . import _cuda
 from ..problem import Problem
+from . import _cuda, _stable
 from ._spec import (
     DTYPES,
     FLOATS,
@@ -49,10 +49,12 @@ _library = torch.library.Library("tilewright", "DEF")  # type: ignore[no-untyped
 
 
 def _define(schema: str, cpu: Any, cuda: Any, fake: Any) -> None:
+    """cuda: None where libtilewright_torch has the operator."""
     name = schema.partition("(")[0]
     _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))  # type: ignore[no-untyped-call]
     _library.impl(name, cpu, "CPU")  # type: ignore[no-untyped-call]
-    _library.impl(name, cuda, "CUDA")  # type: ignore[no-untyped-call]
+    if cuda is not None:
+        _library.impl(name, cuda, "CUDA")  # type: ignore[no-untyped-call]
     torch.library.register_fake(f"tilewright::{name}", fake, lib=_library)
 
 
@@ -79,9 +81,12 @@ def _linear_fake(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, probl
     return x.new_empty((*x.shape[:-1], s.n), dtype=s.dtype)
 
 
-_define(
-    "linear(Tensor x, Tensor[] weight, Tensor? bias, str problem) -> Tensor", _linear_cpu, _cuda.linear, _linear_fake
-)
+_LINEAR = "(Tensor x, Tensor[] weight, Tensor? bias, str problem) -> "
+_define(f"linear{_LINEAR}Tensor", _linear_cpu, None if _stable.registered else _cuda.linear, _linear_fake)
+# What libtilewright_torch calls.
+_library.define(f"linear_by_python{_LINEAR}Tensor[]")  # type: ignore[no-untyped-call]
+_library.impl("linear_by_python", _cuda.linear_by_python, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+_LINEAR_OP = torch.ops.tilewright.linear.default  # looked up once
 
 
 def _linear_grad_cpu(dy: Tensor, weight: Sequence[Tensor], problem: str, dtype: torch.dtype) -> Tensor:
@@ -108,7 +113,7 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, bias: Tensor | None, problem: str, *weight: Tensor) -> Tensor:
-        return torch.ops.tilewright.linear(x, list(weight), bias, problem)  # type: ignore[no-any-return]
+        return _LINEAR_OP(x, weight, bias, problem)  # type: ignore[no-any-return]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -136,15 +141,32 @@ def linear(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, problem: st
 
     Gradients are once differentiable. With act and a gradient the activation is PyTorch's, on y as it is stored. Raises
     InvalidArgument, which names the argument."""
-    if not torch.compiler.is_compiling():
-        usual = type(x) is Tensor and x.layout is torch.strided
-        if not (usual and all(type(w) is Tensor and not w.requires_grad for w in weight)):
-            _check_kinds(x, weight, bias)
+    if torch.compiler.is_compiling():
+        return _linear(x, weight, bias, problem)
+    if not _usual(x, weight):
+        _check_kinds(x, weight, bias)
+    try:
+        return _linear(x, weight, bias, problem)
+    except RuntimeError as error:
+        raise _cuda.cause(error) from None
+
+
+def _linear(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, problem: str) -> Tensor:
     if not (torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad))):
-        return torch.ops.tilewright.linear(x, list(weight), bias, problem)  # type: ignore[no-any-return]
+        return _LINEAR_OP(x, weight, bias, problem)  # type: ignore[no-any-return]
     plain, act = _without_act(problem)
     y: Tensor = _Linear.apply(x, bias, plain, *weight)  # type: ignore[no-untyped-call]
     return _activated(y, act)
+
+
+def _usual(x: Tensor, weight: Sequence[Tensor]) -> bool:
+    """What nearly every call passes, told quickly."""
+    if type(x) is not Tensor or x.layout is not torch.strided:
+        return False
+    for w in weight:
+        if type(w) is not Tensor or w.requires_grad:
+            return False
+    return True
 
 
 def _without_act(problem: str) -> tuple[str, str | None]:
@@ -351,10 +373,8 @@ def conv(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, problem: str,
 
     On a GPU x is read in place where it is dense with channels first or innermost, else it is copied; kernels are
     prepared for each shape. Gradients are as of linear(). Raises InvalidArgument, which names the argument."""
-    if not torch.compiler.is_compiling():
-        usual = type(x) is Tensor and x.layout is torch.strided
-        if not (usual and all(type(w) is Tensor and not w.requires_grad for w in weight)):
-            _check_kinds(x, weight, bias, amax)
+    if not torch.compiler.is_compiling() and not _usual(x, weight):
+        _check_kinds(x, weight, bias, amax)
     if not (torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad))):
         return torch.ops.tilewright.conv(x, list(weight), bias, amax, problem)  # type: ignore[no-any-return]
     plain, act = _without_act(problem)

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libtilewright_torch: operators in C++ over PyTorch's stable ABI (python/torch_ops), opened where it lies beside
+libtilewright_c. It launches what _cuda.py has prepared and told it, and leaves everything else to _cuda.py: without it
+results are the same and calls take longer."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any, NamedTuple
+
+import torch
+
+from .. import _c
+from ._spec import FORMATS
+
+_NAME = "libtilewright_torch.so"
+
+
+class Info(NamedTuple):
+    """What computes torch.ops.tilewright.linear on a GPU. ops: "stable" is libtilewright_torch, "python" its
+    fall-back. library: its file, opened or not. why: the reason for the fall-back, else None."""
+
+    ops: str
+    library: str
+    why: str | None
+
+
+class _Functions(ctypes.Structure):
+    """Functions of linear.cpp."""
+
+    _fields_ = [(name, ctypes.c_void_p) for name in ("gemm", "cast", "current_stream")]
+
+
+class _Plan(ctypes.Structure):
+    """Plan of linear.cpp."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("gemm", "cast", "fused")),
+        *((name, ctypes.c_int64) for name in ("few", "n", "k")),
+        ("row_bytes", ctypes.c_int64 * 2),
+        ("weight_bytes", ctypes.c_int64 * 3),
+        *((name, ctypes.c_int32) for name in ("y", "bias", "workspace")),
+    ]
+
+
+_DTYPES = {dtype: i for i, dtype in enumerate((torch.float32, torch.float16, torch.bfloat16))}  # Dtype of linear.cpp
+
+
+def _load() -> tuple[Any, Info]:
+    """The library, None where it is not open, and what info() says."""
+    path = os.path.join(os.path.dirname(os.path.abspath(_c.library_path())), _NAME)
+
+    def without(why: str) -> tuple[Any, Info]:
+        return None, Info("python", path, why)
+
+    if os.environ.get("TILEWRIGHT_TORCH_OPS") == "python":
+        return without("TILEWRIGHT_TORCH_OPS is python")
+    if torch.torch_version.TorchVersion(torch.__version__) < "2.11":
+        return without(f"PyTorch is {torch.__version__}, and 2.11 or newer is needed")
+    if not os.path.exists(path):
+        return without("there is no such file")
+    try:
+        opened = ctypes.CDLL(path)  # registers its operator
+    except OSError as error:
+        return without(str(error))
+    opened.tilewright_torch_sizes.restype = ctypes.c_uint32
+    if opened.tilewright_torch_sizes() != ctypes.sizeof(_Functions) << 16 | ctypes.sizeof(_Plan):
+        # Its operator calls Python's for what nobody tells it.
+        return opened, Info("python", path, "it belongs to another version of the package")
+    for name, arguments in _EXPORTS.items():
+        function = getattr(opened, name)
+        function.argtypes, function.restype = arguments, None
+    return opened, Info("stable", path, None)
+
+
+_EXPORTS: dict[str, tuple[Any, ...]] = {
+    "tilewright_torch_bind": (ctypes.POINTER(_Functions),),
+    "tilewright_torch_add": (ctypes.c_char_p, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(_Plan)),
+    "tilewright_torch_add_workspace": (ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p),
+    "tilewright_torch_forget": (ctypes.c_int32,),
+}
+
+_library, _info = _load()
+_bound = False
+
+registered: bool = _library is not None
+"""Whether the operator of CUDA tensors is the library's."""
+
+
+def info() -> Info:
+    """Which implementation of the operators is in use, and why."""
+    return _info
+
+
+def _bind() -> bool:
+    """Gives the library the functions that it calls, once. False where it cannot be used."""
+    if _bound or _info.ops != "stable" or not torch.version.cuda:
+        return _bound
+    folder = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "lib")
+    try:  # of the library that PyTorch itself has open
+        current = ctypes.CDLL(os.path.join(folder, "libtorch_cuda.so")).aoti_torch_get_current_cuda_stream
+    except (OSError, AttributeError):
+        return False
+    bind(_c.lib.cdll.tw_launch_gemm_args, _c.lib.cdll.tw_launch_cast, current)
+    return True
+
+
+def bind(gemm: Any, cast: Any, current_stream: Any) -> None:
+    """Functions of ctypes for the signatures in linear.cpp; they must live as long as the process."""
+    global _bound
+    addresses = (ctypes.cast(function, ctypes.c_void_p) for function in (gemm, cast, current_stream))
+    _library.tilewright_torch_bind(_Functions(*addresses))
+    _bound = True
+
+
+def add(problem: str, index: int, dtype: torch.dtype, plan: Any) -> None:
+    """Tells the library of a _Plan of _cuda.py, if it can serve it: x must not need PyTorch's arithmetic."""
+    s = plan.spec
+    if "global" in s.x.streams or (plan.cast is None and FORMATS[dtype] != s.x.name) or not _bind():
+        return
+    kernels = (None if kernel is None else kernel._open() for kernel in (plan.gemm, plan.cast, plan.fused))
+    given = _Plan(*kernels, plan.few, s.n, s.k, y=_DTYPES[s.dtype], workspace=int(plan.workspace))
+    given.bias = -1 if s.bias is None else _DTYPES[s.bias]
+    given.row_bytes[:] = plan.row_bytes
+    given.weight_bytes[:] = [s.streams.get(name, 0) for name in ("data", "scales", "global")]
+    _library.tilewright_torch_add(problem.encode(), index, _DTYPES[dtype], given)
+
+
+def add_workspace(index: int, stream: int, address: int) -> None:
+    """Of the launches on a stream."""
+    if _bind():
+        _library.tilewright_torch_add_workspace(index, stream, address)
+
+
+def forget(workspaces: bool = False) -> None:
+    """All plans."""
+    if _bound:
+        _library.tilewright_torch_forget(int(workspaces))
