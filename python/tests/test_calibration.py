@@ -26,7 +26,7 @@ def test_the_histogram_is_numpys(seed, count, spread):
     values = (np.random.default_rng(seed).standard_normal(count) * spread).astype(np.float32)
     values[values == 0] = 1
     o = seen(values, bins=256).channel()
-    assert (o.count, o.nans, o.min, o.max) == (count, 0, values.min(), values.max())
+    assert (o.numbers, o.nans, o.min, o.max) == (count, 0, values.min(), values.max())
     width = 2.0**o.exponent
     edges = np.arange(257) * width
     assert np.abs(values).max() < 256 * width
@@ -44,7 +44,7 @@ def test_channels_axes_and_pieces():
     assert same.json() == observer.json()
     for c in range(3):
         o = observer.channel(c)
-        assert o.count == 20 and o.min == values[:, c].min() and o.max == values[:, c].max()
+        assert o.numbers == 20 and o.min == values[:, c].min() and o.max == values[:, c].max()
     rows = Observer(channels=15)
     rows.observe(values.reshape(-1)[:7])
     rows.observe(values.reshape(-1)[7:], first=7)
@@ -55,7 +55,7 @@ def test_channels_axes_and_pieces():
 def test_nans_infinities_and_what_is_none():
     observer = seen(array.array("f", [1.0, float("nan"), -2.0]), bins=0)
     o = observer.channel()
-    assert (o.count, o.nans, o.min, o.max, o.positive) == (2, 1, -2.0, 1.0, ())
+    assert (o.numbers, o.nans, o.min, o.max, o.positive) == (2, 1, -2.0, 1.0, ())
     before = observer.json()
     with pytest.raises(InvalidArgument, match="inf"):
         observer.observe(np.array([0, np.inf], np.float32))
@@ -187,7 +187,7 @@ def test_a_device_observer(gpu, engine, launched):
     observer.end_batch()
     assert [step[0] for step in launched] == [3]
     result = observer.observed()  # the double has computed nothing: there are elements, but none in a bin
-    assert result.channels == 3 and result.bins == 256 and result.channel(2).count == 16
+    assert result.channels == 3 and result.bins == 256 and result.channel(2).numbers == 16
     observer.clear()
     for call, message in (
         (lambda: observer.observe(Interface(memory, (4,), "<f2")), "values = dtype float16: float32"),

@@ -33,11 +33,11 @@ class ClipRange(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """What was seen of one channel. count: of values that are not NaN; without any, min and max are None. negative and
+    """What was seen of one channel. numbers: how many values were not NaN; without any, min and max are None. negative and
     positive: histograms of magnitudes, bin i counting those in [i w, (i + 1) w) with w = 2^exponent; empty without
     bins. batches: that have ended."""
 
-    count: int
+    numbers: int
     nans: int
     min: float | None
     max: float | None
@@ -114,8 +114,9 @@ class Observer(Handle):
         o, bins = _c.Observation(), self.bins
         lib.tw_observer_channel(self, index, ctypes.byref(o))
         signs = (tuple(at[:bins]) if at else (0,) * bins for at in (o.negative, o.positive))
-        ends = (o.min, o.max) if o.count else (None, None)
-        return Observation(o.count, o.nans, *ends, o.exponent, *signs, o.batches)
+        low, high = (o.min, o.max) if o.count else (None, None)
+        negative, positive = signs
+        return Observation(o.count, o.nans, low, high, o.exponent, negative, positive, o.batches)
 
     def clip_ranges(
         self, method: str = "min-max", *, target: str = "int8", percentile: float = 99.9, asymmetric: bool = False
