@@ -156,6 +156,8 @@ def linear(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, problem: st
 
 
 def _linear(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, problem: str) -> Tensor:
+    if not isinstance(weight, (list, tuple)):  # which the dispatcher takes
+        weight = list(weight)
     if not (torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad))):
         return _LINEAR_OP(x, weight, bias, problem)  # type: ignore[no-any-return]
     plain, act = _without_act(problem)
@@ -391,6 +393,8 @@ def conv(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, problem: str,
 
 
 def _conv(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, amax: Tensor | None, problem: str) -> Tensor:
+    if not isinstance(weight, (list, tuple)):  # which the dispatcher takes
+        weight = list(weight)
     if not (torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad))):
         return _CONV_OP(x, weight, bias, amax, problem)  # type: ignore[no-any-return]
     plain, act = _without_act(problem)
