@@ -129,7 +129,7 @@ def add_conv(problem: str, index: int, dtype: torch.dtype, shape: Sequence[int],
     """The same of a _ConvPlan, for x of a shape and layout."""
     if _serves(plan, dtype):
         s = plan.spec
-        more = {"dims": len(shape), "last": int(last), "amax": int(s.block > 0)}
+        more: dict[str, Any] = {"dims": len(shape), "last": int(last), "amax": int(s.block > 0)}
         for name, extents in (("x", shape), ("out", (shape[0], s.k, *s.out(shape[2:])))):
             more[name] = (ctypes.c_int64 * 5)(*extents)
         _add(problem, index, dtype, plan, (plan.conv, plan.cast, None), n=s.k, k=s.c, **more)
