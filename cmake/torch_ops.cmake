@@ -15,7 +15,7 @@ if(torch AND NOT TILEWRIGHT_SANITIZE)
   if(NOT EXISTS ${torch}/include/torch/csrc/stable/library.h)
     message(FATAL_ERROR "TILEWRIGHT_TORCH = ${torch}: a folder with include/torch/csrc/stable/library.h, that of the Python package torch")
   endif()
-  add_library(tilewright_torch MODULE ${PROJECT_SOURCE_DIR}/python/torch_ops/linear.cpp)
+  add_library(tilewright_torch MODULE ${PROJECT_SOURCE_DIR}/python/torch_ops/ops.cpp)
   target_include_directories(tilewright_torch PRIVATE ${PROJECT_SOURCE_DIR}/include)
   target_include_directories(tilewright_torch SYSTEM PRIVATE ${torch}/include)
   # What it may use of newer headers: what PyTorch 2.11 has.

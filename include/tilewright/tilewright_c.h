@@ -767,6 +767,151 @@ TW_API tw_status tw_export_weights(const char* format, const void* data, size_t 
 TW_API tw_status tw_gather_rows(const char* format, int64_t cols, const int32_t* order, size_t count, tw_operand from,
                                 tw_mutable_operand to, tw_error** error);
 
+/* ---- calibration: tilewright/calibration.h, tilewright/device_observer.h */
+
+typedef struct tw_observer_options {
+  uint32_t struct_size;
+  int32_t bins;
+  int64_t channels;
+  double momentum;
+} tw_observer_options;
+#define TW_OBSERVER_OPTIONS_INIT \
+  { sizeof(tw_observer_options), 2048, 1, 0.9 }
+/* Histograms belong to the observer, until it sees more; null: all counts are 0. */
+typedef struct tw_observation {
+  uint32_t struct_size;
+  int32_t exponent;
+  uint64_t count, nans;
+  double min, max;
+  uint64_t batches;
+  const uint64_t *negative, *positive;
+} tw_observation;
+#define TW_OBSERVATION_INIT \
+  { sizeof(tw_observation), 0, 0, 0, 0, 0, 0, 0, 0 }
+
+/* Observers, device observers too, are used by one thread at a time. options: null is the INIT. */
+typedef struct tw_observer tw_observer;
+TW_API tw_status tw_observer_create(const tw_observer_options* options, tw_observer** observer, tw_error** error);
+/* values: whole elements of "f32", "f16" or "bf16" on the host; first 0 and inner 1 but for pieces and channels. */
+TW_API tw_status tw_observer_observe(tw_observer* observer, const char* format, const void* values, size_t bytes,
+                                     int64_t first, int64_t inner, tw_error** error);
+TW_API tw_status tw_observer_end_batch(tw_observer* observer, tw_error** error);
+TW_API tw_status tw_observer_merge(tw_observer* observer, const tw_observer* other, tw_error** error);
+TW_API tw_status tw_observer_json(const tw_observer* observer, char** json, tw_error** error);
+TW_API tw_status tw_observer_from_json(const char* json, tw_observer** observer, tw_error** error);
+TW_API tw_status tw_observer_describe(const tw_observer* observer, tw_observer_options* options, tw_error** error);
+TW_API tw_status tw_observer_channel(const tw_observer* observer, int64_t channel, tw_observation* observation,
+                                     tw_error** error);
+TW_API void tw_observer_release(tw_observer* observer);
+
+typedef struct tw_calibration {
+  uint32_t struct_size;
+  int32_t asymmetric; /* 0 or 1 */
+  const char* method; /* "min-max", "moving-average", "percentile", "entropy", "mse"; null: the first */
+  const char* target; /* "int8"; null: that */
+  double percentile;
+} tw_calibration;
+#define TW_CALIBRATION_INIT \
+  { sizeof(tw_calibration), 0, 0, 0, 99.9 }
+typedef struct tw_clip_range {
+  double min, max;
+} tw_clip_range;
+/* count: the observer's channels, each of which gets a range. calibration: null is the INIT. */
+TW_API tw_status tw_clip_ranges(const tw_observer* observer, const tw_calibration* calibration, tw_clip_range* ranges,
+                                size_t count, tw_error** error);
+TW_API tw_status tw_scale_for(tw_clip_range range, const char* target, int32_t asymmetric, float* scale,
+                              int32_t* zero_point, tw_error** error);
+
+/* The same of values in device memory, whose calls enqueue; observed() and clear() wait. */
+typedef struct tw_device_observer tw_device_observer;
+TW_API tw_status tw_device_observer_create(tw_engine* engine, const tw_device* device, const char* format,
+                                           const tw_observer_options* options, tw_device_observer** observer,
+                                           tw_error** error);
+TW_API tw_status tw_device_observer_observe(tw_device_observer* observer, tw_stream stream, const void* x,
+                                            int64_t elements, int64_t first, int64_t inner, tw_error** error);
+TW_API tw_status tw_device_observer_end_batch(tw_device_observer* observer, tw_stream stream, tw_error** error);
+TW_API tw_status tw_device_observer_observed(const tw_device_observer* observer, tw_observer** seen, tw_error** error);
+TW_API tw_status tw_device_observer_clear(tw_device_observer* observer, tw_error** error);
+TW_API void tw_device_observer_release(tw_device_observer* observer);
+
+/* ---- post-training quantization of a linear layer: tilewright/post_training.h, tilewright/gptq.h */
+
+/* What calibration leaves of a layer's inputs. One that a thread changes must not be used by another. */
+typedef struct tw_hessian tw_hessian;
+TW_API tw_status tw_hessian_create(int64_t k, tw_hessian** hessian, tw_error** error);
+/* values [k, k], magnitudes [k], as tw_hessian_read() gives them. */
+TW_API tw_status tw_hessian_from(int64_t k, int64_t rows, const double* values, const double* magnitudes,
+                                 tw_hessian** hessian, tw_error** error);
+/* x [rows, cols] of "f32", "f16" or "bf16" on the host. threads: 0 is all cores. */
+TW_API tw_status tw_hessian_add(tw_hessian* hessian, const char* format, const void* x, int64_t rows, int64_t cols,
+                                int32_t threads, tw_error** error);
+TW_API tw_status tw_hessian_merge(tw_hessian* hessian, const tw_hessian* other, tw_error** error);
+/* Any output may be null: it is not wanted. */
+TW_API tw_status tw_hessian_read(const tw_hessian* hessian, int64_t* k, int64_t* rows, double* values,
+                                 double* magnitudes, tw_error** error);
+TW_API void tw_hessian_release(tw_hessian* hessian);
+
+typedef struct tw_linear_weight {
+  uint32_t struct_size;
+  const float* w; /* [n, k] */
+  int64_t n, k;
+  const char* name; /* as errors call it; null: "layer" */
+} tw_linear_weight;
+#define TW_LINEAR_WEIGHT_INIT \
+  { sizeof(tw_linear_weight), 0, 0, 0, 0 }
+typedef struct tw_quantize_target {
+  uint32_t struct_size;
+  int32_t encoder;    /* index into the format's */
+  const char* format; /* "int4_g128" */
+  int64_t group;
+  int32_t threads;
+} tw_quantize_target;
+#define TW_QUANTIZE_TARGET_INIT \
+  { sizeof(tw_quantize_target), 0, 0, 0, 0 }
+typedef struct tw_gptq_options {
+  uint32_t struct_size;
+  int32_t act_order, static_groups; /* 0 or 1 */
+  double damping;
+} tw_gptq_options;
+#define TW_GPTQ_OPTIONS_INIT \
+  { sizeof(tw_gptq_options), 0, 0, 0.01 }
+typedef struct tw_awq_options {
+  uint32_t struct_size;
+  int32_t grid;
+  int32_t clip; /* 0 or 1 */
+  int64_t search_rows;
+} tw_awq_options;
+#define TW_AWQ_OPTIONS_INIT \
+  { sizeof(tw_awq_options), 20, 0, 1024 }
+
+typedef struct tw_quantized tw_quantized;
+/* What is pointed at belongs to the tw_quantized; null where there is none. */
+typedef struct tw_quantized_info {
+  uint32_t struct_size;
+  const char* format;
+  int64_t n, k, group;
+  const void *data, *scales;
+  size_t data_bytes, scales_bytes;
+  const int32_t* order;      /* [k] */
+  const float* values;       /* [n, k] */
+  const float* input_scales; /* [k] */
+  double error, energy, damping, exponent;
+  int64_t dead_columns;
+} tw_quantized_info;
+#define TW_QUANTIZED_INFO_INIT \
+  { sizeof(tw_quantized_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+TW_API tw_status tw_round_to_nearest(const tw_linear_weight* layer, const tw_hessian* hessian,
+                                     const tw_quantize_target* target, tw_quantized** quantized, tw_error** error);
+/* On the device; on the host, with the same bits, where engine and device are null. options: null is the INIT. */
+TW_API tw_status tw_gptq(tw_engine* engine, const tw_device* device, const tw_linear_weight* layer,
+                         const tw_hessian* hessian, const tw_quantize_target* target, const tw_gptq_options* options,
+                         tw_quantized** quantized, tw_error** error);
+TW_API int64_t tw_gptq_device_bytes(int64_t n, int64_t k, int64_t group);
+TW_API tw_status tw_awq(const tw_linear_weight* layer, const tw_hessian* hessian, const tw_quantize_target* target,
+                        const tw_awq_options* options, tw_quantized** quantized, tw_error** error);
+TW_API tw_status tw_quantized_describe(const tw_quantized* quantized, tw_quantized_info* info, tw_error** error);
+TW_API void tw_quantized_release(tw_quantized* quantized);
+
 #ifdef __cplusplus
 }
 #endif

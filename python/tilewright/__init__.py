@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from . import checkpoints as checkpoints
+    from . import post_training as post_training
     from ._errors import CompileFailed as CompileFailed
     from ._errors import DriverFailed as DriverFailed
     from ._errors import Forked as Forked
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from ._errors import TooLarge as TooLarge
     from ._errors import Unsupported as Unsupported
     from ._errors import WouldTune as WouldTune
+    from .calibration import ClipRange as ClipRange
+    from .calibration import DeviceObserver as DeviceObserver
+    from .calibration import Observer as Observer
+    from .calibration import scale_for as scale_for
     from .codec import Encoded as Encoded
     from .codec import Format as Format
     from .codec import Streams as Streams
@@ -67,6 +72,7 @@ _PLACES = {
         "CompileFailed DriverFailed Forked Internal InvalidArgument IoError LibraryMissing OutOfMemory TilewrightError "
         "TooLarge Unsupported WouldTune"
     ),
+    "calibration": "ClipRange DeviceObserver Observer scale_for",
     "device": "Device Memory Stream device_count",
     "engine": "Engine Kernel prewarm",
     "codec": "Encoded Format Streams decode encode formats",
@@ -79,7 +85,9 @@ _PLACES = {
 }
 _MODULE_OF = {name: module for module, names in _PLACES.items() for name in names.split()}
 
-__all__ = [*_MODULE_OF, "checkpoints"]
+_MODULES = ("checkpoints", "post_training")
+
+__all__ = [*_MODULE_OF, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
@@ -92,8 +100,8 @@ def __getattr__(name: str) -> Any:
     elif name in _MODULE_OF:
         module = importlib.import_module("." + _MODULE_OF[name], __name__)
         value = getattr(module, name)
-    elif name == "checkpoints":
-        return importlib.import_module(".checkpoints", __name__)
+    elif name in _MODULES:
+        return importlib.import_module("." + name, __name__)
     else:
         raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
     globals()[name] = value

@@ -465,6 +465,87 @@ class Exported(Sized):
     ]
 
 
+class ObserverOptions(Sized):
+    _fields_ = [("struct_size", c_uint32), ("bins", c_int32), ("channels", c_int64), ("momentum", c_double)]
+
+
+class Observation(Sized):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("exponent", c_int32),
+        ("count", c_uint64),
+        ("nans", c_uint64),
+        ("min", c_double),
+        ("max", c_double),
+        ("batches", c_uint64),
+        ("negative", ctypes.POINTER(c_uint64)),
+        ("positive", ctypes.POINTER(c_uint64)),
+    ]
+
+
+class Calibration(Sized):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("asymmetric", c_int32),
+        ("method", c_char_p),
+        ("target", c_char_p),
+        ("percentile", c_double),
+    ]
+
+
+class ClipRange(ctypes.Structure):
+    _fields_ = [("min", c_double), ("max", c_double)]
+
+
+class LinearWeight(Sized):
+    _fields_ = [("struct_size", c_uint32), ("w", c_void_p), ("n", c_int64), ("k", c_int64), ("name", c_char_p)]
+
+
+class QuantizeTarget(Sized):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("encoder", c_int32),
+        ("format", c_char_p),
+        ("group", c_int64),
+        ("threads", c_int32),
+    ]
+
+
+class GptqOptions(Sized):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("act_order", c_int32),
+        ("static_groups", c_int32),
+        ("damping", c_double),
+    ]
+
+
+class AwqOptions(Sized):
+    _fields_ = [("struct_size", c_uint32), ("grid", c_int32), ("clip", c_int32), ("search_rows", c_int64)]
+
+
+class QuantizedInfo(Sized):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("format", c_char_p),
+        ("n", c_int64),
+        ("k", c_int64),
+        ("group", c_int64),
+        ("data", c_void_p),
+        ("scales", c_void_p),
+        ("data_bytes", c_size_t),
+        ("scales_bytes", c_size_t),
+        ("order", c_void_p),
+        ("values", c_void_p),
+        ("input_scales", c_void_p),
+        ("error", c_double),
+        ("energy", c_double),
+        ("damping", c_double),
+        ("exponent", c_double),
+        ("dead_columns", c_int64),
+    ]
+
+
 # ---- functions. Outputs and structs are passed by address: c_void_p takes byref(), arrays and integers.
 
 _TEXT, _AT, _INT, _LONG, _SIZE = c_char_p, c_void_p, c_int32, c_int64, c_size_t
@@ -540,6 +621,30 @@ _FALLIBLE: dict[str, tuple[Any, ...]] = {
     "tw_export_weights": (_TEXT, _AT, _SIZE, _AT, _SIZE, _AT, _AT, _AT),
     "tw_unscale_pieces": (_TEXT, _AT, _SIZE, _LONG, _AT, _AT),
     "tw_gather_rows": (_TEXT, _LONG, _AT, _SIZE, Operand, Operand),
+    "tw_observer_create": (_AT, _AT),
+    "tw_observer_observe": (_AT, _TEXT, _AT, _SIZE, _LONG, _LONG),
+    "tw_observer_end_batch": (_AT,),
+    "tw_observer_merge": (_AT, _AT),
+    "tw_observer_json": (_AT, _AT),
+    "tw_observer_from_json": (_TEXT, _AT),
+    "tw_observer_describe": (_AT, _AT),
+    "tw_observer_channel": (_AT, _LONG, _AT),
+    "tw_clip_ranges": (_AT, _AT, _AT, _SIZE),
+    "tw_scale_for": (ClipRange, _TEXT, _INT, _AT, _AT),
+    "tw_device_observer_create": (_AT, _AT, _TEXT, _AT, _AT),
+    "tw_device_observer_observe": (_AT, _AT, _AT, _LONG, _LONG, _LONG),
+    "tw_device_observer_end_batch": (_AT, _AT),
+    "tw_device_observer_observed": (_AT, _AT),
+    "tw_device_observer_clear": (_AT,),
+    "tw_hessian_create": (_LONG, _AT),
+    "tw_hessian_from": (_LONG, _LONG, _AT, _AT, _AT),
+    "tw_hessian_add": (_AT, _TEXT, _AT, _LONG, _LONG, _INT),
+    "tw_hessian_merge": (_AT, _AT),
+    "tw_hessian_read": (_AT, _AT, _AT, _AT, _AT),
+    "tw_round_to_nearest": (_AT, _AT, _AT, _AT),
+    "tw_gptq": (_AT, _AT, _AT, _AT, _AT, _AT, _AT),
+    "tw_awq": (_AT, _AT, _AT, _AT, _AT),
+    "tw_quantized_describe": (_AT, _AT),
 }
 # Launches return a tw_status without a tw_error**.
 _LAUNCHES: dict[str, tuple[Any, ...]] = {
@@ -573,7 +678,11 @@ _OTHERS: dict[Any, dict[str, tuple[Any, ...]]] = {
         "tw_model_metadata_count": (_AT,),
         "tw_error_status": (_AT,),
     },
-    c_int64: {"tw_problem_rows": (_AT,), "tw_problem_cols": (_AT,)},
+    c_int64: {
+        "tw_problem_rows": (_AT,),
+        "tw_problem_cols": (_AT,),
+        "tw_gptq_device_bytes": (_LONG, _LONG, _LONG),
+    },
     c_double: {"tw_problem_min_bytes": (_AT,), "tw_problem_ops": (_AT,)},
     c_size_t: {"tw_memory_size": (_AT,)},
     c_char_p: {
@@ -606,6 +715,10 @@ _OTHERS: dict[Any, dict[str, tuple[Any, ...]]] = {
         "tw_prewarm_report_release": (_AT,),
         "tw_task_release": (_AT,),
         "tw_model_release": (_AT,),
+        "tw_observer_release": (_AT,),
+        "tw_device_observer_release": (_AT,),
+        "tw_hessian_release": (_AT,),
+        "tw_quantized_release": (_AT,),
     },
 }
 

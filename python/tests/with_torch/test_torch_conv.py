@@ -11,7 +11,7 @@ import pickle
 
 import numpy as np
 import pytest
-from test_torch_cuda import launches  # noqa: F401  (a fixture)
+from test_torch_cuda import bound, launches  # noqa: F401  (fixtures)
 from torch_support import decoded
 
 # isort: split
@@ -510,25 +510,41 @@ def test_launches(launches, case, dtype, last):  # noqa: F811
     x, weight, bias, amax, _ = arguments(text, 2, last)
     x = (8 * x).to(dtype) if x_format == "int8" else x.to(dtype)
     want = OPS.conv(x, weight, bias, amax, text)
-    y = _cuda.conv(x, weight, bias, amax, text)
+    y = launches.conv(x, weight, bias, amax, text)
     assert y.stride() == want.stride() and y.dtype == want.dtype
     assert (y - want).abs().max() <= 1e-4 * want.abs().max() + 1e-5
+    if launches.cpp:  # the first call prepares; conversions and a factor of the tensor are PyTorch's arithmetic
+        launches.clear()
+        again = launches.conv(x, weight, bias, amax, text)
+        assert torch.equal(again, y) and again.stride() == y.stride()
+        converted = x_format == "e4m3_tensor" or (x_format != "int8" and x_format != _cuda.FORMATS[dtype])
+        assert launches.by_python == 1 + converted
     ops_ = [problem.op for problem, _ in launches]
     assert ops_ == (["cast"] if x_format in ("e4m3_tensor", "int8") else []) + ["conv"]
     assert ("x_layout" in str(launches[-1][0])) == (not last) and "workspace=65536" in str(launches[-1][0])
     if x_format not in ("e4m3_tensor", "int8"):
         for other in (x[:, :, ::2], x.flip(-1), x[..., :1].expand_as(x), x.transpose(2, 3)):
             wanted = OPS.conv(other, weight, bias, amax, text)
-            got = _cuda.conv(other, weight, bias, amax, text)
+            got = launches.conv(other, weight, bias, amax, text)
             assert (got - wanted).abs().max() <= 1e-4 * wanted.abs().max() + 1e-5
     launches.clear()
-    assert _cuda.conv(x[:0], weight, bias, amax, text).shape == (0, *want.shape[1:]) and not launches
+    assert launches.conv(x[:0], weight, bias, amax, text).shape == (0, *want.shape[1:]) and not launches
     dy = torch.randn_like(want)
     got = _cuda.conv_grad(dy, weight, text, x.shape[2:], F32)
     wanted = OPS.conv_grad(dy, weight, text, x.shape[2:], F32)
     assert (got - wanted).abs().max() <= 1e-5 * wanted.abs().max()
-    with pytest.raises(tw.InvalidArgument, match="x = shape"):
-        _cuda.conv(x[:, 1:], weight, bias, amax, text)
+    launches.clear()
+    wrong = {
+        "x = shape": (x[:, 1:], weight, bias, amax, text),
+        "weight = 0 tensors": (x, [], bias, amax, text),
+        "weight .data. = .*bytes": (x, [weight[0][1:], *weight[1:]], bias, amax, text),
+        "bias = ": (x, weight, None if bias is not None else torch.zeros(8), amax, text),
+        "amax = ": (x, weight, bias, None if amax is not None else torch.zeros(1), text),
+    }
+    for message, arguments_ in wrong.items():
+        with pytest.raises(tw.InvalidArgument, match=message):
+            launches.conv(*arguments_)
+    assert not launches
 
 
 def test_captures(launches):  # noqa: F811
@@ -537,15 +553,15 @@ def test_captures(launches):  # noqa: F811
     arguments_ = (x, layer.weight.streams, layer.bias, None, layer.problem())
     launches.capturing = True
     with pytest.raises(tw.WouldTune, match=r"problem = conv .*call tilewright.torch.warm\(model\) first"):
-        _cuda.conv(*arguments_)
+        launches.conv(*arguments_)
     launches.capturing = False
     layer.warm(x.shape)
     launches.capturing, launches.stream = True, 7
-    y = _cuda.conv(*arguments_)
+    y = launches.conv(*arguments_)
     assert (y.float() - layer(x).float()).abs().max() < 2.0**-9 * y.float().abs().max()
     launches.capturing = True
     with pytest.raises(tw.WouldTune):  # another shape is another problem
-        _cuda.conv(x[:1], *arguments_[1:])
+        launches.conv(x[:1], *arguments_[1:])
     launches.capturing = False
     _cuda.forget_plans()
     assert not _cuda._conv_plans

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operators' CUDA side. Most of it runs here without a GPU: kernels are replaced by the library's computation on
 the host, which gets the addresses that a kernel would; one test goes through the real library to the driver double.
-Both implementations of linear are tested so, that of Python and libtilewright_torch, whose CUDA kernel is called with
+Both implementations of linear and conv are tested so, that of Python and libtilewright_torch, whose CUDA kernels are called with
 tensors of the CPU. What needs a device is marked and skipped without one."""
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 
 
 class Launches(list):
-    """The problems that were launched, with the rows; `capturing` and `stream` are the test's to set. linear() is the
-    implementation under test; `by_python` counts how often libtilewright_torch left it to Python."""
+    """The problems that were launched, with the rows; `capturing` and `stream` are the test's to set. linear() and conv()
+    are the implementations under test; `by_python` counts how often libtilewright_torch left it to Python."""
 
     capturing = False
     stream = 0
@@ -69,13 +69,17 @@ class Launches(list):
         (problem.with_rows(count) if rows else problem).compute(given)
 
 
-def linear_in_cpp(x, weight, bias, problem):
-    """The kernel of CUDA tensors, called as ops.linear() calls it."""
-    try:
-        keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
-        return torch.ops.tilewright.linear.default.redispatch(keys, x, list(weight), bias, problem)
-    except RuntimeError as error:
-        raise _cuda.cause(error) from None
+def in_cpp(name):
+    """The kernel of CUDA tensors, called as ops.linear() and ops.conv() call it."""
+
+    def call(x, weight, *rest):
+        try:
+            keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
+            return getattr(torch.ops.tilewright, name).default.redispatch(keys, x, list(weight), *rest)
+        except RuntimeError as error:
+            raise _cuda.cause(error) from None
+
+    return call
 
 
 _numbers = itertools.count(1)
@@ -107,6 +111,7 @@ def bound():
     kind = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
     state.functions = (
         called("tw_launch_gemm_args", tw._c.GemmArgs),
+        called("tw_launch_conv", tw._c.ConvArgs),
         called("tw_launch_cast", tw._c.CastArgs),
         kind(current_stream),
     )
@@ -121,19 +126,22 @@ def bound():
 def launches(request, monkeypatch):
     """Kernels that compute on the host."""
     seen = Launches()
-    seen.linear = _cuda.linear
+    seen.linear, seen.conv = _cuda.linear, _cuda.conv
     if request.param == "stable":
         bound = request.getfixturevalue("bound")
         bound.seen, bound.raised = seen, None
-        seen.linear, seen.cpp = linear_in_cpp, True
+        seen.linear, seen.conv, seen.cpp = in_cpp("linear"), in_cpp("conv"), True
         _stable.forget(workspaces=True)
-        by_python = _cuda.linear
 
-        def counted(*args):
-            seen.by_python += 1
-            return by_python(*args)
+        def counted(function):
+            def call(*args):
+                seen.by_python += 1
+                return function(*args)
 
-        monkeypatch.setattr(_cuda, "linear", counted)
+            return call
+
+        for name in ("linear", "conv"):
+            monkeypatch.setattr(_cuda, name, counted(getattr(_cuda, name)))
     monkeypatch.setattr(_cuda, "_launch", seen.launch)
     monkeypatch.setattr(_cuda, "index_of", lambda x: INDEX)
     monkeypatch.setattr(_cuda, "_stream", lambda index: seen.stream)
@@ -142,7 +150,7 @@ def launches(request, monkeypatch):
     monkeypatch.setattr(_cuda, "_synchronize", lambda index: None)
     monkeypatch.setattr(_cuda, "device", lambda index: types.SimpleNamespace(arch="sm_90a", name="host"))
     monkeypatch.setattr(_cuda, "WORKSPACE_BYTES", 65536)
-    for name in ("_plans", "_kernels", "_workspaces"):
+    for name in ("_plans", "_conv_plans", "_kernels", "_workspaces"):
         monkeypatch.setattr(_cuda, name, {})
     engine = tw.Engine(cache=":memory:")
 
@@ -455,9 +463,10 @@ def test_through_the_library(double, gpu, cache, monkeypatch, implementation, re
         request.getfixturevalue("bound")
         _stable.forget(workspaces=True)
         stream = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p)(lambda index, stream: 0)
-        _stable.bind(tw._c.lib.cdll.tw_launch_gemm_args, tw._c.lib.cdll.tw_launch_cast, stream)
+        c = tw._c.lib.cdll
+        _stable.bind(c.tw_launch_gemm_args, c.tw_launch_conv, c.tw_launch_cast, stream)
         request.addfinalizer(lambda: _stable.bind(*request.getfixturevalue("bound").functions))
-        linear = linear_in_cpp
+        linear = in_cpp("linear")
     with tw.Engine(cache=cache, driver=gpu_driver(), nvrtc=NVRTC, jobs=2) as engine:
         twt.set_engine(engine)
         try:
@@ -491,7 +500,8 @@ def run(code, **environment):
 REPORT = """
 import torch, tilewright.torch as twt
 print(twt.info().ops, "|", twt.info().library, "|", twt.info().why)
-print([line for line in torch._C._dispatch_dump("tilewright::linear").splitlines() if line.startswith("CUDA")])
+for name in ("linear", "conv"):
+    print([line for line in torch._C._dispatch_dump("tilewright::" + name).splitlines() if line.startswith("CUDA")])
 layer = twt.QuantizedLinear(64, 32)
 assert layer(torch.ones(2, 64)).shape == (2, 32)
 """
@@ -499,12 +509,12 @@ assert layer(torch.ones(2, 64)).shape == (2, 32)
 
 def test_info(bound):
     out = run(REPORT)
-    assert out.startswith("stable |") and "| None" in out and "linear.cpp" in out
+    assert out.startswith("stable |") and "| None" in out and out.count("torch_ops/ops.cpp") == 2
 
 
 def test_the_fall_back_on_request():
     out = run(REPORT, TILEWRIGHT_TORCH_OPS="python")
-    assert out.startswith("python |") and "TILEWRIGHT_TORCH_OPS is python" in out and "ops.py" in out
+    assert out.startswith("python |") and "TILEWRIGHT_TORCH_OPS is python" in out and out.count("ops.py") == 2
 
 
 @pytest.mark.parametrize(

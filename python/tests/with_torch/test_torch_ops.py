@@ -341,6 +341,16 @@ def test_autocast_inside_does_not_round():
     assert torch.equal(y, OPS.linear(x, weight, None, text))
 
 
+def test_any_sequence_of_streams():
+    import collections
+
+    text, weight = gemm("nvfp4")
+    x = torch.randn(2, K)
+    want = twt.linear(x, weight, None, text)
+    for given_ in (tuple(weight), collections.deque(weight)):
+        assert torch.equal(twt.linear(x, given_, None, text), want)
+
+
 def test_threads():
     from concurrent.futures import ThreadPoolExecutor
 

@@ -475,7 +475,7 @@ def test_kernels_are_prepared(monkeypatch, bias, hands_on):
         monkeypatch.setattr(
             twt.QuantizedLinear, name, lambda self, dtype, name=name: done.append((name, self.bias is not None, dtype))
         )
-    monkeypatch.setattr(tilewright.vllm, "_on_gpu", lambda place: True)
+    monkeypatch.setattr(tilewright.vllm.linear, "_on_gpu", lambda place: True)
     config, _, tensors = make("gptq")
     with process():
         layer = layers.ReplicatedLinear(4 * GROUP, 48, bias=bias, quant_config=config, params_dtype=torch.float16)

@@ -251,10 +251,20 @@ def linear(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, problem: st
 _raised = threading.local()
 
 
-def linear_by_python(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, problem: str) -> list[Tensor]:
-    """linear() for libtilewright_torch, through which no exception of Python's comes: y, or nothing and the message."""
+def linear_by_python(*arguments: Any) -> list[Tensor]:
+    """linear() for libtilewright_torch."""
+    return _caught(linear, arguments)
+
+
+def conv_by_python(*arguments: Any) -> list[Tensor]:
+    """conv() for libtilewright_torch."""
+    return _caught(conv, arguments)
+
+
+def _caught(function: Any, arguments: Any) -> list[Tensor]:
+    """No exception of Python's comes through PyTorch's stable ABI: y, or nothing and the message."""
     try:
-        return [linear(x, weight, bias, problem)]
+        return [function(*arguments)]
     except BaseException as error:
         _raised.error = error
         message = str(error) or type(error).__name__
@@ -262,7 +272,7 @@ def linear_by_python(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, p
 
 
 def cause(error: RuntimeError) -> BaseException:
-    """What linear_by_python() caught, if an operator raised this for it."""
+    """What was caught here, if an operator raised this for it."""
     raised: BaseException | None = _raised.__dict__.pop("error", None)
     return raised if raised is not None and str(raised) in str(error) else error
 
@@ -369,6 +379,7 @@ def conv_plan(problem: str, index: int, dtype: torch.dtype, shape: Sequence[int]
             row_bytes = (s.x.stream_bytes("data", 1, s.c), s.x.stream_bytes("scales", 1, s.c))
             kernels = (kernel(conv, index), None if cast is None else kernel(cast, index))
             _conv_plans[key] = _ConvPlan(s, *kernels, row_bytes, _has_workspace(conv, index))
+            _stable.add_conv(problem, index, dtype, shape, last, _conv_plans[key])
         return _conv_plans[key]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +19,7 @@ _NAME = "libtilewright_torch.so"
 
 
 class Info(NamedTuple):
-    """What computes torch.ops.tilewright.linear on a GPU. ops: "stable" is libtilewright_torch, "python" its
+    """What computes torch.ops.tilewright.linear and conv on a GPU. ops: "stable" is libtilewright_torch, "python" its
     fall-back. library: its file, opened or not. why: the reason for the fall-back, else None."""
 
     ops: str
@@ -27,24 +28,26 @@ class Info(NamedTuple):
 
 
 class _Functions(ctypes.Structure):
-    """Functions of linear.cpp."""
+    """Functions of ops.cpp."""
 
-    _fields_ = [(name, ctypes.c_void_p) for name in ("gemm", "cast", "current_stream")]
+    _fields_ = [(name, ctypes.c_void_p) for name in ("gemm", "conv", "cast", "current_stream")]
 
 
 class _Plan(ctypes.Structure):
-    """Plan of linear.cpp."""
+    """Plan of ops.cpp."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("gemm", "cast", "fused")),
+        *((name, ctypes.c_void_p) for name in ("main", "cast", "fused")),
         *((name, ctypes.c_int64) for name in ("few", "n", "k")),
         ("row_bytes", ctypes.c_int64 * 2),
         ("weight_bytes", ctypes.c_int64 * 3),
-        *((name, ctypes.c_int32) for name in ("y", "bias", "workspace")),
+        ("x", ctypes.c_int64 * 5),
+        ("out", ctypes.c_int64 * 5),
+        *((name, ctypes.c_int32) for name in ("y", "bias", "workspace", "dims", "last", "amax")),
     ]
 
 
-_DTYPES = {dtype: i for i, dtype in enumerate((torch.float32, torch.float16, torch.bfloat16))}  # Dtype of linear.cpp
+_DTYPES = {dtype: i for i, dtype in enumerate((torch.float32, torch.float16, torch.bfloat16))}  # Dtype of ops.cpp
 
 
 def _load() -> tuple[Any, Info]:
@@ -61,12 +64,12 @@ def _load() -> tuple[Any, Info]:
     if not os.path.exists(path):
         return without("there is no such file")
     try:
-        opened = ctypes.CDLL(path)  # registers its operator
+        opened = ctypes.CDLL(path)  # registers its operators
     except OSError as error:
         return without(str(error))
     opened.tilewright_torch_sizes.restype = ctypes.c_uint32
     if opened.tilewright_torch_sizes() != ctypes.sizeof(_Functions) << 16 | ctypes.sizeof(_Plan):
-        # Its operator calls Python's for what nobody tells it.
+        # Its operators call Python's for what nobody tells them.
         return opened, Info("python", path, "it belongs to another version of the package")
     for name, arguments in _EXPORTS.items():
         function = getattr(opened, name)
@@ -85,7 +88,7 @@ _library, _info = _load()
 _bound = False
 
 registered: bool = _library is not None
-"""Whether the operator of CUDA tensors is the library's."""
+"""Whether the operators of CUDA tensors are the library's."""
 
 
 def info() -> Info:
@@ -102,25 +105,45 @@ def _bind() -> bool:
         current = ctypes.CDLL(os.path.join(folder, "libtorch_cuda.so")).aoti_torch_get_current_cuda_stream
     except (OSError, AttributeError):
         return False
-    bind(_c.lib.cdll.tw_launch_gemm_args, _c.lib.cdll.tw_launch_cast, current)
+    c = _c.lib.cdll
+    bind(c.tw_launch_gemm_args, c.tw_launch_conv, c.tw_launch_cast, current)
     return True
 
 
-def bind(gemm: Any, cast: Any, current_stream: Any) -> None:
-    """Functions of ctypes for the signatures in linear.cpp; they must live as long as the process."""
+def bind(gemm: Any, conv: Any, cast: Any, current_stream: Any) -> None:
+    """Functions of ctypes for the signatures in ops.cpp; they must live as long as the process."""
     global _bound
-    addresses = (ctypes.cast(function, ctypes.c_void_p) for function in (gemm, cast, current_stream))
+    addresses = (ctypes.cast(function, ctypes.c_void_p) for function in (gemm, conv, cast, current_stream))
     _library.tilewright_torch_bind(_Functions(*addresses))
     _bound = True
 
 
 def add(problem: str, index: int, dtype: torch.dtype, plan: Any) -> None:
     """Tells the library of a _Plan of _cuda.py, if it can serve it: x must not need PyTorch's arithmetic."""
+    if _serves(plan, dtype):
+        s = plan.spec
+        _add(problem, index, dtype, plan, (plan.gemm, plan.cast, plan.fused), few=plan.few, n=s.n, k=s.k)
+
+
+def add_conv(problem: str, index: int, dtype: torch.dtype, shape: Sequence[int], last: bool, plan: Any) -> None:
+    """The same of a _ConvPlan, for x of a shape and layout."""
+    if _serves(plan, dtype):
+        s = plan.spec
+        more: dict[str, Any] = {"dims": len(shape), "last": int(last), "amax": int(s.block > 0)}
+        for name, extents in (("x", shape), ("out", (shape[0], s.k, *s.out(shape[2:])))):
+            more[name] = (ctypes.c_int64 * 5)(*extents)
+        _add(problem, index, dtype, plan, (plan.conv, plan.cast, None), n=s.k, k=s.c, **more)
+
+
+def _serves(plan: Any, dtype: torch.dtype) -> bool:
+    x = plan.spec.x
+    return "global" not in x.streams and (plan.cast is not None or FORMATS[dtype] == x.name) and _bind()
+
+
+def _add(problem: str, index: int, dtype: torch.dtype, plan: Any, kernels: Sequence[Any], **more: Any) -> None:
     s = plan.spec
-    if "global" in s.x.streams or (plan.cast is None and FORMATS[dtype] != s.x.name) or not _bind():
-        return
-    kernels = (None if kernel is None else kernel._open() for kernel in (plan.gemm, plan.cast, plan.fused))
-    given = _Plan(*kernels, plan.few, s.n, s.k, y=_DTYPES[s.dtype], workspace=int(plan.workspace))
+    handles = (None if kernel is None else kernel._open() for kernel in kernels)
+    given = _Plan(*handles, y=_DTYPES[s.dtype], workspace=int(plan.workspace), **more)
     given.bias = -1 if s.bias is None else _DTYPES[s.bias]
     given.row_bytes[:] = plan.row_bytes
     given.weight_bytes[:] = [s.streams.get(name, 0) for name in ("data", "scales", "global")]

@@ -58,6 +58,12 @@ def _define(schema: str, cpu: Any, cuda: Any, fake: Any) -> None:
     torch.library.register_fake(f"tilewright::{name}", fake, lib=_library)
 
 
+def _define_by_python(name: str, schema: str, function: Any) -> None:
+    """What libtilewright_torch calls, on whatever device."""
+    _library.define(f"{name}_by_python{schema}Tensor[]")  # type: ignore[no-untyped-call]
+    _library.impl(f"{name}_by_python", function, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+
+
 # ---- linear
 
 
@@ -83,9 +89,7 @@ def _linear_fake(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, probl
 
 _LINEAR = "(Tensor x, Tensor[] weight, Tensor? bias, str problem) -> "
 _define(f"linear{_LINEAR}Tensor", _linear_cpu, None if _stable.registered else _cuda.linear, _linear_fake)
-# What libtilewright_torch calls.
-_library.define(f"linear_by_python{_LINEAR}Tensor[]")  # type: ignore[no-untyped-call]
-_library.impl("linear_by_python", _cuda.linear_by_python, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+_define_by_python("linear", _LINEAR, _cuda.linear_by_python)
 _LINEAR_OP = torch.ops.tilewright.linear.default  # looked up once
 
 
@@ -152,6 +156,8 @@ def linear(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, problem: st
 
 
 def _linear(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, problem: str) -> Tensor:
+    if not isinstance(weight, (list, tuple)):  # which the dispatcher takes
+        weight = list(weight)
     if not (torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad))):
         return _LINEAR_OP(x, weight, bias, problem)  # type: ignore[no-any-return]
     plain, act = _without_act(problem)
@@ -253,7 +259,7 @@ def _conv_cpu(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, amax: Te
         else:
             values = F.pad(values, s.torch_pads, mode=s.pad_mode)
         if amax is None or s.by_pixel:
-            z = _CONV[s.rank](values, w, None, s.stride, 0, s.dilation, s.groups)
+            z = _BY_RANK[s.rank](values, w, None, s.stride, 0, s.dilation, s.groups)
         else:
             z = _conv_of_patches(s, values, w, amax)
         z = s.alpha * z
@@ -262,7 +268,7 @@ def _conv_cpu(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, amax: Te
         return y.copy_(_activated(z, s.act))
 
 
-_CONV: dict[int, Any] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+_BY_RANK: dict[int, Any] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 
 def _decoded_filters(s: ConvSpec, weight: Sequence[Tensor]) -> Tensor:
@@ -309,12 +315,15 @@ def _conv_fake(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, amax: T
     return x.new_empty((images, s.k, *extents), dtype=s.dtype)
 
 
+_CONV = "(Tensor x, Tensor[] weight, Tensor? bias, Tensor? amax, str problem) -> "
 _define(
-    "conv(Tensor x, Tensor[] weight, Tensor? bias, Tensor? amax, str problem) -> Tensor",
+    f"conv{_CONV}Tensor",
     _conv_cpu,
-    _cuda.conv,
+    None if _stable.registered else _cuda.conv,
     _conv_fake,
 )
+_define_by_python("conv", _CONV, _cuda.conv_by_python)
+_CONV_OP = torch.ops.tilewright.conv.default
 
 
 def _conv_grad_cpu(
@@ -344,7 +353,7 @@ class _Conv(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, bias: Tensor | None, amax: Tensor | None, problem: str, *weight: Tensor) -> Tensor:
-        return torch.ops.tilewright.conv(x, list(weight), bias, amax, problem)  # type: ignore[no-any-return]
+        return _CONV_OP(x, weight, bias, amax, problem)  # type: ignore[no-any-return]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -373,10 +382,21 @@ def conv(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, problem: str,
 
     On a GPU x is read in place where it is dense with channels first or innermost, else it is copied; kernels are
     prepared for each shape. Gradients are as of linear(). Raises InvalidArgument, which names the argument."""
-    if not torch.compiler.is_compiling() and not _usual(x, weight):
+    if torch.compiler.is_compiling():
+        return _conv(x, weight, bias, amax, problem)
+    if not _usual(x, weight):
         _check_kinds(x, weight, bias, amax)
+    try:
+        return _conv(x, weight, bias, amax, problem)
+    except RuntimeError as error:
+        raise _cuda.cause(error) from None
+
+
+def _conv(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, amax: Tensor | None, problem: str) -> Tensor:
+    if not isinstance(weight, (list, tuple)):  # which the dispatcher takes
+        weight = list(weight)
     if not (torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad))):
-        return torch.ops.tilewright.conv(x, list(weight), bias, amax, problem)  # type: ignore[no-any-return]
+        return _CONV_OP(x, weight, bias, amax, problem)  # type: ignore[no-any-return]
     plain, act = _without_act(problem)
     y: Tensor = _Conv.apply(x, bias, amax, plain, *weight)  # type: ignore[no-untyped-call]
     return _activated(y, act)
