@@ -84,9 +84,10 @@ int Bench::add(const jit::BinaryPtr& binary, std::int64_t rows) {
   int walks = static_cast<int>(std::ceil(kGraphMicroseconds / walk));
   walks = std::clamp(walks, 1, std::max(1, kMostLaunches / copies_));
   e.launches = walks * copies_;
-  e.graph = std::make_unique<jit::Graph>(device_, stream_, [&](Stream s) {
-    for (int i = 0; i < e.launches; ++i) launch_over(task_, e.kernel, s, pointers(i % copies_), e.rows);
-  });
+  e.graph = std::make_unique<jit::Graph>(
+      device_, stream_, [this, kernel = e.kernel, rows = e.rows, launches = e.launches](Stream s) {
+        for (int i = 0; i < launches; ++i) launch_over(task_, kernel, s, pointers(i % copies_), rows);
+      });
   e.graph->launch(stream_.get());  // uploads the graph
   stream_.synchronize();
   entries_.push_back(std::move(e));

@@ -46,7 +46,7 @@ class Search {
         request_(request),
         policy_(request.policy),
         choice_key_(choice_key(device)),
-        outcome_key_(outcome_key(device, context.builder.compiler())),
+        outcome_key_(outcome_key(device, context.builder.compiler(device.arch()))),
         began_(Clock::now()) {}
 
   TuneReport run();
@@ -149,7 +149,7 @@ void Search::prepare_device() {
   progress("prepare", 0, 1);
   BinaryPtr oracle, clock;
   if (task_.oracle) oracle = context_.builder.build(task_.oracle(), device_.arch(), &device_).binary;
-  try {
+  if (!device_.arch().cpu) try {
     clock = context_.builder.build(clock_source(), device_.arch(), &device_).binary;
   } catch (const Error& e) {
     context_.log(LogLevel::warning, fmt::format("the SM clock is not watched: {}", e.what()));
@@ -253,6 +253,7 @@ std::future<Built> Search::submit(Pool& pool, const Candidate& c, bool last_reso
     Source source = task_.source(c);
     if (!context_.compile) {
       BinaryPtr found = context_.builder.find(source, device_.arch(), &device_);
+      if (!found) found = context_.builder.built_in(source, device_.arch());
       if (found) return Built{found, false, 0};
       throw Error(ErrorCode::compile_failed, "candidate", c.text(), "not in the cache, and compiling is forbidden");
     }

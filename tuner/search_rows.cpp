@@ -47,7 +47,7 @@ class RowSearch {
         device_(device),
         policy_(policy),
         templates_(templates),
-        outcome_key_(outcome_key(device, context.builder.compiler())),
+        outcome_key_(outcome_key(device, context.builder.compiler(device.arch()))),
         space_(problem, device.arch(), model_of(device), tuning_rows(), kListed) {}
 
   TuneReport run(RowTable& table);
@@ -120,6 +120,7 @@ Built RowSearch::build(const RowContender& c) {
   const Source source = source_of(problem_.with_rows(c.listed), device_.arch(), c.ranked.candidate, templates_);
   if (context_.compile) return context_.builder.build(source, device_.arch(), &device_);
   if (BinaryPtr found = context_.builder.find(source, device_.arch(), &device_)) return {found, false, 0};
+  if (BinaryPtr built_in = context_.builder.built_in(source, device_.arch())) return {built_in, false, 0};
   throw Error(ErrorCode::compile_failed, "candidate", c.ranked.candidate.text(),
               "not in the cache, and compiling is forbidden");
 }
@@ -295,7 +296,7 @@ void RowSearch::choose(RowTable& table) {
 
 TuneReport RowSearch::run(RowTable& table) {
   report_.key = problem_.text();
-  try {
+  if (!device_.arch().cpu) try {
     clock_ = context_.builder.build(clock_source(), device_.arch(), &device_).binary;
   } catch (const Error& e) {
     context_.log(LogLevel::warning, fmt::format("the SM clock is not watched: {}", e.what()));
