@@ -3,8 +3,8 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <tilewright/text.h>
+#include <charconv>
 
 #include <algorithm>
 #include <cstdio>

@@ -65,7 +65,7 @@ double time_launches(const Device& device, const Launch& launch) {
 }
 
 void run_on_device(Engine& engine, const RunArgs& args, const Problem& problem, const Task& task, const Device& device,
-                HostBuffers& host, Result& result) {
+                   HostBuffers& host, Result& result) {
   if (args.tune) {
     const Progress progress;
     TunePolicy policy;
@@ -101,7 +101,9 @@ void show(const Context& context, const Problem& problem, const Result& r) {
   const HostCheck& check = r.check;
   if (context.json) {
     print_json(Json{{"problem", problem.text()},
-                    {"executed_on", r.cpu ? "cpu" : r.on_device ? "gpu" : "cpu reference"},
+                    {"executed_on", r.cpu         ? "cpu"
+                                    : r.on_device ? "gpu"
+                                                  : "cpu reference"},
                     {"device", r.on_device ? Json(r.device) : Json()},
                     {"arch", r.on_device ? Json(r.arch) : Json()},
                     {"kernel", r.on_device ? Json(r.kernel) : Json()},
@@ -152,7 +154,8 @@ int run_run(const Context& context, const RunArgs& args) {
     device = need_device(args.device, options, "run --device");
   else if (!args.cpu && Device::count(options.driver) > 0)
     device = Device::open(0, options.driver);
-  if (args.tune && !device) throw Error(ErrorCode::library_missing, "--tune", "", "needs a GPU, and none was found, or --device cpu");
+  if (args.tune && !device)
+    throw Error(ErrorCode::library_missing, "--tune", "", "needs a GPU, and none was found, or --device cpu");
 
   Task task;
   problem.operation().describe(problem, task);
@@ -190,7 +193,8 @@ void add_run(Context& context) {
   command->add_option("--model", args->model, "A GGUF file with the weights (default: random)")->type_name("FILE");
   command->add_option("--tensor", args->tensor, "The tensor's name in --model")->type_name("NAME");
   command->add_option("--seed", args->seed, "Seed of the random values")->check(at_least(0));
-  command->add_option("--device", args->device, "Ordinal of the GPU, an error if there is none; or cpu: kernels for this CPU");
+  command->add_option("--device", args->device,
+                      "Ordinal of the GPU, an error if there is none; or cpu: kernels for this CPU");
   command->add_flag("--cpu", args->cpu, "The CPU reference, even with a GPU");
   command->add_flag("--tune", args->tune, "Measure first; remember the choice");
   command->callback([&context, args] { context.action = [&context, args] { return run_run(context, *args); }; });

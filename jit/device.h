@@ -20,8 +20,8 @@ using tilewright::OwnedStream;
 
 bool capturing(const Device& device, Stream stream);
 
-// A captured sequence of launches. `record` is called once with a capturing stream; on a CPU, which captures nothing, by
-// every launch().
+// A captured sequence of launches. `record` is called once with a capturing stream; on a CPU, which captures nothing,
+// by every launch().
 class Graph {
  public:
   Graph(const Device& device, const OwnedStream& stream, const std::function<void(Stream)>& record);

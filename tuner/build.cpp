@@ -149,11 +149,10 @@ BinaryPtr Builder::find_other(const Key& key, const Source& source, const Device
     if (device) {
       const std::string refusal = jit::load_refusal(*device, binary);
       const char* const compiler = compiler_name(device->arch());
-      log_(LogLevel::info, refusal.empty() ? fmt::format("{} for {}: taken as {}{} compiled it", source.name, binary->target,
-                                                         compiler, compiler_of(other.key))
-                                           : fmt::format("{} for {}: the build by {}{} is passed over: {}",
-                                                         source.name, binary->target, compiler, compiler_of(other.key),
-                                                         refusal));
+      log_(LogLevel::info, refusal.empty() ? fmt::format("{} for {}: taken as {}{} compiled it", source.name,
+                                                         binary->target, compiler, compiler_of(other.key))
+                                           : fmt::format("{} for {}: the build by {}{} is passed over: {}", source.name,
+                                                         binary->target, compiler, compiler_of(other.key), refusal));
       if (!refusal.empty()) continue;
     }
     if (!device) return binary;  // not known to load, so not remembered under the exact key
@@ -196,8 +195,8 @@ Built Builder::build(const Source& source, const Arch& arch, const Compiler& com
       throw Error(ErrorCode::compile_failed, "source " + source.name, arch.name,
                   fmt::format("not built in, and {}", error.what()));
     if (built_ins_++ == 0)
-      log_(LogLevel::info, fmt::format("{} for {}: the kernel that is built in, since {}", source.name, arch.name,
-                                       error.what()));
+      log_(LogLevel::info,
+           fmt::format("{} for {}: the kernel that is built in, since {}", source.name, arch.name, error.what()));
     return {binary, false, 0};
   }
   Key exact = key(source, arch);  // the compiler may not be the remembered one
@@ -242,8 +241,8 @@ Built Builder::compile_and_store(const Key& key, const Source& source, const Arc
   ++compiled_;
   auto binary = std::make_shared<Binary>(compile(source, arch));
   microseconds_ += static_cast<std::int64_t>(binary->seconds * 1e6);
-  log_(LogLevel::info, fmt::format("{} for {}: compiled in {:.2f} s by {}{}", source.name, arch.name,
-                                   binary->seconds, compiler_name(arch), compiler_of(key)));
+  log_(LogLevel::info, fmt::format("{} for {}: compiled in {:.2f} s by {}{}", source.name, arch.name, binary->seconds,
+                                   compiler_name(arch), compiler_of(key)));
   const bool stored = store_.put_binary(key, *binary);
   if (!stored) log_(LogLevel::debug, fmt::format("{} for {} was not stored", source.name, arch.name));
   const double seconds = binary->seconds;

@@ -40,9 +40,9 @@ class Builder {
   // `same_nvrtc`: take nothing that another build of NVRTC compiled (Options::same_nvrtc).
   Builder(Store& store, CompileOptions options, Log& log, bool same_nvrtc = false);
 
-  // The version of the compiler, for a target, whose binaries are looked for. Learning a compiler's build number takes a compilation,
-  // so the store remembers it beside the library's path, size and time; a store that was shipped to a machine without a
-  // compiler says which one filled it. Empty when neither knows.
+  // The version of the compiler, for a target, whose binaries are looked for. Learning a compiler's build number takes
+  // a compilation, so the store remembers it beside the library's path, size and time; a store that was shipped to a
+  // machine without a compiler says which one filled it. Empty when neither knows.
   std::string compiler(const Arch& arch);
 
   Key key(const Source& source, const Arch& arch) { return binary_key(source, arch, compiler(arch), headers_); }
@@ -57,7 +57,8 @@ class Builder {
   BinaryPtr built_in(const Source& source, const Arch& arch);
 
   // Throws what compile() throws, but where no libLLVM is, a kernel that is built in serves, and the others are
-  // candidates that did not compile (compile_failed). With a device, find() answers first, so that a build by another NVRTC will do.
+  // candidates that did not compile (compile_failed). With a device, find() answers first, so that a build by another
+  // NVRTC will do.
   Built build(const Source& source, const Arch& arch, const Device* device = nullptr);
   Built build(const Source& source, const Arch& arch, const Compiler& compile);
 

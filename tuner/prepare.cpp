@@ -49,7 +49,7 @@ std::string Engine::Impl::stored_for(const std::string& key, const Device& devic
 void Engine::Impl::forbid_compiling(const Source& source, const std::string& key, const Device& device) {
   const std::string compiler = builder.compiler(device.arch());
   const std::string missing = fmt::format("no store has {} for {} on {}{}", source.name, key, device.arch().name,
-                                          compiler.empty()       ? ""
+                                          compiler.empty()    ? ""
                                           : device.arch().cpu ? " as " + compiler + " compiles it"
                                                               : " as NVRTC " + compiler + " compiles it");
   if (!options.compile)
@@ -71,7 +71,6 @@ std::vector<tuner::BinaryPtr> Engine::Impl::build_all(const std::vector<Source>&
     const Store::Reading reading(store);
     for (std::size_t i = 0; i < sources.size(); ++i) {
       binaries[i] = builder.find(sources[i], arch, &device);
-      if (!binaries[i] && !options.compile) binaries[i] = builder.built_in(sources[i], arch);
       if (!binaries[i]) missing.push_back(i);
     }
   }

@@ -217,7 +217,7 @@ void Prewarm::drain(std::atomic<std::size_t>& next, std::mutex& mutex) {
     try {
       auto in_process = [&](const Source& s, const Arch& a) { return worker.compile(s, a); };
       built = processes && !job.arch->cpu ? engine_.builder.build(job.source, *job.arch, in_process)
-                        : engine_.builder.build(job.source, *job.arch);
+                                          : engine_.builder.build(job.source, *job.arch);
       why = not_kept(job, built);
     } catch (const std::exception& e) {
       why = e.what();

@@ -150,10 +150,10 @@ void Search::prepare_device() {
   BinaryPtr oracle, clock;
   if (task_.oracle) oracle = context_.builder.build(task_.oracle(), device_.arch(), &device_).binary;
   if (!device_.arch().cpu) try {
-    clock = context_.builder.build(clock_source(), device_.arch(), &device_).binary;
-  } catch (const Error& e) {
-    context_.log(LogLevel::warning, fmt::format("the SM clock is not watched: {}", e.what()));
-  }
+      clock = context_.builder.build(clock_source(), device_.arch(), &device_).binary;
+    } catch (const Error& e) {
+      context_.log(LogLevel::warning, fmt::format("the SM clock is not watched: {}", e.what()));
+    }
   verifier_.emplace(task_, device_, oracle);
   bench_.emplace(task_, device_, policy_.cold_bytes, clock.get());
   progress("prepare", 1, 1);
@@ -253,7 +253,6 @@ std::future<Built> Search::submit(Pool& pool, const Candidate& c, bool last_reso
     Source source = task_.source(c);
     if (!context_.compile) {
       BinaryPtr found = context_.builder.find(source, device_.arch(), &device_);
-      if (!found) found = context_.builder.built_in(source, device_.arch());
       if (found) return Built{found, false, 0};
       throw Error(ErrorCode::compile_failed, "candidate", c.text(), "not in the cache, and compiling is forbidden");
     }

@@ -120,7 +120,6 @@ Built RowSearch::build(const RowContender& c) {
   const Source source = source_of(problem_.with_rows(c.listed), device_.arch(), c.ranked.candidate, templates_);
   if (context_.compile) return context_.builder.build(source, device_.arch(), &device_);
   if (BinaryPtr found = context_.builder.find(source, device_.arch(), &device_)) return {found, false, 0};
-  if (BinaryPtr built_in = context_.builder.built_in(source, device_.arch())) return {built_in, false, 0};
   throw Error(ErrorCode::compile_failed, "candidate", c.ranked.candidate.text(),
               "not in the cache, and compiling is forbidden");
 }
@@ -297,10 +296,10 @@ void RowSearch::choose(RowTable& table) {
 TuneReport RowSearch::run(RowTable& table) {
   report_.key = problem_.text();
   if (!device_.arch().cpu) try {
-    clock_ = context_.builder.build(clock_source(), device_.arch(), &device_).binary;
-  } catch (const Error& e) {
-    context_.log(LogLevel::warning, fmt::format("the SM clock is not watched: {}", e.what()));
-  }
+      clock_ = context_.builder.build(clock_source(), device_.arch(), &device_).binary;
+    } catch (const Error& e) {
+      context_.log(LogLevel::warning, fmt::format("the SM clock is not watched: {}", e.what()));
+    }
   {
     Pool pool(context_.compile ? thread_count(policy_.jobs) : 1);
     int tried = 0;

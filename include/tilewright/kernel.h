@@ -36,9 +36,9 @@ struct Binary {
   std::string entry = {};
   LaunchPlan plan = {};
   Resources resources = {};
-  std::vector<std::byte> image = {};  // cubin; for a CPU a relocatable ELF object
-  std::string log = {};               // warnings of the compiler, first 4096 bytes
-  double seconds = 0;                 // time in the compiler; 0 when it came out of a cache
+  std::vector<std::byte> image = {};           // cubin; for a CPU a relocatable ELF object
+  std::string log = {};                        // warnings of the compiler, first 4096 bytes
+  double seconds = 0;                          // time in the compiler; 0 when it came out of a cache
   std::shared_ptr<const CpuKernel> host = {};  // in the place of an image: Source::host. Not stored
 };
 
@@ -54,8 +54,8 @@ struct CompileOptions {
 };
 
 // Compiles for one target: CUDA C++ by NVRTC, or LLVM IR by libLLVM if the target is a CPU. Thread-safe. Throws
-// CompileError; Error (library_missing) when the library cannot be used; Error (compile_failed) when the entry symbol is
-// not in the result.
+// CompileError; Error (library_missing) when the library cannot be used; Error (compile_failed) when the entry symbol
+// is not in the result.
 TILEWRIGHT_EXPORT Binary compile(const Source& source, const Arch& arch, const CompileOptions& options = {});
 
 // "13.0 build 88" of the libnvrtc that compile() would use: part of every binary key.

@@ -48,10 +48,11 @@ struct TILEWRIGHT_EXPORT Options {
 
   // TILEWRIGHT_CACHE, TILEWRIGHT_SHIPPED (colon-separated), TILEWRIGHT_CACHE_CAP (bytes),
   // TILEWRIGHT_ALLOW_SHARED (0|1), TILEWRIGHT_NVRTC, TILEWRIGHT_SAME_NVRTC (0|1), TILEWRIGHT_LLVM,
-  // TILEWRIGHT_DRIVER, TILEWRIGHT_TEMPLATES, TILEWRIGHT_RECORD, TILEWRIGHT_TUNE (0|1), TILEWRIGHT_JOBS, TILEWRIGHT_CHECK_POINTERS (0|1),
-  // TILEWRIGHT_LOG (error|warn|info|debug), XDG_CACHE_HOME, HOME. A value that cannot be used is ignored and named in
-  // `warnings`, as is a misspelt name. nvrtc_places: VIRTUAL_ENV, CONDA_PREFIX, CUDA_PATH and CUDA_HOME come before the
-  // system's places; the prefix of the python3 on PATH and $HOME/.local after them.
+  // TILEWRIGHT_DRIVER, TILEWRIGHT_TEMPLATES, TILEWRIGHT_RECORD, TILEWRIGHT_TUNE (0|1), TILEWRIGHT_JOBS,
+  // TILEWRIGHT_CHECK_POINTERS (0|1), TILEWRIGHT_LOG (error|warn|info|debug), XDG_CACHE_HOME, HOME. A value that cannot
+  // be used is ignored and named in `warnings`, as is a misspelt name. nvrtc_places: VIRTUAL_ENV, CONDA_PREFIX,
+  // CUDA_PATH and CUDA_HOME come before the system's places; the prefix of the python3 on PATH and $HOME/.local after
+  // them.
   static Options from_env();
   std::vector<std::string> warnings = {};  // what from_env() ignored; Engine logs them once
 };

@@ -49,9 +49,9 @@ struct PackArgs {
 // Bytes of a stream of the problem's w, packed or not as the problem says; 0: it has none.
 TILEWRIGHT_EXPORT std::int64_t packed_bytes(const Gemm& gemm, StreamName stream);
 
-// From w as its format stores it to what the problem (pack=tiles or pack=panels) wants, and back; every stream is written. `global`
-// may be null on both sides, or the same on both. Host pointers; one thread. Throws Error (invalid_argument) if the
-// problem is not packed or a stream is null.
+// From w as its format stores it to what the problem (pack=tiles or pack=panels) wants, and back; every stream is
+// written. `global` may be null on both sides, or the same on both. Host pointers; one thread. Throws Error
+// (invalid_argument) if the problem is not packed or a stream is null.
 TILEWRIGHT_EXPORT void pack_weights(const Gemm& gemm, Operand from, MutableOperand to);
 TILEWRIGHT_EXPORT void unpack_weights(const Gemm& gemm, Operand from, MutableOperand to);
 

@@ -72,9 +72,9 @@ struct TensorMapPlan {
   friend bool operator==(const TensorMapPlan&, const TensorMapPlan&) = default;
 };
 
-// On a CPU, whose blocks are claimed by threads, `threads` is 1 and the axes of the grid say: x, the blocks of the kernel;
-// y, the blocks of its first phase, all of which are complete before the others begin (of a kernel without one, 1); z,
-// the launch's scratch memory, in units of 64 bytes (CpuKernel).
+// On a CPU, whose blocks are claimed by threads, `threads` is 1 and the axes of the grid say: x, the blocks of the
+// kernel; y, the blocks of its first phase, all of which are complete before the others begin (of a kernel without one,
+// 1); z, the launch's scratch memory, in units of 64 bytes (CpuKernel).
 struct LaunchPlan {
   GridAxis x, y, z;
   std::uint32_t threads = 0;       // per block, one-dimensional
@@ -157,8 +157,8 @@ struct Source {
   std::string entry = {};                 // an extern "C" __global__ function
   std::vector<std::string> options = {};  // NVRTC options beyond the library's own (architecture, standard, cache off)
   LaunchPlan plan = {};
-  // For a CPU `text` is LLVM IR, and `entry` a function of it. `host` is the same kernel as this library was built with:
-  // what runs where no LLVM is, and, if there is no text, everywhere.
+  // For a CPU `text` is LLVM IR, and `entry` a function of it. `host` is the same kernel as this library was built
+  // with: what runs where no LLVM is, and, if there is no text, everywhere.
   std::shared_ptr<const CpuKernel> host = {};
 };
 

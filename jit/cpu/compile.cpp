@@ -30,7 +30,8 @@ Binary compile(const Source& source, const Arch& arch, const CompileOptions& opt
   if (!failure.empty()) throw CompileError(source.name, arch.name, arch.cpu->features, source.text, failure);
   // A compiler may turn code into calls of a C library, which there is not: better known here than at the launch.
   if (const std::string defect = object_defect(binary.image); !defect.empty())
-    throw CompileError(source.name, arch.name, arch.cpu->features, source.text, "its object cannot be loaded: " + defect);
+    throw CompileError(source.name, arch.name, arch.cpu->features, source.text,
+                       "its object cannot be loaded: " + defect);
   if (!read_object(binary.image).functions.contains(source.entry))
     throw Error(ErrorCode::compile_failed, "source " + source.name, source.entry, "no such function in the result");
   binary.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

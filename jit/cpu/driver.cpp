@@ -223,7 +223,9 @@ CUresult memory_info(std::size_t* free, std::size_t* total) {
 }
 CUresult pointer_attributes(unsigned count, int* which, void** values, CUdeviceptr) {
   for (unsigned i = 0; i < count; ++i)  // any memory will do
-    *static_cast<int*>(values[i]) = which[i] == kPointerMemoryType ? kMemoryTypeDevice : which[i] == kPointerOrdinal ? -1 : 0;
+    *static_cast<int*>(values[i]) = which[i] == kPointerMemoryType ? kMemoryTypeDevice
+                                    : which[i] == kPointerOrdinal  ? -1
+                                                                   : 0;
   return 0;
 }
 CUresult stream_create(CUstream* stream, unsigned) {

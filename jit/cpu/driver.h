@@ -20,7 +20,7 @@ struct Context {
 // object is not acceptable, and return numbers otherwise.
 void* driver_function(const char* name);
 
-std::string processor_name();    // what the CPU calls itself
+std::string processor_name();     // what the CPU calls itself
 std::int64_t last_cache_bytes();  // of the largest cache; 0: not known
 
 }  // namespace tilewright::jit::cpu

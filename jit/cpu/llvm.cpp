@@ -233,8 +233,8 @@ void Llvm::run(Job& job) const {
     if (f.target_of(job.target.triple, &target, &message))
       refuse(message, "this LLVM has no such target");
     else
-      machine = f.machine_create(target, job.target.triple, "", job.target.features, kLevelDefault, kRelocPic,
-                                 kModelSmall);
+      machine =
+          f.machine_create(target, job.target.triple, "", job.target.features, kLevelDefault, kRelocPic, kModelSmall);
     message = nullptr;
     if (machine && f.emit(machine, module, kObjectFile, &message, &object)) refuse(message, "no code was generated");
   }

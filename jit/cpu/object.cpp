@@ -63,7 +63,8 @@ class Reader {
         header_.e_ident[EI_DATA] != ELFDATA2LSB)
       refuse("not a 64-bit little-endian ELF file");
     if (header_.e_type != ET_REL) refuse("not a relocatable object");
-    if (header_.e_machine != EM_X86_64) refuse(fmt::format("for machine {}; x86-64 is {}", header_.e_machine, EM_X86_64));
+    if (header_.e_machine != EM_X86_64)
+      refuse(fmt::format("for machine {}; x86-64 is {}", header_.e_machine, EM_X86_64));
     if (header_.e_shentsize != sizeof(Elf64_Shdr) || header_.e_shnum == 0 || header_.e_shnum > kMostSections)
       refuse(fmt::format("{} sections; 1 to {} are taken", header_.e_shnum, kMostSections));
     if (!inside(header_.e_shoff, std::uint64_t{header_.e_shnum} * sizeof(Elf64_Shdr)))
@@ -78,19 +79,23 @@ class Reader {
         refuse(fmt::format("truncated: section {} lies beyond its end", i));
       sections_.push_back(s);
     }
-    if (sections_[header_.e_shstrndx].sh_type != SHT_STRTAB) refuse("its table of section names is no table of strings");
+    if (sections_[header_.e_shstrndx].sh_type != SHT_STRTAB)
+      refuse("its table of section names is no table of strings");
     for (std::size_t i = 0; i < sections_.size(); ++i)
-      if (sections_[i].sh_flags & SHF_ALLOC) check_loaded(i);
+      if (is_loaded(sections_[i])) check_loaded(i);
     places_.assign(sections_.size(), kNowhere);
   }
+  // GCC has empty sections for data, too.
+  static bool is_loaded(const Elf64_Shdr& s) { return (s.sh_flags & SHF_ALLOC) && s.sh_size > 0; }
   void check_loaded(std::size_t index) const {
     const Elf64_Shdr& s = sections_[index];
     const std::string name = text(sections_[header_.e_shstrndx], s.sh_name);
     constexpr std::uint64_t kTaken = SHF_ALLOC | SHF_EXECINSTR | SHF_MERGE | SHF_STRINGS;
-    if (s.sh_flags & SHF_WRITE) refuse(fmt::format("section {}: memory that can be written", name));
     if (s.sh_flags & SHF_TLS) refuse(fmt::format("section {}: thread-local memory", name));
+    if (s.sh_flags & SHF_WRITE) refuse(fmt::format("section {}: memory that can be written", name));
     if (s.sh_flags & ~kTaken) refuse(fmt::format("section {}: flags {:#x}", name, s.sh_flags));
-    if (s.sh_type != SHT_PROGBITS) refuse(fmt::format("section {}: type {}; only code and constants are taken", name, s.sh_type));
+    if (s.sh_type != SHT_PROGBITS)
+      refuse(fmt::format("section {}: type {}; only code and constants are taken", name, s.sh_type));
     if (s.sh_addralign > kMostAlign || (s.sh_addralign && !std::has_single_bit(s.sh_addralign)))
       refuse(fmt::format("section {}: aligned to {}; a power of two up to {}", name, s.sh_addralign, kMostAlign));
   }
@@ -100,7 +105,7 @@ class Reader {
     std::size_t end = object_.bytes.size();
     for (std::size_t i = 0; i < sections_.size(); ++i) {
       const Elf64_Shdr& s = sections_[i];
-      if (!(s.sh_flags & SHF_ALLOC) || bool(s.sh_flags & SHF_EXECINSTR) != code) continue;
+      if (!is_loaded(s) || bool(s.sh_flags & SHF_EXECINSTR) != code) continue;
       places_[i] = rounded(end, std::max<std::uint64_t>(s.sh_addralign, 1));
       end = places_[i] + s.sh_size;
       if (end > 2 * kMostObjectBytes) refuse("sections that overlap");
@@ -175,8 +180,7 @@ class Reader {
       // The addend counts from the instruction's end, which may be 8 bytes behind the field.
       constexpr std::int64_t kBehind = 16;
       if (r.r_addend < -size || r.r_addend > size) refuse("a relocation far beyond its symbol");
-      const std::int64_t to =
-          static_cast<std::int64_t>(places_[symbol.st_shndx] + symbol.st_value) + r.r_addend;
+      const std::int64_t to = static_cast<std::int64_t>(places_[symbol.st_shndx] + symbol.st_value) + r.r_addend;
       if (to < -kBehind || to > size) refuse("a relocation to what is not loaded");
       const std::int64_t distance = to - static_cast<std::int64_t>(place + r.r_offset);
       const auto stored = static_cast<std::int32_t>(distance);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A compiler's relocatable object becomes functions of this process. What is taken is what our kernels need and no more:
-// code and constants that refer to each other. Whatever else an object may ask for is refused by name: undefined
+// A compiler's relocatable object becomes functions of this process. What is taken is what our kernels need and no
+// more: code and constants that refer to each other. Whatever else an object may ask for is refused by name: undefined
 // symbols, memory that can be written, thread-local memory, initializers, other relocations, anything out of range.
 // Usable from any thread.
 #pragma once

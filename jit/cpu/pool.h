@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads that share the blocks of a launch. Blocks are claimed one by one, so that a thread that another program delays
-// holds up no more than a block. Thread-safe: one caller has the threads at a time, others compute alone meanwhile.
+// Threads that share the blocks of a launch. Blocks are claimed one by one, so that a thread that another program
+// delays holds up no more than a block. Thread-safe: one caller has the threads at a time, others compute alone
+// meanwhile.
 #pragma once
 
 #include <atomic>

@@ -12,15 +12,16 @@ namespace tilewright {
 namespace {
 
 constexpr const char* kLinuxX86 = "x86_64-unknown-linux-gnu";
-#define TW_V3 \
-  "+64bit,+cmov,+cx8,+fxsr,+mmx,+x87,+sse,+sse2,+cx16,+sahf,+popcnt,+sse3,+sse4.1,+sse4.2,+ssse3,+avx,+avx2,+bmi,+bmi2," \
+#define TW_V3                                                                                                       \
+  "+64bit,+cmov,+cx8,+fxsr,+mmx,+x87,+sse,+sse2,+cx16,+sahf,+popcnt,+sse3,+sse4.1,+sse4.2,+ssse3,+avx,+avx2,+bmi,+" \
+  "bmi2,"                                                                                                           \
   "+f16c,+fma,+lzcnt,+movbe,+xsave"
 
 constexpr CpuTarget kPlain = {kLinuxX86, "", 0, false};
 constexpr CpuTarget kV3 = {kLinuxX86, TW_V3, 32, false};
 constexpr CpuTarget kV3Vnni = {kLinuxX86, TW_V3 ",+avxvnni", 32, true};
-constexpr CpuTarget kV4Vnni = {kLinuxX86,
-                               TW_V3 ",+avx512f,+avx512bw,+avx512cd,+avx512dq,+avx512vl,+avx512vnni", 64, true};
+constexpr CpuTarget kV4Vnni = {kLinuxX86, TW_V3 ",+avx512f,+avx512bw,+avx512cd,+avx512dq,+avx512vl,+avx512vnni", 64,
+                               true};
 
 // Typical: a core's share of a server's memory bandwidth; what a core multiplies, in TFLOP/s of 32-bit floats.
 constexpr Arch row(const char* name, const CpuTarget& cpu, double tflops, const char* run_on) {

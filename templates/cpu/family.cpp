@@ -112,7 +112,8 @@ class PanelFamily : public EnumeratedFamily {
     LaunchPlan p;
     p.x = {1, tokens, static_cast<std::uint32_t>(text::kPanelRows * k.panels)};
     p.y = {1, 1, 0};
-    // A tile's records; an even number of tokens makes them whole units of 64 bytes, and one token may leave half of one.
+    // A tile's records; an even number of tokens makes them whole units of 64 bytes, and one token may leave half of
+    // one.
     const std::int64_t bytes = g.k / text::kBlock * k.tokens * text::kTokenBytes;
     p.z = {static_cast<std::uint32_t>((bytes + 63) / 64), tokens, 0};
     p.threads = 1;
@@ -146,8 +147,7 @@ class Gemv final : public PanelFamily {
       if (tokens > 1 && tokens >= 2 * g.m) break;  // half of it would do
       if (g.m > 4 * tokens) continue;              // w is read for each tile again
       for (const int panels : {1, 4, 16})
-        for (const int ahead : {0, 1024, 4096})
-          list.push_back({.tokens = tokens, .panels = panels, .ahead = ahead});
+        for (const int ahead : {0, 1024, 4096}) list.push_back({.tokens = tokens, .panels = panels, .ahead = ahead});
     }
     return list;
   }
@@ -164,7 +164,9 @@ class Gemv final : public PanelFamily {
 class Codes final : public PanelFamily {
  public:
   std::string_view name() const override { return "cpu_codes"; }
-  std::string_view title() const override { return "CPU, many tokens: exact sums of codes, weights in panels unpacked once a tile"; }
+  std::string_view title() const override {
+    return "CPU, many tokens: exact sums of codes, weights in panels unpacked once a tile";
+  }
 
  protected:
   const KnobTable<Knobs>& table() const override {
@@ -175,7 +177,7 @@ class Codes final : public PanelFamily {
     std::vector<Knobs> list;
     if (g.m < 3) return list;
     for (const int tokens : {16, 32, 64, 128}) {
-      if (tokens > 16 && tokens >= 2 * g.m) break;
+      if (tokens > 16 && tokens > 2 * g.m) break;
       for (const int panels : {1, 4})
         for (const int together : {1, 2, 4}) list.push_back({.tokens = tokens, .panels = panels, .together = together});
     }
@@ -197,10 +199,15 @@ class Panels final : public EnumeratedFamily {
  public:
   std::string_view op() const override { return "pack"; }
   std::string_view name() const override { return "cpu_panels"; }
-  std::string_view title() const override { return "CPU: weights to panels of 16 rows and back; once per weight, at load"; }
+  std::string_view title() const override {
+    return "CPU: weights to panels of 16 rows and back; once per weight, at load";
+  }
   std::string why_not(const Problem& problem, const Arch& arch) const override {
     const Pack* p = problem.as<Pack>();
-    return !p ? "not a pack" : !arch.cpu ? "panels are for CPUs" : p->order == Packing::panels ? "" : "tiles are for GPUs";
+    return !p                            ? "not a pack"
+           : !arch.cpu                   ? "panels are for CPUs"
+           : p->order == Packing::panels ? ""
+                                         : "tiles are for GPUs";
   }
   std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
     if (!why_not(problem, arch).empty()) return {};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ir: a backend of the CPU's kernels (kernels.h) that writes LLVM IR. Values are names of the text; what a kernel computes
-// once per call of the C++ function is written once. No pass follows (jit/cpu/llvm.h), so the text is what is to run:
-// values that a loop carries are its phis, and what does not change is outside of it.
+// Ir: a backend of the CPU's kernels (kernels.h) that writes LLVM IR. Values are names of the text; what a kernel
+// computes once per call of the C++ function is written once. No pass follows (jit/cpu/llvm.h), so the text is what is
+// to run: values that a loop carries are its phis, and what does not change is outside of it.
 //
 // Native (native.h) has the same operations and gives the same bits.
 #pragma once
@@ -76,7 +76,9 @@ class Ir {
     const auto half = temporary("load <{} x half>, ptr {}, align 2", lanes_, p.name);
     return value<Floats>("fpext <{0} x half> {1} to <{0} x float>", lanes_, half);
   }
-  Floats splat_half(const Ptr& p) { return splat_floats(temporary("fpext half {} to float", temporary("load half, ptr {}, align 2", p.name))); }
+  Floats splat_half(const Ptr& p) {
+    return splat_floats(temporary("fpext half {} to float", temporary("load half, ptr {}, align 2", p.name)));
+  }
   Ints load_codes(const Ptr& p) {  // lanes() signed bytes
     const auto bytes = temporary("load <{} x i8>, ptr {}, align 1", lanes_, p.name);
     return value<Ints>("sext <{0} x i8> {1} to <{0} x i32>", lanes_, bytes);
@@ -129,7 +131,8 @@ class Ir {
     const auto ints = [&](const Bytes& v) {
       return temporary("bitcast <{} x i8> {} to <{} x i32>", 4 * lanes_, v.name, lanes_);
     };
-    const std::string type = fmt::format("<{} x i32>", lanes_), call = fmt::format("@llvm.x86.avx512.vpdpbusd.{}", bits);
+    const std::string type = fmt::format("<{} x i32>", lanes_),
+                      call = fmt::format("@llvm.x86.avx512.vpdpbusd.{}", bits);
     declare(fmt::format("{0} {1}({0}, {0}, {0})", type, call));
     const std::string first = ints(u), second = ints(s);
     return value<Ints>("call {0} {1}({0} {2}, {0} {3}, {0} {4})", type, call, sum.name, first, second);
@@ -174,7 +177,8 @@ class Ir {
     const auto sign = temporary("and <{} x i32> {}, {}", lanes_, bits, constant_vector("i32", lanes_, "-2147483648"));
     std::int32_t number = 0;
     __builtin_memcpy(&number, &size, sizeof number);
-    const auto both = temporary("or <{} x i32> {}, {}", lanes_, sign, constant_vector("i32", lanes_, std::to_string(number)));
+    const auto both =
+        temporary("or <{} x i32> {}, {}", lanes_, sign, constant_vector("i32", lanes_, std::to_string(number)));
     return value<Floats>("bitcast <{0} x i32> {1} to <{0} x float>", lanes_, both);
   }
   Floats larger(const Floats& a, const Floats& b) {  // a < b ? b : a
@@ -217,8 +221,8 @@ class Ir {
     line("%next{} = add i64 {}, {}", n, i, step);
     std::string heads = fmt::format("  {} = phi i64 [ {}, %{} ], [ %next{}, %{} ]\n", i, from.name, before, n, block_);
     for (std::size_t c = 0; c < carried.size(); ++c) {
-      heads += fmt::format("  %carried{}_{} = phi <{} x float> [ {}, %{} ], [ {}, %{} ]\n", n, c, lanes_, first[c], before,
-                           carried[c].name, block_);
+      heads += fmt::format("  %carried{}_{} = phi <{} x float> [ {}, %{} ], [ {}, %{} ]\n", n, c, lanes_, first[c],
+                           before, carried[c].name, block_);
       carried[c].name = fmt::format("%carried{}_{}", n, c);
     }
     line("br label %{}", head);
@@ -259,7 +263,8 @@ class Ir {
   Floats splat_floats(const std::string& scalar) { return {splat("float", scalar)}; }
   std::string splat(const char* type, const std::string& scalar) {
     const auto one = temporary("insertelement <{0} x {1}> poison, {1} {2}, i64 0", lanes_, type, scalar);
-    return temporary("shufflevector <{0} x {1}> {2}, <{0} x {1}> poison, <{0} x i32> zeroinitializer", lanes_, type, one);
+    return temporary("shufflevector <{0} x {1}> {2}, <{0} x {1}> poison, <{0} x i32> zeroinitializer", lanes_, type,
+                     one);
   }
   std::string rotated(const char* type, const std::string& v, int by) {
     std::string order;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU's gemm kernels, each written once over a backend B (ir.h, native.h), for weights in panels (panels.h) and x in
-// blocks of 32 codes:
+// The CPU's gemm kernels, each written once over a backend B (ir.h, native.h), for weights in panels (panels.h) and x
+// in blocks of 32 codes:
 //
 //   y[t, r] = alpha sum over blocks of (sum of code_w (code_x)) d_w d_x + bias[r]
 //
@@ -163,8 +163,8 @@ struct Codes {
 // acc + the block's products with one token. scales: of the rows.
 template <class B>
 typename B::Floats add_block(B& b, PanelCodes w, const Codes<B>& codes, const typename B::Floats& scales,
-                                    const typename B::Ptr& token_codes, const typename B::Ptr& token_scale, int tokens,
-                                    const typename B::Floats& acc) {
+                             const typename B::Ptr& token_codes, const typename B::Ptr& token_scale, int tokens,
+                             const typename B::Floats& acc) {
   const auto dot = codes.dot(b, w, token_codes, b.splat_ints(b.at(token_scale, 4 * tokens)));
   return b.fma(b.floats(dot), b.mul(scales, b.splat_floats(token_scale)), acc);
 }
@@ -202,8 +202,8 @@ struct Place {
   }
 };
 
-// Few tokens: their sums stay in registers, so w is read once and nothing else is moved. ahead: bytes of w to ask for in
-// advance; 0: the CPU finds out by itself.
+// Few tokens: their sums stay in registers, so w is read once and nothing else is moved. ahead: bytes of w to ask for
+// in advance; 0: the CPU finds out by itself.
 template <class B, class Tokens, class Ahead>
 void few(B& b, const typename B::Arguments& a, PanelCodes w, bool bias, Tokens tokens, int panels, Ahead ahead) {
   const Launch<B> launch(b, a);
@@ -228,8 +228,9 @@ void few(B& b, const typename B::Arguments& a, PanelCodes w, bool bias, Tokens t
                const Codes<B> codes(b, w, at, part);
                const auto scales = b.load_halves(b.at(at, w.code_bytes() + 2 * b.lanes() * part));
                for (int t = 0; t < tokens; ++t)
-                 sums[part * tokens + t] = add_block(b, w, codes, scales, b.at(record, kBlock * t),
-                                                     b.at(record, tokens * kBlock + 4 * t), tokens, sums[part * tokens + t]);
+                 sums[part * tokens + t] =
+                     add_block(b, w, codes, scales, b.at(record, kBlock * t), b.at(record, tokens * kBlock + 4 * t),
+                               tokens, sums[part * tokens + t]);
              }
            });
     const auto row = b.mul(panel, b.constant(kPanelRows));
@@ -247,7 +248,7 @@ void few(B& b, const typename B::Arguments& a, PanelCodes w, bool bias, Tokens t
 // side_by_side: tokens whose products are computed together.
 template <class B, class Tokens, class Together>
 void many(B& b, const typename B::Arguments& a, PanelCodes w, bool bias, Tokens tokens, int panels,
-                 Together side_by_side) {
+          Together side_by_side) {
   const Launch<B> launch(b, a);
   const auto sums = b.stack(std::int64_t{tokens} * 4 * kPanelRows);
   const Output<B> output(b, launch, bias);
@@ -286,7 +287,8 @@ void many(B& b, const typename B::Arguments& a, PanelCodes w, bool bias, Tokens 
     b.loop(b.constant(0), count, 1, {}, [&](const typename B::I64& t) {
       for (int part = 0; part < parts; ++part)
         output.store(b, b.add(first_token, t), b.add(row, b.constant(part * b.lanes())),
-                     b.load_floats(b.at(b.at(sums, std::int64_t{part} * tokens * part_bytes), b.mul(t, b.constant(part_bytes)))));
+                     b.load_floats(
+                         b.at(b.at(sums, std::int64_t{part} * tokens * part_bytes), b.mul(t, b.constant(part_bytes)))));
     });
   });
 }

@@ -44,7 +44,9 @@ class Native {
   static I64 add(I64 a, I64 b) { return a + b; }
   static I64 mul(I64 a, I64 b) { return a * b; }
   static I64 sub(I64 a, I64 b) { return a - b; }
-  static I64 div(I64 a, I64 b) { return static_cast<I64>(static_cast<std::uint64_t>(a) / static_cast<std::uint64_t>(b)); }
+  static I64 div(I64 a, I64 b) {
+    return static_cast<I64>(static_cast<std::uint64_t>(a) / static_cast<std::uint64_t>(b));
+  }
   static I64 less(I64 a, I64 b) { return a < b ? a : b; }
   static Ptr at(Ptr p, I64 bytes) { return p + bytes; }
   // One a kernel: threads have their own.
@@ -78,9 +80,7 @@ class Native {
   static void prefetch(Ptr p) { _mm_prefetch(p, _MM_HINT_T0); }
 
   static Bytes low_nibbles(Bytes v) { return {_mm256_and_si256(v.v, _mm256_set1_epi8(15))}; }
-  static Bytes high_nibbles(Bytes v) {
-    return {_mm256_and_si256(_mm256_srli_epi16(v.v, 4), _mm256_set1_epi8(15))};
-  }
+  static Bytes high_nibbles(Bytes v) { return {_mm256_and_si256(_mm256_srli_epi16(v.v, 4), _mm256_set1_epi8(15))}; }
   static Words pairs(Bytes u, Bytes s) { return {_mm256_maddubs_epi16(u.v, s.v)}; }
   static Words add(Words a, Words b) { return {_mm256_add_epi16(a.v, b.v)}; }
   static Ints pair_sums(Words v) { return {_mm256_madd_epi16(v.v, _mm256_set1_epi16(1))}; }

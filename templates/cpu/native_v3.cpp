@@ -39,8 +39,8 @@ K::Arguments arguments(const void* args, const void* constants, void* scratch, s
 template <int input, int tokens, int offset>
 void first(const void* args, const void* constants, void* scratch, std::int64_t block) {
   K k;
-  native_v3::quantize(k, arguments(args, constants, scratch, block), static_cast<native_v3::Input>(input), Fixed<tokens>(),
-                      {8, offset});
+  native_v3::quantize(k, arguments(args, constants, scratch, block), static_cast<native_v3::Input>(input),
+                      Fixed<tokens>(), {8, offset});
 }
 template <int bits, int offset, bool bias, int tokens>
 void run(const void* args, const void* constants, void* scratch, std::int64_t block) {

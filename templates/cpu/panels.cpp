@@ -41,10 +41,12 @@ void check_panels(const char* field, std::string value, Format w, Format x, std:
   if (x.name() != "q8_1")
     throw Error(ErrorCode::unsupported, field, std::move(value),
                 fmt::format("panels are for x=q8_1 (x_from quantizes floats), not x={}", x.name()));
-  if (n % kPanel != 0) throw invalid("n", std::to_string(n), fmt::format("a multiple of {}, the rows of a panel", kPanel));
+  if (n % kPanel != 0)
+    throw invalid("n", std::to_string(n), fmt::format("a multiple of {}, the rows of a panel", kPanel));
 }
 
-void pack_panels(Format w, std::int64_t k, std::int64_t first, std::int64_t last, const std::byte* from, std::byte* to) {
+void pack_panels(Format w, std::int64_t k, std::int64_t first, std::int64_t last, const std::byte* from,
+                 std::byte* to) {
   const PanelInfo& info = *panel_info(w);
   each_block(w, k, first, last, [&](std::int64_t row_at, std::int64_t panel_at, int r) {
     const std::byte* codes = from + row_at + 2;

@@ -37,6 +37,7 @@ void pack_panels(const Gemm& g, const void* w, void* panels);
 void unpack_panels(const Gemm& g, const void* panels, void* w);
 // Of a matrix of k columns, panels first to last - 1. w and panels are those of the whole matrix.
 void pack_panels(Format w, std::int64_t k, std::int64_t first, std::int64_t last, const std::byte* from, std::byte* to);
-void unpack_panels(Format w, std::int64_t k, std::int64_t first, std::int64_t last, const std::byte* from, std::byte* to);
+void unpack_panels(Format w, std::int64_t k, std::int64_t first, std::int64_t last, const std::byte* from,
+                   std::byte* to);
 
 }  // namespace tilewright::cpu

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A gemm on the CPU by its formats' scalar codecs, in double precision: the last resort where no other kernel is legal,
-// and the oracle that candidates are held against. A function of the library, since it is to be the same on all CPUs and
-// to need no compiler.
+// and the oracle that candidates are held against. A function of the library, since it is to be the same on all CPUs
+// and to need no compiler.
 #include <fmt/format.h>
 #include <tilewright/numerics.h>
 
@@ -35,9 +35,10 @@ class Rows {
     if (g_.packing == Packing::none) return decoded(g_.w, args_.w, first, g_.k, count);
     std::vector<std::byte> plain(static_cast<std::size_t>(g_.w.stream_bytes(0, kPanel, g_.k)));
     const std::int64_t panel = first / kPanel;
-    unpack_panels(g_.w, g_.k, 0, 1,
-                  static_cast<const std::byte*>(args_.w.data) + panel * (g_.k / kPanelColumns) * panel_info(g_.w)->bytes(),
-                  plain.data());
+    unpack_panels(
+        g_.w, g_.k, 0, 1,
+        static_cast<const std::byte*>(args_.w.data) + panel * (g_.k / kPanelColumns) * panel_info(g_.w)->bytes(),
+        plain.data());
     return decoded(g_.w, {plain.data(), nullptr, nullptr}, 0, g_.k, count);
   }
   float at(const void* vector, Format f, std::int64_t i) const {
@@ -48,7 +49,8 @@ class Rows {
   }
 
  private:
-  std::vector<float> decoded(Format f, const Operand& m, std::int64_t first, std::int64_t ld, std::int64_t count) const {
+  std::vector<float> decoded(Format f, const Operand& m, std::int64_t first, std::int64_t ld,
+                             std::int64_t count) const {
     std::vector<float> values(static_cast<std::size_t>(count * g_.k));
     // Codecs multiply by a tensor-wide scale.
     const float inverse = m.global && g_.global == Global::div ? 1.0f / *m.global : 1.0f;
@@ -60,8 +62,9 @@ class Rows {
         const std::int64_t index = first + i;
         const auto moved = [&](const void* p, std::int64_t bytes) { return static_cast<const std::byte*>(p) + bytes; };
         const std::int64_t at = streams[s].scope == Scope::tensor ? 0
-                                : streams[s].scope == Scope::row  ? index * streams[s].bytes
-                                                                  : index / streams[s].rows * (ld / f.block()) * streams[s].bytes;
+                                : streams[s].scope == Scope::row
+                                    ? index * streams[s].bytes
+                                    : index / streams[s].rows * (ld / f.block()) * streams[s].bytes;
         if (streams[s].stream == StreamName::data) row.data = moved(m.data, at);
         if (streams[s].stream == StreamName::scales) row.scales = moved(m.scales, at);
       }
@@ -111,16 +114,19 @@ void compute(const Gemm& g, bool oracle, const GemmArgs& args, std::int64_t bloc
       const std::int64_t n = first + i;
       GemmSums sums{products[i], magnitudes[i], 0, scale, 0, 0};
       if (g.bias) sums.bias = rows.at(args.bias, *g.bias, n);
-      if (g.c) sums.residual = static_cast<double>(static_cast<float>(g.beta) * args.beta) * rows.at(args.c, *g.c, m * ldc + n);
+      if (g.c)
+        sums.residual =
+            static_cast<double>(static_cast<float>(g.beta) * args.beta) * rows.at(args.c, *g.c, m * ldc + n);
       if (oracle) {
         const Expected expected = gemm_expected(g, sums);
         float* const out = static_cast<float*>(args.y);
         out[m * g.n + n] = static_cast<float>(expected.value);
         out[(args.m + m) * g.n + n] = static_cast<float>(expected.bound);
       } else {
-        const auto value = static_cast<float>(
-            (activate(g.act, sums.product * sums.scale + sums.bias) + sums.residual) * y_factor);
-        g.y.info().encode(&value, 1, 1, {static_cast<std::byte*>(args.y) + (m * ldy + n) * element, nullptr, nullptr}, 0);
+        const auto value =
+            static_cast<float>((activate(g.act, sums.product * sums.scale + sums.bias) + sums.residual) * y_factor);
+        g.y.info().encode(&value, 1, 1, {static_cast<std::byte*>(args.y) + (m * ldy + n) * element, nullptr, nullptr},
+                          0);
       }
     }
   }
@@ -130,7 +136,9 @@ class Reference final : public EnumeratedFamily {
  public:
   std::string_view op() const override { return "gemm"; }
   std::string_view name() const override { return "cpu_reference"; }
-  std::string_view title() const override { return "CPU, any pair of formats, double accumulation; correctness before speed"; }
+  std::string_view title() const override {
+    return "CPU, any pair of formats, double accumulation; correctness before speed";
+  }
   std::string why_not(const Problem& problem, const Arch& arch) const override {
     const Gemm* g = problem.as<Gemm>();
     if (!g) return "not a gemm";
@@ -156,7 +164,7 @@ class Reference final : public EnumeratedFamily {
     s.plan.x = {1, 0, kColumns};
     s.plan.threads = 1;
     const auto run = [g = *problem.as<Gemm>(), oracle = c.at("oracle") != 0](const void* args, const void*, void*,
-                                                                            std::int64_t block) {
+                                                                             std::int64_t block) {
       compute(g, oracle, *static_cast<const GemmArgs*>(args), block);
     };
     s.host = std::make_shared<const CpuKernel>(CpuKernel{{}, run});
@@ -165,7 +173,8 @@ class Reference final : public EnumeratedFamily {
   Traits traits(const Problem& problem, const Arch&, const Candidate&) const override {
     const Gemm& g = *problem.as<Gemm>();
     Traits t;
-    t.tile_rows = static_cast<int>(std::min<std::int64_t>(std::max<std::int64_t>(g.m, 1), 1 << 20)), t.tile_cols = kColumns;
+    t.tile_rows = static_cast<int>(std::min<std::int64_t>(std::max<std::int64_t>(g.m, 1), 1 << 20)),
+    t.tile_cols = kColumns;
     t.threads = 1;
     t.blocks = std::max(1.0, static_cast<double>(g.n) / kColumns);
     t.unique_bytes = t.global_bytes = problem.min_bytes();

@@ -240,7 +240,8 @@ std::optional<Repack> repack(const Gemm& g) {
   // Tiles are of whole rows, so a stack is packed like one tall matrix: but for its tensor-wide scales, one for each,
   // which are not moved.
   const std::int64_t rows = g.n * std::max(g.groups, 1);
-  return Repack{Problem(Pack{g.w, g.x, rows, g.k, false, g.packing}), [stack = g.groups > 0](Operand from, MutableOperand to) {
+  return Repack{Problem(Pack{g.w, g.x, rows, g.k, false, g.packing}),
+                [stack = g.groups > 0](Operand from, MutableOperand to) {
                   const MutableOperand w{const_cast<void*>(from.data), const_cast<void*>(from.scales),
                                          stack ? nullptr : const_cast<float*>(from.global)};
                   return tilewright::bytes_of(PackArgs{w, to});
