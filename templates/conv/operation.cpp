@@ -17,7 +17,7 @@ namespace tilewright::conv {
 namespace {
 
 constexpr const char* kGlobals[] = {"none", "mul", "div"};
-constexpr const char* kPackings[] = {"none", "tiles", "panels"};
+constexpr const char* kPackings[] = {"none", "tiles"};
 constexpr const char* kLayouts[] = {"ndhwc", "ncdhw"};
 constexpr const char* kFilterLayouts[] = {"ktrsc", "kctrs"};
 constexpr const char* kAccumulations[] = {"full", "fast"};
