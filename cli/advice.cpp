@@ -11,8 +11,9 @@ namespace tilewright::cli {
 namespace {
 
 bool has_other_kernels(const Problem& problem, const Arch& arch) {
-  for (const Family* family : families(problem.op()))
-    if (family->name() != "reference" && !family->candidates(problem, arch).empty()) return true;
+  const auto all = families(problem.op(), arch);
+  for (const Family* family : all)
+    if (family != all.back() && !family->candidates(problem, arch).empty()) return true;
   return false;
 }
 
@@ -60,8 +61,9 @@ Json json(const Advice& advice) {
 std::string only_reference(const Problem& problem, const Arch& arch) {
   std::string reasons;
   const Problem bucket = problem.with_rows(kBuckets[bucket_index(problem.rows())]);
-  for (const Family* family : families(problem.op())) {
-    if (family->name() == "reference") continue;
+  const auto all = families(problem.op(), arch);
+  for (const Family* family : all) {
+    if (family == all.back()) continue;
     if (!family->candidates(bucket, arch).empty()) return {};
     std::string why = family->why_not(bucket, arch);
     if (why.empty()) why = "no tile fits shared memory";

@@ -156,8 +156,18 @@ int run_archs(const Context& context, bool markdown) {
       lines += fmt::format("device {}: cannot be used: {}\n", i, e.what());
     }
   }
-  show(context, markdown, {{"archs", list}, {"devices", devices}}, table);
-  if (!context.json && !markdown) print(lines.empty() ? "no device in this machine" : lines);
+  Json cpus = Json::array();
+  std::string names;
+  for (const Arch& a : cpu_archs()) {
+    cpus.push_back(a.name);
+    names += (names.empty() ? "" : ", ") + std::string(a.name);
+  }
+  show(context, markdown, {{"archs", list}, {"devices", devices}, {"cpu_archs", cpus}, {"cpu", host_arch().name}},
+       table);
+  if (!context.json && !markdown)
+    print(fmt::format("{}\ntargets for CPUs: {}; this machine's is {}",
+                      lines.empty() ? "no device in this machine" : lines.substr(0, lines.size() - 1), names,
+                      host_arch().name));
   return kOk;
 }
 
@@ -165,10 +175,11 @@ int run_families(const Context& context, bool markdown) {
   Json list = Json::array();
   Table table({"operation", "family", "what it is"});
   for (const Operation* op : operations())
-    for (const Family* f : op->families()) {
-      list.push_back({{"op", op->name()}, {"name", f->name()}, {"title", f->title()}});
-      table.add({std::string(op->name()), std::string(f->name()), std::string(f->title())});
-    }
+    for (const auto& families : {op->families(), op->cpu_families()})
+      for (const Family* f : families) {
+        list.push_back({{"op", op->name()}, {"name", f->name()}, {"title", f->title()}});
+        table.add({std::string(op->name()), std::string(f->name()), std::string(f->title())});
+      }
   show(context, markdown, {{"families", list}}, table);
   return kOk;
 }

@@ -2,7 +2,9 @@
 #include "cli/command.h"
 
 #include <fmt/format.h>
+
 #include <tilewright/text.h>
+#include <charconv>
 
 #include <algorithm>
 #include <cstdio>
@@ -90,8 +92,10 @@ std::vector<const Arch*> targets(const std::vector<std::string>& names, const Op
 }
 
 const Arch& arch_or_device(const std::string& name, const Options& options) {
+  if (name == "cpu") return host_arch();
   if (!name.empty() && name != "native") return arch(name);
   if (Device::count(options.driver) > 0) return arch(Device::open(0, options.driver).arch().name);
+  if (name == "native") return host_arch();
   std::string names;
   for (const Arch& a : archs()) names += (names.empty() ? "" : ", ") + std::string(a.name);
   throw Error(ErrorCode::invalid_argument, "--arch", name, "there is no GPU here, so name a target: one of " + names);
@@ -102,6 +106,15 @@ Device need_device(int ordinal, const Options& options, const char* what) {
     throw Error(ErrorCode::library_missing, "device", std::to_string(ordinal),
                 fmt::format("{} needs an NVIDIA GPU and its driver; none was found", what));
   return Device::open(ordinal, options.driver);
+}
+
+Device need_device(const std::string& name, const Options& options, const char* what) {
+  if (name == "cpu") return Device::open_cpu();
+  int ordinal = -1;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), ordinal);
+  if (error != std::errc() || end != name.data() + name.size() || ordinal < 0)
+    throw Error(ErrorCode::invalid_argument, "--device", name, "cpu, or the ordinal of a GPU: 0, 1 ...");
+  return need_device(ordinal, options, what);
 }
 
 void print_json(const Json& value) {

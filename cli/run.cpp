@@ -18,7 +18,7 @@ struct RunArgs {
   ProblemArgument problem;
   std::string model, tensor;
   bool tune = false, cpu = false;
-  int device = -1;
+  std::string device;
   std::uint64_t seed = 1;
 };
 
@@ -30,7 +30,7 @@ double microseconds_since(Clock::time_point start) {
 
 struct Result {
   std::string device = "none: no GPU was found, so this is the plain CPU reference", arch, kernel, input = "random";
-  bool on_gpu = false;
+  bool on_device = false, cpu = false;
   Stats stats;
   double microseconds = 0;
   HostCheck check;
@@ -64,8 +64,8 @@ double time_launches(const Device& device, const Launch& launch) {
   }
 }
 
-void run_on_gpu(Engine& engine, const RunArgs& args, const Problem& problem, const Task& task, const Device& device,
-                HostBuffers& host, Result& result) {
+void run_on_device(Engine& engine, const RunArgs& args, const Problem& problem, const Task& task, const Device& device,
+                   HostBuffers& host, Result& result) {
   if (args.tune) {
     const Progress progress;
     TunePolicy policy;
@@ -74,7 +74,8 @@ void run_on_gpu(Engine& engine, const RunArgs& args, const Problem& problem, con
   }
   const Kernel kernel = engine.prepare(problem, device);
   const Choice choice = engine.choose(problem, device);
-  result.on_gpu = true;
+  result.on_device = true;
+  result.cpu = device.arch().cpu != nullptr;
   result.device = device.name();
   result.arch = device.arch().name;
   result.kernel = fmt::format("{} ({}{})", choice.candidate.text(), to_string(choice.grade),
@@ -100,14 +101,17 @@ void show(const Context& context, const Problem& problem, const Result& r) {
   const HostCheck& check = r.check;
   if (context.json) {
     print_json(Json{{"problem", problem.text()},
-                    {"executed_on", r.on_gpu ? "gpu" : "cpu reference"},
-                    {"device", r.on_gpu ? Json(r.device) : Json()},
-                    {"arch", r.on_gpu ? Json(r.arch) : Json()},
-                    {"kernel", r.on_gpu ? Json(r.kernel) : Json()},
+                    {"executed_on", r.cpu         ? "cpu"
+                                    : r.on_device ? "gpu"
+                                                  : "cpu reference"},
+                    {"device", r.on_device ? Json(r.device) : Json()},
+                    {"arch", r.on_device ? Json(r.arch) : Json()},
+                    {"kernel", r.on_device ? Json(r.kernel) : Json()},
                     {"input", r.input},
                     {"compiled", r.stats.compiled},
                     {"cache_hits", r.stats.cache_hits},
                     {"measured", r.stats.measured},
+                    {"built_in", r.stats.built_in},
                     {"microseconds", r.microseconds},
                     {"checked", check.checked},
                     {"outputs", check.outputs},
@@ -119,12 +123,13 @@ void show(const Context& context, const Problem& problem, const Result& r) {
     return;
   }
   print(fmt::format("problem  {}\ninput    {}\ndevice   {}{}", problem.text(), r.input, r.device,
-                    r.on_gpu ? " (" + r.arch + ")" : ""));
-  if (r.on_gpu)
-    print(fmt::format("kernel   {}\ncompiles {} compiled, {} from the cache, {} measured", r.kernel, r.stats.compiled,
-                      r.stats.cache_hits, r.stats.measured));
+                    r.on_device ? " (" + r.arch + ")" : ""));
+  if (r.on_device)
+    print(fmt::format("kernel   {}\ncompiles {} compiled, {} from the cache, {} measured{}", r.kernel, r.stats.compiled,
+                      r.stats.cache_hits, r.stats.measured,
+                      r.stats.built_in ? fmt::format(", {} built in: there is no libLLVM", r.stats.built_in) : ""));
   print(fmt::format("time     {}{}", microseconds(r.microseconds),
-                    r.on_gpu ? " per launch, back to back, operands warm" : " on the CPU"));
+                    r.on_device ? " per launch, back to back, operands warm" : " on the CPU"));
   if (check.of_bound)
     print(fmt::format("error    {:.3g} at most, {:.3g} of the bound; {} of {} outputs checked against fp64",
                       check.largest_error, *check.of_bound, check.checked, check.outputs));
@@ -145,11 +150,12 @@ int run_run(const Context& context, const RunArgs& args) {
                 fmt::format("run checks at most {:g} bytes in all operands", kMostBytes));
   const Options options = context.options();
   std::optional<Device> device;
-  if (args.device >= 0)
+  if (!args.device.empty())
     device = need_device(args.device, options, "run --device");
   else if (!args.cpu && Device::count(options.driver) > 0)
     device = Device::open(0, options.driver);
-  if (args.tune && !device) throw Error(ErrorCode::library_missing, "--tune", "", "needs a GPU; none was found");
+  if (args.tune && !device)
+    throw Error(ErrorCode::library_missing, "--tune", "", "needs a GPU, and none was found, or --device cpu");
 
   Task task;
   problem.operation().describe(problem, task);
@@ -165,7 +171,7 @@ int run_run(const Context& context, const RunArgs& args) {
   }
   if (device) {
     Engine engine(options);
-    run_on_gpu(engine, args, problem, task, *device, host, result);
+    run_on_device(engine, args, problem, task, *device, host, result);
   } else {
     if (args.cpu) result.device = "none: the plain CPU reference was asked for";
     const auto start = Clock::now();
@@ -182,12 +188,13 @@ int run_run(const Context& context, const RunArgs& args) {
 void add_run(Context& context) {
   const auto args = std::make_shared<RunArgs>();
   CLI::App* command = add_command(context, *context.app, "run",
-                                  "Compute once and check the result; without a GPU, by the CPU reference");
+                                  "Compute once and check the result; without a device, by the CPU reference");
   add_problem(command, args->problem, true);
   command->add_option("--model", args->model, "A GGUF file with the weights (default: random)")->type_name("FILE");
   command->add_option("--tensor", args->tensor, "The tensor's name in --model")->type_name("NAME");
   command->add_option("--seed", args->seed, "Seed of the random values")->check(at_least(0));
-  command->add_option("--device", args->device, "Ordinal of the GPU; an error if there is none")->check(at_least(0));
+  command->add_option("--device", args->device,
+                      "Ordinal of the GPU, an error if there is none; or cpu: kernels for this CPU");
   command->add_flag("--cpu", args->cpu, "The CPU reference, even with a GPU");
   command->add_flag("--tune", args->tune, "Measure first; remember the choice");
   command->callback([&context, args] { context.action = [&context, args] { return run_run(context, *args); }; });

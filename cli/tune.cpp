@@ -16,7 +16,7 @@ struct TuneArgs {
   ProblemArgument problem;
   std::vector<std::string> workloads;
   bool packed = false;
-  int device = 0;
+  std::string device = "0";
   TunePolicy policy;
 };
 
@@ -126,7 +126,7 @@ void add_tune(Context& context) {
   add_problem(command, args->problem, false);
   add_workload(command, args->workloads);
   command->add_flag("--packed", args->packed, "Weights in the order that this device's kernels want");
-  command->add_option("--device", args->device, "Ordinal of the GPU");
+  command->add_option("--device", args->device, "Ordinal of the GPU, or cpu");
   command->add_flag("--all-m", args->policy.all_rows,
                     "Choose for every number of rows (a gemm's m) at once, whatever the problem's own");
   command->add_option("--binaries", args->policy.max_binaries, "With --all-m: binaries to measure, at most")

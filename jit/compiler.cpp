@@ -9,6 +9,7 @@
 
 #include <tilewright/error.h>
 
+#include "jit/cpu/compile.h"
 #include "jit/elf.h"
 #include "jit/nvrtc.h"
 
@@ -137,6 +138,7 @@ std::string without_statistics(std::string_view log, std::size_t limit) {
 
 Binary compile(const Source& source, const Arch& arch, const CompileOptions& options) {
   using namespace jit;
+  if (arch.cpu) return cpu::compile(source, arch, options);
   const auto start = std::chrono::steady_clock::now();
   const Nvrtc& nvrtc = Nvrtc::open(options.nvrtc, options.places);
   check_target(nvrtc, arch);
@@ -174,6 +176,10 @@ Binary compile(const Source& source, const Arch& arch, const CompileOptions& opt
 CompilerInfo compiler_info(const CompileOptions& options) {
   const jit::Nvrtc& nvrtc = jit::Nvrtc::open(options.nvrtc, options.places);
   return {nvrtc.path(), nvrtc.build(), nvrtc.archs()};
+}
+
+CompilerInfo compiler_info(const CompileOptions& options, const Arch& arch) {
+  return arch.cpu ? jit::cpu::compiler_info(options) : compiler_info(options);
 }
 
 std::string compiler_version(const CompileOptions& options) { return compiler_info(options).version; }

@@ -10,6 +10,10 @@
 
 namespace tilewright {
 
+namespace jit::cpu {
+struct Context;
+}
+
 struct Device::Impl {
   const jit::Driver* driver = nullptr;
   jit::CUdevice device = 0;
@@ -21,6 +25,7 @@ struct Device::Impl {
   std::int64_t l2_bytes = 0, memory_bytes = 0;
   std::string name, version;
   const Arch* arch = nullptr;
+  std::shared_ptr<jit::cpu::Context> cpu;  // what `context` is, if the device is a CPU
 
   Impl() = default;
   Impl(const Impl&) = delete;

@@ -82,7 +82,7 @@ int count_devices(const Driver& driver) {
 }  // namespace jit
 
 Device::Impl::~Impl() {
-  if (context && !driver->forked()) driver->primary_release(device);
+  if (context && !cpu && !driver->forked()) driver->primary_release(device);
 }
 
 Device Device::open(int ordinal) { return open(ordinal, ""); }

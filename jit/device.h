@@ -20,7 +20,8 @@ using tilewright::OwnedStream;
 
 bool capturing(const Device& device, Stream stream);
 
-// A captured sequence of launches. `record` is called once with a capturing stream.
+// A captured sequence of launches. `record` is called once with a capturing stream; on a CPU, which captures nothing,
+// by every launch().
 class Graph {
  public:
   Graph(const Device& device, const OwnedStream& stream, const std::function<void(Stream)>& record);
@@ -31,6 +32,7 @@ class Graph {
 
  private:
   Device device_{nullptr};
+  std::function<void(Stream)> record_;
   void* graph_ = nullptr;
   void* exec_ = nullptr;
 };

@@ -9,6 +9,7 @@
 #include <map>
 #include <mutex>
 
+#include "jit/cpu/driver.h"
 #include "jit/modules.h"
 #include "jit/shared_library.h"
 
@@ -45,6 +46,7 @@ Resolver::Resolver(const std::string& path) : path_(path.empty() ? "libcuda.so.1
 }
 
 void* Resolver::find(const char* name, const char* symbol) const {
+  if (own_) return own_(name);
   void* function = nullptr;
   int status = 0;
   if (get_address_ && get_address_(name, &function, version_, kLegacyStream, &status) == 0 && function) return function;
@@ -58,6 +60,16 @@ void throw_no_function(const Resolver& resolver, const char* name) {
 
 Driver::Driver(const std::string& path) : resolve_(path), modules_(std::make_unique<Modules>()) {}
 Driver::~Driver() = default;
+
+namespace {
+const std::atomic<unsigned> never{0};  // what the CPU's driver takes for the number of forks
+}  // namespace
+Driver::Driver() : resolve_("cpu", &cpu::driver_function), forks_(never), modules_(std::make_unique<Modules>()) {}
+
+const Driver& Driver::cpu() {
+  static const auto* const driver = new Driver;
+  return *driver;
+}
 
 const Driver& Driver::open(const std::string& path) {
   // Never destroyed: objects with static storage may still release handles while the process exits.

@@ -83,12 +83,16 @@ inline constexpr int kMemoryTypeDevice = 2;
 class Resolver {
  public:
   explicit Resolver(const std::string& path);  // throws Error (library_missing)
+  // Of functions that are this library's own.
+  Resolver(std::string name, void* (*own)(const char* name)) : path_(std::move(name)), own_(own) {}
   void* find(const char* name, const char* symbol) const;
   const std::string& path() const { return path_; }
+  bool own() const { return own_ != nullptr; }
 
  private:
   std::string path_;
   void* library_ = nullptr;
+  void* (*own_)(const char*) = nullptr;
   int (*get_address_)(const char*, void**, int, std::uint64_t, int*) = nullptr;
   int version_ = 0;
 };
@@ -104,7 +108,7 @@ struct Call {
   // `symbol`: the exported name where it differs ("cuMemAlloc_v2").
   Call(const Resolver& resolver, const char* name, const char* symbol = nullptr, Need need = Need::required)
       : name(name), function(reinterpret_cast<CUresult (*)(A...)>(resolver.find(name, symbol ? symbol : name))) {
-    if (!function && need == Need::required) throw_no_function(resolver, name);
+    if (!function && need == Need::required && !resolver.own()) throw_no_function(resolver, name);
   }
   CUresult operator()(A... arguments) const { return function(arguments...); }
   explicit operator bool() const { return function != nullptr; }
@@ -121,6 +125,9 @@ class Driver {
  public:
   // Empty path: libcuda.so.1. Throws Error (library_missing).
   static const Driver& open(const std::string& path);
+  // Of this machine's CPU (jit/cpu/driver.h). Works in a child of fork(), too. It has the functions that the library
+  // calls for a device that is open, and no others.
+  static const Driver& cpu();
 
   const std::string& path() const { return resolve_.path(); }
   Modules& modules() const { return *modules_; }  // of all contexts
@@ -195,6 +202,7 @@ class Driver {
 
  private:
   explicit Driver(const std::string& path);
+  Driver();
   ~Driver();
 
   const std::unique_ptr<Modules> modules_;

@@ -6,6 +6,7 @@
 #include <bit>
 
 #include "jit/context.h"
+#include "jit/cpu/object.h"
 #include "jit/elf.h"
 #include "jit/kernel.h"
 #include "jit/maps.h"
@@ -49,6 +50,12 @@ void check_limits(const Device::Impl& device, const Binary& binary) {
   check_maps(device, plan);
   check_shared(device, binary.resources.shared_bytes, plan.shared_bytes);
   check_registers(device, binary.resources.registers, plan.threads);
+}
+
+void check_object(const Binary& binary) {
+  if (binary.host) return;
+  if (!cpu::read_object(binary.image).functions.contains(binary.entry))
+    refuse("binary.entry", binary.entry, "not a function of the object");
 }
 
 void check_image(const Binary& binary) {
@@ -222,7 +229,10 @@ Serving serving_of(std::vector<BinaryPtr> binaries, std::span<const int> by_buck
 Loaded::Loaded(const std::shared_ptr<Device::Impl>& device, const BinaryPtr& binary)
     : entry(binary->entry), plan(binary->plan), resources(binary->resources) {
   check_limits(*device, *binary);
-  check_image(*binary);
+  if (device->cpu)
+    check_object(*binary);
+  else
+    check_image(*binary);
   const ContextScope scope(*device);
   const Driver& driver = *device->driver;
   module = driver.modules().load(device, binary);

@@ -21,7 +21,8 @@ bool same_context(const Device::Impl& a, const Device::Impl& b) {
 Module::Module(std::shared_ptr<Device::Impl> device, BinaryPtr binary)
     : device_(std::move(device)), binary_(std::move(binary)) {
   const ContextScope scope(*device_);
-  if (const CUresult result = device_->driver->module_load(&module_, binary_->image.data()))
+  const void* image = device_->cpu ? static_cast<const void*>(binary_.get()) : binary_->image.data();
+  if (const CUresult result = device_->driver->module_load(&module_, image))
     device_->driver->fail(
         "cuModuleLoadData", result,
         fmt::format("loading {} for {} on {} ({})", binary_->entry, binary_->target, device_->name, device_->version));
@@ -48,7 +49,8 @@ std::shared_ptr<const Module> Modules::load(const std::shared_ptr<Device::Impl>&
   for (auto slot = begin; slot != end; ++slot) {
     auto module = slot->second.alive.lock();
     if (!module) continue;
-    if (same_context(module->device(), *device) && module->image() == binary->image) return module;
+    if (same_context(module->device(), *device) && module->image() == binary->image && module->host() == binary->host)
+      return module;
     looked_at.push_back(std::move(module));
   }
   // Loading under the lock: two threads with one image load it once.

@@ -25,6 +25,7 @@ class Module {
   CUmodule get() const { return module_; }
   const Device::Impl& device() const { return *device_; }
   const std::vector<std::byte>& image() const { return binary_->image; }
+  const std::shared_ptr<const CpuKernel>& host() const { return binary_->host; }
   // Lets launches of the function have as much dynamic shared memory; never less than an earlier call did, since
   // several kernels may launch the function with plans of their own.
   void allow_shared(CUfunction function, int bytes) const;

@@ -16,6 +16,10 @@ CUstream stream_of(Stream stream) { return static_cast<CUstream>(stream); }
 
 Graph::Graph(const Device& device, const OwnedStream& stream, const std::function<void(Stream)>& record)
     : device_(device) {
+  if (device.impl()->cpu) {
+    record_ = record;
+    return;
+  }
   const ContextScope scope(*device.impl());
   const Driver& driver = *device.impl()->driver;
   CUgraph graph = nullptr;
@@ -39,12 +43,14 @@ Graph::Graph(const Device& device, const OwnedStream& stream, const std::functio
 
 Graph::Graph(Graph&& other) noexcept
     : device_(std::move(other.device_)),
+      record_(std::move(other.record_)),
       graph_(std::exchange(other.graph_, nullptr)),
       exec_(std::exchange(other.exec_, nullptr)) {}
 
 Graph& Graph::operator=(Graph&& other) noexcept {
   Graph taken(std::move(other));
   std::swap(device_, taken.device_);
+  std::swap(record_, taken.record_);
   std::swap(graph_, taken.graph_);
   std::swap(exec_, taken.exec_);
   return *this;
@@ -59,6 +65,7 @@ Graph::~Graph() {
 }
 
 void Graph::launch(Stream stream) const {
+  if (record_) return record_(stream);
   const ContextScope scope(*device_.impl());
   const Driver& driver = *device_.impl()->driver;
   driver.must(driver.graph_launch, static_cast<CUgraphExec>(exec_), stream_of(stream));

@@ -89,10 +89,12 @@ std::string_view chip(std::string_view name) {
 std::span<const Arch> archs() { return kArchs; }
 
 const Arch& arch(std::string_view name) {
-  for (const Arch& a : kArchs)
-    if (name == a.name) return a;
   std::vector<std::string_view> names;
-  for (const Arch& a : kArchs) names.push_back(a.name);
+  for (const std::span<const Arch> list : {archs(), cpu_archs()})
+    for (const Arch& a : list) {
+      if (name == a.name) return a;
+      names.push_back(a.name);
+    }
   std::string_view meant = chip(name);
   if (meant.empty()) meant = nearest(name, names);
   throw Error(ErrorCode::invalid_argument, "arch", std::string(name),

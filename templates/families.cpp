@@ -20,12 +20,17 @@ const Operation& operation(std::string_view name) {
 }
 
 std::span<const Family* const> families(std::string_view op) { return operation(op).families(); }
+std::span<const Family* const> families(std::string_view op, const Arch& arch) {
+  return arch.cpu ? operation(op).cpu_families() : operation(op).families();
+}
 
 const Family& family(std::string_view op, std::string_view name) {
-  for (const Family* f : families(op))
-    if (f->name() == name) return *f;
   std::vector<std::string_view> names;
-  for (const Family* f : families(op)) names.push_back(f->name());
+  for (const auto& list : {operation(op).families(), operation(op).cpu_families()})
+    for (const Family* f : list) {
+      if (f->name() == name) return *f;
+      names.push_back(f->name());
+    }
   throw Error(ErrorCode::invalid_argument, std::string(op) + " family", std::string(name), one_of(names, name));
 }
 
@@ -38,7 +43,7 @@ std::optional<Family::Costed> Family::cheapest(const Problem& problem, const Arc
 }
 
 std::string illegal(const Problem& problem, const Arch& arch, const Candidate& candidate) {
-  for (const Family* f : problem.operation().families())
+  for (const Family* f : families(problem.op(), arch))
     if (f->name() == candidate.family) return f->illegal(problem, arch, candidate);
   return "no family '" + candidate.family + "' for " + std::string(problem.op());
 }

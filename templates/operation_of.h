@@ -69,12 +69,15 @@ class OperationOf : public Operation {
     return judge(fields_of(problem), task, buffers);
   }
 
+  std::span<const Family* const> cpu_families() const override { return {}; }
   // Most operations have one order of weights and nothing to recommend.
   std::optional<Problem> packed(const Problem&, const Arch&) const override { return {}; }
   std::optional<Repack> repack(const Problem&) const override { return {}; }
   std::vector<Recommendation> recommended(const Problem&, const Arch&) const override { return {}; }
   std::optional<Candidate> oracle(const Problem& problem, const Arch& arch) const override {
-    const std::vector<Candidate> all = families().back()->candidates(problem, arch);
+    const std::span<const Family* const> list = arch.cpu ? cpu_families() : families();
+    if (list.empty()) return {};
+    const std::vector<Candidate> all = list.back()->candidates(problem, arch);
     if (all.empty()) return {};
     return all.front();
   }

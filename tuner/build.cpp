@@ -17,7 +17,8 @@ namespace {
 
 constexpr std::size_t kMemoryCap = 64u << 20;  // bytes of images; loaded kernels do not need them any more
 constexpr double kClaimSeconds = 5;            // longer than any candidate compiles
-constexpr const char* kCompilerRow = "compiler";
+const char* compiler_row(const Arch& arch) { return arch.cpu ? "compiler of IR" : "compiler"; }
+const char* compiler_name(const Arch& arch) { return arch.cpu ? "" : "NVRTC "; }
 
 Key compiler_key() {
   Key key;
@@ -25,12 +26,9 @@ Key compiler_key() {
   return key;
 }
 
-// The row about the compiler is "version\nidentity" in the field that holds a choice's environment; an identity is
+// The row about a compiler is "version\nidentity" in the field that holds a choice's environment; an identity is
 // what was asked for, and the path, size and time of the file that was found.
-std::string identity_of(const CompileOptions& options, const std::string& file) {
-  return fmt::format("{}|{}|{}\n{}", options.nvrtc, fmt::join(options.places.before, ":"),
-                     fmt::join(options.places.after, ":"), file);
-}
+std::string identity_of(const std::string& asked_for, const std::string& file) { return asked_for + "\n" + file; }
 
 // Changes whenever the file does. Empty if there is no such file.
 std::string file_identity(const std::string& path) {
@@ -56,49 +54,55 @@ std::string unacceptable(const Resources& r) {
 Builder::Builder(Store& store, CompileOptions options, Log& log, bool same_nvrtc)
     : store_(store), options_(std::move(options)), log_(log), same_nvrtc_(same_nvrtc) {}
 
-std::string Builder::compiler() {
+std::string Builder::asked_for(const Arch& arch) const {
+  return arch.cpu ? options_.llvm
+                  : fmt::format("{}|{}|{}", options_.nvrtc, fmt::join(options_.places.before, ":"),
+                                fmt::join(options_.places.after, ":"));
+}
+
+std::string Builder::compiler(const Arch& arch) {
   std::lock_guard lock(compiler_mutex_);
-  if (compiler_) return *compiler_;
-  std::optional<StoredChoice> row = store_.find_choice(compiler_key(), kCompilerRow);
+  std::optional<std::string>& known_version = known(arch).version;
+  if (known_version) return *known_version;
+  std::optional<StoredChoice> row = store_.find_choice(compiler_key(), compiler_row(arch));
   std::string version;
   if (row) {
     std::size_t first = row->environment.find('\n'), second = row->environment.find('\n', first + 1);
     version = row->environment.substr(0, first);
     if (second != std::string::npos) {
       std::string file = row->environment.substr(second + 1);
-      bool same = row->environment.substr(first + 1) == identity_of(options_, file);
+      bool same = row->environment.substr(first + 1) == identity_of(asked_for(arch), file);
       if (same && !file.empty() && file_identity(file.substr(0, file.find('\n'))) == file) {
-        compiler_ = version;
+        known_version = version;
         return version;
       }
     }
   }
   try {
-    compiler_ = compiler_version(options_);
+    known_version = compiler_info(options_, arch).version;
   } catch (const Error&) {
     // No compiler here. What is stored may still serve; a compilation will report the error in full.
-    compiler_ = version;
+    known_version = version;
   }
-  return *compiler_;
+  return *known_version;
 }
 
-void Builder::confirm_compiler() {
+void Builder::confirm_compiler(const Arch& arch) {
   std::lock_guard lock(compiler_mutex_);
-  if (confirmed_) return;
-  std::string version = compiler_version(options_);
-  std::string identity = identity_of(options_, file_identity(jit::Nvrtc::open(options_.nvrtc, options_.places).path()));
+  Known& compiler = known(arch);
+  if (compiler.confirmed) return;
+  const CompilerInfo info = compiler_info(options_, arch);
   StoredChoice row;
-  row.problem = kCompilerRow;
-  row.candidate.family = kCompilerRow;
-  row.environment = version + "\n" + identity;
-  auto old = store_.find_choice(compiler_key(), kCompilerRow);
+  row.problem = compiler_row(arch);
+  row.candidate.family = row.problem;
+  row.environment = info.version + "\n" + identity_of(asked_for(arch), file_identity(info.path));
+  auto old = store_.find_choice(compiler_key(), row.problem);
   if (!old || old->environment != row.environment) store_.put_choice(compiler_key(), row);
-  compiler_ = version;
-  confirmed_ = true;
+  compiler = {info.version, true};
 }
 
 CompileOptions Builder::found() {
-  confirm_compiler();
+  confirm_compiler(archs().front());
   return {jit::Nvrtc::open(options_.nvrtc, options_.places).path(), options_.compiler_cache};
 }
 
@@ -121,7 +125,18 @@ BinaryPtr Builder::find(const Key& key) {
   return binary;
 }
 
+BinaryPtr Builder::built_in(const Source& source, const Arch& arch) {
+  if (!source.host) return nullptr;
+  Binary binary;
+  binary.target = arch.name;
+  binary.entry = source.entry;
+  binary.plan = source.plan;
+  binary.host = source.host;
+  return std::make_shared<const Binary>(std::move(binary));
+}
+
 BinaryPtr Builder::find(const Source& source, const Arch& arch, const Device* device) {
+  if (source.text.empty() && source.host) return built_in(source, arch);
   const Key exact = key(source, arch);
   if (BinaryPtr found = find(exact)) return found;
   return same_nvrtc_ ? nullptr : find_other(exact, source, device);
@@ -133,10 +148,11 @@ BinaryPtr Builder::find_other(const Key& key, const Source& source, const Device
     const auto binary = std::make_shared<const Binary>(std::move(other.binary));
     if (device) {
       const std::string refusal = jit::load_refusal(*device, binary);
-      log_(LogLevel::info, refusal.empty() ? fmt::format("{} for {}: taken as NVRTC {} compiled it", source.name,
-                                                         binary->target, compiler_of(other.key))
-                                           : fmt::format("{} for {}: the build by NVRTC {} is passed over: {}",
-                                                         source.name, binary->target, compiler_of(other.key), refusal));
+      const char* const compiler = compiler_name(device->arch());
+      log_(LogLevel::info, refusal.empty() ? fmt::format("{} for {}: taken as {}{} compiled it", source.name,
+                                                         binary->target, compiler, compiler_of(other.key))
+                                           : fmt::format("{} for {}: the build by {}{} is passed over: {}", source.name,
+                                                         binary->target, compiler, compiler_of(other.key), refusal));
       if (!refusal.empty()) continue;
     }
     if (!device) return binary;  // not known to load, so not remembered under the exact key
@@ -168,8 +184,21 @@ Built Builder::build(const Source& source, const Arch& arch, const Device* devic
 }
 
 Built Builder::build(const Source& source, const Arch& arch, const Compiler& compile) {
+  if (source.text.empty() && source.host) return {built_in(source, arch), false, 0};
   if (BinaryPtr found = find(key(source, arch))) return {found, false, 0};
-  confirm_compiler();
+  try {
+    confirm_compiler(arch);
+  } catch (const Error& error) {
+    if (!arch.cpu || error.code() != ErrorCode::library_missing) throw;
+    BinaryPtr binary = built_in(source, arch);
+    if (!binary)
+      throw Error(ErrorCode::compile_failed, "source " + source.name, arch.name,
+                  fmt::format("not built in, and {}", error.what()));
+    if (built_ins_++ == 0)
+      log_(LogLevel::info,
+           fmt::format("{} for {}: the kernel that is built in, since {}", source.name, arch.name, error.what()));
+    return {binary, false, 0};
+  }
   Key exact = key(source, arch);  // the compiler may not be the remembered one
   std::string hash = exact.hash();
   std::promise<BinaryPtr> promise;
@@ -212,8 +241,8 @@ Built Builder::compile_and_store(const Key& key, const Source& source, const Arc
   ++compiled_;
   auto binary = std::make_shared<Binary>(compile(source, arch));
   microseconds_ += static_cast<std::int64_t>(binary->seconds * 1e6);
-  log_(LogLevel::info, fmt::format("{} for {}: compiled in {:.2f} s by NVRTC {}", source.name, arch.name,
-                                   binary->seconds, compiler_of(key)));
+  log_(LogLevel::info, fmt::format("{} for {}: compiled in {:.2f} s by {}{}", source.name, arch.name, binary->seconds,
+                                   compiler_name(arch), compiler_of(key)));
   const bool stored = store_.put_binary(key, *binary);
   if (!stored) log_(LogLevel::debug, fmt::format("{} for {} was not stored", source.name, arch.name));
   const double seconds = binary->seconds;

@@ -46,8 +46,9 @@ std::vector<tuner::Near> rows_near(Store& store, const Key& key, const Problem& 
 
 void tuner::throw_unsupported(const Problem& problem, const Arch& arch) {
   std::string reasons;
-  for (const Family* f : families(problem.op()))
+  for (const Family* f : families(problem.op(), arch))
     reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", f->name(), f->why_not(problem, arch));
+  if (reasons.empty()) reasons = fmt::format("{} has no kernels for CPUs yet", problem.op());
   throw Error(ErrorCode::unsupported, "problem", problem.text() + " on " + arch.name, reasons);
 }
 
@@ -56,7 +57,7 @@ Source Engine::Impl::source(const Problem& problem, const Arch& arch, const Cand
 }
 
 std::vector<Outcome> Engine::Impl::outcomes(const std::string& key, const Device& device) {
-  std::vector<Outcome> all = store.outcomes(tuner::outcome_key(device, builder.compiler()), key);
+  std::vector<Outcome> all = store.outcomes(tuner::outcome_key(device, builder.compiler(device.arch())), key);
   std::erase_if(all, [](const Outcome& o) { return o.imported; });  // somebody else's failures rule nothing out here
   return all;
 }

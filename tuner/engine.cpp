@@ -327,6 +327,7 @@ Stats Engine::stats() const {
   s.measured = impl_->measured;
   s.warnings = impl_->log.warnings();
   s.compile_seconds = impl_->builder.seconds();
+  s.built_in = impl_->builder.built_ins();
   return s;
 }
 

@@ -42,7 +42,7 @@ std::string bucket_text(const Problem& problem) {
 
 std::string families_text(const Problem& problem, const Arch& arch) {
   std::string out = "families:\n";
-  for (const Family* f : families(problem.op())) {
+  for (const Family* f : families(problem.op(), arch)) {
     std::string why = f->why_not(problem, arch);
     out += why.empty() ? fmt::format("  {}: {} candidates\n", f->name(), f->candidates(problem, arch).size())
                        : fmt::format("  {}: no: {}\n", f->name(), why);
@@ -105,7 +105,7 @@ std::string Engine::explain(const Problem& asked, const Arch& arch, const Device
     if (near) out += fmt::format("measured for: {}\n", near->row.problem);
     if (!problem.fixed_rows()) out += ranges_text(ranges(asked, *device));
     out += "choice key:\n" + indented(tuner::choice_key(*device).transcript());
-    out += history_text(impl_->store, tuner::outcome_key(*device, impl_->builder.compiler()),
+    out += history_text(impl_->store, tuner::outcome_key(*device, impl_->builder.compiler(device->arch())),
                         near ? near->row.problem : problem.text());
   } else if (!ranked.empty()) {
     candidate = ranked.front().candidate;

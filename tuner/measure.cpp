@@ -15,7 +15,9 @@ namespace {
 
 constexpr int kMostCopies = 512;     // a tiny problem's inputs: 512 launches already walk past any L2's associativity
 constexpr int kMostLaunches = 1024;  // in one graph
-constexpr double kGraphMicroseconds = 400;           // events resolve about 0.5 us: 0.1 % of this
+constexpr double kGraphMicroseconds = 400;  // events resolve about 0.5 us: 0.1 % of this
+// Of a sample on a CPU, whose launches take as long as whole graphs: a launch, if one takes that long.
+constexpr double kCpuMicroseconds = 2000;
 constexpr double kRestShare = 2, kMostRest = 20000;  // of a sample's work; microseconds
 constexpr double kFreeShare = 0.8;                   // of the device's free memory
 constexpr std::size_t kAlign = 256;                  // what the driver's allocator gives
@@ -84,9 +86,13 @@ int Bench::add(const jit::BinaryPtr& binary, std::int64_t rows) {
   int walks = static_cast<int>(std::ceil(kGraphMicroseconds / walk));
   walks = std::clamp(walks, 1, std::max(1, kMostLaunches / copies_));
   e.launches = walks * copies_;
-  e.graph = std::make_unique<jit::Graph>(device_, stream_, [&](Stream s) {
-    for (int i = 0; i < e.launches; ++i) launch_over(task_, e.kernel, s, pointers(i % copies_), e.rows);
-  });
+  if (device_.arch().cpu) e.launches = std::max(1, static_cast<int>(kCpuMicroseconds / std::max(1.0, e.estimate)));
+  turn_ = 0;
+  e.graph = std::make_unique<jit::Graph>(device_, stream_,
+                                         [this, kernel = e.kernel, rows = e.rows, launches = e.launches](Stream s) {
+                                           for (int i = 0; i < launches; ++i)
+                                             launch_over(task_, kernel, s, pointers(turn_++ % copies_), rows);
+                                         });
   e.graph->launch(stream_.get());  // uploads the graph
   stream_.synchronize();
   entries_.push_back(std::move(e));
@@ -94,7 +100,7 @@ int Bench::add(const jit::BinaryPtr& binary, std::int64_t rows) {
 }
 
 double Bench::time(const Entry& e, bool loaded, double* mhz) {
-  if (loaded) e.graph->launch(stream_.get());
+  if (loaded && !device_.arch().cpu) e.graph->launch(stream_.get());
   start_.record(stream_.get());
   e.graph->launch(stream_.get());
   stop_.record(stream_.get());
@@ -111,7 +117,7 @@ void Bench::round(std::span<const int> candidates, bool loaded) {
     double us = time(e, loaded, &mhz);
     // A chip that draws more power than it may lowers its clock some ten milliseconds later, and for up to a second:
     // for whichever candidate is timed then.
-    const double rest = std::min(kMostRest, (loaded ? 2 : 1) * kRestShare * us * e.launches);
+    const double rest = device_.arch().cpu ? 0 : std::min(kMostRest, (loaded ? 2 : 1) * kRestShare * us * e.launches);
     std::this_thread::sleep_for(std::chrono::duration<double, std::micro>(rest));
     e.samples.push_back(us);
     e.clocks.push_back(mhz);

@@ -62,6 +62,7 @@ class Bench {
   std::vector<std::size_t> offsets_;  // of each buffer in a copy; of scratch, behind all copies
   std::size_t stride_ = 0;            // bytes from a copy to the next
   int copies_ = 0;
+  int turn_ = 0;  // of recorded launches: which copy is next
   std::vector<Entry> entries_;
 };
 

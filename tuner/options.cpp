@@ -172,6 +172,7 @@ Options Options::from_env() {
   if (auto v = read.flag("TILEWRIGHT_ALLOW_SHARED")) o.allow_shared = *v;
   if (auto v = read.text("TILEWRIGHT_NVRTC")) o.nvrtc = *v;
   if (auto v = read.flag("TILEWRIGHT_SAME_NVRTC")) o.same_nvrtc = *v;
+  if (auto v = read.text("TILEWRIGHT_LLVM")) o.llvm = *v;
   if (auto v = read.text("TILEWRIGHT_DRIVER")) o.driver = *v;
   if (auto v = read.text("TILEWRIGHT_TEMPLATES")) o.templates = *v;
   if (auto v = read.text("TILEWRIGHT_RECORD")) o.record = *v;

@@ -47,9 +47,11 @@ std::string Engine::Impl::stored_for(const std::string& key, const Device& devic
 }
 
 void Engine::Impl::forbid_compiling(const Source& source, const std::string& key, const Device& device) {
-  const std::string compiler = builder.compiler();
+  const std::string compiler = builder.compiler(device.arch());
   const std::string missing = fmt::format("no store has {} for {} on {}{}", source.name, key, device.arch().name,
-                                          compiler.empty() ? "" : " as NVRTC " + compiler + " compiles it");
+                                          compiler.empty()    ? ""
+                                          : device.arch().cpu ? " as " + compiler + " compiles it"
+                                                              : " as NVRTC " + compiler + " compiles it");
   if (!options.compile)
     throw Error(ErrorCode::would_tune, "options.compile", "false",
                 fmt::format("{}; stored for it: {}; prewarm it, or allow compiling", missing, stored_for(key, device)));
@@ -96,7 +98,7 @@ void Engine::Impl::pass_over(const Problem& problem, const Device& device, const
   outcome.kind = binary ? OutcomeKind::rejected : OutcomeKind::not_compiled;
   outcome.detail = why;
   if (binary) outcome.resources = binary->resources;
-  Key key = tuner::outcome_key(device, builder.compiler());
+  Key key = tuner::outcome_key(device, builder.compiler(device.arch()));
   store.put_outcome(key, problem.text(), outcome, key.transcript());
 }
 
@@ -123,7 +125,7 @@ Kernel Engine::Impl::assemble(const Problem& problem, const Device& device) {
       const Candidate& candidate = table.candidates[i].candidate;
       const bool again = std::find(faulty.begin(), faulty.end(), candidate) != faulty.end();
       const std::string why =
-          fault(built[i], errors[i], again || candidate.family == families(problem.op()).back()->name());
+          fault(built[i], errors[i], again || candidate.family == families(problem.op(), device.arch()).back()->name());
       if (why.empty()) continue;
       // One warning is enough: what is wrong with a compiler is wrong with every candidate.
       const bool warn = !built[i] && ++not_compiled == 1;

@@ -125,7 +125,7 @@ void Prewarm::plan(const Task& task, std::span<const Arch* const> archs) {
 // So that tuning on the target compiles nothing at all.
 void Prewarm::measuring_needs(const Task& task, const Arch& arch) {
   if (task.oracle) add(arch, task.key + " oracle", task.oracle());
-  add(arch, "clock", tuner::clock_source());
+  if (!arch.cpu) add(arch, "clock", tuner::clock_source());
 }
 
 void Prewarm::want(const Problem& problem, const Arch& arch, int top) {
@@ -168,6 +168,7 @@ void Prewarm::want(Note note, std::size_t top) {
 }
 
 void Prewarm::add(const Arch& arch, const std::string& what, Source source) {
+  if (source.text.empty()) return;  // a function of the library
   const Key key = engine_.builder.key(source, arch);
   const std::string hash = key.hash();
   if (const auto [repeats, first] = repeats_.emplace(hash, 0); !first)
@@ -215,8 +216,8 @@ void Prewarm::drain(std::atomic<std::size_t>& next, std::mutex& mutex) {
     std::string why;
     try {
       auto in_process = [&](const Source& s, const Arch& a) { return worker.compile(s, a); };
-      built = processes ? engine_.builder.build(job.source, *job.arch, in_process)
-                        : engine_.builder.build(job.source, *job.arch);
+      built = processes && !job.arch->cpu ? engine_.builder.build(job.source, *job.arch, in_process)
+                                          : engine_.builder.build(job.source, *job.arch);
       why = not_kept(job, built);
     } catch (const std::exception& e) {
       why = e.what();
@@ -240,7 +241,12 @@ void Prewarm::drain(std::atomic<std::size_t>& next, std::mutex& mutex) {
 
 void Prewarm::compile() {
   if (jobs_.empty()) return;
-  compiler_ = engine_.builder.found();  // without one no job can succeed, so the error is thrown once and here
+  // Without a compiler no job can succeed, so the error is thrown once and here.
+  const auto any = [&](bool cpu) {
+    return std::find_if(jobs_.begin(), jobs_.end(), [&](const Job& job) { return (job.arch->cpu != nullptr) == cpu; });
+  };
+  if (any(false) != jobs_.end()) compiler_ = engine_.builder.found();
+  if (const auto job = any(true); job != jobs_.end()) engine_.builder.need_compiler(*job->arch);
   std::atomic<std::size_t> next{0};
   std::mutex mutex;
   int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));

@@ -90,7 +90,7 @@ Prediction predict(const Traits& t, const DeviceModel& m, const CostConstants& c
 std::vector<Ranked> rank(const Problem& problem, const Arch& arch, const DeviceModel& model,
                          const CostConstants& constants) {
   std::vector<Ranked> all;
-  auto list = families(problem.op());
+  const auto list = families(problem.op(), arch);
   std::size_t fallback_from = 0;
   for (const Family* family : list) {
     if (family == list.back()) fallback_from = all.size();
@@ -110,7 +110,7 @@ std::vector<Ranked> rank(const Problem& problem, const Arch& arch, const DeviceM
 std::optional<Candidate> ranked_first(const Problem& problem, const Arch& arch, const DeviceModel& model,
                                       const CostConstants& constants) {
   const auto cost = [&](const Traits& t) { return predict(t, model, constants).microseconds; };
-  const auto list = families(problem.op());
+  const auto list = families(problem.op(), arch);
   std::optional<Family::Costed> best;
   for (const Family* family : list) {
     if (best && family == list.back()) break;
@@ -148,7 +148,7 @@ std::vector<int> select(const std::vector<Ranked>& ranked, int most) {
     int tiles = 0;       // taken ones with its tile
   };
   std::vector<Open> open;
-  const Family* reference = ranked.empty() ? nullptr : families(ranked[0].family->op()).back();
+  const Family* reference = ranked.empty() ? nullptr : ranked.back().family;
   for (int i = 0; i < static_cast<int>(ranked.size()); ++i)
     if (ranked[static_cast<std::size_t>(i)].family != reference) open.push_back({i});
   if (open.empty() && !ranked.empty()) open.push_back({0});
@@ -195,7 +195,7 @@ std::vector<int> refine(const std::vector<Ranked>& ranked, const std::vector<Mea
   double mean = 0;
   for (const Measured& m : measured) mean += error(m) / static_cast<double>(measured.size());
 
-  const Family* reference = families(ranked[0].family->op()).back();
+  const Family* reference = ranked.back().family;
   std::vector<std::pair<double, int>> open;  // corrected prediction, index
   for (int i = 0; i < static_cast<int>(ranked.size()); ++i) {
     if (at(i).family == reference || std::find(tried.begin(), tried.end(), i) != tried.end()) continue;

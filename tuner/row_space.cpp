@@ -25,7 +25,7 @@ constexpr double kUncertain = 1.5, kBlind = 0.02;
 RowSpace::RowSpace(const Problem& problem, const Arch& arch, const DeviceModel& model,
                    std::span<const std::int64_t> points, int each)
     : points_(points.begin(), points.end()) {
-  const Family* reference = families(problem.op()).back();
+  const Family* reference = families(problem.op(), arch).back();
   std::map<std::string, bool> known;
   for (const std::int64_t rows : points_) {
     int taken = 0;

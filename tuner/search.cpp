@@ -46,7 +46,7 @@ class Search {
         request_(request),
         policy_(request.policy),
         choice_key_(choice_key(device)),
-        outcome_key_(outcome_key(device, context.builder.compiler())),
+        outcome_key_(outcome_key(device, context.builder.compiler(device.arch()))),
         began_(Clock::now()) {}
 
   TuneReport run();
@@ -149,11 +149,11 @@ void Search::prepare_device() {
   progress("prepare", 0, 1);
   BinaryPtr oracle, clock;
   if (task_.oracle) oracle = context_.builder.build(task_.oracle(), device_.arch(), &device_).binary;
-  try {
-    clock = context_.builder.build(clock_source(), device_.arch(), &device_).binary;
-  } catch (const Error& e) {
-    context_.log(LogLevel::warning, fmt::format("the SM clock is not watched: {}", e.what()));
-  }
+  if (!device_.arch().cpu) try {
+      clock = context_.builder.build(clock_source(), device_.arch(), &device_).binary;
+    } catch (const Error& e) {
+      context_.log(LogLevel::warning, fmt::format("the SM clock is not watched: {}", e.what()));
+    }
   verifier_.emplace(task_, device_, oracle);
   bench_.emplace(task_, device_, policy_.cold_bytes, clock.get());
   progress("prepare", 1, 1);

@@ -47,7 +47,7 @@ class RowSearch {
         device_(device),
         policy_(policy),
         templates_(templates),
-        outcome_key_(outcome_key(device, context.builder.compiler())),
+        outcome_key_(outcome_key(device, context.builder.compiler(device.arch()))),
         space_(problem, device.arch(), model_of(device), tuning_rows(), kListed) {}
 
   TuneReport run(RowTable& table);
@@ -295,11 +295,11 @@ void RowSearch::choose(RowTable& table) {
 
 TuneReport RowSearch::run(RowTable& table) {
   report_.key = problem_.text();
-  try {
-    clock_ = context_.builder.build(clock_source(), device_.arch(), &device_).binary;
-  } catch (const Error& e) {
-    context_.log(LogLevel::warning, fmt::format("the SM clock is not watched: {}", e.what()));
-  }
+  if (!device_.arch().cpu) try {
+      clock_ = context_.builder.build(clock_source(), device_.arch(), &device_).binary;
+    } catch (const Error& e) {
+      context_.log(LogLevel::warning, fmt::format("the SM clock is not watched: {}", e.what()));
+    }
   {
     Pool pool(context_.compile ? thread_count(policy_.jobs) : 1);
     int tried = 0;

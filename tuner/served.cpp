@@ -62,7 +62,7 @@ std::map<std::string, std::vector<std::string>> Engine::served() const {
           add(impl_->source(named, target, candidate), target, named.text());
       const Task task = tuner::make_task(problem, target, {}, impl_->options.templates);
       if (task.oracle) add(task.oracle(), target, "the oracle of " + problem.text());
-      add(tuner::clock_source(), target, "the clock of measurements");
+      if (!target.cpu) add(tuner::clock_source(), target, "the clock of measurements");
     } catch (const Error&) {
       // Another library's operation or target, or a caller's own task: nothing can be said of its kernels.
     }

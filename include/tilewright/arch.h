@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arch: one GPU target per row of one table (templates/arch.cpp). Code asks for features and limits, never for a
-// version number. Immutable.
+// Arch: one target per row of a table: GPUs in templates/arch.cpp, CPUs in templates/cpu/arch.cpp. Code asks for
+// features and limits, never for a version number. Immutable.
 #pragma once
 
 #include <span>
@@ -10,8 +10,16 @@
 
 namespace tilewright {
 
+// What kernels for a CPU may use. A CPU of a row runs what is compiled for it, and nothing else is assumed.
+struct CpuTarget {
+  const char* triple;    // as LLVM spells it: "x86_64-unknown-linux-gnu"
+  const char* features;  // of LLVM, all of them: "+avx2,+fma". No CPU's name is given to it
+  int vector_bytes;      // of the vectors that kernels use; 0: no kernel but the plain reference
+  bool dot4;             // adds products of four unsigned by signed bytes to 32-bit lanes (VPDPBUSD)
+};
+
 struct Arch {
-  const char* name;  // as NVRTC spells it: "sm_90a"
+  const char* name;  // as NVRTC spells it: "sm_90a"; of a CPU its level and what it has besides: "x86-64-v4+vnni"
   int major, minor;
   bool cp_async;    // asynchronous global -> shared copies
   bool mma_bf16;    // m16n8k16 with bf16 operands (and f16 at that shape)
@@ -30,11 +38,17 @@ struct Arch {
   double typical_mma16_tf;  // dense 16-bit mma.sync rate, TFLOP/s
   const char* run_on;  // device that kernels for it have run on, with results under bench/results; null: they have been
                        // compiled, and their text has run in the emulator
+  const CpuTarget* cpu = nullptr;  // null: a GPU. Of a CPU, the fields above that GPUs alone have are 0
 };
 
-TILEWRIGHT_EXPORT std::span<const Arch> archs();
+TILEWRIGHT_EXPORT std::span<const Arch> archs();      // GPUs
+TILEWRIGHT_EXPORT std::span<const Arch> cpu_archs();  // CPUs, each row after those whose features it has
 
-// By name ("sm_90a"). Throws Error (invalid_argument, lists the names).
+// The last row of cpu_archs() whose features this machine's CPU and operating system have (CPUID and XCR0; names of
+// CPUs say too little). Without AVX2, FMA and F16C that is the row without kernels.
+TILEWRIGHT_EXPORT const Arch& host_arch();
+
+// By name ("sm_90a", "x86-64-v3"). Throws Error (invalid_argument, lists the names).
 TILEWRIGHT_EXPORT const Arch& arch(std::string_view name);
 
 // The row for a device's compute capability. A chip newer than the table gets the nearest lower row of its major

@@ -29,6 +29,7 @@ struct Stats {
   std::int64_t measured = 0;     // candidates timed
   std::int64_t warnings = 0;
   double compile_seconds = 0;
+  std::int64_t built_in = 0;  // kernels of a CPU that were taken as this library was built with them: no libLLVM
 };
 
 // One ranked candidate as `plan` shows it.

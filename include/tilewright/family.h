@@ -68,8 +68,11 @@ class TILEWRIGHT_EXPORT Family {
                                          const std::function<double(const Traits&)>& cost) const;
 };
 
-// All families of an operation, most specialized first, the reference last.
+// The families of an operation for GPUs, most specialized first, the reference last; and those for a target, of a CPU
+// perhaps none.
 TILEWRIGHT_EXPORT std::span<const Family* const> families(std::string_view op);
-TILEWRIGHT_EXPORT const Family& family(std::string_view op, std::string_view name);  // throws Error (invalid_argument)
+TILEWRIGHT_EXPORT std::span<const Family* const> families(std::string_view op, const Arch& arch);
+// For GPUs or for CPUs. Throws Error (invalid_argument).
+TILEWRIGHT_EXPORT const Family& family(std::string_view op, std::string_view name);
 
 }  // namespace tilewright

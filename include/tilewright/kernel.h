@@ -36,36 +36,51 @@ struct Binary {
   std::string entry = {};
   LaunchPlan plan = {};
   Resources resources = {};
-  std::vector<std::byte> image = {};  // cubin
-  std::string log = {};               // warnings of the compiler, first 4096 bytes
-  double seconds = 0;                 // time in the compiler; 0 when it came out of a cache
+  std::vector<std::byte> image = {};           // cubin; for a CPU a relocatable ELF object
+  std::string log = {};                        // warnings of the compiler, first 4096 bytes
+  double seconds = 0;                          // time in the compiler; 0 when it came out of a cache
+  std::shared_ptr<const CpuKernel> host = {};  // in the place of an image: Source::host. Not stored
 };
 
 struct CompileOptions {
   std::string nvrtc = {};       // Options::nvrtc
   bool compiler_cache = false;  // let NVRTC's own disk cache answer; off, so that our keys are the only cache
   NvrtcPlaces places = {};      // Options::nvrtc_places; searched where `nvrtc` is empty
+  std::string llvm = {};        // Options::llvm
 
-  static CompileOptions of(const Options& options) { return {options.nvrtc, false, options.nvrtc_places}; }
+  static CompileOptions of(const Options& options) {
+    return {options.nvrtc, false, options.nvrtc_places, options.llvm};
+  }
 };
 
-// Compiles for one target. Thread-safe. Throws CompileError; Error (library_missing) when libnvrtc cannot be used;
-// Error (compile_failed) when the entry symbol is not in the result.
+// Compiles for one target: CUDA C++ by NVRTC, or LLVM IR by libLLVM if the target is a CPU. Thread-safe. Throws
+// CompileError; Error (library_missing) when the library cannot be used; Error (compile_failed) when the entry symbol
+// is not in the result.
 TILEWRIGHT_EXPORT Binary compile(const Source& source, const Arch& arch, const CompileOptions& options = {});
 
 // "13.0 build 88" of the libnvrtc that compile() would use: part of every binary key.
 TILEWRIGHT_EXPORT std::string compiler_version(const CompileOptions& options = {});
 
 struct CompilerInfo {
-  std::string path = {};          // of the libnvrtc that was loaded
+  std::string path = {};          // of the library that was loaded
   std::string version = {};       // compiler_version()
   std::vector<int> targets = {};  // compute capabilities it compiles for, times ten; empty where it cannot list them
 };
 // Finds and loads libnvrtc. Thread-safe. Throws Error (library_missing) naming every place searched.
 TILEWRIGHT_EXPORT CompilerInfo compiler_info(const CompileOptions& options = {});
+// The same of the compiler for a target: of a CPU, libLLVM, whose version is "LLVM 19.1.7".
+TILEWRIGHT_EXPORT CompilerInfo compiler_info(const CompileOptions& options, const Arch& arch);
 
 // A CUstream of the driver API or a cudaStream_t of the runtime: the same handle. null: the legacy default stream.
 using Stream = void*;
+
+// How Device::open_cpu() computes.
+struct CpuOptions {
+  int threads = 0;  // the calling thread included; 0: as many as this process may use CPUs
+  // Runs body(i) for each i from 0 to count - 1, on the host program's own threads, and returns when all are done.
+  // Empty: threads of the Device's own, which wait for work for some 20 us and then sleep.
+  std::function<void(std::int64_t count, const std::function<void(std::int64_t)>& body)> parallel_for = {};
+};
 
 class TILEWRIGHT_EXPORT Device {
  public:
@@ -74,12 +89,17 @@ class TILEWRIGHT_EXPORT Device {
   // `driver`: path of libcuda (Options::driver); empty: libcuda.so.1.
   static Device open(int ordinal = 0);
   static Device open(int ordinal, const std::string& driver);
+  // This machine's CPU. Pointers of launches are the host's, 64-byte aligned ones being fastest. A launch is complete
+  // when it returns; its stream is null, or an OwnedStream of this device. Launches of several threads share the
+  // device's threads: one has them, and another computes on the thread that called it. Results do not depend on the
+  // number of threads. A child of fork() makes threads of its own. Throws Error (invalid_argument): threads.
+  static Device open_cpu(const CpuOptions& options = {});
   static int count();  // 0 when there is no driver or no device; never throws
   static int count(const std::string& driver);
 
-  const std::string& name() const;  // "NVIDIA H200"
-  int ordinal() const;
-  int sms() const;
+  const std::string& name() const;  // "NVIDIA H200"; of a CPU, what it calls itself
+  int ordinal() const;              // -1: a CPU
+  int sms() const;                  // of a CPU, threads
   std::int64_t l2_bytes() const;
   std::int64_t memory_bytes() const;
   const std::string& driver_version() const;  // "580.82.07 (CUDA 13.0)"; the first part only where the system tells it

@@ -87,8 +87,9 @@ class TILEWRIGHT_EXPORT Operation {
   virtual std::int64_t size_bucket(const void* fields) const = 0;
 
   // ---- kernels
-  virtual std::span<const Family* const> families() const = 0;  // most specialized first, the reference last
-  virtual Contract contract(const Problem& problem) const = 0;  // of a launch
+  virtual std::span<const Family* const> families() const = 0;  // for GPUs; most specialized first, the reference last
+  virtual std::span<const Family* const> cpu_families() const = 0;  // the same for CPUs; empty: there are none
+  virtual Contract contract(const Problem& problem) const = 0;      // of a launch
   // The candidate that judges the others; empty if describe()'s compare() needs none.
   virtual std::optional<Candidate> oracle(const Problem& problem, const Arch& arch) const = 0;
   // Fills in the task's buffers, matrices, arguments, verify_rows, oracle_scale, compare and worst_error.

@@ -34,6 +34,7 @@ struct TILEWRIGHT_EXPORT Options {
   std::string nvrtc = {};                 // libnvrtc, or a directory that holds it; empty: search
   bool same_nvrtc = false;                // take no stored kernel that another build of NVRTC compiled
   NvrtcPlaces nvrtc_places = {};          // where to search besides the usual places
+  std::string llvm = {};                  // libLLVM, or a directory that holds it; empty: search
   std::string driver = {};                // path of libcuda; empty: libcuda.so.1
   std::string templates = {};             // read kernel templates from this folder, `templates` of a checkout
   std::string record = {};                // append every problem asked for to this workload file
@@ -46,11 +47,12 @@ struct TILEWRIGHT_EXPORT Options {
   std::optional<LogLevel> log_level = {};  // the least urgent level that reaches `log`; unset: all do
 
   // TILEWRIGHT_CACHE, TILEWRIGHT_SHIPPED (colon-separated), TILEWRIGHT_CACHE_CAP (bytes),
-  // TILEWRIGHT_ALLOW_SHARED (0|1), TILEWRIGHT_NVRTC, TILEWRIGHT_SAME_NVRTC (0|1), TILEWRIGHT_DRIVER,
-  // TILEWRIGHT_TEMPLATES, TILEWRIGHT_RECORD, TILEWRIGHT_TUNE (0|1), TILEWRIGHT_JOBS, TILEWRIGHT_CHECK_POINTERS (0|1),
-  // TILEWRIGHT_LOG (error|warn|info|debug), XDG_CACHE_HOME, HOME. A value that cannot be used is ignored and named in
-  // `warnings`, as is a misspelt name. nvrtc_places: VIRTUAL_ENV, CONDA_PREFIX, CUDA_PATH and CUDA_HOME come before the
-  // system's places; the prefix of the python3 on PATH and $HOME/.local after them.
+  // TILEWRIGHT_ALLOW_SHARED (0|1), TILEWRIGHT_NVRTC, TILEWRIGHT_SAME_NVRTC (0|1), TILEWRIGHT_LLVM,
+  // TILEWRIGHT_DRIVER, TILEWRIGHT_TEMPLATES, TILEWRIGHT_RECORD, TILEWRIGHT_TUNE (0|1), TILEWRIGHT_JOBS,
+  // TILEWRIGHT_CHECK_POINTERS (0|1), TILEWRIGHT_LOG (error|warn|info|debug), XDG_CACHE_HOME, HOME. A value that cannot
+  // be used is ignored and named in `warnings`, as is a misspelt name. nvrtc_places: VIRTUAL_ENV, CONDA_PREFIX,
+  // CUDA_PATH and CUDA_HOME come before the system's places; the prefix of the python3 on PATH and $HOME/.local after
+  // them.
   static Options from_env();
   std::vector<std::string> warnings = {};  // what from_env() ignored; Engine logs them once
 };

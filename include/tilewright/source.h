@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -71,6 +72,9 @@ struct TensorMapPlan {
   friend bool operator==(const TensorMapPlan&, const TensorMapPlan&) = default;
 };
 
+// On a CPU, whose blocks are claimed by threads, `threads` is 1 and the axes of the grid say: x, the blocks of the
+// kernel; y, the blocks of its first phase, all of which are complete before the others begin (of a kernel without one,
+// 1); z, the launch's scratch memory, in units of 64 bytes (CpuKernel).
 struct LaunchPlan {
   GridAxis x, y, z;
   std::uint32_t threads = 0;       // per block, one-dimensional
@@ -137,6 +141,15 @@ struct Header {
 // leaves it out for an NVRTC before 12.4, which does not know it.
 inline constexpr const char* kMinimal = "--minimal";
 
+// A block of a CPU's kernel: the launch's arguments, the contract's constants, scratch memory that all blocks of the
+// launch share (64-byte aligned, of unknown content), and the number of the block. What compile() makes for a CPU has
+// this signature too; its first phase, if there is one, is the function whose name is the entry's with "_first" behind.
+using CpuFunction = void(const void* args, const void* constants, void* scratch, std::int64_t block);
+// A kernel as a function of this process.
+struct CpuKernel {
+  std::function<CpuFunction> first = {}, run = {};
+};
+
 struct Source {
   std::string name = {};  // for messages: "gemm/mma"
   std::string text = {};
@@ -144,6 +157,9 @@ struct Source {
   std::string entry = {};                 // an extern "C" __global__ function
   std::vector<std::string> options = {};  // NVRTC options beyond the library's own (architecture, standard, cache off)
   LaunchPlan plan = {};
+  // For a CPU `text` is LLVM IR, and `entry` a function of it. `host` is the same kernel as this library was built
+  // with: what runs where no LLVM is, and, if there is no text, everywhere.
+  std::shared_ptr<const CpuKernel> host = {};
 };
 
 }  // namespace tilewright

@@ -293,6 +293,7 @@ class ConvOperation final : public OperationOf<Conv, Fields> {
       throw invalid("c", std::to_string(c.c),
                     fmt::format("{} kernel elements of {} channels are a row of w={}: a multiple of its blocks of {}",
                                 g.k / (c.c / c.groups), c.c / c.groups, c.w.name(), c.w.block()));
+    if (c.packing == Packing::panels) throw invalid("pack", "panels", "none or tiles");
     if (c.packing == Packing::tiles) {
       if (c.groups > 1) throw invalid("pack", "tiles", "none where channels are in groups");
       if (c.w_layout != FilterLayout::ktrsc) throw invalid("w_layout", "kctrs", "ktrsc where w is packed");

@@ -43,6 +43,10 @@ void add_operand(Contract& c, const char* const (&names)[3], std::size_t offset,
 // Tiles have a stream of scales where their format keeps them beside the codes.
 void add_weights(Contract& c, const Gemm& g, std::size_t offset) {
   if (g.packing == Packing::none) return add_operand(c, {"w.data", "w.scales", "w.global"}, offset, g.w);
+  if (g.packing == Packing::panels) {
+    c.pointers.push_back({"w.data (panels)", static_cast<std::uint32_t>(offset + offsetof(Operand, data)), 16, true});
+    return;
+  }
   const auto add = [&](const char* name, std::size_t member, std::uint32_t align) {
     c.pointers.push_back({name, static_cast<std::uint32_t>(offset + member), align, true});
   };
@@ -53,7 +57,7 @@ void add_weights(Contract& c, const Gemm& g, std::size_t offset) {
 
 std::string not_plain(const Problem& problem) {
   const Gemm* g = problem.as<Gemm>();
-  return !g ? "not a gemm" : g->packing != Packing::none ? "w is packed as tiles" : "";
+  return !g ? "not a gemm" : g->packing != Packing::none ? "w is packed" : "";
 }
 
 std::string has_groups(const Gemm& g) {

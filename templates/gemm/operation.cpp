@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "templates/checks.h"
+#include "templates/cpu/gemm.h"
 #include "templates/describe.h"
 #include "templates/fast_path.h"
 #include "templates/gemm/gemm.h"
@@ -17,7 +18,7 @@ namespace tilewright::gemm {
 namespace {
 
 constexpr const char* kGlobals[] = {"none", "mul", "div"};
-constexpr const char* kPackings[] = {"none", "tiles"};
+constexpr const char* kPackings[] = {"none", "tiles", "panels"};
 constexpr const char* kAccumulations[] = {"full", "fast"};
 constexpr const char* kWeights[] = {"variable", "constant"};
 constexpr const char* kGroupLayouts[] = {"contiguous", "masked"};
@@ -112,11 +113,13 @@ class GemmOperation final : public OperationOf<Gemm, Fields> {
     static const Family* const list[] = {&wgmma(), &wgmma_codes(), &mma(), &gemv(), &reference()};
     return list;
   }
-  std::optional<Candidate> oracle(const Problem&, const Arch&) const override {
-    return Candidate{"reference", {{"oracle", 1}}};
+  std::span<const Family* const> cpu_families() const override { return cpu::gemm_families(); }
+  std::optional<Candidate> oracle(const Problem&, const Arch& arch) const override {
+    return Candidate{arch.cpu ? "cpu_reference" : "reference", {{"oracle", 1}}};
   }
 
   std::optional<Problem> packed(const Problem& problem, const Arch& arch) const override {
+    if (arch.cpu) return cpu::packed(*problem.as<Gemm>(), arch);
     const std::optional<Gemm> g = packable(*problem.as<Gemm>());
     if (!g) return {};
     const Problem packed(*g);
@@ -158,6 +161,7 @@ class GemmOperation final : public OperationOf<Gemm, Fields> {
     check_extent("workspace", g.workspace);
     check_groups(g);
     if (g.packing == Packing::tiles) check_tiles("pack", "tiles", g.w, g.x, g.n, g.k);
+    if (g.packing == Packing::panels) cpu::check_panels("pack", "panels", g.w, g.x, g.n);
   }
   Extents extents_of(const Gemm& g) const override { return {g.m, g.n}; }
   void set_rows(Gemm& g, std::int64_t rows) const override { g.m = rows; }
@@ -232,11 +236,12 @@ std::optional<Gemm> packable(const Gemm& g) {
 }
 
 std::optional<Repack> repack(const Gemm& g) {
-  if (g.packing != Packing::tiles) return {};
+  if (g.packing == Packing::none) return {};
   // Tiles are of whole rows, so a stack is packed like one tall matrix: but for its tensor-wide scales, one for each,
   // which are not moved.
   const std::int64_t rows = g.n * std::max(g.groups, 1);
-  return Repack{Problem(Pack{g.w, g.x, rows, g.k, false}), [stack = g.groups > 0](Operand from, MutableOperand to) {
+  return Repack{Problem(Pack{g.w, g.x, rows, g.k, false, g.packing}),
+                [stack = g.groups > 0](Operand from, MutableOperand to) {
                   const MutableOperand w{const_cast<void*>(from.data), const_cast<void*>(from.scales),
                                          stack ? nullptr : const_cast<float*>(from.global)};
                   return tilewright::bytes_of(PackArgs{w, to});

@@ -34,6 +34,12 @@ bool only_reference(const Problem& problem, const Arch& arch) {
 
 std::vector<Recommendation> recommended(const Problem& problem, const Arch& arch) {
   std::vector<Recommendation> list;
+  if (arch.cpu) {
+    if (const std::optional<Problem> packed = operation().packed(problem, arch))
+      list.push_back(
+          {"pack=panels", "reorder w once, at load: Engine::pack(), or pack_weights() on the host", *packed});
+    return list;
+  }
   Problem best = problem;
   const auto take = [&](const char* field, const char* how, const Problem& next) {
     list.push_back({field, how, next});

@@ -19,7 +19,7 @@ namespace tilewright::gemm {
 
 Matrix add_weights(Task& task, const Gemm& g) {
   const float deviation = least_deviation(g.w, 1.0f / std::sqrt(static_cast<float>(g.k)));
-  if (g.packing == Packing::tiles) return pack::add_packed(task, "w", g, deviation, false);
+  if (g.packing != Packing::none) return pack::add_packed(task, "w", g, deviation, false);
   return add_matrix(task, "w", {g.w, g.n, g.k, deviation, g.global == Global::div}, false, false);
 }
 

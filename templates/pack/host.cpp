@@ -10,6 +10,7 @@
 
 #include "format_includes.inc"
 #include "pack/tiles.cuh"
+#include "templates/cpu/panels.h"
 #include "templates/exact_floats.h"
 #include "templates/fast_path.h"
 
@@ -61,8 +62,13 @@ void require(const void* pointer, const char* name) {
 
 template <bool inverse>
 void run(const Gemm& g, MutableOperand w, MutableOperand tiles, const char* const (&names)[4]) {
-  if (g.packing != Packing::tiles)
-    throw Error(ErrorCode::invalid_argument, "pack", "none", "tiles: the problem of the packed weights");
+  if (g.packing == Packing::none)
+    throw Error(ErrorCode::invalid_argument, "pack", "none", "tiles or panels: the problem of the packed weights");
+  if (g.packing == Packing::panels) {
+    require(w.data, names[0]);
+    require(tiles.data, names[2]);
+    return inverse ? cpu::unpack_panels(g, tiles.data, w.data) : cpu::pack_panels(g, w.data, tiles.data);
+  }
   const Problem checked(Pack{g.w, g.x, g.n, g.k, inverse});
   Gemm plain = g;
   plain.packing = Packing::none;
@@ -93,6 +99,7 @@ MutableOperand unread(Operand o) {  // the kernels' arguments know no direction
 
 namespace {
 std::int64_t matrix_bytes(const Gemm& g, StreamName stream) {
+  if (g.packing == Packing::panels) return stream == StreamName::data ? cpu::panel_bytes(g) : 0;
   const TileInfo* tiles = g.packing == Packing::tiles ? tile_info(g.w, g.x) : nullptr;
   if (tiles && stream == StreamName::data) return g.n * g.k / 8 * tiles->bits;
   if (tiles && stream == StreamName::scales && tiles->scale_bytes)

@@ -5,17 +5,19 @@
 
 #include <cstring>
 
+#include "templates/cpu/panels.h"
 #include "templates/describe.h"
 #include "templates/fast_path.h"
 
 namespace tilewright::pack {
 namespace {
 
-// A stream of a packed w, which repeats a pool of strips of tiles.
+// A stream of a packed w, which repeats a pool of strips of tiles, or of panels.
 void fill_packed(const Gemm& g, float deviation, StreamName stream, std::uint64_t seed, std::span<std::byte> bytes) {
-  const std::int64_t strips = g.n / kTileRows, pool = pool_size(strips, kTileRows * g.k);
+  const std::int64_t rows = g.packing == Packing::panels ? cpu::kPanel : kTileRows;
+  const std::int64_t strips = g.n / rows, pool = pool_size(strips, rows * g.k);
   Gemm part = g;
-  part.n = pool * kTileRows;
+  part.n = pool * rows;
   const Content content{g.w, part.n, g.k, deviation, g.global == Global::div};
   std::vector<std::vector<std::byte>> from, to;
   const auto place = [](std::vector<std::vector<std::byte>>& streams, StreamName which, std::int64_t size,
@@ -43,9 +45,9 @@ void fill_packed(const Gemm& g, float deviation, StreamName stream, std::uint64_
 
 }  // namespace
 
-Gemm packed_gemm(Format w, Format x, std::int64_t n, std::int64_t k) {
+Gemm packed_gemm(Format w, Format x, std::int64_t n, std::int64_t k, Packing packing) {
   Gemm g{.x = x, .w = w, .y = x};
-  g.n = n, g.k = k, g.packing = Packing::tiles;
+  g.n = n, g.k = k, g.packing = packing;
   return g;
 }
 

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "templates/checks.h"
+#include "templates/cpu/gemm.h"
 #include "templates/describe.h"
 #include "templates/fast_path.h"
 #include "templates/gemm/gemm.h"
@@ -24,21 +25,23 @@ static_assert(sizeof(PackArgs) == sizeof(tw::pack::Args) && offsetof(PackArgs, w
               offsetof(PackArgs, tiles) == offsetof(tw::pack::Args, tiles));
 
 constexpr const char* kInverse[] = {"0", "1"};
+constexpr const char* kOrders[] = {"none", "tiles", "panels"};
 
 struct Fields {
   static Pack blank(Format any) { return {.w = any, .x = any}; }
   template <class P, class V>
   static void visit(P& pack, V&& visit) {
-    auto& [w, x, n, k, inverse] = pack;
+    auto& [w, x, n, k, inverse, order] = pack;
     visit(required("w", "weights, [n, k]"), w);
     visit(required("x", "activations of the gemms that will take them"), x);
     visit(required("n", "output features"), n);
     visit(required("k", "reduction"), k);
     visit(optional("inverse", "1: from tiles back to w"), inverse, kInverse);
+    visit(optional("order", "tiles, for GPUs, or panels, for CPUs"), order, kOrders);
   }
 };
 
-Gemm packed_gemm(const Pack& p) { return pack::packed_gemm(p.w, p.x, p.n, p.k); }
+Gemm packed_gemm(const Pack& p) { return pack::packed_gemm(p.w, p.x, p.n, p.k, p.order); }
 
 class PackOperation final : public OperationOf<Pack, Fields> {
  public:
@@ -47,6 +50,7 @@ class PackOperation final : public OperationOf<Pack, Fields> {
     static const Family* const list[] = {&tiles()};
     return list;
   }
+  std::span<const Family* const> cpu_families() const override { return cpu::pack_families(); }
   std::optional<Candidate> oracle(const Problem&, const Arch&) const override { return {}; }
 
  protected:
@@ -54,6 +58,8 @@ class PackOperation final : public OperationOf<Pack, Fields> {
     check_some("n", p.n);
     check_some("k", p.k);
     check_matrix("w", p.w, p.n, p.k, "k");
+    if (p.order == Packing::none) throw invalid("order", "none", "tiles or panels");
+    if (p.order == Packing::panels) return cpu::check_panels("w", std::string(p.w.name()), p.w, p.x, p.n);
     gemm::check_tiles("w", std::string(p.w.name()), p.w, p.x, p.n, p.k);
     if (p.n / kTileRows * (p.k / tile_info(p.w, p.x)->panel_k) > kMaxExtent)
       throw Error(ErrorCode::too_large, "n", std::to_string(p.n), "at most 2147483647 tiles");
@@ -84,7 +90,7 @@ class PackOperation final : public OperationOf<Pack, Fields> {
     if (scales) rule("w.scales", offsetof(PackArgs, w), offsetof(Operand, scales), 16, true);
     if (global) rule("w.global", offsetof(PackArgs, w), offsetof(Operand, global), 4, false);
     rule("tiles.data", offsetof(PackArgs, tiles), offsetof(Operand, data), 16, true);
-    if (row_scale || tile_info(p.w, p.x)->scale_bytes)
+    if (row_scale || (p.order == Packing::tiles && tile_info(p.w, p.x)->scale_bytes))
       rule("tiles.scales", offsetof(PackArgs, tiles), offsetof(Operand, scales), 16, true);
     if (global) rule("tiles.global", offsetof(PackArgs, tiles), offsetof(Operand, global), 4, false);
     const tw::pack::Shape shape{p.n, p.k};

@@ -21,7 +21,8 @@ class Tiles final : public EnumeratedFamily {
     return "weights to tiles of 64 rows and back, bit for bit; once per weight, at load";
   }
   std::string why_not(const Problem& problem, const Arch&) const override {
-    return problem.as<Pack>() ? "" : "not a pack";
+    const Pack* p = problem.as<Pack>();
+    return !p ? "not a pack" : p->order == Packing::tiles ? "" : "panels are for CPUs";
   }
   std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
     if (!why_not(problem, arch).empty()) return {};

@@ -18,6 +18,14 @@ if(TILEWRIGHT_FUZZ)
              ${PROJECT_BINARY_DIR}/fuzz-found ${CMAKE_CURRENT_SOURCE_DIR}/fuzz/corpus/${reader})
   endforeach()
 
+  add_executable(fuzz_object fuzz/object_fuzz.cpp ${PROJECT_SOURCE_DIR}/jit/cpu/object.cpp)
+  target_include_directories(fuzz_object PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
+  target_link_libraries(fuzz_object PRIVATE ${TILEWRIGHT_FMT})
+  target_compile_options(fuzz_object PRIVATE -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all)
+  target_link_options(fuzz_object PRIVATE -fsanitize=fuzzer,address,undefined)
+  add_test(NAME fuzz_object COMMAND fuzz_object -runs=10000 -seed=1 -artifact_prefix=${PROJECT_BINARY_DIR}/
+           ${PROJECT_BINARY_DIR}/fuzz-found ${CMAKE_CURRENT_SOURCE_DIR}/fuzz/corpus/object)
+
   # Every format's codec. The library is not instrumented unless it is built with TILEWRIGHT_SANITIZE.
   add_executable(fuzz_formats fuzz/format_fuzz.cpp)
   target_link_libraries(fuzz_formats PRIVATE tilewright)

@@ -37,6 +37,7 @@ class Environment {
                                            "TILEWRIGHT_SAME_NVRTC",
                                            "TILEWRIGHT_NVRTC",
                                            "TILEWRIGHT_DRIVER",
+                                           "TILEWRIGHT_LLVM",
                                            "TILEWRIGHT_TUNE",
                                            "TILEWRIGHT_TEMPLATES",
                                            "TILEWRIGHT_RECORD",
@@ -68,6 +69,7 @@ TEST_CASE("good values are taken", "[options]") {
                     {"TILEWRIGHT_SAME_NVRTC", "1"},
                     {"TILEWRIGHT_NVRTC", "/n.so"},
                     {"TILEWRIGHT_DRIVER", "/d.so"},
+                    {"TILEWRIGHT_LLVM", "/l.so"},
                     {"TILEWRIGHT_TEMPLATES", "/t"},
                     {"TILEWRIGHT_RECORD", "/r.txt"},
                     {"TILEWRIGHT_TUNE", "1"},
@@ -81,6 +83,7 @@ TEST_CASE("good values are taken", "[options]") {
   CHECK(o.same_nvrtc);
   CHECK(o.nvrtc == "/n.so");
   CHECK(o.driver == "/d.so");
+  CHECK(o.llvm == "/l.so");
   CHECK(o.templates == "/t");
   CHECK(o.record == "/r.txt");
   CHECK(o.tune);

@@ -49,6 +49,7 @@ class Wgmma final : public KernelFamily<Knobs> {
     const Gemm* g = problem.as<Gemm>();
     if (!g) return "not a gemm";
     if (!arch.wgmma) return fmt::format("{} has no warpgroup matrix instructions", arch.name);
+    if (g->packing == Packing::panels) return "w is packed in panels, for CPUs";
     if (std::string why = x_comes_as_floats(*g); !why.empty() && g->packing == Packing::none && !quantizes_rows(*g))
       return why;
     if (!wgmma_kind(g->x) && !unpacks_rows(*g))

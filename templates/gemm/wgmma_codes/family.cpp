@@ -55,7 +55,7 @@ class WgmmaCodes final : public KernelFamily<Knobs> {
     if (!blocks_of_bytes(g->x))
       return fmt::format("x={} is no format of signed bytes in blocks of 32, whose rows the copy engine can read",
                          g->x.name());
-    if (g->packing == Packing::none) return fmt::format("w={} is not packed as tiles", g->w.name());
+    if (g->packing != Packing::tiles) return fmt::format("w={} is not packed as tiles", g->w.name());
     if (!tile_info(g->w, g->x)) return fmt::format("w={} has no tiles for x={}", g->w.name(), g->x.name());
     if (g->k % tw::gemm::kCodesStageK != 0)
       return fmt::format("k = {}: a multiple of {} is needed", g->k, tw::gemm::kCodesStageK);

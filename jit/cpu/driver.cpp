@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "jit/cpu/driver.h"
+
+#include <fmt/format.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <memory>
+#include <string_view>
+
+#include "jit/context.h"
+#include "jit/cpu/object.h"
+#include "jit/elf.h"
+#include "jit/kernel.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
+
+namespace tilewright {
+namespace jit::cpu {
+namespace {
+
+constexpr std::size_t kAlign = 64, kHugePage = 2u << 20;
+constexpr int kDeepest = 16;  // contexts pushed over each other on one thread
+
+// A kernel, ready to run.
+struct Function {
+  const Context* context;
+  std::function<CpuFunction> first, run;
+};
+struct Loaded {
+  std::unique_ptr<Code> code;
+  Function function;
+  std::string entry;
+};
+
+thread_local CUcontext contexts[kDeepest];
+thread_local int depth = 0;
+
+CUresult context_current(CUcontext* context) {
+  *context = depth ? contexts[depth - 1] : nullptr;
+  return 0;
+}
+CUresult context_push(CUcontext context) {
+  if (depth == kDeepest) return kOutOfMemory;
+  contexts[depth++] = context;
+  return 0;
+}
+CUresult context_pop(CUcontext* context) {
+  if (depth == 0) return kInvalidValue;
+  *context = contexts[--depth];
+  return 0;
+}
+CUresult context_id(CUcontext context, unsigned long long* id) {
+  *id = reinterpret_cast<const Context*>(context)->id;
+  return 0;
+}
+
+CUresult succeed() { return 0; }
+
+// ---- modules. `binary`: a Binary, not its image (Module).
+
+CUresult module_load(CUmodule* module, const void* binary) {
+  const Binary& b = *static_cast<const Binary*>(binary);
+  auto loaded = std::make_unique<Loaded>();
+  loaded->entry = b.entry;
+  CUcontext context = nullptr;
+  context_current(&context);
+  Function& f = loaded->function;
+  f.context = reinterpret_cast<const Context*>(context);
+  if (b.host) {
+    f.first = b.host->first, f.run = b.host->run;
+  } else {
+    loaded->code = std::make_unique<Code>(read_object(b.image));
+    f.run = reinterpret_cast<CpuFunction*>(loaded->code->at(b.entry));
+    if (void* first = loaded->code->at(b.entry + "_first")) f.first = reinterpret_cast<CpuFunction*>(first);
+  }
+  *module = reinterpret_cast<CUmodule>(loaded.release());
+  return 0;
+}
+CUresult module_unload(CUmodule module) {
+  delete reinterpret_cast<Loaded*>(module);
+  return 0;
+}
+CUresult module_function(CUfunction* function, CUmodule module, const char* name) {
+  auto* loaded = reinterpret_cast<Loaded*>(module);
+  if (loaded->entry != name || !loaded->function.run) return kInvalidValue;
+  *function = reinterpret_cast<CUfunction>(&loaded->function);
+  return 0;
+}
+CUresult function_attribute(int* value, int which, CUfunction) {
+  *value = which == kFuncMaxThreads ? 1 : 0;
+  return 0;
+}
+
+// ---- launches
+
+// Memory for the first phase's results, the calling thread's own, since launches of several threads may overlap.
+class Scratch {
+ public:
+  ~Scratch() { ::free(memory_); }
+  void* of(std::size_t bytes) {
+    if (bytes > size_) {
+      ::free(memory_);
+      size_ = 0;
+      memory_ = ::aligned_alloc(kHugePage > bytes ? 4096 : kHugePage, (bytes + kHugePage - 1) / kHugePage * kHugePage);
+      if (!memory_)
+        throw Error(ErrorCode::driver_failed, "launch", fmt::format("{} bytes", bytes),
+                    "no memory for the quantized rows of x");
+      size_ = bytes;
+    }
+    return memory_;
+  }
+
+ private:
+  void* memory_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+// Kernels are to give the same bits whatever rounding and treatment of subnormal numbers the thread has.
+class PlainFloats {
+ public:
+#if defined(__x86_64__)
+  PlainFloats() : saved_(_mm_getcsr()) {
+    if (saved_ != kPlain) _mm_setcsr(kPlain);
+  }
+  ~PlainFloats() {
+    if (saved_ != kPlain) _mm_setcsr(saved_);
+  }
+
+ private:
+  static constexpr unsigned kPlain = 0x1f80;
+  const unsigned saved_;
+#endif
+};
+
+struct Phase {
+  const std::function<CpuFunction>& function;
+  const void *args, *constants;
+  void* scratch;
+  static void block(void* phase, std::int64_t i) {
+    const Phase& p = *static_cast<const Phase*>(phase);
+    const PlainFloats plain;
+    p.function(p.args, p.constants, p.scratch, i);
+  }
+};
+
+// Memory streams are this one stream: work on it is complete when it was enqueued.
+int own_stream = 0;
+
+[[noreturn]] void refuse_stream(CUstream stream) {
+  throw Error(ErrorCode::invalid_argument, "stream", fmt::format("{}", static_cast<const void*>(stream)),
+              "null: a launch on a CPU is complete when it returns");
+}
+
+CUresult launch(const CUlaunchConfig* config, CUfunction function, void** parameters, void**) {
+  if (config->stream && config->stream != reinterpret_cast<CUstream>(&own_stream)) refuse_stream(config->stream);
+  const Function& f = *reinterpret_cast<const Function*>(function);
+  thread_local Scratch scratch;
+  // A kernel without a first phase has no scratch memory either.
+  void* const shared = f.first ? scratch.of(std::size_t{config->grid_z} * 64) : nullptr;
+  Pool& pool = const_cast<Context*>(f.context)->pool;
+  if (f.first) {
+    Phase phase{f.first, parameters[0], parameters[1], shared};
+    pool.run(config->grid_y, &Phase::block, &phase);
+  }
+  Phase phase{f.run, parameters[0], parameters[1], shared};
+  pool.run(config->grid_x, &Phase::block, &phase);
+  return 0;
+}
+
+// ---- memory, streams, events
+
+CUresult memory_allocate(CUdeviceptr* pointer, std::size_t bytes) {
+  const bool large = bytes >= 2 * kHugePage;
+  const std::size_t align = large ? kHugePage : kAlign;
+  if (bytes > std::numeric_limits<std::size_t>::max() - align) return kOutOfMemory;
+  void* memory = ::aligned_alloc(align, (bytes + align - 1) / align * align);
+  if (!memory) return kOutOfMemory;
+  if (large) ::madvise(memory, bytes, MADV_HUGEPAGE);
+  *pointer = reinterpret_cast<CUdeviceptr>(memory);
+  return 0;
+}
+CUresult memory_free(CUdeviceptr pointer) {
+  ::free(reinterpret_cast<void*>(pointer));
+  return 0;
+}
+CUresult copy_to_device(CUdeviceptr to, const void* from, std::size_t bytes) {
+  std::memcpy(reinterpret_cast<void*>(to), from, bytes);
+  return 0;
+}
+CUresult copy_to_host(void* to, CUdeviceptr from, std::size_t bytes) {
+  std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
+  return 0;
+}
+CUresult copy_on_device(CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
+  std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+  return 0;
+}
+CUresult memory_set(CUdeviceptr to, unsigned char byte, std::size_t bytes) {
+  std::memset(reinterpret_cast<void*>(to), byte, bytes);
+  return 0;
+}
+CUresult memory_info(std::size_t* free, std::size_t* total) {
+  struct sysinfo info = {};
+  if (::sysinfo(&info) != 0) return kInvalidValue;
+  *total = std::size_t{info.totalram} * info.mem_unit;
+  *free = std::size_t{info.freeram} * info.mem_unit;
+  // What the system keeps of files it gives up when it is asked for memory.
+  std::ifstream file("/proc/meminfo");
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with("MemAvailable:")) *free = std::strtoull(line.c_str() + 13, nullptr, 10) * 1024;
+  return 0;
+}
+CUresult pointer_attributes(unsigned count, int* which, void** values, CUdeviceptr) {
+  for (unsigned i = 0; i < count; ++i)  // any memory will do
+    *static_cast<int*>(values[i]) = which[i] == kPointerMemoryType ? kMemoryTypeDevice
+                                    : which[i] == kPointerOrdinal  ? -1
+                                                                   : 0;
+  return 0;
+}
+CUresult stream_create(CUstream* stream, unsigned) {
+  *stream = reinterpret_cast<CUstream>(&own_stream);
+  return 0;
+}
+CUresult stream_done(CUstream) { return 0; }
+CUresult stream_capturing(CUstream, int* status) {
+  *status = 0;
+  return 0;
+}
+
+using Clock = std::chrono::steady_clock;
+CUresult event_create(CUevent* event, unsigned) {
+  *event = reinterpret_cast<CUevent>(new Clock::time_point(Clock::now()));
+  return 0;
+}
+CUresult event_destroy(CUevent event) {
+  delete reinterpret_cast<Clock::time_point*>(event);
+  return 0;
+}
+CUresult event_record(CUevent event, CUstream) {
+  *reinterpret_cast<Clock::time_point*>(event) = Clock::now();
+  return 0;
+}
+CUresult event_synchronize(CUevent) { return 0; }
+CUresult event_elapsed(float* milliseconds, CUevent start, CUevent end) {
+  const auto time = *reinterpret_cast<Clock::time_point*>(end) - *reinterpret_cast<Clock::time_point*>(start);
+  *milliseconds = std::chrono::duration<float, std::milli>(time).count();
+  return 0;
+}
+
+CUresult error_name(CUresult result, const char** name) {
+  *name = result == kOutOfMemory ? "out of memory" : "invalid value";
+  return 0;
+}
+CUresult error_text(CUresult result, const char** text) {
+  *text = result == kOutOfMemory ? "the system has not as much memory" : "no such function or memory";
+  return 0;
+}
+
+}  // namespace
+
+void* driver_function(const char* name) {
+  static const struct {
+    std::string_view name;
+    void* function;
+  } kFunctions[] = {
+      {"cuGetErrorName", reinterpret_cast<void*>(&error_name)},
+      {"cuGetErrorString", reinterpret_cast<void*>(&error_text)},
+      {"cuCtxGetCurrent", reinterpret_cast<void*>(&context_current)},
+      {"cuCtxPushCurrent", reinterpret_cast<void*>(&context_push)},
+      {"cuCtxPopCurrent", reinterpret_cast<void*>(&context_pop)},
+      {"cuCtxGetId", reinterpret_cast<void*>(&context_id)},
+      {"cuCtxSynchronize", reinterpret_cast<void*>(&succeed)},
+      {"cuModuleLoadData", reinterpret_cast<void*>(&module_load)},
+      {"cuModuleUnload", reinterpret_cast<void*>(&module_unload)},
+      {"cuModuleGetFunction", reinterpret_cast<void*>(&module_function)},
+      {"cuFuncGetAttribute", reinterpret_cast<void*>(&function_attribute)},
+      {"cuLaunchKernelEx", reinterpret_cast<void*>(&launch)},
+      {"cuMemAlloc", reinterpret_cast<void*>(&memory_allocate)},
+      {"cuMemFree", reinterpret_cast<void*>(&memory_free)},
+      {"cuMemcpyHtoD", reinterpret_cast<void*>(&copy_to_device)},
+      {"cuMemcpyDtoH", reinterpret_cast<void*>(&copy_to_host)},
+      {"cuMemcpyDtoD", reinterpret_cast<void*>(&copy_on_device)},
+      {"cuMemsetD8", reinterpret_cast<void*>(&memory_set)},
+      {"cuMemGetInfo", reinterpret_cast<void*>(&memory_info)},
+      {"cuPointerGetAttributes", reinterpret_cast<void*>(&pointer_attributes)},
+      {"cuStreamCreate", reinterpret_cast<void*>(&stream_create)},
+      {"cuStreamDestroy", reinterpret_cast<void*>(&stream_done)},
+      {"cuStreamSynchronize", reinterpret_cast<void*>(&stream_done)},
+      {"cuStreamIsCapturing", reinterpret_cast<void*>(&stream_capturing)},
+      {"cuEventCreate", reinterpret_cast<void*>(&event_create)},
+      {"cuEventDestroy", reinterpret_cast<void*>(&event_destroy)},
+      {"cuEventRecord", reinterpret_cast<void*>(&event_record)},
+      {"cuEventSynchronize", reinterpret_cast<void*>(&event_synchronize)},
+      {"cuEventElapsedTime", reinterpret_cast<void*>(&event_elapsed)},
+  };
+  for (const auto& f : kFunctions)
+    if (f.name == name) return f.function;
+  return nullptr;
+}
+
+std::string processor_name() {
+#if defined(__x86_64__)
+  unsigned words[12] = {}, most = __get_cpuid_max(0x80000000u, nullptr);
+  if (most >= 0x80000004u) {
+    for (unsigned i = 0; i < 3; ++i)
+      __get_cpuid(0x80000002u + i, &words[4 * i], &words[4 * i + 1], &words[4 * i + 2], &words[4 * i + 3]);
+    std::string name(reinterpret_cast<const char*>(words), sizeof words);
+    name.resize(::strnlen(name.c_str(), name.size()));
+    // Family, model and stepping: a hypervisor often leaves the name vague.
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    __get_cpuid(1, &a, &b, &c, &d);
+    while (!name.empty() && name.back() == ' ') name.pop_back();
+    name.erase(0, std::min(name.find_first_not_of(' '), name.size()));
+    const unsigned family = ((a >> 8) & 15) == 15 ? 15 + ((a >> 20) & 255) : (a >> 8) & 15;
+    return fmt::format("{} ({}/{}/{})", name, family, ((a >> 4) & 15) | ((a >> 12) & 0xf0), a & 15);
+  }
+#endif
+  return "CPU";
+}
+
+std::int64_t last_cache_bytes() {
+  const long third = ::sysconf(_SC_LEVEL3_CACHE_SIZE), second = ::sysconf(_SC_LEVEL2_CACHE_SIZE);
+  return std::max({third, second, 0L});
+}
+
+}  // namespace jit::cpu
+
+Device Device::open_cpu(const CpuOptions& options) {
+  static std::atomic<unsigned long long> opened{0};
+  auto context = std::make_unique<jit::cpu::Context>(options);
+  context->id = ++opened;
+  auto impl = std::make_shared<Impl>();
+  impl->driver = &jit::Driver::cpu();
+  impl->ordinal = -1;
+  impl->sms = context->pool.threads();
+  impl->max_threads = 1;
+  for (std::int64_t& axis : impl->max_grid) axis = std::numeric_limits<std::uint32_t>::max();
+  impl->l2_bytes = jit::cpu::last_cache_bytes();
+  std::size_t free = 0, total = 0;
+  jit::cpu::memory_info(&free, &total);
+  impl->memory_bytes = static_cast<std::int64_t>(total);
+  impl->name = jit::cpu::processor_name();
+  impl->version = "none";
+  impl->arch = &host_arch();
+  impl->context_id = context->id;
+  impl->context = reinterpret_cast<jit::CUcontext>(context.get());
+  impl->cpu = std::move(context);
+  return Device(std::move(impl));
+}
+
+}  // namespace tilewright

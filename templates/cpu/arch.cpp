@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// CPUs as targets. Feature lists and not names of CPUs: a virtual machine's CPU often lacks what its name promises.
+#include <tilewright/arch.h>
+
+#include <array>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace tilewright {
+namespace {
+
+constexpr const char* kLinuxX86 = "x86_64-unknown-linux-gnu";
+#define TW_V3                                                                                                       \
+  "+64bit,+cmov,+cx8,+fxsr,+mmx,+x87,+sse,+sse2,+cx16,+sahf,+popcnt,+sse3,+sse4.1,+sse4.2,+ssse3,+avx,+avx2,+bmi,+" \
+  "bmi2,"                                                                                                           \
+  "+f16c,+fma,+lzcnt,+movbe,+xsave"
+
+constexpr CpuTarget kPlain = {kLinuxX86, "", 0, false};
+constexpr CpuTarget kV3 = {kLinuxX86, TW_V3, 32, false};
+constexpr CpuTarget kV3Vnni = {kLinuxX86, TW_V3 ",+avxvnni", 32, true};
+constexpr CpuTarget kV4Vnni = {kLinuxX86, TW_V3 ",+avx512f,+avx512bw,+avx512cd,+avx512dq,+avx512vl,+avx512vnni", 64,
+                               true};
+
+// Typical: a core's share of a server's memory bandwidth; what a core multiplies, in TFLOP/s of 32-bit floats.
+constexpr Arch row(const char* name, const CpuTarget& cpu, double tflops, const char* run_on) {
+  Arch a = {};
+  a.name = name;
+  a.typical_sms = 8;
+  a.typical_tbps = 0.08;
+  a.typical_mma16_tf = tflops;
+  a.threads_per_sm = 1;
+  a.run_on = run_on;
+  a.cpu = &cpu;
+  return a;
+}
+constexpr std::array kCpus = {
+    row("x86-64", kPlain, 0.05, nullptr),
+    row("x86-64-v3", kV3, 1.0, "AMD Zen 3"),
+    row("x86-64-v3+avxvnni", kV3Vnni, 1.5, nullptr),
+    row("x86-64-v4+vnni", kV4Vnni, 3.0, nullptr),
+};
+
+#if defined(__x86_64__)
+struct Registers {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+};
+Registers cpuid(unsigned leaf, unsigned subleaf = 0) {
+  Registers r;
+  __get_cpuid_count(leaf, subleaf, &r.a, &r.b, &r.c, &r.d);
+  return r;
+}
+constexpr bool has(unsigned word, unsigned bits) { return (word & bits) == bits; }
+constexpr unsigned bit(int i) { return 1u << i; }
+
+// Which vector registers the operating system saves: bits of XCR0.
+unsigned saved_state() {
+  unsigned low = 0, high = 0;
+  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return low;
+}
+
+// The number of rows of kCpus whose features this machine has, in the order of the table.
+const Arch& find_host() {
+  const Registers one = cpuid(1), seven = cpuid(7), more = cpuid(7, 1), extended = cpuid(0x80000001u);
+  // FMA, CX16, SSE4.1, SSE4.2, MOVBE, POPCNT, XSAVE and OSXSAVE, AVX, F16C; of leaf 7 BMI1, AVX2, BMI2; LZCNT, LAHF.
+  const bool v3 = has(one.c, bit(0) | bit(9) | bit(12) | bit(13) | bit(19) | bit(20) | bit(22) | bit(23) | bit(26) |
+                                 bit(27) | bit(28) | bit(29)) &&
+                  has(seven.b, bit(3) | bit(5) | bit(8)) && has(extended.c, bit(0) | bit(5));
+  const unsigned saved = has(one.c, bit(27)) ? saved_state() : 0;
+  if (!v3 || !has(saved, bit(1) | bit(2))) return kCpus[0];
+  // AVX512F, DQ, CD, BW, VL and VNNI, with their registers.
+  if (has(seven.b, bit(16) | bit(17) | bit(28) | bit(30) | bit(31)) && has(seven.c, bit(11)) &&
+      has(saved, bit(5) | bit(6) | bit(7)))
+    return kCpus[3];
+  return has(more.a, bit(4)) ? kCpus[2] : kCpus[1];
+}
+#else
+const Arch& find_host() { return kCpus[0]; }
+#endif
+
+}  // namespace
+
+std::span<const Arch> cpu_archs() { return kCpus; }
+
+const Arch& host_arch() {
+  static const Arch& host = find_host();
+  return host;
+}
+
+}  // namespace tilewright

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+// The families over kernels.h: what is legal, and the text that LLVM compiles.
+#include <fmt/format.h>
+#include <tilewright/pack.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "templates/cpu/gemm.h"
+#include "templates/cpu/ir.h"
+#include "templates/cpu/native_v3.h"
+#include "templates/knobs.h"
+#define TILEWRIGHT_CPU_KERNELS text
+#include "templates/cpu/kernels.h"
+
+namespace tilewright::cpu {
+namespace {
+
+constexpr const char* kEntry = "tilewright_kernel";
+
+struct Knobs {
+  int tokens = 1;    // of a tile
+  int panels = 1;    // of a block
+  int ahead = 0;     // few: bytes of w that are asked for in advance
+  int together = 1;  // many: tokens whose products are computed together
+};
+constexpr Knob<Knobs> kFewKnobs[] = {knob<&Knobs::tokens>("tokens"), knob<&Knobs::panels>("panels"),
+                                     option<&Knobs::ahead>("ahead")};
+constexpr Knob<Knobs> kManyKnobs[] = {knob<&Knobs::tokens>("tokens"), knob<&Knobs::panels>("panels"),
+                                      knob<&Knobs::together>("together")};
+
+text::Input input_of(const Gemm& g) { return g.x_from ? text::Input::f32 : text::Input::q8_1; }
+text::PanelCodes codes_of(const Gemm& g) {
+  const PanelInfo& info = *panel_info(g.w);
+  return {info.bits, info.offset};
+}
+
+// Why the kernels do not compute g; empty if they do.
+std::string refusal(const Gemm& g, const Arch& arch) {
+  if (!arch.cpu || arch.cpu->vector_bytes == 0)
+    return fmt::format("{} lacks AVX2, FMA or F16C, which all kernels use", arch.name);
+  if (!panel_info(g.w)) return fmt::format("w={} has no panels", g.w.name());
+  if (g.x.name() != "q8_1") return fmt::format("x={} is not q8_1", g.x.name());
+  if (g.x_from && g.x_from->name() != "f32") return fmt::format("x_from={} is not f32", g.x_from->name());
+  if (g.packing != Packing::panels) return "w is not packed in panels";
+  if (g.y.name() != "f32") return fmt::format("y={} is not f32", g.y.name());
+  if (g.bias && g.bias->name() != "f32") return fmt::format("bias={} is not f32", g.bias->name());
+  if (g.act != Activation::none) return "an activation";
+  if (g.c) return "c";
+  if (g.groups) return "groups";
+  if (g.k == 0 || g.n == 0) return "nothing to sum up";
+  return {};
+}
+
+class PanelFamily : public EnumeratedFamily {
+ public:
+  std::string_view op() const final { return "gemm"; }
+  std::string why_not(const Problem& problem, const Arch& arch) const final {
+    const Gemm* g = problem.as<Gemm>();
+    return g ? refusal(*g, arch) : "not a gemm";
+  }
+  std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const final {
+    std::vector<Candidate> list;
+    if (why_not(problem, arch).empty())
+      for (const Knobs& k : legal(*problem.as<Gemm>(), arch)) list.push_back(table().candidate(name(), k));
+    return list;
+  }
+  Source source(const Problem& problem, const Arch& arch, const Candidate& candidate) const final {
+    const Gemm& g = *problem.as<Gemm>();
+    const Knobs k = table().knobs(candidate);
+    const text::PanelCodes w = codes_of(g);
+    Ir ir(arch.cpu->vector_bytes / 4, arch.cpu->dot4);
+    ir.function(fmt::format("{}_first", kEntry),
+                [&](const Ir::Arguments& a) { text::quantize(ir, a, input_of(g), k.tokens, w); });
+    ir.function(kEntry, [&](const Ir::Arguments& a) { write(ir, a, w, g.bias.has_value(), k); });
+    Source s;
+    s.name = fmt::format("gemm/{}", name());
+    s.text = ir.text();
+    s.entry = kEntry;
+    s.plan = plan(g, k);
+    s.host = built_in(g, k);
+    return s;
+  }
+  Traits traits(const Problem& problem, const Arch& arch, const Candidate& candidate) const final {
+    const Gemm& g = *problem.as<Gemm>();
+    const Knobs k = table().knobs(candidate);
+    const LaunchPlan p = plan(g, k);
+    const double tiles = static_cast<double>((std::max<std::int64_t>(g.m, 1) + k.tokens - 1) / k.tokens);
+    Traits t;
+    t.tile_rows = k.tokens, t.tile_cols = text::kPanelRows * k.panels, t.threads = 1;
+    t.blocks = static_cast<double>(p.x.blocks(std::max<std::int64_t>(g.m, 1), g.n));
+    t.unique_bytes = problem.min_bytes();
+    const auto w_bytes = static_cast<double>(panel_bytes(g));
+    t.global_bytes = t.unique_bytes + w_bytes * (tiles - 1);
+    t.bytes_in_flight = 1e6;
+    t.mma_ops = tiles * k.tokens * 2.0 * static_cast<double>(g.n) * static_cast<double>(g.k);
+    t.mma_rate = rate(k, arch);
+    t.later_wave_cost = 0.02;
+    return t;
+  }
+
+ protected:
+  virtual const KnobTable<Knobs>& table() const = 0;
+  virtual std::vector<Knobs> legal(const Gemm& g, const Arch& arch) const = 0;
+  virtual void write(Ir& ir, const Ir::Arguments& a, text::PanelCodes w, bool bias, const Knobs& k) const = 0;
+  virtual double rate(const Knobs& k, const Arch& arch) const = 0;  // of the operations, relative
+  virtual bool is_built_in(const Knobs& k) const = 0;
+
+ private:
+  static LaunchPlan plan(const Gemm& g, const Knobs& k) {
+    const auto tokens = static_cast<std::uint32_t>(k.tokens);
+    LaunchPlan p;
+    p.x = {1, tokens, static_cast<std::uint32_t>(text::kPanelRows * k.panels)};
+    p.y = {1, 1, 0};
+    // A tile's records; an even number of tokens makes them whole units of 64 bytes, and one token may leave half of
+    // one.
+    const std::int64_t bytes = g.k / text::kBlock * k.tokens * text::kTokenBytes;
+    p.z = {static_cast<std::uint32_t>((bytes + 63) / 64), tokens, 0};
+    p.threads = 1;
+    return p;
+  }
+  std::shared_ptr<const CpuKernel> built_in(const Gemm& g, const Knobs& k) const {
+    if (!is_built_in(k)) return nullptr;
+    const NativeKernel native =
+        native_v3_kernel(static_cast<int>(input_of(g)), codes_of(g).bits, g.bias.has_value(), k.tokens);
+    if (!native.run) return nullptr;
+    return std::make_shared<const CpuKernel>(CpuKernel{native.first, native.run});
+  }
+};
+
+class Gemv final : public PanelFamily {
+ public:
+  std::string_view name() const override { return "cpu_gemv"; }
+  std::string_view title() const override { return "CPU, few tokens: sums in registers, weights in panels read once"; }
+
+ protected:
+  const KnobTable<Knobs>& table() const override {
+    static const KnobTable<Knobs> table("", kFewKnobs);
+    return table;
+  }
+  std::vector<Knobs> legal(const Gemm& g, const Arch& arch) const override {
+    std::vector<Knobs> list;
+    // A row of sums is as many registers as a panel's rows need; half of all registers are for sums.
+    const int registers = arch.cpu->vector_bytes == 64 ? 32 : 16;
+    const int most = registers / 2 * arch.cpu->vector_bytes / (4 * text::kPanelRows);
+    for (int tokens = 1; tokens <= std::min(most, text::kMostTokens); tokens *= 2) {
+      if (tokens > 1 && tokens >= 2 * g.m) break;  // half of it would do
+      if (g.m > 4 * tokens) continue;              // w is read for each tile again
+      for (const int panels : {1, 4, 16})
+        for (const int ahead : {0, 1024, 4096}) list.push_back({.tokens = tokens, .panels = panels, .ahead = ahead});
+    }
+    return list;
+  }
+  void write(Ir& ir, const Ir::Arguments& a, text::PanelCodes w, bool bias, const Knobs& k) const override {
+    text::few(ir, a, w, bias, k.tokens, k.panels, k.ahead);
+  }
+  // Unpacking is shared by a tile's tokens.
+  double rate(const Knobs& k, const Arch&) const override {
+    return 0.1 * k.tokens / (k.tokens + 2.0) * (k.panels == 4 ? 1.0 : 0.99) * (k.ahead == 0 ? 1.0 : 0.995);
+  }
+  bool is_built_in(const Knobs& k) const override { return k.panels == kFewPanels && k.ahead == 0; }
+};
+
+class Codes final : public PanelFamily {
+ public:
+  std::string_view name() const override { return "cpu_codes"; }
+  std::string_view title() const override {
+    return "CPU, many tokens: exact sums of codes, weights in panels unpacked once a tile";
+  }
+
+ protected:
+  const KnobTable<Knobs>& table() const override {
+    static const KnobTable<Knobs> table("", kManyKnobs);
+    return table;
+  }
+  std::vector<Knobs> legal(const Gemm& g, const Arch&) const override {
+    std::vector<Knobs> list;
+    if (g.m < 3) return list;
+    for (const int tokens : {16, 32, 64, 128}) {
+      if (tokens > 16 && tokens > 2 * g.m) break;
+      for (const int panels : {1, 4})
+        for (const int together : {1, 2, 4}) list.push_back({.tokens = tokens, .panels = panels, .together = together});
+    }
+    return list;
+  }
+  void write(Ir& ir, const Ir::Arguments& a, text::PanelCodes w, bool bias, const Knobs& k) const override {
+    text::many(ir, a, w, bias, k.tokens, k.panels, k.together);
+  }
+  double rate(const Knobs& k, const Arch&) const override {
+    return 0.1 * k.tokens / (k.tokens + 12.0) * (k.tokens > 64 ? 0.97 : 1.0) * (k.together == 1 ? 1.0 : 0.99) *
+           (k.panels == 4 ? 1.0 : 0.99);
+  }
+  bool is_built_in(const Knobs& k) const override { return k.panels == kManyPanels && k.together == 1; }
+};
+
+// ---- pack
+
+class Panels final : public EnumeratedFamily {
+ public:
+  std::string_view op() const override { return "pack"; }
+  std::string_view name() const override { return "cpu_panels"; }
+  std::string_view title() const override {
+    return "CPU: weights to panels of 16 rows and back; once per weight, at load";
+  }
+  std::string why_not(const Problem& problem, const Arch& arch) const override {
+    const Pack* p = problem.as<Pack>();
+    return !p                            ? "not a pack"
+           : !arch.cpu                   ? "panels are for CPUs"
+           : p->order == Packing::panels ? ""
+                                         : "tiles are for GPUs";
+  }
+  std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
+    if (!why_not(problem, arch).empty()) return {};
+    return {{std::string(name()), {}}};
+  }
+  Source source(const Problem& problem, const Arch&, const Candidate&) const override {
+    const Pack p = *problem.as<Pack>();
+    Source s;
+    s.name = "pack/cpu_panels";
+    s.entry = "tilewright_pack";
+    s.plan.x = {1, kPanel, 0};
+    s.plan.threads = 1;
+    const auto move = [p](const void* args, const void*, void*, std::int64_t panel) {
+      const PackArgs& a = *static_cast<const PackArgs*>(args);
+      if (p.inverse)
+        unpack_panels(p.w, p.k, panel, panel + 1, static_cast<const std::byte*>(a.tiles.data),
+                      static_cast<std::byte*>(a.w.data));
+      else
+        pack_panels(p.w, p.k, panel, panel + 1, static_cast<const std::byte*>(a.w.data),
+                    static_cast<std::byte*>(a.tiles.data));
+    };
+    s.host = std::make_shared<const CpuKernel>(CpuKernel{{}, move});
+    return s;
+  }
+  Traits traits(const Problem& problem, const Arch&, const Candidate&) const override {
+    Traits t;
+    t.tile_rows = kPanel, t.tile_cols = static_cast<int>(problem.cols()), t.threads = 1;
+    t.blocks = static_cast<double>(problem.rows() / kPanel);
+    t.unique_bytes = t.global_bytes = problem.min_bytes();
+    t.bytes_in_flight = 1e6;
+    return t;
+  }
+};
+
+}  // namespace
+
+const Family& gemv() {
+  static const Gemv family;
+  return family;
+}
+const Family& codes() {
+  static const Codes family;
+  return family;
+}
+
+std::span<const Family* const> gemm_families() {
+  static const Family* const list[] = {&codes(), &gemv(), &reference()};
+  return list;
+}
+std::span<const Family* const> pack_families() {
+  static const Panels panels;
+  static const Family* const list[] = {&panels};
+  return list;
+}
+
+std::optional<Problem> packed(const Gemm& g, const Arch& arch) {
+  Gemm p = g;
+  p.packing = Packing::panels;
+  if (g.packing != Packing::none || g.n % kPanel != 0 || !panel_info(g.w) || !refusal(p, arch).empty()) return {};
+  return Problem(p);
+}
+
+}  // namespace tilewright::cpu

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the CPU has of the operations gemm and pack. Stateless, usable from any thread.
+#pragma once
+
+#include <tilewright/family.h>
+#include <tilewright/gemm.h>
+
+#include <optional>
+#include <span>
+#include <string>
+
+#include "templates/cpu/panels.h"
+
+namespace tilewright::cpu {
+
+std::span<const Family* const> gemm_families();  // cpu_gemv, cpu_codes, cpu_reference
+std::span<const Family* const> pack_families();  // cpu_panels
+
+// The problem with w in panels, if it is not packed yet and kernels of this CPU take it so.
+std::optional<Problem> packed(const Gemm& g, const Arch& arch);
+
+const Family& gemv();       // few tokens, whose sums stay in registers
+const Family& codes();      // many tokens
+const Family& reference();  // any pair of formats, and the oracle
+
+}  // namespace tilewright::cpu

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ir: a backend of the CPU's kernels (kernels.h) that writes LLVM IR. Values are names of the text; what a kernel
+// computes once per call of the C++ function is written once. No pass follows (jit/cpu/llvm.h), so the text is what is
+// to run: values that a loop carries are its phis, and what does not change is outside of it.
+//
+// Native (native.h) has the same operations and gives the same bits.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace tilewright::cpu {
+
+class Ir {
+ public:
+  // lanes: of 32 bits, in a vector. dot4: the target multiplies bytes and adds four products to a lane.
+  Ir(int lanes, bool dot4) : lanes_(lanes), dot4_(dot4) {}
+
+  template <int>
+  struct Value {
+    std::string name;
+  };
+  using Ptr = Value<0>;
+  using I64 = Value<1>;
+  using F32 = Value<2>;
+  using Bytes = Value<3>;   // 4 * lanes() of 8 bits
+  using Words = Value<4>;   // 2 * lanes() of 16 bits
+  using Ints = Value<5>;    // lanes() of 32 bits
+  using Floats = Value<6>;  // lanes()
+
+  int lanes() const { return lanes_; }
+  bool dot4() const { return dot4_; }
+
+  // ---- functions
+  struct Arguments {
+    Ptr args, constants, scratch;
+    I64 block;
+  };
+  template <class Body>
+  void function(const std::string& name, Body body) {
+    text_ += fmt::format("define void @{}(ptr %args, ptr %constants, ptr %scratch, i64 %block) #0 {{\nentry:\n", name);
+    block_ = "entry";
+    body(Arguments{{"%args"}, {"%constants"}, {"%scratch"}, {"%block"}});
+    text_ += "  ret void\n}\n";
+  }
+  std::string text() const { return text_ + declarations_ + "attributes #0 = { nounwind }\n"; }
+
+  // ---- integers and addresses
+  I64 constant(std::int64_t v) { return {std::to_string(v)}; }
+  I64 add(const I64& a, const I64& b) { return value<I64>("add i64 {}, {}", a.name, b.name); }
+  I64 mul(const I64& a, const I64& b) { return value<I64>("mul i64 {}, {}", a.name, b.name); }
+  I64 sub(const I64& a, const I64& b) { return value<I64>("sub i64 {}, {}", a.name, b.name); }
+  I64 div(const I64& a, const I64& b) { return value<I64>("udiv i64 {}, {}", a.name, b.name); }
+  I64 less(const I64& a, const I64& b) {  // the smaller one
+    const auto is = temporary("icmp slt i64 {}, {}", a.name, b.name);
+    return value<I64>("select i1 {}, i64 {}, i64 {}", is, a.name, b.name);
+  }
+  Ptr at(const Ptr& p, const I64& bytes) { return value<Ptr>("getelementptr i8, ptr {}, i64 {}", p.name, bytes.name); }
+  Ptr at(const Ptr& p, std::int64_t bytes) { return bytes == 0 ? p : at(p, constant(bytes)); }
+  Ptr stack(std::int64_t bytes) { return value<Ptr>("alloca [{} x i8], align 64", bytes); }
+
+  // ---- memory
+  Ptr load_ptr(const Ptr& p) { return value<Ptr>("load ptr, ptr {}, align 8", p.name); }
+  I64 load_i64(const Ptr& p) { return value<I64>("load i64, ptr {}, align 8", p.name); }
+  F32 load_f32(const Ptr& p) { return value<F32>("load float, ptr {}, align 4", p.name); }
+  Bytes load_bytes(const Ptr& p) { return value<Bytes>("load <{} x i8>, ptr {}, align 16", 4 * lanes_, p.name); }
+  Floats load_floats(const Ptr& p) { return value<Floats>("load <{} x float>, ptr {}, align 4", lanes_, p.name); }
+  void store_floats(const Ptr& p, const Floats& v) {
+    line("store <{} x float> {}, ptr {}, align 4", lanes_, v.name, p.name);
+  }
+  Floats load_halves(const Ptr& p) {
+    const auto half = temporary("load <{} x half>, ptr {}, align 2", lanes_, p.name);
+    return value<Floats>("fpext <{0} x half> {1} to <{0} x float>", lanes_, half);
+  }
+  Floats splat_half(const Ptr& p) {
+    return splat_floats(temporary("fpext half {} to float", temporary("load half, ptr {}, align 2", p.name)));
+  }
+  Ints load_codes(const Ptr& p) {  // lanes() signed bytes
+    const auto bytes = temporary("load <{} x i8>, ptr {}, align 1", lanes_, p.name);
+    return value<Ints>("sext <{0} x i8> {1} to <{0} x i32>", lanes_, bytes);
+  }
+  void store_codes(const Ptr& p, const Ints& v) {
+    const auto bytes = temporary("trunc <{0} x i32> {1} to <{0} x i8>", lanes_, v.name);
+    line("store <{} x i8> {}, ptr {}, align 1", lanes_, bytes, p.name);
+  }
+  // The first lane.
+  void store_first(const Ptr& p, const Ints& v) {
+    line("store i32 {}, ptr {}, align 4", temporary("extractelement <{} x i32> {}, i64 0", lanes_, v.name), p.name);
+  }
+  void store_first(const Ptr& p, const Floats& v) {
+    line("store float {}, ptr {}, align 4", temporary("extractelement <{} x float> {}, i64 0", lanes_, v.name), p.name);
+  }
+  Bytes splat_bytes(const Ptr& p) {  // four of them in every lane
+    const auto ints = splat("i32", temporary("load i32, ptr {}, align 4", p.name));
+    return value<Bytes>("bitcast <{} x i32> {} to <{} x i8>", lanes_, ints, 4 * lanes_);
+  }
+  Ints splat_ints(const Ptr& p) { return {splat("i32", temporary("load i32, ptr {}, align 4", p.name))}; }
+  Floats splat_floats(const Ptr& p) { return splat(load_f32(p)); }
+  void prefetch(const Ptr& p) {
+    declare("void @llvm.prefetch.p0(ptr, i32, i32, i32)");
+    line("call void @llvm.prefetch.p0(ptr {}, i32 0, i32 3, i32 1)", p.name);
+  }
+
+  // ---- codes
+  Bytes low_nibbles(const Bytes& v) {
+    return value<Bytes>("and <{} x i8> {}, {}", 4 * lanes_, v.name, constant_vector("i8", 4 * lanes_, "15"));
+  }
+  Bytes high_nibbles(const Bytes& v) {
+    return value<Bytes>("lshr <{} x i8> {}, {}", 4 * lanes_, v.name, constant_vector("i8", 4 * lanes_, "4"));
+  }
+  // The sums of two neighbouring products of unsigned by signed bytes; of 15 bits and a sign, or saturated.
+  Words pairs(const Bytes& u, const Bytes& s) {
+    declare("<16 x i16> @llvm.x86.avx2.pmadd.ub.sw(<32 x i8>, <32 x i8>)");
+    return value<Words>("call <16 x i16> @llvm.x86.avx2.pmadd.ub.sw(<32 x i8> {}, <32 x i8> {})", u.name, s.name);
+  }
+  Words add(const Words& a, const Words& b) {
+    return value<Words>("add <{} x i16> {}, {}", 2 * lanes_, a.name, b.name);
+  }
+  Ints pair_sums(const Words& v) {  // of neighbours
+    declare("<8 x i32> @llvm.x86.avx2.pmadd.wd(<16 x i16>, <16 x i16>)");
+    return value<Ints>("call <8 x i32> @llvm.x86.avx2.pmadd.wd(<16 x i16> {}, <16 x i16> {})", v.name,
+                       constant_vector("i16", 16, "1"));
+  }
+  // sum + the four products of unsigned by signed bytes in each lane.
+  Ints dot4(const Ints& sum, const Bytes& u, const Bytes& s) {
+    const int bits = 32 * lanes_;
+    const auto ints = [&](const Bytes& v) {
+      return temporary("bitcast <{} x i8> {} to <{} x i32>", 4 * lanes_, v.name, lanes_);
+    };
+    const std::string type = fmt::format("<{} x i32>", lanes_),
+                      call = fmt::format("@llvm.x86.avx512.vpdpbusd.{}", bits);
+    declare(fmt::format("{0} {1}({0}, {0}, {0})", type, call));
+    const std::string first = ints(u), second = ints(s);
+    return value<Ints>("call {0} {1}({0} {2}, {0} {3}, {0} {4})", type, call, sum.name, first, second);
+  }
+
+  // ---- integers of 32 bits
+  Ints zero_ints() { return {"zeroinitializer"}; }
+  Ints add(const Ints& a, const Ints& b) { return value<Ints>("add <{} x i32> {}, {}", lanes_, a.name, b.name); }
+  Ints times(const Ints& a, int factor) {
+    return value<Ints>("mul <{} x i32> {}, {}", lanes_, a.name, constant_vector("i32", lanes_, std::to_string(factor)));
+  }
+  Ints shifted(const Ints& a, int bits) {
+    return value<Ints>("shl <{} x i32> {}, {}", lanes_, a.name, constant_vector("i32", lanes_, std::to_string(bits)));
+  }
+  Ints sum_of_lanes(Ints v) {  // in every lane
+    for (int by = lanes_ / 2; by > 0; by /= 2) v = add(v, Ints{rotated("i32", v.name, by)});
+    return v;
+  }
+
+  // ---- floats
+  Floats zero_floats() { return {"zeroinitializer"}; }
+  Floats splat(const F32& v) { return {splat("float", v.name)}; }
+  Floats splat(float v) { return {constant_vector("float", lanes_, number(v))}; }
+  F32 mul(const F32& a, const F32& b) { return value<F32>("fmul float {}, {}", a.name, b.name); }
+  Floats add(const Floats& a, const Floats& b) { return binary("fadd", a, b); }
+  Floats mul(const Floats& a, const Floats& b) { return binary("fmul", a, b); }
+  Floats div(const Floats& a, const Floats& b) { return binary("fdiv", a, b); }
+  Floats fma(const Floats& a, const Floats& b, const Floats& c) {
+    const std::string type = fmt::format("<{} x float>", lanes_), call = fmt::format("@llvm.fma.v{}f32", lanes_);
+    declare(fmt::format("{0} {1}({0}, {0}, {0})", type, call));
+    return value<Floats>("call {0} {1}({0} {2}, {0} {3}, {0} {4})", type, call, a.name, b.name, c.name);
+  }
+  Floats floats(const Ints& v) { return value<Floats>("sitofp <{0} x i32> {1} to <{0} x float>", lanes_, v.name); }
+  Ints ints(const Floats& v) { return value<Ints>("fptosi <{0} x float> {1} to <{0} x i32>", lanes_, v.name); }
+  Floats magnitude(const Floats& v) {
+    const auto bits = temporary("bitcast <{0} x float> {1} to <{0} x i32>", lanes_, v.name);
+    const auto kept = temporary("and <{} x i32> {}, {}", lanes_, bits, constant_vector("i32", lanes_, "2147483647"));
+    return value<Floats>("bitcast <{0} x i32> {1} to <{0} x float>", lanes_, kept);
+  }
+  Floats with_sign(float size, const Floats& of) {
+    const auto bits = temporary("bitcast <{0} x float> {1} to <{0} x i32>", lanes_, of.name);
+    const auto sign = temporary("and <{} x i32> {}, {}", lanes_, bits, constant_vector("i32", lanes_, "-2147483648"));
+    std::int32_t number = 0;
+    __builtin_memcpy(&number, &size, sizeof number);
+    const auto both =
+        temporary("or <{} x i32> {}, {}", lanes_, sign, constant_vector("i32", lanes_, std::to_string(number)));
+    return value<Floats>("bitcast <{0} x i32> {1} to <{0} x float>", lanes_, both);
+  }
+  Floats larger(const Floats& a, const Floats& b) {  // a < b ? b : a
+    const auto is = temporary("fcmp olt <{} x float> {}, {}", lanes_, a.name, b.name);
+    return value<Floats>("select <{0} x i1> {1}, <{0} x float> {2}, <{0} x float> {3}", lanes_, is, b.name, a.name);
+  }
+  Floats largest_of_lanes(Floats v) {  // in every lane
+    for (int by = lanes_ / 2; by > 0; by /= 2) v = larger(v, Floats{rotated("float", v.name, by)});
+    return v;
+  }
+  Floats unless_zero(const Floats& test, const Floats& v) {  // test != 0 ? v : 0
+    const auto is = temporary("fcmp une <{} x float> {}, zeroinitializer", lanes_, test.name);
+    return value<Floats>("select <{0} x i1> {1}, <{0} x float> {2}, <{0} x float> zeroinitializer", lanes_, is, v.name);
+  }
+  Floats through_half(const Floats& v) {
+    const auto half = temporary("fptrunc <{0} x float> {1} to <{0} x half>", lanes_, v.name);
+    return value<Floats>("fpext <{0} x half> {1} to <{0} x float>", lanes_, half);
+  }
+
+  // ---- control
+  // body(i) for i from `from` up to `to`, by `step`; `carried` holds what one turn leaves to the next.
+  template <class Body>
+  void loop(const I64& from, const I64& to, std::int64_t step, std::span<Floats> carried, Body body) {
+    const int n = labels_++;
+    const std::string before = block_, head = fmt::format("head{}", n), turn = fmt::format("turn{}", n),
+                      after = fmt::format("after{}", n), i = fmt::format("%i{}", n);
+    line("br label %{}", head);
+    text_ += head + ":\n";
+    const std::size_t phis = text_.size();
+    std::vector<std::string> first;
+    for (std::size_t c = 0; c < carried.size(); ++c) {
+      first.push_back(carried[c].name);
+      carried[c].name = fmt::format("%carried{}_{}", n, c);
+    }
+    line("%more{} = icmp slt i64 {}, {}", n, i, to.name);
+    line("br i1 %more{}, label %{}, label %{}", n, turn, after);
+    text_ += turn + ":\n";
+    block_ = turn;
+    body(I64{i});
+    line("%next{} = add i64 {}, {}", n, i, step);
+    std::string heads = fmt::format("  {} = phi i64 [ {}, %{} ], [ %next{}, %{} ]\n", i, from.name, before, n, block_);
+    for (std::size_t c = 0; c < carried.size(); ++c) {
+      heads += fmt::format("  %carried{}_{} = phi <{} x float> [ {}, %{} ], [ {}, %{} ]\n", n, c, lanes_, first[c],
+                           before, carried[c].name, block_);
+      carried[c].name = fmt::format("%carried{}_{}", n, c);
+    }
+    line("br label %{}", head);
+    text_.insert(phis, heads);
+    text_ += after + ":\n";
+    block_ = after;
+  }
+  template <class Body>
+  void if_less(const I64& a, const I64& b, Body body) {
+    const int n = labels_++;
+    line("br i1 {}, label %then{}, label %done{}", temporary("icmp slt i64 {}, {}", a.name, b.name), n, n);
+    text_ += fmt::format("then{}:\n", n);
+    block_ = fmt::format("then{}", n);
+    body();
+    line("br label %done{}", n);
+    text_ += fmt::format("done{}:\n", n);
+    block_ = fmt::format("done{}", n);
+  }
+
+ private:
+  template <class... A>
+  void line(fmt::format_string<A...> format, A&&... a) {
+    text_ += "  " + fmt::format(format, std::forward<A>(a)...) + "\n";
+  }
+  template <class... A>
+  std::string temporary(fmt::format_string<A...> format, A&&... a) {
+    std::string name = fmt::format("%v{}", values_++);
+    text_ += "  " + name + " = " + fmt::format(format, std::forward<A>(a)...) + "\n";
+    return name;
+  }
+  template <class V, class... A>
+  V value(fmt::format_string<A...> format, A&&... a) {
+    return {temporary(format, std::forward<A>(a)...)};
+  }
+  Floats binary(const char* op, const Floats& a, const Floats& b) {
+    return value<Floats>("{} <{} x float> {}, {}", op, lanes_, a.name, b.name);
+  }
+  Floats splat_floats(const std::string& scalar) { return {splat("float", scalar)}; }
+  std::string splat(const char* type, const std::string& scalar) {
+    const auto one = temporary("insertelement <{0} x {1}> poison, {1} {2}, i64 0", lanes_, type, scalar);
+    return temporary("shufflevector <{0} x {1}> {2}, <{0} x {1}> poison, <{0} x i32> zeroinitializer", lanes_, type,
+                     one);
+  }
+  std::string rotated(const char* type, const std::string& v, int by) {
+    std::string order;
+    for (int i = 0; i < lanes_; ++i) order += fmt::format("{}i32 {}", i ? ", " : "", (i + by) % lanes_);
+    return temporary("shufflevector <{0} x {1}> {2}, <{0} x {1}> poison, <{0} x i32> <{3}>", lanes_, type, v, order);
+  }
+  static std::string constant_vector(const char* type, int count, const std::string& v) {
+    std::string all = "<";
+    for (int i = 0; i < count; ++i) all += fmt::format("{}{} {}", i ? ", " : "", type, v);
+    return all + ">";
+  }
+  static std::string number(float v) {  // IR writes a float as the double that equals it
+    const double wide = v;
+    std::uint64_t bits = 0;
+    __builtin_memcpy(&bits, &wide, sizeof bits);
+    return fmt::format("0x{:016X}", bits);
+  }
+  void declare(const std::string& what) {
+    const std::string wanted = "declare " + what + "\n";
+    if (declarations_.find(wanted) == std::string::npos) declarations_ += wanted;
+  }
+
+  const int lanes_;
+  const bool dot4_;
+  std::string text_, declarations_, block_;
+  int values_ = 0, labels_ = 0;
+};
+
+}  // namespace tilewright::cpu

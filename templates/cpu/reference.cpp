@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// A gemm on the CPU by its formats' scalar codecs, in double precision: the last resort where no other kernel is legal,
+// and the oracle that candidates are held against. A function of the library, since it is to be the same on all CPUs
+// and to need no compiler.
+#include <fmt/format.h>
+#include <tilewright/numerics.h>
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "templates/cpu/gemm.h"
+#include "templates/describe.h"
+#include "templates/fast_path.h"
+#include "templates/gemm/params.cuh"
+#include "templates/knobs.h"
+
+namespace tilewright::cpu {
+namespace {
+
+constexpr std::int64_t kColumns = 16;  // of a block: a panel's rows
+
+// Operands of a launch, decoded by rows.
+class Rows {
+ public:
+  Rows(const Gemm& g, const GemmArgs& args) : g_(g), args_(args) {}
+
+  std::vector<float> x(std::int64_t row) const {
+    const Format f = g_.x_stored();
+    std::vector<float> values = decoded(f, args_.x, row, args_.ldx, 1);
+    return g_.x_from ? through(g_.x, 1, g_.k, values) : values;
+  }
+  // Columns first to first + count - 1 of y, that is, rows of w.
+  std::vector<float> w(std::int64_t first, std::int64_t count) const {
+    if (g_.packing == Packing::none) return decoded(g_.w, args_.w, first, g_.k, count);
+    std::vector<std::byte> plain(static_cast<std::size_t>(g_.w.stream_bytes(0, kPanel, g_.k)));
+    const std::int64_t panel = first / kPanel;
+    unpack_panels(
+        g_.w, g_.k, 0, 1,
+        static_cast<const std::byte*>(args_.w.data) + panel * (g_.k / kPanelColumns) * panel_info(g_.w)->bytes(),
+        plain.data());
+    return decoded(g_.w, {plain.data(), nullptr, nullptr}, 0, g_.k, count);
+  }
+  float at(const void* vector, Format f, std::int64_t i) const {
+    const std::int64_t bytes = f.stream_bytes(0, 1, 1);
+    float value = 0;
+    f.info().decode({static_cast<const std::byte*>(vector) + i * bytes, nullptr, nullptr}, 1, 1, &value);
+    return value;
+  }
+
+ private:
+  std::vector<float> decoded(Format f, const Operand& m, std::int64_t first, std::int64_t ld,
+                             std::int64_t count) const {
+    std::vector<float> values(static_cast<std::size_t>(count * g_.k));
+    // Codecs multiply by a tensor-wide scale.
+    const float inverse = m.global && g_.global == Global::div ? 1.0f / *m.global : 1.0f;
+    for (std::int64_t i = 0; i < count; ++i) {
+      Operand row = m;
+      if (m.global && g_.global == Global::div) row.global = &inverse;
+      const auto& streams = f.info().streams;
+      for (std::size_t s = 0; s < streams.size(); ++s) {
+        const std::int64_t index = first + i;
+        const auto moved = [&](const void* p, std::int64_t bytes) { return static_cast<const std::byte*>(p) + bytes; };
+        const std::int64_t at = streams[s].scope == Scope::tensor ? 0
+                                : streams[s].scope == Scope::row
+                                    ? index * streams[s].bytes
+                                    : index / streams[s].rows * (ld / f.block()) * streams[s].bytes;
+        if (streams[s].stream == StreamName::data) row.data = moved(m.data, at);
+        if (streams[s].stream == StreamName::scales) row.scales = moved(m.scales, at);
+      }
+      float* const out = values.data() + i * g_.k;
+      f.info().decode(row, 1, g_.k, out);
+    }
+    return values;
+  }
+
+  const Gemm& g_;
+  const GemmArgs& args_;
+};
+
+// Sums of one row of x by four of w at a time, since additions of one sum wait for each other.
+void sum(const float* x, const float* w, std::int64_t k, std::int64_t count, double* products, double* magnitudes) {
+  constexpr int kTogether = 4;
+  for (std::int64_t first = 0; first < count; first += kTogether) {
+    double p[kTogether] = {}, a[kTogether] = {};
+    const float* rows[kTogether];
+    for (std::int64_t i = 0; i < kTogether; ++i) rows[i] = w + std::min(first + i, count - 1) * k;
+    for (std::int64_t j = 0; j < k; ++j)
+      for (int i = 0; i < kTogether; ++i) {
+        const double product = static_cast<double>(x[j]) * rows[i][j];
+        p[i] += product;
+        a[i] += std::fabs(product);
+      }
+    for (std::int64_t i = 0; i < kTogether && first + i < count; ++i)
+      products[first + i] = p[i], magnitudes[first + i] = a[i];
+  }
+}
+
+// Columns block * kColumns and on of all rows. oracle: stores values and bounds, dense, in the place of y.
+void compute(const Gemm& g, bool oracle, const GemmArgs& args, std::int64_t block) {
+  const Rows rows(g, args);
+  const std::int64_t first = block * kColumns, count = std::min(kColumns, g.n - first);
+  if (count <= 0) return;
+  const std::vector<float> w = rows.w(first, count);
+  const double scale = static_cast<double>(static_cast<float>(g.alpha) * args.alpha);
+  const double y_factor = 1.0 / g.y_scale;
+  const std::int64_t ldy = args.ldy ? args.ldy : g.n, ldc = args.ldc ? args.ldc : g.n;
+  const std::int64_t element = g.y.stream_bytes(0, 1, 1);
+  double products[kColumns], magnitudes[kColumns];
+  for (std::int64_t m = 0; m < args.m; ++m) {
+    const std::vector<float> x = rows.x(m);
+    sum(x.data(), w.data(), g.k, count, products, magnitudes);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t n = first + i;
+      GemmSums sums{products[i], magnitudes[i], 0, scale, 0, 0};
+      if (g.bias) sums.bias = rows.at(args.bias, *g.bias, n);
+      if (g.c)
+        sums.residual =
+            static_cast<double>(static_cast<float>(g.beta) * args.beta) * rows.at(args.c, *g.c, m * ldc + n);
+      if (oracle) {
+        const Expected expected = gemm_expected(g, sums);
+        float* const out = static_cast<float*>(args.y);
+        out[m * g.n + n] = static_cast<float>(expected.value);
+        out[(args.m + m) * g.n + n] = static_cast<float>(expected.bound);
+      } else {
+        const auto value =
+            static_cast<float>((activate(g.act, sums.product * sums.scale + sums.bias) + sums.residual) * y_factor);
+        g.y.info().encode(&value, 1, 1, {static_cast<std::byte*>(args.y) + (m * ldy + n) * element, nullptr, nullptr},
+                          0);
+      }
+    }
+  }
+}
+
+class Reference final : public EnumeratedFamily {
+ public:
+  std::string_view op() const override { return "gemm"; }
+  std::string_view name() const override { return "cpu_reference"; }
+  std::string_view title() const override {
+    return "CPU, any pair of formats, double accumulation; correctness before speed";
+  }
+  std::string why_not(const Problem& problem, const Arch& arch) const override {
+    const Gemm* g = problem.as<Gemm>();
+    if (!g) return "not a gemm";
+    if (!arch.cpu) return "for CPUs";
+    if (g->groups) return "groups";
+    if (g->packing == Packing::tiles) return "w is packed as tiles, for GPUs";
+    if (fast_path(g->y).element == Element::i32) return "y=int32";
+    return {};
+  }
+  std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
+    if (!why_not(problem, arch).empty()) return {};
+    return {{std::string(name()), {{"oracle", 0}}}};
+  }
+  // The oracle is never a candidate to win, but may be asked for by name.
+  std::string illegal(const Problem& problem, const Arch& arch, const Candidate& c) const override {
+    if (c == Candidate{std::string(name()), {{"oracle", 1}}}) return why_not(problem, arch);
+    return EnumeratedFamily::illegal(problem, arch, c);
+  }
+  Source source(const Problem& problem, const Arch&, const Candidate& c) const override {
+    Source s;
+    s.name = "gemm/cpu_reference";
+    s.entry = "tilewright_reference";
+    s.plan.x = {1, 0, kColumns};
+    s.plan.threads = 1;
+    const auto run = [g = *problem.as<Gemm>(), oracle = c.at("oracle") != 0](const void* args, const void*, void*,
+                                                                             std::int64_t block) {
+      compute(g, oracle, *static_cast<const GemmArgs*>(args), block);
+    };
+    s.host = std::make_shared<const CpuKernel>(CpuKernel{{}, run});
+    return s;
+  }
+  Traits traits(const Problem& problem, const Arch&, const Candidate&) const override {
+    const Gemm& g = *problem.as<Gemm>();
+    Traits t;
+    t.tile_rows = static_cast<int>(std::min<std::int64_t>(std::max<std::int64_t>(g.m, 1), 1 << 20)),
+    t.tile_cols = kColumns;
+    t.threads = 1;
+    t.blocks = std::max(1.0, static_cast<double>(g.n) / kColumns);
+    t.unique_bytes = t.global_bytes = problem.min_bytes();
+    t.bytes_in_flight = 1e6;
+    t.mma_ops = problem.ops();
+    t.mma_rate = 1e-3;
+    return t;
+  }
+};
+
+}  // namespace
+
+const Family& reference() {
+  static const Reference family;
+  return family;
+}
+
+}  // namespace tilewright::cpu

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+// The whole way on a CPU: chosen, compiled, verified, measured, remembered, and what happens where no compiler is.
+#include <stdlib.h>
+#include <tilewright/tilewright.h>
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <thread>
+
+#include "cpu_test.h"
+
+using namespace tilewright;
+using namespace tilewright::test;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Folder {
+  fs::path path;
+  Folder() {
+    std::string name = (fs::temp_directory_path() / "tilewright_cpu_XXXXXX").string();
+    REQUIRE(::mkdtemp(name.data()));
+    path = name;
+  }
+  ~Folder() { fs::remove_all(path); }
+};
+
+Options options_in(const Folder& folder) {
+  Options o;
+  o.cache = (folder.path / "cache.db").string();
+  o.llvm = llvm().llvm;
+  return o;
+}
+Options without_compiler(const Folder& folder) {
+  Options o = options_in(folder);
+  o.llvm = "/nonexistent";
+  return o;
+}
+
+const char* const kText = "gemm x=q8_1 w=q4_0 y=f32 m=2 n=64 k=128 pack=panels x_from=f32";
+
+// Runs a problem on its own random operands and returns y; the test fails if that is wrong.
+std::vector<std::byte> computed(const Problem& problem, const Kernel& kernel) {
+  Task task;
+  problem.operation().describe(problem, task);
+  std::vector<std::vector<std::byte>> bytes;
+  std::vector<void*> pointers;
+  std::vector<std::span<std::byte>> spans;
+  for (const Buffer& b : task.buffers) {
+    bytes.emplace_back(b.bytes, std::byte{0xff});
+    if (!b.output && b.fill) b.fill(bytes.back(), 1);
+  }
+  for (auto& b : bytes) pointers.push_back(b.data()), spans.emplace_back(b);
+  kernel.launch(nullptr, task.arguments(pointers, problem.rows()), problem.rows(), problem.cols());
+  CHECK(problem.operation().check_on_host(problem, task, spans).wrong == "");
+  for (std::size_t i = 0; i < bytes.size(); ++i)
+    if (task.buffers[i].output) return bytes[i];
+  return {};
+}
+
+TunePolicy quick() {
+  TunePolicy p;
+  p.max_candidates = 3;
+  p.budget_seconds = 5;
+  p.cold_bytes = 1e6;
+  return p;
+}
+
+}  // namespace
+
+TEST_CASE("a problem is prepared for the CPU, and a second process compiles nothing") {
+  const Folder folder;
+  const Problem problem = Problem::parse(kText);
+  const Device device = Device::open_cpu({.threads = 2, .parallel_for = {}});
+  std::vector<std::byte> first;
+  {
+    Engine engine(options_in(folder));
+    first = computed(problem, engine.prepare(problem, device));
+    CHECK(engine.stats().compiled > 0);
+    CHECK(engine.stats().built_in == 0);
+  }
+  for (const bool compiler : {true, false}) {
+    Engine engine(compiler ? options_in(folder) : without_compiler(folder));
+    CHECK(computed(problem, engine.prepare(problem, device)) == first);
+    CHECK(engine.stats().compiled == 0);
+    CHECK(engine.stats().cache_hits > 0);
+    CHECK(engine.stats().built_in == 0);
+  }
+}
+
+TEST_CASE("without a compiler and without stored objects the built-in kernels serve, and it is said") {
+  TILEWRIGHT_NEEDS_KERNELS();
+  const Folder folder;
+  const Problem problem = Problem::parse(kText);
+  const Device device = Device::open_cpu({.threads = 2, .parallel_for = {}});
+  std::string said;
+  Options o = without_compiler(folder);
+  o.log = [&](LogLevel, std::string_view message) { said += std::string(message) + "\n"; };
+  Engine engine(o);
+  const Kernel kernel = engine.prepare(problem, device);
+  CHECK(kernel.candidate(2).family != "cpu_reference");
+  const auto y = computed(problem, kernel);
+  CHECK(engine.stats().compiled == 0);
+  CHECK(engine.stats().built_in > 0);
+  CHECK(said.find("the kernel that is built in, since libLLVM") != std::string::npos);
+  // The same bits as compiled.
+  const Folder other;
+  Engine compiled(options_in(other));
+  CHECK(computed(problem, compiled.prepare(problem, device)) == y);
+}
+
+TEST_CASE("a CPU without vector instructions gets the reference") {
+  const Arch& plain = cpu_archs().front();
+  const Problem problem = Problem::parse(kText);
+  const Folder folder;
+  Engine engine(options_in(folder));
+  const std::vector<Planned> planned = engine.plan(problem, plain);
+  REQUIRE(planned.size() == 1);
+  CHECK(planned[0].candidate.family == "cpu_reference");
+  CHECK(engine.explain(problem, plain).find("lacks AVX2") != std::string::npos);
+}
+
+TEST_CASE("tuning measures, verifies and remembers") {
+  TILEWRIGHT_NEEDS_KERNELS();
+  const Folder folder;
+  const Problem problem = Problem::parse(kText);
+  const Device device = Device::open_cpu({.threads = 1, .parallel_for = {}});
+  Candidate chosen;
+  {
+    Engine engine(options_in(folder));
+    const TuneReport report = engine.tune(problem, device, quick());
+    CHECK(report.measured >= 1);
+    for (const Outcome& o : report.outcomes) {
+      INFO(o.candidate.text() << ": " << o.detail);
+      CHECK(o.kind == OutcomeKind::measured);
+      CHECK(o.error <= 1);
+    }
+    chosen = report.choice.candidate;
+    if (report.noisy) return;  // a busy machine: used, but not stored
+    CHECK(engine.choose(problem, device).grade == Grade::exact);
+  }
+  Engine engine(without_compiler(folder));
+  CHECK(engine.choose(problem, device).candidate == chosen);
+  computed(problem, engine.prepare(problem, device));
+  CHECK(engine.tune(problem, device, quick()).measured == 0);
+}
+
+TEST_CASE("all numbers of rows are served, by kernels of their own") {
+  const Folder folder;
+  Engine engine(options_in(folder));
+  const Device device = Device::open_cpu({.threads = 2, .parallel_for = {}});
+  const Problem problem = Problem::parse(kText);
+  const Kernel kernel = engine.prepare(problem, device);
+  for (const std::int64_t m : {1, 2, 7, 16, 100, 300}) computed(problem.with_rows(m), kernel);
+  if (host_arch().cpu->vector_bytes) CHECK(kernel.candidate(1).family != kernel.candidate(300).family);
+}
+
+TEST_CASE("weights are packed once, by the engine or the host, to the same bytes and back") {
+  const Folder folder;
+  Engine engine(options_in(folder));
+  const Device device = Device::open_cpu({.threads = 2, .parallel_for = {}});
+  const Problem plain = Problem::parse("gemm x=q8_1 w=q8_0 y=f32 m=2 n=64 k=96 x_from=f32");
+  const Problem packed = engine.packed(plain, device.arch());
+  if (!host_arch().cpu->vector_bytes) {
+    CHECK(packed == plain);
+    return;
+  }
+  REQUIRE(packed.text().find("pack=panels") != std::string::npos);
+  const Gemm& g = *packed.as<Gemm>();
+  std::vector<std::byte> w(static_cast<std::size_t>(g.w.stream_bytes(0, g.n, g.k))), panels(w.size()), wanted(w.size());
+  for (std::size_t i = 0; i < w.size(); ++i) w[i] = static_cast<std::byte>(i * 7);
+  Memory from(device, w.size()), to(device, w.size());
+  from.upload(w);
+  engine.pack(packed, device, nullptr, {from.data(), nullptr, nullptr}, {to.data(), nullptr, nullptr});
+  to.download(panels);
+  pack_weights(g, {w.data(), nullptr, nullptr}, {wanted.data(), nullptr, nullptr});
+  CHECK(panels == wanted);
+  const Problem back(Pack{g.w, g.x, g.n, g.k, true, Packing::panels});
+  PackArgs args;
+  from.fill(0);
+  args.w.data = from.data();
+  args.tiles.data = to.data();
+  engine.prepare(back, device).launch(nullptr, args);
+  from.download(panels);
+  CHECK(panels == w);
+}
+
+TEST_CASE("prewarming for CPUs needs libLLVM alone, and what it stores serves without") {
+  const Folder folder;
+  const Problem problem = Problem::parse(kText);
+  const Arch* const targets[] = {&arch("x86-64-v3"), &arch("x86-64-v4+vnni")};
+  {
+    Options o = options_in(folder);
+    o.nvrtc = "/nonexistent";
+    Engine engine(o);
+    const PrewarmReport report = engine.prewarm(std::span(&problem, 1), targets);
+    INFO(fmt::format("{}", fmt::join(report.failures, "; ")));
+    CHECK(report.failed == 0);
+    CHECK(report.compiled > 4);
+  }
+  const Folder empty;
+  Engine none(without_compiler(empty));
+  CHECK(refusal([&] { none.prewarm(std::span(&problem, 1), targets); }).code() == ErrorCode::library_missing);
+}
+
+TEST_CASE("operations without kernels for CPUs are refused with a reason") {
+  const Folder folder;
+  Engine engine(options_in(folder));
+  const Device device = Device::open_cpu();
+  for (const char* text : {"cast x=f32 y=q8_0 rows=4 cols=64", "transpose x=int8 rows=4 cols=64"}) {
+    INFO(text);
+    const Error e = refusal([&] { engine.prepare(Problem::parse(text), device); });
+    CHECK(e.code() == ErrorCode::unsupported);
+    CHECK(e.allowed().find("no kernels for CPUs yet") != std::string::npos);
+  }
+  const Error grouped =
+      refusal([&] { engine.prepare(Problem::parse("gemm x=f32 w=f32 y=f32 m=4 n=64 k=64 groups=2"), device); });
+  CHECK(grouped.code() == ErrorCode::unsupported);
+}
+
+TEST_CASE("threads that ask for one problem get one kernel, and launch it at once") {
+  const Folder folder;
+  Engine engine(options_in(folder));
+  const Device device = Device::open_cpu({.threads = 2, .parallel_for = {}});
+  const Problem problem = Problem::parse(kText);
+  const auto wanted = computed(problem, engine.prepare(problem, device));
+  std::atomic<int> equal{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&] {
+      for (int i = 0; i < 10; ++i) equal += computed(problem, engine.prepare(problem, device)) == wanted;
+    });
+  for (std::thread& t : threads) t.join();
+  CHECK(equal == 40);
+}

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels themselves: compiled and built in, at every corner of their knobs, against the oracle and each other.
+#include <sys/mman.h>
+#include <tilewright/family.h>
+#include <tilewright/operation.h>
+#include <tilewright/pack.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <random>
+#include <set>
+
+#include "cpu_test.h"
+#include "templates/families.h"
+
+using namespace tilewright;
+using namespace tilewright::test;
+
+namespace {
+
+// Memory that ends where the process may not read: what a kernel reads or writes behind an operand ends the test.
+class Guarded {
+ public:
+  Guarded(std::size_t bytes, std::size_t align) {
+    const std::size_t page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    size_ = (bytes + page - 1) / page * page + page;
+    base_ = static_cast<char*>(::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    REQUIRE(base_ != MAP_FAILED);
+    REQUIRE(::mprotect(base_ + size_ - page, page, PROT_NONE) == 0);
+    data_ = base_ + size_ - page - (bytes + align - 1) / align * align;
+  }
+  Guarded(Guarded&& other) noexcept
+      : base_(std::exchange(other.base_, nullptr)), data_(other.data_), size_(other.size_) {}
+  ~Guarded() {
+    if (base_) ::munmap(base_, size_);
+  }
+  void* data() const { return data_; }
+
+ private:
+  char *base_ = nullptr, *data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+// A problem's operands, in guarded memory.
+struct Operands {
+  Problem problem;
+  Task task;
+  std::vector<Guarded> memory;
+  std::vector<std::span<std::byte>> spans;
+  std::vector<void*> pointers;
+
+  explicit Operands(const std::string& text) : problem(Problem::parse(text)) {
+    problem.operation().describe(problem, task);
+    for (const Buffer& b : task.buffers) {
+      memory.emplace_back(b.bytes, 16);
+      spans.emplace_back(static_cast<std::byte*>(memory.back().data()), b.bytes);
+      pointers.push_back(memory.back().data());
+      if (b.output) std::memset(spans.back().data(), 0xff, b.bytes);
+      if (!b.output && b.fill) b.fill(spans.back(), 1);
+    }
+  }
+  std::vector<std::byte> run(const Device& device, const Binary& binary) {
+    for (std::size_t i = 0; i < spans.size(); ++i)
+      if (task.buffers[i].output) std::memset(spans[i].data(), 0xff, spans[i].size());
+    const int first[] = {0};
+    const Kernel kernel(device, std::span(&binary, 1), first, contract_for(problem));
+    kernel.launch(nullptr, task.arguments(pointers, problem.rows()), problem.rows(), problem.cols());
+    std::vector<std::byte> y;
+    for (std::size_t i = 0; i < spans.size(); ++i)
+      if (task.buffers[i].output) y.insert(y.end(), spans[i].begin(), spans[i].end());
+    return y;
+  }
+  std::string wrong() const { return problem.operation().check_on_host(problem, task, spans).wrong; }
+};
+
+Binary built_in(const Source& source, const Arch& target) {
+  REQUIRE(source.host);
+  Binary b;
+  b.target = target.name;
+  b.entry = source.entry;
+  b.plan = source.plan;
+  b.host = source.host;
+  return b;
+}
+
+std::string gemm(const char* w, std::int64_t m, std::int64_t n, std::int64_t k, const char* rest) {
+  return fmt::format("gemm x=q8_1 w={} y=f32 m={} n={} k={} pack=panels {}", w, m, n, k, rest);
+}
+
+bool here(const Arch& target) {  // whether this machine runs it
+  for (const Arch& a : cpu_archs()) {
+    if (&a == &target) return true;
+    if (&a == &host_arch()) return false;
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("every kernel is right, and all give the same bits") {
+  TILEWRIGHT_NEEDS_KERNELS();
+  for (const char* w : {"q4_0", "q8_0"})
+    for (const char* rest : {"", "x_from=f32", "x_from=f32 bias=f32 alpha=0.75"})
+      for (const std::int64_t m : {1, 3, 8, 21}) {
+        if (*rest && m != 3 && m != 21) continue;
+        Operands o(gemm(w, m, 80, 96, rest));
+        INFO(o.problem.text());
+        std::vector<std::byte> bits;
+        int kernels = 0;
+        for (const int threads : {1, 3}) {
+          const Device device = Device::open_cpu({.threads = threads, .parallel_for = {}});
+          for (const Family* f : families("gemm", host_arch())) {
+            if (f == families("gemm", host_arch()).back()) continue;
+            for (const Candidate& c : f->candidates(o.problem, host_arch())) {
+              INFO(c.text() << ", " << threads << " threads");
+              const Source source = f->source(o.problem, host_arch(), c);
+              std::vector<Binary> binaries;
+              if (threads == 1 ? kernels % 3 == 0 : kernels % 11 == 0)
+                binaries.push_back(compile(source, host_arch(), llvm()));
+              if (source.host) binaries.push_back(built_in(source, host_arch()));
+              for (const Binary& b : binaries) {
+                const std::vector<std::byte> y = o.run(device, b);
+                if (bits.empty()) {
+                  REQUIRE(o.wrong() == "");
+                  bits = y;
+                }
+                REQUIRE(y == bits);
+              }
+              ++kernels;
+            }
+          }
+        }
+        CHECK(kernels > 2);
+      }
+}
+
+TEST_CASE("some kernel is built in for every number of rows, and it is right") {
+  TILEWRIGHT_NEEDS_KERNELS();
+  const Device device = Device::open_cpu({.threads = 2, .parallel_for = {}});
+  for (const char* w : {"q4_0", "q8_0"})
+    for (const std::int64_t m : kBuckets) {
+      if (m > 512) break;
+      Operands o(gemm(w, m, 48, 64, "x_from=f32"));
+      INFO(o.problem.text());
+      int found = 0;
+      for (const Family* f : families("gemm", host_arch())) {
+        if (f == families("gemm", host_arch()).back()) continue;
+        for (const Candidate& c : f->candidates(o.problem, host_arch())) {
+          const Source source = f->source(o.problem, host_arch(), c);
+          if (!source.host) continue;
+          ++found;
+          o.run(device, built_in(source, host_arch()));
+          CHECK(o.wrong() == "");
+        }
+      }
+      CHECK(found > 0);
+    }
+}
+
+TEST_CASE("codes of every value are multiplied exactly") {
+  TILEWRIGHT_NEEDS_KERNELS();
+  const Device device = Device::open_cpu({.threads = 1, .parallel_for = {}});
+  for (const char* w : {"q4_0", "q8_0"}) {
+    Operands o(gemm(w, 3, 32, 128, ""));
+    std::mt19937 random(7);
+    // Extremes in long runs, so that partial sums of 16 bits are as large as they can be.
+    for (std::size_t i = 0; i < o.spans.size(); ++i) {
+      if (o.task.buffers[i].output) continue;
+      const bool weights = o.task.buffers[i].name == "w.data";
+      const std::size_t block = weights ? (std::string(w) == "q4_0" ? 288 : 544) : 36;
+      const std::size_t scales = weights ? block - 32 : 0, scales_end = weights ? block : 4;
+      for (std::size_t at = 0; at < o.spans[i].size(); ++at) {
+        const std::size_t in = at % block;
+        if (in >= scales && in < scales_end) continue;  // halves stay numbers
+        const unsigned kind = static_cast<unsigned>(at / 40) % 4;
+        o.spans[i][at] = static_cast<std::byte>(kind == 0 ? 0xff : kind == 1 ? 0x80 : kind == 2 ? 0x7f : random());
+      }
+    }
+    for (const Family* f : families("gemm", host_arch()))
+      for (const Candidate& c : f->candidates(o.problem, host_arch())) {
+        INFO(o.problem.text() << " " << c.text());
+        o.run(device, compile(f->source(o.problem, host_arch(), c), host_arch(), llvm()));
+        CHECK(o.wrong() == "");
+      }
+  }
+}
+
+TEST_CASE("every target's text compiles at many knobs, and runs where this machine can") {
+  for (const Arch& target : cpu_archs())
+    for (const char* w : {"q4_0", "q8_0"})
+      for (const std::int64_t m : {4, 33}) {
+        Operands o(gemm(w, m, 48, 64, "x_from=f32 bias=f32"));
+        int kernels = 0, all = 0;
+        for (const Family* f : families("gemm", target)) {
+          for (const Candidate& c : f->candidates(o.problem, target)) {
+            INFO(target.name << " " << o.problem.text() << " " << c.text());
+            if (all++ % 4 != 0 && f != families("gemm", target).back()) continue;
+            const Binary b = compile(f->source(o.problem, target, c), target, llvm());
+            ++kernels;
+            if (!here(target)) continue;
+            const Device device = Device::open_cpu({.threads = 1, .parallel_for = {}});
+            o.run(device, b);
+            CHECK(o.wrong() == "");
+          }
+          if (!target.cpu->vector_bytes && f != families("gemm", target).back())
+            CHECK(f->why_not(o.problem, target).find("lacks AVX2") != std::string::npos);
+        }
+        CHECK(kernels >= (target.cpu->vector_bytes ? 3 : 1));
+      }
+}
+
+TEST_CASE("panels hold what their description says, and unpack to the bytes that were packed") {
+  for (const char* w : {"q4_0", "q8_0"}) {
+    const Problem problem = Problem::parse(gemm(w, 1, 32, 64, ""));
+    const Gemm& g = *problem.as<Gemm>();
+    const int row_block = std::string(w) == "q4_0" ? 18 : 34, block = 16 * row_block;
+    std::vector<std::byte> plain(static_cast<std::size_t>(g.w.stream_bytes(0, 32, 64))), packed(plain.size()),
+        back(plain.size());
+    CHECK(packed_bytes(g, StreamName::data) == static_cast<std::int64_t>(plain.size()));
+    CHECK(packed_bytes(g, StreamName::scales) == 0);
+    std::mt19937 random(3);
+    for (std::byte& b : plain) b = static_cast<std::byte>(random());
+    pack_weights(g, {plain.data(), nullptr, nullptr}, {packed.data(), nullptr, nullptr});
+    unpack_weights(g, {packed.data(), nullptr, nullptr}, {back.data(), nullptr, nullptr});
+    CHECK(back == plain);
+    for (int row = 0; row < 32; ++row)
+      for (int column = 0; column < 64; ++column) {
+        const std::byte* from = plain.data() + (row * 2 + column / 32) * row_block;
+        const std::byte* to = packed.data() + ((row / 16) * 2 + column / 32) * block;
+        const int c = column % 32, r = row % 16;
+        if (row_block == 18) {
+          const int wanted = std::to_integer<int>(from[2 + c % 16]) >> (c < 16 ? 0 : 4) & 15;
+          const int found = std::to_integer<int>(to[64 * (c % 16 / 4) + 4 * r + c % 4]) >> (c < 16 ? 0 : 4) & 15;
+          REQUIRE(found == wanted);
+        } else {
+          REQUIRE(to[64 * (c / 4) + 4 * r + c % 4] == (from[2 + c] ^ std::byte{0x80}));
+        }
+        REQUIRE(std::memcmp(to + block - 32 + 2 * r, from, 2) == 0);
+      }
+  }
+}
+
+TEST_CASE("what panels are not for is refused by name") {
+  CHECK(refused("gemm x=q8_1 w=q4_0 y=f32 m=1 n=40 k=64 pack=panels") == "n=40: a multiple of 16, the rows of a panel");
+  CHECK(refused("gemm x=f16 w=q4_0 y=f32 m=1 n=48 k=64 pack=panels").find("pack=panels: panels are for x=q8_1") == 0);
+  CHECK(refused("gemm x=q8_1 w=q6_k y=f32 m=1 n=48 k=256 pack=panels").find("pack=panels: w=q6_k has no panels") == 0);
+  CHECK(refused("pack w=q4_0 x=q8_1 n=48 k=64 order=none") == "order=none: tiles or panels");
+  CHECK(refused("conv x=f16 w=f16 y=f16 n=1 c=64 k=64 in=8x8 kernel=3x3 pack=panels").find("pack") == 0);
+}
+
+TEST_CASE("GPUs have no kernels for panels, and CPUs none for tiles") {
+  const Problem panels = Problem::parse(gemm("q4_0", 1, 64, 128, "")),
+                tiles = Problem::parse("gemm x=q8_1 w=q4_0 y=f32 m=1 n=64 k=128 pack=tiles");
+  for (const Arch& target : archs())
+    for (const Family* f : families("gemm", target)) {
+      INFO(target.name << " " << f->name());
+      CHECK(f->why_not(panels, target) != "");
+    }
+  for (const Arch& target : cpu_archs())
+    for (const Family* f : families("gemm", target)) CHECK(f->why_not(tiles, target) != "");
+}
+
+TEST_CASE("the CPU's reference computes what no kernel does") {
+  const Device device = Device::open_cpu({.threads = 2, .parallel_for = {}});
+  for (const char* text :
+       {"gemm x=f32 w=f32 y=f32 m=3 n=19 k=7", "gemm x=f16 w=q6_k y=bf16 m=2 n=5 k=256 act=gelu bias=f16",
+        "gemm x=bf16 w=int8_row y=f32 m=4 n=33 k=100 c=f32 beta=0.5",
+        "gemm x=f16 w=nvfp4 y=f16 m=2 n=17 k=64 global=div",
+        "gemm x=e4m3_tensor w=e4m3_b128 y=f32 m=3 n=130 k=256 global=mul",
+        "gemm x=q8_1 w=q4_0 y=int8 m=2 n=16 k=64 x_from=bf16 y_scale=0.05",
+        "gemm x=q8_1 w=q4_0 y=f32 m=2 n=16 k=64 pack=panels act=silu"}) {
+    Operands o(text);
+    INFO(text);
+    const Family& reference = family("gemm", "cpu_reference");
+    REQUIRE(reference.why_not(o.problem, host_arch()) == "");
+    o.run(device, built_in(reference.source(o.problem, host_arch(), {"cpu_reference", {{"oracle", 0}}}), host_arch()));
+    CHECK(o.wrong() == "");
+  }
+}
