@@ -13,6 +13,9 @@
 #include <span>
 #include <string>
 
+// Text is written by calls: inlined, they would be most of the library's code for CPUs.
+#define TW_ONCE __attribute__((noinline))
+
 namespace tilewright::cpu {
 
 class Ir {
@@ -50,83 +53,89 @@ class Ir {
   std::string text() const { return text_ + declarations_ + "attributes #0 = { nounwind }\n"; }
 
   // ---- integers and addresses
-  I64 constant(std::int64_t v) { return {std::to_string(v)}; }
-  I64 add(const I64& a, const I64& b) { return value<I64>("add i64 {}, {}", a.name, b.name); }
-  I64 mul(const I64& a, const I64& b) { return value<I64>("mul i64 {}, {}", a.name, b.name); }
-  I64 sub(const I64& a, const I64& b) { return value<I64>("sub i64 {}, {}", a.name, b.name); }
-  I64 div(const I64& a, const I64& b) { return value<I64>("udiv i64 {}, {}", a.name, b.name); }
-  I64 less(const I64& a, const I64& b) {  // the smaller one
+  TW_ONCE I64 constant(std::int64_t v) { return {std::to_string(v)}; }
+  TW_ONCE I64 add(const I64& a, const I64& b) { return value<I64>("add i64 {}, {}", a.name, b.name); }
+  TW_ONCE I64 mul(const I64& a, const I64& b) { return value<I64>("mul i64 {}, {}", a.name, b.name); }
+  TW_ONCE I64 sub(const I64& a, const I64& b) { return value<I64>("sub i64 {}, {}", a.name, b.name); }
+  TW_ONCE I64 div(const I64& a, const I64& b) { return value<I64>("udiv i64 {}, {}", a.name, b.name); }
+  TW_ONCE I64 less(const I64& a, const I64& b) {  // the smaller one
     const auto is = temporary("icmp slt i64 {}, {}", a.name, b.name);
     return value<I64>("select i1 {}, i64 {}, i64 {}", is, a.name, b.name);
   }
-  Ptr at(const Ptr& p, const I64& bytes) { return value<Ptr>("getelementptr i8, ptr {}, i64 {}", p.name, bytes.name); }
-  Ptr at(const Ptr& p, std::int64_t bytes) { return bytes == 0 ? p : at(p, constant(bytes)); }
-  Ptr stack(std::int64_t bytes) { return value<Ptr>("alloca [{} x i8], align 64", bytes); }
+  TW_ONCE Ptr at(const Ptr& p, const I64& bytes) {
+    return value<Ptr>("getelementptr i8, ptr {}, i64 {}", p.name, bytes.name);
+  }
+  TW_ONCE Ptr at(const Ptr& p, std::int64_t bytes) { return bytes == 0 ? p : at(p, constant(bytes)); }
+  TW_ONCE Ptr stack(std::int64_t bytes) { return value<Ptr>("alloca [{} x i8], align 64", bytes); }
 
   // ---- memory
-  Ptr load_ptr(const Ptr& p) { return value<Ptr>("load ptr, ptr {}, align 8", p.name); }
-  I64 load_i64(const Ptr& p) { return value<I64>("load i64, ptr {}, align 8", p.name); }
-  F32 load_f32(const Ptr& p) { return value<F32>("load float, ptr {}, align 4", p.name); }
-  Bytes load_bytes(const Ptr& p) { return value<Bytes>("load <{} x i8>, ptr {}, align 16", 4 * lanes_, p.name); }
-  Floats load_floats(const Ptr& p) { return value<Floats>("load <{} x float>, ptr {}, align 4", lanes_, p.name); }
-  void store_floats(const Ptr& p, const Floats& v) {
+  TW_ONCE Ptr load_ptr(const Ptr& p) { return value<Ptr>("load ptr, ptr {}, align 8", p.name); }
+  TW_ONCE I64 load_i64(const Ptr& p) { return value<I64>("load i64, ptr {}, align 8", p.name); }
+  TW_ONCE F32 load_f32(const Ptr& p) { return value<F32>("load float, ptr {}, align 4", p.name); }
+  TW_ONCE Bytes load_bytes(const Ptr& p) {
+    return value<Bytes>("load <{} x i8>, ptr {}, align 16", 4 * lanes_, p.name);
+  }
+  TW_ONCE Floats load_floats(const Ptr& p) {
+    return value<Floats>("load <{} x float>, ptr {}, align 4", lanes_, p.name);
+  }
+  TW_ONCE void store_floats(const Ptr& p, const Floats& v) {
     line("store <{} x float> {}, ptr {}, align 4", lanes_, v.name, p.name);
   }
-  Floats load_halves(const Ptr& p) {
+  TW_ONCE Floats load_halves(const Ptr& p) {
     const auto half = temporary("load <{} x half>, ptr {}, align 2", lanes_, p.name);
     return value<Floats>("fpext <{0} x half> {1} to <{0} x float>", lanes_, half);
   }
-  Floats splat_half(const Ptr& p) {
+  TW_ONCE Floats splat_half(const Ptr& p) {
     return splat_floats(temporary("fpext half {} to float", temporary("load half, ptr {}, align 2", p.name)));
   }
-  Ints load_codes(const Ptr& p) {  // lanes() signed bytes
+  TW_ONCE Ints load_codes(const Ptr& p) {  // lanes() signed bytes
     const auto bytes = temporary("load <{} x i8>, ptr {}, align 1", lanes_, p.name);
     return value<Ints>("sext <{0} x i8> {1} to <{0} x i32>", lanes_, bytes);
   }
-  void store_codes(const Ptr& p, const Ints& v) {
+  TW_ONCE void store_codes(const Ptr& p, const Ints& v) {
     const auto bytes = temporary("trunc <{0} x i32> {1} to <{0} x i8>", lanes_, v.name);
     line("store <{} x i8> {}, ptr {}, align 1", lanes_, bytes, p.name);
   }
   // The first lane.
-  void store_first(const Ptr& p, const Ints& v) {
+  TW_ONCE void store_first(const Ptr& p, const Ints& v) {
     line("store i32 {}, ptr {}, align 4", temporary("extractelement <{} x i32> {}, i64 0", lanes_, v.name), p.name);
   }
-  void store_first(const Ptr& p, const Floats& v) {
+  TW_ONCE void store_first(const Ptr& p, const Floats& v) {
     line("store float {}, ptr {}, align 4", temporary("extractelement <{} x float> {}, i64 0", lanes_, v.name), p.name);
   }
-  Bytes splat_bytes(const Ptr& p) {  // four of them in every lane
+  TW_ONCE Bytes splat_bytes(const Ptr& p) {  // four of them in every lane
     const auto ints = splat("i32", temporary("load i32, ptr {}, align 4", p.name));
     return value<Bytes>("bitcast <{} x i32> {} to <{} x i8>", lanes_, ints, 4 * lanes_);
   }
-  Ints splat_ints(const Ptr& p) { return {splat("i32", temporary("load i32, ptr {}, align 4", p.name))}; }
-  Floats splat_floats(const Ptr& p) { return splat(load_f32(p)); }
-  void prefetch(const Ptr& p) {
+  TW_ONCE Ints splat_ints(const Ptr& p) { return {splat("i32", temporary("load i32, ptr {}, align 4", p.name))}; }
+  TW_ONCE Floats splat_floats(const Ptr& p) { return splat(load_f32(p)); }
+  TW_ONCE void prefetch(const Ptr& p) {
     declare("void @llvm.prefetch.p0(ptr, i32, i32, i32)");
     line("call void @llvm.prefetch.p0(ptr {}, i32 0, i32 3, i32 1)", p.name);
   }
 
   // ---- codes
-  Bytes low_nibbles(const Bytes& v) {
+  TW_ONCE Bytes low_nibbles(const Bytes& v) {
     return value<Bytes>("and <{} x i8> {}, {}", 4 * lanes_, v.name, constant_vector("i8", 4 * lanes_, "15"));
   }
-  Bytes high_nibbles(const Bytes& v) {
+  TW_ONCE Bytes high_nibbles(const Bytes& v) {
     return value<Bytes>("lshr <{} x i8> {}, {}", 4 * lanes_, v.name, constant_vector("i8", 4 * lanes_, "4"));
   }
   // The sums of two neighbouring products of unsigned by signed bytes; of 15 bits and a sign, or saturated.
-  Words pairs(const Bytes& u, const Bytes& s) {
+  TW_ONCE Words pairs(const Bytes& u, const Bytes& s) {
     declare("<16 x i16> @llvm.x86.avx2.pmadd.ub.sw(<32 x i8>, <32 x i8>)");
     return value<Words>("call <16 x i16> @llvm.x86.avx2.pmadd.ub.sw(<32 x i8> {}, <32 x i8> {})", u.name, s.name);
   }
-  Words add(const Words& a, const Words& b) {
+  TW_ONCE Words add(const Words& a, const Words& b) {
     return value<Words>("add <{} x i16> {}, {}", 2 * lanes_, a.name, b.name);
   }
-  Ints pair_sums(const Words& v) {  // of neighbours
+  TW_ONCE Ints pair_sums(const Words& v) {  // of neighbours
     declare("<8 x i32> @llvm.x86.avx2.pmadd.wd(<16 x i16>, <16 x i16>)");
     return value<Ints>("call <8 x i32> @llvm.x86.avx2.pmadd.wd(<16 x i16> {}, <16 x i16> {})", v.name,
                        constant_vector("i16", 16, "1"));
   }
   // sum + the four products of unsigned by signed bytes in each lane.
-  Ints dot4(const Ints& sum, const Bytes& u, const Bytes& s) {
+  TW_ONCE Ints dot4(const Ints& sum, const Bytes& u, const Bytes& s) {
     const int bits = 32 * lanes_;
     const auto ints = [&](const Bytes& v) {
       return temporary("bitcast <{} x i8> {} to <{} x i32>", 4 * lanes_, v.name, lanes_);
@@ -139,40 +148,44 @@ class Ir {
   }
 
   // ---- integers of 32 bits
-  Ints zero_ints() { return {"zeroinitializer"}; }
-  Ints add(const Ints& a, const Ints& b) { return value<Ints>("add <{} x i32> {}, {}", lanes_, a.name, b.name); }
-  Ints times(const Ints& a, int factor) {
+  TW_ONCE Ints zero_ints() { return {"zeroinitializer"}; }
+  TW_ONCE Ints add(const Ints& a, const Ints& b) {
+    return value<Ints>("add <{} x i32> {}, {}", lanes_, a.name, b.name);
+  }
+  TW_ONCE Ints times(const Ints& a, int factor) {
     return value<Ints>("mul <{} x i32> {}, {}", lanes_, a.name, constant_vector("i32", lanes_, std::to_string(factor)));
   }
-  Ints shifted(const Ints& a, int bits) {
+  TW_ONCE Ints shifted(const Ints& a, int bits) {
     return value<Ints>("shl <{} x i32> {}, {}", lanes_, a.name, constant_vector("i32", lanes_, std::to_string(bits)));
   }
-  Ints sum_of_lanes(Ints v) {  // in every lane
+  TW_ONCE Ints sum_of_lanes(Ints v) {  // in every lane
     for (int by = lanes_ / 2; by > 0; by /= 2) v = add(v, Ints{rotated("i32", v.name, by)});
     return v;
   }
 
   // ---- floats
-  Floats zero_floats() { return {"zeroinitializer"}; }
-  Floats splat(const F32& v) { return {splat("float", v.name)}; }
-  Floats splat(float v) { return {constant_vector("float", lanes_, number(v))}; }
-  F32 mul(const F32& a, const F32& b) { return value<F32>("fmul float {}, {}", a.name, b.name); }
-  Floats add(const Floats& a, const Floats& b) { return binary("fadd", a, b); }
-  Floats mul(const Floats& a, const Floats& b) { return binary("fmul", a, b); }
-  Floats div(const Floats& a, const Floats& b) { return binary("fdiv", a, b); }
-  Floats fma(const Floats& a, const Floats& b, const Floats& c) {
+  TW_ONCE Floats zero_floats() { return {"zeroinitializer"}; }
+  TW_ONCE Floats splat(const F32& v) { return {splat("float", v.name)}; }
+  TW_ONCE Floats splat(float v) { return {constant_vector("float", lanes_, number(v))}; }
+  TW_ONCE F32 mul(const F32& a, const F32& b) { return value<F32>("fmul float {}, {}", a.name, b.name); }
+  TW_ONCE Floats add(const Floats& a, const Floats& b) { return binary("fadd", a, b); }
+  TW_ONCE Floats mul(const Floats& a, const Floats& b) { return binary("fmul", a, b); }
+  TW_ONCE Floats div(const Floats& a, const Floats& b) { return binary("fdiv", a, b); }
+  TW_ONCE Floats fma(const Floats& a, const Floats& b, const Floats& c) {
     const std::string type = fmt::format("<{} x float>", lanes_), call = fmt::format("@llvm.fma.v{}f32", lanes_);
     declare(fmt::format("{0} {1}({0}, {0}, {0})", type, call));
     return value<Floats>("call {0} {1}({0} {2}, {0} {3}, {0} {4})", type, call, a.name, b.name, c.name);
   }
-  Floats floats(const Ints& v) { return value<Floats>("sitofp <{0} x i32> {1} to <{0} x float>", lanes_, v.name); }
-  Ints ints(const Floats& v) { return value<Ints>("fptosi <{0} x float> {1} to <{0} x i32>", lanes_, v.name); }
-  Floats magnitude(const Floats& v) {
+  TW_ONCE Floats floats(const Ints& v) {
+    return value<Floats>("sitofp <{0} x i32> {1} to <{0} x float>", lanes_, v.name);
+  }
+  TW_ONCE Ints ints(const Floats& v) { return value<Ints>("fptosi <{0} x float> {1} to <{0} x i32>", lanes_, v.name); }
+  TW_ONCE Floats magnitude(const Floats& v) {
     const auto bits = temporary("bitcast <{0} x float> {1} to <{0} x i32>", lanes_, v.name);
     const auto kept = temporary("and <{} x i32> {}, {}", lanes_, bits, constant_vector("i32", lanes_, "2147483647"));
     return value<Floats>("bitcast <{0} x i32> {1} to <{0} x float>", lanes_, kept);
   }
-  Floats with_sign(float size, const Floats& of) {
+  TW_ONCE Floats with_sign(float size, const Floats& of) {
     const auto bits = temporary("bitcast <{0} x float> {1} to <{0} x i32>", lanes_, of.name);
     const auto sign = temporary("and <{} x i32> {}, {}", lanes_, bits, constant_vector("i32", lanes_, "-2147483648"));
     std::int32_t number = 0;
@@ -181,19 +194,19 @@ class Ir {
         temporary("or <{} x i32> {}, {}", lanes_, sign, constant_vector("i32", lanes_, std::to_string(number)));
     return value<Floats>("bitcast <{0} x i32> {1} to <{0} x float>", lanes_, both);
   }
-  Floats larger(const Floats& a, const Floats& b) {  // a < b ? b : a
+  TW_ONCE Floats larger(const Floats& a, const Floats& b) {  // a < b ? b : a
     const auto is = temporary("fcmp olt <{} x float> {}, {}", lanes_, a.name, b.name);
     return value<Floats>("select <{0} x i1> {1}, <{0} x float> {2}, <{0} x float> {3}", lanes_, is, b.name, a.name);
   }
-  Floats largest_of_lanes(Floats v) {  // in every lane
+  TW_ONCE Floats largest_of_lanes(Floats v) {  // in every lane
     for (int by = lanes_ / 2; by > 0; by /= 2) v = larger(v, Floats{rotated("float", v.name, by)});
     return v;
   }
-  Floats unless_zero(const Floats& test, const Floats& v) {  // test != 0 ? v : 0
+  TW_ONCE Floats unless_zero(const Floats& test, const Floats& v) {  // test != 0 ? v : 0
     const auto is = temporary("fcmp une <{} x float> {}, zeroinitializer", lanes_, test.name);
     return value<Floats>("select <{0} x i1> {1}, <{0} x float> {2}, <{0} x float> zeroinitializer", lanes_, is, v.name);
   }
-  Floats through_half(const Floats& v) {
+  TW_ONCE Floats through_half(const Floats& v) {
     const auto half = temporary("fptrunc <{0} x float> {1} to <{0} x half>", lanes_, v.name);
     return value<Floats>("fpext <{0} x half> {1} to <{0} x float>", lanes_, half);
   }
@@ -245,44 +258,48 @@ class Ir {
  private:
   template <class... A>
   void line(fmt::format_string<A...> format, A&&... a) {
-    text_ += "  " + fmt::format(format, std::forward<A>(a)...) + "\n";
+    add_line(format, fmt::make_format_args(a...));
   }
   template <class... A>
   std::string temporary(fmt::format_string<A...> format, A&&... a) {
+    return add_value(format, fmt::make_format_args(a...));
+  }
+  TW_ONCE void add_line(fmt::string_view format, fmt::format_args a) { text_ += "  " + fmt::vformat(format, a) + "\n"; }
+  TW_ONCE std::string add_value(fmt::string_view format, fmt::format_args a) {
     std::string name = fmt::format("%v{}", values_++);
-    text_ += "  " + name + " = " + fmt::format(format, std::forward<A>(a)...) + "\n";
+    text_ += "  " + name + " = " + fmt::vformat(format, a) + "\n";
     return name;
   }
   template <class V, class... A>
   V value(fmt::format_string<A...> format, A&&... a) {
     return {temporary(format, std::forward<A>(a)...)};
   }
-  Floats binary(const char* op, const Floats& a, const Floats& b) {
+  TW_ONCE Floats binary(const char* op, const Floats& a, const Floats& b) {
     return value<Floats>("{} <{} x float> {}, {}", op, lanes_, a.name, b.name);
   }
   Floats splat_floats(const std::string& scalar) { return {splat("float", scalar)}; }
-  std::string splat(const char* type, const std::string& scalar) {
+  TW_ONCE std::string splat(const char* type, const std::string& scalar) {
     const auto one = temporary("insertelement <{0} x {1}> poison, {1} {2}, i64 0", lanes_, type, scalar);
     return temporary("shufflevector <{0} x {1}> {2}, <{0} x {1}> poison, <{0} x i32> zeroinitializer", lanes_, type,
                      one);
   }
-  std::string rotated(const char* type, const std::string& v, int by) {
+  TW_ONCE std::string rotated(const char* type, const std::string& v, int by) {
     std::string order;
     for (int i = 0; i < lanes_; ++i) order += fmt::format("{}i32 {}", i ? ", " : "", (i + by) % lanes_);
     return temporary("shufflevector <{0} x {1}> {2}, <{0} x {1}> poison, <{0} x i32> <{3}>", lanes_, type, v, order);
   }
-  static std::string constant_vector(const char* type, int count, const std::string& v) {
+  TW_ONCE static std::string constant_vector(const char* type, int count, const std::string& v) {
     std::string all = "<";
     for (int i = 0; i < count; ++i) all += fmt::format("{}{} {}", i ? ", " : "", type, v);
     return all + ">";
   }
-  static std::string number(float v) {  // IR writes a float as the double that equals it
+  TW_ONCE static std::string number(float v) {  // IR writes a float as the double that equals it
     const double wide = v;
     std::uint64_t bits = 0;
     __builtin_memcpy(&bits, &wide, sizeof bits);
     return fmt::format("0x{:016X}", bits);
   }
-  void declare(const std::string& what) {
+  TW_ONCE void declare(const std::string& what) {
     const std::string wanted = "declare " + what + "\n";
     if (declarations_.find(wanted) == std::string::npos) declarations_ += wanted;
   }
@@ -294,3 +311,5 @@ class Ir {
 };
 
 }  // namespace tilewright::cpu
+
+#undef TW_ONCE

@@ -295,3 +295,5 @@ void many(B& b, const typename B::Arguments& a, PanelCodes w, bool bias, Tokens 
 
 }  // namespace
 }  // namespace tilewright::cpu::TILEWRIGHT_CPU_KERNELS
+
+#undef TILEWRIGHT_CPU_KERNELS
