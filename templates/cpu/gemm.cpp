@@ -29,22 +29,26 @@ constexpr Knob<Knobs> kFewKnobs[] = {knob<&Knobs::tokens>("tokens"), knob<&Knobs
 constexpr Knob<Knobs> kManyKnobs[] = {knob<&Knobs::tokens>("tokens"), knob<&Knobs::panels>("panels"),
                                       knob<&Knobs::together>("together")};
 
-text::Input input_of(const Gemm& g) { return g.x_from ? text::Input::f32 : text::Input::q8_1; }
-text::PanelCodes codes_of(const Gemm& g) {
-  const PanelInfo& info = *panel_info(g.w);
-  return {info.bits, info.offset};
+std::optional<text::Type> float_type(Format f) {
+  if (f.name() == "f32") return text::Type::f32;
+  if (f.name() == "f16") return text::Type::f16;
+  if (f.name() == "bf16") return text::Type::bf16;
+  return {};
+}
+text::Type input_of(const Gemm& g) { return g.x_from ? *float_type(*g.x_from) : text::Type::q8_1; }
+text::Epilogue epilogue_of(const Gemm& g) {
+  return {*float_type(g.y), g.bias.has_value(), g.bias ? *float_type(*g.bias) : text::Type::f32};
 }
 
 // Why the kernels do not compute g; empty if they do.
 std::string refusal(const Gemm& g, const Arch& arch) {
   if (!arch.cpu || arch.cpu->vector_bytes == 0)
     return fmt::format("{} lacks AVX2, FMA or F16C, which all kernels use", arch.name);
-  if (!panel_info(g.w)) return fmt::format("w={} has no panels", g.w.name());
+  if (!panel_codes(g.w)) return fmt::format("w={} has no panels", g.w.name());
   if (g.x.name() != "q8_1") return fmt::format("x={} is not q8_1", g.x.name());
-  if (g.x_from && g.x_from->name() != "f32") return fmt::format("x_from={} is not f32", g.x_from->name());
+  if (g.x_from && !float_type(*g.x_from)) return fmt::format("x_from={} is not f32, f16 or bf16", g.x_from->name());
   if (g.packing != Packing::panels) return "w is not packed in panels";
-  if (g.y.name() != "f32") return fmt::format("y={} is not f32", g.y.name());
-  if (g.bias && g.bias->name() != "f32") return fmt::format("bias={} is not f32", g.bias->name());
+  if (!float_type(g.y)) return fmt::format("y={} is not f32, f16 or bf16", g.y.name());
   if (g.act != Activation::none) return "an activation";
   if (g.c) return "c";
   if (g.groups) return "groups";
@@ -68,11 +72,11 @@ class PanelFamily : public EnumeratedFamily {
   Source source(const Problem& problem, const Arch& arch, const Candidate& candidate) const final {
     const Gemm& g = *problem.as<Gemm>();
     const Knobs k = table().knobs(candidate);
-    const text::PanelCodes w = codes_of(g);
+    const PanelCodes w = *panel_codes(g.w);
     Ir ir(arch.cpu->vector_bytes / 4, arch.cpu->dot4);
     ir.function(fmt::format("{}_first", kEntry),
                 [&](const Ir::Arguments& a) { text::quantize(ir, a, input_of(g), k.tokens, w); });
-    ir.function(kEntry, [&](const Ir::Arguments& a) { write(ir, a, w, g.bias.has_value(), k); });
+    ir.function(kEntry, [&](const Ir::Arguments& a) { write(ir, a, w, epilogue_of(g), k); });
     Source s;
     s.name = fmt::format("gemm/{}", name());
     s.text = ir.text();
@@ -102,7 +106,7 @@ class PanelFamily : public EnumeratedFamily {
  protected:
   virtual const KnobTable<Knobs>& table() const = 0;
   virtual std::vector<Knobs> legal(const Gemm& g, const Arch& arch) const = 0;
-  virtual void write(Ir& ir, const Ir::Arguments& a, text::PanelCodes w, bool bias, const Knobs& k) const = 0;
+  virtual void write(Ir& ir, const Ir::Arguments& a, PanelCodes w, const text::Epilogue& e, const Knobs& k) const = 0;
   virtual double rate(const Knobs& k, const Arch& arch) const = 0;  // of the operations, relative
   virtual bool is_built_in(const Knobs& k) const = 0;
 
@@ -112,19 +116,24 @@ class PanelFamily : public EnumeratedFamily {
     LaunchPlan p;
     p.x = {1, tokens, static_cast<std::uint32_t>(text::kPanelRows * k.panels)};
     p.y = {1, 1, 0};
-    // A tile's records; an even number of tokens makes them whole units of 64 bytes, and one token may leave half of
-    // one.
-    const std::int64_t bytes = g.k / text::kBlock * k.tokens * text::kTokenBytes;
+    // A tile's records. Tiles are without gaps, so that these units of 64 bytes are no fewer than are used.
+    const std::int64_t bytes = g.k / text::kBlock * k.tokens * text::token_bytes(*panel_codes(g.w));
     p.z = {static_cast<std::uint32_t>((bytes + 63) / 64), tokens, 0};
     p.threads = 1;
     return p;
   }
   std::shared_ptr<const CpuKernel> built_in(const Gemm& g, const Knobs& k) const {
     if (!is_built_in(k)) return nullptr;
-    const NativeKernel native =
-        native_v3_kernel(static_cast<int>(input_of(g)), codes_of(g).bits, g.bias.has_value(), k.tokens);
+    const NativeOptions o = {*panel_codes(g.w), static_cast<int>(input_of(g)), static_cast<int>(*float_type(g.y)),
+                             g.bias ? static_cast<int>(*float_type(*g.bias)) : -1, k.tokens};
+    const NativeKernel native = native_v3_kernel(o);
     if (!native.run) return nullptr;
-    return std::make_shared<const CpuKernel>(CpuKernel{native.first, native.run});
+    const auto bound = [o](NativeFunction* f) {
+      return [o, f](const void* args, const void* constants, void* scratch, std::int64_t block) {
+        f(o, args, constants, scratch, block);
+      };
+    };
+    return std::make_shared<const CpuKernel>(CpuKernel{bound(native.first), bound(native.run)});
   }
 };
 
@@ -151,8 +160,8 @@ class Gemv final : public PanelFamily {
     }
     return list;
   }
-  void write(Ir& ir, const Ir::Arguments& a, text::PanelCodes w, bool bias, const Knobs& k) const override {
-    text::few(ir, a, w, bias, k.tokens, k.panels, k.ahead);
+  void write(Ir& ir, const Ir::Arguments& a, PanelCodes w, const text::Epilogue& e, const Knobs& k) const override {
+    text::few(ir, a, w, e, k.tokens, k.panels, k.ahead);
   }
   // Unpacking is shared by a tile's tokens.
   double rate(const Knobs& k, const Arch&) const override {
@@ -183,8 +192,8 @@ class Codes final : public PanelFamily {
     }
     return list;
   }
-  void write(Ir& ir, const Ir::Arguments& a, text::PanelCodes w, bool bias, const Knobs& k) const override {
-    text::many(ir, a, w, bias, k.tokens, k.panels, k.together);
+  void write(Ir& ir, const Ir::Arguments& a, PanelCodes w, const text::Epilogue& e, const Knobs& k) const override {
+    text::many(ir, a, w, e, k.tokens, k.panels, k.together);
   }
   double rate(const Knobs& k, const Arch&) const override {
     return 0.1 * k.tokens / (k.tokens + 12.0) * (k.tokens > 64 ? 0.97 : 1.0) * (k.together == 1 ? 1.0 : 0.99) *
@@ -266,7 +275,7 @@ std::span<const Family* const> pack_families() {
 std::optional<Problem> packed(const Gemm& g, const Arch& arch) {
   Gemm p = g;
   p.packing = Packing::panels;
-  if (g.packing != Packing::none || g.n % kPanel != 0 || !panel_info(g.w) || !refusal(p, arch).empty()) return {};
+  if (g.packing != Packing::none || g.n % kPanel != 0 || !panel_codes(g.w) || !refusal(p, arch).empty()) return {};
   return Problem(p);
 }
 

@@ -18,6 +18,8 @@
 
 namespace tilewright::cpu {
 
+inline constexpr signed char kE2m1[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+
 class Ir {
  public:
   // lanes: of 32 bits, in a vector. dot4: the target multiplies bytes and adds four products to a lane.
@@ -85,6 +87,30 @@ class Ir {
     const auto half = temporary("load <{} x half>, ptr {}, align 2", lanes_, p.name);
     return value<Floats>("fpext <{0} x half> {1} to <{0} x float>", lanes_, half);
   }
+  TW_ONCE Floats load_bf16s(const Ptr& p) {
+    const auto wide = temporary("zext <{0} x i16> {1} to <{0} x i32>", lanes_,
+                                temporary("load <{} x i16>, ptr {}, align 2", lanes_, p.name));
+    return value<Floats>("bitcast <{0} x i32> {1} to <{0} x float>", lanes_, shifted(Ints{wide}, 16).name);
+  }
+  TW_ONCE void store_halves(const Ptr& p, const Floats& v) {
+    const auto half = temporary("fptrunc <{0} x float> {1} to <{0} x half>", lanes_, v.name);
+    line("store <{} x half> {}, ptr {}, align 2", lanes_, half, p.name);
+  }
+  TW_ONCE void store_bf16s(const Ptr& p, const Floats& v) {  // nearest, ties to even; a NaN stays one
+    const auto ones = [&](const char* number) { return constant_vector("i32", lanes_, number); };
+    const auto bits = temporary("bitcast <{0} x float> {1} to <{0} x i32>", lanes_, v.name);
+    const auto upper = temporary("lshr <{} x i32> {}, {}", lanes_, bits, ones("16"));
+    const auto odd = temporary("and <{} x i32> {}, {}", lanes_, upper, ones("1"));
+    const auto up = temporary("add <{} x i32> {}, {}", lanes_, odd, ones("32767"));
+    const auto sum = temporary("add <{} x i32> {}, {}", lanes_, bits, up);
+    const auto rounded = temporary("lshr <{} x i32> {}, {}", lanes_, sum, ones("16"));
+    const auto quiet = temporary("or <{} x i32> {}, {}", lanes_, upper, ones("64"));
+    const auto is_nan = temporary("fcmp uno <{0} x float> {1}, {1}", lanes_, v.name);
+    const auto chosen =
+        temporary("select <{0} x i1> {1}, <{0} x i32> {2}, <{0} x i32> {3}", lanes_, is_nan, quiet, rounded);
+    const auto words = temporary("trunc <{0} x i32> {1} to <{0} x i16>", lanes_, chosen);
+    line("store <{} x i16> {}, ptr {}, align 2", lanes_, words, p.name);
+  }
   TW_ONCE Floats splat_half(const Ptr& p) {
     return splat_floats(temporary("fpext half {} to float", temporary("load half, ptr {}, align 2", p.name)));
   }
@@ -115,11 +141,26 @@ class Ir {
   }
 
   // ---- codes
-  TW_ONCE Bytes low_nibbles(const Bytes& v) {
-    return value<Bytes>("and <{} x i8> {}, {}", 4 * lanes_, v.name, constant_vector("i8", 4 * lanes_, "15"));
+  // Bits `from` to from + count - 1 of each, moved to bit `to`.
+  TW_ONCE Bytes field(const Bytes& v, int from, int count, int to) {
+    std::string name = v.name;
+    if (from != to)
+      name = temporary("{} <{} x i8> {}, {}", from > to ? "lshr" : "shl", 4 * lanes_, name,
+                       constant_vector("i8", 4 * lanes_, std::to_string(from > to ? from - to : to - from)));
+    return value<Bytes>("and <{} x i8> {}, {}", 4 * lanes_, name,
+                        constant_vector("i8", 4 * lanes_, std::to_string(((1 << count) - 1) << to)));
   }
-  TW_ONCE Bytes high_nibbles(const Bytes& v) {
-    return value<Bytes>("lshr <{} x i8> {}, {}", 4 * lanes_, v.name, constant_vector("i8", 4 * lanes_, "4"));
+  TW_ONCE Bytes either(const Bytes& a, const Bytes& b) {
+    return value<Bytes>("or <{} x i8> {}, {}", 4 * lanes_, a.name, b.name);
+  }
+  // Of E2M1 codes 12 + twice the number.
+  TW_ONCE Bytes e2m1(const Bytes& v) {
+    const std::string type = fmt::format("<{} x i8>", 4 * lanes_),
+                      call = lanes_ == 16 ? "@llvm.x86.avx512.pshuf.b.512" : "@llvm.x86.avx2.pshuf.b";
+    declare(fmt::format("{0} {1}({0}, {0})", type, call));
+    std::string table = "<";
+    for (int i = 0; i < 4 * lanes_; ++i) table += fmt::format("{}i8 {}", i ? ", " : "", kE2m1[i % 16]);
+    return value<Bytes>("call {0} {1}({0} {2}>, {0} {3})", type, call, table, v.name);
   }
   // The sums of two neighbouring products of unsigned by signed bytes; of 15 bits and a sign, or saturated.
   TW_ONCE Words pairs(const Bytes& u, const Bytes& s) {

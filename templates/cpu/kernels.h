@@ -2,14 +2,16 @@
 // The CPU's gemm kernels, each written once over a backend B (ir.h, native.h), for weights in panels (panels.h) and x
 // in blocks of 32 codes:
 //
-//   y[t, r] = alpha sum over blocks of (sum of code_w (code_x)) d_w d_x + bias[r]
+//   y[t, r] = alpha sum over blocks of ((sum of code_w code_x) d_w - minimum_w (sum of code_x)) d_x + bias[r]
 //
-// Each block's products are summed exactly in integers, as ggml does; blocks follow each other in the order of k,
-// whatever a kernel's knobs, threads and vectors are. So all of them give the same bits.
+// The products of columns that share a scale are summed exactly in integers, as ggml does, and so are codes of x;
+// scales are exact, too. What is rounded is one addition for each of these sums, in the order of k, whatever a kernel's
+// knobs, threads and vectors are. So all of them give the same bits.
 //
 // The first phase quantizes x (or takes its blocks apart) into scratch memory, in tiles of `tokens` rows. A tile has a
-// record for each block of k: 32 codes of each token, then their scales, then -offset times their sums, which is where
-// sums of products with unsigned codes begin.
+// record for each block of k: 32 codes of each token, their scales, and what the sums of their codes come to: where w
+// has minima, minus the sum times the scale; else, for each scale of w, -offset times the sum of its columns, which is
+// where sums of products with unsigned codes begin.
 //
 // This text is compiled for several targets: no function of it may be one that the rest of the library shares.
 //
@@ -21,26 +23,33 @@
 #include <cstdint>
 #include <span>
 
+#include "templates/cpu/panels.h"
 #include "templates/gemm/params.cuh"
 
 namespace tilewright::cpu::TILEWRIGHT_CPU_KERNELS {
 namespace {
 
-constexpr int kPanelRows = 16;   // rows of w side by side
-constexpr int kBlock = 32;       // columns of k that share a scale
-constexpr int kTokenBytes = 40;  // of scratch memory, for a block of a token
-constexpr int kMostTokens = 8;   // of few(): their sums are in registers
+constexpr int kPanelRows = 16;  // rows of w side by side
+constexpr int kBlock = 32;      // columns of k that share a scale
+constexpr int kMostTokens = 8;  // of few(): their sums are in registers
 
-// How a panel stores a block of 32 columns: codes, four columns of each row side by side, then 16 scales of two bytes.
-// Of 4-bit codes a byte has columns 4 i and, above, 4 i + 16.
-struct PanelCodes {
-  int bits;    // 4 or 8
-  int offset;  // a code stands for code - offset
-  constexpr int code_bytes() const { return kPanelRows * kBlock * bits / 8; }
-  constexpr int bytes() const { return code_bytes() + 2 * kPanelRows; }
+constexpr int token_bytes(PanelCodes w) { return kBlock + 4 + 4 * w.scales; }  // of scratch memory, for a block
+
+enum class Type { f32, f16, bf16, q8_1 };  // of x, bias and y in memory
+
+// What follows the sums.
+struct Epilogue {
+  Type y = Type::f32;
+  bool has_bias = false;
+  Type bias = Type::f32;
 };
 
-enum class Input { f32, q8_1 };  // what x is in memory
+constexpr int bytes_of(Type type) { return type == Type::f32 ? 4 : 2; }
+template <class B>
+typename B::Floats load_as(B& b, Type type, const typename B::Ptr& p) {
+  if (type == Type::f32) return b.load_floats(p);
+  return type == Type::f16 ? b.load_halves(p) : b.load_bf16s(p);
+}
 
 template <class B>
 struct Launch {
@@ -59,36 +68,37 @@ struct Launch {
         scratch(a.scratch) {}
 
   // The record of a tile's first block.
-  Ptr tile(B& b, const I64& index, int tokens) const {
-    return b.at(scratch, b.mul(index, b.mul(blocks, b.constant(tokens * kTokenBytes))));
+  Ptr tile(B& b, const I64& index, int tokens, PanelCodes w) const {
+    return b.at(scratch, b.mul(index, b.mul(blocks, b.constant(tokens * token_bytes(w)))));
   }
 };
 
 // ---- the first phase: one token a block
 
 template <class B, class Tokens>
-void quantize(B& b, const typename B::Arguments& a, Input input, Tokens tokens, PanelCodes w) {
+void quantize(B& b, const typename B::Arguments& a, Type input, Tokens tokens, PanelCodes w) {
   const Launch<B> launch(b, a);
   const int lanes = b.lanes();
   const auto x = b.load_ptr(b.at(a.args, offsetof(GemmArgs, x)));
   const auto ldx = b.load_i64(b.at(a.args, offsetof(GemmArgs, ldx)));
   const auto tile = b.div(a.block, b.constant(tokens));
   const auto token = b.sub(a.block, b.mul(tile, b.constant(tokens)));
-  const auto records = launch.tile(b, tile, tokens);
+  const auto records = launch.tile(b, tile, tokens, w);
   const auto row_elements = b.mul(a.block, ldx);
-  const auto row = input == Input::f32 ? b.at(x, b.mul(row_elements, b.constant(4)))
-                                       : b.at(x, b.mul(b.div(row_elements, b.constant(kBlock)), b.constant(36)));
+  const bool floats = input != Type::q8_1;
+  const auto row = floats ? b.at(x, b.mul(row_elements, b.constant(bytes_of(input))))
+                          : b.at(x, b.mul(b.div(row_elements, b.constant(kBlock)), b.constant(36)));
   b.loop(b.constant(0), launch.blocks, 1, {}, [&](const typename B::I64& block) {
-    const auto record = b.at(records, b.mul(block, b.constant(tokens * kTokenBytes)));
+    const auto record = b.at(records, b.mul(block, b.constant(tokens * token_bytes(w))));
     const auto codes_at = b.at(record, b.mul(token, b.constant(kBlock)));
     const auto scale_at = b.at(b.at(record, tokens * kBlock), b.mul(token, b.constant(4)));
-    const auto from = b.at(row, b.mul(block, b.constant(input == Input::f32 ? 4 * kBlock : 36)));
+    const auto from = b.at(row, b.mul(block, b.constant(floats ? bytes_of(input) * kBlock : 36)));
     std::array<typename B::Ints, 4> codes;
     auto d = b.zero_floats();
-    if (input == Input::f32) {
+    if (floats) {
       std::array<typename B::Floats, 4> v;
       for (int i = 0; i < kBlock / lanes; ++i) {
-        v[i] = b.load_floats(b.at(from, 4 * lanes * i));
+        v[i] = load_as(b, input, b.at(from, bytes_of(input) * lanes * i));
         d = b.larger(d, b.magnitude(v[i]));
       }
       d = b.div(b.largest_of_lanes(d), b.splat(127.0f));
@@ -103,89 +113,145 @@ void quantize(B& b, const typename B::Arguments& a, Input input, Tokens tokens, 
       d = b.splat_half(from);
       for (int i = 0; i < kBlock / lanes; ++i) codes[i] = b.load_codes(b.at(from, 4 + lanes * i));
     }
-    auto sum = codes[0];
-    for (int i = 0; i < kBlock / lanes; ++i) {
-      b.store_codes(b.at(codes_at, lanes * i), codes[i]);
-      if (i > 0) sum = b.add(sum, codes[i]);
-    }
+    for (int i = 0; i < kBlock / lanes; ++i) b.store_codes(b.at(codes_at, lanes * i), codes[i]);
     b.store_first(scale_at, d);
-    b.store_first(b.at(scale_at, 4 * tokens), b.times(b.sum_of_lanes(sum), -w.offset));
+    const int each = kBlock / lanes / w.scales;
+    for (int s = 0; s < w.scales; ++s) {
+      auto sum = codes[each * s];
+      for (int i = 1; i < each; ++i) sum = b.add(sum, codes[each * s + i]);
+      sum = b.times(b.sum_of_lanes(sum), w.minima ? -1 : -w.offset);
+      const auto to = b.at(scale_at, 4 * tokens * (s + 1));
+      if (w.minima)
+        b.store_first(to, b.mul(b.floats(sum), d));  // exact: 12 bits by 11
+      else
+        b.store_first(to, sum);
+    }
   });
 }
 
 // ---- the second: products
 
-// The codes of a block, of lanes() rows: as unsigned bytes, or without dot4() as nibbles, since sums of larger products
-// do not fit in 16 bits.
+// A block of w, of lanes() rows. Codes are unsigned bytes, four columns a row; without dot4() those of 8 bits are
+// nibbles, since sums of larger products do not fit in 16 bits.
 template <class B>
-struct Codes {
+struct Block {
   std::array<typename B::Bytes, 8> low, high;
+  std::array<typename B::Floats, 2> scales;
+  typename B::Floats minimum;
 
   // `part`: of the panel's rows.
-  Codes(B& b, PanelCodes w, const typename B::Ptr& block, int part) {
+  Block(B& b, PanelCodes w, const typename B::Ptr& group, const typename B::Ptr& block, int part) {
     const int bytes = 4 * b.lanes(), step = 4 * kPanelRows;  // of four columns
-    if (w.bits == 4) {
-      for (int i = 0; i < 4; ++i) {
-        const auto v = b.load_bytes(b.at(block, step * i + bytes * part));
-        low[i] = b.low_nibbles(v), low[i + 4] = b.high_nibbles(v);
-      }
-    } else {
+    const auto vector = [&](int i) { return b.load_bytes(b.at(block, step * i + bytes * part)); };
+    if (w.bits == 8) {
       for (int i = 0; i < 8; ++i) {
-        const auto v = b.load_bytes(b.at(block, step * i + bytes * part));
+        const auto v = vector(i);
         if (b.dot4())
           low[i] = v;
         else
-          low[i] = b.low_nibbles(v), high[i] = b.high_nibbles(v);
+          low[i] = b.field(v, 0, 4, 0), high[i] = b.field(v, 4, 4, 0);
+      }
+    } else {
+      for (int i = 0; i < 4; ++i) {
+        const auto v = vector(i);
+        low[i] = b.field(v, 0, 4, 0), low[i + 4] = b.field(v, 4, 4, 0);
+      }
+      if (w.e2m1)
+        for (int i = 0; i < 8; ++i) low[i] = b.e2m1(low[i]);
+      for (int v = 0; v < w.bits - 4; ++v) {
+        const auto upper = vector(4 + v);
+        const int count = 8 / (w.bits - 4);  // of groups of four columns
+        for (int i = 0; i < count; ++i) {
+          auto& code = low[count * v + i];
+          code = b.either(code, b.field(upper, (w.bits - 4) * i, w.bits - 4, 4));
+        }
       }
     }
+    const int first = b.lanes() * part;  // row
+    for (int s = 0; s < w.scales; ++s) {
+      const int at = w.code_bytes() + kPanelRows * (w.scale == PanelScale::grouped ? 1 : 2) * s;
+      scales[s] = w.scale == PanelScale::grouped
+                      ? b.mul(b.load_halves(b.at(group, 2 * first)), b.floats(b.load_codes(b.at(block, at + first))))
+                  : w.scale == PanelScale::half ? b.load_halves(b.at(block, at + 2 * first))
+                                                : b.load_bf16s(b.at(block, at + 2 * first));
+    }
+    if (w.minima)
+      minimum = b.mul(b.load_halves(b.at(group, 2 * (kPanelRows + first))),
+                      b.floats(b.load_codes(b.at(block, w.code_bytes() + kPanelRows * w.scales + first))));
   }
 
-  typename B::Ints nibble_dot(B& b, const std::array<typename B::Bytes, 8>& nibbles,
-                              const std::array<typename B::Bytes, 8>& x) const {
-    auto sum = b.pairs(nibbles[0], x[0]);  // at most 8 * 2 * 15 * 128 = 30720
-    for (int i = 1; i < 8; ++i) sum = b.add(sum, b.pairs(nibbles[i], x[i]));
-    return b.pair_sums(sum);
+  // Products of the columns of scale s.
+  typename B::Ints products(B& b, PanelCodes w, int s, int largest, const std::array<typename B::Bytes, 8>& codes,
+                            const std::array<typename B::Bytes, 8>& x) const {
+    const int each = 8 / w.scales, fit = 32767 / (2 * 128 * largest), together = fit >= 8 ? 8 : fit >= 4 ? 4 : fit;
+    const int step = together < each ? together : each;
+    typename B::Ints sum;
+    for (int first = each * s; first < each * (s + 1); first += step) {
+      auto words = b.pairs(codes[first], x[first]);
+      for (int i = 1; i < step; ++i) words = b.add(words, b.pairs(codes[first + i], x[first + i]));
+      sum = first == each * s ? b.pair_sums(words) : b.add(sum, b.pair_sums(words));
+    }
+    return sum;
   }
-  // Products with a token's codes; `begin`: minus the offset's share.
-  typename B::Ints dot(B& b, PanelCodes w, const typename B::Ptr& token, const typename B::Ints& begin) const {
+  // acc + the products with one token, whose codes and scale are at `token` and `scale`.
+  typename B::Floats add(B& b, PanelCodes w, const typename B::Ptr& token, const typename B::Ptr& scale, int tokens,
+                         typename B::Floats acc) const {
     std::array<typename B::Bytes, 8> x;
     for (int i = 0; i < 8; ++i) x[i] = b.splat_bytes(b.at(token, 4 * i));
-    if (b.dot4()) {
-      auto sum = begin;
-      for (int i = 0; i < 8; ++i) sum = b.dot4(sum, low[i], x[i]);
-      return sum;
+    const auto d = b.splat_floats(scale);
+    for (int s = 0; s < w.scales; ++s) {
+      const auto begin = b.at(scale, 4 * tokens * (s + 1));
+      auto sum = w.minima ? b.zero_ints() : b.splat_ints(begin);
+      if (b.dot4()) {
+        for (int i = 8 / w.scales * s; i < 8 / w.scales * (s + 1); ++i) sum = b.dot4(sum, low[i], x[i]);
+      } else if (w.bits == 8) {
+        sum = b.add(sum, products(b, w, s, 15, low, x));
+        sum = b.add(sum, b.shifted(products(b, w, s, 15, high, x), 4));
+      } else {
+        sum = b.add(sum, products(b, w, s, w.largest(), low, x));
+      }
+      acc = b.fma(b.floats(sum), b.mul(scales[s], d), acc);
     }
-    const auto sum = b.add(begin, nibble_dot(b, low, x));
-    return w.bits == 4 ? sum : b.add(sum, b.shifted(nibble_dot(b, high, x), 4));
+    return w.minima ? b.fma(minimum, b.splat_floats(b.at(scale, 4 * tokens)), acc) : acc;
   }
 };
 
-// acc + the block's products with one token. scales: of the rows.
+// Where block `block` of a panel is, and the halves of its group.
 template <class B>
-typename B::Floats add_block(B& b, PanelCodes w, const Codes<B>& codes, const typename B::Floats& scales,
-                             const typename B::Ptr& token_codes, const typename B::Ptr& token_scale, int tokens,
-                             const typename B::Floats& acc) {
-  const auto dot = codes.dot(b, w, token_codes, b.splat_ints(b.at(token_scale, 4 * tokens)));
-  return b.fma(b.floats(dot), b.mul(scales, b.splat_floats(token_scale)), acc);
-}
+struct BlockPlace {
+  typename B::Ptr at, group;
+  BlockPlace(B& b, PanelCodes w, const typename B::Ptr& panel, const typename B::I64& block)
+      : at(b.at(panel, b.mul(block, b.constant(w.bytes())))), group(at) {
+    if (w.scale != PanelScale::grouped) return;
+    const auto number = b.div(block, b.constant(w.blocks()));
+    group = b.at(panel, b.mul(number, b.constant(w.blocks() * w.bytes() + w.group_bytes())));
+    at = b.at(b.at(at, b.mul(number, b.constant(w.group_bytes()))), w.group_bytes());
+  }
+};
 
 template <class B>
 struct Output {
   typename B::Ptr y, bias;
   typename B::I64 ldy;
   typename B::Floats scale;
-  bool has_bias;
-  Output(B& b, const Launch<B>& l, bool with_bias)
+  Epilogue e;
+  Output(B& b, const Launch<B>& l, const Epilogue& epilogue)
       : y(b.load_ptr(b.at(l.args, offsetof(GemmArgs, y)))),
-        bias(with_bias ? b.load_ptr(b.at(l.args, offsetof(GemmArgs, bias))) : y),
+        bias(epilogue.has_bias ? b.load_ptr(b.at(l.args, offsetof(GemmArgs, bias))) : y),
         ldy(b.load_i64(b.at(l.args, offsetof(GemmArgs, ldy)))),
         scale(b.splat(b.mul(b.load_f32(b.at(l.constants, offsetof(tw::gemm::Shape, alpha))),
                             b.load_f32(b.at(l.args, offsetof(GemmArgs, alpha)))))),
-        has_bias(with_bias) {}
+        e(epilogue) {}
   void store(B& b, const typename B::I64& token, const typename B::I64& row, const typename B::Floats& sum) const {
     auto v = b.mul(sum, scale);
-    if (has_bias) v = b.add(v, b.load_floats(b.at(bias, b.mul(row, b.constant(4)))));
-    b.store_floats(b.at(y, b.mul(b.add(b.mul(token, ldy), row), b.constant(4))), v);
+    if (e.has_bias) v = b.add(v, load_as(b, e.bias, b.at(bias, b.mul(row, b.constant(bytes_of(e.bias))))));
+    const auto to = b.at(y, b.mul(b.add(b.mul(token, ldy), row), b.constant(bytes_of(e.y))));
+    if (e.y == Type::f32)
+      b.store_floats(to, v);
+    else if (e.y == Type::f16)
+      b.store_halves(to, v);
+    else
+      b.store_bf16s(to, v);
   }
 };
 
@@ -205,13 +271,16 @@ struct Place {
 // Few tokens: their sums stay in registers, so w is read once and nothing else is moved. ahead: bytes of w to ask for
 // in advance; 0: the CPU finds out by itself.
 template <class B, class Tokens, class Ahead>
-void few(B& b, const typename B::Arguments& a, PanelCodes w, bool bias, Tokens tokens, int panels, Ahead ahead) {
+void few(B& b, const typename B::Arguments& a, PanelCodes w, const Epilogue& e, Tokens tokens, int panels,
+         Ahead ahead) {
   const Launch<B> launch(b, a);
-  const Output<B> output(b, launch, bias);
+  const Output<B> output(b, launch, e);
   const Place<B> place(b, launch, a.block, panels);
-  const auto x = launch.tile(b, place.tile, tokens);
+  const auto x = launch.tile(b, place.tile, tokens, w);
   const auto w_at = b.load_ptr(b.at(a.args, offsetof(GemmArgs, w)));
-  const auto panel_bytes = b.mul(launch.blocks, b.constant(w.bytes()));
+  auto panel_bytes = b.mul(launch.blocks, b.constant(w.bytes()));
+  if (w.scale == PanelScale::grouped)
+    panel_bytes = b.add(panel_bytes, b.mul(b.div(launch.blocks, b.constant(w.blocks())), b.constant(w.group_bytes())));
   const auto first_token = b.mul(place.tile, b.constant(tokens));
   b.loop(place.first, place.last, 1, {}, [&](const typename B::I64& panel) {
     const auto from = b.at(w_at, b.mul(panel, panel_bytes));
@@ -220,17 +289,16 @@ void few(B& b, const typename B::Arguments& a, PanelCodes w, bool bias, Tokens t
     for (int i = 0; i < parts * tokens; ++i) sums[i] = b.zero_floats();
     b.loop(b.constant(0), launch.blocks, 1, std::span(sums.data(), static_cast<std::size_t>(parts * tokens)),
            [&](const typename B::I64& block) {
-             const auto at = b.at(from, b.mul(block, b.constant(w.bytes())));
+             const BlockPlace<B> where(b, w, from, block);
              if (ahead > 0)
-               for (int line = 0; line < w.bytes(); line += 64) b.prefetch(b.at(at, ahead + line));
-             const auto record = b.at(x, b.mul(block, b.constant(tokens * kTokenBytes)));
+               for (int line = 0; line < w.bytes(); line += 64) b.prefetch(b.at(where.at, ahead + line));
+             const auto record = b.at(x, b.mul(block, b.constant(tokens * token_bytes(w))));
              for (int part = 0; part < parts; ++part) {
-               const Codes<B> codes(b, w, at, part);
-               const auto scales = b.load_halves(b.at(at, w.code_bytes() + 2 * b.lanes() * part));
+               const Block<B> rows(b, w, where.group, where.at, part);
                for (int t = 0; t < tokens; ++t)
                  sums[part * tokens + t] =
-                     add_block(b, w, codes, scales, b.at(record, kBlock * t), b.at(record, tokens * kBlock + 4 * t),
-                               tokens, sums[part * tokens + t]);
+                     rows.add(b, w, b.at(record, kBlock * t), b.at(record, tokens * kBlock + 4 * t), tokens,
+                              sums[part * tokens + t]);
              }
            });
     const auto row = b.mul(panel, b.constant(kPanelRows));
@@ -247,15 +315,17 @@ void few(B& b, const typename B::Arguments& a, PanelCodes w, bool bias, Tokens t
 // Many tokens: sums of a tile are in memory, near enough to be fast, and a block of w is unpacked once for all of them.
 // side_by_side: tokens whose products are computed together.
 template <class B, class Tokens, class Together>
-void many(B& b, const typename B::Arguments& a, PanelCodes w, bool bias, Tokens tokens, int panels,
+void many(B& b, const typename B::Arguments& a, PanelCodes w, const Epilogue& e, Tokens tokens, int panels,
           Together side_by_side) {
   const Launch<B> launch(b, a);
   const auto sums = b.stack(std::int64_t{tokens} * 4 * kPanelRows);
-  const Output<B> output(b, launch, bias);
+  const Output<B> output(b, launch, e);
   const Place<B> place(b, launch, a.block, panels);
-  const auto x = launch.tile(b, place.tile, tokens);
+  const auto x = launch.tile(b, place.tile, tokens, w);
   const auto w_at = b.load_ptr(b.at(a.args, offsetof(GemmArgs, w)));
-  const auto panel_bytes = b.mul(launch.blocks, b.constant(w.bytes()));
+  auto panel_bytes = b.mul(launch.blocks, b.constant(w.bytes()));
+  if (w.scale == PanelScale::grouped)
+    panel_bytes = b.add(panel_bytes, b.mul(b.div(launch.blocks, b.constant(w.blocks())), b.constant(w.group_bytes())));
   const auto first_token = b.mul(place.tile, b.constant(tokens));
   const auto count = b.less(b.sub(launch.m, first_token), b.constant(tokens));
   const int parts = kPanelRows / b.lanes(), part_bytes = 4 * b.lanes();
@@ -264,11 +334,10 @@ void many(B& b, const typename B::Arguments& a, PanelCodes w, bool bias, Tokens 
     b.loop(b.constant(0), b.constant(std::int64_t{tokens} * 4 * kPanelRows), part_bytes, {},
            [&](const typename B::I64& at) { b.store_floats(b.at(sums, at), b.zero_floats()); });
     b.loop(b.constant(0), launch.blocks, 1, {}, [&](const typename B::I64& block) {
-      const auto at = b.at(from, b.mul(block, b.constant(w.bytes())));
-      const auto record = b.at(x, b.mul(block, b.constant(tokens * kTokenBytes)));
+      const BlockPlace<B> where(b, w, from, block);
+      const auto record = b.at(x, b.mul(block, b.constant(tokens * token_bytes(w))));
       for (int part = 0; part < parts; ++part) {
-        const Codes<B> codes(b, w, at, part);
-        const auto scales = b.load_halves(b.at(at, w.code_bytes() + 2 * b.lanes() * part));
+        const Block<B> rows(b, w, where.group, where.at, part);
         const auto part_sums = b.at(sums, std::int64_t{part} * tokens * part_bytes);
         // Tokens beyond the last of a tile are computed where `side_by_side` has them, and not stored.
         b.loop(b.constant(0), count, side_by_side, {}, [&](const typename B::I64& t) {
@@ -277,8 +346,8 @@ void many(B& b, const typename B::Arguments& a, PanelCodes w, bool bias, Tokens 
           const auto token_sums = b.at(part_sums, b.mul(t, b.constant(part_bytes)));
           for (int i = 0; i < side_by_side; ++i) {
             const auto sum_at = b.at(token_sums, part_bytes * i);
-            b.store_floats(sum_at, add_block(b, w, codes, scales, b.at(token_codes, kBlock * i),
-                                             b.at(token_scale, 4 * i), tokens, b.load_floats(sum_at)));
+            b.store_floats(sum_at, rows.add(b, w, b.at(token_codes, kBlock * i), b.at(token_scale, 4 * i), tokens,
+                                            b.load_floats(sum_at)));
           }
         });
       }

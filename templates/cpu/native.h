@@ -63,6 +63,22 @@ class Native {
   static Floats load_floats(Ptr p) { return {_mm256_loadu_ps(reinterpret_cast<const float*>(p))}; }
   static void store_floats(Ptr p, Floats v) { _mm256_storeu_ps(reinterpret_cast<float*>(writable(p)), v.v); }
   static Floats load_halves(Ptr p) { return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))}; }
+  static Floats load_bf16s(Ptr p) {
+    const __m128i words = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(words), 16))};
+  }
+  static void store_halves(Ptr p, Floats v) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(writable(p)), _mm256_cvtps_ph(v.v, _MM_FROUND_TO_NEAREST_INT));
+  }
+  static void store_bf16s(Ptr p, Floats v) {
+    const __m256i bits = _mm256_castps_si256(v.v), upper = _mm256_srli_epi32(bits, 16);
+    const __m256i up = _mm256_add_epi32(_mm256_and_si256(upper, _mm256_set1_epi32(1)), _mm256_set1_epi32(32767));
+    const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, up), 16);
+    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v.v, v.v, _CMP_UNORD_Q));
+    const __m256i chosen = _mm256_blendv_epi8(rounded, _mm256_or_si256(upper, _mm256_set1_epi32(64)), nan);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(writable(p)),
+                     _mm_packus_epi32(_mm256_castsi256_si128(chosen), _mm256_extracti128_si256(chosen, 1)));
+  }
   static Floats splat_half(Ptr p) { return {_mm256_cvtph_ps(_mm_set1_epi16(load<std::int16_t>(p)))}; }
   static Ints load_codes(Ptr p) { return {_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)))}; }
   static void store_codes(Ptr p, Ints v) {
@@ -79,13 +95,21 @@ class Native {
   static Floats splat_floats(Ptr p) { return {_mm256_set1_ps(load<float>(p))}; }
   static void prefetch(Ptr p) { _mm_prefetch(p, _MM_HINT_T0); }
 
-  static Bytes low_nibbles(Bytes v) { return {_mm256_and_si256(v.v, _mm256_set1_epi8(15))}; }
-  static Bytes high_nibbles(Bytes v) { return {_mm256_and_si256(_mm256_srli_epi16(v.v, 4), _mm256_set1_epi8(15))}; }
+  static Bytes field(Bytes v, int from, int count, int to) {
+    const __m256i moved = from > to ? _mm256_srli_epi16(v.v, from - to) : _mm256_slli_epi16(v.v, to - from);
+    return {_mm256_and_si256(moved, _mm256_set1_epi8(static_cast<char>(((1 << count) - 1) << to)))};
+  }
+  static Bytes either(Bytes a, Bytes b) { return {_mm256_or_si256(a.v, b.v)}; }
+  static Bytes e2m1(Bytes v) {
+    const __m128i table = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
+    return {_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), v.v)};
+  }
   static Words pairs(Bytes u, Bytes s) { return {_mm256_maddubs_epi16(u.v, s.v)}; }
   static Words add(Words a, Words b) { return {_mm256_add_epi16(a.v, b.v)}; }
   static Ints pair_sums(Words v) { return {_mm256_madd_epi16(v.v, _mm256_set1_epi16(1))}; }
   static Ints dot4(Ints sum, Bytes, Bytes) { return sum; }  // there is no such instruction: dot4() is false
 
+  static Ints zero_ints() { return {_mm256_setzero_si256()}; }
   static Ints add(Ints a, Ints b) { return {_mm256_add_epi32(a.v, b.v)}; }
   static Ints times(Ints a, int factor) { return {_mm256_mullo_epi32(a.v, _mm256_set1_epi32(factor))}; }
   static Ints shifted(Ints a, int bits) { return {_mm256_slli_epi32(a.v, bits)}; }

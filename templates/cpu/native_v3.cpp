@@ -9,7 +9,9 @@
 #include <array>
 #include <cstring>
 #include <span>
+#include <utility>
 
+#include "templates/cpu/panels.h"
 #include "templates/gemm/params.cuh"
 
 #if defined(__clang__)
@@ -36,43 +38,40 @@ K::Arguments arguments(const void* args, const void* constants, void* scratch, s
   return {static_cast<K::Ptr>(args), static_cast<K::Ptr>(constants), static_cast<K::Ptr>(scratch), block};
 }
 
-template <int input, int tokens, int offset>
-void first(const void* args, const void* constants, void* scratch, std::int64_t block) {
-  K k;
-  native_v3::quantize(k, arguments(args, constants, scratch, block), static_cast<native_v3::Input>(input),
-                      Fixed<tokens>(), {8, offset});
-}
-template <int bits, int offset, bool bias, int tokens>
-void run(const void* args, const void* constants, void* scratch, std::int64_t block) {
-  K k;
-  constexpr native_v3::PanelCodes w{bits, offset};
-  if constexpr (tokens <= kFewTokens)
-    native_v3::few(k, arguments(args, constants, scratch, block), w, bias, Fixed<tokens>(), kFewPanels, Fixed<0>());
-  else
-    native_v3::many(k, arguments(args, constants, scratch, block), w, bias, Fixed<tokens>(), kManyPanels, Fixed<1>());
+native_v3::Epilogue epilogue(const NativeOptions& o) {
+  return {static_cast<native_v3::Type>(o.y), o.bias >= 0, static_cast<native_v3::Type>(o.bias < 0 ? 0 : o.bias)};
 }
 
-template <int tokens>
-CpuFunction* find_first(int input, int offset) {
-  if (offset == 8) return input == 0 ? &first<0, tokens, 8> : &first<1, tokens, 8>;
-  return input == 0 ? &first<0, tokens, 128> : &first<1, tokens, 128>;
+void first(const NativeOptions& o, const void* args, const void* constants, void* scratch, std::int64_t block) {
+  K k;
+  native_v3::quantize(k, arguments(args, constants, scratch, block), static_cast<native_v3::Type>(o.x), o.tokens, o.w);
 }
-template <int tokens>
-CpuFunction* find_run(int bits, bool bias) {
-  if (bits == 4) return bias ? &run<4, 8, true, tokens> : &run<4, 8, false, tokens>;
-  return bias ? &run<8, 128, true, tokens> : &run<8, 128, false, tokens>;
+template <PanelCodes w, int tokens>
+void run(const NativeOptions& o, const void* args, const void* constants, void* scratch, std::int64_t block) {
+  K k;
+  const auto e = epilogue(o);
+  if constexpr (tokens <= kFewTokens)
+    native_v3::few(k, arguments(args, constants, scratch, block), w, e, Fixed<tokens>(), kFewPanels, Fixed<0>());
+  else
+    native_v3::many(k, arguments(args, constants, scratch, block), w, e, Fixed<tokens>(), kManyPanels, Fixed<1>());
+}
+
+template <PanelCodes w>
+NativeFunction* find_run(int tokens) {
+  return tokens == 1 ? &run<w, 1> : tokens == 4 ? &run<w, 4> : tokens == 64 ? &run<w, 64> : nullptr;
+}
+template <std::size_t... i>
+NativeFunction* find_run(const NativeOptions& o, std::index_sequence<i...>) {
+  NativeFunction* found = nullptr;
+  ((o.w == kPanelCodes[i] ? void(found = find_run<kPanelCodes[i]>(o.tokens)) : void()), ...);
+  return found;
 }
 
 }  // namespace
 
-NativeKernel native_v3_kernel(int input, int bits, bool bias, int tokens) {
-  const int offset = bits == 4 ? 8 : 128;
-  switch (tokens) {
-    case 1: return {find_first<1>(input, offset), find_run<1>(bits, bias)};
-    case 4: return {find_first<4>(input, offset), find_run<4>(bits, bias)};
-    case 64: return {find_first<64>(input, offset), find_run<64>(bits, bias)};
-    default: return {};
-  }
+NativeKernel native_v3_kernel(const NativeOptions& o) {
+  NativeFunction* const found = find_run(o, std::make_index_sequence<std::size(kPanelCodes)>());
+  return found ? NativeKernel{&first, found} : NativeKernel{};
 }
 
 }  // namespace tilewright::cpu
@@ -85,6 +84,6 @@ NativeKernel native_v3_kernel(int input, int bits, bool bias, int tokens) {
 
 #else
 namespace tilewright::cpu {
-NativeKernel native_v3_kernel(int, int, bool, int) { return {}; }
+NativeKernel native_v3_kernel(const NativeOptions&) { return {}; }
 }  // namespace tilewright::cpu
 #endif

@@ -4,15 +4,24 @@
 
 #include <tilewright/source.h>
 
+#include "templates/cpu/panels.h"
+
 namespace tilewright::cpu {
 
 inline constexpr int kFewTokens = 8, kFewPanels = 4, kManyPanels = 4;
 
-struct NativeKernel {
-  CpuFunction* first = nullptr;
-  CpuFunction* run = nullptr;
+struct NativeOptions {
+  PanelCodes w;
+  int x, y, bias;  // types (kernels.h) as numbers; bias: less than 0 if there is none
+  int tokens;      // of a tile
 };
-// input: of kernels.h, as a number. Empty if there is none for these knobs.
-NativeKernel native_v3_kernel(int input, int bits, bool bias, int tokens);
+using NativeFunction = void(const NativeOptions& options, const void* args, const void* constants, void* scratch,
+                            std::int64_t block);
+struct NativeKernel {
+  NativeFunction* first = nullptr;
+  NativeFunction* run = nullptr;
+};
+// Empty if there is none for these options. It is to be called with them.
+NativeKernel native_v3_kernel(const NativeOptions& options);
 
 }  // namespace tilewright::cpu

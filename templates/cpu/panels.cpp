@@ -4,40 +4,239 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
+#include <bit>
+#include <string>
+#include <vector>
 
 #include "templates/checks.h"
 
 namespace tilewright::cpu {
 namespace {
 
-constexpr PanelInfo kFour = {4, 8}, kEight = {8, 128};
+using Byte = std::uint8_t;
 
-// A block of a row as its format stores it: a half, then codes; and where it is in the panel.
-template <class Move>
-void each_block(Format w, std::int64_t k, std::int64_t first, std::int64_t last, const Move& move) {
-  const PanelInfo& info = *panel_info(w);
-  const std::int64_t blocks = k / kPanelColumns, row_block = 2 + kPanelColumns * info.bits / 8;
-  for (std::int64_t panel = first; panel < last; ++panel)
-    for (std::int64_t block = 0; block < blocks; ++block)
-      for (int r = 0; r < kPanel; ++r)
-        move(((panel * kPanel + r) * blocks + block) * row_block, (panel * blocks + block) * info.bytes(), r);
+// Where a column's code is in its format's block: `low` has its lower bits, or all of them, `high` the others.
+struct Place {
+  int low, low_bit, high = 0, high_bit = 0;
+};
+// Scales of a row's 32 columns, as they are in the panel.
+struct Row {
+  std::uint16_t scales[2], group[2];  // group: of the format's block, scale and minimum
+  Byte minimum;
+};
+
+std::uint16_t get16(const Byte* p) { return static_cast<std::uint16_t>(p[0] | p[1] << 8); }
+void put16(Byte* p, std::uint16_t v) { p[0] = static_cast<Byte>(v), p[1] = static_cast<Byte>(v >> 8); }
+
+// ---- scales of formats, `block` being the number of 32 columns within the format's block
+
+void get_half(const Byte* from, int, Row& row) { row.scales[0] = get16(from); }
+void put_half(const Row& row, int, Byte* to) { put16(to, row.scales[0]); }
+
+// Half of 2^(code - 127), which bf16 holds, and a NaN.
+void get_e8m0(const Byte* from, int, Row& row) {
+  const int code = *from;
+  row.scales[0] = static_cast<std::uint16_t>(code == 255 ? 0x7fc0 : code > 1 ? (code - 1) << 7 : 0x20 << code);
+}
+void put_e8m0(const Row& row, int, Byte* to) {
+  const int bits = row.scales[0];
+  *to = static_cast<Byte>(bits == 0x7fc0 ? 255 : bits < 0x80 ? bits >> 6 : (bits >> 7) + 1);
 }
 
-std::byte flipped(std::byte code) { return code ^ std::byte{0x80}; }
+// Half of an E4M3, which a half holds, and a NaN.
+std::uint16_t half_of_e4m3(int code) {
+  const int sign = (code & 0x80) << 8, exponent = code >> 3 & 15, mantissa = code & 7;
+  if (exponent == 15 && mantissa == 7) return static_cast<std::uint16_t>(sign | 0x7e00);
+  if (exponent > 0) return static_cast<std::uint16_t>(sign | (exponent + 7) << 10 | mantissa << 7);
+  if (mantissa == 0) return static_cast<std::uint16_t>(sign);
+  const int top = std::bit_width(static_cast<unsigned>(mantissa)) - 1;
+  return static_cast<std::uint16_t>(sign | (top + 5) << 10 | (mantissa << (3 - top) & 7) << 7);
+}
+Byte e4m3_of_half(int bits) {
+  const int sign = bits >> 8 & 0x80, exponent = bits >> 10 & 31, mantissa = bits >> 7 & 7;
+  return static_cast<Byte>(sign | (exponent == 31  ? 0x7f
+                                   : exponent >= 8 ? (exponent - 7) << 3 | mantissa
+                                   : exponent >= 5 ? (8 | mantissa) >> (8 - exponent)
+                                                   : 0));
+}
+void get_e4m3(const Byte* from, int block, Row& row) {
+  for (int i = 0; i < 2; ++i) row.scales[i] = half_of_e4m3(from[2 * block + i]);
+}
+void put_e4m3(const Row& row, int block, Byte* to) {
+  for (int i = 0; i < 2; ++i) to[2 * block + i] = e4m3_of_half(row.scales[i]);
+}
+
+// Eight pairs of six bits (ggml's get_scale_min_k4), behind two halves.
+void get_pairs(const Byte* from, int block, Row& row) {
+  for (int i = 0; i < 2; ++i) row.group[i] = get16(from + 2 * i);
+  const Byte* const s = from + 4;
+  if (block < 4) {
+    row.scales[0] = s[block] & 63, row.minimum = s[block + 4] & 63;
+  } else {
+    row.scales[0] = static_cast<Byte>((s[block + 4] & 15) | s[block - 4] >> 6 << 4);
+    row.minimum = static_cast<Byte>(s[block + 4] >> 4 | s[block] >> 6 << 4);
+  }
+}
+void put_pairs(const Row& row, int block, Byte* to) {
+  for (int i = 0; i < 2; ++i) put16(to + 2 * i, row.group[i]);
+  Byte* const s = to + 4;
+  const auto add = [](Byte& byte, int bits) { byte = static_cast<Byte>(byte | bits); };
+  if (block < 4) {
+    add(s[block], row.scales[0]), add(s[block + 4], row.minimum);
+  } else {
+    add(s[block + 4], (row.scales[0] & 15) | (row.minimum & 15) << 4);
+    add(s[block - 4], row.scales[0] >> 4 << 6), add(s[block], row.minimum >> 4 << 6);
+  }
+}
+
+void get_q6_k(const Byte* from, int block, Row& row) {
+  row.group[0] = get16(from + 208);
+  for (int i = 0; i < 2; ++i) row.scales[i] = from[192 + 2 * block + i];
+}
+void put_q6_k(const Row& row, int block, Byte* to) {
+  put16(to + 208, row.group[0]);
+  for (int i = 0; i < 2; ++i) to[192 + 2 * block + i] = static_cast<Byte>(row.scales[i]);
+}
+
+// ---- formats
+
+struct PanelFormat {
+  const char* name;
+  PanelCodes codes;
+  int bytes, columns;  // of the format's own block
+  Byte flip;           // bits of a code that the panel has the other way round
+  Place (*place)(int column);
+  void (*get)(const Byte* from, int block, Row& row);
+  void (*put)(const Row& row, int block, Byte* to);
+};
+
+constexpr PanelScale grouped = PanelScale::grouped;
+constexpr PanelFormat kFormats[] = {
+    {"ggml_mxfp4", kPanelCodes[0], 17, 32, 0,
+     [](int c) {
+       return Place{1 + c % 16, c / 16 * 4};
+     },
+     get_e8m0, put_e8m0},
+    {"ggml_nvfp4", kPanelCodes[1], 36, 64, 0,
+     [](int c) {
+       return Place{4 + c / 16 * 8 + c % 8, c / 8 % 2 * 4};
+     },
+     get_e4m3, put_e4m3},
+    {"q4_0", kPanelCodes[2], 18, 32, 0,
+     [](int c) {
+       return Place{2 + c % 16, c / 16 * 4};
+     },
+     get_half, put_half},
+    {"q4_k", kPanelCodes[3], 144, 256, 0,
+     [](int c) {
+       return Place{16 + c / 64 * 32 + c % 32, c / 32 % 2 * 4};
+     },
+     get_pairs, put_pairs},
+    {"q5_k", kPanelCodes[4], 176, 256, 0,
+     [](int c) {
+       return Place{48 + c / 64 * 32 + c % 32, c / 32 % 2 * 4, 16 + c % 32, c / 32};
+     },
+     get_pairs, put_pairs},
+    {"q6_k", kPanelCodes[5], 210, 256, 0,
+     [](int c) {
+       return Place{c / 128 * 64 + c % 64, c / 64 % 2 * 4, 128 + c / 128 * 32 + c % 32, c / 32 % 4 * 2};
+     },
+     get_q6_k, put_q6_k},
+    {"q8_0", kPanelCodes[6], 34, 32, 0x80,
+     [](int c) {
+       return Place{2 + c, 0};
+     },
+     get_half, put_half},
+};
+
+const PanelFormat* find(Format w) {
+  for (const PanelFormat& f : kFormats)
+    if (w.name() == f.name) return &f;
+  return nullptr;
+}
+
+int low_bits(const PanelCodes& c) { return c.bits == 8 ? 8 : 4; }
+Byte bits_of(Byte byte, int at, int count) { return static_cast<Byte>(byte >> at & ((1 << count) - 1)); }
+
+// A code's place in a panel's block, for row 0; others are four bytes on.
+Place panel_place(const PanelCodes& c, int column) {
+  const int in_vector = column % 4, vector = column / 4;
+  if (c.bits == 8) return {64 * vector + in_vector, 0};
+  Place p{64 * (vector % 4) + in_vector, vector / 4 * 4};
+  if (c.bits == 5) p.high = 256 + in_vector, p.high_bit = vector;
+  if (c.bits == 6) p.high = 256 + 64 * (vector / 4) + in_vector, p.high_bit = vector % 4 * 2;
+  return p;
+}
+Byte get_code(const PanelCodes& c, const Byte* block, const Place& p) {
+  Byte code = bits_of(block[p.low], p.low_bit, low_bits(c));
+  if (c.bits == 5 || c.bits == 6) code = static_cast<Byte>(code | bits_of(block[p.high], p.high_bit, c.bits - 4) << 4);
+  return code;
+}
+void put_code(const PanelCodes& c, Byte* block, const Place& p, Byte code) {
+  block[p.low] = static_cast<Byte>(block[p.low] | bits_of(code, 0, low_bits(c)) << p.low_bit);
+  if (c.bits == 5 || c.bits == 6) block[p.high] = static_cast<Byte>(block[p.high] | code >> 4 << p.high_bit);
+}
+
+void get_panel(const PanelCodes& c, const Byte* group, const Byte* block, int r, Row& row) {
+  const Byte* scales = block + c.code_bytes();
+  for (int i = 0; i < c.scales; ++i, scales += kPanel * (c.scale == grouped ? 1 : 2))
+    row.scales[i] = c.scale == grouped ? scales[r] : get16(scales + 2 * r);
+  if (c.minima) row.minimum = scales[r];
+  for (int i = 0; i < c.group_bytes() / (2 * kPanel); ++i) row.group[i] = get16(group + 2 * (kPanel * i + r));
+}
+void put_panel(const PanelCodes& c, Byte* group, Byte* block, int r, const Row& row) {
+  Byte* scales = block + c.code_bytes();
+  for (int i = 0; i < c.scales; ++i, scales += kPanel * (c.scale == grouped ? 1 : 2))
+    if (c.scale == grouped)
+      scales[r] = static_cast<Byte>(row.scales[i]);
+    else
+      put16(scales + 2 * r, row.scales[i]);
+  if (c.minima) scales[r] = row.minimum;
+  for (int i = 0; i < c.group_bytes() / (2 * kPanel); ++i) put16(group + 2 * (kPanel * i + r), row.group[i]);
+}
+
+// move(row's block, number within it, panel's group, panel's block, row of the panel)
+template <class A, class B, class Move>
+void each_block(const PanelFormat& f, std::int64_t k, std::int64_t first, std::int64_t last, A* rows, B* panels,
+                const Move& move) {
+  const PanelCodes& c = f.codes;
+  const std::int64_t row_bytes = k / f.columns * f.bytes;
+  for (std::int64_t panel = first; panel < last; ++panel)
+    for (std::int64_t block = 0; block < k / kPanelColumns; ++block) {
+      const std::int64_t column = block * kPanelColumns;
+      const auto group =
+          panels + panel * c.panel_bytes(k) + block / c.blocks() * (c.blocks() * c.bytes() + c.group_bytes());
+      for (int r = 0; r < kPanel; ++r)
+        move(rows + (panel * kPanel + r) * row_bytes + column / f.columns * f.bytes,
+             static_cast<int>(column % f.columns / kPanelColumns), group,
+             group + c.group_bytes() + block % c.blocks() * c.bytes(), r);
+    }
+}
+// Places of a code in a block of the format and in a panel's.
+std::vector<std::pair<Place, Place>> places(const PanelFormat& f) {
+  std::vector<std::pair<Place, Place>> list;
+  for (int c = 0; c < f.columns; ++c) list.emplace_back(f.place(c), panel_place(f.codes, c % kPanelColumns));
+  return list;
+}
 
 }  // namespace
 
-const PanelInfo* panel_info(Format w) { return w.name() == "q4_0" ? &kFour : w.name() == "q8_0" ? &kEight : nullptr; }
+const PanelCodes* panel_codes(Format w) {
+  const PanelFormat* f = find(w);
+  return f ? &f->codes : nullptr;
+}
 
 std::int64_t panel_bytes(const Gemm& g) {
-  return std::max(g.groups, 1) * (g.n / kPanel) * (g.k / kPanelColumns) * panel_info(g.w)->bytes();
+  return std::max(g.groups, 1) * (g.n / kPanel) * panel_codes(g.w)->panel_bytes(g.k);
 }
 
 void check_panels(const char* field, std::string value, Format w, Format x, std::int64_t n) {
-  if (!panel_info(w))
+  if (!find(w)) {
+    std::string all;
+    for (const PanelFormat& f : kFormats) all += fmt::format("{}{}", all.empty() ? "" : ", ", f.name);
     throw Error(ErrorCode::unsupported, field, std::move(value),
-                fmt::format("w={} has no panels; q4_0 and q8_0 have", w.name()));
+                fmt::format("w={} has no panels; {} have", w.name(), all));
+  }
   if (x.name() != "q8_1")
     throw Error(ErrorCode::unsupported, field, std::move(value),
                 fmt::format("panels are for x=q8_1 (x_from quantizes floats), not x={}", x.name()));
@@ -47,33 +246,39 @@ void check_panels(const char* field, std::string value, Format w, Format x, std:
 
 void pack_panels(Format w, std::int64_t k, std::int64_t first, std::int64_t last, const std::byte* from,
                  std::byte* to) {
-  const PanelInfo& info = *panel_info(w);
-  each_block(w, k, first, last, [&](std::int64_t row_at, std::int64_t panel_at, int r) {
-    const std::byte* codes = from + row_at + 2;
-    std::byte* block = to + panel_at;
-    if (info.bits == 4) {
-      // The format's own bytes have columns i and i + 16, too.
-      for (int i = 0; i < 16; ++i) block[64 * (i / 4) + 4 * r + i % 4] = codes[i];
-    } else {
-      for (int i = 0; i < kPanelColumns; ++i) block[64 * (i / 4) + 4 * r + i % 4] = flipped(codes[i]);
-    }
-    std::memcpy(block + info.bytes() - 2 * kPanel + 2 * r, from + row_at, 2);
-  });
+  const PanelFormat& f = *find(w);
+  const auto all = places(f);
+  const std::int64_t bytes = f.codes.panel_bytes(k);
+  std::fill(to + first * bytes, to + last * bytes, std::byte{});
+  each_block(f, k, first, last, reinterpret_cast<const Byte*>(from), reinterpret_cast<Byte*>(to),
+             [&](const Byte* plain, int number, Byte* group, Byte* block, int r) {
+               Row row = {};
+               f.get(plain, number, row);
+               put_panel(f.codes, group, block, r, row);
+               for (int c = 0; c < kPanelColumns; ++c) {
+                 const auto& [in_format, in_panel] = all[static_cast<std::size_t>(number * kPanelColumns + c)];
+                 put_code(f.codes, block + 4 * r, in_panel,
+                          static_cast<Byte>(get_code(f.codes, plain, in_format) ^ f.flip));
+               }
+             });
 }
-
 void unpack_panels(Format w, std::int64_t k, std::int64_t first, std::int64_t last, const std::byte* from,
                    std::byte* to) {
-  const PanelInfo& info = *panel_info(w);
-  each_block(w, k, first, last, [&](std::int64_t row_at, std::int64_t panel_at, int r) {
-    std::byte* codes = to + row_at + 2;
-    const std::byte* block = from + panel_at;
-    if (info.bits == 4) {
-      for (int i = 0; i < 16; ++i) codes[i] = block[64 * (i / 4) + 4 * r + i % 4];
-    } else {
-      for (int i = 0; i < kPanelColumns; ++i) codes[i] = flipped(block[64 * (i / 4) + 4 * r + i % 4]);
-    }
-    std::memcpy(to + row_at, block + info.bytes() - 2 * kPanel + 2 * r, 2);
-  });
+  const PanelFormat& f = *find(w);
+  const auto all = places(f);
+  const std::int64_t bytes = kPanel * (k / f.columns) * f.bytes;
+  std::fill(to + first * bytes, to + last * bytes, std::byte{});
+  each_block(f, k, first, last, reinterpret_cast<Byte*>(to), reinterpret_cast<const Byte*>(from),
+             [&](Byte* plain, int number, const Byte* group, const Byte* block, int r) {
+               Row row = {};
+               get_panel(f.codes, group, block, r, row);
+               f.put(row, number, plain);
+               for (int c = 0; c < kPanelColumns; ++c) {
+                 const auto& [in_format, in_panel] = all[static_cast<std::size_t>(number * kPanelColumns + c)];
+                 put_code(f.codes, plain, in_format,
+                          static_cast<Byte>(get_code(f.codes, block + 4 * r, in_panel) ^ f.flip));
+               }
+             });
 }
 
 void pack_panels(const Gemm& g, const void* w, void* panels) {

@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights in panels: 16 rows side by side, block of 32 columns behind block. A block has the codes of its rows, four
-// columns of each row next to each other, and then the rows' scales:
+// Weights in panels: 16 rows side by side, block of 32 columns behind block. PanelCodes describes what a block holds;
+// packing, kernels (kernels.h) and legality read it. In a block, a vector of 64 bytes has four columns of each row: its
+// byte 4 r + j is row r's. First come the codes:
 //
-//   q4_0   4 groups of 64 bytes: byte 4 r + j of group i has columns 4 i + j (low) and 4 i + j + 16 (high) of row r;
-//          16 halves. 288 bytes
-//   q8_0   8 groups of 64 bytes: byte 4 r + j of group i has column 4 i + j of row r, plus 128; 16 halves. 544 bytes
+//   4 bits   4 vectors: of vector i, column 4 i + j in the low bits and column 4 i + j + 16 in the high ones
+//   5, 6     the same with the codes' low four bits. Then their upper ones: of 5 bits one vector whose bit g is that of
+//            column 4 g + j; of 6 bits two vectors whose bits 2 p and 2 p + 1 are those of column 16 v + 4 p + j
+//   8        8 vectors: of vector i, column 4 i + j
 //
-// Lossless, and of the size of w. kernels.h reads it.
+// and then scales: for each of `scales` parts of the columns, 16 halves or bf16 numbers. Where there are `groups` of
+// blocks, 16 bytes instead, which count in halves that stand in front of eight blocks; behind them 16 bytes of minima,
+// which count in 16 more halves, if the format has minima.
+//
+// Lossless. As large as w, but for FP4: scales there have two bytes, so that a kernel need not decode them.
 #pragma once
 
 #include <tilewright/format.h>
@@ -21,11 +27,42 @@ namespace tilewright::cpu {
 inline constexpr int kPanel = 16;         // rows
 inline constexpr int kPanelColumns = 32;  // of a block
 
-struct PanelInfo {
-  int bits, offset;  // of a code as it is stored: it stands for code - offset
-  int bytes() const { return kPanel * (kPanelColumns * bits / 8 + 2); }  // of a block
+enum class PanelScale { half, bf16, grouped };  // grouped: bytes times a half for eight blocks
+
+struct PanelCodes {
+  int bits;    // of a code: 4, 5, 6 or 8
+  int offset;  // a code stands for code - offset
+  bool e2m1;   // 4 bits are E2M1 of half a unit: what stands for the number is 12 + it
+  int scales;  // of a block: 1, or 2 of 16 columns each
+  PanelScale scale;
+  bool minima;  // are subtracted; grouped only, and with an offset of 0
+
+  constexpr int code_bytes() const { return kPanel * kPanelColumns * bits / 8; }
+  constexpr int bytes() const {  // of a block
+    return code_bytes() + kPanel * (scale == PanelScale::grouped ? scales + (minima ? 1 : 0) : 2 * scales);
+  }
+  constexpr int blocks() const { return scale == PanelScale::grouped ? 8 : 1; }  // of a group
+  constexpr int group_bytes() const {                                            // in front of its blocks
+    return scale == PanelScale::grouped ? 2 * kPanel * (minima ? 2 : 1) : 0;
+  }
+  constexpr int largest() const { return e2m1 ? 24 : (1 << bits) - 1; }  // what is multiplied
+  // Of a panel of so many columns.
+  constexpr std::int64_t panel_bytes(std::int64_t k) const {
+    return k / kPanelColumns * bytes() + k / (kPanelColumns * blocks()) * group_bytes();
+  }
+  friend constexpr bool operator==(const PanelCodes&, const PanelCodes&) = default;
 };
-const PanelInfo* panel_info(Format w);  // null if it has no panels
+// Of all formats that have panels, in the order of panels.cpp's rows.
+inline constexpr PanelCodes kPanelCodes[] = {
+    {4, 12, true, 1, PanelScale::bf16, false},      // ggml_mxfp4
+    {4, 12, true, 2, PanelScale::half, false},      // ggml_nvfp4
+    {4, 8, false, 1, PanelScale::half, false},      // q4_0
+    {4, 0, false, 1, PanelScale::grouped, true},    // q4_k
+    {5, 0, false, 1, PanelScale::grouped, true},    // q5_k
+    {6, 32, false, 2, PanelScale::grouped, false},  // q6_k
+    {8, 128, false, 1, PanelScale::half, false},    // q8_0
+};
+const PanelCodes* panel_codes(Format w);  // null if it has no panels
 
 std::int64_t panel_bytes(const Gemm& g);  // of w, a stack of matrices if the problem has groups
 

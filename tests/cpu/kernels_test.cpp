@@ -15,6 +15,7 @@
 #include <set>
 
 #include "cpu_test.h"
+#include "templates/cpu/panels.h"
 #include "templates/families.h"
 
 using namespace tilewright;
@@ -91,6 +92,12 @@ std::string gemm(const char* w, std::int64_t m, std::int64_t n, std::int64_t k, 
   return fmt::format("gemm x=q8_1 w={} y=f32 m={} n={} k={} pack=panels {}", w, m, n, k, rest);
 }
 
+// Formats that have panels.
+constexpr const char* kWeights[] = {"ggml_mxfp4", "ggml_nvfp4", "q4_0", "q4_k", "q5_k", "q6_k", "q8_0"};
+
+// Of some format: k that is a small number of its blocks.
+std::int64_t columns(const char* w, std::int64_t blocks) { return Format::parse(w).block() * blocks; }
+
 bool here(const Arch& target) {  // whether this machine runs it
   for (const Arch& a : cpu_archs()) {
     if (&a == &target) return true;
@@ -103,11 +110,11 @@ bool here(const Arch& target) {  // whether this machine runs it
 
 TEST_CASE("every kernel is right, and all give the same bits") {
   TILEWRIGHT_NEEDS_KERNELS();
-  for (const char* w : {"q4_0", "q8_0"})
+  for (const char* w : kWeights)
     for (const char* rest : {"", "x_from=f32", "x_from=f32 bias=f32 alpha=0.75"})
       for (const std::int64_t m : {1, 3, 8, 21}) {
         if (*rest && m != 3 && m != 21) continue;
-        Operands o(gemm(w, m, 80, 96, rest));
+        Operands o(gemm(w, m, 80, columns(w, Format::parse(w).block() == 256 ? 1 : 3), rest));
         INFO(o.problem.text());
         std::vector<std::byte> bits;
         int kernels = 0;
@@ -138,13 +145,95 @@ TEST_CASE("every kernel is right, and all give the same bits") {
       }
 }
 
+// A compiled and a built-in kernel of each family, with every type of x, y and bias.
+TEST_CASE("random problems: compiled and built-in kernels are right and give the same bits") {
+  TILEWRIGHT_NEEDS_KERNELS();
+  std::mt19937 random(11);
+  const auto one_of = [&](auto&& list) { return list[random() % std::size(list)]; };
+  for (const char* w : kWeights)
+    for (int i = 0; i < 12; ++i) {
+      static constexpr const char *kX[] = {"", " x_from=f32", " x_from=f16", " x_from=bf16"},
+                                  *kY[] = {"f32", "f16", "bf16"},
+                                  *kBias[] = {"", " bias=f32", " bias=f16", " bias=bf16"};
+      Operands o(fmt::format("gemm x=q8_1 w={} y={} m={} n={} k={} pack=panels{}{} alpha={}", w, kY[i % 3],
+                             1 + random() % (i % 2 ? 6 : 150), 16 * (1 + random() % 12),
+                             columns(w, 1 + static_cast<std::int64_t>(random() % 5)), kX[i % 4], one_of(kBias),
+                             random() % 2 ? "1" : "0.375"));
+      INFO(o.problem.text());
+      const Device device = Device::open_cpu({.threads = 1 + static_cast<int>(random() % 4), .parallel_for = {}});
+      std::vector<std::byte> bits;
+      int compared = 0;
+      for (const Family* f : families("gemm", host_arch())) {
+        if (f == families("gemm", host_arch()).back()) continue;
+        const std::vector<Candidate> all = f->candidates(o.problem, host_arch());
+        const std::size_t some = random() % std::max<std::size_t>(all.size(), 1);
+        for (std::size_t c = 0; c < all.size(); ++c) {
+          const Source source = f->source(o.problem, host_arch(), all[c]);
+          std::vector<Binary> binaries;
+          if (source.host) binaries.push_back(built_in(source, host_arch()));
+          if (source.host || c == 0 || c == some) binaries.push_back(compile(source, host_arch(), llvm()));
+          for (const Binary& b : binaries) {
+            INFO(all[c].text());
+            const std::vector<std::byte> y = o.run(device, b);
+            if (bits.empty()) {
+              REQUIRE(o.wrong() == "");
+              bits = y;
+            }
+            REQUIRE(y == bits);
+            ++compared;
+          }
+        }
+      }
+      CHECK(compared >= 1);
+    }
+}
+
+TEST_CASE("scales of every value are those of the format") {
+  TILEWRIGHT_NEEDS_KERNELS();
+  const Device device = Device::open_cpu({.threads = 1, .parallel_for = {}});
+  for (const char* w : {"ggml_mxfp4", "ggml_nvfp4", "q4_k", "q6_k"}) {
+    Operands o(gemm(w, 2, 256, columns(w, 1), "x_from=f32"));
+    const Gemm& g = *o.problem.as<Gemm>();
+    std::vector<std::byte> plain(static_cast<std::size_t>(g.w.stream_bytes(0, g.n, g.k)));
+    std::mt19937 random(5);
+    const std::string name = w;
+    for (std::size_t row = 0; row < 256; ++row) {
+      std::byte* const block = plain.data() + row * (plain.size() / 256);
+      for (std::size_t i = 0; i < plain.size() / 256; ++i) block[i] = static_cast<std::byte>(random());
+      const auto set = [&](std::size_t at, std::size_t value) { block[at] = static_cast<std::byte>(value); };
+      if (name == "ggml_mxfp4")  // beyond 2^100 sums are no floats
+        for (const std::size_t at : {0, 17}) set(at, row > 227 && row < 255 ? 0 : row);
+      if (name == "ggml_nvfp4")
+        for (std::size_t at = 0; at < 4; ++at) set(at, row);
+      if (name == "q6_k") {
+        for (std::size_t at = 192; at < 208; ++at) set(at, row + at);
+        set(208, row), set(209, 0x24);
+      }
+      if (name == "q4_k") set(0, row), set(1, 0x24), set(2, row), set(3, 0xa0);
+    }
+    for (std::size_t i = 0; i < o.spans.size(); ++i)
+      if (o.task.buffers[i].name == "w.data")
+        pack_weights(g, {plain.data(), nullptr, nullptr}, {o.spans[i].data(), nullptr, nullptr});
+    for (const Family* f : families("gemm", host_arch()))
+      for (const Candidate& c : f->candidates(o.problem, host_arch())) {
+        const Source source = f->source(o.problem, host_arch(), c);
+        if (!source.host) continue;
+        INFO(w << " " << c.text());
+        const auto y = o.run(device, built_in(source, host_arch()));
+        CHECK(o.wrong() == "");
+        if (source.text.empty()) continue;
+        CHECK(o.run(device, compile(source, host_arch(), llvm())) == y);
+      }
+  }
+}
+
 TEST_CASE("some kernel is built in for every number of rows, and it is right") {
   TILEWRIGHT_NEEDS_KERNELS();
   const Device device = Device::open_cpu({.threads = 2, .parallel_for = {}});
-  for (const char* w : {"q4_0", "q8_0"})
+  for (const char* w : kWeights)
     for (const std::int64_t m : kBuckets) {
       if (m > 512) break;
-      Operands o(gemm(w, m, 48, 64, "x_from=f32"));
+      Operands o(gemm(w, m, 48, columns(w, 1), "x_from=f32"));
       INFO(o.problem.text());
       int found = 0;
       for (const Family* f : families("gemm", host_arch())) {
@@ -164,18 +253,21 @@ TEST_CASE("some kernel is built in for every number of rows, and it is right") {
 TEST_CASE("codes of every value are multiplied exactly") {
   TILEWRIGHT_NEEDS_KERNELS();
   const Device device = Device::open_cpu({.threads = 1, .parallel_for = {}});
-  for (const char* w : {"q4_0", "q8_0"}) {
-    Operands o(gemm(w, 3, 32, 128, ""));
+  for (const char* w : kWeights) {
+    Operands o(gemm(w, 3, 32, columns(w, 2), ""));
+    const cpu::PanelCodes& panel = *cpu::panel_codes(Format::parse(w));
     std::mt19937 random(7);
     // Extremes in long runs, so that partial sums of 16 bits are as large as they can be.
     for (std::size_t i = 0; i < o.spans.size(); ++i) {
       if (o.task.buffers[i].output) continue;
       const bool weights = o.task.buffers[i].name == "w.data";
-      const std::size_t block = weights ? (std::string(w) == "q4_0" ? 288 : 544) : 36;
-      const std::size_t scales = weights ? block - 32 : 0, scales_end = weights ? block : 4;
+      const std::size_t group = static_cast<std::size_t>(weights ? panel.group_bytes() : 0),
+                        block = static_cast<std::size_t>(weights ? panel.bytes() : 36),
+                        groups = group + block * static_cast<std::size_t>(weights ? panel.blocks() : 1);
       for (std::size_t at = 0; at < o.spans[i].size(); ++at) {
-        const std::size_t in = at % block;
-        if (in >= scales && in < scales_end) continue;  // halves stay numbers
+        if (at % groups < group) continue;  // halves stay numbers
+        const std::size_t in = (at % groups - group) % block;
+        if (weights ? in >= static_cast<std::size_t>(panel.code_bytes()) : in < 4) continue;
         const unsigned kind = static_cast<unsigned>(at / 40) % 4;
         o.spans[i][at] = static_cast<std::byte>(kind == 0 ? 0xff : kind == 1 ? 0x80 : kind == 2 ? 0x7f : random());
       }
@@ -191,14 +283,14 @@ TEST_CASE("codes of every value are multiplied exactly") {
 
 TEST_CASE("every target's text compiles at many knobs, and runs where this machine can") {
   for (const Arch& target : cpu_archs())
-    for (const char* w : {"q4_0", "q8_0"})
+    for (const char* w : kWeights)
       for (const std::int64_t m : {4, 33}) {
-        Operands o(gemm(w, m, 48, 64, "x_from=f32 bias=f32"));
+        Operands o(gemm(w, m, 48, columns(w, 1), m == 4 ? "x_from=f32 bias=f32" : "x_from=bf16 bias=f16"));
         int kernels = 0, all = 0;
         for (const Family* f : families("gemm", target)) {
           for (const Candidate& c : f->candidates(o.problem, target)) {
             INFO(target.name << " " << o.problem.text() << " " << c.text());
-            if (all++ % 4 != 0 && f != families("gemm", target).back()) continue;
+            if (all++ % 6 != 0 && f != families("gemm", target).back()) continue;
             const Binary b = compile(f->source(o.problem, target, c), target, llvm());
             ++kernels;
             if (!here(target)) continue;
@@ -244,10 +336,26 @@ TEST_CASE("panels hold what their description says, and unpack to the bytes that
   }
 }
 
+TEST_CASE("weights of any bytes come back from panels as they were") {
+  std::mt19937 random(9);
+  for (const char* w : kWeights) {
+    INFO(w);
+    const Problem problem = Problem::parse(gemm(w, 1, 48, columns(w, 5), ""));
+    const Gemm& g = *problem.as<Gemm>();
+    std::vector<std::byte> plain(static_cast<std::size_t>(g.w.stream_bytes(0, g.n, g.k))), back(plain.size()),
+        packed(static_cast<std::size_t>(packed_bytes(g, StreamName::data)));
+    for (std::byte& b : plain) b = static_cast<std::byte>(random());
+    pack_weights(g, {plain.data(), nullptr, nullptr}, {packed.data(), nullptr, nullptr});
+    unpack_weights(g, {packed.data(), nullptr, nullptr}, {back.data(), nullptr, nullptr});
+    CHECK(back == plain);
+  }
+}
+
 TEST_CASE("what panels are not for is refused by name") {
   CHECK(refused("gemm x=q8_1 w=q4_0 y=f32 m=1 n=40 k=64 pack=panels") == "n=40: a multiple of 16, the rows of a panel");
   CHECK(refused("gemm x=f16 w=q4_0 y=f32 m=1 n=48 k=64 pack=panels").find("pack=panels: panels are for x=q8_1") == 0);
-  CHECK(refused("gemm x=q8_1 w=q6_k y=f32 m=1 n=48 k=256 pack=panels").find("pack=panels: w=q6_k has no panels") == 0);
+  CHECK(refused("gemm x=q8_1 w=q2_k y=f32 m=1 n=48 k=256 pack=panels")
+            .find("pack=panels: w=q2_k has no panels; ggml_mxfp4, ") == 0);
   CHECK(refused("pack w=q4_0 x=q8_1 n=48 k=64 order=none") == "order=none: tiles or panels");
   CHECK(refused("conv x=f16 w=f16 y=f16 n=1 c=64 k=64 in=8x8 kernel=3x3 pack=panels").find("pack") == 0);
 }
