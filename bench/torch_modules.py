@@ -310,10 +310,11 @@ def device_rows(report, layers, tool, cache):
     kernel = {"problem": str(plan.gemm.subject), "choice": plan.gemm.candidate(1), "copies": copies}
     if "error" in bench:
         report.add("device", error=bench["error"], us=graph, **kernel)
-    elif str(tw.Problem(bench["problem"])) != kernel["problem"] or bench["choice"] != kernel["choice"]:
-        report.add("device", error=f"the bench ran {bench['problem']} by {bench['choice']}", us=graph, **kernel)
-    else:
-        report.add("device", value=graph / bench["us"], us=graph, bench_us=bench["us"], **kernel)
+    elif str(tw.Problem(bench["problem"])) != kernel["problem"]:
+        report.add("device", error=f"the bench ran {bench['problem']}", us=graph, **kernel)
+    else:  # The layer's kernel serves every number of rows: one that loses at most a hundredth may save a binary.
+        times = {"us": graph, "bench_us": bench["us"], "bench_choice": bench["choice"]}
+        report.add("device", value=graph / bench["us"], **times, **kernel)
     report.add("graph", value=graph / raw, us=graph, raw_us=raw)
 
 

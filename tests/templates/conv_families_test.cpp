@@ -189,7 +189,7 @@ TEST_CASE("conv: who takes input that is fake quantized", "[conv]") {
         "pack = tiles: order=ctrs of quant_act takes w that is not packed");
   CHECK(why_not(conv::wgmma(), "x=bf16 w=int4_g32 c=64 in=20x30 kernel=1 quant_act=e2m1/32" + tiles + room).empty());
   CHECK(why_not(conv::mma(), coded + trsc).empty());
-  CHECK(why_not(conv::mma(), coded + trsc + tiles) == "w is packed as tiles");
+  CHECK(why_not(conv::mma(), coded + trsc + tiles) == "w is packed");
   CHECK(why_not(conv::reference(), coded + tiles).empty());
   for (const Family* family : {&conv::pointwise_wgmma(), &conv::pointwise_mma(), &conv::pointwise_gemv()})
     CHECK(why_not(*family, bf16 + "c=64 in=20x30 kernel=1 quant_act=e2m1/16") ==
@@ -366,7 +366,7 @@ TEST_CASE("conv: weights packed as tiles", "[conv]") {
   for (const PointerRule& rule : conv::operation().contract(*packed).pointers) names += std::string(rule.name) + ", ";
   CHECK(names == "x.data, w.data (tiles), w.scales (tiles), y, ");
   CHECK(conv::mma().why_not(*packed, hopper) == "a pointwise convolution, which pointwise_mma serves");
-  CHECK(conv::pointwise_mma().why_not(*packed, hopper) == "w is packed as tiles");
+  CHECK(conv::pointwise_mma().why_not(*packed, hopper) == "w is packed");
   CHECK(conv::direct().why_not(*packed, hopper) == "w is packed as tiles");
   const std::string tiles = "conv x=bf16 y=bf16 n=1 in=9x11 pack=tiles ";
   CHECK(refused(tiles + "w=int4_g128 c=256 k=100 kernel=1") == "k=100: a multiple of 64, the rows of a tile");

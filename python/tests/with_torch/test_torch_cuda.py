@@ -546,7 +546,7 @@ on_device = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CU
 )
 def test_device_results(w, x):
     layer = twt.QuantizedLinear.from_linear(torch.nn.Linear(512, 256), w, x).half()
-    on_gpu = twt.QuantizedLinear.from_weight(layer.weight, layer.bias, activation=x).cuda()
+    on_gpu = copy.deepcopy(layer).cuda()
     for rows in (1, 3, 17, 130):
         given = torch.randn(rows, 512).half()
         want = layer(given).float()
