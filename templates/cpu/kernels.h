@@ -71,6 +71,12 @@ struct Launch {
   Ptr tile(B& b, const I64& index, int tokens, PanelCodes w) const {
     return b.at(scratch, b.mul(index, b.mul(blocks, b.constant(tokens * token_bytes(w)))));
   }
+  I64 panel_bytes(B& b, PanelCodes w) const {
+    auto bytes = b.mul(blocks, b.constant(w.bytes()));
+    if (w.scale == PanelScale::grouped)
+      bytes = b.add(bytes, b.mul(b.div(blocks, b.constant(w.blocks())), b.constant(w.group_bytes())));
+    return bytes;
+  }
 };
 
 // ---- the first phase: one token a block
@@ -278,9 +284,7 @@ void few(B& b, const typename B::Arguments& a, PanelCodes w, const Epilogue& e, 
   const Place<B> place(b, launch, a.block, panels);
   const auto x = launch.tile(b, place.tile, tokens, w);
   const auto w_at = b.load_ptr(b.at(a.args, offsetof(GemmArgs, w)));
-  auto panel_bytes = b.mul(launch.blocks, b.constant(w.bytes()));
-  if (w.scale == PanelScale::grouped)
-    panel_bytes = b.add(panel_bytes, b.mul(b.div(launch.blocks, b.constant(w.blocks())), b.constant(w.group_bytes())));
+  const auto panel_bytes = launch.panel_bytes(b, w);
   const auto first_token = b.mul(place.tile, b.constant(tokens));
   b.loop(place.first, place.last, 1, {}, [&](const typename B::I64& panel) {
     const auto from = b.at(w_at, b.mul(panel, panel_bytes));
@@ -323,9 +327,7 @@ void many(B& b, const typename B::Arguments& a, PanelCodes w, const Epilogue& e,
   const Place<B> place(b, launch, a.block, panels);
   const auto x = launch.tile(b, place.tile, tokens, w);
   const auto w_at = b.load_ptr(b.at(a.args, offsetof(GemmArgs, w)));
-  auto panel_bytes = b.mul(launch.blocks, b.constant(w.bytes()));
-  if (w.scale == PanelScale::grouped)
-    panel_bytes = b.add(panel_bytes, b.mul(b.div(launch.blocks, b.constant(w.blocks())), b.constant(w.group_bytes())));
+  const auto panel_bytes = launch.panel_bytes(b, w);
   const auto first_token = b.mul(place.tile, b.constant(tokens));
   const auto count = b.less(b.sub(launch.m, first_token), b.constant(tokens));
   const int parts = kPanelRows / b.lanes(), part_bytes = 4 * b.lanes();

@@ -120,8 +120,7 @@ TEST_CASE("packing is an operation", "[pack]") {
 TEST_CASE("families that read formats as they are do not take tiles", "[pack]") {
   const Problem p = Problem::parse("gemm x=f16 w=q4_0 y=f16 m=16 n=64 k=64 pack=tiles");
   for (const char* target : {"sm_75", "sm_90a"}) {
-    for (const char* name : {"mma", "gemv"})
-      CHECK(family("gemm", name).why_not(p, arch(target)) == "w is packed");
+    for (const char* name : {"mma", "gemv"}) CHECK(family("gemm", name).why_not(p, arch(target)) == "w is packed");
     CHECK(family("gemm", "reference").why_not(p, arch(target)).empty());
   }
   std::vector<std::string> names;

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Makes the objects beside it with GCC, which shares nothing with the loader: one that is taken, and one for each thing
-that is not. kernel.o is what LLVM makes of a kernel: `test_cpu "write kernel.o"` writes it."""
+that is not. kernel.o is what LLVM makes of a kernel: `TILEWRIGHT_KERNEL_OBJECT=kernel.o test_cpu "write kernel.o"` writes
+it."""
 import pathlib
 import subprocess
 
