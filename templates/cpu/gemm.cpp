@@ -22,12 +22,13 @@ struct Knobs {
   int tokens = 1;    // of a tile
   int panels = 1;    // of a block
   int ahead = 0;     // few: bytes of w that are asked for in advance
-  int together = 1;  // many: tokens whose products are computed together
+  int wide = 1;      // many: panels side by side
+  int together = 1;  // many: tokens whose products with them are computed together
 };
 constexpr Knob<Knobs> kFewKnobs[] = {knob<&Knobs::tokens>("tokens"), knob<&Knobs::panels>("panels"),
                                      option<&Knobs::ahead>("ahead")};
 constexpr Knob<Knobs> kManyKnobs[] = {knob<&Knobs::tokens>("tokens"), knob<&Knobs::panels>("panels"),
-                                      knob<&Knobs::together>("together")};
+                                      knob<&Knobs::wide>("wide"), knob<&Knobs::together>("together")};
 
 std::optional<text::Type> float_type(Format f) {
   if (f.name() == "f32") return text::Type::f32;
@@ -182,24 +183,33 @@ class Codes final : public PanelFamily {
     static const KnobTable<Knobs> table("", kManyKnobs);
     return table;
   }
-  std::vector<Knobs> legal(const Gemm& g, const Arch&) const override {
+  std::vector<Knobs> legal(const Gemm& g, const Arch& arch) const override {
     std::vector<Knobs> list;
     if (g.m < 3) return list;
+    const int vectors = 4 * text::kPanelRows / arch.cpu->vector_bytes,
+              registers = arch.cpu->vector_bytes == 64 ? 32 : 16;
     for (const int tokens : {16, 32, 64, 128}) {
       if (tokens > 16 && tokens > 2 * g.m) break;
-      for (const int panels : {1, 4})
-        for (const int together : {1, 2, 4}) list.push_back({.tokens = tokens, .panels = panels, .together = together});
+      for (const int panels : {4, 16})
+        for (const int wide : {1, 2, 4})
+          for (const int together : {1, 2, 4, 8}) {
+            const int sums = wide * vectors * together;
+            if (sums < 2 || sums > registers / 2 || g.n % (text::kPanelRows * wide) != 0) continue;
+            list.push_back({.tokens = tokens, .panels = panels, .wide = wide, .together = together});
+          }
     }
     return list;
   }
   void write(Ir& ir, const Ir::Arguments& a, PanelCodes w, const text::Epilogue& e, const Knobs& k) const override {
-    text::many(ir, a, w, e, k.tokens, k.panels, k.together);
+    text::many(ir, a, w, e, k.tokens, k.panels, k.wide, k.together);
   }
   double rate(const Knobs& k, const Arch&) const override {
-    return 0.1 * k.tokens / (k.tokens + 12.0) * (k.tokens > 64 ? 0.97 : 1.0) * (k.together == 1 ? 1.0 : 0.99) *
-           (k.panels == 4 ? 1.0 : 0.99);
+    return 0.1 * k.tokens / (k.tokens + 12.0) * (k.tokens > 64 ? 0.97 : 1.0) * (k.panels == 4 ? 1.0 : 0.99) *
+           (k.wide * k.together) / (k.wide * k.together + 0.5) * (k.wide == 1 ? 1.0 : 0.99);
   }
-  bool is_built_in(const Knobs& k) const override { return k.panels == kManyPanels && k.together == 1; }
+  bool is_built_in(const Knobs& k) const override {
+    return k.panels == kManyPanels && k.wide == 1 && k.together == kManyTogether;
+  }
 };
 
 // ---- pack

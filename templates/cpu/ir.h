@@ -77,6 +77,9 @@ class Ir {
   TW_ONCE Bytes load_bytes(const Ptr& p) {
     return value<Bytes>("load <{} x i8>, ptr {}, align 16", 4 * lanes_, p.name);
   }
+  TW_ONCE void store_bytes(const Ptr& p, const Bytes& v) {
+    line("store <{} x i8> {}, ptr {}, align 16", 4 * lanes_, v.name, p.name);
+  }
   TW_ONCE Floats load_floats(const Ptr& p) {
     return value<Floats>("load <{} x float>, ptr {}, align 4", lanes_, p.name);
   }

@@ -54,12 +54,13 @@ class Native {
     alignas(64) thread_local char memory[kMostStack];
     return memory;
   }
-  static constexpr std::int64_t kMostStack = 128 * 64;
+  static constexpr std::int64_t kMostStack = 64 * (64 + 20);  // sums of 64 tokens, and a block of w
 
   static Ptr load_ptr(Ptr p) { return load<Ptr>(p); }
   static I64 load_i64(Ptr p) { return load<I64>(p); }
   static F32 load_f32(Ptr p) { return load<float>(p); }
   static Bytes load_bytes(Ptr p) { return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))}; }
+  static void store_bytes(Ptr p, Bytes v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(writable(p)), v.v); }
   static Floats load_floats(Ptr p) { return {_mm256_loadu_ps(reinterpret_cast<const float*>(p))}; }
   static void store_floats(Ptr p, Floats v) { _mm256_storeu_ps(reinterpret_cast<float*>(writable(p)), v.v); }
   static Floats load_halves(Ptr p) { return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))}; }

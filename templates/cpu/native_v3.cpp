@@ -53,7 +53,8 @@ void run(const NativeOptions& o, const void* args, const void* constants, void* 
   if constexpr (tokens <= kFewTokens)
     native_v3::few(k, arguments(args, constants, scratch, block), w, e, Fixed<tokens>(), kFewPanels, Fixed<0>());
   else
-    native_v3::many(k, arguments(args, constants, scratch, block), w, e, Fixed<tokens>(), kManyPanels, Fixed<1>());
+    native_v3::many(k, arguments(args, constants, scratch, block), w, e, Fixed<tokens>(), kManyPanels, Fixed<1>(),
+                    Fixed<kManyTogether>());
 }
 
 template <PanelCodes w>

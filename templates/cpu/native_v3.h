@@ -8,7 +8,7 @@
 
 namespace tilewright::cpu {
 
-inline constexpr int kFewTokens = 8, kFewPanels = 4, kManyPanels = 4;
+inline constexpr int kFewTokens = 8, kFewPanels = 4, kManyPanels = 4, kManyTogether = 4;
 
 struct NativeOptions {
   PanelCodes w;
