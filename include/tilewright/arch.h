@@ -16,6 +16,7 @@ struct CpuTarget {
   const char* features;  // of LLVM, all of them: "+avx2,+fma". No CPU's name is given to it
   int vector_bytes;      // of the vectors that kernels use; 0: no kernel but the plain reference
   bool dot4;             // adds products of four unsigned by signed bytes to 32-bit lanes (VPDPBUSD)
+  bool tiles;            // multiplies tiles of bytes (AMX)
 };
 
 struct Arch {

@@ -80,6 +80,9 @@ struct CpuOptions {
   // Runs body(i) for each i from 0 to count - 1, on the host program's own threads, and returns when all are done.
   // Empty: threads of the Device's own, which wait for work for some 20 us and then sleep.
   std::function<void(std::int64_t count, const std::function<void(std::int64_t)>& body)> parallel_for = {};
+  // A row of cpu_archs() that this machine's CPU runs; empty: the best. One without AMX keeps the process from asking
+  // the system for AMX's registers.
+  std::string target = {};
 };
 
 class TILEWRIGHT_EXPORT Device {

@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <fstream>
@@ -67,6 +69,16 @@ CUresult context_id(CUcontext context, unsigned long long* id) {
 
 CUresult succeed() { return 0; }
 
+// Linux gives a process the registers of AMX's tiles when it asks, once, for all its threads.
+void ask_for_tiles(const std::string& entry) {
+#if defined(__x86_64__)
+  constexpr int kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM
+  if (::syscall(SYS_arch_prctl, kRequest, kTileData) == 0) return;
+  throw Error(ErrorCode::driver_failed, "kernel", entry,
+              fmt::format("the system refuses the process AMX's registers: {}", std::strerror(errno)));
+#endif
+}
+
 // ---- modules. `binary`: a Binary, not its image (Module).
 
 CUresult module_load(CUmodule* module, const void* binary) {
@@ -81,6 +93,7 @@ CUresult module_load(CUmodule* module, const void* binary) {
     f.first = b.host->first, f.run = b.host->run;
   } else {
     loaded->code = std::make_unique<Code>(read_object(b.image));
+    if (loaded->code->at(b.entry + "_tiles")) ask_for_tiles(b.entry);
     f.run = reinterpret_cast<CpuFunction*>(loaded->code->at(b.entry));
     if (void* first = loaded->code->at(b.entry + "_first")) f.first = reinterpret_cast<CpuFunction*>(first);
   }
@@ -336,6 +349,36 @@ std::int64_t last_cache_bytes() {
 
 }  // namespace jit::cpu
 
+namespace {
+
+// Whether a CPU with the features `all` has those of `some`, too.
+bool includes(std::string_view all, std::string_view some) {
+  while (!some.empty()) {
+    const std::string_view one = some.substr(0, some.find(','));
+    some.remove_prefix(std::min(one.size() + 1, some.size()));
+    bool found = false;
+    for (std::string_view rest = all; !rest.empty() && !found;) {
+      const std::string_view other = rest.substr(0, rest.find(','));
+      rest.remove_prefix(std::min(other.size() + 1, rest.size()));
+      found = one == other;
+    }
+    if (!found) return false;
+  }
+  return true;
+}
+const Arch& target_of(const CpuOptions& options) {
+  if (options.target.empty()) return host_arch();
+  std::string names;
+  for (const Arch& a : cpu_archs()) {
+    if (!includes(host_arch().cpu->features, a.cpu->features)) continue;
+    if (options.target == a.name) return a;
+    names += (names.empty() ? "" : ", ") + std::string(a.name);
+  }
+  throw Error(ErrorCode::invalid_argument, "target", options.target, "this machine's CPU runs " + names);
+}
+
+}  // namespace
+
 Device Device::open_cpu(const CpuOptions& options) {
   static std::atomic<unsigned long long> opened{0};
   auto context = std::make_unique<jit::cpu::Context>(options);
@@ -352,7 +395,7 @@ Device Device::open_cpu(const CpuOptions& options) {
   impl->memory_bytes = static_cast<std::int64_t>(total);
   impl->name = jit::cpu::processor_name();
   impl->version = "none";
-  impl->arch = &host_arch();
+  impl->arch = &target_of(options);
   impl->context_id = context->id;
   impl->context = reinterpret_cast<jit::CUcontext>(context.get());
   impl->cpu = std::move(context);

@@ -151,6 +151,8 @@ def cache(tmp_path_factory):
 def engine(cache):
     import tilewright as tw
 
+    if FAKE_CUDA is None:
+        pytest.skip("needs TILEWRIGHT_FAKE_CUDA")
     options = {"cache": cache, "driver": FAKE_CUDA, "jobs": 2}
     if NVRTC:
         options["nvrtc"] = NVRTC

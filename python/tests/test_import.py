@@ -194,5 +194,7 @@ kernel.launch(x=x, y=y)
 @needs_double
 @needs_nvrtc
 def test_a_kernel_after_fork():
-    done = run(FORK_KERNEL, FAKE_CUDA, TILEWRIGHT_NVRTC=NVRTC)
+    # From 3.12 on Python warns of forking with threads, which is what is tested.
+    flags = ("-S", "-W", "ignore::DeprecationWarning")
+    done = run(FORK_KERNEL, FAKE_CUDA, flags=flags, TILEWRIGHT_NVRTC=NVRTC)
     assert (done.returncode, done.stdout, done.stderr) == (0, "forked\n", "")

@@ -6,6 +6,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 namespace tilewright {
@@ -17,11 +19,12 @@ constexpr const char* kLinuxX86 = "x86_64-unknown-linux-gnu";
   "bmi2,"                                                                                                           \
   "+f16c,+fma,+lzcnt,+movbe,+xsave"
 
-constexpr CpuTarget kPlain = {kLinuxX86, "", 0, false};
-constexpr CpuTarget kV3 = {kLinuxX86, TW_V3, 32, false};
-constexpr CpuTarget kV3Vnni = {kLinuxX86, TW_V3 ",+avxvnni", 32, true};
-constexpr CpuTarget kV4Vnni = {kLinuxX86, TW_V3 ",+avx512f,+avx512bw,+avx512cd,+avx512dq,+avx512vl,+avx512vnni", 64,
-                               true};
+constexpr CpuTarget kPlain = {kLinuxX86, "", 0, false, false};
+constexpr CpuTarget kV3 = {kLinuxX86, TW_V3, 32, false, false};
+constexpr CpuTarget kV3Vnni = {kLinuxX86, TW_V3 ",+avxvnni", 32, true, false};
+#define TW_V4 TW_V3 ",+avx512f,+avx512bw,+avx512cd,+avx512dq,+avx512vl,+avx512vnni"
+constexpr CpuTarget kV4Vnni = {kLinuxX86, TW_V4, 64, true, false};
+constexpr CpuTarget kV4VnniAmx = {kLinuxX86, TW_V4 ",+amx-tile,+amx-int8", 64, true, true};
 
 // Typical: a core's share of a server's memory bandwidth; what a core multiplies, in TFLOP/s of 32-bit floats.
 constexpr Arch row(const char* name, const CpuTarget& cpu, double tflops, const char* run_on) {
@@ -39,7 +42,8 @@ constexpr std::array kCpus = {
     row("x86-64", kPlain, 0.05, nullptr),
     row("x86-64-v3", kV3, 1.0, "AMD Zen 3"),
     row("x86-64-v3+avxvnni", kV3Vnni, 1.5, nullptr),
-    row("x86-64-v4+vnni", kV4Vnni, 3.0, nullptr),
+    row("x86-64-v4+vnni", kV4Vnni, 3.0, "an Intel Xeon with AMX"),
+    row("x86-64-v4+vnni+amx", kV4VnniAmx, 6.0, "an Intel Xeon with AMX"),
 };
 
 #if defined(__x86_64__)
@@ -61,6 +65,13 @@ unsigned saved_state() {
   return low;
 }
 
+// Whether Linux knows the tiles' state: a process has to ask for it (jit/cpu/driver.cpp).
+bool gives_tiles() {
+  constexpr int kGetSupported = 0x1021;  // ARCH_GET_XCOMP_SUPP
+  unsigned long long components = 0;
+  return ::syscall(SYS_arch_prctl, kGetSupported, &components) == 0 && (components >> 18 & 1) != 0;
+}
+
 // The number of rows of kCpus whose features this machine has, in the order of the table.
 const Arch& find_host() {
   const Registers one = cpuid(1), seven = cpuid(7), more = cpuid(7, 1), extended = cpuid(0x80000001u);
@@ -73,7 +84,8 @@ const Arch& find_host() {
   // AVX512F, DQ, CD, BW, VL and VNNI, with their registers.
   if (has(seven.b, bit(16) | bit(17) | bit(28) | bit(30) | bit(31)) && has(seven.c, bit(11)) &&
       has(saved, bit(5) | bit(6) | bit(7)))
-    return kCpus[3];
+    // AMX-TILE and AMX-INT8, with their registers, if the system gives them to processes that ask.
+    return has(seven.d, bit(24) | bit(25)) && has(saved, bit(17) | bit(18)) && gives_tiles() ? kCpus[4] : kCpus[3];
   return has(more.a, bit(4)) ? kCpus[2] : kCpus[1];
 }
 #else

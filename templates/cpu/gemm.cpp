@@ -23,12 +23,15 @@ struct Knobs {
   int panels = 1;    // of a block
   int ahead = 0;     // few: bytes of w that are asked for in advance
   int wide = 1;      // many: panels side by side
-  int together = 1;  // many: tokens whose products with them are computed together
+  int chunk = 1;     // by tiles: blocks of k that are unpacked at a time
+  int together = 1;  // many: tokens whose products with them are computed together; by tiles: blocks of k
 };
 constexpr Knob<Knobs> kFewKnobs[] = {knob<&Knobs::tokens>("tokens"), knob<&Knobs::panels>("panels"),
                                      option<&Knobs::ahead>("ahead")};
 constexpr Knob<Knobs> kManyKnobs[] = {knob<&Knobs::tokens>("tokens"), knob<&Knobs::panels>("panels"),
                                       knob<&Knobs::wide>("wide"), knob<&Knobs::together>("together")};
+constexpr Knob<Knobs> kTileKnobs[] = {knob<&Knobs::tokens>("tokens"), knob<&Knobs::panels>("panels"),
+                                      knob<&Knobs::chunk>("chunk"), knob<&Knobs::together>("together")};
 
 std::optional<text::Type> float_type(Format f) {
   if (f.name() == "f32") return text::Type::f32;
@@ -62,7 +65,9 @@ class PanelFamily : public EnumeratedFamily {
   std::string_view op() const final { return "gemm"; }
   std::string why_not(const Problem& problem, const Arch& arch) const final {
     const Gemm* g = problem.as<Gemm>();
-    return g ? refusal(*g, arch) : "not a gemm";
+    if (!g) return "not a gemm";
+    const std::string why = refusal(*g, arch);
+    return why.empty() && uses_tiles() && !arch.cpu->tiles ? fmt::format("{} lacks AMX", arch.name) : why;
   }
   std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const final {
     std::vector<Candidate> list;
@@ -78,6 +83,7 @@ class PanelFamily : public EnumeratedFamily {
     ir.function(fmt::format("{}_first", kEntry),
                 [&](const Ir::Arguments& a) { text::quantize(ir, a, input_of(g), k.tokens, w); });
     ir.function(kEntry, [&](const Ir::Arguments& a) { write(ir, a, w, epilogue_of(g), k); });
+    if (uses_tiles()) ir.function(fmt::format("{}_tiles", kEntry), [](const Ir::Arguments&) {});
     Source s;
     s.name = fmt::format("gemm/{}", name());
     s.text = ir.text();
@@ -106,6 +112,7 @@ class PanelFamily : public EnumeratedFamily {
 
  protected:
   virtual const KnobTable<Knobs>& table() const = 0;
+  virtual bool uses_tiles() const { return false; }  // a function kEntry_tiles tells the loader (jit/cpu/driver.cpp)
   virtual std::vector<Knobs> legal(const Gemm& g, const Arch& arch) const = 0;
   virtual void write(Ir& ir, const Ir::Arguments& a, PanelCodes w, const text::Epilogue& e, const Knobs& k) const = 0;
   virtual double rate(const Knobs& k, const Arch& arch) const = 0;  // of the operations, relative
@@ -212,6 +219,39 @@ class Codes final : public PanelFamily {
   }
 };
 
+class Tiles final : public PanelFamily {
+ public:
+  std::string_view name() const override { return "cpu_amx"; }
+  std::string_view title() const override { return "CPU, many tokens: exact sums of codes by tiles of 16 by 16 (AMX)"; }
+
+ protected:
+  const KnobTable<Knobs>& table() const override {
+    static const KnobTable<Knobs> table("", kTileKnobs);
+    return table;
+  }
+  bool uses_tiles() const override { return true; }
+  std::vector<Knobs> legal(const Gemm& g, const Arch&) const override {
+    std::vector<Knobs> list;
+    if (g.m < 8) return list;
+    for (const int tokens : {16, 32, 64, 128}) {
+      if (tokens > 16 && tokens >= 2 * g.m) break;
+      for (const int panels : {4, 16})
+        for (const int chunk : {8, 16, 32})
+          for (const int together : {1, 2, 4})
+            if (together * panel_codes(g.w)->scales <= 4 && g.k / text::kBlock % together == 0)
+              list.push_back({.tokens = tokens, .panels = panels, .chunk = chunk, .together = together});
+    }
+    return list;
+  }
+  void write(Ir& ir, const Ir::Arguments& a, PanelCodes w, const text::Epilogue& e, const Knobs& k) const override {
+    text::by_tiles(ir, a, w, e, k.tokens, k.panels, k.chunk, k.together);
+  }
+  double rate(const Knobs& k, const Arch&) const override {
+    return 0.25 * k.tokens / (k.tokens + 24.0) * (k.panels == 4 ? 1.0 : 0.99) * (k.chunk == 16 ? 1.0 : 0.99);
+  }
+  bool is_built_in(const Knobs&) const override { return false; }
+};
+
 // ---- pack
 
 class Panels final : public EnumeratedFamily {
@@ -272,8 +312,13 @@ const Family& codes() {
   return family;
 }
 
+const Family& tiles() {
+  static const Tiles family;
+  return family;
+}
+
 std::span<const Family* const> gemm_families() {
-  static const Family* const list[] = {&codes(), &gemv(), &reference()};
+  static const Family* const list[] = {&tiles(), &codes(), &gemv(), &reference()};
   return list;
 }
 std::span<const Family* const> pack_families() {

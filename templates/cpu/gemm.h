@@ -13,7 +13,7 @@
 
 namespace tilewright::cpu {
 
-std::span<const Family* const> gemm_families();  // cpu_gemv, cpu_codes, cpu_reference
+std::span<const Family* const> gemm_families();  // cpu_amx, cpu_codes, cpu_gemv, cpu_reference
 std::span<const Family* const> pack_families();  // cpu_panels
 
 // The problem with w in panels, if it is not packed yet and kernels of this CPU take it so.
@@ -21,6 +21,7 @@ std::optional<Problem> packed(const Gemm& g, const Arch& arch);
 
 const Family& gemv();       // few tokens, whose sums stay in registers
 const Family& codes();      // many tokens
+const Family& tiles();      // many tokens, on CPUs with AMX
 const Family& reference();  // any pair of formats, and the oracle
 
 }  // namespace tilewright::cpu

@@ -178,6 +178,10 @@ class Ir {
     return value<Ints>("call <8 x i32> @llvm.x86.avx2.pmadd.wd(<16 x i16> {}, <16 x i16> {})", v.name,
                        constant_vector("i16", 16, "1"));
   }
+  TW_ONCE Bytes less_offset(const Bytes& v, int offset) {  // of each byte, as a signed one
+    return value<Bytes>("sub <{} x i8> {}, {}", 4 * lanes_, v.name,
+                        constant_vector("i8", 4 * lanes_, std::to_string(static_cast<signed char>(offset))));
+  }
   // sum + the four products of unsigned by signed bytes in each lane.
   TW_ONCE Ints dot4(const Ints& sum, const Bytes& u, const Bytes& s) {
     const int bits = 32 * lanes_;
@@ -191,7 +195,46 @@ class Ir {
     return value<Ints>("call {0} {1}({0} {2}, {0} {3}, {0} {4})", type, call, sum.name, first, second);
   }
 
+  // ---- tiles (AMX): 16 tokens by 16 rows of sums
+  // Makes them ready for products over so many columns. memory: 128 bytes; what was configured is kept there.
+  TW_ONCE void begin_tiles(const Ptr& memory, int columns) {
+    std::string config = "<";
+    for (int i = 0; i < 64; ++i) {
+      const int number = i < 16 ? i == 0 : i < 48 ? (i - 16) / 2 : i - 48;  // of a tile
+      const bool exists = i >= 16 && number < 8, is_x = number == 4 || number == 5, is_w = number > 5;
+      const int byte = i < 16            ? number  // the first palette
+                       : !exists         ? 0
+                       : i < 48 && i % 2 ? 0
+                       : i < 48          ? (is_x ? columns : 64)
+                                         : (is_w ? columns / 4 : 16);
+      config += fmt::format("{}i8 {}", i ? ", " : "", byte);
+    }
+    const Ptr own = at(memory, 64);
+    line("store <64 x i8> {}>, ptr {}, align 64", config, own.name);
+    declare("void @llvm.x86.sttilecfg(ptr)");
+    declare("void @llvm.x86.ldtilecfg(ptr)");
+    line("call void @llvm.x86.sttilecfg(ptr {})", memory.name);
+    line("call void @llvm.x86.ldtilecfg(ptr {})", own.name);
+  }
+  TW_ONCE void end_tiles(const Ptr& memory) { line("call void @llvm.x86.ldtilecfg(ptr {})", memory.name); }
+  // The products of 16 tokens, x_stride bytes apart, with 16 rows of signed codes, four columns of each in 64 bytes:
+  // 16 sums for each token. unit: 0 to 3, so that some can be under way.
+  TW_ONCE void tile_products(int unit, const Ptr& x, std::int64_t x_stride, const Ptr& w, const Ptr& sums,
+                             int /* columns: begin_tiles() has them */) {
+    declare("void @llvm.x86.tilezero(i8)");
+    declare("void @llvm.x86.tileloadd64(i8, ptr, i64)");
+    declare("void @llvm.x86.tilestored64(i8, ptr, i64)");
+    declare("void @llvm.x86.tdpbssd(i8, i8, i8)");
+    const int x_tile = 4 + unit % 2, w_tile = 6 + unit % 2;
+    line("call void @llvm.x86.tilezero(i8 {})", unit);
+    line("call void @llvm.x86.tileloadd64(i8 {}, ptr {}, i64 {})", x_tile, x.name, x_stride);
+    line("call void @llvm.x86.tileloadd64(i8 {}, ptr {}, i64 64)", w_tile, w.name);
+    line("call void @llvm.x86.tdpbssd(i8 {}, i8 {}, i8 {})", unit, x_tile, w_tile);
+    line("call void @llvm.x86.tilestored64(i8 {}, ptr {}, i64 64)", unit, sums.name);
+  }
+
   // ---- integers of 32 bits
+  TW_ONCE Ints load_ints(const Ptr& p) { return value<Ints>("load <{} x i32>, ptr {}, align 4", lanes_, p.name); }
   TW_ONCE Ints zero_ints() { return {"zeroinitializer"}; }
   TW_ONCE Ints add(const Ints& a, const Ints& b) {
     return value<Ints>("add <{} x i32> {}, {}", lanes_, a.name, b.name);

@@ -186,6 +186,10 @@ struct Block {
                       b.floats(b.load_codes(b.at(block, w.code_bytes() + kPanelRows * w.scales + first))));
   }
 
+  // Four columns' codes, whole ones.
+  typename B::Bytes whole(B& b, PanelCodes w, int i) const {
+    return w.bits == 8 && !b.dot4() ? b.either(low[i], b.field(high[i], 0, 4, 4)) : low[i];
+  }
   // Products of the columns of scale s.
   typename B::Ints products(B& b, PanelCodes w, int s, int largest, const std::array<typename B::Bytes, 8>& codes,
                             const std::array<typename B::Bytes, 8>& x) const {
@@ -468,6 +472,100 @@ void many(B& b, const typename B::Arguments& a, PanelCodes w, const Epilogue& e,
                      b.load_floats(sum_at(token_sums, 0, v)));
     });
   });
+}
+
+// Many tokens by AMX: tiles of 16 tokens by 16 rows. A panel's codes are unpacked for `chunk` blocks of k at a time,
+// whose products are added to sums that 16 tokens have in registers meanwhile. together: blocks whose products are
+// computed before the first are added, 1 to 4 / scales. tokens: a multiple of 16; k / 32 and chunk: multiples of
+// together.
+template <class B, class Tokens, class Chunk, class Together>
+void by_tiles(B& b, const typename B::Arguments& a, PanelCodes w, const Epilogue& e, Tokens tokens, int panels,
+              Chunk chunk, Together together) {
+  constexpr int kRows = 16, kSums = kRows * 4 * kPanelRows;  // bytes of a tile's sums
+  const Launch<B> launch(b, a);
+  const int parts = kPanelRows / b.lanes(), bytes = 4 * b.lanes(), columns = kBlock / w.scales;
+  // Of an unpacked block: codes, four columns of 16 rows in 64 bytes; scales; minima.
+  const int codes = kPanelRows * kBlock, unpacked = codes + 4 * kPanelRows * (w.scales + (w.minima ? 1 : 0));
+  const auto config = b.stack(128 + 4 * kSums + tokens * 4 * kPanelRows + chunk * unpacked);
+  const auto buffers = b.at(config, 128), sums = b.at(buffers, 4 * kSums),
+             block_at = b.at(sums, tokens * 4 * kPanelRows);
+  const Output<B> output(b, launch, e);
+  const Place<B> place(b, launch, a.block, panels);
+  const auto x = launch.tile(b, place.tile, tokens, w);
+  const auto w_at = b.load_ptr(b.at(a.args, offsetof(GemmArgs, w)));
+  const auto panel_bytes = launch.panel_bytes(b, w);
+  const auto first_token = b.mul(place.tile, b.constant(tokens));
+  const auto count = b.less(b.sub(launch.m, first_token), b.constant(tokens));
+  b.begin_tiles(config, columns);
+  b.loop(place.first, place.last, 1, {}, [&](const typename B::I64& panel) {
+    const auto from = b.at(w_at, b.mul(panel, panel_bytes));
+    b.loop(b.constant(0), b.constant(std::int64_t{tokens} * 4 * kPanelRows), bytes, {},
+           [&](const typename B::I64& at) { b.store_floats(b.at(sums, at), b.zero_floats()); });
+    b.loop(b.constant(0), launch.blocks, chunk, {}, [&](const typename B::I64& first) {
+      const auto some = b.less(b.sub(launch.blocks, first), b.constant(chunk));
+      b.loop(b.constant(0), some, 1, {}, [&](const typename B::I64& i) {
+        const BlockPlace<B> where(b, w, from, b.add(first, i));
+        const auto to = b.at(block_at, b.mul(i, b.constant(unpacked)));
+        for (int part = 0; part < parts; ++part) {
+          const Block<B> rows(b, w, where.group, where.at, part);
+          for (int v = 0; v < 8; ++v)
+            b.store_bytes(b.at(to, 4 * kPanelRows * v + bytes * part),
+                          b.less_offset(rows.whole(b, w, v), w.offset));
+          for (int s = 0; s < w.scales; ++s)
+            b.store_floats(b.at(to, codes + 4 * kPanelRows * s + bytes * part), rows.scales[s]);
+          if (w.minima) b.store_floats(b.at(to, codes + 4 * kPanelRows * w.scales + bytes * part), rows.minimum);
+        }
+      });
+      const auto records = b.at(x, b.mul(first, b.constant(tokens * token_bytes(w))));
+      b.loop(b.constant(0), count, kRows, {}, [&](const typename B::I64& t) {
+        const auto token_sums = b.at(sums, b.mul(t, b.constant(4 * kPanelRows)));
+        std::array<typename B::Floats, 2 * kRows> acc;
+        for (int i = 0; i < kRows * parts; ++i) acc[i] = b.load_floats(b.at(token_sums, bytes * i));
+        b.loop(b.constant(0), some, together, std::span(acc.data(), static_cast<std::size_t>(kRows * parts)),
+               [&](const typename B::I64& i) {
+                 const auto record = b.at(records, b.mul(i, b.constant(tokens * token_bytes(w))));
+                 const auto block = b.at(block_at, b.mul(i, b.constant(unpacked)));
+                 for (int j = 0; j < together; ++j) {
+                   const auto token_codes =
+                       b.at(b.at(record, j * tokens * token_bytes(w)), b.mul(t, b.constant(kBlock)));
+                   for (int s = 0; s < w.scales; ++s)
+                     b.tile_products(j * w.scales + s, b.at(token_codes, columns * s), kBlock,
+                                     b.at(block, j * unpacked + kPanelRows * columns * s),
+                                     b.at(buffers, kSums * (j * w.scales + s)), columns);
+                 }
+                 for (int j = 0; j < together; ++j) {
+                   const auto scale = b.at(b.at(record, j * tokens * token_bytes(w) + tokens * kBlock),
+                                           b.mul(t, b.constant(4)));
+                   for (int part = 0; part < parts; ++part) {
+                     const int part_at = j * unpacked + codes + bytes * part;
+                     std::array<typename B::Floats, 3> factors;
+                     for (int f = 0; f < w.scales + (w.minima ? 1 : 0); ++f)
+                       factors[f] = b.load_floats(b.at(block, part_at + 4 * kPanelRows * f));
+                     for (int r = 0; r < kRows; ++r) {
+                       auto& sum = acc[r * parts + part];
+                       const auto d = b.splat_floats(b.at(scale, 4 * r));
+                       for (int s = 0; s < w.scales; ++s) {
+                         const int at = kSums * (j * w.scales + s) + 4 * kPanelRows * r + bytes * part;
+                         sum = b.fma(b.floats(b.load_ints(b.at(buffers, at))), b.mul(factors[s], d), sum);
+                       }
+                       if (w.minima)
+                         sum = b.fma(factors[w.scales], b.splat_floats(b.at(scale, 4 * (tokens + r))), sum);
+                     }
+                   }
+                 }
+               });
+        for (int i = 0; i < kRows * parts; ++i) b.store_floats(b.at(token_sums, bytes * i), acc[i]);
+      });
+    });
+    const auto row = b.mul(panel, b.constant(kPanelRows));
+    b.loop(b.constant(0), count, 1, {}, [&](const typename B::I64& t) {
+      const auto token_sums = b.at(sums, b.mul(t, b.constant(4 * kPanelRows)));
+      for (int part = 0; part < parts; ++part)
+        output.store(b, b.add(first_token, t), b.add(row, b.constant(part * b.lanes())),
+                     b.load_floats(b.at(token_sums, bytes * part)));
+    });
+  });
+  b.end_tiles(config);
 }
 
 }  // namespace

@@ -108,6 +108,22 @@ class Native {
   static Words pairs(Bytes u, Bytes s) { return {_mm256_maddubs_epi16(u.v, s.v)}; }
   static Words add(Words a, Words b) { return {_mm256_add_epi16(a.v, b.v)}; }
   static Ints pair_sums(Words v) { return {_mm256_madd_epi16(v.v, _mm256_set1_epi16(1))}; }
+  static Bytes less_offset(Bytes v, int offset) {
+    return {_mm256_sub_epi8(v.v, _mm256_set1_epi8(static_cast<char>(offset)))};
+  }
+  static Ints load_ints(Ptr p) { return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))}; }
+  // As the instructions of AMX; for tests, since no CPU without VPDPBUSD has them.
+  static void begin_tiles(Ptr, int) {}
+  static void end_tiles(Ptr) {}
+  static void tile_products(int, Ptr x, std::int64_t x_stride, Ptr w, Ptr sums, int columns) {
+    for (int token = 0; token < 16; ++token)
+      for (int row = 0; row < 16; ++row) {
+        std::int32_t sum = 0;
+        for (int c = 0; c < columns; ++c)
+          sum += static_cast<signed char>(x[token * x_stride + c]) * static_cast<signed char>(w[c / 4 * 64 + 4 * row + c % 4]);
+        store(sums + 64 * token + 4 * row, sum);
+      }
+  }
   static Ints dot4(Ints sum, Bytes, Bytes) { return sum; }  // there is no such instruction: dot4() is false
 
   static Ints zero_ints() { return {_mm256_setzero_si256()}; }

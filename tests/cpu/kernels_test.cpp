@@ -17,6 +17,7 @@
 #include "cpu_test.h"
 #include "templates/cpu/panels.h"
 #include "templates/families.h"
+#include "tiles_native.h"
 
 using namespace tilewright;
 using namespace tilewright::test;
@@ -303,6 +304,37 @@ TEST_CASE("every target's text compiles at many knobs, and runs where this machi
         }
         CHECK(kernels >= (target.cpu->vector_bytes ? 3 : 1));
       }
+}
+
+TEST_CASE("the kernel by tiles, over plain C++ in place of AMX, gives the bits of the others") {
+  TILEWRIGHT_NEEDS_KERNELS();
+  const Arch& target = arch("x86-64-v4+vnni+amx");
+  const Family& tiles = family("gemm", "cpu_amx");
+  const Device device = Device::open_cpu({.threads = 2, .parallel_for = {}, .target = {}});
+  for (const char* w : kWeights)
+    for (const std::int64_t m : {9, 40, 70}) {
+      Operands o(gemm(w, m, 96, columns(w, m == 40 ? 3 : 2), m == 40 ? "" : "x_from=f32"));
+      const Source other = family("gemm", "cpu_codes").source(
+          o.problem, host_arch(), family("gemm", "cpu_codes").candidates(o.problem, host_arch()).front());
+      const std::vector<std::byte> bits = o.run(device, compile(other, host_arch(), llvm()));
+      REQUIRE(o.wrong() == "");
+      int kernels = 0;
+      for (const Candidate& c : tiles.candidates(o.problem, target)) {
+        if (c.at("panels") != 4) continue;
+        INFO(o.problem.text() << " " << c.text());
+        const Source source = tiles.source(o.problem, target, c);
+        Binary b;
+        b.target = host_arch().name;
+        b.entry = source.entry;
+        b.plan = source.plan;
+        b.host = std::make_shared<const CpuKernel>(
+            tiles_in_native(*cpu::panel_codes(Format::parse(w)), m == 40 ? 3 : 0, 0, static_cast<int>(c.at("tokens")),
+                            static_cast<int>(c.at("chunk")), static_cast<int>(c.at("together"))));
+        REQUIRE(o.run(device, b) == bits);
+        ++kernels;
+      }
+      CHECK(kernels >= 6);
+    }
 }
 
 TEST_CASE("panels hold what their description says, and unpack to the bytes that were packed") {
