@@ -205,7 +205,7 @@ TuneReport Engine::Impl::tune_rows(const Problem& problem, const Device& device,
       store_tuned_rows(problem, device, found);
     } else {
       log(LogLevel::warning,
-          fmt::format("{}: timings vary, so the choices are not stored; is the GPU shared?", problem.text()));
+          fmt::format("{}: timings vary, so the choices are not stored; is the device shared?", problem.text()));
     }
   }
   for (const RowRange& r : report.ranges)

@@ -33,7 +33,7 @@ class Bench {
 
   // Samples (microseconds per launch) taken at a steady clock, and what they amount to.
   std::vector<double> samples(int candidate) const;
-  Summary summary(int candidate) const { return summarize(samples(candidate)); }
+  Summary summary(int candidate) const { return summarize(samples(candidate), device_.arch().cpu != nullptr); }
   double mhz(int candidate) const;
   double estimate(int candidate) const { return entries_[candidate].estimate; }  // one launch, from the warm-up
   void forget(int candidate);                                                    // its samples

@@ -21,7 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kScreenRounds = 2, kWarmRounds = 3;
+constexpr int kScreenRounds = 2;
 constexpr int kBatch = 2;  // candidates asked for at a time once the first are through: few, to learn from each
 constexpr double kContender = 1.12;  // a screened time within this of the best goes on to the final
 constexpr std::size_t kMostContenders = 6;
@@ -79,6 +79,7 @@ class Search {
   Device device_;
   const SearchRequest& request_;
   const TunePolicy& policy_;
+  const Rules rules_ = device_.arch().cpu ? kCpuRules : Rules();
   const Key choice_key_, outcome_key_;
   const Clock::time_point began_;
 
@@ -165,7 +166,7 @@ bool Search::stop(int tried) {
   else if (policy_.exhaustive || tried == 0)
     return false;
   // At least the default is measured, however small the budget.
-  else if (incumbent_ >= 0 && seconds() > policy_.budget_seconds)
+  else if (incumbent_ >= 0 && seconds() > rules_.search_share * policy_.budget_seconds)
     report_.stopped = "budget";
   else if (policy_.patience > 0 && since_improvement_ >= policy_.patience)
     report_.stopped = "patience";
@@ -305,16 +306,17 @@ void Search::final_rounds() {
   std::vector<int> bench;
   for (int i : finalists_) bench.push_back(entries_[i].bench);
   // Screening ran at another rhythm and left the chip at another clock: the first rounds do not count.
-  for (int i = 0; i < kWarmRounds; ++i) bench_->round(bench, true);
+  for (int i = 0; i < rules_.warm_rounds; ++i) bench_->round(bench, true);
   for (int b : bench) bench_->forget(b);
-  Rules rules;
   std::vector<Summary> now;
-  for (int round = 0; round < 2 * rules.most_rounds && !cancelled(); ++round) {
+  const double started = seconds();
+  for (int round = 0; round < 2 * rules_.most_rounds && !cancelled(); ++round) {
+    if (round >= rules_.least_rounds && seconds() - started > rules_.final_share * policy_.budget_seconds) break;
     bench_->round(bench, true);
-    progress("compare", round + 1, rules.most_rounds);
+    progress("compare", round + 1, rules_.most_rounds);
     now.clear();
     for (int b : bench) now.push_back(bench_->summary(b));
-    if (enough(now, rules)) break;
+    if (enough(now, rules_)) break;
   }
 }
 
@@ -333,7 +335,7 @@ void Search::decide() {
     e.outcome.mhz = bench_->mhz(e.bench);
     store(e);
   }
-  int won = winner(finals);
+  int won = winner(finals, rules_);
   if (won < 0) {
     // No final was steady enough to count, as on a chip at its power limit. A verified candidate's first time is still
     // far better than the fallback; it is not stored.
@@ -345,11 +347,12 @@ void Search::decide() {
   }
   const Entry& best = entries_[static_cast<std::size_t>(finalists_[static_cast<std::size_t>(won)])];
   report_.choice = {best.outcome.candidate, Grade::exact, best.outcome.microseconds};
-  report_.noisy = finals[static_cast<std::size_t>(won)].noise > Rules().noisy || bench_->unsteady();
+  report_.noisy = finals[static_cast<std::size_t>(won)].noise > rules_.noisy || bench_->unsteady();
   if (report_.noisy)
-    context_.log(LogLevel::warning,
-                 fmt::format("{}: timings vary by {:.1f} %, so the choice is used but not stored; is the GPU shared?",
-                             task_.key, 100 * finals[static_cast<std::size_t>(won)].noise));
+    context_.log(
+        LogLevel::warning,
+        fmt::format("{}: timings vary by {:.1f} %, so the choice is used but not stored; is the device shared?",
+                    task_.key, 100 * finals[static_cast<std::size_t>(won)].noise));
   if (report_.noisy || report_.stopped == "cancelled") return;
   StoredChoice row;
   row.problem = task_.key;

@@ -16,9 +16,14 @@ double percentile(std::span<const double> samples, double p) {
   return sorted[below] + (sorted[above] - sorted[below]) * (at - static_cast<double>(below));
 }
 
-Summary summarize(std::span<const double> samples) {
+Summary summarize(std::span<const double> all, bool interrupted) {
+  std::vector<double> samples(all.begin(), all.end());
+  if (interrupted) {
+    std::sort(samples.begin(), samples.end());
+    samples.resize((samples.size() + 1) / 2);
+  }
   Summary s;
-  s.rounds = static_cast<int>(samples.size());
+  s.rounds = static_cast<int>(all.size());
   s.median = median(samples);
   s.low = percentile(samples, 0.2);
   s.high = percentile(samples, 0.8);
@@ -26,10 +31,10 @@ Summary summarize(std::span<const double> samples) {
   // The spread between the 20th and the 80th percentile of a normal distribution is 1.683 sigma, and it does not see
   // the rare huge sample that another process or an interrupt leaves. The median's standard error is 1.253 sigma /
   // sqrt(n); twice that is a 95 % interval. One sample says nothing about its noise: 100 %.
-  if (s.rounds < 2) {
+  if (samples.size() < 2) {
     s.noise = 1;
   } else {
-    s.noise = 2 * 1.253 * (s.high - s.low) / 1.683 / std::sqrt(static_cast<double>(s.rounds)) / s.median;
+    s.noise = 2 * 1.253 * (s.high - s.low) / 1.683 / std::sqrt(static_cast<double>(samples.size())) / s.median;
   }
   return s;
 }

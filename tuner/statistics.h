@@ -17,7 +17,9 @@ struct Summary {
   double noise = 0;          // half-width of a ~95 % interval of the median, relative to it
   int rounds = 0;
 };
-Summary summarize(std::span<const double> samples);
+// interrupted: others take the processor away now and then, which adds to a time and never takes from it, so that the
+// slower half of the samples is left out.
+Summary summarize(std::span<const double> samples, bool interrupted = false);
 
 // Indices of samples whose clock is within `tolerance` (relative) of the median clock; of an even number, of the faster
 // of the two in the middle, so that some sample is always kept. Clocks of 0 are unknown and always kept.
@@ -28,8 +30,19 @@ struct Rules {
   double most_band = 0.02;   // a wider band would give away more than the promised 3 % of the best
   double noisy = 0.03;       // above this noise nothing is stored
   double target_noise = 0.004;
-  int least_rounds = 5, most_rounds = 25;
+  int warm_rounds = 3, least_rounds = 5, most_rounds = 25;
+  double search_share = 1, final_share = 1;  // of the budget, until the last candidate, and for the final rounds
 };
+// A CPU's launch takes as long as a GPU's whole sample, and a CPU is never quiet: what is fastest is then stored for
+// what it is.
+inline constexpr Rules kCpuRules = {.most_band = 0.04,
+                                    .noisy = 0.5,
+                                    .target_noise = 0.01,
+                                    .warm_rounds = 1,
+                                    .least_rounds = 4,
+                                    .most_rounds = 12,
+                                    .search_share = 0.125,
+                                    .final_share = 0.05};
 
 // Should another round be taken of these contenders (the fastest of them and those it might be tied with)?
 bool enough(std::span<const Summary> contenders, const Rules& rules = {});

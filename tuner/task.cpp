@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tuner/task.h"
 
+#include <algorithm>
+
+#include "templates/describe.h"
 #include "templates/families.h"
 #include "templates/specialize.h"
 
@@ -30,6 +33,12 @@ Task make_task(const Problem& problem, const Arch& arch, std::vector<Candidate> 
       return source_of(problem, *target, judge, templates);
     };
   problem.operation().describe(problem, task);
+  if (arch.cpu && task.verify_rows > 0 && task.rows > 0) {
+    // verify_rows counts on a GPU's oracle, which is a hundred times as fast as a CPU's.
+    constexpr double kSlower = 100;
+    const double macs = problem.ops() / 2 / static_cast<double>(task.rows);
+    if (macs > 0) task.verify_rows = std::min(task.verify_rows, verify_rows_of(task.rows, kSlower * macs));
+  }
   return task;
 }
 

@@ -26,7 +26,7 @@ constexpr CpuTarget kV3Vnni = {kLinuxX86, TW_V3 ",+avxvnni", 32, true, false};
 constexpr CpuTarget kV4Vnni = {kLinuxX86, TW_V4, 64, true, false};
 constexpr CpuTarget kV4VnniAmx = {kLinuxX86, TW_V4 ",+amx-tile,+amx-int8", 64, true, true};
 
-// Typical: a core's share of a server's memory bandwidth; what a core multiplies, in TFLOP/s of 32-bit floats.
+// Typical: eight cores, their share of a server's memory bandwidth, and the rate of cpu_codes (templates/cpu/gemm.cpp).
 constexpr Arch row(const char* name, const CpuTarget& cpu, double tflops, const char* run_on) {
   Arch a = {};
   a.name = name;
@@ -40,10 +40,10 @@ constexpr Arch row(const char* name, const CpuTarget& cpu, double tflops, const 
 }
 constexpr std::array kCpus = {
     row("x86-64", kPlain, 0.05, nullptr),
-    row("x86-64-v3", kV3, 1.0, "AMD Zen 3"),
-    row("x86-64-v3+avxvnni", kV3Vnni, 1.5, nullptr),
-    row("x86-64-v4+vnni", kV4Vnni, 3.0, "an Intel Xeon with AMX"),
-    row("x86-64-v4+vnni+amx", kV4VnniAmx, 6.0, "an Intel Xeon with AMX"),
+    row("x86-64-v3", kV3, 1.5, "AMD Zen 3"),
+    row("x86-64-v3+avxvnni", kV3Vnni, 2.0, nullptr),
+    row("x86-64-v4+vnni", kV4Vnni, 3.2, "an Intel Xeon with AMX"),
+    row("x86-64-v4+vnni+amx", kV4VnniAmx, 3.2, "an Intel Xeon with AMX"),
 };
 
 #if defined(__x86_64__)

@@ -106,6 +106,7 @@ class PanelFamily : public EnumeratedFamily {
     t.bytes_in_flight = 1e6;
     t.mma_ops = tiles * k.tokens * 2.0 * static_cast<double>(g.n) * static_cast<double>(g.k);
     t.mma_rate = rate(k, arch);
+    t.mma_in_flight = 32;  // a core by itself keeps its units busy
     t.later_wave_cost = 0.02;
     return t;
   }
@@ -173,7 +174,7 @@ class Gemv final : public PanelFamily {
   }
   // Unpacking is shared by a tile's tokens.
   double rate(const Knobs& k, const Arch&) const override {
-    return 0.1 * k.tokens / (k.tokens + 2.0) * (k.panels == 4 ? 1.0 : 0.99) * (k.ahead == 0 ? 1.0 : 0.995);
+    return 0.6 * k.tokens / (k.tokens + 2.0) * (k.panels == 4 ? 1.0 : 0.99) * (k.ahead == 0 ? 1.0 : 0.995);
   }
   bool is_built_in(const Knobs& k) const override { return k.panels == kFewPanels && k.ahead == 0; }
 };
@@ -210,9 +211,11 @@ class Codes final : public PanelFamily {
   void write(Ir& ir, const Ir::Arguments& a, PanelCodes w, const text::Epilogue& e, const Knobs& k) const override {
     text::many(ir, a, w, e, k.tokens, k.panels, k.wide, k.together);
   }
-  double rate(const Knobs& k, const Arch&) const override {
-    return 0.1 * k.tokens / (k.tokens + 12.0) * (k.tokens > 64 ? 0.97 : 1.0) * (k.panels == 4 ? 1.0 : 0.99) *
-           (k.wide * k.together) / (k.wide * k.together + 0.5) * (k.wide == 1 ? 1.0 : 0.99);
+  // Each product of a vector of rows with a token's columns loads a share of either.
+  double rate(const Knobs& k, const Arch& arch) const override {
+    const double rows = k.wide * 4.0 * text::kPanelRows / arch.cpu->vector_bytes, tokens = k.together;
+    return 1.4 / (1 + 0.5 * (rows + tokens) / (rows * tokens)) * k.tokens / (k.tokens + 12.0) *
+           (k.tokens > 64 ? 0.97 : 1.0) * (k.panels == 4 ? 1.0 : 0.99);
   }
   bool is_built_in(const Knobs& k) const override {
     return k.panels == kManyPanels && k.wide == 1 && k.together == kManyTogether;
@@ -247,7 +250,7 @@ class Tiles final : public PanelFamily {
     text::by_tiles(ir, a, w, e, k.tokens, k.panels, k.chunk, k.together);
   }
   double rate(const Knobs& k, const Arch&) const override {
-    return 0.25 * k.tokens / (k.tokens + 24.0) * (k.panels == 4 ? 1.0 : 0.99) * (k.chunk == 16 ? 1.0 : 0.99);
+    return 1.2 * k.tokens / (k.tokens + 24.0) * (k.panels == 4 ? 1.0 : 0.99) * (k.chunk == 16 ? 1.0 : 0.99);
   }
   bool is_built_in(const Knobs&) const override { return false; }
 };

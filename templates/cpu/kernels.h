@@ -509,8 +509,7 @@ void by_tiles(B& b, const typename B::Arguments& a, PanelCodes w, const Epilogue
         for (int part = 0; part < parts; ++part) {
           const Block<B> rows(b, w, where.group, where.at, part);
           for (int v = 0; v < 8; ++v)
-            b.store_bytes(b.at(to, 4 * kPanelRows * v + bytes * part),
-                          b.less_offset(rows.whole(b, w, v), w.offset));
+            b.store_bytes(b.at(to, 4 * kPanelRows * v + bytes * part), b.less_offset(rows.whole(b, w, v), w.offset));
           for (int s = 0; s < w.scales; ++s)
             b.store_floats(b.at(to, codes + 4 * kPanelRows * s + bytes * part), rows.scales[s]);
           if (w.minima) b.store_floats(b.at(to, codes + 4 * kPanelRows * w.scales + bytes * part), rows.minimum);
@@ -534,8 +533,8 @@ void by_tiles(B& b, const typename B::Arguments& a, PanelCodes w, const Epilogue
                                      b.at(buffers, kSums * (j * w.scales + s)), columns);
                  }
                  for (int j = 0; j < together; ++j) {
-                   const auto scale = b.at(b.at(record, j * tokens * token_bytes(w) + tokens * kBlock),
-                                           b.mul(t, b.constant(4)));
+                   const auto scale =
+                       b.at(b.at(record, j * tokens * token_bytes(w) + tokens * kBlock), b.mul(t, b.constant(4)));
                    for (int part = 0; part < parts; ++part) {
                      const int part_at = j * unpacked + codes + bytes * part;
                      std::array<typename B::Floats, 3> factors;
@@ -548,8 +547,7 @@ void by_tiles(B& b, const typename B::Arguments& a, PanelCodes w, const Epilogue
                          const int at = kSums * (j * w.scales + s) + 4 * kPanelRows * r + bytes * part;
                          sum = b.fma(b.floats(b.load_ints(b.at(buffers, at))), b.mul(factors[s], d), sum);
                        }
-                       if (w.minima)
-                         sum = b.fma(factors[w.scales], b.splat_floats(b.at(scale, 4 * (tokens + r))), sum);
+                       if (w.minima) sum = b.fma(factors[w.scales], b.splat_floats(b.at(scale, 4 * (tokens + r))), sum);
                      }
                    }
                  }

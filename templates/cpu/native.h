@@ -120,7 +120,8 @@ class Native {
       for (int row = 0; row < 16; ++row) {
         std::int32_t sum = 0;
         for (int c = 0; c < columns; ++c)
-          sum += static_cast<signed char>(x[token * x_stride + c]) * static_cast<signed char>(w[c / 4 * 64 + 4 * row + c % 4]);
+          sum += static_cast<signed char>(x[token * x_stride + c]) *
+                 static_cast<signed char>(w[c / 4 * 64 + 4 * row + c % 4]);
         store(sums + 64 * token + 4 * row, sum);
       }
   }

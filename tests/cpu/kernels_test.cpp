@@ -314,8 +314,9 @@ TEST_CASE("the kernel by tiles, over plain C++ in place of AMX, gives the bits o
   for (const char* w : kWeights)
     for (const std::int64_t m : {9, 40, 70}) {
       Operands o(gemm(w, m, 96, columns(w, m == 40 ? 3 : 2), m == 40 ? "" : "x_from=f32"));
-      const Source other = family("gemm", "cpu_codes").source(
-          o.problem, host_arch(), family("gemm", "cpu_codes").candidates(o.problem, host_arch()).front());
+      const Source other =
+          family("gemm", "cpu_codes")
+              .source(o.problem, host_arch(), family("gemm", "cpu_codes").candidates(o.problem, host_arch()).front());
       const std::vector<std::byte> bits = o.run(device, compile(other, host_arch(), llvm()));
       REQUIRE(o.wrong() == "");
       int kernels = 0;

@@ -48,8 +48,8 @@ CpuKernel tiles_in_native(const cpu::PanelCodes& w, int x, int y, int tokens, in
   };
   kernel.run = [=](const void* args, const void* constants, void* scratch, std::int64_t block) {
     Backend b;
-    cpu::native_tiles::by_tiles(b, arguments(args, constants, scratch, block), w, {static_cast<Type>(y), false, Type::f32},
-                                tokens, 4, chunk, together);
+    cpu::native_tiles::by_tiles(b, arguments(args, constants, scratch, block), w,
+                                {static_cast<Type>(y), false, Type::f32}, tokens, 4, chunk, together);
   };
   return kernel;
 }
