@@ -29,15 +29,18 @@ constexpr Knob<Knobs> kFewKnobs[] = {knob<&Knobs::tokens>("tokens"), knob<&Knobs
 constexpr Knob<Knobs> kManyKnobs[] = {knob<&Knobs::tokens>("tokens"), knob<&Knobs::panels>("panels"),
                                       knob<&Knobs::together>("together")};
 
-std::optional<text::Type> float_type(Format f) {
-  if (f.name() == "f32") return text::Type::f32;
-  if (f.name() == "f16") return text::Type::f16;
-  if (f.name() == "bf16") return text::Type::bf16;
+std::optional<Type> float_type(Format f) {
+  if (f.name() == "f32") return Type::f32;
+  if (f.name() == "f16") return Type::f16;
+  if (f.name() == "bf16") return Type::bf16;
   return {};
 }
-text::Type input_of(const Gemm& g) { return g.x_from ? *float_type(*g.x_from) : text::Type::q8_1; }
-text::Epilogue epilogue_of(const Gemm& g) {
-  return {*float_type(g.y), g.bias.has_value(), g.bias ? *float_type(*g.bias) : text::Type::f32};
+Input input_of(const Gemm& g) {
+  const bool rows = g.x.name() == "int8_row";
+  return {g.x_from ? *float_type(*g.x_from) : rows ? Type::int8_row : Type::q8_1, rows};
+}
+Epilogue epilogue_of(const Gemm& g) {
+  return {*float_type(g.y), g.bias.has_value(), g.bias ? *float_type(*g.bias) : Type::f32, g.global};
 }
 
 // Why the kernels do not compute g; empty if they do.
@@ -45,7 +48,7 @@ std::string refusal(const Gemm& g, const Arch& arch) {
   if (!arch.cpu || arch.cpu->vector_bytes == 0)
     return fmt::format("{} lacks AVX2, FMA or F16C, which all kernels use", arch.name);
   if (!panel_codes(g.w)) return fmt::format("w={} has no panels", g.w.name());
-  if (g.x.name() != "q8_1") return fmt::format("x={} is not q8_1", g.x.name());
+  if (g.x.name() != "q8_1" && g.x.name() != "int8_row") return fmt::format("x={} is not q8_1 or int8_row", g.x.name());
   if (g.x_from && !float_type(*g.x_from)) return fmt::format("x_from={} is not f32, f16 or bf16", g.x_from->name());
   if (g.packing != Packing::panels) return "w is not packed in panels";
   if (!float_type(g.y)) return fmt::format("y={} is not f32, f16 or bf16", g.y.name());
@@ -106,7 +109,7 @@ class PanelFamily : public EnumeratedFamily {
  protected:
   virtual const KnobTable<Knobs>& table() const = 0;
   virtual std::vector<Knobs> legal(const Gemm& g, const Arch& arch) const = 0;
-  virtual void write(Ir& ir, const Ir::Arguments& a, PanelCodes w, const text::Epilogue& e, const Knobs& k) const = 0;
+  virtual void write(Ir& ir, const Ir::Arguments& a, PanelCodes w, const Epilogue& e, const Knobs& k) const = 0;
   virtual double rate(const Knobs& k, const Arch& arch) const = 0;  // of the operations, relative
   virtual bool is_built_in(const Knobs& k) const = 0;
 
@@ -124,8 +127,7 @@ class PanelFamily : public EnumeratedFamily {
   }
   std::shared_ptr<const CpuKernel> built_in(const Gemm& g, const Knobs& k) const {
     if (!is_built_in(k)) return nullptr;
-    const NativeOptions o = {*panel_codes(g.w), static_cast<int>(input_of(g)), static_cast<int>(*float_type(g.y)),
-                             g.bias ? static_cast<int>(*float_type(*g.bias)) : -1, k.tokens};
+    const NativeOptions o = {*panel_codes(g.w), input_of(g), epilogue_of(g), k.tokens};
     const NativeKernel native = native_v3_kernel(o);
     if (!native.run) return nullptr;
     const auto bound = [o](NativeFunction* f) {
@@ -160,7 +162,7 @@ class Gemv final : public PanelFamily {
     }
     return list;
   }
-  void write(Ir& ir, const Ir::Arguments& a, PanelCodes w, const text::Epilogue& e, const Knobs& k) const override {
+  void write(Ir& ir, const Ir::Arguments& a, PanelCodes w, const Epilogue& e, const Knobs& k) const override {
     text::few(ir, a, w, e, k.tokens, k.panels, k.ahead);
   }
   // Unpacking is shared by a tile's tokens.
@@ -192,7 +194,7 @@ class Codes final : public PanelFamily {
     }
     return list;
   }
-  void write(Ir& ir, const Ir::Arguments& a, PanelCodes w, const text::Epilogue& e, const Knobs& k) const override {
+  void write(Ir& ir, const Ir::Arguments& a, PanelCodes w, const Epilogue& e, const Knobs& k) const override {
     text::many(ir, a, w, e, k.tokens, k.panels, k.together);
   }
   double rate(const Knobs& k, const Arch&) const override {
@@ -232,11 +234,12 @@ class Panels final : public EnumeratedFamily {
     const auto move = [p](const void* args, const void*, void*, std::int64_t panel) {
       const PackArgs& a = *static_cast<const PackArgs*>(args);
       if (p.inverse)
-        unpack_panels(p.w, p.k, panel, panel + 1, static_cast<const std::byte*>(a.tiles.data),
-                      static_cast<std::byte*>(a.w.data));
+        unpack_panels(p.w, p.k, panel, panel + 1, static_cast<const std::byte*>(a.tiles.data), a.w);
       else
-        pack_panels(p.w, p.k, panel, panel + 1, static_cast<const std::byte*>(a.w.data),
-                    static_cast<std::byte*>(a.tiles.data));
+        pack_panels(p.w, p.k, panel, panel + 1, a.w, static_cast<std::byte*>(a.tiles.data));
+      const float* const from = (p.inverse ? a.tiles : a.w).global;
+      float* const to = (p.inverse ? a.w : a.tiles).global;
+      if (panel == 0 && from && to) *to = *from;
     };
     s.host = std::make_shared<const CpuKernel>(CpuKernel{{}, move});
     return s;

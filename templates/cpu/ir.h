@@ -236,8 +236,22 @@ class Ir {
     return value<Floats>("bitcast <{0} x i32> {1} to <{0} x float>", lanes_, both);
   }
   TW_ONCE Floats larger(const Floats& a, const Floats& b) {  // a < b ? b : a
+    return if_smaller(a, b, b, a);
+  }
+  TW_ONCE Floats smaller(const Floats& a, const Floats& b) { return if_smaller(b, a, b, a); }  // b < a ? b : a
+  TW_ONCE Floats if_smaller(const Floats& a, const Floats& b, const Floats& then, const Floats& otherwise) {
     const auto is = temporary("fcmp olt <{} x float> {}, {}", lanes_, a.name, b.name);
-    return value<Floats>("select <{0} x i1> {1}, <{0} x float> {2}, <{0} x float> {3}", lanes_, is, b.name, a.name);
+    return value<Floats>("select <{0} x i1> {1}, <{0} x float> {2}, <{0} x float> {3}", lanes_, is, then.name,
+                         otherwise.name);
+  }
+  TW_ONCE Floats nearest(const Floats& v) {  // integer, ties to even
+    const std::string type = fmt::format("<{} x float>", lanes_), call = fmt::format("@llvm.roundeven.v{}f32", lanes_);
+    declare(fmt::format("{0} {1}({0})", type, call));
+    return value<Floats>("call {0} {1}({0} {2})", type, call, v.name);
+  }
+  TW_ONCE Floats unless_nan(const Floats& v) {  // 0
+    const auto is = temporary("fcmp ord <{0} x float> {1}, {1}", lanes_, v.name);
+    return value<Floats>("select <{0} x i1> {1}, <{0} x float> {2}, <{0} x float> zeroinitializer", lanes_, is, v.name);
   }
   TW_ONCE Floats largest_of_lanes(Floats v) {  // in every lane
     for (int by = lanes_ / 2; by > 0; by /= 2) v = larger(v, Floats{rotated("float", v.name, by)});

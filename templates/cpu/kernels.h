@@ -15,6 +15,9 @@
 //
 // This text is compiled for several targets: no function of it may be one that the rest of the library shares.
 //
+// Rows of x with one scale (int8_row) have it in each record. Where scales are floats, a product of two is rounded,
+// too.
+//
 // Whoever includes it names a namespace of its own: TILEWRIGHT_CPU_KERNELS.
 #include <tilewright/gemm.h>
 
@@ -23,6 +26,7 @@
 #include <cstdint>
 #include <span>
 
+#include "templates/cpu/options.h"
 #include "templates/cpu/panels.h"
 #include "templates/gemm/params.cuh"
 
@@ -34,15 +38,6 @@ constexpr int kBlock = 32;      // columns of k that share a scale
 constexpr int kMostTokens = 8;  // of few(): their sums are in registers
 
 constexpr int token_bytes(PanelCodes w) { return kBlock + 4 + 4 * w.scales; }  // of scratch memory, for a block
-
-enum class Type { f32, f16, bf16, q8_1 };  // of x, bias and y in memory
-
-// What follows the sums.
-struct Epilogue {
-  Type y = Type::f32;
-  bool has_bias = false;
-  Type bias = Type::f32;
-};
 
 constexpr int bytes_of(Type type) { return type == Type::f32 ? 4 : 2; }
 template <class B>
@@ -72,8 +67,8 @@ struct Launch {
     return b.at(scratch, b.mul(index, b.mul(blocks, b.constant(tokens * token_bytes(w)))));
   }
   I64 panel_bytes(B& b, PanelCodes w) const {
-    auto bytes = b.mul(blocks, b.constant(w.bytes()));
-    if (w.scale == PanelScale::grouped)
+    auto bytes = b.add(b.mul(blocks, b.constant(w.bytes())), b.constant(w.head_bytes()));
+    if (w.group_bytes())
       bytes = b.add(bytes, b.mul(b.div(blocks, b.constant(w.blocks())), b.constant(w.group_bytes())));
     return bytes;
   }
@@ -81,8 +76,20 @@ struct Launch {
 
 // ---- the first phase: one token a block
 
+// Of a row of floats, its largest magnitude.
+template <class B>
+typename B::Floats largest_of_row(B& b, Type type, const typename B::Ptr& row, const typename B::I64& blocks) {
+  std::array<typename B::Floats, 1> d = {b.zero_floats()};
+  b.loop(b.constant(0), blocks, 1, d, [&](const typename B::I64& block) {
+    const auto from = b.at(row, b.mul(block, b.constant(bytes_of(type) * kBlock)));
+    for (int i = 0; i < kBlock; i += b.lanes())
+      d[0] = b.larger(d[0], b.magnitude(load_as(b, type, b.at(from, bytes_of(type) * i))));
+  });
+  return b.largest_of_lanes(d[0]);
+}
+
 template <class B, class Tokens>
-void quantize(B& b, const typename B::Arguments& a, Type input, Tokens tokens, PanelCodes w) {
+void quantize(B& b, const typename B::Arguments& a, Input input, Tokens tokens, PanelCodes w) {
   const Launch<B> launch(b, a);
   const int lanes = b.lanes();
   const auto x = b.load_ptr(b.at(a.args, offsetof(GemmArgs, x)));
@@ -91,20 +98,37 @@ void quantize(B& b, const typename B::Arguments& a, Type input, Tokens tokens, P
   const auto token = b.sub(a.block, b.mul(tile, b.constant(tokens)));
   const auto records = launch.tile(b, tile, tokens, w);
   const auto row_elements = b.mul(a.block, ldx);
-  const bool floats = input != Type::q8_1;
-  const auto row = floats ? b.at(x, b.mul(row_elements, b.constant(bytes_of(input))))
-                          : b.at(x, b.mul(b.div(row_elements, b.constant(kBlock)), b.constant(36)));
+  const Type type = input.type;
+  const bool floats = type != Type::q8_1 && type != Type::int8_row;
+  const int block_bytes = floats ? bytes_of(type) * kBlock : type == Type::q8_1 ? 36 : kBlock;
+  const auto row = type == Type::q8_1 ? b.at(x, b.mul(b.div(row_elements, b.constant(kBlock)), b.constant(36)))
+                                      : b.at(x, b.mul(row_elements, b.constant(floats ? bytes_of(type) : 1)));
+  auto of_row = b.zero_floats();  // the scale of all blocks
+  if (type == Type::int8_row) {
+    const auto scales = b.load_ptr(b.at(a.args, offsetof(GemmArgs, x) + offsetof(Operand, scales)));
+    of_row = b.splat_floats(b.at(scales, b.mul(a.block, b.constant(4))));
+  } else if (input.rows) {
+    // int8_row's encoder: 1 where the row is zero.
+    of_row = b.div(largest_of_row(b, type, row, launch.blocks), b.splat(127.0f));
+    of_row = b.if_smaller(b.zero_floats(), of_row, of_row, b.splat(1.0f));
+  }
   b.loop(b.constant(0), launch.blocks, 1, {}, [&](const typename B::I64& block) {
     const auto record = b.at(records, b.mul(block, b.constant(tokens * token_bytes(w))));
     const auto codes_at = b.at(record, b.mul(token, b.constant(kBlock)));
     const auto scale_at = b.at(b.at(record, tokens * kBlock), b.mul(token, b.constant(4)));
-    const auto from = b.at(row, b.mul(block, b.constant(floats ? bytes_of(input) * kBlock : 36)));
+    const auto from = b.at(row, b.mul(block, b.constant(block_bytes)));
     std::array<typename B::Ints, 4> codes;
-    auto d = b.zero_floats();
-    if (floats) {
+    auto d = of_row;
+    if (floats && input.rows) {
+      for (int i = 0; i < kBlock / lanes; ++i) {
+        const auto q = b.div(load_as(b, type, b.at(from, bytes_of(type) * lanes * i)), d);
+        const auto clamped = b.larger(b.smaller(b.unless_nan(q), b.splat(127.0f)), b.splat(-127.0f));
+        codes[i] = b.ints(b.nearest(clamped));
+      }
+    } else if (floats) {
       std::array<typename B::Floats, 4> v;
       for (int i = 0; i < kBlock / lanes; ++i) {
-        v[i] = load_as(b, input, b.at(from, bytes_of(input) * lanes * i));
+        v[i] = load_as(b, type, b.at(from, bytes_of(type) * lanes * i));
         d = b.larger(d, b.magnitude(v[i]));
       }
       d = b.div(b.largest_of_lanes(d), b.splat(127.0f));
@@ -116,8 +140,9 @@ void quantize(B& b, const typename B::Arguments& a, Type input, Tokens tokens, P
         codes[i] = b.ints(b.add(scaled, b.with_sign(0.49999997f, scaled)));
       }
     } else {
-      d = b.splat_half(from);
-      for (int i = 0; i < kBlock / lanes; ++i) codes[i] = b.load_codes(b.at(from, 4 + lanes * i));
+      if (type == Type::q8_1) d = b.splat_half(from);
+      const int first = type == Type::q8_1 ? 4 : 0;
+      for (int i = 0; i < kBlock / lanes; ++i) codes[i] = b.load_codes(b.at(from, first + lanes * i));
     }
     for (int i = 0; i < kBlock / lanes; ++i) b.store_codes(b.at(codes_at, lanes * i), codes[i]);
     b.store_first(scale_at, d);
@@ -128,7 +153,7 @@ void quantize(B& b, const typename B::Arguments& a, Type input, Tokens tokens, P
       sum = b.times(b.sum_of_lanes(sum), w.minima ? -1 : -w.offset);
       const auto to = b.at(scale_at, 4 * tokens * (s + 1));
       if (w.minima)
-        b.store_first(to, b.mul(b.floats(sum), d));  // exact: 12 bits by 11
+        b.store_first(to, b.mul(b.floats(sum), d));  // exact, if d is a half: 12 bits by 11
       else
         b.store_first(to, sum);
     }
@@ -174,7 +199,13 @@ struct Block {
       }
     }
     const int first = b.lanes() * part;  // row
-    for (int s = 0; s < w.scales; ++s) {
+    if (w.scale == PanelScale::row) scales[0] = b.load_floats(b.at(group, 4 * first));
+    if (w.scale == PanelScale::front) {
+      scales[0] = b.load_halves(b.at(group, 2 * first));
+      if (w.minima) minimum = b.mul(b.load_halves(b.at(group, 2 * (kPanelRows + first))), scales[0]);
+      return;
+    }
+    for (int s = 0; s < w.scales && w.scale != PanelScale::row; ++s) {
       const int at = w.code_bytes() + kPanelRows * (w.scale == PanelScale::grouped ? 1 : 2) * s;
       scales[s] = w.scale == PanelScale::grouped
                       ? b.mul(b.load_halves(b.at(group, 2 * first)), b.floats(b.load_codes(b.at(block, at + first))))
@@ -222,13 +253,13 @@ struct Block {
   }
 };
 
-// Where block `block` of a panel is, and the halves of its group.
+// Where block `block` of a panel is, and what stands in front of its group, or of the panel.
 template <class B>
 struct BlockPlace {
   typename B::Ptr at, group;
   BlockPlace(B& b, PanelCodes w, const typename B::Ptr& panel, const typename B::I64& block)
-      : at(b.at(panel, b.mul(block, b.constant(w.bytes())))), group(at) {
-    if (w.scale != PanelScale::grouped) return;
+      : at(b.at(b.at(panel, w.head_bytes()), b.mul(block, b.constant(w.bytes())))), group(panel) {
+    if (w.group_bytes() == 0) return;
     const auto number = b.div(block, b.constant(w.blocks()));
     group = b.at(panel, b.mul(number, b.constant(w.blocks() * w.bytes() + w.group_bytes())));
     at = b.at(b.at(at, b.mul(number, b.constant(w.group_bytes()))), w.group_bytes());
@@ -247,7 +278,11 @@ struct Output {
         ldy(b.load_i64(b.at(l.args, offsetof(GemmArgs, ldy)))),
         scale(b.splat(b.mul(b.load_f32(b.at(l.constants, offsetof(tw::gemm::Shape, alpha))),
                             b.load_f32(b.at(l.args, offsetof(GemmArgs, alpha)))))),
-        e(epilogue) {}
+        e(epilogue) {
+    if (e.global == Global::none) return;
+    const auto global = b.splat_floats(b.load_ptr(b.at(l.args, offsetof(GemmArgs, w) + offsetof(Operand, global))));
+    scale = e.global == Global::div ? b.div(scale, global) : b.mul(scale, global);
+  }
   void store(B& b, const typename B::I64& token, const typename B::I64& row, const typename B::Floats& sum) const {
     auto v = b.mul(sum, scale);
     if (e.has_bias) v = b.add(v, load_as(b, e.bias, b.at(bias, b.mul(row, b.constant(bytes_of(e.bias))))));

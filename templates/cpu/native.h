@@ -132,7 +132,13 @@ class Native {
   static Floats with_sign(float size, Floats of) {
     return {_mm256_or_ps(_mm256_set1_ps(size), _mm256_and_ps(_mm256_set1_ps(-0.0f), of.v))};
   }
-  static Floats larger(Floats a, Floats b) { return {_mm256_max_ps(b.v, a.v)}; }  // b > a ? b : a
+  static Floats larger(Floats a, Floats b) { return {_mm256_max_ps(b.v, a.v)}; }   // b > a ? b : a
+  static Floats smaller(Floats a, Floats b) { return {_mm256_min_ps(b.v, a.v)}; }  // b < a ? b : a
+  static Floats if_smaller(Floats a, Floats b, Floats then, Floats otherwise) {
+    return {_mm256_blendv_ps(otherwise.v, then.v, _mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ))};
+  }
+  static Floats nearest(Floats v) { return {_mm256_round_ps(v.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
+  static Floats unless_nan(Floats v) { return {_mm256_and_ps(v.v, _mm256_cmp_ps(v.v, v.v, _CMP_ORD_Q))}; }
   static Floats largest_of_lanes(Floats v) {
     v = larger(v, Floats{_mm256_permute2f128_ps(v.v, v.v, 1)});
     v = larger(v, Floats{_mm256_permute_ps(v.v, 0x4e)});

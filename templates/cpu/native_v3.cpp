@@ -11,6 +11,7 @@
 #include <span>
 #include <utility>
 
+#include "templates/cpu/options.h"
 #include "templates/cpu/panels.h"
 #include "templates/gemm/params.cuh"
 
@@ -38,22 +39,17 @@ K::Arguments arguments(const void* args, const void* constants, void* scratch, s
   return {static_cast<K::Ptr>(args), static_cast<K::Ptr>(constants), static_cast<K::Ptr>(scratch), block};
 }
 
-native_v3::Epilogue epilogue(const NativeOptions& o) {
-  return {static_cast<native_v3::Type>(o.y), o.bias >= 0, static_cast<native_v3::Type>(o.bias < 0 ? 0 : o.bias)};
-}
-
 void first(const NativeOptions& o, const void* args, const void* constants, void* scratch, std::int64_t block) {
   K k;
-  native_v3::quantize(k, arguments(args, constants, scratch, block), static_cast<native_v3::Type>(o.x), o.tokens, o.w);
+  native_v3::quantize(k, arguments(args, constants, scratch, block), o.x, o.tokens, o.w);
 }
 template <PanelCodes w, int tokens>
 void run(const NativeOptions& o, const void* args, const void* constants, void* scratch, std::int64_t block) {
   K k;
-  const auto e = epilogue(o);
   if constexpr (tokens <= kFewTokens)
-    native_v3::few(k, arguments(args, constants, scratch, block), w, e, Fixed<tokens>(), kFewPanels, Fixed<0>());
+    native_v3::few(k, arguments(args, constants, scratch, block), w, o.e, Fixed<tokens>(), kFewPanels, Fixed<0>());
   else
-    native_v3::many(k, arguments(args, constants, scratch, block), w, e, Fixed<tokens>(), kManyPanels, Fixed<1>());
+    native_v3::many(k, arguments(args, constants, scratch, block), w, o.e, Fixed<tokens>(), kManyPanels, Fixed<1>());
 }
 
 template <PanelCodes w>

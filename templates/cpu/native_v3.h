@@ -4,6 +4,7 @@
 
 #include <tilewright/source.h>
 
+#include "templates/cpu/options.h"
 #include "templates/cpu/panels.h"
 
 namespace tilewright::cpu {
@@ -12,8 +13,9 @@ inline constexpr int kFewTokens = 8, kFewPanels = 4, kManyPanels = 4;
 
 struct NativeOptions {
   PanelCodes w;
-  int x, y, bias;  // types (kernels.h) as numbers; bias: less than 0 if there is none
-  int tokens;      // of a tile
+  Input x;
+  Epilogue e;
+  int tokens;  // of a tile
 };
 using NativeFunction = void(const NativeOptions& options, const void* args, const void* constants, void* scratch,
                             std::int64_t block);

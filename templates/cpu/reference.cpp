@@ -33,12 +33,12 @@ class Rows {
   // Columns first to first + count - 1 of y, that is, rows of w.
   std::vector<float> w(std::int64_t first, std::int64_t count) const {
     if (g_.packing == Packing::none) return decoded(g_.w, args_.w, first, g_.k, count);
-    std::vector<std::byte> plain(static_cast<std::size_t>(g_.w.stream_bytes(0, kPanel, g_.k)));
+    const HostStreams plain(g_.w, kPanel, g_.k);
     const std::int64_t panel = first / kPanel;
     unpack_panels(g_.w, g_.k, 0, 1,
                   static_cast<const std::byte*>(args_.w.data) + panel * panel_codes(g_.w)->panel_bytes(g_.k),
-                  plain.data());
-    return decoded(g_.w, {plain.data(), nullptr, nullptr}, 0, g_.k, count);
+                  plain.operand);
+    return decoded(g_.w, {plain.operand.data, plain.operand.scales, args_.w.global}, 0, g_.k, count);
   }
   float at(const void* vector, Format f, std::int64_t i) const {
     const std::int64_t bytes = f.stream_bytes(0, 1, 1);

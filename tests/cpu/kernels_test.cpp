@@ -88,15 +88,30 @@ Binary built_in(const Source& source, const Arch& target) {
   return b;
 }
 
-std::string gemm(const char* w, std::int64_t m, std::int64_t n, std::int64_t k, const char* rest) {
-  return fmt::format("gemm x=q8_1 w={} y=f32 m={} n={} k={} pack=panels {}", w, m, n, k, rest);
+std::string gemm(const char* w, std::int64_t m, std::int64_t n, std::int64_t k, const char* rest,
+                 const char* x = "q8_1") {
+  const bool global = Format::parse(w).info().global_for;
+  return fmt::format("gemm x={} w={} y=f32 m={} n={} k={} pack=panels {}{}", x, w, m, n, k, rest,
+                     global ? m % 2 ? " global=mul" : " global=div" : "");
 }
 
 // Formats that have panels.
-constexpr const char* kWeights[] = {"ggml_mxfp4", "ggml_nvfp4", "q4_0", "q4_k", "q5_k", "q6_k", "q8_0"};
+constexpr const char* kWeights[] = {"ggml_mxfp4", "ggml_nvfp4", "int4_g128", "int4_g32",   "int4_g64", "int4_row",
+                                    "int8_row",   "mxfp4",      "nvfp4",     "q4_0",       "q4_k",     "q5_k",
+                                    "q6_k",       "q8_0",       "uint4_g32", "uint4_g128", "uint4_g64"};
 
-// Of some format: k that is a small number of its blocks.
-std::int64_t columns(const char* w, std::int64_t blocks) { return Format::parse(w).block() * blocks; }
+// Of some format: k that is a small number of its blocks, and of 32 columns.
+std::int64_t columns(const char* w, std::int64_t blocks) { return std::max(Format::parse(w).block(), 32) * blocks; }
+
+// A weight's streams.
+std::vector<std::vector<std::byte>> streams_of(Format f, std::int64_t n, std::int64_t k, MutableOperand& operand) {
+  std::vector<std::vector<std::byte>> all;
+  for (std::size_t i = 0; i < f.info().streams.size(); ++i) {
+    all.emplace_back(static_cast<std::size_t>(f.stream_bytes(static_cast<int>(i), n, k)));
+    operand.set(f.info().streams[i].stream, all.back().data());
+  }
+  return all;
+}
 
 bool here(const Arch& target) {  // whether this machine runs it
   for (const Arch& a : cpu_archs()) {
@@ -114,7 +129,8 @@ TEST_CASE("every kernel is right, and all give the same bits") {
     for (const char* rest : {"", "x_from=f32", "x_from=f32 bias=f32 alpha=0.75"})
       for (const std::int64_t m : {1, 3, 8, 21}) {
         if (*rest && m != 3 && m != 21) continue;
-        Operands o(gemm(w, m, 80, columns(w, Format::parse(w).block() == 256 ? 1 : 3), rest));
+        const char* const x = (m + static_cast<std::int64_t>(std::strlen(rest))) % 3 == 2 ? "int8_row" : "q8_1";
+        Operands o(gemm(w, m, 80, columns(w, Format::parse(w).block() == 256 ? 1 : 3), rest, x));
         INFO(o.problem.text());
         std::vector<std::byte> bits;
         int kernels = 0;
@@ -155,10 +171,13 @@ TEST_CASE("random problems: compiled and built-in kernels are right and give the
       static constexpr const char *kX[] = {"", " x_from=f32", " x_from=f16", " x_from=bf16"},
                                   *kY[] = {"f32", "f16", "bf16"},
                                   *kBias[] = {"", " bias=f32", " bias=f16", " bias=bf16"};
-      Operands o(fmt::format("gemm x=q8_1 w={} y={} m={} n={} k={} pack=panels{}{} alpha={}", w, kY[i % 3],
-                             1 + random() % (i % 2 ? 6 : 150), 16 * (1 + random() % 12),
-                             columns(w, 1 + static_cast<std::int64_t>(random() % 5)), kX[i % 4], one_of(kBias),
-                             random() % 2 ? "1" : "0.375"));
+      Operands o(fmt::format("gemm x={} w={} y={} m={} n={} k={} pack=panels{}{} alpha={}{}",
+                             random() % 2 ? "q8_1" : "int8_row", w, kY[i % 3], 1 + random() % (i % 2 ? 6 : 150),
+                             16 * (1 + random() % 12), columns(w, 1 + static_cast<std::int64_t>(random() % 5)),
+                             kX[i % 4], one_of(kBias), random() % 2 ? "1" : "0.375",
+                             !Format::parse(w).info().global_for ? ""
+                             : random() % 2                      ? " global=mul"
+                                                                 : " global=div"));
       INFO(o.problem.text());
       const Device device = Device::open_cpu({.threads = 1 + static_cast<int>(random() % 4), .parallel_for = {}});
       std::vector<std::byte> bits;
@@ -191,10 +210,10 @@ TEST_CASE("random problems: compiled and built-in kernels are right and give the
 TEST_CASE("scales of every value are those of the format") {
   TILEWRIGHT_NEEDS_KERNELS();
   const Device device = Device::open_cpu({.threads = 1, .parallel_for = {}});
-  for (const char* w : {"ggml_mxfp4", "ggml_nvfp4", "q4_k", "q6_k"}) {
+  for (const char* w : {"ggml_mxfp4", "ggml_nvfp4", "q4_k", "q6_k", "mxfp4", "nvfp4"}) {
     Operands o(gemm(w, 2, 256, columns(w, 1), "x_from=f32"));
     const Gemm& g = *o.problem.as<Gemm>();
-    std::vector<std::byte> plain(static_cast<std::size_t>(g.w.stream_bytes(0, g.n, g.k)));
+    std::vector<std::byte> plain(static_cast<std::size_t>(g.w.stream_bytes(0, g.n, g.k))), scales;
     std::mt19937 random(5);
     const std::string name = w;
     for (std::size_t row = 0; row < 256; ++row) {
@@ -209,11 +228,13 @@ TEST_CASE("scales of every value are those of the format") {
         for (std::size_t at = 192; at < 208; ++at) set(at, row + at);
         set(208, row), set(209, 0x24);
       }
+      if (name == "nvfp4") scales.insert(scales.end(), 2, static_cast<std::byte>(row));
+      if (name == "mxfp4") scales.insert(scales.end(), 2, static_cast<std::byte>(row > 227 && row < 255 ? 0 : row));
       if (name == "q4_k") set(0, row), set(1, 0x24), set(2, row), set(3, 0xa0);
     }
     for (std::size_t i = 0; i < o.spans.size(); ++i)
       if (o.task.buffers[i].name == "w.data")
-        pack_weights(g, {plain.data(), nullptr, nullptr}, {o.spans[i].data(), nullptr, nullptr});
+        pack_weights(g, {plain.data(), scales.data(), nullptr}, {o.spans[i].data(), nullptr, nullptr});
     for (const Family* f : families("gemm", host_arch()))
       for (const Candidate& c : f->candidates(o.problem, host_arch())) {
         const Source source = f->source(o.problem, host_arch(), c);
@@ -261,12 +282,16 @@ TEST_CASE("codes of every value are multiplied exactly") {
     for (std::size_t i = 0; i < o.spans.size(); ++i) {
       if (o.task.buffers[i].output) continue;
       const bool weights = o.task.buffers[i].name == "w.data";
-      const std::size_t group = static_cast<std::size_t>(weights ? panel.group_bytes() : 0),
+      if (!weights && o.task.buffers[i].name != "x.data") continue;
+      const std::size_t head = static_cast<std::size_t>(weights ? panel.head_bytes() : 0),
+                        all = weights ? static_cast<std::size_t>(panel.panel_bytes(columns(w, 2))) : o.spans[i].size(),
+                        group = static_cast<std::size_t>(weights ? panel.group_bytes() : 0),
                         block = static_cast<std::size_t>(weights ? panel.bytes() : 36),
                         groups = group + block * static_cast<std::size_t>(weights ? panel.blocks() : 1);
       for (std::size_t at = 0; at < o.spans[i].size(); ++at) {
-        if (at % groups < group) continue;  // halves stay numbers
-        const std::size_t in = (at % groups - group) % block;
+        const std::size_t in_panel = at % all;
+        if (in_panel < head || (in_panel - head) % groups < group) continue;  // scales stay numbers
+        const std::size_t in = ((in_panel - head) % groups - group) % block;
         if (weights ? in >= static_cast<std::size_t>(panel.code_bytes()) : in < 4) continue;
         const unsigned kind = static_cast<unsigned>(at / 40) % 4;
         o.spans[i][at] = static_cast<std::byte>(kind == 0 ? 0xff : kind == 1 ? 0x80 : kind == 2 ? 0x7f : random());
@@ -285,7 +310,8 @@ TEST_CASE("every target's text compiles at many knobs, and runs where this machi
   for (const Arch& target : cpu_archs())
     for (const char* w : kWeights)
       for (const std::int64_t m : {4, 33}) {
-        Operands o(gemm(w, m, 48, columns(w, 1), m == 4 ? "x_from=f32 bias=f32" : "x_from=bf16 bias=f16"));
+        Operands o(gemm(w, m, 48, columns(w, 1), m == 4 ? "x_from=f32 bias=f32" : "x_from=bf16 bias=f16",
+                        m == 4 ? "q8_1" : "int8_row"));
         int kernels = 0, all = 0;
         for (const Family* f : families("gemm", target)) {
           for (const Candidate& c : f->candidates(o.problem, target)) {
@@ -338,26 +364,117 @@ TEST_CASE("panels hold what their description says, and unpack to the bytes that
 
 TEST_CASE("weights of any bytes come back from panels as they were") {
   std::mt19937 random(9);
-  for (const char* w : kWeights) {
-    INFO(w);
-    const Problem problem = Problem::parse(gemm(w, 1, 48, columns(w, 5), ""));
-    const Gemm& g = *problem.as<Gemm>();
-    std::vector<std::byte> plain(static_cast<std::size_t>(g.w.stream_bytes(0, g.n, g.k))), back(plain.size()),
-        packed(static_cast<std::size_t>(packed_bytes(g, StreamName::data)));
-    for (std::byte& b : plain) b = static_cast<std::byte>(random());
-    pack_weights(g, {plain.data(), nullptr, nullptr}, {packed.data(), nullptr, nullptr});
-    unpack_weights(g, {packed.data(), nullptr, nullptr}, {back.data(), nullptr, nullptr});
-    CHECK(back == plain);
-  }
+  for (const char* w : kWeights)
+    for (const std::int64_t blocks : {1, 2, 5}) {
+      const Problem problem = Problem::parse(gemm(w, 1, 48, columns(w, blocks), ""));
+      INFO(problem.text());
+      const Gemm& g = *problem.as<Gemm>();
+      MutableOperand plain, back;
+      auto from = streams_of(g.w, g.n, g.k, plain), to = streams_of(g.w, g.n, g.k, back);
+      for (auto& stream : from)
+        for (std::byte& b : stream) b = static_cast<std::byte>(random());
+      // Guarded: what packing reads or writes beyond a stream ends the test.
+      const Guarded packed(static_cast<std::size_t>(packed_bytes(g, StreamName::data)), 16);
+      float global = 0;
+      CHECK(packed_bytes(g, StreamName::scales) == 0);
+      CHECK(packed_bytes(g, StreamName::global) == (g.global == Global::none ? 0 : 4));
+      const MutableOperand panels{packed.data(), nullptr, &global};
+      pack_weights(g, plain, panels);
+      unpack_weights(g, panels, back);
+      CHECK(to == from);
+      // Parts of a matrix: as the threads of a device pack it.
+      std::vector<std::byte> again(static_cast<std::size_t>(packed_bytes(g, StreamName::data)));
+      for (std::int64_t panel = 2; panel >= 0; --panel)
+        cpu::pack_panels(g.w, g.k, panel, panel + 1, plain, again.data());
+      CHECK(std::memcmp(again.data(), packed.data(), again.size()) == 0);
+      if (plain.scales) {
+        const MutableOperand without{plain.data, nullptr, plain.global};
+        CHECK(refusal([&] { pack_weights(g, without, panels); }).field() == "from.scales");
+      }
+    }
+}
+
+TEST_CASE("a device packs weights with scales of their own, and unpacks them") {
+  const Device device = Device::open_cpu({.threads = 3, .parallel_for = {}});
+  for (const char* w : {"nvfp4", "int8_row", "uint4_g128"})
+    for (const char* inverse : {"", " inverse=1"}) {
+      Operands o(fmt::format("pack w={} x=int8_row n=96 k=384 order=panels{}", w, inverse));
+      INFO(o.problem.text());
+      const Family& panels = *families("pack", host_arch()).front();
+      REQUIRE(panels.why_not(o.problem, host_arch()) == "");
+      const Source source = panels.source(o.problem, host_arch(), panels.candidates(o.problem, host_arch()).front());
+      o.run(device, built_in(source, host_arch()));
+      CHECK(o.wrong() == "");
+    }
 }
 
 TEST_CASE("what panels are not for is refused by name") {
   CHECK(refused("gemm x=q8_1 w=q4_0 y=f32 m=1 n=40 k=64 pack=panels") == "n=40: a multiple of 16, the rows of a panel");
+  CHECK(refused("gemm x=int8_row w=int8_row y=f32 m=1 n=48 k=40 pack=panels") ==
+        "k=40: a multiple of 32, the columns of a panel's block");
   CHECK(refused("gemm x=f16 w=q4_0 y=f32 m=1 n=48 k=64 pack=panels").find("pack=panels: panels are for x=q8_1") == 0);
   CHECK(refused("gemm x=q8_1 w=q2_k y=f32 m=1 n=48 k=256 pack=panels")
             .find("pack=panels: w=q2_k has no panels; ggml_mxfp4, ") == 0);
   CHECK(refused("pack w=q4_0 x=q8_1 n=48 k=64 order=none") == "order=none: tiles or panels");
   CHECK(refused("conv x=f16 w=f16 y=f16 n=1 c=64 k=64 in=8x8 kernel=3x3 pack=panels").find("pack") == 0);
+}
+
+// Rows of floats that int8_row's encoder finds hard: quotients in the middle between two codes, scales that are
+// subnormal, infinite, or 1 because the row is zero, and NaN.
+TEST_CASE("rows of x are quantized to what their format's encoder makes of them") {
+  TILEWRIGHT_NEEDS_KERNELS();
+  constexpr std::int64_t kRows = 12, kColumns = 96;
+  std::vector<float> x(kRows * kColumns);
+  std::mt19937 random(31);
+  const auto row = [&](std::int64_t r) { return x.data() + r * kColumns; };
+  for (std::int64_t i = 0; i < kColumns; ++i) {
+    row(0)[i] = 0.0f;
+    row(1)[i] = static_cast<float>(i % 2 ? 1 : -1) * (static_cast<float>(i) + 0.5f);
+    row(2)[i] = std::ldexp(static_cast<float>(random() % 255), -149);
+    row(3)[i] = std::ldexp(static_cast<float>(random() % 63), -149);
+    row(4)[i] = i == 40 ? INFINITY : 1.0f;
+    row(5)[i] = i % 9 == 4 ? NAN : static_cast<float>(i) - 30.0f;
+    row(6)[i] = NAN;
+    row(7)[i] = std::ldexp(static_cast<float>(random() % 1000) - 500.0f, 118);
+    for (std::int64_t r = 8; r < kRows; ++r)
+      row(r)[i] = std::ldexp(static_cast<float>(random()) - 2147483648.0f, static_cast<int>(random() % 40) - 40);
+  }
+  row(1)[0] = 127.0f;
+  // y = x: w is the identity, of codes 1 and scales 1.
+  Operands o(gemm("int8_row", kRows, kColumns, kColumns, "x_from=f32", "int8_row"));
+  std::vector<signed char> codes(kColumns * kColumns);
+  std::vector<float> scales(kColumns, 1.0f);
+  for (std::size_t i = 0; i < kColumns; ++i) codes[i * kColumns + i] = 1;
+  std::vector<signed char> quantized(kRows * kColumns);
+  std::vector<float> row_scales(kRows), wanted(kRows * kColumns);
+  const Format f = Format::parse("int8_row");
+  f.info().encode(x.data(), kRows, kColumns, {quantized.data(), row_scales.data(), nullptr}, 0);
+  f.info().decode({quantized.data(), row_scales.data(), nullptr}, kRows, kColumns, wanted.data());
+  std::size_t out = 0;
+  for (std::size_t i = 0; i < o.spans.size(); ++i) {
+    if (o.task.buffers[i].name == "w.data")
+      pack_weights(*o.problem.as<Gemm>(), {codes.data(), scales.data(), nullptr},
+                   {o.spans[i].data(), nullptr, nullptr});
+    if (o.task.buffers[i].name == "x.data") std::memcpy(o.spans[i].data(), x.data(), o.spans[i].size());
+    if (o.task.buffers[i].output) out = i;
+  }
+  const Device device = Device::open_cpu({.threads = 1, .parallel_for = {}});
+  for (const Family* f : families("gemm", host_arch()))
+    for (const Candidate& c : f->candidates(o.problem, host_arch())) {
+      const Source source = f->source(o.problem, host_arch(), c);
+      if (!source.host || source.text.empty()) continue;
+      for (const Binary& b : {built_in(source, host_arch()), compile(source, host_arch(), llvm())}) {
+        o.run(device, b);
+        const float* const y = reinterpret_cast<const float*>(o.spans[out].data());
+        for (std::size_t i = 0; i < wanted.size(); ++i) {
+          INFO(c.text() << " [" << i / kColumns << "," << i % kColumns << "] " << x[i]);
+          if (i / kColumns == 4)
+            REQUIRE(std::isnan(y[i]));
+          else
+            REQUIRE(y[i] == wanted[i]);
+        }
+      }
+    }
 }
 
 TEST_CASE("GPUs have no kernels for panels, and CPUs none for tiles") {
