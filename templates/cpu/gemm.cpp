@@ -29,33 +29,17 @@ constexpr Knob<Knobs> kFewKnobs[] = {knob<&Knobs::tokens>("tokens"), knob<&Knobs
 constexpr Knob<Knobs> kManyKnobs[] = {knob<&Knobs::tokens>("tokens"), knob<&Knobs::panels>("panels"),
                                       knob<&Knobs::together>("together")};
 
-std::optional<Type> float_type(Format f) {
-  if (f.name() == "f32") return Type::f32;
-  if (f.name() == "f16") return Type::f16;
-  if (f.name() == "bf16") return Type::bf16;
-  return {};
-}
 Input input_of(const Gemm& g) {
   const bool rows = g.x.name() == "int8_row";
   return {g.x_from ? *float_type(*g.x_from) : rows ? Type::int8_row : Type::q8_1, rows};
 }
-Epilogue epilogue_of(const Gemm& g) {
-  return {*float_type(g.y), g.bias.has_value(), g.bias ? *float_type(*g.bias) : Type::f32, g.global};
-}
 
 // Why the kernels do not compute g; empty if they do.
-std::string refusal(const Gemm& g, const Arch& arch) {
-  if (!arch.cpu || arch.cpu->vector_bytes == 0)
-    return fmt::format("{} lacks AVX2, FMA or F16C, which all kernels use", arch.name);
-  if (!panel_codes(g.w)) return fmt::format("w={} has no panels", g.w.name());
+std::string refusal_of_codes(const Gemm& g, const Arch& arch) {
+  if (std::string why = refusal(g, arch); !why.empty()) return why;
+  if (!panel_codes(g.w)) return fmt::format("w={} has no panels of codes", g.w.name());
   if (g.x.name() != "q8_1" && g.x.name() != "int8_row") return fmt::format("x={} is not q8_1 or int8_row", g.x.name());
   if (g.x_from && !float_type(*g.x_from)) return fmt::format("x_from={} is not f32, f16 or bf16", g.x_from->name());
-  if (g.packing != Packing::panels) return "w is not packed in panels";
-  if (!float_type(g.y)) return fmt::format("y={} is not f32, f16 or bf16", g.y.name());
-  if (g.act != Activation::none) return "an activation";
-  if (g.c) return "c";
-  if (g.groups) return "groups";
-  if (g.k == 0 || g.n == 0) return "nothing to sum up";
   return {};
 }
 
@@ -64,7 +48,7 @@ class PanelFamily : public EnumeratedFamily {
   std::string_view op() const final { return "gemm"; }
   std::string why_not(const Problem& problem, const Arch& arch) const final {
     const Gemm* g = problem.as<Gemm>();
-    return g ? refusal(*g, arch) : "not a gemm";
+    return g ? refusal_of_codes(*g, arch) : "not a gemm";
   }
   std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const final {
     std::vector<Candidate> list;
@@ -85,7 +69,7 @@ class PanelFamily : public EnumeratedFamily {
     s.text = ir.text();
     s.entry = kEntry;
     s.plan = plan(g, k);
-    s.host = built_in(g, k);
+    s.host = host(g, k);
     return s;
   }
   Traits traits(const Problem& problem, const Arch& arch, const Candidate& candidate) const final {
@@ -125,17 +109,11 @@ class PanelFamily : public EnumeratedFamily {
     p.threads = 1;
     return p;
   }
-  std::shared_ptr<const CpuKernel> built_in(const Gemm& g, const Knobs& k) const {
+  std::shared_ptr<const CpuKernel> host(const Gemm& g, const Knobs& k) const {
     if (!is_built_in(k)) return nullptr;
-    const NativeOptions o = {*panel_codes(g.w), input_of(g), epilogue_of(g), k.tokens};
-    const NativeKernel native = native_v3_kernel(o);
-    if (!native.run) return nullptr;
-    const auto bound = [o](NativeFunction* f) {
-      return [o, f](const void* args, const void* constants, void* scratch, std::int64_t block) {
-        f(o, args, constants, scratch, block);
-      };
-    };
-    return std::make_shared<const CpuKernel>(CpuKernel{bound(native.first), bound(native.run)});
+    NativeOptions o;
+    o.w = *panel_codes(g.w), o.x = input_of(g), o.e = epilogue_of(g), o.tokens = k.tokens;
+    return built_in(o, native_v3_kernel(o));
   }
 };
 
@@ -266,7 +244,7 @@ const Family& codes() {
 }
 
 std::span<const Family* const> gemm_families() {
-  static const Family* const list[] = {&codes(), &gemv(), &reference()};
+  static const Family* const list[] = {&codes(), &gemv(), &floats(), &reference()};
   return list;
 }
 std::span<const Family* const> pack_families() {
@@ -276,10 +254,45 @@ std::span<const Family* const> pack_families() {
 }
 
 std::optional<Problem> packed(const Gemm& g, const Arch& arch) {
+  if (g.packing != Packing::none || !have_panels(g.w, g.x, g.n, g.k)) return {};
   Gemm p = g;
   p.packing = Packing::panels;
-  if (g.packing != Packing::none || g.n % kPanel != 0 || !panel_codes(g.w) || !refusal(p, arch).empty()) return {};
-  return Problem(p);
+  const Problem problem(p);
+  for (const Family* f : gemm_families())
+    if (f != &reference() && f->why_not(problem, arch).empty()) return problem;
+  return {};
+}
+
+std::optional<Type> float_type(Format f) {
+  if (f.name() == "f32") return Type::f32;
+  if (f.name() == "f16") return Type::f16;
+  if (f.name() == "bf16") return Type::bf16;
+  return {};
+}
+Epilogue epilogue_of(const Gemm& g) {
+  return {*float_type(g.y), g.bias.has_value(), g.bias ? *float_type(*g.bias) : Type::f32, g.global};
+}
+
+std::string refusal(const Gemm& g, const Arch& arch) {
+  if (!arch.cpu || arch.cpu->vector_bytes == 0)
+    return fmt::format("{} lacks AVX2, FMA or F16C, which all kernels use", arch.name);
+  if (g.packing != Packing::panels) return "w is not packed in panels";
+  if (!float_type(g.y)) return fmt::format("y={} is not f32, f16 or bf16", g.y.name());
+  if (g.act != Activation::none) return "an activation";
+  if (g.c) return "c";
+  if (g.groups) return "groups";
+  if (g.k == 0 || g.n == 0) return "nothing to sum up";
+  return {};
+}
+
+std::shared_ptr<const CpuKernel> built_in(const NativeOptions& options, const NativeKernel& kernel) {
+  if (!kernel.run) return nullptr;
+  const auto bound = [options](NativeFunction* f) {
+    return [options, f](const void* args, const void* constants, void* scratch, std::int64_t block) {
+      f(options, args, constants, scratch, block);
+    };
+  };
+  return std::make_shared<const CpuKernel>(CpuKernel{bound(kernel.first), bound(kernel.run)});
 }
 
 }  // namespace tilewright::cpu

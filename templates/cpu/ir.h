@@ -111,6 +111,16 @@ class Ir {
     const auto words = temporary("trunc <{0} x i32> {1} to <{0} x i16>", lanes_, chosen);
     line("store <{} x i16> {}, ptr {}, align 2", lanes_, words, p.name);
   }
+  TW_ONCE void store_apart(const Ptr& p, const Floats& v, int step) {  // lane i at p + i * step
+    if (step == 4) return store_floats(p, v);
+    for (int i = 0; i < lanes_; ++i)
+      line("store float {}, ptr {}, align 4", temporary("extractelement <{} x float> {}, i64 {}", lanes_, v.name, i),
+           at(p, step * i).name);
+  }
+  TW_ONCE Floats splat_bf16(const Ptr& p) {
+    const auto wide = temporary("zext i16 {} to i32", temporary("load i16, ptr {}, align 2", p.name));
+    return splat_floats(temporary("bitcast i32 {} to float", temporary("shl i32 {}, 16", wide)));
+  }
   TW_ONCE Floats splat_half(const Ptr& p) {
     return splat_floats(temporary("fpext half {} to float", temporary("load half, ptr {}, align 2", p.name)));
   }

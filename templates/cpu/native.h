@@ -79,6 +79,14 @@ class Native {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(writable(p)),
                      _mm_packus_epi32(_mm256_castsi256_si128(chosen), _mm256_extracti128_si256(chosen, 1)));
   }
+  static void store_apart(Ptr p, Floats v, int step) {
+    float lanes[8];
+    _mm256_storeu_ps(lanes, v.v);
+    for (int i = 0; i < 8; ++i) store(p + i * step, lanes[i]);
+  }
+  static Floats splat_bf16(Ptr p) {
+    return {_mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(std::uint32_t{load<std::uint16_t>(p)} << 16)))};
+  }
   static Floats splat_half(Ptr p) { return {_mm256_cvtph_ps(_mm_set1_epi16(load<std::int16_t>(p)))}; }
   static Ints load_codes(Ptr p) { return {_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)))}; }
   static void store_codes(Ptr p, Ints v) {

@@ -25,6 +25,8 @@
 // In a namespace of this file alone: what another compiles for less would be as good to the linker.
 #define TILEWRIGHT_CPU_KERNELS native_v3
 #include "templates/cpu/kernels.h"
+#define TILEWRIGHT_CPU_KERNELS native_v3
+#include "templates/cpu/floats.h"
 #include "templates/cpu/native.h"
 
 namespace tilewright::cpu {
@@ -63,7 +65,32 @@ NativeFunction* find_run(const NativeOptions& o, std::index_sequence<i...>) {
   return found;
 }
 
+void first_of_floats(const NativeOptions& o, const void* args, const void* constants, void* scratch,
+                     std::int64_t block) {
+  K k;
+  native_v3::widen(k, arguments(args, constants, scratch, block), o.x.type, o.tokens);
+}
+template <Type w, int tokens, int panels>
+void run_floats(const NativeOptions& o, const void* args, const void* constants, void* scratch, std::int64_t block) {
+  K k;
+  native_v3::floats(k, arguments(args, constants, scratch, block), w, o.e, Fixed<tokens>(), Fixed<panels>(), o.tiles);
+}
+template <Type w>
+NativeFunction* find_floats(const NativeOptions& o) {
+  if (o.floats != w) return nullptr;
+  return o.tokens == 1 && o.panels == 4   ? &run_floats<w, 1, 4>
+         : o.tokens == 6 && o.panels == 1 ? &run_floats<w, 6, 1>
+                                          : nullptr;
+}
+
 }  // namespace
+
+NativeKernel native_v3_floats(const NativeOptions& o) {
+  NativeFunction* found = find_floats<Type::f32>(o);
+  if (!found) found = find_floats<Type::f16>(o);
+  if (!found) found = find_floats<Type::bf16>(o);
+  return found ? NativeKernel{&first_of_floats, found} : NativeKernel{};
+}
 
 NativeKernel native_v3_kernel(const NativeOptions& o) {
   NativeFunction* const found = find_run(o, std::make_index_sequence<std::size(kPanelCodes)>());
@@ -81,5 +108,6 @@ NativeKernel native_v3_kernel(const NativeOptions& o) {
 #else
 namespace tilewright::cpu {
 NativeKernel native_v3_kernel(const NativeOptions&) { return {}; }
+NativeKernel native_v3_floats(const NativeOptions&) { return {}; }
 }  // namespace tilewright::cpu
 #endif

@@ -186,6 +186,10 @@ const PanelFormat* find(Format w) {
   return nullptr;
 }
 
+int float_bytes(Format f) {  // 0: it is not f32, f16 or bf16
+  return f.name() == "f32" ? 4 : f.name() == "f16" || f.name() == "bf16" ? 2 : 0;
+}
+
 int low_bits(const PanelCodes& c) { return c.bits == 8 ? 8 : 4; }
 Byte bits_of(Byte byte, int at, int count) { return static_cast<Byte>(byte >> at & ((1 << count) - 1)); }
 
@@ -275,28 +279,66 @@ const PanelCodes* panel_codes(Format w) {
   return f ? &f->codes : nullptr;
 }
 
-std::int64_t panel_bytes(const Gemm& g) {
-  return std::max(g.groups, 1) * (g.n / kPanel) * panel_codes(g.w)->panel_bytes(g.k);
+std::int64_t panel_bytes(Format w, std::int64_t k) {
+  const int bytes = float_bytes(w);
+  return bytes ? kPanel * bytes * k : panel_codes(w)->panel_bytes(k);
+}
+std::int64_t panel_bytes(const Gemm& g) { return std::max(g.groups, 1) * (g.n / kPanel) * panel_bytes(g.w, g.k); }
+
+bool have_panels(Format w, Format x, std::int64_t n, std::int64_t k) {
+  const bool codes = x.name() == "q8_1" || x.name() == "int8_row";
+  return n % kPanel == 0 && (float_bytes(w) ? float_bytes(x) > 0 : find(w) && codes && k % kPanelColumns == 0);
 }
 
 void check_panels(const char* field, std::string value, Format w, Format x, std::int64_t n, std::int64_t k) {
-  if (!find(w)) {
-    std::string all;
-    for (const PanelFormat& f : kFormats) all += fmt::format("{}{}", all.empty() ? "" : ", ", f.name);
+  const bool floats = float_bytes(w) > 0;
+  if (!floats && !find(w)) {
+    std::string all = "f32, f16, bf16";
+    for (const PanelFormat& f : kFormats) all += fmt::format(", {}", f.name);
     throw Error(ErrorCode::unsupported, field, std::move(value),
                 fmt::format("w={} has no panels; {} have", w.name(), all));
   }
-  if (x.name() != "q8_1" && x.name() != "int8_row")
+  if (floats && !float_bytes(x))
     throw Error(ErrorCode::unsupported, field, std::move(value),
-                fmt::format("panels are for x=q8_1 or int8_row (x_from quantizes floats), not x={}", x.name()));
+                fmt::format("panels of w={} are for x=f32, f16 or bf16, not x={}", w.name(), x.name()));
+  if (!floats && x.name() != "q8_1" && x.name() != "int8_row")
+    throw Error(ErrorCode::unsupported, field, std::move(value),
+                fmt::format("panels of w={} are for x=q8_1 or int8_row (x_from quantizes floats), not x={}", w.name(),
+                            x.name()));
   if (n % kPanel != 0)
     throw invalid("n", std::to_string(n), fmt::format("a multiple of {}, the rows of a panel", kPanel));
-  if (k % kPanelColumns != 0)
+  if (!floats && k % kPanelColumns != 0)
     throw invalid("k", std::to_string(k),
                   fmt::format("a multiple of {}, the columns of a panel's block", kPanelColumns));
 }
 
+namespace {
+
+// Elements of a panel of floats, in it and in the rows, by move(in rows, in panel).
+template <class Move>
+void each_float(std::int64_t k, std::int64_t first, std::int64_t last, const Move& move) {
+  for (std::int64_t panel = first; panel < last; ++panel)
+    for (std::int64_t column = 0; column < k; ++column)
+      for (int r = 0; r < kPanel; ++r) move((panel * kPanel + r) * k + column, (panel * k + column) * kPanel + r);
+}
+template <class T>
+void pack_floats(std::int64_t k, std::int64_t first, std::int64_t last, const void* from, void* to) {
+  each_float(k, first, last, [&](std::int64_t in_rows, std::int64_t in_panel) {
+    static_cast<T*>(to)[in_panel] = static_cast<const T*>(from)[in_rows];
+  });
+}
+template <class T>
+void unpack_floats(std::int64_t k, std::int64_t first, std::int64_t last, const void* from, void* to) {
+  each_float(k, first, last, [&](std::int64_t in_rows, std::int64_t in_panel) {
+    static_cast<T*>(to)[in_rows] = static_cast<const T*>(from)[in_panel];
+  });
+}
+
+}  // namespace
+
 void pack_panels(Format w, std::int64_t k, std::int64_t first, std::int64_t last, Operand from, std::byte* to) {
+  if (const int bytes = float_bytes(w))
+    return (bytes == 4 ? pack_floats<std::uint32_t> : pack_floats<std::uint16_t>)(k, first, last, from.data, to);
   const PanelFormat& f = *find(w);
   const auto all = places(f);
   const std::int64_t bytes = f.codes.panel_bytes(k);
@@ -315,6 +357,8 @@ void pack_panels(Format w, std::int64_t k, std::int64_t first, std::int64_t last
 }
 void unpack_panels(Format w, std::int64_t k, std::int64_t first, std::int64_t last, const std::byte* from,
                    MutableOperand to) {
+  if (const int bytes = float_bytes(w))
+    return (bytes == 4 ? unpack_floats<std::uint32_t> : unpack_floats<std::uint16_t>)(k, first, last, from, to.data);
   const PanelFormat& f = *find(w);
   const auto all = places(f);
   const std::int64_t bytes = kPanel * (k / f.columns) * f.bytes;

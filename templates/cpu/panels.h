@@ -16,6 +16,8 @@
 //   front        none: 16 halves stand in front of `together` blocks, and behind them 16 of zero points (`minima`)
 //   row          none: 16 floats stand in front of the panel
 //
+// Of floats a panel has, column behind column, those of its 16 rows, in their own format.
+//
 // Lossless. As large as w, but for FP4: scales there have two bytes, so that a kernel need not decode them. A scale of
 // the whole tensor stays a stream of its own.
 #pragma once
@@ -80,9 +82,12 @@ inline constexpr PanelCodes kPanelCodes[] = {
     {4, 0, false, 1, PanelScale::front, true, 2},   // uint4_g64
     {4, 0, false, 1, PanelScale::front, true, 4},   // uint4_g128
 };
-const PanelCodes* panel_codes(Format w);  // null if it has no panels
+const PanelCodes* panel_codes(Format w);  // null if it has no panels, or panels of floats
 
-std::int64_t panel_bytes(const Gemm& g);  // of w, a stack of matrices if the problem has groups
+std::int64_t panel_bytes(Format w, std::int64_t k);  // of one panel
+std::int64_t panel_bytes(const Gemm& g);             // of w, a stack of matrices if the problem has groups
+
+bool have_panels(Format w, Format x, std::int64_t n, std::int64_t k);  // whether check_panels() is content
 
 // Throws Error for a w, x, n or k that panels are not for. `field`, `value`: what asked for them.
 void check_panels(const char* field, std::string value, Format w, Format x, std::int64_t n, std::int64_t k);

@@ -35,8 +35,7 @@ class Rows {
     if (g_.packing == Packing::none) return decoded(g_.w, args_.w, first, g_.k, count);
     const HostStreams plain(g_.w, kPanel, g_.k);
     const std::int64_t panel = first / kPanel;
-    unpack_panels(g_.w, g_.k, 0, 1,
-                  static_cast<const std::byte*>(args_.w.data) + panel * panel_codes(g_.w)->panel_bytes(g_.k),
+    unpack_panels(g_.w, g_.k, 0, 1, static_cast<const std::byte*>(args_.w.data) + panel * panel_bytes(g_.w, g_.k),
                   plain.operand);
     return decoded(g_.w, {plain.operand.data, plain.operand.scales, args_.w.global}, 0, g_.k, count);
   }

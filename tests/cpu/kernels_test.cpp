@@ -16,6 +16,7 @@
 
 #include "cpu_test.h"
 #include "templates/cpu/panels.h"
+#include "templates/describe.h"
 #include "templates/families.h"
 
 using namespace tilewright;
@@ -99,6 +100,11 @@ std::string gemm(const char* w, std::int64_t m, std::int64_t n, std::int64_t k, 
 constexpr const char* kWeights[] = {"ggml_mxfp4", "ggml_nvfp4", "int4_g128", "int4_g32",   "int4_g64", "int4_row",
                                     "int8_row",   "mxfp4",      "nvfp4",     "q4_0",       "q4_k",     "q5_k",
                                     "q6_k",       "q8_0",       "uint4_g32", "uint4_g128", "uint4_g64"};
+
+constexpr const char* kFloats[] = {"f32", "f16", "bf16"};
+const char* x_of(const char* w) {
+  return std::find(kFloats, std::end(kFloats), std::string(w)) < std::end(kFloats) ? "bf16" : "q8_1";
+}
 
 // Of some format: k that is a small number of its blocks, and of 32 columns.
 std::int64_t columns(const char* w, std::int64_t blocks) { return std::max(Format::parse(w).block(), 32) * blocks; }
@@ -307,16 +313,22 @@ TEST_CASE("codes of every value are multiplied exactly") {
 }
 
 TEST_CASE("every target's text compiles at many knobs, and runs where this machine can") {
+  std::vector<const char*> weights(std::begin(kWeights), std::end(kWeights));
+  weights.insert(weights.end(), std::begin(kFloats), std::end(kFloats));
   for (const Arch& target : cpu_archs())
-    for (const char* w : kWeights)
+    for (const char* w : weights)
       for (const std::int64_t m : {4, 33}) {
-        Operands o(gemm(w, m, 48, columns(w, 1), m == 4 ? "x_from=f32 bias=f32" : "x_from=bf16 bias=f16",
-                        m == 4 ? "q8_1" : "int8_row"));
+        const bool floats = std::string(x_of(w)) != "q8_1";
+        const char* const rest = m == 4 ? "x_from=f32 bias=f32" : "x_from=bf16 bias=f16";
+        Operands o(gemm(w, m, 48, columns(w, 1), floats ? rest + 10 + (m == 4 ? 0 : 1) : rest,
+                        floats   ? x_of(w)
+                        : m == 4 ? "q8_1"
+                                 : "int8_row"));
         int kernels = 0, all = 0;
         for (const Family* f : families("gemm", target)) {
           for (const Candidate& c : f->candidates(o.problem, target)) {
             INFO(target.name << " " << o.problem.text() << " " << c.text());
-            if (all++ % 6 != 0 && f != families("gemm", target).back()) continue;
+            if (all++ % (floats ? 3 : 6) != 0 && f != families("gemm", target).back()) continue;
             const Binary b = compile(f->source(o.problem, target, c), target, llvm());
             ++kernels;
             if (!here(target)) continue;
@@ -364,9 +376,11 @@ TEST_CASE("panels hold what their description says, and unpack to the bytes that
 
 TEST_CASE("weights of any bytes come back from panels as they were") {
   std::mt19937 random(9);
-  for (const char* w : kWeights)
+  std::vector<const char*> weights(std::begin(kWeights), std::end(kWeights));
+  weights.insert(weights.end(), std::begin(kFloats), std::end(kFloats));
+  for (const char* w : weights)
     for (const std::int64_t blocks : {1, 2, 5}) {
-      const Problem problem = Problem::parse(gemm(w, 1, 48, columns(w, blocks), ""));
+      const Problem problem = Problem::parse(gemm(w, 1, 48, columns(w, blocks), "", x_of(w)));
       INFO(problem.text());
       const Gemm& g = *problem.as<Gemm>();
       MutableOperand plain, back;
@@ -396,9 +410,9 @@ TEST_CASE("weights of any bytes come back from panels as they were") {
 
 TEST_CASE("a device packs weights with scales of their own, and unpacks them") {
   const Device device = Device::open_cpu({.threads = 3, .parallel_for = {}});
-  for (const char* w : {"nvfp4", "int8_row", "uint4_g128"})
+  for (const char* w : {"nvfp4", "int8_row", "uint4_g128", "f16", "f32"})
     for (const char* inverse : {"", " inverse=1"}) {
-      Operands o(fmt::format("pack w={} x=int8_row n=96 k=384 order=panels{}", w, inverse));
+      Operands o(fmt::format("pack w={} x={} n=96 k=384 order=panels{}", w, x_of(w), inverse));
       INFO(o.problem.text());
       const Family& panels = *families("pack", host_arch()).front();
       REQUIRE(panels.why_not(o.problem, host_arch()) == "");
@@ -412,11 +426,129 @@ TEST_CASE("what panels are not for is refused by name") {
   CHECK(refused("gemm x=q8_1 w=q4_0 y=f32 m=1 n=40 k=64 pack=panels") == "n=40: a multiple of 16, the rows of a panel");
   CHECK(refused("gemm x=int8_row w=int8_row y=f32 m=1 n=48 k=40 pack=panels") ==
         "k=40: a multiple of 32, the columns of a panel's block");
-  CHECK(refused("gemm x=f16 w=q4_0 y=f32 m=1 n=48 k=64 pack=panels").find("pack=panels: panels are for x=q8_1") == 0);
+  CHECK(refused("gemm x=f16 w=q4_0 y=f32 m=1 n=48 k=64 pack=panels")
+            .find("pack=panels: panels of w=q4_0 are for x=q8_1 or int8_row") == 0);
   CHECK(refused("gemm x=q8_1 w=q2_k y=f32 m=1 n=48 k=256 pack=panels")
-            .find("pack=panels: w=q2_k has no panels; ggml_mxfp4, ") == 0);
+            .find("pack=panels: w=q2_k has no panels; f32, f16, bf16, ggml_mxfp4, ") == 0);
+  CHECK(refused("gemm x=q8_1 w=f16 y=f32 m=1 n=48 k=64 pack=panels") ==
+        "pack=panels: panels of w=f16 are for x=f32, f16 or bf16, not x=q8_1");
+  CHECK(refused("gemm x=f16 w=f16 y=f32 m=1 n=40 k=7 pack=panels") == "n=40: a multiple of 16, the rows of a panel");
   CHECK(refused("pack w=q4_0 x=q8_1 n=48 k=64 order=none") == "order=none: tiles or panels");
   CHECK(refused("conv x=f16 w=f16 y=f16 n=1 c=64 k=64 in=8x8 kernel=3x3 pack=panels").find("pack") == 0);
+}
+
+// What the kernels are to give, bit for bit: parts of 64 columns, their products added by fused operations.
+TEST_CASE("products of floats are summed in the stated order") {
+  TILEWRIGHT_NEEDS_KERNELS();
+  std::mt19937 random(17);
+  int compiled = 0;
+  for (const char* x : kFloats)
+    for (const char* w : kFloats)
+      for (const std::int64_t m : {1, 2, 7, 40}) {
+        const std::int64_t ks[] = {1, 7, 64, 65, 130, 200, 256, 259}, n = 16 * (1 + random() % 7), k = ks[random() % 8];
+        Operands o(gemm(w, m, n, k, "", x));
+        INFO(o.problem.text());
+        const auto values = [&](const char* name) {
+          for (const Matrix& matrix : o.task.matrices)
+            if (matrix.name == name) return decoded(matrix, o.spans);
+          return std::vector<float>();
+        };
+        const std::vector<float> xs = values("x"), ws = values("w");
+        std::vector<float> wanted;
+        for (std::int64_t t = 0; t < m; ++t)
+          for (std::int64_t r = 0; r < n; ++r) {
+            float all = 0;
+            for (std::int64_t first = 0; first < k; first += 64) {
+              float part = 0;
+              for (std::int64_t i = first; i < std::min(first + 64, k); ++i)
+                part = std::fma(ws[r * k + i], xs[t * k + i], part);
+              all += part;
+            }
+            wanted.push_back(all);
+          }
+        int kernels = 0;
+        for (const int threads : {1, 3}) {
+          const Device device = Device::open_cpu({.threads = threads, .parallel_for = {}});
+          const Family& floats = family("gemm", "cpu_floats");
+          for (const Candidate& c : floats.candidates(o.problem, host_arch())) {
+            INFO(c.text());
+            const Source source = floats.source(o.problem, host_arch(), c);
+            std::vector<Binary> binaries;
+            if (source.host) binaries.push_back(built_in(source, host_arch()));
+            if (++compiled % 5 == 0) binaries.push_back(compile(source, host_arch(), llvm()));
+            for (const Binary& b : binaries) {
+              const std::vector<std::byte> y = o.run(device, b);
+              REQUIRE(o.wrong() == "");
+              REQUIRE(std::memcmp(y.data(), wanted.data(), y.size()) == 0);
+              ++kernels;
+            }
+          }
+        }
+        CHECK(kernels > 0);
+      }
+}
+
+TEST_CASE("random problems of floats: compiled and built-in kernels are right and give the same bits") {
+  TILEWRIGHT_NEEDS_KERNELS();
+  std::mt19937 random(23);
+  const auto one_of = [&](auto&& list) { return list[random() % std::size(list)]; };
+  const Family& floats = family("gemm", "cpu_floats");
+  for (int i = 0; i < 60; ++i) {
+    static constexpr const char* kBias[] = {"", " bias=f32", " bias=f16", " bias=bf16"};
+    Operands o(fmt::format("gemm x={} w={} y={} m={} n={} k={} pack=panels{} alpha={}", one_of(kFloats),
+                           one_of(kFloats), one_of(kFloats), 1 + random() % (i % 2 ? 9 : 200), 16 * (1 + random() % 12),
+                           1 + random() % 700, one_of(kBias), random() % 2 ? "1" : "0.375"));
+    INFO(o.problem.text());
+    const Device device = Device::open_cpu({.threads = 1 + static_cast<int>(random() % 4), .parallel_for = {}});
+    const std::vector<Candidate> all = floats.candidates(o.problem, host_arch());
+    REQUIRE(!all.empty());
+    const std::size_t some = random() % all.size();
+    std::vector<std::byte> bits;
+    for (std::size_t c = 0; c < all.size(); ++c) {
+      const Source source = floats.source(o.problem, host_arch(), all[c]);
+      std::vector<Binary> binaries;
+      if (source.host) binaries.push_back(built_in(source, host_arch()));
+      if (c == some) binaries.push_back(compile(source, host_arch(), llvm()));
+      for (const Binary& b : binaries) {
+        INFO(all[c].text());
+        const std::vector<std::byte> y = o.run(device, b);
+        if (bits.empty()) {
+          REQUIRE(o.wrong() == "");
+          bits = y;
+        }
+        REQUIRE(y == bits);
+      }
+    }
+  }
+}
+
+TEST_CASE("floats: some kernel is built in for every number of rows") {
+  TILEWRIGHT_NEEDS_KERNELS();
+  const Family& floats = family("gemm", "cpu_floats");
+  for (const std::int64_t m : kBuckets) {
+    const Problem problem = Problem::parse(gemm("f16", m, 48, 100, "", "f16"));
+    INFO(problem.text());
+    int found = 0;
+    for (const Candidate& c : floats.candidates(problem, host_arch()))
+      found += floats.source(problem, host_arch(), c).host != nullptr;
+    CHECK(found > 0);
+  }
+}
+
+TEST_CASE("weights that stand in panels are offered to a CPU, and to it alone") {
+  TILEWRIGHT_NEEDS_KERNELS();
+  const auto packed = [](const char* text, const Arch& arch) {
+    const Problem problem = Problem::parse(text);
+    const std::optional<Problem> p = problem.operation().packed(problem, arch);
+    return p && p->as<Gemm>()->packing == Packing::panels;
+  };
+  CHECK(packed("gemm x=f16 w=f16 y=f16 m=3 n=48 k=100", host_arch()));
+  CHECK(packed("gemm x=int8_row w=uint4_g128 y=f16 m=3 n=48 k=128 x_from=bf16", host_arch()));
+  CHECK(!packed("gemm x=f16 w=f16 y=f16 m=3 n=40 k=100", host_arch()));
+  CHECK(!packed("gemm x=int8_row w=int8_row y=f16 m=3 n=48 k=40", host_arch()));
+  CHECK(!packed("gemm x=f16 w=q4_0 y=f16 m=3 n=48 k=64", host_arch()));
+  CHECK(!packed("gemm x=f16 w=f16 y=int8 m=3 n=48 k=64 act=none y_scale=2", cpu_archs().front()));
+  CHECK(!packed("gemm x=f16 w=f16 y=f16 m=3 n=48 k=64", archs().front()));
 }
 
 // Rows of floats that int8_row's encoder finds hard: quotients in the middle between two codes, scales that are
