@@ -270,16 +270,19 @@ std::optional<Type> float_type(Format f) {
   return {};
 }
 Epilogue epilogue_of(const Gemm& g) {
-  return {*float_type(g.y), g.bias.has_value(), g.bias ? *float_type(*g.bias) : Type::f32, g.global};
+  Epilogue e;
+  e.y = float_type(g.y).value_or(Type::int8);
+  e.global = g.global, e.act = g.act;
+  if ((e.has_bias = g.bias.has_value())) e.bias = *float_type(*g.bias);
+  if ((e.has_c = g.c.has_value())) e.c = *float_type(*g.c);
+  return e;
 }
 
 std::string refusal(const Gemm& g, const Arch& arch) {
   if (!arch.cpu || arch.cpu->vector_bytes == 0)
     return fmt::format("{} lacks AVX2, FMA or F16C, which all kernels use", arch.name);
   if (g.packing != Packing::panels) return "w is not packed in panels";
-  if (!float_type(g.y)) return fmt::format("y={} is not f32, f16 or bf16", g.y.name());
-  if (g.act != Activation::none) return "an activation";
-  if (g.c) return "c";
+  if (!float_type(g.y) && g.y.name() != "int8") return fmt::format("y={} is not f32, f16, bf16 or int8", g.y.name());
   if (g.groups) return "groups";
   if (g.k == 0 || g.n == 0) return "nothing to sum up";
   return {};

@@ -271,6 +271,10 @@ class Ir {
     const auto is = temporary("fcmp une <{} x float> {}, zeroinitializer", lanes_, test.name);
     return value<Floats>("select <{0} x i1> {1}, <{0} x float> {2}, <{0} x float> zeroinitializer", lanes_, is, v.name);
   }
+  TW_ONCE Floats power_of_two(const Ints& n) {  // -126 to 127
+    const auto biased = add(n, Ints{constant_vector("i32", lanes_, "127")});
+    return value<Floats>("bitcast <{0} x i32> {1} to <{0} x float>", lanes_, shifted(biased, 23).name);
+  }
   TW_ONCE Floats through_half(const Floats& v) {
     const auto half = temporary("fptrunc <{0} x float> {1} to <{0} x half>", lanes_, v.name);
     return value<Floats>("fpext <{0} x half> {1} to <{0} x float>", lanes_, half);

@@ -30,6 +30,8 @@
 #include "templates/cpu/panels.h"
 #include "templates/gemm/params.cuh"
 
+#include "templates/cpu/epilogue.h"
+
 namespace tilewright::cpu::TILEWRIGHT_CPU_KERNELS {
 namespace {
 
@@ -39,7 +41,7 @@ constexpr int kMostTokens = 8;  // of few(): their sums are in registers
 
 constexpr int token_bytes(PanelCodes w) { return kBlock + 4 + 4 * w.scales; }  // of scratch memory, for a block
 
-constexpr int bytes_of(Type type) { return type == Type::f32 ? 4 : 2; }
+constexpr int bytes_of(Type type) { return type == Type::f32 ? 4 : type == Type::int8 ? 1 : 2; }
 template <class B>
 typename B::Floats load_as(B& b, Type type, const typename B::Ptr& p) {
   if (type == Type::f32) return b.load_floats(p);
@@ -268,31 +270,40 @@ struct BlockPlace {
 
 template <class B>
 struct Output {
-  typename B::Ptr y, bias;
-  typename B::I64 ldy;
-  typename B::Floats scale;
+  typename B::Ptr y, bias, c;
+  typename B::I64 ldy, ldc;
+  typename B::Floats scale, beta, factor;
   Epilogue e;
   Output(B& b, const Launch<B>& l, const Epilogue& epilogue)
       : y(b.load_ptr(b.at(l.args, offsetof(GemmArgs, y)))),
         bias(epilogue.has_bias ? b.load_ptr(b.at(l.args, offsetof(GemmArgs, bias))) : y),
+        c(epilogue.has_c ? b.load_ptr(b.at(l.args, offsetof(GemmArgs, c))) : y),
         ldy(b.load_i64(b.at(l.args, offsetof(GemmArgs, ldy)))),
-        scale(b.splat(b.mul(b.load_f32(b.at(l.constants, offsetof(tw::gemm::Shape, alpha))),
-                            b.load_f32(b.at(l.args, offsetof(GemmArgs, alpha)))))),
+        ldc(epilogue.has_c ? b.load_i64(b.at(l.args, offsetof(GemmArgs, ldc))) : ldy),
+        scale(product(b, l, offsetof(tw::gemm::Shape, alpha), offsetof(GemmArgs, alpha))),
         e(epilogue) {
+    if (e.has_c) beta = product(b, l, offsetof(tw::gemm::Shape, beta), offsetof(GemmArgs, beta));
+    if (e.y == Type::int8) factor = b.splat_floats(b.at(l.constants, offsetof(tw::gemm::Shape, y_factor)));
     if (e.global == Global::none) return;
     const auto global = b.splat_floats(b.load_ptr(b.at(l.args, offsetof(GemmArgs, w) + offsetof(Operand, global))));
     scale = e.global == Global::div ? b.div(scale, global) : b.mul(scale, global);
   }
-  void store(B& b, const typename B::I64& token, const typename B::I64& row, const typename B::Floats& sum) const {
+  // The problem's factor times the launch's.
+  static typename B::Floats product(B& b, const Launch<B>& l, int of_problem, int of_launch) {
+    return b.splat(b.mul(b.load_f32(b.at(l.constants, of_problem)), b.load_f32(b.at(l.args, of_launch))));
+  }
+  // Not in line: it is long, and stands at several places of a kernel.
+  __attribute__((noinline)) void store(B& b, const typename B::I64& token, const typename B::I64& row,
+                                       const typename B::Floats& sum) const {
     auto v = b.mul(sum, scale);
     if (e.has_bias) v = b.add(v, load_as(b, e.bias, b.at(bias, b.mul(row, b.constant(bytes_of(e.bias))))));
-    const auto to = b.at(y, b.mul(b.add(b.mul(token, ldy), row), b.constant(bytes_of(e.y))));
-    if (e.y == Type::f32)
-      b.store_floats(to, v);
-    else if (e.y == Type::f16)
-      b.store_halves(to, v);
-    else
-      b.store_bf16s(to, v);
+    v = activate(b, e.act, v);
+    if (e.has_c) {
+      const auto at = b.mul(b.add(b.mul(token, ldc), row), b.constant(bytes_of(e.c)));
+      v = b.fma(beta, load_as(b, e.c, b.at(c, at)), v);
+    }
+    if (e.y == Type::int8) v = b.mul(v, factor);
+    store_as(b, e.y, b.at(y, b.mul(b.add(b.mul(token, ldy), row), b.constant(bytes_of(e.y)))), v);
   }
 };
 

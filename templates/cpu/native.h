@@ -155,6 +155,9 @@ class Native {
   static Floats unless_zero(Floats test, Floats v) {
     return {_mm256_and_ps(v.v, _mm256_cmp_ps(test.v, _mm256_setzero_ps(), _CMP_NEQ_UQ))};
   }
+  static Floats power_of_two(Ints n) {  // -126 to 127
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n.v, _mm256_set1_epi32(127)), 23))};
+  }
   static Floats through_half(Floats v) {
     return {_mm256_cvtph_ps(_mm256_cvtps_ph(v.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC))};
   }

@@ -7,7 +7,7 @@
 
 namespace tilewright::cpu {
 
-enum class Type { f32, f16, bf16, q8_1, int8_row };  // of x, bias and y in memory
+enum class Type { f32, f16, bf16, int8, q8_1, int8_row };  // of x, bias, c and y in memory
 
 struct Input {
   Type type = Type::q8_1;
@@ -19,6 +19,9 @@ struct Epilogue {
   bool has_bias = false;
   Type bias = Type::f32;
   Global global = Global::none;  // of w
+  Activation act = Activation::none;
+  bool has_c = false;
+  Type c = Type::f32;
 };
 
 }  // namespace tilewright::cpu
