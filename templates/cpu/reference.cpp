@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "templates/cpu/gemm.h"
+#include "templates/cpu/rows.h"
 #include "templates/describe.h"
 #include "templates/fast_path.h"
 #include "templates/gemm/params.cuh"
@@ -53,19 +54,8 @@ class Rows {
     // Codecs multiply by a tensor-wide scale.
     const float inverse = m.global && g_.global == Global::div ? 1.0f / *m.global : 1.0f;
     for (std::int64_t i = 0; i < count; ++i) {
-      Operand row = m;
+      Operand row = from_row(f, m, first + i, ld);
       if (m.global && g_.global == Global::div) row.global = &inverse;
-      const auto& streams = f.info().streams;
-      for (std::size_t s = 0; s < streams.size(); ++s) {
-        const std::int64_t index = first + i;
-        const auto moved = [&](const void* p, std::int64_t bytes) { return static_cast<const std::byte*>(p) + bytes; };
-        const std::int64_t at = streams[s].scope == Scope::tensor ? 0
-                                : streams[s].scope == Scope::row
-                                    ? index * streams[s].bytes
-                                    : index / streams[s].rows * (ld / f.block()) * streams[s].bytes;
-        if (streams[s].stream == StreamName::data) row.data = moved(m.data, at);
-        if (streams[s].stream == StreamName::scales) row.scales = moved(m.scales, at);
-      }
       float* const out = values.data() + i * g_.k;
       f.info().decode(row, 1, g_.k, out);
     }
