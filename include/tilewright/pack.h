@@ -12,7 +12,7 @@
 //   scales  what the format keeps beside its codes, in the order of the tiles; also for formats whose blocks hold their
 //           scales. A format with a float per row keeps that stream as it is; mxfp4's are bf16 here, a byte more each
 //   global  as it is
-// In panels: `data` alone, 16 rows side by side, each block's codes and scales together.
+// In panels: `data`, 16 rows side by side, each block's codes and scales together, and `global` as it is.
 //
 // Of a grouped gemm, the streams of a stack of matrices, one behind the other. Its `global`, one float for each matrix,
 // is what w has: Engine::pack() leaves it alone.

@@ -11,6 +11,7 @@
 #include "templates/cast/params.cuh"
 #include "templates/cast/stochastic.h"
 #include "templates/checks.h"
+#include "templates/cpu/cast.h"
 #include "templates/describe.h"
 #include "templates/fast_path.h"
 #include "templates/operation_of.h"
@@ -47,6 +48,7 @@ class CastOperation final : public OperationOf<Cast, Fields> {
     static const Family* const list[] = {&blocks(), &rows(), &reference()};
     return list;
   }
+  std::span<const Family* const> cpu_families() const override { return cpu::cast_families(); }
 
  protected:
   void check(const Cast& c) const override {
@@ -107,7 +109,7 @@ class CastOperation final : public OperationOf<Cast, Fields> {
     const MutableOperand y = operand(matrix(task, "y"), buffers);
     c.y.info().encode(values.data(), c.rows, c.cols, y, c.encoder);
     if (c.rounding == Rounding::stochastic)
-      round_stochastically(c.y, values.data(), c.rows, c.cols, y, c.encoder, kTaskSeed);
+      round_stochastically(c.y, values.data(), 0, c.rows, c.cols, y, c.encoder, kTaskSeed);
   }
 
   HostCheck judge(const Cast& c, const Task& task, HostBuffers buffers) const override {

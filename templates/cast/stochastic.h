@@ -10,8 +10,9 @@ namespace tilewright::cast {
 
 bool rounds_stochastically(Format f);
 
-// y: what the encoder made of x, [rows, cols]. Codes are changed in place. Precondition: rounds_stochastically(f).
-void round_stochastically(Format f, const float* x, std::int64_t rows, std::int64_t cols, MutableOperand y, int encoder,
-                          std::uint64_t seed);
+// y: what the encoder made of x, [rows, cols]: of a matrix the rows from `first` on. Codes are changed in place.
+// Precondition: rounds_stochastically(f).
+void round_stochastically(Format f, const float* x, std::int64_t first, std::int64_t rows, std::int64_t cols,
+                          MutableOperand y, int encoder, std::uint64_t seed);
 
 }  // namespace tilewright::cast

@@ -33,30 +33,17 @@ constexpr Knob<Knobs> kManyKnobs[] = {knob<&Knobs::tokens>("tokens"), knob<&Knob
 constexpr Knob<Knobs> kTileKnobs[] = {knob<&Knobs::tokens>("tokens"), knob<&Knobs::panels>("panels"),
                                       knob<&Knobs::chunk>("chunk"), knob<&Knobs::together>("together")};
 
-std::optional<text::Type> float_type(Format f) {
-  if (f.name() == "f32") return text::Type::f32;
-  if (f.name() == "f16") return text::Type::f16;
-  if (f.name() == "bf16") return text::Type::bf16;
-  return {};
-}
-text::Type input_of(const Gemm& g) { return g.x_from ? *float_type(*g.x_from) : text::Type::q8_1; }
-text::Epilogue epilogue_of(const Gemm& g) {
-  return {*float_type(g.y), g.bias.has_value(), g.bias ? *float_type(*g.bias) : text::Type::f32};
+Input input_of(const Gemm& g) {
+  const bool rows = g.x.name() == "int8_row";
+  return {g.x_from ? *float_type(*g.x_from) : rows ? Type::int8_row : Type::q8_1, rows};
 }
 
 // Why the kernels do not compute g; empty if they do.
-std::string refusal(const Gemm& g, const Arch& arch) {
-  if (!arch.cpu || arch.cpu->vector_bytes == 0)
-    return fmt::format("{} lacks AVX2, FMA or F16C, which all kernels use", arch.name);
-  if (!panel_codes(g.w)) return fmt::format("w={} has no panels", g.w.name());
-  if (g.x.name() != "q8_1") return fmt::format("x={} is not q8_1", g.x.name());
+std::string refusal_of_codes(const Gemm& g, const Arch& arch) {
+  if (std::string why = refusal(g, arch); !why.empty()) return why;
+  if (!panel_codes(g.w)) return fmt::format("w={} has no panels of codes", g.w.name());
+  if (g.x.name() != "q8_1" && g.x.name() != "int8_row") return fmt::format("x={} is not q8_1 or int8_row", g.x.name());
   if (g.x_from && !float_type(*g.x_from)) return fmt::format("x_from={} is not f32, f16 or bf16", g.x_from->name());
-  if (g.packing != Packing::panels) return "w is not packed in panels";
-  if (!float_type(g.y)) return fmt::format("y={} is not f32, f16 or bf16", g.y.name());
-  if (g.act != Activation::none) return "an activation";
-  if (g.c) return "c";
-  if (g.groups) return "groups";
-  if (g.k == 0 || g.n == 0) return "nothing to sum up";
   return {};
 }
 
@@ -66,7 +53,7 @@ class PanelFamily : public EnumeratedFamily {
   std::string why_not(const Problem& problem, const Arch& arch) const final {
     const Gemm* g = problem.as<Gemm>();
     if (!g) return "not a gemm";
-    const std::string why = refusal(*g, arch);
+    const std::string why = refusal_of_codes(*g, arch);
     return why.empty() && uses_tiles() && !arch.cpu->tiles ? fmt::format("{} lacks AMX", arch.name) : why;
   }
   std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const final {
@@ -89,7 +76,7 @@ class PanelFamily : public EnumeratedFamily {
     s.text = ir.text();
     s.entry = kEntry;
     s.plan = plan(g, k);
-    s.host = built_in(g, k);
+    s.host = host(g, k);
     return s;
   }
   Traits traits(const Problem& problem, const Arch& arch, const Candidate& candidate) const final {
@@ -115,7 +102,7 @@ class PanelFamily : public EnumeratedFamily {
   virtual const KnobTable<Knobs>& table() const = 0;
   virtual bool uses_tiles() const { return false; }  // a function kEntry_tiles tells the loader (jit/cpu/driver.cpp)
   virtual std::vector<Knobs> legal(const Gemm& g, const Arch& arch) const = 0;
-  virtual void write(Ir& ir, const Ir::Arguments& a, PanelCodes w, const text::Epilogue& e, const Knobs& k) const = 0;
+  virtual void write(Ir& ir, const Ir::Arguments& a, PanelCodes w, const Epilogue& e, const Knobs& k) const = 0;
   virtual double rate(const Knobs& k, const Arch& arch) const = 0;  // of the operations, relative
   virtual bool is_built_in(const Knobs& k) const = 0;
 
@@ -131,18 +118,11 @@ class PanelFamily : public EnumeratedFamily {
     p.threads = 1;
     return p;
   }
-  std::shared_ptr<const CpuKernel> built_in(const Gemm& g, const Knobs& k) const {
+  std::shared_ptr<const CpuKernel> host(const Gemm& g, const Knobs& k) const {
     if (!is_built_in(k)) return nullptr;
-    const NativeOptions o = {*panel_codes(g.w), static_cast<int>(input_of(g)), static_cast<int>(*float_type(g.y)),
-                             g.bias ? static_cast<int>(*float_type(*g.bias)) : -1, k.tokens};
-    const NativeKernel native = native_v3_kernel(o);
-    if (!native.run) return nullptr;
-    const auto bound = [o](NativeFunction* f) {
-      return [o, f](const void* args, const void* constants, void* scratch, std::int64_t block) {
-        f(o, args, constants, scratch, block);
-      };
-    };
-    return std::make_shared<const CpuKernel>(CpuKernel{bound(native.first), bound(native.run)});
+    NativeOptions o;
+    o.w = *panel_codes(g.w), o.x = input_of(g), o.e = epilogue_of(g), o.tokens = k.tokens;
+    return built_in(o, native_v3_kernel(o));
   }
 };
 
@@ -169,7 +149,7 @@ class Gemv final : public PanelFamily {
     }
     return list;
   }
-  void write(Ir& ir, const Ir::Arguments& a, PanelCodes w, const text::Epilogue& e, const Knobs& k) const override {
+  void write(Ir& ir, const Ir::Arguments& a, PanelCodes w, const Epilogue& e, const Knobs& k) const override {
     text::few(ir, a, w, e, k.tokens, k.panels, k.ahead);
   }
   // Unpacking is shared by a tile's tokens.
@@ -208,7 +188,7 @@ class Codes final : public PanelFamily {
     }
     return list;
   }
-  void write(Ir& ir, const Ir::Arguments& a, PanelCodes w, const text::Epilogue& e, const Knobs& k) const override {
+  void write(Ir& ir, const Ir::Arguments& a, PanelCodes w, const Epilogue& e, const Knobs& k) const override {
     text::many(ir, a, w, e, k.tokens, k.panels, k.wide, k.together);
   }
   // Each product of a vector of rows with a token's columns loads a share of either.
@@ -246,7 +226,7 @@ class Tiles final : public PanelFamily {
     }
     return list;
   }
-  void write(Ir& ir, const Ir::Arguments& a, PanelCodes w, const text::Epilogue& e, const Knobs& k) const override {
+  void write(Ir& ir, const Ir::Arguments& a, PanelCodes w, const Epilogue& e, const Knobs& k) const override {
     text::by_tiles(ir, a, w, e, k.tokens, k.panels, k.chunk, k.together);
   }
   double rate(const Knobs& k, const Arch&) const override {
@@ -285,11 +265,12 @@ class Panels final : public EnumeratedFamily {
     const auto move = [p](const void* args, const void*, void*, std::int64_t panel) {
       const PackArgs& a = *static_cast<const PackArgs*>(args);
       if (p.inverse)
-        unpack_panels(p.w, p.k, panel, panel + 1, static_cast<const std::byte*>(a.tiles.data),
-                      static_cast<std::byte*>(a.w.data));
+        unpack_panels(p.w, p.k, panel, panel + 1, static_cast<const std::byte*>(a.tiles.data), a.w);
       else
-        pack_panels(p.w, p.k, panel, panel + 1, static_cast<const std::byte*>(a.w.data),
-                    static_cast<std::byte*>(a.tiles.data));
+        pack_panels(p.w, p.k, panel, panel + 1, a.w, static_cast<std::byte*>(a.tiles.data));
+      const float* const from = (p.inverse ? a.tiles : a.w).global;
+      float* const to = (p.inverse ? a.w : a.tiles).global;
+      if (panel == 0 && from && to) *to = *from;
     };
     s.host = std::make_shared<const CpuKernel>(CpuKernel{{}, move});
     return s;
@@ -321,7 +302,7 @@ const Family& tiles() {
 }
 
 std::span<const Family* const> gemm_families() {
-  static const Family* const list[] = {&tiles(), &codes(), &gemv(), &reference()};
+  static const Family* const list[] = {&tiles(), &codes(), &gemv(), &floats(), &reference()};
   return list;
 }
 std::span<const Family* const> pack_families() {
@@ -331,10 +312,48 @@ std::span<const Family* const> pack_families() {
 }
 
 std::optional<Problem> packed(const Gemm& g, const Arch& arch) {
+  if (g.packing != Packing::none || !have_panels(g.w, g.x, g.n, g.k)) return {};
   Gemm p = g;
   p.packing = Packing::panels;
-  if (g.packing != Packing::none || g.n % kPanel != 0 || !panel_codes(g.w) || !refusal(p, arch).empty()) return {};
-  return Problem(p);
+  const Problem problem(p);
+  for (const Family* f : gemm_families())
+    if (f != &reference() && f->why_not(problem, arch).empty()) return problem;
+  return {};
+}
+
+std::optional<Type> float_type(Format f) {
+  if (f.name() == "f32") return Type::f32;
+  if (f.name() == "f16") return Type::f16;
+  if (f.name() == "bf16") return Type::bf16;
+  return {};
+}
+Epilogue epilogue_of(const Gemm& g) {
+  Epilogue e;
+  e.y = float_type(g.y).value_or(Type::int8);
+  e.global = g.global, e.act = g.act;
+  if ((e.has_bias = g.bias.has_value())) e.bias = *float_type(*g.bias);
+  if ((e.has_c = g.c.has_value())) e.c = *float_type(*g.c);
+  return e;
+}
+
+std::string refusal(const Gemm& g, const Arch& arch) {
+  if (!arch.cpu || arch.cpu->vector_bytes == 0)
+    return fmt::format("{} lacks AVX2, FMA or F16C, which all kernels use", arch.name);
+  if (g.packing != Packing::panels) return "w is not packed in panels";
+  if (!float_type(g.y) && g.y.name() != "int8") return fmt::format("y={} is not f32, f16, bf16 or int8", g.y.name());
+  if (g.groups) return "groups";
+  if (g.k == 0 || g.n == 0) return "nothing to sum up";
+  return {};
+}
+
+std::shared_ptr<const CpuKernel> built_in(const NativeOptions& options, const NativeKernel& kernel) {
+  if (!kernel.run) return nullptr;
+  const auto bound = [options](NativeFunction* f) {
+    return [options, f](const void* args, const void* constants, void* scratch, std::int64_t block) {
+      f(options, args, constants, scratch, block);
+    };
+  };
+  return std::make_shared<const CpuKernel>(CpuKernel{bound(kernel.first), bound(kernel.run)});
 }
 
 }  // namespace tilewright::cpu

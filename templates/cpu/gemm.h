@@ -4,16 +4,20 @@
 
 #include <tilewright/family.h>
 #include <tilewright/gemm.h>
+#include <tilewright/source.h>
 
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 
+#include "templates/cpu/native_v3.h"
+#include "templates/cpu/options.h"
 #include "templates/cpu/panels.h"
 
 namespace tilewright::cpu {
 
-std::span<const Family* const> gemm_families();  // cpu_amx, cpu_codes, cpu_gemv, cpu_reference
+std::span<const Family* const> gemm_families();  // cpu_amx, cpu_codes, cpu_gemv, cpu_floats, cpu_reference
 std::span<const Family* const> pack_families();  // cpu_panels
 
 // The problem with w in panels, if it is not packed yet and kernels of this CPU take it so.
@@ -22,6 +26,16 @@ std::optional<Problem> packed(const Gemm& g, const Arch& arch);
 const Family& gemv();       // few tokens, whose sums stay in registers
 const Family& codes();      // many tokens
 const Family& tiles();      // many tokens, on CPUs with AMX
+const Family& floats();     // x and w of f32, f16 and bf16
 const Family& reference();  // any pair of formats, and the oracle
+
+// ---- what the families with kernels share
+
+std::optional<Type> float_type(Format f);  // f32, f16 or bf16
+Epilogue epilogue_of(const Gemm& g);
+// Why no kernel computes g, whatever x and w are; empty if some may.
+std::string refusal(const Gemm& g, const Arch& arch);
+// A kernel that is built in, with its options; null without one.
+std::shared_ptr<const CpuKernel> built_in(const NativeOptions& options, const NativeKernel& kernel);
 
 }  // namespace tilewright::cpu

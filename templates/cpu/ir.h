@@ -114,6 +114,16 @@ class Ir {
     const auto words = temporary("trunc <{0} x i32> {1} to <{0} x i16>", lanes_, chosen);
     line("store <{} x i16> {}, ptr {}, align 2", lanes_, words, p.name);
   }
+  TW_ONCE void store_apart(const Ptr& p, const Floats& v, int step) {  // lane i at p + i * step
+    if (step == 4) return store_floats(p, v);
+    for (int i = 0; i < lanes_; ++i)
+      line("store float {}, ptr {}, align 4", temporary("extractelement <{} x float> {}, i64 {}", lanes_, v.name, i),
+           at(p, step * i).name);
+  }
+  TW_ONCE Floats splat_bf16(const Ptr& p) {
+    const auto wide = temporary("zext i16 {} to i32", temporary("load i16, ptr {}, align 2", p.name));
+    return splat_floats(temporary("bitcast i32 {} to float", temporary("shl i32 {}, 16", wide)));
+  }
   TW_ONCE Floats splat_half(const Ptr& p) {
     return splat_floats(temporary("fpext half {} to float", temporary("load half, ptr {}, align 2", p.name)));
   }
@@ -282,8 +292,22 @@ class Ir {
     return value<Floats>("bitcast <{0} x i32> {1} to <{0} x float>", lanes_, both);
   }
   TW_ONCE Floats larger(const Floats& a, const Floats& b) {  // a < b ? b : a
+    return if_smaller(a, b, b, a);
+  }
+  TW_ONCE Floats smaller(const Floats& a, const Floats& b) { return if_smaller(b, a, b, a); }  // b < a ? b : a
+  TW_ONCE Floats if_smaller(const Floats& a, const Floats& b, const Floats& then, const Floats& otherwise) {
     const auto is = temporary("fcmp olt <{} x float> {}, {}", lanes_, a.name, b.name);
-    return value<Floats>("select <{0} x i1> {1}, <{0} x float> {2}, <{0} x float> {3}", lanes_, is, b.name, a.name);
+    return value<Floats>("select <{0} x i1> {1}, <{0} x float> {2}, <{0} x float> {3}", lanes_, is, then.name,
+                         otherwise.name);
+  }
+  TW_ONCE Floats nearest(const Floats& v) {  // integer, ties to even
+    const std::string type = fmt::format("<{} x float>", lanes_), call = fmt::format("@llvm.roundeven.v{}f32", lanes_);
+    declare(fmt::format("{0} {1}({0})", type, call));
+    return value<Floats>("call {0} {1}({0} {2})", type, call, v.name);
+  }
+  TW_ONCE Floats unless_nan(const Floats& v) {  // 0
+    const auto is = temporary("fcmp ord <{0} x float> {1}, {1}", lanes_, v.name);
+    return value<Floats>("select <{0} x i1> {1}, <{0} x float> {2}, <{0} x float> zeroinitializer", lanes_, is, v.name);
   }
   TW_ONCE Floats largest_of_lanes(Floats v) {  // in every lane
     for (int by = lanes_ / 2; by > 0; by /= 2) v = larger(v, Floats{rotated("float", v.name, by)});
@@ -292,6 +316,10 @@ class Ir {
   TW_ONCE Floats unless_zero(const Floats& test, const Floats& v) {  // test != 0 ? v : 0
     const auto is = temporary("fcmp une <{} x float> {}, zeroinitializer", lanes_, test.name);
     return value<Floats>("select <{0} x i1> {1}, <{0} x float> {2}, <{0} x float> zeroinitializer", lanes_, is, v.name);
+  }
+  TW_ONCE Floats power_of_two(const Ints& n) {  // -126 to 127
+    const auto biased = add(n, Ints{constant_vector("i32", lanes_, "127")});
+    return value<Floats>("bitcast <{0} x i32> {1} to <{0} x float>", lanes_, shifted(biased, 23).name);
   }
   TW_ONCE Floats through_half(const Floats& v) {
     const auto half = temporary("fptrunc <{0} x float> {1} to <{0} x half>", lanes_, v.name);

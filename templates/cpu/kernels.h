@@ -15,6 +15,9 @@
 //
 // This text is compiled for several targets: no function of it may be one that the rest of the library shares.
 //
+// Rows of x with one scale (int8_row) have it in each record. Where scales are floats, a product of two is rounded,
+// too.
+//
 // Whoever includes it names a namespace of its own: TILEWRIGHT_CPU_KERNELS.
 #include <tilewright/gemm.h>
 
@@ -23,8 +26,11 @@
 #include <cstdint>
 #include <span>
 
+#include "templates/cpu/options.h"
 #include "templates/cpu/panels.h"
 #include "templates/gemm/params.cuh"
+
+#include "templates/cpu/epilogue.h"
 
 namespace tilewright::cpu::TILEWRIGHT_CPU_KERNELS {
 namespace {
@@ -35,16 +41,7 @@ constexpr int kMostTokens = 8;  // of few(): their sums are in registers
 
 constexpr int token_bytes(PanelCodes w) { return kBlock + 4 + 4 * w.scales; }  // of scratch memory, for a block
 
-enum class Type { f32, f16, bf16, q8_1 };  // of x, bias and y in memory
-
-// What follows the sums.
-struct Epilogue {
-  Type y = Type::f32;
-  bool has_bias = false;
-  Type bias = Type::f32;
-};
-
-constexpr int bytes_of(Type type) { return type == Type::f32 ? 4 : 2; }
+constexpr int bytes_of(Type type) { return type == Type::f32 ? 4 : type == Type::int8 ? 1 : 2; }
 template <class B>
 typename B::Floats load_as(B& b, Type type, const typename B::Ptr& p) {
   if (type == Type::f32) return b.load_floats(p);
@@ -72,8 +69,8 @@ struct Launch {
     return b.at(scratch, b.mul(index, b.mul(blocks, b.constant(tokens * token_bytes(w)))));
   }
   I64 panel_bytes(B& b, PanelCodes w) const {
-    auto bytes = b.mul(blocks, b.constant(w.bytes()));
-    if (w.scale == PanelScale::grouped)
+    auto bytes = b.add(b.mul(blocks, b.constant(w.bytes())), b.constant(w.head_bytes()));
+    if (w.group_bytes())
       bytes = b.add(bytes, b.mul(b.div(blocks, b.constant(w.blocks())), b.constant(w.group_bytes())));
     return bytes;
   }
@@ -81,8 +78,20 @@ struct Launch {
 
 // ---- the first phase: one token a block
 
+// Of a row of floats, its largest magnitude.
+template <class B>
+typename B::Floats largest_of_row(B& b, Type type, const typename B::Ptr& row, const typename B::I64& blocks) {
+  std::array<typename B::Floats, 1> d = {b.zero_floats()};
+  b.loop(b.constant(0), blocks, 1, d, [&](const typename B::I64& block) {
+    const auto from = b.at(row, b.mul(block, b.constant(bytes_of(type) * kBlock)));
+    for (int i = 0; i < kBlock; i += b.lanes())
+      d[0] = b.larger(d[0], b.magnitude(load_as(b, type, b.at(from, bytes_of(type) * i))));
+  });
+  return b.largest_of_lanes(d[0]);
+}
+
 template <class B, class Tokens>
-void quantize(B& b, const typename B::Arguments& a, Type input, Tokens tokens, PanelCodes w) {
+void quantize(B& b, const typename B::Arguments& a, Input input, Tokens tokens, PanelCodes w) {
   const Launch<B> launch(b, a);
   const int lanes = b.lanes();
   const auto x = b.load_ptr(b.at(a.args, offsetof(GemmArgs, x)));
@@ -91,20 +100,37 @@ void quantize(B& b, const typename B::Arguments& a, Type input, Tokens tokens, P
   const auto token = b.sub(a.block, b.mul(tile, b.constant(tokens)));
   const auto records = launch.tile(b, tile, tokens, w);
   const auto row_elements = b.mul(a.block, ldx);
-  const bool floats = input != Type::q8_1;
-  const auto row = floats ? b.at(x, b.mul(row_elements, b.constant(bytes_of(input))))
-                          : b.at(x, b.mul(b.div(row_elements, b.constant(kBlock)), b.constant(36)));
+  const Type type = input.type;
+  const bool floats = type != Type::q8_1 && type != Type::int8_row;
+  const int block_bytes = floats ? bytes_of(type) * kBlock : type == Type::q8_1 ? 36 : kBlock;
+  const auto row = type == Type::q8_1 ? b.at(x, b.mul(b.div(row_elements, b.constant(kBlock)), b.constant(36)))
+                                      : b.at(x, b.mul(row_elements, b.constant(floats ? bytes_of(type) : 1)));
+  auto of_row = b.zero_floats();  // the scale of all blocks
+  if (type == Type::int8_row) {
+    const auto scales = b.load_ptr(b.at(a.args, offsetof(GemmArgs, x) + offsetof(Operand, scales)));
+    of_row = b.splat_floats(b.at(scales, b.mul(a.block, b.constant(4))));
+  } else if (input.rows) {
+    // int8_row's encoder: 1 where the row is zero.
+    of_row = b.div(largest_of_row(b, type, row, launch.blocks), b.splat(127.0f));
+    of_row = b.if_smaller(b.zero_floats(), of_row, of_row, b.splat(1.0f));
+  }
   b.loop(b.constant(0), launch.blocks, 1, {}, [&](const typename B::I64& block) {
     const auto record = b.at(records, b.mul(block, b.constant(tokens * token_bytes(w))));
     const auto codes_at = b.at(record, b.mul(token, b.constant(kBlock)));
     const auto scale_at = b.at(b.at(record, tokens * kBlock), b.mul(token, b.constant(4)));
-    const auto from = b.at(row, b.mul(block, b.constant(floats ? bytes_of(input) * kBlock : 36)));
+    const auto from = b.at(row, b.mul(block, b.constant(block_bytes)));
     std::array<typename B::Ints, 4> codes;
-    auto d = b.zero_floats();
-    if (floats) {
+    auto d = of_row;
+    if (floats && input.rows) {
+      for (int i = 0; i < kBlock / lanes; ++i) {
+        const auto q = b.div(load_as(b, type, b.at(from, bytes_of(type) * lanes * i)), d);
+        const auto clamped = b.larger(b.smaller(b.unless_nan(q), b.splat(127.0f)), b.splat(-127.0f));
+        codes[i] = b.ints(b.nearest(clamped));
+      }
+    } else if (floats) {
       std::array<typename B::Floats, 4> v;
       for (int i = 0; i < kBlock / lanes; ++i) {
-        v[i] = load_as(b, input, b.at(from, bytes_of(input) * lanes * i));
+        v[i] = load_as(b, type, b.at(from, bytes_of(type) * lanes * i));
         d = b.larger(d, b.magnitude(v[i]));
       }
       d = b.div(b.largest_of_lanes(d), b.splat(127.0f));
@@ -116,8 +142,9 @@ void quantize(B& b, const typename B::Arguments& a, Type input, Tokens tokens, P
         codes[i] = b.ints(b.add(scaled, b.with_sign(0.49999997f, scaled)));
       }
     } else {
-      d = b.splat_half(from);
-      for (int i = 0; i < kBlock / lanes; ++i) codes[i] = b.load_codes(b.at(from, 4 + lanes * i));
+      if (type == Type::q8_1) d = b.splat_half(from);
+      const int first = type == Type::q8_1 ? 4 : 0;
+      for (int i = 0; i < kBlock / lanes; ++i) codes[i] = b.load_codes(b.at(from, first + lanes * i));
     }
     for (int i = 0; i < kBlock / lanes; ++i) b.store_codes(b.at(codes_at, lanes * i), codes[i]);
     b.store_first(scale_at, d);
@@ -128,7 +155,7 @@ void quantize(B& b, const typename B::Arguments& a, Type input, Tokens tokens, P
       sum = b.times(b.sum_of_lanes(sum), w.minima ? -1 : -w.offset);
       const auto to = b.at(scale_at, 4 * tokens * (s + 1));
       if (w.minima)
-        b.store_first(to, b.mul(b.floats(sum), d));  // exact: 12 bits by 11
+        b.store_first(to, b.mul(b.floats(sum), d));  // exact, if d is a half: 12 bits by 11
       else
         b.store_first(to, sum);
     }
@@ -174,7 +201,13 @@ struct Block {
       }
     }
     const int first = b.lanes() * part;  // row
-    for (int s = 0; s < w.scales; ++s) {
+    if (w.scale == PanelScale::row) scales[0] = b.load_floats(b.at(group, 4 * first));
+    if (w.scale == PanelScale::front) {
+      scales[0] = b.load_halves(b.at(group, 2 * first));
+      if (w.minima) minimum = b.mul(b.load_halves(b.at(group, 2 * (kPanelRows + first))), scales[0]);
+      return;
+    }
+    for (int s = 0; s < w.scales && w.scale != PanelScale::row; ++s) {
       const int at = w.code_bytes() + kPanelRows * (w.scale == PanelScale::grouped ? 1 : 2) * s;
       scales[s] = w.scale == PanelScale::grouped
                       ? b.mul(b.load_halves(b.at(group, 2 * first)), b.floats(b.load_codes(b.at(block, at + first))))
@@ -226,13 +259,13 @@ struct Block {
   }
 };
 
-// Where block `block` of a panel is, and the halves of its group.
+// Where block `block` of a panel is, and what stands in front of its group, or of the panel.
 template <class B>
 struct BlockPlace {
   typename B::Ptr at, group;
   BlockPlace(B& b, PanelCodes w, const typename B::Ptr& panel, const typename B::I64& block)
-      : at(b.at(panel, b.mul(block, b.constant(w.bytes())))), group(at) {
-    if (w.scale != PanelScale::grouped) return;
+      : at(b.at(b.at(panel, w.head_bytes()), b.mul(block, b.constant(w.bytes())))), group(panel) {
+    if (w.group_bytes() == 0) return;
     const auto number = b.div(block, b.constant(w.blocks()));
     group = b.at(panel, b.mul(number, b.constant(w.blocks() * w.bytes() + w.group_bytes())));
     at = b.at(b.at(at, b.mul(number, b.constant(w.group_bytes()))), w.group_bytes());
@@ -241,27 +274,40 @@ struct BlockPlace {
 
 template <class B>
 struct Output {
-  typename B::Ptr y, bias;
-  typename B::I64 ldy;
-  typename B::Floats scale;
+  typename B::Ptr y, bias, c;
+  typename B::I64 ldy, ldc;
+  typename B::Floats scale, beta, factor;
   Epilogue e;
   Output(B& b, const Launch<B>& l, const Epilogue& epilogue)
       : y(b.load_ptr(b.at(l.args, offsetof(GemmArgs, y)))),
         bias(epilogue.has_bias ? b.load_ptr(b.at(l.args, offsetof(GemmArgs, bias))) : y),
+        c(epilogue.has_c ? b.load_ptr(b.at(l.args, offsetof(GemmArgs, c))) : y),
         ldy(b.load_i64(b.at(l.args, offsetof(GemmArgs, ldy)))),
-        scale(b.splat(b.mul(b.load_f32(b.at(l.constants, offsetof(tw::gemm::Shape, alpha))),
-                            b.load_f32(b.at(l.args, offsetof(GemmArgs, alpha)))))),
-        e(epilogue) {}
-  void store(B& b, const typename B::I64& token, const typename B::I64& row, const typename B::Floats& sum) const {
+        ldc(epilogue.has_c ? b.load_i64(b.at(l.args, offsetof(GemmArgs, ldc))) : ldy),
+        scale(product(b, l, offsetof(tw::gemm::Shape, alpha), offsetof(GemmArgs, alpha))),
+        e(epilogue) {
+    if (e.has_c) beta = product(b, l, offsetof(tw::gemm::Shape, beta), offsetof(GemmArgs, beta));
+    if (e.y == Type::int8) factor = b.splat_floats(b.at(l.constants, offsetof(tw::gemm::Shape, y_factor)));
+    if (e.global == Global::none) return;
+    const auto global = b.splat_floats(b.load_ptr(b.at(l.args, offsetof(GemmArgs, w) + offsetof(Operand, global))));
+    scale = e.global == Global::div ? b.div(scale, global) : b.mul(scale, global);
+  }
+  // The problem's factor times the launch's.
+  static typename B::Floats product(B& b, const Launch<B>& l, int of_problem, int of_launch) {
+    return b.splat(b.mul(b.load_f32(b.at(l.constants, of_problem)), b.load_f32(b.at(l.args, of_launch))));
+  }
+  // Not in line: it is long, and stands at several places of a kernel.
+  __attribute__((noinline)) void store(B& b, const typename B::I64& token, const typename B::I64& row,
+                                       const typename B::Floats& sum) const {
     auto v = b.mul(sum, scale);
     if (e.has_bias) v = b.add(v, load_as(b, e.bias, b.at(bias, b.mul(row, b.constant(bytes_of(e.bias))))));
-    const auto to = b.at(y, b.mul(b.add(b.mul(token, ldy), row), b.constant(bytes_of(e.y))));
-    if (e.y == Type::f32)
-      b.store_floats(to, v);
-    else if (e.y == Type::f16)
-      b.store_halves(to, v);
-    else
-      b.store_bf16s(to, v);
+    v = activate(b, e.act, v);
+    if (e.has_c) {
+      const auto at = b.mul(b.add(b.mul(token, ldc), row), b.constant(bytes_of(e.c)));
+      v = b.fma(beta, load_as(b, e.c, b.at(c, at)), v);
+    }
+    if (e.y == Type::int8) v = b.mul(v, factor);
+    store_as(b, e.y, b.at(y, b.mul(b.add(b.mul(token, ldy), row), b.constant(bytes_of(e.y)))), v);
   }
 };
 
@@ -348,13 +394,13 @@ struct Unpacked {
   }
 };
 
-constexpr int kMostSums = 16;  // of integers that are in registers at a time
+constexpr int kMostProducts = 16;  // of integers that are in registers at a time
 
 // The sums of a few tokens' products with a block's vectors of rows; those of token t and vector v at number
 // v * together + t.
 template <class B, class Together>
 struct Products {
-  std::array<typename B::Ints, kMostSums> sums;
+  std::array<typename B::Ints, kMostProducts> sums;
 
   // Of the columns of scale s. x: the first token's codes; begins: of the first token.
   Products(B& b, const Unpacked<B>& rows, int s, const typename B::Ptr& x, const typename B::Ptr& begins,
@@ -389,7 +435,7 @@ struct Products {
                      : fit >= 4 ? 4
                                 : fit,
               n = step < each ? step : each;
-    std::array<typename B::Words, kMostSums> words;
+    std::array<typename B::Words, kMostProducts> words;
     for (int begin = first; begin < first + each; begin += n) {
       for (int i = begin; i < begin + n; ++i)
         for (int t = 0; t < together; ++t) {
@@ -410,7 +456,7 @@ struct Products {
 
 // Many tokens: sums of a tile are in memory, near enough to be fast, and a block of w is unpacked once for all of them.
 // wide: panels side by side; together: tokens whose products with them are computed together. vectors of rows *
-// together <= kMostSums; n / 16 and `panels` are multiples of wide, tokens of together.
+// together <= kMostProducts; n / 16 and `panels` are multiples of wide, tokens of together.
 template <class B, class Tokens, class Wide, class Together>
 void many(B& b, const typename B::Arguments& a, PanelCodes w, const Epilogue& e, Tokens tokens, int panels, Wide wide,
           Together together) {

@@ -80,6 +80,14 @@ class Native {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(writable(p)),
                      _mm_packus_epi32(_mm256_castsi256_si128(chosen), _mm256_extracti128_si256(chosen, 1)));
   }
+  static void store_apart(Ptr p, Floats v, int step) {
+    float lanes[8];
+    _mm256_storeu_ps(lanes, v.v);
+    for (int i = 0; i < 8; ++i) store(p + i * step, lanes[i]);
+  }
+  static Floats splat_bf16(Ptr p) {
+    return {_mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(std::uint32_t{load<std::uint16_t>(p)} << 16)))};
+  }
   static Floats splat_half(Ptr p) { return {_mm256_cvtph_ps(_mm_set1_epi16(load<std::int16_t>(p)))}; }
   static Ints load_codes(Ptr p) { return {_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)))}; }
   static void store_codes(Ptr p, Ints v) {
@@ -150,7 +158,13 @@ class Native {
   static Floats with_sign(float size, Floats of) {
     return {_mm256_or_ps(_mm256_set1_ps(size), _mm256_and_ps(_mm256_set1_ps(-0.0f), of.v))};
   }
-  static Floats larger(Floats a, Floats b) { return {_mm256_max_ps(b.v, a.v)}; }  // b > a ? b : a
+  static Floats larger(Floats a, Floats b) { return {_mm256_max_ps(b.v, a.v)}; }   // b > a ? b : a
+  static Floats smaller(Floats a, Floats b) { return {_mm256_min_ps(b.v, a.v)}; }  // b < a ? b : a
+  static Floats if_smaller(Floats a, Floats b, Floats then, Floats otherwise) {
+    return {_mm256_blendv_ps(otherwise.v, then.v, _mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ))};
+  }
+  static Floats nearest(Floats v) { return {_mm256_round_ps(v.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
+  static Floats unless_nan(Floats v) { return {_mm256_and_ps(v.v, _mm256_cmp_ps(v.v, v.v, _CMP_ORD_Q))}; }
   static Floats largest_of_lanes(Floats v) {
     v = larger(v, Floats{_mm256_permute2f128_ps(v.v, v.v, 1)});
     v = larger(v, Floats{_mm256_permute_ps(v.v, 0x4e)});
@@ -158,6 +172,9 @@ class Native {
   }
   static Floats unless_zero(Floats test, Floats v) {
     return {_mm256_and_ps(v.v, _mm256_cmp_ps(test.v, _mm256_setzero_ps(), _CMP_NEQ_UQ))};
+  }
+  static Floats power_of_two(Ints n) {  // -126 to 127
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n.v, _mm256_set1_epi32(127)), 23))};
   }
   static Floats through_half(Floats v) {
     return {_mm256_cvtph_ps(_mm256_cvtps_ph(v.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC))};

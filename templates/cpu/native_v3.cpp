@@ -11,6 +11,7 @@
 #include <span>
 #include <utility>
 
+#include "templates/cpu/options.h"
 #include "templates/cpu/panels.h"
 #include "templates/gemm/params.cuh"
 
@@ -24,6 +25,8 @@
 // In a namespace of this file alone: what another compiles for less would be as good to the linker.
 #define TILEWRIGHT_CPU_KERNELS native_v3
 #include "templates/cpu/kernels.h"
+#define TILEWRIGHT_CPU_KERNELS native_v3
+#include "templates/cpu/floats.h"
 #include "templates/cpu/native.h"
 
 namespace tilewright::cpu {
@@ -38,22 +41,17 @@ K::Arguments arguments(const void* args, const void* constants, void* scratch, s
   return {static_cast<K::Ptr>(args), static_cast<K::Ptr>(constants), static_cast<K::Ptr>(scratch), block};
 }
 
-native_v3::Epilogue epilogue(const NativeOptions& o) {
-  return {static_cast<native_v3::Type>(o.y), o.bias >= 0, static_cast<native_v3::Type>(o.bias < 0 ? 0 : o.bias)};
-}
-
 void first(const NativeOptions& o, const void* args, const void* constants, void* scratch, std::int64_t block) {
   K k;
-  native_v3::quantize(k, arguments(args, constants, scratch, block), static_cast<native_v3::Type>(o.x), o.tokens, o.w);
+  native_v3::quantize(k, arguments(args, constants, scratch, block), o.x, o.tokens, o.w);
 }
 template <PanelCodes w, int tokens>
 void run(const NativeOptions& o, const void* args, const void* constants, void* scratch, std::int64_t block) {
   K k;
-  const auto e = epilogue(o);
   if constexpr (tokens <= kFewTokens)
-    native_v3::few(k, arguments(args, constants, scratch, block), w, e, Fixed<tokens>(), kFewPanels, Fixed<0>());
+    native_v3::few(k, arguments(args, constants, scratch, block), w, o.e, Fixed<tokens>(), kFewPanels, Fixed<0>());
   else
-    native_v3::many(k, arguments(args, constants, scratch, block), w, e, Fixed<tokens>(), kManyPanels, Fixed<1>(),
+    native_v3::many(k, arguments(args, constants, scratch, block), w, o.e, Fixed<tokens>(), kManyPanels, Fixed<1>(),
                     Fixed<kManyTogether>());
 }
 
@@ -68,7 +66,32 @@ NativeFunction* find_run(const NativeOptions& o, std::index_sequence<i...>) {
   return found;
 }
 
+void first_of_floats(const NativeOptions& o, const void* args, const void* constants, void* scratch,
+                     std::int64_t block) {
+  K k;
+  native_v3::widen(k, arguments(args, constants, scratch, block), o.x.type, o.tokens);
+}
+template <Type w, int tokens, int panels>
+void run_floats(const NativeOptions& o, const void* args, const void* constants, void* scratch, std::int64_t block) {
+  K k;
+  native_v3::floats(k, arguments(args, constants, scratch, block), w, o.e, Fixed<tokens>(), Fixed<panels>(), o.tiles);
+}
+template <Type w>
+NativeFunction* find_floats(const NativeOptions& o) {
+  if (o.floats != w) return nullptr;
+  return o.tokens == 1 && o.panels == 4   ? &run_floats<w, 1, 4>
+         : o.tokens == 6 && o.panels == 1 ? &run_floats<w, 6, 1>
+                                          : nullptr;
+}
+
 }  // namespace
+
+NativeKernel native_v3_floats(const NativeOptions& o) {
+  NativeFunction* found = find_floats<Type::f32>(o);
+  if (!found) found = find_floats<Type::f16>(o);
+  if (!found) found = find_floats<Type::bf16>(o);
+  return found ? NativeKernel{&first_of_floats, found} : NativeKernel{};
+}
 
 NativeKernel native_v3_kernel(const NativeOptions& o) {
   NativeFunction* const found = find_run(o, std::make_index_sequence<std::size(kPanelCodes)>());
@@ -86,5 +109,6 @@ NativeKernel native_v3_kernel(const NativeOptions& o) {
 #else
 namespace tilewright::cpu {
 NativeKernel native_v3_kernel(const NativeOptions&) { return {}; }
+NativeKernel native_v3_floats(const NativeOptions&) { return {}; }
 }  // namespace tilewright::cpu
 #endif

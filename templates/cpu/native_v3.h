@@ -4,6 +4,7 @@
 
 #include <tilewright/source.h>
 
+#include "templates/cpu/options.h"
 #include "templates/cpu/panels.h"
 
 namespace tilewright::cpu {
@@ -11,9 +12,12 @@ namespace tilewright::cpu {
 inline constexpr int kFewTokens = 8, kFewPanels = 4, kManyPanels = 4, kManyTogether = 4;
 
 struct NativeOptions {
-  PanelCodes w;
-  int x, y, bias;  // types (kernels.h) as numbers; bias: less than 0 if there is none
-  int tokens;      // of a tile
+  PanelCodes w = {};
+  Input x = {};
+  Epilogue e = {};
+  int tokens = 0;             // of a tile
+  Type floats = Type::f32;    // w, of cpu_floats
+  int panels = 0, tiles = 0;  // of a block, of cpu_floats
 };
 using NativeFunction = void(const NativeOptions& options, const void* args, const void* constants, void* scratch,
                             std::int64_t block);
@@ -23,5 +27,6 @@ struct NativeKernel {
 };
 // Empty if there is none for these options. It is to be called with them.
 NativeKernel native_v3_kernel(const NativeOptions& options);
+NativeKernel native_v3_floats(const NativeOptions& options);  // cpu_floats
 
 }  // namespace tilewright::cpu

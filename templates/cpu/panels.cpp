@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -21,14 +22,16 @@ struct Place {
 };
 // Scales of a row's 32 columns, as they are in the panel.
 struct Row {
-  std::uint16_t scales[2], group[2];  // group: of the format's block, scale and minimum
+  std::uint16_t scales[2], group[2];  // group: of the format's block, scale and minimum or zero point
   Byte minimum;
+  std::uint32_t whole;  // of all columns, a float's bits
 };
 
 std::uint16_t get16(const Byte* p) { return static_cast<std::uint16_t>(p[0] | p[1] << 8); }
 void put16(Byte* p, std::uint16_t v) { p[0] = static_cast<Byte>(v), p[1] = static_cast<Byte>(v >> 8); }
 
-// ---- scales of formats, `block` being the number of 32 columns within the format's block
+// ---- scales of formats, `block` being the number of 32 columns within the format's block. `from`: that block, or its
+// item of the stream of scales, if there is one
 
 void get_half(const Byte* from, int, Row& row) { row.scales[0] = get16(from); }
 void put_half(const Row& row, int, Byte* to) { put16(to, row.scales[0]); }
@@ -98,16 +101,32 @@ void put_q6_k(const Row& row, int block, Byte* to) {
   for (int i = 0; i < 2; ++i) to[192 + 2 * block + i] = static_cast<Byte>(row.scales[i]);
 }
 
+// The same for all columns of the format's block, or of the row.
+void get_group(const Byte* from, int, Row& row) { row.group[0] = get16(from); }
+void put_group(const Row& row, int, Byte* to) { put16(to, row.group[0]); }
+void get_affine(const Byte* from, int, Row& row) {
+  for (int i = 0; i < 2; ++i) row.group[i] = get16(from + 2 * i);
+}
+void put_affine(const Row& row, int, Byte* to) {
+  for (int i = 0; i < 2; ++i) put16(to + 2 * i, row.group[i]);
+}
+void get_row(const Byte* from, int, Row& row) { std::memcpy(&row.whole, from, sizeof row.whole); }
+void put_row(const Row& row, int, Byte* to) { std::memcpy(to, &row.whole, sizeof row.whole); }
+
 // ---- formats
+
+Place nibble(int c) { return {c / 2, c % 2 * 4}; }
+Place byte(int c) { return {c, 0}; }
 
 struct PanelFormat {
   const char* name;
   PanelCodes codes;
-  int bytes, columns;  // of the format's own block
+  int bytes, columns;  // of the format's own block, or of several of them
   Byte flip;           // bits of a code that the panel has the other way round
   Place (*place)(int column);
   void (*get)(const Byte* from, int block, Row& row);
   void (*put)(const Row& row, int block, Byte* to);
+  int scale_bytes = 0;  // of an item of the stream of scales, for `columns` or a row; 0: the blocks have them
 };
 
 constexpr PanelScale grouped = PanelScale::grouped;
@@ -147,12 +166,28 @@ constexpr PanelFormat kFormats[] = {
        return Place{2 + c, 0};
      },
      get_half, put_half},
+    {"mxfp4", kPanelCodes[0], 32, 64, 0, nibble,
+     [](const Byte* from, int block, Row& row) { get_e8m0(from + block, 0, row); },
+     [](const Row& row, int block, Byte* to) { put_e8m0(row, 0, to + block); }, 2},
+    {"nvfp4", kPanelCodes[1], 16, 32, 0, nibble, get_e4m3, put_e4m3, 2},
+    {"int4_g32", kPanelCodes[2], 16, 32, 0, nibble, get_half, put_half, 2},
+    {"int4_g64", kPanelCodes[7], 32, 64, 0, nibble, get_group, put_group, 2},
+    {"int4_g128", kPanelCodes[8], 64, 128, 0, nibble, get_group, put_group, 2},
+    {"int4_row", kPanelCodes[9], 16, 32, 0, nibble, get_row, put_row, 4},
+    {"int8_row", kPanelCodes[10], 32, 32, 0x80, byte, get_row, put_row, 4},
+    {"uint4_g32", kPanelCodes[11], 16, 32, 0, nibble, get_affine, put_affine, 4},
+    {"uint4_g64", kPanelCodes[12], 32, 64, 0, nibble, get_affine, put_affine, 4},
+    {"uint4_g128", kPanelCodes[13], 64, 128, 0, nibble, get_affine, put_affine, 4},
 };
 
 const PanelFormat* find(Format w) {
   for (const PanelFormat& f : kFormats)
     if (w.name() == f.name) return &f;
   return nullptr;
+}
+
+int float_bytes(Format f) {  // 0: it is not f32, f16 or bf16
+  return f.name() == "f32" ? 4 : f.name() == "f16" || f.name() == "bf16" ? 2 : 0;
 }
 
 int low_bits(const PanelCodes& c) { return c.bits == 8 ? 8 : 4; }
@@ -177,39 +212,57 @@ void put_code(const PanelCodes& c, Byte* block, const Place& p, Byte code) {
   if (c.bits == 5 || c.bits == 6) block[p.high] = static_cast<Byte>(block[p.high] | code >> 4 << p.high_bit);
 }
 
-void get_panel(const PanelCodes& c, const Byte* group, const Byte* block, int r, Row& row) {
+// `panel`: what stands in front of its blocks.
+void get_panel(const PanelCodes& c, const Byte* panel, const Byte* group, const Byte* block, int r, Row& row) {
   const Byte* scales = block + c.code_bytes();
-  for (int i = 0; i < c.scales; ++i, scales += kPanel * (c.scale == grouped ? 1 : 2))
-    row.scales[i] = c.scale == grouped ? scales[r] : get16(scales + 2 * r);
-  if (c.minima) row.minimum = scales[r];
+  if (c.scale == grouped) {
+    for (int i = 0; i < c.scales; ++i, scales += kPanel) row.scales[i] = scales[r];
+    if (c.minima) row.minimum = scales[r];
+  } else if (c.scale == PanelScale::half || c.scale == PanelScale::bf16) {
+    for (int i = 0; i < c.scales; ++i) row.scales[i] = get16(scales + 2 * (kPanel * i + r));
+  } else if (c.scale == PanelScale::row) {
+    std::memcpy(&row.whole, panel + 4 * r, 4);
+  }
   for (int i = 0; i < c.group_bytes() / (2 * kPanel); ++i) row.group[i] = get16(group + 2 * (kPanel * i + r));
 }
-void put_panel(const PanelCodes& c, Byte* group, Byte* block, int r, const Row& row) {
+void put_panel(const PanelCodes& c, Byte* panel, Byte* group, Byte* block, int r, const Row& row) {
   Byte* scales = block + c.code_bytes();
-  for (int i = 0; i < c.scales; ++i, scales += kPanel * (c.scale == grouped ? 1 : 2))
-    if (c.scale == grouped)
-      scales[r] = static_cast<Byte>(row.scales[i]);
-    else
-      put16(scales + 2 * r, row.scales[i]);
-  if (c.minima) scales[r] = row.minimum;
+  if (c.scale == grouped) {
+    for (int i = 0; i < c.scales; ++i, scales += kPanel) scales[r] = static_cast<Byte>(row.scales[i]);
+    if (c.minima) scales[r] = row.minimum;
+  } else if (c.scale == PanelScale::half || c.scale == PanelScale::bf16) {
+    for (int i = 0; i < c.scales; ++i) put16(scales + 2 * (kPanel * i + r), row.scales[i]);
+  } else if (c.scale == PanelScale::row) {
+    std::memcpy(panel + 4 * r, &row.whole, 4);
+  }
   for (int i = 0; i < c.group_bytes() / (2 * kPanel); ++i) put16(group + 2 * (kPanel * i + r), row.group[i]);
 }
 
-// move(row's block, number within it, panel's group, panel's block, row of the panel)
+// Where 32 columns of a row are.
+template <class A, class B>
+struct Columns {
+  A *codes, *scales;  // of the format: its block, and what holds its scale
+  int number;         // within it
+  B *panel, *group, *block;
+  int row;  // of the panel
+};
 template <class A, class B, class Move>
-void each_block(const PanelFormat& f, std::int64_t k, std::int64_t first, std::int64_t last, A* rows, B* panels,
-                const Move& move) {
+void each_block(const PanelFormat& f, std::int64_t k, std::int64_t first, std::int64_t last, A* data, A* scales,
+                B* panels, const Move& move) {
   const PanelCodes& c = f.codes;
-  const std::int64_t row_bytes = k / f.columns * f.bytes;
+  const std::int64_t blocks = k / f.columns, items = c.scale == PanelScale::row ? 1 : blocks;  // of a row
   for (std::int64_t panel = first; panel < last; ++panel)
     for (std::int64_t block = 0; block < k / kPanelColumns; ++block) {
       const std::int64_t column = block * kPanelColumns;
-      const auto group =
-          panels + panel * c.panel_bytes(k) + block / c.blocks() * (c.blocks() * c.bytes() + c.group_bytes());
-      for (int r = 0; r < kPanel; ++r)
-        move(rows + (panel * kPanel + r) * row_bytes + column / f.columns * f.bytes,
-             static_cast<int>(column % f.columns / kPanelColumns), group,
-             group + c.group_bytes() + block % c.blocks() * c.bytes(), r);
+      B* const head = panels + panel * c.panel_bytes(k);
+      B* const group = head + c.head_bytes() + block / c.blocks() * (c.blocks() * c.bytes() + c.group_bytes());
+      for (int r = 0; r < kPanel; ++r) {
+        const std::int64_t row = panel * kPanel + r, at = column / f.columns;
+        A* const codes = data + (row * blocks + at) * f.bytes;
+        move(Columns<A, B>{codes, f.scale_bytes ? scales + (row * items + at % items) * f.scale_bytes : codes,
+                           static_cast<int>(column % f.columns / kPanelColumns), head, group,
+                           group + c.group_bytes() + block % c.blocks() * c.bytes(), r});
+      }
     }
 }
 // Places of a code in a block of the format and in a panel's.
@@ -226,68 +279,109 @@ const PanelCodes* panel_codes(Format w) {
   return f ? &f->codes : nullptr;
 }
 
-std::int64_t panel_bytes(const Gemm& g) {
-  return std::max(g.groups, 1) * (g.n / kPanel) * panel_codes(g.w)->panel_bytes(g.k);
+std::int64_t panel_bytes(Format w, std::int64_t k) {
+  const int bytes = float_bytes(w);
+  return bytes ? kPanel * bytes * k : panel_codes(w)->panel_bytes(k);
+}
+std::int64_t panel_bytes(const Gemm& g) { return std::max(g.groups, 1) * (g.n / kPanel) * panel_bytes(g.w, g.k); }
+
+bool have_panels(Format w, Format x, std::int64_t n, std::int64_t k) {
+  const bool codes = x.name() == "q8_1" || x.name() == "int8_row";
+  return n % kPanel == 0 && (float_bytes(w) ? float_bytes(x) > 0 : find(w) && codes && k % kPanelColumns == 0);
 }
 
-void check_panels(const char* field, std::string value, Format w, Format x, std::int64_t n) {
-  if (!find(w)) {
-    std::string all;
-    for (const PanelFormat& f : kFormats) all += fmt::format("{}{}", all.empty() ? "" : ", ", f.name);
+void check_panels(const char* field, std::string value, Format w, Format x, std::int64_t n, std::int64_t k) {
+  const bool floats = float_bytes(w) > 0;
+  if (!floats && !find(w)) {
+    std::string all = "f32, f16, bf16";
+    for (const PanelFormat& f : kFormats) all += fmt::format(", {}", f.name);
     throw Error(ErrorCode::unsupported, field, std::move(value),
                 fmt::format("w={} has no panels; {} have", w.name(), all));
   }
-  if (x.name() != "q8_1")
+  if (floats && !float_bytes(x))
     throw Error(ErrorCode::unsupported, field, std::move(value),
-                fmt::format("panels are for x=q8_1 (x_from quantizes floats), not x={}", x.name()));
+                fmt::format("panels of w={} are for x=f32, f16 or bf16, not x={}", w.name(), x.name()));
+  if (!floats && x.name() != "q8_1" && x.name() != "int8_row")
+    throw Error(ErrorCode::unsupported, field, std::move(value),
+                fmt::format("panels of w={} are for x=q8_1 or int8_row (x_from quantizes floats), not x={}", w.name(),
+                            x.name()));
   if (n % kPanel != 0)
     throw invalid("n", std::to_string(n), fmt::format("a multiple of {}, the rows of a panel", kPanel));
+  if (!floats && k % kPanelColumns != 0)
+    throw invalid("k", std::to_string(k),
+                  fmt::format("a multiple of {}, the columns of a panel's block", kPanelColumns));
 }
 
-void pack_panels(Format w, std::int64_t k, std::int64_t first, std::int64_t last, const std::byte* from,
-                 std::byte* to) {
+namespace {
+
+// Elements of a panel of floats, in it and in the rows, by move(in rows, in panel).
+template <class Move>
+void each_float(std::int64_t k, std::int64_t first, std::int64_t last, const Move& move) {
+  for (std::int64_t panel = first; panel < last; ++panel)
+    for (std::int64_t column = 0; column < k; ++column)
+      for (int r = 0; r < kPanel; ++r) move((panel * kPanel + r) * k + column, (panel * k + column) * kPanel + r);
+}
+template <class T>
+void pack_floats(std::int64_t k, std::int64_t first, std::int64_t last, const void* from, void* to) {
+  each_float(k, first, last, [&](std::int64_t in_rows, std::int64_t in_panel) {
+    static_cast<T*>(to)[in_panel] = static_cast<const T*>(from)[in_rows];
+  });
+}
+template <class T>
+void unpack_floats(std::int64_t k, std::int64_t first, std::int64_t last, const void* from, void* to) {
+  each_float(k, first, last, [&](std::int64_t in_rows, std::int64_t in_panel) {
+    static_cast<T*>(to)[in_rows] = static_cast<const T*>(from)[in_panel];
+  });
+}
+
+}  // namespace
+
+void pack_panels(Format w, std::int64_t k, std::int64_t first, std::int64_t last, Operand from, std::byte* to) {
+  if (const int bytes = float_bytes(w))
+    return (bytes == 4 ? pack_floats<std::uint32_t> : pack_floats<std::uint16_t>)(k, first, last, from.data, to);
   const PanelFormat& f = *find(w);
   const auto all = places(f);
   const std::int64_t bytes = f.codes.panel_bytes(k);
   std::fill(to + first * bytes, to + last * bytes, std::byte{});
-  each_block(f, k, first, last, reinterpret_cast<const Byte*>(from), reinterpret_cast<Byte*>(to),
-             [&](const Byte* plain, int number, Byte* group, Byte* block, int r) {
+  each_block(f, k, first, last, static_cast<const Byte*>(from.data), static_cast<const Byte*>(from.scales),
+             reinterpret_cast<Byte*>(to), [&](const Columns<const Byte, Byte>& c) {
                Row row = {};
-               f.get(plain, number, row);
-               put_panel(f.codes, group, block, r, row);
-               for (int c = 0; c < kPanelColumns; ++c) {
-                 const auto& [in_format, in_panel] = all[static_cast<std::size_t>(number * kPanelColumns + c)];
-                 put_code(f.codes, block + 4 * r, in_panel,
-                          static_cast<Byte>(get_code(f.codes, plain, in_format) ^ f.flip));
+               f.get(c.scales, c.number, row);
+               put_panel(f.codes, c.panel, c.group, c.block, c.row, row);
+               for (int i = 0; i < kPanelColumns; ++i) {
+                 const auto& [in_format, in_panel] = all[static_cast<std::size_t>(c.number * kPanelColumns + i)];
+                 put_code(f.codes, c.block + 4 * c.row, in_panel,
+                          static_cast<Byte>(get_code(f.codes, c.codes, in_format) ^ f.flip));
                }
              });
 }
 void unpack_panels(Format w, std::int64_t k, std::int64_t first, std::int64_t last, const std::byte* from,
-                   std::byte* to) {
+                   MutableOperand to) {
+  if (const int bytes = float_bytes(w))
+    return (bytes == 4 ? unpack_floats<std::uint32_t> : unpack_floats<std::uint16_t>)(k, first, last, from, to.data);
   const PanelFormat& f = *find(w);
   const auto all = places(f);
   const std::int64_t bytes = kPanel * (k / f.columns) * f.bytes;
-  std::fill(to + first * bytes, to + last * bytes, std::byte{});
-  each_block(f, k, first, last, reinterpret_cast<Byte*>(to), reinterpret_cast<const Byte*>(from),
-             [&](Byte* plain, int number, const Byte* group, const Byte* block, int r) {
+  auto* const data = static_cast<Byte*>(to.data);
+  std::fill(data + first * bytes, data + last * bytes, Byte{});
+  each_block(f, k, first, last, data, static_cast<Byte*>(to.scales), reinterpret_cast<const Byte*>(from),
+             [&](const Columns<Byte, const Byte>& c) {
                Row row = {};
-               get_panel(f.codes, group, block, r, row);
-               f.put(row, number, plain);
-               for (int c = 0; c < kPanelColumns; ++c) {
-                 const auto& [in_format, in_panel] = all[static_cast<std::size_t>(number * kPanelColumns + c)];
-                 put_code(f.codes, plain, in_format,
-                          static_cast<Byte>(get_code(f.codes, block + 4 * r, in_panel) ^ f.flip));
+               get_panel(f.codes, c.panel, c.group, c.block, c.row, row);
+               f.put(row, c.number, c.scales);
+               for (int i = 0; i < kPanelColumns; ++i) {
+                 const auto& [in_format, in_panel] = all[static_cast<std::size_t>(c.number * kPanelColumns + i)];
+                 put_code(f.codes, c.codes, in_format,
+                          static_cast<Byte>(get_code(f.codes, c.block + 4 * c.row, in_panel) ^ f.flip));
                }
              });
 }
 
-void pack_panels(const Gemm& g, const void* w, void* panels) {
-  pack_panels(g.w, g.k, 0, std::max(g.groups, 1) * g.n / kPanel, static_cast<const std::byte*>(w),
-              static_cast<std::byte*>(panels));
+void pack_panels(const Gemm& g, Operand w, void* panels) {
+  pack_panels(g.w, g.k, 0, std::max(g.groups, 1) * g.n / kPanel, w, static_cast<std::byte*>(panels));
 }
-void unpack_panels(const Gemm& g, const void* panels, void* w) {
-  unpack_panels(g.w, g.k, 0, std::max(g.groups, 1) * g.n / kPanel, static_cast<const std::byte*>(panels),
-                static_cast<std::byte*>(w));
+void unpack_panels(const Gemm& g, const void* panels, MutableOperand w) {
+  unpack_panels(g.w, g.k, 0, std::max(g.groups, 1) * g.n / kPanel, static_cast<const std::byte*>(panels), w);
 }
 
 }  // namespace tilewright::cpu

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "templates/cpu/gemm.h"
+#include "templates/cpu/rows.h"
 #include "templates/describe.h"
 #include "templates/fast_path.h"
 #include "templates/gemm/params.cuh"
@@ -33,12 +34,11 @@ class Rows {
   // Columns first to first + count - 1 of y, that is, rows of w.
   std::vector<float> w(std::int64_t first, std::int64_t count) const {
     if (g_.packing == Packing::none) return decoded(g_.w, args_.w, first, g_.k, count);
-    std::vector<std::byte> plain(static_cast<std::size_t>(g_.w.stream_bytes(0, kPanel, g_.k)));
+    const HostStreams plain(g_.w, kPanel, g_.k);
     const std::int64_t panel = first / kPanel;
-    unpack_panels(g_.w, g_.k, 0, 1,
-                  static_cast<const std::byte*>(args_.w.data) + panel * panel_codes(g_.w)->panel_bytes(g_.k),
-                  plain.data());
-    return decoded(g_.w, {plain.data(), nullptr, nullptr}, 0, g_.k, count);
+    unpack_panels(g_.w, g_.k, 0, 1, static_cast<const std::byte*>(args_.w.data) + panel * panel_bytes(g_.w, g_.k),
+                  plain.operand);
+    return decoded(g_.w, {plain.operand.data, plain.operand.scales, args_.w.global}, 0, g_.k, count);
   }
   float at(const void* vector, Format f, std::int64_t i) const {
     const std::int64_t bytes = f.stream_bytes(0, 1, 1);
@@ -54,19 +54,8 @@ class Rows {
     // Codecs multiply by a tensor-wide scale.
     const float inverse = m.global && g_.global == Global::div ? 1.0f / *m.global : 1.0f;
     for (std::int64_t i = 0; i < count; ++i) {
-      Operand row = m;
+      Operand row = from_row(f, m, first + i, ld);
       if (m.global && g_.global == Global::div) row.global = &inverse;
-      const auto& streams = f.info().streams;
-      for (std::size_t s = 0; s < streams.size(); ++s) {
-        const std::int64_t index = first + i;
-        const auto moved = [&](const void* p, std::int64_t bytes) { return static_cast<const std::byte*>(p) + bytes; };
-        const std::int64_t at = streams[s].scope == Scope::tensor ? 0
-                                : streams[s].scope == Scope::row
-                                    ? index * streams[s].bytes
-                                    : index / streams[s].rows * (ld / f.block()) * streams[s].bytes;
-        if (streams[s].stream == StreamName::data) row.data = moved(m.data, at);
-        if (streams[s].stream == StreamName::scales) row.scales = moved(m.scales, at);
-      }
       float* const out = values.data() + i * g_.k;
       f.info().decode(row, 1, g_.k, out);
     }

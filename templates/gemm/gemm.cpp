@@ -45,6 +45,8 @@ void add_weights(Contract& c, const Gemm& g, std::size_t offset) {
   if (g.packing == Packing::none) return add_operand(c, {"w.data", "w.scales", "w.global"}, offset, g.w);
   if (g.packing == Packing::panels) {
     c.pointers.push_back({"w.data (panels)", static_cast<std::uint32_t>(offset + offsetof(Operand, data)), 16, true});
+    if (packed_bytes(g, StreamName::global))
+      c.pointers.push_back({"w.global", static_cast<std::uint32_t>(offset + offsetof(Operand, global)), 4, true});
     return;
   }
   const auto add = [&](const char* name, std::size_t member, std::uint32_t align) {

@@ -161,7 +161,7 @@ class GemmOperation final : public OperationOf<Gemm, Fields> {
     check_extent("workspace", g.workspace);
     check_groups(g);
     if (g.packing == Packing::tiles) check_tiles("pack", "tiles", g.w, g.x, g.n, g.k);
-    if (g.packing == Packing::panels) cpu::check_panels("pack", "panels", g.w, g.x, g.n);
+    if (g.packing == Packing::panels) cpu::check_panels("pack", "panels", g.w, g.x, g.n, g.k);
   }
   Extents extents_of(const Gemm& g) const override { return {g.m, g.n}; }
   void set_rows(Gemm& g, std::int64_t rows) const override { g.m = rows; }

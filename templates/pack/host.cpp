@@ -64,14 +64,18 @@ template <bool inverse>
 void run(const Gemm& g, MutableOperand w, MutableOperand tiles, const char* const (&names)[4]) {
   if (g.packing == Packing::none)
     throw Error(ErrorCode::invalid_argument, "pack", "none", "tiles or panels: the problem of the packed weights");
+  Gemm plain = g;
+  plain.packing = Packing::none;
   if (g.packing == Packing::panels) {
     require(w.data, names[0]);
     require(tiles.data, names[2]);
-    return inverse ? cpu::unpack_panels(g, tiles.data, w.data) : cpu::pack_panels(g, w.data, tiles.data);
+    if (packed_bytes(plain, StreamName::scales)) require(w.scales, names[1]);
+    const float* const global = inverse ? tiles.global : w.global;
+    float* const to = inverse ? w.global : tiles.global;
+    if (global && to && global != to) std::copy_n(global, packed_bytes(plain, StreamName::global) / sizeof(float), to);
+    return inverse ? cpu::unpack_panels(g, tiles.data, w) : cpu::pack_panels(g, w, tiles.data);
   }
   const Problem checked(Pack{g.w, g.x, g.n, g.k, inverse});
-  Gemm plain = g;
-  plain.packing = Packing::none;
   require(w.data, names[0]);
   require(tiles.data, names[2]);
   if (packed_bytes(plain, StreamName::scales)) require(w.scales, names[1]);
@@ -99,7 +103,8 @@ MutableOperand unread(Operand o) {  // the kernels' arguments know no direction
 
 namespace {
 std::int64_t matrix_bytes(const Gemm& g, StreamName stream) {
-  if (g.packing == Packing::panels) return stream == StreamName::data ? cpu::panel_bytes(g) : 0;
+  if (g.packing == Packing::panels && stream != StreamName::global)
+    return stream == StreamName::data ? cpu::panel_bytes(g) : 0;
   const TileInfo* tiles = g.packing == Packing::tiles ? tile_info(g.w, g.x) : nullptr;
   if (tiles && stream == StreamName::data) return g.n * g.k / 8 * tiles->bits;
   if (tiles && stream == StreamName::scales && tiles->scale_bytes)

@@ -59,7 +59,7 @@ class PackOperation final : public OperationOf<Pack, Fields> {
     check_some("k", p.k);
     check_matrix("w", p.w, p.n, p.k, "k");
     if (p.order == Packing::none) throw invalid("order", "none", "tiles or panels");
-    if (p.order == Packing::panels) return cpu::check_panels("w", std::string(p.w.name()), p.w, p.x, p.n);
+    if (p.order == Packing::panels) return cpu::check_panels("w", std::string(p.w.name()), p.w, p.x, p.n, p.k);
     gemm::check_tiles("w", std::string(p.w.name()), p.w, p.x, p.n, p.k);
     if (p.n / kTileRows * (p.k / tile_info(p.w, p.x)->panel_k) > kMaxExtent)
       throw Error(ErrorCode::too_large, "n", std::to_string(p.n), "at most 2147483647 tiles");
@@ -90,7 +90,7 @@ class PackOperation final : public OperationOf<Pack, Fields> {
     if (scales) rule("w.scales", offsetof(PackArgs, w), offsetof(Operand, scales), 16, true);
     if (global) rule("w.global", offsetof(PackArgs, w), offsetof(Operand, global), 4, false);
     rule("tiles.data", offsetof(PackArgs, tiles), offsetof(Operand, data), 16, true);
-    if (row_scale || (p.order == Packing::tiles && tile_info(p.w, p.x)->scale_bytes))
+    if (p.order == Packing::tiles && (row_scale || tile_info(p.w, p.x)->scale_bytes))
       rule("tiles.scales", offsetof(PackArgs, tiles), offsetof(Operand, scales), 16, true);
     if (global) rule("tiles.global", offsetof(PackArgs, tiles), offsetof(Operand, global), 4, false);
     const tw::pack::Shape shape{p.n, p.k};

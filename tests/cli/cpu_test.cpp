@@ -53,5 +53,14 @@ TEST_CASE("cli: devices and targets that there are not are refused by name") {
   refused(std::string("tune --device -1 ") + kPacked, 1, "--device");
   refused(std::string("plan --arch x86-64-v9 ") + kPacked, 1, "x86-64-v4+vnni");
   refused(std::string("plan --arch sm_90a ") + kPacked, 1, "panels");
-  refused("run --device cpu 'cast x=f32 y=q8_0 rows=4 cols=64'" + cache_flag("none.db"), 1, "no kernels for CPUs yet");
+  refused("run --device cpu 'amax x=f32 rows=4 cols=64'" + cache_flag("none.db"), 1, "no kernels for CPUs yet");
+}
+
+TEST_CASE("cli: casts and floats by floats run on the CPU") {
+  for (const char* problem : {"'cast x=f32 y=q8_0 rows=4 cols=64'", "'gemm x=f16 w=f16 y=f16 m=3 n=32 k=40 act=gelu'",
+                              "'gemm x=f32 w=f32 y=f32 m=3 n=32 k=40 pack=panels c=f32'"}) {
+    const Ran ran = tool(std::string("run --device cpu ") + problem + cache_flag("floats.db"));
+    CHECK(ran.code == 0);
+    CHECK(ran.out.find("result   verified") != std::string::npos);
+  }
 }

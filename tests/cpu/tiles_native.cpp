@@ -9,6 +9,7 @@
 #include <span>
 #include <utility>
 
+#include "templates/cpu/options.h"
 #include "templates/cpu/panels.h"
 #include "templates/gemm/params.cuh"
 
@@ -39,17 +40,17 @@ Backend::Arguments arguments(const void* args, const void* constants, void* scra
 
 }  // namespace
 
-CpuKernel tiles_in_native(const cpu::PanelCodes& w, int x, int y, int tokens, int chunk, int together) {
-  using cpu::native_tiles::Type;
+CpuKernel tiles_in_native(const cpu::PanelCodes& w, const cpu::Input& x, const cpu::Epilogue& e, int tokens, int chunk,
+                          int together) {
   CpuKernel kernel;
   kernel.first = [=](const void* args, const void* constants, void* scratch, std::int64_t block) {
     Backend b;
-    cpu::native_tiles::quantize(b, arguments(args, constants, scratch, block), static_cast<Type>(x), tokens, w);
+    cpu::native_tiles::quantize(b, arguments(args, constants, scratch, block), x, tokens, w);
   };
   kernel.run = [=](const void* args, const void* constants, void* scratch, std::int64_t block) {
     Backend b;
-    cpu::native_tiles::by_tiles(b, arguments(args, constants, scratch, block), w,
-                                {static_cast<Type>(y), false, Type::f32}, tokens, 4, chunk, together);
+    cpu::native_tiles::by_tiles(b, arguments(args, constants, scratch, block), w, e, tokens, 4, chunk,
+                                together);
   };
   return kernel;
 }
@@ -64,6 +65,6 @@ CpuKernel tiles_in_native(const cpu::PanelCodes& w, int x, int y, int tokens, in
 
 #else
 namespace tilewright::test {
-CpuKernel tiles_in_native(const cpu::PanelCodes&, int, int, int, int, int) { return {}; }
+CpuKernel tiles_in_native(const cpu::PanelCodes&, const cpu::Input&, const cpu::Epilogue&, int, int, int) { return {}; }
 }  // namespace tilewright::test
 #endif

@@ -4,11 +4,13 @@
 
 #include <tilewright/source.h>
 
+#include "templates/cpu/options.h"
 #include "templates/cpu/panels.h"
 
 namespace tilewright::test {
 
-// Four panels a block, without bias. x, y: types as in kernels.h, by number.
-CpuKernel tiles_in_native(const cpu::PanelCodes& w, int x, int y, int tokens, int chunk, int together);
+// Four panels a block.
+CpuKernel tiles_in_native(const cpu::PanelCodes& w, const cpu::Input& x, const cpu::Epilogue& e, int tokens, int chunk,
+                          int together);
 
 }  // namespace tilewright::test

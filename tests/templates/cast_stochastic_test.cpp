@@ -37,7 +37,7 @@ std::vector<float> through(Format f, const std::vector<float>& x, std::int64_t r
   HostStreams streams(f, rows, cols);
   if (streams.operand.global) *streams.operand.global = f.info().global_for(4.0f);
   f.info().encode(x.data(), rows, cols, streams.operand, encoder);
-  if (seed) cast::round_stochastically(f, x.data(), rows, cols, streams.operand, encoder, *seed);
+  if (seed) cast::round_stochastically(f, x.data(), 0, rows, cols, streams.operand, encoder, *seed);
   std::vector<float> y(x.size());
   f.info().decode(streams.operand, rows, cols, y.data());
   return y;

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// The family over floats.h: x and w of f32, f16 and bf16, w in panels.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "templates/cpu/gemm.h"
+#include "templates/cpu/ir.h"
+#include "templates/cpu/native_v3.h"
+#include "templates/knobs.h"
+#define TILEWRIGHT_CPU_KERNELS floats_text
+#include "templates/cpu/kernels.h"
+#define TILEWRIGHT_CPU_KERNELS floats_text
+#include "templates/cpu/floats.h"
+
+namespace tilewright::cpu {
+namespace {
+
+constexpr const char* kFloatsEntry = "tilewright_kernel";
+
+struct FloatKnobs {
+  int tokens = 1;  // of a tile
+  int panels = 1;  // side by side
+  int tiles = 1;   // of a block
+};
+constexpr Knob<FloatKnobs> kFloatKnobs[] = {knob<&FloatKnobs::tokens>("tokens"), knob<&FloatKnobs::panels>("panels"),
+                                            knob<&FloatKnobs::tiles>("tiles")};
+
+class FloatFamily final : public EnumeratedFamily {
+ public:
+  std::string_view op() const override { return "gemm"; }
+  std::string_view name() const override { return "cpu_floats"; }
+  std::string_view title() const override { return "CPU, floats by floats: tiles of sums in registers, w in panels"; }
+  std::string why_not(const Problem& problem, const Arch& arch) const override {
+    const Gemm* g = problem.as<Gemm>();
+    if (!g) return "not a gemm";
+    if (std::string why = refusal(*g, arch); !why.empty()) return why;
+    if (!float_type(g->w)) return fmt::format("w={} is not f32, f16 or bf16", g->w.name());
+    if (!float_type(g->x)) return fmt::format("x={} is not f32, f16 or bf16", g->x.name());
+    return {};
+  }
+  std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
+    if (!why_not(problem, arch).empty()) return {};
+    std::vector<Candidate> list;
+    for (const FloatKnobs& k : legal(problem.as<Gemm>()->m, arch)) list.push_back(table().candidate(name(), k));
+    return list;
+  }
+  Source source(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
+    const Gemm& g = *problem.as<Gemm>();
+    const FloatKnobs k = table().knobs(candidate);
+    Ir ir(arch.cpu->vector_bytes / 4, arch.cpu->dot4);
+    ir.function(fmt::format("{}_first", kFloatsEntry),
+                [&](const Ir::Arguments& a) { floats_text::widen(ir, a, *float_type(g.x), k.tokens); });
+    ir.function(kFloatsEntry, [&](const Ir::Arguments& a) {
+      floats_text::floats(ir, a, *float_type(g.w), epilogue_of(g), k.tokens, k.panels, k.tiles);
+    });
+    Source s;
+    s.name = "gemm/cpu_floats";
+    s.text = ir.text();
+    s.entry = kFloatsEntry;
+    s.plan = plan(g, k);
+    NativeOptions o;
+    o.x.type = *float_type(g.x), o.floats = *float_type(g.w), o.e = epilogue_of(g);
+    o.tokens = k.tokens, o.panels = k.panels, o.tiles = k.tiles;
+    s.host = built_in(o, native_v3_floats(o));
+    return s;
+  }
+  Traits traits(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
+    const Gemm& g = *problem.as<Gemm>();
+    const FloatKnobs k = table().knobs(candidate);
+    const LaunchPlan p = plan(g, k);
+    const std::int64_t m = std::max<std::int64_t>(g.m, 1), rows = k.tokens * k.tiles;
+    const auto blocks_of_rows = static_cast<double>((m + rows - 1) / rows),
+               tiles = static_cast<double>((m + k.tokens - 1) / k.tokens);
+    Traits t;
+    t.tile_rows = static_cast<int>(rows), t.tile_cols = kPanel * k.panels, t.threads = 1;
+    t.blocks = static_cast<double>(p.x.blocks(m, g.n));
+    t.unique_bytes = problem.min_bytes();
+    t.global_bytes = t.unique_bytes + static_cast<double>(panel_bytes(g)) * (blocks_of_rows - 1);
+    t.bytes_in_flight = 1e6;
+    t.mma_ops = tiles * k.tokens * 2.0 * static_cast<double>(g.n) * static_cast<double>(g.k);
+    // Products wait for each other where they are few; loads are shared by a tile's tokens and by its panels.
+    const double sums = k.tokens * k.panels * 64.0 / arch.cpu->vector_bytes;  // vectors
+    t.mma_rate = 0.1 * sums / (sums + 3.0) / (1 + 0.5 / k.tokens) * (k.tiles > 4 ? 1.0 : 0.99);
+    t.later_wave_cost = 0.02;
+    return t;
+  }
+
+ private:
+  static const KnobTable<FloatKnobs>& table() {
+    static const KnobTable<FloatKnobs> table("", kFloatKnobs);
+    return table;
+  }
+  // Of a tile, what fits in registers: its sums, a vector for each row of w, and what is multiplied with them.
+  static std::vector<FloatKnobs> legal(std::int64_t m, const Arch& arch) {
+    constexpr std::pair<int, int> k16[] = {{1, 1}, {1, 2}, {1, 4}, {2, 2}, {3, 2}, {4, 1}, {5, 1}, {6, 1}},
+                                  k32[] = {{1, 2}, {1, 4}, {1, 8}, {2, 4}, {4, 4}, {6, 4}, {8, 3}, {12, 2}, {24, 1}};
+    const bool wide = arch.cpu->vector_bytes == 64;
+    std::vector<FloatKnobs> list;
+    for (const auto& [tokens, panels] : wide ? std::span<const std::pair<int, int>>(k32) : k16) {
+      if (tokens > 1 && tokens >= 2 * m) continue;          // half of it would do
+      if (m > 16 && tokens * (wide ? 1 : 2) < 8) continue;  // w is read too often
+      for (const int tiles : {1, 4, 16}) {
+        if (tiles * tokens * panels > floats_text::kMostInBlock) break;
+        if (tiles > 1 && tiles / 4 * tokens >= m) break;
+        list.push_back({tokens, panels, tiles});
+      }
+    }
+    return list;
+  }
+  static LaunchPlan plan(const Gemm& g, const FloatKnobs& k) {
+    const auto tokens = static_cast<std::uint32_t>(k.tokens);
+    LaunchPlan p;
+    p.x = {1, tokens * static_cast<std::uint32_t>(k.tiles), static_cast<std::uint32_t>(kPanel * k.panels)};
+    p.y = {1, 1, 0};
+    p.z = {static_cast<std::uint32_t>((g.k * k.tokens * 4 + 63) / 64), tokens, 0};  // tiles are without gaps
+    p.threads = 1;
+    return p;
+  }
+};
+
+}  // namespace
+
+const Family& floats() {
+  static const FloatFamily family;
+  return family;
+}
+
+}  // namespace tilewright::cpu

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CPU's gemm of floats, written once over a backend B (ir.h, native.h), for weights in panels of floats (panels.h):
+//
+//   y[t, r] = alpha sum over parts of k (sum of x[t, k] w[r, k]) + bias[r]
+//
+// A part is 64 columns. Its products are added up by fused operations in the order of k, and parts are in theirs: no
+// more than k / 64 + 64 additions follow each other, whatever a kernel's knobs, threads and vectors are. So all of them
+// give the same bits.
+//
+// The first phase writes x as single-precision numbers to scratch memory, in tiles of `tokens` rows, whose numbers of a
+// column lie side by side. A block of the second has the products of `tiles` tiles and `panels` panels: all of a part
+// before the next one, so that w comes from the nearest cache but for the first tile.
+//
+// Behind kernels.h, with the same TILEWRIGHT_CPU_KERNELS.
+namespace tilewright::cpu::TILEWRIGHT_CPU_KERNELS {
+namespace {
+
+constexpr int kPart = 64;                   // columns
+constexpr int kMostSums = 32;               // vectors of a tile: registers
+constexpr std::int64_t kMostInBlock = 128;  // tokens times panels of a block, whose sums are on the stack
+
+// One token a block.
+template <class B, class Tokens>
+void widen(B& b, const typename B::Arguments& a, Type type, Tokens tokens) {
+  const Launch<B> launch(b, a);
+  const auto x = b.load_ptr(b.at(a.args, offsetof(GemmArgs, x)));
+  const auto ldx = b.load_i64(b.at(a.args, offsetof(GemmArgs, ldx)));
+  const auto row = b.at(x, b.mul(b.mul(a.block, ldx), b.constant(bytes_of(type))));
+  const auto tile = b.div(a.block, b.constant(tokens));
+  const auto token = b.sub(a.block, b.mul(tile, b.constant(tokens)));
+  const auto to =
+      b.at(b.at(launch.scratch, b.mul(tile, b.mul(launch.k, b.constant(4 * tokens)))), b.mul(token, b.constant(4)));
+  const int lanes = b.lanes();
+  const auto whole = b.mul(b.div(launch.k, b.constant(lanes)), b.constant(lanes));
+  b.loop(b.constant(0), whole, lanes, {}, [&](const typename B::I64& column) {
+    const auto v = load_as(b, type, b.at(row, b.mul(column, b.constant(bytes_of(type)))));
+    b.store_apart(b.at(to, b.mul(column, b.constant(4 * tokens))), v, 4 * tokens);
+  });
+  b.loop(whole, launch.k, 1, {}, [&](const typename B::I64& column) {
+    const auto from = b.at(row, b.mul(column, b.constant(bytes_of(type))));
+    b.store_first(b.at(to, b.mul(column, b.constant(4 * tokens))), type == Type::f32   ? b.splat_floats(from)
+                                                                   : type == Type::f16 ? b.splat_half(from)
+                                                                                       : b.splat_bf16(from));
+  });
+}
+
+template <class B, class Tokens, class Panels>
+void floats(B& b, const typename B::Arguments& a, Type w, const Epilogue& e, Tokens tokens, Panels panels, int tiles) {
+  const Launch<B> launch(b, a);
+  const int parts = kPanelRows / b.lanes(), vector_bytes = 4 * b.lanes(), count = panels * parts;  // of a token
+  const std::int64_t tile_bytes = std::int64_t{tokens} * count * vector_bytes;
+  const auto sums = b.stack(tiles * tile_bytes);
+  const Output<B> output(b, launch, e);
+  const Place<B> place(b, launch, a.block, panels);
+  const auto first_tile = b.mul(place.tile, b.constant(tiles));
+  const auto all_tiles = b.div(b.add(launch.m, b.constant(tokens - 1)), b.constant(tokens));
+  const auto here = b.less(b.sub(all_tiles, first_tile), b.constant(tiles));
+  const auto x_bytes = b.mul(launch.k, b.constant(4 * tokens));
+  const auto x = b.at(launch.scratch, b.mul(first_tile, x_bytes));
+  const auto w_at = b.load_ptr(b.at(a.args, offsetof(GemmArgs, w)));
+  const auto panel_bytes = b.mul(launch.k, b.constant(kPanelRows * bytes_of(w)));
+  // Where fewer panels are left than a block has, the last one stands for those that are missing, and is stored once.
+  std::array<typename B::I64, kMostSums> panel;
+  std::array<typename B::Ptr, kMostSums> from;
+  for (int p = 0; p < panels; ++p) {
+    panel[p] = b.less(b.add(place.first, b.constant(p)), b.sub(place.last, b.constant(1)));
+    from[p] = b.at(w_at, b.mul(panel[p], panel_bytes));
+  }
+  b.loop(b.constant(0), b.mul(here, b.constant(tile_bytes)), vector_bytes, {},
+         [&](const typename B::I64& at) { b.store_floats(b.at(sums, at), b.zero_floats()); });
+  b.loop(b.constant(0), launch.k, kPart, {}, [&](const typename B::I64& begin) {
+    const auto end = b.less(b.add(begin, b.constant(kPart)), launch.k);
+    b.loop(b.constant(0), here, 1, {}, [&](const typename B::I64& tile) {
+      const auto tile_x = b.at(x, b.mul(tile, x_bytes));
+      std::array<typename B::Floats, kMostSums> acc;
+      for (int i = 0; i < count * tokens; ++i) acc[i] = b.zero_floats();
+      const auto column = [&](const typename B::I64& k) {
+        const auto x_at = b.at(tile_x, b.mul(k, b.constant(4 * tokens)));
+        const auto w_offset = b.mul(k, b.constant(kPanelRows * bytes_of(w)));
+        std::array<typename B::Floats, kMostSums> rows;
+        for (int i = 0; i < count; ++i)
+          rows[i] = load_as(b, w, b.at(b.at(from[i / parts], w_offset), bytes_of(w) * b.lanes() * (i % parts)));
+        for (int t = 0; t < tokens; ++t) {
+          const auto of_token = b.splat_floats(b.at(x_at, 4 * t));
+          for (int i = 0; i < count; ++i) acc[count * t + i] = b.fma(rows[i], of_token, acc[count * t + i]);
+        }
+      };
+      const auto carried = std::span(acc.data(), static_cast<std::size_t>(count * tokens));
+      b.loop(begin, end, 1, carried, column);
+      const auto tile_sums = b.at(sums, b.mul(tile, b.constant(tile_bytes)));
+      for (int i = 0; i < count * tokens; ++i) {
+        const auto at = b.at(tile_sums, vector_bytes * i);
+        b.store_floats(at, b.add(b.load_floats(at), acc[i]));
+      }
+    });
+  });
+  const auto first_token = b.mul(first_tile, b.constant(tokens));
+  const auto many = b.less(b.sub(launch.m, first_token), b.mul(here, b.constant(tokens)));
+  for (int p = 0; p < panels; ++p)
+    b.if_less(b.add(place.first, b.constant(p)), place.last, [&] {
+      b.loop(b.constant(0), many, 1, {}, [&](const typename B::I64& t) {
+        const auto of_token = b.at(b.at(sums, b.mul(t, b.constant(count * vector_bytes))), p * parts * vector_bytes);
+        const auto row = b.mul(panel[p], b.constant(kPanelRows));
+        for (int i = 0; i < parts; ++i)
+          output.store(b, b.add(first_token, t), b.add(row, b.constant(i * b.lanes())),
+                       b.load_floats(b.at(of_token, i * vector_bytes)));
+      });
+    });
+}
+
+}  // namespace
+}  // namespace tilewright::cpu::TILEWRIGHT_CPU_KERNELS
+
+#undef TILEWRIGHT_CPU_KERNELS

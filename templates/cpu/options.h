@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a CPU's kernel is written for, besides its knobs: what x is and what follows the sums. Data alone, so that it
+// may be shared by code for several targets.
+#pragma once
+
+#include <tilewright/gemm.h>
+
+namespace tilewright::cpu {
+
+enum class Type { f32, f16, bf16, int8, q8_1, int8_row };  // of x, bias, c and y in memory
+
+struct Input {
+  Type type = Type::q8_1;
+  bool rows = false;  // a scale for each row of x instead of each block (int8_row)
+};
+
+struct Epilogue {
+  Type y = Type::f32;
+  bool has_bias = false;
+  Type bias = Type::f32;
+  Global global = Global::none;  // of w
+  Activation act = Activation::none;
+  bool has_c = false;
+  Type c = Type::f32;
+};
+
+}  // namespace tilewright::cpu
