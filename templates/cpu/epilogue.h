@@ -16,7 +16,10 @@ typename B::Floats exp_of(B& b, const typename B::Floats& v) {
   for (const float c : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) p = b.fma(p, r, b.splat(c));
   const auto half = b.nearest(b.mul(n, b.splat(0.5f)));
   const auto rest = b.fma(half, b.splat(-1.0f), n);
-  return b.mul(b.mul(p, b.power_of_two(b.ints(half))), b.power_of_two(b.ints(rest)));
+  const auto power = [&](const typename B::Floats& e) {
+    return b.of_bits(b.shifted(b.add(b.ints(e), b.every(127)), 23));
+  };
+  return b.mul(b.mul(p, power(half)), power(rest));
 }
 
 // erfc(z) / 2 for z >= 0, by Abramowitz and Stegun 7.1.26: the error of erf is 1.5e-7 at most.
@@ -53,11 +56,38 @@ typename B::Floats activate(B& b, Activation act, const typename B::Floats& v) {
   return v;
 }
 
+// What f32_to_e4m3() and f32_to_e5m2() of core/numeric.cuh give: to nearest even, saturating; NaN is 0x7f.
+struct Fp8 {
+  float largest, least;  // of the normal numbers
+  int shift;             // bits of a float's mantissa that it has not
+  int rebias;            // exponents of single precision, less its own
+  float aligned;         // adding it leaves numbers below `least` in units of the last place
+};
+constexpr Fp8 kE4m3 = {448.0f, 0.015625f, 20, 120, 16384.0f};
+constexpr Fp8 kE5m2 = {57344.0f, 6.103515625e-5f, 21, 112, 128.0f};
+
+template <class B>
+typename B::Ints fp8_of(B& b, const Fp8& f, const typename B::Floats& v) {
+  const auto size = b.smaller(b.magnitude(v), b.splat(f.largest));
+  const auto whole = b.bits(size), odd = b.both(b.right(whole, f.shift), b.every(1));
+  const auto up = b.every((1 << (f.shift - 1)) - 1 - (f.rebias << 23));
+  const auto normal = b.right(b.add(b.add(whole, up), odd), f.shift);
+  const auto small = b.add(b.bits(b.add(size, b.splat(f.aligned))), b.times(b.bits(b.splat(f.aligned)), -1));
+  const auto code = b.bits(b.if_smaller(size, b.splat(f.least), b.of_bits(small), b.of_bits(normal)));
+  const auto with_sign = b.add(code, b.both(b.right(b.bits(v), 24), b.every(0x80)));
+  return b.bits(b.if_smaller(size, b.splat(2 * f.largest), b.of_bits(with_sign), b.of_bits(b.every(0x7f))));
+}
+
 template <class B>
 void store_as(B& b, Type type, const typename B::Ptr& to, const typename B::Floats& v) {
-  if (type == Type::f32) return b.store_floats(to, v);
-  if (type == Type::f16) return b.store_halves(to, v);
-  if (type == Type::bf16) return b.store_bf16s(to, v);
+  switch (type) {
+    case Type::f32: return b.store_floats(to, v);
+    case Type::f16: return b.store_halves(to, v);
+    case Type::bf16: return b.store_bf16s(to, v);
+    case Type::e4m3: return b.store_codes(to, fp8_of(b, kE4m3, v));
+    case Type::e5m2: return b.store_codes(to, fp8_of(b, kE5m2, v));
+    default: break;
+  }
   const auto held = b.larger(b.smaller(b.unless_nan(v), b.splat(127.0f)), b.splat(-128.0f));
   b.store_codes(to, b.ints(b.nearest(held)));
 }

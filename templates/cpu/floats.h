@@ -16,7 +16,7 @@ namespace tilewright::cpu::TILEWRIGHT_CPU_KERNELS {
 namespace {
 
 constexpr int kPart = 64;                   // columns
-constexpr int kMostSums = 32;               // vectors of a tile: registers
+constexpr int kFloatSums = 32;              // vectors of a tile: registers
 constexpr std::int64_t kMostInBlock = 128;  // tokens times panels of a block, whose sums are on the stack
 
 // One token a block.
@@ -60,8 +60,8 @@ void floats(B& b, const typename B::Arguments& a, Type w, const Epilogue& e, Tok
   const auto w_at = b.load_ptr(b.at(a.args, offsetof(GemmArgs, w)));
   const auto panel_bytes = b.mul(launch.k, b.constant(kPanelRows * bytes_of(w)));
   // Where fewer panels are left than a block has, the last one stands for those that are missing, and is stored once.
-  std::array<typename B::I64, kMostSums> panel;
-  std::array<typename B::Ptr, kMostSums> from;
+  std::array<typename B::I64, kFloatSums> panel;
+  std::array<typename B::Ptr, kFloatSums> from;
   for (int p = 0; p < panels; ++p) {
     panel[p] = b.less(b.add(place.first, b.constant(p)), b.sub(place.last, b.constant(1)));
     from[p] = b.at(w_at, b.mul(panel[p], panel_bytes));
@@ -72,12 +72,12 @@ void floats(B& b, const typename B::Arguments& a, Type w, const Epilogue& e, Tok
     const auto end = b.less(b.add(begin, b.constant(kPart)), launch.k);
     b.loop(b.constant(0), here, 1, {}, [&](const typename B::I64& tile) {
       const auto tile_x = b.at(x, b.mul(tile, x_bytes));
-      std::array<typename B::Floats, kMostSums> acc;
+      std::array<typename B::Floats, kFloatSums> acc;
       for (int i = 0; i < count * tokens; ++i) acc[i] = b.zero_floats();
       const auto column = [&](const typename B::I64& k) {
         const auto x_at = b.at(tile_x, b.mul(k, b.constant(4 * tokens)));
         const auto w_offset = b.mul(k, b.constant(kPanelRows * bytes_of(w)));
-        std::array<typename B::Floats, kMostSums> rows;
+        std::array<typename B::Floats, kFloatSums> rows;
         for (int i = 0; i < count; ++i)
           rows[i] = load_as(b, w, b.at(b.at(from[i / parts], w_offset), bytes_of(w) * b.lanes() * (i % parts)));
         for (int t = 0; t < tokens; ++t) {

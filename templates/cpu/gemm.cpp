@@ -327,9 +327,15 @@ std::optional<Type> float_type(Format f) {
   if (f.name() == "bf16") return Type::bf16;
   return {};
 }
+std::optional<Type> output_type(Format f) {
+  if (f.name() == "int8") return Type::int8;
+  if (f.name() == "e4m3") return Type::e4m3;
+  if (f.name() == "e5m2") return Type::e5m2;
+  return float_type(f);
+}
 Epilogue epilogue_of(const Gemm& g) {
   Epilogue e;
-  e.y = float_type(g.y).value_or(Type::int8);
+  e.y = *output_type(g.y);
   e.global = g.global, e.act = g.act;
   if ((e.has_bias = g.bias.has_value())) e.bias = *float_type(*g.bias);
   if ((e.has_c = g.c.has_value())) e.c = *float_type(*g.c);
@@ -340,7 +346,7 @@ std::string refusal(const Gemm& g, const Arch& arch) {
   if (!arch.cpu || arch.cpu->vector_bytes == 0)
     return fmt::format("{} lacks AVX2, FMA or F16C, which all kernels use", arch.name);
   if (g.packing != Packing::panels) return "w is not packed in panels";
-  if (!float_type(g.y) && g.y.name() != "int8") return fmt::format("y={} is not f32, f16, bf16 or int8", g.y.name());
+  if (!output_type(g.y)) return fmt::format("y={} is not f32, f16, bf16, int8, e4m3 or e5m2", g.y.name());
   if (g.groups) return "groups";
   if (g.k == 0 || g.n == 0) return "nothing to sum up";
   return {};

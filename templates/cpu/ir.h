@@ -255,6 +255,17 @@ class Ir {
   TW_ONCE Ints shifted(const Ints& a, int bits) {
     return value<Ints>("shl <{} x i32> {}, {}", lanes_, a.name, constant_vector("i32", lanes_, std::to_string(bits)));
   }
+  TW_ONCE Ints every(int v) { return {constant_vector("i32", lanes_, std::to_string(v))}; }
+  TW_ONCE Ints right(const Ints& a, int bits) {  // zeros come in
+    return value<Ints>("lshr <{} x i32> {}, {}", lanes_, a.name, every(bits).name);
+  }
+  TW_ONCE Ints both(const Ints& a, const Ints& b) {
+    return value<Ints>("and <{} x i32> {}, {}", lanes_, a.name, b.name);
+  }
+  TW_ONCE Ints bits(const Floats& v) { return value<Ints>("bitcast <{0} x float> {1} to <{0} x i32>", lanes_, v.name); }
+  TW_ONCE Floats of_bits(const Ints& v) {
+    return value<Floats>("bitcast <{0} x i32> {1} to <{0} x float>", lanes_, v.name);
+  }
   TW_ONCE Ints sum_of_lanes(Ints v) {  // in every lane
     for (int by = lanes_ / 2; by > 0; by /= 2) v = add(v, Ints{rotated("i32", v.name, by)});
     return v;
@@ -316,10 +327,6 @@ class Ir {
   TW_ONCE Floats unless_zero(const Floats& test, const Floats& v) {  // test != 0 ? v : 0
     const auto is = temporary("fcmp une <{} x float> {}, zeroinitializer", lanes_, test.name);
     return value<Floats>("select <{0} x i1> {1}, <{0} x float> {2}, <{0} x float> zeroinitializer", lanes_, is, v.name);
-  }
-  TW_ONCE Floats power_of_two(const Ints& n) {  // -126 to 127
-    const auto biased = add(n, Ints{constant_vector("i32", lanes_, "127")});
-    return value<Floats>("bitcast <{0} x i32> {1} to <{0} x float>", lanes_, shifted(biased, 23).name);
   }
   TW_ONCE Floats through_half(const Floats& v) {
     const auto half = temporary("fptrunc <{0} x float> {1} to <{0} x half>", lanes_, v.name);

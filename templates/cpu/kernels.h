@@ -41,7 +41,7 @@ constexpr int kMostTokens = 8;  // of few(): their sums are in registers
 
 constexpr int token_bytes(PanelCodes w) { return kBlock + 4 + 4 * w.scales; }  // of scratch memory, for a block
 
-constexpr int bytes_of(Type type) { return type == Type::f32 ? 4 : type == Type::int8 ? 1 : 2; }
+constexpr int bytes_of(Type type) { return type == Type::f32 ? 4 : has_scale(type) ? 1 : 2; }
 template <class B>
 typename B::Floats load_as(B& b, Type type, const typename B::Ptr& p) {
   if (type == Type::f32) return b.load_floats(p);
@@ -287,7 +287,7 @@ struct Output {
         scale(product(b, l, offsetof(tw::gemm::Shape, alpha), offsetof(GemmArgs, alpha))),
         e(epilogue) {
     if (e.has_c) beta = product(b, l, offsetof(tw::gemm::Shape, beta), offsetof(GemmArgs, beta));
-    if (e.y == Type::int8) factor = b.splat_floats(b.at(l.constants, offsetof(tw::gemm::Shape, y_factor)));
+    if (has_scale(e.y)) factor = b.splat_floats(b.at(l.constants, offsetof(tw::gemm::Shape, y_factor)));
     if (e.global == Global::none) return;
     const auto global = b.splat_floats(b.load_ptr(b.at(l.args, offsetof(GemmArgs, w) + offsetof(Operand, global))));
     scale = e.global == Global::div ? b.div(scale, global) : b.mul(scale, global);
@@ -306,7 +306,7 @@ struct Output {
       const auto at = b.mul(b.add(b.mul(token, ldc), row), b.constant(bytes_of(e.c)));
       v = b.fma(beta, load_as(b, e.c, b.at(c, at)), v);
     }
-    if (e.y == Type::int8) v = b.mul(v, factor);
+    if (has_scale(e.y)) v = b.mul(v, factor);
     store_as(b, e.y, b.at(y, b.mul(b.add(b.mul(token, ldy), row), b.constant(bytes_of(e.y)))), v);
   }
 };

@@ -139,6 +139,11 @@ class Native {
   static Ints add(Ints a, Ints b) { return {_mm256_add_epi32(a.v, b.v)}; }
   static Ints times(Ints a, int factor) { return {_mm256_mullo_epi32(a.v, _mm256_set1_epi32(factor))}; }
   static Ints shifted(Ints a, int bits) { return {_mm256_slli_epi32(a.v, bits)}; }
+  static Ints every(int v) { return {_mm256_set1_epi32(v)}; }
+  static Ints right(Ints a, int bits) { return {_mm256_srli_epi32(a.v, bits)}; }  // zeros come in
+  static Ints both(Ints a, Ints b) { return {_mm256_and_si256(a.v, b.v)}; }
+  static Ints bits(Floats v) { return {_mm256_castps_si256(v.v)}; }
+  static Floats of_bits(Ints v) { return {_mm256_castsi256_ps(v.v)}; }
   static Ints sum_of_lanes(Ints v) {
     v = add(v, Ints{_mm256_permute2x128_si256(v.v, v.v, 1)});
     v = add(v, Ints{_mm256_shuffle_epi32(v.v, 0x4e)});
@@ -172,9 +177,6 @@ class Native {
   }
   static Floats unless_zero(Floats test, Floats v) {
     return {_mm256_and_ps(v.v, _mm256_cmp_ps(test.v, _mm256_setzero_ps(), _CMP_NEQ_UQ))};
-  }
-  static Floats power_of_two(Ints n) {  // -126 to 127
-    return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n.v, _mm256_set1_epi32(127)), 23))};
   }
   static Floats through_half(Floats v) {
     return {_mm256_cvtph_ps(_mm256_cvtps_ph(v.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC))};

@@ -7,7 +7,9 @@
 
 namespace tilewright::cpu {
 
-enum class Type { f32, f16, bf16, int8, q8_1, int8_row };  // of x, bias, c and y in memory
+enum class Type { f32, f16, bf16, int8, e4m3, e5m2, q8_1, int8_row };  // of x, bias, c and y in memory
+
+constexpr bool has_scale(Type y) { return y == Type::int8 || y == Type::e4m3 || y == Type::e5m2; }
 
 struct Input {
   Type type = Type::q8_1;
