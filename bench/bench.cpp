@@ -82,7 +82,10 @@ int main(int argc, char** argv) {
     const bool gpu = Device::count(options.driver) > 0;
     if (what.empty()) what = {"compile", "prewarm", "kernels", "quantize", "launch", "startup", "regret"};
     std::optional<Device> device;
-    if (gpu) device = Device::open(0, options.driver);
+    if (what == std::vector<std::string>{"cpu"})
+      device = Device::open_cpu({.threads = settings.threads, .parallel_for = {}});
+    else if (gpu)
+      device = Device::open(0, options.driver);
     Json results;
     for (const std::string& name : what) {
       fmt::print("== {}\n", name);
@@ -125,7 +128,7 @@ int main(int argc, char** argv) {
                     "compile prewarm kernels quantize launch startup regret gemm conv sweep grouped cast_rows x_from "
                     "gptq code cpu");
       std::fflush(stdout);
-      write(out, environment(gpu ? &*device : nullptr, options), results);
+      write(out, environment(device ? &*device : nullptr, options), results);
     }
   } catch (const std::exception& e) {
     fmt::print(stderr, "tilewright_bench: {}\n", e.what());

@@ -50,7 +50,7 @@ Json grouped(const Device& device, const Settings& settings);  // grouped.cpp: a
 Json x_from(const Device& device, const Settings& settings);
 Json gptqs(const Device& device, const Settings& settings);  // gptq.cpp: a layer by GPTQ on the device
 Json convs(const Device& device, const Settings& settings);  // conv.cpp: against cuDNN, as its table asks
-Json cpu(const Settings& settings);                          // cpu.cpp: this machine's CPU, against ggml
+Json cpu(const Settings& settings);                          // cpu.cpp: this machine's CPU, beside ggml
 Json launch_costs(const Device& device);                     // host.cpp: prepare() hit, bucket choice, launch()
 Json startup(const Settings& settings, const Device& d);     // host.cpp: second process
 int startup_child(const Settings& settings, bool one);

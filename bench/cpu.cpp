@@ -1,213 +1,308 @@
 // SPDX-License-Identifier: Apache-2.0
-// `bench cpu`: the CPU's kernels, built in and tuned, beside a loop that reads the weights and beside ggml's CPU
-// backend. Operands are the same ones in every launch, so that small weights come from the cache. ggml is built from
-// the source folder that the user names.
+// `bench cpu`: this machine's kernels, as they are built in and as they are tuned, beside a loop that only reads the
+// weights and beside ggml's CPU backend. Every contender has the same number of threads. They are timed in turns, since
+// neighbours and clocks change: a ratio of one run counts. Then what a kernel costs before and around its work.
 #include <fmt/format.h>
-#include <stdlib.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
+#include <cmath>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
+#include <map>
 #include <thread>
 
+#include <tilewright/memory.h>
+
 #include "bench/bench.h"
+#include "bench/ggml.h"
 
 namespace tilewright::bench {
 namespace {
 
-namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
 
-constexpr const char* kRivalCMake = R"text(cmake_minimum_required(VERSION 3.20)
-project(rival C CXX)
-set(BUILD_SHARED_LIBS OFF)
-set(GGML_OPENMP OFF CACHE BOOL "")
-set(GGML_BUILD_TESTS OFF CACHE BOOL "")
-set(GGML_BUILD_EXAMPLES OFF CACHE BOOL "")
-add_subdirectory(${GGML} ggml EXCLUDE_FROM_ALL)
-add_executable(rival rival.cpp)
-target_link_libraries(rival ggml)
-)text";
-// A product of matrices by ggml, x quantized within it, once with each type of buffer.
-constexpr const char* kRival =
-    R"text(// rival THREADS FORMAT M N K: microseconds of a matrix product with x quantized within it, by each type of buffer.
-#include <ggml-alloc.h>
-#include <ggml-backend.h>
-#include <ggml-cpu.h>
-#include <ggml.h>
+constexpr int kTurns = 3;
+constexpr double kTurnSeconds = 0.25;
+constexpr std::int64_t kN = 4096;
+// Weights that are to come from memory: as many bytes as a cache of this machine cannot keep, taken in turn.
+constexpr std::int64_t kCaches = 4, kLeastBytes = 512 << 20;
 
-#include <algorithm>
-#include <chrono>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <vector>
+double seconds_since(Clock::time_point from) { return std::chrono::duration<double>(Clock::now() - from).count(); }
 
-int main(int argc, char** argv) {
-  if (argc != 6) return 2;
-  const int threads = std::atoi(argv[1]);
-  const std::int64_t m = std::atoll(argv[3]), n = std::atoll(argv[4]), k = std::atoll(argv[5]);
-  ggml_type type = GGML_TYPE_COUNT;
-  for (int t = 0; t < GGML_TYPE_COUNT; ++t)
-    if (const char* name = ggml_type_name(static_cast<ggml_type>(t)); name && !std::strcmp(name, argv[2]))
-      type = static_cast<ggml_type>(t);
-  if (type == GGML_TYPE_COUNT) return 3;
-  ggml_backend_t cpu = ggml_backend_cpu_init();
-  ggml_backend_cpu_set_n_threads(cpu, threads);
-  ggml_threadpool_params params = ggml_threadpool_params_default(threads);
-  ggml_backend_cpu_set_threadpool(cpu, ggml_threadpool_new(&params));
-  std::vector<ggml_backend_buffer_type_t> types = {ggml_backend_cpu_buffer_type()};
-  ggml_backend_dev_t device = ggml_backend_get_device(cpu);
-  if (auto* more = reinterpret_cast<ggml_backend_dev_get_extra_bufts_t>(ggml_backend_reg_get_proc_address(
-          ggml_backend_dev_backend_reg(device), "ggml_backend_dev_get_extra_bufts")))
-    for (ggml_backend_buffer_type_t* t = more(device); t && *t; ++t) types.push_back(*t);
-  std::vector<float> values(static_cast<std::size_t>(n * k));
-  unsigned state = 1;
-  for (float& v : values) v = static_cast<float>((state = state * 1664525u + 1013904223u) >> 8) * 0x1p-23f - 1.0f;
-  std::vector<char> codes(ggml_row_size(type, k) * static_cast<std::size_t>(n));
-  ggml_quantize_chunk(type, values.data(), codes.data(), 0, n, k, nullptr);
-  for (ggml_backend_buffer_type_t buffer : types) {
-    ggml_context* context = ggml_init({1 << 20, nullptr, true});
-    ggml_context* weights = ggml_init({1 << 20, nullptr, true});
-    ggml_tensor* w = ggml_new_tensor_2d(weights, type, k, n);
-    ggml_tensor* x = ggml_new_tensor_2d(context, GGML_TYPE_F32, k, m);
-    ggml_backend_buffer_t in = ggml_backend_alloc_ctx_tensors_from_buft(weights, buffer);
-    if (!in) continue;
-    ggml_backend_buffer_set_usage(in, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
-    ggml_tensor* y = ggml_mul_mat(context, w, x);
-    ggml_backend_alloc_ctx_tensors(context, cpu);
-    ggml_cgraph* graph = ggml_new_graph(context);
-    ggml_build_forward_expand(graph, y);
-    // A type of buffer that has no kernel for these weights leaves them without a trait, and would fail.
-    if (buffer != types[0] && (!ggml_backend_supports_op(cpu, y) || !w->extra)) continue;
-    ggml_backend_tensor_set(w, codes.data(), 0, codes.size());
-    ggml_backend_tensor_set(x, values.data(), 0, static_cast<std::size_t>(m * k) * 4);
-    std::vector<double> us;
-    const auto begin = std::chrono::steady_clock::now();
-    for (int i = 0; i < 200 && (i < 5 || std::chrono::steady_clock::now() - begin < std::chrono::seconds(1)); ++i) {
-      const auto from = std::chrono::steady_clock::now();
-      ggml_backend_graph_compute(cpu, graph);
-      us.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - from).count());
-    }
-    std::sort(us.begin(), us.end());
-    std::printf("%s %.3f\n", ggml_backend_buft_name(buffer), us[us.size() / 2]);
-    std::fflush(stdout);
+// ---- contenders: each computes for about `seconds` and returns the microseconds of each piece of work
+
+template <class Work>
+std::vector<double> repeat(double seconds, const Work& work) {
+  std::vector<double> us;
+  for (const auto begin = Clock::now(); us.size() < 3 || seconds_since(begin) < seconds;) {
+    const auto from = Clock::now();
+    work(us.size());
+    us.push_back(seconds_since(from) * 1e6);
   }
-  return 0;
-}
-)text";
-
-std::string quoted(const std::string& text) {  // for a shell
-  std::string out = "'";
-  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
+  return us;
 }
 
-// ggml's CPU backend, built in a temporary folder.
-class Ggml {
+using Vector [[gnu::vector_size(32)]] = std::uint64_t;
+#if defined(__x86_64__)
+#define TW_READS __attribute__((target("avx2")))
+#else
+#define TW_READS
+#endif
+// Sums up; eight loads are under way at a time.
+TW_READS std::uint64_t read_all(const std::byte* from, std::size_t bytes) {
+  Vector sums[8] = {};
+  const auto* const at = reinterpret_cast<const Vector*>(from);
+  for (std::size_t i = 0; i + 8 <= bytes / sizeof(Vector); i += 8)
+    for (int j = 0; j < 8; ++j) sums[j] += at[i + static_cast<std::size_t>(j)];
+  std::uint64_t sum = 0;
+  for (const Vector& each : sums) sum += each[0] + each[1] + each[2] + each[3];
+  return sum;
+}
+
+// GB/s at which so many threads read the copies, one after the other, each thread its part.
+double read_gbps(int threads, const std::vector<Memory>& copies, double seconds) {
+  std::vector<std::thread> workers;
+  std::vector<double> speeds(static_cast<std::size_t>(threads));
+  for (std::size_t t = 0; t < speeds.size(); ++t)
+    workers.emplace_back([&, t] {
+      std::uint64_t sum = 0;
+      double bytes = 0;
+      const auto begin = Clock::now();
+      do {
+        for (const Memory& m : copies) {
+          const std::size_t part = m.size() / speeds.size() / 64 * 64;
+          sum += read_all(static_cast<const std::byte*>(m.data()) + t * part, part);
+          __asm__ volatile("" : "+r"(sum));  // is used, whatever the compiler thinks of a second reading
+          bytes += static_cast<double>(part);
+        }
+      } while (seconds_since(begin) < seconds);
+      speeds[t] = bytes / seconds_since(begin) * 1e-9;
+    });
+  for (std::thread& w : workers) w.join();
+  double sum = 0;
+  for (const double s : speeds) sum += s;
+  return sum;
+}
+
+// A task's buffers in memory, w of it several times: launches take its copies in turn.
+class Operands {
  public:
-  explicit Ggml(const std::string& source) {
-    if (!fs::exists(fs::path(source) / "include" / "ggml-cpu.h"))
-      throw Error(ErrorCode::invalid_argument, "ggml", source, "a source folder of ggml: with include/ggml-cpu.h");
-    std::string name = (fs::temp_directory_path() / "tilewright_ggml_XXXXXX").string();
-    if (!::mkdtemp(name.data())) throw Error(ErrorCode::io, "ggml", name, "a folder that can be made");
-    folder_ = name;
-    try {
-      build(fs::absolute(source).string());
-    } catch (...) {
-      fs::remove_all(folder_);
-      throw;
+  Operands(const Device& device, const Task& task, std::int64_t rows, std::int64_t least_bytes) {
+    std::vector<void*> pointers;
+    std::size_t w = 0;
+    for (const Buffer& b : task.buffers) {
+      std::vector<std::byte> bytes(b.bytes);
+      if (!b.output && b.fill) b.fill(bytes, 1);
+      memory_.emplace_back(device, b.bytes).upload(bytes);
+      pointers.push_back(memory_.back().data());
+      if (b.name == "w.data") w = memory_.size() - 1;
+    }
+    copies_.push_back(std::move(memory_[w]));
+    for (std::size_t i = 1; i * copies_[0].size() < static_cast<std::size_t>(least_bytes); ++i)
+      copies_.emplace_back(device, copies_[0].size()).copy_from(copies_[0]);
+    for (const Memory& each : copies_) {
+      pointers[w] = each.data();
+      arguments_.push_back(task.arguments(pointers, rows));
     }
   }
-  ~Ggml() {
-    std::error_code ignored;
-    fs::remove_all(folder_, ignored);
-  }
-  Ggml(const Ggml&) = delete;
-  Ggml& operator=(const Ggml&) = delete;
-
-  struct Best {
-    std::string buffer;  // empty: ggml has no such product
-    double us = 0;
-  };
-  Best best(int threads, const std::string& format, std::int64_t m, std::int64_t n, std::int64_t k) const {
-    const std::string command = fmt::format("{} {} {} {} {} {} 2>/dev/null", quoted((folder_ / "build/rival").string()),
-                                            threads, format, m, n, k);
-    Best best;
-    std::FILE* const out = ::popen(command.c_str(), "r");
-    if (!out) throw Error(ErrorCode::io, "ggml", command, "a program that starts");
-    char line[256], buffer[200];
-    double us = 0;
-    while (std::fgets(line, sizeof line, out))
-      if (std::sscanf(line, "%199s %lf", buffer, &us) == 2 && (best.buffer.empty() || us < best.us))
-        best = {buffer, us};
-    ::pclose(out);
-    return best;
+  const std::vector<Memory>& weights() const { return copies_; }
+  std::vector<double> run(const Kernel& kernel, const Problem& problem, double seconds) const {
+    return repeat(seconds, [&](std::size_t i) {
+      kernel.launch(nullptr, arguments_[i % arguments_.size()], problem.rows(), problem.cols());
+    });
   }
 
  private:
-  void build(const std::string& source) const {
-    std::ofstream(folder_ / "CMakeLists.txt") << kRivalCMake;
-    std::ofstream(folder_ / "rival.cpp") << kRival;
-    const std::string at = quoted(folder_.string()), log = quoted((folder_ / "log").string());
-    const std::string command = fmt::format(
-        "cmake -S {0} -B {0}/build -DCMAKE_BUILD_TYPE=Release -DGGML={1} > {2} 2>&1 && cmake --build {0}/build "
-        "--target rival --parallel >> {2} 2>&1",
-        at, quoted(source), log);
-    if (std::system(command.c_str()) == 0) return;
-    std::ifstream file(folder_ / "log");
-    std::stringstream text;
-    text << file.rdbuf();
-    const std::string all = text.str();
-    throw Error(ErrorCode::invalid_argument, "ggml", source,
-                fmt::format("a source folder that cmake builds:\n{}",
-                            all.substr(all.size() - std::min<std::size_t>(all.size(), 2000))));
-  }
-  fs::path folder_;
+  std::vector<Memory> memory_, copies_;
+  std::vector<std::vector<std::byte>> arguments_;
 };
 
-// GB/s of a loop that reads so many bytes again and again, each thread its part.
-double read_loop(int threads, std::size_t bytes) {
-  using Vector = std::uint64_t __attribute__((vector_size(32)));
-  const std::size_t part = bytes / sizeof(Vector) / static_cast<std::size_t>(threads) / 4 * 4;
-  std::vector<Vector> memory(part * static_cast<std::size_t>(threads), Vector{1, 1, 1, 1});
-  const auto turns = std::max<std::size_t>(4, static_cast<std::size_t>(2e9 / static_cast<double>(bytes)));
-  std::vector<double> speeds;
-  for (int round = 0; round < 3; ++round) {
-    std::vector<std::thread> workers;
-    const auto begin = std::chrono::steady_clock::now();
-    for (std::size_t t = 0; t < static_cast<std::size_t>(threads); ++t)
-      workers.emplace_back([&, t] {
-        Vector a = {}, b = {}, c = {}, d = {};
-        for (std::size_t turn = 0; turn < turns; ++turn) {
-          const Vector* const from = memory.data() + t * part;
-          for (std::size_t i = 0; i < part; i += 4) a += from[i], b += from[i + 1], c += from[i + 2], d += from[i + 3];
-          __asm__ volatile("" ::: "memory");
-        }
-        a += b + c + d;
-        __asm__ volatile("" : : "r"(a[0] + a[1] + a[2] + a[3]));  // is used
-      });
-    for (std::thread& w : workers) w.join();
-    const double s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    speeds.push_back(static_cast<double>(turns * memory.size() * sizeof(Vector)) / s * 1e-9);
-  }
-  return *std::max_element(speeds.begin(), speeds.end());
+void append(std::vector<double>& to, const std::vector<double>& more) { to.insert(to.end(), more.begin(), more.end()); }
+
+// ---- products
+
+// Of the forms that a product of floats by such weights may have here, the first that has kernels.
+std::optional<Problem> with_kernels(const Engine& engine, const Arch& arch, const char* w, std::int64_t m,
+                                    std::int64_t k) {
+  for (const char* x : {"x=q8_1 x_from=f32", "x=f32", "x=f16 x_from=f32", "x=bf16 x_from=f32"}) try {
+      const Problem plain = Problem::parse(fmt::format("gemm {} w={} y=f32 m={} n={} k={}", x, w, m, kN, k));
+      const Problem problem = engine.packed(plain, arch);
+      if (engine.plan(problem, arch).front().candidate.family != "cpu_reference") return problem;
+    } catch (const Error&) {  // there is no such problem
+    }
+  return {};
 }
 
-// Microseconds of a launch, the median.
-double time_of(const Kernel& kernel, const Problem& problem, const Task& task, std::span<void* const> pointers) {
-  const std::vector<std::byte> args = task.arguments(pointers, problem.rows());
-  std::vector<double> us;
-  const auto begin = std::chrono::steady_clock::now();
-  for (int i = 0; i < 400 && (i < 5 || std::chrono::steady_clock::now() - begin < std::chrono::seconds(1)); ++i) {
-    const auto from = std::chrono::steady_clock::now();
-    kernel.launch(nullptr, args, problem.rows(), problem.cols());
-    us.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - from).count());
+struct Row {
+  const char* w;
+  std::int64_t m, k;
+  bool memory;  // weights from DRAM
+};
+std::vector<Row> rows() {
+  std::vector<Row> list;
+  for (const std::int64_t k : {4096, 14336})
+    for (const bool memory : {false, true}) list.push_back({"q4_0", 1, k, memory});
+  for (const std::int64_t k : {4096, 14336}) list.push_back({"q4_0", 512, k, false});
+  for (const char* w : {"q8_0", "q4_k", "q6_k", "ggml_mxfp4", "f16", "bf16"})
+    for (const std::int64_t k : {4096, 14336}) list.push_back({w, 256, k, false});
+  return list;
+}
+
+class Products {
+ public:
+  Products(Engine& tuned, Engine& built_in, const Device& device, const Ggml* ggml, const Settings& settings)
+      : tuned_(tuned), built_in_(built_in), device_(device), ggml_(ggml), settings_(settings) {}
+
+  Json run(const Row& row) {
+    Json out = {{"w", row.w}, {"m", row.m}, {"n", kN}, {"k", row.k}, {"weights", row.memory ? "memory" : "cache"}};
+    const std::optional<Problem> problem = with_kernels(tuned_, device_.arch(), row.w, row.m, row.k);
+    if (!problem) {
+      out["missing"] = fmt::format("no kernel for w={} on {} yet", row.w, device_.arch().name);
+      show(row, {out["missing"]});
+      return out;
+    }
+    TunePolicy policy;
+    policy.max_candidates = settings_.candidates;
+    policy.budget_seconds = settings_.tune_seconds;
+    const TuneReport report = tuned_.tune(*problem, device_, policy);
+    const Kernel fast = tuned_.prepare(*problem, device_);
+    const Kernel plain = built_in_.prepare(*problem, device_);
+    const bool has_built_in = plain.candidate(row.m).family != "cpu_reference";
+    const std::int64_t least = row.memory ? std::max(kLeastBytes, kCaches * device_.l2_bytes()) : 0;
+    const Operands operands(device_, tuned_.task(*problem, device_.arch()), row.m, least);
+    std::vector<GgmlProduct> rivals;
+    if (ggml_) rivals = ggml_->products(device_.sms(), ggml_name(row.w), row.m, kN, row.k, operands.weights().size());
+
+    std::vector<double> fast_us, plain_us, read;
+    std::vector<std::vector<double>> rival_us(rivals.size());
+    for (int turn = 0; turn < kTurns; ++turn) {
+      append(fast_us, operands.run(fast, *problem, kTurnSeconds));
+      for (std::size_t i = 0; i < rivals.size(); ++i) append(rival_us[i], rivals[i].run(kTurnSeconds));
+      if (has_built_in) append(plain_us, operands.run(plain, *problem, kTurnSeconds));
+      if (row.m == 1) read.push_back(read_gbps(device_.sms(), operands.weights(), kTurnSeconds));
+    }
+
+    const double us = median(fast_us), ops = problem->ops();
+    out["problem"] = problem->text();
+    out["choice"] = report.choice.candidate.text();
+    if (report.measured > 0) out["tuned_in_seconds"] = report.seconds;  // else an earlier row did it
+    out["tuned_us"] = us;
+    out["tuned_gflops"] = ops / us * 1e-3;
+    if (has_built_in) {
+      out["built_in_us"] = median(plain_us);
+      out["built_in_of_tuned"] = us / median(plain_us);
+    }
+    if (row.m == 1) {
+      out["w_gbps"] = static_cast<double>(operands.weights()[0].size()) / us * 1e-3;
+      out["read_gbps"] = median(read);
+      out["of_read"] = out["w_gbps"].get<double>() / median(read);
+    }
+    for (std::size_t i = 0; i < rivals.size(); ++i) {
+      if (rival_us[i].empty()) continue;  // it crashed
+      const double theirs = median(rival_us[i]);
+      out["ggml"][rivals[i].buffer()] = theirs;
+      if (!out.contains("ggml_us") || theirs < out["ggml_us"].get<double>()) {
+        out["ggml_us"] = theirs;
+        out["ggml_buffer"] = rivals[i].buffer();
+      }
+    }
+    if (out.contains("ggml_us")) out["ratio"] = out["ggml_us"].get<double>() / us;
+    show(row, cells(out, ops));
+    return out;
   }
-  return median(us);
+
+ private:
+  static std::string ggml_name(const std::string& w) { return w.starts_with("ggml_") ? w.substr(5) : w; }
+
+  static std::vector<std::string> cells(const Json& row, double ops) {
+    const auto gflops = [&](const char* us) {
+      return row.contains(us) ? fmt::format("{:.0f}", ops / row[us].get<double>() * 1e-3) : "-";
+    };
+    const auto number = [&](const char* name) {
+      return row.contains(name) ? fmt::format("{:.2f}", row[name].get<double>()) : "-";
+    };
+    return {gflops("tuned_us"),
+            gflops("built_in_us"),
+            number("built_in_of_tuned"),
+            number("w_gbps"),
+            number("of_read"),
+            gflops("ggml_us"),
+            row.contains("ggml_buffer") ? row["ggml_buffer"].get<std::string>() : "-",
+            number("ratio"),
+            number("tuned_in_seconds")};
+  }
+  // Each row as soon as it is known: the whole takes minutes.
+  void show(const Row& row, const std::vector<std::string>& cells) {
+    if (!std::exchange(headed_, true))
+      fmt::print("{:<11}{:>4}{:>7}  {:<7}{:>8}{:>10}{:>9}{:>8}{:>8}{:>8}  {:<11}{:>7}{:>9}\n", "w", "m", "k", "from",
+                 "tuned", "built in", "of tuned", "GB/s", "of read", "ggml", "buffer", "ratio", "tuning s");
+    std::string line = fmt::format("{:<11}{:>4}{:>7}  {:<7}", row.w, row.m, row.k, row.memory ? "memory" : "cache");
+    if (cells.size() == 1)
+      line += "  " + cells[0];
+    else
+      line += fmt::format("{:>8}{:>10}{:>9}{:>8}{:>8}{:>8}  {:<11}{:>7}{:>9}", cells[0], cells[1], cells[2], cells[3],
+                          cells[4], cells[5], cells[6], cells[7], cells[8]);
+    fmt::print("{}\n", line);
+    std::fflush(stdout);
+  }
+
+  Engine& tuned_;
+  Engine& built_in_;
+  const Device& device_;
+  const Ggml* const ggml_;
+  const Settings& settings_;
+  bool headed_ = false;
+};
+
+// ---- costs
+
+// Milliseconds to compile a candidate of q4_0's, and to load what came out, medians over all that are legal for one
+// token and for 512. Null where there is no compiler.
+Json compile_costs(Engine& engine, const Device& device) try {
+  std::vector<double> compiles, loads;
+  std::size_t bytes = 0;
+  for (const int m : {1, 512}) {
+    const Problem problem =
+        Problem::parse(fmt::format("gemm x=q8_1 x_from=f32 w=q4_0 y=f32 m={} n=4096 k=4096 pack=panels", m));
+    const Task task = engine.task(problem, device.arch());
+    for (const Candidate& candidate : task.candidates) {
+      const Source source = task.source(candidate);
+      if (source.text.empty()) continue;
+      const auto from = Clock::now();
+      const Binary binary = compile(source, device.arch(), CompileOptions::of(engine.options()));
+      compiles.push_back(seconds_since(from) * 1e3);
+      bytes = std::max(bytes, binary.image.size());
+      for (int i = 0; i < 5; ++i) {
+        const auto begin = Clock::now();
+        const Kernel kernel(device, binary);
+        loads.push_back(seconds_since(begin) * 1e3);
+      }
+    }
+  }
+  if (compiles.empty()) return nullptr;
+  return {{"kernels", compiles.size()},
+          {"compile_ms", median(compiles)},
+          {"compile_ms_most", *std::max_element(compiles.begin(), compiles.end())},
+          {"load_ms", median(loads)},
+          {"largest_object", bytes}};
+} catch (const Error& e) {
+  if (e.code() != ErrorCode::library_missing) throw;
+  return nullptr;
+}
+
+// Microseconds of a launch that has a block for each thread and next to nothing to compute in it; launches follow each
+// other, so that the threads are still spinning.
+Json launch_costs_of(Engine& engine, const Device& device) {
+  const Problem problem =
+      Problem::parse(fmt::format("gemm x=q8_1 x_from=f32 w=q4_0 y=f32 m=1 n={} k=32 pack=panels", 64 * device.sms()));
+  const Kernel kernel = engine.prepare(problem, device);
+  const Operands operands(device, engine.task(problem, device.arch()), 1, 0);
+  std::vector<double> us = operands.run(kernel, problem, kTurnSeconds);
+  std::sort(us.begin(), us.end());
+  return {{"problem", problem.text()},
+          {"kernel", kernel.candidate(1).text()},
+          {"us", us[us.size() / 2]},
+          {"us_of_95_percent", us[us.size() * 95 / 100]}};
 }
 
 }  // namespace
@@ -222,68 +317,42 @@ Json cpu(const Settings& settings) {
   const Device device = Device::open_cpu({.threads = settings.threads, .parallel_for = {}});
   std::optional<Ggml> ggml;
   if (!settings.ggml.empty()) ggml.emplace(settings.ggml);
-  TunePolicy policy;
-  policy.max_candidates = settings.candidates;
-  policy.budget_seconds = settings.tune_seconds;
-  fmt::print("{}, {}, {} threads; GFLOP/s\n", device.name(), device.arch().name, device.sms());
-  Table table({"w", "m", "n", "k", "built in", "tuned", "GB/s of w", "read loop", "ggml", "buffer", "tuned / ggml"});
-  Json rows = Json::array();
-  const auto begin = std::chrono::steady_clock::now();
-  for (const char* w : {"q4_0", "q8_0", "q4_k", "q5_k", "q6_k", "ggml_mxfp4", "ggml_nvfp4"})
-    for (const std::int64_t k : {4096, 14336})
-      for (const std::int64_t m : {1, 512}) {
-        constexpr std::int64_t n = 4096;
-        const std::string text =
-            fmt::format("gemm x=q8_1 w={} y=f32 m={} n={} k={} pack=panels x_from=f32", w, m, n, k);
-        if (!settings.rows.empty() && text.find(settings.rows) == text.npos) continue;
-        if (std::chrono::steady_clock::now() - begin > std::chrono::duration<double>(settings.seconds)) continue;
-        const Problem problem = Problem::parse(text);
-        const Task task = tuned.task(problem, device.arch());
-        std::vector<Memory> memory;
-        std::vector<void*> pointers;
-        std::size_t w_bytes = 0;
-        for (const Buffer& b : task.buffers) {
-          std::vector<std::byte> bytes(b.bytes);
-          if (!b.output && b.fill) b.fill(bytes, 1);
-          memory.emplace_back(device, b.bytes);
-          memory.back().upload(bytes);
-          pointers.push_back(memory.back().data());
-          if (b.name == "w.data") w_bytes = b.bytes;
-        }
-        const TuneReport report = tuned.tune(problem, device, policy);
-        const double default_us = time_of(built_in.prepare(problem, device), problem, task, pointers);
-        const double us = time_of(tuned.prepare(problem, device), problem, task, pointers);
-        const double read = read_loop(device.sms(), w_bytes);
-        const auto gflops = [&](double t) { return problem.ops() / t * 1e-3; };
-        const double gbps = static_cast<double>(w_bytes) / us * 1e-3;
-        Json row = {{"problem", text},
-                    {"choice", report.choice.candidate.text()},
-                    {"threads", device.sms()},
-                    {"built_in_us", default_us},
-                    {"tuned_us", us},
-                    {"built_in_gflops", gflops(default_us)},
-                    {"tuned_gflops", gflops(us)},
-                    {"w_gbps", gbps},
-                    {"read_gbps", read}};
-        Ggml::Best best;
-        if (ggml) {
-          const std::string name = w;
-          best = ggml->best(device.sms(), name.starts_with("ggml_") ? name.substr(5) : name, m, n, k);
-        }
-        if (!best.buffer.empty()) {
-          row["ggml_us"] = best.us;
-          row["ggml_buffer"] = best.buffer;
-          row["ratio"] = best.us / us;
-        }
-        rows.push_back(row);
-        table.row(
-            {w, fmt::format("{}", m), fmt::format("{}", n), fmt::format("{}", k),
-             fmt::format("{:.0f}", gflops(default_us)), fmt::format("{:.0f}", gflops(us)), fmt::format("{:.1f}", gbps),
-             fmt::format("{:.1f}", read), best.buffer.empty() ? "-" : fmt::format("{:.0f}", gflops(best.us)),
-             best.buffer.empty() ? "-" : best.buffer, best.buffer.empty() ? "-" : fmt::format("{:.2f}", best.us / us)});
-      }
-  fmt::print("{}", table.text());
-  return rows;
+  fmt::print("{}, {}, {} thread{}; GFLOP/s; ggml: {}\n", device.name(), device.arch().name, device.sms(),
+             device.sms() == 1 ? "" : "s", ggml ? ggml->version() : "not given");
+  Json out = {{"threads", device.sms()}, {"cache_bytes", device.l2_bytes()}};
+  if (ggml) out["ggml"] = ggml->version();
+  Products products(tuned, built_in, device, ggml ? &*ggml : nullptr, settings);
+  std::vector<double> logs;
+  const auto begin = Clock::now();
+  for (const Row& row : rows()) {
+    const std::string label = fmt::format("w={} m={} k={}", row.w, row.m, row.k);
+    if (!settings.rows.empty() && label.find(settings.rows) == label.npos) continue;
+    if (seconds_since(begin) > settings.seconds) {
+      fmt::print("left out, as --seconds {:g} are over: {}\n", settings.seconds, label);
+      continue;
+    }
+    out["rows"].push_back(products.run(row));
+    const Json& last = out["rows"].back();
+    if (row.m == 256 && last.contains("ratio")) logs.push_back(std::log(last["ratio"].get<double>()));
+  }
+  if (!logs.empty()) {
+    double sum = 0;
+    for (const double l : logs) sum += l;
+    out["mean_ratio_256"] = std::exp(sum / static_cast<double>(logs.size()));
+    fmt::print("geometric mean of the ratios at m = 256: {:.2f}, of {} rows\n", out["mean_ratio_256"].get<double>(),
+               logs.size());
+  }
+  if (!settings.rows.empty()) return out;
+  if (const Json costs = compile_costs(tuned, device); !costs.is_null()) {
+    out["compile"] = costs;
+    fmt::print("compile one of {} kernels: {:.1f} ms, at most {:.1f}; load: {:.3f} ms; objects of up to {} bytes\n",
+               costs["kernels"].get<int>(), costs["compile_ms"].get<double>(), costs["compile_ms_most"].get<double>(),
+               costs["load_ms"].get<double>(), costs["largest_object"].get<int>());
+  }
+  out["launch"] = launch_costs_of(tuned, device);
+  fmt::print("launch, threads spinning: {:.2f} us, 95 % within {:.2f}\n", out["launch"]["us"].get<double>(),
+             out["launch"]["us_of_95_percent"].get<double>());
+  return out;
 }
 
 }  // namespace tilewright::bench
