@@ -345,11 +345,13 @@ void Search::decide() {
   }
   const Entry& best = entries_[static_cast<std::size_t>(finalists_[static_cast<std::size_t>(won)])];
   report_.choice = {best.outcome.candidate, Grade::exact, best.outcome.microseconds};
-  report_.noisy = finals[static_cast<std::size_t>(won)].noise > Rules().noisy || bench_->unsteady();
+  const bool cpu = device_.arch().cpu != nullptr;
+  const double noise = finals[static_cast<std::size_t>(won)].noise;
+  report_.noisy = noise > (cpu ? Rules().noisy_cpu : Rules().noisy) || bench_->unsteady();
   if (report_.noisy)
     context_.log(LogLevel::warning,
-                 fmt::format("{}: timings vary by {:.1f} %, so the choice is used but not stored; is the GPU shared?",
-                             task_.key, 100 * finals[static_cast<std::size_t>(won)].noise));
+                 fmt::format("{}: timings vary by {:.1f} %, so the choice is used but not stored; is the {}?",
+                             task_.key, 100 * noise, cpu ? "CPU busy" : "GPU shared"));
   if (report_.noisy || report_.stopped == "cancelled") return;
   StoredChoice row;
   row.problem = task_.key;

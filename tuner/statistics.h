@@ -27,6 +27,8 @@ struct Rules {
   double least_band = 0.01;  // what two runs of one kernel differ by on a quiet GPU
   double most_band = 0.02;   // a wider band would give away more than the promised 3 % of the best
   double noisy = 0.03;       // above this noise nothing is stored
+  // The same of a CPU, which other programs use as well: a rough choice is better than none.
+  double noisy_cpu = 0.25;
   double target_noise = 0.004;
   int least_rounds = 5, most_rounds = 25;
 };
