@@ -208,6 +208,12 @@ void Search::consider(const Candidate& candidate, std::future<Built>& build, boo
     if (error.code() == ErrorCode::driver_failed) device_.synchronize();  // throws if the device is lost
     e.outcome.kind = error.code() == ErrorCode::compile_failed ? OutcomeKind::not_compiled : OutcomeKind::failed;
     e.outcome.detail = error.what();
+    // Of a CPU whose compiler is missing: it may be there the next time.
+    if (device_.arch().cpu && error.code() == ErrorCode::unsupported) {
+      e.outcome.kind = OutcomeKind::not_compiled;
+      entries_.push_back(std::move(e));
+      return;
+    }
   }
   store(e);
   entries_.push_back(std::move(e));

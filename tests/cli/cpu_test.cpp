@@ -115,6 +115,18 @@ TEST_CASE("cli: a damaged object is found by verify, and compiled again") {
   CHECK(tool(std::string("run --json --device cpu ") + kPacked + cache).json()["verified"] == true);
 }
 
+TEST_CASE("cli: what is not built in is not held against a compiler that comes later") {
+  if (tool("doctor --json").json().dump().find("\"LLVM ") == std::string::npos) return;  // none comes
+  const std::string cache = cache_flag("later.db");
+  const Ran before = tool(std::string("run --tune ") + kPacked + cache, "TILEWRIGHT_LLVM=/nonexistent");
+  CHECK(before.err.find("passed over") == std::string::npos);
+  CHECK(before.out.find(" 0 compiled, 0 from the cache") != std::string::npos);
+  CHECK(tool("cache ls" + cache).out.find("not_compiled") == std::string::npos);
+  const Json after = tool(std::string("tune --retune --max 6 --json ") + kPacked + cache).json();
+  CHECK(after["reports"][0]["compiled"] > 0);
+  for (const Json& o : after["reports"][0]["outcomes"]) CHECK(o["kind"] == "measured");
+}
+
 TEST_CASE("cli: devices and targets that there are not are refused by name") {
   refused(std::string("run --device gpu ") + kPacked, 1, "--device = gpu: cpu, or the ordinal of a GPU");
   refused(std::string("tune --device -1 ") + kPacked, 1, "--device");
