@@ -100,7 +100,9 @@ def main():
     one = tokenizer(SENTENCES[:1], return_tensors="pt")
     embed(model, one)
     print(f"all-MiniLM-L6-v2: {len(linears)} linear layers, {megabytes:.1f} MB of weights in float32")
-    print(f"one sentence in {milliseconds(model, one):.1f} ms, {len(SENTENCES)} in {milliseconds(model, tokens):.1f} ms")
+    print(
+        f"one sentence in {milliseconds(model, one):.1f} ms, {len(SENTENCES)} in {milliseconds(model, tokens):.1f} ms"
+    )
     print(f"{'':6} {'weights':>9} {'similarity to before':>30} {'same nearest':>13}")
 
     similarity = {}

@@ -54,9 +54,10 @@ def test_gemm_over_numpy(cpu, cpu_engine, format, m):
     y = np.full((m, 64), np.nan, np.float32)
     kernel.launch(x=x, w=panels, y=y)
     # NumPy alone, but for the codecs: x goes through q8_1.
-    expected = tw.decode(tw.encode(x, "q8_1")).reshape(m, 256).astype(np.float64) @ tw.decode(w).reshape(64, 256).astype(
-        np.float64
-    ).T
+    expected = (
+        tw.decode(tw.encode(x, "q8_1")).reshape(m, 256).astype(np.float64)
+        @ tw.decode(w).reshape(64, 256).astype(np.float64).T
+    )
     np.testing.assert_allclose(y, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
     # The same panels, made on the host.
     host = problem.pack_weights(w)

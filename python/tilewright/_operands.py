@@ -174,8 +174,8 @@ def bind(
     ordinal: int | None,
     stream: int | None,
 ) -> Bound:
-    """Finds the array of every buffer and checks it. ordinal: the GPU of a launch, None or -1: on the host. rows None: those
-    that the first array has which follows them, else default_rows. Raises InvalidArgument naming the argument."""
+    """Finds the array of every buffer and checks it. ordinal: the GPU of a launch, None or -1: on the host. rows None:
+    those that the first array has which follows them, else default_rows. Raises InvalidArgument naming the argument."""
     given = _values(wanted, values)
     bound = Bound()
     bound.strides = {name: _count(value, name) for name, value in strides.items()}

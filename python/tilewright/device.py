@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs, this machine's CPU, memory and streams, for programs that have no CUDA library of their own; one that has (PyTorch, CuPy) passes
-its own arrays and streams instead."""
+"""GPUs, this machine's CPU, memory and streams, for programs that have no CUDA library of their own; one that has
+(PyTorch, CuPy) passes its own arrays and streams instead."""
 
 from __future__ import annotations
 

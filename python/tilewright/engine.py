@@ -181,10 +181,10 @@ class Engine(Handle):
     """Makes, chooses, stores and finds kernels. Usable from any thread; after fork() make a new one in the child.
 
     Options, on top of those of the environment: cache (a path, ":memory:"), shipped (paths), cache_cap (bytes),
-    prepared_cap, cache_read_only, allow_shared, nvrtc (a path), llvm (a path), same_nvrtc, driver (a path), templates, record, tune,
-    compile, jobs, check_pointers, log_level ("error", "warn", "info", "debug"), and log: a function of (level, text)
-    that is called from any thread, one call at a time, and must not call the engine. Raises InvalidArgument for an
-    unknown one."""
+    prepared_cap, cache_read_only, allow_shared, nvrtc (a path), llvm (a path), same_nvrtc, driver (a path), templates,
+    record, tune, compile, jobs, check_pointers, log_level ("error", "warn", "info", "debug"), and log: a function of
+    (level, text) that is called from any thread, one call at a time, and must not call the engine. Raises
+    InvalidArgument for an unknown one."""
 
     def __init__(self, *, log: Callable[[str, str], Any] | None = None, **options: Any) -> None:
         self._log: Any = None
@@ -237,8 +237,8 @@ class Engine(Handle):
         return Kernel(handle, subject, gpu)
 
     def packed(self, problem: Problem | str, arch: str | Device | None = None) -> Problem:
-        """The problem with pack=tiles, or on a CPU pack=panels, where kernels of this target take packed weights at every
-        number of rows, else the problem again."""
+        """The problem with pack=tiles, or on a CPU pack=panels, where kernels of this target take packed weights at
+        every number of rows, else the problem again."""
         handle = ctypes.c_void_p()
         lib.tw_packed(self, as_problem(problem), self._arch(arch), ctypes.byref(handle))
         return Problem._of_handle(handle)
@@ -247,10 +247,9 @@ class Engine(Handle):
         self, packed: Problem | str, w: Any, tiles: Any = None, device: Device | None = None, stream: Any = None
     ) -> Any:
         """Reorders weights for a problem with pack=tiles or panels: on the device, once, at load. w: the streams as the
-        format stores them, in the device's memory. tiles: (data, scales) to write, or None: new Memory. Returns the tiles, with
-        w's factor
-        for the tensor if it has one. Enqueued on `stream`; w must stay allocated until that has ended. On the host:
-        Problem.pack_weights()."""
+        format stores them, in the device's memory. tiles: (data, scales) to write, or None: new Memory. Returns the
+        tiles, with w's factor for the tensor if it has one. Enqueued on `stream`; w must stay allocated until that has
+        ended. On the host: Problem.pack_weights()."""
         gpu = device or self.device()
         problem = as_problem(packed)
         fields = problem.fields

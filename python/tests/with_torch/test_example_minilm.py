@@ -33,7 +33,9 @@ def test_the_model_keeps_its_embeddings(tmp_path):
     assert found["int8"][0] < 11 and found["int8"][2] > 0.99
     assert found["q8_0"][0] < 12 and found["q8_0"][2] > 0.99
     if tilewright.Device.cpu(1).arch != "x86-64":
-        times = re.findall(r"^ +(\d+) of (\d+) layers by this CPU's kernels: one sentence in [\d.]+ ms", done.stdout, flags=re.M)
+        times = re.findall(
+            r"^ +(\d+) of (\d+) layers by this CPU's kernels: one sentence in [\d.]+ ms", done.stdout, flags=re.M
+        )
         assert len(times) == 2 and all(by_kernels == layers for by_kernels, layers in times), done.stdout
     for name in ("q4_0", "W4A8"):
         assert found[name][0] < 6.5 and found[name][2] > 0.94

@@ -76,7 +76,9 @@ def test_activations(kernels, act):
         _cpu.enable(True)
 
 
-@pytest.mark.parametrize("activation, weight, n", ((None, "q4_0", 48), ("int8_row", "int8_row", 48), ("q8_1", "q4_0", 40)))
+@pytest.mark.parametrize(
+    "activation, weight, n", ((None, "q4_0", 48), ("int8_row", "int8_row", 48), ("q8_1", "q4_0", 40))
+)
 def test_what_stays_with_pytorch(kernels, caplog, activation, weight, n):
     """Floats are not quantized unless the scheme says so, and formats without kernels are decoded."""
     _cpu.forget()

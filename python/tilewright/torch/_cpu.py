@@ -118,7 +118,7 @@ def linear(p: Plan, x: Tensor, weight: Sequence[Tensor], bias: Tensor | None) ->
     if bias is not None:
         bias = _aligned(bias.to(p.bias))
         args.bias = bias.data_ptr()
-    _cuda.launch("tw_launch_gemm_args", p.kernel, 0, args)
+    _cuda._launch("tw_launch_gemm_args", p.kernel, 0, args)
     return y
 
 

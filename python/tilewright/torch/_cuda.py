@@ -247,7 +247,7 @@ def linear(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, problem: st
         args.bias = bias.data_ptr()
     if p.workspace:
         args.workspace = _workspace(index, stream).data_ptr()
-    launch("tw_launch_gemm_args", use, stream, args)
+    _launch("tw_launch_gemm_args", use, stream, args)
     return y
 
 
@@ -313,13 +313,13 @@ def _cast(
     args = _c.CastArgs(rows=rows)
     _operand(args.x, x_names, x)
     _operand(args.y, y_names, y)
-    launch("tw_launch_cast", use, stream, args)
+    _launch("tw_launch_cast", use, stream, args)
 
 
 _functions: dict[str, Any] = {}
 
 
-def launch(function: str, use: Kernel | None, stream: int, args: Any) -> None:
+def _launch(function: str, use: Kernel | None, stream: int, args: Any) -> None:
     """Without what Kernel.launch() checks and asks of its arguments, which takes longer than some kernels."""
     call = _functions.get(function)
     if call is None:
@@ -430,7 +430,7 @@ def conv(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, amax: Tensor 
         args.amax = amax.data_ptr()
     if p.workspace:
         args.workspace = _workspace(index, stream).data_ptr()
-    launch("tw_launch_conv", p.conv, stream, args)
+    _launch("tw_launch_conv", p.conv, stream, args)
     return y
 
 
@@ -502,7 +502,7 @@ def _fake_quant(
         keep.append(_empty((_FAKE_QUANT_WORKSPACE,), torch.uint8, index))
         keep[-1][:8].zero_()
         args.workspace = keep[-1].data_ptr()
-    launch("tw_launch_fake_quant", kernel(problem, index), stream, args)
+    _launch("tw_launch_fake_quant", kernel(problem, index), stream, args)
     return y, dscale
 
 
@@ -543,7 +543,7 @@ def unscale(tensors: Sequence[Tensor], scale: Tensor, found_inf: Tensor | None) 
         args = _c.UnscaleArgs(pieces=table.shape[0], table=table.data_ptr(), workspace=workspace.data_ptr())
         args.scale, args.found_inf = scale.data_ptr(), found.data_ptr()
         args.found_before = None if before is None else before.data_ptr()
-        launch("tw_launch_unscale", kernel(Problem.of("unscale", x=FORMATS[dtype], pieces=1), index), stream, args)
+        _launch("tw_launch_unscale", kernel(Problem.of("unscale", x=FORMATS[dtype], pieces=1), index), stream, args)
         before = found
         for t, copy in zip(group, dense):
             if copy is not t:
@@ -582,7 +582,7 @@ def update_scale(
     fields = {"growth": growth, "backoff": backoff, "interval": interval}
     args = _c.UpdateScaleArgs(scale=scale.data_ptr(), good_steps=good_steps.data_ptr(), found_inf=found_inf.data_ptr())
     args.new_scale, args.new_good_steps = args.scale, args.good_steps
-    launch("tw_launch_update_scale", kernel(Problem.of("update_scale", **fields), index), _stream(index), args)
+    _launch("tw_launch_update_scale", kernel(Problem.of("update_scale", **fields), index), _stream(index), args)
 
 
 # ---- formats and tiles
@@ -636,4 +636,4 @@ def _reorder(s: Spec, weight: codec.Streams, tiles: codec.Streams, inverse: bool
             tensor = getattr(streams, name)
             if tensor is not None:
                 setattr(operand, name, tensor.data_ptr())
-    launch("tw_launch_pack", kernel(problem, index), _stream(index), args)
+    _launch("tw_launch_pack", kernel(problem, index), _stream(index), args)

@@ -158,14 +158,18 @@ def tune(
     """Measures candidates for every problem of the model, for all numbers of rows, and stores the fastest in the
     engine's cache, where operators find them from the next preparation on. sample_inputs: a tensor, or a tuple of
     forward()'s arguments. device: of CUDA, or "cpu"; None: CUDA's current one, else the CPU, where linear layers are
-    tuned that it has kernels for, at the numbers of rows that these inputs lead to. budget_seconds: for all of them; what one does not
-    use is the others'. progress: a function of (stage, done, total), or True for a bar. policy: further arguments of
-    Engine.tune(). Raises InvalidArgument for another device, Unsupported for one of CUDA that is not there; what fails
-    by itself is in the summary."""
+    tuned that it has kernels for, at the numbers of rows that these inputs lead to. budget_seconds: for all of them;
+    what one does not use is the others'. progress: a function of (stage, done, total), or True for a bar. policy:
+    further arguments of Engine.tune(). Raises InvalidArgument for another device, Unsupported for one of CUDA that is
+    not there; what fails by itself is in the summary."""
     on_cpu = not torch.cuda.is_available() if device is None else not isinstance(device, int) and _is_cpu(device)
     if on_cpu:
         gpu = _cpu.device()
-        found = [(_cpu.wanted(one.text, one.dtype), one.rows) for one in _asked(model, _arguments(sample_inputs)) if not one.shape]
+        found = [
+            (_cpu.wanted(one.text, one.dtype), one.rows)
+            for one in _asked(model, _arguments(sample_inputs))
+            if not one.shape
+        ]
         distinct = list({problem.with_rows(rows): None for problem, rows in found if problem is not None})
     else:
         gpu = _cuda.device(_cuda_index(device))
@@ -231,9 +235,9 @@ def warm(model: nn.Module, *sample_inputs: Any, dtype: torch.dtype | None = None
     for layer in layers:
         if isinstance(layer, QuantizedLinear):
             layer.warm(dtype)
-    for layer in model.modules():
-        if isinstance(layer, QuantizedLinear) and layer.weight.device.type == "cpu":
-            _cpu.plan(layer.problem(dtype), layer.dtype if dtype is None else dtype)
+    for module in model.modules():
+        if isinstance(module, QuantizedLinear) and module.weight.device.type == "cpu":
+            _cpu.plan(module.problem(dtype), module.dtype if dtype is None else dtype)
     for asked in _asked(model, sample_inputs) if sample_inputs else ():
         if asked.shape and asked.device is not None and asked.device.type == "cuda":
             index = torch.cuda.current_device() if asked.device.index is None else asked.device.index
