@@ -17,7 +17,7 @@ int main(int argc, char** argv) {
   Settings settings;
   app.add_option("what", what,
                  "compile prewarm kernels quantize launch startup regret: all of them by default; gemm conv sweep "
-                 "grouped cast_rows x_from gptq code");
+                 "grouped cast_rows x_from gptq code cpu");
   app.add_option("--out", out, "result file (JSON)");
   app.add_option("--problems", settings.problems, "regret: number of problems");
   app.add_option("--skip", settings.skip,
@@ -33,7 +33,7 @@ int main(int argc, char** argv) {
       "gemm: only rows with this in 'large|decode LABEL; TARGETS; PROBLEM'; several, by |; with --every-m "
       "whole labels. conv: labels of rows or parts of them. quantize, cast_rows: problems with this, and not "
       "those of the table alone. x_from: only x=FORMAT w=FORMAT with this. code: only candidates with this in 'TARGET; "
-      "FAMILY; PROBLEM'");
+      "FAMILY; PROBLEM'. cpu: only problems with this");
   app.add_option("--shapes", settings.shapes, "gemm, gptq: N,K;N,K;... or 'judged' for all that are judged");
   app.add_option("--m", settings.ms, "gemm: only these m, e.g. 1,1024");
   app.add_option("--layers", settings.layers,
@@ -54,6 +54,9 @@ int main(int argc, char** argv) {
                  "gemm, conv: tuning time of each problem, 6 unless given; 60 with --every-m");
   app.add_option("--rival-seconds", settings.rival_seconds,
                  "conv: time for the plans of one variant of cuDNN, 10 unless given");
+  app.add_option("--threads", settings.threads, "cpu: threads of the kernels, the read loop and ggml; 0: all CPUs");
+  app.add_option("--ggml", settings.ggml,
+                 "cpu: a source folder of ggml, whose CPU backend is built in a temporary folder and timed as well");
   app.add_flag("--each", settings.each, "conv: print the time of each candidate");
   app.add_flag("--tuned", settings.tuned,
                "conv: choose by Engine::tune, which checks whole outputs, not by times alone");
@@ -79,7 +82,10 @@ int main(int argc, char** argv) {
     const bool gpu = Device::count(options.driver) > 0;
     if (what.empty()) what = {"compile", "prewarm", "kernels", "quantize", "launch", "startup", "regret"};
     std::optional<Device> device;
-    if (gpu) device = Device::open(0, options.driver);
+    if (what == std::vector<std::string>{"cpu"})
+      device = Device::open_cpu({.threads = settings.threads, .parallel_for = {}});
+    else if (gpu)
+      device = Device::open(0, options.driver);
     Json results;
     for (const std::string& name : what) {
       fmt::print("== {}\n", name);
@@ -89,6 +95,8 @@ int main(int argc, char** argv) {
         results[name] = prewarm_scaling(settings);
       else if (name == "code")
         results[name] = code(settings);
+      else if (name == "cpu")
+        results[name] = cpu(settings);
       else if (!gpu)
         fmt::print("skipped: no CUDA device\n");
       else if (name == "kernels")
@@ -118,9 +126,9 @@ int main(int argc, char** argv) {
       else
         throw Error(ErrorCode::invalid_argument, "what", name,
                     "compile prewarm kernels quantize launch startup regret gemm conv sweep grouped cast_rows x_from "
-                    "gptq code");
+                    "gptq code cpu");
       std::fflush(stdout);
-      write(out, environment(gpu ? &*device : nullptr, options), results);
+      write(out, environment(device ? &*device : nullptr, options), results);
     }
   } catch (const std::exception& e) {
     fmt::print(stderr, "tilewright_bench: {}\n", e.what());

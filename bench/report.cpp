@@ -23,10 +23,17 @@ Json environment(const Device* device, const Options& options) {
   const std::time_t now = std::time(nullptr);
   std::strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
   e["date"] = date;
-  e["compiler"] = compiler_version(CompileOptions::of(options));
+  const bool cpu = device && device->arch().cpu;
+  try {
+    const CompileOptions compile = CompileOptions::of(options);
+    e["compiler"] = cpu ? compiler_info(compile, device->arch()).version : compiler_version(compile);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::library_missing) throw;
+    e["compiler"] = "";
+  }
   if (device) {
     e["device"] = device->name();
-    e["sms"] = device->sms();
+    e[cpu ? "threads" : "sms"] = device->sms();
     e["driver"] = device->driver_version();
     e["arch"] = device->arch().name;
   }

@@ -12,7 +12,8 @@ namespace tilewright::bench {
 
 using Json = nlohmann::ordered_json;
 
-// Device, driver, compiler, commit (TILEWRIGHT_COMMIT) and the hash of templates/, jit/ and tuner/ this was built from.
+// Device, driver, compiler (empty: there is none), commit (TILEWRIGHT_COMMIT) and the hash of templates/, jit/ and
+// tuner/ this was built from.
 Json environment(const Device* device, const Options& options);
 
 // Writes {"environment": ..., "results": ...}; an empty path writes nothing. Throws Error (io).

@@ -2,6 +2,8 @@
 // Devices, memory and streams.
 #include <fmt/format.h>
 
+#include <exception>
+#include <mutex>
 #include <span>
 
 #include "capi/handles.h"
@@ -17,6 +19,23 @@ void check_range(const tw_memory& memory, std::size_t offset, std::size_t bytes)
            fmt::format("the memory has {}", memory.value.size()));
 }
 
+// The blocks of one launch, run by a caller's function. No exception may pass through that, so the first is kept.
+struct Blocks {
+  const std::function<void(std::int64_t)>& body;
+  std::mutex failing;
+  std::exception_ptr failure;
+
+  static void run(void* blocks, std::int64_t i) {
+    Blocks& b = *static_cast<Blocks*>(blocks);
+    try {
+      b.body(i);
+    } catch (...) {
+      const std::lock_guard lock(b.failing);
+      if (!b.failure) b.failure = std::current_exception();
+    }
+  }
+};
+
 }  // namespace
 
 extern "C" {
@@ -30,6 +49,21 @@ int32_t tw_device_count(const char* driver) {
 tw_status tw_device_open(int32_t ordinal, const char* driver, tw_device** device, tw_error** error) {
   return guarded(error,
                  [&] { create(device, "device", driver ? Device::open(ordinal, driver) : Device::open(ordinal)); });
+}
+
+tw_status tw_device_open_cpu(int32_t threads, tw_parallel_for parallel_for, void* user, tw_device** device,
+                             tw_error** error) {
+  return guarded(error, [&] {
+    CpuOptions options;
+    options.threads = threads;
+    if (parallel_for)
+      options.parallel_for = [=](std::int64_t count, const std::function<void(std::int64_t)>& body) {
+        Blocks blocks{body, {}, {}};
+        parallel_for(user, count, &Blocks::run, &blocks);
+        if (blocks.failure) std::rethrow_exception(blocks.failure);
+      };
+    create(device, "device", Device::open_cpu(options));
+  });
 }
 
 tw_status tw_device_describe(const tw_device* device, tw_device_info* info, tw_error** error) {

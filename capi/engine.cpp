@@ -54,7 +54,8 @@ tw_status tw_engine_stats(const tw_engine* engine, tw_stats* stats, tw_error** e
   return guarded(error, [&] {
     const Stats s = handle(engine).value.stats();
     write_struct(stats,
-                 {0, s.prepared, s.memory_hits, s.compiled, s.cache_hits, s.measured, s.warnings, s.compile_seconds},
+                 {0, s.prepared, s.memory_hits, s.compiled, s.cache_hits, s.measured, s.warnings, s.compile_seconds,
+                  s.built_in},
                  "stats");
   });
 }

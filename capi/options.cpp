@@ -66,6 +66,7 @@ constexpr Setting kSettings[] = {
     FLAG(allow_shared),
     TEXT(nvrtc),
     FLAG(same_nvrtc),
+    TEXT(llvm),
     TEXT(driver),
     TEXT(templates),
     TEXT(record),

@@ -58,6 +58,16 @@ Json json(const Advice& advice) {
           {"fields", fields}};
 }
 
+std::string without_kernels(const Problem& problem, const Arch& arch) {
+  const auto all = families(problem.op(), arch);
+  if (has_other_kernels(problem, arch)) return {};
+  if (!all.empty() && !all.back()->name().ends_with("reference") && all.back()->why_not(problem, arch).empty())
+    return {};
+  const std::string why = all.empty() ? "" : all.front()->why_not(problem, arch);
+  return fmt::format("{} has no kernels for this {}{}", arch.name, problem.op(),
+                     why.empty() ? "" : fmt::format(" ({})", why));
+}
+
 std::string only_reference(const Problem& problem, const Arch& arch) {
   std::string reasons;
   const Problem bucket = problem.with_rows(kBuckets[bucket_index(problem.rows())]);

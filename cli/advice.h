@@ -36,4 +36,7 @@ Json json(const Advice& advice);
 // one sentence with the reasons of the other families.
 std::string only_reference(const Problem& problem, const Arch& arch);
 
+// Why no kernel but `reference` computes the problem on this target, as a clause; empty if one does.
+std::string without_kernels(const Problem& problem, const Arch& arch);
+
 }  // namespace tilewright::cli

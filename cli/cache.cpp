@@ -167,9 +167,12 @@ int run_explain(const Context& context, const CacheArgs& args) {
   Options options = context.options();
   options.cache_read_only = true;
   const Problem problem = args.problem.parse();
-  std::optional<Device> device;
-  if (Device::count(options.driver) > 0) device = Device::open(0, options.driver);
   const Arch& target = arch_or_device(args.arch, options);
+  std::optional<Device> device;
+  if (target.cpu && &target == &host_arch())
+    device = Device::open_cpu();
+  else if (Device::count(options.driver) > 0)
+    device = Device::open(0, options.driver);
   if (device && std::string_view(device->arch().name) != target.name) device.reset();
   const Engine engine(std::move(options));
   const std::string text = engine.explain(problem, target, device ? &*device : nullptr);
@@ -220,7 +223,7 @@ void add_cache(Context& context) {
       ->check(not_empty());
   CLI::App* explain = add("explain", "Say why a problem gets the kernel it gets", run_explain);
   add_problem(explain, args->problem, true);
-  explain->add_option("--arch", args->arch, "Target, e.g. sm_90a (default: this machine's device)");
+  explain->add_option("--arch", args->arch, "Target, e.g. sm_90a or cpu (default: this machine's GPU)");
 }
 
 }  // namespace tilewright::cli

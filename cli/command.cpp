@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <tilewright/operation.h>
 #include <tilewright/text.h>
 #include <charconv>
 
@@ -115,6 +116,19 @@ Device need_device(const std::string& name, const Options& options, const char* 
   if (error != std::errc() || end != name.data() + name.size() || ordinal < 0)
     throw Error(ErrorCode::invalid_argument, "--device", name, "cpu, or the ordinal of a GPU: 0, 1 ...");
   return need_device(ordinal, options, what);
+}
+
+Device device_or_cpu(const std::string& name, const Options& options, const char* what) {
+  if (!name.empty()) return need_device(name, options, what);
+  return Device::count(options.driver) > 0 ? Device::open(0, options.driver) : Device::open_cpu();
+}
+
+void tell_of_cpu(const std::string& name, const Device& device) {
+  if (name.empty() && device.arch().cpu) tell("no GPU was found; this machine's CPU is used");
+}
+
+Problem as_computed(const Problem& problem, const Arch& arch) {
+  return arch.cpu ? problem.operation().packed(problem, arch).value_or(problem) : problem;
 }
 
 void print_json(const Json& value) {

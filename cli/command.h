@@ -77,6 +77,12 @@ std::vector<const Arch*> targets(const std::vector<std::string>& names, const Op
 Device need_device(int ordinal, const Options& options, const char* what);
 // --device: "cpu", or a GPU's ordinal. Throws Error (invalid_argument), or as above.
 Device need_device(const std::string& name, const Options& options, const char* what);
+// Without a name: the first GPU, else this machine's CPU.
+Device device_or_cpu(const std::string& name, const Options& options, const char* what);
+void tell_of_cpu(const std::string& name, const Device& device);  // that it was taken without having been named
+// What is computed on `arch`: on a CPU with w in panels, if its kernels take it so. (On a GPU kernels take weights as
+// they are stored, too, and who wants them packed asks for it.)
+Problem as_computed(const Problem& problem, const Arch& arch);
 
 void print_json(const Json& value);
 void print(std::string_view text);  // with a line break; printable() of it

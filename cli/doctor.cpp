@@ -51,7 +51,7 @@ Finding check_driver(const Options& options) {
             "driver",
             e.what(),
             devices ? "kernels cannot run here"
-                    : "run computes on the CPU, tune and run --device end with 4; the rest needs no GPU",
+                    : "run and tune take this machine's CPU; run --device 0 and plot end with 4; the rest needs no GPU",
             {{"version", nullptr}, {"devices", devices}}};
   }
 }
@@ -74,6 +74,34 @@ std::vector<Finding> check_devices(const Options& options) {
                           {{"ordinal", i}}});
     }
   return findings;
+}
+
+// This machine's CPU as a target.
+Finding check_cpu() {
+  const Device cpu = Device::open_cpu();
+  const bool kernels = cpu.arch().cpu->vector_bytes > 0;
+  return {kernels ? State::ok : State::note,
+          "cpu",
+          fmt::format("{}, {}, {} thread{}", cpu.name(), cpu.arch().name, cpu.sms(), cpu.sms() == 1 ? "" : "s"),
+          kernels ? "" : "it lacks AVX2, FMA or F16C, which all kernels use: only the plain reference computes on it",
+          {{"name", cpu.name()}, {"arch", cpu.arch().name}, {"threads", cpu.sms()}, {"kernels", kernels}}};
+}
+
+Finding check_llvm(const Options& options) try {
+  const CompilerInfo found = compiler_info(CompileOptions::of(options), host_arch());
+  return {State::ok,
+          "libLLVM",
+          fmt::format("{} at {}", found.version, found.path),
+          "",
+          {{"version", found.version}, {"path", found.path}}};
+} catch (const Error& e) {
+  // One that was named, and cannot be used, is a mistake.
+  return {options.llvm.empty() ? State::note : State::problem,
+          "libLLVM",
+          e.what(),
+          "on CPUs only stored kernels and those that are built in run, which are slower. Install it ('apt-get install "
+          "libllvm19', 'dnf install llvm-libs'), or set TILEWRIGHT_LLVM",
+          {{"version", nullptr}, {"path", nullptr}}};
 }
 
 // The targets of the table that this compiler has no code for.
@@ -256,11 +284,13 @@ int run_doctor(const Context& context) {
   findings.push_back(check_variables(options));
   findings.push_back(check_driver(options));
   for (Finding& f : check_devices(options)) findings.push_back(std::move(f));
+  findings.push_back(check_cpu());
   std::vector<Finding> caches = check_caches(options);
   const bool shipped = std::any_of(caches.begin(), caches.end(), [](const Finding& f) {
     return std::string_view(f.subject) == "shipped" && f.state == State::ok;
   });
   findings.push_back(check_compiler(options, shipped));
+  findings.push_back(check_llvm(options));
   for (Finding& f : caches) findings.push_back(std::move(f));
   if (!options.templates.empty()) findings.push_back(check_templates(options.templates));
   const bool bad =
@@ -284,7 +314,7 @@ int run_doctor(const Context& context) {
 void add_doctor(Context& context) {
   CLI::App* command =
       add_command(context, *context.app, "doctor",
-                  "Check driver, libnvrtc, caches and variables; 4 if something will fail that should not");
+                  "Check driver, CPU, compilers, caches and variables; 4 if something will fail that should not");
   command->callback([&context] { context.action = [&context] { return run_doctor(context); }; });
 }
 

@@ -62,7 +62,7 @@ std::vector<char*> without_help(int argc, char** argv) {
 }
 
 int run(Context& context, int argc, char** argv) {
-  CLI::App app("JIT-compiled, autotuned quantized GEMM kernels for NVIDIA GPUs", "tilewright");
+  CLI::App app("JIT-compiled, autotuned quantized GEMM kernels for NVIDIA GPUs and for CPUs", "tilewright");
   context.app = &app;
   app.require_subcommand(1);
   app.footer(footer());

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// run: compute a problem once, on the GPU or else by the CPU reference, and check the result on the host.
+// run: compute a problem once, on the GPU, else by this CPU's kernels, else by the plain reference, and check the
+// result on the host.
 #include <fmt/format.h>
 
 #include <chrono>
 #include <cmath>
 #include <cstring>
 
+#include "cli/advice.h"
 #include "cli/command.h"
 #include "cli/model.h"
 
@@ -29,8 +31,9 @@ double microseconds_since(Clock::time_point start) {
 }
 
 struct Result {
-  std::string device = "none: no GPU was found, so this is the plain CPU reference", arch, kernel, input = "random";
+  std::string device, arch, kernel, input = "random";
   bool on_device = false, cpu = false;
+  int threads = 0;  // of a CPU
   Stats stats;
   double microseconds = 0;
   HostCheck check;
@@ -76,6 +79,7 @@ void run_on_device(Engine& engine, const RunArgs& args, const Problem& problem, 
   const Choice choice = engine.choose(problem, device);
   result.on_device = true;
   result.cpu = device.arch().cpu != nullptr;
+  if (result.cpu) result.threads = device.sms();
   result.device = device.name();
   result.arch = device.arch().name;
   result.kernel = fmt::format("{} ({}{})", choice.candidate.text(), to_string(choice.grade),
@@ -123,7 +127,9 @@ void show(const Context& context, const Problem& problem, const Result& r) {
     return;
   }
   print(fmt::format("problem  {}\ninput    {}\ndevice   {}{}", problem.text(), r.input, r.device,
-                    r.on_device ? " (" + r.arch + ")" : ""));
+                    r.cpu         ? fmt::format(" ({}, {} threads)", r.arch, r.threads)
+                    : r.on_device ? " (" + r.arch + ")"
+                                  : ""));
   if (r.on_device)
     print(fmt::format("kernel   {}\ncompiles {} compiled, {} from the cache, {} measured{}", r.kernel, r.stats.compiled,
                       r.stats.cache_hits, r.stats.measured,
@@ -141,26 +147,40 @@ void show(const Context& context, const Problem& problem, const Result& r) {
   print(check.wrong.empty() ? "result   verified" : "result   WRONG: " + check.wrong);
 }
 
+// The device; without one, why the plain reference computes.
+std::optional<Device> device_for(const RunArgs& args, const Options& options, const Problem& problem,
+                                 std::string& why) {
+  if (args.cpu) {
+    why = "the plain CPU reference was asked for";
+    return {};
+  }
+  if (args.device.empty() && Device::count(options.driver) == 0)
+    if (const std::string lacks = without_kernels(as_computed(problem, host_arch()), host_arch()); !lacks.empty()) {
+      why = fmt::format("no GPU was found, and {}", lacks);
+      return {};
+    }
+  return device_or_cpu(args.device, options, "run --device");
+}
+
 int run_run(const Context& context, const RunArgs& args) {
-  const Problem problem = args.problem.parse();
+  Problem problem = args.problem.parse();
   if (args.model.empty() != args.tensor.empty())
     throw Error(ErrorCode::invalid_argument, args.model.empty() ? "--model" : "--tensor", "", "needed with the other");
   if (problem.min_bytes() > kMostBytes)
     throw Error(ErrorCode::too_large, "problem", problem.text(),
                 fmt::format("run checks at most {:g} bytes in all operands", kMostBytes));
   const Options options = context.options();
-  std::optional<Device> device;
-  if (!args.device.empty())
-    device = need_device(args.device, options, "run --device");
-  else if (!args.cpu && Device::count(options.driver) > 0)
-    device = Device::open(0, options.driver);
-  if (args.tune && !device)
-    throw Error(ErrorCode::library_missing, "--tune", "", "needs a GPU, and none was found, or --device cpu");
+  Result result;
+  const std::optional<Device> device = device_for(args, options, problem, result.device);
+  if (args.tune && !device) throw Error(ErrorCode::library_missing, "--tune", "", "a device: " + result.device);
+  if (device)
+    problem = as_computed(problem, device->arch());
+  else
+    result.device = "none: " + result.device + (args.cpu ? "" : ", so this is the plain CPU reference");
 
   Task task;
   problem.operation().describe(problem, task);
   HostBuffers host(task, args.seed);
-  Result result;
   if (!args.model.empty()) {
     if (task.weights < 0)
       throw Error(ErrorCode::unsupported, "--model", args.model,
@@ -170,10 +190,10 @@ int run_run(const Context& context, const RunArgs& args) {
         " of " + args.model;
   }
   if (device) {
+    tell_of_cpu(args.device, *device);
     Engine engine(options);
     run_on_device(engine, args, problem, task, *device, host, result);
   } else {
-    if (args.cpu) result.device = "none: the plain CPU reference was asked for";
     const auto start = Clock::now();
     problem.operation().run_on_host(problem, task, host.spans);
     result.microseconds = microseconds_since(start);
@@ -188,14 +208,14 @@ int run_run(const Context& context, const RunArgs& args) {
 void add_run(Context& context) {
   const auto args = std::make_shared<RunArgs>();
   CLI::App* command = add_command(context, *context.app, "run",
-                                  "Compute once and check the result; without a device, by the CPU reference");
+                                  "Compute once and check the result; without a GPU, on this machine's CPU");
   add_problem(command, args->problem, true);
   command->add_option("--model", args->model, "A GGUF file with the weights (default: random)")->type_name("FILE");
   command->add_option("--tensor", args->tensor, "The tensor's name in --model")->type_name("NAME");
   command->add_option("--seed", args->seed, "Seed of the random values")->check(at_least(0));
   command->add_option("--device", args->device,
-                      "Ordinal of the GPU, an error if there is none; or cpu: kernels for this CPU");
-  command->add_flag("--cpu", args->cpu, "The CPU reference, even with a GPU");
+                      "Ordinal of the GPU, an error if there is none; or cpu (default: the first GPU, else cpu)");
+  command->add_flag("--cpu", args->cpu, "The plain reference on the CPU, which is slow, instead of kernels");
   command->add_flag("--tune", args->tune, "Measure first; remember the choice");
   command->callback([&context, args] { context.action = [&context, args] { return run_run(context, *args); }; });
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tune: measure candidates on this machine's GPU and remember the best.
+// tune: measure candidates on this machine's GPU, or its CPU, and remember the best.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ struct TuneArgs {
   ProblemArgument problem;
   std::vector<std::string> workloads;
   bool packed = false;
-  std::string device = "0";
+  std::string device;
   TunePolicy policy;
 };
 
@@ -85,11 +85,12 @@ void show(const TuneReport& r) {
 int run_tune(const Context& context, TuneArgs args) {
   std::vector<Problem> problems = all_problems(args.problem, args.workloads);
   Options options = context.options();
-  const Device device = need_device(args.device, options, "tune");
+  const Device device = device_or_cpu(args.device, options, "tune");
+  tell_of_cpu(args.device, device);
   Engine engine(std::move(options));
   Json reports = Json::array();
   for (Problem& problem : problems) {
-    if (args.packed) problem = engine.packed(problem, device.arch());
+    problem = args.packed ? engine.packed(problem, device.arch()) : as_computed(problem, device.arch());
     TuneReport report;
     {
       const Progress progress;
@@ -122,11 +123,12 @@ int run_tune(const Context& context, TuneArgs args) {
 
 void add_tune(Context& context) {
   const auto args = std::make_shared<TuneArgs>();
-  CLI::App* command = add_command(context, *context.app, "tune", "Measure candidates on the GPU and keep the best");
+  CLI::App* command = add_command(context, *context.app, "tune",
+                                  "Measure candidates on the GPU, or without one on the CPU, and keep the best");
   add_problem(command, args->problem, false);
   add_workload(command, args->workloads);
-  command->add_flag("--packed", args->packed, "Weights in the order that this device's kernels want");
-  command->add_option("--device", args->device, "Ordinal of the GPU, or cpu");
+  command->add_flag("--packed", args->packed, "Weights in the order that this device's kernels want; on a CPU always");
+  command->add_option("--device", args->device, "Ordinal of the GPU, or cpu (default: the first GPU, else cpu)");
   command->add_flag("--all-m", args->policy.all_rows,
                     "Choose for every number of rows (a gemm's m) at once, whatever the problem's own");
   command->add_option("--binaries", args->policy.max_binaries, "With --all-m: binaries to measure, at most")

@@ -192,7 +192,7 @@ Built Builder::build(const Source& source, const Arch& arch, const Compiler& com
     if (!arch.cpu || error.code() != ErrorCode::library_missing) throw;
     BinaryPtr binary = built_in(source, arch);
     if (!binary)
-      throw Error(ErrorCode::compile_failed, "source " + source.name, arch.name,
+      throw Error(ErrorCode::unsupported, "source " + source.name, arch.name,
                   fmt::format("not built in, and {}", error.what()));
     if (built_ins_++ == 0)
       log_(LogLevel::info,

@@ -277,9 +277,10 @@ std::vector<Planned> Engine::plan(const Problem& problem, const Arch& arch) cons
 
 Source Engine::emit(const Problem& problem, const Arch& arch) const {
   Problem bucket = tuner::bucketed(problem);
-  // A choice belongs to a model of GPU: with one here, of this target, its choice; else the ranked first.
-  if (Device::count(impl_->options.driver) > 0) {
-    Device device = Device::open(0, impl_->options.driver);
+  // A choice belongs to a model of GPU or CPU: with one here, of this target, its choice; else the ranked first.
+  const bool own = arch.cpu && &arch == &host_arch();
+  if (own || (!arch.cpu && Device::count(impl_->options.driver) > 0)) {
+    Device device = own ? Device::open_cpu() : Device::open(0, impl_->options.driver);
     if (&device.arch() == &arch || std::string_view(device.arch().name) == arch.name)
       if (auto stored = impl_->stored_choice(bucket, device, impl_->history(bucket, device)))
         return impl_->source(bucket, arch, stored->candidate);

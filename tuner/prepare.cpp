@@ -17,14 +17,16 @@ namespace tilewright {
 namespace {
 
 // Why a build is passed over; empty if it may be used. Rethrows what is no fault of the candidate. `last`: nothing else
-// is left.
-std::string fault(const tuner::BinaryPtr& binary, std::exception_ptr error, bool last) {
+// is left. `lasts`: whether the next process will find the same; a compiler that is missing may be there then.
+std::string fault(const tuner::BinaryPtr& binary, std::exception_ptr error, bool last, bool& lasts) {
+  lasts = true;
   if (!error) return last ? "" : tuner::unacceptable(binary->resources);  // a reference that spills is still right
   if (last) std::rethrow_exception(error);
   try {
     std::rethrow_exception(error);
   } catch (const Error& e) {
-    if (e.code() != ErrorCode::compile_failed) throw;
+    lasts = e.code() != ErrorCode::unsupported;
+    if (lasts && e.code() != ErrorCode::compile_failed) throw;
     return e.what();
   }
 }
@@ -124,14 +126,19 @@ Kernel Engine::Impl::assemble(const Problem& problem, const Device& device) {
     for (std::size_t i = 0; i < built.size(); ++i) {
       const Candidate& candidate = table.candidates[i].candidate;
       const bool again = std::find(faulty.begin(), faulty.end(), candidate) != faulty.end();
-      const std::string why =
-          fault(built[i], errors[i], again || candidate.family == families(problem.op(), device.arch()).back()->name());
+      const bool last = again || candidate.family == families(problem.op(), device.arch()).back()->name();
+      bool lasts = true;
+      const std::string why = fault(built[i], errors[i], last, lasts);
       if (why.empty()) continue;
+      faulty.push_back(candidate);
+      if (!lasts) {
+        log(LogLevel::info, fmt::format("{}: {} is passed over: {}", problem.text(), candidate.text(), why));
+        continue;
+      }
       // One warning is enough: what is wrong with a compiler is wrong with every candidate.
       const bool warn = !built[i] && ++not_compiled == 1;
       pass_over(problem.with_rows(table.candidates[i].listed), device, candidate, built[i].get(),
                 warn ? LogLevel::warning : LogLevel::info, why);
-      faulty.push_back(candidate);
     }
     if (faulty.size() > known) continue;
     if (not_compiled > 1)

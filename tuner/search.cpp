@@ -209,6 +209,12 @@ void Search::consider(const Candidate& candidate, std::future<Built>& build, boo
     if (error.code() == ErrorCode::driver_failed) device_.synchronize();  // throws if the device is lost
     e.outcome.kind = error.code() == ErrorCode::compile_failed ? OutcomeKind::not_compiled : OutcomeKind::failed;
     e.outcome.detail = error.what();
+    // Of a CPU whose compiler is missing: it may be there the next time.
+    if (device_.arch().cpu && error.code() == ErrorCode::unsupported) {
+      e.outcome.kind = OutcomeKind::not_compiled;
+      entries_.push_back(std::move(e));
+      return;
+    }
   }
   store(e);
   entries_.push_back(std::move(e));
@@ -347,12 +353,13 @@ void Search::decide() {
   }
   const Entry& best = entries_[static_cast<std::size_t>(finalists_[static_cast<std::size_t>(won)])];
   report_.choice = {best.outcome.candidate, Grade::exact, best.outcome.microseconds};
-  report_.noisy = finals[static_cast<std::size_t>(won)].noise > rules_.noisy || bench_->unsteady();
+  const bool cpu = device_.arch().cpu != nullptr;
+  const double noise = finals[static_cast<std::size_t>(won)].noise;
+  report_.noisy = noise > rules_.noisy || bench_->unsteady();
   if (report_.noisy)
-    context_.log(
-        LogLevel::warning,
-        fmt::format("{}: timings vary by {:.1f} %, so the choice is used but not stored; is the device shared?",
-                    task_.key, 100 * finals[static_cast<std::size_t>(won)].noise));
+    context_.log(LogLevel::warning,
+                 fmt::format("{}: timings vary by {:.1f} %, so the choice is used but not stored; is the {}?",
+                             task_.key, 100 * noise, cpu ? "CPU busy" : "GPU shared"));
   if (report_.noisy || report_.stopped == "cancelled") return;
   StoredChoice row;
   row.problem = task_.key;

@@ -84,7 +84,8 @@ class RowSearch {
   bool time(int index, int point);
   void confirm();
   void finals();
-  void fail(int index, OutcomeKind kind, const std::string& why);
+  // lasts: whether another process will find the same.
+  void fail(int index, OutcomeKind kind, const std::string& why, bool lasts = true);
   Outcome outcome(int index, int point, double microseconds) const;
   void store(int index, int point, const Summary& summary);
   RowTable decided();  // by what is known so far
@@ -124,7 +125,7 @@ Built RowSearch::build(const RowContender& c) {
               "not in the cache, and compiling is forbidden");
 }
 
-void RowSearch::fail(int index, OutcomeKind kind, const std::string& why) {
+void RowSearch::fail(int index, OutcomeKind kind, const std::string& why, bool lasts) {
   RowContender& c = space_.contenders()[static_cast<std::size_t>(index)];
   c.failed = true;
   c.measured.assign(c.measured.size(), 0);
@@ -133,7 +134,7 @@ void RowSearch::fail(int index, OutcomeKind kind, const std::string& why) {
   if (const auto b = binaries_.find(index); b != binaries_.end()) o.resources = b->second->resources;
   binaries_.erase(index);
   const Problem listed = problem_.with_rows(c.listed);
-  context_.store.put_outcome(outcome_key_, listed.text(), o, outcome_key_.transcript());
+  if (lasts) context_.store.put_outcome(outcome_key_, listed.text(), o, outcome_key_.transcript());
   context_.log(LogLevel::info, fmt::format("{}: {} {}: {}", listed.text(), o.candidate.text(), to_string(kind), why));
   report_.outcomes.push_back(std::move(o));
 }
@@ -162,8 +163,10 @@ void RowSearch::attempt(int index, const std::function<void()>& body) {
     if (cancelled()) return;
     if (error.code() == ErrorCode::library_missing || error.code() == ErrorCode::would_tune) throw;
     if (error.code() == ErrorCode::driver_failed) device_.synchronize();  // throws if the device is lost
-    fail(index, error.code() == ErrorCode::compile_failed ? OutcomeKind::not_compiled : OutcomeKind::failed,
-         error.what());
+    // Of a CPU: its compiler is missing, and may be there the next time.
+    const bool lacks = device_.arch().cpu && error.code() == ErrorCode::unsupported;
+    const bool failed = error.code() != ErrorCode::compile_failed && !lacks;
+    fail(index, failed ? OutcomeKind::failed : OutcomeKind::not_compiled, error.what(), !lacks);
   }
 }
 

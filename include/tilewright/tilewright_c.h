@@ -72,7 +72,7 @@ typedef enum tw_log_level { TW_LOG_ERROR = 0, TW_LOG_WARNING = 1, TW_LOG_INFO = 
 
 TW_API tw_status tw_options_create(tw_options** options, tw_error** error);
 /* The fields of Options by name: cache, cache_cap, prepared_cap, cache_read_only, allow_shared, nvrtc, same_nvrtc,
- * driver, templates, record, tune, compile, jobs, check_pointers: text, decimal integers, 0 or 1. shipped may be set
+ * llvm, driver, templates, record, tune, compile, jobs, check_pointers: text, decimal integers, 0 or 1. shipped may be set
  * several times, and an empty value removes what the environment had; log_level: error, warn, info, debug. One
  * thread. */
 TW_API tw_status tw_options_set(tw_options* options, const char* name, const char* value, tw_error** error);
@@ -174,7 +174,7 @@ typedef struct tw_gemm {
   const char *x, *w, *y;    /* formats */
   int64_t m, n, k;
   const char* global; /* "mul", "div" */
-  const char* pack;   /* "tiles" */
+  const char* pack;   /* "tiles", "panels" */
   const char* x_from; /* format */
   const char* bias;   /* format */
   const char* accum;  /* "fast" */
@@ -245,6 +245,14 @@ typedef struct tw_device tw_device;
 /* driver: path of libcuda; null: libcuda.so.1. 0 devices when there is no driver; never fails. */
 TW_API int32_t tw_device_count(const char* driver);
 TW_API tw_status tw_device_open(int32_t ordinal, const char* driver, tw_device** device, tw_error** error);
+/* This machine's CPU: tilewright/kernel.h, Device::open_cpu(). Pointers of launches are the host's, their stream is null,
+ * and they are complete when they return. threads: the calling one included; 0: as many as the process may use CPUs.
+ * parallel_for, or null for threads of the device's own: runs block(context, i) for each i from 0 to count - 1, on the
+ * caller's threads, and returns when all are done. It must not return before, nor leave one out. */
+typedef void (*tw_block)(void* context, int64_t i);
+typedef void (*tw_parallel_for)(void* user, int64_t count, tw_block block, void* context);
+TW_API tw_status tw_device_open_cpu(int32_t threads, tw_parallel_for parallel_for, void* user, tw_device** device,
+                                    tw_error** error);
 typedef struct tw_device_info {
   uint32_t struct_size;
   int32_t ordinal, sms;
@@ -288,7 +296,8 @@ TW_API void tw_engine_release(tw_engine* engine);
 
 TW_API tw_status tw_prepare(tw_engine* engine, const tw_problem* problem, const tw_device* device, tw_stream stream,
                             tw_kernel** kernel, tw_error** error);
-/* The problem with pack=tiles where kernels of this target want that, else the problem again. arch: "sm_90a". */
+/* The problem with pack=tiles, or on a CPU pack=panels, where kernels of this target want that, else the problem again.
+ * arch: "sm_90a". */
 TW_API tw_status tw_packed(tw_engine* engine, const tw_problem* problem, const char* arch, tw_problem** packed,
                            tw_error** error);
 TW_API tw_status tw_pack(tw_engine* engine, const tw_problem* packed, const tw_device* device, tw_stream stream,
@@ -298,9 +307,10 @@ typedef struct tw_stats {
   uint32_t struct_size;
   int64_t prepared, memory_hits, compiled, cache_hits, measured, warnings;
   double compile_seconds;
+  int64_t built_in; /* kernels of a CPU that were taken as this library was built with them, for want of libLLVM */
 } tw_stats;
 #define TW_STATS_INIT \
-  { sizeof(tw_stats), 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(tw_stats), 0, 0, 0, 0, 0, 0, 0, 0 }
 TW_API tw_status tw_engine_stats(const tw_engine* engine, tw_stats* stats, tw_error** error);
 TW_API tw_status tw_explain(const tw_engine* engine, const tw_problem* problem, const char* arch,
                             const tw_device* device_or_null, char** text, tw_error** error);

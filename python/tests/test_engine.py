@@ -42,7 +42,7 @@ def test_options(tmp_path, monkeypatch):
         assert e.cache_path == str(tmp_path / ".cache/tilewright/v1/cache.db")
     with tw.Engine(cache=":memory:", compile=False, tune=True, jobs=1, cache_cap=1 << 20, log_level="info") as e:
         assert e.cache_unwritable is None or ":memory:" in e.cache_unwritable or e.cache_unwritable
-        assert e.stats == (0, 0, 0, 0, 0, 0, 0)
+        assert e.stats == (0, 0, 0, 0, 0, 0, 0, 0)
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "other.db"))
     with tw.Engine() as e:
         assert e.cache_path == str(tmp_path / "other.db")

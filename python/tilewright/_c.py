@@ -115,6 +115,7 @@ class Stats(Sized):
         ("measured", c_int64),
         ("warnings", c_int64),
         ("compile_seconds", c_double),
+        ("built_in", c_int64),
     ]
 
 
@@ -575,6 +576,7 @@ _FALLIBLE: dict[str, tuple[Any, ...]] = {
     "tw_pack_weights": (_AT, Operand, Operand),
     "tw_unpack_weights": (_AT, Operand, Operand),
     "tw_device_open": (_INT, _TEXT, _AT),
+    "tw_device_open_cpu": (_INT, _AT, _AT, _AT),
     "tw_device_describe": (_AT, _AT),
     "tw_device_synchronize": (_AT,),
     "tw_memory_create": (_AT, _SIZE, _AT),

@@ -52,6 +52,8 @@ _NUMBERS = {
 }
 # Operands that launches may do without.
 _OPTIONAL = {"unscale": ("x", "y"), "fake_quant": ("zero_point",)}
+# Orders of packed weights.
+PACKED = ("tiles", "panels")
 # Operands whose rows may lie apart, by the launch's argument that says how far.
 STRIDES = {"gemm": {"x": "ldx", "y": "ldy", "c": "ldc"}}
 
@@ -78,7 +80,7 @@ class Slots(NamedTuple):
     all: tuple[Slot, ...]
     places: dict[str, dict[str, int]]  # of an operand's streams among them
     formats: dict[str, codec.Format]  # of operands that have one; of packed weights only the name is true
-    packed: str  # the operand that is stored in tiles, or ""
+    packed: str  # the operand that is stored in tiles or panels, or ""
     rows_per: int  # rows in memory for one row that a launch counts
     default_per: int  # rows that a launch counts for one row of the problem
 
@@ -90,7 +92,7 @@ def slots(problem: Any, launch: bool) -> Slots:
     masked = fields.get("group_layout") == "masked"
     # Of contiguous groups a launch counts the rows of all, elsewhere those of each.
     rows_per = groups if groups and (masked or not launch) else 1
-    packed = "tiles" if op == "pack" else "w" if fields.get("pack") == "tiles" else ""
+    packed = "tiles" if op == "pack" else "w" if fields.get("pack") in PACKED else ""
     cols = _COLS.get(op, {})
     found: dict[str, codec.Format] = {}
     out = []
@@ -172,8 +174,8 @@ def bind(
     ordinal: int | None,
     stream: int | None,
 ) -> Bound:
-    """Finds the array of every buffer and checks it. ordinal: the GPU of a launch, None: on the host. rows None: those
-    that the first array has which follows them, else default_rows. Raises InvalidArgument naming the argument."""
+    """Finds the array of every buffer and checks it. ordinal: the GPU of a launch, None or -1: on the host. rows None:
+    those that the first array has which follows them, else default_rows. Raises InvalidArgument naming the argument."""
     given = _values(wanted, values)
     bound = Bound()
     bound.strides = {name: _count(value, name) for name, value in strides.items()}
@@ -242,6 +244,8 @@ def _streams(wanted: Slots, operand: str, value: Any) -> codec.Streams:
 
 def _check_kind(slot: Slot, view: View, ordinal: int | None) -> None:
     """Whose memory it is, and of what type."""
+    if ordinal is not None and ordinal < 0:  # a CPU's launch
+        ordinal = None
     if ordinal is None and view.device != _arrays.HOST:
         raise _errors.InvalidArgument(slot.name, "memory of a GPU", "memory of the host")
     if ordinal is not None and view.device == _arrays.HOST:

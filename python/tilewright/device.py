@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs, memory and streams, for programs that have no CUDA library of their own; one that has (PyTorch, CuPy) passes
-its own arrays and streams instead."""
+"""GPUs, this machine's CPU, memory and streams, for programs that have no CUDA library of their own; one that has
+(PyTorch, CuPy) passes its own arrays and streams instead."""
 
 from __future__ import annotations
 
@@ -21,22 +21,43 @@ def device_count(driver: str | os.PathLike[str] | None = None) -> int:
 class Device(Handle):
     """A GPU, by its primary context, which the CUDA runtime and PyTorch share. driver: the path of libcuda, None:
     libcuda.so.1. Raises LibraryMissing without a driver, InvalidArgument with the ordinals that there are,
-    DriverFailed. Usable from any thread; after fork() a child that uses it gets Forked."""
+    DriverFailed. Usable from any thread; after fork() a child that uses it gets Forked. Device.cpu() is the CPU."""
 
     def __init__(self, ordinal: int = 0, driver: str | os.PathLike[str] | None = None) -> None:
         handle = ctypes.c_void_p()
         lib.tw_device_open(ordinal, None if driver is None else _c.path(driver, "driver"), ctypes.byref(handle))
+        self._describe(handle)
+
+    @classmethod
+    def cpu(cls, threads: int | None = None) -> Device:
+        """This machine's CPU. Launches take arrays of the host (NumPy's, PyTorch's CPU tensors) and no stream, and are
+        complete when they return. threads: the calling one included; None: as many as the process may use CPUs. Raises
+        InvalidArgument for more than 1024. Usable from any thread, and in a child of fork()."""
+        if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
+            raise _errors.InvalidArgument("threads", repr(threads), "None, or 1 to 1024")
+        handle = ctypes.c_void_p()
+        lib.tw_device_open_cpu(min(threads or 0, (1 << 31) - 1), None, None, ctypes.byref(handle))
+        device = cls.__new__(cls)
+        device._describe(handle)
+        return device
+
+    def _describe(self, handle: ctypes.c_void_p) -> None:
         self._own("device", handle)
         info = _c.DeviceInfo()
         lib.tw_device_describe(self, ctypes.byref(info))
         self.ordinal: int = info.ordinal
         self.name = _c.string(info.name)
         self.arch = _c.string(info.arch)
-        """The target that its kernels are compiled for: "sm_90a"."""
+        """The target that its kernels are compiled for: "sm_90a", "x86-64-v3"."""
         self.sms: int = info.sms
+        """Multiprocessors; of a CPU, threads."""
         self.l2_bytes: int = info.l2_bytes
         self.memory_bytes: int = info.memory_bytes
         self.driver_version = _c.string(info.driver_version)
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.ordinal < 0
 
     def synchronize(self) -> None:
         """Waits for all work on the GPU."""
@@ -47,7 +68,7 @@ class Device(Handle):
         return Memory(self, size)
 
     def upload(self, value: Any) -> Any:
-        """Copies host memory to the GPU: of an array a Memory, of an Encoded or a tuple Streams of Memory."""
+        """Copies host memory to the device: of an array a Memory, of an Encoded or a tuple Streams of Memory."""
         if isinstance(value, (codec.Encoded, tuple)):
             streams = codec.streams_of(value, None, "value")
             return codec.Streams(*(None if s is None else self.upload(s) for s in streams))
@@ -57,13 +78,13 @@ class Device(Handle):
         return memory
 
     def __repr__(self) -> str:
-        return f"Device({self.ordinal}, {self.name!r})"
+        return f"Device.cpu({self.sms}), {self.name!r}" if self.is_cpu else f"Device({self.ordinal}, {self.name!r})"
 
 
 class Memory(Handle):
-    """Memory of a GPU. Copies and fill() wait for their completion. It must outlive the launches that use it: close()
-    it, or let go of it, only when they have ended. Also a CUDA array of uint8 for other libraries
-    (__cuda_array_interface__). One thread at a time."""
+    """Memory of a device. Copies and fill() wait for their completion. It must outlive the launches that use it: close()
+    it, or let go of it, only when they have ended. Also an array of uint8 for other libraries
+    (__cuda_array_interface__; of a CPU, __array_interface__). One thread at a time."""
 
     def __init__(self, device: Device, size: int) -> None:
         handle = ctypes.c_void_p()
@@ -78,7 +99,7 @@ class Memory(Handle):
 
     @property
     def pointer(self) -> int:
-        """Its address on the GPU."""
+        """Its address."""
         self._open()
         return self._address
 
@@ -112,13 +133,22 @@ class Memory(Handle):
             raise _errors.InvalidArgument("offset", str(offset), f"{count} bytes from there within {self.size}")
 
     def _view(self) -> _arrays.View:
-        view = _arrays.View(self.pointer, _arrays.CUDA, self.device.ordinal)
+        cpu = self.device.is_cpu
+        view = _arrays.View(self.pointer, _arrays.HOST if cpu else _arrays.CUDA, None if cpu else self.device.ordinal)
         view.dtype, view.shape, view.row_bytes, view.stride = "uint8", (self.size,), self.size, self.size
         return view
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
+        if self.device.is_cpu:
+            raise AttributeError("memory of a CPU has __array_interface__")
         return {"shape": (self.size,), "typestr": "|u1", "data": (self.pointer, False), "version": 3, "stream": None}
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        if not self.device.is_cpu:
+            raise AttributeError("memory of a GPU has __cuda_array_interface__")
+        return {"shape": (self.size,), "typestr": "|u1", "data": (self.pointer, False), "version": 3}
 
     def __repr__(self) -> str:
         return f"Memory({self.device!r}, {self.size} bytes)"

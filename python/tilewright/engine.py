@@ -12,7 +12,7 @@ from typing import Any, Callable, Iterable, Sequence, Union
 from . import _c, _errors, _operands, codec, reports
 from ._c import lib
 from ._handles import Calls, Handle
-from .device import Device, stream_handle
+from .device import Device, device_count, stream_handle
 from .own import Task
 from .problem import Problem, as_problem, read_workload
 
@@ -181,10 +181,10 @@ class Engine(Handle):
     """Makes, chooses, stores and finds kernels. Usable from any thread; after fork() make a new one in the child.
 
     Options, on top of those of the environment: cache (a path, ":memory:"), shipped (paths), cache_cap (bytes),
-    prepared_cap, cache_read_only, allow_shared, nvrtc (a path), same_nvrtc, driver (a path), templates, record, tune,
-    compile, jobs, check_pointers, log_level ("error", "warn", "info", "debug"), and log: a function of (level, text)
-    that is called from any thread, one call at a time, and must not call the engine. Raises InvalidArgument for an
-    unknown one."""
+    prepared_cap, cache_read_only, allow_shared, nvrtc (a path), llvm (a path), same_nvrtc, driver (a path), templates,
+    record, tune, compile, jobs, check_pointers, log_level ("error", "warn", "info", "debug"), and log: a function of
+    (level, text) that is called from any thread, one call at a time, and must not call the engine. Raises
+    InvalidArgument for an unknown one."""
 
     def __init__(self, *, log: Callable[[str, str], Any] | None = None, **options: Any) -> None:
         self._log: Any = None
@@ -213,10 +213,12 @@ class Engine(Handle):
     # ---- kernels
 
     def device(self) -> Device:
-        """GPU 0, which calls without a device use; opened when it is first needed."""
+        """What calls without a device use: GPU 0, or where there is none, nor a driver that was named, this machine's
+        CPU. Opened when it is first needed."""
         with self._lock:
             if self._default is None:
-                self._default = Device(0, self._driver)
+                cpu = self._driver is None and device_count() == 0
+                self._default = Device.cpu() if cpu else Device(0, self._driver)
             return self._default
 
     def prepare(self, problem: Problem | str | Task, device: Device | None = None, stream: Any = None) -> Kernel:
@@ -235,8 +237,8 @@ class Engine(Handle):
         return Kernel(handle, subject, gpu)
 
     def packed(self, problem: Problem | str, arch: str | Device | None = None) -> Problem:
-        """The problem with pack=tiles where kernels of this target take packed weights at every number of rows, else
-        the problem again."""
+        """The problem with pack=tiles, or on a CPU pack=panels, where kernels of this target take packed weights at
+        every number of rows, else the problem again."""
         handle = ctypes.c_void_p()
         lib.tw_packed(self, as_problem(problem), self._arch(arch), ctypes.byref(handle))
         return Problem._of_handle(handle)
@@ -244,20 +246,18 @@ class Engine(Handle):
     def pack(
         self, packed: Problem | str, w: Any, tiles: Any = None, device: Device | None = None, stream: Any = None
     ) -> Any:
-        """Reorders weights for a problem with pack=tiles: on the GPU, once, at load. w: the streams as the format
-        stores them, in the GPU's memory. tiles: (data, scales) to write, or None: new Memory. Returns the tiles, with
-        w's factor
-        for the tensor if it has one. Enqueued on `stream`; w must stay allocated until that has ended. On the host:
-        Problem.pack_weights()."""
+        """Reorders weights for a problem with pack=tiles or panels: on the device, once, at load. w: the streams as the
+        format stores them, in the device's memory. tiles: (data, scales) to write, or None: new Memory. Returns the
+        tiles, with w's factor for the tensor if it has one. Enqueued on `stream`; w must stay allocated until that has
+        ended. On the host: Problem.pack_weights()."""
         gpu = device or self.device()
         problem = as_problem(packed)
         fields = problem.fields
-        if fields.get("pack") != "tiles":
-            raise _errors.InvalidArgument(
-                "pack", fields.get("pack", "none"), "tiles: weights of another are not packed"
-            )
+        order = fields.get("pack", "none")
+        if order not in _operands.PACKED:
+            raise _errors.InvalidArgument("pack", order, "tiles or panels: weights of another are not packed")
         rows = int(fields["n"]) * max(int(fields.get("groups", 0)), 1)
-        own = Problem.of("pack", w=fields["w"], x=fields["x"], n=rows, k=fields["k"])
+        own = Problem.of("pack", w=fields["w"], x=fields["x"], n=rows, k=fields["k"], order=order)
         wanted = own.slots(True)
         streams = codec.streams_of(w, codec.find(fields["w"]), "w")
         if tiles is None:
@@ -411,7 +411,7 @@ class Engine(Handle):
         s = _c.Stats()
         lib.tw_engine_stats(self, ctypes.byref(s))
         return reports.Stats(
-            s.prepared, s.memory_hits, s.compiled, s.cache_hits, s.measured, s.warnings, s.compile_seconds
+            s.prepared, s.memory_hits, s.compiled, s.cache_hits, s.measured, s.warnings, s.compile_seconds, s.built_in
         )
 
     # ---- the cache file

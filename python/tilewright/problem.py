@@ -76,8 +76,8 @@ class Problem(Handle):
     @classmethod
     def gemm(cls, *, x: str, w: str, y: str, m: int, n: int, k: int, **fields: object) -> Problem:
         """y[m, n] = (act(alpha x[m, k] w[n, k]^T + bias[n]) + beta c[m, n]) / y_scale: M tokens, N output features, K
-        reduction. x, w, y: formats. Further fields: global_, pack ("tiles"), x_from, bias, accum ("fast"), act, alpha,
-        c, beta, y_scale, workspace (bytes), weights ("constant"), groups, group_layout ("masked")."""
+        reduction. x, w, y: formats. Further fields: global_, pack ("tiles", "panels"), x_from, bias, accum ("fast"),
+        act, alpha, c, beta, y_scale, workspace (bytes), weights ("constant"), groups, group_layout ("masked")."""
         return cls.of("gemm", x=x, w=w, y=y, m=m, n=n, k=k, **fields)
 
     def with_rows(self, rows: int) -> Problem:
@@ -168,8 +168,9 @@ class Problem(Handle):
     # ---- packed weights on the host
 
     def pack_weights(self, w: Any) -> codec.Streams:
-        """The weights of this problem, which has pack=tiles, in the order that its kernels take: on the host, lossless,
-        once at load. w: an Encoded, or the streams as the format stores them; of a grouped gemm the whole stack."""
+        """The weights of this problem, which has pack=tiles or panels, in the order that its kernels take: on the host,
+        lossless, once at load. w: an Encoded, or the streams as the format stores them; of a grouped gemm the whole
+        stack."""
         return self._reorder("tw_pack_weights", w, False)
 
     def unpack_weights(self, w: Any) -> codec.Encoded:
@@ -180,9 +181,9 @@ class Problem(Handle):
         return codec.Encoded(fields["w"], rows, int(fields["k"]), *streams)
 
     def _reorder(self, function: str, w: Any, inverse: bool) -> codec.Streams:
-        if self.fields.get("pack") != "tiles":
+        if self.fields.get("pack") not in _operands.PACKED:
             raise _errors.InvalidArgument(
-                "pack", self.fields.get("pack", "none"), "tiles: weights of another are not packed"
+                "pack", self.fields.get("pack", "none"), "tiles or panels: weights of another are not packed"
             )
         format = codec.find(self.fields["w"])
         groups = max(int(self.fields.get("groups", 0)), 1)

@@ -88,7 +88,8 @@ class MergeReport(NamedTuple):
 
 
 class Stats(NamedTuple):
-    """Counters of an engine. memory_hits: prepare() calls answered from memory; cache_hits: binaries out of a store."""
+    """Counters of an engine. memory_hits: prepare() calls answered from memory; cache_hits: binaries out of a store;
+    built_in: kernels of a CPU that were taken as the library was built with them, for want of libLLVM."""
 
     prepared: int
     memory_hits: int
@@ -97,6 +98,7 @@ class Stats(NamedTuple):
     measured: int
     warnings: int
     compile_seconds: float
+    built_in: int = 0
 
 
 class KernelInfo(NamedTuple):

@@ -42,6 +42,73 @@ KernelHandle prepare(const EngineHandle& engine, const ProblemHandle& p, const D
   return KernelHandle(made);
 }
 
+struct Loop {
+  int calls = 0;
+  int64_t blocks = 0;
+};
+// Backwards, so that nothing may depend on the sequence.
+void backwards(void* user, int64_t count, tw_block block, void* context) {
+  auto& loop = *static_cast<Loop*>(user);
+  ++loop.calls, loop.blocks += count;
+  for (int64_t i = count; i-- > 0;) block(context, i);
+}
+
+TEST_CASE("the CPU is a device, on its own threads or on the caller's") {
+  tw_device* opened = nullptr;
+  for (const int32_t threads : {-1, 1025})
+    CHECK(failure([&](tw_error** e) { return tw_device_open_cpu(threads, nullptr, nullptr, &opened, e); }).field ==
+          "threads");
+  CHECK(failure([&](tw_error** e) { return tw_device_open_cpu(1, nullptr, nullptr, nullptr, e); }).field == "device");
+  Loop loop;
+  succeed([&](tw_error** e) { return tw_device_open_cpu(3, nullptr, nullptr, &opened, e); });
+  const DeviceHandle own(opened);
+  succeed([&](tw_error** e) { return tw_device_open_cpu(3, &backwards, &loop, &opened, e); });
+  const DeviceHandle theirs(opened);
+  tw_device_info info = TW_DEVICE_INFO_INIT;
+  succeed([&](tw_error** e) { return tw_device_describe(own.get(), &info, e); });
+  CHECK(info.ordinal == -1);
+  CHECK(info.sms == 3);
+  CHECK(info.memory_bytes > 0);
+
+  // What there is for any CPU: the reference, or kernels.
+  const int64_t m = 3, n = 128, k = 64;
+  const ProblemHandle plain = problem("gemm x=q8_1 x_from=f32 w=q4_0 y=f32 m=1 n=128 k=64");
+  const EngineHandle engine = test::engine();
+  tw_problem* found = nullptr;
+  succeed([&](tw_error** e) { return tw_packed(engine.get(), plain.get(), info.arch, &found, e); });
+  const ProblemHandle packed(found);
+  std::vector<float> values(static_cast<std::size_t>(n * k)), x(static_cast<std::size_t>(m * k));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = std::sin(static_cast<float>(i));
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = std::cos(static_cast<float>(i));
+  std::vector<std::byte> w(static_cast<std::size_t>(n * k / 32 * 18)), panels = w;
+  succeed([&](tw_error** e) { return tw_encode("q4_0", nullptr, values.data(), n, k, {w.data(), nullptr, nullptr}, e); });
+  if (std::string(tw_problem_text(packed.get())).find("pack=panels") != std::string::npos)
+    succeed([&](tw_error** e) {
+      return tw_pack(engine.get(), packed.get(), own.get(), nullptr, {w.data(), nullptr, nullptr},
+                     {panels.data(), nullptr, nullptr}, e);
+    });
+  std::vector<float> y(static_cast<std::size_t>(m * n), NAN), again = y;
+  const KernelHandle by_own = prepare(engine, packed, own), by_theirs = prepare(engine, packed, theirs);
+  REQUIRE(tw_launch_gemm(by_own.get(), nullptr, x.data(), panels.data(), nullptr, y.data(), m) == TW_OK);
+  REQUIRE(tw_launch_gemm(by_theirs.get(), nullptr, x.data(), panels.data(), nullptr, again.data(), m) == TW_OK);
+  CHECK(std::memcmp(y.data(), again.data(), y.size() * sizeof(float)) == 0);
+  CHECK(loop.calls > 0);
+  CHECK(loop.blocks > 1);
+  std::vector<float> decoded(values.size());
+  succeed([&](tw_error** e) { return tw_decode("q4_0", {w.data(), nullptr, nullptr}, n, k, decoded.data(), e); });
+  for (int64_t row = 0; row < m; ++row)
+    for (int64_t col = 0; col < n; ++col) {
+      double sum = 0;
+      for (int64_t i = 0; i < k; ++i)
+        sum += static_cast<double>(x[static_cast<std::size_t>(row * k + i)]) *
+               static_cast<double>(decoded[static_cast<std::size_t>(col * k + i)]);
+      CHECK(std::abs(y[static_cast<std::size_t>(row * n + col)] - sum) < 0.1);  // of x in q8_1
+    }
+  int on_gpu = 0;
+  CHECK(launch_failure(tw_launch_gemm(by_own.get(), &on_gpu, x.data(), panels.data(), nullptr, y.data(), m)).field ==
+        "stream");
+}
+
 TEST_CASE("a device is described, its memory is copied and bounded") {
   const Gpu gpu;
   CHECK(tw_device_count(paths::fake_cuda().c_str()) == 2);

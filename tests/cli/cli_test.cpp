@@ -82,16 +82,17 @@ TEST_CASE("cli: plan and emit need no GPU") {
   CHECK(fs::exists(folder + "/kernel.cu"));
 }
 
-TEST_CASE("cli: run without a GPU computes on the CPU, says so, and checks") {
+TEST_CASE("cli: run by the plain reference says so, and checks") {
   const std::string tensor = "--tensor blk.0.ffn_down.weight.q4_0 ";
-  const Json run = tool(std::string("run --json ") + kGemm + " " + kModel + tensor).json();
+  const Json run = tool(std::string("run --cpu --json ") + kGemm + " " + kModel + tensor).json();
   CHECK(run["executed_on"] == "cpu reference");
   CHECK(run["verified"] == true);
   CHECK(run["checked"] == 4 * 384);
   CHECK(run["error_of_bound"] < 1);
-  const Ran text = tool(std::string("run ") + kGemm);
+  const Ran text = tool(std::string("run --cpu ") + kGemm);
   CHECK(text.code == 0);
-  CHECK(text.out.find("CPU reference") != std::string::npos);
+  CHECK(text.out.find("CPU reference was asked for") != std::string::npos);
+  CHECK(text.err.empty());
   CHECK(text.out.find("result   verified") != std::string::npos);
   for (const char* problem :
        {"\"gemm x=q8_1 w=q4_k y=f32 m=3 n=384 k=1536\" --tensor blk.0.ffn_down.weight.q4_k ",
@@ -99,11 +100,13 @@ TEST_CASE("cli: run without a GPU computes on the CPU, says so, and checks") {
         "\"gemm x=q8_1 w=q8_0 y=f32 m=3 n=384 k=1536\" --tensor blk.0.ffn_down.weight ",
         "\"gemm x=q8_1 x_from=bf16 w=q8_0 y=f32 m=3 n=384 k=1536\" --tensor blk.0.ffn_down.weight ",
         "\"cast x=f32 y=q8_0 rows=384 cols=1536\" --tensor blk.0.ffn_down.weight "})
-    CHECK(tool(std::string("run --json ") + problem + kModel).json()["verified"] == true);
+    for (const char* how : {"run --cpu --json ", "run --json "})
+      CHECK(tool(std::string(how) + problem + kModel + cache_flag("models.db")).json()["verified"] == true);
 
   refused(std::string("run --device 0 ") + kGemm, 4, "device = 0");
-  refused(std::string("run --tune ") + kGemm, 4, "--tune");
-  refused(std::string("tune ") + kGemm, 4, "GPU");
+  refused(std::string("run --cpu --tune ") + kGemm, 4, "the plain CPU reference was asked for");
+  refused("run --tune 'cast x=f32 y=q8_0 rows=4 cols=64'", 4, "no GPU was found, and ");
+  refused(std::string("tune --device 0 ") + kGemm, 4, "GPU");
   refused(std::string("run ") + kGemm + " " + kModel, 1, "--tensor");
   refused(std::string("run ") + kGemm + " " + kModel + "--tensor nothing", 1, "blk.0.ffn_down.weight");
   refused(std::string("run ") + kGemm + " " + kModel + "--tensor blk.0.attn_q.weight.q4_0", 1, "384 x 384");

@@ -48,6 +48,85 @@ TEST_CASE("cli: without libLLVM the tool says that built-in kernels compute") {
   CHECK(ran.out.find("result   verified") != std::string::npos);
 }
 
+TEST_CASE("cli: without a GPU run and tune take the CPU, pack the weights, and say so") {
+  if (tilewright::host_arch().cpu->vector_bytes == 0) return;
+  const std::string plain = "'gemm x=q8_1 x_from=f32 w=q4_0 y=f32 m=2 n=64 k=128' ", cache = cache_flag("default.db");
+  const char* const note = "tilewright: no GPU was found; this machine's CPU is used\n";
+  const Ran tuned = tool("tune --max 2 --json " + plain + cache);
+  INFO(tuned.err);
+  CHECK(tuned.code == 0);
+  CHECK(tuned.err.find(note) != std::string::npos);
+  const Json report = tuned.json()["reports"][0];
+  CHECK(report["problem"].get<std::string>().find("pack=panels") != std::string::npos);
+  CHECK(report["warning"].is_null());
+  for (const char* device : {"", "--device cpu "}) {
+    const Ran ran = tool("run --json " + plain + device + cache, "TILEWRIGHT_LLVM=/nonexistent");
+    INFO(ran.err);
+    CHECK((ran.err.find(note) != std::string::npos) == !*device);
+    const Json run = ran.json();
+    CHECK(run["executed_on"] == "cpu");
+    CHECK(run["problem"].get<std::string>().find("pack=panels") != std::string::npos);
+    CHECK(run["verified"] == true);
+  }
+  // What the tuner compiled is there; other numbers of rows take what is built in.
+  const Ran again = tool("run --tune " + plain + cache);
+  CHECK(again.code == 0);
+  CHECK(tool("run " + plain + cache).out.find("0 compiled") != std::string::npos);
+  CHECK(tool("cache explain --arch cpu " + std::string(kPacked) + cache).out.find("bucket") != std::string::npos);
+}
+
+TEST_CASE("cli: what this CPU has no kernels for is computed by the reference, which says why") {
+  for (const char* problem : {"'cast x=f32 y=q8_0 rows=4 cols=64' ", "'gemm x=q8_1 w=q4_0 y=f32 m=2 n=24 k=64' "}) {
+    const Ran ran = tool(std::string("run ") + problem + cache_flag("none.db"));
+    CHECK(ran.code == 0);
+    CHECK(ran.err.empty());
+    CHECK(ran.out.find("device   none: no GPU was found, and ") != std::string::npos);
+    CHECK(ran.out.find(", so this is the plain CPU reference\n") != std::string::npos);
+    CHECK(ran.out.find("result   verified") != std::string::npos);
+  }
+}
+
+TEST_CASE("cli: doctor knows the CPU and its compiler") {
+  const Json healthy = tool("doctor --json" + cache_flag("doctor.db")).json();
+  const Json cpu = finding(healthy, "cpu");
+  CHECK(cpu["arch"] == tilewright::host_arch().name);
+  CHECK(cpu["threads"] >= 1);
+  CHECK(cpu["kernels"] == (tilewright::host_arch().cpu->vector_bytes > 0));
+  const Json llvm = finding(healthy, "libLLVM");
+  CHECK((llvm["state"] == "ok" || llvm["fix"].get<std::string>().find("libllvm19") != std::string::npos));
+  const Ran named = tool("doctor --json" + cache_flag("doctor.db"), "TILEWRIGHT_LLVM=/nonexistent");
+  CHECK(named.code == 4);
+  CHECK(finding(named.json(), "libLLVM")["state"] == "problem");
+}
+
+TEST_CASE("cli: a damaged object is found by verify, and compiled again") {
+  if (tool("doctor --json").json().dump().find("\"LLVM ") == std::string::npos) return;  // nothing compiles here
+  const std::string cache = cache_flag("object.db"), file = scratch() / "object.db";
+  REQUIRE(tool(std::string("prewarm --top 1 --no-buckets --arch cpu ") + kPacked + cache).code == 0);
+  std::string bytes = slurp(file);
+  std::size_t objects = 0;
+  for (std::size_t at = 0; (at = bytes.find("tilewright_kernel_first", at)) != bytes.npos; ++at, ++objects) {
+    bytes[at] = 'T';  // a name in an object's table of symbols
+  }
+  REQUIRE(objects > 0);
+  std::ofstream(file, std::ios::binary) << bytes;
+  CHECK(tool("cache verify" + cache).code == 3);
+  CHECK(tool("cache verify --repair" + cache).code == 0);
+  CHECK(tool(std::string("run --json --device cpu ") + kPacked + cache).json()["verified"] == true);
+}
+
+TEST_CASE("cli: what is not built in is not held against a compiler that comes later") {
+  if (tool("doctor --json").json().dump().find("\"LLVM ") == std::string::npos) return;  // none comes
+  const std::string cache = cache_flag("later.db");
+  const Ran before = tool(std::string("run --tune ") + kPacked + cache, "TILEWRIGHT_LLVM=/nonexistent");
+  CHECK(before.err.find("passed over") == std::string::npos);
+  CHECK(before.out.find(" 0 compiled, 0 from the cache") != std::string::npos);
+  CHECK(tool("cache ls" + cache).out.find("not_compiled") == std::string::npos);
+  const Json after = tool(std::string("tune --retune --max 6 --json ") + kPacked + cache).json();
+  CHECK(after["reports"][0]["compiled"] > 0);
+  for (const Json& o : after["reports"][0]["outcomes"]) CHECK(o["kind"] == "measured");
+}
+
 TEST_CASE("cli: devices and targets that there are not are refused by name") {
   refused(std::string("run --device gpu ") + kPacked, 1, "--device = gpu: cpu, or the ordinal of a GPU");
   refused(std::string("tune --device -1 ") + kPacked, 1, "--device");

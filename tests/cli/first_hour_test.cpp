@@ -22,13 +22,6 @@ void put_compiler(const fs::path& directory) {
     fs::copy(file.path(), directory / file.path().filename(), fs::copy_options::overwrite_existing);
 }
 
-Json finding(const Json& report, const std::string& subject) {
-  for (const Json& f : report["findings"])
-    if (f["subject"] == subject) return f;
-  FAIL("no finding about " << subject);
-  return {};
-}
-
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 int count(const std::string& text, const std::string& part) {

@@ -82,6 +82,14 @@ inline void refused(const std::string& arguments, int code, const std::string& p
   CHECK(r.err.find(part) != std::string::npos);
 }
 
+// Of `doctor --json`.
+inline Json finding(const Json& report, const std::string& subject) {
+  for (const Json& f : report["findings"])
+    if (f["subject"] == subject) return f;
+  FAIL("no finding about " << subject);
+  return {};
+}
+
 inline std::string cache_flag(const char* name) { return " --cache '" + (scratch() / name) + "' "; }
 
 }  // namespace cli_tool

@@ -8,9 +8,8 @@ in any folder. ~/.local is the installed prefix. A comment on the line above the
 
   <!-- not run: REASON -->   an excerpt, or a command that the test cannot run
   <!-- needs a GPU -->       an sh block that must succeed with a GPU and end with 4 without one
-  <!-- opens a GPU -->       an sh block that prepares kernels, and must succeed with a GPU and end with 1 without one
-  <!-- opens a GPU, without libnvrtc -->
-                             the same, without libnvrtc; where there is no GPU it must succeed with the driver double of --driver, too
+  <!-- opens a device, without libnvrtc -->
+                             an sh block that must succeed without libnvrtc; where there is no GPU with the driver double of --driver, too
   <!-- file: PATH -->        the block is written to PATH in the page's folder for later blocks; C++ is compiled too
 
 `python` blocks are run by python/tests/test_readme.py. A block of another language must have one of these comments, and an
@@ -34,7 +33,7 @@ FENCE = re.compile(r"^(?:<!-- (?P<mark>[^\n]*?) -->\n)?```(?P<language>\w*)\n(?P
 INDENTED = re.compile(r"^(?![ *\d-]|\s*$)[^\n]*\n\n+ {4}\S", re.M)
 LINK = re.compile(r"\]\((?!https?:)([^)\s]*)\)")
 MOST_WORDS = {"README.md": 1400}
-OPENS_GPU = re.compile(r"opens a GPU(, without libnvrtc)?$")
+WITHOUT_NVRTC = "opens a device, without libnvrtc"
 ANYWHERE = ("README.md",)  # pages whose commands work outside the checkout
 RESULTS = [f"bench/results/h200_gemm_{part}.json" for part in ("1024", "4096", "few")]
 PICTURES = {"docs/pipeline.svg": ["docs/draw.py", "pipeline"], "docs/hopper.svg": ["docs/draw.py", "hopper"],
@@ -106,18 +105,16 @@ class Checker:
         if done.returncode != expected:
             self.fail(where, f"exit code {done.returncode}, {expected} expected:\n{text}")
 
-    def script_that_opens_a_gpu(self, where: str, text: str, folder: Path, compiles: bool):
-        variables = {} if compiles else {"TILEWRIGHT_NVRTC": "/nonexistent"}
-        if not self.has_gpu:
-            self.script(where, text, folder, 1, **variables)
-            if compiles or not self.args.driver:  # libnvrtc asks libcuda for more than the double has
-                return
-            driver = self.args.work / "driver/libcuda.so.1"
-            driver.parent.mkdir(exist_ok=True)
-            driver.unlink(missing_ok=True)
-            driver.symlink_to(self.args.driver)
-            variables["LD_LIBRARY_PATH"] = str(driver.parent)
+    def script_without_nvrtc(self, where: str, text: str, folder: Path):
+        variables = {"TILEWRIGHT_NVRTC": "/nonexistent"}
         self.script(where, text, folder, 0, **variables)
+        if self.has_gpu or not self.args.driver:
+            return
+        driver = self.args.work / "driver/libcuda.so.1"
+        driver.parent.mkdir(exist_ok=True)
+        driver.unlink(missing_ok=True)
+        driver.symlink_to(self.args.driver)
+        self.script(where, text, folder, 0, LD_LIBRARY_PATH=str(driver.parent), **variables)
 
     def check_blocks(self, page: Path):
         text = page.read_text()
@@ -141,8 +138,8 @@ class Checker:
                 source.write_text(content)
                 self.compile(where, source)
             elif language == "sh":
-                if opens := OPENS_GPU.match(mark):
-                    self.script_that_opens_a_gpu(where, content, folder, compiles=not opens[1])
+                if mark == WITHOUT_NVRTC:
+                    self.script_without_nvrtc(where, content, folder)
                 else:
                     self.script(where, content, folder, 4 if mark == "needs a GPU" and not self.has_gpu else 0)
             else:

@@ -68,10 +68,11 @@ class Check(unittest.TestCase):
         self.accepted(fenced("sh", "tilewright tune", "needs a GPU"))
         self.refused(fenced("sh", "tilewright tune"), "exit code 4, 0 expected")
         self.refused(fenced("sh", "tilewright plan", "needs a GPU"), "exit code 0, 4 expected")
-        self.accepted(fenced("sh", "exit 1", "opens a GPU"))
-        self.refused(fenced("sh", "true", "opens a GPU"), "exit code 0, 1 expected")
-        code, said, _ = self.check(fenced("sh", "test $TILEWRIGHT_NVRTC = /nonexistent && test -e $LD_LIBRARY_PATH/libcuda.so.1",
-                                          "opens a GPU, without libnvrtc"), "--driver", __file__)
+        mark = "opens a device, without libnvrtc"
+        self.refused(fenced("sh", "false", mark), "exit code 1, 0 expected")
+        # Once on the CPU, and once with the double of a driver.
+        text = "test $TILEWRIGHT_NVRTC = /nonexistent\ntest ! -e runs || test -e $LD_LIBRARY_PATH/libcuda.so.1\necho >>runs"
+        code, said, _ = self.check(fenced("sh", text, mark) + fenced("sh", "test $(wc -l <runs) = 2"), "--driver", __file__)
         self.assertEqual(code, 0, said)
 
     def test_a_page_is_one_folder(self):

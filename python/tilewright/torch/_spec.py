@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .. import codec
+from .. import _operands, codec
 from .._errors import InvalidArgument, Unsupported
 from ..problem import Problem
 
@@ -47,7 +47,7 @@ class Spec:
         self.act = fields.get("act")
         self.alpha = float(fields.get("alpha", 1))
         self.divides = fields.get("global") == "div"
-        self.packed = fields.get("pack") == "tiles"
+        self.packed = fields.get("pack") in _operands.PACKED
         self.streams = {b.name[2:]: b.bytes for b in problem.buffers if b.name.startswith("w.")}
         """Bytes of w's streams in order: of "data", "scales" and "global" those that it has, as tiles if packed."""
 

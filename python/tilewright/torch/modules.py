@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from .. import codec
 from .._errors import InvalidArgument
-from . import _cuda, ops
+from . import _cpu, _cuda, ops
 from ._spec import FLOATS, FORMATS, check_streams, gemm_text, spec, stream_sizes
 
 # By stream.
@@ -233,9 +233,10 @@ class QuantizedLinear(nn.Module):
 
     Gradients reach x, straight through its quantization, and the bias; w is a constant. On a GPU the first call of a
     dtype prepares kernels, which may compile for seconds, and reorders w for them; under the capture of a CUDA graph
-    that is refused: tilewright.torch.warm() does it before. With activation=None a call with another dtype reorders w
-    again, after which graphs that hold its launches must not be replayed. Raises InvalidArgument or Unsupported for
-    formats that do not fit."""
+    that is refused: tilewright.torch.warm() does it before. On a CPU kernels compute layers with activation="q8_1",
+    whose weights are packed when they are first used and kept so besides; PyTorch computes others. With activation=None
+    a call with another dtype reorders w again, after which graphs that hold its launches must not be replayed. Raises
+    InvalidArgument or Unsupported for formats that do not fit."""
 
     defaults: ClassVar[dict[str, Any]] = {"weight": "q4_0", "activation": None}
     """Of from_linear() and the rules of replace_linears()."""
@@ -415,6 +416,13 @@ class QuantizedLinear(nn.Module):
         self.arrange(dtype)
         text = self._texts[dtype, self.weight.tiles is not None]
         _cuda.plan(text, _cuda.index_of(self.weight.data), dtype)
+
+    def cpu_kernel(self, rows: int = 1, dtype: torch.dtype | None = None) -> str | None:
+        """The kernel that computes it on this machine's CPU for x of so many rows and a dtype (None: the layer's):
+        "cpu_gemv tokens=4 panels=1". None: there is none, so that PyTorch computes on the decoded weight."""
+        dtype = self.dtype if dtype is None else dtype
+        plan = _cpu.plan(self._texts[dtype, False], dtype)
+        return None if plan is None else plan.kernel.candidate(rows)
 
     def _x(self, dtype: torch.dtype) -> str:
         return self.activation or FORMATS[dtype]

@@ -8,14 +8,15 @@ fake tensors; they are opaque to torch.compile, functional, and safe to call fro
     conv_grad(dy, weight, problem, extents, dtype) -> dx
     quantize(x, format, encoder) -> streams        floats to a format
     dequantize(weight, format, rows, cols, dtype)  and back
-    pack(weight, problem) -> streams               weights as stored to tiles, for a problem with pack=tiles
+    pack(weight, problem) -> streams               weights as stored to tiles or panels, for a problem with pack=
     unpack(weight, problem) -> streams             and back
 
 `weight` are the streams of a matrix in the order data, scales, global, those that the format has: contiguous tensors of
 uint8, but global one float32. `problem` is a gemm's text without m, or a conv's without n and in (docs/problems.md).
 
-On the CPU every operand is decoded exactly by the library's codecs, x having been encoded in the problem's format of x
-first; sums are single precision's. This is the meaning; what a kernel's result may differ by is in docs/numerics.md."""
+On the CPU the library's kernels for it compute a linear whose x is q8_1, if they take its weights (docs/cpu.md). Else
+every operand is decoded exactly by the library's codecs, x having been encoded in the problem's format of x first; sums
+are single precision's. This is the meaning; what a kernel's result may differ by is in docs/numerics.md."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from torch.autograd.function import once_differentiable
 from .. import codec
 from .._errors import InvalidArgument
 from ..problem import Problem
-from . import _cuda, _stable
+from . import _cpu, _cuda, _stable
 from ._spec import (
     DTYPES,
     FLOATS,
@@ -75,6 +76,9 @@ def _linear_cpu(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, proble
     if rows == 0:
         return x.new_empty(shape, dtype=s.dtype)
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
+        plan = _cpu.plan(problem, x.dtype)
+        if plan is not None:
+            return _activated(_cpu.linear(plan, x.reshape(rows, s.k), weight, bias), s.act).to(s.dtype).reshape(shape)
         z = s.alpha * F.linear(_rounded(x.reshape(rows, s.k), s.x), _decoded(s, weight))
         if bias is not None:
             z = z + bias.float()
@@ -504,7 +508,7 @@ def _tiles(problem: str) -> tuple[Spec, dict[str, int]]:
     """The problem, and the bytes of its weights as stored."""
     s = spec(problem)
     if not s.packed:
-        raise InvalidArgument("problem", problem, "a gemm with pack=tiles")
+        raise InvalidArgument("problem", problem, "a gemm with pack=tiles or panels")
     return s, stream_sizes(s.w, s.n, s.k)
 
 

@@ -27,7 +27,7 @@ from .._errors import InvalidArgument, Unsupported
 from ..engine import Progress
 from ..problem import Problem
 from ..reports import PrewarmReport, TuneReport
-from . import _cuda
+from . import _cpu, _cuda
 from ._spec import channels_last, conv_spec, spec, without_rows
 from .convolution import _QuantizedConv
 from .modules import QuantizedLinear
@@ -59,7 +59,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.tilewright.linear.default:
             x, _, _, problem = args
-            as_stored = spec(problem).text.replace(" pack=tiles", "")
+            as_stored = spec(problem).text.replace(" pack=tiles", "").replace(" pack=panels", "")
             self.asked[_Asked(as_stored, x.dtype, math.prod(x.shape[:-1]))] = None
         elif func is torch.ops.tilewright.conv.default:
             x, problem = args[0], args[-1]
@@ -150,23 +150,34 @@ def tune(
     model: nn.Module,
     sample_inputs: Any,
     *,
-    device: int | torch.device | None = None,
+    device: int | str | torch.device | None = None,
     budget_seconds: float = 300,
     progress: Progress = None,
     **policy: Any,
 ) -> TuneSummary:
     """Measures candidates for every problem of the model, for all numbers of rows, and stores the fastest in the
     engine's cache, where operators find them from the next preparation on. sample_inputs: a tensor, or a tuple of
-    forward()'s arguments. device: of CUDA, None: the current one. budget_seconds: for all of them; what one does not
-    use is the others'. progress: a function of (stage, done, total), or True for a bar. policy: further arguments of
-    Engine.tune(). Raises Unsupported without a GPU; what fails by itself is in the summary."""
-    index = _cuda_index(device)
-    gpu = _cuda.device(index)
-    problems = record(model, *_arguments(sample_inputs), arch=gpu.arch)
-    # One choice of all numbers of rows serves every one that was recorded.
-    distinct = list(
-        {problem if problem.op in _FIXED else problem.with_rows(1): problem for problem in problems}.values()
-    )
+    forward()'s arguments. device: of CUDA, or "cpu"; None: CUDA's current one, else the CPU, where linear layers are
+    tuned that it has kernels for, at the numbers of rows that these inputs lead to. budget_seconds: for all of them;
+    what one does not use is the others'. progress: a function of (stage, done, total), or True for a bar. policy:
+    further arguments of Engine.tune(). Raises InvalidArgument for another device, Unsupported for one of CUDA that is
+    not there; what fails by itself is in the summary."""
+    on_cpu = not torch.cuda.is_available() if device is None else not isinstance(device, int) and _is_cpu(device)
+    if on_cpu:
+        gpu = _cpu.device()
+        found = [
+            (_cpu.wanted(one.text, one.dtype), one.rows)
+            for one in _asked(model, _arguments(sample_inputs))
+            if not one.shape
+        ]
+        distinct = list({problem.with_rows(rows): None for problem, rows in found if problem is not None})
+    else:
+        gpu = _cuda.device(_cuda_index(device))
+        problems = record(model, *_arguments(sample_inputs), arch=gpu.arch)
+        # One choice of all numbers of rows serves every one that was recorded.
+        distinct = list(
+            {problem if problem.op in _FIXED else problem.with_rows(1): problem for problem in problems}.values()
+        )
     begin = time.monotonic()
     entries: list[Tuned] = []
     for i, problem in enumerate(distinct):
@@ -174,7 +185,7 @@ def tune(
         if rest <= 0:
             return TuneSummary(gpu.name, tuple(entries), tuple(distinct[i:]), time.monotonic() - begin)
         share = rest / (len(distinct) - i)
-        given: dict[str, Any] = {"all_rows": problem.op not in _FIXED, **policy}
+        given: dict[str, Any] = {"all_rows": not on_cpu and problem.op not in _FIXED, **policy}
         try:
             report = _cuda.engine().tune(problem, gpu, budget_seconds=share, progress=progress, **given)
             entries.append(Tuned(problem, report, ""))
@@ -214,8 +225,8 @@ def warm(model: nn.Module, *sample_inputs: Any, dtype: torch.dtype | None = None
     """Prepares every kernel of the model's layers that are on a GPU: before torch.compile, or the capture of a CUDA
     graph, under which nothing may be compiled. Linear layers are prepared for any number of rows, and their weights
     arranged; convolutions for the shapes that they are given with these inputs, which are as record()'s: call it for
-    each shape of them. dtype: of linear layers' x, None: each layer's own. Returns how many layers there were. Under
-    torch.compile layers take their weights as warm() has left them.
+    each shape of them. dtype: of linear layers' x, None: each layer's own. Returns how many layers were on a GPU. Under
+    torch.compile layers take their weights as warm() has left them. Linear layers on the CPU are prepared, too.
 
     The launches of all captures of a GPU share one workspace (unless their stream has been used before): replay two
     graphs one after the other, not at the same time."""
@@ -224,6 +235,9 @@ def warm(model: nn.Module, *sample_inputs: Any, dtype: torch.dtype | None = None
     for layer in layers:
         if isinstance(layer, QuantizedLinear):
             layer.warm(dtype)
+    for module in model.modules():
+        if isinstance(module, QuantizedLinear) and module.weight.device.type == "cpu":
+            _cpu.plan(module.problem(dtype), module.dtype if dtype is None else dtype)
     for asked in _asked(model, sample_inputs) if sample_inputs else ():
         if asked.shape and asked.device is not None and asked.device.type == "cuda":
             index = torch.cuda.current_device() if asked.device.index is None else asked.device.index
@@ -235,14 +249,18 @@ def _arguments(sample_inputs: Any) -> tuple[Any, ...]:
     return tuple(sample_inputs) if isinstance(sample_inputs, (tuple, list)) else (sample_inputs,)
 
 
-def _cuda_index(device: int | torch.device | None) -> int:
+def _is_cpu(device: torch.device | str) -> bool:
+    return torch.device(device).type == "cpu"
+
+
+def _cuda_index(device: int | str | torch.device | None) -> int:
     if not torch.cuda.is_available():
-        raise Unsupported("device", "none", "tuning measures on a GPU, and PyTorch sees none; prewarm() needs none")
+        raise Unsupported("device", str(device), "cpu: PyTorch sees no GPU; prewarm() needs none")
     if device is None:
         return torch.cuda.current_device()
     if isinstance(device, int):
         return device
     given = torch.device(device)
     if given.type != "cuda":
-        raise InvalidArgument("device", str(given), "a CUDA device")
+        raise InvalidArgument("device", str(given), "a CUDA device, or cpu")
     return torch.cuda.current_device() if given.index is None else given.index
