@@ -183,3 +183,17 @@ TEST_CASE("another stream than null is refused, and so are images that are no ob
   binary.image = {};
   CHECK(refusal([&] { Kernel(device, binary); }).field() == "binary.image");
 }
+
+TEST_CASE("a device may use less than its CPU has, and no more") {
+  for (const Arch& a : cpu_archs()) {
+    const std::string features = a.cpu->features;
+    if (&a == &host_arch() || features.empty()) {
+      const Device device = Device::open_cpu({.threads = 1, .parallel_for = {}, .target = a.name});
+      CHECK(&device.arch() == &a);
+    }
+  }
+  const Error e = refusal([] { Device::open_cpu({.threads = 1, .parallel_for = {}, .target = "x86-64-v9"}); });
+  CHECK(e.field() == "target");
+  CHECK(e.value() == "x86-64-v9");
+  CHECK(e.allowed().find("this machine's CPU runs x86-64") == 0);
+}
