@@ -53,6 +53,10 @@ class Search {
 
  private:
   double seconds() const { return std::chrono::duration<double>(Clock::now() - began_).count(); }
+  // Of the budget; of a small one as much as of the default.
+  double share(double part) const {
+    return std::max(part * policy_.budget_seconds, std::min(policy_.budget_seconds, 32 * part));
+  }
   bool cancelled() const { return policy_.cancelled && policy_.cancelled(); }
   void progress(std::string_view stage, int done, int total) const {
     if (policy_.progress) policy_.progress(stage, done, total);
@@ -166,7 +170,7 @@ bool Search::stop(int tried) {
   else if (policy_.exhaustive || tried == 0)
     return false;
   // At least the default is measured, however small the budget.
-  else if (incumbent_ >= 0 && seconds() > rules_.search_share * policy_.budget_seconds)
+  else if (incumbent_ >= 0 && seconds() > share(rules_.search_share))
     report_.stopped = "budget";
   else if (policy_.patience > 0 && since_improvement_ >= policy_.patience)
     report_.stopped = "patience";
@@ -317,7 +321,7 @@ void Search::final_rounds() {
   std::vector<Summary> now;
   const double started = seconds();
   for (int round = 0; round < 2 * rules_.most_rounds && !cancelled(); ++round) {
-    if (round >= rules_.least_rounds && seconds() - started > rules_.final_share * policy_.budget_seconds) break;
+    if (round >= rules_.least_rounds && seconds() - started > share(rules_.final_share)) break;
     bench_->round(bench, true);
     progress("compare", round + 1, rules_.most_rounds);
     now.clear();
