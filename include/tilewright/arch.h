@@ -15,7 +15,9 @@ struct CpuTarget {
   const char* triple;    // as LLVM spells it: "x86_64-unknown-linux-gnu"
   const char* features;  // of LLVM, all of them: "+avx2,+fma". No CPU's name is given to it
   int vector_bytes;      // of the vectors that kernels use; 0: no kernel but the plain reference
+  int registers;         // that hold a vector
   bool dot4;             // adds products of four unsigned by signed bytes to 32-bit lanes (VPDPBUSD)
+  bool signed_dot4;      // of signed by signed bytes instead (SDOT)
   bool tiles;            // multiplies tiles of bytes (AMX)
 };
 

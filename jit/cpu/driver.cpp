@@ -153,6 +153,17 @@ class PlainFloats {
  private:
   static constexpr unsigned kPlain = 0x1f80;
   const unsigned saved_;
+#elif defined(__aarch64__)
+  PlainFloats() {
+    __asm__ volatile("mrs %0, fpcr" : "=r"(saved_));
+    if (saved_ != 0) __asm__ volatile("msr fpcr, %0" ::"r"(std::uint64_t{0}));
+  }
+  ~PlainFloats() {
+    if (saved_ != 0) __asm__ volatile("msr fpcr, %0" ::"r"(saved_));
+  }
+
+ private:
+  std::uint64_t saved_ = 0;
 #endif
 };
 

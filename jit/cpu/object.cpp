@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layout and numbers: System V ABI, chapter 4, and its AMD64 supplement, table 4.9.
+// Layout and numbers: System V ABI, chapter 4, its AMD64 supplement, table 4.9, and ELF for the Arm 64-bit
+// Architecture, sections 5.7.5 to 5.7.7.
 #include "jit/cpu/object.h"
 
 #include <elf.h>
@@ -17,7 +18,12 @@
 namespace tilewright::jit::cpu {
 namespace {
 
-constexpr std::size_t kPage = 4096;
+constexpr std::size_t kPage = 4096, kArmPage = 65536;  // Arm's systems have pages of 4, 16 or 64 KiB
+#if defined(__aarch64__)
+constexpr int kMachine = EM_AARCH64;
+#else
+constexpr int kMachine = EM_X86_64;
+#endif
 constexpr std::uint64_t kMostAlign = kPage;
 constexpr std::size_t kMostSections = 256, kMostName = 256;
 
@@ -63,8 +69,9 @@ class Reader {
         header_.e_ident[EI_DATA] != ELFDATA2LSB)
       refuse("not a 64-bit little-endian ELF file");
     if (header_.e_type != ET_REL) refuse("not a relocatable object");
-    if (header_.e_machine != EM_X86_64)
-      refuse(fmt::format("for machine {}; x86-64 is {}", header_.e_machine, EM_X86_64));
+    if (header_.e_machine != EM_X86_64 && header_.e_machine != EM_AARCH64)
+      refuse(fmt::format("for machine {}; x86-64 is {}, AArch64 {}", header_.e_machine, EM_X86_64, EM_AARCH64));
+    object_.machine = header_.e_machine;
     if (header_.e_shentsize != sizeof(Elf64_Shdr) || header_.e_shnum == 0 || header_.e_shnum > kMostSections)
       refuse(fmt::format("{} sections; 1 to {} are taken", header_.e_shnum, kMostSections));
     if (!inside(header_.e_shoff, std::uint64_t{header_.e_shnum} * sizeof(Elf64_Shdr)))
@@ -110,7 +117,9 @@ class Reader {
       end = places_[i] + s.sh_size;
       if (end > 2 * kMostObjectBytes) refuse("sections that overlap");
     }
-    object_.bytes.resize(rounded(end, kPage), code ? std::byte{0xcc} : std::byte{0});  // int3 where no code is
+    const bool arm = object_.machine == EM_AARCH64;
+    // Where no code is, an instruction that stops the program: int3; of Arm's, all zero.
+    object_.bytes.resize(rounded(end, arm ? kArmPage : kPage), code && !arm ? std::byte{0xcc} : std::byte{0});
     for (std::size_t i = 0; i < sections_.size(); ++i)
       if (places_[i] != kNowhere && bool(sections_[i].sh_flags & SHF_EXECINSTR) == code)
         std::copy_n(image_.data() + sections_[i].sh_offset, sections_[i].sh_size, object_.bytes.data() + places_[i]);
@@ -167,9 +176,6 @@ class Reader {
     for (std::uint64_t i = 0; i < list.sh_size / sizeof(Elf64_Rela); ++i) {
       const auto r = at<Elf64_Rela>(list.sh_offset + i * sizeof(Elf64_Rela));
       const std::uint32_t type = ELF64_R_TYPE(r.r_info), number = ELF64_R_SYM(r.r_info);
-      // Of code and constants that lie together, a distance of 32 bits is all that there can be.
-      if (type != R_X86_64_PC32 && type != R_X86_64_PLT32)
-        refuse(fmt::format("relocation of type {}; R_X86_64_PC32 and R_X86_64_PLT32 are taken", type));
       if (target.sh_size < sizeof(std::int32_t) || r.r_offset > target.sh_size - sizeof(std::int32_t))
         refuse("a relocation outside its section");
       if (number == 0 || number >= table.sh_size / sizeof(Elf64_Sym)) refuse("a relocation by no symbol");
@@ -182,11 +188,47 @@ class Reader {
       if (r.r_addend < -size || r.r_addend > size) refuse("a relocation far beyond its symbol");
       const std::int64_t to = static_cast<std::int64_t>(places_[symbol.st_shndx] + symbol.st_value) + r.r_addend;
       if (to < -kBehind || to > size) refuse("a relocation to what is not loaded");
-      const std::int64_t distance = to - static_cast<std::int64_t>(place + r.r_offset);
-      const auto stored = static_cast<std::int32_t>(distance);
-      if (stored != distance) refuse("a relocation that does not fit");
-      std::memcpy(object_.bytes.data() + place + r.r_offset, &stored, sizeof stored);
+      resolve(type, to, static_cast<std::int64_t>(place + r.r_offset));
     }
+  }
+
+  // The 32 bits at `at` refer to `to`.
+  void resolve(std::uint32_t type, std::int64_t to, std::int64_t at) {
+    std::uint32_t word = 0;
+    std::memcpy(&word, object_.bytes.data() + at, sizeof word);
+    // Of code and constants that lie together, a distance of 32 bits is all that there can be.
+    const auto put = [&](std::int64_t value, int bits, std::uint32_t mask, int shift) {
+      if (value < -(std::int64_t{1} << (bits - 1)) || value >= std::int64_t{1} << (bits - 1))
+        refuse("a relocation that does not fit");
+      word = (word & ~mask) | (static_cast<std::uint32_t>(value) << shift & mask);
+    };
+    if (object_.machine == EM_X86_64) {
+      if (type != R_X86_64_PC32 && type != R_X86_64_PLT32)
+        refuse(fmt::format("relocation of type {}; R_X86_64_PC32 and R_X86_64_PLT32 are taken", type));
+      put(to - at, 32, ~0u, 0);
+    } else if (type == R_AARCH64_PREL32) {
+      put(to - at, 32, ~0u, 0);
+    } else if (type == R_AARCH64_ADR_PREL_PG_HI21) {
+      const std::int64_t pages = (to >> 12) - (at >> 12);
+      put(pages & 3, 32, 3u << 29, 29);
+      put(pages >> 2, 19, 0x7ffffu << 5, 5);
+    } else {
+      // The lower twelve bits, in units of what an instruction loads. The object lies at the beginning of a page.
+      int unit = 0;
+      switch (type) {
+        case R_AARCH64_ADD_ABS_LO12_NC:
+        case R_AARCH64_LDST8_ABS_LO12_NC: break;
+        case R_AARCH64_LDST16_ABS_LO12_NC: unit = 1; break;
+        case R_AARCH64_LDST32_ABS_LO12_NC: unit = 2; break;
+        case R_AARCH64_LDST64_ABS_LO12_NC: unit = 3; break;
+        case R_AARCH64_LDST128_ABS_LO12_NC: unit = 4; break;
+        default:
+          refuse(fmt::format("relocation of type {}; PREL32, ADR_PREL_PG_HI21 and the twelve lower bits are taken", type));
+      }
+      if (to & ((1 << unit) - 1)) refuse("a relocation to what is not aligned");
+      put((to & 0xfff) >> unit, 32, 0xfffu << 10, 10);
+    }
+    std::memcpy(object_.bytes.data() + at, &word, sizeof word);
   }
 
   std::span<const std::byte> image_;
@@ -211,6 +253,7 @@ std::string object_defect(std::span<const std::byte> image) {
 }
 
 Code::Code(const Object& object) : functions_(object.functions), bytes_(object.bytes.size()) {
+  if (object.machine != kMachine) refuse(fmt::format("for machine {}; this one is {}", object.machine, kMachine));
   if (bytes_ == 0) return;
   const auto failed = [](const char* call) {
     throw Error(ErrorCode::driver_failed, call, std::strerror(errno),
@@ -221,6 +264,9 @@ Code::Code(const Object& object) : functions_(object.functions), bytes_(object.b
   memory_ = static_cast<std::byte*>(memory);
   std::memcpy(memory_, object.bytes.data(), bytes_);
   const std::size_t code = object.code_bytes;
+#if defined(__aarch64__)
+  __builtin___clear_cache(reinterpret_cast<char*>(memory_), reinterpret_cast<char*>(memory_) + code);
+#endif
   const bool protected_all = (code == 0 || ::mprotect(memory_, code, PROT_READ | PROT_EXEC) == 0) &&
                              (code == bytes_ || ::mprotect(memory_ + code, bytes_ - code, PROT_READ) == 0);
   if (!protected_all) {

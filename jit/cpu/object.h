@@ -19,6 +19,7 @@ inline constexpr std::size_t kMostObjectBytes = 8u << 20;  // a kernel's has som
 struct Object {
   std::vector<std::byte> bytes;
   std::size_t code_bytes = 0;                    // whole pages
+  int machine = 0;                               // ELF's number: EM_X86_64 or EM_AARCH64
   std::map<std::string, std::size_t> functions;  // global ones, by name: where they begin in `bytes`
 };
 // Throws Error (invalid_argument, field "binary.image") saying what was refused.
@@ -29,7 +30,9 @@ std::string object_defect(std::span<const std::byte> image);
 // The object in memory: written first, then made executable (and read-only), never both at once.
 class Code {
  public:
-  explicit Code(const Object& object);  // throws Error (driver_failed) if the system grants no such memory
+  // Throws Error (driver_failed) if the system grants no such memory, Error (invalid_argument, "binary.image") if the
+  // object is for another machine.
+  explicit Code(const Object& object);
   ~Code();
   Code(const Code&) = delete;
   Code& operator=(const Code&) = delete;

@@ -4,7 +4,9 @@
 
 #include <array>
 
-#if defined(__x86_64__)
+#if defined(__aarch64__)
+#include <sys/auxv.h>
+#elif defined(__x86_64__)
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -19,12 +21,17 @@ constexpr const char* kLinuxX86 = "x86_64-unknown-linux-gnu";
   "bmi2,"                                                                                                           \
   "+f16c,+fma,+lzcnt,+movbe,+xsave"
 
-constexpr CpuTarget kPlain = {kLinuxX86, "", 0, false, false};
-constexpr CpuTarget kV3 = {kLinuxX86, TW_V3, 32, false, false};
-constexpr CpuTarget kV3Vnni = {kLinuxX86, TW_V3 ",+avxvnni", 32, true, false};
+constexpr CpuTarget kPlain = {kLinuxX86, "", 0, 0, false, false, false};
+constexpr CpuTarget kV3 = {kLinuxX86, TW_V3, 32, 16, false, false, false};
+constexpr CpuTarget kV3Vnni = {kLinuxX86, TW_V3 ",+avxvnni", 32, 16, true, false, false};
 #define TW_V4 TW_V3 ",+avx512f,+avx512bw,+avx512cd,+avx512dq,+avx512vl,+avx512vnni"
-constexpr CpuTarget kV4Vnni = {kLinuxX86, TW_V4, 64, true, false};
-constexpr CpuTarget kV4VnniAmx = {kLinuxX86, TW_V4 ",+amx-tile,+amx-int8", 64, true, true};
+constexpr CpuTarget kV4Vnni = {kLinuxX86, TW_V4, 64, 32, true, false, false};
+constexpr CpuTarget kV4VnniAmx = {kLinuxX86, TW_V4 ",+amx-tile,+amx-int8", 64, 32, true, false, true};
+constexpr const char* kLinuxArm = "aarch64-unknown-linux-gnu";
+#define TW_ARM "+neon,+fp-armv8,+v8.2a,+dotprod"
+constexpr CpuTarget kArmPlain = {kLinuxArm, "", 0, 0, false, false, false};
+constexpr CpuTarget kArmDot = {kLinuxArm, TW_ARM, 16, 32, true, true, false};
+constexpr CpuTarget kArmI8mm = {kLinuxArm, TW_ARM ",+i8mm", 16, 32, true, false, false};
 
 // Typical: eight cores, their share of a server's memory bandwidth, and the rate of cpu_codes (templates/cpu/gemm.cpp).
 constexpr Arch row(const char* name, const CpuTarget& cpu, double tflops, const char* run_on) {
@@ -44,6 +51,9 @@ constexpr std::array kCpus = {
     row("x86-64-v3+avxvnni", kV3Vnni, 2.0, nullptr),
     row("x86-64-v4+vnni", kV4Vnni, 3.2, "an Intel Xeon with AMX"),
     row("x86-64-v4+vnni+amx", kV4VnniAmx, 3.2, "an Intel Xeon with AMX"),
+    row("aarch64", kArmPlain, 0.05, nullptr),
+    row("armv8.2+dotprod", kArmDot, 1.0, nullptr),
+    row("armv8.2+dotprod+i8mm", kArmI8mm, 1.0, nullptr),
 };
 
 #if defined(__x86_64__)
@@ -87,6 +97,12 @@ const Arch& find_host() {
     // AMX-TILE and AMX-INT8, with their registers, if the system gives them to processes that ask.
     return has(seven.d, bit(24) | bit(25)) && has(saved, bit(17) | bit(18)) && gives_tiles() ? kCpus[4] : kCpus[3];
   return has(more.a, bit(4)) ? kCpus[2] : kCpus[1];
+}
+#elif defined(__aarch64__)
+const Arch& find_host() {
+  const unsigned long features = ::getauxval(AT_HWCAP), more = ::getauxval(AT_HWCAP2);
+  constexpr unsigned long kDotProduct = 1ul << 20, kI8mm = 1ul << 13;  // HWCAP_ASIMDDP, HWCAP2_I8MM
+  return !(features & kDotProduct) ? kCpus[5] : !(more & kI8mm) ? kCpus[6] : kCpus[7];
 }
 #else
 const Arch& find_host() { return kCpus[0]; }

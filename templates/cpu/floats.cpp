@@ -49,7 +49,7 @@ class FloatFamily final : public EnumeratedFamily {
   Source source(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
     const Gemm& g = *problem.as<Gemm>();
     const FloatKnobs k = table().knobs(candidate);
-    Ir ir(arch.cpu->vector_bytes / 4, arch.cpu->dot4);
+    Ir ir(*arch.cpu);
     ir.function(fmt::format("{}_first", kFloatsEntry),
                 [&](const Ir::Arguments& a) { floats_text::widen(ir, a, *float_type(g.x), k.tokens); });
     ir.function(kFloatsEntry, [&](const Ir::Arguments& a) {

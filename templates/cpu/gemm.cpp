@@ -66,7 +66,7 @@ class PanelFamily : public EnumeratedFamily {
     const Gemm& g = *problem.as<Gemm>();
     const Knobs k = table().knobs(candidate);
     const PanelCodes w = *panel_codes(g.w);
-    Ir ir(arch.cpu->vector_bytes / 4, arch.cpu->dot4);
+    Ir ir(*arch.cpu);
     ir.function(fmt::format("{}_first", kEntry),
                 [&](const Ir::Arguments& a) { text::quantize(ir, a, input_of(g), k.tokens, w); });
     ir.function(kEntry, [&](const Ir::Arguments& a) { write(ir, a, w, epilogue_of(g), k); });
@@ -139,8 +139,7 @@ class Gemv final : public PanelFamily {
   std::vector<Knobs> legal(const Gemm& g, const Arch& arch) const override {
     std::vector<Knobs> list;
     // A row of sums is as many registers as a panel's rows need; half of all registers are for sums.
-    const int registers = arch.cpu->vector_bytes == 64 ? 32 : 16;
-    const int most = registers / 2 * arch.cpu->vector_bytes / (4 * text::kPanelRows);
+    const int most = arch.cpu->registers / 2 * arch.cpu->vector_bytes / (4 * text::kPanelRows);
     for (int tokens = 1; tokens <= std::min(most, text::kMostTokens); tokens *= 2) {
       if (tokens > 1 && tokens >= 2 * g.m) break;  // half of it would do
       if (g.m > 4 * tokens) continue;              // w is read for each tile again
@@ -174,15 +173,14 @@ class Codes final : public PanelFamily {
   std::vector<Knobs> legal(const Gemm& g, const Arch& arch) const override {
     std::vector<Knobs> list;
     if (g.m < 3) return list;
-    const int vectors = 4 * text::kPanelRows / arch.cpu->vector_bytes,
-              registers = arch.cpu->vector_bytes == 64 ? 32 : 16;
+    const int vectors = 4 * text::kPanelRows / arch.cpu->vector_bytes;
     for (const int tokens : {16, 32, 64, 128}) {
       if (tokens > 16 && tokens > 2 * g.m) break;
       for (const int panels : {4, 16})
         for (const int wide : {1, 2, 4})
           for (const int together : {1, 2, 4, 8}) {
             const int sums = wide * vectors * together;
-            if (sums < 2 || sums > registers / 2 || g.n % (text::kPanelRows * wide) != 0) continue;
+            if (sums < 2 || sums > arch.cpu->registers / 2 || g.n % (text::kPanelRows * wide) != 0) continue;
             list.push_back({.tokens = tokens, .panels = panels, .wide = wide, .together = together});
           }
     }
@@ -344,7 +342,7 @@ Epilogue epilogue_of(const Gemm& g) {
 
 std::string refusal(const Gemm& g, const Arch& arch) {
   if (!arch.cpu || arch.cpu->vector_bytes == 0)
-    return fmt::format("{} lacks AVX2, FMA or F16C, which all kernels use", arch.name);
+    return fmt::format("{} lacks AVX2, FMA or F16C, or Arm's dot products, which all kernels use", arch.name);
   if (g.packing != Packing::panels) return "w is not packed in panels";
   if (!output_type(g.y)) return fmt::format("y={} is not f32, f16, bf16, int8, e4m3 or e5m2", g.y.name());
   if (g.groups) return "groups";

@@ -7,11 +7,14 @@
 #pragma once
 
 #include <fmt/format.h>
+#include <tilewright/arch.h>
 
 #include <array>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 // Text is written by calls: inlined, they would be most of the library's code for CPUs.
 #define TW_ONCE __attribute__((noinline))
@@ -22,8 +25,11 @@ inline constexpr signed char kE2m1[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11
 
 class Ir {
  public:
-  // lanes: of 32 bits, in a vector. dot4: the target multiplies bytes and adds four products to a lane.
-  Ir(int lanes, bool dot4) : lanes_(lanes), dot4_(dot4) {}
+  explicit Ir(const CpuTarget& target)
+      : lanes_(target.vector_bytes / 4),
+        dot4_(target.dot4),
+        signed_codes_(target.signed_dot4),
+        arm_(std::string_view(target.triple).starts_with("aarch64")) {}
 
   template <int>
   struct Value {
@@ -39,6 +45,7 @@ class Ir {
 
   int lanes() const { return lanes_; }
   bool dot4() const { return dot4_; }
+  bool signed_codes() const { return signed_codes_; }  // dot4() takes signed codes only
 
   // ---- functions
   struct Arguments {
@@ -169,7 +176,9 @@ class Ir {
   // Of E2M1 codes 12 + twice the number.
   TW_ONCE Bytes e2m1(const Bytes& v) {
     const std::string type = fmt::format("<{} x i8>", 4 * lanes_),
-                      call = lanes_ == 16 ? "@llvm.x86.avx512.pshuf.b.512" : "@llvm.x86.avx2.pshuf.b";
+                      call = arm_           ? "@llvm.aarch64.neon.tbl1.v16i8"
+                             : lanes_ == 16 ? "@llvm.x86.avx512.pshuf.b.512"
+                                            : "@llvm.x86.avx2.pshuf.b";
     declare(fmt::format("{0} {1}({0}, {0})", type, call));
     std::string table = "<";
     for (int i = 0; i < 4 * lanes_; ++i) table += fmt::format("{}i8 {}", i ? ", " : "", kE2m1[i % 16]);
@@ -194,6 +203,11 @@ class Ir {
   }
   // sum + the four products of unsigned by signed bytes in each lane.
   TW_ONCE Ints dot4(const Ints& sum, const Bytes& u, const Bytes& s) {
+    if (arm_) {
+      const std::string call = fmt::format("@llvm.aarch64.neon.{}dot.v4i32.v16i8", signed_codes_ ? "s" : "us");
+      declare(fmt::format("<4 x i32> {}(<4 x i32>, <16 x i8>, <16 x i8>)", call));
+      return value<Ints>("call <4 x i32> {}(<4 x i32> {}, <16 x i8> {}, <16 x i8> {})", call, sum.name, u.name, s.name);
+    }
     const int bits = 32 * lanes_;
     const auto ints = [&](const Bytes& v) {
       return temporary("bitcast <{} x i8> {} to <{} x i32>", 4 * lanes_, v.name, lanes_);
@@ -426,8 +440,8 @@ class Ir {
     if (declarations_.find(wanted) == std::string::npos) declarations_ += wanted;
   }
 
-  const int lanes_;
-  const bool dot4_;
+  const int lanes_;  // of 32 bits
+  const bool dot4_, signed_codes_, arm_;
   std::string text_, declarations_, block_;
   int values_ = 0, labels_ = 0;
 };

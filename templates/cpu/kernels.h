@@ -119,7 +119,7 @@ void quantize(B& b, const typename B::Arguments& a, Input input, Tokens tokens, 
     const auto codes_at = b.at(record, b.mul(token, b.constant(kBlock)));
     const auto scale_at = b.at(b.at(record, tokens * kBlock), b.mul(token, b.constant(4)));
     const auto from = b.at(row, b.mul(block, b.constant(block_bytes)));
-    std::array<typename B::Ints, 4> codes;
+    std::array<typename B::Ints, 8> codes;
     auto d = of_row;
     if (floats && input.rows) {
       for (int i = 0; i < kBlock / lanes; ++i) {
@@ -128,7 +128,7 @@ void quantize(B& b, const typename B::Arguments& a, Input input, Tokens tokens, 
         codes[i] = b.ints(b.nearest(clamped));
       }
     } else if (floats) {
-      std::array<typename B::Floats, 4> v;
+      std::array<typename B::Floats, 8> v;
       for (int i = 0; i < kBlock / lanes; ++i) {
         v[i] = load_as(b, type, b.at(from, bytes_of(type) * lanes * i));
         d = b.larger(d, b.magnitude(v[i]));
@@ -164,7 +164,13 @@ void quantize(B& b, const typename B::Arguments& a, Input input, Tokens tokens, 
 
 // ---- the second: products
 
-// A block of w, of lanes() rows. Codes are unsigned bytes, four columns a row; without dot4() those of 8 bits are
+// Whether sums of products begin with what unsigned codes add too much.
+template <class B>
+bool begins(B& b, PanelCodes w) {
+  return !w.minima && !b.signed_codes();
+}
+
+// A block of w, of lanes() rows. Codes are unsigned bytes, but for signed_codes(), four columns a row; without dot4() those of 8 bits are
 // nibbles, since sums of larger products do not fit in 16 bits.
 template <class B>
 struct Block {
@@ -200,6 +206,8 @@ struct Block {
         }
       }
     }
+    if (b.signed_codes())
+      for (auto& code : low) code = b.less_offset(code, w.offset);
     const int first = b.lanes() * part;  // row
     if (w.scale == PanelScale::row) scales[0] = b.load_floats(b.at(group, 4 * first));
     if (w.scale == PanelScale::front) {
@@ -244,7 +252,7 @@ struct Block {
     const auto d = b.splat_floats(scale);
     for (int s = 0; s < w.scales; ++s) {
       const auto begin = b.at(scale, 4 * tokens * (s + 1));
-      auto sum = w.minima ? b.zero_ints() : b.splat_ints(begin);
+      auto sum = begins(b, w) ? b.splat_ints(begin) : b.zero_ints();
       if (b.dot4()) {
         for (int i = 8 / w.scales * s; i < 8 / w.scales * (s + 1); ++i) sum = b.dot4(sum, low[i], x[i]);
       } else if (w.bits == 8) {
@@ -402,13 +410,13 @@ template <class B, class Together>
 struct Products {
   std::array<typename B::Ints, kMostProducts> sums;
 
-  // Of the columns of scale s. x: the first token's codes; begins: of the first token.
-  Products(B& b, const Unpacked<B>& rows, int s, const typename B::Ptr& x, const typename B::Ptr& begins,
+  // Of the columns of scale s. x, begin_at: of the first token.
+  Products(B& b, const Unpacked<B>& rows, int s, const typename B::Ptr& x, const typename B::Ptr& begin_at,
            Together together) {
     const PanelCodes w = rows.w;
     const int each = 8 / w.scales, first = each * s;
     for (int t = 0; t < together; ++t) {
-      const auto begin = w.minima ? b.zero_ints() : b.splat_ints(b.at(begins, 4 * t));
+      const auto begin = begins(b, w) ? b.splat_ints(b.at(begin_at, 4 * t)) : b.zero_ints();
       for (int v = 0; v < rows.vectors; ++v) sums[v * together + t] = begin;
     }
     if (b.dot4()) {

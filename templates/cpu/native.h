@@ -39,6 +39,7 @@ class Native {
 
   static constexpr int lanes() { return 8; }
   static constexpr bool dot4() { return false; }
+  static constexpr bool signed_codes() { return false; }
 
   static I64 constant(std::int64_t v) { return v; }
   static I64 add(I64 a, I64 b) { return a + b; }

@@ -9,3 +9,23 @@ if(TILEWRIGHT_OLDEST_LLVM)
   add_test(NAME cpu_llvm_15 COMMAND test_cpu)
   set_tests_properties(cpu_llvm_15 PROPERTIES ENVIRONMENT TILEWRIGHT_LLVM=${TILEWRIGHT_OLDEST_LLVM})
 endif()
+
+# Kernels for AArch64, where a cross compiler and qemu are installed: a program of its own loads and runs them.
+find_program(TILEWRIGHT_ARM_CXX aarch64-linux-gnu-g++ NO_CACHE)
+find_program(TILEWRIGHT_QEMU_ARM qemu-aarch64-static NO_CACHE)
+if(TILEWRIGHT_ARM_CXX AND TILEWRIGHT_QEMU_ARM)
+  set(runner ${CMAKE_CURRENT_BINARY_DIR}/arm_runner)
+  set(sources ${CMAKE_CURRENT_SOURCE_DIR}/cpu/arm/runner.cpp ${PROJECT_SOURCE_DIR}/jit/cpu/object.cpp)
+  add_custom_command(
+    OUTPUT ${runner}
+    COMMAND ${TILEWRIGHT_ARM_CXX} -std=c++20 -O1 -static -DFMT_HEADER_ONLY -I${PROJECT_SOURCE_DIR}
+            -I${PROJECT_SOURCE_DIR}/include
+            "-idirafter$<JOIN:$<TARGET_PROPERTY:fmt::fmt,INTERFACE_INCLUDE_DIRECTORIES>,;-idirafter>"
+            ${sources} -o ${runner}
+    DEPENDS ${sources} ${PROJECT_SOURCE_DIR}/jit/cpu/object.h
+    COMMAND_EXPAND_LISTS VERBATIM)
+  add_custom_target(arm_runner DEPENDS ${runner})
+  add_dependencies(test_cpu arm_runner)
+  target_compile_definitions(test_cpu PRIVATE TILEWRIGHT_ARM_RUNNER="${runner}"
+                                              TILEWRIGHT_QEMU_ARM="${TILEWRIGHT_QEMU_ARM}")
+endif()
