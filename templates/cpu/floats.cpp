@@ -115,6 +115,8 @@ class FloatFamily final : public EnumeratedFamily {
     p.x = {1, tokens * static_cast<std::uint32_t>(k.tiles), static_cast<std::uint32_t>(kPanel * k.panels)};
     p.y = {1, 1, 0};
     p.z = {static_cast<std::uint32_t>((g.k * k.tokens * 4 + 63) / 64), tokens, 0};  // tiles are without gaps
+    // x takes some 32 MiB in single precision; more rows are several launches. A multiple of 16 (LaunchPlan).
+    p.most_rows = static_cast<std::uint32_t>(std::max<std::int64_t>(1, (std::int64_t{1} << 19) / g.k)) * 16;
     p.threads = 1;
     return p;
   }

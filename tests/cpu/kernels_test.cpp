@@ -561,6 +561,23 @@ TEST_CASE("random problems of floats: compiled and built-in kernels are right an
   }
 }
 
+TEST_CASE("floats: rows whose copy would be large are several launches") {
+  TILEWRIGHT_NEEDS_KERNELS();
+  const Device device = Device::open_cpu({.threads = 2, .parallel_for = {}});
+  Operands o("gemm x=f16 w=f16 y=f32 m=75 n=16 k=200000 pack=panels c=f32 bias=f32");
+  const Family& floats = family("gemm", "cpu_floats");
+  int kernels = 0;
+  for (const Candidate& c : floats.candidates(o.problem, host_arch())) {
+    const Source source = floats.source(o.problem, host_arch(), c);
+    if (!source.host) continue;
+    CHECK(source.plan.most_rows == 32);
+    o.run(device, built_in(source, host_arch()));
+    CHECK(o.wrong() == "");
+    if (++kernels == 2) break;
+  }
+  CHECK(kernels > 0);
+}
+
 TEST_CASE("floats: some kernel is built in for every number of rows") {
   TILEWRIGHT_NEEDS_KERNELS();
   const Family& floats = family("gemm", "cpu_floats");

@@ -87,9 +87,22 @@ def test_record_of_a_model_that_looks_at_values():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_tune_without_a_gpu():
-    with pytest.raises(tw.Unsupported, match="device = none: tuning measures on a GPU"):
-        twt.tune(model(), torch.randn(3, 256))
+    with pytest.raises(tw.Unsupported, match="device = 0: cpu: PyTorch sees no GPU"):
+        twt.tune(model(), torch.randn(3, 256), device=0)
     assert twt.warm(model()) == 0
+
+
+@pytest.mark.skipif(tw.Device.cpu(1).arch == "x86-64", reason="this CPU has no kernels")
+def test_tune_on_the_cpu(engine_in_memory):
+    net = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 16), nn.Linear(16, 8))
+    as_it_is = {"weight": "q4_0", "activation": None}  # x of the second stays so
+    twt.replace_linears(net, [("0", {"weight": "q4_0", "activation": "q8_1"}), ("2", as_it_is)])
+    summary = twt.tune(net, torch.randn(3, 64), device="cpu", budget_seconds=20, max_candidates=2)
+    assert [str(entry.problem) for entry in summary.entries] == [
+        "gemm x=q8_1 w=q4_0 y=f32 m=3 n=32 k=64 pack=panels x_from=f32 bias=f32 weights=constant"
+    ]
+    assert summary.entries[0].report.measured >= 1 and not summary.left
+    assert net[0].cpu_kernel(3).startswith("cpu_") and net[2].cpu_kernel() is None
 
 
 def test_tune(engine_in_memory, monkeypatch):
@@ -107,7 +120,7 @@ def test_tune(engine_in_memory, monkeypatch):
     monkeypatch.setattr(tuning, "_cuda_index", lambda device: 0)
     monkeypatch.setattr(engine_in_memory, "tune", tune)
     monkeypatch.setattr(tuning.time, "monotonic", lambda: next(clock))
-    summary = twt.tune(model().half(), (torch.randn(3, 256).half(),), budget_seconds=4, patience=5)
+    summary = twt.tune(model().half(), (torch.randn(3, 256).half(),), device=0, budget_seconds=4, patience=5)
     assert [policy["all_rows"] for _, policy in asked] == [False, True, True]
     assert all(policy["patience"] == 5 and 0 < policy["budget_seconds"] <= 1 for _, policy in asked)
     assert asked[1][0].startswith("gemm x=q8_1 w=q4_0 y=f16 m=3 ")
