@@ -24,8 +24,8 @@ if(TILEWRIGHT_ARM_CXX AND TILEWRIGHT_QEMU_ARM)
             ${sources} -o ${runner}
     DEPENDS ${sources} ${PROJECT_SOURCE_DIR}/jit/cpu/object.h
     COMMAND_EXPAND_LISTS VERBATIM)
-  add_custom_target(arm_runner DEPENDS ${runner})
-  add_dependencies(test_cpu arm_runner)
+  add_custom_target(build_arm_runner DEPENDS ${runner})
+  add_dependencies(test_cpu build_arm_runner)
   target_compile_definitions(test_cpu PRIVATE TILEWRIGHT_ARM_RUNNER="${runner}"
                                               TILEWRIGHT_QEMU_ARM="${TILEWRIGHT_QEMU_ARM}")
 endif()
