@@ -168,7 +168,8 @@ class Products {
     const Kernel fast = tuned_.prepare(*problem, device_);
     const Kernel plain = built_in_.prepare(*problem, device_);
     const bool has_built_in = plain.candidate(row.m).family != "cpu_reference";
-    const std::int64_t least = row.memory ? std::max(kLeastBytes, kCaches * device_.l2_bytes()) : 0;
+    const std::int64_t most = device_.memory_bytes() / 8;  // ggml has as many again, by each type of buffer
+    const std::int64_t least = row.memory ? std::min(most, std::max(kLeastBytes, kCaches * device_.l2_bytes())) : 0;
     const Operands operands(device_, tuned_.task(*problem, device_.arch()), row.m, least);
     std::vector<GgmlProduct> rivals;
     if (ggml_) rivals = ggml_->products(device_.sms(), ggml_name(row.w), row.m, kN, row.k, operands.weights().size());
