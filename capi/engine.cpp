@@ -53,10 +53,10 @@ tw_status tw_pack(tw_engine* engine, const tw_problem* packed, const tw_device* 
 tw_status tw_engine_stats(const tw_engine* engine, tw_stats* stats, tw_error** error) {
   return guarded(error, [&] {
     const Stats s = handle(engine).value.stats();
-    write_struct(stats,
-                 {0, s.prepared, s.memory_hits, s.compiled, s.cache_hits, s.measured, s.warnings, s.compile_seconds,
-                  s.built_in},
-                 "stats");
+    write_struct(
+        stats,
+        {0, s.prepared, s.memory_hits, s.compiled, s.cache_hits, s.measured, s.warnings, s.compile_seconds, s.built_in},
+        "stats");
   });
 }
 

@@ -72,8 +72,8 @@ typedef enum tw_log_level { TW_LOG_ERROR = 0, TW_LOG_WARNING = 1, TW_LOG_INFO = 
 
 TW_API tw_status tw_options_create(tw_options** options, tw_error** error);
 /* The fields of Options by name: cache, cache_cap, prepared_cap, cache_read_only, allow_shared, nvrtc, same_nvrtc,
- * llvm, driver, templates, record, tune, compile, jobs, check_pointers: text, decimal integers, 0 or 1. shipped may be set
- * several times, and an empty value removes what the environment had; log_level: error, warn, info, debug. One
+ * llvm, driver, templates, record, tune, compile, jobs, check_pointers: text, decimal integers, 0 or 1. shipped may be
+ * set several times, and an empty value removes what the environment had; log_level: error, warn, info, debug. One
  * thread. */
 TW_API tw_status tw_options_set(tw_options* options, const char* name, const char* value, tw_error** error);
 /* Called from any thread, never concurrently for one engine. */
@@ -245,10 +245,10 @@ typedef struct tw_device tw_device;
 /* driver: path of libcuda; null: libcuda.so.1. 0 devices when there is no driver; never fails. */
 TW_API int32_t tw_device_count(const char* driver);
 TW_API tw_status tw_device_open(int32_t ordinal, const char* driver, tw_device** device, tw_error** error);
-/* This machine's CPU: tilewright/kernel.h, Device::open_cpu(). Pointers of launches are the host's, their stream is null,
- * and they are complete when they return. threads: the calling one included; 0: as many as the process may use CPUs.
- * parallel_for, or null for threads of the device's own: runs block(context, i) for each i from 0 to count - 1, on the
- * caller's threads, and returns when all are done. It must not return before, nor leave one out. */
+/* This machine's CPU: tilewright/kernel.h, Device::open_cpu(). Pointers of launches are the host's, their stream is
+ * null, and they are complete when they return. threads: the calling one included; 0: as many as the process may use
+ * CPUs. parallel_for, or null for threads of the device's own: runs block(context, i) for each i from 0 to count - 1,
+ * on the caller's threads, and returns when all are done. It must not return before, nor leave one out. */
 typedef void (*tw_block)(void* context, int64_t i);
 typedef void (*tw_parallel_for)(void* user, int64_t count, tw_block block, void* context);
 TW_API tw_status tw_device_open_cpu(int32_t threads, tw_parallel_for parallel_for, void* user, tw_device** device,

@@ -176,6 +176,7 @@ class Reader {
     for (std::uint64_t i = 0; i < list.sh_size / sizeof(Elf64_Rela); ++i) {
       const auto r = at<Elf64_Rela>(list.sh_offset + i * sizeof(Elf64_Rela));
       const std::uint32_t type = ELF64_R_TYPE(r.r_info), number = ELF64_R_SYM(r.r_info);
+      check_type(type);
       if (target.sh_size < sizeof(std::int32_t) || r.r_offset > target.sh_size - sizeof(std::int32_t))
         refuse("a relocation outside its section");
       if (number == 0 || number >= table.sh_size / sizeof(Elf64_Sym)) refuse("a relocation by no symbol");
@@ -192,6 +193,19 @@ class Reader {
     }
   }
 
+  void check_type(std::uint32_t type) const {
+    if (object_.machine == EM_X86_64) {
+      if (type != R_X86_64_PC32 && type != R_X86_64_PLT32)
+        refuse(fmt::format("relocation of type {}; R_X86_64_PC32 and R_X86_64_PLT32 are taken", type));
+      return;
+    }
+    for (const std::uint32_t taken :
+         {R_AARCH64_PREL32, R_AARCH64_ADR_PREL_PG_HI21, R_AARCH64_ADD_ABS_LO12_NC, R_AARCH64_LDST8_ABS_LO12_NC,
+          R_AARCH64_LDST16_ABS_LO12_NC, R_AARCH64_LDST32_ABS_LO12_NC, R_AARCH64_LDST64_ABS_LO12_NC,
+          R_AARCH64_LDST128_ABS_LO12_NC})
+      if (type == taken) return;
+    refuse(fmt::format("relocation of type {}; PREL32, ADR_PREL_PG_HI21 and the twelve lower bits are taken", type));
+  }
   // The 32 bits at `at` refer to `to`.
   void resolve(std::uint32_t type, std::int64_t to, std::int64_t at) {
     std::uint32_t word = 0;
@@ -202,11 +216,7 @@ class Reader {
         refuse("a relocation that does not fit");
       word = (word & ~mask) | (static_cast<std::uint32_t>(value) << shift & mask);
     };
-    if (object_.machine == EM_X86_64) {
-      if (type != R_X86_64_PC32 && type != R_X86_64_PLT32)
-        refuse(fmt::format("relocation of type {}; R_X86_64_PC32 and R_X86_64_PLT32 are taken", type));
-      put(to - at, 32, ~0u, 0);
-    } else if (type == R_AARCH64_PREL32) {
+    if (object_.machine == EM_X86_64 || type == R_AARCH64_PREL32) {
       put(to - at, 32, ~0u, 0);
     } else if (type == R_AARCH64_ADR_PREL_PG_HI21) {
       const std::int64_t pages = (to >> 12) - (at >> 12);
@@ -214,17 +224,11 @@ class Reader {
       put(pages >> 2, 19, 0x7ffffu << 5, 5);
     } else {
       // The lower twelve bits, in units of what an instruction loads. The object lies at the beginning of a page.
-      int unit = 0;
-      switch (type) {
-        case R_AARCH64_ADD_ABS_LO12_NC:
-        case R_AARCH64_LDST8_ABS_LO12_NC: break;
-        case R_AARCH64_LDST16_ABS_LO12_NC: unit = 1; break;
-        case R_AARCH64_LDST32_ABS_LO12_NC: unit = 2; break;
-        case R_AARCH64_LDST64_ABS_LO12_NC: unit = 3; break;
-        case R_AARCH64_LDST128_ABS_LO12_NC: unit = 4; break;
-        default:
-          refuse(fmt::format("relocation of type {}; PREL32, ADR_PREL_PG_HI21 and the twelve lower bits are taken", type));
-      }
+      const int unit = type == R_AARCH64_LDST16_ABS_LO12_NC    ? 1
+                       : type == R_AARCH64_LDST32_ABS_LO12_NC  ? 2
+                       : type == R_AARCH64_LDST64_ABS_LO12_NC  ? 3
+                       : type == R_AARCH64_LDST128_ABS_LO12_NC ? 4
+                                                               : 0;
       if (to & ((1 << unit) - 1)) refuse("a relocation to what is not aligned");
       put((to & 0xfff) >> unit, 32, 0xfffu << 10, 10);
     }

@@ -175,10 +175,10 @@ class Ir {
   }
   // Of E2M1 codes 12 + twice the number.
   TW_ONCE Bytes e2m1(const Bytes& v) {
-    const std::string type = fmt::format("<{} x i8>", 4 * lanes_),
-                      call = arm_           ? "@llvm.aarch64.neon.tbl1.v16i8"
-                             : lanes_ == 16 ? "@llvm.x86.avx512.pshuf.b.512"
-                                            : "@llvm.x86.avx2.pshuf.b";
+    const std::string type = fmt::format("<{} x i8>", 4 * lanes_), call = arm_ ? "@llvm.aarch64.neon.tbl1.v16i8"
+                                                                          : lanes_ == 16
+                                                                              ? "@llvm.x86.avx512.pshuf.b.512"
+                                                                              : "@llvm.x86.avx2.pshuf.b";
     declare(fmt::format("{0} {1}({0}, {0})", type, call));
     std::string table = "<";
     for (int i = 0; i < 4 * lanes_; ++i) table += fmt::format("{}i8 {}", i ? ", " : "", kE2m1[i % 16]);

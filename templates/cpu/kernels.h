@@ -25,10 +25,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
+#include <utility>
 
 #include "templates/cpu/options.h"
 #include "templates/cpu/panels.h"
 #include "templates/gemm/params.cuh"
+
+// Native's kernels are fast where everything that depends on the format is known to the compiler, so all is one
+// function there; Ir's are text, for which that would be code without a use.
+#if !defined(TW_INLINE)
+#define TW_INLINE
+#endif
 
 #include "templates/cpu/epilogue.h"
 
@@ -170,8 +178,8 @@ bool begins(B& b, PanelCodes w) {
   return !w.minima && !b.signed_codes();
 }
 
-// A block of w, of lanes() rows. Codes are unsigned bytes, but for signed_codes(), four columns a row; without dot4() those of 8 bits are
-// nibbles, since sums of larger products do not fit in 16 bits.
+// A block of w, of lanes() rows. Codes are unsigned bytes, but for signed_codes(), four columns a row; without dot4()
+// those of 8 bits are nibbles, since sums of larger products do not fit in 16 bits.
 template <class B>
 struct Block {
   std::array<typename B::Bytes, 8> low, high;
@@ -179,7 +187,7 @@ struct Block {
   typename B::Floats minimum;
 
   // `part`: of the panel's rows.
-  Block(B& b, PanelCodes w, const typename B::Ptr& group, const typename B::Ptr& block, int part) {
+  TW_INLINE Block(B& b, PanelCodes w, const typename B::Ptr& group, const typename B::Ptr& block, int part) {
     const int bytes = 4 * b.lanes(), step = 4 * kPanelRows;  // of four columns
     const auto vector = [&](int i) { return b.load_bytes(b.at(block, step * i + bytes * part)); };
     if (w.bits == 8) {
@@ -232,8 +240,9 @@ struct Block {
     return w.bits == 8 && !b.dot4() ? b.either(low[i], b.field(high[i], 0, 4, 4)) : low[i];
   }
   // Products of the columns of scale s.
-  typename B::Ints products(B& b, PanelCodes w, int s, int largest, const std::array<typename B::Bytes, 8>& codes,
-                            const std::array<typename B::Bytes, 8>& x) const {
+  TW_INLINE typename B::Ints products(B& b, PanelCodes w, int s, int largest,
+                                      const std::array<typename B::Bytes, 8>& codes,
+                                      const std::array<typename B::Bytes, 8>& x) const {
     const int each = 8 / w.scales, fit = 32767 / (2 * 128 * largest), together = fit >= 8 ? 8 : fit >= 4 ? 4 : fit;
     const int step = together < each ? together : each;
     typename B::Ints sum;
@@ -245,8 +254,8 @@ struct Block {
     return sum;
   }
   // acc + the products with one token, whose codes and scale are at `token` and `scale`.
-  typename B::Floats add(B& b, PanelCodes w, const typename B::Ptr& token, const typename B::Ptr& scale, int tokens,
-                         typename B::Floats acc) const {
+  TW_INLINE typename B::Floats add(B& b, PanelCodes w, const typename B::Ptr& token, const typename B::Ptr& scale,
+                                   int tokens, typename B::Floats acc) const {
     std::array<typename B::Bytes, 8> x;
     for (int i = 0; i < 8; ++i) x[i] = b.splat_bytes(b.at(token, 4 * i));
     const auto d = b.splat_floats(scale);
@@ -271,7 +280,7 @@ struct Block {
 template <class B>
 struct BlockPlace {
   typename B::Ptr at, group;
-  BlockPlace(B& b, PanelCodes w, const typename B::Ptr& panel, const typename B::I64& block)
+  TW_INLINE BlockPlace(B& b, PanelCodes w, const typename B::Ptr& panel, const typename B::I64& block)
       : at(b.at(b.at(panel, w.head_bytes()), b.mul(block, b.constant(w.bytes())))), group(panel) {
     if (w.group_bytes() == 0) return;
     const auto number = b.div(block, b.constant(w.blocks()));
@@ -334,9 +343,9 @@ struct Place {
 
 // Few tokens: their sums stay in registers, so w is read once and nothing else is moved. ahead: bytes of w to ask for
 // in advance; 0: the CPU finds out by itself.
-template <class B, class Tokens, class Ahead>
-void few(B& b, const typename B::Arguments& a, PanelCodes w, const Epilogue& e, Tokens tokens, int panels,
-         Ahead ahead) {
+template <class B, class Codes, class Tokens, class Ahead>
+void few(B& b, const typename B::Arguments& a, Codes codes, const Epilogue& e, Tokens tokens, int panels, Ahead ahead) {
+  const PanelCodes w = codes;
   const Launch<B> launch(b, a);
   const Output<B> output(b, launch, e);
   const Place<B> place(b, launch, a.block, panels);
@@ -381,18 +390,20 @@ struct Unpacked {
   PanelCodes w;
   int vectors, bytes;  // bytes: of a vector of 32 * lanes() bits
 
-  Unpacked(B& b, PanelCodes codes, const typename B::Ptr& memory, int count)
+  TW_INLINE Unpacked(B& b, PanelCodes codes, const typename B::Ptr& memory, int count)
       : at(memory), w(codes), vectors(count), bytes(4 * b.lanes()) {}
   // Whether codes are in two parts of four bits (Block).
   static constexpr bool halved(B& b, PanelCodes w) { return w.bits == 8 && !b.dot4(); }
   static constexpr int count(B& b, PanelCodes w) { return (halved(b, w) ? 16 : 8) + w.scales + (w.minima ? 1 : 0); }
 
-  typename B::Ptr place(B& b, int vector, int i) const { return b.at(at, (vector * count(b, w) + i) * bytes); }
-  typename B::Bytes codes(B& b, int vector, int i) const { return b.load_bytes(place(b, vector, i)); }
-  typename B::Floats scales(B& b, int vector, int i) const {  // i = w.scales: the minima
+  TW_INLINE typename B::Ptr place(B& b, int vector, int i) const {
+    return b.at(at, (vector * count(b, w) + i) * bytes);
+  }
+  TW_INLINE typename B::Bytes codes(B& b, int vector, int i) const { return b.load_bytes(place(b, vector, i)); }
+  TW_INLINE typename B::Floats scales(B& b, int vector, int i) const {  // i = w.scales: the minima
     return b.load_floats(place(b, vector, (halved(b, w) ? 16 : 8) + i));
   }
-  void store(B& b, int vector, const Block<B>& rows) const {
+  TW_INLINE void store(B& b, int vector, const Block<B>& rows) const {
     for (int i = 0; i < 8; ++i) b.store_bytes(place(b, vector, i), rows.low[i]);
     const int first = halved(b, w) ? 16 : 8;
     if (first == 16)
@@ -402,74 +413,107 @@ struct Unpacked {
   }
 };
 
+// body(i) for i from 0 to count - 1. Where count is a type's, each i is, too, so that a compiler sees that arrays which
+// are indexed by it may be registers.
+template <class Count, class Body>
+TW_INLINE inline void repeat(Count count, const Body& body) {
+  if constexpr (std::is_same_v<Count, int>) {
+    for (int i = 0; i < count; ++i) body(i);
+  } else {
+    [&]<int... i>(std::integer_sequence<int, i...>) TW_INLINE { (body(std::integral_constant<int, i>()), ...); }
+    (std::make_integer_sequence<int, Count::value>());
+  }
+}
+
 constexpr int kMostProducts = 16;  // of integers that are in registers at a time
 
 // The sums of a few tokens' products with a block's vectors of rows; those of token t and vector v at number
 // v * together + t.
-template <class B, class Together>
+template <class B, class Vectors, class Together>
 struct Products {
   std::array<typename B::Ints, kMostProducts> sums;
 
   // Of the columns of scale s. x, begin_at: of the first token.
-  Products(B& b, const Unpacked<B>& rows, int s, const typename B::Ptr& x, const typename B::Ptr& begin_at,
-           Together together) {
+  TW_INLINE Products(B& b, const Unpacked<B>& rows, int s, const typename B::Ptr& x, const typename B::Ptr& begin_at,
+                     Vectors vectors, Together together) {
     const PanelCodes w = rows.w;
     const int each = 8 / w.scales, first = each * s;
-    for (int t = 0; t < together; ++t) {
+    repeat(together, [&](auto t) TW_INLINE {
       const auto begin = begins(b, w) ? b.splat_ints(b.at(begin_at, 4 * t)) : b.zero_ints();
-      for (int v = 0; v < rows.vectors; ++v) sums[v * together + t] = begin;
-    }
+      repeat(vectors, [&](auto v) TW_INLINE { sums[v * together + t] = begin; });
+    });
     if (b.dot4()) {
       for (int i = first; i < first + each; ++i)
-        for (int t = 0; t < together; ++t) {
+        repeat(together, [&](auto t) TW_INLINE {
           const auto quad = b.splat_bytes(b.at(x, kBlock * t + 4 * i));
-          for (int v = 0; v < rows.vectors; ++v)
-            sums[v * together + t] = b.dot4(sums[v * together + t], rows.codes(b, v, i), quad);
-        }
+          repeat(vectors, [&](auto v) TW_INLINE {
+            auto& sum = sums[v * together + t];
+            sum = b.dot4(sum, rows.codes(b, v, i), quad);
+          });
+        });
     } else if (Unpacked<B>::halved(b, w)) {
-      by_pairs(b, rows, first, each, 15, 0, 0, x, together);
-      by_pairs(b, rows, first, each, 15, 8, 4, x, together);
+      by_pairs(b, rows, first, each, 15, 0, 0, x, vectors, together);
+      by_pairs(b, rows, first, each, 15, 8, 4, x, vectors, together);
     } else {
-      by_pairs(b, rows, first, each, w.largest(), 0, 0, x, together);
+      by_pairs(b, rows, first, each, w.largest(), 0, 0, x, vectors, together);
     }
   }
 
  private:
   // Adds products of `each` groups of columns in words of 16 bits, as many as fit, shifted by `shift` bits.
-  void by_pairs(B& b, const Unpacked<B>& rows, int first, int each, int largest, int codes, int shift,
-                const typename B::Ptr& x, Together together) {
+  TW_INLINE void by_pairs(B& b, const Unpacked<B>& rows, int first, int each, int largest, int codes, int shift,
+                          const typename B::Ptr& x, Vectors vectors, Together together) {
     const int fit = 32767 / (2 * 128 * largest),
-              step = fit >= 8   ? 8
-                     : fit >= 4 ? 4
-                                : fit,
-              n = step < each ? step : each;
+              together_at_most = fit >= 8   ? 8
+                                 : fit >= 4 ? 4
+                                            : fit,
+              n = together_at_most < each ? together_at_most : each;
     std::array<typename B::Words, kMostProducts> words;
+    const auto quad = [&](int i, auto t) TW_INLINE { return b.splat_bytes(b.at(x, kBlock * t + 4 * i)); };
     for (int begin = first; begin < first + each; begin += n) {
-      for (int i = begin; i < begin + n; ++i)
-        for (int t = 0; t < together; ++t) {
-          const auto quad = b.splat_bytes(b.at(x, kBlock * t + 4 * i));
-          for (int v = 0; v < rows.vectors; ++v) {
-            const auto two = b.pairs(rows.codes(b, v, codes + i), quad);
+      repeat(together, [&](auto t) TW_INLINE {
+        const auto four = quad(begin, t);
+        repeat(vectors,
+               [&](auto v) TW_INLINE { words[v * together + t] = b.pairs(rows.codes(b, v, codes + begin), four); });
+      });
+      for (int i = begin + 1; i < begin + n; ++i)
+        repeat(together, [&](auto t) TW_INLINE {
+          const auto four = quad(i, t);
+          repeat(vectors, [&](auto v) TW_INLINE {
             auto& word = words[v * together + t];
-            word = i == begin ? two : b.add(word, two);
-          }
-        }
-      for (int j = 0; j < rows.vectors * together; ++j) {
-        const auto sum = b.pair_sums(words[j]);
-        sums[j] = b.add(sums[j], shift ? b.shifted(sum, shift) : sum);
-      }
+            word = b.add(word, b.pairs(rows.codes(b, v, codes + i), four));
+          });
+        });
+      repeat(vectors, [&](auto v) TW_INLINE {
+        repeat(together, [&](auto t) TW_INLINE {
+          const auto sum = b.pair_sums(words[v * together + t]);
+          auto& all = sums[v * together + t];
+          all = b.add(all, shift ? b.shifted(sum, shift) : sum);
+        });
+      });
     }
   }
 };
 
+// Vectors of rows of some panels, a type's number where that of panels is.
+template <class B, class Wide>
+auto vectors_of(B& b, Wide wide) {
+  if constexpr (std::is_same_v<Wide, int>)
+    return kPanelRows / b.lanes() * wide;
+  else
+    return std::integral_constant<int, kPanelRows / B::lanes() * Wide::value>();
+}
+
 // Many tokens: sums of a tile are in memory, near enough to be fast, and a block of w is unpacked once for all of them.
 // wide: panels side by side; together: tokens whose products with them are computed together. vectors of rows *
 // together <= kMostProducts; n / 16 and `panels` are multiples of wide, tokens of together.
-template <class B, class Tokens, class Wide, class Together>
-void many(B& b, const typename B::Arguments& a, PanelCodes w, const Epilogue& e, Tokens tokens, int panels, Wide wide,
+template <class B, class Codes, class Tokens, class Wide, class Together>
+void many(B& b, const typename B::Arguments& a, Codes codes, const Epilogue& e, Tokens tokens, int panels, Wide wide,
           Together together) {
+  const PanelCodes w = codes;
   const Launch<B> launch(b, a);
-  const int parts = kPanelRows / b.lanes(), vectors = parts * wide, bytes = 4 * b.lanes();
+  const int parts = kPanelRows / b.lanes(), bytes = 4 * b.lanes();
+  const auto vectors = vectors_of(b, wide);
   const auto sums = b.stack(bytes * vectors * (tokens + Unpacked<B>::count(b, w)));
   const Unpacked<B> rows(b, w, b.at(sums, bytes * vectors * tokens), vectors);
   const Output<B> output(b, launch, e);
@@ -502,19 +546,19 @@ void many(B& b, const typename B::Arguments& a, PanelCodes w, const Epilogue& e,
         const auto token_scale = b.at(b.at(record, tokens * kBlock), b.mul(t, b.constant(4)));
         const auto token_sums = b.at(sums, b.mul(t, b.constant(bytes * vectors)));
         for (int s = 0; s < w.scales; ++s) {
-          const Products<B, Together> products(b, rows, s, token_codes, b.at(token_scale, 4 * tokens * (s + 1)),
-                                               together);
-          for (int i = 0; i < together; ++i) {
+          const Products<B, std::remove_const_t<decltype(vectors)>, Together> products(
+              b, rows, s, token_codes, b.at(token_scale, 4 * tokens * (s + 1)), vectors, together);
+          repeat(together, [&](auto i) TW_INLINE {
             const auto d = b.splat_floats(b.at(token_scale, 4 * i));
-            for (int v = 0; v < vectors; ++v) {
+            repeat(vectors, [&](auto v) TW_INLINE {
               const auto at = sum_at(token_sums, i, v);
               auto acc =
                   b.fma(b.floats(products.sums[v * together + i]), b.mul(rows.scales(b, v, s), d), b.load_floats(at));
               if (w.minima && s + 1 == w.scales)
                 acc = b.fma(rows.scales(b, v, w.scales), b.splat_floats(b.at(token_scale, 4 * (tokens + i))), acc);
               b.store_floats(at, acc);
-            }
-          }
+            });
+          });
         }
       });
     });

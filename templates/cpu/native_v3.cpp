@@ -24,8 +24,10 @@
 #endif
 // In a namespace of this file alone: what another compiles for less would be as good to the linker.
 #define TILEWRIGHT_CPU_KERNELS native_v3
+#define TW_INLINE __attribute__((always_inline))
 #include "templates/cpu/kernels.h"
 #define TILEWRIGHT_CPU_KERNELS native_v3
+#define TW_INLINE __attribute__((always_inline))
 #include "templates/cpu/floats.h"
 #include "templates/cpu/native.h"
 
@@ -36,6 +38,8 @@ using K = Native;
 
 template <int n>
 using Fixed = std::integral_constant<int, n>;
+template <PanelCodes w>
+using Codes = std::integral_constant<PanelCodes, w>;
 
 K::Arguments arguments(const void* args, const void* constants, void* scratch, std::int64_t block) {
   return {static_cast<K::Ptr>(args), static_cast<K::Ptr>(constants), static_cast<K::Ptr>(scratch), block};
@@ -49,10 +53,11 @@ template <PanelCodes w, int tokens>
 void run(const NativeOptions& o, const void* args, const void* constants, void* scratch, std::int64_t block) {
   K k;
   if constexpr (tokens <= kFewTokens)
-    native_v3::few(k, arguments(args, constants, scratch, block), w, o.e, Fixed<tokens>(), kFewPanels, Fixed<0>());
+    native_v3::few(k, arguments(args, constants, scratch, block), Codes<w>(), o.e, Fixed<tokens>(), kFewPanels,
+                   Fixed<0>());
   else
-    native_v3::many(k, arguments(args, constants, scratch, block), w, o.e, Fixed<tokens>(), kManyPanels, Fixed<1>(),
-                    Fixed<kManyTogether>());
+    native_v3::many(k, arguments(args, constants, scratch, block), Codes<w>(), o.e, Fixed<tokens>(), kManyPanels,
+                    Fixed<1>(), Fixed<kManyTogether>());
 }
 
 template <PanelCodes w>

@@ -81,7 +81,9 @@ TEST_CASE("the CPU is a device, on its own threads or on the caller's") {
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = std::sin(static_cast<float>(i));
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = std::cos(static_cast<float>(i));
   std::vector<std::byte> w(static_cast<std::size_t>(n * k / 32 * 18)), panels = w;
-  succeed([&](tw_error** e) { return tw_encode("q4_0", nullptr, values.data(), n, k, {w.data(), nullptr, nullptr}, e); });
+  succeed([&](tw_error** e) {
+    return tw_encode("q4_0", nullptr, values.data(), n, k, {w.data(), nullptr, nullptr}, e);
+  });
   if (std::string(tw_problem_text(packed.get())).find("pack=panels") != std::string::npos)
     succeed([&](tw_error** e) {
       return tw_pack(engine.get(), packed.get(), own.get(), nullptr, {w.data(), nullptr, nullptr},

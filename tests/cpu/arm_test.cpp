@@ -3,6 +3,7 @@
 #include <spawn.h>
 #include <sys/wait.h>
 #include <tilewright/family.h>
+#include <tilewright/gemm.h>
 #include <tilewright/operation.h>
 #include <unistd.h>
 
@@ -41,9 +42,7 @@ class Case {
   const Problem& problem() const { return problem_; }
   std::string wrong() const { return problem_.operation().check_on_host(problem_, task_, spans_).wrong; }
 
-  std::vector<std::byte> here(const Candidate& c) {
-    return run(compile(source(c, host_arch()), host_arch(), llvm()));
-  }
+  std::vector<std::byte> here(const Candidate& c) { return run(compile(source(c, host_arch()), host_arch(), llvm())); }
   std::vector<std::byte> on_arm(const Candidate& c, const Arch& target) {
     const Source text = source(c, target);
     const Binary compiled = compile(text, target, llvm());

@@ -49,8 +49,7 @@ CpuKernel tiles_in_native(const cpu::PanelCodes& w, const cpu::Input& x, const c
   };
   kernel.run = [=](const void* args, const void* constants, void* scratch, std::int64_t block) {
     Backend b;
-    cpu::native_tiles::by_tiles(b, arguments(args, constants, scratch, block), w, e, tokens, 4, chunk,
-                                together);
+    cpu::native_tiles::by_tiles(b, arguments(args, constants, scratch, block), w, e, tokens, 4, chunk, together);
   };
   return kernel;
 }

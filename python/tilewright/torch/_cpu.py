@@ -115,6 +115,9 @@ def linear(p: Plan, x: Tensor, weight: Sequence[Tensor], bias: Tensor | None) ->
     x, panels = _aligned(x), _panels_of(p, weight)
     args = _c.GemmArgs(alpha=1.0, beta=1.0, m=x.shape[0], y=y.data_ptr())
     args.x.data, args.w.data = x.data_ptr(), panels.pointer
+    if "global" in p.spec.streams:  # is no part of panels
+        scale = weight[list(p.spec.streams).index("global")].detach().contiguous()
+        args.w.global_scale = scale.data_ptr()
     if bias is not None:
         bias = _aligned(bias.to(p.bias))
         args.bias = bias.data_ptr()

@@ -3,6 +3,7 @@
 // it, has seven numbers of 64 bits: blocks of the first phase and of the second, bytes of scratch memory, of arguments
 // and of constants, the number of buffers and of places; the arguments and constants; for each buffer its bytes and
 // what it holds; for each place its offset in the arguments and the buffer that it points to. RESULT gets the buffers.
+#include <tilewright/error.h>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -10,7 +11,6 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
-#include <tilewright/error.h>
 #include <vector>
 
 #include "jit/cpu/object.h"
@@ -72,8 +72,7 @@ int main(int, char** argv) try {
     for (std::int64_t i = 0; i < (is_first ? first : run); ++i) function(args.at, constants.at, scratch.at, i);
   }
   std::ofstream out(argv[3], std::ios::binary);
-  for (std::size_t i = 0; i < buffers.size(); ++i)
-    out.write(reinterpret_cast<const char*>(buffers[i].at), sizes[i]);
+  for (std::size_t i = 0; i < buffers.size(); ++i) out.write(reinterpret_cast<const char*>(buffers[i].at), sizes[i]);
   return out.flush() ? 0 : 1;
 } catch (const std::exception& e) {
   std::fprintf(stderr, "%s\n", e.what());

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the objects beside it with GCC, which shares nothing with the loader: one that is taken, and one for each thing
 that is not. kernel.o is what LLVM makes of a kernel: `TILEWRIGHT_KERNEL_OBJECT=kernel.o test_cpu "write kernel.o"` writes
-it."""
+it, and arm.o with TILEWRIGHT_KERNEL_TARGET=armv8.2+dotprod."""
 import pathlib
 import subprocess
 
