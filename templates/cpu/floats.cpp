@@ -95,11 +95,12 @@ class FloatFamily final : public EnumeratedFamily {
   // Of a tile, what fits in registers: its sums, a vector for each row of w, and what is multiplied with them.
   static std::vector<FloatKnobs> legal(std::int64_t m, const Arch& arch) {
     constexpr std::pair<int, int> k16[] = {{1, 1}, {1, 2}, {1, 4}, {2, 2}, {3, 2}, {4, 1}, {5, 1}, {6, 1}},
-                                  k32[] = {{1, 2}, {1, 4}, {1, 8}, {2, 4}, {4, 4}, {6, 1}, {6, 4}, {8, 3}, {12, 2}, {24, 1}};
+                                  k32[] = {{1, 2}, {1, 4}, {1, 8}, {2, 4},  {4, 4},
+                                           {6, 1}, {6, 4}, {8, 3}, {12, 2}, {24, 1}};
     const bool wide = arch.cpu->vector_bytes == 64;
     std::vector<FloatKnobs> list;
     for (const auto& [tokens, panels] : wide ? std::span<const std::pair<int, int>>(k32) : k16) {
-      if (tokens > 1 && tokens >= 2 * m) continue;          // half of it would do
+      if (tokens > 1 && tokens >= 2 * m) continue;      // half of it would do
       if (m > 16 && tokens < (wide ? 6 : 4)) continue;  // w is read too often
       for (const int tiles : {1, 4, 16}) {
         if (tiles * tokens * panels > floats_text::kMostInBlock) break;
