@@ -105,7 +105,7 @@ TEST_CASE("cli: run by the plain reference says so, and checks") {
 
   refused(std::string("run --device 0 ") + kGemm, 4, "device = 0");
   refused(std::string("run --cpu --tune ") + kGemm, 4, "the plain CPU reference was asked for");
-  refused("run --tune 'cast x=f32 y=q8_0 rows=4 cols=64'", 4, "no GPU was found, and ");
+  refused("run --tune 'fake_quant x=f32 rows=4 cols=64'", 4, "no GPU was found, and ");
   refused(std::string("tune --device 0 ") + kGemm, 4, "GPU");
   refused(std::string("run ") + kGemm + " " + kModel, 1, "--tensor");
   refused(std::string("run ") + kGemm + " " + kModel + "--tensor nothing", 1, "blk.0.ffn_down.weight");

@@ -76,7 +76,7 @@ TEST_CASE("cli: without a GPU run and tune take the CPU, pack the weights, and s
 }
 
 TEST_CASE("cli: what this CPU has no kernels for is computed by the reference, which says why") {
-  for (const char* problem : {"'cast x=f32 y=q8_0 rows=4 cols=64' ", "'gemm x=q8_1 w=q4_0 y=f32 m=2 n=24 k=64' "}) {
+  for (const char* problem : {"'fake_quant x=f32 rows=4 cols=64' ", "'gemm x=q8_1 w=q4_0 y=f32 m=2 n=24 k=64' "}) {
     const Ran ran = tool(std::string("run ") + problem + cache_flag("none.db"));
     CHECK(ran.code == 0);
     CHECK(ran.err.empty());
