@@ -13,11 +13,10 @@
 // has minima, minus the sum times the scale; else, for each scale of w, -offset times the sum of its columns, which is
 // where sums of products with unsigned codes begin.
 //
-// This text is compiled for several targets: no function of it may be one that the rest of the library shares.
-//
 // Rows of x with one scale (int8_row) have it in each record. Where scales are floats, a product of two is rounded,
 // too.
 //
+// This text is compiled for several targets: no function of it may be one that the rest of the library shares.
 // Whoever includes it names a namespace of its own: TILEWRIGHT_CPU_KERNELS.
 #include <tilewright/gemm.h>
 
@@ -464,10 +463,10 @@ struct Products {
   TW_INLINE void by_pairs(B& b, const Unpacked<B>& rows, int first, int each, int largest, int codes, int shift,
                           const typename B::Ptr& x, Vectors vectors, Together together) {
     const int fit = 32767 / (2 * 128 * largest),
-              together_at_most = fit >= 8   ? 8
-                                 : fit >= 4 ? 4
-                                            : fit,
-              n = together_at_most < each ? together_at_most : each;
+              whole = fit >= 8   ? 8
+                      : fit >= 4 ? 4
+                                 : fit,
+              n = whole < each ? whole : each;
     std::array<typename B::Words, kMostProducts> words;
     const auto quad = [&](int i, auto t) TW_INLINE { return b.splat_bytes(b.at(x, kBlock * t + 4 * i)); };
     for (int begin = first; begin < first + each; begin += n) {

@@ -27,7 +27,6 @@
 #define TW_INLINE __attribute__((always_inline))
 #include "templates/cpu/kernels.h"
 #define TILEWRIGHT_CPU_KERNELS native_v3
-#define TW_INLINE __attribute__((always_inline))
 #include "templates/cpu/floats.h"
 #include "templates/cpu/native.h"
 
