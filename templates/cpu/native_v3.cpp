@@ -21,6 +21,8 @@
 #pragma GCC push_options
 #pragma GCC optimize("O3")
 #pragma GCC target("avx2,fma,f16c")
+// GCC 12 warns of turns of a loop that it peels although they are not reached.
+#pragma GCC diagnostic ignored "-Warray-bounds"
 #endif
 // In a namespace of this file alone: what another compiles for less would be as good to the linker.
 #define TILEWRIGHT_CPU_KERNELS native_v3
