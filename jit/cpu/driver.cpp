@@ -89,11 +89,11 @@ CUresult module_load(CUmodule* module, const void* binary) {
   context_current(&context);
   Function& f = loaded->function;
   f.context = reinterpret_cast<const Context*>(context);
+  if (b.entry.ends_with("_tiles")) ask_for_tiles(b.entry);
   if (b.host) {
     f.first = b.host->first, f.run = b.host->run;
   } else {
     loaded->code = std::make_unique<Code>(read_object(b.image));
-    if (loaded->code->at(b.entry + "_tiles")) ask_for_tiles(b.entry);
     f.run = reinterpret_cast<CpuFunction*>(loaded->code->at(b.entry));
     if (void* first = loaded->code->at(b.entry + "_first")) f.first = reinterpret_cast<CpuFunction*>(first);
   }

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <memory>
 
+#include "templates/cpu/built_in.h"
 #include "templates/cpu/gemm.h"
 #include "templates/cpu/ir.h"
-#include "templates/cpu/native_v3.h"
 #include "templates/knobs.h"
 #define TILEWRIGHT_CPU_KERNELS floats_text
 #include "templates/cpu/kernels.h"
@@ -61,9 +61,9 @@ class FloatFamily final : public EnumeratedFamily {
     s.entry = kFloatsEntry;
     s.plan = plan(g, k);
     NativeOptions o;
-    o.x.type = *float_type(g.x), o.floats = *float_type(g.w), o.e = epilogue_of(g);
+    o.text = KernelText::floats, o.x.type = *float_type(g.x), o.floats = *float_type(g.w), o.e = epilogue_of(g);
     o.tokens = k.tokens, o.panels = k.panels, o.tiles = k.tiles;
-    s.host = built_in(o, native_v3_floats(o));
+    s.host = built_in(o, arch);
     return s;
   }
   Traits traits(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
@@ -82,7 +82,10 @@ class FloatFamily final : public EnumeratedFamily {
     t.mma_ops = tiles * k.tokens * 2.0 * static_cast<double>(g.n) * static_cast<double>(g.k);
     // Products wait for each other where they are few; loads are shared by a tile's tokens and by its panels.
     const double sums = k.tokens * k.panels * 64.0 / arch.cpu->vector_bytes;  // vectors
-    t.mma_rate = 0.1 * sums / (sums + 3.0) / (1 + 0.5 / k.tokens) * (k.tiles > 4 ? 1.0 : 0.99);
+    const double loads = (k.tokens + 2.0 * k.panels) / (k.tokens * k.panels);
+    // w is read for each block of rows again, and not all of it behind products.
+    const double wait = static_cast<double>(g.k) / 5000 / static_cast<double>(rows);
+    t.mma_rate = 0.15 * sums / (sums + 3.0) / (1 + 0.5 * loads) / (1 + wait);
     t.later_wave_cost = 0.02;
     return t;
   }

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <memory>
 
+#include "templates/cpu/built_in.h"
 #include "templates/cpu/gemm.h"
 #include "templates/cpu/ir.h"
-#include "templates/cpu/native_v3.h"
 #include "templates/knobs.h"
 #define TILEWRIGHT_CPU_KERNELS text
 #include "templates/cpu/kernels.h"
@@ -17,6 +17,7 @@ namespace tilewright::cpu {
 namespace {
 
 constexpr const char* kEntry = "tilewright_kernel";
+constexpr const char* kTilesEntry = "tilewright_kernel_tiles";  // whose loader asks for tiles (jit/cpu/driver.cpp)
 
 struct Knobs {
   int tokens = 1;    // of a tile
@@ -54,7 +55,9 @@ class PanelFamily : public EnumeratedFamily {
     const Gemm* g = problem.as<Gemm>();
     if (!g) return "not a gemm";
     const std::string why = refusal_of_codes(*g, arch);
-    return why.empty() && uses_tiles() && !arch.cpu->tiles ? fmt::format("{} lacks AMX", arch.name) : why;
+    return why.empty() && kernel_text() == KernelText::tiles && !arch.cpu->tiles
+               ? fmt::format("{} lacks AMX", arch.name)
+               : why;
   }
   std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const final {
     std::vector<Candidate> list;
@@ -66,17 +69,20 @@ class PanelFamily : public EnumeratedFamily {
     const Gemm& g = *problem.as<Gemm>();
     const Knobs k = table().knobs(candidate);
     const PanelCodes w = *panel_codes(g.w);
+    const std::string entry = kernel_text() == KernelText::tiles ? kTilesEntry : kEntry;
     Ir ir(*arch.cpu);
-    ir.function(fmt::format("{}_first", kEntry),
-                [&](const Ir::Arguments& a) { text::quantize(ir, a, input_of(g), k.tokens, w); });
-    ir.function(kEntry, [&](const Ir::Arguments& a) { write(ir, a, w, epilogue_of(g), k); });
-    if (uses_tiles()) ir.function(fmt::format("{}_tiles", kEntry), [](const Ir::Arguments&) {});
+    ir.function(entry + "_first", [&](const Ir::Arguments& a) { text::quantize(ir, a, input_of(g), of_record(k), w); });
+    ir.function(entry, [&](const Ir::Arguments& a) { write(ir, a, w, epilogue_of(g), k); });
     Source s;
     s.name = fmt::format("gemm/{}", name());
     s.text = ir.text();
-    s.entry = kEntry;
+    s.entry = entry;
     s.plan = plan(g, k);
-    s.host = host(g, k);
+    NativeOptions o;
+    o.text = kernel_text(), o.w = w, o.x = input_of(g), o.e = epilogue_of(g);
+    o.tokens = k.tokens, o.panels = k.panels, o.ahead = k.ahead, o.wide = k.wide, o.chunk = k.chunk;
+    o.together = k.together;
+    s.host = built_in(o, arch);
     return s;
   }
   Traits traits(const Problem& problem, const Arch& arch, const Candidate& candidate) const final {
@@ -100,14 +106,15 @@ class PanelFamily : public EnumeratedFamily {
 
  protected:
   virtual const KnobTable<Knobs>& table() const = 0;
-  virtual bool uses_tiles() const { return false; }  // a function kEntry_tiles tells the loader (jit/cpu/driver.cpp)
+  virtual KernelText kernel_text() const = 0;
   virtual std::vector<Knobs> legal(const Gemm& g, const Arch& arch) const = 0;
   virtual void write(Ir& ir, const Ir::Arguments& a, PanelCodes w, const Epilogue& e, const Knobs& k) const = 0;
   virtual double rate(const Knobs& k, const Arch& arch) const = 0;  // of the operations, relative
-  virtual bool is_built_in(const Knobs& k) const = 0;
 
  private:
-  static LaunchPlan plan(const Gemm& g, const Knobs& k) {
+  // Tokens whose codes of a block lie side by side.
+  int of_record(const Knobs& k) const { return kernel_text() == KernelText::tiles ? text::kTileTokens : k.tokens; }
+  LaunchPlan plan(const Gemm& g, const Knobs& k) const {
     const auto tokens = static_cast<std::uint32_t>(k.tokens);
     LaunchPlan p;
     p.x = {1, tokens, static_cast<std::uint32_t>(text::kPanelRows * k.panels)};
@@ -118,12 +125,6 @@ class PanelFamily : public EnumeratedFamily {
     p.threads = 1;
     return p;
   }
-  std::shared_ptr<const CpuKernel> host(const Gemm& g, const Knobs& k) const {
-    if (!is_built_in(k)) return nullptr;
-    NativeOptions o;
-    o.w = *panel_codes(g.w), o.x = input_of(g), o.e = epilogue_of(g), o.tokens = k.tokens;
-    return built_in(o, native_v3_kernel(o));
-  }
 };
 
 class Gemv final : public PanelFamily {
@@ -132,6 +133,7 @@ class Gemv final : public PanelFamily {
   std::string_view title() const override { return "CPU, few tokens: sums in registers, weights in panels read once"; }
 
  protected:
+  KernelText kernel_text() const override { return KernelText::few; }
   const KnobTable<Knobs>& table() const override {
     static const KnobTable<Knobs> table("", kFewKnobs);
     return table;
@@ -155,7 +157,6 @@ class Gemv final : public PanelFamily {
   double rate(const Knobs& k, const Arch&) const override {
     return 0.6 * k.tokens / (k.tokens + 2.0) * (k.panels == 4 ? 1.0 : 0.99) * (k.ahead == 0 ? 1.0 : 0.995);
   }
-  bool is_built_in(const Knobs& k) const override { return k.panels == kFewPanels && k.ahead == 0; }
 };
 
 class Codes final : public PanelFamily {
@@ -166,6 +167,7 @@ class Codes final : public PanelFamily {
   }
 
  protected:
+  KernelText kernel_text() const override { return KernelText::many; }
   const KnobTable<Knobs>& table() const override {
     static const KnobTable<Knobs> table("", kManyKnobs);
     return table;
@@ -195,9 +197,6 @@ class Codes final : public PanelFamily {
     return 1.4 / (1 + 0.5 * (rows + tokens) / (rows * tokens)) * k.tokens / (k.tokens + 12.0) *
            (k.tokens > 64 ? 0.97 : 1.0) * (k.panels == 4 ? 1.0 : 0.99);
   }
-  bool is_built_in(const Knobs& k) const override {
-    return k.panels == kManyPanels && k.wide == 1 && k.together == kManyTogether;
-  }
 };
 
 class Tiles final : public PanelFamily {
@@ -210,17 +209,21 @@ class Tiles final : public PanelFamily {
     static const KnobTable<Knobs> table("", kTileKnobs);
     return table;
   }
-  bool uses_tiles() const override { return true; }
+  KernelText kernel_text() const override { return KernelText::tiles; }
   std::vector<Knobs> legal(const Gemm& g, const Arch&) const override {
     std::vector<Knobs> list;
     if (g.m < 8) return list;
     for (const int tokens : {16, 32, 64, 128}) {
       if (tokens > 16 && tokens >= 2 * g.m) break;
       for (const int panels : {4, 16})
-        for (const int chunk : {8, 16, 32})
-          for (const int together : {1, 2, 4})
-            if (together * panel_codes(g.w)->scales <= 4 && g.k / text::kBlock % together == 0)
-              list.push_back({.tokens = tokens, .panels = panels, .chunk = chunk, .together = together});
+        for (const int chunk : {8, 16})
+          for (const int together : {1, 2, 4}) {
+            const int tiles = together * panel_codes(g.w)->scales;
+            // The more the better, but for what else is in the way of the pipeline.
+            const bool most = tiles == 4 || g.k / text::kBlock % (2 * together) != 0;
+            if (tiles > 4 || g.k / text::kBlock % together != 0 || (tiles < 2 && !most)) continue;
+            list.push_back({.tokens = tokens, .panels = panels, .chunk = chunk, .together = together});
+          }
     }
     return list;
   }
@@ -228,9 +231,9 @@ class Tiles final : public PanelFamily {
     text::by_tiles(ir, a, w, e, k.tokens, k.panels, k.chunk, k.together);
   }
   double rate(const Knobs& k, const Arch&) const override {
-    return 1.2 * k.tokens / (k.tokens + 24.0) * (k.panels == 4 ? 1.0 : 0.99) * (k.chunk == 16 ? 1.0 : 0.99);
+    return 1.2 * k.tokens / (k.tokens + 24.0) * (k.panels == 4 ? 1.0 : 0.99) * (k.chunk == 16 ? 1.0 : 0.99) *
+           (k.together > 1 ? 1.0 : 0.95);
   }
-  bool is_built_in(const Knobs&) const override { return false; }
 };
 
 // ---- pack
@@ -348,16 +351,6 @@ std::string refusal(const Gemm& g, const Arch& arch) {
   if (g.groups) return "groups";
   if (g.k == 0 || g.n == 0) return "nothing to sum up";
   return {};
-}
-
-std::shared_ptr<const CpuKernel> built_in(const NativeOptions& options, const NativeKernel& kernel) {
-  if (!kernel.run) return nullptr;
-  const auto bound = [options](NativeFunction* f) {
-    return [options, f](const void* args, const void* constants, void* scratch, std::int64_t block) {
-      f(options, args, constants, scratch, block);
-    };
-  };
-  return std::make_shared<const CpuKernel>(CpuKernel{bound(kernel.first), bound(kernel.run)});
 }
 
 }  // namespace tilewright::cpu

@@ -6,12 +6,10 @@
 #include <tilewright/gemm.h>
 #include <tilewright/source.h>
 
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 
-#include "templates/cpu/native_v3.h"
 #include "templates/cpu/options.h"
 #include "templates/cpu/panels.h"
 
@@ -36,7 +34,5 @@ std::optional<Type> output_type(Format f);  // of y: one of these, int8, e4m3 or
 Epilogue epilogue_of(const Gemm& g);
 // Why no kernel computes g, whatever x and w are; empty if some may.
 std::string refusal(const Gemm& g, const Arch& arch);
-// A kernel that is built in, with its options; null without one.
-std::shared_ptr<const CpuKernel> built_in(const NativeOptions& options, const NativeKernel& kernel);
 
 }  // namespace tilewright::cpu

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels that are built in, for every CPU from x86-64-v3 on, with those knobs that serve most problems well.
-#include "templates/cpu/native_v3.h"
+// The kernels that are built in for every CPU from x86-64-v3 on, with those knobs that serve most problems well.
+#include "templates/cpu/built_in.h"
 
 #if defined(__x86_64__)
 // Everything that the kernels share with other files comes before the pragma, for any CPU.
@@ -30,78 +30,27 @@
 #include "templates/cpu/kernels.h"
 #define TILEWRIGHT_CPU_KERNELS native_v3
 #include "templates/cpu/floats.h"
-#include "templates/cpu/native.h"
+#include "templates/cpu/native_v3.h"
 
 namespace tilewright::cpu {
 namespace {
+using K = NativeV3;
+}
+}  // namespace tilewright::cpu
+#define TW_KERNELS native_v3
+#include "templates/cpu/native_kernels.h"
 
-using K = Native;
-
-template <int n>
-using Fixed = std::integral_constant<int, n>;
-template <PanelCodes w>
-using Codes = std::integral_constant<PanelCodes, w>;
-
-K::Arguments arguments(const void* args, const void* constants, void* scratch, std::int64_t block) {
-  return {static_cast<K::Ptr>(args), static_cast<K::Ptr>(constants), static_cast<K::Ptr>(scratch), block};
-}
-
-void first(const NativeOptions& o, const void* args, const void* constants, void* scratch, std::int64_t block) {
-  K k;
-  native_v3::quantize(k, arguments(args, constants, scratch, block), o.x, o.tokens, o.w);
-}
-template <PanelCodes w, int tokens>
-void run(const NativeOptions& o, const void* args, const void* constants, void* scratch, std::int64_t block) {
-  K k;
-  if constexpr (tokens <= kFewTokens)
-    native_v3::few(k, arguments(args, constants, scratch, block), Codes<w>(), o.e, Fixed<tokens>(), kFewPanels,
-                   Fixed<0>());
-  else
-    native_v3::many(k, arguments(args, constants, scratch, block), Codes<w>(), o.e, Fixed<tokens>(), kManyPanels,
-                    Fixed<1>(), Fixed<kManyTogether>());
-}
-
-template <PanelCodes w>
-NativeFunction* find_run(int tokens) {
-  return tokens == 1 ? &run<w, 1> : tokens == 4 ? &run<w, 4> : tokens == 64 ? &run<w, 64> : nullptr;
-}
-template <std::size_t... i>
-NativeFunction* find_run(const NativeOptions& o, std::index_sequence<i...>) {
-  NativeFunction* found = nullptr;
-  ((o.w == kPanelCodes[i] ? void(found = find_run<kPanelCodes[i]>(o.tokens)) : void()), ...);
-  return found;
-}
-
-void first_of_floats(const NativeOptions& o, const void* args, const void* constants, void* scratch,
-                     std::int64_t block) {
-  K k;
-  native_v3::widen(k, arguments(args, constants, scratch, block), o.x.type, o.tokens);
-}
-template <Type w, int tokens, int panels>
-void run_floats(const NativeOptions& o, const void* args, const void* constants, void* scratch, std::int64_t block) {
-  K k;
-  native_v3::floats(k, arguments(args, constants, scratch, block), w, o.e, Fixed<tokens>(), Fixed<panels>(), o.tiles);
-}
-template <Type w>
-NativeFunction* find_floats(const NativeOptions& o) {
-  if (o.floats != w) return nullptr;
-  return o.tokens == 1 && o.panels == 4   ? &run_floats<w, 1, 4>
-         : o.tokens == 6 && o.panels == 1 ? &run_floats<w, 6, 1>
-                                          : nullptr;
-}
-
-}  // namespace
-
-NativeKernel native_v3_floats(const NativeOptions& o) {
-  NativeFunction* found = find_floats<Type::f32>(o);
-  if (!found) found = find_floats<Type::f16>(o);
-  if (!found) found = find_floats<Type::bf16>(o);
-  return found ? NativeKernel{&first_of_floats, found} : NativeKernel{};
-}
+namespace tilewright::cpu {
 
 NativeKernel native_v3_kernel(const NativeOptions& o) {
-  NativeFunction* const found = find_run(o, std::make_index_sequence<std::size(kPanelCodes)>());
-  return found ? NativeKernel{&first, found} : NativeKernel{};
+  if (o.text == KernelText::floats) {
+    NativeFunction* const found = find_floats<6, 1>(o);
+    return found ? NativeKernel{&widen, found} : NativeKernel{};
+  }
+  NativeFunction* found = nullptr;
+  if (o.text == KernelText::few) found = for_codes(o, [&](auto w) { return find_few<w.value>(o); });
+  if (o.text == KernelText::many) found = for_codes(o, [&](auto w) { return find_many<w.value, 4>(o); });
+  return found ? NativeKernel{&quantize, found} : NativeKernel{};
 }
 
 }  // namespace tilewright::cpu
@@ -115,6 +64,5 @@ NativeKernel native_v3_kernel(const NativeOptions& o) {
 #else
 namespace tilewright::cpu {
 NativeKernel native_v3_kernel(const NativeOptions&) { return {}; }
-NativeKernel native_v3_floats(const NativeOptions&) { return {}; }
 }  // namespace tilewright::cpu
 #endif

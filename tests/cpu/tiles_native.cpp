@@ -21,12 +21,12 @@
 #endif
 #define TILEWRIGHT_CPU_KERNELS native_tiles
 #include "templates/cpu/kernels.h"
-#include "templates/cpu/native.h"
+#include "templates/cpu/native_v3.h"
 
 namespace tilewright::test {
 namespace {
 
-struct Backend : cpu::Native {
+struct Backend : cpu::NativeV3 {
   static Ptr stack(std::int64_t bytes) {
     alignas(64) thread_local char memory[64 << 10];
     return bytes <= static_cast<std::int64_t>(sizeof memory) ? memory : nullptr;
@@ -45,7 +45,7 @@ CpuKernel tiles_in_native(const cpu::PanelCodes& w, const cpu::Input& x, const c
   CpuKernel kernel;
   kernel.first = [=](const void* args, const void* constants, void* scratch, std::int64_t block) {
     Backend b;
-    cpu::native_tiles::quantize(b, arguments(args, constants, scratch, block), x, tokens, w);
+    cpu::native_tiles::quantize(b, arguments(args, constants, scratch, block), x, cpu::native_tiles::kTileTokens, w);
   };
   kernel.run = [=](const void* args, const void* constants, void* scratch, std::int64_t block) {
     Backend b;
