@@ -55,6 +55,9 @@ int main(int argc, char** argv) {
   app.add_option("--rival-seconds", settings.rival_seconds,
                  "conv: time for the plans of one variant of cuDNN, 10 unless given");
   app.add_option("--threads", settings.threads, "cpu: threads of the kernels, the read loop and ggml; 0: all CPUs");
+  app.add_option(
+      "--target", settings.target,
+      "cpu: a lower target that this CPU runs, such as x86-64-v3; ggml then has this target's features alone");
   app.add_option("--ggml", settings.ggml,
                  "cpu: a source folder of ggml, whose CPU backend is built in a temporary folder and timed as well");
   app.add_flag("--each", settings.each, "conv: print the time of each candidate");
@@ -83,7 +86,7 @@ int main(int argc, char** argv) {
     if (what.empty()) what = {"compile", "prewarm", "kernels", "quantize", "launch", "startup", "regret"};
     std::optional<Device> device;
     if (what == std::vector<std::string>{"cpu"})
-      device = Device::open_cpu({.threads = settings.threads, .parallel_for = {}});
+      device = cpu_device(settings);
     else if (gpu)
       device = Device::open(0, options.driver);
     Json results;

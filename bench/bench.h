@@ -27,6 +27,7 @@ struct Settings {
   std::string layer;          // gptq: a folder with w.npy and h.npy
   bool host = false;          // gptq: on the host too
   int threads = 0;            // cpu: 0: as many as there are
+  std::string target;         // cpu: CpuOptions::target
   std::string ggml;           // cpu: ggml's source folder
   double rival_seconds = 10;  // of plans of one of cuDNN's variants
   bool tuned = false;         // conv: choose by Engine::tune
@@ -50,6 +51,7 @@ Json grouped(const Device& device, const Settings& settings);  // grouped.cpp: a
 Json x_from(const Device& device, const Settings& settings);
 Json gptqs(const Device& device, const Settings& settings);  // gptq.cpp: a layer by GPTQ on the device
 Json convs(const Device& device, const Settings& settings);  // conv.cpp: against cuDNN, as its table asks
+Device cpu_device(const Settings& settings);                 // cpu.cpp: on which cpu() computes
 Json cpu(const Settings& settings);                          // cpu.cpp: this machine's CPU, beside ggml
 Json launch_costs(const Device& device);                     // host.cpp: prepare() hit, bucket choice, launch()
 Json startup(const Settings& settings, const Device& d);     // host.cpp: second process

@@ -308,6 +308,10 @@ Json launch_costs_of(Engine& engine, const Device& device) {
 
 }  // namespace
 
+Device cpu_device(const Settings& settings) {
+  return Device::open_cpu({.threads = settings.threads, .parallel_for = {}, .target = settings.target});
+}
+
 Json cpu(const Settings& settings) {
   Options options = Options::from_env();
   options.cache = settings.cache.empty() ? ":memory:" : settings.cache;
@@ -315,13 +319,16 @@ Json cpu(const Settings& settings) {
   options.cache = ":memory:";
   options.llvm = "/nonexistent";  // leaves what is built in
   Engine built_in(options);
-  const Device device = Device::open_cpu({.threads = settings.threads, .parallel_for = {}});
+  const Device device = cpu_device(settings);
   std::optional<Ggml> ggml;
-  if (!settings.ggml.empty()) ggml.emplace(settings.ggml);
+  if (!settings.ggml.empty()) ggml.emplace(settings.ggml, device.arch());
   fmt::print("{}, {}, {} thread{}; GFLOP/s; ggml: {}\n", device.name(), device.arch().name, device.sms(),
              device.sms() == 1 ? "" : "s", ggml ? ggml->version() : "not given");
   Json out = {{"threads", device.sms()}, {"cache_bytes", device.l2_bytes()}};
-  if (ggml) out["ggml"] = ggml->version();
+  if (ggml) {
+    out["ggml"] = ggml->version();
+    out["ggml_options"] = ggml_options(device.arch());
+  }
   Products products(tuned, built_in, device, ggml ? &*ggml : nullptr, settings);
   std::vector<double> logs;
   const auto begin = Clock::now();

@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 namespace tilewright::bench {
 namespace {
@@ -27,7 +28,26 @@ std::string quoted(const std::string& text) {  // for a shell
   return out + "'";
 }
 
+// ggml's options for x86, and what they are called in CpuTarget::features.
+constexpr std::pair<const char*, const char*> kOptions[] = {
+    {"SSE42", "+sse4.2"},      {"AVX", "+avx"},           {"F16C", "+f16c"},
+    {"FMA", "+fma"},           {"BMI2", "+bmi2"},         {"AVX2", "+avx2"},
+    {"AVX_VNNI", "+avxvnni"},  {"AVX512", "+avx512f"},    {"AVX512_VNNI", "+avx512vnni"},
+    {"AMX_TILE", "+amx-tile"}, {"AMX_INT8", "+amx-int8"},
+};
+
 }  // namespace
+
+std::string ggml_options(const Arch& target) {
+  if (&target == &host_arch()) return "-DGGML_NATIVE=ON";
+  const std::string features = std::string(target.cpu->features) + ",";
+  std::string options = "-DGGML_NATIVE=OFF";
+  if (features.starts_with("+neon")) return options + " -DGGML_CPU_ARM_ARCH=armv8.2-a+dotprod";
+  for (const auto& [option, feature] : kOptions)
+    options +=
+        fmt::format(" -DGGML_{}={}", option, features.find(feature + std::string(",")) != features.npos ? "ON" : "OFF");
+  return options;
+}
 
 GgmlProduct::GgmlProduct(const std::string& program, const std::vector<std::string>& arguments) {
   int ends[2] = {-1, -1};
@@ -80,14 +100,14 @@ std::vector<double> GgmlProduct::run(double seconds) {
   return us;
 }
 
-Ggml::Ggml(const std::string& source) {
+Ggml::Ggml(const std::string& source, const Arch& target) {
   if (!fs::exists(fs::path(source) / "include" / "ggml-cpu.h"))
     throw Error(ErrorCode::invalid_argument, "--ggml", source, "a source folder of ggml: one with include/ggml-cpu.h");
   std::string name = (fs::temp_directory_path() / "tilewright_ggml_XXXXXX").string();
   if (!::mkdtemp(name.data())) throw Error(ErrorCode::io, "--ggml", name, "a folder that can be made");
   folder_ = name;
   try {
-    build(fs::absolute(source).string());
+    build(fs::absolute(source).string(), ggml_options(target));
   } catch (...) {
     fs::remove_all(folder_);
     throw;
@@ -104,12 +124,12 @@ Ggml::~Ggml() {
   fs::remove_all(folder_, ignored);
 }
 
-void Ggml::build(const std::string& source) const {
+void Ggml::build(const std::string& source, const std::string& options) const {
   const std::string at = quoted((folder_ / "build").string()), log = quoted((folder_ / "log").string());
   const std::string command = fmt::format(
-      "cmake -S {0} -B {1} -DCMAKE_BUILD_TYPE=Release -DGGML={2} >{3} 2>&1 && "
-      "cmake --build {1} --target rival --parallel >>{3} 2>&1",
-      quoted(TILEWRIGHT_BENCH_GGML), at, quoted(source), log);
+      "cmake -S {0} -B {1} -DCMAKE_BUILD_TYPE=Release -DGGML={2} {3} >{4} 2>&1 && "
+      "cmake --build {1} --target rival --parallel >>{4} 2>&1",
+      quoted(TILEWRIGHT_BENCH_GGML), at, quoted(source), options, log);
   if (std::system(command.c_str()) == 0) return;
   std::ifstream file(folder_ / "log");
   std::stringstream text;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <sys/types.h>
+#include <tilewright/arch.h>
 
 #include <cstdint>
 #include <cstdio>
@@ -12,6 +13,10 @@
 #include <vector>
 
 namespace tilewright::bench {
+
+// cmake's arguments for a ggml that has a target's features: for this machine's best, all that the compiler finds here,
+// for a lower one, those of its row alone. So a lower target meets the ggml of a CPU that has no more.
+std::string ggml_options(const Arch& target);
 
 // A process that computes one product again and again. Move-only.
 class GgmlProduct {
@@ -33,9 +38,9 @@ class GgmlProduct {
 
 class Ggml {
  public:
-  // Builds it in a temporary folder, with the compiler that CC and CXX name. Throws Error (invalid_argument) with the
-  // end of what cmake said.
-  explicit Ggml(const std::string& source);
+  // Builds it in a temporary folder, with the compiler that CC and CXX name, and with ggml_options(target). Throws
+  // Error (invalid_argument) with the end of what cmake said.
+  Ggml(const std::string& source, const Arch& target);
   ~Ggml();
   Ggml(const Ggml&) = delete;
   Ggml& operator=(const Ggml&) = delete;
@@ -46,7 +51,7 @@ class Ggml {
                                     std::int64_t k, std::size_t copies) const;
 
  private:
-  void build(const std::string& source) const;
+  void build(const std::string& source, const std::string& options) const;
   std::string program() const { return (folder_ / "build" / "rival").string(); }
 
   std::filesystem::path folder_;

@@ -53,8 +53,14 @@ tw_status tw_device_open(int32_t ordinal, const char* driver, tw_device** device
 
 tw_status tw_device_open_cpu(int32_t threads, tw_parallel_for parallel_for, void* user, tw_device** device,
                              tw_error** error) {
+  return tw_device_open_cpu_target(nullptr, threads, parallel_for, user, device, error);
+}
+
+tw_status tw_device_open_cpu_target(const char* target, int32_t threads, tw_parallel_for parallel_for, void* user,
+                                    tw_device** device, tw_error** error) {
   return guarded(error, [&] {
     CpuOptions options;
+    if (target) options.target = target;
     options.threads = threads;
     if (parallel_for)
       options.parallel_for = [=](std::int64_t count, const std::function<void(std::int64_t)>& body) {

@@ -169,8 +169,10 @@ int run_explain(const Context& context, const CacheArgs& args) {
   const Problem problem = args.problem.parse();
   const Arch& target = arch_or_device(args.arch, options);
   std::optional<Device> device;
-  if (target.cpu && &target == &host_arch())
-    device = Device::open_cpu();
+  if (target.cpu) try {
+      device = Device::open_cpu({.parallel_for = {}, .target = target.name});
+    } catch (const Error&) {  // another CPU's
+    }
   else if (Device::count(options.driver) > 0)
     device = Device::open(0, options.driver);
   if (device && std::string_view(device->arch().name) != target.name) device.reset();

@@ -111,10 +111,13 @@ Device need_device(int ordinal, const Options& options, const char* what) {
 
 Device need_device(const std::string& name, const Options& options, const char* what) {
   if (name == "cpu") return Device::open_cpu();
+  constexpr std::string_view kTarget = "cpu:";
+  if (name.starts_with(kTarget) && name.size() > kTarget.size())
+    return Device::open_cpu({.parallel_for = {}, .target = name.substr(kTarget.size())});
   int ordinal = -1;
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), ordinal);
   if (error != std::errc() || end != name.data() + name.size() || ordinal < 0)
-    throw Error(ErrorCode::invalid_argument, "--device", name, "cpu, or the ordinal of a GPU: 0, 1 ...");
+    throw Error(ErrorCode::invalid_argument, "--device", name, "cpu, cpu:TARGET, or the ordinal of a GPU: 0, 1 ...");
   return need_device(ordinal, options, what);
 }
 

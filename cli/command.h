@@ -75,7 +75,7 @@ const Arch& arch_or_device(const std::string& name, const Options& options);
 std::vector<const Arch*> targets(const std::vector<std::string>& names, const Options& options);
 // Throws Error (library_missing) saying that a GPU is needed for `what`, or open()'s own error.
 Device need_device(int ordinal, const Options& options, const char* what);
-// --device: "cpu", or a GPU's ordinal. Throws Error (invalid_argument), or as above.
+// --device: "cpu", "cpu:TARGET" (CpuOptions::target), or a GPU's ordinal. Throws Error (invalid_argument), or as above.
 Device need_device(const std::string& name, const Options& options, const char* what);
 // Without a name: the first GPU, else this machine's CPU.
 Device device_or_cpu(const std::string& name, const Options& options, const char* what);

@@ -95,7 +95,7 @@ class TILEWRIGHT_EXPORT Device {
   // This machine's CPU. Pointers of launches are the host's, 64-byte aligned ones being fastest. A launch is complete
   // when it returns; its stream is null, or an OwnedStream of this device. Launches of several threads share the
   // device's threads: one has them, and another computes on the thread that called it. Results do not depend on the
-  // number of threads. A child of fork() makes threads of its own. Throws Error (invalid_argument): threads.
+  // number of threads. A child of fork() makes threads of its own. Throws Error (invalid_argument): threads, target.
   static Device open_cpu(const CpuOptions& options = {});
   static int count();  // 0 when there is no driver or no device; never throws
   static int count(const std::string& driver);

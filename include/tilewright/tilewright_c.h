@@ -253,6 +253,9 @@ typedef void (*tw_block)(void* context, int64_t i);
 typedef void (*tw_parallel_for)(void* user, int64_t count, tw_block block, void* context);
 TW_API tw_status tw_device_open_cpu(int32_t threads, tw_parallel_for parallel_for, void* user, tw_device** device,
                                     tw_error** error);
+/* The same for a target that this CPU runs, such as "x86-64-v3"; null or "": the best. */
+TW_API tw_status tw_device_open_cpu_target(const char* target, int32_t threads, tw_parallel_for parallel_for,
+                                           void* user, tw_device** device, tw_error** error);
 typedef struct tw_device_info {
   uint32_t struct_size;
   int32_t ordinal, sms;

@@ -379,9 +379,10 @@ bool includes(std::string_view all, std::string_view some) {
 }
 const Arch& target_of(const CpuOptions& options) {
   if (options.target.empty()) return host_arch();
+  const CpuTarget& host = *host_arch().cpu;
   std::string names;
   for (const Arch& a : cpu_archs()) {
-    if (!includes(host_arch().cpu->features, a.cpu->features)) continue;
+    if (std::string_view(a.cpu->triple) != host.triple || !includes(host.features, a.cpu->features)) continue;
     if (options.target == a.name) return a;
     names += (names.empty() ? "" : ", ") + std::string(a.name);
   }

@@ -42,6 +42,31 @@ def test_threads_are_checked(threads):
         tw.Device.cpu(threads)
 
 
+def test_a_target_below_the_best(cpu, cpu_engine):
+    lower = tw.Device.cpu(target="x86-64-v3")
+    assert lower.arch == "x86-64-v3"
+    assert tw.Device.cpu(2, cpu.arch).arch == cpu.arch
+    problem = cpu_engine.packed(GEMM.format("q4_0"), lower)
+    x, panels = floats(3, 256), problem.pack_weights(tw.encode(floats(64, 256), "q4_0"))
+    results = []
+    for device in (cpu, lower):
+        y = np.empty((3, 64), np.float32)
+        cpu_engine.prepare(problem, device).launch(x=x, w=panels, y=y)
+        results.append(y)
+    assert np.array_equal(*results)
+
+
+@pytest.mark.parametrize("target", ("x86-64-v9", "sm_90a", "x86-64\0", 3))
+def test_targets_are_checked(target):
+    with pytest.raises(tw.InvalidArgument, match="target"):
+        tw.Device.cpu(target=target)
+
+
+def test_targets_that_there_are_are_listed(cpu):
+    with pytest.raises(tw.InvalidArgument, match=f"x86-64-v3.*{cpu.arch.split('+')[0]}"):
+        tw.Device.cpu(target="x86-64-v9")
+
+
 @pytest.mark.parametrize("format", ("q4_0", "q8_0", "q4_k", "q6_k"))
 @pytest.mark.parametrize("m", (1, 5, 40))
 def test_gemm_over_numpy(cpu, cpu_engine, format, m):

@@ -577,6 +577,7 @@ _FALLIBLE: dict[str, tuple[Any, ...]] = {
     "tw_unpack_weights": (_AT, Operand, Operand),
     "tw_device_open": (_INT, _TEXT, _AT),
     "tw_device_open_cpu": (_INT, _AT, _AT, _AT),
+    "tw_device_open_cpu_target": (_TEXT, _INT, _AT, _AT, _AT),
     "tw_device_describe": (_AT, _AT),
     "tw_device_synchronize": (_AT,),
     "tw_memory_create": (_AT, _SIZE, _AT),

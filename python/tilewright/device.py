@@ -29,14 +29,17 @@ class Device(Handle):
         self._describe(handle)
 
     @classmethod
-    def cpu(cls, threads: int | None = None) -> Device:
+    def cpu(cls, threads: int | None = None, target: str | None = None) -> Device:
         """This machine's CPU. Launches take arrays of the host (NumPy's, PyTorch's CPU tensors) and no stream, and are
-        complete when they return. threads: the calling one included; None: as many as the process may use CPUs. Raises
-        InvalidArgument for more than 1024. Usable from any thread, and in a child of fork()."""
+        complete when they return. threads: the calling one included; None: as many as the process may use CPUs. target:
+        what kernels are compiled for, "x86-64-v3"; None: the best of those that this CPU runs. Raises InvalidArgument
+        for more than 1024 threads, and with the targets that there are. Usable from any thread, and in a child of
+        fork()."""
         if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
             raise _errors.InvalidArgument("threads", repr(threads), "None, or 1 to 1024")
         handle = ctypes.c_void_p()
-        lib.tw_device_open_cpu(min(threads or 0, (1 << 31) - 1), None, None, ctypes.byref(handle))
+        name = None if target is None else _c.text(target, "target")
+        lib.tw_device_open_cpu_target(name, min(threads or 0, (1 << 31) - 1), None, None, ctypes.byref(handle))
         device = cls.__new__(cls)
         device._describe(handle)
         return device

@@ -5,8 +5,9 @@
 #include <fmt/format.h>
 #include <tilewright/numerics.h>
 
-#include <cmath>
+#include <algorithm>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "templates/cpu/gemm.h"
@@ -66,38 +67,62 @@ class Rows {
   const GemmArgs& args_;
 };
 
-// Sums of one row of x by four of w at a time, since additions of one sum wait for each other.
-void sum(const float* x, const float* w, std::int64_t k, std::int64_t count, double* products, double* magnitudes) {
-  constexpr int kTogether = 4;
-  for (std::int64_t first = 0; first < count; first += kTogether) {
-    double p[kTogether] = {}, a[kTogether] = {};
-    const float* rows[kTogether];
-    for (std::int64_t i = 0; i < kTogether; ++i) rows[i] = w + std::min(first + i, count - 1) * k;
-    for (std::int64_t j = 0; j < k; ++j)
-      for (int i = 0; i < kTogether; ++i) {
-        const double product = static_cast<double>(x[j]) * rows[i][j];
+// Rows of x as floats lie in the launch's scratch memory, from multiples of 64 bytes on.
+constexpr std::int64_t kLine = 64 / sizeof(float);
+std::int64_t lines(const Gemm& g) { return (g.k + kLine - 1) / kLine; }
+
+void decode_x(const Gemm& g, const GemmArgs& args, float* scratch, std::int64_t row) {
+  const std::vector<float> x = Rows(g, args).x(row);
+  std::copy(x.begin(), x.end(), scratch + row * lines(g) * kLine);
+}
+
+// Rows of w as columns: of each column kColumns numbers, 0 where there are fewer rows.
+std::vector<double> transposed(const std::vector<float>& w, std::int64_t k) {
+  std::vector<double> out(static_cast<std::size_t>(kColumns * k));
+  const std::int64_t count = k ? static_cast<std::int64_t>(w.size()) / k : 0;
+  for (std::int64_t j = 0; j < k; ++j)
+    for (std::int64_t i = 0; i < count; ++i) out[j * kColumns + i] = w[i * k + j];
+  return out;
+}
+
+// Sums of one row of x by kColumns of w, each in the order of k. Lanes are neighbouring sums; kTogether of them and of
+// their magnitudes take half of the registers.
+void sum(const float* x, const double* w, std::int64_t k, double* products, double* magnitudes) {
+  using Doubles [[gnu::vector_size(16)]] = double;
+  using Bits [[gnu::vector_size(16)]] = std::int64_t;
+  constexpr std::int64_t kLanes = 2, kTogether = 8;
+  constexpr Bits kMagnitude = {std::numeric_limits<std::int64_t>::max(), std::numeric_limits<std::int64_t>::max()};
+  for (std::int64_t first = 0; first < kColumns; first += kTogether) {
+    Doubles p[kTogether / kLanes] = {}, a[kTogether / kLanes] = {};
+    for (std::int64_t j = 0; j < k; ++j) {
+      const double value = x[j];
+#pragma GCC unroll 4  // or the sums would not be in registers
+      for (std::int64_t i = 0; i < kTogether / kLanes; ++i) {
+        Doubles of_w;
+        std::memcpy(&of_w, w + j * kColumns + first + i * kLanes, sizeof of_w);
+        const Doubles product = value * of_w;
         p[i] += product;
-        a[i] += std::fabs(product);
+        a[i] += reinterpret_cast<Doubles>(reinterpret_cast<Bits>(product) & kMagnitude);
       }
-    for (std::int64_t i = 0; i < kTogether && first + i < count; ++i)
-      products[first + i] = p[i], magnitudes[first + i] = a[i];
+    }
+    std::memcpy(products + first, p, sizeof p);
+    std::memcpy(magnitudes + first, a, sizeof a);
   }
 }
 
 // Columns block * kColumns and on of all rows. oracle: stores values and bounds, dense, in the place of y.
-void compute(const Gemm& g, bool oracle, const GemmArgs& args, std::int64_t block) {
+void compute(const Gemm& g, bool oracle, const GemmArgs& args, const float* x, std::int64_t block) {
   const Rows rows(g, args);
   const std::int64_t first = block * kColumns, count = std::min(kColumns, g.n - first);
   if (count <= 0) return;
-  const std::vector<float> w = rows.w(first, count);
+  const std::vector<double> w = transposed(rows.w(first, count), g.k);
   const double scale = static_cast<double>(static_cast<float>(g.alpha) * args.alpha);
   const double y_factor = 1.0 / g.y_scale;
   const std::int64_t ldy = args.ldy ? args.ldy : g.n, ldc = args.ldc ? args.ldc : g.n;
   const std::int64_t element = g.y.stream_bytes(0, 1, 1);
   double products[kColumns], magnitudes[kColumns];
   for (std::int64_t m = 0; m < args.m; ++m) {
-    const std::vector<float> x = rows.x(m);
-    sum(x.data(), w.data(), g.k, count, products, magnitudes);
+    sum(x + m * lines(g) * kLine, w.data(), g.k, products, magnitudes);
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t n = first + i;
       GemmSums sums{products[i], magnitudes[i], 0, scale, 0, 0};
@@ -149,13 +174,19 @@ class Reference final : public EnumeratedFamily {
     Source s;
     s.name = "gemm/cpu_reference";
     s.entry = "tilewright_reference";
+    const Gemm& g = *problem.as<Gemm>();
     s.plan.x = {1, 0, kColumns};
+    s.plan.y = {1, 1, 0};
+    s.plan.z = {static_cast<std::uint32_t>(lines(g)), 1, 0};
     s.plan.threads = 1;
-    const auto run = [g = *problem.as<Gemm>(), oracle = c.at("oracle") != 0](const void* args, const void*, void*,
-                                                                             std::int64_t block) {
-      compute(g, oracle, *static_cast<const GemmArgs*>(args), block);
+    const auto first = [g](const void* args, const void*, void* scratch, std::int64_t row) {
+      decode_x(g, *static_cast<const GemmArgs*>(args), static_cast<float*>(scratch), row);
     };
-    s.host = std::make_shared<const CpuKernel>(CpuKernel{{}, run});
+    const auto run = [g, oracle = c.at("oracle") != 0](const void* args, const void*, void* scratch,
+                                                       std::int64_t block) {
+      compute(g, oracle, *static_cast<const GemmArgs*>(args), static_cast<const float*>(scratch), block);
+    };
+    s.host = std::make_shared<const CpuKernel>(CpuKernel{first, run});
     return s;
   }
   Traits traits(const Problem& problem, const Arch&, const Candidate&) const override {

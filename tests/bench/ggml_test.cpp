@@ -54,14 +54,37 @@ TEST_CASE("bench: a buffer without kernels, and a product that crashes") {
   CHECK_THROWS_AS(GgmlProduct(folder.path + "/nothing", {}), Error);
 }
 
+TEST_CASE("bench: a lower target's ggml has its features and no more") {
+  CHECK(ggml_options(host_arch()) == "-DGGML_NATIVE=ON");
+  const auto has = [](const char* target, const char* option) {
+    const std::string options = ggml_options(arch(target)) + " ";
+    CAPTURE(target, option, options);
+    CHECK(options.starts_with("-DGGML_NATIVE=OFF "));
+    const bool on = options.find(std::string(" -DGGML_") + option + "=ON ") != std::string::npos;
+    CHECK(on == (options.find(std::string(" -DGGML_") + option + "=OFF ") == std::string::npos));
+    return on;
+  };
+  for (const char* target : {"x86-64", "x86-64-v3", "x86-64-v3+avxvnni", "x86-64-v4+vnni"}) {
+    if (target == std::string_view(host_arch().name)) continue;
+    const std::string name = target;
+    for (const char* option : {"SSE42", "AVX", "F16C", "FMA", "BMI2", "AVX2"})
+      CHECK(has(target, option) == (name != "x86-64"));
+    CHECK(has(target, "AVX_VNNI") == (name == "x86-64-v3+avxvnni"));
+    for (const char* option : {"AVX512", "AVX512_VNNI"}) CHECK(has(target, option) == (name == "x86-64-v4+vnni"));
+    for (const char* option : {"AMX_TILE", "AMX_INT8"}) CHECK_FALSE(has(target, option));
+  }
+  if (std::string_view("armv8.2+dotprod") != host_arch().name)
+    CHECK(ggml_options(arch("armv8.2+dotprod")) == "-DGGML_NATIVE=OFF -DGGML_CPU_ARM_ARCH=armv8.2-a+dotprod");
+}
+
 TEST_CASE("bench: a folder that is not ggml's, and one that does not build") {
   const Folder folder;
   const std::string source = folder.path;
-  CHECK(refusal([&] { Ggml{source}; }).allowed().find("include/ggml-cpu.h") != std::string::npos);
+  CHECK(refusal([&] { Ggml(source, host_arch()); }).allowed().find("include/ggml-cpu.h") != std::string::npos);
   std::filesystem::create_directory(source + "/include");
   std::ofstream(source + "/include/ggml-cpu.h") << "";
   std::ofstream(source + "/CMakeLists.txt") << "message(FATAL_ERROR \"no such processor\")\n";
-  const Error failed = refusal([&] { Ggml{source}; });
+  const Error failed = refusal([&] { Ggml(source, host_arch()); });
   CHECK(failed.value() == source);
   CHECK(failed.allowed().find("no such processor") != std::string::npos);
 }

@@ -70,6 +70,20 @@ TEST_CASE("the CPU is a device, on its own threads or on the caller's") {
   CHECK(info.sms == 3);
   CHECK(info.memory_bytes > 0);
 
+  // The first of the targets that it runs has no features, so it is below this one's wherever there are kernels.
+  const Failure unknown =
+      failure([&](tw_error** e) { return tw_device_open_cpu_target("x86-64-v9", 1, nullptr, nullptr, &opened, e); });
+  CHECK(unknown.field == "target");
+  const std::string all = "this machine's CPU runs ";
+  REQUIRE(unknown.allowed.starts_with(all));
+  const std::string first = unknown.allowed.substr(all.size(), unknown.allowed.find(',') - all.size());
+  tw_device_info lower = TW_DEVICE_INFO_INIT;
+  succeed([&](tw_error** e) { return tw_device_open_cpu_target(first.c_str(), 2, nullptr, nullptr, &opened, e); });
+  const DeviceHandle plainest(opened);
+  succeed([&](tw_error** e) { return tw_device_describe(plainest.get(), &lower, e); });
+  CHECK(lower.arch == first);
+  CHECK(lower.sms == 2);
+
   // What there is for any CPU: the reference, or kernels.
   const int64_t m = 3, n = 128, k = 64;
   const ProblemHandle plain = problem("gemm x=q8_1 x_from=f32 w=q4_0 y=f32 m=1 n=128 k=64");

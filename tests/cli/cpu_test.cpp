@@ -75,6 +75,23 @@ TEST_CASE("cli: without a GPU run and tune take the CPU, pack the weights, and s
   CHECK(tool("cache explain --arch cpu " + std::string(kPacked) + cache).out.find("bucket") != std::string::npos);
 }
 
+TEST_CASE("cli: a lower target of this CPU has kernels and choices of its own") {
+  const std::string best = tilewright::host_arch().name, cache = cache_flag("lower.db");
+  if (!best.starts_with("x86-64-v")) return;  // no other has kernels, or none at all
+  for (const std::string target : {best, std::string("x86-64-v3")}) {
+    const std::string device = "--device cpu:" + target + " ";
+    const Json tuned = tool("tune --max 2 --json " + device + kPacked + cache).json();
+    CHECK(tuned["reports"].size() == 1);
+    const Json run = tool("run --json " + device + kPacked + cache).json();
+    CHECK(run["executed_on"] == "cpu");
+    CHECK(run["arch"] == target);
+    CHECK(run["verified"] == true);
+    const std::string explained = tool("cache explain --arch " + target + " " + kPacked + cache).out;
+    CHECK(explained.find("grade: exact") != std::string::npos);
+    CHECK(explained.find("  target=" + target) != std::string::npos);
+  }
+}
+
 TEST_CASE("cli: what this CPU has no kernels for is computed by the reference, which says why") {
   for (const char* problem : {"'fake_quant x=f32 rows=4 cols=64' ", "'gemm x=q8_1 w=q4_0 y=f32 m=2 n=24 k=64' "}) {
     const Ran ran = tool(std::string("run ") + problem + cache_flag("none.db"));
@@ -128,7 +145,11 @@ TEST_CASE("cli: what is not built in is not held against a compiler that comes l
 }
 
 TEST_CASE("cli: devices and targets that there are not are refused by name") {
-  refused(std::string("run --device gpu ") + kPacked, 1, "--device = gpu: cpu, or the ordinal of a GPU");
+  refused(std::string("run --device gpu ") + kPacked, 1, "--device = gpu: cpu, cpu:TARGET, or the ordinal of a GPU");
+  refused(std::string("run --device cpu: ") + kPacked, 1, "--device = cpu:: cpu, cpu:TARGET");
+  for (const char* command : {"run", "tune"})
+    refused(std::string(command) + " --device cpu:x86-64-v9 " + kPacked, 1,
+            "target = x86-64-v9: this machine's CPU runs " + std::string(tilewright::cpu_archs().front().name));
   refused(std::string("tune --device -1 ") + kPacked, 1, "--device");
   refused(std::string("plan --arch x86-64-v9 ") + kPacked, 1, "x86-64-v4+vnni");
   refused(std::string("plan --arch sm_90a ") + kPacked, 1, "panels");

@@ -186,8 +186,8 @@ TEST_CASE("another stream than null is refused, and so are images that are no ob
 
 TEST_CASE("a device may use less than its CPU has, and no more") {
   for (const Arch& a : cpu_archs()) {
-    const std::string features = a.cpu->features;
-    if (&a == &host_arch() || features.empty()) {
+    const std::string features = a.cpu->features, triple = a.cpu->triple;
+    if (&a == &host_arch() || (features.empty() && triple == host_arch().cpu->triple)) {
       const Device device = Device::open_cpu({.threads = 1, .parallel_for = {}, .target = a.name});
       CHECK(&device.arch() == &a);
     }
@@ -195,5 +195,6 @@ TEST_CASE("a device may use less than its CPU has, and no more") {
   const Error e = refusal([] { Device::open_cpu({.threads = 1, .parallel_for = {}, .target = "x86-64-v9"}); });
   CHECK(e.field() == "target");
   CHECK(e.value() == "x86-64-v9");
-  CHECK(e.allowed().find("this machine's CPU runs x86-64") == 0);
+  CHECK(e.allowed().find("this machine's CPU runs ") == 0);
+  CHECK(e.allowed().find(host_arch().name) != std::string::npos);
 }
