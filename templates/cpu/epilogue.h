@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activations and stores over a backend B (ir.h, native.h): what follows a gemm's sums. Part of kernels.h, in the
+// Activations and stores over a backend B (ir.h, native_*): what follows a gemm's sums. Part of kernels.h, in the
 // namespace TILEWRIGHT_CPU_KERNELS. Operations are the same on every backend, and so are the bits.
 namespace tilewright::cpu::TILEWRIGHT_CPU_KERNELS {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU's gemm of floats, written once over a backend B (ir.h, native.h), for weights in panels of floats (panels.h):
+// The CPU's gemm of floats, written once over a backend B (ir.h, native_*), for weights in panels of floats (panels.h):
 //
 //   y[t, r] = alpha sum over parts of k (sum of x[t, k] w[r, k]) + bias[r]
 //

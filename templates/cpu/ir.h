@@ -3,7 +3,7 @@
 // computes once per call of the C++ function is written once. No pass follows (jit/cpu/llvm.h), so the text is what is
 // to run: values that a loop carries are its phis, and what does not change is outside of it.
 //
-// Native (native.h) has the same operations and gives the same bits.
+// NativeV3 and NativeV4 have the same operations and give the same bits.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU's gemm kernels, each written once over a backend B (ir.h, native.h), for weights in panels (panels.h) and x
+// The CPU's gemm kernels, each written once over a backend B (ir.h, native_*), for weights in panels (panels.h) and x
 // in blocks of 32 codes:
 //
 //   y[t, r] = alpha sum over blocks of ((sum of code_w code_x) d_w - minimum_w (sum of code_x)) d_x + bias[r]
