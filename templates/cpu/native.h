@@ -55,10 +55,20 @@ class Native {
     alignas(64) thread_local char memory[kMostStack];
     return memory;
   }
-  static constexpr std::int64_t kMostStack = 64 * (64 + 20);  // sums of 64 tokens, and a block of w
+  static constexpr std::int64_t kMostStack = 48 << 10;
 
   static Ptr load_ptr(Ptr p) { return load<Ptr>(p); }
   static I64 load_i64(Ptr p) { return load<I64>(p); }
+  static I64 load_i32(Ptr p) { return load<std::int32_t>(p); }
+  static void store_i64(Ptr p, I64 v) { store(p, v); }
+  static void copy(Ptr to, Ptr from, int bytes) {  // 1, 2 or 4
+    if (bytes == 1)
+      store(to, load<std::int8_t>(from));
+    else if (bytes == 2)
+      store(to, load<std::int16_t>(from));
+    else
+      store(to, load<std::int32_t>(from));
+  }
   static F32 load_f32(Ptr p) { return load<float>(p); }
   static Bytes load_bytes(Ptr p) { return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))}; }
   static void store_bytes(Ptr p, Bytes v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(writable(p)), v.v); }

@@ -4,6 +4,7 @@
 
 #if defined(__x86_64__)
 // Everything that the kernels share with other files comes before the pragma, for any CPU.
+#include <tilewright/conv.h>
 #include <tilewright/gemm.h>
 
 #include <array>
@@ -11,6 +12,7 @@
 #include <span>
 #include <utility>
 
+#include "templates/conv/params.cuh"
 #include "templates/cpu/options.h"
 #include "templates/cpu/panels.h"
 #include "templates/gemm/params.cuh"
@@ -30,6 +32,8 @@
 #include "templates/cpu/kernels.h"
 #define TILEWRIGHT_CPU_KERNELS native_v3
 #include "templates/cpu/floats.h"
+#define TILEWRIGHT_CPU_KERNELS native_v3
+#include "templates/cpu/columns.h"
 #include "templates/cpu/native.h"
 
 namespace tilewright::cpu {
@@ -90,7 +94,23 @@ NativeFunction* find_floats(const NativeOptions& o) {
                                           : nullptr;
 }
 
+void first_of_columns(const NativeOptions& o, const void* args, const void* constants, void* scratch,
+                      std::int64_t block) {
+  K k;
+  native_v3::widen_weights(k, arguments(args, constants, scratch, block), o.filter);
+}
+void run_columns(const NativeOptions& o, const void* args, const void* constants, void* scratch, std::int64_t block) {
+  K k;
+  native_v3::columns(k, arguments(args, constants, scratch, block), o.filter, Fixed<6>(), Fixed<1>(), o.tiles, o.turns);
+}
+
 }  // namespace
+
+NativeKernel native_v3_columns(const NativeOptions& o) {
+  const bool is_built_in = o.tokens == 6 && o.panels == 1 &&
+                           native_v3::columns_stack(o.tokens, o.panels, o.tiles, o.turns) <= Native::kMostStack;
+  return is_built_in ? NativeKernel{&first_of_columns, &run_columns} : NativeKernel{};
+}
 
 NativeKernel native_v3_floats(const NativeOptions& o) {
   NativeFunction* found = find_floats<Type::f32>(o);
@@ -116,5 +136,6 @@ NativeKernel native_v3_kernel(const NativeOptions& o) {
 namespace tilewright::cpu {
 NativeKernel native_v3_kernel(const NativeOptions&) { return {}; }
 NativeKernel native_v3_floats(const NativeOptions&) { return {}; }
+NativeKernel native_v3_columns(const NativeOptions&) { return {}; }
 }  // namespace tilewright::cpu
 #endif

@@ -18,6 +18,8 @@ struct NativeOptions {
   int tokens = 0;             // of a tile
   Type floats = Type::f32;    // w, of cpu_floats
   int panels = 0, tiles = 0;  // of a block, of cpu_floats
+  Filter filter = {};         // of cpu_columns
+  int turns = 0;
 };
 using NativeFunction = void(const NativeOptions& options, const void* args, const void* constants, void* scratch,
                             std::int64_t block);
@@ -27,6 +29,7 @@ struct NativeKernel {
 };
 // Empty if there is none for these options. It is to be called with them.
 NativeKernel native_v3_kernel(const NativeOptions& options);
-NativeKernel native_v3_floats(const NativeOptions& options);  // cpu_floats
+NativeKernel native_v3_floats(const NativeOptions& options);   // cpu_floats
+NativeKernel native_v3_columns(const NativeOptions& options);  // cpu_columns
 
 }  // namespace tilewright::cpu

@@ -5,10 +5,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <random>
 
 #include "cpu_test.h"
 #include "operands.h"
+#include "templates/describe.h"
 
 using namespace tilewright;
 using namespace tilewright::test;
@@ -29,6 +32,75 @@ void check_reference(const std::string& text) {
   const Family& reference = family("conv", "cpu_reference");
   REQUIRE(reference.why_not(o.problem, host_arch()) == "");
   check(o, built_in(reference.source(o.problem, host_arch(), {"cpu_reference", {{"oracle", 0}}}), host_arch()));
+}
+
+const Family& columns() { return family("conv", "cpu_columns"); }
+
+// Every candidate's built-in kernel, with one thread, and some compiled ones, with three: right, and the same bits.
+// Returns how many kernels ran.
+int check_columns(Operands& o, std::mt19937& random) {
+  INFO(o.problem.text());
+  REQUIRE(columns().why_not(o.problem, host_arch()) == "");
+  const std::vector<Candidate> all = columns().candidates(o.problem, host_arch());
+  REQUIRE(!all.empty());
+  const std::size_t some[] = {random() % all.size(), random() % all.size(), 0};
+  std::vector<std::byte> bits;
+  int kernels = 0, built = 0;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const Source source = columns().source(o.problem, host_arch(), all[i]);
+    std::vector<std::pair<Binary, int>> binaries;
+    if (source.host) binaries.emplace_back(built_in(source, host_arch()), 1), ++built;
+    if (std::find(std::begin(some), std::end(some), i) < std::end(some))
+      binaries.emplace_back(compile(source, host_arch(), llvm()), 3);
+    for (const auto& [binary, threads] : binaries) {
+      INFO(all[i].text() << ", " << threads << " threads");
+      const std::vector<std::byte> y = o.run(Device::open_cpu({.threads = threads, .parallel_for = {}}), binary);
+      if (bits.empty()) {
+        REQUIRE(o.wrong() == "");
+        bits = y;
+      }
+      REQUIRE(y == bits);
+      ++kernels;
+    }
+  }
+  CHECK(built > 0);
+  return kernels;
+}
+
+// A legal problem of floats: some number of axes, groups, paddings, layouts, and what follows the sums.
+std::string random_conv(std::mt19937& random) {
+  const auto to = [&](std::int64_t most) {
+    return 1 + static_cast<std::int64_t>(random() % static_cast<unsigned>(most));
+  };
+  const auto one_of = [&](auto&& list) { return list[random() % std::size(list)]; };
+  static constexpr const char *kFloats[] = {"f32", "f16", "bf16"}, *kModes[] = {"zero", "replicate", "reflect"},
+                              *kLayouts[] = {"ndhwc", "ncdhw"}, *kActs[] = {"", " act=relu", " act=gelu", " act=silu"},
+                              *kY[] = {"f32", "f16", "bf16", "int8", "e4m3"};
+  const std::int64_t rank = to(3), groups = random() % 3 ? 1 : to(4), c = groups * to(random() % 2 ? 9 : 90),
+                     k = groups * to(random() % 2 ? 70 : 20);
+  std::vector<std::string> in, kernel, stride, pad, mode, dilation;
+  std::int64_t cache = 0;
+  for (std::int64_t axis = 0; axis < rank; ++axis) {
+    const std::int64_t taps = to(rank == 3 ? 2 : 4), step = to(2), lo = to(3) - 1, hi = to(3) - 1,
+                       extent = std::max<std::int64_t>((taps - 1) * step + 1, 3) + to(rank == 1 ? 40 : 6);
+    in.push_back(std::to_string(extent)), kernel.push_back(std::to_string(taps));
+    stride.push_back(std::to_string(to(2))), dilation.push_back(std::to_string(step));
+    pad.push_back(fmt::format("{}:{}", lo, hi)), mode.push_back(one_of(kModes));
+    if (axis == 0 && random() % 3 == 0) cache = std::min((taps - 1) * step, extent - 1);
+  }
+  const std::string y = one_of(kY);
+  std::string text = fmt::format(
+      "conv x={} w={} y={} n={} c={} in={} k={} kernel={} stride={} pad={} pad_mode={} dilation={} groups={} "
+      "x_layout={} "
+      "y_layout={} w_layout={} cache={} alpha={}{}",
+      one_of(kFloats), one_of(kFloats), y, to(3), c, fmt::join(in, "x"), k, fmt::join(kernel, "x"),
+      fmt::join(stride, "x"), fmt::join(pad, "x"), fmt::join(mode, "x"), fmt::join(dilation, "x"), groups,
+      one_of(kLayouts), one_of(kLayouts), random() % 2 ? "ktrsc" : "kctrs", cache, random() % 2 ? "1" : "0.375",
+      one_of(kActs));
+  if (random() % 2) text += fmt::format(" bias={}", one_of(kFloats));
+  if (random() % 2) text += fmt::format(" residual={} beta=0.5", one_of(kFloats));
+  if (y == "int8" || y == "e4m3") text += " y_scale=0.25";
+  return text;
 }
 
 }  // namespace
@@ -64,4 +136,87 @@ TEST_CASE("what no CPU computes of a conv is refused with a reason") {
   // Weights stay as they are.
   CHECK(!tiles.operation().packed(Problem::parse("conv x=bf16 w=int4_g64 y=bf16 n=1 c=64 in=8x8 k=64 kernel=1"),
                                   host_arch()));
+}
+
+TEST_CASE("random convolutions: compiled and built-in kernels are right and give the same bits") {
+  TILEWRIGHT_NEEDS_KERNELS();
+  std::mt19937 random(31);
+  for (int i = 0; i < 120; ++i) {
+    Operands o(random_conv(random));
+    CHECK(check_columns(o, random) >= 2);
+  }
+}
+
+TEST_CASE("convolutions of more tiles, panels and parts than a block has") {
+  TILEWRIGHT_NEEDS_KERNELS();
+  std::mt19937 random(37);
+  for (const char* text : {"conv x=f32 w=f32 y=f32 n=2 c=64 in=20x20 k=400 kernel=3 pad=1 bias=f32",
+                           "conv x=bf16 w=f16 y=bf16 n=1 c=130 in=700 k=33 kernel=3 stride=2 pad=1 y_layout=ncdhw",
+                           "conv x=f32 w=f32 y=f32 n=1 c=66 in=9x40 k=66 kernel=3 groups=33 x_layout=ncdhw",
+                           "conv x=f16 w=f16 y=f16 n=1 c=300 in=1 k=70 kernel=1"}) {
+    Operands o(text);
+    check_columns(o, random);
+  }
+}
+
+// What the kernels are to give, bit for bit: columns tap by tap in parts of 64, as a gemm's, zeros for padding.
+TEST_CASE("products of a convolution are summed in the stated order") {
+  TILEWRIGHT_NEEDS_KERNELS();
+  const std::int64_t c = 24, k = 19, in = 11, taps = 5;
+  for (const char* layout : {"ktrsc", "kctrs"}) {
+    Operands o(
+        fmt::format("conv x=f32 w=f16 y=f32 n=1 c={} in={} k={} kernel={} pad=2 w_layout={}", c, in, k, taps, layout));
+    const std::vector<float> x = decoded(matrix(o.task, "x"), o.spans), w = decoded(matrix(o.task, "w"), o.spans);
+    std::vector<float> wanted;
+    for (std::int64_t pixel = 0; pixel < in; ++pixel)
+      for (std::int64_t row = 0; row < k; ++row) {
+        float all = 0;
+        for (std::int64_t first = 0; first < taps * c; first += 64) {
+          float part = 0;
+          for (std::int64_t i = first; i < std::min(first + 64, taps * c); ++i) {
+            const std::int64_t tap = i / c, channel = i % c, at = pixel + tap - 2;
+            const auto weight = layout[1] == 't' ? i : channel * taps + tap;
+            part = std::fma(w[static_cast<std::size_t>(row * taps * c + weight)],
+                            at < 0 || at >= in ? 0.0f : x[static_cast<std::size_t>(at * c + channel)], part);
+          }
+          all += part;
+        }
+        wanted.push_back(all);
+      }
+    const Source source =
+        columns().source(o.problem, host_arch(), columns().candidates(o.problem, host_arch()).front());
+    const std::vector<std::byte> y =
+        o.run(Device::open_cpu({.threads = 2, .parallel_for = {}}), compile(source, host_arch(), llvm()));
+    CHECK(std::memcmp(y.data(), wanted.data(), y.size()) == 0);
+  }
+}
+
+TEST_CASE("every CPU's text of a convolution compiles") {
+  for (const Arch& target : cpu_archs()) {
+    const Problem problem = Problem::parse(
+        "conv x=bf16 w=f16 y=int8 y_scale=2 n=2 c=12 in=3x9x9 k=40 kernel=2x3x3 groups=2 cache=1 pad=0x1x1 "
+        "pad_mode=zeroxreplicatexreflect bias=bf16 residual=f16 act=gelu y_layout=ncdhw");
+    INFO(target.name);
+    if (!target.cpu->vector_bytes) {
+      CHECK(columns().why_not(problem, target).find("lacks AVX2") != std::string::npos);
+      continue;
+    }
+    const std::vector<Candidate> all = columns().candidates(problem, target);
+    REQUIRE(!all.empty());
+    for (std::size_t i = 0; i < all.size(); i += 5) {
+      INFO(all[i].text());
+      CHECK(!compile(columns().source(problem, target, all[i]), target, llvm()).image.empty());
+    }
+  }
+}
+
+TEST_CASE("what columns are not for is refused with a reason") {
+  const auto why = [](const char* rest) {
+    return columns().why_not(Problem::parse(fmt::format("conv n=1 c=32 in=8x8 k=4 kernel=3 {}", rest)), host_arch());
+  };
+  TILEWRIGHT_NEEDS_KERNELS();
+  CHECK(why("x=int8 w=int8 y=f32") == "x=int8 is not f32, f16 or bf16");
+  CHECK(why("x=f16 w=q4_0 y=f32") == "w=q4_0 is not f32, f16 or bf16");
+  CHECK(why("x=f16 w=f16 y=f32 quant_act=e2m1/16").find("quant_act") == 0);
+  CHECK(why("x=f16 w=f16 y=f32") == "");
 }
