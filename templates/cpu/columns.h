@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU's convolutions of floats, written once over a backend B (ir.h, native.h): the gemm that a convolution is, of
-// output pixels by output channels over a group's columns, summed as floats.h sums a gemm's.
+// The CPU's convolutions of floats and bytes, written once over a backend B (ir.h, native.h): the gemm that a
+// convolution is, of output pixels by output channels over a group's columns, summed as floats.h sums a gemm's.
 //
-// The first phase writes w to scratch memory as panels of single-precision numbers, whatever its format and layout;
-// each group has panels of its own, and a panel's rows beyond the group's repeat its last one. Columns are tap by tap,
-// channels innermost. A block of the second has the products of `tiles` tiles of `tokens` pixels with `turns` times
-// `panels` panels. It gathers a part of its pixels' columns, 64 of them, as single-precision numbers, zeros for
-// padding, multiplies them with all its panels, and goes on to the next part: no more of x is ever written down.
+// The first phase writes w to scratch memory as panels of single-precision numbers, whatever its format and layout, a
+// row's scale multiplied in; each group has panels of its own, and a panel's rows beyond the group's repeat its last
+// one. Columns are tap by tap, channels innermost. A block of the second has the products of `tiles` tiles of `tokens`
+// pixels with `turns` times `panels` panels. It gathers a part of its pixels' columns, 64 of them, as single-precision
+// numbers, zeros for padding, multiplies them with all its panels, and goes on to the next part: no more of x is ever
+// written down.
 //
 // Behind floats.h, with the same TILEWRIGHT_CPU_KERNELS.
 #include <tilewright/conv.h>
@@ -45,7 +46,9 @@ typename B::I64 rounded_up(B& b, const typename B::I64& v, int by) {  // what it
 // One element, in every lane.
 template <class B>
 typename B::Floats splat_as(B& b, Type type, const typename B::Ptr& p) {
-  return type == Type::f32 ? b.splat_floats(p) : type == Type::f16 ? b.splat_half(p) : b.splat_bf16(p);
+  if (type == Type::f32) return b.splat_floats(p);
+  if (type == Type::int8) return b.floats(b.splat_code(p));
+  return type == Type::f16 ? b.splat_half(p) : b.splat_bf16(p);
 }
 
 // An axis of tw::conv::Shape.
@@ -111,13 +114,20 @@ void widen_weights(B& b, const typename B::Arguments& a, const Filter& f) {
     const auto row = b.add(b.mul(group, launch.rows), own);
     const auto from = b.at(w, b.mul(b.mul(row, launch.columns), b.constant(bytes)));
     const auto to_row = b.at(to, b.mul(r, b.constant(4)));
+    auto scale = b.splat(1.0f);
+    if (f.w_has_scales) {
+      const auto scales = b.load_ptr(b.at(launch.args, offsetof(ConvArgs, w) + offsetof(Operand, scales)));
+      scale = b.splat_floats(b.at(scales, b.mul(row, b.constant(4))));
+    }
+    const auto scaled = [&](const typename B::Floats& v) { return f.w_has_scales ? b.mul(v, scale) : v; };
     if (f.w_channels_first) {
       const auto apart = b.mul(launch.taps, b.constant(bytes));  // from one channel to the next
       b.loop(b.constant(0), launch.taps, 1, {}, [&](const typename B::I64& tap) {
         const auto from_tap = b.at(from, b.mul(tap, b.constant(bytes)));
         const auto to_tap = b.at(to_row, b.mul(b.mul(tap, launch.channels), b.constant(step)));
         b.loop(b.constant(0), launch.channels, 1, {}, [&](const typename B::I64& c) {
-          b.store_first(b.at(to_tap, b.mul(c, b.constant(step))), splat_as(b, f.w, b.at(from_tap, b.mul(c, apart))));
+          b.store_first(b.at(to_tap, b.mul(c, b.constant(step))),
+                        scaled(splat_as(b, f.w, b.at(from_tap, b.mul(c, apart)))));
         });
       });
       return;
@@ -125,11 +135,11 @@ void widen_weights(B& b, const typename B::Arguments& a, const Filter& f) {
     const auto whole = b.mul(b.div(launch.columns, b.constant(b.lanes())), b.constant(b.lanes()));
     b.loop(b.constant(0), whole, b.lanes(), {}, [&](const typename B::I64& column) {
       const auto v = load_as(b, f.w, b.at(from, b.mul(column, b.constant(bytes))));
-      b.store_apart(b.at(to_row, b.mul(column, b.constant(step))), v, step);
+      b.store_apart(b.at(to_row, b.mul(column, b.constant(step))), scaled(v), step);
     });
     b.loop(whole, launch.columns, 1, {}, [&](const typename B::I64& column) {
       b.store_first(b.at(to_row, b.mul(column, b.constant(step))),
-                    splat_as(b, f.w, b.at(from, b.mul(column, b.constant(bytes)))));
+                    scaled(splat_as(b, f.w, b.at(from, b.mul(column, b.constant(bytes))))));
     });
   });
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The family over columns.h: convolutions of floats by floats, as the gemms that they are.
+// The family over columns.h: convolutions of floats and bytes, as the gemms that they are.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -44,10 +44,14 @@ struct Extents {
 };
 std::int64_t blocks_of(std::int64_t extent, std::int64_t each) { return (extent + each - 1) / each; }
 
+std::optional<Type> element_type(Format f) { return f.name() == "int8" ? Type::int8 : float_type(f); }
+std::optional<Type> weight_type(Format f) { return f.name() == "int8_row" ? Type::int8 : element_type(f); }
+
 Filter filter_of(const Conv& c) {
   const tw::conv::Shape shape = conv::shape_of(c);
   Filter f;
-  f.x = *float_type(c.x), f.w = *float_type(c.w);
+  f.x = *element_type(c.x), f.w = *weight_type(c.w);
+  f.w_has_scales = c.w.name() == "int8_row";
   f.rank = c.in.rank;
   for (int axis = 0; axis < kMostAxes; ++axis)
     f.pad[static_cast<std::size_t>(axis)] = static_cast<PadMode>(shape.axes[axis].pad);
@@ -63,15 +67,15 @@ class Columns final : public EnumeratedFamily {
   std::string_view op() const override { return Conv::kOperation; }
   std::string_view name() const override { return "cpu_columns"; }
   std::string_view title() const override {
-    return "CPU, floats by floats: columns of pixels gathered a part at a time, tiles of sums in registers";
+    return "CPU, floats and bytes: columns of pixels gathered a part at a time, tiles of sums in registers";
   }
   std::string why_not(const Problem& problem, const Arch& arch) const override {
     const Conv* c = problem.as<Conv>();
     if (!c) return "not a conv";
     if (!arch.cpu || arch.cpu->vector_bytes == 0) return without_vectors(arch);
     if (c->packing != Packing::none) return "w is packed as tiles, for GPUs";
-    if (!float_type(c->x)) return fmt::format("x={} is not f32, f16 or bf16", c->x.name());
-    if (!float_type(c->w)) return fmt::format("w={} is not f32, f16 or bf16", c->w.name());
+    if (!element_type(c->x)) return fmt::format("x={} is not f32, f16, bf16 or int8", c->x.name());
+    if (!weight_type(c->w)) return fmt::format("w={} is not f32, f16, bf16, int8 or int8_row", c->w.name());
     if (c->quant_act.block) return "quant_act: x is not rounded on its way";
     const Extents e(*c);
     if (e.groups * e.panels > std::numeric_limits<std::int32_t>::max() / e.columns)

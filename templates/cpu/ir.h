@@ -146,6 +146,9 @@ class Ir {
     const auto bytes = temporary("load <{} x i8>, ptr {}, align 1", lanes_, p.name);
     return value<Ints>("sext <{0} x i8> {1} to <{0} x i32>", lanes_, bytes);
   }
+  TW_ONCE Ints splat_code(const Ptr& p) {  // a signed byte
+    return {splat("i32", temporary("sext i8 {} to i32", temporary("load i8, ptr {}, align 1", p.name)))};
+  }
   TW_ONCE void store_codes(const Ptr& p, const Ints& v) {
     const auto bytes = temporary("trunc <{0} x i32> {1} to <{0} x i8>", lanes_, v.name);
     line("store <{} x i8> {}, ptr {}, align 1", lanes_, bytes, p.name);

@@ -52,6 +52,7 @@ constexpr int bytes_of(Type type) { return type == Type::f32 ? 4 : has_scale(typ
 template <class B>
 typename B::Floats load_as(B& b, Type type, const typename B::Ptr& p) {
   if (type == Type::f32) return b.load_floats(p);
+  if (type == Type::int8) return b.floats(b.load_codes(p));
   return type == Type::f16 ? b.load_halves(p) : b.load_bf16s(p);
 }
 

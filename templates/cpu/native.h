@@ -101,6 +101,7 @@ class Native {
   }
   static Floats splat_half(Ptr p) { return {_mm256_cvtph_ps(_mm_set1_epi16(load<std::int16_t>(p)))}; }
   static Ints load_codes(Ptr p) { return {_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)))}; }
+  static Ints splat_code(Ptr p) { return {_mm256_set1_epi32(load<std::int8_t>(p))}; }
   static void store_codes(Ptr p, Ints v) {
     const __m256i order = _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 4, 8, 12, -1,
                                            -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);

@@ -31,7 +31,8 @@ struct Epilogue {
 
 // Of a convolution.
 struct Filter {
-  Type x = Type::f32, w = Type::f32;
+  Type x = Type::f32, w = Type::f32;        // of elements in memory: f32, f16, bf16 or int8
+  bool w_has_scales = false;                // for each row
   int rank = 1;                             // axes, the last ones of tw::conv::Shape's
   std::array<PadMode, kMostAxes> pad = {};  // of tw::conv::Shape's axes
   bool cache = false;

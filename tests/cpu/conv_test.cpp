@@ -73,8 +73,10 @@ std::string random_conv(std::mt19937& random) {
     return 1 + static_cast<std::int64_t>(random() % static_cast<unsigned>(most));
   };
   const auto one_of = [&](auto&& list) { return list[random() % std::size(list)]; };
-  static constexpr const char *kFloats[] = {"f32", "f16", "bf16"}, *kModes[] = {"zero", "replicate", "reflect"},
-                              *kLayouts[] = {"ndhwc", "ncdhw"}, *kActs[] = {"", " act=relu", " act=gelu", " act=silu"},
+  static constexpr const char *kFloats[] = {"f32", "f16", "bf16"}, *kX[] = {"f32", "f16", "bf16", "int8"},
+                              *kW[] = {"f32", "f16", "bf16", "int8", "int8_row"},
+                              *kModes[] = {"zero", "replicate", "reflect"}, *kLayouts[] = {"ndhwc", "ncdhw"},
+                              *kActs[] = {"", " act=relu", " act=gelu", " act=silu"},
                               *kY[] = {"f32", "f16", "bf16", "int8", "e4m3"};
   const std::int64_t rank = to(3), groups = random() % 3 ? 1 : to(4), c = groups * to(random() % 2 ? 9 : 90),
                      k = groups * to(random() % 2 ? 70 : 20);
@@ -93,10 +95,9 @@ std::string random_conv(std::mt19937& random) {
       "conv x={} w={} y={} n={} c={} in={} k={} kernel={} stride={} pad={} pad_mode={} dilation={} groups={} "
       "x_layout={} "
       "y_layout={} w_layout={} cache={} alpha={}{}",
-      one_of(kFloats), one_of(kFloats), y, to(3), c, fmt::join(in, "x"), k, fmt::join(kernel, "x"),
-      fmt::join(stride, "x"), fmt::join(pad, "x"), fmt::join(mode, "x"), fmt::join(dilation, "x"), groups,
-      one_of(kLayouts), one_of(kLayouts), random() % 2 ? "ktrsc" : "kctrs", cache, random() % 2 ? "1" : "0.375",
-      one_of(kActs));
+      one_of(kX), one_of(kW), y, to(3), c, fmt::join(in, "x"), k, fmt::join(kernel, "x"), fmt::join(stride, "x"),
+      fmt::join(pad, "x"), fmt::join(mode, "x"), fmt::join(dilation, "x"), groups, one_of(kLayouts), one_of(kLayouts),
+      random() % 2 ? "ktrsc" : "kctrs", cache, random() % 2 ? "1" : "0.375", one_of(kActs));
   if (random() % 2) text += fmt::format(" bias={}", one_of(kFloats));
   if (random() % 2) text += fmt::format(" residual={} beta=0.5", one_of(kFloats));
   if (y == "int8" || y == "e4m3") text += " y_scale=0.25";
@@ -215,8 +216,9 @@ TEST_CASE("what columns are not for is refused with a reason") {
     return columns().why_not(Problem::parse(fmt::format("conv n=1 c=32 in=8x8 k=4 kernel=3 {}", rest)), host_arch());
   };
   TILEWRIGHT_NEEDS_KERNELS();
-  CHECK(why("x=int8 w=int8 y=f32") == "x=int8 is not f32, f16 or bf16");
-  CHECK(why("x=f16 w=q4_0 y=f32") == "w=q4_0 is not f32, f16 or bf16");
+  CHECK(why("x=e4m3 w=e4m3 y=f32") == "x=e4m3 is not f32, f16, bf16 or int8");
+  CHECK(why("x=f16 w=q4_0 y=f32") == "w=q4_0 is not f32, f16, bf16, int8 or int8_row");
+  CHECK(why("x=int8 w=int8_row y=f32") == "");
   CHECK(why("x=f16 w=f16 y=f32 quant_act=e2m1/16").find("quant_act") == 0);
   CHECK(why("x=f16 w=f16 y=f32") == "");
 }
