@@ -186,19 +186,56 @@ class Gather {
     });
   }
 
+  // Where a tap is behind a pixel's first element.
+  std::array<I64, kMostAxes> offsets(B& b, const I64& tap) const {
+    std::array<I64, kMostAxes> offset;
+    auto rest = tap;
+    for (int axis = kMostAxes - 1; axis >= first_axis(); --axis) {
+      const auto& a = l_.axes[axis];
+      const auto outer = axis > first_axis() ? b.div(rest, a.kernel) : b.constant(0);
+      offset[axis] = b.mul(axis > first_axis() ? b.sub(rest, b.mul(outer, a.kernel)) : rest, a.dilation);
+      rest = outer;
+    }
+    return offset;
+  }
+  // What a pixel sees there. outside: 0, or it is zero padding.
+  struct Spot {
+    std::array<I64, kMostAxes> at;
+    I64 outside;
+    bool may_be_outside;
+  };
+  Spot locate(B& b, const Ptr& place, const std::array<I64, kMostAxes>& offset) const {
+    Spot spot{{}, b.constant(0), false};
+    for (int axis = first_axis(); axis < kMostAxes; ++axis) {
+      const auto wanted = b.add(b.load_i64(b.at(place, 8 * (1 + axis))), offset[axis]);
+      const auto last = b.sub(l_.axes[axis].in, b.constant(1));
+      if (f_.pad[axis] == PadMode::reflect) {
+        const auto mirrored = larger(b, wanted, b.sub(b.constant(0), wanted));
+        spot.at[axis] = b.less(mirrored, b.sub(b.add(last, last), mirrored));
+        continue;
+      }
+      spot.at[axis] = larger(b, b.less(wanted, last), b.constant(0));
+      if (f_.pad[axis] != PadMode::zero) continue;
+      const auto by = b.sub(wanted, spot.at[axis]);  // the sum of squares of how far it is
+      spot.outside = b.add(spot.outside, b.mul(by, by)), spot.may_be_outside = true;
+    }
+    return spot;
+  }
+  // The number of that element's pixel in x, all images together. Without a cache.
+  I64 number(B& b, const I64& image, const Spot& spot) const {
+    auto pixel = image;
+    for (int axis = first_axis(); axis < kMostAxes; ++axis)
+      pixel = b.add(b.mul(pixel, l_.axes[axis].in), spot.at[axis]);
+    return pixel;
+  }
+  Ptr x() const { return x_; }
+
   // Columns begin to end - 1 of `count` pixels, to `to`, kPixelBytes apart.
   void columns(B& b, const I64& begin, const I64& end, const I64& count, const Ptr& to) const {
     const auto first_tap = b.div(begin, l_.channels);
     const auto last_tap = b.div(b.sub(end, b.constant(1)), l_.channels);
     b.loop(first_tap, b.add(last_tap, b.constant(1)), 1, {}, [&](const I64& tap) {
-      std::array<I64, kMostAxes> offset;  // of the tap
-      auto rest = tap;
-      for (int axis = kMostAxes - 1; axis >= first_axis(); --axis) {
-        const auto& a = l_.axes[axis];
-        const auto outer = axis > first_axis() ? b.div(rest, a.kernel) : b.constant(0);
-        offset[axis] = b.mul(axis > first_axis() ? b.sub(rest, b.mul(outer, a.kernel)) : rest, a.dilation);
-        rest = outer;
-      }
+      const auto offset = offsets(b, tap);
       const auto of_tap = b.mul(tap, l_.channels);
       const auto channel = larger(b, b.sub(begin, of_tap), b.constant(0));
       const auto channels = b.sub(b.less(b.sub(end, of_tap), l_.channels), channel);
@@ -207,26 +244,11 @@ class Gather {
       b.loop(b.constant(0), count, 1, {}, [&](const I64& i) {
         const auto place = b.at(places_, b.mul(i, b.constant(kPlaceBytes)));
         const auto to_pixel = b.at(to_tap, b.mul(i, b.constant(kPixelBytes)));
-        std::array<I64, kMostAxes> at;
-        auto outside = b.constant(0);  // the sum of squares of how far it is
-        bool may_be_outside = false;
-        for (int axis = first_axis(); axis < kMostAxes; ++axis) {
-          const auto wanted = b.add(b.load_i64(b.at(place, 8 * (1 + axis))), offset[axis]);
-          const auto last = b.sub(l_.axes[axis].in, b.constant(1));
-          if (f_.pad[axis] == PadMode::reflect) {
-            const auto mirrored = larger(b, wanted, b.sub(b.constant(0), wanted));
-            at[axis] = b.less(mirrored, b.sub(b.add(last, last), mirrored));
-            continue;
-          }
-          at[axis] = larger(b, b.less(wanted, last), b.constant(0));
-          if (f_.pad[axis] != PadMode::zero) continue;
-          const auto by = b.sub(wanted, at[axis]);
-          outside = b.add(outside, b.mul(by, by)), may_be_outside = true;
-        }
+        const Spot spot = locate(b, place, offset);
         const auto image = b.load_i64(place);
-        b.if_less(outside, b.constant(1), [&] { pixel(b, image, at, first, channels, to_pixel); });
-        if (may_be_outside)
-          b.if_less(b.constant(0), outside, [&] {
+        b.if_less(spot.outside, b.constant(1), [&] { pixel(b, image, spot.at, first, channels, to_pixel); });
+        if (spot.may_be_outside)
+          b.if_less(b.constant(0), spot.outside, [&] {
             b.loop(b.constant(0), channels, b.lanes(), {},
                    [&](const I64& c) { b.store_floats(b.at(to_pixel, b.mul(c, b.constant(4))), b.zero_floats()); });
           });
@@ -407,6 +429,90 @@ void columns(B& b, const typename B::Arguments& a, const Filter& f, Tokens token
         });
       });
     });
+  });
+}
+
+// ---- depthwise: a filter for each channel, channels side by side in a vector
+
+constexpr int kMostTaps = kPart;  // one part of columns
+constexpr int kTapBytes = 16;     // where a tap's channels are in x, and in w
+
+constexpr std::int64_t depthwise_stack(int pixels) {
+  return std::int64_t{pixels} * kPlaceBytes + kMostTaps * kTapBytes + 2 * 64 + 64;
+}
+
+// Writes w as single-precision numbers, tap by tap, with a tap's channels side by side: kPanelRows channels a block.
+template <class B>
+void widen_filters(B& b, const typename B::Arguments& a, const Filter& f) {
+  const ConvLaunch<B> launch(b, a, f);
+  const auto w = b.load_ptr(b.at(launch.args, offsetof(ConvArgs, w)));
+  const int bytes = bytes_of(f.w);
+  b.loop(b.constant(0), b.constant(kPanelRows), 1, {}, [&](const typename B::I64& c) {
+    const auto channel = b.add(b.mul(a.block, b.constant(kPanelRows)), c);
+    auto scale = b.splat(1.0f);
+    if (f.w_has_scales) {
+      const auto scales = b.load_ptr(b.at(launch.args, offsetof(ConvArgs, w) + offsetof(Operand, scales)));
+      scale = b.splat_floats(b.at(scales, b.mul(channel, b.constant(4))));
+    }
+    b.loop(b.constant(0), launch.taps, 1, {}, [&](const typename B::I64& tap) {
+      const auto from = b.at(w, b.mul(b.add(b.mul(channel, launch.taps), tap), b.constant(bytes)));
+      const auto to = b.at(launch.scratch, b.mul(b.add(b.mul(tap, launch.all_channels), channel), b.constant(4)));
+      const auto v = splat_as(b, f.w, from);
+      b.store_first(to, f.w_has_scales ? b.mul(v, scale) : v);
+    });
+  });
+}
+
+// A block has `pixels` pixels. For each it writes down where the taps are that it sees, and then sums them up for
+// `together` vectors of channels at a time.
+template <class B, class Together>
+void depthwise(B& b, const typename B::Arguments& a, const Filter& f, int pixels, Together together) {
+  const ConvLaunch<B> launch(b, a, f);
+  const int bytes = bytes_of(f.x), lanes = b.lanes();
+  const auto places = b.stack(depthwise_stack(pixels));
+  const auto taps = b.at(places, std::int64_t{pixels} * kPlaceBytes), memory = b.at(taps, kMostTaps * kTapBytes),
+             seen = b.at(memory, 2 * 64);
+  const auto first = b.mul(a.block, b.constant(pixels));
+  const auto count = b.less(b.sub(launch.m, first), b.constant(pixels));
+  const Gather<B> gather(b, launch, f, places, b.constant(0));
+  const ConvOutput<B> output(b, launch, f, memory);
+  gather.place(b, first, count);
+  const auto in_groups = b.mul(b.div(launch.all_channels, b.constant(together * lanes)), b.constant(together * lanes));
+  b.loop(b.constant(0), count, 1, {}, [&](const typename B::I64& i) {
+    const auto place = b.at(places, b.mul(i, b.constant(kPlaceBytes)));
+    const auto image = b.load_i64(place);
+    b.store_i64(seen, b.constant(0));
+    b.loop(b.constant(0), launch.taps, 1, {}, [&](const typename B::I64& tap) {
+      const auto spot = gather.locate(b, place, gather.offsets(b, tap));
+      b.if_less(spot.outside, b.constant(1), [&] {
+        const auto number = b.load_i64(seen);
+        const auto to = b.at(taps, b.mul(number, b.constant(kTapBytes)));
+        b.store_i64(to, b.mul(b.mul(gather.number(b, image, spot), launch.all_channels), b.constant(bytes)));
+        b.store_i64(b.at(to, 8), b.mul(b.mul(tap, launch.all_channels), b.constant(4)));
+        b.store_i64(seen, b.add(number, b.constant(1)));
+      });
+    });
+    const auto taps_here = b.load_i64(seen);
+    const auto channels = [&](const typename B::I64& begin, const typename B::I64& end, auto vectors) {
+      b.loop(begin, end, vectors * lanes, {}, [&](const typename B::I64& c) {
+        const auto x = b.at(gather.x(), b.mul(c, b.constant(bytes)));
+        const auto w = b.at(launch.scratch, b.mul(c, b.constant(4)));
+        std::array<typename B::Floats, 8> acc;
+        for (int v = 0; v < vectors; ++v) acc[v] = b.zero_floats();
+        b.loop(b.constant(0), taps_here, 1, std::span(acc.data(), static_cast<std::size_t>(vectors)),
+               [&](const typename B::I64& tap) {
+                 const auto at = b.at(taps, b.mul(tap, b.constant(kTapBytes)));
+                 const auto x_at = b.at(x, b.load_i64(at)), w_at = b.at(w, b.load_i64(b.at(at, 8)));
+                 for (int v = 0; v < vectors; ++v)
+                   acc[v] = b.fma(b.load_floats(b.at(w_at, 4 * lanes * v)),
+                                  load_as(b, f.x, b.at(x_at, bytes * lanes * v)), acc[v]);
+               });
+        for (int v = 0; v < vectors; ++v)
+          output.store(b, b.add(first, i), b.add(c, b.constant(v * lanes)), b.constant(lanes), acc[v]);
+      });
+    };
+    channels(b.constant(0), in_groups, together);
+    channels(in_groups, launch.all_channels, std::integral_constant<int, 1>());
   });
 }
 

@@ -8,8 +8,9 @@
 
 namespace tilewright::cpu {
 
-std::span<const Family* const> conv_families();  // cpu_columns, cpu_reference
+std::span<const Family* const> conv_families();  // cpu_depthwise, cpu_columns, cpu_reference
 
+const Family& conv_depthwise();
 const Family& conv_columns();    // of floats by floats
 const Family& conv_reference();  // any convolution, and the oracle
 

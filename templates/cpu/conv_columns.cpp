@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The family over columns.h: convolutions of floats and bytes, as the gemms that they are.
+// The families over columns.h: convolutions of floats and bytes, as the gemms that they are.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -62,6 +62,16 @@ Filter filter_of(const Conv& c) {
   return f;
 }
 
+// Why no kernel here computes a convolution on a target; empty if some may.
+std::string refusal(const Conv& c, const Arch& arch) {
+  if (!arch.cpu || arch.cpu->vector_bytes == 0) return without_vectors(arch);
+  if (c.packing != Packing::none) return "w is packed as tiles, for GPUs";
+  if (!element_type(c.x)) return fmt::format("x={} is not f32, f16, bf16 or int8", c.x.name());
+  if (!weight_type(c.w)) return fmt::format("w={} is not f32, f16, bf16, int8 or int8_row", c.w.name());
+  if (c.quant_act.block) return "quant_act: x is not rounded on its way";
+  return {};
+}
+
 class Columns final : public EnumeratedFamily {
  public:
   std::string_view op() const override { return Conv::kOperation; }
@@ -72,11 +82,7 @@ class Columns final : public EnumeratedFamily {
   std::string why_not(const Problem& problem, const Arch& arch) const override {
     const Conv* c = problem.as<Conv>();
     if (!c) return "not a conv";
-    if (!arch.cpu || arch.cpu->vector_bytes == 0) return without_vectors(arch);
-    if (c->packing != Packing::none) return "w is packed as tiles, for GPUs";
-    if (!element_type(c->x)) return fmt::format("x={} is not f32, f16, bf16 or int8", c->x.name());
-    if (!weight_type(c->w)) return fmt::format("w={} is not f32, f16, bf16, int8 or int8_row", c->w.name());
-    if (c->quant_act.block) return "quant_act: x is not rounded on its way";
+    if (std::string why = refusal(*c, arch); !why.empty()) return why;
     const Extents e(*c);
     if (e.groups * e.panels > std::numeric_limits<std::int32_t>::max() / e.columns)
       return fmt::format("w as panels of {} x {} numbers is more scratch memory than a launch has", e.groups * e.panels,
@@ -165,7 +171,92 @@ class Columns final : public EnumeratedFamily {
   static constexpr std::int64_t kMostStack = 160 << 10;
 };
 
+// ---- depthwise
+
+struct DepthwiseKnobs {
+  int pixels = 1;    // of a block
+  int together = 1;  // vectors of channels
+};
+constexpr Knob<DepthwiseKnobs> kDepthwiseKnobs[] = {knob<&DepthwiseKnobs::pixels>("pixels"),
+                                                    knob<&DepthwiseKnobs::together>("together")};
+
+class Depthwise final : public EnumeratedFamily {
+ public:
+  std::string_view op() const override { return Conv::kOperation; }
+  std::string_view name() const override { return "cpu_depthwise"; }
+  std::string_view title() const override { return "CPU, depthwise, floats and bytes: channels side by side"; }
+  std::string why_not(const Problem& problem, const Arch& arch) const override {
+    const Conv* c = problem.as<Conv>();
+    if (!c) return "not a conv";
+    if (std::string why = refusal(*c, arch); !why.empty()) return why;
+    if (c->groups != c->c || c->k != c->c) return "not a depthwise convolution of as many channels out as in";
+    if (c->c % kPanel != 0) return fmt::format("c={} is no multiple of {}", c->c, kPanel);
+    if (c->x_layout != TensorLayout::ndhwc) return "x_layout=ncdhw: channels are not side by side";
+    if (c->cache) return "cache";
+    if (const std::int64_t taps = conv::as_gemm(*c).k; taps > columns_text::kMostTaps)
+      return fmt::format("{} taps are more than {}", taps, columns_text::kMostTaps);
+    return {};
+  }
+  std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
+    if (!why_not(problem, arch).empty()) return {};
+    std::vector<Candidate> list;
+    for (const int pixels : {4, 16, 64})
+      for (const int together : {2, 4, 8}) list.push_back(table().candidate(name(), {pixels, together}));
+    return list;
+  }
+  Source source(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
+    const Filter f = filter_of(*problem.as<Conv>());
+    const DepthwiseKnobs k = table().knobs(candidate);
+    Ir ir(*arch.cpu);
+    ir.function(fmt::format("{}_first", kEntry),
+                [&](const Ir::Arguments& a) { columns_text::widen_filters(ir, a, f); });
+    ir.function(kEntry, [&](const Ir::Arguments& a) { columns_text::depthwise(ir, a, f, k.pixels, k.together); });
+    Source s;
+    s.name = "conv/cpu_depthwise";
+    s.text = ir.text();
+    s.entry = kEntry;
+    s.plan = plan(*problem.as<Conv>(), k);
+    NativeOptions o;
+    o.filter = f, o.tokens = k.pixels, o.panels = k.together;
+    s.host = built_in(o, native_v3_depthwise(o));
+    return s;
+  }
+  Traits traits(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
+    const Conv& c = *problem.as<Conv>();
+    const DepthwiseKnobs k = table().knobs(candidate);
+    Traits t;
+    t.tile_rows = k.pixels, t.tile_cols = static_cast<int>(c.c), t.threads = 1;
+    t.blocks = static_cast<double>(plan(c, k).x.blocks(problem.rows(), problem.cols()));
+    t.unique_bytes = t.global_bytes = problem.min_bytes();
+    t.bytes_in_flight = 1e6;
+    // Besides products, finding a tap of a pixel.
+    t.mma_ops = problem.ops() * (1 + 600.0 / static_cast<double>(c.c));
+    t.mma_rate = 0.02 * arch.cpu->vector_bytes / 64 * k.together / (k.together + 1.0) * (k.pixels == 16 ? 1.0 : 0.99);
+    t.later_wave_cost = 0.02;
+    return t;
+  }
+
+ private:
+  static const KnobTable<DepthwiseKnobs>& table() {
+    static const KnobTable<DepthwiseKnobs> table("", kDepthwiseKnobs);
+    return table;
+  }
+  static LaunchPlan plan(const Conv& c, const DepthwiseKnobs& k) {
+    LaunchPlan p;
+    p.x = {1, static_cast<std::uint32_t>(k.pixels), 0};
+    p.y = {static_cast<std::uint32_t>(c.c / kPanel), 0, 0};
+    p.z = {static_cast<std::uint32_t>(c.c / kPanel * conv::as_gemm(c).k), 0, 0};
+    p.threads = 1;
+    return p;
+  }
+};
+
 }  // namespace
+
+const Family& conv_depthwise() {
+  static const Depthwise family;
+  return family;
+}
 
 const Family& conv_columns() {
   static const Columns family;

@@ -243,7 +243,7 @@ const Family& conv_reference() {
 }
 
 std::span<const Family* const> conv_families() {
-  static const Family* const list[] = {&conv_columns(), &conv_reference()};
+  static const Family* const list[] = {&conv_depthwise(), &conv_columns(), &conv_reference()};
   return list;
 }
 

@@ -104,7 +104,21 @@ void run_columns(const NativeOptions& o, const void* args, const void* constants
   native_v3::columns(k, arguments(args, constants, scratch, block), o.filter, Fixed<6>(), Fixed<1>(), o.tiles, o.turns);
 }
 
+void first_of_depthwise(const NativeOptions& o, const void* args, const void* constants, void* scratch,
+                        std::int64_t block) {
+  K k;
+  native_v3::widen_filters(k, arguments(args, constants, scratch, block), o.filter);
+}
+void run_depthwise(const NativeOptions& o, const void* args, const void* constants, void* scratch, std::int64_t block) {
+  K k;
+  native_v3::depthwise(k, arguments(args, constants, scratch, block), o.filter, o.tokens, Fixed<4>());
+}
+
 }  // namespace
+
+NativeKernel native_v3_depthwise(const NativeOptions& o) {
+  return o.panels == 4 ? NativeKernel{&first_of_depthwise, &run_depthwise} : NativeKernel{};
+}
 
 NativeKernel native_v3_columns(const NativeOptions& o) {
   const bool is_built_in = o.tokens == 6 && o.panels == 1 &&
@@ -137,5 +151,6 @@ namespace tilewright::cpu {
 NativeKernel native_v3_kernel(const NativeOptions&) { return {}; }
 NativeKernel native_v3_floats(const NativeOptions&) { return {}; }
 NativeKernel native_v3_columns(const NativeOptions&) { return {}; }
+NativeKernel native_v3_depthwise(const NativeOptions&) { return {}; }
 }  // namespace tilewright::cpu
 #endif

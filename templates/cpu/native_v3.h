@@ -29,7 +29,8 @@ struct NativeKernel {
 };
 // Empty if there is none for these options. It is to be called with them.
 NativeKernel native_v3_kernel(const NativeOptions& options);
-NativeKernel native_v3_floats(const NativeOptions& options);   // cpu_floats
-NativeKernel native_v3_columns(const NativeOptions& options);  // cpu_columns
+NativeKernel native_v3_floats(const NativeOptions& options);     // cpu_floats
+NativeKernel native_v3_depthwise(const NativeOptions& options);  // tokens: pixels, panels: vectors
+NativeKernel native_v3_columns(const NativeOptions& options);    // cpu_columns
 
 }  // namespace tilewright::cpu

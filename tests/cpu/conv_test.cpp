@@ -38,16 +38,19 @@ const Family& columns() { return family("conv", "cpu_columns"); }
 
 // Every candidate's built-in kernel, with one thread, and some compiled ones, with three: right, and the same bits.
 // Returns how many kernels ran.
-int check_columns(Operands& o, std::mt19937& random) {
+int check_columns(Operands& o, std::mt19937& random, std::vector<const Family*> families = {&columns()}) {
   INFO(o.problem.text());
-  REQUIRE(columns().why_not(o.problem, host_arch()) == "");
-  const std::vector<Candidate> all = columns().candidates(o.problem, host_arch());
+  std::vector<Candidate> all;
+  for (const Family* f : families) {
+    REQUIRE(f->why_not(o.problem, host_arch()) == "");
+    for (const Candidate& c : f->candidates(o.problem, host_arch())) all.push_back(c);
+  }
   REQUIRE(!all.empty());
   const std::size_t some[] = {random() % all.size(), random() % all.size(), 0};
   std::vector<std::byte> bits;
   int kernels = 0, built = 0;
   for (std::size_t i = 0; i < all.size(); ++i) {
-    const Source source = columns().source(o.problem, host_arch(), all[i]);
+    const Source source = family("conv", all[i].family).source(o.problem, host_arch(), all[i]);
     std::vector<std::pair<Binary, int>> binaries;
     if (source.host) binaries.emplace_back(built_in(source, host_arch()), 1), ++built;
     if (std::find(std::begin(some), std::end(some), i) < std::end(some))
@@ -158,6 +161,31 @@ TEST_CASE("convolutions of more tiles, panels and parts than a block has") {
     Operands o(text);
     check_columns(o, random);
   }
+}
+
+TEST_CASE("depthwise convolutions have a kernel of their own, with the bits of the other") {
+  TILEWRIGHT_NEEDS_KERNELS();
+  std::mt19937 random(41);
+  const Family& depthwise = family("conv", "cpu_depthwise");
+  for (const char* text :
+       {"conv x=f32 w=f32 y=f32 n=2 c=32 in=9x8 k=32 groups=32 kernel=3 pad=1 bias=f32 act=relu",
+        "conv x=bf16 w=bf16 y=bf16 n=1 c=144 in=11x13 k=144 groups=144 kernel=5 stride=2 pad=2 residual=bf16",
+        "conv x=f16 w=f32 y=f32 n=3 c=16 in=50 k=16 groups=16 kernel=7 dilation=2 pad=6:3 pad_mode=reflect",
+        "conv x=int8 w=int8_row y=int8 y_scale=8 n=1 c=48 in=3x6x6 k=48 groups=48 kernel=3x3x2 pad=1 "
+        "pad_mode=zeroxreplicatexzero",
+        "conv x=f32 w=f16 y=f16 n=1 c=208 in=8x8 k=208 groups=208 kernel=8 y_layout=ncdhw w_layout=kctrs"}) {
+    Operands o(text);
+    CHECK(check_columns(o, random, {&depthwise, &columns()}) > 3);
+  }
+  const auto why = [&](const char* rest) {
+    return depthwise.why_not(Problem::parse(fmt::format("conv x=f32 w=f32 y=f32 n=1 in=9x9 {}", rest)), host_arch());
+  };
+  CHECK(why("c=32 k=32 kernel=3").find("not a depthwise") == 0);
+  CHECK(why("c=32 k=64 groups=32 kernel=3").find("not a depthwise") == 0);
+  CHECK(why("c=24 k=24 groups=24 kernel=3") == "c=24 is no multiple of 16");
+  CHECK(why("c=32 k=32 groups=32 kernel=3 x_layout=ncdhw").find("x_layout") == 0);
+  CHECK(why("c=32 k=32 groups=32 kernel=3 cache=1") == "cache");
+  CHECK(why("c=32 k=32 groups=32 kernel=9 ") == "81 taps are more than 64");
 }
 
 // What the kernels are to give, bit for bit: columns tap by tap in parts of 64, as a gemm's, zeros for padding.
