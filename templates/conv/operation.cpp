@@ -9,6 +9,7 @@
 #include "templates/checks.h"
 #include "templates/conv/axes.h"
 #include "templates/conv/conv.h"
+#include "templates/cpu/conv.h"
 #include "templates/fast_path.h"
 #include "templates/gemm/gemm.h"
 #include "templates/operation_of.h"
@@ -198,10 +199,12 @@ class ConvOperation final : public OperationOf<Conv, Fields> {
                                          &pointwise_gemv(),  &depthwise(), &direct(), &reference()};
     return list;
   }
-  std::optional<Candidate> oracle(const Problem&, const Arch&) const override {
-    return Candidate{"reference", {{"oracle", 1}}};
+  std::span<const Family* const> cpu_families() const override { return cpu::conv_families(); }
+  std::optional<Candidate> oracle(const Problem&, const Arch& arch) const override {
+    return Candidate{arch.cpu ? "cpu_reference" : "reference", {{"oracle", 1}}};
   }
   std::optional<Problem> packed(const Problem& problem, const Arch& arch) const override {
+    if (arch.cpu) return {};
     Conv c = *problem.as<Conv>();
     const Gemm g = as_gemm(c);
     if (c.groups > 1 || c.w_layout != FilterLayout::ktrsc || !gemm::packable(g)) return {};

@@ -12,7 +12,7 @@
 
 namespace tilewright::cpu {
 
-enum class KernelText { few, many, tiles, floats };  // of kernels.h and floats.h
+enum class KernelText { few, many, tiles, floats, columns, depthwise };  // of kernels.h, floats.h and columns.h
 
 // What a kernel is written for, and its knobs, as the function of the text has them.
 struct NativeOptions {
@@ -21,7 +21,8 @@ struct NativeOptions {
   Type floats = Type::f32;  // w, of floats
   Input x = {};
   Epilogue e = {};
-  int tokens = 0, panels = 0, ahead = 0, wide = 0, chunk = 0, together = 0, tiles = 0;
+  Filter filter = {};  // of columns and depthwise
+  int tokens = 0, panels = 0, ahead = 0, wide = 0, chunk = 0, together = 0, tiles = 0, turns = 0;
 };
 using NativeFunction = void(const NativeOptions& options, const void* args, const void* constants, void* scratch,
                             std::int64_t block);

@@ -44,8 +44,36 @@ void widen(B& b, const typename B::Arguments& a, Type type, Tokens tokens) {
   });
 }
 
-template <class B, class Tokens, class Panels>
-void floats(B& b, const typename B::Arguments& a, Type w, const Epilogue& e, Tokens tokens, Panels panels, int tiles) {
+// Adds the products of some columns of a tile's tokens with panels side by side to the tile's sums. Steps, in bytes:
+// from one column of x to the next, and from one token to the next.
+template <class B, class Weights, class Tokens, class Panels>
+TW_INLINE inline void add_products(B& b, Weights w, Tokens tokens, Panels panels, const typename B::I64& columns,
+                                   const typename B::Ptr& x, int column_step, int token_step,
+                                   const std::array<typename B::Ptr, kFloatSums>& from, const typename B::Ptr& sums) {
+  const int parts = kPanelRows / b.lanes(), vector_bytes = 4 * b.lanes(), count = panels * parts;  // of a token
+  std::array<typename B::Floats, kFloatSums> acc;
+  for (int i = 0; i < count * tokens; ++i) acc[i] = b.zero_floats();
+  const auto column = [&](const typename B::I64& k) TW_INLINE {
+    const auto x_at = b.at(x, b.mul(k, b.constant(column_step)));
+    const auto w_offset = b.mul(k, b.constant(kPanelRows * bytes_of(w)));
+    std::array<typename B::Floats, kFloatSums> rows;
+    for (int i = 0; i < count; ++i)
+      rows[i] = load_as(b, w, b.at(b.at(from[i / parts], w_offset), bytes_of(w) * b.lanes() * (i % parts)));
+    for (int t = 0; t < tokens; ++t) {
+      const auto of_token = b.splat_floats(b.at(x_at, token_step * t));
+      for (int i = 0; i < count; ++i) acc[count * t + i] = b.fma(rows[i], of_token, acc[count * t + i]);
+    }
+  };
+  b.loop(b.constant(0), columns, 1, std::span(acc.data(), static_cast<std::size_t>(count * tokens)), column);
+  for (int i = 0; i < count * tokens; ++i) {
+    const auto at = b.at(sums, vector_bytes * i);
+    b.store_floats(at, b.add(b.load_floats(at), acc[i]));
+  }
+}
+
+template <class B, class Weights, class Tokens, class Panels>
+void floats(B& b, const typename B::Arguments& a, Weights w, const Epilogue& e, Tokens tokens, Panels panels,
+            int tiles) {
   const Launch<B> launch(b, a);
   const int parts = kPanelRows / b.lanes(), vector_bytes = 4 * b.lanes(), count = panels * parts;  // of a token
   const std::int64_t tile_bytes = std::int64_t{tokens} * count * vector_bytes;
@@ -70,28 +98,12 @@ void floats(B& b, const typename B::Arguments& a, Type w, const Epilogue& e, Tok
          [&](const typename B::I64& at) { b.store_floats(b.at(sums, at), b.zero_floats()); });
   b.loop(b.constant(0), launch.k, kPart, {}, [&](const typename B::I64& begin) {
     const auto end = b.less(b.add(begin, b.constant(kPart)), launch.k);
+    std::array<typename B::Ptr, kFloatSums> part;
+    for (int p = 0; p < panels; ++p) part[p] = b.at(from[p], b.mul(begin, b.constant(kPanelRows * bytes_of(w))));
     b.loop(b.constant(0), here, 1, {}, [&](const typename B::I64& tile) {
-      const auto tile_x = b.at(x, b.mul(tile, x_bytes));
-      std::array<typename B::Floats, kFloatSums> acc;
-      for (int i = 0; i < count * tokens; ++i) acc[i] = b.zero_floats();
-      const auto column = [&](const typename B::I64& k) {
-        const auto x_at = b.at(tile_x, b.mul(k, b.constant(4 * tokens)));
-        const auto w_offset = b.mul(k, b.constant(kPanelRows * bytes_of(w)));
-        std::array<typename B::Floats, kFloatSums> rows;
-        for (int i = 0; i < count; ++i)
-          rows[i] = load_as(b, w, b.at(b.at(from[i / parts], w_offset), bytes_of(w) * b.lanes() * (i % parts)));
-        for (int t = 0; t < tokens; ++t) {
-          const auto of_token = b.splat_floats(b.at(x_at, 4 * t));
-          for (int i = 0; i < count; ++i) acc[count * t + i] = b.fma(rows[i], of_token, acc[count * t + i]);
-        }
-      };
-      const auto carried = std::span(acc.data(), static_cast<std::size_t>(count * tokens));
-      b.loop(begin, end, 1, carried, column);
-      const auto tile_sums = b.at(sums, b.mul(tile, b.constant(tile_bytes)));
-      for (int i = 0; i < count * tokens; ++i) {
-        const auto at = b.at(tile_sums, vector_bytes * i);
-        b.store_floats(at, b.add(b.load_floats(at), acc[i]));
-      }
+      const auto tile_x = b.at(b.at(x, b.mul(tile, x_bytes)), b.mul(begin, b.constant(4 * tokens)));
+      add_products(b, w, tokens, panels, b.sub(end, begin), tile_x, 4 * tokens, 4, part,
+                   b.at(sums, b.mul(tile, b.constant(tile_bytes))));
     });
   });
   const auto first_token = b.mul(first_tile, b.constant(tokens));

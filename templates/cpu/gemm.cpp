@@ -343,9 +343,12 @@ Epilogue epilogue_of(const Gemm& g) {
   return e;
 }
 
+std::string without_vectors(const Arch& arch) {
+  return fmt::format("{} lacks AVX2, FMA or F16C, or Arm's dot products, which all kernels use", arch.name);
+}
+
 std::string refusal(const Gemm& g, const Arch& arch) {
-  if (!arch.cpu || arch.cpu->vector_bytes == 0)
-    return fmt::format("{} lacks AVX2, FMA or F16C, or Arm's dot products, which all kernels use", arch.name);
+  if (!arch.cpu || arch.cpu->vector_bytes == 0) return without_vectors(arch);
   if (g.packing != Packing::panels) return "w is not packed in panels";
   if (!output_type(g.y)) return fmt::format("y={} is not f32, f16, bf16, int8, e4m3 or e5m2", g.y.name());
   if (g.groups) return "groups";

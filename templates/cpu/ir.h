@@ -80,6 +80,14 @@ class Ir {
   // ---- memory
   TW_ONCE Ptr load_ptr(const Ptr& p) { return value<Ptr>("load ptr, ptr {}, align 8", p.name); }
   TW_ONCE I64 load_i64(const Ptr& p) { return value<I64>("load i64, ptr {}, align 8", p.name); }
+  TW_ONCE I64 load_i32(const Ptr& p) {
+    return value<I64>("sext i32 {} to i64", temporary("load i32, ptr {}, align 4", p.name));
+  }
+  TW_ONCE void store_i64(const Ptr& p, const I64& v) { line("store i64 {}, ptr {}, align 8", v.name, p.name); }
+  TW_ONCE void copy(const Ptr& to, const Ptr& from, int bytes) {  // 1, 2 or 4
+    line("store i{} {}, ptr {}, align {}", 8 * bytes,
+         temporary("load i{}, ptr {}, align {}", 8 * bytes, from.name, bytes), to.name, bytes);
+  }
   TW_ONCE F32 load_f32(const Ptr& p) { return value<F32>("load float, ptr {}, align 4", p.name); }
   TW_ONCE Bytes load_bytes(const Ptr& p) {
     return value<Bytes>("load <{} x i8>, ptr {}, align 16", 4 * lanes_, p.name);
@@ -137,6 +145,9 @@ class Ir {
   TW_ONCE Ints load_codes(const Ptr& p) {  // lanes() signed bytes
     const auto bytes = temporary("load <{} x i8>, ptr {}, align 1", lanes_, p.name);
     return value<Ints>("sext <{0} x i8> {1} to <{0} x i32>", lanes_, bytes);
+  }
+  TW_ONCE Ints splat_code(const Ptr& p) {  // a signed byte
+    return {splat("i32", temporary("sext i8 {} to i32", temporary("load i8, ptr {}, align 1", p.name)))};
   }
   TW_ONCE void store_codes(const Ptr& p, const Ints& v) {
     const auto bytes = temporary("trunc <{0} x i32> {1} to <{0} x i8>", lanes_, v.name);

@@ -53,6 +53,7 @@ constexpr int bytes_of(Type type) { return type == Type::f32 ? 4 : has_scale(typ
 template <class B>
 typename B::Floats load_as(B& b, Type type, const typename B::Ptr& p) {
   if (type == Type::f32) return b.load_floats(p);
+  if (type == Type::int8) return b.floats(b.load_codes(p));
   return type == Type::f16 ? b.load_halves(p) : b.load_bf16s(p);
 }
 
@@ -289,42 +290,67 @@ struct BlockPlace {
   }
 };
 
+// Where factors are: in the constants, and in the arguments.
+struct Factors {
+  int alpha, beta, y_factor, launch_alpha, launch_beta, global;
+};
+constexpr Factors kGemmFactors = {offsetof(tw::gemm::Shape, alpha),
+                                  offsetof(tw::gemm::Shape, beta),
+                                  offsetof(tw::gemm::Shape, y_factor),
+                                  offsetof(GemmArgs, alpha),
+                                  offsetof(GemmArgs, beta),
+                                  offsetof(GemmArgs, w) + offsetof(Operand, global)};
+
+// From sums to what is stored.
+template <class B>
+struct Finish {
+  typename B::Floats scale, beta, factor;
+  Epilogue e;
+  Finish(B& b, const typename B::Ptr& args, const typename B::Ptr& constants, const Factors& at,
+         const Epilogue& epilogue)
+      : e(epilogue) {
+    // The problem's factor times the launch's.
+    const auto product = [&](int of_problem, int of_launch) {
+      return b.splat(b.mul(b.load_f32(b.at(constants, of_problem)), b.load_f32(b.at(args, of_launch))));
+    };
+    scale = product(at.alpha, at.launch_alpha);
+    if (e.has_c) beta = product(at.beta, at.launch_beta);
+    if (has_scale(e.y)) factor = b.splat_floats(b.at(constants, at.y_factor));
+    if (e.global == Global::none) return;
+    const auto global = b.splat_floats(b.load_ptr(b.at(args, at.global)));
+    scale = e.global == Global::div ? b.div(scale, global) : b.mul(scale, global);
+  }
+  // bias, c: where they are for these sums.
+  TW_INLINE typename B::Floats of(B& b, const typename B::Floats& sum, const typename B::Ptr& bias,
+                                  const typename B::Ptr& c) const {
+    auto v = b.mul(sum, scale);
+    if (e.has_bias) v = b.add(v, load_as(b, e.bias, bias));
+    v = activate(b, e.act, v);
+    if (e.has_c) v = b.fma(beta, load_as(b, e.c, c), v);
+    return has_scale(e.y) ? b.mul(v, factor) : v;
+  }
+};
+
 template <class B>
 struct Output {
   typename B::Ptr y, bias, c;
   typename B::I64 ldy, ldc;
-  typename B::Floats scale, beta, factor;
-  Epilogue e;
-  Output(B& b, const Launch<B>& l, const Epilogue& epilogue)
+  Finish<B> finish;
+  Output(B& b, const Launch<B>& l, const Epilogue& e)
       : y(b.load_ptr(b.at(l.args, offsetof(GemmArgs, y)))),
-        bias(epilogue.has_bias ? b.load_ptr(b.at(l.args, offsetof(GemmArgs, bias))) : y),
-        c(epilogue.has_c ? b.load_ptr(b.at(l.args, offsetof(GemmArgs, c))) : y),
+        bias(e.has_bias ? b.load_ptr(b.at(l.args, offsetof(GemmArgs, bias))) : y),
+        c(e.has_c ? b.load_ptr(b.at(l.args, offsetof(GemmArgs, c))) : y),
         ldy(b.load_i64(b.at(l.args, offsetof(GemmArgs, ldy)))),
-        ldc(epilogue.has_c ? b.load_i64(b.at(l.args, offsetof(GemmArgs, ldc))) : ldy),
-        scale(product(b, l, offsetof(tw::gemm::Shape, alpha), offsetof(GemmArgs, alpha))),
-        e(epilogue) {
-    if (e.has_c) beta = product(b, l, offsetof(tw::gemm::Shape, beta), offsetof(GemmArgs, beta));
-    if (has_scale(e.y)) factor = b.splat_floats(b.at(l.constants, offsetof(tw::gemm::Shape, y_factor)));
-    if (e.global == Global::none) return;
-    const auto global = b.splat_floats(b.load_ptr(b.at(l.args, offsetof(GemmArgs, w) + offsetof(Operand, global))));
-    scale = e.global == Global::div ? b.div(scale, global) : b.mul(scale, global);
-  }
-  // The problem's factor times the launch's.
-  static typename B::Floats product(B& b, const Launch<B>& l, int of_problem, int of_launch) {
-    return b.splat(b.mul(b.load_f32(b.at(l.constants, of_problem)), b.load_f32(b.at(l.args, of_launch))));
-  }
+        ldc(e.has_c ? b.load_i64(b.at(l.args, offsetof(GemmArgs, ldc))) : ldy),
+        finish(b, l.args, l.constants, kGemmFactors, e) {}
   // Not in line: it is long, and stands at several places of a kernel.
   __attribute__((noinline)) void store(B& b, const typename B::I64& token, const typename B::I64& row,
                                        const typename B::Floats& sum) const {
-    auto v = b.mul(sum, scale);
-    if (e.has_bias) v = b.add(v, load_as(b, e.bias, b.at(bias, b.mul(row, b.constant(bytes_of(e.bias))))));
-    v = activate(b, e.act, v);
-    if (e.has_c) {
-      const auto at = b.mul(b.add(b.mul(token, ldc), row), b.constant(bytes_of(e.c)));
-      v = b.fma(beta, load_as(b, e.c, b.at(c, at)), v);
-    }
-    if (has_scale(e.y)) v = b.mul(v, factor);
-    store_as(b, e.y, b.at(y, b.mul(b.add(b.mul(token, ldy), row), b.constant(bytes_of(e.y)))), v);
+    const Epilogue& e = finish.e;
+    const auto of_row = e.has_bias ? b.at(bias, b.mul(row, b.constant(bytes_of(e.bias)))) : bias;
+    const auto of_c = e.has_c ? b.at(c, b.mul(b.add(b.mul(token, ldc), row), b.constant(bytes_of(e.c)))) : c;
+    const auto to = b.at(y, b.mul(b.add(b.mul(token, ldy), row), b.constant(bytes_of(e.y))));
+    store_as(b, e.y, to, finish.of(b, sum, of_row, of_c));
   }
 };
 

@@ -62,19 +62,51 @@ NativeFunction* for_codes(const NativeOptions& o, const Find& find) {
 template <Type w, int tokens, int panels>
 void floats(const NativeOptions& o, const void* args, const void* constants, void* scratch, std::int64_t block) {
   K k;
-  TW_KERNELS::floats(k, arguments(args, constants, scratch, block), w, o.e, Fixed<tokens>(), Fixed<panels>(), o.tiles);
+  TW_KERNELS::floats(k, arguments(args, constants, scratch, block), std::integral_constant<Type, w>(), o.e,
+                     Fixed<tokens>(), Fixed<panels>(), o.tiles);
 }
 // One token by four panels, or `tokens` by `panels`.
 template <int tokens, int panels>
-NativeFunction* find_floats(const NativeOptions& o) {
+NativeKernel of_floats(const NativeOptions& o) {
   static_assert(std::int64_t{TW_KERNELS::kMostInBlock} * 4 * kPanel <= K::kMostStack);
   const auto of = [&]<Type w>(std::integral_constant<Type, w>) -> NativeFunction* {
     if (o.tokens == 1 && o.panels == 4) return &floats<w, 1, 4>;
     return o.tokens == tokens && o.panels == panels ? &floats<w, tokens, panels> : nullptr;
   };
-  return o.floats == Type::f32   ? of(std::integral_constant<Type, Type::f32>())
-         : o.floats == Type::f16 ? of(std::integral_constant<Type, Type::f16>())
-                                 : of(std::integral_constant<Type, Type::bf16>());
+  NativeFunction* const found = o.floats == Type::f32   ? of(std::integral_constant<Type, Type::f32>())
+                                : o.floats == Type::f16 ? of(std::integral_constant<Type, Type::f16>())
+                                                        : of(std::integral_constant<Type, Type::bf16>());
+  return found ? NativeKernel{&widen, found} : NativeKernel{};
+}
+
+void widen_weights(const NativeOptions& o, const void* args, const void* constants, void* scratch, std::int64_t block) {
+  K k;
+  TW_KERNELS::widen_weights(k, arguments(args, constants, scratch, block), o.filter);
+}
+template <int tokens, int panels>
+void columns(const NativeOptions& o, const void* args, const void* constants, void* scratch, std::int64_t block) {
+  K k;
+  TW_KERNELS::columns(k, arguments(args, constants, scratch, block), o.filter, Fixed<tokens>(), Fixed<panels>(),
+                      o.tiles, o.turns);
+}
+template <int tokens, int panels>
+NativeKernel of_columns(const NativeOptions& o) {
+  const bool has = o.tokens == tokens && o.panels == panels &&
+                   TW_KERNELS::columns_stack(o.tokens, o.panels, o.tiles, o.turns) <= K::kMostStack;
+  return has ? NativeKernel{&widen_weights, &columns<tokens, panels>} : NativeKernel{};
+}
+
+constexpr int kDepthwiseTogether = 4;
+void widen_filters(const NativeOptions& o, const void* args, const void* constants, void* scratch, std::int64_t block) {
+  K k;
+  TW_KERNELS::widen_filters(k, arguments(args, constants, scratch, block), o.filter);
+}
+void depthwise(const NativeOptions& o, const void* args, const void* constants, void* scratch, std::int64_t block) {
+  K k;
+  TW_KERNELS::depthwise(k, arguments(args, constants, scratch, block), o.filter, o.tokens, Fixed<kDepthwiseTogether>());
+}
+NativeKernel of_depthwise(const NativeOptions& o) {
+  return o.together == kDepthwiseTogether ? NativeKernel{&widen_filters, &depthwise} : NativeKernel{};
 }
 
 }  // namespace

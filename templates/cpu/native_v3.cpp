@@ -4,6 +4,7 @@
 
 #if defined(__x86_64__)
 // Everything that the kernels share with other files comes before the pragma, for any CPU.
+#include <tilewright/conv.h>
 #include <tilewright/gemm.h>
 
 #include <array>
@@ -11,6 +12,7 @@
 #include <span>
 #include <utility>
 
+#include "templates/conv/params.cuh"
 #include "templates/cpu/options.h"
 #include "templates/cpu/panels.h"
 #include "templates/gemm/params.cuh"
@@ -30,6 +32,8 @@
 #include "templates/cpu/kernels.h"
 #define TILEWRIGHT_CPU_KERNELS native_v3
 #include "templates/cpu/floats.h"
+#define TILEWRIGHT_CPU_KERNELS native_v3
+#include "templates/cpu/columns.h"
 #include "templates/cpu/native_v3.h"
 
 namespace tilewright::cpu {
@@ -43,10 +47,9 @@ using K = NativeV3;
 namespace tilewright::cpu {
 
 NativeKernel native_v3_kernel(const NativeOptions& o) {
-  if (o.text == KernelText::floats) {
-    NativeFunction* const found = find_floats<6, 1>(o);
-    return found ? NativeKernel{&widen, found} : NativeKernel{};
-  }
+  if (o.text == KernelText::floats) return of_floats<6, 1>(o);
+  if (o.text == KernelText::columns) return of_columns<6, 1>(o);
+  if (o.text == KernelText::depthwise) return of_depthwise(o);
   NativeFunction* found = nullptr;
   if (o.text == KernelText::few) found = for_codes(o, [&](auto w) { return find_few<w.value>(o); });
   if (o.text == KernelText::many) found = for_codes(o, [&](auto w) { return find_many<w.value, 4>(o); });

@@ -57,10 +57,20 @@ class NativeV3 {
     __asm__("" : "+r"(p));  // or a compiler asks for the thread's memory wherever it needs the address
     return p;
   }
-  static constexpr std::int64_t kMostStack = 8 << 10;
+  static constexpr std::int64_t kMostStack = 48 << 10;
 
   static Ptr load_ptr(Ptr p) { return load<Ptr>(p); }
   static I64 load_i64(Ptr p) { return load<I64>(p); }
+  static I64 load_i32(Ptr p) { return load<std::int32_t>(p); }
+  static void store_i64(Ptr p, I64 v) { store(p, v); }
+  static void copy(Ptr to, Ptr from, int bytes) {  // 1, 2 or 4
+    if (bytes == 1)
+      store(to, load<std::int8_t>(from));
+    else if (bytes == 2)
+      store(to, load<std::int16_t>(from));
+    else
+      store(to, load<std::int32_t>(from));
+  }
   static F32 load_f32(Ptr p) { return load<float>(p); }
   static Bytes load_bytes(Ptr p) { return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))}; }
   static void store_bytes(Ptr p, Bytes v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(writable(p)), v.v); }
@@ -93,6 +103,7 @@ class NativeV3 {
   }
   static Floats splat_half(Ptr p) { return {_mm256_cvtph_ps(_mm_set1_epi16(load<std::int16_t>(p)))}; }
   static Ints load_codes(Ptr p) { return {_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)))}; }
+  static Ints splat_code(Ptr p) { return {_mm256_set1_epi32(load<std::int8_t>(p))}; }
   static void store_codes(Ptr p, Ints v) {
     const __m256i order = _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 4, 8, 12, -1,
                                            -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);

@@ -5,6 +5,7 @@
 
 #if defined(__x86_64__)
 // Everything that the kernels share with other files comes before the pragma, for any CPU.
+#include <tilewright/conv.h>
 #include <tilewright/gemm.h>
 
 #include <array>
@@ -12,6 +13,7 @@
 #include <span>
 #include <utility>
 
+#include "templates/conv/params.cuh"
 #include "templates/cpu/options.h"
 #include "templates/cpu/panels.h"
 #include "templates/gemm/params.cuh"
@@ -36,6 +38,8 @@
 #include "templates/cpu/kernels.h"
 #define TILEWRIGHT_CPU_KERNELS native_v4
 #include "templates/cpu/floats.h"
+#define TILEWRIGHT_CPU_KERNELS native_v4
+#include "templates/cpu/columns.h"
 #include "templates/cpu/native_v4.h"
 
 namespace tilewright::cpu {
@@ -67,10 +71,10 @@ NativeFunction* find_tiles(const NativeOptions& o) {
 }  // namespace
 
 NativeKernel native_v4_kernel(const NativeOptions& o) {
-  if (o.text == KernelText::floats) {
-    NativeFunction* const found = find_floats<8, 3>(o);
-    return found ? NativeKernel{&widen, found} : NativeKernel{};
-  }
+  if (o.text == KernelText::floats) return of_floats<8, 3>(o);
+  // Fewer channels than three panels have tiles of one.
+  if (o.text == KernelText::columns) return o.panels == 1 ? of_columns<6, 1>(o) : of_columns<8, 3>(o);
+  if (o.text == KernelText::depthwise) return of_depthwise(o);
   NativeFunction* found = nullptr;
   if (o.text == KernelText::few) found = for_codes(o, [&](auto w) { return find_few<w.value>(o); });
   if (o.text == KernelText::many) found = for_codes(o, [&](auto w) { return find_many<w.value, 8>(o); });

@@ -55,10 +55,20 @@ class NativeV4 {
     __asm__("" : "+r"(p));  // or a compiler asks for the thread's memory wherever it needs the address
     return p;
   }
-  static constexpr std::int64_t kMostStack = 32 << 10;
+  static constexpr std::int64_t kMostStack = 48 << 10;
 
   static Ptr load_ptr(Ptr p) { return load<Ptr>(p); }
   static I64 load_i64(Ptr p) { return load<I64>(p); }
+  static I64 load_i32(Ptr p) { return load<std::int32_t>(p); }
+  static void store_i64(Ptr p, I64 v) { store(p, v); }
+  static void copy(Ptr to, Ptr from, int bytes) {  // 1, 2 or 4
+    if (bytes == 1)
+      store(to, load<std::int8_t>(from));
+    else if (bytes == 2)
+      store(to, load<std::int16_t>(from));
+    else
+      store(to, load<std::int32_t>(from));
+  }
   static F32 load_f32(Ptr p) { return load<float>(p); }
   static Bytes load_bytes(Ptr p) { return {_mm512_loadu_si512(p)}; }
   static void store_bytes(Ptr p, Bytes v) { _mm512_storeu_si512(writable(p), v.v); }
@@ -86,6 +96,7 @@ class NativeV4 {
   }
   static Floats splat_half(Ptr p) { return {_mm512_cvtph_ps(_mm256_set1_epi16(load<std::int16_t>(p)))}; }
   static Ints load_codes(Ptr p) { return {_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))}; }
+  static Ints splat_code(Ptr p) { return {_mm512_set1_epi32(load<std::int8_t>(p))}; }
   static void store_codes(Ptr p, Ints v) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(writable(p)), _mm512_cvtepi32_epi8(v.v));
   }

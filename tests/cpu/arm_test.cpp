@@ -3,7 +3,6 @@
 #include <spawn.h>
 #include <sys/wait.h>
 #include <tilewright/family.h>
-#include <tilewright/gemm.h>
 #include <tilewright/operation.h>
 #include <unistd.h>
 
@@ -14,7 +13,6 @@
 
 #include "cpu_test.h"
 #include "templates/families.h"
-#include "templates/gemm/params.cuh"
 
 #if defined(TILEWRIGHT_ARM_RUNNER)
 
@@ -58,7 +56,7 @@ class Case {
 
  private:
   Source source(const Candidate& c, const Arch& target) const {
-    return family("gemm", c.family).source(problem_, target, c);
+    return family(problem_.op(), c.family).source(problem_, target, c);
   }
   std::vector<std::byte> run(const Binary& binary) {
     for (std::size_t i = 0; i < spans_.size(); ++i)
@@ -80,8 +78,9 @@ class Case {
       std::ofstream out(object, std::ios::binary);
       write(out, binary.image);
     }
+    const Contract contract = contract_for(problem_);
     std::vector<std::pair<std::int64_t, std::int64_t>> places;
-    for (std::size_t at = 0; at + sizeof(void*) <= sizeof(GemmArgs); at += sizeof(void*))
+    for (std::size_t at = 0; at + sizeof(void*) <= contract.args_bytes; at += sizeof(void*))
       for (std::size_t i = 0; i < pointers_.size(); ++i)
         if (std::memcmp(static_cast<const char*>(args) + at, &pointers_[i], sizeof(void*)) == 0)
           places.emplace_back(at, i);
@@ -94,11 +93,11 @@ class Case {
       };
       const LaunchPlan& plan = binary.plan;
       for (const std::uint64_t v :
-           {plan.y.blocks(m, n), plan.x.blocks(m, n), plan.z.blocks(m, n) * 64, std::uint64_t{sizeof(GemmArgs)},
-            std::uint64_t{sizeof(tw::gemm::Shape)}, std::uint64_t{spans_.size()}, std::uint64_t{places.size()}})
+           {plan.y.blocks(m, n), plan.x.blocks(m, n), plan.z.blocks(m, n) * 64, std::uint64_t{contract.args_bytes},
+            std::uint64_t{contract.constants.size()}, std::uint64_t{spans_.size()}, std::uint64_t{places.size()}})
         number(v);
-      write(out, {static_cast<const std::byte*>(args), sizeof(GemmArgs)});
-      write(out, {static_cast<const std::byte*>(constants), sizeof(tw::gemm::Shape)});
+      write(out, {static_cast<const std::byte*>(args), contract.args_bytes});
+      write(out, {static_cast<const std::byte*>(constants), contract.constants.size()});
       for (const auto& s : spans_) number(s.size()), write(out, s);
       for (const auto& [at, buffer] : places) number(at), number(buffer);
     }
@@ -142,13 +141,16 @@ TEST_CASE("kernels for AArch64 give the bits of this machine's") {
            "gemm x=int8_row w=int8_row y=f32 m=9 n=32 k=64 pack=panels x_from=f32",
            "gemm x=f16 w=f16 y=f32 m=5 n=32 k=70 pack=panels",
            "gemm x=f32 w=bf16 y=f16 m=5 n=32 k=70 pack=panels act=gelu_tanh",
+           "conv x=f32 w=f32 y=f32 n=2 c=12 in=6x9 k=40 kernel=3 stride=1x2 pad=1 bias=f32 act=silu",
+           "conv x=bf16 w=int8_row y=f16 n=1 c=70 in=3x5x4 k=18 kernel=2x3x1 groups=2 cache=1 pad=0x1x0 "
+           "pad_mode=zeroxreflectxzero residual=f32 x_layout=ncdhw y_layout=ncdhw w_layout=kctrs",
        }) {
     Case c(text);
     INFO(text);
     std::vector<std::byte> bits;
-    for (const Family* f : families("gemm", host_arch())) {
+    for (const Family* f : families(c.problem().op(), host_arch())) {
       const auto all = f->candidates(c.problem(), host_arch());
-      if (all.empty() || f == families("gemm", host_arch()).back()) continue;
+      if (all.empty() || f == families(c.problem().op(), host_arch()).back()) continue;
       bits = c.here(all.front());
       REQUIRE(c.wrong() == "");
       break;
@@ -157,8 +159,8 @@ TEST_CASE("kernels for AArch64 give the bits of this machine's") {
     for (const char* name : {"armv8.2+dotprod", "armv8.2+dotprod+i8mm"}) {
       const Arch& target = arch(name);
       int kernels = 0;
-      for (const Family* f : families("gemm", target)) {
-        if (f == families("gemm", target).back()) continue;
+      for (const Family* f : families(c.problem().op(), target)) {
+        if (f == families(c.problem().op(), target).back()) continue;
         const auto all = f->candidates(c.problem(), target);
         for (std::size_t i = 0; i < all.size(); i += 7) {
           INFO(name << " " << all[i].text());

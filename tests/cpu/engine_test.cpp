@@ -239,6 +239,53 @@ TEST_CASE("casts need no compiler") {
   for (const std::int64_t rows : {1, 9, 200}) computed(problem.with_rows(rows), kernel);
 }
 
+TEST_CASE("a convolution is verified and measured by as many of its pixels as the oracle has time for") {
+  const Folder folder;
+  Engine engine(options_in(folder));
+  const Device device = Device::open_cpu({.threads = 2, .parallel_for = {}});
+  // The second has more multiplications than the oracle takes: its first pixels stand for all.
+  for (const char* text : {"conv x=f32 w=f32 y=f32 n=2 c=8 in=5x5 k=20 kernel=3 pad=1 y_layout=ncdhw",
+                           "conv x=f32 w=f32 y=bf16 n=2 c=64 in=16x16 k=68 kernel=3 pad=1 y_layout=ncdhw"}) {
+    INFO(text);
+    const Problem problem = Problem::parse(text);
+    const TuneReport report = engine.tune(problem, device, quick());
+    CHECK(report.measured >= 1);
+    for (const Outcome& o : report.outcomes) {
+      INFO(o.candidate.text() << ": " << o.detail);
+      CHECK(o.kind == OutcomeKind::measured);
+      CHECK(o.error <= 1);
+    }
+    computed(problem, engine.prepare(problem, device));
+  }
+}
+
+TEST_CASE("a convolution is prepared for the CPU, and a second process compiles nothing") {
+  TILEWRIGHT_NEEDS_KERNELS();
+  const Folder folder;
+  const Problem problem = Problem::parse("conv x=f32 w=f32 y=f32 n=1 c=20 in=9x9 k=24 kernel=3 pad=1 bias=f32");
+  const Device device = Device::open_cpu({.threads = 2, .parallel_for = {}});
+  std::vector<std::byte> first;
+  {
+    Engine engine(options_in(folder));
+    const Kernel kernel = engine.prepare(problem, device);
+    CHECK(kernel.candidate(problem.rows()).family == "cpu_columns");
+    first = computed(problem, kernel);
+    CHECK(engine.stats().compiled > 0);
+  }
+  {
+    Engine engine(without_compiler(folder));
+    CHECK(computed(problem, engine.prepare(problem, device)) == first);
+    CHECK(engine.stats().compiled == 0);
+    CHECK(engine.stats().cache_hits > 0);
+    CHECK(engine.stats().built_in == 0);
+  }
+  // Without either, what is built in gives the same bits.
+  const Folder empty;
+  Engine engine(without_compiler(empty));
+  CHECK(computed(problem, engine.prepare(problem, device)) == first);
+  CHECK(engine.stats().built_in > 0);
+}
+
 TEST_CASE("prewarming for CPUs needs libLLVM alone, and what it stores serves without") {
   const Folder folder;
   const Problem problem = Problem::parse(kText);

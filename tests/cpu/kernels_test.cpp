@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels themselves: compiled and built in, at every corner of their knobs, against the oracle and each other.
-#include <sys/mman.h>
 #include <tilewright/family.h>
 #include <tilewright/numerics.h>
 #include <tilewright/operation.h>
 #include <tilewright/pack.h>
-#include <unistd.h>
 
 #include <fmt/format.h>
 
@@ -16,6 +14,7 @@
 #include <set>
 
 #include "cpu_test.h"
+#include "operands.h"
 #include "templates/cpu/panels.h"
 #include "templates/describe.h"
 #include "templates/families.h"
@@ -25,71 +24,6 @@ using namespace tilewright;
 using namespace tilewright::test;
 
 namespace {
-
-// Memory that ends where the process may not read: what a kernel reads or writes behind an operand ends the test.
-class Guarded {
- public:
-  Guarded(std::size_t bytes, std::size_t align) {
-    const std::size_t page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-    size_ = (bytes + page - 1) / page * page + page;
-    base_ = static_cast<char*>(::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    REQUIRE(base_ != MAP_FAILED);
-    REQUIRE(::mprotect(base_ + size_ - page, page, PROT_NONE) == 0);
-    data_ = base_ + size_ - page - (bytes + align - 1) / align * align;
-  }
-  Guarded(Guarded&& other) noexcept
-      : base_(std::exchange(other.base_, nullptr)), data_(other.data_), size_(other.size_) {}
-  ~Guarded() {
-    if (base_) ::munmap(base_, size_);
-  }
-  void* data() const { return data_; }
-
- private:
-  char *base_ = nullptr, *data_ = nullptr;
-  std::size_t size_ = 0;
-};
-
-// A problem's operands, in guarded memory.
-struct Operands {
-  Problem problem;
-  Task task;
-  std::vector<Guarded> memory;
-  std::vector<std::span<std::byte>> spans;
-  std::vector<void*> pointers;
-
-  explicit Operands(const std::string& text) : problem(Problem::parse(text)) {
-    problem.operation().describe(problem, task);
-    for (const Buffer& b : task.buffers) {
-      memory.emplace_back(b.bytes, 16);
-      spans.emplace_back(static_cast<std::byte*>(memory.back().data()), b.bytes);
-      pointers.push_back(memory.back().data());
-      if (b.output) std::memset(spans.back().data(), 0xff, b.bytes);
-      if (!b.output && b.fill) b.fill(spans.back(), 1);
-    }
-  }
-  std::vector<std::byte> run(const Device& device, const Binary& binary) {
-    for (std::size_t i = 0; i < spans.size(); ++i)
-      if (task.buffers[i].output) std::memset(spans[i].data(), 0xff, spans[i].size());
-    const int first[] = {0};
-    const Kernel kernel(device, std::span(&binary, 1), first, contract_for(problem));
-    kernel.launch(nullptr, task.arguments(pointers, problem.rows()), problem.rows(), problem.cols());
-    std::vector<std::byte> y;
-    for (std::size_t i = 0; i < spans.size(); ++i)
-      if (task.buffers[i].output) y.insert(y.end(), spans[i].begin(), spans[i].end());
-    return y;
-  }
-  std::string wrong() const { return problem.operation().check_on_host(problem, task, spans).wrong; }
-};
-
-Binary built_in(const Source& source, const Arch& target) {
-  REQUIRE(source.host);
-  Binary b;
-  b.target = target.name;
-  b.entry = source.entry;
-  b.plan = source.plan;
-  b.host = source.host;
-  return b;
-}
 
 std::string gemm(const char* w, std::int64_t m, std::int64_t n, std::int64_t k, const char* rest,
                  const char* x = "q8_1") {
