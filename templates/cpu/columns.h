@@ -408,7 +408,7 @@ void columns(B& b, const typename B::Arguments& a, const Filter& f, Tokens token
             b.at(w_part, b.mul(b.less(b.add(panel, b.constant(p)), b.sub(panels_here, b.constant(1))), panel_bytes));
       const auto of_turn = b.at(sums, b.mul(turn, b.constant(turn_bytes)));
       b.loop(b.constant(0), tiles_here, 1, {}, [&](const typename B::I64& tile) {
-        add_products(b, Type::f32, tokens, panels, b.sub(end, begin),
+        add_products(b, std::integral_constant<Type, Type::f32>(), tokens, panels, b.sub(end, begin),
                      b.at(x, b.mul(tile, b.constant(tokens * kPixelBytes))), 4, kPixelBytes, from,
                      b.at(of_turn, b.mul(tile, b.constant(tile_bytes))));
       });

@@ -46,14 +46,14 @@ void widen(B& b, const typename B::Arguments& a, Type type, Tokens tokens) {
 
 // Adds the products of some columns of a tile's tokens with panels side by side to the tile's sums. Steps, in bytes:
 // from one column of x to the next, and from one token to the next.
-template <class B, class Tokens, class Panels>
-TW_INLINE inline void add_products(B& b, Type w, Tokens tokens, Panels panels, const typename B::I64& columns,
+template <class B, class Weights, class Tokens, class Panels>
+TW_INLINE inline void add_products(B& b, Weights w, Tokens tokens, Panels panels, const typename B::I64& columns,
                                    const typename B::Ptr& x, int column_step, int token_step,
                                    const std::array<typename B::Ptr, kFloatSums>& from, const typename B::Ptr& sums) {
   const int parts = kPanelRows / b.lanes(), vector_bytes = 4 * b.lanes(), count = panels * parts;  // of a token
   std::array<typename B::Floats, kFloatSums> acc;
   for (int i = 0; i < count * tokens; ++i) acc[i] = b.zero_floats();
-  const auto column = [&](const typename B::I64& k) {
+  const auto column = [&](const typename B::I64& k) TW_INLINE {
     const auto x_at = b.at(x, b.mul(k, b.constant(column_step)));
     const auto w_offset = b.mul(k, b.constant(kPanelRows * bytes_of(w)));
     std::array<typename B::Floats, kFloatSums> rows;
@@ -71,8 +71,9 @@ TW_INLINE inline void add_products(B& b, Type w, Tokens tokens, Panels panels, c
   }
 }
 
-template <class B, class Tokens, class Panels>
-void floats(B& b, const typename B::Arguments& a, Type w, const Epilogue& e, Tokens tokens, Panels panels, int tiles) {
+template <class B, class Weights, class Tokens, class Panels>
+void floats(B& b, const typename B::Arguments& a, Weights w, const Epilogue& e, Tokens tokens, Panels panels,
+            int tiles) {
   const Launch<B> launch(b, a);
   const int parts = kPanelRows / b.lanes(), vector_bytes = 4 * b.lanes(), count = panels * parts;  // of a token
   const std::int64_t tile_bytes = std::int64_t{tokens} * count * vector_bytes;

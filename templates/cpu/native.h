@@ -194,8 +194,9 @@ class Native {
     return {_mm256_cvtph_ps(_mm256_cvtps_ph(v.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC))};
   }
 
+  // In line: what a body adds to is in registers then.
   template <class Body>
-  static void loop(I64 from, I64 to, std::int64_t step, std::span<Floats>, Body body) {
+  TW_INLINE static void loop(I64 from, I64 to, std::int64_t step, std::span<Floats>, Body body) {
     for (I64 i = from; i < to; i += step) body(i);
   }
   template <class Body>

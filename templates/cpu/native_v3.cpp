@@ -84,7 +84,8 @@ void first_of_floats(const NativeOptions& o, const void* args, const void* const
 template <Type w, int tokens, int panels>
 void run_floats(const NativeOptions& o, const void* args, const void* constants, void* scratch, std::int64_t block) {
   K k;
-  native_v3::floats(k, arguments(args, constants, scratch, block), w, o.e, Fixed<tokens>(), Fixed<panels>(), o.tiles);
+  native_v3::floats(k, arguments(args, constants, scratch, block), std::integral_constant<Type, w>(), o.e,
+                    Fixed<tokens>(), Fixed<panels>(), o.tiles);
 }
 template <Type w>
 NativeFunction* find_floats(const NativeOptions& o) {
