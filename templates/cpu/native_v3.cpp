@@ -100,11 +100,14 @@ void first_of_columns(const NativeOptions& o, const void* args, const void* cons
   K k;
   native_v3::widen_weights(k, arguments(args, constants, scratch, block), o.filter);
 }
+// A block of any knobs, by tiles of its own: sums are the same.
+constexpr int kColumnTokens = 6;
+int column_tiles(const NativeOptions& o) { return (o.tokens * o.tiles + kColumnTokens - 1) / kColumnTokens; }
 void run_columns(const NativeOptions& o, const void* args, const void* constants, void* scratch, std::int64_t block) {
   K k;
-  native_v3::columns(k, arguments(args, constants, scratch, block), o.filter, Fixed<6>(), Fixed<1>(), o.tiles, o.turns);
+  native_v3::columns(k, arguments(args, constants, scratch, block), o.filter, o.tokens * o.tiles,
+                     Fixed<kColumnTokens>(), Fixed<1>(), column_tiles(o), o.panels * o.turns);
 }
-
 void first_of_depthwise(const NativeOptions& o, const void* args, const void* constants, void* scratch,
                         std::int64_t block) {
   K k;
@@ -122,9 +125,8 @@ NativeKernel native_v3_depthwise(const NativeOptions& o) {
 }
 
 NativeKernel native_v3_columns(const NativeOptions& o) {
-  const bool is_built_in = o.tokens == 6 && o.panels == 1 &&
-                           native_v3::columns_stack(o.tokens, o.panels, o.tiles, o.turns) <= Native::kMostStack;
-  return is_built_in ? NativeKernel{&first_of_columns, &run_columns} : NativeKernel{};
+  const std::int64_t stack = native_v3::columns_stack(kColumnTokens, 1, column_tiles(o), o.panels * o.turns);
+  return stack <= Native::kMostStack ? NativeKernel{&first_of_columns, &run_columns} : NativeKernel{};
 }
 
 NativeKernel native_v3_floats(const NativeOptions& o) {
