@@ -366,9 +366,10 @@ class ConvOutput {
   Finish<B> finish_;
 };
 
-// tokens, panels: of a tile. Blocks of a group's panels count fastest, then groups, then pixels.
+// tokens, panels: of a tile. pixels: of a block, which its tiles are enough for. Blocks of a group's panels count
+// fastest, then groups, then pixels.
 template <class B, class Tokens, class Panels>
-void columns(B& b, const typename B::Arguments& a, const Filter& f, Tokens tokens, Panels panels, int tiles,
+void columns(B& b, const typename B::Arguments& a, const Filter& f, int pixels, Tokens tokens, Panels panels, int tiles,
              int turns) {
   const ConvLaunch<B> launch(b, a, f);
   const int vector_bytes = 4 * b.lanes(), pixel_bytes = panels * 4 * kPanelRows;  // of sums
@@ -382,8 +383,8 @@ void columns(B& b, const typename B::Arguments& a, const Filter& f, Tokens token
   const auto rest = b.sub(a.block, b.mul(block_of_pixels, of_pixels));
   const auto group = b.div(rest, across);
   const auto first_panel = b.mul(b.sub(rest, b.mul(group, across)), b.constant(panels * turns));
-  const auto first = b.mul(block_of_pixels, b.constant(tokens * tiles));
-  const auto count = b.less(b.sub(launch.m, first), b.constant(tokens * tiles));
+  const auto first = b.mul(block_of_pixels, b.constant(pixels));
+  const auto count = b.less(b.sub(launch.m, first), b.constant(pixels));
   const auto tiles_here = rounded_up(b, count, tokens), tokens_here = b.mul(tiles_here, b.constant(tokens));
   const auto panels_here = b.less(b.sub(launch.panels, first_panel), b.constant(panels * turns));
   const auto turns_here = rounded_up(b, panels_here, panels);

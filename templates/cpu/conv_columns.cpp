@@ -101,8 +101,9 @@ class Columns final : public EnumeratedFamily {
     Ir ir(*arch.cpu);
     ir.function(fmt::format("{}_first", kEntry),
                 [&](const Ir::Arguments& a) { columns_text::widen_weights(ir, a, f); });
-    ir.function(kEntry,
-                [&](const Ir::Arguments& a) { columns_text::columns(ir, a, f, k.tokens, k.panels, k.tiles, k.turns); });
+    ir.function(kEntry, [&](const Ir::Arguments& a) {
+      columns_text::columns(ir, a, f, k.tokens * k.tiles, k.tokens, k.panels, k.tiles, k.turns);
+    });
     Source s;
     s.name = "conv/cpu_columns";
     s.text = ir.text();

@@ -83,17 +83,20 @@ void widen_weights(const NativeOptions& o, const void* args, const void* constan
   K k;
   TW_KERNELS::widen_weights(k, arguments(args, constants, scratch, block), o.filter);
 }
-template <int tokens, int panels>
+// A block of any knobs, by tiles of its own: sums are the same.
+constexpr int tiles_of_columns(const NativeOptions& o, int tokens) {
+  return (o.tokens * o.tiles + tokens - 1) / tokens;
+}
+template <int tokens>
 void columns(const NativeOptions& o, const void* args, const void* constants, void* scratch, std::int64_t block) {
   K k;
-  TW_KERNELS::columns(k, arguments(args, constants, scratch, block), o.filter, Fixed<tokens>(), Fixed<panels>(),
-                      o.tiles, o.turns);
+  TW_KERNELS::columns(k, arguments(args, constants, scratch, block), o.filter, o.tokens * o.tiles, Fixed<tokens>(),
+                      Fixed<1>(), tiles_of_columns(o, tokens), o.panels * o.turns);
 }
-template <int tokens, int panels>
+template <int tokens>
 NativeKernel of_columns(const NativeOptions& o) {
-  const bool has = o.tokens == tokens && o.panels == panels &&
-                   TW_KERNELS::columns_stack(o.tokens, o.panels, o.tiles, o.turns) <= K::kMostStack;
-  return has ? NativeKernel{&widen_weights, &columns<tokens, panels>} : NativeKernel{};
+  const std::int64_t stack = TW_KERNELS::columns_stack(tokens, 1, tiles_of_columns(o, tokens), o.panels * o.turns);
+  return stack <= K::kMostStack ? NativeKernel{&widen_weights, &columns<tokens>} : NativeKernel{};
 }
 
 constexpr int kDepthwiseTogether = 4;

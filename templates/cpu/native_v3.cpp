@@ -48,7 +48,7 @@ namespace tilewright::cpu {
 
 NativeKernel native_v3_kernel(const NativeOptions& o) {
   if (o.text == KernelText::floats) return of_floats<6, 1>(o);
-  if (o.text == KernelText::columns) return of_columns<6, 1>(o);
+  if (o.text == KernelText::columns) return of_columns<6>(o);
   if (o.text == KernelText::depthwise) return of_depthwise(o);
   NativeFunction* found = nullptr;
   if (o.text == KernelText::few) found = for_codes(o, [&](auto w) { return find_few<w.value>(o); });

@@ -72,8 +72,7 @@ NativeFunction* find_tiles(const NativeOptions& o) {
 
 NativeKernel native_v4_kernel(const NativeOptions& o) {
   if (o.text == KernelText::floats) return of_floats<8, 3>(o);
-  // Fewer channels than three panels have tiles of one.
-  if (o.text == KernelText::columns) return o.panels == 1 ? of_columns<6, 1>(o) : of_columns<8, 3>(o);
+  if (o.text == KernelText::columns) return of_columns<12>(o);
   if (o.text == KernelText::depthwise) return of_depthwise(o);
   NativeFunction* found = nullptr;
   if (o.text == KernelText::few) found = for_codes(o, [&](auto w) { return find_few<w.value>(o); });

@@ -286,6 +286,20 @@ TEST_CASE("a convolution is prepared for the CPU, and a second process compiles 
   CHECK(engine.stats().built_in > 0);
 }
 
+TEST_CASE("without a compiler convolutions of every size have a kernel") {
+  TILEWRIGHT_NEEDS_KERNELS();
+  const Device device = Device::open_cpu({.threads = 2, .parallel_for = {}});
+  for (const char* text : {"conv x=f32 w=f32 y=f32 n=1 c=64 in=56x56 k=64 kernel=3 pad=1",
+                           "conv x=f16 w=f16 y=f16 n=1 c=8 in=3 k=600 kernel=3",
+                           "conv x=bf16 w=bf16 y=bf16 n=1 c=32 in=9x9 k=32 groups=32 kernel=3"}) {
+    INFO(text);
+    const Folder folder;
+    Engine engine(without_compiler(folder));
+    computed(Problem::parse(text), engine.prepare(Problem::parse(text), device));
+    CHECK(engine.stats().built_in > 0);
+  }
+}
+
 TEST_CASE("prewarming for CPUs needs libLLVM alone, and what it stores serves without") {
   const Folder folder;
   const Problem problem = Problem::parse(kText);
