@@ -98,7 +98,7 @@ class PanelFamily : public EnumeratedFamily {
     t.global_bytes = t.unique_bytes + w_bytes * (tiles - 1);
     t.bytes_in_flight = 1e6;
     t.mma_ops = tiles * k.tokens * 2.0 * static_cast<double>(g.n) * static_cast<double>(g.k);
-    t.mma_rate = rate(k, arch);
+    t.mma_rate = rate(g, k, arch);
     t.mma_in_flight = 32;  // a core by itself keeps its units busy
     t.later_wave_cost = 0.02;
     return t;
@@ -109,7 +109,7 @@ class PanelFamily : public EnumeratedFamily {
   virtual KernelText kernel_text() const = 0;
   virtual std::vector<Knobs> legal(const Gemm& g, const Arch& arch) const = 0;
   virtual void write(Ir& ir, const Ir::Arguments& a, PanelCodes w, const Epilogue& e, const Knobs& k) const = 0;
-  virtual double rate(const Knobs& k, const Arch& arch) const = 0;  // of the operations, relative
+  virtual double rate(const Gemm& g, const Knobs& k, const Arch& arch) const = 0;  // of the operations, relative
 
  private:
   // Tokens whose codes of a block lie side by side.
@@ -154,7 +154,7 @@ class Gemv final : public PanelFamily {
     text::few(ir, a, w, e, k.tokens, k.panels, k.ahead);
   }
   // Unpacking is shared by a tile's tokens.
-  double rate(const Knobs& k, const Arch&) const override {
+  double rate(const Gemm&, const Knobs& k, const Arch&) const override {
     return 0.6 * k.tokens / (k.tokens + 2.0) * (k.panels == 4 ? 1.0 : 0.99) * (k.ahead == 0 ? 1.0 : 0.995);
   }
 };
@@ -192,7 +192,7 @@ class Codes final : public PanelFamily {
     text::many(ir, a, w, e, k.tokens, k.panels, k.wide, k.together);
   }
   // Each product of a vector of rows with a token's columns loads a share of either.
-  double rate(const Knobs& k, const Arch& arch) const override {
+  double rate(const Gemm&, const Knobs& k, const Arch& arch) const override {
     const double rows = k.wide * 4.0 * text::kPanelRows / arch.cpu->vector_bytes, tokens = k.together;
     return 1.4 / (1 + 0.5 * (rows + tokens) / (rows * tokens)) * k.tokens / (k.tokens + 12.0) *
            (k.tokens > 64 ? 0.97 : 1.0) * (k.panels == 4 ? 1.0 : 0.99);
@@ -230,9 +230,11 @@ class Tiles final : public PanelFamily {
   void write(Ir& ir, const Ir::Arguments& a, PanelCodes w, const Epilogue& e, const Knobs& k) const override {
     text::by_tiles(ir, a, w, e, k.tokens, k.panels, k.chunk, k.together);
   }
-  double rate(const Knobs& k, const Arch&) const override {
+  double rate(const Gemm& g, const Knobs& k, const Arch&) const override {
+    // Codes of a tile's tokens are read for each panel: from the second cache, if they fit.
+    const double x_bytes = static_cast<double>(k.tokens * g.k) * text::token_bytes(*panel_codes(g.w)) / text::kBlock;
     return 1.2 * k.tokens / (k.tokens + 24.0) * (k.panels == 4 ? 1.0 : 0.99) * (k.chunk == 16 ? 1.0 : 0.99) *
-           (k.together > 1 ? 1.0 : 0.95);
+           (k.together > 1 ? 1.0 : 0.95) * (x_bytes > 1.5e6 ? 0.85 : 1.0);
   }
 };
 
