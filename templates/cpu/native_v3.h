@@ -9,17 +9,15 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
-#include <span>
-#include <utility>
+
+#include "templates/cpu/native_plain.h"
 
 namespace tilewright::cpu {
 namespace {
 
-class NativeV3 {
+class NativeV3 : public NativePlain {
  public:
-  using Ptr = const char*;
-  using I64 = std::int64_t;
-  using F32 = float;
+  using NativePlain::add, NativePlain::div, NativePlain::mul;
   struct Bytes {
     __m256i v;
   };
@@ -32,46 +30,11 @@ class NativeV3 {
   struct Floats {
     __m256 v;
   };
-  struct Arguments {
-    Ptr args, constants, scratch;
-    I64 block;
-  };
 
   static constexpr int lanes() { return 8; }
   static constexpr bool dot4() { return false; }
   static constexpr bool signed_codes() { return false; }
 
-  static I64 constant(std::int64_t v) { return v; }
-  static I64 add(I64 a, I64 b) { return a + b; }
-  static I64 mul(I64 a, I64 b) { return a * b; }
-  static I64 sub(I64 a, I64 b) { return a - b; }
-  static I64 div(I64 a, I64 b) {
-    return static_cast<I64>(static_cast<std::uint64_t>(a) / static_cast<std::uint64_t>(b));
-  }
-  static I64 less(I64 a, I64 b) { return a < b ? a : b; }
-  static Ptr at(Ptr p, I64 bytes) { return p + bytes; }
-  // One a kernel: threads have their own.
-  static Ptr stack(std::int64_t) {
-    alignas(64) thread_local char memory[kMostStack];
-    Ptr p = memory;
-    __asm__("" : "+r"(p));  // or a compiler asks for the thread's memory wherever it needs the address
-    return p;
-  }
-  static constexpr std::int64_t kMostStack = 48 << 10;
-
-  static Ptr load_ptr(Ptr p) { return load<Ptr>(p); }
-  static I64 load_i64(Ptr p) { return load<I64>(p); }
-  static I64 load_i32(Ptr p) { return load<std::int32_t>(p); }
-  static void store_i64(Ptr p, I64 v) { store(p, v); }
-  static void copy(Ptr to, Ptr from, int bytes) {  // 1, 2 or 4
-    if (bytes == 1)
-      store(to, load<std::int8_t>(from));
-    else if (bytes == 2)
-      store(to, load<std::int16_t>(from));
-    else
-      store(to, load<std::int32_t>(from));
-  }
-  static F32 load_f32(Ptr p) { return load<float>(p); }
   static Bytes load_bytes(Ptr p) { return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))}; }
   static void store_bytes(Ptr p, Bytes v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(writable(p)), v.v); }
   static Floats load_floats(Ptr p) { return {_mm256_loadu_ps(reinterpret_cast<const float*>(p))}; }
@@ -116,7 +79,6 @@ class NativeV3 {
   static Bytes splat_bytes(Ptr p) { return {_mm256_set1_epi32(load<std::int32_t>(p))}; }
   static Ints splat_ints(Ptr p) { return {_mm256_set1_epi32(load<std::int32_t>(p))}; }
   static Floats splat_floats(Ptr p) { return {_mm256_set1_ps(load<float>(p))}; }
-  static void prefetch(Ptr p) { _mm_prefetch(p, _MM_HINT_T0); }
 
   static Bytes field(Bytes v, int from, int count, int to) {
     const __m256i moved = from > to ? _mm256_srli_epi16(v.v, from - to) : _mm256_slli_epi16(v.v, to - from);
@@ -166,7 +128,6 @@ class NativeV3 {
 
   static Floats zero_floats() { return {_mm256_setzero_ps()}; }
   static Floats splat(float v) { return {_mm256_set1_ps(v)}; }
-  static F32 mul(F32 a, F32 b) { return a * b; }
   static Floats add(Floats a, Floats b) { return {_mm256_add_ps(a.v, b.v)}; }
   static Floats mul(Floats a, Floats b) { return {_mm256_mul_ps(a.v, b.v)}; }
   static Floats div(Floats a, Floats b) { return {_mm256_div_ps(a.v, b.v)}; }
@@ -195,28 +156,6 @@ class NativeV3 {
   static Floats through_half(Floats v) {
     return {_mm256_cvtph_ps(_mm256_cvtps_ph(v.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC))};
   }
-
-  template <class Body>
-  TW_INLINE static void loop(I64 from, I64 to, std::int64_t step, std::span<Floats>, Body body) {
-    for (I64 i = from; i < to; i += step) body(i);
-  }
-  template <class Body>
-  TW_INLINE static void if_less(I64 a, I64 b, Body body) {
-    if (a < b) body();
-  }
-
- private:
-  template <class T>
-  static T load(Ptr p) {
-    T v;
-    std::memcpy(&v, p, sizeof v);
-    return v;
-  }
-  template <class T>
-  static void store(Ptr p, T v) {
-    std::memcpy(writable(p), &v, sizeof v);
-  }
-  static char* writable(Ptr p) { return const_cast<char*>(p); }
 };
 
 }  // namespace
