@@ -9,11 +9,7 @@
 // numbers, zeros for padding, multiplies them with all its panels, and goes on to the next part: no more of x is ever
 // written down.
 //
-// Behind floats.h, with the same TILEWRIGHT_CPU_KERNELS.
-#include <tilewright/conv.h>
-
-#include "templates/conv/params.cuh"
-
+// Part of kernels.h.
 namespace tilewright::cpu::TILEWRIGHT_CPU_KERNELS {
 namespace {
 
@@ -519,5 +515,3 @@ void depthwise(B& b, const typename B::Arguments& a, const Filter& f, int pixels
 
 }  // namespace
 }  // namespace tilewright::cpu::TILEWRIGHT_CPU_KERNELS
-
-#undef TILEWRIGHT_CPU_KERNELS

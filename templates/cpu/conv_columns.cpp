@@ -14,10 +14,6 @@
 #include "templates/knobs.h"
 #define TILEWRIGHT_CPU_KERNELS columns_text
 #include "templates/cpu/kernels.h"
-#define TILEWRIGHT_CPU_KERNELS columns_text
-#include "templates/cpu/floats.h"
-#define TILEWRIGHT_CPU_KERNELS columns_text
-#include "templates/cpu/columns.h"
 
 namespace tilewright::cpu {
 namespace {

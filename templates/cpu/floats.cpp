@@ -11,8 +11,6 @@
 #include "templates/knobs.h"
 #define TILEWRIGHT_CPU_KERNELS floats_text
 #include "templates/cpu/kernels.h"
-#define TILEWRIGHT_CPU_KERNELS floats_text
-#include "templates/cpu/floats.h"
 
 namespace tilewright::cpu {
 namespace {

@@ -11,7 +11,7 @@
 // column lie side by side. A block of the second has the products of `tiles` tiles and `panels` panels: all of a part
 // before the next one, so that w comes from the nearest cache but for the first tile.
 //
-// Behind kernels.h, with the same TILEWRIGHT_CPU_KERNELS.
+// Part of kernels.h.
 namespace tilewright::cpu::TILEWRIGHT_CPU_KERNELS {
 namespace {
 
@@ -122,5 +122,3 @@ void floats(B& b, const typename B::Arguments& a, Weights w, const Epilogue& e, 
 
 }  // namespace
 }  // namespace tilewright::cpu::TILEWRIGHT_CPU_KERNELS
-
-#undef TILEWRIGHT_CPU_KERNELS

@@ -30,10 +30,6 @@
 #define TILEWRIGHT_CPU_KERNELS native_v3
 #define TW_INLINE __attribute__((always_inline))
 #include "templates/cpu/kernels.h"
-#define TILEWRIGHT_CPU_KERNELS native_v3
-#include "templates/cpu/floats.h"
-#define TILEWRIGHT_CPU_KERNELS native_v3
-#include "templates/cpu/columns.h"
 #include "templates/cpu/native_v3.h"
 
 namespace tilewright::cpu {

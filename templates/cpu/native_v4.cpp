@@ -36,10 +36,6 @@
 #define TILEWRIGHT_CPU_KERNELS native_v4
 #define TW_INLINE __attribute__((always_inline))
 #include "templates/cpu/kernels.h"
-#define TILEWRIGHT_CPU_KERNELS native_v4
-#include "templates/cpu/floats.h"
-#define TILEWRIGHT_CPU_KERNELS native_v4
-#include "templates/cpu/columns.h"
 #include "templates/cpu/native_v4.h"
 
 namespace tilewright::cpu {
