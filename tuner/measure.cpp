@@ -18,6 +18,8 @@ constexpr int kMostLaunches = 1024;  // in one graph
 constexpr double kGraphMicroseconds = 400;  // events resolve about 0.5 us: 0.1 % of this
 // Of a sample on a CPU, whose launches take as long as whole graphs: a launch, if one takes that long.
 constexpr double kCpuMicroseconds = 2000;
+// Of a launch on a CPU that computes for much longer than its operands take from memory: two copies do.
+constexpr double kCpuOpsPerByte = 200;
 constexpr double kRestShare = 2, kMostRest = 20000;  // of a sample's work; microseconds
 constexpr double kFreeShare = 0.8;                   // of the device's free memory
 constexpr std::size_t kAlign = 256;                  // what the driver's allocator gives
@@ -43,6 +45,8 @@ Bench::Bench(const Task& task, const Device& device, double cold_bytes, const Bi
         ErrorCode::too_large, "buffers", std::to_string(stride_ + scratch) + " bytes",
         "measuring needs them in the device's free memory, which has " + std::to_string(jit::free_memory(device)));
   // An input comes round again only after cold_bytes of others: it has left the L2 by then.
+  const bool bound_by_ops = least_rows <= 0 && task.ops > kCpuOpsPerByte * static_cast<double>(stride_);
+  if (device.arch().cpu && bound_by_ops) cold_bytes = 0;
   double wanted = std::ceil(std::max(0.0, cold_bytes) / static_cast<double>(std::max(least, kAlign))) + 1;
   copies_ = static_cast<int>(std::clamp(wanted, 2.0, double(kMostCopies)));
   copies_ = std::max(1, static_cast<int>(std::min(double(copies_), room)));
@@ -93,7 +97,7 @@ int Bench::add(const jit::BinaryPtr& binary, std::int64_t rows) {
                                            for (int i = 0; i < launches; ++i)
                                              launch_over(task_, kernel, s, pointers(turn_++ % copies_), rows);
                                          });
-  e.graph->launch(stream_.get());  // uploads the graph
+  if (!device_.arch().cpu) e.graph->launch(stream_.get());  // uploads the graph
   stream_.synchronize();
   entries_.push_back(std::move(e));
   return static_cast<int>(entries_.size()) - 1;

@@ -95,6 +95,7 @@ class Search {
   std::vector<int> finalists_;  // into entries_, ranked order
   int incumbent_ = -1;          // into entries_: the fastest screened
   int since_improvement_ = 0;
+  double latest_ = 0;  // seconds that the latest candidate took
   TuneReport report_;
 };
 
@@ -169,8 +170,8 @@ bool Search::stop(int tried) {
     report_.stopped = "cancelled";
   else if (policy_.exhaustive || tried == 0)
     return false;
-  // At least the default is measured, however small the budget.
-  else if (incumbent_ >= 0 && seconds() > share(rules_.search_share))
+  // At least the default is measured, however small the budget; none that would not be through in time.
+  else if (incumbent_ >= 0 && seconds() + latest_ > share(rules_.search_share))
     report_.stopped = "budget";
   else if (policy_.patience > 0 && since_improvement_ >= policy_.patience)
     report_.stopped = "patience";
@@ -294,7 +295,9 @@ void Search::walk() {
     prepared = true;
     int total = request_.refine && !policy_.exhaustive ? policy_.max_candidates : static_cast<int>(batch.size());
     for (std::size_t i = 0; i < batch.size() && !stop(tried); ++i) {
+      const double before = seconds();
       consider(batch[i], builds[i]);
+      latest_ = seconds() - before;
       progress("measure", ++tried, total);
     }
     batch = more(tried);

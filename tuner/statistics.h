@@ -34,15 +34,15 @@ struct Rules {
   double search_share = 1, final_share = 1;  // of the budget, until the last candidate, and for the final rounds
 };
 // A CPU's launch takes as long as a GPU's whole sample, and a CPU is never quiet: what is fastest is then stored for
-// what it is.
+// what it is. A problem is to be tuned within five seconds.
 inline constexpr Rules kCpuRules = {.most_band = 0.04,
                                     .noisy = 0.5,
                                     .target_noise = 0.01,
                                     .warm_rounds = 1,
-                                    .least_rounds = 4,
+                                    .least_rounds = 3,
                                     .most_rounds = 12,
-                                    .search_share = 0.125,
-                                    .final_share = 0.05};
+                                    .search_share = 0.11,
+                                    .final_share = 0.03};
 
 // Should another round be taken of these contenders (the fastest of them and those it might be tied with)?
 bool enough(std::span<const Summary> contenders, const Rules& rules = {});

@@ -23,8 +23,21 @@ constexpr unsigned char kPoison[2] = {0xff, 0x5a};
 // measuring it, and a changed weight fails the next comparison with the oracle anyway.
 constexpr std::size_t kInputEnd = 8u << 20;
 
+// The oracle is the better part of a CPU's search otherwise. Of one thread.
+constexpr double kMostCpuOps = 8e9;
+
 bool all_are(std::span<const std::byte> bytes, unsigned char value) {
   return std::all_of(bytes.begin(), bytes.end(), [=](std::byte b) { return b == std::byte{value}; });
+}
+
+std::int64_t rows_to_verify(const Task& task, const Device& device) {
+  std::int64_t rows = task.verify_rows > 0 ? std::min(task.verify_rows, task.rows) : task.rows;
+  if (!device.arch().cpu) return rows;
+  const double each = task.ops / static_cast<double>(std::max<std::int64_t>(task.rows, 1));
+  // Still one more than full tiles of some size.
+  while (rows > 65 && rows % 2 == 1 && each * static_cast<double>(rows) > kMostCpuOps * device.sms())
+    rows = rows / 2 + 1;
+  return rows;
 }
 
 std::int64_t ragged(std::int64_t rows) {
@@ -39,7 +52,7 @@ void* Verifier::Guarded::data() const { return static_cast<char*>(memory.data())
 
 Verifier::Verifier(const Task& task, const Device& device, const jit::BinaryPtr& oracle)
     : task_(task), device_(device), stream_(device) {
-  std::int64_t rows = task.verify_rows > 0 ? std::min(task.verify_rows, task.rows) : task.rows;
+  const std::int64_t rows = rows_to_verify(task, device);
   // A caller's kernel may know one extent only, and some operations have but one.
   std::int64_t second = task.contract.op.empty() || task.contract.rows ? rows : ragged(rows);
   trials_.push_back(prepare(1, rows, kPoison[0]));
