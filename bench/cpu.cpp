@@ -121,11 +121,13 @@ void append(std::vector<double>& to, const std::vector<double>& more) { to.inser
 
 // ---- products
 
-// Of the forms that a product of floats by such weights may have here, the first that has kernels.
+// Of the forms that a product of floats by such weights may have here, the first that has kernels. As ggml's: x is
+// rounded to what w is.
 std::optional<Problem> with_kernels(const Engine& engine, const Arch& arch, const char* w, std::int64_t m,
                                     std::int64_t k) {
-  for (const char* x : {"x=q8_1 x_from=f32", "x=f32", "x=f16 x_from=f32", "x=bf16 x_from=f32"}) try {
-      const Problem plain = Problem::parse(fmt::format("gemm {} w={} y=f32 m={} n={} k={}", x, w, m, kN, k));
+  for (const std::string& x : {std::string("q8_1"), std::string(w)}) try {
+      const Problem plain =
+          Problem::parse(fmt::format("gemm x={} x_from=f32 w={} y=f32 m={} n={} k={}", x, w, m, kN, k));
       const Problem problem = engine.packed(plain, arch);
       if (engine.plan(problem, arch).front().candidate.family != "cpu_reference") return problem;
     } catch (const Error&) {  // there is no such problem

@@ -184,7 +184,8 @@ void gemm_checks(Suite& s) {
   for (const char* text :
        {"gemm x=q8_1 x_from=f32 w=q4_0 y=f32 m=1 n=200 k=1056", "gemm x=q8_1 x_from=f16 w=q4_k y=f16 m=1 n=77 k=2304",
         "gemm x=q8_1 x_from=bf16 w=nvfp4 y=f32 m=1 n=37 k=320 global=mul",
-        "gemm x=q8_1 x_from=f32 w=f16 y=f32 m=1 n=40 k=64"})
+        "gemm x=q8_1 x_from=f32 w=f16 y=f32 m=1 n=40 k=64", "gemm x=bf16 x_from=f32 w=bf16 y=f32 m=1 n=40 k=65",
+        "gemm x=f16 x_from=f32 w=q4_0 y=f16 m=1 n=77 k=96"})
     add(text, {1, 2, 3, 5, 8, 13, 33});
   // A scale per row: in the workspace, also one that holds 80 tokens, so that launches are divided; or by `reference`.
   for (const char* text : {"gemm x=e4m3_row x_from=bf16 w=e4m3_row y=bf16 m=1 n=136 k=512 workspace=65536",

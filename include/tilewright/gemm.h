@@ -52,7 +52,7 @@ struct Gemm {
   // The floats that x arrives as, in x's place in GemmArgs, for the kernel to quantize by x's default encoder: what a
   // Cast and then the same Gemm on its result give, without the launch between. Each block quantizes what it reads:
   // for few tokens (`gemv`), with packed weights for one (`wgmma`: more are computed one after the other). Only where x
-  // is q8_1.
+  // is q8_1, e4m3_row or int8_row; or f16 or bf16, to which CPUs round f32.
   std::optional<Format> x_from = {};
   std::optional<Format> bias = {};                 // [n]; f32 f16 bf16, of y=int32 int32
   Accumulation accumulation = Accumulation::full;  // fast: only where x has fp8 elements

@@ -26,7 +26,7 @@ constexpr CpuTarget kV3 = {kLinuxX86, TW_V3, 32, 16, false, false, false};
 constexpr CpuTarget kV3Vnni = {kLinuxX86, TW_V3 ",+avxvnni", 32, 16, true, false, false};
 #define TW_V4 TW_V3 ",+avx512f,+avx512bw,+avx512cd,+avx512dq,+avx512vl,+avx512vnni"
 constexpr CpuTarget kV4Vnni = {kLinuxX86, TW_V4, 64, 32, true, false, false};
-constexpr CpuTarget kV4VnniAmx = {kLinuxX86, TW_V4 ",+amx-tile,+amx-int8", 64, 32, true, false, true};
+constexpr CpuTarget kV4VnniAmx = {kLinuxX86, TW_V4 ",+amx-tile,+amx-int8,+amx-bf16", 64, 32, true, false, true};
 constexpr const char* kLinuxArm = "aarch64-unknown-linux-gnu";
 #define TW_ARM "+neon,+fp-armv8,+v8.2a,+dotprod"
 constexpr CpuTarget kArmPlain = {kLinuxArm, "", 0, 0, false, false, false};
@@ -94,8 +94,9 @@ const Arch& find_host() {
   // AVX512F, DQ, CD, BW, VL and VNNI, with their registers.
   if (has(seven.b, bit(16) | bit(17) | bit(28) | bit(30) | bit(31)) && has(seven.c, bit(11)) &&
       has(saved, bit(5) | bit(6) | bit(7)))
-    // AMX-TILE and AMX-INT8, with their registers, if the system gives them to processes that ask.
-    return has(seven.d, bit(24) | bit(25)) && has(saved, bit(17) | bit(18)) && gives_tiles() ? kCpus[4] : kCpus[3];
+    // AMX-BF16, AMX-TILE and AMX-INT8, with their registers, if the system gives them to processes that ask.
+    return has(seven.d, bit(22) | bit(24) | bit(25)) && has(saved, bit(17) | bit(18)) && gives_tiles() ? kCpus[4]
+                                                                                                       : kCpus[3];
   return has(more.a, bit(4)) ? kCpus[2] : kCpus[1];
 }
 #elif defined(__aarch64__)

@@ -12,7 +12,7 @@
 
 namespace tilewright::cpu {
 
-enum class KernelText { few, many, tiles, floats, columns, depthwise };  // of kernels.h, floats.h and columns.h
+enum class KernelText { few, many, tiles, floats, bf16_tiles, columns, depthwise };
 
 // What a kernel is written for, and its knobs, as the function of the text has them.
 struct NativeOptions {

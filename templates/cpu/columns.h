@@ -39,14 +39,6 @@ typename B::I64 rounded_up(B& b, const typename B::I64& v, int by) {  // what it
   return b.div(b.add(v, b.constant(by - 1)), b.constant(by));
 }
 
-// One element, in every lane.
-template <class B>
-typename B::Floats splat_as(B& b, Type type, const typename B::Ptr& p) {
-  if (type == Type::f32) return b.splat_floats(p);
-  if (type == Type::int8) return b.floats(b.splat_code(p));
-  return type == Type::f16 ? b.splat_half(p) : b.splat_bf16(p);
-}
-
 // An axis of tw::conv::Shape.
 template <class B>
 struct ConvAxis {

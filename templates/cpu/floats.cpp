@@ -49,7 +49,7 @@ class FloatFamily final : public EnumeratedFamily {
     const FloatKnobs k = table().knobs(candidate);
     Ir ir(*arch.cpu);
     ir.function(fmt::format("{}_first", kFloatsEntry),
-                [&](const Ir::Arguments& a) { floats_text::widen(ir, a, *float_type(g.x), k.tokens); });
+                [&](const Ir::Arguments& a) { floats_text::widen(ir, a, input_of(g), k.tokens); });
     ir.function(kFloatsEntry, [&](const Ir::Arguments& a) {
       floats_text::floats(ir, a, *float_type(g.w), epilogue_of(g), k.tokens, k.panels, k.tiles);
     });
@@ -59,7 +59,7 @@ class FloatFamily final : public EnumeratedFamily {
     s.entry = kFloatsEntry;
     s.plan = plan(g, k);
     NativeOptions o;
-    o.text = KernelText::floats, o.x.type = *float_type(g.x), o.floats = *float_type(g.w), o.e = epilogue_of(g);
+    o.text = KernelText::floats, o.x = input_of(g), o.floats = *float_type(g.w), o.e = epilogue_of(g);
     o.tokens = k.tokens, o.panels = k.panels, o.tiles = k.tiles;
     s.host = built_in(o, arch);
     return s;
@@ -111,12 +111,16 @@ class FloatFamily final : public EnumeratedFamily {
     }
     return list;
   }
+  static Input input_of(const Gemm& g) {
+    return {.type = *float_type(g.x_stored()), .as = g.x_from ? *float_type(g.x) : Type::f32};
+  }
   static LaunchPlan plan(const Gemm& g, const FloatKnobs& k) {
     const auto tokens = static_cast<std::uint32_t>(k.tokens);
     LaunchPlan p;
     p.x = {1, tokens * static_cast<std::uint32_t>(k.tiles), static_cast<std::uint32_t>(kPanel * k.panels)};
     p.y = {1, 1, 0};
-    p.z = {static_cast<std::uint32_t>((g.k * k.tokens * 4 + 63) / 64), tokens, 0};  // tiles are without gaps
+    p.z = {static_cast<std::uint32_t>(((g.k + g.k % 2) * k.tokens * 4 + 63) / 64), tokens,
+           0};  // tiles are without gaps
     // x takes some 32 MiB in single precision; more rows are several launches. A multiple of 16 (LaunchPlan).
     p.most_rows = static_cast<std::uint32_t>(std::max<std::int64_t>(1, (std::int64_t{1} << 19) / g.k)) * 16;
     p.threads = 1;

@@ -8,8 +8,9 @@
 // give the same bits.
 //
 // The first phase writes x as single-precision numbers to scratch memory, in tiles of `tokens` rows, whose numbers of a
-// column lie side by side. A block of the second has the products of `tiles` tiles and `panels` panels: all of a part
-// before the next one, so that w comes from the nearest cache but for the first tile.
+// column lie side by side, and behind an odd number of columns one of zeros. A block of the second has the products of
+// `tiles` tiles and `panels` panels: all of a part before the next one, so that w comes from the nearest cache but for
+// the first tile.
 //
 // Part of kernels.h.
 namespace tilewright::cpu::TILEWRIGHT_CPU_KERNELS {
@@ -19,52 +20,76 @@ constexpr int kPart = 64;                   // columns
 constexpr int kFloatSums = 32;              // vectors of a tile: registers
 constexpr std::int64_t kMostInBlock = 128;  // tokens times panels of a block, whose sums are on the stack
 
+constexpr int column_step(Type w) { return w == Type::bf16 ? 2 : 1; }  // of a row of a panel, side by side
+template <class B>
+typename B::I64 even(B& b, const typename B::I64& columns) {
+  return b.mul(b.div(b.add(columns, b.constant(1)), b.constant(2)), b.constant(2));
+}
+
 // One token a block.
 template <class B, class Tokens>
-void widen(B& b, const typename B::Arguments& a, Type type, Tokens tokens) {
+void widen(B& b, const typename B::Arguments& a, const Input& input, Tokens tokens) {
   const Launch<B> launch(b, a);
+  const Type type = input.type;
+  const auto rounded = [&](const typename B::Floats& v) {
+    return input.as == Type::bf16  ? b.of_bits(b.shifted(b.bf16s(v), 16))
+           : input.as == Type::f16 ? b.through_half(v)
+                                   : v;
+  };
   const auto x = b.load_ptr(b.at(a.args, offsetof(GemmArgs, x)));
   const auto ldx = b.load_i64(b.at(a.args, offsetof(GemmArgs, ldx)));
   const auto row = b.at(x, b.mul(b.mul(a.block, ldx), b.constant(bytes_of(type))));
   const auto tile = b.div(a.block, b.constant(tokens));
   const auto token = b.sub(a.block, b.mul(tile, b.constant(tokens)));
-  const auto to =
-      b.at(b.at(launch.scratch, b.mul(tile, b.mul(launch.k, b.constant(4 * tokens)))), b.mul(token, b.constant(4)));
+  const auto to = b.at(b.at(launch.scratch, b.mul(tile, b.mul(even(b, launch.k), b.constant(4 * tokens)))),
+                       b.mul(token, b.constant(4)));
   const int lanes = b.lanes();
   const auto whole = b.mul(b.div(launch.k, b.constant(lanes)), b.constant(lanes));
   b.loop(b.constant(0), whole, lanes, {}, [&](const typename B::I64& column) {
     const auto v = load_as(b, type, b.at(row, b.mul(column, b.constant(bytes_of(type)))));
-    b.store_apart(b.at(to, b.mul(column, b.constant(4 * tokens))), v, 4 * tokens);
+    b.store_apart(b.at(to, b.mul(column, b.constant(4 * tokens))), rounded(v), 4 * tokens);
   });
   b.loop(whole, launch.k, 1, {}, [&](const typename B::I64& column) {
     const auto from = b.at(row, b.mul(column, b.constant(bytes_of(type))));
-    b.store_first(b.at(to, b.mul(column, b.constant(4 * tokens))), type == Type::f32   ? b.splat_floats(from)
-                                                                   : type == Type::f16 ? b.splat_half(from)
-                                                                                       : b.splat_bf16(from));
+    b.store_first(b.at(to, b.mul(column, b.constant(4 * tokens))), rounded(splat_as(b, type, from)));
+  });
+  b.loop(launch.k, even(b, launch.k), 1, {}, [&](const typename B::I64& column) {
+    b.store_first(b.at(to, b.mul(column, b.constant(4 * tokens))), b.zero_floats());
   });
 }
 
-// Adds the products of some columns of a tile's tokens with panels side by side to the tile's sums. Steps, in bytes:
-// from one column of x to the next, and from one token to the next.
+// A vector of a panel's rows: of column `column` of those at p, column_step(w) of them.
+template <class B, class Weights>
+TW_INLINE inline typename B::Floats column_of(B& b, Weights w, const typename B::Ptr& p, int column) {
+  if (column_step(w) == 1) return load_as(b, w, p);
+  const auto pairs = b.load_ints(p);
+  return b.of_bits(column == 0 ? b.shifted(pairs, 16) : b.both(pairs, b.every(static_cast<int>(0xffff0000u))));
+}
+
+// Adds the products of some columns, whole steps of them, of a tile's tokens with panels side by side to the tile's
+// sums. x_step, token_step: bytes from one column of x to the next, and from one token to the next.
 template <class B, class Weights, class Tokens, class Panels>
 TW_INLINE inline void add_products(B& b, Weights w, Tokens tokens, Panels panels, const typename B::I64& columns,
-                                   const typename B::Ptr& x, int column_step, int token_step,
+                                   const typename B::Ptr& x, int x_step, int token_step,
                                    const std::array<typename B::Ptr, kFloatSums>& from, const typename B::Ptr& sums) {
   const int parts = kPanelRows / b.lanes(), vector_bytes = 4 * b.lanes(), count = panels * parts;  // of a token
+  const int step = column_step(w), step_bytes = step * bytes_of(w);                                // of a row
   std::array<typename B::Floats, kFloatSums> acc;
   for (int i = 0; i < count * tokens; ++i) acc[i] = b.zero_floats();
-  const auto column = [&](const typename B::I64& k) TW_INLINE {
-    const auto x_at = b.at(x, b.mul(k, b.constant(column_step)));
+  const auto some = [&](const typename B::I64& k) TW_INLINE {
+    const auto x_at = b.at(x, b.mul(k, b.constant(x_step)));
     const auto w_offset = b.mul(k, b.constant(kPanelRows * bytes_of(w)));
-    std::array<typename B::Floats, kFloatSums> rows;
-    for (int i = 0; i < count; ++i)
-      rows[i] = load_as(b, w, b.at(b.at(from[i / parts], w_offset), bytes_of(w) * b.lanes() * (i % parts)));
-    for (int t = 0; t < tokens; ++t) {
-      const auto of_token = b.splat_floats(b.at(x_at, token_step * t));
-      for (int i = 0; i < count; ++i) acc[count * t + i] = b.fma(rows[i], of_token, acc[count * t + i]);
+    for (int c = 0; c < step; ++c) {
+      std::array<typename B::Floats, kFloatSums> rows;
+      for (int i = 0; i < count; ++i)
+        rows[i] = column_of(b, w, b.at(b.at(from[i / parts], w_offset), step_bytes * b.lanes() * (i % parts)), c);
+      for (int t = 0; t < tokens; ++t) {
+        const auto of_token = b.splat_floats(b.at(x_at, x_step * c + token_step * t));
+        for (int i = 0; i < count; ++i) acc[count * t + i] = b.fma(rows[i], of_token, acc[count * t + i]);
+      }
     }
   };
-  b.loop(b.constant(0), columns, 1, std::span(acc.data(), static_cast<std::size_t>(count * tokens)), column);
+  b.loop(b.constant(0), columns, step, std::span(acc.data(), static_cast<std::size_t>(count * tokens)), some);
   for (int i = 0; i < count * tokens; ++i) {
     const auto at = b.at(sums, vector_bytes * i);
     b.store_floats(at, b.add(b.load_floats(at), acc[i]));
@@ -83,10 +108,11 @@ void floats(B& b, const typename B::Arguments& a, Weights w, const Epilogue& e, 
   const auto first_tile = b.mul(place.tile, b.constant(tiles));
   const auto all_tiles = b.div(b.add(launch.m, b.constant(tokens - 1)), b.constant(tokens));
   const auto here = b.less(b.sub(all_tiles, first_tile), b.constant(tiles));
-  const auto x_bytes = b.mul(launch.k, b.constant(4 * tokens));
+  const auto columns = column_step(w) == 2 ? even(b, launch.k) : launch.k;
+  const auto x_bytes = b.mul(even(b, launch.k), b.constant(4 * tokens));
   const auto x = b.at(launch.scratch, b.mul(first_tile, x_bytes));
   const auto w_at = b.load_ptr(b.at(a.args, offsetof(GemmArgs, w)));
-  const auto panel_bytes = b.mul(launch.k, b.constant(kPanelRows * bytes_of(w)));
+  const auto panel_bytes = b.mul(columns, b.constant(kPanelRows * bytes_of(w)));
   // Where fewer panels are left than a block has, the last one stands for those that are missing, and is stored once.
   std::array<typename B::I64, kFloatSums> panel;
   std::array<typename B::Ptr, kFloatSums> from;
@@ -96,8 +122,8 @@ void floats(B& b, const typename B::Arguments& a, Weights w, const Epilogue& e, 
   }
   b.loop(b.constant(0), b.mul(here, b.constant(tile_bytes)), vector_bytes, {},
          [&](const typename B::I64& at) { b.store_floats(b.at(sums, at), b.zero_floats()); });
-  b.loop(b.constant(0), launch.k, kPart, {}, [&](const typename B::I64& begin) {
-    const auto end = b.less(b.add(begin, b.constant(kPart)), launch.k);
+  b.loop(b.constant(0), columns, kPart, {}, [&](const typename B::I64& begin) {
+    const auto end = b.less(b.add(begin, b.constant(kPart)), columns);
     std::array<typename B::Ptr, kFloatSums> part;
     for (int p = 0; p < panels; ++p) part[p] = b.at(from[p], b.mul(begin, b.constant(kPanelRows * bytes_of(w))));
     b.loop(b.constant(0), here, 1, {}, [&](const typename B::I64& tile) {

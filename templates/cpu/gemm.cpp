@@ -305,7 +305,7 @@ const Family& tiles() {
 }
 
 std::span<const Family* const> gemm_families() {
-  static const Family* const list[] = {&tiles(), &codes(), &gemv(), &floats(), &reference()};
+  static const Family* const list[] = {&tiles(), &codes(), &gemv(), &bf16_tiles(), &floats(), &reference()};
   return list;
 }
 std::span<const Family* const> pack_families() {

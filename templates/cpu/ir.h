@@ -114,7 +114,7 @@ class Ir {
     const auto half = temporary("fptrunc <{0} x float> {1} to <{0} x half>", lanes_, v.name);
     line("store <{} x half> {}, ptr {}, align 2", lanes_, half, p.name);
   }
-  TW_ONCE void store_bf16s(const Ptr& p, const Floats& v) {  // nearest, ties to even; a NaN stays one
+  TW_ONCE Ints bf16s(const Floats& v) {  // nearest, ties to even; a NaN stays one
     const auto ones = [&](const char* number) { return constant_vector("i32", lanes_, number); };
     const auto bits = temporary("bitcast <{0} x float> {1} to <{0} x i32>", lanes_, v.name);
     const auto upper = temporary("lshr <{} x i32> {}, {}", lanes_, bits, ones("16"));
@@ -124,9 +124,10 @@ class Ir {
     const auto rounded = temporary("lshr <{} x i32> {}, {}", lanes_, sum, ones("16"));
     const auto quiet = temporary("or <{} x i32> {}, {}", lanes_, upper, ones("64"));
     const auto is_nan = temporary("fcmp uno <{0} x float> {1}, {1}", lanes_, v.name);
-    const auto chosen =
-        temporary("select <{0} x i1> {1}, <{0} x i32> {2}, <{0} x i32> {3}", lanes_, is_nan, quiet, rounded);
-    const auto words = temporary("trunc <{0} x i32> {1} to <{0} x i16>", lanes_, chosen);
+    return value<Ints>("select <{0} x i1> {1}, <{0} x i32> {2}, <{0} x i32> {3}", lanes_, is_nan, quiet, rounded);
+  }
+  TW_ONCE void store_bf16s(const Ptr& p, const Floats& v) {
+    const auto words = temporary("trunc <{0} x i32> {1} to <{0} x i16>", lanes_, bf16s(v).name);
     line("store <{} x i16> {}, ptr {}, align 2", lanes_, words, p.name);
   }
   TW_ONCE void store_apart(const Ptr& p, const Floats& v, int step) {  // lane i at p + i * step
@@ -266,6 +267,21 @@ class Ir {
     line("call void @llvm.x86.tileloadd64(i8 {}, ptr {}, i64 64)", w_tile, w.name);
     line("call void @llvm.x86.tdpbssd(i8 {}, i8 {}, i8 {})", unit, x_tile, w_tile);
     line("call void @llvm.x86.tilestored64(i8 {}, ptr {}, i64 64)", unit, sums.name);
+  }
+
+  // Tiles by themselves: 0 to 3 of sums, 4 and 5 of x, 6 and 7 of w.
+  TW_ONCE void load_tile(int tile, const Ptr& p, std::int64_t stride) {
+    declare("void @llvm.x86.tileloadd64(i8, ptr, i64)");
+    line("call void @llvm.x86.tileloadd64(i8 {}, ptr {}, i64 {})", tile, p.name, stride);
+  }
+  TW_ONCE void store_tile(int tile, const Ptr& p, std::int64_t stride) {
+    declare("void @llvm.x86.tilestored64(i8, ptr, i64)");
+    line("call void @llvm.x86.tilestored64(i8 {}, ptr {}, i64 {})", tile, p.name, stride);
+  }
+  // Adds products of bf16, pairs of columns of 16 tokens with pairs of columns of 16 rows.
+  TW_ONCE void add_bf16_products(int sums, int x, int w) {
+    declare("void @llvm.x86.tdpbf16ps(i8, i8, i8)");
+    line("call void @llvm.x86.tdpbf16ps(i8 {}, i8 {}, i8 {})", sums, x, w);
   }
 
   // ---- integers of 32 bits

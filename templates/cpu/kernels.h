@@ -42,6 +42,7 @@
 #include "templates/cpu/many.h"
 #include "templates/cpu/tiles.h"
 #include "templates/cpu/floats.h"
+#include "templates/cpu/bf16_tiles.h"
 #include "templates/cpu/columns.h"
 // clang-format on
 

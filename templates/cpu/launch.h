@@ -17,6 +17,14 @@ typename B::Floats load_as(B& b, Type type, const typename B::Ptr& p) {
   return type == Type::f16 ? b.load_halves(p) : b.load_bf16s(p);
 }
 
+// One element, in every lane.
+template <class B>
+typename B::Floats splat_as(B& b, Type type, const typename B::Ptr& p) {
+  if (type == Type::f32) return b.splat_floats(p);
+  if (type == Type::int8) return b.floats(b.splat_code(p));
+  return type == Type::f16 ? b.splat_half(p) : b.splat_bf16(p);
+}
+
 template <class B>
 struct Launch {
   using I64 = typename B::I64;

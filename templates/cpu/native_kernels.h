@@ -20,7 +20,7 @@ void quantize(const NativeOptions& o, const void* args, const void* constants, v
 }
 void widen(const NativeOptions& o, const void* args, const void* constants, void* scratch, std::int64_t block) {
   K k;
-  TW_KERNELS::widen(k, arguments(args, constants, scratch, block), o.x.type, o.tokens);
+  TW_KERNELS::widen(k, arguments(args, constants, scratch, block), o.x, o.tokens);
 }
 
 constexpr int kFewPanels = 4, kManyPanels = 4, kManyTokens = 64;

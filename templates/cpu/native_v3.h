@@ -47,12 +47,15 @@ class NativeV3 : public NativePlain {
   static void store_halves(Ptr p, Floats v) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(writable(p)), _mm256_cvtps_ph(v.v, _MM_FROUND_TO_NEAREST_INT));
   }
-  static void store_bf16s(Ptr p, Floats v) {
+  static Ints bf16s(Floats v) {
     const __m256i bits = _mm256_castps_si256(v.v), upper = _mm256_srli_epi32(bits, 16);
     const __m256i up = _mm256_add_epi32(_mm256_and_si256(upper, _mm256_set1_epi32(1)), _mm256_set1_epi32(32767));
     const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, up), 16);
     const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v.v, v.v, _CMP_UNORD_Q));
-    const __m256i chosen = _mm256_blendv_epi8(rounded, _mm256_or_si256(upper, _mm256_set1_epi32(64)), nan);
+    return {_mm256_blendv_epi8(rounded, _mm256_or_si256(upper, _mm256_set1_epi32(64)), nan)};
+  }
+  static void store_bf16s(Ptr p, Floats v) {
+    const __m256i chosen = bf16s(v).v;
     _mm_storeu_si128(reinterpret_cast<__m128i*>(writable(p)),
                      _mm_packus_epi32(_mm256_castsi256_si128(chosen), _mm256_extracti128_si256(chosen, 1)));
   }

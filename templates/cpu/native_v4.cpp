@@ -64,10 +64,22 @@ NativeFunction* find_tiles(const NativeOptions& o) {
   return has && o.together == together ? &by_tiles<w, together> : nullptr;
 }
 
+void narrow(const NativeOptions& o, const void* args, const void* constants, void* scratch, std::int64_t block) {
+  K k;
+  native_v4::narrow(k, arguments(args, constants, scratch, block), o.x.type, o.tokens, o.chunk);
+}
+void bf16_tiles(const NativeOptions& o, const void* args, const void* constants, void* scratch, std::int64_t block) {
+  K k;
+  native_v4::bf16_tiles(k, arguments(args, constants, scratch, block), o.e, o.tokens, o.panels, o.chunk);
+}
+
 }  // namespace
 
 NativeKernel native_v4_kernel(const NativeOptions& o) {
   if (o.text == KernelText::floats) return of_floats<8, 3>(o);
+  if (o.text == KernelText::bf16_tiles)
+    return native_v4::bf16_tiles_stack(o.tokens, o.panels) <= K::kMostStack ? NativeKernel{&narrow, &bf16_tiles}
+                                                                            : NativeKernel{};
   if (o.text == KernelText::columns) return of_columns<12>(o);
   if (o.text == KernelText::depthwise) return of_depthwise(o);
   NativeFunction* found = nullptr;

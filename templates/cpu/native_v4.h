@@ -43,13 +43,14 @@ class NativeV4 : public NativePlain {
     return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load_256(p)), 16))};
   }
   static void store_halves(Ptr p, Floats v) { store_256(p, _mm512_cvtps_ph(v.v, _MM_FROUND_TO_NEAREST_INT)); }
-  static void store_bf16s(Ptr p, Floats v) {
+  static Ints bf16s(Floats v) {
     const __m512i bits = _mm512_castps_si512(v.v), upper = _mm512_srli_epi32(bits, 16);
     const __m512i up = _mm512_add_epi32(_mm512_and_si512(upper, _mm512_set1_epi32(1)), _mm512_set1_epi32(32767));
     const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, up), 16);
     const __mmask16 nan = _mm512_cmp_ps_mask(v.v, v.v, _CMP_UNORD_Q);
-    store_256(p, _mm512_cvtepi32_epi16(_mm512_mask_or_epi32(rounded, nan, upper, _mm512_set1_epi32(64))));
+    return {_mm512_mask_or_epi32(rounded, nan, upper, _mm512_set1_epi32(64))};
   }
+  static void store_bf16s(Ptr p, Floats v) { store_256(p, _mm512_cvtepi32_epi16(bf16s(v).v)); }
   static void store_apart(Ptr p, Floats v, int step) {
     float lanes[16];
     _mm512_storeu_ps(lanes, v.v);
@@ -120,6 +121,30 @@ class NativeV4 : public NativePlain {
       case 2: TW_PRODUCTS(2, 4, 6); break;
       default: TW_PRODUCTS(3, 5, 7); break;
     }
+#undef TW_PRODUCTS
+  }
+#define TW_EACH_TILE(case_of) case_of(0) case_of(1) case_of(2) case_of(3) case_of(4) case_of(5) case_of(6) case_of(7)
+  static void load_tile(int tile, Ptr p, std::int64_t stride) {
+#define TW_LOAD(n) \
+  case n: __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #n : : "r"(p), "r"(stride) : "memory"); break;
+    switch (tile) { TW_EACH_TILE(TW_LOAD) }
+#undef TW_LOAD
+  }
+  static void store_tile(int tile, Ptr p, std::int64_t stride) {
+#define TW_STORE(n) \
+  case n: __asm__ volatile("tilestored %%tmm" #n ", (%0,%1,1)" : : "r"(p), "r"(stride) : "memory"); break;
+    switch (tile) { TW_EACH_TILE(TW_STORE) }
+#undef TW_STORE
+  }
+#undef TW_EACH_TILE
+  static void add_bf16_products(int sums, int x, int w) {
+#define TW_PRODUCTS(n, x_tile, w_tile)         \
+  if (sums == n && x == x_tile && w == w_tile) \
+  __asm__ volatile("tdpbf16ps %%tmm" #w_tile ", %%tmm" #x_tile ", %%tmm" #n : :)
+    TW_PRODUCTS(0, 4, 6);
+    TW_PRODUCTS(1, 4, 7);
+    TW_PRODUCTS(2, 5, 6);
+    TW_PRODUCTS(3, 5, 7);
 #undef TW_PRODUCTS
   }
 

@@ -16,7 +16,8 @@ constexpr bool has_scale(Type y) { return y == Type::int8 || y == Type::e4m3 || 
 
 struct Input {
   Type type = Type::q8_1;
-  bool rows = false;  // a scale for each row of x instead of each block (int8_row)
+  bool rows = false;    // a scale for each row of x instead of each block (int8_row)
+  Type as = Type::f32;  // of floats: what x is rounded to first; f32: it is not
 };
 
 struct Epilogue {

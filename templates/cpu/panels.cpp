@@ -189,6 +189,8 @@ const PanelFormat* find(Format w) {
 int float_bytes(Format f) {  // 0: it is not f32, f16 or bf16
   return f.name() == "f32" ? 4 : f.name() == "f16" || f.name() == "bf16" ? 2 : 0;
 }
+int float_step(Format f) { return f.name() == "bf16" ? 2 : 1; }  // columns of a row that lie side by side
+std::int64_t float_columns(std::int64_t k, int step) { return (k + step - 1) / step * step; }  // of a panel
 
 int low_bits(const PanelCodes& c) { return c.bits == 8 ? 8 : 4; }
 Byte bits_of(Byte byte, int at, int count) { return static_cast<Byte>(byte >> at & ((1 << count) - 1)); }
@@ -281,7 +283,7 @@ const PanelCodes* panel_codes(Format w) {
 
 std::int64_t panel_bytes(Format w, std::int64_t k) {
   const int bytes = float_bytes(w);
-  return bytes ? kPanel * bytes * k : panel_codes(w)->panel_bytes(k);
+  return bytes ? kPanel * bytes * float_columns(k, float_step(w)) : panel_codes(w)->panel_bytes(k);
 }
 std::int64_t panel_bytes(const Gemm& g) { return std::max(g.groups, 1) * (g.n / kPanel) * panel_bytes(g.w, g.k); }
 
@@ -316,20 +318,28 @@ namespace {
 
 // Elements of a panel of floats, in it and in the rows, by move(in rows, in panel).
 template <class Move>
-void each_float(std::int64_t k, std::int64_t first, std::int64_t last, const Move& move) {
+void each_float(std::int64_t k, int step, std::int64_t first, std::int64_t last, const Move& move) {
   for (std::int64_t panel = first; panel < last; ++panel)
-    for (std::int64_t column = 0; column < k; ++column)
-      for (int r = 0; r < kPanel; ++r) move((panel * kPanel + r) * k + column, (panel * k + column) * kPanel + r);
+    for (std::int64_t column = 0; column < k; ++column) {
+      const std::int64_t in_panel = panel * float_columns(k, step) + column / step * step;
+      for (int r = 0; r < kPanel; ++r)
+        move((panel * kPanel + r) * k + column, in_panel * kPanel + r * step + column % step);
+    }
 }
 template <class T>
-void pack_floats(std::int64_t k, std::int64_t first, std::int64_t last, const void* from, void* to) {
-  each_float(k, first, last, [&](std::int64_t in_rows, std::int64_t in_panel) {
-    static_cast<T*>(to)[in_panel] = static_cast<const T*>(from)[in_rows];
+void pack_floats(std::int64_t k, int step, std::int64_t first, std::int64_t last, const void* from, void* to) {
+  T* const panels = static_cast<T*>(to);
+  if (k % step != 0) {
+    const std::int64_t size = kPanel * float_columns(k, step);
+    std::fill(panels + first * size, panels + last * size, T{});
+  }
+  each_float(k, step, first, last, [&](std::int64_t in_rows, std::int64_t in_panel) {
+    panels[in_panel] = static_cast<const T*>(from)[in_rows];
   });
 }
 template <class T>
-void unpack_floats(std::int64_t k, std::int64_t first, std::int64_t last, const void* from, void* to) {
-  each_float(k, first, last, [&](std::int64_t in_rows, std::int64_t in_panel) {
+void unpack_floats(std::int64_t k, int step, std::int64_t first, std::int64_t last, const void* from, void* to) {
+  each_float(k, step, first, last, [&](std::int64_t in_rows, std::int64_t in_panel) {
     static_cast<T*>(to)[in_rows] = static_cast<const T*>(from)[in_panel];
   });
 }
@@ -338,7 +348,8 @@ void unpack_floats(std::int64_t k, std::int64_t first, std::int64_t last, const 
 
 void pack_panels(Format w, std::int64_t k, std::int64_t first, std::int64_t last, Operand from, std::byte* to) {
   if (const int bytes = float_bytes(w))
-    return (bytes == 4 ? pack_floats<std::uint32_t> : pack_floats<std::uint16_t>)(k, first, last, from.data, to);
+    return (bytes == 4 ? pack_floats<std::uint32_t> : pack_floats<std::uint16_t>)(k, float_step(w), first, last,
+                                                                                  from.data, to);
   const PanelFormat& f = *find(w);
   const auto all = places(f);
   const std::int64_t bytes = f.codes.panel_bytes(k);
@@ -358,7 +369,8 @@ void pack_panels(Format w, std::int64_t k, std::int64_t first, std::int64_t last
 void unpack_panels(Format w, std::int64_t k, std::int64_t first, std::int64_t last, const std::byte* from,
                    MutableOperand to) {
   if (const int bytes = float_bytes(w))
-    return (bytes == 4 ? unpack_floats<std::uint32_t> : unpack_floats<std::uint16_t>)(k, first, last, from, to.data);
+    return (bytes == 4 ? unpack_floats<std::uint32_t> : unpack_floats<std::uint16_t>)(k, float_step(w), first, last,
+                                                                                      from, to.data);
   const PanelFormat& f = *find(w);
   const auto all = places(f);
   const std::int64_t bytes = kPanel * (k / f.columns) * f.bytes;

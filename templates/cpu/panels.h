@@ -16,7 +16,8 @@
 //   front        none: 16 halves stand in front of `together` blocks, and behind them 16 of zero points (`minima`)
 //   row          none: 16 floats stand in front of the panel
 //
-// Of floats a panel has, column behind column, those of its 16 rows, in their own format.
+// Of f32 and f16 a panel has, column behind column, those of its 16 rows. Of bf16 it has, pair of columns behind pair,
+// a row's two side by side, as instructions for bf16 take them; where k is odd, a last column of zeros.
 //
 // Lossless. As large as w, but for FP4: scales there have two bytes, so that a kernel need not decode them. A scale of
 // the whole tensor stays a stream of its own.

@@ -60,11 +60,12 @@ void check_x_from(const Gemm& g) {
   if (!is_float(*g.x_from)) throw unsupported("x_from", *g.x_from, "f32, f16 or bf16");
   const FastPath& x = fast_path(g.x);
   const bool by_row = x.row_bytes > 0 && !x.zero_point && x.element_bytes == 1;
-  if (!x.code_lanes && !by_row)
-    throw unsupported(
-        "x_from", *g.x_from,
-        fmt::format("left out: no kernel quantizes to x={} (to q8_1, e4m3_row and int8_row some do); cast x first",
-                    g.x.name()));
+  const bool rounded = is_float(g.x) && g.x_from->name() == "f32" && g.x.name() != "f32";
+  if (!x.code_lanes && !by_row && !rounded)
+    throw unsupported("x_from", *g.x_from,
+                      fmt::format("left out: no kernel makes x={} of it (q8_1, e4m3_row and int8_row some do, and f16 "
+                                  "and bf16 of f32); cast x first",
+                                  g.x.name()));
   check_matrix("x_from", *g.x_from, g.m, g.k, "k");
 }
 

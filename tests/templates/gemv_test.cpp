@@ -58,7 +58,16 @@ TEST_CASE("gemv: x that comes as floats, where that cannot be", "[gemv]") {
   };
   CHECK(refused("x=q8_1 w=q4_0 x_from=q8_0") == "x_from=q8_0: f32, f16 or bf16");
   CHECK(refused("x=q8_1 w=q4_0 x_from=int8") == "x_from=int8: f32, f16 or bf16");
-  CHECK(refused("x=f16 w=q4_0 x_from=f32") ==
-        "x_from=f32: left out: no kernel quantizes to x=f16 (to q8_1, e4m3_row and int8_row some do); cast x first");
+  CHECK(refused("x=f16 w=q4_0 x_from=bf16") ==
+        "x_from=bf16: left out: no kernel makes x=f16 of it (q8_1, e4m3_row and int8_row some do, and f16 and bf16 of "
+        "f32); cast x first");
+  CHECK(refused("x=f32 w=f32 x_from=f32").starts_with("x_from=f32: left out: no kernel makes x=f32 of it"));
   CHECK(refused("x=int8_asym_row w=int8_row x_from=f32").starts_with("x_from=f32: left out: no kernel"));
+}
+
+TEST_CASE("gemv: floats that are to be rounded first are for CPUs", "[gemv]") {
+  const Problem problem = Problem::parse("gemm x=bf16 w=bf16 y=f32 m=1 n=256 k=1024 x_from=f32");
+  for (const char* name : {"gemv", "mma", "wgmma", "wgmma_codes"})
+    CHECK(family("gemm", name).why_not(problem, arch("sm_90a")) ==
+          "x comes as f32, and kernels of this family do not quantize");
 }

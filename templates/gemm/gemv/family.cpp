@@ -41,8 +41,9 @@ class Gemv final : public KernelFamily<Knobs> {
     if (std::string why = not_plain(problem); !why.empty()) return why;
     const Gemm* g = problem.as<Gemm>();
     if (std::string why = has_groups(*g); !why.empty()) return why;
-    if (quantizes_rows(*g)) return x_comes_as_floats(*g);
     const FastPath &x = fast_path(g->x), &w = fast_path(g->w);
+    if (!x.codes || quantizes_rows(*g))
+      if (std::string why = x_comes_as_floats(*g); !why.empty()) return why;
     if (w.group == 0) return fmt::format("w={} has no fast path", g->w.name());
     if (!((x.element_bytes && x.block == 1) || (x.codes && x.unit_ok(32) && x.group == 32 && !x.offset)))
       return fmt::format("x={} is neither elements without scales of blocks nor 8-bit codes in blocks of 32",

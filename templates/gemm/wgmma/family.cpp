@@ -50,8 +50,8 @@ class Wgmma final : public KernelFamily<Knobs> {
     if (!g) return "not a gemm";
     if (!arch.wgmma) return fmt::format("{} has no warpgroup matrix instructions", arch.name);
     if (g->packing == Packing::panels) return "w is packed in panels, for CPUs";
-    if (std::string why = x_comes_as_floats(*g); !why.empty() && g->packing == Packing::none && !quantizes_rows(*g))
-      return why;
+    const bool codes_on_tiles = g->packing == Packing::tiles && fast_path(g->x).codes;
+    if (std::string why = x_comes_as_floats(*g); !why.empty() && !codes_on_tiles && !quantizes_rows(*g)) return why;
     if (!wgmma_kind(g->x) && !unpacks_rows(*g))
       return fmt::format("x={} is no operand of a warpgroup matrix instruction{}", g->x.name(),
                          tile_info(g->w, g->x) ? " unless w is packed as tiles" : "");
