@@ -51,6 +51,7 @@ struct Products {
       repeat(vectors, [&](auto v) TW_INLINE { sums[v * together + t] = begin; });
     });
     if (b.dot4()) {
+#pragma GCC unroll 8  // or GCC copies each sum once a turn
       for (int i = first; i < first + each; ++i)
         repeat(together, [&](auto t) TW_INLINE {
           const auto quad = b.splat_bytes(b.at(x, kBlock * t + 4 * i));

@@ -31,21 +31,21 @@ void few(const NativeOptions& o, const void* args, const void* constants, void* 
   TW_KERNELS::few(k, arguments(args, constants, scratch, block), Codes<w>(), o.e, Fixed<tokens>(), kFewPanels,
                   Fixed<0>());
 }
-template <PanelCodes w, int together>
+template <PanelCodes w, int wide, int together>
 void many(const NativeOptions& o, const void* args, const void* constants, void* scratch, std::int64_t block) {
   K k;
   TW_KERNELS::many(k, arguments(args, constants, scratch, block), Codes<w>(), o.e, Fixed<kManyTokens>(), kManyPanels,
-                   Fixed<1>(), Fixed<together>());
+                   Fixed<wide>(), Fixed<together>());
 }
 template <PanelCodes w>
 NativeFunction* find_few(const NativeOptions& o) {
   if (o.panels != kFewPanels || o.ahead != 0) return nullptr;
   return o.tokens == 1 ? &few<w, 1> : o.tokens == 4 ? &few<w, 4> : nullptr;
 }
-template <PanelCodes w, int together>
+template <PanelCodes w, int wide, int together>
 NativeFunction* find_many(const NativeOptions& o) {
-  const bool has = o.tokens == kManyTokens && o.panels == kManyPanels && o.wide == 1 && o.together == together;
-  return has ? &many<w, together> : nullptr;
+  const bool has = o.tokens == kManyTokens && o.panels == kManyPanels && o.wide == wide && o.together == together;
+  return has ? &many<w, wide, together> : nullptr;
 }
 // find<w>(o) of o's w.
 template <class Find, std::size_t... i>

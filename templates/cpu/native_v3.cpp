@@ -48,7 +48,7 @@ NativeKernel native_v3_kernel(const NativeOptions& o) {
   if (o.text == KernelText::depthwise) return of_depthwise(o);
   NativeFunction* found = nullptr;
   if (o.text == KernelText::few) found = for_codes(o, [&](auto w) { return find_few<w.value>(o); });
-  if (o.text == KernelText::many) found = for_codes(o, [&](auto w) { return find_many<w.value, 4>(o); });
+  if (o.text == KernelText::many) found = for_codes(o, [&](auto w) { return find_many<w.value, 1, 4>(o); });
   return found ? NativeKernel{&quantize, found} : NativeKernel{};
 }
 
