@@ -23,6 +23,18 @@ TEST_CASE(
   CHECK(text.code == 0);
   CHECK(text.out.find("define void @tilewright_kernel(ptr %args") != std::string::npos);
   CHECK(text.out.find("@llvm.x86.avx512.vpdpbusd.512") != std::string::npos);
+  const std::string folder = scratch() / "emitted_ir";
+  const Ran files = tool(std::string("emit --arch x86-64-v4+vnni ") + kPacked + "--dir '" + folder + "'");
+  CHECK(files.code == 0);
+  CHECK(slurp(folder + "/kernel.ll") == text.out);
+  CHECK_FALSE(fs::exists(folder + "/kernel.cu"));
+  CHECK(files.out.find("llc -O2 -relocation-model=pic -filetype=obj -mtriple=x86_64-unknown-linux-gnu -mattr=+") !=
+        std::string::npos);
+  CHECK(files.out.find(",+avx512vnni " + folder + "/kernel.ll -o " + folder + "/kernel.o") != std::string::npos);
+  const Json emit = tool(std::string("emit --json --arch x86-64-v4+vnni ") + kPacked).json();
+  CHECK(emit["triple"] == "x86_64-unknown-linux-gnu");
+  CHECK(emit["features"] == tilewright::arch("x86-64-v4+vnni").cpu->features);
+  refused("emit --arch cpu 'cast x=f32 y=q8_0 rows=4 cols=64'", 1, "cast/cpu_cast computes it, which is built into");
   const Ran prewarm = tool(std::string("prewarm --arch cpu ") + kPacked + cache);
   INFO(prewarm.err);
   CHECK(prewarm.code == 0);
