@@ -165,7 +165,8 @@ TEST_CASE("the text of a target is that of its stored choice") {
     REQUIRE(text(first) != text(other));
     CHECK(Engine(options).emit(problem, *target).text == text(first));
     const Device device = Device::open_cpu({.parallel_for = {}, .target = target->name});
-    Store({.path = options.cache}).put_choice(tuner::choice_key(device), {.problem = problem.text(), .candidate = other});
+    Store({.path = options.cache})
+        .put_choice(tuner::choice_key(device), {.problem = problem.text(), .candidate = other});
     CHECK(Engine(options).emit(problem, *target).text == text(other));
     for (const Arch* a : host_archs())
       if (a != target) CHECK(Engine(options).emit(problem, *a).text == Engine(Options()).emit(problem, *a).text);
