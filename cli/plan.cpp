@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // plan, emit: what would compute a problem, and its source text. Neither needs a GPU or a compiler.
 #include <fmt/format.h>
+#include <tilewright/arch.h>
 
 #include <filesystem>
 #include <fstream>
@@ -68,11 +69,7 @@ int run_plan(const Context& context, const PlanArgs& args) {
   return kOk;
 }
 
-Source source_for(const Context& context, const PlanArgs& args) {
-  Options options = context.options();
-  options.cache_read_only = true;
-  const Problem problem = args.problem.parse();
-  const Arch& target = arch_or_device(args.arch, options);
+Source source_for(const Problem& problem, const Arch& target, const PlanArgs& args, Options options) {
   if (args.candidate.empty()) return Engine(std::move(options)).emit(problem, target);
   const Candidate candidate = Candidate::parse(args.candidate);
   const Family& f = family(problem.op(), candidate.family);
@@ -80,6 +77,12 @@ Source source_for(const Context& context, const PlanArgs& args) {
   if (why.empty()) why = f.illegal(problem, target, candidate);
   if (!why.empty()) throw Error(ErrorCode::invalid_argument, "--candidate", args.candidate, why);
   return f.source(problem, target, candidate);
+}
+
+// What compiles a CPU's text to the object that the library would load: code generation without passes.
+std::string compile_command(const CpuTarget& target, const std::string& file, const std::string& object) {
+  return fmt::format("llc -O2 -relocation-model=pic -filetype=obj -mtriple={}{}{} {} -o {}", target.triple,
+                     *target.features ? " -mattr=" : "", target.features, file, object);
 }
 
 void write_file(const std::filesystem::path& path, std::string_view text) {
@@ -92,10 +95,19 @@ void write_file(const std::filesystem::path& path, std::string_view text) {
 }
 
 int run_emit(const Context& context, const PlanArgs& args) {
-  const Source source = source_for(context, args);
+  Options options = context.options();
+  options.cache_read_only = true;
+  const Problem problem = args.problem.parse();
+  const Arch& target = arch_or_device(args.arch, options);
+  const Source source = source_for(problem, target, args, std::move(options));
+  if (source.text.empty())
+    throw Error(ErrorCode::unsupported, "problem", problem.text() + " on " + target.name,
+                source.name + " computes it, which is built into the library and has no source that is compiled");
+  const std::filesystem::path directory = args.directory;
+  const std::string file = target.cpu ? "kernel.ll" : "kernel.cu";
   if (!args.directory.empty()) {
-    write_file(std::filesystem::path(args.directory) / "kernel.cu", source.text);
-    for (const Header& h : source.headers) write_file(std::filesystem::path(args.directory) / h.name, h.text);
+    write_file(directory / file, source.text);
+    for (const Header& h : source.headers) write_file(directory / h.name, h.text);
   }
   if (context.json) {
     Json headers = Json::array();
@@ -103,14 +115,19 @@ int run_emit(const Context& context, const PlanArgs& args) {
     print_json(Json{{"name", source.name},
                     {"entry", source.entry},
                     {"options", source.options},
+                    {"triple", target.cpu ? Json(target.cpu->triple) : Json()},
+                    {"features", target.cpu ? Json(target.cpu->features) : Json()},
                     {"threads", source.plan.threads},
                     {"shared_bytes", source.plan.shared_bytes},
                     {"text", source.text},
                     {"headers", headers}});
   } else if (args.directory.empty()) {
     print(source.text);
+  } else if (target.cpu) {
+    print(fmt::format("{} written to {}; LLVM 15 or newer compiles it:\n{}", file, args.directory,
+                      compile_command(*target.cpu, directory / file, directory / "kernel.o")));
   } else {
-    print(fmt::format("kernel.cu and {} headers written to {}", source.headers.size(), args.directory));
+    print(fmt::format("{} and {} headers written to {}", file, source.headers.size(), args.directory));
   }
   return kOk;
 }
@@ -129,7 +146,8 @@ void add_plan(Context& context) {
   add_problem(emit, args->problem, true);
   emit->add_option("--arch", args->arch, "Target, e.g. sm_90a or native (default: this machine's device)");
   emit->add_option("--candidate", args->candidate, "This one instead of the chosen, as plan prints it");
-  emit->add_option("--dir", args->directory, "Write kernel.cu and every header it includes here");
+  emit->add_option("--dir", args->directory,
+                   "Write the source here: kernel.cu and every header it includes; for a CPU kernel.ll");
   emit->callback([&context, args] { context.action = [&context, args] { return run_emit(context, *args); }; });
 }
 

@@ -215,7 +215,7 @@ void add_run(Context& context) {
   command->add_option("--seed", args->seed, "Seed of the random values")->check(at_least(0));
   command->add_option(
       "--device", args->device,
-      "Ordinal of the GPU, an error if there is none; cpu; or cpu:TARGET, a lower target of this CPU (default: "
+      "Ordinal of the GPU, an error if there is none; cpu; or cpu:TARGET, another target of this CPU (default: "
       "the first GPU, else cpu)");
   command->add_flag("--cpu", args->cpu, "The plain reference on the CPU, which is slow, instead of kernels");
   command->add_flag("--tune", args->tune, "Measure first; remember the choice");

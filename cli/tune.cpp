@@ -130,7 +130,7 @@ void add_tune(Context& context) {
   command->add_flag("--packed", args->packed, "Weights in the order that this device's kernels want; on a CPU always");
   command->add_option(
       "--device", args->device,
-      "Ordinal of the GPU, cpu, or cpu:TARGET, a lower target of this CPU (default: the first GPU, else cpu)");
+      "Ordinal of the GPU, cpu, or cpu:TARGET, another target of this CPU (default: the first GPU, else cpu)");
   command->add_flag("--all-m", args->policy.all_rows,
                     "Choose for every number of rows (a gemm's m) at once, whatever the problem's own");
   command->add_option("--binaries", args->policy.max_binaries, "With --all-m: binaries to measure, at most")

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <tilewright/error.h>
+#include <tilewright/host_archs.h>
 #include <tilewright/operation.h>
 
 #include "jit/context.h"
@@ -278,9 +279,11 @@ std::vector<Planned> Engine::plan(const Problem& problem, const Arch& arch) cons
 Source Engine::emit(const Problem& problem, const Arch& arch) const {
   Problem bucket = tuner::bucketed(problem);
   // A choice belongs to a model of GPU or CPU: with one here, of this target, its choice; else the ranked first.
-  const bool own = arch.cpu && &arch == &host_arch();
+  const auto cpus = host_archs();
+  const bool own = std::find(cpus.begin(), cpus.end(), &arch) != cpus.end();
   if (own || (!arch.cpu && Device::count(impl_->options.driver) > 0)) {
-    Device device = own ? Device::open_cpu() : Device::open(0, impl_->options.driver);
+    Device device =
+        own ? Device::open_cpu({.parallel_for = {}, .target = arch.name}) : Device::open(0, impl_->options.driver);
     if (&device.arch() == &arch || std::string_view(device.arch().name) == arch.name)
       if (auto stored = impl_->stored_choice(bucket, device, impl_->history(bucket, device)))
         return impl_->source(bucket, arch, stored->candidate);

@@ -17,6 +17,8 @@
 #include <memory>
 #include <string_view>
 
+#include <tilewright/host_archs.h>
+
 #include "jit/context.h"
 #include "jit/cpu/object.h"
 #include "jit/elf.h"
@@ -363,31 +365,14 @@ std::int64_t last_cache_bytes() {
 
 namespace {
 
-// Whether a CPU with the features `all` has those of `some`, too.
-bool includes(std::string_view all, std::string_view some) {
-  while (!some.empty()) {
-    const std::string_view one = some.substr(0, some.find(','));
-    some.remove_prefix(std::min(one.size() + 1, some.size()));
-    bool found = false;
-    for (std::string_view rest = all; !rest.empty() && !found;) {
-      const std::string_view other = rest.substr(0, rest.find(','));
-      rest.remove_prefix(std::min(other.size() + 1, rest.size()));
-      found = one == other;
-    }
-    if (!found) return false;
-  }
-  return true;
-}
-const Arch& target_of(const CpuOptions& options) {
-  if (options.target.empty()) return host_arch();
-  const CpuTarget& host = *host_arch().cpu;
+const Arch& target_of(const std::string& name) {
+  if (name.empty()) return host_arch();
   std::string names;
-  for (const Arch& a : cpu_archs()) {
-    if (std::string_view(a.cpu->triple) != host.triple || !includes(host.features, a.cpu->features)) continue;
-    if (options.target == a.name) return a;
-    names += (names.empty() ? "" : ", ") + std::string(a.name);
+  for (const Arch* a : host_archs()) {
+    if (name == a->name) return *a;
+    names += (names.empty() ? "" : ", ") + std::string(a->name);
   }
-  throw Error(ErrorCode::invalid_argument, "target", options.target, "this machine's CPU runs " + names);
+  throw Error(ErrorCode::invalid_argument, "target", name, "this machine's CPU runs " + names);
 }
 
 }  // namespace
@@ -408,7 +393,7 @@ Device Device::open_cpu(const CpuOptions& options) {
   impl->memory_bytes = static_cast<std::int64_t>(total);
   impl->name = jit::cpu::processor_name();
   impl->version = "none";
-  impl->arch = &target_of(options);
+  impl->arch = &target_of(options.target);
   impl->context_id = context->id;
   impl->context = reinterpret_cast<jit::CUcontext>(context.get());
   impl->cpu = std::move(context);

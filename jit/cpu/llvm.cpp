@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <string_view>
 
 #include <tilewright/error.h>
 
@@ -192,9 +193,15 @@ const Llvm& Llvm::open(const std::string& path) {
   return *llvm;
 }
 
+// LLVM calls this where it would end the process, from anywhere within a call of ours, and has no way back: the only
+// other way out is this jump. It skips LLVM's own destructors. What these would have freed is lost, and neither the
+// module nor its context nor the machine can be disposed of: they may be linked to objects of the frames that are gone.
 void Llvm::on_fatal(const char* reason) {
   if (!fatal_exit) return;  // somebody else's call: LLVM ends the process, as it would have
-  *fatal_reason = reason ? reason : "a fatal error";
+  std::string_view said = reason ? reason : "";
+  while (!said.empty() && said.back() == '\n') said.remove_suffix(1);
+  *fatal_reason = fmt::format("a fatal error of LLVM, which loses the memory of this compilation, some MB: {}",
+                              said.empty() ? "no reason given" : said);
   ::longjmp(*fatal_exit, 1);
 }
 

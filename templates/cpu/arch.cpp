@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // CPUs as targets. Feature lists and not names of CPUs: a virtual machine's CPU often lacks what its name promises.
 #include <tilewright/arch.h>
+#include <tilewright/host_archs.h>
 
+#include <algorithm>
 #include <array>
+#include <iterator>
+#include <string_view>
 
 #if defined(__aarch64__)
 #include <sys/auxv.h>
@@ -56,24 +60,58 @@ constexpr std::array kCpus = {
     row("armv8.2+dotprod+i8mm", kArmI8mm, 1.0, nullptr),
 };
 
+// How this machine tells which of the rows' features it has, each as LLVM spells it.
 #if defined(__x86_64__)
-struct Registers {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-};
-Registers cpuid(unsigned leaf, unsigned subleaf = 0) {
-  Registers r;
-  __get_cpuid_count(leaf, subleaf, &r.a, &r.b, &r.c, &r.d);
-  return r;
-}
-constexpr bool has(unsigned word, unsigned bits) { return (word & bits) == bits; }
-constexpr unsigned bit(int i) { return 1u << i; }
+constexpr const char* kTriple = kLinuxX86;
 
-// Which vector registers the operating system saves: bits of XCR0.
-unsigned saved_state() {
-  unsigned low = 0, high = 0;
-  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-  return low;
-}
+// Registers of CPUID that tell of features.
+enum Word { kOneC, kOneD, kSevenB, kSevenC, kSevenD, kSevenOneA, kExtendedC, kExtendedD, kWords };
+constexpr unsigned bit(int i) { return 1u << i; }
+// Bits of XCR0: registers that the operating system saves.
+constexpr unsigned kYmm = bit(1) | bit(2), kZmm = kYmm | bit(5) | bit(6) | bit(7), kTiles = bit(17) | bit(18);
+
+struct Feature {
+  std::string_view name;
+  Word word;
+  int bit;
+  unsigned saved = 0;  // what it needs of XCR0
+};
+constexpr Feature kFeatures[] = {
+    {"64bit", kExtendedD, 29},
+    {"x87", kOneD, 0},
+    {"cx8", kOneD, 8},
+    {"cmov", kOneD, 15},
+    {"mmx", kOneD, 23},
+    {"fxsr", kOneD, 24},
+    {"sse", kOneD, 25},
+    {"sse2", kOneD, 26},
+    {"sse3", kOneC, 0},
+    {"ssse3", kOneC, 9},
+    {"fma", kOneC, 12, kYmm},
+    {"cx16", kOneC, 13},
+    {"sse4.1", kOneC, 19},
+    {"sse4.2", kOneC, 20},
+    {"movbe", kOneC, 22},
+    {"popcnt", kOneC, 23},
+    {"xsave", kOneC, 26, kYmm},
+    {"avx", kOneC, 28, kYmm},
+    {"f16c", kOneC, 29, kYmm},
+    {"sahf", kExtendedC, 0},
+    {"lzcnt", kExtendedC, 5},
+    {"bmi", kSevenB, 3},
+    {"avx2", kSevenB, 5, kYmm},
+    {"bmi2", kSevenB, 8},
+    {"avx512f", kSevenB, 16, kZmm},
+    {"avx512dq", kSevenB, 17, kZmm},
+    {"avx512cd", kSevenB, 28, kZmm},
+    {"avx512bw", kSevenB, 30, kZmm},
+    {"avx512vl", kSevenB, 31, kZmm},
+    {"avx512vnni", kSevenC, 11, kZmm},
+    {"avxvnni", kSevenOneA, 4, kYmm},
+    {"amx-bf16", kSevenD, 22, kTiles},
+    {"amx-tile", kSevenD, 24, kTiles},
+    {"amx-int8", kSevenD, 25, kTiles},
+};
 
 // Whether Linux knows the tiles' state: a process has to ask for it (jit/cpu/driver.cpp).
 bool gives_tiles() {
@@ -82,40 +120,90 @@ bool gives_tiles() {
   return ::syscall(SYS_arch_prctl, kGetSupported, &components) == 0 && (components >> 18 & 1) != 0;
 }
 
-// The number of rows of kCpus whose features this machine has, in the order of the table.
-const Arch& find_host() {
-  const Registers one = cpuid(1), seven = cpuid(7), more = cpuid(7, 1), extended = cpuid(0x80000001u);
-  // FMA, CX16, SSE4.1, SSE4.2, MOVBE, POPCNT, XSAVE and OSXSAVE, AVX, F16C; of leaf 7 BMI1, AVX2, BMI2; LZCNT, LAHF.
-  const bool v3 = has(one.c, bit(0) | bit(9) | bit(12) | bit(13) | bit(19) | bit(20) | bit(22) | bit(23) | bit(26) |
-                                 bit(27) | bit(28) | bit(29)) &&
-                  has(seven.b, bit(3) | bit(5) | bit(8)) && has(extended.c, bit(0) | bit(5));
-  const unsigned saved = has(one.c, bit(27)) ? saved_state() : 0;
-  if (!v3 || !has(saved, bit(1) | bit(2))) return kCpus[0];
-  // AVX512F, DQ, CD, BW, VL and VNNI, with their registers.
-  if (has(seven.b, bit(16) | bit(17) | bit(28) | bit(30) | bit(31)) && has(seven.c, bit(11)) &&
-      has(saved, bit(5) | bit(6) | bit(7)))
-    // AMX-BF16, AMX-TILE and AMX-INT8, with their registers, if the system gives them to processes that ask.
-    return has(seven.d, bit(22) | bit(24) | bit(25)) && has(saved, bit(17) | bit(18)) && gives_tiles() ? kCpus[4]
-                                                                                                       : kCpus[3];
-  return has(more.a, bit(4)) ? kCpus[2] : kCpus[1];
-}
+struct Machine {
+  unsigned words[kWords] = {};
+  unsigned saved = 0;
+
+  Machine() {
+    unsigned a = 0, b = 0, c = 0;  // of no interest
+    __get_cpuid_count(1, 0, &a, &b, &words[kOneC], &words[kOneD]);
+    __get_cpuid_count(7, 0, &a, &words[kSevenB], &words[kSevenC], &words[kSevenD]);
+    __get_cpuid_count(7, 1, &words[kSevenOneA], &a, &b, &c);
+    __get_cpuid_count(0x80000001u, 0, &a, &b, &words[kExtendedC], &words[kExtendedD]);
+    if (words[kOneC] & bit(27)) {  // OSXSAVE
+      __asm__ volatile("xgetbv" : "=a"(saved), "=d"(a) : "c"(0));
+      if (!gives_tiles()) saved &= ~kTiles;
+    }
+  }
+  bool has(const Feature& f) const { return (words[f.word] & bit(f.bit)) && (saved & f.saved) == f.saved; }
+};
 #elif defined(__aarch64__)
-const Arch& find_host() {
-  const unsigned long features = ::getauxval(AT_HWCAP), more = ::getauxval(AT_HWCAP2);
-  constexpr unsigned long kDotProduct = 1ul << 20, kI8mm = 1ul << 13;  // HWCAP_ASIMDDP, HWCAP2_I8MM
-  return !(features & kDotProduct) ? kCpus[5] : !(more & kI8mm) ? kCpus[6] : kCpus[7];
-}
-#else
-const Arch& find_host() { return kCpus[0]; }
+constexpr const char* kTriple = kLinuxArm;
+
+struct Feature {
+  std::string_view name;
+  int type, bit;  // of the auxiliary vector
+};
+constexpr Feature kFeatures[] = {
+    {"fp-armv8", AT_HWCAP, 0}, {"neon", AT_HWCAP, 1},   {"v8.2a", AT_HWCAP, 20},  // which has no bit but its SDOT's
+    {"dotprod", AT_HWCAP, 20}, {"i8mm", AT_HWCAP2, 13},
+};
+
+struct Machine {
+  bool has(const Feature& f) const { return ::getauxval(static_cast<unsigned long>(f.type)) >> f.bit & 1; }
+};
+#else  // the first row, which has no features
+constexpr const char* kTriple = kLinuxX86;
+
+struct Feature {
+  std::string_view name;
+};
+constexpr std::array<Feature, 0> kFeatures = {};
+
+struct Machine {
+  bool has(const Feature&) const { return false; }
+};
 #endif
+
+// Whether `has(feature)` of all features of a list: "+avx2,+fma".
+template <class Has>
+constexpr bool all_of(std::string_view list, Has has) {
+  while (!list.empty()) {
+    const std::string_view one = list.substr(1, list.find(',') - 1);
+    const auto known = std::find_if(std::begin(kFeatures), std::end(kFeatures), [&](auto& f) { return f.name == one; });
+    if (known == std::end(kFeatures) || !has(*known)) return false;
+    list.remove_prefix(std::min(one.size() + 2, list.size()));
+  }
+  return true;
+}
+constexpr bool is_this_machines(const Arch& a) { return std::string_view(a.cpu->triple) == kTriple; }
+static_assert(std::all_of(kCpus.begin(), kCpus.end(),
+                          [](const Arch& a) {
+                            return !is_this_machines(a) || std::size(kFeatures) == 0 ||
+                                   all_of(a.cpu->features, [](auto&) { return true; });
+                          }),
+              "kFeatures lacks a feature of a row, which no machine would run then");
 
 }  // namespace
 
 std::span<const Arch> cpu_archs() { return kCpus; }
 
-const Arch& host_arch() {
-  static const Arch& host = find_host();
-  return host;
+std::span<const Arch* const> host_archs() {
+  struct Rows {
+    std::array<const Arch*, kCpus.size()> row = {};
+    std::size_t count = 0;
+  };
+  static const Rows rows = [] {
+    const Machine machine;
+    Rows found;
+    for (const Arch& a : kCpus)
+      if (is_this_machines(a) && all_of(a.cpu->features, [&](auto& f) { return machine.has(f); }))
+        found.row[found.count++] = &a;
+    return found;
+  }();
+  return {rows.row.data(), rows.count};
 }
+
+const Arch& host_arch() { return *host_archs().back(); }
 
 }  // namespace tilewright

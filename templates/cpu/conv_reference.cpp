@@ -12,10 +12,10 @@
 
 #include "templates/conv/conv.h"
 #include "templates/cpu/conv.h"
+#include "templates/cpu/reference_family.h"
 #include "templates/cpu/rows.h"
 #include "templates/describe.h"
 #include "templates/fake_quant/fake_quant.h"
-#include "templates/knobs.h"
 
 namespace tilewright::cpu {
 namespace {
@@ -184,10 +184,9 @@ class Launch {
   double alpha_ = 1, beta_ = 1;
 };
 
-class Reference final : public EnumeratedFamily {
+class Reference final : public ReferenceFamily {
  public:
   std::string_view op() const override { return Conv::kOperation; }
-  std::string_view name() const override { return "cpu_reference"; }
   std::string_view title() const override {
     return "CPU, any convolution, double accumulation; correctness before speed";
   }
@@ -197,15 +196,6 @@ class Reference final : public EnumeratedFamily {
            : !arch.cpu                    ? "for CPUs"
            : c->packing == Packing::tiles ? "w is packed as tiles, for GPUs"
                                           : "";
-  }
-  std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
-    if (!why_not(problem, arch).empty()) return {};
-    return {{std::string(name()), {{"oracle", 0}}}};
-  }
-  // The oracle is never a candidate to win, but may be asked for by name.
-  std::string illegal(const Problem& problem, const Arch& arch, const Candidate& c) const override {
-    if (c == Candidate{std::string(name()), {{"oracle", 1}}}) return why_not(problem, arch);
-    return EnumeratedFamily::illegal(problem, arch, c);
   }
   Source source(const Problem& problem, const Arch&, const Candidate& c) const override {
     Source s;
@@ -219,19 +209,6 @@ class Reference final : public EnumeratedFamily {
     };
     s.host = std::make_shared<const CpuKernel>(CpuKernel{{}, run});
     return s;
-  }
-  Traits traits(const Problem& problem, const Arch&, const Candidate&) const override {
-    Traits t;
-    t.tile_rows = kPixels, t.tile_cols = kChannels, t.threads = 1;
-    const auto blocks = [](std::int64_t extent, std::int64_t each) {
-      return static_cast<double>((extent + each - 1) / each);
-    };
-    t.blocks = std::max(1.0, blocks(problem.rows(), kPixels) * blocks(problem.cols(), kChannels));
-    t.unique_bytes = t.global_bytes = problem.min_bytes();
-    t.bytes_in_flight = 1e6;
-    t.mma_ops = problem.ops();
-    t.mma_rate = 1e-3;
-    return t;
   }
 };
 

@@ -11,20 +11,7 @@
 //
 // This text is compiled for several targets: no function of it may be one that the rest of the library shares.
 // Whoever includes it names a namespace of its own: TILEWRIGHT_CPU_KERNELS.
-#include <tilewright/conv.h>
-#include <tilewright/gemm.h>
-
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <type_traits>
-#include <utility>
-
-#include "templates/conv/params.cuh"
-#include "templates/cpu/options.h"
-#include "templates/cpu/panels.h"
-#include "templates/gemm/params.cuh"
+#include "templates/cpu/kernels_shared.h"
 
 // Native's kernels are fast where everything that depends on the format is known to the compiler, so all is one
 // function there; Ir's are text, for which that would be code without a use.

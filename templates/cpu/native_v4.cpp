@@ -4,19 +4,7 @@
 #include "templates/cpu/built_in.h"
 
 #if defined(__x86_64__)
-// Everything that the kernels share with other files comes before the pragma, for any CPU.
-#include <tilewright/conv.h>
-#include <tilewright/gemm.h>
-
-#include <array>
-#include <cstring>
-#include <span>
-#include <utility>
-
-#include "templates/conv/params.cuh"
-#include "templates/cpu/options.h"
-#include "templates/cpu/panels.h"
-#include "templates/gemm/params.cuh"
+#include "templates/cpu/kernels_shared.h"
 
 #if defined(__clang__)
 #pragma clang attribute push(                                                                        \

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "templates/cpu/gemm.h"
+#include "templates/cpu/reference_family.h"
 #include "templates/cpu/rows.h"
 #include "templates/describe.h"
 #include "templates/fast_path.h"
 #include "templates/gemm/params.cuh"
-#include "templates/knobs.h"
 
 namespace tilewright::cpu {
 namespace {
@@ -145,10 +145,9 @@ void compute(const Gemm& g, bool oracle, const GemmArgs& args, const float* x, s
   }
 }
 
-class Reference final : public EnumeratedFamily {
+class Reference final : public ReferenceFamily {
  public:
   std::string_view op() const override { return "gemm"; }
-  std::string_view name() const override { return "cpu_reference"; }
   std::string_view title() const override {
     return "CPU, any pair of formats, double accumulation; correctness before speed";
   }
@@ -160,15 +159,6 @@ class Reference final : public EnumeratedFamily {
     if (g->packing == Packing::tiles) return "w is packed as tiles, for GPUs";
     if (fast_path(g->y).element == Element::i32) return "y=int32";
     return {};
-  }
-  std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
-    if (!why_not(problem, arch).empty()) return {};
-    return {{std::string(name()), {{"oracle", 0}}}};
-  }
-  // The oracle is never a candidate to win, but may be asked for by name.
-  std::string illegal(const Problem& problem, const Arch& arch, const Candidate& c) const override {
-    if (c == Candidate{std::string(name()), {{"oracle", 1}}}) return why_not(problem, arch);
-    return EnumeratedFamily::illegal(problem, arch, c);
   }
   Source source(const Problem& problem, const Arch&, const Candidate& c) const override {
     Source s;
@@ -188,19 +178,6 @@ class Reference final : public EnumeratedFamily {
     };
     s.host = std::make_shared<const CpuKernel>(CpuKernel{first, run});
     return s;
-  }
-  Traits traits(const Problem& problem, const Arch&, const Candidate&) const override {
-    const Gemm& g = *problem.as<Gemm>();
-    Traits t;
-    t.tile_rows = static_cast<int>(std::min<std::int64_t>(std::max<std::int64_t>(g.m, 1), 1 << 20)),
-    t.tile_cols = kColumns;
-    t.threads = 1;
-    t.blocks = std::max(1.0, static_cast<double>(g.n) / kColumns);
-    t.unique_bytes = t.global_bytes = problem.min_bytes();
-    t.bytes_in_flight = 1e6;
-    t.mma_ops = problem.ops();
-    t.mma_rate = 1e-3;
-    return t;
   }
 };
 

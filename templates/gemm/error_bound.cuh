@@ -4,7 +4,7 @@
 //
 //   b = 1.2 |scale| ((k / 4 + 64) 2^-24 + cut) magnitude + 1.2 |scale| rounding
 //       + 2^-20 (|linear + bias| + |linear| + |bias| + |residual|)
-//   b = b |y_factor| + 2^-20 |y|, where y has a scale; b = 0, where y is exact (int32)
+//   b = b |y_factor| + 2^-20 |y|, where y has a scale; b = 0, where y is exact (int32) or a term is infinite
 //   bound = b + u (|y| + b) + tiny
 //
 // 1.2 is the steepest slope of an activation. k / 4 + 64 bounds the single-precision additions that follow each other
@@ -67,14 +67,16 @@ struct ErrorTerms {
   double y;               // exact: (act(linear + bias) + residual) times y_factor
 };
 
-// b above: the error before y is stored.
+// b above: the error before y is stored. Of infinite terms y is an infinity, or what an activation makes of one, in any
+// arithmetic.
 TW_FN constexpr double arithmetic_error(const ErrorRules& rules, const ErrorTerms& t) {
   if (rules.exact) return 0;
   const double error =
       1.2 * magnitude_of(t.scale) * (t.magnitude * (rules.additions * 5.97e-8 + rules.cut) + t.rounding) +
       9.6e-7 *
           (magnitude_of(t.linear + t.bias) + magnitude_of(t.linear) + magnitude_of(t.bias) + magnitude_of(t.residual));
-  return rules.scaled ? error * magnitude_of(rules.y_factor) + 9.6e-7 * magnitude_of(t.y) : error;
+  const double b = rules.scaled ? error * magnitude_of(rules.y_factor) + 9.6e-7 * magnitude_of(t.y) : error;
+  return b - b == 0 ? b : 0;
 }
 // From that to the bound, for y as it is stored.
 TW_FN constexpr double stored_error(const ErrorRules& rules, double error, double stored) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The whole way on a CPU: chosen, compiled, verified, measured, remembered, and what happens where no compiler is.
 #include <stdlib.h>
+#include <tilewright/host_archs.h>
+#include <tilewright/store.h>
 #include <tilewright/tilewright.h>
 
 #include <fmt/format.h>
@@ -9,6 +11,8 @@
 #include <thread>
 
 #include "cpu_test.h"
+#include "templates/families.h"
+#include "tuner/keys.h"
 
 using namespace tilewright;
 using namespace tilewright::test;
@@ -145,6 +149,28 @@ TEST_CASE("tuning measures, verifies and remembers") {
   CHECK(engine.choose(problem, device).candidate == chosen);
   computed(problem, engine.prepare(problem, device));
   CHECK(engine.tune(problem, device, quick()).measured == 0);
+}
+
+TEST_CASE("the text of a target is that of its stored choice") {
+  const Problem problem = Problem::parse(kText);
+  for (const Arch* target : host_archs()) {
+    if (target->cpu->vector_bytes == 0) continue;  // it has the reference alone
+    INFO(target->name);
+    const Folder folder;
+    const Options options = options_in(folder);
+    const auto plans = Engine(options).plan(problem, *target);
+    REQUIRE(plans.size() > 2);
+    const Candidate &first = plans[0].candidate, &other = plans[1].candidate;
+    const auto text = [&](const Candidate& c) { return family("gemm", c.family).source(problem, *target, c).text; };
+    REQUIRE(text(first) != text(other));
+    CHECK(Engine(options).emit(problem, *target).text == text(first));
+    const Device device = Device::open_cpu({.parallel_for = {}, .target = target->name});
+    Store({.path = options.cache})
+        .put_choice(tuner::choice_key(device), {.problem = problem.text(), .candidate = other});
+    CHECK(Engine(options).emit(problem, *target).text == text(other));
+    for (const Arch* a : host_archs())
+      if (a != target) CHECK(Engine(options).emit(problem, *a).text == Engine(Options()).emit(problem, *a).text);
+  }
 }
 
 TEST_CASE("all numbers of rows are served") {

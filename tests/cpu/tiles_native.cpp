@@ -2,17 +2,9 @@
 #include "tiles_native.h"
 
 #if defined(__x86_64__)
-#include <tilewright/gemm.h>
-
-#include <array>
 #include <cmath>
-#include <cstring>
-#include <span>
-#include <utility>
 
-#include "templates/cpu/options.h"
-#include "templates/cpu/panels.h"
-#include "templates/gemm/params.cuh"
+#include "templates/cpu/kernels_shared.h"
 
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)

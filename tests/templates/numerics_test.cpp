@@ -96,6 +96,32 @@ TEST_CASE("expected values are clamped to what y holds", "[numerics]") {
   CHECK(std::isnan(gemm_expected(gemm_of("x=e4m3 w=e4m3 y=e4m3"), {.product = nan}).value));
 }
 
+TEST_CASE("an infinite term leaves no error but the store's", "[numerics]") {
+  const double inf = std::numeric_limits<double>::infinity();
+  struct Y {
+    const char* name;
+    double most, step;  // what storing the largest value may cost
+  };
+  for (const auto& [name, most, step] :
+       {Y{"int8", 127, 0.5001}, Y{"e4m3", 448, 448 * 0.0626 + 0.00196}, Y{"e5m2", 57344, 57344 * 0.1251 + 1.53e-5}})
+    for (const double sign : {1.0, -1.0})
+      for (const bool bias : {false, true}) {
+        INFO(name << " " << sign << " " << bias);
+        const Gemm g = gemm_of(std::string("x=f16 w=f16 bias=f32 c=f32 y_scale=0.5 y=") + name);
+        const Expected e = bias ? gemm_expected(g, {.product = 3, .magnitude = 5, .bias = sign * inf})
+                                : gemm_expected(g, {.product = 3, .magnitude = 5, .residual = sign * inf});
+        CHECK(e.value == (sign > 0 ? most : std::string(name) == "int8" ? -128 : -most));
+        CHECK(e.bound == Approx(step).epsilon(1e-6));
+      }
+  // Of x or w; and what an activation makes of it.
+  const Expected of_operand = gemm_expected(gemm_of("x=f16 w=f16 y=int8"), {.product = inf, .magnitude = inf});
+  CHECK(of_operand.value == 127);
+  CHECK(of_operand.bound == Approx(0.5001));
+  const Expected relu = gemm_expected(gemm_of("x=f16 w=f16 y=f32 act=relu"), {.product = -inf, .magnitude = inf});
+  CHECK(relu.value == 0);
+  CHECK(relu.bound < 1e-40);
+}
+
 TEST_CASE("integers are exact", "[numerics]") {
   const Expected e =
       gemm_expected(gemm_of("x=int8 w=int8 y=int32 bias=int32"), {.product = 1000, .magnitude = 5000, .bias = 7});

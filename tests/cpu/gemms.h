@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Problems of a gemm with w in panels, for tests of its kernels.
+#pragma once
+
+#include <fmt/format.h>
+#include <tilewright/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <string>
+
+namespace tilewright::test {
+
+inline std::string gemm(const char* w, std::int64_t m, std::int64_t n, std::int64_t k, const char* rest,
+                        const char* x = "q8_1") {
+  const bool global = Format::parse(w).info().global_for;
+  return fmt::format("gemm x={} w={} y=f32 m={} n={} k={} pack=panels {}{}", x, w, m, n, k, rest,
+                     global ? m % 2 ? " global=mul" : " global=div" : "");
+}
+
+// Formats that have panels.
+inline constexpr const char* kWeights[] = {
+    "ggml_mxfp4", "ggml_nvfp4", "int4_g128", "int4_g32", "int4_g64", "int4_row",  "int8_row",   "mxfp4",    "nvfp4",
+    "q4_0",       "q4_k",       "q5_k",      "q6_k",     "q8_0",     "uint4_g32", "uint4_g128", "uint4_g64"};
+
+inline constexpr const char* kFloats[] = {"f32", "f16", "bf16"};
+inline const char* x_of(const char* w) {
+  return std::find(kFloats, std::end(kFloats), std::string(w)) < std::end(kFloats) ? "bf16" : "q8_1";
+}
+
+// Of some format: k that is a small number of its blocks, and of 32 columns.
+inline std::int64_t columns(const char* w, std::int64_t blocks) {
+  return std::max(Format::parse(w).block(), 32) * blocks;
+}
+
+}  // namespace tilewright::test
