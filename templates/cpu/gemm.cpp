@@ -146,7 +146,7 @@ class Gemv final : public PanelFamily {
       if (tokens > 1 && tokens >= 2 * g.m) break;  // half of it would do
       if (g.m > 4 * tokens) continue;              // w is read for each tile again
       for (const int panels : {1, 4, 16})
-        for (const int ahead : {0, 1024, 4096}) list.push_back({.tokens = tokens, .panels = panels, .ahead = ahead});
+        for (const int ahead : {0, 1024, 2048, 4096}) list.push_back({.tokens = tokens, .panels = panels, .ahead = ahead});
     }
     return list;
   }
