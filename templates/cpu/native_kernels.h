@@ -23,13 +23,13 @@ void widen(const NativeOptions& o, const void* args, const void* constants, void
   TW_KERNELS::widen(k, arguments(args, constants, scratch, block), o.x, o.tokens);
 }
 
-constexpr int kFewPanels = 4, kManyPanels = 4, kManyTokens = 64;
+constexpr int kFewPanels = 4, kFewAhead = 2048, kManyPanels = 4, kManyTokens = 64;
 
 template <PanelCodes w, int tokens>
 void few(const NativeOptions& o, const void* args, const void* constants, void* scratch, std::int64_t block) {
   K k;
   TW_KERNELS::few(k, arguments(args, constants, scratch, block), Codes<w>(), o.e, Fixed<tokens>(), kFewPanels,
-                  Fixed<0>());
+                  Fixed<kFewAhead>());
 }
 template <PanelCodes w, int wide, int together>
 void many(const NativeOptions& o, const void* args, const void* constants, void* scratch, std::int64_t block) {
@@ -39,7 +39,7 @@ void many(const NativeOptions& o, const void* args, const void* constants, void*
 }
 template <PanelCodes w>
 NativeFunction* find_few(const NativeOptions& o) {
-  if (o.panels != kFewPanels || o.ahead != 0) return nullptr;
+  if (o.panels != kFewPanels || o.ahead != kFewAhead) return nullptr;
   return o.tokens == 1 ? &few<w, 1> : o.tokens == 4 ? &few<w, 4> : nullptr;
 }
 template <PanelCodes w, int wide, int together>
