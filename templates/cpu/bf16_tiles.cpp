@@ -81,7 +81,7 @@ class Bf16Family final : public EnumeratedFamily {
     t.mma_ops = static_cast<double>((m + 31) / 32 * 32) * 2.0 * static_cast<double>(g.n) * static_cast<double>(g.k);
     // A tile of x is read for each pair of panels, and one of w for each pair of tiles of x. Eight blocks of four tiles
     // are what the nearest cache holds; the fewer, the more often sums are moved.
-    t.mma_rate = 6.0 / (1 + 12.0 / k.tokens + 0.5 / k.panels) * (k.chunk == 8 ? 1.0 : k.chunk == 4 ? 0.98 : 0.95);
+    t.mma_rate = 6.0 / (1 + 12.0 / k.tokens + 0.5 / k.panels) * (k.chunk == 8 ? 1.0 : 0.98);
     t.later_wave_cost = 0.02;
     return t;
   }
@@ -97,7 +97,7 @@ class Bf16Family final : public EnumeratedFamily {
     for (const int tokens : {32, 64, 128, 256}) {
       if (tokens > 32 && tokens >= 2 * m) break;
       for (const int panels : {2, 4, 8})
-        for (const int chunk : {4, 8, 16})
+        for (const int chunk : {4, 8})
           if (tokens * panels <= 1024) list.push_back({tokens, panels, chunk});
     }
     return list;

@@ -81,7 +81,25 @@ void bf16_tiles(B& b, const typename B::Arguments& a, const Epilogue& e, int tok
     b.loop(place.first, place.last, 2, {}, [&](const typename B::I64& panel) {
       const auto next = b.less(b.add(panel, b.constant(1)), b.sub(place.last, b.constant(1)));
       const auto w0 = b.at(w_chunk, b.mul(panel, panel_bytes)), w1 = b.at(w_chunk, b.mul(next, panel_bytes));
-      const auto of_panels = b.at(sums, b.mul(b.sub(panel, place.first), b.constant(of_panel)));
+      const auto number = b.sub(panel, place.first);
+      const auto of_panels = b.at(sums, b.mul(number, b.constant(of_panel)));
+      const auto next_x = b.at(x_chunk, chunk * tokens * kBf16Bytes);
+      const auto next_w0 = b.at(w0, chunk * kBf16TileBytes), next_w1 = b.at(w1, chunk * kBf16TileBytes);
+      // Asks for what the next chunk needs: each turn for its share of w, and of its own tokens' x for that of a pair
+      // of panels. Left to itself a core has too few lines under way from beyond its second cache.
+      const int x_share = 4 * kBf16TileBytes / panels, w_share = 2 * kTileTokens * kBf16TileBytes / tokens;
+      const auto ask = [&](const typename B::I64& t, const typename B::I64& block) {
+        const auto from_x =
+            b.add(b.mul(t, b.constant(chunk * kBf16Bytes)),
+                  b.add(b.mul(block, b.constant(2 * kBf16TileBytes)), b.mul(number, b.constant(x_share / 2))));
+        const auto from_w =
+            b.add(b.mul(t, b.constant(chunk * kBf16TileBytes / tokens)), b.mul(block, b.constant(w_share)));
+        for (int i = 0; i < x_share; i += 64) b.prefetch(b.at(b.at(next_x, from_x), i), true);
+        for (int i = 0; i < w_share; i += 64) {
+          b.prefetch(b.at(b.at(next_w0, from_w), i), true);
+          b.prefetch(b.at(b.at(next_w1, from_w), i), true);
+        }
+      };
       b.loop(b.constant(0), count, 2 * kTileTokens, {}, [&](const typename B::I64& t) {
         const auto x0 = b.at(x_chunk, b.mul(t, b.constant(chunk * kBf16Bytes))), x1 = b.at(x0, chunk * kBf16TileBytes);
         const auto s = b.at(of_panels, b.mul(t, b.constant(4 * kPanelRows)));
@@ -89,6 +107,7 @@ void bf16_tiles(B& b, const typename B::Arguments& a, const Epilogue& e, int tok
         for (int i = 0; i < 4; ++i) b.load_tile(i, sum(i), 4 * kPanelRows);
         b.loop(b.constant(0), some, 1, {}, [&](const typename B::I64& block) {
           const auto at = b.mul(block, b.constant(kBf16TileBytes));
+          ask(t, block);
           b.load_tile(4, b.at(x0, at), kBf16Bytes);
           b.load_tile(6, b.at(w0, at), kBf16Bytes);
           b.add_bf16_products(0, 4, 6);
@@ -103,11 +122,12 @@ void bf16_tiles(B& b, const typename B::Arguments& a, const Epilogue& e, int tok
     });
   });
   b.end_tiles(config);
-  b.loop(place.first, place.last, 1, {}, [&](const typename B::I64& panel) {
-    const auto of_panel_at = b.at(sums, b.mul(b.sub(panel, place.first), b.constant(of_panel)));
-    const auto row = b.mul(panel, b.constant(kPanelRows));
-    b.loop(b.constant(0), count, 1, {}, [&](const typename B::I64& t) {
-      const auto at = b.at(of_panel_at, b.mul(t, b.constant(4 * kPanelRows)));
+  // A token's panels follow each other in y.
+  b.loop(b.constant(0), count, 1, {}, [&](const typename B::I64& t) {
+    const auto of_token = b.at(sums, b.mul(t, b.constant(4 * kPanelRows)));
+    b.loop(place.first, place.last, 1, {}, [&](const typename B::I64& panel) {
+      const auto at = b.at(of_token, b.mul(b.sub(panel, place.first), b.constant(of_panel)));
+      const auto row = b.mul(panel, b.constant(kPanelRows));
       for (int i = 0; i < kPanelRows; i += b.lanes())
         output.store(b, b.add(first_token, t), b.add(row, b.constant(i)), b.load_floats(b.at(at, 4 * i)));
     });

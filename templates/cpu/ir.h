@@ -167,9 +167,9 @@ class Ir {
   }
   TW_ONCE Ints splat_ints(const Ptr& p) { return {splat("i32", temporary("load i32, ptr {}, align 4", p.name))}; }
   TW_ONCE Floats splat_floats(const Ptr& p) { return splat(load_f32(p)); }
-  TW_ONCE void prefetch(const Ptr& p) {
+  TW_ONCE void prefetch(const Ptr& p, bool second = false) {  // to the second cache alone
     declare("void @llvm.prefetch.p0(ptr, i32, i32, i32)");
-    line("call void @llvm.prefetch.p0(ptr {}, i32 0, i32 3, i32 1)", p.name);
+    line("call void @llvm.prefetch.p0(ptr {}, i32 0, i32 {}, i32 1)", p.name, second ? 2 : 3);
   }
 
   // ---- codes

@@ -53,7 +53,12 @@ class NativePlain {
   }
   static F32 load_f32(Ptr p) { return load<float>(p); }
   static F32 mul(F32 a, F32 b) { return a * b; }
-  static void prefetch(Ptr p) { _mm_prefetch(p, _MM_HINT_T0); }
+  static void prefetch(Ptr p, bool second = false) {
+    if (second)
+      _mm_prefetch(p, _MM_HINT_T1);
+    else
+      _mm_prefetch(p, _MM_HINT_T0);
+  }
 
   template <class Carried = std::span<float>, class Body>
   TW_INLINE static void loop(I64 from, I64 to, std::int64_t step, const Carried&, Body body) {
