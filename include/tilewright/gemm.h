@@ -3,8 +3,8 @@
 //
 //   gemm x=q8_1 w=q4_0 y=f32 m=2 n=4096 k=14336
 //
-// Grouped, for mixtures of experts: `groups` weight matrices in one launch, each for its own rows of x, which are known
-// on the device alone:
+// Grouped, for mixtures of experts: `groups` weight matrices in one launch, each for its own rows of x, which need be
+// known on the device alone:
 //
 //   gemm x=bf16 w=bf16 y=bf16 m=128 n=4096 k=7168 groups=64
 //

@@ -8,6 +8,7 @@
 
 #include "templates/cpu/built_in.h"
 #include "templates/cpu/gemm.h"
+#include "templates/cpu/grouped.h"
 #include "templates/cpu/ir.h"
 #include "templates/knobs.h"
 #define TILEWRIGHT_CPU_KERNELS text
@@ -73,6 +74,7 @@ class PanelFamily : public EnumeratedFamily {
     Ir ir(*arch.cpu);
     ir.function(entry + "_first", [&](const Ir::Arguments& a) { text::quantize(ir, a, input_of(g), of_record(k), w); });
     ir.function(entry, [&](const Ir::Arguments& a) { write(ir, a, w, epilogue_of(g), k); });
+    write_parts(ir, entry, g, grid(g, k));
     Source s;
     s.name = fmt::format("gemm/{}", name());
     s.text = ir.text();
@@ -82,22 +84,23 @@ class PanelFamily : public EnumeratedFamily {
     o.text = kernel_text(), o.w = w, o.x = input_of(g), o.e = epilogue_of(g);
     o.tokens = k.tokens, o.panels = k.panels, o.ahead = k.ahead, o.wide = k.wide, o.chunk = k.chunk;
     o.together = k.together;
-    s.host = built_in(o, arch);
+    s.host = with_parts(g, built_in(o, arch), grid(g, k));
     return s;
   }
   Traits traits(const Problem& problem, const Arch& arch, const Candidate& candidate) const final {
     const Gemm& g = *problem.as<Gemm>();
     const Knobs k = table().knobs(candidate);
     const LaunchPlan p = plan(g, k);
+    const std::int64_t groups = std::max(g.groups, 1);
     const double tiles = static_cast<double>((std::max<std::int64_t>(g.m, 1) + k.tokens - 1) / k.tokens);
     Traits t;
     t.tile_rows = k.tokens, t.tile_cols = text::kPanelRows * k.panels, t.threads = 1;
     t.blocks = static_cast<double>(p.x.blocks(std::max<std::int64_t>(g.m, 1), g.n));
     t.unique_bytes = problem.min_bytes();
-    const auto w_bytes = static_cast<double>(panel_bytes(g));
+    const auto w_bytes = static_cast<double>(groups * panel_bytes(g));
     t.global_bytes = t.unique_bytes + w_bytes * (tiles - 1);
     t.bytes_in_flight = 1e6;
-    t.mma_ops = tiles * k.tokens * 2.0 * static_cast<double>(g.n) * static_cast<double>(g.k);
+    t.mma_ops = tiles * k.tokens * 2.0 * static_cast<double>(groups * g.n) * static_cast<double>(g.k);
     t.mma_rate = rate(g, k, arch);
     t.mma_in_flight = 32;  // a core by itself keeps its units busy
     t.later_wave_cost = 0.02;
@@ -123,7 +126,11 @@ class PanelFamily : public EnumeratedFamily {
     const std::int64_t bytes = g.k / text::kBlock * k.tokens * text::token_bytes(*panel_codes(g.w));
     p.z = {static_cast<std::uint32_t>((bytes + 63) / 64), tokens, 0};
     p.threads = 1;
-    return p;
+    return with_parts(g, p);
+  }
+  PartGrid grid(const Gemm& g, const Knobs& k) const {
+    return {k.tokens, text::kPanelRows * k.panels, k.tokens, text::kBlock,
+            k.tokens * text::token_bytes(*panel_codes(g.w))};
   }
 };
 
@@ -353,7 +360,6 @@ std::string refusal(const Gemm& g, const Arch& arch) {
   if (!arch.cpu || arch.cpu->vector_bytes == 0) return without_vectors(arch);
   if (g.packing != Packing::panels) return "w is not packed in panels";
   if (!output_type(g.y)) return fmt::format("y={} is not f32, f16, bf16, int8, e4m3 or e5m2", g.y.name());
-  if (g.groups) return "groups";
   if (g.k == 0 || g.n == 0) return "nothing to sum up";
   return {};
 }

@@ -285,7 +285,7 @@ std::int64_t panel_bytes(Format w, std::int64_t k) {
   const int bytes = float_bytes(w);
   return bytes ? kPanel * bytes * float_columns(k, float_step(w)) : panel_codes(w)->panel_bytes(k);
 }
-std::int64_t panel_bytes(const Gemm& g) { return std::max(g.groups, 1) * (g.n / kPanel) * panel_bytes(g.w, g.k); }
+std::int64_t panel_bytes(const Gemm& g) { return g.n / kPanel * panel_bytes(g.w, g.k); }
 
 bool have_panels(Format w, Format x, std::int64_t n, std::int64_t k) {
   const bool codes = x.name() == "q8_1" || x.name() == "int8_row";

@@ -86,7 +86,7 @@ inline constexpr PanelCodes kPanelCodes[] = {
 const PanelCodes* panel_codes(Format w);  // null if it has no panels, or panels of floats
 
 std::int64_t panel_bytes(Format w, std::int64_t k);  // of one panel
-std::int64_t panel_bytes(const Gemm& g);             // of w, a stack of matrices if the problem has groups
+std::int64_t panel_bytes(const Gemm& g);             // of w; of a stack, of one of its matrices
 
 bool have_panels(Format w, Format x, std::int64_t n, std::int64_t k);  // whether check_panels() is content
 
