@@ -10,6 +10,7 @@
 #include "templates/cpu/gemm.h"
 #include "templates/cpu/grouped.h"
 #include "templates/cpu/ir.h"
+#include "templates/fast_path.h"
 #include "templates/knobs.h"
 #define TILEWRIGHT_CPU_KERNELS text
 #include "templates/cpu/kernels.h"
@@ -37,14 +38,22 @@ constexpr Knob<Knobs> kTileKnobs[] = {knob<&Knobs::tokens>("tokens"), knob<&Knob
 
 Input input_of(const Gemm& g) {
   const bool rows = g.x.name() == "int8_row";
+  if (g.x.name() == "int8") return {Type::int8, false};
   return {g.x_from ? *float_type(*g.x_from) : rows ? Type::int8_row : Type::q8_1, rows};
+}
+
+Epilogue epilogue_of_codes(const Gemm& g) {
+  Epilogue e = epilogue_of(g);
+  e.integers = panel_codes(g.w)->exact();
+  return e;
 }
 
 // Why the kernels do not compute g; empty if they do.
 std::string refusal_of_codes(const Gemm& g, const Arch& arch) {
   if (std::string why = refusal(g, arch); !why.empty()) return why;
   if (!panel_codes(g.w)) return fmt::format("w={} has no panels of codes", g.w.name());
-  if (g.x.name() != "q8_1" && g.x.name() != "int8_row") return fmt::format("x={} is not q8_1 or int8_row", g.x.name());
+  if (panel_codes(g.w)->exact() && g.k > kMostBytes)
+    return fmt::format("k={}: a sum of more than {} products of bytes need not fit in 32 bits", g.k, kMostBytes);
   if (g.x_from && !float_type(*g.x_from)) return fmt::format("x_from={} is not f32, f16 or bf16", g.x_from->name());
   return {};
 }
@@ -73,7 +82,7 @@ class PanelFamily : public EnumeratedFamily {
     const std::string entry = kernel_text() == KernelText::tiles ? kTilesEntry : kEntry;
     Ir ir(*arch.cpu);
     ir.function(entry + "_first", [&](const Ir::Arguments& a) { text::quantize(ir, a, input_of(g), of_record(k), w); });
-    ir.function(entry, [&](const Ir::Arguments& a) { write(ir, a, w, epilogue_of(g), k); });
+    ir.function(entry, [&](const Ir::Arguments& a) { write(ir, a, w, epilogue_of_codes(g), k); });
     write_parts(ir, entry, g, grid(g, k));
     Source s;
     s.name = fmt::format("gemm/{}", name());
@@ -81,7 +90,7 @@ class PanelFamily : public EnumeratedFamily {
     s.entry = entry;
     s.plan = plan(g, k);
     NativeOptions o;
-    o.text = kernel_text(), o.w = w, o.x = input_of(g), o.e = epilogue_of(g);
+    o.text = kernel_text(), o.w = w, o.x = input_of(g), o.e = epilogue_of_codes(g);
     o.tokens = k.tokens, o.panels = k.panels, o.ahead = k.ahead, o.wide = k.wide, o.chunk = k.chunk;
     o.together = k.together;
     s.host = with_parts(g, built_in(o, arch), grid(g, k));
@@ -341,13 +350,14 @@ std::optional<Type> output_type(Format f) {
   if (f.name() == "int8") return Type::int8;
   if (f.name() == "e4m3") return Type::e4m3;
   if (f.name() == "e5m2") return Type::e5m2;
+  if (f.name() == "int32") return Type::int32;
   return float_type(f);
 }
 Epilogue epilogue_of(const Gemm& g) {
   Epilogue e;
   e.y = *output_type(g.y);
   e.global = g.global, e.act = g.act;
-  if ((e.has_bias = g.bias.has_value())) e.bias = *float_type(*g.bias);
+  if ((e.has_bias = g.bias.has_value())) e.bias = *output_type(*g.bias);
   if ((e.has_c = g.c.has_value())) e.c = *float_type(*g.c);
   return e;
 }
@@ -359,7 +369,6 @@ std::string without_vectors(const Arch& arch) {
 std::string refusal(const Gemm& g, const Arch& arch) {
   if (!arch.cpu || arch.cpu->vector_bytes == 0) return without_vectors(arch);
   if (g.packing != Packing::panels) return "w is not packed in panels";
-  if (!output_type(g.y)) return fmt::format("y={} is not f32, f16, bf16, int8, e4m3 or e5m2", g.y.name());
   if (g.k == 0 || g.n == 0) return "nothing to sum up";
   return {};
 }

@@ -129,6 +129,7 @@ TEST_CASE("every family: ragged groups are right, and have the bits of plain lau
       "gemm x=bf16 w=q4_0 y=f32 m=5 n=19 k=64 groups=5 bias=f32",
       "gemm x=f32 w=e4m3_b128 y=bf16 m=3 n=33 k=256 groups=4",
       "gemm x=int8 w=int8 y=int32 m=4 n=21 k=40 groups=3 bias=int32",
+      "gemm x=int8 w=int8 y=int32 m=6 n=32 k=64 pack=panels groups=5 bias=int32",
   };
   for (const char* text : problems)
     for (const char* layout : {"", " group_layout=masked"}) {
