@@ -3,8 +3,8 @@
 //
 //   gemm x=q8_1 w=q4_0 y=f32 m=2 n=4096 k=14336
 //
-// Grouped, for mixtures of experts: `groups` weight matrices in one launch, each for its own rows of x, which are known
-// on the device alone:
+// Grouped, for mixtures of experts: `groups` weight matrices in one launch, each for its own rows of x, which need be
+// known on the device alone:
 //
 //   gemm x=bf16 w=bf16 y=bf16 m=128 n=4096 k=7168 groups=64
 //
@@ -46,8 +46,8 @@ struct Gemm {
   int group = 0;       // elements of k per scale of w; 0: the format's own, the only one that is accepted besides it
   Global global = Global::none;  // required when x or w has a tensor-wide scale
   // tiles: only for formats that have them for this x; n is a multiple of 64, k of 64 (16-bit x) or 128 (8-bit x).
-  // panels: w of 4 to 8 bits that docs/cpu.md lists, x q8_1 or int8_row, k a multiple of 32; or x and w of f32, f16 or
-  // bf16. n is a multiple of 16. See tilewright/pack.h.
+  // panels: w of 4 to 8 bits that docs/cpu.md lists, x q8_1 or int8_row, or both int8, k a multiple of 32; or x and w
+  // of f32, f16 or bf16. n is a multiple of 16. See tilewright/pack.h.
   Packing packing = Packing::none;
   // The floats that x arrives as, in x's place in GemmArgs, for the kernel to quantize by x's default encoder: what a
   // Cast and then the same Gemm on its result give, without the launch between. Each block quantizes what it reads:

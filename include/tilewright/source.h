@@ -74,7 +74,8 @@ struct TensorMapPlan {
 
 // On a CPU, whose blocks are claimed by threads, `threads` is 1 and the axes of the grid say: x, the blocks of the
 // kernel; y, the blocks of its first phase, all of which are complete before the others begin (of a kernel without one,
-// 1); z, the launch's scratch memory, in units of 64 bytes (CpuKernel).
+// 1); z, the launch's scratch memory, in units of 64 bytes (CpuKernel). Of a kernel with parts y is their number, z the
+// memory for all CpuPart and their arguments, and x some number of blocks that such a launch has.
 struct LaunchPlan {
   GridAxis x, y, z;
   std::uint32_t threads = 0;       // per block, one-dimensional
@@ -148,6 +149,15 @@ using CpuFunction = void(const void* args, const void* constants, void* scratch,
 // A kernel as a function of this process.
 struct CpuKernel {
   std::function<CpuFunction> first = {}, run = {};
+  // Of a kernel whose launch is several in one (compiled: "_parts"): called once, before all else, it writes a CpuPart
+  // for each to `scratch`, evenly apart, with the part's arguments behind. Blocks of all parts are computed at once.
+  std::function<CpuFunction> parts = {};
+};
+// What a launch of such a kernel would have as its axes (LaunchPlan), each counted in blocks from 0 on.
+struct CpuPart {
+  std::int64_t blocks = 0, first_blocks = 0;
+  std::int64_t scratch = 0;  // units of 64 bytes
+  std::int64_t own[5] = {};  // for the function that writes parts
 };
 
 struct Source {

@@ -15,7 +15,9 @@
 #include <fstream>
 #include <limits>
 #include <memory>
+#include <span>
 #include <string_view>
+#include <vector>
 
 #include <tilewright/host_archs.h>
 
@@ -34,12 +36,13 @@ namespace jit::cpu {
 namespace {
 
 constexpr std::size_t kAlign = 64, kHugePage = 2u << 20;
-constexpr int kDeepest = 16;  // contexts pushed over each other on one thread
+constexpr std::size_t kUnit = 64;  // of a launch's scratch memory
+constexpr int kDeepest = 16;       // contexts pushed over each other on one thread
 
 // A kernel, ready to run.
 struct Function {
   const Context* context;
-  std::function<CpuFunction> first, run;
+  std::function<CpuFunction> first, run, parts;
 };
 struct Loaded {
   std::unique_ptr<Code> code;
@@ -94,11 +97,12 @@ CUresult module_load(CUmodule* module, const void* binary) {
   // So kernels are called that use them (templates/cpu/gemm.cpp).
   if (b.entry.ends_with("_tiles")) ask_for_tiles(b.entry);
   if (b.host) {
-    f.first = b.host->first, f.run = b.host->run;
+    f.first = b.host->first, f.run = b.host->run, f.parts = b.host->parts;
   } else {
     loaded->code = std::make_unique<Code>(read_object(b.image));
     f.run = reinterpret_cast<CpuFunction*>(loaded->code->at(b.entry));
     if (void* first = loaded->code->at(b.entry + "_first")) f.first = reinterpret_cast<CpuFunction*>(first);
+    if (void* parts = loaded->code->at(b.entry + "_parts")) f.parts = reinterpret_cast<CpuFunction*>(parts);
   }
   *module = reinterpret_cast<CUmodule>(loaded.release());
   return 0;
@@ -181,6 +185,57 @@ struct Phase {
   }
 };
 
+// Parts whose blocks are computed at once. An end is counted from the first of them.
+struct Piece {
+  const void* args;
+  std::byte* scratch;
+  std::int64_t first_end, end;
+};
+struct Pieces {
+  const std::function<CpuFunction>& function;
+  const void* constants;
+  std::span<const Piece> pieces;
+  std::int64_t Piece::*end;
+  static void block(void* phase, std::int64_t i) {
+    const Pieces& p = *static_cast<const Pieces*>(phase);
+    const auto at = std::upper_bound(p.pieces.begin(), p.pieces.end(), i,
+                                     [&](std::int64_t v, const Piece& piece) { return v < piece.*p.end; });
+    const std::int64_t before = at == p.pieces.begin() ? 0 : at[-1].*p.end;
+    const PlainFloats plain;
+    p.function(at->args, p.constants, at->scratch, i - before);
+  }
+};
+// Parts share a phase as long as what their first phases write fits in so much, but for one that alone needs more.
+constexpr std::size_t kMostShared = 32u << 20;
+
+void launch_parts(const Function& f, const CUlaunchConfig& config, void** parameters) {
+  thread_local Scratch table_memory, memory;
+  thread_local std::vector<Piece> pieces;
+  const std::size_t each = std::size_t{config.grid_z} / config.grid_y * kUnit;
+  auto* const table = static_cast<std::byte*>(table_memory.of(std::size_t{config.grid_z} * kUnit));
+  f.parts(parameters[0], parameters[1], table, 0);
+  const auto part = [&](unsigned i) { return reinterpret_cast<const CpuPart*>(table + i * each); };
+  const auto bytes = [&](unsigned i) { return static_cast<std::size_t>(part(i)->scratch) * kUnit; };
+  Pool& pool = const_cast<Context*>(f.context)->pool;
+  for (unsigned first = 0, last = 0; first < config.grid_y; first = last) {
+    std::size_t all = 0;
+    do all += bytes(last++);
+    while (last < config.grid_y && all + bytes(last) <= kMostShared);
+    auto* scratch = static_cast<std::byte*>(memory.of(all));
+    std::int64_t first_end = 0, end = 0;
+    pieces.clear();
+    for (unsigned i = first; i < last; scratch += bytes(i++))
+      if (part(i)->blocks > 0)
+        pieces.push_back({part(i) + 1, scratch, first_end += part(i)->first_blocks, end += part(i)->blocks});
+    if (f.first) {
+      Pieces phase{f.first, parameters[1], pieces, &Piece::first_end};
+      pool.run(first_end, &Pieces::block, &phase);
+    }
+    Pieces phase{f.run, parameters[1], pieces, &Piece::end};
+    pool.run(end, &Pieces::block, &phase);
+  }
+}
+
 // Memory streams are this one stream: work on it is complete when it was enqueued.
 int own_stream = 0;
 
@@ -192,9 +247,13 @@ int own_stream = 0;
 CUresult launch(const CUlaunchConfig* config, CUfunction function, void** parameters, void**) {
   if (config->stream && config->stream != reinterpret_cast<CUstream>(&own_stream)) refuse_stream(config->stream);
   const Function& f = *reinterpret_cast<const Function*>(function);
+  if (f.parts) {
+    launch_parts(f, *config, parameters);
+    return 0;
+  }
   thread_local Scratch scratch;
   // A kernel without a first phase has no scratch memory either.
-  void* const shared = f.first ? scratch.of(std::size_t{config->grid_z} * 64) : nullptr;
+  void* const shared = f.first ? scratch.of(std::size_t{config->grid_z} * kUnit) : nullptr;
   Pool& pool = const_cast<Context*>(f.context)->pool;
   if (f.first) {
     Phase phase{f.first, parameters[0], parameters[1], shared};

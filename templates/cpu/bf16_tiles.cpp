@@ -7,6 +7,7 @@
 
 #include "templates/cpu/built_in.h"
 #include "templates/cpu/gemm.h"
+#include "templates/cpu/grouped.h"
 #include "templates/cpu/ir.h"
 #include "templates/knobs.h"
 #define TILEWRIGHT_CPU_KERNELS bf16_text
@@ -56,6 +57,7 @@ class Bf16Family final : public EnumeratedFamily {
     ir.function(kEntry, [&](const Ir::Arguments& a) {
       bf16_text::bf16_tiles(ir, a, epilogue_of(g), k.tokens, k.panels, k.chunk);
     });
+    write_parts(ir, kEntry, g, grid(k));
     Source s;
     s.name = "gemm/cpu_amx_bf16";
     s.text = ir.text();
@@ -64,21 +66,23 @@ class Bf16Family final : public EnumeratedFamily {
     NativeOptions o;
     o.text = KernelText::bf16_tiles, o.x.type = x, o.e = epilogue_of(g);
     o.tokens = k.tokens, o.panels = k.panels, o.chunk = k.chunk;
-    s.host = built_in(o, arch);
+    s.host = with_parts(g, built_in(o, arch), grid(k));
     return s;
   }
   Traits traits(const Problem& problem, const Arch&, const Candidate& candidate) const override {
     const Gemm& g = *problem.as<Gemm>();
     const Bf16Knobs k = table().knobs(candidate);
     const std::int64_t m = std::max<std::int64_t>(g.m, 1);
+    const double groups = std::max(g.groups, 1);
     const auto tiles = static_cast<double>((m + k.tokens - 1) / k.tokens);
     Traits t;
     t.tile_rows = k.tokens, t.tile_cols = kPanel * k.panels, t.threads = 1;
     t.blocks = static_cast<double>(plan(g, k).x.blocks(m, g.n));
     t.unique_bytes = problem.min_bytes();
-    t.global_bytes = t.unique_bytes + static_cast<double>(panel_bytes(g)) * (tiles - 1);
+    t.global_bytes = t.unique_bytes + groups * static_cast<double>(panel_bytes(g)) * (tiles - 1);
     t.bytes_in_flight = 1e6;
-    t.mma_ops = static_cast<double>((m + 31) / 32 * 32) * 2.0 * static_cast<double>(g.n) * static_cast<double>(g.k);
+    t.mma_ops =
+        groups * static_cast<double>((m + 31) / 32 * 32) * 2.0 * static_cast<double>(g.n) * static_cast<double>(g.k);
     // A tile of x is read for each pair of panels, and one of w for each pair of tiles of x. Eight blocks of four tiles
     // are what the nearest cache holds; the fewer, the more often sums are moved.
     t.mma_rate = 6.0 / (1 + 12.0 / k.tokens + 0.5 / k.panels) * (k.chunk == 8 ? 1.0 : 0.98);
@@ -111,7 +115,11 @@ class Bf16Family final : public EnumeratedFamily {
     const std::int64_t blocks = g.k / bf16_text::kBlock, chunks = (blocks + k.chunk - 1) / k.chunk;
     p.z = {static_cast<std::uint32_t>(chunks * k.chunk * k.tokens), tokens, 0};
     p.threads = 1;
-    return p;
+    return with_parts(g, p);
+  }
+  static PartGrid grid(const Bf16Knobs& k) {
+    return {k.tokens, kPanel * k.panels, k.tokens, bf16_text::kBlock * k.chunk,
+            k.chunk * k.tokens * bf16_text::kBf16Bytes};
   }
 };
 

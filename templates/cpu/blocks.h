@@ -9,6 +9,14 @@ bool begins(B& b, PanelCodes w) {
   return !w.minima && !b.signed_codes();
 }
 
+// acc + a sum of products of codes times the scales of both; where there are none, as integers.
+template <class B>
+TW_INLINE inline typename B::Floats add_scaled(B& b, PanelCodes w, const typename B::Ints& sum,
+                                               const typename B::Floats& scale, const typename B::Floats& d,
+                                               const typename B::Floats& acc) {
+  return w.exact() ? b.of_bits(b.add(b.bits(acc), sum)) : b.fma(b.floats(sum), b.mul(scale, d), acc);
+}
+
 // A block of w, of lanes() rows. Codes are unsigned bytes, but for signed_codes(), four columns a row; without dot4()
 // those of 8 bits are nibbles, since sums of larger products do not fit in 16 bits.
 template <class B>
@@ -54,7 +62,7 @@ struct Block {
       if (w.minima) minimum = b.mul(b.load_halves(b.at(group, 2 * (kPanelRows + first))), scales[0]);
       return;
     }
-    for (int s = 0; s < w.scales && w.scale != PanelScale::row; ++s) {
+    for (int s = 0; s < w.scales && w.scale != PanelScale::row && !w.exact(); ++s) {
       const int at = w.code_bytes() + kPanelRows * (w.scale == PanelScale::grouped ? 1 : 2) * s;
       scales[s] = w.scale == PanelScale::grouped
                       ? b.mul(b.load_halves(b.at(group, 2 * first)), b.floats(b.load_codes(b.at(block, at + first))))
@@ -101,7 +109,7 @@ struct Block {
       } else {
         sum = b.add(sum, products(b, w, s, w.largest(), low, x));
       }
-      acc = b.fma(b.floats(sum), b.mul(scales[s], d), acc);
+      acc = add_scaled(b, w, sum, scales[s], d, acc);
     }
     return w.minima ? b.fma(minimum, b.splat_floats(b.at(scale, 4 * tokens)), acc) : acc;
   }

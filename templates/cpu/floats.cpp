@@ -7,6 +7,7 @@
 
 #include "templates/cpu/built_in.h"
 #include "templates/cpu/gemm.h"
+#include "templates/cpu/grouped.h"
 #include "templates/cpu/ir.h"
 #include "templates/knobs.h"
 #define TILEWRIGHT_CPU_KERNELS floats_text
@@ -53,6 +54,7 @@ class FloatFamily final : public EnumeratedFamily {
     ir.function(kFloatsEntry, [&](const Ir::Arguments& a) {
       floats_text::floats(ir, a, *float_type(g.w), epilogue_of(g), k.tokens, k.panels, k.tiles);
     });
+    write_parts(ir, kFloatsEntry, g, grid(k));
     Source s;
     s.name = "gemm/cpu_floats";
     s.text = ir.text();
@@ -61,7 +63,7 @@ class FloatFamily final : public EnumeratedFamily {
     NativeOptions o;
     o.text = KernelText::floats, o.x = input_of(g), o.floats = *float_type(g.w), o.e = epilogue_of(g);
     o.tokens = k.tokens, o.panels = k.panels, o.tiles = k.tiles;
-    s.host = built_in(o, arch);
+    s.host = with_parts(g, built_in(o, arch), grid(k));
     return s;
   }
   Traits traits(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
@@ -69,15 +71,16 @@ class FloatFamily final : public EnumeratedFamily {
     const FloatKnobs k = table().knobs(candidate);
     const LaunchPlan p = plan(g, k);
     const std::int64_t m = std::max<std::int64_t>(g.m, 1), rows = k.tokens * k.tiles;
+    const double groups = std::max(g.groups, 1);
     const auto blocks_of_rows = static_cast<double>((m + rows - 1) / rows),
                tiles = static_cast<double>((m + k.tokens - 1) / k.tokens);
     Traits t;
     t.tile_rows = static_cast<int>(rows), t.tile_cols = kPanel * k.panels, t.threads = 1;
     t.blocks = static_cast<double>(p.x.blocks(m, g.n));
     t.unique_bytes = problem.min_bytes();
-    t.global_bytes = t.unique_bytes + static_cast<double>(panel_bytes(g)) * (blocks_of_rows - 1);
+    t.global_bytes = t.unique_bytes + groups * static_cast<double>(panel_bytes(g)) * (blocks_of_rows - 1);
     t.bytes_in_flight = 1e6;
-    t.mma_ops = tiles * k.tokens * 2.0 * static_cast<double>(g.n) * static_cast<double>(g.k);
+    t.mma_ops = groups * tiles * k.tokens * 2.0 * static_cast<double>(g.n) * static_cast<double>(g.k);
     // Products wait for each other where they are few; loads are shared by a tile's tokens and by its panels.
     const double sums = k.tokens * k.panels * 64.0 / arch.cpu->vector_bytes;  // vectors
     const double loads = (k.tokens + 2.0 * k.panels) / (k.tokens * k.panels);
@@ -124,7 +127,10 @@ class FloatFamily final : public EnumeratedFamily {
     // x takes some 32 MiB in single precision; more rows are several launches. A multiple of 16 (LaunchPlan).
     p.most_rows = static_cast<std::uint32_t>(std::max<std::int64_t>(1, (std::int64_t{1} << 19) / g.k)) * 16;
     p.threads = 1;
-    return p;
+    return with_parts(g, p);
+  }
+  static PartGrid grid(const FloatKnobs& k) {
+    return {k.tokens * k.tiles, kPanel * k.panels, k.tokens, 2, 2 * 4 * k.tokens};
   }
 };
 

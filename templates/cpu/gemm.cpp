@@ -8,7 +8,9 @@
 
 #include "templates/cpu/built_in.h"
 #include "templates/cpu/gemm.h"
+#include "templates/cpu/grouped.h"
 #include "templates/cpu/ir.h"
+#include "templates/fast_path.h"
 #include "templates/knobs.h"
 #define TILEWRIGHT_CPU_KERNELS text
 #include "templates/cpu/kernels.h"
@@ -36,14 +38,22 @@ constexpr Knob<Knobs> kTileKnobs[] = {knob<&Knobs::tokens>("tokens"), knob<&Knob
 
 Input input_of(const Gemm& g) {
   const bool rows = g.x.name() == "int8_row";
+  if (g.x.name() == "int8") return {Type::int8, false};
   return {g.x_from ? *float_type(*g.x_from) : rows ? Type::int8_row : Type::q8_1, rows};
+}
+
+Epilogue epilogue_of_codes(const Gemm& g) {
+  Epilogue e = epilogue_of(g);
+  e.integers = panel_codes(g.w)->exact();
+  return e;
 }
 
 // Why the kernels do not compute g; empty if they do.
 std::string refusal_of_codes(const Gemm& g, const Arch& arch) {
   if (std::string why = refusal(g, arch); !why.empty()) return why;
   if (!panel_codes(g.w)) return fmt::format("w={} has no panels of codes", g.w.name());
-  if (g.x.name() != "q8_1" && g.x.name() != "int8_row") return fmt::format("x={} is not q8_1 or int8_row", g.x.name());
+  if (panel_codes(g.w)->exact() && g.k > kMostBytes)
+    return fmt::format("k={}: a sum of more than {} products of bytes need not fit in 32 bits", g.k, kMostBytes);
   if (g.x_from && !float_type(*g.x_from)) return fmt::format("x_from={} is not f32, f16 or bf16", g.x_from->name());
   return {};
 }
@@ -72,32 +82,34 @@ class PanelFamily : public EnumeratedFamily {
     const std::string entry = kernel_text() == KernelText::tiles ? kTilesEntry : kEntry;
     Ir ir(*arch.cpu);
     ir.function(entry + "_first", [&](const Ir::Arguments& a) { text::quantize(ir, a, input_of(g), of_record(k), w); });
-    ir.function(entry, [&](const Ir::Arguments& a) { write(ir, a, w, epilogue_of(g), k); });
+    ir.function(entry, [&](const Ir::Arguments& a) { write(ir, a, w, epilogue_of_codes(g), k); });
+    write_parts(ir, entry, g, grid(g, k));
     Source s;
     s.name = fmt::format("gemm/{}", name());
     s.text = ir.text();
     s.entry = entry;
     s.plan = plan(g, k);
     NativeOptions o;
-    o.text = kernel_text(), o.w = w, o.x = input_of(g), o.e = epilogue_of(g);
+    o.text = kernel_text(), o.w = w, o.x = input_of(g), o.e = epilogue_of_codes(g);
     o.tokens = k.tokens, o.panels = k.panels, o.ahead = k.ahead, o.wide = k.wide, o.chunk = k.chunk;
     o.together = k.together;
-    s.host = built_in(o, arch);
+    s.host = with_parts(g, built_in(o, arch), grid(g, k));
     return s;
   }
   Traits traits(const Problem& problem, const Arch& arch, const Candidate& candidate) const final {
     const Gemm& g = *problem.as<Gemm>();
     const Knobs k = table().knobs(candidate);
     const LaunchPlan p = plan(g, k);
+    const std::int64_t groups = std::max(g.groups, 1);
     const double tiles = static_cast<double>((std::max<std::int64_t>(g.m, 1) + k.tokens - 1) / k.tokens);
     Traits t;
     t.tile_rows = k.tokens, t.tile_cols = text::kPanelRows * k.panels, t.threads = 1;
     t.blocks = static_cast<double>(p.x.blocks(std::max<std::int64_t>(g.m, 1), g.n));
     t.unique_bytes = problem.min_bytes();
-    const auto w_bytes = static_cast<double>(panel_bytes(g));
+    const auto w_bytes = static_cast<double>(groups * panel_bytes(g));
     t.global_bytes = t.unique_bytes + w_bytes * (tiles - 1);
     t.bytes_in_flight = 1e6;
-    t.mma_ops = tiles * k.tokens * 2.0 * static_cast<double>(g.n) * static_cast<double>(g.k);
+    t.mma_ops = tiles * k.tokens * 2.0 * static_cast<double>(groups * g.n) * static_cast<double>(g.k);
     t.mma_rate = rate(g, k, arch);
     t.mma_in_flight = 32;  // a core by itself keeps its units busy
     t.later_wave_cost = 0.02;
@@ -123,7 +135,11 @@ class PanelFamily : public EnumeratedFamily {
     const std::int64_t bytes = g.k / text::kBlock * k.tokens * text::token_bytes(*panel_codes(g.w));
     p.z = {static_cast<std::uint32_t>((bytes + 63) / 64), tokens, 0};
     p.threads = 1;
-    return p;
+    return with_parts(g, p);
+  }
+  PartGrid grid(const Gemm& g, const Knobs& k) const {
+    return {k.tokens, text::kPanelRows * k.panels, k.tokens, text::kBlock,
+            k.tokens * text::token_bytes(*panel_codes(g.w))};
   }
 };
 
@@ -335,13 +351,14 @@ std::optional<Type> output_type(Format f) {
   if (f.name() == "int8") return Type::int8;
   if (f.name() == "e4m3") return Type::e4m3;
   if (f.name() == "e5m2") return Type::e5m2;
+  if (f.name() == "int32") return Type::int32;
   return float_type(f);
 }
 Epilogue epilogue_of(const Gemm& g) {
   Epilogue e;
   e.y = *output_type(g.y);
   e.global = g.global, e.act = g.act;
-  if ((e.has_bias = g.bias.has_value())) e.bias = *float_type(*g.bias);
+  if ((e.has_bias = g.bias.has_value())) e.bias = *output_type(*g.bias);
   if ((e.has_c = g.c.has_value())) e.c = *float_type(*g.c);
   return e;
 }
@@ -353,8 +370,6 @@ std::string without_vectors(const Arch& arch) {
 std::string refusal(const Gemm& g, const Arch& arch) {
   if (!arch.cpu || arch.cpu->vector_bytes == 0) return without_vectors(arch);
   if (g.packing != Packing::panels) return "w is not packed in panels";
-  if (!output_type(g.y)) return fmt::format("y={} is not f32, f16, bf16, int8, e4m3 or e5m2", g.y.name());
-  if (g.groups) return "groups";
   if (g.k == 0 || g.n == 0) return "nothing to sum up";
   return {};
 }

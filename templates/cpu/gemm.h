@@ -31,7 +31,7 @@ const Family& reference();  // any pair of formats, and the oracle
 // ---- what the families with kernels share
 
 std::optional<Type> float_type(Format f);   // f32, f16 or bf16
-std::optional<Type> output_type(Format f);  // of y: one of these, int8, e4m3 or e5m2
+std::optional<Type> output_type(Format f);  // of y: one of these, int8, e4m3, e5m2 or int32
 Epilogue epilogue_of(const Gemm& g);
 std::string without_vectors(const Arch& arch);  // why it has no kernels
 // Why no kernel computes g, whatever x and w are; empty if some may.

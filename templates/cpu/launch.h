@@ -9,7 +9,7 @@ constexpr int kBlock = 32;      // columns of k that share a scale
 
 constexpr int token_bytes(PanelCodes w) { return kBlock + 4 + 4 * w.scales; }  // of scratch memory, for a block
 
-constexpr int bytes_of(Type type) { return type == Type::f32 ? 4 : has_scale(type) ? 1 : 2; }
+constexpr int bytes_of(Type type) { return type == Type::f32 || type == Type::int32 ? 4 : has_scale(type) ? 1 : 2; }
 template <class B>
 typename B::Floats load_as(B& b, Type type, const typename B::Ptr& p) {
   if (type == Type::f32) return b.load_floats(p);
@@ -86,7 +86,7 @@ struct Finish {
   // bias, c: where they are for these sums.
   TW_INLINE typename B::Floats of(B& b, const typename B::Floats& sum, const typename B::Ptr& bias,
                                   const typename B::Ptr& c) const {
-    auto v = b.mul(sum, scale);
+    auto v = b.mul(e.integers ? b.floats(b.bits(sum)) : sum, scale);
     if (e.has_bias) v = b.add(v, load_as(b, e.bias, bias));
     v = activate(b, e.act, v);
     if (e.has_c) v = b.fma(beta, load_as(b, e.c, c), v);
@@ -113,6 +113,11 @@ struct Output {
     const auto of_row = e.has_bias ? b.at(bias, b.mul(row, b.constant(bytes_of(e.bias)))) : bias;
     const auto of_c = e.has_c ? b.at(c, b.mul(b.add(b.mul(token, ldc), row), b.constant(bytes_of(e.c)))) : c;
     const auto to = b.at(y, b.mul(b.add(b.mul(token, ldy), row), b.constant(bytes_of(e.y))));
+    if (e.y == Type::int32) {  // wraps around
+      auto v = b.bits(sum);
+      if (e.has_bias) v = b.add(v, b.load_ints(of_row));
+      return b.store_floats(to, b.of_bits(v));
+    }
     store_as(b, e.y, to, finish.of(b, sum, of_row, of_c));
   }
 };

@@ -14,7 +14,7 @@ struct Unpacked {
       : at(memory), w(codes), vectors(count), bytes(4 * b.lanes()) {}
   // Whether codes are in two parts of four bits (Block).
   static constexpr bool halved(B& b, PanelCodes w) { return w.bits == 8 && !b.dot4(); }
-  static constexpr int count(B& b, PanelCodes w) { return (halved(b, w) ? 16 : 8) + w.scales + (w.minima ? 1 : 0); }
+  static constexpr int count(B& b, PanelCodes w) { return (halved(b, w) ? 16 : 8) + w.factors(); }
 
   TW_INLINE typename B::Ptr place(B& b, int vector, int i) const {
     return b.at(at, (vector * count(b, w) + i) * bytes);
@@ -28,7 +28,7 @@ struct Unpacked {
     const int first = halved(b, w) ? 16 : 8;
     if (first == 16)
       for (int i = 0; i < 8; ++i) b.store_bytes(place(b, vector, 8 + i), rows.high[i]);
-    for (int s = 0; s < w.scales; ++s) b.store_floats(place(b, vector, first + s), rows.scales[s]);
+    for (int s = 0; s < w.scales && !w.exact(); ++s) b.store_floats(place(b, vector, first + s), rows.scales[s]);
     if (w.minima) b.store_floats(place(b, vector, first + w.scales), rows.minimum);
   }
 };
@@ -152,8 +152,8 @@ void many(B& b, const typename B::Arguments& a, Codes codes, const Epilogue& e, 
             const auto d = b.splat_floats(b.at(token_scale, 4 * i));
             repeat(vectors, [&](auto v) TW_INLINE {
               const auto at = sum_at(token_sums, i, v);
-              auto acc =
-                  b.fma(b.floats(products.sums[v * together + i]), b.mul(rows.scales(b, v, s), d), b.load_floats(at));
+              auto acc = add_scaled(b, w, products.sums[v * together + i], w.exact() ? d : rows.scales(b, v, s), d,
+                                    b.load_floats(at));
               if (w.minima && s + 1 == w.scales)
                 acc = b.fma(rows.scales(b, v, w.scales), b.splat_floats(b.at(token_scale, 4 * (tokens + i))), acc);
               b.store_floats(at, acc);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What NativeV3 and NativeV4 share: numbers, pointers and loops, without vectors. Included by them alone.
+// What NativeV3 and NativeV4 share: numbers, pointers and loops, without vectors. grouped.cpp needs no more.
 #pragma once
 
 #include <immintrin.h>

@@ -10,7 +10,7 @@
 
 namespace tilewright::cpu {
 
-enum class Type { f32, f16, bf16, int8, e4m3, e5m2, q8_1, int8_row };  // of x, bias, c and y in memory
+enum class Type { f32, f16, bf16, int8, e4m3, e5m2, int32, q8_1, int8_row };  // of x, bias, c and y in memory
 
 constexpr bool has_scale(Type y) { return y == Type::int8 || y == Type::e4m3 || y == Type::e5m2; }
 
@@ -21,7 +21,8 @@ struct Input {
 };
 
 struct Epilogue {
-  Type y = Type::f32;
+  Type y = Type::f32;     // int32: exact, and so is the bias
+  bool integers = false;  // sums are integers of 32 bits, in the place of floats (PanelCodes::exact())
   bool has_bias = false;
   Type bias = Type::f32;
   Global global = Global::none;  // of w

@@ -112,6 +112,8 @@ void put_affine(const Row& row, int, Byte* to) {
 }
 void get_row(const Byte* from, int, Row& row) { std::memcpy(&row.whole, from, sizeof row.whole); }
 void put_row(const Row& row, int, Byte* to) { std::memcpy(to, &row.whole, sizeof row.whole); }
+void get_none(const Byte*, int, Row&) {}
+void put_none(const Row&, int, Byte*) {}
 
 // ---- formats
 
@@ -178,6 +180,7 @@ constexpr PanelFormat kFormats[] = {
     {"uint4_g32", kPanelCodes[11], 16, 32, 0, nibble, get_affine, put_affine, 4},
     {"uint4_g64", kPanelCodes[12], 32, 64, 0, nibble, get_affine, put_affine, 4},
     {"uint4_g128", kPanelCodes[13], 64, 128, 0, nibble, get_affine, put_affine, 4},
+    {"int8", kPanelCodes[14], 32, 32, 0x80, byte, get_none, put_none},
 };
 
 const PanelFormat* find(Format w) {
@@ -285,11 +288,25 @@ std::int64_t panel_bytes(Format w, std::int64_t k) {
   const int bytes = float_bytes(w);
   return bytes ? kPanel * bytes * float_columns(k, float_step(w)) : panel_codes(w)->panel_bytes(k);
 }
-std::int64_t panel_bytes(const Gemm& g) { return std::max(g.groups, 1) * (g.n / kPanel) * panel_bytes(g.w, g.k); }
+std::int64_t panel_bytes(const Gemm& g) { return g.n / kPanel * panel_bytes(g.w, g.k); }
+
+namespace {
+// Formats of x that panels of w are for, as a text; without panels none.
+const char* partners(Format w) {
+  const PanelFormat* f = find(w);
+  return float_bytes(w) ? "f32, f16 or bf16" : !f ? "" : f->codes.exact() ? "int8" : "q8_1 or int8_row";
+}
+bool partner(Format w, Format x) {
+  const PanelFormat* f = find(w);
+  return float_bytes(w)     ? float_bytes(x) > 0
+         : !f               ? false
+         : f->codes.exact() ? x.name() == "int8"
+                            : x.name() == "q8_1" || x.name() == "int8_row";
+}
+}  // namespace
 
 bool have_panels(Format w, Format x, std::int64_t n, std::int64_t k) {
-  const bool codes = x.name() == "q8_1" || x.name() == "int8_row";
-  return n % kPanel == 0 && (float_bytes(w) ? float_bytes(x) > 0 : find(w) && codes && k % kPanelColumns == 0);
+  return partner(w, x) && n % kPanel == 0 && (float_bytes(w) || k % kPanelColumns == 0);
 }
 
 void check_panels(const char* field, std::string value, Format w, Format x, std::int64_t n, std::int64_t k) {
@@ -300,13 +317,11 @@ void check_panels(const char* field, std::string value, Format w, Format x, std:
     throw Error(ErrorCode::unsupported, field, std::move(value),
                 fmt::format("w={} has no panels; {} have", w.name(), all));
   }
-  if (floats && !float_bytes(x))
-    throw Error(ErrorCode::unsupported, field, std::move(value),
-                fmt::format("panels of w={} are for x=f32, f16 or bf16, not x={}", w.name(), x.name()));
-  if (!floats && x.name() != "q8_1" && x.name() != "int8_row")
-    throw Error(ErrorCode::unsupported, field, std::move(value),
-                fmt::format("panels of w={} are for x=q8_1 or int8_row (x_from quantizes floats), not x={}", w.name(),
-                            x.name()));
+  if (!partner(w, x))
+    throw Error(
+        ErrorCode::unsupported, field, std::move(value),
+        fmt::format("panels of w={} are for x={}{}, not x={}", w.name(), partners(w),
+                    std::string_view(partners(w)).starts_with("q8_1") ? " (x_from quantizes floats)" : "", x.name()));
   if (n % kPanel != 0)
     throw invalid("n", std::to_string(n), fmt::format("a multiple of {}, the rows of a panel", kPanel));
   if (!floats && k % kPanelColumns != 0)

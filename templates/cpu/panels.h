@@ -15,6 +15,7 @@
 //                16 more of minima, which count in 16 more halves, if the format has minima
 //   front        none: 16 halves stand in front of `together` blocks, and behind them 16 of zero points (`minima`)
 //   row          none: 16 floats stand in front of the panel
+//   none         none at all: codes less their offset are the numbers
 //
 // Of f32 and f16 a panel has, column behind column, those of its 16 rows. Of bf16 it has, pair of columns behind pair,
 // a row's two side by side, as instructions for bf16 take them; where k is odd, a last column of zeros.
@@ -35,7 +36,7 @@ namespace tilewright::cpu {
 inline constexpr int kPanel = 16;         // rows
 inline constexpr int kPanelColumns = 32;  // of a block
 
-enum class PanelScale { half, bf16, grouped, front, row };
+enum class PanelScale { half, bf16, grouped, front, row, none };
 
 struct PanelCodes {
   int bits;    // of a code: 4, 5, 6 or 8
@@ -58,6 +59,8 @@ struct PanelCodes {
   constexpr int group_bytes() const {  // in front of its blocks
     return scale == PanelScale::grouped || scale == PanelScale::front ? 2 * kPanel * (minima ? 2 : 1) : 0;
   }
+  constexpr bool exact() const { return scale == PanelScale::none; }  // sums of products are integers throughout
+  constexpr int factors() const { return (exact() ? 0 : scales) + (minima ? 1 : 0); }     // of a row of a block
   constexpr int head_bytes() const { return scale == PanelScale::row ? 4 * kPanel : 0; }  // in front of a panel
   constexpr int largest() const { return e2m1 ? 24 : (1 << bits) - 1; }                   // what is multiplied
   // Of a panel of so many columns.
@@ -82,11 +85,12 @@ inline constexpr PanelCodes kPanelCodes[] = {
     {4, 0, false, 1, PanelScale::front, true, 1},   // uint4_g32
     {4, 0, false, 1, PanelScale::front, true, 2},   // uint4_g64
     {4, 0, false, 1, PanelScale::front, true, 4},   // uint4_g128
+    {8, 128, false, 1, PanelScale::none, false},    // int8
 };
 const PanelCodes* panel_codes(Format w);  // null if it has no panels, or panels of floats
 
 std::int64_t panel_bytes(Format w, std::int64_t k);  // of one panel
-std::int64_t panel_bytes(const Gemm& g);             // of w, a stack of matrices if the problem has groups
+std::int64_t panel_bytes(const Gemm& g);             // of w; of a stack, of one of its matrices
 
 bool have_panels(Format w, Format x, std::int64_t n, std::int64_t k);  // whether check_panels() is content
 

@@ -5,7 +5,7 @@
 // A tile of `tokens` rows of x has a record for each block of k: 32 codes of each token, their scales, and what the
 // sums of their codes come to: where w has minima, minus the sum times the scale; else, for each scale of w, -offset
 // times the sum of its columns, which is where sums of products with unsigned codes begin. Rows of x with one scale
-// (int8_row) have it in each record.
+// (int8_row) have it in each record; those without (int8) have anything there.
 namespace tilewright::cpu::TILEWRIGHT_CPU_KERNELS {
 namespace {
 
@@ -32,7 +32,7 @@ void quantize(B& b, const typename B::Arguments& a, Input input, Tokens tokens, 
   const auto records = launch.tile(b, tile, tokens, w);
   const auto row_elements = b.mul(a.block, ldx);
   const Type type = input.type;
-  const bool floats = type != Type::q8_1 && type != Type::int8_row;
+  const bool floats = type != Type::q8_1 && type != Type::int8_row && type != Type::int8;
   const int block_bytes = floats ? bytes_of(type) * kBlock : type == Type::q8_1 ? 36 : kBlock;
   const auto row = type == Type::q8_1 ? b.at(x, b.mul(b.div(row_elements, b.constant(kBlock)), b.constant(36)))
                                       : b.at(x, b.mul(row_elements, b.constant(floats ? bytes_of(type) : 1)));

@@ -71,7 +71,38 @@ class Rows {
 constexpr std::int64_t kLine = 64 / sizeof(float);
 std::int64_t lines(const Gemm& g) { return (g.k + kLine - 1) / kLine; }
 
+bool masked(const Gemm& g) { return g.group_layout == GroupLayout::masked; }
+std::int64_t rows_of_y(const Gemm& g, const GemmArgs& args) { return masked(g) ? g.groups * args.m : args.m; }
+
+// A group's rows of x and y; without groups, all.
+struct Group {
+  std::int64_t first, count;
+};
+// Offsets and counts are made to fit, as on GPUs (gemm/groups.cuh).
+Group group_of(const Gemm& g, const GemmArgs& args, std::int64_t index) {
+  if (!g.groups) return {0, args.m};
+  const auto fitting = [&](std::int64_t i) { return std::clamp<std::int64_t>(args.group_rows[i], 0, args.m); };
+  if (masked(g)) return {index * args.m, fitting(index)};
+  std::int64_t first = 0;
+  for (std::int64_t i = 0; i <= index; ++i) first = std::max(first, fitting(i));
+  return {first, std::max(first, fitting(index + 1)) - first};
+}
+// A matrix of a stack of w.
+Operand matrix_of(const Gemm& g, Operand w, std::int64_t index) {
+  MutableOperand m{const_cast<void*>(w.data), const_cast<void*>(w.scales), const_cast<float*>(w.global)};
+  const auto move = [&](StreamName stream, std::int64_t bytes) {
+    if (m.at(stream)) m.set(stream, static_cast<std::byte*>(m.at(stream)) + index * bytes);
+  };
+  const auto& streams = g.w.info().streams;
+  for (std::size_t i = 0; i < streams.size(); ++i)
+    move(streams[i].stream, g.packing == Packing::panels && streams[i].stream == StreamName::data
+                                ? panel_bytes(g)
+                                : g.w.stream_bytes(static_cast<int>(i), g.n, g.k));
+  return m;
+}
+
 void decode_x(const Gemm& g, const GemmArgs& args, float* scratch, std::int64_t row) {
+  if (row >= rows_of_y(g, args) || (masked(g) && row % args.m >= group_of(g, args, row / args.m).count)) return;
   const std::vector<float> x = Rows(g, args).x(row);
   std::copy(x.begin(), x.end(), scratch + row * lines(g) * kLine);
 }
@@ -110,23 +141,36 @@ void sum(const float* x, const double* w, std::int64_t k, double* products, doub
   }
 }
 
-// Columns block * kColumns and on of all rows. oracle: stores values and bounds, dense, in the place of y.
-void compute(const Gemm& g, bool oracle, const GemmArgs& args, const float* x, std::int64_t block) {
+// Columns block * kColumns and on of all rows; of groups, those of the first group, then the next one's. oracle: stores
+// values and bounds, dense, in the place of y.
+void compute(const Gemm& g, bool oracle, GemmArgs args, const float* x, std::int64_t block) {
+  const std::int64_t across = (g.n + kColumns - 1) / kColumns, index = block / across;
+  const std::int64_t first = block % across * kColumns, count = std::min(kColumns, g.n - first);
+  const Group group = group_of(g, args, index);
+  if (group.count == 0) return;
+  args.w = matrix_of(g, args.w, index);
   const Rows rows(g, args);
-  const std::int64_t first = block * kColumns, count = std::min(kColumns, g.n - first);
-  if (count <= 0) return;
   const std::vector<double> w = transposed(rows.w(first, count), g.k);
+  const bool exact = fast_path(g.y).element == Element::i32;
   const double scale = static_cast<double>(static_cast<float>(g.alpha) * args.alpha);
   const double y_factor = 1.0 / g.y_scale;
-  const std::int64_t ldy = args.ldy ? args.ldy : g.n, ldc = args.ldc ? args.ldc : g.n;
+  const std::int64_t ldy = args.ldy ? args.ldy : g.n, ldc = args.ldc ? args.ldc : g.n, all = rows_of_y(g, args);
   const std::int64_t element = g.y.stream_bytes(0, 1, 1);
   double products[kColumns], magnitudes[kColumns];
-  for (std::int64_t m = 0; m < args.m; ++m) {
+  for (std::int64_t m = group.first; m < group.first + group.count; ++m) {
     sum(x + m * lines(g) * kLine, w.data(), g.k, products, magnitudes);
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t n = first + i;
+      std::byte* const y = static_cast<std::byte*>(args.y) + (m * ldy + n) * element;
       GemmSums sums{products[i], magnitudes[i], 0, scale, 0, 0};
-      if (g.bias) sums.bias = rows.at(args.bias, *g.bias, n);
+      if (exact) {  // wraps around
+        auto value = static_cast<std::uint32_t>(static_cast<std::int64_t>(products[i]));
+        if (g.bias) value += static_cast<const std::uint32_t*>(args.bias)[index * g.n + n];
+        sums.product = static_cast<std::int32_t>(value);
+        if (!oracle) std::memcpy(y, &value, sizeof value);
+      } else if (g.bias) {
+        sums.bias = rows.at(args.bias, *g.bias, index * g.n + n);
+      }
       if (g.c)
         sums.residual =
             static_cast<double>(static_cast<float>(g.beta) * args.beta) * rows.at(args.c, *g.c, m * ldc + n);
@@ -134,12 +178,11 @@ void compute(const Gemm& g, bool oracle, const GemmArgs& args, const float* x, s
         const Expected expected = gemm_expected(g, sums);
         float* const out = static_cast<float*>(args.y);
         out[m * g.n + n] = static_cast<float>(expected.value);
-        out[(args.m + m) * g.n + n] = static_cast<float>(expected.bound);
-      } else {
+        out[(all + m) * g.n + n] = static_cast<float>(expected.bound);
+      } else if (!exact) {
         const auto value =
             static_cast<float>((activate(g.act, sums.product * sums.scale + sums.bias) + sums.residual) * y_factor);
-        g.y.info().encode(&value, 1, 1, {static_cast<std::byte*>(args.y) + (m * ldy + n) * element, nullptr, nullptr},
-                          0);
+        g.y.info().encode(&value, 1, 1, {y, nullptr, nullptr}, 0);
       }
     }
   }
@@ -155,9 +198,7 @@ class Reference final : public ReferenceFamily {
     const Gemm* g = problem.as<Gemm>();
     if (!g) return "not a gemm";
     if (!arch.cpu) return "for CPUs";
-    if (g->groups) return "groups";
     if (g->packing == Packing::tiles) return "w is packed as tiles, for GPUs";
-    if (fast_path(g->y).element == Element::i32) return "y=int32";
     return {};
   }
   Source source(const Problem& problem, const Arch&, const Candidate& c) const override {
@@ -165,9 +206,10 @@ class Reference final : public ReferenceFamily {
     s.name = "gemm/cpu_reference";
     s.entry = "tilewright_reference";
     const Gemm& g = *problem.as<Gemm>();
-    s.plan.x = {1, 0, kColumns};
-    s.plan.y = {1, 1, 0};
-    s.plan.z = {static_cast<std::uint32_t>(lines(g)), 1, 0};
+    const auto groups = static_cast<std::uint32_t>(std::max(g.groups, 1));
+    s.plan.x = {groups, 0, kColumns};
+    s.plan.y = {groups, 1, 0};
+    s.plan.z = {groups * static_cast<std::uint32_t>(lines(g)), 1, 0};
     s.plan.threads = 1;
     const auto first = [g](const void* args, const void*, void* scratch, std::int64_t row) {
       decode_x(g, *static_cast<const GemmArgs*>(args), static_cast<float*>(scratch), row);

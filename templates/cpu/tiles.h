@@ -11,7 +11,7 @@ struct TileBlocks {
   PanelCodes w;
   constexpr int columns() const { return kBlock / w.scales; }  // that share a scale
   constexpr int codes() const { return kPanelRows * kBlock; }
-  constexpr int factors() const { return w.scales + (w.minima ? 1 : 0); }
+  constexpr int factors() const { return w.factors(); }
   constexpr int bytes() const { return codes() + 4 * kPanelRows * factors(); }
 };
 
@@ -25,7 +25,8 @@ TW_INLINE inline void unpack_for_tiles(B& b, Codes codes, const BlockPlace<B>& f
     for (int v = 0; v < 8; ++v)
       b.store_bytes(b.at(to, 4 * kPanelRows * v + bytes * part), b.less_offset(rows.whole(b, w, v), w.offset));
     const int scales = blocks.codes() + bytes * part;
-    for (int s = 0; s < w.scales; ++s) b.store_floats(b.at(to, scales + 4 * kPanelRows * s), rows.scales[s]);
+    for (int s = 0; s < w.scales && !w.exact(); ++s)
+      b.store_floats(b.at(to, scales + 4 * kPanelRows * s), rows.scales[s]);
     if (w.minima) b.store_floats(b.at(to, scales + 4 * kPanelRows * w.scales), rows.minimum);
   }
 }
@@ -95,7 +96,7 @@ struct TileSums {
       const auto d = b.splat_floats(b.at(scale, 4 * r));
       for (int s = 0; s < w.scales; ++s) {
         const auto products = b.load_ints(b.at(integers, kBytes * s + 4 * kPanelRows * r + bytes * part));
-        sum = b.fma(b.floats(products), b.mul(factors[s], d), sum);
+        sum = add_scaled(b, w, products, factors[s], d, sum);
       }
       if (w.minima) sum = b.fma(factors[w.scales], b.splat_floats(b.at(scale, 4 * (kTileTokens + r))), sum);
     });

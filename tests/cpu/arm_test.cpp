@@ -139,6 +139,7 @@ TEST_CASE("kernels for AArch64 give the bits of this machine's") {
            "gemm x=q8_1 w=nvfp4 y=f32 m=3 n=32 k=64 pack=panels x_from=f32 global=mul",
            "gemm x=q8_1 w=uint4_g64 y=f32 m=3 n=32 k=128 pack=panels x_from=f32",
            "gemm x=int8_row w=int8_row y=f32 m=9 n=32 k=64 pack=panels x_from=f32",
+           "gemm x=int8 w=int8 y=int32 m=9 n=32 k=64 pack=panels bias=int32",
            "gemm x=f16 w=f16 y=f32 m=5 n=32 k=70 pack=panels",
            "gemm x=f32 w=bf16 y=f16 m=5 n=32 k=70 pack=panels act=gelu_tanh",
            "conv x=f32 w=f32 y=f32 n=2 c=12 in=6x9 k=40 kernel=3 stride=1x2 pad=1 bias=f32 act=silu",

@@ -26,6 +26,7 @@ inline constexpr const char* kWeights[] = {
 
 inline constexpr const char* kFloats[] = {"f32", "f16", "bf16"};
 inline const char* x_of(const char* w) {
+  if (std::string(w) == "int8") return "int8";
   return std::find(kFloats, std::end(kFloats), std::string(w)) < std::end(kFloats) ? "bf16" : "q8_1";
 }
 

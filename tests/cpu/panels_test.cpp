@@ -67,6 +67,7 @@ TEST_CASE("weights of any bytes come back from panels as they were") {
   std::mt19937 random(9);
   std::vector<const char*> weights(std::begin(kWeights), std::end(kWeights));
   weights.insert(weights.end(), std::begin(kFloats), std::end(kFloats));
+  weights.push_back("int8");
   for (const char* w : weights)
     for (const std::int64_t blocks : {1, 2, 5}) {
       const Problem problem = Problem::parse(gemm(w, 1, 48, columns(w, blocks), "", x_of(w)));
@@ -99,7 +100,7 @@ TEST_CASE("weights of any bytes come back from panels as they were") {
 
 TEST_CASE("a device packs weights with scales of their own, and unpacks them") {
   const Device device = Device::open_cpu({.threads = 3, .parallel_for = {}});
-  for (const char* w : {"nvfp4", "int8_row", "uint4_g128", "f16", "f32"})
+  for (const char* w : {"nvfp4", "int8_row", "int8", "uint4_g128", "f16", "f32"})
     for (const char* inverse : {"", " inverse=1"}) {
       Operands o(fmt::format("pack w={} x={} n=96 k=384 order=panels{}", w, x_of(w), inverse));
       INFO(o.problem.text());
@@ -121,6 +122,10 @@ TEST_CASE("what panels are not for is refused by name") {
             .find("pack=panels: w=q2_k has no panels; f32, f16, bf16, ggml_mxfp4, ") == 0);
   CHECK(refused("gemm x=q8_1 w=f16 y=f32 m=1 n=48 k=64 pack=panels") ==
         "pack=panels: panels of w=f16 are for x=f32, f16 or bf16, not x=q8_1");
+  CHECK(refused("gemm x=int8 w=int8_row y=f32 m=1 n=48 k=64 pack=panels") ==
+        "pack=panels: panels of w=int8_row are for x=q8_1 or int8_row (x_from quantizes floats), not x=int8");
+  CHECK(refused("gemm x=int8_row w=int8 y=f32 m=1 n=48 k=64 pack=panels") ==
+        "pack=panels: panels of w=int8 are for x=int8, not x=int8_row");
   CHECK(refused("gemm x=f16 w=f16 y=f32 m=1 n=40 k=7 pack=panels") == "n=40: a multiple of 16, the rows of a panel");
   CHECK(refused("pack w=q4_0 x=q8_1 n=48 k=64 order=none") == "order=none: tiles or panels");
   CHECK(refused("conv x=f16 w=f16 y=f16 n=1 c=64 k=64 in=8x8 kernel=3x3 pack=panels").find("pack") == 0);

@@ -17,7 +17,8 @@ TEST_CASE("the CPU's reference computes what no kernel does") {
         "gemm x=f16 w=nvfp4 y=f16 m=2 n=17 k=64 global=div",
         "gemm x=e4m3_tensor w=e4m3_b128 y=f32 m=3 n=130 k=256 global=mul",
         "gemm x=q8_1 w=q4_0 y=int8 m=2 n=16 k=64 x_from=bf16 y_scale=0.05",
-        "gemm x=q8_1 w=q4_0 y=f32 m=2 n=16 k=64 pack=panels act=silu"}) {
+        "gemm x=q8_1 w=q4_0 y=f32 m=2 n=16 k=64 pack=panels act=silu",
+        "gemm x=int8 w=int8 y=int32 m=3 n=19 k=77 bias=int32"}) {
     Operands o(text);
     INFO(text);
     const Family& reference = family("gemm", "cpu_reference");

@@ -18,9 +18,12 @@ TEST_CASE("the kernel by tiles, over plain C++ in place of AMX, gives the bits o
   const Arch& target = arch("x86-64-v4+vnni+amx");
   const Family& tiles = family("gemm", "cpu_amx");
   const Device device = Device::open_cpu({.threads = 2, .parallel_for = {}, .target = {}});
-  for (const char* w : kWeights)
+  std::vector<const char*> weights(std::begin(kWeights), std::end(kWeights));
+  weights.push_back("int8");
+  for (const char* w : weights)
     for (const std::int64_t m : {9, 40, 70}) {
-      Operands o(gemm(w, m, 96, columns(w, m == 40 ? 3 : 2), m == 40 ? "" : "x_from=f32"));
+      const bool integers = std::string(w) == "int8";
+      Operands o(gemm(w, m, 96, columns(w, m == 40 ? 3 : 2), m == 40 || integers ? "" : "x_from=f32", x_of(w)));
       const Source other =
           family("gemm", "cpu_codes")
               .source(o.problem, host_arch(), family("gemm", "cpu_codes").candidates(o.problem, host_arch()).front());
@@ -36,10 +39,14 @@ TEST_CASE("the kernel by tiles, over plain C++ in place of AMX, gives the bits o
         b.entry = "in_plain_code";  // needs no AMX
         b.plan = source.plan;
         cpu::Epilogue e;
-        e.global = o.problem.as<Gemm>()->global;
+        e.global = o.problem.as<Gemm>()->global, e.integers = integers;
         b.host = std::make_shared<const CpuKernel>(tiles_in_native(
-            *cpu::panel_codes(Format::parse(w)), {m == 40 ? cpu::Type::q8_1 : cpu::Type::f32, false}, e,
-            static_cast<int>(c.at("tokens")), static_cast<int>(c.at("chunk")), static_cast<int>(c.at("together"))));
+            *cpu::panel_codes(Format::parse(w)),
+            {integers  ? cpu::Type::int8
+             : m == 40 ? cpu::Type::q8_1
+                       : cpu::Type::f32,
+             false},
+            e, static_cast<int>(c.at("tokens")), static_cast<int>(c.at("chunk")), static_cast<int>(c.at("together"))));
         REQUIRE(o.run(device, b) == bits);
         ++kernels;
       }
