@@ -38,6 +38,7 @@ struct Filter {
   std::array<PadMode, kMostAxes> pad = {};  // of tw::conv::Shape's axes
   bool cache = false;
   bool x_channels_first = false, y_channels_first = false, w_channels_first = false;
+  bool packed = false;  // w is in panels of its own format
   Epilogue e;  // c: the residual
 };
 

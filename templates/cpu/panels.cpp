@@ -292,7 +292,8 @@ bool have_panels(Format w, Format x, std::int64_t n, std::int64_t k) {
   return n % kPanel == 0 && (float_bytes(w) ? float_bytes(x) > 0 : find(w) && codes && k % kPanelColumns == 0);
 }
 
-void check_panels(const char* field, std::string value, Format w, Format x, std::int64_t n, std::int64_t k) {
+void check_panels(const char* field, std::string value, Format w, Format x, std::int64_t n, std::int64_t k,
+                  const char* n_field) {
   const bool floats = float_bytes(w) > 0;
   if (!floats && !find(w)) {
     std::string all = "f32, f16, bf16";
@@ -308,7 +309,7 @@ void check_panels(const char* field, std::string value, Format w, Format x, std:
                 fmt::format("panels of w={} are for x=q8_1 or int8_row (x_from quantizes floats), not x={}", w.name(),
                             x.name()));
   if (n % kPanel != 0)
-    throw invalid("n", std::to_string(n), fmt::format("a multiple of {}, the rows of a panel", kPanel));
+    throw invalid(n_field, std::to_string(n), fmt::format("a multiple of {}, the rows of a panel", kPanel));
   if (!floats && k % kPanelColumns != 0)
     throw invalid("k", std::to_string(k),
                   fmt::format("a multiple of {}, the columns of a panel's block", kPanelColumns));
