@@ -4,11 +4,10 @@
 //
 // The first phase writes w to scratch memory as panels of single-precision numbers, whatever its format and layout, a
 // row's scale multiplied in; each group has panels of its own, and a panel's rows beyond the group's repeat its last
-// one. Columns are tap by tap, channels innermost. There is no first phase where w was packed in panels of its own format
-// before (panels.h). A block of the second has the products of `tiles` tiles of `tokens` pixels with `turns` times
-// `panels` panels. It gathers a part of its pixels' columns, 64 of them, as single-precision
-// numbers, zeros for padding, multiplies them with all its panels, and goes on to the next part: no more of x is ever
-// written down.
+// one. Columns are tap by tap, channels innermost. There is no first phase where w was packed in panels of its own
+// format before (panels.h). A block of the second has the products of `tiles` tiles of `tokens` pixels with `turns`
+// times `panels` panels. It gathers a part of its pixels' columns, 64 of them, as single-precision numbers, zeros for
+// padding, multiplies them with all its panels, and goes on to the next part: no more of x is ever written down.
 //
 // Part of kernels.h.
 namespace tilewright::cpu::TILEWRIGHT_CPU_KERNELS {

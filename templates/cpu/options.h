@@ -39,7 +39,7 @@ struct Filter {
   bool cache = false;
   bool x_channels_first = false, y_channels_first = false, w_channels_first = false;
   bool packed = false;  // w is in panels of its own format
-  Epilogue e;  // c: the residual
+  Epilogue e;           // c: the residual
 };
 
 }  // namespace tilewright::cpu
