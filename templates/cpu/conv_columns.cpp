@@ -126,10 +126,11 @@ class Columns final : public EnumeratedFamily {
     const bool packed = c.packing == Packing::panels;
     t.blocks = static_cast<double>(plan(e, k, packed).x.blocks(e.m, c.k));
     t.unique_bytes = problem.min_bytes();
-    // Panels are read by each block of pixels. Those that the launch makes are written first.
-    const double reads = pixels / (k.tokens * k.tiles), panels = columns * static_cast<double>(c.k);
+    // Panels are read by each block of pixels; the launch writes them first where w is not packed.
+    const double reads = pixels / (k.tokens * k.tiles),
+                 written = packed ? 0 : groups * static_cast<double>(e.panels * kPanel) * columns;  // numbers
     t.global_bytes = t.unique_bytes + (packed ? (reads - 1) * static_cast<double>(panel_bytes(conv::as_gemm(c)))
-                                              : (reads + 1) * 4 * panels);
+                                              : 4 * (reads * columns * static_cast<double>(c.k) + written));
     t.bytes_in_flight = 1e6;
     // What it takes to gather a pixel's tap, and its elements, in operations of products; and to keep sums of a part.
     const auto run = static_cast<double>(std::min<std::int64_t>(e.channels, columns_text::kPart));
@@ -140,6 +141,7 @@ class Columns final : public EnumeratedFamily {
     t.mma_ops = pixels * groups * rows * (2 * columns + 8 * parts) + gathered;
     const double sums = k.tokens * k.panels * 64.0 / arch.cpu->vector_bytes;  // vectors
     t.mma_rate = 0.1 * sums / (sums + 3.0) / (1 + 0.5 / k.tokens) * (k.tiles == 4 ? 1.0 : 0.99);
+    t.mma_ops += 2100 * t.mma_rate * written;  // which takes its time whatever the rate of products is
     t.later_wave_cost = 0.02;
     return t;
   }
