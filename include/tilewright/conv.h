@@ -101,8 +101,9 @@ struct Conv {
   // what a causal decoder keeps of the chunk before.
   std::int64_t cache = 0;
   Global global = Global::none;  // required when x or w has a tensor-wide scale
-  // tiles: w was reordered once, at load, as Gemm::packing has it of a matrix [k, kernel axes and channels]. k is then
-  // a multiple of 64, and kernel elements times channels one of a tile's columns.
+  // w was reordered once, at load, as Gemm::packing has it of a matrix [k, kernel axes and channels]; of one group.
+  // tiles: k is a multiple of 64, and kernel elements times channels one of a tile's columns. panels: x and w of f32,
+  // f16 or bf16, and k a multiple of 16.
   Packing packing = Packing::none;
   std::optional<Format> bias = {};  // [k]; f32 f16 bf16
   // f32 by f32 goes through TF32 where that is faster (docs/numerics.md). fast: only where x has fp8 elements, whose

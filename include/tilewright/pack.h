@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operation pack: weights reordered once, at load, for the kernels of gemms with pack=tiles, which read them in
-// that order. Lossless. One packed copy serves every number of rows.
+// The operation pack: weights reordered once, at load, for the kernels of gemms and convolutions with pack=tiles, or on
+// CPUs pack=panels, which read them in that order. Lossless. One packed copy serves every number of rows.
 //
 //   pack w=q4_0 x=f16 n=4096 k=14336 [inverse=1]     for gemms with this w and x and pack=tiles
 //   pack w=q4_0 x=q8_1 n=4096 k=14336 order=panels   for gemms with pack=panels

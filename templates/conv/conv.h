@@ -37,6 +37,9 @@ HostCheck check_on_host(const Conv& conv, const Task& task, std::span<const std:
 // Why x of signs, whose pixels have a scale each, is not for a kernel that sums products of taps; empty: x has none.
 std::string scaled_pixels(const Conv& conv);
 
+// Why w in panels is not for kernels of GPUs; empty: it is not.
+std::string in_panels(const Conv& conv);
+
 // Whether x and w are both f32, which go through TF32, or where accumulation is fast are rounded to bfloat16.
 bool single_precision(Format x, Format w);
 // Bytes of x's elements as they are multiplied: single precision is rounded to bfloat16 where accumulation is fast, and

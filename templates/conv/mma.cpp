@@ -127,6 +127,7 @@ class Mma final : public EnumeratedFamily {
   std::string why_not(const Problem& problem, const Arch& arch) const override {
     const Conv* c = problem.as<Conv>();
     if (!c) return "not a conv";
+    if (std::string why = in_panels(*c); !why.empty()) return why;
     if (not_pointwise(*c).empty()) return "a pointwise convolution, which pointwise_mma serves";
     if (std::string why = scaled_pixels(*c); !why.empty()) return why;
     const Layer l = layer_of(*c);

@@ -10,6 +10,7 @@
 #include "templates/conv/axes.h"
 #include "templates/conv/conv.h"
 #include "templates/cpu/conv.h"
+#include "templates/cpu/panels.h"
 #include "templates/fast_path.h"
 #include "templates/gemm/gemm.h"
 #include "templates/operation_of.h"
@@ -18,7 +19,7 @@ namespace tilewright::conv {
 namespace {
 
 constexpr const char* kGlobals[] = {"none", "mul", "div"};
-constexpr const char* kPackings[] = {"none", "tiles"};
+constexpr const char* kPackings[] = {"none", "tiles", "panels"};
 constexpr const char* kLayouts[] = {"ndhwc", "ncdhw"};
 constexpr const char* kFilterLayouts[] = {"ktrsc", "kctrs"};
 constexpr const char* kAccumulations[] = {"full", "fast"};
@@ -189,6 +190,17 @@ void check_quantization(const Conv& c) {
                   fmt::format("left out: f32, f16 and bf16 are fake quantized, and x={}", c.x.name()));
 }
 
+void check_packing(const Conv& c, const Gemm& g) {
+  if (c.packing == Packing::none) return;
+  const char* const packing = kPackings[static_cast<int>(c.packing)];
+  if (c.groups > 1) throw invalid("pack", packing, "none where channels are in groups");
+  if (c.w_layout != FilterLayout::ktrsc) throw invalid("w_layout", "kctrs", "ktrsc where w is packed");
+  if (c.packing == Packing::tiles)
+    return gemm::check_tiles("pack", packing, c.w, c.x, g.n, g.k, "k", "kernel elements times c");
+  if (!is_float(c.w)) throw unsupported("w", c.w, "f32, f16 or bf16 where w is packed in panels");
+  cpu::check_panels("pack", packing, c.w, c.x, g.n, g.k, "k");
+}
+
 class ConvOperation final : public OperationOf<Conv, Fields> {
  public:
   std::string_view title() const override {
@@ -204,8 +216,8 @@ class ConvOperation final : public OperationOf<Conv, Fields> {
     return Candidate{arch.cpu ? "cpu_reference" : "reference", {{"oracle", 1}}};
   }
   std::optional<Problem> packed(const Problem& problem, const Arch& arch) const override {
-    if (arch.cpu) return {};
     Conv c = *problem.as<Conv>();
+    if (arch.cpu) return cpu::packed(c, arch);
     const Gemm g = as_gemm(c);
     if (c.groups > 1 || c.w_layout != FilterLayout::ktrsc || !gemm::packable(g)) return {};
     if (g.m > kFewPixels && !not_pointwise(c).empty()) return {};
@@ -221,9 +233,10 @@ class ConvOperation final : public OperationOf<Conv, Fields> {
   std::vector<Recommendation> recommended(const Problem& problem, const Arch& arch) const override {
     std::vector<Recommendation> list;
     Conv c = *problem.as<Conv>();
-    if (const std::optional<Problem> tiles = packed(problem, arch)) {
-      c = *tiles->as<Conv>();
-      list.push_back({"pack=tiles", "reorder w once, at load: Engine::pack(), or pack_weights() on the host", *tiles});
+    if (const std::optional<Problem> best = packed(problem, arch)) {
+      c = *best->as<Conv>();
+      list.push_back({fmt::format("pack={}", kPackings[static_cast<int>(c.packing)]),
+                      "reorder w once, at load: Engine::pack(), or pack_weights() on the host", *best});
     }
     c.workspace = workspace_of_wgmma(c);
     if (c.workspace > 0 && wgmma().why_not(c, arch).empty())
@@ -296,12 +309,7 @@ class ConvOperation final : public OperationOf<Conv, Fields> {
       throw invalid("c", std::to_string(c.c),
                     fmt::format("{} kernel elements of {} channels are a row of w={}: a multiple of its blocks of {}",
                                 g.k / (c.c / c.groups), c.c / c.groups, c.w.name(), c.w.block()));
-    if (c.packing == Packing::panels) throw invalid("pack", "panels", "none or tiles");
-    if (c.packing == Packing::tiles) {
-      if (c.groups > 1) throw invalid("pack", "tiles", "none where channels are in groups");
-      if (c.w_layout != FilterLayout::ktrsc) throw invalid("w_layout", "kctrs", "ktrsc where w is packed");
-      gemm::check_tiles("pack", "tiles", c.w, c.x, g.n, g.k, "k", "kernel elements times c");
-    }
+    check_packing(c, g);
     gemm::check_epilogue(g, "residual");
     gemm::check_global(g);
     gemm::check_accumulation(g);
@@ -341,6 +349,10 @@ class ConvOperation final : public OperationOf<Conv, Fields> {
 std::string scaled_pixels(const Conv& conv) {
   if (!fast_path(conv.x).row_bytes) return {};
   return fmt::format("x={} has a scale for each pixel, and taps are summed before scales are applied", conv.x.name());
+}
+
+std::string in_panels(const Conv& conv) {
+  return conv.packing == Packing::panels ? "w is packed in panels, for CPUs" : "";
 }
 
 bool single_precision(Format x, Format w) {

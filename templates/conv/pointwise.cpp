@@ -57,6 +57,7 @@ class Pointwise final : public Family {
   std::string why_not(const Problem& problem, const Arch& arch) const override {
     const Conv* c = problem.as<Conv>();
     if (!c) return "not a conv";
+    if (std::string why = in_panels(*c); !why.empty()) return why;
     if (std::string why = not_pointwise(*c); !why.empty()) return why;
     const Gemm g = as_gemm(*c);
     if (g.m > kMaxExtent) return fmt::format("{} output pixels: at most {}", g.m, kMaxExtent);

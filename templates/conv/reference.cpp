@@ -23,6 +23,7 @@ class Reference final : public EnumeratedFamily {
   std::string why_not(const Problem& problem, const Arch&) const override {
     const Conv* c = problem.as<Conv>();
     if (!c) return "not a conv";
+    if (std::string why = in_panels(*c); !why.empty()) return why;
     const Gemm g = as_gemm(*c);
     if (gemm::launchable(grid(), g.m, g.n)) return {};
     return fmt::format("{} output pixels of {} channels: {} blocks of {} x {} results, and a launch has at most {}",

@@ -12,7 +12,8 @@ std::shared_ptr<const CpuKernel> built_in(const NativeOptions& options, const Ar
   const NativeKernel kernel;
 #endif
   if (!kernel.run) return nullptr;
-  const auto bound = [options](NativeFunction* f) {
+  const auto bound = [options](NativeFunction* f) -> std::function<CpuFunction> {
+    if (!f) return {};
     return [options, f](const void* args, const void* constants, void* scratch, std::int64_t block) {
       f(options, args, constants, scratch, block);
     };

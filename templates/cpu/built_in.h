@@ -27,7 +27,7 @@ struct NativeOptions {
 using NativeFunction = void(const NativeOptions& options, const void* args, const void* constants, void* scratch,
                             std::int64_t block);
 struct NativeKernel {
-  NativeFunction* first = nullptr;
+  NativeFunction* first = nullptr;  // null: it has no first phase
   NativeFunction* run = nullptr;
 };
 // For AVX2, FMA and F16C; for AVX-512 with VNNI, and AMX where tiles are used. Empty if there is none for these

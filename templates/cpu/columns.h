@@ -4,10 +4,10 @@
 //
 // The first phase writes w to scratch memory as panels of single-precision numbers, whatever its format and layout, a
 // row's scale multiplied in; each group has panels of its own, and a panel's rows beyond the group's repeat its last
-// one. Columns are tap by tap, channels innermost. A block of the second has the products of `tiles` tiles of `tokens`
-// pixels with `turns` times `panels` panels. It gathers a part of its pixels' columns, 64 of them, as single-precision
-// numbers, zeros for padding, multiplies them with all its panels, and goes on to the next part: no more of x is ever
-// written down.
+// one. Columns are tap by tap, channels innermost. There is no first phase where w was packed in panels of its own
+// format before (panels.h). A block of the second has the products of `tiles` tiles of `tokens` pixels with `turns`
+// times `panels` panels. It gathers a part of its pixels' columns, 64 of them, as single-precision numbers, zeros for
+// padding, multiplies them with all its panels, and goes on to the next part: no more of x is ever written down.
 //
 // Part of kernels.h.
 namespace tilewright::cpu::TILEWRIGHT_CPU_KERNELS {
@@ -84,7 +84,9 @@ struct ConvLaunch {
     for (int axis = kMostAxes - f.rank; axis < kMostAxes; ++axis)
       taps = b.mul(taps, axes[axis].kernel), pixels = b.mul(pixels, axes[axis].out);
   }
-  I64 panel_bytes(B& b) const { return b.mul(columns, b.constant(4 * kPanelRows)); }
+  // Of panels of a format, which w is in: columns with those that only fill the last step, and bytes.
+  I64 panel_columns(B& b, Type w) const { return column_step(w) == 2 ? even(b, columns) : columns; }
+  I64 panel_bytes(B& b, Type w) const { return b.mul(panel_columns(b, w), b.constant(kPanelRows * bytes_of(w))); }
 };
 
 // ---- the first phase: a panel a block
@@ -94,7 +96,7 @@ void widen_weights(B& b, const typename B::Arguments& a, const Filter& f) {
   const ConvLaunch<B> launch(b, a, f);
   const auto group = b.div(a.block, launch.panels);
   const auto first = b.mul(b.sub(a.block, b.mul(group, launch.panels)), b.constant(kPanelRows));
-  const auto to = b.at(launch.scratch, b.mul(a.block, launch.panel_bytes(b)));
+  const auto to = b.at(launch.scratch, b.mul(a.block, launch.panel_bytes(b, Type::f32)));
   const auto w = b.load_ptr(b.at(launch.args, offsetof(ConvArgs, w)));
   const int bytes = bytes_of(f.w), step = 4 * kPanelRows;
   b.loop(b.constant(0), b.constant(kPanelRows), 1, {}, [&](const typename B::I64& r) {
@@ -354,11 +356,11 @@ class ConvOutput {
   Finish<B> finish_;
 };
 
-// tokens, panels: of a tile. pixels: of a block, which its tiles are enough for. Blocks of a group's panels count
-// fastest, then groups, then pixels.
-template <class B, class Tokens, class Panels>
-void columns(B& b, const typename B::Arguments& a, const Filter& f, int pixels, Tokens tokens, Panels panels, int tiles,
-             int turns) {
+// weights: the format of the panels. tokens, panels: of a tile. pixels: of a block, which its tiles are enough for.
+// Blocks of a group's panels count fastest, then groups, then pixels.
+template <class B, class Weights, class Tokens, class Panels>
+void columns(B& b, const typename B::Arguments& a, const Filter& f, Weights weights, int pixels, Tokens tokens,
+             Panels panels, int tiles, int turns) {
   const ConvLaunch<B> launch(b, a, f);
   const int vector_bytes = 4 * b.lanes(), pixel_bytes = panels * 4 * kPanelRows;  // of sums
   const std::int64_t tile_bytes = std::int64_t{tokens} * pixel_bytes, turn_bytes = tiles * tile_bytes,
@@ -379,15 +381,24 @@ void columns(B& b, const typename B::Arguments& a, const Filter& f, int pixels, 
 
   const Gather<B> gather(b, launch, f, places, group);
   const ConvOutput<B> output(b, launch, f, memory);
-  const auto panel_bytes = launch.panel_bytes(b);
-  const auto w = b.at(launch.scratch, b.mul(b.add(b.mul(group, launch.panels), first_panel), panel_bytes));
+  const auto all_columns = launch.panel_columns(b, weights), panel_bytes = launch.panel_bytes(b, weights);
+  const auto all_panels = f.packed ? b.load_ptr(b.at(launch.args, offsetof(ConvArgs, w))) : launch.scratch;
+  const auto w = b.at(all_panels, b.mul(b.add(b.mul(group, launch.panels), first_panel), panel_bytes));
   gather.place(b, first, tokens_here);
   b.loop(b.constant(0), b.mul(turns_here, b.constant(turn_bytes)), vector_bytes, {},
          [&](const typename B::I64& at) { b.store_floats(b.at(sums, at), b.zero_floats()); });
-  b.loop(b.constant(0), launch.columns, kPart, {}, [&](const typename B::I64& begin) {
-    const auto end = b.less(b.add(begin, b.constant(kPart)), launch.columns);
-    gather.columns(b, begin, end, tokens_here, x);
-    const auto w_part = b.at(w, b.mul(begin, b.constant(4 * kPanelRows)));
+  b.loop(b.constant(0), all_columns, kPart, {}, [&](const typename B::I64& begin) {
+    const auto end = b.less(b.add(begin, b.constant(kPart)), all_columns);
+    const auto gathered = b.less(end, launch.columns);
+    gather.columns(b, begin, gathered, tokens_here, x);
+    if (column_step(weights) == 2)  // a zero behind an odd last column
+      b.if_less(gathered, end, [&] {
+        const auto behind = b.at(x, b.mul(b.sub(gathered, begin), b.constant(4)));
+        b.loop(b.constant(0), tokens_here, 1, {}, [&](const typename B::I64& i) {
+          b.store_first(b.at(behind, b.mul(i, b.constant(kPixelBytes))), b.zero_floats());
+        });
+      });
+    const auto w_part = b.at(w, b.mul(begin, b.constant(kPanelRows * bytes_of(weights))));
     b.loop(b.constant(0), turns_here, 1, {}, [&](const typename B::I64& turn) {
       const auto panel = b.mul(turn, b.constant(panels));
       // Where fewer panels are left than a tile has, the last one stands for those that are missing.
@@ -397,7 +408,7 @@ void columns(B& b, const typename B::Arguments& a, const Filter& f, int pixels, 
             b.at(w_part, b.mul(b.less(b.add(panel, b.constant(p)), b.sub(panels_here, b.constant(1))), panel_bytes));
       const auto of_turn = b.at(sums, b.mul(turn, b.constant(turn_bytes)));
       b.loop(b.constant(0), tiles_here, 1, {}, [&](const typename B::I64& tile) {
-        add_products(b, std::integral_constant<Type, Type::f32>(), tokens, panels, b.sub(end, begin),
+        add_products(b, weights, tokens, panels, b.sub(end, begin),
                      b.at(x, b.mul(tile, b.constant(tokens * kPixelBytes))), 4, kPixelBytes, from,
                      b.at(of_turn, b.mul(tile, b.constant(tile_bytes))));
       });

@@ -54,6 +54,7 @@ Filter filter_of(const Conv& c) {
   f.cache = c.cache > 0;
   f.x_channels_first = c.x_layout == TensorLayout::ncdhw, f.y_channels_first = c.y_layout == TensorLayout::ncdhw;
   f.w_channels_first = c.w_layout == FilterLayout::kctrs;
+  f.packed = c.packing == Packing::panels;
   f.e = epilogue_of(conv::as_gemm(c));
   return f;
 }
@@ -61,7 +62,7 @@ Filter filter_of(const Conv& c) {
 // Why no kernel here computes a convolution on a target; empty if some may.
 std::string refusal(const Conv& c, const Arch& arch) {
   if (!arch.cpu || arch.cpu->vector_bytes == 0) return without_vectors(arch);
-  if (c.packing != Packing::none) return "w is packed as tiles, for GPUs";
+  if (c.packing == Packing::tiles) return "w is packed as tiles, for GPUs";
   if (!element_type(c.x)) return fmt::format("x={} is not f32, f16, bf16 or int8", c.x.name());
   if (!weight_type(c.w)) return fmt::format("w={} is not f32, f16, bf16, int8 or int8_row", c.w.name());
   if (c.quant_act.block) return "quant_act: x is not rounded on its way";
@@ -80,7 +81,7 @@ class Columns final : public EnumeratedFamily {
     if (!c) return "not a conv";
     if (std::string why = refusal(*c, arch); !why.empty()) return why;
     const Extents e(*c);
-    if (e.groups * e.panels > std::numeric_limits<std::int32_t>::max() / e.columns)
+    if (c->packing == Packing::none && e.groups * e.panels > std::numeric_limits<std::int32_t>::max() / e.columns)
       return fmt::format("w as panels of {} x {} numbers is more scratch memory than a launch has", e.groups * e.panels,
                          e.columns * kPanel);
     return {};
@@ -95,16 +96,18 @@ class Columns final : public EnumeratedFamily {
     const Filter f = filter_of(*problem.as<Conv>());
     const Knobs k = table().knobs(candidate);
     Ir ir(*arch.cpu);
-    ir.function(fmt::format("{}_first", kEntry),
-                [&](const Ir::Arguments& a) { columns_text::widen_weights(ir, a, f); });
+    if (!f.packed)
+      ir.function(fmt::format("{}_first", kEntry),
+                  [&](const Ir::Arguments& a) { columns_text::widen_weights(ir, a, f); });
     ir.function(kEntry, [&](const Ir::Arguments& a) {
-      columns_text::columns(ir, a, f, k.tokens * k.tiles, k.tokens, k.panels, k.tiles, k.turns);
+      columns_text::columns(ir, a, f, f.packed ? f.w : Type::f32, k.tokens * k.tiles, k.tokens, k.panels, k.tiles,
+                            k.turns);
     });
     Source s;
     s.name = "conv/cpu_columns";
     s.text = ir.text();
     s.entry = kEntry;
-    s.plan = plan(Extents(*problem.as<Conv>()), k);
+    s.plan = plan(Extents(*problem.as<Conv>()), k, f.packed);
     NativeOptions o;
     o.text = KernelText::columns, o.filter = f, o.tokens = k.tokens, o.panels = k.panels, o.tiles = k.tiles,
     o.turns = k.turns;
@@ -120,9 +123,14 @@ class Columns final : public EnumeratedFamily {
     const auto columns = static_cast<double>(e.columns), groups = static_cast<double>(e.groups);
     Traits t;
     t.tile_rows = k.tokens * k.tiles, t.tile_cols = kPanel * k.panels * k.turns, t.threads = 1;
-    t.blocks = static_cast<double>(plan(e, k).x.blocks(e.m, c.k));
+    const bool packed = c.packing == Packing::panels;
+    t.blocks = static_cast<double>(plan(e, k, packed).x.blocks(e.m, c.k));
     t.unique_bytes = problem.min_bytes();
-    t.global_bytes = t.unique_bytes + pixels / (k.tokens * k.tiles) * 4 * columns * static_cast<double>(c.k);
+    // Panels are read by each block of pixels; the launch writes them first where w is not packed.
+    const double reads = pixels / (k.tokens * k.tiles),
+                 written = packed ? 0 : groups * static_cast<double>(e.panels * kPanel) * columns;  // numbers
+    t.global_bytes = t.unique_bytes + (packed ? (reads - 1) * static_cast<double>(panel_bytes(conv::as_gemm(c)))
+                                              : 4 * (reads * columns * static_cast<double>(c.k) + written));
     t.bytes_in_flight = 1e6;
     // What it takes to gather a pixel's tap, and its elements, in operations of products; and to keep sums of a part.
     const auto run = static_cast<double>(std::min<std::int64_t>(e.channels, columns_text::kPart));
@@ -133,6 +141,7 @@ class Columns final : public EnumeratedFamily {
     t.mma_ops = pixels * groups * rows * (2 * columns + 8 * parts) + gathered;
     const double sums = k.tokens * k.panels * 64.0 / arch.cpu->vector_bytes;  // vectors
     t.mma_rate = 0.1 * sums / (sums + 3.0) / (1 + 0.5 / k.tokens) * (k.tiles == 4 ? 1.0 : 0.99);
+    t.mma_ops += 2100 * t.mma_rate * written;  // which takes its time whatever the rate of products is
     t.later_wave_cost = 0.02;
     return t;
   }
@@ -157,13 +166,14 @@ class Columns final : public EnumeratedFamily {
         }
     return list;
   }
-  static LaunchPlan plan(const Extents& e, const Knobs& k) {
+  static LaunchPlan plan(const Extents& e, const Knobs& k, bool packed) {
     LaunchPlan p;
     p.x = {static_cast<std::uint32_t>(e.groups * blocks_of(e.panels, std::int64_t{k.panels} * k.turns)),
            static_cast<std::uint32_t>(k.tokens * k.tiles), 0};
+    p.threads = 1;
+    if (packed) return p;  // no first phase
     p.y = {static_cast<std::uint32_t>(e.groups * e.panels), 0, 0};
     p.z = {static_cast<std::uint32_t>(e.groups * e.panels * e.columns), 0, 0};  // 64 bytes: a column of a panel
-    p.threads = 1;
     return p;
   }
   static constexpr std::int64_t kMostStack = 160 << 10;
@@ -259,6 +269,18 @@ const Family& conv_depthwise() {
 const Family& conv_columns() {
   static const Columns family;
   return family;
+}
+
+std::optional<Problem> packed(const Conv& c, const Arch& arch) {
+  const Gemm g = conv::as_gemm(c);
+  if (c.packing != Packing::none || c.groups != 1 || c.w_layout != FilterLayout::ktrsc ||
+      !have_panels(g.w, g.x, g.n, g.k))
+    return {};
+  Conv p = c;
+  p.packing = Packing::panels;
+  Problem problem(p);
+  if (!conv_columns().why_not(problem, arch).empty()) return {};
+  return problem;
 }
 
 }  // namespace tilewright::cpu

@@ -12,6 +12,7 @@
 
 #include "templates/conv/conv.h"
 #include "templates/cpu/conv.h"
+#include "templates/cpu/panels.h"
 #include "templates/cpu/reference_family.h"
 #include "templates/cpu/rows.h"
 #include "templates/describe.h"
@@ -58,7 +59,7 @@ class Launch {
     for (std::int64_t channel = begin; channel < end;) {
       const std::int64_t group = channel / of_group,
                          count = std::min<std::int64_t>({kTogether, end - channel, (group + 1) * of_group - channel});
-      for (std::int64_t i = 0; i < count; ++i) decode_weights(channel + i, rows.data() + i * gemm_.k);
+      decode_weights(channel, count, rows.data());
       for (std::size_t p = 0; p < seen.size(); ++p) {
         const std::int64_t pixel = first + static_cast<std::int64_t>(p);
         if (group != gathered) gather(pixel, group, seen[p]);
@@ -79,7 +80,22 @@ class Launch {
 
   std::int64_t channels() const { return shape_.c / shape_.groups; }
 
-  void decode_weights(std::int64_t channel, float* out) const {
+  // Up to kTogether channels, which a panel has all.
+  void decode_weights(std::int64_t first, std::int64_t count, float* out) const {
+    static_assert(kPanel % kTogether == 0 && kChannels % kTogether == 0);
+    if (conv_.packing != Packing::panels) {
+      for (std::int64_t i = 0; i < count; ++i) decode_row(first + i, out + i * gemm_.k);
+      return;
+    }
+    const HostStreams plain(conv_.w, kPanel, gemm_.k);
+    const std::byte* const panel =
+        static_cast<const std::byte*>(args_.w.data) + first / kPanel * panel_bytes(conv_.w, gemm_.k);
+    unpack_panels(conv_.w, gemm_.k, 0, 1, panel, plain.operand);
+    for (std::int64_t i = 0; i < count; ++i)
+      conv_.w.info().decode(from_row(conv_.w, plain.operand, first % kPanel + i, gemm_.k), 1, gemm_.k,
+                            out + i * gemm_.k);
+  }
+  void decode_row(std::int64_t channel, float* out) const {
     const Operand row = from_row(conv_.w, args_.w, channel, gemm_.k);
     if (!shape_.w_channels_first) return conv_.w.info().decode(row, 1, gemm_.k, out);
     std::vector<float> stored(static_cast<std::size_t>(gemm_.k));

@@ -84,19 +84,23 @@ void widen_weights(const NativeOptions& o, const void* args, const void* constan
   TW_KERNELS::widen_weights(k, arguments(args, constants, scratch, block), o.filter);
 }
 // A block of any knobs, by tiles of its own: sums are the same.
-constexpr int tiles_of_columns(const NativeOptions& o, int tokens) {
-  return (o.tokens * o.tiles + tokens - 1) / tokens;
-}
-template <int tokens>
+constexpr int tiles_of_columns(const NativeOptions& o, int tokens) { return o.tokens * o.tiles / tokens; }
+template <Type w, int tokens>
 void columns(const NativeOptions& o, const void* args, const void* constants, void* scratch, std::int64_t block) {
   K k;
-  TW_KERNELS::columns(k, arguments(args, constants, scratch, block), o.filter, o.tokens * o.tiles, Fixed<tokens>(),
-                      Fixed<1>(), tiles_of_columns(o, tokens), o.panels * o.turns);
+  TW_KERNELS::columns(k, arguments(args, constants, scratch, block), o.filter, std::integral_constant<Type, w>(),
+                      o.tokens * o.tiles, Fixed<tokens>(), Fixed<1>(), tiles_of_columns(o, tokens), o.panels * o.turns);
 }
 template <int tokens>
 NativeKernel of_columns(const NativeOptions& o) {
+  // A block's last tile is computed as a whole: others than of whole tiles are left to the candidates that are.
+  if (o.tokens * o.tiles % tokens != 0) return {};
   const std::int64_t stack = TW_KERNELS::columns_stack(tokens, 1, tiles_of_columns(o, tokens), o.panels * o.turns);
-  return stack <= K::kMostStack ? NativeKernel{&widen_weights, &columns<tokens>} : NativeKernel{};
+  if (stack > K::kMostStack) return {};
+  if (!o.filter.packed) return {&widen_weights, &columns<Type::f32, tokens>};
+  return {nullptr, o.filter.w == Type::f32   ? &columns<Type::f32, tokens>
+                   : o.filter.w == Type::f16 ? &columns<Type::f16, tokens>
+                                             : &columns<Type::bf16, tokens>};
 }
 
 constexpr int kDepthwiseTogether = 4;

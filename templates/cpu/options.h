@@ -39,7 +39,8 @@ struct Filter {
   std::array<PadMode, kMostAxes> pad = {};  // of tw::conv::Shape's axes
   bool cache = false;
   bool x_channels_first = false, y_channels_first = false, w_channels_first = false;
-  Epilogue e;  // c: the residual
+  bool packed = false;  // w is in panels of its own format
+  Epilogue e;           // c: the residual
 };
 
 }  // namespace tilewright::cpu

@@ -309,7 +309,8 @@ bool have_panels(Format w, Format x, std::int64_t n, std::int64_t k) {
   return partner(w, x) && n % kPanel == 0 && (float_bytes(w) || k % kPanelColumns == 0);
 }
 
-void check_panels(const char* field, std::string value, Format w, Format x, std::int64_t n, std::int64_t k) {
+void check_panels(const char* field, std::string value, Format w, Format x, std::int64_t n, std::int64_t k,
+                  const char* n_field) {
   const bool floats = float_bytes(w) > 0;
   if (!floats && !find(w)) {
     std::string all = "f32, f16, bf16";
@@ -323,7 +324,7 @@ void check_panels(const char* field, std::string value, Format w, Format x, std:
         fmt::format("panels of w={} are for x={}{}, not x={}", w.name(), partners(w),
                     std::string_view(partners(w)).starts_with("q8_1") ? " (x_from quantizes floats)" : "", x.name()));
   if (n % kPanel != 0)
-    throw invalid("n", std::to_string(n), fmt::format("a multiple of {}, the rows of a panel", kPanel));
+    throw invalid(n_field, std::to_string(n), fmt::format("a multiple of {}, the rows of a panel", kPanel));
   if (!floats && k % kPanelColumns != 0)
     throw invalid("k", std::to_string(k),
                   fmt::format("a multiple of {}, the columns of a panel's block", kPanelColumns));

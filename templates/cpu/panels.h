@@ -95,7 +95,9 @@ std::int64_t panel_bytes(const Gemm& g);             // of w; of a stack, of one
 bool have_panels(Format w, Format x, std::int64_t n, std::int64_t k);  // whether check_panels() is content
 
 // Throws Error for a w, x, n or k that panels are not for. `field`, `value`: what asked for them.
-void check_panels(const char* field, std::string value, Format w, Format x, std::int64_t n, std::int64_t k);
+// `n_field`: what has n.
+void check_panels(const char* field, std::string value, Format w, Format x, std::int64_t n, std::int64_t k,
+                  const char* n_field = "n");
 
 // A whole w of a problem with pack=panels, and back; but for its tensor-wide scale.
 void pack_panels(const Gemm& g, Operand w, void* panels);

@@ -88,6 +88,19 @@ TEST_CASE("cli: without a GPU run and tune take the CPU, pack the weights, and s
   CHECK(tool("cache explain --arch cpu " + std::string(kPacked) + cache).out.find("bucket") != std::string::npos);
 }
 
+TEST_CASE("cli: a convolution's weights are packed, too, and what is stored of it is sound") {
+  if (tilewright::host_arch().cpu->vector_bytes == 0) return;
+  const std::string plain = "'conv x=f16 w=bf16 y=f16 n=1 c=5 in=7x7 k=32 kernel=3 pad=1' ",
+                    cache = cache_flag("conv.db");
+  const Json report = tool("tune --device cpu --max 2 --json " + plain + cache).json()["reports"][0];
+  CHECK(report["problem"].get<std::string>().find("pack=panels") != std::string::npos);
+  CHECK(report["warning"].is_null());
+  const Json run = tool("run --device cpu --json " + plain + cache).json();
+  CHECK(run["problem"].get<std::string>().find("pack=panels") != std::string::npos);
+  CHECK(run["verified"] == true);
+  CHECK(tool("cache verify " + cache).code == 0);
+}
+
 TEST_CASE("cli: every target of this CPU has kernels and choices of its own") {
   const std::string cache = cache_flag("lower.db");
   for (const tilewright::Arch* arch : tilewright::host_archs()) {

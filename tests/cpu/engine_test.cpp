@@ -328,6 +328,41 @@ TEST_CASE("a convolution is verified and measured by as many of its pixels as th
   }
 }
 
+TEST_CASE("a convolution's weights are packed by the engine; it is tuned, prepared and computed") {
+  TILEWRIGHT_NEEDS_KERNELS();
+  const Folder folder;
+  const Device device = Device::open_cpu({.threads = 2, .parallel_for = {}});
+  const Problem plain = Problem::parse("conv x=f16 w=bf16 y=f16 n=1 c=21 in=7x7 k=48 kernel=3 pad=1 bias=f32");
+  const std::size_t bytes = 48 * 9 * 21 * 2, of_panels = 48 * (9 * 21 + 1) * 2;  // pairs of columns
+  std::vector<std::byte> w(bytes), panels(of_panels), wanted(of_panels);
+  for (std::size_t i = 0; i < w.size(); ++i) w[i] = static_cast<std::byte>(i * 7);
+  Engine engine(options_in(folder));
+  const Problem packed = engine.packed(plain, device.arch());
+  REQUIRE(packed.text().find("pack=panels") != std::string::npos);
+  Memory from(device, bytes), to(device, of_panels);
+  from.upload(w);
+  engine.pack(packed, device, nullptr, {from.data(), nullptr, nullptr}, {to.data(), nullptr, nullptr});
+  to.download(panels);
+  Gemm g{.x = Format::parse("f16"), .w = Format::parse("bf16"), .y = Format::parse("f16")};
+  g.n = 48, g.k = 9 * 21, g.packing = Packing::panels;
+  CHECK(packed_bytes(g, StreamName::data) == static_cast<std::int64_t>(of_panels));
+  pack_weights(g, {w.data(), nullptr, nullptr}, {wanted.data(), nullptr, nullptr});
+  CHECK(panels == wanted);
+  const TuneReport report = engine.tune(packed, device, quick());
+  CHECK(report.measured >= 1);
+  for (const Outcome& o : report.outcomes) {
+    INFO(o.candidate.text() << ": " << o.detail);
+    CHECK(o.candidate.family == "cpu_columns");
+    CHECK(o.kind == OutcomeKind::measured);
+    CHECK(o.error <= 1);
+  }
+  const std::vector<std::byte> y = computed(packed, engine.prepare(packed, device));
+  const Folder empty;
+  Engine built(without_compiler(empty));
+  CHECK(computed(packed, built.prepare(packed, device)) == y);
+  CHECK(built.stats().built_in > 0);
+}
+
 TEST_CASE("a convolution is prepared for the CPU, and a second process compiles nothing") {
   TILEWRIGHT_NEEDS_KERNELS();
   const Folder folder;

@@ -376,6 +376,21 @@ TEST_CASE("conv: weights packed as tiles", "[conv]") {
   CHECK(refused(tiles + "w=e4m3 c=64 k=64 kernel=3 groups=2") == "pack=tiles: none where channels are in groups");
 }
 
+TEST_CASE("conv: weights in panels are for CPUs", "[conv]") {
+  for (const char* text : {"conv x=bf16 w=bf16 y=bf16 n=1 c=64 in=9x11 k=64 kernel=1 pack=panels",
+                           "conv x=f16 w=f16 y=f16 n=1 c=64 in=9x11 k=16 kernel=3 pad=1 pack=panels workspace=1000000",
+                           "conv x=f32 w=f32 y=f32 n=1 c=64 in=9x9x9 k=64 kernel=3 pack=panels accum=fast"})
+    for (const char* target : {"sm_80", "sm_90a"}) {
+      const Problem problem = Problem::parse(text);
+      for (const Family* family : conv::operation().families()) {
+        INFO(text << ", " << target << ": " << family->name());
+        CHECK(family->why_not(problem, arch(target)) == "w is packed in panels, for CPUs");
+      }
+      CHECK_FALSE(conv::operation().packed(problem, arch(target)));
+      CHECK(conv::operation().recommended(problem, arch(target)).empty());
+    }
+}
+
 TEST_CASE("conv: wgmma takes weights in tiles where taps are whole panels", "[conv]") {
   const Arch& hopper = arch("sm_90a");
   const std::string base = "conv y=bf16 n=1 in=3x20x21 k=128 kernel=3 pad=0x1x1 ";

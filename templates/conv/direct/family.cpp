@@ -346,6 +346,7 @@ class Direct final : public EnumeratedFamily {
   // What keeps a convolution from it on any target; empty: nothing.
   static std::string unfit(const Conv& c) {
     if (std::string why = scaled_pixels(c); !why.empty()) return why;
+    if (std::string why = in_panels(c); !why.empty()) return why;
     if (c.packing != Packing::none) return "w is packed as tiles";
     if (c.quant_act.block) return "quant_act: x is fake quantized before it is multiplied";
     if (c.c / c.groups > kMostGroupInputs)

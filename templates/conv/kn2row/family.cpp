@@ -157,6 +157,7 @@ class Kn2row final : public EnumeratedFamily {
  private:
   // What keeps a convolution from it on any target; empty: nothing.
   static std::string unfit(const Conv& c) {
+    if (std::string why = in_panels(c); !why.empty()) return why;
     if (c.packing != Packing::none) return "w is packed as tiles";
     if (c.quant_act.block) return "quant_act: x is fake quantized before it is multiplied";
     if (c.groups != 1) return fmt::format("groups = {}: channels of one group are needed", c.groups);

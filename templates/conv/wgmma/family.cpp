@@ -37,6 +37,7 @@ class Wgmma final : public EnumeratedFamily {
   std::string why_not(const Problem& problem, const Arch& arch) const override {
     const Conv* c = problem.as<Conv>();
     if (!c) return "not a conv";
+    if (std::string why = in_panels(*c); !why.empty()) return why;
     if (!arch.wgmma) return fmt::format("{} has no warpgroup matrix instructions", arch.name);
     if (c->groups != 1) return fmt::format("groups = {}: channels of one group are needed", c->groups);
     if (pointwise_wgmma().why_not(problem, arch).empty())
