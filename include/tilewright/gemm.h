@@ -70,7 +70,7 @@ struct Gemm {
   bool constant_weights = false;
   // 0: an ordinary gemm. Else w is a stack of as many matrices [n, k], and the bias one of rows [n]. Every stream of w
   // is stacked: behind the first matrix' scales are the second's, and `global` is one float for each (x has one for
-  // all). No c and no x_from.
+  // all). No c, and x_from only where w is in panels.
   int groups = 0;  // kMostGroups at most
   GroupLayout group_layout = GroupLayout::contiguous;
 

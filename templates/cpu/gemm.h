@@ -21,12 +21,12 @@ std::span<const Family* const> pack_families();  // cpu_panels
 // The problem with w in panels, if it is not packed yet and kernels of this CPU take it so.
 std::optional<Problem> packed(const Gemm& g, const Arch& arch);
 
-const Family& gemv();       // few tokens, whose sums stay in registers
-const Family& codes();      // many tokens
-const Family& tiles();      // many tokens, on CPUs with AMX
-const Family& floats();     // x and w of f32, f16 and bf16
+const Family& gemv();        // few tokens, whose sums stay in registers
+const Family& codes();       // many tokens
+const Family& tiles();       // many tokens, on CPUs with AMX
+const Family& floats();      // x and w of f32, f16 and bf16
 const Family& bf16_tiles();  // x and w of bf16, on CPUs with AMX
-const Family& reference();  // any pair of formats, and the oracle
+const Family& reference();   // any pair of formats, and the oracle
 
 // ---- what the families with kernels share
 

@@ -33,10 +33,11 @@ struct Groups {
   PartGrid grid;
 };
 Groups groups_of(const Gemm& g, const PartGrid& grid) {
-  const FastPath& x = fast_path(g.x);
+  const Format from = g.x_stored();
+  const FastPath& x = fast_path(from);
   Groups s;
   s.masked = g.group_layout == GroupLayout::masked;
-  s.x_block = g.x.block(), s.x_bytes = x.data_bytes, s.x_scale = x.row_bytes;
+  s.x_block = from.block(), s.x_bytes = x.data_bytes, s.x_scale = x.row_bytes;
   s.y_bytes = fast_path(g.y).element_bytes;
   if (g.bias) s.bias_bytes = fast_path(*g.bias).element_bytes;
   s.global = g.global != Global::none;

@@ -63,7 +63,7 @@ struct Operands {
       const auto at = std::find_if(task.buffers.begin(), task.buffers.end(), named) - task.buffers.begin();
       owners = owners_of_rows(g, g.m, buffers[static_cast<std::size_t>(at)]);
     }
-    if (g.x_from) x = through(g.x, g.m, g.k, x);
+    if (g.x_from) x = through(g.x, g.x_rows(), g.k, x);
     if (g.bias) bias = decoded(matrix(task, "bias"), buffers);
     if (g.c) c = decoded(matrix(task, "c"), buffers);
   }

@@ -92,7 +92,8 @@ void check_groups(const Gemm& g) {
     return;
   }
   if (g.c) throw unsupported("c", *g.c, "left out: the problem has groups");
-  if (g.x_from) throw unsupported("x_from", *g.x_from, "left out: the problem has groups");
+  if (g.x_from && g.packing != Packing::panels)
+    throw unsupported("x_from", *g.x_from, "left out: the problem has groups, and is not for CPUs (pack=panels)");
   // Rows of all groups are numbered in one matrix.
   const auto check_rows = [&](const char* field, std::int64_t rows, std::int64_t of_all) {
     if (of_all > kMaxExtent)

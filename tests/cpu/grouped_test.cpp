@@ -93,7 +93,7 @@ std::vector<std::byte> one_by_one(Operands& o, const Device& device, const Candi
     GemmArgs args = all;
     args.m = ranges[i].count;
     const auto rows = [&](std::int64_t bytes) { return std::pair(ranges[i].first * bytes, ranges[i].count * bytes); };
-    const auto [x_at, x_bytes] = rows(g.x.stream_bytes(0, 1, g.k));
+    const auto [x_at, x_bytes] = rows(g.x_stored().stream_bytes(0, 1, g.k));
     args.x.data = part(all.x.data, x_at, x_bytes);
     if (all.x.scales) args.x.scales = part(all.x.scales, rows(4).first, rows(4).second);
     const std::int64_t w_bytes = packed_bytes(plain, StreamName::data);
@@ -122,6 +122,9 @@ TEST_CASE("every family: ragged groups are right, and have the bits of plain lau
       "gemm x=q8_1 w=q4_k y=bf16 m=30 n=48 k=512 pack=panels groups=5 bias=bf16 act=silu alpha=0.5",
       "gemm x=int8_row w=nvfp4 y=f16 m=20 n=96 k=64 pack=panels groups=6 global=mul",
       "gemm x=int8_row w=int8_row y=int8 m=17 n=64 k=96 pack=panels groups=4 y_scale=0.05 bias=f16",
+      "gemm x=q8_1 x_from=f32 w=q4_0 y=f32 m=11 n=64 k=96 pack=panels groups=6",
+      "gemm x=int8_row x_from=f16 w=int8_row y=f32 m=5 n=48 k=96 pack=panels groups=5",
+      "gemm x=bf16 x_from=f32 w=bf16 y=f32 m=12 n=48 k=96 pack=panels groups=4",
       "gemm x=q8_1 w=ggml_mxfp4 y=f32 m=1 n=32 k=64 pack=panels groups=40",
       "gemm x=bf16 w=bf16 y=bf16 m=9 n=80 k=77 pack=panels groups=6 bias=f32",
       "gemm x=bf16 w=bf16 y=f32 m=14 n=112 k=160 pack=panels groups=5 act=relu",
