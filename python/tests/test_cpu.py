@@ -97,6 +97,24 @@ def test_gemm_over_numpy(cpu, cpu_engine, format, m):
     np.testing.assert_array_equal(tw.decode(problem.unpack_weights(host)), tw.decode(w))
 
 
+@pytest.mark.parametrize("format", ("f32", "f16", "bf16"))
+def test_weights_of_a_convolution_are_packed(cpu, cpu_engine, format):
+    plain = tw.Problem(f"conv x=f32 w={format} y=f32 n=2 c=5 in=7x6 k=32 kernel=3 pad=1")
+    problem = cpu_engine.packed(plain, cpu)
+    assert problem.fields["pack"] == "panels"
+    x, w = floats(2 * 7 * 6, 5), tw.encode(floats(32, 45, seed=1), format)
+    panels = cpu_engine.pack(problem, w, device=cpu)
+    host = problem.pack_weights(w)
+    np.testing.assert_array_equal(np.asarray(host.data).view(np.uint8).ravel(), panels.data.download())
+    np.testing.assert_array_equal(tw.decode(problem.unpack_weights(host)), tw.decode(w))
+    expected = np.empty((2 * 7 * 6, 32), np.float32)
+    cpu_engine.prepare(plain, cpu).launch(x=x, w=w, y=expected)
+    for given in (panels, host):
+        y = np.full_like(expected, np.nan)
+        cpu_engine.prepare(problem, cpu).launch(x=x, w=given, y=y)
+        np.testing.assert_array_equal(y, expected)
+
+
 def test_bits_do_not_depend_on_threads(cpu_engine, cpu):
     problem = cpu_engine.packed(GEMM.format("q4_0"), cpu)
     x, panels = floats(9, 256), problem.pack_weights(tw.encode(floats(64, 256), "q4_0"))

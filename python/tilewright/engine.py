@@ -256,6 +256,7 @@ class Engine(Handle):
         order = fields.get("pack", "none")
         if order not in _operands.PACKED:
             raise _errors.InvalidArgument("pack", order, "tiles or panels: weights of another are not packed")
+        fields = problem._as_gemm().fields
         rows = int(fields["n"]) * max(int(fields.get("groups", 0)), 1)
         own = Problem.of("pack", w=fields["w"], x=fields["x"], n=rows, k=fields["k"], order=order)
         wanted = own.slots(True)

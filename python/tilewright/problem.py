@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 from typing import Any, NamedTuple
 
@@ -176,7 +177,7 @@ class Problem(Handle):
     def unpack_weights(self, w: Any) -> codec.Encoded:
         """The inverse of pack_weights()."""
         streams = self._reorder("tw_unpack_weights", w, True)
-        fields = self.fields
+        fields = self._as_gemm().fields
         rows = int(fields["n"]) * max(int(fields.get("groups", 0)), 1)
         return codec.Encoded(fields["w"], rows, int(fields["k"]), *streams)
 
@@ -185,10 +186,12 @@ class Problem(Handle):
             raise _errors.InvalidArgument(
                 "pack", self.fields.get("pack", "none"), "tiles or panels: weights of another are not packed"
             )
-        format = codec.find(self.fields["w"])
-        groups = max(int(self.fields.get("groups", 0)), 1)
-        rows, cols = int(self.fields["n"]) * groups, int(self.fields["k"])
-        tiles = [self._packed_bytes(i) for i in range(3)]
+        gemm = self._as_gemm()
+        fields = gemm.fields
+        format = codec.find(fields["w"])
+        groups = max(int(fields.get("groups", 0)), 1)
+        rows, cols = int(fields["n"]) * groups, int(fields["k"])
+        tiles = [gemm._packed_bytes(i) for i in range(3)]
         plain = [format.stream_bytes(s, rows, cols) for s in codec.STREAMS]
         plain[2] *= groups  # a factor for each matrix of a stack
         sizes = (tiles, plain) if inverse else (plain, tiles)
@@ -207,13 +210,24 @@ class Problem(Handle):
                 out.append(_arrays.allocate(want) if want and (stream != "global" or source.global_scale) else None)
                 if out[-1] is not None:
                     setattr(target, member, _arrays.view(out[-1], "result").pointer)
-            getattr(lib, function)(self, source, target)
+            getattr(lib, function)(gemm, source, target)
         finally:
             for view in views:
                 view.close()
         if out[2] is not None:
             out[2] = _arrays.typed(out[2], "f32", (-1,))
         return codec.Streams(*out)
+
+    def _as_gemm(self) -> Problem:
+        """What has the same packed weights: of a convolution the gemm of its output channels by kernel elements times
+        input channels, of a gemm itself."""
+        if self.op != "conv":
+            return self
+        f = self.fields
+        columns = math.prod(int(extent) for extent in f["kernel"].split("x")) * int(f["c"])
+        return Problem.gemm(
+            x=f["x"], w=f["w"], y=f["y"], m=1, n=int(f["k"]), k=columns, pack=f["pack"], global_=f.get("global")
+        )
 
     def _packed_bytes(self, stream: int) -> int:
         count = ctypes.c_int64()
