@@ -273,6 +273,9 @@ const Family& conv_columns() {
 
 std::optional<Problem> packed(const Conv& c, const Arch& arch) {
   const Gemm g = conv::as_gemm(c);
+  // Each tile widens f16 and bf16 again: of more pixels than these that takes longer than to write w once a launch.
+  constexpr std::int64_t kMostPixels = 1024;
+  if (c.w.name() != "f32" && g.m > kMostPixels) return {};
   if (c.packing != Packing::none || c.groups != 1 || c.w_layout != FilterLayout::ktrsc ||
       !have_panels(g.w, g.x, g.n, g.k))
     return {};

@@ -243,6 +243,13 @@ TEST_CASE("weights in panels are for one group of floats, whole panels, on CPUs 
   CHECK(!packed("x=f16 w=f16 k=32", cpu_archs().front()));
   TILEWRIGHT_NEEDS_KERNELS();
   REQUIRE(packed("x=bf16 w=f16 k=32", host_arch()));
+  // Of many pixels, widening w once a launch takes less time than once a tile.
+  const auto many = [&](const char* w) {
+    return op.packed(Problem::parse(fmt::format("conv x=f32 w={} y=f32 n=1 c=32 in=40x40 k=32 kernel=3", w)),
+                     host_arch());
+  };
+  CHECK(many("f32"));
+  CHECK(!many("f16"));
   const Problem problem = *packed("x=bf16 w=f16 k=32", host_arch());
   CHECK(problem.text() == "conv x=bf16 w=f16 y=f32 n=1 c=32 in=8x8 k=32 kernel=3x3 pack=panels");
   CHECK(!op.packed(problem, host_arch()));
