@@ -250,7 +250,7 @@ class Tiles final : public PanelFamily {
   double rate(const Gemm& g, const Knobs& k, const Arch&) const override {
     // Codes of a tile's tokens are read for each panel: from the second cache, if they fit.
     const double x_bytes = static_cast<double>(k.tokens * g.k) * text::token_bytes(*panel_codes(g.w)) / text::kBlock;
-    return 1.2 * k.tokens / (k.tokens + 24.0) * (k.panels == 4 ? 1.0 : 0.99) * (k.chunk == 16 ? 1.0 : 0.99) *
+    return 1.8 * k.tokens / (k.tokens + 24.0) * (k.panels == 4 ? 1.0 : 0.99) * (k.chunk == 16 ? 1.0 : 0.99) *
            (k.together > 1 ? 1.0 : 0.95) * (x_bytes > 1.5e6 ? 0.85 : 1.0);
   }
 };

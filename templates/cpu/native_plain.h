@@ -37,7 +37,7 @@ class NativePlain {
     __asm__("" : "+r"(p));  // or a compiler asks for the thread's memory wherever it needs the address
     return p;
   }
-  static constexpr std::int64_t kMostStack = 48 << 10;
+  static constexpr std::int64_t kMostStack = 66 << 10;
 
   static Ptr load_ptr(Ptr p) { return load<Ptr>(p); }
   static I64 load_i64(Ptr p) { return load<I64>(p); }
