@@ -82,8 +82,12 @@ void run_on_device(Engine& engine, const RunArgs& args, const Problem& problem, 
   if (result.cpu) result.threads = device.sms();
   result.device = device.name();
   result.arch = device.arch().name;
-  result.kernel = fmt::format("{} ({}{})", choice.candidate.text(), to_string(choice.grade),
-                              choice.microseconds > 0 ? ", measured " + microseconds(choice.microseconds) : "");
+  // What was chosen is passed over where it cannot be compiled: without libLLVM.
+  const Candidate& used = kernel.candidate(problem.rows());
+  result.kernel = used == choice.candidate
+                      ? fmt::format("{} ({}{})", used.text(), to_string(choice.grade),
+                                    choice.microseconds > 0 ? ", measured " + microseconds(choice.microseconds) : "")
+                      : used.text();
   std::vector<Memory> memory;
   std::vector<void*> pointers;
   for (const std::vector<std::byte>& bytes : host.bytes) {
