@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tool on this machine's CPU.
 #include <tilewright/arch.h>
+#include <tilewright/engine.h>
 #include <tilewright/host_archs.h>
 
 #include "tool.h"
@@ -59,6 +60,21 @@ TEST_CASE("cli: without libLLVM the tool says that built-in kernels compute") {
   CHECK(ran.code == 0);
   CHECK(ran.out.find("built in: there is no libLLVM") != std::string::npos);
   CHECK(ran.out.find("result   verified") != std::string::npos);
+}
+
+TEST_CASE("cli: without libLLVM run names the kernel that ran, not the one that ranks first") {
+  using namespace tilewright;
+  if (host_arch().cpu->vector_bytes == 0) return;
+  Engine engine{Options()};
+  for (const int m : {1, 40, 300}) {
+    const std::string text = "gemm x=q8_1 w=q4_0 y=f32 m=" + std::to_string(m) + " n=64 k=256 pack=panels x_from=f32";
+    const Ran ran =
+        tool("run --device cpu --json '" + text + "' " + cache_flag("named.db"), "TILEWRIGHT_LLVM=/nonexistent");
+    REQUIRE(ran.code == 0);
+    const std::string named = ran.json()["kernel"].get<std::string>();
+    const Candidate used = Candidate::parse(named.substr(0, named.find(" (")));
+    CHECK(engine.task(Problem::parse(text), host_arch()).source(used).host != nullptr);
+  }
 }
 
 TEST_CASE("cli: without a GPU run and tune take the CPU, pack the weights, and say so") {
