@@ -199,7 +199,7 @@ class Codes final : public PanelFamily {
         for (const int wide : {1, 2, 4})
           for (const int together : {1, 2, 4, 8}) {
             const int sums = wide * vectors * together;
-            if (sums < 2 || sums > arch.cpu->registers / 2 || g.n % (text::kPanelRows * wide) != 0) continue;
+            if (sums < 2 || sums > arch.cpu->registers / 2) continue;
             list.push_back({.tokens = tokens, .panels = panels, .wide = wide, .together = together});
           }
     }
@@ -209,10 +209,12 @@ class Codes final : public PanelFamily {
     text::many(ir, a, w, e, k.tokens, k.panels, k.wide, k.together);
   }
   // Each product of a vector of rows with a token's columns loads a share of either.
-  double rate(const Gemm&, const Knobs& k, const Arch& arch) const override {
+  double rate(const Gemm& g, const Knobs& k, const Arch& arch) const override {
+    const std::int64_t panels = g.n / text::kPanelRows, computed = (panels + k.wide - 1) / k.wide * k.wide;
     const double rows = k.wide * 4.0 * text::kPanelRows / arch.cpu->vector_bytes, tokens = k.together;
-    return 1.4 / (1 + 0.5 * (rows + tokens) / (rows * tokens)) * k.tokens / (k.tokens + 12.0) *
-           (k.tokens > 64 ? 0.97 : 1.0) * (k.panels == 4 ? 1.0 : 0.99);
+    return 1.4 * static_cast<double>(panels) / static_cast<double>(computed) /
+           (1 + 0.5 * (rows + tokens) / (rows * tokens)) * k.tokens / (k.tokens + 12.0) * (k.tokens > 64 ? 0.97 : 1.0) *
+           (k.panels == 4 ? 1.0 : 0.99);
   }
 };
 

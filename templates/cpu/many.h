@@ -33,6 +33,7 @@ struct Unpacked {
   }
 };
 
+constexpr int kMostWide = 4;       // panels side by side
 constexpr int kMostProducts = 16;  // of integers that are in registers at a time
 
 // The sums of a few tokens' products with a block's vectors of rows; those of token t and vector v at number
@@ -106,7 +107,7 @@ struct Products {
 
 // Many tokens: sums of a tile are in memory, near enough to be fast, and a block of w is unpacked once for all of them.
 // wide: panels side by side; together: tokens whose products with them are computed together. vectors of rows *
-// together <= kMostProducts; n / 16 and `panels` are multiples of wide, tokens of together.
+// together <= kMostProducts; `panels` is a multiple of wide, tokens of together.
 template <class B, class Codes, class Tokens, class Wide, class Together>
 void many(B& b, const typename B::Arguments& a, Codes codes, const Epilogue& e, Tokens tokens, int panels, Wide wide,
           Together together) {
@@ -128,16 +129,17 @@ void many(B& b, const typename B::Arguments& a, Codes codes, const Epilogue& e, 
     return b.at(token, bytes * (t * vectors + v));
   };
   b.loop(place.first, place.last, wide, {}, [&](const typename B::I64& panel) {
-    const auto from = b.at(w_at, b.mul(panel, panel_bytes));
+    // Where fewer panels are left, the last one stands for those that are missing, and is stored once.
+    std::array<typename B::Ptr, kMostWide> from;
+    for (int p = 0; p < wide; ++p)
+      from[p] = b.at(w_at, b.mul(b.less(b.add(panel, b.constant(p)), b.sub(place.last, b.constant(1))), panel_bytes));
     b.loop(b.constant(0), b.constant(std::int64_t{bytes} * vectors * tokens), bytes, {},
            [&](const typename B::I64& at) { b.store_floats(b.at(sums, at), b.zero_floats()); });
     b.loop(b.constant(0), launch.blocks, 1, {}, [&](const typename B::I64& block) {
-      auto next = from;
       for (int p = 0; p < wide; ++p) {
-        const BlockPlace<B> where(b, w, next, block);
+        const BlockPlace<B> where(b, w, from[p], block);
         for (int part = 0; part < parts; ++part)
           rows.store(b, p * parts + part, Block<B>(b, w, where.group, where.at, part));
-        if (p + 1 < wide) next = b.at(next, panel_bytes);
       }
       const auto record = b.at(x, b.mul(block, b.constant(tokens * token_bytes(w))));
       // Tokens beyond the last of a tile are computed where `together` has them, and not stored.
@@ -165,9 +167,12 @@ void many(B& b, const typename B::Arguments& a, Codes codes, const Epilogue& e, 
     const auto row = b.mul(panel, b.constant(kPanelRows));
     b.loop(b.constant(0), count, 1, {}, [&](const typename B::I64& t) {
       const auto token_sums = b.at(sums, b.mul(t, b.constant(bytes * vectors)));
-      for (int v = 0; v < vectors; ++v)
-        output.store(b, b.add(first_token, t), b.add(row, b.constant(v * b.lanes())),
-                     b.load_floats(sum_at(token_sums, 0, v)));
+      for (int p = 0; p < wide; ++p)
+        b.if_less(b.add(panel, b.constant(p)), place.last, [&] {
+          for (int v = parts * p; v < parts * (p + 1); ++v)
+            output.store(b, b.add(first_token, t), b.add(row, b.constant(v * b.lanes())),
+                         b.load_floats(sum_at(token_sums, 0, v)));
+        });
     });
   });
 }

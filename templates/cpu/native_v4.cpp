@@ -72,10 +72,7 @@ NativeKernel native_v4_kernel(const NativeOptions& o) {
   if (o.text == KernelText::depthwise) return of_depthwise(o);
   NativeFunction* found = nullptr;
   if (o.text == KernelText::few) found = for_codes(o, [&](auto w) { return find_few<w.value>(o); });
-  // Side by side where n allows it: loads are shared.
-  if (o.text == KernelText::many)
-    found = o.wide == 1 ? for_codes(o, [&](auto w) { return find_many<w.value, 1, 8>(o); })
-                        : for_codes(o, [&](auto w) { return find_many<w.value, 4, 4>(o); });
+  if (o.text == KernelText::many) found = for_codes(o, [&](auto w) { return find_many<w.value, 4, 4>(o); });
   if (o.text == KernelText::tiles) found = for_codes(o, [&](auto w) { return find_tiles<w.value>(o); });
   return found ? NativeKernel{&quantize, found} : NativeKernel{};
 }
