@@ -63,16 +63,11 @@ TEST_CASE("bf16 by tiles: all kernels are right and give the same bits, whatever
     const std::vector<Candidate> all = bf16_tiles().candidates(o.problem, with_tiles());
     REQUIRE(all.size() >= 6);
     const std::size_t some = random() % all.size();
-    std::vector<std::byte> bits;
+    SameBits bits;
     for (std::size_t c = 0; c < all.size(); ++c)
       for (const Binary& b : binaries_of(o.problem, all[c], c == some)) {
         INFO(all[c].text() << " " << b.entry);
-        const std::vector<std::byte> y = o.run(device, b);
-        if (bits.empty()) {
-          REQUIRE(o.wrong() == "");
-          bits = y;
-        }
-        REQUIRE(y == bits);
+        bits.require(o, device, b);
         ++kernels;
       }
   }

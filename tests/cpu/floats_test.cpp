@@ -83,7 +83,7 @@ TEST_CASE("random problems of floats: compiled and built-in kernels are right an
     const std::vector<Candidate> all = floats.candidates(o.problem, host_arch());
     REQUIRE(!all.empty());
     const std::size_t some = random() % all.size();
-    std::vector<std::byte> bits;
+    SameBits bits;
     for (std::size_t c = 0; c < all.size(); ++c) {
       const Source source = floats.source(o.problem, host_arch(), all[c]);
       std::vector<Binary> binaries;
@@ -91,12 +91,7 @@ TEST_CASE("random problems of floats: compiled and built-in kernels are right an
       if (c == some) binaries.push_back(compile(source, host_arch(), llvm()));
       for (const Binary& b : binaries) {
         INFO(all[c].text());
-        const std::vector<std::byte> y = o.run(device, b);
-        if (bits.empty()) {
-          REQUIRE(o.wrong() == "");
-          bits = y;
-        }
-        REQUIRE(y == bits);
+        bits.require(o, device, b);
       }
     }
   }

@@ -91,7 +91,7 @@ TEST_CASE("sums of bytes without scales become floats once, and what follows is 
                            "y=int8 m=40 y_scale=300 bias=f16", "y=f16 m=1 alpha=1e-3"}) {
     Operands o(fmt::format("gemm x=int8 w=int8 n=48 k=160 pack=panels {}", rest));
     INFO(o.problem.text());
-    std::vector<std::byte> bits;
+    SameBits bits;
     int kernels = 0;
     for (const Family* f : families("gemm", host_arch())) {
       if (f == families("gemm", host_arch()).back()) continue;
@@ -103,12 +103,7 @@ TEST_CASE("sums of bytes without scales become floats once, and what follows is 
         if (source.host || i % 5 == 0) binaries.push_back(compile(source, host_arch(), llvm()));
         for (const Binary& b : binaries) {
           INFO(all[i].text());
-          const std::vector<std::byte> y = o.run(device, b);
-          if (bits.empty()) {
-            REQUIRE(o.wrong() == "");
-            bits = y;
-          }
-          REQUIRE(y == bits);
+          bits.require(o, device, b);
           ++kernels;
         }
       }

@@ -36,7 +36,7 @@ TEST_CASE("every kernel is right, and all give the same bits") {
         const char* const x = (m + static_cast<std::int64_t>(std::strlen(rest))) % 3 == 2 ? "int8_row" : "q8_1";
         Operands o(gemm(w, m, 80, columns(w, Format::parse(w).block() == 256 ? 1 : 3), rest, x));
         INFO(o.problem.text());
-        std::vector<std::byte> bits;
+        SameBits bits;
         int kernels = 0;
         for (const int threads : {1, 3}) {
           const Device device = Device::open_cpu({.threads = threads, .parallel_for = {}});
@@ -50,12 +50,7 @@ TEST_CASE("every kernel is right, and all give the same bits") {
                 binaries.push_back(compile(source, host_arch(), llvm()));
               if (source.host) binaries.push_back(built_in(source, host_arch()));
               for (const Binary& b : binaries) {
-                const std::vector<std::byte> y = o.run(device, b);
-                if (bits.empty()) {
-                  REQUIRE(o.wrong() == "");
-                  bits = y;
-                }
-                REQUIRE(y == bits);
+                bits.require(o, device, b);
               }
               ++kernels;
             }
@@ -84,7 +79,7 @@ TEST_CASE("random problems: compiled and built-in kernels are right and give the
                                                                  : " global=div"));
       INFO(o.problem.text());
       const Device device = Device::open_cpu({.threads = 1 + static_cast<int>(random() % 4), .parallel_for = {}});
-      std::vector<std::byte> bits;
+      SameBits bits;
       int compared = 0;
       for (const Family* f : families("gemm", host_arch())) {
         if (f == families("gemm", host_arch()).back()) continue;
@@ -97,12 +92,7 @@ TEST_CASE("random problems: compiled and built-in kernels are right and give the
           if (source.host || c == 0 || c == some) binaries.push_back(compile(source, host_arch(), llvm()));
           for (const Binary& b : binaries) {
             INFO(all[c].text());
-            const std::vector<std::byte> y = o.run(device, b);
-            if (bits.empty()) {
-              REQUIRE(o.wrong() == "");
-              bits = y;
-            }
-            REQUIRE(y == bits);
+            bits.require(o, device, b);
             ++compared;
           }
         }

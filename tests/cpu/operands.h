@@ -72,6 +72,22 @@ struct Operands {
   std::string wrong() const { return problem.operation().check_on_host(problem, task, spans).wrong; }
 };
 
+// All kernels of a problem give the bits of the first one, which is right.
+class SameBits {
+ public:
+  void require(Operands& o, const Device& device, const Binary& binary) {
+    const std::vector<std::byte> y = o.run(device, binary);
+    if (bits_.empty()) {
+      REQUIRE(o.wrong() == "");
+      bits_ = y;
+    }
+    REQUIRE(y == bits_);
+  }
+
+ private:
+  std::vector<std::byte> bits_;
+};
+
 inline Binary built_in(const Source& source, const Arch& target) {
   REQUIRE(source.host);
   Binary b;
