@@ -8,7 +8,7 @@
 #include "templates/checks.h"
 #include "templates/conv/conv.h"
 #include "templates/conv/depthwise/plan.cuh"
-#include "templates/conv/specialization.h"
+#include "templates/conv/tiled_family.h"
 #include "templates/fast_path.h"
 #include "templates/gemm/family.h"
 #include "templates/knobs.h"
@@ -29,6 +29,10 @@ constexpr int kMostRows = 64;        // of output, of a block
 constexpr int kMostParts = 8;        // of an axis: smaller tiles see too much beside them
 
 struct Layer {
+  using Knobs = conv::Knobs;
+  static constexpr const char* kNoTile = "no tile fits into shared memory";
+  static constexpr bool kPersistent = true;
+
   Gemm gemm;
   tw::conv::Shape shape;
   const Arch& arch;
@@ -56,6 +60,11 @@ struct Layer {
   bool legal(const Knobs& k) const {
     return k.shared_bytes() <= arch.shared_per_block && tiles(k) <= static_cast<double>(gemm::kMostBlocks);
   }
+
+  static std::string refusal(const Conv& c, const Arch& arch);
+  std::vector<Knobs> knobs() const;
+  GridAxis grid(const Knobs& k) const { return {2, static_cast<std::uint32_t>(k.rows() * k.tile_w), Knobs::kChannels}; }
+  void costs(const Knobs& k, Traits& t) const;
 };
 
 // Extents of about equal parts of an axis, the largest first, none above `most`.
@@ -70,27 +79,27 @@ std::vector<int> parts_of(std::int64_t extent, int multiple, int most) {
   return out;
 }
 
-std::vector<Knobs> knobs_of(const Layer& l) {
+std::vector<Knobs> Layer::knobs() const {
   struct Way {
     Knobs knobs;
     double cost;
   };
   constexpr std::size_t kMost = 64;
   std::vector<Way> ways;
-  for (const int tile_h : parts_of(l.shape.axes[1].out, 1, kMostRows))
-    for (const int tile_w : parts_of(l.shape.axes[2].out, 8, 128))
-      for (int images = 1; images * tile_h <= kMostRows && images < 2 * l.images(); images *= 2)
+  for (const int tile_h : parts_of(shape.axes[1].out, 1, kMostRows))
+    for (const int tile_w : parts_of(shape.axes[2].out, 8, 128))
+      for (int images = 1; images * tile_h <= kMostRows && images < 2 * this->images(); images *= 2)
         for (const int warps : {4, 8}) {
           Knobs k;
           k.tile_h = tile_h, k.tile_w = tile_w, k.images = images, k.warps = warps;
-          const Knobs c = l.complete(k);
-          if (!l.legal(c)) continue;
+          const Knobs c = complete(k);
+          if (!legal(c)) continue;
           // Pixels that are read and pixels that are multiplied, the latter by each row of the kernel; blocks that are
           // alone on a multiprocessor wait for what they load.
           const double seen = 8.0 * c.images * c.seen_h() * c.seen_blocks(),
                        multiplied = 16.0 * c.row_tiles() * c.tile_w;
-          const double alone = c.threads() * l.resident(c) < 512 ? 1.3 : 1;
-          ways.push_back({k, l.tiles(c) * (seen + multiplied * (0.3 + 0.05 * c.kernel_h)) * alone});
+          const double alone = c.threads() * resident(c) < 512 ? 1.3 : 1;
+          ways.push_back({k, tiles(c) * (seen + multiplied * (0.3 + 0.05 * c.kernel_h)) * alone});
         }
   std::stable_sort(ways.begin(), ways.end(), [](const Way& a, const Way& b) { return a.cost < b.cost; });
   std::vector<Knobs> out;
@@ -99,109 +108,62 @@ std::vector<Knobs> knobs_of(const Layer& l) {
   return out;
 }
 
-class Depthwise final : public EnumeratedFamily {
- public:
-  std::string_view op() const override { return Conv::kOperation; }
-  std::string_view name() const override { return "depthwise"; }
-  std::string_view title() const override {
-    return "depthwise convolutions through mma.sync: a filter's row as a banded matrix, planes of channels";
+std::string Layer::refusal(const Conv& c, const Arch& arch) {
+  if (std::string why = in_panels(c); !why.empty()) return why;
+  if (c.packing != Packing::none) return "w is packed as tiles";
+  if (c.quant_act.block) return "quant_act: x is fake quantized before it is multiplied";
+  if (c.groups != c.c || c.k != c.c || c.c % 8 != 0)
+    return fmt::format("c = {}, k = {}, groups = {}: one and the same multiple of 8 is needed", c.c, c.k, c.groups);
+  const Element x = fast_path(c.x).element, y = fast_path(c.y).element;
+  if ((x != Element::f16 && x != Element::bf16) || c.x != c.w || (y != Element::f16 && y != Element::bf16))
+    return fmt::format("x={} w={} y={}: 16-bit floats are needed, x and w of one type", c.x.name(), c.w.name(),
+                       c.y.name());
+  if (c.residual) return "residual: there is none to be added";
+  if (c.x_layout != TensorLayout::ndhwc || c.y_layout != TensorLayout::ndhwc)
+    return "x_layout and y_layout of ndhwc are needed";
+  const tw::conv::Shape s = shape_of(c);
+  if (s.cache > 0) return "cache: there is none to be read";
+  for (int i = 0; i < kMostAxes; ++i) {
+    const tw::conv::Axis& a = s.axes[i];
+    if (a.stride != 1 && a.out > 1) return fmt::format("a stride of {}: 1 is needed", a.stride);
   }
+  if (s.axes[0].kernel != 1 || s.axes[0].out != s.axes[0].in)
+    return fmt::format("a kernel of {} frames: one, without padding, is needed", s.axes[0].kernel);
+  const tw::conv::Axis &height = s.axes[1], &width = s.axes[2];
+  if (std::int64_t{width.kernel - 1} * width.dilation > Knobs::kMostReach)
+    return fmt::format("a kernel that spans {} columns: at most {}",
+                       std::int64_t{width.kernel - 1} * width.dilation + 1, Knobs::kMostReach + 1);
+  if (std::int64_t{std::max(width.in, width.out)} * (s.c / 8) > kMaxExtent)
+    return fmt::format("in: a row of at most {} channels", 8 * kMaxExtent);
+  if (height.kernel > kMostKernelRows)
+    return fmt::format("a kernel of {} rows: at most {}", height.kernel, kMostKernelRows);
+  if (!arch.mma_bf16 && x == Element::bf16) return fmt::format("{} has no matrix units of bf16", arch.name);
+  return {};
+}
 
-  std::string why_not(const Problem& problem, const Arch& arch) const override {
-    const Conv* c = problem.as<Conv>();
-    if (!c) return "not a conv";
-    if (std::string why = unfit(*c); !why.empty()) return why;
-    if (!arch.mma_bf16 && fast_path(c->x).element == Element::bf16)
-      return fmt::format("{} has no matrix units of bf16", arch.name);
-    if (knobs_of(Layer(*c, arch)).empty()) return "no tile fits into shared memory";
-    return {};
-  }
-
-  std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
-    if (!why_not(problem, arch).empty()) return {};
-    std::vector<Candidate> out;
-    for (const Knobs& k : knobs_of(Layer(*problem.as<Conv>(), arch))) out.push_back(kTable.candidate(name(), k));
-    return out;
-  }
-
-  Source source(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
-    const Layer l(*problem.as<Conv>(), arch);
-    const Knobs k = l.complete(kTable.knobs(candidate));
-    Specialization s = tile_specialization(l.gemm, name(), "Depthwise", kTable.text(k));
-    // Blocks take what the grid leaves out in turns; those for which there is no tile end at once.
-    s.plan.x = {2, static_cast<std::uint32_t>(k.rows() * k.tile_w), Knobs::kChannels};
-    s.plan.persistent = static_cast<std::uint32_t>(l.resident(k));
-    s.plan.threads = static_cast<std::uint32_t>(k.threads());
-    s.plan.shared_bytes = static_cast<std::uint32_t>(k.shared_bytes());
-    s.blocks_per_sm = l.resident(k);
-    s.plan.overlap = arch.clusters;  // targets that have one have the other
-    return specialize(s);
-  }
-
-  Traits traits(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
-    const Layer l(*problem.as<Conv>(), arch);
-    const Knobs k = l.complete(kTable.knobs(candidate));
-    const double tiles = l.tiles(k), channels = Knobs::kChannels;
-    const double seen = 8.0 * k.images * k.seen_h() * k.seen_blocks(),
-                 stored = static_cast<double>(k.rows()) * k.tile_w;
-    const double products = channels * k.row_tiles() * k.column_tiles();  // of 16 x 8 outputs
-    Traits t;
-    t.tile_rows = k.rows() * k.tile_w, t.tile_cols = Knobs::kChannels, t.threads = k.threads();
-    t.shared_bytes = k.shared_bytes(), t.registers = l.registers(k);
-    t.blocks = tiles;
-    t.unique_bytes = problem.min_bytes();
-    t.global_bytes = tiles * seen * channels * 2 + 2.0 * static_cast<double>(l.gemm.m) * static_cast<double>(l.gemm.n);
-    t.bytes_in_flight = 4 * 16;
-    t.mma_ops = tiles * products * k.kernel_h * 4096;
-    t.mma_in_flight = 2;
-    t.shared_traffic = tiles * (seen * channels * 2 + products * k.kernel_h * 256 + stored * channels * 4);
-    // Instructions of lanes: a load and four transposed words of eight pixels, filters, what surrounds products.
-    t.alu_ops = tiles * 32 *
-                (seen / 8 * 30 + channels * k.kernel_h * 14 + products * (30 + 3.0 * k.kernel_h) + stored / 8 * 20) / 2;
-    t.alu_in_flight = 2;
-    t.later_wave_cost = 0.5;
-    return t;
-  }
-
- private:
-  // What keeps a convolution from it on any target; empty: nothing.
-  static std::string unfit(const Conv& c) {
-    if (std::string why = in_panels(c); !why.empty()) return why;
-    if (c.packing != Packing::none) return "w is packed as tiles";
-    if (c.quant_act.block) return "quant_act: x is fake quantized before it is multiplied";
-    if (c.groups != c.c || c.k != c.c || c.c % 8 != 0)
-      return fmt::format("c = {}, k = {}, groups = {}: one and the same multiple of 8 is needed", c.c, c.k, c.groups);
-    const Element x = fast_path(c.x).element, y = fast_path(c.y).element;
-    if ((x != Element::f16 && x != Element::bf16) || c.x != c.w || (y != Element::f16 && y != Element::bf16))
-      return fmt::format("x={} w={} y={}: 16-bit floats are needed, x and w of one type", c.x.name(), c.w.name(),
-                         c.y.name());
-    if (c.residual) return "residual: there is none to be added";
-    if (c.x_layout != TensorLayout::ndhwc || c.y_layout != TensorLayout::ndhwc)
-      return "x_layout and y_layout of ndhwc are needed";
-    const tw::conv::Shape s = shape_of(c);
-    if (s.cache > 0) return "cache: there is none to be read";
-    for (int i = 0; i < kMostAxes; ++i) {
-      const tw::conv::Axis& a = s.axes[i];
-      if (a.stride != 1 && a.out > 1) return fmt::format("a stride of {}: 1 is needed", a.stride);
-    }
-    if (s.axes[0].kernel != 1 || s.axes[0].out != s.axes[0].in)
-      return fmt::format("a kernel of {} frames: one, without padding, is needed", s.axes[0].kernel);
-    const tw::conv::Axis &height = s.axes[1], &width = s.axes[2];
-    if (std::int64_t{width.kernel - 1} * width.dilation > Knobs::kMostReach)
-      return fmt::format("a kernel that spans {} columns: at most {}",
-                         std::int64_t{width.kernel - 1} * width.dilation + 1, Knobs::kMostReach + 1);
-    if (std::int64_t{std::max(width.in, width.out)} * (s.c / 8) > kMaxExtent)
-      return fmt::format("in: a row of at most {} channels", 8 * kMaxExtent);
-    if (height.kernel > kMostKernelRows)
-      return fmt::format("a kernel of {} rows: at most {}", height.kernel, kMostKernelRows);
-    return {};
-  }
-};
+void Layer::costs(const Knobs& k, Traits& t) const {
+  const double tiles = this->tiles(k), channels = Knobs::kChannels;
+  const double seen = 8.0 * k.images * k.seen_h() * k.seen_blocks(), stored = static_cast<double>(k.rows()) * k.tile_w;
+  const double products = channels * k.row_tiles() * k.column_tiles();  // of 16 x 8 outputs
+  t.tile_rows = k.rows() * k.tile_w, t.tile_cols = Knobs::kChannels;
+  t.blocks = tiles;
+  t.global_bytes = tiles * seen * channels * 2 + 2.0 * static_cast<double>(gemm.m) * static_cast<double>(gemm.n);
+  t.bytes_in_flight = 4 * 16;
+  t.mma_ops = tiles * products * k.kernel_h * 4096;
+  t.mma_in_flight = 2;
+  t.shared_traffic = tiles * (seen * channels * 2 + products * k.kernel_h * 256 + stored * channels * 4);
+  // Instructions of lanes: a load and four transposed words of eight pixels, filters, what surrounds products.
+  t.alu_ops = tiles * 32 *
+              (seen / 8 * 30 + channels * k.kernel_h * 14 + products * (30 + 3.0 * k.kernel_h) + stored / 8 * 20) / 2;
+  t.alu_in_flight = 2;
+}
 
 }  // namespace
 
 const Family& depthwise() {
-  static const Depthwise family;
+  static const TiledFamily<Layer> family(
+      "depthwise", "Depthwise",
+      "depthwise convolutions through mma.sync: a filter's row as a banded matrix, planes of channels", kTable);
   return family;
 }
 

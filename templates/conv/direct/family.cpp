@@ -9,7 +9,7 @@
 
 #include "templates/conv/conv.h"
 #include "templates/conv/direct/plan.cuh"
-#include "templates/conv/specialization.h"
+#include "templates/conv/tiled_family.h"
 #include "templates/fast_path.h"
 #include "templates/gemm/family.h"
 #include "templates/knobs.h"
@@ -73,6 +73,10 @@ struct Work {
 };
 
 struct Layer {
+  using Knobs = conv::Knobs;
+  static constexpr const char* kNoTile = "no tile of the kernel's taps fits into registers and shared memory";
+  static constexpr bool kPersistent = false;
+
   Gemm gemm;
   tw::conv::Shape shape;
   bool channels_first;
@@ -202,6 +206,11 @@ struct Layer {
            rows * k.tile_w * k.tile_h * k.outputs() * k.group_in * k.kernel_w <= kMostProducts &&
            blocks(k) <= static_cast<std::int64_t>(gemm::kMostBlocks);
   }
+
+  static std::string refusal(const Conv& c, const Arch& arch);
+  std::vector<Knobs> knobs() const;
+  GridAxis grid(const Knobs& k) const { return {static_cast<std::uint32_t>(blocks(k)), 0, 0}; }
+  void costs(const Knobs& k, Traits& t) const;
 };
 
 // Time of a launch, in clocks of a multiprocessor, roughly: what tiles are compared by.
@@ -220,27 +229,27 @@ double cost_of(const Layer& l, const Knobs& c) {
   return each * block * idle + kStart * std::ceil(each / resident);
 }
 
-std::vector<Knobs> knobs_of(const Layer& l) {
+std::vector<Knobs> Layer::knobs() const {
   struct Way {
     Knobs knobs;
     double cost;
   };
   constexpr std::size_t kOfEach = 3, kMost = 48;
   std::vector<Way> ways;
-  const tw::conv::Axis &width = l.axis(0), &height = l.axis(1);
-  const int group_out = l.shape.k / l.shape.groups;
+  const tw::conv::Axis &width = axis(0), &height = axis(1);
+  const int group_out = shape.k / shape.groups;
   const auto add = [&](const Knobs& k) {
-    if (!l.may_fit(k)) return;
-    const Knobs c = l.complete(k);
-    if (l.legal(c)) ways.push_back({k, cost_of(l, c)});
+    if (!may_fit(k)) return;
+    const Knobs c = complete(k);
+    if (legal(c)) ways.push_back({k, cost_of(*this, c)});
   };
   const auto add_blocks = [&](Knobs k) {
     const int across = static_cast<int>(std::min<std::int64_t>(ceil_div64(width.out, k.tile_w), kMostThreads));
     const int down = static_cast<int>(std::min<std::int64_t>(ceil_div64(height.out, k.tile_h), kMostThreads));
-    const std::int64_t units = ceil_div64(l.shape.groups, k.groups);
+    const std::int64_t units = ceil_div64(shape.groups, k.groups);
     for (k.threads_c = 1; k.threads_c <= 64; k.threads_c *= 2) {
       if (k.threads_c >= 2 * units) break;
-      if (!l.channels_first && k.threads_c < 8 && k.threads_c < units) continue;  // too short runs of memory
+      if (!channels_first && k.threads_c < 8 && k.threads_c < units) continue;  // too short runs of memory
       for (int w = 1, last = 0; w <= across && w <= 64; ++w) {
         k.threads_w = ceil_div(across, w);
         if (k.threads_w == last || k.threads_c * k.threads_w > kMostThreads) continue;
@@ -258,7 +267,7 @@ std::vector<Knobs> knobs_of(const Layer& l) {
     }
   };
   for (const int groups : {1, 2, 4, 8}) {
-    if (groups > 1 && (l.channels_first || groups > l.shape.groups || groups * group_out > 8)) continue;
+    if (groups > 1 && (channels_first || groups > shape.groups || groups * group_out > 8)) continue;
     for (int features = std::min(group_out, 8); features > 0; features = groups > 1 ? 0 : features / 2) {
       for (const int tile_w : {1, 2, 4, 7, 8, 16}) {
         if (tile_w > 1 && tile_w >= 2 * width.out) continue;
@@ -285,94 +294,50 @@ std::vector<Knobs> knobs_of(const Layer& l) {
   return out;
 }
 
-class Direct final : public EnumeratedFamily {
- public:
-  std::string_view op() const override { return Conv::kOperation; }
-  std::string_view name() const override { return "direct"; }
-  std::string_view title() const override {
-    return "depthwise and other convolutions of few channels a group: tiles of pixels in registers, no matrix units";
+std::string Layer::refusal(const Conv& c, const Arch& arch) {
+  if (std::string why = scaled_pixels(c); !why.empty()) return why;
+  if (std::string why = in_panels(c); !why.empty()) return why;
+  if (c.packing != Packing::none) return "w is packed as tiles";
+  if (c.quant_act.block) return "quant_act: x is fake quantized before it is multiplied";
+  if (c.c / c.groups > kMostGroupInputs)
+    return fmt::format("{} input channels a group: at most {}", c.c / c.groups, kMostGroupInputs);
+  if (c.x_layout != c.y_layout) return "x_layout and y_layout must be the same";
+  if (std::max(c.c, c.k) > kMostPlace) return fmt::format("c, k: at most {} channels", kMostPlace);
+  const tw::conv::Shape s = shape_of(c);
+  for (int i = s.first_axis; i < kMostAxes; ++i) {
+    const tw::conv::Axis& a = s.axes[i];
+    if (a.in > kMostPlace - 2 * kMostReach || a.lo > kMostPlace - 2 * kMostReach - a.in ||
+        std::int64_t{a.out} * a.stride > kMostPlace)
+      return fmt::format("in: at most {} elements of an axis with its padding", kMostPlace);
+    if (i == 0) continue;
+    if (a.out > 1 && a.stride > kMostReach) return fmt::format("a stride of {}: at most {}", a.stride, kMostReach);
+    if (std::int64_t{a.kernel - 1} * a.dilation > kMostReach)
+      return fmt::format("a kernel that spans {} elements: at most {}", std::int64_t{a.kernel - 1} * a.dilation + 1,
+                         kMostReach + 1);
   }
+  if (c.groups == 1 && mma().why_not(c, arch).empty()) return "one group, which the matrix units take";
+  return {};
+}
 
-  std::string why_not(const Problem& problem, const Arch& arch) const override {
-    const Conv* c = problem.as<Conv>();
-    if (!c) return "not a conv";
-    if (std::string why = unfit(*c); !why.empty()) return why;
-    if (c->groups == 1 && mma().why_not(problem, arch).empty()) return "one group, which the matrix units take";
-    if (knobs_of(Layer(*c, arch)).empty()) return "no tile of the kernel's taps fits into registers and shared memory";
-    return {};
-  }
-
-  std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
-    if (!why_not(problem, arch).empty()) return {};
-    std::vector<Candidate> out;
-    for (const Knobs& k : knobs_of(Layer(*problem.as<Conv>(), arch))) out.push_back(kTable.candidate(name(), k));
-    return out;
-  }
-
-  Source source(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
-    const Layer l(*problem.as<Conv>(), arch);
-    const Knobs k = l.complete(kTable.knobs(candidate));
-    Specialization s = tile_specialization(l.gemm, name(), "Direct", kTable.text(k));
-    s.plan.x.fixed = static_cast<std::uint32_t>(l.blocks(k));
-    s.plan.threads = static_cast<std::uint32_t>(k.threads());
-    s.plan.shared_bytes = static_cast<std::uint32_t>(k.shared_bytes());
-    s.blocks_per_sm = l.resident(k);
-    s.plan.overlap = arch.clusters;  // targets that have one have the other
-    return specialize(s);
-  }
-
-  Traits traits(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
-    const Layer l(*problem.as<Conv>(), arch);
-    const Knobs k = l.complete(kTable.knobs(candidate));
-    const Work w = l.work(k);
-    const double blocks = static_cast<double>(l.blocks(k)), threads = 32.0 * ceil_div(k.threads(), 32);
-    Traits t;
-    t.tile_rows = k.block_w() * k.block_h(), t.tile_cols = k.block_outputs(), t.threads = k.threads();
-    t.shared_bytes = k.shared_bytes();
-    t.registers = l.registers(k);
-    t.blocks = blocks;
-    t.unique_bytes = problem.min_bytes();
-    t.global_bytes =
-        blocks * w.copied_bytes + static_cast<double>(l.gemm.m) * static_cast<double>(l.gemm.n) * l.y_bytes;
-    t.bytes_in_flight = w.copied_bytes / k.stages() / k.threads();
-    t.shared_traffic = blocks * w.shared_bytes;
-    t.alu_ops = blocks * threads * (w.products + w.others) / 2;  // at twice the rate of integers
-    t.alu_in_flight = 4;
-    t.later_wave_cost = 0.5;
-    return t;
-  }
-
- private:
-  // What keeps a convolution from it on any target; empty: nothing.
-  static std::string unfit(const Conv& c) {
-    if (std::string why = scaled_pixels(c); !why.empty()) return why;
-    if (std::string why = in_panels(c); !why.empty()) return why;
-    if (c.packing != Packing::none) return "w is packed as tiles";
-    if (c.quant_act.block) return "quant_act: x is fake quantized before it is multiplied";
-    if (c.c / c.groups > kMostGroupInputs)
-      return fmt::format("{} input channels a group: at most {}", c.c / c.groups, kMostGroupInputs);
-    if (c.x_layout != c.y_layout) return "x_layout and y_layout must be the same";
-    if (std::max(c.c, c.k) > kMostPlace) return fmt::format("c, k: at most {} channels", kMostPlace);
-    const tw::conv::Shape s = shape_of(c);
-    for (int i = s.first_axis; i < kMostAxes; ++i) {
-      const tw::conv::Axis& a = s.axes[i];
-      if (a.in > kMostPlace - 2 * kMostReach || a.lo > kMostPlace - 2 * kMostReach - a.in ||
-          std::int64_t{a.out} * a.stride > kMostPlace)
-        return fmt::format("in: at most {} elements of an axis with its padding", kMostPlace);
-      if (i == 0) continue;
-      if (a.out > 1 && a.stride > kMostReach) return fmt::format("a stride of {}: at most {}", a.stride, kMostReach);
-      if (std::int64_t{a.kernel - 1} * a.dilation > kMostReach)
-        return fmt::format("a kernel that spans {} elements: at most {}", std::int64_t{a.kernel - 1} * a.dilation + 1,
-                           kMostReach + 1);
-    }
-    return {};
-  }
-};
+void Layer::costs(const Knobs& k, Traits& t) const {
+  const Work w = work(k);
+  const double blocks = static_cast<double>(this->blocks(k)), threads = 32.0 * ceil_div(k.threads(), 32);
+  t.tile_rows = k.block_w() * k.block_h(), t.tile_cols = k.block_outputs();
+  t.blocks = blocks;
+  t.global_bytes = blocks * w.copied_bytes + static_cast<double>(gemm.m) * static_cast<double>(gemm.n) * y_bytes;
+  t.bytes_in_flight = w.copied_bytes / k.stages() / k.threads();
+  t.shared_traffic = blocks * w.shared_bytes;
+  t.alu_ops = blocks * threads * (w.products + w.others) / 2;  // at twice the rate of integers
+  t.alu_in_flight = 4;
+}
 
 }  // namespace
 
 const Family& direct() {
-  static const Direct family;
+  static const TiledFamily<Layer> family(
+      "direct", "Direct",
+      "depthwise and other convolutions of few channels a group: tiles of pixels in registers, no matrix units",
+      kTable);
   return family;
 }
 

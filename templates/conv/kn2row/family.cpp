@@ -7,7 +7,7 @@
 #include "templates/checks.h"
 #include "templates/conv/conv.h"
 #include "templates/conv/kn2row/plan.cuh"
-#include "templates/conv/specialization.h"
+#include "templates/conv/tiled_family.h"
 #include "templates/fast_path.h"
 #include "templates/gemm/family.h"
 #include "templates/knobs.h"
@@ -30,6 +30,10 @@ constexpr int kMostFeatures = 4, kMostRows = 128, kMostChannels = 4096, kMostRea
 constexpr int kMostRegisters = 244;
 
 struct Layer {
+  using Knobs = conv::Knobs;
+  static constexpr const char* kNoTile = "no tile of the kernel's taps fits into registers and shared memory";
+  static constexpr bool kPersistent = true;
+
   Gemm gemm;
   tw::conv::Shape shape;
   const Arch& arch;
@@ -64,11 +68,16 @@ struct Layer {
     return k.seen() <= 64 * 1024 && k.shared_bytes() <= arch.shared_per_block && registers(k) <= kMostRegisters &&
            tiles(k) <= static_cast<std::int64_t>(gemm::kMostBlocks);
   }
+
+  static std::string refusal(const Conv& c, const Arch& arch);
+  std::vector<Knobs> knobs() const;
+  GridAxis grid(const Knobs& k) const { return {2, static_cast<std::uint32_t>(k.tile_h * k.tile_w), 0}; }
+  void costs(const Knobs& k, Traits& t) const;
 };
 
-std::vector<Knobs> knobs_of(const Layer& l) {
+std::vector<Knobs> Layer::knobs() const {
   std::vector<Knobs> out;
-  const tw::conv::Axis* axes = l.shape.axes;
+  const tw::conv::Axis* axes = shape.axes;
   for (const int warps : {4, 8})
     for (const int tile_h : {1, 2, 4, 8, 16, 32})
       for (const int own : {1, 2}) {
@@ -77,121 +86,76 @@ std::vector<Knobs> knobs_of(const Layer& l) {
         // Rows of few pixels see much beside them, and so do few rows.
         if (k.tile_w < 8 || (tile_h < 4 && axes[1].out >= 4 && axes[2].out >= 16)) continue;
         for (const int chunk : {32, 64}) {
-          if (chunk > 32 && chunk >= 2 * l.shape.c) continue;
+          if (chunk > 32 && chunk >= 2 * shape.c) continue;
           for (const int stages : {2, 3, 4})
             for (const int frames : {0, 1, 4, 16}) {
               if (frames >= axes[0].out) continue;
               k.chunk = chunk, k.stages = stages, k.frames = frames;
-              if (l.legal(l.complete(k))) out.push_back(k);
+              if (legal(complete(k))) out.push_back(k);
             }
         }
       }
   return out;
 }
 
-class Kn2row final : public EnumeratedFamily {
- public:
-  std::string_view op() const override { return Conv::kOperation; }
-  std::string_view name() const override { return "kn2row"; }
-  std::string_view title() const override {
-    return "at most 4 output channels: each pixel times all taps through mma.sync, then shifted and added";
+std::string Layer::refusal(const Conv& c, const Arch& arch) {
+  if (std::string why = in_panels(c); !why.empty()) return why;
+  if (c.packing != Packing::none) return "w is packed as tiles";
+  if (c.quant_act.block) return "quant_act: x is fake quantized before it is multiplied";
+  if (c.groups != 1) return fmt::format("groups = {}: channels of one group are needed", c.groups);
+  if (c.k > kMostFeatures) return fmt::format("k = {}: at most {} output channels", c.k, kMostFeatures);
+  const Element x = fast_path(c.x).element;
+  if ((x != Element::f16 && x != Element::bf16) || c.x != c.w)
+    return fmt::format("x={} w={}: 16-bit floats of one type are needed", c.x.name(), c.w.name());
+  if (c.x_layout != TensorLayout::ndhwc) return "x_layout of ndhwc is needed";
+  if (c.c % 8 != 0 || c.c > kMostChannels)
+    return fmt::format("c = {}: a multiple of 8, at most {}, is needed", c.c, kMostChannels);
+  if (not_pointwise(c).empty()) return "a pointwise convolution, which pointwise_mma serves";
+  const tw::conv::Shape s = shape_of(c);
+  if (s.cache > 0 && s.first_axis != 0) return "cache: frames of three axes are needed";
+  if (s.taps() * c.k > kMostRows)
+    return fmt::format("{} taps of {} output channels: at most {} together", s.taps(), c.k, kMostRows);
+  if (std::int64_t{s.axes[1].in} * s.axes[2].in > kMaxExtent)
+    return fmt::format("in: at most {} pixels of a frame", kMaxExtent);
+  for (int i = 0; i < kMostAxes; ++i) {
+    const tw::conv::Axis& a = s.axes[i];
+    if (a.stride != 1 && a.out > 1) return fmt::format("a stride of {}: 1 is needed", a.stride);
+    if (i == 0 && a.dilation != 1 && a.kernel > 1)
+      return fmt::format("a dilation of {} from frame to frame: 1 is needed", a.dilation);
+    if (std::int64_t{a.kernel - 1} * a.dilation > kMostReach)
+      return fmt::format("a kernel that spans {} elements: at most {}", std::int64_t{a.kernel - 1} * a.dilation + 1,
+                         kMostReach + 1);
   }
+  if (!arch.cp_async) return fmt::format("{} has no asynchronous copies", arch.name);
+  return {};
+}
 
-  std::string why_not(const Problem& problem, const Arch& arch) const override {
-    const Conv* c = problem.as<Conv>();
-    if (!c) return "not a conv";
-    if (std::string why = unfit(*c); !why.empty()) return why;
-    if (!arch.cp_async) return fmt::format("{} has no asynchronous copies", arch.name);
-    if (knobs_of(Layer(*c, arch)).empty()) return "no tile of the kernel's taps fits into registers and shared memory";
-    return {};
-  }
-
-  std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
-    if (!why_not(problem, arch).empty()) return {};
-    std::vector<Candidate> out;
-    for (const Knobs& k : knobs_of(Layer(*problem.as<Conv>(), arch))) out.push_back(kTable.candidate(name(), k));
-    return out;
-  }
-
-  Source source(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
-    const Layer l(*problem.as<Conv>(), arch);
-    const Knobs k = l.complete(kTable.knobs(candidate));
-    Specialization s = tile_specialization(l.gemm, name(), "Kn2row", kTable.text(k));
-    // Blocks take what the grid leaves out in turns; those for which there is no tile end at once.
-    s.plan.x = {2, static_cast<std::uint32_t>(k.tile_h * k.tile_w), 0};
-    s.plan.persistent = static_cast<std::uint32_t>(l.resident(k));
-    s.plan.threads = static_cast<std::uint32_t>(k.threads());
-    s.plan.shared_bytes = static_cast<std::uint32_t>(k.shared_bytes());
-    s.blocks_per_sm = l.resident(k);
-    s.plan.overlap = arch.clusters;  // targets that have one have the other
-    return specialize(s);
-  }
-
-  Traits traits(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
-    const Layer l(*problem.as<Conv>(), arch);
-    const Knobs k = l.complete(kTable.knobs(candidate));
-    const double tiles = static_cast<double>(l.tiles(k)), frames = static_cast<double>(l.frames(k));
-    const double products = tiles * (frames + k.kernel_d - 1);  // frames that are multiplied
-    const double pixels = k.pixels(), rows = 16.0 * k.row_tiles(), channels = k.chunks() * k.chunk;
-    Traits t;
-    t.tile_rows = static_cast<int>(std::min<std::int64_t>(k.tile_h * k.tile_w * l.frames(k), kMaxExtent));
-    t.tile_cols = k.features, t.threads = k.threads();
-    t.shared_bytes = k.shared_bytes(), t.registers = l.registers(k);
-    t.blocks = tiles;
-    t.unique_bytes = problem.min_bytes();
-    t.global_bytes = products * k.seen() * l.shape.c * 2 + tiles * k.kernel_d * k.frame_rows() * l.shape.c * 2 +
-                     static_cast<double>(l.gemm.m) * static_cast<double>(l.gemm.n) * fast_path(l.gemm.y).element_bytes;
-    t.bytes_in_flight = (k.stages - 1.0) * k.stage_bytes() / k.threads();
-    t.mma_ops = products * 2 * pixels * rows * channels;
-    t.mma_in_flight = k.row_tiles() * k.pixel_tiles();
-    // Pixels in and out, weights for each warp, the products of a finished frame in and out.
-    t.shared_traffic = products * (pixels * channels * 4 + k.warps * rows * channels * 2 +
-                                   16.0 * k.frame_tiles() * (pixels + k.tile_h * k.tile_w) * 4);
-    t.alu_ops =
-        products * k.threads() * (k.own_pixels() * k.frame_rows() * 2.0 + pixels * channels / 8 / k.threads() * 8);
-    t.alu_in_flight = 4;
-    t.later_wave_cost = 0.5;
-    return t;
-  }
-
- private:
-  // What keeps a convolution from it on any target; empty: nothing.
-  static std::string unfit(const Conv& c) {
-    if (std::string why = in_panels(c); !why.empty()) return why;
-    if (c.packing != Packing::none) return "w is packed as tiles";
-    if (c.quant_act.block) return "quant_act: x is fake quantized before it is multiplied";
-    if (c.groups != 1) return fmt::format("groups = {}: channels of one group are needed", c.groups);
-    if (c.k > kMostFeatures) return fmt::format("k = {}: at most {} output channels", c.k, kMostFeatures);
-    const Element x = fast_path(c.x).element;
-    if ((x != Element::f16 && x != Element::bf16) || c.x != c.w)
-      return fmt::format("x={} w={}: 16-bit floats of one type are needed", c.x.name(), c.w.name());
-    if (c.x_layout != TensorLayout::ndhwc) return "x_layout of ndhwc is needed";
-    if (c.c % 8 != 0 || c.c > kMostChannels)
-      return fmt::format("c = {}: a multiple of 8, at most {}, is needed", c.c, kMostChannels);
-    if (not_pointwise(c).empty()) return "a pointwise convolution, which pointwise_mma serves";
-    const tw::conv::Shape s = shape_of(c);
-    if (s.cache > 0 && s.first_axis != 0) return "cache: frames of three axes are needed";
-    if (s.taps() * c.k > kMostRows)
-      return fmt::format("{} taps of {} output channels: at most {} together", s.taps(), c.k, kMostRows);
-    if (std::int64_t{s.axes[1].in} * s.axes[2].in > kMaxExtent)
-      return fmt::format("in: at most {} pixels of a frame", kMaxExtent);
-    for (int i = 0; i < kMostAxes; ++i) {
-      const tw::conv::Axis& a = s.axes[i];
-      if (a.stride != 1 && a.out > 1) return fmt::format("a stride of {}: 1 is needed", a.stride);
-      if (i == 0 && a.dilation != 1 && a.kernel > 1)
-        return fmt::format("a dilation of {} from frame to frame: 1 is needed", a.dilation);
-      if (std::int64_t{a.kernel - 1} * a.dilation > kMostReach)
-        return fmt::format("a kernel that spans {} elements: at most {}", std::int64_t{a.kernel - 1} * a.dilation + 1,
-                           kMostReach + 1);
-    }
-    return {};
-  }
-};
+void Layer::costs(const Knobs& k, Traits& t) const {
+  const double tiles = static_cast<double>(this->tiles(k)), frames = static_cast<double>(this->frames(k));
+  const double products = tiles * (frames + k.kernel_d - 1);  // frames that are multiplied
+  const double pixels = k.pixels(), rows = 16.0 * k.row_tiles(), channels = k.chunks() * k.chunk;
+  t.tile_rows = static_cast<int>(std::min<std::int64_t>(k.tile_h * k.tile_w * this->frames(k), kMaxExtent));
+  t.tile_cols = k.features;
+  t.blocks = tiles;
+  t.global_bytes = products * k.seen() * shape.c * 2 + tiles * k.kernel_d * k.frame_rows() * shape.c * 2 +
+                   static_cast<double>(gemm.m) * static_cast<double>(gemm.n) * fast_path(gemm.y).element_bytes;
+  t.bytes_in_flight = (k.stages - 1.0) * k.stage_bytes() / k.threads();
+  t.mma_ops = products * 2 * pixels * rows * channels;
+  t.mma_in_flight = k.row_tiles() * k.pixel_tiles();
+  // Pixels in and out, weights for each warp, the products of a finished frame in and out.
+  t.shared_traffic = products * (pixels * channels * 4 + k.warps * rows * channels * 2 +
+                                 16.0 * k.frame_tiles() * (pixels + k.tile_h * k.tile_w) * 4);
+  t.alu_ops =
+      products * k.threads() * (k.own_pixels() * k.frame_rows() * 2.0 + pixels * channels / 8 / k.threads() * 8);
+  t.alu_in_flight = 4;
+}
 
 }  // namespace
 
 const Family& kn2row() {
-  static const Kn2row family;
+  static const TiledFamily<Layer> family(
+      "kn2row", "Kn2row",
+      "at most 4 output channels: each pixel times all taps through mma.sync, then shifted and added", kTable);
   return family;
 }
 
