@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "jit/elf.h"
 
+#include <elf.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -8,35 +10,8 @@
 namespace tilewright::jit {
 namespace {
 
-struct FileHeader {
-  unsigned char ident[16];
-  std::uint16_t type, machine;
-  std::uint32_t version;
-  std::uint64_t entry, program_offset, section_offset;
-  std::uint32_t flags;
-  std::uint16_t header_size, program_size, program_count, section_size, section_count, names;
-};
-static_assert(sizeof(FileHeader) == 64);
-
-struct Section {
-  std::uint32_t name, type;
-  std::uint64_t flags, address, offset, size;
-  std::uint32_t link, info;
-  std::uint64_t align, item;
-};
-static_assert(sizeof(Section) == 64);
-
-struct Symbol {
-  std::uint32_t name;
-  unsigned char info, other;
-  std::uint16_t section;
-  std::uint64_t value, size;
-};
-static_assert(sizeof(Symbol) == 24);
-
-constexpr std::uint32_t kSymbolTable = 2, kNoBits = 8;
-constexpr std::uint16_t kCudaMachine = 190;
-constexpr unsigned char kGlobalFunction = 0x12, kWeakFunction = 0x22;  // binding << 4 | STT_FUNC
+constexpr unsigned char kGlobalFunction = ELF64_ST_INFO(STB_GLOBAL, STT_FUNC),
+                        kWeakFunction = ELF64_ST_INFO(STB_WEAK, STT_FUNC);
 
 bool inside(std::uint64_t offset, std::uint64_t size, std::uint64_t total) {
   return offset <= total && size <= total - offset;
@@ -50,31 +25,29 @@ T at(std::span<const std::byte> image, std::uint64_t offset) {
   return value;
 }
 
-std::string_view text_at(std::span<const std::byte> image, const Section& strings, std::uint32_t offset) {
-  if (offset >= strings.size) return {};
-  const char* begin = reinterpret_cast<const char*>(image.data() + strings.offset + offset);
-  return {begin, strnlen(begin, strings.size - offset)};
+std::string_view text_at(std::span<const std::byte> image, const Elf64_Shdr& strings, std::uint32_t offset) {
+  if (offset >= strings.sh_size) return {};
+  const char* begin = reinterpret_cast<const char*>(image.data() + strings.sh_offset + offset);
+  return {begin, strnlen(begin, strings.sh_size - offset)};
 }
 
 }  // namespace
 
 std::string elf_defect(std::span<const std::byte> image) {
-  if (image.size() < sizeof(FileHeader)) return "shorter than an ELF header";
-  const auto header = at<FileHeader>(image, 0);
-  if (std::memcmp(header.ident,
-                  "\x7f"
-                  "ELF\x02\x01",
-                  6) != 0)
+  if (image.size() < sizeof(Elf64_Ehdr)) return "shorter than an ELF header";
+  const auto header = at<Elf64_Ehdr>(image, 0);
+  if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_ident[EI_CLASS] != ELFCLASS64 ||
+      header.e_ident[EI_DATA] != ELFDATA2LSB)
     return "not a 64-bit ELF file";
-  if (header.machine != kCudaMachine) return "an ELF file, but not for CUDA";
-  if (header.section_count == 0 || header.section_size != sizeof(Section)) return "no sections";
-  if (!inside(header.section_offset, std::uint64_t{header.section_count} * sizeof(Section), image.size()))
+  if (header.e_machine != EM_CUDA) return "an ELF file, but not for CUDA";
+  if (header.e_shnum == 0 || header.e_shentsize != sizeof(Elf64_Shdr)) return "no sections";
+  if (!inside(header.e_shoff, std::uint64_t{header.e_shnum} * sizeof(Elf64_Shdr), image.size()))
     return "truncated: its section table lies beyond its end";
-  if (!inside(header.program_offset, std::uint64_t{header.program_count} * header.program_size, image.size()))
+  if (!inside(header.e_phoff, std::uint64_t{header.e_phnum} * header.e_phentsize, image.size()))
     return "truncated: its program table lies beyond its end";
-  for (int i = 0; i < header.section_count; ++i) {
-    const auto section = at<Section>(image, header.section_offset + i * sizeof(Section));
-    if (section.type != kNoBits && !inside(section.offset, section.size, image.size()))
+  for (int i = 0; i < header.e_shnum; ++i) {
+    const auto section = at<Elf64_Shdr>(image, header.e_shoff + i * sizeof(Elf64_Shdr));
+    if (section.sh_type != SHT_NOBITS && !inside(section.sh_offset, section.sh_size, image.size()))
       return "truncated: a section lies beyond its end";
   }
   return {};
@@ -83,16 +56,16 @@ std::string elf_defect(std::span<const std::byte> image) {
 std::vector<std::string> elf_entries(std::span<const std::byte> image) {
   std::vector<std::string> names;
   if (!elf_defect(image).empty()) return names;
-  const auto header = at<FileHeader>(image, 0);
-  for (int i = 0; i < header.section_count; ++i) {
-    const auto table = at<Section>(image, header.section_offset + i * sizeof(Section));
-    if (table.type != kSymbolTable || table.link >= header.section_count) continue;
-    const auto strings = at<Section>(image, header.section_offset + table.link * sizeof(Section));
-    if (strings.type == kNoBits) continue;
-    for (std::uint64_t n = 0; n < table.size / sizeof(Symbol); ++n) {
-      const auto symbol = at<Symbol>(image, table.offset + n * sizeof(Symbol));
-      const bool function = symbol.info == kGlobalFunction || symbol.info == kWeakFunction;
-      if (function && symbol.section != 0) names.emplace_back(text_at(image, strings, symbol.name));
+  const auto header = at<Elf64_Ehdr>(image, 0);
+  for (int i = 0; i < header.e_shnum; ++i) {
+    const auto table = at<Elf64_Shdr>(image, header.e_shoff + i * sizeof(Elf64_Shdr));
+    if (table.sh_type != SHT_SYMTAB || table.sh_link >= header.e_shnum) continue;
+    const auto strings = at<Elf64_Shdr>(image, header.e_shoff + table.sh_link * sizeof(Elf64_Shdr));
+    if (strings.sh_type == SHT_NOBITS) continue;
+    for (std::uint64_t n = 0; n < table.sh_size / sizeof(Elf64_Sym); ++n) {
+      const auto symbol = at<Elf64_Sym>(image, table.sh_offset + n * sizeof(Elf64_Sym));
+      const bool function = symbol.st_info == kGlobalFunction || symbol.st_info == kWeakFunction;
+      if (function && symbol.st_shndx != SHN_UNDEF) names.emplace_back(text_at(image, strings, symbol.st_name));
     }
   }
   return names;
