@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What families of operations with short lists of candidates share: everything but a kernel's knobs, plan and costs.
+// What families of operations with short lists of candidates share: everything but a kernel's knobs, plan,
+// text and costs.
 #pragma once
 
 #include <tilewright/family.h>
@@ -31,35 +32,55 @@ class FamilyOf : public EnumeratedFamily {
     return why_not(problem, arch).empty() ? list(*problem.as<P>()) : std::vector<Candidate>();
   }
 
+  Source source(const Problem& problem, const Arch& arch, const Candidate& candidate) const final {
+    const P& p = *problem.as<P>();
+    const Text of = text(p, candidate, arch);
+    Specialization s;
+    s.name = fmt::format("{}/{}", op(), name());
+    s.includes = {fmt::format("{}/{}.cuh", folder_, of.header.empty() ? name() : of.header)};
+    for (auto f = of.formats.begin(); f != of.formats.end(); ++f)
+      if (std::find(of.formats.begin(), f, *f) == f) s.includes.push_back(format_file(*f));
+    s.prelude = of.prelude;
+    s.plan_type = of.plan_type;
+    s.space = of.space.empty() ? fmt::format("tw::{}", folder_) : of.space;
+    s.plan = plan(p, candidate, arch);
+    if (of.bound_registers) s.blocks_per_sm = std::max(1, static_cast<int>(s.plan.persistent));
+    return specialize(s);
+  }
+
+  Traits traits(const Problem& problem, const Arch& arch, const Candidate& candidate) const final {
+    const P& p = *problem.as<P>();
+    const LaunchPlan launch = plan(p, candidate, arch);
+    Traits t;
+    t.threads = static_cast<int>(launch.threads);
+    t.shared_bytes = static_cast<int>(launch.shared_bytes);
+    t.tile_rows = std::max(1, static_cast<int>(launch.x.per_rows));
+    t.tile_cols = static_cast<int>(launch.x.per_cols ? launch.x.per_cols : std::max<std::int64_t>(1, problem.cols()));
+    t.blocks = static_cast<double>(launch.x.blocks(std::max<std::int64_t>(1, problem.rows()), problem.cols()));
+    t.unique_bytes = t.global_bytes = problem.min_bytes();
+    costs(p, candidate, arch, t);
+    return t;
+  }
+
  protected:
   // Why no candidate serves p; empty if some do.
   virtual std::string refusal(const P&) const { return ""; }
   // A kernel without knobs, unless a family says otherwise.
   virtual std::vector<Candidate> list(const P&) const { return {{std::string(name()), {}}}; }
 
-  // All of a source but its knobs and the type of its plan. `header`: the file of the kernel, if not the family's name.
-  Specialization specialization(const LaunchPlan& plan, const std::vector<Format>& formats,
-                                std::string_view header = {}) const {
-    Specialization s;
-    s.name = fmt::format("{}/{}", op(), name());
-    s.includes = {fmt::format("{}/{}.cuh", folder_, header.empty() ? name() : header)};
-    for (auto f = formats.begin(); f != formats.end(); ++f)
-      if (std::find(formats.begin(), f, *f) == f) s.includes.push_back(format_file(*f));
-    s.space = fmt::format("tw::{}", folder_);
-    s.plan = plan;
-    return s;
-  }
-  // Of a launch by this plan: what follows from it, every byte read or written once.
-  static Traits base_traits(const Problem& problem, const LaunchPlan& plan) {
-    Traits t;
-    t.threads = static_cast<int>(plan.threads);
-    t.shared_bytes = static_cast<int>(plan.shared_bytes);
-    t.tile_rows = std::max(1, static_cast<int>(plan.x.per_rows));
-    t.tile_cols = static_cast<int>(plan.x.per_cols ? plan.x.per_cols : std::max<std::int64_t>(1, problem.cols()));
-    t.blocks = static_cast<double>(plan.x.blocks(std::max<std::int64_t>(1, problem.rows()), problem.cols()));
-    t.unique_bytes = t.global_bytes = problem.min_bytes();
-    return t;
-  }
+  virtual LaunchPlan plan(const P& p, const Candidate& candidate, const Arch& arch) const = 0;
+  // What a source states besides the plan.
+  struct Text {
+    std::string plan_type;         // of the kernel, with its template arguments
+    std::vector<Format> formats;   // whose files it includes
+    std::string prelude = {};      // the knobs
+    std::string_view header = {};  // the kernel's file in the folder, if not the family's name
+    std::string space = {};        // the kernel's namespace, if not the folder's
+    bool bound_registers = false;  // so that as many blocks are resident as the plan says
+  };
+  virtual Text text(const P& p, const Candidate& candidate, const Arch& arch) const = 0;
+  // Sets registers, bytes in flight and operations. The rest follows from the plan, every byte read or written once.
+  virtual void costs(const P& p, const Candidate& candidate, const Arch& arch, Traits& t) const = 0;
 
  private:
   std::string_view folder_;

@@ -32,33 +32,34 @@ class Vectors final : public FamilyOf<FakeQuant> {
   std::string_view name() const override { return "vectors"; }
   std::string_view title() const override { return "16-byte accesses, blocks in turns, sums in one order"; }
 
-  Source source(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
-    const FakeQuant& f = *problem.as<FakeQuant>();
-    const Knobs k = derived(f, candidate);
-    Specialization s = specialization(plan(f, k, arch), {f.x});
-    s.prelude = kTable.text(k);
-    s.plan_type = fmt::format("tw::affine::Vectors<{}, kKnobs, {}>", format_type(f.x), grad_of(f));
-    return specialize(s);
+ protected:
+  Text text(const FakeQuant& f, const Candidate& candidate, const Arch&) const override {
+    return {.plan_type = fmt::format("tw::affine::Vectors<{}, kKnobs, {}>", format_type(f.x), grad_of(f)),
+            .formats = {f.x},
+            .prelude = kTable.text(derived(f, candidate))};
   }
-  Traits traits(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
-    const FakeQuant& f = *problem.as<FakeQuant>();
+  void costs(const FakeQuant& f, const Candidate& candidate, const Arch&, Traits& t) const override {
     const Knobs k = derived(f, candidate);
-    Traits t = base_traits(problem, plan(f, k, arch));
     const int inputs = f.grad == FakeQuantGrad::none ? 1 : 2;
     t.registers = 36 + inputs * k.loads * k.piece;
     t.bytes_in_flight = inputs * k.loads * k.piece * fast_path(f.x).element_bytes;
     // Of each element the code and what follows from it, of each piece the division that finds its row.
     t.alu_ops = elements(f) * (learned(f) ? 14.0 : 9.0) + elements(f) / k.piece * (by_row(f) && !learned(f) ? 50 : 5);
     t.later_wave_cost = 0.1;  // a loop's turn
-    return t;
   }
-
- protected:
   std::vector<Candidate> list(const FakeQuant&) const override {
     std::vector<Candidate> all;
     for (const int threads : {256, 512, 128})
       for (const int loads : {4, 2, 8}) all.push_back(kTable.candidate(name(), {.threads = threads, .loads = loads}));
     return all;
+  }
+  LaunchPlan plan(const FakeQuant& f, const Candidate& candidate, const Arch& arch) const override {
+    const Knobs k = derived(f, candidate);
+    LaunchPlan p{.x = {1, 1, 0}, .y = {}, .z = {}, .threads = static_cast<std::uint32_t>(k.threads)};
+    if (!(k.learned && k.by_row)) p.x = run_grid(std::int64_t{k.tile()} * k.piece, f.rows, f.cols);
+    p.persistent = static_cast<std::uint32_t>(std::max(1, arch.threads_per_sm / k.threads));
+    if (k.learned) p.shared_bytes = 264;
+    return p;
   }
 
  private:
@@ -70,13 +71,6 @@ class Vectors final : public FamilyOf<FakeQuant> {
     k.learned = learned(f);
     return k;
   }
-  static LaunchPlan plan(const FakeQuant& f, const Knobs& k, const Arch& arch) {
-    LaunchPlan p{.x = {1, 1, 0}, .y = {}, .z = {}, .threads = static_cast<std::uint32_t>(k.threads)};
-    if (!(k.learned && k.by_row)) p.x = run_grid(std::int64_t{k.tile()} * k.piece, f.rows, f.cols);
-    p.persistent = static_cast<std::uint32_t>(std::max(1, arch.threads_per_sm / k.threads));
-    if (k.learned) p.shared_bytes = 264;
-    return p;
-  }
 };
 
 class Reference final : public FamilyOf<FakeQuant> {
@@ -85,23 +79,17 @@ class Reference final : public FamilyOf<FakeQuant> {
   std::string_view name() const override { return "reference"; }
   std::string_view title() const override { return "one thread for each element, by the format's scalar codec"; }
 
-  Source source(const Problem& problem, const Arch&, const Candidate&) const override {
-    const FakeQuant& f = *problem.as<FakeQuant>();
-    Specialization s = specialization(plan(f), {f.x});
-    s.plan_type = fmt::format("tw::affine::Reference<{}, {}, {}>", format_type(f.x), by_row(f), grad_of(f));
-    return specialize(s);
+ protected:
+  Text text(const FakeQuant& f, const Candidate&, const Arch&) const override {
+    return {.plan_type = fmt::format("tw::affine::Reference<{}, {}, {}>", format_type(f.x), by_row(f), grad_of(f)),
+            .formats = {f.x}};
   }
-  Traits traits(const Problem& problem, const Arch&, const Candidate&) const override {
-    const FakeQuant& f = *problem.as<FakeQuant>();
-    Traits t = base_traits(problem, plan(f));
+  void costs(const FakeQuant& f, const Candidate&, const Arch&, Traits& t) const override {
     t.registers = 40;
     t.bytes_in_flight = 4;
     t.alu_ops = elements(f) * 60;
-    return t;
   }
-
- private:
-  static LaunchPlan plan(const FakeQuant& f) {
+  LaunchPlan plan(const FakeQuant& f, const Candidate&, const Arch&) const override {
     if (!learned(f)) return {.x = run_grid(128, f.rows, f.cols), .y = {}, .z = {}, .threads = 128};
     return {.x = {1, by_row(f) ? 1u : 0u, 0}, .y = {}, .z = {}, .threads = 32};
   }

@@ -24,37 +24,29 @@ class Vectors final : public FamilyOf<Amax> {
     return "16-byte accesses, blocks in turns, one word that takes their maxima";
   }
 
-  Source source(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
-    const Amax& a = *problem.as<Amax>();
-    const Knobs k = kTable.knobs(candidate);
-    Specialization s = specialization(plan(a, k, arch), {a.x});
-    s.prelude = kTable.text(k);
-    s.plan_type = fmt::format("tw::amax::Vectors<{}, kKnobs>", format_type(a.x));
-    s.blocks_per_sm = static_cast<int>(s.plan.persistent);
-    return specialize(s);
+ protected:
+  Text text(const Amax& a, const Candidate& candidate, const Arch&) const override {
+    return {.plan_type = fmt::format("tw::amax::Vectors<{}, kKnobs>", format_type(a.x)),
+            .formats = {a.x},
+            .prelude = kTable.text(kTable.knobs(candidate)),
+            .bound_registers = true};
   }
-  Traits traits(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
-    const Amax& a = *problem.as<Amax>();
+  void costs(const Amax& a, const Candidate& candidate, const Arch&, Traits& t) const override {
     const Knobs k = kTable.knobs(candidate);
-    Traits t = base_traits(problem, plan(a, k, arch));
     t.registers = 20 + 4 * k.loads;
     t.bytes_in_flight = 16 * k.loads;
     // An element of 16 bits is taken out of its word besides.
     t.alu_ops = elements(a) * (fast_path(a.x).element_bytes == 2 ? 2.5 : 2.0);
     t.later_wave_cost = 0.1;  // a loop's turn
-    return t;
   }
-
- protected:
   std::vector<Candidate> list(const Amax&) const override {
     std::vector<Candidate> all;
     for (const int threads : {256, 512, 128})
       for (const int loads : {4, 8, 2}) all.push_back(kTable.candidate(name(), {.threads = threads, .loads = loads}));
     return all;
   }
-
- private:
-  static LaunchPlan plan(const Amax& a, const Knobs& k, const Arch& arch) {
+  LaunchPlan plan(const Amax& a, const Candidate& candidate, const Arch& arch) const override {
+    const Knobs k = kTable.knobs(candidate);
     const std::int64_t tile = std::int64_t{k.tile()} * 16 / fast_path(a.x).element_bytes;
     LaunchPlan p{
         .x = run_grid(tile, a.rows, a.cols), .y = {}, .z = {}, .threads = static_cast<std::uint32_t>(k.threads)};
@@ -69,22 +61,18 @@ class Reference final : public FamilyOf<Amax> {
   std::string_view name() const override { return "reference"; }
   std::string_view title() const override { return "one warp, by the format's scalar codec"; }
 
-  Source source(const Problem& problem, const Arch&, const Candidate&) const override {
-    const Amax& a = *problem.as<Amax>();
-    Specialization s = specialization(kOneWarp, {a.x});
-    s.plan_type = fmt::format("tw::amax::Reference<{}>", format_type(a.x));
-    return specialize(s);
+ protected:
+  Text text(const Amax& a, const Candidate&, const Arch&) const override {
+    return {.plan_type = fmt::format("tw::amax::Reference<{}>", format_type(a.x)), .formats = {a.x}};
   }
-  Traits traits(const Problem& problem, const Arch&, const Candidate&) const override {
-    Traits t = base_traits(problem, kOneWarp);
+  void costs(const Amax& a, const Candidate&, const Arch&, Traits& t) const override {
     t.registers = 40;
     t.bytes_in_flight = 4;
-    t.alu_ops = elements(*problem.as<Amax>()) * 60;
-    return t;
+    t.alu_ops = elements(a) * 60;
   }
-
- private:
-  static constexpr LaunchPlan kOneWarp{.x = {}, .y = {}, .z = {}, .threads = 32};
+  LaunchPlan plan(const Amax&, const Candidate&, const Arch&) const override {
+    return {.x = {}, .y = {}, .z = {}, .threads = 32};
+  }
 };
 
 }  // namespace

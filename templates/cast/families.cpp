@@ -34,57 +34,57 @@ class Blocks final : public FamilyOf<Cast> {
   std::string_view name() const override { return "blocks"; }
   std::string_view title() const override { return "runs of blocks, staged through shared memory"; }
 
-  Source source(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
-    const Cast& c = *problem.as<Cast>();
-    const Plan plan = plan_of(c, candidate);
-    Specialization s = specialization(launch(c, plan), {c.x, c.y}, encodes(c) ? "encode" : "decode");
-    s.plan_type = encodes(c) ? fmt::format("tw::cast::Encode<{}, {}, {}, {}, {}{}>", format_type(c.x), format_type(c.y),
-                                           plan.threads, plan.lane, plan.passes, rounding(c))
-                             : fmt::format("tw::cast::Decode<{}, {}, {}, {}>", format_type(c.x), format_type(c.y),
-                                           plan.threads, plan.passes);
-    s.plan.overlap = arch.clusters;  // targets that have one have the other
-    return specialize(s);
+ protected:
+  Text text(const Cast& c, const Candidate& candidate, const Arch&) const override {
+    const Tile tile = tile_of(c, candidate);
+    if (encodes(c))
+      return {.plan_type = fmt::format("tw::cast::Encode<{}, {}, {}, {}, {}{}>", format_type(c.x), format_type(c.y),
+                                       tile.threads, tile.lane, tile.passes, rounding(c)),
+              .formats = {c.x, c.y},
+              .header = "encode"};
+    return {.plan_type = fmt::format("tw::cast::Decode<{}, {}, {}, {}>", format_type(c.x), format_type(c.y),
+                                     tile.threads, tile.passes),
+            .formats = {c.x, c.y},
+            .header = "decode"};
   }
-
-  Traits traits(const Problem& problem, const Arch&, const Candidate& candidate) const override {
-    const Cast& c = *problem.as<Cast>();
-    const Plan plan = plan_of(c, candidate);
-    Traits t = base_traits(problem, launch(c, plan));
+  void costs(const Cast& c, const Candidate& candidate, const Arch&, Traits& t) const override {
+    const Tile tile = tile_of(c, candidate);
     // Encoders hold their input in registers; decoders read the narrow side only.
     const bool searches = c.y.name() == "q4_k";
-    t.registers = encodes(c) ? 24 + plan.lane * plan.passes * (searches ? 3 : 1) : 32;
-    t.bytes_in_flight = encodes(c) ? plan.lane * plan.passes * element_bytes(c.x)
-                                   : static_cast<double>(plan.shared_bytes) / plan.threads;
+    t.registers = encodes(c) ? 24 + tile.lane * tile.passes * (searches ? 3 : 1) : 32;
+    t.bytes_in_flight = encodes(c) ? tile.lane * tile.passes * element_bytes(c.x)
+                                   : static_cast<double>(tile.shared_bytes) / tile.threads;
     // Instructions per element, of which the work per block is shared by a lane's elements.
-    t.alu_ops = elements(c) * (searches ? 500.0 : encodes(c) ? 10.0 + 64.0 / plan.lane + rounding_ops(c) : 9.0);
-    return t;
+    t.alu_ops = elements(c) * (searches ? 500.0 : encodes(c) ? 10.0 + 64.0 / tile.lane + rounding_ops(c) : 9.0);
+  }
+  LaunchPlan plan(const Cast& c, const Candidate& candidate, const Arch& arch) const override {
+    const Tile tile = tile_of(c, candidate);
+    return {.x = run_grid(tile.elements, c.rows, c.cols),
+            .y = {},
+            .z = {},
+            .threads = static_cast<std::uint32_t>(tile.threads),
+            .shared_bytes = static_cast<std::uint32_t>(tile.shared_bytes),
+            .overlap = arch.clusters};  // targets that have one have the other
   }
 
  private:
-  struct Plan {
+  struct Tile {
     int threads, lane, passes;  // lane: elements of one lane and pass
-    std::int64_t tile;          // elements
+    std::int64_t elements;
     int shared_bytes;
   };
   // Whole tiles are copied 16 bytes at a time.
   static bool aligned(const FastPath& f, int blocks) {
     return blocks * f.data_bytes % 16 == 0 && blocks * f.scale_bytes % 16 == 0;
   }
-  static Plan plan_of(const Cast& c, const Candidate& candidate) {
-    Plan p{knob(candidate, "threads"), 0, knob(candidate, "passes"), 0, 0};
+  static Tile tile_of(const Cast& c, const Candidate& candidate) {
+    Tile p{knob(candidate, "threads"), 0, knob(candidate, "passes"), 0, 0};
     p.lane = encodes(c) ? knob(candidate, "lane") : 16 / element_bytes(c.y);
-    p.tile = static_cast<std::int64_t>(p.threads) * p.lane * p.passes;
+    p.elements = static_cast<std::int64_t>(p.threads) * p.lane * p.passes;
     const Format coded = encodes(c) ? c.y : c.x;
     const FastPath& f = fast_path(coded);
-    p.shared_bytes = static_cast<int>(p.tile / coded.block()) * (f.data_bytes + f.scale_bytes);
+    p.shared_bytes = static_cast<int>(p.elements / coded.block()) * (f.data_bytes + f.scale_bytes);
     return p;
-  }
-  static LaunchPlan launch(const Cast& c, const Plan& p) {
-    return {.x = run_grid(p.tile, c.rows, c.cols),
-            .y = {},
-            .z = {},
-            .threads = static_cast<std::uint32_t>(p.threads),
-            .shared_bytes = static_cast<std::uint32_t>(p.shared_bytes)};
   }
 
  protected:
@@ -132,28 +132,31 @@ class Rows final : public FamilyOf<Cast> {
   std::string_view name() const override { return "rows"; }
   std::string_view title() const override { return "whole rows in registers, for formats with a scale per row"; }
 
-  Source source(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
-    const Cast& c = *problem.as<Cast>();
+ protected:
+  Text text(const Cast& c, const Candidate& candidate, const Arch&) const override {
     const int row_threads = knob(candidate, "row_threads"), block_rows = knob(candidate, "block_rows");
     const int held = knob(candidate, "held");
-    Specialization s = specialization(launch(c, candidate), {c.x, c.y});
-    s.plan_type = fmt::format("tw::cast::Rows<{}, {}, {}, {}, {}, {}, {}{}>", format_type(c.x), format_type(c.y),
-                              row_threads, block_rows, held, steps(c, row_threads) <= held, aligned(c), rounding(c));
-    s.plan.overlap = arch.clusters;
-    return specialize(s);
+    return {
+        .plan_type = fmt::format("tw::cast::Rows<{}, {}, {}, {}, {}, {}, {}{}>", format_type(c.x), format_type(c.y),
+                                 row_threads, block_rows, held, steps(c, row_threads) <= held, aligned(c), rounding(c)),
+        .formats = {c.x, c.y}};
   }
-
-  Traits traits(const Problem& problem, const Arch&, const Candidate& candidate) const override {
-    const Cast& c = *problem.as<Cast>();
+  void costs(const Cast& c, const Candidate& candidate, const Arch&, Traits& t) const override {
     const int row_threads = knob(candidate, "row_threads"), held = knob(candidate, "held");
-    Traits t = base_traits(problem, launch(c, candidate));
     t.registers = 40 + held * 4 * element_bytes(c.x);
     t.bytes_in_flight = static_cast<double>(held * 16 * element_bytes(c.x)) *
                         std::min(1.0, static_cast<double>(c.cols) / (16.0 * row_threads * held));
     const double again = std::max(0.0, static_cast<double>(c.cols) - 16.0 * row_threads * held);  // read twice
     t.global_bytes += again * static_cast<double>(c.rows) * element_bytes(c.x);
     t.alu_ops = elements(c) * (16 + rounding_ops(c)) + t.blocks * t.threads * 100;
-    return t;
+  }
+  LaunchPlan plan(const Cast& c, const Candidate& k, const Arch& arch) const override {
+    return {.x = {1, static_cast<std::uint32_t>(knob(k, "block_rows")), 0},
+            .y = {},
+            .z = {},
+            .threads = static_cast<std::uint32_t>(knob(k, "row_threads") * knob(k, "block_rows")),
+            .shared_bytes = static_cast<std::uint32_t>(shared_bytes(c, k)),
+            .overlap = arch.clusters};
   }
 
  private:
@@ -166,13 +169,6 @@ class Rows final : public FamilyOf<Cast> {
   static int shared_bytes(const Cast& c, const Candidate& k) {
     const int words = fast_path(c.y).zero_point ? 3 : 1;  // two extremes and a sum of codes
     return knob(k, "row_threads") > 32 ? knob(k, "block_rows") * knob(k, "row_threads") / 32 * 4 * words : 0;
-  }
-  static LaunchPlan launch(const Cast& c, const Candidate& k) {
-    return {.x = {1, static_cast<std::uint32_t>(knob(k, "block_rows")), 0},
-            .y = {},
-            .z = {},
-            .threads = static_cast<std::uint32_t>(knob(k, "row_threads") * knob(k, "block_rows")),
-            .shared_bytes = static_cast<std::uint32_t>(shared_bytes(c, k))};
   }
 
  protected:
@@ -207,25 +203,19 @@ class Reference final : public FamilyOf<Cast> {
   std::string_view name() const override { return "reference"; }
   std::string_view title() const override { return "any pair of formats by their scalar codecs"; }
 
-  Source source(const Problem& problem, const Arch&, const Candidate&) const override {
-    const Cast& c = *problem.as<Cast>();
-    Specialization s = specialization(launch(c), {c.x, c.y});
-    s.plan_type = fmt::format("tw::cast::Reference<{}, {}{}>", format_type(c.x), format_type(c.y), rounding(c));
-    return specialize(s);
+ protected:
+  Text text(const Cast& c, const Candidate&, const Arch&) const override {
+    return {.plan_type = fmt::format("tw::cast::Reference<{}, {}{}>", format_type(c.x), format_type(c.y), rounding(c)),
+            .formats = {c.x, c.y}};
   }
-  Traits traits(const Problem& problem, const Arch&, const Candidate&) const override {
-    const Cast& c = *problem.as<Cast>();
-    Traits t = base_traits(problem, launch(c));
+  void costs(const Cast& c, const Candidate&, const Arch&, Traits& t) const override {
     t.registers = 64;
     t.bytes_in_flight = 4;
     t.global_bytes *= 4;  // narrow accesses
     t.alu_ops = elements(c) * (c.y.name() == "q4_k" ? 1500 : 60);
-    return t;
   }
-
- private:
-  static constexpr int kThreads = 128;
-  static LaunchPlan launch(const Cast& c) {
+  LaunchPlan plan(const Cast& c, const Candidate&, const Arch&) const override {
+    constexpr int kThreads = 128;
     const std::int64_t run = std::int64_t{kThreads} * std::max(c.x.block(), c.y.block());
     return {.x = fast_path(c.y).row_bytes ? GridAxis{1, kThreads, 0} : run_grid(run, c.rows, c.cols),
             .y = {},

@@ -36,26 +36,24 @@ class Blocks final : public FamilyOf<P> {
   std::string_view name() const override { return "blocks"; }
   std::string_view title() const override { return "a block in registers of neighbouring lanes, 16-byte accesses"; }
 
-  Source source(const Problem& problem, const Arch&, const Candidate& candidate) const override {
-    const P& p = *problem.as<P>();
-    const Knobs k = derived(p, table().knobs(candidate));
-    Specialization s = this->specialization(plan(p, k), {p.x, p.y});
-    s.prelude = table().text(k);
-    s.plan_type = fmt::format("tw::fake_quant::Blocks<{}, {}, kKnobs>", format_type(p.x), format_type(p.y));
-    return specialize(s);
+ protected:
+  using Text = typename FamilyOf<P>::Text;
+  Text text(const P& p, const Candidate& candidate, const Arch&) const override {
+    return {.plan_type = fmt::format("tw::fake_quant::Blocks<{}, {}, kKnobs>", format_type(p.x), format_type(p.y)),
+            .formats = {p.x, p.y},
+            .prelude = table().text(derived(p, table().knobs(candidate)))};
   }
-  Traits traits(const Problem& problem, const Arch&, const Candidate& candidate) const override {
-    const P& p = *problem.as<P>();
+  void costs(const P& p, const Candidate& candidate, const Arch&, Traits& t) const override {
     const Knobs k = derived(p, table().knobs(candidate));
-    Traits t = this->base_traits(problem, plan(p, k));
     t.registers = 28 + k.passes * k.elements();
     t.bytes_in_flight = k.passes * k.elements() * fast_path(p.x).element_bytes;
     // Rounding an element, and of each lane two divisions and the shuffles for a block; addresses of short accesses.
     t.alu_ops = elements(p) * (18.0 + 60.0 / k.elements() + (k.piece == 1 ? 8.0 : 0.0));
-    return t;
   }
-
- protected:
+  LaunchPlan plan(const P& p, const Candidate& candidate, const Arch&) const override {
+    const Knobs k = derived(p, table().knobs(candidate));
+    return {.x = grid(p, k.tile()), .y = {}, .z = {}, .threads = static_cast<std::uint32_t>(k.threads)};
+  }
   std::vector<Candidate> list(const P& p) const override {
     std::vector<Candidate> all;
     for (const int threads : {256, 128})
@@ -75,9 +73,6 @@ class Blocks final : public FamilyOf<P> {
     k.piece = p.cols % whole == 0 ? whole : 1;
     return k;
   }
-  static LaunchPlan plan(const P& p, const Knobs& k) {
-    return {.x = grid(p, k.tile()), .y = {}, .z = {}, .threads = static_cast<std::uint32_t>(k.threads)};
-  }
 };
 
 template <class P>
@@ -87,24 +82,22 @@ class Reference final : public FamilyOf<P> {
   std::string_view name() const override { return "reference"; }
   std::string_view title() const override { return "one thread for each block, by the formats' scalar codecs"; }
 
-  Source source(const Problem& problem, const Arch&, const Candidate&) const override {
-    const P& p = *problem.as<P>();
-    Specialization s = this->specialization(plan(p), {p.x, p.y});
-    s.plan_type = fmt::format("tw::fake_quant::Reference<{}, {}, {}>", format_type(p.x), format_type(p.y), p.block);
-    return specialize(s);
+ protected:
+  using Text = typename FamilyOf<P>::Text;
+  Text text(const P& p, const Candidate&, const Arch&) const override {
+    return {
+        .plan_type = fmt::format("tw::fake_quant::Reference<{}, {}, {}>", format_type(p.x), format_type(p.y), p.block),
+        .formats = {p.x, p.y}};
   }
-  Traits traits(const Problem& problem, const Arch&, const Candidate&) const override {
-    const P& p = *problem.as<P>();
-    Traits t = this->base_traits(problem, plan(p));
+  void costs(const P& p, const Candidate&, const Arch&, Traits& t) const override {
     t.registers = 40;
     t.bytes_in_flight = 4;
     t.global_bytes *= 8;  // narrow accesses, a block apart
     t.alu_ops = elements(p) * 60;
-    return t;
   }
-
- private:
-  static LaunchPlan plan(const P& p) { return {.x = grid(p, 128), .y = {}, .z = {}, .threads = 128}; }
+  LaunchPlan plan(const P& p, const Candidate&, const Arch&) const override {
+    return {.x = grid(p, 128), .y = {}, .z = {}, .threads = 128};
+  }
 };
 
 }  // namespace

@@ -54,24 +54,20 @@ Knobs derived(const FusedCast& c, Knobs k) {
 class FusedCastFamily : public FamilyOf<FusedCast> {
  public:
   FusedCastFamily() : FamilyOf("fused_cast") {}
-  Source source(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
-    const FusedCast& c = *problem.as<FusedCast>();
-    const Knobs k = knobs(c, candidate);
+
+ protected:
+  Text text(const FusedCast& c, const Candidate& candidate, const Arch&) const override {
     std::vector<Format> formats = {c.x, c.y};
     if (c.bias) formats.push_back(*c.bias);
     if (c.weight) formats.push_back(*c.weight);
-    Specialization s = specialization(plan(c, k, arch), formats);
-    s.prelude = kTable.text(k);
-    s.plan_type = fmt::format("tw::fused_cast::{}<{}, {}, {}, {}, kKnobs>", struct_name(), type(c.x), type(c.y),
-                              type(c.bias), type(c.weight));
-    s.blocks_per_sm = std::max(1, static_cast<int>(s.plan.persistent));
-    return specialize(s);
+    return {.plan_type = fmt::format("tw::fused_cast::{}<{}, {}, {}, {}, kKnobs>", struct_name(), type(c.x), type(c.y),
+                                     type(c.bias), type(c.weight)),
+            .formats = formats,
+            .prelude = kTable.text(knobs(c, candidate)),
+            .bound_registers = true};
   }
-
- protected:
   virtual const char* struct_name() const = 0;
   virtual Knobs knobs(const FusedCast& c, const Candidate& candidate) const = 0;
-  virtual LaunchPlan plan(const FusedCast& c, const Knobs& k, const Arch& arch) const = 0;
 };
 
 class Rows final : public FusedCastFamily {
@@ -79,10 +75,9 @@ class Rows final : public FusedCastFamily {
   std::string_view name() const override { return "rows"; }
   std::string_view title() const override { return "rows in registers, read once by 16-byte accesses"; }
 
-  Traits traits(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
-    const FusedCast& c = *problem.as<FusedCast>();
+ protected:
+  void costs(const FusedCast& c, const Candidate& candidate, const Arch&, Traits& t) const override {
     const Knobs k = knobs(c, candidate);
-    Traits t = base_traits(problem, plan(c, k, arch));
     const int held = k.held * k.piece, bytes = input_bytes(c);
     t.registers = registers(c, k);
     if (k.ahead) t.later_wave_cost = 0.1;  // a loop's turn
@@ -97,10 +92,7 @@ class Rows final : public FusedCastFamily {
         (elements(c) + (k.whole ? 0 : again * passes)) *
             (14 + act + (k.norm ? 4 : 0) + (k.piece == 1 ? 12 : 0) + (has_blocks(c) ? kScaleOps / k.piece : 0)) +
         t.blocks * t.threads * (needs_row(c) ? 120 : 40);
-    return t;
   }
-
- protected:
   std::string refusal(const FusedCast& c) const override {
     const FastPath& y = fast_path(c.y);
     if (y.row_mean)  // summed in the order of the row
@@ -116,7 +108,8 @@ class Rows final : public FusedCastFamily {
   Knobs knobs(const FusedCast& c, const Candidate& candidate) const override {
     return derived(c, kTable.knobs(candidate));
   }
-  LaunchPlan plan(const FusedCast& c, const Knobs& k, const Arch& arch) const override {
+  LaunchPlan plan(const FusedCast& c, const Candidate& candidate, const Arch& arch) const override {
+    const Knobs k = knobs(c, candidate);
     const FastPath& y = fast_path(c.y);
     const int words = tw::fused_cast::exchanged_words(k, y.row_bytes != 0, y.zero_point);
     const int exchanged = k.row_threads > 32 ? k.threads() / 32 * 4 * words : 0;
@@ -174,20 +167,16 @@ class Reference final : public FusedCastFamily {
   std::string_view name() const override { return "reference"; }
   std::string_view title() const override { return "one thread for each row, in double precision"; }
 
-  Traits traits(const Problem& problem, const Arch& arch, const Candidate&) const override {
-    const FusedCast& c = *problem.as<FusedCast>();
-    Traits t = base_traits(problem, plan(c, {}, arch));
+ protected:
+  void costs(const FusedCast& c, const Candidate&, const Arch&, Traits& t) const override {
     t.registers = 64;
     t.bytes_in_flight = 4;
     t.global_bytes *= 16;  // narrow accesses, a row apart
     t.alu_ops = elements(c) * 600;
-    return t;
   }
-
- protected:
   const char* struct_name() const override { return "Reference"; }
   Knobs knobs(const FusedCast& c, const Candidate&) const override { return derived(c, {}); }
-  LaunchPlan plan(const FusedCast&, const Knobs&, const Arch&) const override {
+  LaunchPlan plan(const FusedCast&, const Candidate&, const Arch&) const override {
     LaunchPlan p;
     p.x = {1, kReferenceThreads, 0};
     p.threads = kReferenceThreads;

@@ -35,49 +35,31 @@ struct Fields {
   }
 };
 
-class TransposeFamily : public FamilyOf<Transpose> {
+class Tiles final : public FamilyOf<Transpose> {
  public:
-  TransposeFamily() : FamilyOf("transpose") {}
-
- protected:
-  Source source_of(std::string plan_type, const LaunchPlan& plan) const {
-    Specialization s = specialization(plan, {}, "tiles");
-    s.plan_type = std::move(plan_type);
-    return specialize(s);
-  }
-};
-
-class Tiles final : public TransposeFamily {
- public:
+  Tiles() : FamilyOf("transpose") {}
   std::string_view name() const override { return "tiles"; }
   std::string_view title() const override { return "tiles of 128 bytes square, through registers and shared memory"; }
 
-  Source source(const Problem& problem, const Arch&, const Candidate& candidate) const override {
-    const Transpose& t = *problem.as<Transpose>();
+ protected:
+  Text text(const Transpose& t, const Candidate& candidate, const Arch&) const override {
     const int bytes = element_bytes(t);
     const bool words = t.rows * bytes % 4 == 0 && t.cols * bytes % 4 == 0;
-    return source_of(fmt::format("tw::transpose::Tiles<{}, {}, {}>", bytes, candidate.at("warps"), words),
-                     plan(t, candidate));
+    return {.plan_type = fmt::format("tw::transpose::Tiles<{}, {}, {}>", bytes, candidate.at("warps"), words),
+            .formats = {}};
   }
-  Traits traits(const Problem& problem, const Arch&, const Candidate& candidate) const override {
-    const Transpose& p = *problem.as<Transpose>();
+  void costs(const Transpose& p, const Candidate&, const Arch&, Traits& t) const override {
     const int bytes = element_bytes(p), side = tw::transpose::tile_side(bytes);
-    Traits t = base_traits(problem, plan(p, candidate));
     t.bytes_in_flight = 128.0 * side / t.threads;
     t.registers = 24 + side / t.threads * 32;
     t.alu_ops = elements(p) * bytes;
-    return t;
   }
-
- protected:
   std::vector<Candidate> list(const Transpose&) const override {
     std::vector<Candidate> all;
     for (const int warps : {8, 16, 4}) all.push_back({std::string(name()), {{"warps", warps}}});
     return all;
   }
-
- private:
-  static LaunchPlan plan(const Transpose& t, const Candidate& candidate) {
+  LaunchPlan plan(const Transpose& t, const Candidate& candidate, const Arch&) const override {
     const int bytes = element_bytes(t);
     const auto side = static_cast<std::uint32_t>(tw::transpose::tile_side(bytes));
     LaunchPlan plan;
@@ -88,27 +70,24 @@ class Tiles final : public TransposeFamily {
   }
 };
 
-class Reference final : public TransposeFamily {
+class Reference final : public FamilyOf<Transpose> {
  public:
+  Reference() : FamilyOf("transpose") {}
   std::string_view name() const override { return "reference"; }
   std::string_view title() const override { return "an element for a thread"; }
 
-  Source source(const Problem& problem, const Arch&, const Candidate&) const override {
-    const Transpose& t = *problem.as<Transpose>();
-    return source_of(fmt::format("tw::transpose::Reference<{}>", element_bytes(t)), plan(t));
+ protected:
+  Text text(const Transpose& t, const Candidate&, const Arch&) const override {
+    return {
+        .plan_type = fmt::format("tw::transpose::Reference<{}>", element_bytes(t)), .formats = {}, .header = "tiles"};
   }
-  Traits traits(const Problem& problem, const Arch&, const Candidate&) const override {
-    const Transpose& p = *problem.as<Transpose>();
-    Traits t = base_traits(problem, plan(p));
+  void costs(const Transpose& p, const Candidate&, const Arch&, Traits& t) const override {
     t.registers = 24;
     t.global_bytes = elements(p) * (element_bytes(p) + 32);  // a sector for each element that is written
     t.bytes_in_flight = 4;
     t.alu_ops = elements(p) * 60;
-    return t;
   }
-
- private:
-  static LaunchPlan plan(const Transpose& t) {
+  LaunchPlan plan(const Transpose& t, const Candidate&, const Arch&) const override {
     LaunchPlan plan;
     plan.threads = 128;
     plan.x = run_grid(static_cast<int>(plan.threads), t.rows, t.cols);
