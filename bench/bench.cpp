@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// tilewright_bench WHAT... [--out FILE]: the measured tables of docs/results.md. A ratio of one run counts; an absolute
-// time does not.
+// tilewright_bench WHAT... [--out FILE]: the measured tables of docs/reference/results.md. A ratio of one run counts;
+// an absolute time does not.
 #include "bench/bench.h"
 
 #include <fmt/format.h>

@@ -18,7 +18,7 @@ namespace {
 constexpr int kCaptureRelaxed = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED: what a library does while it launches is its own
 constexpr int kClockRate = 13;      // CU_DEVICE_ATTRIBUTE_CLOCK_RATE
 constexpr double kGraphMicroseconds = 2000;
-constexpr double kRestShare = 2;     // of a sample's work (docs/measurement.md, Rested)
+constexpr double kRestShare = 2;     // of a sample's work (docs/internals/measurement.md, Rested)
 constexpr int kMostLaunches = 2048;  // in one graph
 constexpr int kMostCopies = 512;
 constexpr double kFreeShare = 0.8;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """plot.py RESULT.json... [--out docs/gemm.svg]: the rows of `bench gemm` or `bench conv` as bars, with a mark where the target is.
-A row is taken from the first file that has a result for it. With --table, prints the table of docs/results.md instead; with
+A row is taken from the first file that has a result for it. With --table, prints the table of docs/reference/results.md instead; with
 --summary, that of README.md."""
 import argparse
 import html

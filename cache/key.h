@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hashing and the text form of keys. Free-threaded values.
 //
-// Transcript grammar (docs/cache-format.md):
+// Transcript grammar (docs/internals/cache-format.md):
 //   transcript = { tag "=" value "\n" }
 //   A byte below 0x20, 0x7f, a backslash, and in a tag also "=", is written "\xNN". The mapping is one to one, so two
 //   keys are equal exactly when their transcripts are.

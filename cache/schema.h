@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Schema of a cache file: its tables, its version, and how an older file is brought up to date. See
-// docs/cache-format.md.
+// docs/internals/cache-format.md.
 #pragma once
 
 #include <cstdint>

@@ -18,7 +18,7 @@ namespace tilewright::cli {
 
 using Json = nlohmann::ordered_json;
 
-// Documented in --help and docs/command-line.md.
+// Documented in --help and docs/use/command-line.md.
 enum Exit : int {
   kOk = 0,
   kUserError = 1,    // a bad argument, problem, file or name

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Everything comes from find_package. Nothing is downloaded here; ./dev installs what is missing. All that is missing is
-# named at once, with Debian's and Ubuntu's packages. docs/building.md has the list.
+# named at once, with Debian's and Ubuntu's packages. docs/use/building.md has the list.
 set(TILEWRIGHT_MISSING "")
 set(TILEWRIGHT_MISSING_PACKAGES "")
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The methods, each from one channel's Observation to a range. Sources of the formulas are in docs/calibration.md.
+// The methods, each from one channel's Observation to a range. Sources of the formulas are in docs/use/calibration.md.
 #include <fmt/format.h>
 #include <tilewright/error.h>
 

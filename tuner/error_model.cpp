@@ -12,7 +12,7 @@ namespace tilewright::tuner {
 namespace {
 
 // Deviations of log(measured / predicted), by playing searches back over complete measurements of three layers
-// (docs/measurement-log.md).
+// (bench/LOG.md).
 constexpr double kCommon = 0.1;       // of the error that all candidates share
 constexpr double kOfKind = 0.12;      // of that which candidates of one kind share
 constexpr double kOwn = 0.1;          // of a candidate's own

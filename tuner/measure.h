@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bench: times candidates of one task the way an application meets them: cold inputs, back to back in a CUDA graph,
-// interleaved with each other, with an eye on the SM clock. docs/measurement.md argues the method. One thread at a
-// time.
+// interleaved with each other, with an eye on the SM clock. docs/internals/measurement.md argues the method. One thread
+// at a time.
 #pragma once
 
 #include <memory>

@@ -150,7 +150,8 @@ std::string against_host(Suite& s, const Problem& problem, const Kernel& kernel,
           const double p = static_cast<double>(a[k]) * b[k];
           sum += p, magnitude += std::fabs(p);
         }
-        // More than unpacking may round weights, on the average of their row: docs/numerics.md has what it may.
+        // More than unpacking may round weights, on the average of their row: docs/reference/numerics.md has what it
+        // may.
         const double rounding = g.packing == Packing::tiles ? magnitude * 0x1p-7 : 0;
         const double of_bias = g.bias ? bias.decoded[static_cast<std::size_t>(group * g.n + j)] : 0.0;
         const auto [expected, bound] = gemm_expected(g, {.product = sum,

@@ -6,7 +6,8 @@
  * Pointers are to device memory, 16-byte aligned; matrices are dense, rows first. stream: a cudaStream_t or CUstream.
  * Work is enqueued and not waited for, but the first call of a shape, which compiles or looks into the cache, and the
  * first calls of a stream, which allocate what B is transposed into. Make one call of a shape before capturing it in a
- * CUDA graph. Functions may be called from any thread. docs/compatibility.md says what differs from the original. */
+ * CUDA graph. Functions may be called from any thread. docs/use/compatibility.md says what differs from the original.
+ */
 #ifndef TILEWRIGHT_COMPAT_CUDA_KERNELS_H
 #define TILEWRIGHT_COMPAT_CUDA_KERNELS_H
 

@@ -2,7 +2,7 @@
 // Calibration: which range of a tensor's values to keep when it is quantized, and the scale and zero point of that
 // range. An Observer accumulates what it is shown, for the tensor or for each channel of it, in memory that does not
 // grow with the data; clip_ranges() then applies a method to it, and scale_for() gives the numbers to quantize with.
-// docs/calibration.md has the formulas and where each comes from.
+// docs/use/calibration.md has the formulas and where each comes from.
 //
 //   Observer seen;
 //   while (next(batch)) seen.observe(batch), seen.end_batch();

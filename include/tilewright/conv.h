@@ -66,7 +66,7 @@ enum class TensorLayout { ndhwc, ncdhw };
 // ktrsc: [k, kernel axes, c / groups]. kctrs: [k, c / groups, kernel axes], only of formats without blocks.
 enum class FilterLayout { ktrsc, kctrs };
 
-// FP4 fake quantization of x: what is multiplied is what fp4_fake_quant (docs/fake-quant.md) leaves of x, in x's
+// FP4 fake quantization of x: what is multiplied is what fp4_fake_quant (docs/use/fake-quant.md) leaves of x, in x's
 // format, in blocks of `block` elements: 16 32 64 128 256; 0: x as it is. Text: e2m1/16.
 struct QuantAct {
   int block = 0;
@@ -106,8 +106,8 @@ struct Conv {
   // f16 or bf16, and k a multiple of 16.
   Packing packing = Packing::none;
   std::optional<Format> bias = {};  // [k]; f32 f16 bf16
-  // f32 by f32 goes through TF32 where that is faster (docs/numerics.md). fast: only where x has fp8 elements, whose
-  // sums the matrix units then make alone, or x and w are f32, which may then be rounded to bfloat16.
+  // f32 by f32 goes through TF32 where that is faster (docs/reference/numerics.md). fast: only where x has fp8
+  // elements, whose sums the matrix units then make alone, or x and w are f32, which may then be rounded to bfloat16.
   Accumulation accumulation = Accumulation::full;
   Activation act = Activation::none;
   double alpha = 1.0;                   // single precision holds it. A launch may give another: ConvArgs::alpha

@@ -8,9 +8,9 @@
 // fake_quant rounds to integers from qmin to qmax under a scale and a zero point that are given, for the tensor or for
 // each row; with `grad` it is the backward pass of that, straight through, and of its scale if that is learned (LSQ).
 // The other two round each value to E2M1 (0 .5 1 1.5 2 3 4 6 and their negatives) times a scale of its block, and that
-// scale to E4M3 times one for the tensor; docs/fake-quant.md has the formulas. They differ in where blocks lie: those
-// of fp4_fake_quant follow each other through the whole dense tensor, those of dynamic_block_quantize begin anew in
-// each row, whose last one may be short. Values, usable from any thread.
+// scale to E4M3 times one for the tensor; docs/use/fake-quant.md has the formulas. They differ in where blocks lie:
+// those of fp4_fake_quant follow each other through the whole dense tensor, those of dynamic_block_quantize begin anew
+// in each row, whose last one may be short. Values, usable from any thread.
 #pragma once
 
 #include <cstddef>

@@ -11,7 +11,7 @@
 //   h = h / sqrt(mean(h^2) + eps) * weight                  norm=rms; the mean is of a row
 //   h = act(h), or with a gate act(gate) * up               gate=first: x is [rows, 2 cols], the gate's half first
 //   y = encode(h)                                           as a cast from single precision encodes
-// Nothing between residual_out and y is rounded to 16 bits. docs/fused-cast.md has formulas, bound and examples.
+// Nothing between residual_out and y is rounded to 16 bits. docs/use/fused-cast.md has formulas, bound and examples.
 // Values, usable from any thread.
 #pragma once
 

@@ -46,8 +46,8 @@ struct Gemm {
   int group = 0;       // elements of k per scale of w; 0: the format's own, the only one that is accepted besides it
   Global global = Global::none;  // required when x or w has a tensor-wide scale
   // tiles: only for formats that have them for this x; n is a multiple of 64, k of 64 (16-bit x) or 128 (8-bit x).
-  // panels: w of 4 to 8 bits that docs/cpu.md lists, x q8_1 or int8_row, or both int8, k a multiple of 32; or x and w
-  // of f32, f16 or bf16. n is a multiple of 16. See tilewright/pack.h.
+  // panels: w of 4 to 8 bits that docs/use/cpu.md lists, x q8_1 or int8_row, or both int8, k a multiple of 32; or x and
+  // w of f32, f16 or bf16. n is a multiple of 16. See tilewright/pack.h.
   Packing packing = Packing::none;
   // The floats that x arrives as, in x's place in GemmArgs, for the kernel to quantize by x's default encoder: what a
   // Cast and then the same Gemm on its result give, without the launch between. Each block quantizes what it reads:

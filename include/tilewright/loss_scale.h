@@ -6,7 +6,7 @@
 //
 // unscale multiplies any number of tensors by 1 / scale in one launch, and says whether an element was infinite or NaN
 // before. update_scale then makes the scale of the next step. Both follow PyTorch's
-// _amp_foreach_non_finite_check_and_unscale_ and _amp_update_scale_; docs/loss-scaling.md has the formulas. Nothing
+// _amp_foreach_non_finite_check_and_unscale_ and _amp_update_scale_; docs/use/loss-scaling.md has the formulas. Nothing
 // waits for the host, so a step can be a CUDA graph. Values, usable from any thread.
 #pragma once
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an element of a gemm's y should be, and how far a correct kernel may be off: for checks that form sums of
-// products themselves. The bound is the one that candidates are verified with; docs/numerics.md says where its terms
-// come from. Pure functions, usable from any thread.
+// products themselves. The bound is the one that candidates are verified with; docs/reference/numerics.md says where
+// its terms come from. Pure functions, usable from any thread.
 #pragma once
 
 #include <tilewright/export.h>
@@ -14,8 +14,8 @@ namespace tilewright {
 struct GemmSums {
   double product = 0;    // sum over k of x w
   double magnitude = 0;  // sum over k of |x w|
-  // Sum over k of |x| times how far a packed weight may be rounded when it is unpacked (docs/numerics.md, rounding);
-  // 0 where w is not packed.
+  // Sum over k of |x| times how far a packed weight may be rounded when it is unpacked (docs/reference/numerics.md,
+  // rounding); 0 where w is not packed.
   double rounding = 0;
   double scale = 1;  // what the sum is multiplied by: alpha (the problem's times the launch's), and tensor-wide scales
                      // that are not in the operands

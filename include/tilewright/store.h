@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Store: the cache file. Bytes and rows under keys; it knows nothing of CUDA. Format: docs/cache-format.md.
+// Store: the cache file. Bytes and rows under keys; it knows nothing of CUDA. Format: docs/internals/cache-format.md.
 // Thread-safe; safe between processes. Every failure is a miss: after construction no function throws for what is in
 // or around the file, and the constructor itself never throws for the file either (it degrades to memory and says so
 // through the log). Only maintenance functions that were asked to do something specific report errors.

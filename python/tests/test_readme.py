@@ -12,7 +12,7 @@ import sys
 import pytest
 from conftest import LIBRARY, NVRTC, PACKAGE, SOURCE
 
-PAGES = [PACKAGE / "README.md", SOURCE / "README.md", *sorted((SOURCE / "docs").glob("*.md"))]
+PAGES = [PACKAGE / "README.md", SOURCE / "README.md", *sorted((SOURCE / "docs").rglob("*.md"))]
 SNIPPETS = [
     pytest.param(*found, id=f"{page.relative_to(SOURCE)}-{number}")
     for page in PAGES

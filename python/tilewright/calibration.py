@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calibration: which range of a tensor's values to keep when it is quantized, and the scale and zero point of it.
-docs/calibration.md has the methods and their formulas.
+docs/use/calibration.md has the methods and their formulas.
 
     seen = Observer()
     for batch in batches:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Post-training quantization of one linear layer, y = x w^T, to 4-bit formats from its inputs: GPTQ, AWQ and rounding
-to nearest, with the error of its outputs. docs/post-training.md has the algorithms.
+to nearest, with the error of its outputs. docs/use/post-training.md has the algorithms.
 
     hessian = Hessian(k)
     for x in inputs:

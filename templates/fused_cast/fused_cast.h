@@ -21,7 +21,7 @@ struct HostArgs {
   std::int64_t rows = 0;
 };
 // The exact value of each element of h before it is encoded, and how far a correct kernel's may be from it
-// (docs/numerics.md); and the new residual's bytes.
+// (docs/reference/numerics.md); and the new residual's bytes.
 struct Exact {
   std::vector<double> values, bounds;  // [rows, cols]
   std::vector<std::byte> residual;

@@ -79,7 +79,7 @@ Extremes extremes(const Exact& e, std::int64_t first, std::int64_t count) {
   return found;
 }
 
-// What y may hold of values within their bounds. (docs/numerics.md, "Fused casts".)
+// What y may hold of values within their bounds. (docs/reference/numerics.md, "Fused casts".)
 class Permitted {
  public:
   Permitted(const FusedCast& c, const HostArgs& args, const Exact& e)

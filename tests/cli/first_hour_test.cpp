@@ -248,7 +248,7 @@ TEST_CASE("cli: plan recommends what an engine should ask for, and warns where o
     CHECK(contains(plan["advice"]["problem"], field));
   CHECK(plan["advice"]["predicted_microseconds"] < plan["candidates"][0]["predicted_microseconds"]);
   CHECK(plan["warning"].is_null());
-  // Sixteen tokens by tiles take 6.8 us on an H200, and 18.3 as stored (docs/measurement-log.md).
+  // Sixteen tokens by tiles take 6.8 us on an H200, and 18.3 as stored (bench/LOG.md).
   const double gain = plan["candidates"][0]["predicted_microseconds"].get<double>() /
                       plan["advice"]["fields"][0]["predicted_microseconds"].get<double>();
   CHECK(gain > 1.8);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks README.md, ARCHITECTURE.md, CONTRIBUTING.md, SECURITY.md and docs/*.md: compiles their C++, runs their commands, and
+"""Checks README.md, ARCHITECTURE.md, CONTRIBUTING.md, SECURITY.md, bench/LOG.md and docs/**/*.md: compiles their C++, runs their commands, and
 compares generated tables and pictures with what makes them, and lists of variables and commands with the code.
 
 Every fenced block is checked. A `cpp` block is a program: it is compiled and linked against the installed library. An `sh` block
@@ -32,6 +32,7 @@ TABLE = re.compile(r"<!-- begin: ((?:tilewright|python3) [^>]*?) -->\n(.*?)<!-- 
 FENCE = re.compile(r"^(?:<!-- (?P<mark>[^\n]*?) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```$", re.S | re.M)
 INDENTED = re.compile(r"^(?![ *\d-]|\s*$)[^\n]*\n\n+ {4}\S", re.M)
 LINK = re.compile(r"\]\((?!https?:)([^)\s]*)\)")
+LOG = "bench/LOG.md"  # history: it names files that are gone
 MOST_WORDS = {"README.md": 1400}
 WITHOUT_NVRTC = "opens a device, without libnvrtc"
 ANYWHERE = ("README.md",)  # pages whose commands work outside the checkout
@@ -49,7 +50,7 @@ GUIDES = ("reading-guide.md", "ARCHITECTURE.md", "CONTRIBUTING.md")  # whose nam
 
 def pages(source: Path) -> list:
     root = ("README", "ARCHITECTURE", "CONTRIBUTING", "SECURITY")
-    return [*(source / f"{name}.md" for name in root), *sorted((source / "docs").glob("*.md"))]
+    return [*(source / f"{name}.md" for name in root), *sorted((source / "docs").rglob("*.md")), source / LOG]
 
 
 def run(command, **options):
@@ -70,6 +71,9 @@ class Checker:
         print(f"{where}: {what}", flush=True)
         self.failures += 1
 
+    def name(self, page: Path) -> str:
+        return str(page.relative_to(self.args.source))
+
     # ---- blocks
 
     def prepare(self):
@@ -86,7 +90,7 @@ class Checker:
         folder = self.args.work / page.relative_to(self.args.source).with_suffix("")
         if not folder.exists():
             folder.mkdir(parents=True)
-            for entry in [] if page.name in ANYWHERE else self.args.source.iterdir():
+            for entry in [] if self.name(page) in ANYWHERE else self.args.source.iterdir():
                 if not entry.name.startswith((".", "build")):
                     (folder / entry.name).symlink_to(entry)
         return folder
@@ -118,7 +122,7 @@ class Checker:
 
     def check_blocks(self, page: Path):
         text = page.read_text()
-        name = page.relative_to(self.args.source)
+        name = self.name(page)
         for at in INDENTED.finditer(text):
             self.fail(f"{name}:{text.count(chr(10), 0, at.end()) + 1}", "an indented block: fence it")
         for number, block in enumerate(FENCE.finditer(text)):
@@ -156,7 +160,7 @@ class Checker:
     def check_tables(self, page: Path):
         for command, found in TABLE.findall(page.read_text()):
             if found != self.table(command):
-                self.fail(page.name, f"what `{command}` prints has changed; run check.py --write")
+                self.fail(self.name(page), f"what `{command}` prints has changed; run check.py --write")
 
     def draw(self, picture: str, out: Path):
         script = PICTURES[picture]
@@ -175,13 +179,13 @@ class Checker:
             path, _, anchor = target.partition("#")
             file = page.parent / path if path else page
             if not file.exists():
-                self.fail(page.name, f"a link to {target}, which does not exist")
+                self.fail(self.name(page), f"a link to {target}, which does not exist")
             elif anchor and file.suffix == ".md" and anchor not in anchors(file):
-                self.fail(page.name, f"a link to {target}: there is no such heading")
+                self.fail(self.name(page), f"a link to {target}: there is no such heading")
 
     def check_files(self, page: Path):
         """Pages without history name files and things that exist."""
-        if page.name == "measurement-log.md":
+        if page == self.args.source / LOG:
             return
         text = FENCE.sub("", page.read_text())
         made = re.findall(r"^<!-- file: (\S+) -->$", page.read_text(), re.M)
@@ -190,12 +194,12 @@ class Checker:
             if "/" not in name:
                 found = any(any((self.args.source / folder).rglob(name)) for folder in CODE)
             if not found and "NAME" not in name and name not in made:
-                self.fail(page.name, f"there is no file {name}")
+                self.fail(self.name(page), f"there is no file {name}")
         if page.name not in GUIDES:
             return
         for name in NAME.findall(text):
             if name.split("::")[-1] not in self.known():
-                self.fail(page.name, f"{name} does not occur in the code")
+                self.fail(self.name(page), f"{name} does not occur in the code")
 
     def known(self) -> set:
         """Every word of the code, and every name of a folder or of a file without its ending."""
@@ -208,23 +212,22 @@ class Checker:
         return self.words
 
     def check_lists(self):
-        """docs/environment.md has every variable that the library reads, docs/command-line.md every command of the tool."""
-        docs = self.args.source / "docs"
-        listed = set(re.findall(r"^\| `(TILEWRIGHT_\w+)`", (docs / "environment.md").read_text(), re.M))
+        """docs/reference/environment.md has every variable that the library reads, docs/use/command-line.md every command of the tool."""
+        variables, commands = "docs/reference/environment.md", "docs/use/command-line.md"
+        listed = set(re.findall(r"^\| `(TILEWRIGHT_\w+)`", (self.args.source / variables).read_text(), re.M))
         read = set(re.findall(r'"(TILEWRIGHT_\w+)"', (self.args.source / "tuner/options.cpp").read_text()))
         if listed != read:
-            self.fail("docs/environment.md", f"its table and tuner/options.cpp differ in {', '.join(sorted(listed ^ read))}")
+            self.fail(variables, f"its table and tuner/options.cpp differ in {', '.join(sorted(listed ^ read))}")
         help_text = subprocess.run([self.args.tool, "--help"], check=True, text=True, stdout=subprocess.PIPE).stdout
-        commands = re.findall(r"^  ([a-z]+)  ", help_text.partition("Subcommands:")[2], re.M)
-        page = (docs / "command-line.md").read_text()
-        for command in commands:
+        page = (self.args.source / commands).read_text()
+        for command in re.findall(r"^  ([a-z]+)  ", help_text.partition("Subcommands:")[2], re.M):
             if f"`{command}" not in page:
-                self.fail("docs/command-line.md", f"no line for the command {command}")
+                self.fail(commands, f"no line for the command {command}")
 
     def check_length(self, page: Path):
         words = len(page.read_text().split())
-        if words > MOST_WORDS.get(page.name, words):
-            self.fail(page.name, f"{words} words; at most {MOST_WORDS[page.name]}")
+        if words > MOST_WORDS.get(self.name(page), words):
+            self.fail(self.name(page), f"{words} words; at most {MOST_WORDS[self.name(page)]}")
 
     def check(self) -> int:
         self.prepare()

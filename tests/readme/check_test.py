@@ -28,17 +28,17 @@ class Check(unittest.TestCase):
         """The exit code and the output for a docs/page.md."""
         with tempfile.TemporaryDirectory() as folder:
             source = Path(folder) / "source"
-            for name in ("docs", "bench", "tuner", "prefix/bin"):
+            for name in ("docs/use", "docs/reference", "bench", "tuner", "prefix/bin"):
                 (source / name).mkdir(parents=True)
-            for name in ("README", "ARCHITECTURE", "CONTRIBUTING", "SECURITY"):
+            for name in ("README", "ARCHITECTURE", "CONTRIBUTING", "SECURITY", "bench/LOG"):
                 (source / f"{name}.md").write_text(readme if name == "README" else "words\n")
             for script, picture in (("docs/draw.py", "pipeline.svg"), ("docs/draw.py", "hopper.svg"), ("bench/plot.py", "gemm.svg"),
                                     ("bench/plot.py", "conv.svg")):
                 (source / script).write_text("import sys\nopen(sys.argv[-1], 'w').write('<svg/>')\n")
                 (source / "docs" / picture).write_text("<svg/>")
             (source / "tuner/options.cpp").write_text('read("TILEWRIGHT_A")')
-            (source / "docs/environment.md").write_text(environment)
-            (source / "docs/command-line.md").write_text("`plan`\n")
+            (source / "docs/reference/environment.md").write_text(environment)
+            (source / "docs/use/command-line.md").write_text("`plan`\n")
             tool = Path(folder) / "tilewright"
             tool.write_text(TOOL)
             tool.chmod(0o700)

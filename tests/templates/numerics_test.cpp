@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The error bound of gemm against numbers worked out by hand from docs/numerics.md.
+// The error bound of gemm against numbers worked out by hand from docs/reference/numerics.md.
 #include <tilewright/numerics.h>
 #include <tilewright/problem.h>
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The README of CUDA Quantization Kernels, corrected where it is wrong (docs/compatibility.md), and its functions against
+"""The README of CUDA Quantization Kernels, corrected where it is wrong (docs/use/compatibility.md), and its functions against
 their formulas, restated with NumPy."""
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def held(x, format):
 
 
 def assert_convolves(layer, x, y, activation=None):
-    """Against PyTorch's layer in double precision, and the bound of docs/numerics.md for single-precision sums."""
+    """Against PyTorch's layer in double precision, and the bound of docs/reference/numerics.md for single-precision sums."""
     a = x.double() if activation is None else held(x, activation)
     reference = layer.to_conv(F32).double()
     with torch.no_grad():
@@ -142,7 +142,7 @@ E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
 
 
 def fp4(block, amax):
-    """docs/fake-quant.md's formulas for one block of float32, by NumPy and PyTorch's E4M3."""
+    """docs/use/fake-quant.md's formulas for one block of float32, by NumPy and PyTorch's E4M3."""
     if block.size == 0:
         return block
     one = np.float32(1)

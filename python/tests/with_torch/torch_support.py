@@ -25,7 +25,7 @@ def decoded(x, format):
 
 
 def expected(x, w, bias=None, activation=None, dtype=None):
-    """Double precision of the decoded operands, and the bound of docs/numerics.md for sums of single precision. w: [n,
+    """Double precision of the decoded operands, and the bound of docs/reference/numerics.md for sums of single precision. w: [n,
     k] of float64; x: a tensor of any leading dimensions."""
     rows = x.detach().reshape(-1, x.shape[-1])
     a = values(rows) if activation is None else decoded(rows, activation)

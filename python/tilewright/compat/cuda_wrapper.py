@@ -12,7 +12,7 @@ What differs from the original, on purpose:
   the argument where the original returned nothing whatever happened.
 * dequantize_tensor takes int32 as well, which the original's own README passes and its library asserts against. That
   README scales products twice; int8_matmul(A, B) without scales and then
-  dequantize_tensor(C, scale_a * scale_b) is right (docs/compatibility.md).
+  dequantize_tensor(C, scale_a * scale_b) is right (docs/use/compatibility.md).
 * int4_matmul computes what its documentation says: elements beyond K are left out. The original's kernel drops half of
   the bytes and counts others twice.
 * A tensor of zeros gets the scale 1; the original divides by 0.

@@ -8,7 +8,7 @@ What differs from the original, on purpose:
 
 * Tensors on the CPU are taken too, and work of a GPU is enqueued on PyTorch's current stream and not on the default one.
 * Scales are rounded to the nearest E4M3, subnormals included; the original's CUDA rounds half up and decodes small ones
-  wrongly (docs/fake-quant.md).
+  wrongly (docs/use/fake-quant.md).
 * dynamic_block_quantize_op uses its block_size; the original's Triton path drops it and uses 16. The least scale 1e-5 of
   fp4_fake_quant holds there too. Only E2M1 elements with E4M3 scales are there.
 * Bad arguments are an InvalidArgument (a ValueError) that names them, in every case.

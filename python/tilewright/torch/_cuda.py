@@ -25,10 +25,10 @@ from ..problem import Problem
 from . import _stable
 from ._spec import DTYPES, FORMATS, ConvSpec, Spec, by_name, channels_last, conv_spec, spec
 
-# Of device memory that launches on sm_90a share tiles through: docs/problems.md, "Recommended fields".
+# Of device memory that launches on sm_90a share tiles through: docs/reference/problems.md, "Recommended fields".
 WORKSPACE_BYTES = 34603008
 # Rows up to which a kernel that quantizes x itself beats a cast and a gemm: of weights as stored, and of tiles
-# (docs/measurement-log.md).
+# (bench/LOG.md).
 _FEW = {False: 4, True: 1}
 
 _lock = threading.RLock()

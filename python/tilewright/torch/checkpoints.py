@@ -9,8 +9,8 @@ is stored as its reciprocal, every weight has exactly the checkpoint's value.
     load_into(model, "model/")                           # in the places that have the same names
 
 A folder's config.json says what the tensors are (quantization_config); without one the tensors' names and shapes do.
-Layouts: docs/checkpoints.md and include/tilewright/import.h; NVFP4's are Model Optimizer's nvfp4_tensor.py and
-compressed-tensors' fp4_quantized.py. Files are untrusted, and checked as docs/checkpoints.md says."""
+Layouts: docs/use/checkpoints.md and include/tilewright/import.h; NVFP4's are Model Optimizer's nvfp4_tensor.py and
+compressed-tensors' fp4_quantized.py. Files are untrusted, and checked as docs/use/checkpoints.md says."""
 
 from __future__ import annotations
 

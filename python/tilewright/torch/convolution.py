@@ -33,11 +33,11 @@ class _QuantizedConv(nn.Module):
     weight: a format of tilewright.formats() whose rows stand alone; its blocks lie along an output channel's kernel and
     channels, [kernel axes, in_channels / groups]. activation: the format that x is converted to, each call anew: "f16",
     "bf16", FP8 ("e4m3_tensor", "e5m2" ...) or INT8 ("int8_tensor"), with one scale for the tensor or none; None: x as
-    it is. accum: "fast" is explained in docs/numerics.md.
+    it is. accum: "fast" is explained in docs/reference/numerics.md.
 
     quant_act: x is fake quantized to FP4 in blocks of 16, 32, 64, 128 or 256 elements; order says where these lie:
     "ctrs" (what an output pixel sees, as NVIDIA Model Optimizer does) or "trsc" (channels of a pixel, as deployed
-    kernels do). amax: the largest magnitude that x is expected to have; None: that of each call's x. docs/conv.md.
+    kernels do). amax: the largest magnitude that x is expected to have; None: that of each call's x. docs/use/conv.md.
 
     Gradients reach x, straight through its quantization, and the bias; w is a constant. On a GPU the first call of a
     dtype and shape of x prepares kernels, which may compile for seconds; under the capture of a CUDA graph that is

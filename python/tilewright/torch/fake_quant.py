@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantization-aware training: what quantization leaves of a tensor, with gradients straight through it, and of a
-learned scale. docs/fake-quant.md has the formulas; they are PyTorch's own."""
+learned scale. docs/use/fake-quant.md has the formulas; they are PyTorch's own."""
 
 from __future__ import annotations
 

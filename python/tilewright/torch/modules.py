@@ -229,7 +229,7 @@ class QuantizedLinear(nn.Module):
 
     weight: a format of tilewright.formats(). activation: the format that x is quantized to on the way, each call anew
     ("q8_1", "int8_row", "e4m3_row", "f16" ...); None: x as it is. accum: "fast" lets FP8 sums stay in the matrix units
-    (docs/numerics.md). With `order` column i of w belongs to column order[i] of x: checkpoints with act-order.
+    (docs/reference/numerics.md). With `order` column i of w belongs to column order[i] of x: checkpoints with act-order.
 
     Gradients reach x, straight through its quantization, and the bias; w is a constant. On a GPU the first call of a
     dtype prepares kernels, which may compile for seconds, and reorders w for them; under the capture of a CUDA graph
@@ -489,7 +489,7 @@ def _takes_tiles(problem: str, index: int) -> bool:
 class W4A8Linear(QuantizedLinear):
     """4-bit weights by 8-bit activations: w in NVFP4 with a factor for the tensor, x quantized to E4M3 with a float
     scale for each row (amax / 448). accum="fast" multiplies at FP8's rate with more than 64 rows, and rounds w's
-    products with their scales to E4M3 (docs/numerics.md)."""
+    products with their scales to E4M3 (docs/reference/numerics.md)."""
 
     defaults: ClassVar[dict[str, Any]] = {"weight": "nvfp4", "activation": "e4m3_row"}
 

@@ -12,11 +12,11 @@ fake tensors; they are opaque to torch.compile, functional, and safe to call fro
     unpack(weight, problem) -> streams             and back
 
 `weight` are the streams of a matrix in the order data, scales, global, those that the format has: contiguous tensors of
-uint8, but global one float32. `problem` is a gemm's text without m, or a conv's without n and in (docs/problems.md).
+uint8, but global one float32. `problem` is a gemm's text without m, or a conv's without n and in (docs/reference/problems.md).
 
-On the CPU the library's kernels for it compute a linear whose x is q8_1, if they take its weights (docs/cpu.md). Else
+On the CPU the library's kernels for it compute a linear whose x is q8_1, if they take its weights (docs/use/cpu.md). Else
 every operand is decoded exactly by the library's codecs, x having been encoded in the problem's format of x first; sums
-are single precision's. This is the meaning; what a kernel's result may differ by is in docs/numerics.md."""
+are single precision's. This is the meaning; what a kernel's result may differ by is in docs/reference/numerics.md."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ class Wgmma final : public KernelFamily<Knobs> {
                          (k.swapped ? 1 : p.multicast(k)) +
                      static_cast<double>(g.y.total_bytes(g.m, g.n));
     // Neighbouring tiles ask for the same boxes at about the same time, which costs half as much as reads apart would;
-    // those that share loads already gain less by that. Fitted to 2000 times (docs/measurement-log.md).
+    // those that share loads already gain less by that. Fitted to 2000 times (bench/LOG.md).
     const bool few = k.block_m <= kFewTokens && !k.swapped;
     if (!few) t.global_bytes *= p.multicast(k) > 1 ? 0.65 : 0.43;
     // Rows beyond the matrix: of every tile's box if tokens are few, unless one tile has them all
@@ -184,7 +184,7 @@ class Wgmma final : public KernelFamily<Knobs> {
     t.mma_ops = 2.0 * tiles_m * tiles_n * k.columns() * k.block_n() * static_cast<double>(g.k);
     t.mma_rate = (p.element_bytes == 1 ? 2.75 : 1.5) * std::min(1.0, k.columns() / 64.0 + 0.25);
     t.mma_in_flight = 32;
-    t.later_wave_cost = 0.6;  // persistent blocks load the next tile while one is stored (docs/measurement-log.md)
+    t.later_wave_cost = 0.6;  // persistent blocks load the next tile while one is stored (bench/LOG.md)
     t.last_wave = k.schedule == Schedule::stream_k ? 0 : k.schedule == Schedule::split_last_wave ? 0.5 : 1;
     const bool shares = k.schedule == Schedule::stream_k && k.block_m > kFewTokens;
     const double parts = shares ? 1 + stream_k_cost(p) * arch.typical_sms / (tiles_m * tiles_n) : 1;
