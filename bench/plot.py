@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """plot.py RESULT.json... [--out docs/gemm.svg]: the rows of `bench gemm` or `bench conv` as bars, with a mark where the target is.
-A row is taken from the first file that has a result for it. With --table, prints the table of docs/reference/results.md instead; with
---summary, that of README.md."""
+A row is taken from the first file that has a result for it. With --table, prints the table of docs/reference/results.md instead."""
 import argparse
 import html
 import json
@@ -26,17 +25,6 @@ CONV_PANELS = [
     ("Share of a copy's rate, or of the single-precision units' (higher is better)", lambda r: r["share"],
      lambda v: f"{100 * v:.0f} %"),
     ("Time over that of a larger part of the layer (lower is better)", lambda r: r["at_most"], lambda v: f"{v:.2f}x"),
-]
-
-
-# The lines of the summary: what is measured, of which groups, and what a value is relative to.
-SUMMARY = [
-    ("bf16, f16; m = 1024, 4096", ["bf16, fp16"], "speed of cuBLASLt, same type"),
-    ("ggml blocks, INT4 groups, NVFP4, MXFP4 with f16 or bf16; m = 1024, 4096",
-     ["int4-g128 x 16-bit", "q4_0, nvfp4 x 16-bit", "block formats x 16-bit"], "speed of cuBLASLt bf16"),
-    ("INT4 groups of 128 with FP8 or INT8; m = 1024, 4096", ["int4-g128 x fp8 or int8"], "speed of cuBLASLt FP8"),
-    ("one token, weights of 30 MB and more", ["m=1, weights >= 100 MB", "m=1, weights 30-100 MB"],
-     "read bandwidth"),
 ]
 
 
@@ -139,28 +127,15 @@ def table(rows):
     return "\n".join(lines)
 
 
-def summary(rows, state):
-    lines = ["| product | cases | worst | median | best | relative to |", "|---|---|---|---|---|---|"]
-    for what, groups, unit in SUMMARY:
-        values = sorted(r["value"] for r in rows if r["group"] in groups and r["value"] > 0)
-        shown = [f"{v:.2f}" for v in (values[0], statistics.median(values), values[-1])]
-        lines.append(f'| {what} | {len(values)} | {" | ".join(shown)} | {unit} |')
-    return "\n".join(lines) + f"\n\n{state}."
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", nargs="+")
     parser.add_argument("--out", default=str(Path(__file__).resolve().parent.parent / "docs" / "gemm.svg"))
     parser.add_argument("--table", action="store_true")
-    parser.add_argument("--summary", action="store_true")
     arguments = parser.parse_args()
     rows, device = read(arguments.results)
     if arguments.table:
         print(table(rows))
-        return
-    if arguments.summary:
-        print(summary(rows, device))
         return
     Path(arguments.out).write_text(draw(rows, device))
 
