@@ -102,7 +102,7 @@ void ParseFields::operator()(const FieldSpec& f, int& member) {
 
 bool PrintFields::done(const FieldSpec& f) {
   if (to_first_size_ && !ended_ && f.role == Role::size) {
-    text += fmt::format(" {}=", f.name);
+    if (f.required) text += fmt::format(" {}=", f.name);  // others are left out where they have their default
     ended_ = true;
   }
   return ended_;

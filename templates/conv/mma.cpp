@@ -132,6 +132,8 @@ class Mma final : public EnumeratedFamily {
     if (std::string why = scaled_pixels(*c); !why.empty()) return why;
     const Layer l = layer_of(*c);
     if (l.gemm.m > kMaxExtent) return fmt::format("{} output pixels: at most {}", l.gemm.m, kMaxExtent);
+    if (l.gemm.x.total_bytes(l.gemm.m, l.gemm.k) > kMaxBytes)
+      return fmt::format("{} output pixels of {} elements of x each: at most 2^47 bytes", l.gemm.m, l.gemm.k);
     if (std::string why = product_family(l.gemm).why_not(Problem(l.gemm), arch); !why.empty()) return why;
     if (std::string why = blocks_apart(*c, l.shape); !why.empty()) return why;
     if (l.gather.unit == 0) return no_room(*c, l, arch);

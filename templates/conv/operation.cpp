@@ -239,7 +239,7 @@ class ConvOperation final : public OperationOf<Conv, Fields> {
                       "reorder w once, at load: Engine::pack(), or pack_weights() on the host", *best});
     }
     c.workspace = workspace_of_wgmma(c);
-    if (c.workspace > 0 && wgmma().why_not(c, arch).empty())
+    if (c.workspace > 0 && c.workspace <= kMaxExtent && wgmma().why_not(c, arch).empty())
       list.push_back({fmt::format("workspace={}", c.workspace),
                       "device memory, zero when first used, to which a launch writes what its kernels read in another "
                       "layout or format, for launches that follow each other",

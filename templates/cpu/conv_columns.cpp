@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "templates/checks.h"
 #include "templates/conv/conv.h"
 #include "templates/conv/params.cuh"
 #include "templates/cpu/built_in.h"
@@ -276,7 +277,7 @@ std::optional<Problem> packed(const Conv& c, const Arch& arch) {
   // Each tile widens f16 and bf16 again: of more pixels than these that takes longer than to write w once a launch.
   constexpr std::int64_t kMostPixels = 1024;
   if (c.w.name() != "f32" && g.m > kMostPixels) return {};
-  if (c.packing != Packing::none || c.groups != 1 || c.w_layout != FilterLayout::ktrsc ||
+  if (c.packing != Packing::none || !is_float(c.w) || c.groups != 1 || c.w_layout != FilterLayout::ktrsc ||
       !have_panels(g.w, g.x, g.n, g.k))
     return {};
   Conv p = c;

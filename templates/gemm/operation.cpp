@@ -161,9 +161,9 @@ class GemmOperation final : public OperationOf<Gemm, Fields> {
     check_global(g);
     check_accumulation(g);
     check_extent("workspace", g.workspace);
-    check_groups(g);
     if (g.packing == Packing::tiles) check_tiles("pack", "tiles", g.w, g.x, g.n, g.k);
     if (g.packing == Packing::panels) cpu::check_panels("pack", "panels", g.w, g.x, g.n, g.k);
+    check_groups(g);  // last: it asks how many bytes a packed w has
   }
   Extents extents_of(const Gemm& g) const override { return {g.m, g.n}; }
   void set_rows(Gemm& g, std::int64_t rows) const override { g.m = rows; }

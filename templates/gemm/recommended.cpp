@@ -57,7 +57,7 @@ std::vector<Recommendation> recommended(const Problem& problem, const Arch& arch
     take_workspace("33 MiB of device memory, zero when first used: with packed w, x is unpacked there");
   if (const std::optional<Problem> packed = operation().packed(best, arch)) {
     take("pack=tiles", "reorder w once, at load: Engine::pack(), or pack_weights() on the host", *packed);
-  } else if (g.packing != Packing::none && only_reference(problem, arch)) {
+  } else if (g.packing != Packing::none && !(g.groups && g.x_from) && only_reference(problem, arch)) {
     g.packing = Packing::none;
     if (!only_reference(g, arch)) take("pack=none", "leave w as its format stores it", g);
   }
