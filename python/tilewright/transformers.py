@@ -186,6 +186,7 @@ def from_pretrained(
     activation: str | None = None,
     accum: str | None = None,
     gguf_file: str | None = None,
+    output_embedding: bool | None = None,
     **arguments: Any,
 ) -> Any:
     """model_class.from_pretrained(path, **arguments) of a checkpoint that is quantized, with its layers as
@@ -194,12 +195,18 @@ def from_pretrained(
 
     gguf_file: a GGUF file in that folder or repository. transformers then loads it in floats; layers whose values the
     file has in a quantized format, in whatever order of rows, are put in place of those floats, and
-    `model.hf_quantizer.report` says which were not. Needs the package gguf.
+    `model.hf_quantizer.report` says which were not. Needs the package gguf. output_embedding: whether that of a GGUF
+    file, where it shares the input embedding's floats, becomes a layer of its own as the file stores it, so that a token
+    reads codes instead of floats; None: with an activation, since exact x multiplies floats on a CPU.
 
     Raises InvalidArgument or Unsupported naming what does not fit."""
     hub = {name: arguments[name] for name in _HUB if name in arguments}
     if gguf_file is not None:
-        return _from_gguf(model_class, path, gguf_file, TilewrightConfig(activation=activation, accum=accum), arguments)
+        config = TilewrightConfig(activation=activation, accum=accum)
+        output = activation is not None if output_embedding is None else output_embedding
+        return _from_gguf(model_class, path, gguf_file, config, output, arguments)
+    if output_embedding is not None:
+        raise InvalidArgument("output_embedding", str(output_embedding), "None: it is for gguf_file")
     config = arguments.pop("config", None) or transformers.AutoConfig.from_pretrained(path, **hub)
     source = getattr(config, "quantization_config", None)
     if source is None:
@@ -218,7 +225,9 @@ def from_pretrained(
     return model_class.from_pretrained(path, config=config, **arguments)
 
 
-def _from_gguf(model_class: Any, path: Any, gguf_file: str, config: TilewrightConfig, arguments: Any) -> Any:
+def _from_gguf(
+    model_class: Any, path: Any, gguf_file: str, config: TilewrightConfig, output: bool, arguments: Any
+) -> Any:
     hub = {name: arguments[name] for name in _HUB if name in arguments and name != "trust_remote_code"}
     floats = transformers.GgufConfig(dequantize=True)
     model = model_class.from_pretrained(path, gguf_file=gguf_file, quantization_config=floats, **arguments)
@@ -226,14 +235,20 @@ def _from_gguf(model_class: Any, path: Any, gguf_file: str, config: TilewrightCo
     config.source = {"quant_method": "gguf"}
     quantizer = TilewrightQuantizer(config, pre_quantized=True)
     options = {"activation": config.activation, "accum": config.accum}
-    quantizer.layers, quantizer.report = _matched(model, file, options)
+    head = model.get_output_embeddings() if output else None
+    quantizer.layers, quantizer.report = _matched(model, file, options, head)
+    if any(model.get_submodule(name) is head for name in quantizer.layers):
+        for part in (model.config, model.config.get_text_config()):
+            part.tie_word_embeddings = False  # they are stored apart from now on
     model.hf_quantizer, model.is_quantized, model.quantization_method = quantizer, True, METHOD
     quantizer.postprocess_model(model)
     return model
 
 
-def _matched(model: nn.Module, file: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], ReplaceReport]:
-    """Layers of a GGUF file for those of a model that was loaded from it. GGUF has names of its own, and converters
+def _matched(
+    model: nn.Module, file: str, options: Mapping[str, Any], shared: nn.Module | None = None
+) -> tuple[dict[str, Any], ReplaceReport]:
+    """shared: a layer that is one though its weight is another module's, too. Layers of a GGUF file for those of a model that was loaded from it. GGUF has names of its own, and converters
     reorder rows for some models; so what belongs together is found by values, row by row."""
     stored: dict[tuple[Any, ...], QuantizedWeight] = {}
     dtypes = {module.weight.dtype for module in model.modules() if isinstance(module, nn.Linear)}
@@ -250,7 +265,7 @@ def _matched(model: nn.Module, file: str, options: Mapping[str, Any]) -> tuple[d
     for name, module in model.named_modules():
         if type(module) is not nn.Linear:
             continue
-        if len(users[id(module.weight)]) > 1:
+        if len(users[id(module.weight)]) > 1 and module is not shared:
             left[name] = f"shares its weight: {', '.join(users[id(module.weight)])}"
             continue
         rows = _rows(module.weight)

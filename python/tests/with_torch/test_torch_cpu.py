@@ -2,12 +2,15 @@
 """Linear layers on this machine's CPU: kernels where x is q8_1, PyTorch on decoded operands elsewhere."""
 
 import copy
-import logging
+import gc
+import warnings
 
 import pytest
 import tilewright as tw
+import tilewright.torch as twt
 import torch
-from tilewright.torch import QuantizedLinear, _cpu, linear, pack, unpack
+import torch.utils.flop_counter
+from tilewright.torch import QuantizedLinear, _cpu, linear, ops, pack, unpack
 
 pytestmark = pytest.mark.skipif(tw.Device.cpu(1).arch == "x86-64", reason="this CPU has no kernels")
 
@@ -77,18 +80,105 @@ def test_activations(kernels, act):
 
 
 @pytest.mark.parametrize(
-    "activation, weight, n", ((None, "q4_0", 48), ("int8_row", "int8_row", 48), ("q8_1", "q4_0", 40))
+    "activation, weight, n, why",
+    (
+        (None, "q4_0", 48, "x exact"),
+        ("e4m3_row", "e4m3_row", 48, "no panels"),
+        ("q8_1", "q4_0", 40, "a multiple of 16"),
+        ("mxfp8", "q4_0", 48, "no kernel makes x=mxfp8"),
+    ),
 )
-def test_what_stays_with_pytorch(kernels, caplog, activation, weight, n):
-    """Floats are not quantized unless the scheme says so, and formats without kernels are decoded."""
+def test_a_layer_without_kernels_is_decoded_once_and_says_why(kernels, monkeypatch, activation, weight, n, why):
     _cpu.forget()
-    layer = layer_of(weight, activation, n=n)
-    x = torch.randn(3, 256)
-    with caplog.at_level(logging.INFO, "tilewright.torch"):
+    layer, x = layer_of(weight, activation, n=n), torch.randn(3, 256)
+    decodes, decode = [], ops.codec.decode
+    monkeypatch.setattr(ops.codec, "decode", lambda *a: len(a) > 1 and decodes.append(1) or decode(*a))
+    with pytest.warns(UserWarning, match=f"w={weight} .*{why}") as found:
         y = layer(x)
-        layer(x)
-    assert kernels == [] and torch.equal(y, plain(layer, x))
-    assert len([r for r in caplog.records if "no kernels" in r.message]) == 1
+    assert len(found) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(layer(x), y) and torch.equal(layer_of(weight, activation, n=n)(x), y)
+    assert kernels == [] and len(decodes) == 2  # one for each layer
+    layer.load_state_dict({name: value.clone() for name, value in layer.state_dict().items()})
+    assert torch.equal(layer(x), y) and len(decodes) == 3  # written since
+
+
+def test_decoded_weights_stay_within_their_limit(kernels):
+    _cpu.forget()
+    twt.set_decoded_limit(48 * 256 * 4)
+    try:
+        first, second, x = layer_of("q5_1", None), layer_of("q5_1", None), torch.randn(3, 256)
+        with pytest.warns(UserWarning, match="x exact"):
+            y = first(x)
+        with pytest.warns(UserWarning, match=r"decoded at every call.*set_decoded_limit\(\)"):
+            assert torch.equal(second(x), y)
+        assert torch.equal(second(x), y)
+        assert [data is first.weight.data for data in _cpu._decoded] == [True]
+    finally:
+        twt.set_decoded_limit(_cpu.DECODED_BYTES)
+    with pytest.raises(tw.InvalidArgument, match="bytes = -1"):
+        twt.set_decoded_limit(-1)
+
+
+def test_decoded_weights_go_with_their_layers():
+    twt.set_decoded_limit(48 * 256 * 4)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            first, second, x = layer_of("q5_1", None), layer_of("q5_1", None), torch.randn(3, 256)
+            first(x), second(x)
+            del first
+            gc.collect()
+            second(x)
+        assert [data is second.weight.data for data in _cpu._decoded] == [True]
+    finally:
+        twt.set_decoded_limit(_cpu.DECODED_BYTES)
+
+
+@pytest.mark.parametrize("activation, weight", (("int8_row", "int8_row"), ("q8_1", "int4_g64"), ("q8_1", "uint4_g128")))
+def test_byte_and_group_formats_have_kernels(kernels, activation, weight):
+    layer, x = layer_of(weight, activation), torch.randn(5, 256)
+    close(layer(x), plain(layer, x), 1e-3)  # a code of x that rounds the other way
+    assert len(kernels) == 1 and "reference" not in layer.cpu_kernel(5)
+
+
+def test_no_dispatcher_where_nothing_would_see_the_call(kernels, monkeypatch):
+    layer, x = layer_of(), torch.randn(2, 256)
+    seen = []
+    op = ops._LINEAR_OP
+    monkeypatch.setattr(ops, "_LINEAR_OP", lambda *a: seen.append(1) or op(*a))
+    with torch.no_grad():
+        y = layer(x)
+        assert seen == []
+        with torch.utils.flop_counter.FlopCounterMode(display=False):
+            assert torch.equal(layer(x), y)
+        assert seen == [1]
+        traced = torch.jit.trace(layer, x, check_trace=False)
+        assert seen == [1, 1] and torch.equal(traced(2 * x), layer(2 * x))
+
+
+def test_tune_and_prewarm_say_why_nothing_is_done():
+    model = torch.nn.Sequential(layer_of("e4m3_row", "e4m3_row"), torch.nn.ReLU())
+    text = str(twt.tune(model, torch.randn(1, 256), device="cpu", budget_seconds=5))
+    assert " 0 problems tuned" in text and "w=e4m3_row has no panels" in text
+    assert "no quantized layer" in str(twt.tune(torch.nn.ReLU(), torch.randn(1, 256), device="cpu"))
+    report = twt.prewarm(model, torch.randn(1, 256), "x86-64-v3")
+    assert report.failed == 1 and "w=e4m3_row has no panels" in report.failures[0]
+
+
+def test_prewarm_for_a_cpu_compiles_its_kernels(tmp_path):
+    try:
+        tw.Engine(cache=":memory:").prewarm([_cpu.wanted(layer_of().problem(), torch.float32)], ["x86-64-v3"], top=1)
+    except tw.LibraryMissing:
+        pytest.skip("there is no libLLVM")
+    engine = tw.Engine(cache=str(tmp_path / "cache.db"))
+    twt.set_engine(engine)
+    try:
+        report = twt.prewarm(layer_of(), torch.randn(1, 256), ["x86-64-v3"], top=1)
+        assert report.compiled > 0 and report.failures == ()
+    finally:
+        twt.set_engine(None)
 
 
 def test_exact_activations_are_not_rounded(kernels):

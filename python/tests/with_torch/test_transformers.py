@@ -234,10 +234,11 @@ def test_checkpoints(tmp_path, scheme):
 GGUF_TYPES = ["Q4_0", "Q8_0", "Q5_1"]
 
 
-def write_gguf(file, kind):
+def write_gguf(file, kind, tied=False):
+    """tied: without an output embedding of its own; the one that there is, is quantized."""
     gguf = pytest.importorskip("gguf")
     pytest.importorskip("accelerate")
-    model = tiny(attention_bias=False)
+    model = tiny(attention_bias=False, tie_word_embeddings=tied)
     config = model.config
     writer = gguf.GGUFWriter(file, "llama")
     writer.add_block_count(config.num_hidden_layers)
@@ -259,8 +260,10 @@ def write_gguf(file, kind):
     type_ = gguf.GGMLQuantizationType[kind]
     for name, value in model.state_dict().items():
         data = value.numpy()
+        if tied and name == "lm_head.weight":
+            continue
         heads = {"q_proj": 4, "k_proj": 2}.get(name.split(".")[-2])
-        if data.ndim == 2 and "proj" in name:
+        if data.ndim == 2 and ("proj" in name or tied):
             codes = gguf.quants.quantize(data, type_)
             value.copy_(torch.from_numpy(gguf.quants.dequantize(codes, type_)))
             if heads:  # as llama.cpp's converter reorders the rows of these
@@ -288,6 +291,25 @@ def test_gguf(tmp_path, kind):
     assert same(logits(model), logits(want), 1e-4)
     model.save_pretrained(tmp_path / "saved")
     assert torch.equal(logits(AutoModelForCausalLM.from_pretrained(tmp_path / "saved")), logits(model))
+
+
+@pytest.mark.parametrize("activation", (None, "q8_1"))
+def test_tied_output_embedding_of_gguf(tmp_path, activation):
+    want = write_gguf(tmp_path / "model.gguf", "Q8_0", tied=True)
+    options = {"gguf_file": "model.gguf", "dtype": torch.float32, "activation": activation}
+    model = from_pretrained(AutoModelForCausalLM, tmp_path, **options)
+    left = from_pretrained(AutoModelForCausalLM, tmp_path, **options, output_embedding=False)
+    assert type(left.lm_head) is nn.Linear and "shares its weight" in left.hf_quantizer.report.left[HEAD]
+    assert left.lm_head.weight is left.model.embed_tokens.weight
+    if activation is None:
+        assert type(model.lm_head) is nn.Linear
+        model = from_pretrained(AutoModelForCausalLM, tmp_path, **options, output_embedding=True)
+        assert same(logits(model), logits(want), 1e-4)
+    assert isinstance(model.lm_head, twt.QuantizedLinear) and model.hf_quantizer.report.left == {}
+    assert torch.equal(model.lm_head.dequantize(), model.model.embed_tokens.weight)
+    model.save_pretrained(tmp_path / "saved")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
+    assert torch.equal(logits(again), logits(model)) and isinstance(again.lm_head, twt.QuantizedLinear)
 
 
 # ---- what does not fit

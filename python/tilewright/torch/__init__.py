@@ -11,6 +11,7 @@ Layers and operators compute on the CPU and on CUDA devices, under torch.compile
 
 from __future__ import annotations
 
+from ._cpu import set_decoded_limit
 from ._cuda import engine, set_engine
 from ._stable import Info, info
 from .checkpoints import load_into, load_quantized
@@ -50,6 +51,7 @@ __all__ = [
     "replace_convs",
     "replace_linears",
     "replace_mlp_with_w4a8",
+    "set_decoded_limit",
     "set_engine",
     "tune",
     "unpack",

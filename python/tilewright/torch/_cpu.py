@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""linear on this machine's CPU, where the library has kernels for it: x quantized to q8_1 within the launch, weights in
-panels. Only schemes whose x is q8_1 come here, since a kernel may not quantize what the scheme leaves as it is.
+"""linear on this machine's CPU: by the library's kernels, which quantize x within the launch and read weights in panels,
+where the scheme quantizes x; else by PyTorch, on weights that are decoded once.
 
-Weights are packed when they are first used and kept as long as the tensor that holds them. A tensor that was written
-since, as by load_state_dict(), is packed again."""
+Panels and decoded weights are made when they are first used and kept as long as the tensor that holds the weight.
+A tensor that was written since, as by load_state_dict(), is read again."""
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -24,11 +24,16 @@ from ..problem import Problem
 from . import _cuda
 from ._spec import DTYPES, FORMATS, Spec, by_name, spec
 
-_log = logging.getLogger("tilewright.torch")
+# Of decoded weights, unless set_decoded_limit() says otherwise.
+DECODED_BYTES = 2 << 30
+
 _lock = threading.RLock()
 _device: Device | None = None
 _plans: dict[tuple[str, torch.dtype], Plan | None] = {}
-_panels: Any = WeakTensorKeyDictionary()  # of a weight's data: (its version, its panels)
+_panels: Any = WeakTensorKeyDictionary()  # of a weight's data: (what they were made of, its panels)
+_decoded: Any = WeakTensorKeyDictionary()  # the same of its floats
+_decoded_limit = DECODED_BYTES
+_warned: set[tuple[str, ...]] = set()
 enabled = True
 
 
@@ -61,6 +66,7 @@ def forget() -> None:
     """Prepares everything anew when it is next needed."""
     with _lock:
         _plans.clear()
+        _warned.clear()
 
 
 _cuda.also_forgotten.append(forget)
@@ -81,32 +87,51 @@ def plan(problem: str, dtype: torch.dtype) -> Plan | None:
         return _plans[key]
 
 
-def wanted(problem: str, dtype: torch.dtype) -> Problem | None:
-    """The gemm of one row that is launched for x of a dtype; None where there are no kernels for it."""
+def wanted(problem: str, dtype: torch.dtype, target: Device | str | None = None) -> Problem:
+    """The gemm of one row that is launched for x of a dtype on a CPU (None: this one). Raises Unsupported where it has
+    no kernel for it."""
     s = spec(problem)
-    if s.x.name != "q8_1":
-        return None
-    words = [w for w in s.text.split(" ") if not w.startswith(("act=", "y=", "bias="))]
+    if s.x.name in DTYPES:
+        more = '' if s.w.name in DTYPES else '; activation="q8_1" has kernels, which round x'
+        raise Unsupported("x", s.x.name, f"a format that kernels quantize x to: this scheme has x exact{more}")
+    if s.one_row.fields.get("pack") == "tiles":
+        raise Unsupported("pack", "tiles", "panels, or none: tiles are for GPUs")
+    words = [w for w in s.text.split(" ") if not w.startswith(("act=", "y=", "bias=", "pack="))]
     y = "f32" if s.act else FORMATS[s.dtype]
     bias = "" if s.bias is None else f" bias={y}"
-    engine = _cuda.engine()
+    one_row = f"{' '.join(words)} y={y}{bias} x_from={FORMATS[dtype]} m=1"
+    Problem(one_row)  # what is wrong here, panels have no part in
     try:
-        problem_of = Problem(f"{' '.join(words)} y={y}{bias} x_from={FORMATS[dtype]} m=1")
-        packed = engine.packed(problem_of, device())
-        if packed.fields.get("pack") != "panels" or "reference" in engine.plan(packed, device())[0].candidate:
-            return None
-    except (InvalidArgument, Unsupported):
-        return None
+        packed = Problem(f"{one_row} pack=panels")
+    except InvalidArgument as error:  # of a shape that panels do not have
+        raise Unsupported(error.field, error.value, error.allowed) from None
+    target = device() if target is None else target
+    if "reference" in _cuda.engine().plan(packed, target)[0].candidate:
+        raise Unsupported("problem", str(packed), f"one that {getattr(target, 'arch', target)} has kernels for")
     return packed
 
 
 def _make(problem: str, dtype: torch.dtype) -> Plan | None:
-    s, packed = spec(problem), wanted(problem, dtype)
-    if packed is None:
-        _log.info("%s on %s: no kernels for x of %s, so PyTorch computes it", problem, device().arch, dtype)
+    s = spec(problem)
+    try:
+        packed = wanted(problem, dtype)
+    except Unsupported as error:
+        if s.w.name not in DTYPES:
+            _warn_once(
+                ("kernel", s.x.name) if error.field == "x" else ("kernel", s.x.name, s.w.name, error.field),
+                f"no kernel of {device().arch} multiplies x={s.x.name} by w={s.w.name} [{s.n}, {s.k}]: {error}. PyTorch "
+                f"computes such layers on weights decoded to float32, of which {_decoded_limit >> 20} MiB are kept "
+                "(tilewright.torch.set_decoded_limit)",
+            )
         return None
     y = DTYPES[packed.fields["y"]]
     return Plan(s, packed, _cuda.engine().prepare(packed, device()), y, None if s.bias is None else y)
+
+
+def _warn_once(what: tuple[str, ...], message: str) -> None:
+    if what not in _warned:
+        _warned.add(what)
+        warnings.warn(message, stacklevel=2)
 
 
 def linear(p: Plan, x: Tensor, weight: Sequence[Tensor], bias: Tensor | None) -> Tensor:
@@ -139,15 +164,59 @@ def _panels_of(p: Plan, weight: Sequence[Tensor]) -> Any:
     data = weight[0]
     if p.spec.packed:
         return _Given(_aligned(data))
-    version = None if data.is_inference() else data._version
+
+    def pack() -> Any:
+        streams = [_aligned(stream.detach()) for stream in weight]
+        return _cuda.engine().pack(p.packed, by_name(p.spec.streams, streams), device=device()).data
+
+    state = _state(p.spec, data)
+    found = _panels.get(data)
+    return found[1] if found is not None and found[0] == state else _remade(_panels, data, state, pack)
+
+
+def _state(s: Spec, data: Tensor) -> tuple[Any, ...]:
+    """What panels and decoded weights depend on."""
+    return (None if data.is_inference() else data._version, data.data_ptr(), s.w.name, s.n, s.packed)
+
+
+def _remade(kept: Any, data: Tensor, state: tuple[Any, ...], make: Callable[[], Any]) -> Any:
     with _lock:
-        found = _panels.get(data)
-        if found is None or found[0] != (version, data.data_ptr(), p.spec.w.name, p.spec.n):
-            streams = [_aligned(stream.detach()) for stream in weight]
-            packed = _cuda.engine().pack(p.packed, by_name(p.spec.streams, streams), device=device())
-            found = ((version, data.data_ptr(), p.spec.w.name, p.spec.n), packed.data)
-            _panels[data] = found
+        found = kept.get(data)
+        if found is None or found[0] != state:
+            found = kept[data] = (state, make())
         return found[1]
+
+
+def set_decoded_limit(bytes: int) -> None:
+    """How much memory the weights of layers without kernels may take on the CPU that are kept decoded to float32: 2 GiB
+    unless it is set. The first ones that fit are kept, as long as their layers; others are decoded at every call. 0
+    keeps none."""
+    global _decoded_limit
+    if bytes < 0:
+        raise InvalidArgument("bytes", str(bytes), "0 or more")
+    with _lock:
+        _decoded_limit = bytes
+        _decoded.clear()
+        _warned.discard(("memory",))
+
+
+def decoded(s: Spec, data: Tensor, decode: Callable[[], Tensor]) -> Tensor:
+    """A weight in float32, decoded once if there is room for it. data: its first stream."""
+    state = _state(s, data)
+    found = _decoded.get(data)
+    if found is not None and found[0] == state:
+        return found[1]  # type: ignore[no-any-return]
+    size = 4 * s.n * s.k
+    with _lock:
+        _decoded.pop(data, None)
+        if sum(values.nbytes for _, values in _decoded.values()) + size <= _decoded_limit:
+            return _remade(_decoded, data, state, decode)  # type: ignore[no-any-return]
+        _warn_once(
+            ("memory",),
+            f"the weight w={s.w.name} [{s.n}, {s.k}] is decoded at every call, since {size >> 20} MiB more of decoded "
+            f"weights are beyond {_decoded_limit >> 20} MiB; tilewright.torch.set_decoded_limit() allows more",
+        )
+    return decode()
 
 
 def _aligned(x: Tensor) -> Tensor:

@@ -14,9 +14,10 @@ fake tensors; they are opaque to torch.compile, functional, and safe to call fro
 `weight` are the streams of a matrix in the order data, scales, global, those that the format has: contiguous tensors of
 uint8, but global one float32. `problem` is a gemm's text without m, or a conv's without n and in (docs/reference/problems.md).
 
-On the CPU the library's kernels for it compute a linear whose x is q8_1, if they take its weights (docs/use/cpu.md). Else
+On the CPU the library's kernels compute a linear whose x is quantized, if they take its weights (docs/use/cpu.md). Else
 every operand is decoded exactly by the library's codecs, x having been encoded in the problem's format of x first; sums
-are single precision's. This is the meaning; what a kernel's result may differ by is in docs/reference/numerics.md."""
+are single precision's. Weights that are decoded for that are kept, within set_decoded_limit(). This is the
+meaning; what a kernel's result may differ by is in docs/reference/numerics.md."""
 
 from __future__ import annotations
 
@@ -75,14 +76,19 @@ def _linear_cpu(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, proble
     rows = x.numel() // s.k
     if rows == 0:
         return x.new_empty(shape, dtype=s.dtype)
-    with torch.no_grad(), torch.autocast("cpu", enabled=False):
-        plan = _cpu.plan(problem, x.dtype)
-        if plan is not None:
-            return _activated(_cpu.linear(plan, x.reshape(rows, s.k), weight, bias), s.act).to(s.dtype).reshape(shape)
-        z = s.alpha * F.linear(_rounded(x.reshape(rows, s.k), s.x), _decoded(s, weight))
+    if torch.is_autocast_enabled("cpu"):  # asked, since the context takes as long as a small product
+        with torch.autocast("cpu", enabled=False):
+            return _linear_cpu(x, weight, bias, problem)
+    plan = _cpu.plan(problem, x.dtype)
+    if plan is not None:
+        z = _cpu.linear(plan, x.reshape(rows, s.k), weight, bias)
+    else:
+        z = F.linear(_rounded(x.reshape(rows, s.k), s.x), _decoded(s, weight))
+        if s.alpha != 1:
+            z = s.alpha * z
         if bias is not None:
-            z = z + bias.float()
-        return _activated(z, s.act).to(s.dtype).reshape(shape)
+            z += bias.float()
+    return _activated(z, s.act).to(s.dtype).reshape(shape)
 
 
 def _linear_fake(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, problem: str) -> Tensor:
@@ -163,10 +169,23 @@ def _linear(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, problem: s
     if not isinstance(weight, (list, tuple)):  # which the dispatcher takes
         weight = list(weight)
     if not (torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad))):
+        if x.is_cpu and not torch.compiler.is_compiling() and _unseen():
+            return _linear_cpu(x, weight, bias, problem)
         return _LINEAR_OP(x, weight, bias, problem)  # type: ignore[no-any-return]
     plain, act = _without_act(problem)
     y: Tensor = _Linear.apply(x, bias, plain, *weight)  # type: ignore[no-untyped-call]
     return _activated(y, act)
+
+
+def _unseen() -> bool:
+    """Whether nothing would see a call of an operator: no mode, transform or trace. The dispatcher is then left out,
+    which takes longer to call Python than a small layer takes."""
+    return (
+        torch._C._len_torch_dispatch_stack() == 0
+        and torch._C._len_torch_function_stack() == 0
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and torch._C._get_tracing_state() is None
+    )
 
 
 def _usual(x: Tensor, weight: Sequence[Tensor]) -> bool:
@@ -224,10 +243,17 @@ def _rounded(x: Tensor, format: codec.Format) -> Tensor:
 
 def _decoded(s: Spec, weight: Sequence[Tensor]) -> Tensor:
     """w [n, k] in float32."""
-    if s.packed:
-        streams = s.one_row.unpack_weights(by_name(s.streams, weight)).streams
-        weight = [stream for stream in streams if stream is not None]
-    return _values(weight, s.w, s.n, s.k, s.divides)
+    if s.w.name in DTYPES and not s.packed:
+        return weight[0].view(DTYPES[s.w.name]).reshape(s.n, s.k).float()
+
+    def decode() -> Tensor:
+        stored: Sequence[Any] = weight
+        if s.packed:
+            streams = s.one_row.unpack_weights(by_name(s.streams, weight)).streams
+            stored = [stream for stream in streams if stream is not None]
+        return _values(stored, s.w, s.n, s.k, s.divides)
+
+    return _cpu.decoded(s, weight[0], decode)
 
 
 def _values(weight: Sequence[Any], format: codec.Format, rows: int, cols: int, divides: bool) -> Tensor:

@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from .._errors import InvalidArgument, Unsupported
+from ..device import Device
 from ..engine import Progress
 from ..problem import Problem
 from ..reports import PrewarmReport, TuneReport
@@ -131,12 +132,15 @@ class TuneSummary(NamedTuple):
     seconds: float
 
     def __str__(self) -> str:
-        lines = [f"{self.device}: {len(self.entries)} problems tuned in {self.seconds:.0f} s"]
+        tuned = sum(entry.report is not None for entry in self.entries)
+        lines = [f"{self.device}: {tuned} problems tuned in {self.seconds:.0f} s"]
+        if not self.entries and not self.left:
+            lines.append("  the model asked for none: it has no quantized layer, or these inputs reach none")
         for entry in self.entries:
             lines.append(f"  {entry.problem}")
             r = entry.report
             if r is None:
-                lines.append(f"    failed: {entry.error}")
+                lines.append(f"    not tuned: {entry.error}")
                 continue
             kept = ", too noisy to be stored" if r.noisy else ""
             lines.append(
@@ -163,14 +167,11 @@ def tune(
     further arguments of Engine.tune(). Raises InvalidArgument for another device, Unsupported for one of CUDA that is
     not there; what fails by itself is in the summary."""
     on_cpu = not torch.cuda.is_available() if device is None else not isinstance(device, int) and _is_cpu(device)
+    entries: list[Tuned] = []
     if on_cpu:
         gpu = _cpu.device()
-        found = [
-            (_cpu.wanted(one.text, one.dtype), one.rows)
-            for one in _asked(model, _arguments(sample_inputs))
-            if not one.shape
-        ]
-        distinct = list({problem.with_rows(rows): None for problem, rows in found if problem is not None})
+        distinct, without = _on_cpu(_asked(model, _arguments(sample_inputs)), gpu)
+        entries += (Tuned(problem, None, why) for problem, why in without.items())
     else:
         gpu = _cuda.device(_cuda_index(device))
         problems = record(model, *_arguments(sample_inputs), arch=gpu.arch)
@@ -179,7 +180,6 @@ def tune(
             {problem if problem.op in _FIXED else problem.with_rows(1): problem for problem in problems}.values()
         )
     begin = time.monotonic()
-    entries: list[Tuned] = []
     for i, problem in enumerate(distinct):
         rest = budget_seconds - (time.monotonic() - begin)
         if rest <= 0:
@@ -195,6 +195,23 @@ def tune(
     return TuneSummary(gpu.name, tuple(entries), (), time.monotonic() - begin)
 
 
+def _on_cpu(asked: Sequence[_Asked], target: Device | str) -> tuple[list[Problem], dict[Problem, str]]:
+    """What linear layers launch on a CPU, and why others launch nothing."""
+    found: dict[Problem, None] = {}
+    without: dict[Problem, str] = {}
+    for one in asked:
+        if one.shape:
+            without[Problem(conv_spec(one.text).problem(one.shape[0], one.shape[2:], one.last))] = (
+                "operation = conv: gemm, of which layers use kernels on CPUs; PyTorch computes it"
+            )
+            continue
+        try:
+            found[_cpu.wanted(one.text, one.dtype, target).with_rows(one.rows)] = None
+        except Unsupported as error:
+            without[Problem(f"{one.text} m={one.rows}")] = str(error)
+    return list(found), without
+
+
 def prewarm(
     model: nn.Module,
     sample_inputs: Any,
@@ -204,20 +221,29 @@ def prewarm(
     **policy: Any,
 ) -> PrewarmReport:
     """Compiles what the model will need on those targets into the engine's cache, for all numbers of rows, without a
-    GPU. policy: further arguments of Engine.prewarm(). Raises LibraryMissing without a compiler."""
+    GPU. Of a CPU ("x86-64-v3") they are those of linear layers; one that it has no kernels for is among the failures.
+    policy: further arguments of Engine.prewarm(). Raises LibraryMissing without a compiler."""
+    if isinstance(archs, str):
+        archs = [archs]
     arguments = _arguments(sample_inputs)
     asked = _asked(model, arguments)
     reports = []
+    without: list[str] = []
     for arch in archs:
+        if not arch.startswith("sm_"):
+            problems, refused = _on_cpu(asked, arch)
+            without += (f"{arch}: {problem}: {why}" for problem, why in refused.items())
+            reports.append(_cuda.engine().prewarm(problems, [arch], progress=progress, **policy))
+            continue
         problems = list({problem: None for one in asked for problem in _problems(one, arch)})
         reports.append(_cuda.engine().prewarm(problems, [arch], progress=progress, **policy))
     return PrewarmReport(
         compiled=sum(r.compiled for r in reports),
         skipped=sum(r.skipped for r in reports),
-        failed=sum(r.failed for r in reports),
+        failed=sum(r.failed for r in reports) + len(without),
         evicted=sum(r.evicted for r in reports),
         seconds=sum(r.seconds for r in reports),
-        failures=tuple(line for r in reports for line in r.failures),
+        failures=(*without, *(line for r in reports for line in r.failures)),
     )
 
 
@@ -237,7 +263,7 @@ def warm(model: nn.Module, *sample_inputs: Any, dtype: torch.dtype | None = None
             layer.warm(dtype)
     for module in model.modules():
         if isinstance(module, QuantizedLinear) and module.weight.device.type == "cpu":
-            _cpu.plan(module.problem(dtype), module.dtype if dtype is None else dtype)
+            module.cpu_kernel(dtype=dtype)
     for asked in _asked(model, sample_inputs) if sample_inputs else ():
         if asked.shape and asked.device is not None and asked.device.type == "cuda":
             index = torch.cuda.current_device() if asked.device.index is None else asked.device.index
