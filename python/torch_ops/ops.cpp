@@ -33,6 +33,7 @@ struct Functions {
   decltype(&tw_launch_conv) conv;
   decltype(&tw_launch_cast) cast;
   AOTITorchError (*current_stream)(int32_t device, void** stream);
+  int32_t (*capturing)(void* stream, int32_t* status);  // cuStreamIsCapturing
 };
 
 enum Dtype : int32_t { kNone = -1, kF32 = 0, kF16 = 1, kBf16 = 2 };
@@ -197,7 +198,11 @@ class Call {
 
   bool take_stream() {
     if (call.current_stream(place_.index, &stream) != AOTI_TORCH_SUCCESS) return false;
-    if (plan.workspace) workspace = workspace_of(place_.index, stream);
+    // A graph is replayed beside the stream's own work, so its launches take the workspace of captures, which Python
+    // has.
+    int32_t status = 0;
+    if (plan.workspace && call.capturing(stream, &status) == 0 && status == 0)
+      workspace = workspace_of(place_.index, stream);
     return workspace != nullptr || !plan.workspace;
   }
 

@@ -42,6 +42,10 @@ class Launches(list):
     stream = 0
     cpp = False
     by_python = 0
+
+    def __init__(self):
+        self.workspaces = {}
+
     expected_failure = False
 
     def launch(self, function, use, stream, args):
@@ -62,7 +66,9 @@ class Launches(list):
             else:
                 given[buffer.name] = place
         if "workspace" in given:  # the host needs none
-            assert given.pop("workspace") in {t.data_ptr() for t in _cuda._workspaces.values()}
+            places = {t.data_ptr(): key for key, t in _cuda._workspaces.items()}
+            used = self.workspaces.setdefault("captured" if self.capturing else "eager", set())
+            used.add(places[given.pop("workspace")])
         factor = torch.zeros(1)
         for buffer in problem.buffers if problem.op == "pack" else ():  # which nobody's factor of the tensor concerns
             given.setdefault(buffer.name, factor.data_ptr())
@@ -108,12 +114,17 @@ def bound():
         stream[0] = state.seen.stream or None
         return 0
 
+    def is_capturing(stream, status):
+        status[0] = int(state.seen.capturing)
+        return 0
+
     kind = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
     state.functions = (
         called("tw_launch_gemm_args", tw._c.GemmArgs),
         called("tw_launch_conv", tw._c.ConvArgs),
         called("tw_launch_cast", tw._c.CastArgs),
         kind(current_stream),
+        ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int32))(is_capturing),
     )
     _stable.bind(*state.functions)
     yield state
@@ -358,6 +369,12 @@ def test_captures(launches):
     launches.capturing, launches.stream = False, 8
     launches.linear(x, tiles, None, text)
     assert set(_cuda._workspaces) == {(INDEX, None), (INDEX, 8)}
+    assert launches.workspaces == {"captured": {(INDEX, None)}, "eager": {(INDEX, 8)}}
+    launches.capturing = True  # on a stream that has a workspace of its own, whose counters eager work is using
+    launches.workspaces.clear()
+    launches.linear(x, tiles, None, text)
+    assert launches.workspaces == {"captured": {(INDEX, None)}}
+    launches.capturing = False
     assert all(not t.any() for t in _cuda._workspaces.values())
 
 
@@ -491,7 +508,7 @@ def run(code, **environment):
     """Of a process of its own."""
     variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(PACKAGE), "TILEWRIGHT_LIBRARY": LIBRARY or ""}
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**variables, **environment}, capture_output=True, text=True, timeout=300
+        [sys.executable, "-W", "ignore", "-c", code], env={**variables, **environment}, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     assert not done.stderr, done.stderr

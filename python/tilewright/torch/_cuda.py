@@ -150,7 +150,7 @@ def wanted(problem: str, arch: str | None, dtype: torch.dtype) -> Wanted:
             return Wanted(Problem(text), cast, None)
         try:
             fused = Problem(f"{text} x_from={FORMATS[dtype]}")
-        except (InvalidArgument, Unsupported):
+        except Unsupported:
             pass  # not for this format of x
     return Wanted(Problem(text), cast, fused)
 
@@ -203,11 +203,11 @@ def _zeroed(index: int) -> Tensor:
 
 
 def _workspace(index: int, stream: int) -> Tensor:
+    if _capturing(index):  # first: a graph is replayed beside the work of the stream that it was captured on
+        return _workspaces[index, None]
     found = _workspaces.get((index, stream))
     if found is not None:
         return found
-    if _capturing(index):
-        return _workspaces[index, None]
     with _lock:
         if (index, stream) not in _workspaces:
             _workspaces[index, stream] = _zeroed(index)

@@ -30,7 +30,7 @@ class Info(NamedTuple):
 class _Functions(ctypes.Structure):
     """Functions of ops.cpp."""
 
-    _fields_ = [(name, ctypes.c_void_p) for name in ("gemm", "conv", "cast", "current_stream")]
+    _fields_ = [(name, ctypes.c_void_p) for name in ("gemm", "conv", "cast", "current_stream", "capturing")]
 
 
 class _Plan(ctypes.Structure):
@@ -103,17 +103,18 @@ def _bind() -> bool:
     folder = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "lib")
     try:  # of the library that PyTorch itself has open
         current = ctypes.CDLL(os.path.join(folder, "libtorch_cuda.so")).aoti_torch_get_current_cuda_stream
+        capturing = ctypes.CDLL("libcuda.so.1").cuStreamIsCapturing
     except (OSError, AttributeError):
         return False
     c = _c.lib.cdll
-    bind(c.tw_launch_gemm_args, c.tw_launch_conv, c.tw_launch_cast, current)
+    bind(c.tw_launch_gemm_args, c.tw_launch_conv, c.tw_launch_cast, current, capturing)
     return True
 
 
-def bind(gemm: Any, conv: Any, cast: Any, current_stream: Any) -> None:
-    """Functions of ctypes for the signatures in ops.cpp; they must live as long as the process."""
+def bind(*functions: Any) -> None:
+    """The members of _Functions as functions of ctypes; they must live as long as the process."""
     global _bound
-    addresses = (ctypes.cast(function, ctypes.c_void_p) for function in (gemm, conv, cast, current_stream))
+    addresses = (ctypes.cast(function, ctypes.c_void_p) for function in functions)
     _library.tilewright_torch_bind(_Functions(*addresses))
     _bound = True
 

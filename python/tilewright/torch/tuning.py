@@ -254,8 +254,8 @@ def warm(model: nn.Module, *sample_inputs: Any, dtype: torch.dtype | None = None
     each shape of them. dtype: of linear layers' x, None: each layer's own. Returns how many layers were on a GPU. Under
     torch.compile layers take their weights as warm() has left them. Linear layers on the CPU are prepared, too.
 
-    The launches of all captures of a GPU share one workspace (unless their stream has been used before): replay two
-    graphs one after the other, not at the same time."""
+    The launches of all captures of a GPU share one workspace: replay two graphs one after the other, not at the same
+    time."""
     kinds = (QuantizedLinear, _QuantizedConv)
     layers = [m for m in model.modules() if isinstance(m, kinds) and m.weight.device.type == "cuda"]
     for layer in layers:
