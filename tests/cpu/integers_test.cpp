@@ -60,7 +60,7 @@ TEST_CASE("sums of bytes without scales are exact, in integers, up to what 32 bi
         }
       }
     }
-    CHECK(tested.size() >= (g.m < 3 ? 2 : 3));
+    CHECK(tested.size() >= (g.m >= 3 && host_arch().cpu->tiles ? 3 : 2));
     CHECK(tested["cpu_reference"] == 1);
   };
   std::mt19937 random(23);
