@@ -58,8 +58,8 @@ struct DynamicBlockQuantize {
   friend bool operator==(const DynamicBlockQuantize&, const DynamicBlockQuantize&) = default;
 };
 
-// What a launch passes. Standard layout, as templates/affine/params.cuh and
-// templates/fake_quant/params.cuh. Device pointers.
+// What a launch passes. Standard layout, as templates/fake_quant/params.cuh and
+// templates/fp4_fake_quant/params.cuh. Device pointers.
 struct FakeQuantArgs {
   static constexpr std::string_view kOperation = "fake_quant";
 

@@ -9,8 +9,8 @@
 
 #include "templates/conv/conv.h"
 #include "templates/describe.h"
-#include "templates/fake_quant/fake_quant.h"
 #include "templates/fast_path.h"
+#include "templates/fp4_fake_quant/fp4_fake_quant.h"
 #include "templates/gemm/error_bound.cuh"
 #include "templates/gemm/judge.h"
 
@@ -112,7 +112,7 @@ struct Operands {
     std::vector<float> row(static_cast<std::size_t>(columns)), by_w = row;
     for_elements(pixel, group, [&](std::int64_t c, std::int64_t tap, float v) { row[own(c, tap)] = v; });
     for (float* run = row.data(); run != row.data() + columns; run += length)
-      fake_quant::fake_quantize_run(run, run, length, shape.quant_block, &amax);
+      fp4_fake_quant::fake_quantize_run(run, run, length, shape.quant_block, &amax);
     row = through(gemm.x, 1, columns, row);
     for_elements(pixel, group, [&](std::int64_t c, std::int64_t tap, float) {
       by_w[static_cast<std::size_t>(column_of_w(c, tap))] = row[own(c, tap)];

@@ -8,8 +8,8 @@
 
 #include "templates/conv/conv.h"
 #include "templates/describe.h"
-#include "templates/fake_quant/fake_quant.h"
 #include "templates/fast_path.h"
+#include "templates/fp4_fake_quant/fp4_fake_quant.h"
 #include "templates/gemm/gemm.h"
 #include "templates/gemm/judge.h"
 
@@ -91,7 +91,7 @@ void describe(const Conv& conv, Task& task) {
     before.rows = conv.n * conv.cache * plane;
     cache = add_matrix(task, "cache", before, false, false).data;  // its scale of the tensor is x's
   }
-  if (conv.quant_act.block) amax = fake_quant::add_amax(task);
+  if (conv.quant_act.block) amax = fp4_fake_quant::add_amax(task);
   const int y = add_matrix(task, "y", {conv.y, g.m, g.n, 1.0f, false}, false, true).data;
   if (conv.workspace) {
     workspace = static_cast<int>(task.buffers.size());

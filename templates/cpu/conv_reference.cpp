@@ -16,7 +16,7 @@
 #include "templates/cpu/reference_family.h"
 #include "templates/cpu/rows.h"
 #include "templates/describe.h"
-#include "templates/fake_quant/fake_quant.h"
+#include "templates/fp4_fake_quant/fp4_fake_quant.h"
 
 namespace tilewright::cpu {
 namespace {
@@ -152,7 +152,7 @@ class Launch {
       for (std::int64_t c = 0; c < channels(); ++c)
         row[place(c, tap)] = columns[static_cast<std::size_t>(tap * channels() + c)];
     for (float* run = row.data(); run != row.data() + gemm_.k; run += length)
-      fake_quant::fake_quantize_run(run, run, length, shape_.quant_block, args_.amax);
+      fp4_fake_quant::fake_quantize_run(run, run, length, shape_.quant_block, args_.amax);
     row = through(conv_.x, 1, gemm_.k, row);
     for (std::int64_t tap = 0; tap < taps; ++tap)
       for (std::int64_t c = 0; c < channels(); ++c)

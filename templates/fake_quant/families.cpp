@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "templates/fake_quant/fake_quant.h"
 #include "templates/fake_quant/plan.cuh"
 #include "templates/family_of.h"
@@ -11,110 +13,97 @@ namespace tilewright::fake_quant {
 namespace {
 
 using Knobs = tw::fake_quant::Knobs;
-constexpr Knob<Knobs> kKnobs[] = {knob<&Knobs::threads>("threads"), knob<&Knobs::passes>("passes")};
-constexpr Knob<Knobs> kDerived[] = {knob<&Knobs::block>("block"), knob<&Knobs::piece>("piece"),
-                                    knob<&Knobs::ragged>("ragged")};
-constexpr int kMostElements = 32;  // of x in a thread's registers
+constexpr Knob<Knobs> kKnobs[] = {knob<&Knobs::threads>("threads"), knob<&Knobs::loads>("loads")};
+constexpr Knob<Knobs> kDerived[] = {knob<&Knobs::piece>("piece"), knob<&Knobs::by_row>("by_row"),
+                                    knob<&Knobs::learned>("learned")};
+const KnobTable<Knobs> kTable{"tw::fake_quant::Knobs", kKnobs, kDerived};
 
-template <class P>
-double elements(const P& p) {
-  return static_cast<double>(p.rows) * static_cast<double>(p.cols);
+const char* grad_of(const FakeQuant& f) {
+  return f.grad == FakeQuantGrad::none       ? "tw::fake_quant::Grad::none"
+         : f.grad == FakeQuantGrad::straight ? "tw::fake_quant::Grad::straight"
+                                             : "tw::fake_quant::Grad::learned";
 }
 
-// Of thread blocks that take `tile` blocks of elements each.
-template <class P>
-GridAxis grid(const P& p, std::int64_t tile) {
-  GridAxis axis = run_grid(tile, p.rows, (p.cols + p.block - 1) / p.block);
-  axis.per_cols *= static_cast<std::uint32_t>(p.block);
-  return axis;
-}
+double elements(const FakeQuant& f) { return static_cast<double>(f.rows) * static_cast<double>(f.cols); }
 
-template <class P>
-class Blocks final : public FamilyOf<P> {
+class Vectors final : public FamilyOf<FakeQuant> {
  public:
-  Blocks() : FamilyOf<P>("fake_quant") {}
-  std::string_view name() const override { return "blocks"; }
-  std::string_view title() const override { return "a block in registers of neighbouring lanes, 16-byte accesses"; }
+  Vectors() : FamilyOf("fake_quant") {}
+  std::string_view name() const override { return "vectors"; }
+  std::string_view title() const override { return "16-byte accesses, blocks in turns, sums in one order"; }
 
  protected:
-  using Text = typename FamilyOf<P>::Text;
-  Text text(const P& p, const Candidate& candidate, const Arch&) const override {
-    return {.plan_type = fmt::format("tw::fake_quant::Blocks<{}, {}, kKnobs>", format_type(p.x), format_type(p.y)),
-            .formats = {p.x, p.y},
-            .prelude = table().text(derived(p, table().knobs(candidate)))};
+  Text text(const FakeQuant& f, const Candidate& candidate, const Arch&) const override {
+    return {.plan_type = fmt::format("tw::fake_quant::Vectors<{}, kKnobs, {}>", format_type(f.x), grad_of(f)),
+            .formats = {f.x},
+            .prelude = kTable.text(derived(f, candidate))};
   }
-  void costs(const P& p, const Candidate& candidate, const Arch&, Traits& t) const override {
-    const Knobs k = derived(p, table().knobs(candidate));
-    t.registers = 28 + k.passes * k.elements();
-    t.bytes_in_flight = k.passes * k.elements() * fast_path(p.x).element_bytes;
-    // Rounding an element, and of each lane two divisions and the shuffles for a block; addresses of short accesses.
-    t.alu_ops = elements(p) * (18.0 + 60.0 / k.elements() + (k.piece == 1 ? 8.0 : 0.0));
+  void costs(const FakeQuant& f, const Candidate& candidate, const Arch&, Traits& t) const override {
+    const Knobs k = derived(f, candidate);
+    const int inputs = f.grad == FakeQuantGrad::none ? 1 : 2;
+    t.registers = 36 + inputs * k.loads * k.piece;
+    t.bytes_in_flight = inputs * k.loads * k.piece * fast_path(f.x).element_bytes;
+    // Of each element the code and what follows from it, of each piece the division that finds its row.
+    t.alu_ops = elements(f) * (learned(f) ? 14.0 : 9.0) + elements(f) / k.piece * (by_row(f) && !learned(f) ? 50 : 5);
+    t.later_wave_cost = 0.1;  // a loop's turn
   }
-  LaunchPlan plan(const P& p, const Candidate& candidate, const Arch&) const override {
-    const Knobs k = derived(p, table().knobs(candidate));
-    return {.x = grid(p, k.tile()), .y = {}, .z = {}, .threads = static_cast<std::uint32_t>(k.threads)};
-  }
-  std::vector<Candidate> list(const P& p) const override {
+  std::vector<Candidate> list(const FakeQuant&) const override {
     std::vector<Candidate> all;
-    for (const int threads : {256, 128})
-      for (const int passes : {1, 2, 4, 8}) {
-        const Knobs k = derived(p, {.threads = threads, .passes = passes});
-        if (passes == 1 || passes * k.elements() <= kMostElements) all.push_back(table().candidate(name(), k));
-      }
+    for (const int threads : {256, 512, 128})
+      for (const int loads : {4, 2, 8}) all.push_back(kTable.candidate(name(), {.threads = threads, .loads = loads}));
     return all;
+  }
+  LaunchPlan plan(const FakeQuant& f, const Candidate& candidate, const Arch& arch) const override {
+    const Knobs k = derived(f, candidate);
+    LaunchPlan p{.x = {1, 1, 0}, .y = {}, .z = {}, .threads = static_cast<std::uint32_t>(k.threads)};
+    if (!(k.learned && k.by_row)) p.x = run_grid(std::int64_t{k.tile()} * k.piece, f.rows, f.cols);
+    p.persistent = static_cast<std::uint32_t>(std::max(1, arch.threads_per_sm / k.threads));
+    if (k.learned) p.shared_bytes = 264;
+    return p;
   }
 
  private:
-  static KnobTable<Knobs> table() { return {"tw::fake_quant::Knobs", kKnobs, kDerived}; }
-  static Knobs derived(const P& p, Knobs k) {
-    const int whole = 16 / fast_path(p.x).element_bytes;
-    k.block = p.block;
-    k.ragged = p.cols % p.block != 0;
-    k.piece = p.cols % whole == 0 ? whole : 1;
+  static Knobs derived(const FakeQuant& f, const Candidate& candidate) {
+    Knobs k = kTable.knobs(candidate);
+    const int whole = 16 / fast_path(f.x).element_bytes;
+    k.piece = by_row(f) && f.cols % whole != 0 ? 1 : whole;
+    k.by_row = by_row(f);
+    k.learned = learned(f);
     return k;
   }
 };
 
-template <class P>
-class Reference final : public FamilyOf<P> {
+class Reference final : public FamilyOf<FakeQuant> {
  public:
-  Reference() : FamilyOf<P>("fake_quant") {}
+  Reference() : FamilyOf("fake_quant") {}
   std::string_view name() const override { return "reference"; }
-  std::string_view title() const override { return "one thread for each block, by the formats' scalar codecs"; }
+  std::string_view title() const override { return "one thread for each element, by the format's scalar codec"; }
 
  protected:
-  using Text = typename FamilyOf<P>::Text;
-  Text text(const P& p, const Candidate&, const Arch&) const override {
-    return {
-        .plan_type = fmt::format("tw::fake_quant::Reference<{}, {}, {}>", format_type(p.x), format_type(p.y), p.block),
-        .formats = {p.x, p.y}};
+  Text text(const FakeQuant& f, const Candidate&, const Arch&) const override {
+    return {.plan_type = fmt::format("tw::fake_quant::Reference<{}, {}, {}>", format_type(f.x), by_row(f), grad_of(f)),
+            .formats = {f.x}};
   }
-  void costs(const P& p, const Candidate&, const Arch&, Traits& t) const override {
+  void costs(const FakeQuant& f, const Candidate&, const Arch&, Traits& t) const override {
     t.registers = 40;
     t.bytes_in_flight = 4;
-    t.global_bytes *= 8;  // narrow accesses, a block apart
-    t.alu_ops = elements(p) * 60;
+    t.alu_ops = elements(f) * 60;
   }
-  LaunchPlan plan(const P& p, const Candidate&, const Arch&) const override {
-    return {.x = grid(p, 128), .y = {}, .z = {}, .threads = 128};
+  LaunchPlan plan(const FakeQuant& f, const Candidate&, const Arch&) const override {
+    if (!learned(f)) return {.x = run_grid(128, f.rows, f.cols), .y = {}, .z = {}, .threads = 128};
+    return {.x = {1, by_row(f) ? 1u : 0u, 0}, .y = {}, .z = {}, .threads = 32};
   }
 };
 
 }  // namespace
 
-template <class P>
-const Family& blocks() {
-  static const Blocks<P> family;
+const Family& vectors() {
+  static const Vectors family;
   return family;
 }
-template <class P>
 const Family& reference() {
-  static const Reference<P> family;
+  static const Reference family;
   return family;
 }
-template const Family& blocks<Fp4FakeQuant>();
-template const Family& blocks<DynamicBlockQuantize>();
-template const Family& reference<Fp4FakeQuant>();
-template const Family& reference<DynamicBlockQuantize>();
 
 }  // namespace tilewright::fake_quant

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a candidate of `blocks` chooses, and how a block's elements lie in lanes. Host and device read the same
-// functions.
+// What a candidate of `vectors` chooses. Host and device read the same functions.
 #pragma once
 #include "core/types.cuh"
 
@@ -8,16 +7,16 @@ namespace tw::fake_quant {
 
 struct Knobs {
   int threads = 256;
-  int passes = 1;  // blocks of elements for each lane
+  int loads = 4;  // pieces that a thread has in flight
   // These follow from the problem.
-  int block = 16;       // elements that share a scale
-  int piece = 4;        // elements of x of one access: 16 bytes of them, or one
-  bool ragged = false;  // rows are not whole blocks
+  int piece = 4;        // elements of one access: 16 bytes of them, or one
+  bool by_row = false;  // each row has a scale
+  bool learned = false;
 
-  TW_MEMBER constexpr int lanes() const { return block < 32 * piece ? block / piece : 32; }  // that share a block
-  TW_MEMBER constexpr int elements() const { return block / lanes(); }                       // of a lane and block
-  TW_MEMBER constexpr int groups() const { return threads / lanes(); }                       // blocks of a pass
-  TW_MEMBER constexpr int tile() const { return groups() * passes; }                         // blocks of a thread block
+  TW_MEMBER constexpr int tile() const { return threads * loads; }  // pieces of a block at a time
 };
+
+// Blocks whose sums a workspace holds.
+TW_FN constexpr u32 most_blocks() { return 4096; }
 
 }  // namespace tw::fake_quant

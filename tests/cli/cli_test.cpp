@@ -148,7 +148,7 @@ TEST_CASE("cli: fake quantizations are planned, written out and run as a cast is
     CHECK(plan["candidates"].size() > 4);
     CHECK(plan["candidates"].back()["candidate"] == "reference");
     const Json emit = tool("emit --json --arch sm_75 \"" + text + "\"").json();
-    CHECK(emit["text"].get<std::string>().find("tw::fake_quant::Blocks<") != std::string::npos);
+    CHECK(emit["text"].get<std::string>().find("tw::fp4_fake_quant::Blocks<") != std::string::npos);
   }
   const std::string model = std::string(" ") + kModel + "--tensor blk.0.attn_q.weight.f16";
   CHECK(tool("run --json \"dynamic_block_quantize x=f16 y=f16 rows=384 cols=384\"" + model).json()["verified"] == true);

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fake quantization kernels against the model of support/fake_quant.h, bit for bit. Buffers are allocated to the byte,
-// so that a sanitizer sees an access beyond any of them.
-#include "support/fake_quant.h"
-
-#include <cstring>
-#include <memory>
-#include <utility>
+// The kernels of fake_quant against integers and doubles. Buffers are allocated to the byte, so that a sanitizer sees
+// an access beyond any of them.
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <random>
 #include <vector>
 
 #include "emulator/emulator.h"
-#include "fake_quant/blocks.cuh"
 #include "fake_quant/reference.cuh"
+#include "fake_quant/vectors.cuh"
 #include "formats/bf16.cuh"
 #include "formats/f16.cuh"
 #include "formats/f32.cuh"
@@ -19,151 +18,153 @@
 namespace {
 
 using namespace tw;
-using fake_quant_model::kAmaxes;
-using fake_quant_model::troubled;
+using fake_quant::Grad;
 
-template <int threads, int passes, int block, int piece, bool ragged>
-inline constexpr fake_quant::Knobs kKnobs{threads, passes, block, piece, ragged};
+constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
 
-template <class F>
+template <class X>
+float at(const std::vector<u8>& bytes, std::size_t i) {
+  return X::decode(&bytes[i * X::kDataBytes], nullptr, 1.0f, 0);
+}
+template <class X>
 std::vector<u8> encoded(const std::vector<float>& values) {
-  std::vector<u8> bytes(values.size() * F::kDataBytes);
-  for (std::size_t i = 0; i < values.size(); ++i) F::encode(&values[i], &bytes[i * F::kDataBytes], nullptr, 1.0f, 0);
+  std::vector<u8> bytes(values.size() * X::kDataBytes);
+  for (std::size_t i = 0; i < values.size(); ++i) X::encode(&values[i], &bytes[i * X::kDataBytes], nullptr, 1.0f, 0);
   return bytes;
 }
-template <class F>
-std::vector<float> decoded(const std::vector<u8>& bytes) {
-  std::vector<float> values(bytes.size() / F::kDataBytes);
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = F::decode(&bytes[i * F::kDataBytes], nullptr, 1.0f, 0);
-  return values;
+
+struct Case {
+  i64 rows, cols;
+  i32 qmin, qmax;
+  bool by_row, zero_points;
+};
+
+// x of every kind: within the codes, at their edges, beyond, halves, tiny, infinite and NaN.
+std::vector<float> values(const Case& c, float scale, std::mt19937& random, bool special) {
+  std::normal_distribution<float> normal;
+  std::vector<float> x(static_cast<std::size_t>(c.rows * c.cols));
+  for (float& v : x) v = normal(random) * scale * static_cast<float>(c.qmax - c.qmin) * 0.4f;
+  for (std::size_t i = 0; i < x.size(); i += 3)
+    x[i] = scale * (static_cast<float>(static_cast<int>(random() % 600) - 300) / 2);
+  for (std::size_t i = 1; special && i < x.size(); i += 11) {
+    constexpr float kSpecial[] = {0, -0.0f, 1e-41f, kInf, -kInf, kNan, 3e38f, -3e38f};
+    x[i] = kSpecial[random() % 8];
+  }
+  return x;
 }
 
-// Memory that begins on 16 bytes, as operator new's does, and ends where its bytes end.
-std::vector<u8> launched(const auto& kernel, std::int64_t blocks, int threads, const std::vector<u8>& x,
-                         std::size_t y_bytes, float amax, std::int64_t rows, std::int64_t cols, std::uint64_t seed,
-                         bool in_place) {
-  std::vector<u8> from = x, to(in_place ? 0 : y_bytes, 0xa5);
-  const fake_quant::Args args{from.data(), in_place ? from.data() : to.data(), &amax, rows};
-  const fake_quant::Shape shape{cols};
-  emu::run({{static_cast<u32>(blocks), 1, 1}, static_cast<unsigned>(threads), 1, 0, seed},
-           [&] { kernel(args, shape); });
-  if (!in_place) CHECK(from == x);
-  return in_place ? from : to;
+template <class Plan, class X, Grad grad>
+void check(const Case& c, u32 blocks, std::uint64_t seed) {
+  INFO(c.rows << " x " << c.cols << ", " << c.qmin << " to " << c.qmax << (c.by_row ? " by row, " : ", ") << blocks
+              << " blocks, seed " << seed);
+  std::mt19937 random(static_cast<unsigned>(seed));
+  const std::size_t scales = static_cast<std::size_t>(c.by_row ? c.rows : 1);
+  std::vector<float> scale(scales);
+  std::vector<i32> zero(scales);
+  for (std::size_t s = 0; s < scales; ++s) {
+    scale[s] = std::exp2(static_cast<float>(random() % 8) - 6) * (1 + static_cast<float>(random() % 100) / 128);
+    zero[s] = c.zero_points ? c.qmin + static_cast<i32>(random() % static_cast<unsigned>(c.qmax - c.qmin + 1)) : 0;
+  }
+  const std::vector<u8> x = encoded<X>(values(c, scale[0], random, true));
+  const std::vector<u8> dy = encoded<X>(values(c, 0.01f, random, grad == Grad::straight));
+  const std::size_t count = static_cast<std::size_t>(c.rows * c.cols);
+
+  std::vector<u8> expected(x.size());
+  std::vector<double> sums(scales), sizes(scales);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t s = c.by_row ? i / static_cast<std::size_t>(c.cols) : 0;
+    const double inverse = static_cast<float>(1.0 / static_cast<double>(scale[s]));
+    const double v = static_cast<float>(at<X>(x, i) * inverse), code = std::nearbyint(v) + zero[s];
+    const bool inside = code >= c.qmin && code <= c.qmax;
+    const double limited = !(code >= c.qmin) ? c.qmin : std::min<double>(code, c.qmax);
+    float y = static_cast<float>((limited - zero[s]) * static_cast<double>(scale[s]));
+    if (grad != Grad::none) {
+      y = at<X>(dy, i) * (inside ? 1.0f : 0.0f);
+      if (std::isnan(y)) y = std::bit_cast<float>(0x7fffffff);
+      const double slope = inside ? std::nearbyint(v) - v : limited - zero[s];
+      sums[s] += at<X>(dy, i) * slope, sizes[s] += std::fabs(at<X>(dy, i) * slope);
+    }
+    X::encode(&y, &expected[i * X::kDataBytes], nullptr, 1.0f, 0);
+  }
+
+  constexpr float kFactor = 0.37f;
+  std::vector<u32> workspace(2 + 2 * fake_quant::most_blocks());
+  std::vector<float> first;
+  for (const int launch : {0, 1, 2}) {  // apart, in place of x, in place of dy
+    std::vector<u8> from = x, gradient = dy, to(x.size(), 0xa5);
+    std::vector<float> dscale(scales, -1);
+    fake_quant::Args args{from.data(),
+                          grad == Grad::none ? nullptr : gradient.data(),
+                          to.data(),
+                          scale.data(),
+                          c.zero_points ? zero.data() : nullptr,
+                          grad == Grad::learned ? dscale.data() : nullptr,
+                          workspace.data(),
+                          c.rows,
+                          kFactor};
+    if (launch == 1) args.y = from.data();
+    if (launch == 2 && grad != Grad::none) args.y = gradient.data();
+    const std::vector<u8>& result = launch == 1 ? from : launch == 2 && grad != Grad::none ? gradient : to;
+    emu::run({{blocks, 1, 1},
+              static_cast<unsigned>(Plan::kThreads),
+              1,
+              static_cast<std::size_t>(Plan::kSharedBytes),
+              seed + static_cast<std::uint64_t>(launch)},
+             [&] {
+               Plan::run(args, {c.cols, c.qmin, c.qmax});
+             });
+    CHECK(result == expected);
+    CHECK((workspace[0] == 0 && workspace[1] == 0));
+    if (grad != Grad::learned) continue;
+    for (std::size_t s = 0; s < scales; ++s)
+      CHECK(std::fabs(dscale[s] - sums[s] * kFactor) <= 10 * 0x1p-24 * sizes[s] * kFactor + 1e-44);
+    if (launch == 0) first = dscale;
+    CHECK(dscale == first);  // the same bits whatever the order in which blocks run
+  }
 }
 
-// Blocks of elements per thread block.
-template <class Plan>
-constexpr int tile_of() {
-  if constexpr (requires { Plan::kTile; })
-    return Plan::kTile;
-  else
-    return Plan::kThreads;
+constexpr fake_quant::Knobs knobs(int piece, bool by_row, bool learned) {
+  fake_quant::Knobs k;
+  k.threads = 64, k.loads = 2, k.piece = piece, k.by_row = by_row, k.learned = learned;
+  return k;
 }
+template <int piece, bool by_row, bool learned>
+inline constexpr fake_quant::Knobs kOf = knobs(piece, by_row, learned);
 
-template <class Plan, class X, class Y>
-void check(int block, std::int64_t rows, std::int64_t cols, float amax, unsigned seed) {
-  INFO("rows " << rows << " cols " << cols << " block " << block << " amax " << amax);
-  const std::vector<u8> x = encoded<X>(troubled(rows * cols, block, amax, seed));
-  const std::vector<u8> want = encoded<Y>(fake_quant_model::fake_quantized(decoded<X>(x), cols, block, amax));
-  const std::int64_t all = rows * ((cols + block - 1) / block), tiles = (all + tile_of<Plan>() - 1) / tile_of<Plan>();
-  const auto kernel = [](const fake_quant::Args& args, const fake_quant::Shape& shape) { Plan::run(args, shape); };
-  const auto same = [&](const std::vector<u8>& got) {
-    std::size_t wrong = 0;
-    while (wrong < want.size() && got[wrong] == want[wrong]) ++wrong;
-    const std::size_t i = wrong / Y::kDataBytes;
-    INFO("element " << i << " is " << (i < want.size() / Y::kDataBytes ? decoded<Y>(got)[i] : 0.0f) << " of "
-                    << (i < want.size() / Y::kDataBytes ? decoded<X>(x)[i] : 0.0f));
-    CHECK(wrong == want.size());
-  };
-  same(launched(kernel, tiles + seed % 2, Plan::kThreads, x, want.size(), amax, rows, cols, seed, false));
-  if (same_type<X, Y>::value)
-    same(launched(kernel, tiles, Plan::kThreads, x, want.size(), amax, rows, cols, seed + 1, true));
-}
-
-// Shapes about a tile's end, each with another largest magnitude.
-template <class Plan, class X, class Y>
-void check_flat(int block) {
-  const std::int64_t tile = tile_of<Plan>();
-  unsigned seed = 1;
-  for (const auto& [rows, blocks] :
-       std::vector<std::pair<std::int64_t, std::int64_t>>{{1, 1}, {3, 5}, {1, tile}, {2, tile + 1}, {5, tile / 2 + 3}})
-    for (const int more : {0, 5}) {
-      check<Plan, X, Y>(block, rows, blocks * block, kAmaxes[static_cast<std::size_t>(seed % 5) + more % 6], seed);
-      ++seed;
+template <class X, Grad grad>
+void check_grad() {
+  constexpr bool kLearned = grad == Grad::learned;
+  constexpr int kWhole = 16 / X::kDataBytes;
+  std::uint64_t seed = 1;
+  for (const auto& [qmin, qmax] : {std::pair{-128, 127}, {-8, 7}, {0, 255}, {-7, 7}, {-2, 1}, {0, 3}})
+    for (const bool zero_points : {false, true}) {
+      for (const auto& [rows, cols] : {std::pair{1, 1}, {3, 5}, {7, 64}, {5, 333}, {2, 2048}}) {
+        const Case c{rows, cols, qmin, qmax, false, zero_points};
+        for (const u32 blocks : {1u, 3u})
+          check<fake_quant::Vectors<X, kOf<kWhole, false, kLearned>, grad>, X, grad>(c, blocks, seed += 4);
+        const u32 each = kLearned ? 1 : static_cast<u32>((rows * cols + 127) / 128);
+        check<fake_quant::Reference<X, false, grad>, X, grad>(c, each, seed += 4);
+      }
+      for (const auto& [rows, cols] : {std::pair{1, 1}, {3, 5}, {9, 33}, {33, 3}}) {
+        const Case c{rows, cols, qmin, qmax, true, zero_points};
+        check<fake_quant::Vectors<X, kOf<1, true, kLearned>, grad>, X, grad>(c, 2, seed += 4);
+        const u32 each = kLearned ? static_cast<u32>(rows) : static_cast<u32>((rows * cols + 127) / 128);
+        check<fake_quant::Reference<X, true, grad>, X, grad>(c, each, seed += 4);
+      }
+      for (const auto& [rows, cols] : {std::pair{1, kWhole}, {7, 4 * kWhole}, {3, 150 * kWhole}})
+        check<fake_quant::Vectors<X, kOf<kWhole, true, kLearned>, grad>, X, grad>(
+            {rows, cols, qmin, qmax, true, zero_points}, 2, seed += 4);
     }
 }
-template <class Plan, class X, class Y>
-void check_ragged(int block, std::int64_t piece) {
-  unsigned seed = 20;
-  for (const std::int64_t cols :
-       {piece, block - piece, block + piece, 5 * block - piece, tile_of<Plan>() * block + piece})
-    for (const std::int64_t rows : {1, 7}) {
-      ++seed;
-      if (cols > 0 && cols % block != 0) check<Plan, X, Y>(block, rows, cols, kAmaxes[seed % 10], seed);
-    }
-}
-
-template <class X, class Y, int block>
-void check_block() {
-  constexpr int whole = 16 / X::kDataBytes;
-  check_flat<fake_quant::Blocks<X, Y, kKnobs<64, 2, block, whole, false>>, X, Y>(block);
-  if constexpr (whole < block)
-    check_ragged<fake_quant::Blocks<X, Y, kKnobs<64, 1, block, whole, true>>, X, Y>(block, whole);
-  check_ragged<fake_quant::Blocks<X, Y, kKnobs<64, 2, block, 1, true>>, X, Y>(block, 1);
-  using Reference = fake_quant::Reference<X, Y, block>;
-  check<Reference, X, Y>(block, 3, 7 * block, 3.0f, 5);
-  check<Reference, X, Y>(block, 3, 7 * block + 3, 2688.0f, 6);
-}
-template <class X, class Y>
-void check_blocks() {
-  check_block<X, Y, 8>();
-  check_block<X, Y, 16>();
-  check_block<X, Y, 32>();
-  check_block<X, Y, 64>();
-  check_block<X, Y, 128>();
-  check_block<X, Y, 256>();
+template <class X>
+void check_format() {
+  check_grad<X, Grad::none>();
+  check_grad<X, Grad::straight>();
+  check_grad<X, Grad::learned>();
 }
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("fake quantization in blocks of every size", "[fake_quant]", fmt::f32, fmt::f16, fmt::bf16) {
-  check_blocks<TestType, TestType>();
-}
-
-TEMPLATE_TEST_CASE("fake quantization to another type", "[fake_quant]", fmt::f32, fmt::f16, fmt::bf16) {
-  check_block<TestType, fmt::f32, 16>();
-  check_block<TestType, fmt::f16, 256>();
-  check_block<TestType, fmt::bf16, 8>();
-}
-
-TEST_CASE("fake quantization with more threads and passes", "[fake_quant]") {
-  check_flat<fake_quant::Blocks<fmt::f32, fmt::f32, kKnobs<256, 8, 16, 4, false>>, fmt::f32, fmt::f32>(16);
-  check_flat<fake_quant::Blocks<fmt::bf16, fmt::bf16, kKnobs<128, 4, 128, 8, false>>, fmt::bf16, fmt::bf16>(128);
-  check_flat<fake_quant::Blocks<fmt::f32, fmt::f16, kKnobs<128, 4, 256, 4, false>>, fmt::f32, fmt::f16>(256);
-  check_ragged<fake_quant::Blocks<fmt::f32, fmt::f32, kKnobs<256, 4, 256, 1, true>>, fmt::f32, fmt::f32>(256, 1);
-}
-
-TEST_CASE("every largest magnitude that memory may hold", "[fake_quant]") {
-  unsigned seed = 50;
-  for (const float amax : kAmaxes) {
-    ++seed;
-    check<fake_quant::Blocks<fmt::f32, fmt::f32, kKnobs<64, 2, 16, 4, false>>, fmt::f32, fmt::f32>(16, 5, 16 * 44, amax,
-                                                                                                   seed);
-    check<fake_quant::Reference<fmt::f32, fmt::f32, 16>, fmt::f32, fmt::f32>(16, 5, 16 * 44, amax, seed);
-  }
-}
-
-TEST_CASE("fake quantization of random shapes", "[fake_quant]") {
-  std::mt19937 random(7);
-  for (int i = 0; i < 60; ++i) {
-    const std::int64_t rows = 1 + random() % 9, cols = 1 + random() % 700;
-    const float amax =
-        std::ldexp(1.0f + static_cast<float>(random() % 1000) / 1000.0f, static_cast<int>(random() % 24) - 10);
-    check<fake_quant::Blocks<fmt::bf16, fmt::bf16, kKnobs<64, 2, 64, 1, true>>, fmt::bf16, fmt::bf16>(64, rows, cols,
-                                                                                                      amax, random());
-    check<fake_quant::Blocks<fmt::f32, fmt::f32, kKnobs<64, 2, 32, 4, true>>, fmt::f32, fmt::f32>(32, rows, cols * 4,
-                                                                                                  amax, random());
-    check<fake_quant::Blocks<fmt::f16, fmt::f16, kKnobs<64, 2, 16, 8, false>>, fmt::f16, fmt::f16>(16, rows, cols * 16,
-                                                                                                   amax, random());
-  }
-}
+TEST_CASE("fake_quant: single precision", "[fake_quant]") { check_format<fmt::f32>(); }
+TEST_CASE("fake_quant: half precision", "[fake_quant]") { check_format<fmt::f16>(); }
+TEST_CASE("fake_quant: bfloat16", "[fake_quant]") { check_format<fmt::bf16>(); }

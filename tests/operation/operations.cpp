@@ -3,11 +3,11 @@
 #include <tilewright/operation.h>
 
 #include "operation/row_scale/row_scale.h"
-#include "templates/affine/affine.h"
 #include "templates/amax/amax.h"
 #include "templates/cast/cast.h"
 #include "templates/conv/conv.h"
 #include "templates/fake_quant/fake_quant.h"
+#include "templates/fp4_fake_quant/fp4_fake_quant.h"
 #include "templates/fused_cast/fused_cast.h"
 #include "templates/gemm/gemm.h"
 #include "templates/loss_scale/loss_scale.h"
@@ -22,9 +22,9 @@ std::span<const Operation* const> operations() {
                                           &cast::operation(),
                                           &fused_cast::operation(),
                                           &amax::operation(),
-                                          &affine::operation(),
-                                          &fake_quant::fp4_fake_quant(),
-                                          &fake_quant::dynamic_block_quantize(),
+                                          &fake_quant::operation(),
+                                          &fp4_fake_quant::fp4_fake_quant(),
+                                          &fp4_fake_quant::dynamic_block_quantize(),
                                           &loss_scale::unscale(),
                                           &loss_scale::update_scale(),
                                           &pack::operation(),

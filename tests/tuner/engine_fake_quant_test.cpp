@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fake quantizations through an engine: planned, prewarmed, tuned on the driver double, stored, launched.
-#include "templates/fake_quant/fake_quant.h"
+#include "templates/fp4_fake_quant/fp4_fake_quant.h"
 
 #include "tuner/tuner_test.h"
 
@@ -19,8 +19,8 @@ struct HostLaunch {
     if (std::string(launch->entry) != "tilewright_kernel") return;  // the tuner's own
     auto& host = *static_cast<HostLaunch*>(self);
     const auto& args = *static_cast<const Fp4FakeQuantArgs*>(launch->params[0]);
-    fake_quant::fake_quantize(static_cast<const float*>(args.x), static_cast<float*>(args.y), args.rows, host.cols,
-                              host.block, args.amax);
+    fp4_fake_quant::fake_quantize(static_cast<const float*>(args.x), static_cast<float*>(args.y), args.rows, host.cols,
+                                  host.block, args.amax);
     ++host.launches;
     if (host.wrong) static_cast<unsigned char*>(args.y)[static_cast<std::size_t>(host.launches) % 4] ^= 0x40;
   }

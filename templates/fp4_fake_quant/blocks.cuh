@@ -5,10 +5,10 @@
 #pragma once
 #include "cast/tile.cuh"
 #include "core/fp4_fake_block.cuh"
-#include "fake_quant/params.cuh"
-#include "fake_quant/plan.cuh"
+#include "fp4_fake_quant/params.cuh"
+#include "fp4_fake_quant/plan.cuh"
 
-namespace tw::fake_quant {
+namespace tw::fp4_fake_quant {
 
 template <class X, class Y, const Knobs& knobs>
 struct Blocks {
@@ -101,4 +101,4 @@ struct Blocks {
   }
 };
 
-}  // namespace tw::fake_quant
+}  // namespace tw::fp4_fake_quant

@@ -5,9 +5,9 @@
 #include "templates/core/fp4_fake.cuh"
 #include "templates/describe.h"
 #include "templates/exact_floats.h"
-#include "templates/fake_quant/fake_quant.h"
+#include "templates/fp4_fake_quant/fp4_fake_quant.h"
 
-namespace tilewright::fake_quant {
+namespace tilewright::fp4_fake_quant {
 namespace {
 
 void fake_quantize_block(const float* x, float* y, std::int64_t count, const tw::Fp4Scales& scales) {
@@ -41,4 +41,4 @@ void fake_quantize(const float* x, float* y, std::int64_t rows, std::int64_t col
   });
 }
 
-}  // namespace tilewright::fake_quant
+}  // namespace tilewright::fp4_fake_quant

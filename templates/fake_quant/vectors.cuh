@@ -4,13 +4,13 @@
 // gradients are double precision's, over sums of a piece; each is made in one order whatever the schedule is, so that
 // every run gives the same bits. A thread writes what it read itself, so y may be x or dy.
 #pragma once
-#include "affine/params.cuh"
-#include "affine/plan.cuh"
 #include "cast/tile.cuh"
 #include "core/atomic.cuh"
 #include "core/format.cuh"
+#include "fake_quant/params.cuh"
+#include "fake_quant/plan.cuh"
 
-namespace tw::affine {
+namespace tw::fake_quant {
 
 template <class X, const Knobs& knobs, Grad grad>
 struct Vectors {
@@ -157,4 +157,4 @@ struct Vectors {
   }
 };
 
-}  // namespace tw::affine
+}  // namespace tw::fake_quant

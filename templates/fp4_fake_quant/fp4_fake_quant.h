@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// The operations fp4_fake_quant and dynamic_block_quantize, their kernel families, which are the same templates, and
+// the values that both compute.
+#pragma once
+
+#include <tilewright/fake_quant.h>
+#include <tilewright/operation.h>
+#include <tilewright/task.h>
+
+#include <cstdint>
+
+namespace tilewright::fp4_fake_quant {
+
+const Operation& fp4_fake_quant();
+const Operation& dynamic_block_quantize();
+
+template <class P>
+const Family& blocks();
+template <class P>
+const Family& reference();
+
+// y[rows, cols] on the host, in single precision; blocks begin anew in each row.
+void fake_quantize(const float* x, float* y, std::int64_t rows, std::int64_t cols, int block, const float* amax);
+// The same of `count` elements, by the calling thread alone.
+void fake_quantize_run(const float* x, float* y, std::int64_t count, int block, const float* amax);
+
+// Adds the largest magnitude of a tensor of values about N(0, 1), of which it clips some; its place among the buffers.
+int add_amax(Task& task);
+
+}  // namespace tilewright::fp4_fake_quant
