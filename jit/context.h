@@ -14,7 +14,7 @@ namespace jit::cpu {
 struct Context;
 }
 
-struct Device::Impl {
+struct Device::Impl : std::enable_shared_from_this<Device::Impl> {
   const jit::Driver* driver = nullptr;
   jit::CUdevice device = 0;
   jit::CUcontext context = nullptr;  // the primary one, retained

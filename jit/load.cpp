@@ -178,7 +178,7 @@ void check_most_rows(const LaunchPlan& plan, const Contract& contract) {
 
 std::shared_ptr<Kernel::Impl> load_all(const Device& device, Serving serving, Contract contract) {
   auto impl = std::make_shared<Kernel::Impl>();
-  impl->device = device.impl();
+  impl->device = device.impl()->shared_from_this();  // not the handle: an engine keeps kernels of closed devices
   check_rules(contract);
   for (const auto& binary : serving.binaries) {
     if (contract.args_bytes) check_map_fields(binary->plan, contract.args_bytes, contract.constants.size());
@@ -249,7 +249,7 @@ Kernel make_kernel(const Device& device, Serving serving, Contract contract) {
 
 std::string load_refusal(const Device& device, const BinaryPtr& binary) {
   try {
-    (void)Loaded(device.impl(), binary);
+    (void)Loaded(device.impl()->shared_from_this(), binary);
     return {};
   } catch (const Error& error) {
     return error.what();

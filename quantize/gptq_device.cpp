@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "quantize/job.h"
+#include "support/threads.h"
 
 namespace tilewright {
 
@@ -218,7 +219,7 @@ class DeviceMachine : public GptqMachine {
     const auto bytes = std::as_bytes(std::span(&layer, 1));
     for (Task& task : tasks) task.contract.constants.assign(bytes.begin(), bytes.end());
     kernels_.resize(tasks.size());
-    for_each(2, 2, [&](std::int64_t i) { kernels_[at(i)] = engine_.prepare(tasks[at(i)], device_); });  // may compile
+    parallel(2, 2, [&](std::int64_t i) { kernels_[at(i)] = engine_.prepare(tasks[at(i)], device_); });  // may compile
   }
   void launch(const GptqArgs& args, std::int64_t blocks) override {
     const bool rounds = args.step == Step::choose || args.step == Step::round;

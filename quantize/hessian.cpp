@@ -6,6 +6,7 @@
 // paper's scaled errors are E = D R, and the weight in column i as corrected by the columns before it is
 //   w_i + (sum over p < i of D_p R[p, i]) / R[i, i].
 #include "quantize/hessian.h"
+#include "support/threads.h"
 
 #include <fmt/format.h>
 #include <tilewright/error.h>
@@ -144,7 +145,7 @@ void Hessian::add(Format format, const void* x, std::int64_t rows, std::int64_t 
     chunk.decode(format, bytes + first * row_bytes, count);
     chunk.cut(count);
     const std::int64_t depth = tiles_in(count) * kTile;
-    for_each(threads, tiles * (tiles + 1) / 2, [&](std::int64_t n) {
+    parallel(threads, tiles * (tiles + 1) / 2, [&](std::int64_t n) {
       const auto [i, j] = place_of(n);
       add_product(chunk.strip(j), chunk.strip(i), depth, sums.tiles.tile(i, j));
     });
@@ -221,7 +222,7 @@ std::optional<Tiles> factor(const Hessian::Sums& hessian, std::span<const std::i
   const std::int64_t k = hessian.k;
   Tiles r(k);
   const std::int64_t count = r.count();
-  for_each(threads, count * (count + 1) / 2, [&](std::int64_t n) {
+  parallel(threads, count * (count + 1) / 2, [&](std::int64_t n) {
     const auto [ti, tj] = place_of(n);
     double* t = r.tile(ti, tj);
     for (std::int64_t c = 0; c < kTile; ++c)
@@ -249,20 +250,20 @@ std::optional<Tiles> factor(const Hessian::Sums& hessian, std::span<const std::i
           static_cast<double>(k) * std::numeric_limits<double>::epsilon() * r.tile(j, j)[c * kTile + c];
   for (std::int64_t end = count; end > 0; end -= std::min(end, kColumns)) {
     const std::int64_t first = std::max<std::int64_t>(end - kColumns, 0);
-    for_each(threads, (end - first) * end, [&](std::int64_t n) {
+    parallel(threads, (end - first) * end, [&](std::int64_t n) {
       const std::int64_t j = first + n % (end - first), i = n / (end - first);
       if (i <= j) subtract(i, j, end, count);
     });
     for (std::int64_t j = end - 1; j >= first; --j) {
       subtract(j, j, j + 1, end);
       if (!factor_tile(r.tile(j, j), least.data() + j * kTile)) return std::nullopt;
-      for_each(threads, j, [&](std::int64_t i) {
+      parallel(threads, j, [&](std::int64_t i) {
         subtract(i, j, j + 1, end);
         solve_tile(r.tile(j, j), r.tile(i, j));
       });
     }
   }
-  for_each(threads, count * (count + 1) / 2, [&](std::int64_t n) {
+  parallel(threads, count * (count + 1) / 2, [&](std::int64_t n) {
     const auto [i, j] = place_of(n);
     double* t = r.tile(i, j);
     for (std::int64_t c = 0; c < kTile; ++c)

@@ -17,6 +17,7 @@
 
 #include "quantize/hessian.h"
 #include "quantize/job.h"
+#include "support/threads.h"
 
 namespace tilewright {
 
@@ -254,7 +255,7 @@ QuantizedLinear run(const Job& job) {
   q.scales.resize(at(q.format.stream_bytes(1, q.n, q.k)));
   q.values.resize(at(q.n * q.k));
   std::vector<double> errors(at(job.strips())), energies(errors.size());
-  for_each(job.threads, job.strips(), [&](std::int64_t i) {
+  parallel(job.threads, job.strips(), [&](std::int64_t i) {
     Strip strip(job, i);
     strip.quantize();
     strip.store(q);
@@ -283,7 +284,7 @@ std::pair<double, std::vector<float>> search_exponent(const Job& job, const AwqO
     Job trial = job;
     for (double v : s) trial.multiply.push_back(static_cast<float>(v / mean));
     std::vector<double> errors(at(looked_at));
-    for_each(job.threads, looked_at, [&](std::int64_t i) {
+    parallel(job.threads, looked_at, [&](std::int64_t i) {
       Strip strip(trial, i * strips / looked_at);
       strip.quantize();
       strip.measure(errors[at(i)], nullptr);

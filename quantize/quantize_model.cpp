@@ -18,7 +18,7 @@
 #include "quantize/input.h"
 #include "quantize/journal.h"
 #include "quantize/packing.h"
-#include "quantize/threads.h"
+#include "support/threads.h"
 
 namespace tilewright {
 namespace {

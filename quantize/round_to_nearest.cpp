@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "quantize/rounding.h"
-#include "quantize/threads.h"
+#include "support/threads.h"
 
 namespace tilewright {
 namespace {
@@ -21,7 +21,7 @@ class Layer : public QuantizedLayer {
     constexpr std::int64_t kFloats = 1 << 18;
     const std::int64_t rows = std::max<std::int64_t>(1, kFloats / w.cols);
     std::vector<float> largest(static_cast<std::size_t>((w.rows + rows - 1) / rows));
-    quantize::parallel(w.threads, largest.size(), [&](std::size_t part) {
+    parallel(w.threads, largest.size(), [&](std::size_t part) {
       const std::int64_t first = static_cast<std::int64_t>(part) * rows, count = std::min(rows, w.rows - first);
       std::vector<float> values(static_cast<std::size_t>(count * w.cols));
       w.read(first, count, values.data());

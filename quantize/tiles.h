@@ -4,11 +4,7 @@
 // and on any machine.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
-#include <exception>
-#include <mutex>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -49,28 +45,5 @@ void add_outer(const double* row, const double* d, std::int64_t count, double* s
 
 // `threads` as a caller gave it: 0 is all cores. Throws Error (invalid_argument) outside 0 to 256.
 int thread_count(int threads);
-
-// Calls f(i) for every i < count, on `threads` threads, the calling one among them. Throws what the lowest i threw.
-template <class F>
-void for_each(int threads, std::int64_t count, F f) {
-  std::atomic<std::int64_t> next{0};
-  std::mutex mutex;
-  std::int64_t failed = count;
-  std::exception_ptr error;
-  const auto work = [&] {
-    for (std::int64_t i; (i = next.fetch_add(1)) < count;) try {
-        f(i);
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (i < failed) failed = i, error = std::current_exception();
-      }
-  };
-  {
-    std::vector<std::jthread> others;
-    for (std::int64_t i = 1; i < threads && i < count; ++i) others.emplace_back(work);
-    work();
-  }
-  if (error) std::rethrow_exception(error);
-}
 
 }  // namespace tilewright::quantize

@@ -4,9 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
-#include <thread>
 
 #include "templates/fast_path.h"
 
@@ -128,17 +126,6 @@ std::vector<float> through(Format format, std::int64_t rows, std::int64_t cols, 
   std::vector<float> rounded(values.size());
   format.info().decode(streams.operand, rows, cols, rounded.data());
   return rounded;
-}
-
-void parallel(std::size_t count, const std::function<void(std::size_t)>& body) {
-  std::atomic<std::size_t> next{0};
-  const auto work = [&] {
-    for (std::size_t i; (i = next.fetch_add(1)) < count;) body(i);
-  };
-  std::vector<std::jthread> threads;
-  const std::size_t cores = std::max(1u, std::thread::hardware_concurrency());
-  for (std::size_t i = 1; i < std::min(cores, count); ++i) threads.emplace_back(work);
-  work();
 }
 
 HostStreams::HostStreams(Format format, std::int64_t rows, std::int64_t cols) {

@@ -53,9 +53,6 @@ std::vector<float> decoded(const Matrix& m, std::span<const std::span<std::byte>
 // A matrix's values rounded to another format and back by its default encoder.
 std::vector<float> through(Format format, std::int64_t rows, std::int64_t cols, const std::vector<float>& values);
 
-// body(i) for i in [0, count), on every core.
-void parallel(std::size_t count, const std::function<void(std::size_t)>& body);
-
 // Streams of one matrix in host memory.
 struct HostStreams {
   HostStreams(Format format, std::int64_t rows, std::int64_t cols);

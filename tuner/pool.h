@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pool: a few threads that run jobs in the order submitted. Destruction drops what has not started and waits for what
-// has. Thread-safe.
+// Pool: a few threads that run jobs in the order submitted; where the system has none, submit() runs them. Destruction
+// drops what has not started and waits for what has. Thread-safe.
 #pragma once
 
 #include <condition_variable>
@@ -12,6 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "support/threads.h"
+
 namespace tilewright::tuner {
 
 // Threads to use for compiling: the request, or one per core up to 16 (NVRTC's threads stop scaling there).
@@ -22,9 +24,7 @@ inline int thread_count(int jobs) {
 
 class Pool {
  public:
-  explicit Pool(int threads) {
-    for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
-  }
+  explicit Pool(int threads) : threads_(start_threads(threads, [this] { work(); })) {}
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
   ~Pool() {
@@ -34,13 +34,17 @@ class Pool {
       jobs_.clear();  // their futures report broken_promise
     }
     wake_.notify_all();
-    for (std::thread& t : threads_) t.join();
+    threads_.clear();
   }
 
   template <class F>
   auto submit(F f) -> std::future<decltype(f())> {
     auto job = std::make_shared<std::packaged_task<decltype(f())()>>(std::move(f));
     auto future = job->get_future();
+    if (threads_.empty()) {  // the system has none
+      (*job)();
+      return future;
+    }
     {
       std::lock_guard lock(mutex_);
       jobs_.push_back([job] { (*job)(); });
@@ -68,7 +72,7 @@ class Pool {
   std::condition_variable wake_;
   std::deque<std::function<void()>> jobs_;
   bool stopping_ = false;
-  std::vector<std::thread> threads_;
+  std::vector<std::jthread> threads_;  // last: they use the others
 };
 
 }  // namespace tilewright::tuner

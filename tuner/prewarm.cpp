@@ -252,10 +252,8 @@ void Prewarm::compile() {
   int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   int threads = policy_.jobs > 0 ? policy_.jobs : policy_.worker.empty() ? tuner::thread_count(0) : cores;
   threads = std::min(threads, static_cast<int>(jobs_.size()));
-  std::vector<std::thread> crew;
-  for (int i = 1; i < threads; ++i) crew.emplace_back([&] { drain(next, mutex); });
+  const auto others = start_threads(threads - 1, [&] { drain(next, mutex); });
   drain(next, mutex);
-  for (std::thread& t : crew) t.join();
 }
 
 bool Prewarm::replace_unacceptable() {

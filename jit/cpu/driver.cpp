@@ -15,8 +15,11 @@
 #include <fstream>
 #include <limits>
 #include <memory>
+#include <new>
+#include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <tilewright/host_archs.h>
@@ -37,7 +40,6 @@ namespace {
 
 constexpr std::size_t kAlign = 64, kHugePage = 2u << 20;
 constexpr std::size_t kUnit = 64;  // of a launch's scratch memory
-constexpr int kDeepest = 16;       // contexts pushed over each other on one thread
 
 // A kernel, ready to run.
 struct Function {
@@ -50,21 +52,20 @@ struct Loaded {
   std::string entry;
 };
 
-thread_local CUcontext contexts[kDeepest];
-thread_local int depth = 0;
+thread_local std::vector<CUcontext> contexts;  // launches nest as deeply as a host's work
 
 CUresult context_current(CUcontext* context) {
-  *context = depth ? contexts[depth - 1] : nullptr;
+  *context = contexts.empty() ? nullptr : contexts.back();
   return 0;
 }
 CUresult context_push(CUcontext context) {
-  if (depth == kDeepest) return kOutOfMemory;
-  contexts[depth++] = context;
+  contexts.push_back(context);
   return 0;
 }
 CUresult context_pop(CUcontext* context) {
-  if (depth == 0) return kInvalidValue;
-  *context = contexts[--depth];
+  if (contexts.empty()) return kInvalidValue;
+  *context = contexts.back();
+  contexts.pop_back();
   return 0;
 }
 CUresult context_id(CUcontext context, unsigned long long* id) {
@@ -124,9 +125,13 @@ CUresult function_attribute(int* value, int which, CUfunction) {
 
 // ---- launches
 
-// Memory for the first phase's results, the calling thread's own, since launches of several threads may overlap.
+// Memory for the first phase's results.
 class Scratch {
  public:
+  Scratch() = default;
+  Scratch(Scratch&& other) noexcept
+      : memory_(std::exchange(other.memory_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  Scratch& operator=(Scratch&&) = delete;
   ~Scratch() { ::free(memory_); }
   void* of(std::size_t bytes) {
     if (bytes > size_) {
@@ -144,6 +149,35 @@ class Scratch {
  private:
   void* memory_ = nullptr;
   std::size_t size_ = 0;
+};
+
+// One launch's Scratch. A thread keeps those that it returns for its next launches. Launches overlap, also on one
+// thread: while a host's parallel_for waits for its workers, it may run other work of the host's, which launches
+// kernels.
+class Borrowed {
+ public:
+  Borrowed() {
+    if (kept().empty()) return;
+    scratch_.emplace(std::move(kept().back()));
+    kept().pop_back();
+  }
+  ~Borrowed() {
+    try {
+      if (scratch_) kept().push_back(std::move(*scratch_));
+    } catch (const std::bad_alloc&) {
+      // Then it is freed.
+    }
+  }
+  Borrowed(const Borrowed&) = delete;
+  Borrowed& operator=(const Borrowed&) = delete;
+  void* of(std::size_t bytes) { return (scratch_ ? *scratch_ : scratch_.emplace()).of(bytes); }
+
+ private:
+  static std::vector<Scratch>& kept() {
+    thread_local std::vector<Scratch> list;
+    return list;
+  }
+  std::optional<Scratch> scratch_;
 };
 
 // Kernels are to give the same bits whatever rounding and treatment of subnormal numbers the thread has.
@@ -209,8 +243,8 @@ struct Pieces {
 constexpr std::size_t kMostShared = 32u << 20;
 
 void launch_parts(const Function& f, const CUlaunchConfig& config, void** parameters) {
-  thread_local Scratch table_memory, memory;
-  thread_local std::vector<Piece> pieces;
+  Borrowed table_memory, memory;
+  std::vector<Piece> pieces;
   const std::size_t each = std::size_t{config.grid_z} / config.grid_y * kUnit;
   auto* const table = static_cast<std::byte*>(table_memory.of(std::size_t{config.grid_z} * kUnit));
   f.parts(parameters[0], parameters[1], table, 0);
@@ -251,7 +285,7 @@ CUresult launch(const CUlaunchConfig* config, CUfunction function, void** parame
     launch_parts(f, *config, parameters);
     return 0;
   }
-  thread_local Scratch scratch;
+  Borrowed scratch;
   // A kernel without a first phase has no scratch memory either.
   void* const shared = f.first ? scratch.of(std::size_t{config->grid_z} * kUnit) : nullptr;
   Pool& pool = const_cast<Context*>(f.context)->pool;
@@ -456,7 +490,10 @@ Device Device::open_cpu(const CpuOptions& options) {
   impl->context_id = context->id;
   impl->context = reinterpret_cast<jit::CUcontext>(context.get());
   impl->cpu = std::move(context);
-  return Device(std::move(impl));
+  // What a Device and its copies share is this handle. Kernels do not: when the last Device goes, the threads end, also
+  // where an engine keeps kernels.
+  Impl* const device = impl.get();
+  return Device(std::shared_ptr<Impl>(device, [impl](Impl* closed) { closed->cpu->pool.rest(); }));
 }
 
 }  // namespace tilewright

@@ -6,12 +6,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <thread>
 #include <vector>
 
 #include <tilewright/error.h>
 
 #include "jit/driver.h"
+#include "support/threads.h"
 
 namespace tilewright::jit::cpu {
 namespace {
@@ -44,14 +44,12 @@ bool spin_until(const Done& done) {
 
 // The threads, and the one launch that they work on.
 struct Pool::Crew {
-  explicit Crew(int helpers) {
-    for (int i = 0; i < helpers; ++i) threads.emplace_back([this] { work(); });
-  }
+  explicit Crew(int helpers) : threads(start_threads(helpers, [this] { work(); })) {}
   ~Crew() {
     stop.store(true, std::memory_order_relaxed);
     launches.fetch_add(1);
     launches.notify_all();
-    for (std::thread& t : threads) t.join();
+    threads.clear();
   }
 
   void run(std::int64_t count, void (*what)(void*, std::int64_t), void* with) {
@@ -105,7 +103,7 @@ struct Pool::Crew {
   alignas(64) std::atomic<std::int64_t> open{0};  // blocks that are not done
   alignas(64) std::atomic<std::uint32_t> launches{0};
   std::atomic<bool> stop{false};
-  std::vector<std::thread> threads;
+  std::vector<std::jthread> threads;  // last: they use the others
 };
 
 int usable_cpus() {
@@ -123,18 +121,26 @@ Pool::Pool(const CpuOptions& options)
   fork_count();  // counts from now on
 }
 
-Pool::~Pool() {
+Pool::~Pool() { leave_to_parent(); }
+
+void Pool::leave_to_parent() {
   if (crew_ && forks_ != fork_count().load()) (void)crew_.release();  // its threads are another process's
 }
 
 Pool::Crew& Pool::crew() {
-  const unsigned now = fork_count().load();
-  if (crew_ && forks_ != now) (void)crew_.release();
+  leave_to_parent();
   if (!crew_) {
     crew_ = std::make_unique<Crew>(threads_ - 1);
-    forks_ = now;
+    forks_ = fork_count().load();
   }
   return *crew_;
+}
+
+void Pool::rest() {
+  const std::unique_lock lock(running_, std::try_to_lock);
+  if (!lock) return;
+  leave_to_parent();
+  crew_.reset();
 }
 
 void Pool::run(std::int64_t count, void (*body)(void*, std::int64_t), void* context) {

@@ -27,10 +27,13 @@ class Pool {
   // Rethrows what one of them threw, once all are. In a child of fork(), whose parent's threads are not there, makes
   // new ones first.
   void run(std::int64_t count, void (*body)(void* context, std::int64_t i), void* context);
+  // Ends the threads, unless they are at work. The next run() makes new ones.
+  void rest();
 
  private:
   struct Crew;
   Crew& crew();
+  void leave_to_parent();  // in a child of fork(): forgets threads that it does not have
 
   int threads_;
   decltype(CpuOptions::parallel_for) parallel_for_;

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "support/threads.h"
 #include "templates/conv/conv.h"
 #include "templates/describe.h"
 #include "templates/fast_path.h"
@@ -169,7 +170,7 @@ void run_on_host(const Conv& conv, const Task& task, std::span<const std::span<s
   const Sample sample = choose_sample(o.gemm);
   const auto element = static_cast<std::size_t>(conv.y.stream_bytes(0, 1, 1));
   std::byte* out = static_cast<std::byte*>(operand(matrix(task, "y"), buffers).data);
-  parallel(sample.pixels.size(), [&](std::size_t i) {
+  parallel(0, sample.pixels.size(), [&](std::size_t i) {
     Products products(o, sample.pixels[i]);
     for (const std::int64_t channel : sample.channels) {
       float lanes[8] = {};  // short chains of additions, as in a kernel
@@ -191,7 +192,7 @@ HostCheck check_on_host(const Conv& conv, const Task& task, std::span<const std:
   const std::vector<float> y = decoded(matrix(task, "y"), buffers);
   std::vector<Expected> expected(static_cast<std::size_t>(sample.size()));
   const std::size_t channels = sample.channels.size();
-  parallel(sample.pixels.size(), [&](std::size_t i) {
+  parallel(0, sample.pixels.size(), [&](std::size_t i) {
     Products products(o, sample.pixels[i]);
     for (std::size_t c = 0; c < channels; ++c)
       expected[i * channels + c] = expected_at(o, products, sample.pixels[i], sample.channels[c]);

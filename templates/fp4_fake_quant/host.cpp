@@ -2,6 +2,7 @@
 // Fake quantization on the host, by the functions that kernels call for an element and a block.
 #include <algorithm>
 
+#include "support/threads.h"
 #include "templates/core/fp4_fake.cuh"
 #include "templates/describe.h"
 #include "templates/exact_floats.h"
@@ -30,7 +31,7 @@ void fake_quantize_run(const float* x, float* y, std::int64_t count, int block, 
 void fake_quantize(const float* x, float* y, std::int64_t rows, std::int64_t cols, int block, const float* amax) {
   constexpr std::int64_t kPart = 1 << 14;  // blocks that a core takes at a time
   const std::int64_t per_row = (cols + block - 1) / block, blocks = rows * per_row;
-  parallel(static_cast<std::size_t>((blocks + kPart - 1) / kPart), [&](std::size_t part) {
+  parallel(0, static_cast<std::size_t>((blocks + kPart - 1) / kPart), [&](std::size_t part) {
     const ExactFloats exact;
     const tw::Fp4Scales scales(*amax);
     const std::int64_t first = static_cast<std::int64_t>(part) * kPart;

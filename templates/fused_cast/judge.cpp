@@ -8,6 +8,7 @@
 #include <limits>
 #include <numbers>
 
+#include "support/threads.h"
 #include "templates/checks.h"
 #include "templates/describe.h"
 #include "templates/fast_path.h"
@@ -189,7 +190,7 @@ Exact exact(const FusedCast& c, const HostArgs& args) {
   }
   e.values.resize(static_cast<std::size_t>(args.rows * c.cols));
   e.bounds.resize(e.values.size());
-  parallel(static_cast<std::size_t>(args.rows), [&](std::size_t row) {
+  parallel(0, static_cast<std::size_t>(args.rows), [&](std::size_t row) {
     const std::size_t cols = static_cast<std::size_t>(c.cols), first = row * cols;
     for (std::size_t i = 0; i < cols; ++i) {
       double &h = e.values[first + i], &error = e.bounds[first + i];

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "support/threads.h"
 #include "templates/describe.h"
 #include "templates/fast_path.h"
 #include "templates/gemm/gemm.h"
@@ -135,7 +136,7 @@ void run_on_host(const Gemm& g, const Task& task, std::span<const std::span<std:
   const Matrix& y = matrix(task, "y");
   const auto element = static_cast<std::size_t>(g.y.stream_bytes(0, 1, 1));
   std::byte* out = static_cast<std::byte*>(operand(y, buffers).data);
-  parallel(sample.cols.size(), [&](std::size_t i) {
+  parallel(0, sample.cols.size(), [&](std::size_t i) {
     const std::int64_t col = sample.cols[i];
     for (const std::int64_t row : sample.rows) {
       if (!o.computed(row)) continue;
@@ -157,7 +158,7 @@ HostCheck check_on_host(const Gemm& g, const Task& task, std::span<const std::sp
   const Sample sample = choose_sample(g.x_rows(), g.n, g.k);
   const std::vector<float> y = decoded(matrix(task, "y"), buffers);
   std::vector<Expected> expected(static_cast<std::size_t>(sample.size()));
-  parallel(sample.cols.size(), [&](std::size_t i) {
+  parallel(0, sample.cols.size(), [&](std::size_t i) {
     for (std::size_t r = 0; r < sample.rows.size(); ++r)
       if (o.computed(sample.rows[r]))
         expected[r * sample.cols.size() + i] = expected_at(g, o, sample.rows[r], sample.cols[i]);
