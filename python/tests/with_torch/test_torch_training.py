@@ -402,6 +402,51 @@ def test_grad_scaler_as_pytorch():
     assert restored.state_dict() == theirs[2]
 
 
+@pytest.mark.parametrize("kind", (torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad, torch.optim.SGD))
+def test_grad_scaler_with_fused_optimizers(kind):
+    """They skip a step by themselves, by found_inf of shape []."""
+
+    def train(scaler):
+        torch.manual_seed(3)
+        net = nn.Linear(8, 4)
+        optimizer = kind(net.parameters(), lr=0.1, fused=True)
+        for step in range(4):
+            optimizer.zero_grad()
+            scaler.scale(net(torch.randn(5, 8)).square().sum()).backward()
+            if step == 2:
+                net.weight.grad[0, 0] = float("inf")
+            scaler.step(optimizer)
+            scaler.update()
+        return net.weight.detach(), scaler.get_scale()
+
+    ours, theirs = train(twt.GradScaler("cpu", 1024.0)), train(torch.amp.GradScaler("cpu", 1024.0))
+    assert torch.equal(ours[0], theirs[0]) and ours[1] == theirs[1] == 512.0
+
+
+def test_grad_scaler_has_torchs_interface():
+    ours, theirs = twt.GradScaler("cpu", 8.0, 3.0, 0.25, 7), torch.amp.GradScaler("cpu", 8.0, 3.0, 0.25, 7)
+    assert ours.state_dict() == theirs.state_dict()
+    public = {name for name in dir(theirs) if not name.startswith("_")}
+    assert public <= set(dir(ours)), public - set(dir(ours))
+    for scaler in (ours, theirs):
+        scaler.set_growth_factor(4.0)
+        scaler.set_backoff_factor(0.5)
+        scaler.set_growth_interval(9)
+        assert (scaler.get_growth_factor(), scaler.get_backoff_factor(), scaler.get_growth_interval()) == (4.0, 0.5, 9)
+    for scaler in (ours, theirs):
+        net = nn.Linear(2, 2).half()
+        net.weight.grad = torch.ones_like(net.weight)
+        scaler.scale(torch.ones(1))
+        with pytest.raises(ValueError, match="(?i)float16|FP16"):
+            scaler.unscale_(torch.optim.SGD(net.parameters(), 0.1))
+    with pytest.raises(tw.InvalidArgument, match="device = 1024.0.*init_scale is the second"):
+        twt.GradScaler(1024.0)
+    with pytest.raises(tw.InvalidArgument, match="one on cuda, the scaler's device"):
+        twt.GradScaler("cuda").scale(torch.ones(1))
+    with pytest.raises(tw.InvalidArgument, match="backoff_factor = 2.0"):
+        ours.set_backoff_factor(2.0)
+
+
 def test_a_loss_of_half_precision_is_scaled_in_single():
     loss = torch.tensor(0.5, dtype=torch.float16)
     for scaler in (twt.GradScaler(), torch.amp.GradScaler("cpu")):

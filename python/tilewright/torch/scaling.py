@@ -103,18 +103,23 @@ def _check_factors(growth: float, backoff: float, interval: int) -> None:
 
 
 class GradScaler:
-    """What torch.amp.GradScaler does, with the same methods and the same state_dict(), for the gradients of one device
-    (that of the first loss): unscaled by one launch for each dtype, and with a scale that the host never waits for but
+    """What torch.amp.GradScaler does, with the same arguments, methods and state_dict(), for the gradients of one device
+    (device: its type, as "cuda"; None: that of the first loss): unscaled by one launch for each dtype, and with a scale that the host never waits for but
     in step(), where an optimizer cannot skip by itself. One thread at a time."""
 
     def __init__(
         self,
+        device: str | torch.device | None = None,
         init_scale: float = 2.0**16,
         growth_factor: float = 2.0,
         backoff_factor: float = 0.5,
         growth_interval: int = 2000,
         enabled: bool = True,
     ) -> None:
+        try:
+            self._device = None if device is None else torch.device(device).type
+        except (RuntimeError, TypeError):
+            raise InvalidArgument("device", repr(device), "cuda, cpu or None; init_scale is the second argument") from None
         _check_scale("init_scale", init_scale)
         _check_scale("init_scale", float(torch.tensor(init_scale, dtype=torch.float32)))
         _check_factors(growth_factor, backoff_factor, growth_interval)
@@ -147,6 +152,9 @@ class GradScaler:
         if state != _READY:
             raise InvalidArgument("optimizer", "one that was unscaled or stepped", "one unscale_() for each update()")
         grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        if any(grad.dtype == torch.float16 for grad in grads):
+            allowed = "float32 or bfloat16: a float16 gradient would lose what scaling saved; keep parameters in float32"
+            raise InvalidArgument("optimizer", "one with float16 gradients", allowed)
         if not grads:
             raise InvalidArgument("optimizer", "one without gradients", "one with some: backward() comes first")
         self._optimizers[id(optimizer)] = (_UNSCALED, unscale_(grads, self._on(grads[0].device)))
@@ -166,7 +174,7 @@ class GradScaler:
         assert found is not None
         self._optimizers[id(optimizer)] = (_STEPPED, found)
         if getattr(optimizer, "_step_supports_amp_scaling", False):  # fused ones, which skip on the device
-            optimizer.grad_scale, optimizer.found_inf = None, found  # type: ignore[attr-defined]
+            optimizer.grad_scale, optimizer.found_inf = None, found.reshape(())  # type: ignore[attr-defined]
             try:
                 return optimizer.step(**kwargs)
             finally:
@@ -187,6 +195,29 @@ class GradScaler:
             both = found[0] if len(found) == 1 else torch.stack(found).amax(0)
             update_scale_(*self._words(), both, *self._factors)
         self._optimizers.clear()
+
+    def get_growth_factor(self) -> float:
+        return self._factors[0]
+
+    def set_growth_factor(self, new_factor: float) -> None:
+        self._set_factors(growth=new_factor)
+
+    def get_backoff_factor(self) -> float:
+        return self._factors[1]
+
+    def set_backoff_factor(self, new_factor: float) -> None:
+        self._set_factors(backoff=new_factor)
+
+    def get_growth_interval(self) -> int:
+        return self._factors[2]
+
+    def set_growth_interval(self, new_interval: int) -> None:
+        self._set_factors(interval=new_interval)
+
+    def _set_factors(self, **changed: Any) -> None:
+        factors = tuple({**dict(zip(("growth", "backoff", "interval"), self._factors)), **changed}.values())
+        _check_factors(*factors)
+        self._factors = factors
 
     def get_scale(self) -> float:
         """Waits for the device."""
@@ -221,6 +252,8 @@ class GradScaler:
                 word.fill_(value)
 
     def _on(self, device: torch.device) -> Tensor:
+        if self._device not in (None, device.type):
+            raise InvalidArgument("outputs", f"a tensor on {device}", f"one on {self._device}, the scaler's device")
         if self._scale is None:
             self._scale = torch.full((1,), self._init[0], dtype=torch.float32, device=device)
             self._good_steps = torch.full((1,), self._init[1], dtype=torch.int32, device=device)
