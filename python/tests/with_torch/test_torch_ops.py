@@ -360,3 +360,51 @@ def test_threads():
     with ThreadPoolExecutor(4) as pool:
         got = list(pool.map(lambda x: OPS.linear(x, weight, None, text), inputs))
     assert all(torch.equal(a, b) for a, b in zip(got, want))
+
+
+# ---- gradients, transforms and counters of the operators themselves
+
+
+def layers_for_operators():
+    linear = twt.QuantizedLinear.from_linear(torch.nn.Linear(64, 32), "q4_0", "q8_1")
+    conv = twt.QuantizedConv2d.from_conv(torch.nn.Conv2d(16, 32, 3, padding=1), "int8_row")
+    return [(linear, torch.randn(5, 64)), (conv, torch.randn(2, 16, 6, 6))]
+
+
+@pytest.mark.parametrize("which", (0, 1))
+@pytest.mark.parametrize("act", (None, "silu"))
+def test_an_operator_called_directly_has_its_gradient(which, act):
+    layer, x = layers_for_operators()[which]
+    text = (layer.problem() if which == 0 else layer.problem(torch.float32)) + (f" act={act}" if act else "")
+    grads = []
+    for function in (twt.linear, torch.ops.tilewright.linear) if which == 0 else (twt.conv, torch.ops.tilewright.conv):
+        more = (text,) if which == 0 else ((text,) if function is twt.conv else (None, text))
+        given, bias = x.clone().requires_grad_(), layer.bias.detach().clone().requires_grad_()
+        function(given, layer.weight.streams, bias, *more).square().sum().backward()
+        grads.append((given.grad, bias.grad))
+    assert all(torch.equal(a, b) and a.abs().sum() > 0 for a, b in zip(*grads))
+
+
+@pytest.mark.parametrize("which", (0, 1))
+def test_vmap(which):
+    layer, x = layers_for_operators()[which]
+    batch = torch.stack([x, 2 * x, -x], 1)
+    together = torch.vmap(layer, in_dims=1)(batch)
+    torch.testing.assert_close(together, torch.stack([layer(one) for one in batch.unbind(1)]), rtol=1e-5, atol=1e-5)
+    loss = lambda one: layer(one).square().sum()
+    grads = torch.vmap(torch.func.grad(loss))(x[:, None] if which else x)
+    given = x.clone().requires_grad_()
+    layer(given).square().sum().backward()
+    torch.testing.assert_close(grads.reshape(x.shape), given.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_flops_are_counted_as_pytorchs():
+    for plain, x in ((torch.nn.Linear(64, 32), torch.randn(5, 64)), (torch.nn.Conv2d(16, 32, 3), torch.randn(2, 16, 6, 6))):
+        kind = twt.QuantizedLinear.from_linear if plain.weight.dim() == 2 else twt.QuantizedConv2d.from_conv
+        counts = []
+        for module in (plain, kind(plain, "int8_row")):
+            with torch.utils.flop_counter.FlopCounterMode(display=False) as counter:
+                module(x.clone().requires_grad_()).sum().backward()
+            counts.append(counter.get_total_flops())
+        # The gradient of the weight is PyTorch's alone.
+        assert counts[0] * 2 == counts[1] * 3

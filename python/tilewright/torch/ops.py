@@ -21,6 +21,7 @@ meaning; what a kernel's result may differ by is in docs/reference/numerics.md."
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,9 +29,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.utils.flop_counter import register_flop_formula
 
 from .. import codec
-from .._errors import InvalidArgument
+from .._errors import InvalidArgument, Unsupported
 from ..problem import Problem
 from . import _cpu, _cuda, _stable
 from ._spec import (
@@ -125,9 +127,11 @@ class _Linear(torch.autograd.Function):
     """dx = alpha dy w with w decoded, straight through the quantization of x; dbias the sum of dy; weights are
     constants."""
 
+    generate_vmap_rule = True
+
     @staticmethod
     def forward(x: Tensor, bias: Tensor | None, problem: str, *weight: Tensor) -> Tensor:
-        return _LINEAR_OP(x, weight, bias, problem)  # type: ignore[no-any-return]
+        return _below_autograd(_LINEAR_OP, x, weight, bias, problem)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -165,16 +169,29 @@ def linear(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, problem: st
         raise _cuda.cause(error) from None
 
 
-def _linear(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, problem: str) -> Tensor:
+def _linear(
+    x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, problem: str
+) -> Tensor:
     if not isinstance(weight, (list, tuple)):  # which the dispatcher takes
         weight = list(weight)
     if not (torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad))):
         if x.is_cpu and not torch.compiler.is_compiling() and _unseen():
             return _linear_cpu(x, weight, bias, problem)
-        return _LINEAR_OP(x, weight, bias, problem)  # type: ignore[no-any-return]
+        return _below_autograd(_LINEAR_OP, x, weight, bias, problem)
     plain, act = _without_act(problem)
     y: Tensor = _Linear.apply(x, bias, plain, *weight)  # type: ignore[no-untyped-call]
     return _activated(y, act)
+
+
+# Of who calls the operator itself; functions and layers come to it below autograd, which costs less.
+_library.impl("linear", _linear, "Autograd")  # type: ignore[no-untyped-call]
+
+
+def _below_autograd(op: Any, *given: Any) -> Tensor:
+    if torch.compiler.is_dynamo_compiling():  # which follows no guards, and to which an operator is one
+        return op(*given)  # type: ignore[no-any-return]
+    with torch._C._AutoDispatchBelowAutograd():
+        return op(*given)  # type: ignore[no-any-return]
 
 
 def _unseen() -> bool:
@@ -381,9 +398,11 @@ _define(
 class _Conv(torch.autograd.Function):
     """As _Linear: straight through the quantization of x, fake quantization included."""
 
+    generate_vmap_rule = True
+
     @staticmethod
     def forward(x: Tensor, bias: Tensor | None, amax: Tensor | None, problem: str, *weight: Tensor) -> Tensor:
-        return _CONV_OP(x, weight, bias, amax, problem)  # type: ignore[no-any-return]
+        return _below_autograd(_CONV_OP, x, weight, bias, amax, problem)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -422,14 +441,86 @@ def conv(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, problem: str,
         raise _cuda.cause(error) from None
 
 
-def _conv(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, amax: Tensor | None, problem: str) -> Tensor:
+def _conv(
+    x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, amax: Tensor | None, problem: str
+) -> Tensor:
     if not isinstance(weight, (list, tuple)):  # which the dispatcher takes
         weight = list(weight)
     if not (torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad))):
-        return _CONV_OP(x, weight, bias, amax, problem)  # type: ignore[no-any-return]
+        return _below_autograd(_CONV_OP, x, weight, bias, amax, problem)
     plain, act = _without_act(problem)
     y: Tensor = _Conv.apply(x, bias, amax, plain, *weight)  # type: ignore[no-untyped-call]
     return _activated(y, act)
+
+
+_library.impl("conv", _conv, "Autograd")  # type: ignore[no-untyped-call]
+
+
+# ---- what transforms and counters ask
+
+
+def _in_front(t: Tensor, dim: int | None, count: int) -> Tensor:
+    return t.expand(count, *t.shape) if dim is None else t.movedim(dim, 0)
+
+
+def _one_batch(dims: Sequence[Any], name: str) -> None:
+    if any(dim is not None for dim in dims):
+        raise Unsupported(name, "batched by vmap", "the same for all of the batch")
+
+
+def _linear_vmap(info: Any, dims: Any, x: Tensor, weight: Any, bias: Tensor | None, problem: str) -> tuple[Tensor, int]:
+    _one_batch((*dims[1], dims[2]), "weight or bias")
+    return torch.ops.tilewright.linear(_in_front(x, dims[0], info.batch_size), weight, bias, problem), 0
+
+
+def _linear_grad_vmap(info: Any, dims: Any, dy: Tensor, weight: Any, problem: str, dtype: Any) -> tuple[Tensor, int]:
+    _one_batch(dims[1], "weight")
+    dy = _in_front(dy, dims[0], info.batch_size)
+    return torch.ops.tilewright.linear_grad(dy, weight, problem, dtype), 0
+
+
+def _conv_vmap(
+    info: Any, dims: Any, x: Tensor, weight: Any, bias: Tensor | None, amax: Tensor | None, problem: str
+) -> tuple[Tensor, int]:
+    """The batch joins the images."""
+    _one_batch((*dims[1], dims[2], dims[3]), "weight, bias or amax")
+    x = _in_front(x, dims[0], info.batch_size)
+    y = torch.ops.tilewright.conv(x.flatten(0, 1), weight, bias, amax, problem)
+    return y.unflatten(0, x.shape[:2]), 0
+
+
+def _conv_grad_vmap(
+    info: Any, dims: Any, dy: Tensor, weight: Any, problem: str, extents: Any, dtype: Any
+) -> tuple[Tensor, int]:
+    _one_batch(dims[1], "weight")
+    dy = _in_front(dy, dims[0], info.batch_size)
+    dx = torch.ops.tilewright.conv_grad(dy.flatten(0, 1), weight, problem, extents, dtype)
+    return dx.unflatten(0, dy.shape[:2]), 0
+
+
+for _name, _rule in (
+    ("linear", _linear_vmap),
+    ("linear_grad", _linear_grad_vmap),
+    ("conv", _conv_vmap),
+    ("conv_grad", _conv_grad_vmap),
+):
+    torch.library.register_vmap(f"tilewright::{_name}", _rule, lib=_library)
+
+
+@register_flop_formula([torch.ops.tilewright.linear, torch.ops.tilewright.linear_grad])
+def _linear_flops(x: Any, weight: Any, *rest: Any, out_shape: Any = None, **more: Any) -> int:
+    """Of x [..., k] and y [..., n], whichever is given: multiplications and additions, as PyTorch counts them."""
+    return 2 * math.prod(x) * out_shape[-1]
+
+
+@register_flop_formula(torch.ops.tilewright.conv)
+def _conv_flops(x: Any, weight: Any, bias: Any, amax: Any, problem: str, *, out_shape: Any = None, **more: Any) -> int:
+    return 2 * math.prod(out_shape) * conv_spec(problem).cols
+
+
+@register_flop_formula(torch.ops.tilewright.conv_grad)
+def _conv_grad_flops(dy: Any, weight: Any, problem: str, *rest: Any, out_shape: Any = None, **more: Any) -> int:
+    return 2 * math.prod(dy) * conv_spec(problem).cols
 
 
 # ---- formats
