@@ -109,7 +109,7 @@ class TilewrightQuantizer(HfQuantizer):  # type: ignore[misc]
             return self._options(_in_model(model, name))
 
         with torch.device("cpu"):  # around this it is meta
-            for name, layer in read_layers(files, scheme_of(config.source), options, dtype):
+            for name, layer in read_layers(files, scheme_of(config.source), options, dtype, config.source):
                 target = _in_model(model, name)
                 _check_shape(target, model.get_submodule(target), layer)
                 # Nothing is loaded into it, so the tensors of the layer are unexpected now.
@@ -217,6 +217,7 @@ def from_pretrained(
             "own from_pretrained()",
         )
     source = dict(source) if isinstance(source, Mapping) else source.to_dict()
+    scheme_of(source)  # refuses what is not read before anything is loaded
     if source.get("quant_method") != METHOD:
         source = TilewrightConfig(activation=activation, accum=accum, source=source).to_dict()
     elif activation is not None or accum is not None:

@@ -35,16 +35,9 @@ HEAD = "lm_head"
 
 def tiny(**more):
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=96,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=64,
-        **{"tie_word_embeddings": False, "attention_bias": True, **more},
-    )
+    sizes = {"vocab_size": 96, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
+    config = LlamaConfig(**{**sizes, **heads, "tie_word_embeddings": False, "attention_bias": True, **more})
     return LlamaForCausalLM(config).eval()
 
 
@@ -165,6 +158,14 @@ def nvfp4(linear):
     return weight, parts
 
 
+def fp8_blocks(linear):
+    data, scales = twt.quantize(linear.weight, "e4m3_b128")
+    n, k = linear.weight.shape
+    scales = scales.view(torch.float32).reshape(-(-n // 128), k // 128)
+    parts = {"weight": data.view(torch.float8_e4m3fn).reshape(n, k), "weight_scale_inv": scales}
+    return twt.dequantize([data, scales.reshape(-1).view(torch.uint8)], "e4m3_b128", n, k), parts
+
+
 def fp8(linear):
     data, _ = twt.quantize(linear.weight, "e4m3_row")
     codes, factor = data.view(torch.float8_e4m3fn).reshape(linear.weight.shape), torch.tensor(2.0**-10)
@@ -184,20 +185,21 @@ SCHEMES = {
         lambda one: compressed(one, False),
     ),
     "modelopt": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, None),
+    "fp8": ({"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}, None),
     "modelopt fp8": ({"quant_method": "modelopt", "quant_algo": "FP8"}, None),
 }
 
 
 def write(folder, scheme):
     """A checkpoint of the tiny model with its layers in a scheme, and the float model with their values."""
-    model = tiny()
+    model = tiny(**({"hidden_size": 128, "intermediate_size": 256} if scheme == "fp8" else {}))
     config, parts_of = SCHEMES[scheme]
     tensors = {name: value.clone() for name, value in model.state_dict().items()}
     for seed, (name, linear) in enumerate(linears(model).items()):
         if name == HEAD:
             continue
         if parts_of is None:
-            weight, parts = fp8(linear) if "fp8" in scheme else nvfp4(linear)
+            weight, parts = {"fp8": fp8_blocks, "modelopt": nvfp4, "modelopt fp8": fp8}[scheme](linear)
         else:
             one = Layer(seed, act_order="act-order" in scheme, n=linear.out_features, k=linear.in_features)
             one.scales = (one.scales.astype(np.float32) * 0.02).astype(np.float16)
@@ -356,6 +358,9 @@ def test_checkpoints_that_do_not_fit(tmp_path):
     config = AutoConfig.from_pretrained(tmp_path / "quantized")
     config.quantization_config = {"quant_method": "awq", "version": "gemv"}
     with pytest.raises(tw.Unsupported, match="version = gemv"):
+        from_pretrained(AutoModelForCausalLM, tmp_path / "quantized", config=config)
+    config.quantization_config = {"quant_method": "hqq"}
+    with pytest.raises(tw.Unsupported, match="quant_method = hqq: one of gptq, awq, .*fp8"):
         from_pretrained(AutoModelForCausalLM, tmp_path / "quantized", config=config)
     path = tmp_path / "quantized" / "model.safetensors"
     tensors = safetensors.load_file(path)

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear layers out of quantized checkpoints: GPTQ (v1 and v2, act-order too), AWQ, compressed-tensors' pack-quantized,
-nvfp4-pack-quantized, float-quantized and int-quantized, Model Optimizer's NVFP4 and FP8, state dicts of
-QuantizedLinear, in safetensors, and GGUF. Nothing is quantized anew: but for NVFP4 of compressed-tensors, whose factor
-is stored as its reciprocal, every weight has exactly the checkpoint's value.
+"""Linear layers out of quantized checkpoints: GPTQ (v1 and v2, act-order too; 2, 3, 4 and 8 bits), AWQ,
+compressed-tensors' pack-quantized (4 and 8 bits), nvfp4-pack-quantized, mxfp4-pack-quantized, float-quantized and
+int-quantized, Model Optimizer's NVFP4, MXFP8 and FP8, FP8 in blocks of 128 x 128 (weight_scale_inv), bitsandbytes' NF4,
+BitNet b1.58, state dicts of QuantizedLinear, in safetensors, and GGUF. Nothing is quantized anew: but for NVFP4 of
+compressed-tensors, whose factor is stored as its reciprocal, every weight has exactly the checkpoint's value. What is
+quantized in another way is refused by the name of its tensor, or of its method.
 
     for name, layer in load_quantized("model/"):         # a folder, a .safetensors file or a .gguf file
         ...
@@ -14,6 +16,7 @@ compressed-tensors' fp4_quantized.py. Files are untrusted, and checked as docs/u
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pathlib
@@ -25,13 +28,15 @@ import torch
 from torch import Tensor, nn
 
 from .. import checkpoints, codec
-from .._errors import InvalidArgument, IoError, Unsupported
+from .._errors import InvalidArgument, IoError, TilewrightError, Unsupported
 from ..models import Model, ModelTensor, open_model
 from .modules import QuantizedLinear, QuantizedWeight
 
 SCHEMES = ("gptq", "gptq_v2", "awq", "compressed_tensors", "nvfp4", "tilewright", "gguf")
 
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I32": torch.int32, "I64": torch.int64}
+# Types of tensors that are values.
+_FLOATS = ("F64", "F32", "F16", "BF16")
 _BYTES = {"F8_E4M3": torch.float8_e4m3fn, "I8": torch.int8}
 # Suffixes of the tensor that tells where a layer is: the one with the codes, which Model Optimizer calls `weight`; in a
 # QuantizedLinear's own state dict the one with its format.
@@ -58,23 +63,34 @@ def load_quantized(
     accum: as of QuantizedLinear; dtype: of biases and of warm()'s x, None: as stored. Of a GGUF file all matrices in a
     quantized type are layers, the token embedding among them, and names are the file's without ".weight".
 
-    Raises InvalidArgument or Unsupported naming the tensor that is missing, or that no format holds; IoError."""
+    Raises InvalidArgument or Unsupported naming the tensor that is missing, or that no format holds; Unsupported where
+    there is no quantized layer; IoError."""
     if scheme is not None and scheme not in SCHEMES:
         raise InvalidArgument("scheme", repr(scheme), f"None, or one of {', '.join(SCHEMES)}")
     files, config = _files(pathlib.Path(path)), _config(pathlib.Path(path))
     options = {"activation": activation, "accum": accum}
-    yield from read_layers(files, scheme or scheme_of(config), lambda name: options, dtype)
+    yield from read_layers(files, scheme or scheme_of(config), lambda name: options, dtype, config)
 
 
 def read_layers(
-    files: Sequence[pathlib.Path], scheme: str | None, options: Options, dtype: torch.dtype | None
+    files: Sequence[pathlib.Path],
+    scheme: str | None,
+    options: Options,
+    dtype: torch.dtype | None,
+    config: Mapping[str, Any] | None = None,
 ) -> Iterator[tuple[str, QuantizedLinear]]:
-    """load_quantized() of files. options: activation and accum of a layer, by its name."""
+    """load_quantized() of files. options: activation and accum of a layer, by its name. config: quantization_config."""
     models = [open_model(file) for file in files]
     try:
         tensors = {name: model for model in models for name in model}
-        reader = _Reader(tensors, scheme, options, dtype)
-        yield from reader.layers(".gguf" in {file.suffix for file in files} or scheme == "gguf")
+        reader = _Reader(tensors, scheme, options, dtype, config or {})
+        count = 0
+        for count, found in enumerate(reader.layers(".gguf" in {file.suffix for file in files} or scheme == "gguf"), 1):
+            yield found
+        if not count:
+            types = sorted({model[name].type for name, model in tensors.items()})
+            what = f"{len(tensors)} tensors of {', '.join(types) or 'no type'}"
+            raise Unsupported("path", str(files[0]), f"a checkpoint with quantized linear layers: it has {what}")
     finally:
         for model in models:
             model.close()
@@ -87,7 +103,8 @@ def load_into(
     devices. rename: from the checkpoint's name of a layer to the model's, or None to leave it out. options: of
     load_quantized(). Returns the names of the modules that were replaced.
 
-    Other tensors of the checkpoint (embeddings, norms) are not loaded. Raises InvalidArgument for a layer that the
+    Other tensors of the checkpoint (embeddings, norms) are not loaded, and the bias of a module stays where the
+    checkpoint has none. Raises InvalidArgument for a layer that the
     model has not, or that has another shape there."""
     replaced = []
     for name, layer in load_quantized(path, **options):
@@ -106,6 +123,10 @@ def load_into(
             raise InvalidArgument(
                 target, f"{type(old).__name__} {shape}", f"a linear layer {layer.in_features} -> {layer.out_features}"
             )
+        kept = getattr(old, "bias", None)
+        if layer.bias is None and kept is not None:  # which quantizing a weight does not change
+            more = {"activation": layer.activation, "accum": layer.accum, "order": layer.order, "dtype": layer.dtype}
+            layer = QuantizedLinear.from_weight(layer.weight, kept.detach().cpu().clone(), **more)
         device = next((t.device for t in (*old.parameters(), *old.buffers())), torch.device("cpu"))
         place = device if device.type != "meta" else torch.device("cpu")
         setattr(parent, child_name, layer.to(place).train(old.training))
@@ -138,15 +159,27 @@ def _config(path: pathlib.Path) -> dict[str, Any]:
     return {}
 
 
-def scheme_of(config: dict[str, Any]) -> str | None:
+_METHODS = ("gptq", "awq", "compressed-tensors", "modelopt", "fp8", "bitsandbytes", "bitnet", "tilewright", "gguf")
+
+
+def scheme_of(config: Mapping[str, Any]) -> str | None:
+    """Of quantization_config; None: as the tensors say. Raises Unsupported for what this version does not read."""
     method = config.get("quant_method")
+    if method is not None and method not in _METHODS:
+        raise Unsupported("quant_method", str(method), f"one of {', '.join(_METHODS)}")
+    if config.get("transform_config"):
+        raise Unsupported("transform_config", str(config["transform_config"])[:80], "none: rotations are not applied")
     if method == "gptq":
         return "gptq_v2" if config.get("checkpoint_format") == "gptq_v2" else "gptq"
     if method == "awq":
         version = str(config.get("version", "gemm")).lower()
         if version != "gemm":
             raise Unsupported("version", version, "gemm: AutoAWQ's other versions pack differently")
+        if config.get("bits", 4) != 4:
+            raise Unsupported("bits", str(config["bits"]), "4, of awq")
         return "awq"
+    if method == "fp8" and list(config.get("weight_block_size") or _BLOCK) != list(_BLOCK):
+        raise Unsupported("weight_block_size", str(config["weight_block_size"]), "[128, 128], as e4m3_b128 has them")
     return None  # by the tensors
 
 
@@ -159,39 +192,79 @@ class _Parts(NamedTuple):
     g_idx: str
 
 
+_BLOCK = (128, 128)  # of e4m3_b128
 _GPTQ = _Parts("qweight", "qzeros", "scales", "g_idx")
 _COMPRESSED = _Parts("weight_packed", "weight_zero_point", "weight_scale", "weight_g_idx")
 
 
 class _Reader:
     def __init__(
-        self, tensors: dict[str, Model], scheme: str | None, options: Options, dtype: torch.dtype | None
+        self,
+        tensors: dict[str, Model],
+        scheme: str | None,
+        options: Options,
+        dtype: torch.dtype | None,
+        config: Mapping[str, Any],
     ) -> None:
         self.tensors = tensors
         self.scheme = scheme
         self.options = options
         self.dtype = dtype
+        self.config = config
 
     def layers(self, gguf: bool) -> Iterator[tuple[str, QuantizedLinear]]:
         for name, model in self.tensors.items():
             suffix = next((s for s in _CODES if name.endswith(s)), None)
+            tensor = model[name]
             if suffix is None:
+                if not gguf and name.endswith("_blocks") and f"{name[:-7]}_scales" in self.tensors:
+                    raise Unsupported(name, "MXFP4 of experts", "linear layers: this packing of experts is not read")
                 continue
             layer = name[: -len(suffix)]
-            tensor = model[name]
-            if gguf:
-                if suffix == ".weight" and len(tensor.shape) == 2 and _is_quantized(tensor):
-                    yield layer, self._gguf(layer, tensor)
-            elif suffix == ".qweight":
-                yield layer, self._packed(layer, self._gptq_or_awq(layer, tensor), _GPTQ)
-            elif tensor.type == "U8" and f"{layer}.weight_scale" in self.tensors:
-                yield layer, self._nvfp4(layer, tensor)
-            elif suffix == ".weight" and tensor.type in _BYTES and f"{layer}.weight_scale" in self.tensors:
-                yield layer, self._rows(layer, tensor)
-            elif suffix == ".weight.format":
-                yield layer, self._own(layer)
-            elif suffix == ".weight_packed":
-                yield layer, self._packed(layer, "compressed_tensors", _COMPRESSED)
+            read = self._gguf if gguf else self._reader(layer, suffix, tensor)
+            if read is None or (gguf and not (suffix == ".weight" and len(tensor.shape) == 2 and _is_quantized(tensor))):
+                continue
+            try:
+                found = read(layer, tensor)
+            except TilewrightError as error:  # of parts that do not know whose they are
+                if layer in str(error):
+                    raise
+                raise type(error)(f"{layer}: {error.field}", error.value, error.allowed) from None
+            yield layer, found
+
+    def _reader(self, layer: str, suffix: str, tensor: ModelTensor) -> Callable[[str, ModelTensor], Any] | None:
+        """What reads the layer that has such a tensor; None: there is none, or another tensor tells."""
+
+        def has(part: str) -> bool:
+            return f"{layer}.{part}" in self.tensors
+
+        if suffix == ".qweight":
+            return lambda layer, codes: self._packed(layer, self._gptq_or_awq(layer, codes), _GPTQ)
+        if suffix == ".weight.format":
+            return lambda layer, _: self._own(layer)
+        if suffix == ".weight_packed":
+            if tensor.type == "U8":
+                return self._fp4
+            return lambda layer, _: self._packed(layer, "compressed_tensors", _COMPRESSED)
+        if tensor.type in _FLOATS or has("weight.format"):
+            return None
+        if tensor.type == "U8" and has("weight.absmax"):
+            return self._nf4
+        if tensor.type == "U8" and self.config.get("quant_method") == "bitnet":
+            return self._bitnet
+        if tensor.type == "U8" and has("weight_scale"):
+            return self._fp4
+        if tensor.type == "F8_E4M3" and has("weight_scale_inv"):
+            return lambda layer, codes: self._blocks(layer, codes, "weight_scale_inv")
+        if tensor.type in _BYTES and has("weight_scale"):
+            return self._rows
+        if len(tensor.shape) != 2:  # no linear layer's
+            return None
+        raise Unsupported(
+            tensor.name,
+            f"{tensor.type} {tuple(tensor.shape)}",
+            "floats, or codes with scales as gptq, awq, compressed-tensors, modelopt, fp8 or bitsandbytes (nf4) have them",
+        )
 
     # ---- safetensors
 
@@ -206,34 +279,84 @@ class _Reader:
         codes, scales = (self._content(self._get(layer, name)) for name in (parts.codes, parts.scales))
         zeros, g_idx = (self._tensor(layer, name) for name in (parts.zeros, parts.g_idx))
         if packing == "compressed_tensors":
-            n, k = self._shape(layer, codes)
+            n, k, bits = self._shape(layer, codes)
             groups = scales.shape[1] if scales.dim() == 2 else 1
         else:
-            n, k = scales.shape[-1], codes.shape[0] * (1 if packing == "awq" else 8)
+            n, bits = scales.shape[-1], 4 if packing == "awq" else self._gptq_bits(layer, codes, zeros, scales)
+            k = codes.shape[0] * (1 if packing == "awq" else 32) // (1 if packing == "awq" else bits)
             groups = scales.shape[0]
         if k == 0 or groups == 0 or k % groups:
             raise InvalidArgument(
                 f"{layer}.{parts.scales}", f"shape {tuple(scales.shape)}", f"groups that divide k = {k}"
             )
+        if packing == "compressed_tensors" and bits == 8:
+            return self._layer(layer, self._bytes_of_words(layer, codes, scales, zeros, g_idx, n, k))
         imported = checkpoints.import_weights(
-            packing, codes=codes, scales=scales, zeros=zeros, g_idx=g_idx, n=n, k=k, group=k // groups
+            packing, codes=codes, scales=scales, zeros=zeros, g_idx=g_idx, n=n, k=k, group=k // groups, bits=bits
         )
         order = None if imported.order is None else torch.as_tensor(imported.order)
         return self._layer(layer, host_weight(imported.weight), order)
 
-    def _shape(self, layer: str, codes: Tensor) -> tuple[int, int]:
-        """compressed-tensors' weight_shape, else what the codes have room for."""
-        shape = self._tensor(layer, "weight_shape")
-        if shape is None:
-            return codes.shape[0], 8 * codes.shape[1]
-        if shape.numel() != 2:
-            raise InvalidArgument(f"{layer}.weight_shape", f"{shape.numel()} numbers", "2: output features, inputs")
-        n, k = (int(extent) for extent in shape.reshape(-1))
-        return n, k
+    def _gptq_bits(self, layer: str, codes: Tensor, zeros: Tensor | None, scales: Tensor) -> int:
+        """As the zero points are packed, which config.json must not contradict; without them as that says."""
+        stated = self.config.get("bits")
+        bits = stated or 4
+        if zeros is not None and scales.shape[-1]:
+            bits = 32 * zeros.shape[-1] // scales.shape[-1]
+        own = (stated,) if stated else (2, 3, 4, 8)
+        if bits not in own and not self.config.get("dynamic"):  # which has bits by layer
+            raise Unsupported(f"{layer}: bits", str(bits), f"{' or '.join(map(str, own))}, as qzeros and config.json say")
+        return bits
 
-    def _nvfp4(self, layer: str, codes: ModelTensor) -> QuantizedLinear:
+    def _bytes_of_words(self, layer: str, codes: Any, scales: Any, zeros: Any, g_idx: Any, n: int, k: int) -> Any:
+        """Codes of 8 bits, plus 128, in int32: int8_row, or q8_0 if groups have several scales a row."""
+        for part, tensor in (("weight_zero_point", zeros), ("weight_g_idx", g_idx)):
+            if tensor is not None and not (part == "weight_g_idx" and (tensor == -1).all()):
+                raise Unsupported(f"{layer}.{part}", "8 bits", "symmetric codes of columns in order")
+        values = (codes.contiguous().view(torch.uint8).reshape(codes.shape[0], -1)[:n, :k] ^ 0x80).view(torch.int8)
+        scales = scales.reshape(n, -1)
+        if scales.shape[1] == 1:
+            return row_weight(values.contiguous(), scales, f"{layer}.weight")
+        group = k // scales.shape[1]
+        if group % 32:
+            raise Unsupported(f"{layer}.weight_scale", f"8 bits in groups of {group}", "groups of a multiple of 32, or rows")
+        half = half_scales(scales, f"{layer}.weight_scale")
+        if half.dtype != torch.float16:
+            raise Unsupported(f"{layer}.weight_scale", "bfloat16", "numbers that float16 has, as q8_0 stores them")
+        by_block = half.repeat_interleave(group // 32, 1).reshape(n, k // 32, 1).view(torch.uint8)
+        data = torch.cat([by_block, values.reshape(n, k // 32, 32).view(torch.uint8)], -1)
+        return QuantizedWeight.from_streams([data], "q8_0", n, k)
+
+    def _shape(self, layer: str, codes: Tensor) -> tuple[int, int, int]:
+        """compressed-tensors' weight_shape and bits; without a shape what the codes have room for."""
+        shape = self._tensor(layer, "weight_shape")
+        stated = {
+            (group.get("weights") or {}).get("num_bits")
+            for group in (self.config.get("config_groups") or {}).values()
+            if isinstance(group, Mapping)
+        } - {None}
+        if shape is None:
+            if len(stated) != 1 and self.config:
+                raise InvalidArgument(f"{layer}.weight_shape", "missing", "a tensor, or num_bits of config.json")
+            bits = stated.pop() if stated else 4
+            n, k = codes.shape[0], 32 * codes.shape[1] // max(bits, 1)
+        else:
+            if shape.numel() != 2:
+                raise InvalidArgument(f"{layer}.weight_shape", f"{shape.numel()} numbers", "2: output features, inputs")
+            n, k = (int(extent) for extent in shape.reshape(-1))
+            words = codes.shape[-1]
+            fit = [bits for bits in (4, 8) if -(-k // (32 // bits)) == words]
+            bits = fit[0] if fit else 32 * words // max(k, 1)
+        if bits not in (4, 8):
+            raise Unsupported(f"{layer}: bits", str(bits), "4 or 8, of compressed-tensors' pack-quantized")
+        return n, k, bits
+
+    def _fp4(self, layer: str, codes: ModelTensor) -> QuantizedLinear:
+        """NVFP4, or MXFP4 if scales are powers of two."""
         n, k = codes.shape[0], 2 * codes.shape[-1]
         scales = self._get(layer, "weight_scale")
+        if len(codes.shape) == 2 and scales.type == "U8":
+            return self._powers(layer, codes, scales, "mxfp4", n, k)
         if len(codes.shape) != 2 or scales.type != "F8_E4M3" or tuple(scales.shape) != (n, k // 16):
             raise InvalidArgument(
                 f"{layer}.weight_scale", f"{scales.type} {tuple(scales.shape)}", f"F8_E4M3 ({n}, {k // 16})"
@@ -248,11 +371,78 @@ class _Reader:
         streams = [_bytes(codes), _bytes(scales), factor if names[0] == "weight_scale_2" else 1 / factor]
         return self._layer(layer, QuantizedWeight.from_streams(streams, "nvfp4", n, k))
 
+    def _powers(
+        self, layer: str, codes: ModelTensor, scales: ModelTensor, format: str, n: int, k: int
+    ) -> QuantizedLinear:
+        """Blocks of 32 under a power of two each."""
+        if tuple(scales.shape) != (n, k // 32):
+            raise InvalidArgument(f"{layer}.weight_scale", f"shape {tuple(scales.shape)}", f"({n}, {k // 32})")
+        return self._layer(layer, QuantizedWeight.from_streams([_bytes(codes), _bytes(scales)], format, n, k))
+
+    def _blocks(self, layer: str, codes: ModelTensor, part: str) -> QuantizedLinear:
+        """FP8 under one float for 128 x 128 elements."""
+        scales = self._content(self._get(layer, part)).float()
+        n, k = codes.shape[0], codes.shape[-1]
+        wanted = tuple(-(-extent // block) for extent, block in zip((n, k), _BLOCK))
+        if len(codes.shape) != 2 or tuple(scales.shape) != wanted or k % _BLOCK[1]:
+            what = f"shape {tuple(scales.shape)} of [{n}, {k}]"
+            raise Unsupported(f"{layer}.{part}", what, "a scale for 128 x 128 elements, and k a multiple of 128")
+        return self._layer(layer, QuantizedWeight.from_streams([_bytes(codes), scales], "e4m3_b128", n, k))
+
+    def _nf4(self, layer: str, codes: ModelTensor) -> QuantizedLinear:
+        """bitsandbytes' NF4; with double quantization absmax are codes themselves."""
+        state = [name for name in self.tensors if name.startswith(f"{layer}.weight.quant_state.")]
+        if len(state) != 1 or not state[0].endswith("bitsandbytes__nf4"):
+            raise Unsupported(f"{layer}.weight", ", ".join(state) or "no quant_state", "nf4 of bitsandbytes")
+        try:
+            told = json.loads(bytes(self.tensors[state[0]][state[0]].read()))
+            n, k = (int(extent) for extent in told["shape"])
+            size, nested = int(told["blocksize"]), int(told.get("nested_blocksize", 256))
+            offset = float(told.get("nested_offset", 0))
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidArgument(state[0], "unreadable", f"bitsandbytes' quant_state: {error!r}") from None
+        if size < 64 or size % 64 or k < 64 or k % 64 or n < 1 or nested < 1:
+            raise Unsupported(f"{layer}.weight", f"[{n}, {k}], blocksize {size}", "k and blocksize multiples of 64")
+        table = self._tensor(layer, "weight.quant_map")
+        if table is not None and not torch.equal(table.reshape(-1).float(), _nf4_table()):
+            raise Unsupported(f"{layer}.weight.quant_map", "another table", "NF4's")
+        stored = self._get(layer, "weight.absmax")
+        if stored.type == "U8":
+            outer, inner = (self._needed(layer, f"weight.nested_{part}").float() for part in ("absmax", "quant_map"))
+            absmax = inner.reshape(-1)[_bytes(stored).long()]
+            absmax = absmax * outer.reshape(-1).repeat_interleave(nested)[: absmax.numel()] + offset
+        else:
+            absmax = self._content(stored).reshape(-1).float()
+        if absmax.numel() != -(-n * k // size):
+            raise InvalidArgument(f"{layer}.weight.absmax", f"{absmax.numel()} numbers", f"{-(-n * k // size)}")
+        scales = absmax.repeat_interleave(size // 64)[: n * k // 64]
+        return self._layer(layer, QuantizedWeight.from_streams([_bytes(codes), scales], "nf4", n, k))
+
+    def _bitnet(self, layer: str, codes: ModelTensor) -> QuantizedLinear:
+        """Four rows a byte, of codes -1, 0 and 1 plus 1."""
+        scale = self._needed(layer, "weight_scale").float().reshape(-1)
+        if len(codes.shape) != 2 or scale.numel() != 1:
+            raise InvalidArgument(f"{layer}.weight", f"shape {tuple(codes.shape)}", "a matrix under one weight_scale")
+        packed = _bytes(codes).reshape(codes.shape)
+        rows = torch.cat([packed >> shift & 3 for shift in (0, 2, 4, 6)])
+        n, k = rows.shape
+        if (rows == 3).any() or k % 4:
+            raise InvalidArgument(f"{layer}.weight", f"code 3, or {k} columns", "0, 1 or 2, in a multiple of 4 columns")
+        data = (rows.reshape(n, -1, 4) << torch.tensor([0, 2, 4, 6], dtype=torch.uint8)).sum(-1, dtype=torch.uint8)
+        if self.config.get("linear_class", "bitlinear") == "bitlinear":
+            scale = 1 / scale
+        return self._layer(layer, QuantizedWeight.from_streams([data, scale.expand(n).contiguous()], "ternary_row", n, k))
+
     def _rows(self, layer: str, codes: ModelTensor) -> QuantizedLinear:
+        stored = self._get(layer, "weight_scale")
+        if codes.type == "F8_E4M3" and stored.type == "U8":
+            return self._powers(layer, codes, stored, "mxfp8", codes.shape[0], codes.shape[-1])
+        if codes.type == "F8_E4M3" and len(stored.shape) == 2 and stored.shape[1] > 1:
+            return self._blocks(layer, codes, "weight_scale")
         zeros = self._get(layer, "weight_zero_point") if f"{layer}.weight_zero_point" in self.tensors else None
         if zeros is not None and any(zeros.read()):
             raise Unsupported(zeros.name, "not all zero", "zeros: codes of 8 bits that are symmetric")
-        scale = self._content(self._get(layer, "weight_scale"))
+        scale = self._content(stored)
         values = _bytes(codes).view(_BYTES[codes.type]).reshape(codes.shape)
         return self._layer(layer, row_weight(values, scale, f"{layer}.weight"))
 
@@ -296,6 +486,9 @@ class _Reader:
     def _tensor(self, layer: str, part: str) -> Tensor | None:
         return self._content(self._get(layer, part)) if f"{layer}.{part}" in self.tensors else None
 
+    def _needed(self, layer: str, part: str) -> Tensor:
+        return self._content(self._get(layer, part))
+
     def _content(self, tensor: ModelTensor) -> Tensor:
         dtype = _DTYPES.get(tensor.type.upper())  # GGUF's are lower case
         if dtype is None:
@@ -307,6 +500,14 @@ def _bytes(tensor: ModelTensor) -> Tensor:
     if tensor.nbytes == 0:
         raise InvalidArgument(tensor.name, "empty", "a tensor with elements")
     return torch.frombuffer(tensor.read(), dtype=torch.uint8)
+
+
+@functools.lru_cache(None)
+def _nf4_table() -> Tensor:
+    """The table, as the format decodes it."""
+    codes = torch.arange(16, dtype=torch.uint8)
+    data = torch.cat([codes << 4 | codes, torch.zeros(16, dtype=torch.uint8)])
+    return torch.as_tensor(codec.decode((data, torch.ones(1).view(torch.uint8)), "nf4", 1, 64)).reshape(-1)[:32:2]
 
 
 def _is_quantized(tensor: ModelTensor) -> bool:
