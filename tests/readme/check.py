@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks README.md, ARCHITECTURE.md, CONTRIBUTING.md, SECURITY.md, bench/LOG.md and docs/**/*.md: compiles their C++, runs their commands, and
-compares generated tables and pictures with what makes them, and lists of variables and commands with the code.
+"""Checks README.md, ARCHITECTURE.md, CONTRIBUTING.md, SECURITY.md, CHANGELOG.md, bench/LOG.md and docs/**/*.md: compiles their
+C++, runs their commands, and compares generated tables and pictures with what makes them, and lists of variables and commands with the code.
 
 Every fenced block is checked. A `cpp` block is a program: it is compiled and linked against the installed library. An `sh` block
 runs as one script, in a folder of its page's own with links to the checkout's files; README.md's has no links, because its commands work
@@ -34,6 +34,7 @@ INDENTED = re.compile(r"^(?![ *\d-]|\s*$)[^\n]*\n\n+ {4}\S", re.M)
 LINK = re.compile(r"\]\((?!https?:)([^)\s]*)\)")
 LOG = "bench/LOG.md"  # history: it names files that are gone
 MOST_WORDS = {"README.md": 900}
+WIDEST = 140
 WITHOUT_NVRTC = "opens a device, without libnvrtc"
 ANYWHERE = ("README.md",)  # pages whose commands work outside the checkout
 RESULTS = [f"bench/results/h200_gemm_{part}.json" for part in ("1024", "4096", "few")]
@@ -49,7 +50,7 @@ GUIDES = ("reading-guide.md", "ARCHITECTURE.md", "CONTRIBUTING.md")  # whose nam
 
 
 def pages(source: Path) -> list:
-    root = ("README", "ARCHITECTURE", "CONTRIBUTING", "SECURITY")
+    root = ("README", "ARCHITECTURE", "CONTRIBUTING", "SECURITY", "CHANGELOG")
     return [*(source / f"{name}.md" for name in root), *sorted((source / "docs").rglob("*.md")), source / LOG]
 
 
@@ -224,6 +225,13 @@ class Checker:
             if f"`{command}" not in page:
                 self.fail(commands, f"no line for the command {command}")
 
+    def check_width(self, page: Path):
+        """No line is too long, but in tables that a command prints."""
+        text = TABLE.sub(lambda m: "\n" * m[0].count("\n"), page.read_text())
+        for number, line in enumerate(text.split("\n"), 1):
+            if len(line) > WIDEST and page != self.args.source / LOG:
+                self.fail(f"{self.name(page)}:{number}", f"{len(line)} columns; at most {WIDEST}")
+
     def check_length(self, page: Path):
         words = len(re.findall(r"\S*\w\S*", page.read_text()))
         if words > MOST_WORDS.get(self.name(page), words):
@@ -233,6 +241,7 @@ class Checker:
         self.prepare()
         for page in pages(self.args.source):
             self.check_length(page)
+            self.check_width(page)
             self.check_links(page)
             self.check_files(page)
             self.check_tables(page)

@@ -30,7 +30,7 @@ class Check(unittest.TestCase):
             source = Path(folder) / "source"
             for name in ("docs/use", "docs/reference", "bench", "tuner", "prefix/bin"):
                 (source / name).mkdir(parents=True)
-            for name in ("README", "ARCHITECTURE", "CONTRIBUTING", "SECURITY", "bench/LOG"):
+            for name in ("README", "ARCHITECTURE", "CONTRIBUTING", "SECURITY", "CHANGELOG", "bench/LOG"):
                 (source / f"{name}.md").write_text(readme if name == "README" else "words\n")
             for script, picture in (("docs/draw.py", "pipeline.svg"), ("docs/draw.py", "hopper.svg"), ("bench/plot.py", "gemm.svg"),
                                     ("bench/plot.py", "conv.svg")):
@@ -108,6 +108,10 @@ class Check(unittest.TestCase):
     def test_files(self):
         self.accepted("`bench/plot.py`, `docs/*.py`, `templates/formats/NAME.cuh`\n")
         self.refused("`bench/no_plot.py`\n", "there is no file bench/no_plot.py")
+
+    def test_width(self):
+        self.accepted("x" * 140 + "\n\n<!-- begin: tilewright table -->\n| a |\n<!-- end -->\n")
+        self.refused("x" * 141 + "\n", "docs/page.md:1: 141 columns; at most 140")
 
     def test_lists(self):
         code, said, _ = self.check("words\n", environment="| `TILEWRIGHT_B` |\n")
