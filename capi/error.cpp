@@ -112,7 +112,7 @@ using namespace tilewright::capi;
 extern "C" {
 
 const char* tw_status_name(tw_status status) {
-  switch (status) {
+  switch (number_of(status)) {
     case TW_OK: return "ok";
     case TW_INVALID_ARGUMENT: return "invalid_argument";
     case TW_UNSUPPORTED: return "unsupported";

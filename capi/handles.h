@@ -166,7 +166,15 @@ char* copy_text(std::string_view text);  // for tw_free()
 std::size_t index_of(std::int32_t index, std::size_t count, const char* name);
 void check_flag(std::int32_t value, const char* name);  // 0 or 1
 
-StreamName stream_name(tw_stream_name stream);
+// What C may have passed as one of an enumeration: any number, which C++ must not read as one of them.
+template <class E>
+int number_of(const E& any) {
+  int number = 0;
+  static_assert(sizeof number == sizeof any);
+  std::memcpy(&number, &any, sizeof number);
+  return number;
+}
+StreamName stream_name(const tw_stream_name& stream);
 Operand operand(const tw_operand& o);
 MutableOperand operand(const tw_mutable_operand& o);
 // All streams that the format has; throws Error (invalid_argument) naming the one that is null.

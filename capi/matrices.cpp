@@ -6,10 +6,11 @@
 
 namespace tilewright::capi {
 
-StreamName stream_name(tw_stream_name stream) {
-  if (stream != TW_DATA && stream != TW_SCALES && stream != TW_GLOBAL)
-    refuse("stream", std::to_string(static_cast<int>(stream)), "TW_DATA, TW_SCALES or TW_GLOBAL is allowed");
-  return static_cast<StreamName>(stream);
+StreamName stream_name(const tw_stream_name& stream) {
+  const int value = number_of(stream);
+  if (value != TW_DATA && value != TW_SCALES && value != TW_GLOBAL)
+    refuse("stream", std::to_string(value), "TW_DATA, TW_SCALES or TW_GLOBAL is allowed");
+  return static_cast<StreamName>(value);
 }
 
 Operand operand(const tw_operand& o) { return {o.data, o.scales, o.global}; }

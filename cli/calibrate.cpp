@@ -122,8 +122,8 @@ ChannelAxis axis_of(const FileArray& a, const CalibrateArgs& args) {
                 rank == 0 ? "the array has no axes: it is one element"
                           : fmt::format("the array has {} axes: {} to {}", rank, -rank, rank - 1));
   ChannelAxis found{a.shape[static_cast<std::size_t>(axis)], 1};
+  if (a.elements() == 0) return found;  // its extents are any that have a 0 among them
   for (auto i = static_cast<std::size_t>(axis) + 1; i < a.shape.size(); ++i) found.inner *= a.shape[i];
-  found.inner = std::max<std::int64_t>(found.inner, 1);  // without elements
   return found;
 }
 

@@ -3,6 +3,7 @@
 // after construction except for one flag, so that launching needs no lock.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -46,8 +47,10 @@ struct WaveCost {
   double last_wave = 1;           // share of a wave that the last one takes at least; 0: all blocks share its work
   double microseconds = 0;        // of a wave
 
+  // Of any rows >= 1. No launch has as many as kMost, where products would overflow.
   double at(std::int64_t rows) const {
-    const std::int64_t tiles = (rows + tile_rows - 1) / tile_rows * tiles_across, left = tiles % concurrent;
+    constexpr std::int64_t kMost = std::int64_t{1} << 31;
+    const std::int64_t tiles = ((std::min(rows, kMost) - 1) / tile_rows + 1) * tiles_across, left = tiles % concurrent;
     const double share = static_cast<double>(left) / static_cast<double>(concurrent);
     const double last = left == 0 ? 0 : last_wave == 0 ? share : share <= last_wave ? last_wave : 1;
     return (static_cast<double>(tiles / concurrent) + last) * microseconds;

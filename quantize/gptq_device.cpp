@@ -5,6 +5,7 @@
 #include <tilewright/memory.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <numeric>
@@ -242,10 +243,15 @@ class DeviceMachine : public GptqMachine {
 }  // namespace
 
 std::int64_t gptq_device_bytes(std::int64_t n, std::int64_t k, std::int64_t group) {
-  const std::int64_t rows = (n + kTile - 1) / kTile * kTile, tiles = tiles_in(k), columns = tiles * kTile;
-  const std::int64_t corrections = group < 0 ? 0 : (std::min(group ? group : 128, k) / kTile + 2) * kTile;
-  return tiles * (tiles + 1) / 2 * kTileSize * 16 + rows * columns * 13 + n * k / 2 * 9 + rows * corrections * 8 +
-         rows * (k / 32 * 4 + 20);
+  // Of any n and k: in floating point, which does not overflow and is exact for what a device has.
+  constexpr double kMost = 0x1p63, kSide = kTile;
+  const double wide = static_cast<double>(k), high = static_cast<double>(n);
+  const double rows = std::ceil(high / kSide) * kSide, tiles = std::ceil(wide / kSide), columns = tiles * kSide;
+  const double of_group = static_cast<double>(group ? group : 128);
+  const double corrections = group < 0 ? 0 : (std::floor(std::min(of_group, wide) / kSide) + 2) * kSide;
+  const double bytes = tiles * (tiles + 1) / 2 * kTileSize * 16 + rows * columns * 13 + high * wide / 2 * 9 +
+                       rows * corrections * 8 + rows * (wide / 8 + 20);
+  return bytes < kMost ? static_cast<std::int64_t>(bytes) : std::numeric_limits<std::int64_t>::max();
 }
 
 namespace quantize {

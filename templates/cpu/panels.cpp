@@ -342,22 +342,25 @@ void each_float(std::int64_t k, int step, std::int64_t first, std::int64_t last,
         move((panel * kPanel + r) * k + column, in_panel * kPanel + r * step + column % step);
     }
 }
+// Of T's size, between pointers of any alignment: weights may be a file's bytes.
+template <class T>
+void move_element(const void* from, std::int64_t i, void* to, std::int64_t j) {
+  constexpr auto kBytes = static_cast<std::int64_t>(sizeof(T));
+  std::memcpy(static_cast<Byte*>(to) + j * kBytes, static_cast<const Byte*>(from) + i * kBytes, sizeof(T));
+}
 template <class T>
 void pack_floats(std::int64_t k, int step, std::int64_t first, std::int64_t last, const void* from, void* to) {
-  T* const panels = static_cast<T*>(to);
   if (k % step != 0) {
-    const std::int64_t size = kPanel * float_columns(k, step);
-    std::fill(panels + first * size, panels + last * size, T{});
+    const std::int64_t bytes = kPanel * float_columns(k, step) * static_cast<std::int64_t>(sizeof(T));
+    std::memset(static_cast<Byte*>(to) + first * bytes, 0, static_cast<std::size_t>((last - first) * bytes));
   }
-  each_float(k, step, first, last, [&](std::int64_t in_rows, std::int64_t in_panel) {
-    panels[in_panel] = static_cast<const T*>(from)[in_rows];
-  });
+  each_float(k, step, first, last,
+             [&](std::int64_t in_rows, std::int64_t in_panel) { move_element<T>(from, in_rows, to, in_panel); });
 }
 template <class T>
 void unpack_floats(std::int64_t k, int step, std::int64_t first, std::int64_t last, const void* from, void* to) {
-  each_float(k, step, first, last, [&](std::int64_t in_rows, std::int64_t in_panel) {
-    static_cast<T*>(to)[in_rows] = static_cast<const T*>(from)[in_panel];
-  });
+  each_float(k, step, first, last,
+             [&](std::int64_t in_rows, std::int64_t in_panel) { move_element<T>(from, in_panel, to, in_rows); });
 }
 
 }  // namespace

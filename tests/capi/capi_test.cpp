@@ -4,7 +4,11 @@
 #include <cstdlib>
 #include <filesystem>
 
-extern "C" int header_initializers(void);
+extern "C" {
+int header_initializers(void);
+tw_status stream_bytes_of_number(int stream, int64_t* bytes, tw_error** error);
+const char* status_name_of_number(int status);
+}
 
 namespace tilewright::test {
 
@@ -49,5 +53,18 @@ Scratch::~Scratch() {
 }
 
 TEST_CASE("every _INIT of the header initializes its struct") { CHECK(header_initializers() == 0); }
+
+TEST_CASE("numbers that an enumeration does not have are refused") {
+  int64_t bytes = 0;
+  succeed([&](tw_error** e) { return stream_bytes_of_number(TW_DATA, &bytes, e); });
+  CHECK(bytes == 4);
+  for (const int stream : {-1, 3, 77}) {
+    const Failure refused = failure([&](tw_error** e) { return stream_bytes_of_number(stream, &bytes, e); });
+    CHECK(refused.field == "stream");
+    CHECK(refused.value == std::to_string(stream));
+  }
+  CHECK(std::string(status_name_of_number(TW_IO)) == "io");
+  for (const int status : {-1, 99}) CHECK(std::string(status_name_of_number(status)) == "unknown");
+}
 
 }  // namespace tilewright::test

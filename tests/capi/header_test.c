@@ -2,6 +2,12 @@
 /* The header in C11: every _INIT initializes its struct. */
 #include <tilewright/tilewright_c.h>
 
+/* In C an enumeration's parameter takes any number. */
+tw_status stream_bytes_of_number(int stream, int64_t* bytes, tw_error** error) {
+  return tw_stream_bytes("f32", (tw_stream_name)stream, 1, 1, bytes, error);
+}
+const char* status_name_of_number(int status) { return tw_status_name((tw_status)status); }
+
 /* 0, or the number of the first struct whose _INIT does not say its own size or leaves out a default. */
 int header_initializers(void) {
   const tw_gemm gemm = TW_GEMM_INIT;

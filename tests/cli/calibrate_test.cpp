@@ -160,6 +160,9 @@ TEST_CASE("calibrate: what cannot be calibrated is one line that names it") {
   refused("calibrate " + gauss + "--channels 2", 1, "the array has 2 axes");
   refused("calibrate " + gauss + kData + "relu.npy --channels 0", 1, "channels = 3: must be 4");
   refused("calibrate " + quoted(npy("none.npy", "<f4", "(0,)", "")), 1, "data = none");
+  // No elements, but extents whose product overflows.
+  refused("calibrate --channels 1 " + quoted(npy("thin.npy", "<f4", "(0, 2, 1099511627776, 1099511627776)", "")), 1,
+          "data of channel 0 = none");
   refused("calibrate " + quoted(npy("nan.npy", "<f4", "(1,)", raw<float>({NAN}))), 1, "data = 1 NaNs");
   refused("calibrate " + quoted(npy("inf.npy", "<f4", "(2,)", raw<float>({1, -INFINITY}))), 1, "element 1 = -inf");
   refused("calibrate " + quoted(npy("wide.npy", "<f8", "(1,)", raw<double>({1e300}))), 1, "element 0 = inf");

@@ -5,6 +5,7 @@
 #include <tilewright/pack.h>
 
 #include <algorithm>
+#include <cstring>
 #include <random>
 #include <set>
 
@@ -96,6 +97,29 @@ TEST_CASE("weights of any bytes come back from panels as they were") {
         CHECK(refusal([&] { pack_weights(g, without, panels); }).field() == "from.scales");
       }
     }
+}
+
+TEST_CASE("weights are packed from and to any address, as those of a file", "[panels]") {
+  for (const char* w : {"f32", "f16", "bf16", "q4_k", "q8_0", "int4_g128"}) {
+    const Problem problem = Problem::parse(gemm(w, 1, 32, columns(w, 2), "", x_of(w)));
+    INFO(problem.text());
+    const Gemm& g = *problem.as<Gemm>();
+    MutableOperand plain;
+    auto from = streams_of(g.w, g.n, g.k, plain);
+    std::mt19937 random(2);
+    for (auto& stream : from)
+      for (std::byte& b : stream) b = static_cast<std::byte>(random());
+    const auto bytes = static_cast<std::size_t>(packed_bytes(g, StreamName::data));
+    std::vector<std::byte> aligned(bytes), data(from.front().size() + 1), panels(bytes + 1), back(data.size());
+    pack_weights(g, plain, {aligned.data(), nullptr, nullptr});
+    std::memcpy(data.data() + 1, from.front().data(), from.front().size());
+    MutableOperand odd = plain, odd_back = plain;
+    odd.data = data.data() + 1, odd_back.data = back.data() + 1;
+    pack_weights(g, odd, {panels.data() + 1, nullptr, nullptr});
+    CHECK(std::memcmp(panels.data() + 1, aligned.data(), bytes) == 0);
+    unpack_weights(g, {panels.data() + 1, nullptr, nullptr}, odd_back);
+    CHECK(back == data);
+  }
 }
 
 TEST_CASE("a device packs weights with scales of their own, and unpacks them") {

@@ -134,6 +134,16 @@ TEST_CASE("kernels of GPTQ give the host's bits, in all formats and options", "[
   }
 }
 
+TEST_CASE("the memory of a layer on a device can be asked for any size", "[quantize][gptq]") {
+  constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
+  CHECK(gptq_device_bytes(kAny, kAny, 128) == kAny);
+  CHECK(gptq_device_bytes(kAny, 64, kAny) == kAny);
+  CHECK(gptq_device_bytes(std::int64_t{1} << 31, std::int64_t{1} << 31) == kAny);
+  CHECK(gptq_device_bytes(0, 0) == 0);
+  CHECK(gptq_device_bytes(64, 64) > 64 * 64 * (16 + 13));
+  CHECK(gptq_device_bytes(64, 128) > gptq_device_bytes(64, 64));
+}
+
 TEST_CASE("kernels of GPTQ give the host's bits for groups and sizes that are no whole tiles", "[quantize][gptq]") {
   std::uint64_t seed = 100;
   for (const auto& [n, k] : {std::pair<std::int64_t, std::int64_t>{1, 32}, {3, 96}, {64, 160}, {129, 416}}) {

@@ -3,6 +3,7 @@
 // next in a search of all rows. No device.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <random>
 
 #include "support/catch.h"
@@ -141,6 +142,9 @@ TEST_CASE("above the steps, tiles in waves decide", "[rows]") {
   CHECK(large.at(rows) == Approx(20));
   CHECK(half.at(rows) == Approx(15));
   CHECK(shared.at(rows) == Approx(10 * 160.0 / 132));
+  const std::int64_t any = std::numeric_limits<std::int64_t>::max();  // as an argument may say before it is refused
+  CHECK(small.at(any) > small.at(kMostStepRows));
+  CHECK(small.at(any) > large.at(any));
   // Serving has them for the candidates of the last steps, each at its estimate there.
   RowModel model(layer(), hopper(), model_of(hopper()));
   RowTable table;
