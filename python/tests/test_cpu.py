@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Launches on this machine's CPU, over arrays of the host."""
 
+import os
+import subprocess
+import sys
 import threading
 
 import numpy as np
 import pytest
 import tilewright as tw
+from conftest import PACKAGE
+from tilewright import _handles
 
 GEMM = "gemm x=q8_1 x_from=f32 w={} y=f32 m=1 n=64 k=256"
 
@@ -67,7 +72,7 @@ def test_targets_are_checked(target):
 
 
 def test_targets_that_there_are_are_listed(cpu):
-    with pytest.raises(tw.InvalidArgument, match=f"x86-64-v3.*{cpu.arch.split('+')[0]}"):
+    with pytest.raises(tw.InvalidArgument, match=f"x86-64-v9: .* x86-64, .*{cpu.arch.split('+')[0]}"):
         tw.Device.cpu(target="x86-64-v9")
 
 
@@ -212,3 +217,67 @@ def test_without_a_gpu_engines_take_the_cpu(monkeypatch, cpu):
     named = tw.Engine(cache=":memory:", driver="/nonexistent/libcuda.so")
     with pytest.raises(tw.LibraryMissing):
         named.device()
+
+
+# ---- what is closed while it is in use
+
+CLOSING = """
+import threading, time
+import numpy as np, tilewright as tw
+engine, cpu = tw.Engine(cache=":memory:"), tw.Device.cpu(1)
+problem = tw.Problem("gemm x=f32 w=f32 y=f32 m=1 n=16 k=64")
+x, w, y = (np.zeros(shape, np.float32) for shape in ((1, 64), (16, 64), (1, 16)))
+for _ in range(60):
+    kernel, running = engine.prepare(problem, cpu), threading.Event()
+    def launch():
+        try:
+            while True:
+                kernel.launch(x=x, w=w, y=y)
+                running.set()
+        except tw.InvalidArgument:
+            pass
+    threads = [threading.Thread(target=launch) for _ in range(3)]
+    for thread in threads: thread.start()
+    running.wait()
+    kernel.close()
+    for thread in threads: thread.join()
+def shown(*progress):
+    engine.close()
+report = engine.tune("gemm x=q8_1 x_from=f32 w=q4_0 y=f32 m=1 n=64 k=256 pack=panels", cpu, budget_seconds=2, progress=shown)
+assert engine.closed and report.candidate
+print("alive")
+"""
+
+
+def test_closing_what_is_in_use_waits_for_its_calls():
+    """A kernel that other threads launch, and an engine that its own progress callback closes."""
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE), "PYTHONMALLOC": "debug"}
+    done = subprocess.run([sys.executable, "-c", CLOSING], env=environment, capture_output=True, text=True, timeout=240)
+    assert done.stdout == "alive\n", (done.returncode, done.stderr)
+
+
+def test_a_reference_is_given_back_when_its_last_call_returns():
+    released = []
+    reference = _handles._Reference(8)
+    reference.release = released.append
+    handle = _handles.Handle()
+    handle._handle = reference
+    del reference
+    during = handle._as_parameter_  # what ctypes holds
+    handle.close()
+    assert handle.closed and released == []
+    del during
+    assert released == [8]
+
+
+def test_what_a_cpu_does_not_run_is_said():
+    from test_own import saxpy
+
+    cpu = tw.Device.cpu(1)
+    with tw.Engine(cache=":memory:") as engine:
+        for ask in (engine.tune, engine.prepare):
+            with pytest.raises(tw.Unsupported, match="device = .*: a GPU: the task's text is CUDA"):
+                ask(saxpy(), cpu)
+        for given in ([saxpy()], [3]):
+            with pytest.raises(TypeError, match="a problem is a Problem or its text, not a (Task|int)"):
+                engine.prewarm(given, ["sm_80"])

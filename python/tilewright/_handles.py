@@ -12,26 +12,39 @@ from ._c import lib
 Self = TypeVar("Self", bound="Handle")
 
 
+class _Reference(ctypes.c_void_p):
+    """One reference to an object of C. Whoever holds it, as ctypes does during a call, keeps the object."""
+
+    release: Callable[[int], None]  # looked up at once: at interpreter exit there may be no module to ask
+
+    def __del__(self) -> None:
+        if self.value is not None:
+            self.release(self.value)
+
+
 class Handle:
     """Owns one reference. close() gives it back, as do the context manager and the end of the object; what was
-    enqueued on a GPU must have ended before. Closing twice does nothing; using it afterwards is InvalidArgument."""
+    enqueued on a GPU must have ended before. Calls that other threads are in, and the one whose callback closes it,
+    keep the object until they return. Closing twice does nothing; using it afterwards is InvalidArgument."""
 
-    _handle: int | None = None  # of the class: what an object has that was closed or never finished
-    _release: Callable[[int], None]  # looked up at once: at interpreter exit there may be no module to ask
+    _handle: _Reference | None = None  # of the class: what an object has that was closed or never finished
 
     def _own(self, kind: str, handle: ctypes.c_void_p) -> None:
-        self._release = getattr(lib, f"tw_{kind}_release")
-        self._handle = handle.value
+        reference = _Reference()
+        reference.release = getattr(lib, f"tw_{kind}_release")
+        reference.value = handle.value
+        self._handle = reference
 
-    def _open(self) -> int:
-        if self._handle is None:
+    def _open(self) -> _Reference:
+        handle = self._handle
+        if handle is None:
             raise _errors.InvalidArgument(type(self).__name__, "closed", "one that is open")
-        return self._handle
+        return handle
 
     @property
-    def _as_parameter_(self) -> int | None:
-        """What ctypes passes for the object, which then lives until the call has returned. Of one that is closed null,
-        which functions that can fail refuse; calls of others use _open()."""
+    def _as_parameter_(self) -> _Reference | None:
+        """What ctypes passes for the object, and holds until the call has returned. Of one that is closed null, which
+        functions that can fail refuse; calls of others use _open()."""
         return self._handle
 
     @property
@@ -39,9 +52,7 @@ class Handle:
         return self._handle is None
 
     def close(self) -> None:
-        handle = self.__dict__.pop("_handle", None)  # in one step: threads that close at once release once
-        if handle is not None:
-            self._release(handle)
+        self.__dict__.pop("_handle", None)
 
     def __del__(self) -> None:
         self.close()

@@ -227,7 +227,7 @@ class Engine(Handle):
         that it will be launched on, if that may be capturing. Raises Unsupported with every family's reason,
         CompileFailed, LibraryMissing, DriverFailed; WouldTune where it must not compile."""
         gpu = device or self.device()
-        subject = _subject(problem)
+        subject = _subject(problem, gpu)
         handle = ctypes.c_void_p()
         if isinstance(subject, Problem):
             lib.tw_prepare(self, subject, gpu, stream_handle(stream), ctypes.byref(handle))
@@ -307,7 +307,7 @@ class Engine(Handle):
         out of functions cancel the search and are raised; what was measured until then is stored. Raises
         LibraryMissing, DriverFailed; Unsupported if no candidate is right."""
         gpu = device or self.device()
-        subject = _subject(problem)
+        subject = _subject(problem, gpu)
         calls = Calls() if isinstance(subject, Problem) else subject.calls
         given = {"max_candidates": max_candidates, "patience": patience, "max_binaries": max_binaries, "jobs": jobs}
         numbers = {name: value for name, value in {**given, "cold_bytes": cold_bytes}.items() if value is not None}
@@ -358,7 +358,7 @@ class Engine(Handle):
             else:
                 several = [problems] if isinstance(problems, (str, Problem)) else problems
                 given = [as_problem(problem) for problem in several]
-                handles = (ctypes.c_void_p * len(given))(*(problem._open() for problem in given))
+                handles = (ctypes.c_void_p * len(given))(*(problem._open().value for problem in given))
                 lib.tw_prewarm(self, handles, len(given), *rest)
         return reports.prewarm_report(report)
 
@@ -458,8 +458,8 @@ def prewarm(
     progress: Progress = True,
     **policy: Any,
 ) -> reports.PrewarmReport:
-    """Compiles what a workload will need on those targets into the cache, without a GPU. problems: a workload file, or
-    problems. engine: None is a new one. Further arguments are Engine.prewarm()'s."""
+    """Compiles what a workload will need on those targets into the cache, without a GPU. problems: a workload file,
+    problems, or a Task. engine: None is a new one. Further arguments are Engine.prewarm()'s."""
     given = read_workload(problems) if isinstance(problems, (str, os.PathLike)) else problems
     if engine is not None:
         return engine.prewarm(given, archs, progress=progress, **policy)
@@ -492,8 +492,12 @@ def _set_option(options: ctypes.c_void_p, name: str, value: Any) -> None:
         lib.tw_options_set(options, key, _c.path(value, name))
 
 
-def _subject(problem: Problem | str | Task) -> Problem | Task:
-    return problem if isinstance(problem, Task) else as_problem(problem)
+def _subject(problem: Problem | str | Task, device: Device) -> Problem | Task:
+    if not isinstance(problem, Task):
+        return as_problem(problem)
+    if device.is_cpu and "__global__" in problem.source(problem.candidates[0]):
+        raise _errors.Unsupported("device", device.arch, "a GPU: the task's text is CUDA; a CPU takes LLVM IR")
+    return problem
 
 
 def _progress(shown: Callable[[str, int, int], Any] | None, calls: Calls) -> Any:

@@ -22,7 +22,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
 from . import checkpoints, codec
-from ._errors import InvalidArgument, IoError, TooLarge, Unsupported
+from ._errors import InvalidArgument, IoError, TilewrightError, TooLarge, Unsupported
 from .torch import QuantizedLinear, QuantizedWeight
 from .torch.checkpoints import host_weight
 
@@ -35,16 +35,27 @@ _MOST = 1 << 31  # elements of a weight's extent
 
 
 def load_quantized(
-    model: Union[str, os.PathLike[str], onnx.ModelProto], *, activation: str | None = None, accum: str | None = None
+    model: Union[str, os.PathLike[str], onnx.ModelProto],
+    *,
+    activation: str | None = None,
+    accum: str | None = None,
+    scales: str = "exact",
+    left: dict[str, str] | None = None,
 ) -> Iterator[tuple[str, QuantizedLinear]]:
     """The quantized linear layers of a model's graph, each with its node's name (without one, its weight's).
-    activation, accum: as of QuantizedLinear. The bias is that of MatMulNBits and Gemm; an Add behind the node is not
-    looked at, nor what is done to the other operand. Between DequantizeLinear and the product may be a Transpose, and a
-    Cast, which says in what precision the model computes.
+    activation, accum: as of QuantizedLinear. The bias is that of MatMulNBits and Gemm, floats or dequantized; an Add
+    behind the node is not looked at, nor what is done to the other operand. Between DequantizeLinear and the product may
+    be a Transpose, and a Cast, which says in what precision the model computes.
 
     Weights have exactly the model's values: 4 bits become int4_g32 to int4_g128, or uint4_* with zero points other than
     the middle, 2 bits their codes in those; 8 bits in blocks of 32 become q8_0, DequantizeLinear's INT8 int8_row and its
-    FLOAT4E2M1 nvfp4, byte for byte. Raises InvalidArgument or Unsupported naming the tensor or attribute that does not fit, IoError."""
+    FLOAT4E2M1 nvfp4, byte for byte. Scales of blocks are float16 in these formats: others are refused, or with
+    scales="nearest" rounded, which moves a weight by 2^-11 of itself at most.
+
+    Raises InvalidArgument or Unsupported naming the node and the tensor or attribute that does not fit, and where there
+    is no such layer; IoError. left: a dict that gets the reason of each layer that does not fit, by name, instead."""
+    if scales not in ("exact", "nearest"):
+        raise InvalidArgument("scales", repr(scales), "'exact' or 'nearest'")
     if not isinstance(model, onnx.ModelProto):
         try:
             model = onnx.load(os.fspath(model))
@@ -53,24 +64,64 @@ def load_quantized(
     graph = model.graph
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     makers = {output: node for node in graph.node for output in node.output}
+    found = 0
     for node in graph.node:
-        if node.op_type == "MatMulNBits" and node.domain == _MS:
-            reader = _Node(node, tensors)
-            weight, bias = _nbits(reader), reader.array(5)
-        elif node.op_type in ("MatMul", "Gemm") and len(node.input) > 1:
-            maker, transposed = _stored(makers, tensors, node.input[1])
-            if maker is None:
+        reader = _Node(node, tensors, scales)
+        try:
+            layer = _layer(reader, makers)
+            if layer is None:
                 continue
-            reader = _Node(node, tensors)
-            turned = (node.op_type == "MatMul" or not reader.attribute("transB", 0)) != transposed
-            if node.op_type == "Gemm" and any(reader.attribute(a, v) != v for a, v in _GEMM.items()):
-                raise Unsupported(reader.name, "Gemm", "alpha = beta = 1, and no transA")
-            weight = _dequantized(_Node(maker, tensors), makers, turned)
-            bias = reader.array(2) if node.op_type == "Gemm" else None
-        else:
+            weight, bias = layer
+            parameter = None if bias is None else torch.from_numpy(bias.astype(np.float32).reshape(-1))
+            made = QuantizedLinear.from_weight(weight, parameter, activation=activation, accum=accum)
+        except TilewrightError as error:
+            if reader.name not in str(error):  # of parts that do not know whose they are
+                error = type(error)(f"{reader.name}: {error.field}", error.value, error.allowed)
+            if left is None:
+                raise error from None
+            left[reader.name] = str(error)
             continue
-        parameter = None if bias is None else torch.from_numpy(bias.astype(np.float32).reshape(-1))
-        yield reader.name, QuantizedLinear.from_weight(weight, parameter, activation=activation, accum=accum)
+        found += 1
+        yield reader.name, made
+    if not found and not left:
+        seen = sorted({node.op_type for node in graph.node if node.op_type in _NOT_READ})
+        more = f"; {', '.join(seen)} are not read: quantize with QuantFormat.QDQ" if seen else ""
+        what = f"{len(graph.node)} nodes without one"
+        raise Unsupported("model", what, f"MatMulNBits, or MatMul and Gemm behind DequantizeLinear{more}")
+
+
+# Of ONNX Runtime's QOperator format and dynamic quantization.
+_NOT_READ = ("QLinearMatMul", "QGemm", "MatMulInteger", "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "QLinearConv")
+
+
+def _layer(reader: _Node, makers: Mapping[str, Any]) -> tuple[QuantizedWeight, Any] | None:
+    """A node's weight and bias; None: it is no quantized layer."""
+    node, tensors = reader.node, reader.tensors
+    if node.op_type == "MatMulNBits" and node.domain == _MS:
+        return _nbits(reader), reader.array(5)
+    if node.op_type not in ("MatMul", "Gemm") or len(node.input) < 2:
+        return None
+    maker, transposed = _stored(makers, tensors, node.input[1])
+    if maker is None:
+        return None
+    turned = (node.op_type == "MatMul" or not reader.attribute("transB", 0)) != transposed
+    if node.op_type == "Gemm" and any(reader.attribute(a, v) != v for a, v in _GEMM.items()):
+        raise Unsupported(reader.name, "Gemm", "alpha = beta = 1, and no transA")
+    weight = _dequantized(_Node(maker, tensors, reader.scales), makers, turned)
+    return weight, _bias(reader, makers) if node.op_type == "Gemm" else None
+
+
+def _bias(reader: _Node, makers: Mapping[str, Any]) -> Any:
+    """Floats, or integers behind a DequantizeLinear, as quantize_static has them."""
+    name = reader.node.input[2] if len(reader.node.input) > 2 else ""
+    maker = makers.get(name)
+    if maker is None or maker.op_type != "DequantizeLinear":
+        return reader.array(2)
+    stored = _Node(maker, reader.tensors)
+    codes, scale, zeros = stored.needed(0), stored.needed(1), stored.array(2)
+    if scale.size not in (1, codes.size) or (zeros is not None and zeros.any()):
+        raise Unsupported(f"{reader.name} (input 2)", f"scales of shape {scale.shape}", "one, or one for each output, no zero point")
+    return codes.reshape(-1).astype(np.float32) * scale.reshape(-1).astype(np.float32)
 
 
 _GEMM = {"alpha": 1.0, "beta": 1.0, "transA": 0}
@@ -96,8 +147,10 @@ def _stored(makers: Mapping[str, Any], tensors: Mapping[str, Any], name: str) ->
 class _Node:
     """A node's attributes and constant inputs."""
 
-    def __init__(self, node: onnx.NodeProto, tensors: Mapping[str, onnx.TensorProto]) -> None:
-        self.node, self.tensors = node, tensors
+    def __init__(
+        self, node: onnx.NodeProto, tensors: Mapping[str, onnx.TensorProto], scales: str = "exact"
+    ) -> None:
+        self.node, self.tensors, self.scales = node, tensors, scales
         self.name = node.name or (node.input[1] if len(node.input) > 1 else node.op_type)
 
     def attribute(self, name: str, default: Any = None) -> Any:
@@ -159,12 +212,12 @@ def _nbits(node: _Node) -> QuantizedWeight:
         row = -(-blocks * bits // 8)
         zeros = _unpacked(node.needed(3, n * row), n, 8 * row // bits, bits)[:, :blocks]
     if bits < 8:
-        return _blocks(node.name, codes, zeros, scales, group)
+        return _blocks(node, codes, zeros, scales, group)
     if group != 32 or (zeros != middle).any():
         raise Unsupported(
             node.name, f"8 bits in blocks of {group}", "blocks of 32 without zero points, as q8_0 has them"
         )
-    parts = [_half(node.name, scales).view(np.uint8).reshape(n, blocks, 2)]
+    parts = [_half(node, scales).view(np.uint8).reshape(n, blocks, 2)]
     parts.append((codes ^ 0x80).reshape(n, blocks, 32))  # minus 128, as bytes
     data = np.concatenate(parts, -1).reshape(-1)
     return QuantizedWeight.from_streams([torch.from_numpy(data)], "q8_0", n, k)
@@ -179,19 +232,23 @@ def _unpacked(packed: Any, rows: int, cols: int, bits: int) -> Any:
     return codes.reshape(rows, cols)
 
 
-def _half(name: str, scales: Any) -> Any:
+def _half(node: _Node, scales: Any) -> Any:
     half = np.ascontiguousarray(scales, np.float16)
-    if not np.array_equal(half.astype(np.float32), scales.astype(np.float32)):
-        raise Unsupported(f"{name} (scales)", f"{scales.dtype}", "numbers that float16 has: a format's scales are that")
+    if node.scales == "nearest":
+        if not np.isfinite(half).all():
+            raise Unsupported(f"{node.name} (scales)", "beyond 65504", "numbers in float16's range")
+    elif not np.array_equal(half.astype(np.float32), scales.astype(np.float32)):
+        allowed = 'numbers that float16 has, as formats store them; scales="nearest" rounds them'
+        raise Unsupported(f"{node.name} (scales)", f"{scales.dtype}", allowed)
     return half
 
 
-def _blocks(name: str, codes: Any, zeros: Any, scales: Any, group: int) -> QuantizedWeight:
+def _blocks(node: _Node, codes: Any, zeros: Any, scales: Any, group: int) -> QuantizedWeight:
     """Codes [n, k] below 16, zero points and scales [n, blocks]."""
     n, k = codes.shape
     packed = _words(codes.reshape(n, k // 8, 8)) if k % 8 == 0 else None
     if packed is None:
-        raise Unsupported(f"{name}.K", str(k), "a multiple of 8")
+        raise Unsupported(f"{node.name}.K", str(k), "a multiple of 8")
     rows = -(-n // 8)
     padded = np.zeros((8 * rows, zeros.shape[1]), np.uint8)
     padded[:n] = zeros
@@ -199,7 +256,7 @@ def _blocks(name: str, codes: Any, zeros: Any, scales: Any, group: int) -> Quant
     if (zeros != 8).any():
         offsets = _words(np.ascontiguousarray(padded.reshape(rows, 8, -1).swapaxes(1, 2)))
     imported = checkpoints.import_weights(
-        "compressed_tensors", codes=packed, scales=_half(name, scales), zeros=offsets, n=n, k=k, group=group
+        "compressed_tensors", codes=packed, scales=_half(node, scales), zeros=offsets, n=n, k=k, group=group
     )
     return host_weight(imported.weight)
 
@@ -247,7 +304,7 @@ def _dequantized(node: _Node, makers: Mapping[str, Any], turned: bool) -> Quanti
         raise InvalidArgument(f"{node.name} (input 1)", f"shape {scales.shape}", f"blocks of {group} of {k} elements")
     offsets = np.zeros(scales.shape, np.int16) if offsets is None else offsets
     shift = 8 if kind == TensorProto.INT4 else 0
-    return _blocks(node.name, (wide + shift).astype(np.uint8), (offsets + shift).astype(np.uint8), scales, group)
+    return _blocks(node, (wide + shift).astype(np.uint8), (offsets + shift).astype(np.uint8), scales, group)
 
 
 def _nvfp4(node: _Node, makers: Mapping[str, Any], turned: bool) -> QuantizedWeight:

@@ -307,7 +307,11 @@ def _word(name: str, value: object) -> str:
 
 
 def as_problem(value: Problem | str) -> Problem:
-    return value if isinstance(value, Problem) else Problem(value)
+    if isinstance(value, Problem):
+        return value
+    if not isinstance(value, str):
+        raise TypeError(f"a problem is a Problem or its text, not a {type(value).__name__}; a Task is passed by itself")
+    return Problem(value)
 
 
 def read_workload(path: str | os.PathLike[str]) -> list[Problem]:

@@ -274,7 +274,8 @@ def test_nvfp4_that_does_not_fit():
         list(tonnx.load_quantized(proto))
     proto, _ = fp4_model()
     proto.graph.node[2].input[0] = proto.graph.node[2].output[0]  # a cycle
-    assert not list(tonnx.load_quantized(proto))
+    with pytest.raises(tw.Unsupported, match="model = .* nodes without one"):
+        list(tonnx.load_quantized(proto))
 
 
 def test_a_transposed_weight_of_integers():
@@ -337,4 +338,76 @@ def test_what_does_not_fit(tmp_path):
 
 def test_other_nodes_are_left_alone():
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
-    assert not list(tonnx.load_quantized(model([node], {"w": random().random((K, N)).astype(np.float32)})))
+    with pytest.raises(tw.Unsupported, match="model = 1 nodes without one"):
+        list(tonnx.load_quantized(model([node], {"w": random().random((K, N)).astype(np.float32)})))
+
+
+# ---- as ONNX Runtime's own tools write them
+
+
+@pytest.fixture
+def float_model(tmp_path):
+    r = random(8)
+    constants = {"w": r.standard_normal((N, K)).astype(np.float32), "b": r.standard_normal(N).astype(np.float32)}
+    node = helper.make_node("Gemm", ["x", "w", "b"], ["y"], name="layer", transB=1)
+    onnx.save(model([node], constants), tmp_path / "float.onnx")
+    return tmp_path
+
+
+def calibrate(folder, **options):
+    from onnxruntime import quantization
+
+    class Reader(quantization.CalibrationDataReader):
+        rows = iter([{"x": random(9).standard_normal((4, K)).astype(np.float32)}])
+
+        def get_next(self):
+            return next(self.rows, None)
+
+    symmetric = {"ActivationSymmetric": True, "WeightSymmetric": True}
+    to = folder / "out.onnx"
+    quantization.quantize_static(folder / "float.onnx", to, Reader(), extra_options=symmetric, **options)
+    return onnx.load(to)
+
+
+def test_quantize_static_with_a_bias(float_model):
+    from onnxruntime.quantization import QuantFormat
+
+    proto = calibrate(float_model, quant_format=QuantFormat.QDQ, per_channel=True)
+    ((_, layer),) = tonnx.load_quantized(proto)
+    plain = {t.name: numpy_helper.to_array(t) for t in onnx.load(float_model / "float.onnx").graph.initializer}
+    assert layer.weight.format == "int8_row"
+    assert np.abs(layer.bias.detach().numpy() - plain["b"]).max() < 1e-2
+    assert np.abs(layer.dequantize().numpy() - plain["w"]).max() < 0.05
+    x = torch.randn(3, K)
+    y, want = layer(x), run(proto, x)  # which rounds x and y to bytes
+    assert (y - want).abs().max() < 0.05 * want.abs().max()
+
+
+def test_qoperator_and_dynamic_models_are_named(float_model):
+    from onnxruntime.quantization import QuantFormat, quantize_dynamic
+
+    with pytest.raises(tw.Unsupported, match="model = .*(QGemm|QLinearMatMul).* not read: quantize with QuantFormat.QDQ"):
+        list(tonnx.load_quantized(calibrate(float_model, quant_format=QuantFormat.QOperator)))
+    quantize_dynamic(float_model / "float.onnx", float_model / "dynamic.onnx")
+    with pytest.raises(tw.Unsupported, match="model = .*MatMulInteger are not read"):
+        list(tonnx.load_quantized(float_model / "dynamic.onnx"))
+    with pytest.raises(tw.Unsupported, match="model = 1 nodes without one: MatMulNBits, or"):
+        list(tonnx.load_quantized(float_model / "float.onnx"))
+
+
+def test_scales_of_single_precision(float_model):
+    proto = nbits(4, 32, False, True)
+    scales = (random(3).random(N * K // 32) * 0.1 + 0.01).astype(np.float32)
+    for tensor in proto.graph.initializer:
+        if tensor.name == "scales":
+            tensor.CopyFrom(numpy_helper.from_array(scales, "scales"))
+    with pytest.raises(tw.Unsupported, match=r'layer \(scales\) = float32.*scales="nearest" rounds them'):
+        list(tonnx.load_quantized(proto))
+    left = {}
+    assert list(tonnx.load_quantized(proto, left=left)) == [] and list(left) == ["layer"] and "float16" in left["layer"]
+    ((_, layer),) = tonnx.load_quantized(proto, scales="nearest")
+    x = torch.randn(3, K)
+    want = run(proto, x)
+    assert (layer(x) - want).abs().max() < 1e-3 * want.abs().max()
+    with pytest.raises(tw.InvalidArgument, match="scales = 'up'"):
+        list(tonnx.load_quantized(proto, scales="up"))
