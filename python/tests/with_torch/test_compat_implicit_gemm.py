@@ -194,3 +194,14 @@ def test_what_does_not_fit_of_the_other_two():
             call()
     with pytest.raises(Unsupported, match="num_bits"):
         dynamic_block_quantize_op(torch.ones(32), 16, one, 4, 2, 8, 0)
+
+
+def test_errors_are_those_that_programs_for_the_original_match():
+    x, w = torch.randn(1, 4, 3, 3, 3), torch.randn(2, 4, 1, 1, 1)
+    with pytest.raises(ValueError, match="5D"):
+        conv3d_implicit_gemm_cuda(x[0], w)
+    with pytest.raises(ValueError, match="Grouped convolution"):
+        conv3d_implicit_gemm_cuda(x, w[:, :2])
+    for kind in (AssertionError, ValueError):
+        with pytest.raises(kind, match="divisible"):
+            fp4_fake_quant(torch.randn(17), torch.ones(1), 16)

@@ -11,7 +11,8 @@ What differs from the original, on purpose:
   wrongly (docs/use/fake-quant.md).
 * dynamic_block_quantize_op uses its block_size; the original's Triton path drops it and uses 16. The least scale 1e-5 of
   fp4_fake_quant holds there too. Only E2M1 elements with E4M3 scales are there.
-* Bad arguments are an InvalidArgument (a ValueError) that names them, in every case.
+* Bad arguments are an InvalidArgument that names them, in every case: a ValueError as the original's "5D" and "Grouped
+  convolution" are, and an AssertionError, too, where the original asserts that elements are "divisible".
 
 Operands are rounded to BF16, sums are single precision, as in the original. On the CPU what fake quantization leaves of
 a float32 x is multiplied as it is, not rounded to BF16."""
@@ -35,6 +36,10 @@ _Ints = Union[int, Sequence[int]]
 _BLOCKS = (16, 32, 64, 128, 256)  # of a convolution; the other two functions take 8 as well
 
 
+class _Indivisible(InvalidArgument, AssertionError):
+    """Programs written for the original catch either."""
+
+
 @torch.no_grad()
 def conv3d_implicit_gemm_cuda(
     x: Tensor,
@@ -55,10 +60,12 @@ def conv3d_implicit_gemm_cuda(
     the largest magnitude."""
     for name, tensor in (("x", x), ("w", w)):
         if tensor.dtype not in FORMATS or tensor.dim() != 5:
-            raise InvalidArgument(name, f"{tensor.dtype} {tuple(tensor.shape)}", f"five dimensions of {FLOATS}")
-    if w.shape[1] != x.shape[1] or w.device != x.device:
-        what = f"{x.shape[1]} input channels, as x has, without groups, on {x.device}"
-        raise InvalidArgument("w", f"shape {tuple(w.shape)} on {w.device}", what)
+            raise InvalidArgument(name, f"{tensor.dtype} {tuple(tensor.shape)}", f"a 5D tensor of {FLOATS}")
+    if w.shape[1] != x.shape[1]:
+        what = f"{x.shape[1]} input channels, as x has. Grouped convolution is not supported"
+        raise InvalidArgument("w", f"shape {tuple(w.shape)}", what)
+    if w.device != x.device:
+        raise InvalidArgument("w", f"on {w.device}", f"on {x.device}, as x is")
     _check_block("fp4_block_size", fp4_block_size, _BLOCKS)
     pads = _numbers("padding", padding, (3, 6))
     both = zip(pads[-2::-2], pads[::-2]) if len(pads) == 6 else zip(pads, pads)
@@ -88,7 +95,7 @@ def fp4_fake_quant(x: Tensor, global_amax: Tensor, block_size: int = 16) -> Tens
     global_amax: the first element is the largest magnitude."""
     _check_block("block_size", block_size, (8, *_BLOCKS))
     if x.numel() % block_size:
-        raise InvalidArgument("x", f"{x.numel()} elements", f"a number divisible by block_size = {block_size}")
+        raise _Indivisible("x", f"{x.numel()} elements", f"a number divisible by block_size = {block_size}")
     return _fake_quantized("fp4_fake_quant", x, block_size, block_size, _amax("global_amax", global_amax, x)[:1])
 
 

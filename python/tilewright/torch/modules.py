@@ -83,6 +83,17 @@ class QuantizedWeight(nn.Module):
     def shape(self) -> torch.Size:
         return torch.Size((self.rows, self.cols))
 
+    def size(self, dim: int | None = None) -> Any:
+        return self.shape if dim is None else self.shape[dim]
+
+    def numel(self) -> int:
+        return self.rows * self.cols
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the memory, as of other quantized weights, so that nobody takes it for floats."""
+        return self.data.dtype
+
     @property
     def device(self) -> torch.device:
         return self.data.device
