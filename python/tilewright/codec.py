@@ -134,13 +134,19 @@ def _all() -> tuple[Format, ...]:
     return tuple(out)
 
 
-def find(name: str) -> Format:
-    """A format by name. Raises InvalidArgument, which lists those there are."""
+def find(name: str, field: str = "format") -> Format:
+    """A format by name. Raises InvalidArgument for the field, which names the nearest ones and lists all."""
+    _c.text(name, field)
     for format in _all():
         if format.name == name:
             return format
-    lib.tw_format_find(_c.text(name, "format"), ctypes.byref(_c.FormatInfo()))  # says which there are
-    raise AssertionError
+    import difflib
+
+    names = sorted(format.name for format in _all())
+    others = {"fp8": ["e4m3_row"], "int8": ["int8_row"], "fp16": ["f16"], "float16": ["f16"], "bfloat16": ["bf16"]}
+    near = others.get(name) or difflib.get_close_matches(name, names, 3) or [n for n in names if n.startswith(name)][:3]
+    meant = f"{' or '.join(near)} (did you mean that?), or another of " if near else "one of "
+    raise _errors.InvalidArgument(field, name, meant + ", ".join(names))
 
 
 def encode(

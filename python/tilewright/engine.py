@@ -342,7 +342,7 @@ class Engine(Handle):
 
         calls = problems.calls if isinstance(problems, Task) else Calls()
         program = (packaged_tool() or "") if worker is None else worker
-        targets = [_c.text(arch, "archs") for arch in archs]
+        targets = [_c.text(arch, "archs") for arch in ([archs] if isinstance(archs, str) else archs)]
         report = ctypes.c_void_p()
         with _bar(progress) as shown, calls:
             policy = _c.PrewarmPolicy(

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantized models in transformers. Importing this module registers the method "tilewright" there.
+"""Quantized models in transformers. Importing this module registers the method "tilewright" there: a saved model needs
+the import before it is loaded, or transformers makes its layers anew, at random.
 
     from tilewright.transformers import TilewrightConfig, from_pretrained
 
@@ -65,6 +66,9 @@ class TilewrightConfig(QuantizationConfigMixin):  # type: ignore[misc]
         for rule in rules or ():
             if len(rule) != 2 or not isinstance(rule[0], str) or not isinstance(rule[1], (Mapping, type(None))):
                 raise InvalidArgument("rules", repr(rule), "[glob, options or None]: it is stored as JSON")
+        codec.find(weight, "weight")
+        if activation is not None:
+            codec.find(activation, "activation")
         self.quant_method = METHOD
         self.weight, self.activation, self.encoder, self.accum = weight, activation, encoder, accum
         self.rules: Any = None if rules is None else [[which, options and dict(options)] for which, options in rules]

@@ -424,3 +424,27 @@ def test_mlp_with_w4a8():
     assert type(model.layers[0].q_proj) is nn.Linear
     assert twt.replace_mlp_with_w4a8(model) == 0
     assert model(torch.randint(50, (1, 3))).isfinite().all()
+
+
+def test_names_that_are_wrong_and_everything_in_one_line():
+    linear = torch.nn.Linear(64, 32)
+    for given, message in (
+        ({"activation": "fp8"}, r"activation = fp8: e4m3_row \(did you mean that\?\)"),
+        ({"weight": "q4_o"}, "weight = q4_o: q4_.* or .*did you mean"),
+    ):
+        with pytest.raises(tw.InvalidArgument, match=message):
+            twt.replace_linears(torch.nn.Sequential(linear), [("*", given)])
+    with pytest.raises(tw.InvalidArgument, match="activation = fp8"):
+        twt.QuantizedLinear.from_linear(linear, "q4_0", "fp8")
+    for rules in ([("*", "q4_0")], [("*",)], ["*"]):
+        with pytest.raises(tw.InvalidArgument, match=r"rules = .*\(which, options or None\)"):
+            twt.replace_linears(torch.nn.Sequential(linear), rules)
+    kinds = []
+    for rules in ("q8_0", {"1": None, "*": {"weight": "q8_0"}}):
+        model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.Linear(32, 32))
+        twt.replace_linears(model, rules)
+        kinds.append([type(layer) for layer in model])
+    assert kinds == [[twt.QuantizedLinear] * 2, [twt.QuantizedLinear, torch.nn.Linear]]
+    assert type(twt.W4A8Linear.from_linear(linear)) is twt.W4A8Linear
+    weight = twt.QuantizedLinear.from_linear(linear).weight
+    assert (weight.dtype, weight.numel(), weight.size(), weight.size(0)) == (torch.uint8, 2048, (32, 64), 32)

@@ -319,7 +319,6 @@ def test_tied_output_embedding_of_gguf(tmp_path, activation):
 
 def test_bad_configurations(float_checkpoint, tmp_path):
     for given, message in (
-        ({"weight": "q9"}, "format = q9"),
         ({"activation": "q9"}, "q9"),
         ({"encoder": "best"}, "encoder = best"),
         ({"rules": [["*", {"wait": 1}]]}, "rules = 'wait'"),
@@ -330,6 +329,8 @@ def test_bad_configurations(float_checkpoint, tmp_path):
         ({"rules": [["*"]]}, "rules = "),
         ({"rules": [[lambda name: True, None]]}, "rules = "),
         ({"quant_method": "gptq"}, "quant_method = 'gptq'"),
+        ({"weight": "q4"}, "weight = q4: q4_.*did you mean"),
+        ({"activation": "fp8"}, r"activation = fp8: e4m3_row .did you mean"),
     ):
         with pytest.raises(tw.InvalidArgument, match=message):
             TilewrightConfig(**given)

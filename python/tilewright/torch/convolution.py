@@ -13,6 +13,7 @@ from typing import Any, Callable, ClassVar, Union
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from .._errors import InvalidArgument, Unsupported
 from . import _cuda, ops
@@ -192,7 +193,7 @@ class _QuantizedConv(nn.Module):
         quant_act: int | None = None,
         order: str = "ctrs",
         amax: float | None = None,
-    ) -> _QuantizedConv:
+    ) -> Self:
         """The layer of an nn.Conv of as many axes: encodes its weight, on its device, by one of the format's encoders.
         The bias is kept, the very Parameter."""
         cls._check(conv)
@@ -219,7 +220,7 @@ class _QuantizedConv(nn.Module):
         quant_act: int | None = None,
         order: str = "ctrs",
         amax: float | None = None,
-    ) -> _QuantizedConv:
+    ) -> Self:
         layer = cls.__new__(cls)
         nn.Module.__init__(layer)
         shape = (conv.kernel_size, conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode)
@@ -276,7 +277,7 @@ class _QuantizedConv(nn.Module):
 
     # ---- what happens to modules
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> _QuantizedConv:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         before = self.amax
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if before is not None and self.amax is not None and self.amax.dtype != before.dtype:

@@ -14,6 +14,7 @@ from typing import Any, Callable, ClassVar
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Self  # PyTorch needs it, too
 
 from .. import codec
 from .._errors import InvalidArgument
@@ -40,7 +41,7 @@ class QuantizedWeight(nn.Module):
     def __init__(self, format: str, rows: int, cols: int, device: Any = None) -> None:
         """Zero. Raises InvalidArgument where cols is no multiple of the format's block."""
         super().__init__()
-        f = codec.find(format)
+        f = codec.find(format, "weight")
         if cols % f.block:
             raise InvalidArgument("cols", str(cols), f"a multiple of {f.block}, {format}'s block")
         self.format, self.rows, self.cols = format, rows, cols
@@ -286,6 +287,8 @@ class QuantizedLinear(nn.Module):
     ) -> None:
         if dtype not in FORMATS:
             raise InvalidArgument("dtype", f"{dtype}", FLOATS)
+        if activation is not None:
+            codec.find(activation, "activation")
         self.in_features, self.out_features = weight.cols, weight.rows
         self.activation, self.accum, self.dtype = activation, accum, dtype
         self.weight = weight
@@ -311,7 +314,7 @@ class QuantizedLinear(nn.Module):
         accum: str | None = None,
         order: Tensor | None = None,
         dtype: torch.dtype | None = None,
-    ) -> QuantizedLinear:
+    ) -> Self:
         """A layer around a weight, which several layers may share. order: [in_features] of integers, or None. dtype:
         None is the bias's, or the default."""
         layer = cls.__new__(cls)
@@ -340,7 +343,7 @@ class QuantizedLinear(nn.Module):
         activation: str | None = None,
         encoder: str | None = None,
         accum: str | None = None,
-    ) -> QuantizedLinear:
+    ) -> Self:
         """Encodes weight [out_features, in_features] of floats, on its device, by one of the format's encoders. The
         bias is kept, the very Parameter if it is one."""
         dtype = weight.dtype if weight.dtype in FORMATS else None
@@ -355,7 +358,7 @@ class QuantizedLinear(nn.Module):
         activation: str | None = None,
         encoder: str | None = None,
         accum: str | None = None,
-    ) -> QuantizedLinear:
+    ) -> Self:
         """The layer of an nn.Linear."""
         fields = {"activation": activation, "encoder": encoder, "accum": accum}
         return cls.from_float(linear.weight, linear.bias, format=weight, **fields).train(linear.training)
@@ -524,6 +527,6 @@ class W4A8Linear(QuantizedLinear):
         activation: str | None = "e4m3_row",
         encoder: str | None = None,
         accum: str | None = None,
-    ) -> QuantizedLinear:
+    ) -> Self:
         """The layer of an nn.Linear, in these formats unless others are given."""
         return super().from_linear(linear, weight, activation, encoder, accum)

@@ -22,6 +22,9 @@ Options = Mapping[str, Any]
 Rule = tuple[Union[str, "re.Pattern[str]", Callable[[str], bool]], Union[Options, None]]
 
 
+Rules = Union[str, Sequence[Rule], Mapping[str, Union[Options, None]]]
+
+
 class ReplaceReport(NamedTuple):
     """replaced: what became of each layer by qualified name; left: why a layer was left alone. Bytes of the weights
     that were replaced, before and after; shared ones count once."""
@@ -40,11 +43,12 @@ class ReplaceReport(NamedTuple):
 
 
 def replace_linears(
-    model: nn.Module, rules: Sequence[Rule], *, layer: type[QuantizedLinear] = QuantizedLinear
+    model: nn.Module, rules: Rules = "q4_0", *, layer: type[QuantizedLinear] = QuantizedLinear
 ) -> ReplaceReport:
-    """Replaces nn.Linear layers in place. rules: in order, (which, options); the first that matches a layer's qualified
+    """Replaces nn.Linear layers in place. rules: a format's name, of the weights of all of them; or in order, (which, options); the first that matches a layer's qualified
     name decides. which: a glob ("*.mlp.*"), a compiled regular expression (searched for), or a function of the name.
-    options: arguments of QuantizedLinear.from_linear(), or None: leave it alone, as are layers that no rule matches.
+    options: arguments of QuantizedLinear.from_linear(), or None: leave it alone, as are layers that no rule matches. A dict has
+    (which, options) as its items.
 
     Left alone with a reason in the report are also subclasses of nn.Linear, layers whose shape the format does not
     take, and layers that share their weight with something that is not replaced alike. Layers that share a weight
@@ -52,7 +56,7 @@ def replace_linears(
     return _replace(model, rules, {nn.Linear: _Linears(layer)})
 
 
-def replace_convs(model: nn.Module, rules: Sequence[Rule]) -> ReplaceReport:
+def replace_convs(model: nn.Module, rules: Rules) -> ReplaceReport:
     """Replaces nn.Conv1d, nn.Conv2d and nn.Conv3d in place, as replace_linears() does linear layers. options: arguments
     of QuantizedConv2d.from_conv(). Left alone are also circular padding, and transposed convolutions, which the report
     does not list."""
@@ -97,10 +101,12 @@ class _Convs:
         return self.layer._of(conv, weight, **rest)  # type: ignore[no-any-return]
 
 
-def _replace(model: nn.Module, rules: Sequence[Rule], kinds: Mapping[type[nn.Module], Any]) -> ReplaceReport:
+def _replace(model: nn.Module, rules: Rules, kinds: Mapping[type[nn.Module], Any]) -> ReplaceReport:
     """kinds: by the type of layer."""
     some = next(iter(kinds.values())).layer
-    rules = [(which, None if options is None else {**some.defaults, **options}) for which, options in rules]
+    rules = [
+        (which, None if options is None else {**some.defaults, **options}) for which, options in _listed(rules)
+    ]
     for _, options in rules:
         _check_options(options, some.options)
     if isinstance(model, tuple(kinds)):
@@ -198,15 +204,26 @@ def first_match(name: str, rules: Sequence[Rule]) -> Options | None:
     return None
 
 
+def _listed(rules: Rules) -> list[Rule]:
+    if isinstance(rules, str):
+        return [("*", {"weight": rules})]
+    listed: list[Any] = list(rules.items() if isinstance(rules, Mapping) else rules)
+    for rule in listed:
+        pair = isinstance(rule, (tuple, list)) and len(rule) == 2
+        if not pair or not isinstance(rule[1], (Mapping, type(None))):
+            raise InvalidArgument("rules", repr(rule), '(which, options or None): ("*.mlp.*", {"weight": "q4_0"})')
+    return [(which, options) for which, options in listed]
+
+
 def _check_options(options: Options | None, known: Sequence[str]) -> None:
     if options is None:
         return
     for name in options:
         if name not in known:
             raise InvalidArgument("rules", repr(name), f"an option of {', '.join(known)}")
-    format = codec.find(options["weight"])
+    format = codec.find(options["weight"], "weight")
     if options.get("activation") is not None:
-        codec.find(options["activation"])
+        codec.find(options["activation"], "activation")
     encoder = options.get("encoder")
     if encoder is not None and encoder not in format.encoders:
         raise InvalidArgument("encoder", str(encoder), f"one of {', '.join(format.encoders)}, {format.name}'s")
