@@ -32,8 +32,8 @@ def convert(model: nn.Module, *, activation: Any = ..., accum: str | None = None
     blocks of 16, and FP8 and INT8 by tensor or output. activation, accum: as of QuantizedLinear; ...: a scale for each
     row of x where its quantizer has 8 bits, computed in each call instead of by calibration; else None, x as it is.
 
-    The report says why others were left alone: quantizers of outputs, scales of x before it is quantized (AWQ,
-    SmoothQuant), low-rank parts (SVDQuant), and layers that mtq.compress() has not compressed."""
+    Scales of x before it is quantized (AWQ, SmoothQuant) become the layer's `factors`. The report says why others were
+    left alone: quantizers of outputs, low-rank parts (SVDQuant), and layers that mtq.compress() has not compressed."""
 
     def make(module: Any) -> tuple[QuantizedWeight, dict[str, Any]] | None:
         quantizer = getattr(module, "weight_quantizer", None)
@@ -44,15 +44,14 @@ def convert(model: nn.Module, *, activation: Any = ..., accum: str | None = None
         stored: Any = module.weight
         weight = _weight(stored, quantizer)
         dtype = stored.metadata.get("dtype")
-        return weight, {**options, "dtype": dtype if dtype in FORMATS else None}
+        factors = getattr(module.input_quantizer, "pre_quant_scale", None)
+        return weight, {**options, "factors": factors, "dtype": dtype if dtype in FORMATS else None}
 
     return replace_quantized(model, make)
 
 
 def _activation(module: Any) -> str | None:
     inputs, outputs = module.input_quantizer, getattr(module, "output_quantizer", None)
-    if getattr(inputs, "pre_quant_scale", None) is not None:
-        raise Unsupported("input_quantizer.pre_quant_scale", "a scale of x", "none: fold it into the layer before")
     if outputs is not None and outputs.is_enabled:
         raise Unsupported("output_quantizer", "enabled", "outputs as they are")
     if not inputs.is_enabled:

@@ -75,7 +75,7 @@ def load_quantized(
             parameter = None if bias is None else torch.from_numpy(bias.astype(np.float32).reshape(-1))
             made = QuantizedLinear.from_weight(weight, parameter, activation=activation, accum=accum)
         except TilewrightError as error:
-            if reader.name not in str(error):  # of parts that do not know whose they are
+            if not error.field.startswith(reader.name):  # of parts that do not know whose they are
                 error = type(error)(f"{reader.name}: {error.field}", error.value, error.allowed)
             if left is None:
                 raise error from None
@@ -345,6 +345,8 @@ def export(layer: QuantizedLinear, name: str = "linear") -> onnx.ModelProto:
     """A model with one layer: x [..., in_features] -> y [..., out_features], float32. int4_*, uint4_*, q4_0 and q8_0
     become MatMulNBits; int8_row becomes DequantizeLinear and MatMul, nvfp4 two DequantizeLinear, Transpose and MatMul
     (opset 23), as Model Optimizer exports it. x is not quantized, whatever the layer's activation is. Raises Unsupported for other formats, and for layers with `order`."""
+    if layer.factors is not None:
+        raise Unsupported("factors", "of x", "a layer whose x is taken as it is")
     if layer.order is not None:
         raise Unsupported("order", "act-order", "a layer whose columns are in order")
     n, k = layer.out_features, layer.in_features

@@ -86,10 +86,18 @@ def test_convert():
     assert type(model["plain"]) is type(model["off"]) is nn.Linear
 
 
+def test_scales_of_x_become_factors():
+    weight, one = nvfp4(inputs=quantizer(enabled=False, pre_quant_scale=torch.rand(64) + 0.5))
+    model, factors = nn.Sequential(one), one.input_quantizer.pre_quant_scale
+    assert list(convert(model).replaced) == ["0"]
+    x = torch.randn(3, 64)
+    want = (values(x * factors) @ weight.T) + values(one.bias)
+    assert np.abs(values(model[0](x)) - want).max() <= 1e-4 * np.abs(want).max()
+
+
 @pytest.mark.parametrize(
     "change, why",
     [
-        (lambda m: setattr(m.input_quantizer, "pre_quant_scale", torch.ones(64)), "input_quantizer.pre_quant_scale"),
         (lambda m: setattr(m.output_quantizer, "is_enabled", True), "output_quantizer"),
         (lambda m: setattr(m.weight_quantizer, "svdquant_lora_a", torch.ones(1)), "svdquant_lora_a"),
         (lambda m: setattr(m, "weight", nn.Parameter(torch.ones(48, 64))), r"mtq.compress\(\)"),

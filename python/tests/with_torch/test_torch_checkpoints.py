@@ -175,7 +175,7 @@ def test_8_bits(tmp_path, dtype, format, shape):
         ("weight_zero_point", torch.ones(shape, dtype=torch.int8), "a.weight_zero_point = not all zero"),
         ("weight_scale", torch.ones(N // 8, K // 8), "a.weight_scale = .*(one float, or one for each of|128 x 128)"),
         ("weight_scale", torch.ones(1, dtype=torch.int32), "a.weight_scale"),
-        ("pre_quant_scale", torch.ones(K), "a.pre_quant_scale = a scale of x"),
+        ("svdquant_lora_a", torch.ones(K), "a.svdquant_lora_a = a low-rank part"),
     ):
         with pytest.raises(tw.Unsupported, match=why):
             list(twt.load_quantized(save(tmp_path / "bad", {"a": {**parts, name: changed}})))
@@ -435,3 +435,26 @@ def test_load_into_keeps_a_bias_that_the_checkpoint_has_not(tmp_path):
     bias = model.a.bias.detach().clone()
     assert twt.load_into(model, path) == ["a"]
     check(model.a, one.weight, bias)
+
+
+def test_scales_of_x_before_it_is_quantized(tmp_path):
+    """pre_quant_scale of Model Optimizer's AWQ and SmoothQuant."""
+    codes = torch.from_numpy(random(80).integers(-127, 128, (N, K))).to(torch.int8)
+    scale, factors, x = torch.rand(N), torch.rand(K) + 0.5, torch.randn(3, K)
+    parts = {"weight": codes, "weight_scale": scale, "pre_quant_scale": factors.to(torch.bfloat16)}
+    ((_, layer),) = twt.load_quantized(save(tmp_path / "m", {"a": parts}))
+    weight, factors = codes.float() * scale[:, None], factors.to(torch.bfloat16).float()
+    want = (x * factors) @ weight.T
+    torch.testing.assert_close(layer(x), want, rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(layer.to_linear()(x), want, rtol=1e-4, atol=1e-3)
+    assert torch.equal(layer.dequantize(), weight) and "factors" in repr(layer)
+    again = twt.QuantizedLinear(K, N, False, weight="int8_row")
+    again.load_state_dict(layer.state_dict())
+    assert torch.equal(again(x), layer(x))
+    ((_, own),) = twt.load_quantized(save(tmp_path / "own", {"a": dict(layer.state_dict())}))
+    assert torch.equal(own(x), layer(x))
+    given = x.clone().requires_grad_()
+    layer(given).sum().backward()
+    torch.testing.assert_close(given.grad, weight.sum(0).expand(3, K) * factors, rtol=1e-4, atol=1e-3)
+    with pytest.raises(tw.InvalidArgument, match="a: factors = shape .3,."):
+        list(twt.load_quantized(save(tmp_path / "bad", {"a": parts | {"pre_quant_scale": torch.ones(3)}})))

@@ -126,6 +126,7 @@ def load_into(
         kept = getattr(old, "bias", None)
         if layer.bias is None and kept is not None:  # which quantizing a weight does not change
             more = {"activation": layer.activation, "accum": layer.accum, "order": layer.order, "dtype": layer.dtype}
+            more["factors"] = layer.factors
             layer = QuantizedLinear.from_weight(layer.weight, kept.detach().cpu().clone(), **more)
         device = next((t.device for t in (*old.parameters(), *old.buffers())), torch.device("cpu"))
         place = device if device.type != "meta" else torch.device("cpu")
@@ -227,7 +228,7 @@ class _Reader:
             try:
                 found = read(layer, tensor)
             except TilewrightError as error:  # of parts that do not know whose they are
-                if layer in str(error):
+                if error.field.startswith(layer):
                     raise
                 raise type(error)(f"{layer}: {error.field}", error.value, error.allowed) from None
             yield layer, found
@@ -470,12 +471,16 @@ class _Reader:
     # ---- tensors
 
     def _layer(self, layer: str, weight: QuantizedWeight, order: Tensor | None = None) -> QuantizedLinear:
-        if f"{layer}.pre_quant_scale" in self.tensors:  # Model Optimizer's of AWQ and SVDQuant
-            raise Unsupported(f"{layer}.pre_quant_scale", "a scale of x", "layers without: fold it into the one before")
+        parts = [part for part in ("svdquant_lora_a", "weight_quantizer._svdquant_lora_a") if f"{layer}.{part}" in self.tensors]
+        if parts:
+            raise Unsupported(f"{layer}.{parts[0]}", "a low-rank part", "layers without")
+        # Model Optimizer's of AWQ and SmoothQuant; and a QuantizedLinear's own.
+        factors = self._tensor(layer, "pre_quant_scale" if f"{layer}.pre_quant_scale" in self.tensors else "factors")
         bias = self._tensor(layer, "bias")
         if bias is not None and self.dtype is not None:
             bias = bias.to(self.dtype)
-        return QuantizedLinear.from_weight(weight, bias, order=order, dtype=self.dtype, **self.options(layer))
+        more = {"order": order, "factors": factors, "dtype": self.dtype}
+        return QuantizedLinear.from_weight(weight, bias, **more, **self.options(layer))
 
     def _get(self, layer: str, part: str) -> ModelTensor:
         name = f"{layer}.{part}"

@@ -241,7 +241,8 @@ class QuantizedLinear(nn.Module):
 
     weight: a format of tilewright.formats(). activation: the format that x is quantized to on the way, each call anew
     ("q8_1", "int8_row", "e4m3_row", "f16" ...); None: x as it is. accum: "fast" lets FP8 sums stay in the matrix units
-    (docs/reference/numerics.md). With `order` column i of w belongs to column order[i] of x: checkpoints with act-order.
+    (docs/reference/numerics.md). With `order` column i of w belongs to column order[i] of x: checkpoints with act-order. With
+    `factors` x is multiplied by them, a number for each column, before it is quantized (AWQ, SmoothQuant).
 
     Gradients reach x, straight through its quantization, and the bias; w is a constant. On a GPU the first call of a
     dtype prepares kernels, which may compile for seconds, and reorders w for them; under the capture of a CUDA graph
@@ -256,6 +257,7 @@ class QuantizedLinear(nn.Module):
 
     bias: nn.Parameter | None
     order: Tensor | None
+    factors: Tensor | None
 
     def __init__(
         self,
@@ -284,6 +286,7 @@ class QuantizedLinear(nn.Module):
         accum: str | None,
         dtype: torch.dtype,
         order: Tensor | None,
+        factors: Tensor | None = None,
     ) -> None:
         if dtype not in FORMATS:
             raise InvalidArgument("dtype", f"{dtype}", FLOATS)
@@ -294,6 +297,7 @@ class QuantizedLinear(nn.Module):
         self.weight = weight
         self.register_parameter("bias", bias)
         self.register_buffer("order", order)
+        self.register_buffer("factors", factors)
         # Formed here, since torch.compile follows forward(): by dtype and whether w is in tiles.
         self._texts = {(kind, False): self._text(kind) for kind in FORMATS}
 
@@ -313,9 +317,10 @@ class QuantizedLinear(nn.Module):
         activation: str | None = None,
         accum: str | None = None,
         order: Tensor | None = None,
+        factors: Tensor | None = None,
         dtype: torch.dtype | None = None,
     ) -> Self:
-        """A layer around a weight, which several layers may share. order: [in_features] of integers, or None. dtype:
+        """A layer around a weight, which several layers may share. order: [in_features] of integers, or None; factors: as many floats, or None. dtype:
         None is the bias's, or the default."""
         layer = cls.__new__(cls)
         nn.Module.__init__(layer)
@@ -330,7 +335,12 @@ class QuantizedLinear(nn.Module):
             if not _permutes(order, weight.cols):
                 raise InvalidArgument("order", f"shape {tuple(order.shape)}", f"each of 0 to {weight.cols - 1} once")
             order = order.to(weight.device, torch.int32)
-        layer._set(weight, bias, activation, accum, dtype, order)
+        if factors is not None:
+            if factors.numel() != weight.cols or not factors.is_floating_point() or not factors.isfinite().all():
+                what = f"shape {tuple(factors.shape)}, dtype {factors.dtype}"
+                raise InvalidArgument("factors", what, f"{weight.cols} finite floats")
+            factors = factors.detach().reshape(-1).to(weight.device, torch.float32)
+        layer._set(weight, bias, activation, accum, dtype, order, factors)
         return layer
 
     @classmethod
@@ -364,7 +374,7 @@ class QuantizedLinear(nn.Module):
         return cls.from_float(linear.weight, linear.bias, format=weight, **fields).train(linear.training)
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """The weight's values [out_features, in_features], its columns in x's order."""
+        """The weight's values [out_features, in_features], its columns in x's order, without x's factors."""
         values = self.weight.dequantize(dtype)
         if self.order is None:
             return values
@@ -376,7 +386,7 @@ class QuantizedLinear(nn.Module):
         device = self.weight.device
         out = nn.Linear(self.in_features, self.out_features, self.bias is not None, device=device, dtype=dtype)
         with torch.no_grad():
-            out.weight.copy_(self.dequantize(dtype))
+            out.weight.copy_(self.dequantize() if self.factors is None else self.dequantize() * self.factors)
             if self.bias is not None:
                 out.bias.copy_(self.bias)
         return out.train(self.training)
@@ -387,6 +397,11 @@ class QuantizedLinear(nn.Module):
         if dtype not in FORMATS:
             raise InvalidArgument("x", f"dtype {dtype}", FLOATS)
         # The dictionaries behind nn.Module's attributes, which take a microsecond each.
+        factors: Tensor | None = self._buffers["factors"]
+        if factors is not None:
+            if x.shape[-1] != self.in_features:
+                raise InvalidArgument("x", f"shape {tuple(x.shape)}", f"a last dimension of {self.in_features}")
+            x = (x * factors).to(dtype)
         order: Tensor | None = self._buffers["order"]
         if order is not None:
             if x.shape[-1] != self.in_features:  # else a gather would hide it
@@ -466,6 +481,9 @@ class QuantizedLinear(nn.Module):
             return
         if order is not None and self.order is None:  # a layer of a checkpoint with act-order
             self.order = torch.empty_like(order, device=self.weight.device)
+        factors = state_dict.get(prefix + "factors")
+        if factors is not None and self.factors is None:  # as well
+            self.factors = torch.empty(self.in_features, dtype=torch.float32, device=self.weight.device)
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
@@ -473,7 +491,9 @@ class QuantizedLinear(nn.Module):
     def extra_repr(self) -> str:
         what = f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
         more = "".join(f", {name}={value}" for name in ("activation", "accum") if (value := getattr(self, name)))
-        return f"{what}, weight={self.weight.format}{more}{', order' if self.order is not None else ''}"
+        return f"{what}, weight={self.weight.format}{more}{', order' if self.order is not None else ''}" + (
+            ", factors" if self.factors is not None else ""
+        )
 
 
 def autocasted(x: Tensor) -> Tensor:
