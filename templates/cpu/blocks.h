@@ -69,7 +69,9 @@ struct Block {
                   : w.scale == PanelScale::half ? b.load_halves(b.at(block, at + 2 * first))
                                                 : b.load_bf16s(b.at(block, at + 2 * first));
     }
-    if (w.minima)
+    if (w.minima && w.scale == PanelScale::half)
+      minimum = b.load_halves(b.at(block, w.code_bytes() + 2 * (kPanelRows * w.scales + first)));
+    else if (w.minima)
       minimum = b.mul(b.load_halves(b.at(group, 2 * (kPanelRows + first))),
                       b.floats(b.load_codes(b.at(block, w.code_bytes() + kPanelRows * w.scales + first))));
   }

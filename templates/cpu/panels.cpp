@@ -23,7 +23,7 @@ struct Place {
 // Scales of a row's 32 columns, as they are in the panel.
 struct Row {
   std::uint16_t scales[2], group[2];  // group: of the format's block, scale and minimum or zero point
-  Byte minimum;
+  std::uint16_t minimum;
   std::uint32_t whole;  // of all columns, a float's bits
 };
 
@@ -35,6 +35,12 @@ void put16(Byte* p, std::uint16_t v) { p[0] = static_cast<Byte>(v), p[1] = stati
 
 void get_half(const Byte* from, int, Row& row) { row.scales[0] = get16(from); }
 void put_half(const Row& row, int, Byte* to) { put16(to, row.scales[0]); }
+
+// A minimum is added, and a panel's is subtracted: the sign is turned.
+void get_half_minimum(const Byte* from, int, Row& row) {
+  row.scales[0] = get16(from), row.minimum = get16(from + 2) ^ 0x8000;
+}
+void put_half_minimum(const Row& row, int, Byte* to) { put16(to, row.scales[0]), put16(to + 2, row.minimum ^ 0x8000); }
 
 // Half of 2^(code - 127), which bf16 holds, and a NaN.
 void get_e8m0(const Byte* from, int, Row& row) {
@@ -148,22 +154,37 @@ constexpr PanelFormat kFormats[] = {
        return Place{2 + c % 16, c / 16 * 4};
      },
      get_half, put_half},
-    {"q4_k", kPanelCodes[3], 144, 256, 0,
+    {"q4_1", kPanelCodes[3], 20, 32, 0,
+     [](int c) {
+       return Place{4 + c % 16, c / 16 * 4};
+     },
+     get_half_minimum, put_half_minimum},
+    {"q5_0", kPanelCodes[4], 22, 32, 0,
+     [](int c) {
+       return Place{6 + c % 16, c / 16 * 4, 2 + c / 8, c % 8};
+     },
+     get_half, put_half},
+    {"q5_1", kPanelCodes[5], 24, 32, 0,
+     [](int c) {
+       return Place{8 + c % 16, c / 16 * 4, 4 + c / 8, c % 8};
+     },
+     get_half_minimum, put_half_minimum},
+    {"q4_k", kPanelCodes[6], 144, 256, 0,
      [](int c) {
        return Place{16 + c / 64 * 32 + c % 32, c / 32 % 2 * 4};
      },
      get_pairs, put_pairs},
-    {"q5_k", kPanelCodes[4], 176, 256, 0,
+    {"q5_k", kPanelCodes[7], 176, 256, 0,
      [](int c) {
        return Place{48 + c / 64 * 32 + c % 32, c / 32 % 2 * 4, 16 + c % 32, c / 32};
      },
      get_pairs, put_pairs},
-    {"q6_k", kPanelCodes[5], 210, 256, 0,
+    {"q6_k", kPanelCodes[8], 210, 256, 0,
      [](int c) {
        return Place{c / 128 * 64 + c % 64, c / 64 % 2 * 4, 128 + c / 128 * 32 + c % 32, c / 32 % 4 * 2};
      },
      get_q6_k, put_q6_k},
-    {"q8_0", kPanelCodes[6], 34, 32, 0x80,
+    {"q8_0", kPanelCodes[9], 34, 32, 0x80,
      [](int c) {
        return Place{2 + c, 0};
      },
@@ -173,14 +194,14 @@ constexpr PanelFormat kFormats[] = {
      [](const Row& row, int block, Byte* to) { put_e8m0(row, 0, to + block); }, 2},
     {"nvfp4", kPanelCodes[1], 16, 32, 0, nibble, get_e4m3, put_e4m3, 2},
     {"int4_g32", kPanelCodes[2], 16, 32, 0, nibble, get_half, put_half, 2},
-    {"int4_g64", kPanelCodes[7], 32, 64, 0, nibble, get_group, put_group, 2},
-    {"int4_g128", kPanelCodes[8], 64, 128, 0, nibble, get_group, put_group, 2},
-    {"int4_row", kPanelCodes[9], 16, 32, 0, nibble, get_row, put_row, 4},
-    {"int8_row", kPanelCodes[10], 32, 32, 0x80, byte, get_row, put_row, 4},
-    {"uint4_g32", kPanelCodes[11], 16, 32, 0, nibble, get_affine, put_affine, 4},
-    {"uint4_g64", kPanelCodes[12], 32, 64, 0, nibble, get_affine, put_affine, 4},
-    {"uint4_g128", kPanelCodes[13], 64, 128, 0, nibble, get_affine, put_affine, 4},
-    {"int8", kPanelCodes[14], 32, 32, 0x80, byte, get_none, put_none},
+    {"int4_g64", kPanelCodes[10], 32, 64, 0, nibble, get_group, put_group, 2},
+    {"int4_g128", kPanelCodes[11], 64, 128, 0, nibble, get_group, put_group, 2},
+    {"int4_row", kPanelCodes[12], 16, 32, 0, nibble, get_row, put_row, 4},
+    {"int8_row", kPanelCodes[13], 32, 32, 0x80, byte, get_row, put_row, 4},
+    {"uint4_g32", kPanelCodes[14], 16, 32, 0, nibble, get_affine, put_affine, 4},
+    {"uint4_g64", kPanelCodes[15], 32, 64, 0, nibble, get_affine, put_affine, 4},
+    {"uint4_g128", kPanelCodes[16], 64, 128, 0, nibble, get_affine, put_affine, 4},
+    {"int8", kPanelCodes[17], 32, 32, 0x80, byte, get_none, put_none},
 };
 
 const PanelFormat* find(Format w) {
@@ -225,6 +246,7 @@ void get_panel(const PanelCodes& c, const Byte* panel, const Byte* group, const 
     if (c.minima) row.minimum = scales[r];
   } else if (c.scale == PanelScale::half || c.scale == PanelScale::bf16) {
     for (int i = 0; i < c.scales; ++i) row.scales[i] = get16(scales + 2 * (kPanel * i + r));
+    if (c.minima) row.minimum = get16(scales + 2 * (kPanel * c.scales + r));
   } else if (c.scale == PanelScale::row) {
     std::memcpy(&row.whole, panel + 4 * r, 4);
   }
@@ -234,9 +256,10 @@ void put_panel(const PanelCodes& c, Byte* panel, Byte* group, Byte* block, int r
   Byte* scales = block + c.code_bytes();
   if (c.scale == grouped) {
     for (int i = 0; i < c.scales; ++i, scales += kPanel) scales[r] = static_cast<Byte>(row.scales[i]);
-    if (c.minima) scales[r] = row.minimum;
+    if (c.minima) scales[r] = static_cast<Byte>(row.minimum);
   } else if (c.scale == PanelScale::half || c.scale == PanelScale::bf16) {
     for (int i = 0; i < c.scales; ++i) put16(scales + 2 * (kPanel * i + r), row.scales[i]);
+    if (c.minima) put16(scales + 2 * (kPanel * c.scales + r), row.minimum);
   } else if (c.scale == PanelScale::row) {
     std::memcpy(panel + 4 * r, &row.whole, 4);
   }

@@ -10,7 +10,7 @@
 //
 // and then scales (PanelScale), r's behind those of the rows before it:
 //
-//   half, bf16   for each of `scales` parts of the columns 16 numbers
+//   half, bf16   for each of `scales` parts of the columns 16 numbers, and 16 halves of minima if the format has them
 //   grouped      16 bytes for each part, which count in 16 halves that stand in front of eight blocks; behind the bytes
 //                16 more of minima, which count in 16 more halves, if the format has minima
 //   front        none: 16 halves stand in front of `together` blocks, and behind them 16 of zero points (`minima`)
@@ -44,14 +44,15 @@ struct PanelCodes {
   bool e2m1;   // 4 bits are E2M1 of half a unit: what stands for the number is 12 + it
   int scales;  // of a block: 1, or 2 of 16 columns each
   PanelScale scale;
-  bool minima;       // are subtracted; grouped, or front, where they are zero points times scales; offset is 0
+  bool minima;       // are subtracted; in front, they are zero points times scales; offset is 0
   int together = 1;  // front: blocks that share scales
 
   constexpr int code_bytes() const { return kPanel * kPanelColumns * bits / 8; }
   constexpr int bytes() const {  // of a block
-    return code_bytes() + kPanel * (scale == PanelScale::grouped                             ? scales + (minima ? 1 : 0)
-                                    : scale == PanelScale::half || scale == PanelScale::bf16 ? 2 * scales
-                                                                                             : 0);
+    return code_bytes() + kPanel * (scale == PanelScale::grouped ? scales + (minima ? 1 : 0)
+                                    : scale == PanelScale::half || scale == PanelScale::bf16
+                                        ? 2 * (scales + (minima ? 1 : 0))
+                                        : 0);
   }
   constexpr int blocks() const {  // of a group
     return scale == PanelScale::grouped ? 8 : scale == PanelScale::front ? together : 1;
@@ -74,6 +75,9 @@ inline constexpr PanelCodes kPanelCodes[] = {
     {4, 12, true, 1, PanelScale::bf16, false},      // ggml_mxfp4, mxfp4
     {4, 12, true, 2, PanelScale::half, false},      // ggml_nvfp4, nvfp4
     {4, 8, false, 1, PanelScale::half, false},      // q4_0, int4_g32
+    {4, 0, false, 1, PanelScale::half, true},       // q4_1
+    {5, 16, false, 1, PanelScale::half, false},     // q5_0
+    {5, 0, false, 1, PanelScale::half, true},       // q5_1
     {4, 0, false, 1, PanelScale::grouped, true},    // q4_k
     {5, 0, false, 1, PanelScale::grouped, true},    // q5_k
     {6, 32, false, 2, PanelScale::grouped, false},  // q6_k

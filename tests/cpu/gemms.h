@@ -20,9 +20,10 @@ inline std::string gemm(const char* w, std::int64_t m, std::int64_t n, std::int6
 }
 
 // Formats that have panels.
-inline constexpr const char* kWeights[] = {
-    "ggml_mxfp4", "ggml_nvfp4", "int4_g128", "int4_g32", "int4_g64", "int4_row",  "int8_row",   "mxfp4",    "nvfp4",
-    "q4_0",       "q4_k",       "q5_k",      "q6_k",     "q8_0",     "uint4_g32", "uint4_g128", "uint4_g64"};
+inline constexpr const char* kWeights[] = {"ggml_mxfp4", "ggml_nvfp4", "int4_g128", "int4_g32",   "int4_g64",
+                                           "int4_row",   "int8_row",   "mxfp4",     "nvfp4",      "q4_0",
+                                           "q4_1",       "q5_0",       "q5_1",      "q4_k",       "q5_k",
+                                           "q6_k",       "q8_0",       "uint4_g32", "uint4_g128", "uint4_g64"};
 
 inline constexpr const char* kFloats[] = {"f32", "f16", "bf16"};
 inline const char* x_of(const char* w) {
