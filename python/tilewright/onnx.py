@@ -120,7 +120,9 @@ def _bias(reader: _Node, makers: Mapping[str, Any]) -> Any:
     stored = _Node(maker, reader.tensors)
     codes, scale, zeros = stored.needed(0), stored.needed(1), stored.array(2)
     if scale.size not in (1, codes.size) or (zeros is not None and zeros.any()):
-        raise Unsupported(f"{reader.name} (input 2)", f"scales of shape {scale.shape}", "one, or one for each output, no zero point")
+        raise Unsupported(
+            f"{reader.name} (input 2)", f"scales of shape {scale.shape}", "one, or one for each output, no zero point"
+        )
     return codes.reshape(-1).astype(np.float32) * scale.reshape(-1).astype(np.float32)
 
 
@@ -147,9 +149,7 @@ def _stored(makers: Mapping[str, Any], tensors: Mapping[str, Any], name: str) ->
 class _Node:
     """A node's attributes and constant inputs."""
 
-    def __init__(
-        self, node: onnx.NodeProto, tensors: Mapping[str, onnx.TensorProto], scales: str = "exact"
-    ) -> None:
+    def __init__(self, node: onnx.NodeProto, tensors: Mapping[str, onnx.TensorProto], scales: str = "exact") -> None:
         self.node, self.tensors, self.scales = node, tensors, scales
         self.name = node.name or (node.input[1] if len(node.input) > 1 else node.op_type)
 
@@ -344,7 +344,8 @@ def _nvfp4(node: _Node, makers: Mapping[str, Any], turned: bool) -> QuantizedWei
 def export(layer: QuantizedLinear, name: str = "linear") -> onnx.ModelProto:
     """A model with one layer: x [..., in_features] -> y [..., out_features], float32. int4_*, uint4_*, q4_0 and q8_0
     become MatMulNBits; int8_row becomes DequantizeLinear and MatMul, nvfp4 two DequantizeLinear, Transpose and MatMul
-    (opset 23), as Model Optimizer exports it. x is not quantized, whatever the layer's activation is. Raises Unsupported for other formats, and for layers with `order`."""
+    (opset 23), as Model Optimizer exports it. x is not quantized, whatever the layer's activation is. Raises
+    Unsupported for other formats, and for layers with `order`."""
     if layer.factors is not None:
         raise Unsupported("factors", "of x", "a layer whose x is taken as it is")
     if layer.order is not None:

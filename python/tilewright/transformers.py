@@ -253,8 +253,9 @@ def _from_gguf(
 def _matched(
     model: nn.Module, file: str, options: Mapping[str, Any], shared: nn.Module | None = None
 ) -> tuple[dict[str, Any], ReplaceReport]:
-    """shared: a layer that is one though its weight is another module's, too. Layers of a GGUF file for those of a model that was loaded from it. GGUF has names of its own, and converters
-    reorder rows for some models; so what belongs together is found by values, row by row."""
+    """shared: a layer that is one though its weight is another module's, too. Layers of a GGUF file for those of a
+    model that was loaded from it. GGUF has names of its own, and converters reorder rows for some models; so what
+    belongs together is found by values, row by row."""
     stored: dict[tuple[Any, ...], QuantizedWeight] = {}
     dtypes = {module.weight.dtype for module in model.modules() if isinstance(module, nn.Linear)}
     for _, layer in load_quantized(file):

@@ -386,7 +386,9 @@ def test_quantize_static_with_a_bias(float_model):
 def test_qoperator_and_dynamic_models_are_named(float_model):
     from onnxruntime.quantization import QuantFormat, quantize_dynamic
 
-    with pytest.raises(tw.Unsupported, match="model = .*(QGemm|QLinearMatMul).* not read: quantize with QuantFormat.QDQ"):
+    with pytest.raises(
+        tw.Unsupported, match="model = .*(QGemm|QLinearMatMul).* not read: quantize with QuantFormat.QDQ"
+    ):
         list(tonnx.load_quantized(calibrate(float_model, quant_format=QuantFormat.QOperator)))
     quantize_dynamic(float_model / "float.onnx", float_model / "dynamic.onnx")
     with pytest.raises(tw.Unsupported, match="model = .*MatMulInteger are not read"):

@@ -42,7 +42,9 @@ def test_lora_is_trained_saved_and_loaded(tmp_path, activation):
     adapted.save_pretrained(tmp_path)
     again = tiny()
     twt.replace_linears(again, [("lm_head", None), ("*", {"weight": "q8_0", "activation": activation})])
-    loaded = peft.PeftModel.from_pretrained(again, tmp_path, config=adaptable(peft.LoraConfig.from_pretrained(tmp_path)))
+    loaded = peft.PeftModel.from_pretrained(
+        again, tmp_path, config=adaptable(peft.LoraConfig.from_pretrained(tmp_path))
+    )
     assert torch.equal(logits(loaded), logits(adapted.eval())) and not torch.equal(logits(loaded), before)
 
 

@@ -344,7 +344,11 @@ def test_gptq_of_other_bits(tmp_path, bits, config):
     codes = r.integers(0, 1 << bits, (K, N))
     zeros = np.full((K // 32, N), 1 << (bits - 1)) if bits == 8 else r.integers(1, 1 << bits, (K // 32, N))
     scales = r.random((K // 32, N)).astype(np.float16)
-    parts = {"qweight": bits_of(codes, bits, 0), "qzeros": bits_of(zeros - 1, bits, 1), "scales": torch.from_numpy(scales)}
+    parts = {
+        "qweight": bits_of(codes, bits, 0),
+        "qzeros": bits_of(zeros - 1, bits, 1),
+        "scales": torch.from_numpy(scales),
+    }
     told = {"quant_method": "gptq", "bits": bits, "group_size": 32} if config else None
     path = save(tmp_path / "m", {"a": parts}, told)
     weight = ((codes - zeros.repeat(32, 0)) * scales.astype(np.float32).repeat(32, 0)).T
@@ -421,7 +425,11 @@ def test_bitnet(tmp_path, kind):
     codes = torch.from_numpy(random(60).integers(0, 3, (N, K)).astype(np.uint8))
     packed = sum(codes[i * N // 4 : (i + 1) * N // 4] << (2 * i) for i in range(4))
     scale = torch.tensor([0.75])
-    path = save(tmp_path / "m", {"a": {"weight": packed, "weight_scale": scale}}, {"quant_method": "bitnet", "linear_class": kind})
+    path = save(
+        tmp_path / "m",
+        {"a": {"weight": packed, "weight_scale": scale}},
+        {"quant_method": "bitnet", "linear_class": kind},
+    )
     ((_, layer),) = twt.load_quantized(path)
     factor = 1 / scale if kind == "bitlinear" else scale
     check(layer, values((codes.float() - 1) * factor))

@@ -508,7 +508,11 @@ def run(code, **environment):
     """Of a process of its own."""
     variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(PACKAGE), "TILEWRIGHT_LIBRARY": LIBRARY or ""}
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], env={**variables, **environment}, capture_output=True, text=True, timeout=300
+        [sys.executable, "-W", "ignore", "-c", code],
+        env={**variables, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     assert not done.stderr, done.stderr

@@ -428,12 +428,12 @@ def test_mlp_with_w4a8():
 
 def test_names_that_are_wrong_and_everything_in_one_line():
     linear = torch.nn.Linear(64, 32)
-    for given, message in (
+    for options, message in (
         ({"activation": "fp8"}, r"activation = fp8: e4m3_row \(did you mean that\?\)"),
         ({"weight": "q4_o"}, "weight = q4_o: q4_.* or .*did you mean"),
     ):
         with pytest.raises(tw.InvalidArgument, match=message):
-            twt.replace_linears(torch.nn.Sequential(linear), [("*", given)])
+            twt.replace_linears(torch.nn.Sequential(linear), [("*", options)])
     with pytest.raises(tw.InvalidArgument, match="activation = fp8"):
         twt.QuantizedLinear.from_linear(linear, "q4_0", "fp8")
     for rules in ([("*", "q4_0")], [("*",)], ["*"]):

@@ -399,7 +399,10 @@ def test_vmap(which):
 
 
 def test_flops_are_counted_as_pytorchs():
-    for plain, x in ((torch.nn.Linear(64, 32), torch.randn(5, 64)), (torch.nn.Conv2d(16, 32, 3), torch.randn(2, 16, 6, 6))):
+    for plain, x in (
+        (torch.nn.Linear(64, 32), torch.randn(5, 64)),
+        (torch.nn.Conv2d(16, 32, 3), torch.randn(2, 16, 6, 6)),
+    ):
         kind = twt.QuantizedLinear.from_linear if plain.weight.dim() == 2 else twt.QuantizedConv2d.from_conv
         counts = []
         for module in (plain, kind(plain, "int8_row")):

@@ -233,7 +233,9 @@ def test_learned_step_of_a_tensor(codes, dtype):
     # Its backward pass rounds x / scale + zero, its forward pass x / scale: ties differ where the zero point is odd.
     v = x.detach() * (1 / scale.detach())
     dy = torch.where((v - v.round()).abs() == 0.5, 0.0, dy)
-    dx, ds = torch.autograd.grad(twt.learned_step_quantize(x, scale, zero, qmin=codes[0], qmax=codes[1]), (x, scale), dy)
+    dx, ds = torch.autograd.grad(
+        twt.learned_step_quantize(x, scale, zero, qmin=codes[0], qmax=codes[1]), (x, scale), dy
+    )
     s, z = torch.tensor([0.037], requires_grad=True), torch.tensor([float(zero)])
     xx = x.detach().clone().requires_grad_()
     theirs = torch._fake_quantize_learnable_per_tensor_affine(xx, s, z, codes[0], codes[1], factor)

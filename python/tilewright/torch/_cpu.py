@@ -92,7 +92,7 @@ def wanted(problem: str, dtype: torch.dtype, target: Device | str | None = None)
     no kernel for it."""
     s = spec(problem)
     if s.x.name in DTYPES:
-        more = '' if s.w.name in DTYPES else '; activation="q8_1" has kernels, which round x'
+        more = "" if s.w.name in DTYPES else '; activation="q8_1" has kernels, which round x'
         raise Unsupported("x", s.x.name, f"a format that kernels quantize x to: this scheme has x exact{more}")
     if s.one_row.fields.get("pack") == "tiles":
         raise Unsupported("pack", "tiles", "panels, or none: tiles are for GPUs")

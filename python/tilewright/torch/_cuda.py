@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .. import _c, codec
-from .._errors import InvalidArgument, Unsupported, WouldTune
+from .._errors import Unsupported, WouldTune
 from ..device import Device
 from ..engine import Engine, Kernel
 from ..loss_scale import unscale_pieces

@@ -125,7 +125,12 @@ def load_into(
             )
         kept = getattr(old, "bias", None)
         if layer.bias is None and kept is not None:  # which quantizing a weight does not change
-            more = {"activation": layer.activation, "accum": layer.accum, "order": layer.order, "dtype": layer.dtype}
+            more: dict[str, Any] = {
+                "activation": layer.activation,
+                "accum": layer.accum,
+                "order": layer.order,
+                "dtype": layer.dtype,
+            }
             more["factors"] = layer.factors
             layer = QuantizedLinear.from_weight(layer.weight, kept.detach().cpu().clone(), **more)
         device = next((t.device for t in (*old.parameters(), *old.buffers())), torch.device("cpu"))
@@ -223,7 +228,9 @@ class _Reader:
                 continue
             layer = name[: -len(suffix)]
             read = self._gguf if gguf else self._reader(layer, suffix, tensor)
-            if read is None or (gguf and not (suffix == ".weight" and len(tensor.shape) == 2 and _is_quantized(tensor))):
+            if read is None or (
+                gguf and not (suffix == ".weight" and len(tensor.shape) == 2 and _is_quantized(tensor))
+            ):
                 continue
             try:
                 found = read(layer, tensor)
@@ -306,7 +313,9 @@ class _Reader:
             bits = 32 * zeros.shape[-1] // scales.shape[-1]
         own = (stated,) if stated else (2, 3, 4, 8)
         if bits not in own and not self.config.get("dynamic"):  # which has bits by layer
-            raise Unsupported(f"{layer}: bits", str(bits), f"{' or '.join(map(str, own))}, as qzeros and config.json say")
+            raise Unsupported(
+                f"{layer}: bits", str(bits), f"{' or '.join(map(str, own))}, as qzeros and config.json say"
+            )
         return bits
 
     def _bytes_of_words(self, layer: str, codes: Any, scales: Any, zeros: Any, g_idx: Any, n: int, k: int) -> Any:
@@ -320,7 +329,9 @@ class _Reader:
             return row_weight(values.contiguous(), scales, f"{layer}.weight")
         group = k // scales.shape[1]
         if group % 32:
-            raise Unsupported(f"{layer}.weight_scale", f"8 bits in groups of {group}", "groups of a multiple of 32, or rows")
+            raise Unsupported(
+                f"{layer}.weight_scale", f"8 bits in groups of {group}", "groups of a multiple of 32, or rows"
+            )
         half = half_scales(scales, f"{layer}.weight_scale")
         if half.dtype != torch.float16:
             raise Unsupported(f"{layer}.weight_scale", "bfloat16", "numbers that float16 has, as q8_0 stores them")
@@ -339,7 +350,7 @@ class _Reader:
         if shape is None:
             if len(stated) != 1 and self.config:
                 raise InvalidArgument(f"{layer}.weight_shape", "missing", "a tensor, or num_bits of config.json")
-            bits = stated.pop() if stated else 4
+            bits = int(stated.pop() or 4) if stated else 4
             n, k = codes.shape[0], 32 * codes.shape[1] // max(bits, 1)
         else:
             if shape.numel() != 2:
@@ -432,7 +443,9 @@ class _Reader:
         data = (rows.reshape(n, -1, 4) << torch.tensor([0, 2, 4, 6], dtype=torch.uint8)).sum(-1, dtype=torch.uint8)
         if self.config.get("linear_class", "bitlinear") == "bitlinear":
             scale = 1 / scale
-        return self._layer(layer, QuantizedWeight.from_streams([data, scale.expand(n).contiguous()], "ternary_row", n, k))
+        return self._layer(
+            layer, QuantizedWeight.from_streams([data, scale.expand(n).contiguous()], "ternary_row", n, k)
+        )
 
     def _rows(self, layer: str, codes: ModelTensor) -> QuantizedLinear:
         stored = self._get(layer, "weight_scale")
@@ -471,7 +484,11 @@ class _Reader:
     # ---- tensors
 
     def _layer(self, layer: str, weight: QuantizedWeight, order: Tensor | None = None) -> QuantizedLinear:
-        parts = [part for part in ("svdquant_lora_a", "weight_quantizer._svdquant_lora_a") if f"{layer}.{part}" in self.tensors]
+        parts = [
+            part
+            for part in ("svdquant_lora_a", "weight_quantizer._svdquant_lora_a")
+            if f"{layer}.{part}" in self.tensors
+        ]
         if parts:
             raise Unsupported(f"{layer}.{parts[0]}", "a low-rank part", "layers without")
         # Model Optimizer's of AWQ and SmoothQuant; and a QuantizedLinear's own.
@@ -479,7 +496,7 @@ class _Reader:
         bias = self._tensor(layer, "bias")
         if bias is not None and self.dtype is not None:
             bias = bias.to(self.dtype)
-        more = {"order": order, "factors": factors, "dtype": self.dtype}
+        more: dict[str, Any] = {"order": order, "factors": factors, "dtype": self.dtype}
         return QuantizedLinear.from_weight(weight, bias, **more, **self.options(layer))
 
     def _get(self, layer: str, part: str) -> ModelTensor:

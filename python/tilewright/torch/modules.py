@@ -320,8 +320,8 @@ class QuantizedLinear(nn.Module):
         factors: Tensor | None = None,
         dtype: torch.dtype | None = None,
     ) -> Self:
-        """A layer around a weight, which several layers may share. order: [in_features] of integers, or None; factors: as many floats, or None. dtype:
-        None is the bias's, or the default."""
+        """A layer around a weight, which several layers may share. order: [in_features] of integers, or None; factors:
+        as many floats, or None. dtype: None is the bias's, or the default."""
         layer = cls.__new__(cls)
         nn.Module.__init__(layer)
         if bias is not None:

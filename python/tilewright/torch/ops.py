@@ -169,9 +169,7 @@ def linear(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, problem: st
         raise _cuda.cause(error) from None
 
 
-def _linear(
-    x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, problem: str
-) -> Tensor:
+def _linear(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, problem: str) -> Tensor:
     if not isinstance(weight, (list, tuple)):  # which the dispatcher takes
         weight = list(weight)
     if not (torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad))):
@@ -441,9 +439,7 @@ def conv(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, problem: str,
         raise _cuda.cause(error) from None
 
 
-def _conv(
-    x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, amax: Tensor | None, problem: str
-) -> Tensor:
+def _conv(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, amax: Tensor | None, problem: str) -> Tensor:
     if not isinstance(weight, (list, tuple)):  # which the dispatcher takes
         weight = list(weight)
     if not (torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad))):
@@ -510,17 +506,17 @@ for _name, _rule in (
 @register_flop_formula([torch.ops.tilewright.linear, torch.ops.tilewright.linear_grad])
 def _linear_flops(x: Any, weight: Any, *rest: Any, out_shape: Any = None, **more: Any) -> int:
     """Of x [..., k] and y [..., n], whichever is given: multiplications and additions, as PyTorch counts them."""
-    return 2 * math.prod(x) * out_shape[-1]
+    return int(2 * math.prod(x) * out_shape[-1])
 
 
 @register_flop_formula(torch.ops.tilewright.conv)
 def _conv_flops(x: Any, weight: Any, bias: Any, amax: Any, problem: str, *, out_shape: Any = None, **more: Any) -> int:
-    return 2 * math.prod(out_shape) * conv_spec(problem).cols
+    return int(2 * math.prod(out_shape) * conv_spec(problem).cols)
 
 
 @register_flop_formula(torch.ops.tilewright.conv_grad)
 def _conv_grad_flops(dy: Any, weight: Any, problem: str, *rest: Any, out_shape: Any = None, **more: Any) -> int:
-    return 2 * math.prod(dy) * conv_spec(problem).cols
+    return int(2 * math.prod(dy) * conv_spec(problem).cols)
 
 
 # ---- formats

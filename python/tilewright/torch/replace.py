@@ -45,10 +45,10 @@ class ReplaceReport(NamedTuple):
 def replace_linears(
     model: nn.Module, rules: Rules = "q4_0", *, layer: type[QuantizedLinear] = QuantizedLinear
 ) -> ReplaceReport:
-    """Replaces nn.Linear layers in place. rules: a format's name, of the weights of all of them; or in order, (which, options); the first that matches a layer's qualified
-    name decides. which: a glob ("*.mlp.*"), a compiled regular expression (searched for), or a function of the name.
-    options: arguments of QuantizedLinear.from_linear(), or None: leave it alone, as are layers that no rule matches. A dict has
-    (which, options) as its items.
+    """Replaces nn.Linear layers in place. rules: a format's name, of the weights of all of them; or in order, (which,
+    options); the first that matches a layer's qualified name decides. which: a glob ("*.mlp.*"), a compiled regular
+    expression (searched for), or a function of the name. options: arguments of QuantizedLinear.from_linear(), or None:
+    leave it alone, as are layers that no rule matches. A dict has (which, options) as its items.
 
     Left alone with a reason in the report are also subclasses of nn.Linear, layers whose shape the format does not
     take, and layers that share their weight with something that is not replaced alike. Layers that share a weight
@@ -104,9 +104,7 @@ class _Convs:
 def _replace(model: nn.Module, rules: Rules, kinds: Mapping[type[nn.Module], Any]) -> ReplaceReport:
     """kinds: by the type of layer."""
     some = next(iter(kinds.values())).layer
-    rules = [
-        (which, None if options is None else {**some.defaults, **options}) for which, options in _listed(rules)
-    ]
+    rules = [(which, None if options is None else {**some.defaults, **options}) for which, options in _listed(rules)]
     for _, options in rules:
         _check_options(options, some.options)
     if isinstance(model, tuple(kinds)):

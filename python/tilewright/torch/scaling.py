@@ -103,9 +103,10 @@ def _check_factors(growth: float, backoff: float, interval: int) -> None:
 
 
 class GradScaler:
-    """What torch.amp.GradScaler does, with the same arguments, methods and state_dict(), for the gradients of one device
-    (device: its type, as "cuda"; None: that of the first loss): unscaled by one launch for each dtype, and with a scale that the host never waits for but
-    in step(), where an optimizer cannot skip by itself. One thread at a time."""
+    """What torch.amp.GradScaler does, with the same arguments, methods and state_dict(), for the gradients of one
+    device (device: its type, as "cuda"; None: that of the first loss): unscaled by one launch for each dtype, and with
+    a scale that the host never waits for but in step(), where an optimizer cannot skip by itself. One thread at a
+    time."""
 
     def __init__(
         self,
@@ -119,7 +120,9 @@ class GradScaler:
         try:
             self._device = None if device is None else torch.device(device).type
         except (RuntimeError, TypeError):
-            raise InvalidArgument("device", repr(device), "cuda, cpu or None; init_scale is the second argument") from None
+            raise InvalidArgument(
+                "device", repr(device), "cuda, cpu or None; init_scale is the second argument"
+            ) from None
         _check_scale("init_scale", init_scale)
         _check_scale("init_scale", float(torch.tensor(init_scale, dtype=torch.float32)))
         _check_factors(growth_factor, backoff_factor, growth_interval)
@@ -153,7 +156,9 @@ class GradScaler:
             raise InvalidArgument("optimizer", "one that was unscaled or stepped", "one unscale_() for each update()")
         grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         if any(grad.dtype == torch.float16 for grad in grads):
-            allowed = "float32 or bfloat16: a float16 gradient would lose what scaling saved; keep parameters in float32"
+            allowed = (
+                "float32 or bfloat16: a float16 gradient would lose what scaling saved; keep parameters in float32"
+            )
             raise InvalidArgument("optimizer", "one with float16 gradients", allowed)
         if not grads:
             raise InvalidArgument("optimizer", "one without gradients", "one with some: backward() comes first")
@@ -214,10 +219,15 @@ class GradScaler:
     def set_growth_interval(self, new_interval: int) -> None:
         self._set_factors(interval=new_interval)
 
-    def _set_factors(self, **changed: Any) -> None:
-        factors = tuple({**dict(zip(("growth", "backoff", "interval"), self._factors)), **changed}.values())
-        _check_factors(*factors)
-        self._factors = factors
+    def _set_factors(
+        self, growth: float | None = None, backoff: float | None = None, interval: int | None = None
+    ) -> None:
+        now = self._factors
+        growth = now[0] if growth is None else growth
+        backoff = now[1] if backoff is None else backoff
+        interval = now[2] if interval is None else interval
+        _check_factors(growth, backoff, interval)
+        self._factors = (growth, backoff, interval)
 
     def get_scale(self) -> float:
         """Waits for the device."""
