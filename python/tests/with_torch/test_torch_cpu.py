@@ -83,7 +83,7 @@ def test_activations(kernels, act):
     "activation, weight, n, why",
     (
         (None, "q4_0", 48, "x exact"),
-        ("e4m3_row", "e4m3_row", 48, "no panels"),
+        ("q8_1", "nf4", 48, "no panels"),
         ("q8_1", "q4_0", 40, "a multiple of 16"),
         ("mxfp8", "q4_0", 48, "no kernel makes x=mxfp8"),
     ),
@@ -159,12 +159,12 @@ def test_no_dispatcher_where_nothing_would_see_the_call(kernels, monkeypatch):
 
 
 def test_tune_and_prewarm_say_why_nothing_is_done():
-    model = torch.nn.Sequential(layer_of("e4m3_row", "e4m3_row"), torch.nn.ReLU())
+    model = torch.nn.Sequential(layer_of("nf4", "q8_1"), torch.nn.ReLU())
     text = str(twt.tune(model, torch.randn(1, 256), device="cpu", budget_seconds=5))
-    assert " 0 problems tuned" in text and "w=e4m3_row has no panels" in text
+    assert " 0 problems tuned" in text and "w=nf4 has no panels" in text
     assert "no quantized layer" in str(twt.tune(torch.nn.ReLU(), torch.randn(1, 256), device="cpu"))
     report = twt.prewarm(model, torch.randn(1, 256), "x86-64-v3")
-    assert report.failed == 1 and "w=e4m3_row has no panels" in report.failures[0]
+    assert report.failed == 1 and "w=nf4 has no panels" in report.failures[0]
 
 
 def test_prewarm_for_a_cpu_compiles_its_kernels(tmp_path):
