@@ -280,6 +280,10 @@ std::int64_t GgufTensor::rows() const {
   return n;
 }
 
+Gguf Gguf::open(const std::string& path) {
+  return readers::in_file(path, [&] { return Gguf(ByteSource::file(path)); });
+}
+
 Gguf::Gguf(std::unique_ptr<ByteSource> source) : source_(std::move(source)) {
   Cursor in(*source_);
   read_preamble(in);

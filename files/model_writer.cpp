@@ -107,6 +107,8 @@ class PartFile {
     struct stat here = {}, there = {};
     if (::fstat(fd_, &here) != 0) throw_errno(path_);
     if (!S_ISREG(here.st_mode)) throw Error(ErrorCode::io, "file", path_, "must be a regular file");
+    if (here.st_nlink > 1)  // emptying it would empty what somebody keeps under another name
+      throw Error(ErrorCode::io, "file", path_, "has other names (hard links); remove this one");
     if (::lstat(path_.c_str(), &there) != 0 || here.st_ino != there.st_ino || here.st_dev != there.st_dev)
       throw Error(ErrorCode::io, "file", path_, "another process has just finished or removed it");
   }

@@ -121,7 +121,7 @@ class Importances {
       if (is_float(t.format)) add(file, t.name, decode(t.format, model.read(t), columns(file, t.name, t.shape)));
   }
   void add_imatrix(const std::string& file) {
-    const Gguf gguf = in_file(file, [&] { return Gguf::open(file); });
+    const Gguf gguf = Gguf::open(file);
     for (const GgufTensor& t : gguf.tensors()) {
       if (!t.name.ends_with(kSums)) continue;
       const std::string name = t.name.substr(0, t.name.size() - kSums.size());

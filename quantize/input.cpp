@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <unordered_map>
@@ -66,6 +67,7 @@ Input::Input(std::span<const std::string> paths) {
       if (paths.size() > 1)
         throw Error(ErrorCode::invalid_argument, "input", path, "an index stands alone: it names the files");
       index = read_index(path);
+      files_.push_back(path);
       std::set<std::string> files;
       for (const auto& [name, file] : index) files.insert(file);
       for (const std::string& file : files) add_safetensors(folder_of(path) + file);
@@ -112,9 +114,17 @@ void Input::add_gguf(const std::string& path) {
 }
 
 void Input::add_identity(const std::string& path) {
+  files_.push_back(path);
   struct stat info = {};
   if (::stat(path.c_str(), &info) != 0) throw Error(ErrorCode::io, "file", path, std::strerror(errno));
   identity_ += fmt::format("{} {}.{:09}\n", info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec);
+}
+
+std::string Input::file_at(const std::string& path) const {
+  std::error_code missing;
+  const auto same = [&](const std::string& file) { return std::filesystem::equivalent(file, path, missing); };
+  const auto it = std::find_if(files_.begin(), files_.end(), same);
+  return it == files_.end() ? "" : *it;
 }
 
 void Input::read(const InputTensor& tensor, std::uint64_t first, std::span<std::byte> to) const {

@@ -31,6 +31,8 @@ class Input {
   void read(const InputTensor& tensor, std::uint64_t first, std::span<std::byte> to) const;
   std::vector<std::pair<std::string, std::string>> metadata() const;  // of safetensors
   const Gguf* gguf() const { return gguf_.empty() ? nullptr : &gguf_.front(); }
+  // The name of the file among those read that `path` names too, by whatever name; empty if there is none.
+  std::string file_at(const std::string& path) const;
   // Sizes and times of the files and all tensors' names, types, shapes and places.
   const std::string& identity() const { return identity_; }
 
@@ -42,6 +44,7 @@ class Input {
   std::vector<Safetensors> safetensors_;
   std::vector<Gguf> gguf_;
   std::vector<InputTensor> tensors_;
+  std::vector<std::string> files_;  // the index included
   std::string identity_;
 };
 

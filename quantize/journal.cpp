@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <tilewright/byte_source.h>
 #include <tilewright/error.h>
 #include <tilewright/store.h>
@@ -36,6 +37,21 @@ void write_all(int fd, std::string_view text, const std::string& path) {
   }
 }
 
+// Opens a file to write that has no other name, or makes it. `flags` are applied once that is known: what is truncated
+// is nobody else's. O_NONBLOCK: opening a FIFO would wait for its reader.
+int open_own(const std::string& path, int flags) {
+  const int fd =
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | (flags & ~O_TRUNC), 0666);
+  if (fd < 0 && errno != ENXIO) throw_errno(path);
+  struct stat info = {};
+  const bool own = fd >= 0 && ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_nlink == 1;
+  if (own && (!(flags & O_TRUNC) || ::ftruncate(fd, 0) == 0)) return fd;
+  const int error = errno;
+  if (fd >= 0) ::close(fd);
+  if (own) throw Error(ErrorCode::io, "file", path, std::strerror(error));
+  throw Error(ErrorCode::io, "file", path, "must be a regular file without other names (hard links); remove it");
+}
+
 std::string text_of(const Json& line, const char* key) {
   const auto it = line.find(key);
   return it != line.end() && it->is_string() ? it->get<std::string>() : std::string();
@@ -63,8 +79,7 @@ std::string Digest::hex() const { return sha256_hex(pieces_ + sha256_hex(piece_)
 Journal::Journal(const std::string& path, const std::string& input, const std::string& options, bool resume)
     : path_(path) {
   if (resume) read(input, options);
-  fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_APPEND | (resume ? 0 : O_TRUNC), 0666);
-  if (fd_ < 0) throw_errno(path);
+  fd_ = open_own(path, O_APPEND | (resume ? 0 : O_TRUNC));
   // A line that was cut ends here, and does not spoil the next one.
   pending_ =
       resume ? "\n" : Json{{"tilewright_quantize", kVersion}, {"input", input}, {"options", options}}.dump() + "\n";
@@ -72,6 +87,7 @@ Journal::Journal(const std::string& path, const std::string& input, const std::s
     flush();
   } catch (...) {
     ::close(fd_);
+    if (!resume) remove();
     throw;
   }
 }
@@ -145,8 +161,7 @@ std::string read_text(const std::string& path, std::uint64_t most) {
 
 void write_text(const std::string& path, const std::string& text) {
   const std::string part = path + ".part";
-  const int fd = ::open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
-  if (fd < 0) throw_errno(part);
+  const int fd = open_own(part, O_TRUNC);
   try {
     write_all(fd, text, part);
     if (::fsync(fd) != 0 || ::rename(part.c_str(), path.c_str()) != 0) throw_errno(path);

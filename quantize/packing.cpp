@@ -255,8 +255,8 @@ OutputTensor Packing::copied(const InputTensor& t) const {
 }
 
 std::string Packing::text() const {
-  return fmt::format("{}{}", container_ == Container::gguf ? "gguf" : "safetensors",
-                     checkpoint_ ? " " + std::string(to_string(*checkpoint_)) : "");
+  const char* container = container_ == Container::gguf ? "gguf" : "safetensors";
+  return checkpoint_ ? fmt::format("{} {}", container, to_string(*checkpoint_)) : container;
 }
 
 std::string Packing::config_file() const {

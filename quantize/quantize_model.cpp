@@ -81,9 +81,11 @@ class Model {
         packing_(container_, quantizer_, policy.packing),
         threads_(policy.threads > 0 ? policy.threads
                                     : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))) {
-    for (const std::string& path : inputs)
-      if (path == output) throw Error(ErrorCode::invalid_argument, "output", output, "another file than the input");
     plan();
+    for (const std::string& path : {output_, output_ + ".part", journal_path(), report_.config_path})
+      if (const std::string read = input_.file_at(path); !read.empty())
+        throw Error(ErrorCode::invalid_argument, "output", path,
+                    fmt::format("is the file {}, which is read; choose another", printable(read)));
   }
 
   QuantizeReport report() const { return report_; }
@@ -96,7 +98,7 @@ class Model {
     std::unique_ptr<ModelWriter> writer = open_writer();
     const std::string options =
         fmt::format("{}; {}; {}", quantizer_.identity(), packing_.text(), TILEWRIGHT_VERSION_STRING);
-    Journal journal(output_ + ".part.journal", input_.identity(), options, policy_.resume);
+    Journal journal(journal_path(), input_.identity(), options, policy_.resume);
     journal_ = &journal;
     writer_ = writer.get();
     kept_part_ = policy_.resume;
@@ -114,6 +116,8 @@ class Model {
   }
 
  private:
+  std::string journal_path() const { return output_ + ".part.journal"; }
+
   void plan() {
     check_patterns("only", policy_.only, input_);
     check_patterns("skip", policy_.skip, input_);

@@ -68,7 +68,7 @@ struct GgufLimits {
 
 class TILEWRIGHT_EXPORT Gguf {
  public:
-  static Gguf open(const std::string& path) { return Gguf(ByteSource::file(path)); }
+  static Gguf open(const std::string& path);  // an error names the file
   explicit Gguf(std::unique_ptr<ByteSource> source);
 
   std::span<const GgufTensor> tensors() const { return tensors_; }  // in the file's order
