@@ -60,6 +60,10 @@ if(TILEWRIGHT_STATIC_DEPENDENCIES)
 else()
   target_link_libraries(tilewright PRIVATE SQLite::SQLite3)
 endif()
+if(NOT BUILD_SHARED_LIBS)
+  # A program that links the archive is anywhere; `./dev install` puts a fetched libnvrtc here.
+  target_link_options(tilewright INTERFACE $<INSTALL_INTERFACE:LINKER:-rpath,$<INSTALL_PREFIX>/lib/tilewright>)
+endif()
 set_target_properties(tilewright PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR} EXPORT_NAME tilewright)
 
 # The same for C: a shared library that exports the functions of tilewright_c.h and nothing else.
