@@ -9,7 +9,7 @@ import csv
 import json
 import sys
 
-OURS = "tilewright_kernel"  # the entry of every generated source; cuBLASLt's kernels have other names
+OURS = "tw_"  # how the entry of every generated source begins; cuBLASLt's kernels have other names
 
 # What is kept of ncu's metrics: name here, its name there, factor. Shares are in percent of what the unit could do: of the clocks in which
 # a multiprocessor had work (active), or of all (elapsed).
@@ -68,9 +68,9 @@ def main():
     for launch in launches:
         # A rival's product may be several kernels.
         mine = [kernels.pop(0)] if kernels else []
-        while launch["rival"] and kernels and kernels[0]["Kernel Name"] != OURS:
+        while launch["rival"] and kernels and not kernels[0]["Kernel Name"].startswith(OURS):
             mine.append(kernels.pop(0))
-        if not mine or (mine[0]["Kernel Name"] == OURS) == bool(launch["rival"]):
+        if not mine or mine[0]["Kernel Name"].startswith(OURS) == bool(launch["rival"]):
             sys.exit(f"counters: {counters_path} has other kernels than {profiled_path}, at {launch}")
         for kernel in mine:
             name = {} if not launch["rival"] else {"kernel": kernel["Kernel Name"]}

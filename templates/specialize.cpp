@@ -5,6 +5,7 @@
 #include <tilewright/error.h>
 
 #include <algorithm>
+#include <cctype>
 #include <fstream>
 #include <functional>
 #include <map>
@@ -104,10 +105,29 @@ const EmbeddedFile* embedded(std::string_view name) {
 std::string format_type(Format f) { return fmt::format("tw::fmt::{}", f.name()); }
 std::string format_file(Format f) { return fmt::format("formats/{}.cuh", f.name()); }
 
+namespace {
+
+// "tw_gemm_q8_1_q4_0_f32_wgmma": what a profiler shows. Made of nothing but what the rest of the text has anyway, so
+// that it tells no two binaries apart.
+std::string entry_of(const Specialization& s) {
+  const std::size_t slash = std::min(s.name.find('/'), s.name.size());
+  std::string entry = "tw_" + s.name.substr(0, slash);
+  constexpr std::string_view kFolder = "formats/", kEnd = ".cuh";
+  for (const std::string& include : s.includes)
+    if (include.starts_with(kFolder))
+      entry += "_" + include.substr(kFolder.size(), include.size() - kFolder.size() - kEnd.size());
+  entry += s.name.substr(slash);
+  std::replace_if(
+      entry.begin(), entry.end(), [](unsigned char c) { return !std::isalnum(c); }, '_');
+  return entry;
+}
+
+}  // namespace
+
 Source specialize(const Specialization& s) {
   Source source;
   source.name = s.name;
-  source.entry = "tilewright_kernel";
+  source.entry = entry_of(s);
   source.options = s.options;
   source.options.push_back(kMinimal);
   source.plan = s.plan;
@@ -121,11 +141,11 @@ Source specialize(const Specialization& s) {
   source.text += fmt::format(
       "using Plan = {};\n"
       "static_assert(Plan::kThreads == {} && Plan::kSharedBytes == {}, \"host and device disagree\");\n"
-      "TW_GLOBAL void TW_BOUNDS({}, {}) tilewright_kernel(TW_PARAM {}::Args args, TW_PARAM {}::Shape shape{}) {{\n"
+      "TW_GLOBAL void TW_BOUNDS({}, {}) {}(TW_PARAM {}::Args args, TW_PARAM {}::Shape shape{}) {{\n"
       "  Plan::run(args, shape{});\n"
       "}}\n",
-      s.plan_type, s.plan.threads, s.plan.shared_bytes, s.plan.threads, s.blocks_per_sm, s.space, s.space, parameters,
-      arguments);
+      s.plan_type, s.plan.threads, s.plan.shared_bytes, s.plan.threads, s.blocks_per_sm, source.entry, s.space, s.space,
+      parameters, arguments);
   source.headers = EmbeddedHeaders::get().closure(source.text);
   return source;
 }

@@ -116,7 +116,7 @@ double FakeGpu::duration(const FakeLaunch* launch, void* self) {
   auto* gpu = static_cast<FakeGpu*>(self);
   int variant = variant_of(*launch);
   if (variant >= 0 && gpu->duration_of) return gpu->duration_of(variant, gpu->runs_[variant]);
-  if (variant < 0 && gpu->gemm_duration && std::string(launch->entry) == "tilewright_kernel")
+  if (variant < 0 && gpu->gemm_duration && std::string_view(launch->entry).starts_with("tw_"))
     return gpu->gemm_duration(*launch, static_cast<const GemmArgs*>(launch->params[0])->m);
   auto it = gpu->durations.find(variant);
   return it == gpu->durations.end() ? 10 : it->second;
@@ -128,7 +128,7 @@ void FakeGpu::handle(const FakeLaunch* launch, void* self) {
   if (gpu->on_launch) gpu->on_launch(*launch);
   int variant = variant_of(*launch);
   if (variant >= 0) return gpu->run_toy(*launch, variant);
-  if (!gpu->problem_ || std::string(launch->entry) != "tilewright_kernel") return;
+  if (!gpu->problem_ || !std::string_view(launch->entry).starts_with("tw_")) return;
   bool oracle = launch->image_bytes == gpu->oracle_image_.size() &&
                 std::memcmp(launch->image, gpu->oracle_image_.data(), launch->image_bytes) == 0;
   if (const Gemm* g = gpu->problem_->as<Gemm>()) gpu->run_gemm(*launch, *g, oracle);
