@@ -42,6 +42,12 @@ std::string parent_of(const std::string& path) {
 // A cache holds code that is run, so everybody who could have written it must be trusted like the user.
 std::string owner_refusal(const struct stat& s, const std::string& what, bool allow_shared) {
   if (s.st_uid == geteuid() || s.st_uid == 0 || allow_shared) return {};
+  if (geteuid() == 0)  // with another's HOME, as under sudo: what is that user's must not become root's
+    return fmt::format(
+        "{} belongs to user {}, and this process runs as root; set TILEWRIGHT_CACHE (Options::cache) to a file in a "
+        "directory of root's, such as /root/.cache/tilewright/cache.db, or, if you trust that user with whatever this "
+        "process may do, set TILEWRIGHT_ALLOW_SHARED=1 (Options::allow_shared)",
+        what, s.st_uid);
   return fmt::format(
       "{} belongs to user {}, and this process runs as user {}; run: chown {} '{}', let it belong to root, or, if you "
       "trust that user with whatever this process may do, set TILEWRIGHT_ALLOW_SHARED=1 (Options::allow_shared)",

@@ -166,7 +166,8 @@ TEST_CASE("a directory or file of another user is refused") {
   const auto other = child::kNobody - 1;
   REQUIRE(chown(dir.path().c_str(), other, other) == 0);
   CHECK(child::run("refused", {path, "belongs to user"}, child::kNobody) == 0);
-  check_refused(path, "belongs to user");  // root may write there, and still must not run what is there
+  check_refused(path, "belongs to user");       // root may write there, and still must not run what is there
+  check_refused(path, "set TILEWRIGHT_CACHE");  // and not take the directory from its owner
   REQUIRE(chown(dir.path().c_str(), child::kNobody, child::kNobody) == 0);
   REQUIRE(chown(path.c_str(), other, other) == 0);
   chmod(path.c_str(), 0644);
