@@ -34,7 +34,7 @@ def read(paths):
         result = json.loads(Path(path).read_text())
         environment = result["environment"]
         device = f'{environment.get("device", "no device")}, driver {environment.get("driver", "?")}'
-        commits.append(f'{environment.get("commit", "?")[:7]} ({environment.get("date", "?")[:10]})')
+        commits.append(f'{environment.get("commit", "")[:7] or "not recorded"} ({environment.get("date", "?")[:10]})')
         for row in result["results"].get("gemm", {}).get("rows", []):
             row["detail"] = f'm={row["m"]} {row["n"]}x{row["k"]}'
             key = row["label"], row["m"], row["n"], row["k"], row["target_text"]
@@ -57,10 +57,17 @@ def text(x, y, words, anchor="start", color=INK, size=11, weight="normal"):
             f'font-weight="{weight}">{html.escape(words)}</text>')
 
 
+def ticks(most):
+    """Four to eight round numbers from 0 on, up to `most`."""
+    step = next(s for exponent in range(-3, 5) for s in (10.0 ** exponent, 2 * 10.0 ** exponent, 5 * 10.0 ** exponent)
+                if most / s < 8)
+    return [i * step for i in range(int(most / step) + 1)]
+
+
 def panel(title, rows, show, top):
     """The panel's elements and the y below it."""
     out = [text(8, top + 14, title, size=13, weight="bold")]
-    y = top + 26
+    y = top + 40
     most = max(max(r["value"], r["target"]) for r in rows) * 1.02
     start = y
     labels = []
@@ -81,7 +88,10 @@ def panel(title, rows, show, top):
             out.append(text(LEFT + WIDTH + 8, y + BAR - 2, f'{reached}   {r["detail"]}', size=8.5))
             y += BAR
         y += GAP
-    out.insert(0, f'<path d="M{LEFT} {start - 4}V{y - GAP + 4}" stroke="{FAINT}"/>')
+    for value in ticks(most):
+        x = LEFT + WIDTH * value / most
+        out.insert(0, f'<path d="M{x:.1f} {start - 4}V{y - GAP + 4}" stroke="{FAINT}"/>')
+        out.append(text(x, start - 7, show(value), "middle", size=8.5))
     return out, y + 12
 
 

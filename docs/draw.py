@@ -44,7 +44,7 @@ def picture(width, height, title, elements):
 STEPS = [
     ("Problem", ["gemm x=f16 w=q4_0", "y=f16 m=1", "n=4096 k=14336"], "descriptor"),
     ("Candidates", ["legal knobs by family,", "ranked by a cost model;", "one source text each"], "templates/"),
-    ("Binaries", ["NVRTC compiles them", "in process for", "this GPU"], "jit/"),
+    ("Binaries", ["NVRTC, on CPUs LLVM,", "compiles them in", "process"], "jit/"),
     ("Choice", ["each candidate verified", "against a reference,", "then timed, cold"], "tuner/"),
     ("Kernel", ["one per bucket of m;", "launch() compiles and", "allocates nothing"], "launch"),
 ]
