@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // calibrate: the ranges, scales and zero points of tensors in .npy and .safetensors files.
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <fnmatch.h>
-#include <sys/stat.h>
 #include <tilewright/calibration.h>
 #include <tilewright/npy.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -18,6 +14,7 @@
 
 #include "cli/command.h"
 #include "cli/histogram_plot.h"
+#include "cli/output_file.h"
 
 namespace tilewright::cli {
 namespace {
@@ -214,30 +211,6 @@ Table calibration_table(const std::vector<Calibrated>& results, bool channels) {
   return t;
 }
 
-// Under another name first, so that a file of this name is always whole.
-void write_whole(const char* option, const std::string& path, std::string_view text) {
-  std::string temporary = path + ".XXXXXX";
-  const auto fail = [&] {
-    const int error = errno;
-    ::unlink(temporary.c_str());
-    throw Error(ErrorCode::io, option, path, std::strerror(error));
-  };
-  const int fd = ::mkostemp(temporary.data(), O_CLOEXEC);
-  if (fd < 0) throw Error(ErrorCode::io, option, path, std::strerror(errno));
-  bool right = ::fchmod(fd, 0644) == 0;
-  while (right && !text.empty()) {
-    const ssize_t n = ::write(fd, text.data(), text.size());
-    if (n < 0 && errno == EINTR) continue;
-    right = n > 0;
-    if (right) text.remove_prefix(static_cast<std::size_t>(n));
-  }
-  right = right && ::fsync(fd) == 0;
-  const int error = errno;
-  ::close(fd);
-  errno = error;
-  if (!right || ::rename(temporary.c_str(), path.c_str()) != 0) fail();
-}
-
 Calibration calibration_of(const CalibrateArgs& args) {
   Calibration how;
   how.method = parse_calibration_method(args.method);
@@ -265,6 +238,8 @@ void check_numbers(const Calibration& how, double momentum) {
 int run_calibrate(const Context& context, const CalibrateArgs& args) {
   const Calibration how = calibration_of(args);
   check_numbers(how, args.momentum);
+  refuse_input("--out", args.out, args.files);
+  refuse_input("--plot", args.plot, args.files);
   const CalibrationInputs inputs = inputs_of(args);
   if (!args.plot.empty() && inputs.tensors.size() != 1)
     throw Error(ErrorCode::invalid_argument, "--plot", args.plot,

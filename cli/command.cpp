@@ -38,6 +38,7 @@ CLI::App* add_command(Context& context, CLI::App& parent, const std::string& nam
 void add_problem(CLI::App* command, ProblemArgument& argument, bool required) {
   auto* option = command->add_option("problem", argument.words, "e.g. gemm x=q8_1 w=q4_0 y=f32 m=1 n=4096 k=4096");
   option->type_name("PROBLEM");
+  command->footer("\n'tilewright operations' lists what a PROBLEM may say, 'tilewright --help' its grammar.\n");
   if (required) option->required();
 }
 
@@ -96,10 +97,8 @@ const Arch& arch_or_device(const std::string& name, const Options& options) {
   if (name == "cpu") return host_arch();
   if (!name.empty() && name != "native") return arch(name);
   if (Device::count(options.driver) > 0) return arch(Device::open(0, options.driver).arch().name);
-  if (name == "native") return host_arch();
-  std::string names;
-  for (const Arch& a : archs()) names += (names.empty() ? "" : ", ") + std::string(a.name);
-  throw Error(ErrorCode::invalid_argument, "--arch", name, "there is no GPU here, so name a target: one of " + names);
+  if (name.empty()) tell("no GPU was found; this machine's CPU is the target (--arch names another)");
+  return host_arch();
 }
 
 Device need_device(int ordinal, const Options& options, const char* what) {
@@ -124,6 +123,17 @@ Device need_device(const std::string& name, const Options& options, const char* 
 Device device_or_cpu(const std::string& name, const Options& options, const char* what) {
   if (!name.empty()) return need_device(name, options, what);
   return Device::count(options.driver) > 0 ? Device::open(0, options.driver) : Device::open_cpu();
+}
+
+CLI::Option* add_target(CLI::App* command, std::string& name) {
+  return command->add_option("--arch", name, "Target, e.g. sm_90a, cpu or native (default: the first GPU, else cpu)");
+}
+
+CLI::Option* add_device(CLI::App* command, std::string& name) {
+  return command->add_option(
+      "--device", name,
+      "Ordinal of the GPU, an error if there is none; cpu; or cpu:TARGET, another target of this CPU (default: "
+      "the first GPU, else cpu)");
 }
 
 void tell_of_cpu(const std::string& name, const Device& device) {

@@ -42,17 +42,19 @@ struct Context {
 
 CLI::App* add_command(Context& context, CLI::App& parent, const std::string& name, const std::string& help);
 
-void add_catalogue(Context& context);   // formats, encoders, archs, operations, families
-void add_plan(Context& context);        // plan, emit
-void add_prewarm(Context& context);     // prewarm
-void add_tune(Context& context);        // tune
-void add_plot(Context& context);        // plot
-void add_calibrate(Context& context);   // calibrate
-void add_run(Context& context);         // run
-void add_quantize(Context& context);    // quantize
-void add_cache(Context& context);       // cache ...
-void add_doctor(Context& context);      // doctor
-void add_completion(Context& context);  // completion
+void add_catalogue(Context& context);    // formats, encoders, archs, operations, families
+void add_plan(Context& context);         // plan, emit
+void add_prewarm(Context& context);      // prewarm
+void add_tune(Context& context);         // tune
+void add_plot(Context& context);         // plot
+void add_calibrate(Context& context);    // calibrate
+void add_bench(Context& context);        // bench
+void add_model_files(Context& context);  // tensors, workload
+void add_run(Context& context);          // run
+void add_quantize(Context& context);     // quantize
+void add_cache(Context& context);        // cache ...
+void add_doctor(Context& context);       // doctor
+void add_completion(Context& context);   // completion
 
 // PROBLEM may be one argument or one per field.
 struct ProblemArgument {
@@ -69,7 +71,7 @@ std::vector<Problem> all_problems(const ProblemArgument& argument, const std::ve
 // Throws Error (io) naming the variables to set if no place for a cache file is known.
 void need_cache(const Options& options);
 
-// --arch, or the device's where it is empty or "native", else an Error that lists the names.
+// --arch; where it is empty or "native", the first GPU's, else this machine's CPU.
 const Arch& arch_or_device(const std::string& name, const Options& options);
 // Several of these, or "all"; each once.
 std::vector<const Arch*> targets(const std::vector<std::string>& names, const Options& options);
@@ -79,6 +81,8 @@ Device need_device(int ordinal, const Options& options, const char* what);
 Device need_device(const std::string& name, const Options& options, const char* what);
 // Without a name: the first GPU, else this machine's CPU.
 Device device_or_cpu(const std::string& name, const Options& options, const char* what);
+CLI::Option* add_target(CLI::App* command, std::string& name);
+CLI::Option* add_device(CLI::App* command, std::string& name);
 void tell_of_cpu(const std::string& name, const Device& device);  // that it was taken without having been named
 // What is computed on `arch`: on a CPU with w in panels, if its kernels take it so. (On a GPU kernels take weights as
 // they are stored, too, and who wants them packed asks for it.)

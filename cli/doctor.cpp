@@ -50,8 +50,7 @@ Finding check_driver(const Options& options) {
     return {devices || fs::exists(options.driver) ? State::problem : State::note,
             "driver",
             e.what(),
-            devices ? "kernels cannot run here"
-                    : "run and tune take this machine's CPU; run --device 0 and plot end with 4; the rest needs no GPU",
+            devices ? "kernels cannot run here" : "commands take this machine's CPU; --device 0 ends with 4",
             {{"version", nullptr}, {"devices", devices}}};
   }
 }
@@ -132,7 +131,7 @@ Finding check_compiler(const Options& options, bool shipped) try {
       intended ? State::note : State::problem,
       "libnvrtc",
       e.what(),
-      fmt::format("nothing can be compiled: prewarm and tune fail, and prepare() serves only what a cache has{} "
+      fmt::format("nothing can be compiled for GPUs, which leaves what a cache has; for CPUs libLLVM compiles{} "
                   "'pip install nvidia-cuda-nvrtc' in an active virtual environment, install a CUDA toolkit, or set "
                   "TILEWRIGHT_NVRTC",
                   intended ? ". That is enough if every problem was prewarmed; if not, run" : ". Run"),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // tilewright: the library at the command line.
 #include <fmt/format.h>
+#include <tilewright/text.h>
 
 #include <exception>
 #include <string>
@@ -42,12 +43,12 @@ std::string footer() {
 
 // CLI11 would only say that a subcommand is required.
 void check_command(CLI::App& app, const std::string& name) {
-  std::string names;
+  std::vector<std::string_view> names;
   for (const CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) {
     if (command->get_name() == name) return;
-    names += (names.empty() ? "" : ", ") + command->get_name();
+    names.push_back(command->get_name());
   }
-  throw Error(ErrorCode::invalid_argument, "command", name, "must be one of " + names);
+  throw Error(ErrorCode::invalid_argument, "command", name, one_of(names, name));
 }
 
 // `tilewright help` and `tilewright help COMMAND`, as many tools have them.
@@ -65,7 +66,6 @@ int run(Context& context, int argc, char** argv) {
   CLI::App app("JIT-compiled, autotuned quantized GEMM kernels for NVIDIA GPUs and for CPUs", "tilewright");
   context.app = &app;
   app.require_subcommand(1);
-  app.footer(footer());
   app.set_version_flag("--version", TILEWRIGHT_VERSION_STRING);
   add_catalogue(context);
   add_plan(context);
@@ -74,10 +74,13 @@ int run(Context& context, int argc, char** argv) {
   add_plot(context);
   add_calibrate(context);
   add_run(context);
+  add_bench(context);
+  add_model_files(context);
   add_quantize(context);
   add_cache(context);
   add_doctor(context);
   add_completion(context);
+  app.footer(footer());  // last: commands that exist would repeat it
   if (argc > 1 && argv[1][0] != '-') check_command(app, argv[1]);
   try {
     app.parse(argc, argv);

@@ -16,6 +16,7 @@ struct PlanArgs {
   ProblemArgument problem;
   std::string arch, candidate, directory;
   int top = 10;
+  bool packed = false;
 };
 
 Json knobs_json(const Candidate& c) {
@@ -24,12 +25,18 @@ Json knobs_json(const Candidate& c) {
   return knobs;
 }
 
+Problem problem_for(const Engine& engine, const PlanArgs& args, const Arch& target) {
+  const Problem problem = args.problem.parse();
+  // A CPU that nobody named computes as `run` does there.
+  return args.packed || (args.arch.empty() && target.cpu) ? engine.packed(problem, target) : problem;
+}
+
 int run_plan(const Context& context, const PlanArgs& args) {
   Options options = context.options();
   options.cache_read_only = true;
-  const Problem problem = args.problem.parse();
   const Arch& target = arch_or_device(args.arch, options);
   const Engine engine(std::move(options));
+  const Problem problem = problem_for(engine, args, target);
   const auto plans = engine.plan(problem, target);
   Json list = Json::array();
   Table table({"#", "candidate", "predicted", "blocks", "threads", "shared"});
@@ -69,8 +76,8 @@ int run_plan(const Context& context, const PlanArgs& args) {
   return kOk;
 }
 
-Source source_for(const Problem& problem, const Arch& target, const PlanArgs& args, Options options) {
-  if (args.candidate.empty()) return Engine(std::move(options)).emit(problem, target);
+Source source_for(const Problem& problem, const Arch& target, const PlanArgs& args, const Engine& engine) {
+  if (args.candidate.empty()) return engine.emit(problem, target);
   const Candidate candidate = Candidate::parse(args.candidate);
   const Family& f = family(problem.op(), candidate.family);
   std::string why = f.why_not(problem, target);
@@ -97,9 +104,10 @@ void write_file(const std::filesystem::path& path, std::string_view text) {
 int run_emit(const Context& context, const PlanArgs& args) {
   Options options = context.options();
   options.cache_read_only = true;
-  const Problem problem = args.problem.parse();
   const Arch& target = arch_or_device(args.arch, options);
-  const Source source = source_for(problem, target, args, std::move(options));
+  const Engine engine(std::move(options));
+  const Problem problem = problem_for(engine, args, target);
+  const Source source = source_for(problem, target, args, engine);
   if (source.text.empty())
     throw Error(ErrorCode::unsupported, "problem", problem.text() + " on " + target.name,
                 source.name + " computes it, which is built into the library and has no source that is compiled");
@@ -135,16 +143,19 @@ int run_emit(const Context& context, const PlanArgs& args) {
 }  // namespace
 
 void add_plan(Context& context) {
+  constexpr const char* kPacked = "Weights in the order that the target's kernels want";
   const auto args = std::make_shared<PlanArgs>();
   CLI::App* plan = add_command(context, *context.app, "plan", "Rank the legal candidates of a problem");
   add_problem(plan, args->problem, true);
-  plan->add_option("--arch", args->arch, "Target, e.g. sm_90a or native (default: this machine's device)");
+  add_target(plan, args->arch);
+  plan->add_flag("--packed", args->packed, kPacked);
   plan->add_option("--top", args->top, "Print at most this many; 0: all")->check(at_least(0));
   plan->callback([&context, args] { context.action = [&context, args] { return run_plan(context, *args); }; });
 
   CLI::App* emit = add_command(context, *context.app, "emit", "Print the source of the chosen kernel");
   add_problem(emit, args->problem, true);
-  emit->add_option("--arch", args->arch, "Target, e.g. sm_90a or native (default: this machine's device)");
+  add_target(emit, args->arch);
+  emit->add_flag("--packed", args->packed, kPacked);
   emit->add_option("--candidate", args->candidate, "This one instead of the chosen, as plan prints it");
   emit->add_option("--dir", args->directory,
                    "Write the source here: kernel.cu and every header it includes; for a CPU kernel.ll");

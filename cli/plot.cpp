@@ -9,6 +9,8 @@
 #include <fstream>
 
 #include "cli/command.h"
+#include "cli/output_file.h"
+#include "cli/roofline.h"
 #include "cli/rows_plot.h"
 
 namespace tilewright::cli {
@@ -17,36 +19,24 @@ namespace {
 struct PlotArgs {
   ProblemArgument problem;
   bool packed = false;
-  int device = 0;
-  std::string rivals, output;
+  std::string device, rivals, output;
 };
 
-// The rates that the cost model assumes for this device and these kernels.
-struct Rates {
-  double tbps = 0;
-  double tflops = 0;  // of the matrix units; 0 if no kernel uses them
-};
-
-Rates rates_of(const Problem& problem, const Device& device, const std::vector<RowRange>& ranges) {
-  const Arch& arch = device.arch();
-  double relative = 0;  // to 16-bit mma.sync
-  for (const RowRange& r : ranges) {
-    const Problem served = problem.with_rows(r.last ? r.last : kMostStepRows);
-    const Traits traits = family(problem.op(), r.candidate.family).traits(served, arch, r.candidate);
-    if (traits.mma_ops > 0) relative = std::max(relative, traits.mma_rate);
-  }
-  return {arch.typical_tbps, arch.typical_mma16_tf * device.sms() / arch.typical_sms * relative};
+Roofline roofline_of(const Problem& problem, const Device& device, const std::vector<RowRange>& ranges) {
+  Roofline roofline;
+  for (const RowRange& r : ranges)
+    roofline.add(problem.with_rows(r.last ? r.last : kMostStepRows), device, r.candidate);
+  return roofline;
 }
 
-std::vector<TimedRows> roofline(const Problem& problem, const Rates& rates) {
+std::vector<TimedRows> points_of(const Problem& problem, const Roofline& roofline) {
   std::vector<TimedRows> points;
   constexpr int kPerOctave = 8;
   for (int i = 0; points.empty() || points.back().rows < kMostStepRows; ++i) {
     const auto rows = static_cast<std::int64_t>(std::exp2(static_cast<double>(i) / kPerOctave) + 0.5);
     if (!points.empty() && rows == points.back().rows) continue;
     const Problem at = problem.with_rows(rows);
-    const double memory = at.min_bytes() / rates.tbps / 1e6;
-    const double compute = rates.tflops > 0 ? at.ops() / rates.tflops / 1e6 : 0;
+    const double memory = roofline.memory_us(at), compute = roofline.compute_us(at);
     points.push_back({rows, std::max(memory, compute), compute > memory ? "matrix units" : "memory"});
   }
   return points;
@@ -107,9 +97,11 @@ int run_plot(const Context& context, const PlotArgs& args) {
     throw Error(
         ErrorCode::invalid_argument, "PROBLEM", problem.text(),
         fmt::format("one whose number of rows varies from launch to launch; that of {} does not", problem.op()));
-  const Device device = need_device(args.device, options, "plot");
+  refuse_input("--output", args.output, std::span(&args.rivals, 1));
+  const Device device = device_or_cpu(args.device, options, "plot");
+  tell_of_cpu(args.device, device);
   const Engine engine(std::move(options));
-  if (args.packed) problem = engine.packed(problem, device.arch());
+  problem = args.packed ? engine.packed(problem, device.arch()) : as_computed(problem, device.arch());
 
   RowsPlot plot;
   plot.title = problem.text();
@@ -122,17 +114,13 @@ int run_plot(const Context& context, const PlotArgs& args) {
                 fmt::format("one with a stored choice, and {} has none of it for {}; make one by: tilewright tune "
                             "--all-m \"{}\"",
                             engine.options().cache, device.name(), problem.text()));
-  const Rates rates = rates_of(problem, device, plot.ranges);
-  plot.roofline = roofline(problem, rates);
+  const Roofline rates = roofline_of(problem, device, plot.ranges);
+  plot.roofline = points_of(problem, rates);
   plot.roofline_name = fmt::format("{:g} TB/s", rates.tbps);
   if (rates.tflops > 0) plot.roofline_name += fmt::format(", {:.0f} TFLOP/s", rates.tflops);
   if (!args.rivals.empty()) read_rivals(args.rivals, problem, plot);
 
-  if (!args.output.empty()) {
-    std::ofstream file(args.output, std::ios::binary | std::ios::trunc);
-    file << draw(plot) << std::flush;
-    if (!file) throw Error(ErrorCode::io, "--output", args.output, "a file that can be written to its end");
-  }
+  if (!args.output.empty()) write_whole("--output", args.output, draw(plot));
   if (context.json) {
     Json ranges = Json::array();
     for (const RowRange& r : plot.ranges) ranges.push_back(json(r));
@@ -158,8 +146,8 @@ void add_plot(Context& context) {
   CLI::App* command =
       add_command(context, *context.app, "plot", "Draw what serves which number of rows, and how fast, as SVG");
   add_problem(command, args->problem, true);
-  command->add_flag("--packed", args->packed, "Weights in the order that this device's kernels want");
-  command->add_option("--device", args->device, "Ordinal of the GPU");
+  command->add_flag("--packed", args->packed, "Weights in the order that this device's kernels want; on a CPU always");
+  add_device(command, args->device);
   command->add_option("--rivals", args->rivals, "Times to draw too: JSON of tilewright_bench gemm --every-m")
       ->type_name("FILE")
       ->check(not_empty());

@@ -47,10 +47,20 @@ PrewarmReport prewarm(Engine& engine, const std::vector<Problem>& problems, cons
   PrewarmPolicy policy = args.policy;
   policy.every_bucket = !args.named_rows;
   if (!args.threads) policy.worker = self();
-  policy.progress = Progress();
+  const Progress progress;
   PrewarmReport all;
-  for (const Arch* target : targets) {
-    const std::vector<Problem> here = for_target(engine, problems, *target, args.packed);
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    const Arch* target = targets[i];
+    // One bar for all targets. How many binaries a target takes is known once the one before it is done.
+    policy.progress = [&, i](std::string_view stage, int done, int total) {
+      if (stage == "plan" || total == 0) return;
+      const double part =
+          (static_cast<double>(i) + static_cast<double>(done) / total) / static_cast<double>(targets.size());
+      progress(fmt::format("%, {} for {}: {} of {}", stage, target->name, done, total),
+               std::min(99, static_cast<int>(part * 100)), 100);
+    };
+    const std::vector<Problem> here =
+        for_target(engine, problems, *target, args.packed || (args.archs.empty() && target->cpu));
     for (const Problem& p : here)
       if (std::string why = only_reference(p, *target); !why.empty()) warnings.push_back(std::move(why));
     add(all, engine.prewarm(here, std::span(&target, 1), policy));

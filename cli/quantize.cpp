@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "cli/command.h"
+#include "cli/output_file.h"
 
 namespace tilewright::cli {
 namespace {
@@ -136,6 +137,8 @@ class Gpu {
 
 int run_quantize(const Context& context, QuantizeArgs& args) {
   QuantizePolicy& policy = args.policy;
+  refuse_input("--out", args.output, args.training.calibration);
+  refuse_input("--out", args.output, args.importance);
   Gpu gpu(context.options(), args);
   gpu.give(args.training);
   const auto quantizer = quantizer_of(args);

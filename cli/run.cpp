@@ -3,18 +3,16 @@
 // result on the host.
 #include <fmt/format.h>
 
-#include <chrono>
 #include <cmath>
 #include <cstring>
 
 #include "cli/advice.h"
 #include "cli/command.h"
+#include "cli/launching.h"
 #include "cli/model.h"
 
 namespace tilewright::cli {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 struct RunArgs {
   ProblemArgument problem;
@@ -24,12 +22,6 @@ struct RunArgs {
   std::uint64_t seed = 1;
 };
 
-constexpr double kMostBytes = 16e9;  // operands are kept in host memory, encoded and decoded
-
-double microseconds_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
-}
-
 struct Result {
   std::string device, arch, kernel, input = "random";
   bool on_device = false, cpu = false;
@@ -38,34 +30,6 @@ struct Result {
   double microseconds = 0;
   HostCheck check;
 };
-
-// The task's buffers in host memory: inputs with content, outputs of bytes that are NaN to every float.
-struct HostBuffers {
-  std::vector<std::vector<std::byte>> bytes;
-  std::vector<std::span<std::byte>> spans;
-
-  HostBuffers(const Task& task, std::uint64_t seed) {
-    for (const Buffer& b : task.buffers) {
-      bytes.emplace_back(b.bytes, b.scratch ? std::byte{0} : std::byte{0xff});
-      if (b.fill && !b.output) b.fill(bytes.back(), seed);
-    }
-    for (std::vector<std::byte>& b : bytes) spans.emplace_back(b);
-  }
-};
-
-// Warm: launches back to back over the same operands.
-template <class Launch>
-double time_launches(const Device& device, const Launch& launch) {
-  for (int i = 0; i < 3; ++i) launch();
-  device.synchronize();
-  for (int count = 8;; count *= 2) {
-    const auto start = Clock::now();
-    for (int i = 0; i < count; ++i) launch();
-    device.synchronize();
-    const double total = microseconds_since(start);
-    if (total > 2e4 || count >= 1 << 14) return total / count;
-  }
-}
 
 void run_on_device(Engine& engine, const RunArgs& args, const Problem& problem, const Task& task, const Device& device,
                    HostBuffers& host, Result& result) {
@@ -88,19 +52,14 @@ void run_on_device(Engine& engine, const RunArgs& args, const Problem& problem, 
                       ? fmt::format("{} ({}{})", used.text(), to_string(choice.grade),
                                     choice.microseconds > 0 ? ", measured " + microseconds(choice.microseconds) : "")
                       : used.text();
-  std::vector<Memory> memory;
-  std::vector<void*> pointers;
-  for (const std::vector<std::byte>& bytes : host.bytes) {
-    memory.emplace_back(device, bytes.size()).upload(bytes);
-    pointers.push_back(memory.back().data());
-  }
-  const std::vector<std::byte> arguments = task.arguments(pointers, problem.rows());
+  const DeviceBuffers buffers(device, host);
+  const std::vector<std::byte> arguments = task.arguments(buffers.pointers, problem.rows());
   const OwnedStream stream(device);
   const auto launch = [&] { kernel.launch(stream.get(), arguments, problem.rows(), problem.cols()); };
   launch();
   stream.synchronize();
-  for (std::size_t i = 0; i < memory.size(); ++i)
-    if (task.buffers[i].output) memory[i].download(host.bytes[i]);
+  for (std::size_t i = 0; i < buffers.memory.size(); ++i)
+    if (task.buffers[i].output) buffers.memory[i].download(host.bytes[i]);
   result.microseconds = time_launches(device, launch);
   result.stats = engine.stats();
 }
@@ -121,6 +80,8 @@ void show(const Context& context, const Problem& problem, const Result& r) {
                     {"measured", r.stats.measured},
                     {"built_in", r.stats.built_in},
                     {"microseconds", r.microseconds},
+                    {"bytes", problem.min_bytes()},
+                    {"ops", problem.ops()},
                     {"checked", check.checked},
                     {"outputs", check.outputs},
                     {"largest_error", check.largest_error},
@@ -217,10 +178,7 @@ void add_run(Context& context) {
   command->add_option("--model", args->model, "A GGUF file with the weights (default: random)")->type_name("FILE");
   command->add_option("--tensor", args->tensor, "The tensor's name in --model")->type_name("NAME");
   command->add_option("--seed", args->seed, "Seed of the random values")->check(at_least(0));
-  command->add_option(
-      "--device", args->device,
-      "Ordinal of the GPU, an error if there is none; cpu; or cpu:TARGET, another target of this CPU (default: "
-      "the first GPU, else cpu)");
+  add_device(command, args->device);
   command->add_flag("--cpu", args->cpu, "The plain reference on the CPU, which is slow, instead of kernels");
   command->add_flag("--tune", args->tune, "Measure first; remember the choice");
   command->callback([&context, args] { context.action = [&context, args] { return run_run(context, *args); }; });

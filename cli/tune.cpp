@@ -128,9 +128,7 @@ void add_tune(Context& context) {
   add_problem(command, args->problem, false);
   add_workload(command, args->workloads);
   command->add_flag("--packed", args->packed, "Weights in the order that this device's kernels want; on a CPU always");
-  command->add_option(
-      "--device", args->device,
-      "Ordinal of the GPU, cpu, or cpu:TARGET, another target of this CPU (default: the first GPU, else cpu)");
+  add_device(command, args->device);
   command->add_flag("--all-m", args->policy.all_rows,
                     "Choose for every number of rows (a gemm's m) at once, whatever the problem's own");
   command->add_option("--binaries", args->policy.max_binaries, "With --all-m: binaries to measure, at most")

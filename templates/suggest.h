@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an Error allows where a name is not one of a list: all of them, and the one that may have been meant.
+// Which name of a list may have been meant by one that is not in it.
 #pragma once
 
 #include <span>
 #include <string>
 #include <string_view>
+
+#include <tilewright/text.h>
 
 namespace tilewright {
 
@@ -14,8 +16,5 @@ std::string_view nearest(std::string_view name, std::span<const std::string_view
 
 // "; did you mean b?", or nothing if `meant` is empty.
 std::string did_you_mean(std::string_view meant);
-
-// "one of a b c; did you mean b?"
-std::string one_of(std::span<const std::string_view> names, std::string_view name);
 
 }  // namespace tilewright

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text that came from outside, on its way to a terminal. Pure functions, usable from any thread.
+// Text that came from outside, on its way to a terminal or into an Error. Pure functions, usable from any thread.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -15,5 +16,8 @@ TILEWRIGHT_EXPORT bool is_printable(std::string_view text, bool lines = false);
 
 // The text with every byte of what is_printable(text, true) refuses written as "\xNN".
 TILEWRIGHT_EXPORT std::string printable(std::string_view text);
+
+// What an Error allows where `name` is not one of a list: "one of a b c; did you mean b?"
+TILEWRIGHT_EXPORT std::string one_of(std::span<const std::string_view> names, std::string_view name);
 
 }  // namespace tilewright

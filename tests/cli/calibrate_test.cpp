@@ -138,6 +138,13 @@ TEST_CASE("calibrate: --out and --plot write whole files") {
   for (const auto& entry : fs::directory_iterator(scratch().path))
     CHECK(entry.path().filename().string().find(".json.") == std::string::npos);
   refused("calibrate " + kData + "gauss.npy --out /nonexistent/x.json", 1, "--out = /nonexistent/x.json");
+  const std::string input = model("read.safetensors", 1), before = slurp(input);
+  refused("calibrate " + quoted(input) + " --out " + quoted(input), 1, "which is read");
+  fs::create_hard_link(input, scratch() / "link.svg");
+  refused("calibrate --tensor '*' " + quoted(input) + " --plot " + quoted(scratch() / "link.svg"), 1, "which is read");
+  CHECK(slurp(input) == before);
+  CHECK(tool("calibrate " + kData + "outliers.npy --out /dev/null --plot /dev/null").code == 0);
+  CHECK(fs::is_character_file("/dev/null"));
   refused("calibrate --plot x.svg " + quoted(model("m3.safetensors", 1)), 1, "choose one by --tensor");
 }
 

@@ -16,7 +16,6 @@ TEST_CASE("cli: arguments that are wrong are named and give 1") {
   refused("plan", 1, "problem");
   refused("plan gemm x=q9 w=q4_0 y=f32 m=1 n=64 k=64 --arch sm_90a", 1, "q9");
   refused(std::string("plan ") + kGemm + " --arch sm_1", 1, "sm_1");
-  refused(std::string("plan ") + kGemm, 1, "--arch");
   refused(std::string("plan ") + kGemm + " --arch sm_90a --top -1", 1, "--top");
   refused(std::string("emit ") + kGemm + " --arch sm_90a --candidate 'mma bm=3'", 1, "--candidate");
   refused("prewarm --arch sm_80 --workload /nonexistent", 1, "/nonexistent");
@@ -25,7 +24,8 @@ TEST_CASE("cli: arguments that are wrong are named and give 1") {
   refused("plot", 1, "problem");
   refused("plot 'pack w=q4_0 x=f16 n=64 k=256'", 1, "number of rows varies");
   refused(std::string("plot ") + kGemm + " --output ''", 1, "--output");
-  refused(std::string("plot ") + kGemm, 4, "plot needs an NVIDIA GPU");
+  refused(std::string("plot --device 0 ") + kGemm, 4, "plot needs an NVIDIA GPU");
+  refused("plann", 1, "did you mean plan?");
   refused("cache", 1, "subcommand");
   refused("cache ls --cache /nonexistent/cache.db", 1, "/nonexistent/cache.db");
   refused("cache import /nonexistent/a.db" + cache_flag("import.db"), 1, "/nonexistent/a.db");
@@ -38,7 +38,11 @@ TEST_CASE("cli: help and version") {
   for (const char* part : {"formats", "archs", "families", "plan", "emit", "prewarm", "tune", "plot", "run", "quantize",
                            "cache", "Exit codes"})
     CHECK(help.out.find(part) != std::string::npos);
-  CHECK(tool("run --help").code == 0);
+  const Ran run = tool("run --help");
+  CHECK(run.code == 0);
+  CHECK(help.out.find("fused_cast x=") != std::string::npos);  // the grammar, once
+  CHECK(run.out.find("fused_cast x=") == std::string::npos);
+  CHECK(run.out.find("tilewright operations") != std::string::npos);
   CHECK(tool("--version").code == 0);
 }
 
@@ -77,6 +81,9 @@ TEST_CASE("cli: plan and emit need no GPU") {
   const Json emit = tool(std::string("emit --json --arch sm_90a ") + kGemm + " --candidate '" + candidate + "'").json();
   CHECK(emit["text"].get<std::string>().find("#include") != std::string::npos);
   CHECK_FALSE(emit["headers"].empty());
+  // What a profiler shows tells kernels apart, but not problems that share a binary.
+  CHECK(emit["entry"].get<std::string>().starts_with("tw_gemm_q8_1_q4_0_f32_"));
+  CHECK(emit["text"].get<std::string>().find(emit["entry"].get<std::string>() + "(TW_PARAM") != std::string::npos);
   const std::string folder = scratch() / "emitted";
   CHECK(tool(std::string("emit --arch sm_80 ") + kGemm + " --dir '" + folder + "'").code == 0);
   CHECK(fs::exists(folder + "/kernel.cu"));

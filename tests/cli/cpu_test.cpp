@@ -188,6 +188,16 @@ TEST_CASE("cli: what is not built in is not held against a compiler that comes l
   for (const Json& o : after["reports"][0]["outcomes"]) CHECK(o["kind"] == "measured");
 }
 
+TEST_CASE("cli: plot draws what a CPU was tuned for") {
+  const std::string cache = " --cache '" + (scratch() / "plot.db") + "' ";
+  const std::string problem = "'gemm x=q8_1 w=q4_0 y=f32 m=1 n=256 k=256'" + cache;
+  refused("plot --device cpu " + problem, 1, "tune");
+  REQUIRE(tool("tune --device cpu --all-m --budget 2 --binaries 1 " + problem).code == 0);
+  const Json plot = tool("plot --json --device cpu " + problem).json();
+  CHECK_FALSE(plot["ranges"].empty());
+  CHECK(plot["tbps"] > 0);
+}
+
 TEST_CASE("cli: devices and targets that there are not are refused by name") {
   refused(std::string("run --device gpu ") + kPacked, 1, "--device = gpu: cpu, cpu:TARGET, or the ordinal of a GPU");
   refused(std::string("run --device cpu: ") + kPacked, 1, "--device = cpu:: cpu, cpu:TARGET");

@@ -148,7 +148,7 @@ TEST_CASE("cli: a long command says how far it is, in a pipe by lines") {
     for (int i = 2; i <= 40; ++i, now += std::chrono::milliseconds(500)) lines("compile", i, 188);
   }
   CHECK(count(written(), "\n") == 3);  // 19.5 seconds
-  CHECK(contains(written(), "tilewright: compile: 12 of 188\n"));
+  CHECK(contains(written(), "tilewright: compile: 12 of 188, 80 s left\n"));
   CHECK_FALSE(contains(written(), "\r"));
   {
     const Progress bar({.to = file, .bar = true, .between = {}, .now = [&] { return now; }});
@@ -270,6 +270,20 @@ TEST_CASE("cli: plan recommends what an engine should ask for, and warns where o
   CHECK(contains(warm.err, "warning: only the reference kernel"));
   CHECK(warm.json()["warnings"].size() == 1);
   CHECK(tool(std::string("prewarm --packed --arch sm_80 ") + kStored + rest).json()["warnings"].empty());
+}
+
+TEST_CASE("cli: without --arch and without a GPU the CPU is the target") {
+  const std::string problem = "'gemm x=q8_1 w=q4_0 y=f32 m=4 n=384 k=1536' " + cache_flag("cpu.db") + " ";
+  for (const char* command : {"plan ", "emit ", "prewarm ", "cache explain "}) {
+    INFO(command);
+    const Ran r = tool(command + problem);
+    INFO(r.err);
+    CHECK(r.code == 0);
+    CHECK(contains(r.err, "this machine's CPU"));
+  }
+  CHECK(contains(tool("plan --json " + problem).json()["problem"].get<std::string>(), "pack=panels"));
+  CHECK(contains(tool("plan --json --packed --arch sm_90a " + problem).json()["problem"].get<std::string>(),
+                 "pack=tiles"));
 }
 
 TEST_CASE("cli: completion scripts know the commands, their options and the targets") {

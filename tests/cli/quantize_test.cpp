@@ -8,6 +8,7 @@ namespace {
 constexpr const char* kModel = "examples/models/minilm-l6-v2-tiny.gguf ";
 
 std::string out(const char* name) { return "--out '" + (scratch() / name) + "' "; }
+std::string model_file() { return tilewright::paths::source_dir() + "/examples/models/minilm-l6-v2-tiny.gguf"; }
 void removed(const char* name) { fs::remove(scratch() / name); }
 
 }  // namespace
@@ -93,9 +94,44 @@ TEST_CASE("cli: quantize on a full or read-only disk leaves nothing") {
   CHECK(full.err.find("full.gguf.part") != std::string::npos);
   CHECK_FALSE(fs::exists(scratch() / "full.gguf"));
   CHECK_FALSE(fs::exists(scratch() / "full.gguf.part"));
+  CHECK_FALSE(fs::exists(scratch() / "full.gguf.part.journal"));
   if (::geteuid() == 0) return;  // who may write anywhere
   fs::create_directory(scratch() / "closed");
   fs::permissions(scratch() / "closed", fs::perms::owner_read | fs::perms::owner_exec);
   refused("quantize " + (kModel + std::string("--format q4_0 --only 'blk.0.*.f16' ")) + out("closed/q.gguf"), 1,
           "Permission");
+}
+
+TEST_CASE("cli: quantize never writes to what it reads, whatever its name") {
+  const std::string model = scratch() / "own.gguf";
+  fs::copy_file(model_file(), model);
+  const std::string bytes = slurp(model), only = " --format q4_0 --only 'blk.0.*.f16' --force --out ";
+  const fs::path folder = scratch().path;
+  fs::create_hard_link(model, folder / "link.gguf");
+  fs::create_symlink(model, folder / "soft.gguf");
+  const std::string dotted = (folder / "." / "own.gguf").string();
+  for (const std::string& out : {model, dotted, (folder / "link.gguf").string(), (folder / "soft.gguf").string()}) {
+    INFO(out);
+    refused("quantize '" + model + "'" + only + "'" + out + "'", 1, "which is read");
+    CHECK(slurp(model) == bytes);
+  }
+  for (const char* name : {"own.gguf", "link.gguf", "soft.gguf"}) fs::remove(folder / name);
+}
+
+TEST_CASE("cli: quantize's own files are no pipes and no links") {
+  const std::string model = std::string("quantize ") + kModel + "--format q4_0 --only 'blk.0.*.f16' " + out("own.gguf");
+  const std::string journal = scratch() / "own.gguf.part.journal", part = scratch() / "own.gguf.part";
+  REQUIRE(::mkfifo(journal.c_str(), 0600) == 0);
+  refused(model, 1, "regular file");
+  fs::remove(journal);
+  const std::string kept = scratch() / "kept";
+  std::ofstream(kept) << "kept";
+  for (const std::string& name : {part, journal}) {
+    INFO(name);
+    fs::create_hard_link(kept, name);
+    refused(model, 1, "hard link");
+    CHECK(slurp(kept) == "kept");
+    fs::remove(name);
+  }
+  CHECK_FALSE(fs::exists(part));
 }
