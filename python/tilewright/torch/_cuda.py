@@ -137,11 +137,15 @@ class Wanted(NamedTuple):
     fused: Problem | None
 
 
+def _memory(arch: str | None) -> str:
+    """What the problem of a layer, linear or conv, says of the workspace on a target."""
+    return f" workspace={WORKSPACE_BYTES}" if arch == "sm_90a" else ""
+
+
 def wanted(problem: str, arch: str | None, dtype: torch.dtype) -> Wanted:
     """What linear launches on a target for x of a dtype. arch None: of any, so without a workspace."""
     s = spec(problem)
-    memory = f" workspace={WORKSPACE_BYTES}" if arch == "sm_90a" else ""
-    text = f"{problem} m=1{memory}"
+    text = f"{problem} m=1{_memory(arch)}"
     cast = fused = None
     if s.x.name not in DTYPES:
         cast = Problem.of("cast", x=FORMATS[dtype], y=s.x, rows=1, cols=s.k)
@@ -391,11 +395,10 @@ def wanted_of_conv(
 ) -> tuple[Problem, Problem | None]:
     """What conv launches on a target, the cast of one row. arch None: of any, so without a workspace."""
     s = conv_spec(problem)
-    memory = f" workspace={WORKSPACE_BYTES}" if arch == "sm_90a" else ""
     cast = None
     if s.x.name not in DTYPES:  # formats of x are elements, in whatever order
         cast = Problem.of("cast", x=FORMATS[dtype], y=s.x, rows=1, cols=s.c)
-    return Problem(s.problem(shape[0], shape[2:], last) + memory), cast
+    return Problem(s.problem(shape[0], shape[2:], last) + _memory(arch)), cast
 
 
 def conv(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, amax: Tensor | None, problem: str) -> Tensor:
