@@ -74,6 +74,7 @@ constexpr Setting kSettings[] = {
     FLAG(compile),
     {"jobs", [](Options& o, const char* name, std::string_view value) { o.jobs = small_integer(name, value); }},
     FLAG(check_pointers),
+    FLAG(log_launches),
     {"log_level", [](Options& o, const char* name, std::string_view value) { o.log_level = level(name, value); }},
 };
 #undef TEXT

@@ -16,11 +16,15 @@ namespace tilewright::cli {
 Options Context::options() const {
   Options o = Options::from_env();
   if (!cache.empty()) o.cache = cache;
-  o.log_level = verbose ? LogLevel::debug : o.log_level.value_or(LogLevel::warning);
-  o.log = [](LogLevel level, std::string_view text) {
-    constexpr const char* kNames[] = {"error", "warning", "info", "debug"};
-    tell(fmt::format("{}: {}", kNames[static_cast<int>(level)], text));
-  };
+  if (verbose) {
+    o.log_level = LogLevel::debug;
+    o.log = log_to_stderr;
+  } else if (!o.log) {  // TILEWRIGHT_LOG is not set: what a person needs to know, without the time
+    o.log_level = LogLevel::warning;
+    o.log = [](LogLevel level, std::string_view text) {
+      tell(fmt::format("{}: {}", level == LogLevel::error ? "error" : "warning", text));
+    };
+  }
   return o;
 }
 

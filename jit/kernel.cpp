@@ -5,10 +5,12 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstring>
 
 #include "jit/context.h"
+#include "jit/device.h"
 #include "jit/maps.h"
 
 namespace tilewright {
@@ -224,6 +226,37 @@ void launch_parts(const Kernel::Impl& kernel, const Loaded& loaded, Stream strea
   refuse(field, fmt::format("{}", value), "0 or more");
 }
 
+// Precondition: strides are resolved.
+void launch_all(const Kernel::Impl& kernel, const Loaded& loaded, Stream stream, const std::byte* args,
+                std::int64_t rows, std::int64_t cols) {
+  if (loaded.plan.most_rows && rows > loaded.plan.most_rows) [[unlikely]]
+    launch_parts(kernel, loaded, stream, args, rows, cols);
+  else
+    launch_one(kernel, loaded, stream, args, rows, cols);
+}
+
+// The same, timed, for who listens. A capture is left as it would be.
+void launch_told(const Kernel::Impl& kernel, const Loaded& loaded, Stream stream, const std::byte* args,
+                 std::int64_t rows, std::int64_t cols) {
+  const Device device(kernel.device);
+  double microseconds = 0;
+  if (kernel.device->cpu) {
+    const auto start = std::chrono::steady_clock::now();
+    launch_all(kernel, loaded, stream, args, rows, cols);
+    microseconds = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+  } else if (capturing(device, nullptr) || capturing(device, stream)) {
+    launch_all(kernel, loaded, stream, args, rows, cols);
+  } else {
+    Event start(device), end(device);
+    start.record(stream);
+    launch_all(kernel, loaded, stream, args, rows, cols);
+    end.record(stream);
+    end.synchronize();
+    microseconds = end.microseconds_since(start);
+  }
+  kernel.launched(kernel.candidates[kernel.entry(rows)], rows, microseconds);
+}
+
 void launch_checked(const Kernel::Impl& kernel, Stream stream, const void* args, std::int64_t rows, std::int64_t cols) {
   if (rows <= 0) {
     if (rows < 0) refuse_extent(kernel.contract.rows_name.empty() ? "rows" : kernel.contract.rows_name.c_str(), rows);
@@ -244,10 +277,10 @@ void launch_checked(const Kernel::Impl& kernel, Stream stream, const void* args,
   const std::byte* resolved = resolve_strides(kernel.contract, bytes, room);
   if (kernel.contract.overlap) check_overlap(*kernel.contract.overlap, resolved, rows);
   const Loaded& loaded = *kernel.loaded[kernel.entry(rows)];
-  if (loaded.plan.most_rows && rows > loaded.plan.most_rows) [[unlikely]]
-    launch_parts(kernel, loaded, stream, resolved, rows, cols);
+  if (kernel.launched) [[unlikely]]
+    launch_told(kernel, loaded, stream, resolved, rows, cols);
   else
-    launch_one(kernel, loaded, stream, resolved, rows, cols);
+    launch_all(kernel, loaded, stream, resolved, rows, cols);
 }
 
 [[noreturn]] void refuse_operation(const Kernel::Impl& kernel, std::string_view given) {

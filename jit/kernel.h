@@ -7,6 +7,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -64,7 +65,9 @@ struct Serving {
   std::array<std::uint8_t, kRowSteps> steps;  // the entry of each row step
   std::vector<WaveCost> beyond;               // the fastest serves what is above kMostStepRows; empty: the last step's
 };
-Kernel make_kernel(const Device& device, Serving serving, Contract contract);
+// Told of each launch and its microseconds, 0 where they cannot be known. Empty: nothing is timed.
+using Launched = std::function<void(const Candidate& candidate, std::int64_t rows, double microseconds)>;
+Kernel make_kernel(const Device& device, Serving serving, Contract contract, Launched launched = {});
 
 // Why the device cannot use the binary, whatever a launch's contract is; empty if it can. Loads it.
 std::string load_refusal(const Device& device, const BinaryPtr& binary);
@@ -82,6 +85,7 @@ struct Kernel::Impl {
   Contract contract;
   std::size_t params_bytes = kUnknown;  // of the first parameter
   std::atomic<bool> ask_pointers{false};
+  jit::Launched launched = {};
 
   // Index into `loaded`.
   std::size_t entry(std::int64_t rows) const {

@@ -243,8 +243,10 @@ Loaded::Loaded(const std::shared_ptr<Device::Impl>& device, const BinaryPtr& bin
   ask_clusters(*this);
 }
 
-Kernel make_kernel(const Device& device, Serving serving, Contract contract) {
-  return Kernel(load_all(device, std::move(serving), std::move(contract)));
+Kernel make_kernel(const Device& device, Serving serving, Contract contract, Launched launched) {
+  auto kernel = load_all(device, std::move(serving), std::move(contract));
+  kernel->launched = std::move(launched);
+  return Kernel(std::move(kernel));
 }
 
 std::string load_refusal(const Device& device, const BinaryPtr& binary) {

@@ -96,7 +96,7 @@ Options checked(Options o) {
 
 Engine::Impl::Impl(Options given)
     : options(checked(std::move(given))),
-      log(options.log, options.log_level.value_or(LogLevel::debug)),
+      shared_log(std::make_shared<tuner::Log>(options.log, options.log_level.value_or(LogLevel::debug))),
       store(store_options(options, log)),
       builder(store, CompileOptions::of(options), log, options.same_nvrtc),
       recorder(options.record, log),

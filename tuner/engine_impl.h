@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include <tilewright/engine.h>
 
+#include "jit/kernel.h"
 #include "tuner/build.h"
 #include "tuner/choices.h"
 #include "tuner/history.h"
@@ -83,6 +85,7 @@ struct Engine::Impl {
   void teach_rows(const Problem& problem, const Device& device, const TuneReport& report);
 
   // ---- prepare.cpp
+  jit::Launched launch_log(const Problem& problem, const Device& device) const;
   Kernel assemble(const Problem& problem, const Device& device);
   // Binaries of the sources; compiled in parallel where neither memory nor the store has them. A failed one is null and
   // its error is in `errors`. Throws Error (would_tune) if compiling is needed and not allowed, naming the key (a
@@ -103,7 +106,8 @@ struct Engine::Impl {
   std::string stored_for(const std::string& key, const Device& device);  // readable
 
   Options options;
-  tuner::Log log;
+  const std::shared_ptr<tuner::Log> shared_log;  // with kernels, where launches are logged
+  tuner::Log& log = *shared_log;
   Store store;
   tuner::Builder builder;
   tuner::Recorder recorder;

@@ -20,6 +20,7 @@ class Log {
     if (level == LogLevel::warning || level == LogLevel::error) warnings_.fetch_add(1, std::memory_order_relaxed);
     if (level <= most_) log_(level, message);
   }
+  void launch(std::string_view message) { log_(LogLevel::info, message); }  // which is asked for by itself
   bool inside() const { return log_.inside(); }
   void warn(std::string_view message) { (*this)(LogLevel::warning, message); }
   std::int64_t warnings() const { return warnings_.load(std::memory_order_relaxed); }

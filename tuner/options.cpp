@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The only reader of the environment.
 #include <tilewright/options.h>
+#include <tilewright/text.h>
 
 #include <unistd.h>
 
 #include <algorithm>
 #include <climits>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <optional>
 
 #include <fmt/format.h>
@@ -62,17 +65,27 @@ class Reader {
     return std::nullopt;
   }
 
-  std::optional<LogLevel> level(const char* name) {
-    std::optional<std::string> s = text(name);
-    if (!s) return std::nullopt;
-    if (*s == "error") return LogLevel::error;
-    if (*s == "warn" || *s == "warning") return LogLevel::warning;
-    if (*s == "info") return LogLevel::info;
-    if (*s == "debug") return LogLevel::debug;
-    refuse(name, *s, "is none of error, warn, info, debug");
-    return std::nullopt;
+  // A level, "launch", or both with a comma between. Whoever sets it wants to see something: a value that cannot be
+  // used counts as "warn", so that it is named.
+  void logging(const char* name, Options& o) {
+    if (!std::getenv(name)) return;
+    o.log = log_to_stderr;
+    o.log_level = LogLevel::warning;
+    const std::string words = text(name).value_or("warn") + ",";
+    for (std::size_t at = 0, end; (end = words.find(',', at)) != words.npos; at = end + 1) {
+      const std::string_view word = std::string_view(words).substr(at, end - at);
+      if (word == "error")
+        o.log_level = LogLevel::error;
+      else if (word == "info")
+        o.log_level = LogLevel::info;
+      else if (word == "debug")
+        o.log_level = LogLevel::debug;
+      else if (word == "launch")
+        o.log_launches = true;
+      else if (word != "warn" && word != "warning")
+        refuse(name, std::string(word), "is none of error, warn, info, debug, launch");
+    }
   }
-
   // XDG and HOME are not ours: unset and empty mean the same (XDG Base Directory Specification), and a relative path,
   // which would make the cache follow the working directory, is invalid.
   std::optional<std::string> directory(const char* name) {
@@ -179,10 +192,24 @@ Options Options::from_env() {
   if (auto v = read.flag("TILEWRIGHT_TUNE")) o.tune = *v;
   if (auto v = read.number("TILEWRIGHT_JOBS", 1, kMostJobs)) o.jobs = static_cast<int>(*v);
   if (auto v = read.flag("TILEWRIGHT_CHECK_POINTERS")) o.check_pointers = *v;
-  o.log_level = read.level("TILEWRIGHT_LOG");
+  read.logging("TILEWRIGHT_LOG", o);
   o.nvrtc_places = read_places(read);
   read.check_spelling();
   return o;
+}
+
+void log_to_stderr(LogLevel level, std::string_view text) {
+  constexpr const char* kNames[] = {"error", "warning", "info", "debug"};
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  std::tm utc{};
+  ::gmtime_r(&now.tv_sec, &utc);
+  char time[32];
+  std::strftime(time, sizeof time, "%Y-%m-%dT%H:%M:%S", &utc);
+  // One call, so that the lines of threads do not mix.
+  const std::string line = fmt::format("tilewright {}.{:03}Z {}: {}\n", time, now.tv_nsec / 1000000,
+                                       kNames[static_cast<int>(level)], printable(text));
+  std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
 }  // namespace tilewright

@@ -104,6 +104,16 @@ void Engine::Impl::pass_over(const Problem& problem, const Device& device, const
   store.put_outcome(key, problem.text(), outcome, key.transcript());
 }
 
+jit::Launched Engine::Impl::launch_log(const Problem& problem, const Device& device) const {
+  // A Kernel may outlive its Engine, and then says nothing.
+  return [log = std::weak_ptr(shared_log), problem, where = device.name()](const Candidate& candidate,
+                                                                           std::int64_t rows, double microseconds) {
+    if (const auto still = log.lock())
+      still->launch(fmt::format("launch: {}; {}; {}; {}", problem.with_rows(rows).text(), candidate.text(),
+                                microseconds > 0 ? fmt::format("{:.2f} us", microseconds) : "not timed", where));
+  };
+}
+
 Kernel Engine::Impl::assemble(const Problem& problem, const Device& device) {
   std::vector<Candidate> faulty;
   int not_compiled = 0;
@@ -146,7 +156,8 @@ Kernel Engine::Impl::assemble(const Problem& problem, const Device& device) {
                                          "level info names each",
                                          problem.text(), not_compiled));
     tuner::RowModel model(problem, device.arch(), tuner::model_of(device));
-    Kernel kernel = jit::make_kernel(device, tuner::serving_of(table, std::move(built), model), contract_for(problem));
+    Kernel kernel = jit::make_kernel(device, tuner::serving_of(table, std::move(built), model), contract_for(problem),
+                                     options.log_launches ? launch_log(problem, device) : jit::Launched());
     if (options.check_pointers) kernel.check_pointers(true);
     return kernel;
   }

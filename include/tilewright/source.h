@@ -64,9 +64,9 @@ struct TensorMapPlan {
   std::uint32_t axes_at = 0;
   std::array<std::uint32_t, 4> box_axes = {};  // at most 256
   std::array<std::uint32_t, 4> steps = {};     // at most 8; those of a box span at most 256 places
-  std::uint32_t clipped_rows(std::uint64_t rows) const {
-    if (tile_boxes == 0 || rows >= std::uint64_t{tile_boxes} * box_rows) return box_rows;
-    const std::uint64_t each = (rows + tile_boxes - 1) / tile_boxes;
+  std::uint32_t clipped_rows(std::uint64_t there) const {
+    if (tile_boxes == 0 || there >= std::uint64_t{tile_boxes} * box_rows) return box_rows;
+    const std::uint64_t each = (there + tile_boxes - 1) / tile_boxes;
     return std::min(static_cast<std::uint32_t>(std::max(each, std::uint64_t{1}) + 7) / 8 * 8, box_rows);
   }
   friend bool operator==(const TensorMapPlan&, const TensorMapPlan&) = default;

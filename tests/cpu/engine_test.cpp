@@ -115,6 +115,27 @@ TEST_CASE("without a compiler and without stored objects the built-in kernels se
   CHECK(computed(problem, compiled.prepare(problem, device)) == y);
 }
 
+TEST_CASE("each launch is a line of the log where that is asked for") {
+  const Folder folder;
+  const Problem problem = Problem::parse(kText);
+  const Device device = Device::open_cpu({.threads = 2, .parallel_for = {}});
+  for (const bool asked : {false, true}) {
+    std::string said;
+    Options o = options_in(folder);
+    o.log_launches = asked;
+    o.log_level = LogLevel::error;
+    o.log = [&](LogLevel, std::string_view message) { said += std::string(message) + "\n"; };
+    Engine engine(o);
+    const Kernel kernel = engine.prepare(problem, device);
+    CHECK(said.empty());
+    computed(problem, kernel);
+    INFO(said);
+    CHECK(said.starts_with("launch: " + problem.text() + "; " + kernel.candidate(problem.rows()).text()) == asked);
+    CHECK(said.ends_with(" us; " + device.name() + "\n") == asked);
+    if (!asked) CHECK(said.empty());
+  }
+}
+
 TEST_CASE("a CPU without vector instructions gets the reference") {
   const Arch& plain = cpu_archs().front();
   const Problem problem = Problem::parse(kText);

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests what the environment may say, and what is made of the rest.
+#include <fcntl.h>
 #include <tilewright/options.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <iterator>
 #include <map>
 
 #include "tuner/tuner_test.h"
@@ -174,8 +179,13 @@ TEST_CASE("TILEWRIGHT_LOG is the least urgent level that is logged", "[options]"
   CHECK(read({{"TILEWRIGHT_LOG", "warn"}}).log_level == LogLevel::warning);
   CHECK(read({{"TILEWRIGHT_LOG", "info"}}).log_level == LogLevel::info);
   CHECK(read({{"TILEWRIGHT_LOG", "debug"}}).log_level == LogLevel::debug);
+  CHECK(read({{"TILEWRIGHT_LOG", "launch"}}).log_launches);
+  CHECK(read({{"TILEWRIGHT_LOG", "launch"}}).log_level == LogLevel::warning);
+  CHECK(read({{"TILEWRIGHT_LOG", "debug,launch"}}).log_launches);
+  CHECK(read({{"TILEWRIGHT_LOG", "debug,launch"}}).log_level == LogLevel::debug);
+  CHECK_FALSE(read({{"TILEWRIGHT_LOG", "debug"}}).log_launches);
   const Options o = read({{"TILEWRIGHT_LOG", "loud"}});
-  CHECK_FALSE(o.log_level);
+  CHECK(o.log_level == LogLevel::warning);  // it is named
   REQUIRE(o.warnings.size() == 1);
   CHECK(o.warnings[0].find("loud") != std::string::npos);
 
@@ -189,4 +199,48 @@ TEST_CASE("TILEWRIGHT_LOG is the least urgent level that is logged", "[options]"
   quiet.log_level = LogLevel::error;
   { const Engine engine(quiet); }
   CHECK(lines == 1);
+}
+
+namespace {
+
+// What `action` writes to file descriptor 2.
+std::string stderr_of(const std::function<void()>& action) {
+  const test::TempDir folder;
+  const std::string path = folder / "stderr";
+  const int kept = ::dup(2), file = ::open(path.c_str(), O_CREAT | O_WRONLY, 0600);
+  ::dup2(file, 2);
+  ::close(file);
+  action();
+  std::fflush(stderr);
+  ::dup2(kept, 2);
+  ::close(kept);
+  std::ifstream in(path);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+}  // namespace
+
+TEST_CASE("TILEWRIGHT_LOG reaches the stderr of a program that sets no callback", "[options]") {
+  const test::TempDir folder;
+  const std::string open_to_all = folder / "open";
+  std::filesystem::create_directory(open_to_all);
+  std::filesystem::permissions(open_to_all, std::filesystem::perms::all);
+  std::map<std::string, std::string> set = {{"TILEWRIGHT_CACHE", open_to_all + "/cache.db"},
+                                            {"TILEWRIGHT_SHIPPED", "/nonexistent/shipped.db"}};
+  const auto said = [&] { return stderr_of([&] { const Engine engine(read(set)); }); };
+  CHECK(said().empty());
+  set["TILEWRIGHT_LOG"] = "debug";
+  ::setenv("TILEWRIGHT_JOB", "2", 1);  // misspelt
+  const std::string all = said();
+  ::unsetenv("TILEWRIGHT_JOB");
+  INFO(all);
+  CHECK(test::mentions(all, "/nonexistent/shipped.db"));
+  CHECK(test::mentions(all, "TILEWRIGHT_JOBS"));
+  CHECK(test::mentions(all, open_to_all));
+  CHECK(test::mentions(all, "Z warning: "));
+  Options own = read(set);
+  int lines = 0;
+  own.log = [&](LogLevel, std::string_view) { ++lines; };
+  CHECK(stderr_of([&] { const Engine engine(own); }).empty());
+  CHECK(lines > 0);
 }
