@@ -54,10 +54,17 @@ Json json_of(const TuneReport& r) {
 // What serves which numbers of rows.
 void show_ranges(const TuneReport& r) {
   Table table({"rows", "expected at the last", "candidate"});
-  for (const RowRange& range : r.ranges)
-    table.add({rows_text(range), microseconds(range.microseconds), range.candidate.text()});
+  std::size_t estimated = 0;
+  for (const RowRange& range : r.ranges) {
+    estimated += !range.measured;
+    table.add(
+        {rows_text(range), (range.measured ? "" : "~ ") + microseconds(range.microseconds), range.candidate.text()});
+  }
   print(r.key);
   print(table.text());
+  if (estimated)
+    print(fmt::format("~: {} of {} ranges are estimated, not measured; --retune with a larger --budget measures more",
+                      estimated, r.ranges.size()));
   print(fmt::format("{} compiled, {} times measured in {:.1f} s, stopped by {}{}\n", r.compiled, r.measured, r.seconds,
                     r.stopped, r.noisy ? "; too noisy to store" : ""));
 }

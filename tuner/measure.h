@@ -19,9 +19,10 @@ namespace tilewright::tuner {
 
 class Bench {
  public:
-  // Allocates and fills as many copies of the task's buffers as make up `cold_bytes`, at least two. `clock`: binary of
-  // clock_source(), null: the clock is not watched. `least_rows`: of any launch, if there are launches over fewer rows
-  // than the task's. Throws Error (too_large) if not even one copy fits.
+  // Allocates and fills as many copies of the task's buffers as make up `cold_bytes`, at least two where they fit.
+  // `clock`: binary of clock_source(), null: the clock is not watched. `least_rows`: of any launch, if there are
+  // launches over fewer rows than the task's. Takes 2 * cold_bytes and two copies of all buffers at most, and of a
+  // CPU's free memory a quarter where one copy fits in it. Throws Error (too_large) if not even one copy fits.
   Bench(const Task& task, const Device& device, double cold_bytes, const Binary* clock, std::int64_t least_rows = 0);
 
   // Loads, warms up and records a candidate, over all of the task's rows or over the first `rows`. Throws what the
@@ -37,8 +38,9 @@ class Bench {
   double mhz(int candidate) const;
   double estimate(int candidate) const { return entries_[candidate].estimate; }  // one launch, from the warm-up
   void forget(int candidate);                                                    // its samples
-  bool unsteady() const;  // most samples had to be dropped for their clock
-  int copies() const { return copies_; }
+  bool unsteady() const;                // most samples had to be dropped for their clock
+  int copies(std::int64_t rows) const;  // that launches over so many rows rotate over
+  std::size_t bytes() const { return arena_.size(); }
 
  private:
   struct Entry {
@@ -49,8 +51,15 @@ class Bench {
     double estimate = 0;
     std::vector<double> samples, clocks;
   };
-  std::vector<void*> pointers(int copy) const;
-  void fill(int copies);
+  // Where copies of a buffer lie, one behind the other. Each is as large as a launch needs it, so that launches over
+  // few rows rotate over many.
+  struct Ring {
+    std::size_t begin = 0, bytes = 0;
+  };
+  std::size_t lay_out(double cold_bytes, std::int64_t least_rows, int fewest);  // bytes of all rings
+  int copies(std::size_t buffer, std::int64_t rows) const;
+  std::vector<void*> pointers(int turn, std::int64_t rows) const;
+  void fill();
   double time(const Entry& entry, bool loaded, double* mhz);
 
   const Task& task_;
@@ -59,10 +68,8 @@ class Bench {
   jit::Event start_, stop_;
   std::unique_ptr<ClockMeter> clock_;
   jit::Memory arena_;
-  std::vector<std::size_t> offsets_;  // of each buffer in a copy; of scratch, behind all copies
-  std::size_t stride_ = 0;            // bytes from a copy to the next
-  int copies_ = 0;
-  int turn_ = 0;  // of recorded launches: which copy is next
+  std::vector<Ring> rings_;  // of each buffer
+  int turn_ = 0;             // of recorded launches: which copy is next
   std::vector<Entry> entries_;
 };
 

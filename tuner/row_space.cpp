@@ -113,7 +113,7 @@ std::vector<int> RowSpace::worth_measuring(int contender, int most) const {
     int point;
   };
   std::vector<Open> open;
-  for (int p = 0; p < point_count(); ++p) {
+  for (int p = 0; p < measurable_; ++p) {
     if (c.measured[static_cast<std::size_t>(p)] > 0) continue;
     double others = std::numeric_limits<double>::infinity();
     for (int i = 0; i < size(); ++i)

@@ -43,6 +43,9 @@ class RowSpace {
   // Points at which a contender is to be measured: where it may be the fastest, the likeliest first. One at least if it
   // was measured nowhere.
   std::vector<int> worth_measuring(int contender, int most) const;
+  // No point behind the first so many is to be measured; at first all may be.
+  void measure_first(int points) { measurable_ = points; }
+  int measurable() const { return measurable_; }
   // Each time corrects the estimates of what was not measured.
   void record(int contender, int point, double microseconds);
 
@@ -55,6 +58,7 @@ class RowSpace {
 
   std::vector<std::int64_t> points_;
   std::vector<RowContender> contenders_;
+  int measurable_ = static_cast<int>(points_.size());
   std::optional<ErrorModel> errors_;
 };
 

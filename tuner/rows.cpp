@@ -19,7 +19,6 @@ constexpr std::string_view kHeader = "rows 1";  // version of the stored form
 constexpr std::int64_t kBetweenBuckets[] = {96, 192, 384, 768, 1536, 3072};
 constexpr double kWorthBinary = 1.08;   // times the time without it
 constexpr std::size_t kMostBeyond = 4;  // candidates that each launch above kMostStepRows compares
-constexpr double kStay = 0.003;         // a gain that is no reason to serve the next step by another binary
 
 // Between the times at `below` and `above` rows, in octaves.
 double interpolate(double rows, double below, double at_below, double above, double at_above) {
@@ -206,14 +205,14 @@ namespace {
 
 using Estimates = std::vector<std::array<double, kRowSteps>>;  // by candidate
 
-void assign(RowTable& table, const Estimates& us, const std::vector<bool>& dropped) {
+void assign(RowTable& table, const Estimates& us, const std::vector<bool>& dropped, double stay) {
   std::size_t last = us.size();
   for (int s = 0; s < kRowSteps; ++s) {
     const auto step = static_cast<std::size_t>(s);
     std::size_t best = us.size();
     for (std::size_t c = 0; c < us.size(); ++c)
       if (!dropped[c] && (best == us.size() || us[c][step] < us[best][step])) best = c;
-    if (last < us.size() && us[last][step] <= us[best][step] * (1 + kStay)) best = last;
+    if (last < us.size() && us[last][step] <= us[best][step] * (1 + stay)) best = last;
     table.steps[step] = static_cast<std::uint8_t>(best);
     last = best;
   }
@@ -233,14 +232,14 @@ void decide(RowTable& table, RowModel& model) {
       least[step] = std::min(least[step], us[c][step]);
     }
   std::vector<bool> dropped(us.size(), false);
-  assign(table, us, dropped);
+  assign(table, us, dropped, model.stay());
   // Rows of a candidate that goes are given to those that serve already: another in its place would save no binary.
   for (std::size_t c = 0; c < us.size(); ++c)
     dropped[c] = std::find(table.steps.begin(), table.steps.end(), c) == table.steps.end();
   for (;;) {
     // The candidate whose loss is least, judged against the best of all, so that losses do not add up.
     std::size_t dearest = us.size();
-    double lowest = kThinLoss;
+    double lowest = model.thin_loss();
     for (std::size_t c = 0; c < us.size(); ++c) {
       if (dropped[c] || std::find(table.steps.begin(), table.steps.end(), c) == table.steps.end()) continue;
       double loss = 0;
@@ -255,7 +254,7 @@ void decide(RowTable& table, RowModel& model) {
     }
     if (dearest == us.size()) break;
     dropped[dearest] = true;
-    assign(table, us, dropped);
+    assign(table, us, dropped, model.stay());
   }
 }
 
@@ -282,6 +281,19 @@ jit::Serving serving_of(const RowTable& table, std::vector<jit::BinaryPtr> binar
   return serving;
 }
 
+namespace {
+
+// At one of those rows, or at the number that a search looks at just below or above them.
+bool measured_near(const RowCandidate& c, std::int64_t first, std::int64_t last) {
+  const std::vector<std::int64_t> tuned = tuning_rows();
+  const auto below = std::upper_bound(tuned.begin(), tuned.end(), first);
+  const auto above = std::lower_bound(tuned.begin(), tuned.end(), last);
+  const auto time = c.times.lower_bound(below == tuned.begin() ? first : *std::prev(below));
+  return time != c.times.end() && time->first <= (above == tuned.end() ? last : *above);
+}
+
+}  // namespace
+
 std::vector<RowRange> ranges_of(const RowTable& table, RowModel& model) {
   std::vector<RowRange> ranges;
   for (int s = 0; s < kRowSteps; ++s) {
@@ -297,7 +309,7 @@ std::vector<RowRange> ranges_of(const RowTable& table, RowModel& model) {
     }
     RowRange& r = ranges.back();
     r.microseconds = model.estimate(c, s + 1 < kRowSteps ? step_rows(s) : kMostStepRows);
-    r.measured = !c.times.empty();
+    r.measured = r.measured || measured_near(c, r.first, r.last ? r.last : kMostStepRows);
   }
   return ranges;
 }

@@ -57,6 +57,10 @@ class RowModel {
   // Never above a known time at more rows, nor below one at fewer. Without known times, by the mean error of learn().
   double estimate(const RowCandidate& candidate, std::int64_t rows);
   void learn(const std::vector<RowCandidate>& candidates);
+  // A gain that is not worth a binary, and one that is no reason to serve the next step by another: of a CPU's times,
+  // which vary by more than a GPU's, otherwise each step would get the candidate that was lucky there.
+  double thin_loss() const { return arch_.cpu ? 0.04 : 0.01; }
+  double stay() const { return arch_.cpu ? 0.03 : 0.003; }
   // The cost of launches beyond the steps.
   jit::WaveCost wave_cost(const RowCandidate& candidate);
 
@@ -83,8 +87,7 @@ void add_between_buckets(RowTable& table, RowModel& model,
                          const std::function<std::optional<Candidate>(std::int64_t rows)>& first);
 
 // Gives each step the candidate that is estimated fastest at its most rows, then does without candidates while no step
-// loses more than kThinLoss, since each one is a binary to load. Precondition: candidates are not empty.
-inline constexpr double kThinLoss = 0.01;
+// loses more than thin_loss(), since each one is a binary to load. Precondition: candidates are not empty.
 void decide(RowTable& table, RowModel& model);
 
 // What Kernel needs: a binary for each candidate, in order. Precondition: no candidate is unused.

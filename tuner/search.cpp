@@ -319,12 +319,15 @@ void Search::final_rounds() {
   std::vector<int> bench;
   for (int i : finalists_) bench.push_back(entries_[i].bench);
   // Screening ran at another rhythm and left the chip at another clock: the first rounds do not count.
-  for (int i = 0; i < rules_.warm_rounds; ++i) bench_->round(bench, true);
+  for (int i = 0; i < rules_.warm_rounds && (i == 0 || policy_.exhaustive || seconds() < policy_.budget_seconds); ++i)
+    bench_->round(bench, true);
   for (int b : bench) bench_->forget(b);
   std::vector<Summary> now;
   const double started = seconds();
   for (int round = 0; round < 2 * rules_.most_rounds && !cancelled(); ++round) {
-    if (round >= rules_.least_rounds && seconds() - started > share(rules_.final_share)) break;
+    const bool over = seconds() - started > share(rules_.final_share) ||
+                      (!policy_.exhaustive && seconds() > policy_.budget_seconds);
+    if (over && round >= (policy_.exhaustive ? rules_.least_rounds : kScreenRounds)) break;
     bench_->round(bench, true);
     progress("compare", round + 1, rules_.most_rounds);
     now.clear();

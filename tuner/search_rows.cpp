@@ -5,6 +5,7 @@
 #include <array>
 #include <chrono>
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -14,6 +15,7 @@
 
 #include "tuner/clock.h"
 #include "tuner/history.h"
+#include "tuner/launch.h"
 #include "tuner/measure.h"
 #include "tuner/pool.h"
 #include "tuner/row_space.h"
@@ -26,8 +28,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Points whose inputs are rotated together: copies of what eight thousand rows need would not be cold for one.
+// Points whose results are verified together.
 constexpr std::array<std::int64_t, 3> kRangeRows{64, 1024, kMostStepRows};  // the most rows of each
+// Of the budget, until no further candidate is tried, and until what serves by its estimate is no more confirmed.
+constexpr double kSearchShare = 0.65, kConfirmShare = 0.85;
+constexpr double kPointShare = 0.2;                // a time that takes longer is not worth so much of the budget
+constexpr double kCpuSample = 2000;                // microseconds; as in Bench
+constexpr double kGpuSample = 2000;                // with its rest
 constexpr int kListed = 48;                        // candidates of each point's list that are considered
 constexpr int kFirstBinaries = 12;                 // asked for at once, before anything is known
 constexpr int kBatch = 4;                          // and then, to learn from each
@@ -53,20 +60,28 @@ class RowSearch {
   TuneReport run(RowTable& table);
 
  private:
-  // What launches over some of the points need.
+  // What verifying results at some of the points needs.
   struct Range {
     Task task;
     std::optional<Verifier> verifier;
-    std::optional<Bench> bench;
-    std::map<std::pair<int, int>, int> timed;  // index in the bench, by contender and point
+    double seconds = 0;  // that the latest candidate took
   };
 
   double seconds() const { return std::chrono::duration<double>(Clock::now() - began_).count(); }
   bool cancelled() const { return policy_.cancelled && policy_.cancelled(); }
+  // Whether so many seconds more are within a share of the budget. The first time is taken however small that is.
+  bool within(double share, double more = 0) const {
+    return report_.measured == 0 || seconds() + more <= share * policy_.budget_seconds;
+  }
+  bool short_of_time(double share, double more) {
+    const bool is = !within(share, more);
+    hurried_ |= is;
+    return is;
+  }
   bool stop() {
     if (cancelled())
       report_.stopped = "cancelled";
-    else if (report_.measured > 0 && seconds() > policy_.budget_seconds)
+    else if (!within(kSearchShare))
       report_.stopped = "budget";
     return !report_.stopped.empty();
   }
@@ -75,15 +90,22 @@ class RowSearch {
   }
   static int range_of(std::int64_t rows) { return rows <= kRangeRows[0] ? 0 : rows <= kRangeRows[1] ? 1 : 2; }
   Problem at(int point) const { return problem_.with_rows(space_.points()[static_cast<std::size_t>(point)]); }
+  int point_count() const { return static_cast<int>(space_.points().size()); }
+  std::int64_t rows_at(int point) const { return space_.points()[static_cast<std::size_t>(point)]; }
+  double round_seconds(double microseconds) const;  // of a launch that takes so long: of one sample
+  double time_seconds(int index, int point) const;  // expected of time()
+  void reach();                                     // leaves out the points that the budget or memory has no room for
+  std::vector<int> coarse_first() const;            // the points that can be measured
   Range& range(int index);
   Built build(const RowContender& contender);
   void consider(int index, std::future<Built>& future);
   // Runs `body`; an error that one candidate can cause fails that candidate.
   void attempt(int index, const std::function<void()>& body);
-  // Verifies a binary before its first time in a range; false if it is wrong.
-  bool time(int index, int point);
+  // Verifies a binary before its first time in a range; false if it is wrong, or if there is no time for this.
+  bool time(int index, int point, double share);
   void confirm();
   void finals();
+  bool failed(int index) const { return space_.contenders()[static_cast<std::size_t>(index)].failed; }
   // lasts: whether another process will find the same.
   void fail(int index, OutcomeKind kind, const std::string& why, bool lasts = true);
   Outcome outcome(int index, int point, double microseconds) const;
@@ -100,20 +122,61 @@ class RowSearch {
   const Clock::time_point began_ = Clock::now();
   RowSpace space_;
   BinaryPtr oracle_, clock_;
+  Task task_;  // of the most rows that are measured
+  std::optional<Bench> bench_;
   std::map<int, Range> ranges_;
-  std::set<std::pair<int, int>> verified_;  // contender and range
-  std::map<int, BinaryPtr> binaries_;       // of contenders that may be used
+  std::map<std::pair<int, int>, int> timed_;  // index in the bench, by contender and point
+  std::set<std::pair<int, int>> verified_;    // contender and range
+  std::map<int, BinaryPtr> binaries_;         // of contenders that may be used
+  bool hurried_ = false;                      // something was not measured for want of time
   TuneReport report_;
 };
+
+double RowSearch::round_seconds(double microseconds) const {
+  return std::max(microseconds, device_.arch().cpu ? kCpuSample : kGpuSample) * 1e-6;
+}
+
+double RowSearch::time_seconds(int index, int point) const {
+  const double us = space_.estimate(index, point);
+  return 2e-6 * us + kScreenRounds * round_seconds(us);
+}
+
+void RowSearch::reach() {
+  const double room = (device_.arch().cpu ? 0.25 : 0.8) * static_cast<double>(jit::free_memory(device_));
+  int points = 0;
+  for (; points < point_count(); ++points) {
+    double least = std::numeric_limits<double>::infinity(), bytes = 0;
+    for (const RowContender& c : space_.contenders())
+      least = std::min(least, c.predicted[static_cast<std::size_t>(points)]);
+    if (points > 0 && (2 + kScreenRounds) * 1e-6 * least > kPointShare * policy_.budget_seconds) {
+      hurried_ = true;
+      break;
+    }
+    const Task task = make_task(at(points), device_.arch(), {}, templates_);
+    for (const Buffer& b : task.buffers) bytes += static_cast<double>(bytes_at(b, task.rows));
+    if (points > 0 && bytes > room) break;
+    task_ = task;
+  }
+  space_.measure_first(points);
+}
+
+// So that a search that ends early knows a little everywhere.
+std::vector<int> RowSearch::coarse_first() const {
+  std::vector<int> order;
+  std::vector<bool> taken(static_cast<std::size_t>(space_.measurable()));
+  for (int step = 16; step >= 1; step /= 2)
+    for (int p = space_.measurable() - 1; p >= 0; p -= step)
+      if (!taken[static_cast<std::size_t>(p)]) taken[static_cast<std::size_t>(p)] = true, order.push_back(p);
+  return order;
+}
 
 RowSearch::Range& RowSearch::range(int index) {
   if (const auto found = ranges_.find(index); found != ranges_.end()) return found->second;
   Range& r = ranges_[index];
-  const std::int64_t least = index ? kRangeRows[static_cast<std::size_t>(index - 1)] + 1 : 1;
-  r.task = make_task(problem_.with_rows(kRangeRows[static_cast<std::size_t>(index)]), device_.arch(), {}, templates_);
+  const std::int64_t rows = std::min(kRangeRows[static_cast<std::size_t>(index)], task_.rows);
+  r.task = make_task(problem_.with_rows(rows), device_.arch(), {}, templates_);
   if (!oracle_ && r.task.oracle) oracle_ = context_.builder.build(r.task.oracle(), device_.arch(), &device_).binary;
   r.verifier.emplace(r.task, device_, oracle_);
-  r.bench.emplace(r.task, device_, policy_.cold_bytes, clock_.get(), least);
   return r;
 }
 
@@ -139,20 +202,33 @@ void RowSearch::fail(int index, OutcomeKind kind, const std::string& why, bool l
   report_.outcomes.push_back(std::move(o));
 }
 
-bool RowSearch::time(int index, int point) {
-  const int in = range_of(space_.points()[static_cast<std::size_t>(point)]);
-  Range& r = range(in);
-  if (verified_.emplace(index, in).second)
-    if (const Verdict v = r.verifier->check(binaries_.at(index)); v.kind != OutcomeKind::measured) {
+bool RowSearch::time(int index, int point, double share) {
+  const int in = range_of(rows_at(point));
+  if (!verified_.contains({index, in})) {
+    // A range that was not verified yet is taken to cost what the one before it did.
+    const auto known = ranges_.lower_bound(in);
+    const double check = known != ranges_.end() ? known->second.seconds
+                         : ranges_.empty()      ? 0
+                                                : ranges_.rbegin()->second.seconds;
+    if (short_of_time(share, check + time_seconds(index, point))) return false;
+    const double before = seconds();
+    Range& r = range(in);
+    verified_.emplace(index, in);
+    const Verdict v = r.verifier->check(binaries_.at(index));
+    r.seconds = seconds() - before;
+    if (v.kind != OutcomeKind::measured) {
       fail(index, v.kind, v.detail);
       return false;
     }
-  const int timed = r.bench->add(binaries_.at(index), space_.points()[static_cast<std::size_t>(point)]);
-  r.timed[{index, point}] = timed;
+  }
+  if (short_of_time(share, time_seconds(index, point))) return false;
+  if (!bench_) bench_.emplace(task_, device_, policy_.cold_bytes, clock_.get(), 1);
+  const int timed = bench_->add(binaries_.at(index), rows_at(point));
+  timed_[{index, point}] = timed;
   const int one[] = {timed};
-  for (int i = 0; i < kScreenRounds; ++i) r.bench->round(one);
+  for (int i = 0; i < kScreenRounds; ++i) bench_->round(one);
   ++report_.measured, ++context_.measured;
-  space_.record(index, point, std::max(kLeastTime, r.bench->summary(timed).median));
+  space_.record(index, point, std::max(kLeastTime, bench_->summary(timed).median));
   return true;
 }
 
@@ -174,7 +250,7 @@ void RowSearch::consider(int index, std::future<Built>& future) {
   space_.contenders()[static_cast<std::size_t>(index)].tried = true;
   attempt(index, [&] {
     while (future.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready)
-      if (cancelled()) return;
+      if (stop()) return;
     const Built built = future.get();
     report_.compiled += built.compiled;
     binaries_[index] = built.binary;
@@ -182,7 +258,7 @@ void RowSearch::consider(int index, std::future<Built>& future) {
       return fail(index, OutcomeKind::rejected, why);
     for (int most : {kFirstPoints, kMostPoints})
       for (const int point : space_.worth_measuring(index, most))
-        if (stop() || !time(index, point)) return;
+        if (stop() || (!time(index, point, kSearchShare) && failed(index))) return;
   });
 }
 
@@ -200,24 +276,24 @@ RowTable RowSearch::decided() {
   return table;
 }
 
-// What would serve a point is measured there, until nothing serves one by its estimate alone. The budget does not end
-// this: a table of estimates would be stored as a measured one.
+// What would serve a point is measured there, until nothing serves one by its estimate alone or the time is up.
 void RowSearch::confirm() {
+  const std::vector<int> order = coarse_first();
   for (int round = 0; round < kConfirmRounds; ++round) {
     const RowTable table = decided();
     if (table.candidates.empty()) return;
-    int measured = 0;
-    for (std::size_t p = 0; p < space_.points().size(); ++p) {
-      const Candidate& serves =
-          table.candidates[table.steps[static_cast<std::size_t>(row_step(space_.points()[p]))]].candidate;
+    int measured = 0, done = 0;
+    for (const int p : order) {
+      const Candidate& serves = table.candidates[table.steps[static_cast<std::size_t>(row_step(rows_at(p)))]].candidate;
       for (std::size_t i = 0; i < space_.contenders().size(); ++i) {
         const RowContender& c = space_.contenders()[i];
-        if (c.failed || c.measured[p] > 0 || !binaries_.contains(static_cast<int>(i)) || c.ranked.candidate != serves)
+        if (c.failed || c.measured[static_cast<std::size_t>(p)] > 0 || !binaries_.contains(static_cast<int>(i)) ||
+            c.ranked.candidate != serves)
           continue;
         if (cancelled()) return;
-        attempt(static_cast<int>(i), [&] { measured += time(static_cast<int>(i), static_cast<int>(p)); });
+        attempt(static_cast<int>(i), [&] { measured += time(static_cast<int>(i), p, kConfirmShare); });
       }
-      progress("confirm", static_cast<int>(p), static_cast<int>(space_.points().size()));
+      progress("confirm", ++done, static_cast<int>(order.size()));
     }
     if (measured == 0) return;
   }
@@ -225,9 +301,10 @@ void RowSearch::confirm() {
 
 // Times of one moment, side by side, of those that are near the best at a point.
 void RowSearch::finals() {
-  const int points = static_cast<int>(space_.points().size());
-  for (int p = 0; p < points && !cancelled(); ++p) {
-    progress("compare", p, points);
+  int done = 0;
+  for (const int p : coarse_first()) {
+    if (cancelled()) return;
+    progress("compare", ++done, space_.measurable());
     std::vector<std::pair<double, int>> near;
     for (std::size_t i = 0; i < space_.contenders().size(); ++i) {
       const RowContender& c = space_.contenders()[i];
@@ -241,19 +318,22 @@ void RowSearch::finals() {
     for (std::size_t i = contenders; i < near.size(); ++i)
       report_.outcomes.push_back(outcome(near[i].second, p, near[i].first));
     near.resize(contenders);
-    Range& r = range(range_of(space_.points()[static_cast<std::size_t>(p)]));
     std::vector<int> timed;
-    for (const auto& [us, index] : near) timed.push_back(r.timed.at({index, p}));
-    for (int t : timed) r.bench->forget(t);
-    for (int i = 0; i < (near.size() > 1 ? kFinalRounds : kScreenRounds); ++i) r.bench->round(timed, true);
+    double round = 0;
+    for (const auto& [us, index] : near) timed.push_back(timed_.at({index, p})), round += round_seconds(us);
+    const int rounds = near.size() > 1 ? kFinalRounds : kScreenRounds;
+    if (within(1, rounds * round)) {
+      for (int t : timed) bench_->forget(t);
+      for (int i = 0; i < rounds; ++i) bench_->round(timed, true);
+    }
     for (std::size_t i = 0; i < near.size(); ++i) {
-      const Summary s = r.bench->summary(timed[i]);
+      const Summary s = bench_->summary(timed[i]);
       if (s.median <= 0) continue;
       space_.contenders()[static_cast<std::size_t>(near[i].second)].measured[static_cast<std::size_t>(p)] = s.median;
       store(near[i].second, p, s);
     }
   }
-  for (auto& [index, r] : ranges_) report_.noisy |= r.bench->unsteady();
+  report_.noisy = bench_ && bench_->unsteady();
 }
 
 Outcome RowSearch::outcome(int index, int point, double microseconds) const {
@@ -298,6 +378,7 @@ void RowSearch::choose(RowTable& table) {
 
 TuneReport RowSearch::run(RowTable& table) {
   report_.key = problem_.text();
+  reach();
   if (!device_.arch().cpu) try {
       clock_ = context_.builder.build(clock_source(), device_.arch(), &device_).binary;
     } catch (const Error& e) {
@@ -322,9 +403,9 @@ TuneReport RowSearch::run(RowTable& table) {
   }
   confirm();
   if (cancelled()) report_.stopped = "cancelled";
-  if (report_.stopped.empty()) report_.stopped = "all";
   if (report_.stopped != "cancelled") finals();
   choose(table);
+  if (report_.stopped.empty()) report_.stopped = hurried_ ? "budget" : "all";
   if (table.candidates.empty() && report_.stopped != "cancelled")
     throw_none_right("problem", problem_.text(), report_.outcomes);
   report_.seconds = seconds();

@@ -31,7 +31,7 @@ struct Rules {
   double noisy = 0.03;       // above this noise nothing is stored
   double target_noise = 0.004;
   int warm_rounds = 3, least_rounds = 5, most_rounds = 25;
-  double search_share = 1, final_share = 1;  // of the budget, until the last candidate, and for the final rounds
+  double search_share = 0.9, final_share = 1;  // of the budget, until the last candidate, and for the final rounds
 };
 // A CPU's launch takes as long as a GPU's whole sample, and a CPU is never quiet: what is fastest is then stored for
 // what it is. A problem is to be tuned within five seconds.

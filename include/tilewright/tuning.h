@@ -16,13 +16,15 @@ namespace tilewright {
 
 struct TunePolicy {
   int max_candidates = 16;     // measured per problem, best-ranked first
-  double budget_seconds = 30;  // wall clock per problem; at least the default candidate is measured
+  double budget_seconds = 30;  // wall clock per problem, plus a tenth and two seconds at most; at least the default
+                               // candidate is measured
   int patience = 0;            // stop after this many measured candidates without improvement; 0: never
   bool exhaustive = false;     // every legal candidate, no budget, no patience
   bool retune = false;         // ignore stored choices and measurements
   // Tune a layer: choose for every number of rows at once, whatever the problem's own. The candidates that are measured
   // are max_binaries at most, each at the numbers of rows where it may win; budget_seconds then counts for all of it.
-  // Once it is over, no further candidate is tried, but what is to serve is still measured where it will.
+  // What there is no time to measure is estimated (RowRange::measured); memory stays within 2 * cold_bytes and two
+  // copies of the operands of the most rows that are measured.
   bool all_rows = false;
   int max_binaries = 40;
   int jobs = 0;             // compile threads; 0: one per core, at most 16
@@ -78,7 +80,7 @@ struct RowRange {
   std::int64_t first = 1, last = 0;  // last 0: and all above, where waves of tiles may decide for another
   Candidate candidate = {};
   double microseconds = 0;  // expected at `last` rows, or at kMostStepRows
-  bool measured = false;    // the candidate was measured for this problem, at some number of rows
+  bool measured = false;    // the candidate was measured for this problem at some of these rows; else it is estimated
 };
 
 struct TuneReport {

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,6 +24,7 @@
 #include <tilewright/host_archs.h>
 
 #include "jit/context.h"
+#include "jit/cpu/memory.h"
 #include "jit/cpu/object.h"
 #include "jit/elf.h"
 #include "jit/kernel.h"
@@ -331,15 +331,9 @@ CUresult memory_set(CUdeviceptr to, unsigned char byte, std::size_t bytes) {
   return 0;
 }
 CUresult memory_info(std::size_t* free, std::size_t* total) {
-  struct sysinfo info = {};
-  if (::sysinfo(&info) != 0) return kInvalidValue;
-  *total = std::size_t{info.totalram} * info.mem_unit;
-  *free = std::size_t{info.freeram} * info.mem_unit;
-  // What the system keeps of files it gives up when it is asked for memory.
-  std::ifstream file("/proc/meminfo");
-  for (std::string line; std::getline(file, line);)
-    if (line.starts_with("MemAvailable:")) *free = std::strtoull(line.c_str() + 13, nullptr, 10) * 1024;
-  return 0;
+  const HostMemory memory = host_memory();
+  *free = memory.free, *total = memory.total;
+  return memory.total ? 0 : kInvalidValue;
 }
 CUresult pointer_attributes(unsigned count, int* which, void** values, CUdeviceptr) {
   for (unsigned i = 0; i < count; ++i)  // any memory will do

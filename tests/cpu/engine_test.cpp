@@ -470,3 +470,23 @@ TEST_CASE("threads that ask for one problem get one kernel, and launch it at onc
   for (std::thread& t : threads) t.join();
   CHECK(equal == 40);
 }
+
+TEST_CASE("a search of all rows of a grouped, packed problem ends within its budget") {
+  const Folder folder;
+  Engine engine(options_in(folder));
+  const Device device = Device::open_cpu({.threads = 2, .parallel_for = {}});
+  // Eight thousand rows of each group take a second a launch: each number of rows was measured before, whatever the
+  // budget.
+  const Problem problem =
+      engine.packed(Problem::parse("gemm x=q8_1 w=q4_0 y=f32 m=64 n=1024 k=1024 groups=8"), device.arch());
+  TunePolicy policy;
+  policy.all_rows = true;
+  policy.budget_seconds = 3;
+  policy.cold_bytes = 4e7;
+  const TuneReport r = engine.tune(problem, device, policy);
+  CHECK(r.stopped == "budget");
+  CHECK(r.measured > 0);
+  CHECK(r.seconds <= 1.1 * policy.budget_seconds + 2);
+  REQUIRE_FALSE(r.ranges.empty());
+  CHECK(std::any_of(r.ranges.begin(), r.ranges.end(), [](const RowRange& range) { return range.measured; }));
+}
