@@ -7,13 +7,13 @@
 #include "capi/handles.h"
 
 struct tw_observer : tilewright::capi::Handle {
-  static constexpr const char* kKind = "observer";
+  static constexpr char kKind[] = "observer";
   explicit tw_observer(tilewright::Observer o) : Handle(kKind), value(std::move(o)) {}
   tilewright::Observer value;
 };
 
 struct tw_device_observer : tilewright::capi::Handle {
-  static constexpr const char* kKind = "device observer";
+  static constexpr char kKind[] = "device observer";
   explicit tw_device_observer(tilewright::DeviceObserver o) : Handle(kKind), value(std::move(o)) {}
   tilewright::DeviceObserver value;
 };

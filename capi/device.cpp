@@ -91,8 +91,8 @@ void tw_device_release(tw_device* device) { release(device); }
 tw_status tw_memory_create(const tw_device* device, size_t bytes, tw_memory** memory, tw_error** error) {
   return guarded(error, [&] { create(memory, "memory", Memory(handle(device).value, bytes)); });
 }
-void* tw_memory_data(const tw_memory* memory) { return memory ? memory->value.data() : nullptr; }
-size_t tw_memory_size(const tw_memory* memory) { return memory ? memory->value.size() : 0; }
+void* tw_memory_data(const tw_memory* memory) { return is_handle(memory) ? memory->value.data() : nullptr; }
+size_t tw_memory_size(const tw_memory* memory) { return is_handle(memory) ? memory->value.size() : 0; }
 
 tw_status tw_memory_upload(tw_memory* memory, size_t offset, const void* from, size_t bytes, tw_error** error) {
   return guarded(error, [&] {

@@ -6,7 +6,7 @@ using namespace tilewright;
 using namespace tilewright::capi;
 
 struct tw_plan : Handle {
-  static constexpr const char* kKind = "plan";
+  static constexpr char kKind[] = "plan";
   explicit tw_plan(const std::vector<Planned>& plans) : Handle(kKind) {
     for (const Planned& p : plans) planned.emplace_back(p.candidate.text(), p.predicted_microseconds);
   }
@@ -99,7 +99,7 @@ tw_status tw_plan_at(const tw_plan* plan, int32_t index, tw_planned* planned, tw
 }
 void tw_plan_release(tw_plan* plan) { release(plan); }
 
-const char* tw_cache_path(const tw_engine* engine) { return engine ? engine->value.store().path().c_str() : nullptr; }
+const char* tw_cache_path(const tw_engine* engine) { return is_handle(engine) ? engine->value.store().path().c_str() : nullptr; }
 
 tw_status tw_cache_unwritable(const tw_engine* engine, char** why, tw_error** error) {
   return guarded(error, [&] {

@@ -20,7 +20,8 @@
 namespace tilewright::capi {
 
 // The first bytes of every handle. A pointer to something else, or to a handle that is gone, is found out as long as
-// its memory says something else there: a help to callers, not a guarantee.
+// its memory says something else there: a help to callers, not a guarantee. A kind is the address of an array of its
+// own, kKind: equal literals need not have one address.
 struct Handle {
   explicit Handle(const char* kind) : kind(kind) {}
   ~Handle() { kind = nullptr; }
@@ -34,13 +35,13 @@ struct Handle {
 }  // namespace tilewright::capi
 
 struct tw_options : tilewright::capi::Handle {
-  static constexpr const char* kKind = "options";
+  static constexpr char kKind[] = "options";
   tw_options() : Handle(kKind), value(tilewright::Options::from_env()) {}
   tilewright::Options value;
 };
 
 struct tw_problem : tilewright::capi::Handle {
-  static constexpr const char* kKind = "problem";
+  static constexpr char kKind[] = "problem";
   explicit tw_problem(tilewright::Problem p) : Handle(kKind), value(std::move(p)), text(value.text()) {}
   const tilewright::Task& described() const;  // buffers and matrices
 
@@ -53,31 +54,31 @@ struct tw_problem : tilewright::capi::Handle {
 };
 
 struct tw_device : tilewright::capi::Handle {
-  static constexpr const char* kKind = "device";
+  static constexpr char kKind[] = "device";
   explicit tw_device(tilewright::Device d) : Handle(kKind), value(std::move(d)) {}
   const tilewright::Device value;
 };
 
 struct tw_memory : tilewright::capi::Handle {
-  static constexpr const char* kKind = "memory";
+  static constexpr char kKind[] = "memory";
   explicit tw_memory(tilewright::Memory m) : Handle(kKind), value(std::move(m)) {}
   tilewright::Memory value;
 };
 
 struct tw_owned_stream : tilewright::capi::Handle {
-  static constexpr const char* kKind = "stream";
+  static constexpr char kKind[] = "stream";
   explicit tw_owned_stream(tilewright::OwnedStream s) : Handle(kKind), value(std::move(s)) {}
   const tilewright::OwnedStream value;
 };
 
 struct tw_engine : tilewright::capi::Handle {
-  static constexpr const char* kKind = "engine";
+  static constexpr char kKind[] = "engine";
   explicit tw_engine(tilewright::Options options) : Handle(kKind), value(std::move(options)) {}
   mutable tilewright::Engine value;  // thread-safe
 };
 
 struct tw_kernel : tilewright::capi::Handle {
-  static constexpr const char* kKind = "kernel";
+  static constexpr char kKind[] = "kernel";
   explicit tw_kernel(tilewright::Kernel k) : Handle(kKind), value(std::move(k)) {}
   tilewright::Kernel value;
 };
@@ -116,13 +117,18 @@ T& handle(T* pointer, const char* name = T::kKind) {
   return *pointer;
 }
 
+// What else a pointer is, if it can be told, is left alone.
+template <class T>
+bool is_handle(const T* pointer) {
+  return pointer != nullptr && pointer->kind == T::kKind;
+}
 template <class T>
 void retain(T* pointer) {
-  if (pointer) pointer->references.fetch_add(1, std::memory_order_relaxed);
+  if (is_handle(pointer)) pointer->references.fetch_add(1, std::memory_order_relaxed);
 }
 template <class T>
 void release(T* pointer) noexcept {
-  if (pointer && pointer->references.fetch_sub(1, std::memory_order_acq_rel) == 1) delete pointer;
+  if (is_handle(pointer) && pointer->references.fetch_sub(1, std::memory_order_acq_rel) == 1) delete pointer;
 }
 
 // Gives a new handle to `out`.
@@ -188,7 +194,7 @@ tw_kernel_info info_of(const LaunchPlan& plan, const Resources& resources);
 }  // namespace tilewright::capi
 
 struct tw_tune_report : tilewright::capi::Handle {
-  static constexpr const char* kKind = "tune report";
+  static constexpr char kKind[] = "tune report";
   explicit tw_tune_report(tilewright::TuneReport r);
 
   tilewright::TuneReport value;
@@ -197,7 +203,7 @@ struct tw_tune_report : tilewright::capi::Handle {
 };
 
 struct tw_prewarm_report : tilewright::capi::Handle {
-  static constexpr const char* kKind = "prewarm report";
+  static constexpr char kKind[] = "prewarm report";
   explicit tw_prewarm_report(tilewright::PrewarmReport r) : Handle(kKind), value(std::move(r)) {}
   const tilewright::PrewarmReport value;
 };

@@ -13,7 +13,7 @@ using namespace tilewright;
 using namespace tilewright::capi;
 
 struct tw_model : Handle {
-  static constexpr const char* kKind = "model";
+  static constexpr char kKind[] = "model";
 
   struct Tensor {
     std::string name, type, format;

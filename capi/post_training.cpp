@@ -7,13 +7,13 @@
 #include "capi/handles.h"
 
 struct tw_hessian : tilewright::capi::Handle {
-  static constexpr const char* kKind = "hessian";
+  static constexpr char kKind[] = "hessian";
   explicit tw_hessian(tilewright::Hessian h) : Handle(kKind), value(std::move(h)) {}
   tilewright::Hessian value;
 };
 
 struct tw_quantized : tilewright::capi::Handle {
-  static constexpr const char* kKind = "quantized";
+  static constexpr char kKind[] = "quantized";
   explicit tw_quantized(tilewright::QuantizedLinear q) : Handle(kKind), value(std::move(q)) {}
   const tilewright::QuantizedLinear value;
 };

@@ -117,14 +117,14 @@ tw_status tw_problem_with_rows(const tw_problem* problem, int64_t rows, tw_probl
   return guarded(error, [&] { create(other, "other", handle(problem).value.with_rows(rows)); });
 }
 
-const char* tw_problem_text(const tw_problem* problem) { return problem ? problem->text.c_str() : nullptr; }
+const char* tw_problem_text(const tw_problem* problem) { return is_handle(problem) ? problem->text.c_str() : nullptr; }
 const char* tw_problem_operation(const tw_problem* problem) {
-  return problem ? problem->value.operation().name().data() : nullptr;
+  return is_handle(problem) ? problem->value.operation().name().data() : nullptr;
 }
-int64_t tw_problem_rows(const tw_problem* problem) { return problem ? problem->value.rows() : -1; }
-int64_t tw_problem_cols(const tw_problem* problem) { return problem ? problem->value.cols() : -1; }
-double tw_problem_min_bytes(const tw_problem* problem) { return problem ? problem->value.min_bytes() : -1; }
-double tw_problem_ops(const tw_problem* problem) { return problem ? problem->value.ops() : -1; }
+int64_t tw_problem_rows(const tw_problem* problem) { return is_handle(problem) ? problem->value.rows() : -1; }
+int64_t tw_problem_cols(const tw_problem* problem) { return is_handle(problem) ? problem->value.cols() : -1; }
+double tw_problem_min_bytes(const tw_problem* problem) { return is_handle(problem) ? problem->value.min_bytes() : -1; }
+double tw_problem_ops(const tw_problem* problem) { return is_handle(problem) ? problem->value.ops() : -1; }
 void tw_problem_retain(tw_problem* problem) { retain(problem); }
 void tw_problem_release(tw_problem* problem) { release(problem); }
 

@@ -7,7 +7,7 @@
 #include "capi/handles.h"
 
 struct tw_task : tilewright::capi::Handle {
-  static constexpr const char* kKind = "task";
+  static constexpr char kKind[] = "task";
   explicit tw_task(tilewright::Task t) : Handle(kKind), value(std::move(t)) {}
   const tilewright::Task value;
 };
