@@ -90,7 +90,7 @@ tw_status tw_plan_create(const tw_engine* engine, const tw_problem* problem, con
                          tw_error** error) {
   return guarded(error, [&] { create(plan, "plan", handle(engine).value.plan(handle(problem).value, arch_of(arch))); });
 }
-int32_t tw_plan_count(const tw_plan* plan) { return plan ? static_cast<int32_t>(plan->planned.size()) : -1; }
+int32_t tw_plan_count(const tw_plan* plan) { return is_handle(plan) ? static_cast<int32_t>(plan->planned.size()) : -1; }
 tw_status tw_plan_at(const tw_plan* plan, int32_t index, tw_planned* planned, tw_error** error) {
   return guarded(error, [&] {
     const auto& [candidate, microseconds] = handle(plan).planned[index_of(index, plan->planned.size(), "index")];
@@ -99,7 +99,9 @@ tw_status tw_plan_at(const tw_plan* plan, int32_t index, tw_planned* planned, tw
 }
 void tw_plan_release(tw_plan* plan) { release(plan); }
 
-const char* tw_cache_path(const tw_engine* engine) { return is_handle(engine) ? engine->value.store().path().c_str() : nullptr; }
+const char* tw_cache_path(const tw_engine* engine) {
+  return is_handle(engine) ? engine->value.store().path().c_str() : nullptr;
+}
 
 tw_status tw_cache_unwritable(const tw_engine* engine, char** why, tw_error** error) {
   return guarded(error, [&] {

@@ -110,7 +110,7 @@ tw_status tw_model_open(const char* path, tw_model** model, tw_error** error) {
 }
 
 int32_t tw_model_tensor_count(const tw_model* model) {
-  return model ? static_cast<int32_t>(model->tensors.size()) : -1;
+  return is_handle(model) ? static_cast<int32_t>(model->tensors.size()) : -1;
 }
 
 tw_status tw_model_tensor(const tw_model* model, int32_t index, tw_tensor_info* info, tw_error** error) {
@@ -135,7 +135,7 @@ tw_status tw_model_read(const tw_model* model, const char* name, uint64_t first,
 }
 
 int32_t tw_model_metadata_count(const tw_model* model) {
-  return model ? static_cast<int32_t>(model->metadata.size()) : -1;
+  return is_handle(model) ? static_cast<int32_t>(model->metadata.size()) : -1;
 }
 
 const char* tw_model_metadata_key(const tw_model* model, int32_t index) {

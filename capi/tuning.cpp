@@ -157,7 +157,7 @@ tw_status tw_prewarm_report_summary(const tw_prewarm_report* report, tw_prewarm_
 }
 
 const char* tw_prewarm_report_failure(const tw_prewarm_report* report, int32_t index) {
-  if (report == nullptr || index < 0 || static_cast<size_t>(index) >= report->value.failures.size()) return nullptr;
+  if (!is_handle(report) || index < 0 || static_cast<size_t>(index) >= report->value.failures.size()) return nullptr;
   return report->value.failures[static_cast<size_t>(index)].c_str();
 }
 

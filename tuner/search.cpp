@@ -325,8 +325,8 @@ void Search::final_rounds() {
   std::vector<Summary> now;
   const double started = seconds();
   for (int round = 0; round < 2 * rules_.most_rounds && !cancelled(); ++round) {
-    const bool over = seconds() - started > share(rules_.final_share) ||
-                      (!policy_.exhaustive && seconds() > policy_.budget_seconds);
+    const bool over =
+        seconds() - started > share(rules_.final_share) || (!policy_.exhaustive && seconds() > policy_.budget_seconds);
     if (over && round >= (policy_.exhaustive ? rules_.least_rounds : kScreenRounds)) break;
     bench_->round(bench, true);
     progress("compare", round + 1, rules_.most_rounds);

@@ -147,6 +147,30 @@ TEST_CASE("a handle of another kind is refused") {
   CHECK(f.value == "no such handle");
 }
 
+TEST_CASE("release and getters leave a handle of another kind alone") {
+  const ProblemHandle p = problem("gemm x=f16 w=f16 y=f16 m=1 n=64 k=64");
+  tw_options* made = nullptr;
+  succeed([&](tw_error** e) { return tw_options_create(&made, e); });
+  const OptionsHandle options(made);
+  for (int i = 0; i < 3; ++i) {
+    tw_memory_release(reinterpret_cast<tw_memory*>(p.get()));
+    tw_engine_release(reinterpret_cast<tw_engine*>(p.get()));
+    tw_problem_release(reinterpret_cast<tw_problem*>(options.get()));
+  }
+  CHECK(tw_problem_rows(p.get()) == 1);
+  const auto* other = reinterpret_cast<const tw_problem*>(options.get());
+  CHECK(tw_problem_text(other) == nullptr);
+  CHECK(tw_problem_rows(other) == -1);
+  CHECK(tw_problem_cols(other) == -1);
+  CHECK(tw_problem_ops(other) == -1);
+  CHECK(tw_memory_data(reinterpret_cast<const tw_memory*>(p.get())) == nullptr);
+  CHECK(tw_memory_size(reinterpret_cast<const tw_memory*>(p.get())) == 0);
+  CHECK(tw_plan_count(reinterpret_cast<const tw_plan*>(p.get())) == -1);
+  CHECK(tw_model_tensor_count(reinterpret_cast<const tw_model*>(p.get())) == -1);
+  CHECK(tw_prewarm_report_failure(reinterpret_cast<const tw_prewarm_report*>(p.get()), 0) == nullptr);
+  CHECK(tw_cache_path(reinterpret_cast<const tw_engine*>(p.get())) == nullptr);
+}
+
 TEST_CASE("references are counted") {
   tw_problem* p = problem("gemm x=f16 w=f16 y=f16 m=1 n=64 k=64").release();
   tw_problem_retain(p);
