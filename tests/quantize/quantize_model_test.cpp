@@ -410,7 +410,7 @@ TEST_CASE("quantize: what cannot be done is named, and leaves nothing") {
   contains(message(model, "q4_0", "o.gguf", {.only = {"steps"}}), "at least one");
   contains(message(model, "q4_0", "none/o.gguf", {}), "No such file");
   CHECK_THROWS_AS(quantize_model({}, model / "o.gguf", {.format = "q4_0"}), Error);
-  contains(message(model, "int8_row", "in.safetensors", {.replace = true}), "another file");
+  contains(message(model, "int8_row", "in.safetensors", {.replace = true}), "choose another");
   std::ofstream(model / "o.gguf") << "mine";
   contains(message(model, "q4_0", "o.gguf", {}), "exists");
   CHECK(slurp(model / "o.gguf") == "mine");

@@ -168,7 +168,7 @@ TEST_CASE("confirming and comparing stay within the budget of a search of all ro
   gpu.gemm_duration = [](const FakeLaunch&, std::int64_t rows) { return 3e4 + 20 * static_cast<double>(rows); };
   Engine engine(options(""));
   TunePolicy policy = all_rows();
-  policy.budget_seconds = 12;
+  policy.budget_seconds = 4;
   const TuneReport r = engine.tune(small(), gpu.device(), policy);
   CHECK(r.stopped == "budget");
   CHECK(r.measured > 0);

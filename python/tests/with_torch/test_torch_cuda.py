@@ -482,7 +482,13 @@ def test_through_the_library(double, gpu, cache, monkeypatch, implementation, re
         _stable.forget(workspaces=True)
         stream = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p)(lambda index, stream: 0)
         c = tw._c.lib.cdll
-        _stable.bind(c.tw_launch_gemm_args, c.tw_launch_conv, c.tw_launch_cast, stream)
+
+        def is_capturing(stream, status):
+            status[0] = 0
+            return 0
+
+        capturing = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int32))(is_capturing)
+        _stable.bind(c.tw_launch_gemm_args, c.tw_launch_conv, c.tw_launch_cast, stream, capturing)
         request.addfinalizer(lambda: _stable.bind(*request.getfixturevalue("bound").functions))
         linear = in_cpp("linear")
     with tw.Engine(cache=cache, driver=gpu_driver(), nvrtc=NVRTC, jobs=2) as engine:

@@ -114,6 +114,8 @@ def _bind() -> bool:
 def bind(*functions: Any) -> None:
     """The members of _Functions as functions of ctypes; they must live as long as the process."""
     global _bound
+    if len(functions) != len(_Functions._fields_):
+        raise TypeError(f"bind() takes {len(_Functions._fields_)} functions (got {len(functions)})")
     addresses = (ctypes.cast(function, ctypes.c_void_p) for function in functions)
     _library.tilewright_torch_bind(_Functions(*addresses))
     _bound = True
