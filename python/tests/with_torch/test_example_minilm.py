@@ -36,7 +36,7 @@ def test_the_model_keeps_its_embeddings(tmp_path):
         times = re.findall(
             r"^ +(\d+) of (\d+) layers by this CPU's kernels: one sentence in [\d.]+ ms", done.stdout, flags=re.M
         )
-        assert len(times) == 2 and all(by_kernels == layers for by_kernels, layers in times), done.stdout
+        assert len(times) == 3 and all(by_kernels == layers for by_kernels, layers in times), done.stdout
     for name in ("q4_0", "W4A8"):
         assert found[name][0] < 6.5 and found[name][2] > 0.94
     assert all(same for *_, same in found.values())
