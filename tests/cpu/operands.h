@@ -17,16 +17,20 @@
 
 namespace tilewright::test {
 
-// Memory that ends where the process may not read: what a kernel reads or writes behind an operand ends the test.
+enum class Edge { end, begin };
+
+// Memory between pages that the process may not touch, at the one or the other: what a kernel reads or writes beyond an
+// operand ends the test.
 class Guarded {
  public:
-  Guarded(std::size_t bytes, std::size_t align) {
+  Guarded(std::size_t bytes, std::size_t align, Edge edge = Edge::end) {
     const std::size_t page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-    size_ = (bytes + page - 1) / page * page + page;
+    size_ = (bytes + page - 1) / page * page + 2 * page;
     base_ = static_cast<char*>(::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     REQUIRE(base_ != MAP_FAILED);
+    REQUIRE(::mprotect(base_, page, PROT_NONE) == 0);
     REQUIRE(::mprotect(base_ + size_ - page, page, PROT_NONE) == 0);
-    data_ = base_ + size_ - page - (bytes + align - 1) / align * align;
+    data_ = edge == Edge::begin ? base_ + page : base_ + size_ - page - (bytes + align - 1) / align * align;
   }
   Guarded(Guarded&& other) noexcept
       : base_(std::exchange(other.base_, nullptr)), data_(other.data_), size_(other.size_) {}
@@ -48,10 +52,14 @@ struct Operands {
   std::vector<std::span<std::byte>> spans;
   std::vector<void*> pointers;
 
-  explicit Operands(const std::string& text) : problem(Problem::parse(text)) {
+  explicit Operands(const std::string& text, Edge edge = Edge::end) : problem(Problem::parse(text)) {
     problem.operation().describe(problem, task);
+    const Contract contract = contract_for(problem);
     for (const Buffer& b : task.buffers) {
-      memory.emplace_back(b.bytes, 16);
+      std::size_t align = 1;  // as little as a launch takes
+      for (const PointerRule& rule : contract.pointers)
+        if (b.name == rule.name || b.name == std::string(rule.name) + ".data") align = rule.align;
+      memory.emplace_back(b.bytes, align, edge);
       spans.emplace_back(static_cast<std::byte*>(memory.back().data()), b.bytes);
       pointers.push_back(memory.back().data());
       if (b.output) std::memset(spans.back().data(), 0xff, b.bytes);

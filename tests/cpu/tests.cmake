@@ -29,3 +29,16 @@ if(TILEWRIGHT_ARM_CXX AND TILEWRIGHT_QEMU_ARM)
   target_compile_definitions(test_cpu PRIVATE TILEWRIGHT_ARM_RUNNER="${runner}"
                                               TILEWRIGHT_QEMU_ARM="${TILEWRIGHT_QEMU_ARM}")
 endif()
+
+# Launches within launches of a host whose threads are oneTBB's, where that is installed.
+find_package(TBB QUIET NO_CMAKE_PACKAGE_REGISTRY)
+if(TBB_FOUND)
+  add_executable(test_cpu_tbb cpu/tbb/nested_test.cpp $<TARGET_OBJECTS:tests_main>)
+  target_link_libraries(test_cpu_tbb PRIVATE tests_main tilewright_tuner tilewright_jit tilewright_templates
+    tilewright_cache TBB::tbb)
+  target_include_directories(test_cpu_tbb PRIVATE ${PROJECT_SOURCE_DIR}/templates ${CMAKE_CURRENT_SOURCE_DIR}/cpu)
+  add_test(NAME cpu_tbb COMMAND test_cpu_tbb)
+else()
+  add_test(NAME cpu_tbb COMMAND ${CMAKE_COMMAND} -E echo "skipped: oneTBB (Debian's libtbb-dev) is not installed")
+  set_tests_properties(cpu_tbb PROPERTIES SKIP_REGULAR_EXPRESSION "skipped:")
+endif()
