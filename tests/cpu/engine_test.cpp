@@ -490,3 +490,28 @@ TEST_CASE("a search of all rows of a grouped, packed problem ends within its bud
   REQUIRE_FALSE(r.ranges.empty());
   CHECK(std::any_of(r.ranges.begin(), r.ranges.end(), [](const RowRange& range) { return range.measured; }));
 }
+
+TEST_CASE("a stored choice for a text that is no problem harms neither its neighbours nor a listing",
+          "[problems_fuzz]") {
+  const Folder theirs, ours;
+  const Device device = Device::open_cpu();
+  // Parsing the first, which another cache may contain, once ended the process.
+  std::string path;
+  {
+    Engine engine(options_in(theirs));
+    for (const std::string w : {"q5_0", "nf4", "not_a_format"}) {
+      StoredChoice choice;
+      choice.problem = "gemm x=q8_1 w=" + w + " y=f32 m=4 n=16 k=128 pack=panels groups=2";
+      choice.candidate = Candidate::parse("cpu_reference oracle=0");
+      choice.microseconds = 5;
+      REQUIRE(engine.store().put_choice(tuner::choice_key(device), choice));
+    }
+    path = options_in(theirs).cache;
+  }
+  Engine engine(options_in(ours));
+  const MergeReport report = engine.store().import_from(path);
+  CHECK(report.added == 3);
+  const Problem neighbour = Problem::parse("gemm x=q8_1 w=q5_0 y=f32 m=4 n=32 k=128");
+  computed(neighbour, engine.prepare(neighbour, device));
+  CHECK(engine.store().choices(tuner::choice_key(device), "gemm").size() == 3);
+}
