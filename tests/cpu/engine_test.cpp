@@ -499,7 +499,7 @@ TEST_CASE("a stored choice for a text that is no problem harms neither its neigh
   std::string path;
   {
     Engine engine(options_in(theirs));
-    for (const std::string w : {"q5_0", "nf4", "not_a_format"}) {
+    for (const std::string w : {"nf4", "ternary_row", "not_a_format"}) {
       StoredChoice choice;
       choice.problem = "gemm x=q8_1 w=" + w + " y=f32 m=4 n=16 k=128 pack=panels groups=2";
       choice.candidate = Candidate::parse("cpu_reference oracle=0");
@@ -511,7 +511,7 @@ TEST_CASE("a stored choice for a text that is no problem harms neither its neigh
   Engine engine(options_in(ours));
   const MergeReport report = engine.store().import_from(path);
   CHECK(report.added == 3);
-  const Problem neighbour = Problem::parse("gemm x=q8_1 w=q5_0 y=f32 m=4 n=32 k=128");
+  const Problem neighbour = Problem::parse("gemm x=q8_1 w=nf4 y=f32 m=4 n=32 k=128");
   computed(neighbour, engine.prepare(neighbour, device));
   CHECK(engine.store().choices(tuner::choice_key(device), "gemm").size() == 3);
 }
