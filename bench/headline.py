@@ -29,6 +29,7 @@ def humming():
     where, results = read("h100_torch_modules")
     times = next(row for row in results[0]["rows"] if row["row"] == "host stable")["all_us"]
     ours, rival = times["int4_g128 x as it is"], times["humming"]
+    # The file has no version of the rival; the table of docs/reference/results.md names the one that was installed.
     return "INT4 PyTorch layer, host time per call", "Humming 0.1.19", f"{rival / ours:.2f}× ({ours:.1f} µs against {rival:.1f})", where
 
 

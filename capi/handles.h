@@ -107,21 +107,23 @@ T& required(T* pointer, const char* name) {
   return *pointer;
 }
 
-// The handle behind a pointer. Throws Error (invalid_argument) for null, and for what it can tell to be none.
+// False for null, and for what can be told to be none.
+template <class T>
+bool is_handle(const T* pointer) {
+  return pointer != nullptr && pointer->kind == T::kKind;
+}
+
+// The handle behind a pointer. Throws Error (invalid_argument) where it is none.
 template <class T>
 T& handle(T* pointer, const char* name = T::kKind) {
   if (pointer == nullptr) refuse(name, "null", std::string("a handle of kind '") + T::kKind + "' is required");
-  if (pointer->kind != T::kKind)
+  if (!is_handle(pointer))
     refuse(name, "no such handle",
            std::string("a handle of kind '") + T::kKind + "' that was not released is required");
   return *pointer;
 }
 
-// What else a pointer is, if it can be told, is left alone.
-template <class T>
-bool is_handle(const T* pointer) {
-  return pointer != nullptr && pointer->kind == T::kKind;
-}
+// These leave what is no handle of the kind alone.
 template <class T>
 void retain(T* pointer) {
   if (is_handle(pointer)) pointer->references.fetch_add(1, std::memory_order_relaxed);

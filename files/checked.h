@@ -35,17 +35,6 @@ inline std::string printable(std::string_view text) {
   return text.size() > 64 ? out + "..." : out;
 }
 
-// An error of a file's contents says which file.
-template <class Action>
-auto in_file(const std::string& file, Action&& action) {
-  try {
-    return action();
-  } catch (const Error& e) {
-    if (e.code() == ErrorCode::io) throw;  // has the path
-    throw Error(e.code(), file + ": " + e.field(), e.value(), e.allowed());
-  }
-}
-
 template <class Tensors>
 [[noreturn]] void throw_no_tensor(const Tensors& tensors, std::string_view name) {
   std::string some;

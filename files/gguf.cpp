@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "files/checked.h"
+#include "support/in_file.h"
 
 namespace tilewright {
 namespace {
@@ -281,7 +282,7 @@ std::int64_t GgufTensor::rows() const {
 }
 
 Gguf Gguf::open(const std::string& path) {
-  return readers::in_file(path, [&] { return Gguf(ByteSource::file(path)); });
+  return in_file(path, [&] { return Gguf(ByteSource::file(path)); });
 }
 
 Gguf::Gguf(std::unique_ptr<ByteSource> source) : source_(std::move(source)) {

@@ -14,8 +14,8 @@
 #include <filesystem>
 #include <optional>
 
-#include "quantize/in_file.h"
 #include "quantize/rounding.h"
+#include "support/in_file.h"
 
 namespace tilewright::quantize {
 namespace {

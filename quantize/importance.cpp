@@ -16,8 +16,8 @@
 #include <span>
 #include <vector>
 
-#include "quantize/in_file.h"
 #include "quantize/rounding.h"
+#include "support/in_file.h"
 
 namespace tilewright {
 namespace {

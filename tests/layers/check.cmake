@@ -14,6 +14,7 @@ set(forbidden_in_examples templates jit cache tuner files quantize capi)
 set(forbidden_in_python templates jit cache tuner files quantize capi)
 set(forbidden_in_include templates jit cache tuner files quantize capi)
 set(bad 0)
+# support is below all of them.
 set(forbidden_in_support templates jit cache tuner files quantize capi)
 foreach(folder support templates jit cache files quantize tuner capi cli bench examples python include)
   file(GLOB_RECURSE files ${ROOT}/${folder}/*.h ${ROOT}/${folder}/*.cpp ${ROOT}/${folder}/*.cuh)

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+// Says which file an error is about.
 #pragma once
 
 #include <tilewright/error.h>
 
 #include <string>
 
-namespace tilewright::quantize {
+namespace tilewright {
 
 // An error of a file's contents says which file.
 template <class Action>
@@ -18,4 +19,4 @@ decltype(auto) in_file(const std::string& file, Action&& action) {
   }
 }
 
-}  // namespace tilewright::quantize
+}  // namespace tilewright
