@@ -276,9 +276,6 @@ def device_rows(report, layers, tool, cache):
         bench = cpp_bench(tool, layers.n, layers.k, cache, report)
     except (OSError, RuntimeError) as error:
         bench = {"error": str(error)}
-    else:  # the same problem: with as much workspace
-        _cuda.forget_plans()
-        _cuda.WORKSPACE_BYTES = int(tw.Problem(bench["problem"]).fields.get("workspace", _cuda.WORKSPACE_BYTES))
     first = layers.ours()
     first(layers.x)
     copies = max(2, int(COLD_BYTES / first.weight.nbytes) + 1)
@@ -289,7 +286,7 @@ def device_rows(report, layers, tool, cache):
     plan = _cuda.plan(first._texts[layers.dtype, first.weight.tiles is not None], layers.x.device.index, layers.dtype)
     launch_module = lambda i: modules[i](layers.x)  # noqa: E731
 
-    # The same kernel, with arguments made before.
+    # The same launches, with arguments made before.
     y = torch.empty(1, layers.n, device=layers.device, dtype=layers.dtype)
     stream = torch.cuda.current_stream()
     launches = []
@@ -297,17 +294,16 @@ def device_rows(report, layers, tool, cache):
         args = tw._c.GemmArgs(alpha=1.0, beta=1.0, m=1, y=y.data_ptr())
         _cuda._operand(args.w, plan.spec.streams, module.weight.streams)
         args.x.data = layers.x.data_ptr()
-        if plan.workspace:
-            args.workspace = _cuda._workspace(layers.x.device.index, stream.cuda_stream).data_ptr()
         launches.append(args)
-    launch_raw = lambda i: _cuda._launch("tw_launch_gemm_args", plan.gemm, stream.cuda_stream, launches[i])  # noqa: E731
+    launch_raw = lambda i: _cuda.launch_layer("tw_layer_launch_gemm", plan.layer, stream.cuda_stream, launches[i])  # noqa: E731
     launch_raw(0)
     if not torch.equal(y, launch_module(0)):
         raise RuntimeError("the raw launch computes something else than the layer")
 
     us = device_times([Loop(launch_raw, copies, 10)])[0]
     graph, raw = device_times([Graph(launch_module, copies, us), Loop(launch_raw, copies, us)])
-    kernel = {"problem": str(plan.gemm.subject), "choice": plan.gemm.candidate(1), "copies": copies}
+    main = plan.layer.kernel()
+    kernel = {"problem": str(main.subject), "choice": main.candidate(1), "copies": copies}
     if "error" in bench:
         report.add("device", error=bench["error"], us=graph, **kernel)
     elif str(tw.Problem(bench["problem"])) != kernel["problem"]:

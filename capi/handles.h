@@ -185,6 +185,8 @@ int number_of(const E& any) {
 StreamName stream_name(const tw_stream_name& stream);
 Operand operand(const tw_operand& o);
 MutableOperand operand(const tw_mutable_operand& o);
+GemmArgs gemm_args(const tw_gemm_args* args);  // launch.cpp
+ConvArgs conv_args(const tw_conv_args* args);
 // All streams that the format has; throws Error (invalid_argument) naming the one that is null.
 void require_streams(Format format, Operand o, const char* name);
 

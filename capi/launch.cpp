@@ -12,6 +12,41 @@ tw_kernel_info info_of(const LaunchPlan& plan, const Resources& resources) {
           resources.shared_bytes + static_cast<std::int32_t>(plan.shared_bytes), resources.spill_bytes};
 }
 
+GemmArgs gemm_args(const tw_gemm_args* args) {
+  const tw_gemm_args a = read_struct(args, "args");
+  GemmArgs g;
+  g.x = operand(a.x);
+  g.w = operand(a.w);
+  g.y = a.y;
+  g.bias = a.bias;
+  g.m = a.m;
+  g.ldx = a.ldx;
+  g.ldy = a.ldy;
+  g.c = a.c;
+  g.ldc = a.ldc;
+  g.workspace = a.workspace;
+  g.alpha = a.alpha;
+  g.beta = a.beta;
+  g.group_rows = a.group_rows;
+  return g;
+}
+
+ConvArgs conv_args(const tw_conv_args* args) {
+  const tw_conv_args a = read_struct(args, "args");
+  ConvArgs c;
+  c.x = operand(a.x);
+  c.w = operand(a.w);
+  c.y = a.y;
+  c.bias = a.bias;
+  c.residual = a.residual;
+  c.cache = a.cache;
+  c.workspace = a.workspace;
+  c.alpha = a.alpha;
+  c.beta = a.beta;
+  c.amax = a.amax;
+  return c;
+}
+
 }  // namespace tilewright::capi
 
 using namespace tilewright;
@@ -20,24 +55,7 @@ using namespace tilewright::capi;
 extern "C" {
 
 tw_status tw_launch_gemm_args(const tw_kernel* kernel, tw_stream stream, const tw_gemm_args* args) {
-  return guarded(nullptr, [&] {
-    const tw_gemm_args a = read_struct(args, "args");
-    GemmArgs g;
-    g.x = operand(a.x);
-    g.w = operand(a.w);
-    g.y = a.y;
-    g.bias = a.bias;
-    g.m = a.m;
-    g.ldx = a.ldx;
-    g.ldy = a.ldy;
-    g.c = a.c;
-    g.ldc = a.ldc;
-    g.workspace = a.workspace;
-    g.alpha = a.alpha;
-    g.beta = a.beta;
-    g.group_rows = a.group_rows;
-    handle(kernel).value.launch(stream, g);
-  });
+  return guarded(nullptr, [&] { handle(kernel).value.launch(stream, gemm_args(args)); });
 }
 
 tw_status tw_launch_gemm(const tw_kernel* kernel, tw_stream stream, const void* x, const void* w, const void* w_scales,
@@ -54,21 +72,7 @@ tw_status tw_launch_gemm(const tw_kernel* kernel, tw_stream stream, const void* 
 }
 
 tw_status tw_launch_conv(const tw_kernel* kernel, tw_stream stream, const tw_conv_args* args) {
-  return guarded(nullptr, [&] {
-    const tw_conv_args a = read_struct(args, "args");
-    ConvArgs c;
-    c.x = operand(a.x);
-    c.w = operand(a.w);
-    c.y = a.y;
-    c.bias = a.bias;
-    c.residual = a.residual;
-    c.cache = a.cache;
-    c.workspace = a.workspace;
-    c.alpha = a.alpha;
-    c.beta = a.beta;
-    c.amax = a.amax;
-    handle(kernel).value.launch(stream, c);
-  });
+  return guarded(nullptr, [&] { handle(kernel).value.launch(stream, conv_args(args)); });
 }
 
 tw_status tw_launch_cast(const tw_kernel* kernel, tw_stream stream, const tw_cast_args* args) {

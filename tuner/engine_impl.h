@@ -22,6 +22,7 @@
 #include "tuner/recorder.h"
 #include "tuner/rows.h"
 #include "tuner/search.h"
+#include "tuner/workspaces.h"
 
 namespace tilewright {
 
@@ -113,6 +114,8 @@ struct Engine::Impl {
   tuner::Recorder recorder;
 
   tuner::Prepared prepared;
+  // Shared with layers, whose graphs may outlive this.
+  const std::shared_ptr<tuner::Workspaces> workspaces = std::make_shared<tuner::Workspaces>();
   std::mutex measuring;  // two searches on one GPU would time each other
 
   // What prewarm() left in the store, by the key's hash. A later call may evict what an earlier one compiled.

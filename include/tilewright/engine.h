@@ -124,6 +124,7 @@ class TILEWRIGHT_EXPORT Engine {
   struct Impl;
 
  private:
+  friend class Layer;
   std::unique_ptr<Impl> impl_;
 };
 

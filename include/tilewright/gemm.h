@@ -62,8 +62,9 @@ struct Gemm {
   double beta = 1.0;             // of c; single precision holds it. See GemmArgs::beta
   double y_scale = 1.0;          // results are divided by it; only for y of int8, e4m3 or e5m2
   // Bytes of device memory that each launch may use besides (GemmArgs::workspace), so that kernels are considered whose
-  // blocks share tiles through it. 0: none. 33 MiB are enough for all of them on a chip of 132 multiprocessors.
+  // blocks share tiles through it. 0: none.
   std::int64_t workspace = 0;
+  static constexpr std::int64_t kTileWorkspace = 33ll << 20;  // enough for shared tiles on 132 multiprocessors
   // Whether all of w (its scales and zero points too) is complete, for good, when a launch is enqueued: work that wrote
   // it has been waited for, and none that writes it comes later. A launch may then read w while the one before it in
   // the stream still runs.

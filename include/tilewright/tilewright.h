@@ -15,6 +15,7 @@
 #include <tilewright/gguf.h>
 #include <tilewright/gptq.h>
 #include <tilewright/import.h>
+#include <tilewright/layer.h>
 #include <tilewright/loss_scale.h>
 #include <tilewright/memory.h>
 #include <tilewright/npy.h>

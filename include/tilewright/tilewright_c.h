@@ -532,6 +532,50 @@ TW_API tw_status tw_kernel_check_pointers(tw_kernel* kernel, int32_t on, tw_erro
 TW_API void tw_kernel_retain(tw_kernel* kernel);
 TW_API void tw_kernel_release(tw_kernel* kernel);
 
+/* ---- layers: tilewright/layer.h
+ *
+ * A gemm or a conv whose weights stay. The layer decides whether w is reordered, which launches quantize x and how, and
+ * which workspace they share. It retains its engine, and must outlive the graphs that captured its launches. */
+
+typedef struct tw_layer tw_layer;
+
+/* What a layer launches, each with one row where rows vary: itself; a cast of x before it; what replaces both for at
+ * most `few` rows; what reorders w. Null: there is none. Release each. */
+typedef struct tw_layer_problems {
+  uint32_t struct_size;
+  tw_problem *main, *cast, *fused, *repack;
+  int64_t few;
+} tw_layer_problems;
+#define TW_LAYER_PROBLEMS_INIT \
+  { sizeof(tw_layer_problems), 0, 0, 0, 0, 0 }
+/* For a target, without a GPU. x_from: the floats that x arrives as ("f16"); null: x arrives in its format. pack: 0 if
+ * w must stay as the problem's text says, else 1. */
+TW_API tw_status tw_layer_describe(const tw_problem* problem, const char* arch, const char* x_from, int32_t pack,
+                                   tw_layer_problems* problems, tw_error** error);
+
+/* Prepares every kernel of the layer, for every number of rows. */
+TW_API tw_status tw_layer_create(tw_engine* engine, const tw_problem* problem, const tw_device* device,
+                                 const char* x_from, int32_t pack, tw_layer** layer, tw_error** error);
+TW_API void tw_layer_retain(tw_layer* layer);
+TW_API void tw_layer_release(tw_layer* layer);
+/* The kernel of `main`. Release it. */
+TW_API tw_status tw_layer_kernel(const tw_layer* layer, tw_kernel** kernel, tw_error** error);
+/* 1 if launches take w reordered, else 0, also for what is no layer. */
+TW_API int32_t tw_layer_packed(const tw_layer* layer);
+/* Bytes of a stream of w as launches take it. */
+TW_API tw_status tw_layer_weight_bytes(const tw_layer* layer, tw_stream_name stream, size_t* bytes, tw_error** error);
+/* Reorders w on the device into memory of the caller's; a null to.global_scale leaves that stream where it is. */
+TW_API tw_status tw_layer_pack(const tw_layer* layer, tw_stream stream, tw_operand from, tw_mutable_operand to,
+                               tw_error** error);
+/* Makes w the layer's, for launches that pass none: reordered, or else where it lies, its factor in any case. */
+TW_API tw_status tw_layer_load(tw_layer* layer, tw_stream stream, tw_operand w, tw_error** error);
+/* Device memory that a launch of so many rows (pixels of a conv) needs besides; 0 also for what is no layer. */
+TW_API size_t tw_layer_scratch_bytes(const tw_layer* layer, int64_t rows);
+/* One launch, or a cast and one: as tw_launch_gemm_args(). A null w.data takes what was loaded, a null workspace the
+ * engine's: one for each stream, and one for all captures. The first launch on a stream allocates it. */
+TW_API tw_status tw_layer_launch_gemm(const tw_layer* layer, tw_stream stream, const tw_gemm_args* args, void* scratch);
+TW_API tw_status tw_layer_launch_conv(const tw_layer* layer, tw_stream stream, const tw_conv_args* args, void* scratch);
+
 /* ---- tuning */
 
 typedef struct tw_tune_policy {

@@ -52,6 +52,9 @@ if TYPE_CHECKING:
     from .info import Arch as Arch
     from .info import archs as archs
     from .info import operations as operations
+    from .layer import Layer as Layer
+    from .layer import LayerProblems as LayerProblems
+    from .layer import layer_problems as layer_problems
     from .loss_scale import unscale_pieces as unscale_pieces
     from .models import Model as Model
     from .models import open_model as open_model
@@ -77,6 +80,7 @@ _PLACES = {
     "engine": "Engine Kernel prewarm",
     "codec": "Encoded Format Streams decode encode formats",
     "info": "Arch archs operations",
+    "layer": "Layer LayerProblems layer_problems",
     "loss_scale": "unscale_pieces",
     "models": "Model open_model",
     "own": "Array Grid Launch Task",

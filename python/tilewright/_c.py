@@ -123,6 +123,17 @@ class Planned(Sized):
     _fields_ = [("struct_size", c_uint32), ("predicted_microseconds", c_double), ("candidate", c_char_p)]
 
 
+class LayerProblems(Sized):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("main", c_void_p),
+        ("cast", c_void_p),
+        ("fused", c_void_p),
+        ("repack", c_void_p),
+        ("few", c_int64),
+    ]
+
+
 class GemmArgs(Sized):
     _fields_ = [
         ("struct_size", c_uint32),
@@ -596,6 +607,11 @@ _FALLIBLE: dict[str, tuple[Any, ...]] = {
     "tw_compiler": (_AT, _AT, _AT),
     "tw_plan_create": (_AT, _AT, _TEXT, _AT),
     "tw_plan_at": (_AT, _INT, _AT),
+    "tw_layer_describe": (_AT, _TEXT, _TEXT, _INT, _AT),
+    "tw_layer_create": (_AT, _AT, _AT, _TEXT, _INT, _AT),
+    "tw_layer_kernel": (_AT, _AT),
+    "tw_layer_weight_bytes": (_AT, _INT, _AT),
+    "tw_layer_pack": (_AT, _AT, Operand, Operand),
     "tw_kernel_describe": (_AT, _LONG, _AT, _AT),
     "tw_kernel_check_pointers": (_AT, _INT),
     "tw_tune": (_AT, _AT, _AT, _AT, _AT),
@@ -665,6 +681,8 @@ _LAUNCHES: dict[str, tuple[Any, ...]] = {
     "tw_launch_pack": (_AT, _AT, _AT),
     "tw_launch_transpose": (_AT, _AT, _AT),
     "tw_launch": (_AT, _AT, _AT, _SIZE, _LONG, _LONG),
+    "tw_layer_launch_gemm": (_AT, _AT, _AT, _AT),
+    "tw_layer_launch_conv": (_AT, _AT, _AT, _AT),
 }
 # What cannot fail, by its result.
 _OTHERS: dict[Any, dict[str, tuple[Any, ...]]] = {
@@ -680,6 +698,7 @@ _OTHERS: dict[Any, dict[str, tuple[Any, ...]]] = {
         "tw_model_tensor_count": (_AT,),
         "tw_model_metadata_count": (_AT,),
         "tw_error_status": (_AT,),
+        "tw_layer_packed": (_AT,),
     },
     c_int64: {
         "tw_problem_rows": (_AT,),
@@ -687,7 +706,7 @@ _OTHERS: dict[Any, dict[str, tuple[Any, ...]]] = {
         "tw_gptq_device_bytes": (_LONG, _LONG, _LONG),
     },
     c_double: {"tw_problem_min_bytes": (_AT,), "tw_problem_ops": (_AT,)},
-    c_size_t: {"tw_memory_size": (_AT,)},
+    c_size_t: {"tw_memory_size": (_AT,), "tw_layer_scratch_bytes": (_AT, _LONG)},
     c_char_p: {
         "tw_version": (),
         "tw_error_message": (_AT,),
@@ -714,6 +733,7 @@ _OTHERS: dict[Any, dict[str, tuple[Any, ...]]] = {
         "tw_engine_release": (_AT,),
         "tw_plan_release": (_AT,),
         "tw_kernel_release": (_AT,),
+        "tw_layer_release": (_AT,),
         "tw_tune_report_release": (_AT,),
         "tw_prewarm_report_release": (_AT,),
         "tw_task_release": (_AT,),

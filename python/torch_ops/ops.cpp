@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // torch.ops.tilewright.linear and conv on CUDA devices, over PyTorch's stable ABI: one binary for PyTorch 2.11 and
 // newer. They do what tilewright/torch/_cuda.py's linear() and conv() do, for what that has prepared and told add():
-// checks, allocations and one or two calls of the C library. Everything else they leave to Python, by the operators
+// checks, allocations and one call of the C library. Everything else they leave to Python, by the operators
 // *_by_python: the first call of a problem, tensors that have to be converted or copied, and whatever is wrong, since
 // Python's errors name it.
 #include <torch/csrc/stable/library.h>
@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <shared_mutex>
@@ -29,11 +28,10 @@ using torch::stable::Tensor;
 
 // Of the libraries that the process has open: this one links neither libtilewright_c nor libtorch_cuda.
 struct Functions {
-  decltype(&tw_launch_gemm_args) gemm;
-  decltype(&tw_launch_conv) conv;
-  decltype(&tw_launch_cast) cast;
+  decltype(&tw_layer_launch_gemm) gemm;
+  decltype(&tw_layer_launch_conv) conv;
+  decltype(&tw_layer_scratch_bytes) scratch;
   AOTITorchError (*current_stream)(int32_t device, void** stream);
-  int32_t (*capturing)(void* stream, int32_t* status);  // cuStreamIsCapturing
 };
 
 enum Dtype : int32_t { kNone = -1, kF32 = 0, kF16 = 1, kBf16 = 2 };
@@ -42,16 +40,11 @@ constexpr int kMostDims = 5;
 
 // How an operator runs for one problem, GPU and dtype of x; conv for one shape and layout of x, too.
 struct Plan {
-  const tw_kernel* main;
-  const tw_kernel* cast;   // x to its format; null: x is in it
-  const tw_kernel* fused;  // quantizes x itself, for at most `few` rows; null: there is none
-  int64_t few;
+  const tw_layer* layer;
   int64_t n, k;                          // outputs and columns; of conv channels, out and in
-  int64_t row_bytes[2];                  // data and scales of a row of x in its format
   int64_t weight_bytes[3];               // of data, scales and global; 0: w has no such stream
   int64_t x[kMostDims], out[kMostDims];  // of conv: shapes of x and y
   int32_t y, bias;                       // Dtype
-  int32_t workspace;                     // 0 or 1
   int32_t dims;                          // of conv; 0: linear, of x with any rows
   int32_t last;                          // 0 or 1: channels are innermost in memory
   int32_t amax;                          // 0 or 1
@@ -73,14 +66,6 @@ struct Prepared {
 std::shared_mutex mutex;
 Functions functions{};
 std::unordered_map<std::string, std::vector<Prepared>> plans;  // by problem
-std::map<std::pair<int32_t, void*>, void*> workspaces;         // by device and stream
-
-void* workspace_of(int32_t device, void* stream) {
-  std::shared_lock lock(mutex);
-  const auto at = workspaces.find({device, stream});
-  return at == workspaces.end() ? nullptr : at->second;
-}
-
 // ---- tensors
 
 void check(AOTITorchError error, const char* call) {
@@ -196,31 +181,15 @@ class Call {
     return !given || *to;
   }
 
+  // What a launch needs besides: the stream, and memory for x in its format.
   bool take_stream() {
     if (call.current_stream(place_.index, &stream) != AOTI_TORCH_SUCCESS) return false;
-    // A graph is replayed beside the stream's own work, so its launches take the workspace of captures, which Python
-    // has.
-    int32_t status = 0;
-    if (plan.workspace && call.capturing(stream, &status) == 0 && status == 0)
-      workspace = workspace_of(place_.index, stream);
-    return workspace != nullptr || !plan.workspace;
-  }
-
-  // x in its format, cast if it has to be.
-  bool encode(tw_operand* to) {
-    to->data = values;
-    if (!plan.cast) return true;
-    const int64_t scales_at = (rows * plan.row_bytes[0] + 255) / 256 * 256;
-    encoded_ = empty({scales_at + rows * plan.row_bytes[1]}, false, aoti_torch_dtype_uint8(), place_);
-    if (!encoded_) return false;
-    char* memory = static_cast<char*>(encoded_->data_ptr());
-    tw_cast_args args = TW_CAST_ARGS_INIT;
-    args.rows = rows;
-    args.x.data = values;
-    args.y.data = memory;
-    if (plan.row_bytes[1]) args.y.scales = memory + scales_at;
-    *to = {args.y.data, args.y.scales, nullptr};
-    return call.cast(plan.cast, stream, &args) == TW_OK;
+    const size_t bytes = call.scratch(plan.layer, rows);
+    if (bytes == 0) return true;
+    scratch_ = empty({static_cast<int64_t>(bytes)}, false, aoti_torch_dtype_uint8(), place_);
+    if (!scratch_) return false;
+    scratch = scratch_->data_ptr();
+    return true;
   }
 
   std::optional<Tensor> result(const std::vector<int64_t>& sizes) const {
@@ -235,7 +204,7 @@ class Call {
   const void* values = nullptr;
   tw_operand w{};
   tw_stream stream = nullptr;
-  void* workspace = nullptr;
+  void* scratch = nullptr;
 
  private:
   bool fits(const Plan& p) const {
@@ -249,7 +218,7 @@ class Call {
   int32_t dtype_;
   std::vector<int64_t> sizes_;
   // Freed with the call: PyTorch gives the memory to nothing but what comes later in the stream.
-  std::optional<Tensor> encoded_;
+  std::optional<Tensor> scratch_;
 };
 
 // Calls an operator of Python's, which returns y; else nothing, and an error's message. (Of several results
@@ -277,16 +246,11 @@ std::optional<Tensor> launch_linear(const Tensor& x, const std::vector<Tensor>& 
   sizes.back() = c.plan.n;
   std::optional<Tensor> y = c.result(sizes);
   if (!y) return std::nullopt;
-  const bool fused = c.plan.fused && c.rows <= c.plan.few;
-  if (fused)
-    args.x.data = c.values;
-  else if (!c.encode(&args.x))
-    return std::nullopt;
+  args.x.data = c.values;
   args.w = c.w;
   args.m = c.rows;
   args.y = y->data_ptr();
-  args.workspace = c.workspace;
-  if (c.call.gemm(fused ? c.plan.fused : c.plan.main, c.stream, &args) != TW_OK) return std::nullopt;
+  if (c.call.gemm(c.plan.layer, c.stream, &args, c.scratch) != TW_OK) return std::nullopt;
   return y;
 }
 
@@ -308,12 +272,12 @@ std::optional<Tensor> launch_conv(const Tensor& x, const std::vector<Tensor>& we
     return std::nullopt;
   }
   std::optional<Tensor> y = c.result({c.plan.out, c.plan.out + c.plan.dims});
-  if (!y || !c.encode(&args.x)) return std::nullopt;
+  if (!y) return std::nullopt;
+  args.x.data = c.values;
   args.w = c.w;
   args.y = y->data_ptr();
-  args.workspace = c.workspace;
   args.amax = static_cast<const float*>(largest);
-  if (c.call.conv(c.plan.main, c.stream, &args) != TW_OK) return std::nullopt;
+  if (c.call.conv(c.plan.layer, c.stream, &args, c.scratch) != TW_OK) return std::nullopt;
   return y;
 }
 
@@ -344,19 +308,13 @@ EXPORT void tilewright_torch_bind(const Functions* given) {
   functions = *given;
 }
 
-// Kernels of a plan must live until no call can have found it: tilewright.torch keeps them for good.
+// The layer of a plan must live until no call can have found it: tilewright.torch keeps them for good.
 EXPORT void tilewright_torch_add(const char* problem, int32_t device, int32_t x, const Plan* plan) {
   std::unique_lock lock(mutex);
   plans[problem].push_back({device, torch_dtype(x), *plan});
 }
 
-EXPORT void tilewright_torch_add_workspace(int32_t device, void* stream, void* workspace) {
-  std::unique_lock lock(mutex);
-  workspaces[{device, stream}] = workspace;
-}
-
-EXPORT void tilewright_torch_forget(int32_t workspaces_too) {
+EXPORT void tilewright_torch_forget() {
   std::unique_lock lock(mutex);
   plans.clear();
-  if (workspaces_too) workspaces.clear();
 }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a caller may change in a gemm so that a target has faster kernels for it.
 #include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
 
 #include "templates/families.h"
 #include "templates/gemm/gemm.h"
 
 namespace tilewright::gemm {
 namespace {
-
-// Enough on an H200 or H100, which have 132 multiprocessors, for kernels that share the last tiles between blocks.
-constexpr std::int64_t kWorkspace = 34603008;
 
 // Whether the target has other kernels for `asked` than for `problem`, or overlaps launches, which constants may widen.
 bool changes_kernels(const Problem& problem, const Problem& asked, const Arch& arch) {
@@ -41,18 +41,18 @@ std::vector<Recommendation> recommended(const Problem& problem, const Arch& arch
     return list;
   }
   Problem best = problem;
-  const auto take = [&](const char* field, const char* how, const Problem& next) {
-    list.push_back({field, how, next});
+  const auto take = [&](std::string field, const char* how, const Problem& next) {
+    list.push_back({std::move(field), how, next});
     best = next;
   };
   Gemm g = *problem.as<Gemm>();
   const auto take_workspace = [&](const char* what_for) {
-    g.workspace = kWorkspace;
-    take("workspace=34603008", what_for, g);
+    g.workspace = Gemm::kTileWorkspace;
+    take(fmt::format("workspace={}", g.workspace), what_for, g);
   };
   // Packed weights may have kernels with a workspace alone, in which x is unpacked.
   Gemm room = g;
-  if (room.workspace == 0 && room.groups == 0) room.workspace = kWorkspace;
+  if (room.workspace == 0 && room.groups == 0) room.workspace = Gemm::kTileWorkspace;
   if (!operation().packed(problem, arch) && operation().packed(room, arch))
     take_workspace("33 MiB of device memory, zero when first used: with packed w, x is unpacked there");
   if (const std::optional<Problem> packed = operation().packed(best, arch)) {
@@ -68,7 +68,7 @@ std::vector<Recommendation> recommended(const Problem& problem, const Arch& arch
   }
   if (g = *best.as<Gemm>(); g.workspace == 0 && g.groups == 0) {
     Gemm with = g;
-    with.workspace = kWorkspace;
+    with.workspace = Gemm::kTileWorkspace;
     if (changes_kernels(best, with, arch))
       take_workspace("33 MiB of device memory, zero when first used, for launches that follow each other");
   }

@@ -119,6 +119,11 @@ TEST_CASE("a null handle or output is an error that names it, in every function"
          return tw_compile(en.get(), nullptr, "", "", "sm_90a", &image, nullptr, nullptr, &text, e);
        }},
       {"name", [&](tw_error** e) { return tw_operation_at(0, nullptr, &name, e); }},
+      {"problem", [&](tw_error** e) { return tw_layer_describe(nullptr, "sm_90a", nullptr, 1, nullptr, e); }},
+      {"layer", [&](tw_error** e) { return tw_layer_create(en.get(), nullptr, nullptr, nullptr, 1, nullptr, e); }},
+      {"layer", [&](tw_error** e) { return tw_layer_load(nullptr, nullptr, {}, e); }},
+      {"layer", [&](tw_error** e) { return tw_layer_pack(nullptr, nullptr, {}, {}, e); }},
+      {"layer", [&](tw_error** e) { return tw_layer_kernel(nullptr, &kernel, e); }},
   };
   for (const auto& c : cases) {
     CAPTURE(c.field, &c - cases);
@@ -130,7 +135,7 @@ TEST_CASE("a null handle or output is an error that names it, in every function"
   CHECK(report == nullptr);
   CHECK(warmed == nullptr);
   CHECK(launch_failure(tw_launch_gemm(nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, 1)).field == "kernel");
-  CHECK(launch_failure(tw_launch_gemm_args(nullptr, nullptr, nullptr)).field == "args");
+  CHECK(launch_failure(tw_launch_gemm_args(nullptr, nullptr, nullptr)).field == "kernel");
   CHECK(tw_problem_text(nullptr) == nullptr);
   CHECK(tw_problem_rows(nullptr) == -1);
   CHECK(tw_plan_count(nullptr) == -1);

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import ctypes
 import itertools
+import math
 import os
 import pathlib
 import subprocess
@@ -34,6 +35,48 @@ INDEX = -1  # of the CPU's tensors
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 
 
+class HostLayer:
+    """A Layer of a GPU as the library describes it, whose launches compute on the host: the cast's and the gemm's, or
+    the fused one's."""
+
+    def __init__(self, problem, index, x_from):
+        _cuda.refuse_capture(index, str(problem))
+        self.problems = tw.layer_problems(problem, _cuda.device(index).arch, x_from=x_from, pack=False)
+        fields = self.problems.main.fields
+        extents = (fields.get("n"), *fields.get("in", "").split("x")) if problem.op == "conv" else ()
+        self.pixels = math.prod(map(int, extents))
+        self.number = next(_numbers)
+        _prepared[self.number] = self
+
+    def _open(self):
+        return types.SimpleNamespace(value=self.number)
+
+    def scratch_bytes(self, rows):
+        cast = self.problems.cast
+        if cast is None or rows <= self.problems.few:
+            return 0
+        return sum(b.bytes + 256 for b in cast.with_rows(rows).buffers if b.name.startswith("y."))
+
+    def launches(self, args, rows, scratch):
+        """The problems of one launch, and the addresses of their operands."""
+        found = self.problems
+        given = {name: getattr(args, name) for name, _ in args._fields_ if name not in ("struct_size", "m")}
+        if rows <= found.few:
+            return [(found.fused.with_rows(rows), given)]
+        main = found.main if found.main.op == "conv" else found.main.with_rows(rows)
+        if found.cast is None:
+            return [(main, given)]
+        cast = found.cast.with_rows(rows)
+        at, y = scratch, {"global": args.x.global_scale}
+        for buffer in cast.buffers:
+            operand, _, stream = buffer.name.partition(".")
+            if operand == "y" and stream != "global":
+                y[stream] = at
+                at += (buffer.bytes + 255) // 256 * 256
+        x = tw._c.Operand(y.get("data"), y.get("scales"), y["global"])
+        return [(cast, {"x": args.x, "y": x}), (main, {**given, "x": x})]
+
+
 class Launches(list):
     """The problems that were launched, with the rows; `capturing` and `stream` are the test's to set. linear() and conv()
     are the implementations under test; `by_python` counts how often libtilewright_torch left it to Python."""
@@ -42,37 +85,46 @@ class Launches(list):
     stream = 0
     cpp = False
     by_python = 0
-
-    def __init__(self):
-        self.workspaces = {}
-
     expected_failure = False
 
+    def layer(self, function, use, stream, args, scratch=None):
+        """A launch of a HostLayer; of another, a CPU's, the library's."""
+        if not isinstance(use, HostLayer):
+            return _launch_layer(function, use, stream, args, scratch)
+        assert stream == self.stream
+        rows = args.m if function == "tw_layer_launch_gemm" else use.pixels
+        room = scratch.data_ptr() if isinstance(scratch, torch.Tensor) else scratch
+        for problem, given in use.launches(args, rows, room):
+            self.append((problem, problem.rows if problem.op == "conv" else rows))
+            self.compute(problem, given)
+
     def launch(self, function, use, stream, args):
-        """Computes on the host."""
+        """Of a Kernel: computes on the host."""
         assert stream == self.stream
         problem = use.subject
-        rows = {"tw_launch_gemm_args": "m", "tw_launch_cast": "rows"}.get(function)
-        count = getattr(args, rows) if rows else problem.rows
-        self.append((problem, count))
+        if function == "tw_launch_cast":
+            problem = problem.with_rows(args.rows)
+        self.append((problem, problem.rows))
+        self.compute(problem, {name: getattr(args, name) for name, _ in args._fields_})
+
+    def compute(self, problem, args):
         given = {}
+        factor = torch.zeros(1)  # what a pack has no part in
         for buffer in problem.buffers:
-            operand, _, stream_name = buffer.name.partition(".")
-            place = getattr(args, operand)
+            operand, _, stream = buffer.name.partition(".")
+            place = args[operand]
             if isinstance(place, tw._c.Operand):
-                place = getattr(place, "global_scale" if stream_name == "global" else stream_name)
-            if place is None:
-                assert stream_name == "global" and problem.op == "pack", f"{buffer.name} is missing"
-            else:
-                given[buffer.name] = place
-        if "workspace" in given:  # the host needs none
-            places = {t.data_ptr(): key for key, t in _cuda._workspaces.items()}
-            used = self.workspaces.setdefault("captured" if self.capturing else "eager", set())
-            used.add(places[given.pop("workspace")])
-        factor = torch.zeros(1)
-        for buffer in problem.buffers if problem.op == "pack" else ():  # which nobody's factor of the tensor concerns
-            given.setdefault(buffer.name, factor.data_ptr())
-        (problem.with_rows(count) if rows else problem).compute(given)
+                place = getattr(place, "global_scale" if stream == "global" else stream)
+            if buffer.name == "workspace":
+                continue  # the host needs none
+            if place is None and stream == "global" and problem.op == "pack":
+                place = factor.data_ptr()
+            assert place is not None, f"{buffer.name} is missing"
+            given[buffer.name] = place
+        problem.compute(given)
+
+
+_launch_layer = _cuda.launch_layer
 
 
 def in_cpp(name):
@@ -100,35 +152,32 @@ def bound():
     state = types.SimpleNamespace(seen=None)
 
     def called(name, kind):
-        def launch(kernel, stream, args):
+        def launch(layer, stream, args, scratch):
             try:
-                state.seen.launch(name, _prepared[kernel], stream or 0, args.contents)
+                state.seen.layer(name, _prepared[layer], stream or 0, args.contents, scratch)
                 return 0
             except BaseException as error:
                 state.raised = error
                 return 1
 
-        return ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(kind))(launch)
+        at = ctypes.c_void_p
+        return ctypes.CFUNCTYPE(ctypes.c_int32, at, at, ctypes.POINTER(kind), at)(launch)
 
     def current_stream(device, stream):
         stream[0] = state.seen.stream or None
         return 0
 
-    def is_capturing(stream, status):
-        status[0] = int(state.seen.capturing)
-        return 0
-
     kind = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
+    scratch = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int64)
     state.functions = (
-        called("tw_launch_gemm_args", tw._c.GemmArgs),
-        called("tw_launch_conv", tw._c.ConvArgs),
-        called("tw_launch_cast", tw._c.CastArgs),
+        called("tw_layer_launch_gemm", tw._c.GemmArgs),
+        called("tw_layer_launch_conv", tw._c.ConvArgs),
+        scratch(lambda layer, rows: _prepared[layer].scratch_bytes(rows)),
         kind(current_stream),
-        ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int32))(is_capturing),
     )
     _stable.bind(*state.functions)
     yield state
-    _stable.forget(workspaces=True)
+    _stable.forget()
     _stable._library.tilewright_torch_bind(_stable._Functions())  # as it was
     _stable._bound = False
 
@@ -142,7 +191,7 @@ def launches(request, monkeypatch):
         bound = request.getfixturevalue("bound")
         bound.seen, bound.raised = seen, None
         seen.linear, seen.conv, seen.cpp = in_cpp("linear"), in_cpp("conv"), True
-        _stable.forget(workspaces=True)
+        _stable.forget()
 
         def counted(function):
             def call(*args):
@@ -154,14 +203,14 @@ def launches(request, monkeypatch):
         for name in ("linear", "conv"):
             monkeypatch.setattr(_cuda, name, counted(getattr(_cuda, name)))
     monkeypatch.setattr(_cuda, "_launch", seen.launch)
+    monkeypatch.setattr(_cuda, "launch_layer", seen.layer)
+    monkeypatch.setattr(_cuda, "layer", HostLayer)
     monkeypatch.setattr(_cuda, "index_of", lambda x: INDEX)
     monkeypatch.setattr(_cuda, "_stream", lambda index: seen.stream)
     monkeypatch.setattr(_cuda, "_capturing", lambda index: seen.capturing)
     monkeypatch.setattr(_cuda, "_empty", lambda shape, dtype, index: torch.empty(shape, dtype=dtype))
-    monkeypatch.setattr(_cuda, "_synchronize", lambda index: None)
     monkeypatch.setattr(_cuda, "device", lambda index: types.SimpleNamespace(arch="sm_90a", name="host"))
-    monkeypatch.setattr(_cuda, "WORKSPACE_BYTES", 65536)
-    for name in ("_plans", "_conv_plans", "_kernels", "_workspaces"):
+    for name in ("_plans", "_conv_plans", "_kernels"):
         monkeypatch.setattr(_cuda, name, {})
     engine = tw.Engine(cache=":memory:")
 
@@ -218,7 +267,7 @@ def test_linear(launches, w, x, dtype, packed):
         assert gemms[0][0].fields.get("x_from") == ({F32: "f32", F16: "f16", BF16: "bf16"}[dtype] if fused else None)
         casts = [p for p, _ in launched if p.op == "cast"]
         assert len(casts) == (0 if fused or x in ("f16", "bf16") else 1)
-        assert "workspace=65536" in str(gemms[0][0]) and "weights=constant" in str(gemms[0][0])
+        assert "workspace=34603008" in str(gemms[0][0]) and "weights=constant" in str(gemms[0][0])
     if launches.cpp:  # the first call prepares; conversions and a factor of the tensor are PyTorch's arithmetic
         converted = x == "e4m3_tensor" or (x in ("f16", "bf16") and x != {F16: "f16", BF16: "bf16"}.get(dtype))
         assert launches.by_python == (5 if converted else 1)
@@ -311,8 +360,8 @@ def test_a_launch_that_fails(launches, monkeypatch):
     def fail(*args):
         raise tw.DriverFailed("cuLaunchKernelEx", "719", "CUDA_ERROR_LAUNCH_FAILED")
 
-    monkeypatch.setattr(launches, "launch", fail)
-    monkeypatch.setattr(_cuda, "_launch", fail)
+    monkeypatch.setattr(launches, "layer", fail)
+    monkeypatch.setattr(_cuda, "launch_layer", fail)
     with pytest.raises(tw.DriverFailed, match="LAUNCH_FAILED") as caught:
         launches.linear(x, weight, None, text)
     assert caught.value.code == "driver_failed"
@@ -344,8 +393,7 @@ def test_prepared_once(launches, monkeypatch):
     text = gemm_text("f16", "q4_0", "f16", N, K, pack="tiles")
     tiles = twt.pack(twt.quantize(torch.randn(N, K), "q4_0"), text)
     prepared = []
-    prepare = _cuda.engine().prepare
-    monkeypatch.setattr(_cuda.engine(), "prepare", lambda *args: prepared.append(args) or prepare(*args))
+    monkeypatch.setattr(_cuda, "layer", lambda *args: prepared.append(args) or HostLayer(*args))
     for rows in (1, 2, 300):
         launches.linear(torch.randn(rows, K).half(), tiles, None, text)
     assert len(prepared) == 1
@@ -363,19 +411,9 @@ def test_captures(launches):
         launches.linear(x, tiles, None, text)
     launches.capturing = False
     _cuda.plan(text, INDEX, torch.float16)
-    assert set(_cuda._workspaces) == {(INDEX, None)}
     launches.capturing, launches.stream = True, 7
-    launches.linear(x, tiles, None, text)  # with the workspace that waits for captures
-    launches.capturing, launches.stream = False, 8
     launches.linear(x, tiles, None, text)
-    assert set(_cuda._workspaces) == {(INDEX, None), (INDEX, 8)}
-    assert launches.workspaces == {"captured": {(INDEX, None)}, "eager": {(INDEX, 8)}}
-    launches.capturing = True  # on a stream that has a workspace of its own, whose counters eager work is using
-    launches.workspaces.clear()
-    launches.linear(x, tiles, None, text)
-    assert launches.workspaces == {"captured": {(INDEX, None)}}
     launches.capturing = False
-    assert all(not t.any() for t in _cuda._workspaces.values())
 
 
 def test_a_warning_for_weights_as_stored(launches):
@@ -423,7 +461,7 @@ def test_modules_arrange_their_weights(launches):
     stored, state = layer.weight.streams, layer.state_dict()
     layer.warm(F16)
     assert layer.weight.tiles == "q8_1" and len(layer.weight.streams) == 2
-    assert {kernel.subject.op for kernel in _cuda._kernels.values()} == {"gemm", "cast"}
+    assert [plan.layer.problems.main.fields["pack"] for plan in _cuda._plans.values()] == ["tiles"]
     x = torch.randn(3, K)
     layer.arrange(F32)
     assert_close(layer(x), expected(x, values(layer.dequantize()), layer.bias, "q8_1"))
@@ -472,23 +510,16 @@ def test_through_the_library(double, gpu, cache, monkeypatch, implementation, re
     for name, value in (("index_of", lambda x: INDEX), ("_stream", lambda i: 0), ("_capturing", lambda i: False)):
         monkeypatch.setattr(_cuda, name, value)
     monkeypatch.setattr(_cuda, "_empty", empty)
-    monkeypatch.setattr(_cuda, "_synchronize", lambda index: gpu.synchronize())
     monkeypatch.setattr(_cuda, "device", lambda index: gpu)
-    for name in ("_plans", "_kernels", "_workspaces"):
+    for name in ("_plans", "_kernels"):
         monkeypatch.setattr(_cuda, name, {})
     linear = _cuda.linear
     if implementation == "stable":
         request.getfixturevalue("bound")
-        _stable.forget(workspaces=True)
+        _stable.forget()
         stream = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p)(lambda index, stream: 0)
         c = tw._c.lib.cdll
-
-        def is_capturing(stream, status):
-            status[0] = 0
-            return 0
-
-        capturing = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int32))(is_capturing)
-        _stable.bind(c.tw_launch_gemm_args, c.tw_launch_conv, c.tw_launch_cast, stream, capturing)
+        _stable.bind(c.tw_layer_launch_gemm, c.tw_layer_launch_conv, c.tw_layer_scratch_bytes, stream)
         request.addfinalizer(lambda: _stable.bind(*request.getfixturevalue("bound").functions))
         linear = in_cpp("linear")
     with tw.Engine(cache=cache, driver=gpu_driver(), nvrtc=NVRTC, jobs=2) as engine:

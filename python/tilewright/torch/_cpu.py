@@ -19,7 +19,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from .. import _c
 from .._errors import InvalidArgument, Unsupported
 from ..device import Device
-from ..engine import Kernel
+from ..layer import Layer, layer_problems
 from ..problem import Problem
 from . import _cuda
 from ._spec import DTYPES, FORMATS, Spec, by_name, spec
@@ -38,11 +38,10 @@ enabled = True
 
 
 class Plan(NamedTuple):
-    """How linear runs for one problem and dtype of x: kernel computes y in f32 where an activation follows."""
+    """How linear runs for one problem and dtype of x: the layer computes y in f32 where an activation follows."""
 
     spec: Spec
-    packed: Problem
-    kernel: Kernel
+    layer: Layer
     y: torch.dtype
     bias: torch.dtype | None
 
@@ -100,14 +99,16 @@ def wanted(problem: str, dtype: torch.dtype, target: Device | str | None = None)
     y = "f32" if s.act else FORMATS[s.dtype]
     bias = "" if s.bias is None else f" bias={y}"
     one_row = f"{' '.join(words)} y={y}{bias} x_from={FORMATS[dtype]} m=1"
-    Problem(one_row)  # what is wrong here, panels have no part in
-    try:
-        packed = Problem(f"{one_row} pack=panels")
-    except InvalidArgument as error:  # of a shape that panels do not have
-        raise Unsupported(error.field, error.value, error.allowed) from None
     target = device() if target is None else target
+    arch = getattr(target, "arch", target)
+    packed = layer_problems(one_row, arch).main
+    if "pack" not in packed.fields:
+        try:
+            packed = Problem(f"{one_row} pack=panels")
+        except InvalidArgument as error:  # of a shape that panels do not have
+            raise Unsupported(error.field, error.value, error.allowed) from None
     if "reference" in _cuda.engine().plan(packed, target)[0].candidate:
-        raise Unsupported("problem", str(packed), f"one that {getattr(target, 'arch', target)} has kernels for")
+        raise Unsupported("problem", str(packed), f"one that {arch} has kernels for")
     return packed
 
 
@@ -125,7 +126,7 @@ def _make(problem: str, dtype: torch.dtype) -> Plan | None:
             )
         return None
     y = DTYPES[packed.fields["y"]]
-    return Plan(s, packed, _cuda.engine().prepare(packed, device()), y, None if s.bias is None else y)
+    return Plan(s, Layer(_cuda.engine(), packed, device(), pack=False), y, None if s.bias is None else y)
 
 
 def _warn_once(what: tuple[str, ...], message: str) -> None:
@@ -139,35 +140,28 @@ def linear(p: Plan, x: Tensor, weight: Sequence[Tensor], bias: Tensor | None) ->
     y = torch.empty((x.shape[0], p.spec.n), dtype=p.y)
     x, panels = _aligned(x), _panels_of(p, weight)
     args = _c.GemmArgs(alpha=1.0, beta=1.0, m=x.shape[0], y=y.data_ptr())
-    args.x.data, args.w.data = x.data_ptr(), panels.pointer
+    args.x.data, args.w.data = x.data_ptr(), panels.data_ptr()
     if "global" in p.spec.streams:  # is no part of panels
         scale = weight[list(p.spec.streams).index("global")].detach().contiguous()
         args.w.global_scale = scale.data_ptr()
     if bias is not None:
         bias = _aligned(bias.to(p.bias))
         args.bias = bias.data_ptr()
-    _cuda._launch("tw_launch_gemm_args", p.kernel, 0, args)
+    _cuda.launch_layer("tw_layer_launch_gemm", p.layer, 0, args)
     return y
 
 
-class _Given(NamedTuple):
-    """Panels that the caller has."""
-
-    tensor: Tensor
-
-    @property
-    def pointer(self) -> int:
-        return self.tensor.data_ptr()
-
-
-def _panels_of(p: Plan, weight: Sequence[Tensor]) -> Any:
+def _panels_of(p: Plan, weight: Sequence[Tensor]) -> Tensor:
     data = weight[0]
     if p.spec.packed:
-        return _Given(_aligned(data))
+        return _aligned(data)
 
-    def pack() -> Any:
+    def pack() -> Tensor:
         streams = [_aligned(stream.detach()) for stream in weight]
-        return _cuda.engine().pack(p.packed, by_name(p.spec.streams, streams), device=device()).data
+        addresses = (0 if stream is None else stream.data_ptr() for stream in by_name(p.spec.streams, streams))
+        panels = torch.empty(p.layer.weight_bytes("data"), dtype=torch.uint8)  # on 64 bytes, as PyTorch allocates
+        p.layer.pack(tuple(addresses), (panels.data_ptr(), 0, 0))
+        return panels
 
     state = _state(p.spec, data)
     found = _panels.get(data)

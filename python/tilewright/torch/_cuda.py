@@ -17,19 +17,14 @@ import torch
 from torch import Tensor
 
 from .. import _c, codec
-from .._errors import Unsupported, WouldTune
+from .._errors import WouldTune
 from ..device import Device
 from ..engine import Engine, Kernel
+from ..layer import Layer, layer_problems
 from ..loss_scale import unscale_pieces
 from ..problem import Problem
 from . import _stable
 from ._spec import DTYPES, FORMATS, ConvSpec, Spec, by_name, channels_last, conv_spec, spec
-
-# Of device memory that launches on sm_90a share tiles through: docs/reference/problems.md, "Recommended fields".
-WORKSPACE_BYTES = 34603008
-# Rows up to which a kernel that quantizes x itself beats a cast and a gemm: of weights as stored, and of tiles
-# (bench/LOG.md).
-_FEW = {False: 4, True: 1}
 
 _lock = threading.RLock()
 _engine: Engine | None = None
@@ -37,10 +32,8 @@ _devices: dict[int, Device] = {}
 _plans: dict[tuple[str, int, torch.dtype], _Plan] = {}
 _conv_plans: dict[tuple[str, int, torch.dtype, tuple[int, ...], bool], _ConvPlan] = {}
 _kernels: dict[tuple[str, int], Kernel] = {}
-_retired: list[Kernel] = []
+_retired: list[Kernel | Layer] = []
 also_forgotten: list[Callable[[], None]] = []
-# By GPU and stream; stream None: of all captures whose stream has none.
-_workspaces: dict[tuple[int, int | None], Tensor] = {}
 
 
 def engine() -> Engine:
@@ -64,6 +57,7 @@ def forget_plans() -> None:
     """Prepares everything anew when it is next needed. CUDA graphs may still launch what there was, so it stays."""
     with _lock:
         _retired.extend(_kernels.values())
+        _retired.extend(plan.layer for plan in (*_plans.values(), *_conv_plans.values()))
         _plans.clear()
         _conv_plans.clear()
         _kernels.clear()
@@ -99,24 +93,14 @@ def _empty(shape: Sequence[int], dtype: torch.dtype, index: int) -> Tensor:
     return torch.empty(shape, dtype=dtype, device=torch.device("cuda", index))
 
 
-def _synchronize(index: int) -> None:
-    torch.cuda.current_stream(index).synchronize()
-
-
 # ---- preparing
 
 
 class _Plan(NamedTuple):
-    """How linear runs for one problem, GPU and dtype of x. cast: x to its format, None where PyTorch converts it or
-    nothing has to. fused: for at most `few` rows, quantizes x itself."""
+    """How linear runs for one problem, GPU and dtype of x."""
 
     spec: Spec
-    gemm: Kernel
-    cast: Kernel | None
-    fused: Kernel | None
-    few: int
-    row_bytes: tuple[int, int]
-    workspace: bool
+    layer: Layer
 
 
 def plan(problem: str, index: int, dtype: torch.dtype) -> _Plan:
@@ -129,58 +113,36 @@ def plan(problem: str, index: int, dtype: torch.dtype) -> _Plan:
         return _plans[key]
 
 
-class Wanted(NamedTuple):
-    """The problems behind one linear, each of one row."""
-
-    gemm: Problem
-    cast: Problem | None
-    fused: Problem | None
-
-
-def _memory(arch: str | None) -> str:
-    """What the problem of a layer, linear or conv, says of the workspace on a target."""
-    return f" workspace={WORKSPACE_BYTES}" if arch == "sm_90a" else ""
-
-
-def wanted(problem: str, arch: str | None, dtype: torch.dtype) -> Wanted:
-    """What linear launches on a target for x of a dtype. arch None: of any, so without a workspace."""
+def wanted(problem: str, dtype: torch.dtype) -> tuple[Problem, str | None]:
+    """The gemm of one row that a layer is made of, and the floats that its x arrives as."""
     s = spec(problem)
-    text = f"{problem} m=1{_memory(arch)}"
-    cast = fused = None
-    if s.x.name not in DTYPES:
-        cast = Problem.of("cast", x=FORMATS[dtype], y=s.x, rows=1, cols=s.k)
-        # Floats that get a scale per row are quantized in the workspace, which only kernels of sm_90a do.
-        if s.x.block == 1:
-            return Wanted(Problem(text), cast, None)
-        try:
-            fused = Problem(f"{text} x_from={FORMATS[dtype]}")
-        except Unsupported:
-            pass  # not for this format of x
-    return Wanted(Problem(text), cast, fused)
+    return _wanted(s, str(s.one_row), dtype)
+
+
+def _wanted(s: Spec | ConvSpec, text: str, dtype: torch.dtype) -> tuple[Problem, str | None]:
+    if s.x.name in DTYPES:
+        return Problem(text), None
+    if "global" in s.x.streams:  # a cast multiplies by x's factor, so both are passed as ones that multiply
+        text = text.replace(" global=div", " global=mul")
+    return Problem(text), FORMATS[dtype]
 
 
 def _make_plan(problem: str, index: int, dtype: torch.dtype) -> _Plan:
     s, gpu = spec(problem), device(index)
-    needs = wanted(problem, gpu.arch, dtype)
-    if not s.packed and engine().packed(needs.gemm, gpu.arch).fields.get("pack") == "tiles":
+    one_row, x_from = wanted(problem, dtype)
+    if not s.packed and layer_problems(one_row, gpu.arch, x_from=x_from).main.fields.get("pack") == "tiles":
         warnings.warn(
             f"weights are passed as stored to {problem!r}, whose kernels on {gpu.arch} are faster on tiles; modules "
             "pack theirs in eager mode, and tilewright.torch.warm() does it before torch.compile",
             stacklevel=2,
         )
-    gemm, cast, fused = (None if p is None else kernel(p, index) for p in needs)
-    assert gemm is not None
-    workspace = _has_workspace(needs.gemm, index)
-    row_bytes = (s.x.stream_bytes("data", 1, s.k), s.x.stream_bytes("scales", 1, s.k))
-    return _Plan(s, gemm, cast, fused, _FEW[s.packed] if fused else 0, row_bytes, workspace)
+    return _Plan(s, layer(one_row, index, x_from))
 
 
-def _has_workspace(problem: Problem, index: int) -> bool:
-    """Makes the one of captures, too."""
-    found = "workspace" in problem.fields
-    if found and (index, None) not in _workspaces:
-        _workspaces[index, None] = _zeroed(index)
-    return found
+def layer(problem: Problem, index: int, x_from: str | None) -> Layer:
+    """Of the engine, on w as the problem says."""
+    refuse_capture(index, str(problem))
+    return Layer(engine(), problem, device(index), x_from=x_from, pack=False)
 
 
 def kernel(problem: Problem, index: int) -> Kernel:
@@ -200,25 +162,6 @@ def refuse_capture(index: int, problem: str) -> None:
         raise WouldTune("problem", problem, allowed)
 
 
-def _zeroed(index: int) -> Tensor:
-    out = _empty((WORKSPACE_BYTES,), torch.uint8, index).zero_()
-    _synchronize(index)  # whatever stream uses it first
-    return out
-
-
-def _workspace(index: int, stream: int) -> Tensor:
-    if _capturing(index):  # first: a graph is replayed beside the work of the stream that it was captured on
-        return _workspaces[index, None]
-    found = _workspaces.get((index, stream))
-    if found is not None:
-        return found
-    with _lock:
-        if (index, stream) not in _workspaces:
-            _workspaces[index, stream] = _zeroed(index)
-            _stable.add_workspace(index, stream, _workspaces[index, stream].data_ptr())
-        return _workspaces[index, stream]
-
-
 # ---- linear
 
 
@@ -233,26 +176,46 @@ def linear(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, problem: st
         return y
     if p is None:
         p = plan(problem, index, x.dtype)
-    stream = _stream(index)
     args = _c.GemmArgs(alpha=1.0, beta=1.0, m=rows, y=y.data_ptr())
     _operand(args.w, s.streams, weight)
-    keep: Any = None  # what the launch reads must outlive the call that enqueues it
-    if rows <= p.few:
-        use, keep = p.fused, _aligned(x)
-        args.x.data = keep.data_ptr()
-    elif p.cast is not None:
-        use, keep = p.gemm, _encoded(x, p, rows, index, stream)
-        _operand(args.x, s.x.streams, keep)
-    else:
-        use, keep = p.gemm, _aligned(x.to(DTYPES[s.x.name]))
-        args.x.data = keep.data_ptr()
+    keep = _x(args, x, p, weight)  # what the launch reads must outlive the call that enqueues it
     if bias is not None:
         bias = _aligned(bias)
         args.bias = bias.data_ptr()
-    if p.workspace:
-        args.workspace = _workspace(index, stream).data_ptr()
-    _launch("tw_launch_gemm_args", use, stream, args)
+    launch_layer("tw_layer_launch_gemm", p.layer, _stream(index), args, _scratch(p.layer, rows, index))
+    del keep
     return y
+
+
+def _x(args: Any, x: Tensor, p: _Plan | _ConvPlan, weight: Sequence[Tensor]) -> list[Tensor]:
+    """Tells a launch of x, dense in the order of its memory, and of its factor where its format has one. Returns what it
+    will read."""
+    s = p.spec
+    name = s.x.name
+    keep = [_aligned(x if name not in DTYPES else x.to(DTYPES[name]))]
+    args.x.data = keep[0].data_ptr()
+    if "global" in s.x.streams:
+        keep.append(_factor(x, s.x))
+        args.x.global_scale = keep[-1].data_ptr()
+        if s.divides:
+            keep.append(1 / weight[-1])
+            args.w.global_scale = keep[-1].data_ptr()
+    return keep
+
+
+def launch_layer(function: str, use: Layer, stream: int, args: Any, scratch: Tensor | None = None) -> None:
+    call = _functions.get(function)
+    if call is None:
+        call = _functions[function] = _c.raw_launch(function)
+    if call(use, stream, ctypes.byref(args), None if scratch is None else scratch.data_ptr()):
+        _c.raise_last()
+
+
+def _scratch(use: Layer, rows: int, index: int) -> Tensor | None:
+    if use.problems.cast is None:
+        return None
+    size = use.scratch_bytes(rows)
+    return _empty((size,), torch.uint8, index) if size else None
 
 
 _raised = threading.local()
@@ -293,22 +256,6 @@ def _aligned(x: Tensor) -> Tensor:
     """Dense and on 16 bytes, as kernels read. A copy only where x is not."""
     x = x.contiguous()
     return x if x.data_ptr() % 16 == 0 else x.clone()
-
-
-def _encoded(x: Tensor, p: _Plan | _ConvPlan, rows: int, index: int, stream: int) -> list[Tensor]:
-    """x in the problem's format, its streams in order."""
-    data, scales = p.row_bytes
-    out = [_empty((rows * data,), torch.uint8, index)]
-    if scales:
-        out.append(_empty((rows * scales,), torch.uint8, index))
-    factor = None
-    if "global" in p.spec.x.streams:
-        factor = _factor(x, p.spec.x)
-        out.append(factor)
-    _cast(p.cast, stream, [_aligned(x)], ("data",), out, p.spec.x.streams, rows)
-    if factor is not None and p.spec.divides:  # a cast multiplies by it, such a gemm divides
-        out[-1] = 1 / factor
-    return out
 
 
 def _cast(
@@ -367,13 +314,10 @@ def stored_sizes(s: Spec) -> dict[str, int]:
 
 
 class _ConvPlan(NamedTuple):
-    """How conv runs for one problem, GPU, dtype and shape of x. Members as of _Plan."""
+    """How conv runs for one problem, GPU, dtype and shape of x."""
 
     spec: ConvSpec
-    conv: Kernel
-    cast: Kernel | None
-    row_bytes: tuple[int, int]
-    workspace: bool
+    layer: Layer
 
 
 def conv_plan(problem: str, index: int, dtype: torch.dtype, shape: Sequence[int], last: bool) -> _ConvPlan:
@@ -381,24 +325,17 @@ def conv_plan(problem: str, index: int, dtype: torch.dtype, shape: Sequence[int]
     with _lock:
         key = (problem, index, dtype, tuple(shape), last)
         if key not in _conv_plans:
-            s = conv_spec(problem)
-            conv, cast = wanted_of_conv(problem, device(index).arch, dtype, shape, last)
-            row_bytes = (s.x.stream_bytes("data", 1, s.c), s.x.stream_bytes("scales", 1, s.c))
-            kernels = (kernel(conv, index), None if cast is None else kernel(cast, index))
-            _conv_plans[key] = _ConvPlan(s, *kernels, row_bytes, _has_workspace(conv, index))
+            one, x_from = wanted_of_conv(problem, dtype, shape, last)
+            made = layer(one, index, x_from)
+            _conv_plans[key] = _ConvPlan(conv_spec(problem), made)
             _stable.add_conv(problem, index, dtype, shape, last, _conv_plans[key])
         return _conv_plans[key]
 
 
-def wanted_of_conv(
-    problem: str, arch: str | None, dtype: torch.dtype, shape: Sequence[int], last: bool
-) -> tuple[Problem, Problem | None]:
-    """What conv launches on a target, the cast of one row. arch None: of any, so without a workspace."""
+def wanted_of_conv(problem: str, dtype: torch.dtype, shape: Sequence[int], last: bool) -> tuple[Problem, str | None]:
+    """The conv that a layer is made of, and the floats that its x arrives as."""
     s = conv_spec(problem)
-    cast = None
-    if s.x.name not in DTYPES:  # formats of x are elements, in whatever order
-        cast = Problem.of("cast", x=FORMATS[dtype], y=s.x, rows=1, cols=s.c)
-    return Problem(s.problem(shape[0], shape[2:], last) + _memory(arch)), cast
+    return _wanted(s, s.problem(shape[0], shape[2:], last), dtype)
 
 
 def conv(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, amax: Tensor | None, problem: str) -> Tensor:
@@ -416,24 +353,17 @@ def conv(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, amax: Tensor 
     p = _conv_plans.get((problem, index, x.dtype, shape, last))
     if p is None:
         p = conv_plan(problem, index, x.dtype, shape, last)
-    stream = _stream(index)
     args = _c.ConvArgs(alpha=1.0, beta=1.0, y=y.data_ptr())
     _operand(args.w, s.streams, weight)
-    dense = x.movedim(1, -1) if last else x.contiguous()
-    if p.cast is not None:
-        keep: Any = _encoded(dense, p, x.numel() // s.c, index, stream)
-        _operand(args.x, s.x.streams, keep)
-    else:
-        keep = _aligned(dense.to(DTYPES[s.x.name]))
-        args.x.data = keep.data_ptr()
+    keep = _x(args, x.movedim(1, -1) if last else x, p, weight)
     if bias is not None:
         bias = _aligned(bias)
         args.bias = bias.data_ptr()
     if amax is not None:
         args.amax = amax.data_ptr()
-    if p.workspace:
-        args.workspace = _workspace(index, stream).data_ptr()
-    _launch("tw_launch_conv", p.conv, stream, args)
+    scratch = _scratch(p.layer, x.numel() // s.c, index)
+    launch_layer("tw_layer_launch_conv", p.layer, _stream(index), args, scratch)
+    del keep
     return y
 
 

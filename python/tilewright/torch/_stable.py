@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .. import _c
-from ._spec import FORMATS
+from ._spec import DTYPES, FORMATS
 
 _NAME = "libtilewright_torch.so"
 
@@ -30,20 +30,19 @@ class Info(NamedTuple):
 class _Functions(ctypes.Structure):
     """Functions of ops.cpp."""
 
-    _fields_ = [(name, ctypes.c_void_p) for name in ("gemm", "conv", "cast", "current_stream", "capturing")]
+    _fields_ = [(name, ctypes.c_void_p) for name in ("gemm", "conv", "scratch", "current_stream")]
 
 
 class _Plan(ctypes.Structure):
     """Plan of ops.cpp."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("main", "cast", "fused")),
-        *((name, ctypes.c_int64) for name in ("few", "n", "k")),
-        ("row_bytes", ctypes.c_int64 * 2),
+        ("layer", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("n", "k")),
         ("weight_bytes", ctypes.c_int64 * 3),
         ("x", ctypes.c_int64 * 5),
         ("out", ctypes.c_int64 * 5),
-        *((name, ctypes.c_int32) for name in ("y", "bias", "workspace", "dims", "last", "amax")),
+        *((name, ctypes.c_int32) for name in ("y", "bias", "dims", "last", "amax")),
     ]
 
 
@@ -80,8 +79,7 @@ def _load() -> tuple[Any, Info]:
 _EXPORTS: dict[str, tuple[Any, ...]] = {
     "tilewright_torch_bind": (ctypes.POINTER(_Functions),),
     "tilewright_torch_add": (ctypes.c_char_p, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(_Plan)),
-    "tilewright_torch_add_workspace": (ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p),
-    "tilewright_torch_forget": (ctypes.c_int32,),
+    "tilewright_torch_forget": (),
 }
 
 _library, _info = _load()
@@ -103,11 +101,10 @@ def _bind() -> bool:
     folder = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "lib")
     try:  # of the library that PyTorch itself has open
         current = ctypes.CDLL(os.path.join(folder, "libtorch_cuda.so")).aoti_torch_get_current_cuda_stream
-        capturing = ctypes.CDLL("libcuda.so.1").cuStreamIsCapturing
     except (OSError, AttributeError):
         return False
     c = _c.lib.cdll
-    bind(c.tw_launch_gemm_args, c.tw_launch_conv, c.tw_launch_cast, current, capturing)
+    bind(c.tw_layer_launch_gemm, c.tw_layer_launch_conv, c.tw_layer_scratch_bytes, current)
     return True
 
 
@@ -125,7 +122,7 @@ def add(problem: str, index: int, dtype: torch.dtype, plan: Any) -> None:
     """Tells the library of a _Plan of _cuda.py, if it can serve it: x must not need PyTorch's arithmetic."""
     if _serves(plan, dtype):
         s = plan.spec
-        _add(problem, index, dtype, plan, (plan.gemm, plan.cast, plan.fused), few=plan.few, n=s.n, k=s.k)
+        _add(problem, index, dtype, plan, n=s.n, k=s.k)
 
 
 def add_conv(problem: str, index: int, dtype: torch.dtype, shape: Sequence[int], last: bool, plan: Any) -> None:
@@ -135,31 +132,23 @@ def add_conv(problem: str, index: int, dtype: torch.dtype, shape: Sequence[int],
         more: dict[str, Any] = {"dims": len(shape), "last": int(last), "amax": int(s.block > 0)}
         for name, extents in (("x", shape), ("out", (shape[0], s.k, *s.out(shape[2:])))):
             more[name] = (ctypes.c_int64 * 5)(*extents)
-        _add(problem, index, dtype, plan, (plan.conv, plan.cast, None), n=s.k, k=s.c, **more)
+        _add(problem, index, dtype, plan, n=s.k, k=s.c, **more)
 
 
 def _serves(plan: Any, dtype: torch.dtype) -> bool:
     x = plan.spec.x
-    return "global" not in x.streams and (plan.cast is not None or FORMATS[dtype] == x.name) and _bind()
+    return "global" not in x.streams and (x.name not in DTYPES or FORMATS[dtype] == x.name) and _bind()
 
 
-def _add(problem: str, index: int, dtype: torch.dtype, plan: Any, kernels: Sequence[Any], **more: Any) -> None:
+def _add(problem: str, index: int, dtype: torch.dtype, plan: Any, **more: Any) -> None:
     s = plan.spec
-    handles = (None if kernel is None else kernel._open() for kernel in kernels)
-    given = _Plan(*handles, y=_DTYPES[s.dtype], workspace=int(plan.workspace), **more)
+    given = _Plan(layer=plan.layer._open().value, y=_DTYPES[s.dtype], **more)
     given.bias = -1 if s.bias is None else _DTYPES[s.bias]
-    given.row_bytes[:] = plan.row_bytes
     given.weight_bytes[:] = [s.streams.get(name, 0) for name in ("data", "scales", "global")]
     _library.tilewright_torch_add(problem.encode(), index, _DTYPES[dtype], given)
 
 
-def add_workspace(index: int, stream: int, address: int) -> None:
-    """Of the launches on a stream."""
-    if _bind():
-        _library.tilewright_torch_add_workspace(index, stream, address)
-
-
-def forget(workspaces: bool = False) -> None:
+def forget() -> None:
     """All plans."""
     if _bound:
-        _library.tilewright_torch_forget(int(workspaces))
+        _library.tilewright_torch_forget()

@@ -18,6 +18,7 @@ from typing_extensions import Self  # PyTorch needs it, too
 
 from .. import codec
 from .._errors import InvalidArgument
+from ..layer import layer_problems
 from . import _cpu, _cuda, ops
 from ._spec import FLOATS, FORMATS, check_streams, gemm_text, spec, stream_sizes
 
@@ -451,7 +452,7 @@ class QuantizedLinear(nn.Module):
         "cpu_gemv tokens=4 panels=1". None: there is none, so that PyTorch computes on the decoded weight."""
         dtype = self.dtype if dtype is None else dtype
         plan = _cpu.plan(self._texts[dtype, False], dtype)
-        return None if plan is None else plan.kernel.candidate(rows)
+        return None if plan is None else plan.layer.kernel().candidate(rows)
 
     def _x(self, dtype: torch.dtype) -> str:
         return self.activation or FORMATS[dtype]
@@ -517,7 +518,7 @@ def _permutes(order: Tensor, count: int) -> bool:
 @functools.lru_cache(maxsize=4096)
 def _takes_tiles(problem: str, index: int) -> bool:
     """Whether a GPU's kernels take packed weights for it at every number of rows."""
-    return _cuda.engine().packed(spec(problem).one_row, _cuda.device(index).arch).fields.get("pack") == "tiles"
+    return layer_problems(spec(problem).one_row, _cuda.device(index).arch).main.fields.get("pack") == "tiles"
 
 
 class W4A8Linear(QuantizedLinear):

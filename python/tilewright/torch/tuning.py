@@ -26,16 +26,19 @@ from torch.utils._pytree import tree_map_only
 from .._errors import InvalidArgument, Unsupported
 from ..device import Device
 from ..engine import Progress
+from ..layer import layer_problems
 from ..problem import Problem
 from ..reports import PrewarmReport, TuneReport
 from . import _cpu, _cuda
-from ._spec import channels_last, conv_spec, spec, without_rows
+from ._spec import channels_last, conv_spec, spec
 from .convolution import _QuantizedConv
 from .modules import QuantizedLinear
 
 
 # Operations whose launches have no rows of their own.
 _FIXED = ("pack", "conv")
+# A target whose layers are launched as they are stated: without tiles and workspace.
+_PLAIN = "sm_75"
 
 
 class _Asked(NamedTuple):
@@ -100,19 +103,15 @@ def record(model: nn.Module, *sample_inputs: Any, arch: str | None = None) -> li
 
 def _problems(asked: _Asked, arch: str | None) -> list[Problem]:
     if asked.shape:
-        conv, cast = _cuda.wanted_of_conv(asked.text, arch, asked.dtype, asked.shape, asked.last)
-        return [conv] if cast is None else [conv, cast.with_rows(asked.rows)]
-    s, out = spec(asked.text), []
-    if arch is not None:
-        packed = _cuda.engine().packed(s.one_row, arch)
-        if packed.fields.get("pack") == "tiles":
-            out.append(Problem.of("pack", w=s.w, x=s.x, n=s.n, k=s.k))
-            s = spec(without_rows(packed))
-    gemm, cast, fused = _cuda.wanted(s.text, arch, asked.dtype)
-    out += [problem.with_rows(asked.rows) for problem in (gemm, cast) if problem is not None]
-    if arch is not None and fused is not None:  # of few rows, whatever was recorded
-        out.append(fused)
-    return out
+        one, x_from = _cuda.wanted_of_conv(asked.text, asked.dtype, asked.shape, asked.last)
+    else:
+        one, x_from = _cuda.wanted(asked.text, asked.dtype)
+    pack = arch is not None and not asked.shape
+    found = layer_problems(one, _PLAIN if arch is None else arch, x_from=x_from, pack=pack)
+    main = found.main if asked.shape else found.main.with_rows(asked.rows)
+    cast = None if found.cast is None else found.cast.with_rows(asked.rows)
+    fused = None if arch is None else found.fused  # of few rows, whatever was recorded
+    return [problem for problem in (found.repack, main, cast, fused) if problem is not None]
 
 
 class Tuned(NamedTuple):
