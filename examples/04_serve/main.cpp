@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A server's inner loop: one prepared kernel serves every batch size from 1 to 64, launched by several threads, each on
-// a stream and with a workspace of its own. Every answer is compared with those of one launch of all rows.
+// A server's inner loop: one layer serves every batch size from 1 to 64, launched by several threads, each on a stream
+// of its own. Every answer is compared with those of one launch of all rows.
 #include <tilewright/tilewright.h>
 #include <cmath>
 #include <cstdio>
@@ -8,7 +8,6 @@
 #include <mutex>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 using namespace tilewright;
@@ -17,7 +16,6 @@ namespace {
 
 constexpr int kThreads = 4;
 constexpr std::int64_t kMost = 64, kN = 1024, kK = 2048;
-constexpr std::size_t kWorkspace = 33 << 20;
 
 std::vector<float> values(std::int64_t count, unsigned seed) {
   std::vector<float> v(static_cast<std::size_t>(count));
@@ -36,48 +34,32 @@ Memory upload(const Device& device, Format format, std::int64_t rows, std::int64
   return memory;
 }
 
-// w as the problem wants it: if it has packed weights, reordered on the device, once.
-struct Weight {
-  Memory data, scales;
-};
-
-Weight load(Engine& engine, const Device& device, const Gemm& g, Memory stored) {
-  if (g.packing == Packing::none) return {std::move(stored), {}};
-  Weight tiles{Memory(device, packed_bytes(g, StreamName::data)), Memory(device, packed_bytes(g, StreamName::scales))};
-  engine.pack(g, device, nullptr, {stored.data(), nullptr, nullptr}, {tiles.data.data(), tiles.scales.data(), nullptr});
-  device.synchronize();
-  return tiles;
-}
-
-// What the launches of one stream use. Launches that run at the same time must not share a workspace.
+// What the launches of one stream use.
 struct Lane {
   OwnedStream stream;
-  Memory y, workspace;
-  explicit Lane(const Device& device)
-      : stream(device), y(device, static_cast<std::size_t>(kMost * kN) * sizeof(float)), workspace(device, kWorkspace) {
-    workspace.fill(0);
-  }
+  Memory y, scratch;
+  Lane(const Device& device, const Layer& layer)
+      : stream(device),
+        y(device, static_cast<std::size_t>(kMost * kN) * sizeof(float)),
+        scratch(device, layer.scratch_bytes(kMost)) {}
 };
 
-std::vector<float> answer(const Kernel& kernel, const Lane& lane, const Memory& x, const Weight& w, std::int64_t m) {
+std::vector<float> answer(const Layer& layer, const Lane& lane, const Memory& x, std::int64_t m) {
   GemmArgs args;
   args.x.data = x.data();
-  args.w = {w.data.data(), w.scales.data(), nullptr};
   args.y = lane.y.data();
   args.m = m;
-  args.workspace = lane.workspace.data();
-  kernel.launch(lane.stream.get(), args);  // picks the kernel for m; compiles and allocates nothing
+  layer.launch(lane.stream.get(), args, lane.scratch.data());  // picks the kernels for m; compiles nothing
   lane.stream.synchronize();
   std::vector<float> out(static_cast<std::size_t>(m * kN));
   lane.y.download(std::as_writable_bytes(std::span(out)));
   return out;
 }
 
-void serve(const Device& device, const Kernel& kernel, const Memory& x, const Weight& w,
-           const std::vector<float>& expected, int thread) {
-  const Lane lane(device);
+void serve(const Device& device, const Layer& layer, const Memory& x, const std::vector<float>& expected, int thread) {
+  const Lane lane(device, layer);
   for (std::int64_t m = 1 + thread; m <= kMost; m += kThreads) {
-    const auto out = answer(kernel, lane, x, w, m);
+    const auto out = answer(layer, lane, x, m);
     for (std::size_t i = 0; i < out.size(); ++i)
       // Buckets differ in kernel, and so in the order of their sums.
       if (!(std::fabs(out[i] - expected[i]) <= 1e-2f + 1e-4f * std::fabs(expected[i])))
@@ -87,16 +69,15 @@ void serve(const Device& device, const Kernel& kernel, const Memory& x, const We
 }
 
 void run() {
-  const Problem asked = Problem::parse("gemm x=q8_1 w=q4_0 y=f32 m=64 n=1024 k=2048 weights=constant workspace=" +
-                                       std::to_string(kWorkspace));
+  const Problem problem = Problem::parse("gemm x=q8_1 w=q4_0 y=f32 m=1 n=1024 k=2048 weights=constant");
   const Device device = Device::count() > 0 ? Device::open(0) : Device::open_cpu();
   Engine engine;
-  const Problem problem = engine.packed(asked, device.arch());
-  const Kernel kernel = engine.prepare(problem, device);
-  const Gemm& g = *problem.as<Gemm>();
-  const Memory x = upload(device, g.x, kMost, kK, 1);
-  const Weight w = load(engine, device, g, upload(device, g.w, kN, kK, 2));
-  const auto expected = answer(kernel, Lane(device), x, w, kMost);
+  Layer layer(engine, problem, device, {.x_from = Format::parse("f32")});
+  const Memory x = upload(device, Format::parse("f32"), kMost, kK, 1);
+  const Memory w = upload(device, Format::parse("q4_0"), kN, kK, 2);
+  layer.load(nullptr, {w.data(), nullptr, nullptr});
+  device.synchronize();
+  const auto expected = answer(layer, Lane(device, layer), x, kMost);
 
   std::mutex mutex;
   std::string wrong;
@@ -105,7 +86,7 @@ void run() {
     for (int t = 0; t < kThreads; ++t)
       threads.emplace_back([&, t] {
         try {
-          serve(device, kernel, x, w, expected, t);
+          serve(device, layer, x, expected, t);
         } catch (const std::exception& e) {
           const std::lock_guard lock(mutex);
           wrong = e.what();
