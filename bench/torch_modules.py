@@ -49,7 +49,7 @@ LIMITS = {
     "host humming": 0.5,
     "device": 1.03,
     "graph": 1.02,
-    "wheel": 3_000_000,
+    "wheel": 12_000_000,
     "import": 40_000,
 }
 

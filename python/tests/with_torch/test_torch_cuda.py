@@ -92,6 +92,8 @@ class Launches(list):
         if not isinstance(use, HostLayer):
             return _launch_layer(function, use, stream, args, scratch)
         assert stream == self.stream
+        kind = {"tw_layer_launch_gemm": tw._c.GemmArgs, "tw_layer_launch_conv": tw._c.ConvArgs}[function]
+        args = kind.from_buffer_copy(args)
         rows = args.m if function == "tw_layer_launch_gemm" else use.pixels
         room = scratch.data_ptr() if isinstance(scratch, torch.Tensor) else scratch
         for problem, given in use.launches(args, rows, room):

@@ -81,7 +81,7 @@ def index_of(x: Tensor) -> int:
 
 
 def _stream(index: int) -> int:
-    return torch.cuda.current_stream(index).cuda_stream
+    return torch._C._cuda_getCurrentRawStream(index)
 
 
 def _capturing(index: int) -> bool:
@@ -90,7 +90,12 @@ def _capturing(index: int) -> bool:
 
 
 def _empty(shape: Sequence[int], dtype: torch.dtype, index: int) -> Tensor:
-    return torch.empty(shape, dtype=dtype, device=torch.device("cuda", index))
+    return torch.empty(shape, dtype=dtype, device=_device_of(index))
+
+
+@functools.lru_cache(None)
+def _device_of(index: int) -> torch.device:
+    return torch.device("cuda", index)
 
 
 # ---- preparing
@@ -176,30 +181,49 @@ def linear(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, problem: st
         return y
     if p is None:
         p = plan(problem, index, x.dtype)
-    args = _c.GemmArgs(alpha=1.0, beta=1.0, m=rows, y=y.data_ptr())
-    _operand(args.w, s.streams, weight)
-    keep = _x(args, x, p, weight)  # what the launch reads must outlive the call that enqueues it
-    if bias is not None:
-        bias = _aligned(bias)
-        args.bias = bias.data_ptr()
+    args = _GEMM.from_buffer_copy(_BLANK_GEMM)
+    args.m = rows
+    keep = _fill(args, x, y, weight, bias, s)
     launch_layer("tw_layer_launch_gemm", p.layer, _stream(index), args, _scratch(p.layer, rows, index))
     del keep
     return y
 
 
-def _x(args: Any, x: Tensor, p: _Plan | _ConvPlan, weight: Sequence[Tensor]) -> list[Tensor]:
-    """Tells a launch of x, dense in the order of its memory, and of its factor where its format has one. Returns what it
-    will read."""
-    s = p.spec
-    name = s.x.name
-    keep = [_aligned(x if name not in DTYPES else x.to(DTYPES[name]))]
-    args.x.data = keep[0].data_ptr()
+def _flat(kind: Any) -> tuple[Any, bytes]:
+    """An argument struct of C with its operands' members side by side, w.data as w_data, since a member of a member costs
+    ctypes an object; and its bytes with both factors 1."""
+    fields: list[tuple[str, Any]] = []
+    for name, of in kind._fields_:
+        members = [(f"{name}_{stream}", ctypes.c_void_p) for stream in codec.STREAMS]
+        fields += members if of is _c.Operand else [(name, of)]
+    made = type(kind.__name__, (ctypes.Structure,), {"_fields_": fields})
+    return made, bytes(kind(alpha=1.0, beta=1.0))
+
+
+_GEMM, _BLANK_GEMM = _flat(_c.GemmArgs)
+_CONV, _BLANK_CONV = _flat(_c.ConvArgs)
+
+
+def _fill(
+    args: Any, x: Tensor, y: Tensor, weight: Sequence[Tensor], bias: Tensor | None, s: Spec | ConvSpec
+) -> list[Tensor]:
+    """Everything but the rows. x is dense in the order of its memory. Returns what the launch will read: it must outlive
+    the call that enqueues it."""
+    for field, tensor in zip(s.w_fields, weight):
+        setattr(args, field, tensor.data_ptr())
+    args.y = y.data_ptr()
+    dtype = DTYPES.get(s.x.name)
+    keep = [_aligned(x if dtype is None or dtype is x.dtype else x.to(dtype))]
+    args.x_data = keep[0].data_ptr()
     if "global" in s.x.streams:
         keep.append(_factor(x, s.x))
-        args.x.global_scale = keep[-1].data_ptr()
+        args.x_global = keep[-1].data_ptr()
         if s.divides:
             keep.append(1 / weight[-1])
-            args.w.global_scale = keep[-1].data_ptr()
+            args.w_global = keep[-1].data_ptr()
+    if bias is not None:
+        keep.append(_aligned(bias))
+        args.bias = keep[-1].data_ptr()
     return keep
 
 
@@ -212,6 +236,7 @@ def launch_layer(function: str, use: Layer, stream: int, args: Any, scratch: Ten
 
 
 def _scratch(use: Layer, rows: int, index: int) -> Tensor | None:
+    """Memory for x in its format."""
     if use.problems.cast is None:
         return None
     size = use.scratch_bytes(rows)
@@ -353,12 +378,8 @@ def conv(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, amax: Tensor 
     p = _conv_plans.get((problem, index, x.dtype, shape, last))
     if p is None:
         p = conv_plan(problem, index, x.dtype, shape, last)
-    args = _c.ConvArgs(alpha=1.0, beta=1.0, y=y.data_ptr())
-    _operand(args.w, s.streams, weight)
-    keep = _x(args, x.movedim(1, -1) if last else x, p, weight)
-    if bias is not None:
-        bias = _aligned(bias)
-        args.bias = bias.data_ptr()
+    args = _CONV.from_buffer_copy(_BLANK_CONV)
+    keep = _fill(args, x.movedim(1, -1) if last else x, y, weight, bias, s)
     if amax is not None:
         args.amax = amax.data_ptr()
     scratch = _scratch(p.layer, x.numel() // s.c, index)

@@ -50,6 +50,7 @@ class Spec:
         self.packed = fields.get("pack") in _operands.PACKED
         self.streams = {b.name[2:]: b.bytes for b in problem.buffers if b.name.startswith("w.")}
         """Bytes of w's streams in order: of "data", "scales" and "global" those that it has, as tiles if packed."""
+        self.w_fields = [f"w_{name}" for name in self.streams]
 
     def check(self, x: torch.Tensor, weight: Sequence[torch.Tensor], bias: torch.Tensor | None) -> None:
         """Raises InvalidArgument naming the argument that does not fit. Looks at shapes, types and devices alone."""
@@ -120,6 +121,7 @@ class ConvSpec:
         self.block = int(fields.get("quant_act", "e2m1/0").partition("/")[2])
         self.by_pixel = fields.get("order") == "trsc"
         self.streams = stream_sizes(self.w, self.k, self.cols)
+        self.w_fields = [f"w_{name}" for name in self.streams]
 
     @property
     def spans(self) -> list[int]:
@@ -194,14 +196,17 @@ def _check_vector(
             raise InvalidArgument(name, f"on {given.device}", f"on {device}, as x is")
 
 
+_BYTES, _FACTOR = (torch.uint8, 1), (torch.float32, 4)
+
+
 def check_streams(weight: Sequence[torch.Tensor], sizes: dict[str, int], device: torch.device | None = None) -> None:
     """sizes: bytes by stream. device: None is the first stream's."""
     if len(weight) != len(sizes):
         raise InvalidArgument("weight", f"{len(weight)} tensors", f"{len(sizes)}: {', '.join(sizes)}")
     where = weight[0].device if device is None else device
     for tensor, (stream, size) in zip(weight, sizes.items()):
-        wanted, item = (torch.float32, 4) if stream == "global" else (torch.uint8, 1)
-        if tensor.dtype != wanted:
+        wanted, item = _FACTOR if stream == "global" else _BYTES
+        if tensor.dtype is not wanted:
             raise _unfit(stream, f"dtype {tensor.dtype}", f"{wanted}")
         if tensor.numel() * item != size:
             raise _unfit(stream, f"{tensor.numel() * item} bytes", f"{size} bytes")
