@@ -103,6 +103,7 @@ _LINEAR = "(Tensor x, Tensor[] weight, Tensor? bias, str problem) -> "
 _define(f"linear{_LINEAR}Tensor", _linear_cpu, None if _stable.registered else _cuda.linear, _linear_fake)
 _define_by_python("linear", _LINEAR, _cuda.linear_by_python)
 _LINEAR_OP = torch.ops.tilewright.linear.default  # looked up once
+_BY_PYTHON = not _stable.registered
 
 
 def _linear_grad_cpu(dy: Tensor, weight: Sequence[Tensor], problem: str, dtype: torch.dtype) -> Tensor:
@@ -173,8 +174,11 @@ def _linear(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, problem: s
     if not isinstance(weight, (list, tuple)):  # which the dispatcher takes
         weight = list(weight)
     if not (torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad))):
-        if x.is_cpu and not torch.compiler.is_compiling() and _unseen():
-            return _linear_cpu(x, weight, bias, problem)
+        if (x.is_cpu or _BY_PYTHON) and not torch.compiler.is_compiling() and _unseen():
+            if x.is_cpu:
+                return _linear_cpu(x, weight, bias, problem)
+            if x.is_cuda:
+                return _cuda.linear(x, weight, bias, problem)
         return _below_autograd(_LINEAR_OP, x, weight, bias, problem)
     plain, act = _without_act(problem)
     y: Tensor = _Linear.apply(x, bias, plain, *weight)  # type: ignore[no-untyped-call]
