@@ -148,8 +148,10 @@ std::unique_ptr<Database> reading_handle(const OpenRequest& request, const std::
 }
 
 std::unique_ptr<Layer> open_reading(const OpenRequest& request, const std::string& path, IfInUse if_in_use) {
+  const NoWaiting no_waiting;
   auto db = reading_handle(request, path, if_in_use);
   common_settings(*db, request.deadline);
+  load_schema(*db, request.deadline);
   Fit fit = inspect(*db);
   if (fit == Fit::older) {
     db = open_snapshot(path, request.deadline);

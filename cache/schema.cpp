@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cache/schema.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <string>
@@ -128,6 +130,19 @@ void upgrade(Database& db, std::span<const Migration> steps) {
 std::span<const Migration> migrations() { return kMigrations; }
 
 std::string made_schema_hash() { return hash_of(schema_after(kMigrations)); }
+
+void load_schema(Database& db, Clock::time_point deadline) {
+  constexpr auto kTime = std::chrono::seconds(2);  // a cache's takes less than a millisecond
+  db.set_deadline(std::min(deadline, Clock::now() + kTime));
+  try {
+    (void)db.integer("SELECT 1 FROM sqlite_schema");
+  } catch (const SqliteError& error) {
+    if (!error.interrupted()) throw;
+    throw BadValue(fmt::format("its schema takes more than {} s to read; a cache has a few tables, so this is none",
+                               kTime.count()));
+  }
+  db.set_deadline(deadline);
+}
 
 Fit inspect(Database& db, std::span<const Migration> steps) {
   if (db.integer("PRAGMA application_id") != kApplicationId) return Fit::foreign;

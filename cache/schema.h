@@ -33,6 +33,10 @@ enum class Fit {
 inline constexpr std::string_view kSchemaHash = "09ece9ab75d1767b0123cabd634a823337b04cc8eac24014cdff0e3ddb0d8999";
 std::string made_schema_hash();
 
+// Has SQLite read the schema, which it does at the first statement, and which somebody may have made of any size.
+// Throws BadValue if that takes seconds. Leaves `deadline` set.
+void load_schema(Database& db, Clock::time_point deadline);
+
 // Compares every line of the stored schema with what the migrations up to its version make, so that nothing of
 // somebody else's in it is ever run. Throws SqliteError, as adopt() does.
 Fit inspect(Database& db, std::span<const Migration> steps = migrations());

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cache/sqlite.h"
 
+#include <fcntl.h>
 #include <sqlite3.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <new>
 #include <thread>
 #include <utility>
@@ -16,6 +19,21 @@ namespace {
 // How many database files this process has open. fork() copies SQLite's table of their locks, but not the locks.
 std::atomic<int> open_files{0};
 std::atomic<pid_t> opener{0};
+
+// How SQLite's unix files are opened, in place of the function that it had. Other threads' files go to that unchanged.
+using Open = int (*)(const char* path, int flags, int mode);
+Open next_open = nullptr;
+thread_local bool no_waiting = false;
+
+int open_without_waiting(const char* path, int flags, int mode) {
+  if (!no_waiting) return next_open(path, flags, mode);
+  const int fd = next_open(path, flags | O_NONBLOCK, mode);  // means nothing to a regular file
+  struct stat s {};
+  if (fd < 0 || (fstat(fd, &s) == 0 && (S_ISREG(s.st_mode) || S_ISDIR(s.st_mode)))) return fd;
+  close(fd);
+  errno = EINVAL;
+  return -1;
+}
 
 int on_busy(void* deadline, int attempt) {
   if (Clock::now() >= *static_cast<const Clock::time_point*>(deadline)) return 0;
@@ -64,6 +82,8 @@ bool SqliteError::corrupt() const {
          primary == SQLITE_FORMAT;
 }
 
+bool SqliteError::interrupted() const { return (code_ & 0xff) == SQLITE_INTERRUPT; }
+bool SqliteError::index() const { return code_ == SQLITE_CORRUPT_INDEX; }
 bool SqliteError::too_big() const { return (code_ & 0xff) == SQLITE_TOOBIG; }
 bool SqliteError::memory() const { return (code_ & 0xff) == SQLITE_NOMEM; }
 
@@ -174,6 +194,21 @@ std::span<const std::byte> Statement::bytes(int column) const {
 }
 
 // ---- Database
+
+NoWaiting::NoWaiting() : before_(std::exchange(no_waiting, true)) {
+  static const bool installed = [] {
+    sqlite3_initialize();
+    sqlite3_vfs* unix_files = sqlite3_vfs_find("unix");
+    if (!unix_files || unix_files->iVersion < 3) return false;
+    next_open = reinterpret_cast<Open>(unix_files->xGetSystemCall(unix_files, "open"));
+    return next_open &&
+           unix_files->xSetSystemCall(unix_files, "open",
+                                      reinterpret_cast<sqlite3_syscall_ptr>(open_without_waiting)) == SQLITE_OK;
+  }();
+  (void)installed;
+}
+
+NoWaiting::~NoWaiting() { no_waiting = before_; }
 
 Database::Database(const std::string& path, Mode mode)
     : deadline_(std::make_unique<Clock::time_point>(Clock::time_point::max())) {

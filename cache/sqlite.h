@@ -32,10 +32,12 @@ class SqliteError : public std::runtime_error {
   int code() const { return code_; }                 // extended result code
   const std::string& file() const { return file_; }  // path of the database; empty for one in memory
   // These say what the code means for the caller.
-  bool busy() const;     // somebody holds a lock, or the deadline passed: try again later
-  bool corrupt() const;  // the file is not a usable database
-  bool too_big() const;  // a value beyond kMaxValueBytes
-  bool memory() const;   // out of memory: says nothing about the file
+  bool busy() const;         // somebody holds a lock, or the deadline passed: try again later
+  bool interrupted() const;  // the deadline passed
+  bool corrupt() const;      // the file is not a usable database
+  bool index() const;        // an index does not fit its table, whose rows may all be sound
+  bool too_big() const;      // a value beyond kMaxValueBytes
+  bool memory() const;       // out of memory: says nothing about the file
 
  private:
   int code_;
@@ -92,6 +94,19 @@ class Statement {
   IdleStatements* idle_;
   std::string sql_;
   sqlite3_stmt* statement_ = nullptr;
+};
+
+// While one lives, this thread's SQLite opens regular files and directories only, and waits for none: somebody may put
+// a FIFO, which opens once it has a writer, in the place of a file that was looked at before.
+class NoWaiting {
+ public:
+  NoWaiting();
+  ~NoWaiting();
+  NoWaiting(const NoWaiting&) = delete;
+  NoWaiting& operator=(const NoWaiting&) = delete;
+
+ private:
+  bool before_;
 };
 
 class Database {

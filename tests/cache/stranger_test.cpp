@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // A store that somebody else made: whoever opens it loses nothing by it.
+#include <fcntl.h>
 #include <sqlite3.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstring>
+#include <ctime>
 #include <map>
+#include <thread>
 
 #include "cache/open.h"
 #include "cache/snapshot.h"
+#include "cache/sqlite.h"
 #include "scratch.h"
 #include "support/catch.h"
 
@@ -306,4 +312,131 @@ TEST_CASE("a store in use is read from a private copy, log included") {
   CHECK(Store(o).find_binary(binary_key(2)));
   CHECK(private_copies().open == 0);
   CHECK(private_copies().named == 0);
+}
+
+TEST_CASE("holes of a store stay holes in its private copy, and none of many gigabytes is copied") {
+  Directory dir(On::disk);
+  const std::string path = make_cache(dir);
+  write_file(path + "-wal", std::string(32, '\0'));  // so that a copy is read
+  std::filesystem::resize_file(path, std::uintmax_t{256} << 20);
+  std::int64_t copied = -1;
+  StoreOptions o = options(path);
+  o.read_only = true;
+  {
+    Store look(o);
+    CHECK(look.find_binary(binary_key(0)));
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+      struct stat s {};
+      std::error_code closed;
+      const std::string link = std::filesystem::read_symlink(entry.path(), closed).string();
+      if (link.find("/tilewright-copy-") == std::string::npos || link.find("copy.db (deleted)") == std::string::npos)
+        continue;
+      REQUIRE(stat(entry.path().c_str(), &s) == 0);
+      copied = s.st_blocks * std::int64_t{512};
+    }
+  }
+  CHECK(copied >= 0);
+  CHECK(copied < 4 << 20);
+  std::filesystem::resize_file(path, std::uintmax_t{10} << 30);
+  Log log;
+  o.log = log.callback();
+  const auto began = std::chrono::steady_clock::now();
+  CHECK_FALSE(Store(o).find_binary(binary_key(0)));
+  CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(1));
+  CHECK(log.count("its 10737418240 bytes are more than") == 1);
+}
+
+TEST_CASE("a private copy that a killed process left is removed by the next") {
+  const pid_t pid = fork();
+  if (pid == 0) _exit(0);
+  int status = 0;
+  waitpid(pid, &status, 0);
+  const std::string prefix = "/tmp/tilewright-copy-";
+  const std::string abandoned = prefix + std::to_string(pid) + "-abcdef",
+                    recent = prefix + std::to_string(pid) + "-ghijkl",
+                    live = prefix + std::to_string(getpid()) + "-mnopqr";
+  for (const std::string& copy : {abandoned, recent, live}) {
+    REQUIRE(std::filesystem::create_directory(copy));
+    write_file(copy + "/copy.db", "x");
+    write_file(copy + "/copy.db-wal", "x");
+    const timespec old[] = {{0, UTIME_OMIT}, {time(nullptr) - 3600, 0}};
+    if (copy != recent) REQUIRE(utimensat(AT_FDCWD, copy.c_str(), old, 0) == 0);
+  }
+  Directory dir;
+  const std::string path = stranger(dir, true);
+  Store live_store(options(path));
+  REQUIRE(live_store.put_binary(binary_key(1), binary(1)));
+  StoreOptions o = options(path);
+  o.read_only = true;
+  CHECK(Store(o).find_binary(binary_key(1)));
+  CHECK_FALSE(exists(abandoned));
+  for (const std::string& copy : {recent, live}) {
+    CHECK(exists(copy + "/copy.db"));
+    std::filesystem::remove_all(copy);
+  }
+}
+
+TEST_CASE("a schema of very many tables is refused within seconds") {
+  Directory dir;
+  const std::string path = make_cache(dir, "many.db");
+  {
+    Raw raw(path);
+    raw.exec("PRAGMA journal_mode=DELETE; PRAGMA synchronous=OFF; PRAGMA writable_schema=1; BEGIN");
+    // As 300000 statements would, within a second.
+    raw.exec(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i<300000) INSERT INTO sqlite_schema"
+        " SELECT 'table','t'||i,'t'||i,(SELECT rootpage FROM sqlite_schema WHERE name='uses'),"
+        "'CREATE TABLE t'||i||'(a,b,c,d,e,f,g,h,i,j,k,l)' FROM n; COMMIT");
+  }
+  Store store(options(""));
+  const auto began = std::chrono::steady_clock::now();
+  try {
+    store.import_from(path);
+    FAIL("imported");
+  } catch (const Error& error) {
+    INFO(error.what());
+    CHECK(std::string(error.what()).find("its schema") != std::string::npos);
+  }
+  CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(8));
+}
+
+TEST_CASE("a FIFO that takes a store's place while it is opened is refused, not waited for") {
+  Directory dir;
+  const std::string real = stranger(dir, true), fifo = dir.file("fifo"), name = dir.file("named.db"),
+                    next = dir.file("next");
+  REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
+  {
+    const cache::NoWaiting now;
+    CHECK_THROWS_AS(cache::Database(fifo, cache::Database::Mode::immutable), cache::SqliteError);
+  }
+  REQUIRE(link(real.c_str(), name.c_str()) == 0);
+  std::atomic<bool> stop{false}, stuck{false};
+  std::atomic<int> imports{0};
+  std::thread exchange([&] {
+    for (int i = 0; !stop; ++i)
+      if (link((i % 2 ? real : fifo).c_str(), next.c_str()) == 0) rename(next.c_str(), name.c_str());
+  });
+  std::thread watch([&] {  // a reader that waits for a writer gets one after two seconds
+    for (int before = -1, same = 0; !stop; std::this_thread::sleep_for(std::chrono::milliseconds(100))) {
+      same = before == imports ? same + 1 : 0;
+      before = imports;
+      if (same < 20) continue;
+      const int fd = open(fifo.c_str(), O_WRONLY | O_NONBLOCK);
+      stuck = stuck || fd >= 0;
+      if (fd >= 0) close(fd);
+    }
+  });
+  int taken = 0;
+  for (; imports < 300; ++imports) {
+    Store store(options(""));
+    try {
+      taken += store.import_from(name).added > 0;
+    } catch (const Error&) {
+    }
+  }
+  stop = true;
+  exchange.join();
+  watch.join();
+  CHECK_FALSE(stuck);
+  CHECK(taken > 0);
 }
