@@ -193,6 +193,16 @@ std::string kernel_hash(const Key& key) {
   return kernel.hash();
 }
 
+std::string field_of(std::string_view transcript, std::string_view tag) {
+  while (!transcript.empty()) {
+    const std::string_view line = transcript.substr(0, transcript.find('\n'));
+    if (line.size() > tag.size() && line.starts_with(tag) && line[tag.size()] == '=')
+      return unescape(line.substr(tag.size() + 1)).value_or(std::string());
+    transcript.remove_prefix(std::min(line.size() + 1, transcript.size()));
+  }
+  return {};
+}
+
 std::optional<Key> parse_transcript(std::string_view text) {
   Key key;
   while (!text.empty()) {

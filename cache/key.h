@@ -60,6 +60,9 @@ std::optional<std::string> unescape(std::string_view text);
 // Hash of a binary's key without its fields "compiler": what builds of one kernel by several compilers share.
 std::string kernel_hash(const Key& key);
 
+// The first value with this tag; empty if there is none. Reads no more of the transcript than it must.
+std::string field_of(std::string_view transcript, std::string_view tag);
+
 // Inverse of Key::transcript(); nothing for any other text.
 std::optional<Key> parse_transcript(std::string_view text);
 

@@ -206,15 +206,58 @@ std::vector<StoredChoice> Layer::choices(const std::string& device, std::string_
   return found;
 }
 
-std::vector<std::pair<Key, StoredChoice>> Layer::all_choices() {
+std::vector<std::pair<Key, StoredChoice>> Layer::all_choices(const StoreFilter& filter) {
   std::vector<std::pair<Key, StoredChoice>> found;
-  Statement rows = db_->prepare(TILEWRIGHT_SELECT_CHOICES " ORDER BY p.problem");
+  Statement rows = db_->prepare(TILEWRIGHT_SELECT_CHOICES
+                                " LEFT JOIN uses u ON u.id=p.hash WHERE"
+                                " (?1='' OR instr(char(10)||p.device,char(10)||'target='||?1||char(10))>0) AND"
+                                " (?2='' OR instr(p.problem,?2)>0)"
+                                " ORDER BY CASE WHEN ?3>0 THEN -u.sequence END,p.problem LIMIT ?4");
+  rows.bind(1, filter.target).bind(2, filter.problem).bind(3, filter.limit);
+  rows.bind(4, filter.limit > 0 ? filter.limit : std::int64_t{-1});
   while (rows.step()) {
     auto choice = verified_choice(rows);
     const auto device = choice ? parse_transcript(rows.text(8)) : std::nullopt;
     if (device) found.emplace_back(*device, std::move(*choice));
   }
   return found;
+}
+
+std::vector<OtherVersion> Layer::versions() {
+  std::map<std::string, OtherVersion> found;
+  const auto count = [&](const char* rows, std::int64_t OtherVersion::*field) {
+    // From the version's field on: the rest of a transcript is long.
+    Statement groups = db_->prepare(rows);
+    while (groups.step()) {
+      try {
+        std::string version = field_of(groups.text(0), kVersionTag);
+        if (version.empty()) continue;
+        OtherVersion& all = found[version];
+        all.version = std::move(version);
+        all.*field += groups.integer(1);
+      } catch (const BadValue&) {  // damaged rows, which verify() reports
+      }
+    }
+  };
+  count(
+      "SELECT substr(transcript,instr(char(10)||transcript,char(10)||'library='),64) AS f,count(*) FROM binaries"
+      " GROUP BY f",
+      &OtherVersion::binaries);
+  count(
+      "SELECT substr(p.device,instr(char(10)||p.device,char(10)||'library='),64) AS f,count(*)"
+      " FROM choices c JOIN problems p ON p.hash=c.problem GROUP BY f",
+      &OtherVersion::choices);
+  count(
+      "SELECT substr(p.device,instr(char(10)||p.device,char(10)||'library='),64) AS f,count(*)"
+      " FROM measurements m JOIN problems p ON p.hash=m.problem GROUP BY f",
+      &OtherVersion::measurements);
+  std::vector<OtherVersion> all;
+  for (auto& [version, rows] : found) {
+    rows.layer = name_;
+    rows.writable = writable_;
+    all.push_back(std::move(rows));
+  }
+  return all;
 }
 
 std::vector<Outcome> Layer::outcomes(const std::string& device, std::string_view problem) {

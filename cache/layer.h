@@ -25,6 +25,12 @@ namespace tilewright::cache {
 ChoiceRow read_choice(Statement& rows);
 MeasurementRow read_measurement(Statement& rows);
 
+// Tag of a key's field with the version of the library that wrote the row. In keys of binaries and devices.
+inline constexpr const char* kVersionTag = "library";
+
+// Field "kind" of a device whose choices say what is where on this machine: transfer() leaves them behind.
+inline constexpr const char* kMachineKind = "machine";
+
 class Layer {
  public:
   // `name`: its path, or ":memory:". `cap`: bytes of the file.
@@ -52,8 +58,10 @@ class Layer {
   std::optional<StoredChoice> find_choice(const std::string& device, std::string_view problem);
   // Choices of problems that start with `prefix`, at most kMaxChoices.
   std::vector<StoredChoice> choices(const std::string& device, std::string_view prefix);
-  std::vector<std::pair<Key, StoredChoice>> all_choices();
+  std::vector<std::pair<Key, StoredChoice>> all_choices(const StoreFilter& filter);
   std::vector<Outcome> outcomes(const std::string& device, std::string_view problem);  // latest per candidate
+  // Rows by the versions of the library that wrote them, those of this version included.
+  std::vector<OtherVersion> versions();
   int take_damaged() { return std::exchange(damaged_, 0); }
 
   // ---- writing. Rows are inserted inside write().
@@ -68,6 +76,11 @@ class Layer {
   void insert_measurement(const MeasurementRow& row);
   // Deletes the damaged rows that look-ups met. What cannot be deleted now is replaced by the next store of its key.
   void drop_damaged();
+  // Deletes what other versions of the library wrote. Inside write().
+  void drop_other_versions();
+  // Makes every index anew from its table, of rows with one key keeping the last. Throws if the file is damaged beyond
+  // its indexes; nothing is changed then.
+  void rebuild_indexes();
   // Evicts least recently used rows until the file's used part is at most `bytes`. Inside write().
   void shrink_to(std::int64_t bytes);
   std::int64_t used_bytes();

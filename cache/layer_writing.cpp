@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layer's writing: rows, the order of their use, and the eviction of those used least recently.
+#include <fmt/format.h>
+#include <tilewright/version.h>
+
 #include <algorithm>
 
 #include "cache/key.h"
@@ -149,6 +152,35 @@ void Layer::drop_damaged() {
     });
   } catch (const SqliteError&) {  // the next writer of the key replaces it
   }
+}
+
+void Layer::drop_other_versions() {
+  const std::string ours = fmt::format("\n{}={}\n", kVersionTag, TILEWRIGHT_VERSION_STRING);
+  const std::string any = fmt::format("\n{}=", kVersionTag);
+  for (const char* sql :
+       {"DELETE FROM binaries WHERE instr(char(10)||transcript,?1)>0 AND instr(char(10)||transcript,?2)=0",
+        "DELETE FROM problems WHERE instr(char(10)||device,?1)>0 AND instr(char(10)||device,?2)=0"})
+    db_->prepare(sql).bind(1, any).bind(2, ours).run();
+}
+
+void Layer::rebuild_indexes() {
+  // REINDEX would stop at the second row of a key, which a store adds when it does not find the first.
+  constexpr std::pair<const char*, const char*> kKeys[] = {{"problems", "hash"}, {"choices", "problem"},
+                                                           {"binaries", "key"},  {"environments", "hash"},
+                                                           {"uses", "id"},       {"builds", "key"}};
+  end_reading();
+  Transaction transaction(*db_);                             // not write(), which first writes the marks, by an index
+  std::vector<std::pair<std::string, std::string>> indexes;  // name, text
+  {
+    Statement rows = db_->prepare("SELECT name,sql FROM sqlite_schema WHERE type='index'");
+    while (rows.step()) indexes.emplace_back(rows.text(0), rows.text(1));
+  }
+  for (const auto& [name, sql] : indexes) db_->exec(("DROP INDEX " + name).c_str());
+  for (const auto& [table, key] : kKeys)
+    db_->exec(fmt::format("DELETE FROM {0} WHERE rowid NOT IN (SELECT max(rowid) FROM {0} GROUP BY {1})", table, key)
+                  .c_str());
+  for (const auto& [name, sql] : indexes) db_->exec(sql.c_str());
+  transaction.commit();
 }
 
 // ---- size

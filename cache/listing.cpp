@@ -2,6 +2,7 @@
 // Store's rows as text: list() and show().
 #include <fmt/format.h>
 #include <tilewright/text.h>
+#include <tilewright/version.h>
 
 #include <algorithm>
 #include <cmath>
@@ -52,6 +53,22 @@ std::string json_fields(const std::string& transcript) {
   return out + "}";
 }
 
+// An environment is a transcript, or the lines of a note: a candidate's "mma bm=64" is no field.
+std::string json_environment(const std::string& text) {
+  const auto key = parse_transcript(text);
+  if (key && std::all_of(key->fields().begin(), key->fields().end(),
+                         [](const auto& field) { return field.first.find(' ') == std::string::npos; }))
+    return json_fields(text);
+  std::string out = "[";
+  std::string_view rest = text;
+  while (!rest.empty()) {
+    const std::string_view line = rest.substr(0, rest.find('\n'));
+    out += (out.size() > 1 ? ", " : "") + json(line);
+    rest.remove_prefix(std::min(line.size() + 1, rest.size()));
+  }
+  return out + "]";
+}
+
 class JsonObject {
  public:
   JsonObject& raw(std::string_view name, const std::string& value) {
@@ -68,20 +85,35 @@ class JsonObject {
 // One line of a multi-line text.
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-const char* kListing[] = {
-    "SELECT 'binary',b.key,b.metadata,length(b.image)+length(b.transcript)+length(b.metadata),coalesce(u.sequence,0),"
-    "coalesce(v.kernel,'') FROM binaries b LEFT JOIN uses u ON u.id=b.key LEFT JOIN builds v ON v.key=b.key",
-    "SELECT 'choice',c.problem,coalesce(p.problem,'?')||' -> '||c.candidate||"
-    "CASE WHEN c.microseconds>0 THEN ' '||round(c.microseconds,3)||' us' ELSE ', not measured' END||"
-    "CASE WHEN c.imported THEN ', imported' ELSE '' END,"
-    "length(c.candidate)+length(c.first)+200,coalesce(u.sequence,0) FROM choices c"
-    " LEFT JOIN problems p ON p.hash=c.problem LEFT JOIN uses u ON u.id=c.problem",
-    "SELECT 'measurement',m.hash,coalesce(p.problem,'?')||' : '||m.candidate||' '||m.kind||"
-    "CASE WHEN m.kind='measured' THEN ' '||round(m.microseconds,3)||' us' ELSE '' END||"
-    "CASE WHEN m.imported THEN ', imported' ELSE '' "
-    "END,length(m.candidate)+length(m.detail)+300,coalesce(u.sequence,0) FROM measurements m"
-    " LEFT JOIN problems p ON p.hash=m.problem LEFT JOIN uses u ON u.id=m.problem",
-    "SELECT 'environment',e.hash,e.text,length(e.text)+64,0 FROM environments e",
+// Rows of one kind: what is selected of them, with the device's transcript or the binary's as `key`, and from where.
+// ?1 and ?2 are StoreFilter::target and problem.
+struct Listing {
+  const char* kind;
+  const char* columns;  // id, summary, key, bytes, sequence of last use, kernel
+  const char* bytes;
+  const char* rows;
+};
+#define TILEWRIGHT_OF_TARGET(key) "(?1='' OR instr(char(10)||" key ",char(10)||'target='||?1||char(10))>0)"
+#define TILEWRIGHT_OF_PROBLEM TILEWRIGHT_OF_TARGET("p.device") " AND (?2='' OR instr(p.problem,?2)>0)"
+constexpr Listing kListings[] = {
+    {"binary", "b.key,b.metadata,b.transcript", "length(b.image)+length(b.transcript)+length(b.metadata)",
+     "coalesce(u.sequence,0),coalesce(v.kernel,'') FROM binaries b LEFT JOIN uses u ON u.id=b.key"
+     " LEFT JOIN builds v ON v.key=b.key WHERE " TILEWRIGHT_OF_TARGET("b.transcript") " AND ?2=''"},
+    {"choice",
+     "c.problem,coalesce(p.problem,'?')||' -> '||c.candidate||"
+     "CASE WHEN c.microseconds>0 THEN ' '||round(c.microseconds,3)||' us' ELSE ', not measured' END||"
+     "CASE WHEN c.imported THEN ', imported' ELSE '' END,coalesce(p.device,'')",
+     "length(c.candidate)+length(c.first)+200",
+     "coalesce(u.sequence,0),'' FROM choices c LEFT JOIN problems p ON p.hash=c.problem"
+     " LEFT JOIN uses u ON u.id=c.problem WHERE " TILEWRIGHT_OF_PROBLEM},
+    {"measurement",
+     "m.hash,coalesce(p.problem,'?')||' : '||m.candidate||' '||m.kind||"
+     "CASE WHEN m.kind='measured' THEN ' '||round(m.microseconds,3)||' us' ELSE '' END||"
+     "CASE WHEN m.imported THEN ', imported' ELSE '' END,coalesce(p.device,'')",
+     "length(m.candidate)+length(m.detail)+300",
+     "coalesce(u.sequence,0),'' FROM measurements m LEFT JOIN problems p ON p.hash=m.problem"
+     " LEFT JOIN uses u ON u.id=m.problem WHERE " TILEWRIGHT_OF_PROBLEM},
+    {"environment", "e.hash,e.text,''", "length(e.text)+64", "0,'' FROM environments e WHERE ?1='' AND ?2=''"},
 };
 
 std::string summary_of(const std::string& kind, const std::string& text) {
@@ -95,15 +127,33 @@ std::string summary_of(const std::string& kind, const std::string& text) {
   return first_line(text);
 }
 
-void list_layer(Layer& layer, std::vector<StoreEntry>& entries) {
-  for (const char* sql : kListing) {
-    Statement rows = layer.db().prepare(sql);
+bool wanted(const Listing& listing, const StoreFilter& filter) {
+  return filter.kind.empty() || filter.kind == listing.kind;
+}
+
+// The rows used last come first. Stops at the filter's limit.
+void list_layer(Layer& layer, const StoreFilter& filter, std::vector<StoreEntry>& entries) {
+  for (const Listing& listing : kListings) {
+    const std::int64_t room = filter.limit > 0 ? filter.limit - static_cast<std::int64_t>(entries.size()) : -1;
+    if (!wanted(listing, filter) || room == 0) continue;
+    Statement rows = layer.db().prepare(
+        fmt::format("SELECT {},{},{} ORDER BY 5 DESC LIMIT ?3", listing.columns, listing.bytes, listing.rows).c_str());
+    rows.bind(1, filter.target).bind(2, filter.problem).bind(3, room);
     while (rows.step()) {
       try {
-        const std::string kind = rows.text(0);
-        entries.push_back({kind, rows.text(1).substr(0, kIdDigits), printable(summary_of(kind, rows.text(2))),
-                           rows.integer(3), rows.integer(4), layer.name(),
-                           kind == "binary" ? rows.text(5) : std::string()});
+        const std::string key = rows.text(2);
+        StoreEntry entry;
+        entry.kind = listing.kind;
+        entry.id = rows.text(0).substr(0, kIdDigits);
+        entry.summary = printable(summary_of(entry.kind, rows.text(1)));
+        entry.bytes = rows.integer(3);
+        entry.sequence = rows.integer(4);
+        entry.layer = layer.name();
+        entry.kernel = rows.text(5);
+        entry.target = printable(field_of(key, "target"));
+        entry.device = printable(field_of(key, "device"));
+        entry.version = printable(field_of(key, kVersionTag));
+        entries.push_back(std::move(entry));
       } catch (const BadValue&) {  // a damaged row, which verify() reports
       }
     }
@@ -148,7 +198,7 @@ std::string show_choice(Layer& layer, std::int64_t id) {
       .raw("microseconds", json(choice.microseconds))
       .add("first", choice.first)
       .raw("first_microseconds", json(choice.first_microseconds))
-      .raw("environment", json_fields(row.text(10)))
+      .raw("environment", json_environment(row.text(10)))
       .raw("imported", json_flag(choice.imported))
       .raw("measurements", std::to_string(row.integer(11)))
       .add("content_hash", row.text(7))
@@ -179,7 +229,7 @@ std::string show_measurement(Layer& layer, std::int64_t id) {
       .raw("error", json(m.error))
       .raw("mhz", json(m.mhz))
       .raw("resources", json_fields(m.resources))
-      .raw("environment", json_fields(row.text(16)))
+      .raw("environment", json_environment(row.text(16)))
       .raw("imported", json_flag(m.imported))
       .raw("valid", json_flag(m.content_hash() == row.text(13)))
       .text();
@@ -192,7 +242,7 @@ std::string show_environment(Layer& layer, std::int64_t id) {
       .add("kind", "environment")
       .add("layer", layer.name())
       .add("id", row.text(0))
-      .raw("text", json_fields(row.text(1)))
+      .raw("text", json_environment(row.text(1)))
       .raw("valid", json_flag(sha256_hex(row.text(1)) == row.text(0)))
       .text();
 }
@@ -211,22 +261,54 @@ constexpr Showing kShowings[] = {
 
 }  // namespace
 
-std::vector<StoreEntry> Store::list() const {
+std::vector<StoreEntry> Store::list(const StoreFilter& filter) const {
   return impl().maintain([&] {
     std::vector<StoreEntry> entries;
-    for (Impl::Layer* layer : impl_->layers()) list_layer(*layer, entries);
+    for (Impl::Layer* layer : impl_->layers()) list_layer(*layer, filter, entries);
     return entries;
   });
 }
 
-std::vector<std::pair<Key, StoredChoice>> Store::all_choices() const {
+std::map<std::string, StoreTotal> Store::totals(const StoreFilter& filter) const {
+  return impl().maintain([&] {
+    std::map<std::string, StoreTotal> totals;
+    for (Impl::Layer* layer : impl_->layers()) {
+      for (const Listing& listing : kListings) {
+        if (!wanted(listing, filter)) continue;
+        Statement row =
+            layer->db().prepare(fmt::format("SELECT count(*),coalesce(sum(bytes),0) FROM (SELECT {} AS bytes,{})",
+                                            listing.bytes, listing.rows)
+                                    .c_str());
+        if (!row.bind(1, filter.target).bind(2, filter.problem).step() || row.integer(0) == 0) continue;
+        StoreTotal& total = totals[listing.kind];
+        total.rows += row.integer(0);
+        total.bytes += row.integer(1);
+      }
+    }
+    return totals;
+  });
+}
+
+std::vector<std::pair<Key, StoredChoice>> Store::all_choices(const StoreFilter& filter) const {
   return impl().maintain([&] {
     std::vector<std::pair<Key, StoredChoice>> all;
     for (Impl::Layer* layer : impl_->layers()) {
-      for (auto& choice : layer->all_choices()) all.push_back(std::move(choice));
+      for (auto& choice : layer->all_choices(filter)) all.push_back(std::move(choice));
     }
     return all;
   });
+}
+
+std::vector<OtherVersion> Store::other_versions() const {
+  return impl().maintain([&] { return impl_->other_versions(); });
+}
+
+std::string OtherVersion::text() const {
+  return fmt::format(
+      "{}: {} binaries, {} choices and {} measurements are of version {}, and version {} uses none of them: {}", layer,
+      binaries, choices, measurements, version, TILEWRIGHT_VERSION_STRING,
+      writable ? "kernels are compiled and tuned again; tilewright cache gc --stale frees the space"
+               : "prewarm, tune and export it again with this version");
 }
 
 std::string Store::show(std::string_view id_prefix) const {

@@ -135,9 +135,21 @@ bool verify_structure(Layer& layer, VerifyReport& report) {
   return sound;
 }
 
+// Indexes that do not fit their tables are made anew, which leaves the rows as they are.
+bool mend_indexes(Layer& layer) {
+  try {
+    layer.rebuild_indexes();
+  } catch (const SqliteError&) {
+    return false;
+  }
+  VerifyReport again;
+  return verify_structure(layer, again);
+}
+
 bool verify_layer(Layer& layer, bool repair, VerifyReport& report) {
   try {
-    const bool sound = verify_structure(layer, report);
+    bool sound = verify_structure(layer, report);
+    if (!sound && repair && layer.writable()) sound = mend_indexes(layer);
     verify_rows(layer, repair && sound && layer.writable(), report);
     return sound;
   } catch (const SqliteError& error) {
@@ -220,12 +232,13 @@ VerifyReport Store::verify(bool repair) {
   });
 }
 
-std::int64_t Store::gc(std::int64_t cap) {
+std::int64_t Store::gc(std::int64_t cap, bool stale) {
   check_cap(cap);
   return impl().maintain([&] {
     Impl::Layer& layer = impl_->home();
     const std::int64_t before = layer.file_bytes();
     layer.write([&] {
+      if (stale) layer.drop_other_versions();
       for (const char* sql : {
                "DELETE FROM choices WHERE problem NOT IN (SELECT hash FROM problems)",
                "DELETE FROM measurements WHERE problem NOT IN (SELECT hash FROM problems)",

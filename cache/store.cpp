@@ -82,6 +82,7 @@ std::optional<Binary> Store::find_binary(const Key& key) {
     impl_->read([&](Layer& layer) {
       if (!found) found = layer.find_binary(key);
     });
+    if (!found) impl_->tell_of_other_versions();
     return true;
   });
   return found;

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 
+#include <tilewright/version.h>
+
 #include "cache/key.h"
 
 namespace tilewright {
@@ -34,8 +36,10 @@ Store::Impl::Impl(StoreOptions options)
     if (opened.layer) {
       shipped_.push_back(std::move(opened.layer));
     } else {
-      warn("shipped " + path, "shipped store not used: " + opened.reason);
-      refused_.push_back(std::move(opened.reason));
+      // What is wrong may be a directory above it.
+      std::string reason = opened.reason.find(path) == std::string::npos ? path + ": " + opened.reason : opened.reason;
+      warn("shipped " + path, "shipped store not used: " + reason);
+      refused_.push_back(std::move(reason));
     }
   }
   constructed_ = true;
@@ -167,6 +171,8 @@ void Store::Impl::file_failed(const SqliteError& error, bool writing) {
     warn("memory", path_ + ": " + error.what());
   } else if (error.too_big()) {
     discard_file("it holds a value larger than any that was ever stored");
+  } else if (error.index() && rebuild_indexes()) {
+    warn("index", path_ + ": an index was damaged; all were made anew from the rows");
   } else if (error.corrupt()) {
     check_next_ = true;
     warn("corrupt", path_ + ": " + error.what());
@@ -181,6 +187,40 @@ void Store::Impl::file_failed(const SqliteError& error, bool writing) {
     warn("reading", path_ + ": " + error.what());
     close_file(true);
   }
+}
+
+bool Store::Impl::rebuild_indexes() {
+  if (!file_ || !file_->writable() || file_->moved()) return false;
+  try {
+    file_->rebuild_indexes();
+    return true;
+  } catch (const std::runtime_error&) {  // SqliteError, BadValue: more than an index is damaged, or time is up
+    return false;
+  }
+}
+
+std::vector<OtherVersion> Store::Impl::other_versions() {
+  std::vector<OtherVersion> others;
+  for (Layer* layer : layers())
+    for (OtherVersion& rows : layer->versions())
+      if (rows.version != TILEWRIGHT_VERSION_STRING) others.push_back(std::move(rows));
+  return others;
+}
+
+void Store::Impl::tell_of_other_versions() {
+  if (std::exchange(versions_told_, true)) return;
+  for (Layer* layer : layers()) try {
+      std::int64_t ours = 0, others = 0;
+      OtherVersion most;
+      for (OtherVersion& v : layer->versions()) {
+        const std::int64_t rows = v.binaries + v.choices;
+        const bool own = v.version == TILEWRIGHT_VERSION_STRING;
+        (own ? ours : others) += rows;
+        if (!own && rows > most.binaries + most.choices) most = std::move(v);
+      }
+      if (others > ours) warn("version of " + layer->name(), most.text());
+    } catch (const SqliteError&) {  // the look-up itself has said what is wrong with the file
+    }
 }
 
 void Store::Impl::report_damage(Layer& layer) {

@@ -122,6 +122,9 @@ struct Store::Impl {
   void close_file(bool detached);
   void discard_file(const std::string& why);
   void degrade(const std::string& reason);
+  std::vector<OtherVersion> other_versions();  // of all layers
+  // Once: that most of a store's rows are another version's, which explains a look-up that misses.
+  void tell_of_other_versions();
   void warn(const std::string& kind, std::string text);
 
   StoreOptions options_;
@@ -132,6 +135,7 @@ struct Store::Impl {
   std::vector<std::string> refused_;  // why shipped stores are not among them
   std::atomic<bool> degraded_ = false;
   std::string reason_;  // why there is no file
+  bool versions_told_ = false;
   cache::Claims claims_;
   const pid_t pid_;
   std::atomic<int> readings_{0};  // live Store::Readings
@@ -155,6 +159,7 @@ struct Store::Impl {
   void report_damage(Layer& layer);
   bool write_to(Layer& layer, const std::function<void(Layer&)>& body);
   void file_failed(const cache::SqliteError& error, bool writing);
+  bool rebuild_indexes();                               // of the file; false: it did not help
   void emit(const std::vector<std::string>& warnings);  // without the lock: the callback may use the store
 
   std::atomic<bool> child_warned_{false};

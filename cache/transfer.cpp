@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cache/transfer.h"
 
+#include <fmt/format.h>
 #include <tilewright/text.h>
 
 #include <algorithm>
@@ -17,20 +18,30 @@ namespace {
 // (on_busy() in sqlite.cpp), so that a long import starves nobody.
 constexpr auto kTransaction = std::chrono::milliseconds(100), kPause = std::chrono::milliseconds(25);
 
-enum class Fate { added, kept, replaced, refused };
+enum class Fate { added, kept, replaced, refused, passed_over };
 
 struct Source {
   Layer& from;
   Layer& to;
-  bool mark;                    // what is taken as imported
-  std::set<std::string> ready;  // problems and environments that this transaction has brought over
+  bool mark;                         // what is taken as imported
+  std::set<std::string> ready = {};  // problems and environments that this transaction has brought over
+  std::string why = {};              // the row that was refused last was
 
+  Fate refuse(const char* reason) {
+    why = reason;
+    return Fate::refused;
+  }
   Fate binary(std::int64_t id);
   Fate choice(std::int64_t id);
   Fate measurement(std::int64_t id);
   void bring_problem(const std::string& device, const std::string& problem, const std::string& hash);
   void bring_environment(const std::string& hash);
 };
+
+constexpr const char kDamaged[] = "damaged: its content does not match its hash, or cannot be read";
+constexpr const char kGone[] = "its problem is not in the file";
+constexpr const char kRange[] = "a value is out of range";
+constexpr const char kControl[] = "a text has control characters or is not UTF-8";
 
 // Whoever reads a listing must see what is there: an import takes no text that a terminal would obey.
 bool texts_are_printable(std::initializer_list<std::string_view> lines) {
@@ -52,16 +63,17 @@ bool exists(Database& db, const char* sql, const Texts&... values) {
 
 Fate Source::binary(std::int64_t id) {
   Statement row = from.db().prepare("SELECT key,transcript,metadata,hash,image FROM binaries WHERE rowid=?");
-  if (!row.bind(1, id).step()) return Fate::refused;
+  if (!row.bind(1, id).step()) return refuse(kDamaged);
   const std::string key = row.text(0), transcript = row.text(1), metadata = row.text(2), content = row.text(3);
   const auto image = row.bytes(4);
   const auto parsed = parse_transcript(transcript);
   Binary binary;
   if (binary_hash(key, transcript, metadata, image) != content || transcript.size() > kMaxTranscript ||
       metadata.size() > kMaxText || !parsed || parsed->hash() != key || !decode_metadata(metadata, binary)) {
-    return Fate::refused;
+    return refuse(kDamaged);
   }
-  if (!to.has_room_for(static_cast<std::int64_t>(image.size()))) return Fate::refused;
+  if (!to.has_room_for(static_cast<std::int64_t>(image.size())))
+    return refuse("larger than half of the cache's cap (TILEWRIGHT_CACHE_CAP)");
   if (exists(to.db(), "SELECT 1 FROM binaries WHERE key=? AND hash=?", key, content)) return Fate::kept;
   const bool other = exists(to.db(), "SELECT 1 FROM binaries WHERE key=?1 AND hash<>?2", key, content);
   if (other && to.find_binary(*parsed)) return Fate::kept;  // a valid one of ours stays
@@ -95,15 +107,15 @@ Fate Source::choice(std::int64_t id) {
   Statement row = from.db().prepare(
       "SELECT " TILEWRIGHT_CHOICE_COLUMNS
       ",c.hash,p.device,p.problem FROM choices c JOIN problems p ON p.hash=c.problem WHERE c.rowid=?");
-  if (!row.bind(1, id).step()) return Fate::refused;
+  if (!row.bind(1, id).step()) return refuse(kGone);
   ChoiceRow choice = read_choice(row);
   const std::string device = row.text(8), problem = row.text(9);
-  if (row.text(7) != choice.content_hash() || !choice.valid() || !problem_is_valid(device, problem, choice.problem)) {
-    return Fate::refused;
-  }
-  if (mark && (!is_printable(problem) || !texts_are_printable({device, choice.candidate, choice.first}))) {
-    return Fate::refused;
-  }
+  if (field_of(device, "kind") == kMachineKind) return Fate::passed_over;
+  if (row.text(7) != choice.content_hash() || !problem_is_valid(device, problem, choice.problem))
+    return refuse(kDamaged);
+  if (!choice.valid()) return refuse(kRange);
+  if (mark && (!is_printable(problem) || !texts_are_printable({device, choice.candidate, choice.first})))
+    return refuse(kControl);
   choice.imported = choice.imported || mark;
   const auto mine = to.find_choice(device, problem);
   if (mine && !displaces(choice, *mine)) return Fate::kept;
@@ -117,13 +129,13 @@ Fate Source::measurement(std::int64_t id) {
   Statement row = from.db().prepare(
       "SELECT " TILEWRIGHT_MEASUREMENT_COLUMNS
       ",m.hash,p.device,p.problem FROM measurements m JOIN problems p ON p.hash=m.problem WHERE m.id=?");
-  if (!row.bind(1, id).step()) return Fate::refused;
+  if (!row.bind(1, id).step()) return refuse(kGone);
   MeasurementRow m = read_measurement(row);
   const std::string device = row.text(14), problem = row.text(15);
-  if (row.text(13) != m.content_hash() || !m.valid() || !problem_is_valid(device, problem, m.problem)) {
-    return Fate::refused;
-  }
-  if (mark && (!is_printable(problem) || !texts_are_printable({device, m.candidate, m.detail}))) return Fate::refused;
+  if (row.text(13) != m.content_hash() || !problem_is_valid(device, problem, m.problem)) return refuse(kDamaged);
+  if (!m.valid()) return refuse(kRange);
+  if (mark && (!is_printable(problem) || !texts_are_printable({device, m.candidate, m.detail})))
+    return refuse(kControl);
   const auto known = [&] {
     return exists(to.db(), "SELECT 1 FROM measurements WHERE problem=? AND hash=?", m.problem, m.content_hash());
   };
@@ -143,22 +155,30 @@ Fate transfer_row(Source& source, Fate (Source::*one)(std::int64_t), std::int64_
   } catch (const SqliteError& error) {
     if (!error.too_big()) throw;
   }
-  return Fate::refused;
+  return source.refuse(kDamaged);
 }
 
-void count(Fate fate, MergeReport& report) {
+// Why rows of a table, "choices" say, were refused.
+void refuse(MergeReport& report, const char* table, std::string_view why, std::int64_t rows = 1) {
+  report.refused += rows;
+  report.reasons[fmt::format("{}: {}", table, why)] += rows;
+}
+
+void count(Fate fate, const char* table, const std::string& why, MergeReport& report) {
   switch (fate) {
     case Fate::added: ++report.added; break;
     case Fate::kept: ++report.kept; break;
     case Fate::replaced: ++report.replaced; break;
-    case Fate::refused: ++report.refused; break;
+    case Fate::passed_over: break;
+    case Fate::refused: refuse(report, table, why); break;
   }
 }
 
-void copy(Source& source, Fate (Source::*one)(std::int64_t), std::vector<std::int64_t> ids, const TransferRules& rules,
-          MergeReport& report) {
+void copy(Source& source, const char* table, Fate (Source::*one)(std::int64_t), std::vector<std::int64_t> ids,
+          const TransferRules& rules, MergeReport& report) {
   if (static_cast<std::int64_t>(ids.size()) > rules.most_rows) {
-    report.refused += static_cast<std::int64_t>(ids.size()) - rules.most_rows;
+    refuse(report, table, fmt::format("more than {} rows; those used last are taken", rules.most_rows),
+           static_cast<std::int64_t>(ids.size()) - rules.most_rows);
     // The most recently used ones are at the end.
     ids.erase(ids.begin(), ids.end() - static_cast<std::ptrdiff_t>(rules.most_rows));
   }
@@ -169,7 +189,8 @@ void copy(Source& source, Fate (Source::*one)(std::int64_t), std::vector<std::in
     source.ready.clear();  // between transactions others may evict
     source.to.write([&] {
       do {
-        count(transfer_row(source, one, ids[next]), report);
+        const Fate fate = transfer_row(source, one, ids[next]);
+        count(fate, table, source.why, report);
       } while (++next < ids.size() && Clock::now() < end);
     });
   }
@@ -186,16 +207,17 @@ std::vector<std::int64_t> row_ids(Database& db, const char* sql) {
 
 MergeReport transfer(Layer& from, Layer& to, const TransferRules& rules) {
   MergeReport report;
-  Source source{from, to, rules.imported, {}};
+  Source source{from, to, rules.imported};
   if (rules.binaries) {
-    copy(source, &Source::binary,
+    copy(source, "binaries", &Source::binary,
          row_ids(from.db(), "SELECT b.rowid FROM binaries b LEFT JOIN uses u ON u.id=b.key ORDER BY u.sequence"), rules,
          report);
-  } else {
-    report.refused += from.db().integer("SELECT count(*) FROM binaries");
+  } else if (const std::int64_t rows = from.db().integer("SELECT count(*) FROM binaries"); rows > 0) {
+    refuse(report, "binaries", "machine code, which only cache merge takes, from a file that you trust", rows);
   }
-  copy(source, &Source::measurement, row_ids(from.db(), "SELECT id FROM measurements ORDER BY id"), rules, report);
-  copy(source, &Source::choice,
+  copy(source, "measurements", &Source::measurement, row_ids(from.db(), "SELECT id FROM measurements ORDER BY id"),
+       rules, report);
+  copy(source, "choices", &Source::choice,
        row_ids(from.db(), "SELECT c.rowid FROM choices c LEFT JOIN uses u ON u.id=c.problem ORDER BY u.sequence"),
        rules, report);
   return report;

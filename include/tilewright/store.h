@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -72,6 +73,29 @@ struct StoreEntry {          // for `cache ls`
   std::int64_t sequence = 0;  // of last use; larger is later
   std::string layer = {};     // path of the store it is in
   std::string kernel = {};    // of a binary: hash that its builds by several compilers share, see Engine::served()
+  std::string target = {};    // "sm_90a"; empty where the row's key has none, as of an environment
+  std::string device = {};    // model of the GPU or CPU of a choice or measurement; empty: for any
+  std::string version = {};   // of the library that wrote it; empty where the row's key does not say
+};
+
+struct StoreFilter {         // empty fields: any
+  std::string kind = {};     // of StoreEntry
+  std::string target = {};   // of StoreEntry
+  std::string problem = {};  // part of the text of a choice's or measurement's problem; no other row has one
+  std::int64_t limit = 0;    // rows, those used last; 0: all
+};
+
+struct StoreTotal {
+  std::int64_t rows = 0, bytes = 0;
+};
+
+// Rows that another version of the library wrote: this one does not find them.
+struct TILEWRIGHT_EXPORT OtherVersion {
+  std::string layer = {};  // path of the store
+  std::string version = {};
+  std::int64_t binaries = 0, choices = 0, measurements = 0;
+  bool writable = false;     // the store's own file, which gc() cleans
+  std::string text() const;  // one sentence: what is where, and what to do
 };
 
 struct VerifyReport {
@@ -81,6 +105,7 @@ struct VerifyReport {
 
 struct MergeReport {
   std::int64_t added = 0, kept = 0, replaced = 0, refused = 0;
+  std::map<std::string, std::int64_t> reasons = {};  // why rows were refused, and how many for each reason
 };
 
 // Movable. A store that was moved from is empty and takes nothing: look-ups miss, maintenance throws.
@@ -137,11 +162,16 @@ class TILEWRIGHT_EXPORT Store {
   };
 
   // ---- maintenance; these throw Error (io, invalid_argument)
-  std::vector<StoreEntry> list() const;
-  std::vector<std::pair<Key, StoredChoice>> all_choices() const;  // with the fields of each one's device
-  std::string show(std::string_view id_prefix) const;             // a readable rendering of one row, JSON
-  VerifyReport verify(bool repair = false);                       // repair: damaged rows are deleted
-  std::int64_t gc(std::int64_t cap);                              // evicts, then compacts; bytes freed
+  std::vector<StoreEntry> list(const StoreFilter& filter = {}) const;
+  std::map<std::string, StoreTotal> totals(const StoreFilter& filter = {}) const;  // by kind; without the limit
+  // With the fields of each one's device. The filter's limit counts for each file.
+  std::vector<std::pair<Key, StoredChoice>> all_choices(const StoreFilter& filter = {}) const;
+  std::vector<OtherVersion> other_versions() const;    // empty: every row is this version's, or says nothing of it
+  std::string show(std::string_view id_prefix) const;  // a readable rendering of one row, JSON
+  // `repair`: damaged rows are deleted, damaged indexes made anew.
+  VerifyReport verify(bool repair = false);
+  // Evicts, then compacts; bytes freed. `stale`: what other versions of the library wrote goes first.
+  std::int64_t gc(std::int64_t cap, bool stale = false);
   // One file with a DELETE journal, ready to ship. `replace`: atomically takes the place of a file that is there.
   void export_to(const std::string& path, bool with_binaries = true, bool replace = false);
   // merge: everything from another trusted store; on a conflict the faster choice (lower microseconds) wins.

@@ -73,3 +73,59 @@ TEST_CASE("show refuses what names no row or several") {
   }
   CHECK(ambiguous > 0);
 }
+
+TEST_CASE("a listing names target, device and version, is filtered, and ends at its limit") {
+  Directory dir;
+  Store store(options(dir.file()));
+  const auto device = [](const std::string& name, const std::string& target) {
+    return Key().add("kind", "choice").add("device", name).add("target", target).add("library", "0.1.0");
+  };
+  for (int i = 0; i < 5; ++i)
+    REQUIRE(store.put_binary(Key().add("library", "0.1.0").add("target", i < 2 ? "sm_80" : "sm_90a").add("n", i),
+                             binary(i)));
+  REQUIRE(store.put_choice(device("NVIDIA H200", "sm_90a"), choice("gemm w=q4_0 m=1", 1)));
+  REQUIRE(store.put_choice(device("NVIDIA A100", "sm_80"), choice("gemm w=q8_0 m=1", 1)));
+  REQUIRE(store.put_outcome(device("NVIDIA A100", "sm_80"), "gemm w=q8_0 m=1", outcome(64, 1), ""));
+  const auto ids = [&](const StoreFilter& filter) {
+    std::multiset<std::string> kinds;
+    for (const StoreEntry& e : store.list(filter)) kinds.insert(e.kind + " " + e.target + " " + e.device);
+    return kinds;
+  };
+  using Kinds = std::multiset<std::string>;
+  CHECK((ids({.target = "sm_80"}) ==
+         Kinds{"binary sm_80 ", "binary sm_80 ", "choice sm_80 NVIDIA A100", "measurement sm_80 NVIDIA A100"}));
+  CHECK((ids({.problem = "w=q8_0"}) == Kinds{"choice sm_80 NVIDIA A100", "measurement sm_80 NVIDIA A100"}));
+  CHECK((ids({.kind = "choice", .target = "sm_90a", .problem = "w=q4_0"}) == Kinds{"choice sm_90a NVIDIA H200"}));
+  CHECK(ids({.kind = "choice", .target = "sm_90"}).empty());  // a part of a target is none
+  CHECK(store.list({.limit = 3}).size() == 3);
+  CHECK(store.list({.limit = 6}).size() == 6);
+  for (const StoreEntry& e : store.list())
+    if (e.kind != "environment") CHECK(e.version == "0.1.0");
+  REQUIRE(store.find_binary(Key().add("library", "0.1.0").add("target", "sm_80").add("n", 1)));
+  store.touch_all();
+  REQUIRE(store.put_choice(device("NVIDIA A100", "sm_80"), choice("gemm w=q8_0 m=2", 1)));  // writes the marks
+  CHECK(store.list({.kind = "binary", .limit = 1})[0].summary.find("kernel_1") != std::string::npos);
+  auto totals = store.totals({.target = "sm_90a"});
+  CHECK(totals.size() == 2);
+  CHECK(totals["binary"].rows == 3);
+  CHECK(totals["binary"].bytes > 3 * 12000);
+  CHECK(totals["choice"].rows == 1);
+  CHECK(store.all_choices({.target = "sm_80"}).size() == 2);
+  CHECK(store.all_choices({.limit = 1})[0].second.problem == "gemm w=q8_0 m=2");
+}
+
+TEST_CASE("show gives an environment as fields, and a note as lines") {
+  Directory dir;
+  Store store(options(dir.file()));
+  StoredChoice note = choice("gemm a", 0);
+  note.environment = "mma bm=64 bn=32\nwgmma bm=128\n";
+  REQUIRE(store.put_choice(device_key(), note));
+  REQUIRE(store.put_choice(device_key(), choice("gemm b", 1)));
+  for (const StoreEntry& e : store.list({.kind = "choice"})) {
+    const auto row = nlohmann::json::parse(store.show(e.id));
+    if (row["problem"] == "gemm a")
+      CHECK(row["environment"] == nlohmann::json{"mma bm=64 bn=32", "wgmma bm=128"});
+    else
+      CHECK(row["environment"]["driver"] == "580");
+  }
+}

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Store's maintenance functions (cache/maintenance.cpp).
 #include <tilewright/store.h>
+#include <tilewright/version.h>
 
 #include <sys/mount.h>
 
@@ -190,4 +191,139 @@ TEST_CASE("maintenance says what it cannot do") {
   CHECK(read_file(dir.file("garbage.db")).size() == 8192);
   Raw(dir.file("foreign.db")).exec("CREATE TABLE t(x)");
   CHECK_THROWS_AS(store.import_from(dir.file("foreign.db")), Error);
+}
+
+namespace {
+
+// Turns a byte of a key in the index's first leaf, found by the key's text.
+void flip_in_index(const std::string& path, const std::string& index, const std::string& key) {
+  long root = 0, page = 0;
+  {
+    Raw raw(path);
+    raw.exec("PRAGMA journal_mode=DELETE");
+    root = raw.number("SELECT rootpage FROM sqlite_schema WHERE name='" + index + "'");
+    page = raw.number("PRAGMA page_size");
+  }
+  std::string file = read_file(path);
+  const std::size_t begin = static_cast<std::size_t>(root - 1) * static_cast<std::size_t>(page);
+  const std::size_t at = file.find(key, begin);
+  REQUIRE(at < begin + static_cast<std::size_t>(page));
+  file[at] = static_cast<char>(file[at] ^ 1);
+  write_file(path, file);
+}
+
+}  // namespace
+
+TEST_CASE("repair makes a damaged index anew and keeps every row") {
+  for (const char* index : {"binaries_key", "uses_id"}) {
+    CAPTURE(index);
+    Directory dir;
+    const std::string path = make_cache(dir);
+    flip_in_index(path, index, binary_key(0).hash());
+    Store store(options(path));
+    CHECK_FALSE(store.find_binary(binary_key(0)).has_value() == (std::string(index) == "binaries_key"));
+    if (std::string(index) == "binaries_key") REQUIRE(store.put_binary(binary_key(0), binary(0)));  // a second row
+    CHECK_FALSE(store.verify().damaged.empty());
+    CHECK_FALSE(store.verify(true).damaged.empty());
+    CHECK(store.verify().damaged.empty());
+    CHECK(store.find_binary(binary_key(0)));
+    CHECK(store.find_choice(device_key(), "gemm a"));
+    CHECK(store.list({.kind = "binary"}).size() == 1);
+    CHECK_FALSE(exists(path + ".corrupt-1"));
+  }
+}
+
+TEST_CASE("a write that meets a damaged index makes it anew") {
+  Directory dir;
+  const std::string path = make_cache(dir);
+  {
+    Raw raw(path);
+    raw.exec("PRAGMA journal_mode=DELETE");
+    raw.exec("UPDATE uses SET sequence=0x41424344 WHERE id='" + binary_key(0).hash() + "'");
+  }
+  flip_in_index(path, "uses_sequence", "ABCD");
+  Log log;
+  Store store(options(path, &log));
+  CHECK(store.find_binary(binary_key(0)));  // marks its use, which the next store writes
+  store.put_binary(binary_key(1), binary(1));
+  CHECK(log.count("an index was damaged") == 1);
+  CHECK(store.put_binary(binary_key(1), binary(1)));
+  CHECK(store.find_binary(binary_key(0)));
+  CHECK(store.verify().damaged.empty());
+  CHECK_FALSE(exists(path + ".corrupt-1"));
+}
+
+namespace {
+
+Key of_version(const std::string& version, int n = 0) {
+  return Key().add("kind", "binary").add("library", version).add("target", "sm_90a").add("n", n);
+}
+Key device_of_version(const std::string& version) {
+  return Key().add("kind", "choice").add("device", "NVIDIA H200").add("library", version);
+}
+
+std::string make_old_cache(const Directory& dir, const std::string& name) {
+  Store store(options(dir.file(name)));
+  for (int i = 0; i < 3; ++i) store.put_binary(of_version("0.0.9", i), binary(i));
+  store.put_choice(device_of_version("0.0.9"), choice("gemm a", 10));
+  store.put_outcome(device_of_version("0.0.9"), "gemm a", outcome(64, 1), "driver=1\n");
+  return dir.file(name);
+}
+
+}  // namespace
+
+TEST_CASE("rows of another version are counted, told of once, and removed when asked") {
+  Directory dir;
+  const std::string path = make_old_cache(dir, "cache.db"), shipped = dir.file("shipped.db");
+  Store(options(path)).export_to(shipped);
+  Log log;
+  StoreOptions o = options(path, &log);
+  o.shipped = {shipped};
+  Store store(o);
+  CHECK(log.all().empty());
+  CHECK_FALSE(store.find_binary(of_version(TILEWRIGHT_VERSION_STRING)));
+  CHECK_FALSE(store.find_binary(of_version(TILEWRIGHT_VERSION_STRING)));
+  CHECK(log.count("cache: " + path + ": 3 binaries, 1 choices and 1 measurements are of version 0.0.9") == 1);
+  CHECK(log.count("cache gc --stale") == 1);
+  CHECK(log.count("cache: " + shipped + ": 3 binaries") == 1);
+  CHECK(log.count("export it again") == 1);
+  CHECK(log.count() == 2);
+
+  const auto others = store.other_versions();
+  REQUIRE(others.size() == 2);
+  CHECK(others[0].layer == path);
+  CHECK(others[0].version == "0.0.9");
+  CHECK(others[1].binaries == 3);
+  REQUIRE(store.put_binary(of_version(TILEWRIGHT_VERSION_STRING), binary(7)));
+  REQUIRE(store.put_binary(binary_key(1), binary(1)));  // whose key names no version
+  REQUIRE(store.put_choice(device_of_version(TILEWRIGHT_VERSION_STRING), choice("gemm a", 10)));
+  const std::int64_t all = 1 << 30;
+  store.gc(all);
+  CHECK(store.other_versions().size() == 2);
+  store.gc(all, true);
+  REQUIRE(store.other_versions().size() == 1);
+  CHECK(store.other_versions()[0].layer == shipped);
+  CHECK(Raw(path).number("SELECT count(*) FROM binaries") == 2);
+  CHECK(Raw(path).number("SELECT count(*) FROM measurements") == 0);
+  CHECK(store.find_choice(device_of_version(TILEWRIGHT_VERSION_STRING), "gemm a"));
+  CHECK(store.find_binary(of_version(TILEWRIGHT_VERSION_STRING)));
+  CHECK(store.verify().damaged.empty());
+}
+
+TEST_CASE("what is only so on this machine is neither exported nor merged") {
+  Directory dir;
+  const std::string path = make_cache(dir);
+  const Key machine = Key().add("kind", "machine");
+  StoredChoice note = choice("compiler", 0);
+  note.environment = "13.0\n/home/somebody/lib/libnvrtc.so.13\n";
+  {
+    Store store(options(path));
+    REQUIRE(store.put_choice(machine, note));
+    store.export_to(dir.file("out.db"));
+    CHECK(store.find_choice(machine, "compiler"));
+  }
+  CHECK(read_file(dir.file("out.db")).find("somebody") == std::string::npos);
+  Store other(options(dir.file("other.db")));
+  CHECK(other.merge_from(path).added == 3);
+  CHECK_FALSE(other.find_choice(machine, "compiler"));
 }

@@ -277,3 +277,27 @@ TEST_CASE("an import takes time in proportion to its rows, and lets others write
                collect, &plan, nullptr);
   CHECK(plan.find("(problem=? AND hash=?)") != std::string::npos);
 }
+
+TEST_CASE("a merge and an import say why rows were refused") {
+  Directory dir;
+  const std::string path = make_cache(dir, "other.db");
+  {
+    Store other(options(path));
+    other.put_choice(device_key(), choice("gemm \x1b[2J", 3));
+    other.put_choice(device_key(), choice("gemm damaged", 3));
+  }
+  Raw(path).exec(
+      "UPDATE choices SET microseconds=1 WHERE problem=(SELECT hash FROM problems WHERE problem='gemm damaged')");
+  Store store(options(""));
+  const MergeReport report = store.import_from(path);
+  CHECK(report.refused == 3);
+  std::int64_t rows = 0;
+  std::string all;
+  for (const auto& [why, count] : report.reasons) rows += count, all += why + "\n";
+  INFO(all);
+  CHECK(rows == report.refused);
+  CHECK(report.reasons.size() == 3);
+  CHECK(all.find("binaries: machine code") != std::string::npos);
+  CHECK(all.find("choices: a text has control characters") != std::string::npos);
+  CHECK(all.find("choices: damaged") != std::string::npos);
+}

@@ -234,7 +234,7 @@ TEST_CASE("TILEWRIGHT_LOG reaches the stderr of a program that sets no callback"
   const std::string all = said();
   ::unsetenv("TILEWRIGHT_JOB");
   INFO(all);
-  CHECK(test::mentions(all, "shipped store not used: directory /nonexistent"));
+  CHECK(test::mentions(all, "shipped store not used: /nonexistent/shipped.db"));
   CHECK(test::mentions(all, "TILEWRIGHT_JOBS"));
   CHECK(test::mentions(all, open_to_all));
   CHECK(test::mentions(all, "Z warning: "));
